@@ -4,6 +4,7 @@
 mod far;
 
 use far::*;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -287,53 +288,59 @@ impl<F: Fn()> Drop for AtEnd<F> {
     }
 }
 
+/// The keys of a program on one host. 34 MB.
+const FEW_KEYS: u64 = 800;
+
+/// Starts a Redis on one host, and fills it.
+fn begin(name: &str, host: &Host, extra: &[&str]) -> (Redis, Client<UnixStream>) {
+    let redis = redis(
+        &format!("{name}{}", extra.len()),
+        &[&["--local", "16MiB", "--far", "96MiB", "--from", &host.address], extra].concat(),
+        &[],
+    );
+    let mut client = redis.client();
+    for k in 0..FEW_KEYS {
+        assert_eq!(client.call(&[b"SET", &key(k), &value(k, 0)]), Reply::Text(b"OK".into()));
+    }
+    (redis, client)
+}
+
+/// Reads and writes all keys until `over`. Returns their versions.
+fn use_keys(client: &mut Client<UnixStream>, over: &AtomicBool) -> Vec<u64> {
+    let mut versions = vec![0; FEW_KEYS as usize];
+    while !over.load(Relaxed) {
+        for k in 0..FEW_KEYS {
+            let version = &mut versions[k as usize];
+            if k % 3 == 0 {
+                *version += 1;
+                assert_eq!(
+                    client.call(&[b"SET", &key(k), &value(k, *version)]),
+                    Reply::Text(b"OK".into())
+                );
+            }
+            assert!(
+                client.call(&[b"GET", &key(k)]) == Reply::Text(value(k, *version)),
+                "key {k} is wrong"
+            );
+        }
+    }
+    versions
+}
+
 /// The only host of two programs is silent for a while. One program is patient enough, the other is
 /// not.
 fn silent(name: &str, host: &Host, silence: impl Fn(bool)) {
-    const KEYS: u64 = 800; // 34 MB
-    let begin = |extra: &[&str]| {
-        let redis = redis(
-            &format!("{name}{}", extra.len()),
-            &[&["--local", "16MiB", "--far", "96MiB", "--from", &host.address], extra].concat(),
-            &[],
-        );
-        let mut client = redis.client();
-        for k in 0..KEYS {
-            assert_eq!(client.call(&[b"SET", &key(k), &value(k, 0)]), Reply::Text(b"OK".into()));
-        }
-        (redis, client)
-    };
-    let (patient, mut client) = begin(&[]);
-    let (mut hasty, mut hasty_client) = begin(&["--patience", "6s"]);
+    let (patient, mut client) = begin(name, host, &[]);
+    let (mut hasty, mut hasty_client) = begin(name, host, &["--patience", "6s"]);
     let over = AtomicBool::new(false);
     std::thread::scope(|s| {
         // This also runs after a panic, or the other thread would never end.
         let end = AtEnd(|| over.store(true, Relaxed));
-        // Reads and writes, in every state of both.
-        let versions = s.spawn(|| {
-            let mut versions = vec![0; KEYS as usize];
-            while !over.load(Relaxed) {
-                for k in 0..KEYS {
-                    let version = &mut versions[k as usize];
-                    if k % 3 == 0 {
-                        *version += 1;
-                        assert_eq!(
-                            client.call(&[b"SET", &key(k), &value(k, *version)]),
-                            Reply::Text(b"OK".into())
-                        );
-                    }
-                    assert!(
-                        client.call(&[b"GET", &key(k)]) == Reply::Text(value(k, *version)),
-                        "key {k} is wrong"
-                    );
-                }
-            }
-            versions
-        });
+        let versions = s.spawn(|| use_keys(&mut client, &over));
         silence(true);
         for k in 0.. {
-            match hasty_client.try_call(&[b"GET", &key(k % KEYS)]) {
-                Ok(reply) => assert!(reply == Reply::Text(value(k % KEYS, 0)), "a wrong byte"),
+            match hasty_client.try_call(&[b"GET", &key(k % FEW_KEYS)]) {
+                Ok(reply) => assert!(reply == Reply::Text(value(k % FEW_KEYS, 0)), "a wrong byte"),
                 Err(_) => break,
             }
         }
@@ -354,7 +361,7 @@ fn silent(name: &str, host: &Host, silence: impl Fn(bool)) {
         drop(end);
         let versions = versions.join().unwrap();
         let mut client = patient.client();
-        for k in 0..KEYS {
+        for k in 0..FEW_KEYS {
             assert!(
                 client.call(&[b"GET", &key(k)]) == Reply::Text(value(k, versions[k as usize])),
                 "key {k} is wrong"

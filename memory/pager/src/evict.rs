@@ -1,8 +1,11 @@
 //! The evictor: a thread that makes room ahead of need and keeps the budget.
 
+mod batch;
+mod rebuild;
+
 use crate::budget::Budget;
+use crate::hosts::Host;
 use crate::hosts::write::{Wait, Writing};
-use crate::hosts::{Host, WHOLE};
 use crate::lane::Lane;
 use crate::pager::{Pager, running};
 use crate::room::{high_water, low_water};
@@ -10,9 +13,8 @@ use crate::sys;
 use crate::sys::Lock;
 use crate::uffd::Uffd;
 use core::cell::UnsafeCell;
-use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::Ordering::Relaxed;
 use memory_core::PAGE_BYTES;
-use memory_core::heart::{Clean, Need};
 use memory_core::stats::add;
 
 /// Pages that are unmapped, or stored, in one batch.
@@ -307,119 +309,6 @@ impl Evictor {
         done
     }
 
-    /// Stores the oldest unstored pages of the list, unless the hosts have them already. Returns
-    /// how many pages were acknowledged. A batch that is not acknowledged within `wait` continues;
-    /// the next call ends it.
-    fn clean(&mut self, lag: usize, wait: Wait) -> usize {
-        let before = self.acknowledged(wait);
-        if self.batch.is_some() || before > 0 && wait != Wait::Long {
-            return before;
-        }
-        self.begin(lag);
-        before + self.acknowledged(wait)
-    }
-
-    /// Ends the current batch, if it is acknowledged within `wait`. Returns how many pages became
-    /// reusable.
-    fn acknowledged(&mut self, wait: Wait) -> usize {
-        let Some(mut b) = self.batch.take() else { return 0 };
-        let pager = self.pager;
-        if b.writes > 0 {
-            let Lane { slots, memory, ports, .. } = &mut *self.lane;
-            if !pager.hosts.end_write(
-                ports,
-                pager.stats,
-                &mut b.writing,
-                &slots[..b.writes],
-                &memory[..b.writes],
-                wait,
-            ) {
-                self.batch = Some(b);
-                return 0;
-            }
-            add(&pager.stats.pages_written, b.writes as u64);
-        }
-        pager.lock_blocked().heart.end_clean(&b.pages[..b.len], &b.sums[..b.len]);
-        pager.room.made();
-        b.len
-    }
-
-    /// Begins a batch.
-    fn begin(&mut self, lag: usize) {
-        let pager = self.pager;
-        let mut pages = [0u32; CLEAN_BATCH];
-        let mut frames = [0u32; CLEAN_BATCH];
-        let mut sums = [0u64; CLEAN_BATCH];
-        let mut g = pager.lock_blocked();
-        let n = g.heart.begin_clean(lag, &mut pages);
-        for i in 0..n {
-            frames[i] = g.heart.pages[pages[i] as usize].frame;
-        }
-        drop(g);
-        for i in 0..n {
-            sums[i] = pager.fingerprint(pager.memory.frame(frames[i]));
-        }
-        let (mut kept, mut writes, mut full) = (0, 0, 0);
-        let mut g = pager.lock_blocked();
-        for i in 0..n {
-            if !g.heart.is_cleaning(pages[i]) {
-                continue;
-            }
-            // A child does not write: the slots belong to its parent.
-            let need = if pager.fork.is_child() && !g.heart.holds(pages[i], sums[i]) {
-                Clean::Full
-            } else {
-                g.heart.clean(pages[i], sums[i])
-            };
-            if need == Clean::Full {
-                if g.heart.fault(pages[i]) == Need::Rescue(frames[i]) {
-                    pager.memory.put(pager.memory.at(pages[i]), frames[i], 1);
-                }
-                g.heart.restored(pages[i]);
-                full += 1;
-                continue;
-            }
-            if let Clean::Write(slot) = need {
-                self.lane.slots[writes] = slot;
-                self.lane.memory[writes] = pager.memory.frame(frames[i]);
-                writes += 1;
-            }
-            (pages[kept], sums[kept]) = (pages[i], sums[i]);
-            kept += 1;
-        }
-        drop(g);
-        let writing = if writes > 0 {
-            let Lane { slots, memory, ports, .. } = &mut *self.lane;
-            pager.hosts.begin_write(ports, &slots[..writes], &memory[..writes])
-        } else {
-            Writing::default()
-        };
-        self.batch = Some(Batch { pages, sums, len: kept, writes, writing });
-        if full > 0 {
-            self.full(full);
-        }
-    }
-
-    fn full(&mut self, pages: usize) {
-        if !self.pager.fork.is_child() {
-            let g = self.pager.lock_blocked();
-            let (limit, used, slots) =
-                (g.heart.limit(), g.heart.in_use() / 256, g.heart.slots.count() / 256);
-            drop(g);
-            if limit > 2 * self.budget.pages() {
-                sys::die(format_args!(
-                    "far memory is full: the program uses {used} MiB, {slots} MiB are leased. It is stopped at twice its --local; start it with a larger --far"
-                ));
-            }
-            if !core::mem::replace(&mut self.is_full, true) {
-                sys::say(format_args!(
-                    "far memory is full: {slots} MiB are leased. What is more stays local, over the budget, up to twice --local; a larger --far would keep it"
-                ));
-            }
-        }
-        self.pager.room.overdraw(&mut self.pager.lock_blocked().heart, pages);
-    }
-
     /// Returns memory to the kernel when the program's other memory has grown into the budget.
     fn shed(&mut self) {
         let mut frames = [0u32; CLEAN_BATCH];
@@ -462,44 +351,5 @@ impl Evictor {
                 return;
             }
         }
-    }
-
-    /// Copies a batch of slots to the host that is being rebuilt. Writes happen in the evictor's
-    /// turn only, so the copy does not overwrite newer pages.
-    fn rebuild(&mut self) {
-        let pager = self.pager;
-        let Some(h) = pager.hosts.rebuilding() else { return };
-        self.acknowledged(Wait::Long);
-        let host = &pager.hosts.all[h];
-        let mut from = host.rebuilt.load(SeqCst) as usize;
-        let mut n = 0;
-        let landing = pager.memory.landing(self.lane);
-        let g = pager.lock_blocked();
-        while n < CLEAN_BATCH {
-            let Some(slot) = g.heart.slots.next_taken(from) else { break };
-            self.lane.slots[n] = slot;
-            self.lane.sums[n] = g.heart.slot_sum(slot);
-            self.lane.memory[n] = pager.memory.frame(landing + n as u32);
-            from = slot as usize + 1;
-            n += 1;
-        }
-        drop(g);
-        if n == 0 {
-            host.state.store(WHOLE, SeqCst);
-            sys::say(format_args!("memory host {} holds a whole copy again", h + 1));
-            return;
-        }
-        let Lane { slots, memory, sums, ports, .. } = &mut *self.lane;
-        pager.hosts.read(ports, pager.stats, &slots[..n], &memory[..n], h, || {});
-        if (0..n).any(|i| pager.fingerprint(memory[i]) != sums[i]) {
-            sys::die(format_args!(
-                "a page is wrong on the only whole copy (checksum). The program is stopped before it reads it"
-            ));
-        }
-        if pager.hosts.write_to(ports, pager.stats, h, &slots[..n], &memory[..n]) {
-            host.rebuilt.store(from as u32, SeqCst);
-            add(&pager.stats.slots_rebuilt, n as u64);
-        }
-        pager.memory.empty(pager.memory.frame(landing), n);
     }
 }

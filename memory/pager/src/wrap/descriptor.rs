@@ -12,7 +12,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
         if descriptor::is_ours(fd) {
             return answer(-(libc::EBADF as isize)) as c_int;
         }
-        super::io::forget(fd);
+        super::kind::forget(fd);
         next!(close: fn(c_int) -> c_int)(fd)
     }
 }
@@ -22,7 +22,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     unsafe {
-        (first..=last).take(4096).for_each(|fd| super::io::forget(fd as c_int));
+        (first..=last).take(4096).for_each(|fd| super::kind::forget(fd as c_int));
         let mut from = first;
         while let Some(ours) = descriptor::next(from).filter(|&ours| ours <= last) {
             if ours > from {
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
         if descriptor::is_ours(new) {
             return answer(-(libc::EBADF as isize)) as c_int;
         }
-        super::io::forget(new);
+        super::kind::forget(new);
         next!(dup2: fn(c_int, c_int) -> c_int)(old, new)
     }
 }
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
         if descriptor::is_ours(new) {
             return answer(-(libc::EBADF as isize)) as c_int;
         }
-        super::io::forget(new);
+        super::kind::forget(new);
         next!(dup3: fn(c_int, c_int, c_int) -> c_int)(old, new, flags)
     }
 }

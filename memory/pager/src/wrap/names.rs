@@ -2,7 +2,9 @@
 //! bind any of them. `../../calls.csv` lists all names of each call; a test compares it with the C
 //! library.
 
-use super::{descriptor, heap, io, memory, path, process, signal, small, stdio, sync};
+use super::{
+    descriptor, heap, io, memory, path, poll, process, signal, small, socket, stdio, sync, vector,
+};
 
 /// Defines names that jump to the wrapper of the same call.
 macro_rules! same {
@@ -23,16 +25,9 @@ same! {
     heap::free: cfree;
     heap::strdup: __strdup;
     heap::strndup: __strndup;
-    io::poll: __poll;
     io::pread: __pread64;
-    io::preadv: preadv64;
-    io::preadv2: preadv64v2;
     io::pwrite: __pwrite64;
-    io::pwritev: pwritev64;
-    io::pwritev2: pwritev64v2;
     io::read: __read;
-    io::recv: __recv;
-    io::send: __send;
     io::write: __write;
     memory::mprotect: __mprotect;
     path::creat: creat64;
@@ -40,6 +35,7 @@ same! {
     path::open: __open, __open64;
     path::openat: openat64;
     path::truncate: truncate64;
+    poll::poll: __poll;
     process::vfork: __vfork;
     signal::sigaction: __sigaction;
     signal::signal: bsd_signal, ssignal;
@@ -49,6 +45,8 @@ same! {
     small::pipe: __pipe;
     small::select: __select;
     small::waitpid: __waitpid;
+    socket::recv: __recv;
+    socket::send: __send;
     stdio::fdopen: _IO_fdopen;
     stdio::fopen: _IO_fopen;
     stdio::fputs: _IO_fputs;
@@ -61,4 +59,8 @@ same! {
     sync::pthread_once: __pthread_once;
     sync::pthread_rwlock_rdlock: __pthread_rwlock_rdlock;
     sync::pthread_rwlock_wrlock: __pthread_rwlock_wrlock;
+    vector::preadv2: preadv64v2;
+    vector::preadv: preadv64;
+    vector::pwritev2: pwritev64v2;
+    vector::pwritev: pwritev64;
 }

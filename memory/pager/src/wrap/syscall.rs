@@ -1,7 +1,7 @@
 //! System calls by number. Calls that need care behave like the functions of the same name.
 
 use super::signal::ours;
-use super::{EFAULT, answer, descriptor, io, memory, process, zerocopy};
+use super::{EFAULT, answer, descriptor, io, memory, process, socket, vector, zerocopy};
 use crate::pin::{Pin, is_far};
 use crate::sys;
 use libc::{c_int, c_long, c_uint, c_void, size_t, socklen_t};
@@ -25,65 +25,68 @@ pub unsafe extern "C" fn syscall(
         if nr == libc::SYS_io_uring_setup && ours() {
             return answer(-(libc::ENOSYS as isize)) as c_long;
         }
-        match nr {
-            libc::SYS_munmap if is_far(a as *const u8, b) => {
-                return memory::munmap(a as *mut c_void, b) as c_long;
-            }
-            libc::SYS_madvise if is_far(a as *const u8, b) => {
-                return memory::madvise(a as *mut c_void, b, c as c_int) as c_long;
-            }
-            libc::SYS_close => return descriptor::close(a as _) as c_long,
-            libc::SYS_close_range => {
-                return descriptor::close_range(a as _, b as _, c as _) as c_long;
-            }
-            libc::SYS_dup2 => return descriptor::dup2(a as _, b as _) as c_long,
-            libc::SYS_dup3 => return descriptor::dup3(a as _, b as _, c as _) as c_long,
-            libc::SYS_setsockopt => {
-                return zerocopy::setsockopt(a as _, b as _, c as _, d as _, e as socklen_t)
-                    as c_long;
-            }
-            libc::SYS_vmsplice => {
-                return zerocopy::vmsplice(a as _, b as _, c, d as c_uint) as c_long;
-            }
-            libc::SYS_sendto => {
-                return io::sendto(a as _, b as _, c, d as _, e as _, f as socklen_t) as c_long;
-            }
-            libc::SYS_sendmsg => return io::sendmsg(a as _, b as _, c as _) as c_long,
-            libc::SYS_sendmmsg => {
-                return zerocopy::sendmmsg(a as _, b as _, c as _, d as _) as c_long;
-            }
-            libc::SYS_read if ours() => return io::read(a as _, b as _, c) as c_long,
-            libc::SYS_write if ours() => return io::write(a as _, b as _, c) as c_long,
-            libc::SYS_pread64 if ours() => return io::pread(a as _, b as _, c, d as _) as c_long,
-            libc::SYS_pwrite64 if ours() => return io::pwrite(a as _, b as _, c, d as _) as c_long,
-            libc::SYS_readv if ours() => return io::readv(a as _, b as _, c as _) as c_long,
-            libc::SYS_writev if ours() => return io::writev(a as _, b as _, c as _) as c_long,
-            libc::SYS_preadv if ours() => {
-                return io::preadv(a as _, b as _, c as _, d as _) as c_long;
-            }
-            libc::SYS_pwritev if ours() => {
-                return io::pwritev(a as _, b as _, c as _, d as _) as c_long;
-            }
-            libc::SYS_getrandom if ours() => return io::getrandom(a as _, b, c as _) as c_long,
-            libc::SYS_recvfrom if ours() => {
-                return io::recvfrom(a as _, b as _, c, d as _, e as _, f as _) as c_long;
-            }
-            libc::SYS_recvmsg if ours() => return io::recvmsg(a as _, b as _, c as _) as c_long,
-            // A child with its own memory is a fork, by any name.
-            libc::SYS_fork => return process::forked(|| sys!(nr)) as c_long,
-            libc::SYS_clone if a as c_int & libc::CLONE_VM == 0 => {
-                return process::forked(|| sys::call(nr, [a, b, c, d, e, f])) as c_long;
-            }
-            _ => {}
+        let arguments = [a, b, c, d, e, f];
+        if let Some(r) = wrapped(nr, arguments) {
+            return r;
         }
-        let mut r = sys::call(nr, [a, b, c, d, e, f]);
+        let mut r = sys::call(nr, arguments);
         if r == EFAULT && ours() {
-            // The failed argument is not known, so every argument that points into far memory gets its
-            // page pinned.
-            let pins = [a, b, c, d, e, f].map(|x| Pin::new(x as *const u8, 1));
-            r = sys::call(nr, [a, b, c, d, e, f]);
+            // The failed argument is not known, so every argument that points into far memory gets
+            // its page pinned.
+            let pins = arguments.map(|x| Pin::new(x as *const u8, 1));
+            r = sys::call(nr, arguments);
             drop(pins);
         }
         answer(r) as c_long
+    }
+}
+
+/// Makes a call that needs care, like the function of the same name. Returns `None` for all other
+/// calls.
+unsafe fn wrapped(nr: c_long, arguments: [size_t; 6]) -> Option<c_long> {
+    unsafe {
+        let [a, b, c, d, e, f] = arguments;
+        Some(match nr {
+            libc::SYS_munmap if is_far(a as *const u8, b) => {
+                memory::munmap(a as *mut c_void, b) as c_long
+            }
+            libc::SYS_madvise if is_far(a as *const u8, b) => {
+                memory::madvise(a as *mut c_void, b, c as c_int) as c_long
+            }
+            libc::SYS_close => descriptor::close(a as _) as c_long,
+            libc::SYS_close_range => descriptor::close_range(a as _, b as _, c as _) as c_long,
+            libc::SYS_dup2 => descriptor::dup2(a as _, b as _) as c_long,
+            libc::SYS_dup3 => descriptor::dup3(a as _, b as _, c as _) as c_long,
+            libc::SYS_setsockopt => {
+                zerocopy::setsockopt(a as _, b as _, c as _, d as _, e as socklen_t) as c_long
+            }
+            libc::SYS_vmsplice => zerocopy::vmsplice(a as _, b as _, c, d as c_uint) as c_long,
+            libc::SYS_sendto => {
+                socket::sendto(a as _, b as _, c, d as _, e as _, f as socklen_t) as c_long
+            }
+            libc::SYS_sendmsg => socket::sendmsg(a as _, b as _, c as _) as c_long,
+            libc::SYS_sendmmsg => zerocopy::sendmmsg(a as _, b as _, c as _, d as _) as c_long,
+            libc::SYS_read if ours() => io::read(a as _, b as _, c) as c_long,
+            libc::SYS_write if ours() => io::write(a as _, b as _, c) as c_long,
+            libc::SYS_pread64 if ours() => io::pread(a as _, b as _, c, d as _) as c_long,
+            libc::SYS_pwrite64 if ours() => io::pwrite(a as _, b as _, c, d as _) as c_long,
+            libc::SYS_readv if ours() => vector::readv(a as _, b as _, c as _) as c_long,
+            libc::SYS_writev if ours() => vector::writev(a as _, b as _, c as _) as c_long,
+            libc::SYS_preadv if ours() => vector::preadv(a as _, b as _, c as _, d as _) as c_long,
+            libc::SYS_pwritev if ours() => {
+                vector::pwritev(a as _, b as _, c as _, d as _) as c_long
+            }
+            libc::SYS_getrandom if ours() => io::getrandom(a as _, b, c as _) as c_long,
+            libc::SYS_recvfrom if ours() => {
+                socket::recvfrom(a as _, b as _, c, d as _, e as _, f as _) as c_long
+            }
+            libc::SYS_recvmsg if ours() => socket::recvmsg(a as _, b as _, c as _) as c_long,
+            // A child with its own memory is a fork, by any name.
+            libc::SYS_fork => process::forked(|| sys!(nr)) as c_long,
+            libc::SYS_clone if a as c_int & libc::CLONE_VM == 0 => {
+                process::forked(|| sys::call(nr, arguments)) as c_long
+            }
+            _ => return None,
+        })
     }
 }
