@@ -2,7 +2,6 @@ package state
 
 import (
 	"bytes"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -23,26 +22,7 @@ type Branch struct {
 	owed    map[string]pando.ObjectID // refs for the next write, as noted by Pushed
 	offered pando.ObjectID            // the head that the last merge took into main
 	unsure  bool                      // main may contain our commits that are newer than base
-	pending map[string]*change
-	held    int // bytes of pending
-
-	journal pando.Journal // of pending; nil: no journal
-	noted   int           // bytes in the journal
-	kept    int           // bytes in the journal after its last rewrite
-	lost    error         // why an earlier write is gone
-	// mark is a commit that the journal still names, because the journal could not be rewritten.
-	// recall drops the writes before it if the commit exists. A ref keeps the commit from a trim.
-	mark pando.ObjectID
-}
-
-// change is the writes to one path since the last commit.
-type change struct {
-	set   bool // value replaces the path; else the delta below applies to it
-	gone  bool // deletes the path
-	value []byte
-	add   []byte // a counter's or a log's delta
-	plus  map[string]bool
-	minus map[string]bool
+	uncommitted
 }
 
 // Head returns the branch's newest commit.
@@ -79,53 +59,11 @@ func (b *Branch) Put(p string, value []byte) error {
 	return b.journalled(p, written{Put: p, Value: value}, func() error { return b.put(p, value) })
 }
 
-func (b *Branch) put(p string, value []byte) error {
-	if err := b.checkValue(p, value); err != nil {
-		return err
-	}
-	b.pending[p] = &change{set: true, value: bytes.Clone(value)}
-	return nil
-}
-
-func (b *Branch) checkValue(p string, value []byte) error {
-	if err := CheckPath(p); err != nil {
-		return err
-	}
-	if len(value) > ValueBytesMax {
-		return fmt.Errorf("state path %q: %w: %d bytes, at most %d", p, pando.ErrTooLarge, len(value), ValueBytesMax)
-	}
-	if b.repo.types.typeOf(p) == pando.StateCounter {
-		return checkNumber(p, value)
-	}
-	return nil
-}
-
-// CounterDigitsMax limits the digits of one write to a counter. Sums may be longer.
-const CounterDigitsMax = 64
-
-func checkNumber(p string, value []byte) error {
-	if n := len(bytes.TrimLeft(bytes.TrimSpace(value), "+-")); n > CounterDigitsMax {
-		return fmt.Errorf("%w: state path %q is a counter: want at most %d digits, got %d", pando.ErrInvalid, p, CounterDigitsMax, n)
-	}
-	if s := strings.TrimSpace(string(value)); number(value).String() != strings.TrimPrefix(s, "+") {
-		return fmt.Errorf("%w: state path %q is a counter: want an integer, got %.40q", pando.ErrInvalid, p, s)
-	}
-	return nil
-}
-
 // Delete removes a path.
 func (b *Branch) Delete(p string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.journalled(p, written{Delete: p}, func() error { return b.remove(p) })
-}
-
-func (b *Branch) remove(p string) error {
-	if err := CheckPath(p); err != nil {
-		return err
-	}
-	b.pending[p] = &change{set: true, gone: true}
-	return nil
 }
 
 // Patch applies a delta by the path's type. A counter takes an integer to add, a log takes lines to
@@ -134,64 +72,6 @@ func (b *Branch) Patch(p string, delta []byte) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.journalled(p, written{Patch: p, Value: delta}, func() error { return b.patch(p, delta) })
-}
-
-func (b *Branch) patch(p string, delta []byte) error {
-	if err := b.checkValue(p, nil); err != nil && b.repo.types.typeOf(p) != pando.StateCounter {
-		return err
-	}
-	if err := CheckPath(p); err != nil {
-		return err
-	}
-	typ := b.repo.types.typeOf(p)
-	c := b.pending[p]
-	if c == nil {
-		c = &change{}
-	}
-	switch typ {
-	case pando.StateCounter:
-		if err := checkNumber(p, delta); err != nil {
-			return err
-		}
-		c.add = []byte(added(c.add, delta))
-	case pando.StateLog:
-		c.add = append(c.add, delta...)
-		if len(delta) > 0 && delta[len(delta)-1] != '\n' {
-			c.add = append(c.add, '\n')
-		}
-	case pando.StateSet:
-		if err := c.patchSet(p, delta); err != nil {
-			return err
-		}
-	default:
-		return fmt.Errorf("%w: state path %q is %s: put its whole value instead of a delta", pando.ErrInvalid, p, typ)
-	}
-	b.pending[p] = c
-	return nil
-}
-
-func added(a, b []byte) string {
-	sum := number(a)
-	return sum.Add(sum, number(b)).String()
-}
-
-func (c *change) patchSet(p string, delta []byte) error {
-	if c.plus == nil {
-		c.plus, c.minus = map[string]bool{}, map[string]bool{}
-	}
-	for line := range strings.SplitSeq(strings.TrimSuffix(string(delta), "\n"), "\n") {
-		switch {
-		case len(line) > 1 && line[0] == '+':
-			c.plus[line[1:]] = true
-			delete(c.minus, line[1:])
-		case len(line) > 1 && line[0] == '-':
-			c.minus[line[1:]] = true
-			delete(c.plus, line[1:])
-		default:
-			return fmt.Errorf("%w: state path %q is a set: want lines of +member and -member, got %.40q", pando.ErrInvalid, p, line)
-		}
-	}
-	return nil
 }
 
 // Get returns the value of a path as this instance sees it.

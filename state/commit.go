@@ -2,10 +2,7 @@ package state
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -37,7 +34,7 @@ func (b *Branch) commit(ctx context.Context, message string, now time.Time) (pan
 		return b.head, fmt.Errorf("commit the state of %s: %w", b.instance, err)
 	}
 	if head.tree == root {
-		b.taken()
+		b.taken(b.head)
 		return b.head, nil
 	}
 	if message == "" {
@@ -53,16 +50,8 @@ func (b *Branch) commit(ctx context.Context, message string, now time.Time) (pan
 	if err := b.move(ctx, w, place{head: id, base: b.base, since: b.since}); err != nil {
 		return b.head, err
 	}
-	b.taken()
+	b.taken(b.head)
 	return id, nil
-}
-
-// taken clears the pending changes: a commit has them.
-func (b *Branch) taken() {
-	b.pending, b.held = map[string]*change{}, 0
-	if !b.rewrite() {
-		b.mark = b.head
-	}
 }
 
 // CommitChange writes a change on top of the pending writes and commits both. With an error it
@@ -73,10 +62,7 @@ func (b *Branch) CommitChange(ctx context.Context, c pando.StateChange, now time
 	if err := b.complete(); err != nil {
 		return b.head, err
 	}
-	before := map[string]*change{}
-	for p, old := range b.pending {
-		before[p] = old.clone()
-	}
+	before := b.clone()
 	err := b.write(c)
 	if err == nil {
 		var id pando.ObjectID
@@ -86,45 +72,6 @@ func (b *Branch) CommitChange(ctx context.Context, c pando.StateChange, now time
 	}
 	b.pending = before
 	return b.head, err
-}
-
-// write adds a change to the pending ones. The caller holds the lock.
-func (b *Branch) write(c pando.StateChange) error {
-	seen := map[string]bool{}
-	once := func(p string) error {
-		if seen[p] {
-			return fmt.Errorf("%w: state path %q is in one change twice", pando.ErrInvalid, p)
-		}
-		seen[p] = true
-		return nil
-	}
-	for _, p := range c.Delete {
-		if err := errors.Join(once(p), b.remove(p)); err != nil {
-			return err
-		}
-	}
-	for p, value := range c.Put {
-		if err := errors.Join(once(p), b.put(p, []byte(value))); err != nil {
-			return err
-		}
-	}
-	for p, delta := range c.Patch {
-		if err := errors.Join(once(p), b.patch(p, []byte(delta))); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (c *change) clone() *change {
-	if c == nil {
-		return nil
-	}
-	d := *c
-	// An append to one copy is invisible in the other. Values are replaced, never changed.
-	d.add = slices.Clip(c.add)
-	d.plus, d.minus = maps.Clone(c.plus), maps.Clone(c.minus)
-	return &d
 }
 
 // messageBytesMax is the kept length of a message.

@@ -50,54 +50,54 @@ func (r *Repo) With(j pando.Journals) *Repo {
 }
 
 // journalled makes one write to a path, all or nothing. The caller holds the lock.
-func (b *Branch) journalled(p string, w written, apply func() error) error {
-	before := b.pending[p].clone()
+func (u *uncommitted) journalled(p string, w written, apply func() error) error {
+	before := u.pending[p].clone()
 	err := apply()
-	held := b.held + b.pending[p].bytes(p) - before.bytes(p)
-	if err == nil && held > UncommittedBytesMax && held > b.held {
+	held := u.held + u.pending[p].bytes(p) - before.bytes(p)
+	if err == nil && held > UncommittedBytesMax && held > u.held {
 		err = fmt.Errorf("state path %q: %w: %d bytes would be written and not committed, at most %d: commit first (POST /v1/self/state/commit)",
 			p, pando.ErrTooLarge, held, UncommittedBytesMax)
 	}
 	if err == nil {
-		err = b.note(w)
+		err = u.note(w)
 	}
 	if err == nil {
-		if b.held = held; b.noted > rewriteBytes+b.kept/4+b.kept {
-			b.rewrite()
+		if u.held = held; u.noted > rewriteBytes+u.kept/4+u.kept {
+			u.rewrite()
 		}
 		return nil
 	}
-	if b.pending[p] = before; before == nil {
-		delete(b.pending, p)
+	if u.pending[p] = before; before == nil {
+		delete(u.pending, p)
 	}
 	return err
 }
 
 // note adds a record to the journal.
-func (b *Branch) note(w written) error {
-	if b.journal == nil {
+func (u *uncommitted) note(w written) error {
+	if u.journal == nil {
 		return nil
 	}
 	record, err := json.Marshal(w)
 	if err == nil {
-		err = b.journal.Append(record)
+		err = u.journal.Append(record)
 	}
 	if err != nil {
-		return fmt.Errorf("keep the writes of %s: %w", b.instance, err)
+		return fmt.Errorf("keep the writes of %s: %w", u.author, err)
 	}
-	b.noted += len(record)
+	u.noted += len(record)
 	return nil
 }
 
 // rewrite replaces the journal with the pending changes: none, after a commit. If that fails, it
 // returns false, and the longer journal with the same content stays.
-func (b *Branch) rewrite() bool {
-	if b.journal == nil || b.noted == 0 {
+func (u *uncommitted) rewrite() bool {
+	if u.journal == nil || u.noted == 0 {
 		return true
 	}
 	var records [][]byte
 	kept := 0
-	for p, c := range b.pending {
+	for p, c := range u.pending {
 		for _, w := range c.writes(p) {
 			record, err := json.Marshal(w)
 			if err != nil {
@@ -107,13 +107,13 @@ func (b *Branch) rewrite() bool {
 			kept += len(record)
 		}
 	}
-	if b.journal.Rewrite(records) != nil {
+	if u.journal.Rewrite(records) != nil {
 		return false
 	}
-	b.noted, b.kept, b.lost = kept, kept, nil
-	if !b.mark.IsZero() {
-		b.mark = pando.ObjectID{}
-		b.oweRef(b.repo.ref(markRef, string(b.instance)), b.mark)
+	u.noted, u.kept, u.lost = kept, kept, nil
+	if !u.mark.IsZero() {
+		u.mark = pando.ObjectID{}
+		u.unmark()
 	}
 	return true
 }
@@ -141,58 +141,58 @@ func (c *change) writes(p string) (out []written) {
 
 // recall reads the instance's writes from a former agent's journal. If it cannot be read, the next
 // commit reports it.
-func (b *Branch) recall() error {
-	if b.repo.journals == nil {
+func (u *uncommitted) recall(journals pando.Journals, objects pando.Objects) error {
+	if journals == nil {
 		return nil
 	}
 	var err error
-	if b.journal, err = b.repo.journals.Journal(b.instance); err != nil {
-		return fmt.Errorf("open the journal of %s: %w", b.instance, err)
+	if u.journal, err = journals.Journal(u.author); err != nil {
+		return fmt.Errorf("open the journal of %s: %w", u.author, err)
 	}
-	records, err := b.journal.Records()
+	records, err := u.journal.Records()
 	for n := 0; err == nil && n < len(records); n++ {
-		b.noted += len(records[n])
-		err = b.redo(records[n])
+		u.noted += len(records[n])
+		err = u.redo(records[n], objects)
 	}
 	if err != nil {
-		b.lost, b.pending = err, map[string]*change{}
+		u.lost, u.pending = err, map[string]*change{}
 	}
-	for p, c := range b.pending {
-		b.held += c.bytes(p)
+	for p, c := range u.pending {
+		u.held += c.bytes(p)
 	}
 	return nil
 }
 
-func (b *Branch) redo(record []byte) error {
+func (u *uncommitted) redo(record []byte, objects pando.Objects) error {
 	var w written
 	if err := json.Unmarshal(record, &w); err != nil {
 		return err
 	}
 	switch {
 	case !w.Commit.IsZero():
-		_, _, err := b.repo.objects.Object(w.Commit)
+		_, _, err := objects.Object(w.Commit)
 		if err == nil { // it was made and has the writes before it
-			b.pending, b.mark = map[string]*change{}, w.Commit
+			u.pending, u.mark = map[string]*change{}, w.Commit
 		} else if !errors.Is(err, pando.ErrNotFound) {
 			return err
 		}
 		return nil
 	case w.Put != "":
-		return b.put(w.Put, w.Value)
+		return u.put(w.Put, w.Value)
 	case w.Delete != "":
-		return b.remove(w.Delete)
+		return u.remove(w.Delete)
 	}
-	return b.patch(w.Patch, w.Value)
+	return u.patch(w.Patch, w.Value)
 }
 
 // complete returns an error, once, if an earlier write of the instance is gone.
-func (b *Branch) complete() error {
-	if b.lost == nil {
+func (u *uncommitted) complete() error {
+	if u.lost == nil {
 		return nil
 	}
 	err := fmt.Errorf("commit the state of %s: %w: its writes since the last commit (%w); nothing was committed: write them again, then commit",
-		b.instance, pando.ErrLost, b.lost)
-	b.noted = max(b.noted, 1)
-	b.rewrite()
+		u.author, pando.ErrLost, u.lost)
+	u.noted = max(u.noted, 1)
+	u.rewrite()
 	return err
 }

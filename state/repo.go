@@ -32,7 +32,7 @@ const (
 	branchRef = "branch" // by instance: the newest commit of its branch
 	baseRef   = "base"   // by instance: the newest commit of main that its branch contains
 	sinceRef  = "since"  // by instance: the commit of main where its branch last restarted
-	markRef   = "mark"   // by instance: the commit that its journal names, see Branch.mark
+	markRef   = "mark"   // by instance: the commit that its journal names, see uncommitted.mark
 	offerRef  = "offer"  // by instance and commit: an offer to main without an answer yet
 	mainRef   = "main"   // main, as this host last received it
 	edgeRef   = "edge"   // by commit: history starts here, its parents were trimmed
@@ -59,7 +59,9 @@ func (r *Repo) lookup(ref string) (pando.ObjectID, error) {
 // An old branch restarts from main if main contains it: its push succeeded, only the note was not
 // written.
 func (r *Repo) Born(ctx context.Context, i pando.InstanceID, main pando.ObjectID) (*Branch, error) {
-	b := &Branch{repo: r, instance: i, pending: map[string]*change{}}
+	b := &Branch{repo: r, instance: i}
+	b.uncommitted = uncommitted{author: i, types: r.types, pending: map[string]*change{}}
+	b.unmark = func() { b.oweRef(r.ref(markRef, string(i)), pando.ObjectID{}) }
 	var err error
 	for kind, id := range map[string]*pando.ObjectID{branchRef: &b.head, baseRef: &b.base, sinceRef: &b.since} {
 		if *id, err = r.lookup(r.ref(kind, string(i))); err != nil {
@@ -75,7 +77,7 @@ func (r *Repo) Born(ctx context.Context, i pando.InstanceID, main pando.ObjectID
 				return nil, err
 			}
 		}
-		return b, b.recall()
+		return b, b.recall(r.journals, r.objects)
 	}
 	if main.IsZero() {
 		main = w.put(pando.CommitObject, commit{tree: w.put(pando.TreeObject, nil), author: "pando", at: time.Unix(0, 0), message: "empty"}.encode(r.service))
@@ -83,7 +85,7 @@ func (r *Repo) Born(ctx context.Context, i pando.InstanceID, main pando.ObjectID
 	if err := b.move(ctx, w, anew(main)); err != nil {
 		return nil, err
 	}
-	return b, b.recall()
+	return b, b.recall(r.journals, r.objects)
 }
 
 // Log returns the newest commits of main, newest first.

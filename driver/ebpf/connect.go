@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 
 	"github.com/cilium/ebpf"
 
@@ -24,14 +22,14 @@ func (d *Driver) Connect(_ context.Context, l pando.Link, ports []pando.Port, vi
 	if err := d.objects.Links.Put(uint32(l.IfIndex), linkOf(l, vip4, vip6)); err != nil {
 		return fmt.Errorf("remember the link %s: %w", l.Host, err)
 	}
-	return d.attach(l.Host, l.IfIndex, ebpf.AttachTCXIngress, d.objects.FromInstance)
+	return d.hooks.attach(l.Host, l.IfIndex, ebpf.AttachTCXIngress, d.objects.FromInstance)
 }
 
 // Prepare attaches the checks to the link of a sandbox that has no instance yet. Nothing passes
 // there before Connect. The kernel waits for an RCU grace period (about 10 ms) per attached
 // program. With Prepare, a start does not wait for it.
 func (d *Driver) Prepare(l pando.Link) error {
-	return d.attach(l.Host, l.IfIndex, ebpf.AttachTCXIngress, d.objects.FromInstance)
+	return d.hooks.attach(l.Host, l.IfIndex, ebpf.AttachTCXIngress, d.objects.FromInstance)
 }
 
 // translate writes the port translations of an instance in both directions, and deletes its former
@@ -72,9 +70,7 @@ func (d *Driver) Disconnect(_ context.Context, l pando.Link) error {
 	defer d.mu.Unlock()
 	errs := []error{ignoreMissing(d.objects.Links.Delete(uint32(l.IfIndex))), d.translate(uint32(l.IfIndex), nil)}
 	delete(d.index.translations, uint32(l.IfIndex))
-	if err := os.Remove(filepath.Join(d.PinDir, "links", l.Host)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		errs = append(errs, err)
-	}
+	errs = append(errs, d.hooks.detach(l.Host))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("forget the link %s: %w", l.Host, err)
 	}

@@ -22,11 +22,17 @@ const (
 	countKinds
 )
 
-// counts returns each counter, summed over all CPUs.
-func (d *Driver) counts() (out [countKinds]uint64, err error) {
+// counters has the programs' counts of packets and flows, with a value for each CPU.
+type counters struct {
+	objects *steerObjects
+	cpus    int
+}
+
+// sums returns each counter, summed over all CPUs.
+func (c counters) sums() (out [countKinds]uint64, err error) {
 	for n := range out {
 		var perCPU []uint64
-		if err := d.objects.Counts.Lookup(uint32(n), &perCPU); err != nil {
+		if err := c.objects.Counts.Lookup(uint32(n), &perCPU); err != nil {
 			return out, err
 		}
 		for _, v := range perCPU {
@@ -36,10 +42,24 @@ func (d *Driver) counts() (out [countKinds]uint64, err error) {
 	return out, nil
 }
 
+// add adds n to a counter. For countSwept, n is the number of entries that this process removed from
+// the connection table. A negative n counts added entries.
+func (c counters) add(kind, n int) error {
+	if n == 0 {
+		return nil
+	}
+	perCPU := make([]uint64, c.cpus)
+	if err := c.objects.Counts.Lookup(uint32(kind), &perCPU); err != nil {
+		return err
+	}
+	perCPU[0] += uint64(n)
+	return c.objects.Counts.Put(uint32(kind), perCPU)
+}
+
 // Drops implements pando.Steering.
 func (d *Driver) Drops(context.Context) (pando.Drops, error) {
 	out := pando.Drops{Packets: map[pando.DropReason]uint64{}}
-	counts, err := d.counts()
+	counts, err := d.flows.counts.sums()
 	if err != nil {
 		return out, fmt.Errorf("read why packets were dropped: %w", err)
 	}

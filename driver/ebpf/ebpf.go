@@ -12,13 +12,10 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -27,12 +24,6 @@ import (
 )
 
 var _ pando.Steering = (*Driver)(nil)
-
-// Names of pinned links. The pin of an instance's link has the link's own name.
-const (
-	hostPin   = "host"
-	uplinkPin = "uplink-"
-)
 
 const tableSlots = 16381 // bpf/pando.h
 
@@ -51,17 +42,15 @@ type Config struct {
 type Driver struct {
 	Config
 	objects  steerObjects
-	cpus     int
-	tick     time.Duration
-	mu       sync.Mutex
+	hooks    hooks
+	flows    flowTable
+	shares   *shares
 	sweeping sync.Mutex // one sweep at a time; taken before mu
+	mu       sync.Mutex // guards the fields below
 	index    *index
-	ways     map[[4]uint32]way           // by published VIP
-	netns    map[uint32]string           // by slot of a published endpoint
-	shares   map[pando.ServiceKey]*share // in force
-	// foreseen has shares computed ahead: each may be the next of its service.
-	foreseen map[pando.ServiceKey]*share
-	table    steerTable // buffer for the next table
+	ways     ways
+	netns    map[uint32]string // by slot of a published endpoint
+	table    steerTable        // buffer for the next table
 	// fresh: this Open created the connection table. filled: services with connections taken
 	// over since then. filledFrom: number of connections taken over per instance.
 	fresh      bool
@@ -77,14 +66,24 @@ func Open(c Config) (*Driver, error) {
 	if err := ensureBPFFS(c.PinDir); err != nil {
 		return nil, err
 	}
-	d := &Driver{Config: c, ways: map[[4]uint32]way{}, netns: map[uint32]string{}, shares: map[pando.ServiceKey]*share{}, foreseen: map[pando.ServiceKey]*share{}, filled: map[pando.ServiceKey]bool{}, filledFrom: map[pando.InstanceID]int{}}
-	var err error
-	if d.cpus, err = ebpf.PossibleCPU(); err != nil {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
 		return nil, fmt.Errorf("open steering: %w", err)
 	}
-	if d.tick, err = tick(); err != nil {
+	tick, err := tick()
+	if err != nil {
 		return nil, fmt.Errorf("open steering: %w", err)
 	}
+	d := &Driver{
+		Config:     c,
+		shares:     newShares(c.Buckets),
+		ways:       ways{},
+		netns:      map[uint32]string{},
+		filled:     map[pando.ServiceKey]bool{},
+		filledFrom: map[pando.InstanceID]int{},
+	}
+	d.hooks = hooks{dir: filepath.Join(c.PinDir, "links"), objects: &d.objects}
+	d.flows = flowTable{objects: &d.objects, counts: counters{&d.objects, cpus}, tick: tick}
 	if err := d.takeUp(); err != nil {
 		return nil, err
 	}
@@ -94,16 +93,17 @@ func Open(c Config) (*Driver, error) {
 // takeUp finds or makes the tables and brings them to this build's layout. It then replaces the
 // attached programs with this build's.
 func (d *Driver) takeUp() error {
-	dir, from, err := d.prepare()
+	at, err := pins(d.PinDir).prepare()
 	if err != nil {
 		return err
 	}
-	spec, err := d.load(dir, from != "")
+	d.fresh = at.fresh
+	spec, err := d.load(at.dir, at.from != "")
 	if err != nil {
 		return err
 	}
-	if strings.HasSuffix(dir, unfinished) {
-		err = d.fill(spec, dir, from)
+	if strings.HasSuffix(at.dir, unfinished) {
+		err = at.fill(spec)
 	}
 	if err == nil {
 		d.index, err = readIndex(&d.objects)
@@ -111,8 +111,8 @@ func (d *Driver) takeUp() error {
 	if err == nil {
 		err = d.attachHost()
 	}
-	if err == nil && from != "" {
-		err = d.finish(spec, from)
+	if err == nil && at.from != "" {
+		err = at.finish(spec, d.objects.Migrating)
 	}
 	if err != nil {
 		d.objects.Close()
@@ -187,7 +187,9 @@ func (d *Driver) attachHost() error {
 	if err != nil {
 		return fmt.Errorf("make %s: %w", Device, err)
 	}
-	if err := d.attach(hostPin, dev.Attrs().Index, ebpf.AttachTCXEgress, d.objects.FromHost); err != nil {
+	own := dev.Attrs().Index
+	err = d.hooks.attach(hostPin, own, ebpf.AttachTCXEgress, d.objects.FromHost)
+	if err != nil {
 		return err
 	}
 	for _, name := range d.Uplinks {
@@ -195,88 +197,13 @@ func (d *Driver) attachHost() error {
 		if err != nil {
 			return fmt.Errorf("uplink %s: %w", name, err)
 		}
-		if err := d.attach(uplinkPin+name, l.Attrs().Index, ebpf.AttachTCXIngress, d.objects.FromOutside); err != nil {
+		pin, ifindex := uplinkPin+name, l.Attrs().Index
+		err = d.hooks.attach(pin, ifindex, ebpf.AttachTCXIngress, d.objects.FromOutside)
+		if err != nil {
 			return err
 		}
 	}
-	return d.attachAgain()
-}
-
-// attachAgain attaches this build's program to every instance that a former agent connected. It
-// detaches the program from devices that are no longer uplinks.
-func (d *Driver) attachAgain() error {
-	pins, err := os.ReadDir(filepath.Join(d.PinDir, "links"))
-	if err != nil {
-		return fmt.Errorf("look for attached programs: %w", err)
-	}
-	for _, pin := range pins {
-		path := filepath.Join(d.PinDir, "links", pin.Name())
-		uplink, ok := strings.CutPrefix(pin.Name(), uplinkPin)
-		switch {
-		case ok && !slices.Contains(d.Uplinks, uplink):
-			err = os.Remove(path)
-		case ok, pin.Name() == hostPin:
-			continue
-		default:
-			err = replace(path, d.objects.FromInstance)
-		}
-		if err != nil {
-			return fmt.Errorf("replace the program at %s: %w", pin.Name(), err)
-		}
-	}
-	return nil
-}
-
-// replace puts another program at a pinned link. It unpins the link of a deleted device.
-func replace(pin string, p *ebpf.Program) error {
-	l, err := link.LoadPinnedLink(pin, nil)
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	if info, err := l.Info(); err != nil || info.TCX() == nil || info.TCX().Ifindex == 0 {
-		return l.Unpin()
-	}
-	return l.Update(p)
-}
-
-// attach puts a program at a hook, in place of a former agent's program.
-func (d *Driver) attach(name string, ifindex int, where ebpf.AttachType, p *ebpf.Program) error {
-	pin := filepath.Join(d.PinDir, "links", name)
-	if l, err := link.LoadPinnedLink(pin, nil); err == nil {
-		info, err := l.Info()
-		if err == nil && info.TCX() != nil && int(info.TCX().Ifindex) == ifindex {
-			if !is(info.Program, p) {
-				err = l.Update(p)
-			}
-			l.Close()
-			if err != nil {
-				return fmt.Errorf("replace the program at %s: %w", name, err)
-			}
-			return nil
-		}
-		_ = l.Unpin() // its device was deleted
-		l.Close()
-	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: p, Attach: where})
-	if err != nil {
-		return fmt.Errorf("attach steering at %s: %w", name, err)
-	}
-	defer l.Close()
-	if err := l.Pin(pin); err != nil {
-		return fmt.Errorf("pin steering at %s: %w", name, err)
-	}
-	return nil
-}
-
-// is reports whether a program has an id.
-func is(id ebpf.ProgramID, p *ebpf.Program) bool {
-	info, err := p.Info()
-	if err != nil {
-		return false
-	}
-	own, ok := info.ID()
-	return ok && own == id
+	return d.hooks.attachAgain(d.Uplinks)
 }
 
 // Close closes the maps and programs. The pinned ones keep steering.

@@ -62,9 +62,16 @@ func vip6At(n [2]uint32) netip.Addr {
 	return address6([4]uint32{w[0], w[1], n[0], n[1]})
 }
 
+// flowTable is the connection table of both families. The programs use it at the same time.
+type flowTable struct {
+	objects *steerObjects
+	counts  counters
+	tick    time.Duration
+}
+
 // now returns the time in ticks, as the programs store it.
-func (d *Driver) now() (uint32, error) {
-	now, err := d.objects.Ticks.Run(&ebpf.RunOptions{Data: make([]byte, 14), Repeat: 1})
+func (t flowTable) now() (uint32, error) {
+	now, err := t.objects.Ticks.Run(&ebpf.RunOptions{Data: make([]byte, 14), Repeat: 1})
 	if err != nil {
 		return 0, fmt.Errorf("ask the kernel for its ticks: %w", err)
 	}
@@ -78,18 +85,20 @@ func tick() (time.Duration, error) {
 	return time.Duration(ts.Nano()), err
 }
 
-// eachFlow reads the connection table while the programs use it.
-func (d *Driver) eachFlow(f func(entry)) error {
-	now, err := d.now()
+// each reads the connection table while the programs use it.
+func (t flowTable) each(f func(entry)) error {
+	now, err := t.now()
 	if err != nil {
 		return err
 	}
-	idle := func(v steerFlow) time.Duration { return time.Duration(max(0, int32(now-uint32(v.Seen)))) * d.tick }
+	idle := func(v steerFlow) time.Duration {
+		return time.Duration(max(0, int32(now-uint32(v.Seen)))) * t.tick
+	}
 	return errors.Join(
-		each(d.objects.Flows, func(k steerFlowKey, v steerFlow) {
+		each(t.objects.Flows, func(k steerFlowKey, v steerFlow) {
 			f(entry{netip.AddrPortFrom(address(k.Client), network(k.ClientPort)), netip.AddrPortFrom(vipAt(k.Vip), network(k.Port)), k.Protocol, v, idle(v)})
 		}),
-		each(d.objects.Flows6, func(k steerFlowKey6, v steerFlow) {
+		each(t.objects.Flows6, func(k steerFlowKey6, v steerFlow) {
 			f(entry{netip.AddrPortFrom(address6(k.Client), network(k.ClientPort)), netip.AddrPortFrom(vip6At(k.Vip), network(k.Port)), k.Protocol, v, idle(v)})
 		}),
 	)
@@ -114,11 +123,11 @@ func each[K, V any](m *ebpf.Map, f func(K, V)) error {
 
 // forget deletes an entry from the connection table, unless a packet has arrived for it since it
 // was read.
-func (d *Driver) forget(e entry) (bool, error) {
+func (t flowTable) forget(e entry) (bool, error) {
 	var now steerFlow
-	m, key := d.objects.Flows, any(key4(e))
+	m, key := t.objects.Flows, any(key4(e))
 	if e.client.Addr().Is6() {
-		m, key = d.objects.Flows6, key6(e)
+		m, key = t.objects.Flows6, key6(e)
 	}
 	err := m.Lookup(key, &now)
 	if err == nil && now == e.flow {
@@ -136,7 +145,7 @@ func (d *Driver) takeOver(service uint32, t pando.SteeringTable) error {
 	if !d.fresh || d.filled[t.Service] {
 		return nil
 	}
-	now, err := d.now()
+	now, err := d.flows.now()
 	if err != nil {
 		return err
 	}
@@ -160,7 +169,7 @@ func (d *Driver) takeOver(service uint32, t pando.SteeringTable) error {
 			if established {
 				e.flow.Flags = flowEstablished
 			}
-			if err := d.add(e); err != nil {
+			if err := d.flows.add(e); err != nil {
 				return err
 			}
 			d.filledFrom[name]++
@@ -170,18 +179,19 @@ func (d *Driver) takeOver(service uint32, t pando.SteeringTable) error {
 	return nil
 }
 
-func (d *Driver) add(e entry) error {
+// add adds an entry, unless the table has one of its key.
+func (t flowTable) add(e entry) error {
 	var err error
 	if e.client.Addr().Is6() {
-		err = d.objects.Flows6.Update(key6(e), e.flow, ebpf.UpdateNoExist)
+		err = t.objects.Flows6.Update(key6(e), e.flow, ebpf.UpdateNoExist)
 	} else {
-		err = d.objects.Flows.Update(key4(e), e.flow, ebpf.UpdateNoExist)
+		err = t.objects.Flows.Update(key4(e), e.flow, ebpf.UpdateNoExist)
 	}
 	if errors.Is(err, ebpf.ErrKeyExist) {
 		return nil
 	}
 	if err == nil {
-		err = d.sweptBy(-1)
+		err = t.counts.add(countSwept, -1)
 	}
 	return err
 }

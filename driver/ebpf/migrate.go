@@ -31,11 +31,17 @@ import (
 
 const unfinished = "-new" // a bpffs allows no dots
 
-func (d *Driver) tables(n int) string { return filepath.Join(d.PinDir, "layout-"+strconv.Itoa(n)) }
+// pins is the folder with the pinned tables of one host: a folder of a bpffs.
+type pins string
+
+// tables returns the folder of the tables of a layout.
+func (p pins) tables(n int) string {
+	return filepath.Join(string(p), "layout-"+strconv.Itoa(n))
+}
 
 // layouts returns the layouts with pinned tables.
-func (d *Driver) layouts() (out []int, err error) {
-	entries, err := os.ReadDir(d.PinDir)
+func (p pins) layouts() (out []int, err error) {
+	entries, err := os.ReadDir(string(p))
 	if err != nil {
 		return nil, fmt.Errorf("look for pinned tables: %w", err)
 	}
@@ -47,20 +53,27 @@ func (d *Driver) layouts() (out []int, err error) {
 	return out, nil
 }
 
-// prepare returns the folder of the tables, and the folder of older tables to fill them from ("":
-// none).
-func (d *Driver) prepare() (dir, from string, err error) {
-	dir = d.tables(layout)
-	layouts, err := d.layouts()
+// prepared has the folders in which an Open finds or makes the tables.
+type prepared struct {
+	dir   string
+	from  string // older tables to fill those in dir from; "": none
+	fresh bool   // dir has no connection table yet
+}
+
+// prepare makes the folder of the tables, and looks for older tables.
+func (p pins) prepare() (out prepared, err error) {
+	dir := p.tables(layout)
+	layouts, err := p.layouts()
 	if err != nil {
-		return "", "", err
+		return out, err
 	}
 	found, old := false, 0
 	for _, n := range layouts {
 		switch {
 		case n > layout:
-			return "", "", fmt.Errorf("%w: the tables in %s have layout %d, this build knows up to %d: upgrade pando on this host, or `pando down --purge` to begin anew",
-				pando.ErrInvalid, d.PinDir, n, layout)
+			return out, fmt.Errorf("%w: the tables in %s have layout %d, this build knows up to %d: "+
+				"upgrade pando on this host, or `pando down --purge` to begin anew",
+				pando.ErrInvalid, p, n, layout)
 		case n == layout:
 			found = true
 		default:
@@ -68,44 +81,49 @@ func (d *Driver) prepare() (dir, from string, err error) {
 		}
 	}
 	if old > 0 {
-		from = d.tables(old)
+		out.from = p.tables(old)
 	}
-	if found || from == "" {
+	if found || out.from == "" {
 		_, err := os.Stat(filepath.Join(dir, "flows"))
-		d.fresh = errors.Is(err, os.ErrNotExist)
-		return dir, from, os.MkdirAll(dir, 0o700)
+		out.dir, out.fresh = dir, errors.Is(err, os.ErrNotExist)
+		return out, os.MkdirAll(dir, 0o700)
 	}
 	if err := os.RemoveAll(dir + unfinished); err != nil {
-		return "", "", err
+		return out, err
 	}
-	return dir + unfinished, from, os.Mkdir(dir+unfinished, 0o700)
+	out.dir = dir + unfinished
+	return out, os.Mkdir(out.dir, 0o700)
 }
 
 // fill copies every table, with the fields that the old one has. The programs do not use the new
 // tables yet.
-func (d *Driver) fill(spec *ebpf.CollectionSpec, dir, from string) error {
+func (p prepared) fill(spec *ebpf.CollectionSpec) error {
 	for name, s := range spec.Maps {
 		if name[0] == '.' {
 			continue
 		}
-		if err := copyTable(s, filepath.Join(from, name), filepath.Join(dir, name), ebpf.UpdateAny); err != nil {
-			return fmt.Errorf("bring the table %s over from %s: %w", name, from, err)
+		old, now := filepath.Join(p.from, name), filepath.Join(p.dir, name)
+		if err := copyTable(s, old, now, ebpf.UpdateAny); err != nil {
+			return fmt.Errorf("bring the table %s over from %s: %w", name, p.from, err)
 		}
 	}
-	return os.Rename(dir, strings.TrimSuffix(dir, unfinished))
+	return os.Rename(p.dir, strings.TrimSuffix(p.dir, unfinished))
 }
 
 // finish copies the flows that began while the programs were replaced, then removes the old tables.
-func (d *Driver) finish(spec *ebpf.CollectionSpec, from string) error {
+// Then it clears the variable migrating.
+func (p prepared) finish(spec *ebpf.CollectionSpec, migrating *ebpf.Variable) error {
+	dir := strings.TrimSuffix(p.dir, unfinished)
 	for _, name := range []string{"flows", "flows6"} {
-		if err := copyTable(spec.Maps[name], filepath.Join(from, name), filepath.Join(d.tables(layout), name), ebpf.UpdateNoExist); err != nil {
-			return fmt.Errorf("bring the last of the table %s over from %s: %w", name, from, err)
+		old, now := filepath.Join(p.from, name), filepath.Join(dir, name)
+		if err := copyTable(spec.Maps[name], old, now, ebpf.UpdateNoExist); err != nil {
+			return fmt.Errorf("bring the last of the table %s over from %s: %w", name, p.from, err)
 		}
 	}
-	if err := d.objects.Migrating.Set(uint32(0)); err != nil {
+	if err := migrating.Set(uint32(0)); err != nil {
 		return fmt.Errorf("mark the tables as complete: %w", err)
 	}
-	return os.RemoveAll(from)
+	return os.RemoveAll(p.from)
 }
 
 // copyTable copies a pinned map into one of the same name and another layout.

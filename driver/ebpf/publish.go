@@ -23,30 +23,15 @@ func (d *Driver) Publish(_ context.Context, t pando.SteeringTable) error {
 	if err := d.publish(t); err != nil {
 		return fmt.Errorf("publish the steering of %s: %w", t.Service, err)
 	}
-	d.foresee(t)
+	d.shares.foresee(t)
 	return nil
-}
-
-// foresee computes the share that the next publication will most likely need, before a caller waits
-// for it. That share gives a weight to the first of these endpoints that will soon take flows.
-func (d *Driver) foresee(t pando.SteeringTable) {
-	n := slices.IndexFunc(t.Endpoints, func(e pando.Endpoint) bool { return e.Soon > 0 && e.Weight == 0 })
-	if n < 0 {
-		return
-	}
-	t.Endpoints = slices.Clone(t.Endpoints)
-	t.Endpoints[n].Weight = t.Endpoints[n].Soon
-	next := d.share(t)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.foreseen[t.Service] = next
 }
 
 func (d *Driver) publish(t pando.SteeringTable) error {
 	if len(t.Endpoints) > pando.EndpointsMax {
 		return fmt.Errorf("%w: %d endpoints, at most %d", pando.ErrTooLarge, len(t.Endpoints), pando.EndpointsMax)
 	}
-	now := d.share(t) // before the lock: it takes longer than the rest
+	now := d.shares.of(t) // before the lock: it takes longer than the rest
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n, err := d.serviceNumber(t.Service)
@@ -63,10 +48,7 @@ func (d *Driver) publish(t pando.SteeringTable) error {
 	if err := d.publishTable(n, now, slots); err != nil {
 		return err
 	}
-	if last := d.shares[t.Service]; last != nil && last != now {
-		last.slots = nil // not in force any more, but it may return
-	}
-	d.shares[t.Service] = now
+	d.shares.enforce(t.Service, now)
 	if err := d.publishPorts(n, t); err != nil {
 		return err
 	}
@@ -93,33 +75,6 @@ func (d *Driver) serviceNumber(s pando.ServiceKey) (uint32, error) {
 	}
 	d.index.freeServices, d.index.services[s] = d.index.freeServices[:last], n
 	return n, nil
-}
-
-// share assigns the buckets of a table to a service's endpoints.
-type share struct {
-	ids     []string
-	weights []int
-	buckets []uint16 // indices into ids; nil: no endpoint has a bucket
-	slots   []uint32 // of ids, while the share is in force
-}
-
-// share returns the share for a table. It reuses the one in force or the foreseen one if that
-// matches.
-func (d *Driver) share(t pando.SteeringTable) *share {
-	s := &share{ids: make([]string, len(t.Endpoints)), weights: make([]int, len(t.Endpoints))}
-	for n, e := range t.Endpoints {
-		s.ids[n], s.weights[n] = string(e.Instance), e.Weight
-	}
-	d.mu.Lock()
-	known := []*share{d.shares[t.Service], d.foreseen[t.Service]}
-	d.mu.Unlock()
-	for _, k := range known {
-		if k != nil && slices.Equal(k.ids, s.ids) && slices.Equal(k.weights, s.weights) {
-			return k
-		}
-	}
-	s.buckets = d.Buckets(s.ids, s.weights, tableSlots)
-	return s
 }
 
 // endpointSlots writes the endpoints. It returns their slots in order, and the slots of endpoints
@@ -164,7 +119,7 @@ func (d *Driver) addEndpoint(service uint32, e pando.Endpoint) (uint32, error) {
 	copy(v.Mac[:], e.Link.MAC)
 	copy(v.HostMac[:], e.Link.HostMAC)
 	if err := errors.Join(
-		d.objects.Traffic.Put(slot, make([]steerCounters, d.cpus)),
+		d.objects.Traffic.Put(slot, make([]steerCounters, d.flows.counts.cpus)),
 		d.objects.Endpoints.Put(slot, v),
 		d.objects.EndpointNames.Put(slot, nameOf(service, string(e.Instance))),
 	); err != nil {
@@ -247,7 +202,8 @@ func (d *Driver) publishPorts(service uint32, t pando.SteeringTable) error {
 		if !address6(a).Is4() {
 			via = t.Via6
 		}
-		if passes, err := d.passOn(a, via, len(t.Endpoints)); err != nil {
+		former := d.index.vips[a]&elsewhere != 0
+		if passes, err := d.ways.passOn(a, via, len(t.Endpoints), former); err != nil {
 			return err
 		} else if passes {
 			means |= elsewhere
@@ -304,7 +260,7 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 	for vip, at := range d.index.vips {
 		if at&^elsewhere == n {
 			errs = append(errs, ignoreMissing(d.objects.Vips.Delete(vip)))
-			_, err := d.passOn(vip, netip.Addr{}, 0)
+			_, err := d.ways.passOn(vip, netip.Addr{}, 0, at&elsewhere != 0)
 			errs = append(errs, err)
 			delete(d.index.vips, vip)
 		}
@@ -318,8 +274,7 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 	}
 	delete(d.index.services, s)
 	delete(d.filled, s)
-	delete(d.shares, s)
-	delete(d.foreseen, s)
+	d.shares.forget(s)
 	d.index.freeServices = append(d.index.freeServices, n)
 	return nil
 }

@@ -29,12 +29,12 @@ const (
 // removes them. Packets from outside and from instances use a route table of their own. This host's
 // own packets follow only once no endpoint is left here, because their connections would not
 // survive another route. passOn reports whether there is a route. Two hosts may have IPv6 addresses
-// and not reach each other by them.
-func (d *Driver) passOn(vip [4]uint32, via netip.Addr, endpoints int) (bool, error) {
+// and not reach each other by them. former reports that a former agent has set a route.
+func (w ways) passOn(vip [4]uint32, via netip.Addr, endpoints int, former bool) (bool, error) {
 	want, dst := way{via, via.IsValid() && endpoints == 0}, address6(vip)
-	was, known := d.ways[vip]
+	was, known := w[vip]
 	if !known {
-		known = d.index.vips[vip]&elsewhere == 0 // a former agent has set no route either
+		known = !former
 	}
 	if known && was == want {
 		return via.IsValid(), nil
@@ -49,10 +49,13 @@ func (d *Driver) passOn(vip [4]uint32, via netip.Addr, endpoints int) (bool, err
 		return false, nil
 	}
 	if err == nil {
-		d.ways[vip] = want
+		w[vip] = want
 	}
 	return err == nil && via.IsValid(), err
 }
+
+// ways has the routes that this process has set or found absent, by published VIP.
+type ways map[[4]uint32]way
 
 // way is the route of packets to a VIP.
 type way struct {

@@ -53,7 +53,7 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 	suspects := map[uint32][]entry{}
 	var over, orphans []entry
 	present := 0
-	err := d.eachFlow(func(e entry) {
+	err := d.flows.each(func(e entry) {
 		present++
 		tcp := e.protocol == protocols[pando.TCP]
 		switch {
@@ -97,7 +97,7 @@ func (d *Driver) forgetAll(over, orphans []entry, present int, report *pando.Swe
 		}
 	}
 	for _, e := range over {
-		gone, err := d.forget(e)
+		gone, err := d.flows.forget(e)
 		if err != nil {
 			return err
 		}
@@ -105,34 +105,21 @@ func (d *Driver) forgetAll(over, orphans []entry, present int, report *pando.Swe
 			report.Closed++
 		}
 	}
-	if err := d.sweptBy(report.Closed); err != nil {
+	if err := d.flows.counts.add(countSwept, report.Closed); err != nil {
 		return err
 	}
 	var err error
-	report.Evicted, err = d.evicted(present - report.Closed)
+	report.Evicted, err = d.flows.evicted(present - report.Closed)
 	return err
 }
 
 // evicted returns how many flows the full table has evicted since it was made. The kernel does not
 // report evictions, so they are computed: flows added, less those removed, swept and present.
-func (d *Driver) evicted(present int) (int, error) {
-	counts, err := d.counts()
+func (t flowTable) evicted(present int) (int, error) {
+	counts, err := t.counts.sums()
 	if err != nil {
 		return 0, err
 	}
-	return max(0, int(counts[countAdded])-int(counts[countRemoved])-int(counts[countSwept])-present), nil
-}
-
-// sweptBy records that this process removed n entries from the table. A negative n counts added
-// ones.
-func (d *Driver) sweptBy(n int) error {
-	if n == 0 {
-		return nil
-	}
-	perCPU := make([]uint64, d.cpus)
-	if err := d.objects.Counts.Lookup(uint32(countSwept), &perCPU); err != nil {
-		return err
-	}
-	perCPU[0] += uint64(n)
-	return d.objects.Counts.Put(uint32(countSwept), perCPU)
+	gone := int(counts[countRemoved]) + int(counts[countSwept])
+	return max(0, int(counts[countAdded])-gone-present), nil
 }

@@ -34,26 +34,12 @@ type trial struct {
 	Ifindex uint32
 }
 
-func (d *Driver) program(at Hook) (*ebpf.Program, error) {
-	switch at {
-	case FromOutside:
-		return d.objects.FromOutside, nil
-	case FromHost:
-		return d.objects.FromHost, nil
-	case FromInstance:
-		return d.objects.FromInstance, nil
-	case Nothing:
-		return d.objects.Nothing, nil
-	}
-	return nil, fmt.Errorf("there is no hook %q", at)
-}
-
 // Try runs one packet through the program of a hook with the current tables, as if it came in at a
 // device. It returns the program's decision and the resulting packet; nothing is sent
 // (BPF_PROG_TEST_RUN). With summed, the packet counts as summed by the network card, and a wrong
 // sum afterwards is an error. The kernel cannot check that for a packet of changed length.
 func (d *Driver) Try(at Hook, ifindex int, packet []byte, summed bool) (action uint32, out []byte, err error) {
-	p, err := d.program(at)
+	p, err := d.hooks.program(at)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -70,7 +56,7 @@ func (d *Driver) Try(at Hook, ifindex int, packet []byte, summed bool) (action u
 
 // Measure runs one packet many times, without a device, and returns the mean time of the program.
 func (d *Driver) Measure(at Hook, packet []byte, times int) (action uint32, each time.Duration, err error) {
-	p, err := d.program(at)
+	p, err := d.hooks.program(at)
 	if err != nil {
 		return 0, 0, err
 	}

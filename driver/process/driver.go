@@ -21,7 +21,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"pando.run/pando"
 )
@@ -49,12 +48,9 @@ type Config struct {
 // Driver makes and claims sandboxes. Its methods may be called from any goroutine.
 type Driver struct {
 	Config
+	pool     *pool
 	mu       sync.Mutex
-	ready    []*slot
-	taken    map[int]bool // numbers in use
 	prepared map[pando.InstanceID]*prepared
-	next     int
-	fill     chan struct{}
 	gone     chan struct{} // wakes the sweep of logs
 	done     chan struct{}
 	wg       sync.WaitGroup
@@ -74,23 +70,23 @@ func New(c Config) (*Driver, error) {
 			return nil, fmt.Errorf("make a folder for sandboxes: %w", err)
 		}
 	}
-	d := &Driver{Config: c, taken: map[int]bool{}, prepared: map[pando.InstanceID]*prepared{}, fill: make(chan struct{}, 1), gone: make(chan struct{}, 1), done: make(chan struct{})}
+	d := &Driver{
+		Config:   c,
+		prepared: map[pando.InstanceID]*prepared{},
+		gone:     make(chan struct{}, 1),
+		done:     make(chan struct{}),
+	}
+	d.pool = newPool(c, d.newSlot)
 	for _, s := range d.found() {
-		d.taken[s.Number] = true
-		if s.Instance != "" {
-			continue
-		}
-		if s.alive() {
-			d.ready = append(d.ready, s)
-		} else {
-			delete(d.taken, s.Number)
-			_ = s.destroy()
-		}
+		d.pool.adopt(s)
 	}
 	d.wg.Add(2)
-	go d.keepReady()
+	go func() {
+		defer d.wg.Done()
+		d.pool.keepReady(d.done)
+	}()
 	go d.sweeping()
-	d.refill()
+	d.pool.refill()
 	return d, nil
 }
 
@@ -104,9 +100,7 @@ func (d *Driver) Close() error {
 
 // Purge ends every sandbox of this host and removes its files, links and groups.
 func (d *Driver) Purge(context.Context) error {
-	d.mu.Lock()
-	d.Pool, d.ready = 0, nil
-	d.mu.Unlock()
+	d.pool.stop()
 	d.removals.Wait()
 	var errs []error
 	for _, s := range d.found() {
@@ -179,127 +173,12 @@ func (d *Driver) addresses(number int) (v4, v6 netip.Addr) {
 	return netip.AddrFrom4(four), netip.AddrFrom16(six)
 }
 
-func (d *Driver) refill() {
-	select {
-	case d.fill <- struct{}{}:
-	default:
-	}
-}
-
-func (d *Driver) keepReady() {
-	defer d.wg.Done()
-	for {
-		select {
-		case <-d.done:
-			return
-		case <-d.fill:
-		}
-		if !d.standBack() {
-			return
-		}
-		for d.short() {
-			s, err := d.make()
-			if err != nil {
-				d.Log.Error("a sandbox could not be made ready", "error", err)
-				break
-			}
-			if d.Made != nil {
-				if err := d.Made(s.link()); err != nil {
-					d.Log.Warn("a sandbox that is ready will start slower", "error", err)
-				}
-			}
-			if s.ready, err = dialShim(s); err != nil {
-				d.Log.Warn("a sandbox that is ready will start slower", "error", err)
-			}
-			d.mu.Lock()
-			d.ready = append(d.ready, s)
-			d.mu.Unlock()
-		}
-	}
-}
-
-// refillWait is the pause of the pool's own work after a claim.
-const refillWait = 50 * time.Millisecond
-
-// standBack leaves the machine to the program that just got a sandbox, unless the pool is empty. It
-// returns false when the driver closes.
-func (d *Driver) standBack() bool {
-	d.mu.Lock()
-	empty := len(d.ready) == 0
-	d.mu.Unlock()
-	if empty {
-		return true
-	}
-	timer, stop := d.Clock.After(refillWait)
-	defer stop()
-	select {
-	case <-d.done:
-		return false
-	case <-timer:
-		return true
-	}
-}
-
-func (d *Driver) short() bool {
-	select {
-	case <-d.done:
-		return false
-	default:
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.ready) < d.Pool
-}
-
-// make makes a slot. It takes numbers in turn, so that a freed number rests as long as possible.
-func (d *Driver) make() (*slot, error) {
-	size := 1<<(32-d.Prefix4.Bits()) - 16
-	d.mu.Lock()
-	for n := 0; d.taken[d.next] && n <= size; n++ {
-		d.next = (d.next + 1) % size
-	}
-	number := d.next
-	d.taken[number] = true
-	d.next = (d.next + 1) % size
-	d.mu.Unlock()
-	s, err := d.newSlot(number)
-	if err != nil {
-		d.free(number)
-	}
-	return s, err
-}
-
-func (d *Driver) free(number int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.taken, number)
-}
-
-func (d *Driver) claim() (*slot, error) {
-	defer d.refill()
-	for {
-		d.mu.Lock()
-		if len(d.ready) == 0 {
-			d.mu.Unlock()
-			return d.make()
-		}
-		s := d.ready[0]
-		d.ready = d.ready[1:]
-		d.mu.Unlock()
-		if s.alive() {
-			return s, nil
-		}
-		_ = s.destroy()
-		d.free(s.Number)
-	}
-}
-
 // Start implements pando.Sandboxes.
 func (d *Driver) Start(ctx context.Context, spec pando.SandboxSpec) (pando.Sandbox, error) {
 	if b := d.letGo(ctx, spec); b != nil {
 		return b, nil
 	}
-	s, err := d.claim()
+	s, err := d.pool.claim()
 	if err != nil {
 		return nil, err
 	}
@@ -312,7 +191,7 @@ func (d *Driver) use(ctx context.Context, s *slot, spec pando.SandboxSpec, load 
 	if err != nil {
 		err = fmt.Errorf("start %s: %w", spec.Instance.ID, err)
 		err = errors.Join(err, s.destroy())
-		d.free(s.Number)
+		d.pool.free(s.Number)
 		return nil, err
 	}
 	return b, nil
@@ -421,7 +300,7 @@ func (d *Driver) Attach(ctx context.Context) ([]pando.Sandbox, error) {
 			if err := s.destroy(); err != nil {
 				d.Log.Error("a sandbox that was claimed and never used is not wholly gone", "instance", s.Instance, "error", err)
 			}
-			d.free(s.Number)
+			d.pool.free(s.Number)
 			continue
 		}
 		if err != nil {

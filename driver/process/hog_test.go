@@ -172,9 +172,9 @@ func TestManyLivesLeaveNothing(t *testing.T) {
 	settled := func(most things) things {
 		for deadline := time.Now().Add(10 * time.Second); ; {
 			now := inventory(t)
-			d.mu.Lock()
-			quiet := len(d.ready) == 2 && len(d.taken) == 2
-			d.mu.Unlock()
+			d.pool.mu.Lock()
+			quiet := len(d.pool.ready) == 2 && len(d.pool.taken) == 2
+			d.pool.mu.Unlock()
 			if quiet && !now.exceed(most) || time.Now().After(deadline) {
 				return now
 			}

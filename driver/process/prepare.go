@@ -22,10 +22,10 @@ func (d *Driver) Prepare(ctx context.Context, spec pando.SandboxSpec) error {
 	defer close(p.done)
 	d.mu.Lock()
 	_, twice := d.prepared[spec.Instance.ID]
-	if !twice && len(d.ready) > 0 {
+	none := d.pool.empty()
+	if !twice && !none {
 		d.prepared[spec.Instance.ID] = p
 	}
-	none := len(d.ready) == 0
 	d.mu.Unlock()
 	switch {
 	case twice:
@@ -33,7 +33,7 @@ func (d *Driver) Prepare(ctx context.Context, spec pando.SandboxSpec) error {
 	case none:
 		return fmt.Errorf("prepare %s: %w: the pool is empty", spec.Instance.ID, pando.ErrNotReady)
 	}
-	s, err := d.claim()
+	s, err := d.pool.claim()
 	if err != nil {
 		return err
 	}
@@ -100,5 +100,5 @@ func (d *Driver) drop(p *prepared) {
 	if err := p.box.slot.destroy(); err != nil {
 		d.Log.Error("a sandbox that was prepared and never used is not wholly gone", "instance", p.box.slot.Instance, "error", err)
 	}
-	d.free(p.box.slot.Number)
+	d.pool.free(p.box.slot.Number)
 }

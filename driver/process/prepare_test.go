@@ -36,7 +36,7 @@ func breathe(t *testing.T) {
 
 func awaitPool(t *testing.T, d *Driver) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); d.short(); breathe(t) {
+	for deadline := time.Now().Add(10 * time.Second); d.pool.short(); breathe(t) {
 		if time.Now().After(deadline) {
 			t.Fatal("the pool stays empty")
 		}

@@ -267,7 +267,7 @@ func (b *sandbox) Remove(context.Context) error {
 		if err := b.slot.destroy(); err != nil {
 			b.d.Log.Error("a sandbox is not wholly gone", "instance", b.slot.Instance, "error", err)
 		}
-		b.d.free(b.slot.Number)
+		b.d.pool.free(b.slot.Number)
 		b.d.tellGone()
 	}()
 	return nil

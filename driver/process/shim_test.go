@@ -131,7 +131,7 @@ func TestEndOfTheShimIsToldToTheNextAgent(t *testing.T) {
 // A sandbox is no instance if its agent claimed it and died before it started a program.
 func TestClaimWithoutAProgramIsGivenBack(t *testing.T) {
 	d := newDriver(t, 0)
-	s, err := d.claim()
+	s, err := d.pool.claim()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func TestRootAloneCommandsAShim(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s, err := d.claim()
+	s, err := d.pool.claim()
 	if err != nil {
 		t.Fatal(err)
 	}

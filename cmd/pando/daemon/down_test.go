@@ -33,7 +33,7 @@ func TestDownSpeaksOfInstancesOnlyWhereThereAreAny(t *testing.T) {
 		_ = silent.Process.Kill()
 		_ = silent.Wait()
 	})
-	p := place{Run: dir, Host: "h1"}
+	p := place{folders: folders{Run: dir}, Host: "h1"}
 	writeFile(t, pidFile(p, "agent"), fmt.Sprint(silent.Process.Pid))
 	down := func() string {
 		var said strings.Builder

@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -28,16 +26,8 @@ const (
 	agentPort = 7403 // of every host: its agent
 )
 
-func (p place) trust() string        { return filepath.Join(p.Data, "trust") }
 func (p place) open(port int) string { return net.JoinHostPort(p.Listen, strconv.Itoa(port)) }
 func (p place) endpoint() string     { return "https://" + p.open(agentPort) }
-func (p place) hasStore() (bool, error) {
-	_, err := os.Stat(filepath.Join(p.Data, "store"))
-	if errors.Is(err, os.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil, err
-}
 
 // joinFlags adds the flags that make a host a member.
 func (p *place) joinFlags(c *cobra.Command) {

@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"regexp"
 	"runtime"
 	"strconv"
@@ -17,16 +16,13 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/cmd/pando/function"
-	"pando.run/pando/driver/journal"
 	"pando.run/pando/driver/wall"
 )
 
 // place describes where and how a host's daemons run. Every role gets the same flags, so that the
 // daemons find each other.
 type place struct {
-	Run      string // sockets; deleted at a reboot
-	Data     string // the store, states, logs
+	folders
 	Host     string
 	Address  string   // of this host, for local clients and for other hosts
 	address6 string   // the IPv6 address of this host, "" = none
@@ -46,16 +42,11 @@ func (p *place) flags(c *cobra.Command) {
 	p.poolFlag(c)
 }
 
-func (p *place) runFlag(c *cobra.Command) {
-	c.Flags().StringVar(&p.Run, "run-dir", "/run/pando", "folder with the sockets of the daemons")
-}
-
 // folderFlags adds the flags by which a command finds the daemons of this host.
 func (p *place) folderFlags(c *cobra.Command) {
 	p.runFlag(c)
-	f := c.Flags()
-	f.StringVar(&p.Data, "data-dir", "/var/lib/pando", "folder with the store, states and logs")
-	f.StringVar(&p.Host, "host", "", "name of this host (default: its host name)")
+	p.dataFlag(c)
+	c.Flags().StringVar(&p.Host, "host", "", "name of this host (default: its host name)")
 }
 
 func (p *place) networkFlags(c *cobra.Command) {
@@ -73,6 +64,9 @@ func (p *place) poolFlag(c *cobra.Command) {
 	c.Flags().IntVar(&p.Pool, "pool", 3, "number of sandboxes to keep ready")
 }
 
+// pins returns the folder of the data plane's pinned maps.
+func (p place) pins() string { return "/sys/fs/bpf/pando/" + p.Host }
+
 // args returns the flags that pass this place to another role.
 func (p place) args() []string {
 	out := []string{
@@ -83,31 +77,6 @@ func (p place) args() []string {
 		out = append(out, "--uplink", u)
 	}
 	return out
-}
-
-func (p place) api() string     { return filepath.Join(p.Run, "api.sock") }
-func (p place) store() string   { return filepath.Join(p.Run, "store.sock") }
-func (p place) agent() string   { return filepath.Join(p.Run, "agent.sock") }
-func (p place) control() string { return filepath.Join(p.Run, "control.sock") }
-func (p place) pins() string    { return "/sys/fs/bpf/pando/" + p.Host }
-func (p place) states() string  { return filepath.Join(p.Data, "state.db") }
-func (p place) logs() string    { return filepath.Join(p.Data, "log") }
-func (p place) settingsFile() string {
-	return filepath.Join(p.Data, "settings.json")
-}
-func (p place) sandboxes() string {
-	return filepath.Join(p.Run, "sandbox")
-}
-func (p place) functions() string { return filepath.Join(p.Run, function.Folder) }
-
-// mend returns the next step for damaged files.
-func (p place) mend() string {
-	return fmt.Sprintf("if its files are damaged, restore %s from a copy, "+
-		"or forget everything with `pando down --purge`", p.Data)
-}
-
-func (p place) journals() journal.Folder {
-	return journal.Folder(filepath.Join(p.Run, "journal"))
 }
 
 var (
@@ -139,8 +108,7 @@ func (p *place) complete() error {
 	return nil
 }
 
-// locate fills in the host's name and makes the folders absolute, because daemons have another
-// working folder.
+// locate fills in the host's name and the places of its folders.
 func (p *place) locate() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("%w: the daemons of pando need root (namespaces, eBPF, cgroups); try sudo",
@@ -157,18 +125,7 @@ func (p *place) locate() error {
 	if err := pando.CheckLabel("host", p.Host); err != nil {
 		return err
 	}
-	for _, dir := range []*string{&p.Data, &p.Run} {
-		abs, err := filepath.Abs(*dir)
-		if err != nil {
-			return fmt.Errorf("find the folder %s: %w", *dir, err)
-		}
-		*dir = abs
-	}
-	if st, err := os.Stat(p.Data); err == nil && !st.IsDir() {
-		return fmt.Errorf("%w: %s is not a folder; choose another with --data-dir",
-			pando.ErrInvalid, p.Data)
-	}
-	return nil
+	return p.folders.locate()
 }
 
 // uplinks returns the interfaces that lead out of this host.

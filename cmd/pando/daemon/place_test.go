@@ -14,7 +14,7 @@ import (
 // a command line. A role that refused one would never start.
 func TestEveryRoleTakesTheFlagsOfItsPlace(t *testing.T) {
 	is := place{
-		Run: "/r", Data: "/d", Host: "h1", Address: "192.0.2.1", Uplinks: []string{"a", "b"}, HTTP: "", Pool: 7, Listen: "x",
+		folders: folders{Run: "/r", Data: "/d"}, Host: "h1", Address: "192.0.2.1", Uplinks: []string{"a", "b"}, HTTP: "", Pool: 7, Listen: "x",
 	}
 	for _, c := range []*cobra.Command{Server(), Agent()} {
 		if err := c.ParseFlags(is.args()); err != nil {

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 // deafServer starts a server that ignores the request to end.
 func deafServer(t *testing.T, signals string) place {
 	t.Helper()
-	p := place{Run: t.TempDir(), Data: t.TempDir(), Host: "h1"}
+	p := place{folders: folders{Run: t.TempDir(), Data: t.TempDir()}, Host: "h1"}
 	if err := os.MkdirAll(p.logs(), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -8,11 +8,9 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -142,7 +140,7 @@ func ignored(p place, given *pflag.FlagSet) error {
 	if len(asked) == 0 || !p.whole() {
 		return nil
 	}
-	live, err := running(place{Run: p.Run})
+	live, err := running(place{folders: folders{Run: p.Run}})
 	if errors.Is(err, pando.ErrUnavailable) {
 		return nil
 	}
@@ -179,37 +177,6 @@ func (p place) settings() map[string]string {
 		"address": p.Address, "listen": p.Listen, "http": p.HTTP, "pool": strconv.Itoa(p.Pool),
 		"uplink": strings.Join(p.Uplinks, ","),
 	}
-}
-
-const (
-	// Space that a new store needs: its first segments and its reserve for a full disk.
-	storeBytesBorn = 128 << 20
-	storeBytesMin  = 40 << 20 // space below which an existing store refuses writes
-)
-
-// hasRoom returns an error if the disk has too little space for the store.
-func (p place) hasRoom() error {
-	need := int64(storeBytesMin)
-	if had, err := p.hasStore(); err == nil && !had {
-		need = storeBytesBorn
-	}
-	dir := p.Data
-	for dir != "/" {
-		if _, err := os.Stat(dir); err == nil {
-			break
-		}
-		dir = filepath.Dir(dir)
-	}
-	var s syscall.Statfs_t
-	if err := syscall.Statfs(dir, &s); err != nil {
-		return fmt.Errorf("measure the free space of %s: %w", p.Data, err)
-	}
-	if free := int64(s.Bavail) * s.Bsize; free < need {
-		return fmt.Errorf("%w: %s has %d MiB free and the store needs %d: make room, "+
-			"or choose another disk with --data-dir",
-			pando.ErrStoreFull, dir, free>>20, need>>20)
-	}
-	return nil
 }
 
 // answering waits until the server answers and this host's agent has joined after the time since.

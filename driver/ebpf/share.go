@@ -1,0 +1,88 @@
+package ebpf
+
+import (
+	"slices"
+	"sync"
+
+	"pando.run/pando"
+)
+
+// share assigns the buckets of a table to a service's endpoints.
+type share struct {
+	ids     []string
+	weights []int
+	buckets []uint16 // indices into ids; nil: no endpoint has a bucket
+	slots   []uint32 // of ids, while the share is in force; the lock of the driver guards them
+}
+
+// shares has the shares of all services. Its methods may be called from any goroutine.
+type shares struct {
+	// buckets fills a table with indices into ids, in proportion to weights.
+	buckets func(ids []string, weights []int, size int) []uint16
+
+	mu      sync.Mutex
+	inForce map[pando.ServiceKey]*share
+	// foreseen has shares computed ahead: each may be the next of its service.
+	foreseen map[pando.ServiceKey]*share
+}
+
+func newShares(buckets func(ids []string, weights []int, size int) []uint16) *shares {
+	return &shares{
+		buckets:  buckets,
+		inForce:  map[pando.ServiceKey]*share{},
+		foreseen: map[pando.ServiceKey]*share{},
+	}
+}
+
+// of returns the share for a table. It reuses the one in force or the foreseen one if that matches.
+func (s *shares) of(t pando.SteeringTable) *share {
+	out := &share{ids: make([]string, len(t.Endpoints)), weights: make([]int, len(t.Endpoints))}
+	for n, e := range t.Endpoints {
+		out.ids[n], out.weights[n] = string(e.Instance), e.Weight
+	}
+	s.mu.Lock()
+	known := []*share{s.inForce[t.Service], s.foreseen[t.Service]}
+	s.mu.Unlock()
+	for _, k := range known {
+		if k != nil && slices.Equal(k.ids, out.ids) && slices.Equal(k.weights, out.weights) {
+			return k
+		}
+	}
+	out.buckets = s.buckets(out.ids, out.weights, tableSlots)
+	return out
+}
+
+// foresee computes the share that the next publication will most likely need, before a caller waits
+// for it. That share gives a weight to the first of these endpoints that will soon take flows.
+func (s *shares) foresee(t pando.SteeringTable) {
+	n := slices.IndexFunc(t.Endpoints, func(e pando.Endpoint) bool {
+		return e.Soon > 0 && e.Weight == 0
+	})
+	if n < 0 {
+		return
+	}
+	t.Endpoints = slices.Clone(t.Endpoints)
+	t.Endpoints[n].Weight = t.Endpoints[n].Soon
+	next := s.of(t)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.foreseen[t.Service] = next
+}
+
+// enforce makes a share the one in force. The caller holds the lock of the driver.
+func (s *shares) enforce(service pando.ServiceKey, now *share) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if last := s.inForce[service]; last != nil && last != now {
+		last.slots = nil // not in force any more, but it may return
+	}
+	s.inForce[service] = now
+}
+
+// forget drops the shares of a service.
+func (s *shares) forget(service pando.ServiceKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.inForce, service)
+	delete(s.foreseen, service)
+}
