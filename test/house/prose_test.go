@@ -76,20 +76,20 @@ func count(all []text) (found tally, words map[string]int) {
 				found.add(x.room(), p.name, len(p.find.FindAllString(r.text, -1)))
 			}
 		}
-		found.add(x.room(), longSentence, longSentences(remarks))
+		found.add(x.room(), longSentence, len(longSentences(remarks)))
 	}
 	return found, words
 }
 
 var sentenceEnd = regexp.MustCompile(`[.!?:](?: |$)`)
 
-// longSentences counts sentences of more than sentenceWordsMax words. A sentence may run over
-// adjacent lines; the row of a table is not a sentence.
-func longSentences(remarks []remark) (long int) {
+// longSentences returns the sentences of more than sentenceWordsMax words, each with the line of
+// its end. A sentence may run over adjacent lines; the row of a table is not a sentence.
+func longSentences(remarks []remark) (long []remark) {
 	sentence, last := "", -1
 	flush := func() {
 		if len(strings.Fields(sentence)) > sentenceWordsMax {
-			long++
+			long = append(long, remark{line: last, text: strings.TrimSpace(sentence)})
 		}
 		sentence = ""
 	}
@@ -146,12 +146,21 @@ func TestShowProse(t *testing.T) {
 		if x.room() != flag.Arg(0) {
 			continue
 		}
-		for _, r := range x.remarks() {
+		for i, line := range x.lines {
+			if utf8.RuneCountInString(line) > columnsMax {
+				t.Logf("%s:%d: %s", x.path, i+1, wideLine)
+			}
+		}
+		remarks := x.remarks()
+		for _, r := range remarks {
 			for _, p := range patterns {
 				if p.find.MatchString(r.text) {
 					t.Logf("%s:%d: %s: %s", x.path, r.line, p.name, r.text)
 				}
 			}
+		}
+		for _, s := range longSentences(remarks) {
+			t.Logf("%s:%d: %s: %s", x.path, s.line, longSentence, s.text)
 		}
 	}
 }
