@@ -81,7 +81,8 @@ func count(all []text) (found tally, words map[string]int) {
 	return found, words
 }
 
-var sentenceEnd = regexp.MustCompile(`[.!?:](?: |$)`)
+// sentenceEnd is the end of a sentence, of a line in a literal, or of a table's cell.
+var sentenceEnd = regexp.MustCompile(`[.!?:](?: |$)|\\n| \| `)
 
 // longSentences returns the sentences of more than sentenceWordsMax words, each with the line of
 // its end. A sentence may run over adjacent lines; the row of a table is not a sentence.
@@ -107,6 +108,9 @@ func longSentences(remarks []remark) (long []remark) {
 			if i < len(parts)-1 {
 				flush()
 			}
+		}
+		if r.ends {
+			flush()
 		}
 	}
 	flush()
@@ -242,6 +246,8 @@ func TestHabitsAreFound(t *testing.T) {
 		{"// a plain sentence about a record", "what", 0},
 		{"x := 1 // " + long + "end.", longSentence, 1},
 		{"x := 1 // " + long[:50] + ". " + long[:100], longSentence, 0},
+		{"x := \"" + long + "end\"", longSentence, 1},
+		{"//\t" + long + "end.", longSentence, 0},
 		{strings.Repeat("x", columnsMax+1), wideLine, 1},
 	} {
 		found, _ := count([]text{{"room/file.go", "go", []string{c.line}}})
