@@ -122,8 +122,8 @@ inlined __u64 assign_cost(const struct assign_config *c, __u32 len)
 
 /* assign_begins returns 1 if the packet begins a flowlet. No flowlet begins
  * while state moves: the state would have to move again before it has arrived. */
-inlined int assign_begins(const struct assign_config *c, const struct assign_units *u, const struct assign_flow *f,
-			  __u64 now, __u32 len)
+inlined int assign_begins(const struct assign_config *c, const struct assign_units *u,
+			  const struct assign_flow *f, __u64 now, __u32 len)
 {
 	if (f->unit >= ASSIGN_UNITS)
 		return 1;
@@ -145,7 +145,8 @@ inlined __u64 assign_targets(const struct assign_flow *f)
 }
 
 /* assign_replicated is all ones if the targets hold the state (pushed after half a silent gap). */
-inlined __u64 assign_replicated(const struct assign_config *c, const struct assign_flow *f, __u64 now)
+inlined __u64 assign_replicated(const struct assign_config *c, const struct assign_flow *f,
+				__u64 now)
 {
 	return ~assign_less(now, assign_max(f->finish, f->seen) + (c->gap_ns >> 1) + c->pull_ns);
 }
@@ -170,11 +171,13 @@ inlined __u64 assign_backlog(const struct assign_units *u, __u32 id, __u64 class
 	__u64 none = ~assign_less(id, ASSIGN_UNITS);
 	__u64 backlog, refuses;
 
-	ASSIGN_OPAQUE(id); /* or the compiler sees that the mask changes nothing, and the verifier does not */
+	/* or the compiler sees that the mask changes nothing, and the verifier does not */
+	ASSIGN_OPAQUE(id);
 	id &= ASSIGN_UNITS - 1;
 	backlog = u->finish[id] - now;
 	refuses = assign_sign(~u->accepting << (63 - id));
-	return ASSIGN_CANDIDATE(backlog & ~assign_sign(backlog), class, id) | ((refuses | none) & ASSIGN_WORST);
+	return ASSIGN_CANDIDATE(backlog & ~assign_sign(backlog), class, id) |
+	    ((refuses | none) & ASSIGN_WORST);
 }
 
 /* assign_least finds the shortest queue of each group as length << 6 | id, or ASSIGN_WORST
@@ -200,8 +203,8 @@ inlined void assign_least(const struct assign_units *u, __u64 now, __u64 least[A
 /* assign_best returns the unit that serves the flowlet first. The own unit and its replicas
  * cost their queue. Any other unit costs at least the wait for the state, plus stick_ns. That
  * wait is equal for all, so only each group's shortest queue can win. A new flow has no wait. */
-inlined __u64 assign_best(const struct assign_config *c, const struct assign_units *u, const struct assign_flow *f,
-			  __u64 now, const __u64 least[ASSIGN_GROUPS])
+inlined __u64 assign_best(const struct assign_config *c, const struct assign_units *u,
+			  const struct assign_flow *f, __u64 now, const __u64 least[ASSIGN_GROUPS])
 {
 	__u64 known = assign_less(f->unit, ASSIGN_UNITS);
 	__u64 stale = ~(known & assign_replicated(c, f, now)) & ASSIGN_WORST;
@@ -235,8 +238,8 @@ inlined __u64 assign_lowest(__u64 set)
 /* assign_aim chooses the units that receive the state: the shortest queue of each
  * group, except the chosen unit. If there are too few, the next spare also
  * receives it. If a unit that served alone dies, that spare has its flows' state. */
-inlined void assign_aim(const struct assign_config *c, const struct assign_units *u, struct assign_flow *f, __u64 unit,
-			const __u64 least[ASSIGN_GROUPS])
+inlined void assign_aim(const struct assign_config *c, const struct assign_units *u,
+			struct assign_flow *f, __u64 unit, const __u64 least[ASSIGN_GROUPS])
 {
 	__u64 taken = 0, spare = assign_lowest(u->ready & ~u->accepting);
 
@@ -262,8 +265,8 @@ inlined void assign_aim(const struct assign_config *c, const struct assign_units
 
 /* assign_grow adds one unit if even the least loaded one has a queue. It ignores the chosen
  * unit: a flow that stays with its state on a long queue does not mean too few units. */
-inlined int assign_grow(const struct assign_config *c, struct assign_units *u, const __u64 least[ASSIGN_GROUPS],
-			__u64 now)
+inlined int assign_grow(const struct assign_config *c, struct assign_units *u,
+			const __u64 least[ASSIGN_GROUPS], __u64 now)
 {
 	__u64 others = u->ready & ~u->accepting, next = others & -others;
 	__u64 shortest = assign_min(assign_min(least[0], least[1]), assign_min(least[2], least[3])) >> 6;
@@ -276,12 +279,14 @@ inlined int assign_grow(const struct assign_config *c, struct assign_units *u, c
 }
 
 /* assign_measure updates the flow's demand in bytes per window, never the rate inside a burst. */
-inlined void assign_measure(const struct assign_config *c, struct assign_flow *f, __u64 now, __u32 len)
+inlined void assign_measure(const struct assign_config *c, struct assign_flow *f, __u64 now,
+			    __u32 len)
 {
 	__u64 since = now - f->window;
 
 	if (since >= c->window_ns) {
-		f->demand_bytes = since >= 8 * c->window_ns ? 0 : f->demand_bytes - (f->demand_bytes >> 2) + (f->window_bytes >> 2);
+		f->demand_bytes = since >= 8 * c->window_ns ? 0
+		    : f->demand_bytes - (f->demand_bytes >> 2) + (f->window_bytes >> 2);
 		f->window = now;
 		f->window_bytes = 0;
 	}
@@ -290,9 +295,11 @@ inlined void assign_measure(const struct assign_config *c, struct assign_flow *f
 
 /* assign_move gives the flow to a candidate's unit. Its state is there at once
  * on a replica; otherwise it arrives after the flow's own tail and a pull. */
-inlined int assign_move(const struct assign_config *c, struct assign_flow *f, __u64 chosen, __u64 now)
+inlined int assign_move(const struct assign_config *c, struct assign_flow *f, __u64 chosen,
+			__u64 now)
 {
-	__u64 far = assign_sign(chosen << 56) & assign_less(f->unit, ASSIGN_UNITS); /* class 2 of a known flow */
+	/* class 2 of a known flow */
+	__u64 far = assign_sign(chosen << 56) & assign_less(f->unit, ASSIGN_UNITS);
 	__u32 unit = chosen & 63;
 	int moved = f->unit < ASSIGN_UNITS ? ASSIGN_MOVED | ASSIGN_FLOWLET : ASSIGN_FLOWLET;
 
@@ -309,8 +316,8 @@ inlined int assign_move(const struct assign_config *c, struct assign_flow *f, __
 
 /* assign_packet assigns a packet to f->unit and returns assign_result bits. If
  * no unit accepts, a known flow keeps its unit and a new flow keeps ASSIGN_NONE. */
-inlined int assign_packet(const struct assign_config *c, struct assign_units *u, struct assign_flow *f, __u64 now,
-			  __u32 len)
+inlined int assign_packet(const struct assign_config *c, struct assign_units *u,
+			  struct assign_flow *f, __u64 now, __u32 len)
 {
 	__u64 cost = assign_cost(c, len);
 	int result = 0;

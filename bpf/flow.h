@@ -13,7 +13,8 @@ union flow_any {
 	struct flow_key6 six;
 };
 
-inlined void flow_key_of(union flow_any *k, const __u32 *client, const __u32 *vip, __u16 client_port, __u16 port, __u8 protocol, int six)
+inlined void flow_key_of(union flow_any *k, const __u32 *client, const __u32 *vip,
+			 __u16 client_port, __u16 port, __u8 protocol, int six)
 {
 	if (six) {
 		copy(k->six.client, client, 1);
@@ -160,7 +161,8 @@ cold int follow(struct __sk_buff *skb, struct packet *p, __u32 six)
 }
 
 /* send is the last step to an instance: it replaces the published port by the target. */
-inlined int send(struct __sk_buff *skb, struct packet *p, __u32 n, struct endpoint *e, __u16 target, int first, int six)
+inlined int send(struct __sk_buff *skb, struct packet *p, __u32 n, struct endpoint *e, __u16 target,
+		 int first, int six)
 {
 	if (unlikely(p->part == FIRST)) {
 		struct packet q = *p;
@@ -199,7 +201,8 @@ cold int start(struct __sk_buff *skb, struct packet *p, __u32 six)
 		return REFUSE + (opens ? DROP_NO_ENDPOINT : DROP_NO_FLOW);
 	__u32 slot = n;
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &slot);
-	__u16 *target = e && e->ifindex && e->service == *service ? translation(e->ifindex, p->dport, p->protocol, 0) : 0;
+	__u16 *target = e && e->ifindex && e->service == *service
+	    ? translation(e->ifindex, p->dport, p->protocol, 0) : 0;
 	if (!e || !target)
 		return REFUSE + (opens ? DROP_NO_ENDPOINT : DROP_NO_FLOW);
 	if (n == now) {
@@ -256,7 +259,8 @@ inlined int steer(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
 		return refuse(skb, &q, DROP_NO_ENDPOINT, six, back);
 	}
 	if (tcp) {
-		__u32 flags = f->flags | (p->flags & SYN ? 0 : FLOW_ESTABLISHED) | (p->flags & FIN ? FLOW_FIN : 0) |
+		__u32 flags = f->flags | (p->flags & SYN ? 0 : FLOW_ESTABLISHED) |
+		    (p->flags & FIN ? FLOW_FIN : 0) |
 			      (p->flags & RST ? FLOW_RST : 0);
 		if (flags != f->flags)
 			f->flags = flags;

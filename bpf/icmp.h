@@ -74,7 +74,8 @@ inlined int echo(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
 {
 	__u8 type = six ? ICMPV6_ECHO_REPLY : ICMP_ECHOREPLY;
 	__u16 from = bpf_htons(six ? ICMPV6_ECHO_REQUEST << 8 : ICMP_ECHO << 8), to = bpf_htons(type << 8);
-	__u32 vip[4], at = ETH_HLEN + (six ? offsetof(struct ipv6hdr, saddr) : offsetof(struct iphdr, saddr));
+	__u32 vip[4];
+	__u32 at = ETH_HLEN + (six ? offsetof(struct ipv6hdr, saddr) : offsetof(struct iphdr, saddr));
 
 	four(vip, p->dst, six);
 	__u32 *service = bpf_map_lookup_elem(&vips, vip);
@@ -85,7 +86,8 @@ inlined int echo(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
 	if (bpf_l4_csum_replace(skb, p->l4 + ICMP_CHECK, from, to, 2) ||
 	    bpf_skb_store_bytes(skb, p->l4, &type, 1, 0) || turn(skb))
 		return drop(DROP_KERNEL);
-	if (bpf_skb_store_bytes(skb, at, p->dst, six ? 16 : 4, 0) || bpf_skb_store_bytes(skb, at + (six ? 16 : 4), p->src, six ? 16 : 4, 0))
+	if (bpf_skb_store_bytes(skb, at, p->dst, six ? 16 : 4, 0) ||
+	    bpf_skb_store_bytes(skb, at + (six ? 16 : 4), p->src, six ? 16 : 4, 0))
 		return drop(DROP_KERNEL);
 	return bpf_redirect(skb->ifindex, back);
 }

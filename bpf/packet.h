@@ -22,8 +22,10 @@
 #define L4(six) (ETH_HLEN + ((six) ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)))
 
 /* Codes of ICMP and ICMPv6 (linux/icmp.h would include the C library). */
-enum { ICMP_ECHOREPLY = 0, ICMP_DEST_UNREACH = 3, ICMP_ECHO = 8, ICMP_TIME_EXCEEDED = 11, ICMP_PARAMETERPROB = 12 };
-enum { ICMPV6_DEST_UNREACH = 1, ICMPV6_PARAMPROB = 4, ICMPV6_ECHO_REQUEST = 128, ICMPV6_ECHO_REPLY = 129 };
+enum { ICMP_ECHOREPLY = 0, ICMP_DEST_UNREACH = 3, ICMP_ECHO = 8, ICMP_TIME_EXCEEDED = 11,
+    ICMP_PARAMETERPROB = 12 };
+enum { ICMPV6_DEST_UNREACH = 1, ICMPV6_PARAMPROB = 4, ICMPV6_ECHO_REQUEST = 128,
+    ICMPV6_ECHO_REPLY = 129 };
 enum { ICMP_PORT_UNREACH = 3, ICMPV6_PORT_UNREACH = 4, ICMP_CHECK = 2, ICMP_BYTES = 8 };
 
 #define EXTENSIONS_MAX 4
@@ -167,7 +169,8 @@ cold int walk(struct __sk_buff *skb, struct packet *p, int six)
 		if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) || ip.ihl < 5)
 			return TRUNCATED;
 		p->l4 = ETH_HLEN + ip.ihl * 4;
-		p->part = ip.frag_off & bpf_htons(0x1fff) ? LATER : ip.frag_off & bpf_htons(0x2000) ? FIRST : WHOLE;
+		p->part = ip.frag_off & bpf_htons(0x1fff) ? LATER
+		    : ip.frag_off & bpf_htons(0x2000) ? FIRST : WHOLE;
 		p->id = ip.id;
 	}
 	if (p->part == LATER)
@@ -226,7 +229,8 @@ inlined int transport(struct __sk_buff *skb, struct packet *p, int six)
 /* translate replaces a port at an offset of the transport header. */
 inlined int translate(struct __sk_buff *skb, struct packet *p, __u32 offset, __u16 from, __u16 to)
 {
-	__u32 check = p->l4 + (p->protocol == IPPROTO_TCP ? offsetof(struct tcphdr, check) : offsetof(struct udphdr, check));
+	__u32 check = p->l4 + (p->protocol == IPPROTO_TCP ? offsetof(struct tcphdr, check)
+							  : offsetof(struct udphdr, check));
 	__u64 flags = 2 | (p->protocol == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0);
 
 	if (bpf_l4_csum_replace(skb, check, from, to, flags))

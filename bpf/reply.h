@@ -51,15 +51,18 @@ inlined int turn(struct __sk_buff *skb)
 	return bpf_skb_store_bytes(skb, 0, turned, 12, 0);
 }
 
-inlined int store_header(struct __sk_buff *skb, const struct packet *p, const struct reply *r, int six)
+inlined int store_header(struct __sk_buff *skb, const struct packet *p, const struct reply *r,
+			 int six)
 {
 	if (six) {
-		struct ipv6hdr ip = {.version = 6, .hop_limit = 64, .nexthdr = r->protocol, .payload_len = bpf_htons(r->bytes)};
+		struct ipv6hdr ip = {.version = 6, .hop_limit = 64, .nexthdr = r->protocol,
+		    .payload_len = bpf_htons(r->bytes)};
 		copy(ip.saddr.in6_u.u6_addr32, p->dst, 1);
 		copy(ip.daddr.in6_u.u6_addr32, p->src, 1);
 		return bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM);
 	}
-	struct iphdr ip = {.version = 4, .ihl = 5, .ttl = 64, .protocol = r->protocol, .frag_off = bpf_htons(0x4000)};
+	struct iphdr ip = {.version = 4, .ihl = 5, .ttl = 64, .protocol = r->protocol,
+	    .frag_off = bpf_htons(0x4000)};
 	ip.tot_len = bpf_htons(sizeof(ip) + r->bytes);
 	ip.saddr = p->dst[0];
 	ip.daddr = p->src[0];
@@ -93,7 +96,8 @@ inlined int respond(struct __sk_buff *skb, struct packet *p, struct reply *r, in
 	    bpf_skb_store_bytes(skb, L4(six), r->body, bytes, BPF_F_RECOMPUTE_CSUM))
 		return drop(DROP_KERNEL);
 	__u64 pseudo = pseudo_header(p, r, six);
-	__u16 seed = fold(pseudo), sum = ~fold(pseudo + (__u32)bpf_csum_diff(0, 0, r->body, sizeof(r->body), 0));
+	__u16 seed = fold(pseudo);
+	__u16 sum = ~fold(pseudo + (__u32)bpf_csum_diff(0, 0, r->body, sizeof(r->body), 0));
 	if (is_partial(skb, L4(six) + seal)) {
 		if (check != seal)
 			bpf_skb_store_bytes(skb, L4(six) + seal, &seed, 2, BPF_F_RECOMPUTE_CSUM);
@@ -119,9 +123,11 @@ inlined int reset(struct __sk_buff *skb, struct packet *p, int six)
 		return DROP;
 	__u32 header = (((__u8 *)&was)[12] >> 4) * 4;
 	__u32 segment = bpf_ntohs(length) + (six ? sizeof(struct ipv6hdr) : 0) + ETH_HLEN - p->l4 - header;
-	struct reply r = {.bytes = sizeof(struct tcphdr), .check = offsetof(struct tcphdr, check), .protocol = IPPROTO_TCP};
+	struct reply r = {.bytes = sizeof(struct tcphdr), .check = offsetof(struct tcphdr, check),
+	    .protocol = IPPROTO_TCP};
 	r.seal = r.check;
-	r.body[0] = (__u32)was.dest | (__u32)was.source << 16; /* both in network order, on a little-endian machine */
+	/* both in network order, on a little-endian machine */
+	r.body[0] = (__u32)was.dest | (__u32)was.source << 16;
 	if (p->flags & ACK) {
 		r.body[1] = was.ack_seq;
 		r.body[3] = bpf_htonl(5u << 28 | RST << 16);

@@ -63,10 +63,12 @@ inlined int become_vip(struct __sk_buff *skb, struct packet *p, const __u32 *vip
 	if (six) {
 		__u32 diff = bpf_csum_diff(p->src, 16, (__be32 *)vip, 16, 0);
 		/* A kernel without BPF_F_IPV6 gets the card's sum wrong, but sums up again itself. */
-		if (p->part != LATER && bpf_l4_csum_replace(skb, check, 0, diff, flags | IPV6_SUM) && bpf_l4_csum_replace(skb, check, 0, diff, flags))
+		if (p->part != LATER && bpf_l4_csum_replace(skb, check, 0, diff, flags | IPV6_SUM) &&
+		    bpf_l4_csum_replace(skb, check, 0, diff, flags))
 			return -1;
 		/* If no checksum balances the new address, the card's sum must change. */
-		return bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, saddr), vip, 16, p->part == LATER ? BPF_F_RECOMPUTE_CSUM : 0);
+		return bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, saddr), vip, 16,
+		    p->part == LATER ? BPF_F_RECOMPUTE_CSUM : 0);
 	}
 	if (p->part != LATER && bpf_l4_csum_replace(skb, check, p->src[0], vip[0], flags | 4))
 		return -1;
@@ -133,14 +135,16 @@ inlined int reply(struct __sk_buff *skb, struct packet *p, int six)
 	return PASS;
 }
 
-enum { ROUTER_SOLICITATION = 133, ROUTER_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT, REDIRECT };
+enum { ROUTER_SOLICITATION = 133, ROUTER_ADVERTISEMENT, NEIGHBOUR_SOLICITATION,
+    NEIGHBOUR_ADVERTISEMENT, REDIRECT };
 
 /* chatter passes IPv6 neighbour discovery and drops router advertisements and redirects. */
 cold int chatter(struct __sk_buff *skb, struct packet *p, __u32 own)
 {
 	__u8 type;
 
-	if (p->protocol == IPPROTO_ICMPV6 && p->part == WHOLE && !bpf_skb_load_bytes(skb, p->l4, &type, 1)) {
+	if (p->protocol == IPPROTO_ICMPV6 && p->part == WHOLE &&
+	    !bpf_skb_load_bytes(skb, p->l4, &type, 1)) {
 		if (type == NEIGHBOUR_SOLICITATION || type == NEIGHBOUR_ADVERTISEMENT)
 			return PASS;
 		if (type == ROUTER_ADVERTISEMENT || type == REDIRECT)

@@ -76,20 +76,21 @@ func count(all []text) (found tally, words map[string]int) {
 				found.add(x.room(), p.name, len(p.find.FindAllString(r.text, -1)))
 			}
 		}
-		found.add(x.room(), longSentence, longSentences(remarks))
+		found.add(x.room(), longSentence, len(longSentences(remarks)))
 	}
 	return found, words
 }
 
-var sentenceEnd = regexp.MustCompile(`[.!?:](?: |$)`)
+// sentenceEnd is the end of a sentence, of a line in a literal, or of a table's cell.
+var sentenceEnd = regexp.MustCompile(`[.!?:](?: |$)|\\n| \| `)
 
-// longSentences counts sentences of more than sentenceWordsMax words. A sentence may run over
-// adjacent lines; the row of a table is not a sentence.
-func longSentences(remarks []remark) (long int) {
+// longSentences returns the sentences of more than sentenceWordsMax words, each with the line of
+// its end. A sentence may run over adjacent lines; the row of a table is not a sentence.
+func longSentences(remarks []remark) (long []remark) {
 	sentence, last := "", -1
 	flush := func() {
 		if len(strings.Fields(sentence)) > sentenceWordsMax {
-			long++
+			long = append(long, remark{line: last, text: strings.TrimSpace(sentence)})
 		}
 		sentence = ""
 	}
@@ -107,6 +108,9 @@ func longSentences(remarks []remark) (long int) {
 			if i < len(parts)-1 {
 				flush()
 			}
+		}
+		if r.ends {
+			flush()
 		}
 	}
 	flush()
@@ -146,12 +150,21 @@ func TestShowProse(t *testing.T) {
 		if x.room() != flag.Arg(0) {
 			continue
 		}
-		for _, r := range x.remarks() {
+		for i, line := range x.lines {
+			if utf8.RuneCountInString(line) > columnsMax {
+				t.Logf("%s:%d: %s", x.path, i+1, wideLine)
+			}
+		}
+		remarks := x.remarks()
+		for _, r := range remarks {
 			for _, p := range patterns {
 				if p.find.MatchString(r.text) {
 					t.Logf("%s:%d: %s: %s", x.path, r.line, p.name, r.text)
 				}
 			}
+		}
+		for _, s := range longSentences(remarks) {
+			t.Logf("%s:%d: %s: %s", x.path, s.line, longSentence, s.text)
 		}
 	}
 }
@@ -233,6 +246,8 @@ func TestHabitsAreFound(t *testing.T) {
 		{"// a plain sentence about a record", "what", 0},
 		{"x := 1 // " + long + "end.", longSentence, 1},
 		{"x := 1 // " + long[:50] + ". " + long[:100], longSentence, 0},
+		{"x := \"" + long + "end\"", longSentence, 1},
+		{"//\t" + long + "end.", longSentence, 0},
 		{strings.Repeat("x", columnsMax+1), wideLine, 1},
 	} {
 		found, _ := count([]text{{"room/file.go", "go", []string{c.line}}})

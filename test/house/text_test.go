@@ -114,7 +114,7 @@ func (x text) room() string {
 }
 
 var (
-	slashComment = regexp.MustCompile(`(?:^|\s)(?://[/!]?|/\*|^\s*\*)\s?(.*)$`)
+	slashComment = regexp.MustCompile(`(?:^|\s)(?://[/!]?|/\*|^\s*\*) ?(.*)$`)
 	hashComment  = regexp.MustCompile(`(?:^|\s)#\s?([^!].*)$`)
 	literal      = regexp.MustCompile(`"((?:[^"\\]|\\.){12,})"`)
 )
@@ -124,38 +124,73 @@ type remark struct {
 	line    int
 	text    string
 	comment bool // false: a string literal, that is a message or a help text
+	ends    bool // a literal that the next line does not continue
 	beside  bool // a comment behind code, apart from the line above
 }
 
+const fence = "```"
+
 // remarks returns the prose of a file in order: comments and literals of programs, paragraphs of
-// documents without their code blocks.
+// documents. It skips code blocks and diagrams, which are fenced or indented.
 func (x text) remarks() (out []remark) {
 	fenced := false
 	for i, line := range x.lines {
 		if x.language == "markdown" {
-			if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			if strings.HasPrefix(strings.TrimSpace(line), fence) {
 				fenced = !fenced
-			} else if !fenced && !strings.HasPrefix(line, "    ") {
-				out = append(out, remark{i + 1, strings.TrimSpace(line), true, false})
+			} else if !fenced && !indented(line) {
+				out = append(out, remark{line: i + 1, text: strings.TrimSpace(line), comment: true})
 			}
 			continue
 		}
-		comment := slashComment
-		if x.language == "python" || x.language == "shell" {
-			comment = hashComment
-		} else if x.language == "c" && strings.HasPrefix(line, "#") {
-			continue
-		}
-		if m := comment.FindStringSubmatch(line); m != nil {
+		if m := x.comment(line); m != nil {
 			code, _, _ := strings.Cut(line, m[0])
-			beside := strings.TrimSpace(code) != ""
-			out = append(out, remark{i + 1, strings.TrimRight(m[1], "*/ "), true, beside})
-		}
-		for _, m := range literal.FindAllStringSubmatch(line, -1) {
-			if strings.Count(m[1], " ") >= 2 {
-				out = append(out, remark{i + 1, m[1], false, false})
+			r := remark{line: i + 1, text: strings.TrimRight(m[1], "*/ "), comment: true}
+			r.beside = strings.TrimSpace(code) != ""
+			if strings.HasPrefix(strings.TrimSpace(r.text), fence) {
+				fenced = !fenced
+			} else if !fenced && !indented(r.text) {
+				out = append(out, r)
 			}
+		} else {
+			fenced = false
 		}
+		out = append(out, x.literals(i, line)...)
+	}
+	return out
+}
+
+// indented reports whether a line of a document or of a comment belongs to a code block.
+func indented(line string) bool {
+	return strings.HasPrefix(line, "    ") || strings.HasPrefix(line, "\t")
+}
+
+// comment returns the comment of a line of a program and its text, or nil. A directive to a tool
+// is no comment.
+func (x text) comment(line string) []string {
+	switch {
+	case x.language == "python" || x.language == "shell":
+		return hashComment.FindStringSubmatch(line)
+	case x.language == "c" && strings.HasPrefix(line, "#"), strings.HasPrefix(line, "//go:"):
+		return nil
+	default:
+		return slashComment.FindStringSubmatch(line)
+	}
+}
+
+// literals returns the messages of a line of a program. The next line continues the last of them
+// if nothing but a quote or a plus ends the line.
+func (x text) literals(i int, line string) (out []remark) {
+	if x.language == "c" && strings.HasPrefix(line, "#") || strings.HasPrefix(line, "//go:") {
+		return nil
+	}
+	for _, m := range literal.FindAllStringSubmatch(line, -1) {
+		if strings.Count(m[1], " ") >= 2 {
+			out = append(out, remark{line: i + 1, text: m[1], ends: true})
+		}
+	}
+	if end := strings.TrimSpace(line); len(out) > 0 {
+		out[len(out)-1].ends = !strings.HasSuffix(end, `"`) && !strings.HasSuffix(end, "+")
 	}
 	return out
 }

@@ -6,8 +6,8 @@ _Static_assert(sizeof(struct assign_config) == 72, "struct Config in lib.rs");
 _Static_assert(sizeof(struct assign_units) == 544, "struct Units in lib.rs");
 _Static_assert(sizeof(struct assign_flow) == 80, "struct Flow in lib.rs");
 
-int pando_assign_packet(const struct assign_config *c, struct assign_units *u, struct assign_flow *f, __u64 now,
-			__u32 len)
+int pando_assign_packet(const struct assign_config *c, struct assign_units *u,
+			struct assign_flow *f, __u64 now, __u32 len)
 {
 	return assign_packet(c, u, f, now, len);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Intrusion detection (SNF §8). Searches the payload of each direction of a flow for the contents
- * of Snort rules, by Aho-Corasick, across packets. It reports a rule's sid per flow and passes every
- * packet. A rule also selects packets by protocol, addresses, ports, direction, and whether their
- * flow is established. It searches inside tunnels.
+ * of Snort rules, by Aho-Corasick, across packets. It reports a rule's sid per flow and passes
+ * every packet. A rule also selects packets by protocol, addresses, ports, direction, and whether
+ * their flow is established. It searches inside tunnels.
  *
  * TCP is followed by sequence number. A gap restarts the search, and a segment from before the gap
  * is searched by itself. Segments are not reordered, so a content is missed if part of it is late.
@@ -108,7 +108,8 @@ static int in_range(const struct automaton *a, uint32_t edges, uint32_t outputs)
 	for (uint32_t i = 0; i < a->node_count; i++) {
 		const struct node *n = &a->nodes[i];
 		/* A node without a row falls back to an earlier node, so every search ends. */
-		if ((i >= a->row_count && n->fail >= i) || n->edge > edges || n->edge_count > edges - n->edge || n->output > outputs ||
+		if ((i >= a->row_count && n->fail >= i) || n->edge > edges || n->edge_count > edges - n->edge ||
+		    n->output > outputs ||
 		    n->output_count > outputs - n->output)
 			return 0;
 	}
@@ -166,7 +167,10 @@ static uint32_t step(const struct automaton *a, uint32_t at, uint8_t byte)
 	}
 }
 
-static inline uint8_t lower(uint8_t byte) { return (uint8_t)(byte | ((uint8_t)(byte - 'A') < 26) << 5); }
+static inline uint8_t lower(uint8_t byte)
+{
+	return (uint8_t)(byte | ((uint8_t)(byte - 'A') < 26) << 5);
+}
 
 /* The fields of the current packet that rules test. */
 struct question {
@@ -207,10 +211,12 @@ static int has_address(const uint32_t *set, const struct question *q, uint32_t a
 }
 
 /* Returns whether the packet goes from one end of a rule to the other. */
-static int goes(const struct question *q, uint32_t from, uint32_t from_ports, uint32_t to, uint32_t to_ports)
+static int goes(const struct question *q, uint32_t from, uint32_t from_ports, uint32_t to,
+		uint32_t to_ports)
 {
 	const uint8_t *ports = q->p + q->h.transport;
-	return has_number(sets + from_ports, pando_be16(ports)) && has_number(sets + to_ports, pando_be16(ports + 2)) &&
+	return has_number(sets + from_ports, pando_be16(ports)) &&
+	    has_number(sets + to_ports, pando_be16(ports + 2)) &&
 	       has_address(sets + from, q, 0) && has_address(sets + to, q, 1);
 }
 
@@ -234,7 +240,8 @@ static void report(struct pando_ctx *ctx, struct state *s, uint32_t sid)
 		s->reported[s->next_report++ % REPORTED] = sid;
 }
 
-static void report_all(struct pando_ctx *ctx, struct state *s, const struct question *q, const struct automaton *a, uint32_t at)
+static void report_all(struct pando_ctx *ctx, struct state *s, const struct question *q,
+		       const struct automaton *a, uint32_t at)
 {
 	const struct node *found = &a->nodes[at];
 	for (uint32_t o = 0; o < found->output_count; o++) {
@@ -248,7 +255,8 @@ static void report_all(struct pando_ctx *ctx, struct state *s, const struct ques
  * not dense. */
 static inline int advance(uint32_t at[2], uint8_t byte)
 {
-	uint32_t exact = automata[0].rows[at[0] * 256 + byte], folded = automata[1].rows[at[1] * 256 + lower(byte)];
+	uint32_t exact = automata[0].rows[at[0] * 256 + byte];
+	uint32_t folded = automata[1].rows[at[1] * 256 + lower(byte)];
 	if ((exact | folded) & SLOW)
 		return 0;
 	at[0] = exact;
@@ -269,11 +277,12 @@ static inline uint32_t hurry(const uint8_t *p, uint32_t i, uint32_t length, uint
 	return i;
 }
 
-static void search(struct pando_ctx *ctx, struct state *s, const struct question *q, struct direction *d, const uint8_t *p,
-		   uint32_t length)
+static void search(struct pando_ctx *ctx, struct state *s, const struct question *q,
+		   struct direction *d, const uint8_t *p, uint32_t length)
 {
 	const struct automaton *exact = &automata[0], *folded = &automata[1];
-	uint32_t at[2] = {d->at[0] < exact->node_count ? d->at[0] : 0, d->at[1] < folded->node_count ? d->at[1] : 0};
+	uint32_t at[2] = {d->at[0] < exact->node_count ? d->at[0] : 0,
+			  d->at[1] < folded->node_count ? d->at[1] : 0};
 	for (uint32_t i = 0; i < length; i++) {
 		if (at[0] < exact->row_count && at[1] < folded->row_count)
 			i = hurry(p, i, length, at);
@@ -298,7 +307,8 @@ static uint32_t flow_flags(struct state *s, const struct question *q, uint32_t w
 		int from_server = tcp && pando_be16(ports) < 1024 && pando_be16(ports + 2) >= 1024;
 		s->server = from_server ? 3 - way : way;
 	}
-	return (tcp ? TCP | ESTABLISHED : UDP | (s->seen == 3 ? ESTABLISHED : 0)) | (s->server == way ? TO_SERVER : TO_CLIENT);
+	return (tcp ? TCP | ESTABLISHED : UDP | (s->seen == 3 ? ESTABLISHED : 0)) |
+	    (s->server == way ? TO_SERVER : TO_CLIENT);
 }
 
 static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_packet *packet)

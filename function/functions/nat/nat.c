@@ -45,7 +45,8 @@ static int configure(const uint8_t *config, uint32_t length)
 }
 
 /* Replaces an address and a port, and updates the checksums of IP and of the transport. */
-static void rewrite(uint8_t *p, const struct pando_headers *h, uint32_t address_at, uint32_t port_at, uint32_t address, uint16_t port)
+static void rewrite(uint8_t *p, const struct pando_headers *h, uint32_t address_at,
+		    uint32_t port_at, uint32_t address, uint16_t port)
 {
 	uint8_t *ip_checksum = p + h->ip + 10, *checksum = p + h->transport + (h->protocol == 6 ? 16 : 6);
 	uint16_t high = pando_be16(p + address_at), low = pando_be16(p + address_at + 2);
@@ -68,7 +69,8 @@ static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_pac
 	struct pando_headers h;
 	uint8_t *p = pando_data(packet);
 	struct state s;
-	if (!pando_parse(p, packet->length, &h) || h.version != 4 || !pando_has_ports(&h) || p[h.ip + 8] <= 1)
+	if (!pando_parse(p, packet->length, &h) || h.version != 4 || !pando_has_ports(&h) ||
+	    p[h.ip + 8] <= 1)
 		return PANDO_DROP;
 	if (packet->flags & PANDO_TRANSLATED) {
 		if (!pando_get(ctx, &s))
@@ -91,7 +93,8 @@ static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_pac
 	uint16_t before = pando_be16(p + h.ip + 8);
 	p[h.ip + 8]--;
 	uint8_t *checksum = p + h.ip + 10;
-	pando_set_be16(checksum, pando_checksum_update(pando_be16(checksum), before, pando_be16(p + h.ip + 8)));
+	pando_set_be16(checksum,
+	    pando_checksum_update(pando_be16(checksum), before, pando_be16(p + h.ip + 8)));
 	return PANDO_PASS;
 }
 

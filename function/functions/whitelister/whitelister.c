@@ -39,7 +39,10 @@ static uint32_t prefix_length(const uint8_t *value, const uint8_t *end, uint32_t
 
 static uint32_t hex_digit(uint8_t c)
 {
-	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10u : c >= 'A' && c <= 'F' ? c - 'A' + 10u : 16;
+	return c >= '0' && c <= '9' ? c - '0'
+	    : c >= 'a' && c <= 'f'  ? c - 'a' + 10u
+	    : c >= 'A' && c <= 'F'  ? c - 'A' + 10u
+				    : 16;
 }
 
 /* Reads groups of up to four digits. A :: stands for the missing zeroes. */

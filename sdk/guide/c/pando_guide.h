@@ -47,7 +47,8 @@ void pando_guide_request(void);
  * ranges to the same round trip and returns their number. It runs like a signal handler: it must
  * not allocate, lock, or touch far memory that it has not found resident. `context` is the pointer
  * given at registration. */
-typedef size_t (*pando_guide_on_fault)(void *context, const void *at, struct pando_range *out, size_t max);
+typedef size_t (*pando_guide_on_fault)(void *context, const void *at, struct pando_range *out,
+				       size_t max);
 
 /* Sets the callback; NULL removes it. Returns the ABI version. */
 uint32_t pando_guide_register(pando_guide_on_fault on_fault, void *context);
