@@ -9,8 +9,8 @@ import (
 
 // Dialer opens TCP connections from a member of the lab in the test's own process, without the cost
 // of a new process. The connections work from any goroutine.
-func (p *Pando) Dialer(host string) func(address string) (net.Conn, error) {
-	p.Helper()
+func (m *Members) Dialer(host string) func(address string) (net.Conn, error) {
+	m.Helper()
 	type answer struct {
 		conn net.Conn
 		err  error
@@ -20,7 +20,7 @@ func (p *Pando) Dialer(host string) func(address string) (net.Conn, error) {
 		answer  chan answer
 	}
 	calls, ready := make(chan call), make(chan error)
-	pid := p.pid(host)
+	pid := m.pid(host)
 	go func() {
 		// Never unlocked: the thread is in another namespace and ends with this goroutine.
 		runtime.LockOSThread()
@@ -35,33 +35,22 @@ func (p *Pando) Dialer(host string) func(address string) (net.Conn, error) {
 			case c := <-calls:
 				conn, err := net.DialTimeout("tcp", c.address, Patience)
 				c.answer <- answer{conn, err}
-			case <-p.Context().Done():
+			case <-m.Context().Done():
 				return
 			}
 		}
 	}()
 	if err := <-ready; err != nil {
-		p.Fatalf("enter the network of %s: %v", host, err)
+		m.Fatalf("enter the network of %s: %v", host, err)
 	}
 	return func(address string) (net.Conn, error) {
 		c := call{address, make(chan answer, 1)}
 		select {
 		case calls <- c:
-		case <-p.Context().Done():
-			return nil, p.Context().Err()
+		case <-m.Context().Done():
+			return nil, m.Context().Err()
 		}
 		a := <-c.answer
 		return a.conn, a.err
 	}
-}
-
-func (p *Pando) pid(host string) int {
-	p.Helper()
-	for _, h := range append(p.Lab.Hosts[:len(p.Lab.Hosts):len(p.Lab.Hosts)], p.Lab.Client) {
-		if h.Name == host {
-			return h.Pid
-		}
-	}
-	p.Fatalf("the lab has no host %q", host)
-	return 0
 }

@@ -8,7 +8,6 @@ package labtest
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -17,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"pando.run/pando"
 	"pando.run/pando/api"
 	"pando.run/pando/driver/wall"
 	"pando.run/pando/lab"
@@ -26,9 +24,6 @@ import (
 // Patience is how long a test waits for a condition before it fails. It is far longer than needed,
 // because the machine may be busy.
 const Patience = 30 * time.Second
-
-// look is the time between two looks at a condition.
-const look = 5 * time.Millisecond
 
 // Options of a lab. The zero value is one host with `pando up` done.
 type Options struct {
@@ -41,8 +36,7 @@ type Options struct {
 
 // Pando is one lab with Pando on its hosts. Its methods end the test on an error.
 type Pando struct {
-	testing.TB
-	Lab   *lab.Lab
+	Members
 	Bin   string   // the pando binary
 	Dir   string   // the test's folder; every host and sandbox may read it
 	Hosts []string // names; each also names its host's `pando up`
@@ -67,7 +61,7 @@ func UpWith(t testing.TB, o Options) *Pando {
 	if os.Geteuid() != 0 {
 		t.Skip("virtual hosts need root")
 	}
-	p := &Pando{TB: t, Bin: Build(t, "./cmd/pando", o.Tags...), flags: o.Flags}
+	p := &Pando{Members: Members{TB: t}, Bin: Build(t, "./cmd/pando", o.Tags...), flags: o.Flags}
 	dir, err := os.MkdirTemp("", "labtest-")
 	if err != nil {
 		t.Fatal(err)
@@ -178,29 +172,6 @@ func (p *Pando) API(host string) *api.Client {
 	return api.NewClient(p.Path(host, "/run/pando/api.sock"), wall.Clock{})
 }
 
-// Path returns the path to a file of a host for the test's own process.
-func (p *Pando) Path(host, file string) string {
-	p.Helper()
-	return fmt.Sprintf("/proc/%d/root%s", p.pid(host), file)
-}
-
-// Await waits until the condition holds. On failure it reports the condition and the last
-// observation.
-func (p *Pando) Await(what string, holds func() (seen string, ok bool)) {
-	p.Helper()
-	ctx, cancel := context.WithTimeout(p.Context(), Patience)
-	defer cancel()
-	for {
-		seen, ok := holds()
-		if ok {
-			return
-		}
-		if pando.Sleep(ctx, wall.Clock{}, look) != nil {
-			p.Fatalf("waited %s for %s; last seen: %s", Patience, what, seen)
-		}
-	}
-}
-
 // end takes the lab down in any state, and fails the test if a part of it stays.
 func (p *Pando) end() {
 	if p.Failed() {
@@ -220,15 +191,6 @@ func (p *Pando) end() {
 			p.Errorf("left behind: cgroup %s", left)
 		}
 	}
-}
-
-func (p *Pando) alive(host string) bool {
-	for _, h := range p.Lab.List() {
-		if h.Name == host {
-			return true
-		}
-	}
-	return false
 }
 
 // cgroups returns the groups of a host's sandboxes: they are the machine's, and outlive the host.

@@ -25,17 +25,17 @@ type Output struct {
 }
 
 // Run runs a command inside all namespaces of a member of the lab, to its end.
-func (p *Pando) Run(host string, argv ...string) Output {
-	p.Helper()
-	return p.run(p.Context(), host, argv...)
+func (m *Members) Run(host string, argv ...string) Output {
+	m.Helper()
+	return m.run(m.Context(), host, argv...)
 }
 
 // Must is Run for a command that must succeed. It returns the command's output.
-func (p *Pando) Must(host string, argv ...string) string {
-	p.Helper()
-	out := p.Run(host, argv...)
+func (m *Members) Must(host string, argv ...string) string {
+	m.Helper()
+	out := m.Run(host, argv...)
 	if out.Code != 0 {
-		p.Fatalf("%s on %s: exit code %d\n%s", strings.Join(argv, " "), host, out.Code, out.Text)
+		m.Fatalf("%s on %s: exit code %d\n%s", strings.Join(argv, " "), host, out.Code, out.Text)
 	}
 	return out.Text
 }
@@ -57,10 +57,10 @@ func (p *Pando) PandoFails(code int, args ...string) string {
 	return out.Text
 }
 
-func (p *Pando) run(ctx context.Context, host string, argv ...string) Output {
+func (m *Members) run(ctx context.Context, host string, argv ...string) Output {
 	ctx, cancel := context.WithTimeout(ctx, 2*Patience)
 	defer cancel()
-	cmd, err := p.command(ctx, host, argv...)
+	cmd, err := m.command(ctx, host, argv...)
 	if err != nil {
 		return Output{Code: -1, Text: err.Error()}
 	}
@@ -75,8 +75,8 @@ func (p *Pando) run(ctx context.Context, host string, argv ...string) Output {
 
 // command returns a command that ends with ctx, together with its whole process group: nsenter
 // alone would leave its child.
-func (p *Pando) command(ctx context.Context, host string, argv ...string) (*exec.Cmd, error) {
-	cmd, err := p.Lab.Exec(ctx, host, argv...)
+func (m *Members) command(ctx context.Context, host string, argv ...string) (*exec.Cmd, error) {
+	cmd, err := m.Lab.Exec(ctx, host, argv...)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (p *Pando) command(ctx context.Context, host string, argv ...string) (*exec
 // Process is a command that runs on a member of the lab beside the test. It is killed at the test's
 // end.
 type Process struct {
-	p    *Pando
+	m    *Members
 	name string
 	cmd  *exec.Cmd
 	done chan struct{}
@@ -98,22 +98,22 @@ type Process struct {
 }
 
 // Start starts a command beside the test.
-func (p *Pando) Start(host string, argv ...string) *Process {
-	p.Helper()
-	cmd, err := p.command(p.Context(), host, argv...)
+func (m *Members) Start(host string, argv ...string) *Process {
+	m.Helper()
+	cmd, err := m.command(m.Context(), host, argv...)
 	if err != nil {
-		p.Fatal(err)
+		m.Fatal(err)
 	}
-	r := &Process{p: p, name: strings.Join(argv, " "), cmd: cmd, done: make(chan struct{})}
+	r := &Process{m: m, name: strings.Join(argv, " "), cmd: cmd, done: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = r, r
 	if err := cmd.Start(); err != nil {
-		p.Fatalf("%s on %s: %v", r.name, host, err)
+		m.Fatalf("%s on %s: %v", r.name, host, err)
 	}
 	go func() {
 		_ = cmd.Wait()
 		close(r.done)
 	}()
-	p.Cleanup(func() { <-r.done }) // its context has ended
+	m.Cleanup(func() { <-r.done }) // its context has ended
 	return r
 }
 
@@ -133,8 +133,8 @@ func (r *Process) Text() string {
 
 // AwaitText waits until the process has printed a text.
 func (r *Process) AwaitText(want string) {
-	r.p.Helper()
-	r.p.Await(strconv.Quote(want)+" from "+r.name, func() (string, bool) {
+	r.m.Helper()
+	r.m.Await(strconv.Quote(want)+" from "+r.name, func() (string, bool) {
 		text := r.Text()
 		return text, strings.Contains(text, want)
 	})
@@ -142,17 +142,17 @@ func (r *Process) AwaitText(want string) {
 
 // Stop asks the process to end and returns its result.
 func (r *Process) Stop() Output {
-	r.p.Helper()
+	r.m.Helper()
 	// The signal goes to the child: nsenter would end without its child's exit code.
 	pid := r.cmd.Process.Pid
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		r.p.Fatalf("stop %s: %v", r.name, err)
+		r.m.Fatalf("stop %s: %v", r.name, err)
 	}
 	for _, child := range strings.Fields(string(text)) {
 		n, _ := strconv.Atoi(child)
 		if err := unix.Kill(n, unix.SIGTERM); err != nil && err != unix.ESRCH {
-			r.p.Fatalf("stop %s: %v", r.name, err)
+			r.m.Fatalf("stop %s: %v", r.name, err)
 		}
 	}
 	return r.Wait()
@@ -160,39 +160,31 @@ func (r *Process) Stop() Output {
 
 // Wait waits until the process has ended and returns its result.
 func (r *Process) Wait() Output {
-	r.p.Helper()
+	r.m.Helper()
 	timer := time.NewTimer(Patience)
 	defer timer.Stop()
 	select {
 	case <-r.done:
 	case <-timer.C:
-		r.p.Fatalf("%s does not end; it said:\n%s", r.name, r.Text())
+		r.m.Fatalf("%s does not end; it said:\n%s", r.name, r.Text())
 	}
 	return Output{Code: r.cmd.ProcessState.ExitCode(), Text: r.Text()}
 }
 
 // KillAgent kills the agent of a host as a crash would, and returns once it is gone.
-func (p *Pando) KillAgent(host string) { p.Helper(); p.killDaemon(host, "agent") }
+func (m *Members) KillAgent(host string) { m.Helper(); m.killDaemon(host, "agent") }
 
 // KillServer kills the server of a host as a crash would, and returns once it is gone.
-func (p *Pando) KillServer(host string) { p.Helper(); p.killDaemon(host, "server") }
+func (m *Members) KillServer(host string) { m.Helper(); m.killDaemon(host, "server") }
 
-func (p *Pando) killDaemon(host, role string) {
-	p.Helper()
-	pid := strings.TrimSpace(p.Must(host, "cat", "/run/pando/"+role+".pid"))
-	p.Must(host, "kill", "-9", pid)
-	p.Await("the end of the "+role, func() (string, bool) {
-		out := p.Run(host, "kill", "-0", pid)
+func (m *Members) killDaemon(host, role string) {
+	m.Helper()
+	pid := strings.TrimSpace(m.Must(host, "cat", "/run/pando/"+role+".pid"))
+	m.Must(host, "kill", "-9", pid)
+	m.Await("the end of the "+role, func() (string, bool) {
+		out := m.Run(host, "kill", "-0", pid)
 		return out.Text, out.Code != 0
 	})
-}
-
-// KillHost ends a host with all its processes, as a power cut would.
-func (p *Pando) KillHost(host string) {
-	p.Helper()
-	if err := p.Lab.Kill(host); err != nil {
-		p.Fatal(err)
-	}
 }
 
 // Left lists the remains of Pando on a host, by deploy/leaks: its processes, mounts, pins, cgroups
