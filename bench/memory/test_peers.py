@@ -40,9 +40,23 @@ PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.arg
 
 def left(name):
     """Lists the kernel's objects that belong to a folder."""
-    found = [line for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines() if name in line]
-    found += [line for line in subprocess.run(["losetup", "-a"], capture_output=True, text=True).stdout.splitlines() if name in line]
-    for base in (pathlib.Path("/tmp"), pathlib.Path("/sys/fs/cgroup/memory"), pathlib.Path("/sys/fs/cgroup")):
+    found = [
+        line
+        for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()
+        if name in line
+    ]
+    found += [
+        line
+        for line in subprocess.run(
+            ["losetup", "-a"], capture_output=True, text=True
+        ).stdout.splitlines()
+        if name in line
+    ]
+    for base in (
+        pathlib.Path("/tmp"),
+        pathlib.Path("/sys/fs/cgroup/memory"),
+        pathlib.Path("/sys/fs/cgroup"),
+    ):
         found += map(str, base.glob(f"{name}*"))
     return found
 
@@ -54,13 +68,20 @@ class Cut(unittest.TestCase):
         # Under nohup, a hang-up and the parent's death are ignored. This test must not inherit
         # that.
         heard = lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)  # noqa: E731
-        p = subprocess.Popen([sys.executable, "-c", *before, RUN, HERE], stdout=subprocess.PIPE, text=True, preexec_fn=heard)
+        p = subprocess.Popen(
+            [sys.executable, "-c", *before, RUN, HERE],
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=heard,
+        )
         self.addCleanup(p.stdout.close)
         self.addCleanup(p.wait)
         self.addCleanup(p.kill)
         name = p.stdout.readline().strip()
         self.assertTrue(name)
-        self.assertGreaterEqual(len(left(name)), 5, "it has a mount, a loop device, two groups, a folder")
+        self.assertGreaterEqual(
+            len(left(name)), 5, "it has a mount, a loop device, two groups, a folder"
+        )
         self.assertEqual(bed.READAHEAD.read_text(), "0\n")
         return p, name
 
