@@ -165,7 +165,7 @@ def sweep_the_dead():
                 continue
             if not f.read():  # the run is just about to take its lock
                 continue
-            print(f"removing what a killed run has left: {lock.parent}", file=sys.stderr)
+            print(f"removing leftovers of a killed run: {lock.parent}", file=sys.stderr)
             sweep(lock.parent)
 
 
@@ -368,7 +368,7 @@ class Peer:
             "does not answer"
             if code is None
             else (
-                "was killed: dmesg says whether swap was too slow for its cgroup"
+                "was killed: dmesg shows whether swap was too slow for its cgroup"
                 if code < 0
                 else f"ended with {code}"
             )

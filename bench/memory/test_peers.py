@@ -28,8 +28,12 @@ folder = bed.scratch()
 bed.swap_on("loop", folder, 64 << 20)
 bed.without_readahead(folder)
 grow = "m = bytearray(b'x') * (24 << 20); print(flush=True); import time; time.sleep(1000)"
-peer = bed.start([sys.executable, "-c", grow], bed.memory_group(folder, "peer", 12 << 20), stdout=bed.subprocess.PIPE)
-other = bed.start([sys.executable, "-c", "import time; time.sleep(1000)"], bed.memory_group(folder, "other", 0))
+rest = "import time; time.sleep(1000)"
+group = bed.memory_group
+peer = bed.start(
+    [sys.executable, "-c", grow], group(folder, "peer", 12 << 20), stdout=bed.subprocess.PIPE
+)
+other = bed.start([sys.executable, "-c", rest], group(folder, "other", 0))
 peer.stdout.readline()
 print(folder.name, flush=True)
 time.sleep(1000)

@@ -166,7 +166,7 @@ func (r *Process) Wait() Output {
 	select {
 	case <-r.done:
 	case <-timer.C:
-		r.p.Fatalf("%s does not end; it said:\n%s", r.name, r.Text())
+		r.p.Fatalf("%s does not end; it printed:\n%s", r.name, r.Text())
 	}
 	return Output{Code: r.cmd.ProcessState.ExitCode(), Text: r.Text()}
 }

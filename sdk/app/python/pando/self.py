@@ -77,7 +77,7 @@ class Event:
 
 
 def open() -> Self:  # noqa: A001: pando.open() is what it is
-    """Returns the client of the socket in PANDO_SOCKET. Its error explains how to run under Pando."""
+    """Returns the client of the socket in PANDO_SOCKET. Its error explains how to start one."""
     socket = os.environ.get("PANDO_SOCKET", "")
     if not socket:
         raise PandoError(

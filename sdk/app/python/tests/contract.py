@@ -80,8 +80,8 @@ def state(me: pando.Self) -> None:
         "a change is made as a whole",
         (s.get("new"), s.counter("hits"), s.get("log")) == (b"x", 5, b"one\ntwo\nthree\n"),
     )
-    holds("a push tells its commit", len(s.push().commit) == 40)
-    holds("a pull of what is there takes nothing", s.pull().taken == 0)
+    holds("a push returns its commit", len(s.push().commit) == 40)
+    holds("a pull without news takes nothing", s.pull().taken == 0)
 
 
 def life(me: pando.Self, events: list[pando.Event], news: threading.Condition) -> None:
@@ -104,11 +104,11 @@ def life(me: pando.Self, events: list[pando.Event], news: threading.Condition) -
         "a copy is in rotation when replicate returns",
         intent.instance in [p.id for p in me.me().peers],
     )
-    holds("peers are told", await_event(pando.PEERS))
+    holds("peers are reported", await_event(pando.PEERS))
     refused("a copy beyond max", pando.Refused, lambda: me.replicate("one too many"), "max")
     me.state.add("hits", 1)
     me.halt("the contract is done")
-    holds("the last flow is told", await_event(pando.DRAINED))
+    holds("the last flow is reported", await_event(pando.DRAINED))
     refused("a death with state of its own", pando.Refused, lambda: me.die("unmerged"), "push")
     me.state.push()
     me.die(f"{len(found[True])} hold, {len(found[False])} broken {found[False]}")
