@@ -131,7 +131,7 @@ func TestADrainIsToldAgainAfterTheAgentDied(t *testing.T) {
 				return
 			}
 		}
-		t.Error("it was not told that it is drained")
+		t.Error("it received no drained event")
 	})
 }
 
@@ -142,7 +142,7 @@ func TestABudgetIsToldWhenItChanges(t *testing.T) {
 		events, err := b.agent.Events(ctx, "web-1", 0)
 		b.ok(err)
 		svc := b.world().Services[web].V
-		svc.Reason = "nothing that an instance needs to know"
+		svc.Reason = "no event for an instance"
 		b.put(svc)
 		svc.Pin = &pando.Pin{Instances: 2}
 		b.put(svc)
@@ -158,7 +158,7 @@ func TestABudgetIsToldWhenItChanges(t *testing.T) {
 		cancel()
 		synctest.Wait()
 		if told > 2 { // one for its start, one for the pin
-			t.Errorf("it was told of its budget %d times", told)
+			t.Errorf("it received its budget %d times", told)
 		}
 	})
 }

@@ -233,7 +233,7 @@ func TestEventsAreNotLostOverARestart(t *testing.T) {
 			halted = halted || e.Kind == pando.EventHalted
 		}
 		if all, _ := r.events.since(0); !halted || len(news) != len(all) {
-			t.Errorf("after %d the listener is told %v of %v", last, news, all)
+			t.Errorf("after %d the listener received %v of %v", last, news, all)
 		}
 	})
 }

@@ -28,7 +28,14 @@ def undisturbed(measure):
         every, stolen = (b - a for a, b in zip(before, ticks()))
         if stolen <= SHARE_MAX * every:
             return result
-        print(f"measured again: {stolen / every:.0%} of the processors' time was stolen", file=sys.stderr, flush=True)
+        print(
+            f"measured again: {stolen / every:.0%} of the processors' time was stolen",
+            file=sys.stderr,
+            flush=True,
+        )
         if time.monotonic() > deadline:
-            sys.exit(f"the hypervisor takes more than {SHARE_MAX:.0%} of the processors each time (steal in top): measure when it does not")
+            sys.exit(
+                f"the hypervisor takes more than {SHARE_MAX:.0%} of the processors each time (steal"
+                " in top): measure when it does not"
+            )
         time.sleep(PAUSE)

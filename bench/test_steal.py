@@ -31,7 +31,9 @@ class Undisturbed(unittest.TestCase):
     def test_what_was_disturbed_is_measured_again(self):
         result, said = self.measured(5, 100, 0)
         self.assertEqual(result, 2)
-        self.assertEqual([line.split(": ")[1][:4].strip(" o") for line in said.splitlines()], ["5%", "100%"])
+        self.assertEqual(
+            [line.split(": ")[1][:4].strip(" o") for line in said.splitlines()], ["5%", "100%"]
+        )
 
     def test_but_not_for_ever(self):
         with self.assertRaisesRegex(SystemExit, "^the hypervisor takes more than 4%"):

@@ -123,7 +123,7 @@ inlined int reply(struct __sk_buff *skb, struct packet *p, int six)
 		return IS_ICMP(p, six) ? error_from_vip(skb, &q, six) : drop(DROP_SPOOFED);
 	}
 	if (unlikely(p->part == LATER))
-		return PASS; /* the first one has shown whose it is; without it this one is nothing */
+		return PASS; /* useless to the receiver without its first fragment, which is checked */
 	__u16 *published = translation(skb->ifindex, p->sport, p->protocol, 1);
 	if (!published)
 		return drop(DROP_SPOOFED); /* the VIP, but not a port of the service */

@@ -22,7 +22,7 @@ func TestAnAskThatNobodyHasWrittenIsWrittenOnceWithItsAnswer(t *testing.T) {
 	}.Become(pando.IntentAsked, tb.now, "load")
 	txn, _ := Decide(tb.w, web, tb.now, tb.ids, ask)
 	if !slices.Contains(txn.If, pando.Condition{Key: ask.Key()}) {
-		t.Errorf("conditions %+v do not say that nobody else has written the ask", txn.If)
+		t.Errorf("conditions %+v do not require that the ask is unchanged", txn.If)
 	}
 	tb.rev++
 	tb.w.Committed(txn, tb.rev)
@@ -55,7 +55,7 @@ func TestANewInstanceIsCalledAsItsAskerProposes(t *testing.T) {
 				t.Errorf("%q was proposed, it is called %q", proposed, i.ID)
 			}
 			if !slices.Contains(txn.If, pando.Condition{Key: i.Key()}) {
-				t.Errorf("conditions %+v do not say that nobody is called %s", txn.If, i.ID)
+				t.Errorf("conditions %+v do not require that the name %s is free", txn.If, i.ID)
 			}
 		}
 	}
@@ -124,7 +124,7 @@ func TestAnAnswerIsInTheStoreWhenItIsGiven(t *testing.T) {
 		}
 		i := told.Intents[ask.ID]
 		if i.V.State != pando.IntentPlaced || stored.Intents[ask.ID].Modified != i.Modified {
-			t.Errorf("told %s of revision %d, stored at %d", i.V.State, i.Modified, stored.Intents[ask.ID].Modified)
+			t.Errorf("reported %s of revision %d, stored at %d", i.V.State, i.Modified, stored.Intents[ask.ID].Modified)
 		}
 		if o := told.Instances[i.V.Instance]; o.Modified != i.Modified || stored.Instances[i.V.Instance].Modified != o.Modified {
 			t.Errorf("the instance is %+v, stored %+v", o, stored.Instances[i.V.Instance])
@@ -204,7 +204,7 @@ func TestWhatFollowsFromAnAnswerIsLookedAtBehindIt(t *testing.T) {
 		}
 		time.Sleep(laterWait / 2) // the watch has delivered the answer
 		if _, waits := due(); !waits {
-			t.Error("what this control wrote made it decide once more")
+			t.Error("its own write made this control decide once more")
 		}
 		time.Sleep(laterWait)
 		if in, _ := due(); 0 < in && in <= laterWait {

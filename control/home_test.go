@@ -60,7 +60,7 @@ func TestAServiceWithoutStateMovesWhenItsHomeIsAwayAndStaysThere(t *testing.T) {
 	tb.put(pando.Host{Name: "h1"})
 	tb.settle()
 	if n := tb.on("h1", pando.PhaseInRotation); n != 2 {
-		t.Errorf("%d of 2 serve on h1 while nobody does on h2", n)
+		t.Errorf("%d of 2 serve on h1 while none serves on h2", n)
 	}
 	tb.run()
 	tb.settle()

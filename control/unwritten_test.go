@@ -34,12 +34,12 @@ func TestAStatusReportsWhatCannotBeWritten(t *testing.T) {
 		st := status()
 		if st.Problem == nil || st.Problem.Kind != pando.DecidedUnwritten || !strings.Contains(st.Problem.Reason, pando.ErrStoreFull.Error()) ||
 			!strings.Contains(st.Reason, pando.ErrStoreFull.Error()) {
-			t.Errorf("the status says %q, problem %+v", st.Reason, st.Problem)
+			t.Errorf("the status shows %q, problem %+v", st.Reason, st.Problem)
 		}
 		l.registry.Fail(nil)
 		time.Sleep(unwrittenPatience)
 		if st := status(); st.Problem != nil || strings.Contains(st.Reason, "written") {
-			t.Errorf("after the store has room the status says %q, problem %+v", st.Reason, st.Problem)
+			t.Errorf("after the store has room the status shows %q, problem %+v", st.Reason, st.Problem)
 		}
 	})
 }

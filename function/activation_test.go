@@ -65,7 +65,7 @@ func TestActivationIsTheSimulators(t *testing.T) {
 		bytes, _ := strconv.ParseUint(row[0], 10, 64)
 		accepting, _ := strconv.Atoi(row[1])
 		if got := a.Tick(bytes, accepting); fmt.Sprint(got) != row[2] {
-			t.Fatalf("row %d: %d units, the table says %s", i+2, got, row[2])
+			t.Fatalf("row %d: %d units, the table has %s", i+2, got, row[2])
 		}
 	}
 }
@@ -109,7 +109,7 @@ func check(t *rapid.T, p *Pool, plan Plan, need, lasting int, phases []Phase) {
 		}
 	}
 	if plan.Accept&^plan.Ready != 0 || bits.Len64(plan.Ready) > p.Places {
-		t.Fatalf("what accepts is not ready, or beyond %d places: %+v", p.Places, plan)
+		t.Fatalf("an accepting unit is not ready, or beyond %d places: %+v", p.Places, plan)
 	}
 	if got := Accepting(plan.Accept); got != min(need, ready) {
 		t.Fatalf("%d of %d ready units accept, %d are needed", got, ready, need)

@@ -75,7 +75,7 @@ func serve(ctx context.Context, t *testing.T, l *Lab, host, self string) *exec.C
 		t.Fatal(err)
 	}
 	if line, err := bufio.NewReader(out).ReadString('\n'); !strings.HasPrefix(line, "listening <nil>") {
-		t.Fatalf("server on %s said %q, %v", host, line, err)
+		t.Fatalf("server on %s answered %q, %v", host, line, err)
 	}
 	return server
 }
@@ -244,7 +244,7 @@ func TestDeadHostIsNamed(t *testing.T) {
 		t.Errorf("%d members live, want the other host and the client", n)
 	}
 	if got := output(t, l, "mortal1", "hostname"); got != "mortal1" {
-		t.Errorf("the other host says %q", got)
+		t.Errorf("the other host answers %q", got)
 	}
 }
 
@@ -289,7 +289,7 @@ func TestLeashedLabEndsWithItsMaker(t *testing.T) {
 		t.Fatal(err)
 	}
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "made <nil>\n" {
-		t.Fatalf("the maker said %q, %v", line, err)
+		t.Fatalf("the maker printed %q, %v", line, err)
 	}
 	if n := len(inits(dir)); n != 3 {
 		t.Errorf("%d inits, want a host's, the client's and the switch's", n)
@@ -349,7 +349,7 @@ func removeData(dir string) error {
 		}
 		out, err := cmd.CombinedOutput()
 		if want := []string{"in\n", "text\n"}[n]; err != nil || string(out) != want {
-			return fmt.Errorf("%s on the host: %w: it says %q, want %q", script, err, out, want)
+			return fmt.Errorf("%s on the host: %w: it prints %q, want %q", script, err, out, want)
 		}
 		if err := os.RemoveAll(data); err != nil {
 			return err

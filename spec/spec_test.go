@@ -138,7 +138,7 @@ func TestOddFilesAreRefused(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	interrupt()
 	if _, err := Load(ctx, at("pipe")); !errors.Is(err, context.Canceled) {
-		t.Errorf("a pipe that nobody writes to: %v", err)
+		t.Errorf("a pipe without a writer: %v", err)
 	}
 	w, err := os.OpenFile(at("pipe"), os.O_RDWR, 0) // releases a reader that still waits for a writer
 	if err != nil {
@@ -330,7 +330,7 @@ next:
 		}
 		checked++
 		if accepts(minimal + c.yaml) {
-			t.Errorf("the schema accepts %q, the parser says %s", c.yaml, c.want)
+			t.Errorf("the schema accepts %q, the parser returns %s", c.yaml, c.want)
 		}
 	}
 	if checked < 15 {

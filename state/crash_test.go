@@ -326,7 +326,7 @@ func TestACommitDuringAPushIsKept(t *testing.T) {
 		do(b.Pushed(to))
 	}
 	if merged := must(b.Merged(main)); merged {
-		t.Error("main is said to have a commit that it was not given")
+		t.Error("main is reported to have a commit that it was not given")
 	}
 	push(b, &main, t0)
 	if got, want := text(r, main, "log"), "first\nfirst again\nsecond\nsecond again\n"; got != want {

@@ -145,7 +145,7 @@ func TestAMergeLosesNothing(t *testing.T) {
 		}
 		for name, e := range got {
 			if !has(ours, e.id) && !has(theirs, e.id) {
-				t.Fatalf("nobody wrote what is in %q", name)
+				t.Fatalf("%q holds bytes that no test wrote", name)
 			}
 		}
 	})

@@ -19,15 +19,30 @@ SIMULATOR = BENCH.parent / "target/release/pando-simulate"
 @functools.cache
 def build():
     """Builds the simulator once per run."""
-    subprocess.run(["cargo", "build", "--release", "--quiet", "-p", "pando-simulate"], cwd=BENCH.parent, check=True)
+    subprocess.run(
+        ["cargo", "build", "--release", "--quiet", "-p", "pando-simulate"],
+        cwd=BENCH.parent,
+        check=True,
+    )
 
 
 def simulate(workload, variants, seeds=5, **options):
     """Returns the manifest and the row of each variant, from one run of the simulator."""
     pins.captures()
     build()
-    settings = {"half": "report", "window": 350, "warm": 150, **options, "workload": workload, "seeds": seeds}
-    command = [str(SIMULATOR), "-o", "json"] + [f"--{k}={v}" for k, v in settings.items()] + list(variants)
+    settings = {
+        "half": "report",
+        "window": 350,
+        "warm": 150,
+        **options,
+        "workload": workload,
+        "seeds": seeds,
+    }
+    command = (
+        [str(SIMULATOR), "-o", "json"]
+        + [f"--{k}={v}" for k, v in settings.items()]
+        + list(variants)
+    )
     out = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return out["manifest"], {r["variant"]: r for r in out["rows"]}
 
@@ -35,10 +50,12 @@ def simulate(workload, variants, seeds=5, **options):
 def manifest(m):
     """Returns the parameters that a figure has to name."""
     return (
-        f"simulator: {m['captures']} captures ({m['half']} half) × {m['copies']} copies at {m['speed']:g}× speed"
+        f"simulator: {m['captures']} captures ({m['half']} half) × {m['copies']} copies at"
+        f" {m['speed']:g}× speed"
         + (f" paced at {m['pace_bps'] // 1_000_000} Mbit/s" if m["pace_bps"] else "")
-        + f", {m['load_mbps'] / 1000:.1f} Gbit/s, units of {m['unit_mbps'] / 1000:g} Gbit/s, seeds 1–{m['seeds']},"
-        f" {m['window_ns'] // 1_000_000} ms of which the first {m['warm_ms']} are not counted"
+        + f", {m['load_mbps'] / 1000:.1f} Gbit/s, units of {m['unit_mbps'] / 1000:g} Gbit/s, seeds"
+        f" 1–{m['seeds']}, {m['window_ns'] // 1_000_000} ms of which the first {m['warm_ms']} are"
+        " not counted"
     )
 
 
@@ -54,7 +71,9 @@ def write(name, samples):
 def publish(name, title, unit, rows, *extra):
     """Draws the plot and writes the rows: (measure, goal, paper, measured, verdict)."""
     args = [a for row in rows for a in ("--row", " | ".join(row))]
-    subprocess.run([BENCH / "publish", name, "--title", title, "--unit", unit, *extra, *args], check=True)
+    subprocess.run(
+        [BENCH / "publish", name, "--title", title, "--unit", unit, *extra, *args], check=True
+    )
     for row in rows:
         print(" | ".join(row))
 
@@ -74,7 +93,10 @@ def times(ratio):
 
 def four(f):
     """Formats the percentiles and the provisioning of one row."""
-    return " / ".join(us(f[k]) for k in ("p50_us", "p75_us", "p90_us", "p99_us")) + f" @{f['provisioning']:.2f}"
+    return (
+        " / ".join(us(f[k]) for k in ("p50_us", "p75_us", "p90_us", "p99_us"))
+        + f" @{f['provisioning']:.2f}"
+    )
 
 
 def verdict(held):

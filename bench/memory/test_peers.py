@@ -28,8 +28,12 @@ folder = bed.scratch()
 bed.swap_on("loop", folder, 64 << 20)
 bed.without_readahead(folder)
 grow = "m = bytearray(b'x') * (24 << 20); print(flush=True); import time; time.sleep(1000)"
-peer = bed.start([sys.executable, "-c", grow], bed.memory_group(folder, "peer", 12 << 20), stdout=bed.subprocess.PIPE)
-other = bed.start([sys.executable, "-c", "import time; time.sleep(1000)"], bed.memory_group(folder, "other", 0))
+rest = "import time; time.sleep(1000)"
+group = bed.memory_group
+peer = bed.start(
+    [sys.executable, "-c", grow], group(folder, "peer", 12 << 20), stdout=bed.subprocess.PIPE
+)
+other = bed.start([sys.executable, "-c", rest], group(folder, "other", 0))
 peer.stdout.readline()
 print(folder.name, flush=True)
 time.sleep(1000)
@@ -40,9 +44,23 @@ PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.arg
 
 def left(name):
     """Lists the kernel's objects that belong to a folder."""
-    found = [line for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines() if name in line]
-    found += [line for line in subprocess.run(["losetup", "-a"], capture_output=True, text=True).stdout.splitlines() if name in line]
-    for base in (pathlib.Path("/tmp"), pathlib.Path("/sys/fs/cgroup/memory"), pathlib.Path("/sys/fs/cgroup")):
+    found = [
+        line
+        for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()
+        if name in line
+    ]
+    found += [
+        line
+        for line in subprocess.run(
+            ["losetup", "-a"], capture_output=True, text=True
+        ).stdout.splitlines()
+        if name in line
+    ]
+    for base in (
+        pathlib.Path("/tmp"),
+        pathlib.Path("/sys/fs/cgroup/memory"),
+        pathlib.Path("/sys/fs/cgroup"),
+    ):
         found += map(str, base.glob(f"{name}*"))
     return found
 
@@ -54,13 +72,20 @@ class Cut(unittest.TestCase):
         # Under nohup, a hang-up and the parent's death are ignored. This test must not inherit
         # that.
         heard = lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)  # noqa: E731
-        p = subprocess.Popen([sys.executable, "-c", *before, RUN, HERE], stdout=subprocess.PIPE, text=True, preexec_fn=heard)
+        p = subprocess.Popen(
+            [sys.executable, "-c", *before, RUN, HERE],
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=heard,
+        )
         self.addCleanup(p.stdout.close)
         self.addCleanup(p.wait)
         self.addCleanup(p.kill)
         name = p.stdout.readline().strip()
         self.assertTrue(name)
-        self.assertGreaterEqual(len(left(name)), 5, "it has a mount, a loop device, two groups, a folder")
+        self.assertGreaterEqual(
+            len(left(name)), 5, "it has a mount, a loop device, two groups, a folder"
+        )
         self.assertEqual(bed.READAHEAD.read_text(), "0\n")
         return p, name
 

@@ -5,7 +5,7 @@
 //	daemon     runs on each host: the server, the agent, and the commands that start them
 //	function   network functions on this machine, without a cluster
 //	memory     far memory, without a cluster
-//	cli        what all commands share: streams, exit codes, the format of results
+//	cli        shared by all commands: streams, exit codes, the format of results
 package main
 
 import (

@@ -15,7 +15,7 @@ import (
 	"pando.run/pando/cmd/pando/cli"
 )
 
-// said is the result of one command line.
+// said holds the output of one command line.
 type said struct {
 	code     int
 	out, err string

@@ -82,7 +82,7 @@ func TestAnOperatorsDay(t *testing.T) {
 	all := o.says(0, "hosts")
 	o.has(all, o.Host(), "GiB")
 	if strings.Contains(all, "spoofed") {
-		t.Errorf("nobody forged anything:\n%s", all)
+		t.Errorf("no packet was forged:\n%s", all)
 	}
 	if out := o.Run(labtest.Client, "curl", "-sS", "http://"+st.VIP+":81/"); out.Code != 7 {
 		t.Errorf("a port that is not published: code %d: %s", out.Code, out.Text)
@@ -265,7 +265,7 @@ func TestRestartTouchesNoInstanceAndNoConnection(t *testing.T) {
 	pid := func(role string) string { return p.Must(p.Host(), "cat", "/run/pando/"+role+".pid") }
 	server, agent := pid("server"), pid("agent")
 	if got := p.Pando("restart"); !strings.Contains(got, "pando is up on "+p.Host()) {
-		t.Errorf("restart said %s", got)
+		t.Errorf("restart printed %s", got)
 	}
 	if pid("server") == server || pid("agent") == agent {
 		t.Error("a daemon is the same as before")

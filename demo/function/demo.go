@@ -187,17 +187,17 @@ func (p play) through(ctx context.Context, t *timeline, s *stage) (err error) {
 		_ = top.cmd.Wait() // the demo ended it
 		err = errors.Join(err, receiver.wait(), problems[0], problems[1])
 	}()
-	if err := t.until(ctx, "the receiver says that it receives", settleWait, func() bool { return len(t.arrived) > 0 }); err != nil {
+	if err := t.until(ctx, "the receiver to be ready", settleWait, func() bool { return len(t.arrived) > 0 }); err != nil {
 		return err
 	}
 	if err := p.replay(ctx, t, s); err != nil {
 		return err
 	}
-	t.say("the capture was sent; waiting for what is under way")
+	t.say("the capture was sent; waiting for packets under way")
 	if err := t.settle(ctx); err != nil {
 		return err
 	}
-	t.say("units that nobody needs for 10 seconds leave")
+	t.say("units that are idle for 10 seconds leave")
 	return t.shrink(ctx)
 }
 

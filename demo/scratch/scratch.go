@@ -62,14 +62,14 @@ func (f *Folder) Remove() error {
 func Sweep(prefix string, lower func(path string) error) error {
 	entries, err := os.ReadDir(os.TempDir())
 	if err != nil {
-		return fmt.Errorf("look for what killed demos have left: %w", err)
+		return fmt.Errorf("look for leftovers of killed demos: %w", err)
 	}
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), prefix) || !own(e) {
 			continue
 		}
 		if err := sweep(filepath.Join(os.TempDir(), e.Name()), lower); err != nil {
-			return fmt.Errorf("remove what a killed demo has left: %w", err)
+			return fmt.Errorf("remove leftovers of a killed demo: %w", err)
 		}
 	}
 	return nil
@@ -102,7 +102,7 @@ func sweep(path string, lower func(path string) error) error {
 	if text, err := io.ReadAll(lock); err != nil || len(text) == 0 {
 		return err
 	}
-	fmt.Fprintln(os.Stderr, "pando-demo: removing what a killed demo has left:", path)
+	fmt.Fprintln(os.Stderr, "pando-demo: removing leftovers of a killed demo:", path)
 	if err := lower(path); err != nil {
 		return err
 	}

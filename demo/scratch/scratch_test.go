@@ -44,7 +44,7 @@ func TestOnlyTheFolderOfADeadDemoIsSwept(t *testing.T) {
 
 	busy := errors.New("busy")
 	if err := Sweep("demo-", func(string) error { return busy }); !errors.Is(err, busy) {
-		t.Fatalf("a sweep that fails says %v", err)
+		t.Fatalf("a sweep that fails returns %v", err)
 	}
 	var lowered []string
 	if err := Sweep("demo-", func(path string) error { lowered = append(lowered, path); return nil }); err != nil {

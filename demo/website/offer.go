@@ -53,7 +53,7 @@ func Offer(ctx context.Context, args []string) error {
 		}
 	}
 	if t.failed > 0 {
-		return fmt.Errorf("%d requests failed: the reports above say why", t.failed)
+		return fmt.Errorf("%d requests failed: the reports above have the reasons", t.failed)
 	}
 	return nil
 }

@@ -128,7 +128,7 @@ func TestPruneKeepsWhatIsKeptAndWhatIsWrittenMeanwhile(t *testing.T) {
 		t.Errorf("the other: %v", err)
 	}
 	if n, err := s.Prune(t.Context(), func() (func(pando.ObjectID) bool, error) { return nil, errors.New("no") }); n != 0 || err == nil {
-		t.Errorf("a prune that does not know what lives deleted %d, %v", n, err)
+		t.Errorf("a prune without the live roots deleted %d, %v", n, err)
 	}
 }
 

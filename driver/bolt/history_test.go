@@ -96,7 +96,7 @@ func (h *history) walk() *state.Walk {
 		h.seen[id] = true
 		kind, body, err := h.store.Object(id)
 		if err == nil && state.ID(kind, body) != id {
-			err = fmt.Errorf("what is read as %s is another object", id)
+			err = fmt.Errorf("the object read as %s is another one", id)
 		}
 		return err
 	}))

@@ -418,7 +418,7 @@ func TestAFileOfTheFirstLayoutGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, differs := baseOf(s.recent.of[next.ID].value); !differs {
-		t.Error("what differs little from an old object is not kept as a difference")
+		t.Error("an object similar to an old one is not kept as a difference")
 	}
 	for range 2 {
 		for _, o := range append(all, next) {
@@ -435,7 +435,7 @@ func TestAFileOfTheFirstLayoutGoesOn(t *testing.T) {
 		return func(id pando.ObjectID) bool { return id == next.ID }, nil
 	})
 	if _, body, missing := s.Object(next.ID); n != len(all) || err != nil || missing != nil || !bytes.Equal(body, next.Body) {
-		t.Errorf("pruned %d, %v; what is left is %d bytes, %v", n, err, len(body), missing)
+		t.Errorf("pruned %d, %v; %d bytes are left, %v", n, err, len(body), missing)
 	}
 }
 

@@ -20,7 +20,7 @@ func TestErrorsArePassedOn(t *testing.T) {
 	log.Warn("slow")
 	log.Error("setting up serving failed", zap.Error(&net.OpError{Op: "accept", Net: "unix", Err: net.ErrClosed}))
 	if b.Len() > 0 {
-		t.Errorf("a store at rest says %q", &b)
+		t.Errorf("a store at rest logs %q", &b)
 	}
 	log.Error("failed to update storage version", zap.Error(errors.New("cannot detect storage schema version: the file is damaged")))
 	log.Error("failed to write", zap.Error(errors.New("input/output error")))

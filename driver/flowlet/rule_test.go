@@ -204,7 +204,7 @@ func (w *world) step() error {
 		want.Flags = 1
 	}
 	if got != want {
-		return fmt.Errorf("flow %d at %d: header %+v, the model says %+v", n, w.now, got, want)
+		return fmt.Errorf("flow %d at %d: header %+v, the model has %+v", n, w.now, got, want)
 	}
 	return nil
 }

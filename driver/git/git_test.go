@@ -237,7 +237,7 @@ func TestFetchBringsTheNewsAlone(t *testing.T) {
 		t.Errorf("3 small commits cost %d bytes", before)
 	}
 	if out := mustGit(t, dir, "fetch"); out != "" {
-		t.Errorf("a fetch without news says %q", out)
+		t.Errorf("a fetch without news prints %q", out)
 	}
 }
 
@@ -335,7 +335,7 @@ func TestAPushIsRefusedInWords(t *testing.T) {
 	b, _ := io.ReadAll(resp.Body)
 	resp.Body.Close()
 	if !strings.Contains(string(b), "not pushed to") {
-		t.Errorf("the refusal says %q", b)
+		t.Errorf("the refusal is %q", b)
 	}
 }
 

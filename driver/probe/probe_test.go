@@ -84,7 +84,7 @@ func TestHTTP(t *testing.T) {
 			t.Errorf("GET %s: %v, want %q", c.path, err, c.want)
 		}
 		if err != nil && (len(err.Error()) > 2*toldBytesMax || strings.ContainsAny(err.Error(), "\x1b\x07\n")) {
-			t.Errorf("GET %s: what it answered is told in %d bytes: %.100q", c.path, len(err.Error()), err)
+			t.Errorf("GET %s: the report of its answer has %d bytes: %.100q", c.path, len(err.Error()), err)
 		}
 	}
 }
@@ -100,7 +100,7 @@ func TestTCP(t *testing.T) {
 	}
 	l.Close()
 	if err := ask(t, pando.Probe{Kind: pando.ProbeTCP}, port); err == nil || !strings.Contains(err.Error(), "refused") || !errors.Is(err, unix.ECONNREFUSED) || !strings.Contains(err.Error(), "127.0.0.1 alone") {
-		t.Errorf("nobody listens, but the probe says %v", err)
+		t.Errorf("no process listens, but the probe returns %v", err)
 	}
 }
 

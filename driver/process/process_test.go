@@ -135,7 +135,7 @@ func exited(t *testing.T, b pando.Sandbox) pando.Exit {
 		select {
 		case e, ok := <-b.Events():
 			if !ok {
-				t.Fatal("no exit was told")
+				t.Fatal("no exit was reported")
 			}
 			if e.Kind == pando.SandboxExited {
 				return e.Exit
@@ -226,7 +226,7 @@ func TestStopKillsWhatDoesNotListen(t *testing.T) {
 	b := run(t, d, nil, "/bin/sh", "-c", `trap "" TERM; echo up; while :; do sleep 1; done`)
 	for deadline := time.Now().Add(5 * time.Second); len(b.LastLines(1)) == 0; {
 		if time.Now().After(deadline) {
-			t.Fatal("it says nothing")
+			t.Fatal("it prints nothing")
 		}
 	}
 	if err := b.Stop(t.Context()); err != nil {

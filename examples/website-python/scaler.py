@@ -44,7 +44,12 @@ class Scaler:
 
     def replicate(self, rate: float, passed: float) -> None:
         try:
-            self.me.replicate(f"{rate:.0f} requests/s > {self.high:g}", requests_per_second=rate, high=self.high, window_seconds=passed)
+            self.me.replicate(
+                f"{rate:.0f} requests/s > {self.high:g}",
+                requests_per_second=rate,
+                high=self.high,
+                window_seconds=passed,
+            )
         except (pando.Refused, pando.Pending):
             pass  # a refusal is an answer, not a failure
         except pando.Away as e:
@@ -53,12 +58,18 @@ class Scaler:
     def youngest(self) -> bool:
         """Returns whether this instance is the first to leave."""
         v = self.me.me()
-        return len(v.peers) > v.scale.min and max(v.peers, key=lambda p: p.born).id == self.me.instance
+        return (
+            len(v.peers) > v.scale.min and max(v.peers, key=lambda p: p.born).id == self.me.instance
+        )
 
     def halt(self, rate: float) -> bool:
         """Asks to get no new flows."""
         try:
-            self.me.halt(f"{rate:.0f} requests/s < {self.low:g} for {CALM_SECONDS:g} s", requests_per_second=rate, low=self.low)
+            self.me.halt(
+                f"{rate:.0f} requests/s < {self.low:g} for {CALM_SECONDS:g} s",
+                requests_per_second=rate,
+                low=self.low,
+            )
         except (pando.Refused, pando.Pending):
             return False
         return True

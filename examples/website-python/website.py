@@ -54,7 +54,9 @@ class Book:
     def commit(self, n: int) -> None:
         self.sure = False
         log = "".join(line + "\n" for line in self.lines[:n])
-        self.state.commit(patch={"access.log": log, "requests": str(n)}, put={self.position: str(self.before + n)})
+        self.state.commit(
+            patch={"access.log": log, "requests": str(n)}, put={self.position: str(self.before + n)}
+        )
         self.forget(self.before + n)
         self.sure = self.dirty = True
 
@@ -89,8 +91,10 @@ def number(name: str, otherwise: float) -> float:
 def main() -> None:
     high, low = number("WEBSITE_HIGH", 150), number("WEBSITE_LOW", 50)
     if 2 * low > high:
-        raise SystemExit(f"website: WEBSITE_LOW={low:g} must be at most half of WEBSITE_HIGH={high:g}, "
-                         "or one instance leaves and the next asks for it again")
+        raise SystemExit(
+            f"website: WEBSITE_LOW={low:g} must be at most half of WEBSITE_HIGH={high:g}, "
+            "or one instance leaves and the next asks for it again"
+        )
     me = pando.open()
     site = Site(me.instance)
     site.start()
@@ -110,7 +114,9 @@ def listen(me: pando.Self, news: queue.SimpleQueue[str]) -> None:
         news.put(e.kind)
 
 
-def live(me: pando.Self, site: Site, book: Book, scaler: Scaler, news: queue.SimpleQueue[str]) -> None:
+def live(
+    me: pando.Self, site: Site, book: Book, scaler: Scaler, news: queue.SimpleQueue[str]
+) -> None:
     """Checks the load and writes the lines of requests until this instance has to leave."""
     while True:
         try:

@@ -166,7 +166,7 @@ func (r *Process) Wait() Output {
 	select {
 	case <-r.done:
 	case <-timer.C:
-		r.m.Fatalf("%s does not end; it said:\n%s", r.name, r.Text())
+		r.m.Fatalf("%s does not end; it printed:\n%s", r.name, r.Text())
 	}
 	return Output{Code: r.cmd.ProcessState.ExitCode(), Text: r.Text()}
 }

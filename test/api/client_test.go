@@ -153,7 +153,7 @@ func TestAWatchOutlivesItsServer(t *testing.T) {
 		}
 	}
 	if from := <-listens; from == 0 {
-		t.Error("the watch does not say from which revision on it listens")
+		t.Error("the watch does not name the revision that it starts from")
 	}
 	for n := 2; n <= 3; n++ { // the first time before anything has changed
 		stop()

@@ -82,7 +82,7 @@ func TestOperatorsRefusals(t *testing.T) {
 		w.check(t, h.http.URL)
 	}
 	if got := len(read[[]pando.ServiceStatus](h.ask("GET", "/v1/services", ""))); got != 1 {
-		t.Errorf("%d services after what was refused, want 1", got)
+		t.Errorf("%d services after the refusals, want 1", got)
 	}
 }
 

@@ -210,7 +210,7 @@ func everyCommand(p *labtest.Pando) {
 		}
 		pando("scale", "web", fmt.Sprint(n+2), "--wait")
 		if by := strings.ReplaceAll(pando("why", "web", "-o", "json"), " ", ""); n > 0 && !strings.Contains(by, `"name":"`+host+`"`) {
-			p.Errorf("nobody asked from %s:\n%s", host, by)
+			p.Errorf("no request came from %s:\n%s", host, by)
 		}
 	}
 	p.Must(p.Hosts[2], p.Bin, "scale", "web", "auto")

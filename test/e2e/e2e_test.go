@@ -31,10 +31,10 @@ func TestNamesOfServicesAreAnswered(t *testing.T) {
 	p := labtest.Up(t)
 	web := p.Deploy(labtest.Echo("web"))
 	if got := p.Must(p.Host(), p.WithEcho(), "lookup", "web.pando", pando.Gateway4.String()); !strings.Contains(got, web.VIP) {
-		t.Errorf("the host was told %q, want %s", got, web.VIP)
+		t.Errorf("the host received %q, want %s", got, web.VIP)
 	}
 	if got := web.Get(labtest.Client, "/lookup?name=web.pando"); !strings.Contains(got, web.VIP) {
-		t.Errorf("an instance was told %q, want %s", got, web.VIP)
+		t.Errorf("an instance received %q, want %s", got, web.VIP)
 	}
 	p.Deploy(labtest.Echo("api"))
 	if got := web.Get(labtest.Client, "/get?url=http://api.pando/"); !strings.HasPrefix(got, "api-") {
@@ -96,7 +96,7 @@ func TestBadRevisionRollsBack(t *testing.T) {
 	said := web.UpdateFails(7, strings.Replace(labtest.Echo("web"), "[./echo]", `[sh, -c, "echo no database; exit 3"]`, 1))
 	for _, want := range []string{"exited with 3", "no database"} {
 		if !strings.Contains(said, want) {
-			t.Errorf("the command does not say %q:\n%s", want, said)
+			t.Errorf("the command does not print %q:\n%s", want, said)
 		}
 	}
 	web.Await("the old revision in force", func(st pando.ServiceStatus) bool {

@@ -45,10 +45,10 @@ func TestFailuresNameTheirCause(t *testing.T) {
 			why := p.Pando("why", name)
 			for _, want := range c.want {
 				if !strings.Contains(said, want) {
-					t.Errorf("the command does not say %q:\n%s", want, said)
+					t.Errorf("the command does not print %q:\n%s", want, said)
 				}
 				if !strings.Contains(why, want) {
-					t.Errorf("why does not say %q:\n%s", want, why)
+					t.Errorf("why does not print %q:\n%s", want, why)
 				}
 			}
 		})

@@ -41,7 +41,7 @@ func TestLabByHand(t *testing.T) {
 		t.Errorf("%d of 3 hosts are here:\n%s", n, list)
 	}
 	if got := pando("exec", "host2", "--", "pando", "hosts"); strings.Count(got, "here") != 3 {
-		t.Errorf("the hosts that host2 knows are:\n%s", got)
+		t.Errorf("the hosts that host2 lists are:\n%s", got)
 	}
 	// Each host has a /run of its own.
 	for _, c := range []struct{ from, there string }{{filepath.Dir(bin), filepath.Dir(bin)}, {"/run", "/"}} {
@@ -58,10 +58,10 @@ func TestLabByHand(t *testing.T) {
 	}
 	for _, host := range []string{"host1", "host2"} { // each a cluster of its own
 		if got := pando("exec", host, "--", bin, "up", "--pool", "1"); !strings.Contains(got, "up on "+host) {
-			t.Errorf("pando up on %s says %q", host, got)
+			t.Errorf("pando up on %s prints %q", host, got)
 		}
 		if got := pando("exec", host, "--", bin, "hosts"); !strings.Contains(got, host) || strings.Count(got, "here") != 1 {
-			t.Errorf("the hosts that %s knows are:\n%s", host, got)
+			t.Errorf("the hosts that %s lists are:\n%s", host, got)
 		}
 	}
 	pando("exec", "host2", "--", "ping", "-c", "1", "-W", "5", "10.126.0.1")

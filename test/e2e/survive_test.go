@@ -27,7 +27,7 @@ func TestKilledDaemonsBreakNothing(t *testing.T) {
 			held := web.Hold(labtest.Client)
 			c.kill(p)
 			if got := web.Get(labtest.Client, "/"); !strings.HasPrefix(got, "web-") {
-				t.Errorf("with nobody there a new connection got %q", got)
+				t.Errorf("without an instance a new connection got %q", got)
 			}
 			p.Up(p.Host())
 			if after := names(web.AwaitInstances(2)); after != before {

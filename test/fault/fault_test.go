@@ -75,7 +75,7 @@ func (s *site) load(f func()) (v told) {
 	out := r.Stop()
 	_, text, _ := strings.Cut(out.Text, "loading\n")
 	if err := json.Unmarshal([]byte(text), &v); err != nil {
-		s.Fatalf("the client said %q: %v", out.Text, err)
+		s.Fatalf("the client printed %q: %v", out.Text, err)
 	}
 	s.acked = append(s.acked, v.Acked...)
 	return v

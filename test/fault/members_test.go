@@ -140,7 +140,7 @@ func TestAMemberWritesItsOwnRecordsOnly(t *testing.T) {
 	huge := asks("i9", web, "web-1")
 	huge.Reason = strings.Repeat("x", 200<<10)
 	for what, put := range map[string]pando.Stored{
-		"another host's instance": on1, "an instance that control has not placed": new1, "a phase that is none": bogus,
+		"another host's instance": on1, "an instance that control has not placed": new1, "an invalid phase": bogus,
 		"another revision": newer, "an address of another host": far, "another host's address": taken, "foreign prefixes": everywhere,
 		"another slot": pando.Host{Name: "h2", Slot: 1, Address: addressOf(2)}, "a service": pando.Service{ServiceKey: web},
 		"a revision": pando.Revision{Service: web, Number: 1}, "a member": pando.Member{Name: "h2", Slot: 0},
@@ -344,7 +344,7 @@ func TestMembersSpeakTheNewestTLSAndStrangersAreNotWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := silent.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("a connection that says nothing stays: %v", err)
+		t.Errorf("a silent connection stays: %v", err)
 	}
 }
 

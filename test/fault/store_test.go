@@ -25,7 +25,7 @@ func TestAFullDiskUnderTheStoreRefusesWritesAndRecovers(t *testing.T) {
 			t.Errorf("the disk is not full: %s", out.Text)
 		}
 		if said := s.PandoFails(exitStoreFull, "scale", "web", "3"); !strings.Contains(said, "make room") {
-			t.Errorf("the refusal does not say what to do: %s", said)
+			t.Errorf("the refusal does not name the next step: %s", said)
 		}
 		if text, ok := s.ask(s.web.Status().Instances[0], "POST", "/replicate"); ok || !strings.Contains(text, "space") {
 			t.Errorf("replicate on a full store: %s", text)

@@ -47,11 +47,11 @@ func TestWhatIsWrittenOutlivesTheAgent(t *testing.T) {
 	write("third")
 	restart(func() { s.damage(i.ID) })
 	if text, ok := s.ask(i, "POST", "/state/commit"); ok || !strings.Contains(text, `"lost"`) || !strings.Contains(text, "write them again") {
-		t.Errorf("the commit of what is lost was answered with %s", text)
+		t.Errorf("the commit of lost writes was answered with %s", text)
 	}
 	write("third")
 	if text, ok := s.ask(i, "POST", "/state/push"); !ok {
-		t.Errorf("the push of what is written again: %s", text)
+		t.Errorf("the push of the repeated writes: %s", text)
 	}
 	want("first", "second", "third")
 	s.nothingLeft()
@@ -63,7 +63,7 @@ func (s *site) damage(i pando.InstanceID) {
 	path := s.Path(s.Host(), "/run/pando/journal/"+string(i))
 	b, err := os.ReadFile(path)
 	if err != nil || len(b) == 0 {
-		s.Fatalf("%d bytes are kept of what %s wrote, %v", len(b), i, err)
+		s.Fatalf("%d bytes are kept of the writes of %s, %v", len(b), i, err)
 	}
 	b[len(b)-1] ^= 0xff
 	if err := os.WriteFile(path, b, 0o600); err != nil {

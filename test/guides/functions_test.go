@@ -29,7 +29,7 @@ func TestTheReferenceOfFunctionsIsTheSDK(t *testing.T) {
 	said, header, inGo := text("docs/reference/functions.md"), text("sdk/function/c/pando_nf.h"), text("sdk/function/go/pando.go")
 	has := func(row string) {
 		if !strings.Contains(said, row) {
-			t.Errorf("docs/reference/functions.md does not say %s", row)
+			t.Errorf("docs/reference/functions.md lacks %s", row)
 		}
 	}
 	limits := 0
@@ -54,7 +54,7 @@ func TestTheReferenceOfFunctionsIsTheSDK(t *testing.T) {
 	for _, m := range flag.FindAllStringSubmatch(header, -1) {
 		row := regexp.MustCompile("(?m)^\\| `" + m[1] + "` \\|.*\\| " + m[2] + " \\|$")
 		if !row.MatchString(said) {
-			t.Errorf("docs/reference/functions.md does not say that %s is %s", m[1], m[2])
+			t.Errorf("docs/reference/functions.md does not document that %s is %s", m[1], m[2])
 		}
 	}
 	for _, name := range used.FindAllString(said, -1) {

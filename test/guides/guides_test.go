@@ -43,7 +43,7 @@ func TestState(t *testing.T) {
 	logs := p.Pando("logs", "shop")
 	for _, want := range []string{`"commit":"`, `"taken":6`, `"path":"baskets/anna"`} {
 		if !strings.Contains(strings.ReplaceAll(logs, `": `, `":`), want) {
-			t.Errorf("the instance was not told %s:\n%s", want, logs)
+			t.Errorf("the instance did not receive %s:\n%s", want, logs)
 		}
 	}
 }

@@ -74,7 +74,7 @@ func TestPackagesAreNamedAndDocumented(t *testing.T) {
 	}
 	for dir, ok := range documented {
 		if !ok {
-			t.Errorf("%s: no package comment: say what it is and what it never does", dir)
+			t.Errorf("%s: no package comment: describe its purpose and its limits", dir)
 		}
 	}
 }

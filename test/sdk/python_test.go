@@ -32,9 +32,9 @@ state: {hits: counter, log: append-log, tags: set}
 		return st.InRotation == 1 && len(st.Instances) == 1 && st.Instances[0].ID != first
 	})
 	if why := s.Why(); !strings.Contains(why, "20 hold, 0 broken") {
-		t.Errorf("why does not say that all holds:\n%s", why)
+		t.Errorf("why does not show that all holds:\n%s", why)
 	}
 	if log := p.Pando("state", "log", "contract"); strings.Count(log, "\n") < 2 {
-		t.Errorf("pando state log says %s", log)
+		t.Errorf("pando state log prints %s", log)
 	}
 }

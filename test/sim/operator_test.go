@@ -170,7 +170,7 @@ func (o *operator) until(what string, most time.Duration, f func() error) bool {
 func (o *operator) settle() bool {
 	return o.until("the last spec is taken", settleTime, o.deploy) &&
 		o.until("the pin is lifted", settleTime, o.unpin) &&
-		o.until("the world is as the spec says", settleTime, o.settled)
+		o.until("the world is as the spec wants", settleTime, o.settled)
 }
 
 func (o *operator) settled() error {
@@ -191,7 +191,7 @@ func (o *operator) settled() error {
 		}
 	}
 	if s := o.spec.Scale; serving < s.Min || serving > s.Max || warm != s.Warm {
-		return fmt.Errorf("%d in rotation, %d warm; the spec says %+v:%s", serving, warm, s, o.instances(w))
+		return fmt.Errorf("%d in rotation, %d warm; the spec has %+v:%s", serving, warm, s, o.instances(w))
 	}
 	for _, i := range w.IntentsOf(o.key) {
 		if i.State == pando.IntentAsked {

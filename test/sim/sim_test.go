@@ -156,7 +156,7 @@ func (c *cluster) verifyState(main pando.StateHead) {
 		}
 	}
 	if total != len(lines) {
-		c.t.Errorf("the counter says %d, the log has %d lines", total, len(lines))
+		c.t.Errorf("the counter is %d, the log has %d lines", total, len(lines))
 	}
 }
 

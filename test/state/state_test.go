@@ -225,7 +225,7 @@ func whole(t *testing.T, h *host) int {
 		n++
 		kind, body, err := h.objects.Object(id)
 		if is := state.ID(kind, body); err == nil && is != id {
-			err = fmt.Errorf("what is read as %s is %s", id, is)
+			err = fmt.Errorf("the object read as %s is %s", id, is)
 		}
 		return err
 	})

@@ -185,7 +185,7 @@ func killPublisher(t *testing.T, links ...pando.Link) {
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
-		t.Fatalf("the publisher says %q, %v", line, err)
+		t.Fatalf("the publisher returns %q, %v", line, err)
 	}
 	<-time.After(time.Duration(rand.IntN(3000)) * time.Microsecond)
 	if err := cmd.Process.Kill(); err != nil {

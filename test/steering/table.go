@@ -68,7 +68,7 @@ func steered(c caseOf) map[string][]row {
 			{at: Outside, in: tcp(translated, at(c.vip, 443), "S"), to: "a", out: tcp(translated, at(c.vip, 443), "S"), first: true},
 			{at: "a", in: tcp(at(c.vip, 443), translated, "SA"), to: "on", out: tcp(at(c.vip, 443), translated, "SA")},
 		},
-		"what begins on the host": {
+		"a flow begins on the host": {
 			{at: Host, in: tcp(host, at(c.vip, 80), "S"), to: "a", out: tcp(host, at(c.vip, 8080), "S"), first: true},
 		},
 		"an instance is a client": {

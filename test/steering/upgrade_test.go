@@ -43,11 +43,11 @@ func TestUpgradeToAnotherLayout(t *testing.T) {
 	report := upgrade(t, next, order, wait)
 	crowd.disperse(t)
 	if report.Flows["a"] < 20 || report.Flows["b"] < 20 {
-		t.Errorf("the new build knows of %v flows", report.Flows)
+		t.Errorf("the new build has %v flows", report.Flows)
 	}
 	_, err = ebpf.Open(ebpf.Config{PinDir: pins, Uplinks: []string{"out"}, Buckets: balance.Buckets, FlowsMax: 1 << 16})
 	if !errors.Is(err, pando.ErrInvalid) || !strings.Contains(err.Error(), "upgrade pando") {
-		t.Errorf("the build of the old layout says: %v", err)
+		t.Errorf("the build of the old layout returns: %v", err)
 	}
 	left, err := filepath.Glob(filepath.Join(pins, "layout-*"))
 	if err != nil || len(left) != 1 {

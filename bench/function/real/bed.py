@@ -23,7 +23,9 @@ Played = collections.namedtuple("Played", "sent came group")
 
 
 def sh(*words, **kw):
-    return subprocess.run([str(w) for w in words], check=True, stdout=subprocess.PIPE, text=True, **kw).stdout
+    return subprocess.run(
+        [str(w) for w in words], check=True, stdout=subprocess.PIPE, text=True, **kw
+    ).stdout
 
 
 def cut(source, target, begin, end):
@@ -66,7 +68,21 @@ class Bed:
             # themselves.
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
             self.redis = subprocess.Popen(
-                ["redis-server", "--port", "0", "--unixsocket", self.socket, "--save", "", "--appendonly", "no", "--dir", self.folder], stdout=subprocess.DEVNULL)
+                [
+                    "redis-server",
+                    "--port",
+                    "0",
+                    "--unixsocket",
+                    self.socket,
+                    "--save",
+                    "",
+                    "--appendonly",
+                    "no",
+                    "--dir",
+                    self.folder,
+                ],
+                stdout=subprocess.DEVNULL,
+            )
             self.await_(self.socket.exists, "redis-server makes its socket")
         except BaseException:
             self.__exit__()
@@ -74,7 +90,19 @@ class Bed:
         return self
 
     def __exit__(self, *_):
-        subprocess.run(self.words("fn", "rm", GROUP, "--run-dir", self.folder / "run", "--data-dir", self.folder / "data"), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            self.words(
+                "fn",
+                "rm",
+                GROUP,
+                "--run-dir",
+                self.folder / "run",
+                "--data-dir",
+                self.folder / "data",
+            ),
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
         if self.redis:
             self.redis.terminate()
             self.redis.wait()
@@ -82,15 +110,44 @@ class Bed:
         shutil.rmtree(self.folder)
 
     def words(self, *words, program="pando"):
-        return ["ip", "netns", "exec", self.space, str(self.folder / program), *(str(w) for w in words)]
+        return [
+            "ip",
+            "netns",
+            "exec",
+            self.space,
+            str(self.folder / program),
+            *(str(w) for w in words),
+        ]
 
     def wire(self):
         inside = ["ip", "-n", self.space]
         sh(*inside, "link", "set", "lo", "up")
-        sh("ip", "netns", "exec", self.space, "sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
+        sh(
+            "ip",
+            "netns",
+            "exec",
+            self.space,
+            "sysctl",
+            "-qw",
+            "net.ipv6.conf.default.disable_ipv6=1",
+        )
         for end in ("inner", "outer"):
             # The generator's stamp and steering's header make packets longer.
-            sh(*inside, "link", "add", end, "mtu", "9000", "type", "veth", "peer", "name", f"{end}1", "mtu", "9000")
+            sh(
+                *inside,
+                "link",
+                "add",
+                end,
+                "mtu",
+                "9000",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                f"{end}1",
+                "mtu",
+                "9000",
+            )
             for device in (end, f"{end}1"):
                 sh(*inside, "link", "set", device, "up")
 
@@ -104,7 +161,19 @@ class Bed:
     def capture(self, flows, seed):
         """Returns the steady part of a generated capture, without ramp and tail, and its rate."""
         whole, path = self.folder / "whole.pcap", self.folder / f"{flows}-{seed}.pcap"
-        sh(UNIT, "generate", whole, "--flows", flows, "--seconds", "6", "--burst", "1", "--seed", seed)
+        sh(
+            UNIT,
+            "generate",
+            whole,
+            "--flows",
+            flows,
+            "--seconds",
+            "6",
+            "--burst",
+            "1",
+            "--seed",
+            seed,
+        )
         rate = cut(whole, path, 2, 6)
         whole.unlink()
         return path, rate
@@ -114,12 +183,54 @@ class Bed:
         places = ["--run-dir", self.folder / "run", "--data-dir", self.folder / "data"]
         module = ROOT / f"function/functions/{function}/{function}.wasm"
         sh("redis-cli", "-s", self.socket, "flushall")
-        sh(*self.words("fn", "run", module, "--iface", "inner1", "--out", "outer1", "--name", GROUP, "--units", 4, "--detach", *options, *places))
+        sh(
+            *self.words(
+                "fn",
+                "run",
+                module,
+                "--iface",
+                "inner1",
+                "--out",
+                "outer1",
+                "--name",
+                GROUP,
+                "--units",
+                4,
+                "--detach",
+                *options,
+                *places,
+            )
+        )
         receiver = subprocess.Popen(
-            self.words("receive", "--iface", "outer", "--interval-ms", "250", "-o", "json", program="pando-unit"), stdout=subprocess.PIPE, text=True)
+            self.words(
+                "receive",
+                "--iface",
+                "outer",
+                "--interval-ms",
+                "250",
+                "-o",
+                "json",
+                program="pando-unit",
+            ),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         try:
             receiver.stdout.readline()  # the receiver is ready
-            sent = json.loads(sh(*self.words("replay", capture, "--iface", "inner", "--stamp", "-o", "json", program="pando-unit")).splitlines()[-1])
+            sent = json.loads(
+                sh(
+                    *self.words(
+                        "replay",
+                        capture,
+                        "--iface",
+                        "inner",
+                        "--stamp",
+                        "-o",
+                        "json",
+                        program="pando-unit",
+                    )
+                ).splitlines()[-1]
+            )
             quiet = 0
             while quiet < 2:  # lets waiting packets come out
                 quiet = quiet + 1 if json.loads(receiver.stdout.readline())["packets"] == 0 else 0

@@ -93,7 +93,7 @@ func measure(t *testing.T, p *labtest.Pando, s *labtest.Service) (served, rotati
 	}
 	close(end)
 	calling.Wait()
-	p.Await("the copy's record to say that it is in rotation", func() (string, bool) {
+	p.Await("the copy's record to be in rotation", func() (string, bool) {
 		all, err := p.API(p.Host()).Why(t.Context(), pando.DefaultService("website"), 0)
 		if err != nil {
 			return err.Error(), false

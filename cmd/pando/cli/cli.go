@@ -1,7 +1,7 @@
 // Package cli holds the parts that all commands of pando share: the streams of the process, errors
 // of the command line with their exit codes, and results for people or for programs.
 //
-// It knows no command, and it decides nothing.
+// It contains no command, and it decides nothing.
 package cli
 
 import (

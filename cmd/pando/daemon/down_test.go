@@ -49,11 +49,11 @@ func TestDownSpeaksOfInstancesOnlyWhereThereAreAny(t *testing.T) {
 	}
 	writeFile(t, slot, `{"number": 3}`)
 	if said := down(); said != "" {
-		t.Errorf("without an instance it says %q", said)
+		t.Errorf("without an instance it returns %q", said)
 	}
 	writeFile(t, slot, `{"number": 3, "instance": "web-1"}`)
 	if said := down(); !strings.Contains(said, "did not drain") {
-		t.Errorf("with an instance it says %q", said)
+		t.Errorf("with an instance it returns %q", said)
 	}
 }
 

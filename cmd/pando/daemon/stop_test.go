@@ -67,7 +67,7 @@ func deafServer(t *testing.T, signals string) place {
 		_ = server.Wait()
 	})
 	if line, err := bufio.NewReader(says).ReadString('\n'); err != nil || line != "deaf\n" {
-		t.Fatalf("the server said %q, %v", line, err)
+		t.Fatalf("the server answered %q, %v", line, err)
 	}
 	writeFile(t, pidFile(p, "server"), fmt.Sprint(server.Process.Pid))
 	return p

@@ -52,7 +52,7 @@ func TestFailuresOfAFileNameEachService(t *testing.T) {
 	good, bad := deployed{}, deployed{err: pando.ErrNotReady}
 	good.ServiceKey, bad.ServiceKey = pando.DefaultService("good"), pando.DefaultService("bad")
 	if err := failures([]deployed{good, good}); err != nil {
-		t.Errorf("nothing failed, and it says %v", err)
+		t.Errorf("nothing failed, and it returns %v", err)
 	}
 	err := failures([]deployed{good, bad, good})
 	if !errors.Is(err, pando.ErrNotReady) || !strings.Contains(err.Error(), "1 of 3 services failed (bad)") || cli.CodeOf(err) != 7 {

@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(
             push(1, 0b1001),
             print + whole,
-            "the giver has the state; the fourth unit has not"
+            "the givers have the state; the fourth unit has none"
         );
         known.give(2, 0b1000); // pulled
         assert_eq!(known.push(&State::DEFAULT, 3, 0b0101, 1, 1), 2 * print);

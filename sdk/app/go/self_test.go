@@ -102,7 +102,7 @@ func TestStateSpeaksTheTypesOfItsPaths(t *testing.T) {
 		t.Errorf("the counter is %d, %v", n, err)
 	}
 	if n, err := s.Counter(ctx, "nothing"); n != 0 || err != nil {
-		t.Errorf("a counter that nobody has counted is %d, %v", n, err)
+		t.Errorf("an unused counter is %d, %v", n, err)
 	}
 }
 
@@ -149,6 +149,6 @@ func TestWhatIsLostIsSaid(t *testing.T) {
 		fmt.Fprint(w, `{"code": "lost", "detail": "write it again"}`)
 	}})
 	if err := self.State().Commit(t.Context(), ""); !errors.Is(err, ErrLost) || err.Error() != "write it again" {
-		t.Errorf("got %v, want ErrLost and what to do", err)
+		t.Errorf("got %v, want ErrLost and the next step", err)
 	}
 }

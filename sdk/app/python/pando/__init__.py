@@ -12,7 +12,20 @@ decides anything.
 """
 
 from .errors import Away, Invalid, Lost, NotFound, PandoError, Pending, Refused
-from .self import BUDGET, DRAINED, HALTED, PEERS, PUSHED, Event, Instance, Intent, Scale, Self, View, open
+from .self import (
+    BUDGET,
+    DRAINED,
+    HALTED,
+    PEERS,
+    PUSHED,
+    Event,
+    Instance,
+    Intent,
+    Scale,
+    Self,
+    View,
+    open,
+)
 from .state import Entry, Merge, State
 
 __all__ = [

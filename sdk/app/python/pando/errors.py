@@ -38,15 +38,23 @@ class Away(PandoError):
 
 
 _BY_CODE: dict[str, type[PandoError]] = {
-    "refused": Refused, "conflict": Pending, "not_found": NotFound, "invalid": Invalid, "too_large": Invalid,
-    "lost": Lost, "unavailable": Away,
+    "refused": Refused,
+    "conflict": Pending,
+    "not_found": NotFound,
+    "invalid": Invalid,
+    "too_large": Invalid,
+    "lost": Lost,
+    "unavailable": Away,
 }
 
 
 def problem(what: str, status: int, answer: Any) -> PandoError:
     """Turns an answer (RFC 9457) to a request into its error."""
     if not isinstance(answer, dict) or not isinstance(answer.get("detail"), str):
-        return PandoError(f"{what}: the agent answered with {status}; its log has the reason: `pando logs` or journalctl")
+        return PandoError(
+            f"{what}: the agent answered with {status}; its log has the reason: `pando logs` or"
+            " journalctl"
+        )
     intent = answer.get("intent")
     kind = _BY_CODE.get(str(answer.get("code")), PandoError)
     return kind(answer["detail"], intent if isinstance(intent, dict) else None)

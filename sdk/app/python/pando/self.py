@@ -77,11 +77,16 @@ class Event:
 
 
 def open() -> Self:  # noqa: A001: pando.open() is what it is
-    """Returns the client of the socket in PANDO_SOCKET. Its error explains how to run under Pando."""
+    """Returns the client of the socket in PANDO_SOCKET. Its error explains how to start one."""
     socket = os.environ.get("PANDO_SOCKET", "")
     if not socket:
-        raise PandoError("PANDO_SOCKET is not set: this program was not started by Pando; start it with `pando deploy SPEC.yaml`")
-    return Self(socket, os.environ.get("PANDO_INSTANCE", ""), os.environ.get("PANDO_ROLE") == "first")
+        raise PandoError(
+            "PANDO_SOCKET is not set: this program was not started by Pando; start it with `pando"
+            " deploy SPEC.yaml`"
+        )
+    return Self(
+        socket, os.environ.get("PANDO_INSTANCE", ""), os.environ.get("PANDO_ROLE") == "first"
+    )
 
 
 class Self:
@@ -127,8 +132,12 @@ class Self:
         v = wire.call_json(self.socket, "GET", "")
         pending = v.get("pending")
         return View(
-            instance=_instance(v["instance"]), vip=v["vip"], scale=Scale(v["scale"].get("min", 0), v["scale"].get("max", 0)),
-            peers=[_instance(p) for p in v.get("peers") or []], metrics=v.get("metrics") or {}, flows=v.get("flows", 0),
+            instance=_instance(v["instance"]),
+            vip=v["vip"],
+            scale=Scale(v["scale"].get("min", 0), v["scale"].get("max", 0)),
+            peers=[_instance(p) for p in v.get("peers") or []],
+            metrics=v.get("metrics") or {},
+            flows=v.get("flows", 0),
             pending=_intent(pending) if pending else None,
         )
 
@@ -157,7 +166,9 @@ class Self:
     def _stream(self, last: str) -> Iterator[Event]:
         """Yields the events of one connection."""
         headers = {"Last-Event-ID": last} if last else {}
-        connection, answer = wire.send(self.socket, "GET", "/events", headers=headers, timeout=_SILENCE_SECONDS)
+        connection, answer = wire.send(
+            self.socket, "GET", "/events", headers=headers, timeout=_SILENCE_SECONDS
+        )
         try:
             for line in answer:
                 if line.startswith(b"data: "):
@@ -170,7 +181,9 @@ class Self:
 
 
 def _instance(v: dict[str, Any]) -> Instance:
-    return Instance(v["id"], v.get("host", ""), v.get("revision", 0), v.get("phase", ""), v.get("born", ""))
+    return Instance(
+        v["id"], v.get("host", ""), v.get("revision", 0), v.get("phase", ""), v.get("born", "")
+    )
 
 
 def _intent(v: dict[str, Any]) -> Intent:

@@ -40,7 +40,9 @@ class State:
     def get(self, path: str) -> bytes:
         """Returns the value of a path; NotFound if there is none."""
         if not path or path.endswith("/"):
-            raise Invalid(f"state path {path!r}: want the path of a value; entries() lists the paths")
+            raise Invalid(
+                f"state path {path!r}: want the path of a value; entries() lists the paths"
+            )
         return wire.call(self._socket, "GET", _at(path))
 
     def counter(self, path: str) -> int:
@@ -53,7 +55,10 @@ class State:
     def entries(self, prefix: str = "") -> list[Entry]:
         """Returns the paths below a folder in order, or all paths."""
         folder = prefix if prefix == "" or prefix.endswith("/") else prefix + "/"
-        return [Entry(e["path"], e["type"], e["bytes"]) for e in wire.call_json(self._socket, "GET", _at(folder)) or []]
+        return [
+            Entry(e["path"], e["type"], e["bytes"])
+            for e in wire.call_json(self._socket, "GET", _at(folder)) or []
+        ]
 
     def put(self, path: str, value: bytes | str) -> None:
         """Replaces the value of a path."""
@@ -80,12 +85,21 @@ class State:
         wire.call(self._socket, "DELETE", _at(path))
 
     def commit(
-        self, message: str = "", put: Mapping[str, str] | None = None, patch: Mapping[str, str] | None = None, delete: Iterable[str] = (),
+        self,
+        message: str = "",
+        put: Mapping[str, str] | None = None,
+        patch: Mapping[str, str] | None = None,
+        delete: Iterable[str] = (),
     ) -> str:
         """Makes all writes so far survive this instance; they are durable on return. Returns the
         commit's name. put, patch (deltas such as "1" for a counter and "line" for a log) and delete
         are part of the commit, all or none of them."""
-        change = {"message": message, "put": dict(put or {}), "patch": dict(patch or {}), "delete": list(delete)}
+        change = {
+            "message": message,
+            "put": dict(put or {}),
+            "patch": dict(patch or {}),
+            "delete": list(delete),
+        }
         return str(wire.call_json(self._socket, "POST", "/state/commit", change)["commit"])
 
     def pull(self) -> Merge:

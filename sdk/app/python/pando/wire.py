@@ -25,7 +25,11 @@ class Connection(http.client.HTTPConnection):
 
 
 def send(
-    socket_path: str, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None,
+    socket_path: str,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    headers: dict[str, str] | None = None,
     timeout: float | None = None,
 ) -> tuple[Connection, http.client.HTTPResponse]:
     """Returns the successful answer to a request. The caller reads it and closes the connection."""
@@ -38,7 +42,10 @@ def send(
         raw = answer.read()
     except (OSError, http.client.HTTPException) as e:
         connection.close()
-        raise Away(f"{method} {path}: the agent does not answer at {socket_path} ({e}); try again: it is being restarted") from e
+        raise Away(
+            f"{method} {path}: the agent does not answer at {socket_path} ({e}); try again: it is"
+            " being restarted"
+        ) from e
     except BaseException:
         connection.close()
         raise
@@ -56,7 +63,10 @@ def call(socket_path: str, method: str, path: str, body: bytes | None = None) ->
     try:
         return answer.read()
     except (OSError, http.client.HTTPException) as e:
-        raise Away(f"{method} {path}: the answer was cut off ({e}); try again: the agent is being restarted") from e
+        raise Away(
+            f"{method} {path}: the answer was cut off ({e}); try again: the agent is being"
+            " restarted"
+        ) from e
     finally:
         connection.close()
 

@@ -46,21 +46,42 @@ def state(me: pando.Self) -> None:
     s.exclude("tags", "a")
     s.put("notes/with space?.txt", b"\x00text")
     s.put("gone", "x")
-    holds("writes are seen at once", (s.counter("hits"), s.get("log"), s.get("tags")) == (1, b"one\ntwo\n", b"b\n"))
+    holds(
+        "writes are seen at once",
+        (s.counter("hits"), s.get("log"), s.get("tags")) == (1, b"one\ntwo\n", b"b\n"),
+    )
     holds("a path is quoted", s.get("notes/with space?.txt") == b"\x00text")
     s.delete("gone")
     refused("a deleted path", pando.NotFound, lambda: s.get("gone"), "gone")
     refused("a word for a counter", pando.Invalid, lambda: s.put("hits", "many"), "integer")
     refused("a path that climbs", pando.Invalid, lambda: s.put("a/../b", "x"), "..")
-    holds("the paths are listed", [(e.path, e.type) for e in s.entries()] == [
-        ("hits", "counter"), ("log", "append-log"), ("notes/with space?.txt", "last-writer-wins"), ("tags", "set")])
+    holds(
+        "the paths are listed",
+        [(e.path, e.type) for e in s.entries()]
+        == [
+            ("hits", "counter"),
+            ("log", "append-log"),
+            ("notes/with space?.txt", "last-writer-wins"),
+            ("tags", "set"),
+        ],
+    )
     holds("a commit has a name", len(s.commit("all of it")) == 40)
-    refused("a change of which one part is wrong", pando.Invalid, lambda: s.commit(put={"new": "x"}, patch={"hits": "many"}), "integer")
+    refused(
+        "a change of which one part is wrong",
+        pando.Invalid,
+        lambda: s.commit(put={"new": "x"}, patch={"hits": "many"}),
+        "integer",
+    )
     refused("the other part of it", pando.NotFound, lambda: s.get("new"), "new")
-    s.commit("in one step", put={"new": "x"}, patch={"hits": "4", "log": "three\n"}, delete=["tags"])
-    holds("a change is made as a whole", (s.get("new"), s.counter("hits"), s.get("log")) == (b"x", 5, b"one\ntwo\nthree\n"))
-    holds("a push tells its commit", len(s.push().commit) == 40)
-    holds("a pull of what is there takes nothing", s.pull().taken == 0)
+    s.commit(
+        "in one step", put={"new": "x"}, patch={"hits": "4", "log": "three\n"}, delete=["tags"]
+    )
+    holds(
+        "a change is made as a whole",
+        (s.get("new"), s.counter("hits"), s.get("log")) == (b"x", 5, b"one\ntwo\nthree\n"),
+    )
+    holds("a push returns its commit", len(s.push().commit) == 40)
+    holds("a pull without news takes nothing", s.pull().taken == 0)
 
 
 def life(me: pando.Self, events: list[pando.Event], news: threading.Condition) -> None:
@@ -70,16 +91,24 @@ def life(me: pando.Self, events: list[pando.Event], news: threading.Condition) -
 
     me.put_metrics(rate=12.5)
     view = me.me()
-    holds("it sees itself", view.instance.id == me.instance and view.metrics == {"rate": 12.5} and view.scale == pando.Scale(1, 2))
+    holds(
+        "it sees itself",
+        view.instance.id == me.instance
+        and view.metrics == {"rate": 12.5}
+        and view.scale == pando.Scale(1, 2),
+    )
     refused("a death before halt", pando.Refused, lambda: me.die("too early"), "halt it first")
     refused("a halt below min", pando.Refused, lambda: me.halt("too early"), "min")
     intent = me.replicate("the contract wants a copy", wait=True, rate=700, high=600)
-    holds("a copy is in rotation when replicate returns", intent.instance in [p.id for p in me.me().peers])
-    holds("peers are told", await_event(pando.PEERS))
+    holds(
+        "a copy is in rotation when replicate returns",
+        intent.instance in [p.id for p in me.me().peers],
+    )
+    holds("peers are reported", await_event(pando.PEERS))
     refused("a copy beyond max", pando.Refused, lambda: me.replicate("one too many"), "max")
     me.state.add("hits", 1)
     me.halt("the contract is done")
-    holds("the last flow is told", await_event(pando.DRAINED))
+    holds("the last flow is reported", await_event(pando.DRAINED))
     refused("a death with state of its own", pando.Refused, lambda: me.die("unmerged"), "push")
     me.state.push()
     me.die(f"{len(found[True])} hold, {len(found[False])} broken {found[False]}")

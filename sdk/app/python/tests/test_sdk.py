@@ -35,7 +35,11 @@ class Agent(http.server.BaseHTTPRequestHandler):
         self.close_connection = True
 
     def answer(self, status: int, value: Any = None) -> None:
-        raw = value if isinstance(value, bytes) else b"" if value is None else json.dumps(value).encode()
+        raw = (
+            value
+            if isinstance(value, bytes)
+            else b"" if value is None else json.dumps(value).encode()
+        )
         self.send_response(status)
         self.send_header("Content-Length", str(len(raw)))
         self.end_headers()
@@ -77,7 +81,9 @@ class Case(unittest.TestCase):
     def environment(self, name: str, value: str) -> None:
         before = os.environ.get(name)
         os.environ[name] = value
-        self.addCleanup(lambda: os.environ.pop(name) if before is None else os.environ.update({name: before}))
+        self.addCleanup(
+            lambda: os.environ.pop(name) if before is None else os.environ.update({name: before})
+        )
 
 
 class TestSelf(Case):
@@ -107,7 +113,14 @@ class TestSelf(Case):
 
         def refuse(a: Agent) -> None:
             asked.append(json.loads(a.body))
-            a.answer(409, {"code": "refused", "detail": "replicate refused: 8 of max 8 instances", "intent": {"id": "i1"}})
+            a.answer(
+                409,
+                {
+                    "code": "refused",
+                    "detail": "replicate refused: 8 of max 8 instances",
+                    "intent": {"id": "i1"},
+                },
+            )
 
         me = self.agent({"POST /v1/self/replicate": refuse})
         with self.assertRaises(pando.Refused) as caught:
@@ -119,36 +132,68 @@ class TestSelf(Case):
     def test_every_answer_that_is_no_problem_document_is_still_an_error(self) -> None:
         for answer in (b"", b"not json", b"[]", b"null", b'{"detail": 7}', b"\xff\xfe"):
             me = self.agent({"POST /v1/self/halt": answers(500, answer)})
-            with self.assertRaisesRegex(pando.PandoError, "POST /halt: the agent answered with 500"):
+            with self.assertRaisesRegex(
+                pando.PandoError, "POST /halt: the agent answered with 500"
+            ):
                 me.halt()
 
     def test_the_kinds_of_errors(self) -> None:
         kinds = {
-            "refused": pando.Refused, "conflict": pando.Pending, "not_found": pando.NotFound, "invalid": pando.Invalid,
-            "too_large": pando.Invalid, "lost": pando.Lost, "unavailable": pando.Away, "store_full": pando.PandoError,
+            "refused": pando.Refused,
+            "conflict": pando.Pending,
+            "not_found": pando.NotFound,
+            "invalid": pando.Invalid,
+            "too_large": pando.Invalid,
+            "lost": pando.Lost,
+            "unavailable": pando.Away,
+            "store_full": pando.PandoError,
         }
         for code, kind in kinds.items():
-            me = self.agent({"POST /v1/self/die": answers(409, {"code": code, "detail": "because"})})
+            me = self.agent(
+                {"POST /v1/self/die": answers(409, {"code": code, "detail": "because"})}
+            )
             with self.assertRaises(pando.PandoError) as caught:
                 me.die()
             self.assertIs(type(caught.exception), kind, code)
 
     def test_what_is_granted_and_what_is_seen(self) -> None:
-        one = {"id": "website-1", "host": "h1", "revision": 2, "phase": "in rotation", "born": "2026-11-20T10:00:00Z"}
-        view = {"instance": one, "vip": "10.127.0.2", "scale": {"min": 1, "max": 8}, "peers": [one, {**one, "id": "website-2"}], "flows": 3}
-        me = self.agent({
-            "POST /v1/self/ready": answers(204),
-            "POST /v1/self/halt": answers(200, {"intent": {"id": "i2"}}),
-            "POST /v1/self/replicate": answers(202, {"id": "i1", "state": "placed", "reason": "granted", "instance": "website-2"}),
-            "GET /v1/self": answers(200, view),
-            "PUT /v1/self/metrics": lambda a: a.answer(204 if json.loads(a.body) == {"rate": 12.5} else 400, None),
-        })
+        one = {
+            "id": "website-1",
+            "host": "h1",
+            "revision": 2,
+            "phase": "in rotation",
+            "born": "2026-11-20T10:00:00Z",
+        }
+        view = {
+            "instance": one,
+            "vip": "10.127.0.2",
+            "scale": {"min": 1, "max": 8},
+            "peers": [one, {**one, "id": "website-2"}],
+            "flows": 3,
+        }
+        me = self.agent(
+            {
+                "POST /v1/self/ready": answers(204),
+                "POST /v1/self/halt": answers(200, {"intent": {"id": "i2"}}),
+                "POST /v1/self/replicate": answers(
+                    202,
+                    {"id": "i1", "state": "placed", "reason": "granted", "instance": "website-2"},
+                ),
+                "GET /v1/self": answers(200, view),
+                "PUT /v1/self/metrics": lambda a: a.answer(
+                    204 if json.loads(a.body) == {"rate": 12.5} else 400, None
+                ),
+            }
+        )
         me.ready()
         me.halt("calm")
         me.put_metrics(rate=12.5)
         self.assertEqual(me.replicate().instance, "website-2")
         seen = me.me()
-        self.assertEqual((seen.vip, seen.scale, seen.flows, seen.pending), ("10.127.0.2", pando.Scale(1, 8), 3, None))
+        self.assertEqual(
+            (seen.vip, seen.scale, seen.flows, seen.pending),
+            ("10.127.0.2", pando.Scale(1, 8), 3, None),
+        )
         self.assertEqual([p.id for p in seen.peers], ["website-1", "website-2"])
 
 
@@ -159,8 +204,12 @@ class TestEvents(Case):
         def one(a: Agent) -> None:
             after.append(a.headers.get("Last-Event-ID"))
             n = len(after)
-            event = json.dumps({"id": n, "kind": "peers", "at": "2026-11-20T10:00:00Z", "data": {"in_rotation": n}})
-            a.answer(200, f": alive\n\nid: {n}\nevent: peers\ndata: {event}\n\n".encode())  # then the connection ends
+            event = json.dumps(
+                {"id": n, "kind": "peers", "at": "2026-11-20T10:00:00Z", "data": {"in_rotation": n}}
+            )
+            a.answer(
+                200, f": alive\n\nid: {n}\nevent: peers\ndata: {event}\n\n".encode()
+            )  # then the connection ends
 
         me = self.agent({"GET /v1/self/events": one})
         stop = threading.Event()
@@ -173,7 +222,13 @@ class TestEvents(Case):
         self.assertEqual(after, [None, "1", "2"])
 
     def test_a_refusal_ends_them(self) -> None:
-        me = self.agent({"GET /v1/self/events": answers(403, {"code": "forbidden", "detail": "not your socket"})})
+        me = self.agent(
+            {
+                "GET /v1/self/events": answers(
+                    403, {"code": "forbidden", "detail": "not your socket"}
+                )
+            }
+        )
         with self.assertRaisesRegex(pando.PandoError, "not your socket"):
             next(me.events())
 
@@ -201,11 +256,23 @@ class TestState(Case):
         s.exclude("gone", "z")
         s.put("a/b ?c", "text")
         s.delete("old")
-        self.assertEqual(got, {
-            "PATCH hits": b"-3", "PATCH log": b"a\nb\n", "PATCH users": b"+x\n+y", "PATCH gone": b"-z", "PUT a/b%20%3Fc": b"text", "DELETE old": b"",
-        })
-        self.assertEqual((s.counter("hits"), s.counter("nothing"), s.get("raw")), (42, 0, b"\x00\xff"))
-        self.assertEqual((s.entries(), s.entries("deep")), ([pando.Entry("hits", "counter", 2)], []))
+        self.assertEqual(
+            got,
+            {
+                "PATCH hits": b"-3",
+                "PATCH log": b"a\nb\n",
+                "PATCH users": b"+x\n+y",
+                "PATCH gone": b"-z",
+                "PUT a/b%20%3Fc": b"text",
+                "DELETE old": b"",
+            },
+        )
+        self.assertEqual(
+            (s.counter("hits"), s.counter("nothing"), s.get("raw")), (42, 0, b"\x00\xff")
+        )
+        self.assertEqual(
+            (s.entries(), s.entries("deep")), ([pando.Entry("hits", "counter", 2)], [])
+        )
         with self.assertRaises(pando.NotFound):
             s.get("nothing")
         with self.assertRaises(pando.Invalid):
@@ -213,11 +280,17 @@ class TestState(Case):
 
     def test_commit_pull_and_push(self) -> None:
         merge = {"commit": "ab" * 20, "taken": 1, "merged": 2, "conflicts": ["x"]}
-        me = self.agent({
-            "POST /v1/self/state/commit": lambda a: a.answer(200, {"commit": json.loads(a.body)["message"] * 2}),
-            "POST /v1/self/state/pull": answers(200, {"commit": "cd" * 20, "taken": 0, "merged": 0}),
-            "POST /v1/self/state/push": answers(200, merge),
-        })
+        me = self.agent(
+            {
+                "POST /v1/self/state/commit": lambda a: a.answer(
+                    200, {"commit": json.loads(a.body)["message"] * 2}
+                ),
+                "POST /v1/self/state/pull": answers(
+                    200, {"commit": "cd" * 20, "taken": 0, "merged": 0}
+                ),
+                "POST /v1/self/state/push": answers(200, merge),
+            }
+        )
         self.assertEqual(me.state.commit("ab"), "abab")
         self.assertEqual(me.state.pull(), pando.Merge("cd" * 20, 0, 0))
         self.assertEqual(me.state.push(), pando.Merge("ab" * 20, 1, 2, ["x"]))
