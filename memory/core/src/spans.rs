@@ -91,7 +91,9 @@ mod tests {
         /// Compares with a plain set of pages: no page is given out twice, and returned pages can
         /// be taken again.
         #[test]
-        fn like_a_set(ops in proptest::collection::vec((any::<bool>(), 0u32..512, 1u32..60), 1..300)) {
+        fn like_a_set(
+            ops in proptest::collection::vec((any::<bool>(), 0u32..512, 1u32..60), 1..300),
+        ) {
             let mut table = [Run::default(); 300];
             let mut s = Spans::new(&mut table, 512);
             let mut free = [true; 512];
@@ -100,7 +102,9 @@ mod tests {
                     let align = 1 << (at % 4);
                     if let Some(f) = s.take(n, align) {
                         prop_assert_eq!(f % align, 0);
-                        for p in f..f + n { prop_assert!(std::mem::replace(&mut free[p as usize], false)); }
+                        for p in f..f + n {
+                            prop_assert!(std::mem::replace(&mut free[p as usize], false));
+                        }
                     }
                 } else {
                     let n = n.min(512 - at);
@@ -109,7 +113,8 @@ mod tests {
                 }
                 let total: u32 = s.runs[..s.len].iter().map(|r| r.pages).sum();
                 prop_assert_eq!(total as usize, free.iter().filter(|f| **f).count());
-                prop_assert!(s.runs[..s.len].windows(2).all(|w| w[0].first + w[0].pages < w[1].first));
+                let mut pairs = s.runs[..s.len].windows(2);
+                prop_assert!(pairs.all(|w| w[0].first + w[0].pages < w[1].first));
             }
         }
     }

@@ -255,7 +255,10 @@ mod tests {
 
         /// Arbitrary bytes are either refused, or are the same when they are encoded again.
         #[test]
-        fn hello_round_trip(bytes in proptest::collection::vec(any::<u8>(), Hello::BYTES), good in any::<bool>()) {
+        fn hello_round_trip(
+            bytes in proptest::collection::vec(any::<u8>(), Hello::BYTES),
+            good in any::<bool>(),
+        ) {
             let mut b: [u8; Hello::BYTES] = bytes.try_into().unwrap();
             if good { b[..8].copy_from_slice(&MAGIC); b[56] &= 1; b[57..].fill(0); }
             match Hello::decode(&b) {
@@ -265,9 +268,12 @@ mod tests {
         }
 
         #[test]
-        fn request_round_trip(bytes in any::<[u8; Request::BYTES]>(), op in 0u8..5, count in 0u32..600) {
+        fn request_round_trip(
+            bytes in any::<[u8; Request::BYTES]>(), op in 0u8..5, count in 0u32..600,
+        ) {
             let mut b = bytes;
-            prop_assert!(Request::decode(&b).is_err() || Request::decode(&b).unwrap().encode() == b);
+            let read = Request::decode(&b);
+            prop_assert!(read.is_err() || read.unwrap().encode() == b);
             b[..4].copy_from_slice(&[op, 0, 0, 0]);
             b[4..8].copy_from_slice(&count.to_le_bytes());
             let fine = (1..=2).contains(&op) && (1..=BATCH_PAGES_MAX as u32).contains(&count);
@@ -276,7 +282,9 @@ mod tests {
         }
 
         #[test]
-        fn reply_and_welcome_never_panic(a in any::<[u8; Reply::BYTES]>(), w in any::<[u8; Welcome::BYTES]>()) {
+        fn reply_and_welcome_never_panic(
+            a in any::<[u8; Reply::BYTES]>(), w in any::<[u8; Welcome::BYTES]>(),
+        ) {
             let _ = Reply::decode(&a);
             let mut w = w;
             let _ = Welcome::decode(&w);

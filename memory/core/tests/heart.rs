@@ -212,14 +212,23 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn no_write_is_ever_lost(ops in proptest::collection::vec((0u8..15, 0u32..PAGES as u32), 1..1500)) {
+    fn no_write_is_ever_lost(
+        ops in proptest::collection::vec((0u8..15, 0u32..PAGES as u32), 1..1500),
+    ) {
         let mut pages = vec![Page::default(); PAGES];
         let (mut a, mut b, mut c) = ([0u64; SLOTS / 64], [0u64; SLOTS / 64], [0u64; SLOTS / 64]);
         let (mut sums, mut fifo, mut ring) = ([0u64; SLOTS], [0u32; PAGES], [0u32; RING]);
         let slots = Slots::new(&mut a, &mut b, &mut c, SLOTS);
         let heart = Heart::new(&mut pages, slots, &mut sums, &mut fifo, &mut ring, LIMIT);
         let mut w = World {
-            heart, mapped: HashMap::new(), frames: HashMap::new(), hosts: HashMap::new(), truth: HashMap::new(), snapshots: vec![], clock: 0, batch: vec![],
+            heart,
+            mapped: HashMap::new(),
+            frames: HashMap::new(),
+            hosts: HashMap::new(),
+            truth: HashMap::new(),
+            snapshots: vec![],
+            clock: 0,
+            batch: vec![],
         };
         for (op, page) in ops {
             w.step(op, page);

@@ -19,9 +19,14 @@ macro_rules! functions {
     ($load:ident; $($name:ident: fn($($a:ty),*) $(-> $r:ty)?;)*) => {
         $(
             #[allow(non_snake_case)]
-            mod $name { pub static AT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0); }
+            mod $name {
+                use std::sync::atomic::AtomicUsize;
+                pub static AT: AtomicUsize = AtomicUsize::new(0);
+            }
             #[allow(non_snake_case)]
-            pub fn $name() -> unsafe extern "C" fn($($a),*) $(-> $r)? { unsafe { std::mem::transmute($name::AT.load(Relaxed)) } }
+            pub fn $name() -> unsafe extern "C" fn($($a),*) $(-> $r)? {
+                unsafe { std::mem::transmute($name::AT.load(Relaxed)) }
+            }
         )*
         pub fn $load(find: impl Fn(&str) -> usize) -> bool {
             $($name::AT.store(find(concat!(stringify!($name), "\0")), Relaxed);)*

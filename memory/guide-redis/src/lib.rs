@@ -21,7 +21,8 @@ static CONTEXT: AtomicUsize = AtomicUsize::new(0);
 /// Whether strings have the layout that the guide can read.
 static STRINGS: AtomicBool = AtomicBool::new(false);
 
-const READ: c_int = 1 | 1 << 16 | 1 << 17 | 1 << 18 | 1 << 19; // and: do not touch, notify, count or expire
+// The flags: read; do not touch, notify, count or expire.
+const READ: c_int = 1 | 1 << 16 | 1 << 17 | 1 << 18 | 1 << 19;
 const WRITE: c_int = 3;
 const RANGES_MAX: usize = 1024;
 /// Types and encodings of an object.
@@ -321,7 +322,8 @@ pub unsafe extern "C" fn RedisModule_OnLoad(context: Ptr, _argv: *mut Ptr, _argc
         }
         let Some(count_at) = find_layout(context) else {
             eprintln!(
-                "pando-mem: this Redis keeps its lists in a way that the guide does not know: it goes on without the guide"
+                "pando-mem: this Redis keeps its lists in a way that the guide does not know: it \
+                 goes on without the guide"
             );
             return 0;
         };

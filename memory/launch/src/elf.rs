@@ -26,7 +26,8 @@ pub fn inspect(name: &str) -> Result<Program, Refusal> {
     let meta = std::fs::metadata(&path).map_err(unread)?;
     if meta.mode() & 0o6000 != 0 {
         return Err(refusal::unsupported(format!(
-            "{} is setuid or setgid, so the system preloads nothing into it: run a copy without the bit, as the user it should run as",
+            "{} is setuid or setgid, so the system preloads nothing into it: run a copy without \
+             the bit, as the user it should run as",
             path.display()
         )));
     }
@@ -43,7 +44,8 @@ pub fn inspect(name: &str) -> Result<Program, Refusal> {
     }
     if !has_interpreter(&head) {
         return Err(refusal::unsupported(format!(
-            "{} is statically linked, so nothing can be preloaded into it: use a dynamically linked build",
+            "{} is statically linked, so nothing can be preloaded into it: use a dynamically \
+             linked build",
             path.display()
         )));
     }

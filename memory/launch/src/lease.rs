@@ -44,7 +44,8 @@ impl<T: Read + Write> Stream for T {}
 fn away(name: &str) -> impl Fn(std::io::Error) -> Refusal + '_ {
     move |e| {
         refusal::away(format!(
-            "memory host {name} does not answer ({e}); start it there: pando mem serve --size 8GiB --listen {name}"
+            "memory host {name} does not answer ({e}); start it there: pando mem serve --size 8GiB \
+             --listen {name}"
         ))
     }
 }

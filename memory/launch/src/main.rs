@@ -1,4 +1,5 @@
-//! `pando-mem`: lends memory (`serve`), starts programs that borrow it (`run`), and shows how they fare (`top`, `metrics`).
+//! `pando-mem`: lends memory (`serve`), starts programs that borrow it (`run`), and shows how they
+//! fare (`top`, `metrics`).
 
 mod counters;
 mod elf;

@@ -15,7 +15,8 @@ pub enum Mode {
 }
 
 /// The rights that handler threads need.
-const WANTED: &str = "be root, or give CAP_SYS_PTRACE, write access to /dev/userfaultfd, or `sysctl vm.unprivileged_userfaultfd=1`";
+const WANTED: &str = "be root, or give CAP_SYS_PTRACE, write access to /dev/userfaultfd, or \
+    `sysctl vm.unprivileged_userfaultfd=1`";
 
 impl Mode {
     /// Whether the faulting thread serves its own faults. `past_wrappers`: the program makes system
@@ -28,11 +29,13 @@ impl Mode {
                 "--mode thread is not allowed here: {WANTED}, or use --mode sigbus"
             ))),
             Mode::Auto if past_wrappers => Err(refusal::denied(format!(
-                "{program} uses io_uring, which takes --mode thread, and that is not allowed here: {WANTED}"
+                "{program} uses io_uring, which takes --mode thread, and that is not allowed here: \
+                 {WANTED}"
             ))),
             Mode::Auto => {
                 eprintln!(
-                    "pando-mem: {program} serves its own faults (sigbus mode); some system calls may fail with EFAULT. For thread mode {WANTED}"
+                    "pando-mem: {program} serves its own faults (sigbus mode); some system calls \
+                     may fail with EFAULT. For thread mode {WANTED}"
                 );
                 Ok(true)
             }

@@ -25,13 +25,15 @@ const PAGES_MAX: u64 = 1 << 29;
 
 #[derive(Args)]
 #[command(
-    after_help = "Example:\n  pando mem run --local 256MiB --from 127.0.0.1:7070 -- redis-server --save ''"
+    after_help = "Example:\n  pando mem run --local 256MiB --from 127.0.0.1:7070 -- redis-server \
+        --save ''"
 )]
 pub struct Run {
     /// Local memory of the whole program: a size, or a share of the far size (25%)
     #[arg(long)]
     local: Local,
-    /// Memory hosts: HOST:PORT or unix:PATH, comma-separated. With two or more, every page is on two of them
+    /// Memory hosts: HOST:PORT or unix:PATH, comma-separated. With two or more, every page is on
+    /// two of them
     #[arg(long, required = true, value_delimiter = ',')]
     from: Vec<String>,
     /// Far memory to borrow [default: all that the first host has free]
@@ -104,7 +106,8 @@ impl Run {
         let copies = self.copies.unwrap_or(self.from.len().min(2)).max(1);
         if copies > self.from.len() || self.from.len() > HOSTS_MAX {
             return Err(refusal::invalid(format!(
-                "{copies} copies want at least {copies} and at most {HOSTS_MAX} hosts in --from; there are {}",
+                "{copies} copies want at least {copies} and at most {HOSTS_MAX} hosts in --from; \
+                 there are {}",
                 self.from.len()
             )));
         }
@@ -175,7 +178,8 @@ impl Run {
         let Borrowed { leases, token, copies, slots } = borrowed;
         let prefetch = self.prefetch.to_possible_value().expect("a value").get_name().to_string();
         format!(
-            "exe={}:{} local={local} slots={slots} copies={copies} patience={} prefetch={prefetch} mode={} token={} stats={} {}",
+            "exe={}:{} local={local} slots={slots} copies={copies} patience={} prefetch={prefetch} \
+             mode={} token={} stats={} {}",
             program.device,
             program.inode,
             self.patience.as_nanos(),
@@ -266,7 +270,8 @@ fn jemalloc() -> Result<PathBuf, Refusal> {
     ];
     places.iter().map(PathBuf::from).find(|p| p.exists()).ok_or_else(|| {
         refusal::not_found(
-            "the program uses the C library's allocator, which cannot be interposed: install jemalloc (Debian: apt-get install libjemalloc2)",
+            "the program uses the C library's allocator, which cannot be interposed: install \
+             jemalloc (Debian: apt-get install libjemalloc2)",
         )
     })
 }

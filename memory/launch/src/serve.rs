@@ -64,8 +64,8 @@ impl Serve {
             let bound = server.listen(address).map_err(|e| {
                 refusal::of(&e, format!("cannot listen at {address}: {e}; choose another --listen"))
             })?;
-            if matches!(address, Address::Tcp(a) if self.token_file.is_none() && !a.starts_with("127."))
-            {
+            let is_remote = matches!(address, Address::Tcp(a) if !a.starts_with("127."));
+            if is_remote && self.token_file.is_none() {
                 eprintln!("pando-mem: warning: any client of {bound} may borrow; use --token-file");
             }
             println!("lending {} at {bound}", size::show(self.size));
@@ -87,7 +87,8 @@ impl Serve {
     }
 }
 
-/// Blocks the signals that end this process, in all threads that start from here on; those that are ignored stay so.
+/// Blocks the signals that end this process, in all threads that start from here on; those that are
+/// ignored stay so.
 fn ending() -> libc::sigset_t {
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();

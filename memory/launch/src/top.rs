@@ -107,10 +107,17 @@ const FIGURES: &[Figure] = &[
 fn nobody(pid: Option<u32>) -> String {
     match pid {
         _ if others(pid) => {
-            "another user's programs may borrow memory here, and you may not look at them: run it as that user or as root".into()
+            "another user's programs may borrow memory here, and you may not look at them: run it \
+             as that user or as root"
+                .into()
         }
-        Some(pid) => format!("process {pid} borrows no memory; `pando mem top --once` shows those that do"),
-        None => "no program on this machine borrows memory; start one: pando mem run --local 128MiB --from HOST:PORT -- PROGRAM".into(),
+        Some(pid) => format!(
+            "process {pid} borrows no memory; `pando mem top --once` shows those \
+            that do"
+        ),
+        None => "no program on this machine borrows memory; start one: pando mem run --local \
+            128MiB --from HOST:PORT -- PROGRAM"
+            .into(),
     }
 }
 
@@ -195,9 +202,12 @@ fn text(p: &Process, now: &Look, last: Option<&Look>, every: f64) -> String {
     format!(
         "{} {}   local {} of {} {}{over}{outside}\n\
          far  {} in use   {} of {} leased hold pages   {} whole cop{}\n\
-         faults{per}  zero {:.0}  second chance {:.0}  fetch {:.0}  waited {:.0}  for room {:.0}   syscalls pinned{per} {:.0}\n\
-         rounds{per} {:.0}  per request {per_request}   pages{per}  fetched {:.0}  ahead {:.0}  guided {:.0}\n\
-         out{per} {:.0}  written {:.0} ({} of what left was dirty)   hit rate  prefetch {}{}  guide {}\n\
+         faults{per}  zero {:.0}  second chance {:.0}  fetch {:.0}  waited {:.0}  for room \
+         {:.0}   syscalls pinned{per} {:.0}\n\
+         rounds{per} {:.0}  per request {per_request}   pages{per}  fetched {:.0}  ahead {:.0}  \
+         guided {:.0}\n\
+         out{per} {:.0}  written {:.0} ({} of what left was dirty)   hit rate  prefetch {}{}  \
+         guide {}\n\
          stalls  p50 {:.1} us  p99 {:.1} us  p99.9 {:.1} us  longest {:.1} us\n{}\n",
         p.name,
         p.pid,
@@ -326,7 +336,8 @@ impl Metrics {
             let body = prometheus();
             let _ = write!(
                 stream,
-                "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+                "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n\
+                 Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
                 body.len()
             );
         }

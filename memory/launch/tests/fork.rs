@@ -76,8 +76,8 @@ fn a_child_finishes_on_hosts_that_came_back() {
     }
 }
 
-/// Returns the messages of a program without those about the growth of its children, which hold more
-/// than the budget in these tests.
+/// Returns the messages of a program without those about the growth of its children, which hold
+/// more than the budget in these tests.
 fn unexpected(messages: &str) -> String {
     let grown = |line: &&str| {
         line.starts_with("pando-mem: outside far memory: ")
@@ -94,7 +94,10 @@ fn a_child_that_outlives_its_parent_reads_and_writes_more_than_its_share() {
     // It sleeps for longer than a lease lasts without a connection, and then holds the whole of it
     // twice.
     let code = format!(
-        "import os,time,hashlib\nb=[os.urandom(1<<20) for _ in range(48)]\ns=lambda:hashlib.sha256(b''.join(b)).hexdigest()\nwas=s()\nif os.fork(): os._exit(0)\nopen('{0}','w').write(str(os.getpid()))\ntime.sleep(12)\nopen('{0}.is','w').write('same.' if s()==was else 'other')",
+        "import os,time,hashlib\nb=[os.urandom(1<<20) for _ in range(48)]\n\
+         s=lambda:hashlib.sha256(b''.join(b)).hexdigest()\nwas=s()\nif os.fork(): os._exit(0)\n\
+         open('{0}','w').write(str(os.getpid()))\ntime.sleep(12)\n\
+         open('{0}.is','w').write('same.' if s()==was else 'other')",
         file.display()
     );
     let said = std::fs::File::create(file.with_extension("said")).unwrap();

@@ -309,7 +309,8 @@ fn more_than_fits_is_told_and_then_the_end() {
     let h = host(&["--size", "256MiB"]);
     // The program maps all its memory before it uses any. Later it could not get more.
     let script = "import mmap, sys\n\
-        all = [mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(int(sys.argv[1]))]\n\
+        all = [mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in \
+        range(int(sys.argv[1]))]\n\
         places = [(m, at) for m in all for at in range(0, len(m), 4096)]\n\
         for m, at in places: m[at:at + 8] = at.to_bytes(8, 'big')\n\
         print(min(m[at:at + 8] == at.to_bytes(8, 'big') for m, at in places))";
@@ -364,14 +365,16 @@ fn python(from: &str, script: &str) -> Running {
 #[test]
 fn memory_that_stays_outside_is_told_once() {
     let h = host(&["--size", "256MiB"]);
-    const TAKES: &str = "import mmap, os, sys\ndef take(flags):\n m = mmap.mmap(-1, 64 << 20, flags=flags | mmap.MAP_ANONYMOUS)\n\
+    const TAKES: &str = "import mmap, os, sys\ndef take(flags):\n m = mmap.mmap(-1, 64 << 20, \
+        flags=flags | mmap.MAP_ANONYMOUS)\n\
         \x20for at in range(0, len(m), 4096): m[at] = 1\n return m\n";
     for (figure_name, whose, script) in [
         ("outside_now", "of the program", "m = take(mmap.MAP_SHARED)\nsys.stdin.read()"),
         (
             "children_now",
             "of a forked child",
-            "if os.fork(): os.wait()\nelse: m = take(mmap.MAP_SHARED); m = take(mmap.MAP_PRIVATE)\nsys.stdin.read()",
+            "if os.fork(): os.wait()\nelse: m = take(mmap.MAP_SHARED); m = take(mmap.MAP_PRIVATE)\n\
+             sys.stdin.read()",
         ),
     ] {
         let mut running = python(&h.address, &format!("{TAKES}{script}"));
@@ -391,7 +394,9 @@ fn memory_that_stays_outside_is_told_once() {
 #[test]
 fn numpy_computes_the_same() {
     let h = host(&["--size", "512MiB"]);
-    let code = "import numpy as n; a=n.random.default_rng(5).integers(0,1<<30,6_000_000); a.sort(); b=n.cumsum(a)%1000003; c=a[::-1]^b; print(a[::9999].sum(), c.sum(), n.linalg.norm(c.astype(float)), n.unique(b[:100000]).size)";
+    let code = "import numpy as n; a=n.random.default_rng(5).integers(0,1<<30,6_000_000); \
+        a.sort(); b=n.cumsum(a)%1000003; c=a[::-1]^b; print(a[::9999].sum(), c.sum(), \
+        n.linalg.norm(c.astype(float)), n.unique(b[:100000]).size)";
     let python = "/usr/bin/python3";
     let plain = std::process::Command::new(python).args(["-c", code]).output().unwrap();
     let out = run(&["--local", "40MiB", "--from", &h.address, "--", python, "-c", code]);
@@ -465,7 +470,13 @@ fn programs_that_were_not_written_for_it_run() {
 #[test]
 fn a_program_that_walks_and_reads_files_sees_the_same() {
     let h = host(&["--size", "512MiB"]);
-    let code = "import os,hashlib\nkeep=[];h=hashlib.sha256()\nfor d,s,f in os.walk('/usr/share/doc'):\n s.sort()\n for n in sorted(f):\n  p=os.path.join(d,n); st=os.lstat(p); h.update(p.encode()+str(st.st_size).encode())\n  if os.path.isfile(p): b=open(p,'rb').read(); h.update(b); keep.append(b)\n if len(keep)>6000: break\nfor b in keep[::-1]: h.update(b)\nprint(len(keep),sum(map(len,keep)),h.hexdigest())";
+    let code = "import os,hashlib\nkeep=[];h=hashlib.sha256()\n\
+        for d,s,f in os.walk('/usr/share/doc'):\n s.sort()\n for n in sorted(f):\n\
+        \x20 p=os.path.join(d,n); st=os.lstat(p)\n\
+        \x20 h.update(p.encode()+str(st.st_size).encode())\n\
+        \x20 if os.path.isfile(p): b=open(p,'rb').read(); h.update(b); keep.append(b)\n\
+        \x20if len(keep)>6000: break\n\
+        for b in keep[::-1]: h.update(b)\nprint(len(keep),sum(map(len,keep)),h.hexdigest())";
     let python = "/usr/bin/python3";
     let plain = std::process::Command::new(python).args(["-c", code]).output().unwrap();
     let begun = std::time::Instant::now();

@@ -237,7 +237,8 @@ fn a_socket_takes_no_file_away() {
 #[test]
 fn any_configuration_is_read_or_refused() {
     let pager = pando_mem().with_file_name("libpando_pager.so");
-    let good = "exe=0:0 local=33554432 slots=16384 copies=1 patience=60000000000 prefetch=extent mode=sigbus token=00 stats=/dev/null host=02001b9e7f000001/77";
+    let good = "exe=0:0 local=33554432 slots=16384 copies=1 patience=60000000000 prefetch=extent \
+        mode=sigbus token=00 stats=/dev/null host=02001b9e7f000001/77";
     let mut refusals = 0;
     for i in 0..150u64 {
         let mut text = good.as_bytes().to_vec();

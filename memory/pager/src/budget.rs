@@ -109,7 +109,8 @@ impl Budget {
             return;
         }
         sys::say(format_args!(
-            "outside far memory: {} MiB of {whose}, of a limit of {} MiB. Memory stays local that is shared, forked, or reserved without access (the heaps of Go and Java)",
+            "outside far memory: {} MiB of {whose}, of a limit of {} MiB. Memory stays local that \
+             is shared, forked, or reserved without access (the heaps of Go and Java)",
             outside >> 20,
             limit >> 20
         ));

@@ -36,7 +36,8 @@ pub fn poisoned(pager: &Pager, page: u32) {
     let g = pager.lock_blocked();
     if g.heart.pages[page as usize].state == State::Resident {
         sys::die(format_args!(
-            "this machine has lost a page of the program's memory (hardware error). The program is stopped before it reads a wrong byte"
+            "this machine has lost a page of the program's memory (hardware error). The program is \
+             stopped before it reads a wrong byte"
         ));
     }
     pager.memory.empty(pager.memory.at(page), 1);

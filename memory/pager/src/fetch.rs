@@ -63,14 +63,16 @@ fn transfer(pager: &Pager, lane: &mut Lane, n: usize, lead: &mut Lead) {
         add(&pager.stats.pages_bad, 1);
         if pager.hosts.whole() < 2 {
             sys::die(format_args!(
-                "memory host {} returned a page that is not what was stored (checksum). The program is stopped before it reads it",
+                "memory host {} returned a page that is not what was stored (checksum). The \
+                 program is stopped before it reads it",
                 from + 1
             ));
         }
         pager.hosts.read(ports, pager.stats, &slots[i..=i], &memory[i..=i], from, || {});
         if pager.fingerprint(memory[i]) != sums[i] {
             sys::die(format_args!(
-                "both memory hosts returned a page that is not what was stored (checksum). The program is stopped before it reads it"
+                "both memory hosts returned a page that is not what was stored (checksum). The \
+                 program is stopped before it reads it"
             ));
         }
     }

@@ -65,8 +65,8 @@ unsafe extern "C" fn on_sigbus(
         }
         match other() {
             (libc::SIG_DFL, _) | (libc::SIG_IGN, _) => {
-                // Restore the default action: the same instruction faults again and ends the program,
-                // as without the pager.
+                // Restore the default action: the same instruction faults again and ends the
+                // program, as without the pager.
                 let action = [0usize; 4];
                 sys!(libc::SYS_rt_sigaction, signal, action.as_ptr(), 0, 8);
             }

@@ -55,7 +55,8 @@ pub unsafe fn spread() {
         follow::until_followed(change, |word, seen| {
             if sys::now_ns() - begun > WITHIN_NS {
                 sys::die(format_args!(
-                    "a thread of the pager does not follow the program to its new user. The program is stopped"
+                    "a thread of the pager does not follow the program to its new user. The \
+                     program is stopped"
                 ));
             }
             sys::futex_wait(word, seen, 10_000);

@@ -54,7 +54,8 @@ extern "C" fn start() {
         let Ok(text) = core::ffi::CStr::from_ptr(raw).to_str() else { return };
         let Some(config) = config::parse(text) else {
             sys::die(format_args!(
-                "PANDO_MEM was not written by this release's pando-mem: start the program with `pando mem run`"
+                "PANDO_MEM was not written by this release's pando-mem: start the program with \
+                 `pando mem run`"
             ));
         };
         let mut exe: libc::stat = core::mem::zeroed();

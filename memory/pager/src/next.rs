@@ -26,7 +26,8 @@ macro_rules! next {
         if f == 0 {
             f = $crate::next::find(concat!(stringify!($name), "\0"));
             if f == 0 {
-                $crate::sys::die(format_args!("the program's C library has no {}", stringify!($name)));
+                let name = stringify!($name);
+                $crate::sys::die(format_args!("the program's C library has no {name}"));
             }
             FOUND.store(f, core::sync::atomic::Ordering::Relaxed);
         }

@@ -39,7 +39,8 @@ unsafe fn start_apart(pager: &Pager) {
             return;
         }
         if uffd::number() < 0 {
-            // The program has dropped the right to handler threads, so its child serves its own faults.
+            // The program has dropped the right to handler threads, so its child serves its own
+            // faults.
             identity::become_child();
             handler::install();
             pager.open_again();

@@ -71,7 +71,9 @@ unsafe fn recover() {
                 // The program may also have closed the pidfd before it was used.
                 e if e == -(libc::EBADF as isize) && closed < RECOVERIES_MAX => closed += 1,
                 e => sys::die(format_args!(
-                    "the program has closed the pager's userfaultfd by a raw system call, and it cannot be had back (error {}; it takes Linux 6.9). The program is stopped before it reads a wrong byte",
+                    "the program has closed the pager's userfaultfd by a raw system call, and it \
+                     cannot be had back (error {}; it takes Linux 6.9). The program is stopped \
+                     before it reads a wrong byte",
                     -e
                 )),
             }

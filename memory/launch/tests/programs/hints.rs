@@ -40,6 +40,9 @@ unsafe extern "C" fn on_fault(_: *mut c_void, at: *const u8, out: *mut Range, ma
     }
 }
 
+/// A guide's function, which the pager calls with a page and room for ranges.
+type Advise = unsafe extern "C" fn(*mut c_void, *const u8, *mut Range, usize) -> usize;
+
 fn main() {
     let a: Vec<u64> = std::env::args().skip(1).map(|a| a.parse().expect("N SEED")).collect();
     let [n, seed] = a[..] else { panic!("hints N SEED") };
@@ -47,12 +50,9 @@ fn main() {
         (
             find::<unsafe extern "C" fn(*const Range, usize) -> usize>(c"pando_guide_prefetch"),
             find::<unsafe extern "C" fn(*const u8) -> i32>(c"pando_guide_is_resident"),
-            find::<
-                unsafe extern "C" fn(
-                    Option<unsafe extern "C" fn(*mut c_void, *const u8, *mut Range, usize) -> usize>,
-                    *mut c_void,
-                ) -> u32,
-            >(c"pando_guide_register"),
+            find::<unsafe extern "C" fn(Option<Advise>, *mut c_void) -> u32>(
+                c"pando_guide_register",
+            ),
         )
     };
     let words = 6 << 20; // 48 MiB

@@ -200,7 +200,8 @@ fn main() {
     took.sort_unstable();
     let at = |q: f64| took[((took.len() - 1) as f64 * q) as usize] as f64 / 1e3;
     println!(
-        "{{\"rate\":{rate:.1},\"p50_us\":{:.1},\"p99_us\":{:.1},\"requests\":{},\"wrong\":{wrong}}}",
+        "{{\"rate\":{rate:.1},\"p50_us\":{:.1},\"p99_us\":{:.1},\
+         \"requests\":{},\"wrong\":{wrong}}}",
         at(0.5),
         at(0.99),
         took.len()

@@ -167,7 +167,10 @@ const NUMBERS: std::ops::Range<c_int> = 3..4096;
 /// A system call past the C library.
 unsafe fn raw(nr: i64, a: i64, b: i64, c: i64) {
     unsafe {
-        std::arch::asm!("syscall", inlateout("rax") nr => _, in("rdi") a, in("rsi") b, in("rdx") c, lateout("rcx") _, lateout("r11") _);
+        std::arch::asm!(
+            "syscall", inlateout("rax") nr => _, in("rdi") a, in("rsi") b, in("rdx") c,
+            lateout("rcx") _, lateout("r11") _,
+        );
     }
 }
 

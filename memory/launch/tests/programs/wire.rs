@@ -1,4 +1,5 @@
-//! The baselines of `bench/memory/fault`, and the faults themselves. Each output line is one figure.
+//! The baselines of `bench/memory/fault`, and the faults themselves. Each output line is one
+//! figure.
 //!
 //! `wire rtt ADDRESS N`: p50 of one page read over the wire by a plain client, microseconds.
 //! `wire copy N`: p50 of one UFFDIO_COPY, microseconds.

@@ -109,12 +109,14 @@ impl Evictor {
             drop(g);
             if limit > 2 * self.budget.pages() {
                 sys::die(format_args!(
-                    "far memory is full: the program uses {used} MiB, {slots} MiB are leased. It is stopped at twice its --local; start it with a larger --far"
+                    "far memory is full: the program uses {used} MiB, {slots} MiB are leased. It \
+                     is stopped at twice its --local; start it with a larger --far"
                 ));
             }
             if !core::mem::replace(&mut self.is_full, true) {
                 sys::say(format_args!(
-                    "far memory is full: {slots} MiB are leased. What is more stays local, over the budget, up to twice --local; a larger --far would keep it"
+                    "far memory is full: {slots} MiB are leased. What is more stays local, over \
+                     the budget, up to twice --local; a larger --far would keep it"
                 ));
             }
         }

@@ -38,7 +38,8 @@ impl Evictor {
         pager.hosts.read(ports, pager.stats, &slots[..n], &memory[..n], h, || {});
         if (0..n).any(|i| pager.fingerprint(memory[i]) != sums[i]) {
             sys::die(format_args!(
-                "a page is wrong on the only whole copy (checksum). The program is stopped before it reads it"
+                "a page is wrong on the only whole copy (checksum). The program is stopped before \
+                 it reads it"
             ));
         }
         if pager.hosts.write_to(ports, pager.stats, h, &slots[..n], &memory[..n]) {

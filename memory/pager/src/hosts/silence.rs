@@ -109,11 +109,13 @@ impl Hosts {
         let seconds = self.config.patience_ns / 1_000_000_000;
         if self.whole() > 1 {
             return sys::say(format_args!(
-                "the program stands still: no memory host answers. They are waited for, {seconds} s in all (--patience)"
+                "the program stands still: no memory host answers. They are waited for, {seconds} \
+                 s in all (--patience)"
             ));
         }
         sys::say(format_args!(
-            "the program stands still: memory host {} holds the only copy and does not answer. It is waited for, {seconds} s in all (--patience)",
+            "the program stands still: memory host {} holds the only copy and does not answer. It \
+             is waited for, {seconds} s in all (--patience)",
             h + 1
         ));
     }
@@ -151,7 +153,8 @@ impl Hosts {
             ))
         }
         sys::die(format_args!(
-            "far memory is lost: memory host {} held the only copy and {why}. The {what} is stopped before it reads a wrong byte; name two hosts in --from to survive this",
+            "far memory is lost: memory host {} held the only copy and {why}. The {what} is \
+             stopped before it reads a wrong byte; name two hosts in --from to survive this",
             h + 1
         ))
     }

@@ -10,8 +10,12 @@ use core::sync::atomic::AtomicU32;
 pub unsafe fn call(nr: i64, a: [usize; 6]) -> isize {
     unsafe {
         let r: isize;
-        asm!("syscall", inlateout("rax") nr as isize => r, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3],
-        in("r8") a[4], in("r9") a[5], lateout("rcx") _, lateout("r11") _, options(nostack));
+        asm!(
+            "syscall", inlateout("rax") nr as isize => r,
+            in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
+            in("r10") a[3], in("r8") a[4], in("r9") a[5],
+            lateout("rcx") _, lateout("r11") _, options(nostack),
+        );
         r
     }
 }

@@ -35,9 +35,14 @@ unsafe fn start(body: extern "C" fn() -> !, files: i32) {
         *top = body as usize;
         let mask = block_signals();
         let r: isize;
-        asm!("syscall", "test rax, rax", "jnz 2f", "xor ebp, ebp", "pop rax", "call rax", "ud2", "2:",
-        inlateout("rax") libc::SYS_clone as isize => r, in("rdi") flags, in("rsi") top, in("rdx") 0, in("r10") 0, in("r8") 0,
-        lateout("rcx") _, lateout("r11") _);
+        asm!(
+            "syscall", "test rax, rax", "jnz 2f",
+            "xor ebp, ebp", "pop rax", "call rax", "ud2",
+            "2:",
+            inlateout("rax") libc::SYS_clone as isize => r,
+            in("rdi") flags, in("rsi") top, in("rdx") 0, in("r10") 0, in("r8") 0,
+            lateout("rcx") _, lateout("r11") _,
+        );
         restore_signals(mask);
         if r < 0 {
             die(format_args!("cannot start a thread (error {})", -r));

@@ -184,9 +184,11 @@ macro_rules! operators {
                 next!($name: fn(size_t, size_t) -> *mut c_void) as usize
             }}
             core::arch::naked_asm!(
-                "push rdi", "push rsi", "sub rsp, 8", "call {allocate}", "add rsp, 8", "pop rsi", "pop rdi",
+                "push rdi", "push rsi", "sub rsp, 8", "call {allocate}",
+                "add rsp, 8", "pop rsi", "pop rdi",
                 "test rax, rax", "jz 2f", "ret",
-                "2:", "push rdi", "push rsi", "sub rsp, 8", "call {real}", "add rsp, 8", "pop rsi", "pop rdi",
+                "2:", "push rdi", "push rsi", "sub rsp, 8", "call {real}",
+                "add rsp, 8", "pop rsi", "pop rdi",
                 "jmp rax",
                 allocate = sym $allocate,
                 real = sym real,

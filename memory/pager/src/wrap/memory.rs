@@ -166,8 +166,8 @@ pub unsafe extern "C" fn madvise(at: *mut c_void, bytes: size_t, advice: c_int) 
         let Some((first, pages)) = whole(pager, at.cast(), bytes) else {
             return answer(-(libc::EINVAL as isize)) as c_int;
         };
-        // MADV_FREE promises nothing about the content. All other advice is for the kernel, which does
-        // not manage this memory.
+        // MADV_FREE promises nothing about the content. All other advice is for the kernel, which
+        // does not manage this memory.
         if advice == libc::MADV_DONTNEED {
             pager.discard(first, pages);
         }

@@ -52,7 +52,9 @@ macro_rules! stats {
             /// # Safety
             /// As the function of this name in the C library.
             #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $name(path: *const c_char, out: *mut libc::stat) -> c_int { unsafe {
+            pub unsafe extern "C" fn $name(
+                path: *const c_char, out: *mut libc::stat,
+            ) -> c_int { unsafe {
                 let _path = pin_text(path);
                 let _out = Pin::new(out.cast(), size_of::<libc::stat>());
                 next!($name: fn(*const c_char, *mut libc::stat) -> c_int)(path, out)
@@ -62,10 +64,14 @@ macro_rules! stats {
             /// # Safety
             /// As the function of this name in the C library.
             #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $name_at(at: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int { unsafe {
+            pub unsafe extern "C" fn $name_at(
+                at: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int,
+            ) -> c_int { unsafe {
                 let _path = pin_text(path);
                 let _out = Pin::new(out.cast(), size_of::<libc::stat>());
-                next!($name_at: fn(c_int, *const c_char, *mut libc::stat, c_int) -> c_int)(at, path, out, flags)
+                next!($name_at: fn(
+                    c_int, *const c_char, *mut libc::stat, c_int
+                ) -> c_int)(at, path, out, flags)
             }}
         )*
     };

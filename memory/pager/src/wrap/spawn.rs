@@ -118,12 +118,20 @@ macro_rules! spawns {
         /// # Safety
         /// As the function of this name in the C library.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(pid: *mut pid_t, path: *const c_char, actions: *const libc::posix_spawn_file_actions_t,
-            attributes: *const libc::posix_spawnattr_t, argv: *const *const c_char, envp: *const *const c_char) -> c_int { unsafe {
-            let _pins = (pin_text(path), Actions::pin(actions), Texts::pin(argv), Texts::pin(envp), Environment::pin());
-            let _pin = Pin::new(attributes.cast(), if attributes.is_null() { 0 } else { size_of::<libc::posix_spawnattr_t>() });
-            next!($name: fn(*mut pid_t, *const c_char, *const libc::posix_spawn_file_actions_t, *const libc::posix_spawnattr_t,
-                *const *const c_char, *const *const c_char) -> c_int)(pid, path, actions, attributes, argv, envp)
+        pub unsafe extern "C" fn $name(
+            pid: *mut pid_t, path: *const c_char, actions: *const libc::posix_spawn_file_actions_t,
+            attributes: *const libc::posix_spawnattr_t, argv: *const *const c_char,
+            envp: *const *const c_char,
+        ) -> c_int { unsafe {
+            let _texts = (pin_text(path), Texts::pin(argv), Texts::pin(envp), Environment::pin());
+            let _actions = Actions::pin(actions);
+            let bytes =
+                if attributes.is_null() { 0 } else { size_of::<libc::posix_spawnattr_t>() };
+            let _pin = Pin::new(attributes.cast(), bytes);
+            next!($name: fn(
+                *mut pid_t, *const c_char, *const libc::posix_spawn_file_actions_t,
+                *const libc::posix_spawnattr_t, *const *const c_char, *const *const c_char
+            ) -> c_int)(pid, path, actions, attributes, argv, envp)
         }}
     )*};
 }

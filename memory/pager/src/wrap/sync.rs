@@ -29,15 +29,19 @@ macro_rules! waits {
 
 waits! {
     pthread_cond_wait(c: *mut c_void, m: *mut c_void); c, CONDITION, m, MUTEX;
-    pthread_cond_timedwait(c: *mut c_void, m: *mut c_void, until: *const timespec); c, CONDITION, m, MUTEX;
-    pthread_cond_clockwait(c: *mut c_void, m: *mut c_void, clock: c_int, until: *const timespec); c, CONDITION, m, MUTEX;
+    pthread_cond_timedwait(c: *mut c_void, m: *mut c_void, until: *const timespec);
+        c, CONDITION, m, MUTEX;
+    pthread_cond_clockwait(c: *mut c_void, m: *mut c_void, clock: c_int, until: *const timespec);
+        c, CONDITION, m, MUTEX;
     pthread_barrier_wait(b: *mut c_void); b, BARRIER;
     pthread_once(o: *mut c_void, f: *const c_void); o, ONCE;
 }
 
 /// Defines wrappers that first try to take a lock, and pin its page only while they wait for it.
 macro_rules! takes {
-    ($($name:ident($object:ident: $o:ty $(, $a:ident: $t:ty)*); $try:ident, $bytes:expr_2021;)*) => {$(
+    ($(
+        $name:ident($object:ident: $o:ty $(, $a:ident: $t:ty)*); $try:ident, $bytes:expr_2021;
+    )*) => {$(
         /// # Safety
         /// As the function of this name in the C library.
         #[unsafe(no_mangle)]
@@ -60,7 +64,8 @@ macro_rules! takes {
 takes! {
     pthread_mutex_lock(m: *mut c_void); pthread_mutex_trylock, MUTEX;
     pthread_mutex_timedlock(m: *mut c_void, until: *const timespec); pthread_mutex_trylock, MUTEX;
-    pthread_mutex_clocklock(m: *mut c_void, clock: c_int, until: *const timespec); pthread_mutex_trylock, MUTEX;
+    pthread_mutex_clocklock(m: *mut c_void, clock: c_int, until: *const timespec);
+        pthread_mutex_trylock, MUTEX;
     pthread_rwlock_rdlock(l: *mut c_void); pthread_rwlock_tryrdlock, LOCK;
     pthread_rwlock_wrlock(l: *mut c_void); pthread_rwlock_trywrlock, LOCK;
 }
@@ -124,8 +129,9 @@ pub unsafe extern "C" fn pthread_create(
         let _id = Pin::new(id.cast(), size_of::<libc::pthread_t>());
         let _a =
             Pin::new(a.cast(), if a.is_null() { 0 } else { size_of::<libc::pthread_attr_t>() });
-        next!(pthread_create: fn(*mut libc::pthread_t, *const libc::pthread_attr_t, extern "C" fn(*mut c_void) -> *mut c_void, *mut c_void) -> c_int)(
-            id, a, body, given,
-        )
+        next!(pthread_create: fn(
+            *mut libc::pthread_t, *const libc::pthread_attr_t,
+            extern "C" fn(*mut c_void) -> *mut c_void, *mut c_void
+        ) -> c_int)(id, a, body, given)
     }
 }

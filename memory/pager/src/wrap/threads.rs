@@ -96,5 +96,6 @@ refused! {
     aio_fsync64(how: c_int, block: *mut c_void), -1;
     lio_listio(mode: c_int, list: *const c_void, count: c_int, event: *mut c_void), -1;
     lio_listio64(mode: c_int, list: *const c_void, count: c_int, event: *mut c_void), -1;
-    getaddrinfo_a(mode: c_int, list: *mut c_void, count: c_int, event: *mut c_void), libc::EAI_SYSTEM;
+    getaddrinfo_a(mode: c_int, list: *mut c_void, count: c_int, event: *mut c_void),
+        libc::EAI_SYSTEM;
 }

@@ -16,8 +16,8 @@ pub struct Big(*mut u8);
 impl Big {
     pub unsafe fn new() -> Big {
         unsafe {
-            // Memory that the allocator took before the pager started is always local. Use it up first,
-            // in every size.
+            // Memory that the allocator took before the pager started is always local. Use it up
+            // first, in every size.
             for size in (3..13).map(|n| 1usize << n).chain([552, 20_000]) {
                 for _ in 0..(3 << 20) / size {
                     libc::malloc(size).cast::<u8>().write_volatile(1);

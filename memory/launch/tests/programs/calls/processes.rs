@@ -64,7 +64,8 @@ pub unsafe fn spawn(big: &Big) -> String {
 
 pub unsafe fn arguments(big: &Big) -> String {
     unsafe {
-        // Use more texts than stay local, so that they leave. The program prints how many it received.
+        // Use more texts than stay local, so that they leave. The program prints how many it
+        // received.
         let list = libc::malloc(1 << 16).cast::<*mut c_char>();
         list.write(text(c"sh"));
         list.add(1).write(text(c"-c"));
