@@ -293,7 +293,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_descriptor_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200), offset in 0..300usize, version: bool) {
+        fn no_descriptor_panics(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            offset in 0..300usize,
+            version: bool,
+        ) {
             let mut bytes = bytes;
             if version && offset + 4 <= bytes.len() {
                 set_u32(&mut bytes, offset, VERSION);

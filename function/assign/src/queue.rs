@@ -138,9 +138,12 @@ mod tests {
     proptest! {
         #[test]
         fn no_flow_is_reordered_and_nothing_is_lost(
-            clock in 0..3u32, costs in proptest::collection::vec((0..4u32, 1..100u64, 0..200u64, any::<bool>()), 1..300)
+            clock in 0..3u32,
+            costs in
+                proptest::collection::vec((0..4u32, 1..100u64, 0..200u64, any::<bool>()), 1..300),
         ) {
-            let discipline = [Discipline::Fifo, Discipline::Fair, Discipline::Clock { parts: 8 }][clock as usize];
+            let discipline = [Discipline::Fifo, Discipline::Fair, Discipline::Clock { parts: 8 }]
+                [clock as usize];
             let (mut q, mut now, mut last, mut served) = (Queue::new(discipline), 0, [None; 4], 0);
             let mut check = |w: Waiting| {
                 prop_assert!(last[w.flow as usize].is_none_or(|l| l < w.packet));
@@ -164,7 +167,9 @@ mod tests {
         /// While two flows wait, the service they received differs by at most one packet of each
         /// (Goyal et al., theorem 1).
         #[test]
-        fn two_waiting_flows_are_served_alike(costs in proptest::collection::vec((0..2u32, 1..100u64), 1..300)) {
+        fn two_waiting_flows_are_served_alike(
+            costs in proptest::collection::vec((0..2u32, 1..100u64), 1..300),
+        ) {
             let mut q = Queue::new(Discipline::Fair);
             for (i, &(flow, cost_ns)) in costs.iter().enumerate() {
                 q.push(packet(i as u32, flow, cost_ns), 0);

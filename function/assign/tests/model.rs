@@ -118,10 +118,29 @@ fn bits(set: u64) -> Vec<bool> {
 }
 
 prop_compose! {
-    fn rules()(gap_ns in prop_oneof![Just(0u64), 1000..600_000u64], pull_ns in 0..200_000u64, stick_ns in 0..200_000u64,
-        crowded_ns in 0..50_000u64, grow_ns in 0..100_000u64, grow_every_ns in 0..300_000u64,
-        size_bytes in prop_oneof![Just(0u32), 2000..30_000u32], packet_ns in 0..500u32, targets in 0..4u32) -> Config {
-        Config { gap_ns, pull_ns, stick_ns, crowded_ns, grow_ns, grow_every_ns, size_bytes, packet_ns, targets, ..Config::of(1_000_000_000) }
+    fn rules()(
+        gap_ns in prop_oneof![Just(0u64), 1000..600_000u64],
+        pull_ns in 0..200_000u64,
+        stick_ns in 0..200_000u64,
+        crowded_ns in 0..50_000u64,
+        grow_ns in 0..100_000u64,
+        grow_every_ns in 0..300_000u64,
+        size_bytes in prop_oneof![Just(0u32), 2000..30_000u32],
+        packet_ns in 0..500u32,
+        targets in 0..4u32,
+    ) -> Config {
+        Config {
+            gap_ns,
+            pull_ns,
+            stick_ns,
+            crowded_ns,
+            grow_ns,
+            grow_every_ns,
+            size_bytes,
+            packet_ns,
+            targets,
+            ..Config::of(1_000_000_000)
+        }
     }
 }
 
@@ -139,7 +158,13 @@ proptest! {
     #[test]
     fn the_rule_decides_as_the_model_does(rule in rules(), start: u8, steps in steps()) {
         let mut units = Units { accepting: u64::from(start), ready: 0xffff, ..Units::default() };
-        let mut model = Model { rule, finish: vec![0; UNITS], accepting: bits(units.accepting), ready: bits(units.ready), grown: 0 };
+        let mut model = Model {
+            rule,
+            finish: vec![0; UNITS],
+            accepting: bits(units.accepting),
+            ready: bits(units.ready),
+            grown: 0,
+        };
         let mut flows = vec![(Flow::default(), Known::default()); 12];
         let mut now = 1 << 40;
         for (pause, which, len, set) in steps {

@@ -1,4 +1,5 @@
-//! A flow as bytes, in the messages of the output log and of a group. All numbers are little endian.
+//! A flow as bytes, in the messages of the output log and of a group. All numbers are little
+//! endian.
 
 use pando_flow::{End, FlowKey};
 
@@ -8,7 +9,8 @@ use crate::flows::STAGES_MAX;
 /// The error of a malformed message.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a message of the output log is cut off or contradicts itself: are unit and log of the same version?"
+    "a message of the output log is cut off or contradicts itself: are unit and log of the same \
+     version?"
 )]
 pub struct Malformed;
 

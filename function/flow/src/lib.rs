@@ -279,10 +279,14 @@ mod tests {
         }
 
         #[test]
-        fn no_frame_panics(frame in proptest::collection::vec(any::<u8>(), 0..120), kind in 0..4usize) {
+        fn no_frame_panics(
+            frame in proptest::collection::vec(any::<u8>(), 0..120),
+            kind in 0..4usize,
+        ) {
             let mut frame = frame;
             if frame.len() > 14 {
-                frame[12..14].copy_from_slice(&[[8, 0], [0x86, 0xdd], [0x81, 0], [0x88, 0x64]][kind]);
+                frame[12..14]
+                    .copy_from_slice(&[[8, 0], [0x86, 0xdd], [0x81, 0], [0x88, 0x64]][kind]);
                 frame[14] = [0x45, 0x60, 8, 0x11][kind];
             }
             FlowKey::of_frame(&frame);
@@ -404,9 +408,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_tunnel_panics(kind in 0..4usize, protocol in prop_oneof![Just(4u8), Just(41u8), Just(47u8)], bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn no_tunnel_panics(
+            kind in 0..4usize,
+            protocol in prop_oneof![Just(4u8), Just(41u8), Just(47u8)],
+            bytes in proptest::collection::vec(any::<u8>(), 0..80),
+        ) {
             let mut bytes = bytes;
-            let gre: [&[u8]; 4] = [&[0, 0, 8, 0, 0x45], &[0x10, 0, 0x88, 0xbe], &[0x30, 1, 0x88, 0x0b], &[0x60]];
+            let gre: [&[u8]; 4] =
+                [&[0, 0, 8, 0, 0x45], &[0x10, 0, 0x88, 0xbe], &[0x30, 1, 0x88, 0x0b], &[0x60]];
             let n = gre[kind].len().min(bytes.len());
             bytes[..n].copy_from_slice(&gre[kind][..n]);
             for version in [4, 6] {

@@ -50,12 +50,14 @@ pub struct Header {
 pub enum HeaderError {
     /// Fewer bytes than [`Steered::LENGTH_BYTES`].
     #[error(
-        "metadata header: {0} bytes, 72 are needed: is the MTU between steering and unit 72 above the clients'?"
+        "metadata header: {0} bytes, 72 are needed: is the MTU between steering and unit 72 above \
+         the clients'?"
     )]
     Short(usize),
     /// Written by another version of the steering program.
     #[error(
-        "metadata header: version {0}, this unit reads version 2: upgrade steering and units together"
+        "metadata header: version {0}, this unit reads version 2: upgrade steering and units \
+         together"
     )]
     Version(u8),
     /// Clocks and epochs count from 1, and an epoch cannot begin before the flow.
@@ -183,17 +185,50 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(starts: bool, ethertype: u16, unit in 0..64u16, epoch in 2..u32::MAX, position: u32, before: u32, replicas: u64) {
+        fn what_is_written_is_read(
+            starts: bool,
+            ethertype: u16,
+            unit in 0..64u16,
+            epoch in 2..u32::MAX,
+            position: u32,
+            before: u32,
+            replicas: u64,
+        ) {
             let clock = u64::from(position) + u64::from(before) + 1;
-            let header = Header { flowlet_starts: starts, ethertype, unit, previous: 3, epoch, position, clock, replicas };
+            let header = Header {
+                flowlet_starts: starts,
+                ethertype,
+                unit,
+                previous: 3,
+                epoch,
+                position,
+                clock,
+                replicas,
+            };
             prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
             prop_assert_eq!(header.clock_before_epoch(), u64::from(before));
         }
 
         #[test]
-        fn what_is_steered_is_read(a: [u8; 4], b: [u8; 16], ports: [u8; 4], back: bool, translated: bool) {
-            let header = Header { flowlet_starts: true, ethertype: 0x800, unit: 1, previous: NO_UNIT, epoch: 1, position: 0, clock: 1, replicas: 6 };
-            let (key, _) = FlowKey::between(End::new(&a, [ports[0], ports[1]]), End::new(&b, [ports[2], ports[3]]), 6, 4);
+        fn what_is_steered_is_read(
+            a: [u8; 4],
+            b: [u8; 16],
+            ports: [u8; 4],
+            back: bool,
+            translated: bool,
+        ) {
+            let header = Header {
+                flowlet_starts: true,
+                ethertype: 0x800,
+                unit: 1,
+                previous: NO_UNIT,
+                epoch: 1,
+                position: 0,
+                clock: 1,
+                replicas: 6,
+            };
+            let [p, q, r, s] = ports;
+            let (key, _) = FlowKey::between(End::new(&a, [p, q]), End::new(&b, [r, s]), 6, 4);
             let steered = Steered { header, key, back, translated };
             prop_assert_eq!(Steered::decode(&steered.encode()), Ok(steered));
         }

@@ -17,7 +17,9 @@ impl Handover {
         let others = self.group ^ group;
         self.flows.values_mut().for_each(|flow| flow.known.forget(others));
         self.group = group;
-        let waits = |flow: &Held| matches!(&flow.role, Role::Waiting(w) if w.searching || gone >> (w.from & 63) & 1 == 1);
+        let is_gone = |unit: u16| gone >> (unit & 63) & 1 == 1;
+        let waits =
+            |flow: &Held| matches!(&flow.role, Role::Waiting(w) if w.searching || is_gone(w.from));
         let orphans: Vec<FlowKey> =
             self.flows.iter().filter(|(_, f)| gone != 0 && waits(f)).map(|(key, _)| *key).collect();
         orphans.iter().for_each(|key| self.search(key));

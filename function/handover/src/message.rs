@@ -295,14 +295,36 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(kinds in proptest::collection::vec((0..5u8, number(), number(), number(), proptest::collection::vec(any::<u8>(), 0..200)), 0..9)) {
-            let messages: Vec<Message> = kinds.into_iter().map(|(kind, n, clock, m, state)| match (kind, key(n as u32), n as u32, m as u32) {
-                (0, key, epoch, holes) => Message::Push { key, epoch, clock, holes, state },
-                (1, key, epoch, holes) => Message::Unchanged { key, epoch, clock, holes, print: fingerprint(&state) },
-                (2, key, epoch, unit) => Message::Pull { key, epoch, clock, previous: unit as UnitId },
-                (3, key, epoch, owned) => Message::Answer { key, epoch, owned, clock, state: Some(state) },
-                (_, key, epoch, owned) => Message::Answer { key, epoch, owned, clock, state: None },
-            }).collect();
+        fn what_is_written_is_read(
+            kinds in proptest::collection::vec(
+                (
+                    0..5u8,
+                    number(),
+                    number(),
+                    number(),
+                    proptest::collection::vec(any::<u8>(), 0..200),
+                ),
+                0..9,
+            ),
+        ) {
+            let messages: Vec<Message> = kinds
+                .into_iter()
+                .map(|(kind, n, clock, m, state)| match (kind, key(n as u32), n as u32, m as u32) {
+                    (0, key, epoch, holes) => Message::Push { key, epoch, clock, holes, state },
+                    (1, key, epoch, holes) => {
+                        Message::Unchanged { key, epoch, clock, holes, print: fingerprint(&state) }
+                    }
+                    (2, key, epoch, unit) => {
+                        Message::Pull { key, epoch, clock, previous: unit as UnitId }
+                    }
+                    (3, key, epoch, owned) => {
+                        Message::Answer { key, epoch, owned, clock, state: Some(state) }
+                    }
+                    (_, key, epoch, owned) => {
+                        Message::Answer { key, epoch, owned, clock, state: None }
+                    }
+                })
+                .collect();
             let mut bytes = Vec::new();
             messages.iter().for_each(|m| m.encode(&mut bytes));
             prop_assert_eq!(Message::decode_all(&bytes), Ok(messages));
@@ -310,7 +332,12 @@ mod tests {
 
         /// A message has one form: a decoded message encodes to the same bytes.
         #[test]
-        fn no_datagram_panics(bytes in proptest::collection::vec(prop_oneof![0..15u8, SHORT..SHORT + 15, HOLES..HOLES + 15], 0..200)) {
+        fn no_datagram_panics(
+            bytes in proptest::collection::vec(
+                prop_oneof![0..15u8, SHORT..SHORT + 15, HOLES..HOLES + 15],
+                0..200,
+            ),
+        ) {
             if let Ok(messages) = Message::decode_all(&bytes) {
                 let mut again = Vec::new();
                 messages.iter().for_each(|m| m.encode(&mut again));

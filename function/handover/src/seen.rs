@@ -50,8 +50,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_knows_what_a_set_knows(start in 0..100u64, clocks in proptest::collection::vec(0..200u64, 0..60)) {
-            let (mut seen, mut set) = (Seen::all_up_to(start), (0..=start).collect::<BTreeSet<u64>>());
+        fn it_knows_what_a_set_knows(
+            start in 0..100u64,
+            clocks in proptest::collection::vec(0..200u64, 0..60),
+        ) {
+            let (mut seen, mut set) =
+                (Seen::all_up_to(start), (0..=start).collect::<BTreeSet<u64>>());
             for clock in clocks {
                 let highest = *set.last().unwrap();
                 prop_assert_eq!(seen.is_new(clock), !set.contains(&clock) && clock + 64 > highest);
@@ -60,7 +64,8 @@ mod tests {
                     set.insert(clock);
                 }
                 let highest = *set.last().unwrap();
-                let holes = (highest.saturating_sub(63)..highest).filter(|c| !set.contains(c)).count();
+                let holes =
+                    (highest.saturating_sub(63)..highest).filter(|c| !set.contains(c)).count();
                 prop_assert_eq!(seen.holes() as usize, holes);
             }
         }

@@ -26,7 +26,9 @@ fn an_answer_waits_for_packets_that_are_on_their_way() {
         clock,
         replicas: 0,
     };
-    let to = |unit: UnitId| move |event: &Event| matches!(event, Event::Message(_, to, _) if *to == unit);
+    let is_to =
+        |event: &Event, unit: UnitId| matches!(event, Event::Message(_, to, _) if *to == unit);
+    let to = |unit| move |event: &Event| is_to(event, unit);
     world.packet(0, header(1, 0, NO_UNIT));
     world.run_only(|event| matches!(event, Event::Done(_)));
     world.packet(10, header(3, 2, 1));
@@ -262,19 +264,44 @@ proptest! {
     /// Without loss, every packet is processed, in order within each unit, and is in the last
     /// state.
     #[test]
-    fn a_quiet_network_loses_nothing(flowlets in flowlets(), seed: u64, service_ns in prop_oneof![Just(1u64), Just(300_000)], lag_ns in prop_oneof![Just(1u64), Just(400_000)], changes in 1..5u64) {
+    fn a_quiet_network_loses_nothing(
+        flowlets in flowlets(),
+        seed: u64,
+        service_ns in prop_oneof![Just(1u64), Just(300_000)],
+        lag_ns in prop_oneof![Just(1u64), Just(400_000)],
+        changes in 1..5u64,
+    ) {
         let mut world = World { changes, ..World::new(seed, 0, service_ns, lag_ns) };
         play(&mut world, &flowlets, false);
         let packets: u64 = flowlets.iter().map(|f| u64::from(f.1)).sum();
-        prop_assert_eq!(final_state(&world), (1..=packets).filter(|clock| clock % changes == 0).collect::<Vec<_>>());
-        prop_assert_eq!(world.units.iter().map(|u| u.core.counts.gave_up + u.core.counts.with_gap + u.core.counts.updates_lost).sum::<u64>(), 0);
+        prop_assert_eq!(
+            final_state(&world),
+            (1..=packets).filter(|clock| clock % changes == 0).collect::<Vec<_>>()
+        );
+        prop_assert_eq!(
+            world
+                .units
+                .iter()
+                .map(|u| u.core.counts.gave_up
+                    + u.core.counts.with_gap
+                    + u.core.counts.updates_lost)
+                .sum::<u64>(),
+            0
+        );
     }
 
     /// With loss, disorder and repetition, no packet is processed twice and no flow waits forever.
     /// Unless a unit gave up, the last state consists exactly of the processed packets. No stale
     /// copy was updated.
     #[test]
-    fn no_stale_update(flowlets in flowlets(), seed: u64, loss_percent in 0..15u64, service_ns in prop_oneof![Just(1u64), Just(300_000)], lag_ns in prop_oneof![Just(1u64), Just(400_000)], changes in 1..5u64) {
+    fn no_stale_update(
+        flowlets in flowlets(),
+        seed: u64,
+        loss_percent in 0..15u64,
+        service_ns in prop_oneof![Just(1u64), Just(300_000)],
+        lag_ns in prop_oneof![Just(1u64), Just(400_000)],
+        changes in 1..5u64,
+    ) {
         let mut world = World { changes, ..World::new(seed, loss_percent, service_ns, lag_ns) };
         play(&mut world, &flowlets, true);
         let once: BTreeSet<u64> = world.processed.iter().copied().collect();

@@ -61,7 +61,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_quantile_is_right_to_an_eighth(mut values in proptest::collection::vec(8..1u64 << 40, 1..200), share in 0.01..1.0f64) {
+        fn a_quantile_is_right_to_an_eighth(
+            mut values in proptest::collection::vec(8..1u64 << 40, 1..200),
+            share in 0.01..1.0f64,
+        ) {
             let mut latencies = Latencies::default();
             values.iter().for_each(|&v| latencies.record(v));
             values.sort_unstable();

@@ -409,7 +409,11 @@ mod tests {
         /// If a crash tears any one word, the record is still that of a single batch, never a
         /// mixture.
         #[test]
-        fn a_torn_write_is_not_read(batches in 1..20u64, word in 2 + NAME_WORDS..FILE_WORDS, value: u64) {
+        fn a_torn_write_is_not_read(
+            batches in 1..20u64,
+            word in 2 + NAME_WORDS..FILE_WORDS,
+            value: u64,
+        ) {
             let ledger = scratch("torn");
             let mut meter = created(&ledger, "nat", &["nat"]);
             (1..=batches).for_each(|n| meter.commit([work(n)].into_iter()));
@@ -417,7 +421,10 @@ mod tests {
             let read = records(&ledger).unwrap().remove(0);
             let billed = &read.functions[0];
             prop_assert!(read.sequence <= batches && read.sequence + 1 >= batches);
-            prop_assert_eq!((billed.bytes, billed.fuel), (billed.packets * 100, billed.packets * 7));
+            prop_assert_eq!(
+                (billed.bytes, billed.fuel),
+                (billed.packets * 100, billed.packets * 7)
+            );
             drop(meter);
             std::fs::remove_dir_all(ledger).unwrap();
         }

@@ -321,34 +321,62 @@ mod tests {
         /// After any batches a copy holds the flows that were put last and not forgotten. So does a
         /// second copy that follows it, at any time and with any room for messages.
         #[test]
-        fn it_holds_what_was_put_and_not_forgotten(batches in proptest::collection::vec((proptest::collection::vec(0..8u8, 0..3), proptest::collection::vec((0..8u8, any::<[u8; 6]>()), 0..5)), 1..20), mut room in any::<u64>(), begins in 0..20usize) {
+        fn it_holds_what_was_put_and_not_forgotten(
+            batches in proptest::collection::vec(
+                (
+                    proptest::collection::vec(0..8u8, 0..3),
+                    proptest::collection::vec((0..8u8, any::<[u8; 6]>()), 0..5),
+                ),
+                1..20,
+            ),
+            mut room in any::<u64>(),
+            begins in 0..20usize,
+        ) {
             let (mut copy, mut model, mut other) = (filling(), HashMap::new(), filling());
             for (n, (forgotten, changed)) in batches.iter().enumerate() {
                 copy.apply(&batch(n as u64, forgotten, changed)).unwrap();
-                forgotten.iter().for_each(|n| drop(model.remove(&FlowKey::from_bytes([*n; FlowKey::LENGTH_BYTES]))));
-                model.extend(changed.iter().map(|(n, state)| (FlowKey::from_bytes([*n; FlowKey::LENGTH_BYTES]), state.to_vec())));
+                forgotten.iter().for_each(|n| {
+                    drop(model.remove(&FlowKey::from_bytes([*n; FlowKey::LENGTH_BYTES])))
+                });
+                model.extend(changed.iter().map(|(n, state)| {
+                    (FlowKey::from_bytes([*n; FlowKey::LENGTH_BYTES]), state.to_vec())
+                }));
                 if n == begins {
                     copy.follow();
                 }
                 copy.catch_up(|message| {
                     room = room.rotate_right(1);
-                    if room & 1 == 1 { follow(&mut other, message).map(|()| true) } else { Ok(false) }
+                    if room & 1 == 1 {
+                        follow(&mut other, message).map(|()| true)
+                    } else {
+                        Ok(false)
+                    }
                 })
                 .unwrap();
             }
             prop_assert_eq!(&states(&copy), &model);
-            prop_assert!(copy.apply(&batch(batches.len() as u64 + 1, &[], &[])).is_err(), "a batch is missing");
+            prop_assert!(
+                copy.apply(&batch(batches.len() as u64 + 1, &[], &[])).is_err(),
+                "a batch is missing"
+            );
             if begins >= batches.len() {
                 copy.follow();
             }
-            prop_assert!(copy.catch_up(|message| follow(&mut other, message).map(|()| true)).unwrap());
+            prop_assert!(
+                copy.catch_up(|message| follow(&mut other, message).map(|()| true)).unwrap()
+            );
             prop_assert_eq!(states(&other), model);
             prop_assert!(!copy.is_ahead());
         }
 
         /// The log refuses or applies every message of a unit.
         #[test]
-        fn no_message_panics(kind in 0..11u8, bytes in proptest::collection::vec(any::<u8>(), 0..300), cut in 0..400usize, flip in any::<(usize, u8)>()) {
+        fn no_message_panics(
+            kind in 0..11u8,
+            bytes in proptest::collection::vec(any::<u8>(), 0..300),
+            cut in 0..400usize,
+            flip in any::<(usize, u8)>(),
+        ) {
             let mut copy = filling();
             let _ = copy.apply(&[&[kind][..], &bytes].concat());
             let mut message = batch(0, &[1], &[(1, [7; 6]), (2, [8; 6])]);

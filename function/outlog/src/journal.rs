@@ -55,7 +55,8 @@ pub enum Ended {
     Told,
     /// The log is gone, and so is the process that could start another.
     #[error(
-        "the output log is gone, and so is the process that would start another: start the unit again"
+        "the output log is gone, and so is the process that would start another: start the unit \
+         again"
     )]
     Unwatched,
     /// An error that waiting cannot cure.

@@ -35,7 +35,8 @@ pub type Seen<'a> = (Cow<'a, [u8]>, u64);
 /// The other side wrote impossible positions or lengths.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the shared ring says that {written} bytes are written and {read} read, of {room}: it is given up"
+    "the shared ring says that {written} bytes are written and {read} read, of {room}: it is given \
+     up"
 )]
 pub struct Nonsense {
     written: u64,
@@ -264,9 +265,15 @@ mod tests {
     proptest! {
         /// Every message comes out once, whole and in order, wherever the ring wraps.
         #[test]
-        fn what_is_pushed_is_popped(lengths in proptest::collection::vec(0..2048usize, 1..200), index in 0..2usize) {
+        fn what_is_pushed_is_popped(
+            lengths in proptest::collection::vec(0..2048usize, 1..200),
+            index in 0..2usize,
+        ) {
             let fd = memory(&ROOMS).unwrap();
-            let (mut writer, mut reader) = (Ring::map(fd.as_fd(), &ROOMS, index).unwrap(), Ring::map(fd.as_fd(), &ROOMS, index).unwrap());
+            let (mut writer, mut reader) = (
+                Ring::map(fd.as_fd(), &ROOMS, index).unwrap(),
+                Ring::map(fd.as_fd(), &ROOMS, index).unwrap(),
+            );
             let mut popped = Vec::new();
             for (n, &length) in lengths.iter().enumerate() {
                 let message = vec![n as u8; length];
@@ -279,15 +286,24 @@ mod tests {
             while reader.pop(&mut last).unwrap() {
                 popped.push(std::mem::take(&mut last));
             }
-            prop_assert_eq!(popped, lengths.iter().enumerate().map(|(n, &l)| vec![n as u8; l]).collect::<Vec<_>>());
+            prop_assert_eq!(
+                popped,
+                lengths.iter().enumerate().map(|(n, &l)| vec![n as u8; l]).collect::<Vec<_>>()
+            );
         }
 
         /// A viewer finds the kept messages whole and in order, even after they were read and after
         /// the writer began another one.
         #[test]
-        fn what_was_pushed_is_seen_as_long_as_it_is_kept(lengths in proptest::collection::vec(0..2048usize, 1..200), begun in 0..2048usize) {
+        fn what_was_pushed_is_seen_as_long_as_it_is_kept(
+            lengths in proptest::collection::vec(0..2048usize, 1..200),
+            begun in 0..2048usize,
+        ) {
             let fd = memory(&ROOMS).unwrap();
-            let (mut writer, mut reader) = (Ring::map(fd.as_fd(), &ROOMS, 0).unwrap(), Ring::map(fd.as_fd(), &ROOMS, 0).unwrap());
+            let (mut writer, mut reader) = (
+                Ring::map(fd.as_fd(), &ROOMS, 0).unwrap(),
+                Ring::map(fd.as_fd(), &ROOMS, 0).unwrap(),
+            );
             let (mut messages, mut message) = (Vec::new(), Vec::new());
             for (n, &length) in lengths.iter().enumerate() {
                 prop_assert!(writer.push(&vec![n as u8; length]));
@@ -296,8 +312,11 @@ mod tests {
             }
             writer.copy(writer.at, &vec![255; 8 + begun]);
             let view = Ring::view(fd.as_fd(), &ROOMS, 0).unwrap();
-            let kept = messages.iter().position(|&(at, _)| view.keeps(at)).unwrap_or(messages.len());
-            prop_assert!(kept == messages.len() || messages[kept..].iter().all(|&(at, _)| view.keeps(at)));
+            let kept =
+                messages.iter().position(|&(at, _)| view.keeps(at)).unwrap_or(messages.len());
+            prop_assert!(
+                kept == messages.len() || messages[kept..].iter().all(|&(at, _)| view.keeps(at))
+            );
             prop_assert!(kept < messages.len() || entry_bytes(lengths[lengths.len() - 1]) >= 2048);
             let mut at = messages.get(kept).map_or(writer.at, |&(at, _)| at);
             for (began, message) in &messages[kept..] {

@@ -357,8 +357,10 @@ impl Server {
     fn part(&mut self, at: usize, parting: &Parting) {
         let peer = self.peers.swap_remove(at);
         let Some(hello) = peer.hello else { return };
-        if !matches!(parting, Parting::Io(e) if e.kind() == ErrorKind::UnexpectedEof || e.kind() == ErrorKind::ConnectionReset)
-        {
+        let closed = |e: &io::Error| {
+            matches!(e.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset)
+        };
+        if !matches!(parting, Parting::Io(e) if closed(e)) {
             pando_walls::say!("unit {} (epoch {}) is let go: {parting}", hello.unit, hello.epoch);
         }
         let followed = self.is_followed(&hello.unit);

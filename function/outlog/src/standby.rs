@@ -278,8 +278,8 @@ pub fn take_over<E: Executor>(
     let epoch = taken.as_ref().ok().and_then(|t| t.last.as_ref()).map_or(0, |(head, _)| head.epoch);
     let transfer_ns = vitals.count(Count::TransferNs);
     let said = serde_json::json!({
-        "taken_over": {"flows": flows, "epoch": epoch, "sequence": sequence, "totals": totals, "transfer_ns": transfer_ns,
-            "sent_again": again, "dropped": skipped}
+        "taken_over": {"flows": flows, "epoch": epoch, "sequence": sequence, "totals": totals,
+            "transfer_ns": transfer_ns, "sent_again": again, "dropped": skipped}
     });
     // The dead unit's bill is settled before the first packet of this unit can be billed.
     journal.report(&said.to_string());

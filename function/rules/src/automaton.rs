@@ -251,16 +251,35 @@ mod tests {
         /// The oracle is the aho-corasick crate.
         #[test]
         fn it_finds_what_another_implementation_finds(
-            words in proptest::collection::vec((proptest::collection::vec(prop_oneof![Just(b'a'), Just(b'B'), Just(b'b')], 1..6), any::<bool>()), 1..12),
-            text in proptest::collection::vec(prop_oneof![Just(b'a'), Just(b'A'), Just(b'B'), Just(b'b')], 0..80),
+            words in proptest::collection::vec(
+                (
+                    proptest::collection::vec(
+                        prop_oneof![Just(b'a'), Just(b'B'), Just(b'b')],
+                        1..6,
+                    ),
+                    any::<bool>(),
+                ),
+                1..12,
+            ),
+            text in proptest::collection::vec(
+                prop_oneof![Just(b'a'), Just(b'A'), Just(b'B'), Just(b'b')],
+                0..80,
+            ),
         ) {
-            let patterns: Vec<Pattern> = words.iter().enumerate().map(|(n, (bytes, nocase))| {
-                let bytes = if *nocase { bytes.to_ascii_lowercase() } else { bytes.clone() };
-                Pattern { sid: n as u32, bytes, nocase: *nocase, head: Head::any() }
-            }).collect();
+            let patterns: Vec<Pattern> = words
+                .iter()
+                .enumerate()
+                .map(|(n, (bytes, nocase))| {
+                    let bytes = if *nocase { bytes.to_ascii_lowercase() } else { bytes.clone() };
+                    Pattern { sid: n as u32, bytes, nocase: *nocase, head: Head::any() }
+                })
+                .collect();
             let mut expected = BTreeSet::new();
             for pattern in &patterns {
-                let one = aho_corasick::AhoCorasick::builder().ascii_case_insensitive(pattern.nocase).build([&pattern.bytes]).unwrap();
+                let one = aho_corasick::AhoCorasick::builder()
+                    .ascii_case_insensitive(pattern.nocase)
+                    .build([&pattern.bytes])
+                    .unwrap();
                 if one.is_match(&text) {
                     expected.insert(pattern.sid);
                 }

@@ -32,7 +32,8 @@ pub struct Capture {
 pub enum CaptureError {
     /// The folder or the file cannot be read.
     #[error(
-        "read {path}: {source}: want a folder of captures, --captures DIR; `pando fn generate DIR/in.pcap` makes one"
+        "read {path}: {source}: want a folder of captures, --captures DIR; `pando fn generate \
+         DIR/in.pcap` makes one"
     )]
     Io {
         /// The path that was opened.
@@ -45,7 +46,8 @@ pub enum CaptureError {
     Magic,
     /// The folder has no captures.
     #[error(
-        "{0}: no .pcap or .pcapng file with TCP or UDP packets in it: give a folder of captures with --captures DIR; `pando fn generate DIR/in.pcap` makes one"
+        "{0}: no .pcap or .pcapng file with TCP or UDP packets in it: give a folder of captures \
+         with --captures DIR; `pando fn generate DIR/in.pcap` makes one"
     )]
     Empty(PathBuf),
 }
@@ -286,8 +288,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_file_panics(pcapng: bool, body in proptest::collection::vec(prop_oneof![Just(0u8), 0..20u8, any::<u8>()], 0..200)) {
-            let magic = if pcapng { [0x0a, 0x0d, 0x0d, 0x0a] } else { 0xa1b2_c3d4u32.to_le_bytes() };
+        fn no_file_panics(
+            pcapng: bool,
+            body in
+                proptest::collection::vec(prop_oneof![Just(0u8), 0..20u8, any::<u8>()], 0..200),
+        ) {
+            let magic =
+                if pcapng { [0x0a, 0x0d, 0x0d, 0x0a] } else { 0xa1b2_c3d4u32.to_le_bytes() };
             let _ = parse(&[&magic[..], &body].concat());
         }
     }

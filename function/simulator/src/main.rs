@@ -12,16 +12,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Play captures through units in virtual time and compare rules of assignment
 ///
-/// A variant is a rule (vanilla, flow, paper, blind, star, clairvoyant, infinite), followed by options with commas:
-/// fifo or fair, and KEY=NUMBER with the keys parts (of a unit, for a virtual clock), gap_ns (T), size_bytes (B), targets (K), lambda, pull_ns,
-/// believed_pull_ns, stick_ns, crowded_ns, grow_ns, grow_every_ns, pool, reallocate_ms, average_ms,
-/// remember_ms, fill, slowness, ahead_ms, state_bytes, state_changes (1: with each packet).
+/// A variant is a rule (vanilla, flow, paper, blind, star, clairvoyant, infinite), followed by
+/// options with commas: fifo or fair, and KEY=NUMBER with the keys parts (of a unit, for a virtual
+/// clock), gap_ns (T), size_bytes (B), targets (K), lambda, pull_ns, believed_pull_ns, stick_ns,
+/// crowded_ns, grow_ns, grow_every_ns, pool, reallocate_ms, average_ms, remember_ms, fill,
+/// slowness, ahead_ms, state_bytes, state_changes (1: with each packet).
 #[derive(Parser, Debug)]
 #[command(
     name = "pando fn simulate",
     bin_name = "pando fn simulate",
     version,
-    after_help = "Example: pando fn simulate --captures DIR --workload A --load 9500 star flow,reallocate_ms=50 -o json"
+    after_help = "Example: pando fn simulate --captures DIR --workload A --load 9500 star \
+        flow,reallocate_ms=50 -o json"
 )]
 struct Options {
     /// Folder of .pcap and .pcapng files
@@ -64,7 +66,10 @@ struct Options {
     #[arg(short, long, value_enum, default_value_t = Format::Text)]
     output: Format,
     /// Rules to compare, with their options
-    #[arg(default_values = ["vanilla", "flow", "flow,reallocate_ms=50", "flow,reallocate_ms=100", "paper", "blind", "star", "clairvoyant", "infinite"])]
+    #[arg(default_values = [
+        "vanilla", "flow", "flow,reallocate_ms=50", "flow,reallocate_ms=100", "paper", "blind",
+        "star", "clairvoyant", "infinite",
+    ])]
     variants: Vec<String>,
 }
 
@@ -100,7 +105,8 @@ enum Failure {
     #[error(transparent)]
     Variant(#[from] VariantError),
     #[error(
-        "the window of {window} ms ends before figures count, at {warm} ms: give a longer --window or a shorter --warm"
+        "the window of {window} ms ends before figures count, at {warm} ms: give a longer --window \
+         or a shorter --warm"
     )]
     Window { window: u64, warm: u64 },
 }
@@ -247,12 +253,15 @@ fn print(format: Format, manifest: &Manifest, rows: &[Row]) {
         }
         Format::Csv => {
             println!(
-                "workload,half,variant,p50_us,p75_us,p90_us,p99_us,p999_us,mice_p75_us,mice_p99_us,provisioning,provisioning_100ms,seamless,moved,pushes_per_s,pulls_per_s,pushed_share"
+                "workload,half,variant,p50_us,p75_us,p90_us,p99_us,p999_us,mice_p75_us,mice_p99_us,\
+                 provisioning,provisioning_100ms,seamless,moved,pushes_per_s,pulls_per_s,\
+                 pushed_share"
             );
             for Row { variant: v, figures: f, .. } in rows {
                 let name = v.replace(',', " ");
                 println!(
-                    "{:?},{:?},{name},{:.1},{:.1},{:.1},{:.1},{:.1},{:.1},{:.1},{:.3},{:.3},{:.4},{:.4},{:.0},{:.0},{:.5}",
+                    "{:?},{:?},{name},{:.1},{:.1},{:.1},{:.1},{:.1},{:.1},{:.1},{:.3},{:.3},{:.4},\
+                     {:.4},{:.0},{:.0},{:.5}",
                     manifest.workload,
                     manifest.half,
                     f.p50_us,
@@ -291,7 +300,8 @@ fn print(format: Format, manifest: &Manifest, rows: &[Row]) {
             );
             for Row { variant: v, figures: f, .. } in rows {
                 println!(
-                    "{v:36} {:9.0} {:9.0} {:9.0} {:9.0} {:9.0} | {:8.0} {:8.0} | {:5.2} {:5.2} {:5.3} {:5.3}",
+                    "{v:36} {:9.0} {:9.0} {:9.0} {:9.0} {:9.0} | {:8.0} {:8.0} | {:5.2} {:5.2} \
+                     {:5.3} {:5.3}",
                     f.p50_us,
                     f.p75_us,
                     f.p90_us,

@@ -127,13 +127,27 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_byte_is_played_once_per_copy(copies in 1..5u32, speed in 1..30u32, pace in prop_oneof![Just(0), Just(1_000_000u64)], seed: u64) {
-            let how = Overlay { copies, speed: f64::from(speed), pace_bps: pace, window_ns: 50_000_000, seed, adversarial_every: 0 };
+        fn every_byte_is_played_once_per_copy(
+            copies in 1..5u32,
+            speed in 1..30u32,
+            pace in prop_oneof![Just(0), Just(1_000_000u64)],
+            seed: u64,
+        ) {
+            let how = Overlay {
+                copies,
+                speed: f64::from(speed),
+                pace_bps: pace,
+                window_ns: 50_000_000,
+                seed,
+                adversarial_every: 0,
+            };
             let load = overlay(&[capture()], &how);
             let bytes: u64 = load.packets.iter().map(|p| u64::from(p.bytes)).sum();
             prop_assert_eq!(bytes, u64::from(copies) * bytes_of(&[capture()]));
             prop_assert!(load.packets.is_sorted_by_key(|p| p.at_ns));
-            prop_assert!(load.packets.iter().all(|p| p.at_ns < how.window_ns && p.flow < load.flows));
+            prop_assert!(
+                load.packets.iter().all(|p| p.at_ns < how.window_ns && p.flow < load.flows)
+            );
             prop_assert_eq!(overlay(&[capture()], &how).packets, load.packets);
         }
     }

@@ -36,9 +36,13 @@ impl Copies {
         let mut candidates = within16.chain(within24);
         while masks.len() < count as usize {
             let free = |mask: &u32| own.iter().all(|a| !taken.contains(&(a ^ mask)));
-            let mask = candidates
-                .find(free)
-                .ok_or_else(|| format!("{count} copies of {} addresses do not fit beside each other: give fewer --copies", own.len()))?;
+            let mask = candidates.find(free).ok_or_else(|| {
+                format!(
+                    "{count} copies of {} addresses do not fit beside each other: \
+                     give fewer --copies",
+                    own.len()
+                )
+            })?;
             taken.extend(own.iter().map(|a| a ^ mask));
             masks.push(mask);
         }

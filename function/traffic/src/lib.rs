@@ -1,5 +1,5 @@
-//! Packets for tests, demos and benchmarks: captures, generated traffic, copies of flows, and stamps
-//! that measure loss and latency. It never opens a device.
+//! Packets for tests, demos and benchmarks: captures, generated traffic, copies of flows, and
+//! stamps that measure loss and latency. It never opens a device.
 
 pub mod copies;
 mod generate;

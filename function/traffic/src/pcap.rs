@@ -28,12 +28,14 @@ pub enum PcapError {
     },
     /// The file is neither pcap nor pcapng.
     #[error(
-        "{0}: neither pcap nor pcapng; `pando fn generate FILE` makes a capture, `tcpdump -w FILE` records one"
+        "{0}: neither pcap nor pcapng; `pando fn generate FILE` makes a capture, `tcpdump -w FILE` \
+         records one"
     )]
     Format(String),
     /// The link type has no conversion to Ethernet.
     #[error(
-        "{path}: link type {linktype} is not supported: Ethernet (1), raw IP (12, 101), null (0) and Linux cooked (113, 276) are"
+        "{path}: link type {linktype} is not supported: Ethernet (1), raw IP (12, 101), null (0) \
+         and Linux cooked (113, 276) are"
     )]
     LinkType {
         /// The file.
@@ -42,7 +44,8 @@ pub enum PcapError {
         linktype: u32,
     },
     /// The file ends within a packet, or has inconsistent lengths.
-    #[error("{path}: packet {} is cut off or broken; the {after} before it are whole: `tcpdump -r {path} -w whole.pcap` keeps those", after + 1)]
+    #[error("{path}: packet {} is cut off or broken; the {after} before it are whole: `tcpdump -r \
+        {path} -w whole.pcap` keeps those", after + 1)]
     Broken {
         /// The file.
         path: String,
@@ -278,7 +281,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(frames in proptest::collection::vec((0..4_000_000_000_000_000_000u64, proptest::collection::vec(any::<u8>(), 0..99)), 0..9)) {
+        fn what_is_written_is_read(
+            frames in proptest::collection::vec(
+                (0..4_000_000_000_000_000_000u64, proptest::collection::vec(any::<u8>(), 0..99)),
+                0..9,
+            ),
+        ) {
             let mut writer = Writer::new(Vec::new()).unwrap();
             for (time_ns, frame) in &frames {
                 writer.write(*time_ns, frame).unwrap();
@@ -291,8 +299,18 @@ mod tests {
         }
 
         #[test]
-        fn no_file_panics(magic in 0..5usize, bytes in proptest::collection::vec(prop_oneof![0..8u8, any::<u8>()], 0..200)) {
-            let mut file = [[0xd4, 0xc3, 0xb2, 0xa1], [0xa1, 0xb2, 0xc3, 0xd4], [0x4d, 0x3c, 0xb2, 0xa1], [0x0a, 0x0d, 0x0d, 0x0a], [0; 4]][magic].to_vec();
+        fn no_file_panics(
+            magic in 0..5usize,
+            bytes in proptest::collection::vec(prop_oneof![0..8u8, any::<u8>()], 0..200),
+        ) {
+            let mut file = [
+                [0xd4, 0xc3, 0xb2, 0xa1],
+                [0xa1, 0xb2, 0xc3, 0xd4],
+                [0x4d, 0x3c, 0xb2, 0xa1],
+                [0x0a, 0x0d, 0x0d, 0x0a],
+                [0; 4],
+            ][magic]
+                .to_vec();
             file.extend(bytes);
             let _ = parse(&file, "memory");
         }

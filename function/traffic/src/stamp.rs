@@ -102,7 +102,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_stamped_is_found(frame in proptest::collection::vec(any::<u8>(), 0..90), sequence in 0..SEQUENCES_MAX, sent_ns: u64) {
+        fn what_is_stamped_is_found(
+            frame in proptest::collection::vec(any::<u8>(), 0..90),
+            sequence in 0..SEQUENCES_MAX,
+            sent_ns: u64,
+        ) {
             let stamp = Stamp { sequence, sent_ns };
             let mut stamped = frame.clone();
             stamp.append(&mut stamped);
@@ -111,15 +115,22 @@ mod tests {
         }
 
         #[test]
-        fn every_missing_packet_is_in_one_loss(missing in proptest::collection::btree_set(1..99u64, 0..40), together_ns in 0..900u64) {
+        fn every_missing_packet_is_in_one_loss(
+            missing in proptest::collection::btree_set(1..99u64, 0..40),
+            together_ns in 0..900u64,
+        ) {
             let mut arrivals = Arrivals::default();
             let came = (0..100).filter(|n| !missing.contains(n));
-            came.for_each(|sequence| assert!(arrivals.count(Stamp { sequence, sent_ns: 1000 + sequence * 100 })));
+            came.for_each(|sequence| {
+                assert!(arrivals.count(Stamp { sequence, sent_ns: 1000 + sequence * 100 }))
+            });
             let losses = arrivals.losses(together_ns);
             prop_assert_eq!(losses.iter().map(|l| l.packets).sum::<u64>(), missing.len() as u64);
             prop_assert_eq!(arrivals.came, 100 - missing.len() as u64);
             for n in &missing {
-                prop_assert!(losses.iter().any(|l| (l.from_ns..l.to_ns).contains(&(1000 + n * 100))));
+                prop_assert!(
+                    losses.iter().any(|l| (l.from_ns..l.to_ns).contains(&(1000 + n * 100)))
+                );
             }
         }
     }

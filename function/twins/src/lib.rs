@@ -24,7 +24,9 @@ struct Symbols {
 unsafe impl Sync for Symbols {}
 
 macro_rules! twin {
-    ($name:literal, $describe:ident, $configure:ident, $process:ident, $area:ident, $bytes:ident) => {{
+    (
+        $name:literal, $describe:ident, $configure:ident, $process:ident, $area:ident, $bytes:ident
+    ) => {{
         unsafe extern "C" {
             fn $describe() -> u32;
             fn $configure(length: u32) -> i32;

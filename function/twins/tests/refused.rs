@@ -19,7 +19,9 @@ fn refusal(path: &Path, configuration: &[u8]) -> String {
 const GOOD: &str = r#"
 #include <pando_nf.h>
 struct state { uint32_t n; };
-static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_packet *packet) { (void)ctx; (void)packet; return PANDO_PASS; }
+static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_packet *packet) {
+    (void)ctx; (void)packet; return PANDO_PASS;
+}
 "#;
 
 /// Files that are not modules, truncated modules, and modules that are too large.
@@ -74,7 +76,8 @@ fn no_export() {
 #[test]
 fn an_export_of_another_type() {
     let source = format!(
-        "{GOOD}PANDO_EXPORT(pando_describe) float describe(void) {{ return 1; }} PANDO_EXPORT(pando_process) void process(uint32_t n) {{ (void)n; (void)process_packet; }}"
+        "{GOOD}PANDO_EXPORT(pando_describe) float describe(void) {{ return 1; }} \
+         PANDO_EXPORT(pando_process) void process(uint32_t n) {{ (void)n; (void)process_packet; }}"
     );
     let module = build("type", &source);
     let reason = refusal(&module.wasm, b"");
@@ -108,7 +111,8 @@ fn a_descriptor_that_points_outside() {
 #[test]
 fn an_import_that_units_do_not_offer() {
     let source = format!(
-        "{GOOD}__attribute__((import_module(\"env\"), import_name(\"open_socket\"))) int open_socket(void);
+        "{GOOD}__attribute__((import_module(\"env\"), import_name(\"open_socket\"))) int \
+         open_socket(void);
         PANDO_EXPORT(keep) int keep(void) {{ return open_socket(); }}
         PANDO_FUNCTION(\"asks\", struct state, process_packet);"
     );
@@ -139,7 +143,8 @@ fn a_configuration_that_is_wrong() {
 #[test]
 fn more_memory_than_allowed() {
     let source = format!(
-        "static unsigned char big[9 << 20];\n{GOOD}PANDO_EXPORT(keep) void *keep(void) {{ return big; }}\nPANDO_FUNCTION(\"big\", struct state, process_packet);"
+        "static unsigned char big[9 << 20];\n{GOOD}PANDO_EXPORT(keep) void *keep(void) {{ return \
+         big; }}\nPANDO_FUNCTION(\"big\", struct state, process_packet);"
     );
     let module = build("memory", &source);
     let reason = refusal(&module.wasm, b"");
@@ -149,7 +154,8 @@ fn more_memory_than_allowed() {
 #[test]
 fn a_start_that_never_ends() {
     let source = format!(
-        "{GOOD}static int forever(const uint8_t *c, uint32_t n) {{ (void)c; for (volatile uint32_t i = 0;;) i += n; return 0; }}
+        "{GOOD}static int forever(const uint8_t *c, uint32_t n) {{ (void)c; for (volatile uint32_t \
+         i = 0;;) i += n; return 0; }}
         PANDO_FUNCTION_WITH(\"forever\", struct state, process_packet, forever, 0);"
     );
     let module = build("forever", &source);

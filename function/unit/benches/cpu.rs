@@ -36,7 +36,8 @@ const FLOWS: u16 = 64;
 /// If no packet arrives for this time, even on a busy machine, the missing packets are lost.
 const DRAINED: Duration = Duration::from_millis(300);
 const PAYLOAD: [u8; 300] = [7; 300];
-const MASQUERADE: &str = "add table ip t; add chain ip t c { type nat hook postrouting priority 100; }; add rule ip t c oifname r_out masquerade";
+const MASQUERADE: &str = "add table ip t; add chain ip t c { type nat hook postrouting priority \
+    100; }; add rule ip t c oifname r_out masquerade";
 const NOTHING: &str = "add table ip t";
 /// The packets per send, the time between two sends, and the number of sends. 100,000 packets a
 /// second, and 20,000 a second one at a time, each of which wakes the unit.

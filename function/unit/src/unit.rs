@@ -347,7 +347,10 @@ impl Unit {
             let names: Vec<String> = self.chain.names().map(str::to_owned).collect();
             let mut lines = String::new();
             for e in self.chain.events.drain(..) {
-                let line = serde_json::json!({"time_ns": e.time_ns, "function": names[e.stage], "flow": format!("{:?}", e.key), "event": e.code});
+                let line = serde_json::json!({
+                    "time_ns": e.time_ns, "function": names[e.stage],
+                    "flow": format!("{:?}", e.key), "event": e.code
+                });
                 lines += &format!("{line}\n");
             }
             let _ = io::stderr().write_all(lines.as_bytes());

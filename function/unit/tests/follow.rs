@@ -171,8 +171,14 @@ fn what_changes_hands_within_a_batch_is_the_new_owners() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn a_standby_has_what_its_unit_has(batches in proptest::collection::vec((proptest::collection::vec(0..48u32, 1..12), 0..600u64, any::<u8>()), 1..40)) {
-        let (mut unit, mut standby) = (chain("nat", b"address=203.0.113.7\n"), chain("nat", b"address=203.0.113.7\n"));
+    fn a_standby_has_what_its_unit_has(
+        batches in proptest::collection::vec(
+            (proptest::collection::vec(0..48u32, 1..12), 0..600u64, any::<u8>()),
+            1..40,
+        ),
+    ) {
+        let (mut unit, mut standby) =
+            (chain("nat", b"address=203.0.113.7\n"), chain("nat", b"address=203.0.113.7\n"));
         followed(&mut unit, &mut standby, &batches);
         // A log that starts again, and one that has nothing.
         standby.release_all();

@@ -373,9 +373,13 @@ fn captures_are_read_whole_or_refused() {
 #[test]
 fn rule_files_give_automata_or_an_error_with_its_line() {
     let corpus: Vec<Vec<u8>> = [
-        "# a comment\nalert tcp $HOME_NET any -> any $HTTP_PORTS (msg:\"semi\\;colon\"; content:\"|0d 0A|Fast|3b|\"; nocase; sid:2; rev:3;)\n",
-        "alert udp any any -> any 53 (content:\"quo\\\"te\\\\\"; sid:3;)\nalert ip [!10.0.0.0/8,::/3] 1: <> any [80,!90:99] (flow:established,to_server; content:!\"negated\"; sid:5;)\n",
-        "alert tcp any any -> any any (content:\"several\"; content:\"of them\", depth 5; pcre:\"/a{3}/\"; sid:6;)\n",
+        "# a comment\nalert tcp $HOME_NET any -> any $HTTP_PORTS (msg:\"semi\\;colon\"; \
+         content:\"|0d 0A|Fast|3b|\"; nocase; sid:2; rev:3;)\n",
+        "alert udp any any -> any 53 (content:\"quo\\\"te\\\\\"; sid:3;)\nalert ip \
+         [!10.0.0.0/8,::/3] 1: <> any [80,!90:99] (flow:established,to_server; \
+         content:!\"negated\"; sid:5;)\n",
+        "alert tcp any any -> any any (content:\"several\"; content:\"of them\", depth 5; \
+         pcre:\"/a{3}/\"; sid:6;)\n",
     ]
     .map(|t| t.as_bytes().to_vec())
     .to_vec();

@@ -140,8 +140,12 @@ fn heads() -> &'static String {
         let protocol = proptest::sample::select(vec!["ip", "tcp", "udp"]);
         let head = (protocol, address(), port(), arrow, address(), port());
         let text = |n: u32| {
-            let (protocol, from, from_port, arrow, to, to_port) = head.new_tree(&mut runner).unwrap().current();
-            format!("alert {protocol} {from} {from_port} {arrow} {to} {to_port} (content:\"needle\"; sid:{n};)\n")
+            let (protocol, from, from_port, arrow, to, to_port) =
+                head.new_tree(&mut runner).unwrap().current();
+            format!(
+                "alert {protocol} {from} {from_port} {arrow} {to} {to_port} \
+                (content:\"needle\"; sid:{n};)\n"
+            )
         };
         (1..=1000).map(text).collect()
     })
@@ -151,12 +155,28 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn heads_speak_of_what_a_plain_model_says(v6: bool, tcp: bool, ends in proptest::array::uniform2((0..4usize, proptest::sample::select(vec![1u16, 53, 80, 443, 999, 1000, 2001, 65535])))) {
-        let addresses = if v6 { ["2001:db8::1", "2001:db8::2", "fe80::1", "::1"] } else { ["10.1.2.3", "10.1.2.4", "10.2.0.1", "198.51.100.1"] };
+    fn heads_speak_of_what_a_plain_model_says(
+        v6: bool,
+        tcp: bool,
+        ends in proptest::array::uniform2((
+            0..4usize,
+            proptest::sample::select(vec![1u16, 53, 80, 443, 999, 1000, 2001, 65535]),
+        )),
+    ) {
+        let addresses = if v6 {
+            ["2001:db8::1", "2001:db8::2", "fe80::1", "::1"]
+        } else {
+            ["10.1.2.3", "10.1.2.4", "10.2.0.1", "198.51.100.1"]
+        };
         let [from, to] = ends.map(|(n, port)| (addresses[n].parse().unwrap(), port));
         let packet = Packet { tcp: tcp.then_some(ACK), from, to, payload: b"a needle" };
-        let expected: BTreeSet<u32> = rules::parse(heads(), "heads", &Variables::default()).unwrap().patterns.iter()
-            .filter(|p| speaks_of(&p.head, &packet)).map(|p| p.sid).collect();
+        let expected: BTreeSet<u32> = rules::parse(heads(), "heads", &Variables::default())
+            .unwrap()
+            .patterns
+            .iter()
+            .filter(|p| speaks_of(&p.head, &packet))
+            .map(|p| p.sid)
+            .collect();
         prop_assert_eq!(reported(&mut ids(heads()), &[packet.frame()]), expected);
     }
 }
@@ -164,7 +184,8 @@ proptest! {
 #[test]
 fn a_rule_of_udp_reports_no_tcp() {
     let mut chain = ids(
-        "alert udp any any -> any 9999 (content:\"needle\"; sid:1;)\nalert tcp any any -> any 9999 (content:\"needle\"; sid:2;)\n",
+        "alert udp any any -> any 9999 (content:\"needle\"; sid:1;)\nalert tcp any any -> any 9999 \
+         (content:\"needle\"; sid:2;)\n",
     );
     let to = |port: u16| {
         [packet(Some(ACK), "10.0.0.1:1000", &format!("10.0.0.2:{port}"), b"needle").frame()]

@@ -111,7 +111,8 @@ struct Step {
 
 #[test]
 fn the_nat_translates_as_masquerade_does() {
-    let rules = "add table ip t; add chain ip t c { type nat hook postrouting priority 100; }; add rule ip t c oifname r_out masquerade";
+    let rules = "add table ip t; add chain ip t c { type nat hook postrouting priority 100; }; add \
+        rule ip t c oifname r_out masquerade";
     let Some(mut router) = Router::new(rules) else { return };
     let mut nat = chain("nat", "address=203.0.113.7\ninside=10.0.0.0/8\n");
     let mut seen = <[Ports; 2]>::default();
@@ -236,7 +237,8 @@ fn the_policer_passes_what_linux_passes_up_to_one_burst() {
         "policer",
         &format!("rate={RATE}\nburst={}\n", RATE + BURST_FRAMES as u64 * frame_bytes),
     );
-    let (start, gap) = (Instant::now(), Duration::from_micros(2500)); // 205,600 bytes a second: ten times the rate
+    // 205,600 bytes a second: ten times the rate
+    let (start, gap) = (Instant::now(), Duration::from_micros(2500));
     let (mut linux, mut ours) = (HashSet::new(), HashSet::new());
     let number = |f: &[u8]| u32::from_be_bytes(f[42..46].try_into().unwrap());
     for n in 0..400u32 {

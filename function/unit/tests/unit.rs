@@ -156,7 +156,11 @@ fn another_user_hears_that_he_may_not() {
     let program = bench.directory.join("pando-unit");
     std::fs::copy(env!("CARGO_BIN_EXE_pando-unit"), &program).unwrap();
     for (arguments, code, says) in [
-        (&["ls"][..], 0, "n                    unknown  another user's: root may ask it"),
+        (
+            &["ls"][..],
+            0,
+            "n                    unknown  another user's: only root can read its state",
+        ),
         (&["rm", "n"], 10, "run it as root"),
     ] {
         let mut other = Command::new("setpriv");

@@ -131,8 +131,12 @@ fn a_compiler_is_behind_walls_before_it_has_read_a_byte() {
 const SLOW: &str = r#"
 #include <pando_nf.h>
 struct state { uint32_t n; };
-static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_packet *packet) { (void)ctx; (void)packet; return PANDO_PASS; }
-static int forever(const uint8_t *c, uint32_t n) { (void)c; for (volatile uint32_t i = 0;;) i += n; return 0; }
+static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_packet *packet) {
+    (void)ctx; (void)packet; return PANDO_PASS;
+}
+static int forever(const uint8_t *c, uint32_t n) {
+    (void)c; for (volatile uint32_t i = 0;;) i += n; return 0;
+}
 PANDO_FUNCTION_WITH("slow", struct state, process_packet, forever, 0);
 "#;
 

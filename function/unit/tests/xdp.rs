@@ -213,9 +213,8 @@ fn is_loaded(program: u32) -> bool {
 #[test]
 fn packets_of_all_queues_come() {
     let Some(mut bench) = bench("queues") else { return };
-    ip(
-        "link add many numtxqueues 2 numrxqueues 2 type veth peer name wide numtxqueues 2 numrxqueues 2",
-    );
+    ip("link add many numtxqueues 2 numrxqueues 2 type veth peer name wide numtxqueues 2 \
+         numrxqueues 2");
     ip("link set many up");
     ip("link set wide up");
     let module = format!("{}/../functions/policer/policer.wasm", env!("CARGO_MANIFEST_DIR"));

@@ -18,7 +18,8 @@ pub enum ModuleError {
         source: std::io::Error,
     },
     /// The file is larger than [`MODULE_BYTES_MAX`].
-    #[error("{path} has more than {} MiB, which no function needs: is it built without debug information?", MODULE_BYTES_MAX >> 20)]
+    #[error("{path} has more than {} MiB, which no function needs: is it built without debug \
+        information?", MODULE_BYTES_MAX >> 20)]
     TooLarge {
         /// The file.
         path: String,
@@ -93,7 +94,9 @@ pub enum ModuleError {
     },
     /// The function refuses its configuration.
     #[error(
-        "{path} refuses its configuration with complaint {complaint}: settings are given as --set KEY=VALUE. docs/guides/network-function.md lists those of Pando's own functions; in another, see what its configure() returns {complaint} for"
+        "{path} refuses its configuration with complaint {complaint}: settings are given as --set \
+         KEY=VALUE. docs/guides/network-function.md lists those of Pando's own functions; in \
+         another, see what its configure() returns {complaint} for"
     )]
     Configuration {
         /// The file.

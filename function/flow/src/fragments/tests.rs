@@ -55,7 +55,11 @@ fn payload(taken: Taken) -> Vec<u8> {
 proptest! {
     /// A function may leave any length from an Ethernet header on.
     #[test]
-    fn what_a_function_shortened_is_taken_apart_without_a_panic(version in prop_oneof![Just(4u8), Just(6u8)], link in 0..5usize, length in 14..80usize) {
+    fn what_a_function_shortened_is_taken_apart_without_a_panic(
+        version in prop_oneof![Just(4u8), Just(6u8)],
+        link in 0..5usize,
+        length in 14..80usize,
+    ) {
         let mut frame = datagram(version, link, &[7; 40]);
         frame.truncate(length);
         let parts = Cut { largest: 32, id: 9 }.apart(&frame);
@@ -64,15 +68,21 @@ proptest! {
 
     #[test]
     fn what_is_taken_apart_comes_together_in_any_order(
-        version in prop_oneof![Just(4u8), Just(6u8)], link in 0..5usize, bytes in proptest::collection::vec(any::<u8>(), 200..3000),
-        largest in 100..1500usize, seed: u64, again: bool,
+        version in prop_oneof![Just(4u8), Just(6u8)],
+        link in 0..5usize,
+        bytes in proptest::collection::vec(any::<u8>(), 200..3000),
+        largest in 100..1500usize,
+        seed: u64,
+        again: bool,
     ) {
         let whole = datagram(version, link, &bytes);
         let parts = Cut { largest, id: 9 }.apart(&whole);
         prop_assert_eq!(parts.len() > 1, whole.len() - network(&whole).unwrap().1 > largest);
         prop_assume!(parts.len() > 1);
         let mut order: Vec<&Vec<u8>> = parts.iter().collect();
-        order.sort_by_key(|p| p.iter().fold(seed, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3)));
+        order.sort_by_key(|p| {
+            p.iter().fold(seed, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
+        });
         if again {
             order.insert(1, order[0]);
         }
@@ -87,11 +97,24 @@ proptest! {
     }
 
     #[test]
-    fn no_fragments_panic(frames in proptest::collection::vec((0..3u8, 0..40u16, any::<bool>(), proptest::collection::vec(any::<u8>(), 0..64), 0..90usize), 0..60)) {
+    fn no_fragments_panic(
+        frames in proptest::collection::vec(
+            (
+                0..3u8,
+                0..40u16,
+                any::<bool>(),
+                proptest::collection::vec(any::<u8>(), 0..64),
+                0..90usize,
+            ),
+            0..60,
+        ),
+    ) {
         let mut fragments = Fragments::default();
         for (id, offset, more, payload, cut) in frames {
             let frame = piece(id, offset * 8, more, &payload);
-            if let Taken::Complete(complete) = fragments.take(&frame[..frame.len().saturating_sub(cut / 40 * cut)], 0) {
+            if let Taken::Complete(complete) =
+                fragments.take(&frame[..frame.len().saturating_sub(cut / 40 * cut)], 0)
+            {
                 complete.cut.apart(&complete.frame);
             }
         }

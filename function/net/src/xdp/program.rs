@@ -100,7 +100,8 @@ fn refused(e: io::Error) -> io::Error {
         Some(libc::EOPNOTSUPP) => (io::ErrorKind::Unsupported, "its driver has no native XDP"),
         Some(libc::ERANGE | libc::EINVAL) => (
             io::ErrorKind::Unsupported,
-            "its driver takes no XDP program as it is set up: a smaller MTU (also of a veth's peer), LRO off",
+            "its driver takes no XDP program as it is set up: a smaller MTU (also of a veth's \
+             peer), LRO off",
         ),
         _ => (e.kind(), "attach the XDP program"),
     };

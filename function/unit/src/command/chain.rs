@@ -142,7 +142,8 @@ impl ChainArgs {
         for line in &self.settings {
             let Some((key, _)) = line.split_once('=') else {
                 return Err(Failure::Invalid(format!(
-                    "--set {line}: a setting is KEY=VALUE, or NAME.KEY=VALUE for one of several functions"
+                    "--set {line}: a setting is KEY=VALUE, or NAME.KEY=VALUE for one of several \
+                     functions"
                 )));
             };
             if let Some((name, _)) = key.split_once('.')
@@ -171,7 +172,10 @@ impl ChainArgs {
         let mut variables = Variables::default();
         for line in &self.variables {
             let (name, value) = line.split_once('=').ok_or_else(|| {
-                Failure::Invalid(format!("--rules-var {line}: a variable is NAME=VALUE, for example HOME_NET=192.0.2.0/24"))
+                Failure::Invalid(format!(
+                    "--rules-var {line}: a variable is NAME=VALUE, for \
+                    example HOME_NET=192.0.2.0/24"
+                ))
             })?;
             variables.set(name.trim_start_matches('$'), value);
         }
@@ -183,7 +187,8 @@ impl ChainArgs {
                 .map_err(|e| Failure::Invalid(e.to_string()))?;
             if let (true, Some((line, sid, part))) = (self.strict_rules, read.others.first()) {
                 let words = format!(
-                    "{shown}:{line}: rule {sid} has {part}, which is not looked at: without --strict-rules it is left out"
+                    "{shown}:{line}: rule {sid} has {part}, which is not looked at: without \
+                     --strict-rules it is left out"
                 );
                 return Err(Failure::Invalid(words));
             }

@@ -73,8 +73,8 @@ fn away(address: SocketAddr, why: Option<io::Error>) -> String {
     match why {
         Some(e) => {
             format!(
-                "the output log at {address} does not answer ({e}): no packet leaves until it does; \
-                 there: `pando fn log --listen {address}`"
+                "the output log at {address} does not answer ({e}): no packet leaves until it \
+                 does; there: `pando fn log --listen {address}`"
             )
         }
         None => format!("the output log at {address} answers"),

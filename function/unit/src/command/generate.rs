@@ -13,13 +13,18 @@ use super::out::Format;
 /// Arguments.
 #[derive(Args)]
 #[command(after_help = "Example: pando fn generate capture.pcap --flows 1000 --seconds 10\n\n\
-Flows have sizes of a heavy tail (Pareto, exponent 1.2) and consist of bursts with pauses of 3 to 23 ms between them.\n\
+Flows have sizes of a heavy tail (Pareto, exponent 1.2) and consist of bursts with pauses of 3 to \
+23 ms between them.\n\
 The same arguments give the same file on every machine.")]
 pub struct Generate {
     /// The file to write
     capture: PathBuf,
     /// Conversations
-    #[arg(long, default_value_t = Shape::default().flows, value_parser = clap::value_parser!(u32).range(1..=65_000))]
+    #[arg(
+        long,
+        default_value_t = Shape::default().flows,
+        value_parser = clap::value_parser!(u32).range(1..=65_000)
+    )]
     flows: u32,
     /// Seconds in which they begin
     #[arg(long, default_value_t = Shape::default().seconds)]
@@ -94,7 +99,8 @@ impl Generate {
         } else {
             let Report { capture, packets, bytes, flows, with_content, seconds } = report;
             tell!(
-                "{capture}: {packets} packets of {flows} flows, {bytes} bytes, {seconds:.1} s; {with_content} flows have the content in them"
+                "{capture}: {packets} packets of {flows} flows, {bytes} bytes, {seconds:.1} s; \
+                 {with_content} flows have the content in them"
             );
         }
         Ok(ExitCode::SUCCESS)

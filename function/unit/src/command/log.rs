@@ -18,7 +18,8 @@ const USER: &str = "output log";
 /// Arguments.
 #[derive(Args)]
 #[command(
-    after_help = "Example: pando fn log --listen 192.0.2.2:7001, and on the unit's host: pando fn run nat.wasm --set address=192.0.2.1 --iface lan --durability log --log 192.0.2.2:7001"
+    after_help = "Example: pando fn log --listen 192.0.2.2:7001, and on the unit's host: pando fn \
+        run nat.wasm --set address=192.0.2.1 --iface lan --durability log --log 192.0.2.2:7001"
 )]
 #[group(required = true, multiple = false)]
 pub struct Log {

@@ -35,8 +35,10 @@ pub use failure::Failure;
     bin_name = "pando fn",
     version,
     disable_help_subcommand = true,
-    after_help = "Example: pando fn new hundred && pando fn build hundred && pando fn test hundred/hundred.wasm --pcap capture.pcap\n\n\
-Exit codes: 0 done, 1 a defect, or a difference (test, build --check), 2 a wrong command line, 3 invalid input, 4 not found, 6 conflict, 10 not allowed.\n\
+    after_help = "Example: pando fn new hundred && pando fn build hundred && pando fn test \
+        hundred/hundred.wasm --pcap capture.pcap\n\n\
+Exit codes: 0 done, 1 a defect, or a difference (test, build --check), 2 a wrong command line, 3 \
+invalid input, 4 not found, 6 conflict, 10 not allowed.\n\
 A guide: docs/guides/network-function.md."
 )]
 pub enum Command {

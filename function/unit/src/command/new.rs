@@ -71,7 +71,8 @@ impl New {
             return Ok(ExitCode::SUCCESS);
         }
         tell!(
-            "{shown}: now `pando fn build {shown}` and `pando fn test {shown}/{name}.wasm --pcap CAPTURE`"
+            "{shown}: now `pando fn build {shown}` and `pando fn test {shown}/{name}.wasm --pcap \
+             CAPTURE`"
         );
         Ok(ExitCode::SUCCESS)
     }

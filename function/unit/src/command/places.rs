@@ -93,7 +93,8 @@ impl UnitPlace {
     pub fn silence(&self) -> String {
         let pid = unit::listener(&self.control()).unwrap_or_default();
         format!(
-            "process {pid} does not answer; if it is stopped, `kill -CONT {pid}` continues it; `pando fn rm` ends it"
+            "process {pid} does not answer; if it is stopped, `kill -CONT {pid}` continues it; \
+             `pando fn rm` ends it"
         )
     }
 

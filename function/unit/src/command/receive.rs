@@ -204,7 +204,8 @@ impl Report {
         };
         let whole = if self.last { "in all " } else { "" };
         tell!(
-            "{:8.1} s  {whole}{} packets, {} bytes{others}; latency p50 {p50:.0} p75 {p75:.0} p90 {p90:.0} p99 {p99:.0} µs",
+            "{:8.1} s  {whole}{} packets, {} bytes{others}; latency p50 {p50:.0} p75 {p75:.0} p90 \
+             {p90:.0} p99 {p99:.0} µs",
             self.at_ms as f64 / 1e3,
             self.packets,
             self.bytes
@@ -221,7 +222,8 @@ impl Report {
         }
         if let Some(overrun @ 1..) = self.overrun {
             tell!(
-                "  {overrun} were too fast for this program: missing packets prove nothing about the sender"
+                "  {overrun} were too fast for this program: missing packets prove nothing about \
+                 the sender"
             );
         }
     }

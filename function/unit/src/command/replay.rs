@@ -20,7 +20,8 @@ use super::out::Format;
 #[derive(Args)]
 #[command(
     after_help = "Example: pando fn replay capture.pcap --iface veth-in --speed 20 --copies 20\n\n\
-If the generator lost packets or was late, the measurement proves nothing about the receiver; the last line reports that."
+If the generator lost packets or was late, the measurement proves nothing about the receiver; the \
+last line reports that."
 )]
 pub struct Replay {
     /// The capture (pcap or pcapng)
@@ -234,11 +235,13 @@ impl Report {
                 self.latest_us
             ),
             (0, late) => tell!(
-                "the generator lost none, but {late} left later than 1 ms (the latest {} µs): with less --speed or --copies all are on time",
+                "the generator lost none, but {late} left later than 1 ms (the latest {} µs): with \
+                 less --speed or --copies all are on time",
                 self.latest_us
             ),
             (lost, _) => tell!(
-                "the generator itself lost {lost}: the device did not take them. They are longer than its MTU (`ip link`), or too fast: less --speed or --copies"
+                "the generator itself lost {lost}: the device did not take them. They are longer \
+                 than its MTU (`ip link`), or too fast: less --speed or --copies"
             ),
         }
     }

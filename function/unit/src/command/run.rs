@@ -82,7 +82,8 @@ impl Run {
         match unit::ask(&place.control(), "status") {
             Ok(_) => {
                 return Err(Failure::Conflict(format!(
-                    "a unit {} runs already: `pando fn rm {0}` ends it, --name gives this one another",
+                    "a unit {} runs already: `pando fn rm {0}` ends it, --name gives this one \
+                     another",
                     self.name
                 )));
             }

@@ -166,10 +166,13 @@ impl Test {
 /// Reads the expected capture. If it is missing, the error names the command that makes it.
 fn expected(path: &Path) -> Result<Vec<Captured>, Failure> {
     pcap::read(path).map_err(|e| match &e {
-        PcapError::Read { source, .. } if source.kind() == ErrorKind::NotFound => Failure::NotFound(format!(
-            "{e}; the same command with --write {} instead of --expect makes it from the current output",
-            path.display()
-        )),
+        PcapError::Read { source, .. } if source.kind() == ErrorKind::NotFound => {
+            Failure::NotFound(format!(
+                "{e}; the same command with --write {} instead of --expect makes it from the \
+                 current output",
+                path.display()
+            ))
+        }
         _ => e.into(),
     })
 }

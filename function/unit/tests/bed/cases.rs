@@ -15,7 +15,8 @@ pub struct Case {
     pub settings: &'static [&'static str],
 }
 
-pub const RULES: &str = "alert ip any any -> any any (content:\"abca\"; sid:1;)\nalert udp any any -> any any (content:\"cabb\"; sid:3;)\n";
+pub const RULES: &str = "alert ip any any -> any any (content:\"abca\"; sid:1;)\nalert udp any any \
+    -> any any (content:\"cabb\"; sid:3;)\n";
 
 pub const CASES: [Case; 5] = [
     Case { name: "nat", settings: &["address=203.0.113.7"] },

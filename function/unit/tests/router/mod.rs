@@ -55,7 +55,8 @@ impl Router {
         std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
         there(
             "sysctl",
-            "-qw net.ipv4.ip_forward=1 net.ipv6.conf.default.disable_ipv6=1 net.ipv4.conf.all.rp_filter=0",
+            "-qw net.ipv4.ip_forward=1 net.ipv6.conf.default.disable_ipv6=1 \
+             net.ipv4.conf.all.rp_filter=0",
         );
         for (ours, theirs, address) in
             [("inside", "r_in", "10.0.0.1/8"), ("outside", "r_out", "203.0.113.7/24")]
@@ -63,7 +64,8 @@ impl Router {
             run(
                 "ip",
                 &format!(
-                    "link add name {ours} type veth peer name {theirs} address {ROUTER_MAC} netns {}",
+                    "link add name {ours} type veth peer name {theirs} address {ROUTER_MAC} netns \
+                     {}",
                     holder.id()
                 ),
             );
