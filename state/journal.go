@@ -55,7 +55,8 @@ func (b *Branch) journalled(p string, w written, apply func() error) error {
 	err := apply()
 	held := b.held + b.pending[p].bytes(p) - before.bytes(p)
 	if err == nil && held > UncommittedBytesMax && held > b.held {
-		err = fmt.Errorf("state path %q: %w: %d bytes would be written and not committed, at most %d: commit first (POST /v1/self/state/commit)",
+		err = fmt.Errorf("state path %q: %w: %d bytes would be written and not committed, at most %d: "+
+			"commit first (POST /v1/self/state/commit)",
 			p, pando.ErrTooLarge, held, UncommittedBytesMax)
 	}
 	if err == nil {
@@ -190,7 +191,8 @@ func (b *Branch) complete() error {
 	if b.lost == nil {
 		return nil
 	}
-	err := fmt.Errorf("commit the state of %s: %w: its writes since the last commit (%w); nothing was committed: write them again, then commit",
+	err := fmt.Errorf("commit the state of %s: %w: its writes since the last commit (%w); nothing "+
+		"was committed: write them again, then commit",
 		b.instance, pando.ErrLost, b.lost)
 	b.noted = max(b.noted, 1)
 	b.rewrite()

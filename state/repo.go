@@ -61,7 +61,9 @@ func (r *Repo) lookup(ref string) (pando.ObjectID, error) {
 func (r *Repo) Born(ctx context.Context, i pando.InstanceID, main pando.ObjectID) (*Branch, error) {
 	b := &Branch{repo: r, instance: i, pending: map[string]*change{}}
 	var err error
-	for kind, id := range map[string]*pando.ObjectID{branchRef: &b.head, baseRef: &b.base, sinceRef: &b.since} {
+	for kind, id := range map[string]*pando.ObjectID{
+		branchRef: &b.head, baseRef: &b.base, sinceRef: &b.since,
+	} {
 		if *id, err = r.lookup(r.ref(kind, string(i))); err != nil {
 			return nil, fmt.Errorf("open the branch of %s: %w", i, err)
 		}
@@ -78,7 +80,8 @@ func (r *Repo) Born(ctx context.Context, i pando.InstanceID, main pando.ObjectID
 		return b, b.recall()
 	}
 	if main.IsZero() {
-		main = w.put(pando.CommitObject, commit{tree: w.put(pando.TreeObject, nil), author: "pando", at: time.Unix(0, 0), message: "empty"}.encode(r.service))
+		main = w.put(pando.CommitObject, commit{tree: w.put(pando.TreeObject, nil), author: "pando",
+			at: time.Unix(0, 0), message: "empty"}.encode(r.service))
 	}
 	if err := b.move(ctx, w, anew(main)); err != nil {
 		return nil, err
@@ -96,7 +99,8 @@ func (r *Repo) Log(main pando.ObjectID, most int) ([]pando.StateCommit, error) {
 			return nil, err
 		}
 		message, rest, _ := strings.Cut(c.message, "\n")
-		line := pando.StateCommit{Commit: id, Parents: c.parents, Instance: c.author, Message: message, At: c.at.Unix()}
+		line := pando.StateCommit{Commit: id, Parents: c.parents, Instance: c.author, Message: message,
+			At: c.at.Unix()}
 		for l := range strings.SplitSeq(rest, "\n") {
 			if path, ok := strings.CutPrefix(l, "conflict: "); ok {
 				line.Conflicts = append(line.Conflicts, path)
