@@ -44,7 +44,9 @@ func TestLabByHand(t *testing.T) {
 		t.Errorf("the hosts that host2 knows are:\n%s", got)
 	}
 	// Each host has a /run of its own.
-	for _, c := range []struct{ from, there string }{{filepath.Dir(bin), filepath.Dir(bin)}, {"/run", "/"}} {
+	for _, c := range []struct {
+		from, there string
+	}{{filepath.Dir(bin), filepath.Dir(bin)}, {"/run", "/"}} {
 		from = c.from
 		if got := strings.TrimSpace(pando("exec", "host1", "--", "pwd")); got != c.there {
 			t.Errorf("a command called from %s runs in %s on the host, not in %s", c.from, got, c.there)
@@ -57,10 +59,12 @@ func TestLabByHand(t *testing.T) {
 		t.Errorf("something runs on bare hosts:\n%s", got)
 	}
 	for _, host := range []string{"host1", "host2"} { // each a cluster of its own
-		if got := pando("exec", host, "--", bin, "up", "--pool", "1"); !strings.Contains(got, "up on "+host) {
+		got := pando("exec", host, "--", bin, "up", "--pool", "1")
+		if !strings.Contains(got, "up on "+host) {
 			t.Errorf("pando up on %s says %q", host, got)
 		}
-		if got := pando("exec", host, "--", bin, "hosts"); !strings.Contains(got, host) || strings.Count(got, "here") != 1 {
+		if got := pando("exec", host, "--", bin, "hosts"); !strings.Contains(got, host) ||
+			strings.Count(got, "here") != 1 {
 			t.Errorf("the hosts that %s knows are:\n%s", host, got)
 		}
 	}

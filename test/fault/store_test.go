@@ -24,10 +24,12 @@ func TestAFullDiskUnderTheStoreRefusesWritesAndRecovers(t *testing.T) {
 		if !strings.Contains(out.Text, "No space left") {
 			t.Errorf("the disk is not full: %s", out.Text)
 		}
-		if said := s.PandoFails(exitStoreFull, "scale", "web", "3"); !strings.Contains(said, "make room") {
+		said := s.PandoFails(exitStoreFull, "scale", "web", "3")
+		if !strings.Contains(said, "make room") {
 			t.Errorf("the refusal does not say what to do: %s", said)
 		}
-		if text, ok := s.ask(s.web.Status().Instances[0], "POST", "/replicate"); ok || !strings.Contains(text, "space") {
+		text, ok := s.ask(s.web.Status().Instances[0], "POST", "/replicate")
+		if ok || !strings.Contains(text, "space") {
 			t.Errorf("replicate on a full store: %s", text)
 		}
 		if st := s.web.Status(); st.InRotation != least {

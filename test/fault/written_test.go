@@ -26,7 +26,8 @@ func TestWhatIsWrittenOutlivesTheAgent(t *testing.T) {
 		s.KillAgent(s.Host())
 		between()
 		s.serving()
-		s.Await("the agent at the instance's socket", func() (string, bool) { return s.ask(i, "GET", "") })
+		s.Await("the agent at the instance's socket",
+			func() (string, bool) { return s.ask(i, "GET", "") })
 	}
 	want := func(lines ...string) {
 		t.Helper()
@@ -46,7 +47,8 @@ func TestWhatIsWrittenOutlivesTheAgent(t *testing.T) {
 
 	write("third")
 	restart(func() { s.damage(i.ID) })
-	if text, ok := s.ask(i, "POST", "/state/commit"); ok || !strings.Contains(text, `"lost"`) || !strings.Contains(text, "write it again") {
+	text, ok := s.ask(i, "POST", "/state/commit")
+	if ok || !strings.Contains(text, `"lost"`) || !strings.Contains(text, "write it again") {
 		t.Errorf("the commit of what is lost was answered with %s", text)
 	}
 	write("third")
