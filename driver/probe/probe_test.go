@@ -107,9 +107,9 @@ func TestTCP(t *testing.T) {
 		t.Error(err)
 	}
 	l.Close()
-	if err := ask(t, pando.Probe{Kind: pando.ProbeTCP}, port); err == nil || !strings.Contains(
-		err.Error(), "refused",
-	) || !errors.Is(err, unix.ECONNREFUSED) || !strings.Contains(err.Error(), "127.0.0.1 alone") {
+	if err := ask(t, pando.Probe{Kind: pando.ProbeTCP}, port); err == nil ||
+		!strings.Contains(err.Error(), "refused") ||
+		!errors.Is(err, unix.ECONNREFUSED) || !strings.Contains(err.Error(), "127.0.0.1 alone") {
 		t.Errorf("nobody listens, but the probe says %v", err)
 	}
 }

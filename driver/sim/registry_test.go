@@ -43,8 +43,8 @@ func TestRegistryHoldsItsRules(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-lost
-		if _, err := r.Commit(ctx, pando.Txn{Fence: f, Put: []pando.Stored{service("web")}}); !errors.Is(
-			err, pando.ErrFenced) {
+		if _, err := r.Commit(ctx,
+			pando.Txn{Fence: f, Put: []pando.Stored{service("web")}}); !errors.Is(err, pando.ErrFenced) {
 			t.Errorf("a deposed leader: %v", err)
 		}
 		r.Fail(pando.ErrUnavailable)
@@ -82,8 +82,8 @@ func TestHostIsGoneAfterItsLeaseUnlessItCameBack(t *testing.T) {
 		if !there() {
 			t.Error("the lease of a former agent took the record of its successor")
 		}
-		if _, err := r.Commit(ctx, pando.Txn{Fence: f, Put: []pando.Stored{h}}); !errors.Is(err,
-			pando.ErrFenced) {
+		if _, err := r.Commit(ctx,
+			pando.Txn{Fence: f, Put: []pando.Stored{h}}); !errors.Is(err, pando.ErrFenced) {
 			t.Errorf("the former agent wrote: %v", err)
 		}
 		crashAgain()

@@ -22,8 +22,8 @@ func TestAnInstanceLivesAndCrashesInVirtualTime(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := host.Start(t.Context(), pando.SandboxSpec{Instance: web}); !errors.Is(err,
-			pando.ErrExists) {
+		if _, err := host.Start(t.Context(),
+			pando.SandboxSpec{Instance: web}); !errors.Is(err, pando.ErrExists) {
 			t.Errorf("started twice: %v", err)
 		}
 		table := pando.SteeringTable{Service: web.Service,

@@ -111,8 +111,8 @@ func TestErrorsKeepTheirSentinelOverTheWire(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	h.registry.Fail(pando.ErrStoreFull)
-	if err := ignore(c.Pin(t.Context(), pando.DefaultService("web"), 2, 0)); !errors.Is(
-		err, pando.ErrStoreFull) {
+	if err := ignore(c.Pin(t.Context(),
+		pando.DefaultService("web"), 2, 0)); !errors.Is(err, pando.ErrStoreFull) {
 		t.Errorf("%v", err)
 	}
 	h.registry.Fail(nil)
