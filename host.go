@@ -36,7 +36,8 @@ func (h Host) Check() error {
 	v4, v6 := InstanceRange(h.Slot)
 	switch {
 	case h.Slot < 0 || h.Slot >= HostSlots:
-		return fmt.Errorf("%w: host %s is in slot %d: want 0 to %d", ErrInvalid, h.Name, h.Slot, HostSlots-1)
+		return fmt.Errorf("%w: host %s is in slot %d: want 0 to %d",
+			ErrInvalid, h.Name, h.Slot, HostSlots-1)
 	case h.Instances4 != v4 && h.Instances4.IsValid(), h.Instances6 != v6 && h.Instances6.IsValid():
 		return fmt.Errorf("%w: host %s claims %s and %s for its instances: slot %d has %s and %s",
 			ErrInvalid, h.Name, h.Instances4, h.Instances6, h.Slot, v4, v6)
@@ -104,13 +105,14 @@ func (m Member) Admits(publicKey []byte) error {
 	if m.Server || m.PublicKey == "" || m.PublicKey == PublicKeyHash(publicKey) {
 		return nil
 	}
-	return fmt.Errorf("%w: host %s is a member with another key: its former certificate is invalid", ErrForbidden, m.Name)
+	return fmt.Errorf("%w: host %s is a member with another key: its former certificate is invalid",
+		ErrForbidden, m.Name)
 }
 
 // NotMember returns the error for a host with a certificate but without a member record.
 func NotMember(h HostName) error {
-	return fmt.Errorf("%w: host %s was removed from the cluster; to join again: `pando down --purge` there, "+
-		"then `pando up --join` with a new token", ErrForbidden, h)
+	return fmt.Errorf("%w: host %s was removed from the cluster; to join again: `pando down "+
+		"--purge` there, then `pando up --join` with a new token", ErrForbidden, h)
 }
 
 // Vouches returns nil if the record of a host agrees with its membership, else the reason. The host
@@ -118,9 +120,11 @@ func NotMember(h HostName) error {
 func (m Member) Vouches(h Host) error {
 	switch {
 	case h.Name != m.Name || h.Slot != m.Slot:
-		return fmt.Errorf("%w: host %s in slot %d writes as host %s in slot %d", ErrForbidden, m.Name, m.Slot, h.Name, h.Slot)
+		return fmt.Errorf("%w: host %s in slot %d writes as host %s in slot %d",
+			ErrForbidden, m.Name, m.Slot, h.Name, h.Slot)
 	case h.Address != m.Address, m.Address6.IsValid() && h.Address6 != m.Address6:
-		return fmt.Errorf("%w: host %s is a member at %s (%s) and now has the addresses %s (%s); `pando restart` there records them",
+		return fmt.Errorf("%w: host %s is a member at %s (%s) and now has the addresses %s (%s); "+
+			"`pando restart` there records them",
 			ErrForbidden, m.Name, m.Address, m.Address6, h.Address, h.Address6)
 	}
 	return h.Check()

@@ -55,7 +55,8 @@ func (p Phase) Known() bool { return len(phaseNext[p]) > 0 || p == PhaseDead }
 // Capacity reports whether the instance counts against max: it serves or soon will. A reserve does
 // not.
 func (i Instance) Capacity() bool {
-	return !i.Warm && slices.Contains([]Phase{PhasePlaced, PhaseStarting, PhaseReady, PhaseInRotation}, i.Phase)
+	return !i.Warm && slices.Contains([]Phase{PhasePlaced, PhaseStarting, PhaseReady, PhaseInRotation},
+		i.Phase)
 }
 
 // Become returns the instance in phase q since at, with the reason. An illegal step is a
@@ -72,7 +73,9 @@ func (i Instance) Become(q Phase, at time.Time, reason string) Instance {
 func (p Phase) TakesFlows() bool { return p == PhaseReady || p == PhaseInRotation }
 
 // KeepsFlows reports whether an instance in this phase keeps its established flows.
-func (p Phase) KeepsFlows() bool { return p.TakesFlows() || p == PhaseDraining || p == PhaseDrained }
+func (p Phase) KeepsFlows() bool {
+	return p.TakesFlows() || p == PhaseDraining || p == PhaseDrained
+}
 
 // Leaving reports whether the instance is about to end.
 func (p Phase) Leaving() bool {

@@ -298,7 +298,9 @@ type Operators interface {
 	// purge is set.
 	Remove(ctx context.Context, s ServiceKey, purge bool, by Asker) error
 	// Pin fixes the number of instances for the time keep (0: until Unpin).
-	Pin(ctx context.Context, s ServiceKey, instances int, keep time.Duration, by Asker) (ServiceStatus, error)
+	Pin(
+		ctx context.Context, s ServiceKey, instances int, keep time.Duration, by Asker,
+	) (ServiceStatus, error)
 	// Unpin makes scaling automatic again.
 	Unpin(ctx context.Context, s ServiceKey, by Asker) (ServiceStatus, error)
 
@@ -322,7 +324,9 @@ type Operators interface {
 
 	// Logs reads the logs of instance i. With i "" it reads all logs and prefixes each line with
 	// its instance.
-	Logs(ctx context.Context, s ServiceKey, i InstanceID, lines int, follow bool) (io.ReadCloser, error)
+	Logs(
+		ctx context.Context, s ServiceKey, i InstanceID, lines int, follow bool,
+	) (io.ReadCloser, error)
 	// Counters returns the counters of a service's endpoints on all hosts.
 	Counters(ctx context.Context, s ServiceKey) ([]EndpointCounters, error)
 	// StateLog returns the newest commits of a service's state. max 0 returns all.

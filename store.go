@@ -221,7 +221,9 @@ type Objects interface {
 	// Prune deletes dead objects. It first starts to note new writes, then calls live once for the
 	// objects to keep. An object that is written meanwhile stays, even if live does not list it.
 	// Prune may be killed at any point and runs beside all other calls.
-	Prune(ctx context.Context, live func() (keep func(ObjectID) bool, err error)) (deleted int, err error)
+	Prune(
+		ctx context.Context, live func() (keep func(ObjectID) bool, err error),
+	) (deleted int, err error)
 }
 
 // Journals keeps the uncommitted state of one host's instances, so that it outlives the agent. It

@@ -36,7 +36,8 @@ type bench struct {
 func onBench(t *testing.T, test func(b *bench)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
-		b := &bench{T: t, ctx: ctx, registry: sim.NewRegistry(1, 0), steering: sim.NewSteering(), objects: sim.NewObjects(), ids: &sim.IDs{}}
+		b := &bench{T: t, ctx: ctx, registry: sim.NewRegistry(1, 0), steering: sim.NewSteering(),
+			objects: sim.NewObjects(), ids: &sim.IDs{}}
 		program := func(ctx context.Context, s *sim.Sandbox) int { <-ctx.Done(); return 0 }
 		b.sandboxes = sim.NewSandboxes(1, program, 0, 0, b.steering)
 		defer func() {
@@ -45,7 +46,9 @@ func onBench(t *testing.T, test func(b *bench)) {
 			cancel()
 			time.Sleep(2 * Lease) // the simulated leases end after their holders
 		}()
-		b.put(pando.Service{ServiceKey: web, VIP4: pando.VIPs4.Addr().Next().Next(), Current: 1, Target: 1, Latest: 1})
+		b.put(pando.Service{
+			ServiceKey: web, VIP4: pando.VIPs4.Addr().Next().Next(), Current: 1, Target: 1, Latest: 1,
+		})
 		b.revision(1, pando.StateCounter)
 		b.start()
 		test(b)
@@ -57,7 +60,9 @@ func (b *bench) revision(n int, hits pando.StateType) {
 		Name: "web", Command: []string{"web"}, Scale: pando.Scale{Min: 1, Max: 3},
 		State: map[string]pando.StateType{"hits": hits, "log": pando.StateLog},
 	}
-	b.put(pando.Revision{Service: web, Number: n, Spec: spec.WithDefaults(), State: pando.RevisionCurrent})
+	b.put(pando.Revision{
+		Service: web, Number: n, Spec: spec.WithDefaults(), State: pando.RevisionCurrent,
+	})
 }
 
 // start starts an agent. restart stops it and starts the next one.
@@ -68,8 +73,10 @@ func (b *bench) start() {
 		steering = b.front
 	}
 	b.agent = New(Config{
-		Host: pando.Host{Name: "h1"}, Registry: b.registry, Sandboxes: b.sandboxes, Steering: steering, Objects: b.objects,
-		Prober: b.prober, Peers: sim.NewPeers(), Clock: sim.Clock{}, IDs: b.ids, Log: slog.New(slog.DiscardHandler),
+		Host: pando.Host{Name: "h1"}, Registry: b.registry, Sandboxes: b.sandboxes, Steering: steering,
+		Objects: b.objects,
+		Prober:  b.prober, Peers: sim.NewPeers(), Clock: sim.Clock{}, IDs: b.ids,
+		Log:   slog.New(slog.DiscardHandler),
 		Serve: func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() },
 	})
 	ended := make(chan error)
@@ -117,7 +124,8 @@ func (b *bench) serving(id pando.InstanceID, revision int) {
 func (b *bench) place(id pando.InstanceID, revision int) {
 	b.Helper()
 	b.put(pando.Instance{
-		ID: id, Service: web, Host: "h1", Revision: revision, Weight: 100, Phase: pando.PhasePlaced, Reason: "test", Born: time.Now(), Since: time.Now(),
+		ID: id, Service: web, Host: "h1", Revision: revision, Weight: 100, Phase: pando.PhasePlaced,
+		Reason: "test", Born: time.Now(), Since: time.Now(),
 	})
 }
 
@@ -133,7 +141,8 @@ func (b *bench) drain(id pando.InstanceID, walk bool) {
 // before it writes them.
 func (b *bench) phase(id pando.InstanceID, want pando.Phase) {
 	b.Helper()
-	for end := time.Now().Add(time.Second); b.world().Instances[id].V.Phase != want && time.Now().Before(end); {
+	for end := time.Now().Add(time.Second); b.world().Instances[id].V.Phase != want &&
+		time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	if got := b.world().Instances[id].V; got.Phase != want {
@@ -183,7 +192,8 @@ func (b *bench) write(id pando.InstanceID, line string, commit bool) {
 // merged returns the value of a path in main.
 func (b *bench) merged(path string) string {
 	b.Helper()
-	v, err := state.Open(b.objects, web, map[string]pando.StateType{"log": pando.StateLog}).Read(b.world().Heads[web].V.Commit, path)
+	v, err := state.Open(b.objects, web, map[string]pando.StateType{"log": pando.StateLog}).Read(
+		b.world().Heads[web].V.Commit, path)
 	if err != nil {
 		return err.Error()
 	}

@@ -19,7 +19,9 @@ type granting struct {
 	lost bool
 }
 
-func (g *granting) Answer(ctx context.Context, _ pando.Fence, i pando.Intent, sent func()) ([]pando.Record, error) {
+func (g *granting) Answer(
+	ctx context.Context, _ pando.Fence, i pando.Intent, sent func(),
+) ([]pando.Record, error) {
 	if g.away {
 		return nil, fmt.Errorf("%w: connection refused", pando.ErrUnavailable)
 	}
@@ -32,18 +34,24 @@ func (g *granting) Answer(ctx context.Context, _ pando.Fence, i pando.Intent, se
 }
 
 // grant writes control's answer to an ask. known is the version of the ask in the store.
-func (b *bench) grant(ctx context.Context, i pando.Intent, known pando.StoreRevision) ([]pando.Record, error) {
+func (b *bench) grant(
+	ctx context.Context, i pando.Intent, known pando.StoreRevision,
+) ([]pando.Record, error) {
 	return b.grantAs(ctx, i, known, b.ids.Instance("web"))
 }
 
-func (b *bench) grantAs(ctx context.Context, i pando.Intent, known pando.StoreRevision, as pando.InstanceID) ([]pando.Record, error) {
+func (b *bench) grantAs(
+	ctx context.Context, i pando.Intent, known pando.StoreRevision, as pando.InstanceID,
+) ([]pando.Record, error) {
 	now := time.Now()
 	o := pando.Instance{
-		ID: as, Role: pando.RoleReplica, Service: web, Host: "h1", Revision: 1, Weight: 100, Phase: pando.PhasePlaced, Reason: "test", Intent: i.ID, Born: now, Since: now,
+		ID: as, Role: pando.RoleReplica, Service: web, Host: "h1", Revision: 1, Weight: 100,
+		Phase: pando.PhasePlaced, Reason: "test", Intent: i.ID, Born: now, Since: now,
 	}
 	i.Instance = o.ID
 	i = i.Become(pando.IntentGranted, now, "test").Become(pando.IntentPlaced, now, "test")
-	at, err := b.registry.Commit(ctx, pando.Txn{If: []pando.Condition{{Key: i.Key(), Modified: known}}, Put: []pando.Stored{i, o}})
+	at, err := b.registry.Commit(ctx,
+		pando.Txn{If: []pando.Condition{{Key: i.Key(), Modified: known}}, Put: []pando.Stored{i, o}})
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +82,9 @@ func (b *bench) firstOf(k pando.Key, after int) (i pando.Intent) {
 }
 
 func TestAnAskStartsOneInstanceWhateverBecomesOfTheAnswer(t *testing.T) {
-	for name, control := range map[string]granting{"answered": {}, "the answer is lost": {lost: true}, "out of reach": {away: true}} {
+	for name, control := range map[string]granting{
+		"answered": {}, "the answer is lost": {lost: true}, "out of reach": {away: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			onBench(t, func(b *bench) {
 				control.b = b

@@ -26,8 +26,11 @@ func TestAnInstanceHasFewConnections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	few := &fewListener{Listener: l, free: make(chan struct{}, connectionsMax), ctx: t.Context(), clock: wall.Clock{}}
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })}
+	few := &fewListener{Listener: l, free: make(chan struct{}, connectionsMax), ctx: t.Context(),
+		clock: wall.Clock{}}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNoContent)
+	})}
 	go func() { _ = server.Serve(few) }()
 	defer server.Close()
 	ask := func() (*http.Response, net.Conn) {
@@ -53,7 +56,8 @@ func TestAnInstanceHasFewConnections(t *testing.T) {
 	}
 	r, c := ask()
 	c.Close()
-	if body, _ := io.ReadAll(r.Body); r.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "64 connections") {
+	if body, _ := io.ReadAll(r.Body); r.StatusCode != http.StatusServiceUnavailable ||
+		!strings.Contains(string(body), "64 connections") {
 		t.Errorf("one more is answered %s: %s", r.Status, body)
 	}
 	open[0].Close()
@@ -110,7 +114,8 @@ func TestABodyHasADeadline(t *testing.T) {
 			server := &http.Server{Handler: h}
 			go func() { _ = server.Serve(&oneListener{conn: ours, done: make(chan struct{})}) }()
 			go func() { _, _ = io.Copy(io.Discard, theirs) }()
-			fmt.Fprintf(theirs, "PUT /v1/self/state/x HTTP/1.1\r\nHost: self\r\nContent-Length: 8\r\n\r\n%s", body)
+			fmt.Fprintf(theirs, "PUT /v1/self/state/x HTTP/1.1\r\nHost: self\r\nContent-Length: 8\r\n\r\n%s",
+				body)
 			start := time.Now()
 			err := <-ended
 			if whole := len(body) == 8; whole != (err == nil) || !whole && time.Since(start) != bodyWaitMax {
@@ -154,7 +159,8 @@ func TestAsksArePaced(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(b.ctx, askWait/2)
 		defer cancel()
-		if _, err := b.agent.Replicate(ctx, "web-1", pando.Ask{}); !errors.Is(err, context.DeadlineExceeded) || len(b.world().Intents) > 0 {
+		_, err = b.agent.Replicate(ctx, "web-1", pando.Ask{})
+		if !errors.Is(err, context.DeadlineExceeded) || len(b.world().Intents) > 0 {
 			t.Errorf("one more ask at once: %v, %d are written", err, len(b.world().Intents))
 		}
 	})
@@ -162,14 +168,17 @@ func TestAsksArePaced(t *testing.T) {
 
 // A reason that an instance sends stays on one line and contains no terminal control sequences.
 func TestReasonsAreOneLine(t *testing.T) {
-	forged := "load\n12:00:00 deploy operator: all is well\r\x1b[2J\x1b]0;x\a\u202e\xff" + strings.Repeat("ä", reasonBytesMax)
+	forged := "load\n12:00:00 deploy operator: all is well\r\x1b[2J\x1b]0;x\a\u202e\xff" +
+		strings.Repeat("ä", reasonBytesMax)
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
 		ctx, cancel := context.WithTimeout(b.ctx, time.Second)
 		defer cancel()
-		i, _ := b.agent.Replicate(ctx, "web-1", pando.Ask{Reason: forged, Inputs: map[string]float64{"req\n/s": 812}})
+		i, _ := b.agent.Replicate(ctx, "web-1",
+			pando.Ask{Reason: forged, Inputs: map[string]float64{"req\n/s": 812}})
 		for _, said := range []string{i.Reason, i.History[0].Reason} {
-			if strings.ContainsAny(said, "\n\r\x1b\a\u202e") || len(said) > reasonBytesMax+4 || !strings.HasPrefix(said, "load 12:00:00 deploy") {
+			if strings.ContainsAny(said, "\n\r\x1b\a\u202e") || len(said) > reasonBytesMax+4 ||
+				!strings.HasPrefix(said, "load 12:00:00 deploy") {
 				t.Errorf("the reason is %q", said)
 			}
 		}
@@ -180,7 +189,8 @@ func TestReasonsAreOneLine(t *testing.T) {
 		for n := range 1000 {
 			many[fmt.Sprint(n)] = 1
 		}
-		if _, err := b.agent.Replicate(ctx, "web-1", pando.Ask{Inputs: many}); !errors.Is(err, pando.ErrTooLarge) {
+		_, err := b.agent.Replicate(ctx, "web-1", pando.Ask{Inputs: many})
+		if !errors.Is(err, pando.ErrTooLarge) {
 			t.Errorf("1,000 inputs: %v", err)
 		}
 		if err := b.agent.PutMetrics(ctx, "web-1", many); !errors.Is(err, pando.ErrTooLarge) {

@@ -22,7 +22,8 @@ func TestAnInstanceHasOneRequestAtATime(t *testing.T) {
 		synctest.Wait()
 		pending, err := b.agent.Halt(b.ctx, "web-1", pando.Ask{})
 		if !errors.Is(err, pando.ErrConflict) || pending.Intent.Verb != pando.VerbReplicate {
-			t.Errorf("a second request got %+v, %v; want a conflict that names the pending one", pending.Intent, err)
+			t.Errorf("a second request got %+v, %v; want a conflict that names the pending one",
+				pending.Intent, err)
 		}
 		cancel() // no control answers here; the asker hangs up
 		if i := <-first; i.ID != pending.Intent.ID {
@@ -36,7 +37,8 @@ func TestAnInstanceHasOneRequestAtATime(t *testing.T) {
 
 func TestOnlyItsOwnInstanceIsKnown(t *testing.T) {
 	onBench(t, func(b *bench) {
-		b.put(pando.Instance{ID: "web-9", Service: web, Host: "h2", Revision: 1, Phase: pando.PhasePlaced, Reason: "elsewhere"})
+		b.put(pando.Instance{ID: "web-9", Service: web, Host: "h2", Revision: 1, Phase: pando.PhasePlaced,
+			Reason: "elsewhere"})
 		if _, err := b.agent.Describe(b.ctx, "web-9"); !errors.Is(err, pando.ErrNotFound) {
 			t.Errorf("an instance of another host: %v", err)
 		}
@@ -171,7 +173,8 @@ func TestEachRevisionMergesByItsOwnTypes(t *testing.T) {
 		for range 2 {
 			b.ok(b.agent.StatePatch(b.ctx, "web-1", "hits", []byte("1")))
 		}
-		if err := b.agent.StatePatch(b.ctx, "web-2", "hits", []byte("1")); !errors.Is(err, pando.ErrInvalid) {
+		err := b.agent.StatePatch(b.ctx, "web-2", "hits", []byte("1"))
+		if !errors.Is(err, pando.ErrInvalid) {
 			t.Errorf("a delta to a value of revision 2: %v", err)
 		}
 		v, err := b.agent.StateGet(b.ctx, "web-1", "hits")

@@ -36,7 +36,9 @@ func (b *bench) probed(n int, sick func(pando.InstanceID) bool) {
 		Name: "web", Command: []string{"web"}, Scale: pando.Scale{Min: n, Max: n},
 		Health: pando.Health{Live: pando.Probe{Kind: pando.ProbeTCP}, IntervalSeconds: 1, Fall: 3},
 	}
-	b.put(pando.Revision{Service: web, Number: 2, Spec: spec.WithDefaults(), State: pando.RevisionCurrent})
+	b.put(pando.Revision{
+		Service: web, Number: 2, Spec: spec.WithDefaults(), State: pando.RevisionCurrent,
+	})
 	for k := range n {
 		b.serving(pando.InstanceID(fmt.Sprintf("web-%02d", k)), 2)
 		b.steering.Open(web)

@@ -17,7 +17,8 @@ func TestABranchWhoseMainIsOnAnotherHostStaysAndItsInstanceEnds(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
 		b.write("web-1", "committed before the move", true)
-		head := pando.StateHead{Service: web, Commit: pando.ObjectID{7}, Host: "h2", At: time.Now(), Merges: 1}
+		head := pando.StateHead{Service: web, Commit: pando.ObjectID{7}, Host: "h2", At: time.Now(),
+			Merges: 1}
 		b.put(head)
 		_, err := b.agent.StatePush(b.ctx, "web-1")
 		if b.refused(err); err != nil && !strings.Contains(err.Error(), "its state is on h2") {
@@ -46,7 +47,8 @@ func TestABranchWhoseMainIsOnAnotherHostStaysAndItsInstanceEnds(t *testing.T) {
 		if b.ok(err); branches["web-1"].IsZero() {
 			t.Error("its commits are gone")
 		}
-		if _, err := b.registry.Commit(b.ctx, pando.Txn{Delete: []pando.Key{head.Key(), b.world().Services[web].V.Key()}}); err != nil {
+		if _, err := b.registry.Commit(b.ctx,
+			pando.Txn{Delete: []pando.Key{head.Key(), b.world().Services[web].V.Key()}}); err != nil {
 			t.Fatal(err)
 		}
 		b.restart()

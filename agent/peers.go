@@ -11,8 +11,8 @@ import (
 	"pando.run/pando/state"
 )
 
-// Applied implements pando.HostAgent. It waits until this host has seen the registry at a revision and
-// the newest table of the service is in force.
+// Applied implements pando.HostAgent. It waits until this host has seen the registry at a revision
+// and the newest table of the service is in force.
 func (a *Agent) Applied(ctx context.Context, s pando.ServiceKey, at pando.StoreRevision) error {
 	if err := a.wait(ctx, func() bool { return a.world.Seen >= at }); err != nil {
 		return err

@@ -16,7 +16,9 @@ import (
 // deciding is a control made of one function.
 type deciding func(context.Context, pando.Intent) ([]pando.Record, error)
 
-func (d deciding) Answer(ctx context.Context, _ pando.Fence, i pando.Intent, sent func()) ([]pando.Record, error) {
+func (d deciding) Answer(
+	ctx context.Context, _ pando.Fence, i pando.Intent, sent func(),
+) ([]pando.Record, error) {
 	sent()
 	return d(ctx, i)
 }
@@ -24,19 +26,24 @@ func (d deciding) Answer(ctx context.Context, _ pando.Fence, i pando.Intent, sen
 // hearing is a control that calls sent itself when it has received an ask.
 type hearing func(i pando.Intent, sent func()) ([]pando.Record, error)
 
-func (h hearing) Answer(_ context.Context, _ pando.Fence, i pando.Intent, sent func()) ([]pando.Record, error) {
+func (h hearing) Answer(
+	_ context.Context, _ pando.Fence, i pando.Intent, sent func(),
+) ([]pando.Record, error) {
 	return h(i, sent)
 }
 
 // claim grants an ask an instance in reserve.
-func (b *bench) claim(ctx context.Context, i pando.Intent, id pando.InstanceID) ([]pando.Record, error) {
+func (b *bench) claim(
+	ctx context.Context, i pando.Intent, id pando.InstanceID,
+) ([]pando.Record, error) {
 	now, known := time.Now(), b.world().Instances[id]
 	o := known.V
 	o.Warm, o.Intent = false, i.ID
 	o = o.Become(pando.PhasePlaced, now, "test")
 	i.Instance = id
 	i = i.Become(pando.IntentGranted, now, "test").Become(pando.IntentPlaced, now, "test")
-	at, err := b.registry.Commit(ctx, pando.Txn{If: []pando.Condition{known.If()}, Put: []pando.Stored{i, o}})
+	at, err := b.registry.Commit(ctx,
+		pando.Txn{If: []pando.Condition{known.If()}, Put: []pando.Stored{i, o}})
 	b.ok(err)
 	var out []pando.Record
 	for _, v := range []pando.Stored{o, i} {
@@ -171,7 +178,9 @@ func TestWhatIsPreparedInVainIsGivenUp(t *testing.T) {
 		b.ok(err)
 		return []pando.Record{{Key: i.Key(), Value: text, Modified: at}}, nil
 	}
-	for name, decide := range map[string]func(context.Context, *bench, pando.Intent) ([]pando.Record, error){
+	for name, decide := range map[string]func(
+		context.Context, *bench, pando.Intent,
+	) ([]pando.Record, error){
 		"refused": refuse,
 		"another name": func(ctx context.Context, b *bench, i pando.Intent) ([]pando.Record, error) {
 			return b.grantAs(ctx, i, 0, "web-other")
@@ -214,7 +223,8 @@ func TestWhatIsPreparedInVainIsGivenUp(t *testing.T) {
 func (b *bench) reserve(id pando.InstanceID) {
 	b.Helper()
 	b.put(pando.Instance{
-		ID: id, Service: web, Host: "h1", Revision: 1, Weight: 100, Phase: pando.PhasePlaced, Warm: true, Reason: "test", Born: time.Now(), Since: time.Now().Add(-time.Second),
+		ID: id, Service: web, Host: "h1", Revision: 1, Weight: 100, Phase: pando.PhasePlaced, Warm: true,
+		Reason: "test", Born: time.Now(), Since: time.Now().Add(-time.Second),
 	})
 	b.ok(b.agent.Ready(b.ctx, id))
 	b.phase(id, pando.PhaseWarm)
@@ -293,11 +303,17 @@ func TestAReserveThatAFormerAgentCalledSleepsAgain(t *testing.T) {
 
 func TestNothingIsPreparedThatWillNotBeStarted(t *testing.T) {
 	for name, set := range map[string]func(b *bench){
-		"the service is at home elsewhere": func(b *bench) { b.atHome(func(s *pando.Service) { s.Home = "h2" }) },
-		"a rollout":                        func(b *bench) { b.atHome(func(s *pando.Service) { s.Target = 2 }) },
-		"the service goes":                 func(b *bench) { b.atHome(func(s *pando.Service) { s.Removing = true }) },
-		"another one starts":               func(b *bench) { b.atHome(nil); b.place("web-2", 1) },
-		"no room below max":                func(b *bench) { b.atHome(nil); b.serving("web-2", 1); b.serving("web-3", 1) },
+		"the service is at home elsewhere": func(b *bench) {
+			b.atHome(func(s *pando.Service) { s.Home = "h2" })
+		},
+		"a rollout":          func(b *bench) { b.atHome(func(s *pando.Service) { s.Target = 2 }) },
+		"the service goes":   func(b *bench) { b.atHome(func(s *pando.Service) { s.Removing = true }) },
+		"another one starts": func(b *bench) { b.atHome(nil); b.place("web-2", 1) },
+		"no room below max": func(b *bench) {
+			b.atHome(nil)
+			b.serving("web-2", 1)
+			b.serving("web-3", 1)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onBench(t, func(b *bench) {
@@ -310,7 +326,8 @@ func TestNothingIsPreparedThatWillNotBeStarted(t *testing.T) {
 					b.prepared()
 					return nil, pando.ErrStoreFull
 				})
-				if _, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{}); !errors.Is(err, pando.ErrStoreFull) {
+				_, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{})
+				if !errors.Is(err, pando.ErrStoreFull) {
 					t.Error(err)
 				}
 			})

@@ -31,7 +31,9 @@ type step struct {
 }
 
 func newRecorder(r *runner) *recorder {
-	return &recorder{r: r, nudge: make(chan struct{}, 1), writing: turn.New(), done: make(chan struct{})}
+	return &recorder{
+		r: r, nudge: make(chan struct{}, 1), writing: turn.New(), done: make(chan struct{}),
+	}
 }
 
 func (c *recorder) add(i pando.Instance, because *pando.Decision) {

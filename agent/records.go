@@ -10,8 +10,8 @@ import (
 	"pando.run/pando/world"
 )
 
-// records are the records of the cluster as this host has last seen them. Their lock also guards the
-// crews.
+// records are the records of the cluster as this host has last seen them. Their lock also guards
+// the crews.
 type records struct {
 	config  *Config
 	mu      sync.Mutex

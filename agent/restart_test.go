@@ -84,7 +84,8 @@ func TestASandboxWithoutARecordGoes(t *testing.T) {
 		b.serving("web-1", 1)
 		b.write("web-1", "kept", true)
 		b.stop()
-		_, err := b.registry.Commit(b.ctx, pando.Txn{Delete: []pando.Key{b.world().Instances["web-1"].V.Key()}})
+		_, err := b.registry.Commit(b.ctx,
+			pando.Txn{Delete: []pando.Key{b.world().Instances["web-1"].V.Key()}})
 		b.ok(err)
 		b.start()
 		time.Sleep(time.Second)
@@ -121,7 +122,8 @@ func TestAFullStoreRefusesAndSteersOn(t *testing.T) {
 // A crash between deleting the record and dropping the branch leaves the branch to the next agent.
 func TestABranchWithoutAnInstanceIsMergedOnce(t *testing.T) {
 	onBench(t, func(b *bench) {
-		repo := state.Open(b.objects, web, map[string]pando.StateType{"hits": pando.StateCounter, "log": pando.StateLog})
+		repo := state.Open(b.objects, web,
+			map[string]pando.StateType{"hits": pando.StateCounter, "log": pando.StateLog})
 		left, err := repo.Born(b.ctx, "web-0", pando.ObjectID{})
 		b.ok(err)
 		b.ok(errors.Join(left.Patch("hits", []byte("1")), left.Patch("log", []byte("left behind"))))

@@ -150,8 +150,8 @@ func TestManyInstancesOfOneService(t *testing.T) {
 		var all []pando.Stored
 		for k := range n {
 			all = append(all, pando.Instance{
-				ID: pando.InstanceID(fmt.Sprintf("web-%03d", k)), Service: web, Host: "h1", Revision: 1, Weight: 100,
-				Phase: pando.PhasePlaced, Reason: "test", Born: time.Now(), Since: time.Now(),
+				ID: pando.InstanceID(fmt.Sprintf("web-%03d", k)), Service: web, Host: "h1", Revision: 1,
+				Weight: 100, Phase: pando.PhasePlaced, Reason: "test", Born: time.Now(), Since: time.Now(),
 			})
 		}
 		b.put(all...)

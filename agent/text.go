@@ -51,7 +51,8 @@ func reasonOf(ask pando.Ask) string {
 // inputsOf returns the numbers of an ask.
 func inputsOf(ask pando.Ask) (map[string]float64, error) {
 	if len(ask.Inputs) > inputsMax {
-		return nil, fmt.Errorf("inputs: %w: %d numbers, at most %d", pando.ErrTooLarge, len(ask.Inputs), inputsMax)
+		return nil, fmt.Errorf("inputs: %w: %d numbers, at most %d",
+			pando.ErrTooLarge, len(ask.Inputs), inputsMax)
 	}
 	return named(ask.Inputs), nil
 }

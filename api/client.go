@@ -40,7 +40,9 @@ func NewClient(socket string, clock pando.Clock) *Client {
 // carries a key, so the server executes it once.
 const tries = 3
 
-func (c *Client) send(ctx context.Context, method, path string, query url.Values, header http.Header, body any) (io.ReadCloser, error) {
+func (c *Client) send(
+	ctx context.Context, method, path string, query url.Values, header http.Header, body any,
+) (io.ReadCloser, error) {
 	var text []byte
 	if body != nil {
 		var err error
@@ -71,7 +73,8 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 		case errors.As(err, &op) && op.Op == "dial":
 			return nil, c.unreachable(op)
 		case n == tries:
-			return nil, fmt.Errorf("%w: the connection to %s broke %d times: %w", pando.ErrUnavailable, c.socket, n, err)
+			return nil, fmt.Errorf("%w: the connection to %s broke %d times: %w",
+				pando.ErrUnavailable, c.socket, n, err)
 		}
 	}
 }
@@ -79,9 +82,13 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 // unreachable explains why the socket gave no answer.
 func (c *Client) unreachable(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return remote{fmt.Sprintf("you may not open %s: be root, or in its group", c.socket), pando.ErrForbidden}
+		return remote{fmt.Sprintf("you may not open %s: be root, or in its group", c.socket),
+			pando.ErrForbidden}
 	}
-	return remote{fmt.Sprintf("pando is not running on this machine (no answer at %s): start it with `pando up`", c.socket), pando.ErrUnavailable}
+	return remote{
+		fmt.Sprintf("pando is not running on this machine (no answer at %s): start it with `pando up`",
+			c.socket), pando.ErrUnavailable,
+	}
 }
 
 // answered returns the body of a good answer, or the error of a bad one.
@@ -97,7 +104,9 @@ func answered(resp *http.Response) (io.ReadCloser, error) {
 	return nil, p.err()
 }
 
-func call[T any](ctx context.Context, c *Client, method, path string, query url.Values, body any) (v T, err error) {
+func call[T any](
+	ctx context.Context, c *Client, method, path string, query url.Values, body any,
+) (v T, err error) {
 	r, err := c.send(ctx, method, path, query, nil, body)
 	if err != nil {
 		return v, err
@@ -139,9 +148,12 @@ func (c *Client) Remove(ctx context.Context, s pando.ServiceKey, purge bool) err
 }
 
 // Pin fixes the number of instances for a while.
-func (c *Client) Pin(ctx context.Context, s pando.ServiceKey, n int, keep time.Duration) (pando.ServiceStatus, error) {
+func (c *Client) Pin(
+	ctx context.Context, s pando.ServiceKey, n int, keep time.Duration,
+) (pando.ServiceStatus, error) {
 	path, q := of(s, "/pin")
-	return call[pando.ServiceStatus](ctx, c, http.MethodPost, path, q, Pinned{Instances: n, ForSeconds: keep.Seconds()})
+	return call[pando.ServiceStatus](ctx, c, http.MethodPost, path, q,
+		Pinned{Instances: n, ForSeconds: keep.Seconds()})
 }
 
 // Unpin makes scaling automatic again.
@@ -158,7 +170,9 @@ func (c *Client) Why(ctx context.Context, s pando.ServiceKey, most int) ([]pando
 }
 
 // Logs streams the log of one instance, or of all.
-func (c *Client) Logs(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
+func (c *Client) Logs(
+	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool,
+) (io.ReadCloser, error) {
 	path, q := of(s, "/logs")
 	q.Set("lines", strconv.Itoa(lines))
 	q.Set("instance", string(i))
@@ -167,7 +181,9 @@ func (c *Client) Logs(ctx context.Context, s pando.ServiceKey, i pando.InstanceI
 }
 
 // StateLog lists the newest commits of a service's state.
-func (c *Client) StateLog(ctx context.Context, s pando.ServiceKey, most int) ([]pando.StateCommit, error) {
+func (c *Client) StateLog(
+	ctx context.Context, s pando.ServiceKey, most int,
+) ([]pando.StateCommit, error) {
 	path, q := of(s, "/state")
 	q.Set("max", strconv.Itoa(most))
 	return call[[]pando.StateCommit](ctx, c, http.MethodGet, path, q, nil)

@@ -39,12 +39,15 @@ func TestAnAskerLeaves(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	handler := OperatorsHandler(idle{}, nil)
-	for path, want := range map[string]int{"/v1/services": 200, "/v1/services/none": 404, "/v1/watch": 200} {
+	for path, want := range map[string]int{
+		"/v1/services": 200, "/v1/services/none": 404, "/v1/watch": 200,
+	} {
 		for _, ctx := range []context.Context{t.Context(), ended} {
 			w := &left{ResponseWriter: httptest.NewRecorder()}
 			handler.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, path, nil))
 			if len(w.statuses) != 1 || w.statuses[0] != want {
-				t.Errorf("GET %s, gone: %v: statuses %v, want %d once", path, ctx.Err() != nil, w.statuses, want)
+				t.Errorf("GET %s, gone: %v: statuses %v, want %d once",
+					path, ctx.Err() != nil, w.statuses, want)
 			}
 		}
 	}

@@ -33,7 +33,8 @@ func ForMembers(operators http.Handler, asker func(*http.Request) string) http.H
 	mux.HandleFunc("DELETE /v1/hosts/{host}", func(w http.ResponseWriter, r *http.Request) {
 		if h := r.PathValue("host"); asker(r) != h {
 			fail(w,
-				fmt.Errorf("%w: a host ends its own membership; that of host %s is ended on the server's host: `pando hosts rm %s`", pando.ErrForbidden, h, h), nil)
+				fmt.Errorf("%w: a host ends its own membership; that of host %s is ended on the server's "+
+					"host: `pando hosts rm %s`", pando.ErrForbidden, h, h), nil)
 			return
 		}
 		operators.ServeHTTP(w, r)
@@ -75,7 +76,8 @@ func Elsewhere(server string, t http.RoundTripper) http.Handler {
 				err = fmt.Errorf("the link is cut, or the server is down: %w", err)
 			}
 			fail(w,
-				fmt.Errorf("%w: the server at %s does not answer (%w); services and connections of this host continue", pando.ErrUnavailable, server, err), nil)
+				fmt.Errorf("%w: the server at %s does not answer (%w); services and connections of this host "+
+					"continue", pando.ErrUnavailable, server, err), nil)
 		},
 	}
 }

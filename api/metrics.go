@@ -30,22 +30,37 @@ var (
 	ofEndpoint = []string{"tenant", "service", "instance"}
 	ofHost     = []string{"host"}
 
-	metricServices  = prometheus.NewDesc("pando_service_info", "Always 1; the phase of a service is a label.", append(ofService, "phase"), nil)
-	metricInstances = prometheus.NewDesc("pando_instances", "Instances by phase.", append(ofService, "phase"), nil)
-	metricMax       = prometheus.NewDesc("pando_instances_max", "The budget of a service.", ofService, nil)
-	metricDecisions = prometheus.NewDesc("pando_decisions", "Decisions that the service still remembers (its 300 newest), by kind.", append(ofService, "kind"), nil)
-	metricFlows     = prometheus.NewDesc("pando_flows_total", "New flows steered to an instance.", ofEndpoint, nil)
-	metricPackets   = prometheus.NewDesc("pando_packets_total", "Packets steered to an instance.", ofEndpoint, nil)
-	metricBytes     = prometheus.NewDesc("pando_bytes_total", "Bytes steered to an instance.", ofEndpoint, nil)
-	metricDropped   = prometheus.NewDesc("pando_dropped_packets_total", "Packets that the steering of a host dropped, by reason.", []string{"host", "reason"}, nil)
-	metricAnswered  = prometheus.NewDesc("pando_answered_drops_total", "Dropped packets that were answered with an error.", ofHost, nil)
-	metricEvicted   = prometheus.NewDesc("pando_evicted_flows_total", "Flows that a full connection table gave up.", ofHost, nil)
-	metricHosts     = prometheus.NewDesc("pando_host_info", "Always 1 for a host that has its lease.", []string{"host", "version"}, nil)
+	metricServices = prometheus.NewDesc("pando_service_info",
+		"Always 1; the phase of a service is a label.", append(ofService, "phase"), nil)
+	metricInstances = prometheus.NewDesc("pando_instances", "Instances by phase.",
+		append(ofService, "phase"), nil)
+	metricMax = prometheus.NewDesc("pando_instances_max", "The budget of a service.", ofService,
+		nil)
+	metricDecisions = prometheus.NewDesc("pando_decisions",
+		"Decisions that the service still remembers (its 300 newest), by kind.",
+		append(ofService, "kind"), nil)
+	metricFlows = prometheus.NewDesc("pando_flows_total", "New flows steered to an instance.",
+		ofEndpoint, nil)
+	metricPackets = prometheus.NewDesc("pando_packets_total", "Packets steered to an instance.",
+		ofEndpoint, nil)
+	metricBytes = prometheus.NewDesc("pando_bytes_total", "Bytes steered to an instance.",
+		ofEndpoint, nil)
+	metricDropped = prometheus.NewDesc("pando_dropped_packets_total",
+		"Packets that the steering of a host dropped, by reason.", []string{"host", "reason"}, nil)
+	metricAnswered = prometheus.NewDesc("pando_answered_drops_total",
+		"Dropped packets that were answered with an error.", ofHost, nil)
+	metricEvicted = prometheus.NewDesc("pando_evicted_flows_total",
+		"Flows that a full connection table gave up.", ofHost, nil)
+	metricHosts = prometheus.NewDesc("pando_host_info", "Always 1 for a host that has its lease.",
+		[]string{"host", "version"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{metricServices, metricInstances, metricMax, metricDecisions, metricFlows, metricPackets, metricBytes, metricDropped, metricAnswered, metricEvicted, metricHosts} {
+	for _, d := range []*prometheus.Desc{
+		metricServices, metricInstances, metricMax, metricDecisions, metricFlows, metricPackets,
+		metricBytes, metricDropped, metricAnswered, metricEvicted, metricHosts,
+	} {
 		to <- d
 	}
 }

@@ -32,8 +32,10 @@ func document() huma.Config {
 			OpenAPI: "3.1.0",
 			Info: &huma.Info{
 				Title: "Pando: the operators' API", Version: "1",
-				Description: "Operators and their programs change and read a cluster by this API. It is served on a unix socket, " +
-					"/run/pando/api.sock. A process that can open the socket can use it. Errors are problems (RFC 9457) with a stable `code`.",
+				Description: "Operators and their programs change and read a cluster by this API. It is " +
+					"served on a unix socket, " +
+					"/run/pando/api.sock. A process that can open the socket can use it. Errors are problems " +
+					"(RFC 9457) with a stable `code`.",
 			},
 			Components: &huma.Components{Schemas: schemas},
 		},
@@ -57,7 +59,9 @@ var asJSON = huma.Format{
 }
 
 // route adds an operation. pattern is its method and path.
-func route[I, O any](a huma.API, id, pattern, summary string, do func(context.Context, *I) (*O, error)) {
+func route[I, O any](
+	a huma.API, id, pattern, summary string, do func(context.Context, *I) (*O, error),
+) {
 	huma.Register(a, operation(a, id, pattern, summary), func(ctx context.Context, in *I) (*O, error) {
 		out, err := do(ctx, in)
 		if err != nil {
@@ -68,17 +72,20 @@ func route[I, O any](a huma.API, id, pattern, summary string, do func(context.Co
 }
 
 // stream adds an operation with an endless answer.
-func stream[I any](a huma.API, id, pattern, kind, summary string, begin func(context.Context, *I) (func(*sender), error)) {
+func stream[I any](a huma.API, id, pattern, kind, summary string,
+	begin func(context.Context, *I) (func(*sender), error)) {
 	op := operation(a, id, pattern, summary)
 	text := &huma.Schema{Type: huma.TypeString}
 	if kind == "text/event-stream" {
 		// The schema of the data of each event.
 		text.Extensions = map[string]any{
 			"contentMediaType": "application/json",
-			"contentSchema":    a.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[pando.Change](), true, ""),
+			"contentSchema": a.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[pando.Change](), true,
+				""),
 		}
 	}
-	op.Responses = map[string]*huma.Response{"200": {Description: "OK", Content: map[string]*huma.MediaType{kind: {Schema: text}}}}
+	op.Responses = map[string]*huma.Response{"200": {Description: "OK",
+		Content: map[string]*huma.MediaType{kind: {Schema: text}}}}
 	huma.Register(a, op, func(ctx context.Context, in *I) (*huma.StreamResponse, error) {
 		do, err := begin(ctx, in)
 		if err != nil {
@@ -137,7 +144,9 @@ func init() {
 	huma.NewError = func(status int, message string, errs ...error) huma.StatusError {
 		return refused(nil, status, message, errs)
 	}
-	huma.NewErrorWithContext = func(c huma.Context, status int, message string, errs ...error) huma.StatusError {
+	huma.NewErrorWithContext = func(
+		c huma.Context, status int, message string, errs ...error,
+	) huma.StatusError {
 		return refused(c, status, message, errs)
 	}
 }
@@ -166,7 +175,8 @@ func refused(c huma.Context, status int, message string, errs []error) *Problem 
 	case 0: // the library asks for an empty problem
 		return &Problem{}
 	case http.StatusRequestEntityTooLarge:
-		return problemOf(fmt.Errorf("the body: %w: at most %d bytes", pando.ErrTooLarge, bodyBytesMax), nil)
+		return problemOf(fmt.Errorf("the body: %w: at most %d bytes", pando.ErrTooLarge, bodyBytesMax),
+			nil)
 	case http.StatusInternalServerError:
 		return problemOf(fmt.Errorf("%s", message), nil)
 	}
@@ -192,7 +202,8 @@ func meant(c huma.Context, d *huma.ErrorDetail) string {
 			}
 		}
 	case d.Message == "unexpected property" && op.RequestBody != nil:
-		known = properties(op.Metadata[schemasOf].(huma.Registry), op.RequestBody.Content["application/json"].Schema, where)
+		known = properties(op.Metadata[schemasOf].(huma.Registry),
+			op.RequestBody.Content["application/json"].Schema, where)
 	}
 	if best := nearest.Word(name, known); best != "" {
 		return fmt.Sprintf(": did you mean %q?", best)
@@ -213,7 +224,8 @@ func properties(schemas huma.Registry, s *huma.Schema, where string) []string {
 		return s
 	}
 	s = resolve(s)
-	for part := range strings.SplitSeq(strings.TrimPrefix(strings.TrimPrefix(where, "body"), "."), ".") {
+	for part := range strings.SplitSeq(strings.TrimPrefix(strings.TrimPrefix(where, "body"), "."),
+		".") {
 		name, _, list := strings.Cut(part, "[")
 		if s != nil && name != "" {
 			s = resolve(s.Properties[name])

@@ -58,7 +58,8 @@ func TestTheDocumentIsTheCode(t *testing.T) {
 }
 
 func TestTheReferenceIsTheCode(t *testing.T) {
-	compare(t, filepath.Join("..", "docs", "reference", "api.md"), reference(contract(t), readSources(t)))
+	compare(t, filepath.Join("..", "docs", "reference", "api.md"),
+		reference(contract(t), readSources(t)))
 }
 
 // explain copies the comments of types, fields and constants into the schemas.
@@ -133,7 +134,8 @@ func readSources(t *testing.T) words {
 		}
 	}
 	if len(w.values) < 5 || len(w.fields) < 50 {
-		t.Fatalf("read %d fields and %d types of values: the test is looking in the wrong place", len(w.fields), len(w.values))
+		t.Fatalf("read %d fields and %d types of values: the test is looking in the wrong place",
+			len(w.fields), len(w.values))
 	}
 	return w
 }

@@ -50,7 +50,8 @@ func isJSON(next http.Handler) http.Handler {
 func (h operators) routes(a huma.API) {
 	route(a, "list-services", "GET /v1/services", "List every service with its instances.", h.list)
 	route(a, "deploy", "POST /v1/services",
-		"Make a spec the newest revision of its service, and create the service if it is new. A spec equal to the newest one changes nothing.", h.deploy)
+		"Make a spec the newest revision of its service, and create the service if it is new. A spec "+
+			"equal to the newest one changes nothing.", h.deploy)
 	route(a, "show-service", "GET /v1/services/{name}", "Show one service with its instances.", h.show)
 	route(a, "remove-service", "DELETE /v1/services/{name}",
 		"Drain every instance, merge its state, then remove the service.", h.remove)
@@ -71,7 +72,8 @@ func (h operators) routes(a huma.API) {
 			"its name and slot become free, and its instances are forgotten.", h.removeHost)
 	stream(a, "watch", "GET /v1/watch", "text/event-stream",
 		"Send every change of services, instances, intents and decisions as a server-sent event. "+
-			"The id is the store revision of a whole commit. A client that returns it as Last-Event-ID misses nothing.", h.watch)
+			"The id is the store revision of a whole commit. A client that returns it as Last-Event-ID "+
+			"misses nothing.", h.watch)
 	route(a, "healthz", "GET /healthz", "Report that the process answers.", h.healthz)
 	route(a, "readyz", "GET /readyz", "Report that the store answers and that a control leads.",
 		h.readyz)

@@ -72,7 +72,8 @@ var problems = []struct {
 }
 
 func problemOf(err error, intent *pando.Intent) *Problem {
-	p := &Problem{Status: http.StatusInternalServerError, Code: "internal", Detail: err.Error(), Intent: intent}
+	p := &Problem{Status: http.StatusInternalServerError, Code: "internal", Detail: err.Error(),
+		Intent: intent}
 	for _, k := range problems {
 		if errors.Is(err, k.err) {
 			p.Status, p.Code = k.status, k.code
@@ -131,7 +132,8 @@ func read(r *http.Request, v any) error {
 		return fmt.Errorf("%w: the body: %w%s", pando.ErrInvalid, err, meantField(err, v))
 	}
 	if d.More() {
-		return fmt.Errorf("%w: the body has text after its end at byte %d", pando.ErrInvalid, d.InputOffset())
+		return fmt.Errorf("%w: the body has text after its end at byte %d",
+			pando.ErrInvalid, d.InputOffset())
 	}
 	return nil
 }

@@ -19,17 +19,22 @@ import (
 // name at any address. names are the names of this machine.
 func Readable(operators http.Handler, names ...string) http.Handler {
 	mux := http.NewServeMux()
-	for _, pattern := range []string{"GET /healthz", "GET /readyz", "GET /metrics", "GET /openapi.json", "GET /state/", "POST /state/"} {
+	for _, pattern := range []string{
+		"GET /healthz", "GET /readyz", "GET /metrics", "GET /openapi.json", "GET /state/", "POST /state/",
+	} {
 		mux.Handle(pattern, operators)
 	}
 	next := known(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if origin := r.Header.Get("Origin"); origin != "" {
-			fail(w, fmt.Errorf("%w: a page of %.100q asks; pages are not answered here", pando.ErrForbidden, origin), nil)
+			fail(w, fmt.Errorf("%w: a page of %.100q asks; pages are not answered here",
+				pando.ErrForbidden, origin), nil)
 			return
 		}
 		if !ownName(r.Host, names) {
-			fail(w, fmt.Errorf("%w: the name %.100q is not this machine's; ask for its address or for localhost", pando.ErrForbidden, r.Host), nil)
+			fail(w,
+				fmt.Errorf("%w: the name %.100q is not this machine's; ask for its address or for localhost",
+					pando.ErrForbidden, r.Host), nil)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -45,5 +50,6 @@ func ownName(host string, names []string) bool {
 	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
 		return true
 	}
-	return host == "" || slices.ContainsFunc(append(names, "localhost"), func(own string) bool { return strings.EqualFold(own, host) })
+	return host == "" || slices.ContainsFunc(append(names, "localhost"),
+		func(own string) bool { return strings.EqualFold(own, host) })
 }

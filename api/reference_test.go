@@ -49,14 +49,19 @@ it again; ` + "`If-Match`" + ` carries the ETag that a status came with, and ref
 			}
 		}
 	}
-	b.WriteString("\n## Requests of an instance\n\nOn its own socket, the one that `PANDO_SOCKET` names. The socket is the identity: there is no token.\n\n" +
-		"An instance may have 64 connections open; one more is answered with 503 and closed. Eight of its requests work at a time, and the\n" +
-		"others wait. A body has 30 s to arrive. After the first 200 asks, an instance may make 50 a second. A reason is one line of at\n" +
-		"most 400 bytes, with at most 32 inputs. Uncommitted writes may total 64 MiB; the next write is answered with 413.\n\n" +
-		"    curl --unix-socket $PANDO_SOCKET -X POST http://self/v1/self/replicate -d '{\"reason\": \"812 req/s > 600\"}'\n\n" +
-		"| request | effect | body | answer |\n|---|---|---|---|\n")
+	b.WriteString("\n## Requests of an instance\n\nOn its own socket, the one that `PANDO_SOCKET` " +
+		"names. The socket is the identity: there is no token.\n\n" +
+		"An instance may have 64 connections open; one more is answered with 503 and closed. Eight of " +
+		"its requests work at a time, and the\n" +
+		"others wait. A body has 30 s to arrive. After the first 200 asks, an instance may make 50 a " +
+		"second. A reason is one line of at\n" +
+		"most 400 bytes, with at most 32 inputs. Uncommitted writes may total 64 MiB; the next write " +
+		"is answered with 413.\n\n" +
+		"    curl --unix-socket $PANDO_SOCKET -X POST http://self/v1/self/replicate -d '{\"reason\": " +
+		"\"812 req/s > 600\"}'\n\n| request | effect | body | answer |\n|---|---|---|---|\n")
 	for _, r := range (self{}).routes() {
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", strings.Replace(r.pattern, "...", "", 1), r.summary, code(r.takes), r.answers)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", strings.Replace(r.pattern, "...", "", 1), r.summary,
+			code(r.takes), r.answers)
 	}
 	b.WriteString("\n## Types\n")
 	typesText(&b, o, words)
@@ -75,12 +80,15 @@ func code(s string) string {
 }
 
 func problemTable(b *bytes.Buffer, words words) {
-	b.WriteString("Every error is a problem (RFC 9457): `{\"title\", \"status\", \"code\", \"detail\"}`. `code` is stable, `detail` names the cause and the next step.\n\n" +
+	b.WriteString("Every error is a problem (RFC 9457): `{\"title\", \"status\", \"code\", " +
+		"\"detail\"}`. `code` is stable, `detail` names the cause and the next step.\n\n" +
 		"| code | status | when |\n|---|---|---|\n")
 	for _, p := range problems {
-		fmt.Fprintf(b, "| `%s` | %d | %s |\n", p.code, p.status, cmp.Or(words.errors[p.err.Error()], p.err.Error()))
+		fmt.Fprintf(b, "| `%s` | %d | %s |\n", p.code, p.status,
+			cmp.Or(words.errors[p.err.Error()], p.err.Error()))
 	}
-	fmt.Fprintf(b, "| `internal` | %d | a defect; the server's log has more |\n", http.StatusInternalServerError)
+	fmt.Fprintf(b, "| `internal` | %d | a defect; the server's log has more |\n",
+		http.StatusInternalServerError)
 }
 
 func operationText(b *bytes.Buffer, op *huma.Operation) {
@@ -135,7 +143,8 @@ func link(s *huma.Schema) string {
 // use.
 func typesText(b *bytes.Buffer, o *huma.OpenAPI, words words) {
 	schemas := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
-	for _, v := range []any{pando.SelfView{}, pando.HaltResult{}, pando.SelfEvent{}, pando.StateEntry{}, pando.MergeResult{}, pando.Ask{}, pando.Change{}} {
+	for _, v := range []any{pando.SelfView{}, pando.HaltResult{}, pando.SelfEvent{},
+		pando.StateEntry{}, pando.MergeResult{}, pando.Ask{}, pando.Change{}} {
 		schemas.Schema(reflect.TypeOf(v), true, "")
 	}
 	explain(words, schemas)
@@ -152,7 +161,8 @@ func typesText(b *bytes.Buffer, o *huma.OpenAPI, words words) {
 			fmt.Fprintf(b, "%s\n\n", s.Description)
 		}
 		b.WriteString("| field | type | |\n|---|---|---|\n")
-		for _, field := range slices.SortedFunc(maps.Keys(s.Properties), func(a, b string) int { return cmp.Compare(a, b) }) {
+		for _, field := range slices.SortedFunc(maps.Keys(s.Properties),
+			func(a, b string) int { return cmp.Compare(a, b) }) {
 			p := s.Properties[field]
 			text := strings.ReplaceAll(p.Description, "|", "\\|")
 			if len(p.Enum) > 0 {

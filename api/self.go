@@ -44,7 +44,8 @@ func (h self) routes() []selfRoute {
 			"", "204", h.ready},
 		{"POST /v1/self/replicate",
 			"Ask for one more instance. `wait` (or ?wait=true) returns once it is in rotation or failed.",
-			ask, "202 Intent; 409 refused with the budget, or conflict with the pending Intent", h.replicate},
+			ask, "202 Intent; 409 refused with the budget, or conflict with the pending Intent",
+			h.replicate},
 		{"POST /v1/self/halt",
 			"Take the instance out of rotation: no new flow reaches it from a host that acknowledged.",
 			ask, "200 HaltResult; 409 refused below min", h.halt},
@@ -53,10 +54,12 @@ func (h self) routes() []selfRoute {
 			ask, "202 Intent; 409 refused", h.die},
 		{"PUT /v1/self/metrics", "Report the load of the instance.", `{"queue": 12}`, "204", h.metrics},
 		{"GET /v1/self/events",
-			"Receive server-sent events: drained, halted, peers, budget, state, intent. Last-Event-ID resumes.",
+			"Receive server-sent events: drained, halted, peers, budget, state, intent. Last-Event-ID " +
+				"resumes.",
 			"", "200 stream of SelfEvent", h.events},
 		{"POST /v1/self/state/commit",
-			"Make all writes so far durable, together with the atomic change in the body. The answer comes after that.",
+			"Make all writes so far durable, together with the atomic change in the body. The answer " +
+				"comes after that.",
 			`{"message": "…", "put": {"path": "value"}, "patch": {"path": "delta"}, "delete": ["path"]}, or nothing`, `200 {"commit": "…"}`, h.commit},
 		{"POST /v1/self/state/pull", "Merge main into the instance's branch.", "", "200 MergeResult",
 			h.merge(pando.Self.StatePull)},
@@ -69,7 +72,8 @@ func (h self) routes() []selfRoute {
 		{"PUT /v1/self/state/{path...}", "Write a value.", "bytes, at most 16 MiB", "204",
 			h.write(pando.Self.StatePut)},
 		{"PATCH /v1/self/state/{path...}",
-			"Apply a delta: a number of at most 64 digits to add to a counter, lines to append to a log, +member and -member lines to a set.",
+			"Apply a delta: a number of at most 64 digits to add to a counter, lines to append to a log, " +
+				"+member and -member lines to a set.",
 			"bytes, at most 16 MiB", "204", h.write(pando.Self.StatePatch)},
 		{"DELETE /v1/self/state/{path...}", "Delete a path.", "", "204", h.delete},
 	}

@@ -8,7 +8,9 @@ import (
 	"pando.run/pando"
 )
 
-func (h self) merge(do func(pando.Self, context.Context, pando.InstanceID) (pando.MergeResult, error)) http.HandlerFunc {
+func (h self) merge(
+	do func(pando.Self, context.Context, pando.InstanceID) (pando.MergeResult, error),
+) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v, err := do(h.Self, r.Context(), h.id)
 		if err != nil {
@@ -42,7 +44,9 @@ func (h self) get(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(v.Bytes) // the caller is gone
 }
 
-func (h self) write(do func(pando.Self, context.Context, pando.InstanceID, string, []byte) error) http.HandlerFunc {
+func (h self) write(
+	do func(pando.Self, context.Context, pando.InstanceID, string, []byte) error,
+) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		b, err := readBytes(r, stateBytesMax)
 		if err == nil {

@@ -69,7 +69,8 @@ func newClaim(index int, id string, weight, size int) claim {
 	h.Write([]byte(id))
 	a := mix(h.Sum64())
 	b := mix(a ^ 0x9E3779B97F4A7C15)
-	return claim{index: uint16(index), weight: int32(weight), at: int32(a % uint64(size)), skip: int32(b%uint64(size-1)) + 1}
+	return claim{index: uint16(index), weight: int32(weight), at: int32(a % uint64(size)),
+		skip: int32(b%uint64(size-1)) + 1}
 }
 
 func mix(x uint64) uint64 {

@@ -26,9 +26,12 @@ type answer struct {
 // Answer implements pando.Decider. One decision answers the ask together with all other asks and
 // changes of its service. The first caller that gets the turn makes the decision, and it makes one
 // attempt. After a conflict, each asker writes its ask to the store and waits for the watch.
-func (c *Control) Answer(ctx context.Context, by pando.Fence, i pando.Intent, sent func()) ([]pando.Record, error) {
+func (c *Control) Answer(
+	ctx context.Context, by pando.Fence, i pando.Intent, sent func(),
+) ([]pando.Record, error) {
 	if i.State != pando.IntentAsked || by == (pando.Fence{}) {
-		return nil, fmt.Errorf("%w: intent %s is %q and comes from %q; want one that is asked, from a host", pando.ErrInvalid, i.ID, i.State, by.Key)
+		return nil, fmt.Errorf("%w: intent %s is %q and comes from %q; want "+
+			"one that is asked, from a host", pando.ErrInvalid, i.ID, i.State, by.Key)
 	}
 	mine := &ask{i, by, make(chan answer, 1)}
 	c.mu.Lock()
@@ -42,7 +45,8 @@ func (c *Control) Answer(ctx context.Context, by pando.Fence, i pando.Intent, se
 	case c.deciding <- struct{}{}:
 		defer func() { <-c.deciding }()
 	case <-ctx.Done():
-		return nil, fmt.Errorf("answer a %s of %s: %w: %w", i.Verb, i.Service, pando.ErrUnavailable, ctx.Err())
+		return nil, fmt.Errorf("answer a %s of %s: %w: %w", i.Verb, i.Service, pando.ErrUnavailable,
+			ctx.Err())
 	}
 	select {
 	case v := <-mine.answer: // from the previous turn
@@ -50,7 +54,8 @@ func (c *Control) Answer(ctx context.Context, by pando.Fence, i pando.Intent, se
 	default:
 	}
 	if c.term == (pando.Fence{}) {
-		return nil, fmt.Errorf("answer a %s of %s: %w: this server does not lead", i.Verb, i.Service, pando.ErrUnavailable)
+		return nil, fmt.Errorf("answer a %s of %s: %w: this server does not lead",
+			i.Verb, i.Service, pando.ErrUnavailable)
 	}
 	_ = c.decide(ctx, c.term, i.Service) // mine.answer carries the result
 	c.wake()                             // the decision may have consequences
@@ -71,7 +76,8 @@ func (c *Control) withdraw(a *ask) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := a.intent.Service
-	if c.asks[s] = slices.DeleteFunc(c.asks[s], func(o *ask) bool { return o == a }); len(c.asks[s]) == 0 {
+	c.asks[s] = slices.DeleteFunc(c.asks[s], func(o *ask) bool { return o == a })
+	if len(c.asks[s]) == 0 {
 		delete(c.asks, s)
 	}
 }

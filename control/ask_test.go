@@ -17,8 +17,9 @@ import (
 func TestAnAskThatNobodyHasWrittenIsWrittenOnceWithItsAnswer(t *testing.T) {
 	tb := serving(t)
 	ask := pando.Intent{
-		ID: pando.IntentID(tb.ids.Sequential(tb.now)), Service: web, Verb: pando.VerbReplicate, Host: "h1",
-		By: pando.Asker{Kind: pando.AskerInstance, Name: string(tb.w.Of(web)[0].ID)},
+		ID: pando.IntentID(tb.ids.Sequential(tb.now)), Service: web, Verb: pando.VerbReplicate,
+		Host: "h1",
+		By:   pando.Asker{Kind: pando.AskerInstance, Name: string(tb.w.Of(web)[0].ID)},
 	}.Become(pando.IntentAsked, tb.now, "load")
 	txn, _ := Decide(tb.w, web, tb.now, tb.ids, ask)
 	if !slices.Contains(txn.If, pando.Condition{Key: ask.Key()}) {
@@ -40,9 +41,12 @@ func TestAnAskThatNobodyHasWrittenIsWrittenOnceWithItsAnswer(t *testing.T) {
 func TestANewInstanceIsCalledAsItsAskerProposes(t *testing.T) {
 	tb := serving(t)
 	first := tb.w.Of(web)[0].ID
-	for proposed, held := range map[pando.InstanceID]bool{"web-mine": true, first: false, "other-1": false, "web-../x": false, "": false} {
+	for proposed, held := range map[pando.InstanceID]bool{
+		"web-mine": true, first: false, "other-1": false, "web-../x": false, "": false,
+	} {
 		ask := pando.Intent{
-			ID: pando.IntentID(tb.ids.Sequential(tb.now)), Service: web, Verb: pando.VerbReplicate, Host: "h1", Instance: proposed,
+			ID: pando.IntentID(tb.ids.Sequential(tb.now)), Service: web, Verb: pando.VerbReplicate,
+			Host: "h1", Instance: proposed,
 			By: pando.Asker{Kind: pando.AskerInstance, Name: string(first)},
 		}.Become(pando.IntentAsked, tb.now, "load")
 		txn, _ := Decide(tb.w, web, tb.now, tb.ids, ask)
@@ -73,16 +77,23 @@ func lead(t *testing.T, delayMax time.Duration, test func(t *testing.T, l leader
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		l := leadership{registry: sim.NewRegistry(1, delayMax), ids: &sim.IDs{}}
-		svc := pando.Service{ServiceKey: web, VIP4: pando.VIPs4.Addr().Next().Next(), VIP6: pando.VIPs6.Addr().Next().Next(), Current: 1, Target: 1, Latest: 1, Phase: pando.ServiceServing}
-		spec := pando.Spec{Name: "web", Command: []string{"web"}, Scale: pando.Scale{Max: 3}}.WithDefaults()
-		if _, err := l.registry.Commit(ctx, pando.Txn{Put: []pando.Stored{svc, pando.Revision{Service: web, Number: 1, Spec: spec, State: pando.RevisionCurrent}}}); err != nil {
+		svc := pando.Service{
+			ServiceKey: web, VIP4: pando.VIPs4.Addr().Next().Next(), VIP6: pando.VIPs6.Addr().Next().Next(),
+			Current: 1, Target: 1, Latest: 1, Phase: pando.ServiceServing,
+		}
+		spec := pando.Spec{Name: "web", Command: []string{"web"},
+			Scale: pando.Scale{Max: 3}}.WithDefaults()
+		if _, err := l.registry.Commit(ctx, pando.Txn{Put: []pando.Stored{
+			svc, pando.Revision{Service: web, Number: 1, Spec: spec, State: pando.RevisionCurrent},
+		}}); err != nil {
 			t.Fatal(err)
 		}
 		var err error
 		if l.host, _, err = l.registry.Join(ctx, pando.Host{Name: "h1"}, time.Second); err != nil {
 			t.Fatal(err)
 		}
-		l.Control = New(Config{Registry: l.registry, Peers: sim.NewPeers(), Clock: sim.Clock{}, IDs: l.ids, Log: slog.New(slog.DiscardHandler), Name: "c"})
+		l.Control = New(Config{Registry: l.registry, Peers: sim.NewPeers(), Clock: sim.Clock{},
+			IDs: l.ids, Log: slog.New(slog.DiscardHandler), Name: "c"})
 		run, stop := context.WithCancel(ctx)
 		ended := make(chan error)
 		go func() { ended <- l.Run(run) }()
@@ -119,14 +130,16 @@ func TestAnAnswerIsInTheStoreWhenItIsGiven(t *testing.T) {
 			t.Fatal(err)
 		}
 		told, stored := world.New(), world.New()
-		if err := errors.Join(told.Apply(records, 0), stored.Apply(now.Records, now.Revision)); err != nil {
+		if err := errors.Join(told.Apply(records, 0),
+			stored.Apply(now.Records, now.Revision)); err != nil {
 			t.Fatal(err)
 		}
 		i := told.Intents[ask.ID]
 		if i.V.State != pando.IntentPlaced || stored.Intents[ask.ID].Modified != i.Modified {
 			t.Errorf("reported %s of revision %d, stored at %d", i.V.State, i.Modified, stored.Intents[ask.ID].Modified)
 		}
-		if o := told.Instances[i.V.Instance]; o.Modified != i.Modified || stored.Instances[i.V.Instance].Modified != o.Modified {
+		o := told.Instances[i.V.Instance]
+		if o.Modified != i.Modified || stored.Instances[i.V.Instance].Modified != o.Modified {
 			t.Errorf("the instance is %+v, stored %+v", o, stored.Instances[i.V.Instance])
 		}
 	})

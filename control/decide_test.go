@@ -65,7 +65,9 @@ func (tb *table) deploy(number int, change func(*pando.Spec)) {
 	svc := tb.w.Services[web].V
 	svc.ServiceKey, svc.Target, svc.Latest = web, number, number
 	tb.put(svc, pando.Revision{Service: web, Number: number, Spec: spec.WithDefaults()},
-		pando.Decision{ID: tb.ids.Sequential(tb.now), Service: web, Kind: pando.DecidedDeploy, At: tb.now})
+		pando.Decision{
+			ID: tb.ids.Sequential(tb.now), Service: web, Kind: pando.DecidedDeploy, At: tb.now,
+		})
 }
 
 // settle decides until nothing more is to be written.
@@ -94,7 +96,8 @@ func (tb *table) fits(t pando.Txn) {
 		keys[k] = true
 	}
 	if n := len(t.Put) + len(t.Delete); n > most || len(t.If) > most || len(keys) != n {
-		tb.t.Fatalf("a decision writes %d records (%d keys) under %d conditions, want at most %d, each once", n, len(keys), len(t.If), most)
+		tb.t.Fatalf("a decision writes %d records (%d keys) under %d "+
+			"conditions, want at most %d, each once", n, len(keys), len(t.If), most)
 	}
 }
 
@@ -119,8 +122,10 @@ func (tb *table) run() {
 // the record.
 func (tb *table) fail(i pando.Instance, code float64) {
 	tb.put(pando.Decision{
-		ID: tb.ids.Sequential(tb.now), Service: web, Instance: i.ID, Kind: pando.DecidedFailed, At: tb.now,
-		Reason: "it exited", Inputs: map[string]float64{"exit_code": code}, Lines: []string{string(i.ID) + " says why"},
+		ID: tb.ids.Sequential(tb.now), Service: web, Instance: i.ID, Kind: pando.DecidedFailed,
+		At:     tb.now,
+		Reason: "it exited", Inputs: map[string]float64{"exit_code": code},
+		Lines: []string{string(i.ID) + " says why"},
 	})
 	tb.rev++
 	tb.w.Committed(pando.Txn{Delete: []pando.Key{i.Key()}}, tb.rev)
@@ -159,7 +164,8 @@ func (tb *table) count(p pando.Phase) int {
 
 func (tb *table) ask(v pando.Verb, by pando.InstanceID) pando.IntentID {
 	id := pando.IntentID(tb.ids.Sequential(tb.now))
-	i := pando.Intent{ID: id, Service: web, Verb: v, By: pando.Asker{Kind: pando.AskerInstance, Name: string(by)}, Host: "h1"}
+	i := pando.Intent{ID: id, Service: web, Verb: v,
+		By: pando.Asker{Kind: pando.AskerInstance, Name: string(by)}, Host: "h1"}
 	if v == pando.VerbHalt {
 		i.Instance = by
 	}
@@ -172,7 +178,8 @@ func TestANewServiceGetsAddressesAndItsMinimum(t *testing.T) {
 	tb.deploy(1, nil)
 	tb.settle()
 	svc := tb.w.Services[web].V
-	if !svc.VIP4.IsValid() || !pando.VIPs4.Contains(svc.VIP4) || !pando.VIPs6.Contains(svc.VIP6) || svc.VIP4 == pando.Gateway4 {
+	if !svc.VIP4.IsValid() || !pando.VIPs4.Contains(svc.VIP4) || !pando.VIPs6.Contains(svc.VIP6) ||
+		svc.VIP4 == pando.Gateway4 {
 		t.Errorf("VIPs %s, %s", svc.VIP4, svc.VIP6)
 	}
 	if n := tb.count(pando.PhasePlaced); n != 2 || svc.Phase != pando.ServiceDeploying {
@@ -194,7 +201,8 @@ func TestAsksAreAnsweredWithinTheBudget(t *testing.T) {
 	if s := tb.w.Intents[a].V.State; s != pando.IntentPlaced {
 		t.Errorf("the first ask is %s, want placed", s)
 	}
-	if i := tb.w.Intents[b].V; i.State != pando.IntentCoalesced || i.Instance != tb.w.Intents[a].V.Instance {
+	i := tb.w.Intents[b].V
+	if i.State != pando.IntentCoalesced || i.Instance != tb.w.Intents[a].V.Instance {
 		t.Errorf("the ask of the same moment is %s with %s", i.State, i.Instance)
 	}
 	tb.now = tb.now.Add(time.Second)
@@ -237,7 +245,8 @@ func TestAWarmInstanceIsClaimedBeforeANewOneIsMade(t *testing.T) {
 func TestAPinHoldsAndEnds(t *testing.T) {
 	tb := serving(t)
 	svc := tb.w.Services[web].V
-	svc.Pin = &pando.Pin{Instances: 3, Until: tb.now.Add(time.Minute), By: pando.Asker{Kind: pando.AskerOperator}, Before: 2}
+	svc.Pin = &pando.Pin{Instances: 3, Until: tb.now.Add(time.Minute),
+		By: pando.Asker{Kind: pando.AskerOperator}, Before: 2}
 	tb.put(svc)
 	tb.settle()
 	tb.run()
@@ -285,7 +294,8 @@ func TestARolloutReplacesOneByOneAndAFailureRollsBack(t *testing.T) {
 	tb.crash(3, 3)
 	svc := tb.w.Services[web].V
 	if svc.Target != 2 || tb.w.Revisions[web][3].V.State != pando.RevisionFailed {
-		t.Errorf("target %d, revision 3 is %s; want 2, failed", svc.Target, tb.w.Revisions[web][3].V.State)
+		t.Errorf("target %d, revision 3 is %s; want 2, failed",
+			svc.Target, tb.w.Revisions[web][3].V.State)
 	}
 	if n := tb.count(pando.PhaseInRotation); n != 2 {
 		t.Errorf("%d in rotation after the rollback", n)
@@ -332,8 +342,10 @@ func TestARemovedServiceLeavesNoRecord(t *testing.T) {
 	tb.settle()
 	tb.run()
 	tb.settle()
-	if len(tb.w.Services)+len(tb.w.Instances)+len(tb.w.Intents)+len(tb.w.Decisions)+len(tb.w.Revisions) != 0 {
-		t.Errorf("left: %d services, %d instances, %d intents, %d decisions", len(tb.w.Services), len(tb.w.Instances), len(tb.w.Intents), len(tb.w.Decisions))
+	if len(tb.w.Services)+len(tb.w.Instances)+len(tb.w.Intents)+len(tb.w.Decisions)+
+		len(tb.w.Revisions) != 0 {
+		t.Errorf("left: %d services, %d instances, %d intents, %d decisions",
+			len(tb.w.Services), len(tb.w.Instances), len(tb.w.Intents), len(tb.w.Decisions))
 	}
 	if len(tb.w.Heads) != 1 {
 		t.Errorf("its state is gone without a purge")

@@ -53,7 +53,8 @@ func TestAServiceWithoutStateMovesWhenItsHomeIsAwayAndStaysThere(t *testing.T) {
 	if n := tb.on("h2", pando.PhasePlaced); n != 2 || tb.w.Services[web].V.Home != "h2" {
 		t.Fatalf("%d placed on h2; home %q", n, tb.w.Services[web].V.Home)
 	}
-	if all := tb.lost(); len(all) != 1 || !strings.Contains(all[0], "moves to h2, because h1, its home, is away") {
+	all := tb.lost()
+	if len(all) != 1 || !strings.Contains(all[0], "moves to h2, because h1, its home, is away") {
 		t.Errorf("on record is %q", all)
 	}
 	// The instances on h1 continue until those on h2 serve.
@@ -96,10 +97,12 @@ func TestAServiceWithStateWaitsForItsHome(t *testing.T) {
 			t.Errorf("%s: %d placed without the state", name, n)
 		}
 		svc := tb.w.Services[web].V
-		if svc.Phase != pando.ServiceDegraded || !strings.Contains(svc.Reason, "its state is on h1") || !strings.Contains(svc.Reason, name) {
+		if svc.Phase != pando.ServiceDegraded || !strings.Contains(svc.Reason, "its state is on h1") ||
+			!strings.Contains(svc.Reason, name) {
 			t.Errorf("%s: it is %s: %s", name, svc.Phase, svc.Reason)
 		}
-		if all := tb.lost(); len(all) != 1 || !strings.Contains(all[0], "nothing is started in its place: its state is on h1") {
+		if all := tb.lost(); len(all) != 1 ||
+			!strings.Contains(all[0], "nothing is started in its place: its state is on h1") {
 			t.Errorf("%s: on record is %q", name, all)
 		}
 		tb.put(pando.Host{Name: "h1"})
@@ -109,8 +112,10 @@ func TestAServiceWithStateWaitsForItsHome(t *testing.T) {
 			tb.run()
 		}
 		tb.settle()
-		if n := tb.on("h1", pando.PhaseInRotation); n != 2 || len(tb.w.Of(web)) != 2 || tb.w.Services[web].V.Phase != pando.ServiceServing {
-			t.Errorf("%s: after its return %d of %d serve, %s", name, n, len(tb.w.Of(web)), tb.w.Services[web].V.Phase)
+		n := tb.on("h1", pando.PhaseInRotation)
+		if n != 2 || len(tb.w.Of(web)) != 2 || tb.w.Services[web].V.Phase != pando.ServiceServing {
+			t.Errorf("%s: after its return %d of %d serve, %s",
+				name, n, len(tb.w.Of(web)), tb.w.Services[web].V.Phase)
 		}
 	}
 }
@@ -156,6 +161,7 @@ func TestARemovedServiceDoesNotWaitForAHostThatIsAway(t *testing.T) {
 	tb.put(svc)
 	tb.settle()
 	if _, there := tb.w.Services[web]; there || len(tb.w.Of(web)) != 0 || len(tb.w.Heads) != 0 {
-		t.Errorf("the service is there: %t; %d instances, %d heads", there, len(tb.w.Of(web)), len(tb.w.Heads))
+		t.Errorf("the service is there: %t; %d instances, %d heads",
+			there, len(tb.w.Of(web)), len(tb.w.Heads))
 	}
 }

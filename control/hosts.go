@@ -18,7 +18,9 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 	for name, m := range c.world.Members {
 		h := pando.Host{Name: name, Slot: m.V.Slot, Address: m.V.Address}
 		h.Instances4, h.Instances6 = pando.InstanceRange(h.Slot)
-		all[name] = pando.HostStatus{Host: h, State: pando.HostAway, Server: m.V.Server, Heard: c.left[name]}
+		all[name] = pando.HostStatus{
+			Host: h, State: pando.HostAway, Server: m.V.Server, Heard: c.left[name],
+		}
 	}
 	for name, h := range c.world.Hosts {
 		all[name] = pando.HostStatus{Host: h.V, State: pando.HostHere, Server: all[name].Server}

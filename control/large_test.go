@@ -63,7 +63,8 @@ func TestALargeServiceGrowsShrinksAndGoesInParts(t *testing.T) {
 	tb.settle()
 	tb.run()
 	tb.settle()
-	if n := len(tb.w.Services) + len(tb.w.Instances) + len(tb.w.Intents) + len(tb.w.Decisions) + len(tb.w.Revisions); n != 0 {
+	if n := len(tb.w.Services) + len(tb.w.Instances) + len(tb.w.Intents) + len(tb.w.Decisions) +
+		len(tb.w.Revisions); n != 0 {
 		t.Errorf("%d records are left of the removed service", n)
 	}
 }
@@ -73,7 +74,8 @@ func TestALargeServiceLeavesAHostAndComesHomeInParts(t *testing.T) {
 	tb := large(t, many)
 	tb.put(pando.Host{Name: "h1", Leaving: true}, pando.Host{Name: "h2"})
 	tb.settle()
-	if n, m := tb.on("h1", pando.PhaseDraining), tb.on("h2", pando.PhasePlaced); n != many || m != many {
+	n, m := tb.on("h1", pando.PhaseDraining), tb.on("h2", pando.PhasePlaced)
+	if n != many || m != many {
 		t.Fatalf("%d leave h1, %d are placed on h2; want %d", n, m, many)
 	}
 	tb.run()
@@ -84,7 +86,8 @@ func TestALargeServiceLeavesAHostAndComesHomeInParts(t *testing.T) {
 	tb.run()
 	tb.put(pando.Host{Name: "h2"})
 	tb.settle()
-	if n, m := tb.on("h2", pando.PhaseDraining), tb.on("h1", pando.PhaseInRotation); n != many || m != many {
+	if n, m := tb.on("h2", pando.PhaseDraining), tb.on("h1", pando.PhaseInRotation); n != many ||
+		m != many {
 		t.Fatalf("%d leave h2, which was away, %d serve on h1; want %d", n, m, many)
 	}
 	tb.lose("h2")
@@ -118,7 +121,9 @@ func TestAServiceDeployedFiveHundredTimesKeepsItsNewestRevisionsAndCanBeRemoved(
 	tb := serving(t)
 	for n := range 500 { // as an earlier build left them
 		tb.put(pando.Revision{Service: web, Number: 2 + n, State: pando.RevisionRetired},
-			pando.Decision{ID: tb.ids.Sequential(tb.now), Service: web, Kind: pando.DecidedNothing, At: tb.now})
+			pando.Decision{
+				ID: tb.ids.Sequential(tb.now), Service: web, Kind: pando.DecidedNothing, At: tb.now,
+			})
 	}
 	tb.settle()
 	if n := len(tb.w.Revisions[web]); n > RevisionsKept+1 {
@@ -136,7 +141,8 @@ func TestAServiceDeployedFiveHundredTimesKeepsItsNewestRevisionsAndCanBeRemoved(
 	tb.settle()
 	tb.run()
 	tb.settle()
-	if n := len(tb.w.Services) + len(tb.w.Revisions) + len(tb.w.Intents) + len(tb.w.Decisions); n != 0 {
+	n := len(tb.w.Services) + len(tb.w.Revisions) + len(tb.w.Intents) + len(tb.w.Decisions)
+	if n != 0 {
 		t.Errorf("%d records are left of the removed service", n)
 	}
 }
@@ -146,7 +152,10 @@ func TestAPlacementDoesNotLookAtEveryInstanceOfTheCluster(t *testing.T) {
 	tb := serving(t)
 	tb.put(pando.Host{Name: "h2"})
 	for n := range 20_000 {
-		tb.put(pando.Instance{ID: pando.InstanceID(fmt.Sprint("db-", n)), Service: pando.DefaultService("db"), Host: "h2", Phase: pando.PhaseInRotation, Born: t0.Add(time.Duration(n))})
+		tb.put(pando.Instance{
+			ID: pando.InstanceID(fmt.Sprint("db-", n)), Service: pando.DefaultService("db"), Host: "h2",
+			Phase: pando.PhaseInRotation, Born: t0.Add(time.Duration(n)),
+		})
 	}
 	tb.pin(&pando.Pin{Instances: 60})
 	best := time.Hour
@@ -166,8 +175,9 @@ func TestAPlacementDoesNotLookAtEveryInstanceOfTheCluster(t *testing.T) {
 func TestAnAskThatIsHeardTwiceIsAnsweredOnce(t *testing.T) {
 	tb := serving(t)
 	ask := pando.Intent{
-		ID: pando.IntentID(tb.ids.Sequential(tb.now)), Service: web, Verb: pando.VerbReplicate, Host: "h1",
-		By: pando.Asker{Kind: pando.AskerOperator},
+		ID: pando.IntentID(tb.ids.Sequential(tb.now)), Service: web, Verb: pando.VerbReplicate,
+		Host: "h1",
+		By:   pando.Asker{Kind: pando.AskerOperator},
 	}.Become(pando.IntentAsked, tb.now, "load")
 	txn, _ := Decide(tb.w, web, tb.now, tb.ids, ask, ask)
 	placed := 0

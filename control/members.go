@@ -85,7 +85,8 @@ func (c *members) admission(ctx context.Context, m *pando.Member, byToken bool) 
 		for m.Slot, m.Since = 0, now; taken[m.Slot]; m.Slot++ {
 		}
 		if m.Slot >= pando.HostSlots {
-			return t, fmt.Errorf("%w: a cluster has at most %d hosts; `pando hosts rm NAME` takes out one that does not return", pando.ErrNoRoom, pando.HostSlots)
+			return t, fmt.Errorf("%w: a cluster has at most %d hosts; `pando hosts rm NAME` takes out one "+
+				"that does not return", pando.ErrNoRoom, pando.HostSlots)
 		}
 	}
 	m.Renewed = now
@@ -98,10 +99,12 @@ func again(known, m pando.Member, byToken bool) error {
 	same := known.PublicKey == m.PublicKey && m.PublicKey != ""
 	switch {
 	case known.Server != m.Server:
-		return fmt.Errorf("%w: the name of the server's own host is taken; choose another name with --host", pando.ErrExists)
+		return fmt.Errorf("%w: the name of the server's own host is "+
+			"taken; choose another name with --host", pando.ErrExists)
 	case byToken && !same:
 		return fmt.Errorf("%w: a member of this name has another key; choose another name with --host, "+
-			"or run `pando hosts rm %s` on the server's host if that host is no more", pando.ErrExists, m.Name)
+			"or run `pando hosts rm %s` on the server's host if that host is no more", pando.ErrExists,
+			m.Name)
 	case !byToken && !same && !m.Server && known.PublicKey != "":
 		return fmt.Errorf("%w: host %s is a member with another key", pando.ErrForbidden, m.Name)
 	}
@@ -114,7 +117,9 @@ const removeBatch = 400
 
 // RemoveHost implements pando.Operators. The membership ends first, so that the host can write
 // nothing more.
-func (c *members) RemoveHost(ctx context.Context, h pando.HostName, force bool, by pando.Asker) error {
+func (c *members) RemoveHost(
+	ctx context.Context, h pando.HostName, force bool, by pando.Asker,
+) error {
 	c.admitting.Lock()
 	defer c.admitting.Unlock()
 	w, err := c.stored(ctx, pando.Root)
@@ -168,16 +173,19 @@ func removable(w *world.World, m pando.Member, here bool, instances int, force b
 	case force:
 		return nil
 	case here && instances > 0:
-		return fmt.Errorf("%w: it is here with %d instances: `pando down` there takes them out; --force leaves them running "+
-			"there without the cluster", pando.ErrRefused, instances)
+		return fmt.Errorf("%w: it is here with %d instances: `pando down` there takes them out; "+
+			"--force leaves them running there without the cluster", pando.ErrRefused, instances)
 	case states > 0:
-		return fmt.Errorf("%w: it keeps the states of %d services, which the cluster loses with it: --force accepts that", pando.ErrRefused, states)
+		return fmt.Errorf("%w: it keeps the states of %d services, which the cluster loses with it: "+
+			"--force accepts that", pando.ErrRefused, states)
 	}
 	return nil
 }
 
 // forget deletes the records of instances on a removed host, with one decision per service.
-func (c *members) forget(ctx context.Context, h pando.HostName, on []pando.Instance, by pando.Asker) error {
+func (c *members) forget(
+	ctx context.Context, h pando.HostName, on []pando.Instance, by pando.Asker,
+) error {
 	t := pando.Txn{}
 	lost := map[pando.ServiceKey]int{}
 	for _, i := range on {

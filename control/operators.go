@@ -28,7 +28,9 @@ type operators struct {
 const attempts = 20
 
 // Deploy implements pando.Operators.
-func (c *operators) Deploy(ctx context.Context, s pando.Spec, by pando.Asker) (pando.ServiceStatus, error) {
+func (c *operators) Deploy(
+	ctx context.Context, s pando.Spec, by pando.Asker,
+) (pando.ServiceStatus, error) {
 	s = s.WithDefaults()
 	key := s.Key()
 	if err := spec.Check(s); err != nil {
@@ -45,7 +47,8 @@ func (c *operators) Deploy(ctx context.Context, s pando.Spec, by pando.Asker) (p
 			return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", key, ctx.Err())
 		}
 	}
-	err := c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) { return c.deploy(w, s, by, now) })
+	err := c.change(ctx,
+		func(w *world.World, now time.Time) (pando.Txn, error) { return c.deploy(w, s, by, now) })
 	if err != nil {
 		return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", key, err)
 	}
@@ -61,12 +64,15 @@ func (c *operators) Deploy(ctx context.Context, s pando.Spec, by pando.Asker) (p
 func warnings(s pando.Spec) []string {
 	var out []string
 	if user, _, _ := strings.Cut(s.User, ":"); user == "0" || user == "root" {
-		out = append(out, fmt.Sprintf("it runs as root and may change every file in %s; name another user, or another working_dir", s.WorkingDir))
+		out = append(out, fmt.Sprintf("it runs as root and may change every file in %s; name another "+
+			"user, or another working_dir", s.WorkingDir))
 	}
 	return out
 }
 
-func (c *operators) deploy(w *world.World, s pando.Spec, by pando.Asker, now time.Time) (pando.Txn, error) {
+func (c *operators) deploy(
+	w *world.World, s pando.Spec, by pando.Asker, now time.Time,
+) (pando.Txn, error) {
 	key := s.Key()
 	old, exists := w.Services[key]
 	svc := old.V
@@ -78,40 +84,50 @@ func (c *operators) deploy(w *world.World, s pando.Spec, by pando.Asker, now tim
 	case !exists:
 		svc = pando.Service{ServiceKey: key, Phase: pando.ServiceDeploying}
 	case svc.Removing:
-		return pando.Txn{}, fmt.Errorf("%w: it is being removed; wait until `pando status` no longer shows it", pando.ErrConflict)
+		return pando.Txn{}, fmt.Errorf(
+			"%w: it is being removed; wait until `pando status` no longer shows it", pando.ErrConflict)
 	}
 	if done, err := settled(w, old.V, old.Modified, key, by); done || err != nil {
 		return pando.Txn{}, err
 	}
 	if known, ok := w.SpecOf(key, svc.Target); ok && sameSpec(known, s) {
-		return c.nothing(w, key, by, now, fmt.Sprintf("revision %d is this spec already", svc.Target)), nil
+		return c.nothing(w, key, by, now,
+			fmt.Sprintf("revision %d is this spec already", svc.Target)), nil
 	}
 	svc.Latest++
 	svc.Target, svc.Rolling, svc.Asked = svc.Latest, 0, now
 	if svc.Current != 0 && svc.Current != svc.Target {
 		svc.Rolling = max(1, scale.Capacity(w.Of(key)))
 	}
-	r := pando.Revision{Service: key, Number: svc.Latest, Spec: s, State: pando.RevisionRolling, At: now, By: by}
+	r := pando.Revision{Service: key, Number: svc.Latest, Spec: s, State: pando.RevisionRolling,
+		At: now, By: by}
 	d := pando.Decision{
 		ID: c.IDs.Sequential(now), Service: key, Kind: pando.DecidedDeploy, By: by, At: now,
-		Reason: fmt.Sprintf("revision %d", svc.Latest), Inputs: map[string]float64{"revision": float64(svc.Latest)},
+		Reason: fmt.Sprintf("revision %d", svc.Latest),
+		Inputs: map[string]float64{"revision": float64(svc.Latest)},
 	}
-	return pando.Txn{If: []pando.Condition{{Key: key.Key(), Modified: old.Modified}}, Put: []pando.Stored{svc, r, d}}, nil
+	return pando.Txn{If: []pando.Condition{{Key: key.Key(), Modified: old.Modified}},
+		Put: []pando.Stored{svc, r, d}}, nil
 }
 
 // settled reports whether a request was done before. It refuses a request that was made for another
 // version.
-func settled(w *world.World, svc pando.Service, version pando.StoreRevision, key pando.ServiceKey, by pando.Asker) (bool, error) {
-	if by.Request != "" && slices.ContainsFunc(w.DecisionsOf(key), func(d pando.Decision) bool { return d.By.Request == by.Request }) {
+func settled(w *world.World, svc pando.Service, version pando.StoreRevision, key pando.ServiceKey,
+	by pando.Asker) (bool, error) {
+	if by.Request != "" && slices.ContainsFunc(w.DecisionsOf(key), func(d pando.Decision) bool {
+		return d.By.Request == by.Request
+	}) {
 		return true, nil
 	}
 	switch {
 	case by.Seen == 0 || by.Seen == version:
 		return false, nil
 	case version == 0:
-		return false, fmt.Errorf("%w: version %d of %s was asked for, and it is not there", pando.ErrConflict, by.Seen, key)
+		return false, fmt.Errorf("%w: version %d of %s was asked for, and it is not there",
+			pando.ErrConflict, by.Seen, key)
 	}
-	return false, fmt.Errorf("%w: %s is %s at version %d and was at %d when you looked: look again", pando.ErrConflict, key, svc.Phase, version, by.Seen)
+	return false, fmt.Errorf("%w: %s is %s at version %d and was at %d when you looked: look again",
+		pando.ErrConflict, key, svc.Phase, version, by.Seen)
 }
 
 // nothingsKept is how many requests without an effect are remembered. A deploy every minute must
@@ -119,14 +135,18 @@ func settled(w *world.World, svc pando.Service, version pando.StoreRevision, key
 const nothingsKept = 20
 
 // nothing records a request that needed no change, so that a later repetition changes nothing.
-func (c *operators) nothing(w *world.World, key pando.ServiceKey, by pando.Asker, now time.Time, reason string) pando.Txn {
+func (c *operators) nothing(
+	w *world.World, key pando.ServiceKey, by pando.Asker, now time.Time, reason string,
+) pando.Txn {
 	if by.Request == "" {
 		return pando.Txn{}
 	}
 	t := pando.Txn{Put: []pando.Stored{pando.Decision{
-		ID: c.IDs.Sequential(now), Service: key, Kind: pando.DecidedNothing, By: by, Reason: reason, At: now,
+		ID: c.IDs.Sequential(now), Service: key, Kind: pando.DecidedNothing, By: by, Reason: reason,
+		At: now,
 	}}}
-	before := slices.DeleteFunc(w.DecisionsOf(key), func(d pando.Decision) bool { return d.Kind != pando.DecidedNothing })
+	before := slices.DeleteFunc(w.DecisionsOf(key),
+		func(d pando.Decision) bool { return d.Kind != pando.DecidedNothing })
 	for _, d := range before[:max(0, len(before)-nothingsKept+1)] {
 		t.Delete = append(t.Delete, d.Key())
 	}
@@ -142,7 +162,9 @@ func sameSpec(a, b pando.Spec) bool {
 }
 
 // Remove implements pando.Operators.
-func (c *operators) Remove(ctx context.Context, s pando.ServiceKey, purge bool, by pando.Asker) error {
+func (c *operators) Remove(
+	ctx context.Context, s pando.ServiceKey, purge bool, by pando.Asker,
+) error {
 	return c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) *pando.Decision {
 		svc.Removing, svc.Purge = true, purge
 		return &pando.Decision{Kind: pando.DecidedRemove, By: by, Reason: "asked to go"}
@@ -150,9 +172,12 @@ func (c *operators) Remove(ctx context.Context, s pando.ServiceKey, purge bool, 
 }
 
 // Pin implements pando.Operators.
-func (c *operators) Pin(ctx context.Context, s pando.ServiceKey, n int, keep time.Duration, by pando.Asker) (pando.ServiceStatus, error) {
+func (c *operators) Pin(
+	ctx context.Context, s pando.ServiceKey, n int, keep time.Duration, by pando.Asker,
+) (pando.ServiceStatus, error) {
 	if n < 0 || n > pando.EndpointsMax {
-		return pando.ServiceStatus{}, fmt.Errorf("%w: %d instances: want 0 to %d", pando.ErrInvalid, n, pando.EndpointsMax)
+		return pando.ServiceStatus{}, fmt.Errorf("%w: %d instances: want 0 to %d",
+			pando.ErrInvalid, n, pando.EndpointsMax)
 	}
 	if spec, ok := c.newestSpec(s); ok && spec.Single() && n > 1 {
 		return pando.ServiceStatus{}, fmt.Errorf("%w: %s is one instance at most (scale.max 1, "+
@@ -169,7 +194,8 @@ func (c *operators) Pin(ctx context.Context, s pando.ServiceKey, n int, keep tim
 			svc.Pin.Until = now.Add(keep)
 			reason = fmt.Sprintf("%d instances for %s", n, keep)
 		}
-		return &pando.Decision{Kind: pando.DecidedPin, By: by, Reason: reason, Inputs: map[string]float64{"instances": float64(n)}}
+		return &pando.Decision{Kind: pando.DecidedPin, By: by, Reason: reason,
+			Inputs: map[string]float64{"instances": float64(n)}}
 	})
 	if err != nil {
 		return pando.ServiceStatus{}, err
@@ -178,7 +204,9 @@ func (c *operators) Pin(ctx context.Context, s pando.ServiceKey, n int, keep tim
 }
 
 // Unpin implements pando.Operators.
-func (c *operators) Unpin(ctx context.Context, s pando.ServiceKey, by pando.Asker) (pando.ServiceStatus, error) {
+func (c *operators) Unpin(
+	ctx context.Context, s pando.ServiceKey, by pando.Asker,
+) (pando.ServiceStatus, error) {
 	err := c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) *pando.Decision {
 		if !svc.Pin.Holds(now) {
 			return nil
@@ -195,7 +223,8 @@ func (c *operators) Unpin(ctx context.Context, s pando.ServiceKey, by pando.Aske
 }
 
 // edit changes the record of one service, with a decision that explains the change.
-func (c *operators) edit(ctx context.Context, s pando.ServiceKey, by pando.Asker, f func(*pando.Service, time.Time) *pando.Decision) error {
+func (c *operators) edit(ctx context.Context, s pando.ServiceKey, by pando.Asker,
+	f func(*pando.Service, time.Time) *pando.Decision) error {
 	return c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
 		old, ok := w.Services[s]
 		if !ok {
@@ -215,7 +244,9 @@ func (c *operators) edit(ctx context.Context, s pando.ServiceKey, by pando.Asker
 }
 
 // change commits the transaction of f. After a conflict it waits for newer records and tries again.
-func (c *operators) change(ctx context.Context, f func(*world.World, time.Time) (pando.Txn, error)) error {
+func (c *operators) change(
+	ctx context.Context, f func(*world.World, time.Time) (pando.Txn, error),
+) error {
 	for n := 0; ; n++ {
 		c.mu.Lock()
 		news := c.changed
@@ -250,7 +281,9 @@ func (c *operators) change(ctx context.Context, f func(*world.World, time.Time) 
 }
 
 // await waits until want accepts the status of a service.
-func (c *operators) await(ctx context.Context, s pando.ServiceKey, want func(pando.ServiceStatus) bool) (pando.ServiceStatus, error) {
+func (c *operators) await(
+	ctx context.Context, s pando.ServiceKey, want func(pando.ServiceStatus) bool,
+) (pando.ServiceStatus, error) {
 	for {
 		c.mu.Lock()
 		news := c.changed
@@ -281,7 +314,8 @@ func (c *operators) Why(_ context.Context, s pando.ServiceKey, most int) ([]pand
 	for _, d := range c.world.DecisionsOf(s) {
 		out = append(out, pando.Because{At: d.At, Decision: &d})
 	}
-	slices.SortStableFunc(out, func(a, b pando.Because) int { return cmp.Compare(a.At.UnixNano(), b.At.UnixNano()) })
+	slices.SortStableFunc(out,
+		func(a, b pando.Because) int { return cmp.Compare(a.At.UnixNano(), b.At.UnixNano()) })
 	if most > 0 && len(out) > most {
 		out = out[len(out)-most:]
 	}

@@ -28,7 +28,8 @@ func (c *Control) beat() (now time.Time) {
 	now = c.Clock.Now()
 	if p := &c.pulse; !p.last.IsZero() && now.Sub(p.last) >= pauseMin {
 		p.until = now.Add(pando.HostLease)
-		c.Log.Warn("the server stood still: hosts that are missing now have one lease to come back", "seconds", now.Sub(p.last).Seconds())
+		c.Log.Warn("the server stood still: hosts that are missing now have one lease to come back",
+			"seconds", now.Sub(p.last).Seconds())
 	}
 	c.pulse.last = now
 	return now
@@ -65,6 +66,7 @@ func (c *Control) holdsStill(s pando.ServiceKey) error {
 	if missing == "" {
 		return nil
 	}
-	return fmt.Errorf("%w: the server stood still, and host %s may come back until %s", pando.ErrUnavailable, missing,
+	return fmt.Errorf("%w: the server stood still, and host %s may come back until %s",
+		pando.ErrUnavailable, missing,
 		c.pulse.until.Format(time.TimeOnly))
 }

@@ -47,11 +47,17 @@ func pauseServer(t *testing.T, back bool) {
 		return w.Services[web].V.Home
 	}
 	h1, h2 := pando.Host{Name: "h1"}, pando.Host{Name: "h2", Slot: 1}
-	put(h1, h2, pando.Service{ServiceKey: web, VIP4: pando.VIPs4.Addr().Next().Next(), VIP6: pando.VIPs6.Addr().Next().Next(),
+	put(h1, h2, pando.Service{ServiceKey: web, VIP4: pando.VIPs4.Addr().Next().Next(),
+		VIP6:    pando.VIPs6.Addr().Next().Next(),
 		Current: 1, Target: 1, Latest: 1, Phase: pando.ServiceServing, Home: "h1"},
-		pando.Revision{Service: web, Number: 1, Spec: pando.Spec{Name: "web", Command: []string{"web"}}.WithDefaults(), State: pando.RevisionCurrent},
-		pando.Instance{ID: "web-1", Service: web, Host: "h1", Revision: 1, Weight: 100, Phase: pando.PhaseInRotation, Reason: "test", Born: time.Now(), Since: time.Now()})
-	c := New(Config{Registry: registry, Peers: sim.NewPeers(), Clock: clock, IDs: &sim.IDs{}, Log: slog.New(slog.DiscardHandler), Name: "c"})
+		pando.Revision{
+			Service: web, Number: 1, Spec: pando.Spec{Name: "web", Command: []string{"web"}}.WithDefaults(),
+			State: pando.RevisionCurrent,
+		},
+		pando.Instance{ID: "web-1", Service: web, Host: "h1", Revision: 1, Weight: 100,
+			Phase: pando.PhaseInRotation, Reason: "test", Born: time.Now(), Since: time.Now()})
+	c := New(Config{Registry: registry, Peers: sim.NewPeers(), Clock: clock, IDs: &sim.IDs{},
+		Log: slog.New(slog.DiscardHandler), Name: "c"})
 	ended := make(chan error)
 	go func() { ended <- c.Run(ctx) }()
 	time.Sleep(5 * time.Second)

@@ -9,7 +9,9 @@ import (
 // A failure of a replaced revision is no longer a problem of the service.
 func TestAProblemIsOfTheRevisionThatIsWanted(t *testing.T) {
 	failed := func(id pando.InstanceID, revision float64) pando.Decision {
-		return pando.Decision{Kind: pando.DecidedFailed, Instance: id, Inputs: map[string]float64{"revision": revision}}
+		return pando.Decision{
+			Kind: pando.DecidedFailed, Instance: id, Inputs: map[string]float64{"revision": revision},
+		}
 	}
 	s := pando.Service{Target: 2, Phase: pando.ServiceDeploying}
 	deploy := pando.Decision{Kind: pando.DecidedDeploy}
@@ -30,7 +32,9 @@ func TestAProblemIsOfTheRevisionThatIsWanted(t *testing.T) {
 }
 
 func TestARootWithAFolderIsWarnedOf(t *testing.T) {
-	for user, want := range map[string]bool{"": false, "0": true, "0:100": true, "root": true, "1000": false, "www-data": false} {
+	for user, want := range map[string]bool{
+		"": false, "0": true, "0:100": true, "root": true, "1000": false, "www-data": false,
+	} {
 		got := warnings(pando.Spec{User: user, WorkingDir: "/srv/web"})
 		if len(got) > 0 != want {
 			t.Errorf("user %q: %q", user, got)

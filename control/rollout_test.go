@@ -21,7 +21,8 @@ func TestARevisionThatCrashesAfterItWasReadyIsTriedThreeTimes(t *testing.T) {
 		tb.settle()
 		tb.run()
 		for _, i := range tb.w.Of(web) {
-			if i.Revision == 2 && i.Phase == pando.PhaseInRotation && tb.now.Sub(i.Since) >= 200*time.Millisecond {
+			if i.Revision == 2 && i.Phase == pando.PhaseInRotation &&
+				tb.now.Sub(i.Since) >= 200*time.Millisecond {
 				tb.fail(i, 1)
 				at = append(at, tb.now)
 			}
@@ -29,11 +30,14 @@ func TestARevisionThatCrashesAfterItWasReadyIsTriedThreeTimes(t *testing.T) {
 		tb.now = tb.now.Add(100 * time.Millisecond)
 	}
 	svc := tb.w.Services[web].V
-	if len(at) != 3 || svc.Target != 1 || svc.Phase != pando.ServiceServing || tb.count(pando.PhaseInRotation) != 2 {
-		t.Errorf("tried at %v; target %d, %s with %d in rotation; want three, then revision 1", at, svc.Target, svc.Phase, tb.count(pando.PhaseInRotation))
+	if len(at) != 3 || svc.Target != 1 || svc.Phase != pando.ServiceServing ||
+		tb.count(pando.PhaseInRotation) != 2 {
+		t.Errorf("tried at %v; target %d, %s with %d in rotation; want three, then revision 1",
+			at, svc.Target, svc.Phase, tb.count(pando.PhaseInRotation))
 	}
 	for _, v := range tb.w.DecisionsOf(web) {
-		if v.Kind == pando.DecidedRollback && (!strings.Contains(v.Reason, "3 of revision 2 failed, the last because it exited") || len(v.Lines) == 0) {
+		if v.Kind == pando.DecidedRollback && (!strings.Contains(
+			v.Reason, "3 of revision 2 failed, the last because it exited") || len(v.Lines) == 0) {
 			t.Errorf("rolled back: %s %q", v.Reason, v.Lines)
 		}
 	}
@@ -54,7 +58,8 @@ func TestAFailedRevisionDoesNotHoldBackTheOldOne(t *testing.T) {
 // A finished job is not started again, even after many more decisions about its service.
 func TestAFinishedJobStaysFinishedWhenHistoryIsTrimmed(t *testing.T) {
 	tb := newTable(t)
-	tb.deploy(1, func(s *pando.Spec) { s.Restart, s.Scale = pando.RestartOnFailure, pando.Scale{Min: 2, Max: 4} })
+	tb.deploy(1,
+		func(s *pando.Spec) { s.Restart, s.Scale = pando.RestartOnFailure, pando.Scale{Min: 2, Max: 4} })
 	tb.settle()
 	tb.run()
 	tb.settle()
@@ -63,7 +68,9 @@ func TestAFinishedJobStaysFinishedWhenHistoryIsTrimmed(t *testing.T) {
 	}
 	for range 3 * DecisionsKept {
 		tb.now = tb.now.Add(time.Second)
-		tb.put(pando.Decision{ID: tb.ids.Sequential(tb.now), Service: web, Kind: pando.DecidedPin, At: tb.now})
+		tb.put(pando.Decision{
+			ID: tb.ids.Sequential(tb.now), Service: web, Kind: pando.DecidedPin, At: tb.now,
+		})
 		tb.settle()
 		if n := len(tb.w.Of(web)); n != 0 {
 			t.Fatalf("%d instances of a finished job after %d decisions", n, len(tb.w.DecisionsOf(web)))
@@ -110,7 +117,8 @@ func (tb *table) serves(revision int) func() bool {
 	return func() bool {
 		all := tb.w.Of(web)
 		svc := tb.w.Services[web].V
-		return len(all) == 1 && all[0].Phase == pando.PhaseInRotation && all[0].Revision == revision && svc.Phase == pando.ServiceServing && svc.Current == revision
+		return len(all) == 1 && all[0].Phase == pando.PhaseInRotation && all[0].Revision == revision &&
+			svc.Phase == pando.ServiceServing && svc.Current == revision
 	}
 }
 
@@ -142,8 +150,10 @@ func TestOneWriterNeverRunsTwice(t *testing.T) {
 	tb.pin(nil)
 	asked := tb.ask(pando.VerbReplicate, tb.w.Of(web)[0].ID)
 	tb.until("what follows a halt", tb.serves(2))
-	if i := tb.w.Intents[asked].V; i.State != pando.IntentRefused || !strings.Contains(i.Reason, "still ends") {
-		t.Errorf("an ask while the only instance drains is %s: %s (the halt is %s)", i.State, i.Reason, tb.w.Intents[halt].V.State)
+	i := tb.w.Intents[asked].V
+	if i.State != pando.IntentRefused || !strings.Contains(i.Reason, "still ends") {
+		t.Errorf("an ask while the only instance drains is %s: %s (the halt is %s)",
+			i.State, i.Reason, tb.w.Intents[halt].V.State)
 	}
 
 	tb.pin(&pando.Pin{Instances: 3}) // a pin from before the spec had max: 1
@@ -153,7 +163,8 @@ func TestOneWriterNeverRunsTwice(t *testing.T) {
 	tb.pin(nil)
 
 	tb.put(pando.Host{Name: "h2"}, pando.Host{Name: "h1", Leaving: true})
-	tb.until("a host that leaves", func() bool { return tb.serves(2)() && tb.on("h2", pando.PhaseInRotation) == 1 })
+	tb.until("a host that leaves",
+		func() bool { return tb.serves(2)() && tb.on("h2", pando.PhaseInRotation) == 1 })
 
 	tb.fail(tb.w.Of(web)[0], 1)
 	tb.until("a crash", tb.serves(2))
@@ -175,7 +186,8 @@ func TestAPinOfOneWriterIsRefused(t *testing.T) {
 		if _, err := l.Deploy(t.Context(), spec, by); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := l.Pin(t.Context(), spec.Key(), 2, 0, by); !errors.Is(err, pando.ErrRefused) || !strings.Contains(err.Error(), "raise scale.max") {
+		_, err := l.Pin(t.Context(), spec.Key(), 2, 0, by)
+		if !errors.Is(err, pando.ErrRefused) || !strings.Contains(err.Error(), "raise scale.max") {
 			t.Errorf("a pin of 2 where one may run: %v", err)
 		}
 		for n := range 2 {
@@ -193,7 +205,9 @@ func TestAPinOfOneWriterIsRefused(t *testing.T) {
 // A stop-first service never runs more instances than its maximum, including those that drain.
 func TestStopFirstHoldsItsMaximumWhileInstancesDrain(t *testing.T) {
 	tb := newTable(t)
-	of := func(s *pando.Spec) { s.Rollout.Order, s.Scale = pando.StopFirst, pando.Scale{Min: 3, Max: 3} }
+	of := func(s *pando.Spec) {
+		s.Rollout.Order, s.Scale = pando.StopFirst, pando.Scale{Min: 3, Max: 3}
+	}
 	tb.deploy(1, of)
 	tb.settle()
 	tb.run()
@@ -210,7 +224,8 @@ func TestStopFirstHoldsItsMaximumWhileInstancesDrain(t *testing.T) {
 			tb.run()
 		}
 	}
-	if svc := tb.w.Services[web].V; most > least || svc.Current != 2 || svc.Phase != pando.ServiceServing {
+	svc := tb.w.Services[web].V
+	if most > least || svc.Current != 2 || svc.Phase != pando.ServiceServing {
 		t.Errorf("%d ran at once; revision %d, %s", most, svc.Current, svc.Phase)
 	}
 	if !slices.ContainsFunc(tb.w.DecisionsOf(web), func(d pando.Decision) bool { return strings.Contains(d.Reason, "stop-first") }) {

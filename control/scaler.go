@@ -73,7 +73,8 @@ func (s *scaler) end() { s.readers.Wait() }
 func (s *scaler) tell(failed map[pando.HostName]error) {
 	for h, err := range failed {
 		if !s.silent[h] {
-			s.c.Log.Warn("a host gives no counters; its instances count as they last did", "host", h, "error", err)
+			s.c.Log.Warn("a host gives no counters; its instances count as they last did", "host", h,
+				"error", err)
 		}
 	}
 	for h := range s.silent {
@@ -126,7 +127,9 @@ func (s *scaler) wanted() map[pando.ServiceKey]pando.Spec {
 	return out
 }
 
-func sample(all []pando.EndpointCounters, key pando.ServiceKey, by pando.Metric, now time.Time) scale.Sample {
+func sample(
+	all []pando.EndpointCounters, key pando.ServiceKey, by pando.Metric, now time.Time,
+) scale.Sample {
 	out := scale.Sample{At: now, Total: map[pando.InstanceID]float64{}}
 	for _, e := range all {
 		if e.Service != key {
@@ -141,10 +144,13 @@ func sample(all []pando.EndpointCounters, key pando.ServiceKey, by pando.Metric,
 	return out
 }
 
-func (s *scaler) ask(ctx context.Context, fence pando.Fence, key pando.ServiceKey, w scale.Wish, now time.Time) {
+func (s *scaler) ask(
+	ctx context.Context, fence pando.Fence, key pando.ServiceKey, w scale.Wish, now time.Time,
+) {
 	i := pando.Intent{
-		ID: pando.IntentID(s.c.IDs.Sequential(now)), Service: key, Verb: w.Verb, Instance: w.Instance, Inputs: w.Inputs,
-		By: pando.Asker{Kind: pando.AskerScaler},
+		ID: pando.IntentID(s.c.IDs.Sequential(now)), Service: key, Verb: w.Verb, Instance: w.Instance,
+		Inputs: w.Inputs,
+		By:     pando.Asker{Kind: pando.AskerScaler},
 	}.Become(pando.IntentAsked, now, w.Reason)
 	if err := s.c.commit(ctx, fence, pando.Txn{Put: []pando.Stored{i}}); err != nil {
 		s.c.Log.Warn("the scaler's ask could not be written", "service", key, "error", err)

@@ -26,11 +26,14 @@ func TestNewsWithoutEndDoNotKeepTheScalerFromLooking(t *testing.T) {
 	lead(t, 0, func(t *testing.T, l leadership) {
 		host := &meter{}
 		l.Peers.(*sim.Peers).Set("h1", host)
-		spec := pando.Spec{Name: "web", Command: []string{"web"}, Scale: pando.Scale{Max: 3, By: pando.ByConnections}}.WithDefaults()
+		spec := pando.Spec{Name: "web", Command: []string{"web"},
+			Scale: pando.Scale{Max: 3, By: pando.ByConnections}}.WithDefaults()
 		revision := pando.Revision{Service: web, Number: 1, Spec: spec, State: pando.RevisionCurrent}
 		const looks = 10
-		for end := time.Now().Add(looks * scaleInterval); time.Now().Before(end); time.Sleep(scaleInterval / 4) {
-			if _, err := l.registry.Commit(t.Context(), pando.Txn{Put: []pando.Stored{revision}}); err != nil {
+		for end := time.Now().Add(looks * scaleInterval); time.Now().
+			Before(end); time.Sleep(scaleInterval / 4) {
+			_, err := l.registry.Commit(t.Context(), pando.Txn{Put: []pando.Stored{revision}})
+			if err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -57,8 +60,12 @@ func TestASilentHostKeepsNoDecisionWaiting(t *testing.T) {
 	lead(t, 0, func(t *testing.T, l leadership) {
 		host := &mute{}
 		l.Peers.(*sim.Peers).Set("h1", host)
-		spec := pando.Spec{Name: "web", Command: []string{"web"}, Scale: pando.Scale{Max: 100, By: pando.ByConnections, Target: 10}}.WithDefaults()
-		if _, err := l.registry.Commit(t.Context(), pando.Txn{Put: []pando.Stored{pando.Revision{Service: web, Number: 1, Spec: spec, State: pando.RevisionCurrent}}}); err != nil {
+		spec := pando.Spec{Name: "web", Command: []string{"web"},
+			Scale: pando.Scale{Max: 100, By: pando.ByConnections, Target: 10}}.WithDefaults()
+		_, err := l.registry.Commit(t.Context(), pando.Txn{Put: []pando.Stored{
+			pando.Revision{Service: web, Number: 1, Spec: spec, State: pando.RevisionCurrent},
+		}})
+		if err != nil {
 			t.Fatal(err)
 		}
 		const asks = 30

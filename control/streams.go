@@ -53,7 +53,9 @@ func changes(b pando.Batch) []pando.Change {
 	}
 	var out []pando.Change
 	for _, r := range b.Changes {
-		change := pando.Change{Revision: b.Revision, Kind: r.Key.Kind(), Key: r.Key, Deleted: r.Value == nil, More: true}
+		change := pando.Change{
+			Revision: b.Revision, Kind: r.Key.Kind(), Key: r.Key, Deleted: r.Value == nil, More: true,
+		}
 		if change.Kind == pando.KindLeader {
 			continue
 		}
@@ -73,7 +75,9 @@ func changes(b pando.Batch) []pando.Change {
 }
 
 // Logs implements pando.Operators.
-func (c *streams) Logs(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
+func (c *streams) Logs(
+	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool,
+) (io.ReadCloser, error) {
 	if i != "" {
 		h, err := c.hostOf(i)
 		if errors.Is(err, pando.ErrNotFound) {
@@ -96,7 +100,9 @@ func (c *streams) Logs(ctx context.Context, s pando.ServiceKey, i pando.Instance
 
 // logOfDead looks for the log of an instance that is gone: first at the home of its service, then
 // on every other host. Such a log does not grow, so it is never followed.
-func (c *streams) logOfDead(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int) (io.ReadCloser, error) {
+func (c *streams) logOfDead(
+	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int,
+) (io.ReadCloser, error) {
 	c.mu.Lock()
 	var hosts []pando.Host
 	for _, h := range c.world.Hosts {
@@ -131,7 +137,9 @@ const deadLooksMax = 3
 
 // newestDead returns the log of the newest instance of a service without a living one. It is empty
 // if no instance has printed anything.
-func (c *streams) newestDead(ctx context.Context, s pando.ServiceKey, lines int) (io.ReadCloser, error) {
+func (c *streams) newestDead(
+	ctx context.Context, s pando.ServiceKey, lines int,
+) (io.ReadCloser, error) {
 	c.mu.Lock()
 	all := c.world.DecisionsOf(s)
 	c.mu.Unlock()
@@ -162,7 +170,9 @@ func (c *streams) newestDead(ctx context.Context, s pando.ServiceKey, lines int)
 }
 
 // everyLog merges the logs of a service's instances and prefixes each line with its instance.
-func (c *streams) everyLog(ctx context.Context, st pando.ServiceStatus, lines int, follow bool) (io.ReadCloser, error) {
+func (c *streams) everyLog(
+	ctx context.Context, st pando.ServiceStatus, lines int, follow bool,
+) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	r, w := io.Pipe()
 	var mu sync.Mutex
@@ -215,15 +225,20 @@ type closing struct {
 func (c closing) Close() error { return c.close() }
 
 // Counters implements pando.Operators.
-func (c *streams) Counters(ctx context.Context, s pando.ServiceKey) ([]pando.EndpointCounters, error) {
+func (c *streams) Counters(
+	ctx context.Context, s pando.ServiceKey,
+) ([]pando.EndpointCounters, error) {
 	if _, err := c.Service(ctx, s); err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(slices.Clone(c.counters.recent(ctx)), func(e pando.EndpointCounters) bool { return e.Service != s }), nil
+	return slices.DeleteFunc(slices.Clone(c.counters.recent(ctx)),
+		func(e pando.EndpointCounters) bool { return e.Service != s }), nil
 }
 
 // StateLog implements pando.Operators.
-func (c *streams) StateLog(ctx context.Context, s pando.ServiceKey, most int) ([]pando.StateCommit, error) {
+func (c *streams) StateLog(
+	ctx context.Context, s pando.ServiceKey, most int,
+) ([]pando.StateCommit, error) {
 	h, err := c.stateHost(s)
 	if err != nil {
 		return nil, err

@@ -21,7 +21,8 @@ func TestAStatusReportsWhatCannotBeWritten(t *testing.T) {
 			}
 			return st
 		}
-		if _, err := l.Pin(t.Context(), web, 1, time.Second, pando.Asker{Kind: pando.AskerOperator}); err != nil {
+		_, err := l.Pin(t.Context(), web, 1, time.Second, pando.Asker{Kind: pando.AskerOperator})
+		if err != nil {
 			t.Fatal(err)
 		}
 		status()
@@ -32,7 +33,8 @@ func TestAStatusReportsWhatCannotBeWritten(t *testing.T) {
 		}
 		time.Sleep(2 * unwrittenPatience)
 		st := status()
-		if st.Problem == nil || st.Problem.Kind != pando.DecidedUnwritten || !strings.Contains(st.Problem.Reason, pando.ErrStoreFull.Error()) ||
+		if st.Problem == nil || st.Problem.Kind != pando.DecidedUnwritten ||
+			!strings.Contains(st.Problem.Reason, pando.ErrStoreFull.Error()) ||
 			!strings.Contains(st.Reason, pando.ErrStoreFull.Error()) {
 			t.Errorf("the status shows %q, problem %+v", st.Reason, st.Problem)
 		}
@@ -66,7 +68,8 @@ func TestTheServiceThatSteeringHasNoPlaceForIsRefused(t *testing.T) {
 		for range pando.ServicesMax - 1 + more {
 			if a := <-answers; errors.Is(a.err, pando.ErrRefused) {
 				refused = append(refused, a.n)
-				if !strings.Contains(a.err.Error(), "256 services") || !strings.Contains(a.err.Error(), "pando rm") {
+				if !strings.Contains(a.err.Error(), "256 services") || !strings.Contains(a.err.Error(),
+					"pando rm") {
 					t.Errorf("refused without a reason or a next step: %v", a.err)
 				}
 			} else if a.err != nil {

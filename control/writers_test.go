@@ -17,12 +17,14 @@ func TestADeployWarnsOfTwoWriters(t *testing.T) {
 			spec pando.Spec
 			want string
 		}{
-			"pg":     {pando.Spec{Health: probed}, "a rollout starts the new one beside the old"},
-			"pgs":    {pando.Spec{Health: probed, Scale: pando.Scale{Max: 3}, Rollout: pando.Rollout{Order: pando.StopFirst}}, "scale.max is 3"},
+			"pg": {pando.Spec{Health: probed}, "a rollout starts the new one beside the old"},
+			"pgs": {pando.Spec{Health: probed, Scale: pando.Scale{Max: 3},
+				Rollout: pando.Rollout{Order: pando.StopFirst}}, "scale.max is 3"},
 			"one":    {pando.Spec{Health: probed, Scale: pando.Scale{Max: 1}}, ""},
 			"other":  {pando.Spec{Health: probed, User: "www-data"}, ""},
 			"pandos": {pando.Spec{}, ""},
-			"typed":  {pando.Spec{Health: probed, State: map[string]pando.StateType{"a": pando.StateSet}}, ""},
+			"typed": {pando.Spec{Health: probed, State: map[string]pando.StateType{"a": pando.StateSet}},
+				""},
 		} {
 			s := c.spec
 			s.Name, s.Command, s.WorkingDir = pando.ServiceName(name), []string{"x"}, "/data"

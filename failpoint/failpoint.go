@@ -1,6 +1,7 @@
 //go:build !failpoints
 
-// Package failpoint marks the steps after which a process may die. test/fault kills processes there.
+// Package failpoint marks the steps after which a process may die. test/fault kills processes
+// there.
 //
 // It never does anything in a shipped build: only the build tag failpoints gives Hit a body.
 package failpoint

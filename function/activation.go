@@ -34,9 +34,11 @@ type Activation struct {
 // for 20 ms would cost 2 to 4 % more units and gain 1 µs at the 75th percentile (simulated).
 func NewActivation(unitBits uint64, most int) (*Activation, error) {
 	if unitBits == 0 || most < 1 || most > Units {
-		return nil, fmt.Errorf("activation: capacity %d bit/s, at most %d units: give a capacity and 1 to %d units", unitBits, most, Units)
+		return nil, fmt.Errorf("activation: capacity %d bit/s, at most %d units: give a capacity and 1 "+
+			"to %d units", unitBits, most, Units)
 	}
-	return &Activation{UnitBytes: float64(unitBits) / 8000, AverageTicks: 20, Remember: 5, Least: 1, Most: most}, nil
+	return &Activation{UnitBytes: float64(unitBits) / 8000, AverageTicks: 20, Remember: 5, Least: 1,
+		Most: most}, nil
 }
 
 // Tick returns the number of units for the next tick. bytes is the demand of the last tick.
@@ -175,7 +177,8 @@ func (p *Pool) Plan(need int, phases []Phase) Plan {
 	if len(ready) > want && p.settled > p.Idle {
 		plan.Stop = ready[len(ready)-1:]
 		plan.Ready &^= 1 << plan.Stop[0]
-		plan.Why = fmt.Sprintf("in %d ticks no more than %d of %d units were needed for long, %d spare", p.Idle, lasting, len(ready), p.Spare)
+		plan.Why = fmt.Sprintf("in %d ticks no more than %d of %d units were needed for long, %d spare",
+			p.Idle, lasting, len(ready), p.Spare)
 		p.settled = 0
 	}
 	return plan

@@ -73,8 +73,10 @@ func TestActivationIsTheSimulators(t *testing.T) {
 func TestAPlanStartsNoMoreThanIsMissingAndStopsNothingThatIsNeeded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		most := rapid.IntRange(1, Units).Draw(t, "most")
-		p := Pool{Spare: rapid.IntRange(0, 3).Draw(t, "spare"), Most: most, Places: rapid.IntRange(most, Units).Draw(t, "places"), Idle: 2}
-		phases := rapid.SliceOfN(rapid.Map(rapid.IntRange(0, 3), func(i int) Phase { return Phase(i) }), 1, Units).Draw(t, "phases")
+		p := Pool{Spare: rapid.IntRange(0, 3).Draw(t, "spare"), Most: most,
+			Places: rapid.IntRange(most, Units).Draw(t, "places"), Idle: 2}
+		phases := rapid.SliceOfN(rapid.Map(rapid.IntRange(0, 3), func(i int) Phase { return Phase(i) }),
+			1, Units).Draw(t, "phases")
 		lasting := 0
 		for range 5 {
 			need := rapid.IntRange(1, p.Most).Draw(t, "need")
@@ -114,7 +116,8 @@ func check(t *rapid.T, p *Pool, plan Plan, need, lasting int, phases []Phase) {
 	if got := Accepting(plan.Accept); got != min(need, ready) {
 		t.Fatalf("%d of %d ready units accept, %d are needed", got, ready, need)
 	}
-	if started := len(plan.Start); started > max(0, min(p.Most, lasting+p.Spare)-alive) || started > 0 && plan.Why == "" {
+	started := len(plan.Start)
+	if started > max(0, min(p.Most, lasting+p.Spare)-alive) || started > 0 && plan.Why == "" {
 		t.Fatalf("%d starts, %d alive, %d needed and %d spare: %+v", started, alive, need, p.Spare, plan)
 	}
 	for _, id := range plan.Start {
@@ -123,7 +126,8 @@ func check(t *rapid.T, p *Pool, plan Plan, need, lasting int, phases []Phase) {
 		}
 	}
 	if len(plan.Stop) > 0 && (ready-len(plan.Stop) < min(need, p.Most) || plan.Why == "") {
-		t.Fatalf("%d of %d ready units are stopped, %d are needed: %+v", len(plan.Stop), ready, need, plan)
+		t.Fatalf("%d of %d ready units are stopped, %d are needed: %+v",
+			len(plan.Stop), ready, need, plan)
 	}
 }
 
@@ -163,7 +167,8 @@ func TestBurstsHoldNoUnitAndLoadThatLastsHoldsItsOwn(t *testing.T) {
 			}
 			alive := count(phases, Ready)
 			if tick%7 == 0 && alive < min(8, max(need, lasted(needs, idle))) {
-				t.Fatalf("tick %d: %d units, %d are needed, of late %d for long", tick, alive, need, lasted(needs, idle))
+				t.Fatalf("tick %d: %d units, %d are needed, of late %d for long",
+					tick, alive, need, lasted(needs, idle))
 			}
 			if tick > 11*idle {
 				most, least = max(most, alive), min(least, alive)
@@ -219,7 +224,8 @@ func TestASpareUnitLeavesThoughBurstsCome(t *testing.T) {
 			phases[id], why = Cold, plan.Why
 		}
 	}
-	if count(phases, Ready) != 3 || why != "in 1000 ticks no more than 2 of 4 units were needed for long, 1 spare" {
+	if count(phases, Ready) != 3 ||
+		why != "in 1000 ticks no more than 2 of 4 units were needed for long, 1 spare" {
 		t.Errorf("%v: %s", phases, why)
 	}
 	for tick := range 300 { // a lasting load

@@ -52,7 +52,9 @@ func NewBox(name string, ip4, ip6 netip.Addr, vips ...netip.Addr) (_ *Box, err e
 		return b, err
 	}
 	defer in.Close()
-	veth := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: "eth0", PeerNamespace: netlink.NsFd(int(b.ns))}
+	veth := &netlink.Veth{
+		LinkAttrs: netlink.NewLinkAttrs(), PeerName: "eth0", PeerNamespace: netlink.NsFd(int(b.ns)),
+	}
 	veth.Name = name
 	if err := netlink.LinkAdd(veth); err != nil {
 		return b, err
@@ -65,7 +67,8 @@ func NewBox(name string, ip4, ip6 netip.Addr, vips ...netip.Addr) (_ *Box, err e
 	if err != nil {
 		return b, err
 	}
-	b.Link.IfIndex, b.Link.MAC, b.Link.HostMAC = outer.Attrs().Index, inner.Attrs().HardwareAddr, outer.Attrs().HardwareAddr
+	b.Link.IfIndex, b.Link.MAC, b.Link.HostMAC = outer.Attrs().Index, inner.Attrs().HardwareAddr,
+		outer.Attrs().HardwareAddr
 	if err := b.wire(in, inner, outer, vips); err != nil {
 		return b, err
 	}
@@ -89,10 +92,14 @@ func (b *Box) wire(in *netlink.Handle, inner, outer netlink.Link, vips []netip.A
 		return err
 	}
 	own := func(a netip.Addr) *netlink.Addr {
-		return &netlink.Addr{IPNet: netlink.NewIPNet(a.AsSlice()), Flags: map[bool]int{true: unix.IFA_F_NODAD}[a.Is6()]}
+		return &netlink.Addr{
+			IPNet: netlink.NewIPNet(a.AsSlice()), Flags: map[bool]int{true: unix.IFA_F_NODAD}[a.Is6()],
+		}
 	}
 	at := func(l netlink.Link, ip net.IP, mac net.HardwareAddr) *netlink.Neigh {
-		return &netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: ip, HardwareAddr: mac}
+		return &netlink.Neigh{
+			LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: ip, HardwareAddr: mac,
+		}
 	}
 	steps := []func() error{
 		func() error { return in.LinkSetUp(lo) },
@@ -111,10 +118,13 @@ func (b *Box) wire(in *netlink.Handle, inner, outer netlink.Link, vips []netip.A
 			func() error { return in.AddrAdd(inner, own(ip)) },
 			func() error { return in.NeighAdd(at(inner, hop, b.Link.HostMAC)) },
 			func() error {
-				return in.RouteAdd(&netlink.Route{LinkIndex: inner.Attrs().Index, Dst: everywhere, Gw: hop, Flags: int(netlink.FLAG_ONLINK)})
+				return in.RouteAdd(&netlink.Route{LinkIndex: inner.Attrs().Index, Dst: everywhere, Gw: hop,
+					Flags: int(netlink.FLAG_ONLINK)})
 			},
 			func() error {
-				return netlink.RouteAdd(&netlink.Route{LinkIndex: outer.Attrs().Index, Dst: netlink.NewIPNet(ip.AsSlice()), Scope: netlink.SCOPE_LINK})
+				return netlink.RouteAdd(&netlink.Route{
+					LinkIndex: outer.Attrs().Index, Dst: netlink.NewIPNet(ip.AsSlice()), Scope: netlink.SCOPE_LINK,
+				})
 			},
 			func() error { return netlink.NeighSet(at(outer, ip.AsSlice(), b.Link.MAC)) },
 		)
@@ -214,7 +224,9 @@ func again(mark string) error {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(os.Environ(), mark+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL,
+	}
 	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
 		return fmt.Errorf("start in namespaces of its own: %w", err)
 	}

@@ -155,13 +155,16 @@ func furnish(name, roomText string) error {
 	if err := r.enter(); err != nil {
 		return err
 	}
-	for _, m := range []struct{ fs, at string }{{"proc", "/proc"}, {"tmpfs", "/run"}, {"bpf", "/sys/fs/bpf"}} {
+	for _, m := range []struct {
+		fs, at string
+	}{{"proc", "/proc"}, {"tmpfs", "/run"}, {"bpf", "/sys/fs/bpf"}} {
 		if err := unix.Mount(m.fs, m.at, m.fs, 0, ""); err != nil {
 			return fmt.Errorf("mount %s at %s: %w", m.fs, m.at, err)
 		}
 	}
 	for key, value := range map[string]string{
-		"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1", "ipv4/conf/all/rp_filter": "0", "ipv4/conf/default/rp_filter": "0",
+		"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1", "ipv4/conf/all/rp_filter": "0",
+		"ipv4/conf/default/rp_filter":  "0",
 		"ipv6/conf/default/accept_dad": "0",
 	} {
 		if err := os.WriteFile("/proc/sys/net/"+key, []byte(value), 0o644); err != nil {

@@ -59,7 +59,8 @@ func Up(ctx context.Context, c Config) (_ *Lab, err error) {
 		return nil, fmt.Errorf("make the lab's directory: %w", err)
 	}
 	if err := os.Mkdir(c.Dir, 0o700); errors.Is(err, fs.ErrExist) && !isFree(c.Dir) {
-		return nil, fmt.Errorf("make a lab in %s: %w: there is a lab already; take it down first (`pando lab down`)", c.Dir, err)
+		return nil, fmt.Errorf("make a lab in %s: %w: there is a lab already; take it down first "+
+			"(`pando lab down`)", c.Dir, err)
 	} else if err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("make the lab's directory: %w", err)
 	}
@@ -106,7 +107,8 @@ func Open(dir string) (*Lab, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "lab.json"))
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Stat(dir); err == nil {
-			return nil, fmt.Errorf("open the lab in %s: %w: it was never finished; remove its parts with `pando lab down`", dir, fs.ErrNotExist)
+			return nil, fmt.Errorf("open the lab in %s: %w: it was never finished; remove its parts with "+
+				"`pando lab down`", dir, fs.ErrNotExist)
 		}
 	}
 	if err != nil {
@@ -163,7 +165,8 @@ func (l *Lab) List() []Host {
 func (l *Lab) Exec(ctx context.Context, name string, argv ...string) (*exec.Cmd, error) {
 	for _, h := range append(l.Hosts[:len(l.Hosts):len(l.Hosts)], l.Client) {
 		if h.Name == name && !h.alive() {
-			return nil, fmt.Errorf("lab host %q has died: its first process (%d) has ended; take the lab down and up again", name, h.Pid)
+			return nil, fmt.Errorf("lab host %q has died: its first process (%d) has ended; take the lab "+
+				"down and up again", name, h.Pid)
 		}
 		if h.Name == name {
 			args := []string{"--target", strconv.Itoa(h.Pid), "--mount", "--uts", "--net", "--pid"}

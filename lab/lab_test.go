@@ -22,7 +22,8 @@ func TestMain(m *testing.M) {
 		os.Exit(InitMain(os.Args[2:]))
 	}
 	if len(os.Args) > 2 && os.Args[1] == "make" {
-		_, err := Up(context.Background(), Config{Hosts: 1, Name: "leashed", Self: "/proc/self/exe", Dir: os.Args[2], Leashed: true})
+		_, err := Up(context.Background(),
+			Config{Hosts: 1, Name: "leashed", Self: "/proc/self/exe", Dir: os.Args[2], Leashed: true})
 		fmt.Println("made", err)
 		select {}
 	}
@@ -139,7 +140,8 @@ func small(t *testing.T, name string) (*Lab, string) {
 		t.Skip("namespaces need root")
 	}
 	dir := filepath.Join(t.TempDir(), "lab")
-	l, err := Up(t.Context(), Config{Hosts: 2, Name: name, Self: "/proc/self/exe", Dir: dir, Leashed: true})
+	l, err := Up(t.Context(),
+		Config{Hosts: 2, Name: name, Self: "/proc/self/exe", Dir: dir, Leashed: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,13 +175,15 @@ func TestLabsAndTheirHostsDoNotMeet(t *testing.T) {
 		l          *Lab
 		host, text string
 	}{{a, "twin1", "a1"}, {a, "twin2", "a2"}, {b, "twin1", "b1"}} {
-		output(t, w.l, w.host, "sh", "-c", "echo "+w.text+" | tee /var/lib/pando/who /run/who; mkdir /sys/fs/cgroup/pids/"+w.text)
+		output(t, w.l, w.host, "sh", "-c",
+			"echo "+w.text+" | tee /var/lib/pando/who /run/who; mkdir /sys/fs/cgroup/pids/"+w.text)
 	}
 	for _, w := range []struct {
 		l          *Lab
 		host, text string
 	}{{a, "twin1", "a1"}, {a, "twin2", "a2"}, {b, "twin1", "b1"}} {
-		got := output(t, w.l, w.host, "sh", "-c", "cat /var/lib/pando/who /run/who; cd /sys/fs/cgroup/pids; ls -d ??")
+		got := output(t, w.l, w.host, "sh", "-c",
+			"cat /var/lib/pando/who /run/who; cd /sys/fs/cgroup/pids; ls -d ??")
 		if got != strings.Repeat(w.text+"\n", 2)+w.text {
 			t.Errorf("%s of one lab sees %q, want its own %s", w.host, got, w.text)
 		}
@@ -194,8 +198,10 @@ func TestLabsAndTheirHostsDoNotMeet(t *testing.T) {
 func TestUnfinishedLabIsTakenDown(t *testing.T) {
 	l, dir := small(t, "half")
 	for name, spoil := range map[string]func() error{
-		"no record":      func() error { return os.Remove(filepath.Join(dir, "lab.json")) },
-		"damaged record": func() error { return os.WriteFile(filepath.Join(dir, "lab.json"), []byte("{"), 0o600) },
+		"no record": func() error { return os.Remove(filepath.Join(dir, "lab.json")) },
+		"damaged record": func() error {
+			return os.WriteFile(filepath.Join(dir, "lab.json"), []byte("{"), 0o600)
+		},
 	} {
 		if err := spoil(); err != nil {
 			t.Fatal(err)
@@ -203,7 +209,8 @@ func TestUnfinishedLabIsTakenDown(t *testing.T) {
 		if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "pando lab down") {
 			t.Errorf("%s: opened with %v", name, err)
 		}
-		if _, err := Up(t.Context(), Config{Hosts: 1, Name: "other", Self: "/proc/self/exe", Dir: dir}); err == nil || !strings.Contains(err.Error(), "already") {
+		_, err := Up(t.Context(), Config{Hosts: 1, Name: "other", Self: "/proc/self/exe", Dir: dir})
+		if err == nil || !strings.Contains(err.Error(), "already") {
 			t.Errorf("%s: another was made on top of it: %v", name, err)
 		}
 	}
@@ -219,7 +226,8 @@ func TestUnfinishedLabIsTakenDown(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil { // an empty folder counts as free
 		t.Fatal(err)
 	}
-	again, err := Up(t.Context(), Config{Hosts: 1, Name: "again", Self: "/proc/self/exe", Dir: dir, Leashed: true})
+	again, err := Up(t.Context(),
+		Config{Hosts: 1, Name: "again", Self: "/proc/self/exe", Dir: dir, Leashed: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +245,8 @@ func TestDeadHostIsNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Exec(t.Context(), "mortal2", "true"); err == nil || !strings.Contains(err.Error(), "has died") {
+	if _, err := l.Exec(t.Context(), "mortal2", "true"); err == nil ||
+		!strings.Contains(err.Error(), "has died") {
 		t.Errorf("got %v", err)
 	}
 	if n := len(l.List()); n != 2 {
@@ -265,7 +274,8 @@ func TestFullDiskIsNamedAndLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(disk, "lab")
-	_, err := Up(t.Context(), Config{Hosts: 1, Name: "full", Self: "/proc/self/exe", Dir: dir, Leashed: true})
+	_, err := Up(t.Context(),
+		Config{Hosts: 1, Name: "full", Self: "/proc/self/exe", Dir: dir, Leashed: true})
 	if err == nil || !strings.Contains(err.Error(), "no space left") {
 		t.Errorf("got %v", err)
 	}
@@ -329,7 +339,9 @@ func removeData(dir string) error {
 	if err := unix.Mount("tmpfs", filepath.Dir(data), "tmpfs", 0, ""); err != nil {
 		return err
 	}
-	entries := []string{filepath.Join(data, "store"), filepath.Join(filepath.Dir(data), "others", "in")}
+	entries := []string{
+		filepath.Join(data, "store"), filepath.Join(filepath.Dir(data), "others", "in"),
+	}
 	for _, e := range entries {
 		if err := os.MkdirAll(e, 0o755); err != nil {
 			return err
@@ -342,7 +354,9 @@ func removeData(dir string) error {
 		return err
 	}
 	defer l.Down()
-	for n, script := range []string{"ls /var/lib/pando; echo text >/var/lib/pando/own; ls /var/lib/others", "cat /var/lib/pando/own"} {
+	for n, script := range []string{
+		"ls /var/lib/pando; echo text >/var/lib/pando/own; ls /var/lib/others", "cat /var/lib/pando/own",
+	} {
 		cmd, err := l.Exec(ctx, "kept1", "sh", "-c", script)
 		if err != nil {
 			return err

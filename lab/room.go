@@ -143,7 +143,8 @@ func (g groups) remove() error {
 	var errs []error
 	for _, root := range g.in.Roots() {
 		var dirs []string
-		err := filepath.WalkDir(filepath.Join(root, g.name), func(path string, d fs.DirEntry, err error) error {
+		err := filepath.WalkDir(filepath.Join(root,
+			g.name), func(path string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() {
 				dirs = append(dirs, path)
 			}

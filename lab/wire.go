@@ -51,8 +51,10 @@ func (l *Lab) wire() error {
 
 func (h *Host) plug(sw *netlink.Handle, bridge netlink.Link, n int) error {
 	port := &netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("port%d", n), MTU: mtuBytes, MasterIndex: bridge.Attrs().Index},
-		PeerName:  "eth0", PeerMTU: mtuBytes, PeerNamespace: netlink.NsPid(h.Pid),
+		LinkAttrs: netlink.LinkAttrs{
+			Name: fmt.Sprintf("port%d", n), MTU: mtuBytes, MasterIndex: bridge.Attrs().Index,
+		},
+		PeerName: "eth0", PeerMTU: mtuBytes, PeerNamespace: netlink.NsPid(h.Pid),
 	}
 	if err := sw.LinkAdd(port); err != nil {
 		return err

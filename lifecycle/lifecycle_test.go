@@ -17,8 +17,10 @@ import (
 var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func TestPlaceStaysAtHomeElseGoesWhereThereIsMostRoom(t *testing.T) {
-	hosts := []pando.Host{{Name: "a", Memory: 100, PIDs: 10}, {Name: "b", Memory: 100, PIDs: 10}, {Name: "c", Memory: 400, PIDs: 10}}
-	spec := pando.Spec{Name: "web", Resources: pando.Resources{MemoryBytes: 60, PIDs: 2}}.WithDefaults()
+	hosts := []pando.Host{{Name: "a", Memory: 100, PIDs: 10}, {Name: "b", Memory: 100, PIDs: 10},
+		{Name: "c", Memory: 400, PIDs: 10}}
+	spec := pando.Spec{Name: "web",
+		Resources: pando.Resources{MemoryBytes: 60, PIDs: 2}}.WithDefaults()
 	on := func(names ...pando.HostName) map[pando.HostName]Load {
 		var all []pando.Instance
 		for _, h := range names {
@@ -37,14 +39,18 @@ func TestPlaceStaysAtHomeElseGoesWhereThereIsMostRoom(t *testing.T) {
 		{"the least loaded by its share of memory", on("a", "b", "c"), "", "c"},
 		{"a home that is gone", on("c", "c", "c", "c", "c"), "z", "a"},
 		{"processes count", map[pando.HostName]Load{"a": {PIDs: 9}, "b": {PIDs: 9}}, "", "c"},
-		{"the fewest instances when nothing is limited", map[pando.HostName]Load{"a": {Instances: 2}, "b": {Instances: 1}, "c": {MemoryBytes: 300}}, "", "b"},
+		{"the fewest instances when nothing is limited",
+			map[pando.HostName]Load{"a": {Instances: 2}, "b": {Instances: 1}, "c": {MemoryBytes: 300}}, "",
+			"b"},
 	} {
-		if h, why, err := Place(hosts, c.loads, spec, c.home); err != nil || h.Name != c.want || why == "" {
+		h, why, err := Place(hosts, c.loads, spec, c.home)
+		if err != nil || h.Name != c.want || why == "" {
 			t.Errorf("%s: got %s (%s), %v; want %s", c.name, h.Name, why, err, c.want)
 		}
 	}
 	for name, full := range map[pando.HostName]map[pando.HostName]Load{
-		"a": on("a"), "c": {"c": {PIDs: 9}}, "": {"a": {PIDs: 9}, "b": {MemoryBytes: 50}, "c": {Instances: InstancesPerHostMax}},
+		"a": on("a"), "c": {"c": {PIDs: 9}},
+		"": {"a": {PIDs: 9}, "b": {MemoryBytes: 50}, "c": {Instances: InstancesPerHostMax}},
 	} {
 		if h, _, err := Place(hosts, full, spec, name); !errors.Is(err, pando.ErrNoRoom) {
 			t.Errorf("home %q: got %s, %v; want ErrNoRoom", name, h.Name, err)
@@ -92,14 +98,16 @@ func TestBackOffDoublesToItsCapAndForgets(t *testing.T) {
 		for n := range 12 * wanted {
 			all := failures(1, n+1, t0)
 			w := BackOff(all, 1, wanted, t0, t0)
-			if w.Failures != n+1 || w.For < last || w.For > BackOffCap || n < wanted && !w.Until.IsZero() || n >= wanted && !w.Until.Equal(t0.Add(w.For)) {
+			if w.Failures != n+1 || w.For < last || w.For > BackOffCap || n < wanted && !w.Until.IsZero() ||
+				n >= wanted && !w.Until.Equal(t0.Add(w.For)) {
 				t.Fatalf("%d failures of %d instances: %+v after %s", n+1, wanted, w, last)
 			}
 			last = w.For
 			if w := BackOff(all, 2, wanted, t0, t0); w.Failures != 0 {
 				t.Fatalf("failures of another revision count: %+v", w)
 			}
-			if w := BackOff(all, 1, wanted, t0, t0.Add(2*BackOffMemory)); w.Failures != 0 || !w.Until.IsZero() {
+			if w := BackOff(all, 1, wanted, t0, t0.Add(2*BackOffMemory)); w.Failures != 0 ||
+				!w.Until.IsZero() {
 				t.Fatalf("old failures are not forgotten: %+v", w)
 			}
 		}
@@ -112,7 +120,9 @@ func TestBackOffDoublesToItsCapAndForgets(t *testing.T) {
 // F7: one of 20 instances is killed every 3 seconds, then every second. Each start takes a moment.
 // The service stays filled up.
 func TestReplacementDoesNotStarve(t *testing.T) {
-	for every, least := range map[time.Duration]int{3 * time.Second: 19, time.Second: 18, 100 * time.Millisecond: 0} {
+	for every, least := range map[time.Duration]int{
+		3 * time.Second: 19, time.Second: 18, 100 * time.Millisecond: 0,
+	} {
 		const wanted = 20
 		n, worst := wanted, wanted
 		var all []Failure
@@ -142,7 +152,8 @@ func TestMayEndLeavesThreeQuartersAndTheLast(t *testing.T) {
 		unhealthy, inRotation, total int
 		want                         bool
 	}{
-		{0, 1, 1, false}, {0, 1, 20, false}, {0, 2, 2, true}, {1, 2, 3, false}, {0, 4, 4, true}, {1, 3, 4, false},
+		{0, 1, 1, false}, {0, 1, 20, false}, {0, 2, 2, true}, {1, 2, 3, false}, {0, 4, 4, true},
+		{1, 3, 4, false},
 		{1, 7, 8, true}, {2, 6, 8, false}, {24, 76, 100, true}, {25, 75, 100, false},
 	} {
 		if got := MayEnd(c.unhealthy, c.inRotation, c.total); got != c.want {
@@ -156,8 +167,10 @@ func TestADecisionOnWhichTheNextRestsIsRemembered(t *testing.T) {
 		return pando.Decision{ID: id, Kind: k, Inputs: map[string]float64{ExitCode: code}}
 	}
 	all := []pando.Decision{
-		decided("1", pando.DecidedFailed, 0), decided("2", pando.DecidedDeploy, 0), decided("3", pando.DecidedFailed, 0),
-		decided("4", pando.DecidedFailed, 1), decided("5", pando.DecidedFailed, 0), decided("6", pando.DecidedPin, 0),
+		decided("1", pando.DecidedFailed, 0), decided("2", pando.DecidedDeploy, 0),
+		decided("3", pando.DecidedFailed, 0),
+		decided("4", pando.DecidedFailed, 1), decided("5", pando.DecidedFailed, 0),
+		decided("6", pando.DecidedPin, 0),
 	}
 	for policy, want := range map[pando.RestartPolicy]string{
 		pando.RestartAlways: "2", pando.RestartOnFailure: "2 3 5", pando.RestartNo: "2 4 5",
@@ -178,7 +191,8 @@ func TestRolloutKeepsCapacity(t *testing.T) {
 		now := t0
 		var in []pando.Instance
 		for n := range wanted {
-			in = append(in, pando.Instance{ID: pando.InstanceID(fmt.Sprintf("old-%d", n)), Revision: 1, Phase: pando.PhaseInRotation})
+			in = append(in, pando.Instance{ID: pando.InstanceID(fmt.Sprintf("old-%d", n)), Revision: 1,
+				Phase: pando.PhaseInRotation})
 		}
 		for n := range 400 {
 			m := next(Takeover{Current: 1, Target: 2, Wanted: wanted, Rule: r, Instances: in}, now)
@@ -188,7 +202,8 @@ func TestRolloutKeepsCapacity(t *testing.T) {
 			case m.Abort:
 				t.Fatalf("aborted: %s", m.Reason)
 			case m.Start:
-				in = append(in, pando.Instance{ID: pando.InstanceID(fmt.Sprintf("new-%d", n)), Revision: 2, Phase: pando.PhasePlaced, Since: now})
+				in = append(in, pando.Instance{ID: pando.InstanceID(fmt.Sprintf("new-%d", n)), Revision: 2,
+					Phase: pando.PhasePlaced, Since: now})
 			case m.Drain != "":
 				for k := range in {
 					if in[k].ID == m.Drain {
@@ -229,7 +244,8 @@ func TestStopFirstNeverRunsMoreThanWanted(t *testing.T) {
 		now := t0
 		var in []pando.Instance
 		for n := range wanted {
-			in = append(in, pando.Instance{ID: pando.InstanceID(fmt.Sprintf("old-%d", n)), Revision: 1, Phase: pando.PhaseInRotation})
+			in = append(in, pando.Instance{ID: pando.InstanceID(fmt.Sprintf("old-%d", n)), Revision: 1,
+				Phase: pando.PhaseInRotation})
 		}
 		for n := range 2000 {
 			m := next(Takeover{Current: 1, Target: 2, Wanted: wanted, Rule: rule, Instances: in}, now)
@@ -239,7 +255,8 @@ func TestStopFirstNeverRunsMoreThanWanted(t *testing.T) {
 			case m.Abort:
 				t.Fatalf("aborted: %s", m.Reason)
 			case m.Start:
-				in = append(in, pando.Instance{ID: pando.InstanceID(fmt.Sprintf("new-%d", n)), Revision: 2, Phase: pando.PhasePlaced, Since: now})
+				in = append(in, pando.Instance{ID: pando.InstanceID(fmt.Sprintf("new-%d", n)), Revision: 2,
+					Phase: pando.PhasePlaced, Since: now})
 			case m.Drain != "":
 				for k := range in {
 					if in[k].ID == m.Drain {
@@ -254,7 +271,8 @@ func TestStopFirstNeverRunsMoreThanWanted(t *testing.T) {
 					}
 				}
 				gone := rapid.Bool().Draw(t, "gone")
-				in = slices.DeleteFunc(in, func(i pando.Instance) bool { return gone && i.Phase == pando.PhaseDraining })
+				in = slices.DeleteFunc(in,
+					func(i pando.Instance) bool { return gone && i.Phase == pando.PhaseDraining })
 			}
 			if len(in) > wanted {
 				t.Fatalf("%d run, wanted %d", len(in), wanted)
@@ -284,7 +302,8 @@ func TestThreeFailuresOfTheNewRevisionAbortARollout(t *testing.T) {
 		{"a tenth", 100, pando.RestartAlways, failures(2, 10, t0), true},
 		{"one that is not replaced", 1, pando.RestartNo, failures(2, 1, t0), true},
 	} {
-		m := next(Takeover{Current: 1, Target: 2, Wanted: c.wanted, Rule: pando.Rollout{Surge: 1}, Restart: c.policy, Failures: c.all, Instances: in}, t0)
+		m := next(Takeover{Current: 1, Target: 2, Wanted: c.wanted, Rule: pando.Rollout{Surge: 1},
+			Restart: c.policy, Failures: c.all, Instances: in}, t0)
 		if m.Abort != c.abort {
 			t.Errorf("%s: got %+v, want an abort: %t", c.name, m, c.abort)
 		}
@@ -295,7 +314,8 @@ func TestThreeFailuresOfTheNewRevisionAbortARollout(t *testing.T) {
 func TestARolloutOfAJobEndsWithIt(t *testing.T) {
 	for _, policy := range []pando.RestartPolicy{pando.RestartNo, pando.RestartOnFailure} {
 		done := []Failure{{Revision: 2, Clean: true, At: t0}}
-		m := next(Takeover{Current: 1, Target: 2, Wanted: 1, Rule: pando.Rollout{Surge: 1}, Restart: policy, Failures: done}, t0)
+		m := next(Takeover{Current: 1, Target: 2, Wanted: 1, Rule: pando.Rollout{Surge: 1},
+			Restart: policy, Failures: done}, t0)
 		if !m.Finish {
 			t.Errorf("restart %s: got %+v, want the end of the rollout", policy, m)
 		}

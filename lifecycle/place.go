@@ -89,7 +89,8 @@ func Place(
 			return h, fmt.Sprintf("on %s, the home of %s", h.Name, s.Key()), nil
 		case h.Name == home:
 			return pando.Host{}, "", fmt.Errorf("%w for another instance of %s, which may use "+
-				"%d bytes of memory and %d processes: its home %s is full; lower its resources, or end something there",
+				"%d bytes of memory and %d processes: its home %s is full; lower its resources, or end "+
+				"something there",
 				pando.ErrNoRoom, s.Key(), s.Resources.MemoryBytes, s.Resources.PIDs, home)
 		case room(h):
 			with = append(with, h)

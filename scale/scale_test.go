@@ -15,7 +15,8 @@ var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 func instances(phases ...pando.Phase) []pando.Instance {
 	var out []pando.Instance
 	for n, p := range phases {
-		out = append(out, pando.Instance{ID: pando.InstanceID(fmt.Sprintf("web-%d", n)), Phase: p, Born: t0.Add(time.Duration(n) * time.Second)})
+		out = append(out, pando.Instance{ID: pando.InstanceID(fmt.Sprintf("web-%d", n)), Phase: p,
+			Born: t0.Add(time.Duration(n) * time.Second)})
 	}
 	return out
 }
@@ -28,7 +29,9 @@ func TestReplicate(t *testing.T) {
 	two := pando.Scale{Min: 1, Max: 2}
 	slow := pando.Scale{Min: 1, Max: 9, RatePerSecond: 1}
 	pin := func(left time.Duration) *pando.Pin { return &pando.Pin{Instances: 2, Until: t0.Add(left)} }
-	asked := func(by pando.Asker, ago time.Duration) []Grant { return []Grant{{By: by, At: t0.Add(-ago)}} }
+	asked := func(by pando.Asker, ago time.Duration) []Grant {
+		return []Grant{{By: by, At: t0.Add(-ago)}}
+	}
 	draining := CountOf(instances(in, pando.PhaseDraining))
 	const ms = time.Millisecond
 	tests := []struct {
@@ -130,9 +133,11 @@ func TestPolicyGrowsAtOnceAndLeavesLate(t *testing.T) {
 	p := &Policy{}
 	total, now := 0.0, t0
 	run := func(rate float64, seconds float64) (asks []Wish) {
-		for end := now.Add(pando.Seconds(seconds)); now.Before(end); now = now.Add(200 * time.Millisecond) {
+		for end := now.Add(pando.Seconds(seconds)); now.Before(end); now = now.Add(
+			200 * time.Millisecond) {
 			total += rate / 5
-			w := p.Step(s, in, Sample{At: now, Total: map[pando.InstanceID]float64{"web-0": total, "web-1": 0, "web-2": 0}})
+			w := p.Step(s, in,
+				Sample{At: now, Total: map[pando.InstanceID]float64{"web-0": total, "web-1": 0, "web-2": 0}})
 			if w.Verb != "" {
 				asks = append(asks, w)
 			}
@@ -164,19 +169,28 @@ func TestAMissingSampleIsNoLoad(t *testing.T) {
 	in[0].Since, in[1].Since = t0, t0
 	const old = 1_000_000
 	for name, answers := range map[string]func(at time.Duration) (both, one, anew bool){
-		"one host misses one sample": func(at time.Duration) (bool, bool, bool) { return at != 3*time.Second, true, false },
-		"all miss one sample":        func(at time.Duration) (bool, bool, bool) { return at != 3*time.Second, at != 3*time.Second, false },
+		"one host misses one sample": func(at time.Duration) (bool, bool, bool) {
+			return at != 3*time.Second, true, false
+		},
+		"all miss one sample": func(at time.Duration) (bool, bool, bool) {
+			return at != 3*time.Second, at != 3*time.Second, false
+		},
 		"an agent stalls for 0.5 s": func(at time.Duration) (bool, bool, bool) {
 			return at < 3*time.Second || at > 3500*time.Millisecond, true, false
 		},
 		"an agent stalls for 20 s": func(at time.Duration) (bool, bool, bool) {
-			return at < 3*time.Second || at > 23*time.Second, at < 3*time.Second || at > 23*time.Second, false
+			return at < 3*time.Second || at > 23*time.Second, at < 3*time.Second ||
+				at > 23*time.Second, false
 		},
 		"it begins anew after a restart": func(at time.Duration) (bool, bool, bool) {
 			return at < 3*time.Second || at > 3300*time.Millisecond, true, at > 3*time.Second
 		},
-		"the scaler itself is new": func(at time.Duration) (bool, bool, bool) { return true, true, false },
-		"one is known later":       func(at time.Duration) (bool, bool, bool) { return at > 5*time.Second, true, false },
+		"the scaler itself is new": func(at time.Duration) (bool, bool, bool) {
+			return true, true, false
+		},
+		"one is known later": func(at time.Duration) (bool, bool, bool) {
+			return at > 5*time.Second, true, false
+		},
 	} {
 		p := &Policy{}
 		for at := time.Duration(0); at < 29*time.Second; at += 200 * time.Millisecond {
@@ -212,7 +226,8 @@ func TestANewbornCountsFromItsFirstSecondAndSilenceIsNotQuiet(t *testing.T) {
 		step(map[pando.InstanceID]float64{"web-0": 10 * float64(n)})
 	}
 	in[1].Since = now
-	if w := step(map[pando.InstanceID]float64{"web-0": 100, "web-1": 300}); w.Verb != pando.VerbReplicate {
+	w := step(map[pando.InstanceID]float64{"web-0": 100, "web-1": 300})
+	if w.Verb != pando.VerbReplicate {
 		t.Errorf("300 flows to a newborn ask for %+v", w)
 	}
 	p = &Policy{}

@@ -29,14 +29,16 @@ var (
 // CheckUser returns nil if s can be the user of a program, else the reason.
 func CheckUser(s string) error {
 	if !user.MatchString(s) {
-		return fmt.Errorf("%w: user %q: want a user such as www-data, 1000 or 1000:1000", pando.ErrInvalid, s)
+		return fmt.Errorf("%w: user %q: want a user such as www-data, 1000 or 1000:1000",
+			pando.ErrInvalid, s)
 	}
 	for id := range strings.SplitSeq(s, ":") {
 		if id[0] > '9' {
 			continue
 		}
 		if n, err := strconv.ParseUint(id, 10, 32); err != nil || n > UIDMax {
-			return fmt.Errorf("%w: user %q: %s is more than the largest id, %d", pando.ErrInvalid, s, id, uint32(UIDMax))
+			return fmt.Errorf("%w: user %q: %s is more than the largest id, %d",
+				pando.ErrInvalid, s, id, uint32(UIDMax))
 		}
 	}
 	return nil
@@ -58,12 +60,14 @@ func Check(s pando.Spec) error {
 		c.that(k != "" && !strings.Contains(k, "="), "environment: %q is no name of a variable", k)
 		c.text("environment."+k, k+v)
 	}
-	c.that(s.WorkingDir == "" || path.IsAbs(s.WorkingDir), "working_dir: %q is not an absolute path", s.WorkingDir)
+	c.that(s.WorkingDir == "" || path.IsAbs(s.WorkingDir),
+		"working_dir: %q is not an absolute path", s.WorkingDir)
 	c.text("working_dir", s.WorkingDir)
 	if s.User != "" {
 		c.also(CheckUser(s.User))
 	}
-	c.that(s.StopSignal == "" || signal.MatchString(s.StopSignal), "stop_signal: %q: want a signal such as SIGTERM", s.StopSignal)
+	c.that(s.StopSignal == "" || signal.MatchString(s.StopSignal),
+		"stop_signal: %q: want a signal such as SIGTERM", s.StopSignal)
 	c.seconds("stop_seconds", s.StopSeconds)
 	c.seconds("drain_seconds_max", s.DrainSecondsMax)
 	word(c, "restart", s.Restart, "", pando.RestartAlways, pando.RestartOnFailure, pando.RestartNo)
@@ -71,12 +75,15 @@ func Check(s pando.Spec) error {
 	c.health(s.Health, len(s.Ports) > 0)
 	c.scale(s.Scale, len(s.Ports) > 0)
 	for p, t := range s.State {
-		c.that(p != "" && !strings.HasPrefix(p, "/") && path.Clean(p) == p && !strings.HasPrefix(p, ".."), "state: %q: want a relative path", p)
-		word(c, "state."+p, t, pando.StateCounter, pando.StateSet, pando.StateLog, pando.StateLast, pando.StateOpaque)
+		c.that(p != "" && !strings.HasPrefix(p, "/") && path.Clean(p) == p && !strings.HasPrefix(p, ".."),
+			"state: %q: want a relative path", p)
+		word(c, "state."+p, t, pando.StateCounter, pando.StateSet, pando.StateLog, pando.StateLast,
+			pando.StateOpaque)
 	}
 	c.number("resources.cpus", s.Resources.CPUs)
 	c.that(s.Resources.MemoryBytes >= 0 && s.Resources.PIDs >= 0, "resources: a limit is below 0")
-	c.that(s.Rollout.Surge >= 0 && s.Rollout.Surge <= InstancesMax, "rollout.surge: %d: want 0 to %d", s.Rollout.Surge, InstancesMax)
+	c.that(s.Rollout.Surge >= 0 && s.Rollout.Surge <= InstancesMax,
+		"rollout.surge: %d: want 0 to %d", s.Rollout.Surge, InstancesMax)
 	c.seconds("rollout.healthy_seconds", s.Rollout.HealthySeconds)
 	word(c, "rollout.order", s.Rollout.Order, "", pando.StartFirst, pando.StopFirst)
 	c.that(s.Scale.Warm == 0 || !s.Single(), "scale.warm: %d: a reserve runs beside the instance, "+
@@ -142,10 +149,13 @@ func (c *checks) ports(ports []pando.Port) {
 
 func (c *checks) health(h pando.Health, published bool) {
 	for where, p := range map[string]pando.Probe{"health.ready": h.Ready, "health.live": h.Live} {
-		word(c, where+".kind", p.Kind, pando.ProbeExplicit, pando.ProbeTCP, pando.ProbeHTTP, pando.ProbeExec)
+		word(c, where+".kind", p.Kind, pando.ProbeExplicit, pando.ProbeTCP, pando.ProbeHTTP,
+			pando.ProbeExec)
 		c.that(p.Kind != pando.ProbeExec || len(p.Command) > 0, "%s: exec needs a command", where)
-		c.that(p.Kind != pando.ProbeHTTP || strings.HasPrefix(p.Path, "/"), "%s: path %q: want one that begins with /", where, p.Path)
-		c.that(published || p.Port > 0 || p.Kind != pando.ProbeTCP && p.Kind != pando.ProbeHTTP, "%s: names no port, and the service publishes none", where)
+		c.that(p.Kind != pando.ProbeHTTP || strings.HasPrefix(p.Path, "/"),
+			"%s: path %q: want one that begins with /", where, p.Path)
+		c.that(published || p.Port > 0 || p.Kind != pando.ProbeTCP && p.Kind != pando.ProbeHTTP,
+			"%s: names no port, and the service publishes none", where)
 	}
 	c.seconds("health.ready_seconds_max", h.ReadySecondsMax)
 	c.seconds("health.interval_seconds", h.IntervalSeconds)
@@ -154,7 +164,9 @@ func (c *checks) health(h pando.Health, published bool) {
 }
 
 func (c *checks) scale(s pando.Scale, published bool) {
-	for where, n := range map[string]int{"scale.min": s.Min, "scale.max": s.Max, "scale.warm": s.Warm} {
+	for where, n := range map[string]int{
+		"scale.min": s.Min, "scale.max": s.Max, "scale.warm": s.Warm,
+	} {
 		c.that(n >= 0 && n <= InstancesMax, "%s: %d: want 0 to %d", where, n, InstancesMax)
 	}
 	c.that(s.Max == 0 || s.Max >= s.Min, "scale.max: %d is less than min %d", s.Max, s.Min)
@@ -162,6 +174,7 @@ func (c *checks) scale(s pando.Scale, published bool) {
 	c.number("scale.target", s.Target)
 	word(c, "scale.by", s.By, pando.ByNothing, pando.ByConnections, pando.ByPackets)
 	c.that(s.By == pando.ByNothing || s.Target > 0, "scale.by: needs a target per instance")
-	c.that(s.By == pando.ByNothing || published, "scale.by: counts traffic of a published port, and there is none")
+	c.that(s.By == pando.ByNothing || published,
+		"scale.by: counts traffic of a published port, and there is none")
 	c.seconds("scale.quiet_seconds", s.QuietSeconds)
 }

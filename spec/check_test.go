@@ -12,9 +12,11 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 	good := func() pando.Spec {
 		return pando.Spec{
 			Name: "web", Command: []string{"./web"}, Ports: []pando.Port{
-				{Published: 80, Target: 8080, Protocol: pando.TCP}, {Published: 80, Target: 8080, Protocol: pando.UDP},
+				{Published: 80, Target: 8080, Protocol: pando.TCP},
+				{Published: 80, Target: 8080, Protocol: pando.UDP},
 			}, User: "1000:1000",
-			Scale: pando.Scale{Min: 1, Max: 8, By: pando.ByConnections, Target: 10}, State: map[string]pando.StateType{"a/b": pando.StateSet},
+			Scale: pando.Scale{Min: 1, Max: 8, By: pando.ByConnections, Target: 10},
+			State: map[string]pando.StateType{"a/b": pando.StateSet},
 		}
 	}
 	if err := Check(good()); err != nil {
@@ -24,12 +26,16 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 		t.Errorf("a good spec with defaults: %v", err)
 	}
 	for want, spoil := range map[string]func(*pando.Spec){
-		`service name ""`:                   func(s *pando.Spec) { s.Name = "" },
-		`tenant name "A"`:                   func(s *pando.Spec) { s.Tenant = "A" },
-		"command: is empty":                 func(s *pando.Spec) { s.Command = []string{""} },
-		"command[1]: has a NUL byte":        func(s *pando.Spec) { s.Command = []string{"x", "a\x00"} },
-		"command[0]: is longer":             func(s *pando.Spec) { s.Command = []string{strings.Repeat("x", 1<<20)} },
-		"is no name of a variable":          func(s *pando.Spec) { s.Environment = map[string]string{"A=B": "c"} },
+		`service name ""`:            func(s *pando.Spec) { s.Name = "" },
+		`tenant name "A"`:            func(s *pando.Spec) { s.Tenant = "A" },
+		"command: is empty":          func(s *pando.Spec) { s.Command = []string{""} },
+		"command[1]: has a NUL byte": func(s *pando.Spec) { s.Command = []string{"x", "a\x00"} },
+		"command[0]: is longer": func(s *pando.Spec) {
+			s.Command = []string{strings.Repeat("x", 1<<20)}
+		},
+		"is no name of a variable": func(s *pando.Spec) {
+			s.Environment = map[string]string{"A=B": "c"}
+		},
 		"not an absolute path":              func(s *pando.Spec) { s.WorkingDir = "./x" },
 		"user \"a b\"":                      func(s *pando.Spec) { s.User = "a b" },
 		"largest id, 4294967294":            func(s *pando.Spec) { s.User = "0:4294967295" },
@@ -42,19 +48,27 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 		"ports[0].protocol: \"sctp\"":       func(s *pando.Spec) { s.Ports[0].Protocol = "sctp" },
 		"health.ready.kind: \"ping\"":       func(s *pando.Spec) { s.Health.Ready.Kind = "ping" },
 		"health.live: exec needs":           func(s *pando.Spec) { s.Health.Live.Kind = pando.ProbeExec },
-		"health.live: path":                 func(s *pando.Spec) { s.Health.Live = pando.Probe{Kind: pando.ProbeHTTP, Path: "ok"} },
-		"health.ready: names no port":       func(s *pando.Spec) { s.Ports, s.Health.Ready = nil, pando.Probe{Kind: pando.ProbeTCP} },
-		"scale.max: 1 is less than min 2":   func(s *pando.Spec) { s.Scale.Min, s.Scale.Max = 2, 1 },
-		"scale.warm: 1025":                  func(s *pando.Spec) { s.Scale.Warm = 1025 },
-		"scale.by: \"cpu\"":                 func(s *pando.Spec) { s.Scale.By = "cpu" },
-		"scale.by: needs a target":          func(s *pando.Spec) { s.Scale.Target = 0 },
-		"scale.by: counts traffic":       func(s *pando.Spec) { s.Ports = nil },
-		"state: \"../a\"":                   func(s *pando.Spec) { s.State = map[string]pando.StateType{"../a": pando.StateSet} },
-		"state.a: \"sum\"":                  func(s *pando.Spec) { s.State = map[string]pando.StateType{"a": "sum"} },
-		"resources.cpus: -1":                func(s *pando.Spec) { s.Resources.CPUs = -1 },
-		"rollout.order: \"stop\"":           func(s *pando.Spec) { s.Rollout.Order = "stop" },
-		"scale.warm: 2: a reserve runs":     func(s *pando.Spec) { s.Scale, s.Rollout.Order = pando.Scale{Max: 1, Warm: 2}, pando.StopFirst },
-		"rollout.surge: -1":                 func(s *pando.Spec) { s.Rollout.Surge = -1 },
+		"health.live: path": func(s *pando.Spec) {
+			s.Health.Live = pando.Probe{Kind: pando.ProbeHTTP, Path: "ok"}
+		},
+		"health.ready: names no port": func(s *pando.Spec) {
+			s.Ports, s.Health.Ready = nil, pando.Probe{Kind: pando.ProbeTCP}
+		},
+		"scale.max: 1 is less than min 2": func(s *pando.Spec) { s.Scale.Min, s.Scale.Max = 2, 1 },
+		"scale.warm: 1025":                func(s *pando.Spec) { s.Scale.Warm = 1025 },
+		"scale.by: \"cpu\"":               func(s *pando.Spec) { s.Scale.By = "cpu" },
+		"scale.by: needs a target":        func(s *pando.Spec) { s.Scale.Target = 0 },
+		"scale.by: counts traffic":        func(s *pando.Spec) { s.Ports = nil },
+		"state: \"../a\"": func(s *pando.Spec) {
+			s.State = map[string]pando.StateType{"../a": pando.StateSet}
+		},
+		"state.a: \"sum\"": func(s *pando.Spec) {
+			s.State = map[string]pando.StateType{"a": "sum"}
+		},
+		"resources.cpus: -1":            func(s *pando.Spec) { s.Resources.CPUs = -1 },
+		"rollout.order: \"stop\"":       func(s *pando.Spec) { s.Rollout.Order = "stop" },
+		"scale.warm: 2: a reserve runs": func(s *pando.Spec) { s.Scale, s.Rollout.Order = pando.Scale{Max: 1, Warm: 2}, pando.StopFirst },
+		"rollout.surge: -1":             func(s *pando.Spec) { s.Rollout.Surge = -1 },
 	} {
 		s := good()
 		spoil(&s)

@@ -23,7 +23,8 @@ var foreigners = []foreign{
 	{"env_file", "read it in the command: sh -c '. ./.env; exec ./program'"},
 	{"secrets", "read them in the command from a file that `user` may read"},
 	{"configs", "put the files into `working_dir`"},
-	{"volumes", "a program keeps its files in `working_dir`, which all instances of the service share"},
+	{"volumes",
+		"a program keeps its files in `working_dir`, which all instances of the service share"},
 	{"tmpfs", "/tmp of each instance is its own already"},
 	{"healthcheck", "health.ready and health.live, such as health: {ready: http GET /ok}"},
 	{"depends_on", "leave it out: a program waits for another service by its name, such as db.pando"},
@@ -32,7 +33,8 @@ var foreigners = []foreign{
 	{"hostname", "leave it out: a service is reached as NAME.pando"},
 	{"container_name", "`name`"},
 	{"expose", "`ports`: other services reach the published ones"},
-	{"deploy", "its parts are keys of their own: replicas is scale.min, resources.limits is `resources`, update_config is `rollout`"},
+	{"deploy", "its parts are keys of their own: replicas is scale.min, resources.limits is " +
+		"`resources`, update_config is `rollout`"},
 	{"replicas", "scale.min, and scale.max for how many there may be"},
 	{"privileged", "instances have no privileges"},
 	{"cap_add", "instances have no capabilities"},
@@ -68,12 +70,16 @@ var values = []struct {
 	path, here string
 	form       *regexp.Regexp
 }{
-	{"resources.memory", "write ${1}${2}: it is binary here already", regexp.MustCompile(`^([0-9.]+)([KMG])i$`)},
-	{"restart", "write always: a service that was removed is not started again", regexp.MustCompile(`^unless-stopped$`)},
+	{"resources.memory", "write ${1}${2}: it is binary here already",
+		regexp.MustCompile(`^([0-9.]+)([KMG])i$`)},
+	{"restart", "write always: a service that was removed is not started again",
+		regexp.MustCompile(`^unless-stopped$`)},
 	{"restart", "write always", regexp.MustCompile(`^(any|Always)$`)},
 	{"restart", "write on-failure", regexp.MustCompile(`^(on-failure:[0-9]+|OnFailure)$`)},
 	{"restart", "write restart: no", regexp.MustCompile(`^(none|never|Never|false)$`)},
-	{"scale.by", "by counts incoming traffic; a program that measures its own load asks for copies itself", regexp.MustCompile(`^(cpu|memory|CPU)$`)},
+	{"scale.by",
+		"by counts incoming traffic; a program that measures its own load asks for copies itself",
+		regexp.MustCompile(`^(cpu|memory|CPU)$`)},
 }
 
 var milli = regexp.MustCompile(`^([0-9]+)m$`)

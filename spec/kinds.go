@@ -28,7 +28,8 @@ func textKind(pattern, want string, types []any, read func(string) (any, error))
 		schema: map[string]any{"type": types, "pattern": pattern},
 		read: func(r *reader, n ast.Node, path string, take func(any)) {
 			s, ok := text(n)
-			if _, str := n.(*ast.StringNode); ok && !str && n.Type() != ast.LiteralType && !allows(types, n) {
+			_, str := n.(*ast.StringNode)
+			if ok && !str && n.Type() != ast.LiteralType && !allows(types, n) {
 				ok = false
 			}
 			if !ok || !match.MatchString(s) {
@@ -65,24 +66,31 @@ func allows(types []any, n ast.Node) bool {
 var stringOnly = []any{"string"}
 
 func labelKind(what string) kind {
-	return textKind(`^[a-z]([a-z0-9-]{0,51}[a-z0-9])?$`, fmt.Sprintf("a %s name of 1 to 53 letters a-z, digits and '-', such as website", what), stringOnly,
+	return textKind(`^[a-z]([a-z0-9-]{0,51}[a-z0-9])?$`,
+		fmt.Sprintf("a %s name of 1 to 53 letters a-z, digits and '-', such as website", what),
+		stringOnly,
 		func(s string) (any, error) { return s, pando.CheckLabel(what, s) })
 }
 
-var pathKind = textKind(`^[^\x00]+$`, "a directory, such as ./site", stringOnly, func(s string) (any, error) { return s, nil })
+var pathKind = textKind(`^[^\x00]+$`, "a directory, such as ./site", stringOnly,
+	func(s string) (any, error) { return s, nil })
 
-var userKind = textKind(`^([a-z_][a-z0-9_-]{0,31}|[0-9]{1,10}(:[0-9]{1,10})?)$`, "a user such as www-data, 1000 or 1000:1000", []any{"string", "integer"},
+var userKind = textKind(`^([a-z_][a-z0-9_-]{0,31}|[0-9]{1,10}(:[0-9]{1,10})?)$`,
+	"a user such as www-data, 1000 or 1000:1000", []any{"string", "integer"},
 	func(s string) (any, error) { return s, CheckUser(s) })
 
-var signalKind = textKind(`^(SIG)?(HUP|INT|QUIT|ABRT|KILL|USR1|USR2|ALRM|TERM|CONT|WINCH|PWR)$`, "a signal such as SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1 or SIGWINCH", stringOnly,
+var signalKind = textKind(`^(SIG)?(HUP|INT|QUIT|ABRT|KILL|USR1|USR2|ALRM|TERM|CONT|WINCH|PWR)$`,
+	"a signal such as SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1 or SIGWINCH", stringOnly,
 	func(s string) (any, error) { return "SIG" + strings.TrimPrefix(s, "SIG"), nil })
 
 func enumKind(words ...string) kind {
-	return textKind("^("+strings.Join(words, "|")+")$", "one of "+strings.Join(words, ", "), stringOnly,
+	return textKind("^("+strings.Join(words, "|")+")$", "one of "+strings.Join(words, ", "),
+		stringOnly,
 		func(s string) (any, error) { return s, nil })
 }
 
-var durationKind = textKind(`^([0-9]+(\.[0-9]+)?(us|ms|s|m|h))+$`, "a duration such as 500ms, 10s or 1m30s", stringOnly,
+var durationKind = textKind(`^([0-9]+(\.[0-9]+)?(us|ms|s|m|h))+$`,
+	"a duration such as 500ms, 10s or 1m30s", stringOnly,
 	func(s string) (any, error) {
 		d, err := time.ParseDuration(s)
 		if err != nil {
@@ -145,7 +153,8 @@ var numberKind = kind{
 	},
 }
 
-var rateKind = textKind(`^[0-9]*\.?[0-9]*[1-9][0-9]*\.?[0-9]*/(s|m|h)$`, "a rate such as 10/s or 30/m", stringOnly,
+var rateKind = textKind(`^[0-9]*\.?[0-9]*[1-9][0-9]*\.?[0-9]*/(s|m|h)$`,
+	"a rate such as 10/s or 30/m", stringOnly,
 	func(s string) (any, error) {
 		number, unit, _ := strings.Cut(s, "/")
 		f, err := strconv.ParseFloat(number, 64)
@@ -164,7 +173,9 @@ func rateText(perSecond float64) string {
 
 const bytesPattern = `^[1-9][0-9]*(\.[0-9]+)? ?([bB]|[kK][bB]?|[mM][bB]?|[gG][bB]?)?$`
 
-var bytesKind = textKind(bytesPattern, "an amount of memory such as 64M, 512k or 1.5g", []any{"string", "integer"},
+var bytesKind = textKind(bytesPattern, "an amount of memory such as 64M, 512k or 1.5g", []any{
+	"string", "integer",
+},
 	func(s string) (any, error) {
 		number := strings.TrimRight(s, "bBkKmMgG ")
 		f, err := strconv.ParseFloat(number, 64)
@@ -172,14 +183,16 @@ var bytesKind = textKind(bytesPattern, "an amount of memory such as 64M, 512k or
 			return nil, fmt.Errorf("%q is no number", number)
 		}
 		unit := strings.ToLower(strings.TrimSpace(s[len(number):]))
-		f *= map[string]float64{"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}[strings.TrimSuffix(unit, "b")]
+		f *= map[string]float64{"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20,
+			"g": 1 << 30}[strings.TrimSuffix(unit, "b")]
 		if f > 1<<60 {
 			return nil, fmt.Errorf("%s is more memory than there is", s)
 		}
 		return int64(f), nil
 	})
 
-var probeKind = textKind(`^(tcp( [0-9]{1,5})?|http GET (:[0-9]{1,5})?/[^ ]*|exec .*[^ ].*)$`, `a probe: "tcp 7000", "http GET /ok", "http GET :7000/ok" or "exec CMD"`, stringOnly,
+var probeKind = textKind(`^(tcp( [0-9]{1,5})?|http GET (:[0-9]{1,5})?/[^ ]*|exec .*[^ ].*)$`,
+	`a probe: "tcp 7000", "http GET /ok", "http GET :7000/ok" or "exec CMD"`, stringOnly,
 	func(s string) (any, error) { return parseProbe(s) })
 
 func parseProbe(s string) (pando.Probe, error) {
@@ -234,7 +247,8 @@ func parsePort(s string) (uint16, error) {
 }
 
 // metrics maps the words of the file to the scaler's metrics.
-var metrics = map[string]pando.Metric{"connections/s": pando.ByConnections, "packets/s": pando.ByPackets}
+var metrics = map[string]pando.Metric{"connections/s": pando.ByConnections,
+	"packets/s": pando.ByPackets}
 
 func metricText(m pando.Metric) string {
 	for word, metric := range metrics {
@@ -265,8 +279,10 @@ var byKind = kind{
 		}
 		var by byValue
 		r.members(n, path, "connections/s, packets/s or a map with metric and target", []field{
-			{name: "metric", doc: "connections/s or packets/s", required: true, kind: metricKind, set: func(_ *pando.Spec, v any) { by.metric = metrics[v.(string)] }},
-			{name: "target", doc: "of the metric, per instance", required: true, kind: numberKind, set: func(_ *pando.Spec, v any) { by.target = v.(float64) }},
+			{name: "metric", doc: "connections/s or packets/s", required: true, kind: metricKind,
+				set: func(_ *pando.Spec, v any) { by.metric = metrics[v.(string)] }},
+			{name: "target", doc: "of the metric, per instance", required: true, kind: numberKind,
+				set: func(_ *pando.Spec, v any) { by.target = v.(float64) }},
 		})
 		take(by)
 	},
@@ -288,8 +304,11 @@ var scalarTypes = []any{"string", "number", "boolean"}
 
 var pairsKind = kind{
 	schema: map[string]any{"oneOf": []any{
-		map[string]any{"type": "object", "additionalProperties": map[string]any{"type": scalarTypes}, "propertyNames": map[string]any{"pattern": "^[^=\x00]+$"}},
-		map[string]any{"type": "array", "items": map[string]any{"type": "string", "pattern": "^[^=\x00]+="}},
+		map[string]any{"type": "object", "additionalProperties": map[string]any{"type": scalarTypes},
+			"propertyNames": map[string]any{"pattern": "^[^=\x00]+$"}},
+		map[string]any{
+			"type": "array", "items": map[string]any{"type": "string", "pattern": "^[^=\x00]+="},
+		},
 	}},
 	read: func(r *reader, n ast.Node, path string, take func(any)) {
 		const want = "a map such as {KEY: value} or a list such as [KEY=value]"
@@ -328,24 +347,28 @@ var pairsKind = kind{
 	},
 }
 
-var stateTypes = []string{string(pando.StateCounter), string(pando.StateSet), string(pando.StateLog), string(pando.StateLast), string(pando.StateOpaque)}
+var stateTypes = []string{string(pando.StateCounter), string(pando.StateSet),
+	string(pando.StateLog), string(pando.StateLast), string(pando.StateOpaque)}
 
 const statePathPattern = `^[^/\x00]+(/[^/\x00]+)*$`
 
 var stateTypeKind = enumKind(stateTypes...)
 
 var stateKind = kind{
-	schema: map[string]any{"type": "object", "additionalProperties": stateTypeKind.schema, "propertyNames": map[string]any{"pattern": statePathPattern}},
+	schema: map[string]any{"type": "object", "additionalProperties": stateTypeKind.schema,
+		"propertyNames": map[string]any{"pattern": statePathPattern}},
 	read: func(r *reader, n ast.Node, where string, take func(any)) {
 		out := map[string]pando.StateType{}
 		match := regexp.MustCompile(statePathPattern)
 		pairs, _ := r.pairs(n, where, "a map of paths and types, such as {hits: counter}")
 		for _, p := range pairs {
-			if _, err := path.Match(p.key, ""); err != nil || !match.MatchString(p.key) || path.Clean(p.key) != p.key || strings.HasPrefix(p.key, "..") {
+			if _, err := path.Match(p.key, ""); err != nil || !match.MatchString(p.key) ||
+				path.Clean(p.key) != p.key || strings.HasPrefix(p.key, "..") {
 				r.at(p.where, join(where, p.key), "want a relative path such as hits, access.log or sessions/*")
 				continue
 			}
-			stateTypeKind.read(r, p.value, join(where, p.key), func(v any) { out[p.key] = pando.StateType(v.(string)) })
+			stateTypeKind.read(r, p.value, join(where, p.key),
+				func(v any) { out[p.key] = pando.StateType(v.(string)) })
 		}
 		take(out)
 	},

@@ -14,7 +14,8 @@ import (
 var commandKind = kind{
 	schema: map[string]any{"oneOf": []any{
 		map[string]any{"type": "string", "pattern": `[^ \t\n]`},
-		map[string]any{"type": "array", "minItems": 1, "items": map[string]any{"type": []any{"string", "number", "boolean"}}},
+		map[string]any{"type": "array", "minItems": 1,
+			"items": map[string]any{"type": []any{"string", "number", "boolean"}}},
 	}},
 	read: func(r *reader, n ast.Node, path string, take func(any)) {
 		const want = `a command such as "./website -v" or ["./website", "-v"]`
@@ -113,28 +114,31 @@ var portForm = regexp.MustCompile(`^[0-9]{1,5}(:[0-9]{1,5})?(/(tcp|udp))?$`)
 
 var protocolKind = enumKind("tcp", "udp")
 
-var portNumberSchema = map[string]any{"type": []any{"integer", "string"}, "minimum": 1, "maximum": 65535, "pattern": "^[0-9]{1,5}$"}
+var portNumberSchema = map[string]any{"type": []any{"integer", "string"}, "minimum": 1,
+	"maximum": 65535, "pattern": "^[0-9]{1,5}$"}
 
-var portNumberKind = kind{schema: portNumberSchema, read: func(r *reader, n ast.Node, path string, take func(any)) {
-	s, ok := text(n)
-	if !ok {
-		r.wrong(n, path, "a port such as 8080")
-		return
-	}
-	p, err := parsePort(s)
-	if err != nil {
-		r.at(n, path, "%v", err)
-		return
-	}
-	take(p)
-}}
+var portNumberKind = kind{
+	schema: portNumberSchema, read: func(r *reader, n ast.Node, path string, take func(any)) {
+		s, ok := text(n)
+		if !ok {
+			r.wrong(n, path, "a port such as 8080")
+			return
+		}
+		p, err := parsePort(s)
+		if err != nil {
+			r.at(n, path, "%v", err)
+			return
+		}
+		take(p)
+	}}
 
 var portsKind = kind{
 	schema: map[string]any{"type": "array", "items": map[string]any{"oneOf": []any{
 		map[string]any{"type": "integer", "minimum": 1, "maximum": 65535},
 		map[string]any{"type": "string", "pattern": portForm.String()},
-		map[string]any{"type": "object", "additionalProperties": false, "required": []any{"target"}, "properties": map[string]any{
-			"target": portNumberSchema, "published": portNumberSchema, "protocol": protocolKind.schema}},
+		map[string]any{"type": "object", "additionalProperties": false,
+			"required": []any{"target"}, "properties": map[string]any{
+				"target": portNumberSchema, "published": portNumberSchema, "protocol": protocolKind.schema}},
 	}}},
 	read: func(r *reader, n ast.Node, path string, take func(any)) {
 		list, ok := n.(*ast.SequenceNode)
@@ -166,9 +170,12 @@ func (r *reader) port(n ast.Node, path string) (pando.Port, bool) {
 	s, ok := text(n)
 	if !ok {
 		ok := r.members(n, path, portWant, []field{
-			{name: "target", doc: "the port of the program", required: true, kind: portNumberKind, set: func(_ *pando.Spec, v any) { p.Target = v.(uint16) }},
-			{name: "published", kind: portNumberKind, set: func(_ *pando.Spec, v any) { p.Published = v.(uint16) }},
-			{name: "protocol", kind: protocolKind, set: func(_ *pando.Spec, v any) { p.Protocol = pando.Protocol(v.(string)) }},
+			{name: "target", doc: "the port of the program", required: true, kind: portNumberKind,
+				set: func(_ *pando.Spec, v any) { p.Target = v.(uint16) }},
+			{name: "published", kind: portNumberKind,
+				set: func(_ *pando.Spec, v any) { p.Published = v.(uint16) }},
+			{name: "protocol", kind: protocolKind,
+				set: func(_ *pando.Spec, v any) { p.Protocol = pando.Protocol(v.(string)) }},
 		})
 		if p.Published == 0 {
 			p.Published = p.Target

@@ -19,7 +19,8 @@ type reader struct {
 }
 
 func (r *reader) add(line, column int, path, format string, args ...any) {
-	r.problems = append(r.problems, Problem{File: r.file, Line: line, Column: column, Path: path, Message: fmt.Sprintf(format, args...)})
+	r.problems = append(r.problems, Problem{File: r.file, Line: line, Column: column, Path: path,
+		Message: fmt.Sprintf(format, args...)})
 }
 
 func (r *reader) at(n ast.Node, path, format string, args ...any) {
@@ -71,7 +72,8 @@ func (r *reader) pairs(n ast.Node, path, want string) ([]pair, bool) {
 		key, ok := text(v.Key)
 		switch {
 		case !ok || v.Key.Type() == ast.MergeKeyType:
-			r.at(v.Key, path, "anchors, aliases, tags and merge keys have no place in a spec: write the value out")
+			r.at(v.Key, path,
+				"anchors, aliases, tags and merge keys have no place in a spec: write the value out")
 		case seen[key]:
 			r.at(v.Key, join(path, key), "this key is here twice")
 		default:
@@ -106,7 +108,8 @@ func text(n ast.Node) (string, bool) {
 func (r *reader) wrong(n ast.Node, path, want string) {
 	switch n.Type() {
 	case ast.AnchorType, ast.AliasType, ast.TagType, ast.MergeKeyType:
-		r.at(n, path, "anchors, aliases, tags and merge keys have no place in a spec: write the value out")
+		r.at(n, path,
+			"anchors, aliases, tags and merge keys have no place in a spec: write the value out")
 		return
 	}
 	value, _ := text(n)
@@ -135,7 +138,8 @@ func (r *reader) object(n ast.Node, path string, table []field, s *pando.Spec) m
 	for _, p := range pairs {
 		f, known := find(table, p.key)
 		if !known {
-			r.at(p.where, join(path, p.key), "unknown key%s", cmp.Or(insteadOf(join(path, p.key)), suggest(p.key, table)))
+			r.at(p.where, join(path, p.key),
+				"unknown key%s", cmp.Or(insteadOf(join(path, p.key)), suggest(p.key, table)))
 			continue
 		}
 		where[p.key] = p.where
@@ -177,13 +181,16 @@ func (r *reader) service(n ast.Node) (s pando.Spec, name ast.Node) {
 // check finds conflicts between fields that are valid on their own.
 func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 	if s.Scale.Max > 0 && s.Scale.Max < max(1, s.Scale.Min) {
-		r.at(where["scale.max"], "scale.max", "max %d is less than min %d", s.Scale.Max, max(1, s.Scale.Min))
+		r.at(where["scale.max"], "scale.max", "max %d is less than min %d", s.Scale.Max,
+			max(1, s.Scale.Min))
 	}
 	if s.Rollout.Surge == noSurge && s.Rollout.Order == pando.StartFirst {
-		r.at(where["rollout.surge"], "rollout.surge", "0 means order: stop-first, and order is start-first: drop one of them")
+		r.at(where["rollout.surge"], "rollout.surge",
+			"0 means order: stop-first, and order is start-first: drop one of them")
 	}
 	if s.Scale.Warm > 0 && s.WithDefaults().Single() {
-		r.at(where["scale.warm"], "scale.warm", "a reserve runs beside the instance, and max: 1 allows one: drop warm, or raise max")
+		r.at(where["scale.warm"], "scale.warm",
+			"a reserve runs beside the instance, and max: 1 allows one: drop warm, or raise max")
 	}
 	switch {
 	case s.Scale.By != pando.ByNothing && s.Scale.Target == 0:
@@ -191,7 +198,8 @@ func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 	case s.Scale.By == pando.ByNothing && s.Scale.Target != 0 && where["scale.by"] == nil:
 		r.at(where["scale.target"], "scale.target", "has no effect without by, such as by: connections/s")
 	case s.Scale.By != pando.ByNothing && len(s.Ports) == 0:
-		r.at(where["scale.by"], "scale.by", "counts traffic of a published port, and there is none: add ports")
+		r.at(where["scale.by"], "scale.by",
+			"counts traffic of a published port, and there is none: add ports")
 	}
 	if where["ports"] == nil {
 		for _, p := range []struct {
@@ -199,7 +207,8 @@ func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 			probe pando.Probe
 		}{{"health.ready", s.Health.Ready}, {"health.live", s.Health.Live}} {
 			if k := p.probe.Kind; (k == pando.ProbeTCP || k == pando.ProbeHTTP) && p.probe.Port == 0 {
-				r.at(where[p.path], p.path, "names no port and the service publishes none: write tcp 7000 or http GET :7000/ok")
+				r.at(where[p.path], p.path,
+					"names no port and the service publishes none: write tcp 7000 or http GET :7000/ok")
 			}
 		}
 	}

@@ -54,10 +54,13 @@ func objectSchema(table []field) map[string]any {
 
 func makeReference() []byte {
 	var b strings.Builder
-	b.WriteString("# The spec file\n\n<!-- Made from spec/fields.go by: go test ./spec -update -->\n\n" +
-		"One YAML document describes one service; a file may hold several, divided by `---`. The words are Compose's wherever\n" +
+	b.WriteString("# The spec file\n\n<!-- Made from spec/fields.go by: go test ./spec -update -->\n" +
+		"\n" +
+		"One YAML document describes one service; a file may hold several, divided by `---`. The words " +
+		"are Compose's wherever\n" +
 		"Compose has the word. Every error names its place: `file:line:col: path: message`.\n\n" +
-		"Write durations like `500ms`, `10s` or `1m30s`.\n\n| key | meaning | default | example |\n|---|---|---|---|\n")
+		"Write durations like `500ms`, `10s` or `1m30s`.\n\n| key | meaning | default | example |\n" +
+		"|---|---|---|---|\n")
 	var rows func(prefix string, table []field)
 	rows = func(prefix string, table []field) {
 		for _, f := range table {
@@ -74,18 +77,25 @@ func makeReference() []byte {
 	}
 	rows("", fields)
 	b.WriteString("\n## Words of Compose and Kubernetes\n\n<!-- Made from spec/compose.go. -->\n\n" +
-		"A key that a spec does not have is an error. For these keys, the error has the text of this table.\n\n| there | here |\n|---|---|\n")
+		"A key that a spec does not have is an error. For these keys, the error has the text of this " +
+		"table.\n\n| there | here |\n|---|---|\n")
 	for _, f := range foreigners {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", f.word, f.here)
 	}
-	b.WriteString("| `memory: 64Mi` | `memory: 64M`: it is binary here already |\n| `cpus: 500m` | `cpus: 0.5` |\n" +
-		"| `restart: unless-stopped` | `restart: always`: a service that was removed is not started again |\n" +
-		"\n## Probes\n\n`health.ready` and `health.live` are one of:\n\n| probe | an instance is well when |\n|---|---|\n" +
-		"| `tcp` or `tcp 7000` | a connection to the first published port, or to this one, is accepted |\n" +
-		"| `http GET /ok` or `http GET :7000/ok` | the answer is 200 to 399 |\n" +
-		"| `exec CMD` | the command ends with 0; it runs inside the instance, as its user, in its folder |\n\n" +
-		"Without `health.ready`, a program reports that it is ready: by `POST /v1/self/ready` at `PANDO_SOCKET`, or by `READY=1` at\n" +
-		"`NOTIFY_SOCKET` as sd_notify does. A program that does neither fails after `health.ready_within`.\n")
+	b.WriteString("| `memory: 64Mi` | `memory: 64M`: it is binary here already |\n" +
+		"| `cpus: 500m` | `cpus: 0.5` |\n" +
+		"| `restart: unless-stopped` | `restart: always`: a service that was removed is not started " +
+		"again |\n" +
+		"\n## Probes\n\n`health.ready` and `health.live` are one of:\n\n" +
+		"| probe | an instance is well when |\n|---|---|\n" +
+		"| `tcp` or `tcp 7000` | a connection to the first published port, or to this one, is accepted " +
+		"|\n| `http GET /ok` or `http GET :7000/ok` | the answer is 200 to 399 |\n" +
+		"| `exec CMD` | the command ends with 0; it runs inside the instance, as its user, in its " +
+		"folder |\n\n" +
+		"Without `health.ready`, a program reports that it is ready: by `POST /v1/self/ready` at " +
+		"`PANDO_SOCKET`, or by `READY=1` at\n" +
+		"`NOTIFY_SOCKET` as sd_notify does. A program that does neither fails after " +
+		"`health.ready_within`.\n")
 	return []byte(b.String())
 }
 
@@ -107,7 +117,8 @@ func format(b *strings.Builder, indent string, table []field, s pando.Spec) {
 			continue
 		}
 		v := f.get(s)
-		if rv := reflect.ValueOf(v); rv.IsZero() || (rv.Kind() == reflect.Slice || rv.Kind() == reflect.Map) && rv.Len() == 0 {
+		rv := reflect.ValueOf(v)
+		if rv.IsZero() || (rv.Kind() == reflect.Slice || rv.Kind() == reflect.Map) && rv.Len() == 0 {
 			continue
 		}
 		switch v := v.(type) {

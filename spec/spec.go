@@ -114,7 +114,8 @@ func readBounded(path string) ([]byte, error) {
 	}
 	defer f.Close()
 	if st, err := f.Stat(); err == nil && st.IsDir() {
-		return nil, fmt.Errorf("%s is a folder: name the file in it, such as %s", path, filepath.Join(path, "pando.yaml"))
+		return nil, fmt.Errorf("%s is a folder: name the file in it, such as %s",
+			path, filepath.Join(path, "pando.yaml"))
 	}
 	return io.ReadAll(io.LimitReader(f, fileBytesMax+1))
 }
@@ -169,7 +170,8 @@ func (r *reader) acceptable(data []byte) bool {
 		return false
 	}
 	wrong := func(i int, format string, args ...any) bool {
-		r.add(1+bytes.Count(data[:i], []byte("\n")), i-bytes.LastIndexByte(data[:i], '\n'), "", format, args...)
+		r.add(1+bytes.Count(data[:i], []byte("\n")), i-bytes.LastIndexByte(data[:i], '\n'), "", format,
+			args...)
 		return false
 	}
 	if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
@@ -233,9 +235,12 @@ var phrases = map[string]string{
 	"could not find flow mapping end token '}'":     "a map that begins with { has no }",
 	"could not find end character of double-quoted": "a quote \" does not end",
 	"could not find end character of single-quoted": "a quote ' does not end",
-	"unexpected key name":                           "this line is not `key: value`, or its indentation is wrong",
-	"non-map value is specified":                    "this line is not `key: value`, or its indentation is wrong",
-	"value is not allowed in this context":          "a colon or a value is in the wrong place: put a text with a colon in quotes, and check the indentation",
+	"unexpected key name": "this line is not `key: value`, or its " +
+		"indentation is wrong",
+	"non-map value is specified": "this line is not `key: value`, or " +
+		"its indentation is wrong",
+	"value is not allowed in this context": "a colon or a value is in the wrong place: put a text " +
+		"with a colon in quotes, and check the indentation",
 }
 
 // inWords returns a message of the YAML parser in plain words.

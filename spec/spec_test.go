@@ -45,12 +45,18 @@ func wholeSpec() pando.Spec {
 		Name: "website", Tenant: "shop", Command: []string{"./website", "-v", "two words"},
 		Environment: map[string]string{"LOG": "debug", "N": "3"}, WorkingDir: "/d/site", User: "1000",
 		StopSignal: "SIGQUIT", StopSeconds: 90, Restart: pando.RestartOnFailure,
-		Ports: []pando.Port{{Published: 80, Target: 8080, Protocol: "tcp"}, {Published: 53, Target: 53, Protocol: "udp"},
-			{Published: 9000, Target: 9000, Protocol: "tcp"}, {Published: 70, Target: 7000, Protocol: "tcp"}},
-		Health: pando.Health{Ready: pando.Probe{Kind: "http", Path: "/ok"}, Live: pando.Probe{Kind: "tcp", Port: 7000},
+		Ports: []pando.Port{{Published: 80, Target: 8080, Protocol: "tcp"},
+			{Published: 53, Target: 53, Protocol: "udp"},
+			{Published: 9000, Target: 9000, Protocol: "tcp"},
+			{Published: 70, Target: 7000, Protocol: "tcp"}},
+		Health: pando.Health{Ready: pando.Probe{Kind: "http", Path: "/ok"},
+			Live:            pando.Probe{Kind: "tcp", Port: 7000},
 			IntervalSeconds: 2, TimeoutSeconds: .5, Fall: 5, ReadySecondsMax: 5},
-		Scale:           pando.Scale{Min: 2, Max: 8, Warm: 1, RatePerSecond: .5, By: pando.ByConnections, Target: 100, QuietSeconds: 60},
-		State:           map[string]pando.StateType{"hits": "counter", "access.log": "append-log", "sessions/*": "set"},
+		Scale: pando.Scale{Min: 2, Max: 8, Warm: 1, RatePerSecond: .5, By: pando.ByConnections,
+			Target: 100, QuietSeconds: 60},
+		State: map[string]pando.StateType{
+			"hits": "counter", "access.log": "append-log", "sessions/*": "set",
+		},
 		Resources:       pando.Resources{CPUs: .5, MemoryBytes: 1536 << 10, PIDs: 100},
 		Rollout:         pando.Rollout{Order: pando.StartFirst, Surge: 2, HealthySeconds: 5},
 		DrainSecondsMax: 600, Labels: map[string]string{"team": "web"},
@@ -90,12 +96,14 @@ func TestOneWriterIsSaidByMaxOrderOrSurge(t *testing.T) {
 		}
 		s := got[0].WithDefaults()
 		if s.Rollout.Order != want.order || s.Single() != want.single || s.Rollout.Surge != 1 {
-			t.Errorf("%q: order %s, surge %d, single %t; want %+v", text, s.Rollout.Order, s.Rollout.Surge, s.Single(), want)
+			t.Errorf("%q: order %s, surge %d, single %t; want %+v", text, s.Rollout.Order, s.Rollout.Surge,
+				s.Single(), want)
 		}
 		if again := s.WithDefaults(); !reflect.DeepEqual(again, s) {
 			t.Errorf("%q: defaults of defaults are %+v", text, again)
 		}
-		if read, err := Parse("b.yaml", Format(s), "/d"); err != nil || !reflect.DeepEqual(read[0].WithDefaults(), s) {
+		if read, err := Parse("b.yaml", Format(s), "/d"); err != nil ||
+			!reflect.DeepEqual(read[0].WithDefaults(), s) {
 			t.Errorf("%q: printed and read again it is %+v, %v", text, read, err)
 		}
 	}
@@ -103,7 +111,8 @@ func TestOneWriterIsSaidByMaxOrderOrSurge(t *testing.T) {
 
 func TestSeveralDocumentsAreSeveralServices(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "two.yaml")
-	if err := os.WriteFile(file, []byte("name: a\ncommand: x\n---\nname: b\ncommand: y\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("name: a\ncommand: x\n---\nname: b\ncommand: y\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	got, err := Load(t.Context(), file)
@@ -117,7 +126,8 @@ func TestSeveralDocumentsAreSeveralServices(t *testing.T) {
 func TestOddFilesAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
-	if err := errors.Join(os.Symlink("loop", at("loop")), syscall.Mkfifo(at("pipe"), 0o600), os.Mkdir(at("folder"), 0o700),
+	if err := errors.Join(os.Symlink("loop", at("loop")), syscall.Mkfifo(at("pipe"), 0o600),
+		os.Mkdir(at("folder"), 0o700),
 		os.WriteFile(at("file"), []byte("\ufeffname: a\ncommand: x\n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +138,8 @@ func TestOddFilesAreRefused(t *testing.T) {
 		"/dev/zero":   "larger than 1 MiB",
 		"/dev/null":   "there is no service in this file",
 	} {
-		if _, err := Load(t.Context(), path); !errors.Is(err, pando.ErrInvalid) || !strings.Contains(err.Error(), want) {
+		_, err := Load(t.Context(), path)
+		if !errors.Is(err, pando.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want %q", path, err, want)
 		}
 	}
@@ -167,13 +178,15 @@ var refused = []struct{ yaml, want string }{
 	{"scale: {by: cpu, target: 1}", "3:13: scale.by: want one of connections/s, packets/s"},
 	{"ports: [80]\nscale: {by: packets/s}", "4:9: scale.by: needs a target"},
 	{"scale: {target: 5}", "3:9: scale.target: has no effect without by"},
-	{"scale: {by: {metric: packets/s, target: 5}}", "3:9: scale.by: counts traffic of a published port"},
+	{"scale: {by: {metric: packets/s, target: 5}}",
+		"3:9: scale.by: counts traffic of a published port"},
 	{"ports: 80", `3:8: ports: want a list of ports such as ["80:8080"]; this is "80"`},
 	{"ports:\n- 80:8080\n- 80:9090", "5:3: ports[1]: 80/tcp is published twice"},
 	{"ports: [0]", "3:9: ports[0]: port 0: want 1 to 65535"},
 	{"ports: [\"80:65536\"]", "3:9: ports[0]: port 65536: want 1 to 65535"},
 	{"ports: [80/sctp]", "3:9: ports[0]: want a port such as"},
-	{"ports: [80-8080]", "3:9: ports[0]: want a port such as 8080, 80:8080 or 53:53/udp; this is \"80-8080\""},
+	{"ports: [80-8080]",
+		"3:9: ports[0]: want a port such as 8080, 80:8080 or 53:53/udp; this is \"80-8080\""},
 	{"ports: [1:2:3]", "3:9: ports[0]: want a port such as"},
 	{"ports: [{published: 80}]", "ports[0].target: is missing"},
 	{"stop_signal: SIGFOO", "3:14: stop_signal: want a signal such as SIGTERM"},
@@ -216,7 +229,8 @@ var refused = []struct{ yaml, want string }{
 func TestErrorsNameTheirPlace(t *testing.T) {
 	for _, c := range refused {
 		specs, err := Parse("a.yaml", []byte(minimal+c.yaml+"\n"), "/d")
-		if specs != nil || !errors.Is(err, pando.ErrInvalid) || !strings.HasPrefix(err.Error(), "a.yaml:") || !strings.Contains(err.Error(), c.want) {
+		if specs != nil || !errors.Is(err, pando.ErrInvalid) ||
+			!strings.HasPrefix(err.Error(), "a.yaml:") || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q:\n got %v\nwant %s", c.yaml, err, c.want)
 		}
 	}
@@ -241,7 +255,8 @@ func TestErrorsNameTheirPlace(t *testing.T) {
 		strings.Repeat("- ", 1<<19):                       "nested deeper than 100 levels",
 		strings.Repeat("#", (1<<20)+100):                  "larger than 1 MiB",
 	} {
-		if _, err := Parse("a.yaml", []byte(text), "/d"); err == nil || !strings.Contains(err.Error(), want) {
+		_, err := Parse("a.yaml", []byte(text), "/d")
+		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.40q:\n got %v\nwant %s", text, err, want)
 		}
 	}
@@ -256,7 +271,9 @@ func TestAllErrorsOfAFileAreReportedAtOnce(t *testing.T) {
 }
 
 func TestFormatRoundTrip(t *testing.T) {
-	word := rapid.String().Filter(func(s string) bool { return !strings.Contains(s, "\x00") && strings.ToValidUTF8(s, "") == s })
+	word := rapid.String().Filter(func(s string) bool {
+		return !strings.Contains(s, "\x00") && strings.ToValidUTF8(s, "") == s
+	})
 	rapid.Check(t, func(t *rapid.T) {
 		s := wholeSpec()
 		s.Command = append([]string{"./x"}, rapid.SliceOfN(word, 0, 3).Draw(t, "command")...)
@@ -264,7 +281,8 @@ func TestFormatRoundTrip(t *testing.T) {
 		s.StopSeconds = float64(rapid.IntRange(0, 1e7).Draw(t, "ms")) / 1000
 		s.Scale.Max = rapid.IntRange(2, 1000).Draw(t, "max")
 		s.Resources.MemoryBytes = rapid.Int64Range(0, 1<<50).Draw(t, "memory")
-		s.Health.Live = pando.Probe{Kind: pando.ProbeExec, Command: []string{"sh", "-c", rapid.StringMatching(`[a-z' "\\$]*`).Draw(t, "exec")}}
+		s.Health.Live = pando.Probe{Kind: pando.ProbeExec,
+			Command: []string{"sh", "-c", rapid.StringMatching(`[a-z' "\\$]*`).Draw(t, "exec")}}
 		text := Format(s)
 		back, err := Parse("x", text, "/elsewhere")
 		if err != nil || len(back) != 1 || !reflect.DeepEqual(back[0], s) {
@@ -274,9 +292,12 @@ func TestFormatRoundTrip(t *testing.T) {
 }
 
 func TestGeneratedFilesAreFresh(t *testing.T) {
-	for file, want := range map[string][]byte{"schema.json": makeSchema(), "../docs/reference/spec.md": makeReference()} {
+	for file, want := range map[string][]byte{
+		"schema.json": makeSchema(), "../docs/reference/spec.md": makeReference(),
+	} {
 		if *update {
-			if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, want, 0o644)); err != nil {
+			err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, want, 0o644))
+			if err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -304,14 +325,18 @@ func compiledSchema(t *testing.T) *jsonschema.Schema {
 }
 
 // onlyParse are the rules that a schema cannot express, and errors of the YAML itself.
-var onlyParse = []string{"less than min", "needs a target", "has no effect without by", "counts traffic", "published twice", "names no port", "here twice",
-	"anchors", "tab indents", "3:7: ", "3:9: ", "in this file twice", "65536", "99999", "longer than nothing", "../x", "must be longer", "longer than a year", "largest id",
+var onlyParse = []string{"less than min", "needs a target", "has no effect without by",
+	"counts traffic", "published twice", "names no port", "here twice",
+	"anchors", "tab indents", "3:7: ", "3:9: ", "in this file twice", "65536", "99999",
+	"longer than nothing", "../x", "must be longer", "longer than a year", "largest id",
 	"a reserve runs", "0 means order"}
 
 func TestSchemaAndParserAgree(t *testing.T) {
 	s := compiledSchema(t)
 	accepts := func(text string) bool { return s.Validate(document(t, []byte(text))) == nil }
-	good := []string{whole, minimal, minimal + "environment: [A=b]", minimal + "ports: [80, \"81\", 82:83, 84/udp]"}
+	good := []string{
+		whole, minimal, minimal + "environment: [A=b]", minimal + "ports: [80, \"81\", 82:83, 84/udp]",
+	}
 	for _, text := range good {
 		if _, err := Parse("x", []byte(text), "/d"); err != nil {
 			t.Errorf("the parser refuses %q: %v", text, err)
@@ -340,7 +365,8 @@ next:
 
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(whole))
-	for _, more := range []string{"state: {a//b: set}", "state: {./a: set}", "state: {a/: set}", "state: {'..': set}", "state: {a/..: set}", "state: {'a/*': set}"} {
+	for _, more := range []string{"state: {a//b: set}", "state: {./a: set}", "state: {a/: set}",
+		"state: {'..': set}", "state: {a/..: set}", "state: {'a/*': set}"} {
 		f.Add([]byte(minimal + more))
 	}
 	for _, c := range refused {

@@ -11,7 +11,9 @@ import (
 // Main may contain newer commits of the branch. Either the answer to a push was lost, or an agent
 // died before it noted its swap of main. Then common searches the histories back to the start of
 // the branch. If they cross, it merges the crossing first (recursive merge base).
-func (b *Branch) common(w *work, main pando.ObjectID) (root pando.ObjectID, contained bool, err error) {
+func (b *Branch) common(
+	w *work, main pando.ObjectID,
+) (root pando.ObjectID, contained bool, err error) {
 	if b.head == b.base {
 		return root, true, nil
 	}

@@ -18,7 +18,8 @@ func TestWhatIsNotCommittedIsBounded(t *testing.T) {
 		if n > 100 {
 			t.Fatal("100 MiB are written and not committed")
 		}
-		if err = b.Put("blob/"+strings.Repeat("a", n+1), value); err != nil && !errors.Is(err, pando.ErrTooLarge) {
+		err = b.Put("blob/"+strings.Repeat("a", n+1), value)
+		if err != nil && !errors.Is(err, pando.ErrTooLarge) {
 			t.Fatal(err)
 		}
 	}
@@ -50,7 +51,8 @@ func TestCountersHaveFewDigits(t *testing.T) {
 		t.Errorf("the sum is %s", v.Bytes)
 	}
 	for _, long := range []string{most + "9", "-" + most + "9"} {
-		if err := errors.Join(b.Patch("hits", []byte(long)), b.Put("hits", []byte(long))); !errors.Is(err, pando.ErrInvalid) {
+		err := errors.Join(b.Patch("hits", []byte(long)), b.Put("hits", []byte(long)))
+		if !errors.Is(err, pando.ErrInvalid) {
 			t.Errorf("%d digits: %v", len(long), err)
 		}
 	}
@@ -63,7 +65,8 @@ func TestAMessageIsOneLine(t *testing.T) {
 	do(b.Put("x", []byte("1")))
 	head := must(b.Commit(t.Context(), "one\ntwo\x1b[2J\x00"+strings.Repeat("ä", messageBytesMax), t0))
 	line := must(r.Log(head, 1))[0].Message
-	if !strings.HasPrefix(line, "one two [2J ä") || len(line) > messageBytesMax+4 || strings.ContainsAny(line, "\x1b\x00\n") {
+	if !strings.HasPrefix(line, "one two [2J ä") || len(line) > messageBytesMax+4 ||
+		strings.ContainsAny(line, "\x1b\x00\n") {
 		t.Errorf("the message is %q", line)
 	}
 }

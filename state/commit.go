@@ -11,7 +11,9 @@ import (
 )
 
 // Commit makes all earlier writes durable. Without any, it returns the head.
-func (b *Branch) Commit(ctx context.Context, message string, now time.Time) (pando.ObjectID, error) {
+func (b *Branch) Commit(
+	ctx context.Context, message string, now time.Time,
+) (pando.ObjectID, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.complete(); err != nil {
@@ -20,7 +22,9 @@ func (b *Branch) Commit(ctx context.Context, message string, now time.Time) (pan
 	return b.commit(ctx, message, now)
 }
 
-func (b *Branch) commit(ctx context.Context, message string, now time.Time) (pando.ObjectID, error) {
+func (b *Branch) commit(
+	ctx context.Context, message string, now time.Time,
+) (pando.ObjectID, error) {
 	if len(b.pending) == 0 {
 		return b.head, nil
 	}
@@ -40,7 +44,8 @@ func (b *Branch) commit(ctx context.Context, message string, now time.Time) (pan
 	if message == "" {
 		message = "commit"
 	}
-	c := commit{tree: root, parents: []pando.ObjectID{b.head}, author: b.instance, at: latest(now, head.at), message: clean(message)}
+	c := commit{tree: root, parents: []pando.ObjectID{b.head}, author: b.instance,
+		at: latest(now, head.at), message: clean(message)}
 	id := w.put(pando.CommitObject, c.encode(b.repo.service))
 	if b.noted > 0 { // so that the next Born sees whether the commit was made
 		if err := b.note(written{Commit: id}); err != nil {
@@ -56,7 +61,9 @@ func (b *Branch) commit(ctx context.Context, message string, now time.Time) (pan
 
 // CommitChange writes a change on top of the pending writes and commits both. With an error it
 // writes nothing of the change.
-func (b *Branch) CommitChange(ctx context.Context, c pando.StateChange, now time.Time) (pando.ObjectID, error) {
+func (b *Branch) CommitChange(
+	ctx context.Context, c pando.StateChange, now time.Time,
+) (pando.ObjectID, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.complete(); err != nil {
@@ -79,7 +86,8 @@ const messageBytesMax = 1 << 10
 
 // clean keeps a message from looking like the head of a commit, or like several lines.
 func clean(message string) string {
-	words := strings.FieldsFunc(message, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) })
+	words := strings.FieldsFunc(message,
+		func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) })
 	message = strings.ToValidUTF8(strings.Join(words, " "), "\uFFFD")
 	if len(message) > messageBytesMax {
 		message = strings.ToValidUTF8(message[:messageBytesMax], "") + "…"

@@ -27,11 +27,14 @@ var errDied = errors.New("died")
 
 func newMemory() *memory {
 	return &memory{
-		objects: map[pando.ObjectID]pando.Object{}, refs: map[string]pando.ObjectID{}, journals: map[pando.InstanceID][][]byte{}, left: -1,
+		objects: map[pando.ObjectID]pando.Object{}, refs: map[string]pando.ObjectID{},
+		journals: map[pando.InstanceID][][]byte{}, left: -1,
 	}
 }
 
-func (m *memory) Journal(i pando.InstanceID) (pando.Journal, error) { return memoryJournal{m, i}, nil }
+func (m *memory) Journal(i pando.InstanceID) (pando.Journal, error) {
+	return memoryJournal{m, i}, nil
+}
 
 // memoryJournal is the journal of one instance. It survives a death, as a file does.
 type memoryJournal struct {
@@ -78,7 +81,8 @@ func (m *memory) Ref(name string) (pando.ObjectID, error) {
 
 func (m *memory) Refs(prefix string) (map[string]pando.ObjectID, error) {
 	out := maps.Clone(m.refs)
-	maps.DeleteFunc(out, func(n string, _ pando.ObjectID) bool { return !strings.HasPrefix(n, prefix) })
+	maps.DeleteFunc(out,
+		func(n string, _ pando.ObjectID) bool { return !strings.HasPrefix(n, prefix) })
 	return out, nil
 }
 
@@ -107,7 +111,9 @@ func (m *memory) Update(_ context.Context, u pando.ObjectsUpdate) error {
 }
 
 // Prune deletes objects one by one, in random order, and may die before each.
-func (m *memory) Prune(_ context.Context, live func() (func(pando.ObjectID) bool, error)) (n int, err error) {
+func (m *memory) Prune(
+	_ context.Context, live func() (func(pando.ObjectID) bool, error),
+) (n int, err error) {
 	m.written = map[pando.ObjectID]bool{}
 	defer func() { m.written = nil }()
 	keep, err := live()
@@ -156,7 +162,8 @@ func newHistory(t *rapid.T) *history {
 // step does one thing, and sometimes dies in the middle of it.
 func (h *history) step() {
 	// Clocks of hosts differ and are set back.
-	h.now = h.now.Add(time.Duration(rapid.IntRange(-30_000, 60_000).Draw(h.T, "ms")) * time.Millisecond)
+	h.now = h.now.Add(
+		time.Duration(rapid.IntRange(-30_000, 60_000).Draw(h.T, "ms")) * time.Millisecond)
 	if len(h.branches) < rapid.IntRange(1, 3).Draw(h.T, "instances") {
 		h.born++
 		id := pando.InstanceID(fmt.Sprintf("i-%d", h.born))
@@ -170,7 +177,8 @@ func (h *history) step() {
 	}
 	id := rapid.SampledFrom(ids).Draw(h.T, "who")
 	h.objects.left = rapid.SampledFrom([]int{-1, -1, -1, 0, 1, 2, 5}).Draw(h.T, "dies after")
-	err := h.act(id, rapid.SampledFrom([]string{"write", "write", "commit", "pull", "push", "push", "arrive", "die", "trim"}).Draw(h.T, "step"))
+	err := h.act(id, rapid.SampledFrom([]string{"write", "write", "commit", "pull", "push", "push",
+		"arrive", "die", "trim"}).Draw(h.T, "step"))
 	if h.objects.left = -1; err != nil {
 		for k := range h.branches { // the agent died: every branch is opened again
 			h.branches[k] = must(h.repo.Born(h.ctx, k, h.main))
@@ -205,7 +213,8 @@ func (h *history) act(id pando.InstanceID, what string) error {
 		delete(h.branches, id)
 		return b.Discard(h.ctx)
 	case "trim":
-		keep := Keep{Commits: rapid.IntRange(0, 3).Draw(h.T, "commits"), Age: time.Duration(rapid.IntRange(0, 60).Draw(h.T, "age")) * time.Second}
+		keep := Keep{Commits: rapid.IntRange(0, 3).Draw(h.T, "commits"),
+			Age: time.Duration(rapid.IntRange(0, 60).Draw(h.T, "age")) * time.Second}
 		return h.trim(keep)
 	}
 	return nil
@@ -239,7 +248,8 @@ func (h *history) trim(keep Keep) error {
 	if rapid.Bool().Draw(h.T, "the news are here") {
 		h.seen = h.main
 	}
-	known := Known{Heads: map[pando.ServiceKey]pando.ObjectID{}, Alive: func(i pando.InstanceID) bool { return h.branches[i] != nil }}
+	known := Known{Heads: map[pando.ServiceKey]pando.ObjectID{},
+		Alive: func(i pando.InstanceID) bool { return h.branches[i] != nil }}
 	if !h.main.IsZero() {
 		known.Heads[web] = h.seen
 	}
@@ -298,7 +308,8 @@ func checkOnce(t *rapid.T, r *Repo, main pando.ObjectID, total int) {
 		seen[line]++
 	}
 	if len(seen) != total || text(r, main, "hits") != fmt.Sprint(total) && total > 0 {
-		t.Fatalf("%d different lines and %s hits in main, %d were written", len(seen), text(r, main, "hits"), total)
+		t.Fatalf("%d different lines and %s hits in main, %d were written",
+			len(seen), text(r, main, "hits"), total)
 	}
 	for line, n := range seen {
 		if n != 1 {
@@ -357,7 +368,8 @@ func TestThePushIsNotedByTheNextWrite(t *testing.T) {
 	objects.left = -1
 	for _, b := range []*Branch{b, must(r.Born(ctx, "b", main))} {
 		if b.Head() != main || string(must(b.Get("hits")).Bytes) != "7" {
-			t.Errorf("the branch is at %s with %s hits, want %s with 7", b.Head(), must(b.Get("hits")).Bytes, main)
+			t.Errorf("the branch is at %s with %s hits, want %s with 7", b.Head(), must(b.Get("hits")).Bytes,
+				main)
 		}
 	}
 	do(b.Settle(ctx))

@@ -35,12 +35,16 @@ func latest(now time.Time, parents ...time.Time) time.Time {
 func (b *Branch) move(ctx context.Context, w *work, to place) error {
 	i := string(b.instance)
 	branch := b.repo.ref(branchRef, i)
-	refs := map[string]pando.ObjectID{branch: to.head, b.repo.ref(baseRef, i): to.base, b.repo.ref(sinceRef, i): to.since}
+	refs := map[string]pando.ObjectID{
+		branch: to.head, b.repo.ref(baseRef, i): to.base, b.repo.ref(sinceRef, i): to.since,
+	}
 	maps.Copy(refs, b.owedNow(w))
 	if !b.mark.IsZero() {
 		refs[b.repo.ref(markRef, i)] = b.mark
 	}
-	err := b.repo.objects.Update(ctx, pando.ObjectsUpdate{Objects: w.saved, Refs: refs, If: map[string]pando.ObjectID{branch: b.stored}})
+	err := b.repo.objects.Update(ctx, pando.ObjectsUpdate{
+		Objects: w.saved, Refs: refs, If: map[string]pando.ObjectID{branch: b.stored},
+	})
 	if err != nil {
 		return fmt.Errorf("move the branch of %s: %w", b.instance, err)
 	}
@@ -60,7 +64,9 @@ func (b *Branch) owedNow(w *work) map[string]pando.ObjectID {
 }
 
 // join merges the branch's head and main.
-func (b *Branch) join(w *work, base, main pando.ObjectID, now time.Time, parents []pando.ObjectID) (pando.ObjectID, pando.MergeResult, error) {
+func (b *Branch) join(
+	w *work, base, main pando.ObjectID, now time.Time, parents []pando.ObjectID,
+) (pando.ObjectID, pando.MergeResult, error) {
 	m := &merge{work: w, types: b.repo.types, branch: b.instance}
 	ours, err := w.commit(main)
 	if err != nil {
@@ -75,7 +81,8 @@ func (b *Branch) join(w *work, base, main pando.ObjectID, now time.Time, parents
 	if err != nil {
 		return main, m.result, fmt.Errorf("merge the state of %s: %w", b.instance, err)
 	}
-	c := commit{tree: root, parents: parents, author: b.instance, at: latest(now, ours.at, theirs.at), message: m.describe()}
+	c := commit{tree: root, parents: parents, author: b.instance, at: latest(now, ours.at, theirs.at),
+		message: m.describe()}
 	m.result.Commit = w.put(pando.CommitObject, c.encode(b.repo.service))
 	return m.result.Commit, m.result, nil
 }
@@ -86,7 +93,9 @@ func (b *Branch) join(w *work, base, main pando.ObjectID, now time.Time, parents
 //
 // If main already contains the branch, Merge returns main itself, even a zero one. On one host,
 // only one branch at a time may be between Merge and Pushed.
-func (b *Branch) Merge(ctx context.Context, main pando.ObjectID, now time.Time) (pando.ObjectID, pando.MergeResult, error) {
+func (b *Branch) Merge(
+	ctx context.Context, main pando.ObjectID, now time.Time,
+) (pando.ObjectID, pando.MergeResult, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	w := b.repo.work()
@@ -111,7 +120,8 @@ func (b *Branch) Merge(ctx context.Context, main pando.ObjectID, now time.Time) 
 	case err != nil:
 		return main, pando.MergeResult{}, err
 	case old && main != b.base:
-		return main, pando.MergeResult{}, fmt.Errorf("merge the state of %s: %w: main was at %s before", b.instance, pando.ErrConflict, b.base)
+		return main, pando.MergeResult{}, fmt.Errorf("merge the state of %s: %w: main was at %s before",
+			b.instance, pando.ErrConflict, b.base)
 	}
 	base, contained, err := b.common(w, main)
 	if err != nil || contained {
@@ -122,7 +132,8 @@ func (b *Branch) Merge(ctx context.Context, main pando.ObjectID, now time.Time) 
 		return main, result, err
 	}
 	offer := map[string]pando.ObjectID{b.offer(id): id}
-	if err := b.repo.objects.Update(ctx, pando.ObjectsUpdate{Objects: w.saved, Refs: offer}); err != nil {
+	if err := b.repo.objects.Update(ctx,
+		pando.ObjectsUpdate{Objects: w.saved, Refs: offer}); err != nil {
 		return main, result, fmt.Errorf("merge the state of %s: %w", b.instance, err)
 	}
 	b.unsure = true
@@ -197,7 +208,9 @@ func (b *Branch) Settle(ctx context.Context) error {
 }
 
 // Pull merges the pushes of others into the branch.
-func (b *Branch) Pull(ctx context.Context, main pando.ObjectID, now time.Time) (pando.MergeResult, error) {
+func (b *Branch) Pull(
+	ctx context.Context, main pando.ObjectID, now time.Time,
+) (pando.MergeResult, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	w := b.repo.work()

@@ -130,7 +130,9 @@ func (w *work) append(log pando.ObjectID, lines []byte) (pando.ObjectID, error) 
 
 // graft puts chunks into one folder of a log. upper holds the higher digits of the folder's first
 // chunk.
-func (w *work) graft(folder pando.ObjectID, fresh map[int]pando.ObjectID, first, level, upper int) (pando.ObjectID, error) {
+func (w *work) graft(
+	folder pando.ObjectID, fresh map[int]pando.ObjectID, first, level, upper int,
+) (pando.ObjectID, error) {
 	t, err := w.folder(folder)
 	if err != nil {
 		return folder, err

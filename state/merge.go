@@ -163,7 +163,8 @@ func changes(base, theirs tree) (out []changed, err error) {
 				b = lead{}
 			}
 		}
-		out = append(out, changed{name: cmp.Or(b.name, t.name), base: base[:b.end], theirs: theirs[:t.end]})
+		out = append(out,
+			changed{name: cmp.Or(b.name, t.name), base: base[:b.end], theirs: theirs[:t.end]})
 		base, theirs = base[b.end:], theirs[t.end:]
 	}
 	return byName(out), nil
@@ -260,7 +261,9 @@ func (m *merge) leaves(p string, b, o, t entry) (now, beside entry, err error) {
 }
 
 // contents merges the contents of files.
-func (m *merge) contents(with func(base, ours, theirs []byte) []byte, files ...entry) (entry, error) {
+func (m *merge) contents(
+	with func(base, ours, theirs []byte) []byte, files ...entry,
+) (entry, error) {
 	var bodies [3][]byte
 	for n, e := range files {
 		if e.id.IsZero() || e.tree {

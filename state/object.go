@@ -40,7 +40,8 @@ func (c commit) encode(s pando.ServiceKey) []byte {
 	for _, p := range c.parents {
 		fmt.Fprintf(&b, "parent %s\n", p)
 	}
-	who := fmt.Sprintf("%s <%s@%s.%s.pando> %d +0000", c.author, c.author, s.Name, s.Tenant, c.at.Unix())
+	who := fmt.Sprintf("%s <%s@%s.%s.pando> %d +0000", c.author, c.author, s.Name, s.Tenant,
+		c.at.Unix())
 	fmt.Fprintf(&b, "author %s\ncommitter %s\n\n%s\n", who, who, c.message)
 	return []byte(b.String())
 }

@@ -54,7 +54,8 @@ func gits(part string) bool {
 		}
 		return r
 	}, part))
-	return strings.HasPrefix(plain, ".git") || strings.HasPrefix(plain, "git~") || strings.ContainsAny(part, `\:`) && strings.Contains(plain, ".git")
+	return strings.HasPrefix(plain, ".git") || strings.HasPrefix(plain, "git~") ||
+		strings.ContainsAny(part, `\:`) && strings.Contains(plain, ".git")
 }
 
 // types chooses the merge type of each path.

@@ -63,7 +63,9 @@ func (r *Repo) Born(ctx context.Context, i pando.InstanceID, main pando.ObjectID
 	b.uncommitted = uncommitted{author: i, types: r.types, pending: map[string]*change{}}
 	b.unmark = func() { b.oweRef(r.ref(markRef, string(i)), pando.ObjectID{}) }
 	var err error
-	for kind, id := range map[string]*pando.ObjectID{branchRef: &b.head, baseRef: &b.base, sinceRef: &b.since} {
+	for kind, id := range map[string]*pando.ObjectID{
+		branchRef: &b.head, baseRef: &b.base, sinceRef: &b.since,
+	} {
 		if *id, err = r.lookup(r.ref(kind, string(i))); err != nil {
 			return nil, fmt.Errorf("open the branch of %s: %w", i, err)
 		}
@@ -80,7 +82,8 @@ func (r *Repo) Born(ctx context.Context, i pando.InstanceID, main pando.ObjectID
 		return b, b.recall(r.journals, r.objects)
 	}
 	if main.IsZero() {
-		main = w.put(pando.CommitObject, commit{tree: w.put(pando.TreeObject, nil), author: "pando", at: time.Unix(0, 0), message: "empty"}.encode(r.service))
+		main = w.put(pando.CommitObject, commit{tree: w.put(pando.TreeObject, nil), author: "pando",
+			at: time.Unix(0, 0), message: "empty"}.encode(r.service))
 	}
 	if err := b.move(ctx, w, anew(main)); err != nil {
 		return nil, err
@@ -98,7 +101,8 @@ func (r *Repo) Log(main pando.ObjectID, most int) ([]pando.StateCommit, error) {
 			return nil, err
 		}
 		message, rest, _ := strings.Cut(c.message, "\n")
-		line := pando.StateCommit{Commit: id, Parents: c.parents, Instance: c.author, Message: message, At: c.at.Unix()}
+		line := pando.StateCommit{Commit: id, Parents: c.parents, Instance: c.author, Message: message,
+			At: c.at.Unix()}
 		for l := range strings.SplitSeq(rest, "\n") {
 			if path, ok := strings.CutPrefix(l, "conflict: "); ok {
 				line.Conflicts = append(line.Conflicts, path)

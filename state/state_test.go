@@ -18,7 +18,8 @@ var (
 	t0    = time.Unix(1_800_000_000, 0).UTC()
 	web   = pando.DefaultService("web")
 	typed = map[string]pando.StateType{
-		"hits": pando.StateCounter, "log": pando.StateLog, "tags": pando.StateSet, "blob/**": pando.StateOpaque,
+		"hits": pando.StateCounter, "log": pando.StateLog, "tags": pando.StateSet,
+		"blob/**": pando.StateOpaque,
 	}
 )
 
@@ -93,7 +94,8 @@ func TestAChangeIsMadeAsAWholeOrNotAtAll(t *testing.T) {
 	b := must(r.Born(ctx, "a", pando.ObjectID{}))
 	do(b.Patch("log", []byte("pending")))
 	do(b.Patch("tags", []byte("+x")))
-	wrong := pando.StateChange{Put: map[string]string{"a": "1"}, Patch: map[string]string{"log": "lost\n", "tags": "+y", "hits": "many"}}
+	wrong := pando.StateChange{Put: map[string]string{"a": "1"},
+		Patch: map[string]string{"log": "lost\n", "tags": "+y", "hits": "many"}}
 	if _, err := b.CommitChange(ctx, wrong, t0); !errors.Is(err, pando.ErrInvalid) {
 		t.Errorf("a wrong change: %v", err)
 	}
@@ -101,14 +103,17 @@ func TestAChangeIsMadeAsAWholeOrNotAtAll(t *testing.T) {
 	if _, err := b.CommitChange(ctx, twice, t0); !errors.Is(err, pando.ErrInvalid) {
 		t.Errorf("a path that is in a change twice: %v", err)
 	}
-	right := pando.StateChange{Put: map[string]string{"a": "1"}, Patch: map[string]string{"log": "line", "tags": "+z", "hits": "2"}}
+	right := pando.StateChange{Put: map[string]string{"a": "1"},
+		Patch: map[string]string{"log": "line", "tags": "+z", "hits": "2"}}
 	m.left = 0
 	if _, err := b.CommitChange(ctx, right, t0); !errors.Is(err, errDied) {
 		t.Errorf("a change that cannot be written: %v", err)
 	}
 	m.left = -1
 	must(b.CommitChange(ctx, right, t0))
-	for path, want := range map[string]string{"log": "pending\nline\n", "tags": "x\nz\n", "hits": "2", "a": "1"} {
+	for path, want := range map[string]string{
+		"log": "pending\nline\n", "tags": "x\nz\n", "hits": "2", "a": "1",
+	} {
 		if got := text(r, b.Head(), path); got != want {
 			t.Errorf("%s is %q, want %q", path, got, want)
 		}
@@ -128,7 +133,8 @@ func TestADeletionNeedsTheBase(t *testing.T) {
 	do(a.Put("z", []byte("1")))
 	push(a, &main, t0.Add(time.Second))
 	push(b, &main, t0.Add(2*time.Second))
-	if x, y, z := text(r, main, "x"), text(r, main, "y"), text(r, main, "z"); x != "" || y != "1" || z != "1" {
+	x, y, z := text(r, main, "x"), text(r, main, "y"), text(r, main, "z")
+	if x != "" || y != "1" || z != "1" {
 		t.Errorf("x %q, y %q, z %q; want x gone and the others there", x, y, z)
 	}
 }
@@ -164,11 +170,13 @@ func TestALongLogCostsWhatIsAppended(t *testing.T) {
 }
 
 func FuzzPaths(f *testing.F) {
-	for _, s := range []string{"a", "a/b", "..", "a/../b", "/a", "a//b", ".git/x", ".GITmodules", "a/.g\u200dit/x", "git~1", "a\x00", strings.Repeat("a", 2000)} {
+	for _, s := range []string{"a", "a/b", "..", "a/../b", "/a", "a//b", ".git/x", ".GITmodules",
+		"a/.g\u200dit/x", "git~1", "a\x00", strings.Repeat("a", 2000)} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, p string) {
-		if CheckPath(p) == nil && (strings.Contains("/"+p+"/", "/../") || strings.HasPrefix(p, "/") || p == "") {
+		if CheckPath(p) == nil &&
+			(strings.Contains("/"+p+"/", "/../") || strings.HasPrefix(p, "/") || p == "") {
 			t.Errorf("%q is let through", p)
 		}
 	})
@@ -178,7 +186,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte("100644 a\x00aaaaaaaaaaaaaaaaaaaa"))
 	f.Add([]byte("40000 a\x00aaaaaaaaaaaaaaaaaaaa100644 a.b\x00aaaaaaaaaaaaaaaaaaaa"))
 	f.Add([]byte("tree 0123456789012345678901234567890123456789\nauthor a <a> 1 +0000\n\nm\n"))
-	f.Add(commit{tree: pando.ObjectID{1}, parents: []pando.ObjectID{{2}, {3}}, author: "web-1", at: t0, message: "m\n\nconflict: a"}.encode(web))
+	f.Add(commit{tree: pando.ObjectID{1}, parents: []pando.ObjectID{{2}, {3}}, author: "web-1", at: t0,
+		message: "m\n\nconflict: a"}.encode(web))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if all, err := read(b).entries(); err == nil {
 			if again, _, err := tree("").edit(all); err != nil || string(again) != string(b) {
@@ -190,7 +199,8 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		again, err := decodeCommit(c.encode(web))
-		if err != nil || again.tree != c.tree || len(again.parents) != len(c.parents) || !again.at.Equal(c.at) {
+		if err != nil || again.tree != c.tree || len(again.parents) != len(c.parents) ||
+			!again.at.Equal(c.at) {
 			t.Errorf("a commit does not survive: %v", err)
 		}
 	})
@@ -214,7 +224,8 @@ func FuzzDamagedObject(f *testing.F) {
 			must(branch.Commit(ctx, "", t0))
 		}
 		push(a, &main, t0)
-		ids := slices.SortedFunc(maps.Keys(m.objects), func(a, b pando.ObjectID) int { return bytes.Compare(a[:], b[:]) })
+		ids := slices.SortedFunc(maps.Keys(m.objects),
+			func(a, b pando.ObjectID) int { return bytes.Compare(a[:], b[:]) })
 		id := ids[int(which)%len(ids)]
 		o := m.objects[id]
 		o.Body = body
@@ -224,6 +235,7 @@ func FuzzDamagedObject(f *testing.F) {
 		_, _ = r.Log(main, 10)
 		_, _, _ = b.Merge(ctx, main, t0)
 		_, _ = b.Pull(ctx, main, t0)
-		_, _ = Trim(ctx, m, Known{Heads: map[pando.ServiceKey]pando.ObjectID{web: main}}, Keep{Commits: 1}, t0.Add(time.Hour))
+		_, _ = Trim(ctx, m, Known{Heads: map[pando.ServiceKey]pando.ObjectID{web: main}},
+			Keep{Commits: 1}, t0.Add(time.Hour))
 	})
 }

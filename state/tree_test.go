@@ -14,7 +14,8 @@ import (
 
 // names are few and are prefixes of each other, with bytes that sort before and after the '/' of a
 // folder.
-var names = []string{"a", "a!", "a-", "a-b", "a.", "a0", "aa", "b", "b.conflict-x", "b.conflict-x.conflict-x", "b0", "c"}
+var names = []string{"a", "a!", "a-", "a-b", "a.", "a0", "aa", "b", "b.conflict-x",
+	"b.conflict-x.conflict-x", "b0", "c"}
 
 func someID(t *rapid.T) pando.ObjectID {
 	return pando.ObjectID{byte(rapid.IntRange(1, 4).Draw(t, "id"))}
@@ -23,7 +24,8 @@ func someID(t *rapid.T) pando.ObjectID {
 // someTree draws the entries of a folder, by name.
 func someTree(t *rapid.T) map[string]entry {
 	out := map[string]entry{}
-	for _, name := range rapid.SliceOfDistinct(rapid.SampledFrom(names), rapid.ID[string]).Draw(t, "names") {
+	for _, name := range rapid.SliceOfDistinct(rapid.SampledFrom(names), rapid.ID[string]).Draw(t,
+		"names") {
 		out[name] = entry{name: name, tree: rapid.Bool().Draw(t, "folder"), id: someID(t)}
 	}
 	return out
@@ -122,11 +124,13 @@ func TestAMergeLosesNothing(t *testing.T) {
 			got[e.name] = e
 		}
 		has := func(in map[string]entry, id pando.ObjectID) bool {
-			return slices.ContainsFunc(slices.Collect(maps.Values(in)), func(e entry) bool { return e.id == id })
+			return slices.ContainsFunc(slices.Collect(maps.Values(in)),
+				func(e entry) bool { return e.id == id })
 		}
 		for name, e := range theirs {
 			if e != base[name] && !has(got, e.id) {
-				t.Fatalf("%q of theirs is lost: %q + %q on %q is %q", name, treeOf(ours), treeOf(theirs), treeOf(base), treeOf(got))
+				t.Fatalf("%q of theirs is lost: %q + %q on %q is %q",
+					name, treeOf(ours), treeOf(theirs), treeOf(base), treeOf(got))
 			}
 		}
 		for _, name := range names {
@@ -139,7 +143,8 @@ func TestAMergeLosesNothing(t *testing.T) {
 				t.Fatalf("%q is %+v, and ours left it as it was: want %+v", name, g, theirs[name])
 			case !o.id.IsZero() && o != b && g != o && !beside:
 				t.Fatalf("%q is %+v; ours wrote %+v", name, g, o)
-			case o != b && theirs[name] != b && o != theirs[name] && !o.id.IsZero() && !theirs[name].id.IsZero() != slices.Contains(m.result.Conflicts, name):
+			case o != b && theirs[name] != b && o != theirs[name] && !o.id.IsZero() &&
+				!theirs[name].id.IsZero() != slices.Contains(m.result.Conflicts, name):
 				t.Fatalf("conflicts are %q", m.result.Conflicts)
 			}
 		}

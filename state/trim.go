@@ -49,7 +49,9 @@ type Trimmed struct {
 // The edges are durable before the first object goes. An object goes only if no ref has reached it
 // since the deletion began to note writes. A trim may therefore be killed at any point and may run
 // beside every other operation.
-func Trim(ctx context.Context, o pando.Objects, known Known, keep Keep, now time.Time) (done Trimmed, err error) {
+func Trim(
+	ctx context.Context, o pando.Objects, known Known, keep Keep, now time.Time,
+) (done Trimmed, err error) {
 	services, err := Services(o)
 	if err != nil {
 		return done, fmt.Errorf("trim states: %w", err)
@@ -60,7 +62,8 @@ func Trim(ctx context.Context, o pando.Objects, known Known, keep Keep, now time
 			return done, fmt.Errorf("trim the state of %s: %w", s, err)
 		}
 	}
-	done.Objects, err = o.Prune(ctx, func() (func(pando.ObjectID) bool, error) { return live(ctx, o, known.Heads) })
+	done.Objects, err = o.Prune(ctx,
+		func() (func(pando.ObjectID) bool, error) { return live(ctx, o, known.Heads) })
 	return done, err
 }
 
@@ -313,7 +316,9 @@ func (t *trim) edges() ([]pando.ObjectID, error) {
 
 // live returns a filter for every object that the refs of this host and the mains of the registry
 // reach.
-func live(ctx context.Context, o pando.Objects, heads map[pando.ServiceKey]pando.ObjectID) (func(pando.ObjectID) bool, error) {
+func live(
+	ctx context.Context, o pando.Objects, heads map[pando.ServiceKey]pando.ObjectID,
+) (func(pando.ObjectID) bool, error) {
 	refs, err := o.Refs("")
 	if err != nil {
 		return nil, err

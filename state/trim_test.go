@@ -25,7 +25,8 @@ func TestHistoryIsBoundedByItsLengthToo(t *testing.T) {
 			push(a, &main, now)
 		}
 		do(a.Settle(ctx))
-		known := Known{Heads: map[pando.ServiceKey]pando.ObjectID{web: main}, Alive: func(pando.InstanceID) bool { return true }}
+		known := Known{Heads: map[pando.ServiceKey]pando.ObjectID{web: main},
+			Alive: func(pando.InstanceID) bool { return true }}
 		must(Trim(ctx, m, known, keep, now))
 		return len(must(r.Log(main, 10*commits)))
 	}

@@ -20,16 +20,22 @@ func (w *Walk) Saw(id pando.ObjectID) bool { return w.seen[id] }
 
 // From visits every object that the heads reach and that no earlier call has met: a commit before
 // its tree, a folder before its entries. It names blobs without reading them. visit may be nil.
-func (w *Walk) From(heads []pando.ObjectID, visit func(pando.ObjectKind, pando.ObjectID) error) error {
+func (w *Walk) From(
+	heads []pando.ObjectID, visit func(pando.ObjectKind, pando.ObjectID) error,
+) error {
 	return w.walk(heads, visit, true)
 }
 
 // Commits is From for commits only.
-func (w *Walk) Commits(heads []pando.ObjectID, visit func(pando.ObjectKind, pando.ObjectID) error) error {
+func (w *Walk) Commits(
+	heads []pando.ObjectID, visit func(pando.ObjectKind, pando.ObjectID) error,
+) error {
 	return w.walk(heads, visit, false)
 }
 
-func (w *Walk) walk(heads []pando.ObjectID, visit func(pando.ObjectKind, pando.ObjectID) error, trees bool) error {
+func (w *Walk) walk(
+	heads []pando.ObjectID, visit func(pando.ObjectKind, pando.ObjectID) error, trees bool,
+) error {
 	queue := append([]pando.ObjectID(nil), heads...)
 	for ; len(queue) > 0; queue = queue[1:] {
 		id := queue[0]

@@ -141,11 +141,14 @@ func (w *work) bases(a, b pando.ObjectID, until time.Time) ([]pando.ObjectID, er
 			}
 		}
 	}
-	return slices.SortedFunc(maps.Keys(newest), func(a, b pando.ObjectID) int { return bytes.Compare(a[:], b[:]) }), nil
+	return slices.SortedFunc(maps.Keys(newest),
+		func(a, b pando.ObjectID) int { return bytes.Compare(a[:], b[:]) }), nil
 }
 
 // ancestors returns a commit and its ancestors back to a time, each with its parents.
-func (w *work) ancestors(of pando.ObjectID, until time.Time) (map[pando.ObjectID][]pando.ObjectID, error) {
+func (w *work) ancestors(
+	of pando.ObjectID, until time.Time,
+) (map[pando.ObjectID][]pando.ObjectID, error) {
 	seen := map[pando.ObjectID][]pando.ObjectID{}
 	for queue := []pando.ObjectID{of}; len(queue) > 0; queue = queue[1:] {
 		id := queue[0]

@@ -11,7 +11,8 @@ import (
 // Follow passes every record under a prefix to take until ctx ends. The first batch is a snapshot:
 // reset is true, and earlier records are void. Then every commit follows in order. Follow starts
 // again when the store was out of reach or its history is compacted.
-func Follow(ctx context.Context, c pando.Clock, r pando.Registry, prefix pando.Key, take func(b pando.Batch, reset bool)) error {
+func Follow(ctx context.Context, c pando.Clock, r pando.Registry, prefix pando.Key,
+	take func(b pando.Batch, reset bool)) error {
 	wait := 10 * time.Millisecond
 	for {
 		err := followOnce(ctx, r, prefix, func(b pando.Batch, reset bool) {
@@ -31,7 +32,9 @@ func Follow(ctx context.Context, c pando.Clock, r pando.Registry, prefix pando.K
 	}
 }
 
-func followOnce(ctx context.Context, r pando.Registry, prefix pando.Key, take func(pando.Batch, bool)) error {
+func followOnce(
+	ctx context.Context, r pando.Registry, prefix pando.Key, take func(pando.Batch, bool),
+) error {
 	s, err := r.Snapshot(ctx, prefix)
 	if err != nil {
 		return err

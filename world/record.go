@@ -39,7 +39,8 @@ func Decode(r pando.Record, v any) error {
 		return fmt.Errorf("record %s: %w", r.Key, err)
 	}
 	if e.Layout > currentLayout {
-		return fmt.Errorf("record %s has layout %d, this build reads up to %d: upgrade pando on this host", r.Key, e.Layout, currentLayout)
+		return fmt.Errorf("record %s has layout %d, this build reads up "+
+			"to %d: upgrade pando on this host", r.Key, e.Layout, currentLayout)
 	}
 	for from := e.Layout; from < currentLayout; from++ {
 		up, ok := upgrades[from][r.Key.Kind()]

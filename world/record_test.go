@@ -63,8 +63,8 @@ func TestAHostOutsideItsSlotIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := DecodeAny(pando.Record{Key: pando.HostKey("h1"), Value: value}); !errors.Is(err,
-		pando.ErrInvalid) {
+	_, err = DecodeAny(pando.Record{Key: pando.HostKey("h1"), Value: value})
+	if !errors.Is(err, pando.ErrInvalid) {
 		t.Errorf("a host that claims the addresses of another: %v", err)
 	}
 }

@@ -252,7 +252,9 @@ func byBirth(a, b pando.Instance) int {
 }
 
 // IntentsOf returns the intents of a service in the order of their asks.
-func (w *World) IntentsOf(s pando.ServiceKey) []pando.Intent { return listed(w.Intents, w.intents[s]) }
+func (w *World) IntentsOf(s pando.ServiceKey) []pando.Intent {
+	return listed(w.Intents, w.intents[s])
+}
 
 // DecisionsOf returns the decisions about a service, oldest first.
 func (w *World) DecisionsOf(s pando.ServiceKey) []pando.Decision {

@@ -15,7 +15,8 @@ import (
 func TestAWorldListsWhatBelongsToAServiceInOrder(t *testing.T) {
 	dice := rand.New(rand.NewPCG(1, 2))
 	w := New()
-	services := []pando.ServiceKey{{Tenant: pando.DefaultTenant, Name: "a"}, {Tenant: pando.DefaultTenant, Name: "b"}}
+	services := []pando.ServiceKey{{Tenant: pando.DefaultTenant, Name: "a"},
+		{Tenant: pando.DefaultTenant, Name: "b"}}
 	for at := pando.StoreRevision(1); at < 500; at++ {
 		id, s := fmt.Sprintf("%02d", dice.IntN(40)), services[0]
 		if id >= "20" {
@@ -35,11 +36,13 @@ func TestAWorldListsWhatBelongsToAServiceInOrder(t *testing.T) {
 				}
 			}
 			slices.Sort(intents)
-			if got := w.IntentsOf(s); !slices.EqualFunc(got, intents, func(i pando.Intent, id pando.IntentID) bool { return i.ID == id }) {
+			if got := w.IntentsOf(s); !slices.EqualFunc(
+				got, intents, func(i pando.Intent, id pando.IntentID) bool { return i.ID == id }) {
 				t.Fatalf("revision %d: intents of %s are %v, want %v", at, s, got, intents)
 			}
 			got := w.DecisionsOf(s)
-			if !slices.IsSortedFunc(got, func(a, b pando.Decision) int { return cmp.Compare(a.ID, b.ID) }) || len(got) != len(intents) {
+			if !slices.IsSortedFunc(got, func(a, b pando.Decision) int { return cmp.Compare(a.ID, b.ID) }) ||
+				len(got) != len(intents) {
 				t.Fatalf("revision %d: decisions about %s are %v, want %d in order", at, s, got, len(intents))
 			}
 		}
@@ -51,7 +54,8 @@ func TestAWorldListsWhatBelongsToAServiceInOrder(t *testing.T) {
 func TestAWorldFindsTheInstancesOfAServiceAndOfAHost(t *testing.T) {
 	dice := rand.New(rand.NewPCG(3, 4))
 	w := New()
-	services := []pando.ServiceKey{pando.DefaultService("a"), pando.DefaultService("b"), {Tenant: "t", Name: "a"}}
+	services := []pando.ServiceKey{pando.DefaultService("a"), pando.DefaultService("b"),
+		{Tenant: "t", Name: "a"}}
 	hosts := []pando.HostName{"h1", "h2"}
 	scan := func(want func(pando.Instance) bool) (out []pando.Instance) {
 		for _, v := range w.Instances {
@@ -67,8 +71,10 @@ func TestAWorldFindsTheInstancesOfAServiceAndOfAHost(t *testing.T) {
 	}
 	for at := pando.StoreRevision(1); at < 3000; at++ {
 		i := pando.Instance{
-			ID: pando.InstanceID(fmt.Sprintf("%02d", dice.IntN(30))), Service: services[dice.IntN(3)], Host: hosts[dice.IntN(2)],
-			Phase: []pando.Phase{pando.PhasePlaced, pando.PhaseInRotation}[dice.IntN(2)], Born: time.Unix(int64(dice.IntN(20)), 0),
+			ID: pando.InstanceID(fmt.Sprintf("%02d", dice.IntN(30))), Service: services[dice.IntN(3)],
+			Host:  hosts[dice.IntN(2)],
+			Phase: []pando.Phase{pando.PhasePlaced, pando.PhaseInRotation}[dice.IntN(2)],
+			Born:  time.Unix(int64(dice.IntN(20)), 0),
 		}
 		was, there := w.Instances[i.ID]
 		switch n := dice.IntN(4); {
@@ -84,12 +90,14 @@ func TestAWorldFindsTheInstancesOfAServiceAndOfAHost(t *testing.T) {
 			w.Committed(pando.Txn{Put: []pando.Stored{i}}, at)
 		}
 		for _, s := range services {
-			if got, want := w.Of(s), scan(func(i pando.Instance) bool { return i.Service == s }); !slices.EqualFunc(got, want, same) {
+			got, want := w.Of(s), scan(func(i pando.Instance) bool { return i.Service == s })
+			if !slices.EqualFunc(got, want, same) {
 				t.Fatalf("revision %d: instances of %s are %v, want %v", at, s, got, want)
 			}
 		}
 		for _, h := range hosts {
-			if got, want := w.On(h), scan(func(i pando.Instance) bool { return i.Host == h }); !slices.EqualFunc(got, want, same) {
+			got, want := w.On(h), scan(func(i pando.Instance) bool { return i.Host == h })
+			if !slices.EqualFunc(got, want, same) {
 				t.Fatalf("revision %d: instances on %s are %v, want %v", at, h, got, want)
 			}
 		}
@@ -102,10 +110,13 @@ func TestAQuestionAboutOneServiceCostsNoScan(t *testing.T) {
 	const others = 20_000
 	for n := range others {
 		w.Committed(pando.Txn{Put: []pando.Stored{pando.Instance{
-			ID: pando.InstanceID(fmt.Sprint("web-", n)), Service: pando.DefaultService("web"), Host: "h1", Born: time.Unix(int64(n), 0),
+			ID: pando.InstanceID(fmt.Sprint("web-", n)), Service: pando.DefaultService("web"), Host: "h1",
+			Born: time.Unix(int64(n), 0),
 		}}}, 1)
 	}
-	w.Committed(pando.Txn{Put: []pando.Stored{pando.Instance{ID: "db-1", Service: pando.DefaultService("db"), Host: "h2"}}}, 2)
+	w.Committed(pando.Txn{
+		Put: []pando.Stored{pando.Instance{ID: "db-1", Service: pando.DefaultService("db"), Host: "h2"}},
+	}, 2)
 	var got []pando.Instance
 	best := time.Hour
 	for range 50 { // best of many: other work on the machine only slows a round
@@ -124,12 +135,17 @@ func TestAWorldKnowsWhatItHasTakenOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	record := func(at pando.StoreRevision) pando.Record { return pando.Record{Key: s.Key(), Value: b, Modified: at} }
-	gone := func(at pando.StoreRevision) pando.Record { return pando.Record{Key: s.Key(), Modified: at} }
+	record := func(at pando.StoreRevision) pando.Record {
+		return pando.Record{Key: s.Key(), Value: b, Modified: at}
+	}
+	gone := func(at pando.StoreRevision) pando.Record {
+		return pando.Record{Key: s.Key(), Modified: at}
+	}
 	know := func(want bool, r pando.Record) {
 		t.Helper()
 		if w.Knows(r) != want {
-			t.Errorf("%s of revision %d (deleted: %v) is known: %v, want %v", r.Key, r.Modified, r.Value == nil, !want, want)
+			t.Errorf("%s of revision %d (deleted: %v) is known: %v, want %v",
+				r.Key, r.Modified, r.Value == nil, !want, want)
 		}
 	}
 	know(false, record(0))
@@ -152,13 +168,16 @@ func TestDecodeReadsWhatEncodeWroteAndNothingElse(t *testing.T) {
 	}
 	for _, text := range []string{string(b), " " + string(b) + "\n"} {
 		var got pando.Member
-		if err := Decode(pando.Record{Key: want.Key(), Value: []byte(text)}, &got); err != nil || got != want {
+		err := Decode(pando.Record{Key: want.Key(), Value: []byte(text)}, &got)
+		if err != nil || got != want {
 			t.Errorf("%s is read as %+v, %v", text, got, err)
 		}
 	}
 	newer := fmt.Sprintf(`{"layout":%d,"value":{}}`, currentLayout+1)
-	for _, text := range []string{"", "[]", string(b[:len(b)-1]), string(b) + "}", newer, string(opening) + `"x"}`, string(opening) + `{},"value":{"name":7}}`} {
-		if err := Decode(pando.Record{Key: want.Key(), Value: []byte(text)}, &pando.Member{}); err == nil {
+	for _, text := range []string{"", "[]", string(b[:len(b)-1]), string(b) + "}", newer,
+		string(opening) + `"x"}`, string(opening) + `{},"value":{"name":7}}`} {
+		err := Decode(pando.Record{Key: want.Key(), Value: []byte(text)}, &pando.Member{})
+		if err == nil {
 			t.Errorf("%q is read", text)
 		}
 	}
@@ -177,13 +196,15 @@ func encoded(t *testing.T, k pando.Key, v any, at pando.StoreRevision) pando.Rec
 func TestAWorldBelievesTheKeyAndNotTheValue(t *testing.T) {
 	web := pando.DefaultService("web")
 	at := func(slot int) pando.Host {
-		h := pando.Host{Name: pando.HostName(fmt.Sprintf("h%d", slot)), Slot: slot, Address: netip.MustParseAddr(fmt.Sprintf("10.126.0.%d", slot))}
+		h := pando.Host{Name: pando.HostName(fmt.Sprintf("h%d", slot)), Slot: slot,
+			Address: netip.MustParseAddr(fmt.Sprintf("10.126.0.%d", slot))}
 		h.Instances4, h.Instances6 = pando.InstanceRange(slot)
 		return h
 	}
 	mine := pando.Instance{ID: "web-1", Service: web, Host: "h1", Phase: pando.PhaseInRotation}
 	w := New()
-	good := []pando.Record{encoded(t, mine.Key(), mine, 1), encoded(t, pando.HostKey("h1"), at(1), 1), encoded(t, pando.HostKey("h2"), at(2), 1)}
+	good := []pando.Record{encoded(t, mine.Key(), mine, 1), encoded(t, pando.HostKey("h1"), at(1), 1),
+		encoded(t, pando.HostKey("h2"), at(2), 1)}
 	if err := w.Apply(good, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -201,14 +222,19 @@ func TestAWorldBelievesTheKeyAndNotTheValue(t *testing.T) {
 		"an instance with a name in use": encoded(t, namesake.Key(), namesake, 2),
 		"another host's record":          encoded(t, pando.HostKey("h2"), elsewhere, 2),
 		"a host with foreign prefixes":   encoded(t, pando.HostKey("h2"), far, 2),
-		"a host in a slot that none has": encoded(t, pando.HostKey("h2"), pando.Host{Name: "h2", Slot: pando.HostSlots}, 2),
-		"another service's head":         encoded(t, pando.HeadKey(web), pando.StateHead{Service: other}, 2),
-		"another service's intent":       encoded(t, "/pando/intent/default/web/i1", pando.Intent{ID: "i1", Service: other}, 2),
-		"an intent with another name":    encoded(t, "/pando/intent/default/web/i1", pando.Intent{ID: "i2", Service: web}, 2),
-		"another service's decision":     encoded(t, "/pando/decision/default/web/d1", pando.Decision{ID: "d1", Service: other}, 2),
-		"another member's record":        encoded(t, pando.MemberKey("h2"), pando.Member{Name: "h1"}, 2),
-		"another service's revision":     encoded(t, pando.RevisionKey(web, 1), pando.Revision{Service: other, Number: 1}, 2),
-		"another service's record":       encoded(t, web.Key(), pando.Service{ServiceKey: other}, 2),
+		"a host in a slot that none has": encoded(t, pando.HostKey("h2"),
+			pando.Host{Name: "h2", Slot: pando.HostSlots}, 2),
+		"another service's head": encoded(t, pando.HeadKey(web), pando.StateHead{Service: other}, 2),
+		"another service's intent": encoded(t, "/pando/intent/default/web/i1",
+			pando.Intent{ID: "i1", Service: other}, 2),
+		"an intent with another name": encoded(t, "/pando/intent/default/web/i1",
+			pando.Intent{ID: "i2", Service: web}, 2),
+		"another service's decision": encoded(t, "/pando/decision/default/web/d1",
+			pando.Decision{ID: "d1", Service: other}, 2),
+		"another member's record": encoded(t, pando.MemberKey("h2"), pando.Member{Name: "h1"}, 2),
+		"another service's revision": encoded(t, pando.RevisionKey(web, 1),
+			pando.Revision{Service: other, Number: 1}, 2),
+		"another service's record": encoded(t, web.Key(), pando.Service{ServiceKey: other}, 2),
 	} {
 		if err := w.Apply([]pando.Record{r}, 2); err == nil {
 			t.Errorf("%s is believed", what)
@@ -220,7 +246,8 @@ func TestAWorldBelievesTheKeyAndNotTheValue(t *testing.T) {
 	if w.Hosts["h1"].V != at(1) || w.Hosts["h2"].V != at(2) {
 		t.Errorf("the hosts are now %+v", w.Hosts)
 	}
-	if n := len(w.Heads) + len(w.Intents) + len(w.Decisions) + len(w.Members) + len(w.Revisions) + len(w.Services); n != 0 {
+	if n := len(w.Heads) + len(w.Intents) + len(w.Decisions) + len(w.Members) + len(w.Revisions) +
+		len(w.Services); n != 0 {
 		t.Errorf("%d forged records are there", n)
 	}
 }
@@ -233,7 +260,10 @@ func TestAMemberVouchesForItsOwnAddresses(t *testing.T) {
 		t.Error(err)
 	}
 	for what, change := range map[string]func(*pando.Host){
-		"name": func(h *pando.Host) { h.Name = "h1" }, "slot": func(h *pando.Host) { h.Slot = 1; h.Instances4, h.Instances6 = pando.InstanceRange(1) },
+		"name": func(h *pando.Host) { h.Name = "h1" }, "slot": func(h *pando.Host) {
+			h.Slot = 1
+			h.Instances4, h.Instances6 = pando.InstanceRange(1)
+		},
 		"address":  func(h *pando.Host) { h.Address = netip.MustParseAddr("10.126.0.1") },
 		"prefix":   func(h *pando.Host) { h.Instances4 = netip.MustParsePrefix("8.8.0.0/16") },
 		"prefix 6": func(h *pando.Host) { _, h.Instances6 = pando.InstanceRange(1) },
@@ -244,7 +274,8 @@ func TestAMemberVouchesForItsOwnAddresses(t *testing.T) {
 			t.Errorf("it vouches for another %s", what)
 		}
 	}
-	if m.PublicKey = pando.PublicKeyHash([]byte("a")); m.Admits([]byte("a")) != nil || m.Admits([]byte("b")) == nil {
+	m.PublicKey = pando.PublicKeyHash([]byte("a"))
+	if m.Admits([]byte("a")) != nil || m.Admits([]byte("b")) == nil {
 		t.Error("it does not admit its own key, or admits another")
 	}
 }

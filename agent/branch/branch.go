@@ -88,7 +88,9 @@ func New(c Config) *Branches {
 
 // Bear announces the branch of an instance. The returned function creates it durably. Users of the
 // branch wait until that function has returned.
-func (b *Branches) Bear(s pando.ServiceKey, i pando.InstanceID, revision int) func(context.Context) {
+func (b *Branches) Bear(
+	s pando.ServiceKey, i pando.InstanceID, revision int,
+) func(context.Context) {
 	n := &birth{service: s, over: make(chan struct{})}
 	b.mu.Lock()
 	b.open[i] = n

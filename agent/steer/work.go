@@ -78,8 +78,8 @@ func (q *Queue) withdrawStrangers(ctx context.Context) error {
 	return err
 }
 
-// record keeps the result of an attempt that included the changes up to goal. It drops the line of a
-// service that is gone.
+// record keeps the result of an attempt that included the changes up to goal. It drops the line of
+// a service that is gone.
 func (q *Queue) record(j job, goal Change, err error, gone bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

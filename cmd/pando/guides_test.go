@@ -58,12 +58,14 @@ func TestTheGuideOfFunctionsIsTrue(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := os.Symlink(filepath.Join(bin, "..", "function"), filepath.Join(dir, "function")); err != nil {
+	if err := os.Symlink(filepath.Join(bin, "..", "function"),
+		filepath.Join(dir, "function")); err != nil {
 		t.Fatal(err)
 	}
 	// The other host is an address of this one. Its server keeps running during the next commands.
 	script := "set -e -o pipefail\nip link set lo up; ip addr add 192.0.2.2/32 dev lo\n" +
-		"pando() { case $2 in run|ls|top|logs|rm|bill) set -- \"$@\" --run-dir $PWD/run --data-dir $PWD/data;; esac; " + labtest.Build(t, "./cmd/pando") + " \"$@\"; }\n" +
+		"pando() { case $2 in run|ls|top|logs|rm|bill) set -- \"$@\" --run-dir $PWD/run --data-dir " +
+		"$PWD/data;; esac; " + labtest.Build(t, "./cmd/pando") + " \"$@\"; }\n" +
 		"listening() { until grep -q \" 020200C0:\" /proc/net/tcp; do [ $SECONDS -lt 60 ]; done; }\n"
 	for i, b := range blocks(string(text)) {
 		if b.file != "" {
@@ -72,7 +74,8 @@ func TestTheGuideOfFunctionsIsTrue(t *testing.T) {
 				t.Fatal(err)
 			}
 			// Compare the file with the one that a command made.
-			script += fmt.Sprintf("if [ -e %[2]s ]; then diff %[1]s %[2]s; else cp %[1]s %[2]s; fi\n", from, b.file)
+			script += fmt.Sprintf("if [ -e %[2]s ]; then diff %[1]s %[2]s; else cp %[1]s %[2]s; fi\n",
+				from, b.file)
 			continue
 		}
 		for line := range strings.Lines(b.text) {
@@ -85,13 +88,15 @@ func TestTheGuideOfFunctionsIsTrue(t *testing.T) {
 			script += "echo '$' " + strconv.Quote(strings.TrimSpace(line)) + "\n" + line
 		}
 	}
-	shell := exec.Command("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", script)
+	shell := exec.Command("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc",
+		"bash", "-c", script)
 	shell.Dir = dir
 	out, err := shell.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, want := range []string{`"equal": true`, "NOT AS EXPECTED", "the generator lost none", "hundred is gone", `"event":1000001`, "nat.1 ", `"takeovers"`} {
+	for _, want := range []string{`"equal": true`, "NOT AS EXPECTED", "the generator lost none",
+		"hundred is gone", `"event":1000001`, "nat.1 ", `"takeovers"`} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the reader does not see %s:\n%s", want, out)
 		}
@@ -113,7 +118,8 @@ func follow(p *labtest.Pando, line string) {
 	}
 	place := " --data-dir " + p.Data(host) + " --host " + host
 	script := "set -o pipefail; cd " + p.Dir + "; PATH=" + filepath.Dir(p.Bin) + ":$PATH\n" +
-		"pando() { case $1 in up|down) command pando \"$@\"" + place + ";; *) command pando \"$@\";; esac; }\n" + line
+		"pando() { case $1 in up|down) command pando \"$@\"" + place +
+		";; *) command pando \"$@\";; esac; }\n" + line
 	out := p.Run(host, "bash", "-c", script)
 	if (out.Code != 0) != fails {
 		p.Fatalf("%s\non %s ended with %d\n%s", line, host, out.Code, out.Text)

@@ -41,7 +41,8 @@ func TestOutputThatIsNotWrittenIsAnError(t *testing.T) {
 	for _, args := range [][]string{{"version"}, {"version", "-o", "json"}, {"spec", "schema"}} {
 		var errs bytes.Buffer
 		code := run(args, cli.Env{Stdout: full, Stderr: &errs, Getenv: func(string) string { return "" }})
-		if code != 1 || !strings.Contains(errs.String(), "the output is incomplete: write /dev/full: no space left on device") {
+		if code != 1 || !strings.Contains(
+			errs.String(), "the output is incomplete: write /dev/full: no space left on device") {
 			t.Errorf("%v: code %d, %q", args, code, errs.String())
 		}
 	}
@@ -66,7 +67,8 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 			t.Errorf("%s: no short description, or no example", path)
 		}
 		for line := range strings.SplitSeq(c.Example, "\n") {
-			if !strings.HasPrefix(line, "  ") || !strings.Contains(line, path) && c != root && !c.HasSubCommands() {
+			if !strings.HasPrefix(line, "  ") ||
+				!strings.Contains(line, path) && c != root && !c.HasSubCommands() {
 				t.Errorf("%s: the example %q is not one of it", path, line)
 			}
 		}
@@ -89,8 +91,9 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 // The style note of CONTRIBUTING.md holds for every short help and every flag.
 func TestHelpIsShortAndImperative(t *testing.T) {
 	check := func(name, text string) {
-		if len([]rune(text)) > 72 || strings.HasSuffix(text, ".") || text != "" && !unicode.IsLower([]rune(text)[0]) &&
-			!unicode.IsUpper([]rune(text)[1]) {
+		if len([]rune(text)) > 72 || strings.HasSuffix(text, ".") ||
+			text != "" && !unicode.IsLower([]rune(text)[0]) &&
+				!unicode.IsUpper([]rune(text)[1]) {
 			t.Errorf("%s: %q is no short help: at most 72 characters, lower case, no full stop", name, text)
 		}
 	}
@@ -110,22 +113,26 @@ func TestHelpIsShortAndImperative(t *testing.T) {
 
 // A command that prints no result refuses -o, instead of ignoring it.
 func TestOutputIsAFlagOfCommandsThatPrintAResult(t *testing.T) {
-	const printing = "ps,status,why,watch,scale,rm,deploy,state log,hosts,hosts rm,spec check,spec schema," +
-		"spec show,doctor,version,lab up,lab ls,up,down,restart,token"
-	results := map[string]bool{"logs": false, "lab exec": false, "lab down": false, "server": false, "agent": false}
+	const printing = "ps,status,why,watch,scale,rm,deploy,state log,hosts,hosts rm,spec check,spec " +
+		"schema,spec show,doctor,version,lab up,lab ls,up,down,restart,token"
+	results := map[string]bool{"logs": false, "lab exec": false, "lab down": false, "server": false,
+		"agent": false}
 	for line := range strings.SplitSeq(printing, ",") {
 		results[line] = true
 	}
 	for line, want := range results {
-		c, _, err := rootCommand(cli.Env{Getenv: func(string) string { return "" }}).Find(strings.Fields(line))
+		c, _, err := rootCommand(cli.Env{Getenv: func(string) string { return "" }}).
+			Find(strings.Fields(line))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := c.Flags().Lookup("output") != nil || c.InheritedFlags().Lookup("output") != nil; got != want {
+		got := c.Flags().Lookup("output") != nil || c.InheritedFlags().Lookup("output") != nil
+		if got != want {
 			t.Errorf("pando %s has -o: %v, want %v", line, got, want)
 		}
 	}
-	if got := invoke("", "-o", "json", "version"); got.code != 0 || !strings.Contains(got.out, `"version"`) {
+	got := invoke("", "-o", "json", "version")
+	if got.code != 0 || !strings.Contains(got.out, `"version"`) {
 		t.Errorf("-o before the command: %+v", got)
 	}
 }
@@ -173,10 +180,13 @@ func TestWrongCommandLinesSayWhatWouldBeRight(t *testing.T) {
 func TestNotRunningIsSaidByEveryCommand(t *testing.T) {
 	file := t.TempDir() + "/a.yaml"
 	writeFile(t, file, "name: a\ncommand: x\n")
-	for _, line := range []string{"ps", "ps --watch", "status", "status web", "why web", "logs web", "watch", "watch web", "scale web 2", "scale web auto",
-		"rm web", "state log web", "hosts", "spec show web", "deploy " + file, "deploy --dry-run " + file} {
+	for _, line := range []string{"ps", "ps --watch", "status", "status web", "why web", "logs web",
+		"watch", "watch web", "scale web 2", "scale web auto",
+		"rm web", "state log web", "hosts", "spec show web", "deploy " + file,
+		"deploy --dry-run " + file} {
 		got := invoke("/nowhere/api.sock", strings.Fields(line)...)
-		if got.code != 8 || !strings.Contains(got.err, "start it with `pando up`") || strings.Count(got.err, "\n") != 1 {
+		if got.code != 8 || !strings.Contains(got.err, "start it with `pando up`") ||
+			strings.Count(got.err, "\n") != 1 {
 			t.Errorf("pando %s: code %d: %s", line, got.code, got.err)
 		}
 	}
@@ -186,26 +196,34 @@ func TestWhatNeedsNoPandoRuns(t *testing.T) {
 	dir := t.TempDir()
 	writeFile(t, dir+"/good.yaml", "name: web\ncommand: x\nports: [80]\nscale: {min: 1, max: 3}\n")
 	writeFile(t, dir+"/bad.yaml", "name: web\ncommand: x\nscale:\n  maks: 3\n")
-	if got := invoke("", "spec", "check", dir+"/good.yaml"); got.code != 0 || got.out != "web is good: 1 to 3 instances, ports 80/tcp\n" {
+	got := invoke("", "spec", "check", dir+"/good.yaml")
+	if got.code != 0 || got.out != "web is good: 1 to 3 instances, ports 80/tcp\n" {
 		t.Errorf("%+v", got)
 	}
-	for _, args := range [][]string{{"spec", "check", dir + "/good.yaml", dir + "/bad.yaml"}, {"deploy", dir + "/bad.yaml"}} {
-		if got := invoke("/nowhere", args...); got.code != 3 || got.out != "" || !strings.Contains(got.err, dir+"/bad.yaml:4:3: scale.maks: unknown key") {
+	for _, args := range [][]string{
+		{"spec", "check", dir + "/good.yaml", dir + "/bad.yaml"}, {"deploy", dir + "/bad.yaml"},
+	} {
+		if got := invoke("/nowhere", args...); got.code != 3 || got.out != "" ||
+			!strings.Contains(got.err, dir+"/bad.yaml:4:3: scale.maks: unknown key") {
 			t.Errorf("%v: %+v", args, got)
 		}
 	}
-	if got := invoke("/nowhere", "deploy", dir+"/none.yaml"); got.code != 4 || !strings.Contains(got.err, "none.yaml") {
+	if got := invoke("/nowhere", "deploy", dir+"/none.yaml"); got.code != 4 ||
+		!strings.Contains(got.err, "none.yaml") {
 		t.Errorf("%+v", got)
 	}
 	var schema map[string]any
-	if got := invoke("", "spec", "schema"); got.code != 0 || json.Unmarshal([]byte(got.out), &schema) != nil || schema["properties"] == nil {
+	if got := invoke("", "spec", "schema"); got.code != 0 ||
+		json.Unmarshal([]byte(got.out), &schema) != nil || schema["properties"] == nil {
 		t.Errorf("the schema: %.200s", got.out)
 	}
 	var v struct{ Version, Kernel string }
-	if got := invoke("", "version", "-o", "json"); got.code != 0 || json.Unmarshal([]byte(got.out), &v) != nil || v.Version == "" || v.Kernel == "" {
+	if got := invoke("", "version", "-o", "json"); got.code != 0 ||
+		json.Unmarshal([]byte(got.out), &v) != nil || v.Version == "" || v.Kernel == "" {
 		t.Errorf("%+v", got)
 	}
-	if got := invoke("", "completion", "bash"); got.code != 0 || !strings.Contains(got.out, "__complete") {
+	if got := invoke("", "completion", "bash"); got.code != 0 ||
+		!strings.Contains(got.out, "__complete") {
 		t.Errorf("completion: code %d", got.code)
 	}
 }
@@ -219,11 +237,13 @@ func TestDoctorExaminesThisMachine(t *testing.T) {
 		Checks []struct{ Name, State, Costs, Mend string }
 	}
 	got := invoke("", "doctor", "--data-dir", t.TempDir(), "-o", "json")
-	if got.code != 0 || json.Unmarshal([]byte(got.out), &report) != nil || !report.Fit || len(report.Checks) < 15 {
+	if got.code != 0 || json.Unmarshal([]byte(got.out), &report) != nil || !report.Fit ||
+		len(report.Checks) < 15 {
 		t.Errorf("%+v", got)
 	}
 	text := invoke("", "doctor", "--data-dir", "/proc/pando")
-	if text.code != 11 || text.err != "" || !strings.Contains(text.out, "MISSING  data folder") || !strings.Contains(text.out, "cannot run here without: data folder.") {
+	if text.code != 11 || text.err != "" || !strings.Contains(text.out, "MISSING  data folder") ||
+		!strings.Contains(text.out, "cannot run here without: data folder.") {
 		t.Errorf("code %d\n%s%s", text.code, text.out, text.err)
 	}
 }

@@ -71,7 +71,8 @@ func TestAnOperatorsDay(t *testing.T) {
 	if st.VIP == "" || st.Phase != pando.ServiceServing || len(st.Instances) != 1 {
 		t.Fatalf("%+v", st)
 	}
-	if i := st.Instances[0]; i.Endpoint == "" || i.Host != pando.HostName(o.Host()) || i.Phase != pando.PhaseInRotation || i.Revision != 1 || i.Reason == "" {
+	if i := st.Instances[0]; i.Endpoint == "" || i.Host != pando.HostName(o.Host()) ||
+		i.Phase != pando.PhaseInRotation || i.Revision != 1 || i.Reason == "" {
 		t.Errorf("%+v", i)
 	}
 	id := string(st.Instances[0].ID)
@@ -132,19 +133,24 @@ func TestWrongTurnsNameTheCauseAndTheNextStep(t *testing.T) {
 	deploy := func(name, spec string) string {
 		return o.says(7, "deploy --wait --timeout 20s "+o.Write(name+".yaml", "name: "+name+"\n"+spec))
 	}
-	o.has(deploy("gone", "command: ./no-such-program\n"), "there is no program", "no-such-program", "check `command`", "`pando why gone`")
-	quits := deploy("quits", "command: [sh, -c, 'for i in $(seq 30); do echo line $i; done; exit 3']\n")
+	o.has(deploy("gone", "command: ./no-such-program\n"), "there is no program", "no-such-program",
+		"check `command`", "`pando why gone`")
+	quits := deploy("quits",
+		"command: [sh, -c, 'for i in $(seq 30); do echo line $i; done; exit 3']\n")
 	o.has(quits, "it exited with 3", "| line 11\n", "| line 30\n")
 	if strings.Contains(quits, "| line 10\n") {
 		t.Errorf("more than the last 20 lines:\n%s", quits)
 	}
 	o.has(o.says(0, "why quits"), "failed", "it exited with 3", "| line 30")
-	unready := "command: [sh, -c, 'echo soon; exec sleep 1000']\nports: ['80:8080']\nhealth: {ready: http GET /ok, ready_within: 1s}\n"
+	unready := "command: [sh, -c, 'echo soon; exec sleep 1000']\nports: ['80:8080']\n" +
+		"health: {ready: http GET /ok, ready_within: 1s}\n"
 	deploy("never", unready)
-	o.has(o.says(0, "deploy --wait "+o.Write("never.yaml", "name: never\ncommand: [sleep, '1000']\nhealth: {ready: exec true}\n")), "revision 2  serving")
+	o.has(o.says(0, "deploy --wait "+o.Write("never.yaml",
+		"name: never\ncommand: [sleep, '1000']\nhealth: {ready: exec true}\n")), "revision 2  serving")
 	o.says(0, "rm never --wait")
 	never := deploy("never", unready)
-	several := o.Write("several.yaml", "name: sits\ncommand: [sleep, '1000']\nhealth: {ready: exec true}\n---\nname: quits\ncommand: ['false']\n"+
+	several := o.Write("several.yaml", "name: sits\ncommand: [sleep, '1000']\n"+
+		"health: {ready: exec true}\n---\nname: quits\ncommand: ['false']\n"+
 		"---\nname: waits\ncommand: [sleep, '1000']\nuser: '0'\nhealth: {ready: exec true}\n")
 	o.has(o.says(7, "deploy --wait --timeout 20s "+several), "sits  revision 1  serving", "quits  failed: revision 2 of quits", "waits  revision 1  serving",
 		"1 of 3 services failed (quits)", "warning: waits: it runs as root")
@@ -199,20 +205,26 @@ func TestUpSaysWhyItDoesNotComeUp(t *testing.T) {
 	busy.AwaitText("Serving HTTP")
 	up := []string{p.Bin, "up", "--data-dir", p.Data(p.Host()), "--host", p.Host()}
 	out := p.Run(p.Host(), up...)
-	if out.Code != 7 || !strings.Contains(out.Text, "address already in use") || !strings.Contains(out.Text, "--http") || strings.Contains(out.Text, "from=etcd") {
+	if out.Code != 7 || !strings.Contains(out.Text, "address already in use") ||
+		!strings.Contains(out.Text, "--http") || strings.Contains(out.Text, "from=etcd") {
 		t.Errorf("code %d\n%s", out.Code, out.Text)
 	}
 	busy.Stop()
 	out = p.Run(p.Host(), append(up, "--listen", "300.0.0.1")...)
-	if out.Code != 7 || !strings.Contains(out.Text, "choose another address with --listen") || strings.Contains(out.Text, "from=etcd") {
+	if out.Code != 7 || !strings.Contains(out.Text, "choose another address with --listen") ||
+		strings.Contains(out.Text, "from=etcd") {
 		t.Errorf("code %d\n%s", out.Code, out.Text)
 	}
 	var is struct{ Host, API string }
-	if out = p.Run(p.Host(), append(up, "-o", "json")...); out.Code != 0 || json.Unmarshal([]byte(out.Text), &is) != nil || is.Host != p.Host() || is.API == "" {
+	if out = p.Run(p.Host(), append(up, "-o", "json")...); out.Code != 0 ||
+		json.Unmarshal([]byte(out.Text), &is) != nil || is.Host != p.Host() || is.API == "" {
 		t.Errorf("code %d\n%s", out.Code, out.Text)
 	}
-	for _, other := range [][]string{{"--data-dir", p.Dir + "/elsewhere", "--host", p.Host()}, {"--data-dir", p.Data(p.Host()), "--host", "another"}} {
-		if out = p.Run(p.Host(), append([]string{p.Bin, "up"}, other...)...); out.Code != 6 || !strings.Contains(out.Text, "runs here as host "+p.Host()) || !strings.Contains(out.Text, "pando down --data-dir "+p.Data(p.Host())) {
+	for _, other := range [][]string{{"--data-dir", p.Dir + "/elsewhere", "--host", p.Host()},
+		{"--data-dir", p.Data(p.Host()), "--host", "another"}} {
+		out = p.Run(p.Host(), append([]string{p.Bin, "up"}, other...)...)
+		if out.Code != 6 || !strings.Contains(out.Text, "runs here as host "+p.Host()) ||
+			!strings.Contains(out.Text, "pando down --data-dir "+p.Data(p.Host())) {
 			t.Errorf("up %v over another: code %d\n%s", other, out.Code, out.Text)
 		}
 	}
@@ -220,7 +232,9 @@ func TestUpSaysWhyItDoesNotComeUp(t *testing.T) {
 		Host   string
 		Purged bool
 	}
-	if out = p.Run(p.Host(), p.Bin, "down", "--data-dir", p.Data(p.Host()), "--host", p.Host(), "-o", "json"); out.Code != 0 || json.Unmarshal([]byte(out.Text), &down) != nil || down.Purged {
+	out = p.Run(p.Host(), p.Bin, "down", "--data-dir", p.Data(p.Host()), "--host", p.Host(), "-o",
+		"json")
+	if out.Code != 0 || json.Unmarshal([]byte(out.Text), &down) != nil || down.Purged {
 		t.Errorf("code %d\n%s", out.Code, out.Text)
 	}
 }
@@ -239,7 +253,8 @@ func TestWrongPlacesAndDamagedFilesAreNamed(t *testing.T) {
 	down()
 	writeFile(t, p.Dir+"/file", "")
 	up(3, "is not a folder; choose another with --data-dir", "--data-dir", p.Dir+"/file")
-	up(3, "there is no interface nope0 for --uplink; this host has ", "--data-dir", data, "--uplink", "nope0")
+	up(3, "there is no interface nope0 for --uplink; this host has ", "--data-dir", data, "--uplink",
+		"nope0")
 	small := p.Dir + "/small"
 	p.Must(p.Host(), "mkdir", small)
 	p.Must(p.Host(), "mount", "-t", "tmpfs", "-o", "size=50m", "tmpfs", small)
@@ -280,10 +295,12 @@ func TestRestartTouchesNoInstanceAndNoConnection(t *testing.T) {
 	if out := hold.Stop(); out.Code != 0 {
 		t.Errorf("the connection: %s", out.Text)
 	}
-	if got := p.Must(p.Host(), "curl", "-sS", "--fail", "http://127.0.0.1:7400/readyz"); !strings.Contains(got, "ok") {
+	got := p.Must(p.Host(), "curl", "-sS", "--fail", "http://127.0.0.1:7400/readyz")
+	if !strings.Contains(got, "ok") {
 		t.Errorf("readyz: %s", got)
 	}
-	if got := p.PandoFails(8, "restart", "--run-dir", "/run/none"); !strings.Contains(got, "start them with `pando up`") {
+	if got := p.PandoFails(8, "restart", "--run-dir",
+		"/run/none"); !strings.Contains(got, "start them with `pando up`") {
 		t.Errorf("said %s", got)
 	}
 }
@@ -293,7 +310,8 @@ func TestDownRemovesTablesThatNobodyCanOpen(t *testing.T) {
 	pins := "/sys/fs/bpf/pando/" + p.Host()
 	p.KillAgent(p.Host())
 	p.Must(p.Host(), "mkdir", pins+"/layout-9999")
-	if got := p.Run(p.Host(), p.Bin, "up", "--data-dir", p.Data(p.Host()), "--host", p.Host()); got.Code == 0 || !strings.Contains(got.Text, "pando down --purge") {
+	got := p.Run(p.Host(), p.Bin, "up", "--data-dir", p.Data(p.Host()), "--host", p.Host())
+	if got.Code == 0 || !strings.Contains(got.Text, "pando down --purge") {
 		t.Errorf("up over tables of a later layout: code %d\n%s", got.Code, got.Text)
 	}
 	p.Down(p.Host(), "--purge")

@@ -26,7 +26,8 @@ func TestTheReferenceIsTheCode(t *testing.T) {
 		}
 	}
 	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%s is stale (%v): make it again with `go test ./cmd/pando -run Reference -update`", path, err)
+		t.Errorf("%s is stale (%v): make it again with `go test ./cmd/pando -run Reference -update`",
+			path, err)
 	}
 }
 

@@ -51,14 +51,17 @@ func Demo(ctx context.Context, args []string) error {
 	var p play
 	flags := flag.NewFlagSet("pando-demo fn", flag.ContinueOnError)
 	flags.StringVar(&p.binary, "pando", "bin/pando", "the pando `binary`")
-	flags.StringVar(&p.functions, "functions", "function/functions", "`folder` of the policer and the IDS")
+	flags.StringVar(&p.functions, "functions", "function/functions",
+		"`folder` of the policer and the IDS")
 	flags.StringVar(&p.report, "report", "demo-fn.html", "`file` for the report")
 	flags.StringVar(&p.capture, "capture", "", "`file` to play, pcap or pcapng (default: one is made)")
-	flags.StringVar(&p.rules, "rules", "", "`file` of Snort rules for the IDS (default: one rule of the demo's own)")
+	flags.StringVar(&p.rules, "rules", "",
+		"`file` of Snort rules for the IDS (default: one rule of the demo's own)")
 	flags.IntVar(&p.flows, "flows", 4000, "flows of the capture that is made")
 	flags.Float64Var(&p.seconds, "seconds", 20, "seconds in which they begin")
 	flags.IntVar(&p.copies, "copies", 2, "copies that are played at once")
-	flags.Float64Var(&p.speed, "speed", 0, "how much faster it is played than it was captured (default: 1, and 20 for a capture that is given)")
+	flags.Float64Var(&p.speed, "speed", 0, "how much faster it is played than it was captured "+
+		"(default: 1, and 20 for a capture that is given)")
 	flags.BoolVar(&p.plain, "plain", false, "plain lines, also on a terminal")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -94,7 +97,8 @@ func (p *play) run(ctx context.Context, t *timeline) (r result, err error) {
 	}
 	t.say("pando fn run policer.wasm ids.wasm --units " + units + " --unit-capacity " + capacity)
 	watcher, err := s.start("unit", append(append([]string{"run"}, p.chain()...), append(s.places(),
-		"--name", name, "--tenant", tenant, "--iface", "in", "--out", "out", "--units", units, "--unit-capacity", capacity)...)...)
+		"--name", name, "--tenant", tenant, "--iface", "in", "--out", "out", "--units", units,
+		"--unit-capacity", capacity)...)...)
 	if err != nil {
 		return r, err
 	}
@@ -105,7 +109,8 @@ func (p *play) run(ctx context.Context, t *timeline) (r result, err error) {
 	if err := p.through(ctx, t, s); err != nil {
 		return r, err
 	}
-	t.say("counting: the bill, the alerts, and what a run without network and kill says of the packets that came out")
+	t.say("counting: the bill, the alerts, and what a run without network and kill says of the " +
+		"packets that came out")
 	return p.count(ctx, t, s)
 }
 
@@ -137,7 +142,8 @@ func (p *play) provide(ctx context.Context, t *timeline, s *stage) error {
 	p.speed = cmp.Or(p.speed, 1)
 	t.say("pando fn generate: a capture of flows with a heavy tail and a burst in the middle")
 	p.capture, p.made = s.dir.File("made.pcap"), true
-	out, err := s.fn(ctx, "in", "generate", p.capture, "--flows", fmt.Sprint(p.flows), "--seconds", fmt.Sprint(p.seconds), "--content", ownContent, "-o", "json")
+	out, err := s.fn(ctx, "in", "generate", p.capture, "--flows", fmt.Sprint(p.flows), "--seconds",
+		fmt.Sprint(p.seconds), "--content", ownContent, "-o", "json")
 	if err != nil {
 		return err
 	}
@@ -145,7 +151,8 @@ func (p *play) provide(ctx context.Context, t *timeline, s *stage) error {
 	if err := json.Unmarshal(out, &c); err != nil {
 		return fmt.Errorf("read pando fn generate: %w", err)
 	}
-	t.event("demo", "made a capture", fmt.Sprintf("%d flows, %d packets", c.Flows, c.Packets), "the same bytes each time")
+	t.event("demo", "made a capture", fmt.Sprintf("%d flows, %d packets", c.Flows, c.Packets),
+		"the same bytes each time")
 	return nil
 }
 
@@ -153,14 +160,16 @@ func (p *play) provide(ctx context.Context, t *timeline, s *stage) error {
 const (
 	ownFile    = "demo.rules"
 	ownContent = "GET /cgi-bin/pando-demo-attack"
-	ownRules   = `alert ip any any -> any any (msg:"the demo's attack"; content:"` + ownContent + `"; sid:1000001;)` + "\n"
+	ownRules   = `alert ip any any -> any any (msg:"the demo's attack"; content:"` + ownContent +
+		`"; sid:1000001;)` + "\n"
 )
 
 // chain returns the functions and their settings. The policer passes every packet, so that only the
 // kill loses packets.
 func (p play) chain() []string {
 	return []string{
-		filepath.Join(p.functions, "policer", "policer.wasm"), filepath.Join(p.functions, "ids", "ids.wasm"),
+		filepath.Join(p.functions, "policer", "policer.wasm"),
+		filepath.Join(p.functions, "ids", "ids.wasm"),
 		"--set", "policer.rate=1000000000", "--set", "policer.burst=1000000000", "--rules", p.rules,
 	}
 }
@@ -168,11 +177,13 @@ func (p play) chain() []string {
 // through plays the capture, kills a unit half-way, and waits until all packets in flight have
 // arrived.
 func (p play) through(ctx context.Context, t *timeline, s *stage) (err error) {
-	receiver, err := s.start("out", "receive", "--iface", "eth0", "--interval-ms", "100", "-o", "json", "--write", s.dir.File("out.pcap"))
+	receiver, err := s.start("out", "receive", "--iface", "eth0", "--interval-ms", "100", "-o", "json",
+		"--write", s.dir.File("out.pcap"))
 	if err != nil {
 		return err
 	}
-	top, err := s.start("unit", append([]string{"top", "--interval-ms", fmt.Sprint(look.Milliseconds()), "-o", "json"}, s.places()...)...)
+	top, err := s.start("unit", append([]string{"top", "--interval-ms",
+		fmt.Sprint(look.Milliseconds()), "-o", "json"}, s.places()...)...)
 	if err != nil {
 		return errors.Join(err, stopped(receiver))
 	}
@@ -208,8 +219,10 @@ func stopped(p *process) error {
 
 // replay sends the capture and kills a unit half-way.
 func (p play) replay(ctx context.Context, t *timeline, s *stage) error {
-	t.say(fmt.Sprintf("pando fn replay --speed %g --copies %d: each copy has flows of its own", p.speed, p.copies))
-	generator, err := s.start("in", "replay", p.capture, "--iface", "eth0", "--speed", fmt.Sprint(p.speed), "--copies", fmt.Sprint(p.copies),
+	t.say(fmt.Sprintf("pando fn replay --speed %g --copies %d: each copy has flows of its own",
+		p.speed, p.copies))
+	generator, err := s.start("in", "replay", p.capture, "--iface", "eth0", "--speed",
+		fmt.Sprint(p.speed), "--copies", fmt.Sprint(p.copies),
 		"--stamp", "--interval-ms", "100", "-o", "json")
 	if err != nil {
 		return err
@@ -241,7 +254,9 @@ func (p play) replay(ctx context.Context, t *timeline, s *stage) error {
 }
 
 // until waits until seen returns true.
-func (t *timeline) until(ctx context.Context, what string, within time.Duration, seen func() bool) error {
+func (t *timeline) until(
+	ctx context.Context, what string, within time.Duration, seen func() bool,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for {

@@ -73,16 +73,25 @@ func (r result) checks(t *timeline) []report.Check {
 		same = same && r.found[a]
 	}
 	return []report.Check{
-		{Name: "the generator lost none", Detail: fmt.Sprintf("%d of %d sent; %d later than 1 ms, the latest %s", out.Sent, out.Packets, out.Late, micros(out.LatestMicros*1000)),
+		{Name: "the generator lost none",
+			Detail: fmt.Sprintf("%d of %d sent; %d later than 1 ms, the latest %s",
+				out.Sent, out.Packets, out.Late, micros(out.LatestMicros*1000)),
 			Held: out.NotTaken == 0 && out.Sent > 0},
-		{Name: "the receiver lost none", Detail: fmt.Sprintf("%d came, %d too fast for it, %d twice", in.Packets, in.Overrun, in.Twice), Held: in.Overrun == 0 && in.Twice == 0},
-		{Name: "units came and went with the load", Held: most > grew && most > left, Detail: fmt.Sprintf("%d → %d → %d units", grew, most, left)},
-		{Name: "a unit was killed, others took its place", Held: !t.dead.over.IsZero(), Detail: t.outage()},
-		{Name: "packets in = packets out + those lost in the kill", Held: missing == int64(within+stray) && stray <= r.counted(),
-			Detail: fmt.Sprintf("%d = %d + %d", out.Sent, in.Packets, within) + elsewhere(missing-int64(within), r.counted())},
+		{Name: "the receiver lost none", Detail: fmt.Sprintf("%d came, %d too fast for it, %d twice",
+			in.Packets, in.Overrun, in.Twice), Held: in.Overrun == 0 && in.Twice == 0},
+		{Name: "units came and went with the load", Held: most > grew && most > left,
+			Detail: fmt.Sprintf("%d → %d → %d units", grew, most, left)},
+		{Name: "a unit was killed, others took its place", Held: !t.dead.over.IsZero(),
+			Detail: t.outage()},
+		{Name: "packets in = packets out + those lost in the kill",
+			Held: missing == int64(within+stray) && stray <= r.counted(),
+			Detail: fmt.Sprintf("%d = %d + %d",
+				out.Sent, in.Packets, within) + elsewhere(missing-int64(within), r.counted())},
 		{Name: "the bill = packets processed", Held: unsent >= 0 && unsent <= batch && first == last,
-			Detail: fmt.Sprintf("%d = %d that left the units + %d in the batch of the kill (at most %d)", last, int64(last)-unsent, unsent, batch)},
-		{Name: "alerts found = alerts expected of what came out", Held: same && (len(r.expected) > 0 || !r.planted),
+			Detail: fmt.Sprintf("%d = %d that left the units + %d in the batch of the kill (at most %d)",
+				last, int64(last)-unsent, unsent, batch)},
+		{Name: "alerts found = alerts expected of what came out",
+			Held:   same && (len(r.expected) > 0 || !r.planted),
 			Detail: fmt.Sprintf("%d = %d, as (flow, rule)", len(r.found), len(r.expected))},
 	}
 }
@@ -98,7 +107,8 @@ func elsewhere(packets int64, counted uint64) string {
 	case packets == 0:
 		return ""
 	case packets > 0 && uint64(packets) <= counted:
-		return fmt.Sprintf(" + %d for which queues that nobody had the time to empty had no room", packets)
+		return fmt.Sprintf(" + %d for which queues that nobody had the time to empty had no room",
+			packets)
 	}
 	return fmt.Sprintf(", and %d are missing elsewhere (%d were counted as dropped)", packets, counted)
 }
@@ -149,8 +159,11 @@ func (r result) page(p play, t *timeline) report.Page {
 	checks := r.checks(t)
 	page := report.Page{
 		Title: "Network functions that come and go",
-		Lead: "A capture goes through a policer and an IDS, both WebAssembly, in a group of units: one process each, behind walls, on real " +
-			"devices. Units come and go with the load, and flows move between them with their states. Half way through, a unit is killed with kill -9. Every packet carries its number, so what is missing is known one by one.",
+		Lead: "A capture goes through a policer and an IDS, both WebAssembly, in a group of units: one " +
+			"process each, behind walls, on real " +
+			"devices. Units come and go with the load, and flows move between them with their states. " +
+			"Half way through, a unit is killed with kill -9. Every packet carries its number, so what is " +
+			"missing is known one by one.",
 		Charts: t.charts(),
 		Checks: checks,
 		Lives:  t.lives(),
@@ -199,9 +212,12 @@ func (t *timeline) charts() []report.Chart {
 		}
 	}
 	return []report.Chart{
-		{Title: "Load, Mbit/s", Lines: []report.Line{{Name: "offered", Area: true, Points: lines["offered"]}, {Name: "came out", Points: lines["came out"]}}},
-		{Title: "Units", Step: true, Lines: []report.Line{{Name: "running", Points: lines["running"]}, {Name: "taking packets", Area: true, Points: lines["taking packets"]}}},
-		{Title: "Latency from the sender's stamp to the receiver's kernel, ms", Log: true, Lines: []report.Line{{Name: "p50", Points: lines["p50"]}, {Name: "p99", Points: lines["p99"]}}},
+		{Title: "Load, Mbit/s", Lines: []report.Line{{Name: "offered", Area: true,
+			Points: lines["offered"]}, {Name: "came out", Points: lines["came out"]}}},
+		{Title: "Units", Step: true, Lines: []report.Line{{Name: "running", Points: lines["running"]},
+			{Name: "taking packets", Area: true, Points: lines["taking packets"]}}},
+		{Title: "Latency from the sender's stamp to the receiver's kernel, ms", Log: true,
+			Lines: []report.Line{{Name: "p50", Points: lines["p50"]}, {Name: "p99", Points: lines["p99"]}}},
 	}
 }
 
@@ -219,17 +235,21 @@ func (t *timeline) lives() report.Lives {
 			end = min(end, l.end.Sub(t.begin).Seconds())
 		}
 		from := max(0, l.begin.Sub(t.begin).Seconds())
-		out.Rows = append(out.Rows, report.Life{Name: l.name, Spans: []report.Span{{Kind: "serving", From: from, To: max(from, end)}}})
+		out.Rows = append(out.Rows, report.Life{
+			Name: l.name, Spans: []report.Span{{Kind: "serving", From: from, To: max(from, end)}},
+		})
 	}
 	return out
 }
 
 // invoice returns the bill as a table.
 func (r result) invoice() report.Table {
-	table := report.Table{Title: "The bill", Numbers: true, Note: "Per packet and per fuel (about one per instruction), never per time. Bytes are those of the frames, stamps included.",
+	table := report.Table{Title: "The bill", Numbers: true, Note: "Per packet and per fuel (about " +
+		"one per instruction), never per time. Bytes are those of the frames, stamps included.",
 		Head: []string{"tenant / function", "packets", "bytes", "fuel", "fuel per packet", "trapped"}}
 	for _, b := range r.bill {
-		table.Rows = append(table.Rows, []string{b.Tenant + " / " + b.Function, fmt.Sprint(b.Packets), fmt.Sprint(b.Bytes), fmt.Sprint(b.Fuel),
+		table.Rows = append(table.Rows, []string{b.Tenant + " / " + b.Function, fmt.Sprint(b.Packets),
+			fmt.Sprint(b.Bytes), fmt.Sprint(b.Fuel),
 			fmt.Sprint(b.Fuel / max(1, b.Packets)), fmt.Sprint(b.Trapped)})
 	}
 	return table
@@ -240,12 +260,15 @@ func (r result) beside(t *timeline) report.Table {
 	l := t.final.LatencyNanos
 	return report.Table{
 		Title: "Beside the paper",
-		Note: "SNF was measured on 30 servers with units of 1 Gbit/s; this is one machine that sends, runs the units and receives on the same processors. " +
+		Note: "SNF was measured on 30 servers with units of 1 Gbit/s; this is one machine that sends, " +
+			"runs the units and receives on the same processors. " +
 			"The figures that can be compared are in bench/README.md.",
 		Head: []string{"measure", "this run", "the paper"},
 		Rows: [][]string{
-			{"latency p50 / p75 / p90 / p99", fmt.Sprintf("%s / %s / %s / %s", micros(l[0]), micros(l[1]), micros(l[2]), micros(l[3])), "p75 14 µs (§9.1)"},
-			{"lost in the kill of a unit", t.outage(), "140 µs of state transfer, detection not included; FTMB 25.7 ms, CHC 3.2 ms (§9.4)"},
+			{"latency p50 / p75 / p90 / p99", fmt.Sprintf("%s / %s / %s / %s",
+				micros(l[0]), micros(l[1]), micros(l[2]), micros(l[3])), "p75 14 µs (§9.1)"},
+			{"lost in the kill of a unit", t.outage(),
+				"140 µs of state transfer, detection not included; FTMB 25.7 ms, CHC 3.2 ms (§9.4)"},
 		},
 	}
 }
@@ -254,8 +277,10 @@ func (r result) beside(t *timeline) report.Table {
 func (p play) manifest(s sent) []report.Fact {
 	return append([]report.Fact{
 		{Name: "capture", Value: p.capturedBy()}, {Name: "rules", Value: filepath.Base(p.rules)},
-		{Name: "replay", Value: fmt.Sprintf("%d copies %.1f ms apart, speed %g ×, %.1f s, a real run", s.Copies, s.StaggerMillis, s.Speed, s.Seconds)},
-		{Name: "chain", Value: "policer → ids, " + units + " units of " + capacity + "bit/s, one process each"},
+		{Name: "replay", Value: fmt.Sprintf("%d copies %.1f ms apart, speed %g ×, %.1f s, a real run",
+			s.Copies, s.StaggerMillis, s.Speed, s.Seconds)},
+		{Name: "chain",
+			Value: "policer → ids, " + units + " units of " + capacity + "bit/s, one process each"},
 	}, report.Machine()...)
 }
 

@@ -11,7 +11,8 @@ func whole() (*timeline, result) {
 	t.begin = time.Unix(1000, 0)
 	at := func(d time.Duration) uint64 { return uint64(t.begin.Add(d).UnixNano()) }
 	t.offered = []sent{{Planned: 1000, Packets: 1000, Sent: 1000, Seconds: 10}}
-	t.final = came{Packets: 960, Losses: []loss{{Packets: 40, FromNanos: at(5 * time.Second), ToNanos: at(5100 * time.Millisecond)}}}
+	t.final = came{Packets: 960, Losses: []loss{{Packets: 40, FromNanos: at(5 * time.Second),
+		ToNanos: at(5100 * time.Millisecond)}}}
 	t.dead = kill{at: t.begin.Add(5010 * time.Millisecond), over: t.begin.Add(5100 * time.Millisecond)}
 	t.samples = []sample{{active: 1}, {active: 3}, {active: 2}}
 	return t, result{
@@ -30,9 +31,12 @@ func TestEachPromiseIsHeldAgainstWhatWasCounted(t *testing.T) {
 		{"the receiver lost none", func(t *timeline, _ *result) { t.final.Overrun = 1 }},
 		{"the receiver lost none", func(t *timeline, _ *result) { t.final.Twice = 1 }},
 		{"units came and went with the load", func(t *timeline, _ *result) { t.samples[1].active = 2 }},
-		{"a unit was killed, others took its place", func(t *timeline, _ *result) { t.dead.over = time.Time{} }},
-		{"packets in = packets out + those lost in the kill", func(t *timeline, _ *result) { t.final.Losses[0].Packets = 39 }},
-		{"packets in = packets out + those lost in the kill", func(t *timeline, _ *result) { t.final.Losses[0].FromNanos, t.final.Losses[0].ToNanos = 1, 2 }},
+		{"a unit was killed, others took its place",
+			func(t *timeline, _ *result) { t.dead.over = time.Time{} }},
+		{"packets in = packets out + those lost in the kill",
+			func(t *timeline, _ *result) { t.final.Losses[0].Packets = 39 }},
+		{"packets in = packets out + those lost in the kill",
+			func(t *timeline, _ *result) { t.final.Losses[0].FromNanos, t.final.Losses[0].ToNanos = 1, 2 }},
 		// The packet waited in the ring until the kill.
 		{"", func(t *timeline, _ *result) { t.final.Losses[0].FromNanos -= 2e9 }},
 		{"", func(t *timeline, r *result) {
@@ -42,11 +46,15 @@ func TestEachPromiseIsHeldAgainstWhatWasCounted(t *testing.T) {
 			t.final.Losses[0].FromNanos, t.final.Losses[0].ToNanos, r.ring = 1, 2, 39
 		}},
 		{"the bill = packets processed", func(_ *timeline, r *result) { r.wireOut = 11 }},
-		{"the bill = packets processed", func(_ *timeline, r *result) { r.bill[0].Packets, r.bill[1].Packets = 993, 993 }},
+		{"the bill = packets processed",
+			func(_ *timeline, r *result) { r.bill[0].Packets, r.bill[1].Packets = 993, 993 }},
 		{"the bill = packets processed", func(_ *timeline, r *result) { r.bill[1].Packets = 959 }},
-		{"alerts found = alerts expected of what came out", func(_ *timeline, r *result) { r.found, r.expected = nil, nil }},
-		{"alerts found = alerts expected of what came out", func(_ *timeline, r *result) { r.found = map[string]bool{"b 1": true} }},
-		{"alerts found = alerts expected of what came out", func(_ *timeline, r *result) { r.found["b 1"] = true }},
+		{"alerts found = alerts expected of what came out",
+			func(_ *timeline, r *result) { r.found, r.expected = nil, nil }},
+		{"alerts found = alerts expected of what came out",
+			func(_ *timeline, r *result) { r.found = map[string]bool{"b 1": true} }},
+		{"alerts found = alerts expected of what came out",
+			func(_ *timeline, r *result) { r.found["b 1"] = true }},
 	} {
 		line, r := whole()
 		c.spoil(line, &r)
@@ -66,8 +74,10 @@ func TestWhatIsShownIsAsOfOneMoment(t *testing.T) {
 	line := newTimeline()
 	line.sent(sent{BeginNanos: uint64(time.Unix(1000, 0).UnixNano()), Seconds: 0.1, Packets: 30})
 	line.received = line.begin.Add(-50 * time.Millisecond) // the receiver began earlier
-	line.arrived = []came{{AtMillis: 100, Packets: 10}, {AtMillis: 148, Packets: 15}, {AtMillis: 200, Packets: 20}}
-	line.samples = []sample{{at: line.begin.Add(90 * time.Millisecond), billed: 28}, {at: line.begin.Add(110 * time.Millisecond), billed: 40}}
+	line.arrived = []came{{AtMillis: 100, Packets: 10}, {AtMillis: 148, Packets: 15},
+		{AtMillis: 200, Packets: 20}}
+	line.samples = []sample{{at: line.begin.Add(90 * time.Millisecond), billed: 28},
+		{at: line.begin.Add(110 * time.Millisecond), billed: 40}}
 	if got := line.totals(); got != "sent 30  came out 25  billed ~28" {
 		t.Errorf("100 ms after the begin it shows %q", got)
 	}
@@ -80,8 +90,10 @@ func TestWhatIsShownIsAsOfOneMoment(t *testing.T) {
 func TestWhatTheCommandsSayIsRead(t *testing.T) {
 	line := newTimeline()
 	line.saw([]unit{
-		{Name: "demo", State: "running", PID: 5, Group: &struct{ Accepting int }{1}, Functions: []billed{{Packets: 5}, {Packets: 4}}},
-		{Name: "demo.0", State: "running", PID: 7, Epoch: 1, Functions: []billed{{Packets: 5}, {Packets: 4}}}, {Name: "old", State: "crashed"},
+		{Name: "demo", State: "running", PID: 5, Group: &struct{ Accepting int }{1},
+			Functions: []billed{{Packets: 5}, {Packets: 4}}},
+		{Name: "demo.0", State: "running", PID: 7, Epoch: 1,
+			Functions: []billed{{Packets: 5}, {Packets: 4}}}, {Name: "old", State: "crashed"},
 	})
 	if s := line.samples[0]; s.active != 1 || s.accepting != 1 || s.billed != 4 {
 		t.Fatalf("one unit that runs and billed 4 is seen as %+v", s)
@@ -92,7 +104,8 @@ func TestWhatTheCommandsSayIsRead(t *testing.T) {
 		t.Fatalf("the only unit was killed: %+v, %+v", line.dead, line.events)
 	}
 	line.saw([]unit{{Name: "demo.1", State: "running", PID: 8, Epoch: 1}})
-	if s := line.samples[2]; line.dead.over.IsZero() || len(line.events) != 3 || line.events[2].What != "started" || s.billed != 4 {
+	if s := line.samples[2]; line.dead.over.IsZero() || len(line.events) != 3 ||
+		line.events[2].What != "started" || s.billed != 4 {
 		t.Fatalf("a unit in the place of the one that was killed gives %+v, %+v", s, line.events)
 	}
 	line.saw(nil)
@@ -103,7 +116,9 @@ func TestWhatTheCommandsSayIsRead(t *testing.T) {
 
 func TestOthersThatServeAlreadyTakeTheFlowsOfTheDead(t *testing.T) {
 	line := newTimeline()
-	two := []unit{{Name: "demo.0", State: "running", Epoch: 1}, {Name: "demo.1", State: "running", Epoch: 1}}
+	two := []unit{
+		{Name: "demo.0", State: "running", Epoch: 1}, {Name: "demo.1", State: "running", Epoch: 1},
+	}
 	line.saw(two)
 	line.dead = kill{unit: two[0], at: time.Now()}
 	line.saw(two)

@@ -114,8 +114,11 @@ func (s *stage) found(ctx context.Context, names []string) (map[string]bool, err
 
 // expected returns the alerts of the same functions on the packets that came out, run without a
 // network and without a kill.
-func (s *stage) expected(ctx context.Context, chain []string, name string) (map[string]bool, error) {
-	out, err := s.fn(ctx, "unit", append([]string{"test", "--pcap", s.dir.File(name), "-o", "json"}, chain...)...)
+func (s *stage) expected(
+	ctx context.Context, chain []string, name string,
+) (map[string]bool, error) {
+	out, err := s.fn(ctx, "unit",
+		append([]string{"test", "--pcap", s.dir.File(name), "-o", "json"}, chain...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -67,8 +67,10 @@ func raise(ctx context.Context, binary string) (_ *stage, err error) {
 		}
 	}
 	for _, end := range []string{"in", "out"} {
-		link := "link add name " + end + " mtu 9000 type veth peer name eth0 mtu 9000 netns " + s.tag + end
-		for _, args := range []string{"-n " + s.tag + "unit " + link, "-n " + s.tag + "unit link set " + end + " up", "-n " + s.tag + end + " link set eth0 up"} {
+		link := "link add name " + end + " mtu 9000 type veth peer name eth0 mtu 9000 netns " + s.tag +
+			end
+		for _, args := range []string{"-n " + s.tag + "unit " + link,
+			"-n " + s.tag + "unit link set " + end + " up", "-n " + s.tag + end + " link set eth0 up"} {
 			if _, err = tell(ctx, "ip", strings.Fields(args)...); err != nil {
 				return nil, err
 			}
@@ -104,7 +106,8 @@ func tell(ctx context.Context, name string, args ...string) ([]byte, error) {
 	cmd.Stderr = &said
 	out, err := cmd.Output()
 	if err != nil {
-		return out, fmt.Errorf("%s %s: %w\n%s", filepath.Base(name), strings.Join(args, " "), err, strings.TrimSpace(said.String()))
+		return out, fmt.Errorf("%s %s: %w\n%s", filepath.Base(name), strings.Join(args, " "), err,
+			strings.TrimSpace(said.String()))
 	}
 	return out, nil
 }
@@ -159,7 +162,8 @@ type process struct {
 
 // start starts a `pando fn` command in a namespace. The caller waits for its end.
 func (s *stage) start(end string, args ...string) (*process, error) {
-	p := &process{cmd: exec.Command("nsenter", append([]string{"--net=/run/netns/" + s.tag + end, s.pando, "fn"}, args...)...), said: &bytes.Buffer{}}
+	p := &process{cmd: exec.Command("nsenter", append([]string{"--net=/run/netns/" + s.tag + end,
+		s.pando, "fn"}, args...)...), said: &bytes.Buffer{}}
 	p.cmd.Stderr = p.said
 	// A process group of its own: Ctrl-C on the terminal ends the demo, and the demo ends its children
 	// in order.
@@ -177,7 +181,8 @@ func (s *stage) start(end string, args ...string) (*process, error) {
 // wait waits for the end of the process. The error contains the standard error.
 func (p *process) wait() error {
 	if err := p.cmd.Wait(); err != nil {
-		return fmt.Errorf("%s: %w\n%s", strings.Join(p.cmd.Args[2:5], " "), err, strings.TrimSpace(p.said.String()))
+		return fmt.Errorf("%s: %w\n%s", strings.Join(p.cmd.Args[2:5], " "), err,
+			strings.TrimSpace(p.said.String()))
 	}
 	return nil
 }

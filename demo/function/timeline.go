@@ -77,7 +77,8 @@ func (t *timeline) happened(who, what, why, outcome string) {
 	if len(t.offered) == 0 {
 		at = "before"
 	}
-	t.events = append(t.events, report.Decision{At: at, Who: who, What: what, Why: why, Outcome: outcome})
+	t.events = append(t.events,
+		report.Decision{At: at, Who: who, What: what, Why: why, Outcome: outcome})
 }
 
 // sent records a report of the generator.
@@ -171,7 +172,8 @@ func (t *timeline) ended(name string, others int) {
 		t.happened(name, "left", "the others carry the load", "its flows' states were handed on")
 		return
 	}
-	t.happened(name, "dead", fmt.Sprintf("seen %s after the kill", micros(uint64(time.Since(t.dead.at)))), fmt.Sprintf("units that serve on: %d", others))
+	t.happened(name, "dead", fmt.Sprintf("seen %s after the kill",
+		micros(uint64(time.Since(t.dead.at)))), fmt.Sprintf("units that serve on: %d", others))
 }
 
 // kill kills the unit that processed most packets.
@@ -184,16 +186,19 @@ func (t *timeline) kill(ctx context.Context, s *stage) error {
 	if len(units) == 0 {
 		return fmt.Errorf("no unit runs: nothing to kill")
 	}
-	victim := slices.MaxFunc(units, func(a, b unit) int { return int(a.processed()) - int(b.processed()) })
+	victim := slices.MaxFunc(units,
+		func(a, b unit) int { return int(a.processed()) - int(b.processed()) })
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.step = fmt.Sprintf("kill -9 %d: unit %s, which holds %d flows", victim.PID, victim.Name, victim.Flows)
+	t.step = fmt.Sprintf("kill -9 %d: unit %s, which holds %d flows",
+		victim.PID, victim.Name, victim.Flows)
 	t.dead = kill{unit: victim, at: time.Now()}
 	if err := syscall.Kill(victim.PID, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("kill unit %s, process %d: %w", victim.Name, victim.PID, err)
 	}
 	t.happened(victim.Name, "killed", "kill -9 by the demo, at half of the capture",
-		fmt.Sprintf("process %d, with %d flows and %d packets processed", victim.PID, victim.Flows, victim.processed()))
+		fmt.Sprintf("process %d, with %d flows and %d packets processed",
+			victim.PID, victim.Flows, victim.processed()))
 	return nil
 }
 

@@ -25,7 +25,8 @@ func (t *timeline) Draw(width, height int) string {
 		if u.State != "running" {
 			colour = screen.Orange
 		}
-		line := fmt.Sprintf("%-12s %-8s process %-7d %6d flows %10d packets", u.Name, u.State, u.PID, u.Flows, u.processed())
+		line := fmt.Sprintf("%-12s %-8s process %-7d %6d flows %10d packets",
+			u.Name, u.State, u.PID, u.Flows, u.processed())
 		fmt.Fprintf(&b, "  %s●%s %s\n", colour, screen.Plain, screen.Cut(line, width-5))
 	}
 	b.WriteByte('\n')
@@ -46,7 +47,8 @@ func (t *timeline) totals() string {
 		out = newest.Packets
 		now := t.begin.Add(time.Duration(newest.Seconds * 1e9))
 		for _, r := range t.arrived {
-			if end := t.received.Add(time.Duration(r.AtMillis+1) * time.Millisecond); newest.Last || !end.After(now) {
+			end := t.received.Add(time.Duration(r.AtMillis+1) * time.Millisecond)
+			if newest.Last || !end.After(now) {
 				received += r.Packets
 			}
 		}
@@ -68,7 +70,8 @@ func (t *timeline) series() (offered, active, p50, p99 []float64) {
 		active = append(active, float64(s.accepting))
 	}
 	for _, r := range t.arrived {
-		p50, p99 = append(p50, float64(r.LatencyNanos[0])/1e6), append(p99, float64(r.LatencyNanos[3])/1e6)
+		p50, p99 = append(p50, float64(r.LatencyNanos[0])/1e6), append(p99,
+			float64(r.LatencyNanos[3])/1e6)
 	}
 	return offered, active, p50, p99
 }
@@ -105,14 +108,16 @@ func (t *timeline) Lines() (out []string) {
 		out = append(out, fmt.Sprintf("  %9s  %-8s %-16s %s → %s", e.At, e.Who, e.What, e.Why, e.Outcome))
 	}
 	t.shown.events = len(t.events)
-	if n, m := len(t.offered), len(t.arrived); n > 1 && m > 0 && int(t.offered[n-1].Seconds) > t.shown.second {
+	n, m := len(t.offered), len(t.arrived)
+	if n > 1 && m > 0 && int(t.offered[n-1].Seconds) > t.shown.second {
 		t.shown.second = int(t.offered[n-1].Seconds)
 		active := 0
 		if k := len(t.samples); k > 0 {
 			active = t.samples[k-1].accepting
 		}
 		r := t.arrived[m-1]
-		out = append(out, fmt.Sprintf("%9.1f s  %5.1f Mbit/s  %d units busy  p50 %s p99 %s  packets %s", t.offered[n-1].Seconds, t.megabits(n-2), active,
+		out = append(out, fmt.Sprintf("%9.1f s  %5.1f Mbit/s  %d units busy  p50 %s p99 %s  packets %s",
+			t.offered[n-1].Seconds, t.megabits(n-2), active,
 			micros(r.LatencyNanos[0]), micros(r.LatencyNanos[3]), t.totals()))
 	}
 	return out

@@ -40,7 +40,8 @@ type Report struct {
 	Offered  int            `json:"offered"`
 	Answered int            `json:"answered"`
 	Failed   map[string]int `json:"failed,omitempty"` // by reason
-	Broken   int            `json:"broken"`           // connections that ended unannounced during a request
+	// connections that ended unannounced during a request
+	Broken int `json:"broken"`
 	// Requests repeated because the server had closed an idle connection.
 	IdleClosed    int     `json:"idle_closed"`
 	Dialled       int     `json:"dialled"`
@@ -103,7 +104,8 @@ func (t *tally) take(at time.Duration, final bool) Report {
 // Cancelling ctx ends the schedule early. Requests that were offered by then are still accounted
 // for.
 func Run(ctx context.Context, c Config, report func(Report)) {
-	counts, due := newTally(), make(chan time.Time, min(c.Schedule.Due(c.Schedule.Length()), waitingMax))
+	counts, due := newTally(), make(chan time.Time,
+		min(c.Schedule.Due(c.Schedule.Length()), waitingMax))
 	begin := time.Now()
 	var senders sync.WaitGroup
 	for range c.Connections {

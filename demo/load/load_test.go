@@ -17,8 +17,8 @@ func run(address, schedule string, t *testing.T) (sum Report) {
 		t.Fatal(err)
 	}
 	sum.Failed = map[string]int{}
-	Run(context.Background(), Config{Address: address, Path: "/", Schedule: s, Connections: 8, FreshShare: 0.1,
-		Timeout: 5 * time.Second, ReportEvery: 100 * time.Millisecond}, func(r Report) {
+	Run(context.Background(), Config{Address: address, Path: "/", Schedule: s, Connections: 8,
+		FreshShare: 0.1, Timeout: 5 * time.Second, ReportEvery: 100 * time.Millisecond}, func(r Report) {
 		sum.Offered, sum.Answered = sum.Offered+r.Offered, sum.Answered+r.Answered
 		sum.Broken, sum.IdleClosed = sum.Broken+r.Broken, sum.IdleClosed+r.IdleClosed
 		for why, n := range r.Failed {
@@ -61,7 +61,8 @@ func TestAResetIsABreakAndNeverSentAgain(t *testing.T) {
 		}
 	}()
 	r := run(l.Addr().String(), "20,500ms:20", t)
-	if r.Broken != 10 || r.Failed["connection broken: connection reset by peer"] != 10 || r.IdleClosed != 0 {
+	if r.Broken != 10 || r.Failed["connection broken: connection reset by peer"] != 10 ||
+		r.IdleClosed != 0 {
 		t.Fatalf("%+v: want 10 broken", r)
 	}
 }

@@ -86,7 +86,8 @@ func (s *sender) try(deadline time.Time, o *outcome) error {
 	if err := s.conn.SetDeadline(deadline); err != nil {
 		return err
 	}
-	_, wrote := fmt.Fprintf(s.conn, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", s.config.Path, s.config.Address)
+	_, wrote := fmt.Fprintf(s.conn, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", s.config.Path,
+		s.config.Address)
 	// An answer may be waiting although the write failed. The read distinguishes a close from a reset.
 	if _, err := s.read.Peek(1); err != nil {
 		if errors.Is(err, io.EOF) {

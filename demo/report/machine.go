@@ -11,7 +11,8 @@ import (
 // Machine describes the machine of a run.
 func Machine() []Fact {
 	return []Fact{
-		{Name: "kernel", Value: kernel()}, {Name: "processors", Value: fmt.Sprint(runtime.NumCPU())}, {Name: "Go", Value: runtime.Version()},
+		{Name: "kernel", Value: kernel()}, {Name: "processors", Value: fmt.Sprint(runtime.NumCPU())},
+		{Name: "Go", Value: runtime.Version()},
 	}
 }
 

@@ -29,7 +29,8 @@ func want(t *testing.T, text string, parts ...string) {
 
 func TestAReportThatCannotBeWrittenIsToldBeforeTheRun(t *testing.T) {
 	dir := t.TempDir()
-	if err := Possible(filepath.Join(dir, "none", "demo.html")); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "--report") {
+	err := Possible(filepath.Join(dir, "none", "demo.html"))
+	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "--report") {
 		t.Errorf("a folder that is not there gives %v", err)
 	}
 	name := filepath.Join(dir, "demo.html")
@@ -49,11 +50,14 @@ func TestAReportThatCannotBeWrittenIsToldBeforeTheRun(t *testing.T) {
 
 func TestThePageShowsWhatItIsGivenAndEscapesIt(t *testing.T) {
 	text := written(t, Page{
-		Title:  "a <run>",
-		Charts: []Chart{{Title: "rate", Lines: []Line{{Name: "offered", Points: []Point{{0, 0}, {10, 50}}}}}},
+		Title: "a <run>",
+		Charts: []Chart{
+			{Title: "rate", Lines: []Line{{Name: "offered", Points: []Point{{0, 0}, {10, 50}}}}},
+		},
 		Checks: []Check{{Name: "answered", Detail: "49 of 50"}},
 	})
-	want(t, text, "a &lt;run&gt;", `d="M64.0 196.0L944.0 12.0"`, "✗ FAILED", "a check FAILED", "49 of 50")
+	want(t, text, "a &lt;run&gt;", `d="M64.0 196.0L944.0 12.0"`, "✗ FAILED", "a check FAILED",
+		"49 of 50")
 }
 
 func TestStepsHoldTheirValue(t *testing.T) {

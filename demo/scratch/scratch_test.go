@@ -47,7 +47,8 @@ func TestOnlyTheFolderOfADeadDemoIsSwept(t *testing.T) {
 		t.Fatalf("a sweep that fails returns %v", err)
 	}
 	var lowered []string
-	if err := Sweep("demo-", func(path string) error { lowered = append(lowered, path); return nil }); err != nil {
+	if err := Sweep("demo-",
+		func(path string) error { lowered = append(lowered, path); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if len(lowered) != 1 || lowered[0] != dead.Path {

@@ -13,7 +13,8 @@ const (
 
 // Head returns the first lines of a screen: the title and the current step.
 func Head(title, about, step string, width int) string {
-	return fmt.Sprintf("%s%s%s   %s   %sq ends it%s\n%s\n\n", Bold, title, Plain, about, Dim, Plain, Cut(step, width))
+	return fmt.Sprintf("%s%s%s   %s   %sq ends it%s\n%s\n\n", Bold, title, Plain, about, Dim, Plain,
+		Cut(step, width))
 }
 
 // Strip returns one line: a name, values over the time of the run, and the newest value in the
@@ -23,7 +24,8 @@ func Strip(name, colour string, values []float64, format string, width int) stri
 	if len(values) > 0 {
 		newest = values[len(values)-1]
 	}
-	return fmt.Sprintf("%-14s %s%s%s "+format+"\n", name, colour, bars(values, max(10, width-36)), Plain, newest)
+	return fmt.Sprintf("%-14s %s%s%s "+format+"\n", name, colour, bars(values, max(10, width-36)),
+		Plain, newest)
 }
 
 // Tail returns the last lines that fit into the room.

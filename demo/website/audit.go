@@ -27,7 +27,8 @@ type audit struct {
 func (s *stage) auditOf(ctx context.Context, name pando.ServiceKey) (audit, error) {
 	a := audit{served: map[string]int{}}
 	clone := s.dir.File("clone")
-	if _, err := s.on(ctx, hostName, "git", "clone", "--quiet", "http://127.0.0.1:7400/state/"+string(name.Name)+".git", clone); err != nil {
+	if _, err := s.on(ctx, hostName, "git", "clone", "--quiet",
+		"http://127.0.0.1:7400/state/"+string(name.Name)+".git", clone); err != nil {
 		return a, fmt.Errorf("clone the merged state: %w", err)
 	}
 	text, err := os.ReadFile(filepath.Join(clone, "requests"))
@@ -77,8 +78,11 @@ func (a *audit) read(folder string) error {
 // checks compares the state with the load.
 func (a audit) checks(answered int) []report.Check {
 	return []report.Check{
-		{Name: "requests answered = lines in the merged access log", Detail: fmt.Sprintf("%d = %d", answered, a.lines), Held: answered == a.lines},
-		{Name: "… = the merged counter", Detail: fmt.Sprintf("%d = %d", answered, a.counter), Held: answered == a.counter},
-		{Name: "each line stands there once", Detail: fmt.Sprintf("%d twice", a.twice), Held: a.twice == 0},
+		{Name: "requests answered = lines in the merged access log",
+			Detail: fmt.Sprintf("%d = %d", answered, a.lines), Held: answered == a.lines},
+		{Name: "… = the merged counter", Detail: fmt.Sprintf("%d = %d", answered, a.counter),
+			Held: answered == a.counter},
+		{Name: "each line stands there once", Detail: fmt.Sprintf("%d twice", a.twice),
+			Held: a.twice == 0},
 	}
 }

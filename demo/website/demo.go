@@ -34,12 +34,15 @@ const settleWait = 90 * time.Second
 
 // Demo runs the demo.
 func Demo(ctx context.Context, args []string) error {
-	p := play{load: load.Config{Path: "/", Timeout: 10 * time.Second, ReportEvery: 100 * time.Millisecond}}
+	p := play{
+		load: load.Config{Path: "/", Timeout: 10 * time.Second, ReportEvery: 100 * time.Millisecond},
+	}
 	flags := flag.NewFlagSet("pando-demo", flag.ContinueOnError)
 	flags.StringVar(&p.binary, "pando", "bin/pando", "the pando `binary`")
 	flags.StringVar(&p.spec, "spec", "examples/website/pando.yaml", "`file` of the website's spec")
 	flags.StringVar(&p.report, "report", "demo.html", "`file` for the report")
-	flags.StringVar(&p.schedule, "schedule", "100,3s:100,10s:3000,8s:3000,8s:100,3s:100", "RATE,DURATION:RATE,… in requests per second")
+	flags.StringVar(&p.schedule, "schedule", "100,3s:100,10s:3000,8s:3000,8s:100,3s:100",
+		"RATE,DURATION:RATE,… in requests per second")
 	flags.IntVar(&p.load.Connections, "connections", 64, "the most connections open at once")
 	flags.Float64Var(&p.load.FreshShare, "fresh", 0.1, "share of requests on a new connection, 0 to 1")
 	flags.BoolVar(&p.plain, "plain", false, "plain lines, also on a terminal")

@@ -32,7 +32,8 @@ func Offer(ctx context.Context, args []string) error {
 	if c.Schedule, err = load.ParseSchedule(*schedule); err != nil {
 		return err
 	}
-	if c.Address == "" || c.Connections < 1 || c.Connections > 10000 || c.ReportEvery <= 0 || c.Timeout <= 0 {
+	if c.Address == "" || c.Connections < 1 || c.Connections > 10000 || c.ReportEvery <= 0 ||
+		c.Timeout <= 0 {
 		return fmt.Errorf("want --address, --connections from 1 to 10000 and positive durations")
 	}
 	out := json.NewEncoder(os.Stdout)

@@ -60,7 +60,9 @@ func raise(ctx context.Context, binary string) (_ *stage, err error) {
 			err = errors.Join(err, s.lower())
 		}
 	}()
-	if s.lab, err = lab.Up(ctx, lab.Config{Hosts: 1, Name: "demo", Self: binary, Dir: labOf(s.dir.Path), Leashed: true}); err != nil {
+	s.lab, err = lab.Up(ctx,
+		lab.Config{Hosts: 1, Name: "demo", Self: binary, Dir: labOf(s.dir.Path), Leashed: true})
+	if err != nil {
 		return nil, err
 	}
 	if _, err = s.do(ctx, "up", "--data-dir", s.dir.File("data")); err != nil {
@@ -86,20 +88,24 @@ func (s *stage) on(ctx context.Context, host string, argv ...string) (string, er
 	cmd.Stderr = &said
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("%s: %w\n%s", strings.Join(argv, " "), err, strings.TrimSpace(said.String()))
+		return "", fmt.Errorf("%s: %w\n%s",
+			strings.Join(argv, " "), err, strings.TrimSpace(said.String()))
 	}
 	return string(out), nil
 }
 
 // offer runs the load generator on the client and passes each of its reports to report.
-func (s *stage) offer(ctx context.Context, c load.Config, schedule string, report func(load.Report)) error {
+func (s *stage) offer(
+	ctx context.Context, c load.Config, schedule string, report func(load.Report),
+) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	cmd, err := s.lab.Exec(ctx, clientName, self, "load", "--address", c.Address, "--schedule", schedule,
-		"--connections", fmt.Sprint(c.Connections), "--fresh", fmt.Sprint(c.FreshShare), "--timeout", c.Timeout.String(),
-		"--every", c.ReportEvery.String())
+	cmd, err := s.lab.Exec(ctx, clientName, self, "load", "--address", c.Address, "--schedule",
+		schedule,
+		"--connections", fmt.Sprint(c.Connections), "--fresh", fmt.Sprint(c.FreshShare), "--timeout",
+		c.Timeout.String(), "--every", c.ReportEvery.String())
 	if err != nil {
 		return err
 	}
@@ -135,7 +141,8 @@ func (s *stage) offer(ctx context.Context, c load.Config, schedule string, repor
 }
 
 // until polls the service until done returns true.
-func (s *stage) until(ctx context.Context, name pando.ServiceKey, what string, within time.Duration, done func(pando.ServiceStatus) bool) error {
+func (s *stage) until(ctx context.Context, name pando.ServiceKey, what string, within time.Duration,
+	done func(pando.ServiceStatus) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for {
@@ -144,7 +151,8 @@ func (s *stage) until(ctx context.Context, name pando.ServiceKey, what string, w
 			return nil
 		}
 		if pando.Sleep(ctx, wall.Clock{}, look) != nil {
-			return fmt.Errorf("%s: %w within %s: %d in rotation, %d in all", what, pando.ErrNotReady, within, st.InRotation, len(st.Instances))
+			return fmt.Errorf("%s: %w within %s: %d in rotation, %d in all",
+				what, pando.ErrNotReady, within, st.InRotation, len(st.Instances))
 		}
 	}
 }

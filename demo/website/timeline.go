@@ -39,7 +39,9 @@ type timeline struct {
 }
 
 func newTimeline() *timeline {
-	return &timeline{begin: time.Now(), because: map[string]pando.Because{}, shown: shown{told: map[string]bool{}}}
+	return &timeline{
+		begin: time.Now(), because: map[string]pando.Because{}, shown: shown{told: map[string]bool{}},
+	}
 }
 
 // say sets the description of the current step.
@@ -130,10 +132,13 @@ func born(b pando.Because) time.Time {
 func (t *timeline) row(b pando.Because) report.Decision {
 	at := fmt.Sprintf("%+.2f s", born(b).Sub(t.begin).Seconds())
 	if d := b.Decision; d != nil {
-		return report.Decision{At: at, Who: who(d.By), What: string(d.Kind), Why: d.Reason, Outcome: string(d.Instance)}
+		return report.Decision{
+			At: at, Who: who(d.By), What: string(d.Kind), Why: d.Reason, Outcome: string(d.Instance),
+		}
 	}
 	i := b.Intent
-	d := report.Decision{At: at, Who: who(i.By), What: string(i.Verb), Why: i.History[0].Reason, Outcome: string(i.State) + ": " + i.Reason}
+	d := report.Decision{At: at, Who: who(i.By), What: string(i.Verb), Why: i.History[0].Reason,
+		Outcome: string(i.State) + ": " + i.Reason}
 	if i.Instance != "" && string(i.Instance) != i.By.Name {
 		d.What += " → " + string(i.Instance)
 	}
@@ -158,7 +163,8 @@ func took(i pando.Intent) time.Duration { return i.History[len(i.History)-1].At.
 func (t *timeline) copies() []time.Duration {
 	var out []time.Duration
 	for _, b := range t.because {
-		if i := b.Intent; i != nil && i.Verb == pando.VerbReplicate && i.State == pando.IntentInRotation && i.By.Kind == pando.AskerInstance {
+		if i := b.Intent; i != nil && i.Verb == pando.VerbReplicate &&
+			i.State == pando.IntentInRotation && i.By.Kind == pando.AskerInstance {
 			out = append(out, took(*i))
 		}
 	}
@@ -206,7 +212,8 @@ func (t *timeline) lives(end time.Duration) []report.Life {
 		leaves := min(at(l.leaves, last), gone)
 		serves := min(at(l.serves, last), leaves)
 		out = append(out, report.Life{Name: suffix(string(id)), Spans: []report.Span{
-			{Kind: "starting", From: at(l.asked, last), To: serves}, {Kind: "serving", From: serves, To: leaves}, {Kind: "leaving", From: leaves, To: gone},
+			{Kind: "starting", From: at(l.asked, last), To: serves},
+			{Kind: "serving", From: serves, To: leaves}, {Kind: "leaving", From: leaves, To: gone},
 		}})
 	}
 	return out

@@ -51,16 +51,20 @@ func (t *totals) charts() (rates, latency report.Chart) {
 		lines["offered"] = append(lines["offered"], report.Point{Seconds: at, Value: offered})
 		lines["answered"] = append(lines["answered"], report.Point{Seconds: at, Value: answered})
 		if r.Answered > 0 {
-			lines["p50"] = append(lines["p50"], report.Point{Seconds: at, Value: float64(r.LatencyMicros[0]) / 1e3})
-			lines["p99"] = append(lines["p99"], report.Point{Seconds: at, Value: float64(r.LatencyMicros[1]) / 1e3})
+			lines["p50"] = append(lines["p50"],
+				report.Point{Seconds: at, Value: float64(r.LatencyMicros[0]) / 1e3})
+			lines["p99"] = append(lines["p99"],
+				report.Point{Seconds: at, Value: float64(r.LatencyMicros[1]) / 1e3})
 		}
 	}
 	rates = report.Chart{Title: "Load, requests per second", Lines: []report.Line{
-		{Name: "offered", Area: true, Points: lines["offered"]}, {Name: "answered", Points: lines["answered"]},
+		{Name: "offered", Area: true, Points: lines["offered"]},
+		{Name: "answered", Points: lines["answered"]},
 	}}
-	latency = report.Chart{Title: "Latency from the moment at which a request was due, ms", Log: true, Lines: []report.Line{
-		{Name: "p50", Points: lines["p50"]}, {Name: "p99", Points: lines["p99"]},
-	}}
+	latency = report.Chart{Title: "Latency from the moment at which a request was due, ms",
+		Log: true, Lines: []report.Line{
+			{Name: "p50", Points: lines["p50"]}, {Name: "p99", Points: lines["p99"]},
+		}}
 	return rates, latency
 }
 

@@ -25,19 +25,22 @@ func (t *timeline) Draw(width, height int) string {
 	b.WriteString(screen.Strip("offered", screen.Blue, offered, "%7.0f /s", width))
 	b.WriteString(screen.Strip("instances", screen.Orange, instances, "%7.0f", width))
 	b.WriteString(screen.Strip("p99", screen.Dim, p99, "%7.1f ms", width))
-	fmt.Fprintf(&b, "\nanswered %d   failed %d   broken connections %d\n\n", t.totals.answered, t.totals.failed, t.totals.broken)
+	fmt.Fprintf(&b, "\nanswered %d   failed %d   broken connections %d\n\n", t.totals.answered,
+		t.totals.failed, t.totals.broken)
 	for _, i := range t.now.Instances {
 		colour := screen.Blue
 		if !i.Phase.TakesFlows() {
 			colour = screen.Orange
 		}
-		fmt.Fprintf(&b, "  %s●%s %s\n", colour, screen.Plain, screen.Cut(fmt.Sprintf("%-16s %-18s %-12s %s", i.ID, i.Endpoint, i.Phase, i.Reason), width-5))
+		fmt.Fprintf(&b, "  %s●%s %s\n", colour, screen.Plain,
+			screen.Cut(fmt.Sprintf("%-16s %-18s %-12s %s", i.ID, i.Endpoint, i.Phase, i.Reason), width-5))
 	}
 	b.WriteByte('\n')
 	var told []string
 	for _, v := range t.told() {
 		d := t.row(v)
-		told = append(told, fmt.Sprintf("%9s  %-14s %-26s %s → %s", d.At, d.Who, d.What, d.Why, d.Outcome))
+		told = append(told,
+			fmt.Sprintf("%9s  %-14s %-26s %s → %s", d.At, d.Who, d.What, d.Why, d.Outcome))
 	}
 	b.WriteString(screen.Tail(told, height-12-len(t.now.Instances), width))
 	return b.String()
@@ -77,10 +80,12 @@ func (t *timeline) Lines() (out []string) {
 		if !t.shown.told[key] {
 			t.shown.told[key] = true
 			d := t.row(b)
-			out = append(out, fmt.Sprintf("  %9s  %-18s %-28s %s → %s", d.At, d.Who, d.What, d.Why, d.Outcome))
+			out = append(out,
+				fmt.Sprintf("  %9s  %-18s %-28s %s → %s", d.At, d.Who, d.What, d.Why, d.Outcome))
 		}
 	}
-	if n := len(t.totals.reports); n > 0 && len(t.crowds) > 0 && int(t.totals.reports[n-1].AtMillis/1000) > t.shown.second {
+	n := len(t.totals.reports)
+	if n > 0 && len(t.crowds) > 0 && int(t.totals.reports[n-1].AtMillis/1000) > t.shown.second {
 		t.shown.second = int(t.totals.reports[n-1].AtMillis / 1000)
 		out = append(out, t.summary())
 	}
@@ -92,6 +97,8 @@ func (t *timeline) summary() string {
 	n := len(t.totals.reports) - 1
 	r, c := t.totals.reports[n], t.crowds[len(t.crowds)-1]
 	offered, answered := t.totals.rate(n)
-	return fmt.Sprintf("%8.1f s  offered %5.0f/s  answered %5.0f/s  p50 %6.2f ms  p99 %7.2f ms  instances %d in rotation, %d starting, %d leaving",
-		float64(r.AtMillis)/1e3, offered, answered, float64(r.LatencyMicros[0])/1e3, float64(r.LatencyMicros[1])/1e3, c.serving, c.starting, c.leaving)
+	return fmt.Sprintf("%8.1f s  offered %5.0f/s  answered %5.0f/s  p50 %6.2f ms  p99 %7.2f ms  "+
+		"instances %d in rotation, %d starting, %d leaving",
+		float64(r.AtMillis)/1e3, offered, answered, float64(r.LatencyMicros[0])/1e3,
+		float64(r.LatencyMicros[1])/1e3, c.serving, c.starting, c.leaving)
 }

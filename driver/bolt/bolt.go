@@ -37,7 +37,8 @@ var (
 	layoutKey     = []byte("layout")
 )
 
-var errDamaged = errors.New("the file is damaged; restore it from a copy, or forget everything with `pando down --purge`")
+var errDamaged = errors.New("the file is damaged; restore it from a copy, or forget everything " +
+	"with `pando down --purge`")
 
 // Store is one file. Its methods may be called from any goroutine.
 type Store struct {
@@ -74,9 +75,11 @@ func load(path string) (*Store, error) {
 	db, err := openFile(path)
 	if err != nil {
 		if errors.Is(err, bbolterrors.ErrTimeout) {
-			return nil, fmt.Errorf("open the states in %s: another agent has them open; stop it with `pando down`", path)
+			return nil, fmt.Errorf(
+				"open the states in %s: another agent has them open; stop it with `pando down`", path)
 		}
-		if errors.Is(err, bbolterrors.ErrInvalid) || errors.Is(err, bbolterrors.ErrChecksum) || errors.Is(err, bbolterrors.ErrVersionMismatch) {
+		if errors.Is(err, bbolterrors.ErrInvalid) || errors.Is(err, bbolterrors.ErrChecksum) ||
+			errors.Is(err, bbolterrors.ErrVersionMismatch) {
 			err = fmt.Errorf("%w: %w", err, errDamaged)
 		}
 		return nil, fmt.Errorf("open the states in %s: %w", path, full(err))
@@ -91,7 +94,8 @@ func load(path string) (*Store, error) {
 }
 
 func openFile(path string) (*bbolt.DB, error) {
-	return bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWaitMax, FreelistType: bbolt.FreelistMapType, NoFreelistSync: true})
+	return bbolt.Open(path, 0o600,
+		&bbolt.Options{Timeout: lockWaitMax, FreelistType: bbolt.FreelistMapType, NoFreelistSync: true})
 }
 
 func (s *Store) prepare() error {
@@ -104,7 +108,8 @@ func (s *Store) prepare() error {
 		meta := tx.Bucket(metaBucket)
 		b := meta.Get(layoutKey)
 		if b != nil && binary.BigEndian.Uint32(b) > layout {
-			return fmt.Errorf("the file has layout %d, this build reads up to %d: upgrade pando on this host", binary.BigEndian.Uint32(b), layout)
+			return fmt.Errorf("the file has layout %d, this build reads up "+
+				"to %d: upgrade pando on this host", binary.BigEndian.Uint32(b), layout)
 		}
 		if err := meta.Put(layoutKey, binary.BigEndian.AppendUint32(nil, layout)); err != nil {
 			return err
@@ -204,7 +209,8 @@ func (s *Store) Refs(prefix string) (map[string]pando.ObjectID, error) {
 	out := map[string]pando.ObjectID{}
 	err := s.db.View(func(tx *bbolt.Tx) error {
 		c := tx.Bucket(refsBucket).Cursor()
-		for k, v := c.Seek([]byte(prefix)); k != nil && strings.HasPrefix(string(k), prefix); k, v = c.Next() {
+		for k, v := c.Seek([]byte(prefix)); k != nil &&
+			strings.HasPrefix(string(k), prefix); k, v = c.Next() {
 			out[string(k)] = pando.ObjectID(v)
 		}
 		return nil

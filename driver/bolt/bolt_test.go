@@ -26,7 +26,8 @@ func TestWhatIsWrittenIsThereAfterAReopen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	s := open(t, path)
 	o := pando.Object{ID: pando.ObjectID{1}, Kind: pando.BlobObject, Body: []byte("body")}
-	if err := s.Update(t.Context(), pando.ObjectsUpdate{Objects: []pando.Object{o}, Refs: map[string]pando.ObjectID{"a/b": o.ID}}); err != nil {
+	if err := s.Update(t.Context(), pando.ObjectsUpdate{Objects: []pando.Object{o},
+		Refs: map[string]pando.ObjectID{"a/b": o.ID}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
@@ -49,7 +50,8 @@ func TestBodiesOfEveryLength(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	s := open(t, path)
 	var all []pando.Object
-	for n, size := range []int{0, 1, inlineBytesMax, inlineBytesMax + 1, pieceBytesMax - 1, pieceBytesMax, pieceBytesMax + 1, 16, 5*pieceBytesMax + 3, 1 << 20} {
+	for n, size := range []int{0, 1, inlineBytesMax, inlineBytesMax + 1, pieceBytesMax - 1,
+		pieceBytesMax, pieceBytesMax + 1, 16, 5*pieceBytesMax + 3, 1 << 20} {
 		body := bytes.Repeat([]byte{byte('a' + n)}, size)
 		all = append(all, pando.Object{ID: pando.ObjectID{byte(n)}, Kind: pando.BlobObject, Body: body})
 	}
@@ -61,7 +63,8 @@ func TestBodiesOfEveryLength(t *testing.T) {
 	keep := all
 	for len(keep) > 0 {
 		for _, o := range keep {
-			if kind, body, err := s.Object(o.ID); err != nil || kind != o.Kind || !bytes.Equal(body, o.Body) {
+			kind, body, err := s.Object(o.ID)
+			if err != nil || kind != o.Kind || !bytes.Equal(body, o.Body) {
 				t.Errorf("%d bytes: %s, %d bytes, %v", len(o.Body), kind, len(body), err)
 			}
 		}
@@ -89,7 +92,8 @@ func TestBodiesOfEveryLength(t *testing.T) {
 func TestAConditionThatFailsWritesNothing(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "state.db"))
 	o := pando.Object{ID: pando.ObjectID{1}, Kind: pando.BlobObject, Body: []byte("body")}
-	err := s.Update(t.Context(), pando.ObjectsUpdate{Objects: []pando.Object{o}, If: map[string]pando.ObjectID{"r": {9}}})
+	err := s.Update(t.Context(),
+		pando.ObjectsUpdate{Objects: []pando.Object{o}, If: map[string]pando.ObjectID{"r": {9}}})
 	if !errors.Is(err, pando.ErrConflict) {
 		t.Fatalf("got %v, want ErrConflict", err)
 	}
@@ -135,7 +139,9 @@ func TestPruneKeepsWhatIsKeptAndWhatIsWrittenMeanwhile(t *testing.T) {
 func TestTheCacheIsBounded(t *testing.T) {
 	var c cache
 	for n := range 1000 {
-		c.put(pando.Object{ID: pando.ObjectID{byte(n >> 8), byte(n)}, Kind: pando.TreeObject, Body: make([]byte, 64<<10)})
+		c.put(pando.Object{
+			ID: pando.ObjectID{byte(n >> 8), byte(n)}, Kind: pando.TreeObject, Body: make([]byte, 64<<10),
+		})
 	}
 	total := 0
 	for _, m := range []map[pando.ObjectID]pando.Object{c.young, c.old} {

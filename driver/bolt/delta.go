@@ -35,7 +35,8 @@ func delta(o pando.Object, base []byte) []byte {
 	out = binary.AppendUvarint(out, uint64(len(o.Body)))
 	body := o.Body
 	for _, s := range o.Splices {
-		if min(s.Keep, s.Drop, s.Put) < 0 || s.Keep+s.Drop > len(base) || s.Keep+s.Put > len(body) || !bytes.Equal(body[:s.Keep], base[:s.Keep]) {
+		if min(s.Keep, s.Drop, s.Put) < 0 || s.Keep+s.Drop > len(base) || s.Keep+s.Put > len(body) ||
+			!bytes.Equal(body[:s.Keep], base[:s.Keep]) {
 			return nil
 		}
 		for _, n := range []int{s.Keep, s.Drop, s.Put} {

@@ -35,10 +35,12 @@ func (h *history) ok(err error) {
 func (h *history) step() {
 	b := rapid.SampledFrom(h.branches).Draw(h.T, "who")
 	h.now = h.now.Add(time.Second)
-	switch rapid.SampledFrom([]string{"write", "write", "pull", "push", "push", "settle", "trim"}).Draw(h.T, "step") {
+	switch rapid.SampledFrom([]string{"write", "write", "pull", "push", "push", "settle", "trim"}).
+		Draw(h.T, "step") {
 	case "write":
 		for range rapid.IntRange(1, 20).Draw(h.T, "keys") {
-			h.ok(b.Put(fmt.Sprintf("folder/key-%02d", rapid.IntRange(0, 60).Draw(h.T, "key")), fmt.Append(nil, rapid.Uint16().Draw(h.T, "value"))))
+			h.ok(b.Put(fmt.Sprintf("folder/key-%02d", rapid.IntRange(0, 60).Draw(h.T, "key")),
+				fmt.Append(nil, rapid.Uint16().Draw(h.T, "value"))))
 		}
 		_, err := b.Commit(h.Context(), "", h.now)
 		h.ok(err)
@@ -60,11 +62,14 @@ func (h *history) step() {
 		h.ok(err)
 	case "trim":
 		h.walk() // the trim may delete objects that are reachable now
-		known := state.Known{Heads: map[pando.ServiceKey]pando.ObjectID{}, Alive: func(pando.InstanceID) bool { return true }}
+		known := state.Known{
+			Heads: map[pando.ServiceKey]pando.ObjectID{}, Alive: func(pando.InstanceID) bool { return true },
+		}
 		if !h.main.IsZero() {
 			known.Heads[web] = h.main
 		}
-		_, err := state.Trim(h.Context(), h.store, known, state.Keep{Commits: rapid.IntRange(0, 3).Draw(h.T, "commits")}, h.now)
+		_, err := state.Trim(h.Context(), h.store, known,
+			state.Keep{Commits: rapid.IntRange(0, 3).Draw(h.T, "commits")}, h.now)
 		h.ok(err)
 		h.store.cache.clear()
 		live := h.walk()
@@ -117,7 +122,9 @@ func TestWhatIsReachedIsThereAndNothingElse(t *testing.T) {
 		}
 		defer store.Close()
 		store.db.NoSync = true
-		h := &history{T: rt, store: store, now: time.Unix(1_800_000_000, 0), seen: map[pando.ObjectID]bool{}}
+		h := &history{
+			T: rt, store: store, now: time.Unix(1_800_000_000, 0), seen: map[pando.ObjectID]bool{},
+		}
 		repo := state.Open(store, web, map[string]pando.StateType{"folder/*": pando.StateOpaque})
 		for n := range 3 {
 			b, err := repo.Born(rt.Context(), pando.InstanceID(fmt.Sprintf("web-%d", n)), h.main)

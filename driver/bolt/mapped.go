@@ -19,7 +19,8 @@ type mapped struct{ bytes atomic.Int64 }
 // touched counts a read and calls giveBack at every mappedBytesMax bytes.
 func (s *Store) touched(body int) {
 	page := int64(os.Getpagesize())
-	if n := s.mapped.bytes.Add(page + int64(body)); n >= mappedBytesMax && s.mapped.bytes.CompareAndSwap(n, 0) {
+	n := s.mapped.bytes.Add(page + int64(body))
+	if n >= mappedBytesMax && s.mapped.bytes.CompareAndSwap(n, 0) {
 		s.giveBack()
 	}
 }

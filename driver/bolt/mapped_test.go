@@ -48,7 +48,9 @@ func TestReadingEverythingLeavesLittleOfTheFileInMemory(t *testing.T) {
 	for n := 0; n < objects; {
 		var u pando.ObjectsUpdate
 		for range 200 {
-			u.Objects = append(u.Objects, pando.Object{ID: id(n), Kind: pando.BlobObject, Body: []byte(strings.Repeat(string(rune('a'+n%26)), size))})
+			u.Objects = append(u.Objects, pando.Object{
+				ID: id(n), Kind: pando.BlobObject, Body: []byte(strings.Repeat(string(rune('a'+n%26)), size)),
+			})
 			n++
 		}
 		if err := s.Update(t.Context(), u); err != nil {

@@ -20,8 +20,12 @@ const (
 )
 
 var (
-	letters = map[pando.ObjectKind]byte{pando.BlobObject: 'b', pando.TreeObject: 't', pando.CommitObject: 'c'}
-	kinds   = map[byte]pando.ObjectKind{'b': pando.BlobObject, 't': pando.TreeObject, 'c': pando.CommitObject}
+	letters = map[pando.ObjectKind]byte{
+		pando.BlobObject: 'b', pando.TreeObject: 't', pando.CommitObject: 'c',
+	}
+	kinds = map[byte]pando.ObjectKind{
+		'b': pando.BlobObject, 't': pando.TreeObject, 'c': pando.CommitObject,
+	}
 )
 
 // inPieces is set in the letter of a value that has the number of its first piece and its length
@@ -71,7 +75,8 @@ func bodyOf(tx *bbolt.Tx, value []byte) ([]byte, error) {
 	}
 	body := make([]byte, 0, size)
 	c := tx.Bucket(piecesBucket).Cursor()
-	for k, v := c.Seek(binary.BigEndian.AppendUint64(nil, first)); k != nil && uint64(len(body)) < size; k, v = c.Next() {
+	for k, v := c.Seek(binary.BigEndian.AppendUint64(nil, first)); k != nil &&
+		uint64(len(body)) < size; k, v = c.Next() {
 		body = append(body, v...)
 	}
 	if uint64(len(body)) != size {

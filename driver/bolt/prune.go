@@ -17,7 +17,9 @@ const (
 
 // Prune implements pando.Objects. Later writes reuse the freed pages; the file itself does not
 // shrink.
-func (s *Store) Prune(ctx context.Context, live func() (func(pando.ObjectID) bool, error)) (deleted int, err error) {
+func (s *Store) Prune(
+	ctx context.Context, live func() (func(pando.ObjectID) bool, error),
+) (deleted int, err error) {
 	s.moving.Lock()
 	defer s.moving.Unlock()
 	s.note(map[pando.ObjectID]bool{})
@@ -55,7 +57,9 @@ func (s *Store) note(written map[pando.ObjectID]bool) {
 
 // garbage scans some objects, starting at an id. It returns the ids to delete and the id to
 // continue from, or nil at the end.
-func (s *Store) garbage(from []byte, keep func(pando.ObjectID) bool) (gone []pando.ObjectID, next []byte, err error) {
+func (s *Store) garbage(
+	from []byte, keep func(pando.ObjectID) bool,
+) (gone []pando.ObjectID, next []byte, err error) {
 	err = s.db.View(func(tx *bbolt.Tx) error {
 		c := tx.Bucket(objectsBucket).Cursor()
 		k, _ := c.Seek(from)

@@ -175,7 +175,9 @@ func cutEntry(stream []byte) (id pando.ObjectID, value, after []byte, ok bool) {
 
 // putObjects writes the objects that are not stored yet. It returns their index entries, which the
 // caller adds once the write is durable.
-func (s *Store) putObjects(tx *bbolt.Tx, all []pando.Object) (fresh map[pando.ObjectID]young, err error) {
+func (s *Store) putObjects(
+	tx *bbolt.Tx, all []pando.Object,
+) (fresh map[pando.ObjectID]young, err error) {
 	objects := tx.Bucket(objectsBucket)
 	fresh = make(map[pando.ObjectID]young, len(all))
 	var stream []byte
@@ -207,7 +209,8 @@ func (s *Store) putObjects(tx *bbolt.Tx, all []pando.Object) (fresh map[pando.Ob
 	if len(stream) == 0 {
 		return nil, nil
 	}
-	generation, err := tx.CreateBucketIfNotExists(binary.BigEndian.AppendUint64(slices.Clone(generationName), s.recent.generation))
+	generation, err := tx.CreateBucketIfNotExists(binary.BigEndian.AppendUint64(
+		slices.Clone(generationName), s.recent.generation))
 	if err != nil {
 		return nil, err
 	}

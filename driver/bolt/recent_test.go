@@ -41,15 +41,19 @@ func (f *file) open() {
 // object draws a new object, or one that differs in a few bytes from an existing one.
 func (f *file) object() pando.Object {
 	f.names++
-	o := pando.Object{Kind: rapid.SampledFrom([]pando.ObjectKind{pando.BlobObject, pando.TreeObject, pando.CommitObject}).Draw(f.T, "kind")}
-	binary.BigEndian.PutUint64(o.ID[rapid.IntRange(0, 4).Draw(f.T, "where"):], uint64(f.names)<<32|uint64(rapid.Uint32().Draw(f.T, "id")))
-	size := rapid.SampledFrom([]int{0, 1, 100, inlineBytesMax, inlineBytesMax + 1, 1000, wholeBytesMax, wholeBytesMax + 1, 20_000}).Draw(f.T, "size")
+	o := pando.Object{Kind: rapid.SampledFrom([]pando.ObjectKind{pando.BlobObject, pando.TreeObject,
+		pando.CommitObject}).Draw(f.T, "kind")}
+	binary.BigEndian.PutUint64(o.ID[rapid.IntRange(0, 4).Draw(f.T, "where"):],
+		uint64(f.names)<<32|uint64(rapid.Uint32().Draw(f.T, "id")))
+	size := rapid.SampledFrom([]int{0, 1, 100, inlineBytesMax, inlineBytesMax + 1, 1000, wholeBytesMax,
+		wholeBytesMax + 1, 20_000}).Draw(f.T, "size")
 	o.Body = bytes.Repeat([]byte{byte('a' + f.names%26)}, size)
 	if len(f.ids) > 0 && rapid.IntRange(0, 2).Draw(f.T, "derived") > 0 {
 		base := f.want[rapid.SampledFrom(f.ids).Draw(f.T, "base")] // possibly a deleted one
 		o.Base, o.Body, o.Splices = base.ID, nil, nil
 		for rest := base.Body; len(rest) > 0 && len(o.Splices) < 3; {
-			s := pando.Splice{Keep: rapid.IntRange(0, len(rest)).Draw(f.T, "keep"), Put: rapid.IntRange(0, 30).Draw(f.T, "put")}
+			s := pando.Splice{Keep: rapid.IntRange(0, len(rest)).Draw(f.T, "keep"),
+				Put: rapid.IntRange(0, 30).Draw(f.T, "put")}
 			s.Drop = min(len(rest)-s.Keep, rapid.IntRange(0, 30).Draw(f.T, "drop"))
 			o.Body = append(append(o.Body, rest[:s.Keep]...), bytes.Repeat([]byte{'#'}, s.Put)...)
 			o.Splices, rest = append(o.Splices, s), rest[s.Keep+s.Drop:]
@@ -118,12 +122,14 @@ func (f *file) prune() {
 			if len(dead) == 0 {
 				break
 			}
-			ids := slices.SortedFunc(maps.Keys(dead), func(a, b pando.ObjectID) int { return bytes.Compare(a[:], b[:]) })
+			ids := slices.SortedFunc(maps.Keys(dead),
+				func(a, b pando.ObjectID) int { return bytes.Compare(a[:], b[:]) })
 			again, base := ids[0], f.want[rapid.SampledFrom(ids).Draw(f.T, "base")]
 			f.names++
 			f.update(f.want[again], pando.Object{
 				ID: pando.ObjectID{9, byte(f.names >> 8), byte(f.names)}, Kind: pando.TreeObject,
-				Body: append(bytes.Clone(base.Body), '+'), Base: base.ID, Splices: []pando.Splice{{Keep: len(base.Body), Put: 1}},
+				Body: append(bytes.Clone(base.Body), '+'), Base: base.ID,
+				Splices: []pando.Splice{{Keep: len(base.Body), Put: 1}},
 			})
 			delete(dead, again)
 		}
@@ -148,7 +154,8 @@ func (f *file) settle() {
 	f.store.recent.generation++
 	f.store.writing.Unlock()
 	ctx := &dying{f.Context(), rapid.SampledFrom([]int{0, 1, 1000}).Draw(f.T, "given up after")}
-	if _, err := f.store.settle(ctx, func(pando.ObjectID) bool { return true }); err != nil && !errors.Is(err, context.Canceled) {
+	_, err := f.store.settle(ctx, func(pando.ObjectID) bool { return true })
+	if err != nil && !errors.Is(err, context.Canceled) {
 		f.Fatal(err)
 	}
 }
@@ -162,7 +169,8 @@ func (f *file) check() {
 				f.Fatalf("%s, which was deleted: %v", id, err)
 			}
 		case err != nil || kind != o.Kind || !bytes.Equal(body, o.Body):
-			f.Fatalf("%s is a %s of %d bytes, %v; want a %s of %d", id, kind, len(body), err, o.Kind, len(o.Body))
+			f.Fatalf("%s is a %s of %d bytes, %v; want a %s of %d",
+				id, kind, len(body), err, o.Kind, len(o.Body))
 		}
 	}
 }
@@ -205,11 +213,13 @@ func TestWhatIsWrittenReadsBackWhateverIsMovedAndPruned(t *testing.T) {
 	n := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		n++
-		f := &file{T: rt, path: filepath.Join(t.TempDir(), fmt.Sprint(n)), want: map[pando.ObjectID]pando.Object{}, gone: map[pando.ObjectID]bool{}}
+		f := &file{T: rt, path: filepath.Join(t.TempDir(), fmt.Sprint(n)),
+			want: map[pando.ObjectID]pando.Object{}, gone: map[pando.ObjectID]bool{}}
 		f.open()
 		defer func() { f.store.Close() }()
 		for range rapid.IntRange(5, 40).Draw(rt, "steps") {
-			switch rapid.SampledFrom([]string{"write", "write", "write", "settle", "prune", "open"}).Draw(rt, "step") {
+			switch rapid.SampledFrom([]string{"write", "write", "write", "settle", "prune", "open"}).Draw(rt,
+				"step") {
 			case "write":
 				f.write()
 			case "settle":
@@ -242,7 +252,9 @@ func TestWhatIsWrittenReadsBackWhateverIsMovedAndPruned(t *testing.T) {
 func TestDeltasAreBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	s := open(t, path)
-	last := pando.Object{ID: pando.ObjectID{1}, Kind: pando.TreeObject, Body: bytes.Repeat([]byte("x"), 10_000)}
+	last := pando.Object{
+		ID: pando.ObjectID{1}, Kind: pando.TreeObject, Body: bytes.Repeat([]byte("x"), 10_000),
+	}
 	var all []pando.Object
 	for n := range 3*deltasMax + 3 {
 		if err := s.Update(t.Context(), pando.ObjectsUpdate{Objects: []pando.Object{last}}); err != nil {
@@ -250,7 +262,8 @@ func TestDeltasAreBounded(t *testing.T) {
 		}
 		all = append(all, last)
 		last = pando.Object{
-			ID: pando.ObjectID{2, byte(n)}, Kind: pando.TreeObject, Body: append(bytes.Clone(last.Body), byte(n)),
+			ID: pando.ObjectID{2, byte(n)}, Kind: pando.TreeObject,
+			Body: append(bytes.Clone(last.Body), byte(n)),
 			Base: last.ID, Splices: []pando.Splice{{Keep: len(last.Body), Put: 1}},
 		}
 	}
@@ -278,10 +291,14 @@ func TestDeltasAreBounded(t *testing.T) {
 // An object with wrong splices is stored whole.
 func TestSplicesThatAreNotTrueAreNotUsed(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "state.db"))
-	base := pando.Object{ID: pando.ObjectID{1}, Kind: pando.TreeObject, Body: bytes.Repeat([]byte("abcd"), 1000)}
+	base := pando.Object{
+		ID: pando.ObjectID{1}, Kind: pando.TreeObject, Body: bytes.Repeat([]byte("abcd"), 1000),
+	}
 	all := []pando.Object{base}
-	for n, splices := range [][]pando.Splice{{}, {{Keep: 100, Drop: 7, Put: 3}}, {{Keep: 5000}}, {{Keep: 1, Drop: -1}}, {{Drop: 4000, Put: 5000}}, {{Put: 4}, {Keep: 4000, Drop: 1}}} {
-		all = append(all, pando.Object{ID: pando.ObjectID{2, byte(n)}, Kind: pando.TreeObject, Body: bytes.Repeat([]byte("abce"), 1000), Base: base.ID, Splices: splices})
+	for n, splices := range [][]pando.Splice{{}, {{Keep: 100, Drop: 7, Put: 3}}, {{Keep: 5000}},
+		{{Keep: 1, Drop: -1}}, {{Drop: 4000, Put: 5000}}, {{Put: 4}, {Keep: 4000, Drop: 1}}} {
+		all = append(all, pando.Object{ID: pando.ObjectID{2, byte(n)}, Kind: pando.TreeObject,
+			Body: bytes.Repeat([]byte("abce"), 1000), Base: base.ID, Splices: splices})
 	}
 	for _, o := range all {
 		if err := s.Update(t.Context(), pando.ObjectsUpdate{Objects: []pando.Object{o}}); err != nil {
@@ -297,9 +314,11 @@ func TestSplicesThatAreNotTrueAreNotUsed(t *testing.T) {
 }
 
 func FuzzDamagedGeneration(f *testing.F) {
-	o := pando.Object{ID: pando.ObjectID{2}, Kind: pando.TreeObject, Body: bytes.Repeat([]byte("x"), 1000), Base: pando.ObjectID{1}, Splices: []pando.Splice{{Keep: 10, Put: 1}}}
+	o := pando.Object{ID: pando.ObjectID{2}, Kind: pando.TreeObject, Body: bytes.Repeat([]byte("x"),
+		1000), Base: pando.ObjectID{1}, Splices: []pando.Splice{{Keep: 10, Put: 1}}}
 	value := delta(o, o.Body[1:])
-	f.Add(append(binary.AppendUvarint(append([]byte{}, o.ID[:]...), uint64(len(value))), value...), o.Body[1:])
+	f.Add(append(binary.AppendUvarint(append([]byte{}, o.ID[:]...), uint64(len(value))), value...),
+		o.Body[1:])
 	f.Fuzz(func(t *testing.T, stream, base []byte) {
 		for len(stream) > 0 {
 			_, value, after, ok := cutEntry(stream)
@@ -326,7 +345,8 @@ func TestMuchThatIsRecentIsSettled(t *testing.T) {
 	s.db.NoSync = true
 	var all []pando.Object
 	for n := 0; n < 3*recentBytesMax/wholeBytesMax; n++ {
-		o := pando.Object{ID: pando.ObjectID{byte(n * 37), byte(n >> 8), byte(n)}, Kind: pando.BlobObject, Body: bytes.Repeat([]byte{byte(n)}, wholeBytesMax)}
+		o := pando.Object{ID: pando.ObjectID{byte(n * 37), byte(n >> 8), byte(n)}, Kind: pando.BlobObject,
+			Body: bytes.Repeat([]byte{byte(n)}, wholeBytesMax)}
 		if err := s.Update(t.Context(), pando.ObjectsUpdate{Objects: []pando.Object{o}}); err != nil {
 			t.Fatal(err)
 		}
@@ -358,7 +378,8 @@ func TestAnUpdateWritesFewPages(t *testing.T) {
 	objects := func(round, n int) (u pando.ObjectsUpdate) {
 		for k := range n {
 			id := pando.ObjectID{byte(k * 151), byte(k >> 8), byte(k), byte(round)}
-			u.Objects = append(u.Objects, pando.Object{ID: id, Kind: pando.BlobObject, Body: bytes.Repeat([]byte{byte(k)}, 125)})
+			u.Objects = append(u.Objects,
+				pando.Object{ID: id, Kind: pando.BlobObject, Body: bytes.Repeat([]byte{byte(k)}, 125)})
 		}
 		return u
 	}
@@ -409,11 +430,15 @@ func TestAFileOfTheFirstLayoutGoesOn(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	var all []pando.Object
 	for n, size := range []int{0, 100, 300, 5000, 100_000} {
-		all = append(all, pando.Object{ID: pando.ObjectID{byte(n + 1)}, Kind: pando.TreeObject, Body: bytes.Repeat([]byte{byte('a' + n)}, size)})
+		all = append(all, pando.Object{ID: pando.ObjectID{byte(n + 1)}, Kind: pando.TreeObject,
+			Body: bytes.Repeat([]byte{byte('a' + n)}, size)})
 	}
 	firstLayout(t, path, all)
 	s := open(t, path)
-	next := pando.Object{ID: pando.ObjectID{9}, Kind: pando.TreeObject, Body: append(bytes.Clone(all[3].Body), "new"...), Base: all[3].ID, Splices: []pando.Splice{{Keep: 5000, Put: 3}}}
+	next := pando.Object{
+		ID: pando.ObjectID{9}, Kind: pando.TreeObject, Body: append(bytes.Clone(all[3].Body), "new"...),
+		Base: all[3].ID, Splices: []pando.Splice{{Keep: 5000, Put: 3}},
+	}
 	if err := s.Update(t.Context(), pando.ObjectsUpdate{Objects: []pando.Object{next}}); err != nil {
 		t.Fatal(err)
 	}

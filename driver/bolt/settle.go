@@ -29,13 +29,16 @@ func (s *Store) settleSometimes() {
 // drops those generations in one transaction. A crash before that leaves them readable.
 //
 // The objects move in the order of their ids, so that each page is written once.
-func (s *Store) settle(ctx context.Context, keep func(pando.ObjectID) bool) (dropped int, err error) {
+func (s *Store) settle(
+	ctx context.Context, keep func(pando.ObjectID) bool,
+) (dropped int, err error) {
 	stay, gone := s.recent.older(keep)
 	for some := range slices.Chunk(stay, max(settleMin, len(stay)/settleTurns)) {
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
-		if err := s.update(func(tx *bbolt.Tx) (func(), error) { return nil, s.toPlace(tx, some) }); err != nil {
+		err := s.update(func(tx *bbolt.Tx) (func(), error) { return nil, s.toPlace(tx, some) })
+		if err != nil {
 			return 0, err
 		}
 	}

@@ -29,7 +29,8 @@ func (s *Store) sparse() bool {
 	free := int64(s.db.Stats().FreePageN) * int64(s.db.Info().PageSize)
 	live := st.Size() - free
 	var disk unix.Statfs_t
-	if free < shrinkFreeMin || live > free || live > shrinkLiveMax || unix.Statfs(filepath.Dir(s.path), &disk) != nil {
+	if free < shrinkFreeMin || live > free || live > shrinkLiveMax ||
+		unix.Statfs(filepath.Dir(s.path), &disk) != nil {
 		return false
 	}
 	return int64(disk.Bavail)*disk.Bsize > 2*live+shrinkTurnBytes

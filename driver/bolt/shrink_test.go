@@ -66,7 +66,9 @@ func TestAFileThatIsMostlyFreeShrinksAtTheNextStart(t *testing.T) {
 	}
 	whole(t, s, kept)
 	// New pieces are numbered after those of the copied file.
-	more := pando.Object{ID: pando.ObjectID{9, 9, 9}, Kind: pando.BlobObject, Body: make([]byte, 20<<10)}
+	more := pando.Object{
+		ID: pando.ObjectID{9, 9, 9}, Kind: pando.BlobObject, Body: make([]byte, 20<<10),
+	}
 	if err := s.Update(t.Context(), pando.ObjectsUpdate{Objects: []pando.Object{more}}); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +98,9 @@ func fill(t *testing.T, s *Store, kept map[pando.ObjectID]string) {
 	for n := range 40 {
 		u := pando.ObjectsUpdate{Refs: map[string]pando.ObjectID{}}
 		for m := range 50 {
-			o := pando.Object{ID: pando.ObjectID{byte(n), byte(m), 1}, Kind: pando.BlobObject, Body: make([]byte, 8<<10)}
+			o := pando.Object{
+				ID: pando.ObjectID{byte(n), byte(m), 1}, Kind: pando.BlobObject, Body: make([]byte, 8<<10),
+			}
 			_, _ = rand.Read(o.Body)
 			if u.Objects = append(u.Objects, o); m == 0 {
 				kept[o.ID] = string(o.Body)

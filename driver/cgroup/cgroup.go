@@ -56,7 +56,8 @@ func Open(root string) (Hierarchies, error) {
 		}
 	}
 	if len(h.v1) == 0 {
-		return h, fmt.Errorf("%w: no control groups are mounted at %s; mount cgroup2 there", pando.ErrNotFound, root)
+		return h, fmt.Errorf("%w: no control groups are mounted at %s; mount cgroup2 there",
+			pando.ErrNotFound, root)
 	}
 	return h, nil
 }
@@ -181,14 +182,17 @@ func (g *Group) Limit(r pando.Resources) error {
 		controller, v1, v2, value1, value2 string
 		wanted                             bool
 	}{
-		{"cpu", "cpu.cfs_quota_us", "cpu.max", orText(quota, "-1"), orText(quota, "max") + " " + strconv.Itoa(cpuPeriodMicroseconds), r.CPUs > 0},
-		{"memory", "memory.limit_in_bytes", "memory.max", orText(r.MemoryBytes, "-1"), orText(r.MemoryBytes, "max"), r.MemoryBytes > 0},
+		{"cpu", "cpu.cfs_quota_us", "cpu.max", orText(quota, "-1"),
+			orText(quota, "max") + " " + strconv.Itoa(cpuPeriodMicroseconds), r.CPUs > 0},
+		{"memory", "memory.limit_in_bytes", "memory.max", orText(r.MemoryBytes, "-1"),
+			orText(r.MemoryBytes, "max"), r.MemoryBytes > 0},
 		{"pids", "pids.max", "pids.max", pids, pids, r.PIDs > 0},
 	}
 	for _, s := range settings {
 		err := g.write(s.controller, s.v1, s.v2, s.value1, s.value2)
 		if errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("%w: this machine has no %s controller here; `pando doctor` explains it", pando.ErrNotFound, s.controller)
+			err = fmt.Errorf("%w: this machine has no %s controller here; `pando doctor` explains it",
+				pando.ErrNotFound, s.controller)
 		}
 		if err != nil && s.wanted {
 			return fmt.Errorf("limit the %s of an instance: %w", s.controller, err)
@@ -196,7 +200,8 @@ func (g *Group) Limit(r pando.Resources) error {
 	}
 	// Swap would soften the limit. Without swap accounting, the file does not exist.
 	if r.MemoryBytes > 0 {
-		_ = g.write("memory", "memory.memsw.limit_in_bytes", "memory.swap.max", orText(r.MemoryBytes, "-1"), "0")
+		_ = g.write("memory", "memory.memsw.limit_in_bytes", "memory.swap.max",
+			orText(r.MemoryBytes, "-1"), "0")
 	}
 	return nil
 }

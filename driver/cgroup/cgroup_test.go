@@ -71,7 +71,8 @@ func TestLimitsAreWhatTheKernelHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	for file, want := range map[string]int64{
-		g.file("cpu", "cpu.cfs_quota_us", ""): 25_000, g.file("memory", "memory.limit_in_bytes", ""): 32 << 20, g.file("pids", "pids.max", ""): 7,
+		g.file("cpu", "cpu.cfs_quota_us", ""):         25_000,
+		g.file("memory", "memory.limit_in_bytes", ""): 32 << 20, g.file("pids", "pids.max", ""): 7,
 	} {
 		if got := number(file); got != want {
 			t.Errorf("%s is %d, want %d", file, got, want)
@@ -125,7 +126,8 @@ func TestEntryMovesTheProcessAlone(t *testing.T) {
 			}
 			cmd := enter(t, root, g, "sleep", "60")
 			if !g.Holds(cmd.Process.Pid) || g.Holds(os.Getpid()) || g.Holds(1) {
-				t.Errorf("%s holds the process: %v, the test: %v, the first process: %v", name, g.Holds(cmd.Process.Pid), g.Holds(os.Getpid()), g.Holds(1))
+				t.Errorf("%s holds the process: %v, the test: %v, the first process: %v",
+					name, g.Holds(cmd.Process.Pid), g.Holds(os.Getpid()), g.Holds(1))
 			}
 			for _, dir := range g.folders() {
 				want, got := strconv.Itoa(cmd.Process.Pid), ""
@@ -147,7 +149,8 @@ func TestEntryMovesTheProcessAlone(t *testing.T) {
 
 func TestWantedControllerThatIsNotThereIsNamed(t *testing.T) {
 	h, g := open(t, v2Root(t))
-	if text, _ := os.ReadFile(filepath.Join(h.root, "cgroup.controllers")); strings.Contains(string(text), "memory") {
+	text, _ := os.ReadFile(filepath.Join(h.root, "cgroup.controllers"))
+	if strings.Contains(string(text), "memory") {
 		t.Skip("v2 has the memory controller on this machine")
 	}
 	err := g.Limit(pando.Resources{MemoryBytes: 1 << 20})
@@ -164,7 +167,8 @@ func TestHogIsKilledInItsOwnGroup(t *testing.T) {
 	if err := g.Limit(pando.Resources{MemoryBytes: 16 << 20}); err != nil {
 		t.Fatal(err)
 	}
-	cmd := enter(t, Root, g, "python3", "-c", "b = bytearray(200 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1")
+	cmd := enter(t, Root, g, "python3", "-c",
+		"b = bytearray(200 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1")
 	if err := cmd.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
 		t.Errorf("it ended with %v, want it killed", err)
 	}

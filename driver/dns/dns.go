@@ -97,7 +97,9 @@ const bindTries = 32
 
 // bind listens on UDP and TCP at one address. Given port 0, the kernel chooses a port that is free
 // for UDP. If that port is in use for TCP, bind tries another.
-func bind(addr string, listen func(network, addr string) (net.Listener, error)) (net.PacketConn, net.Listener, error) {
+func bind(
+	addr string, listen func(network, addr string) (net.Listener, error),
+) (net.PacketConn, net.Listener, error) {
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, nil, err

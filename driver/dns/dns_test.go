@@ -94,12 +94,14 @@ func TestOtherNamesGoUpstream(t *testing.T) {
 			t.Errorf("over %s: %s", network, m)
 		}
 	}
-	answering := &dns.Server{Addr: "127.0.0.1:0", Net: "udp", Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
-		m := new(dns.Msg)
-		m.SetReply(q)
-		m.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 60}, Txt: []string{"upstream"}}}
-		_ = w.WriteMsg(m)
-	})}
+	answering := &dns.Server{Addr: "127.0.0.1:0",
+		Net: "udp", Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+			m := new(dns.Msg)
+			m.SetReply(q)
+			m.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeTXT,
+				Class: dns.ClassINET, Ttl: 60}, Txt: []string{"upstream"}}}
+			_ = w.WriteMsg(m)
+		})}
 	started := make(chan struct{})
 	answering.NotifyStartedFunc = func() { close(started) }
 	ended := make(chan error, 1)
@@ -111,7 +113,8 @@ func TestOtherNamesGoUpstream(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = answering.Shutdown(); <-ended })
 	via := start(t, []string{answering.PacketConn.LocalAddr().String()})
-	if m := ask(t, via, "udp", "example.org.", dns.TypeTXT); len(m.Answer) != 1 || m.Answer[0].(*dns.TXT).Txt[0] != "upstream" {
+	m := ask(t, via, "udp", "example.org.", dns.TypeTXT)
+	if len(m.Answer) != 1 || m.Answer[0].(*dns.TXT).Txt[0] != "upstream" {
 		t.Errorf("the upstream's answer did not arrive: %s", m)
 	}
 }

@@ -39,14 +39,17 @@ func FuzzMessage(f *testing.F) {
 	}
 	seed("web.pando.", dns.TypeA, nil)
 	seed("WEB.shop.Pando.", dns.TypeAAAA, func(m *dns.Msg) { m.SetEdns0(100, true) })
-	seed("web.pando.", dns.TypeANY, func(m *dns.Msg) { m.SetEdns0(1232, false); m.IsEdns0().SetVersion(3) })
+	seed("web.pando.", dns.TypeANY,
+		func(m *dns.Msg) { m.SetEdns0(1232, false); m.IsEdns0().SetVersion(3) })
 	seed(".", dns.TypeNS, nil)
 	seed("pando.", dns.TypeAXFR, func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassCHAOS })
 	seed(strings.Repeat("a.", 120)+"pando.", dns.TypeA, nil)
-	seed(`we\.b.pando.`, dns.TypeA, func(m *dns.Msg) { m.Question = append(m.Question, m.Question[0]) })
-	s := New(Config{Upstreams: []string{}, Lookup: func(name pando.ServiceName, tenant pando.Tenant) (v4, v6 netip.Addr, ok bool) {
-		return netip.MustParseAddr("10.127.0.9"), netip.MustParseAddr("fd70::9"), name == "web"
-	}})
+	seed(`we\.b.pando.`, dns.TypeA,
+		func(m *dns.Msg) { m.Question = append(m.Question, m.Question[0]) })
+	s := New(Config{Upstreams: []string{},
+		Lookup: func(name pando.ServiceName, tenant pando.Tenant) (v4, v6 netip.Addr, ok bool) {
+			return netip.MustParseAddr("10.127.0.9"), netip.MustParseAddr("fd70::9"), name == "web"
+		}})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		q := new(dns.Msg)
 		if q.Unpack(b) != nil {
@@ -69,7 +72,8 @@ func FuzzMessage(f *testing.F) {
 		if m.Id != q.Id || !m.Response || len(packed) > limit {
 			t.Fatalf("%d bytes of at most %d to\n%s\n%s", len(packed), limit, q, m)
 		}
-		ours := q.Opcode == dns.OpcodeQuery && len(q.Question) == 1 && dns.IsSubDomain(Zone, dns.CanonicalName(q.Question[0].Name))
+		ours := q.Opcode == dns.OpcodeQuery && len(q.Question) == 1 && dns.IsSubDomain(Zone,
+			dns.CanonicalName(q.Question[0].Name))
 		if ours && !m.Authoritative && m.Rcode != dns.RcodeBadVers {
 			t.Fatalf("our own zone, and not authoritative: %s", m)
 		}

@@ -12,7 +12,8 @@ import (
 
 // local has the addresses without a public name (RFC 6303), and those that Pando gives out.
 var local = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), pando.VIPs4, netip.MustParsePrefix("10.128.0.0/10"),
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), pando.VIPs4,
+	netip.MustParsePrefix("10.128.0.0/10"),
 }
 
 // nobodys reports whether no outside resolver can answer a question. Such questions ask for the

@@ -58,7 +58,8 @@ func (r *Registry) puts(t pando.Txn) ([]clientv3.Op, error) {
 		if v.Key().Kind() == pando.KindHost {
 			lease, ok := r.leaseOf(t.Fence)
 			if !ok {
-				return nil, fmt.Errorf("%w: %s is written by its own agent alone, under the fence of its Join", pando.ErrInvalid, v.Key())
+				return nil, fmt.Errorf("%w: %s is written by its own agent alone, under the fence of its Join",
+					pando.ErrInvalid, v.Key())
 			}
 			opts = append(opts, clientv3.WithLease(lease))
 		}
@@ -75,7 +76,8 @@ func conditions(t pando.Txn) (checks []clientv3.Cmp, reads []clientv3.Op) {
 		reads = append(reads, clientv3.OpGet(k, clientv3.WithKeysOnly()))
 	}
 	for _, c := range t.If {
-		checks = append(checks, clientv3.Compare(clientv3.ModRevision(string(c.Key)), "=", int64(c.Modified)))
+		checks = append(checks,
+			clientv3.Compare(clientv3.ModRevision(string(c.Key)), "=", int64(c.Modified)))
 		reads = append(reads, clientv3.OpGet(string(c.Key), clientv3.WithKeysOnly()))
 	}
 	return checks, reads
@@ -87,9 +89,11 @@ func failed(t pando.Txn, now map[pando.Key]*mvccpb.KeyValue) error {
 	if t.Fence != (pando.Fence{}) {
 		if created := now[t.Fence.Key].GetCreateRevision(); created != int64(t.Fence.Created) {
 			if created == 0 {
-				return fmt.Errorf("%w: %s of revision %d is gone", pando.ErrFenced, t.Fence.Key, t.Fence.Created)
+				return fmt.Errorf("%w: %s of revision %d is gone",
+					pando.ErrFenced, t.Fence.Key, t.Fence.Created)
 			}
-			return fmt.Errorf("%w: %s of revision %d was taken over at revision %d", pando.ErrFenced, t.Fence.Key, t.Fence.Created, created)
+			return fmt.Errorf("%w: %s of revision %d was taken over at revision %d",
+				pando.ErrFenced, t.Fence.Key, t.Fence.Created, created)
 		}
 	}
 	for _, c := range t.If {
@@ -97,11 +101,13 @@ func failed(t pando.Txn, now map[pando.Key]*mvccpb.KeyValue) error {
 		switch {
 		case modified == int64(c.Modified):
 		case c.Modified == 0:
-			return fmt.Errorf("%w: %s exists already, written at revision %d", pando.ErrConflict, c.Key, modified)
+			return fmt.Errorf("%w: %s exists already, written at revision %d",
+				pando.ErrConflict, c.Key, modified)
 		case modified == 0:
 			return fmt.Errorf("%w: %s was deleted after revision %d", pando.ErrConflict, c.Key, c.Modified)
 		default:
-			return fmt.Errorf("%w: %s was changed at revision %d, after revision %d", pando.ErrConflict, c.Key, modified, c.Modified)
+			return fmt.Errorf("%w: %s was changed at revision %d, after revision %d",
+				pando.ErrConflict, c.Key, modified, c.Modified)
 		}
 	}
 	return pando.ErrConflict

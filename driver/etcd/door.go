@@ -55,7 +55,8 @@ func (c ServerConfig) doors() (all []*door, err error) {
 
 func fitsSocket(path string) error {
 	if len(path) > socketPathMax {
-		return fmt.Errorf("%w: the socket path %q is longer than %d bytes: choose a shorter directory", pando.ErrInvalid, path, socketPathMax)
+		return fmt.Errorf("%w: the socket path %q is longer than %d bytes: choose a shorter directory",
+			pando.ErrInvalid, path, socketPathMax)
 	}
 	return nil
 }
@@ -89,7 +90,9 @@ const (
 // open creates the server behind the door. guards check every call first.
 func (d *door) open(s *etcdserver.EtcdServer, guards ...grpc.ServerOption) {
 	d.server = v3rpc.Server(s, d.identity, nil, append(guards, grpc.ConnectionTimeout(greetingWaitMax),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: memberSilenceMax, Timeout: memberAnswerMax}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: memberSilenceMax, Timeout: memberAnswerMax,
+		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: memberPingMin}))...)
 }
 
@@ -117,7 +120,9 @@ type visitor struct {
 	of *listener
 }
 
-func newListener(l net.Listener) *listener { return &listener{Listener: l, in: map[*visitor]bool{}} }
+func newListener(l net.Listener) *listener {
+	return &listener{Listener: l, in: map[*visitor]bool{}}
+}
 
 func (l *listener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()

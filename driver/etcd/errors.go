@@ -35,7 +35,8 @@ func sentinel(ctx context.Context, err error) error {
 	case errors.Is(err, rpctypes.ErrDuplicateKey), errors.Is(err, rpctypes.ErrEmptyKey):
 		return fmt.Errorf("%w: %w", pando.ErrInvalid, err)
 	case isForbidden(err):
-		return fmt.Errorf("%w: %s", pando.ErrForbidden, strings.TrimPrefix(status.Convert(err).Message(), pando.ErrForbidden.Error()+": "))
+		return fmt.Errorf("%w: %s", pando.ErrForbidden,
+			strings.TrimPrefix(status.Convert(err).Message(), pando.ErrForbidden.Error()+": "))
 	case unreachable(err):
 		return fmt.Errorf("%w: %w", pando.ErrUnavailable, err)
 	}
@@ -45,7 +46,8 @@ func sentinel(ctx context.Context, err error) error {
 // unreachable reports whether the store gave no answer at all, as opposed to an answer with an
 // error.
 func unreachable(err error) bool {
-	if errors.Is(err, clientv3.ErrNoAvailableEndpoints) || clientv3.IsConnCanceled(err) || errors.Is(err, context.Canceled) {
+	if errors.Is(err, clientv3.ErrNoAvailableEndpoints) || clientv3.IsConnCanceled(err) ||
+		errors.Is(err, context.Canceled) {
 		return true
 	}
 	code := status.Code(err)
@@ -61,7 +63,8 @@ func isForbidden(err error) bool { return status.Code(err) == codes.PermissionDe
 
 // isFull reports whether the guard of another process refused the write. Its error arrives as text.
 func isFull(err error) bool {
-	return status.Code(err) == codes.ResourceExhausted && strings.HasPrefix(status.Convert(err).Message(), pando.ErrStoreFull.Error())
+	return status.Code(err) == codes.ResourceExhausted &&
+		strings.HasPrefix(status.Convert(err).Message(), pando.ErrStoreFull.Error())
 }
 
 // fullError keeps the guard's message and replaces the message of etcd's own quota alarm.
@@ -69,5 +72,6 @@ func fullError(err error) error {
 	if text, ok := strings.CutPrefix(status.Convert(err).Message(), pando.ErrStoreFull.Error()); ok {
 		return fmt.Errorf("%w%s", pando.ErrStoreFull, text)
 	}
-	return fmt.Errorf("%w: its database has reached its quota; old history is being compacted, and writes continue after that", pando.ErrStoreFull)
+	return fmt.Errorf("%w: its database has reached its quota; old history is being compacted, and "+
+		"writes continue after that", pando.ErrStoreFull)
 }

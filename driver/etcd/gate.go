@@ -37,7 +37,8 @@ type Members struct {
 
 func (m *Members) tls() transport.TLSInfo {
 	return transport.TLSInfo{
-		CertFile: m.Certificate, KeyFile: m.Key, TrustedCAFile: m.Authority, ClientCertAuth: true, MinVersion: tls.VersionTLS13,
+		CertFile: m.Certificate, KeyFile: m.Key, TrustedCAFile: m.Authority, ClientCertAuth: true,
+		MinVersion: tls.VersionTLS13,
 	}
 }
 
@@ -109,7 +110,9 @@ func (g gate) follow(ctx context.Context, clock pando.Clock, r *Registry, log *s
 	}
 }
 
-func (g gate) unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+func (g gate) unary(
+	ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
+) (any, error) {
 	m, remote, err := g.who(ctx)
 	if err == nil && remote {
 		err = g.allowed(ctx, m, req)
@@ -126,9 +129,12 @@ func (g gate) unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handl
 
 // methods are the streams that a member may open: it may watch the whole store and keep its lease
 // alive.
-var methods = map[string]bool{"/etcdserverpb.Watch/Watch": true, "/etcdserverpb.Lease/LeaseKeepAlive": true}
+var methods = map[string]bool{"/etcdserverpb.Watch/Watch": true,
+	"/etcdserverpb.Lease/LeaseKeepAlive": true}
 
-func (g gate) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+func (g gate) stream(
+	srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler,
+) error {
 	m, remote, err := g.who(s.Context())
 	if err == nil && remote && !methods[info.FullMethod] {
 		err = refused(m.Name, info.FullMethod)
@@ -148,7 +154,8 @@ func (g gate) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, 
 }
 
 func refused(h pando.HostName, what string) error {
-	return status.Errorf(codes.PermissionDenied, "%s: host %s may not: %s", pando.ErrForbidden, h, what)
+	return status.Errorf(codes.PermissionDenied, "%s: host %s may not: %s", pando.ErrForbidden, h,
+		what)
 }
 
 func (g gate) allowed(ctx context.Context, m pando.Member, req any) error {
@@ -182,7 +189,8 @@ func (g gate) allowed(ctx context.Context, m pando.Member, req any) error {
 // fenced reports whether a transaction is bound to one life of the member's agent.
 func fenced(r *pb.TxnRequest, epoch pando.Key) bool {
 	for _, c := range r.Compare {
-		if pando.Key(c.Key) == epoch && len(c.RangeEnd) == 0 && c.Target == pb.Compare_CREATE && c.Result == pb.Compare_EQUAL {
+		if pando.Key(c.Key) == epoch && len(c.RangeEnd) == 0 && c.Target == pb.Compare_CREATE &&
+			c.Result == pb.Compare_EQUAL {
 			return true
 		}
 	}

@@ -57,7 +57,8 @@ func (g *guard) check() error {
 	full := free < limit
 	if was := g.closed.Swap(full); was != full {
 		if full {
-			g.log.Error("the store refuses writes: its disk is full", "dir", g.dir, "free_bytes", free, "needed_bytes", int64(openBytes))
+			g.log.Error("the store refuses writes: its disk is full", "dir", g.dir, "free_bytes", free,
+				"needed_bytes", int64(openBytes))
 		} else {
 			g.log.Info("the store takes writes again", "dir", g.dir, "free_bytes", free)
 		}
@@ -65,12 +66,15 @@ func (g *guard) check() error {
 	if !full {
 		return nil
 	}
-	return fmt.Errorf("%w: %s has %d MiB free and needs %d: make room on that disk, and writes continue; traffic is not affected",
+	return fmt.Errorf("%w: %s has %d MiB free and needs %d: make room on that disk, and writes "+
+		"continue; traffic is not affected",
 		pando.ErrStoreFull, g.dir, free>>20, int64(openBytes)>>20)
 }
 
 // intercept applies the guard to calls through the server's doors. Deletions and reads pass.
-func (g *guard) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+func (g *guard) intercept(
+	ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
+) (any, error) {
 	if writes(req) {
 		if err := g.check(); err != nil {
 			return nil, status.Error(codes.ResourceExhausted, err.Error())
@@ -95,7 +99,9 @@ func writes(req any) bool {
 
 // watch prepares the store for a full disk until ctx ends. It lays the ballast while there is room
 // and allocates the database's next pages. It lifts the quota alarm after a compaction.
-func (g *guard) watch(ctx context.Context, c *clientv3.Client, alarmed func() bool, defragment func() error) {
+func (g *guard) watch(
+	ctx context.Context, c *clientv3.Client, alarmed func() bool, defragment func() error,
+) {
 	t := time.NewTicker(lookInterval)
 	defer t.Stop()
 	for {
@@ -166,7 +172,8 @@ func (g *guard) liftAlarm(ctx context.Context, c *clientv3.Client, defragment fu
 	if err != nil {
 		return err
 	}
-	if _, err := c.Compact(ctx, resp.Header.Revision, clientv3.WithCompactPhysical()); err != nil && !strings.Contains(err.Error(), "compacted") {
+	if _, err := c.Compact(ctx, resp.Header.Revision, clientv3.WithCompactPhysical()); err != nil &&
+		!strings.Contains(err.Error(), "compacted") {
 		return fmt.Errorf("compact: %w", err)
 	}
 	if err := defragment(); err != nil {

@@ -72,14 +72,16 @@ func TestAFullDiskRefusesWritesAndRecovers(t *testing.T) {
 	for name, r := range map[string]*Registry{"in process": s.Registry(), "over the socket": remote} {
 		for range 50 {
 			_, err := r.Commit(t.Context(), put)
-			if !errors.Is(err, pando.ErrStoreFull) || !strings.Contains(err.Error(), data) || !strings.Contains(err.Error(), "make room") {
+			if !errors.Is(err, pando.ErrStoreFull) || !strings.Contains(err.Error(), data) ||
+				!strings.Contains(err.Error(), "make room") {
 				t.Fatalf("%s: %v; want a refusal that names the directory", name, err)
 			}
 		}
 		if snap, err := r.Snapshot(t.Context(), pando.Root); err != nil || len(snap.Records) != 1 {
 			t.Fatalf("%s: a full store cannot be read: %v", name, err)
 		}
-		if _, err := r.Commit(t.Context(), pando.Txn{Delete: []pando.Key{service("none").Key()}}); err != nil {
+		_, err := r.Commit(t.Context(), pando.Txn{Delete: []pando.Key{service("none").Key()}})
+		if err != nil {
 			t.Fatalf("%s: a full store cannot delete: %v", name, err)
 		}
 	}
@@ -99,7 +101,8 @@ func TestAFullDiskRefusesWritesAndRecovers(t *testing.T) {
 		if err == nil {
 			break
 		}
-		if ctx.Err() != nil || !errors.Is(err, pando.ErrStoreFull) && !errors.Is(err, pando.ErrUnavailable) {
+		if ctx.Err() != nil ||
+			!errors.Is(err, pando.ErrStoreFull) && !errors.Is(err, pando.ErrUnavailable) {
 			t.Fatalf("there is room again: %v", err)
 		}
 	}
@@ -134,7 +137,8 @@ func TestQuotaAlarmIsLiftedAfterCompaction(t *testing.T) {
 func raise(t *testing.T, s *Server) {
 	t.Helper()
 	if _, err := s.etcd.Server.Alarm(t.Context(), &pb.AlarmRequest{
-		Action: pb.AlarmRequest_ACTIVATE, Alarm: pb.AlarmType_NOSPACE, MemberID: uint64(s.etcd.Server.MemberID()),
+		Action: pb.AlarmRequest_ACTIVATE, Alarm: pb.AlarmType_NOSPACE,
+		MemberID: uint64(s.etcd.Server.MemberID()),
 	}); err != nil {
 		t.Fatal(err)
 	}

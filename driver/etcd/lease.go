@@ -23,7 +23,9 @@ const resignWaitMax = 500 * time.Millisecond
 // Lead waits until candidate is the one leader of a role. If the holder is candidate's own former
 // life, Lead takes over at once. Leadership lasts until ctx ends, the lease is lost, or the
 // registry is closed. When ctx ends, the role is free at once.
-func (r *Registry) Lead(ctx context.Context, role, candidate string) (pando.Fence, <-chan struct{}, error) {
+func (r *Registry) Lead(
+	ctx context.Context, role, candidate string,
+) (pando.Fence, <-chan struct{}, error) {
 	k := pando.LeaderKey(role)
 	value, err := world.Encode(candidate)
 	if err != nil {
@@ -48,7 +50,9 @@ func (r *Registry) Lead(ctx context.Context, role, candidate string) (pando.Fenc
 }
 
 // win creates the leader's key as soon as the key is free.
-func (r *Registry) win(ctx context.Context, k pando.Key, value string, l *lease) (pando.Fence, error) {
+func (r *Registry) win(
+	ctx context.Context, k pando.Key, value string, l *lease,
+) (pando.Fence, error) {
 	for {
 		call, cancel := bounded(ctx)
 		resp, err := r.client.Txn(call).
@@ -93,7 +97,9 @@ func (r *Registry) succeed(ctx context.Context, holder *mvccpb.KeyValue) error {
 // lease is lost, or another agent of the same host joins. The fence is a separate key, so that a
 // takeover never makes the host look gone. The record of a host that disappears is deleted after
 // ttl.
-func (r *Registry) Join(ctx context.Context, h pando.Host, ttl time.Duration) (pando.Fence, <-chan struct{}, error) {
+func (r *Registry) Join(
+	ctx context.Context, h pando.Host, ttl time.Duration,
+) (pando.Fence, <-chan struct{}, error) {
 	value, err := world.Encode(h)
 	if err != nil {
 		return pando.Fence{}, nil, err
@@ -125,7 +131,9 @@ func (r *Registry) Join(ctx context.Context, h pando.Host, ttl time.Duration) (p
 // takeOver ends the epoch of a former agent and begins a new one. It needs two steps, since etcd
 // refuses to delete and create a key in one transaction. An agent that joins in between is
 // overtaken in turn.
-func (r *Registry) takeOver(ctx context.Context, h pando.Host, value string, l *lease) (pando.Fence, error) {
+func (r *Registry) takeOver(
+	ctx context.Context, h pando.Host, value string, l *lease,
+) (pando.Fence, error) {
 	epoch := string(pando.LeaderKey("host-" + string(h.Name)))
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -142,7 +150,8 @@ func (r *Registry) takeOver(ctx context.Context, h pando.Host, value string, l *
 			return pando.Fence{}, sentinel(ctx, err)
 		}
 		if resp.Succeeded {
-			return pando.Fence{Key: pando.Key(epoch), Created: pando.StoreRevision(resp.Header.Revision)}, nil
+			return pando.Fence{Key: pando.Key(epoch),
+				Created: pando.StoreRevision(resp.Header.Revision)}, nil
 		}
 	}
 }
@@ -198,7 +207,8 @@ var errLeaseLost = errors.New("the lease ended while waiting")
 func (l *lease) await(ctx context.Context, holder *mvccpb.KeyValue, seen int64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	gone := l.client.Watch(clientv3.WithRequireLeader(ctx), string(holder.Key), clientv3.WithRev(seen+1), clientv3.WithFilterPut())
+	gone := l.client.Watch(clientv3.WithRequireLeader(ctx), string(holder.Key),
+		clientv3.WithRev(seen+1), clientv3.WithFilterPut())
 	for {
 		select {
 		case <-ctx.Done():

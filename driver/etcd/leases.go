@@ -32,14 +32,17 @@ type leases struct {
 	of map[pando.HostName]map[int64]bool // at most leasesMax each
 }
 
-func newLeases(look func(context.Context, *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error)) *leases {
-	return &leases{of: map[pando.HostName]map[int64]bool{}, keys: func(ctx context.Context, id int64) ([][]byte, error) {
-		got, err := look(ctx, &pb.LeaseTimeToLiveRequest{ID: id, Keys: true})
-		if err != nil {
-			return nil, err
-		}
-		return got.Keys, nil
-	}}
+func newLeases(
+	look func(context.Context, *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error),
+) *leases {
+	return &leases{of: map[pando.HostName]map[int64]bool{},
+		keys: func(ctx context.Context, id int64) ([][]byte, error) {
+			got, err := look(ctx, &pb.LeaseTimeToLiveRequest{ID: id, Keys: true})
+			if err != nil {
+				return nil, err
+			}
+			return got.Keys, nil
+		}}
 }
 
 func (l *leases) note(h pando.HostName, id int64) {
@@ -54,7 +57,8 @@ func (l *leases) note(h pando.HostName, id int64) {
 // mayGrant bounds the number and the duration of a member's leases.
 func (l *leases) mayGrant(ctx context.Context, h pando.HostName, r *pb.LeaseGrantRequest) error {
 	if r.TTL > leaseSecondsMax || r.ID != 0 {
-		return refused(h, fmt.Sprintf("take lease %d for %d s: want one of at most %d s without a number", r.ID, r.TTL, leaseSecondsMax))
+		return refused(h, fmt.Sprintf("take lease %d for %d s: want one of at most %d s without a number",
+			r.ID, r.TTL, leaseSecondsMax))
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,7 +70,8 @@ func (l *leases) mayGrant(ctx context.Context, h pando.HostName, r *pb.LeaseGran
 		}
 	}
 	if len(l.of[h]) >= leasesMax {
-		return status.Errorf(codes.ResourceExhausted, "host %s has %d leases: wait until one has ended", h, leasesMax)
+		return status.Errorf(codes.ResourceExhausted,
+			"host %s has %d leases: wait until one has ended", h, leasesMax)
 	}
 	return nil
 }
@@ -111,11 +116,14 @@ type calling struct {
 func newStreams() *streams { return &streams{of: map[pando.HostName]map[*calling]bool{}} }
 
 // begin registers a call. The returned context ends with the membership.
-func (s *streams) begin(ctx context.Context, m pando.Member) (_ context.Context, end func(), err error) {
+func (s *streams) begin(
+	ctx context.Context, m pando.Member,
+) (_ context.Context, end func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.of[m.Name]) >= streamsMax {
-		return nil, nil, status.Errorf(codes.ResourceExhausted, "host %s has %d open calls: end one first", m.Name, streamsMax)
+		return nil, nil, status.Errorf(codes.ResourceExhausted,
+			"host %s has %d open calls: end one first", m.Name, streamsMax)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	c := &calling{m, cancel}

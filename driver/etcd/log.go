@@ -52,7 +52,8 @@ func (c slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 // entry sets it, then retries.
 func isBirth(fields []zapcore.Field) bool {
 	for _, f := range fields {
-		if err, ok := f.Interface.(error); ok && strings.HasPrefix(err.Error(), "cannot detect storage schema version: missing ") {
+		err, ok := f.Interface.(error)
+		if ok && strings.HasPrefix(err.Error(), "cannot detect storage schema version: missing ") {
 			return true
 		}
 	}

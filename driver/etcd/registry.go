@@ -63,7 +63,8 @@ func Dial(ctx context.Context, endpoint string, identity *tls.Config) (*Registry
 	case u.Scheme == "unix" && u.Host == "" && u.Path != "":
 	case (u.Scheme == "http" || u.Scheme == "https") && u.Host != "":
 	default:
-		return nil, fmt.Errorf("%w: store endpoint %q: want unix:///path/to/socket or http://host:port", pando.ErrInvalid, endpoint)
+		return nil, fmt.Errorf("%w: store endpoint %q: want unix:///path/to/socket or http://host:port",
+			pando.ErrInvalid, endpoint)
 	}
 	c, err := clientv3.New(clientv3.Config{
 		Context:              ctx,
@@ -74,7 +75,8 @@ func Dial(ctx context.Context, endpoint string, identity *tls.Config) (*Registry
 		MaxUnaryRetries:      readAttempts,
 		Logger:               zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: reconnectWaitMax},
+			Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: reconnectWaitMax},
 			MinConnectTimeout: time.Second,
 		})},
 	})
@@ -103,7 +105,9 @@ func (r *Registry) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snapsh
 	if err != nil {
 		return pando.Snapshot{}, fmt.Errorf("read %s*: %w", prefix, sentinel(ctx, err))
 	}
-	s := pando.Snapshot{Records: make([]pando.Record, len(resp.Kvs)), Revision: pando.StoreRevision(resp.Header.Revision)}
+	s := pando.Snapshot{
+		Records: make([]pando.Record, len(resp.Kvs)), Revision: pando.StoreRevision(resp.Header.Revision),
+	}
 	for i, kv := range resp.Kvs {
 		s.Records[i] = record(kv)
 	}

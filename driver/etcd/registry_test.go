@@ -23,7 +23,8 @@ const patience = 15 * time.Second
 func start(t *testing.T, dir string) (*Server, string) {
 	t.Helper()
 	socket := filepath.Join(dir, "client")
-	s, err := Start(t.Context(), ServerConfig{Dir: dir, ClientSocket: socket, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	s, err := Start(t.Context(),
+		ServerConfig{Dir: dir, ClientSocket: socket, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +53,9 @@ func dial(t *testing.T, endpoint string) *Registry {
 }
 
 func service(name string) pando.Service {
-	return pando.Service{ServiceKey: pando.DefaultService(pando.ServiceName(name)), Phase: pando.ServiceServing}
+	return pando.Service{
+		ServiceKey: pando.DefaultService(pando.ServiceName(name)), Phase: pando.ServiceServing,
+	}
 }
 
 func commit(t *testing.T, r *Registry, txn pando.Txn) pando.StoreRevision {
@@ -96,9 +99,11 @@ func TestCommitSnapshotAndConflict(t *testing.T) {
 	for name, r := range map[string]*Registry{"inprocess": s.Registry(), "socket": dial(t, endpoint)} {
 		t.Run(name, func(t *testing.T) {
 			web := service(name)
-			first := commit(t, r, pando.Txn{If: []pando.Condition{{Key: web.Key()}}, Put: []pando.Stored{web}})
+			first := commit(t, r,
+				pando.Txn{If: []pando.Condition{{Key: web.Key()}}, Put: []pando.Stored{web}})
 			snap, err := r.Snapshot(t.Context(), web.Key())
-			if err != nil || len(snap.Records) != 1 || snap.Records[0].Modified != first || snap.Records[0].Created != first {
+			if err != nil || len(snap.Records) != 1 || snap.Records[0].Modified != first ||
+				snap.Records[0].Created != first {
 				t.Fatalf("snapshot %+v, %v; want one record of revision %d", snap, err, first)
 			}
 			var back pando.Service
@@ -106,13 +111,18 @@ func TestCommitSnapshotAndConflict(t *testing.T) {
 				t.Fatalf("read back %+v, %v", back, err)
 			}
 			for _, stale := range []pando.StoreRevision{0, first - 1, first + 1} {
-				_, err := r.Commit(t.Context(), pando.Txn{If: []pando.Condition{{Key: web.Key(), Modified: stale}}, Delete: []pando.Key{web.Key()}})
+				_, err := r.Commit(t.Context(), pando.Txn{
+					If: []pando.Condition{{Key: web.Key(), Modified: stale}}, Delete: []pando.Key{web.Key()},
+				})
 				if !errors.Is(err, pando.ErrConflict) || !strings.Contains(err.Error(), string(web.Key())) {
 					t.Errorf("condition on revision %d: %v; want a conflict that names the key", stale, err)
 				}
 			}
-			commit(t, r, pando.Txn{If: []pando.Condition{{Key: web.Key(), Modified: first}}, Delete: []pando.Key{web.Key()}})
-			if _, err := r.Commit(t.Context(), pando.Txn{Put: []pando.Stored{web, web}}); !errors.Is(err, pando.ErrInvalid) {
+			commit(t, r, pando.Txn{
+				If: []pando.Condition{{Key: web.Key(), Modified: first}}, Delete: []pando.Key{web.Key()},
+			})
+			if _, err := r.Commit(t.Context(),
+				pando.Txn{Put: []pando.Stored{web, web}}); !errors.Is(err, pando.ErrInvalid) {
 				t.Errorf("one key twice: %v", err)
 			}
 			if _, err := r.Commit(t.Context(), pando.Txn{}); !errors.Is(err, pando.ErrInvalid) {
@@ -135,7 +145,8 @@ func TestWatchIsOrderedPerCommitAndResumesAcrossARestart(t *testing.T) {
 	}
 	var wrote []pando.StoreRevision
 	for i := range 50 {
-		wrote = append(wrote, commit(t, r, pando.Txn{Put: []pando.Stored{service(fmt.Sprintf("s%d", i))}}))
+		wrote = append(wrote,
+			commit(t, r, pando.Txn{Put: []pando.Stored{service(fmt.Sprintf("s%d", i))}}))
 	}
 	var saw []pando.StoreRevision
 	for range wrote {
@@ -251,12 +262,14 @@ func TestASecondAgentOfAHostTakesOver(t *testing.T) {
 	if b := next(t, w); len(b.Changes) != 1 || b.Changes[0].Value == nil {
 		t.Fatalf("a takeover made the host look gone: %+v", b)
 	}
-	if _, err := old.Commit(t.Context(), pando.Txn{Fence: first, Put: []pando.Stored{service("web")}}); !errors.Is(err, pando.ErrFenced) {
+	if _, err := old.Commit(t.Context(),
+		pando.Txn{Fence: first, Put: []pando.Stored{service("web")}}); !errors.Is(err, pando.ErrFenced) {
 		t.Fatalf("the former agent wrote: %v", err)
 	}
 	h.Version = "2"
 	commit(t, s.Registry(), pando.Txn{Fence: second, Put: []pando.Stored{h}})
-	if _, err := old.Commit(t.Context(), pando.Txn{Put: []pando.Stored{h}}); !errors.Is(err, pando.ErrInvalid) {
+	if _, err := old.Commit(t.Context(),
+		pando.Txn{Put: []pando.Stored{h}}); !errors.Is(err, pando.ErrInvalid) {
 		t.Fatalf("a host record without its fence: %v", err)
 	}
 }
@@ -304,7 +317,8 @@ func TestRecordOfThisLayoutIsRead(t *testing.T) {
 	s, _ := start(t, tempDir(t))
 	r := s.Registry()
 	k := service("web").Key()
-	if _, err := r.client.Put(t.Context(), string(k), `{"layout":1,"value":{"tenant":"default","name":"web","phase":"serving"}}`); err != nil {
+	if _, err := r.client.Put(t.Context(), string(k),
+		`{"layout":1,"value":{"tenant":"default","name":"web","phase":"serving"}}`); err != nil {
 		t.Fatal(err)
 	}
 	snap, err := r.Snapshot(t.Context(), k)

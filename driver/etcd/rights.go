@@ -100,7 +100,8 @@ func owns(h pando.HostName, k pando.Key) bool {
 
 func (w *rights) mayPut(k pando.Key, p *pb.PutRequest) error {
 	if n := len(p.Value); n > valueBytesMax {
-		return fmt.Errorf("%w: it has %d bytes, at most %d are allowed", pando.ErrTooLarge, n, valueBytesMax)
+		return fmt.Errorf("%w: it has %d bytes, at most %d are allowed",
+			pando.ErrTooLarge, n, valueBytesMax)
 	}
 	r := pando.Record{Key: k, Value: p.Value}
 	switch k.Kind() {
@@ -132,7 +133,9 @@ func (w *rights) mayPut(k pando.Key, p *pb.PutRequest) error {
 
 // put checks the new value against the stored one by a rule. The transaction then depends on the
 // stored one.
-func put[T pando.Stored](w *rights, r pando.Record, rule func(next, now T, there bool) error) error {
+func put[T pando.Stored](
+	w *rights, r pando.Record, rule func(next, now T, there bool) error,
+) error {
 	var next, now T
 	if err := world.Decode(r, &next); err != nil {
 		return err
@@ -145,7 +148,8 @@ func put[T pando.Stored](w *rights, r pando.Record, rule func(next, now T, there
 		return err
 	}
 	w.conds = append(w.conds, &pb.Compare{
-		Key: []byte(r.Key), Target: pb.Compare_MOD, Result: pb.Compare_EQUAL, TargetUnion: &pb.Compare_ModRevision{ModRevision: at},
+		Key: []byte(r.Key), Target: pb.Compare_MOD, Result: pb.Compare_EQUAL,
+		TargetUnion: &pb.Compare_ModRevision{ModRevision: at},
 	})
 	return rule(next, now, at != 0)
 }
@@ -157,7 +161,8 @@ func (w *rights) host(r pando.Record) error {
 		return err
 	}
 	if strings.HasPrefix(h.Endpoint, "unix:") {
-		return fmt.Errorf("other hosts cannot reach its agent at %s: start it with --listen ADDRESS", h.Endpoint)
+		return fmt.Errorf("other hosts cannot reach its agent at %s: start it with --listen ADDRESS",
+			h.Endpoint)
 	}
 	return w.member.Vouches(h)
 }
@@ -169,7 +174,8 @@ func (w *rights) instance(next, now pando.Instance, there bool) error {
 	case !there:
 		return fmt.Errorf("control has placed no such instance")
 	case next.Revision != now.Revision || !next.Phase.Known():
-		return fmt.Errorf("revision %d, phase %q: want revision %d and a phase that there is", next.Revision, next.Phase, now.Revision)
+		return fmt.Errorf("revision %d, phase %q: want revision %d and a phase that there is",
+			next.Revision, next.Phase, now.Revision)
 	case next.IP4.IsValid() && !v4.Contains(next.IP4), next.IP6.IsValid() && !v6.Contains(next.IP6):
 		return fmt.Errorf("the addresses %s and %s: want one of %s and of %s", next.IP4, next.IP6, v4, v6)
 	}
@@ -178,7 +184,8 @@ func (w *rights) instance(next, now pando.Instance, there bool) error {
 
 // has reports whether an instance of a service is on this host.
 func (w *rights) has(s pando.ServiceKey, i pando.InstanceID) bool {
-	at, err := w.store.read(pando.Instance{Service: s, Host: w.member.Name, ID: i}.Key(), &pando.Instance{})
+	at, err := w.store.read(pando.Instance{Service: s, Host: w.member.Name, ID: i}.Key(),
+		&pando.Instance{})
 	return i != "" && err == nil && at != 0
 }
 
@@ -186,15 +193,18 @@ func (w *rights) has(s pando.ServiceKey, i pando.InstanceID) bool {
 // instance of this host.
 func (w *rights) intent(next, now pando.Intent, there bool) error {
 	if !there {
-		asks := next.By.Kind == pando.AskerInstance && next.Host == w.member.Name && w.has(next.Service, pando.InstanceID(next.By.Name))
+		asks := next.By.Kind == pando.AskerInstance && next.Host == w.member.Name && w.has(next.Service,
+			pando.InstanceID(next.By.Name))
 		about := next.Verb == pando.VerbReplicate || string(next.Instance) == next.By.Name
-		begins := next.State == pando.IntentAsked || next.Verb == pando.VerbDie && next.State == pando.IntentMerged
+		begins := next.State == pando.IntentAsked ||
+			next.Verb == pando.VerbDie && next.State == pando.IntentMerged
 		if !asks || !about || !begins {
 			return errSince
 		}
 		return nil
 	}
-	if next.Verb != now.Verb || next.By != now.By || next.Instance != now.Instance || next.Host != now.Host {
+	if next.Verb != now.Verb || next.By != now.By || next.Instance != now.Instance ||
+		next.Host != now.Host {
 		return fmt.Errorf("it was asked otherwise: by %s, to %s %s", now.By, now.Verb, now.Instance)
 	}
 	if now.Host != w.member.Name || !w.has(now.Service, now.Instance) {
@@ -205,7 +215,8 @@ func (w *rights) intent(next, now pando.Intent, there bool) error {
 
 // decision checks a decision: it must be this agent's evidence about an instance of this host.
 func (w *rights) decision(next, now pando.Decision, there bool) error {
-	if !w.has(next.Service, next.Instance) || next.By.Name != "agent "+string(w.member.Name) || there && next.By != now.By {
+	if !w.has(next.Service, next.Instance) || next.By.Name != "agent "+string(w.member.Name) ||
+		there && next.By != now.By {
 		return errSince
 	}
 	return nil

@@ -99,7 +99,8 @@ func (s *Server) start(ctx context.Context, c ServerConfig, g *guard) (err error
 	s.registry = newRegistry(client, g)
 	ctx, s.stop = context.WithCancel(context.Background())
 	s.guard(ctx, g, client)
-	rules := gate{c.Members, &store{s.etcd.Server.KV()}, newLeases(s.etcd.Server.LeaseTimeToLive), newStreams()}
+	rules := gate{c.Members, &store{s.etcd.Server.KV()}, newLeases(s.etcd.Server.LeaseTimeToLive),
+		newStreams()}
 	if c.Members != nil {
 		s.guarding.Go(func() { rules.follow(ctx, c.Members.Clock, s.registry, c.Log) })
 	}
@@ -129,7 +130,8 @@ func lockDir(dir string) (*os.File, error) {
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("%w: another server uses the store in %s: stop it first (pando down)", pando.ErrExists, dir)
+		return nil, fmt.Errorf("%w: another server uses the store in %s: stop it first (pando down)",
+			pando.ErrExists, dir)
 	}
 	return f, nil
 }
@@ -153,7 +155,8 @@ func embedded(c ServerConfig) *embed.Config {
 	conf.TickMs, conf.ElectionMs = tickMilliseconds, electionMilliseconds
 	conf.SnapshotCount, conf.SnapshotCatchUpEntries = snapshotEntries, catchUpEntries
 	conf.MaxWalFiles, conf.MaxSnapFiles = 2, 2
-	conf.AutoCompactionMode, conf.AutoCompactionRetention = embed.CompactorModeRevision, historyRevisions
+	conf.AutoCompactionMode, conf.AutoCompactionRetention = embed.CompactorModeRevision,
+		historyRevisions
 	conf.QuotaBackendBytes = quotaBytes
 	conf.MaxTxnOps = batchOperationsMax
 	conf.WatchProgressNotifyInterval = 10 * time.Second
@@ -187,7 +190,8 @@ func (s *Server) guard(ctx context.Context, g *guard, c *clientv3.Client) {
 // serve opens the doors. Each call passes the gate, and each write the guard.
 func (s *Server) serve(rules gate, disk *guard) {
 	for _, d := range s.doors {
-		d.open(s.etcd.Server, grpc.ChainUnaryInterceptor(rules.unary, disk.intercept), grpc.ChainStreamInterceptor(rules.stream))
+		d.open(s.etcd.Server, grpc.ChainUnaryInterceptor(rules.unary, disk.intercept),
+			grpc.ChainStreamInterceptor(rules.stream))
 		s.serving.Go(func() { s.end(d.serve()) })
 	}
 	s.serving.Go(func() { s.end(<-s.etcd.Err()) })

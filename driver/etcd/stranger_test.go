@@ -95,18 +95,23 @@ func TestStrangersFindNoPeerListener(t *testing.T) {
 		if strings.HasPrefix(at[1], "@") {
 			t.Errorf("the abstract socket %s: every local user can open it", at[1])
 		}
-		for _, request := range []string{"GET /members", "GET /version", "POST /raft", "POST /raft/snapshot", "POST /downgrade/enabled"} {
+		for _, request := range []string{
+			"GET /members", "GET /version", "POST /raft", "POST /raft/snapshot", "POST /downgrade/enabled",
+		} {
 			body := "\x08\x03"
-			got := says(t, at, fmt.Sprintf("%s HTTP/1.1\r\nHost: x\r\nX-Server-From: 1\r\nX-Server-Version: 3.7.3\r\nX-Min-Cluster-Version: 3.0.0\r\n"+
+			got := says(t, at, fmt.Sprintf("%s HTTP/1.1\r\nHost: x\r\nX-Server-From: 1\r\n"+
+				"X-Server-Version: 3.7.3\r\nX-Min-Cluster-Version: 3.0.0\r\n"+
 				"Content-Length: %d\r\nConnection: close\r\n\r\n%s", request, len(body), body))
-			if bytes.Contains(got, []byte("HTTP/1.1")) || bytes.Contains(bytes.ToLower(got), []byte("etcd")) {
+			if bytes.Contains(got, []byte("HTTP/1.1")) ||
+				bytes.Contains(bytes.ToLower(got), []byte("etcd")) {
 				t.Errorf("%s %s: %s answers %.200q", at[0], at[1], request, got)
 			}
 		}
 	}
 	after, err := s.Registry().Snapshot(t.Context(), pando.Root)
 	if err != nil || after.Revision != before || len(after.Records) != 1 {
-		t.Errorf("the store was at revision %d and is at %d with %d records (%v)", before, after.Revision, len(after.Records), err)
+		t.Errorf("the store was at revision %d and is at %d with %d records (%v)",
+			before, after.Revision, len(after.Records), err)
 	}
 	if _, err := os.Stat(dir + "/peer"); err == nil {
 		t.Errorf("%s/peer exists", dir)

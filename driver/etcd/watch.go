@@ -11,7 +11,9 @@ import (
 
 // Watch streams every change under prefix after a store revision: one batch per commit, in order.
 // An empty batch means no change up to its revision. The watch outlives a restart of the server.
-func (r *Registry) Watch(ctx context.Context, prefix pando.Key, after pando.StoreRevision) <-chan pando.Batch {
+func (r *Registry) Watch(
+	ctx context.Context, prefix pando.Key, after pando.StoreRevision,
+) <-chan pando.Batch {
 	out := make(chan pando.Batch)
 	go func() {
 		defer close(out)
@@ -29,7 +31,8 @@ func (r *Registry) Watch(ctx context.Context, prefix pando.Key, after pando.Stor
 			clientv3.WithPrefix(), clientv3.WithRev(int64(after)+1), clientv3.WithProgressNotify())
 		for resp := range in {
 			if err := resp.Err(); err != nil {
-				send(pando.Batch{Revision: after, Err: fmt.Errorf("watch %s* after revision %d: %w", prefix, after, sentinel(ctx, err))})
+				send(pando.Batch{Revision: after, Err: fmt.Errorf("watch %s* after revision %d: %w",
+					prefix, after, sentinel(ctx, err))})
 				return
 			}
 			for _, b := range batches(resp) {
@@ -40,7 +43,8 @@ func (r *Registry) Watch(ctx context.Context, prefix pando.Key, after pando.Stor
 			}
 		}
 		if ctx.Err() == nil {
-			send(pando.Batch{Revision: after, Err: fmt.Errorf("watch %s* after revision %d: %w", prefix, after, pando.ErrUnavailable)})
+			send(pando.Batch{Revision: after, Err: fmt.Errorf("watch %s* after revision %d: %w",
+				prefix, after, pando.ErrUnavailable)})
 		}
 	}()
 	return out

@@ -39,7 +39,8 @@ func inNamespace(t *testing.T, units int) {
 		before.Close()
 	})
 	// With IPv6, the kernel's own multicast would be steered.
-	if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0); err != nil {
+	if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"),
+		0); err != nil {
 		t.Fatal(err)
 	}
 	pair(t, "in0", "in1", 1500)
@@ -50,7 +51,9 @@ func inNamespace(t *testing.T, units int) {
 
 func pair(t *testing.T, one, other string, mtu int) {
 	t.Helper()
-	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: one, MTU: mtu}, PeerName: other, PeerMTU: uint32(mtu)}
+	veth := &netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: one, MTU: mtu}, PeerName: other, PeerMTU: uint32(mtu),
+	}
 	if err := netlink.LinkAdd(veth); err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +81,8 @@ func packetSocket(t *testing.T, device string) int {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Close(fd) })
-	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: l.Attrs().Index}); err != nil {
+	if err := unix.Bind(fd,
+		&unix.SockaddrLinklayer{Protocol: all, Ifindex: l.Attrs().Index}); err != nil {
 		t.Fatal(err)
 	}
 	patience := unix.Timeval{Sec: 5}
@@ -217,7 +221,8 @@ func TestBothWaysOfATranslatedFlowMeetAtItsUnit(t *testing.T) {
 	if h = exchange(out, answer); h.Flags&^1 != 2|4 || h.Clock != 2 || h.Key != key {
 		t.Fatalf("the way back has header %+v, key %x", h, key)
 	}
-	if _, err := unix.Write(unit, reply(header{Version: 2, Flags: 2, Ethertype: h.Ethertype, Key: key}, answer)); err != nil {
+	if _, err := unix.Write(unit,
+		reply(header{Version: 2, Flags: 2, Ethertype: h.Ethertype, Key: key}, answer)); err != nil {
 		t.Fatal(err)
 	}
 	if got := receiveAny(t, in, 120); string(got) != string(answer) {
@@ -227,7 +232,8 @@ func TestBothWaysOfATranslatedFlowMeetAtItsUnit(t *testing.T) {
 	if err != nil || c.Returned != 2 || c.Aliases != 1 || c.Flows != 1 {
 		t.Errorf("counted %+v, %v", c, err)
 	}
-	if left, err := d.Sweep(0); err != nil || left != 0 || d.objects.FlowletAliases.Iterate().Next(&key, &key) {
+	if left, err := d.Sweep(0); err != nil || left != 0 ||
+		d.objects.FlowletAliases.Iterate().Next(&key, &key) {
 		t.Errorf("%d flows are left, %v, or an alias", left, err)
 	}
 }

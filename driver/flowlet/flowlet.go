@@ -74,13 +74,16 @@ func stick(unitBits uint64) time.Duration {
 // kernel returns the rule as the program reads it.
 func (r Rule) kernel() (flowletAssignConfig, error) {
 	if r.UnitBits == 0 || r.Pool == 0 || r.Pool > Units || r.Targets > 3 {
-		return flowletAssignConfig{}, fmt.Errorf("rule: capacity %d bit/s, pool %d, %d targets: give a capacity, a pool of 1 to %d and at most 3 targets",
+		return flowletAssignConfig{}, fmt.Errorf("rule: capacity %d bit/s, pool %d, %d targets: give a "+
+			"capacity, a pool of 1 to %d and at most 3 targets",
 			r.UnitBits, r.Pool, r.Targets, Units)
 	}
 	return flowletAssignConfig{
-		GapNs: uint64(r.Gap), PullNs: uint64(r.Pull), StickNs: uint64(r.Stick), CrowdedNs: uint64(r.Crowded),
-		GrowNs: uint64(r.Grow), GrowEveryNs: uint64(r.GrowEvery), WindowNs: uint64(r.Window),
-		SizeBytes: r.SizeBytes, PacketNs: r.PacketNS, KibNs: uint32(8_192_000_000_000 / r.UnitBits), Targets: r.Targets,
+		GapNs: uint64(r.Gap), PullNs: uint64(r.Pull), StickNs: uint64(r.Stick),
+		CrowdedNs: uint64(r.Crowded),
+		GrowNs:    uint64(r.Grow), GrowEveryNs: uint64(r.GrowEvery), WindowNs: uint64(r.Window),
+		SizeBytes: r.SizeBytes, PacketNs: r.PacketNS, KibNs: uint32(8_192_000_000_000 / r.UnitBits),
+		Targets: r.Targets,
 	}, nil
 }
 
@@ -210,7 +213,9 @@ func (d *Driver) attachAt(name string, program *ebpf.Program) error {
 			l.Close()
 		}
 	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: device.Attrs().Index, Program: program, Attach: ebpf.AttachTCXIngress})
+	l, err := link.AttachTCX(link.TCXOptions{
+		Interface: device.Attrs().Index, Program: program, Attach: ebpf.AttachTCXIngress,
+	})
 	if err != nil {
 		return fmt.Errorf("attach flowlet steering at %s: %w", name, err)
 	}
@@ -242,7 +247,8 @@ func (d *Driver) SetUnit(id int, device string) error {
 		return fmt.Errorf("device %s of unit %d: %w", device, id, missing(err))
 	}
 	if mtu := l.Attrs().MTU; mtu < d.mtu+HeaderBytes {
-		return fmt.Errorf("%w: device %s of unit %d has MTU %d, %s has %d: `ip link set %s mtu %d`, and the same at its peer",
+		return fmt.Errorf("%w: device %s of unit %d has MTU %d, %s has %d: `ip link set %s mtu %d`, "+
+			"and the same at its peer",
 			ErrMTU, device, id, mtu, d.Device, d.mtu, device, d.mtu+HeaderBytes)
 	}
 	if err := d.attachAt(device, d.objects.FlowletReturn); err != nil {
@@ -279,7 +285,8 @@ func (d *Driver) Demand() (bytes, accepting uint64, err error) {
 	if _, err := d.memory.ReadAt(words[:], offsetAccepting); err != nil {
 		return 0, 0, fmt.Errorf("read the table of units: %w", err)
 	}
-	return binary.NativeEndian.Uint64(words[offsetBytes-offsetAccepting:]), binary.NativeEndian.Uint64(words[:]), nil
+	return binary.NativeEndian.Uint64(words[offsetBytes-offsetAccepting:]),
+		binary.NativeEndian.Uint64(words[:]), nil
 }
 
 // Tick updates the rule, about once a millisecond. In accepting and ready, bit i is unit i; a ready
@@ -297,7 +304,8 @@ func (d *Driver) Tick(accepting, ready uint64, backlog map[int]time.Duration) er
 	for id, left := range backlog {
 		errs = append(errs, d.write(8*id, uint64(now.Nano()+int64(left))))
 	}
-	return errors.Join(append(errs, d.write(offsetReady, ready), d.write(offsetAccepting, accepting))...)
+	return errors.Join(append(errs, d.write(offsetReady, ready),
+		d.write(offsetAccepting, accepting))...)
 }
 
 func (d *Driver) write(offset int, value uint64) error {
@@ -317,7 +325,8 @@ func (d *Driver) Counts() (pando.FlowletCounts, error) {
 		return c, fmt.Errorf("read the counters of flowlet steering: %w", err)
 	}
 	for _, cpu := range perCPU {
-		for i, into := range []*uint64{&c.Packets, &c.Bytes, &c.Flows, &c.Flowlets, &c.Moves, &c.Grown, &c.Others, &c.NoUnit, &c.Full, &c.NoHeader, &c.Aggregates, &c.Returned, &c.Aliases} {
+		for i, into := range []*uint64{&c.Packets, &c.Bytes, &c.Flows, &c.Flowlets, &c.Moves, &c.Grown,
+			&c.Others, &c.NoUnit, &c.Full, &c.NoHeader, &c.Aggregates, &c.Returned, &c.Aliases} {
 			*into += cpu.N[i]
 		}
 	}

@@ -60,7 +60,8 @@ func TestFragmentsOfADatagramAreOfOneFlowAndBeginNoFlowlet(t *testing.T) {
 		}
 		// Out of order, the flow has no ports. All fragments of the datagram belong to that flow.
 		late := steer(fragmentOf(n, 2, 80, false))
-		if first := steer(fragmentOf(n, 2, 0, true)); first.Key != late.Key || first.Clock != 2 || late.Key == whole.Key {
+		first := steer(fragmentOf(n, 2, 0, true))
+		if first.Key != late.Key || first.Clock != 2 || late.Key == whole.Key {
 			t.Errorf("the last fragment first: headers %+v and %+v", late, first)
 		}
 		// Another datagram reuses the number.
@@ -86,7 +87,9 @@ func TestTagsAndSessionsAreLookedThrough(t *testing.T) {
 	if err := d.Tick(1, 1, nil); err != nil {
 		t.Fatal(err)
 	}
-	session := func(protocol byte) []byte { return []byte{0x88, 0x64, 0x11, 0, 0, 9, 0, 200, 0, protocol} }
+	session := func(protocol byte) []byte {
+		return []byte{0x88, 0x64, 0x11, 0, 0, 9, 0, 200, 0, protocol}
+	}
 	customer, provider := []byte{0x81, 0, 0, 7}, []byte{0x88, 0xa8, 0, 8}
 	for n := range 2 {
 		plain := frameOf(n, 200, false)
@@ -94,16 +97,20 @@ func TestTagsAndSessionsAreLookedThrough(t *testing.T) {
 		key := readHeader(t, out, plain).Key
 		protocol := []byte{0x21, 0x57}[n]
 		for at, link := range [][]byte{
-			slices.Concat(customer, plain[12:14]), slices.Concat(provider, customer, plain[12:14]), session(protocol),
+			slices.Concat(customer, plain[12:14]), slices.Concat(provider, customer, plain[12:14]),
+			session(protocol),
 			slices.Concat(customer, session(protocol)), slices.Concat(provider, customer, session(protocol)),
 		} {
 			frame := slices.Concat(plain[:12], link, plain[14:])
 			verdict, out := d.steer(t, frame, 2)
-			if h := readHeader(t, out, frame); verdict != redirected || h.Key != key || h.Clock != uint64(at)+2 || string(h.Ethertype[:]) != string(link[:2]) {
+			if h := readHeader(t, out, frame); verdict != redirected || h.Key != key ||
+				h.Clock != uint64(at)+2 || string(h.Ethertype[:]) != string(link[:2]) {
 				t.Errorf("link header %x: verdict %d, header %+v", link, verdict, h)
 			}
 		}
-		for _, link := range [][]byte{session(0xc0), slices.Concat(customer, customer, customer, plain[12:14]), {0x88, 0x63}} {
+		for _, link := range [][]byte{
+			session(0xc0), slices.Concat(customer, customer, customer, plain[12:14]), {0x88, 0x63},
+		} {
 			frame := slices.Concat(plain[:12], link, plain[14:])
 			if verdict, out := d.steer(t, frame, 3); verdict != 0xffffffff || string(out) != string(frame) {
 				t.Errorf("link header %x: verdict %d", link, verdict)

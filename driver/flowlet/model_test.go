@@ -102,7 +102,8 @@ func (m *model) assign(f *modelFlow, now int64) bool {
 		return false
 	}
 	slices.SortFunc(list, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(a.score, b.score), cmp.Compare(a.rank, b.rank), cmp.Compare(a.unit, b.unit))
+		return cmp.Or(cmp.Compare(a.score, b.score), cmp.Compare(a.rank, b.rank),
+			cmp.Compare(a.unit, b.unit))
 	})
 	m.candidates = m.shortest(now)
 	m.grow(now)

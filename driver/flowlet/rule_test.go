@@ -77,9 +77,11 @@ func readHeader(t testing.TB, frame, before []byte) header {
 	t.Helper()
 	var h header
 	if len(frame) != len(before)+HeaderBytes || binary.BigEndian.Uint16(frame[12:]) != 0x88b5 {
-		t.Fatalf("a frame of %d bytes left as %d bytes with EtherType %x", len(before), len(frame), frame[12:14])
+		t.Fatalf("a frame of %d bytes left as %d bytes with EtherType %x",
+			len(before), len(frame), frame[12:14])
 	}
-	if string(frame[:12]) != string(before[:12]) || string(frame[14+HeaderBytes:]) != string(before[14:]) {
+	if string(frame[:12]) != string(before[:12]) ||
+		string(frame[14+HeaderBytes:]) != string(before[14:]) {
 		t.Fatal("the packet behind the header has changed")
 	}
 	if _, err := binary.Decode(frame[14:], binary.LittleEndian, &h); err != nil {
@@ -144,7 +146,9 @@ func newWorld(t testing.TB, seed uint64) *world {
 		t.Fatal(err)
 	}
 	d := stampedDriver(t, rule)
-	m := &model{rule: kernel, finish: map[int]int64{}, accepting: map[int]bool{}, ready: map[int]bool{}}
+	m := &model{
+		rule: kernel, finish: map[int]int64{}, accepting: map[int]bool{}, ready: map[int]bool{},
+	}
 	pauses := []int{1, 20_000, 100_000, 900_000, 3_000_000}
 	if seed%2 == 0 { // long queues
 		pauses = []int{1, 1, 1, 1, 1, 1, 1, 1000, 1000, 1000, 60_000}
@@ -173,7 +177,9 @@ func (w *world) set() {
 			}
 		}
 	}
-	if err := errors.Join(w.d.write(offsetAccepting, mask(accepting)), w.d.write(offsetReady, mask(ready))); err != nil {
+	err := errors.Join(w.d.write(offsetAccepting, mask(accepting)),
+		w.d.write(offsetReady, mask(ready)))
+	if err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -198,7 +204,8 @@ func (w *world) step() error {
 	got.Key = [40]byte{} // see TestBothWaysOfATranslatedFlowMeetAtItsUnit
 	want := header{
 		Version: 2, Ethertype: [2]byte(frame[12:14]), Unit: uint16(f.unit), Previous: uint16(f.previous),
-		Epoch: uint32(f.epoch), Position: uint32(f.position - 1), Clock: uint64(f.clock), Replicas: mask(f.targets),
+		Epoch: uint32(f.epoch), Position: uint32(f.position - 1), Clock: uint64(f.clock),
+		Replicas: mask(f.targets),
 	}
 	if begins {
 		want.Flags = 1
@@ -263,7 +270,8 @@ func TestWhatIsNotIPIsPassedOnAndWhatHasNoPortsIsAFlow(t *testing.T) {
 		verdict, out := d.steer(t, frame, int64(n))
 		h := readHeader(t, out, frame)
 		ports := h.Key[32:36]
-		if want := []uint64{1, 2, 1, 1, 3}[n]; verdict != redirected || h.Clock != want || (string(ports) == "\x00\x00\x00\x00") != (n == 2 || n == 3) {
+		if want := []uint64{1, 2, 1, 1, 3}[n]; verdict != redirected || h.Clock != want ||
+			(string(ports) == "\x00\x00\x00\x00") != (n == 2 || n == 3) {
 			t.Errorf("packet %d: verdict %d, clock %d, ports %x", n, verdict, h.Clock, ports)
 		}
 	}

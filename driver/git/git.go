@@ -62,16 +62,19 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, "want /state/NAME.git or /state/TENANT/NAME.git")
 		return
 	}
-	pushes := what == "git-receive-pack" || what == "info/refs" && r.FormValue("service") == "git-receive-pack"
+	pushes := what == "git-receive-pack" ||
+		what == "info/refs" && r.FormValue("service") == "git-receive-pack"
 	switch {
 	case pushes:
-		refuse(w, http.StatusForbidden, "the state of a service can be cloned and fetched, not pushed to: instances change it through "+
-			"PUT and POST /v1/self/state/… on their own socket")
+		refuse(w, http.StatusForbidden, "the state of a service can be cloned and fetched, not pushed "+
+			"to: instances change it through PUT and POST /v1/self/state/… on their own socket")
 		return
 	case what == "info/refs" && r.FormValue("service") != uploadPack:
-		refuse(w, http.StatusForbidden, "this is git's smart HTTP protocol only: ask with git 1.6.6 or newer")
+		refuse(w, http.StatusForbidden,
+			"this is git's smart HTTP protocol only: ask with git 1.6.6 or newer")
 		return
-	case what == "info/refs" && r.Method != http.MethodGet, what == uploadPack && r.Method != http.MethodPost:
+	case what == "info/refs" && r.Method != http.MethodGet, what == uploadPack &&
+		r.Method != http.MethodPost:
 		refuse(w, http.StatusMethodNotAllowed, "want GET info/refs or POST "+uploadPack)
 		return
 	case what != "info/refs" && what != uploadPack:
@@ -110,7 +113,9 @@ func (h handler) open(key pando.ServiceKey) (*repository, error) {
 	if err != nil {
 		return nil, err
 	}
-	repo := &repository{objects: objects, service: key, main: main, refs: map[string]pando.ObjectID{mainBranch: main}}
+	repo := &repository{
+		objects: objects, service: key, main: main, refs: map[string]pando.ObjectID{mainBranch: main},
+	}
 	branches, err := state.Branches(objects, key)
 	if err != nil {
 		return nil, err
@@ -136,10 +141,13 @@ func (r *repository) advertise(w http.ResponseWriter) {
 		adv.Shallows = append(adv.Shallows, plumbing.Hash(id))
 	}
 	var errs []error
-	for _, c := range []capability.Capability{capability.MultiACKDetailed, capability.Sideband64k, capability.Shallow, capability.NoProgress} {
+	for _, c := range []capability.Capability{
+		capability.MultiACKDetailed, capability.Sideband64k, capability.Shallow, capability.NoProgress,
+	} {
 		errs = append(errs, adv.Capabilities.Set(c))
 	}
-	errs = append(errs, adv.Capabilities.Set(capability.SymRef, "HEAD:"+mainBranch), adv.Capabilities.Set(capability.Agent, "pando"))
+	errs = append(errs, adv.Capabilities.Set(capability.SymRef, "HEAD:"+mainBranch),
+		adv.Capabilities.Set(capability.Agent, "pando"))
 	var b bytes.Buffer
 	if err := errors.Join(append(errs, adv.Encode(&b))...); err != nil {
 		refuse(w, http.StatusInternalServerError, err.Error())

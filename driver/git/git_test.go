@@ -63,7 +63,8 @@ func (m *memory) Refs(prefix string) (map[string]pando.ObjectID, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := maps.Clone(m.refs)
-	maps.DeleteFunc(out, func(n string, _ pando.ObjectID) bool { return !strings.HasPrefix(n, prefix) })
+	maps.DeleteFunc(out,
+		func(n string, _ pando.ObjectID) bool { return !strings.HasPrefix(n, prefix) })
 	return out, nil
 }
 
@@ -81,7 +82,9 @@ func (m *memory) Update(_ context.Context, u pando.ObjectsUpdate) error {
 	return nil
 }
 
-func (m *memory) Prune(_ context.Context, live func() (func(pando.ObjectID) bool, error)) (int, error) {
+func (m *memory) Prune(
+	_ context.Context, live func() (func(pando.ObjectID) bool, error),
+) (int, error) {
 	keep, err := live()
 	if err != nil {
 		return 0, err
@@ -159,7 +162,8 @@ func git(t *testing.T, dir string, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "git", args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0")
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1",
+		"GIT_TERMINAL_PROMPT=0")
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
@@ -309,12 +313,13 @@ func TestALongLogIsCloned(t *testing.T) {
 	s.push(s.branch, "the last")
 	dir := s.clone()
 	var all bytes.Buffer
-	s.ok(filepath.WalkDir(filepath.Join(dir, "access.log"), func(p string, d os.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			all.WriteString(read(t, p))
-		}
-		return err
-	}))
+	s.ok(filepath.WalkDir(filepath.Join(dir, "access.log"),
+		func(p string, d os.DirEntry, err error) error {
+			if err == nil && !d.IsDir() {
+				all.WriteString(read(t, p))
+			}
+			return err
+		}))
 	if want := 180_000*len(line) + len("the last\n"); all.Len() != want {
 		t.Errorf("the cloned log has %d bytes, want %d", all.Len(), want)
 	}
@@ -343,8 +348,10 @@ func TestWhateverAPathIsCalledItsCloneIsSound(t *testing.T) {
 	s := newSite(t)
 	taken := 0
 	for _, p := range []string{
-		".git/config", ".GIT/x", ".gitmodules", ".gitattributes", "git~1/x", ".g\u200cit/x", ".git /x", ".git./x", "a/.git:x", `a\.git\config`,
-		"../x", "-x", " x", "x ", "ä/ö", "\xff\xfe", "a\tb", "a\rb", "con", "a:b", "x.lock", "@{x", "a.b", "a/b", "a-b", "a0", "00/00/00",
+		".git/config", ".GIT/x", ".gitmodules", ".gitattributes", "git~1/x", ".g\u200cit/x", ".git /x",
+		".git./x", "a/.git:x", `a\.git\config`,
+		"../x", "-x", " x", "x ", "ä/ö", "\xff\xfe", "a\tb", "a\rb", "con", "a:b", "x.lock", "@{x", "a.b",
+		"a/b", "a-b", "a0", "00/00/00",
 	} {
 		if err := s.branch.Put(p, []byte("[submodule \"x\"]\n\turl = -evil\n")); err == nil {
 			taken++
@@ -387,18 +394,26 @@ func TestHostileRequests(t *testing.T) {
 		"no want":                 {pkt("have "+main+"\n") + "0000", false, 400, "want"},
 		"half a hash":             {pkt("want 0123\n") + "0000", false, 400, "request"},
 		"wants without an end":    {pkt("want " + main + "\n"), false, 400, "request"},
-		"junk after the wants":    {pkt("want "+main+"\n") + "0000" + pkt("give me more\n"), false, 400, "have HASH"},
-		"half a have":             {pkt("want "+main+"\n") + "0000" + pkt("have 0123\n"), false, 400, "have HASH"},
-		"a negative depth":        {pkt("want "+main+" shallow\n") + pkt("deepen -1") + "0000", false, 400, "depth"},
-		"a depth since":           {pkt("want "+main+" shallow deepen-since\n") + pkt("deepen-since 1") + "0000", false, 400, "--depth"},
-		"an unknown object":       {pkt("want "+strings.Repeat("ab", 20)+"\n") + "0000" + pkt("done\n"), false, 200, "not our ref"},
-		"another service":         {pkt("want "+secret.String()+"\n") + "0000" + pkt("done\n"), false, 200, "not our ref"},
-		"a tree":                  {pkt("want "+treeOf(t, s)+"\n") + "0000" + pkt("done\n"), false, 200, "not our ref"},
-		"too long":                {strings.Repeat(pkt("want "+main+"\n"), 100_000) + "0000", false, 413, "at most"},
-		"a bomb":                  {bomb.String(), true, 413, "at most"},
-		"not packed":              {"plain", true, 400, "unpack"},
+		"junk after the wants": {pkt("want "+main+"\n") + "0000" + pkt("give me more\n"), false, 400,
+			"have HASH"},
+		"half a have": {pkt("want "+main+"\n") + "0000" + pkt("have 0123\n"), false, 400,
+			"have HASH"},
+		"a negative depth": {pkt("want "+main+" shallow\n") + pkt("deepen -1") + "0000", false, 400,
+			"depth"},
+		"a depth since": {pkt("want "+main+" shallow deepen-since\n") + pkt("deepen-since 1") + "0000",
+			false, 400, "--depth"},
+		"an unknown object": {pkt("want "+strings.Repeat("ab", 20)+"\n") + "0000" + pkt("done\n"), false,
+			200, "not our ref"},
+		"another service": {pkt("want "+secret.String()+"\n") + "0000" + pkt("done\n"), false, 200,
+			"not our ref"},
+		"a tree": {pkt("want "+treeOf(t, s)+"\n") + "0000" + pkt("done\n"), false, 200,
+			"not our ref"},
+		"too long":   {strings.Repeat(pkt("want "+main+"\n"), 100_000) + "0000", false, 413, "at most"},
+		"a bomb":     {bomb.String(), true, 413, "at most"},
+		"not packed": {"plain", true, 400, "unpack"},
 	} {
-		req, err := http.NewRequest(http.MethodPost, s.url()+"/git-upload-pack", strings.NewReader(c.body))
+		req, err := http.NewRequest(http.MethodPost, s.url()+"/git-upload-pack",
+			strings.NewReader(c.body))
 		s.ok(err)
 		if c.packed {
 			req.Header.Set("Content-Encoding", "gzip")
@@ -407,7 +422,8 @@ func TestHostileRequests(t *testing.T) {
 		s.ok(err)
 		got, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
-		if resp.StatusCode != c.status || !strings.Contains(string(got), c.says) || strings.Contains(string(got), "PACK") {
+		if resp.StatusCode != c.status || !strings.Contains(string(got), c.says) ||
+			strings.Contains(string(got), "PACK") {
 			t.Errorf("%s: %d %.200q, want %d with %q", name, resp.StatusCode, got, c.status, c.says)
 		}
 	}
@@ -456,8 +472,10 @@ func TestAnEmptyStateIsNotThere(t *testing.T) {
 func FuzzReadAsk(f *testing.F) {
 	id := strings.Repeat("ab", 20)
 	for _, s := range []string{
-		"0000", pkt("want "+id+" multi_ack_detailed side-band-64k\n") + "0000" + pkt("have "+id+"\n") + "0000",
-		pkt("want "+id+" shallow\n") + pkt("shallow "+id) + pkt("deepen 3") + "0000" + pkt("done\n"), "0004", "fff",
+		"0000",
+		pkt("want "+id+" multi_ack_detailed side-band-64k\n") + "0000" + pkt("have "+id+"\n") + "0000",
+		pkt("want "+id+" shallow\n") + pkt("shallow "+id) + pkt("deepen 3") + "0000" + pkt("done\n"),
+		"0004", "fff",
 	} {
 		f.Add([]byte(s))
 	}

@@ -13,13 +13,16 @@ import (
 )
 
 // packKinds has the numbers of object kinds in a pack.
-var packKinds = map[pando.ObjectKind]byte{pando.CommitObject: 1, pando.TreeObject: 2, pando.BlobObject: 3}
+var packKinds = map[pando.ObjectKind]byte{pando.CommitObject: 1, pando.TreeObject: 2,
+	pando.BlobObject: 3}
 
 const packBufferBytes = 32 << 10
 
 // writePack streams objects as a pack (git's pack-format, version 2), without deltas. A state has
 // many small objects and chunks that never change, and every request gets a new pack.
-func writePack(ctx context.Context, w io.Writer, objects pando.Objects, list []pando.ObjectID) error {
+func writePack(
+	ctx context.Context, w io.Writer, objects pando.Objects, list []pando.ObjectID,
+) error {
 	sum := sha1.New()
 	buf := bufio.NewWriterSize(w, packBufferBytes)
 	out := io.MultiWriter(buf, sum)

@@ -46,7 +46,8 @@ func readAsk(in *bytes.Reader) (*ask, error) {
 	}
 	a := &ask{
 		wants: idsOf(req.Wants), theirEdge: map[pando.ObjectID]bool{},
-		multiAck: req.Capabilities.Supports(capability.MultiACKDetailed), sideband: req.Capabilities.Supports(capability.Sideband64k),
+		multiAck: req.Capabilities.Supports(capability.MultiACKDetailed),
+		sideband: req.Capabilities.Supports(capability.Sideband64k),
 	}
 	for _, id := range req.Shallows {
 		a.theirEdge[pando.ObjectID(id)] = true
@@ -73,7 +74,8 @@ func (a *ask) readHaves(in io.Reader) error {
 			a.done = true
 			return nil
 		default:
-			return fmt.Errorf("%w: the request: want \"have HASH\" or \"done\", got %.60q", pando.ErrInvalid, line)
+			return fmt.Errorf("%w: the request: want \"have HASH\" or \"done\", got %.60q",
+				pando.ErrInvalid, line)
 		}
 	}
 	if err := lines.Err(); err != nil {
@@ -135,7 +137,9 @@ func report(out *pktline.Encoder, a *ask, err error) {
 // moved since it saw it.
 func (r *repository) check(wants []pando.ObjectID) error {
 	heads := r.heads()
-	if !slices.ContainsFunc(wants, func(id pando.ObjectID) bool { return !slices.Contains(heads, id) }) {
+	if !slices.ContainsFunc(wants, func(id pando.ObjectID) bool {
+		return !slices.Contains(heads, id)
+	}) {
 		return nil
 	}
 	walk := state.Walk{Objects: r.objects, Edge: r.edge}
@@ -278,7 +282,9 @@ func acknowledge(out *pktline.Encoder, a *ask, common []pando.ObjectID, ready bo
 }
 
 // send writes the pack of the objects that the wants reach and the client does not have.
-func (r *repository) send(ctx context.Context, w io.Writer, a *ask, common []pando.ObjectID, edge map[pando.ObjectID]bool) error {
+func (r *repository) send(
+	ctx context.Context, w io.Writer, a *ask, common []pando.ObjectID, edge map[pando.ObjectID]bool,
+) error {
 	walk := state.Walk{Objects: r.objects, Edge: map[pando.ObjectID]bool{}}
 	for _, m := range []map[pando.ObjectID]bool{r.edge, a.theirEdge} {
 		for id := range m {
@@ -309,7 +315,9 @@ func (r *repository) send(ctx context.Context, w io.Writer, a *ask, common []pan
 
 // toSend returns the commits from which the pack is gathered. These are the wants, and the parents
 // that shallow commits of the client get within the new depth.
-func (r *repository) toSend(a *ask, had func(pando.ObjectID) bool, edge map[pando.ObjectID]bool) []pando.ObjectID {
+func (r *repository) toSend(
+	a *ask, had func(pando.ObjectID) bool, edge map[pando.ObjectID]bool,
+) []pando.ObjectID {
 	from := slices.Clone(a.wants)
 	if a.depth == 0 {
 		return from

@@ -72,7 +72,8 @@ func (j *file) room() error {
 		return nil
 	}
 	if s.Bavail < s.Blocks/roomMin {
-		return fmt.Errorf("%w: the rest of %s is reserved for sandboxes: commit the open writes", pando.ErrStoreFull, filepath.Dir(j.path))
+		return fmt.Errorf("%w: the rest of %s is reserved for sandboxes: commit the open writes",
+			pando.ErrStoreFull, filepath.Dir(j.path))
 	}
 	return nil
 }

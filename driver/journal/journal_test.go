@@ -92,7 +92,9 @@ func TestDamageIsTold(t *testing.T) {
 	ok(t, j.Append([]byte("two")))
 	whole, err := os.ReadFile(path)
 	ok(t, err)
-	for _, damaged := range [][]byte{append(slices.Clone(whole), make([]byte, 64)...), append(make([]byte, 11), whole[11:]...)} {
+	for _, damaged := range [][]byte{
+		append(slices.Clone(whole), make([]byte, 64)...), append(make([]byte, 11), whole[11:]...),
+	} {
 		ok(t, os.WriteFile(path, damaged, 0o600))
 		if got, err := open(t, d).Records(); err == nil {
 			t.Errorf("%q was read as %q", damaged, got)

@@ -52,28 +52,52 @@ type trial struct {
 // remedy.
 var trials = []trial{
 	{"root", "nothing can be started", "run the daemons as root (sudo pando up)", true, tryRoot},
-	{"kernel 6.6", "tcx programs and SO_PEERPIDFD came with it", "boot a newer kernel; Debian 12 has one in bookworm-backports", true, tryRelease},
-	{"bpf", "no flow is steered to an instance", "build the kernel with CONFIG_BPF_SYSCALL, or allow bpf() (see lockdown, and seccomp of a container)", true, tryBPF},
-	{"bpffs", "steering would not outlive the agent", "mount -t bpf bpf /sys/fs/bpf (`pando up` does it where it may)", true, tryBPFFS},
-	{"namespaces", "no sandbox can be made", "allow unshare() (see a container's seccomp profile, and user.max_net_namespaces)", true, tryNamespaces},
+	{"kernel 6.6", "tcx programs and SO_PEERPIDFD came with it",
+		"boot a newer kernel; Debian 12 has one in bookworm-backports", true, tryRelease},
+	{"bpf", "no flow is steered to an instance", "build the kernel with CONFIG_BPF_SYSCALL, or " +
+		"allow bpf() (see lockdown, and seccomp of a container)", true, tryBPF},
+	{"bpffs", "steering would not outlive the agent",
+		"mount -t bpf bpf /sys/fs/bpf (`pando up` does it where it may)", true, tryBPFFS},
+	{"namespaces", "no sandbox can be made",
+		"allow unshare() (see a container's seccomp profile, and user.max_net_namespaces)", true,
+		tryNamespaces},
 	{"veth", "an instance has no network", "modprobe veth (CONFIG_VETH)", true, inside(tryVeth)},
-	{"dummy device", "a veth pair takes its place as the home of the VIPs: one more device, nothing else", "modprobe dummy (CONFIG_DUMMY)", false, inside(tryDummy)},
-	{"tcx", "packets cannot be steered on their way", "boot a kernel from 6.6 on with CONFIG_NET_XGRESS", true, inside(tryTCX)},
-	{"SO_PEERPIDFD", "callers of an instance's socket cannot be identified safely", "boot a kernel from 6.5 on", true, tryPeerPidfd},
-	{"cgroups", "instances run without limits, and a spec with resources is refused", "mount the memory, cpu and pids controllers (cgroup2 at /sys/fs/cgroup)", false, tryCgroups},
-	{"data folder", "the store cannot write", "choose another with --data-dir, or make room (2 GiB are comfortable)", true, trySpace},
-	{"fsync", "every decision waits for the disk: replicate() takes as long as two of these", "put --data-dir on a faster disk", false, tryFsync},
-	{"addresses", "packets for a VIP would go elsewhere", "remove the routes, or move that network: VIPs are " + pando.VIPs4.String() + ", instances 10.128.0.0/10", false, tryAddresses},
-	{"forwarding", "other machines do not reach VIPs through this one", "sysctl net.ipv4.ip_forward=1 (`pando up` does it)", false, tryForwarding},
+	{"dummy device",
+		"a veth pair takes its place as the home of the VIPs: one more device, nothing else",
+		"modprobe dummy (CONFIG_DUMMY)", false, inside(tryDummy)},
+	{"tcx", "packets cannot be steered on their way",
+		"boot a kernel from 6.6 on with CONFIG_NET_XGRESS", true, inside(tryTCX)},
+	{"SO_PEERPIDFD", "callers of an instance's socket cannot be identified safely",
+		"boot a kernel from 6.5 on", true, tryPeerPidfd},
+	{"cgroups", "instances run without limits, and a spec with resources is refused",
+		"mount the memory, cpu and pids controllers (cgroup2 at /sys/fs/cgroup)", false, tryCgroups},
+	{"data folder", "the store cannot write",
+		"choose another with --data-dir, or make room (2 GiB are comfortable)", true, trySpace},
+	{"fsync", "every decision waits for the disk: replicate() takes as long as two of these",
+		"put --data-dir on a faster disk", false, tryFsync},
+	{"addresses", "packets for a VIP would go elsewhere",
+		"remove the routes, or move that network: VIPs are " + pando.VIPs4.String() +
+			", instances 10.128.0.0/10", false, tryAddresses},
+	{"forwarding", "other machines do not reach VIPs through this one",
+		"sysctl net.ipv4.ip_forward=1 (`pando up` does it)", false, tryForwarding},
 	{"firewall", "packets of instances to other machines may be dropped in this host",
-		"allow packets from and to " + pando.VIPs4.String() + " and " + instances.String() + " ahead of the policy, as with `iptables -I FORWARD -s " + pando.VIPs4.String() + " -j ACCEPT`", false, tryFirewall},
-	{"reverse path filter", "answers of instances are dropped: they come from a VIP, at another device than the route to it",
-		"sysctl net.ipv4.conf.all.rp_filter=0, and the same in /etc/sysctl.d where something sets it to 1", false, tryReversePath},
-	{"conntrack", "connections of instances to other machines fail when the firewall's table is full; VIPs are not tracked", "raise net.netfilter.nf_conntrack_max", false, tryConntrack},
-	{"clock", "`pando why` of several hosts has the wrong order", "run chrony or systemd-timesyncd", false, tryClock},
-	{"AF_XDP", "network functions (pando fn) use the slower AF_PACKET", "build the kernel with CONFIG_XDP_SOCKETS", false, inside(tryXDP)},
-	{"userfaultfd", "far memory (pando mem) does not run", "build the kernel with CONFIG_USERFAULTFD", false, tryUserfaultfd},
-	{"UFFDIO_MOVE", "far memory copies pages (1 µs) instead of moving them (0.05 µs)", "boot a kernel from 6.8 on", false, tryMove},
+		"allow packets from and to " + pando.VIPs4.String() + " and " + instances.String() +
+			" ahead of the policy, as with `iptables -I FORWARD -s " + pando.VIPs4.String() + " -j ACCEPT`",
+		false, tryFirewall},
+	{"reverse path filter",
+		"answers of instances are dropped: they come from a VIP, at another device than the route to it",
+		"sysctl net.ipv4.conf.all.rp_filter=0, and the same in " +
+			"/etc/sysctl.d where something sets it to 1", false, tryReversePath},
+	{"conntrack", "connections of instances to other machines fail when the firewall's table is " +
+		"full; VIPs are not tracked", "raise net.netfilter.nf_conntrack_max", false, tryConntrack},
+	{"clock", "`pando why` of several hosts has the wrong order", "run chrony or systemd-timesyncd",
+		false, tryClock},
+	{"AF_XDP", "network functions (pando fn) use the slower AF_PACKET",
+		"build the kernel with CONFIG_XDP_SOCKETS", false, inside(tryXDP)},
+	{"userfaultfd", "far memory (pando mem) does not run", "build the kernel with CONFIG_USERFAULTFD",
+		false, tryUserfaultfd},
+	{"UFFDIO_MOVE", "far memory copies pages (1 µs) instead of moving them (0.05 µs)",
+		"boot a kernel from 6.8 on", false, tryMove},
 }
 
 // Examine runs every trial, in order, until ctx ends. Without root it stops after the first: a
@@ -167,7 +191,8 @@ func tryNamespaces(Config) (string, error) {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread()
-		done <- unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWPID)
+		done <- unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS |
+			unix.CLONE_NEWIPC | unix.CLONE_NEWPID)
 	}()
 	if err := <-done; err != nil {
 		return "", fmt.Errorf("unshare: %w", err)

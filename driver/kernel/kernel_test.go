@@ -16,7 +16,8 @@ import (
 )
 
 func config(t *testing.T) Config {
-	return Config{DataDir: filepath.Join(t.TempDir(), "not", "there", "yet"), CgroupRoot: "/sys/fs/cgroup", Clock: wall.Clock{}}
+	return Config{DataDir: filepath.Join(t.TempDir(), "not", "there", "yet"),
+		CgroupRoot: "/sys/fs/cgroup", Clock: wall.Clock{}}
 }
 
 func TestThisMachineIsFitAndStaysAsItWas(t *testing.T) {
@@ -35,7 +36,10 @@ func TestThisMachineIsFitAndStaysAsItWas(t *testing.T) {
 				out = append(out, l.Attrs().Name)
 			}
 		}
-		for _, pattern := range []string{"/sys/fs/cgroup/*/doctor-*", "/sys/fs/cgroup/doctor-*", "/sys/fs/bpf/*doctor*", filepath.Dir(c.DataDir) + "/*", filepath.Join(os.TempDir(), ".pando-doctor-*")} {
+		for _, pattern := range []string{
+			"/sys/fs/cgroup/*/doctor-*", "/sys/fs/cgroup/doctor-*", "/sys/fs/bpf/*doctor*",
+			filepath.Dir(c.DataDir) + "/*", filepath.Join(os.TempDir(), ".pando-doctor-*"),
+		} {
 			found, err := filepath.Glob(pattern)
 			if err != nil {
 				t.Fatal(err)
@@ -85,7 +89,9 @@ func TestWhatIsMissingSaysWhatItCostsAndHowToMendIt(t *testing.T) {
 		}
 	}
 	// A cgroup2 without the controllers.
-	if err := os.WriteFile(filepath.Join(empty, "cgroup.controllers"), []byte("cpuset cpu memory\n"), 0o600); err != nil {
+	err := os.WriteFile(filepath.Join(empty, "cgroup.controllers"), []byte("cpuset cpu memory\n"),
+		0o600)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := tryCgroups(bad); err == nil || !strings.Contains(err.Error(), "no pids controller") {
@@ -114,7 +120,8 @@ func TestASlowDiskIsNamed(t *testing.T) {
 
 func TestReleases(t *testing.T) {
 	for release, fine := range map[string]bool{
-		"6.18.4-amd64": true, "6.6.0": true, "7.0-rc1": true, "6.5.13": false, "5.15.0-101-generic": false, "linux": false, "6": false, "": false,
+		"6.18.4-amd64": true, "6.6.0": true, "7.0-rc1": true, "6.5.13": false,
+		"5.15.0-101-generic": false, "linux": false, "6": false, "": false,
 	} {
 		if err := recent(release); (err == nil) != fine {
 			t.Errorf("%q: %v", release, err)
@@ -123,7 +130,9 @@ func TestReleases(t *testing.T) {
 }
 
 func TestOursAreNotForeign(t *testing.T) {
-	for name, want := range map[string]bool{"pando0": true, "pd12": true, "pdx": false, "eth0": false, "docker0": false} {
+	for name, want := range map[string]bool{
+		"pando0": true, "pd12": true, "pdx": false, "eth0": false, "docker0": false,
+	} {
 		if ours(name) != want {
 			t.Errorf("%s: %v", name, ours(name))
 		}

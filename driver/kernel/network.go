@@ -30,7 +30,9 @@ func tryBPF(Config) (string, error) {
 		return "", err
 	}
 	defer p.Close()
-	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "pando_doctor", Type: ebpf.LRUHash, KeySize: 16, ValueSize: 16, MaxEntries: 16})
+	m, err := ebpf.NewMap(&ebpf.MapSpec{
+		Name: "pando_doctor", Type: ebpf.LRUHash, KeySize: 16, ValueSize: 16, MaxEntries: 16,
+	})
 	if err != nil {
 		return "", err
 	}
@@ -77,7 +79,8 @@ func tryVeth() (string, error) {
 }
 
 func tryDummy() (string, error) {
-	if err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "doctor0"}}); err != nil {
+	err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "doctor0"}})
+	if err != nil {
 		return "", fmt.Errorf("add a dummy device: %w", err)
 	}
 	return "one was made", nil
@@ -110,13 +113,16 @@ func tryXDP() (string, error) {
 		return "", fmt.Errorf("socket: %w", err)
 	}
 	defer unix.Close(fd)
-	memory, err := unix.Mmap(-1, 0, 1<<16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	memory, err := unix.Mmap(-1, 0, 1<<16, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return "", fmt.Errorf("mmap: %w", err)
 	}
 	defer func() { _ = unix.Munmap(memory) }()
-	reg := unix.XDPUmemReg{Addr: uint64(uintptr(unsafe.Pointer(&memory[0]))), Len: uint64(len(memory)), Size: 2048}
-	_, _, errno := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_XDP, unix.XDP_UMEM_REG, uintptr(unsafe.Pointer(&reg)), unsafe.Sizeof(reg), 0)
+	reg := unix.XDPUmemReg{Addr: uint64(uintptr(unsafe.Pointer(&memory[0]))), Len: uint64(len(memory)),
+		Size: 2048}
+	_, _, errno := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_XDP, unix.XDP_UMEM_REG,
+		uintptr(unsafe.Pointer(&reg)), unsafe.Sizeof(reg), 0)
 	if errno != 0 {
 		return "", fmt.Errorf("register memory: %w", errno)
 	}

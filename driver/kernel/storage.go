@@ -75,7 +75,8 @@ func tryFsync(c Config) (string, error) {
 	}
 	slices.Sort(took)
 	median := took[fsyncs/2]
-	found := fmt.Sprintf("%s for 4 KiB (median of %d, slowest %s)", median.Round(10*time.Microsecond), fsyncs, took[fsyncs-1].Round(10*time.Microsecond))
+	found := fmt.Sprintf("%s for 4 KiB (median of %d, slowest %s)",
+		median.Round(10*time.Microsecond), fsyncs, took[fsyncs-1].Round(10*time.Microsecond))
 	if median > fsyncMax {
 		return "", fmt.Errorf("%s", found)
 	}
@@ -139,7 +140,8 @@ func handshake(features uint64) error {
 	}
 	defer unix.Close(int(fd))
 	api := struct{ api, features, ioctls uint64 }{uffdAPI, features, 0}
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, uffdioAPI, uintptr(unsafe.Pointer(&api))); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, uffdioAPI,
+		uintptr(unsafe.Pointer(&api))); errno != 0 {
 		return fmt.Errorf("the kernel does not grant it: %w", errno)
 	}
 	return nil

@@ -62,18 +62,22 @@ func tryFirewall(Config) (string, error) {
 		return "", fmt.Errorf("list the chains of nf_tables: %w", err)
 	}
 	for _, chain := range chains {
-		if chain.Hooknum != nil && *chain.Hooknum == *nftables.ChainHookForward && chain.Policy != nil && *chain.Policy == nftables.ChainPolicyDrop {
-			return "", fmt.Errorf("chain %s of table %s drops what none of its rules lets through", chain.Name, chain.Table.Name)
+		if chain.Hooknum != nil && *chain.Hooknum == *nftables.ChainHookForward && chain.Policy != nil &&
+			*chain.Policy == nftables.ChainPolicyDrop {
+			return "", fmt.Errorf("chain %s of table %s drops what none of its rules lets through",
+				chain.Name, chain.Table.Name)
 		}
 	}
 	legacy, err := os.ReadFile("/proc/net/ip_tables_names")
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !slices.Contains(strings.Fields(string(legacy)), "filter") {
+	if errors.Is(err, fs.ErrNotExist) ||
+		err == nil && !slices.Contains(strings.Fields(string(legacy)), "filter") {
 		return "it forwards every packet", nil
 	}
 	// Only iptables-legacy shows the older tables.
 	rules, err := exec.Command("iptables-legacy", "-S", "FORWARD").Output()
 	if err == nil && strings.HasPrefix(string(rules), "-P FORWARD DROP") {
-		return "", fmt.Errorf("chain FORWARD of iptables-legacy drops what none of its rules lets through")
+		return "", fmt.Errorf("chain FORWARD of iptables-legacy drops what none of its rules lets " +
+			"through")
 	}
 	return "it forwards every packet", nil
 }
@@ -90,7 +94,8 @@ func tryReversePath(Config) (string, error) {
 	for _, path := range devices {
 		name := filepath.Base(filepath.Dir(path))
 		text, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && strings.TrimSpace(string(text)) != "1" || name != "all" && !ours(name) {
+		if errors.Is(err, fs.ErrNotExist) || err == nil && strings.TrimSpace(string(text)) != "1" ||
+			name != "all" && !ours(name) {
 			continue // gone since, not strict, or not a device of instances
 		}
 		if err != nil {

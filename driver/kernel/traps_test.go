@@ -41,17 +41,21 @@ func filter(hook *nftables.ChainHook, policy nftables.ChainPolicy) error {
 		return err
 	}
 	table := c.AddTable(&nftables.Table{Name: "wall", Family: nftables.TableFamilyIPv4})
-	c.AddChain(&nftables.Chain{Name: "through", Table: table, Type: nftables.ChainTypeFilter, Hooknum: hook, Priority: nftables.ChainPriorityFilter, Policy: &policy})
+	c.AddChain(&nftables.Chain{Name: "through", Table: table, Type: nftables.ChainTypeFilter,
+		Hooknum: hook, Priority: nftables.ChainPriorityFilter, Policy: &policy})
 	return c.Flush()
 }
 
 func TestTrapsOfTheNetworkAreFound(t *testing.T) {
 	up := func() error {
-		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "pando0"}, PeerName: "pando0-end"})
+		return netlink.LinkAdd(&netlink.Veth{
+			LinkAttrs: netlink.LinkAttrs{Name: "pando0"}, PeerName: "pando0-end",
+		})
 	}
 	strict := func(device string) func() error {
 		return func() error {
-			return errors.Join(write("ipv4/conf/all/rp_filter", "0"), up(), write("ipv4/conf/pando0/rp_filter", "0"), write("ipv4/conf/"+device+"/rp_filter", "1"))
+			return errors.Join(write("ipv4/conf/all/rp_filter", "0"), up(),
+				write("ipv4/conf/pando0/rp_filter", "0"), write("ipv4/conf/"+device+"/rp_filter", "1"))
 		}
 	}
 	for _, c := range []struct {
@@ -61,9 +65,12 @@ func TestTrapsOfTheNetworkAreFound(t *testing.T) {
 		{"forwarding", "ip_forward is off", func() error { return write("ipv4/ip_forward", "0") }},
 		{"forwarding", "", func() error { return write("ipv4/ip_forward", "1") }},
 		{"firewall", "", func() error { return nil }},
-		{"firewall", "chain through of table wall", func() error { return filter(nftables.ChainHookForward, nftables.ChainPolicyDrop) }},
-		{"firewall", "", func() error { return filter(nftables.ChainHookForward, nftables.ChainPolicyAccept) }},
-		{"firewall", "", func() error { return filter(nftables.ChainHookInput, nftables.ChainPolicyDrop) }},
+		{"firewall", "chain through of table wall",
+			func() error { return filter(nftables.ChainHookForward, nftables.ChainPolicyDrop) }},
+		{"firewall", "",
+			func() error { return filter(nftables.ChainHookForward, nftables.ChainPolicyAccept) }},
+		{"firewall", "",
+			func() error { return filter(nftables.ChainHookInput, nftables.ChainPolicyDrop) }},
 		{"reverse path filter", "conf.all.rp_filter is 1 although Pando is up", strict("all")},
 		{"reverse path filter", "conf.pando0.rp_filter is 1 although Pando is up", strict("pando0")},
 		// No instance answers there.
@@ -71,7 +78,8 @@ func TestTrapsOfTheNetworkAreFound(t *testing.T) {
 		// Pando is not up yet.
 		{"reverse path filter", "", func() error { return write("ipv4/conf/all/rp_filter", "1") }},
 		{"reverse path filter", "", func() error {
-			return errors.Join(up(), write("ipv4/conf/all/rp_filter", "2"), write("ipv4/conf/pando0/rp_filter", "0"))
+			return errors.Join(up(), write("ipv4/conf/all/rp_filter", "2"),
+				write("ipv4/conf/pando0/rp_filter", "0"))
 		}},
 	} {
 		found, err := trap(t, c.trial, c.set)

@@ -41,17 +41,21 @@ func Translate(instances4, instances6 netip.Prefix) error {
 		table := c.AddTable(&nftables.Table{Name: Table, Family: t.family})
 		c.DelTable(table)
 		table = c.AddTable(table)
-		for _, hook := range []*nftables.ChainHook{nftables.ChainHookPrerouting, nftables.ChainHookOutput} {
+		for _, hook := range []*nftables.ChainHook{
+			nftables.ChainHookPrerouting, nftables.ChainHookOutput,
+		} {
 			chain := c.AddChain(&nftables.Chain{
 				Name: fmt.Sprintf("untracked%d", *hook), Table: table, Type: nftables.ChainTypeFilter,
 				Hooknum: hook, Priority: nftables.ChainPriorityRaw,
 			})
 			for _, end := range []end{source, destination} {
-				c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: append(end.within(t.published, expr.CmpOpEq), &expr.Notrack{})})
+				c.AddRule(&nftables.Rule{Table: table, Chain: chain,
+					Exprs: append(end.within(t.published, expr.CmpOpEq), &expr.Notrack{})})
 			}
 		}
 		out := c.AddChain(&nftables.Chain{
-			Name: "reach-out", Table: table, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
+			Name: "reach-out", Table: table, Type: nftables.ChainTypeNAT,
+			Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
 		})
 		rule := source.within(t.mine, expr.CmpOpEq)
 		rule = append(rule, destination.within(t.all, expr.CmpOpNeq)...)

@@ -51,8 +51,10 @@ func TestRulesAreWrittenOnceAndGo(t *testing.T) {
 		}
 		got := rules(t)
 		for want, n := range map[string]int{
-			"masquerade": 2, "ip saddr 10.128.48.0/20 ip daddr != 10.128.0.0/10 ip daddr != 10.127.0.0/16 masquerade": 1,
-			"ip saddr 10.127.0.0/16 notrack": 2, "ip daddr 10.127.0.0/16 notrack": 2, "ip6 saddr fd70:616e:646f:ffff::/64 notrack": 2,
+			"masquerade": 2,
+			"ip saddr 10.128.48.0/20 ip daddr != 10.128.0.0/10 ip daddr != 10.127.0.0/16 masquerade": 1,
+			"ip saddr 10.127.0.0/16 notrack": 2, "ip daddr 10.127.0.0/16 notrack": 2,
+			"ip6 saddr fd70:616e:646f:ffff::/64 notrack":                           2,
 			"ip6 saddr fd70:616e:646f:1:3::/96 ip6 daddr != fd70:616e:646f:1::/64": 1,
 		} {
 			if strings.Count(got, want) != n {
@@ -74,7 +76,8 @@ func TestEveryInstanceIsInOneRange(t *testing.T) {
 	for _, slot := range []int{0, 1, pando.HostSlots - 1} {
 		four, six := pando.InstanceRange(slot)
 		if !everyInstance4.Contains(four.Addr()) || !everyInstance6.Contains(six.Addr()) {
-			t.Errorf("slot %d has %s and %s, outside of %s and %s", slot, four, six, everyInstance4, everyInstance6)
+			t.Errorf("slot %d has %s and %s, outside of %s and %s",
+				slot, four, six, everyInstance4, everyInstance6)
 		}
 	}
 }

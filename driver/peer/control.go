@@ -45,16 +45,20 @@ type Control struct {
 }
 
 // Answer implements pando.Decider.
-func (c Control) Answer(ctx context.Context, by pando.Fence, i pando.Intent, sent func()) (out []pando.Record, err error) {
+func (c Control) Answer(
+	ctx context.Context, by pando.Fence, i pando.Intent, sent func(),
+) (out []pando.Record, err error) {
 	b, err := json.Marshal(ask{by, i})
 	if err != nil {
 		return nil, fmt.Errorf("ask control: %w", err)
 	}
 	once := sync.OnceFunc(sent) // the request may be sent twice
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(w httptrace.WroteRequestInfo) {
-		if w.Err == nil {
-			once()
-		}
-	}})
-	return out, c.Client.readBy(ctx, c.Client.direct, c.Server, http.MethodPost, "/control/answer", nil, bytes.NewReader(b), &out)
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		WroteRequest: func(w httptrace.WroteRequestInfo) {
+			if w.Err == nil {
+				once()
+			}
+		}})
+	return out, c.Client.readBy(ctx, c.Client.direct, c.Server, http.MethodPost, "/control/answer",
+		nil, bytes.NewReader(b), &out)
 }

@@ -37,7 +37,8 @@ func TestAsksOutliveARestartOfTheServer(t *testing.T) {
 		for n := range 8 {
 			asks.Go(func() {
 				for m := range 20 {
-					ask := pando.Intent{ID: pando.IntentID(fmt.Sprint(n, "-", m)), Service: pando.DefaultService("web"), Verb: pando.VerbReplicate}
+					ask := pando.Intent{ID: pando.IntentID(fmt.Sprint(n, "-", m)),
+						Service: pando.DefaultService("web"), Verb: pando.VerbReplicate}
 					got, err := control.Answer(t.Context(), pando.Fence{Key: "epoch"}, ask, func() {})
 					if err != nil || len(got) != 1 || got[0].Key != ask.Key() {
 						t.Errorf("%s: %+v, %v", ask.ID, got, err)
@@ -66,7 +67,8 @@ func TestAnAskThatIsGivenUpEndsAtOnce(t *testing.T) {
 		cancel()
 	}()
 	control := Control{Client: c, Server: pando.Host{Name: "h1", Endpoint: "unix://" + path}}
-	if _, err := control.Answer(ctx, pando.Fence{}, pando.Intent{ID: "1"}, func() {}); !errors.Is(err, context.Canceled) {
+	_, err := control.Answer(ctx, pando.Fence{}, pando.Intent{ID: "1"}, func() {})
+	if !errors.Is(err, context.Canceled) {
 		t.Errorf("an ask that was given up: %v", err)
 	}
 }
@@ -88,7 +90,8 @@ func BenchmarkAsk(b *testing.B) {
 			d.direct = by
 			control := Control{Client: &d, Server: pando.Host{Name: "h1", Endpoint: "unix://" + path}}
 			for b.Loop() {
-				if _, err := control.Answer(b.Context(), pando.Fence{Key: "epoch"}, pando.Intent{ID: "1", Verb: pando.VerbReplicate}, func() {}); err != nil {
+				if _, err := control.Answer(b.Context(), pando.Fence{Key: "epoch"},
+					pando.Intent{ID: "1", Verb: pando.VerbReplicate}, func() {}); err != nil {
 					b.Fatal(err)
 				}
 			}

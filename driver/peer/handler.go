@@ -54,7 +54,8 @@ func logs(a pando.HostAgent, w http.ResponseWriter, r *http.Request) {
 	lines, err := number(r, "lines")
 	var log io.ReadCloser
 	if err == nil {
-		log, err = a.Logs(r.Context(), pando.InstanceID(r.FormValue("instance")), int(lines), r.FormValue("follow") == "true")
+		log, err = a.Logs(r.Context(), pando.InstanceID(r.FormValue("instance")), int(lines),
+			r.FormValue("follow") == "true")
 	}
 	if err != nil {
 		writeProblem(w, err)

@@ -58,8 +58,11 @@ func Join(ctx context.Context, server string, identity *tls.Config, j Joining) (
 	if own, err := netip.ParseAddr(j.Address); err == nil { // the server compares the two
 		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(own, 0))
 	}
-	t := &http.Transport{TLSClientConfig: identity, DisableKeepAlives: true, DialContext: dialer.DialContext}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+server+JoinPath, bytes.NewReader(body))
+	t := &http.Transport{
+		TLSClientConfig: identity, DisableKeepAlives: true, DialContext: dialer.DialContext,
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+server+JoinPath,
+		bytes.NewReader(body))
 	if err != nil {
 		return Joined{}, fmt.Errorf("%w: the server's address %q: %w", pando.ErrInvalid, server, err)
 	}
@@ -86,7 +89,8 @@ func unanswered(server string, err error) error {
 	if isTrust(err) {
 		return err
 	}
-	return fmt.Errorf("%w: no server answers at %s (%w); is it up, and may this host reach that port?", pando.ErrUnavailable, server, err)
+	return fmt.Errorf("%w: no server answers at %s (%w); is it up, and may this host reach that port?",
+		pando.ErrUnavailable, server, err)
 }
 
 // bearer precedes a token in its header.
@@ -95,7 +99,8 @@ const bearer = "Bearer "
 // JoinHandler serves JoinPath. It calls check before it reads a byte of a stranger's request; check
 // returns an error for a bad token. The argument known of admit is the asker's verified
 // certificate, or nil.
-func JoinHandler(check func(token string) error, admit func(ctx context.Context, j Joining, known *x509.Certificate) (Joined, error)) http.Handler {
+func JoinHandler(check func(token string) error,
+	admit func(ctx context.Context, j Joining, known *x509.Certificate) (Joined, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, known := strings.TrimPrefix(r.Header.Get("Authorization"), bearer), Shown(r)
 		if known == nil {

@@ -43,6 +43,7 @@ func OwnHandler(a Leaver, next http.Handler) http.Handler {
 // the end.
 func (c *Client) Leave(ctx context.Context, own pando.Host, drain time.Duration) (int, error) {
 	var l left
-	err := c.read(ctx, own, http.MethodPost, "/own/leave", url.Values{"drain": {drain.String()}}, nil, &l)
+	err := c.read(ctx, own, http.MethodPost, "/own/leave", url.Values{"drain": {drain.String()}}, nil,
+		&l)
 	return l.Left, err
 }

@@ -112,7 +112,8 @@ func (c *Client) base(h pando.Host) (*url.URL, error) {
 	case err == nil && u.Scheme == "https" && u.Host != "" && c.TLS != nil:
 		return &url.URL{Scheme: "http", Host: encodePath(string(h.Name)+" "+u.Host) + tlsSuffix}, nil
 	}
-	return nil, fmt.Errorf("%w: host %s has the endpoint %q: want unix:///path or https://address:port", pando.ErrInvalid, h.Name, h.Endpoint)
+	return nil, fmt.Errorf("%w: host %s has the endpoint %q: want unix:///path or "+
+		"https://address:port", pando.ErrInvalid, h.Name, h.Endpoint)
 }
 
 func encodePath(p string) string { return fmt.Sprintf("%x", p) }
@@ -124,11 +125,14 @@ func decodePath(s string) (string, error) {
 }
 
 // call sends a request to a host. The caller closes the body of the answer.
-func (c *Client) call(ctx context.Context, h pando.Host, method, path string, query url.Values, body io.Reader) (io.ReadCloser, error) {
+func (c *Client) call(
+	ctx context.Context, h pando.Host, method, path string, query url.Values, body io.Reader,
+) (io.ReadCloser, error) {
 	return c.callBy(ctx, c.http, h, method, path, query, body)
 }
 
-func (c *Client) callBy(ctx context.Context, by *http.Client, h pando.Host, method, path string, query url.Values, body io.Reader) (io.ReadCloser, error) {
+func (c *Client) callBy(ctx context.Context, by *http.Client, h pando.Host, method, path string,
+	query url.Values, body io.Reader) (io.ReadCloser, error) {
 	u, err := c.base(h)
 	if err != nil {
 		return nil, err
@@ -154,19 +158,25 @@ func outOfReach(ctx context.Context, h pando.Host, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return ctx.Err()
 	}
-	return fmt.Errorf("%w: host %s at %s does not answer: %w", pando.ErrUnavailable, h.Name, h.Endpoint, err)
+	return fmt.Errorf("%w: host %s at %s does not answer: %w",
+		pando.ErrUnavailable, h.Name, h.Endpoint, err)
 }
 
 // get reads the answer of a host.
-func (c *Client) get(ctx context.Context, h pando.Host, path string, query url.Values, into any) error {
+func (c *Client) get(
+	ctx context.Context, h pando.Host, path string, query url.Values, into any,
+) error {
 	return c.read(ctx, h, http.MethodGet, path, query, nil, into)
 }
 
-func (c *Client) read(ctx context.Context, h pando.Host, method, path string, query url.Values, ask io.Reader, into any) error {
+func (c *Client) read(
+	ctx context.Context, h pando.Host, method, path string, query url.Values, ask io.Reader, into any,
+) error {
 	return c.readBy(ctx, c.http, h, method, path, query, ask, into)
 }
 
-func (c *Client) readBy(ctx context.Context, by *http.Client, h pando.Host, method, path string, query url.Values, ask io.Reader, into any) error {
+func (c *Client) readBy(ctx context.Context, by *http.Client, h pando.Host, method, path string,
+	query url.Values, ask io.Reader, into any) error {
 	body, err := c.callBy(ctx, by, h, method, path, query, ask)
 	if err != nil {
 		return err
@@ -181,20 +191,28 @@ func (c *Client) readBy(ctx context.Context, by *http.Client, h pando.Host, meth
 
 // Applied returns once the host's steering reflects every record of the service up to a store
 // revision.
-func (c *Client) Applied(ctx context.Context, h pando.Host, s pando.ServiceKey, at pando.StoreRevision) error {
+func (c *Client) Applied(
+	ctx context.Context, h pando.Host, s pando.ServiceKey, at pando.StoreRevision,
+) error {
 	var done struct{}
 	return c.get(ctx, h, "/peer/applied", url.Values{
-		"tenant": {string(s.Tenant)}, "service": {string(s.Name)}, "at": {strconv.FormatInt(int64(at), 10)}}, &done)
+		"tenant": {string(s.Tenant)}, "service": {string(s.Name)},
+		"at": {strconv.FormatInt(int64(at), 10)}}, &done)
 }
 
 // Logs streams the log of an instance. The stream ends with ctx, or when the caller closes it.
-func (c *Client) Logs(ctx context.Context, h pando.Host, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
+func (c *Client) Logs(
+	ctx context.Context, h pando.Host, i pando.InstanceID, lines int, follow bool,
+) (io.ReadCloser, error) {
 	return c.call(ctx, h, http.MethodGet, "/peer/logs", url.Values{
-		"instance": {string(i)}, "lines": {strconv.Itoa(lines)}, "follow": {strconv.FormatBool(follow)}}, nil)
+		"instance": {string(i)}, "lines": {strconv.Itoa(lines)}, "follow": {strconv.FormatBool(follow)}},
+		nil)
 }
 
 // Counters returns the counters of the host's steering.
-func (c *Client) Counters(ctx context.Context, h pando.Host) (out []pando.EndpointCounters, err error) {
+func (c *Client) Counters(
+	ctx context.Context, h pando.Host,
+) (out []pando.EndpointCounters, err error) {
 	return out, c.get(ctx, h, "/peer/counters", nil, &out)
 }
 
@@ -204,7 +222,9 @@ func (c *Client) Losses(ctx context.Context, h pando.Host) (out pando.Losses, er
 }
 
 // StateLog returns the newest commits of a service's main branch.
-func (c *Client) StateLog(ctx context.Context, h pando.Host, s pando.ServiceKey, max int) (out []pando.StateCommit, err error) {
+func (c *Client) StateLog(
+	ctx context.Context, h pando.Host, s pando.ServiceKey, max int,
+) (out []pando.StateCommit, err error) {
 	return out, c.get(ctx, h, "/peer/statelog", url.Values{
 		"tenant": {string(s.Tenant)}, "service": {string(s.Name)}, "max": {strconv.Itoa(max)}}, &out)
 }

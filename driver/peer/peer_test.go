@@ -48,7 +48,9 @@ func (f follower) Close() error {
 	return f.Closer.Close()
 }
 
-func (h *host) Logs(_ context.Context, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
+func (h *host) Logs(
+	_ context.Context, i pando.InstanceID, lines int, follow bool,
+) (io.ReadCloser, error) {
 	if h.err != nil {
 		return nil, h.err
 	}
@@ -63,17 +65,24 @@ func (h *host) Logs(_ context.Context, i pando.InstanceID, lines int, follow boo
 }
 
 func (h *host) Losses(context.Context) (pando.Losses, error) {
-	return pando.Losses{Dropped: map[pando.DropReason]uint64{pando.DroppedSpoofed: 3}, Evicted: 2}, h.err
+	return pando.Losses{Dropped: map[pando.DropReason]uint64{pando.DroppedSpoofed: 3},
+		Evicted: 2}, h.err
 }
 
-func (h *host) Counters(context.Context) ([]pando.EndpointCounters, error) { return h.counters, h.err }
+func (h *host) Counters(context.Context) ([]pando.EndpointCounters, error) {
+	return h.counters, h.err
+}
 
-func (h *host) StateLog(_ context.Context, _ pando.ServiceKey, max int) ([]pando.StateCommit, error) {
+func (h *host) StateLog(
+	_ context.Context, _ pando.ServiceKey, max int,
+) ([]pando.StateCommit, error) {
 	return make([]pando.StateCommit, max), h.err
 }
 
 func (h *host) State() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.URL.Path+"?"+r.URL.RawQuery) })
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, r.URL.Path+"?"+r.URL.RawQuery)
+	})
 }
 
 func serve(t *testing.T, h *host, network string) (pando.Host, *Client) {
@@ -101,13 +110,16 @@ func serve(t *testing.T, h *host, network string) (pando.Host, *Client) {
 func TestEveryQuestionOverBothNetworks(t *testing.T) {
 	for _, network := range []string{"unix", "tcp"} {
 		t.Run(network, func(t *testing.T) {
-			a := &host{closed: make(chan struct{}), counters: []pando.EndpointCounters{{Instance: "web-1", Flows: 7}}}
+			a := &host{
+				closed: make(chan struct{}), counters: []pando.EndpointCounters{{Instance: "web-1", Flows: 7}},
+			}
 			h, c := serve(t, a, network)
 			ctx := t.Context()
 			if err := c.Applied(ctx, h, pando.DefaultService("web"), 42); err != nil || a.applied != 42 {
 				t.Errorf("applied: %d, %v", a.applied, err)
 			}
-			if got, err := c.Losses(ctx, h); err != nil || got.Dropped[pando.DroppedSpoofed] != 3 || got.Evicted != 2 {
+			if got, err := c.Losses(ctx, h); err != nil || got.Dropped[pando.DroppedSpoofed] != 3 ||
+				got.Evicted != 2 {
 				t.Errorf("losses: %+v, %v", got, err)
 			}
 			if got, err := c.Counters(ctx, h); err != nil || len(got) != 1 || got[0].Flows != 7 {
@@ -125,7 +137,8 @@ func TestEveryQuestionOverBothNetworks(t *testing.T) {
 				t.Errorf("log: %q, %v", b, err)
 			}
 			w := httptest.NewRecorder()
-			c.State(h).ServeHTTP(w, httptest.NewRequest("GET", "/web.git/info/refs?service=git-upload-pack", nil))
+			c.State(h).ServeHTTP(w,
+				httptest.NewRequest("GET", "/web.git/info/refs?service=git-upload-pack", nil))
 			if w.Body.String() != "/web.git/info/refs?service=git-upload-pack" {
 				t.Errorf("state: %q", w.Body)
 			}
@@ -163,7 +176,8 @@ func TestSentinelsCrossTheWire(t *testing.T) {
 			t.Errorf("%v came as %v", k.err, err)
 		}
 	}
-	if err := c.Applied(t.Context(), h, pando.ServiceKey{Tenant: "default", Name: "No"}, 1); !errors.Is(err, pando.ErrInvalid) {
+	err := c.Applied(t.Context(), h, pando.ServiceKey{Tenant: "default", Name: "No"}, 1)
+	if !errors.Is(err, pando.ErrInvalid) {
 		t.Errorf("a bad name: %v", err)
 	}
 }
@@ -185,7 +199,8 @@ func TestAHostThatDoesNotAnswerIsNamed(t *testing.T) {
 			t.Errorf("%s: state answered %d", endpoint, w.Code)
 		}
 	}
-	if _, err := c.Counters(t.Context(), pando.Host{Name: "h7", Endpoint: "nonsense"}); !errors.Is(err, pando.ErrInvalid) {
+	_, err := c.Counters(t.Context(), pando.Host{Name: "h7", Endpoint: "nonsense"})
+	if !errors.Is(err, pando.ErrInvalid) {
 		t.Errorf("nonsense: %v", err)
 	}
 }
@@ -193,7 +208,9 @@ func TestAHostThatDoesNotAnswerIsNamed(t *testing.T) {
 // decider answers an ask with itself.
 type decider struct{ err error }
 
-func (d decider) Answer(_ context.Context, by pando.Fence, i pando.Intent, _ func()) ([]pando.Record, error) {
+func (d decider) Answer(
+	_ context.Context, by pando.Fence, i pando.Intent, _ func(),
+) ([]pando.Record, error) {
 	return []pando.Record{{Key: i.Key(), Value: []byte(by.Key), Modified: by.Created}}, d.err
 }
 
@@ -204,12 +221,14 @@ func TestAnAskAndItsAnswerCrossTheWire(t *testing.T) {
 		control := Control{Client: c, Server: pando.Host{Name: "h1", Endpoint: s.URL}}
 		ask := pando.Intent{ID: "1", Service: pando.DefaultService("web"), Verb: pando.VerbReplicate}
 		got, err := control.Answer(t.Context(), pando.Fence{Key: "epoch", Created: 7}, ask, func() {})
-		if !errors.Is(err, wrong) || wrong == nil && (len(got) != 1 || got[0].Key != ask.Key() || string(got[0].Value) != "epoch" || got[0].Modified != 7) {
+		if !errors.Is(err, wrong) || wrong == nil && (len(got) != 1 || got[0].Key != ask.Key() ||
+			string(got[0].Value) != "epoch" || got[0].Modified != 7) {
 			t.Errorf("%v: %+v, %v", wrong, got, err)
 		}
 		c.Close()
 		s.Close()
-		if _, err := control.Answer(t.Context(), pando.Fence{}, ask, func() {}); !errors.Is(err, pando.ErrUnavailable) {
+		if _, err := control.Answer(t.Context(), pando.Fence{}, ask,
+			func() {}); !errors.Is(err, pando.ErrUnavailable) {
 			t.Errorf("a server that is away: %v", err)
 		}
 	}

@@ -41,8 +41,10 @@ func TestAStateIsReadWhileItsAgentStartsAnew(t *testing.T) {
 	read := func() {
 		t.Helper()
 		w := httptest.NewRecorder()
-		states.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/web.git/git-upload-pack", bytes.NewReader(question)))
-		if want := "/peer/state/web.git/git-upload-pack " + string(question); w.Code != http.StatusOK || w.Body.String() != want {
+		states.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost,
+			"/web.git/git-upload-pack", bytes.NewReader(question)))
+		want := "/peer/state/web.git/git-upload-pack " + string(question)
+		if w.Code != http.StatusOK || w.Body.String() != want {
 			t.Fatalf("status %d: %.200s", w.Code, w.Body)
 		}
 	}
@@ -75,7 +77,8 @@ func TestAQuestionAboutAStateIsBounded(t *testing.T) {
 	defer c.Close()
 	w := httptest.NewRecorder()
 	c.State(pando.Host{Name: "h1", Endpoint: "unix://" + socket}).ServeHTTP(w,
-		httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/web.git/git-upload-pack", bytes.NewReader(make([]byte, stateAskMax+1))))
+		httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/web.git/git-upload-pack",
+			bytes.NewReader(make([]byte, stateAskMax+1))))
 	if w.Code != http.StatusRequestEntityTooLarge {
 		t.Errorf("status %d: %s", w.Code, w.Body)
 	}

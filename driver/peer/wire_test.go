@@ -93,8 +93,8 @@ func TestAnEndpointLeadsToOneConnection(t *testing.T) {
 	}
 	for _, endpoint := range []string{"", "unix://", "https://10.0.0.2:7401", "ftp://10.0.0.2",
 		"http://", ":"} {
-		if u, err := c.base(pando.Host{Name: "h2", Endpoint: endpoint}); !errors.Is(err,
-			pando.ErrInvalid) {
+		u, err := c.base(pando.Host{Name: "h2", Endpoint: endpoint})
+		if !errors.Is(err, pando.ErrInvalid) {
 			t.Errorf("%q leads to %v (%v)", endpoint, u, err)
 		}
 	}

@@ -33,7 +33,8 @@ type Prober struct{ client *http.Client }
 // accepts a new one.
 func New() *Prober {
 	return &Prober{client: &http.Client{
-		Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true, Proxy: nil, MaxResponseHeaderBytes: headerBytesMax},
+		Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true, Proxy: nil,
+			MaxResponseHeaderBytes: headerBytesMax},
 		// A redirect is an answer. Its target may be another machine and proves nothing about this
 		// instance.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -41,7 +42,9 @@ func New() *Prober {
 }
 
 // Probe returns nil when the instance answered as the probe wants, else an error with its answer.
-func (p *Prober) Probe(ctx context.Context, want pando.Probe, s pando.Sandbox, fallback pando.Port) error {
+func (p *Prober) Probe(
+	ctx context.Context, want pando.Probe, s pando.Sandbox, fallback pando.Port,
+) error {
 	port := want.Port
 	if port == 0 {
 		port = fallback.Target
@@ -56,7 +59,8 @@ func (p *Prober) Probe(ctx context.Context, want pando.Probe, s pando.Sandbox, f
 		return c.Close()
 	case pando.ProbeHTTP:
 		if err := p.get(ctx, "http://"+at+want.Path); err != nil {
-			return fmt.Errorf("probe http GET :%d%s of %s: %w", port, want.Path, s.Instance(), told(ctx, err))
+			return fmt.Errorf("probe http GET :%d%s of %s: %w",
+				port, want.Path, s.Instance(), told(ctx, err))
 		}
 		return nil
 	case pando.ProbeExec:
@@ -66,11 +70,13 @@ func (p *Prober) Probe(ctx context.Context, want pando.Probe, s pando.Sandbox, f
 			err = fmt.Errorf("it exited with %d: %q", code, first)
 		}
 		if err != nil {
-			return fmt.Errorf("probe exec %s in %s: %w", strings.Join(want.Command, " "), s.Instance(), told(ctx, err))
+			return fmt.Errorf("probe exec %s in %s: %w", strings.Join(want.Command, " "), s.Instance(),
+				told(ctx, err))
 		}
 		return nil
 	}
-	return fmt.Errorf("%w: an instance with an explicit probe reports by itself and cannot be probed", pando.ErrInvalid)
+	return fmt.Errorf("%w: an instance with an explicit probe reports by itself and cannot be probed",
+		pando.ErrInvalid)
 }
 
 // get requests one page. It reads at most the first line, and only for the error.
@@ -109,7 +115,8 @@ func told(ctx context.Context, err error) error {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		text = "no answer in time (`timeout` in the spec): " + text
 	case errors.Is(err, unix.ECONNREFUSED):
-		text += " (nothing listens there; the program has to listen on every address, not on 127.0.0.1 alone)"
+		text += " (nothing listens there; the program has to listen on " +
+			"every address, not on 127.0.0.1 alone)"
 	}
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

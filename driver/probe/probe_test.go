@@ -21,7 +21,9 @@ import (
 type loopback struct{ pando.Sandbox }
 
 func (loopback) Instance() pando.InstanceID { return "web-1" }
-func (loopback) Link() pando.Link           { return pando.Link{IP4: netip.MustParseAddr("127.0.0.1")} }
+func (loopback) Link() pando.Link {
+	return pando.Link{IP4: netip.MustParseAddr("127.0.0.1")}
+}
 
 func ask(t *testing.T, p pando.Probe, port uint16) error {
 	t.Helper()
@@ -33,7 +35,8 @@ func ask(t *testing.T, p pando.Probe, port uint16) error {
 func TestHTTP(t *testing.T) {
 	pages := http.NewServeMux()
 	pages.HandleFunc("/ok", func(http.ResponseWriter, *http.Request) {})
-	pages.HandleFunc("/moved", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/sick", http.StatusFound) })
+	pages.HandleFunc("/moved",
+		func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/sick", http.StatusFound) })
 	pages.HandleFunc("/sick", func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "no database\nmore", http.StatusServiceUnavailable)
 	})
@@ -53,7 +56,8 @@ func TestHTTP(t *testing.T) {
 			}
 		}
 	})
-	pages.HandleFunc("/long-header", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", strings.Repeat("x", 1<<20)) })
+	pages.HandleFunc("/long-header",
+		func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", strings.Repeat("x", 1<<20)) })
 	pages.HandleFunc("/trickle", func(w http.ResponseWriter, r *http.Request) {
 		c, _, err := w.(http.Hijacker).Hijack()
 		if err != nil {
@@ -67,7 +71,8 @@ func TestHTTP(t *testing.T) {
 	})
 	pages.HandleFunc("/nonsense", func(w http.ResponseWriter, _ *http.Request) {
 		if c, _, err := w.(http.Hijacker).Hijack(); err == nil {
-			_, _ = c.Write([]byte("\x1b]0;title\x07 220 mail.example.org ESMTP " + strings.Repeat("y", 5000) + "\r\n"))
+			_, _ = c.Write(
+				[]byte("\x1b]0;title\x07 220 mail.example.org ESMTP " + strings.Repeat("y", 5000) + "\r\n"))
 			c.Close()
 		}
 	})
@@ -75,8 +80,10 @@ func TestHTTP(t *testing.T) {
 	defer s.Close()
 	port := netip.MustParseAddrPort(s.Listener.Addr().String()).Port()
 	for _, c := range []struct{ path, want string }{
-		{"/ok", ""}, {"/moved", ""}, {"/endless", ""}, {"/sick", `503 Service Unavailable: "no database"`}, {"/slow", "no answer in time"},
-		{"/trickle", "no answer in time"}, {"/nowhere", "404 Not Found"}, {"/sick-endless", "500 Internal Server Error"}, {"/long-header", "header"},
+		{"/ok", ""}, {"/moved", ""}, {"/endless", ""},
+		{"/sick", `503 Service Unavailable: "no database"`}, {"/slow", "no answer in time"},
+		{"/trickle", "no answer in time"}, {"/nowhere", "404 Not Found"},
+		{"/sick-endless", "500 Internal Server Error"}, {"/long-header", "header"},
 		{"/nonsense", "malformed HTTP"},
 	} {
 		err := ask(t, pando.Probe{Kind: pando.ProbeHTTP, Path: c.path}, port)
@@ -117,7 +124,8 @@ func TestTCPOfOneThatDoesNotAccept(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}),
+		unix.Listen(fd, 0)); err != nil {
 		t.Fatal(err)
 	}
 	at, err := unix.Getsockname(fd)
@@ -129,7 +137,8 @@ func TestTCPOfOneThatDoesNotAccept(t *testing.T) {
 		if err = ask(t, pando.Probe{Kind: pando.ProbeTCP}, port); err != nil {
 			break
 		}
-		c, derr := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))), 500*time.Millisecond)
+		c, derr := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))),
+			500*time.Millisecond)
 		if derr == nil {
 			defer c.Close()
 		}

@@ -54,7 +54,8 @@ func (o *Objects) Refs(prefix string) (map[string]pando.ObjectID, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	out := maps.Clone(o.refs)
-	maps.DeleteFunc(out, func(name string, _ pando.ObjectID) bool { return !strings.HasPrefix(name, prefix) })
+	maps.DeleteFunc(out,
+		func(name string, _ pando.ObjectID) bool { return !strings.HasPrefix(name, prefix) })
 	return out, nil
 }
 
@@ -84,7 +85,9 @@ func (o *Objects) Update(_ context.Context, u pando.ObjectsUpdate) error {
 }
 
 // Prune implements pando.Objects.
-func (o *Objects) Prune(_ context.Context, live func() (func(pando.ObjectID) bool, error)) (deleted int, err error) {
+func (o *Objects) Prune(
+	_ context.Context, live func() (func(pando.ObjectID) bool, error),
+) (deleted int, err error) {
 	o.mu.Lock()
 	o.written = map[pando.ObjectID]bool{}
 	o.mu.Unlock()
@@ -96,7 +99,8 @@ func (o *Objects) Prune(_ context.Context, live func() (func(pando.ObjectID) boo
 		return 0, err
 	}
 	before := len(o.objects)
-	maps.DeleteFunc(o.objects, func(id pando.ObjectID, _ pando.Object) bool { return !keep(id) && !o.written[id] })
+	maps.DeleteFunc(o.objects,
+		func(id pando.ObjectID, _ pando.Object) bool { return !keep(id) && !o.written[id] })
 	return before - len(o.objects), nil
 }
 

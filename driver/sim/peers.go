@@ -42,7 +42,9 @@ func (p *Peers) agent(h pando.Host) (pando.HostAgent, error) {
 }
 
 // Applied returns once the host's steering reflects the service up to a store revision.
-func (p *Peers) Applied(ctx context.Context, h pando.Host, s pando.ServiceKey, at pando.StoreRevision) error {
+func (p *Peers) Applied(
+	ctx context.Context, h pando.Host, s pando.ServiceKey, at pando.StoreRevision,
+) error {
 	a, err := p.agent(h)
 	if err != nil {
 		return err
@@ -51,7 +53,9 @@ func (p *Peers) Applied(ctx context.Context, h pando.Host, s pando.ServiceKey, a
 }
 
 // Logs returns the log of an instance.
-func (p *Peers) Logs(ctx context.Context, h pando.Host, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
+func (p *Peers) Logs(
+	ctx context.Context, h pando.Host, i pando.InstanceID, lines int, follow bool,
+) (io.ReadCloser, error) {
 	a, err := p.agent(h)
 	if err != nil {
 		return nil, err
@@ -78,7 +82,9 @@ func (p *Peers) Losses(ctx context.Context, h pando.Host) (pando.Losses, error) 
 }
 
 // StateLog returns the newest commits of a service's main branch.
-func (p *Peers) StateLog(ctx context.Context, h pando.Host, s pando.ServiceKey, max int) ([]pando.StateCommit, error) {
+func (p *Peers) StateLog(
+	ctx context.Context, h pando.Host, s pando.ServiceKey, max int,
+) ([]pando.StateCommit, error) {
 	a, err := p.agent(h)
 	if err != nil {
 		return nil, err

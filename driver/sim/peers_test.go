@@ -23,7 +23,8 @@ func TestPeersReachWhoIsOnTheNetwork(t *testing.T) {
 		t.Errorf("%+v, %v", c, err)
 	}
 	p.Set(h.Name, nil)
-	if _, err := p.Counters(t.Context(), h); !errors.Is(err, pando.ErrUnavailable) || !strings.Contains(err.Error(), "h1") {
+	_, err := p.Counters(t.Context(), h)
+	if !errors.Is(err, pando.ErrUnavailable) || !strings.Contains(err.Error(), "h1") {
 		t.Errorf("a host that is gone: %v", err)
 	}
 }

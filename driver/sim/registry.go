@@ -176,11 +176,13 @@ func (r *Registry) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision
 		return 0, fmt.Errorf("%w: a transaction writes each key once, and at least one", pando.ErrInvalid)
 	}
 	if t.Fence != (pando.Fence{}) && !r.holds(t.Fence) {
-		return 0, fmt.Errorf("commit: %w: %s of revision %d", pando.ErrFenced, t.Fence.Key, t.Fence.Created)
+		return 0, fmt.Errorf("commit: %w: %s of revision %d",
+			pando.ErrFenced, t.Fence.Key, t.Fence.Created)
 	}
 	for _, c := range t.If {
 		if now := r.records[c.Key].Modified; now != c.Modified {
-			return 0, fmt.Errorf("commit: %w: %s is at revision %d, not %d", pando.ErrConflict, c.Key, now, c.Modified)
+			return 0, fmt.Errorf("commit: %w: %s is at revision %d, not %d",
+				pando.ErrConflict, c.Key, now, c.Modified)
 		}
 	}
 	at := r.write(puts, t.Delete)
@@ -203,7 +205,8 @@ func subject(t pando.Txn) string {
 
 func (r *Registry) holds(f pando.Fence) bool { return r.records[f.Key].Created == f.Created }
 
-// write makes one commit. Like etcd, it makes none if there is no change. The caller holds the lock.
+// write makes one commit. Like etcd, it makes none if there is no change. The caller holds the
+// lock.
 func (r *Registry) write(puts map[pando.Key][]byte, deletes []pando.Key) pando.StoreRevision {
 	there := func(k pando.Key) bool { _, ok := r.records[k]; return ok }
 	if len(puts) == 0 && !slices.ContainsFunc(deletes, there) {
@@ -232,7 +235,9 @@ func (r *Registry) write(puts map[pando.Key][]byte, deletes []pando.Key) pando.S
 
 // Watch streams every commit under prefix after a revision, each after a delay, in order. It ends
 // with pando.ErrUnavailable while the registry is out of reach.
-func (r *Registry) Watch(ctx context.Context, prefix pando.Key, after pando.StoreRevision) <-chan pando.Batch {
+func (r *Registry) Watch(
+	ctx context.Context, prefix pando.Key, after pando.StoreRevision,
+) <-chan pando.Batch {
 	out := make(chan pando.Batch)
 	go func() {
 		defer close(out)
@@ -243,7 +248,8 @@ func (r *Registry) Watch(ctx context.Context, prefix pando.Key, after pando.Stor
 			r.mu.Unlock()
 			for _, b := range news {
 				after = b.Revision
-				b.Changes = slices.DeleteFunc(slices.Clone(b.Changes), func(c pando.Record) bool { return !strings.HasPrefix(string(c.Key), string(prefix)) })
+				b.Changes = slices.DeleteFunc(slices.Clone(b.Changes),
+					func(c pando.Record) bool { return !strings.HasPrefix(string(c.Key), string(prefix)) })
 				if len(b.Changes) == 0 {
 					continue
 				}
@@ -275,7 +281,9 @@ func send(ctx context.Context, out chan<- pando.Batch, b pando.Batch) bool {
 }
 
 // Lead waits until the role is free. The leadership lasts until ctx ends or Depose.
-func (r *Registry) Lead(ctx context.Context, role, candidate string) (pando.Fence, <-chan struct{}, error) {
+func (r *Registry) Lead(
+	ctx context.Context, role, candidate string,
+) (pando.Fence, <-chan struct{}, error) {
 	k := pando.LeaderKey(role)
 	value, err := world.Encode(candidate)
 	if err != nil {
@@ -305,7 +313,9 @@ func (r *Registry) Lead(ctx context.Context, role, candidate string) (pando.Fenc
 
 // Join writes the host's record and begins a new epoch of its agent. The record goes ttl after the
 // end of ctx, unless another agent of the host has joined.
-func (r *Registry) Join(ctx context.Context, h pando.Host, ttl time.Duration) (pando.Fence, <-chan struct{}, error) {
+func (r *Registry) Join(
+	ctx context.Context, h pando.Host, ttl time.Duration,
+) (pando.Fence, <-chan struct{}, error) {
 	if err := r.travel(ctx, "join "+string(h.Name)); err != nil {
 		return pando.Fence{}, nil, err
 	}
@@ -327,7 +337,9 @@ func (r *Registry) Join(ctx context.Context, h pando.Host, ttl time.Duration) (p
 
 // hold returns a channel that closes when the fence is lost. After the end of ctx it waits for the
 // lease, then deletes the fence's key and the other keys.
-func (r *Registry) hold(ctx context.Context, f pando.Fence, lease time.Duration, also ...pando.Key) <-chan struct{} {
+func (r *Registry) hold(
+	ctx context.Context, f pando.Fence, lease time.Duration, also ...pando.Key,
+) <-chan struct{} {
 	lost := make(chan struct{})
 	go func() {
 		for {

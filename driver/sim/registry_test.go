@@ -34,7 +34,8 @@ func TestRegistryHoldsItsRules(t *testing.T) {
 		if b := <-w; b.Revision != at || len(b.Changes) != 1 {
 			t.Errorf("watched %+v; want revision %d", b, at)
 		}
-		if _, err := r.Commit(ctx, pando.Txn{If: []pando.Condition{{Key: service("web").Key()}}, Put: []pando.Stored{service("web")}}); !errors.Is(err, pando.ErrConflict) {
+		if _, err := r.Commit(ctx, pando.Txn{If: []pando.Condition{{Key: service("web").Key()}},
+			Put: []pando.Stored{service("web")}}); !errors.Is(err, pando.ErrConflict) {
 			t.Errorf("a stale condition: %v", err)
 		}
 		resign()
@@ -42,7 +43,8 @@ func TestRegistryHoldsItsRules(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-lost
-		if _, err := r.Commit(ctx, pando.Txn{Fence: f, Put: []pando.Stored{service("web")}}); !errors.Is(err, pando.ErrFenced) {
+		if _, err := r.Commit(ctx,
+			pando.Txn{Fence: f, Put: []pando.Stored{service("web")}}); !errors.Is(err, pando.ErrFenced) {
 			t.Errorf("a deposed leader: %v", err)
 		}
 		r.Fail(pando.ErrUnavailable)
@@ -80,7 +82,8 @@ func TestHostIsGoneAfterItsLeaseUnlessItCameBack(t *testing.T) {
 		if !there() {
 			t.Error("the lease of a former agent took the record of its successor")
 		}
-		if _, err := r.Commit(ctx, pando.Txn{Fence: f, Put: []pando.Stored{h}}); !errors.Is(err, pando.ErrFenced) {
+		if _, err := r.Commit(ctx,
+			pando.Txn{Fence: f, Put: []pando.Stored{h}}); !errors.Is(err, pando.ErrFenced) {
 			t.Errorf("the former agent wrote: %v", err)
 		}
 		crashAgain()
@@ -94,7 +97,9 @@ func TestHostIsGoneAfterItsLeaseUnlessItCameBack(t *testing.T) {
 func TestObjectsRefuseAStaleRef(t *testing.T) {
 	o := NewObjects()
 	id := pando.ObjectID{1}
-	move := pando.ObjectsUpdate{Refs: map[string]pando.ObjectID{"a/b/main": id}, If: map[string]pando.ObjectID{"a/b/main": {}}}
+	move := pando.ObjectsUpdate{
+		Refs: map[string]pando.ObjectID{"a/b/main": id}, If: map[string]pando.ObjectID{"a/b/main": {}},
+	}
 	if err := o.Update(t.Context(), move); err != nil {
 		t.Fatal(err)
 	}

@@ -41,10 +41,13 @@ type Sandboxes struct {
 
 // NewSandboxes returns a host's sandboxes. A start takes up to startMax, an instance crashes within
 // lifeMax (0: never), both drawn from the seed. steering counts the flows of an instance.
-func NewSandboxes(seed uint64, run Application, startMax, lifeMax time.Duration, steering *Steering) *Sandboxes {
+func NewSandboxes(
+	seed uint64, run Application, startMax, lifeMax time.Duration, steering *Steering,
+) *Sandboxes {
 	return &Sandboxes{
 		seed: seed, run: run, startMax: startMax, lifeMax: lifeMax,
-		sandboxes: map[pando.InstanceID]*Sandbox{}, prepared: map[pando.InstanceID]pando.SandboxSpec{}, steering: steering,
+		sandboxes: map[pando.InstanceID]*Sandbox{}, prepared: map[pando.InstanceID]pando.SandboxSpec{},
+		steering: steering,
 	}
 }
 
@@ -102,7 +105,8 @@ func (h *Sandboxes) Start(ctx context.Context, s pando.SandboxSpec) (pando.Sandb
 	alive, kill := context.WithCancelCause(context.Background())
 	h.born++
 	s.Instance.IP4 = netip.AddrFrom4([4]byte{10, 128, byte(h.born >> 8), byte(h.born)})
-	b := &Sandbox{Spec: s, host: h, kill: kill, events: make(chan pando.SandboxEvent, eventsMax), gone: make(chan struct{}), listener: newListener()}
+	b := &Sandbox{Spec: s, host: h, kill: kill, events: make(chan pando.SandboxEvent, eventsMax),
+		gone: make(chan struct{}), listener: newListener()}
 	h.sandboxes[s.Instance.ID] = b
 	go b.live(alive, h.run, life)
 	return b, nil
@@ -242,7 +246,9 @@ func (b *Sandbox) LastLines(int) []string { return nil }
 
 // Link returns the addresses of the instance.
 func (b *Sandbox) Link() pando.Link {
-	return pando.Link{IP4: b.Spec.Instance.IP4, IP6: b.Spec.Instance.IP6, Host: "sim-" + string(b.Instance())}
+	return pando.Link{
+		IP4: b.Spec.Instance.IP4, IP6: b.Spec.Instance.IP6, Host: "sim-" + string(b.Instance()),
+	}
 }
 
 // Pause makes Awake wait until Resume.

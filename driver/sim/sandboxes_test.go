@@ -22,10 +22,12 @@ func TestAnInstanceLivesAndCrashesInVirtualTime(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := host.Start(t.Context(), pando.SandboxSpec{Instance: web}); !errors.Is(err, pando.ErrExists) {
+		if _, err := host.Start(t.Context(),
+			pando.SandboxSpec{Instance: web}); !errors.Is(err, pando.ErrExists) {
 			t.Errorf("started twice: %v", err)
 		}
-		table := pando.SteeringTable{Service: web.Service, Endpoints: []pando.Endpoint{{Instance: "web-1", Weight: 100}, {Instance: "web-2", Weight: 0}}}
+		table := pando.SteeringTable{Service: web.Service,
+			Endpoints: []pando.Endpoint{{Instance: "web-1", Weight: 100}, {Instance: "web-2", Weight: 0}}}
 		if err := steering.Publish(t.Context(), table); err != nil {
 			t.Fatal(err)
 		}

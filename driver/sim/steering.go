@@ -27,8 +27,8 @@ type Steering struct {
 // NewSteering returns a host's steering.
 func NewSteering() *Steering {
 	return &Steering{
-		tables: map[pando.ServiceKey]pando.SteeringTable{}, flows: map[pando.InstanceID]int{}, total: map[pando.InstanceID]uint64{},
-		faults: map[string]int{}, calls: map[string]int{},
+		tables: map[pando.ServiceKey]pando.SteeringTable{}, flows: map[pando.InstanceID]int{},
+		total: map[pando.InstanceID]uint64{}, faults: map[string]int{}, calls: map[string]int{},
 	}
 }
 
@@ -109,7 +109,8 @@ func (s *Steering) FlowsOf(i pando.InstanceID) int {
 // Publish replaces a table. Flows of endpoints that left the table break.
 func (s *Steering) Publish(_ context.Context, t pando.SteeringTable) error {
 	if len(t.Endpoints) > pando.EndpointsMax {
-		return fmt.Errorf("publish %s: %w: %d endpoints, at most %d", t.Service, pando.ErrTooLarge, len(t.Endpoints), pando.EndpointsMax)
+		return fmt.Errorf("publish %s: %w: %d endpoints, at most %d",
+			t.Service, pando.ErrTooLarge, len(t.Endpoints), pando.EndpointsMax)
 	}
 	if err := s.called("Publish"); err != nil {
 		return err
@@ -124,7 +125,9 @@ func (s *Steering) Publish(_ context.Context, t pando.SteeringTable) error {
 // replace sets a table. An empty table ends the service. The caller holds the lock.
 func (s *Steering) replace(k pando.ServiceKey, t pando.SteeringTable) {
 	for _, e := range s.tables[k].Endpoints {
-		if !slices.ContainsFunc(t.Endpoints, func(n pando.Endpoint) bool { return n.Instance == e.Instance }) {
+		if !slices.ContainsFunc(t.Endpoints, func(n pando.Endpoint) bool {
+			return n.Instance == e.Instance
+		}) {
 			s.broken += s.flows[e.Instance]
 			delete(s.flows, e.Instance)
 		}
@@ -162,7 +165,9 @@ func (s *Steering) Published(context.Context) ([]pando.ServiceKey, error) {
 }
 
 // Connect does nothing: there is no link.
-func (s *Steering) Connect(context.Context, pando.Link, []pando.Port, netip.Addr, netip.Addr) error {
+func (s *Steering) Connect(
+	context.Context, pando.Link, []pando.Port, netip.Addr, netip.Addr,
+) error {
 	return s.called("Connect")
 }
 
@@ -189,7 +194,9 @@ func (s *Steering) Counters(context.Context) ([]pando.EndpointCounters, error) {
 	var out []pando.EndpointCounters
 	for k, t := range s.tables {
 		for _, e := range t.Endpoints {
-			out = append(out, pando.EndpointCounters{Service: k, Instance: e.Instance, Flows: s.total[e.Instance], At: time.Now()})
+			out = append(out, pando.EndpointCounters{
+				Service: k, Instance: e.Instance, Flows: s.total[e.Instance], At: time.Now(),
+			})
 		}
 	}
 	return out, nil

@@ -85,7 +85,8 @@ func newAuthority(now time.Time) ([]byte, error) {
 		return nil, err
 	}
 	t := &x509.Certificate{
-		Subject: pkix.Name{CommonName: authorityName}, IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
+		Subject: pkix.Name{CommonName: authorityName}, IsCA: true,
+		BasicConstraintsValid: true, MaxPathLenZero: true,
 		KeyUsage: x509.KeyUsageCertSign, NotBefore: now.Add(-clockSkew), NotAfter: now.Add(authorityLife),
 	}
 	if t.SerialNumber, err = serial(); err != nil {
@@ -98,7 +99,9 @@ func newAuthority(now time.Time) ([]byte, error) {
 	return pair(der, key)
 }
 
-func serial() (*big.Int, error) { return rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 126)) }
+func serial() (*big.Int, error) {
+	return rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 126))
+}
 
 // pair returns a certificate and its key as one text.
 func pair(der []byte, key *ecdsa.PrivateKey) ([]byte, error) {
@@ -205,7 +208,8 @@ func (a *Authority) sign(public any, name string, now time.Time) ([]byte, error)
 func HostOf(c *x509.Certificate) (pando.HostName, error) {
 	name, ok := strings.CutSuffix(c.Subject.CommonName, hostSuffix)
 	if !ok || pando.CheckLabel("host", name) != nil {
-		return "", fmt.Errorf("%w: the certificate of %q is not a host's", pando.ErrForbidden, c.Subject.CommonName)
+		return "", fmt.Errorf("%w: the certificate of %q is not a host's",
+			pando.ErrForbidden, c.Subject.CommonName)
 	}
 	return pando.HostName(name), nil
 }

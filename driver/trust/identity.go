@@ -70,7 +70,8 @@ func (i *Identity) Accept(der, authority []byte) error {
 	if err != nil {
 		return fmt.Errorf("read the authority's certificate: %w", err)
 	}
-	if public, ok := leaf.PublicKey.(*ecdsa.PublicKey); !ok || !public.Equal(&i.key.PublicKey) || leaf.CheckSignatureFrom(ca) != nil {
+	public, ok := leaf.PublicKey.(*ecdsa.PublicKey)
+	if !ok || !public.Equal(&i.key.PublicKey) || leaf.CheckSignatureFrom(ca) != nil {
 		return fmt.Errorf("%w: the certificate is not for this host's key", pando.ErrInvalid)
 	}
 	if i.authority != nil && !i.authority.Equal(ca) {
@@ -120,7 +121,9 @@ func (i *Identity) ToHost(h pando.HostName) *tls.Config { return i.to(string(h) 
 func (i *Identity) to(name string) *tls.Config {
 	c := i.base()
 	c.ServerName, c.InsecureSkipVerify = name, true // VerifyConnection does it
-	c.VerifyConnection = func(s tls.ConnectionState) error { return verify(s.PeerCertificates, i.pool(), name) }
+	c.VerifyConnection = func(s tls.ConnectionState) error {
+		return verify(s.PeerCertificates, i.pool(), name)
+	}
 	return c
 }
 
@@ -157,9 +160,11 @@ func (i *Identity) Files(dir string) (certificate, key, authority string, err er
 	if err != nil {
 		return "", "", "", err
 	}
-	certificate, key, authority = filepath.Join(dir, "server.pem"), filepath.Join(dir, "server.key"), filepath.Join(dir, "members.pem")
+	certificate, key, authority = filepath.Join(dir, "server.pem"), filepath.Join(dir,
+		"server.key"), filepath.Join(dir, "members.pem")
 	return certificate, key, authority, errors.Join(
-		replace(certificate, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Certificate[0]})),
+		replace(certificate,
+			pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Certificate[0]})),
 		replace(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: k})),
 		replace(authority, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.authority.Raw})))
 }
@@ -177,7 +182,8 @@ func ByToken(token string) (*tls.Config, error) {
 		InsecureSkipVerify: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if len(s.PeerCertificates) != 2 || !hmac.Equal(hashOf(s.PeerCertificates[1]), raw[:hashBytes]) {
-				return fmt.Errorf("%w: the token is another cluster's; make one with `pando token` on the server's host", pando.ErrForbidden)
+				return fmt.Errorf("%w: the token is another cluster's; make one with `pando token` on the "+
+					"server's host", pando.ErrForbidden)
 			}
 			roots := x509.NewCertPool()
 			roots.AddCert(s.PeerCertificates[1])
@@ -210,7 +216,8 @@ func LoadMembership(dir string) (*Membership, error) {
 	}
 	m := &Membership{}
 	if err := json.Unmarshal(text, m); err != nil {
-		return nil, fmt.Errorf("read this host's membership in %s: %w; remove the file and join again", path, err)
+		return nil, fmt.Errorf("read this host's membership in %s: %w; remove the file and join again",
+			path, err)
 	}
 	leaf, key, err := parsePair([]byte(m.Pair))
 	if err != nil {
@@ -218,7 +225,8 @@ func LoadMembership(dir string) (*Membership, error) {
 	}
 	ca, _ := pem.Decode([]byte(m.Authority))
 	if ca == nil {
-		return nil, fmt.Errorf("%w: this host's membership in %s names no authority; remove the file and join again", pando.ErrInvalid, path)
+		return nil, fmt.Errorf("%w: this host's membership in %s names no authority; remove the file "+
+			"and join again", pando.ErrInvalid, path)
 	}
 	m.Identity = &Identity{key: key}
 	return m, m.Identity.Accept(leaf.Raw, ca.Bytes)
@@ -231,7 +239,8 @@ func (m *Membership) Save(dir string) error {
 		return err
 	}
 	m.Pair = string(text)
-	m.Authority = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: m.Identity.authority.Raw}))
+	m.Authority = string(
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: m.Identity.authority.Raw}))
 	out, err := json.Marshal(m)
 	if err == nil {
 		err = os.MkdirAll(dir, 0o700)

@@ -75,7 +75,8 @@ func (a *Authority) proof(body []byte) ([]byte, error) {
 	return m.Sum(nil)[:proofBytes], nil
 }
 
-var errBadToken = fmt.Errorf("%w: the token is not one of this cluster; make one with `pando token` on the server's host", pando.ErrForbidden)
+var errBadToken = fmt.Errorf("%w: the token is not one of this cluster; make one with `pando "+
+	"token` on the server's host", pando.ErrForbidden)
 
 // Check returns nil if a token is valid now, else the reason. Only Use checks whether it is used
 // up.
@@ -98,7 +99,8 @@ func (a *Authority) read(token string, now time.Time) (body []byte, err error) {
 		return nil, errBadToken
 	}
 	if until := endOf(body); !now.Before(until) {
-		return nil, fmt.Errorf("%w: the token ended at %s; make a new one with `pando token` on the server's host", pando.ErrForbidden, until.UTC().Format(time.RFC3339))
+		return nil, fmt.Errorf("%w: the token ended at %s; make a new one with `pando token` on the "+
+			"server's host", pando.ErrForbidden, until.UTC().Format(time.RFC3339))
 	}
 	return body, nil
 }
@@ -111,7 +113,8 @@ func readToken(token string) ([]byte, error) {
 	text, ok := strings.CutPrefix(strings.TrimSpace(token), tokenPrefix)
 	raw, err := letters.DecodeString(text)
 	if !ok || err != nil || len(raw) != bodyBytes+proofBytes || letters.EncodeToString(raw) != text {
-		return nil, fmt.Errorf("%w: %q is no token, or only a part of one; `pando token` on the server's host prints one", pando.ErrInvalid, token)
+		return nil, fmt.Errorf("%w: %q is no token, or only a part of one; `pando token` on the "+
+			"server's host prints one", pando.ErrInvalid, token)
 	}
 	return raw, nil
 }
@@ -145,9 +148,11 @@ func (a *Authority) Use(token string, now time.Time, admit func() error) error {
 	most, one := int(binary.BigEndian.Uint16(body[bodyBytes-usesBytes:])), all[name]
 	switch {
 	case one.Uses >= most:
-		return fmt.Errorf("%w: the token was used for %d of %d hosts; make a new one with `pando token` on the server's host", pando.ErrForbidden, one.Uses, most)
+		return fmt.Errorf("%w: the token was used for %d of %d hosts; make a new one with `pando "+
+			"token` on the server's host", pando.ErrForbidden, one.Uses, most)
 	case one.Uses == 0 && len(all) >= tokensMax:
-		return fmt.Errorf("%w: %d tokens are in use; wait until one of them has ended", pando.ErrNoRoom, len(all))
+		return fmt.Errorf("%w: %d tokens are in use; wait until one of them has ended",
+			pando.ErrNoRoom, len(all))
 	}
 	if err := admit(); err != nil {
 		return err

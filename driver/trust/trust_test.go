@@ -52,7 +52,8 @@ func TestTokens(t *testing.T) {
 	if err := a.Check(good, now); err != nil {
 		t.Errorf("its own: %v", err)
 	}
-	if err := a.Check(good, now.Add(2*time.Hour)); !errors.Is(err, pando.ErrForbidden) || !strings.Contains(err.Error(), "ended at") {
+	if err := a.Check(good, now.Add(2*time.Hour)); !errors.Is(err, pando.ErrForbidden) ||
+		!strings.Contains(err.Error(), "ended at") {
 		t.Errorf("an old one: %v", err)
 	}
 	if err := b.Check(good, now); !errors.Is(err, pando.ErrForbidden) {
@@ -100,7 +101,8 @@ func TestATokenAdmitsAsManyHostsAsItSays(t *testing.T) {
 			t.Errorf("use %d: %v", n+1, err)
 		}
 	}
-	if err := open().Use(two, now, well); !errors.Is(err, pando.ErrForbidden) || !strings.Contains(err.Error(), "2 of 2 hosts") {
+	err := open().Use(two, now, well)
+	if !errors.Is(err, pando.ErrForbidden) || !strings.Contains(err.Error(), "2 of 2 hosts") {
 		t.Errorf("use 3: %v", err)
 	}
 	if err := open().Use(one, now, well); err != nil {
@@ -109,7 +111,8 @@ func TestATokenAdmitsAsManyHostsAsItSays(t *testing.T) {
 	if err := open().Use(token(now.Add(time.Hour), 1), now.Add(2*time.Minute), well); err != nil {
 		t.Error(err)
 	}
-	if text, err := os.ReadFile(filepath.Join(dir, "tokens.json")); err != nil || strings.Count(string(text), "uses") != 2 {
+	if text, err := os.ReadFile(filepath.Join(dir, "tokens.json")); err != nil ||
+		strings.Count(string(text), "uses") != 2 {
 		t.Errorf("it remembers tokens that have ended: %s (%v)", text, err)
 	}
 	for _, uses := range []int{0, -1, UsesMax + 1} {
@@ -153,7 +156,8 @@ func meet(t *testing.T, client, server *tls.Config) (c, s error) {
 		}
 		done <- err
 	}()
-	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp", l.Addr().String(), client)
+	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp", l.Addr().String(),
+		client)
 	if err == nil {
 		conn.Close()
 	}
@@ -235,13 +239,16 @@ func TestAMembershipIsKeptAndRenewed(t *testing.T) {
 		t.Errorf("%s, %v", h, err)
 	}
 	later := time.Now().Add(24 * time.Hour)
-	if err := m.Identity.Accept(signed(a, later), a.certificate.Raw); err != nil || m.Identity.Ends().Before(later.Add(CertificateLife-time.Minute)) {
+	if err := m.Identity.Accept(signed(a, later), a.certificate.Raw); err != nil ||
+		m.Identity.Ends().Before(later.Add(CertificateLife-time.Minute)) {
 		t.Errorf("renewed until %s, %v", m.Identity.Ends(), err)
 	}
-	if err := m.Identity.Accept(signed(b, later), b.certificate.Raw); !errors.Is(err, pando.ErrForbidden) {
+	if err := m.Identity.Accept(signed(b, later),
+		b.certificate.Raw); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("another cluster's certificate: %v", err)
 	}
-	if err := m.Identity.Accept(b.certificate.Raw, b.certificate.Raw); !errors.Is(err, pando.ErrInvalid) {
+	if err := m.Identity.Accept(b.certificate.Raw,
+		b.certificate.Raw); !errors.Is(err, pando.ErrInvalid) {
 		t.Errorf("a certificate of another key: %v", err)
 	}
 	server, err := a.Identity("", later)

@@ -39,7 +39,8 @@ func run(ctx context.Context) error {
 		return err
 	}
 	if 2*low > high {
-		return fmt.Errorf("WEBSITE_LOW=%g must be at most half of WEBSITE_HIGH=%g, or one instance leaves and the next asks for it again", low, high)
+		return fmt.Errorf("WEBSITE_LOW=%g must be at most half of WEBSITE_HIGH=%g, or one instance "+
+			"leaves and the next asks for it again", low, high)
 	}
 	self, err := pando.Open()
 	if err != nil {

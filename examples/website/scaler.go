@@ -51,7 +51,9 @@ func (s *scaler) look(ctx context.Context) bool {
 		s.asked = now
 		_, err := s.self.Replicate(ctx, pando.Ask{
 			Reason: fmt.Sprintf("%.0f requests/s > %g", rate, s.high),
-			Inputs: map[string]float64{"requests_per_second": rate, "high": s.high, "window_seconds": passed.Seconds()},
+			Inputs: map[string]float64{
+				"requests_per_second": rate, "high": s.high, "window_seconds": passed.Seconds(),
+			},
 		})
 		if err != nil && !refused(err) {
 			log.Print("replicate: ", err)

@@ -32,7 +32,8 @@ func (s *site) serve(l net.Listener) error { return s.server.Serve(l) }
 // ServeHTTP answers with the name of the instance. The line is kept before the answer is sent.
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n := s.served.Add(1)
-	line := fmt.Sprintf("%s-%d %s %s %s", s.instance, n, time.Now().UTC().Format(time.RFC3339Nano), r.Method, r.URL.Path)
+	line := fmt.Sprintf("%s-%d %s %s %s", s.instance, n, time.Now().UTC().Format(time.RFC3339Nano),
+		r.Method, r.URL.Path)
 	s.mu.Lock()
 	s.lines = append(s.lines, line)
 	s.mu.Unlock()

@@ -69,7 +69,8 @@ func TestAClientWhoseAnswerIsLostAsksAgainAndItIsDoneOnce(t *testing.T) {
 	}
 	deploys := 0
 	for _, b := range why {
-		if b.Decision != nil && (b.Decision.Kind == pando.DecidedDeploy || b.Decision.Kind == pando.DecidedNothing) {
+		if b.Decision != nil &&
+			(b.Decision.Kind == pando.DecidedDeploy || b.Decision.Kind == pando.DecidedNothing) {
 			deploys++
 		}
 	}
@@ -95,18 +96,23 @@ func TestErrorsKeepTheirSentinelOverTheWire(t *testing.T) {
 	c, none := api.NewClient(socket, wall.Clock{}), pando.DefaultService("none")
 	h.serving()
 	for _, err := range []error{
-		ignore(c.Service(t.Context(), none)), c.Remove(t.Context(), none, false), ignore(c.Why(t.Context(), none, 1)),
-		ignore(c.Logs(t.Context(), none, "", 1, false)), ignore(c.StateLog(t.Context(), none, 3)), ignore(c.Unpin(t.Context(), none)),
+		ignore(c.Service(t.Context(), none)), c.Remove(t.Context(), none, false),
+		ignore(c.Why(t.Context(), none, 1)),
+		ignore(c.Logs(t.Context(), none, "", 1, false)), ignore(c.StateLog(t.Context(), none, 3)),
+		ignore(c.Unpin(t.Context(), none)),
 	} {
 		if !errors.Is(err, pando.ErrNotFound) {
 			t.Errorf("%v", err)
 		}
 	}
-	if err := ignore(c.Deploy(t.Context(), pando.Spec{Name: "w", Command: []string{"x"}, Restart: "maybe"})); !errors.Is(err, pando.ErrInvalid) {
+	err := ignore(c.Deploy(t.Context(),
+		pando.Spec{Name: "w", Command: []string{"x"}, Restart: "maybe"}))
+	if !errors.Is(err, pando.ErrInvalid) {
 		t.Errorf("%v", err)
 	}
 	h.registry.Fail(pando.ErrStoreFull)
-	if err := ignore(c.Pin(t.Context(), pando.DefaultService("web"), 2, 0)); !errors.Is(err, pando.ErrStoreFull) {
+	if err := ignore(c.Pin(t.Context(),
+		pando.DefaultService("web"), 2, 0)); !errors.Is(err, pando.ErrStoreFull) {
 		t.Errorf("%v", err)
 	}
 	h.registry.Fail(nil)

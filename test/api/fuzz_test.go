@@ -19,7 +19,8 @@ func through(t *testing.T, h http.Handler, method, path, body string) {
 	switch {
 	case w.Code >= http.StatusInternalServerError:
 		t.Fatalf("%s %q %q: %d %s", method, path, body, w.Code, w.Body)
-	case w.Code >= http.StatusBadRequest && w.Header().Get("Content-Type") != "application/problem+json":
+	case w.Code >= http.StatusBadRequest &&
+		w.Header().Get("Content-Type") != "application/problem+json":
 		t.Fatalf("%s %q: %d as %q: %s", method, path, w.Code, w.Header().Get("Content-Type"), w.Body)
 	}
 }
@@ -29,9 +30,13 @@ func FuzzDeploy(f *testing.F) {
 	h := open(f)
 	handler := h.http.Config.Handler
 	f.Add(web)
-	for _, s := range []string{``, `{}`, `null`, `[]`, `{"name": "w", "command": ["x"], "scale": {"min": 1000000000}}`, `{"name": "w", "command": ["x"], "tenant": "../x"}`,
-		`{"name": "w", "command": ["x"], "ports": [{"published": 0, "target": 0, "protocol": ""}]}`, `{"name": "w", "command": [null]}`,
-		`{"name":"w","command":["x"],"health":{"ready":{"kind":"exec"}}}`, `{"NAME":"w","Command":["x"]}`, "{\"name\": \"w\", \"command\": [\"x\"], \"stop_seconds\": 1e308}"} {
+	for _, s := range []string{``, `{}`, `null`,
+		`[]`, `{"name": "w", "command": ["x"], "scale": {"min": 1000000000}}`,
+		`{"name": "w", "command": ["x"], "tenant": "../x"}`,
+		`{"name": "w", "command": ["x"], "ports": [{"published": 0, "target": 0, "protocol": ""}]}`,
+		`{"name": "w", "command": [null]}`,
+		`{"name":"w","command":["x"],"health":{"ready":{"kind":"exec"}}}`, `{"NAME":"w","Command":["x"]}`,
+		"{\"name\": \"w\", \"command\": [\"x\"], \"stop_seconds\": 1e308}"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, body string) { through(t, handler, "POST", "/v1/services", body) })
@@ -46,8 +51,10 @@ func FuzzSelf(f *testing.F) {
 	for _, s := range []struct {
 		method     uint8
 		path, body string
-	}{{1, "/v1/self/metrics", `{"a": 1}`}, {1, "/v1/self/state/a", "x"}, {3, "/v1/self/state/hits", "-5"}, {4, "/v1/self/state/a/b", ""}, {0, "/v1/self/state/", ""},
-		{2, "/v1/self/state/commit", `{"message": ""}`}, {1, "/v1/self/state/%2e%2e/x", ""}, {1, "/v1/self/state/a\x00b", ""}, {2, "/v1/self/halt", `{"inputs": {"a": 1e999}}`},
+	}{{1, "/v1/self/metrics", `{"a": 1}`}, {1, "/v1/self/state/a", "x"},
+		{3, "/v1/self/state/hits", "-5"}, {4, "/v1/self/state/a/b", ""}, {0, "/v1/self/state/", ""},
+		{2, "/v1/self/state/commit", `{"message": ""}`}, {1, "/v1/self/state/%2e%2e/x", ""},
+		{1, "/v1/self/state/a\x00b", ""}, {2, "/v1/self/halt", `{"inputs": {"a": 1e999}}`},
 		{1, "/v1/self/state/hits/", "1"}, {0, "/v1/self", ""}, {5, "*", ""}} {
 		f.Add(s.method, s.path, s.body)
 	}

@@ -43,7 +43,8 @@ func open(t testing.TB) *house {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	h := &house{TB: t, registry: sim.NewRegistry(1, 0)}
-	peers, steering, ids, log := sim.NewPeers(), sim.NewSteering(), &sim.IDs{}, slog.New(slog.DiscardHandler)
+	peers, steering, ids, log := sim.NewPeers(), sim.NewSteering(), &sim.IDs{},
+		slog.New(slog.DiscardHandler)
 	h.control = control.New(control.Config{
 		Registry: h.registry, Peers: peers, Clock: sim.Clock{}, IDs: ids, Log: log, Name: "h1",
 	})
@@ -54,9 +55,13 @@ func open(t testing.TB) *house {
 	host := pando.Host{Name: "h1", Endpoint: "sim", CPUs: 2, Memory: 1 << 30}
 	host.Instances4, host.Instances6 = pando.InstanceRange(0)
 	h.agent = agent.New(agent.Config{
-		Host: host, Registry: h.registry, Sandboxes: sim.NewSandboxes(1, stays, 0, 0, steering), Steering: steering,
-		Prober: prober{}, Peers: peers, Objects: sim.NewObjects(), Clock: sim.Clock{}, IDs: ids, Log: log, Serve: api.SelfHandler,
-		OpenLog: func(_ context.Context, _ pando.ServiceKey, i pando.InstanceID, _ int, _ bool) (io.ReadCloser, error) {
+		Host: host, Registry: h.registry, Sandboxes: sim.NewSandboxes(1, stays, 0, 0, steering),
+		Steering: steering,
+		Prober:   prober{}, Peers: peers, Objects: sim.NewObjects(), Clock: sim.Clock{}, IDs: ids,
+		Log: log, Serve: api.SelfHandler,
+		OpenLog: func(
+			_ context.Context, _ pando.ServiceKey, i pando.InstanceID, _ int, _ bool,
+		) (io.ReadCloser, error) {
 			return io.NopCloser(strings.NewReader("a line of " + string(i) + "\n")), nil
 		},
 	})

@@ -30,8 +30,10 @@ func (w wrong) check(t testing.TB, base string) {
 		return
 	}
 	p := read[api.Problem](a)
-	if a.status != w.status || p.Status != w.status || p.Code != w.code || !strings.Contains(p.Detail, w.detail) {
-		t.Errorf("%s %s %.80s:\n got %d %s: %s\nwant %d %s: %s", w.method, w.path, w.body, a.status, p.Code, p.Detail, w.status, w.code, w.detail)
+	if a.status != w.status || p.Status != w.status || p.Code != w.code ||
+		!strings.Contains(p.Detail, w.detail) {
+		t.Errorf("%s %s %.80s:\n got %d %s: %s\nwant %d %s: %s",
+			w.method, w.path, w.body, a.status, p.Code, p.Detail, w.status, w.code, w.detail)
 	}
 }
 
@@ -54,22 +56,33 @@ func TestOperatorsRefusals(t *testing.T) {
 		{"POST", "/v1/services/web/pin", `{}`, nil, 400, "invalid", "instances"},
 		{"POST", "/v1/services/web/pin", `{"instances": -1}`, nil, 400, "invalid", "body.instances"},
 		{"POST", "/v1/services/web/pin", `{"instances": 2000}`, nil, 400, "invalid", "want 0 to 1024"},
-		{"POST", "/v1/services/web/pin", `{"instances": "two"}`, nil, 400, "invalid", "body.instances: expected integer"},
-		{"POST", "/v1/services/web/pin", `{"instance": 2}`, nil, 400, "invalid", `did you mean "instances"?`},
+		{"POST", "/v1/services/web/pin", `{"instances": "two"}`, nil, 400, "invalid",
+			"body.instances: expected integer"},
+		{"POST", "/v1/services/web/pin", `{"instance": 2}`, nil, 400, "invalid",
+			`did you mean "instances"?`},
 		{"GET", "/v1/services/web/why?mix=3", "", nil, 400, "invalid", `did you mean "max"?`},
 		{"GET", "/v1/services/web/why?max=-3", "", nil, 400, "invalid", "query.max"},
 		{"POST", "/v1/services", "", nil, 400, "invalid", "body"},
 		{"POST", "/v1/services", "{", nil, 400, "invalid", "body"},
 		{"POST", "/v1/services", `{"name": "w"}`, nil, 400, "invalid", "command"},
-		{"POST", "/v1/services", `{"name": "W!", "command": ["x"]}`, nil, 400, "invalid", `service name "W!"`},
-		{"POST", "/v1/services", `{"name": "w", "command": []}`, nil, 400, "invalid", "command: is empty"},
-		{"POST", "/v1/services", spec(`, "scael": {}`), nil, 400, "invalid", `body.scael: unexpected property: did you mean "scale"?`},
-		{"POST", "/v1/services", spec(`, "scale": {"mac": 3}`), nil, 400, "invalid", `did you mean "max"?`},
-		{"POST", "/v1/services", spec(`, "ports": [{"publish": 80}]`), nil, 400, "invalid", `did you mean "published"?`},
-		{"POST", "/v1/services", spec(`, "ports": [{"published": 70000, "target": 80, "protocol": "tcp"}]`), nil, 400, "invalid", "70000"},
+		{"POST", "/v1/services", `{"name": "W!", "command": ["x"]}`, nil, 400, "invalid",
+			`service name "W!"`},
+		{"POST", "/v1/services", `{"name": "w", "command": []}`, nil, 400, "invalid",
+			"command: is empty"},
+		{"POST", "/v1/services", spec(`, "scael": {}`), nil, 400, "invalid",
+			`body.scael: unexpected property: did you mean "scale"?`},
+		{"POST", "/v1/services", spec(`, "scale": {"mac": 3}`), nil, 400, "invalid",
+			`did you mean "max"?`},
+		{"POST", "/v1/services", spec(`, "ports": [{"publish": 80}]`), nil, 400, "invalid",
+			`did you mean "published"?`},
+		{"POST", "/v1/services",
+			spec(`, "ports": [{"published": 70000, "target": 80, "protocol": "tcp"}]`), nil, 400, "invalid",
+			"70000"},
 		{"POST", "/v1/services", large, nil, 413, "too_large", "at most 1048576 bytes"},
-		{"POST", "/v1/services/web/pin", `{"instances": 1}`, []string{"If-Match", "soon"}, 400, "invalid", "If-Match"},
-		{"POST", "/v1/services/web/pin", `{"instances": 1}`, []string{"If-Match", `"1"`}, 409, "conflict", "look again"},
+		{"POST", "/v1/services/web/pin", `{"instances": 1}`, []string{"If-Match", "soon"}, 400, "invalid",
+			"If-Match"},
+		{"POST", "/v1/services/web/pin", `{"instances": 1}`, []string{"If-Match", `"1"`}, 409, "conflict",
+			"look again"},
 		{"DELETE", "/v1/services/web", "", []string{"If-Match", `"1"`}, 409, "conflict", "look again"},
 		{"POST", "/v1/services", spec(""), []string{"If-Match", `"7"`}, 409, "conflict", "is not there"},
 		{"GET", "/v1/watch", "", []string{"Last-Event-ID", "x"}, 400, "invalid", "Last-Event-ID"},
@@ -90,7 +103,8 @@ func TestEveryRouteAnswers(t *testing.T) {
 	h := open(t)
 	st := h.serving()
 	id := string(st.Instances[0].ID)
-	if a := h.ask("GET", "/v1/services/web", ""); a.header.Get("ETag") != fmt.Sprintf(`"%d"`, st.Version) {
+	a := h.ask("GET", "/v1/services/web", "")
+	if a.header.Get("ETag") != fmt.Sprintf(`"%d"`, st.Version) {
 		t.Errorf("ETag %s of version %d", a.header.Get("ETag"), st.Version)
 	}
 	for _, c := range []struct{ method, path, body, want string }{
@@ -105,18 +119,21 @@ func TestEveryRouteAnswers(t *testing.T) {
 		{"GET", "/readyz", "", `"status":"ok"`},
 		{"GET", "/openapi.json", "", `"openapi": "3.1.0"`},
 		{"GET", "/metrics", "", `pando_instances{phase="in rotation",service="web",tenant="default"}`},
-		{"GET", "/metrics", "", `pando_flows_total{instance="` + id + `",service="web",tenant="default"} 0`},
+		{"GET", "/metrics", "",
+			`pando_flows_total{instance="` + id + `",service="web",tenant="default"} 0`},
 		{"POST", "/v1/services/web/pin", `{"instances": 2, "for_seconds": 60}`, `"pin":{"instances":2`},
 		{"DELETE", "/v1/services/web/pin", "", `"latest":1`},
 	} {
-		if a := h.ask(c.method, c.path, c.body, "Content-Type", "application/x-www-form-urlencoded"); a.status != http.StatusOK || !strings.Contains(a.body, c.want) {
+		a := h.ask(c.method, c.path, c.body, "Content-Type", "application/x-www-form-urlencoded")
+		if a.status != http.StatusOK || !strings.Contains(a.body, c.want) {
 			t.Errorf("%s %s: %d %s\nwant %s", c.method, c.path, a.status, a.body, c.want)
 		}
 	}
 	if a := h.ask("DELETE", "/v1/services/web", ""); a.status != http.StatusNoContent {
 		t.Errorf("remove: %d %s", a.status, a.body)
 	}
-	h.await("web to go", func() bool { return h.ask("GET", "/v1/services/web", "").status == http.StatusNotFound })
+	h.await("web to go",
+		func() bool { return h.ask("GET", "/v1/services/web", "").status == http.StatusNotFound })
 }
 
 func TestARequestIsDoneOnce(t *testing.T) {
@@ -131,11 +148,13 @@ func TestARequestIsDoneOnce(t *testing.T) {
 		t.Fatalf("revision %d, want 3", third.Latest)
 	}
 	// The answer of k1 was lost, and its sender asks again: the newer spec must stay.
-	if again := read[pando.ServiceStatus](h.ask("POST", "/v1/services", other, "Idempotency-Key", "k1")); again.Latest != 3 {
+	again := read[pando.ServiceStatus](h.ask("POST", "/v1/services", other, "Idempotency-Key", "k1"))
+	if again.Latest != 3 {
 		t.Errorf("a request that was sent again made revision %d", again.Latest)
 	}
 	pin := func(n int, key string) int {
-		st := read[pando.ServiceStatus](h.ask("POST", "/v1/services/web/pin", fmt.Sprintf(`{"instances": %d}`, n), "Idempotency-Key", key))
+		st := read[pando.ServiceStatus](h.ask("POST", "/v1/services/web/pin",
+			fmt.Sprintf(`{"instances": %d}`, n), "Idempotency-Key", key))
 		return st.Pin.Instances
 	}
 	if a, b, c := pin(2, "k2"), pin(3, "k3"), pin(2, "k2"); a != 2 || b != 3 || c != 3 {
@@ -145,7 +164,9 @@ func TestARequestIsDoneOnce(t *testing.T) {
 	h.ask("DELETE", "/v1/services/web/pin", "", "Idempotency-Key", "k4")
 	h.ask("DELETE", "/v1/services/web/pin", "", "Idempotency-Key", "k5")
 	pin(4, "k6")
-	if st := read[pando.ServiceStatus](h.ask("DELETE", "/v1/services/web/pin", "", "Idempotency-Key", "k5")); st.Pin == nil {
+	st := read[pando.ServiceStatus](h.ask("DELETE", "/v1/services/web/pin", "", "Idempotency-Key",
+		"k5"))
+	if st.Pin == nil {
 		t.Error("a request that was sent again lifted a newer pin")
 	}
 }
@@ -175,16 +196,19 @@ func TestAChangeIsForTheVersionThatWasSeen(t *testing.T) {
 	if a.status != http.StatusOK || a.header.Get("ETag") == etag {
 		t.Fatalf("pin: %d, ETag %s then %s: %s", a.status, etag, a.header.Get("ETag"), a.body)
 	}
-	wrong{"POST", "/v1/services/web/pin", `{"instances": 3}`, []string{"If-Match", etag}, 409, "conflict", "look again"}.check(t, h.http.URL)
+	wrong{"POST", "/v1/services/web/pin", `{"instances": 3}`, []string{"If-Match", etag}, 409,
+		"conflict", "look again"}.check(t, h.http.URL)
 }
 
 func TestAFullOrLostStoreIsSaid(t *testing.T) {
 	h := open(t)
 	h.serving()
 	h.registry.Fail(pando.ErrStoreFull)
-	wrong{"POST", "/v1/services/web/pin", `{"instances": 3}`, nil, 507, "store_full", "out of space"}.check(t, h.http.URL)
+	wrong{"POST", "/v1/services/web/pin", `{"instances": 3}`, nil, 507, "store_full",
+		"out of space"}.check(t, h.http.URL)
 	h.registry.Fail(pando.ErrUnavailable)
-	wrong{"POST", "/v1/services/web/pin", `{"instances": 3}`, nil, 503, "unavailable", "out of reach"}.check(t, h.http.URL)
+	wrong{"POST", "/v1/services/web/pin", `{"instances": 3}`, nil, 503, "unavailable",
+		"out of reach"}.check(t, h.http.URL)
 	wrong{"GET", "/readyz", "", nil, 503, "unavailable", "out of reach"}.check(t, h.http.URL)
 	if a := h.ask("GET", "/readyz", ""); a.header.Get("Retry-After") != "1" {
 		t.Errorf("Retry-After %q", a.header.Get("Retry-After"))
@@ -196,7 +220,9 @@ func TestAFullOrLostStoreIsSaid(t *testing.T) {
 }
 
 // listen reads events of a stream until enough returns true, and returns the last id.
-func (h *house) listen(query, last string, enough func(api.Event) bool) (events []api.Event, id string) {
+func (h *house) listen(
+	query, last string, enough func(api.Event) bool,
+) (events []api.Event, id string) {
 	h.Helper()
 	ctx, cancel := context.WithTimeout(h.Context(), patience)
 	defer cancel()
@@ -247,7 +273,8 @@ func TestAWatchGoesOnWhereItWasCut(t *testing.T) {
 	pinned := func(n int) func(api.Event) bool {
 		return func(e api.Event) bool {
 			var s pando.Service
-			return e.Kind == pando.KindService && json.Unmarshal(e.Value, &s) == nil && s.Pin != nil && s.Pin.Instances == n
+			return e.Kind == pando.KindService && json.Unmarshal(e.Value, &s) == nil && s.Pin != nil &&
+				s.Pin.Instances == n
 		}
 	}
 	first, id := h.listen(seen, "", pinned(2))
@@ -276,7 +303,8 @@ func TestOnlyWhatMonitoringNeedsIsReadable(t *testing.T) {
 			t.Errorf("GET %s: %d %s", path, a.status, a.body)
 		}
 	}
-	for _, r := range []string{"GET /v1/services", "GET /v1/services/web", "POST /v1/services", "DELETE /v1/services/web", "GET /v1/watch", "GET /v1/services/web/logs"} {
+	for _, r := range []string{"GET /v1/services", "GET /v1/services/web", "POST /v1/services",
+		"DELETE /v1/services/web", "GET /v1/watch", "GET /v1/services/web/logs"} {
 		method, path, _ := strings.Cut(r, " ")
 		wrong{method, path, "", nil, 404, "not_found", "the path"}.check(t, s.URL)
 	}
@@ -293,9 +321,11 @@ func TestPagesReadNothing(t *testing.T) {
 		host, origin string
 		status       int
 	}{
-		{"127.0.0.1:7400", "", 200}, {"localhost:7400", "", 200}, {"LOCALHOST.", "", 200}, {"[::1]:7400", "", 200}, {"::1", "", 200},
+		{"127.0.0.1:7400", "", 200}, {"localhost:7400", "", 200}, {"LOCALHOST.", "", 200},
+		{"[::1]:7400", "", 200}, {"::1", "", 200},
 		{"10.126.0.1:7400", "", 200}, {"Host1:7400", "", 200}, {"", "", 200},
-		{"evil.example", "", 403}, {"evil.example:7400", "", 403}, {"127.0.0.1.evil.example:7400", "", 403}, {"localhost.evil.example", "", 403},
+		{"evil.example", "", 403}, {"evil.example:7400", "", 403},
+		{"127.0.0.1.evil.example:7400", "", 403}, {"localhost.evil.example", "", 403},
 		{"127.0.0.1:7400", "http://evil.example", 403}, {"localhost:7400", "null", 403},
 	} {
 		r := httptest.NewRequest("GET", "/metrics", nil)

@@ -31,7 +31,8 @@ func TestInstancesRefusals(t *testing.T) {
 		{"GET", "/v1/self/state/none", "", nil, 404, "not_found", "none"},
 		{"PUT", "/v1/self/state/hits", "many", nil, 400, "invalid", "hits"},
 		{"PATCH", "/v1/self/state/hits", "x", nil, 400, "invalid", "hits"},
-		{"PUT", "/v1/self/state/a", strings.Repeat("a", 16<<20+1), nil, 413, "too_large", "at most 16777216 bytes"},
+		{"PUT", "/v1/self/state/a", strings.Repeat("a", 16<<20+1), nil, 413, "too_large",
+			"at most 16777216 bytes"},
 		{"PUT", "/v1/self/state/../../etc", "x", nil, 400, "invalid", `a part ".."`},
 		{"GET", "/v1/self/state/a/../../../ready", "", nil, 400, "invalid", `a part ".."`},
 		{"PUT", "/v1/self/state/a//b", "x", nil, 400, "invalid", `a part ""`},
@@ -43,15 +44,19 @@ func TestInstancesRefusals(t *testing.T) {
 		w.check(t, base)
 	}
 	// The socket of an instance that is not here answers nothing.
-	for _, r := range []string{"GET /v1/self", "POST /v1/self/ready", "POST /v1/self/replicate", "POST /v1/self/halt", "POST /v1/self/die",
-		"PUT /v1/self/metrics", "GET /v1/self/events", "POST /v1/self/state/commit", "POST /v1/self/state/pull", "POST /v1/self/state/push",
-		"GET /v1/self/state/a", "GET /v1/self/state/", "PUT /v1/self/state/a", "PATCH /v1/self/state/a", "DELETE /v1/self/state/a"} {
+	for _, r := range []string{"GET /v1/self", "POST /v1/self/ready", "POST /v1/self/replicate",
+		"POST /v1/self/halt", "POST /v1/self/die",
+		"PUT /v1/self/metrics", "GET /v1/self/events", "POST /v1/self/state/commit",
+		"POST /v1/self/state/pull", "POST /v1/self/state/push",
+		"GET /v1/self/state/a", "GET /v1/self/state/", "PUT /v1/self/state/a", "PATCH /v1/self/state/a",
+		"DELETE /v1/self/state/a"} {
 		method, path, _ := strings.Cut(r, " ")
 		body := ""
 		if path == "/v1/self/metrics" {
 			body = "{}"
 		}
-		wrong{method, path, body, nil, 404, "not_found", "instance stranger-1"}.check(t, h.self("stranger-1"))
+		wrong{method, path, body, nil, 404, "not_found", "instance stranger-1"}.check(t,
+			h.self("stranger-1"))
 	}
 }
 
@@ -96,7 +101,8 @@ func TestAnInstanceIsTold(t *testing.T) {
 	st := h.serving()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, h.self(st.Instances[0].ID)+"/v1/self/events", nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		h.self(st.Instances[0].ID)+"/v1/self/events", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +116,8 @@ func TestAnInstanceIsTold(t *testing.T) {
 	id := false
 	for in := bufio.NewScanner(resp.Body); in.Scan(); {
 		id = id || strings.HasPrefix(in.Text(), "id: ")
-		if strings.HasPrefix(in.Text(), "data: ") && strings.Contains(in.Text(), `"kind":"budget"`) && strings.Contains(in.Text(), `"instances":3`) {
+		if strings.HasPrefix(in.Text(), "data: ") && strings.Contains(in.Text(), `"kind":"budget"`) &&
+			strings.Contains(in.Text(), `"instances":3`) {
 			if !id {
 				t.Error("the event has no id")
 			}

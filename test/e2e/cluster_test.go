@@ -56,7 +56,8 @@ func TestACluster(t *testing.T) {
 
 	t.Run("between instances of two hosts", func(t *testing.T) {
 		p := p.In(t)
-		ask := p.Deploy("name: asker\ncommand: [sh, -c, 'curl -sS --retry 20 --retry-connrefused --max-time 60 " + away.URL("/") + "; exec sleep 1000']\nhealth: {ready: exec true}")
+		ask := p.Deploy("name: asker\ncommand: [sh, -c, 'curl -sS --retry 20 --retry-connrefused " +
+			"--max-time 60 " + away.URL("/") + "; exec sleep 1000']\nhealth: {ready: exec true}")
 		p.Await("the answer in the asker's log", func() (string, bool) {
 			text := p.Pando("logs", ask.Name)
 			return text, strings.Contains(text, away.Name+"-")
@@ -70,7 +71,9 @@ func TestACluster(t *testing.T) {
 }
 
 // in runs a part of the test as a subtest. After a failure it logs the decisions about the service.
-func in(t *testing.T, p *labtest.Pando, s *labtest.Service, part func(*labtest.Pando, *labtest.Service)) {
+func in(
+	t *testing.T, p *labtest.Pando, s *labtest.Service, part func(*labtest.Pando, *labtest.Service),
+) {
 	p = p.In(t)
 	s = s.In(p)
 	defer func() {
@@ -166,8 +169,10 @@ func served(p *labtest.Pando, s *labtest.Service, from string) {
 }
 
 // ledger has a state with the total 7 once it serves.
-const ledger = "name: ledger\nstate: {total: counter}\nresources: {memory: 16M}\nhealth: {ready: exec true}\n" +
-	"command: [sh, -c, '" + selfAPI + "state/total -X PUT -d 7 && " + selfAPI + "state/push -X POST && exec sleep 1000']\n"
+const ledger = "name: ledger\nstate: {total: counter}\nresources: {memory: 16M}\n" +
+	"health: {ready: exec true}\n" +
+	"command: [sh, -c, '" + selfAPI + "state/total -X PUT -d 7 && " + selfAPI +
+	"state/push -X POST && exec sleep 1000']\n"
 
 const selfAPI = "curl -sS --fail --unix-socket $PANDO_SOCKET http://pando/v1/self/"
 
@@ -230,7 +235,8 @@ func cutLink(p *labtest.Pando, s *labtest.Service) {
 		p.Errorf("on the host that is cut off a connection got %q", got)
 	}
 	has(p, p.Run(home, p.Bin, "ps").Text, "does not answer", "continue")
-	s.Await("the service elsewhere", func(st pando.ServiceStatus) bool { return string(st.Home) != home && st.InRotation == 2 })
+	s.Await("the service elsewhere",
+		func(st pando.ServiceStatus) bool { return string(st.Home) != home && st.InRotation == 2 })
 	has(p, s.Why(), "because "+home+", its home, is away")
 	waits(p, bound, home)
 	has(p, p.Pando("logs", bound.Name), "cannot be read now: host "+home+" is away")
@@ -313,7 +319,8 @@ func killedHost(p *labtest.Pando) {
 	p.KillHost(last)
 	awaitState(p, last, pando.HostAway)
 	waits(p, bound, last)
-	moves.Await("a new home", func(st pando.ServiceStatus) bool { return string(st.Home) != last && st.InRotation == 1 })
+	moves.Await("a new home",
+		func(st pando.ServiceStatus) bool { return string(st.Home) != last && st.InRotation == 1 })
 	moves.AwaitPage(labtest.Client)
 	if out := held.Stop(); out.Code != 0 {
 		p.Errorf("a connection to another host was broken: %s", out.Text)

@@ -20,7 +20,8 @@ func TestServiceIsServedAtItsVIP(t *testing.T) {
 			t.Errorf("%s got %q", from, got)
 		}
 		p.Must(from, "ping", "-c", "1", "-W", "5", web.VIP)
-		if got := p.Must(from, p.WithEcho(), "udp", web.VIP+":7", "hi"); !strings.HasSuffix(got, " hi\n") {
+		got := p.Must(from, p.WithEcho(), "udp", web.VIP+":7", "hi")
+		if !strings.HasSuffix(got, " hi\n") {
 			t.Errorf("%s got the datagram %q", from, got)
 		}
 	}
@@ -55,7 +56,8 @@ func TestCrashBelowMinIsReplacedWithBackOff(t *testing.T) {
 		})
 		waits = append(waits, next.Instances[0].Born.Sub(old.Since))
 	}
-	if why := web.Why(); !strings.Contains(why, "exited with 9") || !strings.Contains(why, "hello from web-") {
+	why := web.Why()
+	if !strings.Contains(why, "exited with 9") || !strings.Contains(why, "hello from web-") {
 		t.Errorf("why does not name the cause and the last lines:\n%s", why)
 	}
 	t.Logf("replaced after %v", waits)
@@ -93,7 +95,8 @@ func TestBadRevisionRollsBack(t *testing.T) {
 	p := labtest.Up(t)
 	web := p.Deploy(labtest.Echo("web", "environment: {TEXT: one}"))
 	held := web.Hold(labtest.Client)
-	said := web.UpdateFails(7, strings.Replace(labtest.Echo("web"), "[./echo]", `[sh, -c, "echo no database; exit 3"]`, 1))
+	said := web.UpdateFails(7,
+		strings.Replace(labtest.Echo("web"), "[./echo]", `[sh, -c, "echo no database; exit 3"]`, 1))
 	for _, want := range []string{"exited with 3", "no database"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the command does not print %q:\n%s", want, said)
@@ -140,7 +143,8 @@ func TestDownWithPurgeLeavesNothing(t *testing.T) {
 		left := p.Left(p.Host())
 		return strings.Join(left, "\n"), len(left) == 0
 	})
-	if links := p.Must(p.Host(), "ip", "-br", "link"); strings.Contains(links, "pd") || strings.Contains(links, "pando") {
+	links := p.Must(p.Host(), "ip", "-br", "link")
+	if strings.Contains(links, "pd") || strings.Contains(links, "pando") {
 		t.Errorf("links are left:\n%s", links)
 	}
 }

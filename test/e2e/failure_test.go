@@ -18,16 +18,23 @@ func TestFailuresNameTheirCause(t *testing.T) {
 		spec string
 		want []string
 	}{
-		"missing":   {"command: [no-such-program]", []string{"no-such-program", "PATH"}},
-		"notfound":  {"command: [./nothing]", []string{"there is no program", "working_dir"}},
-		"atonce":    {`command: [sh, -c, "echo no database >&2; exit 3"]`, []string{"exited with 3", "no database"}},
+		"missing":  {"command: [no-such-program]", []string{"no-such-program", "PATH"}},
+		"notfound": {"command: [./nothing]", []string{"there is no program", "working_dir"}},
+		"atonce": {`command: [sh, -c, "echo no database >&2; exit 3"]`,
+			[]string{"exited with 3", "no database"}},
 		"wrongport": {`command: [python3, -u, -c, "print('listening on 9999'); import socket; s = socket.create_server(('', 9999)); s.accept()"]`, []string{"not ready within 3s", "probe tcp 8080", "refused", "listening on 9999"}},
 		"inuse":     {`command: [python3, -c, "import socket; a = socket.socket(); a.bind(('', 8080)); b = socket.create_server(('', 8080))"]`, []string{"exited with 1", "Address already in use"}},
-		"nouser":    {"command: [./echo]\nuser: nobody-here", []string{`no user "nobody-here"`, "`user`"}},
-		"silent":    {`command: [sleep, "60"]`, []string{"not ready within 3s", "refused"}},
-		"sick":      {"command: [./echo]\nhealth: {ready: \"http GET /get?url=http://127.0.0.1:1/\", ready_within: 700ms}", []string{"502", "connection refused"}},
-		"execfails": {"command: [./echo]\nhealth: {ready: \"exec sh -c 'echo not yet; exit 4'\", ready_within: 700ms}", []string{"exited with 4", "not yet"}},
-		"hog":       {`command: [python3, -c, "b = bytearray(300 << 20)"]` + "\nresources: {memory: 24M}", []string{"resources.memory"}},
+		"nouser": {"command: [./echo]\nuser: nobody-here",
+			[]string{`no user "nobody-here"`, "`user`"}},
+		"silent": {`command: [sleep, "60"]`, []string{"not ready within 3s", "refused"}},
+		"sick": {"command: [./echo]\nhealth: {ready: \"http GET /get?url=http://127.0.0.1:1/\", " +
+			"ready_within: 700ms}", []string{"502", "connection refused"}},
+		"execfails": {
+			"command: [./echo]\nhealth: {ready: \"exec sh -c 'echo not yet; exit 4'\", ready_within: 700ms}",
+			[]string{"exited with 4", "not yet"},
+		},
+		"hog": {`command: [python3, -c, "b = bytearray(300 << 20)"]` + "\nresources: {memory: 24M}",
+			[]string{"resources.memory"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -61,7 +68,8 @@ func TestMemoryHogAmongTheServingIsReplaced(t *testing.T) {
 	web := p.Deploy(labtest.Echo("web", "resources: {memory: 48M}"))
 	first := web.Status().Instances[0].ID
 	p.Run(labtest.Client, "curl", "-s", "--max-time", "10", web.URL("/eat?mb=200"))
-	web.Await("another instance", func(st pando.ServiceStatus) bool { return st.InRotation == 1 && st.Instances[0].ID != first })
+	web.Await("another instance",
+		func(st pando.ServiceStatus) bool { return st.InRotation == 1 && st.Instances[0].ID != first })
 	if why := web.Why(); !strings.Contains(why, "resources.memory") {
 		t.Errorf("why does not name the limit:\n%s", why)
 	}
@@ -72,10 +80,12 @@ func TestInstancesReachOut(t *testing.T) {
 	t.Parallel()
 	p := labtest.Up(t)
 	web := p.Deploy(labtest.Echo("web"))
-	outside := p.Start(labtest.Client, "python3", "-u", "-m", "http.server", "--directory", p.Dir, "8000")
+	outside := p.Start(labtest.Client, "python3", "-u", "-m", "http.server", "--directory", p.Dir,
+		"8000")
 	outside.AwaitText("Serving")
 	p.Write("page.txt", "from the outside")
-	if got := web.Get(labtest.Client, "/get?url=http://"+p.Lab.Client.IPv4+":8000/page.txt"); got != "from the outside" {
+	got := web.Get(labtest.Client, "/get?url=http://"+p.Lab.Client.IPv4+":8000/page.txt")
+	if got != "from the outside" {
 		t.Errorf("an instance that asks a machine of the network got %q", got)
 	}
 	if !strings.Contains(outside.Text(), p.Lab.Hosts[0].IPv4+" ") {

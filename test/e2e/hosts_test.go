@@ -54,20 +54,26 @@ func TestWhoMayJoin(t *testing.T) {
 	has(t, p.UpFails(2, two, "--join", server), "--token", "`pando token`")
 	has(t, p.UpFails(3, two, "--join", server, "--token", "pando1abc"), "is no token", "`pando token`")
 	forged := token[:len(token)-4] + "aaaa"
-	has(t, p.UpFails(10, two, "--join", server, "--token", forged), "not one of this cluster", "`pando token`")
+	has(t, p.UpFails(10, two, "--join", server, "--token", forged), "not one of this cluster",
+		"`pando token`")
 	var short struct{ Token string }
-	if err := json.Unmarshal([]byte(p.Pando("token", "--for", "1ns", "-o", "json")), &short); err != nil {
+	err := json.Unmarshal([]byte(p.Pando("token", "--for", "1ns", "-o", "json")), &short)
+	if err != nil {
 		t.Fatal(err)
 	}
-	has(t, p.UpFails(10, two, "--join", server, "--token", short.Token), "the token ended at", "make a new one")
-	has(t, p.UpFails(8, two, "--join", "10.126.0.3", "--token", token), "no server answers at 10.126.0.3:7401")
+	has(t, p.UpFails(10, two, "--join", server, "--token", short.Token), "the token ended at",
+		"make a new one")
+	has(t, p.UpFails(8, two, "--join", "10.126.0.3", "--token", token),
+		"no server answers at 10.126.0.3:7401")
 
 	p.Up(three) // a cluster of its own
-	has(t, p.UpFails(10, two, "--join", "10.126.0.3", "--token", token), "another cluster's", "`pando token`")
+	has(t, p.UpFails(10, two, "--join", "10.126.0.3", "--token", token), "another cluster's",
+		"`pando token`")
 	has(t, p.UpFails(6, three, good...), "a cluster of its own", "pando down --purge")
 
 	next := labtest.Build(t, "./cmd/pando", "layoutnext")
-	out := p.Run(two, append([]string{next, "up", "--data-dir", p.Data(two), "--host", two}, good...)...)
+	out := p.Run(two,
+		append([]string{next, "up", "--data-dir", p.Data(two), "--host", two}, good...)...)
 	if out.Code != 3 {
 		t.Errorf("another layout: exit code %d", out.Code)
 	}
@@ -75,14 +81,17 @@ func TestWhoMayJoin(t *testing.T) {
 
 	p.Up(two, good...)
 	all := seen(p, two)
-	if h := all[two]; len(all) != 2 || h.State != pando.HostHere || h.Slot != 1 || h.Server || !all[one].Server {
+	h := all[two]
+	if len(all) != 2 || h.State != pando.HostHere || h.Slot != 1 || h.Server || !all[one].Server {
 		t.Errorf("the hosts are %+v", all)
 	}
 	p.Up(two) // a member stays one
-	has(t, p.Run(two, p.Bin, "deploy", p.Write("web.yaml", "name: web\ncommand: [sleep, infinity]\n")).Text, "server's host", "`pando hosts`")
+	has(t, p.Run(two, p.Bin, "deploy", p.Write("web.yaml", "name: web\ncommand: [sleep, infinity]\n")).
+		Text, "server's host", "`pando hosts`")
 	has(t, p.Run(two, p.Bin, "token").Text, "on another host")
 	p.Down(three, "--purge")
-	has(t, p.UpFails(6, three, append(p.Invitation(), "--host", two)...), "another key", "choose another name with --host", "pando hosts rm "+two)
+	has(t, p.UpFails(6, three, append(p.Invitation(), "--host", two)...), "another key",
+		"choose another name with --host", "pando hosts rm "+two)
 	has(t, p.UpFails(10, three, good...), "the token was used for 1 of 1 hosts", "`pando token`")
 	p.Down(two, "--purge") // it leaves the cluster
 	if all := seen(p, one); len(all) != 1 {
@@ -112,13 +121,15 @@ func TestAHostThatIsRemovedIsOut(t *testing.T) {
 	one, two, three := p.Hosts[0], p.Hosts[1], p.Hosts[2]
 	var lost *labtest.Service
 	for _, name := range []string{"web", "shop", "blog"} { // each finds a host of its own
-		if s := p.Deploy(labtest.Echo(name, "scale: {min: 1, max: 4}")); homeOf(t, s.AwaitInstances(1)) == two {
+		s := p.Deploy(labtest.Echo(name, "scale: {min: 1, max: 4}"))
+		if homeOf(t, s.AwaitInstances(1)) == two {
 			lost = s
 		}
 	}
 	stolen := p.Dir + "/stolen.json"
 	p.Must(two, "cp", p.Data(two)+"/trust/member.json", stolen)
-	doors := map[string]string{"10.126.0.1:7401": "/v1/hosts", "10.126.0.1:7403": "/peer/losses", "10.126.0.3:7403": "/peer/losses"}
+	doors := map[string]string{"10.126.0.1:7401": "/v1/hosts", "10.126.0.1:7403": "/peer/losses",
+		"10.126.0.3:7403": "/peer/losses"}
 	asked := func(at string) string {
 		return p.Run(two, "python3", "-c", ask, stolen, at, doors[at]).Text
 	}

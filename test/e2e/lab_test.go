@@ -44,7 +44,9 @@ func TestLabByHand(t *testing.T) {
 		t.Errorf("the hosts that host2 lists are:\n%s", got)
 	}
 	// Each host has a /run of its own.
-	for _, c := range []struct{ from, there string }{{filepath.Dir(bin), filepath.Dir(bin)}, {"/run", "/"}} {
+	for _, c := range []struct {
+		from, there string
+	}{{filepath.Dir(bin), filepath.Dir(bin)}, {"/run", "/"}} {
 		from = c.from
 		if got := strings.TrimSpace(pando("exec", "host1", "--", "pwd")); got != c.there {
 			t.Errorf("a command called from %s runs in %s on the host, not in %s", c.from, got, c.there)

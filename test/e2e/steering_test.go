@@ -21,7 +21,8 @@ func TestBothFamiliesAndARefusal(t *testing.T) {
 	six[14], six[15] = four[2]-base[2], four[3]-base[3]
 	for _, from := range []string{labtest.Client, p.Host()} {
 		for _, vip := range []string{web.VIP, "[" + netip.AddrFrom16(six).String() + "]"} {
-			if out := p.Run(from, "curl", "-sS", "--max-time", "5", "http://"+vip+"/"); out.Code != 0 || !strings.Contains(out.Text, "here") {
+			out := p.Run(from, "curl", "-sS", "--max-time", "5", "http://"+vip+"/")
+			if out.Code != 0 || !strings.Contains(out.Text, "here") {
 				t.Errorf("from %s, http://%s/: %d %s", from, vip, out.Code, out.Text)
 			}
 			if out := p.Run(from, "curl", "-sS", "--max-time", "5", "http://"+vip+":81/"); out.Code != 7 {
@@ -31,8 +32,8 @@ func TestBothFamiliesAndARefusal(t *testing.T) {
 	}
 }
 
-// An instance reaches its own service by the VIP and by name: the host steers the packet, also to the
-// instance itself.
+// An instance reaches its own service by the VIP and by name: the host steers the packet, also to
+// the instance itself.
 func TestAnInstanceReachesItsOwnService(t *testing.T) {
 	t.Parallel()
 	p := labtest.Up(t)

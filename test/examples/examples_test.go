@@ -37,7 +37,8 @@ func deploy(t *testing.T, name string) example {
 func (e example) grow(schedule string, during func(), flags ...string) int {
 	e.Pando.Helper()
 	e.AwaitPage(labtest.Client)
-	argv := append([]string{labtest.Build(e.Pando, "./demo"), "load", "--timeout", "60s", "--address", e.VIP + ":80", "--schedule", schedule}, flags...)
+	argv := append([]string{labtest.Build(e.Pando, "./demo"), "load", "--timeout", "60s", "--address",
+		e.VIP + ":80", "--schedule", schedule}, flags...)
 	ramp := e.Start(labtest.Client, argv...)
 	e.Pando.Await("more than one instance in rotation", func() (string, bool) {
 		return e.Why() + ramp.Text(), e.Status().InRotation > 1
@@ -52,7 +53,8 @@ func (e example) grow(schedule string, during func(), flags ...string) int {
 		}
 	}
 	if out.Code != 0 || answered != offered || broken != 0 || offered == 0 {
-		e.Errorf("of %d requests %d were answered, %d connections broke:\n%s\n%s", offered, answered, broken, out.Text, e.Why())
+		e.Errorf("of %d requests %d were answered, %d connections broke:\n%s\n%s",
+			offered, answered, broken, out.Text, e.Why())
 	}
 	e.AwaitInstances(1)
 	return answered
@@ -67,7 +69,8 @@ func (e example) lines() (lines, requests int) {
 	e.Must(e.Host(), "git", "clone", "-q", "http://127.0.0.1:7400/state/"+e.Name+".git", dir)
 	e.Must(e.Host(), "git", "-C", dir, "fsck", "--strict")
 	seen := map[string]int{}
-	for line := range strings.Lines(e.Must(e.Host(), "sh", "-c", "cd "+dir+"/access.log && find . -type f | sort | xargs cat")) {
+	for line := range strings.Lines(e.Must(e.Host(), "sh", "-c",
+		"cd "+dir+"/access.log && find . -type f | sort | xargs cat")) {
 		seen[line]++
 		lines++
 	}
@@ -84,7 +87,8 @@ func (e example) conserved(answered, extra int) {
 	e.Pando.Helper()
 	e.Pando.Await("a state that has every request once", func() (string, bool) {
 		lines, requests := e.lines()
-		return strconv.Itoa(lines) + " lines and " + strconv.Itoa(requests) + " counted of " + strconv.Itoa(answered+extra) + " answered",
+		return strconv.Itoa(lines) + " lines and " + strconv.Itoa(requests) +
+				" counted of " + strconv.Itoa(answered+extra) + " answered",
 			lines == answered+extra && requests == answered+extra
 	})
 }

@@ -33,7 +33,9 @@ func TestAFunctionInGo(t *testing.T) {
 		Fates   map[string]int
 		Traps   []string
 	}
-	if err := json.Unmarshal(fn("test", filepath.Join(function, "function-go.wasm"), "--pcap", capture, "-o", "json"), &said); err != nil {
+	err := json.Unmarshal(
+		fn("test", filepath.Join(function, "function-go.wasm"), "--pcap", capture, "-o", "json"), &said)
+	if err != nil {
 		t.Fatal(err)
 	}
 	packets, pass := count(t, capture)
@@ -89,12 +91,14 @@ func TestAllThatAFunctionInGoCanDo(t *testing.T) {
 		return out
 	}
 	run(0, "new", "--lang", "go", "everything")
-	if err := os.WriteFile(filepath.Join(dir, "everything", "main.go"), []byte(everything), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "everything", "main.go"), []byte(everything),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	run(0, "build", "everything")
 	run(0, "generate", "in.pcap", "--flows", "50")
-	if out := run(3, "test", "everything/everything.wasm", "--pcap", "in.pcap", "--set", "limit=few"); !strings.Contains(string(out), "complaint 7") {
+	if out := run(3, "test", "everything/everything.wasm", "--pcap", "in.pcap", "--set",
+		"limit=few"); !strings.Contains(string(out), "complaint 7") {
 		t.Errorf("a configuration that it refuses: %s", out)
 	}
 	var said struct {
@@ -102,7 +106,8 @@ func TestAllThatAFunctionInGoCanDo(t *testing.T) {
 		Flows  int
 		Events []struct{ Code int }
 	}
-	out := run(0, "test", "everything/everything.wasm", "--pcap", "in.pcap", "--set", "limit=3", "--write", "out.pcap", "-o", "json")
+	out := run(0, "test", "everything/everything.wasm", "--pcap", "in.pcap", "--set", "limit=3",
+		"--write", "out.pcap", "-o", "json")
 	if err := json.Unmarshal(out, &said); err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +122,8 @@ func TestAllThatAFunctionInGoCanDo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if written, err := os.Stat(filepath.Join(dir, "out.pcap")); err != nil || written.Size() >= in.Size() {
+	if written, err := os.Stat(filepath.Join(dir, "out.pcap")); err != nil ||
+		written.Size() >= in.Size() {
 		t.Errorf("150 packets are fewer bytes than all: %v", err)
 	}
 }
@@ -132,7 +138,8 @@ func TestWrongTurnsOfFunctions(t *testing.T) {
 	}
 	nat, ids := filepath.Join(built, "nat", "nat.wasm"), filepath.Join(built, "ids", "ids.wasm")
 	badFiles(t, dir)
-	places := []string{"--run-dir", filepath.Join(dir, "run"), "--data-dir", filepath.Join(dir, "data")}
+	places := []string{"--run-dir", filepath.Join(dir, "run"), "--data-dir",
+		filepath.Join(dir, "data")}
 	for _, c := range []struct {
 		args []string
 		code int
@@ -147,11 +154,15 @@ func TestWrongTurnsOfFunctions(t *testing.T) {
 		{[]string{"generate", "in.pcap", "--flows", "200"}, 0, "200 flows"},
 		{[]string{"test", "mine/mine.wasm"}, 2, "--pcap"},
 		{[]string{"test", "mine/mine.wasm", "--pcap", "no.pcap"}, 4, "`pando fn generate FILE`"},
-		{[]string{"test", "mine/mine.wasm", "--pcap", "in.pcap", "--expect", "no.pcap"}, 4, "--write no.pcap instead of --expect"},
-		{[]string{"generate", "no/in.pcap"}, 4, "write no/in.pcap: No such file or directory (os error 2): `mkdir -p no`"},
-		{[]string{"simulate", "--captures", "nowhere"}, 4, "read nowhere: No such file or directory (os error 2): want a folder"},
+		{[]string{"test", "mine/mine.wasm", "--pcap", "in.pcap", "--expect", "no.pcap"}, 4,
+			"--write no.pcap instead of --expect"},
+		{[]string{"generate", "no/in.pcap"}, 4,
+			"write no/in.pcap: No such file or directory (os error 2): `mkdir -p no`"},
+		{[]string{"simulate", "--captures", "nowhere"}, 4,
+			"read nowhere: No such file or directory (os error 2): want a folder"},
 		{[]string{"test", "mine/mine.wasm", "--pcap", "mine/mine.c"}, 3, "neither pcap nor pcapng"},
-		{[]string{"test", "mine/mine.wasm", "--pcap", "cut.pcap"}, 3, "packet 1 is cut off or broken; the 0 before it are whole"},
+		{[]string{"test", "mine/mine.wasm", "--pcap", "cut.pcap"}, 3,
+			"packet 1 is cut off or broken; the 0 before it are whole"},
 		{[]string{"test", "mine/mine.wasm", "--pcap", "radio.pcap"}, 3, "link type 127 is not supported"},
 		{[]string{"replay", "cut.pcap", "--iface", "lo"}, 3, "tcpdump -r cut.pcap"},
 		{[]string{"replay", "in.pcap", "--iface", "pando-no-dev"}, 4, "`ip link`"},
@@ -159,14 +170,17 @@ func TestWrongTurnsOfFunctions(t *testing.T) {
 		{[]string{"test", "no.wasm", "--pcap", "in.pcap"}, 4, "`pando fn build DIR`"},
 		{[]string{"test", "mine", "--pcap", "in.pcap"}, 3, "mine/mine.wasm"},
 		{[]string{"test", "mine/mine.c", "--pcap", "in.pcap"}, 3, "not a WebAssembly module"},
-		{[]string{"test", "mine/mine.wasm", "--pcap", "in.pcap", "--expect", "in.pcap"}, 1, "NOT AS EXPECTED"},
+		{[]string{"test", "mine/mine.wasm", "--pcap", "in.pcap", "--expect", "in.pcap"}, 1,
+			"NOT AS EXPECTED"},
 		{[]string{"test", nat, "--pcap", "in.pcap"}, 3, "docs/guides/network-function.md"},
 		{[]string{"test", nat, "--pcap", "in.pcap", "--set", "address"}, 3, "KEY=VALUE"},
 		{[]string{"test", nat, "--pcap", "in.pcap", "--set", "address=1.2.3"}, 3, "complaint 2"},
-		{[]string{"test", nat, "--pcap", "in.pcap", "--set", "address=192.0.2.1", "--ports", "9-1"}, 2, "the block 9-1 is empty"},
+		{[]string{"test", nat, "--pcap", "in.pcap", "--set", "address=192.0.2.1", "--ports", "9-1"}, 2,
+			"the block 9-1 is empty"},
 		{[]string{"test", ids, "--pcap", "in.pcap"}, 3, "--rules FILE"},
 		{[]string{"test", ids, "--pcap", "in.pcap", "--rules", "no.rules"}, 4, "read no.rules"},
-		{[]string{"test", ids, "--pcap", "in.pcap", "--rules", "bad.rules"}, 3, "bad.rules:2: a quote is not closed"},
+		{[]string{"test", ids, "--pcap", "in.pcap", "--rules", "bad.rules"}, 3,
+			"bad.rules:2: a quote is not closed"},
 		{[]string{"test", nat, "--pcap", "in.pcap", "--set", "tan.address=192.0.2.1"}, 3, "only nat"},
 		{[]string{"test", nat, "--pcap", "in.pcap", "--rules", "in.rules"}, 3, "only nat"},
 		{append([]string{"run", nat, "--iface", "pando-no-dev"}, places...), 4, "`ip link`"},
@@ -178,8 +192,10 @@ func TestWrongTurnsOfFunctions(t *testing.T) {
 		command := exec.Command(unit, c.args...)
 		command.Dir = dir
 		out, err := command.CombinedOutput()
-		if code := command.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(out), c.word) {
-			t.Errorf("pando fn %v: exit code %d (%v) and no %q, instead of %d:\n%s", c.args, code, err, c.word, c.code, out)
+		code := command.ProcessState.ExitCode()
+		if code != c.code || !strings.Contains(string(out), c.word) {
+			t.Errorf("pando fn %v: exit code %d (%v) and no %q, instead of %d:\n%s",
+				c.args, code, err, c.word, c.code, out)
 		}
 	}
 }

@@ -35,7 +35,8 @@ func TestDownDrainsAndMerges(t *testing.T) {
 	if out := held.Stop(); out.Code != 0 {
 		t.Errorf("a connection that ends in time was broken: %s", out.Text)
 	}
-	if out := down.Wait(); out.Code != 0 || !strings.Contains(out.Text, "pando is down") || strings.Contains(out.Text, "killed") {
+	if out := down.Wait(); out.Code != 0 || !strings.Contains(out.Text, "pando is down") ||
+		strings.Contains(out.Text, "killed") {
 		t.Errorf("down: code %d: %s", out.Code, out.Text)
 	}
 
@@ -61,4 +62,6 @@ func TestDownDrainsAndMerges(t *testing.T) {
 }
 
 // place returns the flags with the data folder and the name of the host's daemons.
-func (s *site) place() []string { return []string{"--data-dir", s.Data(s.Host()), "--host", s.Host()} }
+func (s *site) place() []string {
+	return []string{"--data-dir", s.Data(s.Host()), "--host", s.Host()}
+}

@@ -92,7 +92,8 @@ func (s *site) askWith(i pando.InstanceStatus, method, path, body string) (strin
 	s.Helper()
 	at, _, _ := strings.Cut(i.Endpoint, ":")
 	q := url.Values{"method": {method}, "path": {path}, "body": {body}}
-	out := s.Run(s.Host(), "curl", "-sS", "--fail-with-body", "--max-time", "6", "http://"+at+":8080/ask?"+q.Encode())
+	out := s.Run(s.Host(), "curl", "-sS", "--fail-with-body", "--max-time", "6",
+		"http://"+at+":8080/ask?"+q.Encode())
 	return out.Text, out.Code == 0
 }
 
@@ -117,7 +118,8 @@ func (s *site) program(i pando.InstanceID) int {
 	s.Helper()
 	for _, pid := range strings.Fields(s.Run(s.Host(), "pgrep", "-x", "keeper").Text) {
 		env, err := os.ReadFile(s.Path(s.Host(), "/proc/"+pid+"/environ"))
-		if err == nil && slices.Contains(strings.Split(string(env), "\x00"), "PANDO_INSTANCE="+string(i)) {
+		if err == nil &&
+			slices.Contains(strings.Split(string(env), "\x00"), "PANDO_INSTANCE="+string(i)) {
 			n, _ := strconv.Atoi(pid)
 			return n
 		}
@@ -139,7 +141,8 @@ func (s *site) settle(least, most int) pando.ServiceStatus {
 	s.restart()
 	return s.web.Await("everything in rotation, once", func(st pando.ServiceStatus) bool {
 		programs := len(strings.Fields(s.Run(s.Host(), "pgrep", "-x", "keeper").Text))
-		return st.InRotation == len(st.Instances) && programs == st.InRotation && least <= programs && programs <= most
+		return st.InRotation == len(st.Instances) && programs == st.InRotation && least <= programs &&
+			programs <= most
 	})
 }
 
@@ -152,13 +155,15 @@ func (s *site) leave(i pando.InstanceStatus) {
 		s.ask(i, "POST", "/halt")
 		s.ask(i, "POST", "/state/push")
 		text, _ := s.ask(i, "POST", "/die")
-		return text, !slices.ContainsFunc(s.web.Status().Instances, func(o pando.InstanceStatus) bool { return o.ID == i.ID })
+		return text, !slices.ContainsFunc(s.web.Status().Instances,
+			func(o pando.InstanceStatus) bool { return o.ID == i.ID })
 	})
 }
 
 // youngest returns the instance that was born last, which the test takes out.
 func youngest(st pando.ServiceStatus) pando.InstanceStatus {
-	return slices.MaxFunc(st.Instances, func(a, b pando.InstanceStatus) int { return a.Born.Compare(b.Born) })
+	return slices.MaxFunc(st.Instances,
+		func(a, b pando.InstanceStatus) int { return a.Born.Compare(b.Born) })
 }
 
 // verify checks the merged state against the acknowledged lines.
@@ -166,10 +171,12 @@ func (s *site) verify() {
 	s.Helper()
 	st := s.settle(least, 6)
 	for _, i := range st.Instances {
-		s.Await("the push of "+string(i.ID), func() (string, bool) { return s.ask(i, "POST", "/state/push") })
+		s.Await("the push of "+string(i.ID),
+			func() (string, bool) { return s.ask(i, "POST", "/state/push") })
 	}
 	last := st.Instances[0]
-	s.Await("the pull of "+string(last.ID), func() (string, bool) { return s.ask(last, "POST", "/state/pull") })
+	s.Await("the pull of "+string(last.ID),
+		func() (string, bool) { return s.ask(last, "POST", "/state/pull") })
 	log, ok := s.ask(last, "GET", "/state/log")
 	if !ok {
 		s.Fatalf("the log cannot be read: %s", log)

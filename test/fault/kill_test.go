@@ -76,7 +76,8 @@ func TestAnInstanceKilledAtEveryFailpoint(t *testing.T) {
 			v := c.load(func() { c.crash(f.verb, f.name, true) })
 			s.acked, s.loads = c.acked, c.loads
 			if most := notice + turns*v.Late; v.Failing > most {
-				t.Errorf("requests failed for %s, want at most %s (the client was woken %s late at worst); %d of %d: %v",
+				t.Errorf("requests failed for %s, want at most %s (the client was woken %s late at worst); "+
+					"%d of %d: %v",
 					v.Failing, most, v.Late, len(v.Failed), v.Answered, v.Failed)
 			}
 		})
@@ -131,10 +132,12 @@ func (s *site) serving() pando.ServiceStatus {
 	return s.web.Await("enough in rotation", func(st pando.ServiceStatus) bool {
 		moving := 0
 		for _, i := range st.Instances {
-			if i.Away != "" { // the daemon still lived when restart looked: a failpoint disarms before it kills
+			// the daemon still lived when restart looked: a failpoint disarms before it kills
+			if i.Away != "" {
 				s.restart()
 			}
-			if i.Phase == pando.PhasePlaced || i.Phase == pando.PhaseStarting || i.Phase == pando.PhaseReady ||
+			if i.Phase == pando.PhasePlaced || i.Phase == pando.PhaseStarting ||
+				i.Phase == pando.PhaseReady ||
 				i.Phase == pando.PhaseFailed || i.Phase == pando.PhaseMerged {
 				moving++
 			}

@@ -62,7 +62,9 @@ func addressOf(slot int) netip.Addr { return netip.AddrFrom4([4]byte{10, 126, 0,
 
 // hostIn returns the record of a host that matches its membership.
 func hostIn(slot int) pando.Host {
-	h := pando.Host{Name: pando.HostName(fmt.Sprintf("h%d", slot)), Slot: slot, Address: addressOf(slot)}
+	h := pando.Host{
+		Name: pando.HostName(fmt.Sprintf("h%d", slot)), Slot: slot, Address: addressOf(slot),
+	}
 	h.Instances4, h.Instances6 = pando.InstanceRange(slot)
 	return h
 }
@@ -97,11 +99,17 @@ var web, vault = pando.DefaultService("web"), pando.ServiceKey{Tenant: "bank", N
 // there.
 func placed(t *testing.T, s *etcd.Server) (mine, theirs pando.Instance) {
 	t.Helper()
-	mine = pando.Instance{ID: "web-1", Service: web, Host: "h2", Phase: pando.PhaseStarting, Revision: 1, Intent: "i1"}
-	theirs = pando.Instance{ID: "vault-1", Service: vault, Host: "h1", Phase: pando.PhaseInRotation, Revision: 1, Intent: "i2"}
-	write(t, s, mine, theirs, pando.Service{ServiceKey: web, Home: "h2"}, pando.Service{ServiceKey: vault, Home: "h1"},
-		pando.Intent{ID: "i1", Service: web, Verb: pando.VerbReplicate, Host: "h2", Instance: "web-1", State: pando.IntentPlaced},
-		pando.Intent{ID: "i2", Service: vault, Verb: pando.VerbReplicate, Host: "h1", Instance: "vault-1", State: pando.IntentPlaced},
+	mine = pando.Instance{
+		ID: "web-1", Service: web, Host: "h2", Phase: pando.PhaseStarting, Revision: 1, Intent: "i1",
+	}
+	theirs = pando.Instance{ID: "vault-1", Service: vault, Host: "h1", Phase: pando.PhaseInRotation,
+		Revision: 1, Intent: "i2"}
+	write(t, s, mine, theirs, pando.Service{ServiceKey: web, Home: "h2"},
+		pando.Service{ServiceKey: vault, Home: "h1"},
+		pando.Intent{ID: "i1", Service: web, Verb: pando.VerbReplicate, Host: "h2", Instance: "web-1",
+			State: pando.IntentPlaced},
+		pando.Intent{ID: "i2", Service: vault, Verb: pando.VerbReplicate, Host: "h1", Instance: "vault-1",
+			State: pando.IntentPlaced},
 		pando.StateHead{Service: vault, Host: "h1", Commit: pando.ObjectID{1}})
 	return mine, theirs
 }
@@ -122,8 +130,10 @@ func TestAMemberWritesItsOwnRecordsOnly(t *testing.T) {
 	ready.Phase = pando.PhaseReady
 	of := pando.Asker{Kind: pando.AskerControl, Name: "agent h2"}
 	for _, own := range []pando.Stored{
-		ready, hostIn(2), asks("i3", web, "web-1"), pando.Decision{ID: "d1", Service: web, Instance: "web-1", By: of},
-		pando.Intent{ID: "i1", Service: web, Verb: pando.VerbReplicate, Host: "h2", Instance: "web-1", State: pando.IntentReady},
+		ready, hostIn(2), asks("i3", web, "web-1"),
+		pando.Decision{ID: "d1", Service: web, Instance: "web-1", By: of},
+		pando.Intent{ID: "i1", Service: web, Verb: pando.VerbReplicate, Host: "h2", Instance: "web-1",
+			State: pando.IntentReady},
 		pando.StateHead{Service: web, Host: "h2"}, pando.StateHead{Service: web, Host: "h2", Merges: 1},
 	} {
 		if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Put: []pando.Stored{own}}); err != nil {
@@ -131,7 +141,8 @@ func TestAMemberWritesItsOwnRecordsOnly(t *testing.T) {
 		}
 	}
 	on1, bogus, newer, far, new1 := theirs, mine, mine, mine, mine
-	on1.Phase, bogus.Phase, newer.Revision, far.IP4 = pando.PhaseDead, "bogus", 2, netip.MustParseAddr("10.128.16.9")
+	on1.Phase, bogus.Phase, newer.Revision, far.IP4 = pando.PhaseDead, "bogus", 2,
+		netip.MustParseAddr("10.128.16.9")
 	new1.ID = "web-2"
 	taken := hostIn(2)
 	taken.Address = addressOf(1)
@@ -178,7 +189,9 @@ func TestAMemberWritesItsOwnRecordsOnly(t *testing.T) {
 // etcdAs returns a plain etcd client with the certificate of a member.
 func etcdAs(t *testing.T, at string, i *trust.Identity) *clientv3.Client {
 	t.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{at}, TLS: i.ToServer(), Logger: zap.NewNop(), DialTimeout: 5 * time.Second})
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{at}, TLS: i.ToServer(), Logger: zap.NewNop(), DialTimeout: 5 * time.Second,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +223,8 @@ func TestAMemberWritesNoForeignValueBelowItsOwnKey(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = c.Txn(t.Context()).If(clientv3.Compare(clientv3.CreateRevision(string(f.Key)), "=", int64(f.Created))).
+		_, err = c.Txn(t.Context()).If(clientv3.Compare(clientv3.CreateRevision(string(f.Key)), "=",
+			int64(f.Created))).
 			Then(clientv3.OpPut(string(w.k), string(text))).Commit()
 		if status.Code(err) != codes.PermissionDenied {
 			t.Errorf("%s: %v", what, err)
@@ -234,7 +248,8 @@ func TestTheLeasesOfAMemberAreItsOwnFewAndShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	theirs := clientv3.LeaseID(got.Kvs[0].Lease)
-	if _, err := etcdAs(t, at, i).KeepAliveOnce(ctx, theirs); status.Code(err) != codes.PermissionDenied {
+	if _, err := etcdAs(t, at, i).KeepAliveOnce(ctx,
+		theirs); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("h2 keeps the lease of h1 alive: %v", err)
 	}
 	if _, err := c.Revoke(ctx, theirs); status.Code(err) != codes.PermissionDenied {
@@ -244,9 +259,13 @@ func TestTheLeasesOfAMemberAreItsOwnFewAndShort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for what, lease := range map[string]clientv3.LeaseID{"the lease of h1": theirs, "no lease": clientv3.NoLease} {
-		_, err = c.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(string(f.Key)), "=", int64(f.Created))).
-			Then(clientv3.OpPut(string(pando.HostKey("h2")), string(text), clientv3.WithLease(lease))).Commit()
+	for what, lease := range map[string]clientv3.LeaseID{
+		"the lease of h1": theirs, "no lease": clientv3.NoLease,
+	} {
+		_, err = c.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(string(f.Key)), "=",
+			int64(f.Created))).
+			Then(clientv3.OpPut(string(pando.HostKey("h2")), string(text), clientv3.WithLease(lease))).
+			Commit()
 		if status.Code(err) != codes.PermissionDenied {
 			t.Errorf("h2 lives under %s: %v", what, err)
 		}
@@ -288,7 +307,8 @@ func TestAHostWithoutAMemberRecordIsOut(t *testing.T) {
 	if b := <-w; b.Err != nil {
 		t.Fatal(b.Err)
 	}
-	if _, err := s.Registry().Commit(t.Context(), pando.Txn{Delete: []pando.Key{pando.MemberKey("h2")}}); err != nil {
+	if _, err := s.Registry().Commit(t.Context(),
+		pando.Txn{Delete: []pando.Key{pando.MemberKey("h2")}}); err != nil {
 		t.Fatal(err)
 	}
 	deadline := time.After(5 * time.Second)
@@ -303,7 +323,8 @@ func TestAHostWithoutAMemberRecordIsOut(t *testing.T) {
 	if _, err := r.Snapshot(t.Context(), pando.Root); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("it reads: %v", err)
 	}
-	if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Put: []pando.Stored{asks("i1", web, "web-1")}}); !errors.Is(err, pando.ErrForbidden) {
+	if _, err := r.Commit(t.Context(), pando.Txn{Fence: f,
+		Put: []pando.Stored{asks("i1", web, "web-1")}}); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("it writes: %v", err)
 	}
 	// The host joins again.
@@ -365,7 +386,9 @@ func TestTheStoreIsOpenToMembersOnlyAndForNothingElse(t *testing.T) {
 		_, err := r.Snapshot(ctx, pando.Root)
 		return err
 	}
-	for name, identity := range map[string]bool{"another cluster's certificate": true, "no certificate": false} {
+	for name, identity := range map[string]bool{
+		"another cluster's certificate": true, "no certificate": false,
+	} {
 		with := none
 		if identity {
 			with = alien
@@ -382,8 +405,14 @@ func TestTheStoreIsOpenToMembersOnlyAndForNothingElse(t *testing.T) {
 	// A member's certificate gives no access to etcd's own services, with any client.
 	c := etcdAs(t, at, member(t, a, "h2"))
 	calls := map[string]func(context.Context) error{
-		"put":     func(ctx context.Context) error { _, err := c.Put(ctx, "/pando/service/default/web", "{}"); return err },
-		"delete":  func(ctx context.Context) error { _, err := c.Delete(ctx, "", clientv3.WithFromKey()); return err },
+		"put": func(ctx context.Context) error {
+			_, err := c.Put(ctx, "/pando/service/default/web", "{}")
+			return err
+		},
+		"delete": func(ctx context.Context) error {
+			_, err := c.Delete(ctx, "", clientv3.WithFromKey())
+			return err
+		},
 		"compact": func(ctx context.Context) error { _, err := c.Compact(ctx, 1); return err },
 		"revoke":  func(ctx context.Context) error { _, err := c.Revoke(ctx, 1); return err },
 		"members": func(ctx context.Context) error {

@@ -27,7 +27,8 @@ func TestAFullDiskUnderTheStoreRefusesWritesAndRecovers(t *testing.T) {
 		if said := s.PandoFails(exitStoreFull, "scale", "web", "3"); !strings.Contains(said, "make room") {
 			t.Errorf("the refusal does not name the next step: %s", said)
 		}
-		if text, ok := s.ask(s.web.Status().Instances[0], "POST", "/replicate"); ok || !strings.Contains(text, "space") {
+		text, ok := s.ask(s.web.Status().Instances[0], "POST", "/replicate")
+		if ok || !strings.Contains(text, "space") {
 			t.Errorf("replicate on a full store: %s", text)
 		}
 		if st := s.web.Status(); st.InRotation != least {

@@ -26,7 +26,8 @@ func TestWhatIsWrittenOutlivesTheAgent(t *testing.T) {
 		s.KillAgent(s.Host())
 		between()
 		s.serving()
-		s.Await("the agent at the instance's socket", func() (string, bool) { return s.ask(i, "GET", "") })
+		s.Await("the agent at the instance's socket",
+			func() (string, bool) { return s.ask(i, "GET", "") })
 	}
 	want := func(lines ...string) {
 		t.Helper()

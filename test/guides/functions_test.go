@@ -26,7 +26,8 @@ func TestTheReferenceOfFunctionsIsTheSDK(t *testing.T) {
 		}
 		return string(b)
 	}
-	said, header, inGo := text("docs/reference/functions.md"), text("sdk/function/c/pando_nf.h"), text("sdk/function/go/pando.go")
+	said, header, inGo := text("docs/reference/functions.md"), text("sdk/function/c/pando_nf.h"),
+		text("sdk/function/go/pando.go")
 	has := func(row string) {
 		if !strings.Contains(said, row) {
 			t.Errorf("docs/reference/functions.md lacks %s", row)

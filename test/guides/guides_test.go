@@ -33,7 +33,8 @@ func TestState(t *testing.T) {
 	p := labtest.Up(t)
 	p.Write("shop.sh", "set -eux\n"+guide["sh instance"])
 	p.Deploy(guide["yaml"])
-	p.Write("reader.sh", "set -eux\nPATH="+filepath.Dir(p.Bin)+":$PATH\ncd $(mktemp -d)\n"+guide["sh host"])
+	p.Write("reader.sh",
+		"set -eux\nPATH="+filepath.Dir(p.Bin)+":$PATH\ncd $(mktemp -d)\n"+guide["sh host"])
 	said := p.Must(p.Host(), "sh", filepath.Join(p.Dir, "reader.sh"))
 	for _, want := range []string{"the first visit", "3green", "GET /b"} {
 		if !strings.Contains(said, want) {

@@ -92,7 +92,8 @@ func TestFiguresComeFromRuns(t *testing.T) {
 }
 
 func TestAnEditedFigureIsFound(t *testing.T) {
-	text, results := "## Idle\n\n| idle | ≤ 2 % | 1.50 % | held |", []byte("round,series,value\n1,idle,1.5\n")
+	text, results := "## Idle\n\n| idle | ≤ 2 % | 1.50 % | held |",
+		[]byte("round,series,value\n1,idle,1.5\n")
 	digest := sha256.Sum256(append([]byte(text+"\n"), results...))
 	body := text + "\n<!-- sealed " + hex.EncodeToString(digest[:]) + " -->"
 	for _, c := range []struct {

@@ -56,7 +56,8 @@ var loops = map[string]bool{"control": true, "agent": true, "function/group": tr
 func breach(from, imported string) string {
 	here, rank, ok := roomOf(from)
 	if !ok {
-		return fmt.Sprintf("%s is in no room: put it into one, or add the room to the table of ranks", from)
+		return fmt.Sprintf("%s is in no room: put it into one, or add the room to the table of ranks",
+			from)
 	}
 	there, low, ok := roomOf(imported)
 	switch {
@@ -67,9 +68,11 @@ func breach(from, imported string) string {
 	case here == there || low < rank:
 		return ""
 	case low == rank:
-		return fmt.Sprintf("%s and %s have the same rank (%d): equal ranks meet only through interfaces of the root", here, there, rank)
+		return fmt.Sprintf("%s and %s have the same rank (%d): equal ranks meet only through "+
+			"interfaces of the root", here, there, rank)
 	}
-	return fmt.Sprintf("%s (rank %d) imports %s (rank %d): import lower ranks only", here, rank, there, low)
+	return fmt.Sprintf("%s (rank %d) imports %s (rank %d): import lower ranks only",
+		here, rank, there, low)
 }
 
 func TestImportsPointDownward(t *testing.T) {

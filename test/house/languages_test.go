@@ -10,8 +10,9 @@ import (
 )
 
 var (
-	cratePath    = regexp.MustCompile(`(?m)^[\w-]+ = \{.*\bpath = "([^"]+)"`)
-	included     = regexp.MustCompile(`(?:#include|include_str!\(|include_bytes!\(|include!\()\s*"(\.\.?/[^"]+)"`)
+	cratePath = regexp.MustCompile(`(?m)^[\w-]+ = \{.*\bpath = "([^"]+)"`)
+	included  = regexp.MustCompile(
+		`(?:#include|include_str!\(|include_bytes!\(|include!\()\s*"(\.\.?/[^"]+)"`)
 	pythonImport = regexp.MustCompile(`^\s*(?:import|from) (\w+)`)
 )
 

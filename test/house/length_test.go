@@ -90,7 +90,8 @@ func TestProgramsOfEveryLanguageAreShort(t *testing.T) {
 		}
 		for _, f := range x.functions() {
 			if f.lines() > functionLinesMax {
-				t.Errorf("%s:%d: %s has %d lines, at most %d", x.path, f.first, f.name, f.lines(), functionLinesMax)
+				t.Errorf("%s:%d: %s has %d lines, at most %d",
+					x.path, f.first, f.name, f.lines(), functionLinesMax)
 			}
 		}
 	}
@@ -101,9 +102,11 @@ func TestFunctionsAreFoundInEveryLanguage(t *testing.T) {
 		language, program string
 		want              function
 	}{
-		{"rust", "impl X {\n    pub(crate) fn walk(&self) {\n        if a {\n        }\n    }\n}", function{"walk", 2, 5}},
+		{"rust", "impl X {\n    pub(crate) fn walk(&self) {\n        if a {\n        }\n    }\n}",
+			function{"walk", 2, 5}},
 		{"rust", "unsafe extern \"C\" fn f(\n    a: u8,\n) -> u8 {\n    a\n}", function{"f", 1, 5}},
-		{"c", "static int f(int a,\n\t     int b)\n{\n\tif (a) {\n\t}\n\treturn b;\n}", function{"f", 1, 7}},
+		{"c", "static int f(int a,\n\t     int b)\n{\n\tif (a) {\n\t}\n\treturn b;\n}",
+			function{"f", 1, 7}},
 		{"python", "def f(a,\n      b):\n    c = 1\n\n    return c\n\nx = 2", function{"f", 1, 5}},
 		{"shell", "walk() { # walk DIR\n\tls\n}\n", function{"walk", 1, 3}},
 	} {
@@ -112,7 +115,8 @@ func TestFunctionsAreFoundInEveryLanguage(t *testing.T) {
 			t.Errorf("%s: found %v, want %v in\n%s", c.language, found, c.want, c.program)
 		}
 	}
-	declared := text{"file", "rust", []string{"trait T {", "    fn f(&self);", "    fn g(&self) {}", "}"}}.functions()
+	declared := text{"file", "rust",
+		[]string{"trait T {", "    fn f(&self);", "    fn g(&self) {}", "}"}}.functions()
 	if len(declared) != 0 {
 		t.Errorf("declarations were taken for functions: %v", declared)
 	}

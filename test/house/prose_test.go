@@ -35,11 +35,15 @@ var patterns = []pattern{
 	{"what", regexp.MustCompile(`(?i)\bwh` + `at(?:ever)?\b`)},
 	{"who", regexp.MustCompile(`(?i)\bwh` + `o(?:ever|se)?\b`)},
 	{"talking code", regexp.MustCompile(
-		`\b(?:sa` + `ys?|sa` + `id|te` + `lls?|to` + `ld|he` + `ars?|he` + `ard|kn` + `ows?|kn` + `ew)\b`)},
+		`\b(?:sa` + `ys?|sa` + `id|te` + `lls?|to` + `ld|he` + `ars?|he` + `ard|kn` + `ows?|kn` +
+			`ew)\b`)},
 	{"negative", regexp.MustCompile(
-		`(?i)\b(?:that|which|what|who) (?:is|are|was|were) no` + `ne\b|\bno` + `body\b|\bno` + `where\b`)},
-	{"adverb", regexp.MustCompile(`, to` + `o\b|\ball the sa` + `me\b|, eit` + `her\b|\bbesi` + `des\b|\bin va` + `in\b`)},
-	{"going on", regexp.MustCompile(`\bgo(?:es)? o` + `n\b|\bstands? st` + `ill\b|\bwithout a wo` + `rd\b`)},
+		`(?i)\b(?:that|which|what|who) (?:is|are|was|were) no` + `ne\b|\bno` + `body\b|\bno` +
+			`where\b`)},
+	{"adverb", regexp.MustCompile(`, to` + `o\b|\ball the sa` + `me\b|, eit` + `her\b|\bbesi` +
+		`des\b|\bin va` + `in\b`)},
+	{"going on",
+		regexp.MustCompile(`\bgo(?:es)? o` + `n\b|\bstands? st` + `ill\b|\bwithout a wo` + `rd\b`)},
 }
 
 const (

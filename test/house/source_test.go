@@ -80,7 +80,8 @@ func skipDir(name, rel string) error {
 		return nil
 	}
 	base := path.Base(rel)
-	if strings.HasPrefix(base, ".") || base == "testdata" || rel == "web" || rel == "target" || rel == "bin" {
+	if strings.HasPrefix(base, ".") || base == "testdata" || rel == "web" || rel == "target" ||
+		rel == "bin" {
 		return fs.SkipDir
 	}
 	if _, err := os.Stat(filepath.Join(name, "go.mod")); err == nil {

@@ -20,7 +20,8 @@ type text struct {
 // languages maps a file's extension to its language. A file without an extension is a script if it
 // begins with a shebang.
 var languages = map[string]string{
-	".go": "go", ".rs": "rust", ".c": "c", ".h": "c", ".py": "python", ".sh": "shell", ".md": "markdown",
+	".go": "go", ".rs": "rust", ".c": "c", ".h": "c", ".py": "python", ".sh": "shell",
+	".md": "markdown",
 }
 
 // written is a generated file's mark, in any language.

@@ -17,11 +17,13 @@ const (
 // other code receives the time or a pando.Clock. Add a driver by name if it must stamp outside
 // events.
 var clockReaders = []string{
-	"driver/wall/", "driver/sim/", "cmd/", "demo/", "bench/", "test/", "examples/", "lab/labtest/echo/",
+	"driver/wall/", "driver/sim/", "cmd/", "demo/", "bench/", "test/", "examples/",
+	"lab/labtest/echo/",
 }
 
 // vagueNames are package names that do not describe the contents.
-var vagueNames = map[string]bool{"util": true, "utils": true, "common": true, "helper": true, "helpers": true, "manager": true}
+var vagueNames = map[string]bool{"util": true, "utils": true, "common": true, "helper": true,
+	"helpers": true, "manager": true}
 
 // The words are put together here so that this file does not find itself.
 var (

@@ -65,7 +65,8 @@ func (h *host) program(ctx context.Context, box *sim.Sandbox) int {
 		return 0
 	}
 	if env[envSilent] == "" {
-		for p.h.ask(ctx, func(ctx context.Context, s pando.Self) error { return s.Ready(ctx, p.id) }) != nil {
+		for p.h.ask(ctx,
+			func(ctx context.Context, s pando.Self) error { return s.Ready(ctx, p.id) }) != nil {
 			if p.pause(ctx, 50*time.Millisecond) != nil {
 				return 0
 			}
@@ -147,7 +148,10 @@ func (p *application) step(ctx context.Context) {
 	case quiet, lazy:
 	case roll < 90:
 		ask := pando.Ask{Reason: "load", Wait: p.dice.IntN(4) == 0}
-		_ = p.h.ask(ctx, func(ctx context.Context, s pando.Self) error { _, err := s.Replicate(ctx, p.id, ask); return err })
+		_ = p.h.ask(ctx, func(ctx context.Context, s pando.Self) error {
+			_, err := s.Replicate(ctx, p.id, ask)
+			return err
+		})
 	default:
 		_ = p.h.ask(ctx, func(ctx context.Context, s pando.Self) error {
 			_, err := s.Halt(ctx, p.id, pando.Ask{Reason: "idle"})
@@ -167,7 +171,8 @@ func (p *application) write(ctx context.Context) {
 		for n := range 1 + p.dice.IntN(3) {
 			line := fmt.Sprintf("%s-%d-%d", p.id, time.Now().UnixNano(), n)
 			p.h.c.ledger.try(line)
-			if err := errors.Join(s.StatePatch(ctx, p.id, "log", []byte(line)), s.StatePatch(ctx, p.id, "hits", []byte("1"))); err != nil {
+			if err := errors.Join(s.StatePatch(ctx, p.id, "log", []byte(line)),
+				s.StatePatch(ctx, p.id, "hits", []byte("1"))); err != nil {
 				return err
 			}
 			lines = append(lines, line)
@@ -180,8 +185,10 @@ func (p *application) write(ctx context.Context) {
 	}
 }
 
-func (p *application) merge(ctx context.Context, f func(pando.Self, context.Context, pando.InstanceID) (pando.MergeResult, error)) {
-	_ = p.h.ask(ctx, func(ctx context.Context, s pando.Self) error { _, err := f(s, ctx, p.id); return err })
+func (p *application) merge(ctx context.Context,
+	f func(pando.Self, context.Context, pando.InstanceID) (pando.MergeResult, error)) {
+	_ = p.h.ask(ctx,
+		func(ctx context.Context, s pando.Self) error { _, err := f(s, ctx, p.id); return err })
 }
 
 // leave merges and dies. The next step retries after a refusal or a fault.

@@ -18,7 +18,9 @@ type askers struct {
 	life uint64
 }
 
-func (a *askers) Answer(ctx context.Context, by pando.Fence, ask pando.Intent, sent func()) (out []pando.Record, err error) {
+func (a *askers) Answer(
+	ctx context.Context, by pando.Fence, ask pando.Intent, sent func(),
+) (out []pando.Record, err error) {
 	dice := a.c.dice("ask "+string(ask.ID), a.life)
 	err = a.m.call(func() error {
 		nap(time.Duration(dice.Int64N(int64(2 * time.Millisecond))))

@@ -21,7 +21,8 @@ type audit struct {
 }
 
 func newAudit(t *testing.T) *audit {
-	return &audit{t: t, world: world.New(), ended: map[pando.InstanceID]bool{}, grants: map[pando.ServiceKey][]time.Time{}}
+	return &audit{t: t, world: world.New(), ended: map[pando.InstanceID]bool{},
+		grants: map[pando.ServiceKey][]time.Time{}}
 }
 
 func (a *audit) fail(at pando.StoreRevision, format string, args ...any) {
@@ -169,8 +170,10 @@ func reaches(p, q pando.Phase) bool {
 }
 
 var phases = map[pando.Phase]bool{
-	pando.PhasePlaced: true, pando.PhaseStarting: true, pando.PhaseWarm: true, pando.PhaseReady: true, pando.PhaseInRotation: true,
-	pando.PhaseDraining: true, pando.PhaseDrained: true, pando.PhaseFailed: true, pando.PhaseMerged: true, pando.PhaseDead: true,
+	pando.PhasePlaced: true, pando.PhaseStarting: true, pando.PhaseWarm: true, pando.PhaseReady: true,
+	pando.PhaseInRotation: true,
+	pando.PhaseDraining:   true, pando.PhaseDrained: true, pando.PhaseFailed: true,
+	pando.PhaseMerged: true, pando.PhaseDead: true,
 }
 
 func (a *audit) capacity() map[pando.ServiceKey]int {
@@ -220,10 +223,12 @@ func (a *audit) bounds(b pando.Batch, before map[pando.ServiceKey]int) {
 			most, why = max(most, svc.Pin.Instances), fmt.Sprintf("%s, a pin of %d", why, svc.Pin.Instances)
 		}
 		if svc.Target != svc.Current {
-			most, why = max(most, svc.Rolling)+spec.Rollout.Surge, fmt.Sprintf("%s, rolling %d with surge %d", why, svc.Rolling, spec.Rollout.Surge)
+			most, why = max(most, svc.Rolling)+spec.Rollout.Surge, fmt.Sprintf(
+				"%s, rolling %d with surge %d", why, svc.Rolling, spec.Rollout.Surge)
 		}
 		if n > most {
-			a.fail(b.Revision, "%s grew from %d to %d instances (%s):%s", k, before[k], n, why, list(a.world.Of(k)))
+			a.fail(b.Revision, "%s grew from %d to %d instances (%s):%s", k, before[k], n, why,
+				list(a.world.Of(k)))
 		}
 	}
 }

@@ -33,7 +33,8 @@ func (c *cluster) chaos(operators []*operator) {
 		act("operator "+string(o.key.Name), 4*time.Second, func(*rand.Rand) { _ = o.change() })
 	}
 	act("store", 3*time.Second, c.hurtStore)
-	act("controls", 5*time.Second, func(d *rand.Rand) { c.restart(c.controls[d.IntN(len(c.controls))], d, time.Second) })
+	act("controls", 5*time.Second,
+		func(d *rand.Rand) { c.restart(c.controls[d.IntN(len(c.controls))], d, time.Second) })
 	for _, h := range c.hosts {
 		act("agent "+string(h.record.Name), 4*time.Second, func(d *rand.Rand) { h.hurt(d) })
 		act("instances "+string(h.record.Name), 3*time.Second, h.crashOne)

@@ -116,7 +116,9 @@ type host struct {
 	agent     *agent.Agent // of this life; guarded by process.mu
 }
 
-func newCluster(ctx context.Context, t *testing.T, seed uint64, hosts int, delayMax time.Duration) *cluster {
+func newCluster(
+	ctx context.Context, t *testing.T, seed uint64, hosts int, delayMax time.Duration,
+) *cluster {
 	c := &cluster{
 		t: t, seed: seed, ctx: ctx, registry: sim.NewRegistry(seed, delayMax), peers: sim.NewPeers(),
 		ledger: newLedger(), log: slog.New(slog.DiscardHandler),
@@ -126,7 +128,9 @@ func newCluster(ctx context.Context, t *testing.T, seed uint64, hosts int, delay
 		c.log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	for n := range hosts {
-		h := &host{starts: map[pando.InstanceID]int{}, objects: sim.NewObjects(), steering: sim.NewSteering()}
+		h := &host{
+			starts: map[pando.InstanceID]int{}, objects: sim.NewObjects(), steering: sim.NewSteering(),
+		}
 		h.record = pando.Host{Name: pando.HostName(fmt.Sprintf("h%d", n+1)), Slot: n, CPUs: 2}
 		h.sandboxes = sim.NewSandboxes(seed+uint64(n), h.program, 20*time.Millisecond, 0, h.steering)
 		h.process = process{name: "agent " + string(h.record.Name), c: c, boot: h.boot}
@@ -138,13 +142,14 @@ func newCluster(ctx context.Context, t *testing.T, seed uint64, hosts int, delay
 	c.leaders = make([]*control.Control, 2)
 	for n := range c.leaders {
 		name, ids := fmt.Sprintf("control-%d", n+1), &sim.IDs{Process: 1 + n}
-		c.controls = append(c.controls, &process{name: name, c: c, boot: func(_ context.Context, m *mortal, _ int) func(context.Context) error {
-			v := c.control(name, mortalRegistry{c.registry.As(name), m}, ids)
-			c.mu.Lock()
-			c.leaders[n] = v
-			c.mu.Unlock()
-			return v.Run
-		}})
+		c.controls = append(c.controls, &process{name: name,
+			c: c, boot: func(_ context.Context, m *mortal, _ int) func(context.Context) error {
+				v := c.control(name, mortalRegistry{c.registry.As(name), m}, ids)
+				c.mu.Lock()
+				c.leaders[n] = v
+				c.mu.Unlock()
+				return v.Run
+			}})
 	}
 	c.front = c.control("front", follower{c.registry.As("front")}, &sim.IDs{})
 	c.go_(func() { _ = c.front.Run(ctx) })
@@ -153,7 +158,8 @@ func newCluster(ctx context.Context, t *testing.T, seed uint64, hosts int, delay
 
 func (c *cluster) control(name string, r pando.Registry, ids *sim.IDs) *control.Control {
 	return control.New(control.Config{
-		Registry: r, Peers: c.peers, Clock: sim.Clock{}, IDs: ids, Log: c.log.With("process", name), Name: name,
+		Registry: r, Peers: c.peers, Clock: sim.Clock{}, IDs: ids, Log: c.log.With("process", name),
+		Name: name,
 	})
 }
 
@@ -169,7 +175,8 @@ func (h *host) boot(_ context.Context, m *mortal, life int) func(context.Context
 	record := h.record
 	record.Joined = time.Now()
 	a := agent.New(agent.Config{
-		Host: record, Registry: mortalRegistry{h.c.registry.As(h.name), m}, Peers: h.c.peers, Clock: sim.Clock{}, IDs: h.ids,
+		Host: record, Registry: mortalRegistry{h.c.registry.As(h.name), m}, Peers: h.c.peers,
+		Clock: sim.Clock{}, IDs: h.ids,
 		Sandboxes: mortalSandboxes{h.sandboxes, m, h.started},
 		Steering:  mortalSteering{h.steering, m, h.watchTable},
 		Objects:   mortalObjects{h.objects, m},

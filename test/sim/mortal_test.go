@@ -73,17 +73,23 @@ type mortalRegistry struct {
 	*mortal
 }
 
-func (r mortalRegistry) Commit(ctx context.Context, t pando.Txn) (at pando.StoreRevision, err error) {
+func (r mortalRegistry) Commit(
+	ctx context.Context, t pando.Txn,
+) (at pando.StoreRevision, err error) {
 	err = r.call(func() error { at, err = r.Registry.Commit(ctx, t); return err })
 	return at, err
 }
 
-func (r mortalRegistry) Snapshot(ctx context.Context, prefix pando.Key) (s pando.Snapshot, err error) {
+func (r mortalRegistry) Snapshot(
+	ctx context.Context, prefix pando.Key,
+) (s pando.Snapshot, err error) {
 	err = r.call(func() error { s, err = r.Registry.Snapshot(ctx, prefix); return err })
 	return s, err
 }
 
-func (r mortalRegistry) Join(ctx context.Context, h pando.Host, ttl time.Duration) (f pando.Fence, lost <-chan struct{}, err error) {
+func (r mortalRegistry) Join(
+	ctx context.Context, h pando.Host, ttl time.Duration,
+) (f pando.Fence, lost <-chan struct{}, err error) {
 	err = r.call(func() error { f, lost, err = r.Registry.Join(ctx, h, ttl); return err })
 	return f, lost, err
 }
@@ -114,7 +120,9 @@ func (s mortalSteering) Withdraw(ctx context.Context, k pando.ServiceKey) error 
 	})
 }
 
-func (s mortalSteering) Connect(ctx context.Context, l pando.Link, p []pando.Port, v4, v6 netip.Addr) error {
+func (s mortalSteering) Connect(
+	ctx context.Context, l pando.Link, p []pando.Port, v4, v6 netip.Addr,
+) error {
 	return s.call(func() error { return s.Steering.Connect(ctx, l, p, v4, v6) })
 }
 
@@ -124,7 +132,9 @@ type mortalSandboxes struct {
 	started func(pando.Instance)
 }
 
-func (h mortalSandboxes) Start(ctx context.Context, s pando.SandboxSpec) (b pando.Sandbox, err error) {
+func (h mortalSandboxes) Start(
+	ctx context.Context, s pando.SandboxSpec,
+) (b pando.Sandbox, err error) {
 	err = h.call(func() error {
 		if b, err = h.Sandboxes.Start(ctx, s); err == nil {
 			h.started(s.Instance)

@@ -124,11 +124,16 @@ func (o *operator) change() error {
 }
 
 func (o *operator) unpin() error {
-	return o.operators(func(ctx context.Context, p pando.Operators) error { _, err := p.Unpin(ctx, o.key, by); return err })
+	return o.operators(func(ctx context.Context, p pando.Operators) error {
+		_, err := p.Unpin(ctx, o.key, by)
+		return err
+	})
 }
 
 func (o *operator) remove() error {
-	err := o.operators(func(ctx context.Context, p pando.Operators) error { return p.Remove(ctx, o.key, false, by) })
+	err := o.operators(func(ctx context.Context, p pando.Operators) error {
+		return p.Remove(ctx, o.key, false, by)
+	})
 	if errors.Is(err, pando.ErrNotFound) {
 		return nil
 	}
@@ -206,7 +211,8 @@ func (o *operator) instances(w *world.World) string { return list(w.Of(o.key)) }
 func list(instances []pando.Instance) string {
 	var b strings.Builder
 	for _, i := range instances {
-		fmt.Fprintf(&b, "\n  %s on %s, revision %d: %s (%s) since %s", i.ID, i.Host, i.Revision, i.Phase, i.Reason, i.Since.Format("05.000"))
+		fmt.Fprintf(&b, "\n  %s on %s, revision %d: %s (%s) since %s", i.ID, i.Host, i.Revision, i.Phase,
+			i.Reason, i.Since.Format("05.000"))
 	}
 	return b.String()
 }

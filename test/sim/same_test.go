@@ -42,7 +42,8 @@ func TestASeedIsOneRun(t *testing.T) {
 				if t.Failed() || len(last) == 0 {
 					t.Fatal("a run ended early")
 				}
-				if slices.ContainsFunc(runs[:len(runs)-1], func(r []string) bool { return slices.Equal(r, last) }) {
+				if slices.ContainsFunc(runs[:len(runs)-1],
+					func(r []string) bool { return slices.Equal(r, last) }) {
 					return
 				}
 				if len(runs) > 1 {
@@ -71,5 +72,6 @@ func parting(a, b []string) string {
 		n++
 	}
 	some := func(of []string) string { return strings.Join(of[n:min(n+3, len(of))], "\n") }
-	return fmt.Sprintf("they part at line %d of %d and %d:\n%s\nand\n%s", n, len(a), len(b), some(a), some(b))
+	return fmt.Sprintf("they part at line %d of %d and %d:\n%s\nand\n%s",
+		n, len(a), len(b), some(a), some(b))
 }

@@ -72,7 +72,8 @@ func TestWhateverHappens(t *testing.T) {
 func run(t *testing.T, seed uint64) (written []pando.Batch) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer time.Sleep(agent.Lease + time.Second) // until the last lease has ended
-	c := newCluster(ctx, t, seed, hostsOf(seed), max(delayLeast, time.Duration(seed%5)*4*time.Millisecond))
+	c := newCluster(ctx, t, seed, hostsOf(seed),
+		max(delayLeast, time.Duration(seed%5)*4*time.Millisecond))
 	defer c.wg.Wait()
 	defer func() { // after a failure as well: nothing may outlive the bubble
 		cancel()
@@ -90,14 +91,18 @@ func run(t *testing.T, seed uint64) (written []pando.Batch) {
 	each := func(f func(*operator) bool) bool {
 		return !slices.ContainsFunc(all, func(o *operator) bool { return !f(o) })
 	}
-	if !each(func(o *operator) bool { return o.until("the service is deployed", settleTime, o.deploy) }) {
+	if !each(func(o *operator) bool {
+		return o.until("the service is deployed", settleTime, o.deploy)
+	}) {
 		return nil
 	}
 	c.chaos(all)
 	if !each((*operator).settle) {
 		return nil
 	}
-	if !each(func(o *operator) bool { return o.until("the service is removed", settleTime, o.remove) }) ||
+	if !each(func(o *operator) bool {
+		return o.until("the service is removed", settleTime, o.remove)
+	}) ||
 		!each(func(o *operator) bool { return o.until("nothing is left", settleTime, o.nothingLeft) }) {
 		return nil
 	}
@@ -168,12 +173,14 @@ func (c *cluster) trace() {
 	}
 	for _, b := range c.registry.History() {
 		for _, r := range b.Changes {
-			if !strings.Contains(string(r.Key), string(id)) && !strings.Contains(string(r.Value), string(id)) {
+			if !strings.Contains(string(r.Key), string(id)) &&
+				!strings.Contains(string(r.Value), string(id)) {
 				continue
 			}
 			switch v, _ := world.DecodeAny(r); v := v.(type) {
 			case pando.Instance:
-				c.t.Logf("%d: %s %s since %s (%s, warm %v): %s", b.Revision, v.ID, v.Phase, v.Since.Format("05.000"), v.IP4, v.Warm, v.Reason)
+				c.t.Logf("%d: %s %s since %s (%s, warm %v): %s",
+					b.Revision, v.ID, v.Phase, v.Since.Format("05.000"), v.IP4, v.Warm, v.Reason)
 			case pando.Intent:
 				c.t.Logf("%d: %s %s by %s: %s (%s)", b.Revision, v.ID, v.Verb, v.By, v.State, v.Reason)
 			case nil:

@@ -66,7 +66,9 @@ func open(dir string) (*host, error) {
 const users = 150
 
 // push writes a hit, a line and a user to a branch and merges it into main. swap moves main.
-func (h *host) push(ctx context.Context, b *state.Branch, line string, swap func(pando.ObjectID) error) error {
+func (h *host) push(
+	ctx context.Context, b *state.Branch, line string, swap func(pando.ObjectID) error,
+) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	first, last := len(line)%users, len(line)%users
@@ -393,8 +395,10 @@ func TestAPurgedServiceIsForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	known := state.Known{Heads: map[pando.ServiceKey]pando.ObjectID{web: h.main}, Alive: func(pando.InstanceID) bool { return false }}
-	if done, err := state.Trim(ctx, h.objects, known, state.DefaultKeep, h.now); err != nil || done.Branches != 1 {
+	known := state.Known{Heads: map[pando.ServiceKey]pando.ObjectID{web: h.main},
+		Alive: func(pando.InstanceID) bool { return false }}
+	if done, err := state.Trim(ctx, h.objects, known, state.DefaultKeep, h.now); err != nil ||
+		done.Branches != 1 {
 		t.Errorf("the branch of a dead instance: %+v, %v", done, err)
 	}
 	whole(t, h)
@@ -403,7 +407,8 @@ func TestAPurgedServiceIsForgotten(t *testing.T) {
 		t.Error(err)
 	}
 	refs, err := h.objects.Refs("")
-	if _, _, missing := h.objects.Object(h.main); err != nil || len(refs) != 0 || !errors.Is(missing, pando.ErrNotFound) {
+	_, _, missing := h.objects.Object(h.main)
+	if err != nil || len(refs) != 0 || !errors.Is(missing, pando.ErrNotFound) {
 		t.Errorf("refs %v, %v; main: %v", refs, err, missing)
 	}
 }

@@ -145,7 +145,8 @@ func (g *grove) hurry(name string) {
 			delete(g.open, conn)
 		}
 	}
-	eventually(g.t, name+" is drained", func() bool { return g.sweep(g.t).Flows[pando.InstanceID(name)] == 0 })
+	eventually(g.t, name+" is drained",
+		func() bool { return g.sweep(g.t).Flows[pando.InstanceID(name)] == 0 })
 }
 
 func (g *grove) leave(name string) {

@@ -28,7 +28,9 @@ func times() int {
 
 func openSize(t *testing.T, flows int, uplinks ...string) Subject {
 	t.Helper()
-	d, err := ebpf.Open(ebpf.Config{PinDir: pins, Uplinks: uplinks, Buckets: balance.Buckets, FlowsMax: flows})
+	d, err := ebpf.Open(ebpf.Config{
+		PinDir: pins, Uplinks: uplinks, Buckets: balance.Buckets, FlowsMax: flows,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,13 +39,14 @@ func openSize(t *testing.T, flows int, uplinks ...string) Subject {
 
 func TestNoChangeBreaksAConnection(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
-	c := Change{Connections: 200, Events: 200, Seed: seed, Reopen: func(t *testing.T, s Subject) Subject {
-		again := openTCX(t, "out")
-		if err := s.(tcx).Close(); err != nil {
-			t.Error(err)
-		}
-		return again
-	}}
+	c := Change{Connections: 200, Events: 200,
+		Seed: seed, Reopen: func(t *testing.T, s Subject) Subject {
+			again := openTCX(t, "out")
+			if err := s.(tcx).Close(); err != nil {
+				t.Error(err)
+			}
+			return again
+		}}
 	if times() > 1 || measuring() {
 		c.Connections = 2000
 	}
@@ -95,7 +98,8 @@ func record(t *testing.T, round int, series string, value float64) {
 
 func TestFullTable(t *testing.T) {
 	const flows = 512
-	Full(t, flows, func(t *testing.T, uplinks ...string) Subject { return openSize(t, flows, uplinks...) })
+	Full(t, flows,
+		func(t *testing.T, uplinks ...string) Subject { return openSize(t, flows, uplinks...) })
 }
 
 // A process with this variable runs publishUntilKilled from TestMain. The value is the links of a
@@ -104,7 +108,8 @@ const publisher = "PANDO_TEST_PUBLISHER"
 
 // publishUntilKilled sends every flow to a, then every flow to b, and so on.
 func publishUntilKilled() {
-	d, err := ebpf.Open(ebpf.Config{PinDir: pins, Uplinks: []string{"out"}, Buckets: balance.Buckets, FlowsMax: 1 << 16})
+	d, err := ebpf.Open(ebpf.Config{PinDir: pins, Uplinks: []string{"out"}, Buckets: balance.Buckets,
+		FlowsMax: 1 << 16})
 	if err != nil {
 		panic(err)
 	}
@@ -121,7 +126,9 @@ func publishUntilKilled() {
 			fmt.Println("publishing")
 		}
 		e[n%2].Weight, e[1-n%2].Weight = 100, 0
-		t := pando.SteeringTable{Service: web, VIP4: vip[0], VIP6: vip[1], Ports: webPorts, Endpoints: e[:]}
+		t := pando.SteeringTable{
+			Service: web, VIP4: vip[0], VIP6: vip[1], Ports: webPorts, Endpoints: e[:],
+		}
 		if n%3 == 2 { // one of them comes and goes
 			t.Endpoints = e[n%2 : n%2+1]
 		}
@@ -144,7 +151,8 @@ func TestAPublisherThatIsKilled(t *testing.T) {
 		for range 300 {
 			port++
 			p := tcp(netip.AddrPortFrom(far[0], port), netip.AddrPortFrom(vip[0], 80), "S")
-			got, err := s.Try(Outside, s.outside.Link, p.Bytes(s.outside.Link.MAC, s.outside.Link.HostMAC), false)
+			got, err := s.Try(Outside, s.outside.Link, p.Bytes(s.outside.Link.MAC, s.outside.Link.HostMAC),
+				false)
 			if err != nil {
 				t.Fatal(err)
 			}

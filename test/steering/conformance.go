@@ -56,13 +56,21 @@ var (
 	quiet = pando.DefaultService("quiet") // without an instance in rotation
 
 	webPorts = []pando.Port{
-		{Published: 80, Target: 8080, Protocol: pando.TCP}, {Published: 53, Target: 5353, Protocol: pando.UDP},
-		{Published: 443, Target: 443, Protocol: pando.TCP}, {Published: 123, Target: 123, Protocol: pando.UDP},
+		{Published: 80, Target: 8080, Protocol: pando.TCP},
+		{Published: 53, Target: 5353, Protocol: pando.UDP},
+		{Published: 443, Target: 443, Protocol: pando.TCP},
+		{Published: 123, Target: 123, Protocol: pando.UDP},
 	}
-	vip   = [2]netip.Addr{netip.MustParseAddr("10.127.0.7"), netip.MustParseAddr("fd70:616e:646f:ffff::7")}
-	other = [2]netip.Addr{netip.MustParseAddr("10.127.0.8"), netip.MustParseAddr("fd70:616e:646f:ffff::8")}
-	none  = [2]netip.Addr{netip.MustParseAddr("10.127.0.99"), netip.MustParseAddr("fd70:616e:646f:ffff::99")}
-	far   = [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+	vip = [2]netip.Addr{
+		netip.MustParseAddr("10.127.0.7"), netip.MustParseAddr("fd70:616e:646f:ffff::7"),
+	}
+	other = [2]netip.Addr{
+		netip.MustParseAddr("10.127.0.8"), netip.MustParseAddr("fd70:616e:646f:ffff::8"),
+	}
+	none = [2]netip.Addr{
+		netip.MustParseAddr("10.127.0.99"), netip.MustParseAddr("fd70:616e:646f:ffff::99"),
+	}
+	far = [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 )
 
 // stand is a host under test with a client outside and instances of web.
@@ -74,7 +82,9 @@ type stand struct {
 	addr map[string][2]netip.Addr
 }
 
-func newStand(t *testing.T, open func(t *testing.T, uplinks ...string) Subject, instances ...string) *stand {
+func newStand(
+	t *testing.T, open func(t *testing.T, uplinks ...string) Subject, instances ...string,
+) *stand {
 	t.Helper()
 	s := &stand{boxes: map[string]*lab.Box{}, addr: map[string][2]netip.Addr{}}
 	s.outside = box(t, "out", netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"))
@@ -108,7 +118,8 @@ func box(t *testing.T, name string, ip4, ip6 netip.Addr, vips ...netip.Addr) *la
 func (s *stand) join(t *testing.T, name string, ports []pando.Port) *lab.Box {
 	t.Helper()
 	n := byte(len(s.boxes) + 2)
-	ip := [2]netip.Addr{netip.AddrFrom4([4]byte{10, 128, 0, n}), netip.AddrFrom16([16]byte{0xfd, 0x70, 0x61, 0x6e, 0x64, 0x6f, 0, 1, 15: n})}
+	ip := [2]netip.Addr{netip.AddrFrom4([4]byte{10, 128, 0, n}),
+		netip.AddrFrom16([16]byte{0xfd, 0x70, 0x61, 0x6e, 0x64, 0x6f, 0, 1, 15: n})}
 	b := box(t, "pd"+name, ip[0], ip[1], vip[0], vip[1])
 	s.boxes[name], s.addr[name] = b, ip
 	if err := s.Connect(t.Context(), b.Link, ports, vip[0], vip[1]); err != nil {
@@ -123,7 +134,9 @@ func (s *stand) endpoint(name string, weight int) pando.Endpoint {
 
 func (s *stand) publish(t *testing.T, e ...pando.Endpoint) {
 	t.Helper()
-	if err := s.Publish(t.Context(), pando.SteeringTable{Service: web, VIP4: vip[0], VIP6: vip[1], Ports: webPorts, Endpoints: e}); err != nil {
+	err := s.Publish(t.Context(),
+		pando.SteeringTable{Service: web, VIP4: vip[0], VIP6: vip[1], Ports: webPorts, Endpoints: e})
+	if err != nil {
 		t.Fatal(err)
 	}
 }
@@ -141,14 +154,17 @@ type row struct {
 // Hold checks a driver against the table, in both families.
 func Hold(t *testing.T, open func(t *testing.T, uplinks ...string) Subject) {
 	s := newStand(t, open, "a", "b")
-	err := s.Publish(t.Context(), pando.SteeringTable{Service: quiet, VIP4: other[0], VIP6: other[1], Ports: webPorts})
+	err := s.Publish(t.Context(),
+		pando.SteeringTable{Service: quiet, VIP4: other[0], VIP6: other[1], Ports: webPorts})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.publish(t, s.endpoint("a", 100), s.endpoint("b", 0))
 	for six, family := range []string{"IPv4", "IPv6"} {
 		c := caseFor(six, s)
-		for _, group := range []func(caseOf) map[string][]row{steered, refused, unusual, pieces, complaints, own} {
+		for _, group := range []func(caseOf) map[string][]row{
+			steered, refused, unusual, pieces, complaints, own,
+		} {
 			for name, rows := range group(c) {
 				t.Run(family+" "+name, func(t *testing.T) {
 					for _, r := range rows {
@@ -170,7 +186,8 @@ func (s *stand) check(t *testing.T, r row) {
 	frame := r.in.Bytes(l.MAC, l.HostMAC)
 	drops, traffic := s.drops(t), s.traffic(t)
 	// The frame has no such sum if the host sends it, or if its length changes on the way.
-	summed := r.at != Host && (r.to != "back" || len(unpadded(r.out.Bytes(l.MAC, l.HostMAC))) == len(frame))
+	summed := r.at != Host &&
+		(r.to != "back" || len(unpadded(r.out.Bytes(l.MAC, l.HostMAC))) == len(frame))
 	got, err := s.Try(r.at, l, frame, summed)
 	if err != nil {
 		t.Fatalf("%s", err)
@@ -215,7 +232,8 @@ func (s *stand) check(t *testing.T, r row) {
 
 // unpadded returns a frame without the padding to Ethernet's least length.
 func unpadded(frame []byte) []byte {
-	if length := int(binary.BigEndian.Uint16(frame[16:])); frame[14]>>4 == 4 && 14+length < len(frame) {
+	length := int(binary.BigEndian.Uint16(frame[16:]))
+	if frame[14]>>4 == 4 && 14+length < len(frame) {
 		return frame[:14+length]
 	}
 	return frame

@@ -11,7 +11,9 @@ import (
 // Drains opens this many connections while one of two instances drains and comes back, again and
 // again. opened counts those opened entirely within a drain. strays counts those of them that
 // reached the draining instance. strays must be 0, because Publish had returned before.
-func Drains(t *testing.T, connections int, open func(t *testing.T, uplinks ...string) Subject) (opened, strays int64) {
+func Drains(
+	t *testing.T, connections int, open func(t *testing.T, uplinks ...string) Subject,
+) (opened, strays int64) {
 	t.Helper()
 	s := newStand(t, open, "a", "b")
 	for name, b := range s.boxes {
@@ -35,7 +37,8 @@ func Drains(t *testing.T, connections int, open func(t *testing.T, uplinks ...st
 		name, stays := []string{"a", "b"}[n%2], []string{"b", "a"}[n%2]
 		s.publish(t, s.endpoint(name, 0), s.endpoint(stays, 100))
 		d.drained.Store(&name)
-		for until := atomic.LoadInt64(&d.left) - held; atomic.LoadInt64(&d.left) > max(until, 0) && !t.Failed(); {
+		for until := atomic.LoadInt64(&d.left) - held; atomic.LoadInt64(&d.left) > max(until, 0) &&
+			!t.Failed(); {
 			<-d.done
 		}
 	}

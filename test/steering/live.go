@@ -29,7 +29,8 @@ func Live(t *testing.T, open func(t *testing.T, uplinks ...string) Subject) {
 		"ping":                                            pings,
 		"a handshake is no flow for long":                 handshakes,
 		"a direct connection is no flow":                  directIsNoFlow,
-		"a host that takes over":                          func(t *testing.T, s *stand) { takesOver(t, s, open) },
+
+		"a host that takes over": func(t *testing.T, s *stand) { takesOver(t, s, open) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStand(t, open, "a", "b")
@@ -230,7 +231,8 @@ func sweepKnowsWhatIsOver(t *testing.T, s *stand) {
 		open.who(t)
 		done.who(t)
 		done.Close()
-		eventually(t, "one flow of a is left", func() bool { r := s.sweep(t); return r.Flows["a"] == 1 && r.Flows["b"] == 0 })
+		eventually(t, "one flow of a is left",
+			func() bool { r := s.sweep(t); return r.Flows["a"] == 1 && r.Flows["b"] == 0 })
 		open.who(t)
 		open.Close()
 		eventually(t, "none is left", func() bool { return s.sweep(t).Flows["a"] == 0 })
@@ -265,10 +267,13 @@ func nobodyWaits(t *testing.T, s *stand) {
 	}
 	for six := range 2 {
 		for _, network := range []string{"tcp", "udp"} {
-			for _, to := range []netip.AddrPort{netip.AddrPortFrom(vip[six], 81), netip.AddrPortFrom(none[six], 80)} {
+			for _, to := range []netip.AddrPort{
+				netip.AddrPortFrom(vip[six], 81), netip.AddrPortFrom(none[six], 80),
+			} {
 				ask := func() error { return refused(network, to) }
 				for where, from := range map[string]func(func() error) error{
-					"the host": func(f func() error) error { return f() }, "outside": s.outside.Inside, "an instance": s.boxes["b"].Inside,
+					"the host": func(f func() error) error { return f() }, "outside": s.outside.Inside,
+					"an instance": s.boxes["b"].Inside,
 				} {
 					if where == "an instance" && to.Addr() == vip[six] {
 						continue // it has this VIP itself
@@ -301,14 +306,17 @@ func udpIsAnsweredByTheVIP(t *testing.T, s *stand) {
 			p := make([]byte, 1<<16)
 			n, err := c.Read(p)
 			if err != nil || n != size || p[0] != 'a' {
-				return fmt.Errorf("%d bytes to %s: got %d beginning with %q, %v", size, vip[six], n, p[:min(n, 1)], err)
+				return fmt.Errorf("%d bytes to %s: got %d beginning with %q, %v",
+					size, vip[six], n, p[:min(n, 1)], err)
 			}
 			return nil
 		}
 	}
 	for six := range 2 {
 		for _, size := range []int{1, 1000, 9000, 60000} { // the large ones in pieces
-			for where, from := range map[string]func(func() error) error{"the host": func(f func() error) error { return f() }, "outside": s.outside.Inside} {
+			for where, from := range map[string]func(func() error) error{
+				"the host": func(f func() error) error { return f() }, "outside": s.outside.Inside,
+			} {
 				if err := from(ask(six, size)); err != nil {
 					t.Errorf("from %s: %v", where, err)
 				}
@@ -325,7 +333,8 @@ func directAndNotForged(t *testing.T, s *stand) {
 		}
 		before := s.drops(t).Packets[pando.DroppedSpoofed]
 		err := s.boxes["a"].Inside(func() error { // from the VIP, but not from a port of the service
-			c, err := net.DialUDP("udp", &net.UDPAddr{IP: vip[six].AsSlice(), Port: 7777}, &net.UDPAddr{IP: far[six].AsSlice(), Port: 9999})
+			c, err := net.DialUDP("udp", &net.UDPAddr{IP: vip[six].AsSlice(), Port: 7777},
+				&net.UDPAddr{IP: far[six].AsSlice(), Port: 9999})
 			if err != nil {
 				return err
 			}

@@ -36,7 +36,8 @@ type Packet struct {
 }
 
 func tcp(src, dst netip.AddrPort, flags string) Packet {
-	return Packet{Protocol: layers.IPProtocolTCP, Src: src, Dst: dst, Flags: flags, Seq: 1000, Ack: map[bool]uint32{true: 500}[strings.Contains(flags, "A")]}
+	return Packet{Protocol: layers.IPProtocolTCP, Src: src, Dst: dst, Flags: flags, Seq: 1000,
+		Ack: map[bool]uint32{true: 500}[strings.Contains(flags, "A")]}
 }
 
 func udp(src, dst netip.AddrPort) Packet {
@@ -47,7 +48,8 @@ func udp(src, dst netip.AddrPort) Packet {
 // family.
 // family.
 func icmp(src, dst netip.Addr, kind, code uint8) Packet {
-	p := Packet{Protocol: layers.IPProtocolICMPv4, Src: netip.AddrPortFrom(src, 0), Dst: netip.AddrPortFrom(dst, 0), Type: kind, Code: code}
+	p := Packet{Protocol: layers.IPProtocolICMPv4, Src: netip.AddrPortFrom(src, 0),
+		Dst: netip.AddrPortFrom(dst, 0), Type: kind, Code: code}
 	if src.Is6() {
 		p.Protocol = layers.IPProtocolICMPv6
 	}
@@ -88,7 +90,8 @@ func (p Packet) Bytes(from, to net.HardwareAddr) []byte {
 	if p.six() {
 		kind = layers.EthernetTypeIPv6
 	}
-	out := join(&layers.Ethernet{SrcMAC: from, DstMAC: to, EthernetType: kind}, gopacket.Payload(p.network()))
+	out := join(&layers.Ethernet{SrcMAC: from, DstMAC: to, EthernetType: kind},
+		gopacket.Payload(p.network()))
 	if p.CutTo > 0 {
 		return out[:p.CutTo]
 	}
@@ -97,7 +100,9 @@ func (p Packet) Bytes(from, to net.HardwareAddr) []byte {
 
 func join(l ...gopacket.SerializableLayer) []byte {
 	b := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, l...); err != nil {
+	err := gopacket.SerializeLayers(b,
+		gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, l...)
+	if err != nil {
 		panic(fmt.Sprintf("a packet of the table cannot be built: %v", err))
 	}
 	return b.Bytes()
@@ -116,7 +121,8 @@ func (p Packet) network() []byte {
 		l4 = l4[p.From:min(p.To, len(l4))]
 	}
 	if p.six() {
-		ip := &layers.IPv6{Version: 6, HopLimit: p.hops(), SrcIP: p.Src.Addr().AsSlice(), DstIP: p.Dst.Addr().AsSlice(), NextHeader: p.Protocol}
+		ip := &layers.IPv6{Version: 6, HopLimit: p.hops(), SrcIP: p.Src.Addr().AsSlice(),
+			DstIP: p.Dst.Addr().AsSlice(), NextHeader: p.Protocol}
 		var chain []byte
 		for n, kind := range p.Extensions {
 			next := byte(p.Protocol)
@@ -130,7 +136,8 @@ func (p Packet) network() []byte {
 		}
 		return join(ip, gopacket.Payload(append(chain, l4...)))
 	}
-	ip := &layers.IPv4{Version: 4, TTL: p.hops(), Id: p.ID, SrcIP: p.Src.Addr().AsSlice(), DstIP: p.Dst.Addr().AsSlice(), Protocol: p.Protocol}
+	ip := &layers.IPv4{Version: 4, TTL: p.hops(), Id: p.ID, SrcIP: p.Src.Addr().AsSlice(),
+		DstIP: p.Dst.Addr().AsSlice(), Protocol: p.Protocol}
 	switch {
 	case p.To > 0:
 		ip.FragOffset = uint16(p.From / 8)
@@ -141,7 +148,9 @@ func (p Packet) network() []byte {
 		ip.Flags = layers.IPv4DontFragment
 	}
 	for range p.Extensions {
-		ip.Options = append(ip.Options, layers.IPv4Option{OptionType: 1}, layers.IPv4Option{OptionType: 1}, layers.IPv4Option{OptionType: 1}, layers.IPv4Option{OptionType: 1})
+		ip.Options = append(ip.Options, layers.IPv4Option{OptionType: 1},
+			layers.IPv4Option{OptionType: 1}, layers.IPv4Option{OptionType: 1},
+			layers.IPv4Option{OptionType: 1})
 	}
 	return join(ip, gopacket.Payload(l4))
 }
@@ -172,15 +181,21 @@ func (p Packet) extension(kind, next byte) []byte {
 
 // transport returns everything behind the network header and its extensions.
 func (p Packet) transport() []byte {
-	var ip gopacket.NetworkLayer = &layers.IPv4{SrcIP: p.Src.Addr().AsSlice(), DstIP: p.Dst.Addr().AsSlice(), Protocol: p.Protocol}
+	var ip gopacket.NetworkLayer = &layers.IPv4{
+		SrcIP: p.Src.Addr().AsSlice(), DstIP: p.Dst.Addr().AsSlice(), Protocol: p.Protocol,
+	}
 	if p.six() {
-		ip = &layers.IPv6{SrcIP: p.Src.Addr().AsSlice(), DstIP: p.Dst.Addr().AsSlice(), NextHeader: p.Protocol}
+		ip = &layers.IPv6{
+			SrcIP: p.Src.Addr().AsSlice(), DstIP: p.Dst.Addr().AsSlice(), NextHeader: p.Protocol,
+		}
 	}
 	payload := gopacket.Payload(p.Payload)
 	switch p.Protocol {
 	case layers.IPProtocolTCP:
-		t := &layers.TCP{SrcPort: layers.TCPPort(p.Src.Port()), DstPort: layers.TCPPort(p.Dst.Port()), Seq: p.Seq, Ack: p.Ack}
-		t.SYN, t.ACK, t.FIN = strings.Contains(p.Flags, "S"), strings.Contains(p.Flags, "A"), strings.Contains(p.Flags, "F")
+		t := &layers.TCP{SrcPort: layers.TCPPort(p.Src.Port()), DstPort: layers.TCPPort(p.Dst.Port()),
+			Seq: p.Seq, Ack: p.Ack}
+		t.SYN, t.ACK, t.FIN = strings.Contains(p.Flags, "S"), strings.Contains(p.Flags,
+			"A"), strings.Contains(p.Flags, "F")
 		t.RST, t.PSH = strings.Contains(p.Flags, "R"), strings.Contains(p.Flags, "P")
 		if !t.RST {
 			t.Window = 1024
@@ -200,7 +215,8 @@ func (p Packet) transport() []byte {
 		_ = i.SetNetworkLayerForChecksum(ip)
 		return join(i, gopacket.Payload(append(make([]byte, 4), p.body()...)))
 	case layers.IPProtocolICMPv4:
-		return join(&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(p.Type, p.Code)}, gopacket.Payload(p.body()))
+		return join(&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(p.Type, p.Code)},
+			gopacket.Payload(p.body()))
 	}
 	return p.Payload
 }
@@ -222,5 +238,6 @@ func (p Packet) body() []byte {
 
 // describe returns a readable form of a frame, for a comparison of two frames.
 func describe(frame []byte) string {
-	return fmt.Sprintf("%x\n%s", frame, gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.NoCopy))
+	return fmt.Sprintf("%x\n%s",
+		frame, gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.NoCopy))
 }

@@ -21,7 +21,9 @@ func BenchmarkPublish(b *testing.B) {
 		}
 		return ready[n]
 	}
-	for name, buckets := range map[string]func([]string, []int, int) []uint16{"whole": balance.Buckets, "in place": inPlace} {
+	for name, buckets := range map[string]func([]string, []int, int) []uint16{
+		"whole": balance.Buckets, "in place": inPlace,
+	} {
 		for _, n := range []int{4, 1024} {
 			b.Run(fmt.Sprint(name, " ", n), func(b *testing.B) {
 				d, err := ebpf.Open(ebpf.Config{PinDir: pins, Buckets: buckets, FlowsMax: 1 << 16})
@@ -35,8 +37,10 @@ func BenchmarkPublish(b *testing.B) {
 				}()
 				t := pando.SteeringTable{Service: web, VIP4: vip[0], VIP6: vip[1], Ports: webPorts}
 				for i := range n {
-					l := pando.Link{IfIndex: 1, MAC: net.HardwareAddr{2, 0, 0, 0, byte(i >> 8), byte(i)}, HostMAC: net.HardwareAddr{2, 1, 0, 0, 0, 0}}
-					t.Endpoints = append(t.Endpoints, pando.Endpoint{Instance: pando.InstanceID(fmt.Sprintf("web-%d", i)), Weight: 100, Link: l})
+					l := pando.Link{IfIndex: 1, MAC: net.HardwareAddr{2, 0, 0, 0, byte(i >> 8), byte(i)},
+						HostMAC: net.HardwareAddr{2, 1, 0, 0, 0, 0}}
+					t.Endpoints = append(t.Endpoints,
+						pando.Endpoint{Instance: pando.InstanceID(fmt.Sprintf("web-%d", i)), Weight: 100, Link: l})
 				}
 				for b.Loop() {
 					t.Endpoints[0].Weight ^= 1

@@ -21,7 +21,8 @@ type caseOf struct {
 
 func caseFor(six int, s *stand) caseOf {
 	port := uint16(20000)
-	return caseOf{six: six, client: far[six], vip: vip[six], other: other[six], none: none[six], a: s.addr["a"][six], b: s.addr["b"][six], nextPort: &port}
+	return caseOf{six: six, client: far[six], vip: vip[six], other: other[six], none: none[six],
+		a: s.addr["a"][six], b: s.addr["b"][six], nextPort: &port}
 }
 
 func at(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a, port) }
@@ -54,26 +55,35 @@ func steered(c caseOf) map[string][]row {
 		"a flow of TCP": {
 			{at: Outside, in: syn, to: "a", out: target(syn, 8080), first: true},
 			{at: Outside, in: syn, to: "a", out: target(syn, 8080)}, // a retransmission
-			{at: "a", in: tcp(at(c.vip, 8080), client, "SA"), to: "on", out: tcp(at(c.vip, 80), client, "SA")},
+			{at: "a", in: tcp(at(c.vip, 8080), client, "SA"), to: "on",
+				out: tcp(at(c.vip, 80), client, "SA")},
 			{at: Outside, in: data, to: "a", out: target(data, 8080)},
-			{at: "a", in: tcp(at(c.vip, 8080), client, "FA"), to: "on", out: tcp(at(c.vip, 80), client, "FA")},
-			{at: Outside, in: tcp(client, at(c.vip, 80), "R"), to: "a", out: tcp(client, at(c.vip, 8080), "R")},
+			{at: "a", in: tcp(at(c.vip, 8080), client, "FA"), to: "on",
+				out: tcp(at(c.vip, 80), client, "FA")},
+			{at: Outside, in: tcp(client, at(c.vip, 80), "R"), to: "a",
+				out: tcp(client, at(c.vip, 8080), "R")},
 		},
 		"ports used again open a new flow": {
-			{at: Outside, in: tcp(reused, at(c.vip, 80), "S"), to: "a", out: tcp(reused, at(c.vip, 8080), "S"), first: true},
-			{at: Outside, in: tcp(reused, at(c.vip, 80), "A"), to: "a", out: tcp(reused, at(c.vip, 8080), "A")},
-			{at: Outside, in: tcp(reused, at(c.vip, 80), "S"), to: "a", out: tcp(reused, at(c.vip, 8080), "S"), first: true},
+			{at: Outside, in: tcp(reused, at(c.vip, 80), "S"), to: "a",
+				out: tcp(reused, at(c.vip, 8080), "S"), first: true},
+			{at: Outside, in: tcp(reused, at(c.vip, 80), "A"), to: "a",
+				out: tcp(reused, at(c.vip, 8080), "A")},
+			{at: Outside, in: tcp(reused, at(c.vip, 80), "S"), to: "a",
+				out: tcp(reused, at(c.vip, 8080), "S"), first: true},
 		},
 		"a port that is not translated": {
-			{at: Outside, in: tcp(translated, at(c.vip, 443), "S"), to: "a", out: tcp(translated, at(c.vip, 443), "S"), first: true},
-			{at: "a", in: tcp(at(c.vip, 443), translated, "SA"), to: "on", out: tcp(at(c.vip, 443), translated, "SA")},
+			{at: Outside, in: tcp(translated, at(c.vip, 443), "S"), to: "a",
+				out: tcp(translated, at(c.vip, 443), "S"), first: true},
+			{at: "a", in: tcp(at(c.vip, 443), translated, "SA"), to: "on",
+				out: tcp(at(c.vip, 443), translated, "SA")},
 		},
 		"a flow begins on the host": {
 			{at: Host, in: tcp(host, at(c.vip, 80), "S"), to: "a", out: tcp(host, at(c.vip, 8080), "S"), first: true},
 		},
 		"an instance is a client": {
 			{at: "b", in: east, to: "a", out: target(east, 8080), first: true},
-			{at: "b", in: target(east, 81).with(func(p *Packet) { p.Flags = "S" }), to: "back", out: target(east, 81).refusal(), why: pando.DroppedNoService},
+			{at: "b", in: target(east, 81).with(func(p *Packet) { p.Flags = "S" }), to: "back",
+				out: target(east, 81).refusal(), why: pando.DroppedNoService},
 		},
 		"UDP, from a server that answers as the VIP": {
 			{at: Outside, in: ask, to: "a", out: target(ask, 5353), first: true},
@@ -81,16 +91,20 @@ func steered(c caseOf) map[string][]row {
 			{at: "a", in: udp(at(c.vip, 5353), client), to: "on", out: udp(at(c.vip, 53), client)},
 		},
 		"UDP, from a server that is bound to every address": {
-			{at: Outside, in: udp(reused, at(c.vip, 53)), to: "a", out: udp(reused, at(c.vip, 5353)), first: true},
+			{at: Outside, in: udp(reused, at(c.vip, 53)), to: "a", out: udp(reused, at(c.vip, 5353)),
+				first: true},
 			{at: "a", in: udp(at(c.a, 5353), reused), to: "on", out: udp(at(c.vip, 53), reused)},
 			// This client did not ask the VIP.
-			{at: "a", in: udp(at(c.a, 5353), c.port()), to: "on", out: udp(at(c.a, 5353), at(c.client, *c.nextPort))},
+			{at: "a", in: udp(at(c.a, 5353), c.port()), to: "on",
+				out: udp(at(c.a, 5353), at(c.client, *c.nextPort))},
 			{at: "a", in: udp(at(c.a, 999), reused), to: "on", out: udp(at(c.a, 999), reused)},
-			{at: Outside, in: udp(reused, at(c.vip, 123)), to: "a", out: udp(reused, at(c.vip, 123)), first: true},
+			{at: Outside, in: udp(reused, at(c.vip, 123)), to: "a", out: udp(reused, at(c.vip, 123)),
+				first: true},
 			{at: "a", in: udp(at(c.a, 123), reused), to: "on", out: udp(at(c.vip, 123), reused)},
 		},
 		"what is not for a VIP goes its way": {
-			{at: Outside, in: tcp(client, at(c.a, 8080), "S"), to: "on", out: tcp(client, at(c.a, 8080), "S")},
+			{at: Outside, in: tcp(client, at(c.a, 8080), "S"), to: "on",
+				out: tcp(client, at(c.a, 8080), "S")},
 			{at: "a", in: tcp(at(c.a, 8080), client, "SA"), to: "on", out: tcp(at(c.a, 8080), client, "SA")},
 			{at: "a", in: icmp(c.a, c.client, 8, 0), to: "on", out: icmp(c.a, c.client, 8, 0)},
 		},
@@ -139,7 +153,8 @@ func unusual(c caseOf) map[string][]row {
 	syn := func(with ...byte) Packet {
 		return tcp(client, at(c.vip, 80), "S").with(func(p *Packet) { p.Extensions = with })
 	}
-	gre := Packet{Protocol: layers.IPProtocolGRE, Src: at(c.client, 0), Dst: at(c.vip, 0), Payload: make([]byte, 20)}
+	gre := Packet{Protocol: layers.IPProtocolGRE, Src: at(c.client, 0), Dst: at(c.vip, 0),
+		Payload: make([]byte, 20)}
 	short := tcp(c.port(), at(c.vip, 80), "S")
 	short.CutTo = 14 + map[int]int{0: 20, 1: 40}[c.six] + 10
 	known := []row{
@@ -155,7 +170,8 @@ func unusual(c caseOf) map[string][]row {
 			{at: Host, in: c.ping(c.vip), to: "back", out: c.pong(c.vip)},
 			{at: Outside, in: c.ping(c.none), why: pando.DroppedNoService},
 		},
-		"ICMP that is neither an echo nor an error": {{at: Outside, in: icmp(c.client, c.vip, []uint8{13, 130}[c.six], 0), why: pando.DroppedProtocol}},
+		"ICMP that is neither an echo nor an error": {{at: Outside,
+			in: icmp(c.client, c.vip, []uint8{13, 130}[c.six], 0), why: pando.DroppedProtocol}},
 	}
 	if c.six == 1 {
 		rows["options are read over"] = append(known,
@@ -171,11 +187,13 @@ func unusual(c caseOf) map[string][]row {
 }
 
 func (c caseOf) ping(to netip.Addr) Packet {
-	return icmp(c.client, to, []uint8{8, 128}[c.six], 0).with(func(p *Packet) { p.Payload = []byte("are you there?") })
+	return icmp(c.client, to, []uint8{8, 128}[c.six],
+		0).with(func(p *Packet) { p.Payload = []byte("are you there?") })
 }
 
 func (c caseOf) pong(from netip.Addr) Packet {
-	return icmp(from, c.client, []uint8{0, 129}[c.six], 0).with(func(p *Packet) { p.Payload = []byte("are you there?") })
+	return icmp(from, c.client, []uint8{0, 129}[c.six],
+		0).with(func(p *Packet) { p.Payload = []byte("are you there?") })
 }
 
 // pieces has datagrams that do not fit into one packet.
@@ -192,7 +210,9 @@ func pieces(c caseOf) map[string][]row {
 	ask := func(id uint16, from, to int) Packet { return piece(client, at(c.vip, 53), id, from, to) }
 	// The second piece stays unchanged. The first changes its port and its checksum, which the table
 	// computes over the whole.
-	asked := func(id uint16, from, to int) Packet { return piece(client, at(c.vip, 5353), id, from, to) }
+	asked := func(id uint16, from, to int) Packet {
+		return piece(client, at(c.vip, 5353), id, from, to)
+	}
 	say := func(src netip.AddrPort, from, to int) Packet { return piece(src, client, 77, from, to) }
 	return map[string][]row{
 		"the pieces of a datagram follow the first": {
@@ -203,22 +223,27 @@ func pieces(c caseOf) map[string][]row {
 			{at: "a", in: say(at(c.a, 5353), 1208, 2008), to: "on", out: say(at(c.vip, 53), 1208, 2008)},
 		},
 		"pieces from a server that answers as the VIP": {
-			{at: Outside, in: piece(second, at(c.vip, 53), 43, 0, 1208), to: "a", out: piece(second, at(c.vip, 5353), 43, 0, 1208), first: true},
-			{at: "a", in: piece(at(c.vip, 5353), second, 78, 0, 1208), to: "on", out: piece(at(c.vip, 53), second, 78, 0, 1208)},
-			{at: "a", in: piece(at(c.vip, 5353), second, 78, 1208, 2008), to: "on", out: piece(at(c.vip, 53), second, 78, 1208, 2008)},
+			{at: Outside, in: piece(second, at(c.vip, 53), 43, 0, 1208), to: "a",
+				out: piece(second, at(c.vip, 5353), 43, 0, 1208), first: true},
+			{at: "a", in: piece(at(c.vip, 5353), second, 78, 0, 1208), to: "on",
+				out: piece(at(c.vip, 53), second, 78, 0, 1208)},
+			{at: "a", in: piece(at(c.vip, 5353), second, 78, 1208, 2008), to: "on",
+				out: piece(at(c.vip, 53), second, 78, 1208, 2008)},
 		},
-		"a ping in pieces": {{at: Outside, why: pando.DroppedFragment, in: c.ping(c.vip).with(func(p *Packet) {
-			p.Payload, p.To = make([]byte, 2000), 1208
-			if c.six == 1 {
-				p.Extensions = []byte{fragment}
-			}
-		})}},
+		"a ping in pieces": {{at: Outside,
+			why: pando.DroppedFragment, in: c.ping(c.vip).with(func(p *Packet) {
+				p.Payload, p.To = make([]byte, 2000), 1208
+				if c.six == 1 {
+					p.Extensions = []byte{fragment}
+				}
+			})}},
 	}
 }
 
 // complaints has the ICMP errors that the network or an instance sends about a packet.
 func complaints(c caseOf) map[string][]row {
-	client, router := c.port(), []netip.Addr{netip.MustParseAddr("198.51.100.9"), netip.MustParseAddr("2001:db8:9::1")}[c.six]
+	client, router := c.port(), []netip.Addr{netip.MustParseAddr("198.51.100.9"),
+		netip.MustParseAddr("2001:db8:9::1")}[c.six]
 	kinds := [][2]uint8{{3, 4}, {3, 1}, {11, 0}}
 	if c.six == 1 {
 		kinds = [][2]uint8{{2, 0}, {1, 0}, {3, 0}}
@@ -232,14 +257,17 @@ func complaints(c caseOf) map[string][]row {
 		return in, out
 	}
 	rows := []row{
-		{at: Outside, in: tcp(client, at(c.vip, 80), "S"), to: "a", out: tcp(client, at(c.vip, 8080), "S"), first: true},
-		{at: Outside, in: udp(client, at(c.vip, 53)), to: "a", out: udp(client, at(c.vip, 5353)), first: true},
+		{at: Outside, in: tcp(client, at(c.vip, 80), "S"), to: "a",
+			out: tcp(client, at(c.vip, 8080), "S"), first: true},
+		{at: Outside, in: udp(client, at(c.vip, 53)), to: "a", out: udp(client, at(c.vip, 5353)),
+			first: true},
 	}
 	for _, k := range kinds {
 		in, out := tell(k, sent, published(sent, 8080))
 		rows = append(rows, row{at: Outside, in: in, to: "a", out: out})
 		in, out = tell(k, sentUDP, published(sentUDP, 5353))
-		rows = append(rows, row{at: Outside, in: in, to: "a", out: out}, row{at: Host, in: in, to: "a", out: out})
+		rows = append(rows, row{at: Outside, in: in, to: "a", out: out},
+			row{at: Host, in: in, to: "a", out: out})
 	}
 	strange, _ := tell(kinds[0], tcp(at(c.vip, 80), at(c.client, 9), "A"), Packet{})
 	foreign, _ := tell(kinds[0], tcp(at(c.none, 80), client, "A"), Packet{})
@@ -252,11 +280,13 @@ func complaints(c caseOf) map[string][]row {
 	saying.Requoted = &requoted
 	return map[string][]row{
 		"an error reaches the instance whose packet it quotes": rows,
-		"an error about no flow":                               {{at: Outside, in: strange, why: pando.DroppedNoFlow}},
-		"an error about another's packet":                      {{at: Outside, in: foreign, why: pando.DroppedHeader}},
-		"an error that quotes nothing":                         {{at: Outside, in: mute, why: pando.DroppedHeader}},
-		"an instance complains as its VIP":                     {{at: "a", in: said, to: "on", out: saying}},
-		"an instance pings as its VIP":                         {{at: "a", in: icmp(c.vip, c.client, []uint8{8, 128}[c.six], 0), why: pando.DroppedSpoofed}},
+
+		"an error about no flow":           {{at: Outside, in: strange, why: pando.DroppedNoFlow}},
+		"an error about another's packet":  {{at: Outside, in: foreign, why: pando.DroppedHeader}},
+		"an error that quotes nothing":     {{at: Outside, in: mute, why: pando.DroppedHeader}},
+		"an instance complains as its VIP": {{at: "a", in: said, to: "on", out: saying}},
+		"an instance pings as its VIP": {{at: "a",
+			in: icmp(c.vip, c.client, []uint8{8, 128}[c.six], 0), why: pando.DroppedSpoofed}},
 	}
 }
 
@@ -275,7 +305,8 @@ func own(c caseOf) map[string][]row {
 			spoofed(tcp(at(c.vip, 8080), at(c.other, 80), "S")),
 			spoofed(udp(at(c.b, 5353), c.port())),
 			spoofed(wrongMAC),
-			spoofed(Packet{Protocol: layers.IPProtocolGRE, Src: at(c.vip, 0), Dst: at(c.client, 0), Payload: make([]byte, 20)}),
+			spoofed(Packet{Protocol: layers.IPProtocolGRE, Src: at(c.vip, 0), Dst: at(c.client, 0),
+				Payload: make([]byte, 20)}),
 		},
 	}
 	if c.six == 1 {

@@ -49,7 +49,8 @@ func handshakes(t *testing.T, s *stand) {
 	for six := range 2 {
 		nowhere := []string{"198.51.100.7", "2001:db8:7::7"}[six]
 		for n := range 50 {
-			p := tcp(netip.AddrPortFrom(netip.MustParseAddr(nowhere), uint16(3000+n)), netip.AddrPortFrom(vip[six], 80), "S")
+			p := tcp(netip.AddrPortFrom(netip.MustParseAddr(nowhere), uint16(3000+n)),
+				netip.AddrPortFrom(vip[six], 80), "S")
 			flood = append(flood, p.Bytes(s.outside.Link.MAC, s.outside.Link.HostMAC))
 		}
 	}
@@ -68,13 +69,16 @@ func directIsNoFlow(t *testing.T, s *stand) {
 	s.publish(t, s.endpoint("a", 100))
 	for six := range 2 {
 		from := func(to netip.AddrPort, port int) *client {
-			d := net.Dialer{Timeout: wait, LocalAddr: &net.TCPAddr{Port: port}, Control: func(_, _ string, c syscall.RawConn) (err error) {
-				cerr := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
-				if cerr != nil {
-					return cerr
-				}
-				return err
-			}}
+			d := net.Dialer{Timeout: wait,
+				LocalAddr: &net.TCPAddr{Port: port}, Control: func(_, _ string, c syscall.RawConn) (err error) {
+					cerr := c.Control(func(fd uintptr) {
+						err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+					})
+					if cerr != nil {
+						return cerr
+					}
+					return err
+				}}
 			var c net.Conn
 			err := s.outside.Inside(func() (err error) { c, err = d.Dial("tcp", to.String()); return err })
 			if err != nil {
@@ -83,7 +87,8 @@ func directIsNoFlow(t *testing.T, s *stand) {
 			t.Cleanup(func() { c.Close() })
 			return clientOf(c)
 		}
-		steered, direct := from(netip.AddrPortFrom(vip[six], 443), 7001), from(netip.AddrPortFrom(s.addr["a"][six], 443), 7001)
+		steered, direct := from(netip.AddrPortFrom(vip[six], 443),
+			7001), from(netip.AddrPortFrom(s.addr["a"][six], 443), 7001)
 		steered.who(t)
 		direct.who(t)
 		if n := s.sweep(t).Flows["a"]; n != 1 {
@@ -140,15 +145,19 @@ func Full(t *testing.T, flows int, open func(t *testing.T, uplinks ...string) Su
 	first.acknowledge(t)
 	const more = 4
 	for n := range more * flows {
-		p := tcp(netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(n >> 8), byte(n)}), 1), netip.AddrPortFrom(vip[0], 80), "S")
-		got, err := s.Try(Outside, s.outside.Link, p.Bytes(s.outside.Link.MAC, s.outside.Link.HostMAC), false)
+		p := tcp(netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(n >> 8), byte(n)}), 1),
+			netip.AddrPortFrom(vip[0], 80), "S")
+		got, err := s.Try(Outside, s.outside.Link, p.Bytes(s.outside.Link.MAC, s.outside.Link.HostMAC),
+			false)
 		if err != nil || got.Fate != Sent {
 			t.Fatalf("flow %d of %d: %s, %v", n, more*flows, got.Fate, err)
 		}
 	}
 	r := s.sweep(t)
-	if present := r.Flows["a"] + r.Flows["b"]; present > flows || r.Evicted+present+r.Closed != more*flows+1 {
-		t.Errorf("%d flows are there, %d were evicted and %d closed of %d", present, r.Evicted, r.Closed, more*flows+1)
+	present := r.Flows["a"] + r.Flows["b"]
+	if present > flows || r.Evicted+present+r.Closed != more*flows+1 {
+		t.Errorf("%d flows are there, %d were evicted and %d closed of %d",
+			present, r.Evicted, r.Closed, more*flows+1)
 	}
 	if who := first.who(t); who != was {
 		t.Errorf("a connection to %s is answered by %s", was, who)
@@ -167,7 +176,9 @@ func (c *client) acknowledge(t *testing.T) {
 		t.Fatal(err)
 	}
 	var refused error
-	err = raw.Control(func(fd uintptr) { refused = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) })
+	err = raw.Control(func(fd uintptr) {
+		refused = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
+	})
 	if err != nil || refused != nil {
 		t.Fatalf("acknowledge at once: %v, %v", err, refused)
 	}

@@ -23,16 +23,20 @@ import (
 // build of the old layout refuses the new pins.
 func TestUpgradeToAnotherLayout(t *testing.T) {
 	next := filepath.Join(t.TempDir(), "upgrade")
-	if out, err := exec.Command("go", "build", "-tags", "layoutnext", "-o", next, "./upgrade").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-tags", "layoutnext", "-o", next,
+		"./upgrade").CombinedOutput(); err != nil {
 		t.Fatalf("build it: %v\n%s", err, out)
 	}
 	s := newStand(t, openTCX, "a", "b")
 	for name, b := range s.boxes {
 		serve(t, b, name)
 	}
-	table := pando.SteeringTable{Service: web, VIP4: vip[0], VIP6: vip[1], Ports: webPorts, Endpoints: []pando.Endpoint{s.endpoint("a", 100), s.endpoint("b", 100)}}
+	table := pando.SteeringTable{Service: web, VIP4: vip[0], VIP6: vip[1], Ports: webPorts,
+		Endpoints: []pando.Endpoint{s.endpoint("a", 100), s.endpoint("b", 100)}}
 	s.publish(t, table.Endpoints...)
-	order, err := json.Marshal(map[string]any{"PinDir": pins, "Uplinks": []string{"out"}, "FlowsMax": 1 << 16, "Table": table})
+	order, err := json.Marshal(map[string]any{
+		"PinDir": pins, "Uplinks": []string{"out"}, "FlowsMax": 1 << 16, "Table": table,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +49,8 @@ func TestUpgradeToAnotherLayout(t *testing.T) {
 	if report.Flows["a"] < 20 || report.Flows["b"] < 20 {
 		t.Errorf("the new build has %v flows", report.Flows)
 	}
-	_, err = ebpf.Open(ebpf.Config{PinDir: pins, Uplinks: []string{"out"}, Buckets: balance.Buckets, FlowsMax: 1 << 16})
+	_, err = ebpf.Open(ebpf.Config{PinDir: pins, Uplinks: []string{"out"}, Buckets: balance.Buckets,
+		FlowsMax: 1 << 16})
 	if !errors.Is(err, pando.ErrInvalid) || !strings.Contains(err.Error(), "upgrade pando") {
 		t.Errorf("the build of the old layout returns: %v", err)
 	}
@@ -56,7 +61,9 @@ func TestUpgradeToAnotherLayout(t *testing.T) {
 }
 
 // upgrade runs the new build, and kills it if it takes longer than patience.
-func upgrade(t *testing.T, path string, order []byte, patience time.Duration) (r pando.SweepReport) {
+func upgrade(
+	t *testing.T, path string, order []byte, patience time.Duration,
+) (r pando.SweepReport) {
 	t.Helper()
 	cmd := exec.Command(path)
 	var out, said bytes.Buffer
@@ -107,7 +114,10 @@ func gather(t *testing.T, s *stand) *crowd {
 				}
 				if len(open) < 100 || n%5 == 0 {
 					var o *client
-					err := s.outside.Inside(func() (err error) { o, err = dialTo(netip.AddrPortFrom(vip[six], 80)); return err })
+					err := s.outside.Inside(func() (err error) {
+						o, err = dialTo(netip.AddrPortFrom(vip[six], 80))
+						return err
+					})
 					if err != nil {
 						c.note(err)
 						return
@@ -127,7 +137,8 @@ func gather(t *testing.T, s *stand) *crowd {
 			}
 		})
 	}
-	eventually(t, "200 connections are in use", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.rounds > 400 || len(c.errs) > 0 })
+	eventually(t, "200 connections are in use",
+		func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.rounds > 400 || len(c.errs) > 0 })
 	return c
 }
 

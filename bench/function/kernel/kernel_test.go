@@ -52,7 +52,8 @@ func load(t *testing.T, gap uint64, accepting uint64) *ebpf.Collection {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	rule := config{Gap: gap, Stick: 1 << 40, Grow: 100_000, GrowEvery: 1_000_000, Window: 1_000_000, Targets: 3}
+	rule := config{Gap: gap, Stick: 1 << 40, Grow: 100_000, GrowEvery: 1_000_000, Window: 1_000_000,
+		Targets: 3}
 	if err := c.Maps["flowlet_config"].Put(uint32(0), rule); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +65,8 @@ func load(t *testing.T, gap uint64, accepting uint64) *ebpf.Collection {
 
 func empty(t *testing.T) *ebpf.Program {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()},
+		Type: ebpf.SchedCLS, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +101,8 @@ func run(t *testing.T, p *ebpf.Program) float64 {
 // userSpace builds the program that measures the rule in user space. It returns a function that
 // runs the program once.
 func userSpace(t *testing.T) func() (alone, asked float64) {
-	build := exec.Command("cargo", "build", "--release", "--quiet", "-p", "pando-assign", "--example", "decide")
+	build := exec.Command("cargo", "build", "--release", "--quiet", "-p", "pando-assign", "--example",
+		"decide")
 	build.Dir = "../../.."
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build function/assign: %v\n%s", err, out)
@@ -126,7 +129,8 @@ func TestDecision(t *testing.T) {
 	for range rounds {
 		for i, ns := range undisturbed(t, func() []float64 {
 			alone, asked := inUserSpace()
-			return []float64{run(t, nothing), run(t, known.Programs["flowlet"]), run(t, flowlet.Programs["flowlet"]), alone, asked}
+			return []float64{run(t, nothing), run(t, known.Programs["flowlet"]),
+				run(t, flowlet.Programs["flowlet"]), alone, asked}
 		}) {
 			samples[i] = append(samples[i], ns)
 		}
@@ -148,7 +152,8 @@ func ticks(t *testing.T) (all, stolen float64) {
 	defer f.Close()
 	var name string
 	var spent [8]float64
-	if _, err := fmt.Fscan(f, &name, &spent[0], &spent[1], &spent[2], &spent[3], &spent[4], &spent[5], &spent[6], &spent[7]); err != nil {
+	if _, err := fmt.Fscan(f, &name, &spent[0], &spent[1], &spent[2], &spent[3], &spent[4], &spent[5],
+		&spent[6], &spent[7]); err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range spent {
@@ -191,7 +196,8 @@ func median(v []float64) float64 {
 }
 
 func write(t *testing.T, samples [5][]float64) {
-	names := []string{"empty program", "packet of a known flowlet", "packet that begins one", "the rule, user space", "asking user space"}
+	names := []string{"empty program", "packet of a known flowlet", "packet that begins one",
+		"the rule, user space", "asking user space"}
 	f, err := os.Create("results.csv")
 	if err != nil {
 		t.Fatal(err)
@@ -212,16 +218,22 @@ func write(t *testing.T, samples [5][]float64) {
 		differences = append(differences, ns-samples[0][i])
 		choices = append(choices, ns-samples[1][i])
 	}
-	whole, choice, alone, asked := median(differences), median(choices), median(samples[3]), median(samples[4])
+	whole, choice, alone, asked := median(differences), median(choices), median(samples[3]),
+		median(samples[4])
 	verdict := map[bool]string{true: "held", false: "missed"}
 	publish(t,
-		fmt.Sprintf("packet that begins a flowlet, 64 units, 3 targets, minus an empty program | ≤ 250 ns | 1 µs | %.0f ns (parse, flow table and accounts included; the choice itself %.0f ns) | %s", whole, choice, verdict[whole <= 250]),
-		fmt.Sprintf("… against asking a steering process for it | ≤ 1/4 | | 1/%.0f (%.0f ns asked over a socket) | %s", asked/whole, asked, verdict[whole <= asked/4]),
-		fmt.Sprintf("… the rule as a function call in user space, without packet, flow table and answer | | | %.0f ns | stated", alone))
+		fmt.Sprintf("packet that begins a flowlet, 64 units, 3 targets, minus an empty program | ≤ 250 "+
+			"ns | 1 µs | %.0f ns (parse, flow table and accounts included; the choice itself %.0f ns) | %s",
+			whole, choice, verdict[whole <= 250]),
+		fmt.Sprintf("… against asking a steering process for it | ≤ 1/4 | | 1/%.0f (%.0f ns asked over "+
+			"a socket) | %s", asked/whole, asked, verdict[whole <= asked/4]),
+		fmt.Sprintf("… the rule as a function call in user space, without packet, flow table and "+
+			"answer | | | %.0f ns | stated", alone))
 }
 
 func publish(t *testing.T, rows ...string) {
-	args := []string{"function/kernel", "--title", "SNF: deciding the unit of a flowlet", "--unit", "ns", "--log"}
+	args := []string{"function/kernel", "--title", "SNF: deciding the unit of a flowlet", "--unit",
+		"ns", "--log"}
 	for _, r := range rows {
 		t.Log(r)
 		args = append(args, "--row", r)

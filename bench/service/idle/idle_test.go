@@ -61,10 +61,13 @@ func TestIdle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rss, cpu, up, binary := median(samples["RSS (MiB)"]), median(samples["CPU (% of a core)"]), median(samples["up (s)"]), float64(st.Size())/mib
+	rss, cpu, up, binary := median(samples["RSS (MiB)"]), median(samples["CPU (% of a core)"]),
+		median(samples["up (s)"]), float64(st.Size())/mib
 	publish(t,
-		fmt.Sprintf("idle: server + agent, resident memory | ≤ 90 MB | | %.0f MiB | %s", rss, held(rss*mib <= 90e6)),
-		fmt.Sprintf("idle: server + agent, processor | ≤ 2 %% of a core | | %.2f %% | %s", cpu, held(cpu <= 2)),
+		fmt.Sprintf("idle: server + agent, resident memory | ≤ 90 MB | | %.0f MiB | %s",
+			rss, held(rss*mib <= 90e6)),
+		fmt.Sprintf("idle: server + agent, processor | ≤ 2 %% of a core | | %.2f %% | %s",
+			cpu, held(cpu <= 2)),
 		fmt.Sprintf("the binary | ≤ 40 MB | | %.1f MiB | %s", binary, held(binary*mib <= 40e6)),
 		fmt.Sprintf("`pando up` → ready | ≤ 1.5 s | | %.2f s | %s", up, held(up <= 1.5)))
 }
@@ -108,7 +111,8 @@ func held(ok bool) string {
 
 func publish(t *testing.T, rows ...string) {
 	t.Helper()
-	args := []string{"service/idle", "--title", "What Pando costs an idle host", "--unit", "s, % and MiB", "--log"}
+	args := []string{"service/idle", "--title", "What Pando costs an idle host", "--unit",
+		"s, % and MiB", "--log"}
 	for _, r := range rows {
 		args = append(args, "--row", r)
 	}

@@ -60,7 +60,8 @@ func within(t *testing.T, pid int, f func() error) {
 
 // kinds lists the ways to the same program. Each way has several processes, because a process can
 // be lucky or unlucky for its whole life.
-var kinds = []string{"through the VIP", "straight to the instance", "outside, in a sandbox", "outside, on the host"}
+var kinds = []string{"through the VIP", "straight to the instance", "outside, in a sandbox",
+	"outside, on the host"}
 
 func TestLatency(t *testing.T) {
 	p := labtest.Up(t)
@@ -81,7 +82,8 @@ func TestLatency(t *testing.T) {
 		})
 	}
 	for n := range pairs {
-		s := p.Deploy(fmt.Sprintf("name: web%d\ncommand: [./echo]\nports: [\"80:8080\"]\nscale: {min: 1, max: 8}\nhealth: {ready: tcp 8080}\n", n))
+		s := p.Deploy(fmt.Sprintf("name: web%d\ncommand: [./echo]\nports: [\"80:8080\"]\n"+
+			"scale: {min: 1, max: 8}\nhealth: {ready: tcp 8080}\n", n))
 		own := netip.AddrFrom4([4]byte{10, 130, 0, byte(n + 2)})
 		inBox(t, p, fmt.Sprintf("peer%d", n), echo, own)
 		straight := s.Status().Instances[0].Endpoint
@@ -120,16 +122,20 @@ func run(t *testing.T, ways map[string][]*conn) map[string][]float64 {
 func report(t *testing.T, all map[string][]float64) {
 	against := func(kind string) (float64, string) {
 		r := ratio(all[kinds[0]], all[kind])
-		return r, fmt.Sprintf("%.3f × (%.0f µs against %.0f µs; medians of %d rounds)", r, median(all[kinds[0]]), median(all[kind]), rounds)
+		return r, fmt.Sprintf("%.3f × (%.0f µs against %.0f µs; medians of %d rounds)",
+			r, median(all[kinds[0]]), median(all[kind]), rounds)
 	}
 	r, sandbox := against(kinds[2])
 	_, straight := against(kinds[1])
 	_, bare := against(kinds[3])
 	verdict := map[bool]string{true: "held", false: "missed"}[r <= 1.02]
-	args := []string{"service/latency", "--title", "Latency of a service that may scale but does not", "--unit", "µs",
+	args := []string{"service/latency", "--title", "Latency of a service that may scale but does not",
+		"--unit", "µs",
 		"--row", fmt.Sprintf("p50 at 500 requests per second through the VIP, against the same program outside of Pando behind the same kind of link, without a cgroup of its own (%d of each) | ≤ 1.02 × | no overhead | %s | %s", pairs, sandbox+load(), verdict),
-		"--row", fmt.Sprintf("the same against the instances' own addresses, past the steering | | | %s | stated", straight),
-		"--row", fmt.Sprintf("the same against the program on the bare host, which has no sandbox's link to cross | | | %s | stated", bare)}
+		"--row", fmt.Sprintf(
+			"the same against the instances' own addresses, past the steering | | | %s | stated", straight),
+		"--row", fmt.Sprintf("the same against the program on the bare host, which has no sandbox's "+
+			"link to cross | | | %s | stated", bare)}
 	if said, err := exec.Command("../../publish", args...).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, said)
 	}

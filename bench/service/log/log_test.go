@@ -92,7 +92,8 @@ func (h *host) born() *state.Branch {
 func lines(n int) []byte {
 	var b bytes.Buffer
 	for k := range n {
-		fmt.Fprintf(&b, "web-7k3q-%010d 2026-11-21T10:00:00.000000000Z GET /a/page/of/the/site %010d\n", k, k)
+		fmt.Fprintf(&b, "web-7k3q-%010d 2026-11-21T10:00:00.000000000Z GET /a/page/of/the/site %010d\n",
+			k, k)
 	}
 	return b.Bytes()
 }
@@ -172,8 +173,10 @@ func publish(t *testing.T, millis, written map[int][]float64) {
 	worst := 0.0
 	for _, n := range lengths {
 		for round := range rounds {
-			_ = out.Write([]string{fmt.Sprint(round), "time, ms", fmt.Sprint(n), fmt.Sprintf("%.3f", millis[n][round])})
-			_ = out.Write([]string{fmt.Sprint(round), "written, 100 KB", fmt.Sprint(n), fmt.Sprintf("%.3f", written[n][round]/1e5)})
+			_ = out.Write([]string{fmt.Sprint(round), "time, ms", fmt.Sprint(n), fmt.Sprintf("%.3f",
+				millis[n][round])})
+			_ = out.Write([]string{fmt.Sprint(round), "written, 100 KB", fmt.Sprint(n), fmt.Sprintf("%.3f",
+				written[n][round]/1e5)})
 			worst = max(worst, written[n][round])
 		}
 	}
@@ -184,12 +187,15 @@ func publish(t *testing.T, millis, written map[int][]float64) {
 	short, long := median(millis[lengths[0]]), median(millis[lengths[len(lengths)-1]])
 	verdict := map[bool]string{true: "held", false: "missed"}
 	rows := []string{
-		fmt.Sprintf("1,000 log lines merged onto a log of 10 million: written | ≤ 1 MB | | %.2f MB, at most %.2f MB at any length | %s",
+		fmt.Sprintf("1,000 log lines merged onto a log of 10 million: written | ≤ 1 MB | | %.2f MB, at "+
+			"most %.2f MB at any length | %s",
 			median(written[lengths[len(lengths)-1]])/1e6, worst/1e6, verdict[worst <= 1e6]),
-		fmt.Sprintf("the same: time, against a log of 10 thousand | independent of the length (≤ 1.5 ×) | | %.2f × (%.1f ms against %.1f ms, medians of %d) | %s",
+		fmt.Sprintf("the same: time, against a log of 10 thousand | independent of the length (≤ 1.5 "+
+			"×) | | %.2f × (%.1f ms against %.1f ms, medians of %d) | %s",
 			long/short, long, short, rounds, verdict[long <= 1.5*short]),
 	}
-	cmd := exec.Command("../../publish", "service/log", "--title", "1,000 lines merged onto a log", "--unit", "per merge", "--x", "lines in the log", "--row", rows[0], "--row", rows[1])
+	cmd := exec.Command("../../publish", "service/log", "--title", "1,000 lines merged onto a log",
+		"--unit", "per merge", "--x", "lines in the log", "--row", rows[0], "--row", rows[1])
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("publish: %v\n%s", err, text)
 	}

@@ -52,7 +52,8 @@ func TestMerge(t *testing.T) {
 	objects, err := bolt.Open(filepath.Join(dir, "state.db"))
 	ok(t, err)
 	defer objects.Close()
-	peer, err := bbolt.Open(filepath.Join(dir, "peer.db"), 0o600, &bbolt.Options{FreelistType: bbolt.FreelistMapType, NoFreelistSync: true})
+	peer, err := bbolt.Open(filepath.Join(dir, "peer.db"), 0o600,
+		&bbolt.Options{FreelistType: bbolt.FreelistMapType, NoFreelistSync: true})
 	ok(t, err)
 	defer peer.Close()
 	repo := state.Open(objects, web, typed)
@@ -66,7 +67,8 @@ func TestMerge(t *testing.T) {
 	main = push(t, ctx, seed, main, 0)
 	samples := map[string][]float64{}
 	for round := range rounds {
-		samples[commitSeries] = append(samples[commitSeries], millis(func() { ok(t, commitOne(peer, round)) }))
+		samples[commitSeries] = append(samples[commitSeries],
+			millis(func() { ok(t, commitOne(peer, round)) }))
 		branch, err := repo.Born(ctx, pando.InstanceID(fmt.Sprintf("web-%d", round)), main)
 		ok(t, err)
 		for n := range conflict {
@@ -108,7 +110,9 @@ func ok(t *testing.T, err error) {
 	}
 }
 
-func push(t *testing.T, ctx context.Context, b *state.Branch, main pando.ObjectID, round int) pando.ObjectID {
+func push(
+	t *testing.T, ctx context.Context, b *state.Branch, main pando.ObjectID, round int,
+) pando.ObjectID {
 	t.Helper()
 	_, err := b.Commit(ctx, "push", at(round))
 	ok(t, err)
@@ -154,14 +158,19 @@ func publish(t *testing.T, samples map[string][]float64) {
 	}
 	out.Flush()
 	ok(t, out.Error())
-	one, merge, whole := median(samples[commitSeries]), median(samples[mergeSeries]), median(samples[pushSeries])
+	one, merge, whole := median(samples[commitSeries]), median(samples[mergeSeries]),
+		median(samples[pushSeries])
 	verdict := map[bool]string{true: "held", false: "missed"}
 	rows := []string{
-		fmt.Sprintf("merge of 1,000 keys (200 changed, 50 in conflict), durable, against one bbolt commit of the same run | ≤ 3 × (≈ 5 ms) | | %.2f × (%.1f ms against %.1f ms, medians of %d) | %s",
+		fmt.Sprintf(
+			"merge of 1,000 keys (200 changed, 50 in conflict), durable, against one bbolt commit of the "+
+				"same run | ≤ 3 × (≈ 5 ms) | | %.2f × (%.1f ms against %.1f ms, medians of %d) | %s",
 			merge/one, merge, one, rounds, verdict[merge <= 3*one]),
-		fmt.Sprintf("the same until the branch begins anew from main; its next write carries the note of that | | | %.2f × (%.1f ms) | stated", whole/one, whole),
+		fmt.Sprintf("the same until the branch begins anew from main; its next write carries the note "+
+			"of that | | | %.2f × (%.1f ms) | stated", whole/one, whole),
 	}
-	cmd := exec.Command("../../publish", "service/merge", "--title", "Merging a branch of a service's state", "--unit", "ms", "--row", rows[0], "--row", rows[1])
+	cmd := exec.Command("../../publish", "service/merge", "--title",
+		"Merging a branch of a service's state", "--unit", "ms", "--row", rows[0], "--row", rows[1])
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("publish: %v\n%s", err, text)
 	}

@@ -34,7 +34,9 @@ func (b *bench) bare(round int, program string) time.Duration {
 			started <- err
 			return
 		}
-		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC}
+		cmd.SysProcAttr = &syscall.SysProcAttr{
+			Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
+		}
 		started <- cmd.Start()
 	}()
 	if err := <-started; err != nil {
@@ -72,7 +74,8 @@ func (b *bench) network(subnet string) (ns netns.NsHandle, remove func() error, 
 	if err != nil {
 		return ns, nil, err
 	}
-	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "bare0"}, PeerName: "bare1", PeerNamespace: netlink.NsFd(int(ns))}
+	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "bare0"}, PeerName: "bare1",
+		PeerNamespace: netlink.NsFd(int(ns))}
 	if err := host.LinkAdd(veth); err != nil {
 		return ns, nil, err
 	}

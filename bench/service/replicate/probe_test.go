@@ -93,7 +93,8 @@ func probe(address netip.AddrPort) (name string, at time.Time, err error) {
 	if err != nil {
 		return "", at, err
 	}
-	if _, err = unix.Write(fd, []byte("GET / HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")); err != nil {
+	_, err = unix.Write(fd, []byte("GET / HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n"))
+	if err != nil {
 		return "", at, err
 	}
 	var text []byte

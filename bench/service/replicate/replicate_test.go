@@ -68,7 +68,9 @@ func TestReplicate(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.dial, b.ask = b.Dialer(b.Host()), b.probes()
-	b.store, err = clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + b.Path(b.Host(), "/run/pando/store.sock")}})
+	b.store, err = clientv3.New(clientv3.Config{
+		Endpoints: []string{"unix://" + b.Path(b.Host(), "/run/pando/store.sock")},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +107,8 @@ func (b *bench) rest() {
 		free := 0
 		for _, file := range found {
 			var slot struct{ Instance pando.InstanceID }
-			if text, err := os.ReadFile(file); err == nil && json.Unmarshal(text, &slot) == nil && slot.Instance == "" {
+			text, err := os.ReadFile(file)
+			if err == nil && json.Unmarshal(text, &slot) == nil && slot.Instance == "" {
 				free++
 			}
 		}
@@ -144,7 +147,9 @@ func (b *bench) round(round int, s *labtest.Service, series string) {
 		}
 		return labtest.Running(st) == 1 && st.InRotation == 1 && reserve == st.Scale.Warm
 	}).Instances
-	asker := first[slices.IndexFunc(first, func(i pando.InstanceStatus) bool { return i.Phase.TakesFlows() })]
+	asker := first[slices.IndexFunc(first, func(i pando.InstanceStatus) bool {
+		return i.Phase.TakesFlows()
+	})]
 	began, took := b.call(asker.Endpoint, "replicate")
 	b.add(round, accepted, took)
 	b.add(round, series, b.first(s.VIP+":80", string(asker.ID)).Sub(began))
@@ -161,11 +166,13 @@ func (b *bench) leave(round int, s *labtest.Service, stays pando.InstanceID) {
 	folder, shim := b.slot(i.ID)
 	b.call(i.Endpoint, "halt")
 	s.Await("the copy is drained", func(st pando.ServiceStatus) bool {
-		return slices.ContainsFunc(st.Instances, func(v pando.InstanceStatus) bool { return v.ID == i.ID && v.Phase == pando.PhaseDrained })
+		return slices.ContainsFunc(st.Instances,
+			func(v pando.InstanceStatus) bool { return v.ID == i.ID && v.Phase == pando.PhaseDrained })
 	})
 	began, _ := b.call(i.Endpoint, "die")
 	s.Await("the copy's record is gone", func(st pando.ServiceStatus) bool {
-		return !slices.ContainsFunc(st.Instances, func(v pando.InstanceStatus) bool { return v.ID == i.ID })
+		return !slices.ContainsFunc(st.Instances,
+			func(v pando.InstanceStatus) bool { return v.ID == i.ID })
 	})
 	gone := func(path string) func() (string, bool) {
 		return func() (string, bool) {
@@ -187,7 +194,8 @@ func (b *bench) slot(id pando.InstanceID) (folder, shim string) {
 			Instance pando.InstanceID
 			PID      int
 		}
-		if text, err := os.ReadFile(file); err == nil && json.Unmarshal(text, &slot) == nil && slot.Instance == id {
+		text, err := os.ReadFile(file)
+		if err == nil && json.Unmarshal(text, &slot) == nil && slot.Instance == id {
 			return filepath.Dir(file), b.Path(b.Host(), fmt.Sprintf("/proc/%d", slot.PID))
 		}
 	}
@@ -214,7 +222,8 @@ func (b *bench) exchange(address, request string) (body string, err error) {
 	if err := conn.SetDeadline(time.Now().Add(labtest.Patience)); err != nil {
 		return "", err
 	}
-	fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: bench\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", request)
+	fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: bench\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+		request)
 	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		return "", err
@@ -244,10 +253,15 @@ func (b *bench) publish() {
 	w, wv := ratio(woken, bare, 0.6)
 	c, cv := ratio(cold, bare, 2)
 	rows := []string{
-		fmt.Sprintf("replicate() accepted and durable (ask, answer and placement in one write), against one durable put into the same store | ≤ 3 × | | %s; against the first put after a rest, as an ask comes after one, %.2f ×; p99 %.1f ms | %s", a, m(accepted)/m(restedPut), p99[len(p99)*99/100], av),
-		fmt.Sprintf("replicate() → first byte through the VIP, warm, against namespace + veth + clone + exec | ≤ 0.6 × (≈ 5 ms) | | %s | %s", w, wv),
+		fmt.Sprintf("replicate() accepted and durable (ask, answer and placement in one write), "+
+			"against one durable put into the same store | ≤ 3 × | | %s; against the first put after a "+
+			"rest, as an ask comes after one, %.2f ×; p99 %.1f ms | %s",
+			a, m(accepted)/m(restedPut), p99[len(p99)*99/100], av),
+		fmt.Sprintf("replicate() → first byte through the VIP, warm, against namespace + veth + clone "+
+			"+ exec | ≤ 0.6 × (≈ 5 ms) | | %s | %s", w, wv),
 		fmt.Sprintf("the same, new process | ≤ 2 × (≈ 25 ms) | | %s | %s", c, cv),
-		fmt.Sprintf("die() → record and every process of the sandbox gone | ≤ 50 ms p50 | | %.1f ms p50; its link and folder, too: %.1f ms | %s", m(died), m(reaped), verdict(m(died) <= 50)),
+		fmt.Sprintf("die() → record and every process of the sandbox gone | ≤ 50 ms p50 | | %.1f ms "+
+			"p50; its link and folder, too: %.1f ms | %s", m(died), m(reaped), verdict(m(died) <= 50)),
 	}
 	args := []string{"service/replicate", "--title", "What a copy costs", "--unit", "ms", "--log"}
 	for _, r := range rows {

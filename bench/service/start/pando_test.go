@@ -29,9 +29,10 @@ func sandboxes(t *testing.T, s samples, round int, program string, pool int) {
 	v4, v6 := pando.InstanceRange(1001)
 	dir := t.TempDir()
 	d, err := process.New(process.Config{
-		Host: pando.HostName(fmt.Sprintf("bench%d", os.Getpid())), RunDir: filepath.Join(dir, "run"), LogDir: filepath.Join(dir, "log"),
-		Self: []string{"/proc/self/exe"}, Prefix4: v4, Prefix6: v6, Pool: pool, Cgroups: groups, Groups: cgroup.Root,
-		Clock: wall.Clock{}, Log: slog.New(slog.DiscardHandler),
+		Host: pando.HostName(fmt.Sprintf("bench%d", os.Getpid())), RunDir: filepath.Join(dir, "run"),
+		LogDir: filepath.Join(dir, "log"),
+		Self:   []string{"/proc/self/exe"}, Prefix4: v4, Prefix6: v6, Pool: pool, Cgroups: groups,
+		Groups: cgroup.Root, Clock: wall.Clock{}, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -44,12 +45,14 @@ func sandboxes(t *testing.T, s samples, round int, program string, pool int) {
 			t.Error(err)
 		}
 	}()
-	spec := pando.Spec{Name: "echo", Command: []string{program}, WorkingDir: filepath.Dir(program), Resources: pando.Resources{MemoryBytes: 128 << 20}}.WithDefaults()
+	spec := pando.Spec{Name: "echo", Command: []string{program}, WorkingDir: filepath.Dir(program),
+		Resources: pando.Resources{MemoryBytes: 128 << 20}}.WithDefaults()
 	for n := range each {
 		awaitReady(t, filepath.Join(dir, "run"), pool)
 		begin := time.Now()
 		b, err := d.Start(t.Context(), pando.SandboxSpec{
-			Instance: pando.Instance{ID: pando.InstanceID(fmt.Sprintf("echo-%d", n)), Service: spec.Key()}, Spec: spec, VIP4: netip.MustParseAddr("10.127.0.9"),
+			Instance: pando.Instance{ID: pando.InstanceID(fmt.Sprintf("echo-%d", n)), Service: spec.Key()},
+			Spec:     spec, VIP4: netip.MustParseAddr("10.127.0.9"),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -93,7 +96,8 @@ func awaitReady(t *testing.T, run string, wanted int) {
 		ready = 0
 		for _, f := range files {
 			var slot struct{ Instance string }
-			if b, err := os.ReadFile(f); err == nil && json.Unmarshal(b, &slot) == nil && slot.Instance == "" {
+			b, err := os.ReadFile(f)
+			if err == nil && json.Unmarshal(b, &slot) == nil && slot.Instance == "" {
 				ready++
 			}
 		}

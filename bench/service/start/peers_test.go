@@ -32,7 +32,8 @@ var networks int
 func newNetwork(t *testing.T) network {
 	t.Helper()
 	networks++
-	n := network{link: fmt.Sprintf("peer%d", networks), ip: fmt.Sprintf("198.18.%d.%d", networks/64, networks%64*4+2)}
+	n := network{link: fmt.Sprintf("peer%d", networks), ip: fmt.Sprintf("198.18.%d.%d",
+		networks/64, networks%64*4+2)}
 	done := make(chan error)
 	go func() {
 		done <- func() error {
@@ -71,7 +72,8 @@ func newNetwork(t *testing.T) network {
 		// A SYN that is sent before both ends are operational is lost, and costs a second.
 		near, err1 := netlink.LinkByName(n.link)
 		far, err2 := inside.LinkByName("eth0")
-		if err1 == nil && err2 == nil && near.Attrs().OperState == netlink.OperUp && far.Attrs().OperState == netlink.OperUp {
+		if err1 == nil && err2 == nil && near.Attrs().OperState == netlink.OperUp &&
+			far.Attrs().OperState == netlink.OperUp {
 			return n
 		}
 	}
@@ -110,7 +112,9 @@ func bare(t *testing.T, s samples, round int, program string) {
 		begin := time.Now()
 		n := newNetwork(t)
 		cmd := exec.Command(program)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC}
+		cmd.SysProcAttr = &syscall.SysProcAttr{
+			Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
+		}
 		started := make(chan error)
 		go func() {
 			runtime.LockOSThread()
@@ -185,8 +189,10 @@ func bundle(n network, id string) []byte {
 	type object = map[string]any
 	b, err := json.Marshal(object{
 		"ociVersion": "1.0.2", "hostname": id, "root": object{"path": "rootfs", "readonly": true},
-		"process": object{"user": object{"uid": 65534, "gid": 65534}, "args": []string{"/echo"}, "cwd": "/", "noNewPrivileges": true},
-		"mounts":  []object{{"destination": "/proc", "type": "proc", "source": "proc"}, {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"}},
+		"process": object{"user": object{"uid": 65534, "gid": 65534}, "args": []string{"/echo"},
+			"cwd": "/", "noNewPrivileges": true},
+		"mounts": []object{{"destination": "/proc", "type": "proc", "source": "proc"},
+			{"destination": "/dev", "type": "tmpfs", "source": "tmpfs"}},
 		"linux": object{
 			"cgroupsPath": "/bench-" + id, "resources": object{"memory": object{"limit": 128 << 20}},
 			"namespaces": []object{{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"},

@@ -57,7 +57,9 @@ func inOwnNamespaces() int {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(os.Environ(), "BENCH_START=inside")
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL,
+	}
 	runtime.LockOSThread() // Pdeathsig refers to the death of this thread
 	if err := cmd.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -72,7 +74,8 @@ func furnish() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
-	if err := unix.Unmount("/sys/fs/cgroup/unified", unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+	if err := unix.Unmount("/sys/fs/cgroup/unified", unix.MNT_DETACH); err != nil &&
+		!errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 		return err
 	}
 	lo, err := netlink.LinkByName("lo")
@@ -187,7 +190,8 @@ func TestStart(t *testing.T) {
 		} {
 			one()
 		}
-		t.Logf("round %d: %s %.1f ms, %s %.1f", round, plain, quantile(s[plain][round], 0.5), pooled, quantile(s[pooled][round], 0.5))
+		t.Logf("round %d: %s %.1f ms, %s %.1f", round, plain, quantile(s[plain][round], 0.5), pooled,
+			quantile(s[pooled][round], 0.5))
 	}
 	s.write(t, []string{plain, crun, runc, cold, pooled, resumed, removed})
 	publish(t, s)
@@ -227,10 +231,13 @@ func load(t *testing.T) string {
 func publish(t *testing.T, s samples) {
 	t.Helper()
 	row := func(measure, series, against string) string {
-		return fmt.Sprintf("%s | | | %.2f × %s (%.1f ms p50, %.1f p95; peer %.1f, %.1f) | stated", measure, s.ratio(series, against), against,
-			s.quantile(series, 0.5), s.quantile(series, 0.95), s.quantile(against, 0.5), s.quantile(against, 0.95))
+		return fmt.Sprintf("%s | | | %.2f × %s (%.1f ms p50, %.1f p95; peer %.1f, %.1f) | stated",
+			measure, s.ratio(series, against), against,
+			s.quantile(series, 0.5), s.quantile(series, 0.95), s.quantile(against, 0.5), s.quantile(against,
+				0.95))
 	}
-	args := []string{"service/start", "--title", "A sandbox alone, from its start to its first byte", "--unit", "ms", "--log"}
+	args := []string{"service/start", "--title", "A sandbox alone, from its start to its first byte",
+		"--unit", "ms", "--log"}
 	for _, r := range []string{
 		row("sandbox from the pool → first byte", pooled, plain),
 		row("sandbox made on demand → first byte", cold, plain),
@@ -238,7 +245,8 @@ func publish(t *testing.T, s samples) {
 		row("sandbox from the pool → first byte", pooled, crun),
 		row("sandbox from the pool → first byte", pooled, runc),
 		row("remove, until its last process is gone", removed, plain),
-		fmt.Sprintf("load average at the end of the run, others included | | | %s on %d cores | stated", load(t), runtime.NumCPU()),
+		fmt.Sprintf("load average at the end of the run, others included | | | %s on %d cores | stated",
+			load(t), runtime.NumCPU()),
 	} {
 		args = append(args, "--row", r)
 	}

@@ -54,12 +54,15 @@ func requests(s *sheet) {
 	if err := d.Connect(s.t.Context(), instance.Link, ports, vip[0], netip.Addr{}); err != nil {
 		s.t.Fatal(err)
 	}
-	err := d.Publish(s.t.Context(), pando.SteeringTable{Service: web, VIP4: vip[0], Ports: ports, Endpoints: []pando.Endpoint{{Instance: "a", Weight: 100, Link: instance.Link}}})
+	err := d.Publish(s.t.Context(), pando.SteeringTable{Service: web, VIP4: vip[0], Ports: ports,
+		Endpoints: []pando.Endpoint{{Instance: "a", Weight: 100, Link: instance.Link}}})
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	serve(s.t, instance)
-	ways := map[string][]net.Conn{"to the VIP": dial(s.t, outside, vip[0]), "straight": dial(s.t, outside, own)}
+	ways := map[string][]net.Conn{
+		"to the VIP": dial(s.t, outside, vip[0]), "straight": dial(s.t, outside, own),
+	}
 	for round := range rounds {
 		order := []string{"to the VIP", "straight"}
 		if round%2 == 1 {
@@ -71,8 +74,10 @@ func requests(s *sheet) {
 	}
 	latency(s, ways)
 	r := s.ratio("to the VIP", "straight")
-	s.row("CPU per request of 1 KB on open connections, through the VIP against straight to the instance", "≤ 1.10 ×",
-		fmt.Sprintf("%.2f × (%.1f µs against %.1f µs)", r, s.median("to the VIP"), s.median("straight")), r <= 1.10)
+	s.row("CPU per request of 1 KB on open connections, through the VIP against straight to the "+
+		"instance", "≤ 1.10 ×",
+		fmt.Sprintf("%.2f × (%.1f µs against %.1f µs)", r, s.median("to the VIP"), s.median("straight")),
+		r <= 1.10)
 }
 
 func box(t *testing.T, name string, ip4, ip6 netip.Addr, vips ...netip.Addr) *lab.Box {
@@ -195,5 +200,6 @@ func latency(s *sheet, ways map[string][]net.Conn) {
 		s.note(0, "latency "+way, all[len(all)/2])
 	}
 	v, w := s.median("latency to the VIP"), s.median("latency straight")
-	s.row("latency of one request at 500 per second, through the VIP against straight to the instance, p50", "", fmt.Sprintf("%.2f × (%.0f µs against %.0f µs)", v/w, v, w), true)
+	s.row("latency of one request at 500 per second, through the VIP against straight to the "+
+		"instance, p50", "", fmt.Sprintf("%.2f × (%.0f µs against %.0f µs)", v/w, v, w), true)
 }

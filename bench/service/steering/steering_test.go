@@ -30,8 +30,10 @@ const (
 var (
 	web   = pando.DefaultService("web")
 	ports = []pando.Port{{Published: 443, Target: 443, Protocol: pando.TCP}}
-	vip   = [2]netip.Addr{netip.MustParseAddr("10.127.0.7"), netip.MustParseAddr("fd70:616e:646f:ffff::7")}
-	far   = [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+	vip   = [2]netip.Addr{
+		netip.MustParseAddr("10.127.0.7"), netip.MustParseAddr("fd70:616e:646f:ffff::7"),
+	}
+	far = [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 )
 
 func TestMain(m *testing.M) {
@@ -51,7 +53,8 @@ type sheet struct {
 }
 
 func (s *sheet) note(round int, series string, value float64) {
-	if err := s.out.Write([]string{fmt.Sprint(round), series, fmt.Sprintf("%.4g", value)}); err != nil {
+	err := s.out.Write([]string{fmt.Sprint(round), series, fmt.Sprintf("%.4g", value)})
+	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.all[series] = append(s.all[series], value)
@@ -77,7 +80,8 @@ func (s *sheet) row(measure, goal, measured string, held bool) {
 	if goal == "" {
 		verdict = "stated"
 	}
-	s.rows = append(s.rows, "--row", fmt.Sprintf("%s | %s | | %s | %s", measure, goal, measured, verdict))
+	s.rows = append(s.rows, "--row",
+		fmt.Sprintf("%s | %s | | %s | %s", measure, goal, measured, verdict))
 	s.t.Logf("%s: %s (%s) %s", measure, measured, goal, verdict)
 }
 
@@ -95,13 +99,16 @@ func TestSteering(t *testing.T) {
 	publishing(s)
 	requests(s)
 	s.out.Flush()
-	args := append([]string{"service/steering", "--title", "What steering costs", "--unit", "ns per packet, µs per change or request", "--log"}, s.rows...)
+	args := append([]string{"service/steering", "--title", "What steering costs", "--unit",
+		"ns per packet, µs per change or request", "--log"}, s.rows...)
 	if out, err := exec.Command("../../publish", args...).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 }
 
-func open(t *testing.T, buckets func([]string, []int, int) []uint16, uplinks ...string) *ebpf.Driver {
+func open(
+	t *testing.T, buckets func([]string, []int, int) []uint16, uplinks ...string,
+) *ebpf.Driver {
 	t.Helper()
 	d, err := ebpf.Open(ebpf.Config{PinDir: pins, Buckets: buckets, Uplinks: uplinks})
 	if err != nil {
@@ -113,8 +120,10 @@ func open(t *testing.T, buckets func([]string, []int, int) []uint16, uplinks ...
 func tableOf(n int) pando.SteeringTable {
 	t := pando.SteeringTable{Service: web, VIP4: vip[0], VIP6: vip[1], Ports: ports}
 	for i := range n {
-		l := pando.Link{IfIndex: 1, Host: "lo", MAC: net.HardwareAddr{2, 0, 0, 0, byte(i >> 8), byte(i)}, HostMAC: net.HardwareAddr{2, 1, 0, 0, 0, 0}}
-		t.Endpoints = append(t.Endpoints, pando.Endpoint{Instance: pando.InstanceID(fmt.Sprintf("web-%d", i)), Weight: 100, Link: l})
+		l := pando.Link{IfIndex: 1, Host: "lo", MAC: net.HardwareAddr{2, 0, 0, 0, byte(i >> 8), byte(i)},
+			HostMAC: net.HardwareAddr{2, 1, 0, 0, 0, 0}}
+		t.Endpoints = append(t.Endpoints,
+			pando.Endpoint{Instance: pando.InstanceID(fmt.Sprintf("web-%d", i)), Weight: 100, Link: l})
 	}
 	return t
 }
@@ -125,7 +134,8 @@ func packets(s *sheet) {
 	const times = 1_000_000
 	d := open(s.t, balance.Buckets)
 	defer purge(s.t, d)
-	if err := d.Connect(s.t.Context(), tableOf(1).Endpoints[0].Link, ports, vip[0], vip[1]); err != nil {
+	err := d.Connect(s.t.Context(), tableOf(1).Endpoints[0].Link, ports, vip[0], vip[1])
+	if err != nil {
 		s.t.Fatal(err)
 	}
 	name := func(six, n int) string { return fmt.Sprintf("IPv%d, %d", 4+2*six, n) }
@@ -136,7 +146,8 @@ func packets(s *sheet) {
 			}
 			for six := range 2 {
 				syn, ack := frame(six, 2), frame(six, 16)
-				if action, _, err := d.Measure(ebpf.FromOutside, syn, 1); err != nil || action != ebpf.ActionRedirect {
+				action, _, err := d.Measure(ebpf.FromOutside, syn, 1)
+				if err != nil || action != ebpf.ActionRedirect {
 					s.t.Fatalf("a SYN: action %d, %v", action, err)
 				}
 				best := [2]time.Duration{time.Hour, time.Hour}
@@ -155,8 +166,10 @@ func packets(s *sheet) {
 	}
 	for six := range 2 {
 		few, many := s.median(name(six, 4)), s.ratio(name(six, 1024), name(six, 4))
-		s.row(fmt.Sprintf("steering of a packet of an established flow, IPv%d", 4+2*six), "≤ 60 ns", fmt.Sprintf("%.0f ns (medians of %d rounds)", few, rounds), few <= 60)
-		s.row(fmt.Sprintf("the same with 1,024 endpoints against 4, IPv%d", 4+2*six), "≤ 1.15 ×", fmt.Sprintf("%.2f ×", many), many <= 1.15)
+		s.row(fmt.Sprintf("steering of a packet of an established flow, IPv%d", 4+2*six), "≤ 60 ns",
+			fmt.Sprintf("%.0f ns (medians of %d rounds)", few, rounds), few <= 60)
+		s.row(fmt.Sprintf("the same with 1,024 endpoints against 4, IPv%d", 4+2*six), "≤ 1.15 ×",
+			fmt.Sprintf("%.2f ×", many), many <= 1.15)
 	}
 }
 
@@ -179,7 +192,8 @@ func publishing(s *sheet) {
 	})
 	defer purge(s.t, d)
 	tables := []pando.SteeringTable{tableOf(4), tableOf(1024)}
-	tables[1].Service, tables[1].VIP4, tables[1].VIP6 = pando.DefaultService("large"), netip.MustParseAddr("10.127.0.8"), netip.Addr{}
+	tables[1].Service, tables[1].VIP4, tables[1].VIP6 = pando.DefaultService("large"),
+		netip.MustParseAddr("10.127.0.8"), netip.Addr{}
 	for round := range rounds {
 		for _, kind := range []string{"publish", "in place"} {
 			known = kind == "in place"
@@ -199,6 +213,7 @@ func publishing(s *sheet) {
 		}
 	}
 	for _, n := range []string{"4", "1024"} {
-		s.row("a change of one weight of "+n+" endpoints, under the lock (of it all)", "", fmt.Sprintf("%.0f µs (%.0f µs)", s.median("in place, "+n), s.median("publish, "+n)), true)
+		s.row("a change of one weight of "+n+" endpoints, under the lock (of it all)", "",
+			fmt.Sprintf("%.0f µs (%.0f µs)", s.median("in place, "+n), s.median("publish, "+n)), true)
 	}
 }

@@ -55,7 +55,8 @@ func TestStep(t *testing.T) {
 	write("round", "series", "value")
 	var all []float64
 	for round := range rounds {
-		s := p.Deploy("name: website\ncommand: [./website]\nenvironment: {WEBSITE_HIGH: 600, WEBSITE_LOW: 150}\nports: [\"80:8080\"]\nscale: {min: 1, max: 8}\n")
+		s := p.Deploy("name: website\ncommand: [./website]\nenvironment: {WEBSITE_HIGH: 600, " +
+			"WEBSITE_LOW: 150}\nports: [\"80:8080\"]\nscale: {min: 1, max: 8}\n")
 		served, rotation := measure(t, p, s)
 		write(fmt.Sprint(round), "step → first answer of a copy", fmt.Sprintf("%.2f", served))
 		write(fmt.Sprint(round), "of that, ask → in rotation", fmt.Sprintf("%.2f", rotation))
@@ -69,7 +70,8 @@ func TestStep(t *testing.T) {
 	if p50 > 250 {
 		verdict = "missed"
 	}
-	publish(t, fmt.Sprintf("load step → added capacity serving (%d rounds) | ≤ 250 ms p50 | | %.0f ms p50, %.0f ms at worst | %s", rounds, p50, worst, verdict))
+	publish(t, fmt.Sprintf("load step → added capacity serving (%d rounds) | ≤ 250 ms p50 | | %.0f "+
+		"ms p50, %.0f ms at worst | %s", rounds, p50, worst, verdict))
 }
 
 // measure offers a step of load and returns two times in milliseconds. served is the time from the
@@ -82,7 +84,9 @@ func measure(t *testing.T, p *labtest.Pando, s *labtest.Service) (served, rotati
 	var calling sync.WaitGroup
 	step := time.Now().Add(time.Second)
 	for n := range calls {
-		c := caller{t: t, dial: p.Dialer(p.Lab.Client.Name), address: s.VIP + ":80", first: first, found: found}
+		c := caller{
+			t: t, dial: p.Dialer(p.Lab.Client.Name), address: s.VIP + ":80", first: first, found: found,
+		}
 		calling.Go(func() { c.call(n, step, end) })
 	}
 	var at time.Time
@@ -99,7 +103,8 @@ func measure(t *testing.T, p *labtest.Pando, s *labtest.Service) (served, rotati
 			return err.Error(), false
 		}
 		for _, b := range all {
-			if i := b.Intent; i != nil && i.By.Kind == pando.AskerInstance && i.State == pando.IntentInRotation {
+			i := b.Intent
+			if i != nil && i.By.Kind == pando.AskerInstance && i.State == pando.IntentInRotation {
 				rotation = i.History[len(i.History)-1].At.Sub(i.Asked()).Seconds() * 1e3
 				return "", true
 			}
@@ -168,7 +173,8 @@ func (c caller) ask() (string, error) {
 
 func publish(t *testing.T, row string) {
 	t.Helper()
-	out, err := exec.Command("../../publish", "service/step", "--title", "From a step of load to the first answer of a copy", "--unit", "ms", "--row", row).CombinedOutput()
+	out, err := exec.Command("../../publish", "service/step", "--title", "From a step of load to "+
+		"the first answer of a copy", "--unit", "ms", "--row", row).CombinedOutput()
 	if err != nil {
 		t.Fatalf("publish: %v\n%s", err, out)
 	}

@@ -39,8 +39,11 @@ func cluster1(t *testing.T) admission {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctl := control.New(control.Config{Registry: s.Registry(), Clock: wall.Clock{}, IDs: names{}, Log: log, Name: "host1"})
-	if _, err := ctl.Admit(t.Context(), pando.Member{Name: "host1", Address: netip.MustParseAddr("10.126.0.1"), Server: true}, false); err != nil {
+	ctl := control.New(control.Config{
+		Registry: s.Registry(), Clock: wall.Clock{}, IDs: names{}, Log: log, Name: "host1",
+	})
+	if _, err := ctl.Admit(t.Context(), pando.Member{Name: "host1",
+		Address: netip.MustParseAddr("10.126.0.1"), Server: true}, false); err != nil {
 		t.Fatal(err)
 	}
 	return admission{place{Listen: "10.126.0.1"}, ctl, a}
@@ -64,7 +67,8 @@ func (a admission) candidate(t *testing.T, h pando.HostName, token string) candi
 		t.Fatal(err)
 	}
 	return candidate{t, i, peer.Joining{
-		Token: token, From: netip.MustParseAddr("10.126.0.2"), Host: h, Address: "10.126.0.2", Layout: world.CurrentLayout(), Request: request,
+		Token: token, From: netip.MustParseAddr("10.126.0.2"), Host: h, Address: "10.126.0.2",
+		Layout: world.CurrentLayout(), Request: request,
 	}}
 }
 
@@ -104,11 +108,16 @@ func TestABadRequestToJoinCostsNothing(t *testing.T) {
 		change func(*peer.Joining)
 		want   error
 	}{
-		"no certificate request":   {func(j *peer.Joining) { j.Request = []byte("AAAA") }, pando.ErrInvalid},
-		"the address of another":   {func(j *peer.Joining) { j.Address = "10.126.0.1" }, pando.ErrInvalid},
-		"the loopback":             {func(j *peer.Joining) { j.Address, j.From = "127.0.0.1", netip.MustParseAddr("127.0.0.1") }, pando.ErrInvalid},
-		"no address":               {func(j *peer.Joining) { j.Address = "" }, pando.ErrInvalid},
-		"an IPv4 address as IPv6":  {func(j *peer.Joining) { j.Address6 = "10.126.0.2" }, pando.ErrInvalid},
+		"no certificate request": {func(j *peer.Joining) { j.Request = []byte("AAAA") },
+			pando.ErrInvalid},
+		"the address of another": {func(j *peer.Joining) { j.Address = "10.126.0.1" },
+			pando.ErrInvalid},
+		"the loopback": {func(j *peer.Joining) {
+			j.Address, j.From = "127.0.0.1", netip.MustParseAddr("127.0.0.1")
+		}, pando.ErrInvalid},
+		"no address": {func(j *peer.Joining) { j.Address = "" }, pando.ErrInvalid},
+		"an IPv4 address as IPv6": {func(j *peer.Joining) { j.Address6 = "10.126.0.2" },
+			pando.ErrInvalid},
 		"another layout":           {func(j *peer.Joining) { j.Layout++ }, pando.ErrInvalid},
 		"an invalid name":          {func(j *peer.Joining) { j.Host = "../x" }, pando.ErrInvalid},
 		"the name of the server's": {func(j *peer.Joining) { j.Host = "host1" }, pando.ErrExists},
@@ -122,7 +131,8 @@ func TestABadRequestToJoinCostsNothing(t *testing.T) {
 	if s := a.slots(t); len(s) != 1 {
 		t.Errorf("the members are %v", s)
 	}
-	if got, err := a.join(t.Context(), a.candidate(t, "host2", token).Joining, nil); err != nil || got.Slot != 1 {
+	if got, err := a.join(t.Context(), a.candidate(t, "host2", token).Joining, nil); err != nil ||
+		got.Slot != 1 {
 		t.Errorf("the token and slot 1 were used up: slot %d, %v", got.Slot, err)
 	}
 }
@@ -145,7 +155,8 @@ func TestANameIsOfOneKeyUntilTheHostIsRemoved(t *testing.T) {
 		}
 	}
 	other := a.candidate(t, "host2", token)
-	if _, err := a.join(t.Context(), other.Joining, nil); !errors.Is(err, pando.ErrExists) || !strings.Contains(err.Error(), "pando hosts rm host2") {
+	if _, err := a.join(t.Context(), other.Joining, nil); !errors.Is(err, pando.ErrExists) ||
+		!strings.Contains(err.Error(), "pando hosts rm host2") {
 		t.Errorf("another key takes the name: %v", err)
 	}
 	shown := first.certificate(got)
@@ -158,12 +169,14 @@ func TestANameIsOfOneKeyUntilTheHostIsRemoved(t *testing.T) {
 	by := pando.Asker{Kind: pando.AskerOperator}
 	web := pando.DefaultService("web")
 	left := []pando.Stored{
-		pando.Instance{ID: "web-1", Service: web, Host: "host2"}, pando.StateHead{Service: web, Host: "host2"}, pando.Service{ServiceKey: web},
+		pando.Instance{ID: "web-1", Service: web, Host: "host2"},
+		pando.StateHead{Service: web, Host: "host2"}, pando.Service{ServiceKey: web},
 	}
 	if _, err := a.Registry.Commit(t.Context(), pando.Txn{Put: left}); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.RemoveHost(t.Context(), "host2", false, by); !errors.Is(err, pando.ErrRefused) || !strings.Contains(err.Error(), "states of 1 services") {
+	if err := a.RemoveHost(t.Context(), "host2", false, by); !errors.Is(err, pando.ErrRefused) ||
+		!strings.Contains(err.Error(), "states of 1 services") {
 		t.Errorf("a host that keeps a state: %v", err)
 	}
 	if err := a.RemoveHost(t.Context(), "host1", true, by); !errors.Is(err, pando.ErrRefused) {

@@ -131,7 +131,8 @@ func TestAJoinWithoutATokenIsAnsweredAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		patiently(t, c)
-		fmt.Fprintf(c, "POST /peer/join HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 60000\r\n\r\n{", token)
+		fmt.Fprintf(c, "POST /peer/join HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n"+
+			"Content-Length: 60000\r\n\r\n{", token)
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
 			t.Fatalf("token %q: %v", token, err)

@@ -60,11 +60,16 @@ func TestDownSpeaksOfInstancesOnlyWhereThereAreAny(t *testing.T) {
 // Network functions run without the daemons. Their sockets survive `pando down`.
 func TestDownLeavesWhatFunctionsKeep(t *testing.T) {
 	dir := t.TempDir()
-	files(t, dir, "run/api.sock", "run/sandbox/3/slot.json", "run/fn/nat/control.sock", "bare/api.sock")
-	if err := errors.Join(removeRun(filepath.Join(dir, "run")), removeRun(filepath.Join(dir, "bare")), removeRun(filepath.Join(dir, "never"))); err != nil {
+	files(t, dir, "run/api.sock", "run/sandbox/3/slot.json", "run/fn/nat/control.sock",
+		"bare/api.sock")
+	err := errors.Join(removeRun(filepath.Join(dir, "run")), removeRun(filepath.Join(dir, "bare")),
+		removeRun(filepath.Join(dir, "never")))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := below(t, dir), []string{"", "/run", "/run/fn", "/run/fn/nat", "/run/fn/nat/control.sock"}; !slices.Equal(got, want) {
+	got, want := below(t, dir), []string{"", "/run", "/run/fn", "/run/fn/nat",
+		"/run/fn/nat/control.sock"}
+	if !slices.Equal(got, want) {
 		t.Errorf("left are %q, want %q", got, want)
 	}
 }
@@ -74,7 +79,8 @@ func TestDownLeavesWhatFunctionsKeep(t *testing.T) {
 func TestPurgeEmptiesTheDataFolder(t *testing.T) {
 	dir := t.TempDir()
 	files(t, dir, "data/state.db", "data/store/wal", "data/fn/default/nat.meter")
-	if err := errors.Join(empty(filepath.Join(dir, "data")), empty(filepath.Join(dir, "never"))); err != nil {
+	err := errors.Join(empty(filepath.Join(dir, "data")), empty(filepath.Join(dir, "never")))
+	if err != nil {
 		t.Fatal(err)
 	}
 	if got, want := below(t, dir), []string{"", "/data"}; !slices.Equal(got, want) {

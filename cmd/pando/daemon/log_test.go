@@ -43,7 +43,8 @@ func TestADaemonsLogRotates(t *testing.T) {
 		}
 		text += string(b)
 	}
-	if first, _, _ := strings.Cut(text, " x"); !strings.HasPrefix(first, "line 7") || !strings.HasSuffix(text, "a crash\n") || strings.Count(text, "line ") < 20 {
+	if first, _, _ := strings.Cut(text, " x"); !strings.HasPrefix(first, "line 7") ||
+		!strings.HasSuffix(text, "a crash\n") || strings.Count(text, "line ") < 20 {
 		t.Errorf("the newest lines are not there in order:\n%s", text)
 	}
 }

@@ -105,7 +105,8 @@ func TestADaemonThatDoesNotEndIsEndedByForce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if stacks := strings.Contains(string(text), "goroutine 1"); stacks == strings.Contains(signals, "QUIT") {
+			stacks := strings.Contains(string(text), "goroutine 1")
+			if stacks == strings.Contains(signals, "QUIT") {
 				t.Errorf("deaf to %s, its log is: %.200s", signals, text)
 			}
 		})

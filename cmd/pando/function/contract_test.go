@@ -48,7 +48,8 @@ func TestFlagsAreThoseOfPandoUnit(t *testing.T) {
 		for _, r := range rows {
 			def, ok := defaults[r.name]
 			if !ok || def != r.def {
-				t.Errorf("%s: pando-unit has --%s: %v, with the default %q, and Go has %q", command, r.name, ok, def, r.def)
+				t.Errorf("%s: pando-unit has --%s: %v, with the default %q, and Go has %q",
+					command, r.name, ok, def, r.def)
 			}
 			delete(defaults, r.name)
 		}

@@ -66,7 +66,8 @@ func TestASingleUnitHasNoFlagsOfAGroup(t *testing.T) {
 	if cli.CodeOf(err) != 2 || !strings.Contains(err.Error(), "--gap is for a group") {
 		t.Errorf("got %v", err)
 	}
-	if err := runLine(t, "nat.wasm"); cli.CodeOf(err) != 2 || !strings.Contains(err.Error(), "--iface is missing") {
+	if err := runLine(t, "nat.wasm"); cli.CodeOf(err) != 2 ||
+		!strings.Contains(err.Error(), "--iface is missing") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -78,8 +79,8 @@ func TestAGroupPassesFlagsToItsUnits(t *testing.T) {
 	add(c, chainRows...)
 	g.add(c)
 	line := []string{
-		"--units", "2..4", "--iface", "a", "--out", "b", "--set", "x=1", "--set", "y=2", "--strict-rules", "-d",
-		"--flows-max=9", "--ports", "10-20", "--unit-capacity", "20M", "--durability", "log",
+		"--units", "2..4", "--iface", "a", "--out", "b", "--set", "x=1", "--set", "y=2", "--strict-rules",
+		"-d", "--flows-max=9", "--ports", "10-20", "--unit-capacity", "20M", "--durability", "log",
 	}
 	if err := c.ParseFlags(line); err != nil {
 		t.Fatal(err)
@@ -88,11 +89,14 @@ func TestAGroupPassesFlagsToItsUnits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"--flows-max=9", "--set=x=1", "--set=y=2", "--strict-rules"}; !slices.Equal(got.Flags, want) {
+	want := []string{"--flows-max=9", "--set=x=1", "--set=y=2", "--strict-rules"}
+	if !slices.Equal(got.Flags, want) {
 		t.Errorf("a unit gets %q, want %q", got.Flags, want)
 	}
-	if got.Name != "nat-ids" || got.Least != 2 || got.Most != 4 || got.In != "a" || got.Out != "b" || !got.Log ||
-		got.Ports != [2]int{10, 20} || got.UnitBits != 20_000_000 || !got.Limited || got.RunDir != runFolder {
+	if got.Name != "nat-ids" || got.Least != 2 || got.Most != 4 || got.In != "a" || got.Out != "b" ||
+		!got.Log ||
+		got.Ports != [2]int{10, 20} || got.UnitBits != 20_000_000 || !got.Limited ||
+		got.RunDir != runFolder {
 		t.Errorf("got %+v", got)
 	}
 	again := arguments(c.Flags(), "detach")
@@ -112,11 +116,13 @@ func TestASingleUnitGetsTheFlagsOfItsCommandLine(t *testing.T) {
 	var out bytes.Buffer
 	c := unit{cli.Env{Stdout: &out}}.run()
 	c.SilenceErrors, c.SilenceUsage = true, true
-	c.SetArgs([]string{"nat.wasm", "--iface", "lan", "--set", "a=1", "ids.wasm", "--set", "b=2", "-d", "--restart=false"})
+	c.SetArgs([]string{"nat.wasm", "--iface", "lan", "--set", "a=1", "ids.wasm", "--set", "b=2", "-d",
+		"--restart=false"})
 	if err := c.ExecuteContext(t.Context()); cli.CodeOf(err) != 4 {
 		t.Errorf("got %v, want the exit code of pando-unit", err)
 	}
-	if want := "run\nnat.wasm\nids.wasm\n--detach\n--iface=lan\n--set=a=1\n--set=b=2\n"; out.String() != want {
+	want := "run\nnat.wasm\nids.wasm\n--detach\n--iface=lan\n--set=a=1\n--set=b=2\n"
+	if out.String() != want {
 		t.Errorf("pando-unit gets %q, want %q", out.String(), want)
 	}
 }

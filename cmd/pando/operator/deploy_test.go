@@ -12,9 +12,11 @@ import (
 // A wait ends with the result of its own revision. Failures of other revisions do not count.
 func TestWaitJudgesTheRevisionThatWasDeployed(t *testing.T) {
 	failed := func(revision float64) *pando.Decision {
-		return &pando.Decision{Kind: pando.DecidedFailed, Instance: "web-a", Reason: "it exited with 3", Inputs: map[string]float64{"revision": revision}}
+		return &pando.Decision{Kind: pando.DecidedFailed, Instance: "web-a", Reason: "it exited with 3",
+			Inputs: map[string]float64{"revision": revision}}
 	}
-	back := &pando.Decision{Kind: pando.DecidedRollback, Reason: "back to revision 1", Inputs: map[string]float64{"from": 2, "to": 1}}
+	back := &pando.Decision{Kind: pando.DecidedRollback, Reason: "back to revision 1",
+		Inputs: map[string]float64{"from": 2, "to": 1}}
 	// From an older pando, which did not store the revision.
 	old := &pando.Decision{Kind: pando.DecidedFailed, Reason: "it exited with 4"}
 	for name, c := range map[string]struct {
@@ -24,20 +26,25 @@ func TestWaitJudgesTheRevisionThatWasDeployed(t *testing.T) {
 		done            bool
 		says            string
 	}{
-		"it serves":                         {2, 2, pando.ServiceServing, nil, true, ""},
-		"the former one still serves":       {1, 2, pando.ServiceServing, nil, false, ""},
-		"it has too few":                    {2, 2, pando.ServiceDegraded, nil, false, ""},
-		"the first one failed":              {0, 2, pando.ServiceDeploying, failed(1), false, ""},
-		"it failed":                         {0, 2, pando.ServiceDeploying, failed(2), false, "revision 2 of web: not ready: instance web-a: it exited with 3"},
-		"something failed":                  {0, 2, pando.ServiceDeploying, old, false, "it exited with 4"},
+		"it serves":                   {2, 2, pando.ServiceServing, nil, true, ""},
+		"the former one still serves": {1, 2, pando.ServiceServing, nil, false, ""},
+		"it has too few":              {2, 2, pando.ServiceDegraded, nil, false, ""},
+		"the first one failed":        {0, 2, pando.ServiceDeploying, failed(1), false, ""},
+		"it failed": {0, 2, pando.ServiceDeploying, failed(2), false,
+			"revision 2 of web: not ready: instance web-a: it exited with 3"},
+		"something failed": {0, 2, pando.ServiceDeploying, old, false,
+			"it exited with 4"},
 		"it failed, and may be tried again": {1, 2, pando.ServiceRolling, failed(2), false, ""},
-		"it was rolled back":                {1, 1, pando.ServiceServing, back, false, "revision 2 of web: not ready: back to revision 1"},
-		"another replaced it":               {1, 3, pando.ServiceRolling, nil, false, "replaced by revision 3"},
+		"it was rolled back": {1, 1, pando.ServiceServing, back, false,
+			"revision 2 of web: not ready: back to revision 1"},
+		"another replaced it": {1, 3, pando.ServiceRolling, nil, false, "replaced by revision 3"},
 	} {
 		st := pando.ServiceStatus{Problem: c.problem}
-		st.ServiceKey, st.Current, st.Target, st.Latest, st.Phase = pando.DefaultService("web"), c.current, c.target, max(2, c.target), c.phase
+		st.ServiceKey, st.Current, st.Target, st.Latest, st.Phase = pando.DefaultService("web"),
+			c.current, c.target, max(2, c.target), c.phase
 		done, err := serving(2)(st)
-		if done != c.done || (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+		if done != c.done || (err == nil) != (c.says == "") ||
+			err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: got %v, %v, want %v, %q", name, done, err, c.done, c.says)
 		}
 	}
@@ -55,7 +62,8 @@ func TestFailuresOfAFileNameEachService(t *testing.T) {
 		t.Errorf("nothing failed, and it returns %v", err)
 	}
 	err := failures([]deployed{good, bad, good})
-	if !errors.Is(err, pando.ErrNotReady) || !strings.Contains(err.Error(), "1 of 3 services failed (bad)") || cli.CodeOf(err) != 7 {
+	if !errors.Is(err, pando.ErrNotReady) ||
+		!strings.Contains(err.Error(), "1 of 3 services failed (bad)") || cli.CodeOf(err) != 7 {
 		t.Errorf("got %v, exit code %d", err, cli.CodeOf(err))
 	}
 }

@@ -35,10 +35,13 @@ func terminal(t *testing.T, columns uint16, vars map[string]string) (cli.Env, fu
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.IoctlSetWinsize(int(inner.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns}); err != nil {
+	if err := unix.IoctlSetWinsize(int(inner.Fd()), unix.TIOCSWINSZ,
+		&unix.Winsize{Row: 24, Col: columns}); err != nil {
 		t.Fatal(err)
 	}
-	env := cli.Env{Stdout: inner, Stderr: inner, Getenv: func(name string) string { return vars[name] }}
+	env := cli.Env{
+		Stdout: inner, Stderr: inner, Getenv: func(name string) string { return vars[name] },
+	}
 	return env, func() string {
 		inner.Close()
 		var all []byte
@@ -63,10 +66,13 @@ func some() []pando.ServiceStatus {
 	web := pando.ServiceStatus{Instances: []pando.InstanceStatus{{Endpoint: "10.128.0.2:8080"}}}
 	web.ServiceKey, web.Phase, web.Target = pando.DefaultService("website"), pando.ServiceServing, 1
 	web.Instances[0].Instance = pando.Instance{
-		ID: "website-7k3fq", Host: "host1", Revision: 1, Phase: pando.PhaseFailed, Reason: strings.Repeat("it did not answer \x1b[2J", 20), Since: noon,
+		ID: "website-7k3fq", Host: "host1", Revision: 1, Phase: pando.PhaseFailed,
+		Reason: strings.Repeat("it did not answer \x1b[2J", 20), Since: noon,
 	}
-	quits := pando.ServiceStatus{Failures: 6, Problem: &pando.Decision{Reason: "it exited with 3\n12:00:00 deploy operator: all is well"}}
-	quits.ServiceKey, quits.Phase, quits.Target = pando.DefaultService("quits"), pando.ServiceDegraded, 2
+	quits := pando.ServiceStatus{Failures: 6,
+		Problem: &pando.Decision{Reason: "it exited with 3\n12:00:00 deploy operator: all is well"}}
+	quits.ServiceKey, quits.Phase, quits.Target = pando.DefaultService("quits"), pando.ServiceDegraded,
+		2
 	return []pando.ServiceStatus{web, quits}
 }
 
@@ -74,7 +80,8 @@ func TestATerminalGetsNarrowTablesInColour(t *testing.T) {
 	for _, c := range []struct {
 		vars   map[string]string
 		colour bool
-	}{{nil, true}, {map[string]string{"NO_COLOR": "1"}, false}, {map[string]string{"TERM": "dumb"}, false}} {
+	}{{nil, true}, {map[string]string{"NO_COLOR": "1"}, false},
+		{map[string]string{"TERM": "dumb"}, false}} {
 		env, shown := terminal(t, 80, c.vars)
 		o := Open(&cli.Output{Env: env})
 		page := cli.NewPage(env)
@@ -84,7 +91,8 @@ func TestATerminalGetsNarrowTablesInColour(t *testing.T) {
 			t.Fatal(err)
 		}
 		text := shown()
-		if got := strings.Contains(text, red+"failed"+plain) && strings.Contains(text, red+"degraded"+plain); got != c.colour {
+		got := strings.Contains(text, red+"failed"+plain) && strings.Contains(text, red+"degraded"+plain)
+		if got != c.colour {
 			t.Errorf("%v: colour is %v in\n%q", c.vars, got, text)
 		}
 		bare := strings.NewReplacer(red, "", plain, "").Replace(text)
@@ -105,7 +113,8 @@ func TestAPipeGetsWholeTables(t *testing.T) {
 	if err := o.Show(nil, func(w io.Writer) { instances(w, some(), noon) }); err != nil {
 		t.Fatal(err)
 	}
-	if text := b.String(); strings.Contains(text, "\x1b") || strings.Contains(text, "…") || !strings.Contains(text, "6 failures since the deploy") ||
+	if text := b.String(); strings.Contains(text, "\x1b") || strings.Contains(text, "…") ||
+		!strings.Contains(text, "6 failures since the deploy") ||
 		strings.Count(text, "it did not answer") != 20 {
 		t.Errorf("got\n%q", text)
 	}
@@ -120,7 +129,8 @@ func TestATerminalShowsEachChangeOfAWait(t *testing.T) {
 	all[0].Instances[0].Phase, all[0].Instances[0].Reason = pando.PhaseReady, "after\x1b[1m 3ms"
 	p.print(all[0])
 	p.print(all[0])
-	if text := shown(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "website-7k3fq  revision 1  ready: after\uFFFD[1m 3ms") {
+	if text := shown(); strings.Count(text, "\n") != 1 ||
+		!strings.Contains(text, "website-7k3fq  revision 1  ready: after\uFFFD[1m 3ms") {
 		t.Errorf("got\n%q", text)
 	}
 	o.Stdout = &bytes.Buffer{}
@@ -144,7 +154,8 @@ func TestLogsOnATerminalCommandNothing(t *testing.T) {
 }
 
 func TestFiguresHaveTheDigitsThatMatter(t *testing.T) {
-	for v, want := range map[float64]string{0: "0", 3: "3", 53.17831217195462: "53.18", 1234.56: "1235", 123456.7: "123457", 0.012345: "0.01235", -2.5: "-2.500"} {
+	for v, want := range map[float64]string{0: "0", 3: "3", 53.17831217195462: "53.18",
+		1234.56: "1235", 123456.7: "123457", 0.012345: "0.01235", -2.5: "-2.500"} {
 		if got := figure(v); got != want {
 			t.Errorf("%g is printed as %q, want %q", v, got, want)
 		}

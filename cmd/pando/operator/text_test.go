@@ -18,10 +18,13 @@ var noon = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
 func TestWhySaysEachReasonOnce(t *testing.T) {
 	i := pando.Intent{
-		Service: pando.DefaultService("web"), Verb: pando.VerbReplicate, By: pando.Asker{Kind: pando.AskerInstance, Name: "web-a"}, Instance: "web-b",
+		Service: pando.DefaultService("web"), Verb: pando.VerbReplicate,
+		By: pando.Asker{Kind: pando.AskerInstance, Name: "web-a"}, Instance: "web-b",
 		Inputs: map[string]float64{"req/s": 812, "limit": 600},
-	}.Become(pando.IntentAsked, noon, "busy").Become(pando.IntentGranted, noon, "2 of 4").Become(pando.IntentPlaced, noon, "on h1").
-		Become(pando.IntentStarting, noon.Add(3*time.Millisecond), "on h1").Become(pando.IntentReady, noon.Add(1500*time.Millisecond), "after 1.5s")
+	}.Become(pando.IntentAsked, noon, "busy").Become(pando.IntentGranted, noon,
+		"2 of 4").Become(pando.IntentPlaced, noon, "on h1").
+		Become(pando.IntentStarting, noon.Add(3*time.Millisecond), "on h1").Become(pando.IntentReady,
+		noon.Add(1500*time.Millisecond), "after 1.5s")
 	var b bytes.Buffer
 	because(&b, pando.Because{Intent: &i})
 	_, got, _ := strings.Cut(b.String(), "  ")
@@ -31,8 +34,10 @@ func TestWhySaysEachReasonOnce(t *testing.T) {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 	b.Reset()
-	because(&b, pando.Because{Decision: &pando.Decision{Kind: pando.DecidedFailed, Instance: "web-b", Reason: "it exited with 3", Lines: []string{"no db"}, At: noon}})
-	if _, got, _ = strings.Cut(b.String(), "  "); got != "failed     web-b: it exited with 3\n"+indent+"| no db\n" {
+	because(&b, pando.Because{Decision: &pando.Decision{Kind: pando.DecidedFailed, Instance: "web-b",
+		Reason: "it exited with 3", Lines: []string{"no db"}, At: noon}})
+	_, got, _ = strings.Cut(b.String(), "  ")
+	if got != "failed     web-b: it exited with 3\n"+indent+"| no db\n" {
 		t.Errorf("got\n%s", got)
 	}
 }
@@ -40,14 +45,26 @@ func TestWhySaysEachReasonOnce(t *testing.T) {
 func TestWatchTellsWhatChangedInWords(t *testing.T) {
 	web := pando.DefaultService("web")
 	for want, v := range map[string]pando.Stored{
-		"service   web                  rolling (1 of 2), revision 3":              pando.Service{ServiceKey: web, Phase: "rolling", Reason: "1 of 2", Target: 3},
-		"service   web                  deploying, revision 1":                     pando.Service{ServiceKey: web, Phase: "deploying", Target: 1},
-		"revision  web                  revision 3 is failed (it exits)":           pando.Revision{Service: web, Number: 3, State: "failed", Reason: "it exits"},
-		"instance  web-a                ready (after 3ms)":                         pando.Instance{Service: web, ID: "web-a", Host: "h1", Phase: "ready", Reason: "after 3ms"},
-		"intent    web-a                halt by operator anna: refused (min is 1)": pando.Intent{Service: web, Instance: "web-a", Verb: "halt", By: pando.Asker{Kind: "operator", Name: "anna"}, State: "refused", Reason: "min is 1"},
-		"decision  web                  pin by operator: 3 instances":              pando.Decision{Service: web, Kind: "pin", By: pando.Asker{Kind: "operator"}, Reason: "3 instances"},
-		"host      h1                   joined":                                    pando.Host{Name: "h1"},
-		"head      web                  state is at 0000000000":                    pando.StateHead{Service: web},
+		"service   web                  rolling (1 of 2), revision 3": pando.Service{
+			ServiceKey: web, Phase: "rolling", Reason: "1 of 2", Target: 3,
+		},
+		"service   web                  deploying, revision 1": pando.Service{
+			ServiceKey: web, Phase: "deploying", Target: 1,
+		},
+		"revision  web                  revision 3 is failed (it exits)": pando.Revision{
+			Service: web, Number: 3, State: "failed", Reason: "it exits",
+		},
+		"instance  web-a                ready (after 3ms)": pando.Instance{
+			Service: web, ID: "web-a", Host: "h1", Phase: "ready", Reason: "after 3ms",
+		},
+		"intent    web-a                halt by operator anna: refused (min is 1)": pando.Intent{
+			Service: web, Instance: "web-a", Verb: "halt", By: pando.Asker{Kind: "operator", Name: "anna"},
+			State: "refused", Reason: "min is 1",
+		},
+		"decision  web                  pin by operator: 3 instances": pando.Decision{Service: web,
+			Kind: "pin", By: pando.Asker{Kind: "operator"}, Reason: "3 instances"},
+		"host      h1                   joined":                 pando.Host{Name: "h1"},
+		"head      web                  state is at 0000000000": pando.StateHead{Service: web},
 	} {
 		text, err := json.Marshal(v)
 		if err != nil {
@@ -82,7 +99,8 @@ func TestAHostWithoutANetworkHasNoAddress(t *testing.T) {
 
 func TestBriefShowsTheTwoFiguresThatMatter(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		-time.Second: "0s", 0: "0s", 123456: "120µs", 12345678: "12ms", 5292300 * time.Microsecond: "5.3s", 83*time.Second + 1: "1m23s",
+		-time.Second: "0s", 0: "0s", 123456: "120µs", 12345678: "12ms",
+		5292300 * time.Microsecond: "5.3s", 83*time.Second + 1: "1m23s",
 		3*time.Hour + 25*time.Minute + 40*time.Second: "3h26m", 100 * time.Hour: "4d",
 	} {
 		if got := brief(d); got != want {

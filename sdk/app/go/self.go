@@ -42,7 +42,8 @@ type Self struct {
 func Open() (*Self, error) {
 	socket := os.Getenv("PANDO_SOCKET")
 	if socket == "" {
-		return nil, errors.New("PANDO_SOCKET is not set: this program was not started by Pando; start it with `pando deploy SPEC.yaml`")
+		return nil, errors.New("PANDO_SOCKET is not set: this program was not started by Pando; start " +
+			"it with `pando deploy SPEC.yaml`")
 	}
 	return &Self{
 		http: &http.Client{Transport: &http.Transport{
@@ -157,7 +158,9 @@ func (s *Self) call(ctx context.Context, method, path string, v, out any) error 
 	return nil
 }
 
-func (s *Self) send(ctx context.Context, method, path string, body io.Reader, header http.Header) (io.ReadCloser, error) {
+func (s *Self) send(
+	ctx context.Context, method, path string, body io.Reader, header http.Header,
+) (io.ReadCloser, error) {
 	if path != "" {
 		path = "/" + path
 	}
@@ -189,7 +192,8 @@ func problem(what string, answer *http.Response) error {
 		return fmt.Errorf("%s: %s", what, answer.Status)
 	}
 	sentinel := map[string]error{
-		"refused": ErrRefused, "conflict": ErrPending, "not_found": ErrNotFound, "invalid": ErrInvalid, "lost": ErrLost,
+		"refused": ErrRefused, "conflict": ErrPending, "not_found": ErrNotFound, "invalid": ErrInvalid,
+		"lost":        ErrLost,
 		"unavailable": ErrAway,
 	}[p.Code]
 	if sentinel == nil {

@@ -46,14 +46,16 @@ func TestOutsideOfPandoTheErrorSaysWhatToDo(t *testing.T) {
 }
 
 func TestARefusalIsAnErrorWithItsReason(t *testing.T) {
-	self := host(t, map[string]http.HandlerFunc{"POST /v1/self/replicate": func(w http.ResponseWriter, r *http.Request) {
-		var a Ask
-		if err := json.NewDecoder(r.Body).Decode(&a); err != nil || a.Reason != "busy" || a.Inputs["rate"] != 700 {
-			t.Errorf("the ask arrived as %+v, %v", a, err)
-		}
-		w.WriteHeader(http.StatusConflict)
-		fmt.Fprint(w, `{"code": "refused", "detail": "replicate refused: 8 of max 8 instances"}`)
-	}})
+	self := host(t, map[string]http.HandlerFunc{
+		"POST /v1/self/replicate": func(w http.ResponseWriter, r *http.Request) {
+			var a Ask
+			err := json.NewDecoder(r.Body).Decode(&a)
+			if err != nil || a.Reason != "busy" || a.Inputs["rate"] != 700 {
+				t.Errorf("the ask arrived as %+v, %v", a, err)
+			}
+			w.WriteHeader(http.StatusConflict)
+			fmt.Fprint(w, `{"code": "refused", "detail": "replicate refused: 8 of max 8 instances"}`)
+		}})
 	_, err := self.Replicate(t.Context(), Ask{Reason: "busy", Inputs: map[string]float64{"rate": 700}})
 	if !errors.Is(err, ErrRefused) || err.Error() != "replicate refused: 8 of max 8 instances" {
 		t.Fatalf("got %v", err)
@@ -88,12 +90,15 @@ func TestStateSpeaksTheTypesOfItsPaths(t *testing.T) {
 		},
 	})
 	s, ctx := self.State(), t.Context()
-	for _, err := range []error{s.Add(ctx, "hits", -3), s.Append(ctx, "log", "a", "b"), s.Include(ctx, "users", "x", "y"), s.Exclude(ctx, "gone", "z")} {
+	for _, err := range []error{s.Add(ctx, "hits", -3), s.Append(ctx, "log", "a", "b"),
+		s.Include(ctx, "users", "x", "y"), s.Exclude(ctx, "gone", "z")} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	for path, want := range map[string]string{"hits": "-3", "log": "a\nb\n", "users": "+x\n+y", "gone": "-z"} {
+	for path, want := range map[string]string{
+		"hits": "-3", "log": "a\nb\n", "users": "+x\n+y", "gone": "-z",
+	} {
 		if got[path] != want {
 			t.Errorf("%s was sent %q, want %q", path, got[path], want)
 		}
@@ -107,14 +112,17 @@ func TestStateSpeaksTheTypesOfItsPaths(t *testing.T) {
 }
 
 func TestAChangeGoesInOneRequest(t *testing.T) {
-	self := host(t, map[string]http.HandlerFunc{"POST /v1/self/state/commit": func(w http.ResponseWriter, r *http.Request) {
-		b, _ := io.ReadAll(r.Body)
-		if want := `{"put":{"at":"3"},"patch":{"hits":"2"},"delete":["old"]}`; string(b) != want {
-			t.Errorf("the change arrived as %s, want %s", b, want)
-		}
-		fmt.Fprint(w, `{"commit": "00"}`)
-	}})
-	change := Change{Put: map[string]string{"at": "3"}, Patch: map[string]string{"hits": "2"}, Delete: []string{"old"}}
+	self := host(t, map[string]http.HandlerFunc{
+		"POST /v1/self/state/commit": func(w http.ResponseWriter, r *http.Request) {
+			b, _ := io.ReadAll(r.Body)
+			if want := `{"put":{"at":"3"},"patch":{"hits":"2"},"delete":["old"]}`; string(b) != want {
+				t.Errorf("the change arrived as %s, want %s", b, want)
+			}
+			fmt.Fprint(w, `{"commit": "00"}`)
+		}})
+	change := Change{
+		Put: map[string]string{"at": "3"}, Patch: map[string]string{"hits": "2"}, Delete: []string{"old"},
+	}
 	if err := self.State().CommitChange(t.Context(), change); err != nil {
 		t.Fatal(err)
 	}
@@ -122,11 +130,13 @@ func TestAChangeGoesInOneRequest(t *testing.T) {
 
 func TestEventsGoOnWhereTheyWereCutOff(t *testing.T) {
 	var after []string
-	self := host(t, map[string]http.HandlerFunc{"GET /v1/self/events": func(w http.ResponseWriter, r *http.Request) {
-		after = append(after, r.Header.Get("Last-Event-ID"))
-		n := len(after)
-		fmt.Fprintf(w, ": alive\n\nid: %d\nevent: peers\ndata: {\"id\": %d, \"kind\": \"peers\"}\n\n", n, n) // then the connection ends
-	}})
+	self := host(t, map[string]http.HandlerFunc{
+		"GET /v1/self/events": func(w http.ResponseWriter, r *http.Request) {
+			after = append(after, r.Header.Get("Last-Event-ID"))
+			n := len(after)
+			fmt.Fprintf(w, ": alive\n\nid: %d\nevent: peers\ndata: {\"id\": %d, \"kind\": \"peers\"}\n\n", n,
+				n) // then the connection ends
+		}})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	seen := uint64(0)

@@ -83,9 +83,10 @@ func (s State) Commit(ctx context.Context, message string) error {
 // Change is the content of one commit, all of it or nothing. Each path occurs once.
 type Change struct {
 	Message string            `json:"message,omitempty"`
-	Put     map[string]string `json:"put,omitempty"`    // by path: the whole value
-	Patch   map[string]string `json:"patch,omitempty"`  // by path: "3" for a counter, lines for a log, "+member" for a set
-	Delete  []string          `json:"delete,omitempty"` // paths
+	Put     map[string]string `json:"put,omitempty"` // by path: the whole value
+	// by path: "3" for a counter, lines for a log, "+member" for a set
+	Patch  map[string]string `json:"patch,omitempty"`
+	Delete []string          `json:"delete,omitempty"` // paths
 }
 
 // CommitChange commits a change and all writes so far; they are durable on return.

@@ -53,7 +53,8 @@ type Packet struct{ e *entry }
 // call returns whether the packet passes. A state has at most 4096 bytes. Call Register from init.
 func Register(name string, stateBytes uint32, f func(*Packet) bool) {
 	process = f
-	self.stateBytes, self.batch, self.slots = stateBytes, at(unsafe.Pointer(&batch)), at(unsafe.Pointer(&slots))
+	self.stateBytes, self.batch, self.slots = stateBytes, at(unsafe.Pointer(&batch)),
+		at(unsafe.Pointer(&slots))
 	copy(self.name[:35], name)
 }
 

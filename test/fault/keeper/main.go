@@ -33,9 +33,10 @@ func main() {
 }
 
 // own reaches the instance's own API.
-var own = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-	return (&net.Dialer{}).DialContext(ctx, "unix", os.Getenv("PANDO_SOCKET"))
-}}}
+var own = &http.Client{Timeout: 5 * time.Second,
+	Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", os.Getenv("PANDO_SOCKET"))
+	}}}
 
 func ask(method, path, body string) (string, error) {
 	q, err := http.NewRequest(method, "http://self/v1/self"+path, strings.NewReader(body))
@@ -57,7 +58,8 @@ func ask(method, path, body string) (string, error) {
 func serve() error {
 	name := os.Getenv("PANDO_INSTANCE")
 	http.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, name) })
-	http.HandleFunc("/write", func(w http.ResponseWriter, r *http.Request) { answer(w, "", keep(r.FormValue("line"))) })
+	http.HandleFunc("/write",
+		func(w http.ResponseWriter, r *http.Request) { answer(w, "", keep(r.FormValue("line"))) })
 	http.HandleFunc("/ask", func(w http.ResponseWriter, r *http.Request) {
 		text, err := ask(r.FormValue("method"), r.FormValue("path"), r.FormValue("body"))
 		answer(w, text, err)
@@ -109,7 +111,9 @@ func load(address string) error {
 	var told Told
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{
+		Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true},
+	}
 	get := func(path string) error {
 		a, err := client.Get("http://" + address + path)
 		if err != nil {

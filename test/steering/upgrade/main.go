@@ -34,7 +34,9 @@ func run() error {
 	if err := json.NewDecoder(os.Stdin).Decode(&o); err != nil {
 		return err
 	}
-	d, err := ebpf.Open(ebpf.Config{PinDir: o.PinDir, Uplinks: o.Uplinks, FlowsMax: o.FlowsMax, Buckets: balance.Buckets})
+	d, err := ebpf.Open(ebpf.Config{
+		PinDir: o.PinDir, Uplinks: o.Uplinks, FlowsMax: o.FlowsMax, Buckets: balance.Buckets,
+	})
 	if err != nil {
 		return err
 	}

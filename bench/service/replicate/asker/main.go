@@ -20,9 +20,10 @@ import (
 	"time"
 )
 
-var self = http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-	return (&net.Dialer{}).DialContext(ctx, "unix", os.Getenv("PANDO_SOCKET"))
-}}}
+var self = http.Client{
+	Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", os.Getenv("PANDO_SOCKET"))
+	}}}
 
 // ask asks the host. It returns the start of the ask and its duration.
 func ask(verb string) (began time.Time, took time.Duration, err error) {
