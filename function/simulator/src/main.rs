@@ -251,70 +251,74 @@ fn print(format: Format, manifest: &Manifest, rows: &[Row]) {
         Format::Json => {
             println!("{:#}", serde_json::json!({"manifest": manifest, "rows": rows}));
         }
-        Format::Csv => {
-            println!(
-                "workload,half,variant,p50_us,p75_us,p90_us,p99_us,p999_us,mice_p75_us,mice_p99_us,\
+        Format::Csv => print_csv(manifest, rows),
+        Format::Text => print_text(manifest, rows),
+    }
+}
+
+fn print_csv(manifest: &Manifest, rows: &[Row]) {
+    println!(
+        "workload,half,variant,p50_us,p75_us,p90_us,p99_us,p999_us,mice_p75_us,mice_p99_us,\
                  provisioning,provisioning_100ms,seamless,moved,pushes_per_s,pulls_per_s,\
                  pushed_share"
-            );
-            for Row { variant: v, figures: f, .. } in rows {
-                let name = v.replace(',', " ");
-                println!(
-                    "{:?},{:?},{name},{:.1},{:.1},{:.1},{:.1},{:.1},{:.1},{:.1},{:.3},{:.3},{:.4},\
+    );
+    for Row { variant: v, figures: f, .. } in rows {
+        let name = v.replace(',', " ");
+        println!(
+            "{:?},{:?},{name},{:.1},{:.1},{:.1},{:.1},{:.1},{:.1},{:.1},{:.3},{:.3},{:.4},\
                      {:.4},{:.0},{:.0},{:.5}",
-                    manifest.workload,
-                    manifest.half,
-                    f.p50_us,
-                    f.p75_us,
-                    f.p90_us,
-                    f.p99_us,
-                    f.p999_us,
-                    f.mice_p75_us,
-                    f.mice_p99_us,
-                    f.provisioning,
-                    f.provisioning_100ms,
-                    f.seamless,
-                    f.moved,
-                    f.pushes_per_s,
-                    f.pulls_per_s,
-                    f.pushed_share
-                );
-            }
-        }
-        Format::Text => {
-            println!("simulator: {}", serde_json::json!(manifest));
-            println!(
-                "{:36} {:>9} {:>9} {:>9} {:>9} {:>9} | {:>8} {:>8} | {:>5} {:>5} {:>5} {:>5}",
-                "latency in µs",
-                "p50",
-                "p75",
-                "p90",
-                "p99",
-                "p99.9",
-                "mice p75",
-                "p99",
-                "prov",
-                "100ms",
-                "seaml",
-                "moved"
-            );
-            for Row { variant: v, figures: f, .. } in rows {
-                println!(
-                    "{v:36} {:9.0} {:9.0} {:9.0} {:9.0} {:9.0} | {:8.0} {:8.0} | {:5.2} {:5.2} \
+            manifest.workload,
+            manifest.half,
+            f.p50_us,
+            f.p75_us,
+            f.p90_us,
+            f.p99_us,
+            f.p999_us,
+            f.mice_p75_us,
+            f.mice_p99_us,
+            f.provisioning,
+            f.provisioning_100ms,
+            f.seamless,
+            f.moved,
+            f.pushes_per_s,
+            f.pulls_per_s,
+            f.pushed_share
+        );
+    }
+}
+
+fn print_text(manifest: &Manifest, rows: &[Row]) {
+    println!("simulator: {}", serde_json::json!(manifest));
+    println!(
+        "{:36} {:>9} {:>9} {:>9} {:>9} {:>9} | {:>8} {:>8} | {:>5} {:>5} {:>5} {:>5}",
+        "latency in µs",
+        "p50",
+        "p75",
+        "p90",
+        "p99",
+        "p99.9",
+        "mice p75",
+        "p99",
+        "prov",
+        "100ms",
+        "seaml",
+        "moved"
+    );
+    for Row { variant: v, figures: f, .. } in rows {
+        println!(
+            "{v:36} {:9.0} {:9.0} {:9.0} {:9.0} {:9.0} | {:8.0} {:8.0} | {:5.2} {:5.2} \
                      {:5.3} {:5.3}",
-                    f.p50_us,
-                    f.p75_us,
-                    f.p90_us,
-                    f.p99_us,
-                    f.p999_us,
-                    f.mice_p75_us,
-                    f.mice_p99_us,
-                    f.provisioning,
-                    f.provisioning_100ms,
-                    f.seamless,
-                    f.moved
-                );
-            }
-        }
+            f.p50_us,
+            f.p75_us,
+            f.p90_us,
+            f.p99_us,
+            f.p999_us,
+            f.mice_p75_us,
+            f.mice_p99_us,
+            f.provisioning,
+            f.provisioning_100ms,
+            f.seamless,
+            f.moved
+        );
     }
 }
