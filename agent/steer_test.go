@@ -146,7 +146,7 @@ func TestALongDrainIsLookedAtSeldom(t *testing.T) {
 // square.
 func TestManyInstancesOfOneService(t *testing.T) {
 	onBench(t, func(b *bench) {
-		const n = 500
+		const n = manyInstances
 		var all []pando.Stored
 		for k := range n {
 			all = append(all, pando.Instance{
