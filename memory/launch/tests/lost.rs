@@ -16,6 +16,9 @@ const SIZE: &str = "256MiB";
 const STALL_MAX: Duration = Duration::from_millis(50);
 /// The longest stall because of a silent host, which is given up only after 250 ms.
 const HANG_MAX: Duration = Duration::from_millis(500);
+/// A host that was silent counts as steady only this long after its first answer. Until then no
+/// other host is given up for its sake, because the link of this machine may have been cut.
+const STEADY: Duration = Duration::from_millis(1000 + 250);
 
 fn key(k: u64) -> Vec<u8> {
     format!("k{k}").into_bytes()
@@ -230,7 +233,11 @@ fn hanging_hosts(noise: &Noise) -> Result<(), String> {
         });
         // The host wakes with old requests in its buffers, while new ones arrive.
         unsafe { libc::kill(victim, libc::SIGCONT) };
+        let awake = Instant::now();
         load.until_whole();
+        while awake.elapsed() < STEADY {
+            load.request();
+        }
     }
     assert_eq!(figure(load.redis.pid(), "pages_bad"), 0);
     load.check(&format!("{pauses} pauses"), HANG_MAX, noise)
