@@ -41,7 +41,7 @@ func waitToFork(e pando.CgroupEntry, groups string, turn <-chan forking) {
 	f := <-turn
 	r := forked{err: err}
 	if err == nil {
-		attr.Credential = &syscall.Credential{Uid: f.program.UID, Gid: f.program.GID}
+		attr.Credential = &syscall.Credential{Uid: f.program.UID, Gid: f.program.GID, Groups: f.program.Groups}
 		attr.Ptrace = f.gate != nil
 		r.pid, r.err = fork(f.program, attr, f.stdio)
 	}
