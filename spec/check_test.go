@@ -65,10 +65,12 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 		"state.a: \"sum\"": func(s *pando.Spec) {
 			s.State = map[string]pando.StateType{"a": "sum"}
 		},
-		"resources.cpus: -1":            func(s *pando.Spec) { s.Resources.CPUs = -1 },
-		"rollout.order: \"stop\"":       func(s *pando.Spec) { s.Rollout.Order = "stop" },
-		"scale.warm: 2: a reserve runs": func(s *pando.Spec) { s.Scale, s.Rollout.Order = pando.Scale{Max: 1, Warm: 2}, pando.StopFirst },
-		"rollout.surge: -1":             func(s *pando.Spec) { s.Rollout.Surge = -1 },
+		"resources.cpus: -1":      func(s *pando.Spec) { s.Resources.CPUs = -1 },
+		"rollout.order: \"stop\"": func(s *pando.Spec) { s.Rollout.Order = "stop" },
+		"scale.warm: 2: a reserve runs": func(s *pando.Spec) {
+			s.Scale, s.Rollout.Order = pando.Scale{Max: 1, Warm: 2}, pando.StopFirst
+		},
+		"rollout.surge: -1": func(s *pando.Spec) { s.Rollout.Surge = -1 },
 	} {
 		s := good()
 		spoil(&s)

@@ -151,37 +151,52 @@ func TestAMemberWritesItsOwnRecordsOnly(t *testing.T) {
 	huge := asks("i9", web, "web-1")
 	huge.Reason = strings.Repeat("x", 200<<10)
 	for what, put := range map[string]pando.Stored{
-		"another host's instance": on1, "an instance that control has not placed": new1, "an invalid phase": bogus,
-		"another revision": newer, "an address of another host": far, "another host's address": taken, "foreign prefixes": everywhere,
-		"another slot": pando.Host{Name: "h2", Slot: 1, Address: addressOf(2)}, "a service": pando.Service{ServiceKey: web},
-		"a revision": pando.Revision{Service: web, Number: 1}, "a member": pando.Member{Name: "h2", Slot: 0},
-		"an ask of another host's instance": asks("i4", vault, "vault-1"), "an ask about one": asks("i5", web, "vault-1"),
-		"an intent about another host":  pando.Intent{ID: "i2", Service: vault, Verb: pando.VerbReplicate, Host: "h1", Instance: "vault-1"},
-		"an operator's intent":          pando.Intent{ID: "i6", Service: web, Verb: pando.VerbHalt, Host: "h2", State: pando.IntentAsked},
-		"a decision about another host": pando.Decision{ID: "d2", Service: vault, Instance: "vault-1", By: of},
-		"a decision of control":         pando.Decision{ID: "d3", Service: web, Instance: "web-1", By: pando.Asker{Kind: pando.AskerControl}},
-		"the head of another service":   pando.StateHead{Service: vault, Host: "h2", Merges: 99},
-		"a head elsewhere":              pando.StateHead{Service: web, Host: "h1"}, "a large value": huge,
+		"another host's instance": on1, "an instance that control has not placed": new1,
+		"an invalid phase": bogus,
+		"another revision": newer, "an address of another host": far, "another host's address": taken,
+		"foreign prefixes":                  everywhere,
+		"another slot":                      pando.Host{Name: "h2", Slot: 1, Address: addressOf(2)},
+		"a service":                         pando.Service{ServiceKey: web},
+		"a revision":                        pando.Revision{Service: web, Number: 1},
+		"a member":                          pando.Member{Name: "h2", Slot: 0},
+		"an ask of another host's instance": asks("i4", vault, "vault-1"),
+		"an ask about one":                  asks("i5", web, "vault-1"),
+		"an intent about another host": pando.Intent{ID: "i2", Service: vault, Verb: pando.VerbReplicate,
+			Host: "h1", Instance: "vault-1"},
+		"an operator's intent": pando.Intent{ID: "i6", Service: web, Verb: pando.VerbHalt,
+			Host: "h2", State: pando.IntentAsked},
+		"a decision about another host": pando.Decision{ID: "d2", Service: vault, Instance: "vault-1",
+			By: of},
+		"a decision of control": pando.Decision{ID: "d3", Service: web, Instance: "web-1",
+			By: pando.Asker{Kind: pando.AskerControl}},
+		"the head of another service": pando.StateHead{Service: vault, Host: "h2", Merges: 99},
+		"a head elsewhere":            pando.StateHead{Service: web, Host: "h1"}, "a large value": huge,
 	} {
-		if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Put: []pando.Stored{put}}); !errors.Is(err, pando.ErrForbidden) {
+		if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Put: []pando.Stored{put}}); !errors.Is(err,
+			pando.ErrForbidden) {
 			t.Errorf("h2 wrote %s: %v", what, err)
 		}
 	}
-	for _, k := range []pando.Key{theirs.Key(), web.Key(), pando.HeadKey(web), asks("i3", web, "").Key(), pando.MemberKey("h1")} {
-		if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Delete: []pando.Key{k}}); !errors.Is(err, pando.ErrForbidden) {
+	for _, k := range []pando.Key{theirs.Key(), web.Key(), pando.HeadKey(web),
+		asks("i3", web, "").Key(), pando.MemberKey("h1")} {
+		if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Delete: []pando.Key{k}}); !errors.Is(err,
+			pando.ErrForbidden) {
 			t.Errorf("h2 deleted %s: %v", k, err)
 		}
 	}
-	if _, err := r.Commit(t.Context(), pando.Txn{Put: []pando.Stored{mine}}); !errors.Is(err, pando.ErrForbidden) {
+	if _, err := r.Commit(t.Context(), pando.Txn{Put: []pando.Stored{mine}}); !errors.Is(err,
+		pando.ErrForbidden) {
 		t.Errorf("h2 wrote without its fence: %v", err)
 	}
-	if _, _, err := r.Join(t.Context(), pando.Host{Name: "h1"}, 5*time.Second); !errors.Is(err, pando.ErrForbidden) {
+	if _, _, err := r.Join(t.Context(), pando.Host{Name: "h1"}, 5*time.Second); !errors.Is(err,
+		pando.ErrForbidden) {
 		t.Errorf("h2 joined as h1: %v", err)
 	}
 	if _, _, err := r.Lead(t.Context(), "control", "h2"); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("h2 leads: %v", err)
 	}
-	if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Delete: []pando.Key{mine.Key()}}); err != nil {
+	if _, err := r.Commit(t.Context(),
+		pando.Txn{Fence: f, Delete: []pando.Key{mine.Key()}}); err != nil {
 		t.Errorf("h2 cannot bury its own instance: %v", err)
 	}
 }
@@ -419,8 +434,11 @@ func TestTheStoreIsOpenToMembersOnlyAndForNothingElse(t *testing.T) {
 			_, err := c.MemberAdd(ctx, []string{"http://127.0.0.1:1"})
 			return err
 		},
-		"users":  func(ctx context.Context) error { _, err := c.AuthDisable(ctx); return err },
-		"alarms": func(ctx context.Context) error { _, err := c.AlarmDisarm(ctx, &clientv3.AlarmMember{}); return err },
+		"users": func(ctx context.Context) error { _, err := c.AuthDisable(ctx); return err },
+		"alarms": func(ctx context.Context) error {
+			_, err := c.AlarmDisarm(ctx, &clientv3.AlarmMember{})
+			return err
+		},
 		"snapshot": func(ctx context.Context) error {
 			s, err := c.Snapshot(ctx)
 			if err == nil {

@@ -223,14 +223,15 @@ func whole(t *testing.T, h *host) int {
 		heads = append(heads, id)
 	}
 	n := 0
-	err = (&state.Walk{Objects: h.objects, Edge: edge}).From(heads, func(_ pando.ObjectKind, id pando.ObjectID) error {
-		n++
-		kind, body, err := h.objects.Object(id)
-		if is := state.ID(kind, body); err == nil && is != id {
-			err = fmt.Errorf("the object read as %s is %s", id, is)
-		}
-		return err
-	})
+	err = (&state.Walk{Objects: h.objects, Edge: edge}).From(heads,
+		func(_ pando.ObjectKind, id pando.ObjectID) error {
+			n++
+			kind, body, err := h.objects.Object(id)
+			if is := state.ID(kind, body); err == nil && is != id {
+				err = fmt.Errorf("the object read as %s is %s", id, is)
+			}
+			return err
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,7 +317,10 @@ func TestATrimmedStateIsClonedAndFetched(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.objects.Close()
-	server := httptest.NewServer(git.Handler(func(pando.ServiceKey) (pando.Objects, pando.ObjectID, error) { return h.objects, h.head(), nil }))
+	server := httptest.NewServer(git.Handler(func(pando.ServiceKey) (pando.Objects, pando.ObjectID,
+		error) {
+		return h.objects, h.head(), nil
+	}))
 	defer server.Close()
 	a, err := h.repo.Born(ctx, "web-a", h.main)
 	if err != nil {
