@@ -29,6 +29,7 @@ type World struct {
 	decisions map[pando.ServiceKey][]string         // likewise
 	ofService rosters[pando.ServiceKey]
 	onHost    rosters[pando.HostName]
+	ledgers
 }
 
 // noted is the world's record of one key, so that a late message never brings back an older state.
@@ -65,6 +66,7 @@ func New() *World {
 		decisions: map[pando.ServiceKey][]string{},
 		ofService: rosters[pando.ServiceKey]{},
 		onHost:    rosters[pando.HostName]{},
+		ledgers:   newLedgers(),
 	}
 }
 
@@ -192,12 +194,14 @@ func (w *World) put(v pando.Stored, at pando.StoreRevision) {
 	w.byKey[v.Key()] = noted{value: v, modified: at}
 	switch v := v.(type) {
 	case pando.Service:
+		w.settle(w.Services[v.ServiceKey].V, v)
 		w.Services[v.ServiceKey] = Versioned[pando.Service]{v, at}
 	case pando.Revision:
 		if w.Revisions[v.Service] == nil {
 			w.Revisions[v.Service] = map[int]Versioned[pando.Revision]{}
 		}
 		w.Revisions[v.Service][v.Number] = Versioned[pando.Revision]{v, at}
+		w.reweigh(v.Service, v.Number)
 	case pando.Instance:
 		w.enlist(Versioned[pando.Instance]{v, at})
 	case pando.Intent:
@@ -224,12 +228,14 @@ func (w *World) forget(k pando.Key, at pando.StoreRevision) {
 	w.gone[k] = max(w.gone[k], at)
 	switch v := n.value.(type) {
 	case pando.Service:
+		w.settle(v, pando.Service{})
 		delete(w.Services, v.ServiceKey)
 	case pando.Revision:
 		delete(w.Revisions[v.Service], v.Number)
 		if len(w.Revisions[v.Service]) == 0 {
 			delete(w.Revisions, v.Service)
 		}
+		w.reweigh(v.Service, v.Number)
 	case pando.Instance:
 		w.delist(v)
 	case pando.Intent:
