@@ -8,17 +8,19 @@ import (
 	"pando.run/pando"
 )
 
-func TestCheckNamesWhatIsWrong(t *testing.T) {
-	good := func() pando.Spec {
-		return pando.Spec{
-			Name: "web", Command: []string{"./web"}, Ports: []pando.Port{
-				{Published: 80, Target: 8080, Protocol: pando.TCP},
-				{Published: 80, Target: 8080, Protocol: pando.UDP},
-			}, User: "1000:1000",
-			Scale: pando.Scale{Min: 1, Max: 8, By: pando.ByConnections, Target: 10},
-			State: map[string]pando.StateType{"a/b": pando.StateSet},
-		}
+// good returns a valid spec that a test may spoil.
+func good() pando.Spec {
+	return pando.Spec{
+		Name: "web", Command: []string{"./web"}, Ports: []pando.Port{
+			{Published: 80, Target: 8080, Protocol: pando.TCP},
+			{Published: 80, Target: 8080, Protocol: pando.UDP},
+		}, User: "1000:1000",
+		Scale: pando.Scale{Min: 1, Max: 8, By: pando.ByConnections, Target: 10},
+		State: map[string]pando.StateType{"a/b": pando.StateSet},
 	}
+}
+
+func TestCheckNamesWhatIsWrong(t *testing.T) {
 	if err := Check(good()); err != nil {
 		t.Errorf("a good spec: %v", err)
 	}

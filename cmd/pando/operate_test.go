@@ -81,19 +81,7 @@ func TestAnOperatorsDay(t *testing.T) {
 	o.has(o.says(0, "status"), "1 of 1 to 4")
 	o.has(o.says(0, "why web"), "deploy", "revision 1", "replicate", "control → "+id, "granted",
 		"in rotation")
-	all := o.says(0, "hosts")
-	o.has(all, o.Host(), "GiB")
-	if strings.Contains(all, "spoofed") {
-		t.Errorf("no packet was forged:\n%s", all)
-	}
-	if out := o.Run(labtest.Client, "curl", "-sS", "http://"+st.VIP+":81/"); out.Code != 7 {
-		t.Errorf("a port that is not published: code %d: %s", out.Code, out.Text)
-	}
-	o.has(o.says(0, "hosts"), o.Host()+" dropped ", "1 no_service",
-		"the senders of 1 received an answer")
-	o.has(o.Must(o.Host(), "curl", "-sS", "http://127.0.0.1:7400/metrics"),
-		`pando_dropped_packets_total{host="`+o.Host()+`",reason="no_service"} 1`,
-		`pando_answered_drops_total{host="`+o.Host()+`"} 1`)
+	o.countsDrops(st.VIP)
 	o.says(0, "logs web --lines 5")
 	o.has(o.says(4, "logs web --instance web-none"), "instance web-none: not found", "`pando why web`")
 	o.has(o.says(4, "logs web --instance ../../x"), "not found")
@@ -134,6 +122,24 @@ func TestAnOperatorsDay(t *testing.T) {
 	}
 }
 
+// countsDrops sends a packet to a port that is not published, and finds it in the counters.
+func (o terminal) countsDrops(vip string) {
+	o.Helper()
+	all := o.says(0, "hosts")
+	o.has(all, o.Host(), "GiB")
+	if strings.Contains(all, "spoofed") {
+		o.Errorf("no packet was forged:\n%s", all)
+	}
+	if out := o.Run(labtest.Client, "curl", "-sS", "http://"+vip+":81/"); out.Code != 7 {
+		o.Errorf("a port that is not published: code %d: %s", out.Code, out.Text)
+	}
+	o.has(o.says(0, "hosts"), o.Host()+" dropped ", "1 no_service",
+		"the senders of 1 received an answer")
+	o.has(o.Must(o.Host(), "curl", "-sS", "http://127.0.0.1:7400/metrics"),
+		`pando_dropped_packets_total{host="`+o.Host()+`",reason="no_service"} 1`,
+		`pando_answered_drops_total{host="`+o.Host()+`"} 1`)
+}
+
 func TestWrongTurnsNameTheCauseAndTheNextStep(t *testing.T) {
 	o := begin(t)
 	deploy := func(name, spec string) string {
@@ -155,18 +161,7 @@ func TestWrongTurnsNameTheCauseAndTheNextStep(t *testing.T) {
 		"name: never\ncommand: [sleep, '1000']\nhealth: {ready: exec true}\n")), "revision 2  serving")
 	o.says(0, "rm never --wait")
 	never := deploy("never", unready)
-	several := o.Write("several.yaml", "name: sits\ncommand: [sleep, '1000']\n"+
-		"health: {ready: exec true}\n---\nname: quits\ncommand: ['false']\n"+
-		"---\nname: waits\ncommand: [sleep, '1000']\nuser: '0'\nhealth: {ready: exec true}\n")
-	o.has(o.says(7, "deploy --wait --timeout 20s "+several), "sits  revision 1  serving",
-		"quits  failed: revision 2 of quits", "waits  revision 1  serving",
-		"1 of 3 services failed (quits)", "warning: waits: it runs as root")
-	var all []pando.ServiceStatus
-	if text := invoke(o.socket, "deploy", several, "-o", "json").out; json.Unmarshal([]byte(text),
-		&all) != nil || len(all) != 3 || all[2].Name != "waits" {
-		t.Errorf("the answer for a file of three services is\n%s", text)
-	}
-	o.has(o.says(0, "logs sits"), "sits has printed nothing yet")
+	o.deploysSeveral()
 	// A new instance may be running just now.
 	o.Await("a service without an instance in ps", func() (string, bool) {
 		text := o.says(0, "ps")
@@ -210,6 +205,23 @@ func TestWrongTurnsNameTheCauseAndTheNextStep(t *testing.T) {
 	for _, name := range []string{"sits", "waits", "loud", "gone", "quits", "never"} {
 		o.has(o.says(0, "rm "+name+" --wait"), name+" is gone")
 	}
+}
+
+// deploysSeveral deploys a file of three services, one of which fails.
+func (o terminal) deploysSeveral() {
+	o.Helper()
+	several := o.Write("several.yaml", "name: sits\ncommand: [sleep, '1000']\n"+
+		"health: {ready: exec true}\n---\nname: quits\ncommand: ['false']\n"+
+		"---\nname: waits\ncommand: [sleep, '1000']\nuser: '0'\nhealth: {ready: exec true}\n")
+	o.has(o.says(7, "deploy --wait --timeout 20s "+several), "sits  revision 1  serving",
+		"quits  failed: revision 2 of quits", "waits  revision 1  serving",
+		"1 of 3 services failed (quits)", "warning: waits: it runs as root")
+	var all []pando.ServiceStatus
+	text := invoke(o.socket, "deploy", several, "-o", "json").out
+	if json.Unmarshal([]byte(text), &all) != nil || len(all) != 3 || all[2].Name != "waits" {
+		o.Errorf("the answer for a file of three services is\n%s", text)
+	}
+	o.has(o.says(0, "logs sits"), "sits has printed nothing yet")
 }
 
 func TestUpSaysWhyItDoesNotComeUp(t *testing.T) {

@@ -309,6 +309,17 @@ func runGit(t *testing.T, dir string, args ...string) string {
 	return string(out)
 }
 
+// serveGit serves the state of a host to git.
+func serveGit(t *testing.T, h *host) *httptest.Server {
+	t.Helper()
+	main := func(pando.ServiceKey) (pando.Objects, pando.ObjectID, error) {
+		return h.objects, h.head(), nil
+	}
+	server := httptest.NewServer(git.Handler(main))
+	t.Cleanup(server.Close)
+	return server
+}
+
 func TestATrimmedStateIsClonedAndFetched(t *testing.T) {
 	ctx := t.Context()
 	dir := t.TempDir()
@@ -317,11 +328,7 @@ func TestATrimmedStateIsClonedAndFetched(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.objects.Close()
-	server := httptest.NewServer(git.Handler(func(pando.ServiceKey) (pando.Objects, pando.ObjectID,
-		error) {
-		return h.objects, h.head(), nil
-	}))
-	defer server.Close()
+	server := serveGit(t, h)
 	a, err := h.repo.Born(ctx, "web-a", h.main)
 	if err != nil {
 		t.Fatal(err)
