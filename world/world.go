@@ -32,6 +32,7 @@ type World struct {
 	unread    map[pando.Key]Unread
 	frozen    map[pando.ServiceKey]map[pando.Key]bool // the unread records that freeze it
 	former    map[pando.Key]noted                     // until the first Apply: see Next
+	ledgers
 }
 
 // noted is the world's record of one key, so that a late message never brings back an older state.
@@ -70,6 +71,7 @@ func New() *World {
 		onHost:    rosters[pando.HostName]{},
 		unread:    map[pando.Key]Unread{},
 		frozen:    map[pando.ServiceKey]map[pando.Key]bool{},
+		ledgers:   newLedgers(),
 	}
 }
 
@@ -201,12 +203,14 @@ func (w *World) put(v pando.Stored, at pando.StoreRevision) {
 	w.readable(v.Key(), at)
 	switch v := v.(type) {
 	case pando.Service:
+		w.settle(w.Services[v.ServiceKey].V, v)
 		w.Services[v.ServiceKey] = Versioned[pando.Service]{v, at}
 	case pando.Revision:
 		if w.Revisions[v.Service] == nil {
 			w.Revisions[v.Service] = map[int]Versioned[pando.Revision]{}
 		}
 		w.Revisions[v.Service][v.Number] = Versioned[pando.Revision]{v, at}
+		w.reweigh(v.Service, v.Number)
 	case pando.Instance:
 		w.enlist(Versioned[pando.Instance]{v, at})
 	case pando.Intent:
@@ -234,12 +238,14 @@ func (w *World) forget(k pando.Key, at pando.StoreRevision) {
 	w.gone[k] = max(w.gone[k], at)
 	switch v := n.value.(type) {
 	case pando.Service:
+		w.settle(v, pando.Service{})
 		delete(w.Services, v.ServiceKey)
 	case pando.Revision:
 		delete(w.Revisions[v.Service], v.Number)
 		if len(w.Revisions[v.Service]) == 0 {
 			delete(w.Revisions, v.Service)
 		}
+		w.reweigh(v.Service, v.Number)
 	case pando.Instance:
 		w.delist(v)
 	case pando.Intent:
