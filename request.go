@@ -317,6 +317,14 @@ type Operators interface {
 	// service keeps the decision. It returns ErrConflict when the asker's Seen is not the service's
 	// version.
 	Deploy(ctx context.Context, s Spec, by Asker) (ServiceStatus, error)
+	// Rollback deploys the spec of an older revision of a service. to 0 is the serving revision
+	// during a rollout, else the newest that served before it with another spec. reason is recorded.
+	// ErrRefused: it would change nothing, or that revision failed.
+	Rollback(
+		ctx context.Context, s ServiceKey, to int, reason string, by Asker,
+	) (ServiceStatus, error)
+	// Revisions returns the stored revisions of a service, oldest first.
+	Revisions(ctx context.Context, s ServiceKey) ([]Revision, error)
 	// Remove drains and merges every instance, then deletes the service. The state stays unless
 	// purge is set.
 	Remove(ctx context.Context, s ServiceKey, purge bool, by Asker) error
