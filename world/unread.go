@@ -24,6 +24,16 @@ var freezes = map[pando.Kind]bool{
 	pando.KindService: true, pando.KindRevision: true, pando.KindInstance: true, pando.KindHead: true,
 }
 
+// illegible holds the records that cannot be read.
+type illegible struct {
+	unread map[pando.Key]Unread
+	frozen map[pando.ServiceKey]map[pando.Key]bool // the unread records that freeze it
+}
+
+func newIllegible() illegible {
+	return illegible{map[pando.Key]Unread{}, map[pando.ServiceKey]map[pando.Key]bool{}}
+}
+
 // Next returns an empty world that replaces w after a new snapshot. Where the snapshot has a record
 // that this build cannot read, the new world keeps the value of w.
 func (w *World) Next() *World {
@@ -52,7 +62,7 @@ func (w *World) misread(r pando.Record, err error) {
 }
 
 // readable forgets that the record of a key could not be read.
-func (w *World) readable(k pando.Key, at pando.StoreRevision) {
+func (w illegible) readable(k pando.Key, at pando.StoreRevision) {
 	if u, ok := w.unread[k]; !ok || u.Modified > at {
 		return
 	}
@@ -65,7 +75,7 @@ func (w *World) readable(k pando.Key, at pando.StoreRevision) {
 }
 
 // Unread returns the records that cannot be read, in key order.
-func (w *World) Unread() []Unread {
+func (w illegible) Unread() []Unread {
 	out := make([]Unread, 0, len(w.unread))
 	for _, k := range slices.Sorted(maps.Keys(w.unread)) {
 		out = append(out, w.unread[k])
@@ -75,7 +85,7 @@ func (w *World) Unread() []Unread {
 
 // Frozen returns why nothing may be decided about a service, or nil: one of its records cannot be
 // read.
-func (w *World) Frozen(s pando.ServiceKey) error {
+func (w illegible) Frozen(s pando.ServiceKey) error {
 	keys := w.frozen[s]
 	if len(keys) == 0 {
 		return nil
@@ -87,13 +97,13 @@ func (w *World) Frozen(s pando.ServiceKey) error {
 
 // FrozenServices returns the services with a record that cannot be read, in order. They include
 // services without a readable record of their own.
-func (w *World) FrozenServices() []pando.ServiceKey {
+func (w illegible) FrozenServices() []pando.ServiceKey {
 	return slices.SortedFunc(maps.Keys(w.frozen), pando.ServiceKey.Compare)
 }
 
 // Blind returns why no choice over all records of a kind may be made, or nil: one of them cannot be
 // read. A free address is such a choice.
-func (w *World) Blind(kind pando.Kind) error {
+func (w illegible) Blind(kind pando.Kind) error {
 	for _, u := range w.Unread() {
 		if u.Key.Kind() == kind {
 			return fmt.Errorf("%w: %w", pando.ErrFrozen, u.Err)
@@ -103,10 +113,10 @@ func (w *World) Blind(kind pando.Kind) error {
 }
 
 // IsUnread reports whether the record of a key exists and cannot be read.
-func (w *World) IsUnread(k pando.Key) bool { _, ok := w.unread[k]; return ok }
+func (w illegible) IsUnread(k pando.Key) bool { _, ok := w.unread[k]; return ok }
 
 // Conceals reports whether a record that cannot be read may be that of an instance.
-func (w *World) Conceals(i pando.InstanceID) bool {
+func (w illegible) Conceals(i pando.InstanceID) bool {
 	for k := range w.unread {
 		if k.Kind() == pando.KindInstance && strings.HasSuffix(string(k), "/"+string(i)) {
 			return true
@@ -117,7 +127,7 @@ func (w *World) Conceals(i pando.InstanceID) bool {
 
 // Spares returns nil if a transaction leaves every unreadable record as it is, else the reason to
 // refuse the transaction.
-func (w *World) Spares(t pando.Txn) error {
+func (w illegible) Spares(t pando.Txn) error {
 	if len(w.unread) == 0 {
 		return nil
 	}

@@ -29,9 +29,8 @@ type World struct {
 	decisions map[pando.ServiceKey][]string         // likewise
 	ofService rosters[pando.ServiceKey]
 	onHost    rosters[pando.HostName]
-	unread    map[pando.Key]Unread
-	frozen    map[pando.ServiceKey]map[pando.Key]bool // the unread records that freeze it
-	former    map[pando.Key]noted                     // until the first Apply: see Next
+	illegible
+	former map[pando.Key]noted // until the first Apply: see Next
 	ledgers
 }
 
@@ -69,8 +68,7 @@ func New() *World {
 		decisions: map[pando.ServiceKey][]string{},
 		ofService: rosters[pando.ServiceKey]{},
 		onHost:    rosters[pando.HostName]{},
-		unread:    map[pando.Key]Unread{},
-		frozen:    map[pando.ServiceKey]map[pando.Key]bool{},
+		illegible: newIllegible(),
 		ledgers:   newLedgers(),
 	}
 }
