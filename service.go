@@ -157,7 +157,7 @@ const SeccompUnconfined = "seccomp=unconfined"
 type Reach string
 
 const (
-	ReachTenant   Reach = "tenant"   // the services of its own tenant, always: as the only word, nothing else
+	ReachTenant   Reach = "tenant"   // the services of its own tenant, which need no word
 	ReachInternet Reach = "internet" // everything beyond the hosts, but for metadata
 	ReachTenants  Reach = "tenants"  // the services of other tenants
 	ReachHost     Reach = "host"     // the ports of its own host

@@ -63,9 +63,12 @@ func wholeSpec() pando.Spec {
 		},
 		Resources: pando.Resources{CPUs: .5, MemoryBytes: 1536 << 10, PIDs: 100},
 		Rollout:   pando.Rollout{Order: pando.StartFirst, Surge: 2, HealthySeconds: 5},
-		Folders:   []pando.Folder{{Path: "/srv/fonts"}, {Path: "/d/data", Write: true}, {Path: "/opt/x"}},
-		Secrets:   map[string]string{"password": "/etc/shop/password", "key.pem": "/d/key.pem"},
-		Reach:     []pando.Reach{pando.ReachInternet, pando.ReachHost}, SecurityOpt: []string{pando.SeccompUnconfined},
+		Folders: []pando.Folder{
+			{Path: "/srv/fonts"}, {Path: "/d/data", Write: true}, {Path: "/opt/x"},
+		},
+		Secrets:         map[string]string{"password": "/etc/shop/password", "key.pem": "/d/key.pem"},
+		Reach:           []pando.Reach{pando.ReachInternet, pando.ReachHost},
+		SecurityOpt:     []string{pando.SeccompUnconfined},
 		DrainSecondsMax: 600, Labels: map[string]string{"team": "web"},
 	}
 }

@@ -105,7 +105,8 @@ func checkReach(r pando.Reach) error {
 }
 
 var securityKind = listKind("["+pando.SeccompUnconfined+"]",
-	map[string]any{"type": "string", "pattern": "^(seccomp[=:]unconfined|no-new-privileges(:true)?)$"},
+	map[string]any{"type": "string",
+		"pattern": "^(seccomp[=:]unconfined|no-new-privileges(:true)?)$"},
 	func(s string) (string, error) {
 		switch strings.Replace(s, ":", "=", 1) {
 		case pando.SeccompUnconfined:
@@ -155,7 +156,7 @@ func (r *reader) absolute(s *pando.Spec) {
 	}
 }
 
-// walls checks what an instance sees and reaches.
+// walls checks the walls of a spec.
 func (c *checks) walls(s pando.Spec) {
 	c.that(len(s.Folders) <= foldersMax, "folders: more than %d", foldersMax)
 	for i, f := range s.Folders {

@@ -57,7 +57,8 @@ func policy(a *arch.Info) seccomp.Policy {
 	}
 	var noFamily, noNetlink seccomp.ArgumentConditions
 	for _, f := range families {
-		noFamily = append(noFamily, seccomp.Condition{Argument: family, Operation: seccomp.NotEqual, Value: f})
+		noFamily = append(noFamily,
+			seccomp.Condition{Argument: family, Operation: seccomp.NotEqual, Value: f})
 	}
 	noNetlink = append(noNetlink,
 		seccomp.Condition{Argument: family, Operation: seccomp.Equal, Value: unix.AF_NETLINK})

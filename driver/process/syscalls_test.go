@@ -98,8 +98,8 @@ func TestTheFilterRefusesWhatNoServiceNeeds(t *testing.T) {
 		}
 		is("socket", ask(call(number("socket"), id, family, unix.SOCK_STREAM, 0)), want)
 	}
-	is("netfilter", ask(call(number("socket"), id, unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER)),
-		unix.EAFNOSUPPORT)
+	netfilter := call(number("socket"), id, unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER)
+	is("netfilter", ask(netfilter), unix.EAFNOSUPPORT)
 	is("x32", ask(call(number("mount")|0x40000000, id)), unix.ENOSYS)
 	is("a 32-bit program", ask(call(21, arch386)), unix.ENOSYS)
 }
@@ -107,7 +107,7 @@ func TestTheFilterRefusesWhatNoServiceNeeds(t *testing.T) {
 // arch386 marks calls of 32-bit code.
 const arch386 = 0x40000003
 
-// The list names calls that some architecture knows, so no name of it is a slip.
+// Each name is a call of some architecture, so none has a slip.
 func TestEveryRefusedCallIsKnownSomewhere(t *testing.T) {
 	for _, name := range refused {
 		found := false
@@ -159,7 +159,8 @@ func TestAttacksByCallsAreRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := "unshare EPERM,setns EPERM,clone3 ENOSYS,mount EPERM,bpf EPERM,keyctl EPERM,add_key EPERM," +
+		want := "unshare EPERM,setns EPERM,clone3 ENOSYS,mount EPERM,bpf EPERM,keyctl EPERM," +
+			"add_key EPERM," +
 			"io_uring EPERM,perf EPERM,userfaultfd EPERM,memfd_secret EPERM,packet EAFNOSUPPORT," +
 			"vsock EAFNOSUPPORT,alg EAFNOSUPPORT,netfilter EAFNOSUPPORT,route done,inet done"
 		if got := strings.Join(strings.Split(strings.TrimSpace(string(out)), "\n"), ","); got != want {
@@ -170,7 +171,8 @@ func TestAttacksByCallsAreRefused(t *testing.T) {
 
 // The filter is the spec's to lift, also for a command beside the program.
 func TestTheFilterIsLiftedBySecurityOpt(t *testing.T) {
-	const filters = "grep -c 'Seccomp:.*2' /proc/self/status; grep -o 'NoNewPrivs:.1' /proc/self/status"
+	const filters = "grep -c 'Seccomp:.*2' /proc/self/status; " +
+		"grep -o 'NoNewPrivs:.1' /proc/self/status"
 	d := newDriver(t, 1)
 	if got := inside(t, run(t, d, nil, "sleep", "60"), filters); got != "1\nNoNewPrivs:\t1" {
 		t.Errorf("by default: %q", got)
