@@ -101,8 +101,8 @@ var fields = []field{
 		set: func(s *pando.Spec, v any) { s.Secrets = v.(map[string]string) },
 		get: func(s pando.Spec) any { return s.Secrets }},
 	{name: "reach", doc: "Parts of the network that the instances may open connections to: " +
-		"internet, tenants (services of other tenants), host (ports of their own host), metadata (of a cloud), " +
-		"or tenant alone. Services of their own tenant are always in reach.",
+		"internet, tenants (services of other tenants), host (ports of their own host), metadata (of a " +
+		"cloud), or tenant alone. Services of their own tenant are always in reach.",
 		def: "internet", example: "[internet, host]", kind: reachKind,
 		set: func(s *pando.Spec, v any) { s.Reach = v.([]pando.Reach) },
 		get: func(s pando.Spec) any { return reachTexts(s.Reach) }},
