@@ -37,9 +37,8 @@ func storeForMembers(t *testing.T) (s *etcd.Server, at string, a *trust.Authorit
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &etcd.Members{Listen: "127.0.0.1:0", HostOf: trust.HostOf, Clock: wall.Clock{}}
-	if m.Certificate, m.Key, m.Authority, err = server.Files(filepath.Join(dir, "trust")); err != nil {
-		t.Fatal(err)
+	m := &etcd.Members{
+		Listen: "127.0.0.1:0", TLS: server.Members("h2"), HostOf: trust.HostOf, Clock: wall.Clock{},
 	}
 	s, err = etcd.Start(t.Context(), etcd.ServerConfig{Dir: filepath.Join(dir, "store"), Members: m})
 	if err != nil {
