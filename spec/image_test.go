@@ -97,7 +97,7 @@ func TestImagesInASpec(t *testing.T) {
 	for text, want := range map[string]string{
 		"image: ../a":                    "a.yaml:2:8: image: ",
 		"image: 'a b'":                   "a.yaml:2:8: image: ",
-		"image: 'oci:'":                    "a.yaml:2:8: image: ",
+		"image: 'oci:'":                  "a.yaml:2:8: image: ",
 		"image: A/B":                     "a.yaml:2:8: image: ",
 		"image: a\nworking_dir: x":       "a.yaml:3:1: working_dir: is a folder of the image",
 		"command: a\nentrypoint: b":      "a.yaml:3:1: entrypoint: stands before the command",

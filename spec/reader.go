@@ -170,6 +170,7 @@ func (r *reader) service(n ast.Node) (s pando.Spec, name ast.Node) {
 		s.Rollout.Surge, s.Rollout.Order = 0, pando.StopFirst
 	}
 	r.place(n, &s, where)
+	r.absolute(&s)
 	if len(r.problems) == before {
 		r.possible(s, where)
 	}

@@ -31,9 +31,8 @@ func startForMembers(t *testing.T) (s *Server, at string, member *trust.Identity
 	if member, err = a.Identity("h2", time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	m := &Members{Listen: "127.0.0.1:0", HostOf: trust.HostOf, Clock: wall.Clock{}}
-	if m.Certificate, m.Key, m.Authority, err = server.Files(filepath.Join(dir, "trust")); err != nil {
-		t.Fatal(err)
+	m := &Members{
+		Listen: "127.0.0.1:0", TLS: server.Members("h2"), HostOf: trust.HostOf, Clock: wall.Clock{},
 	}
 	s, err = Start(t.Context(), ServerConfig{
 		Dir: filepath.Join(dir, "store"), ClientSocket: filepath.Join(dir, "client"), Members: m,

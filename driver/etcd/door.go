@@ -39,9 +39,9 @@ func (c ServerConfig) doors() (all []*door, err error) {
 	if c.Members == nil {
 		return all, nil
 	}
-	identity, err := c.Members.tls().ServerConfig()
-	if err != nil {
-		return all, fmt.Errorf("read the server's certificate: %w", err)
+	identity := c.Members.TLS
+	if identity == nil || identity.ClientAuth != tls.RequireAndVerifyClientCert {
+		return all, fmt.Errorf("%w: the door for members verifies no certificate", pando.ErrInvalid)
 	}
 	l, err := net.Listen("tcp", c.Members.Listen)
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"net"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -24,22 +23,15 @@ import (
 // cluster.
 type Members struct {
 	Listen string // address:port
-	// Certificate, Key and Authority are files: the server's certificate, its key, and the members'
-	// authority.
-	Certificate, Key, Authority string
+	// TLS is the server's side of a handshake. It must demand and verify a certificate of the
+	// members' authority, and speak h2. It lives as long as the store, so it must renew itself.
+	TLS *tls.Config
 	// HostOf returns the host of a verified certificate.
 	HostOf func(*x509.Certificate) (pando.HostName, error)
 	// Bound limits callers that have not shown a certificate yet. If nil, there is no limit.
 	Bound func(net.Listener) net.Listener
 	// Clock times the retries of the watch that ends the calls of removed members.
 	Clock pando.Clock
-}
-
-func (m *Members) tls() transport.TLSInfo {
-	return transport.TLSInfo{
-		CertFile: m.Certificate, KeyFile: m.Key, TrustedCAFile: m.Authority, ClientCertAuth: true,
-		MinVersion: tls.VersionTLS13,
-	}
 }
 
 // gate checks the calls of members. A caller at the unix socket is root on this host and may do

@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +30,7 @@ import (
 )
 
 const (
+	// An authority renews itself with its own key when half of its life is over.
 	authorityLife = 20 * 365 * 24 * time.Hour
 	// CertificateLife is long enough for a host with a long absence. Renewal comes long before.
 	CertificateLife = 365 * 24 * time.Hour
@@ -43,7 +45,7 @@ const (
 
 // Authority is the cluster's authority. Read access to its file is enough to admit hosts.
 type Authority struct {
-	certificate *x509.Certificate
+	certificate atomic.Pointer[x509.Certificate]
 	key         *ecdsa.PrivateKey
 	dir         string     // of its files
 	using       sync.Mutex // guards the record of used tokens
@@ -54,36 +56,74 @@ func OpenAuthority(dir string, now time.Time) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder for certificates: %w", err)
 	}
-	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	a := &Authority{dir: dir}
+	if err := a.refresh(now); err != nil {
+		return nil, fmt.Errorf("the authority of the cluster: %w", err)
+	}
+	return a, nil
+}
+
+// refresh reads the authority from its file, makes it if there is none, and renews it if it is old.
+// Several processes of this host may do that at the same time.
+func (a *Authority) refresh(now time.Time) error {
+	lock, err := os.OpenFile(filepath.Join(a.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock the folder for certificates: %w", err)
+		return fmt.Errorf("lock the folder for certificates: %w", err)
 	}
 	defer lock.Close()
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return nil, fmt.Errorf("lock %s: %w", lock.Name(), err)
+		return fmt.Errorf("lock %s: %w", lock.Name(), err)
 	}
-	path := filepath.Join(dir, "authority.pem")
+	path := filepath.Join(a.dir, "authority.pem")
 	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		if text, err = newAuthority(now); err == nil {
-			err = replace(path, text)
+	if errors.Is(err, fs.ErrNotExist) && a.key == nil {
+		var key *ecdsa.PrivateKey
+		if key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err == nil {
+			text, err = writeAuthority(path, key, now)
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the authority of the cluster: %w", err)
+		return err
 	}
 	certificate, key, err := parsePair(text)
-	if err != nil {
-		return nil, fmt.Errorf("the authority of the cluster in %s: %w", path, err)
+	if err == nil && old(certificate, now) {
+		if text, err = writeAuthority(path, key, now); err == nil {
+			certificate, key, err = parsePair(text)
+		}
 	}
-	return &Authority{certificate: certificate, key: key, dir: dir}, nil
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if a.key == nil {
+		a.key = key
+	}
+	if !a.key.Equal(key) {
+		return fmt.Errorf("%w: %s has another key than this process; restart with `pando restart`",
+			pando.ErrInvalid, path)
+	}
+	a.certificate.Store(certificate)
+	return nil
 }
 
-func newAuthority(now time.Time) ([]byte, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
+// old reports whether less than half of a certificate's life is left. It is also old if its life
+// begins in the future: it was made while the clock was wrong.
+func old(c *x509.Certificate, now time.Time) bool {
+	left, life := c.NotAfter.Sub(now), c.NotAfter.Sub(c.NotBefore)
+	return left < life/2 || now.Before(c.NotBefore)
+}
+
+func writeAuthority(path string, key *ecdsa.PrivateKey, now time.Time) ([]byte, error) {
+	text, err := newAuthority(key, now)
+	if err == nil {
+		err = replace(path, text)
 	}
+	return text, err
+}
+
+// newAuthority returns a certificate for the key of an authority. All certificates for one key
+// verify the same members.
+func newAuthority(key *ecdsa.PrivateKey, now time.Time) ([]byte, error) {
+	var err error
 	t := &x509.Certificate{
 		Subject: pkix.Name{CommonName: authorityName}, IsCA: true,
 		BasicConstraintsValid: true, MaxPathLenZero: true,
@@ -148,7 +188,7 @@ func replace(path string, text []byte) error {
 }
 
 // Certificate returns the certificate against which members verify each other.
-func (a *Authority) Certificate() *x509.Certificate { return a.certificate }
+func (a *Authority) Certificate() *x509.Certificate { return a.certificate.Load() }
 
 // RequestedKey returns the pando.PublicKeyHash of the key in a certificate request (DER). The asker
 // has proved that it has that key. Errors: ErrInvalid.
@@ -181,13 +221,18 @@ func (a *Authority) Sign(request []byte, h pando.HostName, now time.Time) ([]byt
 	return a.sign(r.PublicKey, string(h)+hostSuffix, now)
 }
 
-// Renew gives a new certificate to an identity of this authority's own host.
+// Renew gives a new certificate to an identity of this authority's own host. It first renews the
+// authority, if that is old.
 func (a *Authority) Renew(i *Identity, now time.Time) error {
+	err := a.refresh(now)
+	if err != nil {
+		return fmt.Errorf("renew the authority of the cluster: %w", err)
+	}
 	der, err := a.sign(&i.key.PublicKey, i.own.Load().Leaf.Subject.CommonName, now)
 	if err != nil {
 		return fmt.Errorf("renew a certificate: %w", err)
 	}
-	return i.Accept(der, a.certificate.Raw)
+	return i.Accept(der, a.Certificate().Raw)
 }
 
 func (a *Authority) sign(public any, name string, now time.Time) ([]byte, error) {
@@ -201,7 +246,7 @@ func (a *Authority) sign(public any, name string, now time.Time) ([]byte, error)
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 		NotBefore:   now.Add(-clockSkew), NotAfter: now.Add(CertificateLife),
 	}
-	return x509.CreateCertificate(rand.Reader, t, a.certificate, public, a.key)
+	return x509.CreateCertificate(rand.Reader, t, a.Certificate(), public, a.key)
 }
 
 // HostOf returns the host that a verified certificate names.

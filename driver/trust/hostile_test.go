@@ -91,17 +91,17 @@ func TestARenewalOfAnotherHostIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := mine.Ends()
-	if err := mine.Accept(foreign.own.Load().Certificate[0], a.certificate.Raw); err == nil {
+	if err := mine.Accept(foreign.own.Load().Certificate[0], a.Certificate().Raw); err == nil {
 		t.Error("the certificate of another key is accepted")
 	}
 	stranger, err := other.Identity("h2", now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := mine.Accept(stranger.own.Load().Certificate[0], a.certificate.Raw); err == nil {
+	if err := mine.Accept(stranger.own.Load().Certificate[0], a.Certificate().Raw); err == nil {
 		t.Error("the certificate of another authority is accepted")
 	}
-	if err := mine.Accept([]byte("noise"), a.certificate.Raw); err == nil {
+	if err := mine.Accept([]byte("noise"), a.Certificate().Raw); err == nil {
 		t.Error("noise is accepted")
 	}
 	if !mine.Ends().Equal(before) {

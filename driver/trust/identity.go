@@ -1,6 +1,7 @@
 package trust
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/hmac"
@@ -23,7 +24,7 @@ import (
 // Identity is a key with its certificate from the cluster's authority, renewed in place.
 type Identity struct {
 	key       *ecdsa.PrivateKey
-	authority *x509.Certificate
+	authority atomic.Pointer[x509.Certificate]
 	own       atomic.Pointer[tls.Certificate]
 }
 
@@ -51,7 +52,7 @@ func (a *Authority) Identity(h pando.HostName, now time.Time) (*Identity, error)
 	if err != nil {
 		return nil, fmt.Errorf("make a certificate for %s: %w", name, err)
 	}
-	return i, i.Accept(der, a.certificate.Raw)
+	return i, i.Accept(der, a.Certificate().Raw)
 }
 
 // Request returns a certificate request for the authority, in DER.
@@ -59,8 +60,8 @@ func (i *Identity) Request() ([]byte, error) {
 	return x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, i.key)
 }
 
-// Accept stores a certificate (DER) and the authority that signed it. A renewal must have the same
-// authority.
+// Accept stores a certificate (DER) and the authority that signed it. A renewal must have the key
+// of the same authority. The authority's own certificate may be a newer one.
 func (i *Identity) Accept(der, authority []byte) error {
 	leaf, err := x509.ParseCertificate(der)
 	if err != nil {
@@ -74,12 +75,11 @@ func (i *Identity) Accept(der, authority []byte) error {
 	if !ok || !public.Equal(&i.key.PublicKey) || leaf.CheckSignatureFrom(ca) != nil {
 		return fmt.Errorf("%w: the certificate is not for this host's key", pando.ErrInvalid)
 	}
-	if i.authority != nil && !i.authority.Equal(ca) {
+	if known := i.authority.Load(); known != nil &&
+		!bytes.Equal(known.RawSubjectPublicKeyInfo, ca.RawSubjectPublicKeyInfo) {
 		return fmt.Errorf("%w: the certificate is another cluster's", pando.ErrForbidden)
 	}
-	if i.authority == nil { // a renewal has the same one, and other goroutines read it
-		i.authority = ca
-	}
+	i.authority.Store(ca)
 	i.own.Store(&tls.Certificate{Certificate: [][]byte{der, authority}, PrivateKey: i.key, Leaf: leaf})
 	return nil
 }
@@ -92,9 +92,16 @@ func (i *Identity) PublicKey() string {
 // Ends returns the end of the certificate's validity.
 func (i *Identity) Ends() time.Time { return i.own.Load().Leaf.NotAfter }
 
+// Stale reports whether the certificate is older than an age, or was made while the clock was
+// wrong.
+func (i *Identity) Stale(now time.Time, age time.Duration) bool {
+	since := i.own.Load().Leaf.NotBefore.Add(clockSkew)
+	return now.Sub(since) >= age || since.Sub(now) >= age
+}
+
 func (i *Identity) pool() *x509.CertPool {
 	p := x509.NewCertPool()
-	p.AddCert(i.authority)
+	p.AddCert(i.authority.Load())
 	return p
 }
 
@@ -138,35 +145,26 @@ func verify(shown []*x509.Certificate, roots *x509.CertPool, name string) error 
 }
 
 // Members returns a member's TLS configuration for its listener. It accepts members only.
-func (i *Identity) Members() *tls.Config {
-	c := i.Anybody()
-	c.ClientAuth = tls.RequireAndVerifyClientCert
-	return c
+// protocols are those above TLS, such as h2; none means HTTP/1.1.
+func (i *Identity) Members(protocols ...string) *tls.Config {
+	return i.listens(tls.RequireAndVerifyClientCert, protocols)
 }
 
 // Anybody returns the server's TLS configuration for the listener where hosts ask to join. It
 // verifies a certificate if there is one.
-func (i *Identity) Anybody() *tls.Config {
-	c := i.base()
-	c.ClientAuth, c.ClientCAs = tls.VerifyClientCertIfGiven, i.pool()
-	return c
-}
+func (i *Identity) Anybody() *tls.Config { return i.listens(tls.VerifyClientCertIfGiven, nil) }
 
-// Files writes the certificate, its key and the authority's certificate into dir, for programs that
-// need files.
-func (i *Identity) Files(dir string) (certificate, key, authority string, err error) {
-	own := i.own.Load()
-	k, err := x509.MarshalPKCS8PrivateKey(i.key)
-	if err != nil {
-		return "", "", "", err
+// listens returns a configuration that serves and verifies with the newest certificates at each
+// handshake.
+func (i *Identity) listens(auth tls.ClientAuthType, protocols []string) *tls.Config {
+	now := func() *tls.Config {
+		c := i.base()
+		c.ClientAuth, c.ClientCAs, c.NextProtos = auth, i.pool(), protocols
+		return c
 	}
-	certificate, key, authority = filepath.Join(dir, "server.pem"), filepath.Join(dir,
-		"server.key"), filepath.Join(dir, "members.pem")
-	return certificate, key, authority, errors.Join(
-		replace(certificate,
-			pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Certificate[0]})),
-		replace(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: k})),
-		replace(authority, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.authority.Raw})))
+	c := now()
+	c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return now(), nil }
+	return c
 }
 
 // ByToken returns the TLS configuration of a host that is not a member yet, for the server of its
@@ -240,7 +238,7 @@ func (m *Membership) Save(dir string) error {
 	}
 	m.Pair = string(text)
 	m.Authority = string(
-		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: m.Identity.authority.Raw}))
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: m.Identity.authority.Load().Raw}))
 	out, err := json.Marshal(m)
 	if err == nil {
 		err = os.MkdirAll(dir, 0o700)

@@ -41,8 +41,9 @@ const tokensMax = 4096
 
 var letters = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
+// hashOf returns the hash of an authority's key, which outlives its certificates.
 func hashOf(c *x509.Certificate) []byte {
-	h := sha256.Sum256(c.Raw)
+	h := sha256.Sum256(c.RawSubjectPublicKeyInfo)
 	return h[:hashBytes]
 }
 
@@ -51,7 +52,7 @@ func (a *Authority) Token(until time.Time, uses int) (string, error) {
 	if uses < 1 || uses > UsesMax {
 		return "", fmt.Errorf("%w: a token for %d hosts: want 1 to %d", pando.ErrInvalid, uses, UsesMax)
 	}
-	body := binary.BigEndian.AppendUint64(hashOf(a.certificate), uint64(until.Unix()))
+	body := binary.BigEndian.AppendUint64(hashOf(a.Certificate()), uint64(until.Unix()))
 	var name [nameBytes]byte
 	if _, err := rand.Read(name[:]); err != nil {
 		return "", err

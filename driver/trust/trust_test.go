@@ -32,7 +32,7 @@ func TestTheAuthorityIsMadeOnceAndForItsOwnerAlone(t *testing.T) {
 	}
 	wg.Wait()
 	for _, a := range all {
-		if a == nil || !a.certificate.Equal(all[0].certificate) {
+		if a == nil || !a.Certificate().Equal(all[0].Certificate()) {
 			t.Fatal("two that came at once have two authorities")
 		}
 	}
@@ -225,7 +225,7 @@ func TestAMembershipIsKeptAndRenewed(t *testing.T) {
 		}
 		return der
 	}
-	if err := i.Accept(signed(a, time.Now()), a.certificate.Raw); err != nil {
+	if err := i.Accept(signed(a, time.Now()), a.Certificate().Raw); err != nil {
 		t.Fatal(err)
 	}
 	if err := (&Membership{Host: "h2", Slot: 3, Identity: i}).Save(dir); err != nil {
@@ -239,16 +239,16 @@ func TestAMembershipIsKeptAndRenewed(t *testing.T) {
 		t.Errorf("%s, %v", h, err)
 	}
 	later := time.Now().Add(24 * time.Hour)
-	if err := m.Identity.Accept(signed(a, later), a.certificate.Raw); err != nil ||
+	if err := m.Identity.Accept(signed(a, later), a.Certificate().Raw); err != nil ||
 		m.Identity.Ends().Before(later.Add(CertificateLife-time.Minute)) {
 		t.Errorf("renewed until %s, %v", m.Identity.Ends(), err)
 	}
 	if err := m.Identity.Accept(signed(b, later),
-		b.certificate.Raw); !errors.Is(err, pando.ErrForbidden) {
+		b.Certificate().Raw); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("another cluster's certificate: %v", err)
 	}
-	if err := m.Identity.Accept(b.certificate.Raw,
-		b.certificate.Raw); !errors.Is(err, pando.ErrInvalid) {
+	if err := m.Identity.Accept(b.Certificate().Raw,
+		b.Certificate().Raw); !errors.Is(err, pando.ErrInvalid) {
 		t.Errorf("a certificate of another key: %v", err)
 	}
 	server, err := a.Identity("", later)

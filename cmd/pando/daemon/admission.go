@@ -15,7 +15,6 @@ import (
 	"pando.run/pando/control"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
 	"pando.run/pando/world"
 )
 
@@ -113,20 +112,24 @@ func welcome(a admission, keeper *doorkeeper, face http.Handler) http.Handler {
 	return forStrangers(mux)
 }
 
-// renewEvery is the interval at which a host renews its certificate. A certificate is valid for
-// much longer.
-const renewEvery = 24 * time.Hour
+// A certificate is renewed once a week, although it is valid for a year. The job looks at the clock
+// more often: the clock may jump, and a renewal may fail.
+const (
+	renewEvery = 7 * 24 * time.Hour
+	renewLook  = time.Hour
+)
 
-// renewingOwn returns a job that renews a certificate made by this host's own authority, until ctx
-// ends. It calls then after each renewal, so that users of the certificate reload it.
-func renewingOwn(a *trust.Authority, log *slog.Logger, i *trust.Identity, then func() error) job {
+// renewing returns a job that renews the certificate of a host in place, until ctx ends. Listeners
+// and clients use the newest certificate at their next handshake.
+func renewing(
+	clock pando.Clock, log *slog.Logger, i *trust.Identity, renew func(context.Context) error,
+) job {
 	return func(ctx context.Context) error {
-		for pando.Sleep(ctx, wall.Clock{}, renewEvery) == nil {
-			err := a.Renew(i, time.Now())
-			if err == nil && then != nil {
-				err = then()
+		for pando.Sleep(ctx, clock, renewLook) == nil {
+			if !i.Stale(clock.Now(), renewEvery) {
+				continue
 			}
-			if err != nil {
+			if err := renew(ctx); err != nil {
 				log.Warn("cannot renew the certificate of this host", "ends", i.Ends(), "error", err)
 			}
 		}

@@ -41,7 +41,9 @@ func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error
 		if c.identity, err = a.Identity(pando.HostName(p.Host), wall.Clock{}.Now()); err != nil {
 			return c, err
 		}
-		c.jobs = append(c.jobs, renewingOwn(a, log, c.identity, nil))
+		c.jobs = append(c.jobs, renewing(wall.Clock{}, log, c.identity, func(context.Context) error {
+			return a.Renew(c.identity, wall.Clock{}.Now())
+		}))
 		c.registry, err = etcd.Dial(ctx, "unix://"+p.store(), nil)
 		return c, err
 	}
@@ -56,7 +58,9 @@ func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error
 		return c, err
 	}
 	c.identity, c.slot, c.server = m.Identity, m.Slot, m.Server
-	c.jobs = []job{renewing(p, m, log)}
+	c.jobs = []job{renewing(wall.Clock{}, log, m.Identity, func(ctx context.Context) error {
+		return renew(ctx, p, m)
+	})}
 	c.registry, err = etcd.Dial(ctx, m.Store, m.Identity.ToServer())
 	return c, err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
@@ -15,7 +14,6 @@ import (
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
 	"pando.run/pando/world"
 )
 
@@ -118,18 +116,6 @@ func renew(ctx context.Context, p place, m *trust.Membership) error {
 		err = accept(p, m, got)
 	}
 	return err
-}
-
-// renewing returns a job that calls renew periodically until ctx ends.
-func renewing(p place, m *trust.Membership, log *slog.Logger) job {
-	return func(ctx context.Context) error {
-		for pando.Sleep(ctx, wall.Clock{}, renewEvery) == nil {
-			if err := renew(ctx, p, m); err != nil {
-				log.Warn("cannot renew the certificate of this host", "ends", m.Identity.Ends(), "error", err)
-			}
-		}
-		return ctx.Err()
-	}
 }
 
 // resign ends this host's membership on the server, for `pando down --purge`. The name and the slot

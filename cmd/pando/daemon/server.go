@@ -61,12 +61,9 @@ func serve(ctx context.Context, p place) error {
 	if err != nil {
 		return err
 	}
-	members, err := storeForMembers(p, identity)
-	if err != nil {
-		return err
-	}
 	store, err := etcd.Start(ctx, etcd.ServerConfig{
-		Dir: filepath.Join(p.Data, "store"), ClientSocket: p.store(), Members: members, Log: log,
+		Dir: filepath.Join(p.Data, "store"), ClientSocket: p.store(), Log: log,
+		Members: storeForMembers(p, identity),
 	})
 	if err != nil {
 		return damaged(p, err)
@@ -104,9 +101,8 @@ func serve(ctx context.Context, p place) error {
 			return err
 		}
 		jobs = append(jobs, forHosts...)
-		jobs = append(jobs, renewingOwn(authority, log, identity, func() error {
-			_, err := storeForMembers(p, identity) // the store reads the files at every handshake
-			return err
+		jobs = append(jobs, renewing(wall.Clock{}, log, identity, func(context.Context) error {
+			return authority.Renew(identity, wall.Clock{}.Now())
 		}))
 	}
 	if p.HTTP != "" {
@@ -179,18 +175,14 @@ func serverTrust(p place) (*trust.Authority, *trust.Identity, error) {
 
 // storeForMembers returns the configuration by which other hosts reach the store. It returns nil if
 // other hosts have no access.
-func storeForMembers(p place, i *trust.Identity) (*etcd.Members, error) {
+func storeForMembers(p place, i *trust.Identity) *etcd.Members {
 	if p.Listen == "" {
-		return nil, nil
+		return nil
 	}
-	m := &etcd.Members{
-		Listen: p.open(storePort), HostOf: trust.HostOf, Clock: wall.Clock{}, Bound: bounded,
+	return &etcd.Members{
+		Listen: p.open(storePort), TLS: i.Members("h2"), HostOf: trust.HostOf, Clock: wall.Clock{},
+		Bound: bounded,
 	}
-	var err error
-	if m.Certificate, m.Key, m.Authority, err = i.Files(p.trust()); err != nil {
-		return nil, fmt.Errorf("write the server's certificate: %w", err)
-	}
-	return m, nil
 }
 
 // leads returns a check that the store answers and a control leads.
