@@ -49,7 +49,7 @@ const (
 
 // attempt asks the sources in turn until get succeeds. It rests between rounds, and gives up once no
 // source can answer, or after vainMax rounds without progress.
-func (s *Store) attempt(
+func (s *vault) attempt(
 	ctx context.Context, from []source, get func(source) (progress bool, err error),
 ) error {
 	dead := map[int]bool{}
@@ -95,7 +95,7 @@ func (s *Store) attempt(
 }
 
 // small returns a manifest or a configuration, from this store or from the sources.
-func (s *Store) small(ctx context.Context, d v1.Descriptor, from []source) ([]byte, error) {
+func (s *vault) small(ctx context.Context, d v1.Descriptor, from []source) ([]byte, error) {
 	if _, err := digest(d.Digest.String()); err != nil {
 		return nil, err
 	}
@@ -137,13 +137,13 @@ func wrongDigest(want, got v1.Hash) error {
 }
 
 // has reports whether a blob is here. It got its name after it was checked.
-func (s *Store) has(d v1.Descriptor) bool {
+func (s *vault) has(d v1.Descriptor) bool {
 	st, err := os.Stat(s.blob(d.Digest))
 	return err == nil && st.Mode().IsRegular() && st.Size() == d.Size
 }
 
 // fetch brings a blob into the store. A broken transfer continues where it ended, from any source.
-func (s *Store) fetch(ctx context.Context, d v1.Descriptor, from []source) error {
+func (s *vault) fetch(ctx context.Context, d v1.Descriptor, from []source) error {
 	if _, err := digest(d.Digest.String()); err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func (s *Store) fetch(ctx context.Context, d v1.Descriptor, from []source) error
 }
 
 // resume adds the rest of a blob to a file, and checks the whole. It reports whether bytes came.
-func (s *Store) resume(
+func (s *vault) resume(
 	ctx context.Context, f *os.File, d v1.Descriptor, src source,
 ) (progress bool, err error) {
 	at, err := f.Seek(0, io.SeekEnd)
@@ -222,7 +222,7 @@ func (s *Store) resume(
 }
 
 // copyRest copies the bytes from an offset on. It gives up on a source without a byte for stallsMax.
-func (s *Store) copyRest(
+func (s *vault) copyRest(
 	ctx context.Context, f *os.File, d v1.Descriptor, src source, at int64,
 ) (int64, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -256,7 +256,7 @@ func (c *counting) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func (s *Store) cancelStalled(
+func (s *vault) cancelStalled(
 	ctx context.Context, cancel context.CancelCauseFunc, moved *atomic.Int64,
 ) {
 	for before := int64(-1); before != moved.Load(); {
@@ -269,7 +269,7 @@ func (s *Store) cancelStalled(
 }
 
 // room returns an error if the disk has too little space for more bytes.
-func (s *Store) room(need int64) error {
+func (s *vault) room(need int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(s.Dir, &st); err != nil {
 		return fmt.Errorf("measure the free space of %s: %w", s.Dir, err)
@@ -291,7 +291,7 @@ func noSpace(err error) error {
 }
 
 // add stores bytes that have been made here.
-func (s *Store) add(b []byte) (v1.Hash, error) {
+func (s *vault) add(b []byte) (v1.Hash, error) {
 	h := hash(b)
 	if at, err := readBounded(s.blob(h), smallMax); err == nil && bytes.Equal(at, b) {
 		return h, nil

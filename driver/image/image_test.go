@@ -178,7 +178,7 @@ func unpackOne(t testing.TB, s *Store, packed, plain []byte) (string, error) {
 func TestAnImageOfALayoutIsPulledAndStacked(t *testing.T) {
 	s, l := open(t), newLayout(t)
 	low := archive(t, file{name: "etc/", kind: tar.TypeDir},
-		file{name: "etc/passwd", body: "root:x:0:0::/root:/bin/sh\nweb:x:101:102::/home/web:/bin/sh\n"},
+		file{name: "etc/passwd", body: "root:x:0:0::/root:/bin/sh\nweb:x:101:102::/srv/web:/bin/sh\n"},
 		file{name: "etc/group", body: "web:x:102:\nlog:x:7:web,x\n"})
 	high := archive(t, file{name: "bin/app", body: "#!", mode: 0o4755, uid: 7})
 	top := l.add(t, "v1", "amd64", v1.Config{Entrypoint: []string{"/bin/app"}, User: "web"}, low, high)
@@ -193,7 +193,7 @@ func TestAnImageOfALayoutIsPulledAndStacked(t *testing.T) {
 	if want := []string{layerName(hash(high)), layerName(hash(low))}; !slices.Equal(r.Layers, want) {
 		t.Errorf("layers %v, want the highest first: %v", r.Layers, want)
 	}
-	if r.UID != 101 || r.GID != 102 || r.Home != "/home/web" || !slices.Equal(r.Groups, []uint32{7}) {
+	if r.UID != 101 || r.GID != 102 || r.Home != "/srv/web" || !slices.Equal(r.Groups, []uint32{7}) {
 		t.Errorf("the user web is %+v", r)
 	}
 	var st unix.Stat_t

@@ -58,10 +58,13 @@ type Config struct {
 	UnpackedMax int64
 }
 
+// vault is the files of a store: blobs, folders of layers, and their locks.
+type vault struct{ Config }
+
 // Store is the images of one host. Several processes may open one folder. Its methods may be called
 // from any goroutine.
 type Store struct {
-	Config
+	*vault
 	mu    sync.Mutex
 	known map[string]*known // by digest: what Root needs, read once
 }
@@ -83,7 +86,7 @@ func Open(c Config) (*Store, error) {
 	if c.UnpackedMax == 0 {
 		c.UnpackedMax = blobBytesMax
 	}
-	s := &Store{Config: c, known: map[string]*known{}}
+	s := &Store{vault: &vault{c}, known: map[string]*known{}}
 	for _, dir := range []string{c.Dir, s.LayersDir(), s.blobs(), s.records(), s.locks()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("make a folder for images: %w", err)
@@ -93,16 +96,16 @@ func Open(c Config) (*Store, error) {
 }
 
 // LayersDir returns the folder of the unpacked layers. The names in ImageRoot.Layers are below it.
-func (s *Store) LayersDir() string { return filepath.Join(s.Dir, "layers") }
-func (s *Store) blobs() string     { return filepath.Join(s.Dir, "blobs") }
-func (s *Store) records() string   { return filepath.Join(s.Dir, "images") }
-func (s *Store) locks() string     { return filepath.Join(s.Dir, "locks") }
+func (s *vault) LayersDir() string { return filepath.Join(s.Dir, "layers") }
+func (s *vault) blobs() string     { return filepath.Join(s.Dir, "blobs") }
+func (s *vault) records() string   { return filepath.Join(s.Dir, "images") }
+func (s *vault) locks() string     { return filepath.Join(s.Dir, "locks") }
 
-func (s *Store) blob(h v1.Hash) string   { return filepath.Join(s.blobs(), h.Hex) }
-func (s *Store) record(h v1.Hash) string { return filepath.Join(s.records(), h.Hex) }
+func (s *vault) blob(h v1.Hash) string   { return filepath.Join(s.blobs(), h.Hex) }
+func (s *vault) record(h v1.Hash) string { return filepath.Join(s.records(), h.Hex) }
 
 // layer returns the folder of a layer by the digest of its archive.
-func (s *Store) layer(files v1.Hash) string { return filepath.Join(s.LayersDir(), layerName(files)) }
+func (s *vault) layer(files v1.Hash) string { return filepath.Join(s.LayersDir(), layerName(files)) }
 
 // layerName is short, so that the names of all layers fit into one page: 128 bits of the digest.
 func layerName(files v1.Hash) string { return files.Hex[:32] }
@@ -123,7 +126,7 @@ func digest(text string) (v1.Hash, error) {
 const lockWait = 20 * time.Millisecond
 
 // lock takes a lock by name against all processes and goroutines. Shared locks exclude only others.
-func (s *Store) lock(ctx context.Context, name string, how int) (unlock func(), err error) {
+func (s *vault) lock(ctx context.Context, name string, how int) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(s.locks(), name), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock the store of images: %w", err)
@@ -144,7 +147,7 @@ func (s *Store) lock(ctx context.Context, name string, how int) (unlock func(), 
 }
 
 // using keeps the sweep away until the caller is done.
-func (s *Store) using(ctx context.Context) (done func(), err error) {
+func (s *vault) using(ctx context.Context) (done func(), err error) {
 	return s.lock(ctx, "all", unix.LOCK_SH)
 }
 
