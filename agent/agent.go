@@ -147,14 +147,27 @@ func (a *Agent) join(ctx context.Context) error {
 			case <-lost:
 			}
 			a.Log.Warn("the host's lease is lost; joining again", "host", a.Host.Name)
-			if lost, err = a.joinOnce(ctx); err != nil {
-				return
+			for {
+				if lost, err = a.joinOnce(ctx); err == nil {
+					break
+				}
+				if ctx.Err() != nil {
+					return
+				}
+				a.Log.Error("the cluster refuses this host; it is tried again", "error", err)
+				if pando.Sleep(ctx, a.Clock, rejoinWait) != nil {
+					return
+				}
 			}
 			a.wakeAll()
 		}
 	})
 	return nil
 }
+
+// rejoinWait is the time between two attempts to join again after a refusal. Instances run
+// meanwhile.
+const rejoinWait = 5 * time.Second
 
 func (a *Agent) joinOnce(ctx context.Context) (<-chan struct{}, error) {
 	for {

@@ -10,7 +10,8 @@ import (
 
 // Follow passes every record under a prefix to take until ctx ends. The first batch is a snapshot:
 // reset is true, and earlier records are void. Then every commit follows in order. Follow starts
-// again when the store was out of reach or its history is compacted.
+// again after every error of the store, also after one that this build does not know. Only
+// ErrForbidden is final: this host is no member any more.
 func Follow(ctx context.Context, c pando.Clock, r pando.Registry, prefix pando.Key,
 	take func(b pando.Batch, reset bool)) error {
 	wait := 10 * time.Millisecond
@@ -22,7 +23,7 @@ func Follow(ctx context.Context, c pando.Clock, r pando.Registry, prefix pando.K
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if !errors.Is(err, pando.ErrUnavailable) && !errors.Is(err, pando.ErrCompacted) {
+		if errors.Is(err, pando.ErrForbidden) {
 			return err
 		}
 		if err := pando.Sleep(ctx, c, wait); err != nil {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/systemd"
+	"pando.run/pando/driver/wall"
 )
 
 // job runs until ctx ends, or until it fails.
@@ -62,6 +64,15 @@ func listen(path string, mode os.FileMode) (net.Listener, error) {
 		return nil, fmt.Errorf("listen at %s: %w", path, err)
 	}
 	return l, os.Chmod(path, mode)
+}
+
+// signOfLife returns a job that tells systemd that this daemon lives, as long as alive returns.
+func signOfLife(alive func()) job {
+	return func(ctx context.Context) error {
+		systemd.Watch(ctx, wall.Clock{}, alive)
+		<-ctx.Done() // without systemd, too: the end of a job ends all of them
+		return ctx.Err()
+	}
 }
 
 // until returns a job that ends with the store.

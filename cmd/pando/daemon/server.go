@@ -23,6 +23,7 @@ import (
 	"pando.run/pando/driver/etcd"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/systemd"
 	"pando.run/pando/driver/trust"
 	"pando.run/pando/driver/wall"
 )
@@ -56,6 +57,9 @@ func serve(ctx context.Context, p place) error {
 	syscall.Umask(daemonUmask)
 	if err := os.MkdirAll(p.Run, 0o755); err != nil {
 		return fmt.Errorf("make the folder for sockets: %w", err)
+	}
+	if err := writePid(p, "server", os.Getpid()); err != nil {
+		return err
 	}
 	authority, identity, err := serverTrust(p)
 	if err != nil {
@@ -109,6 +113,10 @@ func serve(ctx context.Context, p place) error {
 		jobs = append(jobs, open)
 	}
 	log.Info("ready", "api", p.api(), "states", p.HTTP, "hosts", p.Listen)
+	systemd.Ready()
+	jobs = append(jobs, reviving(p, log), signOfLife(func() {
+		_, _ = ctl.Service(ctx, pando.ServiceKey{}) // it takes the lock of every decision
+	}))
 	return together(ctx, jobs...)
 }
 
