@@ -274,6 +274,8 @@ type Revision struct {
 	Reason  string        `json:"reason,omitempty"`
 	At      time.Time     `json:"at"`
 	By      Asker         `json:"by"`
+	// Repeats is the older revision with this spec, to which an operator went back. 0: a new spec.
+	Repeats int `json:"repeats,omitempty"`
 }
 
 // StateHead is the main head of a service's state: the commit into which every branch is merged. It

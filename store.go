@@ -178,6 +178,12 @@ func (k Key) Service() (s ServiceKey, ok bool) {
 	return ServiceKey{}, false
 }
 
+// Host returns the host of the key of a host's record.
+func (k Key) Host() (h HostName, ok bool) {
+	rest, ok := strings.CutPrefix(string(k), string(HostKey("")))
+	return HostName(rest), ok
+}
+
 // ObjectID is the SHA-1 name of an object in git's object model.
 type ObjectID [20]byte
 

@@ -25,11 +25,9 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 	for name, h := range c.world.Hosts {
 		all[name] = pando.HostStatus{Host: h.V, State: pando.HostHere, Server: all[name].Server}
 	}
-	for _, i := range c.world.Instances {
-		if h, ok := all[i.V.Host]; ok {
-			h.Instances++
-			all[i.V.Host] = h
-		}
+	for name, h := range all {
+		h.Instances = c.world.CountOn(name)
+		all[name] = h
 	}
 	c.mu.Unlock()
 	losses := c.losses(ctx)

@@ -99,7 +99,7 @@ func (p *placer) loads(home pando.HostName) map[pando.HostName]lifecycle.Load {
 	p.load, p.loadOf = map[pando.HostName]lifecycle.Load{}, home
 	for _, h := range p.hosts() {
 		if home == "" || h.Name == home {
-			p.addLoad(p.w.On(h.Name)...)
+			p.load[h.Name] = lifecycle.Load(p.w.LoadOn(h.Name))
 		}
 	}
 	var fresh []pando.Instance

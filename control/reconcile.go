@@ -18,16 +18,12 @@ func (d *draft) address() {
 	if d.svc.VIP4.IsValid() {
 		return
 	}
-	taken := map[netip.Addr]bool{pando.Gateway4: true}
-	for _, s := range d.w.Services {
-		taken[s.V.VIP4] = true
-	}
 	first := binary.BigEndian.Uint32(pando.VIPs4.Addr().AsSlice())
 	for n := uint32(1); n < 1<<16-1; n++ {
 		var b [4]byte
 		binary.BigEndian.PutUint32(b[:], first+n)
 		v4 := netip.AddrFrom4(b)
-		if taken[v4] {
+		if _, taken := d.w.HasVIP(v4); taken || v4 == pando.Gateway4 {
 			continue
 		}
 		six := pando.VIPs6.Addr().As16()

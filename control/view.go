@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -42,18 +41,16 @@ func (c *view) take(b pando.Batch, reset bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if reset {
-		c.world = world.New()
+		c.world = c.world.Next()
 	}
 	// This control has already considered its own writes.
 	news := slices.DeleteFunc(slices.Clone(b.Changes), c.world.Knows)
 	if err := c.world.Apply(b.Changes, b.Revision); err != nil {
-		c.Log.Error("a record cannot be read and is left out", "error", err)
+		c.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
-	hosts := false // a snapshot of many hosts marks the services once
 	for _, r := range news {
-		if host := r.Key.Kind() == pando.KindHost; !host || !hosts {
+		if !reset {
 			c.touch(r.Key)
-			hosts = hosts || host
 		}
 		c.comeAndGo(r)
 	}
@@ -65,10 +62,17 @@ func (c *view) take(b pando.Batch, reset bool) {
 	c.wake()
 }
 
-// touch marks the services that a change concerns: its own, or all when a host joins or leaves.
+// touch marks the services that a change concerns: its own, or those that the change of a host's
+// record may concern. The first and the last host concern all.
 func (c *view) touch(k pando.Key) {
-	if k.Kind() == pando.KindHost {
-		c.markAll()
+	if h, ok := k.Host(); ok {
+		if len(c.world.Hosts) < 2 {
+			c.markAll()
+			return
+		}
+		for _, s := range c.world.Concerned(h) {
+			c.mark(s)
+		}
 		return
 	}
 	if s, ok := k.Service(); ok {
@@ -125,6 +129,12 @@ func (c *view) nextDirty() (pando.ServiceKey, bool) {
 // commit writes as the leader and applies the result at once, so that the next decision uses it.
 func (c *view) commit(ctx context.Context, fence pando.Fence, t pando.Txn) error {
 	t.Fence = fence
+	c.mu.Lock()
+	err := c.world.Spares(t)
+	c.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	at, err := c.Registry.Commit(ctx, t)
 	c.outcome(err)
 	if err != nil {
@@ -211,8 +221,7 @@ func (c *view) stateHost(s pando.ServiceKey) (pando.Host, error) {
 
 // comeAndGo records since when a member's host is away. The caller holds the lock.
 func (c *view) comeAndGo(r pando.Record) {
-	name, host := strings.CutPrefix(string(r.Key), string(pando.HostKey("")))
-	h := pando.HostName(name)
+	h, host := r.Key.Host()
 	if _, member := c.world.Members[h]; !host || !member {
 		return
 	}

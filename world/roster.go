@@ -40,6 +40,7 @@ func (w *World) enlist(v Versioned[pando.Instance]) {
 		}
 	}
 	w.Instances[v.V.ID] = v
+	w.weigh(v.V)
 	w.ofService.add(v.V.Service, v.V)
 	w.onHost.add(v.V.Host, v.V)
 }
@@ -51,6 +52,7 @@ func (w *World) delist(i pando.Instance) {
 	}
 	i = w.Instances[i.ID].V
 	delete(w.Instances, i.ID)
+	w.lift(i)
 	w.ofService.drop(i.Service, i)
 	w.onHost.drop(i.Host, i)
 }
@@ -60,3 +62,9 @@ func (w *World) Of(s pando.ServiceKey) []pando.Instance { return w.ofService.of(
 
 // On returns the instances of a host, oldest first.
 func (w *World) On(h pando.HostName) []pando.Instance { return w.onHost.of(h) }
+
+// CountOf returns the number of instances of a service.
+func (w *World) CountOf(s pando.ServiceKey) int { return len(w.ofService[s]) }
+
+// CountOn returns the number of instances of a host.
+func (w *World) CountOn(h pando.HostName) int { return len(w.onHost[h]) }

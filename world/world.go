@@ -29,6 +29,9 @@ type World struct {
 	decisions map[pando.ServiceKey][]string         // likewise
 	ofService rosters[pando.ServiceKey]
 	onHost    rosters[pando.HostName]
+	illegible
+	former map[pando.Key]noted // until the first Apply: see Next
+	ledgers
 }
 
 // noted is the world's record of one key, so that a late message never brings back an older state.
@@ -65,11 +68,13 @@ func New() *World {
 		decisions: map[pando.ServiceKey][]string{},
 		ofService: rosters[pando.ServiceKey]{},
 		onHost:    rosters[pando.HostName]{},
+		illegible: newIllegible(),
+		ledgers:   newLedgers(),
 	}
 }
 
-// Apply applies changes. It skips a record that cannot be read and names it in the error. The other
-// changes count.
+// Apply applies changes. It skips a record that cannot be read, names it in the error and notes it
+// (Unread). The other changes count.
 func (w *World) Apply(changes []pando.Record, at pando.StoreRevision) error {
 	var errs []error
 	for _, r := range changes {
@@ -77,7 +82,7 @@ func (w *World) Apply(changes []pando.Record, at pando.StoreRevision) error {
 			errs = append(errs, err)
 		}
 	}
-	w.Seen = max(w.Seen, at)
+	w.Seen, w.former = max(w.Seen, at), nil
 	for k, deleted := range w.gone {
 		if deleted <= w.Seen {
 			delete(w.gone, k)
@@ -117,6 +122,9 @@ func (w *World) apply(r pando.Record) error {
 		return nil
 	}
 	v, err := DecodeAny(r)
+	if err != nil {
+		w.misread(r, err)
+	}
 	if err != nil || v == nil {
 		return err
 	}
@@ -177,8 +185,8 @@ func decode[T pando.Stored](r pando.Record) (pando.Stored, error) {
 	if v.Key() != r.Key {
 		return v, fmt.Errorf("record %s: %w: its value is that of %s", r.Key, pando.ErrInvalid, v.Key())
 	}
-	if h, ok := any(v).(pando.Host); ok {
-		if err := h.Check(); err != nil {
+	if c, ok := any(v).(interface{ Check() error }); ok {
+		if err := c.Check(); err != nil {
 			return v, fmt.Errorf("record %s: %w", r.Key, err)
 		}
 	}
@@ -190,14 +198,17 @@ func (w *World) put(v pando.Stored, at pando.StoreRevision) {
 		return
 	}
 	w.byKey[v.Key()] = noted{value: v, modified: at}
+	w.readable(v.Key(), at)
 	switch v := v.(type) {
 	case pando.Service:
+		w.settle(w.Services[v.ServiceKey].V, v)
 		w.Services[v.ServiceKey] = Versioned[pando.Service]{v, at}
 	case pando.Revision:
 		if w.Revisions[v.Service] == nil {
 			w.Revisions[v.Service] = map[int]Versioned[pando.Revision]{}
 		}
 		w.Revisions[v.Service][v.Number] = Versioned[pando.Revision]{v, at}
+		w.reweigh(v.Service, v.Number)
 	case pando.Instance:
 		w.enlist(Versioned[pando.Instance]{v, at})
 	case pando.Intent:
@@ -220,16 +231,19 @@ func (w *World) forget(k pando.Key, at pando.StoreRevision) {
 	if n.modified > at {
 		return
 	}
+	w.readable(k, at)
 	delete(w.byKey, k)
 	w.gone[k] = max(w.gone[k], at)
 	switch v := n.value.(type) {
 	case pando.Service:
+		w.settle(v, pando.Service{})
 		delete(w.Services, v.ServiceKey)
 	case pando.Revision:
 		delete(w.Revisions[v.Service], v.Number)
 		if len(w.Revisions[v.Service]) == 0 {
 			delete(w.Revisions, v.Service)
 		}
+		w.reweigh(v.Service, v.Number)
 	case pando.Instance:
 		w.delist(v)
 	case pando.Intent:

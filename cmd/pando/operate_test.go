@@ -115,7 +115,7 @@ func TestAnOperatorsDay(t *testing.T) {
 	}
 
 	o.Write("web.yaml", labtest.Echo("web", "scale: {min: 1, max: 4}", "environment: {LOG: debug}"))
-	o.has(o.says(0, "deploy --dry-run "+file), "is at revision 1: a deploy would replace its", "+ environment:", "LOG: debug")
+	o.has(o.says(0, "deploy --dry-run "+file), "is at revision 1: a deploy would replace its", "+environment:", "LOG: debug")
 	o.has(o.says(0, "deploy --wait "+file), "revision 2  serving")
 	o.has(o.says(0, "rm web --wait"), "web is gone")
 	o.has(o.says(4, "status web"), "service web: not found")

@@ -1,0 +1,6 @@
+//go:build !race
+
+package control
+
+// raceDetector reports whether this test runs under the race detector.
+const raceDetector = false

@@ -1,0 +1,139 @@
+package world
+
+import (
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+
+	"pando.run/pando"
+)
+
+// Load is the sum of the limits of some instances.
+type Load struct {
+	Instances   int
+	MemoryBytes int64
+	PIDs        int64
+	CPUs        float64
+}
+
+// ledgers are the sums and sets that a decision asks for. They follow every change of the world, so
+// that no decision scans the services or the instances of the cluster.
+type ledgers struct {
+	loads     map[pando.HostName]weight
+	weights   map[pando.InstanceID]weight // as counted in loads
+	taken     map[netip.Addr]pando.ServiceKey
+	homes     map[pando.HostName]map[pando.ServiceKey]bool
+	unsettled map[pando.ServiceKey]bool // those that wait, roll, lack instances or have no home
+}
+
+func newLedgers() ledgers {
+	return ledgers{
+		loads: map[pando.HostName]weight{}, weights: map[pando.InstanceID]weight{},
+		taken: map[netip.Addr]pando.ServiceKey{}, unsettled: map[pando.ServiceKey]bool{},
+		homes: map[pando.HostName]map[pando.ServiceKey]bool{},
+	}
+}
+
+// weight is a load in whole numbers, so that sums and differences lose nothing.
+type weight struct {
+	instances          int
+	memory, pids, cpus int64 // cpus in millionths
+}
+
+func weightOf(r pando.Resources) weight {
+	return weight{1, r.MemoryBytes, r.PIDs, int64(math.Round(r.CPUs * 1e6))}
+}
+
+func (a weight) plus(b weight) weight {
+	return weight{
+		a.instances + b.instances, a.memory + b.memory, a.pids + b.pids, a.cpus + b.cpus,
+	}
+}
+
+func (a weight) minus(b weight) weight {
+	return weight{
+		a.instances - b.instances, a.memory - b.memory, a.pids - b.pids, a.cpus - b.cpus,
+	}
+}
+
+// weigh adds an instance to the load of its host, or counts it by a new spec.
+func (w *World) weigh(i pando.Instance) {
+	spec, _ := w.SpecOf(i.Service, i.Revision)
+	now := weightOf(spec.Resources)
+	w.loads[i.Host] = w.loads[i.Host].minus(w.weights[i.ID]).plus(now)
+	w.weights[i.ID] = now
+}
+
+// lift takes an instance out of the load of its host.
+func (w *World) lift(i pando.Instance) {
+	left := w.loads[i.Host].minus(w.weights[i.ID])
+	delete(w.weights, i.ID)
+	if w.loads[i.Host] = left; left == (weight{}) {
+		delete(w.loads, i.Host)
+	}
+}
+
+// reweigh counts the instances of a revision by its spec, which may arrive after them.
+func (w *World) reweigh(s pando.ServiceKey, revision int) {
+	spec, _ := w.SpecOf(s, revision)
+	want := weightOf(spec.Resources)
+	for _, i := range w.ofService[s] {
+		if i.Revision == revision && w.weights[i.ID] != want {
+			w.weigh(i)
+		}
+	}
+}
+
+// LoadOn returns the sum of the limits of a host's instances. It costs no scan.
+func (w *World) LoadOn(h pando.HostName) Load {
+	l := w.loads[h]
+	return Load{l.instances, l.memory, l.pids, float64(l.cpus) / 1e6}
+}
+
+// settle moves a service between the indexes that its record decides about.
+func (w *World) settle(was, now pando.Service) {
+	for _, a := range []netip.Addr{was.VIP4, was.VIP6} {
+		if w.taken[a] == was.ServiceKey {
+			delete(w.taken, a)
+		}
+	}
+	if of := w.homes[was.Home]; of != nil {
+		if delete(of, was.ServiceKey); len(of) == 0 {
+			delete(w.homes, was.Home)
+		}
+	}
+	delete(w.unsettled, was.ServiceKey)
+	if now.Name == "" {
+		return
+	}
+	for _, a := range []netip.Addr{now.VIP4, now.VIP6} {
+		if a.IsValid() {
+			w.taken[a] = now.ServiceKey
+		}
+	}
+	if w.homes[now.Home] == nil {
+		w.homes[now.Home] = map[pando.ServiceKey]bool{}
+	}
+	w.homes[now.Home][now.ServiceKey] = true
+	if now.Phase != pando.ServiceServing || now.Home == "" {
+		w.unsettled[now.ServiceKey] = true
+	}
+}
+
+// HasVIP returns the service with a VIP.
+func (w *World) HasVIP(a netip.Addr) (s pando.ServiceKey, ok bool) {
+	s, ok = w.taken[a]
+	return s, ok
+}
+
+// Concerned returns the services in order that a change of a host's record may concern: those with
+// instances or a home there, and those that may wait for a host.
+func (w *World) Concerned(h pando.HostName) []pando.ServiceKey {
+	all := maps.Clone(w.unsettled)
+	maps.Copy(all, w.homes[h])
+	for _, i := range w.onHost[h] {
+		all[i.Service] = true
+	}
+	return slices.SortedFunc(maps.Keys(all), pando.ServiceKey.Compare)
+}
