@@ -238,6 +238,7 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	p := program{
 		Instance: spec.Instance.ID, Service: spec.Instance.Service, Argv: spec.Spec.Command, Dir: spec.Spec.WorkingDir, UID: uid, GID: gid,
 		LogDir: logName(spec.Instance.Service, spec.Instance.ID), Cgroup: s.cgroup.Entry(),
+		Open: spec.Spec.Unconfined(),
 	}
 	for _, a := range []netip.Addr{spec.VIP4, spec.VIP6} {
 		if a.IsValid() {
