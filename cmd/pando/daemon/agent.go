@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -10,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -51,13 +49,8 @@ func tend(ctx context.Context, p place) error {
 	if err := p.complete(); err != nil {
 		return err
 	}
-	rotateLog(p, "agent")
-	log := slog.Default().With("role", "agent")
-	syscall.Umask(daemonUmask)
-	if err := errors.Join(os.MkdirAll(p.Data, 0o750), os.MkdirAll(p.Run, 0o755)); err != nil {
-		return fmt.Errorf("make the folders for data and sockets: %w", err)
-	}
-	if err := writePid(p, "agent", os.Getpid()); err != nil {
+	log, err := settle(p, "agent")
+	if err != nil {
 		return err
 	}
 	c, err := enter(ctx, p, log)

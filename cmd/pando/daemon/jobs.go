@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
+	"syscall"
 	"time"
 
 	"pando.run/pando"
@@ -16,6 +18,20 @@ import (
 
 // job runs until ctx ends, or until it fails.
 type job func(ctx context.Context) error
+
+// daemonUmask is the umask of the daemons, independent of the shell that started them. Only root
+// can write their files.
+const daemonUmask = 0o022
+
+// settle makes this process the daemon of a role: its log, its folders and its pid file.
+func settle(p place, role string) (*slog.Logger, error) {
+	rotateLog(p, role)
+	syscall.Umask(daemonUmask)
+	if err := errors.Join(os.MkdirAll(p.Data, 0o750), os.MkdirAll(p.Run, 0o755)); err != nil {
+		return nil, fmt.Errorf("make the folders for data and sockets: %w", err)
+	}
+	return slog.Default().With("role", role), writePid(p, role, os.Getpid())
+}
 
 // together runs jobs until one of them or ctx ends, then ends all of them.
 func together(ctx context.Context, jobs ...job) error {

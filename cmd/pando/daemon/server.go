@@ -43,22 +43,13 @@ func Server() *cobra.Command {
 	return c
 }
 
-// daemonUmask is the umask of the daemons, independent of the shell that started them. Only root
-// can write their files.
-const daemonUmask = 0o022
-
 // serve runs the server until ctx ends.
 func serve(ctx context.Context, p place) error {
 	if err := p.complete(); err != nil {
 		return err
 	}
-	rotateLog(p, "server")
-	log := slog.Default().With("role", "server")
-	syscall.Umask(daemonUmask)
-	if err := os.MkdirAll(p.Run, 0o755); err != nil {
-		return fmt.Errorf("make the folder for sockets: %w", err)
-	}
-	if err := writePid(p, "server", os.Getpid()); err != nil {
+	log, err := settle(p, "server")
+	if err != nil {
 		return err
 	}
 	authority, identity, err := serverTrust(p)
