@@ -90,7 +90,8 @@ func tend(ctx context.Context, p place) error {
 	a := agent.New(agent.Config{
 		Host: h, Registry: c.registry, Sandboxes: sandboxes, Steering: steering,
 		Prober: probe.New(), Peers: peers,
-		Objects: objects, Journals: p.journals(), Images: images, Clock: wall.Clock{}, IDs: names{}, Log: log,
+		Objects: objects, Journals: p.journals(), Images: images,
+		Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Control: c.control(p, peers),
 		Serve:   api.SelfHandler, Git: git.Handler,
 		OpenLog: func(
@@ -104,19 +105,24 @@ func tend(ctx context.Context, p place) error {
 	if err != nil {
 		return err
 	}
-	answers := dns.New(dns.Config{
-		Addr: netip.AddrPortFrom(pando.Gateway4, 53).String(), Lookup: a.VIPs, Recurses: recurses(h),
-	})
-	if err := answers.Start(); err != nil {
-		log.Warn("this host does not answer names of services", "error", err)
-	} else {
-		defer answers.Close()
-	}
+	defer answerNames(h, a, log)()
 	systemd.Ready() // a missing server is no reason to start this agent again
 	jobs := append(append(faces, c.jobs...), a.Run, reviving(p, log), signOfLife(func() {
 		a.VIPs("", "") // it takes the agent's lock
 	}))
 	return together(ctx, jobs...)
+}
+
+// answerNames answers the names of services until the caller calls close.
+func answerNames(h pando.Host, a *agent.Agent, log *slog.Logger) (close func()) {
+	answers := dns.New(dns.Config{
+		Addr: netip.AddrPortFrom(pando.Gateway4, 53).String(), Lookup: a.VIPs, Recurses: recurses(h),
+	})
+	if err := answers.Start(); err != nil {
+		log.Warn("this host does not answer names of services", "error", err)
+		return func() {}
+	}
+	return func() { answers.Close() }
 }
 
 // recurses returns a test for addresses that may resolve external names at the host's DNS. These
