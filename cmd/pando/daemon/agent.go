@@ -28,6 +28,7 @@ import (
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/probe"
 	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/sighting"
 	"pando.run/pando/driver/wall"
 )
 
@@ -89,8 +90,8 @@ func tend(ctx context.Context, p place) error {
 		Host: h, Registry: c.registry, Sandboxes: sandboxes, Steering: steering,
 		Prober: probe.New(), Peers: peers,
 		Objects: objects, Journals: p.journals(), Clock: wall.Clock{}, IDs: names{}, Log: log,
-		Control: c.control(p, peers),
-		Serve:   api.SelfHandler, Git: git.Handler,
+		Control: c.control(p, peers), Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
+		Serve: api.SelfHandler, Git: git.Handler,
 		OpenLog: func(
 			ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool,
 		) (io.ReadCloser, error) {
