@@ -9,7 +9,8 @@ import (
 
 // dropReasons has the order of enum count in bpf/pando.h.
 var dropReasons = [...]pando.DropReason{
-	pando.DroppedSpoofed, pando.DroppedChatter, pando.DroppedFragment, pando.DroppedHeader, pando.DroppedProtocol,
+	pando.DroppedSpoofed, pando.DroppedChatter, pando.DroppedFragment, pando.DroppedHeader,
+	pando.DroppedProtocol,
 	pando.DroppedNoService, pando.DroppedNoEndpoint, pando.DroppedNoFlow, pando.DroppedKernel,
 }
 

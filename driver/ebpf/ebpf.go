@@ -170,7 +170,8 @@ func (d *Driver) load(dir string, migrating bool) (*ebpf.CollectionSpec, error) 
 	}
 	err = spec.LoadAndAssign(&d.objects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}})
 	if errors.Is(err, ebpf.ErrMapIncompatible) {
-		return nil, fmt.Errorf("the pinned tables in %s have other sizes: %w; `pando down --purge` removes them", dir, err)
+		return nil, fmt.Errorf("the pinned tables in %s have other sizes: %w; `pando down --purge` "+
+			"removes them", dir, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("load the steering programs (a kernel of at least 6.6 is needed): %w", err)
@@ -190,7 +191,8 @@ func (d *Driver) configure(spec *ebpf.CollectionSpec, migrating bool) error {
 		spec.Maps["opening"].MaxEntries, spec.Maps["opening6"].MaxEntries = opening, max(opening/4, 512)
 	}
 	for name, v := range map[string]any{
-		"vip_net": native(pando.VIPs4.Addr()), "vip_mask": native(mask(bits)), "gateway": native(pando.Gateway4),
+		"vip_net": native(pando.VIPs4.Addr()), "vip_mask": native(mask(bits)),
+		"gateway":  native(pando.Gateway4),
 		"vip6_net": [2]uint32(net6[:2]), "gateway6": words(pando.Gateway6),
 		"migrating": map[bool]uint32{true: 1}[migrating],
 		"held_max":  flows4, "held6_max": flows6,

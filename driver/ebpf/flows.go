@@ -205,11 +205,13 @@ func (d *Driver) takeOver(service uint32, t pando.SteeringTable) error {
 			continue
 		}
 		for c, established := range sockets {
-			published, ok := d.index.translations[at.Ifindex][steerPortKey{Ifindex: at.Ifindex, Port: network(c.local.Port()), Protocol: c.protocol, Goes: 1}]
+			published, ok := d.index.translations[at.Ifindex][steerPortKey{Ifindex: at.Ifindex,
+				Port: network(c.local.Port()), Protocol: c.protocol, Goes: 1}]
 			if !ok || c.local.Addr() != t.VIP4 && c.local.Addr() != t.VIP6 {
 				continue
 			}
-			e := entry{client: c.client, vip: netip.AddrPortFrom(c.local.Addr(), network(published)), protocol: c.protocol}
+			e := entry{client: c.client, vip: netip.AddrPortFrom(c.local.Addr(), network(published)),
+				protocol: c.protocol}
 			e.flow = steerFlow{Endpoint: slot, Epoch: at.Epoch, Service: service,
 				Target: network(c.local.Port()), Seen: uint64(now)}
 			if err := d.flows.take(e, established, 0); err != nil {

@@ -30,8 +30,10 @@ type index struct {
 // counts once it has both its name and its link.
 func readIndex(o *steerObjects, t *tables) (*index, error) {
 	x := &index{
-		services: map[pando.ServiceKey]uint32{}, endpoints: map[uint32]map[pando.InstanceID]uint32{}, names: map[uint32]pando.InstanceID{},
-		ports: map[steerServiceKey]uint32{}, vips: map[[4]uint32]uint32{}, translations: map[uint32]map[steerPortKey]uint16{},
+		services: map[pando.ServiceKey]uint32{}, endpoints: map[uint32]map[pando.InstanceID]uint32{},
+		names: map[uint32]pando.InstanceID{},
+		ports: map[steerServiceKey]uint32{}, vips: map[[4]uint32]uint32{},
+		translations: map[uint32]map[steerPortKey]uint16{},
 		portsOf: map[uint32]map[steerServiceKey]bool{}, vipsOf: map[uint32]map[[4]uint32]bool{},
 	}
 	if err := errors.Join(x.readServices(o, t), x.readEndpoints(o), x.readPorts(o)); err != nil {

@@ -21,7 +21,8 @@ func TestTheTablesHoldAsManyServicesAsAClusterMayHave(t *testing.T) {
 			continue
 		}
 		if m.MaxEntries != places*pando.ServicesMax {
-			t.Errorf("map %s has %d places, want %d for each of %d services", name, m.MaxEntries, places, pando.ServicesMax)
+			t.Errorf("map %s has %d places, want %d for each of %d services", name, m.MaxEntries, places,
+				pando.ServicesMax)
 		}
 	}
 }
