@@ -34,7 +34,7 @@ func readIndex(o *steerObjects, t *tables) (*index, error) {
 		names: map[uint32]pando.InstanceID{},
 		ports: map[steerServiceKey]uint32{}, vips: map[[4]uint32]uint32{},
 		translations: map[uint32]map[steerPortKey]uint16{},
-		portsOf: map[uint32]map[steerServiceKey]bool{}, vipsOf: map[uint32]map[[4]uint32]bool{},
+		portsOf:      map[uint32]map[steerServiceKey]bool{}, vipsOf: map[uint32]map[[4]uint32]bool{},
 	}
 	if err := errors.Join(x.readServices(o, t), x.readEndpoints(o), x.readPorts(o)); err != nil {
 		return nil, fmt.Errorf("read the pinned tables: %w", err)

@@ -69,7 +69,9 @@ func (t flowTable) copyFrom(
 	})
 }
 
-func bytesOf[T any](v *T) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v)) }
+func bytesOf[T any](v *T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
+}
 
 // adopt makes the slabs of an old layout slabs of this one.
 func (t *tables) adopt(from string) error {

@@ -193,8 +193,8 @@ func (f *former) Try(Place, pando.Link, []byte, bool) (Outcome, error) {
 
 func (f *former) Purge() error { return nil }
 
-// TestUpgradeFromLayout1 lets this build take over from the builds of layout 1 while connections are
-// open, opened and used. None breaks, and this build knows them all.
+// TestUpgradeFromLayout1 lets this build take over from the builds of layout 1 while connections
+// are open, opened and used. None breaks, and this build knows them all.
 func TestUpgradeFromLayout1(t *testing.T) {
 	s := newStand(t, openFormer, "a", "b")
 	for name, b := range s.boxes {
@@ -210,7 +210,8 @@ func TestUpgradeFromLayout1(t *testing.T) {
 	}
 	crowd := gather(t, s)
 	s.Subject = openTCX(t, "out")
-	if known, err := s.Published(t.Context()); err != nil || !slices.Equal(known, []pando.ServiceKey{web}) {
+	known, err := s.Published(t.Context())
+	if err != nil || !slices.Equal(known, []pando.ServiceKey{web}) {
 		t.Errorf("the services are %v, %v; want web", known, err)
 	}
 	s.publish(t, s.endpoint("a", 0), s.endpoint("b", 100)) // no table restores a flow of a
