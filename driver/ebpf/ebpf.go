@@ -160,7 +160,7 @@ func (d *Driver) load(dir string, migrating bool) (*ebpf.CollectionSpec, error) 
 	if err != nil {
 		return nil, fmt.Errorf("read the steering programs: %w", err)
 	}
-	if err := d.configure(spec, migrating); err != nil {
+	if err := configure(spec, d.FlowsMax, migrating); err != nil {
 		return nil, err
 	}
 	for name, m := range spec.Maps {
@@ -180,13 +180,13 @@ func (d *Driver) load(dir string, migrating bool) (*ebpf.CollectionSpec, error) 
 }
 
 // configure sets the initial values of the programs' variables, and the sizes of the tables.
-func (d *Driver) configure(spec *ebpf.CollectionSpec, migrating bool) error {
+func configure(spec *ebpf.CollectionSpec, flowsMax int, migrating bool) error {
 	bits := uint32(0xffffffff) << (32 - pando.VIPs4.Bits())
 	net6 := words(pando.VIPs6.Addr())
 	flows4, flows6 := spec.Maps["flows"].MaxEntries, spec.Maps["flows6"].MaxEntries
-	if d.FlowsMax > 0 {
-		flows4, flows6 = uint32(d.FlowsMax), uint32(max(d.FlowsMax/4, 1))
-		opening := uint32(max(d.FlowsMax/16, 512))
+	if flowsMax > 0 {
+		flows4, flows6 = uint32(flowsMax), uint32(max(flowsMax/4, 1))
+		opening := uint32(max(flowsMax/16, 512))
 		spec.Maps["flows"].MaxEntries, spec.Maps["flows6"].MaxEntries = flows4, flows6
 		spec.Maps["opening"].MaxEntries, spec.Maps["opening6"].MaxEntries = opening, max(opening/4, 512)
 	}

@@ -162,8 +162,8 @@ func each[K, V any](m *ebpf.Map, f func(K, V)) error {
 	}
 }
 
-// order has the program change carry out an order, and reports whether it had an effect. The program
-// changes the table and its counts in one step.
+// order has the program change carry out an order, and reports whether it had an effect. The
+// program changes the table and its counts in one step.
 func (t flowTable) order(what uint32, e entry) (bool, error) {
 	o := steerOrder{What: what, Flow: e.flow}
 	if e.client.Addr().Is6() {
@@ -224,8 +224,8 @@ func (d *Driver) takeOver(service uint32, t pando.SteeringTable) error {
 	return nil
 }
 
-// take adds a flow, unless the table has one of its key. A proven one is held, unless its service has
-// its share.
+// take adds a flow, unless the table has one of its key. A proven one is held, unless its service
+// has its share.
 func (t flowTable) take(e entry, proven bool, how uint32) error {
 	if proven {
 		if done, err := t.order(orderHold|how, e); done || err != nil {

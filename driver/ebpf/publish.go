@@ -162,7 +162,7 @@ func (d *Driver) publishTable(service uint32, now *share, slots []uint32) error 
 	}
 	idle := (s.Active & 1) ^ 1
 	was := s.Places[idle]
-	place, err := d.fillPlace(was, now.buckets, slots)
+	place, err := d.tables.fill(was, now.buckets, slots)
 	if err != nil {
 		return err
 	}
@@ -179,25 +179,6 @@ func (d *Driver) publishTable(service uint32, now *share, slots []uint32) error 
 	}
 	now.slots = slots
 	return nil
-}
-
-// fillPlace writes a table to its former place, or to another one if it has another size.
-func (d *Driver) fillPlace(was steerPlace, buckets []uint16, slots []uint32) (steerPlace, error) {
-	if len(buckets) == 0 {
-		return steerPlace{}, nil
-	}
-	place := was
-	if int(was.Mask)+1 != len(buckets) {
-		var err error
-		if place, err = d.tables.take(len(buckets)); err != nil {
-			return place, err
-		}
-	}
-	err := d.tables.write(place, buckets, slots)
-	if err != nil && place != was {
-		d.tables.give(place)
-	}
-	return place, err
 }
 
 // publishPorts writes the ports and the VIPs of a service.

@@ -149,6 +149,27 @@ func (t *tables) trim() (err error) {
 	return err
 }
 
+// fill writes a table to its former place, or to another one if it has another size.
+func (t *tables) fill(
+	was steerPlace, buckets []uint16, slots []uint32,
+) (steerPlace, error) {
+	if len(buckets) == 0 {
+		return steerPlace{}, nil
+	}
+	place := was
+	if int(was.Mask)+1 != len(buckets) {
+		var err error
+		if place, err = t.take(len(buckets)); err != nil {
+			return place, err
+		}
+	}
+	err := t.write(place, buckets, slots)
+	if err != nil && place != was {
+		t.give(place)
+	}
+	return place, err
+}
+
 // write fills a table with the slots of endpoints: bucket n goes to slots[buckets[n]], or to
 // buckets[n] without slots.
 func (t *tables) write(p steerPlace, buckets []uint16, slots []uint32) error {
