@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -10,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -28,6 +26,7 @@ import (
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/probe"
 	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/systemd"
 	"pando.run/pando/driver/wall"
 )
 
@@ -50,11 +49,9 @@ func tend(ctx context.Context, p place) error {
 	if err := p.complete(); err != nil {
 		return err
 	}
-	rotateLog(p, "agent")
-	log := slog.Default().With("role", "agent")
-	syscall.Umask(daemonUmask)
-	if err := errors.Join(os.MkdirAll(p.Data, 0o750), os.MkdirAll(p.Run, 0o755)); err != nil {
-		return fmt.Errorf("make the folders for data and sockets: %w", err)
+	log, err := settle(p, "agent")
+	if err != nil {
+		return err
 	}
 	c, err := enter(ctx, p, log)
 	if err != nil {
@@ -110,7 +107,11 @@ func tend(ctx context.Context, p place) error {
 	} else {
 		defer answers.Close()
 	}
-	return together(ctx, append(append(faces, c.jobs...), a.Run)...)
+	systemd.Ready() // a missing server is no reason to start this agent again
+	jobs := append(append(faces, c.jobs...), a.Run, reviving(p, log), signOfLife(func() {
+		a.VIPs("", "") // it takes the agent's lock
+	}))
+	return together(ctx, jobs...)
 }
 
 // recurses returns a test for addresses that may resolve external names at the host's DNS. These
