@@ -57,9 +57,9 @@ func New(c Config) *Control {
 	v := newView(c)
 	n := &counters{view: v}
 	return &Control{
-		view: v, counters: n, operators: &operators{view: v, creating: make(chan struct{}, 1)},
-		streams: &streams{view: v, counters: n}, members: &members{view: v},
-		asks: map[pando.ServiceKey][]*ask{}, deciding: make(chan struct{}, 1),
+		view: v, counters: n, streams: &streams{view: v, counters: n}, members: &members{view: v},
+		operators: &operators{view: v, creating: make(chan struct{}, 1), most: pando.ServicesMax},
+		asks:      map[pando.ServiceKey][]*ask{}, deciding: make(chan struct{}, 1),
 	}
 }
 
