@@ -27,6 +27,7 @@ import (
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/probe"
 	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/sighting"
 	"pando.run/pando/driver/systemd"
 	"pando.run/pando/driver/wall"
 )
@@ -92,8 +93,8 @@ func tend(ctx context.Context, p place) error {
 		Prober: probe.New(), Peers: peers,
 		Objects: objects, Journals: p.journals(), Images: images,
 		Clock: wall.Clock{}, IDs: names{}, Log: log,
-		Control: c.control(p, peers),
-		Serve:   api.SelfHandler, Git: git.Handler,
+		Control: c.control(p, peers), Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
+		Serve: api.SelfHandler, Git: git.Handler,
 		OpenLog: func(
 			ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool,
 		) (io.ReadCloser, error) {
