@@ -251,6 +251,10 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	if p.Dir == "" {
 		p.Dir = "/"
 	}
+	p.Show = named(spec.Spec, p.Env)
+	if p.Secrets, err = readSecrets(spec.Spec); err != nil {
+		return p, err
+	}
 	if info, err := os.Stat(p.Dir); err != nil || !info.IsDir() {
 		return p, fmt.Errorf("%w: there is no folder %s; check `working_dir` in the spec", pando.ErrInvalid, p.Dir)
 	}

@@ -198,8 +198,9 @@ func runnable(path string) error {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: there is no program %s; check `command` and `working_dir` in the spec (%s are private to an instance, but for its working directory)",
-			pando.ErrNotFound, path, strings.Join(private, ", "))
+		return fmt.Errorf("%w: there is no program %s; check `command` and `working_dir` in the spec "+
+			"(an instance sees the system's folders, and of others those in `folders`)",
+			pando.ErrNotFound, path)
 	case info.IsDir():
 		return fmt.Errorf("%w: %s is a folder, not a program", pando.ErrInvalid, path)
 	case info.Mode()&0o111 == 0:
