@@ -135,7 +135,7 @@ func configuration(command []string) []string {
 	return out
 }
 
-// hostsOwn are folders of /etc that are the host's own, whatever a command says.
+// hostsOwn are folders of /etc that no command shows to an instance.
 var hostsOwn = []string{"ssh", "sudoers.d", "pam.d", "security", "cron.d", "systemd", "pando"}
 
 // missing returns hints for paths that the last lines of a program name, which the host has and the

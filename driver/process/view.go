@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An instance sees a list of the host's folders and nothing else of its files. The view is a root of
-// its own in memory. The shim mounts the system's folders before it knows the program, then the
-// program's, and gives up the host's root.
+// The view of an instance is a root of its own in memory, with a list of the host's folders and
+// nothing else of its files. The shim mounts the folders of the system ahead of need. With the
+// program come its own folders, and the shim gives up the host's root.
 //
 // systemFolders hold programs, libraries and their data. Packages fill them for every user.
 var systemFolders = []string{
@@ -142,8 +142,8 @@ func leaveHost() error {
 	return os.Remove(hostRoot)
 }
 
-// settle shows the program the paths of its spec, its working directory the last, and makes the root
-// of the view read-only.
+// settle shows the program the paths of its spec, its working directory the last. Then it makes the
+// root of the view read-only.
 func (s *shim) settle(p program) error {
 	for _, path := range p.Show {
 		if err := show(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -62,8 +62,8 @@ func TestFoldersOfASpecAreSeen(t *testing.T) {
 		s.User = asRoot
 		s.Folders = []pando.Folder{{Path: read}, {Path: write, Write: true}, {Path: single}}
 	}, "sh", "-c", "exec sleep 60; cat '"+named+"/file'")
-	script := "cat " + read + "/file; echo x >" + read + "/new; echo x >" + write + "/new; cat " + single + "; cat " +
-		named + "/file; ls -A " + filepath.Dir(single)
+	script := "cat " + read + "/file; echo x >" + read + "/new; echo x >" + write + "/new; " +
+		"cat " + single + "; cat " + named + "/file; ls -A " + filepath.Dir(single)
 	got := inside(t, b, "("+script+") 2>/dev/null")
 	if want := "of the hostof the hostof the hostfile"; got != want {
 		t.Errorf("got %q, want %q", got, want)
@@ -105,20 +105,18 @@ func TestAProgramOfItsOwnFolderRuns(t *testing.T) {
 
 func TestAPathThatIsMissingInTheViewIsNamed(t *testing.T) {
 	dir := folder(t, "/srv")
-	script := "echo \"cannot open '" + dir + "/file': No such file\"; echo /no/such/path; exit 1"
-	b := run(t, newDriver(t, 0), nil, "sh", "-c", strings.ReplaceAll(script, dir, "/srv/$D"))
-	exited(t, b)
-	lines := []string{"cannot open '" + dir + "/file': No such file", "/no/such/path", "/etc/passwd"}
+	lines := []string{"cannot open '" + dir + "/file': No such file", "/no/such/path"}
 	got := missing(lines, t.TempDir())
-	if len(got) != 2 || !strings.Contains(got[0], dir+"/file") || !strings.Contains(got[0], "`folders`") {
+	whole := strings.Join(got, "\n")
+	if len(got) != 1 || !strings.Contains(whole, dir+"/file") || !strings.Contains(whole, "`folders`") {
 		t.Errorf("got %q", got)
 	}
 	if got := missing(lines, "/"); got != nil {
 		t.Errorf("where nothing is missing: %q", got)
 	}
 	config := filepath.Join(dir, "file")
-	b = run(t, newDriver(t, 0), func(s *pando.Spec) { s.Environment = map[string]string{"CONFIG": config} },
-		"sh", "-c", "cat $CONFIG")
+	with := func(s *pando.Spec) { s.Environment = map[string]string{"CONFIG": config} }
+	b := run(t, newDriver(t, 0), with, "sh", "-c", "cat $CONFIG")
 	if e := exited(t, b); !strings.Contains(strings.Join(e.LastLines, "\n"), "the host has "+config) {
 		t.Errorf("the end of a program that misses %s: %q", config, e.LastLines)
 	}
@@ -139,7 +137,8 @@ func TestPathsThatACommandNames(t *testing.T) {
 		{[]string{"cat", "/etc/ssh/sshd_config", "/usr/share/x"}, nil},
 	} {
 		var got []string
-		for _, s := range named(pando.Spec{Command: c.command, WorkingDir: "/"}, []string{"PATH=/usr/bin:/bin"}) {
+		spec := pando.Spec{Command: c.command, WorkingDir: "/"}
+		for _, s := range named(spec, []string{"PATH=/usr/bin:/bin"}) {
 			if s.Write {
 				t.Errorf("%v: %s may be written", c.command, s.Path)
 			}
@@ -171,7 +170,8 @@ func TestSecretsAreFilesOfTheProgramAlone(t *testing.T) {
 	if err != nil || strings.Contains(string(record), "hush") {
 		t.Errorf("the record of the sandbox: %v\n%s", err, record)
 	}
-	if got := inside(t, run(t, d, nil, "sleep", "60"), "ls /run/secrets 2>&1; cat "+file+" 2>&1"); strings.Contains(got, "hush") {
+	got = inside(t, run(t, d, nil, "sleep", "60"), "ls /run/secrets 2>&1; cat "+file+" 2>&1")
+	if strings.Contains(got, "hush") {
 		t.Errorf("another instance: %q", got)
 	}
 	for text, file := range map[string]string{
@@ -187,8 +187,8 @@ func TestSecretsAreFilesOfTheProgramAlone(t *testing.T) {
 // Programs as Debian packages them find their files.
 func TestProgramsOfTheSystemRunBehindTheWalls(t *testing.T) {
 	conf := "daemon off; pid /tmp/nginx.pid; error_log stderr;\nevents {}\nhttp {\n" +
-		"include /etc/nginx/mime.types; access_log off; client_body_temp_path /tmp/b; proxy_temp_path /tmp/p;\n" +
-		"fastcgi_temp_path /tmp/f; uwsgi_temp_path /tmp/u; scgi_temp_path /tmp/s;\n" +
+		"include /etc/nginx/mime.types; access_log off; client_body_temp_path /tmp/b;\n" +
+		"proxy_temp_path /tmp/p; fastcgi_temp_path /tmp/f; uwsgi_temp_path /tmp/u; scgi_temp_path /tmp/s;\n" +
 		"server { listen 8080; root /usr/share/nginx/html; }\n}\n"
 	dir := folder(t, "/srv")
 	if err := os.WriteFile(dir+"/nginx.conf", []byte(conf), 0o644); err != nil {
