@@ -31,7 +31,8 @@ stop_signal: QUIT
 stop_grace_period: 1m30s
 restart: on-failure
 ports: ["80:8080", "53:53/udp", 9000, {target: 7000, published: 70}]
-health: {ready: "http GET /ok", live: tcp 7000, interval: 2s, timeout: 500ms, fall: 5, ready_within: 5s}
+health: {ready: "http GET /ok", live: tcp 7000, interval: 2s, timeout: 500ms, fall: 5,
+  ready_within: 5s}
 scale: {min: 2, max: 8, warm: 1, rate: 30/m, by: {metric: connections/s, target: 100}, quiet: 1m}
 state: {hits: counter, access.log: append-log, "sessions/*": set}
 resources: {cpus: 0.5, memory: 1.5m, pids: 100}

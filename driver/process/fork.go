@@ -131,11 +131,14 @@ func fork(p program, attr *syscall.SysProcAttr, stdio *os.File) (int, error) {
 	})
 	switch {
 	case errors.Is(err, syscall.ENOEXEC):
-		return 0, fmt.Errorf("start %s: it is no program that this kernel can run; a script needs a first line like #!/bin/sh", path)
+		return 0, fmt.Errorf("start %s: it is no program that this kernel can run; a script needs a "+
+			"first line like #!/bin/sh", path)
 	case errors.Is(err, syscall.EAGAIN):
-		return 0, fmt.Errorf("start %s: the sandbox is full: it has as many processes and threads as `resources.pids` in the spec allows (%d unless given)", path, pando.PIDsDefault)
+		return 0, fmt.Errorf("start %s: the sandbox is full: it has as many processes and threads as "+
+			"`resources.pids` in the spec allows (%d unless given)", path, pando.PIDsDefault)
 	case errors.Is(err, syscall.EACCES):
-		return 0, fmt.Errorf("start %s in %s as uid %d: permission denied; check the permissions of the folder and the file, or set `user` in the spec", path, p.Dir, p.UID)
+		return 0, fmt.Errorf("start %s in %s as uid %d: permission denied; check the permissions of "+
+			"the folder and the file, or set `user` in the spec", path, p.Dir, p.UID)
 	case err != nil:
 		return 0, fmt.Errorf("start %s: %w", path, err)
 	}
@@ -161,7 +164,8 @@ func weaken() error {
 		return fmt.Errorf("give up new privileges: %w", err)
 	}
 	for capability := uintptr(0); capability <= unix.CAP_LAST_CAP; capability++ {
-		if err := unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) {
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0); err != nil &&
+			!errors.Is(err, unix.EINVAL) {
 			return fmt.Errorf("give up capability %d: %w", capability, err)
 		}
 	}
@@ -191,7 +195,8 @@ func lookPath(p program) (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("%w: no program %q in PATH=%s; give its path, or set PATH in `environment` in the spec", pando.ErrNotFound, name, search)
+	return "", fmt.Errorf("%w: no program %q in PATH=%s; give its path, or set PATH in "+
+		"`environment` in the spec", pando.ErrNotFound, name, search)
 }
 
 func runnable(path string) error {

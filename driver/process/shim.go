@@ -324,7 +324,8 @@ const outputWaitMax = 50 * time.Millisecond
 // thread is already waiting when a program comes.
 //
 // The caller holds the lock, so that the program is not reaped before its waiter exists.
-func (s *shim) start(p program, gate func() bool) (pid int, out *os.File, ended <-chan unix.WaitStatus, err error) {
+func (s *shim) start(p program, gate func() bool) (pid int, out *os.File,
+	ended <-chan unix.WaitStatus, err error) {
 	out, in, err := os.Pipe()
 	if err != nil {
 		return 0, nil, nil, err
