@@ -108,7 +108,8 @@ func TestAPathThatIsMissingInTheViewIsNamed(t *testing.T) {
 	lines := []string{"cannot open '" + dir + "/file': No such file", "/no/such/path"}
 	got := missing(lines, t.TempDir())
 	whole := strings.Join(got, "\n")
-	if len(got) != 1 || !strings.Contains(whole, dir+"/file") || !strings.Contains(whole, "`folders`") {
+	if len(got) != 1 || !strings.Contains(whole, dir+"/file, but") ||
+		!strings.Contains(whole, "`folders`") {
 		t.Errorf("got %q", got)
 	}
 	if got := missing(lines, "/"); got != nil {
@@ -188,7 +189,8 @@ func TestSecretsAreFilesOfTheProgramAlone(t *testing.T) {
 func TestProgramsOfTheSystemRunBehindTheWalls(t *testing.T) {
 	conf := "daemon off; pid /tmp/nginx.pid; error_log stderr;\nevents {}\nhttp {\n" +
 		"include /etc/nginx/mime.types; access_log off; client_body_temp_path /tmp/b;\n" +
-		"proxy_temp_path /tmp/p; fastcgi_temp_path /tmp/f; uwsgi_temp_path /tmp/u; scgi_temp_path /tmp/s;\n" +
+		"proxy_temp_path /tmp/p; fastcgi_temp_path /tmp/f; uwsgi_temp_path /tmp/u;\n" +
+		"scgi_temp_path /tmp/s;\n" +
 		"server { listen 8080; root /usr/share/nginx/html; }\n}\n"
 	dir := folder(t, "/srv")
 	if err := os.WriteFile(dir+"/nginx.conf", []byte(conf), 0o644); err != nil {
