@@ -99,7 +99,7 @@ func TestAProgramOfItsOwnFolderRuns(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it printed %q", b.LastLines(5))
 		}
-		time.Sleep(5 * time.Millisecond)
+		breathe(t)
 	}
 }
 
@@ -212,7 +212,7 @@ func TestProgramsOfTheSystemRunBehindTheWalls(t *testing.T) {
 		}
 		b := run(t, d, func(s *pando.Spec) { s.WorkingDir = dir }, c.command...)
 		at := net.JoinHostPort(b.Link().IP4.String(), c.port)
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); ; breathe(t) {
 			if conn, err := net.Dial("tcp", at); err == nil {
 				conn.Close()
 				break
