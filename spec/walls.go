@@ -162,6 +162,8 @@ func (r *reader) absolute(s *pando.Spec) {
 // walls checks the walls of a spec.
 func (c *checks) walls(s pando.Spec) {
 	c.that(len(s.Folders) <= foldersMax, "folders: more than %d", foldersMax)
+	c.that(len(s.Folders) == 0 || s.Image.Reference == "",
+		"folders: an image has its own files; a host's folder cannot be in it")
 	for i, f := range s.Folders {
 		where := fmt.Sprintf("folders[%d]", i)
 		c.text(where, f.Path)

@@ -20,11 +20,11 @@ func named(s pando.Spec, env []string) []shown {
 	for _, f := range s.Folders {
 		out = append(out, shown{f.Path, f.Write})
 	}
-	paths := programFolders(program{Argv: s.Command, Dir: s.WorkingDir, Env: env})
-	for _, word := range s.Command[1:] {
+	paths := programFolders(program{Argv: s.Argv(), Dir: s.WorkingDir, Env: env})
+	for _, word := range s.Argv()[1:] {
 		paths = append(paths, pathsIn(word)...)
 	}
-	paths = append(paths, configuration(s.Command)...)
+	paths = append(paths, configuration(s.Argv())...)
 	for _, path := range slices.Compact(slices.Sorted(slices.Values(paths))) {
 		listed := slices.ContainsFunc(out, func(f shown) bool { return below(f.Path, path) })
 		if !listed && !visible(path) && !ownFolder(path) {

@@ -50,7 +50,7 @@ func keepSecrets(p program) error {
 	if len(p.Secrets) == 0 {
 		return nil
 	}
-	err := os.Mkdir(secretsFolder, 0o711)
+	err := os.MkdirAll(secretsFolder, 0o711)
 	if err == nil {
 		err = unix.Mount("tmpfs", secretsFolder, "tmpfs", inert, "mode=711,size=1m,noswap")
 	}
