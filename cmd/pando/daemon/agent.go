@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -91,11 +90,7 @@ func tend(ctx context.Context, p place) error {
 		Objects: objects, Journals: p.journals(), Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Control: c.control(p, peers),
 		Serve:   api.SelfHandler, Git: git.Handler,
-		OpenLog: func(
-			ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool,
-		) (io.ReadCloser, error) {
-			return sandboxes.OpenLog(ctx, s, i, lines, follow)
-		},
+		OpenLog: sandboxes.OpenLog,
 	})
 	forPeers := peer.Handler(a)
 	faces, err := agentFaces(p, c, forPeers, peer.OwnHandler(a, forPeers))
