@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"pando.run/pando"
-	"pando.run/pando/world"
 )
 
 // news is one commit as this host reads it, in one pass over its records.
@@ -66,10 +65,10 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if reset {
-		a.world = world.New()
+		a.world = a.world.Next()
 	}
 	if err := a.world.Apply(b.Changes, b.Revision); err != nil {
-		a.Log.Error("a record cannot be read and is left out", "error", err)
+		a.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
 	n := digest(b.Changes)
 	if reset {
@@ -83,7 +82,9 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 	}
 	if reset {
 		a.steering.WithdrawStrangers()
-		a.spawn(a.branches.DropStrangers)
+		if a.seesStates() {
+			a.spawn(a.branches.DropStrangers)
+		}
 	}
 	a.announce()
 }
@@ -94,7 +95,7 @@ func (a *Agent) learn(records []pando.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := a.world.Apply(records, 0); err != nil {
-		a.Log.Error("a record cannot be read and is left out", "error", err)
+		a.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
 	a.follow(digest(records))
 	a.announce()
@@ -122,7 +123,7 @@ func (a *Agent) followInstance(id pando.InstanceID) (stale bool) {
 	if ok && v.V.Host == a.Host.Name {
 		return a.see(v.V)
 	}
-	if r := a.runners[id]; !ok && r != nil {
+	if r := a.runners[id]; !ok && r != nil && !a.world.Conceals(id) {
 		r.post(recordGone{})
 	}
 	return true
@@ -160,12 +161,16 @@ func (a *Agent) reconcile() {
 		a.see(i)
 	}
 	for _, r := range a.everyRunner() {
-		if _, ok := a.world.Instances[r.id]; !ok {
+		if _, ok := a.world.Instances[r.id]; !ok && !a.world.Conceals(r.id) {
 			r.post(recordGone{})
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(a.found)) {
 		b := a.found[id]
+		if a.world.Conceals(id) {
+			a.Log.Warn("a sandbox stays as it is: its record cannot be read", "instance", id)
+			continue
+		}
 		delete(a.found, id)
 		a.spawn(func(ctx context.Context) {
 			a.Log.Warn("a sandbox without a record is removed", "instance", id)

@@ -48,6 +48,9 @@ func (c *operators) Deploy(
 		}
 	}
 	err := c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
+		if err := w.Frozen(key); err != nil {
+			return pando.Txn{}, err
+		}
 		return c.deploy(w, pando.Revision{Service: key, Spec: s, At: now, By: by}, "")
 	})
 	if err != nil {
@@ -227,6 +230,9 @@ func (c *operators) edit(ctx context.Context, s pando.ServiceKey, by pando.Asker
 	f func(*pando.Service, time.Time) *pando.Decision) error {
 	return c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
 		old, ok := w.Services[s]
+		if err := w.Frozen(s); err != nil {
+			return pando.Txn{}, fmt.Errorf("service %s: %w", s, err)
+		}
 		if !ok {
 			return pando.Txn{}, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 		}
@@ -251,6 +257,9 @@ func (c *operators) change(
 		c.mu.Lock()
 		news := c.changed
 		t, err := f(c.world, c.Clock.Now())
+		if err == nil {
+			err = c.world.Spares(t)
+		}
 		c.mu.Unlock()
 		if err != nil || len(t.Put)+len(t.Delete) == 0 {
 			return err

@@ -152,7 +152,7 @@ func stored(t *rapid.T, name int) pando.Stored {
 		return pando.Service{ServiceKey: s, Current: n}
 	case 2, 3:
 		id := pando.InstanceID(fmt.Sprintf("i%d", name))
-		return pando.Instance{ID: id, Service: s, Host: "h1", Revision: n}
+		return pando.Instance{ID: id, Service: s, Host: "h1", Revision: n, Phase: pando.PhaseReady}
 	case 4:
 		return pando.Intent{ID: "04", Service: s, Reason: fmt.Sprint(n)}
 	default:

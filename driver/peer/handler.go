@@ -46,7 +46,9 @@ func Handler(a pando.HostAgent) http.Handler {
 		}
 		answer(w, log, err)
 	})
-	mux.HandleFunc("GET /peer/logs", func(w http.ResponseWriter, r *http.Request) { sendLogs(a, w, r) })
+	mux.HandleFunc("GET /peer/logs", func(w http.ResponseWriter, r *http.Request) {
+		sendLogs(a, w, r)
+	})
 	mux.Handle("/peer/state/", http.StripPrefix("/peer/state", a.State()))
 	return mux
 }
