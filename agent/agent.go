@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/anchor"
 	"pando.run/pando/agent/branch"
 	"pando.run/pando/agent/steer"
 	"pando.run/pando/state"
@@ -46,6 +47,8 @@ type Config struct {
 	Clock   pando.Clock
 	IDs     pando.IDs
 	Log     *slog.Logger
+	// Sightings keeps which store this host has seen. Nil: a new agent accepts any store.
+	Sightings pando.Sightings
 	// Serve returns the HTTP handler of an instance's own API.
 	Serve func(pando.Self, pando.InstanceID) http.Handler
 	// Git returns the read-only smart HTTP handler of states. Nil disables it.
@@ -69,6 +72,7 @@ type Agent struct {
 	*selfAPI
 	*records
 	*crews
+	anchor   *anchor.Anchor // its Registry
 	branches *branch.Branches
 	sweeper  *sweeper
 	preparer *preparer
@@ -86,8 +90,10 @@ type Agent struct {
 // New returns an agent. Run starts it.
 func New(c Config) *Agent {
 	c.TrimEvery, c.Keep = cmp.Or(c.TrimEvery, trimWait), cmp.Or(c.Keep, state.DefaultKeep)
+	own := anchor.New(c.Registry, c.Sightings, c.Clock, c.Log)
+	c.Registry = own
 	a := &Agent{
-		Config: c, sweeper: newSweeper(c.Steering, c.Clock),
+		Config: c, anchor: own, sweeper: newSweeper(c.Steering, c.Clock),
 		found: map[pando.InstanceID]pando.Sandbox{},
 	}
 	a.records = newRecords(&a.Config)
@@ -114,6 +120,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	for _, b := range boxes {
 		a.found[b.Instance()] = b
 	}
+	a.anchor.Recall(len(boxes) > 0)
 	if err := a.join(ctx); err != nil {
 		return err
 	}

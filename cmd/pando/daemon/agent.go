@@ -2,14 +2,12 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -27,6 +25,8 @@ import (
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/probe"
 	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/sighting"
+	"pando.run/pando/driver/systemd"
 	"pando.run/pando/driver/wall"
 )
 
@@ -49,11 +49,9 @@ func tend(ctx context.Context, p place) error {
 	if err := p.complete(); err != nil {
 		return err
 	}
-	rotateLog(p, "agent")
-	log := slog.Default().With("role", "agent")
-	syscall.Umask(daemonUmask)
-	if err := errors.Join(os.MkdirAll(p.Data, 0o750), os.MkdirAll(p.Run, 0o755)); err != nil {
-		return fmt.Errorf("make the folders for data and sockets: %w", err)
+	log, err := settle(p, "agent")
+	if err != nil {
+		return err
 	}
 	c, err := enter(ctx, p, log)
 	if err != nil {
@@ -88,9 +86,8 @@ func tend(ctx context.Context, p place) error {
 		Host: h, Registry: c.registry, Sandboxes: sandboxes, Steering: steering,
 		Prober: probe.New(), Peers: peers,
 		Objects: objects, Journals: p.journals(), Clock: wall.Clock{}, IDs: names{}, Log: log,
-		Control: c.control(p, peers),
-		Serve:   api.SelfHandler, Git: git.Handler,
-		OpenLog: sandboxes.OpenLog,
+		Control: c.control(p, peers), Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
+		Serve: api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 	})
 	forPeers := peer.Handler(a)
 	faces, err := agentFaces(p, c, forPeers, peer.OwnHandler(a, forPeers))
@@ -105,7 +102,11 @@ func tend(ctx context.Context, p place) error {
 	} else {
 		defer answers.Close()
 	}
-	return together(ctx, append(append(faces, c.jobs...), a.Run)...)
+	systemd.Ready() // a missing server is no reason to start this agent again
+	jobs := append(append(faces, c.jobs...), a.Run, reviving(p, log), signOfLife(func() {
+		a.VIPs("", "") // it takes the agent's lock
+	}))
+	return together(ctx, jobs...)
 }
 
 // recurses returns a test for addresses that may resolve external names at the host's DNS. These
