@@ -48,7 +48,9 @@ func waitToFork(e pando.CgroupEntry, groups string, open bool, turn <-chan forki
 	if err == nil {
 		r.pid, r.err = fork(f.program, &syscall.SysProcAttr{
 			Setsid: true, Ptrace: traced,
-			Credential: &syscall.Credential{Uid: f.program.UID, Gid: f.program.GID},
+			Credential: &syscall.Credential{
+				Uid: f.program.UID, Gid: f.program.GID, Groups: f.program.Groups,
+			},
 		}, f.stdio)
 	}
 	if !traced || r.err != nil {
@@ -204,8 +206,8 @@ func runnable(path string) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: there is no program %s; check `command` and `working_dir` in the spec "+
-			"(%s are private to an instance, but for its working directory)",
-			pando.ErrNotFound, path, strings.Join(private, ", "))
+			"(an instance sees the system's folders, and of others those in `folders`)",
+			pando.ErrNotFound, path)
 	case info.IsDir():
 		return fmt.Errorf("%w: %s is a folder, not a program", pando.ErrInvalid, path)
 	case info.Mode()&0o111 == 0:

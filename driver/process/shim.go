@@ -36,16 +36,18 @@ type shim struct {
 	log     *logFile
 	logs    *os.Root
 	groups  string       // writable cgroups, visible to the shim only
-	behind  []int        // the host's folders behind the private ones, in their order
+	hidden  []string     // folders of the host that no instance sees
 	first   chan forking // to the thread that is ready to fork the program; nil: used
 	loaded  bool         // the program waits before its first instruction
 	// barred is set once a reply reported the sandbox as empty: no program may start in it any
 	// more.
-	barred  bool
-	waits   map[int]chan unix.WaitStatus
-	reaping bool
-	events  []pando.SandboxEvent
-	news    *sync.Cond
+	barred bool
+	// entrance leads to the files of images.
+	entrance entrance
+	waits    map[int]chan unix.WaitStatus
+	reaping  bool
+	events   []pando.SandboxEvent
+	news     *sync.Cond
 
 	readyOnce sync.Once
 }
@@ -64,6 +66,9 @@ func ShimMain(args []string) int {
 	err := unix.CloseRange(controlFD, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
 	if err == nil {
 		err = s.keepWritable(f)
+	}
+	if err == nil {
+		err = s.keepEntrance(f)
 	}
 	if err == nil {
 		err = s.furnish(f)
@@ -254,7 +259,11 @@ func (s *shim) run(p program, g *gate) error {
 	if err := serveVIPs(p.VIPs); err != nil {
 		return err
 	}
-	if err := s.settle(p.Dir); err != nil {
+	place := s.settle
+	if p.Layers != nil {
+		place = s.enter
+	}
+	if err := place(p); err != nil {
 		return err
 	}
 	if err := unix.Sethostname([]byte(p.Instance)); err != nil {
@@ -268,6 +277,7 @@ func (s *shim) run(p program, g *gate) error {
 	if err != nil {
 		return err
 	}
+	p.Secrets = nil
 	s.program, s.pid = &p, pid
 	if g != nil {
 		s.loaded, g.out, g.ended = true, out, ended

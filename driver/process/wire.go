@@ -36,9 +36,13 @@ type program struct {
 	Dir      string            `json:"dir"`
 	UID      uint32            `json:"uid"`
 	GID      uint32            `json:"gid"`
+	Groups   []uint32          `json:"groups,omitempty"` // beside GID
+	Layers   []string          `json:"layers,omitempty"` // of its image, the highest first
 	LogDir   string            `json:"log_dir"`
 	Cgroup   pando.CgroupEntry `json:"cgroup"`
 	VIPs     []netip.Addr      `json:"vips"`
+	Show     []shown           `json:"show,omitempty"`
+	Secrets  map[string][]byte `json:"secrets,omitempty"`
 	Open     bool              `json:"open,omitempty"` // no filter of system calls
 }
 
