@@ -124,10 +124,11 @@ func (g *guard) watch(ctx context.Context, size shape) {
 	defer t.Stop()
 	m := &slimmer{shape: size, g: g}
 	for {
+		var now time.Time
 		select {
 		case <-ctx.Done():
 			return
-		case <-t.C:
+		case now = <-t.C:
 		}
 		if g.check() == nil {
 			g.layBallast()
@@ -135,7 +136,7 @@ func (g *guard) watch(ctx context.Context, size shape) {
 		if err := g.allocateAhead(); err != nil && !errors.Is(err, unix.ENOSPC) && ctx.Err() == nil {
 			g.log.Warn("allocate the store's next pages", "error", err)
 		}
-		if err := m.step(ctx, time.Now()); err != nil && ctx.Err() == nil {
+		if err := m.step(ctx, now); err != nil && ctx.Err() == nil {
 			g.log.Warn("keep the store's size within its limit", "error", err)
 		}
 	}

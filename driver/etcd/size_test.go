@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/wall"
 )
 
 const mib = 1 << 20
@@ -181,12 +182,12 @@ func TestAStoreFullOfLiveRecordsFreezesNothing(t *testing.T) {
 	}
 	await := func(what string, holds func() error) {
 		t.Helper()
-		deadline := time.Now().Add(4 * patience)
+		ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
+		defer cancel()
 		for err := holds(); err != nil; err = holds() {
-			if time.Now().After(deadline) {
+			if pando.Sleep(ctx, wall.Clock{}, 10*time.Millisecond) != nil {
 				t.Fatalf("%s: %v", what, err)
 			}
-			time.Sleep(10 * time.Millisecond)
 		}
 	}
 	for name, r := range map[string]*Registry{"in process": s.Registry(), "remote": remote} {
