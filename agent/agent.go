@@ -73,6 +73,7 @@ type Agent struct {
 	branches *branch.Branches
 	sweeper  *sweeper
 	preparer *preparer
+	scope    scope
 	steps    atomic.Int64 // of all runners
 	wg       sync.WaitGroup
 	ctx      context.Context // the context of Run
@@ -89,7 +90,7 @@ func New(c Config) *Agent {
 	c.TrimEvery, c.Keep = cmp.Or(c.TrimEvery, trimWait), cmp.Or(c.Keep, state.DefaultKeep)
 	a := &Agent{
 		Config: c, sweeper: newSweeper(c.Steering, c.Clock),
-		found: map[pando.InstanceID]pando.Sandbox{},
+		found: map[pando.InstanceID]pando.Sandbox{}, scope: newScope(),
 	}
 	a.records = newRecords(&a.Config)
 	a.crews = newCrews(a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log))
@@ -121,7 +122,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.spawn(a.steering.Run)
 	a.spawn(a.sweepOften)
 	a.spawn(a.branches.TrimOften)
-	return world.Follow(ctx, a.Clock, a.Registry, pando.Root, a.take)
+	return world.FollowScope(ctx, a.Clock, a.Registry, a.following())
 }
 
 // spawn runs f in a goroutine with the context of Run. Run waits for it before it returns.

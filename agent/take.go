@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -12,8 +13,9 @@ import (
 
 // news is one commit as this host reads it, in one pass over its records.
 type news struct {
-	hosts    bool // a host joined, changed or left
-	services map[pando.ServiceKey]*change
+	endpoints bool // of a service changed
+	hosts     bool // a host joined, changed or left
+	services  map[pando.ServiceKey]*change
 }
 
 // change is the part of a commit that concerns one service.
@@ -22,6 +24,7 @@ type change struct {
 	service   bool               // its record
 	revision  bool               // one of its revisions
 	head      bool               // its main
+	endpoints bool               // its endpoints, which bring its record
 }
 
 func digest(records []pando.Record) news {
@@ -42,6 +45,8 @@ func digest(records []pando.Record) news {
 			c.instances = append(c.instances, instanceOf(r.Key))
 		case pando.KindService:
 			c.service = true
+		case pando.KindEndpoints:
+			c.endpoints, c.service, n.endpoints = true, true, true
 		case pando.KindRevision:
 			c.revision = true
 		case pando.KindHead:
@@ -66,12 +71,15 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if reset {
-		a.world = world.New()
+		a.world = world.NewScoped()
 	}
 	if err := a.world.Apply(b.Changes, b.Revision); err != nil {
 		a.Log.Error("a record cannot be read and is left out", "error", err)
 	}
 	n := digest(b.Changes)
+	if n.endpoints || reset {
+		a.scope.seen = b.Revision
+	}
 	if reset {
 		a.reconcile()
 	}
@@ -93,10 +101,15 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 func (a *Agent) learn(records []pando.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.world.Apply(records, 0); err != nil {
+	mine := slices.DeleteFunc(slices.Clone(records), func(r pando.Record) bool {
+		s, ok := r.Key.Service()
+		return !ok || !strings.HasPrefix(string(r.Key), string(pando.InstancesOn(s, a.Host.Name)))
+	})
+	err := errors.Join(a.world.Apply(mine, 0), a.intents.noteAll(records))
+	if err != nil {
 		a.Log.Error("a record cannot be read and is left out", "error", err)
 	}
-	a.follow(digest(records))
+	a.follow(digest(mine))
 	a.announce()
 }
 
@@ -106,6 +119,12 @@ func (a *Agent) follow(n news) {
 	for _, s := range n.names() {
 		c := n.services[s]
 		stale := c.service || c.revision
+		if c.endpoints {
+			a.rescope(s)
+		}
+		if stale {
+			a.unpark(s)
+		}
 		for _, id := range c.instances {
 			stale = a.followInstance(id) || stale
 		}
@@ -132,10 +151,15 @@ func (a *Agent) followInstance(id pando.InstanceID) (stale bool) {
 // runner if there is none. The caller holds the lock.
 func (a *Agent) see(i pando.Instance) bool {
 	r, known := a.runners[i.ID]
+	if !known && !a.complete(i) {
+		a.scope.parked[i.Service] = true
+		return false
+	}
 	if !known {
 		r = newRunner(a, i, a.found[i.ID])
 		delete(a.found, i.ID)
 		a.enlist(r)
+		a.rescope(i.Service)
 		a.spawn(r.run)
 		return true
 	}
@@ -166,6 +190,9 @@ func (a *Agent) reconcile() {
 	}
 	for _, id := range slices.Sorted(maps.Keys(a.found)) {
 		b := a.found[id]
+		if _, parked := a.world.Instances[id]; parked {
+			continue
+		}
 		delete(a.found, id)
 		a.spawn(func(ctx context.Context) {
 			a.Log.Warn("a sandbox without a record is removed", "instance", id)

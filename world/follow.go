@@ -13,12 +13,20 @@ import (
 // again when the store was out of reach or its history is compacted.
 func Follow(ctx context.Context, c pando.Clock, r pando.Registry, prefix pando.Key,
 	take func(b pando.Batch, reset bool)) error {
-	wait := 10 * time.Millisecond
-	for {
-		err := followOnce(ctx, r, prefix, func(b pando.Batch, reset bool) {
-			wait = 10 * time.Millisecond
+	return again(ctx, c, func(arrived func()) error {
+		return followOnce(ctx, r, prefix, func(b pando.Batch, reset bool) {
+			arrived()
 			take(b, reset)
 		})
+	})
+}
+
+// again calls once until ctx ends or once fails for good, with a wait that doubles until a record
+// has arrived.
+func again(ctx context.Context, c pando.Clock, once func(arrived func()) error) error {
+	wait := 10 * time.Millisecond
+	for {
+		err := once(func() { wait = 10 * time.Millisecond })
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
