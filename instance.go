@@ -2,6 +2,7 @@ package pando
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -111,6 +112,16 @@ type Instance struct {
 	Since time.Time `json:"since"` // start of the phase
 	Born  time.Time `json:"born"`
 	Exit  *Exit     `json:"exit,omitempty"`
+}
+
+// Check returns nil if this build can follow the record, else the reason. A dead instance has no
+// record.
+func (i Instance) Check() error {
+	if !i.Phase.Known() || i.Phase == PhaseDead {
+		return fmt.Errorf("%w: phase %q of instance %s is not one that this build knows",
+			ErrInvalid, i.Phase, i.ID)
+	}
+	return nil
 }
 
 // Exit is the end of an instance's program.

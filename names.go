@@ -92,6 +92,9 @@ var (
 	ErrUnavailable = errors.New("the store is out of reach") // try again: the write may have happened
 	ErrCompacted   = errors.New("history is compacted")      // start the watch again with a snapshot
 
+	// ErrFrozen: a record cannot be read, or the store is not the one that is known. Nothing is done.
+	ErrFrozen = errors.New("frozen")
+
 	ErrNoRoom   = errors.New("no host has room") // no host for an instance, or no slot for a host
 	ErrNotReady = errors.New("not ready")        // a condition did not hold by its deadline
 

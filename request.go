@@ -2,6 +2,7 @@ package pando
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -55,6 +56,18 @@ var intentNext = map[IntentState][]IntentState{
 
 // May reports whether an intent in state s may move to state t.
 func (s IntentState) May(t IntentState) bool { return slices.Contains(intentNext[s], t) }
+
+// Known reports whether this build has the state. A newer build may write others.
+func (s IntentState) Known() bool {
+	if len(intentNext[s]) > 0 {
+		return true
+	}
+	switch s {
+	case IntentRefused, IntentCoalesced, IntentInRotation, IntentDead, IntentFailed:
+		return true
+	}
+	return false
+}
 
 // Ended reports whether this state is final.
 func (s IntentState) Ended() bool { return len(intentNext[s]) == 0 }
@@ -121,6 +134,15 @@ func (i Intent) Become(s IntentState, at time.Time, reason string) Intent {
 	return i
 }
 
+// Check returns nil if this build can follow the record, else the reason.
+func (i Intent) Check() error {
+	if i.State != "" && !i.State.Known() {
+		return fmt.Errorf("%w: state %q of intent %s is not one that this build knows",
+			ErrInvalid, i.State, i.ID)
+	}
+	return nil
+}
+
 // Asked returns the time of the first step.
 func (i Intent) Asked() time.Time {
 	if len(i.History) == 0 {
@@ -148,6 +170,7 @@ const (
 	DecidedDrainEnd  DecisionKind = "drain-ended" // drain_seconds_max ended flows; Inputs counts them
 	DecidedHostLost  DecisionKind = "host-lost"   // its lease ended with instances on it
 	DecidedUnwritten DecisionKind = "unwritten"   // in a status only: the store refuses the write
+	DecidedFrozen    DecisionKind = "frozen"      // in a status only: a record cannot be read
 )
 
 // Decision is one decision or observation of Pando, with its author, reason, inputs and threshold.
@@ -294,6 +317,14 @@ type Operators interface {
 	// service keeps the decision. It returns ErrConflict when the asker's Seen is not the service's
 	// version.
 	Deploy(ctx context.Context, s Spec, by Asker) (ServiceStatus, error)
+	// Rollback deploys the spec of an older revision of a service. to 0 is the serving revision
+	// during a rollout, else the newest that served before it with another spec. reason is recorded.
+	// ErrRefused: it would change nothing, or that revision failed.
+	Rollback(
+		ctx context.Context, s ServiceKey, to int, reason string, by Asker,
+	) (ServiceStatus, error)
+	// Revisions returns the stored revisions of a service, oldest first.
+	Revisions(ctx context.Context, s ServiceKey) ([]Revision, error)
 	// Remove drains and merges every instance, then deletes the service. The state stays unless
 	// purge is set.
 	Remove(ctx context.Context, s ServiceKey, purge bool, by Asker) error

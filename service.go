@@ -2,6 +2,7 @@ package pando
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -27,7 +28,15 @@ type Spec struct {
 	Scale       Scale                `json:"scale,omitzero"`
 	State       map[string]StateType `json:"state,omitempty"` // path pattern -> merge type
 	Resources   Resources            `json:"resources,omitzero"`
-	Rollout     Rollout              `json:"rollout,omitzero"`
+	// Folders are folders and files of the host that the instances see, beside the system's own.
+	Folders []Folder `json:"folders,omitempty"`
+	// Secrets maps names in /run/secrets to files of the host. The store never has their content.
+	Secrets map[string]string `json:"secrets,omitempty"`
+	// Reach is the part of the network that instances may open connections to: internet.
+	Reach []Reach `json:"reach,omitempty"`
+	// SecurityOpt lifts walls, in Compose's words. Default: none.
+	SecurityOpt []string `json:"security_opt,omitempty"`
+	Rollout     Rollout  `json:"rollout,omitzero"`
 	// DrainSecondsMax is the time for a drain. 0: wait for the last connection.
 	DrainSecondsMax float64           `json:"drain_seconds_max,omitempty"`
 	Labels          map[string]string `json:"labels,omitempty"`
@@ -139,6 +148,42 @@ type Resources struct {
 	MemoryBytes int64   `json:"memory_bytes,omitempty"`
 	PIDs        int64   `json:"pids,omitempty"`
 }
+
+// SeccompUnconfined is the option of Compose that lifts the filter of system calls.
+const SeccompUnconfined = "seccomp=unconfined"
+
+// Reach is a part of the network that an instance may open connections to. The published ports of
+// its own tenant, other instances of its own service and DNS need no word.
+type Reach string
+
+const (
+	ReachTenant   Reach = "tenant"   // the services of its own tenant, which need no word
+	ReachInternet Reach = "internet" // everything beyond the hosts, but for metadata
+	ReachTenants  Reach = "tenants"  // the services of other tenants
+	ReachHost     Reach = "host"     // the ports of its own host
+	ReachMetadata Reach = "metadata" // the metadata service of a cloud
+)
+
+// Reachables lists every word of Reach.
+var Reachables = []Reach{ReachInternet, ReachTenant, ReachTenants, ReachHost, ReachMetadata}
+
+// Folder is a folder or file of the host that an instance sees at the same path.
+type Folder struct {
+	Path  string `json:"path"`
+	Write bool   `json:"write,omitempty"` // as far as its modes allow the instance's user
+}
+
+// Reaches reports whether instances may open connections to r. A spec without `reach` reaches the
+// Internet.
+func (s Spec) Reaches(r Reach) bool {
+	if len(s.Reach) == 0 {
+		return r == ReachInternet || r == ReachTenant
+	}
+	return r == ReachTenant || slices.Contains(s.Reach, r)
+}
+
+// Unconfined reports whether the spec lifts the filter of system calls.
+func (s Spec) Unconfined() bool { return slices.Contains(s.SecurityOpt, SeccompUnconfined) }
 
 // RolloutOrder decides whether two revisions of a service may run at the same time.
 type RolloutOrder string
@@ -274,6 +319,8 @@ type Revision struct {
 	Reason  string        `json:"reason,omitempty"`
 	At      time.Time     `json:"at"`
 	By      Asker         `json:"by"`
+	// Repeats is the older revision with this spec, to which an operator went back. 0: a new spec.
+	Repeats int `json:"repeats,omitempty"`
 }
 
 // StateHead is the main head of a service's state: the commit into which every branch is merged. It

@@ -122,7 +122,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.spawn(a.steering.Run)
 	a.spawn(a.sweepOften)
 	a.spawn(a.branches.TrimOften)
-	return world.FollowScope(ctx, a.Clock, a.Registry, a.following())
+	scope := a.following()
+	scope.Odd = func(err error) {
+		a.Log.Error("the store cannot be followed; it is tried again", "error", err)
+	}
+	return world.FollowScope(ctx, a.Clock, a.Registry, scope)
 }
 
 // spawn runs f in a goroutine with the context of Run. Run waits for it before it returns.
@@ -157,7 +161,9 @@ func (a *Agent) join(ctx context.Context) error {
 	return nil
 }
 
+// joinOnce joins once the store lets it. It returns an error only after the end of ctx.
 func (a *Agent) joinOnce(ctx context.Context) (<-chan struct{}, error) {
+	wait, said := 100*time.Millisecond, ""
 	for {
 		h := a.Host
 		a.mu.Lock()
@@ -170,11 +176,19 @@ func (a *Agent) joinOnce(ctx context.Context) (<-chan struct{}, error) {
 			a.mu.Unlock()
 			return lost, nil
 		}
-		if !errors.Is(err, pando.ErrUnavailable) && !errors.Is(err, pando.ErrStoreFull) {
-			return nil, err
+		odd := !errors.Is(err, pando.ErrUnavailable) && !errors.Is(err, pando.ErrStoreFull)
+		if text := err.Error(); odd && text != said {
+			a.Log.Error("this host cannot join the cluster; it is tried again", "error", err)
+			said = text
 		}
-		if serr := pando.Sleep(ctx, a.Clock, 100*time.Millisecond); serr != nil {
+		if serr := pando.Sleep(ctx, a.Clock, wait); serr != nil {
 			return nil, fmt.Errorf("%w: %w", err, serr)
+		}
+		if odd {
+			wait = min(2*wait, joinWaitMax)
 		}
 	}
 }
+
+// joinWaitMax bounds the wait between two attempts to join after an odd error of the store.
+const joinWaitMax = 5 * time.Second

@@ -29,6 +29,7 @@ type bench struct {
 	ids       *sim.IDs
 	prober    pando.Prober
 	front     pando.Steering // replaces steering in the next agent, unless nil
+	through   pando.Registry // likewise, the registry
 	agent     *Agent
 	stop      func()
 }
@@ -73,8 +74,12 @@ func (b *bench) start() {
 	if b.front != nil {
 		steering = b.front
 	}
+	var registry pando.Registry = b.registry
+	if b.through != nil {
+		registry = b.through
+	}
 	b.agent = New(Config{
-		Host: pando.Host{Name: "h1"}, Registry: b.registry, Sandboxes: b.sandboxes, Steering: steering,
+		Host: pando.Host{Name: "h1"}, Registry: registry, Sandboxes: b.sandboxes, Steering: steering,
 		Objects: b.objects,
 		Prober:  b.prober, Peers: sim.NewPeers(), Clock: sim.Clock{}, IDs: b.ids,
 		Log:   slog.New(slog.DiscardHandler),
@@ -212,6 +217,23 @@ func (b *bench) write(id pando.InstanceID, line string, commit bool) {
 		_, err := b.agent.StateCommit(b.ctx, id, pando.StateChange{Message: line})
 		b.ok(err)
 	}
+}
+
+// text returns the value of a path as an instance sees it.
+func (b *bench) text(id pando.InstanceID, path string) string {
+	b.Helper()
+	v, err := b.agent.StateGet(b.ctx, id, path)
+	b.ok(err)
+	return string(v.Bytes)
+}
+
+func mustEncode(t *testing.T, v any) []byte {
+	t.Helper()
+	text, err := world.Encode(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 // merged returns the value of a path in main.

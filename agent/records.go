@@ -86,7 +86,11 @@ func (r *records) awaitChange(
 func (r *records) commit(ctx context.Context, t pando.Txn) (pando.StoreRevision, error) {
 	r.mu.Lock()
 	t.Fence = r.fence
+	err := r.world.Spares(t)
 	r.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
 	at, err := r.config.Registry.Commit(ctx, t)
 	if err != nil {
 		return 0, err
@@ -167,7 +171,7 @@ func (r mains) Alive(i pando.InstanceID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	_, ok := r.world.Instances[i]
-	return ok
+	return ok || r.world.Conceals(i)
 }
 
 // Heads implements branch.Records.
@@ -179,7 +183,13 @@ func (r mains) Heads() (heads map[pando.ServiceKey]pando.ObjectID, merges int64,
 		heads[s] = h.V.Commit
 		merges += h.V.Merges + 1
 	}
-	return heads, merges, r.world.Seen > 0
+	return heads, merges, r.world.Seen > 0 && r.seesStates()
+}
+
+// seesStates reports whether every record that keeps a state alive can be read. Without one of
+// them, objects of that state would seem dead. The caller holds the lock.
+func (r *records) seesStates() bool {
+	return r.world.Blind(pando.KindHead) == nil && r.world.Blind(pando.KindInstance) == nil
 }
 
 // News implements branch.Records.

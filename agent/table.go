@@ -18,7 +18,10 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	svc, ok := a.world.Services[s]
-	if !ok {
+	switch {
+	case a.unattached(s), !ok && a.world.Frozen(s) != nil:
+		return pando.SteeringTable{Service: s}, steer.Keep
+	case !ok:
 		return pando.SteeringTable{Service: s}, steer.Withdraw
 	}
 	all, ok := a.world.Endpoints[s]
@@ -37,6 +40,17 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	via := t.elsewhere(s, out.Endpoints)
 	out.Via4, out.Via6 = via.Address, via.Address6
 	return out, steer.Publish
+}
+
+// unattached reports whether an instance of a service runs here whose record cannot be read. Only
+// the table in force has its endpoint. The caller holds the lock.
+func (a *Agent) unattached(s pando.ServiceKey) bool {
+	for _, b := range a.found {
+		if b.Service() == s {
+			return true
+		}
+	}
+	return false
 }
 
 // elsewhere returns the host that serves a service while no endpoint here takes new flows, or the

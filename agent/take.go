@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"pando.run/pando"
-	"pando.run/pando/world"
 )
 
 // news is one commit as this host reads it, in one pass over its records.
@@ -71,10 +70,10 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if reset {
-		a.world = world.NewScoped()
+		a.world = a.world.Next()
 	}
 	if err := a.world.Apply(b.Changes, b.Revision); err != nil {
-		a.Log.Error("a record cannot be read and is left out", "error", err)
+		a.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
 	n := digest(b.Changes)
 	if n.endpoints || reset {
@@ -91,7 +90,9 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 	}
 	if reset {
 		a.steering.WithdrawStrangers()
-		a.spawn(a.branches.DropStrangers)
+		if a.seesStates() {
+			a.spawn(a.branches.DropStrangers)
+		}
 	}
 	a.announce()
 }
@@ -107,7 +108,7 @@ func (a *Agent) learn(records []pando.Record) {
 	})
 	err := errors.Join(a.world.Apply(mine, 0), a.intents.noteAll(records))
 	if err != nil {
-		a.Log.Error("a record cannot be read and is left out", "error", err)
+		a.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
 	a.follow(digest(mine))
 	a.announce()
@@ -141,7 +142,7 @@ func (a *Agent) followInstance(id pando.InstanceID) (stale bool) {
 	if ok && v.V.Host == a.Host.Name {
 		return a.see(v.V)
 	}
-	if r := a.runners[id]; !ok && r != nil {
+	if r := a.runners[id]; !ok && r != nil && !a.world.Conceals(id) {
 		r.post(recordGone{})
 	}
 	return true
@@ -184,13 +185,17 @@ func (a *Agent) reconcile() {
 		a.see(i)
 	}
 	for _, r := range a.everyRunner() {
-		if _, ok := a.world.Instances[r.id]; !ok {
+		if _, ok := a.world.Instances[r.id]; !ok && !a.world.Conceals(r.id) {
 			r.post(recordGone{})
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(a.found)) {
 		b := a.found[id]
 		if _, parked := a.world.Instances[id]; parked {
+			continue
+		}
+		if a.world.Conceals(id) {
+			a.Log.Warn("a sandbox stays as it is: its record cannot be read", "instance", id)
 			continue
 		}
 		delete(a.found, id)

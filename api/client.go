@@ -22,9 +22,11 @@ import (
 
 // Client calls the operators' API over its unix socket. Errors carry the root's sentinels.
 type Client struct {
-	http   *http.Client
-	socket string
-	clock  pando.Clock
+	// Operator is the name of the person, for the record. It may be empty.
+	Operator string
+	http     *http.Client
+	socket   string
+	clock    pando.Clock
 }
 
 // NewClient returns a client of the daemons behind a socket. The clock times the retries of Watch.
@@ -55,6 +57,9 @@ func (c *Client) send(
 	}
 	if method != http.MethodGet {
 		header.Set("Idempotency-Key", rand.Text())
+		if c.Operator != "" {
+			header.Set(operatorHeader, c.Operator)
+		}
 	}
 	u := url.URL{Scheme: "http", Host: "pando", Path: path, RawQuery: query.Encode()}
 	for n := 1; ; n++ {
@@ -126,6 +131,21 @@ func of(s pando.ServiceKey, rest string) (string, url.Values) {
 // Deploy makes the spec the newest revision of its service.
 func (c *Client) Deploy(ctx context.Context, s pando.Spec) (pando.ServiceStatus, error) {
 	return call[pando.ServiceStatus](ctx, c, http.MethodPost, "/v1/services", nil, s)
+}
+
+// Rollback deploys the spec of an older revision (0: the one before).
+func (c *Client) Rollback(
+	ctx context.Context, s pando.ServiceKey, to int, reason string,
+) (pando.ServiceStatus, error) {
+	path, q := of(s, "/rollback")
+	return call[pando.ServiceStatus](ctx, c, http.MethodPost, path, q,
+		GoingBack{To: to, Reason: reason})
+}
+
+// Revisions lists the stored revisions of a service, oldest first.
+func (c *Client) Revisions(ctx context.Context, s pando.ServiceKey) ([]pando.Revision, error) {
+	path, q := of(s, "/revisions")
+	return call[[]pando.Revision](ctx, c, http.MethodGet, path, q, nil)
 }
 
 // Services lists every service.

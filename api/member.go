@@ -23,7 +23,7 @@ import (
 func ForMembers(operators http.Handler, asker func(*http.Request) string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		fail(w, fmt.Errorf("%w: deploy works on the server's host only; `pando hosts` shows it",
+		fail(w, fmt.Errorf("%w: this works on the server's host only; `pando hosts` shows it",
 			pando.ErrForbidden), nil)
 	})
 	for _, may := range []string{"GET /", "POST /state/", "POST /v1/services/{name}/pin",

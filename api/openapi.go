@@ -33,9 +33,11 @@ func document() huma.Config {
 			Info: &huma.Info{
 				Title: "Pando: the operators' API", Version: "1",
 				Description: "Operators and their programs change and read a cluster by this API. It is " +
-					"served on a unix socket, " +
-					"/run/pando/api.sock. A process that can open the socket can use it. Errors are problems " +
-					"(RFC 9457) with a stable `code`.",
+					"served on a unix socket, /run/pando/api.sock. A process that can open the socket can " +
+					"use it. Errors are problems (RFC 9457) with a stable `code`. A repeated request with " +
+					"the same Idempotency-Key has no effect while its service stores the first one: the 300 " +
+					"newest decisions, and 20 without a change. A request with If-Match is refused with 409 " +
+					"if the service has changed since.",
 			},
 			Components: &huma.Components{Schemas: schemas},
 		},

@@ -52,6 +52,7 @@ func (h operators) routes(a huma.API) {
 	route(a, "deploy", "POST /v1/services",
 		"Make a spec the newest revision of its service, and create the service if it is new. A spec "+
 			"equal to the newest one changes nothing.", h.deploy)
+	h.dayToDay(a)
 	route(a, "show-service", "GET /v1/services/{name}", "Show one service with its instances.", h.show)
 	route(a, "remove-service", "DELETE /v1/services/{name}",
 		"Drain every instance, merge its state, then remove the service.", h.remove)
@@ -87,11 +88,12 @@ type Named struct {
 
 func (n Named) key() pando.ServiceKey { return pando.ServiceKey{Tenant: n.Tenant, Name: n.Name} }
 
-// Asking holds the optional headers of a request that changes something.
+// Asking holds the optional headers of a request that changes something. The document explains them
+// (openapi.go).
 type Asking struct {
-	Operator string `header:"Pando-Operator" maxLength:"100" doc:"name of the operator, for the record"`
-	Request  string `header:"Idempotency-Key" maxLength:"100" doc:"a name for this request. A repeated request with the same name has no effect while its service stores the first one (the 300 newest decisions, and 20 without a change)"`
-	IfMatch  string `header:"If-Match" doc:"the ETag of the version to change; if the service has changed since, the request is refused with 409"`
+	Operator string `header:"Pando-Operator" maxLength:"100" doc:"the operator's name, for the record"`
+	Request  string `header:"Idempotency-Key" maxLength:"100" doc:"a second one has no effect"`
+	IfMatch  string `header:"If-Match" doc:"the ETag of the version to change; 409 if it has changed"`
 }
 
 // by returns the asker of a request. All users of the socket are one asker for now. The request may
@@ -218,7 +220,7 @@ func (h operators) hosts(ctx context.Context, _ *nothing) (*listOf[pando.HostSta
 func (h operators) removeHost(ctx context.Context, in *struct {
 	Asking
 	Host  pando.HostName `path:"host" doc:"name of the host" example:"host2"`
-	Force bool           `query:"force" doc:"also one that is here with instances, or that keeps states"`
+	Force bool           `query:"force" doc:"also a live host, or one that keeps states"`
 }) (*nothing, error) {
 	by, err := in.by()
 	if err != nil {
@@ -249,7 +251,7 @@ func (h operators) readyz(ctx context.Context, _ *nothing) (*wellbeing, error) {
 
 func (h operators) logs(ctx context.Context, in *struct {
 	Named
-	Instance pando.InstanceID `query:"instance" doc:"only this instance, without its name before each line"`
+	Instance pando.InstanceID `query:"instance" doc:"only this instance, without a name on each line"`
 	Lines    int              `query:"lines" minimum:"0" doc:"start this many lines before the end"`
 	Follow   bool             `query:"follow" doc:"send new lines as they arrive"`
 }) (func(*sender), error) {

@@ -35,7 +35,8 @@ type selfRoute struct {
 
 // routes returns the contract with instances.
 func (h self) routes() []selfRoute {
-	const ask = `{"reason": "812 req/s > 600", "inputs": {"req/s": 812, "limit": 600}, "wait": false}, or nothing`
+	const ask = `{"reason": "812 req/s > 600", "inputs": {"req/s": 812, "limit": 600}, ` +
+		`"wait": false}, or nothing`
 	return []selfRoute{
 		{"GET /v1/self", "Describe the instance, its service's VIP and budget, and its peers.", "",
 			"200 SelfView", h.describe},
@@ -60,7 +61,8 @@ func (h self) routes() []selfRoute {
 		{"POST /v1/self/state/commit",
 			"Make all writes so far durable, together with the atomic change in the body. The answer " +
 				"comes after that.",
-			`{"message": "…", "put": {"path": "value"}, "patch": {"path": "delta"}, "delete": ["path"]}, or nothing`, `200 {"commit": "…"}`, h.commit},
+			`{"message": "…", "put": {"path": "value"}, "patch": {"path": "delta"}, ` +
+				`"delete": ["path"]}, or nothing`, `200 {"commit": "…"}`, h.commit},
 		{"POST /v1/self/state/pull", "Merge main into the instance's branch.", "", "200 MergeResult",
 			h.merge(pando.Self.StatePull)},
 		{"POST /v1/self/state/push",

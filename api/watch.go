@@ -16,8 +16,8 @@ const heartbeat = 15 * time.Second
 // watch streams changes. An event id stands for a whole commit, so the commit's last change carries
 // it.
 func (h operators) watch(ctx context.Context, in *struct {
-	After   pando.StoreRevision `query:"after" minimum:"0" doc:"a store revision, such as seen of a status (0 = from now on)"`
-	LastID  string              `header:"Last-Event-ID" doc:"the id of the last event that arrived; it wins over after"`
+	After   pando.StoreRevision `query:"after" minimum:"0" doc:"a store revision (0 = from now on)"`
+	LastID  string              `header:"Last-Event-ID" doc:"the last event received; wins over after"`
 	Service pando.ServiceName   `query:"service" doc:"changes of one service only"`
 	Tenant  pando.Tenant        `query:"tenant" default:"default" doc:"owner of the service"`
 }) (func(*sender), error) {

@@ -136,7 +136,8 @@ func TestAnAnswerIsInTheStoreWhenItIsGiven(t *testing.T) {
 		}
 		i := told.Intents[ask.ID]
 		if i.V.State != pando.IntentPlaced || stored.Intents[ask.ID].Modified != i.Modified {
-			t.Errorf("reported %s of revision %d, stored at %d", i.V.State, i.Modified, stored.Intents[ask.ID].Modified)
+			t.Errorf("reported %s of revision %d, stored at %d", i.V.State, i.Modified,
+				stored.Intents[ask.ID].Modified)
 		}
 		o := told.Instances[i.V.Instance]
 		if o.Modified != i.Modified || stored.Instances[i.V.Instance].Modified != o.Modified {

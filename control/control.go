@@ -10,7 +10,9 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -73,7 +75,9 @@ func (c *Control) Run(ctx context.Context) error {
 		c.campaign(ctx)
 	}()
 	wg.Go(func() { c.watchPauses(ctx) })
-	return world.Follow(ctx, c.Clock, c.Registry, pando.Root, c.take)
+	return world.Follow(ctx, c.Clock, c.Registry, pando.Root, c.take, func(err error) {
+		c.Log.Error("the store cannot be followed; it is tried again", "error", err)
+	})
 }
 
 func (c *Control) campaign(ctx context.Context) {
@@ -191,12 +195,18 @@ func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.Service
 	c.mu.Lock()
 	asks := c.takeAsks(s)
 	defer func() { c.answer(asks, err) }()
-	if err = c.holdsStill(s); err != nil {
-		c.wakes[s] = c.pulse.until
+	if until, err := c.holdsStill(s); err != nil {
+		c.wakes[s] = until
 		c.mu.Unlock()
 		return err
 	}
-	t, wake := Decide(c.world, s, c.Clock.Now(), c.IDs, intentsOf(asks)...)
+	t, wake, err := c.think(s, intentsOf(asks))
+	if err != nil {
+		c.failed(s, err)
+		c.wakes[s] = c.Clock.Now().Add(frozenWait)
+		c.mu.Unlock()
+		return err
+	}
 	t.If = append(t.If, fencesOf(asks)...)
 	if wake.IsZero() {
 		delete(c.wakes, s)
@@ -222,6 +232,22 @@ func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.Service
 	}
 	failpoint.Hit("decision written")
 	return nil
+}
+
+// think calls Decide. A panic of a rule concerns one service, and must not end the decisions about
+// all others. The caller holds the lock.
+func (c *Control) think(
+	s pando.ServiceKey, asks []pando.Intent,
+) (t pando.Txn, wake time.Time, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("%w: a rule failed: %v", pando.ErrFrozen, cause)
+			c.Log.Error("no decision about a service is made: this is a fault of pando",
+				"service", s, "cause", cause, "stack", string(debug.Stack()))
+		}
+	}()
+	t, wake = Decide(c.world, s, c.Clock.Now(), c.IDs, asks...)
+	return t, wake, nil
 }
 
 // again schedules another look after a commit that failed. After a conflict, the newer record

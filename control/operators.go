@@ -47,8 +47,12 @@ func (c *operators) Deploy(
 			return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", key, ctx.Err())
 		}
 	}
-	err := c.change(ctx,
-		func(w *world.World, now time.Time) (pando.Txn, error) { return c.deploy(w, s, by, now) })
+	err := c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
+		if err := w.Frozen(key); err != nil {
+			return pando.Txn{}, err
+		}
+		return c.deploy(w, pando.Revision{Service: key, Spec: s, At: now, By: by}, "")
+	})
 	if err != nil {
 		return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", key, err)
 	}
@@ -70,10 +74,10 @@ func warnings(s pando.Spec) []string {
 	return out
 }
 
-func (c *operators) deploy(
-	w *world.World, s pando.Spec, by pando.Asker, now time.Time,
-) (pando.Txn, error) {
-	key := s.Key()
+// deploy makes r the newest revision of its service. r has no number and no state yet. reason
+// follows the number in the decision.
+func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pando.Txn, error) {
+	key, by, now := r.Service, r.By, r.At
 	old, exists := w.Services[key]
 	svc := old.V
 	switch {
@@ -90,7 +94,7 @@ func (c *operators) deploy(
 	if done, err := settled(w, old.V, old.Modified, key, by); done || err != nil {
 		return pando.Txn{}, err
 	}
-	if known, ok := w.SpecOf(key, svc.Target); ok && sameSpec(known, s) {
+	if known, ok := w.SpecOf(key, svc.Target); ok && sameSpec(known, r.Spec) {
 		return c.nothing(w, key, by, now,
 			fmt.Sprintf("revision %d is this spec already", svc.Target)), nil
 	}
@@ -99,11 +103,10 @@ func (c *operators) deploy(
 	if svc.Current != 0 && svc.Current != svc.Target {
 		svc.Rolling = max(1, scale.Capacity(w.Of(key)))
 	}
-	r := pando.Revision{Service: key, Number: svc.Latest, Spec: s, State: pando.RevisionRolling,
-		At: now, By: by}
+	r.Number, r.State = svc.Latest, pando.RevisionRolling
 	d := pando.Decision{
 		ID: c.IDs.Sequential(now), Service: key, Kind: pando.DecidedDeploy, By: by, At: now,
-		Reason: fmt.Sprintf("revision %d", svc.Latest),
+		Reason: fmt.Sprintf("revision %d%s", svc.Latest, reason),
 		Inputs: map[string]float64{"revision": float64(svc.Latest)},
 	}
 	return pando.Txn{If: []pando.Condition{{Key: key.Key(), Modified: old.Modified}},
@@ -227,6 +230,9 @@ func (c *operators) edit(ctx context.Context, s pando.ServiceKey, by pando.Asker
 	f func(*pando.Service, time.Time) *pando.Decision) error {
 	return c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
 		old, ok := w.Services[s]
+		if err := w.Frozen(s); err != nil {
+			return pando.Txn{}, fmt.Errorf("service %s: %w", s, err)
+		}
 		if !ok {
 			return pando.Txn{}, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 		}
@@ -251,6 +257,9 @@ func (c *operators) change(
 		c.mu.Lock()
 		news := c.changed
 		t, err := f(c.world, c.Clock.Now())
+		if err == nil {
+			err = c.world.Spares(t)
+		}
 		c.mu.Unlock()
 		if err != nil || len(t.Put)+len(t.Delete) == 0 {
 			return err

@@ -47,10 +47,27 @@ func (c *Control) watchPauses(ctx context.Context) {
 	}
 }
 
-// holdsStill returns why no decision is made about a service yet: one of its hosts is missing since
-// a pause of this process. The caller holds the lock.
-func (c *Control) holdsStill(s pando.ServiceKey) error {
+// frozenWait is the time between two looks at a frozen service. A change of its records is seen at
+// once.
+const frozenWait = time.Minute
+
+// holdsStill returns why no decision is made about a service yet, and the time of the next look.
+// One of its records cannot be read, or one of its hosts is missing since a pause of this process.
+// The caller holds the lock.
+func (c *Control) holdsStill(s pando.ServiceKey) (until time.Time, err error) {
 	now := c.beat()
+	if err := c.world.Frozen(s); err != nil {
+		return now.Add(frozenWait), err
+	}
+	if err := c.world.Blind(pando.KindService); err != nil && !c.world.Services[s].V.VIP4.IsValid() {
+		return now.Add(frozenWait), fmt.Errorf("no address is chosen for it: %w", err)
+	}
+	return c.pulse.until, c.missing(s, now)
+}
+
+// missing returns an error if one of a service's hosts may still come back after a pause. The
+// caller holds the lock.
+func (c *Control) missing(s pando.ServiceKey, now time.Time) error {
 	if !now.Before(c.pulse.until) {
 		return nil
 	}

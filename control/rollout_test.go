@@ -228,7 +228,9 @@ func TestStopFirstHoldsItsMaximumWhileInstancesDrain(t *testing.T) {
 	if most > least || svc.Current != 2 || svc.Phase != pando.ServiceServing {
 		t.Errorf("%d ran at once; revision %d, %s", most, svc.Current, svc.Phase)
 	}
-	if !slices.ContainsFunc(tb.w.DecisionsOf(web), func(d pando.Decision) bool { return strings.Contains(d.Reason, "stop-first") }) {
+	if !slices.ContainsFunc(tb.w.DecisionsOf(web), func(d pando.Decision) bool {
+		return strings.Contains(d.Reason, "stop-first")
+	}) {
 		t.Error(fmt.Sprint("no decision has the reason why one ended first: ", tb.w.DecisionsOf(web)))
 	}
 }

@@ -21,6 +21,12 @@ func (c *view) Services(context.Context) ([]pando.ServiceStatus, error) {
 			out = append(out, st)
 		}
 	}
+	for _, s := range c.world.FrozenServices() {
+		if _, listed := c.world.Services[s]; !listed {
+			st, _ := c.status(s)
+			out = append(out, st)
+		}
+	}
 	return out, nil
 }
 
@@ -38,11 +44,18 @@ func (c *view) Service(_ context.Context, s pando.ServiceKey) (pando.ServiceStat
 	return st, nil
 }
 
-// status returns the stored status of a service, with the problem that its decisions cannot be
-// written. The caller holds the lock.
+// status returns the stored status of a service, with the problem that one of its records cannot be
+// read or its decisions cannot be written. The caller holds the lock.
 func (c *view) status(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 	st, ok := c.recorded(s)
-	if p := c.unwrittenProblem(s); ok && p != nil {
+	p := c.frozenProblem(s)
+	if p == nil {
+		p = c.unwrittenProblem(s)
+	} else if !ok { // its own record cannot be read
+		st.ServiceKey, st.Instances, st.Seen, ok = s, []pando.InstanceStatus{}, c.world.Seen, true
+		st.Phase = pando.ServiceDegraded
+	}
+	if ok && p != nil {
 		st.Problem, st.Reason = p, strings.TrimPrefix(st.Reason+"; "+p.Reason, "; ")
 	}
 	return st, ok
@@ -79,6 +92,18 @@ func (c *view) recorded(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 	decisions := c.world.DecisionsOf(s)
 	st.Problem, st.Failures = problem(v.V, decisions), failuresOf(decisions)
 	return st, true
+}
+
+// frozenProblem returns the problem that a record of a service cannot be read, or nil. The caller
+// holds the lock.
+func (c *view) frozenProblem(s pando.ServiceKey) *pando.Decision {
+	err := c.world.Frozen(s)
+	if err == nil {
+		return nil
+	}
+	return &pando.Decision{
+		Service: s, Kind: pando.DecidedFrozen, By: self, At: c.Clock.Now(), Reason: err.Error(),
+	}
 }
 
 // problem returns the newest failure since the last deploy, unless the service has recovered from

@@ -41,12 +41,12 @@ func (c *view) take(b pando.Batch, reset bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if reset {
-		c.world = world.New()
+		c.world = c.world.Next()
 	}
 	// This control has already considered its own writes.
 	news := slices.DeleteFunc(slices.Clone(b.Changes), c.world.Knows)
 	if err := c.world.Apply(b.Changes, b.Revision); err != nil {
-		c.Log.Error("a record cannot be read and is left out", "error", err)
+		c.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
 	for _, r := range news {
 		if !reset {
@@ -129,6 +129,12 @@ func (c *view) nextDirty() (pando.ServiceKey, bool) {
 // commit writes as the leader and applies the result at once, so that the next decision uses it.
 func (c *view) commit(ctx context.Context, fence pando.Fence, t pando.Txn) error {
 	t.Fence = fence
+	c.mu.Lock()
+	err := c.world.Spares(t)
+	c.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	at, err := c.Registry.Commit(ctx, t)
 	c.outcome(err)
 	if err != nil {

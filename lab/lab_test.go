@@ -75,7 +75,8 @@ func serve(ctx context.Context, t *testing.T, l *Lab, host, self string) *exec.C
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if line, err := bufio.NewReader(out).ReadString('\n'); !strings.HasPrefix(line, "listening <nil>") {
+	if line, err := bufio.NewReader(out).ReadString('\n'); !strings.HasPrefix(line,
+		"listening <nil>") {
 		t.Fatalf("server on %s answered %q, %v", host, line, err)
 	}
 	return server

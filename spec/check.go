@@ -80,6 +80,7 @@ func Check(s pando.Spec) error {
 		word(c, "state."+p, t, pando.StateCounter, pando.StateSet, pando.StateLog, pando.StateLast,
 			pando.StateOpaque)
 	}
+	c.walls(s)
 	c.number("resources.cpus", s.Resources.CPUs)
 	c.that(s.Resources.MemoryBytes >= 0 && s.Resources.PIDs >= 0, "resources: a limit is below 0")
 	c.that(s.Rollout.Surge >= 0 && s.Rollout.Surge <= InstancesMax,

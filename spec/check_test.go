@@ -8,17 +8,19 @@ import (
 	"pando.run/pando"
 )
 
-func TestCheckNamesWhatIsWrong(t *testing.T) {
-	good := func() pando.Spec {
-		return pando.Spec{
-			Name: "web", Command: []string{"./web"}, Ports: []pando.Port{
-				{Published: 80, Target: 8080, Protocol: pando.TCP},
-				{Published: 80, Target: 8080, Protocol: pando.UDP},
-			}, User: "1000:1000",
-			Scale: pando.Scale{Min: 1, Max: 8, By: pando.ByConnections, Target: 10},
-			State: map[string]pando.StateType{"a/b": pando.StateSet},
-		}
+// good returns a valid spec that a test may spoil.
+func good() pando.Spec {
+	return pando.Spec{
+		Name: "web", Command: []string{"./web"}, Ports: []pando.Port{
+			{Published: 80, Target: 8080, Protocol: pando.TCP},
+			{Published: 80, Target: 8080, Protocol: pando.UDP},
+		}, User: "1000:1000",
+		Scale: pando.Scale{Min: 1, Max: 8, By: pando.ByConnections, Target: 10},
+		State: map[string]pando.StateType{"a/b": pando.StateSet},
 	}
+}
+
+func TestCheckNamesWhatIsWrong(t *testing.T) {
 	if err := Check(good()); err != nil {
 		t.Errorf("a good spec: %v", err)
 	}
@@ -65,10 +67,12 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 		"state.a: \"sum\"": func(s *pando.Spec) {
 			s.State = map[string]pando.StateType{"a": "sum"}
 		},
-		"resources.cpus: -1":            func(s *pando.Spec) { s.Resources.CPUs = -1 },
-		"rollout.order: \"stop\"":       func(s *pando.Spec) { s.Rollout.Order = "stop" },
-		"scale.warm: 2: a reserve runs": func(s *pando.Spec) { s.Scale, s.Rollout.Order = pando.Scale{Max: 1, Warm: 2}, pando.StopFirst },
-		"rollout.surge: -1":             func(s *pando.Spec) { s.Rollout.Surge = -1 },
+		"resources.cpus: -1":      func(s *pando.Spec) { s.Resources.CPUs = -1 },
+		"rollout.order: \"stop\"": func(s *pando.Spec) { s.Rollout.Order = "stop" },
+		"scale.warm: 2: a reserve runs": func(s *pando.Spec) {
+			s.Scale, s.Rollout.Order = pando.Scale{Max: 1, Warm: 2}, pando.StopFirst
+		},
+		"rollout.surge: -1": func(s *pando.Spec) { s.Rollout.Surge = -1 },
 	} {
 		s := good()
 		spoil(&s)

@@ -90,6 +90,26 @@ var fields = []field{
 		set: func(s *pando.Spec, v any) { s.State = v.(map[string]pando.StateType) },
 		get: func(s pando.Spec) any { return stateTexts(s.State) }},
 	{name: "resources", doc: "Limits of one instance.", fields: resourceFields},
+	{name: "folders", doc: "Folders and files of the host that the instances see, at the same " +
+		"path: PATH, or PATH:rw. They always see the system's own and working_dir.",
+		example: `["/srv/fonts", "./data:rw"]`, kind: foldersKind,
+		set: func(s *pando.Spec, v any) { s.Folders = v.([]pando.Folder) },
+		get: func(s pando.Spec) any { return folderTexts(s.Folders) }},
+	{name: "secrets", doc: "Files of the host that the program finds in /run/secrets under these " +
+		"names. The store has the paths alone, never the content.",
+		example: "{password: /etc/shop/password}", kind: secretsKind,
+		set: func(s *pando.Spec, v any) { s.Secrets = v.(map[string]string) },
+		get: func(s pando.Spec) any { return s.Secrets }},
+	{name: "reach", doc: "Parts of the network that the instances may open connections to: " +
+		"internet, tenants (services of other tenants), host (ports of their own host), metadata (of a " +
+		"cloud), or tenant alone. Services of their own tenant are always in reach.",
+		def: "internet", example: "[internet, host]", kind: reachKind,
+		set: func(s *pando.Spec, v any) { s.Reach = v.([]pando.Reach) },
+		get: func(s pando.Spec) any { return reachTexts(s.Reach) }},
+	{name: "security_opt", doc: "Walls to lift: seccomp=unconfined allows every system call, also " +
+		"of 32-bit programs.", def: "none", example: "[seccomp=unconfined]", kind: securityKind,
+		set: func(s *pando.Spec, v any) { s.SecurityOpt = v.([]string) },
+		get: func(s pando.Spec) any { return s.SecurityOpt }},
 	{name: "rollout", doc: "How a new revision takes over.", fields: rolloutFields},
 	{name: "drain_max", doc: "End the connections of an instance that leaves after this long.",
 		def: "wait for the last one", example: "10m", kind: durationKind,

@@ -172,6 +172,7 @@ func (r *reader) service(n ast.Node) (s pando.Spec, name ast.Node) {
 	if !filepath.IsAbs(s.WorkingDir) {
 		s.WorkingDir = filepath.Join(r.dir, s.WorkingDir)
 	}
+	r.absolute(&s)
 	if len(r.problems) == before {
 		r.possible(s, where)
 	}

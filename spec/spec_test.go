@@ -31,11 +31,16 @@ stop_signal: QUIT
 stop_grace_period: 1m30s
 restart: on-failure
 ports: ["80:8080", "53:53/udp", 9000, {target: 7000, published: 70}]
-health: {ready: "http GET /ok", live: tcp 7000, interval: 2s, timeout: 500ms, fall: 5, ready_within: 5s}
+health: {ready: "http GET /ok", live: tcp 7000, interval: 2s, timeout: 500ms, fall: 5,
+  ready_within: 5s}
 scale: {min: 2, max: 8, warm: 1, rate: 30/m, by: {metric: connections/s, target: 100}, quiet: 1m}
 state: {hits: counter, access.log: append-log, "sessions/*": set}
 resources: {cpus: 0.5, memory: 1.5m, pids: 100}
 rollout: {order: start-first, surge: 2, healthy: 5s}
+folders: [/srv/fonts, "./data:rw", "/opt/x:ro"]
+secrets: {password: /etc/shop/password, key.pem: key.pem}
+reach: [internet, host]
+security_opt: [seccomp:unconfined]
 drain_max: 10m
 labels: [team=web]
 `
@@ -57,8 +62,14 @@ func wholeSpec() pando.Spec {
 		State: map[string]pando.StateType{
 			"hits": "counter", "access.log": "append-log", "sessions/*": "set",
 		},
-		Resources:       pando.Resources{CPUs: .5, MemoryBytes: 1536 << 10, PIDs: 100},
-		Rollout:         pando.Rollout{Order: pando.StartFirst, Surge: 2, HealthySeconds: 5},
+		Resources: pando.Resources{CPUs: .5, MemoryBytes: 1536 << 10, PIDs: 100},
+		Rollout:   pando.Rollout{Order: pando.StartFirst, Surge: 2, HealthySeconds: 5},
+		Folders: []pando.Folder{
+			{Path: "/srv/fonts"}, {Path: "/d/data", Write: true}, {Path: "/opt/x"},
+		},
+		Secrets:         map[string]string{"password": "/etc/shop/password", "key.pem": "/d/key.pem"},
+		Reach:           []pando.Reach{pando.ReachInternet, pando.ReachHost},
+		SecurityOpt:     []string{pando.SeccompUnconfined},
 		DrainSecondsMax: 600, Labels: map[string]string{"team": "web"},
 	}
 }

@@ -104,7 +104,8 @@ func (b *Branch) List(prefix string) ([]pando.StateEntry, error) {
 	return out, err
 }
 
-func (r *Repo) list(w *work, folder pando.ObjectID, at, prefix string, out *[]pando.StateEntry) error {
+func (r *Repo) list(w *work, folder pando.ObjectID, at, prefix string,
+	out *[]pando.StateEntry) error {
 	t, err := w.entries(folder)
 	if err != nil {
 		return err
@@ -151,7 +152,8 @@ type below struct {
 
 // apply applies changes to a folder, by their path below it. A name that gets both a value and
 // paths below it becomes a folder.
-func (r *Repo) apply(w *work, folder pando.ObjectID, at string, changes map[string]*change) (pando.ObjectID, error) {
+func (r *Repo) apply(w *work, folder pando.ObjectID, at string,
+	changes map[string]*change) (pando.ObjectID, error) {
 	if len(changes) == 0 {
 		return folder, nil
 	}

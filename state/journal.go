@@ -55,7 +55,8 @@ func (u *uncommitted) journalled(p string, w written, apply func() error) error 
 	err := apply()
 	held := u.held + u.pending[p].bytes(p) - before.bytes(p)
 	if err == nil && held > UncommittedBytesMax && held > u.held {
-		err = fmt.Errorf("state path %q: %w: %d bytes would be written and not committed, at most %d: commit first (POST /v1/self/state/commit)",
+		err = fmt.Errorf("state path %q: %w: %d bytes would be written and not committed, at most %d: "+
+			"commit first (POST /v1/self/state/commit)",
 			p, pando.ErrTooLarge, held, UncommittedBytesMax)
 	}
 	if err == nil {
@@ -190,7 +191,8 @@ func (u *uncommitted) complete() error {
 	if u.lost == nil {
 		return nil
 	}
-	err := fmt.Errorf("commit the state of %s: %w: its writes since the last commit (%w); nothing was committed: write them again, then commit",
+	err := fmt.Errorf("commit the state of %s: %w: its writes since the last commit (%w); nothing "+
+		"was committed: write them again, then commit",
 		u.author, pando.ErrLost, u.lost)
 	u.noted = max(u.noted, 1)
 	u.rewrite()

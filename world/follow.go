@@ -3,17 +3,26 @@ package world
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"pando.run/pando"
 )
 
+// The wait after a store that did not answer, and after one that answered with an odd error, doubles
+// up to these bounds.
+const (
+	awayWaitMax = time.Second
+	oddWaitMax  = 5 * time.Second
+)
+
 // Follow passes every record under a prefix to take until ctx ends. The first batch is a snapshot:
 // reset is true, and earlier records are void. Then every commit follows in order. Follow starts
-// again when the store was out of reach or its history is compacted.
+// again after every error of the store, with a growing wait. It passes errors other than
+// ErrUnavailable and ErrCompacted to odd, the first of each run of equal ones.
 func Follow(ctx context.Context, c pando.Clock, r pando.Registry, prefix pando.Key,
-	take func(b pando.Batch, reset bool)) error {
-	return again(ctx, c, func(arrived func()) error {
+	take func(b pando.Batch, reset bool), odd ...func(error)) error {
+	return again(ctx, c, odd, func(arrived func()) error {
 		return followOnce(ctx, r, prefix, func(b pando.Batch, reset bool) {
 			arrived()
 			take(b, reset)
@@ -21,22 +30,30 @@ func Follow(ctx context.Context, c pando.Clock, r pando.Registry, prefix pando.K
 	})
 }
 
-// again calls once until ctx ends or once fails for good, with a wait that doubles until a record
-// has arrived.
-func again(ctx context.Context, c pando.Clock, once func(arrived func()) error) error {
-	wait := 10 * time.Millisecond
+// again calls once until ctx ends, with a wait that grows until a record has arrived.
+func again(
+	ctx context.Context, c pando.Clock, odd []func(error), once func(arrived func()) error,
+) error {
+	wait, said := 10*time.Millisecond, ""
 	for {
-		err := once(func() { wait = 10 * time.Millisecond })
+		err := once(func() { wait, said = 10*time.Millisecond, "" })
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		most := awayWaitMax
 		if !errors.Is(err, pando.ErrUnavailable) && !errors.Is(err, pando.ErrCompacted) {
-			return err
+			most = oddWaitMax
+			for _, f := range odd {
+				if text := fmt.Sprint(err); text != said {
+					said = text
+					f(err)
+				}
+			}
 		}
 		if err := pando.Sleep(ctx, c, wait); err != nil {
 			return err
 		}
-		wait = min(2*wait, time.Second)
+		wait = min(2*wait, most)
 	}
 }
 

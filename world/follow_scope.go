@@ -24,15 +24,16 @@ type Scope struct {
 	Keys func(prefix pando.Key) []pando.Key
 	// Left drops the records under a prefix that is followed no longer.
 	Left func(prefix pando.Key)
-	// Take receives the records. See Follow.
+	// Take receives the records, and Odd the odd errors of the store. See Follow.
 	Take func(b pando.Batch, reset bool)
+	Odd  func(error)
 }
 
 // FollowScope is Follow for a scope. The first batch is a snapshot of all of it. Then every change
 // follows. Changes under one prefix arrive in order. Changes of one commit under several prefixes
 // arrive in several batches.
 func FollowScope(ctx context.Context, c pando.Clock, r pando.Registry, s Scope) error {
-	return again(ctx, c, func(arrived func()) error {
+	return again(ctx, c, []func(error){s.Odd}, func(arrived func()) error {
 		f := &following{
 			scope: s, registry: r, arrived: arrived, events: make(chan event),
 			watches: map[pando.Key]*watched{},

@@ -18,6 +18,7 @@ func (w *World) putEndpoints(e pando.Endpoints, at pando.StoreRevision) {
 	s := e.Service.ServiceKey
 	w.Endpoints[s] = Versioned[pando.Endpoints]{e, at}
 	if w.scoped {
+		w.readable(s.Key(), at) // the endpoints have what this host needs of it
 		w.settle(w.Services[s].V, e.Service)
 		w.Services[s] = Versioned[pando.Service]{e.Service, at}
 	}
@@ -40,7 +41,7 @@ func (w *World) dropEndpoints(s pando.ServiceKey, at pando.StoreRevision) {
 // Leave drops the records under a prefix that this host follows no longer.
 func (w *World) Leave(prefix pando.Key) {
 	for _, k := range w.Keys(prefix) {
-		w.forget(k, w.byKey[k].modified)
+		w.forget(k, max(w.byKey[k].modified, w.unread[k].Modified))
 		delete(w.gone, k)
 	}
 }
@@ -49,6 +50,11 @@ func (w *World) Leave(prefix pando.Key) {
 func (w *World) Keys(prefix pando.Key) (out []pando.Key) {
 	for k := range w.byKey {
 		if strings.HasPrefix(string(k), string(prefix)) {
+			out = append(out, k)
+		}
+	}
+	for k := range w.unread {
+		if _, known := w.byKey[k]; !known && strings.HasPrefix(string(k), string(prefix)) {
 			out = append(out, k)
 		}
 	}

@@ -31,6 +31,8 @@ type World struct {
 	decisions map[pando.ServiceKey][]string         // likewise
 	ofService rosters[pando.ServiceKey]
 	onHost    rosters[pando.HostName]
+	illegible
+	former map[pando.Key]noted // until the first Apply: see Next
 	ledgers
 }
 
@@ -69,12 +71,13 @@ func New() *World {
 		decisions: map[pando.ServiceKey][]string{},
 		ofService: rosters[pando.ServiceKey]{},
 		onHost:    rosters[pando.HostName]{},
+		illegible: newIllegible(),
 		ledgers:   newLedgers(),
 	}
 }
 
-// Apply applies changes. It skips a record that cannot be read and names it in the error. The other
-// changes count.
+// Apply applies changes. It skips a record that cannot be read, names it in the error and notes it
+// (Unread). The other changes count.
 func (w *World) Apply(changes []pando.Record, at pando.StoreRevision) error {
 	var errs []error
 	for _, r := range changes {
@@ -82,7 +85,7 @@ func (w *World) Apply(changes []pando.Record, at pando.StoreRevision) error {
 			errs = append(errs, err)
 		}
 	}
-	w.Seen = max(w.Seen, at)
+	w.Seen, w.former = max(w.Seen, at), nil
 	for _, r := range changes {
 		if r.Value == nil && w.gone[r.Key] <= r.Modified {
 			delete(w.gone, r.Key) // older messages about this key have all arrived
@@ -122,6 +125,9 @@ func (w *World) apply(r pando.Record) error {
 		return nil
 	}
 	v, err := DecodeAny(r)
+	if err != nil {
+		w.misread(r, err)
+	}
 	if err != nil || v == nil {
 		return err
 	}
@@ -197,6 +203,7 @@ func (w *World) put(v pando.Stored, at pando.StoreRevision) {
 		return
 	}
 	w.byKey[v.Key()] = noted{value: v, modified: at}
+	w.readable(v.Key(), at)
 	switch v := v.(type) {
 	case pando.Service:
 		w.settle(w.Services[v.ServiceKey].V, v)
@@ -231,6 +238,7 @@ func (w *World) forget(k pando.Key, at pando.StoreRevision) {
 	if n.modified > at {
 		return
 	}
+	w.readable(k, at)
 	delete(w.byKey, k)
 	w.gone[k] = max(w.gone[k], at)
 	switch v := n.value.(type) {

@@ -15,7 +15,8 @@ import (
 // The test runs the guides as they are. A fenced block that names a file is that file; an indented
 // block is a list of commands.
 func TestTheGuidesAreTrue(t *testing.T) {
-	for _, name := range []string{"first-service.md", "operate.md", "bring-your-own-program.md"} {
+	for _, name := range []string{"first-service.md", "operate.md", "bring-your-own-program.md",
+		"day-to-day.md"} {
 		t.Run(name, func(t *testing.T) {
 			text, err := os.ReadFile(filepath.Join("..", "..", "docs", "guides", name))
 			if err != nil {

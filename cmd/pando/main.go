@@ -55,7 +55,8 @@ func rootCommand(env cli.Env) *cobra.Command {
 		Use: "pando", Short: "the runtime in which applications scale themselves", Version: cli.Version,
 		Long: "Pando runs services that ask for copies of themselves, steers flows to them inside the\n" +
 			"kernel and merges their state.\n\n" + cli.Meanings() + "\n" +
-			"PANDO_API names another socket than /run/pando/api.sock. NO_COLOR turns colours off.",
+			"PANDO_API names another socket than /run/pando/api.sock. PANDO_OPERATOR is your name for\n" +
+			"the record, else SUDO_USER or USER. NO_COLOR turns colours off.",
 		Example:       "  pando up\n  pando deploy examples/hello/pando.yaml --wait\n  pando ps",
 		SilenceErrors: true, SilenceUsage: true,
 	}
@@ -65,7 +66,8 @@ func rootCommand(env cli.Env) *cobra.Command {
 	out := &cli.Output{Env: env}
 	o := operator.Open(out)
 	section(c, "Services",
-		operator.Deploy(o), operator.Scale(o), operator.Rm(o), operator.Spec(o),
+		operator.Deploy(o), operator.Diff(o), operator.History(o), operator.Rollback(o),
+		operator.Scale(o), operator.Rm(o), operator.Spec(o),
 		operator.Ps(o), operator.Status(o), operator.Why(o), operator.Logs(o), operator.Watch(o),
 		operator.State(o))
 	section(c, "Machines",

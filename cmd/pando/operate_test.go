@@ -79,18 +79,9 @@ func TestAnOperatorsDay(t *testing.T) {
 	o.has(o.says(0, "ps"), "INSTANCE", id, "in rotation")
 	o.has(o.says(0, "status web"), st.VIP, "web.pando", "80/tcp,7/udp", "budget 1 to 4", id)
 	o.has(o.says(0, "status"), "1 of 1 to 4")
-	o.has(o.says(0, "why web"), "deploy", "revision 1", "replicate", "control → "+id, "granted", "in rotation")
-	all := o.says(0, "hosts")
-	o.has(all, o.Host(), "GiB")
-	if strings.Contains(all, "spoofed") {
-		t.Errorf("no packet was forged:\n%s", all)
-	}
-	if out := o.Run(labtest.Client, "curl", "-sS", "http://"+st.VIP+":81/"); out.Code != 7 {
-		t.Errorf("a port that is not published: code %d: %s", out.Code, out.Text)
-	}
-	o.has(o.says(0, "hosts"), o.Host()+" dropped ", "1 no_service", "the senders of 1 received an answer")
-	o.has(o.Must(o.Host(), "curl", "-sS", "http://127.0.0.1:7400/metrics"),
-		`pando_dropped_packets_total{host="`+o.Host()+`",reason="no_service"} 1`, `pando_answered_drops_total{host="`+o.Host()+`"} 1`)
+	o.has(o.says(0, "why web"), "deploy", "revision 1", "replicate", "control → "+id, "granted",
+		"in rotation")
+	o.countsDrops(st.VIP)
 	o.says(0, "logs web --lines 5")
 	o.has(o.says(4, "logs web --instance web-none"), "instance web-none: not found", "`pando why web`")
 	o.has(o.says(4, "logs web --instance ../../x"), "not found")
@@ -107,15 +98,18 @@ func TestAnOperatorsDay(t *testing.T) {
 	o.says(0, "scale web auto")
 	watcher.AwaitText("pin by operator")
 	watcher.AwaitText("unpin by operator")
-	if out := watcher.Stop(); out.Code != 130 || strings.Contains(out.Text, "pando:") || !strings.Contains(out.Text, "decision") {
+	if out := watcher.Stop(); out.Code != 130 || strings.Contains(out.Text, "pando:") ||
+		!strings.Contains(out.Text, "decision") {
 		t.Errorf("watch: code %d\n%s", out.Code, out.Text)
 	}
-	if out := list.Stop(); out.Code != 130 || strings.Contains(out.Text, "pando:") || strings.Count(out.Text, "INSTANCE") < 2 {
+	if out := list.Stop(); out.Code != 130 || strings.Contains(out.Text, "pando:") ||
+		strings.Count(out.Text, "INSTANCE") < 2 {
 		t.Errorf("ps --watch: code %d\n%s", out.Code, out.Text)
 	}
 
 	o.Write("web.yaml", labtest.Echo("web", "scale: {min: 1, max: 4}", "environment: {LOG: debug}"))
-	o.has(o.says(0, "deploy --dry-run "+file), "is at revision 1: a deploy would replace its", "+ environment:", "LOG: debug")
+	o.has(o.says(0, "deploy --dry-run "+file), "is at revision 1: a deploy would replace its",
+		"+environment:", "LOG: debug")
 	o.has(o.says(0, "deploy --wait "+file), "revision 2  serving")
 	o.has(o.says(0, "rm web --wait"), "web is gone")
 	o.has(o.says(4, "status web"), "service web: not found")
@@ -126,6 +120,24 @@ func TestAnOperatorsDay(t *testing.T) {
 	if all := shows[[]map[string]any](o, "lab --dir "+o.Dir+"/lab ls"); len(all) != 2 {
 		t.Errorf("the lab has %v", all)
 	}
+}
+
+// countsDrops sends a packet to a port that is not published, and finds it in the counters.
+func (o terminal) countsDrops(vip string) {
+	o.Helper()
+	all := o.says(0, "hosts")
+	o.has(all, o.Host(), "GiB")
+	if strings.Contains(all, "spoofed") {
+		o.Errorf("no packet was forged:\n%s", all)
+	}
+	if out := o.Run(labtest.Client, "curl", "-sS", "http://"+vip+":81/"); out.Code != 7 {
+		o.Errorf("a port that is not published: code %d: %s", out.Code, out.Text)
+	}
+	o.has(o.says(0, "hosts"), o.Host()+" dropped ", "1 no_service",
+		"the senders of 1 received an answer")
+	o.has(o.Must(o.Host(), "curl", "-sS", "http://127.0.0.1:7400/metrics"),
+		`pando_dropped_packets_total{host="`+o.Host()+`",reason="no_service"} 1`,
+		`pando_answered_drops_total{host="`+o.Host()+`"} 1`)
 }
 
 func TestWrongTurnsNameTheCauseAndTheNextStep(t *testing.T) {
@@ -149,16 +161,7 @@ func TestWrongTurnsNameTheCauseAndTheNextStep(t *testing.T) {
 		"name: never\ncommand: [sleep, '1000']\nhealth: {ready: exec true}\n")), "revision 2  serving")
 	o.says(0, "rm never --wait")
 	never := deploy("never", unready)
-	several := o.Write("several.yaml", "name: sits\ncommand: [sleep, '1000']\n"+
-		"health: {ready: exec true}\n---\nname: quits\ncommand: ['false']\n"+
-		"---\nname: waits\ncommand: [sleep, '1000']\nuser: '0'\nhealth: {ready: exec true}\n")
-	o.has(o.says(7, "deploy --wait --timeout 20s "+several), "sits  revision 1  serving", "quits  failed: revision 2 of quits", "waits  revision 1  serving",
-		"1 of 3 services failed (quits)", "warning: waits: it runs as root")
-	var all []pando.ServiceStatus
-	if text := invoke(o.socket, "deploy", several, "-o", "json").out; json.Unmarshal([]byte(text), &all) != nil || len(all) != 3 || all[2].Name != "waits" {
-		t.Errorf("the answer for a file of three services is\n%s", text)
-	}
-	o.has(o.says(0, "logs sits"), "sits has printed nothing yet")
+	o.deploysSeveral()
 	// A new instance may be running just now.
 	o.Await("a service without an instance in ps", func() (string, bool) {
 		text := o.says(0, "ps")
@@ -169,34 +172,56 @@ func TestWrongTurnsNameTheCauseAndTheNextStep(t *testing.T) {
 	// A new instance may be running just now.
 	o.Await("the log of a dead instance", func() (string, bool) {
 		text := o.says(0, "logs loud")
-		return text, strings.Contains(text, "it is gone; no instance of loud lives") && strings.Contains(text, "  last words\n")
+		return text, strings.Contains(text, "it is gone; no instance of loud lives") &&
+			strings.Contains(text, "  last words\n")
 	})
 	up := []string{o.Bin, "up", "--data-dir", o.Data(o.Host()), "--host", o.Host(), "--pool"}
 	if again := o.Run(o.Host(), append(up, "3")...); again.Code != 0 {
 		t.Errorf("up as it is: code %d: %s", again.Code, again.Text)
 	}
 	other := o.Run(o.Host(), append(up, "2")...)
-	if other.Code != 2 || !strings.Contains(other.Text, "already up, where --pool is 3 and not 2: `pando down` first") {
+	if other.Code != 2 ||
+		!strings.Contains(other.Text, "already up, where --pool is 3 and not 2: `pando down` first") {
 		t.Errorf("up with another pool: code %d: %s", other.Code, other.Text)
 	}
 	o.has(never, "not ready within 1s", "http GET :8080/ok", "connection refused", "| soon")
 	o.has(o.says(0, "why never"), "failed", "connection refused", "| soon")
 	o.has(o.says(0, "status never"), "deploying", "problem")
 
-	for _, line := range []string{"status nevr", "why nevr", "logs nevr", "scale nevr 2", "rm nevr", "watch nevr", "state log nevr", "spec show nevr"} {
+	for _, line := range []string{"status nevr", "why nevr", "logs nevr", "scale nevr 2", "rm nevr",
+		"watch nevr", "state log nevr", "spec show nevr"} {
 		o.has(o.says(4, line), "service nevr: not found; did you mean never?")
 	}
 	o.has(o.says(4, "status zebra"), "`pando status` lists the services")
 	o.has(o.says(3, "status Web!"), `service name "Web!"`)
 	o.has(o.says(3, "scale never 5000"), "want 0 to 1024")
 	o.Must(o.Host(), "cp", o.Bin, o.Dir+"/pando")
-	nobody := o.Run(o.Host(), "setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", o.Dir+"/pando", "ps")
-	if nobody.Code != 10 || !strings.Contains(nobody.Text, "you may not open /run/pando/api.sock: be root, or in its group") {
+	nobody := o.Run(o.Host(), "setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups",
+		o.Dir+"/pando", "ps")
+	if nobody.Code != 10 ||
+		!strings.Contains(nobody.Text, "you may not open /run/pando/api.sock: be root, or in its group") {
 		t.Errorf("a stranger: code %d: %s", nobody.Code, nobody.Text)
 	}
 	for _, name := range []string{"sits", "waits", "loud", "gone", "quits", "never"} {
 		o.has(o.says(0, "rm "+name+" --wait"), name+" is gone")
 	}
+}
+
+// deploysSeveral deploys a file of three services, one of which fails.
+func (o terminal) deploysSeveral() {
+	o.Helper()
+	several := o.Write("several.yaml", "name: sits\ncommand: [sleep, '1000']\n"+
+		"health: {ready: exec true}\n---\nname: quits\ncommand: ['false']\n"+
+		"---\nname: waits\ncommand: [sleep, '1000']\nuser: '0'\nhealth: {ready: exec true}\n")
+	o.has(o.says(7, "deploy --wait --timeout 20s "+several), "sits  revision 1  serving",
+		"quits  failed: revision 2 of quits", "waits  revision 1  serving",
+		"1 of 3 services failed (quits)", "warning: waits: it runs as root")
+	var all []pando.ServiceStatus
+	text := invoke(o.socket, "deploy", several, "-o", "json").out
+	if json.Unmarshal([]byte(text), &all) != nil || len(all) != 3 || all[2].Name != "waits" {
+		o.Errorf("the answer for a file of three services is\n%s", text)
+	}
+	o.has(o.says(0, "logs sits"), "sits has printed nothing yet")
 }
 
 func TestUpSaysWhyItDoesNotComeUp(t *testing.T) {

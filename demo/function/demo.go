@@ -198,7 +198,9 @@ func (p play) through(ctx context.Context, t *timeline, s *stage) (err error) {
 		_ = top.cmd.Wait() // the demo ended it
 		err = errors.Join(err, receiver.wait(), problems[0], problems[1])
 	}()
-	if err := t.until(ctx, "the receiver to be ready", settleWait, func() bool { return len(t.arrived) > 0 }); err != nil {
+	if err := t.until(ctx, "the receiver to be ready", settleWait, func() bool {
+		return len(t.arrived) > 0
+	}); err != nil {
 		return err
 	}
 	if err := p.replay(ctx, t, s); err != nil {

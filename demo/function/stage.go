@@ -42,7 +42,8 @@ func raise(ctx context.Context, binary string) (_ *stage, err error) {
 	}
 	for _, program := range []string{s.pando, filepath.Join(filepath.Dir(s.pando), "pando-unit")} {
 		if _, err := os.Stat(program); err != nil {
-			return nil, fmt.Errorf("find the program that runs functions: %w (`make build` builds it when cargo is there)", err)
+			return nil, fmt.Errorf("find the program that runs functions: %w (`make build` builds it when "+
+				"cargo is there)", err)
 		}
 	}
 	if err = scratch.Sweep(prefix, lower); err != nil {

@@ -131,7 +131,9 @@ func TestPruneKeepsWhatIsKeptAndWhatIsWrittenMeanwhile(t *testing.T) {
 	if _, _, err := s.Object(gone.ID); !errors.Is(err, pando.ErrNotFound) {
 		t.Errorf("the other: %v", err)
 	}
-	if n, err := s.Prune(t.Context(), func() (func(pando.ObjectID) bool, error) { return nil, errors.New("no") }); n != 0 || err == nil {
+	if n, err := s.Prune(t.Context(), func() (func(pando.ObjectID) bool, error) {
+		return nil, errors.New("no")
+	}); n != 0 || err == nil {
 		t.Errorf("a prune without the live roots deleted %d, %v", n, err)
 	}
 }

@@ -459,7 +459,8 @@ func TestAFileOfTheFirstLayoutGoesOn(t *testing.T) {
 	n, err := s.Prune(t.Context(), func() (func(pando.ObjectID) bool, error) {
 		return func(id pando.ObjectID) bool { return id == next.ID }, nil
 	})
-	if _, body, missing := s.Object(next.ID); n != len(all) || err != nil || missing != nil || !bytes.Equal(body, next.Body) {
+	if _, body, missing := s.Object(next.ID); n != len(all) || err != nil || missing != nil ||
+		!bytes.Equal(body, next.Body) {
 		t.Errorf("pruned %d, %v; %d bytes are left, %v", n, err, len(body), missing)
 	}
 }

@@ -13,7 +13,8 @@ import (
 
 // Connect implements pando.Steering. The ports are those of the instance's own revision: two
 // revisions of a service may listen at different ports.
-func (d *Driver) Connect(_ context.Context, l pando.Link, ports []pando.Port, vip4, vip6 netip.Addr) error {
+func (d *Driver) Connect(_ context.Context, l pando.Link, ports []pando.Port, vip4,
+	vip6 netip.Addr) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.translate(uint32(l.IfIndex), ports); err != nil {
@@ -45,7 +46,8 @@ func (d *Driver) translate(ifindex uint32, ports []pando.Port) error {
 		want[steerPortKey{Ifindex: ifindex, Port: published, Protocol: protocol}] = target
 		back := steerPortKey{Ifindex: ifindex, Port: target, Protocol: protocol, Goes: 1}
 		if other, ok := want[back]; ok && other != published {
-			return fmt.Errorf("%w: ports %d and %d both lead to %d/%s: replies would be ambiguous; publish one of them only",
+			return fmt.Errorf("%w: ports %d and %d both lead to %d/%s: replies would be ambiguous; "+
+				"publish one of them only",
 				pando.ErrInvalid, network(other), p.Published, p.Target, p.Protocol)
 		}
 		want[back] = published
@@ -68,7 +70,8 @@ func (d *Driver) translate(ifindex uint32, ports []pando.Port) error {
 func (d *Driver) Disconnect(_ context.Context, l pando.Link) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	errs := []error{ignoreMissing(d.objects.Links.Delete(uint32(l.IfIndex))), d.translate(uint32(l.IfIndex), nil)}
+	errs := []error{ignoreMissing(d.objects.Links.Delete(uint32(l.IfIndex))),
+		d.translate(uint32(l.IfIndex), nil)}
 	delete(d.index.translations, uint32(l.IfIndex))
 	errs = append(errs, d.hooks.detach(l.Host))
 	if err := errors.Join(errs...); err != nil {

@@ -9,7 +9,8 @@ import (
 
 // dropReasons has the order of enum count in bpf/pando.h.
 var dropReasons = [...]pando.DropReason{
-	pando.DroppedSpoofed, pando.DroppedChatter, pando.DroppedFragment, pando.DroppedHeader, pando.DroppedProtocol,
+	pando.DroppedSpoofed, pando.DroppedChatter, pando.DroppedFragment, pando.DroppedHeader,
+	pando.DroppedProtocol,
 	pando.DroppedNoService, pando.DroppedNoEndpoint, pando.DroppedNoFlow, pando.DroppedKernel,
 }
 
@@ -42,8 +43,8 @@ func (c counters) sums() (out [countKinds]uint64, err error) {
 	return out, nil
 }
 
-// add adds n to a counter. For countSwept, n is the number of entries that this process removed from
-// the connection table. A negative n counts added entries.
+// add adds n to a counter. For countSwept, n is the number of entries that this process removed
+// from the connection table. A negative n counts added entries.
 func (c counters) add(kind, n int) error {
 	if n == 0 {
 		return nil

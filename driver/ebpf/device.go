@@ -30,15 +30,18 @@ func ensureDevice(hostAddr netip.Addr, uplinks []string, former string) (netlink
 	if err := netlink.LinkSetUp(dev); err != nil {
 		return nil, err
 	}
-	route := &netlink.Route{LinkIndex: dev.Attrs().Index, Dst: prefix(pando.VIPs4), Scope: netlink.SCOPE_LINK}
+	route := &netlink.Route{LinkIndex: dev.Attrs().Index, Dst: prefix(pando.VIPs4),
+		Scope: netlink.SCOPE_LINK}
 	if hostAddr.Is4() {
 		route.Src = hostAddr.AsSlice()
 	}
 	gateway4 := &netlink.Addr{IPNet: netlink.NewIPNet(pando.Gateway4.AsSlice())}
-	if err := errors.Join(netlink.AddrReplace(dev, gateway4), netlink.RouteReplace(route)); err != nil || !six {
+	if err := errors.Join(netlink.AddrReplace(dev, gateway4),
+		netlink.RouteReplace(route)); err != nil || !six {
 		return dev, err
 	}
-	gateway6 := &netlink.Addr{IPNet: netlink.NewIPNet(pando.Gateway6.AsSlice()), Flags: unix.IFA_F_NODAD}
+	gateway6 := &netlink.Addr{IPNet: netlink.NewIPNet(pando.Gateway6.AsSlice()),
+		Flags: unix.IFA_F_NODAD}
 	route6 := &netlink.Route{LinkIndex: dev.Attrs().Index, Dst: prefix(pando.VIPs6)}
 	return dev, errors.Join(netlink.AddrReplace(dev, gateway6), netlink.RouteReplace(route6))
 }

@@ -136,7 +136,8 @@ func (d *Driver) load(dir string, migrating bool) (*ebpf.CollectionSpec, error) 
 	}
 	err = spec.LoadAndAssign(&d.objects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}})
 	if errors.Is(err, ebpf.ErrMapIncompatible) {
-		return nil, fmt.Errorf("the pinned tables in %s have other sizes: %w; `pando down --purge` removes them", dir, err)
+		return nil, fmt.Errorf("the pinned tables in %s have other sizes: %w; `pando down --purge` "+
+			"removes them", dir, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("load the steering programs (a kernel of at least 6.6 is needed): %w", err)
@@ -149,7 +150,8 @@ func (d *Driver) configure(spec *ebpf.CollectionSpec, migrating bool) error {
 	bits := uint32(0xffffffff) << (32 - pando.VIPs4.Bits())
 	net6 := words(pando.VIPs6.Addr())
 	for name, v := range map[string]any{
-		"vip_net": native(pando.VIPs4.Addr()), "vip_mask": native(mask(bits)), "gateway": native(pando.Gateway4),
+		"vip_net": native(pando.VIPs4.Addr()), "vip_mask": native(mask(bits)),
+		"gateway":  native(pando.Gateway4),
 		"vip6_net": [2]uint32(net6[:2]), "gateway6": words(pando.Gateway6),
 		"migrating": map[bool]uint32{true: 1}[migrating],
 	} {
@@ -158,7 +160,8 @@ func (d *Driver) configure(spec *ebpf.CollectionSpec, migrating bool) error {
 		}
 	}
 	if d.FlowsMax > 0 {
-		spec.Maps["flows"].MaxEntries, spec.Maps["flows6"].MaxEntries = uint32(d.FlowsMax), uint32(max(d.FlowsMax/4, 1))
+		spec.Maps["flows"].MaxEntries, spec.Maps["flows6"].MaxEntries = uint32(d.FlowsMax),
+			uint32(max(d.FlowsMax/4, 1))
 	}
 	return nil
 }

@@ -96,10 +96,12 @@ func (t flowTable) each(f func(entry)) error {
 	}
 	return errors.Join(
 		each(t.objects.Flows, func(k steerFlowKey, v steerFlow) {
-			f(entry{netip.AddrPortFrom(address(k.Client), network(k.ClientPort)), netip.AddrPortFrom(vipAt(k.Vip), network(k.Port)), k.Protocol, v, idle(v)})
+			f(entry{netip.AddrPortFrom(address(k.Client), network(k.ClientPort)),
+				netip.AddrPortFrom(vipAt(k.Vip), network(k.Port)), k.Protocol, v, idle(v)})
 		}),
 		each(t.objects.Flows6, func(k steerFlowKey6, v steerFlow) {
-			f(entry{netip.AddrPortFrom(address6(k.Client), network(k.ClientPort)), netip.AddrPortFrom(vip6At(k.Vip), network(k.Port)), k.Protocol, v, idle(v)})
+			f(entry{netip.AddrPortFrom(address6(k.Client), network(k.ClientPort)),
+				netip.AddrPortFrom(vip6At(k.Vip), network(k.Port)), k.Protocol, v, idle(v)})
 		}),
 	)
 }
@@ -160,12 +162,15 @@ func (d *Driver) takeOver(service uint32, t pando.SteeringTable) error {
 			continue
 		}
 		for c, established := range sockets {
-			published, ok := d.index.translations[at.Ifindex][steerPortKey{Ifindex: at.Ifindex, Port: network(c.local.Port()), Protocol: c.protocol, Goes: 1}]
+			published, ok := d.index.translations[at.Ifindex][steerPortKey{Ifindex: at.Ifindex,
+				Port: network(c.local.Port()), Protocol: c.protocol, Goes: 1}]
 			if !ok || c.local.Addr() != t.VIP4 && c.local.Addr() != t.VIP6 {
 				continue
 			}
-			e := entry{client: c.client, vip: netip.AddrPortFrom(c.local.Addr(), network(published)), protocol: c.protocol}
-			e.flow = steerFlow{Endpoint: slot, Epoch: at.Epoch, Target: network(c.local.Port()), Seen: uint64(now)}
+			e := entry{client: c.client, vip: netip.AddrPortFrom(c.local.Addr(), network(published)),
+				protocol: c.protocol}
+			e.flow = steerFlow{Endpoint: slot, Epoch: at.Epoch, Target: network(c.local.Port()),
+				Seen: uint64(now)}
 			if established {
 				e.flow.Flags = flowEstablished
 			}

@@ -13,7 +13,8 @@ import (
 // key again.
 func TestAVIPIsKnownByItsLastBytes(t *testing.T) {
 	if pando.VIPs4.Bits() < 16 || pando.VIPs6.Bits() < 64 {
-		t.Fatalf("the VIPs %s and %s are not told apart by two and eight bytes (bpf/pando.h)", pando.VIPs4, pando.VIPs6)
+		t.Fatalf("the VIPs %s and %s are not told apart by two and eight bytes (bpf/pando.h)",
+			pando.VIPs4, pando.VIPs6)
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		four, six := pando.VIPs4.Addr().As4(), pando.VIPs6.Addr().As16()

@@ -28,8 +28,10 @@ type index struct {
 // counts once it has both its name and its link.
 func readIndex(o *steerObjects) (*index, error) {
 	x := &index{
-		services: map[pando.ServiceKey]uint32{}, endpoints: map[uint32]map[pando.InstanceID]uint32{}, names: map[uint32]pando.InstanceID{},
-		ports: map[steerServiceKey]uint32{}, vips: map[[4]uint32]uint32{}, translations: map[uint32]map[steerPortKey]uint16{},
+		services: map[pando.ServiceKey]uint32{}, endpoints: map[uint32]map[pando.InstanceID]uint32{},
+		names: map[uint32]pando.InstanceID{},
+		ports: map[steerServiceKey]uint32{}, vips: map[[4]uint32]uint32{},
+		translations: map[uint32]map[steerPortKey]uint16{},
 	}
 	if err := errors.Join(x.readServices(o), x.readEndpoints(o), x.readPorts(o)); err != nil {
 		return nil, fmt.Errorf("read the pinned tables: %w", err)
@@ -89,7 +91,8 @@ func (x *index) readEndpoints(o *steerObjects) error {
 			continue
 		}
 		x.slots[n] = steerEndpoint{Epoch: x.slots[n].Epoch + 1}
-		if err := errors.Join(o.Endpoints.Put(slot, x.slots[n]), o.EndpointNames.Put(slot, steerName{})); err != nil {
+		if err := errors.Join(o.Endpoints.Put(slot, x.slots[n]),
+			o.EndpointNames.Put(slot, steerName{})); err != nil {
 			return err
 		}
 	}

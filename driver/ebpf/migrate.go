@@ -192,7 +192,8 @@ func eachRaw(m *ebpf.Map, f func(key, value []byte) error) error {
 		if m.ValueSize() > 1<<12 {
 			n = 64
 		}
-		return reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(size), reflect.TypeFor[byte]())), n, n)
+		return reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(size), reflect.TypeFor[byte]())),
+			n, n)
 	}
 	keys, values := rows(m.KeySize()), rows(m.ValueSize())
 	var cursor ebpf.MapBatchCursor
@@ -202,7 +203,8 @@ func eachRaw(m *ebpf.Map, f func(key, value []byte) error) error {
 			return err
 		}
 		for i := range n {
-			if ferr := f(keys.Index(i).Slice(0, int(m.KeySize())).Bytes(), values.Index(i).Slice(0, int(m.ValueSize())).Bytes()); ferr != nil {
+			if ferr := f(keys.Index(i).Slice(0, int(m.KeySize())).Bytes(),
+				values.Index(i).Slice(0, int(m.ValueSize())).Bytes()); ferr != nil {
 				return ferr
 			}
 		}
@@ -215,11 +217,13 @@ func eachRaw(m *ebpf.Map, f func(key, value []byte) error) error {
 // eachPerCPU reads an array with a value per CPU. It skips entries that are zero on all CPUs.
 func eachPerCPU(m *ebpf.Map, c conversion, put func(k, v any) error) error {
 	for n := range m.MaxEntries() {
-		perCPU := reflect.New(reflect.SliceOf(reflect.ArrayOf(int(m.ValueSize()), reflect.TypeFor[byte]())))
+		perCPU := reflect.New(reflect.SliceOf(reflect.ArrayOf(int(m.ValueSize()),
+			reflect.TypeFor[byte]())))
 		if err := m.Lookup(n, perCPU.Interface()); err != nil {
 			return err
 		}
-		out := reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(c.size, reflect.TypeFor[byte]())), perCPU.Elem().Len(), perCPU.Elem().Len())
+		out := reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(c.size, reflect.TypeFor[byte]())),
+			perCPU.Elem().Len(), perCPU.Elem().Len())
 		used := false
 		for i := range out.Len() {
 			v := perCPU.Elem().Index(i).Slice(0, int(m.ValueSize())).Bytes()
@@ -278,7 +282,8 @@ func conversionOf(old *btf.Spec, t btf.Type) (conversion, error) {
 				return c, err
 			}
 			if a != b {
-				return c, fmt.Errorf("%w: %s.%s had %d bytes and has %d", pando.ErrInvalid, now.Name, field.Name, a, b)
+				return c, fmt.Errorf("%w: %s.%s had %d bytes and has %d", pando.ErrInvalid, now.Name,
+					field.Name, a, b)
 			}
 			c.moves = append(c.moves, move{int(before.Offset.Bytes()), int(field.Offset.Bytes()), a})
 		}

@@ -29,7 +29,8 @@ func (d *Driver) Publish(_ context.Context, t pando.SteeringTable) error {
 
 func (d *Driver) publish(t pando.SteeringTable) error {
 	if len(t.Endpoints) > pando.EndpointsMax {
-		return fmt.Errorf("%w: %d endpoints, at most %d", pando.ErrTooLarge, len(t.Endpoints), pando.EndpointsMax)
+		return fmt.Errorf("%w: %d endpoints, at most %d", pando.ErrTooLarge, len(t.Endpoints),
+			pando.EndpointsMax)
 	}
 	now := d.shares.of(t) // before the lock: it takes longer than the rest
 	d.mu.Lock()
@@ -67,10 +68,12 @@ func (d *Driver) serviceNumber(s pando.ServiceKey) (uint32, error) {
 	}
 	last := len(d.index.freeServices) - 1
 	if last < 0 {
-		return 0, fmt.Errorf("%w: %d services are steered on this host already", pando.ErrTooLarge, len(d.index.services))
+		return 0, fmt.Errorf("%w: %d services are steered on this host already", pando.ErrTooLarge,
+			len(d.index.services))
 	}
 	n := d.index.freeServices[last]
-	if err := d.objects.ServiceNames.Put(n, nameOf(n, string(s.Tenant)+"/"+string(s.Name))); err != nil {
+	if err := d.objects.ServiceNames.Put(n,
+		nameOf(n, string(s.Tenant)+"/"+string(s.Name))); err != nil {
 		return 0, err
 	}
 	d.index.freeServices, d.index.services[s] = d.index.freeServices[:last], n
@@ -79,7 +82,8 @@ func (d *Driver) serviceNumber(s pando.ServiceKey) (uint32, error) {
 
 // endpointSlots writes the endpoints. It returns their slots in order, and the slots of endpoints
 // that are no longer listed.
-func (d *Driver) endpointSlots(service uint32, want []pando.Endpoint) (slots, gone []uint32, err error) {
+func (d *Driver) endpointSlots(service uint32, want []pando.Endpoint) (slots, gone []uint32,
+	err error) {
 	slots = make([]uint32, 0, len(want))
 	for _, e := range want {
 		slot, ok := d.index.endpoints[service][e.Instance]
@@ -112,10 +116,12 @@ func (d *Driver) endpointSlots(service uint32, want []pando.Endpoint) (slots, go
 func (d *Driver) addEndpoint(service uint32, e pando.Endpoint) (uint32, error) {
 	last := len(d.index.free) - 1
 	if last < 0 {
-		return 0, fmt.Errorf("%w: %d endpoints are steered to on this host already", pando.ErrTooLarge, len(d.index.names))
+		return 0, fmt.Errorf("%w: %d endpoints are steered to on this host already", pando.ErrTooLarge,
+			len(d.index.names))
 	}
 	slot := d.index.free[last]
-	v := steerEndpoint{Ifindex: uint32(e.Link.IfIndex), Epoch: d.index.slots[slot].Epoch + 1, Service: service}
+	v := steerEndpoint{Ifindex: uint32(e.Link.IfIndex), Epoch: d.index.slots[slot].Epoch + 1,
+		Service: service}
 	copy(v.Mac[:], e.Link.MAC)
 	copy(v.HostMac[:], e.Link.HostMAC)
 	if err := errors.Join(
@@ -133,7 +139,8 @@ func (d *Driver) addEndpoint(service uint32, e pando.Endpoint) (uint32, error) {
 // dropEndpoint ends an endpoint's epoch, which makes all its flows unknown.
 func (d *Driver) dropEndpoint(slot uint32) error {
 	v := steerEndpoint{Epoch: d.index.slots[slot].Epoch + 1}
-	if err := errors.Join(d.objects.Endpoints.Put(slot, v), d.objects.EndpointNames.Put(slot, steerName{})); err != nil {
+	if err := errors.Join(d.objects.Endpoints.Put(slot, v),
+		d.objects.EndpointNames.Put(slot, steerName{})); err != nil {
 		return err
 	}
 	d.index.forget(slot)
@@ -268,7 +275,8 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 	for _, slot := range slices.Collect(maps.Values(d.index.endpoints[n])) {
 		errs = append(errs, d.dropEndpoint(slot))
 	}
-	errs = append(errs, d.objects.Services.Put(n, steerService{}), d.objects.ServiceNames.Put(n, steerName{}))
+	errs = append(errs, d.objects.Services.Put(n, steerService{}),
+		d.objects.ServiceNames.Put(n, steerName{}))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("withdraw the steering of %s: %w", s, err)
 	}

@@ -107,7 +107,8 @@ func (d *Driver) Neighbours(_ context.Context, hosts []pando.Host) error {
 	}
 	want := map[netip.Prefix]bool{}
 	for _, h := range hosts {
-		for p, via := range map[netip.Prefix]netip.Addr{h.Instances4: h.Address, h.Instances6: h.Address6} {
+		for p, via := range map[netip.Prefix]netip.Addr{h.Instances4: h.Address,
+			h.Instances6: h.Address6} {
 			if p.IsValid() && via.BitLen() == p.Addr().BitLen() {
 				want[p] = true
 				if err := toward(p, via, unix.RT_TABLE_MAIN); !errors.Is(err, unix.EHOSTUNREACH) || via.Is4() {
@@ -136,7 +137,8 @@ func toPrefix(n *net.IPNet) netip.Prefix {
 func routes() (out []netlink.Route, err error) {
 	for _, f := range families() {
 		for _, table := range []int{unix.RT_TABLE_MAIN, routeTable} {
-			all, lerr := netlink.RouteListFiltered(f, &netlink.Route{Protocol: routeProtocol, Table: table}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+			all, lerr := netlink.RouteListFiltered(f, &netlink.Route{Protocol: routeProtocol, Table: table},
+				netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 			if lerr != nil && !errors.Is(lerr, unix.ENOENT) {
 				err = errors.Join(err, lerr)
 			}
@@ -154,7 +156,8 @@ func forgetRoutes() error {
 		errs = append(errs, netlink.RouteDel(&r))
 	}
 	for _, f := range families() {
-		if err := netlink.RuleDel(strangers(f)); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EAFNOSUPPORT) {
+		if err := netlink.RuleDel(strangers(f)); err != nil && !errors.Is(err, unix.ENOENT) &&
+			!errors.Is(err, unix.EAFNOSUPPORT) {
 			errs = append(errs, fmt.Errorf("remove the rule for packets for other hosts: %w", err))
 		}
 	}

@@ -20,17 +20,20 @@ type setting struct{ name, value string }
 func forward(six bool, uplinks []string, former string) error {
 	// Redirects are off: a client would use the shorter way to another host even after that host's
 	// end.
-	settings := []setting{{"ipv4/ip_forward", "1"}, {"ipv4/conf/all/send_redirects", "0"}, {"ipv4/conf/all/rp_filter", "0"}, {"ipv4/conf/" + Device + "/rp_filter", "0"}}
+	settings := []setting{{"ipv4/ip_forward", "1"}, {"ipv4/conf/all/send_redirects", "0"},
+		{"ipv4/conf/all/rp_filter", "0"}, {"ipv4/conf/" + Device + "/rp_filter", "0"}}
 	for _, name := range uplinks {
 		settings = append(settings, setting{"ipv4/conf/" + name + "/send_redirects", "0"})
 	}
 	if six {
 		for _, name := range uplinks {
-			if now, err := os.ReadFile(sysctls + "ipv6/conf/" + name + "/accept_ra"); err == nil && now[0] == '1' {
+			if now, err := os.ReadFile(sysctls + "ipv6/conf/" + name + "/accept_ra"); err == nil &&
+				now[0] == '1' {
 				settings = append(settings, setting{"ipv6/conf/" + name + "/accept_ra", "2"})
 			}
 		}
-		settings = append(settings, setting{"ipv6/conf/" + Device + "/addr_gen_mode", "1"}, setting{"ipv6/conf/all/forwarding", "1"})
+		settings = append(settings, setting{"ipv6/conf/" + Device + "/addr_gen_mode", "1"},
+			setting{"ipv6/conf/all/forwarding", "1"})
 	}
 	if err := note(former, settings); err != nil {
 		return err

@@ -32,7 +32,8 @@ func TestSettingsGoBackToWhatTheyWere(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const forwarding, filter, redirects = "ipv4/ip_forward", "ipv4/conf/all/rp_filter", "ipv4/conf/all/send_redirects"
+	const forwarding, filter, redirects = "ipv4/ip_forward", "ipv4/conf/all/rp_filter",
+		"ipv4/conf/all/send_redirects"
 	set(forwarding, "0")
 	set(filter, "2")
 	set(redirects, "1")
@@ -50,7 +51,8 @@ func TestSettingsGoBackToWhatTheyWere(t *testing.T) {
 	if err := Restore(file); err != nil {
 		t.Fatal(err)
 	}
-	if got := []string{read(forwarding), read(filter), read(redirects)}; got[0] != "0" || got[1] != "2" || got[2] != "1" {
+	if got := []string{read(forwarding), read(filter), read(redirects)}; got[0] != "0" ||
+		got[1] != "2" || got[2] != "1" {
 		t.Errorf("the settings are %v, want 0, 2 and 1", got)
 	}
 	if err := Restore(filepath.Join(t.TempDir(), "none")); err != nil {

@@ -55,7 +55,8 @@ func listConnections(family uint8, out map[connection]bool) error {
 		switch s.State {
 		case netlink.TCP_TIME_WAIT, netlink.TCP_CLOSE, netlink.TCP_LISTEN, netlink.TCP_SYN_SENT:
 		default:
-			out[connectionOf(protocols["tcp"], s.ID)] = s.State != netlink.TCP_SYN_RECV && s.State != tcpNewSynRecv
+			out[connectionOf(protocols["tcp"], s.ID)] = s.State != netlink.TCP_SYN_RECV &&
+				s.State != tcpNewSynRecv
 		}
 	}
 	for _, s := range udp {

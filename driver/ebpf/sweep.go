@@ -61,7 +61,8 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 			orphans = append(orphans, e)
 		case !tcp && e.idle > udpIdleMax:
 			over = append(over, e)
-		case tcp && (e.flow.Flags&(flowFIN|flowRST) != 0 || e.idle > tcpIdleLook || e.flow.Flags == 0 && e.idle > openingMax):
+		case tcp && (e.flow.Flags&(flowFIN|flowRST) != 0 || e.idle > tcpIdleLook || e.flow.Flags == 0 &&
+			e.idle > openingMax):
 			suspects[e.flow.Endpoint] = append(suspects[e.flow.Endpoint], e)
 		default:
 			report.Flows[then.names[e.flow.Endpoint]]++

@@ -38,12 +38,14 @@ type trial struct {
 // device. It returns the program's decision and the resulting packet; nothing is sent
 // (BPF_PROG_TEST_RUN). With summed, the packet counts as summed by the network card, and a wrong
 // sum afterwards is an error. The kernel cannot check that for a packet of changed length.
-func (d *Driver) Try(at Hook, ifindex int, packet []byte, summed bool) (action uint32, out []byte, err error) {
+func (d *Driver) Try(at Hook, ifindex int, packet []byte, summed bool) (action uint32, out []byte,
+	err error) {
 	p, err := d.hooks.program(at)
 	if err != nil {
 		return 0, nil, err
 	}
-	o := ebpf.RunOptions{Data: packet, DataOut: make([]byte, len(packet)+256), Context: &trial{Ifindex: uint32(ifindex)}, Repeat: 1}
+	o := ebpf.RunOptions{Data: packet, DataOut: make([]byte, len(packet)+256),
+		Context: &trial{Ifindex: uint32(ifindex)}, Repeat: 1}
 	if summed {
 		o.Flags = testChecksumComplete
 	}
@@ -55,7 +57,8 @@ func (d *Driver) Try(at Hook, ifindex int, packet []byte, summed bool) (action u
 }
 
 // Measure runs one packet many times, without a device, and returns the mean time of the program.
-func (d *Driver) Measure(at Hook, packet []byte, times int) (action uint32, each time.Duration, err error) {
+func (d *Driver) Measure(at Hook, packet []byte, times int) (action uint32, each time.Duration,
+	err error) {
 	p, err := d.hooks.program(at)
 	if err != nil {
 		return 0, 0, err

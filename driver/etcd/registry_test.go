@@ -306,7 +306,8 @@ func TestRecordOfANewerLayoutIsRefusedInASentence(t *testing.T) {
 	}
 	var v pando.Service
 	err = world.Decode(snap.Records[0], &v)
-	if err == nil || !strings.Contains(err.Error(), "layout 99") || !strings.Contains(err.Error(), "upgrade pando") {
+	if err == nil || !strings.Contains(err.Error(), "layout 99") ||
+		!strings.Contains(err.Error(), "upgrade pando") {
 		t.Fatalf("%v; want a sentence with the next step", err)
 	}
 }

@@ -90,7 +90,8 @@ func TestHTTP(t *testing.T) {
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("GET %s: %v, want %q", c.path, err, c.want)
 		}
-		if err != nil && (len(err.Error()) > 2*toldBytesMax || strings.ContainsAny(err.Error(), "\x1b\x07\n")) {
+		if err != nil &&
+			(len(err.Error()) > 2*toldBytesMax || strings.ContainsAny(err.Error(), "\x1b\x07\n")) {
 			t.Errorf("GET %s: the report of its answer has %d bytes: %.100q", c.path, len(err.Error()), err)
 		}
 	}
@@ -106,7 +107,9 @@ func TestTCP(t *testing.T) {
 		t.Error(err)
 	}
 	l.Close()
-	if err := ask(t, pando.Probe{Kind: pando.ProbeTCP}, port); err == nil || !strings.Contains(err.Error(), "refused") || !errors.Is(err, unix.ECONNREFUSED) || !strings.Contains(err.Error(), "127.0.0.1 alone") {
+	if err := ask(t, pando.Probe{Kind: pando.ProbeTCP}, port); err == nil ||
+		!strings.Contains(err.Error(), "refused") || !errors.Is(err, unix.ECONNREFUSED) ||
+		!strings.Contains(err.Error(), "127.0.0.1 alone") {
 		t.Errorf("no process listens, but the probe returns %v", err)
 	}
 }

@@ -72,7 +72,8 @@ func TestSandboxesTakeNoThreads(t *testing.T) {
 // An instance's own folders are bounded. Each used to be half of the host's memory.
 func TestOwnFoldersAreSmall(t *testing.T) {
 	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.User = "0" }, "/bin/sleep", "1000")
-	code, out, err := b.Exec(t.Context(), []string{"df", "-Pm", "/tmp", "/var/tmp", "/run", "/dev/shm", "/root"})
+	code, out, err := b.Exec(t.Context(),
+		[]string{"df", "-Pm", "/tmp", "/var/tmp", "/run", "/dev/shm", "/root"})
 	if err != nil || code != 0 {
 		t.Fatalf("%d %v: %s", code, err, out)
 	}

@@ -15,7 +15,8 @@ import (
 // A program that held the control socket could command its own shim, which is root.
 func TestProgramInheritsNothingButItsStdio(t *testing.T) {
 	b := run(t, newDriver(t, 0), nil, "sleep", "60")
-	code, out, err := b.Exec(t.Context(), []string{"sh", "-c", "for f in 3 4 5 6 7 8 9; do readlink /proc/$$/fd/$f; done; true"})
+	code, out, err := b.Exec(t.Context(),
+		[]string{"sh", "-c", "for f in 3 4 5 6 7 8 9; do readlink /proc/$$/fd/$f; done; true"})
 	if err != nil || code != 0 {
 		t.Fatal(code, err)
 	}
@@ -94,8 +95,11 @@ func TestRemoveReturnsWithNoProcessLeft(t *testing.T) {
 // The tree is read-only even for root inside; the working directory and /tmp stay writable.
 func TestHostsFilesAreReadOnly(t *testing.T) {
 	dir := t.TempDir()
-	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.User, s.WorkingDir = "0", dir }, "sleep", "60")
-	script := "touch /etc/pt-x 2>/dev/null && echo etc; touch /sys/fs/cgroup/pt-x 2>/dev/null && echo cgroup; touch here /tmp/here /dev/shm/here || echo own"
+	b := run(t, newDriver(t, 0), func(s *pando.Spec) {
+		s.User, s.WorkingDir = "0", dir
+	}, "sleep", "60")
+	script := "touch /etc/pt-x 2>/dev/null && echo etc; touch /sys/fs/cgroup/pt-x 2>/dev/null && " +
+		"echo cgroup; touch here /tmp/here /dev/shm/here || echo own"
 	_, out, err := b.Exec(t.Context(), []string{"sh", "-c", script})
 	if err != nil || len(out) != 0 {
 		t.Fatalf("%q, %v", out, err)
@@ -110,15 +114,19 @@ func TestDeadlineEndsTheWholeCommand(t *testing.T) {
 	b := run(t, newDriver(t, 0), nil, "sleep", "60")
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, _, err := b.Exec(ctx, []string{"sh", "-c", "sleep 300 & sleep 300 & sleep 300"}); err == nil {
+	if _, _, err := b.Exec(ctx,
+		[]string{"sh", "-c", "sleep 300 & sleep 300 & sleep 300"}); err == nil {
 		t.Fatal("it came to an end")
 	}
 	awaitUsage(t, b, func(u pando.Usage) bool { return u.PIDs == 1 })
 }
 
 func TestCommandHasTheProgramsRightsAndEnvironment(t *testing.T) {
-	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.User, s.Environment = "nobody", map[string]string{"WORD": "said"} }, "sleep", "60")
-	got := inside(t, b, "echo $(id -un) $WORD $PANDO_INSTANCE $(sed -n 's/CapEff:\t//p' /proc/self/status)")
+	b := run(t, newDriver(t, 0), func(s *pando.Spec) {
+		s.User, s.Environment = "nobody", map[string]string{"WORD": "said"}
+	}, "sleep", "60")
+	got := inside(t, b,
+		"echo $(id -un) $WORD $PANDO_INSTANCE $(sed -n 's/CapEff:\t//p' /proc/self/status)")
 	if got != "nobody said web-1 0000000000000000" {
 		t.Errorf("got %q", got)
 	}
@@ -126,7 +134,8 @@ func TestCommandHasTheProgramsRightsAndEnvironment(t *testing.T) {
 
 func TestCommandThatIsNotThereIsNamed(t *testing.T) {
 	b := run(t, newDriver(t, 0), nil, "sleep", "60")
-	if _, _, err := b.Exec(t.Context(), []string{"no-such-check"}); err == nil || !strings.Contains(err.Error(), "no-such-check") {
+	if _, _, err := b.Exec(t.Context(), []string{"no-such-check"}); err == nil ||
+		!strings.Contains(err.Error(), "no-such-check") {
 		t.Errorf("got %v", err)
 	}
 }

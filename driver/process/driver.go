@@ -186,7 +186,8 @@ func (d *Driver) Start(ctx context.Context, spec pando.SandboxSpec) (pando.Sandb
 }
 
 // use gives a slot to an instance. It starts the program in it, or only loads it.
-func (d *Driver) use(ctx context.Context, s *slot, spec pando.SandboxSpec, load bool) (*sandbox, error) {
+func (d *Driver) use(ctx context.Context, s *slot, spec pando.SandboxSpec, load bool) (*sandbox,
+	error) {
 	b, err := d.start(ctx, s, spec, load)
 	if err != nil {
 		err = fmt.Errorf("start %s: %w", spec.Instance.ID, err)
@@ -197,7 +198,8 @@ func (d *Driver) use(ctx context.Context, s *slot, spec pando.SandboxSpec, load 
 	return b, nil
 }
 
-func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, load bool) (*sandbox, error) {
+func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, load bool) (*sandbox,
+	error) {
 	p, err := d.program(s, spec)
 	if err != nil {
 		return nil, err
@@ -225,9 +227,11 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 		return program{}, err
 	}
 	env := map[string]string{
-		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp", "TMPDIR": "/tmp",
-		"PANDO_SOCKET": "/run/pando/self.sock", "PANDO_INSTANCE": string(spec.Instance.ID), "PANDO_SERVICE": string(spec.Spec.Name),
-		"PANDO_ROLE": string(spec.Instance.Role), "NOTIFY_SOCKET": "/run/pando/notify.sock",
+		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp",
+		"TMPDIR":       "/tmp",
+		"PANDO_SOCKET": "/run/pando/self.sock", "PANDO_INSTANCE": string(spec.Instance.ID),
+		"PANDO_SERVICE": string(spec.Spec.Name),
+		"PANDO_ROLE":    string(spec.Instance.Role), "NOTIFY_SOCKET": "/run/pando/notify.sock",
 	}
 	if spec.VIP4.IsValid() {
 		env["PANDO_VIP"] = spec.VIP4.String()
@@ -236,8 +240,10 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 		env[k] = v
 	}
 	p := program{
-		Instance: spec.Instance.ID, Service: spec.Instance.Service, Argv: spec.Spec.Command, Dir: spec.Spec.WorkingDir, UID: uid, GID: gid,
+		Instance: spec.Instance.ID, Service: spec.Instance.Service, Argv: spec.Spec.Command,
+		Dir: spec.Spec.WorkingDir, UID: uid, GID: gid,
 		LogDir: logName(spec.Instance.Service, spec.Instance.ID), Cgroup: s.cgroup.Entry(),
+		Open: spec.Spec.Unconfined(),
 	}
 	for _, a := range []netip.Addr{spec.VIP4, spec.VIP6} {
 		if a.IsValid() {
@@ -251,7 +257,8 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 		p.Dir = "/"
 	}
 	if info, err := os.Stat(p.Dir); err != nil || !info.IsDir() {
-		return p, fmt.Errorf("%w: there is no folder %s; check `working_dir` in the spec", pando.ErrInvalid, p.Dir)
+		return p, fmt.Errorf("%w: there is no folder %s; check `working_dir` in the spec",
+			pando.ErrInvalid, p.Dir)
 	}
 	return p, nil
 }
@@ -278,7 +285,8 @@ func identity(name string, otherwise uint32) (uid, gid uint32, err error) {
 	b, err2 := strconv.ParseUint(u.Gid, 10, 32)
 	// To the kernel, -1 means "unchanged".
 	if err1 != nil || err2 != nil || a == math.MaxUint32 || b == math.MaxUint32 {
-		return 0, 0, fmt.Errorf("%w: there is no user %q on this host; check `user` in the spec", pando.ErrInvalid, name)
+		return 0, 0, fmt.Errorf("%w: there is no user %q on this host; check `user` in the spec",
+			pando.ErrInvalid, name)
 	}
 	return uint32(a), uint32(b), nil
 }
@@ -298,7 +306,8 @@ func (d *Driver) Attach(ctx context.Context) ([]pando.Sandbox, error) {
 			// A former agent died between the claim and the start: there is no program to continue.
 			b.close()
 			if err := s.destroy(); err != nil {
-				d.Log.Error("a sandbox that was claimed and never used is not wholly gone", "instance", s.Instance, "error", err)
+				d.Log.Error("a sandbox that was claimed and never used is not wholly gone", "instance",
+					s.Instance, "error", err)
 			}
 			d.pool.free(s.Number)
 			continue

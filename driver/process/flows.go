@@ -13,7 +13,8 @@ import (
 )
 
 // TCP states in which the instance may still send or receive.
-var openStates = map[uint8]bool{1: true, 2: true, 3: true, 4: true, 5: true, 8: true, 9: true, 11: true}
+var openStates = map[uint8]bool{1: true, 2: true, 3: true, 4: true, 5: true, 8: true, 9: true,
+	11: true}
 
 // Flows implements pando.Sandbox. It counts TCP connections and connected UDP sockets with one of
 // the service's addresses on this end. Direct ones, to the instance's own address, do not count.

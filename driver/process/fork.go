@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,34 +30,55 @@ type forked struct {
 	err error
 }
 
-// waitToFork drops the privileges of this thread, then waits for a program and forks it.
-func waitToFork(e pando.CgroupEntry, groups string, turn <-chan forking) {
-	attr := &syscall.SysProcAttr{Setsid: true}
+// waitToFork drops the privileges of this thread, then waits for a program and forks it. open
+// leaves out the filter of system calls.
+func waitToFork(e pando.CgroupEntry, groups string, open bool, turn <-chan forking) {
 	err := weaken()
 	if err == nil {
-		err = enter(e, groups, attr)
+		err = enter(e, groups)
 	}
-	if attr.UseCgroupFD {
-		defer unix.Close(attr.CgroupFD)
+	if err == nil && !open {
+		err = filterCalls()
 	}
 	f := <-turn
 	r := forked{err: err}
+	// A program is moved into its v2 cgroup before its first instruction. The kernel could clone it
+	// into the group, but only by clone3, which the filter refuses.
+	traced := f.gate != nil || e.Folder != ""
 	if err == nil {
-		attr.Credential = &syscall.Credential{Uid: f.program.UID, Gid: f.program.GID}
-		attr.Ptrace = f.gate != nil
-		r.pid, r.err = fork(f.program, attr, f.stdio)
+		r.pid, r.err = fork(f.program, &syscall.SysProcAttr{
+			Setsid: true, Ptrace: traced,
+			Credential: &syscall.Credential{Uid: f.program.UID, Gid: f.program.GID},
+		}, f.stdio)
 	}
-	if f.gate == nil || r.err != nil {
+	if !traced || r.err != nil {
 		f.done <- r
 		return
 	}
-	r.err = loaded(r.pid)
+	if f.gate != nil {
+		r.err = loaded(r.pid)
+	} else {
+		r.err = loadedBeside(r.pid)
+	}
+	if r.err == nil && e.Folder != "" {
+		r.err = move(r.pid, groups+e.Folder)
+	}
 	f.done <- r
 	// The thread traces the program until here. It must not end earlier: the kernel would then
 	// release the program.
-	if r.err != nil || !f.gate() || syscall.PtraceDetach(r.pid) != nil {
+	goes := r.err == nil && (f.gate == nil || f.gate())
+	if !goes || syscall.PtraceDetach(r.pid) != nil {
 		_ = unix.Kill(r.pid, unix.SIGKILL)
 	}
+}
+
+// move moves a process that waits for its first instruction into a v2 cgroup.
+func move(pid int, group string) error {
+	file := filepath.Join(group, "cgroup.procs")
+	if err := os.WriteFile(file, []byte(strconv.Itoa(pid)), 0); err != nil {
+		return fmt.Errorf("move the program into its cgroup: %w", err)
+	}
+	return nil
 }
 
 // loaded waits until the kernel stops a traced program before its first instruction.
@@ -72,6 +95,22 @@ func loaded(pid int) error {
 		default:
 			return nil
 		}
+	}
+}
+
+// loadedBeside is loaded for a command beside the program: another thread reaps the processes of
+// the sandbox, and may collect the stop in place of this one. So it looks at the process.
+func loadedBeside(pid int) error {
+	for {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		fields := splitStat(string(text))
+		switch {
+		case err != nil || len(fields) == 0 || fields[0] == "Z" || fields[0] == "X":
+			return fmt.Errorf("%w: the program ended while it was loaded", pando.ErrNotReady)
+		case fields[0] == "t":
+			return nil
+		}
+		unix.Nanosleep(&unix.Timespec{Nsec: int64(100 * time.Microsecond)}, nil)
 	}
 }
 
@@ -92,21 +131,23 @@ func fork(p program, attr *syscall.SysProcAttr, stdio *os.File) (int, error) {
 	})
 	switch {
 	case errors.Is(err, syscall.ENOEXEC):
-		return 0, fmt.Errorf("start %s: it is no program that this kernel can run; a script needs a first line like #!/bin/sh", path)
+		return 0, fmt.Errorf("start %s: it is no program that this kernel can run; a script needs a "+
+			"first line like #!/bin/sh", path)
 	case errors.Is(err, syscall.EAGAIN):
-		return 0, fmt.Errorf("start %s: the sandbox is full: it has as many processes and threads as `resources.pids` in the spec allows (%d unless given)", path, pando.PIDsDefault)
+		return 0, fmt.Errorf("start %s: the sandbox is full: it has as many processes and threads as "+
+			"`resources.pids` in the spec allows (%d unless given)", path, pando.PIDsDefault)
 	case errors.Is(err, syscall.EACCES):
-		return 0, fmt.Errorf("start %s in %s as uid %d: permission denied; check the permissions of the folder and the file, or set `user` in the spec", path, p.Dir, p.UID)
+		return 0, fmt.Errorf("start %s in %s as uid %d: permission denied; check the permissions of "+
+			"the folder and the file, or set `user` in the spec", path, p.Dir, p.UID)
 	case err != nil:
 		return 0, fmt.Errorf("start %s: %w", path, err)
 	}
 	return pid, nil
 }
 
-// enter makes a program that this thread forks a member of its cgroup. For v1 the thread itself
-// joins. v2 has no threads to join, so the program is cloned into the group. No thread id is ever
-// written to cgroup.procs, which would move the whole shim.
-func enter(e pando.CgroupEntry, groups string, attr *syscall.SysProcAttr) error {
+// enter makes a program that this thread forks a member of its v1 cgroups: the thread itself joins.
+// No thread id is ever written to cgroup.procs, which would move the whole shim.
+func enter(e pando.CgroupEntry, groups string) error {
 	for _, file := range e.Tasks {
 		// 0 is the writing thread. For its own id the kernel need not stop all forks of the machine
 		// first. That stop waits for an RCU grace period: 9 ms for each group instead of 0.2.
@@ -114,14 +155,6 @@ func enter(e pando.CgroupEntry, groups string, attr *syscall.SysProcAttr) error 
 			return fmt.Errorf("join the cgroup %s: %w", filepath.Dir(file), err)
 		}
 	}
-	if e.Folder == "" {
-		return nil
-	}
-	fd, err := unix.Open(groups+e.Folder, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("join the cgroup %s: %w", e.Folder, err)
-	}
-	attr.UseCgroupFD, attr.CgroupFD = true, fd
 	return nil
 }
 
@@ -131,7 +164,8 @@ func weaken() error {
 		return fmt.Errorf("give up new privileges: %w", err)
 	}
 	for capability := uintptr(0); capability <= unix.CAP_LAST_CAP; capability++ {
-		if err := unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) {
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0); err != nil &&
+			!errors.Is(err, unix.EINVAL) {
 			return fmt.Errorf("give up capability %d: %w", capability, err)
 		}
 	}
@@ -161,14 +195,16 @@ func lookPath(p program) (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("%w: no program %q in PATH=%s; give its path, or set PATH in `environment` in the spec", pando.ErrNotFound, name, search)
+	return "", fmt.Errorf("%w: no program %q in PATH=%s; give its path, or set PATH in "+
+		"`environment` in the spec", pando.ErrNotFound, name, search)
 }
 
 func runnable(path string) error {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: there is no program %s; check `command` and `working_dir` in the spec (%s are private to an instance, but for its working directory)",
+		return fmt.Errorf("%w: there is no program %s; check `command` and `working_dir` in the spec "+
+			"(%s are private to an instance, but for its working directory)",
 			pando.ErrNotFound, path, strings.Join(private, ", "))
 	case info.IsDir():
 		return fmt.Errorf("%w: %s is a folder, not a program", pando.ErrInvalid, path)

@@ -49,7 +49,8 @@ func (s *shim) keepWritable(f furniture) error {
 }
 
 func cloneTree(dir string) (string, error) {
-	fd, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+	fd, err := unix.OpenTree(unix.AT_FDCWD, dir,
+		unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {
 		return "", fmt.Errorf("keep %s writable (open_tree needs Linux 5.2): %w", dir, err)
 	}
@@ -95,7 +96,9 @@ func (s *shim) furnish(f furniture) error {
 	if err := readOnly("/", unix.AT_RECURSIVE); err != nil {
 		return err
 	}
-	for _, step := range []func() error{furnishProc, furnishDev, func() error { return furnishSys(f.Cgroups, fds[2]) }} {
+	for _, step := range []func() error{furnishProc, furnishDev, func() error {
+		return furnishSys(f.Cgroups, fds[2])
+	}} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -124,7 +127,8 @@ func (s *shim) furnish(f furniture) error {
 }
 
 func readOnly(dir string, flags uint) error {
-	if err := unix.MountSetattr(unix.AT_FDCWD, dir, flags, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+	if err := unix.MountSetattr(unix.AT_FDCWD, dir, flags,
+		&unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
 		return fmt.Errorf("make %s read-only (mount_setattr needs Linux 5.12): %w", dir, err)
 	}
 	return nil
@@ -132,7 +136,8 @@ func readOnly(dir string, flags uint) error {
 
 // cover mounts an empty folder over one of the host, if the host has it.
 func cover(dir, options string, flags uintptr) error {
-	if err := unix.Mount("tmpfs", dir, "tmpfs", flags, options); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := unix.Mount("tmpfs", dir, "tmpfs", flags, options); err != nil &&
+		!errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("cover %s: %w", dir, err)
 	}
 	return nil
@@ -158,12 +163,14 @@ func bindResolv(fd int) error {
 			to = filepath.Join("/etc", to)
 		}
 		if _, err := os.Stat(to); err != nil {
-			if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, nil, 0o644)); err != nil {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755),
+				os.WriteFile(to, nil, 0o644)); err != nil {
 				return fmt.Errorf("make %s, to which %s leads: %w", to, at, err)
 			}
 		}
 	}
-	if err := unix.Mount(descriptor(fd), at, "", unix.MS_BIND, ""); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := unix.Mount(descriptor(fd), at, "", unix.MS_BIND, ""); err != nil &&
+		!errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("mount %s: %w", at, err)
 	}
 	return nil
@@ -188,7 +195,8 @@ func furnishProc() error {
 		}
 	}
 	for _, name := range []string{"kcore", "keys", "latency_stats", "timer_list", "kmsg"} {
-		if err := unix.Mount("/dev/null", "/proc/"+name, "", unix.MS_BIND, ""); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := unix.Mount("/dev/null", "/proc/"+name, "", unix.MS_BIND, ""); err != nil &&
+			!errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("hide /proc/%s: %w", name, err)
 		}
 	}
@@ -197,10 +205,12 @@ func furnishProc() error {
 
 // furnishDev mounts a /dev with the devices that every program may have, and none of the machine's.
 func furnishDev() error {
-	if err := unix.Mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755,size=64k"); err != nil {
+	if err := unix.Mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC,
+		"mode=755,size=64k"); err != nil {
 		return fmt.Errorf("mount /dev: %w", err)
 	}
-	for name, minor := range map[string]uint32{"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9} {
+	for name, minor := range map[string]uint32{"null": 3, "zero": 5, "full": 7, "random": 8,
+		"urandom": 9} {
 		if err := unix.Mknod("/dev/"+name, unix.S_IFCHR|0o666, int(unix.Mkdev(1, minor))); err != nil {
 			return fmt.Errorf("make /dev/%s: %w", name, err)
 		}
@@ -211,14 +221,16 @@ func furnishDev() error {
 	if err := unix.Mknod("/dev/tty", unix.S_IFCHR|0o666, int(unix.Mkdev(5, 0))); err != nil {
 		return fmt.Errorf("make /dev/tty: %w", err)
 	}
-	for name, to := range map[string]string{"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1",
+	for name, to := range map[string]string{"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0",
+		"stdout": "/proc/self/fd/1",
 		"stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx"} {
 		if err := os.Symlink(to, "/dev/"+name); err != nil {
 			return err
 		}
 	}
 	for _, m := range []struct{ kind, at, options string }{
-		{"devpts", "/dev/pts", "newinstance,ptmxmode=0666,mode=0620"}, {"tmpfs", "/dev/shm", "mode=1777," + coverLarge}, {"mqueue", "/dev/mqueue", ""},
+		{"devpts", "/dev/pts", "newinstance,ptmxmode=0666,mode=0620"},
+		{"tmpfs", "/dev/shm", "mode=1777," + coverLarge}, {"mqueue", "/dev/mqueue", ""},
 	} {
 		if err := os.Mkdir(m.at, 0o755); err != nil {
 			return err
@@ -270,7 +282,8 @@ func (s *shim) settle(dir string) error {
 	if err := unix.Mount(descriptor(fd), dir, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("keep the working directory %s: %w", dir, err)
 	}
-	if err := unix.MountSetattr(unix.AT_FDCWD, dir, 0, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}); err != nil {
+	if err := unix.MountSetattr(unix.AT_FDCWD, dir, 0,
+		&unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}); err != nil {
 		return fmt.Errorf("make the working directory %s writable: %w", dir, err)
 	}
 	return nil

@@ -31,7 +31,9 @@ func TestMemoryHogIsKilledAndSaysWhy(t *testing.T) {
 
 func TestForkBombFillsItsOwnSandboxOnly(t *testing.T) {
 	const most = 40
-	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.Resources.PIDs = most }, "sh", "-c", "bomb() { bomb | bomb & }; bomb; sleep 60")
+	b := run(t, newDriver(t, 0), func(s *pando.Spec) {
+		s.Resources.PIDs = most
+	}, "sh", "-c", "bomb() { bomb | bomb & }; bomb; sleep 60")
 	awaitUsage(t, b, func(u pando.Usage) bool {
 		if u.PIDs > most {
 			t.Fatalf("%d processes, at most %d", u.PIDs, most)
@@ -66,16 +68,20 @@ while True:
 }
 
 func TestCommandInAFullSandboxFailsWithTheCause(t *testing.T) {
-	const forks = "import os, time\nwhile True:\n  try:\n    if os.fork() == 0: break\n  except OSError: time.sleep(0.01)\ntime.sleep(60)"
+	const forks = "import os, time\nwhile True:\n  try:\n    if os.fork() == 0: break\n  except " +
+		"OSError: time.sleep(0.01)\ntime.sleep(60)"
 	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.Resources.PIDs = 9 }, "python3", "-c", forks)
 	awaitUsage(t, b, func(u pando.Usage) bool { return u.PIDs == 9 })
-	if _, _, err := b.Exec(t.Context(), []string{"true"}); err == nil || !strings.Contains(err.Error(), "resources.pids") {
+	if _, _, err := b.Exec(t.Context(), []string{"true"}); err == nil ||
+		!strings.Contains(err.Error(), "resources.pids") {
 		t.Errorf("got %v, want it to name the limit", err)
 	}
 }
 
 func TestSpinnerIsHeldToItsShare(t *testing.T) {
-	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.Resources.CPUs = 0.05 }, "sh", "-c", "while :; do :; done")
+	b := run(t, newDriver(t, 0), func(s *pando.Spec) {
+		s.Resources.CPUs = 0.05
+	}, "sh", "-c", "while :; do :; done")
 	begin := time.Now()
 	awaitUsage(t, b, func(u pando.Usage) bool { return u.CPU > 60*time.Millisecond })
 	// Twelve periods' worth on each of two CPUs. The first may be nearly over, and the next is used
@@ -97,7 +103,8 @@ func TestOutputOfAnyKindIsKeptAndNeverTooLong(t *testing.T) {
 			b := run(t, newDriver(t, 0), nil, "sh", "-c", script)
 			e := exited(t, b)
 			text := strings.Join(e.LastLines, "\n")
-			if len(e.LastLines) > 20 || len(text) > 20*2*lineBytesMax || !utf8.ValidString(text) || strings.ContainsRune(text, '\033') {
+			if len(e.LastLines) > 20 || len(text) > 20*2*lineBytesMax || !utf8.ValidString(text) ||
+				strings.ContainsRune(text, '\033') {
 				t.Errorf("%d lines, %d bytes: %.200q", len(e.LastLines), len(text), text)
 			}
 			if (name == "nothing") != (text == "") {
@@ -130,11 +137,14 @@ func TestFullDiskUnderTheLogsStopsNobody(t *testing.T) {
 		t.Errorf("it exited with %+v, want 4", e)
 	}
 	fill(t, filepath.Join(d.LogDir, "fill"))
-	next := run(t, d, func(s *pando.Spec) { s.Name = "next" }, "sh", "-c", "for n in $(seq 1000); do echo $n; sleep 0.05; done")
+	next := run(t, d, func(s *pando.Spec) {
+		s.Name = "next"
+	}, "sh", "-c", "for n in $(seq 1000); do echo $n; sleep 0.05; done")
 	if err := os.Remove(filepath.Join(d.LogDir, "fill")); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(b.Remove(t.Context()), os.RemoveAll(d.logDir(b.Service(), b.Instance()))); err != nil {
+	if err := errors.Join(b.Remove(t.Context()),
+		os.RemoveAll(d.logDir(b.Service(), b.Instance()))); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(5 * time.Second); len(next.LastLines(1)) == 0; {
@@ -200,7 +210,8 @@ func TestManyLivesLeaveNothing(t *testing.T) {
 type things struct{ descriptors, mounts, cgroups, links int }
 
 func (a things) exceed(b things) bool {
-	return a.descriptors > b.descriptors || a.mounts > b.mounts || a.cgroups > b.cgroups || a.links > b.links
+	return a.descriptors > b.descriptors || a.mounts > b.mounts || a.cgroups > b.cgroups ||
+		a.links > b.links
 }
 
 // descriptors lists the open files of this process.
@@ -231,7 +242,8 @@ func inventory(t *testing.T) things {
 	n := 0
 	for _, f := range fds {
 		// The runtime's own descriptors vary. One descriptor is the folder's own.
-		if to, err := os.Readlink("/proc/self/fd/" + f.Name()); err == nil && !strings.HasPrefix(to, "anon_inode:") {
+		if to, err := os.Readlink("/proc/self/fd/" + f.Name()); err == nil &&
+			!strings.HasPrefix(to, "anon_inode:") {
 			n++
 		}
 	}

@@ -18,13 +18,16 @@ func TestAnAgentLearnsOfAnExitThatItMissed(t *testing.T) {
 	if err != nil || len(found) != 1 {
 		t.Fatalf("found %v, %v", found, err)
 	}
-	if e := exited(t, found[0]); e.Code != 3 || len(e.LastLines) != 1 || e.LastLines[0] != "last words" {
+	if e := exited(t, found[0]); e.Code != 3 || len(e.LastLines) != 1 ||
+		e.LastLines[0] != "last words" {
 		t.Fatalf("exit %+v", e)
 	}
 }
 
 func TestForkBombStaysInItsLimitAndEnds(t *testing.T) {
-	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.Resources.PIDs = 20 }, "sh", "-c", "while :; do sleep 100 & done")
+	b := run(t, newDriver(t, 0), func(s *pando.Spec) {
+		s.Resources.PIDs = 20
+	}, "sh", "-c", "while :; do sleep 100 & done")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	exited(t, b) // the shell ends at its limit; its children live
@@ -38,7 +41,9 @@ func TestForkBombStaysInItsLimitAndEnds(t *testing.T) {
 
 func TestOutOfMemoryIsTold(t *testing.T) {
 	hungry := "x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done"
-	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.Resources.MemoryBytes = 8 << 20 }, "sh", "-c", hungry)
+	b := run(t, newDriver(t, 0), func(s *pando.Spec) {
+		s.Resources.MemoryBytes = 8 << 20
+	}, "sh", "-c", hungry)
 	if e := exited(t, b); !e.OOMKilled || !strings.Contains(e.Signal, "KILL") {
 		t.Fatalf("exit %+v", e)
 	}

@@ -170,7 +170,8 @@ func readEnd(f *os.File) (b []byte, size int64) {
 
 // OpenLog reads the log of an instance, running or gone: its last lines, and with follow the lines
 // after them.
-func (d *Driver) OpenLog(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool) (io.ReadCloser, error) {
+func (d *Driver) OpenLog(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int,
+	follow bool) (io.ReadCloser, error) {
 	dir := d.logDir(s, i)
 	if s.Name == "" { // the record is gone; the folder may still be there
 		if found, _ := filepath.Glob(filepath.Join(d.LogDir, "*", "*", string(i))); len(found) == 1 {

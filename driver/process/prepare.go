@@ -63,7 +63,8 @@ func (d *Driver) letGo(ctx context.Context, spec pando.SandboxSpec) *sandbox {
 	if p == nil {
 		return nil
 	}
-	if ctx.Err() == nil && sameProgram(p.spec, spec) && send(p.box.watch, request{Verb: "go"}, -1) == nil {
+	if ctx.Err() == nil && sameProgram(p.spec, spec) &&
+		send(p.box.watch, request{Verb: "go"}, -1) == nil {
 		go p.box.listen()
 		return p.box
 	}
@@ -73,7 +74,8 @@ func (d *Driver) letGo(ctx context.Context, spec pando.SandboxSpec) *sandbox {
 
 // sameProgram reports whether two specs make the same sandbox.
 func sameProgram(a, b pando.SandboxSpec) bool {
-	return a.Instance.Service == b.Instance.Service && a.Instance.Role == b.Instance.Role && a.VIP4 == b.VIP4 && a.VIP6 == b.VIP6 &&
+	return a.Instance.Service == b.Instance.Service && a.Instance.Role == b.Instance.Role &&
+		a.VIP4 == b.VIP4 && a.VIP6 == b.VIP6 &&
 		reflect.DeepEqual(a.Spec, b.Spec)
 }
 
@@ -98,7 +100,8 @@ func (d *Driver) Discard(i pando.InstanceID) {
 func (d *Driver) drop(p *prepared) {
 	p.box.close()
 	if err := p.box.slot.destroy(); err != nil {
-		d.Log.Error("a sandbox that was prepared and never used is not wholly gone", "instance", p.box.slot.Instance, "error", err)
+		d.Log.Error("a sandbox that was prepared and never used is not wholly gone", "instance",
+			p.box.slot.Instance, "error", err)
 	}
 	d.pool.free(p.box.slot.Number)
 }

@@ -14,8 +14,10 @@ import (
 
 // speaks is an instance that first prints a word.
 func speaks(word string) pando.SandboxSpec {
-	spec := pando.Spec{Name: "web", Command: []string{"sh", "-c", "echo " + word + "; sleep 60"}, WorkingDir: "/", StopSeconds: 0.3}.WithDefaults()
-	return pando.SandboxSpec{Instance: pando.Instance{ID: "web-1", Service: spec.Key(), Role: pando.RoleReplica}, Spec: spec, VIP4: vip}
+	spec := pando.Spec{Name: "web", Command: []string{"sh", "-c", "echo " + word + "; sleep 60"},
+		WorkingDir: "/", StopSeconds: 0.3}.WithDefaults()
+	return pando.SandboxSpec{Instance: pando.Instance{ID: "web-1", Service: spec.Key(),
+		Role: pando.RoleReplica}, Spec: spec, VIP4: vip}
 }
 
 // withPool returns a driver with a sandbox in its pool.
@@ -75,7 +77,8 @@ func programs(t *testing.T, p *prepared) (out []string) {
 
 func awaitLine(t *testing.T, b pando.Sandbox, want string) {
 	t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); !slices.ContainsFunc(b.LastLines(5), func(l string) bool { return strings.Contains(l, want) }); breathe(t) {
+	for deadline := time.Now().Add(5 * time.Second); !slices.ContainsFunc(b.LastLines(5),
+		func(l string) bool { return strings.Contains(l, want) }); breathe(t) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it printed %q, want %q", b.LastLines(5), want)
 		}
@@ -162,7 +165,8 @@ func TestWhatIsPreparedIsNoInstanceForTheNextAgent(t *testing.T) {
 func TestAGoIsTooLateOnceTheSandboxWasCalledEmpty(t *testing.T) {
 	d := withPool(t)
 	p := prepare(t, d, speaks("never"))
-	other, err := d.open(t.Context(), &slot{PID: p.box.slot.PID, Started: p.box.slot.Started, dir: p.box.slot.dir, cgroup: p.box.slot.cgroup}, request{})
+	other, err := d.open(t.Context(), &slot{PID: p.box.slot.PID, Started: p.box.slot.Started,
+		dir: p.box.slot.dir, cgroup: p.box.slot.cgroup}, request{})
 	if err != nil || !other.empty {
 		t.Fatalf("the sandbox is called empty: %v, %v", other != nil && other.empty, err)
 	}

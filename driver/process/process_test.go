@@ -95,7 +95,8 @@ func newDriverIn(t *testing.T, pool int, root string) *Driver {
 		t.Fatal(err)
 	}
 	d, err := New(Config{
-		Cgroups: groups, Groups: root, Host: testHost, RunDir: filepath.Join(dir, "run"), LogDir: filepath.Join(dir, "log"), Self: []string{"/proc/self/exe"},
+		Cgroups: groups, Groups: root, Host: testHost, RunDir: filepath.Join(dir, "run"),
+		LogDir: filepath.Join(dir, "log"), Self: []string{"/proc/self/exe"},
 		Prefix4: v4, Prefix6: v6, Pool: pool, Clock: wall.Clock{}, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -120,7 +121,8 @@ func run(t *testing.T, d *Driver, change func(*pando.Spec), command ...string) p
 	}
 	spec = spec.WithDefaults()
 	b, err := d.Start(t.Context(), pando.SandboxSpec{
-		Instance: pando.Instance{ID: "web-1", Service: spec.Key(), Role: pando.RoleFirst}, Spec: spec, VIP4: vip,
+		Instance: pando.Instance{ID: "web-1", Service: spec.Key(), Role: pando.RoleFirst}, Spec: spec,
+		VIP4: vip,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -165,12 +167,16 @@ func awaitUsage(t *testing.T, b pando.Sandbox, want func(pando.Usage) bool) {
 
 func TestAProgramRunsUnprivilegedInItsOwnSandbox(t *testing.T) {
 	d := newDriver(t, 1)
-	b := run(t, d, nil, "/bin/sh", "-c", `id -u; hostname; echo $PANDO_INSTANCE; grep -E "NoNewPrivs|CapEff|CapBnd" /proc/self/status; ls /proc | grep -c "^[0-9]"; exit 7`)
+	b := run(t, d, nil, "/bin/sh", "-c", `id -u; hostname; echo $PANDO_INSTANCE
+grep -E "NoNewPrivs|CapEff|CapBnd" /proc/self/status
+ls /proc | grep -c "^[0-9]"
+exit 7`)
 	if e := exited(t, b); e.Code != 7 {
 		t.Errorf("exit %+v, want 7", e)
 	}
 	out := strings.Join(b.LastLines(20), "\n")
-	for _, want := range []string{"200000", "\nweb-1\nweb-1\n", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1"} {
+	for _, want := range []string{"200000", "\nweb-1\nweb-1\n", "CapEff:\t0000000000000000",
+		"CapBnd:\t0000000000000000", "NoNewPrivs:\t1"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing in:\n%s", want, out)
 		}
@@ -184,10 +190,13 @@ func TestTheHostReachesTheInstanceAndItsSocketKnowsItsOwn(t *testing.T) {
 	d := newDriver(t, 1)
 	b := run(t, d, nil, "python3", "-c", `
 import socket, os
-s = socket.socket(socket.AF_UNIX); s.connect(os.environ["PANDO_SOCKET"]); s.sendall(b"GET / HTTP/1.0\r\n\r\n"); print(s.recv(100)[:15])
+s = socket.socket(socket.AF_UNIX); s.connect(os.environ["PANDO_SOCKET"])
+s.sendall(b"GET / HTTP/1.0\r\n\r\n"); print(s.recv(100)[:15])
 l = socket.create_server(("0.0.0.0", 80))
 while True: l.accept()`)
-	go http.Serve(b.Listener(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") }))
+	go http.Serve(b.Listener(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, "hello")
+	}))
 	addr := net.JoinHostPort(b.Link().IP4.String(), "80")
 	var err error
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
@@ -272,7 +281,8 @@ func TestErrorsNameTheCause(t *testing.T) {
 	} {
 		spec := pando.Spec{Name: "web", Command: []string{"/bin/true"}, WorkingDir: "/"}
 		change(&spec)
-		_, err := d.Start(t.Context(), pando.SandboxSpec{Instance: pando.Instance{ID: "web-1", Service: spec.Key()}, Spec: spec})
+		_, err := d.Start(t.Context(), pando.SandboxSpec{Instance: pando.Instance{ID: "web-1",
+			Service: spec.Key()}, Spec: spec})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want it to name %q", err, want)
 		}

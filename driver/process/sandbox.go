@@ -69,8 +69,10 @@ func (d *Driver) open(ctx context.Context, s *slot, q request) (*sandbox, error)
 
 // lost returns the sandbox of a slot with an ended shim. It reports only that end.
 func (d *Driver) lost(s *slot) *sandbox {
-	b := &sandbox{d: d, slot: s, events: make(chan pando.SandboxEvent, 1), listener: &ownListener{Listener: noListener{}}, ended: make(chan struct{})}
-	b.events <- pando.SandboxEvent{Kind: pando.SandboxExited, Exit: pando.Exit{Code: -1, Signal: shimEnded, LastLines: b.LastLines(20)}}
+	b := &sandbox{d: d, slot: s, events: make(chan pando.SandboxEvent, 1),
+		listener: &ownListener{Listener: noListener{}}, ended: make(chan struct{})}
+	b.events <- pando.SandboxEvent{Kind: pando.SandboxExited,
+		Exit: pando.Exit{Code: -1, Signal: shimEnded, LastLines: b.LastLines(20)}}
 	close(b.events)
 	close(b.ended)
 	return b
@@ -116,7 +118,8 @@ func (b *sandbox) listen() {
 		var r reply
 		_, err := receive(b.watch, &r)
 		if err != nil {
-			r.Event = &pando.SandboxEvent{Kind: pando.SandboxExited, Exit: pando.Exit{Code: -1, Signal: shimEnded}}
+			r.Event = &pando.SandboxEvent{Kind: pando.SandboxExited,
+				Exit: pando.Exit{Code: -1, Signal: shimEnded}}
 		}
 		if r.Event == nil {
 			continue
@@ -167,7 +170,8 @@ func (b *sandbox) Link() pando.Link { return b.slot.link() }
 func (s *slot) link() pando.Link {
 	mac, _ := net.ParseMAC(s.MAC)
 	hostMAC, _ := net.ParseMAC(s.HostMAC)
-	return pando.Link{IP4: s.IP4, IP6: s.IP6, IfIndex: s.IfIndex, Host: s.Link, MAC: mac, HostMAC: hostMAC, Netns: s.netns()}
+	return pando.Link{IP4: s.IP4, IP6: s.IP6, IfIndex: s.IfIndex, Host: s.Link, MAC: mac,
+		HostMAC: hostMAC, Netns: s.netns()}
 }
 
 // Notify implements pando.Sandbox. The shim keeps the event for later agents.
@@ -234,7 +238,8 @@ func (b *sandbox) Stop(ctx context.Context) error {
 	case <-b.ended:
 		return nil
 	case <-late:
-		return b.stopShim(fmt.Errorf("kill %s: %w: its shim does not report its end", b.slot.Instance, pando.ErrNotReady))
+		return b.stopShim(fmt.Errorf("kill %s: %w: its shim does not report its end", b.slot.Instance,
+			pando.ErrNotReady))
 	}
 }
 

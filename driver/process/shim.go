@@ -80,7 +80,7 @@ func ShimMain(args []string) int {
 	}()
 	first := make(chan forking)
 	s.first = first
-	go onThreadOfItsOwn(func() { waitToFork(f.Entry, s.groups, first) })
+	go onThreadOfItsOwn(func() { waitToFork(f.Entry, s.groups, false, first) })
 	go s.listenNotify()
 	control, err := net.FileListener(os.NewFile(controlFD, "control"))
 	if err != nil {
@@ -323,7 +323,8 @@ const outputWaitMax = 50 * time.Millisecond
 // thread is already waiting when a program comes.
 //
 // The caller holds the lock, so that the program is not reaped before its waiter exists.
-func (s *shim) start(p program, gate func() bool) (pid int, out *os.File, ended <-chan unix.WaitStatus, err error) {
+func (s *shim) start(p program, gate func() bool) (pid int, out *os.File,
+	ended <-chan unix.WaitStatus, err error) {
 	out, in, err := os.Pipe()
 	if err != nil {
 		return 0, nil, nil, err
@@ -331,9 +332,9 @@ func (s *shim) start(p program, gate func() bool) (pid int, out *os.File, ended 
 	defer in.Close()
 	do := forking{program: p, stdio: in, gate: gate, done: make(chan forked, 1)}
 	turn := s.first
-	if s.first = nil; turn == nil {
+	if s.first = nil; turn == nil || p.Open {
 		turn = make(chan forking, 1)
-		go onThreadOfItsOwn(func() { waitToFork(p.Cgroup, s.groups, turn) })
+		go onThreadOfItsOwn(func() { waitToFork(p.Cgroup, s.groups, p.Open, turn) })
 	}
 	turn <- do
 	f := <-do.done
@@ -374,7 +375,7 @@ func (s *shim) reap() {
 	for {
 		var status unix.WaitStatus
 		pid, err := unix.Wait4(-1, &status, 0, nil)
-		if err == unix.EINTR {
+		if err == unix.EINTR || err == nil && status.Stopped() { // waits for its first instruction
 			continue
 		}
 		s.mu.Lock()

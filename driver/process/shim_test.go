@@ -38,7 +38,8 @@ time.sleep(60)
 `
 
 func TestProgramNotifies(t *testing.T) {
-	b := run(t, newDriver(t, 0), nil, "python3", "-c", notify, "READY=0", "STATUS=loading 40%", "WATCHDOG=1\nREADY=1\n", "READY=1")
+	b := run(t, newDriver(t, 0), nil, "python3", "-c", notify, "READY=0", "STATUS=loading 40%",
+		"WATCHDOG=1\nREADY=1\n", "READY=1")
 	if e := event(t, b); e.Kind != pando.SandboxNotified {
 		t.Errorf("got %+v", e)
 	}
@@ -64,7 +65,9 @@ func TestForeignersNotificationIsNotHeard(t *testing.T) {
 	if _, err := c.Write([]byte("READY=1")); err != nil {
 		t.Fatal(err)
 	}
-	inside(t, b, "python3 -c 'import os,socket; s=socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.sendto(b\"STATUS=own\", os.environ[\"NOTIFY_SOCKET\"])'")
+	inside(t, b,
+		"python3 -c 'import os,socket; s=socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); "+
+			"s.sendto(b\"STATUS=own\", os.environ[\"NOTIFY_SOCKET\"])'")
 	for deadline := time.Now().Add(5 * time.Second); len(b.LastLines(1)) == 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("the instance's own word did not come")
@@ -96,7 +99,8 @@ func TestExitIsToldToTheNextAgent(t *testing.T) {
 func TestEndOfTheShimIsToldToTheNextAgent(t *testing.T) {
 	d := newDriver(t, 0)
 	b := run(t, d, nil, "sh", "-c", "echo last words; sleep 60")
-	for deadline := time.Now().Add(5 * time.Second); len(b.LastLines(1)) == 0 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(5 * time.Second); len(b.LastLines(1)) == 0 &&
+		time.Now().Before(deadline); {
 	}
 	slot := b.(*sandbox).slot
 	b.(*sandbox).close()
@@ -109,7 +113,8 @@ func TestEndOfTheShimIsToldToTheNextAgent(t *testing.T) {
 	if err != nil || len(found) != 1 {
 		t.Fatal(found, err)
 	}
-	if e := exited(t, found[0]); e.Signal != shimEnded || strings.Join(e.LastLines, "") != "last words" {
+	if e := exited(t, found[0]); e.Signal != shimEnded ||
+		strings.Join(e.LastLines, "") != "last words" {
 		t.Errorf("it exited with %+v", e)
 	}
 	if _, err := found[0].Listener().Accept(); err == nil {
@@ -148,7 +153,8 @@ func TestClaimWithoutAProgramIsGivenBack(t *testing.T) {
 }
 
 func TestOrphansAreReaped(t *testing.T) {
-	b := run(t, newDriver(t, 0), nil, "sh", "-c", "for n in $(seq 50); do (sh -c 'sleep 0.01 &') ; done; echo done; sleep 60")
+	b := run(t, newDriver(t, 0), nil, "sh", "-c",
+		"for n in $(seq 50); do (sh -c 'sleep 0.01 &') ; done; echo done; sleep 60")
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		got := inside(t, b, "cat /proc/[0-9]*/stat | grep -c ') [Z] '; true")
 		if strings.Join(b.LastLines(1), "") == "done" && got == "0" {
@@ -161,9 +167,13 @@ func TestOrphansAreReaped(t *testing.T) {
 }
 
 func TestStopSignalIsTheSpecs(t *testing.T) {
-	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.StopSignal, s.StopSeconds = "SIGINT", 10 }, "python3", "-c",
-		"import signal, sys, time\nsignal.signal(signal.SIGINT, lambda *a: sys.exit(3))\nprint('up', flush=True)\ntime.sleep(60)")
-	for deadline := time.Now().Add(5 * time.Second); len(b.LastLines(1)) == 0 && time.Now().Before(deadline); {
+	b := run(t, newDriver(t, 0), func(s *pando.Spec) {
+		s.StopSignal, s.StopSeconds = "SIGINT", 10
+	}, "python3", "-c",
+		"import signal, sys, time\nsignal.signal(signal.SIGINT, lambda *a: sys.exit(3))\nprint('up', "+
+			"flush=True)\ntime.sleep(60)")
+	for deadline := time.Now().Add(5 * time.Second); len(b.LastLines(1)) == 0 &&
+		time.Now().Before(deadline); {
 	}
 	if err := b.Stop(t.Context()); err != nil {
 		t.Fatal(err)
@@ -175,7 +185,9 @@ func TestStopSignalIsTheSpecs(t *testing.T) {
 
 // An ended context means: now.
 func TestStopDoesNotWaitForTheGraceOfAnEndedContext(t *testing.T) {
-	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.StopSeconds = 60 }, "sh", "-c", `trap "" TERM; while :; do sleep 1; done`)
+	b := run(t, newDriver(t, 0), func(s *pando.Spec) {
+		s.StopSeconds = 60
+	}, "sh", "-c", `trap "" TERM; while :; do sleep 1; done`)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	begin := time.Now()

@@ -53,7 +53,8 @@ func (s *slot) self() string    { return filepath.Join(s.dir, "self") }
 
 // slot returns the fields that follow from the number of a sandbox.
 func (d *Driver) slot(number int) *slot {
-	return &slot{Number: number, Link: "pd" + strconv.Itoa(number), dir: filepath.Join(d.RunDir, strconv.Itoa(number))}
+	return &slot{Number: number, Link: "pd" + strconv.Itoa(number),
+		dir: filepath.Join(d.RunDir, strconv.Itoa(number))}
 }
 
 // newSlot makes a ready sandbox. If a step fails, newSlot undoes the earlier ones.
@@ -70,13 +71,15 @@ func (d *Driver) newSlot(number int) (_ *slot, err error) {
 	}
 	// Only root enters the sandbox's folder. The instance sees self, which is mounted into the
 	// sandbox. Neither follows the umask.
-	if err := errors.Join(os.MkdirAll(s.self(), 0o711), os.Chmod(s.dir, 0o700), os.Chmod(s.self(), 0o711)); err != nil {
+	if err := errors.Join(os.MkdirAll(s.self(), 0o711), os.Chmod(s.dir, 0o700),
+		os.Chmod(s.self(), 0o711)); err != nil {
 		return nil, err
 	}
 	if s.cgroup, err = d.Cgroups.Make(d.cgroupName(number)); err != nil {
 		return nil, err
 	}
-	live, err := s.startShim(d.Self, furniture{Self: s.self(), Resolv: filepath.Join(s.dir, "resolv.conf"), Logs: d.LogDir, Cgroups: d.Groups, Entry: s.cgroup.Entry(), Hidden: d.Hidden})
+	live, err := s.startShim(d.Self, furniture{Self: s.self(), Resolv: filepath.Join(s.dir,
+		"resolv.conf"), Logs: d.LogDir, Cgroups: d.Groups, Entry: s.cgroup.Entry(), Hidden: d.Hidden})
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +141,8 @@ func (s *slot) startShim(self []string, furnish furniture) (live *os.File, err e
 		}
 		files = append(files, f)
 	}
-	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(s.self(), "notify.sock"), Net: "unixgram"})
+	notify, err := net.ListenUnixgram("unixgram",
+		&net.UnixAddr{Name: filepath.Join(s.self(), "notify.sock"), Net: "unixgram"})
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +166,9 @@ func (s *slot) startShim(self []string, furnish furniture) (live *os.File, err e
 	cmd.ExtraFiles, cmd.Stdout, cmd.Stderr, cmd.Dir = files, log, log, "/"
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Setsid: true, Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWNET,
+		Setsid: true,
+		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
+			unix.CLONE_NEWNET,
 	}
 	if err := cmd.Start(); err != nil {
 		live.Close()
@@ -227,7 +233,8 @@ func (s *slot) wire() error {
 		return err
 	}
 	defer inside.Close()
-	veth := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: "eth0", PeerNamespace: netlink.NsFd(int(ns))}
+	veth := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: "eth0",
+		PeerNamespace: netlink.NsFd(int(ns))}
 	veth.Name = s.Link
 	if old, err := netlink.LinkByName(s.Link); err == nil {
 		_ = netlink.LinkDel(old)
@@ -243,7 +250,8 @@ func (s *slot) wire() error {
 	if err != nil {
 		return err
 	}
-	s.IfIndex, s.HostMAC, s.MAC = outer.Attrs().Index, outer.Attrs().HardwareAddr.String(), inner.Attrs().HardwareAddr.String()
+	s.IfIndex, s.HostMAC, s.MAC = outer.Attrs().Index, outer.Attrs().HardwareAddr.String(),
+		inner.Attrs().HardwareAddr.String()
 	lo, err := inside.LinkByName("lo")
 	if err != nil {
 		return err
@@ -292,13 +300,15 @@ func (s *slot) end() error {
 		return fmt.Errorf("kill the shim of sandbox %d: %w", s.Number, err)
 	}
 	for {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(endWaitMax.Milliseconds()))
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}},
+			int(endWaitMax.Milliseconds()))
 		switch {
 		case err == unix.EINTR:
 		case err != nil:
 			return err
 		case n == 0:
-			return fmt.Errorf("%w: sandbox %d has not ended %s after SIGKILL", pando.ErrNotReady, s.Number, endWaitMax)
+			return fmt.Errorf("%w: sandbox %d has not ended %s after SIGKILL", pando.ErrNotReady, s.Number,
+				endWaitMax)
 		default:
 			return nil
 		}

@@ -31,7 +31,8 @@ func TestRootAloneCommandsAShim(t *testing.T) {
 	defer unix.Umask(old)
 	d := newDriver(t, 0)
 	// Each parent folder is open to everyone, as /run is.
-	for dir := filepath.Dir(d.RunDir); strings.HasPrefix(dir, os.TempDir()+"/"); dir = filepath.Dir(dir) {
+	for dir := filepath.Dir(d.RunDir); strings.HasPrefix(dir,
+		os.TempDir()+"/"); dir = filepath.Dir(dir) {
 		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}

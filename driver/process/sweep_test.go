@@ -60,7 +60,8 @@ func TestSweepKeepsWhatIsWithinTheBounds(t *testing.T) {
 	}
 	living := func() map[string]bool { return map[string]bool{"default/web/web-alive": true} }
 	sweep(dir, living, now, keeping{age: 7 * 24 * time.Hour, perService: 3, bytes: 135})
-	want := []string{"default/web/web-0", "default/web/web-1", "default/web/web-2", "default/web/web-alive", "shop/db/db-new"}
+	want := []string{"default/web/web-0", "default/web/web-1", "default/web/web-2",
+		"default/web/web-alive", "shop/db/db-new"}
 	if got := names(t, dir); !slices.Equal(got, want) {
 		t.Errorf("left are %v, want %v", got, want)
 	}

@@ -45,7 +45,8 @@ func TestHostsSocketsAreNotThere(t *testing.T) {
 			t.Errorf("an instance sees %s", file)
 		}
 	}
-	if got := inside(t, b, "ls /run; test -S $PANDO_SOCKET -a -S $NOTIFY_SOCKET && echo own"); got != "pando\nown" {
+	if got := inside(t, b,
+		"ls /run; test -S $PANDO_SOCKET -a -S $NOTIFY_SOCKET && echo own"); got != "pando\nown" {
 		t.Errorf("in /run there is %q", got)
 	}
 }
@@ -53,12 +54,14 @@ func TestHostsSocketsAreNotThere(t *testing.T) {
 func TestPrivateDev(t *testing.T) {
 	b := run(t, newDriver(t, 0), nil, "sleep", "60")
 	got := strings.Fields(inside(t, b, "ls /dev"))
-	want := []string{"fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout", "tty", "urandom", "zero"}
+	want := []string{"fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin",
+		"stdout", "tty", "urandom", "zero"}
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
 		t.Errorf("/dev has %v, want %v", got, want)
 	}
-	if got := inside(t, b, "echo x >/dev/null && head -c 4 /dev/urandom | wc -c && echo x >/dev/full; echo $?"); !strings.HasPrefix(got, "4\n") {
+	const use = "echo x >/dev/null && head -c 4 /dev/urandom | wc -c && echo x >/dev/full; echo $?"
+	if got := inside(t, b, use); !strings.HasPrefix(got, "4\n") {
 		t.Errorf("the devices do not work: %s", got)
 	}
 	if got := inside(t, b, "python3 -c 'import os; os.openpty(); print(1)'"); got != "1" {
@@ -70,9 +73,12 @@ func TestPrivateDev(t *testing.T) {
 func TestRootInsideCannotChangeTheMachine(t *testing.T) {
 	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.User = "root" }, "sleep", "60")
 	for _, script := range []string{
-		"echo x >/proc/sys/kernel/core_pattern", "echo h >/proc/sysrq-trigger", "mknod /tmp/disk b 8 0", "mount -t tmpfs x /tmp",
-		"umount /dev", "mount -o remount,rw /", "hostname other", "echo 1 >/proc/sys/net/ipv4/ip_forward", "chroot / true", "ip link set lo down",
-		"rmdir /sys/fs/cgroup/*/pando", "kill -9 1 && sleep 1 && false", "head -c 1 /proc/kcore | grep .", "touch /sys/kernel/x", "rm -f /run/pando/self.sock",
+		"echo x >/proc/sys/kernel/core_pattern", "echo h >/proc/sysrq-trigger", "mknod /tmp/disk b 8 0",
+		"mount -t tmpfs x /tmp",
+		"umount /dev", "mount -o remount,rw /", "hostname other", "echo 1 >/proc/sys/net/ipv4/ip_forward",
+		"chroot / true", "ip link set lo down",
+		"rmdir /sys/fs/cgroup/*/pando", "kill -9 1 && sleep 1 && false", "head -c 1 /proc/kcore | grep .",
+		"touch /sys/kernel/x", "rm -f /run/pando/self.sock",
 	} {
 		if got := inside(t, b, "("+script+") >/dev/null 2>&1 && echo done"); got == "done" {
 			t.Errorf("root inside may: %s", script)
@@ -84,11 +90,15 @@ func TestRootInsideCannotChangeTheMachine(t *testing.T) {
 }
 
 func TestSysShowsOwnNetworkAndOwnLimits(t *testing.T) {
-	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.Resources.MemoryBytes = 64 << 20 }, "sleep", "60")
+	b := run(t, newDriver(t, 0), func(s *pando.Spec) {
+		s.Resources.MemoryBytes = 64 << 20
+	}, "sleep", "60")
 	if got := inside(t, b, "ls /sys/class/net"); got != "eth0\nlo" {
 		t.Errorf("/sys/class/net has %q", got)
 	}
-	if got := inside(t, b, "cat /sys/fs/cgroup/memory$(sed -n 's/.*:memory://p' /proc/self/cgroup)/memory.limit_in_bytes"); got != "67108864" {
+	const limit = "cat /sys/fs/cgroup/memory$(sed -n 's/.*:memory://p' /proc/self/cgroup)/" +
+		"memory.limit_in_bytes"
+	if got := inside(t, b, limit); got != "67108864" {
 		t.Errorf("the limit that a program reads is %q", got)
 	}
 }
@@ -107,7 +117,8 @@ func TestWorkingDirectoryIsReachable(t *testing.T) {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, "prog"), []byte("#!/bin/sh\necho $(pwd); id -u; exec sleep 60\n"), 0o755); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "prog"),
+			[]byte("#!/bin/sh\necho $(pwd); id -u; exec sleep 60\n"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		b := run(t, d, func(s *pando.Spec) { s.WorkingDir = dir }, "./prog")
@@ -138,7 +149,8 @@ func TestHiddenFoldersAreEmpty(t *testing.T) {
 
 func TestUserByNameAndNumber(t *testing.T) {
 	d := newDriver(t, 0)
-	for user, want := range map[string]string{"nobody": "65534:65534", "daemon": "1:1", "1234:5678": "1234:5678", "nobody:daemon": "65534:1"} {
+	for user, want := range map[string]string{"nobody": "65534:65534", "daemon": "1:1",
+		"1234:5678": "1234:5678", "nobody:daemon": "65534:1"} {
 		b := run(t, d, func(s *pando.Spec) { s.User = user }, "sleep", "60")
 		if got := inside(t, b, "echo $(id -u):$(id -G | tr ' ' ,)"); got != want {
 			t.Errorf("user %s runs as %s, want %s and no other group", user, got, want)
@@ -172,9 +184,11 @@ func TestProgramIsInItsCgroupOfV2(t *testing.T) {
 		return strings.Fields(string(text))
 	}
 	if got := procs(); len(got) != 1 || got[0] == strconv.Itoa(b.(*sandbox).slot.PID) {
-		t.Errorf("in the cgroup are %v, want the program alone; the shim is %d", got, b.(*sandbox).slot.PID)
+		t.Errorf("in the cgroup are %v, want the program alone; the shim is %d", got,
+			b.(*sandbox).slot.PID)
 	}
-	if got := inside(t, b, "cat /proc/self/cgroup"); !strings.Contains(got, "0::/"+d.cgroupName(b.(*sandbox).slot.Number)) {
+	if got := inside(t, b, "cat /proc/self/cgroup"); !strings.Contains(got,
+		"0::/"+d.cgroupName(b.(*sandbox).slot.Number)) {
 		t.Errorf("a command is in %q", got)
 	}
 	if err := b.Remove(t.Context()); err != nil {
@@ -205,8 +219,10 @@ func TestInstancesOfOneUserAreTold(t *testing.T) {
 			}
 		}()
 	}
-	const dial = "python3 -c 'import socket,sys; s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.recv(1)' "
-	if got := inside(t, a, dial+b.(*sandbox).slot.self()+"/self.sock 2>&1"); !strings.Contains(got, "No such file") {
+	const dial = "python3 -c 'import socket,sys; s=socket.socket(socket.AF_UNIX); " +
+		"s.connect(sys.argv[1]); s.recv(1)' "
+	if got := inside(t, a, dial+b.(*sandbox).slot.self()+"/self.sock 2>&1"); !strings.Contains(got,
+		"No such file") {
 		t.Errorf("one finds the other's socket: %s", got)
 	}
 	inside(t, a, dial+"$PANDO_SOCKET")
@@ -221,8 +237,11 @@ func TestInstancesOfOneUserAreTold(t *testing.T) {
 // and root may enter any.
 func TestNamespacesMakeNobodyAnInstance(t *testing.T) {
 	d := newDriver(t, 0)
-	b := run(t, d, nil, "sleep", "60")
-	go http.Serve(b.Listener(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") }))
+	lift := func(s *pando.Spec) { s.SecurityOpt = []string{pando.SeccompUnconfined} }
+	b := run(t, d, lift, "sleep", "60")
+	go http.Serve(b.Listener(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, "hello")
+	}))
 	const ask = "curl -sS --max-time 5 --unix-socket $PANDO_SOCKET http://self/"
 	if got := inside(t, b, ask); got != "hello" {
 		t.Errorf("a command of the instance: %s", got)
@@ -231,7 +250,8 @@ func TestNamespacesMakeNobodyAnInstance(t *testing.T) {
 		t.Errorf("from a pid namespace of the instance's: %s", got)
 	}
 	pid := strconv.Itoa(b.(*sandbox).slot.PID)
-	nsenter := exec.Command("nsenter", "--target", pid, "--all", "env", "PANDO_SOCKET="+inside(t, b, "echo $PANDO_SOCKET"), "sh", "-c", ask)
+	nsenter := exec.Command("nsenter", "--target", pid, "--all", "env",
+		"PANDO_SOCKET="+inside(t, b, "echo $PANDO_SOCKET"), "sh", "-c", ask)
 	if out, err := nsenter.CombinedOutput(); err == nil || strings.Contains(string(out), "hello") {
 		t.Errorf("somebody of the host in its namespaces was answered: %v\n%s", err, out)
 	}

@@ -39,6 +39,7 @@ type program struct {
 	LogDir   string            `json:"log_dir"`
 	Cgroup   pando.CgroupEntry `json:"cgroup"`
 	VIPs     []netip.Addr      `json:"vips"`
+	Open     bool              `json:"open,omitempty"` // no filter of system calls
 }
 
 // emptyCode is the code of a reply to hold if no program ever started in the sandbox. From then on

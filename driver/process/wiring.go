@@ -20,7 +20,8 @@ import (
 func host(a netip.Addr) *netlink.Addr {
 	addr := &netlink.Addr{IPNet: netlink.NewIPNet(a.AsSlice())}
 	if a.Is6() {
-		addr.Flags = unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE // IPv4 makes no such route for one address
+		// IPv4 makes no such route for one address
+		addr.Flags = unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE
 	}
 	return addr
 }
@@ -29,8 +30,8 @@ func host(a netip.Addr) *netlink.Addr {
 const loopback = 1
 
 // Priorities of the routing rules of an instance. Its own packets to its VIP leave by its link, so
-// that the host steers them; without these rules the kernel would deliver them to the instance itself,
-// at a port where nothing listens. So the rule for local addresses comes after them.
+// that the host steers them; without these rules the kernel would deliver them to the instance
+// itself, at a port where nothing listens. So the rule for local addresses comes after them.
 const (
 	preferOutward = 10
 	preferLocal   = 100
@@ -62,8 +63,8 @@ func serveVIPs(vips []netip.Addr) error {
 	return nil
 }
 
-// leaveTo routes packets of this namespace to the VIP, and answers from the VIP to the instance's own
-// addresses, by the main table.
+// leaveTo routes packets of this namespace to the VIP, and answers from the VIP to the instance's
+// own addresses, by the main table.
 func leaveTo(vip netip.Addr, own []netlink.Addr) error {
 	to := outward(vip)
 	to.Dst = netlink.NewIPNet(vip.AsSlice())
@@ -116,21 +117,24 @@ func localLater(inside *netlink.Handle) error {
 
 func neighbour(l netlink.Link, ip net.IP, mac string) *netlink.Neigh {
 	hw, _ := net.ParseMAC(mac)
-	return &netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: ip, HardwareAddr: hw}
+	return &netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: ip,
+		HardwareAddr: hw}
 }
 
-// defaultRoute sends packets by a gateway, from an address of the instance: of IPv6, the kernel would
-// take the VIP as the source of packets to the VIP.
+// defaultRoute sends packets by a gateway, from an address of the instance: of IPv6, the kernel
+// would take the VIP as the source of packets to the VIP.
 func defaultRoute(l netlink.Link, via net.IP, from netip.Addr) *netlink.Route {
 	all := &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
 	if via.To4() == nil {
 		all = &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
 	}
-	return &netlink.Route{LinkIndex: l.Attrs().Index, Dst: all, Gw: via, Src: from.AsSlice(), Flags: int(netlink.FLAG_ONLINK)}
+	return &netlink.Route{LinkIndex: l.Attrs().Index, Dst: all, Gw: via, Src: from.AsSlice(),
+		Flags: int(netlink.FLAG_ONLINK)}
 }
 
 func hostRoute(l netlink.Link, a netip.Addr) *netlink.Route {
-	return &netlink.Route{LinkIndex: l.Attrs().Index, Dst: netlink.NewIPNet(a.AsSlice()), Scope: netlink.SCOPE_LINK}
+	return &netlink.Route{LinkIndex: l.Attrs().Index, Dst: netlink.NewIPNet(a.AsSlice()),
+		Scope: netlink.SCOPE_LINK}
 }
 
 // bothUp waits until both ends are up. An earlier SYN would be lost, and its retry comes a second
@@ -170,16 +174,19 @@ func within(ns netns.NsHandle, f func() error) error {
 
 // sysctls sets the options of an instance's link and namespace, before either is up.
 func (s *slot) sysctls(ns netns.NsHandle) error {
-	for _, name := range []string{"net/ipv4/conf/" + s.Link + "/rp_filter", "net/ipv6/conf/" + s.Link + "/accept_ra", "net/ipv6/conf/" + s.Link + "/accept_dad"} {
+	for _, name := range []string{"net/ipv4/conf/" + s.Link + "/rp_filter", "net/ipv6/conf/" + s.Link +
+		"/accept_ra", "net/ipv6/conf/" + s.Link + "/accept_dad"} {
 		if err := os.WriteFile("/proc/sys/"+name, []byte("0"), 0); err != nil {
 			return err
 		}
 	}
 	return within(ns, func() error {
 		for name, value := range map[string]string{
-			"net/ipv4/ip_unprivileged_port_start": "0", "net/ipv4/conf/all/rp_filter": "0", "net/ipv4/conf/eth0/rp_filter": "0",
+			"net/ipv4/ip_unprivileged_port_start": "0", "net/ipv4/conf/all/rp_filter": "0",
+			"net/ipv4/conf/eth0/rp_filter":    "0",
 			"net/ipv4/conf/eth0/accept_local": "1", // its own packets come back from the host's steering
-			"net/ipv6/conf/eth0/accept_ra":    "0", "net/ipv6/conf/eth0/accept_dad": "0", "net/ipv6/conf/all/accept_dad": "0",
+			"net/ipv6/conf/eth0/accept_ra":    "0", "net/ipv6/conf/eth0/accept_dad": "0",
+			"net/ipv6/conf/all/accept_dad": "0",
 		} {
 			if err := os.WriteFile("/proc/sys/"+name, []byte(value), 0); err != nil {
 				return err

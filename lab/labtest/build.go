@@ -29,7 +29,8 @@ func Build(t testing.TB, pkg string, tags ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(root, "bin", strings.Join(append([]string{filepath.Base(pkg)}, tags...), "."))
+	path := filepath.Join(root, "bin", strings.Join(append([]string{filepath.Base(pkg)}, tags...),
+		"."))
 	v, _ := built.LoadOrStore(path, &build{})
 	b := v.(*build)
 	b.once.Do(func() { b.err = buildOnce(root, pkg, path, tags) })
@@ -55,7 +56,8 @@ func buildOnce(root, pkg, path string, tags []string) error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return err
 	}
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-tags", strings.Join(tags, ","), "-o", path, pkg)
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-tags",
+		strings.Join(tags, ","), "-o", path, pkg)
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
@@ -71,7 +73,8 @@ func readSources(root string) error {
 			return err
 		}
 		if d.IsDir() {
-			if name := d.Name(); path != root && (strings.HasPrefix(name, ".") || name == "bin" || name == "target" || name == "node_modules") {
+			if name := d.Name(); path != root &&
+				(strings.HasPrefix(name, ".") || name == "bin" || name == "target" || name == "node_modules") {
 				return fs.SkipDir
 			}
 			return nil
@@ -94,5 +97,6 @@ func moduleRoot() (string, error) {
 			return dir, nil
 		}
 	}
-	return "", fmt.Errorf("the test does not run inside the module pando.run/pando: %w", fs.ErrNotExist)
+	return "", fmt.Errorf("the test does not run inside the module pando.run/pando: %w",
+		fs.ErrNotExist)
 }

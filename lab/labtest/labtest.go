@@ -74,8 +74,10 @@ func UpWith(t testing.TB, o Options) *Pando {
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
 	// The process and a number: no two labs of this machine share a name, so they share no cgroup.
-	name := "t" + strconv.FormatInt(int64(os.Getpid()), 36) + "-" + strconv.FormatInt(labs.Add(1), 36) + "-"
-	p.Lab, err = lab.Up(ctx, lab.Config{Hosts: max(1, o.Hosts), Name: name, Self: p.Bin, Dir: filepath.Join(dir, "lab"), Leashed: true})
+	name := "t" + strconv.FormatInt(int64(os.Getpid()), 36) + "-" +
+		strconv.FormatInt(labs.Add(1), 36) + "-"
+	p.Lab, err = lab.Up(ctx, lab.Config{Hosts: max(1, o.Hosts), Name: name, Self: p.Bin,
+		Dir: filepath.Join(dir, "lab"), Leashed: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +158,8 @@ func (p *Pando) UpFails(code int, host string, flags ...string) string {
 	p.Helper()
 	out := p.Run(host, append(append([]string{p.Bin, "up"}, p.place(host)...), flags...)...)
 	if out.Code != code {
-		p.Fatalf("pando up %s on %s: exit code %d, want %d\n%s", strings.Join(flags, " "), host, out.Code, code, out.Text)
+		p.Fatalf("pando up %s on %s: exit code %d, want %d\n%s", strings.Join(flags, " "), host, out.Code,
+			code, out.Text)
 	}
 	return out.Text
 }
@@ -178,7 +181,8 @@ func (p *Pando) end() {
 		p.tellLogs()
 	}
 	for _, h := range p.Hosts {
-		out := p.run(context.Background(), h, append([]string{p.Bin, "down", "--now", "--purge"}, p.folders(h)...)...)
+		out := p.run(context.Background(), h,
+			append([]string{p.Bin, "down", "--now", "--purge"}, p.folders(h)...)...)
 		if out.Code != 0 && p.alive(h) {
 			p.Errorf("pando down --purge on %s: %s", h, out.Text)
 		}
@@ -212,7 +216,8 @@ func (p *Pando) tellLogs() {
 				continue
 			}
 			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-			p.Logf("the end of the %s's log on %s:\n%s", role, h, strings.Join(lines[max(0, len(lines)-30):], "\n"))
+			p.Logf("the end of the %s's log on %s:\n%s", role, h,
+				strings.Join(lines[max(0, len(lines)-30):], "\n"))
 		}
 	}
 }

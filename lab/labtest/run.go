@@ -191,7 +191,9 @@ func (m *Members) killDaemon(host, role string) {
 // and rules.
 func (p *Pando) Left(host string) []string {
 	p.Helper()
-	return slices.DeleteFunc(p.leaks(host), func(line string) bool { return slices.Contains(p.there[host], line) })
+	return slices.DeleteFunc(p.leaks(host), func(line string) bool {
+		return slices.Contains(p.there[host], line)
+	})
 }
 
 func (p *Pando) leaks(host string) []string {

@@ -28,7 +28,8 @@ func (s *Service) In(p *Pando) *Service {
 
 // Echo returns the spec of the program echo (see lab/labtest/echo) plus more lines.
 func Echo(name string, lines ...string) string {
-	return fmt.Sprintf("name: %s\ncommand: [./echo]\nports: [\"80:8080\", \"7:7007/udp\"]\nhealth: {ready: \"tcp 8080\"}\n%s\n", name, strings.Join(lines, "\n"))
+	return fmt.Sprintf("name: %s\ncommand: [./echo]\nports: [\"80:8080\", \"7:7007/udp\"]\nhealth: "+
+		"{ready: \"tcp 8080\"}\n%s\n", name, strings.Join(lines, "\n"))
 }
 
 // WithEcho puts the program echo into the folder of this test's specs, visible to commands on its
@@ -116,7 +117,8 @@ func (s *Service) UpdateFails(code int, spec string) string {
 // Status returns the service's status.
 func (s *Service) Status() pando.ServiceStatus {
 	s.p.Helper()
-	st, err := s.p.API(s.p.Host()).Service(s.p.Context(), pando.DefaultService(pando.ServiceName(s.Name)))
+	st, err := s.p.API(s.p.Host()).Service(s.p.Context(),
+		pando.DefaultService(pando.ServiceName(s.Name)))
 	if err != nil {
 		s.p.Fatal(err)
 	}
@@ -130,7 +132,8 @@ func (s *Service) Await(what string, want func(pando.ServiceStatus) bool) pando.
 	var st pando.ServiceStatus
 	s.p.Await(what, func() (string, bool) {
 		var err error
-		st, err = s.p.API(s.p.Host()).Service(s.p.Context(), pando.DefaultService(pando.ServiceName(s.Name)))
+		st, err = s.p.API(s.p.Host()).Service(s.p.Context(),
+			pando.DefaultService(pando.ServiceName(s.Name)))
 		if err != nil {
 			return err.Error(), false
 		}
@@ -143,9 +146,10 @@ func (s *Service) Await(what string, want func(pando.ServiceStatus) bool) pando.
 // AwaitInstances waits until exactly n instances exist and are in rotation.
 func (s *Service) AwaitInstances(n int) pando.ServiceStatus {
 	s.p.Helper()
-	return s.Await(fmt.Sprintf("%d instances of %s in rotation", n, s.Name), func(st pando.ServiceStatus) bool {
-		return st.InRotation == n && Running(st) == n
-	})
+	return s.Await(fmt.Sprintf("%d instances of %s in rotation", n, s.Name),
+		func(st pando.ServiceStatus) bool {
+			return st.InRotation == n && Running(st) == n
+		})
 }
 
 // Running counts the instances of a service that are not in reserve.
@@ -198,7 +202,8 @@ func (s *Service) Kill(i pando.InstanceID) {
 	for _, one := range s.Status().Instances {
 		if one.ID == i {
 			host, _, _ := strings.Cut(one.Endpoint, ":")
-			_ = s.p.Run(string(one.Host), "curl", "-sS", "--max-time", "5", "http://"+host+":8080/exit?code=9")
+			_ = s.p.Run(string(one.Host), "curl", "-sS", "--max-time", "5",
+				"http://"+host+":8080/exit?code=9")
 			return
 		}
 	}

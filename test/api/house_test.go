@@ -140,8 +140,10 @@ func read[T any](a answer) (v T) {
 	return v
 }
 
-const web = `{"name": "web", "command": ["./web"], "ports": [{"published": 80, "target": 8080, "protocol": "tcp"}],
-	"health": {"ready": {"kind": "tcp", "port": 8080}}, "scale": {"min": 1, "max": 4}, "state": {"hits": "counter"}}`
+const web = `{"name": "web", "command": ["./web"],
+	"ports": [{"published": 80, "target": 8080, "protocol": "tcp"}],
+	"health": {"ready": {"kind": "tcp", "port": 8080}},
+	"scale": {"min": 1, "max": 4}, "state": {"hits": "counter"}}`
 
 // serving deploys web and waits until it serves.
 func (h *house) serving() pando.ServiceStatus {

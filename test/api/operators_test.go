@@ -111,6 +111,7 @@ func TestEveryRouteAnswers(t *testing.T) {
 		{"GET", "/v1/services", "", `"name":"web"`},
 		{"POST", "/v1/services", web, `"latest":1`},
 		{"GET", "/v1/services/web/why?max=1", "", `"at":`},
+		{"GET", "/v1/services/web/revisions", "", `"number":1,"spec":{"name":"web"`},
 		{"GET", "/v1/services/web/logs?lines=5", "", "a line of " + id},
 		{"GET", "/v1/services/web/logs?instance=" + id, "", "a line of " + id},
 		{"GET", "/v1/services/web/counters", "", `"instance":"` + id},

@@ -214,7 +214,8 @@ func everyCommand(p *labtest.Pando) {
 			p.Errorf("the clone on %s has the total %q", host, got)
 		}
 		pando("scale", "web", fmt.Sprint(n+2), "--wait")
-		if by := strings.ReplaceAll(pando("why", "web", "-o", "json"), " ", ""); n > 0 && !strings.Contains(by, `"name":"`+host+`"`) {
+		if by := strings.ReplaceAll(pando("why", "web", "-o", "json"), " ", ""); n > 0 &&
+			!strings.Contains(by, `"name":"`+host+`"`) {
 			p.Errorf("no request came from %s:\n%s", host, by)
 		}
 	}

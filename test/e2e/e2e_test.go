@@ -31,7 +31,8 @@ func TestNamesOfServicesAreAnswered(t *testing.T) {
 	t.Parallel()
 	p := labtest.Up(t)
 	web := p.Deploy(labtest.Echo("web"))
-	if got := p.Must(p.Host(), p.WithEcho(), "lookup", "web.pando", pando.Gateway4.String()); !strings.Contains(got, web.VIP) {
+	if got := p.Must(p.Host(), p.WithEcho(), "lookup", "web.pando",
+		pando.Gateway4.String()); !strings.Contains(got, web.VIP) {
 		t.Errorf("the host received %q, want %s", got, web.VIP)
 	}
 	if got := web.Get(labtest.Client, "/lookup?name=web.pando"); !strings.Contains(got, web.VIP) {

@@ -22,8 +22,12 @@ func TestFailuresNameTheirCause(t *testing.T) {
 		"notfound": {"command: [./nothing]", []string{"there is no program", "working_dir"}},
 		"atonce": {`command: [sh, -c, "echo no database >&2; exit 3"]`,
 			[]string{"exited with 3", "no database"}},
-		"wrongport": {`command: [python3, -u, -c, "print('listening on 9999'); import socket; s = socket.create_server(('', 9999)); s.accept()"]`, []string{"not ready within 3s", "probe tcp 8080", "refused", "listening on 9999"}},
-		"inuse":     {`command: [python3, -c, "import socket; a = socket.socket(); a.bind(('', 8080)); b = socket.create_server(('', 8080))"]`, []string{"exited with 1", "Address already in use"}},
+		"wrongport": {`command: [python3, -u, -c, "print('listening on 9999'); import socket; ` +
+			`s = socket.create_server(('', 9999)); s.accept()"]`,
+			[]string{"not ready within 3s", "probe tcp 8080", "refused", "listening on 9999"}},
+		"inuse": {`command: [python3, -c, "import socket; a = socket.socket(); ` +
+			`a.bind(('', 8080)); b = socket.create_server(('', 8080))"]`,
+			[]string{"exited with 1", "Address already in use"}},
 		"nouser": {"command: [./echo]\nuser: nobody-here",
 			[]string{`no user "nobody-here"`, "`user`"}},
 		"silent": {`command: [sleep, "60"]`, []string{"not ready within 3s", "refused"}},

@@ -110,7 +110,8 @@ import json, ssl, sys, http.client, tempfile
 m = json.load(open(sys.argv[1]))
 c = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT); c.check_hostname = False; c.verify_mode = ssl.CERT_NONE
 f = tempfile.NamedTemporaryFile("w"); f.write(m["pair"]); f.flush(); c.load_cert_chain(f.name)
-h = http.client.HTTPSConnection(sys.argv[2], context=c, timeout=10); h.request("GET", sys.argv[3]); r = h.getresponse()
+h = http.client.HTTPSConnection(sys.argv[2], context=c, timeout=10)
+h.request("GET", sys.argv[3]); r = h.getresponse()
 print(r.status, r.read(200).decode())
 `
 

@@ -59,10 +59,12 @@ func TestLabByHand(t *testing.T) {
 		t.Errorf("something runs on bare hosts:\n%s", got)
 	}
 	for _, host := range []string{"host1", "host2"} { // each a cluster of its own
-		if got := pando("exec", host, "--", bin, "up", "--pool", "1"); !strings.Contains(got, "up on "+host) {
+		if got := pando("exec", host, "--", bin, "up", "--pool", "1"); !strings.Contains(got,
+			"up on "+host) {
 			t.Errorf("pando up on %s prints %q", host, got)
 		}
-		if got := pando("exec", host, "--", bin, "hosts"); !strings.Contains(got, host) || strings.Count(got, "here") != 1 {
+		if got := pando("exec", host, "--", bin, "hosts"); !strings.Contains(got, host) ||
+			strings.Count(got, "here") != 1 {
 			t.Errorf("the hosts that %s lists are:\n%s", host, got)
 		}
 	}

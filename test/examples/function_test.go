@@ -39,8 +39,10 @@ func TestAFunctionInGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	packets, pass := count(t, capture)
-	if pass == packets || said.Packets != packets || said.Fates["passed"] != pass || said.Fates["dropped"] != packets-pass || len(said.Traps) > 0 {
-		t.Errorf("of %d packets %d are among the first hundred of their flows; the function reports %+v", packets, pass, said)
+	if pass == packets || said.Packets != packets || said.Fates["passed"] != pass ||
+		said.Fates["dropped"] != packets-pass || len(said.Traps) > 0 {
+		t.Errorf("of %d packets %d are among the first hundred of their flows; the function reports %+v",
+			packets, pass, said)
 	}
 }
 

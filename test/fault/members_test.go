@@ -139,6 +139,38 @@ func TestAMemberWritesItsOwnRecordsOnly(t *testing.T) {
 			t.Errorf("%s: %v", own.Key(), err)
 		}
 	}
+	for what, put := range foreign(mine, theirs, of) {
+		if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Put: []pando.Stored{put}}); !errors.Is(err,
+			pando.ErrForbidden) {
+			t.Errorf("h2 wrote %s: %v", what, err)
+		}
+	}
+	for _, k := range []pando.Key{theirs.Key(), web.Key(), pando.HeadKey(web),
+		asks("i3", web, "").Key(), pando.MemberKey("h1")} {
+		if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Delete: []pando.Key{k}}); !errors.Is(err,
+			pando.ErrForbidden) {
+			t.Errorf("h2 deleted %s: %v", k, err)
+		}
+	}
+	if _, err := r.Commit(t.Context(), pando.Txn{Put: []pando.Stored{mine}}); !errors.Is(err,
+		pando.ErrForbidden) {
+		t.Errorf("h2 wrote without its fence: %v", err)
+	}
+	if _, _, err := r.Join(t.Context(), pando.Host{Name: "h1"}, 5*time.Second); !errors.Is(err,
+		pando.ErrForbidden) {
+		t.Errorf("h2 joined as h1: %v", err)
+	}
+	if _, _, err := r.Lead(t.Context(), "control", "h2"); !errors.Is(err, pando.ErrForbidden) {
+		t.Errorf("h2 leads: %v", err)
+	}
+	if _, err := r.Commit(t.Context(),
+		pando.Txn{Fence: f, Delete: []pando.Key{mine.Key()}}); err != nil {
+		t.Errorf("h2 cannot bury its own instance: %v", err)
+	}
+}
+
+// foreign returns records that host h2 may not write, by the reason.
+func foreign(mine, theirs pando.Instance, of pando.Asker) map[string]pando.Stored {
 	on1, bogus, newer, far, new1 := theirs, mine, mine, mine, mine
 	on1.Phase, bogus.Phase, newer.Revision, far.IP4 = pando.PhaseDead, "bogus", 2,
 		netip.MustParseAddr("10.128.16.9")
@@ -149,39 +181,30 @@ func TestAMemberWritesItsOwnRecordsOnly(t *testing.T) {
 	everywhere.Instances4 = netip.MustParsePrefix("8.8.0.0/16")
 	huge := asks("i9", web, "web-1")
 	huge.Reason = strings.Repeat("x", 200<<10)
-	for what, put := range map[string]pando.Stored{
-		"another host's instance": on1, "an instance that control has not placed": new1, "an invalid phase": bogus,
-		"another revision": newer, "an address of another host": far, "another host's address": taken, "foreign prefixes": everywhere,
-		"another slot": pando.Host{Name: "h2", Slot: 1, Address: addressOf(2)}, "a service": pando.Service{ServiceKey: web},
-		"a revision": pando.Revision{Service: web, Number: 1}, "a member": pando.Member{Name: "h2", Slot: 0},
-		"an ask of another host's instance": asks("i4", vault, "vault-1"), "an ask about one": asks("i5", web, "vault-1"),
-		"an intent about another host":  pando.Intent{ID: "i2", Service: vault, Verb: pando.VerbReplicate, Host: "h1", Instance: "vault-1"},
-		"an operator's intent":          pando.Intent{ID: "i6", Service: web, Verb: pando.VerbHalt, Host: "h2", State: pando.IntentAsked},
-		"a decision about another host": pando.Decision{ID: "d2", Service: vault, Instance: "vault-1", By: of},
-		"a decision of control":         pando.Decision{ID: "d3", Service: web, Instance: "web-1", By: pando.Asker{Kind: pando.AskerControl}},
-		"the head of another service":   pando.StateHead{Service: vault, Host: "h2", Merges: 99},
-		"a head elsewhere":              pando.StateHead{Service: web, Host: "h1"}, "a large value": huge,
-	} {
-		if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Put: []pando.Stored{put}}); !errors.Is(err, pando.ErrForbidden) {
-			t.Errorf("h2 wrote %s: %v", what, err)
-		}
-	}
-	for _, k := range []pando.Key{theirs.Key(), web.Key(), pando.HeadKey(web), asks("i3", web, "").Key(), pando.MemberKey("h1")} {
-		if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Delete: []pando.Key{k}}); !errors.Is(err, pando.ErrForbidden) {
-			t.Errorf("h2 deleted %s: %v", k, err)
-		}
-	}
-	if _, err := r.Commit(t.Context(), pando.Txn{Put: []pando.Stored{mine}}); !errors.Is(err, pando.ErrForbidden) {
-		t.Errorf("h2 wrote without its fence: %v", err)
-	}
-	if _, _, err := r.Join(t.Context(), pando.Host{Name: "h1"}, 5*time.Second); !errors.Is(err, pando.ErrForbidden) {
-		t.Errorf("h2 joined as h1: %v", err)
-	}
-	if _, _, err := r.Lead(t.Context(), "control", "h2"); !errors.Is(err, pando.ErrForbidden) {
-		t.Errorf("h2 leads: %v", err)
-	}
-	if _, err := r.Commit(t.Context(), pando.Txn{Fence: f, Delete: []pando.Key{mine.Key()}}); err != nil {
-		t.Errorf("h2 cannot bury its own instance: %v", err)
+	return map[string]pando.Stored{
+		"another host's instance":                 on1,
+		"an instance that control has not placed": new1,
+		"an invalid phase":                        bogus,
+		"another revision":                        newer,
+		"an address of another host":              far,
+		"another host's address":                  taken,
+		"foreign prefixes":                        everywhere,
+		"another slot":                            pando.Host{Name: "h2", Slot: 1, Address: addressOf(2)},
+		"a service":                               pando.Service{ServiceKey: web},
+		"a revision":                              pando.Revision{Service: web, Number: 1},
+		"a member":                                pando.Member{Name: "h2", Slot: 0},
+		"an ask of another host's instance":       asks("i4", vault, "vault-1"),
+		"an ask about one":                        asks("i5", web, "vault-1"),
+		"an intent about another host": pando.Intent{ID: "i2", Service: vault, Verb: pando.VerbReplicate,
+			Host: "h1", Instance: "vault-1"},
+		"an operator's intent": pando.Intent{ID: "i6", Service: web, Verb: pando.VerbHalt,
+			Host: "h2", State: pando.IntentAsked},
+		"a decision about another host": pando.Decision{ID: "d2", Service: vault, Instance: "vault-1",
+			By: of},
+		"a decision of control": pando.Decision{ID: "d3", Service: web, Instance: "web-1",
+			By: pando.Asker{Kind: pando.AskerControl}},
+		"the head of another service": pando.StateHead{Service: vault, Host: "h2", Merges: 99},
+		"a head elsewhere":            pando.StateHead{Service: web, Host: "h1"}, "a large value": huge,
 	}
 }
 
@@ -368,6 +391,38 @@ func TestMembersSpeakTheNewestTLSAndStrangersAreNotWaitedFor(t *testing.T) {
 	}
 }
 
+// etcdCalls returns calls of etcd's own services that change or copy the store.
+func etcdCalls(c *clientv3.Client) map[string]func(context.Context) error {
+	return map[string]func(context.Context) error{
+		"put": func(ctx context.Context) error {
+			_, err := c.Put(ctx, "/pando/service/default/web", "{}")
+			return err
+		},
+		"delete": func(ctx context.Context) error {
+			_, err := c.Delete(ctx, "", clientv3.WithFromKey())
+			return err
+		},
+		"compact": func(ctx context.Context) error { _, err := c.Compact(ctx, 1); return err },
+		"revoke":  func(ctx context.Context) error { _, err := c.Revoke(ctx, 1); return err },
+		"members": func(ctx context.Context) error {
+			_, err := c.MemberAdd(ctx, []string{"http://127.0.0.1:1"})
+			return err
+		},
+		"users": func(ctx context.Context) error { _, err := c.AuthDisable(ctx); return err },
+		"alarms": func(ctx context.Context) error {
+			_, err := c.AlarmDisarm(ctx, &clientv3.AlarmMember{})
+			return err
+		},
+		"snapshot": func(ctx context.Context) error {
+			s, err := c.Snapshot(ctx)
+			if err == nil {
+				_, err = s.Read(make([]byte, 1))
+			}
+			return err
+		},
+	}
+}
+
 func TestTheStoreIsOpenToMembersOnlyAndForNothingElse(t *testing.T) {
 	t.Parallel()
 	_, at, a := storeForMembers(t)
@@ -403,32 +458,7 @@ func TestTheStoreIsOpenToMembersOnlyAndForNothingElse(t *testing.T) {
 	}
 	// A member's certificate gives no access to etcd's own services, with any client.
 	c := etcdAs(t, at, member(t, a, "h2"))
-	calls := map[string]func(context.Context) error{
-		"put": func(ctx context.Context) error {
-			_, err := c.Put(ctx, "/pando/service/default/web", "{}")
-			return err
-		},
-		"delete": func(ctx context.Context) error {
-			_, err := c.Delete(ctx, "", clientv3.WithFromKey())
-			return err
-		},
-		"compact": func(ctx context.Context) error { _, err := c.Compact(ctx, 1); return err },
-		"revoke":  func(ctx context.Context) error { _, err := c.Revoke(ctx, 1); return err },
-		"members": func(ctx context.Context) error {
-			_, err := c.MemberAdd(ctx, []string{"http://127.0.0.1:1"})
-			return err
-		},
-		"users":  func(ctx context.Context) error { _, err := c.AuthDisable(ctx); return err },
-		"alarms": func(ctx context.Context) error { _, err := c.AlarmDisarm(ctx, &clientv3.AlarmMember{}); return err },
-		"snapshot": func(ctx context.Context) error {
-			s, err := c.Snapshot(ctx)
-			if err == nil {
-				_, err = s.Read(make([]byte, 1))
-			}
-			return err
-		},
-	}
-	for name, ask := range calls {
+	for name, ask := range etcdCalls(c) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		if err := ask(ctx); status.Code(err) != codes.PermissionDenied {
 			t.Errorf("%s: %v", name, err)

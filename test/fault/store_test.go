@@ -24,7 +24,8 @@ func TestAFullDiskUnderTheStoreRefusesWritesAndRecovers(t *testing.T) {
 		if !strings.Contains(out.Text, "No space left") {
 			t.Errorf("the disk is not full: %s", out.Text)
 		}
-		if said := s.PandoFails(exitStoreFull, "scale", "web", "3"); !strings.Contains(said, "make room") {
+		if said := s.PandoFails(exitStoreFull, "scale", "web", "3"); !strings.Contains(said,
+			"make room") {
 			t.Errorf("the refusal does not name the next step: %s", said)
 		}
 		text, ok := s.ask(s.web.Status().Instances[0], "POST", "/replicate")

@@ -47,7 +47,8 @@ func TestWhatIsWrittenOutlivesTheAgent(t *testing.T) {
 
 	write("third")
 	restart(func() { s.damage(i.ID) })
-	if text, ok := s.ask(i, "POST", "/state/commit"); ok || !strings.Contains(text, `"lost"`) || !strings.Contains(text, "write them again") {
+	if text, ok := s.ask(i, "POST", "/state/commit"); ok || !strings.Contains(text, `"lost"`) ||
+		!strings.Contains(text, "write them again") {
 		t.Errorf("the commit of lost writes was answered with %s", text)
 	}
 	write("third")

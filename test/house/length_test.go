@@ -17,7 +17,8 @@ func (f function) lines() int { return f.last - f.first + 1 }
 
 var heads = map[string]*regexp.Regexp{
 	"rust": regexp.MustCompile(
-		`^(\s*)(?:pub(?:\([a-z: ]+\))? )?(?:default )?(?:const )?(?:async )?(?:unsafe )?(?:extern "C(?:-unwind)?" )?fn (\w+)`),
+		`^(\s*)(?:pub(?:\([a-z: ]+\))? )?(?:default )?(?:const )?(?:async )?(?:unsafe )?` +
+			`(?:extern "C(?:-unwind)?" )?fn (\w+)`),
 	"c":      regexp.MustCompile(`^()[a-z][\w\s*]*?\b(\w+)\([^;]*$`),
 	"python": regexp.MustCompile(`^(\s*)(?:async )?def (\w+)\(`),
 	"shell":  regexp.MustCompile(`^(\s*)(\w+)\(\) \{`),

@@ -196,7 +196,8 @@ func (o *operator) settled() error {
 		}
 	}
 	if s := o.spec.Scale; serving < s.Min || serving > s.Max || warm != s.Warm {
-		return fmt.Errorf("%d in rotation, %d warm; the spec has %+v:%s", serving, warm, s, o.instances(w))
+		return fmt.Errorf("%d in rotation, %d warm; the spec has %+v:%s", serving, warm, s,
+			o.instances(w))
 	}
 	for _, i := range w.IntentsOf(o.key) {
 		if i.State == pando.IntentAsked {

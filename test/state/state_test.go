@@ -223,14 +223,15 @@ func whole(t *testing.T, h *host) int {
 		heads = append(heads, id)
 	}
 	n := 0
-	err = (&state.Walk{Objects: h.objects, Edge: edge}).From(heads, func(_ pando.ObjectKind, id pando.ObjectID) error {
-		n++
-		kind, body, err := h.objects.Object(id)
-		if is := state.ID(kind, body); err == nil && is != id {
-			err = fmt.Errorf("the object read as %s is %s", id, is)
-		}
-		return err
-	})
+	err = (&state.Walk{Objects: h.objects, Edge: edge}).From(heads,
+		func(_ pando.ObjectKind, id pando.ObjectID) error {
+			n++
+			kind, body, err := h.objects.Object(id)
+			if is := state.ID(kind, body); err == nil && is != id {
+				err = fmt.Errorf("the object read as %s is %s", id, is)
+			}
+			return err
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,6 +309,17 @@ func runGit(t *testing.T, dir string, args ...string) string {
 	return string(out)
 }
 
+// serveGit serves the state of a host to git.
+func serveGit(t *testing.T, h *host) *httptest.Server {
+	t.Helper()
+	main := func(pando.ServiceKey) (pando.Objects, pando.ObjectID, error) {
+		return h.objects, h.head(), nil
+	}
+	server := httptest.NewServer(git.Handler(main))
+	t.Cleanup(server.Close)
+	return server
+}
+
 func TestATrimmedStateIsClonedAndFetched(t *testing.T) {
 	ctx := t.Context()
 	dir := t.TempDir()
@@ -316,8 +328,7 @@ func TestATrimmedStateIsClonedAndFetched(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.objects.Close()
-	server := httptest.NewServer(git.Handler(func(pando.ServiceKey) (pando.Objects, pando.ObjectID, error) { return h.objects, h.head(), nil }))
-	defer server.Close()
+	server := serveGit(t, h)
 	a, err := h.repo.Born(ctx, "web-a", h.main)
 	if err != nil {
 		t.Fatal(err)

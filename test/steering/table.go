@@ -78,7 +78,8 @@ func steered(c caseOf) map[string][]row {
 				out: tcp(at(c.vip, 443), translated, "SA")},
 		},
 		"a flow begins on the host": {
-			{at: Host, in: tcp(host, at(c.vip, 80), "S"), to: "a", out: tcp(host, at(c.vip, 8080), "S"), first: true},
+			{at: Host, in: tcp(host, at(c.vip, 80), "S"), to: "a", out: tcp(host, at(c.vip, 8080), "S"),
+				first: true},
 		},
 		"an instance is a client": {
 			{at: "b", in: east, to: "a", out: target(east, 8080), first: true},

@@ -131,7 +131,10 @@ func report(t *testing.T, all map[string][]float64) {
 	verdict := map[bool]string{true: "held", false: "missed"}[r <= 1.02]
 	args := []string{"service/latency", "--title", "Latency of a service that may scale but does not",
 		"--unit", "µs",
-		"--row", fmt.Sprintf("p50 at 500 requests per second through the VIP, against the same program outside of Pando behind the same kind of link, without a cgroup of its own (%d of each) | ≤ 1.02 × | no overhead | %s | %s", pairs, sandbox+load(), verdict),
+		"--row",
+		fmt.Sprintf("p50 at 500 requests per second through the VIP, against the same program outside "+
+			"of Pando behind the same kind of link, without a cgroup of its own (%d of each) | ≤ 1.02 × | "+
+			"no overhead | %s | %s", pairs, sandbox+load(), verdict),
 		"--row", fmt.Sprintf(
 			"the same against the instances' own addresses, past the steering | | | %s | stated", straight),
 		"--row", fmt.Sprintf("the same against the program on the bare host, which has no sandbox's "+

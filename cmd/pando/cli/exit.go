@@ -50,6 +50,7 @@ var Codes = []struct {
 	{9, "the store is full", []error{pando.ErrStoreFull}},
 	{10, "not allowed", []error{pando.ErrForbidden, fs.ErrPermission}},
 	{11, "not supported here", []error{pando.ErrUnsupported}},
+	{12, "frozen", []error{pando.ErrFrozen}},
 	{Interrupted, "interrupted", []error{context.Canceled}},
 }
 

@@ -10,11 +10,12 @@ import (
 	"pando.run/pando/cmd/pando/cli"
 )
 
-// `pando up` starts every role with the flags of its place, and `pando restart` reads them back from
-// a command line. A role that refused one would never start.
+// `pando up` starts every role with the flags of its place, and `pando restart` reads them back
+// from a command line. A role that refused one would never start.
 func TestEveryRoleTakesTheFlagsOfItsPlace(t *testing.T) {
 	is := place{
-		folders: folders{Run: "/r", Data: "/d"}, Host: "h1", Address: "192.0.2.1", Uplinks: []string{"a", "b"}, HTTP: "", Pool: 7, Listen: "x",
+		folders: folders{Run: "/r", Data: "/d"}, Host: "h1", Address: "192.0.2.1",
+		Uplinks: []string{"a", "b"}, HTTP: "", Pool: 7, Listen: "x",
 	}
 	for _, c := range []*cobra.Command{Server(), Agent()} {
 		if err := c.ParseFlags(is.args()); err != nil {
@@ -36,7 +37,8 @@ func TestEveryRoleTakesTheFlagsOfItsPlace(t *testing.T) {
 func TestDownHasOnlyTheFlagsThatItUses(t *testing.T) {
 	var got []string
 	Down(&cli.Output{}).Flags().VisitAll(func(f *pflag.Flag) { got = append(got, f.Name) })
-	if want := []string{"data-dir", "drain", "host", "now", "output", "purge", "run-dir"}; !slices.Equal(got, want) {
+	if want := []string{"data-dir", "drain", "host", "now", "output", "purge",
+		"run-dir"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if f := Server().Flags().Lookup("pool"); f == nil || !f.Hidden {

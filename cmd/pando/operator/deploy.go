@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -192,7 +191,7 @@ func concerns(p *pando.Decision, revision int) bool {
 type plan struct {
 	Service pando.ServiceKey `json:"service"`
 	New     bool             `json:"new"`
-	Changes []string         `json:"changes"` // removed (-) and added (+) lines of the spec
+	Changes []string         `json:"changes"` // removed (-) and added (+) lines, with their neighbours
 	spec    pando.Spec
 	is      pando.ServiceStatus
 }
@@ -225,7 +224,7 @@ func (o *Console) compare(ctx context.Context, s pando.Spec) (plan, error) {
 	}
 	p := plan{s.Key(), st.Spec == nil, []string{}, s.WithDefaults(), st}
 	if st.Spec != nil {
-		p.Changes = difference(string(spec.Format(*st.Spec)), string(spec.Format(p.spec)))
+		p.Changes = spec.Diff(*st.Spec, p.spec)
 	}
 	return p, nil
 }
@@ -241,22 +240,4 @@ func (p plan) print(w io.Writer) {
 			p.Service, p.is.Target, cli.Count(len(p.is.Instances), "instance"),
 			strings.Join(p.Changes, "\n"))
 	}
-}
-
-// difference returns the lines that occur in only one of two texts, each with its sign.
-func difference(before, after string) []string {
-	out := []string{}
-	lines := func(text string) []string { return strings.Split(strings.TrimSpace(text), "\n") }
-	old, fresh := lines(before), lines(after)
-	for _, l := range old {
-		if !slices.Contains(fresh, l) {
-			out = append(out, "- "+l)
-		}
-	}
-	for _, l := range fresh {
-		if !slices.Contains(old, l) {
-			out = append(out, "+ "+l)
-		}
-	}
-	return out
 }

@@ -37,7 +37,8 @@ func main() {
 	case "lookup":
 		err = lookup(os.Args[2], os.Args[3])
 	default:
-		err = fmt.Errorf("echo: want no argument, hold ADDRESS, udp ADDRESS TEXT or lookup NAME SERVER, got %q", verb)
+		err = fmt.Errorf("echo: want no argument, hold ADDRESS, udp ADDRESS TEXT or lookup NAME "+
+			"SERVER, got %q", verb)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -50,11 +51,19 @@ func serve() error {
 	name, text := os.Getenv("PANDO_INSTANCE"), os.Getenv("TEXT")
 	fmt.Println("hello from", name)
 	go echoUDP(name)
-	http.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, "%s %s\n", name, text) })
-	http.HandleFunc("/print", func(_ http.ResponseWriter, r *http.Request) { fmt.Println(r.FormValue("text")) })
-	http.HandleFunc("/exit", func(_ http.ResponseWriter, r *http.Request) { os.Exit(number(r, "code")) })
+	http.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, "%s %s\n", name, text)
+	})
+	http.HandleFunc("/print", func(_ http.ResponseWriter, r *http.Request) {
+		fmt.Println(r.FormValue("text"))
+	})
+	http.HandleFunc("/exit", func(_ http.ResponseWriter, r *http.Request) {
+		os.Exit(number(r, "code"))
+	})
 	http.HandleFunc("/eat", eat)
-	http.HandleFunc("/get", func(w http.ResponseWriter, r *http.Request) { pass(w, r.Context(), r.FormValue("url")) })
+	http.HandleFunc("/get", func(w http.ResponseWriter, r *http.Request) {
+		pass(w, r.Context(), r.FormValue("url"))
+	})
 	http.HandleFunc("/self", func(w http.ResponseWriter, r *http.Request) {
 		self(w, r.Context(), r.FormValue("path"), r.FormValue("body"))
 	})
@@ -94,10 +103,12 @@ func eat(w http.ResponseWriter, r *http.Request) {
 
 // self sends a request to Pando as its own instance.
 func self(w http.ResponseWriter, ctx context.Context, path, body string) {
-	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", os.Getenv("PANDO_SOCKET"))
-	}}}
-	q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://self"+path, strings.NewReader(body))
+	}
+	c := http.Client{Transport: &http.Transport{DialContext: dial}}
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://self"+path,
+		strings.NewReader(body))
 	if err != nil {
 		answer(w, "", err)
 		return
@@ -205,7 +216,8 @@ func datagram(address, text string) error {
 
 // lookup asks one DNS server for a name.
 func lookup(name, server string) error {
-	r := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+	r := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn,
+		error) {
 		return (&net.Dialer{}).DialContext(ctx, network, net.JoinHostPort(server, "53"))
 	}}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)

@@ -154,11 +154,13 @@ func TestEventsGoOnWhereTheyWereCutOff(t *testing.T) {
 }
 
 func TestWhatIsLostIsSaid(t *testing.T) {
-	self := host(t, map[string]http.HandlerFunc{"POST /v1/self/state/commit": func(w http.ResponseWriter, _ *http.Request) {
+	lose := func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusConflict)
 		fmt.Fprint(w, `{"code": "lost", "detail": "write it again"}`)
-	}})
-	if err := self.State().Commit(t.Context(), ""); !errors.Is(err, ErrLost) || err.Error() != "write it again" {
+	}
+	self := host(t, map[string]http.HandlerFunc{"POST /v1/self/state/commit": lose})
+	if err := self.State().Commit(t.Context(), ""); !errors.Is(err, ErrLost) ||
+		err.Error() != "write it again" {
 		t.Errorf("got %v, want ErrLost and the next step", err)
 	}
 }

@@ -1,0 +1,79 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/lifecycle"
+	"pando.run/pando/spec"
+	"pando.run/pando/world"
+)
+
+// reasonBytesMax is the longest reason that an operator may give for a rollback.
+const reasonBytesMax = 400
+
+// Rollback implements pando.Operators. It is an ordinary deploy of a stored spec.
+func (c *operators) Rollback(
+	ctx context.Context, s pando.ServiceKey, to int, reason string, by pando.Asker,
+) (pando.ServiceStatus, error) {
+	if len(reason) > reasonBytesMax {
+		return pando.ServiceStatus{}, fmt.Errorf("%w: the reason has %d bytes, at most %d",
+			pando.ErrTooLarge, len(reason), reasonBytesMax)
+	}
+	err := c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
+		return c.rollback(w, s, to, reason, now, by)
+	})
+	if err != nil {
+		return pando.ServiceStatus{}, fmt.Errorf("roll %s back: %w", s, err)
+	}
+	return c.Service(ctx, s)
+}
+
+func (c *operators) rollback(
+	w *world.World, s pando.ServiceKey, to int, reason string, now time.Time, by pando.Asker,
+) (pando.Txn, error) {
+	old, ok := w.Services[s]
+	if !ok {
+		return pando.Txn{}, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
+	}
+	if done, err := settled(w, old.V, old.Modified, s, by); done || err != nil {
+		return pando.Txn{}, err
+	}
+	r, err := lifecycle.RollbackTo(old.V, revisions(w, s), to, sameSpec)
+	if err != nil {
+		return pando.Txn{}, err
+	}
+	if err := spec.Check(r.Spec); err != nil { // an older build accepted it
+		return pando.Txn{}, fmt.Errorf("revision %d: %w", r.Number, err)
+	}
+	text := fmt.Sprintf(", with the spec of revision %d", r.Number)
+	if reason != "" {
+		text += ": " + reason
+	}
+	again := pando.Revision{Service: s, Spec: r.Spec, At: now, By: by, Repeats: r.Number}
+	return c.deploy(w, again, text)
+}
+
+// Revisions implements pando.Operators.
+func (c *view) Revisions(_ context.Context, s pando.ServiceKey) ([]pando.Revision, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.world.Services[s]; !ok {
+		return nil, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
+	}
+	return revisions(c.world, s), nil
+}
+
+// revisions returns the stored revisions of a service, oldest first.
+func revisions(w *world.World, s pando.ServiceKey) []pando.Revision {
+	all := w.Revisions[s]
+	out := make([]pando.Revision, 0, len(all))
+	for _, n := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, all[n].V)
+	}
+	return out
+}

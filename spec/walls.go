@@ -1,0 +1,193 @@
+package spec
+
+import (
+	"fmt"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"pando.run/pando"
+)
+
+// Bounds of lists of walls.
+const (
+	foldersMax = 64
+	secretsMax = 64
+)
+
+const secretPattern = `^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`
+
+var secretName = regexp.MustCompile(secretPattern)
+
+// listKind is a list of texts. read turns one into a value.
+func listKind[T any](
+	want string, item map[string]any, read func(string) (T, error),
+) kind {
+	return kind{
+		schema: map[string]any{"type": "array", "minItems": 1, "items": item},
+		read: func(r *reader, n ast.Node, where string, take func(any)) {
+			list, ok := n.(*ast.SequenceNode)
+			if !ok || len(list.Values) == 0 {
+				r.wrong(n, where, "a list such as "+want)
+				return
+			}
+			var out []T
+			for i, item := range list.Values {
+				at := fmt.Sprintf("%s[%d]", where, i)
+				s, ok := text(item)
+				if !ok {
+					r.wrong(item, at, "a text")
+					continue
+				}
+				v, err := read(s)
+				if err != nil {
+					r.at(item, at, "%v", err)
+					continue
+				}
+				out = append(out, v)
+			}
+			take(out)
+		},
+	}
+}
+
+var foldersKind = listKind(`["/srv/fonts", "./data:rw"]`,
+	map[string]any{"type": "string", "pattern": `^[^\x00:]+(:r[ow])?$`},
+	func(s string) (pando.Folder, error) {
+		at, mode, given := strings.Cut(s, ":")
+		if at == "" || given && mode != "rw" && mode != "ro" {
+			return pando.Folder{}, fmt.Errorf("%q: want PATH, PATH:ro or PATH:rw; a folder of the "+
+				"host has the same path in the instance", s)
+		}
+		return pando.Folder{Path: at, Write: mode == "rw"}, nil
+	})
+
+func folderTexts(all []pando.Folder) []string {
+	var out []string
+	for _, f := range all {
+		if f.Write {
+			f.Path += ":rw"
+		}
+		out = append(out, f.Path)
+	}
+	return out
+}
+
+var reachKind = listKind("[internet, host]",
+	map[string]any{"type": "string", "enum": anyOf(pando.Reachables)},
+	func(s string) (pando.Reach, error) { return pando.Reach(s), checkReach(pando.Reach(s)) })
+
+func reachTexts(all []pando.Reach) []string {
+	var out []string
+	for _, r := range all {
+		out = append(out, string(r))
+	}
+	return out
+}
+
+func anyOf[T ~string](words []T) []any {
+	out := make([]any, len(words))
+	for i, w := range words {
+		out[i] = string(w)
+	}
+	return out
+}
+
+func checkReach(r pando.Reach) error {
+	if !slices.Contains(pando.Reachables, r) {
+		return fmt.Errorf("%q: want some of internet, tenant, tenants, host and metadata", r)
+	}
+	return nil
+}
+
+var securityKind = listKind("["+pando.SeccompUnconfined+"]",
+	map[string]any{"type": "string",
+		"pattern": "^(seccomp[=:]unconfined|no-new-privileges(:true)?)$"},
+	func(s string) (string, error) {
+		switch strings.Replace(s, ":", "=", 1) {
+		case pando.SeccompUnconfined:
+			return pando.SeccompUnconfined, nil
+		case "no-new-privileges", "no-new-privileges=true":
+			return "no-new-privileges", nil // of every instance, always
+		}
+		return "", fmt.Errorf("%q: want %s; every instance has no-new-privileges and no capabilities",
+			s, pando.SeccompUnconfined)
+	})
+
+var secretsKind = kind{
+	schema: map[string]any{"type": "object", "additionalProperties": map[string]any{
+		"type": "string", "pattern": `^[^\x00]+$`},
+		"propertyNames": map[string]any{"pattern": secretPattern}},
+	read: func(r *reader, n ast.Node, where string, take func(any)) {
+		const want = "a map of names and files of the host, such as {password: /etc/shop/password}"
+		out := map[string]string{}
+		pairs, _ := r.pairs(n, where, want)
+		for _, p := range pairs {
+			file, ok := text(p.value)
+			switch {
+			case !secretName.MatchString(p.key):
+				r.at(p.where, join(where, p.key), "want a name of letters, digits, '_', '-' and '.'")
+			case !ok || file == "":
+				r.wrong(p.value, join(where, p.key), "a file of the host")
+			default:
+				out[p.key] = file
+			}
+		}
+		take(out)
+	},
+}
+
+// absolute makes the paths of a spec relative to its file.
+func (r *reader) absolute(s *pando.Spec) {
+	for i, f := range s.Folders {
+		if !filepath.IsAbs(f.Path) {
+			f.Path = filepath.Join(r.dir, f.Path)
+		}
+		s.Folders[i].Path = filepath.Clean(f.Path)
+	}
+	for name, file := range s.Secrets {
+		if !filepath.IsAbs(file) {
+			s.Secrets[name] = filepath.Join(r.dir, file)
+		}
+	}
+}
+
+// walls checks the walls of a spec.
+func (c *checks) walls(s pando.Spec) {
+	c.that(len(s.Folders) <= foldersMax, "folders: more than %d", foldersMax)
+	for i, f := range s.Folders {
+		where := fmt.Sprintf("folders[%d]", i)
+		c.text(where, f.Path)
+		c.that(path.IsAbs(f.Path) && path.Clean(f.Path) == f.Path,
+			"%s: %q is no absolute path", where, f.Path)
+		for _, own := range []string{"/proc", "/sys", "/dev", "/run/pando", "/run/secrets"} {
+			c.that(f.Path != own && !strings.HasPrefix(f.Path, own+"/"),
+				"%s: %s is the instance's own", where, own)
+		}
+		c.that(f.Path != "/", "%s: want the folders below / that the program needs", where)
+	}
+	c.that(len(s.Secrets) <= secretsMax, "secrets: more than %d", secretsMax)
+	for name, file := range s.Secrets {
+		c.that(secretName.MatchString(name), "secrets: %q is no name of a file", name)
+		c.that(path.IsAbs(file), "secrets.%s: %q is no absolute path", name, file)
+		c.text("secrets."+name, file)
+	}
+	for _, r := range s.Reach {
+		c.also(wrapped("reach", checkReach(r)))
+	}
+	for _, o := range s.SecurityOpt {
+		c.that(o == pando.SeccompUnconfined || o == "no-new-privileges",
+			"security_opt: %q: want %s", o, pando.SeccompUnconfined)
+	}
+}
+
+func wrapped(where string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %s: %w", pando.ErrInvalid, where, err)
+}

@@ -1,0 +1,80 @@
+package spec
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"pando.run/pando"
+)
+
+func TestWallsOfASpec(t *testing.T) {
+	for text, want := range map[string]string{
+		"folders: []":                          "folders: want a list",
+		"folders: /srv":                        "folders: want a list",
+		"folders: [/srv:/srv]":                 "the same path in the instance",
+		"folders: [\":rw\"]":                   "want PATH",
+		"folders: [/]":                         "want the folders below /",
+		"folders: [/proc/sys]":                 "the instance's own",
+		"folders: [/run/secrets]":              "the instance's own",
+		"folders: [{a: b}]":                    "want a text",
+		"secrets: [a]":                         "want a map of names",
+		"secrets: {\"../x\": /etc/x}":          "want a name of letters",
+		"secrets: {x: }":                       "a file of the host",
+		"reach: [moon]":                        "want some of internet",
+		"reach: []":                            "want a list",
+		"security_opt: [apparmor=unconfined]":  "want seccomp=unconfined",
+		"security_opt: [no-new-privileges:no]": "want seccomp=unconfined",
+		"privileged: true":                     "instances have no privileges",
+		"userns_mode: host":                    "make no namespaces",
+		"volumes: [/a:/b]":                     "`folders`",
+	} {
+		_, err := Parse("a.yaml", []byte(minimal+text), "/d")
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestChecksOfWallsThatComeFromAProgram(t *testing.T) {
+	good := wholeSpec()
+	for name, spoil := range map[string]func(*pando.Spec){
+		"a relative folder":  func(s *pando.Spec) { s.Folders = []pando.Folder{{Path: "x"}} },
+		"a folder with dots": func(s *pando.Spec) { s.Folders = []pando.Folder{{Path: "/srv/../etc"}} },
+		"a NUL":              func(s *pando.Spec) { s.Folders = []pando.Folder{{Path: "/srv/\x00"}} },
+		"many folders":       func(s *pando.Spec) { s.Folders = make([]pando.Folder, foldersMax+1) },
+		"a secret's name":    func(s *pando.Spec) { s.Secrets = map[string]string{"a/b": "/x"} },
+		"a secret's file":    func(s *pando.Spec) { s.Secrets = map[string]string{"a": "x"} },
+		"a reach":            func(s *pando.Spec) { s.Reach = []pando.Reach{"all"} },
+		"an option":          func(s *pando.Spec) { s.SecurityOpt = []string{"label=disable"} },
+	} {
+		bad := good
+		spoil(&bad)
+		if err := Check(bad); !errors.Is(err, pando.ErrInvalid) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+func TestReachOfASpec(t *testing.T) {
+	for _, c := range []struct {
+		words []pando.Reach
+		want  []pando.Reach
+	}{
+		{nil, []pando.Reach{pando.ReachInternet, pando.ReachTenant}},
+		{[]pando.Reach{pando.ReachTenant}, []pando.Reach{pando.ReachTenant}},
+		{[]pando.Reach{pando.ReachHost}, []pando.Reach{pando.ReachTenant, pando.ReachHost}},
+		{pando.Reachables, pando.Reachables},
+	} {
+		var got []pando.Reach
+		for _, r := range pando.Reachables {
+			if (pando.Spec{Reach: c.words}).Reaches(r) {
+				got = append(got, r)
+			}
+		}
+		if !reflect.DeepEqual(got, c.want) {
+			t.Errorf("reach %v: reaches %v, want %v", c.words, got, c.want)
+		}
+	}
+}

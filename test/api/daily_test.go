@@ -1,0 +1,69 @@
+package api
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"pando.run/pando"
+)
+
+func TestRollbacksThatMakeNoSenseAreRefused(t *testing.T) {
+	h := open(t)
+	h.serving()
+	for _, w := range []wrong{
+		{"GET", "/v1/services/none/revisions", "", nil, 404, "not_found", "service none"},
+		{"POST", "/v1/services/none/rollback", `{}`, nil, 404, "not_found", "service none"},
+		{"POST", "/v1/services/web/rollback", `{}`, nil, 409, "refused", "no revision with another"},
+		{"POST", "/v1/services/web/rollback", `{"to": 7}`, nil, 404, "not_found", "`pando history web`"},
+		{"POST", "/v1/services/web/rollback", `{"to": 1}`, nil, 409, "refused", "revision 1 already"},
+		{"POST", "/v1/services/web/rollback", `{"to": -1}`, nil, 400, "invalid", "body.to"},
+		{"POST", "/v1/services/web/rollback", `{"too": 1}`, nil, 400, "invalid", `did you mean "to"?`},
+		{"POST", "/v1/services/web/rollback", `{"reason": "` + strings.Repeat("a", 401) + `"}`, nil, 400,
+			"invalid", "body.reason"},
+		{"POST", "/v1/services/web/rollback", `{}`, []string{"If-Match", `"1"`}, 409, "conflict",
+			"look again"},
+	} {
+		w.check(t, h.http.URL)
+	}
+	if n := len(read[[]pando.Revision](h.ask("GET", "/v1/services/web/revisions", ""))); n != 1 {
+		t.Errorf("%d revisions after the refusals, want 1", n)
+	}
+}
+
+// A rollback is a deploy of an older spec: it has a number, an author and a reason of its own.
+func TestARollbackIsANewRevisionOfAnOlderSpec(t *testing.T) {
+	h := open(t)
+	h.serving()
+	other := strings.Replace(web, "./web", "./other", 1)
+	h.ask("POST", "/v1/services", other)
+	h.await("revision 2 to serve", func() bool {
+		st := read[pando.ServiceStatus](h.ask("GET", "/v1/services/web", ""))
+		return st.Current == 2 && st.Phase == pando.ServiceServing
+	})
+	back := func() pando.ServiceStatus {
+		return read[pando.ServiceStatus](h.ask("POST", "/v1/services/web/rollback",
+			`{"reason": "errors in checkout"}`, "Pando-Operator", "anna", "Idempotency-Key", "b1"))
+	}
+	if st := back(); st.Target != 3 || st.Spec.Command[0] != "./web" {
+		t.Fatalf("the target is revision %d with %v", st.Target, st.Spec)
+	}
+	if st := back(); st.Latest != 3 {
+		t.Errorf("a request that was sent again made revision %d", st.Latest)
+	}
+	all := read[[]pando.Revision](h.ask("GET", "/v1/services/web/revisions", ""))
+	if len(all) != 3 || all[2].Repeats != 1 || all[2].By.Name != "anna" || all[0].Number != 1 {
+		t.Errorf("the history is %+v", all)
+	}
+	why := h.ask("GET", "/v1/services/web/why", "").body
+	if !strings.Contains(why, "revision 3, with the spec of revision 1: errors in checkout") {
+		t.Errorf("the reason is not recorded: %s", why)
+	}
+	if a := h.ask("DELETE", "/v1/services/web", ""); a.status != http.StatusNoContent {
+		t.Fatalf("remove: %d %s", a.status, a.body)
+	}
+	if a := h.ask("POST", "/v1/services/web/rollback", `{}`); a.status != http.StatusConflict &&
+		a.status != http.StatusNotFound {
+		t.Errorf("a rollback of a service that leaves: %d %s", a.status, a.body)
+	}
+}
