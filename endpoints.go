@@ -9,7 +9,7 @@ import (
 
 // Endpoints is the compact record of one service: all that an agent of any host needs in order to
 // steer it. Control writes it in the commit that changes it. A change of a service thus costs every
-// agent one small event, and no agent follows the intents, the decisions or the instances of others.
+// agent one small event. No agent follows intents, decisions or the instances of other hosts.
 type Endpoints struct {
 	Service Service    `json:"service"`         // its record of the same commit
 	Ports   []Port     `json:"ports,omitempty"` // of its target revision
@@ -100,7 +100,7 @@ func (s Seat) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]any{s.Instance, s.Host, s.Phase, s.Revision, s.Weight, since})
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote, and ignores what a newer build adds at the end.
+// UnmarshalJSON reads the array of MarshalJSON. It ignores later fields of a newer build.
 func (s *Seat) UnmarshalJSON(b []byte) error {
 	var since int64
 	fields := []any{&s.Instance, &s.Host, &s.Phase, &s.Revision, &s.Weight, &since}

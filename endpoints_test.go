@@ -30,7 +30,8 @@ func TestEndpointsHaveWhatSteeringNeedsAndNoMore(t *testing.T) {
 	if !reflect.DeepEqual(e.Seats, want) || !reflect.DeepEqual(e.Hosts, []HostName{"h1", "h2"}) {
 		t.Errorf("the seats are %+v on %v,\nwant %+v", e.Seats, e.Hosts, want)
 	}
-	if !e.On("h1") || e.On("h3") || e.TakesFlows(0) || !e.TakesFlows(1) || e.HostOf(e.Seats[0]) != "h2" {
+	if !e.On("h1") || e.On("h3") || e.TakesFlows(0) || !e.TakesFlows(1) ||
+		e.HostOf(e.Seats[0]) != "h2" {
 		t.Errorf("the hosts of %+v are confused", e)
 	}
 	b, err := json.Marshal(e)
@@ -60,7 +61,7 @@ func TestEndpointsThatContradictThemselvesAreRefused(t *testing.T) {
 	}
 }
 
-// FuzzSeat reads any text without a panic, and writes back what it read.
+// FuzzSeat reads any text without a panic, and writes back the same seat.
 func FuzzSeat(f *testing.F) {
 	f.Add(`["web-1",0,"ready",1,100,1767323045678]`)
 	f.Add(`["web-1",0,"ready",1,100,0,"of a newer build"]`)

@@ -97,8 +97,8 @@ func HostKey(h HostName) Key { return key(KindHost, string(h)) }
 // LeaderKey returns the key under which the leader of a role stands.
 func LeaderKey(role string) Key { return key(KindLeader, role) }
 
-// Stored is a value with a key: Service, Revision, Instance, Intent, Decision, StateHead, Endpoints,
-// Host or Member.
+// Stored is a value with a key: Service, Revision, Instance, Intent, Decision, StateHead,
+// Endpoints, Host or Member.
 type Stored interface {
 	// Key returns the key of the value's record.
 	Key() Key

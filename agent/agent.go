@@ -73,7 +73,7 @@ type Agent struct {
 	branches *branch.Branches
 	sweeper  *sweeper
 	preparer *preparer
-	scope    scope
+	scope    *scope
 	steps    atomic.Int64 // of all runners
 	wg       sync.WaitGroup
 	ctx      context.Context // the context of Run
@@ -90,8 +90,9 @@ func New(c Config) *Agent {
 	c.TrimEvery, c.Keep = cmp.Or(c.TrimEvery, trimWait), cmp.Or(c.Keep, state.DefaultKeep)
 	a := &Agent{
 		Config: c, sweeper: newSweeper(c.Steering, c.Clock),
-		found: map[pando.InstanceID]pando.Sandbox{}, scope: newScope(),
+		found: map[pando.InstanceID]pando.Sandbox{},
 	}
+	a.scope = newScope(a)
 	a.records = newRecords(&a.Config)
 	a.crews = newCrews(a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log))
 	a.selfAPI, a.preparer = &selfAPI{a}, newPreparer(a)
@@ -122,7 +123,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.spawn(a.steering.Run)
 	a.spawn(a.sweepOften)
 	a.spawn(a.branches.TrimOften)
-	scope := a.following()
+	scope := a.scope.following()
 	scope.Odd = func(err error) {
 		a.Log.Error("the store cannot be followed; it is tried again", "error", err)
 	}

@@ -27,7 +27,7 @@ func (s *selfAPI) Replicate(
 	if err != nil {
 		return intent, err
 	}
-	defer s.a.dismiss(&intent)
+	defer s.dismiss(&intent)
 	defer r.caller.answered()
 	intent, err = s.awaitIntent(ctx, intent, answered)
 	if err == nil && ask.Wait && !intent.State.Ended() {
@@ -50,7 +50,7 @@ func (s *selfAPI) Halt(
 	if err != nil {
 		return pando.HaltResult{Intent: intent}, err
 	}
-	defer s.a.dismiss(&intent)
+	defer s.dismiss(&intent)
 	defer r.caller.answered()
 	intent, err = s.awaitIntent(ctx, intent, answered)
 	if err != nil {
@@ -90,13 +90,13 @@ func (s *selfAPI) halted(
 	return at, err
 }
 
-// dismiss forgets the intent of an ask that was answered, unless it belongs to an instance here,
-// whose end forgets it.
-func (a *Agent) dismiss(i *pando.Intent) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.runners[i.Instance] == nil {
-		delete(a.intents, i.ID)
+// dismiss forgets the intent of an ask that was answered. An intent of an instance here is
+// forgotten at the end of the instance.
+func (s *selfAPI) dismiss(i *pando.Intent) {
+	s.a.mu.Lock()
+	defer s.a.mu.Unlock()
+	if s.a.runners[i.Instance] == nil {
+		delete(s.a.intents, i.ID)
 	}
 }
 

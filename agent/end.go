@@ -97,7 +97,7 @@ func (r end) ends(i pando.Intent) bool {
 	return i.Instance == r.id && i.Verb != pando.VerbReplicate
 }
 
-// asks returns the intents of the instance that this agent knows of.
+// asks returns the known intents of the instance.
 func (r end) asks() (ids []pando.IntentID) {
 	r.a.read(func(*world.World) {
 		for id, i := range r.a.intents {
@@ -109,8 +109,8 @@ func (r end) asks() (ids []pando.IntentID) {
 	return ids
 }
 
-// bringAsks reads the intents that end with the instance. A former agent may have written one of
-// which the record does not tell.
+// bringAsks reads the intents that end with the instance. A former agent may have written one that
+// the record does not name.
 func (r end) bringAsks(ctx context.Context) error {
 	if !r.inherited {
 		return r.a.bringIntents(ctx, r.service, r.inst.Halt)
@@ -149,7 +149,7 @@ func (r end) remove(ctx context.Context) time.Duration {
 	r.events.close()
 	r.a.forgetIntents(r.asks()...)
 	r.a.delist(r.runner)
-	r.a.read(func(*world.World) { r.a.rescope(r.service) })
+	r.a.read(func(*world.World) { r.a.scope.rescope(r.service) })
 	r.a.branches.Forget(r.id)
 	r.gone = true
 	return 0

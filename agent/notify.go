@@ -41,7 +41,8 @@ func (c *crews) notifyCrew(s pando.ServiceKey, about *change, now time.Time) {
 }
 
 // turnover notes which instances of a service take flows after a commit and reports whether the set
-// has changed. It looks at the instances in the commit, and at all if some are on other hosts. The caller holds the lock.
+// has changed. It looks at the instances in the commit, and at all if some are on other hosts. The
+// caller holds the lock.
 func (c *crews) turnover(s pando.ServiceKey, about *change) (changed bool) {
 	in := c.rotation[s]
 	e := c.world.Endpoints[s].V

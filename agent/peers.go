@@ -11,25 +11,13 @@ import (
 	"pando.run/pando/state"
 )
 
-// Applied implements pando.HostAgent. It waits until this host has seen the endpoints of services at
-// a revision and the newest table of the service is in force.
+// Applied implements pando.HostAgent. It waits until this host has seen the endpoints of services
+// at a revision and the newest table of the service is in force.
 func (a *Agent) Applied(ctx context.Context, s pando.ServiceKey, at pando.StoreRevision) error {
-	if err := a.wait(ctx, func() bool { return a.scope.seen >= at && a.obeys(s) }); err != nil {
+	if err := a.wait(ctx, func() bool { return a.scope.seen >= at && a.scope.obeys(s) }); err != nil {
 		return err
 	}
 	return a.steering.Wait(ctx, s)
-}
-
-// obeys reports whether every instance here that control drains knows it. Its record may arrive
-// after the endpoints. The caller holds the lock.
-func (a *Agent) obeys(s pando.ServiceKey) bool {
-	for _, t := range a.world.Endpoints[s].V.Seats {
-		if r, here := a.runners[t.Instance]; here && t.Phase == pando.PhaseDraining &&
-			a.current(r).inst.Phase.TakesFlows() {
-			return false
-		}
-	}
-	return true
 }
 
 // Counters implements pando.HostAgent.

@@ -23,118 +23,132 @@ var once = []pando.Key{pando.KindService.Under()}
 // scope is the set of services that concern this host: they have an instance, their home, a sandbox
 // or a state here. The lock of the records guards it.
 type scope struct {
+	a       *Agent
 	mine    map[pando.ServiceKey]bool
 	kept    map[pando.ServiceKey]bool // with a state or a sandbox here, as of the last snapshot
 	changed bool                      // since the last call of wanted
-	// parked are services with an instance here whose spec or address has not arrived yet.
+	// parked are services with an instance here that lacks its spec or its address.
 	parked map[pando.ServiceKey]bool
 	seen   pando.StoreRevision // the newest change of endpoints
 }
 
-func newScope() scope {
-	return scope{
+func newScope(a *Agent) *scope {
+	return &scope{
+		a:    a,
 		mine: map[pando.ServiceKey]bool{}, kept: map[pando.ServiceKey]bool{},
 		parked: map[pando.ServiceKey]bool{},
 	}
 }
 
 // following returns the scope for the follower of the store.
-func (a *Agent) following() world.Scope {
+func (f *scope) following() world.Scope {
 	return world.Scope{
-		Fixed: fixed, Once: once, Wanted: a.wanted, Take: a.take,
+		Fixed: fixed, Once: once, Wanted: f.wanted, Take: f.a.take,
 		Keys: func(p pando.Key) (keys []pando.Key) {
-			a.read(func(w *world.World) { keys = w.Keys(p) })
+			f.a.read(func(w *world.World) { keys = w.Keys(p) })
 			return keys
 		},
-		Left: func(p pando.Key) { a.read(func(w *world.World) { w.Leave(p) }) },
+		Left: func(p pando.Key) { f.a.read(func(w *world.World) { w.Leave(p) }) },
 	}
 }
 
 // wanted returns the prefixes to follow because a service concerns this host, or nil if they have
 // not changed. fixed has the records of a snapshot.
-func (a *Agent) wanted(fixed []pando.Record) map[pando.Key]bool {
+func (f *scope) wanted(fixed []pando.Record) map[pando.Key]bool {
 	if fixed != nil {
-		a.survey(fixed)
+		f.survey(fixed)
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if fixed == nil && !a.scope.changed {
+	f.a.mu.Lock()
+	defer f.a.mu.Unlock()
+	if fixed == nil && !f.changed {
 		return nil
 	}
-	a.scope.changed = false
-	out := make(map[pando.Key]bool, 2*len(a.scope.mine))
-	for s := range a.scope.mine {
-		out[pando.RevisionsOf(s)], out[pando.InstancesOn(s, a.Host.Name)] = true, true
+	f.changed = false
+	out := make(map[pando.Key]bool, 2*len(f.mine))
+	for s := range f.mine {
+		out[pando.RevisionsOf(s)], out[pando.InstancesOn(s, f.a.Host.Name)] = true, true
 	}
 	return out
 }
 
 // survey finds the services that concern this host in a snapshot, in the sandboxes of a former
 // agent and in the states of this host.
-func (a *Agent) survey(fixed []pando.Record) {
-	states, err := state.Services(a.Objects)
+func (f *scope) survey(fixed []pando.Record) {
+	states, err := state.Services(f.a.Objects)
 	if err != nil {
-		a.Log.Error("list the states of this host", "error", err)
+		f.a.Log.Error("list the states of this host", "error", err)
 	}
 	w := world.NewScoped()
 	_ = w.Apply(fixed, 0) // take reports a record that cannot be read
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	clear(a.scope.mine)
-	clear(a.scope.kept)
+	f.a.mu.Lock()
+	defer f.a.mu.Unlock()
+	clear(f.mine)
+	clear(f.kept)
 	for _, s := range states {
-		a.scope.kept[s] = true
+		f.kept[s] = true
 	}
-	for _, b := range a.found {
-		a.scope.kept[b.Service()] = true
+	for _, b := range f.a.found {
+		f.kept[b.Service()] = true
 	}
-	maps.Copy(a.scope.mine, a.scope.kept)
-	for s := range a.crews.of {
-		a.scope.mine[s] = true
+	maps.Copy(f.mine, f.kept)
+	for s := range f.a.crews.of {
+		f.mine[s] = true
 	}
 	for s, e := range w.Endpoints {
-		if a.named(e.V) {
-			a.scope.mine[s] = true
+		if f.named(e.V) {
+			f.mine[s] = true
 		}
 	}
 }
 
 // named reports whether a service's endpoints name this host.
-func (a *Agent) named(e pando.Endpoints) bool {
-	return e.Service.Home == a.Host.Name || e.On(a.Host.Name)
+func (f *scope) named(e pando.Endpoints) bool {
+	return e.Service.Home == f.a.Host.Name || e.On(f.a.Host.Name)
 }
 
 // rescope decides whether a service concerns this host after a change. The caller holds the lock.
-func (a *Agent) rescope(s pando.ServiceKey) {
-	mine := a.scope.kept[s] || len(a.crews.of[s]) > 0 || a.named(a.world.Endpoints[s].V)
+func (f *scope) rescope(s pando.ServiceKey) {
+	mine := f.kept[s] || len(f.a.crews.of[s]) > 0 || f.named(f.a.world.Endpoints[s].V)
 	switch {
-	case mine == a.scope.mine[s]:
+	case mine == f.mine[s]:
 		return
 	case mine:
-		a.scope.mine[s] = true
+		f.mine[s] = true
 	default:
-		delete(a.scope.mine, s)
+		delete(f.mine, s)
 	}
-	a.scope.changed = true
+	f.changed = true
 }
 
 // complete reports whether the spec and the address of an instance have arrived. They come under
 // other prefixes than its record, in any order. The caller holds the lock.
-func (a *Agent) complete(i pando.Instance) bool {
-	_, known := a.world.SpecOf(i.Service, i.Revision)
-	return known && a.world.Services[i.Service].V.VIP4.IsValid()
+func (f *scope) complete(i pando.Instance) bool {
+	_, known := f.a.world.SpecOf(i.Service, i.Revision)
+	return known && f.a.world.Services[i.Service].V.VIP4.IsValid()
 }
 
 // unpark starts the runners of a service that waited for its spec or its address. The caller holds
 // the lock.
-func (a *Agent) unpark(s pando.ServiceKey) {
-	if !a.scope.parked[s] {
+func (f *scope) unpark(s pando.ServiceKey) {
+	if !f.parked[s] {
 		return
 	}
-	delete(a.scope.parked, s)
-	for _, i := range a.world.Of(s) {
-		if i.Host == a.Host.Name {
-			a.see(i)
+	delete(f.parked, s)
+	for _, i := range f.a.world.Of(s) {
+		if i.Host == f.a.Host.Name {
+			f.a.see(i)
 		}
 	}
+}
+
+// obeys reports whether every instance here that control drains drains here too. Its record may
+// arrive after the endpoints. The caller holds the lock.
+func (f *scope) obeys(s pando.ServiceKey) bool {
+	for _, t := range f.a.world.Endpoints[s].V.Seats {
+		if r, here := f.a.runners[t.Instance]; here && t.Phase == pando.PhaseDraining &&
+			f.a.current(r).inst.Phase.TakesFlows() {
+			return false
+		}
+	}
+	return true
 }

@@ -52,8 +52,8 @@ func (s *selfAPI) Describe(_ context.Context, i pando.InstanceID) (pando.SelfVie
 	s.a.mu.Lock()
 	svc := s.a.world.Services[r.service].V
 	v := pando.SelfView{
-		Instance: s.a.current(r).inst, Scale: s.a.world.Endpoints[r.service].V.Scale, Peers: s.a.fellows(r.service), Pin: svc.Pin,
-		Flows: s.a.sweeper.last().Flows[i],
+		Instance: s.a.current(r).inst, Scale: s.a.world.Endpoints[r.service].V.Scale,
+		Peers: s.a.fellows(r.service), Pin: svc.Pin, Flows: s.a.sweeper.last().Flows[i],
 	}
 	s.a.mu.Unlock()
 	if svc.VIP4.IsValid() {

@@ -121,10 +121,10 @@ func (a *Agent) follow(n news) {
 		c := n.services[s]
 		stale := c.service || c.revision
 		if c.endpoints {
-			a.rescope(s)
+			a.scope.rescope(s)
 		}
 		if stale {
-			a.unpark(s)
+			a.scope.unpark(s)
 		}
 		for _, id := range c.instances {
 			stale = a.followInstance(id) || stale
@@ -152,7 +152,7 @@ func (a *Agent) followInstance(id pando.InstanceID) (stale bool) {
 // runner if there is none. The caller holds the lock.
 func (a *Agent) see(i pando.Instance) bool {
 	r, known := a.runners[i.ID]
-	if !known && !a.complete(i) {
+	if !known && !a.scope.complete(i) {
 		a.scope.parked[i.Service] = true
 		return false
 	}
@@ -160,7 +160,7 @@ func (a *Agent) see(i pando.Instance) bool {
 		r = newRunner(a, i, a.found[i.ID])
 		delete(a.found, i.ID)
 		a.enlist(r)
-		a.rescope(i.Service)
+		a.scope.rescope(i.Service)
 		a.spawn(r.run)
 		return true
 	}

@@ -85,7 +85,7 @@ func equal(a, b pando.Service) bool {
 	return errA == nil && errB == nil && string(x) == string(y)
 }
 
-// putEndpoints writes what agents follow of the service, if this decision or an agent's step has
+// putEndpoints writes the compact record of the service, if this decision or an agent's step has
 // changed it.
 func (l *ledger) putEndpoints() {
 	if l.forgotten || !l.svc.VIP4.IsValid() {

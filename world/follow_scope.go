@@ -57,7 +57,7 @@ type watched struct {
 	stop  context.CancelFunc
 }
 
-// event is a batch of one watch. of tells a watch from an earlier one of the same prefix.
+// event is a batch of one watch. A prefix may have had other watches before.
 type event struct {
 	prefix pando.Key
 	of     *watched
@@ -129,7 +129,7 @@ func (f *following) snapshot(ctx context.Context) error {
 	return nil
 }
 
-// adjust begins and ends the watches whose prefixes have become wanted or unwanted.
+// adjust begins the watches of newly wanted prefixes and ends those of unwanted ones.
 func (f *following) adjust(ctx context.Context) error {
 	wanted := f.scope.Wanted(nil)
 	if wanted == nil {

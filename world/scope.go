@@ -18,7 +18,7 @@ func (w *World) putEndpoints(e pando.Endpoints, at pando.StoreRevision) {
 	s := e.Service.ServiceKey
 	w.Endpoints[s] = Versioned[pando.Endpoints]{e, at}
 	if w.scoped {
-		w.readable(s.Key(), at) // the endpoints have what this host needs of it
+		w.readable(s.Key(), at) // the endpoints are enough for this host
 		w.settle(w.Services[s].V, e.Service)
 		w.Services[s] = Versioned[pando.Service]{e.Service, at}
 	}
