@@ -28,6 +28,10 @@ type Host struct {
 	Joined     time.Time    `json:"joined"`
 	Version    string       `json:"version"`
 	Leaving    bool         `json:"leaving,omitempty"` // no new instances; those it has are moved away
+	// Frozen is why the host keeps what it has and follows nothing. "": it follows the store.
+	Frozen string `json:"frozen,omitempty"`
+	// Adopted is the generation of the store to which the host has brought what runs on it.
+	Adopted int `json:"adopted,omitempty"`
 }
 
 // Check returns nil if the record can be a host's, else the reason. The slot chooses the addresses
@@ -137,6 +141,8 @@ const (
 	HostHere HostState = "here" // its agent has its lease
 	// HostAway: no lease. Its instances may still run, but do not count until it returns.
 	HostAway HostState = "away"
+	// HostFrozen: its agent does not recognise the store, and keeps what it has.
+	HostFrozen HostState = "frozen"
 )
 
 // HostStatus is one line of `pando hosts`.

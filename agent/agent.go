@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/anchor"
 	"pando.run/pando/agent/branch"
 	"pando.run/pando/agent/steer"
 	"pando.run/pando/state"
@@ -47,6 +48,8 @@ type Config struct {
 	Clock   pando.Clock
 	IDs     pando.IDs
 	Log     *slog.Logger
+	// Sightings keeps which store this host has seen. Nil: a new agent accepts any store.
+	Sightings pando.Sightings
 	// Serve returns the HTTP handler of an instance's own API.
 	Serve func(pando.Self, pando.InstanceID) http.Handler
 	// Git returns the read-only smart HTTP handler of states. Nil disables it.
@@ -70,6 +73,7 @@ type Agent struct {
 	*selfAPI
 	*records
 	*crews
+	anchor   *anchor.Anchor // its Registry
 	branches *branch.Branches
 	sweeper  *sweeper
 	preparer *preparer
@@ -88,8 +92,10 @@ type Agent struct {
 // New returns an agent. Run starts it.
 func New(c Config) *Agent {
 	c.TrimEvery, c.Keep = cmp.Or(c.TrimEvery, trimWait), cmp.Or(c.Keep, state.DefaultKeep)
+	own := anchor.New(c.Registry, c.Sightings, c.Clock, c.Log)
+	c.Registry = own
 	a := &Agent{
-		Config: c, sweeper: newSweeper(c.Steering, c.Clock),
+		Config: c, anchor: own, sweeper: newSweeper(c.Steering, c.Clock),
 		found: map[pando.InstanceID]pando.Sandbox{},
 	}
 	a.scope = newScope(a)
@@ -117,6 +123,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	for _, b := range boxes {
 		a.found[b.Instance()] = b
 	}
+	a.anchor.Recall(len(boxes) > 0)
 	if err := a.join(ctx); err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 // It never follows intents, decisions, or the instances of other hosts.
 var fixed = []pando.Key{
 	pando.KindEndpoints.Under(), pando.KindHead.Under(), pando.KindHost.Under(),
-	pando.KindMember.Under(),
+	pando.KindMember.Under(), pando.KindCluster.Under(),
 }
 
 // once are read with every snapshot: a service without endpoints has a control of an older version,

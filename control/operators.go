@@ -22,6 +22,7 @@ var _ pando.Operators = (*Control)(nil)
 type operators struct {
 	*view
 	creating chan struct{} // full while a new service is written, so that the limit of services holds
+	most     int           // services
 }
 
 // attempts is how often an operator's write is retried on top of newer records.
@@ -81,7 +82,7 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	old, exists := w.Services[key]
 	svc := old.V
 	switch {
-	case !exists && len(w.Services) >= pando.ServicesMax:
+	case !exists && len(w.Services) >= c.most:
 		return pando.Txn{}, fmt.Errorf("%w: the cluster has %d services, and steering holds no more; "+
 			"remove one (`pando ps`, `pando rm NAME`), or serve several from one service's ports",
 			pando.ErrRefused, len(w.Services))

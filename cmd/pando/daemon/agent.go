@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -10,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -28,6 +26,8 @@ import (
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/probe"
 	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/sighting"
+	"pando.run/pando/driver/systemd"
 	"pando.run/pando/driver/wall"
 )
 
@@ -50,11 +50,9 @@ func tend(ctx context.Context, p place) error {
 	if err := p.complete(); err != nil {
 		return err
 	}
-	rotateLog(p, "agent")
-	log := slog.Default().With("role", "agent")
-	syscall.Umask(daemonUmask)
-	if err := errors.Join(os.MkdirAll(p.Data, 0o750), os.MkdirAll(p.Run, 0o755)); err != nil {
-		return fmt.Errorf("make the folders for data and sockets: %w", err)
+	log, err := settle(p, "agent")
+	if err != nil {
+		return err
 	}
 	c, err := enter(ctx, p, log)
 	if err != nil {
@@ -89,8 +87,8 @@ func tend(ctx context.Context, p place) error {
 		Host: h, Registry: c.registry, Sandboxes: sandboxes, Steering: steering,
 		Prober: probe.New(), Peers: peers,
 		Objects: objects, Journals: p.journals(), Clock: wall.Clock{}, IDs: names{}, Log: log,
-		Control: c.control(p, peers),
-		Serve:   api.SelfHandler, Git: git.Handler,
+		Control: c.control(p, peers), Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
+		Serve: api.SelfHandler, Git: git.Handler,
 		OpenLog: func(
 			ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool,
 		) (io.ReadCloser, error) {
@@ -110,7 +108,11 @@ func tend(ctx context.Context, p place) error {
 	} else {
 		defer answers.Close()
 	}
-	return together(ctx, append(append(faces, c.jobs...), a.Run)...)
+	systemd.Ready() // a missing server is no reason to start this agent again
+	jobs := append(append(faces, c.jobs...), a.Run, reviving(p, log), signOfLife(func() {
+		a.VIPs("", "") // it takes the agent's lock
+	}))
+	return together(ctx, jobs...)
 }
 
 // recurses returns a test for addresses that may resolve external names at the host's DNS. These
