@@ -32,7 +32,13 @@ type Host struct {
 	Frozen string `json:"frozen,omitempty"`
 	// Adopted is the generation of the store to which the host has brought what runs on it.
 	Adopted int `json:"adopted,omitempty"`
+	// Adrift names instances that run there without a record, separated by spaces, at most AdriftMax:
+	// a restored backup lacks their service.
+	Adrift string `json:"adrift,omitempty"`
 }
+
+// AdriftMax bounds the instances that a host's record names as adrift.
+const AdriftMax = 100
 
 // Check returns nil if the record can be a host's, else the reason. The slot chooses the addresses
 // of the host's instances, and other hosts route packets to them.

@@ -170,6 +170,7 @@ const (
 	DecidedDrainEnd  DecisionKind = "drain-ended" // drain_seconds_max ended flows; Inputs counts them
 	DecidedHostLost  DecisionKind = "host-lost"   // its lease ended with instances on it
 	DecidedUnwritten DecisionKind = "unwritten"   // in a status only: the store refuses the write
+	DecidedRestored  DecisionKind = "restored"    // an instance that a restored backup lacked is back
 	DecidedFrozen    DecisionKind = "frozen"      // in a status only: a record cannot be read
 )
 

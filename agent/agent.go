@@ -84,6 +84,8 @@ type Agent struct {
 	// found holds the sandboxes of a former agent that have no matching record yet. The lock of the
 	// records guards it, and leaveBy.
 	found map[pando.InstanceID]pando.Sandbox
+	// adoption is that of a restored store.
+	adoption adoption
 	// leaveBy is the deadline for connections when the host leaves, or zero if it stays.
 	leaveBy time.Time
 }

@@ -64,13 +64,17 @@ func instanceOf(k pando.Key) pando.InstanceID {
 func (a *Agent) take(b pando.Batch, reset bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	former, adopting := a.world, reset && a.anchor.Unadopted()
 	if reset {
-		a.world = a.world.Next()
+		a.world = former.Next()
 	}
 	if err := a.world.Apply(b.Changes, b.Revision); err != nil {
 		a.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
 	n := digest(b.Changes)
+	if adopting || !reset && a.comesBack(n) {
+		a.beginAdoption(former)
+	}
 	if reset {
 		a.reconcile()
 	}
@@ -82,7 +86,7 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 	}
 	if reset {
 		a.steering.WithdrawStrangers()
-		if a.seesStates() {
+		if a.seesStates() && !adopting {
 			a.spawn(a.branches.DropStrangers)
 		}
 	}
@@ -161,14 +165,15 @@ func (a *Agent) reconcile() {
 		a.see(i)
 	}
 	for _, r := range a.everyRunner() {
-		if _, ok := a.world.Instances[r.id]; !ok && !a.world.Conceals(r.id) {
+		_, ok := a.world.Instances[r.id]
+		if !ok && !a.world.Conceals(r.id) && !a.adrifts(r.id) {
 			r.post(recordGone{})
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(a.found)) {
 		b := a.found[id]
-		if a.world.Conceals(id) {
-			a.Log.Warn("a sandbox stays as it is: its record cannot be read", "instance", id)
+		if a.world.Conceals(id) || a.adrifts(id) {
+			a.Log.Warn("a sandbox stays as it is: its record cannot be read or is lost", "instance", id)
 			continue
 		}
 		delete(a.found, id)

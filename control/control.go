@@ -50,6 +50,11 @@ type Control struct {
 	// term is the fence of the leadership, or zero. Only the holder of the turn uses it.
 	term  pando.Fence
 	pulse pulse
+	// adoption is the wait for the hosts after a restore of the store.
+	adoption struct {
+		generation int
+		until      time.Time
+	}
 }
 
 // New returns a control. Run starts it.
