@@ -42,6 +42,7 @@ type Config struct {
 	Peers     pando.Peers
 	Objects   pando.Objects
 	Journals  pando.Journals // nil: uncommitted writes of instances are lost with the agent
+	Images    pando.Images   // nil: no service of this host has an image
 	// Control answers an ask in one durable write. If it is nil or unreachable, the agent writes the
 	// ask to the store, and the watch brings the answer.
 	Control pando.Decider

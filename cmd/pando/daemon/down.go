@@ -101,7 +101,7 @@ func (m machine) down(ctx context.Context, p place, drain time.Duration, purge b
 		}
 	}
 	var errs []error
-	sandboxes, err := openSandboxes(p, nil, slog.New(slog.DiscardHandler))
+	sandboxes, err := openSandboxes(p, nil, nil, slog.New(slog.DiscardHandler))
 	if err == nil {
 		err = errors.Join(sandboxes.Purge(ctx), sandboxes.Close())
 	}

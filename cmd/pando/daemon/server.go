@@ -73,7 +73,11 @@ func serve(ctx context.Context, p place) error {
 		Name: p.Host, Heard: store.Registry().Heard, Writable: writable,
 	})
 	admitOwn(ctx, ctl, p, log)
-	face := api.OperatorsHandler(ctl, leads(store.Registry()))
+	images, err := openImages(p, peers, log)
+	if err != nil {
+		return err
+	}
+	face := api.OperatorsHandler(imageOperators{ctl, images}, leads(store.Registry()))
 	operators, err := listen(p.api(), 0o660)
 	if err != nil {
 		return err
