@@ -15,6 +15,7 @@ import (
 // adoption brings what runs on this host into a restored store. A backup is older than what runs:
 // it lacks instances and merges, and has older steps of others. Nothing is ended for that.
 type adoption struct {
+	*Agent
 	running bool
 	// adrift holds the instances that run without a record, because the backup has not got their
 	// service. The lock of the records guards it.
@@ -24,16 +25,16 @@ type adoption struct {
 // adoptWait is the time between two attempts to write a record of what runs here.
 const adoptWait = 200 * time.Millisecond
 
-// beginAdoption starts the adoption after a snapshot of a restored store, or of a service that came
+// begin starts the adoption after a snapshot of a restored store, or of a service that came
 // back. former is the world before the restore. The caller holds the lock.
-func (a *Agent) beginAdoption(former *world.World) {
-	if a.adoption.running {
+func (a *adoption) begin(former *world.World) {
+	if a.running {
 		return
 	}
-	a.adoption.running = true
+	a.running = true
 	heads := former.Heads
 	a.spawn(func(ctx context.Context) {
-		for !a.adoptOnce(ctx, heads) {
+		for !a.once(ctx, heads) {
 			if pando.Sleep(ctx, a.Clock, adoptWait) != nil {
 				return
 			}
@@ -41,26 +42,26 @@ func (a *Agent) beginAdoption(former *world.World) {
 	})
 }
 
-// adoptOnce writes what the store lacks. It returns false if a part could not be written yet.
-func (a *Agent) adoptOnce(
+// once writes what the store lacks. It returns false if a part could not be written yet.
+func (a *adoption) once(
 	ctx context.Context, heads map[pando.ServiceKey]world.Versioned[pando.StateHead],
 ) bool {
 	done := true
 	for _, s := range slices.SortedFunc(maps.Keys(heads), pando.ServiceKey.Compare) {
-		done = a.adoptHead(ctx, heads[s].V) && done
+		done = a.head(ctx, heads[s].V) && done
 	}
 	a.mu.Lock()
 	all := a.everyRunner()
 	a.mu.Unlock()
 	for _, r := range all {
-		done = a.adoptInstance(ctx, r) && done
+		done = a.instance(ctx, r) && done
 	}
 	if !done || ctx.Err() != nil {
 		return false
 	}
 	a.mu.Lock()
-	a.adoption.running = false
-	adrift := slices.Sorted(maps.Keys(a.adoption.adrift))
+	a.running = false
+	adrift := slices.Sorted(maps.Keys(a.adrift))
 	for id := range a.found { // a former agent started it, and its record is lost
 		adrift = append(adrift, id)
 	}
@@ -74,8 +75,8 @@ func (a *Agent) adoptOnce(
 	return true
 }
 
-// adoptHead writes the head of a state that this host keeps, if the restored one is older.
-func (a *Agent) adoptHead(ctx context.Context, mine pando.StateHead) bool {
+// head writes the head of a state that this host keeps, if the restored one is older.
+func (a *adoption) head(ctx context.Context, mine pando.StateHead) bool {
 	a.mu.Lock()
 	now, there := a.world.Heads[mine.Service]
 	_, known := a.world.Services[mine.Service]
@@ -92,8 +93,8 @@ func (a *Agent) adoptHead(ctx context.Context, mine pando.StateHead) bool {
 	return a.adopted(err, "the newest state of "+mine.Service.String())
 }
 
-// adoptInstance writes the record of an instance that runs here, as it is now.
-func (a *Agent) adoptInstance(ctx context.Context, r *runner) bool {
+// instance writes the record of an instance that runs here, as it is now.
+func (a *adoption) instance(ctx context.Context, r *runner) bool {
 	a.mu.Lock()
 	i := a.current(r).inst
 	v, there := a.world.Instances[r.id]
@@ -131,38 +132,38 @@ func (a *Agent) adoptInstance(ctx context.Context, r *runner) bool {
 	return a.adopted(err, fmt.Sprintf("instance %s", r.id))
 }
 
-func (a *Agent) adopted(err error, what string) bool {
+func (a *adoption) adopted(err error, what string) bool {
 	if err != nil && !errors.Is(err, pando.ErrConflict) && !errors.Is(err, pando.ErrFenced) {
 		a.Log.Warn("a record is not back in the restored store yet", "record", what, "error", err)
 	}
 	return err == nil
 }
 
-func (a *Agent) setAdrift(i pando.InstanceID) {
+func (a *adoption) setAdrift(i pando.InstanceID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.adoption.adrift == nil {
-		a.adoption.adrift = map[pando.InstanceID]bool{}
+	if a.adrift == nil {
+		a.adrift = map[pando.InstanceID]bool{}
 	}
-	a.adoption.adrift[i] = true
+	a.adrift[i] = true
 }
 
-func (a *Agent) landed(i pando.InstanceID) {
+func (a *adoption) landed(i pando.InstanceID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.adoption.adrift, i)
+	delete(a.adrift, i)
 }
 
 // adrifts reports whether an instance without a record stays: the store was restored from a backup
 // that is older than the instance. The caller holds the lock.
-func (a *Agent) adrifts(i pando.InstanceID) bool {
-	return a.adoption.running || a.adoption.adrift[i] || a.anchor.Drifts(i)
+func (a *adoption) adrifts(i pando.InstanceID) bool {
+	return a.running || a.adrift[i] || a.anchor.Drifts(i)
 }
 
 // comesBack reports whether a change brings the service of an instance back that runs adrift. The
 // caller holds the lock.
-func (a *Agent) comesBack(n news) bool {
-	for id := range a.adoption.adrift {
+func (a *adoption) comesBack(n news) bool {
+	for id := range a.adrift {
 		if r := a.runners[id]; r != nil {
 			if c := n.services[r.service]; c != nil && (c.service || c.revision) {
 				return true
@@ -174,13 +175,13 @@ func (a *Agent) comesBack(n news) bool {
 
 // keeps reports whether an instance of a service runs here without a record. The caller holds the
 // lock.
-func (a *Agent) keeps(s pando.ServiceKey) bool {
-	if a.unattached(s) {
+func (a *adoption) keeps(s pando.ServiceKey) bool {
+	if (tables{a.Agent}).unattached(s) {
 		return true
 	}
 	if _, ok := a.world.Services[s]; ok {
 		return false
 	}
-	return a.adoption.running && len(a.crews.of[s]) > 0 ||
-		slices.ContainsFunc(a.crews.of[s], func(r *runner) bool { return a.adoption.adrift[r.id] })
+	return a.running && len(a.crews.of[s]) > 0 ||
+		slices.ContainsFunc(a.crews.of[s], func(r *runner) bool { return a.adrift[r.id] })
 }

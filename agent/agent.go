@@ -86,7 +86,7 @@ type Agent struct {
 	// records guards it, and leaveBy.
 	found map[pando.InstanceID]pando.Sandbox
 	// adoption is that of a restored store.
-	adoption adoption
+	adoption *adoption
 	// leaveBy is the deadline for connections when the host leaves, or zero if it stays.
 	leaveBy time.Time
 }
@@ -102,6 +102,7 @@ func New(c Config) *Agent {
 	}
 	a.records = newRecords(&a.Config)
 	a.crews = newCrews(a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log))
+	a.adoption = &adoption{Agent: a}
 	a.selfAPI, a.preparer = &selfAPI{a}, newPreparer(a)
 	a.branches = branch.New(branch.Config{
 		Host: c.Host.Name, Records: mains{a.records}, Objects: c.Objects, Journals: c.Journals,

@@ -72,8 +72,8 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 		a.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
 	n := digest(b.Changes)
-	if adopting || !reset && a.comesBack(n) {
-		a.beginAdoption(former)
+	if adopting || !reset && a.adoption.comesBack(n) {
+		a.adoption.begin(former)
 	}
 	if reset {
 		a.reconcile()
@@ -166,13 +166,13 @@ func (a *Agent) reconcile() {
 	}
 	for _, r := range a.everyRunner() {
 		_, ok := a.world.Instances[r.id]
-		if !ok && !a.world.Conceals(r.id) && !a.adrifts(r.id) {
+		if !ok && !a.world.Conceals(r.id) && !a.adoption.adrifts(r.id) {
 			r.post(recordGone{})
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(a.found)) {
 		b := a.found[id]
-		if a.world.Conceals(id) || a.adrifts(id) {
+		if a.world.Conceals(id) || a.adoption.adrifts(id) {
 			a.Log.Warn("a sandbox stays as it is: its record cannot be read or is lost", "instance", id)
 			continue
 		}
