@@ -28,6 +28,7 @@ type Host struct {
 	Joined     time.Time    `json:"joined"`
 	Version    string       `json:"version"`
 	Leaving    bool         `json:"leaving,omitempty"` // no new instances; those it has are moved away
+	Layout     int          `json:"layout,omitempty"`  // the newest that its build reads; 0: the first
 	// Frozen is why the host keeps what it has and follows nothing. "": it follows the store.
 	Frozen string `json:"frozen,omitempty"`
 	// Adopted is the generation of the store to which the host has brought what runs on it.

@@ -206,10 +206,24 @@ func (a *Agent) reconcile() {
 		delete(a.found, id)
 		a.spawn(func(ctx context.Context) {
 			a.Log.Warn("a sandbox without a record is removed", "instance", id)
-			if err := b.Remove(ctx); err != nil {
-				a.Log.Error("remove a sandbox", "instance", id, "error", err)
-			}
+			a.removeStranger(ctx, b)
 		})
 	}
 	a.steerAll()
+}
+
+// removeStranger removes a sandbox without a record. It tries again until that has succeeded.
+func (a *Agent) removeStranger(ctx context.Context, b pando.Sandbox) {
+	for wait := retryWait; ; wait = min(2*wait, retryWaitMax) {
+		err := b.Remove(ctx)
+		if err == nil {
+			return
+		}
+		if wait == retryWait && ctx.Err() == nil {
+			a.Log.Error("remove a sandbox: it is tried again", "instance", b.Instance(), "error", err)
+		}
+		if pando.Sleep(ctx, a.Clock, wait) != nil {
+			return
+		}
+	}
 }

@@ -134,6 +134,7 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 			return
 		default:
 		}
+		c.switchLayout(ctx, fence, world.CurrentLayout())
 		scaler.step(ctx, fence) // at every wake: an endless stream of changes must not starve the scaler
 		c.markDue()
 	}
@@ -152,8 +153,10 @@ func (c *Control) baptise(ctx context.Context, fence pando.Fence) error {
 		return unread
 	}
 	return c.commit(ctx, fence, pando.Txn{
-		If:  []pando.Condition{{Key: pando.ClusterKey}},
-		Put: []pando.Stored{pando.Cluster{ID: c.IDs.Sequential(now), Generation: 1, Born: now}},
+		If: []pando.Condition{{Key: pando.ClusterKey}},
+		Put: []pando.Stored{pando.Cluster{
+			ID: c.IDs.Sequential(now), Generation: 1, Born: now, Layout: world.WrittenLayout(),
+		}},
 	})
 }
 

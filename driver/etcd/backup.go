@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -39,6 +40,9 @@ const revisionJump = 1_000_000_000
 func Restore(
 	ctx context.Context, copied, dir string, own pando.Cluster, log *slog.Logger,
 ) (c pando.Cluster, err error) {
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		return c, fmt.Errorf("restore the store: %w: something is in %s", pando.ErrExists, dir)
+	}
 	e := embedded(ServerConfig{Dir: dir}.withDefaults())
 	err = snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
 		SnapshotPath: copied, Name: e.Name, OutputDataDir: dir,

@@ -122,7 +122,7 @@ func (p place) writeBackup(ctx context.Context, w *backup.Writer) (is backup.Man
 	own := all.Cluster.V
 	is = backup.Manifest{
 		Cluster: own.ID, Generation: own.Generation, Revision: now.Revision, Made: time.Now().UTC(),
-		Host: pando.HostName(p.Host), Version: cli.Version, Layout: world.CurrentLayout(),
+		Host: pando.HostName(p.Host), Version: cli.Version, Layout: max(own.Layout, pando.Layout),
 	}
 	err = w.Add(backup.StoreFile, func(to io.Writer) error { return store.Backup(ctx, to) })
 	if err != nil {
