@@ -110,8 +110,8 @@ func (s *scaler) judge(ctx context.Context, fence pando.Fence, v counted) {
 
 // wanted returns the services that use the built-in scaler and are not pinned.
 func (s *scaler) wanted() map[pando.ServiceKey]pando.Spec {
-	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
+	s.c.mu.RLock()
+	defer s.c.mu.RUnlock()
 	out := map[pando.ServiceKey]pando.Spec{}
 	for key, v := range s.c.world.Services {
 		spec, ok := s.c.world.SpecOf(key, v.V.Target)

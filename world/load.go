@@ -24,14 +24,16 @@ type ledgers struct {
 	weights   map[pando.InstanceID]weight // as counted in loads
 	taken     map[netip.Addr]pando.ServiceKey
 	homes     map[pando.HostName]map[pando.ServiceKey]bool
-	unsettled map[pando.ServiceKey]bool // those that wait, roll, lack instances or have no home
+	onTheWay  map[pando.InstanceID]reserved // also counted in loads
+	unsettled map[pando.ServiceKey]bool     // those that wait, roll, lack instances or have no home
 }
 
 func newLedgers() ledgers {
 	return ledgers{
 		loads: map[pando.HostName]weight{}, weights: map[pando.InstanceID]weight{},
 		taken: map[netip.Addr]pando.ServiceKey{}, unsettled: map[pando.ServiceKey]bool{},
-		homes: map[pando.HostName]map[pando.ServiceKey]bool{},
+		homes:    map[pando.HostName]map[pando.ServiceKey]bool{},
+		onTheWay: map[pando.InstanceID]reserved{},
 	}
 }
 
@@ -59,6 +61,7 @@ func (a weight) minus(b weight) weight {
 
 // weigh adds an instance to the load of its host, or counts it by a new spec.
 func (w *World) weigh(i pando.Instance) {
+	w.release(i.ID) // it has arrived
 	spec, _ := w.SpecOf(i.Service, i.Revision)
 	now := weightOf(spec.Resources)
 	w.loads[i.Host] = w.loads[i.Host].minus(w.weights[i.ID]).plus(now)
