@@ -59,7 +59,7 @@ class Scaler:
         """Returns whether this instance is the first to leave."""
         v = self.me.me()
         return (
-            len(v.peers) > v.scale.min and max(v.peers, key=lambda p: p.born).id == self.me.instance
+            v.in_rotation > v.scale.min and max(v.peers, key=lambda p: p.born).id == self.me.instance
         )
 
     def halt(self, rate: float) -> bool:
