@@ -127,8 +127,10 @@ func TestTheCountersOfManyServicesAreReadOnce(t *testing.T) {
 func TestASilentHostDelaysFewReadings(t *testing.T) {
 	lead(t, 0, func(t *testing.T, l leadership) {
 		silent, talks := &mute{}, &meter{}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
 		for name, h := range map[pando.HostName]pando.HostAgent{"h2": silent, "h3": talks} {
-			if _, _, err := l.registry.Join(t.Context(), pando.Host{Name: name}, time.Hour); err != nil {
+			if _, _, err := l.registry.Join(ctx, pando.Host{Name: name}, time.Second); err != nil {
 				t.Fatal(err)
 			}
 			l.Peers.(*sim.Peers).Set(name, h)
