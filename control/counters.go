@@ -53,7 +53,7 @@ func (c *counters) heard(h pando.HostName, err error) {
 	s := c.silent[h]
 	s.err = err
 	if s.times++; s.times > 1 {
-		wait := scaleInterval << min(s.times, 8)
+		wait := scaleInterval << min(s.times-2, 8)
 		s.until = c.Clock.Now().Add(min(wait, silenceMax))
 	}
 	if c.silent == nil {
