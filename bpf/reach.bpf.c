@@ -59,7 +59,7 @@ inlined struct owner *owner_of(const __u32 *a, int six)
 	return bpf_map_lookup_elem(&owners, key);
 }
 
-/* answers tells whether a UDP packet comes from a port of the instance's service. */
+/* answers returns whether a UDP packet comes from a port of the instance's service. */
 inlined int answers(const struct walled *w, const struct packet *p)
 {
 	if (p->protocol != IPPROTO_UDP || !p->sport)
@@ -88,7 +88,7 @@ inlined int is_local(struct __sk_buff *skb, const struct packet *p, int six)
 	return bpf_fib_lookup(skb, &f, sizeof(f), 0) == BPF_FIB_LKUP_RET_NOT_FWDED;
 }
 
-/* needs returns the words of the spec of which the instance needs one for a new flow, 0 for none. */
+/* needs returns the word of the spec that the instance needs for a new flow, 0 for none. */
 cold __u32 needs(struct __sk_buff *skb, struct packet *p, const struct walled *w, __u32 six)
 {
 	struct owner *o;

@@ -13,10 +13,128 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type reachCounters struct {
+	_       structs.HostLayout
+	Flows   uint64
+	Packets uint64
+	Bytes   uint64
+	Ends    uint64
+}
+
+type reachEndpoint struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Epoch   uint32
+	Mac     [6]uint8
+	HostMac [6]uint8
+	Service uint32
+}
+
+type reachFlow struct {
+	_        structs.HostLayout
+	Endpoint uint32
+	Epoch    uint32
+	Flags    uint32
+	Service  uint32
+	Answer   uint32
+	Target   uint16
+	Pad      uint16
+	Seen     uint64
+}
+
+type reachFlowKey struct {
+	_          structs.HostLayout
+	Client     uint32
+	ClientPort uint16
+	Port       uint16
+	Vip        uint16
+	Protocol   uint8
+	Pad        uint8
+}
+
+type reachFlowKey6 struct {
+	_          structs.HostLayout
+	Client     [4]uint32
+	Vip        [2]uint32
+	ClientPort uint16
+	Port       uint16
+	Protocol   uint8
+	Pad        [3]uint8
+}
+
+type reachFragment struct {
+	_        structs.HostLayout
+	Endpoint uint32
+	Epoch    uint32
+}
+
+type reachFragmentKey struct {
+	_        structs.HostLayout
+	Src      [4]uint32
+	Dst      [4]uint32
+	Id       uint32
+	Protocol uint8
+	Pad      [3]uint8
+}
+
+type reachHashKey struct {
+	_    structs.HostLayout
+	Word [2]uint32
+}
+
+type reachInstanceLink struct {
+	_    structs.HostLayout
+	Addr [2][4]uint32
+	Vip  [2][4]uint32
+	Mac  [6]uint8
+	Pad  [2]uint8
+}
+
+type reachName struct {
+	_       structs.HostLayout
+	Service uint32
+	Used    uint32
+	Text    [128]int8
+}
+
 type reachOwner struct {
 	_       structs.HostLayout
 	Tenant  uint64
 	Service uint64
+}
+
+type reachPace struct {
+	_       structs.HostLayout
+	Since   uint64
+	Answers uint64
+}
+
+type reachPortKey struct {
+	_        structs.HostLayout
+	Ifindex  uint32
+	Port     uint16
+	Protocol uint8
+	Goes     uint8
+}
+
+type reachService struct {
+	_         structs.HostLayout
+	Active    uint32
+	Endpoints [2]uint32
+	Pad       uint32
+	Places    [2]struct {
+		_     structs.HostLayout
+		Chunk uint32
+		Mask  uint32
+	}
+}
+
+type reachServiceKey struct {
+	_        structs.HostLayout
+	Addr     [4]uint32
+	Port     uint16
+	Protocol uint8
+	Pad      uint8
 }
 
 type reachWalled struct {

@@ -33,15 +33,21 @@ func (s *plainSteering) Connect(context.Context, pando.Link, []pando.Port, netip
 	return s.note("connect")
 }
 
-func (s *plainSteering) Disconnect(context.Context, pando.Link) error { return s.note("disconnect") }
+func (s *plainSteering) Disconnect(context.Context, pando.Link) error {
+	return s.note("disconnect")
+}
 
 func (s *plainSteering) Publish(context.Context, pando.SteeringTable) error {
 	return s.note("publish")
 }
 
-func (s *plainSteering) Withdraw(context.Context, pando.ServiceKey) error { return s.note("withdraw") }
+func (s *plainSteering) Withdraw(context.Context, pando.ServiceKey) error {
+	return s.note("withdraw")
+}
 
-func (s *plainSteering) Neighbours(context.Context, []pando.Host) error { return s.note("neighbours") }
+func (s *plainSteering) Neighbours(context.Context, []pando.Host) error {
+	return s.note("neighbours")
+}
 
 var (
 	hostAddress = netip.MustParseAddr("192.0.2.1")
@@ -172,7 +178,7 @@ func (p packet) bytes(t *testing.T) []byte {
 	return out.Bytes()
 }
 
-// passes reports whether the program lets a packet of a link go on to steering.
+// passes reports whether the program lets a packet of a link through to steering.
 func passes(t *testing.T, w *Steering, ifindex int, p packet) bool {
 	t.Helper()
 	const size, ifindexAt, next = 192, 40, 0xffffffff
@@ -187,10 +193,46 @@ func passes(t *testing.T, w *Steering, ifindex int, p packet) bool {
 	return verdict == next
 }
 
+// newFlow is a packet of an instance, and the word of its spec without which it is refused.
+type newFlow struct {
+	name  string
+	p     packet
+	needs pando.Reach // "": it always passes
+}
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+func flowsOf(link pando.Link) []newFlow {
+	return []newFlow{
+		{"a service of the tenant", packet{link.IP4, addr("10.127.0.3"), "syn", 5, 80}, ""},
+		{"a service of another", packet{link.IP4, addr("10.127.0.4"), "syn", 5, 80}, pando.ReachTenants},
+		{"an unknown VIP", packet{link.IP4, addr("10.127.9.9"), "syn", 5, 80}, ""},
+		{"DNS", packet{link.IP4, pando.Gateway4, "udp", 5, 53}, ""},
+		{"DNS by TCP", packet{link.IP4, pando.Gateway4, "syn", 5, 53}, ""},
+		{"another port there", packet{link.IP4, pando.Gateway4, "syn", 5, 7400}, pando.ReachHost},
+		{"a fellow", packet{link.IP4, addr("10.128.0.3"), "syn", 5, 8080}, ""},
+		{"a stranger", packet{link.IP4, addr("10.129.3.4"), "syn", 5, 8080}, pando.ReachTenants},
+		{"a stranger by UDP", packet{link.IP4, addr("10.129.3.4"), "udp", 5, 9}, pando.ReachTenants},
+		{"an answer", packet{link.IP4, addr("10.129.3.4"), "udp", 7007, 9}, ""},
+		{"metadata", packet{link.IP4, addr("169.254.169.254"), "syn", 5, 80}, pando.ReachMetadata},
+		{"the host", packet{link.IP4, hostAddress, "syn", 5, 22}, pando.ReachHost},
+		{"the host by UDP", packet{link.IP4, hostAddress, "udp", 5, 123}, pando.ReachHost},
+		{"a ping of the host", packet{link.IP4, hostAddress, "ping", 0, 0}, ""},
+		{"a reply to a probe", packet{link.IP4, hostAddress, "synack", 8080, 5}, ""},
+		{"an established flow", packet{link.IP4, hostAddress, "ack", 8080, 5}, ""},
+		{"a control port", packet{link.IP4, otherHost, "syn", 5, 7402}, pando.ReachHost},
+		{"another host", packet{link.IP4, otherHost, "syn", 5, 5432}, pando.ReachInternet},
+		{"the Internet", packet{link.IP4, outside, "syn", 5, 443}, pando.ReachInternet},
+		{"a reply of the VIP", packet{addr("10.127.0.2"), hostAddress, "syn", 80, 5}, ""},
+		{"the Internet, IPv6", packet{link.IP6, outside6, "syn", 5, 443}, pando.ReachInternet},
+		{"metadata, IPv6", packet{link.IP6, addr("fd00:ec2::254"), "syn", 5, 80}, pando.ReachMetadata},
+		{"a stranger, IPv6", packet{link.IP6, link.IP6.Next(), "udp", 5, 80}, pando.ReachTenants},
+	}
+}
+
 func TestWallsRefuseNewFlowsOnly(t *testing.T) {
 	ifindex := inNetwork(t)
 	w, inner, pins := open(t)
-	addr := func(s string) netip.Addr { return netip.MustParseAddr(s) }
 	key := func(tenant, name string) pando.ServiceKey {
 		return pando.ServiceKey{Tenant: pando.Tenant(tenant), Name: pando.ServiceName(name)}
 	}
@@ -214,37 +256,8 @@ func TestWallsRefuseNewFlowsOnly(t *testing.T) {
 	if err := w.objects.Owners.Put(keyOf(fellow), owner(link.Service)); err != nil {
 		t.Fatal(err)
 	}
-	all := pando.Reachables
-	for _, c := range []struct {
-		name  string
-		p     packet
-		needs pando.Reach // "": passes always
-	}{
-		{"a service of the tenant", packet{link.IP4, addr("10.127.0.3"), "syn", 5, 80}, ""},
-		{"a service of another", packet{link.IP4, addr("10.127.0.4"), "syn", 5, 80}, pando.ReachTenants},
-		{"an unknown VIP", packet{link.IP4, addr("10.127.9.9"), "syn", 5, 80}, ""},
-		{"DNS", packet{link.IP4, pando.Gateway4, "udp", 5, 53}, ""},
-		{"DNS by TCP", packet{link.IP4, pando.Gateway4, "syn", 5, 53}, ""},
-		{"another port there", packet{link.IP4, pando.Gateway4, "syn", 5, 7400}, pando.ReachHost},
-		{"a fellow", packet{link.IP4, fellow, "syn", 5, 8080}, ""},
-		{"a stranger", packet{link.IP4, addr("10.129.3.4"), "syn", 5, 8080}, pando.ReachTenants},
-		{"a stranger by UDP", packet{link.IP4, addr("10.129.3.4"), "udp", 5, 9}, pando.ReachTenants},
-		{"an answer", packet{link.IP4, addr("10.129.3.4"), "udp", 7007, 9}, ""},
-		{"metadata", packet{link.IP4, addr("169.254.169.254"), "syn", 5, 80}, pando.ReachMetadata},
-		{"the host", packet{link.IP4, hostAddress, "syn", 5, 22}, pando.ReachHost},
-		{"the host by UDP", packet{link.IP4, hostAddress, "udp", 5, 123}, pando.ReachHost},
-		{"a ping of the host", packet{link.IP4, hostAddress, "ping", 0, 0}, ""},
-		{"a reply to a probe", packet{link.IP4, hostAddress, "synack", 8080, 5}, ""},
-		{"an established flow", packet{link.IP4, hostAddress, "ack", 8080, 5}, ""},
-		{"a control port", packet{link.IP4, otherHost, "syn", 5, 7402}, pando.ReachHost},
-		{"another host", packet{link.IP4, otherHost, "syn", 5, 5432}, pando.ReachInternet},
-		{"the Internet", packet{link.IP4, outside, "syn", 5, 443}, pando.ReachInternet},
-		{"a reply of the VIP", packet{addr("10.127.0.2"), hostAddress, "syn", 80, 5}, ""},
-		{"the Internet, IPv6", packet{link.IP6, outside6, "syn", 5, 443}, pando.ReachInternet},
-		{"metadata, IPv6", packet{link.IP6, addr("fd00:ec2::254"), "syn", 5, 80}, pando.ReachMetadata},
-		{"a stranger, IPv6", packet{link.IP6, link.IP6.Next(), "udp", 5, 80}, pando.ReachTenants},
-	} {
-		for _, r := range append([]pando.Reach{""}, all...) {
+	for _, c := range flowsOf(link) {
+		for _, r := range append([]pando.Reach{""}, pando.Reachables...) {
 			link.Reach = []pando.Reach{pando.ReachTenant}
 			if r != "" {
 				link.Reach = append(link.Reach, r)
@@ -309,7 +322,8 @@ func TestOwnersAreTheSameInEveryLife(t *testing.T) {
 	a := owner(pando.ServiceKey{Tenant: "shop", Name: "web"})
 	b := owner(pando.ServiceKey{Tenant: "shop", Name: "db"})
 	c := owner(pando.ServiceKey{Tenant: "bank", Name: "web"})
-	if a.Tenant != b.Tenant || a.Service == b.Service || a.Tenant == c.Tenant || a.Service == c.Service {
+	if a.Tenant != b.Tenant || a.Service == b.Service || a.Tenant == c.Tenant ||
+		a.Service == c.Service {
 		t.Errorf("%+v, %+v, %+v", a, b, c)
 	}
 	if again := owner(pando.ServiceKey{Tenant: "shop", Name: "web"}); again != a {
