@@ -43,7 +43,8 @@ func viewOf(t *testing.T, n int) (v pando.SelfView, bytes uint64) {
 	return v, bytes
 }
 
-// A view has the youngest fellows and the number of all. It costs the same in a service of any size.
+// A view has the youngest fellows and the number of all. It costs the same in a service of any
+// size.
 func TestAViewCostsTheSameInALargeService(t *testing.T) {
 	v, few := viewOf(t, pando.PeersMax+1)
 	if len(v.Peers) != pando.PeersMax+1 || v.InRotation != pando.PeersMax+1 {

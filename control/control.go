@@ -186,8 +186,8 @@ func (c *Control) catchUp(ctx context.Context, fence pando.Fence, lost <-chan st
 	}
 }
 
-// decideAll starts a decision about every service that changed. It waits for none of them, so a slow
-// write holds up its own service only.
+// decideAll starts a decision about every service that changed. It waits for none of them. A slow
+// write delays its own service only.
 func (c *Control) decideAll(ctx context.Context, fence pando.Fence) {
 	for {
 		s, ok := c.nextDirty()

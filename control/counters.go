@@ -42,8 +42,8 @@ func (c *counters) errSilent(h pando.HostName) error {
 	return nil
 }
 
-// heard notes the result of asking a host.
-func (c *counters) heard(h pando.HostName, err error) {
+// note stores the result of a request to a host.
+func (c *counters) note(h pando.HostName, err error) {
 	c.silences.Lock()
 	defer c.silences.Unlock()
 	if err == nil {
@@ -84,8 +84,9 @@ func (c *counters) read(ctx context.Context) counted {
 		}
 		wg.Go(func() { // a host that is cut off must not delay the others
 			each[n], errs[n] = c.Peers.Counters(ctx, h)
-			if errs[n] == nil || !errors.Is(ctx.Err(), context.Canceled) { // a caller that left proves nothing
-				c.heard(h.Name, errs[n])
+			// A caller that left proves nothing about the host.
+			if errs[n] == nil || !errors.Is(ctx.Err(), context.Canceled) {
+				c.note(h.Name, errs[n])
 			}
 		})
 	}

@@ -48,8 +48,8 @@ func (s *scales) note(of pando.ServiceKey, by int) {
 	s.most = max(s.most, sum)
 }
 
-// deployMany deploys services at once to a cluster whose control runs over a slow store. It returns the
-// contents of the store when nothing changes any more.
+// deployMany deploys services at once to a cluster with a slow store. It returns the contents of
+// the store at rest.
 func deployMany(t *testing.T, services int, spec pando.Spec, hosts ...pando.Host) (
 	w *world.World, s *scales,
 ) {

@@ -26,7 +26,7 @@ type view struct {
 	left    map[pando.HostName]time.Time // since when a member is away
 	// unwritten counts the decisions about a service that this control failed to write.
 	unwritten map[pando.ServiceKey]unwritten
-	// reserved are the decisions whose writes are on their way, or may have happened.
+	// reserved are the decisions on their way to the store, and those without an answer of it.
 	reserved map[pando.ServiceKey]pando.Txn
 	full     time.Time // since when the store is full, or zero
 }

@@ -55,13 +55,13 @@ func (w *World) Release(t pando.Txn) {
 	}
 }
 
-func (w *World) release(i pando.InstanceID) {
-	r, ok := w.onTheWay[i]
+func (l *ledgers) release(i pando.InstanceID) {
+	r, ok := l.onTheWay[i]
 	if !ok {
 		return
 	}
-	delete(w.onTheWay, i)
-	if w.loads[r.host] = w.loads[r.host].minus(r.weight); w.loads[r.host] == (weight{}) {
-		delete(w.loads, r.host)
+	delete(l.onTheWay, i)
+	if l.loads[r.host] = l.loads[r.host].minus(r.weight); l.loads[r.host] == (weight{}) {
+		delete(l.loads, r.host)
 	}
 }

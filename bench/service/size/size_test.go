@@ -44,7 +44,8 @@ type results struct {
 }
 
 func (r results) add(round int, series string, value float64) {
-	if err := r.csv.Write([]string{fmt.Sprint(round), series, fmt.Sprintf("%.3f", value)}); err != nil {
+	err := r.csv.Write([]string{fmt.Sprint(round), series, fmt.Sprintf("%.3f", value)})
+	if err != nil {
 		r.Fatal(err)
 	}
 	r.Logf("round %d: %s: %.3f", round, series, value)
@@ -91,8 +92,9 @@ func records(n, instances int) (out []pando.Stored) {
 		Scale: pando.Scale{Min: instances, Max: 5000}}.WithDefaults()
 	spec.Health.Ready.Kind = pando.ProbeExplicit
 	svc := pando.Service{ServiceKey: key, Current: 1, Target: 1, Latest: 1, Home: home,
-		Phase: pando.ServiceServing, VIP6: netip.AddrFrom16([16]byte{0xfd, 15: byte(n), 14: byte(n >> 8)}),
-		VIP4: netip.AddrFrom4([4]byte{10, 127, byte(1 + n>>8), byte(n)})}
+		Phase: pando.ServiceServing,
+		VIP6:  netip.AddrFrom16([16]byte{0xfd, 14: byte(n >> 8), 15: byte(n)}),
+		VIP4:  netip.AddrFrom4([4]byte{10, 127, byte(1 + n>>8), byte(n)})}
 	var all []pando.Instance
 	for k := range instances {
 		all = append(all, pando.Instance{
@@ -157,7 +159,12 @@ func oneAgent(r results, run bool) float64 {
 			Serve: func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() },
 		})
 		go func() { ended <- a.Run(ctx) }()
-		time.Sleep(3 * time.Second) // it reads the snapshot and publishes all tables
+		for look := time.NewTicker(50 * time.Millisecond); ; <-look.C {
+			if all, err := steering.Published(ctx); err != nil || len(all) == services {
+				look.Stop()
+				break
+			}
+		}
 	} else {
 		ended <- nil
 	}
@@ -205,8 +212,9 @@ func lead(r results) *leader {
 		}
 		l.fence = fence
 	}
-	l.Control = control.New(control.Config{Registry: l.store, Peers: sim.NewPeers(), Clock: sim.Clock{},
-		IDs: &l.ids, Log: quiet, Name: "c"})
+	l.Control = control.New(control.Config{
+		Registry: l.store, Peers: sim.NewPeers(), Clock: sim.Clock{}, IDs: &l.ids, Log: quiet, Name: "c",
+	})
 	ended := make(chan error, 1)
 	go func() { ended <- l.Run(ctx) }()
 	l.stop = func() {
@@ -226,13 +234,31 @@ func (l *leader) put(r results, all []pando.Stored) {
 	}
 }
 
-// ask asks for one more instance and returns the time until it was placed.
-func (l *leader) ask(r results, n int) time.Duration {
+// wait waits until the control leads: it answers an ask of the first service.
+func (l *leader) wait(r results) {
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
+	for begun := time.Now(); time.Since(begun) < time.Minute; <-look.C {
+		i := l.intent(0)
+		if _, err := l.Answer(context.Background(), l.fence, i, func() {}); err == nil {
+			return
+		}
+	}
+	r.Fatal("the control does not lead")
+}
+
+func (l *leader) intent(n int) pando.Intent {
 	now := time.Now()
-	i := pando.Intent{
+	return pando.Intent{
 		ID: pando.IntentID(l.ids.Sequential(now)), Service: keyOf(n), Verb: pando.VerbReplicate,
 		Host: hostOf(n), By: pando.Asker{Kind: pando.AskerOperator},
 	}.Become(pando.IntentAsked, now, "load")
+}
+
+// ask asks for one more instance and returns the time until it was placed.
+func (l *leader) ask(r results, n int) time.Duration {
+	now := time.Now()
+	i := l.intent(n)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if _, err := l.Answer(ctx, l.fence, i, func() {}); err != nil {
@@ -249,7 +275,7 @@ func askRate(r results) float64 {
 		for n := range askers {
 			l.put(r, records(n, 5))
 		}
-		time.Sleep(2 * time.Second)
+		l.wait(r)
 		var answered atomic.Int64
 		var asking sync.WaitGroup
 		begun := time.Now()
@@ -278,13 +304,15 @@ func askTime(r results, instances int) float64 {
 	l := lead(r)
 	defer l.stop()
 	l.put(r, records(0, instances))
-	time.Sleep(2 * time.Second)
+	l.wait(r)
+	pace := time.NewTicker(10 * time.Millisecond)
+	defer pace.Stop()
 	var all []float64
 	for n := range 300 {
+		<-pace.C
 		took := l.ask(r, 0).Seconds() * 1000
 		all = append(all, took)
 		r.add(n, fmt.Sprintf("ask → placed beside %d instances (ms)", instances), took)
-		time.Sleep(10 * time.Millisecond)
 	}
 	slices.Sort(all)
 	return all[len(all)*99/100]
