@@ -15,9 +15,9 @@ import (
 )
 
 // A year of running has 10⁵ scale events and 10³ deaths of hosts. PANDO_YEAR sets the number of
-// days: the gate runs two, `make soak` a year.
+// days: the gate runs one, `make soak` a year.
 const (
-	hoursDefault = 48 / slower
+	hoursDefault = 24 / slower
 	eventEvery   = 5 * time.Minute
 	deathEvery   = 8 * time.Hour
 	lookEvery    = time.Hour
