@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"net/http"
 	"net/netip"
 	"regexp"
@@ -113,6 +114,17 @@ func (m Member) Admits(publicKey []byte) error {
 		ErrForbidden, m.Name)
 }
 
+// ComesFrom returns nil if a caller with this member's certificate calls from the member's address,
+// else the reason. A caller on the server's own machine has another one.
+func (m Member) ComesFrom(from netip.Addr) error {
+	if !m.Address.IsValid() || from.IsLoopback() || from == m.Address || from == m.Address6 {
+		return nil
+	}
+	return fmt.Errorf("%w: the certificate of host %s, a member at %s, is used from %s: either that "+
+		"machine is a copy, and `pando down --purge` there ends it, or the host has moved, and `pando "+
+		"restart` there tells the cluster", ErrForbidden, m.Name, m.Address, from)
+}
+
 // NotMember returns the error for a host with a certificate but without a member record.
 func NotMember(h HostName) error {
 	return fmt.Errorf("%w: host %s was removed from the cluster; to join again: `pando down "+
@@ -169,6 +181,8 @@ type Peers interface {
 	Counters(ctx context.Context, h Host) ([]EndpointCounters, error)
 	// Losses returns the losses of a host's steering.
 	Losses(ctx context.Context, h Host) (Losses, error)
+	// Exec runs a command inside an instance of a host (see Sandbox.Session).
+	Exec(ctx context.Context, h Host, i InstanceID, s SessionSpec) (io.ReadWriteCloser, error)
 	// Usage returns the use of every instance that runs on a host, or of one service's.
 	Usage(ctx context.Context, h Host, s ServiceKey) ([]InstanceUsage, error)
 	// StateLog returns the newest commits of a service's main branch.
@@ -188,6 +202,8 @@ type HostAgent interface {
 	Counters(ctx context.Context) ([]EndpointCounters, error)
 	// Losses returns the losses of this host's steering.
 	Losses(ctx context.Context) (Losses, error)
+	// Exec runs a command inside an instance of this host. ErrRefused: it has SessionsMax sessions.
+	Exec(ctx context.Context, i InstanceID, s SessionSpec) (io.ReadWriteCloser, error)
 	// Usage returns the use of every instance that runs here, or of one service's.
 	Usage(ctx context.Context, s ServiceKey) ([]InstanceUsage, error)
 	// StateLog returns the newest commits of a service's main branch.
