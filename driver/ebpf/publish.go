@@ -222,7 +222,7 @@ func (d *Driver) publishPorts(service uint32, t pando.SteeringTable) error {
 		}
 		d.index.answer(a, means)
 	}
-	return d.forgetPorts(service, func(k steerServiceKey) bool { return want[k] })
+	return d.index.forgetPorts(&d.objects, service, func(k steerServiceKey) bool { return want[k] })
 }
 
 func vips(t pando.SteeringTable) (out [][4]uint32) {
@@ -233,22 +233,6 @@ func vips(t pando.SteeringTable) (out [][4]uint32) {
 		out = append(out, words(t.VIP6))
 	}
 	return out
-}
-
-// forgetPorts deletes the ports of a service that keep rejects.
-func (d *Driver) forgetPorts(service uint32, keep func(steerServiceKey) bool) error {
-	var errs []error
-	for k := range d.index.portsOf[service] {
-		if keep(k) {
-			continue
-		}
-		if d.index.ports[k] == service { // else it is another service's by now
-			errs = append(errs, ignoreMissing(d.objects.Ports.Delete(k)))
-			delete(d.index.ports, k)
-		}
-		delete(d.index.portsOf[service], k)
-	}
-	return errors.Join(errs...)
 }
 
 func ignoreMissing(err error) error {
@@ -266,7 +250,7 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 	if !ok {
 		return nil
 	}
-	errs := []error{d.forgetPorts(n, func(steerServiceKey) bool { return false })}
+	errs := []error{d.index.forgetPorts(&d.objects, n, func(steerServiceKey) bool { return false })}
 	for vip := range d.index.vipsOf[n] {
 		if at := d.index.vips[vip]; at&^elsewhere == n {
 			errs = append(errs, ignoreMissing(d.objects.Vips.Delete(vip)))
