@@ -13,7 +13,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -55,10 +54,10 @@ type Config struct {
 	Serve func(pando.Self, pando.InstanceID) http.Handler
 	// Git returns the read-only smart HTTP handler of states. Nil disables it.
 	Git func(resolve func(pando.ServiceKey) (pando.Objects, pando.ObjectID, error)) http.Handler
-	// OpenLog returns the log of an instance that runs or is gone.
+	// OpenLog returns lines of an instance that runs or is gone.
 	OpenLog func(
-		ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool,
-	) (io.ReadCloser, error)
+		ctx context.Context, s pando.ServiceKey, i pando.InstanceID, q pando.LogQuery,
+	) (pando.LogLines, error)
 	// TrimEvery is the interval at which the agent trims old history from the states of this host.
 	// Keep is the history that remains. Zero means five minutes and state.DefaultKeep.
 	TrimEvery time.Duration
