@@ -44,7 +44,7 @@
 //	service      service.go    its target and its progress.
 //	spec         service.go    an operator's description of a service.
 //	reach        service.go    the part of the network that instances may open connections to.
-//	reach        service.go    the part of the network that instances may connect to.
+//	image        image.go      the files of a service's program, from a container image.
 //	revision     service.go    one version of a spec.
 //	pin          service.go    a number of instances that an operator fixed.
 //	instance     instance.go   one running copy of a service.
