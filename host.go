@@ -63,9 +63,9 @@ var (
 	Gateway6 = netip.MustParseAddr("fd70:616e:646f:ffff::1")
 )
 
-// UseRanges sets the IPv4 addresses that the cluster gives out, before anything uses them. All hosts
-// of a cluster have the same. The VIPs are a /16, because a flow's key has their last two bytes. The
-// instances are a /8 to /16: a /20 for each host.
+// UseRanges sets the IPv4 addresses that the cluster gives out, before anything uses them. All
+// hosts of a cluster have the same. The VIPs are a /16, because a flow's key has their last two
+// bytes. The instances are a /8 to /16: a /20 for each host.
 func UseRanges(vips, instances netip.Prefix) error {
 	switch {
 	case !vips.Addr().Is4() || vips.Bits() != 16 || vips != vips.Masked():
