@@ -141,8 +141,8 @@ func (f faulty) owners(s pando.ServiceKey) (out []string) {
 	return out
 }
 
-// Every map fails at random during publications and withdrawals. A call that needs the map returns an
-// error. Its repetition puts the wanted table into force, and no chunk of the tables is lost.
+// Every map fails at random during publications and withdrawals. A call that needs the map returns
+// an error. Its repetition puts the wanted table into force, and no chunk of the tables is lost.
 func TestAFailedPublicationIsRepeated(t *testing.T) {
 	f := openFaulty(t)
 	random := rand.New(rand.NewPCG(7, 7))
