@@ -140,6 +140,17 @@ func (m Member) Admits(publicKey []byte) error {
 		ErrForbidden, m.Name)
 }
 
+// ComesFrom returns nil if a caller with this member's certificate calls from the member's address,
+// else the reason. A caller on the server's own machine has another one.
+func (m Member) ComesFrom(from netip.Addr) error {
+	if !m.Address.IsValid() || from.IsLoopback() || from == m.Address || from == m.Address6 {
+		return nil
+	}
+	return fmt.Errorf("%w: the certificate of host %s, a member at %s, is used from %s: either that "+
+		"machine is a copy, and `pando down --purge` there ends it, or the host has moved, and `pando "+
+		"restart` there tells the cluster", ErrForbidden, m.Name, m.Address, from)
+}
+
 // NotMember returns the error for a host with a certificate but without a member record.
 func NotMember(h HostName) error {
 	return fmt.Errorf("%w: host %s was removed from the cluster; to join again: `pando down "+
