@@ -105,7 +105,7 @@ func New(c Config) *Agent {
 	a.records = newRecords(&a.Config)
 	a.crews = newCrews(a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log))
 	a.adoption = &adoption{Agent: a}
-	a.selfAPI, a.window, a.preparer = &selfAPI{a}, &window{a}, newPreparer(a)
+	a.selfAPI, a.window, a.preparer = &selfAPI{a}, &window{agent: a}, newPreparer(a)
 	a.branches = branch.New(branch.Config{
 		Host: c.Host.Name, Records: mains{a.records}, Objects: c.Objects, Journals: c.Journals,
 		Clock: c.Clock, Log: c.Log, TrimEvery: c.TrimEvery, Keep: c.Keep,
