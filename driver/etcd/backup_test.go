@@ -14,6 +14,20 @@ import (
 	"pando.run/pando/world"
 )
 
+// copied returns a file with a copy of the store.
+func copied(t *testing.T, r *Registry) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "copy")
+	out, err := os.Create(path)
+	if err == nil {
+		err = errors.Join(r.Backup(t.Context(), out), out.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // A restored store has the records of the backup, none of a host or leader, the next generation, a
 // later revision and another identity.
 func TestARestoredStoreIsTheNextGeneration(t *testing.T) {
@@ -32,14 +46,7 @@ func TestARestoredStoreIsTheNextGeneration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(t.TempDir(), "copy")
-	out, err := os.Create(path)
-	if err == nil {
-		err = errors.Join(r.Backup(ctx, out), out.Close())
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := copied(t, r)
 	put(service("later"))
 	before, err := r.Snapshot(ctx, pando.Root)
 	if err != nil {
