@@ -247,8 +247,8 @@ func (q *Queue) take() (j job, next time.Duration, ok bool) {
 }
 
 // retryDue makes the failed jobs ready that are due. It returns the time until the first of the
-// others is due, or zero. It looks at all of them only when one may be due: on a host with thousands
-// of failing services, a healthy one does not pay for that. The caller holds the lock.
+// others is due, or zero. It looks at all of them only when one may be due, so a healthy service
+// does not pay for thousands of failing ones. The caller holds the lock.
 func (q *Queue) retryDue(now time.Time) (next time.Duration) {
 	if left := q.due.Sub(now); q.due.IsZero() || left > 0 {
 		return max(0, left)
