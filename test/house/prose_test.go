@@ -64,8 +64,8 @@ func (c tally) add(room, name string, n int) {
 	c[room][name] += n
 }
 
-// count reads the tree and returns its tally and the number of words of prose per room. A command to
-// `go generate` is one line, however wide.
+// count reads the tree and returns its tally and the number of words of prose per room. A command
+// to `go generate` is one line, however wide.
 func count(all []text) (found tally, words map[string]int) {
 	found, words = tally{}, map[string]int{}
 	for _, x := range all {
