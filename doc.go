@@ -14,6 +14,7 @@
 //	clock        names.go      the only source of time below cmd/ and demo/.
 //	host         host.go       a machine that runs the agent.
 //	member       host.go       a host that was admitted to the cluster.
+//	sighting     cluster.go    the store that a host has seen last.
 //	peers        host.go       the way to the agents of other hosts.
 //	registry     store.go      the records of the cluster, with leases and fences.
 //	record       store.go      one key of the registry with its value.

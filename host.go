@@ -5,9 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"time"
 )
 
@@ -28,6 +28,10 @@ type Host struct {
 	Joined     time.Time    `json:"joined"`
 	Version    string       `json:"version"`
 	Leaving    bool         `json:"leaving,omitempty"` // no new instances; those it has are moved away
+	// Frozen is why the host keeps what it has and follows nothing. "": it follows the store.
+	Frozen string `json:"frozen,omitempty"`
+	// Adopted is the generation of the store to which the host has brought what runs on it.
+	Adopted int `json:"adopted,omitempty"`
 }
 
 // Check returns nil if the record can be a host's, else the reason. The slot chooses the addresses
@@ -137,6 +141,8 @@ const (
 	HostHere HostState = "here" // its agent has its lease
 	// HostAway: no lease. Its instances may still run, but do not count until it returns.
 	HostAway HostState = "away"
+	// HostFrozen: its agent does not recognise the store, and keeps what it has.
+	HostFrozen HostState = "frozen"
 )
 
 // HostStatus is one line of `pando hosts`.
@@ -156,8 +162,9 @@ type Peers interface {
 	// Applied returns once the steering of a host reflects every record of the service up to a
 	// store revision.
 	Applied(ctx context.Context, h Host, s ServiceKey, at StoreRevision) error
-	// Logs streams the last lines of an instance's log, and new lines while follow is set.
-	Logs(ctx context.Context, h Host, i InstanceID, lines int, follow bool) (io.ReadCloser, error)
+	// Logs returns the lines of instances of one host that a query wants. An instance without a log
+	// is left out; ErrNotFound: none has a log.
+	Logs(ctx context.Context, h Host, i []InstanceID, q LogQuery) (LogLines, error)
 	// Counters returns the counters of a host's steering.
 	Counters(ctx context.Context, h Host) ([]EndpointCounters, error)
 	// Losses returns the losses of a host's steering.
@@ -173,8 +180,8 @@ type Peers interface {
 type HostAgent interface {
 	// Applied returns once the steering of this host reflects the service up to a store revision.
 	Applied(ctx context.Context, s ServiceKey, at StoreRevision) error
-	// Logs returns the last lines of an instance's log, and new lines while follow is set.
-	Logs(ctx context.Context, i InstanceID, lines int, follow bool) (io.ReadCloser, error)
+	// Logs returns the lines of instances of this host that a query wants.
+	Logs(ctx context.Context, i []InstanceID, q LogQuery) (LogLines, error)
 	// Counters returns the counters of this host's steering.
 	Counters(ctx context.Context) ([]EndpointCounters, error)
 	// Losses returns the losses of this host's steering.
@@ -183,4 +190,45 @@ type HostAgent interface {
 	StateLog(ctx context.Context, s ServiceKey, max int) ([]StateCommit, error)
 	// State serves git's read-only smart HTTP protocol.
 	State() http.Handler
+}
+
+// LogQuery chooses lines of the logs of instances.
+type LogQuery struct {
+	Lines  int       // the newest lines of each instance to begin with, at most LogLinesMax
+	Follow bool      // also lines that arrive later
+	Since  time.Time // lines from this time on; zero: of any age
+	Match  string    // lines that match this regular expression (RE2); "": all
+}
+
+// LogLinesMax is the largest LogQuery.Lines.
+const LogLinesMax = 100_000
+
+// Check returns nil if the query can be answered, else the reason.
+func (q LogQuery) Check() error {
+	if q.Lines < 0 || q.Lines > LogLinesMax {
+		return fmt.Errorf("%w: %d lines of a log: want 0 to %d", ErrInvalid, q.Lines, LogLinesMax)
+	}
+	if len(q.Match) > 1000 {
+		return fmt.Errorf("%w: the regular expression has %d bytes, at most 1000",
+			ErrTooLarge, len(q.Match))
+	}
+	if _, err := regexp.Compile(q.Match); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return nil
+}
+
+// LogLine is one line of an instance's log.
+type LogLine struct {
+	At       time.Time // of its write, to a tenth of a second
+	Instance InstanceID
+	Text     string // any bytes, without the line break
+}
+
+// LogLines are lines that arrive one by one.
+type LogLines interface {
+	// Next returns the next line. It returns io.EOF after the last one.
+	Next() (LogLine, error)
+	// Close ends the lines. It may be called while Next waits.
+	Close() error
 }

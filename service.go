@@ -12,12 +12,16 @@ import (
 type Spec struct {
 	Name   ServiceName `json:"name"`
 	Tenant Tenant      `json:"tenant,omitempty"` // DefaultTenant
-	// Command is the argv. argv[0] is looked up in PATH, or is relative to WorkingDir.
+	Image  Image       `json:"image,omitzero"`   // none: the program is the host's
+	// Entrypoint stands before Command. It is the image's by default.
+	Entrypoint []string `json:"entrypoint,omitempty"`
+	// Command is the argv. argv[0] is looked up in PATH, or is relative to WorkingDir. It is the
+	// image's by default.
 	Command     []string          `json:"command"`
 	Environment map[string]string `json:"environment,omitempty"`
-	// WorkingDir is absolute after loading. Default: the folder of the spec file.
+	// WorkingDir is absolute after loading. Default: the folder of the spec file, or the image's.
 	WorkingDir string `json:"working_dir,omitempty"`
-	// User is a name, a uid or uid:gid. Default: an unprivileged uid of its own.
+	// User is a name, a uid or uid:gid. Default: an unprivileged uid of its own, or the image's.
 	User       string `json:"user,omitempty"`
 	StopSignal string `json:"stop_signal,omitempty"` // SIGTERM
 	// StopSeconds is the time from the stop signal to SIGKILL: 10.
@@ -41,6 +45,9 @@ type Spec struct {
 	DrainSecondsMax float64           `json:"drain_seconds_max,omitempty"`
 	Labels          map[string]string `json:"labels,omitempty"`
 }
+
+// Argv returns the words of the program.
+func (s Spec) Argv() []string { return append(slices.Clone(s.Entrypoint), s.Command...) }
 
 // Key returns the key of the service that the spec describes.
 func (s Spec) Key() ServiceKey {

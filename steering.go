@@ -49,10 +49,10 @@ type SteeringTable struct {
 
 // ServicesMax is the largest number of services in a cluster. Every host steers every service, and
 // its tables have this many places (SERVICES_MAX in bpf/pando.h).
-const ServicesMax = 256
+const ServicesMax = 16384
 
-// EndpointsMax is the largest number of endpoints of one service.
-const EndpointsMax = 1024
+// EndpointsMax is the largest number of endpoints of one service on one host.
+const EndpointsMax = 4096
 
 // Endpoint is one destination of flows.
 type Endpoint struct {
@@ -107,5 +107,6 @@ type EndpointCounters struct {
 	Flows    uint64     `json:"flows"` // new flows steered to it
 	Packets  uint64     `json:"packets"`
 	Bytes    uint64     `json:"bytes"`
+	Ends     uint64     `json:"ends"` // packets that end a flow: FIN or RST, of either side
 	At       time.Time  `json:"at"`
 }

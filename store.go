@@ -12,6 +12,10 @@ import (
 // version of a spec.
 type StoreRevision int64
 
+// StoreID names the database that gave an answer. A new, replaced or restored database has another
+// one. 0: unknown.
+type StoreID uint64
+
 // Key names a record: "/pando/<kind>/<tenant>/…". Only the constructors below make keys.
 type Key string
 
@@ -30,6 +34,7 @@ const (
 	KindHead     Kind = "head"     // a StateHead
 	KindHost     Kind = "host"     // a Host, under its lease
 	KindMember   Kind = "member"   // a Member
+	KindCluster  Kind = "cluster"  // the Cluster, one record
 	KindLeader   Kind = "leader"   // the leader of a role; its value is not read
 )
 
@@ -109,6 +114,7 @@ type Record struct {
 type Snapshot struct {
 	Records  []Record
 	Revision StoreRevision
+	Store    StoreID
 }
 
 // Batch is the changes of one commit under a watched prefix. A closed watch sends a last batch with
@@ -116,6 +122,7 @@ type Snapshot struct {
 type Batch struct {
 	Changes  []Record
 	Revision StoreRevision
+	Store    StoreID
 	// Err is ErrCompacted (start again with a snapshot) or ErrUnavailable (try again from
 	// Revision).
 	Err error

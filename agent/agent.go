@@ -13,7 +13,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -21,6 +20,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/anchor"
 	"pando.run/pando/agent/branch"
 	"pando.run/pando/agent/steer"
 	"pando.run/pando/state"
@@ -41,20 +41,23 @@ type Config struct {
 	Peers     pando.Peers
 	Objects   pando.Objects
 	Journals  pando.Journals // nil: uncommitted writes of instances are lost with the agent
+	Images    pando.Images   // nil: no service of this host has an image
 	// Control answers an ask in one durable write. If it is nil or unreachable, the agent writes the
 	// ask to the store, and the watch brings the answer.
 	Control pando.Decider
 	Clock   pando.Clock
 	IDs     pando.IDs
 	Log     *slog.Logger
+	// Sightings keeps which store this host has seen. Nil: a new agent accepts any store.
+	Sightings pando.Sightings
 	// Serve returns the HTTP handler of an instance's own API.
 	Serve func(pando.Self, pando.InstanceID) http.Handler
 	// Git returns the read-only smart HTTP handler of states. Nil disables it.
 	Git func(resolve func(pando.ServiceKey) (pando.Objects, pando.ObjectID, error)) http.Handler
-	// OpenLog returns the log of an instance that runs or is gone.
+	// OpenLog returns lines of an instance that runs or is gone.
 	OpenLog func(
-		ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool,
-	) (io.ReadCloser, error)
+		ctx context.Context, s pando.ServiceKey, i pando.InstanceID, q pando.LogQuery,
+	) (pando.LogLines, error)
 	// TrimEvery is the interval at which the agent trims old history from the states of this host.
 	// Keep is the history that remains. Zero means five minutes and state.DefaultKeep.
 	TrimEvery time.Duration
@@ -70,6 +73,7 @@ type Agent struct {
 	*selfAPI
 	*records
 	*crews
+	anchor   *anchor.Anchor // its Registry
 	branches *branch.Branches
 	sweeper  *sweeper
 	preparer *preparer
@@ -87,8 +91,10 @@ type Agent struct {
 // New returns an agent. Run starts it.
 func New(c Config) *Agent {
 	c.TrimEvery, c.Keep = cmp.Or(c.TrimEvery, trimWait), cmp.Or(c.Keep, state.DefaultKeep)
+	own := anchor.New(c.Registry, c.Sightings, c.Clock, c.Log)
+	c.Registry = own
 	a := &Agent{
-		Config: c, sweeper: newSweeper(c.Steering, c.Clock),
+		Config: c, anchor: own, sweeper: newSweeper(c.Steering, c.Clock),
 		found: map[pando.InstanceID]pando.Sandbox{},
 	}
 	a.records = newRecords(&a.Config)
@@ -115,6 +121,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	for _, b := range boxes {
 		a.found[b.Instance()] = b
 	}
+	a.anchor.Recall(len(boxes) > 0)
 	if err := a.join(ctx); err != nil {
 		return err
 	}

@@ -29,6 +29,7 @@ type bench struct {
 	prober    pando.Prober
 	front     pando.Steering // replaces steering in the next agent, unless nil
 	through   pando.Registry // likewise, the registry
+	sightings pando.Sightings
 	agent     *Agent
 	stop      func()
 }
@@ -78,7 +79,7 @@ func (b *bench) start() {
 		registry = b.through
 	}
 	b.agent = New(Config{
-		Host: pando.Host{Name: "h1"}, Registry: registry, Sandboxes: b.sandboxes, Steering: steering,
+		Host: pando.Host{Name: "h1"}, Registry: registry, Sightings: b.sightings, Sandboxes: b.sandboxes, Steering: steering,
 		Objects: b.objects,
 		Prober:  b.prober, Peers: sim.NewPeers(), Clock: sim.Clock{}, IDs: b.ids,
 		Log:   slog.New(slog.DiscardHandler),

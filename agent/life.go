@@ -22,6 +22,7 @@ type birth struct {
 	starting time.Time
 	wait     time.Duration // before the next probe
 	behind   bool          // its branch does not have the pushes since it was made
+	fetching fetching
 }
 
 // start makes the sandbox, or wakes a warm one.
@@ -33,16 +34,9 @@ func (r *birth) start(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 		return wait
 	}
 	svc, spec := r.a.service(r.service, i.Revision)
-	r.begun = true
-	r.show()
-	box, err := r.a.Sandboxes.Start(ctx, pando.SandboxSpec{
-		Instance: i, Spec: spec, VIP4: svc.VIP4, VIP6: svc.VIP6,
-	})
-	if err != nil {
-		if ctx.Err() == nil {
-			r.fail(err.Error(), nil)
-		}
-		return time.Millisecond
+	box, wait := r.begin(ctx, i, svc, spec)
+	if box == nil {
+		return wait
 	}
 	failpoint.Hit("replicate started")
 	r.wire.connect(ctx, i, box)

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
 
@@ -47,16 +46,6 @@ func (a *Agent) State() http.Handler {
 		}
 		return a.Objects, head, nil
 	})
-}
-
-// Logs implements pando.HostAgent.
-func (a *Agent) Logs(
-	ctx context.Context, i pando.InstanceID, lines int, follow bool,
-) (io.ReadCloser, error) {
-	a.mu.Lock()
-	s := a.world.Instances[i].V.Service
-	a.mu.Unlock()
-	return a.OpenLog(ctx, s, i, lines, follow)
 }
 
 // VIPs returns the VIPs of a service by its name.

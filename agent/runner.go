@@ -175,6 +175,8 @@ func (r *runner) receive(ctx context.Context, m message) {
 		if m.err != nil && ctx.Err() == nil {
 			r.a.Log.Error("stop an instance", "instance", r.id, "error", m.err)
 		}
+	case imagePulled:
+		r.birth.fetching.done, r.birth.fetching.err = true, m.err
 	case deathAsked:
 		m.answer <- r.end.die(ctx, m)
 	}

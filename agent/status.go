@@ -64,6 +64,7 @@ type (
 	readyReported struct{}                      // by the application
 	called        struct{ by int }              // more or fewer asks on their way may claim it
 	stopEnded     struct{ err error }           // of its sandbox
+	imagePulled   struct{ err error }           // nil: the layers of its image are on this host
 )
 
 func (look) isMessage()          {}
@@ -72,6 +73,7 @@ func (recordGone) isMessage()    {}
 func (readyReported) isMessage() {}
 func (called) isMessage()        {}
 func (stopEnded) isMessage()     {}
+func (imagePulled) isMessage()   {}
 func (deathAsked) isMessage()    {}
 
 // inbox holds the messages that a runner has not received yet. A sender never waits.

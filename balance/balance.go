@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Buckets fills a table of size buckets (a prime) with indices into ids, each in proportion to its
+// Buckets fills a table of size buckets (a power of two, or a prime) with indices into ids, each in proportion to its
 // weight. A change of one endpoint moves few buckets of the others (weighted Maglev: Eisenbud et
 // al., NSDI 2016, §3.4). An endpoint of weight 0 gets none. Without any weight the answer is nil.
 // The result does not depend on the order of ids.
@@ -69,8 +69,12 @@ func newClaim(index int, id string, weight, size int) claim {
 	h.Write([]byte(id))
 	a := mix(h.Sum64())
 	b := mix(a ^ 0x9E3779B97F4A7C15)
-	return claim{index: uint16(index), weight: int32(weight), at: int32(a % uint64(size)),
+	c := claim{index: uint16(index), weight: int32(weight), at: int32(a % uint64(size)),
 		skip: int32(b%uint64(size-1)) + 1}
+	if size&(size-1) == 0 {
+		c.skip |= 1 // an odd one visits every bucket
+	}
+	return c
 }
 
 func mix(x uint64) uint64 {

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-const size = 16381
+const size = 16384
 
 func count(table []uint16, n int) []int {
 	out := make([]int, n)
@@ -52,6 +52,28 @@ func TestSharesFollowWeights(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A table of any size is full, of a prime or of a power of two, and no endpoint has far more than its
+// share.
+func TestATableOfAnySizeIsFull(t *testing.T) {
+	for _, size := range []int{2, 3, 128, 256, 4093, 16381, 65536} {
+		for _, n := range []int{1, 2, 7, 64} {
+			ids, weights := make([]string, n), make([]int, n)
+			for i := range n {
+				ids[i], weights[i] = fmt.Sprintf("web-%d", i), 100
+			}
+			table := Buckets(ids, weights, size)
+			if len(table) != size {
+				t.Fatalf("%d buckets, want %d", len(table), size)
+			}
+			for i, got := range count(table, n) {
+				if most := (size+n-1)/n + 1; got > most {
+					t.Errorf("endpoint %d of %d has %d of %d buckets, want at most %d", i, n, got, size, most)
+				}
+			}
+		}
+	}
 }
 
 // A new endpoint takes its share and moves few buckets between the others.

@@ -6,6 +6,9 @@
 #include "reply.h"
 
 #define REFUSE 100 /* above every action */
+#define ANEW 99    /* the packet begins another flow */
+#define USED (FLOW_ESTABLISHED | FLOW_FIN | FLOW_RST)
+#define ANSWER_WINDOW (1 << 20) /* bytes that an instance sends before its client's first ACK */
 #define SEEN_STEP 64 /* how exactly it is known when a flow was last seen, in ticks */
 
 union flow_any {
@@ -34,25 +37,90 @@ inlined void flow_key_of(union flow_any *k, const __u32 *client, const __u32 *vi
 	}
 }
 
-inlined struct flow *find_flow(const union flow_any *k, int six)
+inlined struct flow *find_held(const union flow_any *k, int six)
 {
 	return six ? bpf_map_lookup_elem(&flows6, &k->six) : bpf_map_lookup_elem(&flows, &k->four);
 }
 
-inlined void add_flow(const union flow_any *k, const struct flow *f, int six)
+inlined struct flow *find_opening(const union flow_any *k, int six)
 {
-	if (!find_flow(k, six))
-		count(COUNT_ADDED);
-	if (six)
-		bpf_map_update_elem(&flows6, &k->six, f, BPF_ANY);
-	else
-		bpf_map_update_elem(&flows, &k->four, f, BPF_ANY);
+	return six ? bpf_map_lookup_elem(&opening6, &k->six)
+		   : bpf_map_lookup_elem(&opening, &k->four);
 }
 
-inlined void remove_flow(const union flow_any *k, int six)
+inlined struct flow *find_flow(const union flow_any *k, int six)
+{
+	struct flow *f = find_held(k, six);
+
+	return f ? f : find_opening(k, six);
+}
+
+/* leave_held counts one held flow of a service less. */
+inlined void leave_held(__u32 service, __u32 six)
+{
+	__u32 own = 2 * service + six, all = 2 * SERVICES_MAX + six;
+	__u64 *n = bpf_map_lookup_elem(&held, &own), *sum = bpf_map_lookup_elem(&held, &all);
+
+	if (n && sum) {
+		__sync_fetch_and_add(n, -1);
+		__sync_fetch_and_add(sum, -1);
+	}
+}
+
+/* enter_held counts one held flow of a service more, unless the service has its share: three
+ * times the places that are free. A flood of one service so leaves room for all others. */
+inlined int enter_held(__u32 service, __u32 six)
+{
+	__u32 own = 2 * service + six, all = 2 * SERVICES_MAX + six;
+	__u64 *n = bpf_map_lookup_elem(&held, &own), *sum = bpf_map_lookup_elem(&held, &all);
+	__u64 places = six ? held6_max : held_max;
+
+	if (!n || !sum || *sum >= places || *n >= 3 * (places - *sum)) {
+		count(COUNT_CROWDED);
+		return 0;
+	}
+	__sync_fetch_and_add(n, 1);
+	__sync_fetch_and_add(sum, 1);
+	return 1;
+}
+
+/* hold moves a flow to the held ones. */
+inlined int hold(const union flow_any *k, const struct flow *f, __u32 six)
+{
+	if (!enter_held(f->service, six))
+		return 0;
+	if (six ? bpf_map_update_elem(&flows6, &k->six, f, BPF_NOEXIST)
+		: bpf_map_update_elem(&flows, &k->four, f, BPF_NOEXIST)) {
+		leave_held(f->service, six);
+		return 0;
+	}
+	if (six ? bpf_map_delete_elem(&opening6, &k->six) : bpf_map_delete_elem(&opening, &k->four))
+		count(COUNT_ADDED);
+	return 1;
+}
+
+/* remove_flow deletes a flow of a service and returns whether there was one. */
+inlined int remove_flow(const union flow_any *k, __u32 service, __u32 six)
 {
 	if (!(six ? bpf_map_delete_elem(&flows6, &k->six) : bpf_map_delete_elem(&flows, &k->four)))
+		leave_held(service, six);
+	else if (six ? bpf_map_delete_elem(&opening6, &k->six)
+		     : bpf_map_delete_elem(&opening, &k->four))
+		return 0;
+	return 1;
+}
+
+inlined void add_flow(const union flow_any *k, const struct flow *f, int six)
+{
+	struct flow *was = find_flow(k, six);
+
+	if (was && remove_flow(k, was->service, six))
 		count(COUNT_REMOVED);
+	count(COUNT_ADDED);
+	if (six)
+		bpf_map_update_elem(&opening6, &k->six, f, BPF_ANY);
+	else
+		bpf_map_update_elem(&opening, &k->four, f, BPF_ANY);
 }
 
 /* translation returns the port on the other side of an instance's port. */
@@ -63,19 +131,52 @@ inlined __u16 *translation(__u32 ifindex, __u16 port, __u8 protocol, __u8 goes)
 	return bpf_map_lookup_elem(&translations, &k);
 }
 
+#define ROTATED(x, n) ((x) << (n) | (x) >> (32 - (n)))
+
+inlined void sip_round(__u32 *v)
+{
+	v[0] += v[1];
+	v[1] = ROTATED(v[1], 5) ^ v[0];
+	v[0] = ROTATED(v[0], 16);
+	v[2] += v[3];
+	v[3] = ROTATED(v[3], 8) ^ v[2];
+	v[0] += v[3];
+	v[3] = ROTATED(v[3], 7) ^ v[0];
+	v[2] += v[1];
+	v[1] = ROTATED(v[1], 13) ^ v[2];
+	v[2] = ROTATED(v[2], 16);
+}
+
+inlined void sip_word(__u32 *v, __u32 word)
+{
+	v[3] ^= word;
+	sip_round(v);
+	v[0] ^= word;
+}
+
+/* hash is HalfSipHash-1-3 of a flow, with a random key: a client cannot choose its bucket. */
 inlined __u32 hash(const struct packet *p, int six)
 {
-	__u32 client = p->src[0] * 0x9E3779B1u, vip = six ? p->dst[3] : p->dst[0];
+	__u32 zero = 0, words = six ? 7 : 4;
+	struct hash_key *key = bpf_map_lookup_elem(&hash_keys, &zero);
 
-	if (six)
-		client = ((client ^ p->src[1]) * 0x85EBCA77u ^ p->src[2]) * 0xC2B2AE3Du ^ p->src[3] * 0x27D4EB2Fu;
-	__u32 h = client ^ (((__u32)p->sport << 16) | p->dport);
-	h ^= h >> 15;
-	h *= 0x85EBCA77u;
-	h ^= vip + p->protocol;
-	h ^= h >> 13;
-	h *= 0xC2B2AE3Du;
-	return h ^ h >> 16;
+	if (!key)
+		return 0;
+	__u32 v[4] = {key->word[0], key->word[1], key->word[0] ^ 0x6c796765, key->word[1] ^ 0x74656462};
+	sip_word(v, p->src[0]);
+	if (six) {
+		sip_word(v, p->src[1]);
+		sip_word(v, p->src[2]);
+		sip_word(v, p->src[3]);
+	}
+	sip_word(v, (__u32)p->sport << 16 | p->dport);
+	sip_word(v, six ? p->dst[3] : p->dst[0]);
+	sip_word(v, words << 26 | p->protocol);
+	v[2] ^= 0xff;
+	sip_round(v);
+	sip_round(v);
+	sip_round(v);
+	return v[1] ^ v[3];
 }
 
 /* pick returns a flow's endpoint from the current or the previous table, -1 if it has none. */
@@ -87,15 +188,14 @@ inlined int pick(__u32 service, __u32 hashed, int before)
 	__u32 which = (*(volatile __u32 *)&s->active ^ before) & 1;
 	if (!s->endpoints[which])
 		return -1;
-	__u32 n = service * 2 + which;
-	struct table *t = bpf_map_lookup_elem(&tables, &n);
-	if (!t)
+	__u32 bucket = hashed & s->places[which].mask;
+	__u32 at = s->places[which].chunk + bucket / CHUNK_BUCKETS, n = at / SLAB_CHUNKS;
+	void *slab = bpf_map_lookup_elem(&slabs, &n);
+	if (!slab)
 		return -1;
-	__u32 slot = hashed % TABLE_SLOTS;
-	asm volatile("" : "+r"(slot)); /* the verifier does not follow % */
-	if (slot >= TABLE_SLOTS)
-		return -1;
-	return t->endpoint[slot];
+	n = at % SLAB_CHUNKS;
+	struct chunk *c = bpf_map_lookup_elem(slab, &n);
+	return c ? c->endpoint[bucket % CHUNK_BUCKETS] : -1;
 }
 
 /* forward sends a packet to an endpoint. */
@@ -113,6 +213,15 @@ inlined int forward(struct __sk_buff *skb, struct packet *p, __u32 n, struct end
 	__builtin_memcpy(data, e->mac, 6);
 	__builtin_memcpy(data + 6, e->host_mac, 6);
 	return bpf_redirect(e->ifindex, 0);
+}
+
+/* note_end_of counts a packet that ends a flow of an endpoint. */
+cold int note_end_of(__u32 n)
+{
+	struct counters *c = bpf_map_lookup_elem(&traffic, &n);
+	if (c)
+		c->ends++;
+	return 0;
 }
 
 /* elsewhere returns whether another host serves a VIP. Packets
@@ -191,8 +300,10 @@ cold int start(struct __sk_buff *skb, struct packet *p, __u32 six)
 		return REFUSE + DROP_NO_SERVICE;
 	}
 	__u32 hashed = six ? hash(p, 1) : hash(p, 0);
+	if (!opens && migrating) /* another layout's table may have it: its sender tries again */
+		return elsewhere(p->dst, six) ? PASS : drop(DROP_NO_FLOW);
 	int now = pick(*service, hashed, 0), n = now;
-	if (!opens && !migrating) {
+	if (!opens) {
 		n = pick(*service, hashed, 1);
 		if (n < 0)
 			n = now;
@@ -206,7 +317,8 @@ cold int start(struct __sk_buff *skb, struct packet *p, __u32 six)
 	if (!e || !target)
 		return REFUSE + (opens ? DROP_NO_ENDPOINT : DROP_NO_FLOW);
 	if (n == now) {
-		struct flow f = {.endpoint = slot, .epoch = e->epoch, .target = *target, .seen = bpf_jiffies64()};
+		struct flow f = {.endpoint = slot, .epoch = e->epoch, .target = *target,
+		    .service = *service, .seen = bpf_jiffies64()};
 		f.flags = opens ? 0 : FLOW_ESTABLISHED;
 		if (six) {
 			flow_key_of(&k, p->src, p->dst, p->sport, p->dport, p->protocol, 1);
@@ -219,58 +331,105 @@ cold int start(struct __sk_buff *skb, struct packet *p, __u32 six)
 	return send(skb, p, slot, e, *target, opens, six);
 }
 
-inlined int begin(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
+/* is_proven returns whether a packet shows that its client receives the instance's answers: for
+ * TCP, it acknowledges the instance's SYN. A sender with a false source address never sees it. */
+inlined int is_proven(struct __sk_buff *skb, struct packet *p, const struct flow *f)
 {
-	struct packet q = *p; /* so that p itself may stay in registers */
+	__u32 acknowledged;
 
-	int verdict = start(skb, &q, six);
-
-	/* Once this host has no flows to lose, its own packets (back) go there by a separate route. */
-	if (verdict >= REFUSE && !back && elsewhere(p->dst, six))
-		return PASS;
-	return verdict < REFUSE ? verdict : refuse(skb, &q, verdict - REFUSE, six, back);
+	if (!(f->flags & FLOW_ANSWERED))
+		return 0;
+	if (p->protocol != IPPROTO_TCP)
+		return 1;
+	if (!(p->flags & ACK) || p->flags & (SYN | RST) ||
+	    bpf_skb_load_bytes(skb, p->l4 + offsetof(struct tcphdr, ack_seq), &acknowledged, 4))
+		return 0;
+	return bpf_ntohl(acknowledged) - f->answer - 1 < ANSWER_WINDOW;
 }
 
-/* steer sends a TCP or UDP packet for a VIP to the endpoint of its flow. */
-inlined int steer(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
+/* carry sends a packet of a known flow to the flow's endpoint. It returns
+ * ANEW if the packet begins another flow, and REFUSE + reason to refuse it. */
+inlined int carry(struct __sk_buff *skb, struct packet *p, const union flow_any *k, struct flow *f,
+		  int is_held, int six)
 {
-	union flow_any k;
-
-	if (unlikely(p->part == LATER)) {
-		struct packet q = *p;
-		return follow(skb, &q, six);
-	}
-	flow_key_of(&k, p->src, p->dst, p->sport, p->dport, p->protocol, six);
-	struct flow *f = find_flow(&k, six);
-	if (!f)
-		return begin(skb, p, six, back);
 	int tcp = p->protocol == IPPROTO_TCP, opens = tcp && (p->flags & (SYN | ACK)) == SYN;
 	/* A SYN on an established flow is another connection with the same
 	 * ports. A SYN on a flow that is still opening is a retransmission. */
-	if (opens && f->flags)
-		return begin(skb, p, six, back);
+	if (opens && f->flags & USED)
+		return ANEW;
 	__u32 n = f->endpoint;
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &n);
 	if (unlikely(!e || !e->ifindex || e->epoch != f->epoch)) {
-		remove_flow(&k, six);
-		if (!tcp || opens)
-			return begin(skb, p, six, back);
-		struct packet q = *p;
-		return refuse(skb, &q, DROP_NO_ENDPOINT, six, back);
+		if (remove_flow(k, f->service, six))
+			count(COUNT_REMOVED);
+		return !tcp || opens ? ANEW : REFUSE + DROP_NO_ENDPOINT;
 	}
 	if (tcp) {
 		__u32 flags = f->flags | (p->flags & SYN ? 0 : FLOW_ESTABLISHED) |
 		    (p->flags & FIN ? FLOW_FIN : 0) |
 			      (p->flags & RST ? FLOW_RST : 0);
-		if (flags != f->flags)
+		if (flags != f->flags) {
 			f->flags = flags;
+			if (p->flags & (FIN | RST))
+				note_end_of(n);
+		}
 	}
 	if (!opens) {
 		__u64 now = bpf_jiffies64(); /* a load; the clock would cost 20 ns */
 		if (now - f->seen > SEEN_STEP)
 			f->seen = now;
 	}
-	return send(skb, p, n, e, f->target, 0, six);
+	__u16 target = f->target;
+	if (!is_held && is_proven(skb, p, f)) {
+		struct flow proven = *f;
+		hold(k, &proven, six);
+	}
+	return send(skb, p, n, e, target, 0, six);
+}
+
+/* approach handles a packet without a held flow. It returns ANEW if there is no opening one. */
+cold int approach(struct __sk_buff *skb, struct packet *p, __u32 six)
+{
+	union flow_any k;
+	struct flow *f;
+
+	if (six) {
+		flow_key_of(&k, p->src, p->dst, p->sport, p->dport, p->protocol, 1);
+		f = find_opening(&k, 1);
+		return f ? carry(skb, p, &k, f, 0, 1) : ANEW;
+	}
+	flow_key_of(&k, p->src, p->dst, p->sport, p->dport, p->protocol, 0);
+	f = find_opening(&k, 0);
+	return f ? carry(skb, p, &k, f, 0, 0) : ANEW;
+}
+
+/* steer sends a TCP or UDP packet for a VIP to the endpoint of its flow. */
+inlined int steer(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
+{
+	union flow_any k;
+	int verdict;
+
+	if (unlikely(p->part == LATER)) {
+		struct packet q = *p;
+		return follow(skb, &q, six);
+	}
+	flow_key_of(&k, p->src, p->dst, p->sport, p->dport, p->protocol, six);
+	struct flow *f = find_held(&k, six);
+	if (f) {
+		verdict = carry(skb, p, &k, f, 1, six);
+		if (verdict < ANEW)
+			return verdict;
+	}
+	struct packet q = *p; /* so that p itself may stay in registers */
+	if (!f)
+		verdict = approach(skb, &q, six);
+	if (verdict == ANEW) {
+		verdict = start(skb, &q, six);
+		/* Once this host has no flows to lose, its own packets (back) go there by a separate route. */
+		if (verdict >= REFUSE && !back && elsewhere(p->dst, six))
+			return PASS;
+	}
+	return verdict < REFUSE ? verdict : refuse(skb, &q, verdict - REFUSE, six, back);
 }
 
 #endif

@@ -13,29 +13,53 @@
 	__type(key, key_type);                        \
 	__type(value, value_type)
 
-/* The connection table by address family; short keys save 12 ns a packet. LRU evicts if full. */
+/* A growing table takes memory for its entries only when they come. */
+#define GROWING(entries, key_type, value_type)        \
+	TABLE_OF(HASH, entries, key_type, value_type); \
+	__uint(map_flags, BPF_F_NO_PREALLOC)
+
+/* The connection table by address family; short keys save 12 ns a packet. It has two parts.
+ * Held flows are proven: their client answers their instance. No other flow evicts them. */
 struct {
-	TABLE_OF(LRU_HASH, 1 << 20, struct flow_key, struct flow);
+	GROWING(1 << 20, struct flow_key, struct flow);
 } flows SEC(".maps");
 
 struct {
-	TABLE_OF(LRU_HASH, 1 << 18, struct flow_key6, struct flow);
+	GROWING(1 << 18, struct flow_key6, struct flow);
 } flows6 SEC(".maps");
+
+/* Opening flows are not proven yet. A flood evicts other opening flows, the oldest first. */
+struct {
+	TABLE_OF(LRU_HASH, 1 << 16, struct flow_key, struct flow);
+} opening SEC(".maps");
+
+struct {
+	TABLE_OF(LRU_HASH, 1 << 14, struct flow_key6, struct flow);
+} opening6 SEC(".maps");
+
+/* The number of held flows, at 2 * service + six. The last pair is the number of all services. */
+struct {
+	TABLE_OF(ARRAY, 2 * (SERVICES_MAX + 1), __u32, __u64);
+} held SEC(".maps");
+
+struct {
+	TABLE_OF(ARRAY, 1, __u32, struct hash_key);
+} hash_keys SEC(".maps");
 
 struct {
 	TABLE_OF(LRU_HASH, 8192, struct fragment_key, struct fragment);
 } fragments SEC(".maps");
 
 struct {
-	TABLE_OF(HASH, 8192, struct service_key, __u32);
+	GROWING(1 << 17, struct service_key, __u32);
 } ports SEC(".maps"); /* VIP:published -> service */
 
 struct {
-	TABLE_OF(HASH, 32768, struct port_key, __u16);
+	GROWING(1 << 16, struct port_key, __u16);
 } translations SEC(".maps");
 
 struct {
-	TABLE_OF(HASH, 2 * SERVICES_MAX, __u32[4], __u32);
+	GROWING(2 * SERVICES_MAX, __u32[4], __u32);
 } vips SEC(".maps"); /* -> service, with ELSEWHERE if another host serves it */
 
 #define ELSEWHERE (1u << 31)
@@ -44,9 +68,20 @@ struct {
 	TABLE_OF(ARRAY, SERVICES_MAX, __u32, struct service);
 } services SEC(".maps");
 
+/* A slab holds chunks of buckets. User space makes slabs and places the tables in them. */
+struct slab {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SLAB_CHUNKS);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct chunk));
+};
+
 struct {
-	TABLE_OF(ARRAY, 2 * SERVICES_MAX, __u32, struct table);
-} tables SEC(".maps");
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, SLABS_MAX);
+	__uint(key_size, sizeof(__u32));
+	__array(values, struct slab);
+} slabs SEC(".maps");
 
 struct {
 	TABLE_OF(ARRAY, ENDPOINTS_MAX, __u32, struct endpoint);
@@ -70,11 +105,11 @@ struct {
 
 /* Names for the service and endpoint numbers, for user space; no program reads them. */
 struct {
-	TABLE_OF(ARRAY, SERVICES_MAX, __u32, struct name);
+	GROWING(SERVICES_MAX, __u32, struct name);
 } service_names SEC(".maps");
 
 struct {
-	TABLE_OF(ARRAY, ENDPOINTS_MAX, __u32, struct name);
+	GROWING(ENDPOINTS_MAX, __u32, struct name);
 } endpoint_names SEC(".maps");
 
 #endif

@@ -6,12 +6,17 @@
 
 #include <linux/types.h>
 
-#define TABLE_SLOTS 16381 /* prime; buckets of one service's table */
-#define SERVICES_MAX 256
+#define SERVICES_MAX 16384
 #define ENDPOINTS_MAX 8192
 #define NAME_BYTES 128
 
-enum flow_flag { FLOW_ESTABLISHED = 1, FLOW_FIN = 2, FLOW_RST = 4 };
+/* The tables of all services are blocks of chunks. Slabs of chunks are made on demand. */
+#define CHUNK_BUCKETS 128
+#define SLAB_CHUNKS 4096
+#define SLABS_MAX 64
+
+/* ANSWERED: the instance has replied. The flow is proven by its client's next valid packet. */
+enum flow_flag { FLOW_ESTABLISHED = 1, FLOW_FIN = 2, FLOW_RST = 4, FLOW_ANSWERED = 8 };
 
 /* Counters on every CPU: first the reasons for a drop (order of driver/ebpf), then the rest. */
 enum count {
@@ -28,7 +33,8 @@ enum count {
 	COUNT_REFUSED = DROP_KINDS, /* dropped packets that were answered with RST or ICMP */
 	COUNT_ADDED,      /* flows added to the connection table */
 	COUNT_REMOVED,    /* flows removed by the programs */
-	COUNT_SWEPT,      /* flows removed by the sweep; written by user space only */
+	COUNT_SWEPT,      /* flows removed by the sweep */
+	COUNT_CROWDED,    /* proven flows that stay among the opening ones: their service has its share */
 	COUNTS,
 };
 
@@ -79,9 +85,26 @@ struct flow {
 	__u32 epoch;
 	__u32 flags;
 #endif
+	__u32 service;
+	__u32 answer; /* sequence number of the instance's SYN, in the machine's order */
 	__u16 target;
 	__u16 pad;
 	__u64 seen; /* in ticks; for a TCP flow that is still opening: its first packet */
+};
+
+/* A change of the connection table that user space asks for, behind an Ethernet header. */
+struct order {
+	__u32 what; /* enum order_kind */
+	__u32 six;
+	__u32 key[10]; /* struct flow_key or struct flow_key6 */
+	struct flow flow;
+};
+
+enum order_kind {
+	ORDER_ADD = 0, /* a new flow to the opening ones, unless the table has one of this key */
+	ORDER_HOLD,    /* a flow to the held ones: its instance has its socket */
+	ORDER_FORGET,  /* delete the flow, unless a packet has changed it meanwhile */
+	ORDER_COPIED = 1 << 8, /* with another: another layout's table has counted the flow */
 };
 
 /* A fragmented datagram. Only its first fragment has ports; the others follow it. */
@@ -106,20 +129,34 @@ struct endpoint {
 	__u32 service;
 };
 
+/* The place of a service's table: its first chunk, counted over all slabs, and its
+ * number of buckets less one. The number is a power of two and at least CHUNK_BUCKETS. */
+struct place {
+	__u32 chunk;
+	__u32 mask;
+};
+
 struct service {
 	__u32 active; /* index of the active table, 0 or 1 */
 	__u32 endpoints[2]; /* endpoints with a bucket, by table */
 	__u32 pad;
+	struct place places[2];
 };
 
-struct table {
-	__u16 endpoint[TABLE_SLOTS + 3];
+struct chunk {
+	__u16 endpoint[CHUNK_BUCKETS];
+};
+
+/* The key of the hash of flows: random, made with the tables. */
+struct hash_key {
+	__u32 word[2];
 };
 
 struct counters {
 	__u64 flows;
 	__u64 packets;
 	__u64 bytes;
+	__u64 ends; /* packets that end a flow: FIN or RST, of either side */
 };
 
 struct instance_link {

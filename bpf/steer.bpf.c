@@ -41,15 +41,33 @@ int from_host(struct __sk_buff *skb)
 	return arriving(skb, BPF_F_INGRESS);
 }
 
-/* note_end marks a flow that its instance ends. The forward path does not see this packet. */
-inlined void note_end(struct packet *p, __u16 published, int six)
+/* note marks a flow that its instance answers or ends. The forward path does not see this packet. */
+cold int note(struct __sk_buff *skb, struct packet *p, __u32 published, __u32 six)
 {
 	union flow_any k;
+	struct flow *f;
+	__u32 sequence;
 
-	flow_key_of(&k, p->dst, p->src, p->dport, published, p->protocol, six);
-	struct flow *f = find_flow(&k, six);
-	if (f)
+	if (six) {
+		flow_key_of(&k, p->dst, p->src, p->dport, published, p->protocol, 1);
+		f = find_flow(&k, 1);
+	} else {
+		flow_key_of(&k, p->dst, p->src, p->dport, published, p->protocol, 0);
+		f = find_flow(&k, 0);
+	}
+	if (!f)
+		return 0;
+	if (p->flags & SYN) {
+		if (bpf_skb_load_bytes(skb, p->l4 + offsetof(struct tcphdr, seq), &sequence, 4))
+			return 0;
+		f->answer = bpf_ntohl(sequence);
+		f->flags |= FLOW_ANSWERED;
+	}
+	if (p->flags & (FIN | RST)) {
 		f->flags |= p->flags & RST ? FLOW_RST : FLOW_FIN;
+		note_end_of(f->endpoint);
+	}
+	return 0;
 }
 
 #define IPV6_SUM (1ull << 7) /* BPF_F_IPV6, from Linux 6.16 on */
@@ -96,8 +114,11 @@ inlined int answer(struct __sk_buff *skb, struct packet *p, const __u32 *own, in
 		return PASS;
 	__u16 port = *published;
 	flow_key_of(&k, p->dst, vip, p->dport, port, IPPROTO_UDP, six);
-	if (!find_flow(&k, six))
+	struct flow *f = find_flow(&k, six);
+	if (!f)
 		return PASS;
+	if (!(f->flags & FLOW_ANSWERED))
+		f->flags |= FLOW_ANSWERED;
 	if (p->part == FIRST)
 		remember_fragments(p, 0, 0, six);
 	if (port != p->sport && translate(skb, p, offsetof(struct udphdr, source), p->sport, port))
@@ -128,8 +149,10 @@ inlined int reply(struct __sk_buff *skb, struct packet *p, int six)
 	if (!published)
 		return drop(DROP_SPOOFED); /* the VIP, but not a port of the service */
 	__u16 port = *published;
-	if (p->flags & (FIN | RST))
-		note_end(p, port, six);
+	if (p->flags & (SYN | FIN | RST)) {
+		struct packet q = *p;
+		note(skb, &q, port, six);
+	}
 	if (port != p->sport && translate(skb, p, offsetof(struct udphdr, source), p->sport, port))
 		return drop(DROP_KERNEL);
 	return PASS;
@@ -222,6 +245,56 @@ int from_instance(struct __sk_buff *skb)
 	if (eth->h_proto == bpf_htons(ETH_P_ARP))
 		return speaks_for(skb, l->addr[0][0]);
 	return drop(DROP_CHATTER);
+}
+
+const struct order *order_for_user_space; /* so that the object describes the type */
+
+/* obey carries out an order of user space. It returns 1 if the order had an effect. */
+inlined int obey(const struct order *o, __u32 six)
+{
+	union flow_any k = {};
+	struct flow f = o->flow;
+
+	__builtin_memcpy(&k, o->key, sizeof(k));
+	struct flow *was = find_flow(&k, six);
+	switch (o->what & ~ORDER_COPIED) {
+	case ORDER_ADD:
+		if (was)
+			return 0;
+		add_flow(&k, &f, six);
+		break;
+	case ORDER_HOLD:
+		if (was)
+			f = *was;
+		f.flags |= FLOW_ESTABLISHED;
+		if (!hold(&k, &f, six))
+			return 0;
+		break;
+	case ORDER_FORGET:
+		if (!was || was->endpoint != f.endpoint || was->epoch != f.epoch ||
+		    was->flags != f.flags || was->seen != f.seen)
+			return 0;
+		if (!remove_flow(&k, was->service, six))
+			return 0;
+		count(COUNT_SWEPT);
+		break;
+	default:
+		return 0;
+	}
+	if (o->what & ORDER_COPIED)
+		count(COUNT_SWEPT); /* so that the flow is not counted twice */
+	return 1;
+}
+
+/* change changes the connection table for user space, in step with all counts. */
+SEC("tc")
+int change(struct __sk_buff *skb)
+{
+	struct order o;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &o, sizeof(o)))
+		return 0;
+	return o.six ? obey(&o, 1) : obey(&o, 0);
 }
 
 /* ticks returns the kernel's time to user space, in the connection table's unit. */

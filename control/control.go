@@ -57,9 +57,9 @@ func New(c Config) *Control {
 	v := newView(c)
 	n := &counters{view: v}
 	return &Control{
-		view: v, counters: n, operators: &operators{view: v, creating: make(chan struct{}, 1)},
-		streams: &streams{view: v, counters: n}, members: &members{view: v},
-		asks: map[pando.ServiceKey][]*ask{}, deciding: make(chan struct{}, 1),
+		view: v, counters: n, streams: &streams{view: v, counters: n}, members: &members{view: v},
+		operators: &operators{view: v, creating: make(chan struct{}, 1), most: pando.ServicesMax},
+		asks:      map[pando.ServiceKey][]*ask{}, deciding: make(chan struct{}, 1),
 	}
 }
 
@@ -100,6 +100,11 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 	if !c.catchUp(ctx, fence, lost) {
 		return
 	}
+	if err := c.baptise(ctx, fence); err != nil {
+		c.Log.Error("the store has no readable record of itself: nothing is decided", "error", err)
+		_ = pando.Sleep(ctx, c.Clock, baptiseWait)
+		return
+	}
 	c.serve(fence)
 	defer c.serve(pando.Fence{})
 	scaler := newScaler(c)
@@ -127,6 +132,24 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 		scaler.step(ctx, fence) // at every wake: an endless stream of changes must not starve the scaler
 		c.markDue()
 	}
+}
+
+// baptiseWait is the wait after a failed attempt to give the store its identity.
+const baptiseWait = time.Second
+
+// baptise gives a store without a record of itself an identity. Hosts recognise the store by it.
+func (c *Control) baptise(ctx context.Context, fence pando.Fence) error {
+	c.mu.Lock()
+	known, unread := c.world.Cluster.V.ID != "", c.world.Blind(pando.KindCluster)
+	now := c.Clock.Now()
+	c.mu.Unlock()
+	if known || unread != nil {
+		return unread
+	}
+	return c.commit(ctx, fence, pando.Txn{
+		If:  []pando.Condition{{Key: pando.ClusterKey}},
+		Put: []pando.Stored{pando.Cluster{ID: c.IDs.Sequential(now), Generation: 1, Born: now}},
+	})
 }
 
 // catchUp waits until this control has seen all writes of former leaders, and marks every service.

@@ -139,3 +139,62 @@ func TestDecidePanicsOnNoWorld(t *testing.T) {
 		}
 	}
 }
+
+// A frozen host takes no instance, and services on it are left alone.
+func TestAFrozenHostIsLeftAlone(t *testing.T) {
+	lead(t, time.Millisecond, func(t *testing.T, l leadership) {
+		by := pando.Asker{Kind: pando.AskerOperator}
+		h := pando.Host{Name: "h1", Frozen: "the store is an older copy"}
+		if _, err := l.registry.Commit(t.Context(), pando.Txn{Put: []pando.Stored{h}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		all, err := l.Hosts(t.Context())
+		if err != nil || len(all) != 1 || all[0].State != pando.HostFrozen {
+			t.Errorf("hosts: %+v, %v", all, err)
+		}
+		if _, err := l.Deploy(t.Context(), pando.Spec{Name: "new", Command: []string{"true"}}, by); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		st, err := l.Service(t.Context(), pando.DefaultService("new"))
+		if err != nil || len(st.Instances) != 0 {
+			t.Errorf("instances %+v were placed on a frozen host (%v)", st.Instances, err)
+		}
+		svc := pando.Service{ServiceKey: web, Home: "h1", Current: 1, Target: 1, Latest: 1,
+			VIP4: pando.VIPs4.Addr().Next().Next(), Phase: pando.ServiceServing}
+		if _, err := l.registry.Commit(t.Context(), pando.Txn{Put: []pando.Stored{svc}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if st, err = l.Service(t.Context(), web); err != nil || st.Problem == nil ||
+			st.Problem.Kind != pando.DecidedFrozen || !strings.Contains(st.Reason, "older copy") {
+			t.Errorf("the status is %q, problem %+v, %v", st.Reason, st.Problem, err)
+		}
+	})
+}
+
+// A store gets one identity, for its life.
+func TestAStoreIsBaptisedOnce(t *testing.T) {
+	lead(t, time.Millisecond, func(t *testing.T, l leadership) {
+		time.Sleep(time.Second)
+		read := func() pando.Cluster {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return l.world.Cluster.V
+		}
+		first := read()
+		if first.ID == "" || first.Generation != 1 {
+			t.Errorf("the store is %+v", first)
+		}
+		s, err := l.registry.Snapshot(t.Context(), pando.LeaderKey("control"))
+		if err != nil || len(s.Records) != 1 {
+			t.Fatal(s, err)
+		}
+		l.registry.Depose(pando.Fence{Key: s.Records[0].Key, Created: s.Records[0].Created})
+		time.Sleep(10 * time.Second)
+		if now := read(); now != first {
+			t.Errorf("after another election the store is %+v, was %+v", now, first)
+		}
+	})
+}

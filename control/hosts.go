@@ -23,7 +23,11 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 		}
 	}
 	for name, h := range c.world.Hosts {
-		all[name] = pando.HostStatus{Host: h.V, State: pando.HostHere, Server: all[name].Server}
+		state := pando.HostHere
+		if h.V.Frozen != "" {
+			state = pando.HostFrozen
+		}
+		all[name] = pando.HostStatus{Host: h.V, State: state, Server: all[name].Server}
 	}
 	for name, h := range all {
 		h.Instances = c.world.CountOn(name)
@@ -34,7 +38,7 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 	out := []pando.HostStatus{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		h := all[name]
-		if h.State == pando.HostHere && c.Heard != nil {
+		if h.State != pando.HostAway && c.Heard != nil {
 			if ago, err := c.Heard(ctx, name); err == nil {
 				h.Heard = c.Clock.Now().Add(-ago)
 			}

@@ -22,6 +22,7 @@ var _ pando.Operators = (*Control)(nil)
 type operators struct {
 	*view
 	creating chan struct{} // full while a new service is written, so that the limit of services holds
+	most     int           // services
 }
 
 // attempts is how often an operator's write is retried on top of newer records.
@@ -35,6 +36,10 @@ func (c *operators) Deploy(
 	key := s.Key()
 	if err := spec.Check(s); err != nil {
 		return pando.ServiceStatus{}, err
+	}
+	if s.Image.Reference != "" && s.Image.Digest == "" {
+		return pando.ServiceStatus{}, fmt.Errorf("%w: deploy %s: this server keeps no images",
+			pando.ErrUnsupported, key)
 	}
 	c.mu.Lock()
 	_, exists := c.world.Services[key]
@@ -67,7 +72,8 @@ func (c *operators) Deploy(
 // warnings returns the risks of a spec that a deploy accepts.
 func warnings(s pando.Spec) []string {
 	var out []string
-	if user, _, _ := strings.Cut(s.User, ":"); user == "0" || user == "root" {
+	user, _, _ := strings.Cut(s.User, ":")
+	if s.Image.Digest == "" && (user == "0" || user == "root") {
 		out = append(out, fmt.Sprintf("it runs as root and may change every file in %s; name another "+
 			"user, or another working_dir", s.WorkingDir))
 	}
@@ -81,7 +87,7 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	old, exists := w.Services[key]
 	svc := old.V
 	switch {
-	case !exists && len(w.Services) >= pando.ServicesMax:
+	case !exists && len(w.Services) >= c.most:
 		return pando.Txn{}, fmt.Errorf("%w: the cluster has %d services, and steering holds no more; "+
 			"remove one (`pando ps`, `pando rm NAME`), or serve several from one service's ports",
 			pando.ErrRefused, len(w.Services))
@@ -106,7 +112,7 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	r.Number, r.State = svc.Latest, pando.RevisionRolling
 	d := pando.Decision{
 		ID: c.IDs.Sequential(now), Service: key, Kind: pando.DecidedDeploy, By: by, At: now,
-		Reason: fmt.Sprintf("revision %d%s", svc.Latest, reason),
+		Reason: fmt.Sprintf("revision %d%s", svc.Latest, reason) + r.Spec.Image.Origin(),
 		Inputs: map[string]float64{"revision": float64(svc.Latest)},
 	}
 	return pando.Txn{If: []pando.Condition{{Key: key.Key(), Modified: old.Modified}},

@@ -62,7 +62,25 @@ func (c *Control) holdsStill(s pando.ServiceKey) (until time.Time, err error) {
 	if err := c.world.Blind(pando.KindService); err != nil && !c.world.Services[s].V.VIP4.IsValid() {
 		return now.Add(frozenWait), fmt.Errorf("no address is chosen for it: %w", err)
 	}
+	if err := c.onFrozenHost(s); err != nil {
+		return now.Add(frozenWait), err
+	}
 	return c.pulse.until, c.missing(s, now)
+}
+
+// onFrozenHost returns an error if the home or an instance of a service is on a frozen host, which
+// follows no decision. The caller holds the lock.
+func (c *view) onFrozenHost(s pando.ServiceKey) error {
+	on := []pando.HostName{c.world.Services[s].V.Home}
+	for _, i := range c.world.Of(s) {
+		on = append(on, i.Host)
+	}
+	for _, h := range on {
+		if why := c.world.Hosts[h].V.Frozen; why != "" {
+			return fmt.Errorf("%w: host %s keeps what it has: %s", pando.ErrFrozen, h, why)
+		}
+	}
+	return nil
 }
 
 // missing returns an error if one of a service's hosts may still come back after a pause. The

@@ -49,7 +49,7 @@ func (p *placer) standing(h pando.HostName) lifecycle.Standing {
 	host, here := p.w.Hosts[h]
 	_, member := p.w.Members[h]
 	return lifecycle.Standing{
-		Here: here, Leaving: host.V.Leaving, Removed: !member && len(p.w.Members) > 0,
+		Here: here, Leaving: host.V.Leaving || host.V.Frozen != "", Removed: !member && len(p.w.Members) > 0,
 	}
 }
 
@@ -60,7 +60,7 @@ func (p *placer) hosts() []pando.Host {
 	}
 	p.takers = []pando.Host{}
 	for _, name := range slices.Sorted(maps.Keys(p.w.Hosts)) {
-		if h := p.w.Hosts[name].V; !h.Leaving {
+		if h := p.w.Hosts[name].V; !h.Leaving && h.Frozen == "" {
 			p.takers = append(p.takers, h)
 		}
 	}

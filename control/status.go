@@ -99,6 +99,9 @@ func (c *view) recorded(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 func (c *view) frozenProblem(s pando.ServiceKey) *pando.Decision {
 	err := c.world.Frozen(s)
 	if err == nil {
+		err = c.onFrozenHost(s)
+	}
+	if err == nil {
 		return nil
 	}
 	return &pando.Decision{

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -38,6 +39,7 @@ type Host struct {
 	Start uint64 `json:"start"`
 	IPv4  string `json:"ipv4,omitempty"`
 	IPv6  string `json:"ipv6,omitempty"`
+	Port  string `json:"port,omitempty"` // its device on the switch
 	leash *os.File
 }
 
@@ -46,6 +48,8 @@ type Lab struct {
 	Hosts  []Host `json:"hosts"`
 	Switch Host   `json:"switch"`
 	Client Host   `json:"client"`
+	Self   string `json:"self"` // see Config
+	Leash  bool   `json:"leash,omitempty"`
 	dir    string
 	groups groups
 }
@@ -64,7 +68,7 @@ func Up(ctx context.Context, c Config) (_ *Lab, err error) {
 	} else if err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("make the lab's directory: %w", err)
 	}
-	l := &Lab{dir: c.Dir}
+	l := &Lab{dir: c.Dir, Self: c.Self, Leash: c.Leashed}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.Down())
@@ -150,34 +154,43 @@ func (l *Lab) save() error {
 	return os.Rename(path+".new", path)
 }
 
-// List returns the live hosts, then the client.
-func (l *Lab) List() []Host {
-	var alive []Host
-	for _, h := range append(l.Hosts[:len(l.Hosts):len(l.Hosts)], l.Client) {
-		if h.alive() {
-			alive = append(alive, h)
+// members returns the hosts, then the client.
+func (l *Lab) members() []Host { return append(l.Hosts[:len(l.Hosts):len(l.Hosts)], l.Client) }
+
+// member finds a host or the client by name.
+func (l *Lab) member(name string) (Host, error) {
+	for _, h := range l.members() {
+		if h.Name == name {
+			return h, nil
 		}
 	}
-	return alive
+	return Host{}, fmt.Errorf("lab host %q: %w (see `pando lab ls`)", name, fs.ErrNotExist)
+}
+
+// List returns the live hosts, then the client.
+func (l *Lab) List() []Host {
+	return slices.DeleteFunc(l.members(), func(h Host) bool { return !h.alive() })
 }
 
 // Exec returns a command that will run inside all namespaces of the named host.
 func (l *Lab) Exec(ctx context.Context, name string, argv ...string) (*exec.Cmd, error) {
-	for _, h := range append(l.Hosts[:len(l.Hosts):len(l.Hosts)], l.Client) {
-		if h.Name == name && !h.alive() {
-			return nil, fmt.Errorf("lab host %q has died: its first process (%d) has ended; take the lab "+
-				"down and up again", name, h.Pid)
-		}
-		if h.Name == name {
-			args := []string{"--target", strconv.Itoa(h.Pid), "--mount", "--uts", "--net", "--pid"}
-			if at := h.folder(); at != "" {
-				args = append(args, "--wdns="+at)
-			}
-			return exec.CommandContext(ctx, "nsenter", append(append(args, "--"), argv...)...), nil
-		}
+	h, err := l.member(name)
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("lab host %q: %w (see `pando lab ls`)", name, fs.ErrNotExist)
+	if !h.alive() {
+		return nil, fmt.Errorf("lab host %q has died: its first process (%d) has ended; boot it "+
+			"(`pando lab boot %[1]s`)", name, h.Pid)
+	}
+	args := []string{"--target", strconv.Itoa(h.Pid), "--mount", "--uts", "--net", "--pid"}
+	if at := h.folder(); at != "" {
+		args = append(args, "--wdns="+at)
+	}
+	return exec.CommandContext(ctx, "nsenter", append(append(args, "--"), argv...)...), nil
 }
+
+// Data returns the folder on this machine that a host sees as /var/lib/pando.
+func (l *Lab) Data(name string) string { return filepath.Join(l.dir, "hosts", name) }
 
 // folder returns the caller's own folder if the host has it, so that relative names mean the same
 // there. Otherwise it returns "", the host's root.
@@ -199,12 +212,36 @@ func (h Host) folder() string {
 
 // Kill ends one host with all its processes. The host stays in the lab's record.
 func (l *Lab) Kill(name string) error {
-	for _, h := range l.Hosts {
-		if h.Name == name {
-			return h.end()
-		}
+	h, err := l.member(name)
+	if err != nil {
+		return err
 	}
-	return fmt.Errorf("lab host %q: %w (see `pando lab ls`)", name, fs.ErrNotExist)
+	if err := l.Resume(name); err != nil { // a frozen process does not end
+		return err
+	}
+	return h.end()
+}
+
+// Boot starts a dead host again. It has its name, addresses and files as before, and an empty /run.
+func (l *Lab) Boot(ctx context.Context, name string) error {
+	i := slices.IndexFunc(l.Hosts, func(h Host) bool { return h.Name == name })
+	if i < 0 {
+		return fmt.Errorf("lab host %q: %w (see `pando lab ls`)", name, fs.ErrNotExist)
+	}
+	if l.Hosts[i].alive() {
+		return fmt.Errorf("boot lab host %s: %w: it is up; kill it first (`pando lab kill %[1]s`)", name,
+			fs.ErrExist)
+	}
+	c := Config{Self: l.Self, Dir: l.dir, Leashed: l.Leash}
+	h, err := boot(ctx, c, name, l.groups)
+	if err != nil {
+		return err
+	}
+	if err := l.replug(&h, i+1); err != nil {
+		return errors.Join(fmt.Errorf("boot lab host %s: %w", name, err), h.end())
+	}
+	l.Hosts[i] = h
+	return l.save()
 }
 
 // Down ends every host with its processes, mounts and links, and removes the lab's directory.

@@ -141,7 +141,7 @@ func uncover(e fs.DirEntry, from, to string) error {
 // are empty.
 func (g groups) remove() error {
 	var errs []error
-	for _, root := range g.in.Roots() {
+	for _, root := range g.roots() {
 		var dirs []string
 		err := filepath.WalkDir(filepath.Join(root,
 			g.name), func(path string, d fs.DirEntry, err error) error {
@@ -159,8 +159,18 @@ func (g groups) remove() error {
 			}
 		}
 	}
-	g.in.Prune(filepath.Dir(g.name))
+	for _, root := range g.roots() {
+		_ = os.Remove(filepath.Join(root, filepath.Dir(g.name))) // another lab may use it
+	}
 	return errors.Join(errs...)
+}
+
+// roots returns the hierarchies in which hosts have cgroups, the freezer's included.
+func (g groups) roots() []string {
+	if root, v2 := freezerRoot(); !v2 {
+		return append(g.in.Roots(), root)
+	}
+	return g.in.Roots()
 }
 
 // removeGroup removes a cgroup. Its processes are gone, or about to end.

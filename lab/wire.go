@@ -1,11 +1,13 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"net"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 // mtuBytes leaves room for a tunnel's header around a full frame of 1500.
@@ -49,12 +51,35 @@ func (l *Lab) wire() error {
 	return l.Client.routeVIPs(l.Hosts[0])
 }
 
+// replug joins a host that was booted again. The kernel removes the port of the former one late.
+func (l *Lab) replug(h *Host, n int) error {
+	sw, err := l.Switch.inside()
+	if err != nil {
+		return err
+	}
+	defer sw.Close()
+	bridge, err := sw.LinkByName("pando0")
+	if err != nil {
+		return err
+	}
+	if old, err := sw.LinkByName(portName(n)); err == nil {
+		if err := sw.LinkDel(old); err != nil && !errors.Is(err, unix.ENODEV) {
+			return err
+		}
+	}
+	return h.plug(sw, bridge, n)
+}
+
+func portName(n int) string { return fmt.Sprintf("port%d", n) }
+
 func (h *Host) plug(sw *netlink.Handle, bridge netlink.Link, n int) error {
 	port := &netlink.Veth{
 		LinkAttrs: netlink.LinkAttrs{
-			Name: fmt.Sprintf("port%d", n), MTU: mtuBytes, MasterIndex: bridge.Attrs().Index,
+			Name: portName(n), MTU: mtuBytes, MasterIndex: bridge.Attrs().Index,
 		},
 		PeerName: "eth0", PeerMTU: mtuBytes, PeerNamespace: netlink.NsPid(h.Pid),
+		// A host that boots again keeps its MAC, as a machine does.
+		PeerHardwareAddr: net.HardwareAddr{0x02, 'p', 'a', 'n', 0, byte(n)},
 	}
 	if err := sw.LinkAdd(port); err != nil {
 		return err
@@ -67,6 +92,7 @@ func (h *Host) plug(sw *netlink.Handle, bridge netlink.Link, n int) error {
 		return err
 	}
 	defer in.Close()
+	h.Port = portName(n)
 	h.IPv4, h.IPv6 = fmt.Sprintf("10.126.0.%d", n), fmt.Sprintf("fd70:616e:646f::%x", n)
 	for _, name := range []string{"lo", "eth0"} {
 		link, err := in.LinkByName(name)

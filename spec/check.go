@@ -52,10 +52,7 @@ func Check(s pando.Spec) error {
 	if s.Tenant != "" {
 		c.also(pando.CheckLabel("tenant", string(s.Tenant)))
 	}
-	c.that(len(s.Command) > 0 && s.Command[0] != "", "command: is empty")
-	for i, word := range s.Command {
-		c.text(fmt.Sprintf("command[%d]", i), word)
-	}
+	c.argv(s)
 	for k, v := range s.Environment {
 		c.that(k != "" && !strings.Contains(k, "="), "environment: %q is no name of a variable", k)
 		c.text("environment."+k, k+v)
@@ -63,7 +60,12 @@ func Check(s pando.Spec) error {
 	c.that(s.WorkingDir == "" || path.IsAbs(s.WorkingDir),
 		"working_dir: %q is not an absolute path", s.WorkingDir)
 	c.text("working_dir", s.WorkingDir)
-	if s.User != "" {
+	switch {
+	case s.Image.Reference != "":
+		c.also(CheckImage(s.Image.Reference))
+		c.that(s.User == "" || imageUser.MatchString(s.User),
+			"user: %q: want a user of the image, such as www-data, 1000 or 1000:1000", s.User)
+	case s.User != "":
 		c.also(CheckUser(s.User))
 	}
 	c.that(s.StopSignal == "" || signal.MatchString(s.StopSignal),
@@ -90,6 +92,19 @@ func Check(s pando.Spec) error {
 	c.that(s.Scale.Warm == 0 || !s.Single(), "scale.warm: %d: a reserve runs beside the instance, "+
 		"and scale.max 1 with rollout.order stop-first allows one", s.Scale.Warm)
 	return errors.Join(c.errs...)
+}
+
+// argv checks the words of the program. An image that is not resolved yet may still give them.
+func (c *checks) argv(s pando.Spec) {
+	words := s.Argv()
+	open := s.Image.Reference != "" && s.Image.Digest == ""
+	c.that(open || len(words) > 0 && words[0] != "", "command: is empty, and no image gives one")
+	for i, word := range s.Entrypoint {
+		c.text(fmt.Sprintf("entrypoint[%d]", i), word)
+	}
+	for i, word := range s.Command {
+		c.text(fmt.Sprintf("command[%d]", i), word)
+	}
 }
 
 // checks collects errors.

@@ -38,6 +38,8 @@ func names(table []field) string {
 	return strings.Join(out, ", ")
 }
 
+const commandDoc = "Program and arguments. A string is split as a shell splits it, without expansions."
+
 var fields = []field{
 	{name: "name", doc: "Name of the service; it answers as NAME.pando.", example: "website",
 		required: true, kind: labelKind("service"),
@@ -47,9 +49,17 @@ var fields = []field{
 		kind: labelKind("tenant"),
 		set:  func(s *pando.Spec, v any) { s.Tenant = pando.Tenant(v.(string)) },
 		get:  func(s pando.Spec) any { return string(s.Tenant) }},
-	{name: "command",
-		doc:     "Program and arguments. A string is split as a shell splits it, without expansions.",
-		example: `["./website", "-v"]`, required: true, kind: commandKind,
+	{name: "image", doc: "Files of the program: NAME[:TAG][@DIGEST] of a registry, oci:FOLDER[:TAG] or " +
+		"docker-archive:FILE. A deploy resolves a tag to a digest, so every host runs the same bytes.",
+		def: "the host's own files", example: "shop/web:1.2", kind: imageKind,
+		set: func(s *pando.Spec, v any) { s.Image.Reference = v.(string) },
+		get: func(s pando.Spec) any { return s.Image.Reference }},
+	{name: "entrypoint", doc: "Words before `command`, instead of the image's. The image's command " +
+		"goes with them.", def: "the image's", example: "[/app/start]", kind: commandKind,
+		set: func(s *pando.Spec, v any) { s.Entrypoint = v.([]string) },
+		get: func(s pando.Spec) any { return s.Entrypoint }},
+	{name: "command", doc: commandDoc, def: "required, but for an image with one",
+		example: `["./website", "-v"]`, kind: commandKind,
 		set: func(s *pando.Spec, v any) { s.Command = v.([]string) },
 		get: func(s pando.Spec) any { return s.Command }},
 	{name: "environment", doc: "Variables of the program, as a map or as a list of KEY=value.",
@@ -58,11 +68,11 @@ var fields = []field{
 		get: func(s pando.Spec) any { return s.Environment }},
 	{name: "working_dir", doc: "Directory in which the program starts, relative to the file. All " +
 		"instances on a host share it. A program that needs it for itself sets `scale: {max: 1}`.",
-		def: "the file's", example: "./site", kind: pathKind,
+		def: "the file's, or the image's", example: "./site", kind: pathKind,
 		set: func(s *pando.Spec, v any) { s.WorkingDir = v.(string) },
 		get: func(s pando.Spec) any { return s.WorkingDir }},
 	{name: "user", doc: "User of the program: a name, a uid or uid:gid.",
-		def: "an unprivileged uid of its own", example: "www-data", kind: userKind,
+		def: "an unprivileged uid of its own, or the image's", example: "www-data", kind: userKind,
 		set: func(s *pando.Spec, v any) { s.User = v.(string) },
 		get: func(s pando.Spec) any { return s.User }},
 	{name: "stop_signal", doc: "Signal that asks the program to end.", def: "SIGTERM",

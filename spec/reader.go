@@ -169,14 +169,33 @@ func (r *reader) service(n ast.Node) (s pando.Spec, name ast.Node) {
 	if s.Rollout.Surge == noSurge {
 		s.Rollout.Surge, s.Rollout.Order = 0, pando.StopFirst
 	}
-	if !filepath.IsAbs(s.WorkingDir) {
-		s.WorkingDir = filepath.Join(r.dir, s.WorkingDir)
-	}
+	r.place(n, &s, where)
 	r.absolute(&s)
 	if len(r.problems) == before {
 		r.possible(s, where)
 	}
 	return s, where["name"]
+}
+
+// place makes the paths of a spec absolute. Without an image there must be a command.
+func (r *reader) place(n ast.Node, s *pando.Spec, where map[string]ast.Node) {
+	if s.Image.Reference == "" {
+		if where["command"] == nil {
+			r.at(n, "command", "is missing: %s", commandDoc)
+		}
+		if where["entrypoint"] != nil && where["image"] == nil {
+			r.at(where["entrypoint"], "entrypoint",
+				"stands before the command of an image: put it in front of the words of `command`")
+		}
+		if !filepath.IsAbs(s.WorkingDir) {
+			s.WorkingDir = filepath.Join(r.dir, s.WorkingDir)
+		}
+		return
+	}
+	s.Image.Reference = beside(r.dir, s.Image.Reference)
+	if s.WorkingDir != "" && !filepath.IsAbs(s.WorkingDir) {
+		r.at(where["working_dir"], "working_dir", "is a folder of the image: write its absolute path")
+	}
 }
 
 // check finds conflicts between fields that are valid on their own.

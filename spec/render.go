@@ -24,6 +24,8 @@ func makeSchema() []byte {
 	s := objectSchema(fields)
 	s["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	s["title"] = "A service of Pando"
+	s["anyOf"] = []any{map[string]any{"required": []any{"command"}},
+		map[string]any{"required": []any{"image"}}}
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		panic(err) // the table holds a value that JSON cannot encode
@@ -102,6 +104,9 @@ func makeReference() []byte {
 // Format prints a spec as YAML. Parse reads the same spec from it.
 func Format(s pando.Spec) []byte {
 	var b strings.Builder
+	if len(s.Image.Gave) > 0 {
+		s = Own(s).WithDefaults()
+	}
 	format(&b, "", fields, s)
 	return []byte(b.String())
 }

@@ -225,7 +225,7 @@ var refused = []struct{ yaml, want string }{
 	{"labels: *x", "3:9: "},
 	{"labels:\n\ta: b", "4:1: a tab indents this line: use spaces"},
 	{"user: \"a", "3:7: "},
-	{"image: nginx", "3:1: image: unknown key: Pando runs programs and not images"},
+	{"build: .", "3:1: build: unknown key: build it before the deploy"},
 	{"healthcheck: {test: x}", "3:1: healthcheck: unknown key: health.ready and health.live"},
 	{"env_file: .env", "unknown key: read it in the command"},
 	{"services: {a: {}}", "services: unknown key: write one document per service"},

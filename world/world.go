@@ -21,6 +21,7 @@ type World struct {
 	Heads     map[pando.ServiceKey]Versioned[pando.StateHead]
 	Hosts     map[pando.HostName]Versioned[pando.Host]   // their agents hold their leases
 	Members   map[pando.HostName]Versioned[pando.Member] // admitted to the cluster
+	Cluster   Versioned[pando.Cluster]                   // the store's record of itself
 	Seen      pando.StoreRevision                        // the newest commit applied
 	byKey     map[pando.Key]noted
 	// gone holds deleted records, until every older message has arrived.
@@ -171,6 +172,8 @@ func DecodeAny(r pando.Record) (pando.Stored, error) {
 		return decode[pando.Host](r)
 	case pando.KindMember:
 		return decode[pando.Member](r)
+	case pando.KindCluster:
+		return decode[pando.Cluster](r)
 	}
 	return nil, nil
 }
@@ -223,6 +226,8 @@ func (w *World) put(v pando.Stored, at pando.StoreRevision) {
 		w.Hosts[v.Name] = Versioned[pando.Host]{v, at}
 	case pando.Member:
 		w.Members[v.Name] = Versioned[pando.Member]{v, at}
+	case pando.Cluster:
+		w.Cluster = Versioned[pando.Cluster]{v, at}
 	}
 }
 
@@ -258,6 +263,8 @@ func (w *World) forget(k pando.Key, at pando.StoreRevision) {
 		delete(w.Hosts, v.Name)
 	case pando.Member:
 		delete(w.Members, v.Name)
+	case pando.Cluster:
+		w.Cluster = Versioned[pando.Cluster]{}
 	}
 }
 

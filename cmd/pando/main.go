@@ -72,10 +72,11 @@ func rootCommand(env cli.Env) *cobra.Command {
 		operator.State(o))
 	section(c, "Machines",
 		daemon.Up(out), daemon.Restart(out), daemon.Down(out), daemon.Token(out),
+		daemon.Install(out), daemon.Uninstall(out),
 		daemon.Server(), daemon.Agent(),
 		operator.Hosts(o), operator.Doctor(o), operator.Lab(o))
 	section(c, "Functions and memory, without a cluster", function.Command(env), memory.Command())
-	c.AddCommand(operator.Version(o), daemon.Shim(), operator.LabInit())
+	c.AddCommand(operator.Version(o), daemon.Shim(), daemon.Warden(), operator.LabInit())
 	explain(c)
 	return c
 }

@@ -20,6 +20,7 @@ const (
 	countAdded
 	countRemoved
 	countSwept
+	countCrowded
 	countKinds
 )
 
@@ -41,20 +42,6 @@ func (c counters) sums() (out [countKinds]uint64, err error) {
 		}
 	}
 	return out, nil
-}
-
-// add adds n to a counter. For countSwept, n is the number of entries that this process removed
-// from the connection table. A negative n counts added entries.
-func (c counters) add(kind, n int) error {
-	if n == 0 {
-		return nil
-	}
-	perCPU := make([]uint64, c.cpus)
-	if err := c.objects.Counts.Lookup(uint32(kind), &perCPU); err != nil {
-		return err
-	}
-	perCPU[0] += uint64(n)
-	return c.objects.Counts.Put(uint32(kind), perCPU)
 }
 
 // Drops implements pando.Steering.
@@ -90,6 +77,7 @@ func (d *Driver) Counters(context.Context) ([]pando.EndpointCounters, error) {
 			c.Flows += v.Flows
 			c.Packets += v.Packets
 			c.Bytes += v.Bytes
+			c.Ends += v.Ends
 		}
 		out = append(out, c)
 	}

@@ -7,6 +7,8 @@
 package ebpf
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -25,15 +27,15 @@ import (
 
 var _ pando.Steering = (*Driver)(nil)
 
-const tableSlots = 16381 // bpf/pando.h
-
 // Config configures the steering of one host.
 type Config struct {
 	PinDir   string     // a folder of a bpffs, for this host alone
 	Uplinks  []string   // interfaces that receive packets for VIPs
 	HostAddr netip.Addr // source of the host's own packets to VIPs; invalid: the gateway's address
 	Settings string     // a file for the kernel's former settings, for Restore; "": none
-	FlowsMax int        // entries of the IPv4 connection table, IPv6 has a quarter; 0: 1,048,576
+	// FlowsMax is the number of held flows of IPv4; IPv6 has a quarter. 0: 1,048,576. A sixteenth of
+	// it, at least 512, may be opening.
+	FlowsMax int
 	// Buckets fills a table with indices into ids, in proportion to weights (balance.Buckets).
 	Buckets func(ids []string, weights []int, size int) []uint16
 }
@@ -50,7 +52,7 @@ type Driver struct {
 	index    *index
 	ways     ways
 	netns    map[uint32]string // by slot of a published endpoint
-	table    steerTable        // buffer for the next table
+	tables   *tables
 	// fresh: this Open created the connection table. filled: services with connections taken
 	// over since then. filledFrom: number of connections taken over per instance.
 	fresh      bool
@@ -103,21 +105,53 @@ func (d *Driver) takeUp() error {
 		return err
 	}
 	if strings.HasSuffix(at.dir, unfinished) {
-		err = at.fill(spec)
+		err = at.fill(spec, &d.objects, d.flows)
 	}
 	if err == nil {
-		d.index, err = readIndex(&d.objects)
+		err = d.readTables(spec)
 	}
 	if err == nil {
 		err = d.attachHost()
 	}
 	if err == nil && at.from != "" {
-		err = at.finish(spec, d.objects.Migrating)
+		err = at.copyFlows(d.flows) // the replacement of many instances' programs takes seconds
+	}
+	if err == nil {
+		err = d.hooks.attachAgain(d.Uplinks)
+	}
+	if err == nil && at.from != "" {
+		err = at.finish(d.flows, d.objects.Migrating)
 	}
 	if err != nil {
-		d.objects.Close()
+		err = errors.Join(err, d.Close())
 	}
 	return err
+}
+
+// readTables reads what a former agent left, and makes the key of the hash if there is none.
+func (d *Driver) readTables(spec *ebpf.CollectionSpec) (err error) {
+	var key steerHashKey
+	if err := d.objects.HashKeys.Lookup(uint32(0), &key); err != nil {
+		return fmt.Errorf("read the key of the hash: %w", err)
+	}
+	if key == (steerHashKey{}) {
+		key.Word = [2]uint32{secret(), secret()}
+		if err := d.objects.HashKeys.Put(uint32(0), key); err != nil {
+			return fmt.Errorf("make the key of the hash: %w", err)
+		}
+	}
+	if d.tables, err = openTables(d.objects.Slabs, spec.Maps["slabs"].InnerMap); err != nil {
+		return err
+	}
+	d.index, err = readIndex(&d.objects, d.tables)
+	return err
+}
+
+// secret returns a random number that is not zero.
+func secret() uint32 {
+	var b [4]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return binary.NativeEndian.Uint32(b[:]) | 1
 }
 
 // load loads the programs. It finds the tables pinned in dir, or makes and pins them.
@@ -126,7 +160,7 @@ func (d *Driver) load(dir string, migrating bool) (*ebpf.CollectionSpec, error) 
 	if err != nil {
 		return nil, fmt.Errorf("read the steering programs: %w", err)
 	}
-	if err := d.configure(spec, migrating); err != nil {
+	if err := configure(spec, d.FlowsMax, migrating); err != nil {
 		return nil, err
 	}
 	for name, m := range spec.Maps {
@@ -146,22 +180,26 @@ func (d *Driver) load(dir string, migrating bool) (*ebpf.CollectionSpec, error) 
 }
 
 // configure sets the initial values of the programs' variables, and the sizes of the tables.
-func (d *Driver) configure(spec *ebpf.CollectionSpec, migrating bool) error {
+func configure(spec *ebpf.CollectionSpec, flowsMax int, migrating bool) error {
 	bits := uint32(0xffffffff) << (32 - pando.VIPs4.Bits())
 	net6 := words(pando.VIPs6.Addr())
+	flows4, flows6 := spec.Maps["flows"].MaxEntries, spec.Maps["flows6"].MaxEntries
+	if flowsMax > 0 {
+		flows4, flows6 = uint32(flowsMax), uint32(max(flowsMax/4, 1))
+		opening := uint32(max(flowsMax/16, 512))
+		spec.Maps["flows"].MaxEntries, spec.Maps["flows6"].MaxEntries = flows4, flows6
+		spec.Maps["opening"].MaxEntries, spec.Maps["opening6"].MaxEntries = opening, max(opening/4, 512)
+	}
 	for name, v := range map[string]any{
 		"vip_net": native(pando.VIPs4.Addr()), "vip_mask": native(mask(bits)),
 		"gateway":  native(pando.Gateway4),
 		"vip6_net": [2]uint32(net6[:2]), "gateway6": words(pando.Gateway6),
 		"migrating": map[bool]uint32{true: 1}[migrating],
+		"held_max":  flows4, "held6_max": flows6,
 	} {
 		if err := spec.Variables[name].Set(v); err != nil {
 			return fmt.Errorf("set %s of the steering programs: %w", name, err)
 		}
-	}
-	if d.FlowsMax > 0 {
-		spec.Maps["flows"].MaxEntries, spec.Maps["flows6"].MaxEntries = uint32(d.FlowsMax),
-			uint32(max(d.FlowsMax/4, 1))
 	}
 	return nil
 }
@@ -206,14 +244,20 @@ func (d *Driver) attachHost() error {
 			return err
 		}
 	}
-	return d.hooks.attachAgain(d.Uplinks)
+	return nil
 }
 
 // Close closes the maps and programs. The pinned ones keep steering.
-func (d *Driver) Close() error { return d.objects.Close() }
+func (d *Driver) Close() error {
+	err := d.objects.Close()
+	if d.tables != nil {
+		err = errors.Join(err, d.tables.Close())
+	}
+	return err
+}
 
 // Purge removes every pin, every program and pando0.
-func (d *Driver) Purge() error { return errors.Join(d.objects.Close(), Purge(d.PinDir)) }
+func (d *Driver) Purge() error { return errors.Join(d.Close(), Purge(d.PinDir)) }
 
 // Purge removes all pins of a driver in a folder. It also removes pins that this build cannot open,
 // of another layout or other sizes.

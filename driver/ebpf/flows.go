@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -17,6 +18,16 @@ const (
 	flowEstablished = 1
 	flowFIN         = 2
 	flowRST         = 4
+	flowAnswered    = 8
+	flowUsed        = flowEstablished | flowFIN | flowRST
+)
+
+// The orders for the program change (bpf/pando.h).
+const (
+	orderAdd = iota
+	orderHold
+	orderForget
+	orderCopied = 1 << 8 // with another: the flow was counted by another layout's table
 )
 
 const readAtOnce = 4096 // entries of the connection table
@@ -26,6 +37,7 @@ type entry struct {
 	client, vip netip.AddrPort // the VIP's port is the published one
 	protocol    uint8
 	flow        steerFlow
+	held        bool          // it is proven: no other flow evicts it
 	idle        time.Duration // for a TCP flow that is not established: its age
 }
 
@@ -46,6 +58,17 @@ func key6(e entry) steerFlowKey6 {
 		Client: words(e.client.Addr()), Vip: vip6Of(e.vip.Addr()),
 		ClientPort: network(e.client.Port()), Port: network(e.vip.Port()), Protocol: e.protocol,
 	}
+}
+
+// ends4 and ends6 return the two ends of a flow and its protocol.
+func ends4(k steerFlowKey) (client, vip netip.AddrPort, protocol uint8) {
+	return netip.AddrPortFrom(address(k.Client), network(k.ClientPort)),
+		netip.AddrPortFrom(vipAt(k.Vip), network(k.Port)), k.Protocol
+}
+
+func ends6(k steerFlowKey6) (client, vip netip.AddrPort, protocol uint8) {
+	return netip.AddrPortFrom(address6(k.Client), network(k.ClientPort)),
+		netip.AddrPortFrom(vip6At(k.Vip), network(k.Port)), k.Protocol
 }
 
 // A key has only the bytes that differ between VIPs (bpf/pando.h).
@@ -94,16 +117,32 @@ func (t flowTable) each(f func(entry)) error {
 	idle := func(v steerFlow) time.Duration {
 		return time.Duration(max(0, int32(now-uint32(v.Seen)))) * t.tick
 	}
-	return errors.Join(
-		each(t.objects.Flows, func(k steerFlowKey, v steerFlow) {
-			f(entry{netip.AddrPortFrom(address(k.Client), network(k.ClientPort)),
-				netip.AddrPortFrom(vipAt(k.Vip), network(k.Port)), k.Protocol, v, idle(v)})
-		}),
-		each(t.objects.Flows6, func(k steerFlowKey6, v steerFlow) {
-			f(entry{netip.AddrPortFrom(address6(k.Client), network(k.ClientPort)),
-				netip.AddrPortFrom(vip6At(k.Vip), network(k.Port)), k.Protocol, v, idle(v)})
-		}),
-	)
+	four := func(m *ebpf.Map, held bool) error {
+		return each(m, func(k steerFlowKey, v steerFlow) {
+			client, vip, protocol := ends4(k)
+			f(entry{client, vip, protocol, v, held, idle(v)})
+		})
+	}
+	six := func(m *ebpf.Map, held bool) error {
+		return each(m, func(k steerFlowKey6, v steerFlow) {
+			client, vip, protocol := ends6(k)
+			f(entry{client, vip, protocol, v, held, idle(v)})
+		})
+	}
+	var sums [2]uint64 // an empty table of a million places is not read
+	for n := range sums {
+		if err := t.objects.Held.Lookup(uint32(2*pando.ServicesMax+n), &sums[n]); err != nil {
+			return err
+		}
+	}
+	errs := []error{four(t.objects.Opening, false), six(t.objects.Opening6, false)}
+	if sums[0] > 0 {
+		errs = append(errs, four(t.objects.Flows, true))
+	}
+	if sums[1] > 0 {
+		errs = append(errs, six(t.objects.Flows6, true))
+	}
+	return errors.Join(errs...)
 }
 
 func each[K, V any](m *ebpf.Map, f func(K, V)) error {
@@ -123,21 +162,28 @@ func each[K, V any](m *ebpf.Map, f func(K, V)) error {
 	}
 }
 
-// forget deletes an entry from the connection table, unless a packet has arrived for it since it
-// was read.
-func (t flowTable) forget(e entry) (bool, error) {
-	var now steerFlow
-	m, key := t.objects.Flows, any(key4(e))
+// order has the program change carry out an order, and reports whether it had an effect. The
+// program changes the table and its counts in one step.
+func (t flowTable) order(what uint32, e entry) (bool, error) {
+	o := steerOrder{What: what, Flow: e.flow}
 	if e.client.Addr().Is6() {
-		m, key = t.objects.Flows6, key6(e)
+		k := key6(e)
+		o.Six = 1
+		copy(o.Key[:], (*[unsafe.Sizeof(k) / 4]uint32)(unsafe.Pointer(&k))[:])
+	} else {
+		k := key4(e)
+		copy(o.Key[:], (*[unsafe.Sizeof(k) / 4]uint32)(unsafe.Pointer(&k))[:])
 	}
-	err := m.Lookup(key, &now)
-	if err == nil && now == e.flow {
-		err = m.Delete(key)
-		return err == nil, ignoreMissing(err)
+	data := make([]byte, etherHeader, etherHeader+unsafe.Sizeof(o))
+	data = append(data, (*[unsafe.Sizeof(o)]byte)(unsafe.Pointer(&o))[:]...)
+	done, err := t.objects.Change.Run(&ebpf.RunOptions{Data: data, Repeat: 1})
+	if err != nil {
+		return false, fmt.Errorf("change the connection table: %w", err)
 	}
-	return false, ignoreMissing(err)
+	return done == 1, nil
 }
+
+const etherHeader = 14
 
 // takeOver fills the connection table with the open connections of a service's instances, so that
 // these survive. It does so at the first publication after the table was made anew: on a host that
@@ -151,11 +197,8 @@ func (d *Driver) takeOver(service uint32, t pando.SteeringTable) error {
 	if err != nil {
 		return err
 	}
-	for slot, name := range d.index.names {
+	for name, slot := range d.index.endpoints[service] {
 		at := d.index.slots[slot]
-		if at.Service != service {
-			continue
-		}
 		sockets, err := openConnections(d.netns[slot])
 		if err != nil {
 			d.netns[slot] = "" // its sockets cannot be listed
@@ -169,12 +212,9 @@ func (d *Driver) takeOver(service uint32, t pando.SteeringTable) error {
 			}
 			e := entry{client: c.client, vip: netip.AddrPortFrom(c.local.Addr(), network(published)),
 				protocol: c.protocol}
-			e.flow = steerFlow{Endpoint: slot, Epoch: at.Epoch, Target: network(c.local.Port()),
-				Seen: uint64(now)}
-			if established {
-				e.flow.Flags = flowEstablished
-			}
-			if err := d.flows.add(e); err != nil {
+			e.flow = steerFlow{Endpoint: slot, Epoch: at.Epoch, Service: service,
+				Target: network(c.local.Port()), Seen: uint64(now)}
+			if err := d.flows.take(e, established, 0); err != nil {
 				return err
 			}
 			d.filledFrom[name]++
@@ -184,19 +224,15 @@ func (d *Driver) takeOver(service uint32, t pando.SteeringTable) error {
 	return nil
 }
 
-// add adds an entry, unless the table has one of its key.
-func (t flowTable) add(e entry) error {
-	var err error
-	if e.client.Addr().Is6() {
-		err = t.objects.Flows6.Update(key6(e), e.flow, ebpf.UpdateNoExist)
-	} else {
-		err = t.objects.Flows.Update(key4(e), e.flow, ebpf.UpdateNoExist)
+// take adds a flow, unless the table has one of its key. A proven one is held, unless its service
+// has its share.
+func (t flowTable) take(e entry, proven bool, how uint32) error {
+	if proven {
+		if done, err := t.order(orderHold|how, e); done || err != nil {
+			return err
+		}
+		e.flow.Flags |= flowEstablished
 	}
-	if errors.Is(err, ebpf.ErrKeyExist) {
-		return nil
-	}
-	if err == nil {
-		err = t.counts.add(countSwept, -1)
-	}
+	_, err := t.order(orderAdd|how, e)
 	return err
 }

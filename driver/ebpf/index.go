@@ -21,19 +21,22 @@ type index struct {
 	free         []uint32
 	ports        map[steerServiceKey]uint32
 	vips         map[[4]uint32]uint32
+	portsOf      map[uint32]map[steerServiceKey]bool // by service
+	vipsOf       map[uint32]map[[4]uint32]bool
 	translations map[uint32]map[steerPortKey]uint16 // by ifindex
 }
 
 // readIndex reads the tables. It clears endpoints that a killed writer left incomplete: an endpoint
 // counts once it has both its name and its link.
-func readIndex(o *steerObjects) (*index, error) {
+func readIndex(o *steerObjects, t *tables) (*index, error) {
 	x := &index{
 		services: map[pando.ServiceKey]uint32{}, endpoints: map[uint32]map[pando.InstanceID]uint32{},
 		names: map[uint32]pando.InstanceID{},
 		ports: map[steerServiceKey]uint32{}, vips: map[[4]uint32]uint32{},
 		translations: map[uint32]map[steerPortKey]uint16{},
+		portsOf:      map[uint32]map[steerServiceKey]bool{}, vipsOf: map[uint32]map[[4]uint32]bool{},
 	}
-	if err := errors.Join(x.readServices(o), x.readEndpoints(o), x.readPorts(o)); err != nil {
+	if err := errors.Join(x.readServices(o, t), x.readEndpoints(o), x.readPorts(o)); err != nil {
 		return nil, fmt.Errorf("read the pinned tables: %w", err)
 	}
 	return x, nil
@@ -53,19 +56,45 @@ func all[V any](m *ebpf.Map) ([]V, error) {
 	return values, nil
 }
 
-func (x *index) readServices(o *steerObjects) error {
-	names, err := all[steerName](o.ServiceNames)
+// names reads the names of all numbers.
+func names(m *ebpf.Map) (map[uint32]string, error) {
+	out := map[uint32]string{}
+	err := each(m, func(n uint32, v steerName) {
+		if v.Used != 0 {
+			out[n] = textOf(v)
+		}
+	})
+	return out, err
+}
+
+// readServices reads the services and the places of their tables. A record without a name was left
+// by a killed writer and is cleared.
+func (x *index) readServices(o *steerObjects, t *tables) error {
+	named, err := names(o.ServiceNames)
 	if err != nil {
 		return err
 	}
-	for n, name := range slices.Backward(names) {
-		if name.Used == 0 {
+	services, err := all[steerService](o.Services)
+	if err != nil {
+		return err
+	}
+	for n, v := range slices.Backward(services) {
+		name, ok := named[uint32(n)]
+		if !ok {
 			x.freeServices = append(x.freeServices, uint32(n))
+			if v != (steerService{}) {
+				if err := o.Services.Put(uint32(n), steerService{}); err != nil {
+					return err
+				}
+			}
 			continue
 		}
-		s, err := pando.ParseServiceKey(textOf(name))
+		s, err := pando.ParseServiceKey(name)
 		if err != nil {
 			return err
+		}
+		if err := errors.Join(t.claim(v.Places[0]), t.claim(v.Places[1])); err != nil {
+			return fmt.Errorf("the table of %s: %w", s, err)
 		}
 		x.services[s] = uint32(n)
 	}
@@ -73,26 +102,28 @@ func (x *index) readServices(o *steerObjects) error {
 }
 
 func (x *index) readEndpoints(o *steerObjects) error {
-	names, err := all[steerName](o.EndpointNames)
+	named, err := names(o.EndpointNames)
 	if err != nil {
 		return err
 	}
 	if x.slots, err = all[steerEndpoint](o.Endpoints); err != nil {
 		return err
 	}
-	for n, name := range slices.Backward(names) {
+	for n := range slices.Backward(x.slots) {
 		slot := uint32(n)
-		if name.Used != 0 && x.slots[n].Ifindex != 0 {
-			x.remember(slot, pando.InstanceID(textOf(name)))
+		name, ok := named[slot]
+		if ok && x.slots[n].Ifindex != 0 {
+			x.remember(slot, pando.InstanceID(name))
 			continue
 		}
 		x.free = append(x.free, slot)
-		if name.Used == 0 && x.slots[n].Ifindex == 0 {
+		if !ok && x.slots[n].Ifindex == 0 {
 			continue
 		}
 		x.slots[n] = steerEndpoint{Epoch: x.slots[n].Epoch + 1}
-		if err := errors.Join(o.Endpoints.Put(slot, x.slots[n]),
-			o.EndpointNames.Put(slot, steerName{})); err != nil {
+		if err := errors.Join(
+			o.Endpoints.Put(slot, x.slots[n]), ignoreMissing(o.EndpointNames.Delete(slot)),
+		); err != nil {
 			return err
 		}
 	}
@@ -104,12 +135,12 @@ func (x *index) readPorts(o *steerObjects) error {
 	var service uint32
 	ports := o.Ports.Iterate()
 	for ports.Next(&k, &service) {
-		x.ports[k] = service
+		x.serve(k, service)
 	}
 	var vip [4]uint32
 	vips := o.Vips.Iterate()
 	for vips.Next(&vip, &service) {
-		x.vips[vip] = service
+		x.answer(vip, service)
 	}
 	var p steerPortKey
 	var other uint16
@@ -118,6 +149,30 @@ func (x *index) readPorts(o *steerObjects) error {
 		x.translate(p, other)
 	}
 	return errors.Join(ports.Err(), vips.Err(), translations.Err())
+}
+
+// serve records that a service serves a port of a VIP.
+func (x *index) serve(k steerServiceKey, service uint32) {
+	if x.portsOf[service] == nil {
+		x.portsOf[service] = map[steerServiceKey]bool{}
+	}
+	x.ports[k], x.portsOf[service][k] = service, true
+}
+
+// answer records the meaning of a VIP: its service, with elsewhere if another host serves it.
+func (x *index) answer(vip [4]uint32, means uint32) {
+	service := means &^ elsewhere
+	if x.vipsOf[service] == nil {
+		x.vipsOf[service] = map[[4]uint32]bool{}
+	}
+	x.vips[vip], x.vipsOf[service][vip] = means, true
+}
+
+// drop forgets all of a withdrawn service.
+func (x *index) drop(service uint32) {
+	delete(x.portsOf, service)
+	delete(x.vipsOf, service)
+	delete(x.endpoints, service)
 }
 
 func (x *index) translate(k steerPortKey, other uint16) {

@@ -2,8 +2,7 @@
 
 package ebpf
 
-import "pando.run/pando"
-
 // layout is the version of the pinned tables' layout. The build tag layoutnext makes a build of
-// layout + 1, to test the upgrade before there is a real one.
-const layout = pando.Layout
+// layout + 1, to test the upgrade before there is a real one. In layout 1 a service's table was one
+// value of a map with room for 256 services, and one LRU table had all flows.
+const layout = 2

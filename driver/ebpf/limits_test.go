@@ -14,8 +14,7 @@ func TestTheTablesHoldAsManyServicesAsAClusterMayHave(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, places := range map[string]uint32{"services": 1, "tables": 2, "service_names": 1,
-		"vips": 2} {
+	for name, places := range map[string]uint32{"services": 1, "service_names": 1, "vips": 2} {
 		m, ok := spec.Maps[name]
 		if !ok {
 			t.Errorf("there is no map %s", name)

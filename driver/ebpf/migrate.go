@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -26,8 +27,8 @@ import (
 // successor replaces the programs and copies the flows again.
 //
 // Between the fill and the replacement, new flows are in the old tables only, so their later
-// packets find no entry. While the variable migrating is set, the programs steer such a packet by
-// its service's active table, as they steered the first packet of its flow.
+// packets find no entry. While the variable migrating is set, the programs drop such a packet. Its
+// sender repeats it, and finds the flow once the flows are copied.
 
 const unfinished = "-new" // a bpffs allows no dots
 
@@ -95,30 +96,39 @@ func (p pins) prepare() (out prepared, err error) {
 	return out, os.Mkdir(out.dir, 0o700)
 }
 
+// ownWay names the tables that are not copied entry by entry.
+var ownWay = []string{"flows", "flows6", "opening", "opening6", "held", "slabs"}
+
 // fill copies every table, with the fields that the old one has. The programs do not use the new
 // tables yet.
-func (p prepared) fill(spec *ebpf.CollectionSpec) error {
+func (p prepared) fill(spec *ebpf.CollectionSpec, o *steerObjects, flows flowTable) error {
 	for name, s := range spec.Maps {
-		if name[0] == '.' {
+		if name[0] == '.' || slices.Contains(ownWay, name) {
 			continue
 		}
 		old, now := filepath.Join(p.from, name), filepath.Join(p.dir, name)
-		if err := copyTable(s, old, now, ebpf.UpdateAny); err != nil {
+		if err := copyTable(s, old, now); err != nil {
 			return fmt.Errorf("bring the table %s over from %s: %w", name, p.from, err)
 		}
+	}
+	t, err := openTables(o.Slabs, spec.Maps["slabs"].InnerMap)
+	if err == nil {
+		err = errors.Join(t.adopt(p.from), t.convert(p.from, o), t.Close())
+	}
+	if err == nil {
+		err = p.copyFlows(flows)
+	}
+	if err != nil {
+		return fmt.Errorf("bring the steering over from %s: %w", p.from, err)
 	}
 	return os.Rename(p.dir, strings.TrimSuffix(p.dir, unfinished))
 }
 
 // finish copies the flows that began while the programs were replaced, then removes the old tables.
 // Then it clears the variable migrating.
-func (p prepared) finish(spec *ebpf.CollectionSpec, migrating *ebpf.Variable) error {
-	dir := strings.TrimSuffix(p.dir, unfinished)
-	for _, name := range []string{"flows", "flows6"} {
-		old, now := filepath.Join(p.from, name), filepath.Join(dir, name)
-		if err := copyTable(spec.Maps[name], old, now, ebpf.UpdateNoExist); err != nil {
-			return fmt.Errorf("bring the last of the table %s over from %s: %w", name, p.from, err)
-		}
+func (p prepared) finish(flows flowTable, migrating *ebpf.Variable) error {
+	if err := p.copyFlows(flows); err != nil {
+		return fmt.Errorf("bring the last flows over from %s: %w", p.from, err)
 	}
 	if err := migrating.Set(uint32(0)); err != nil {
 		return fmt.Errorf("mark the tables as complete: %w", err)
@@ -127,7 +137,7 @@ func (p prepared) finish(spec *ebpf.CollectionSpec, migrating *ebpf.Variable) er
 }
 
 // copyTable copies a pinned map into one of the same name and another layout.
-func copyTable(spec *ebpf.MapSpec, from, to string, how ebpf.MapUpdateFlags) error {
+func copyTable(spec *ebpf.MapSpec, from, to string) error {
 	old, err := ebpf.LoadPinnedMap(from, nil)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // the old layout had no such table
@@ -141,39 +151,38 @@ func copyTable(spec *ebpf.MapSpec, from, to string, how ebpf.MapUpdateFlags) err
 		return err
 	}
 	defer m.Close()
-	handle, err := old.Handle()
+	key, value, err := conversions(old, spec)
 	if err != nil {
 		return err
 	}
-	defer handle.Close()
-	types, err := handle.Spec(nil)
-	if err != nil {
-		return err
-	}
-	key, err := conversionOf(types, spec.Key)
-	if err != nil {
-		return err
-	}
-	value, err := conversionOf(types, spec.Value)
-	if err != nil {
-		return err
-	}
-	put := func(k, v any) error {
-		err := m.Update(k, v, how)
-		if errors.Is(err, ebpf.ErrKeyExist) {
-			return nil
-		}
-		return err
-	}
+	put := func(k, v any) error { return m.Update(k, v, ebpf.UpdateAny) }
 	if spec.Type == ebpf.PerCPUArray {
 		return eachPerCPU(old, value, put)
 	}
 	return eachRaw(old, func(k, v []byte) error {
-		if spec.Type == ebpf.Array && isZero(v) {
+		if old.Type() == ebpf.Array && isZero(v) {
 			return nil
 		}
 		return put(key.apply(k), value.apply(v))
 	})
+}
+
+// conversions returns the conversions of a pinned map's keys and values to this build's types.
+func conversions(old *ebpf.Map, spec *ebpf.MapSpec) (key, value conversion, err error) {
+	handle, err := old.Handle()
+	if err != nil {
+		return key, value, err
+	}
+	defer handle.Close()
+	types, err := handle.Spec(nil)
+	if err != nil {
+		return key, value, err
+	}
+	if key, err = conversionOf(types, spec.Key); err != nil {
+		return key, value, err
+	}
+	value, err = conversionOf(types, spec.Value)
+	return key, value, err
 }
 
 func isZero(b []byte) bool {

@@ -139,8 +139,9 @@ func (d *Driver) addEndpoint(service uint32, e pando.Endpoint) (uint32, error) {
 // dropEndpoint ends an endpoint's epoch, which makes all its flows unknown.
 func (d *Driver) dropEndpoint(slot uint32) error {
 	v := steerEndpoint{Epoch: d.index.slots[slot].Epoch + 1}
-	if err := errors.Join(d.objects.Endpoints.Put(slot, v),
-		d.objects.EndpointNames.Put(slot, steerName{})); err != nil {
+	if err := errors.Join(
+		d.objects.Endpoints.Put(slot, v), ignoreMissing(d.objects.EndpointNames.Delete(slot)),
+	); err != nil {
 		return err
 	}
 	d.index.forget(slot)
@@ -160,19 +161,17 @@ func (d *Driver) publishTable(service uint32, now *share, slots []uint32) error 
 		return err
 	}
 	idle := (s.Active & 1) ^ 1
-	s.Endpoints[idle] = 0
-	if now.buckets != nil {
-		t := &d.table
-		for n, b := range now.buckets {
-			t.Endpoint[n] = uint16(slots[b])
-		}
-		if err := d.objects.Tables.Put(service*2+idle, t); err != nil {
-			return err
-		}
-		s.Endpoints[idle] = 1
+	was := s.Places[idle]
+	place, err := d.tables.fill(was, now.buckets, slots)
+	if err != nil {
+		return err
 	}
+	s.Endpoints[idle], s.Places[idle] = min(1, uint32(len(now.buckets))), place
 	if err := d.objects.Services.Put(service, s); err != nil {
 		return err
+	}
+	if place != was {
+		d.tables.give(was)
 	}
 	s.Active = idle
 	if err := d.objects.Services.Put(service, s); err != nil {
@@ -201,7 +200,7 @@ func (d *Driver) publishPorts(service uint32, t pando.SteeringTable) error {
 		if err := d.objects.Ports.Put(k, service); err != nil {
 			return err
 		}
-		d.index.ports[k] = service
+		d.index.serve(k, service)
 	}
 	// A VIP is written after its ports: a known VIP refuses packets to unknown ports.
 	for _, a := range vips(t) {
@@ -221,7 +220,7 @@ func (d *Driver) publishPorts(service uint32, t pando.SteeringTable) error {
 		if err := d.objects.Vips.Put(a, means); err != nil {
 			return err
 		}
-		d.index.vips[a] = means
+		d.index.answer(a, means)
 	}
 	return d.forgetPorts(service, func(k steerServiceKey) bool { return want[k] })
 }
@@ -239,11 +238,15 @@ func vips(t pando.SteeringTable) (out [][4]uint32) {
 // forgetPorts deletes the ports of a service that keep rejects.
 func (d *Driver) forgetPorts(service uint32, keep func(steerServiceKey) bool) error {
 	var errs []error
-	for k, at := range d.index.ports {
-		if at == service && !keep(k) {
+	for k := range d.index.portsOf[service] {
+		if keep(k) {
+			continue
+		}
+		if d.index.ports[k] == service { // else it is another service's by now
 			errs = append(errs, ignoreMissing(d.objects.Ports.Delete(k)))
 			delete(d.index.ports, k)
 		}
+		delete(d.index.portsOf[service], k)
 	}
 	return errors.Join(errs...)
 }
@@ -264,22 +267,28 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 		return nil
 	}
 	errs := []error{d.forgetPorts(n, func(steerServiceKey) bool { return false })}
-	for vip, at := range d.index.vips {
-		if at&^elsewhere == n {
+	for vip := range d.index.vipsOf[n] {
+		if at := d.index.vips[vip]; at&^elsewhere == n {
 			errs = append(errs, ignoreMissing(d.objects.Vips.Delete(vip)))
 			_, err := d.ways.passOn(vip, netip.Addr{}, 0, at&elsewhere != 0)
 			errs = append(errs, err)
 			delete(d.index.vips, vip)
+			delete(d.ways, vip)
 		}
+		delete(d.index.vipsOf[n], vip)
 	}
 	for _, slot := range slices.Collect(maps.Values(d.index.endpoints[n])) {
 		errs = append(errs, d.dropEndpoint(slot))
 	}
-	errs = append(errs, d.objects.Services.Put(n, steerService{}),
-		d.objects.ServiceNames.Put(n, steerName{}))
+	var was steerService
+	errs = append(errs, d.objects.Services.Lookup(n, &was), d.objects.Services.Put(n, steerService{}),
+		ignoreMissing(d.objects.ServiceNames.Delete(n)))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("withdraw the steering of %s: %w", s, err)
 	}
+	d.tables.give(was.Places[0])
+	d.tables.give(was.Places[1])
+	d.index.drop(n)
 	delete(d.index.services, s)
 	delete(d.filled, s)
 	d.shares.forget(s)

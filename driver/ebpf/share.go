@@ -1,6 +1,7 @@
 package ebpf
 
 import (
+	"math/bits"
 	"slices"
 	"sync"
 
@@ -48,8 +49,29 @@ func (s *shares) of(t pando.SteeringTable) *share {
 			return k
 		}
 	}
-	out.buckets = s.buckets(out.ids, out.weights, tableSlots)
+	takers := 0
+	for _, w := range out.weights {
+		takers += min(1, w)
+	}
+	size := 0
+	if known[0] != nil {
+		size = len(known[0].buckets)
+	}
+	out.buckets = s.buckets(out.ids, out.weights, bucketsFor(takers, size))
 	return out
+}
+
+// bucketsFor returns the size of a table for so many endpoints that take flows. It is a power of
+// two, at least 128 buckets an endpoint up to 16,384, and 16 an endpoint beyond. A table shrinks
+// only when a quarter is enough: another size moves all flows that the connection table does not
+// have.
+func bucketsFor(takers, now int) int {
+	powerOf := func(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
+	want := max(min(powerOf(chunkBuckets*takers), 16384), powerOf(16*takers), chunkBuckets)
+	if now > want && now/4 < want {
+		return now
+	}
+	return want
 }
 
 // foresee computes the share that the next publication will most likely need, before a caller waits

@@ -1,6 +1,7 @@
 package ebpf
 
 import (
+	"encoding/binary"
 	"testing"
 
 	"pando.run/pando"
@@ -55,5 +56,44 @@ func TestAShareOutOfForceHasNoSlots(t *testing.T) {
 	s.enforce(pando.DefaultService("web"), second)
 	if first.slots != nil {
 		t.Errorf("the former share still has the slots %v", first.slots)
+	}
+}
+
+func TestATableGrowsWithItsService(t *testing.T) {
+	for _, c := range []struct{ takers, now, want int }{
+		{0, 0, 128}, {1, 0, 128}, {2, 0, 256}, {3, 0, 512}, {5, 512, 1024}, {100, 0, 16384},
+		{1024, 0, 16384}, {1025, 0, 32768}, {4096, 0, 65536}, {4096, 16384, 65536},
+		// It shrinks once a quarter is enough.
+		{1, 256, 256}, {1, 512, 128}, {2, 512, 512}, {2, 1024, 256}, {1, 65536, 128},
+	} {
+		if got := bucketsFor(c.takers, c.now); got != c.want {
+			t.Errorf("%d endpoints in a table of %d buckets get %d, want %d", c.takers, c.now, got, c.want)
+		}
+	}
+	if bucketsFor(pando.EndpointsMax, 0) > slabChunks*chunkBuckets {
+		t.Error("the largest table does not fit into a slab")
+	}
+}
+
+// The tables of layout 1 become tables with the same shares, of another size.
+func TestAResampledTableKeepsTheShares(t *testing.T) {
+	raw := make([]byte, 2*16384)
+	for n := range slots1 {
+		binary.NativeEndian.PutUint16(raw[2*n:], uint16(20+n%3))
+	}
+	owners := ownersOf(raw)
+	if len(owners) != slots1 || distinct(owners) != 3 {
+		t.Fatalf("%d buckets of %d endpoints", len(owners), distinct(owners))
+	}
+	for _, size := range []int{128, 512, 16384} {
+		got := map[uint16]int{}
+		for _, o := range resample(owners, size) {
+			got[o]++
+		}
+		for owner := range uint16(3) {
+			if n := got[20+owner]; n < size/4 || n > size*5/12 {
+				t.Errorf("endpoint %d has %d of %d buckets, want a third", 20+owner, n, size)
+			}
+		}
 	}
 }

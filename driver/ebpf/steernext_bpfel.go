@@ -18,6 +18,7 @@ type steerCounters struct {
 	Flows   uint64
 	Packets uint64
 	Bytes   uint64
+	Ends    uint64
 }
 
 type steerEndpoint struct {
@@ -35,6 +36,8 @@ type steerFlow struct {
 	Flags    uint32
 	Endpoint uint32
 	Epoch    uint32
+	Service  uint32
+	Answer   uint32
 	Target   uint16
 	Pad      uint16
 	Seen     uint64
@@ -75,6 +78,11 @@ type steerFragmentKey struct {
 	Pad      [3]uint8
 }
 
+type steerHashKey struct {
+	_    structs.HostLayout
+	Word [2]uint32
+}
+
 type steerInstanceLink struct {
 	_    structs.HostLayout
 	Addr [2][4]uint32
@@ -90,10 +98,24 @@ type steerName struct {
 	Text    [128]int8
 }
 
+type steerOrder struct {
+	_    structs.HostLayout
+	What uint32
+	Six  uint32
+	Key  [10]uint32
+	Flow steerFlow
+}
+
 type steerPace struct {
 	_       structs.HostLayout
 	Since   uint64
 	Answers uint64
+}
+
+type steerPlace struct {
+	_     structs.HostLayout
+	Chunk uint32
+	Mask  uint32
 }
 
 type steerPortKey struct {
@@ -109,6 +131,7 @@ type steerService struct {
 	Active    uint32
 	Endpoints [2]uint32
 	Pad       uint32
+	Places    [2]steerPlace
 }
 
 type steerServiceKey struct {
@@ -119,41 +142,44 @@ type steerServiceKey struct {
 	Pad      uint8
 }
 
-type steerTable struct {
-	_        structs.HostLayout
-	Endpoint [16384]uint16
-}
-
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	steerMapCounts        = "counts"
-	steerMapEndpointNames = "endpoint_names"
-	steerMapEndpoints     = "endpoints"
-	steerMapFlows         = "flows"
-	steerMapFlows6        = "flows6"
-	steerMapFragments     = "fragments"
-	steerMapLinks         = "links"
-	steerMapPaces         = "paces"
-	steerMapPorts         = "ports"
-	steerMapServiceNames  = "service_names"
-	steerMapServices      = "services"
-	steerMapTables        = "tables"
-	steerMapTraffic       = "traffic"
-	steerMapTranslations  = "translations"
-	steerMapVips          = "vips"
-	steerProgFromHost     = "from_host"
-	steerProgFromInstance = "from_instance"
-	steerProgFromOutside  = "from_outside"
-	steerProgNothing      = "nothing"
-	steerProgTicks        = "ticks"
-	steerVarGateway       = "gateway"
-	steerVarGateway6      = "gateway6"
-	steerVarMigrating     = "migrating"
-	steerVarVip6Net       = "vip6_net"
-	steerVarVipMask       = "vip_mask"
-	steerVarVipNet        = "vip_net"
+	steerMapCounts            = "counts"
+	steerMapEndpointNames     = "endpoint_names"
+	steerMapEndpoints         = "endpoints"
+	steerMapFlows             = "flows"
+	steerMapFlows6            = "flows6"
+	steerMapFragments         = "fragments"
+	steerMapHashKeys          = "hash_keys"
+	steerMapHeld              = "held"
+	steerMapLinks             = "links"
+	steerMapOpening           = "opening"
+	steerMapOpening6          = "opening6"
+	steerMapPaces             = "paces"
+	steerMapPorts             = "ports"
+	steerMapServiceNames      = "service_names"
+	steerMapServices          = "services"
+	steerMapSlabs             = "slabs"
+	steerMapTraffic           = "traffic"
+	steerMapTranslations      = "translations"
+	steerMapVips              = "vips"
+	steerProgChange           = "change"
+	steerProgFromHost         = "from_host"
+	steerProgFromInstance     = "from_instance"
+	steerProgFromOutside      = "from_outside"
+	steerProgNothing          = "nothing"
+	steerProgTicks            = "ticks"
+	steerVarGateway           = "gateway"
+	steerVarGateway6          = "gateway6"
+	steerVarHeld6Max          = "held6_max"
+	steerVarHeldMax           = "held_max"
+	steerVarMigrating         = "migrating"
+	steerVarOrderForUserSpace = "order_for_user_space"
+	steerVarVip6Net           = "vip6_net"
+	steerVarVipMask           = "vip_mask"
+	steerVarVipNet            = "vip_net"
 )
 
 // loadSteer returns the embedded CollectionSpec for steer.
@@ -198,6 +224,7 @@ type steerSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type steerProgramSpecs struct {
+	Change       *ebpf.ProgramSpec `ebpf:"change"`
 	FromHost     *ebpf.ProgramSpec `ebpf:"from_host"`
 	FromInstance *ebpf.ProgramSpec `ebpf:"from_instance"`
 	FromOutside  *ebpf.ProgramSpec `ebpf:"from_outside"`
@@ -215,12 +242,16 @@ type steerMapSpecs struct {
 	Flows         *ebpf.MapSpec `ebpf:"flows"`
 	Flows6        *ebpf.MapSpec `ebpf:"flows6"`
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
+	HashKeys      *ebpf.MapSpec `ebpf:"hash_keys"`
+	Held          *ebpf.MapSpec `ebpf:"held"`
 	Links         *ebpf.MapSpec `ebpf:"links"`
+	Opening       *ebpf.MapSpec `ebpf:"opening"`
+	Opening6      *ebpf.MapSpec `ebpf:"opening6"`
 	Paces         *ebpf.MapSpec `ebpf:"paces"`
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
 	ServiceNames  *ebpf.MapSpec `ebpf:"service_names"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
-	Tables        *ebpf.MapSpec `ebpf:"tables"`
+	Slabs         *ebpf.MapSpec `ebpf:"slabs"`
 	Traffic       *ebpf.MapSpec `ebpf:"traffic"`
 	Translations  *ebpf.MapSpec `ebpf:"translations"`
 	Vips          *ebpf.MapSpec `ebpf:"vips"`
@@ -230,12 +261,15 @@ type steerMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type steerVariableSpecs struct {
-	Gateway   *ebpf.VariableSpec `ebpf:"gateway"`
-	Gateway6  *ebpf.VariableSpec `ebpf:"gateway6"`
-	Migrating *ebpf.VariableSpec `ebpf:"migrating"`
-	Vip6Net   *ebpf.VariableSpec `ebpf:"vip6_net"`
-	VipMask   *ebpf.VariableSpec `ebpf:"vip_mask"`
-	VipNet    *ebpf.VariableSpec `ebpf:"vip_net"`
+	Gateway           *ebpf.VariableSpec `ebpf:"gateway"`
+	Gateway6          *ebpf.VariableSpec `ebpf:"gateway6"`
+	Held6Max          *ebpf.VariableSpec `ebpf:"held6_max"`
+	HeldMax           *ebpf.VariableSpec `ebpf:"held_max"`
+	Migrating         *ebpf.VariableSpec `ebpf:"migrating"`
+	OrderForUserSpace *ebpf.VariableSpec `ebpf:"order_for_user_space"`
+	Vip6Net           *ebpf.VariableSpec `ebpf:"vip6_net"`
+	VipMask           *ebpf.VariableSpec `ebpf:"vip_mask"`
+	VipNet            *ebpf.VariableSpec `ebpf:"vip_net"`
 }
 
 // steerObjects contains all objects after they have been loaded into the kernel.
@@ -264,12 +298,16 @@ type steerMaps struct {
 	Flows         *ebpf.Map `ebpf:"flows"`
 	Flows6        *ebpf.Map `ebpf:"flows6"`
 	Fragments     *ebpf.Map `ebpf:"fragments"`
+	HashKeys      *ebpf.Map `ebpf:"hash_keys"`
+	Held          *ebpf.Map `ebpf:"held"`
 	Links         *ebpf.Map `ebpf:"links"`
+	Opening       *ebpf.Map `ebpf:"opening"`
+	Opening6      *ebpf.Map `ebpf:"opening6"`
 	Paces         *ebpf.Map `ebpf:"paces"`
 	Ports         *ebpf.Map `ebpf:"ports"`
 	ServiceNames  *ebpf.Map `ebpf:"service_names"`
 	Services      *ebpf.Map `ebpf:"services"`
-	Tables        *ebpf.Map `ebpf:"tables"`
+	Slabs         *ebpf.Map `ebpf:"slabs"`
 	Traffic       *ebpf.Map `ebpf:"traffic"`
 	Translations  *ebpf.Map `ebpf:"translations"`
 	Vips          *ebpf.Map `ebpf:"vips"`
@@ -283,12 +321,16 @@ func (m *steerMaps) Close() error {
 		m.Flows,
 		m.Flows6,
 		m.Fragments,
+		m.HashKeys,
+		m.Held,
 		m.Links,
+		m.Opening,
+		m.Opening6,
 		m.Paces,
 		m.Ports,
 		m.ServiceNames,
 		m.Services,
-		m.Tables,
+		m.Slabs,
 		m.Traffic,
 		m.Translations,
 		m.Vips,
@@ -299,18 +341,22 @@ func (m *steerMaps) Close() error {
 //
 // It can be passed to loadSteerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type steerVariables struct {
-	Gateway   *ebpf.Variable `ebpf:"gateway"`
-	Gateway6  *ebpf.Variable `ebpf:"gateway6"`
-	Migrating *ebpf.Variable `ebpf:"migrating"`
-	Vip6Net   *ebpf.Variable `ebpf:"vip6_net"`
-	VipMask   *ebpf.Variable `ebpf:"vip_mask"`
-	VipNet    *ebpf.Variable `ebpf:"vip_net"`
+	Gateway           *ebpf.Variable `ebpf:"gateway"`
+	Gateway6          *ebpf.Variable `ebpf:"gateway6"`
+	Held6Max          *ebpf.Variable `ebpf:"held6_max"`
+	HeldMax           *ebpf.Variable `ebpf:"held_max"`
+	Migrating         *ebpf.Variable `ebpf:"migrating"`
+	OrderForUserSpace *ebpf.Variable `ebpf:"order_for_user_space"`
+	Vip6Net           *ebpf.Variable `ebpf:"vip6_net"`
+	VipMask           *ebpf.Variable `ebpf:"vip_mask"`
+	VipNet            *ebpf.Variable `ebpf:"vip_net"`
 }
 
 // steerPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadSteerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type steerPrograms struct {
+	Change       *ebpf.Program `ebpf:"change"`
 	FromHost     *ebpf.Program `ebpf:"from_host"`
 	FromInstance *ebpf.Program `ebpf:"from_instance"`
 	FromOutside  *ebpf.Program `ebpf:"from_outside"`
@@ -320,6 +366,7 @@ type steerPrograms struct {
 
 func (p *steerPrograms) Close() error {
 	return _SteerClose(
+		p.Change,
 		p.FromHost,
 		p.FromInstance,
 		p.FromOutside,

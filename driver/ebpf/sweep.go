@@ -11,8 +11,10 @@ import (
 )
 
 const (
-	// A UDP flow has no visible end. It is over after this long without a packet.
+	// A UDP flow has no visible end. It does not hold up a drain after this long without a packet.
 	udpIdleMax = 30 * time.Second
+	// A UDP flow with answers in both directions keeps its endpoint for this long without a packet.
+	udpHeldMax = 3 * time.Minute
 	// A TCP flow that has been silent this long is looked up among the instance's sockets.
 	tcpIdleLook = 5 * time.Second
 	// A handshake counts as a flow of its endpoint for this long (two retransmissions of a SYN). A
@@ -46,6 +48,36 @@ func lost(slots []steerEndpoint, f steerFlow) bool {
 	return at.Ifindex == 0 || at.Epoch != f.Epoch
 }
 
+// finding is the result of a look at one flow.
+type finding int
+
+const (
+	lives   finding = iota // it counts
+	silent                 // it stays, and does not count
+	ended                  // it is deleted
+	suspect                // the sockets of its instance know
+)
+
+// look returns what an entry itself says about its flow.
+func look(e entry) finding {
+	switch {
+	case e.protocol != protocols[pando.TCP]:
+		switch {
+		case e.idle <= udpIdleMax:
+			return lives
+		case e.held && e.idle <= udpHeldMax:
+			return silent
+		}
+		return ended
+	case e.flow.Flags&(flowFIN|flowRST) != 0, e.idle > tcpIdleLook,
+		e.flow.Flags&flowUsed == 0 && e.idle > openingMax,
+		// It was found again, or not answered: only its socket proves it.
+		!e.held && e.flow.Flags&flowEstablished != 0:
+		return suspect
+	}
+	return lives
+}
+
 func (d *Driver) sweep(report *pando.SweepReport) error {
 	d.mu.Lock()
 	then := known{slices.Clone(d.index.slots), maps.Clone(d.index.names), maps.Clone(d.netns)}
@@ -55,16 +87,16 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 	present := 0
 	err := d.flows.each(func(e entry) {
 		present++
-		tcp := e.protocol == protocols[pando.TCP]
-		switch {
-		case lost(then.slots, e.flow):
+		if lost(then.slots, e.flow) {
 			orphans = append(orphans, e)
-		case !tcp && e.idle > udpIdleMax:
+			return
+		}
+		switch look(e) {
+		case ended:
 			over = append(over, e)
-		case tcp && (e.flow.Flags&(flowFIN|flowRST) != 0 || e.idle > tcpIdleLook || e.flow.Flags == 0 &&
-			e.idle > openingMax):
+		case suspect:
 			suspects[e.flow.Endpoint] = append(suspects[e.flow.Endpoint], e)
-		default:
+		case lives:
 			report.Flows[then.names[e.flow.Endpoint]]++
 		}
 	})
@@ -82,6 +114,11 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 			case !exists:
 				over = append(over, e)
 			}
+			if err == nil && established && !e.held {
+				if _, err := d.flows.order(orderHold, e); err != nil {
+					return err
+				}
+			}
 		}
 	}
 	return d.forgetAll(over, orphans, present, report)
@@ -98,7 +135,7 @@ func (d *Driver) forgetAll(over, orphans []entry, present int, report *pando.Swe
 		}
 	}
 	for _, e := range over {
-		gone, err := d.flows.forget(e)
+		gone, err := d.flows.order(orderForget, e)
 		if err != nil {
 			return err
 		}
@@ -106,7 +143,7 @@ func (d *Driver) forgetAll(over, orphans []entry, present int, report *pando.Swe
 			report.Closed++
 		}
 	}
-	if err := d.flows.counts.add(countSwept, report.Closed); err != nil {
+	if err := d.tables.trim(); err != nil {
 		return err
 	}
 	var err error

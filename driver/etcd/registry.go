@@ -107,6 +107,7 @@ func (r *Registry) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snapsh
 	}
 	s := pando.Snapshot{
 		Records: make([]pando.Record, len(resp.Kvs)), Revision: pando.StoreRevision(resp.Header.Revision),
+		Store: pando.StoreID(resp.Header.ClusterId),
 	}
 	for i, kv := range resp.Kvs {
 		s.Records[i] = record(kv)

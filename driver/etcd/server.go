@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -151,6 +152,8 @@ func embedded(c ServerConfig) *embed.Config {
 	conf.ListenClientUrls, conf.AdvertiseClientUrls = nil, nil
 	conf.ListenPeerUrls, conf.AdvertisePeerUrls = nil, name
 	conf.InitialCluster = conf.InitialClusterFromName(c.Name)
+	// Only a new store reads the token. Its answers then carry an id that no other store has.
+	conf.InitialClusterToken = rand.Text()
 	conf.EnableGRPCGateway = false
 	conf.TickMs, conf.ElectionMs = tickMilliseconds, electionMilliseconds
 	conf.SnapshotCount, conf.SnapshotCatchUpEntries = snapshotEntries, catchUpEntries

@@ -36,7 +36,7 @@ func (r *Registry) Watch(
 				return
 			}
 			for _, b := range batches(resp) {
-				after = b.Revision
+				after, b.Store = b.Revision, pando.StoreID(resp.Header.ClusterId)
 				if !send(b) {
 					return
 				}

@@ -39,6 +39,10 @@ type Config struct {
 	Groups  string   // the root of the hierarchies
 	Hidden  []string // folders of the host that no instance sees
 	Pool    int      // sandboxes kept ready
+	// Images has the files of services with an image, and Layers is the folder of their layers. Nil
+	// and "": no service of this host has an image.
+	Images pando.Images
+	Layers string
 	// Made is called for each sandbox that is made ahead of need, before its use. It may be nil.
 	Made  func(pando.Link) error
 	Clock pando.Clock
@@ -178,7 +182,7 @@ func (d *Driver) Start(ctx context.Context, spec pando.SandboxSpec) (pando.Sandb
 	if b := d.letGo(ctx, spec); b != nil {
 		return b, nil
 	}
-	s, err := d.pool.claim()
+	s, err := d.claim(spec.Spec)
 	if err != nil {
 		return nil, err
 	}
@@ -222,9 +226,12 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 
 // program returns the program that the shim starts.
 func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
-	uid, gid, err := identity(spec.Spec.User, uint32(uidFirst+s.Number))
-	if err != nil {
-		return program{}, err
+	var uid, gid uint32
+	if spec.Spec.Image.Digest == "" {
+		var err error
+		if uid, gid, err = identity(spec.Spec.User, uint32(uidFirst+s.Number)); err != nil {
+			return program{}, err
+		}
 	}
 	env := map[string]string{
 		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp",
@@ -240,7 +247,7 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 		env[k] = v
 	}
 	p := program{
-		Instance: spec.Instance.ID, Service: spec.Instance.Service, Argv: spec.Spec.Command,
+		Instance: spec.Instance.ID, Service: spec.Instance.Service, Argv: spec.Spec.Argv(),
 		Dir: spec.Spec.WorkingDir, UID: uid, GID: gid,
 		LogDir: logName(spec.Instance.Service, spec.Instance.ID), Cgroup: s.cgroup.Entry(),
 		Open: spec.Spec.Unconfined(),
@@ -250,11 +257,19 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 			p.VIPs = append(p.VIPs, a)
 		}
 	}
+	if spec.Spec.Image.Digest != "" {
+		if err := d.inImage(&p, spec.Spec, env); err != nil {
+			return p, err
+		}
+	}
 	for k, v := range env {
 		p.Env = append(p.Env, k+"="+v)
 	}
 	if p.Dir == "" {
 		p.Dir = "/"
+	}
+	if p.Layers != nil {
+		return p, nil
 	}
 	if info, err := os.Stat(p.Dir); err != nil || !info.IsDir() {
 		return p, fmt.Errorf("%w: there is no folder %s; check `working_dir` in the spec",

@@ -48,7 +48,9 @@ func waitToFork(e pando.CgroupEntry, groups string, open bool, turn <-chan forki
 	if err == nil {
 		r.pid, r.err = fork(f.program, &syscall.SysProcAttr{
 			Setsid: true, Ptrace: traced,
-			Credential: &syscall.Credential{Uid: f.program.UID, Gid: f.program.GID},
+			Credential: &syscall.Credential{
+				Uid: f.program.UID, Gid: f.program.GID, Groups: f.program.Groups,
+			},
 		}, f.stdio)
 	}
 	if !traced || r.err != nil {

@@ -23,6 +23,7 @@ type furniture struct {
 	Cgroups string            `json:"cgroups"` // the root of the hierarchies
 	Entry   pando.CgroupEntry `json:"entry"`   // into its cgroup
 	Hidden  []string          `json:"hidden"`  // folders of the host that are empty in a sandbox
+	Layers  string            `json:"layers"`  // the folder of the layers of images; "" for none
 }
 
 func (f furniture) argument() string {

@@ -33,7 +33,7 @@ func (d *Driver) Prepare(ctx context.Context, spec pando.SandboxSpec) error {
 	case none:
 		return fmt.Errorf("prepare %s: %w: the pool is empty", spec.Instance.ID, pando.ErrNotReady)
 	}
-	s, err := d.pool.claim()
+	s, err := d.claim(spec.Spec)
 	if err != nil {
 		return err
 	}

@@ -41,11 +41,13 @@ type shim struct {
 	loaded  bool         // the program waits before its first instruction
 	// barred is set once a reply reported the sandbox as empty: no program may start in it any
 	// more.
-	barred  bool
-	waits   map[int]chan unix.WaitStatus
-	reaping bool
-	events  []pando.SandboxEvent
-	news    *sync.Cond
+	barred bool
+	// entrance leads to the files of images.
+	entrance entrance
+	waits    map[int]chan unix.WaitStatus
+	reaping  bool
+	events   []pando.SandboxEvent
+	news     *sync.Cond
 
 	readyOnce sync.Once
 }
@@ -64,6 +66,9 @@ func ShimMain(args []string) int {
 	err := unix.CloseRange(controlFD, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
 	if err == nil {
 		err = s.keepWritable(f)
+	}
+	if err == nil {
+		err = s.keepEntrance(f)
 	}
 	if err == nil {
 		err = s.furnish(f)
@@ -254,7 +259,11 @@ func (s *shim) run(p program, g *gate) error {
 	if err := serveVIPs(p.VIPs); err != nil {
 		return err
 	}
-	if err := s.settle(p.Dir); err != nil {
+	place := func() error { return s.settle(p.Dir) }
+	if p.Layers != nil {
+		place = func() error { return s.enter(p) }
+	}
+	if err := place(); err != nil {
 		return err
 	}
 	if err := unix.Sethostname([]byte(p.Instance)); err != nil {

@@ -35,6 +35,7 @@ type slot struct {
 	Instance pando.InstanceID `json:"instance,omitempty"` // empty: still in the pool
 	Service  pando.ServiceKey `json:"service,omitzero"`
 	Spec     pando.Spec       `json:"spec,omitzero"`
+	Layers   bool             `json:"layers,omitempty"` // its shim can enter an image
 	dir      string
 	cgroup   pando.Cgroup
 	ready    *net.UnixConn // to the shim, ahead of need; may be nil
@@ -61,6 +62,7 @@ func (d *Driver) slot(number int) *slot {
 func (d *Driver) newSlot(number int) (_ *slot, err error) {
 	s := d.slot(number)
 	s.IP4, s.IP6 = d.addresses(number)
+	s.Layers = d.Layers != ""
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("make sandbox %d: %w", number, err), s.destroy())
@@ -78,8 +80,10 @@ func (d *Driver) newSlot(number int) (_ *slot, err error) {
 	if s.cgroup, err = d.Cgroups.Make(d.cgroupName(number)); err != nil {
 		return nil, err
 	}
-	live, err := s.startShim(d.Self, furniture{Self: s.self(), Resolv: filepath.Join(s.dir,
-		"resolv.conf"), Logs: d.LogDir, Cgroups: d.Groups, Entry: s.cgroup.Entry(), Hidden: d.Hidden})
+	live, err := s.startShim(d.Self, furniture{
+		Self: s.self(), Resolv: filepath.Join(s.dir, "resolv.conf"), Logs: d.LogDir, Cgroups: d.Groups,
+		Entry: s.cgroup.Entry(), Hidden: d.Hidden, Layers: d.Layers,
+	})
 	if err != nil {
 		return nil, err
 	}

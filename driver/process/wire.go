@@ -36,6 +36,8 @@ type program struct {
 	Dir      string            `json:"dir"`
 	UID      uint32            `json:"uid"`
 	GID      uint32            `json:"gid"`
+	Groups   []uint32          `json:"groups,omitempty"` // beside GID
+	Layers   []string          `json:"layers,omitempty"` // of its image, the highest first
 	LogDir   string            `json:"log_dir"`
 	Cgroup   pando.CgroupEntry `json:"cgroup"`
 	VIPs     []netip.Addr      `json:"vips"`

@@ -39,6 +39,7 @@ type store struct {
 	delayMax time.Duration
 	fault    error
 	lose     float64 // share of the commits with a lost answer
+	id       pando.StoreID
 	revision pando.StoreRevision
 	records  map[pando.Key]pando.Record
 	history  []pando.Batch // every commit since birth
@@ -52,6 +53,7 @@ func NewRegistry(seed uint64, delayMax time.Duration) *Registry {
 		seed:     seed,
 		drawn:    map[string]uint64{},
 		delayMax: delayMax,
+		id:       1,
 		records:  map[pando.Key]pando.Record{},
 		changed:  make(chan struct{}),
 	}}
@@ -145,7 +147,7 @@ func (r *Registry) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snapsh
 	if r.fault != nil && r.fault != pando.ErrStoreFull {
 		return pando.Snapshot{}, fmt.Errorf("read %s*: %w", prefix, r.fault)
 	}
-	s := pando.Snapshot{Revision: r.revision}
+	s := pando.Snapshot{Revision: r.revision, Store: r.id}
 	for _, k := range slices.Sorted(maps.Keys(r.records)) {
 		if strings.HasPrefix(string(k), string(prefix)) {
 			s.Records = append(s.Records, r.records[k])
@@ -250,11 +252,11 @@ func (r *Registry) Watch(
 		defer close(out)
 		for {
 			r.mu.Lock()
-			fault, changed := r.fault, r.changed
+			fault, changed, id := r.fault, r.changed, r.id
 			news := slices.Clone(r.history[min(int(after), len(r.history)):])
 			r.mu.Unlock()
 			for _, b := range news {
-				after = b.Revision
+				after, b.Store = b.Revision, id
 				b.Changes = slices.DeleteFunc(slices.Clone(b.Changes),
 					func(c pando.Record) bool { return !strings.HasPrefix(string(c.Key), string(prefix)) })
 				if len(b.Changes) == 0 {

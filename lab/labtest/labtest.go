@@ -32,6 +32,8 @@ type Options struct {
 	Idle  bool     // the hosts exist, but nothing runs on them yet
 	One   bool     // one cluster: the first host runs the server, the others join it
 	Tags  []string // of the build
+	// Warden means that a warden restarts ended daemons. Without it, a killed daemon stays dead.
+	Warden bool
 }
 
 // Pando is one lab with Pando on its hosts. Its methods end the test on an error.
@@ -41,6 +43,7 @@ type Pando struct {
 	Dir   string   // the test's folder; every host and sandbox may read it
 	Hosts []string // names; each also names its host's `pando up`
 	flags []string
+	guard string              // the flag of `pando up` about the warden
 	there map[string][]string // the output of deploy/leaks on a fresh host
 }
 
@@ -62,6 +65,7 @@ func UpWith(t testing.TB, o Options) *Pando {
 		t.Skip("virtual hosts need root")
 	}
 	p := &Pando{Members: Members{TB: t}, Bin: Build(t, "./cmd/pando", o.Tags...), flags: o.Flags}
+	p.guard = "--warden=" + strconv.FormatBool(o.Warden)
 	dir, err := os.MkdirTemp("", "labtest-")
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +118,7 @@ func (p *Pando) Data(host string) string { return filepath.Join(p.Dir, "data", h
 
 // place returns the flags that give a host's daemons their place.
 func (p *Pando) place(host string) []string {
-	return append(p.folders(host), p.flags...)
+	return append(append(p.folders(host), p.guard), p.flags...)
 }
 
 // folders returns the flags by which a command finds a host's daemons.

@@ -52,6 +52,7 @@ func TestLabByHand(t *testing.T) {
 			t.Errorf("a command called from %s runs in %s on the host, not in %s", c.from, got, c.there)
 		}
 	}
+	disturb(t, pando)
 	pando("down")
 
 	pando("up", "--hosts", "2", "--bare")
@@ -72,5 +73,35 @@ func TestLabByHand(t *testing.T) {
 	pando("down")
 	if out, err := exec.Command(bin, "lab", "--dir", dir, "ls").CombinedOutput(); err == nil {
 		t.Errorf("after down there is a lab:\n%s", out)
+	}
+}
+
+// disturb puts faults in force by hand and by a scenario. A host that was killed comes back with its
+// Pando.
+func disturb(t *testing.T, pando func(...string) string) {
+	t.Helper()
+	pando("cut", "host1", "client")
+	pando("slow", "host2", "--rate", "10mbit")
+	pando("loss", "host3", "5%")
+	list := pando("ls")
+	for _, want := range []string{"fault: cut host1 client", "fault: slow host2 10mbit", "fault: loss host3 5%"} {
+		if !strings.Contains(list, want) {
+			t.Errorf("ls does not show %q:\n%s", want, list)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "faults")
+	if err := os.WriteFile(file, []byte("0s heal\n1ms kill host3\n2ms boot host3 # with its Pando\n"),
+		0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := pando("play", file), "0s heal\n1ms kill host3\n2ms boot host3\n"; got != want {
+		t.Errorf("play prints %q, want %q", got, want)
+	}
+	if got := pando("ls"); strings.Contains(got, "fault") {
+		t.Errorf("faults after heal:\n%s", got)
+	}
+	pando("exec", "host3", "--", "sh", "-c", "kill -0 $(cat /run/pando/agent.pid)")
+	if got := pando("chaos", "--seed", "7", "--faults", "3", "--print"); strings.Count(got, "\n") != 7 {
+		t.Errorf("chaos prints %q, want 3 faults, their ends and a heal", got)
 	}
 }

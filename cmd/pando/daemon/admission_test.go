@@ -169,7 +169,7 @@ func TestANameIsOfOneKeyUntilTheHostIsRemoved(t *testing.T) {
 	by := pando.Asker{Kind: pando.AskerOperator}
 	web := pando.DefaultService("web")
 	left := []pando.Stored{
-		pando.Instance{ID: "web-1", Service: web, Host: "host2"},
+		pando.Instance{ID: "web-1", Service: web, Host: "host2", Phase: pando.PhaseReady},
 		pando.StateHead{Service: web, Host: "host2"}, pando.Service{ServiceKey: web},
 	}
 	if _, err := a.Registry.Commit(t.Context(), pando.Txn{Put: left}); err != nil {

@@ -2,15 +2,12 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -24,10 +21,13 @@ import (
 	"pando.run/pando/driver/dns"
 	"pando.run/pando/driver/ebpf"
 	"pando.run/pando/driver/git"
+	"pando.run/pando/driver/image"
 	"pando.run/pando/driver/nftables"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/probe"
 	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/sighting"
+	"pando.run/pando/driver/systemd"
 	"pando.run/pando/driver/wall"
 )
 
@@ -50,11 +50,9 @@ func tend(ctx context.Context, p place) error {
 	if err := p.complete(); err != nil {
 		return err
 	}
-	rotateLog(p, "agent")
-	log := slog.Default().With("role", "agent")
-	syscall.Umask(daemonUmask)
-	if err := errors.Join(os.MkdirAll(p.Data, 0o750), os.MkdirAll(p.Run, 0o755)); err != nil {
-		return fmt.Errorf("make the folders for data and sockets: %w", err)
+	log, err := settle(p, "agent")
+	if err != nil {
+		return err
 	}
 	c, err := enter(ctx, p, log)
 	if err != nil {
@@ -76,41 +74,50 @@ func tend(ctx context.Context, p place) error {
 	if err := nftables.Translate(h.Instances4, h.Instances6); err != nil { // instances still serve
 		log.Warn("instances of this host cannot open connections to other machines", "error", err)
 	}
-	sandboxes, err := openSandboxes(p, steering.Prepare, log)
-	if err != nil {
-		return err
-	}
-	defer sandboxes.Close()
 	peers := peer.New(peer.Reach{
 		Own: h.Name, Socket: p.agent(), TLS: c.identity.ToHost, Clock: wall.Clock{},
 	})
 	defer peers.Close()
+	images, err := openImages(p, peers, log)
+	if err != nil {
+		return err
+	}
+	sandboxes, err := openSandboxes(p, images, steering.Prepare, log)
+	if err != nil {
+		return err
+	}
+	defer sandboxes.Close()
 	a := agent.New(agent.Config{
 		Host: h, Registry: c.registry, Sandboxes: sandboxes, Steering: steering,
 		Prober: probe.New(), Peers: peers,
-		Objects: objects, Journals: p.journals(), Clock: wall.Clock{}, IDs: names{}, Log: log,
-		Control: c.control(p, peers),
-		Serve:   api.SelfHandler, Git: git.Handler,
-		OpenLog: func(
-			ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool,
-		) (io.ReadCloser, error) {
-			return sandboxes.OpenLog(ctx, s, i, lines, follow)
-		},
+		Objects: objects, Journals: p.journals(), Images: images,
+		Clock: wall.Clock{}, IDs: names{}, Log: log,
+		Control: c.control(p, peers), Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
+		Serve: api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 	})
-	forPeers := peer.Handler(a)
+	forPeers := peer.WithImages(peer.Handler(a), images.Blob)
 	faces, err := agentFaces(p, c, forPeers, peer.OwnHandler(a, forPeers))
 	if err != nil {
 		return err
 	}
+	defer answerNames(h, a, log)()
+	systemd.Ready() // a missing server is no reason to start this agent again
+	jobs := append(append(faces, c.jobs...), a.Run, reviving(p, log), signOfLife(func() {
+		a.VIPs("", "") // it takes the agent's lock
+	}))
+	return together(ctx, jobs...)
+}
+
+// answerNames answers the names of services until the caller calls close.
+func answerNames(h pando.Host, a *agent.Agent, log *slog.Logger) (close func()) {
 	answers := dns.New(dns.Config{
 		Addr: netip.AddrPortFrom(pando.Gateway4, 53).String(), Lookup: a.VIPs, Recurses: recurses(h),
 	})
 	if err := answers.Start(); err != nil {
 		log.Warn("this host does not answer names of services", "error", err)
-	} else {
-		defer answers.Close()
+		return func() {}
 	}
-	return together(ctx, append(append(faces, c.jobs...), a.Run)...)
+	return func() { answers.Close() }
 }
 
 // recurses returns a test for addresses that may resolve external names at the host's DNS. These
@@ -137,7 +144,7 @@ func openSteering(p place) (*ebpf.Driver, error) {
 }
 
 func openSandboxes(
-	p place, made func(pando.Link) error, log *slog.Logger,
+	p place, images *image.Store, made func(pando.Link) error, log *slog.Logger,
 ) (*process.Driver, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -148,12 +155,16 @@ func openSandboxes(
 		return nil, err
 	}
 	h := p.record()
-	return process.New(process.Config{
+	config := process.Config{
 		Host: h.Name, RunDir: p.sandboxes(), LogDir: p.logs(), Self: []string{self},
 		Prefix4: h.Instances4, Prefix6: h.Instances6, Cgroups: groups, Groups: cgroup.Root,
 		Hidden: []string{p.Data},
 		Pool:   p.Pool, Made: made, Clock: wall.Clock{}, Log: log,
-	})
+	}
+	if images != nil {
+		config.Images, config.Layers = images, images.LayersDir()
+	}
+	return process.New(config)
 }
 
 // Shim returns the hidden command that holds one sandbox.

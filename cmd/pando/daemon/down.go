@@ -36,9 +36,9 @@ func Down(out *cli.Output) *cobra.Command {
 			"stops as its spec describes, and its state is merged. Services, states and logs stay,\n" +
 			"and `pando up` brings them back. --now kills instances at once: committed state stays,\n" +
 			"and uncommitted state is lost.\n\n" +
-			"--purge deletes services, states, logs, and the network functions of this machine with\n" +
-			"their bills. The data folder stays, empty. The kernel's forwarding settings return to\n" +
-			"their values before Pando.",
+			"--purge deletes services, states, logs, systemd units, and the network functions of this\n" +
+			"machine with their bills. The data folder stays, empty. The kernel's forwarding\n" +
+			"settings return to their values before Pando.",
 		Example: "  pando down\n  pando down --drain 1m\n  pando down --now --purge",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -52,6 +52,7 @@ func Down(out *cli.Output) *cobra.Command {
 		},
 	}
 	p.folderFlags(c)
+	m.unitFlags(c, &p)
 	c.Flags().BoolVar(&purge, "purge", false,
 		"also delete services, states, logs, functions and bills")
 	c.Flags().DurationVar(&drain, "drain", 10*time.Second, "time for open connections to end")
@@ -91,13 +92,16 @@ func (m machine) down(ctx context.Context, p place, drain time.Duration, purge b
 			return err
 		}
 	}
+	if err := m.endWarden(ctx, p); err != nil {
+		return fmt.Errorf("stop pando: %w; nothing was removed; repeat `pando down`", err)
+	}
 	for _, role := range []string{"agent", "server"} {
 		if err := m.stopDaemon(ctx, p, role, asking, purge); err != nil {
 			return fmt.Errorf("stop pando: %w; nothing was removed; repeat `pando down`", err)
 		}
 	}
 	var errs []error
-	sandboxes, err := openSandboxes(p, nil, slog.New(slog.DiscardHandler))
+	sandboxes, err := openSandboxes(p, nil, nil, slog.New(slog.DiscardHandler))
 	if err == nil {
 		err = errors.Join(sandboxes.Purge(ctx), sandboxes.Close())
 	}
@@ -105,6 +109,9 @@ func (m machine) down(ctx context.Context, p place, drain time.Duration, purge b
 	errs = append(errs, ebpf.Purge(p.pins()), nftables.Purge())
 	if purge {
 		m.resign(ctx, p)
+		if names := p.installed("agent", "server"); len(names) > 0 { // they would begin a new cluster
+			errs = append(errs, p.Units.Remove(ctx, names...))
+		}
 		errs = append(errs, function.RemoveAll(ctx, p.functions()))
 		errs = append(errs, ebpf.Restore(p.settingsFile()), empty(p.Data))
 	}

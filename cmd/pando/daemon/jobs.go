@@ -4,16 +4,34 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
+	"syscall"
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/systemd"
+	"pando.run/pando/driver/wall"
 )
 
 // job runs until ctx ends, or until it fails.
 type job func(ctx context.Context) error
+
+// daemonUmask is the umask of the daemons, independent of the shell that started them. Only root
+// can write their files.
+const daemonUmask = 0o022
+
+// settle makes this process the daemon of a role: its log, its folders and its pid file.
+func settle(p place, role string) (*slog.Logger, error) {
+	rotateLog(p, role)
+	syscall.Umask(daemonUmask)
+	if err := errors.Join(os.MkdirAll(p.Data, 0o750), os.MkdirAll(p.Run, 0o755)); err != nil {
+		return nil, fmt.Errorf("make the folders for data and sockets: %w", err)
+	}
+	return slog.Default().With("role", role), writePid(p, role, os.Getpid())
+}
 
 // together runs jobs until one of them or ctx ends, then ends all of them.
 func together(ctx context.Context, jobs ...job) error {
@@ -62,6 +80,15 @@ func listen(path string, mode os.FileMode) (net.Listener, error) {
 		return nil, fmt.Errorf("listen at %s: %w", path, err)
 	}
 	return l, os.Chmod(path, mode)
+}
+
+// signOfLife returns a job that tells systemd that this daemon lives, as long as alive returns.
+func signOfLife(alive func()) job {
+	return func(ctx context.Context) error {
+		systemd.Watch(ctx, wall.Clock{}, alive)
+		<-ctx.Done() // without systemd, too: the end of a job ends all of them
+		return ctx.Err()
+	}
 }
 
 // until returns a job that ends with the store.

@@ -16,6 +16,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/systemd"
 	"pando.run/pando/driver/wall"
 )
 
@@ -33,6 +34,7 @@ type place struct {
 	Join     string   // the server of the cluster to join
 	Token    string
 	Slot     int // of this host in its cluster
+	Units    systemd.Manager
 }
 
 // flags adds every flag by which a command starts a daemon.

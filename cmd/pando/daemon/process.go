@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 func daemonLog(p place, role string) string { return filepath.Join(p.logs(), role+".log") }
@@ -33,11 +35,23 @@ func daemon(p place, role string) (pid int, alive bool) {
 	return pid, err == nil && len(words) > 1 && words[1] == role
 }
 
+// startDaemon starts a daemon unless it runs. Callers may race: `pando up` and the warden.
 func startDaemon(p place, role string) error {
 	for _, dir := range []string{p.Run, p.logs()} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("start the %s: %w", role, err)
 		}
+	}
+	lock, err := os.OpenFile(pidFile(p, role)+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("start the %s: %w", role, err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("start the %s: lock %s: %w", role, lock.Name(), err)
+	}
+	if _, alive := daemon(p, role); alive {
+		return nil
 	}
 	log, err := os.OpenFile(daemonLog(p, role), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640)
 	if err != nil {
@@ -55,11 +69,26 @@ func startDaemon(p place, role string) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start the %s: %w", role, err)
 	}
-	pid := []byte(strconv.Itoa(cmd.Process.Pid))
-	if err := os.WriteFile(pidFile(p, role), pid, 0o644); err != nil {
-		return fmt.Errorf("write the pid of the %s: %w", role, err)
+	if err := writePid(p, role, cmd.Process.Pid); err != nil {
+		return err
 	}
 	return cmd.Process.Release()
+}
+
+// writePid records the process of a role. A daemon of systemd records itself.
+func writePid(p place, role string, pid int) error {
+	if is, _ := daemon(p, role); is == pid {
+		return nil
+	}
+	path := pidFile(p, role)
+	err := os.WriteFile(path+".new", []byte(strconv.Itoa(pid)), 0o644)
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		return fmt.Errorf("write the pid of the %s: %w", role, err)
+	}
+	return nil
 }
 
 // tail returns the last lines that were appended to a log after the byte from. It cuts the stack

@@ -59,10 +59,14 @@ func running(p place) (place, error) {
 }
 
 func (m machine) restart(ctx context.Context, p place) error {
+	_, guarded := daemon(p, wardenRole)
+	if err := m.endWarden(ctx, p); err != nil {
+		return err
+	}
 	err := errors.Join(m.stopDaemon(ctx, p, "agent", asking, false),
 		m.stopDaemon(ctx, p, "server", asking, false))
 	if err != nil {
 		return err
 	}
-	return m.up(ctx, p)
+	return m.up(ctx, p, guarded)
 }

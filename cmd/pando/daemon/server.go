@@ -23,6 +23,7 @@ import (
 	"pando.run/pando/driver/etcd"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/systemd"
 	"pando.run/pando/driver/trust"
 	"pando.run/pando/driver/wall"
 )
@@ -42,20 +43,14 @@ func Server() *cobra.Command {
 	return c
 }
 
-// daemonUmask is the umask of the daemons, independent of the shell that started them. Only root
-// can write their files.
-const daemonUmask = 0o022
-
 // serve runs the server until ctx ends.
 func serve(ctx context.Context, p place) error {
 	if err := p.complete(); err != nil {
 		return err
 	}
-	rotateLog(p, "server")
-	log := slog.Default().With("role", "server")
-	syscall.Umask(daemonUmask)
-	if err := os.MkdirAll(p.Run, 0o755); err != nil {
-		return fmt.Errorf("make the folder for sockets: %w", err)
+	log, err := settle(p, "server")
+	if err != nil {
+		return err
 	}
 	authority, identity, err := serverTrust(p)
 	if err != nil {
@@ -78,7 +73,11 @@ func serve(ctx context.Context, p place) error {
 		Name: p.Host, Heard: store.Registry().Heard, Writable: writable,
 	})
 	admitOwn(ctx, ctl, p, log)
-	face := api.OperatorsHandler(ctl, leads(store.Registry()))
+	images, err := openImages(p, peers, log)
+	if err != nil {
+		return err
+	}
+	face := api.OperatorsHandler(imageOperators{ctl, images}, leads(store.Registry()))
 	operators, err := listen(p.api(), 0o660)
 	if err != nil {
 		return err
@@ -109,6 +108,10 @@ func serve(ctx context.Context, p place) error {
 		jobs = append(jobs, open)
 	}
 	log.Info("ready", "api", p.api(), "states", p.HTTP, "hosts", p.Listen)
+	systemd.Ready()
+	jobs = append(jobs, reviving(p, log), signOfLife(func() {
+		_, _ = ctl.Service(ctx, pando.ServiceKey{}) // it takes the lock of every decision
+	}))
 	return together(ctx, jobs...)
 }
 

@@ -31,6 +31,9 @@ type request struct {
 func (m machine) stopDaemon(
 	ctx context.Context, p place, role string, requests []request, logsGo bool,
 ) error {
+	if has, err := p.unitEnds(ctx, role); has && err != nil {
+		return fmt.Errorf("stop the %s: %w", role, err)
+	}
 	pid, alive := daemon(p, role)
 	for n, r := range requests {
 		if !alive {

@@ -33,12 +33,15 @@ type machine struct{ *cli.Output }
 func Up(out *cli.Output) *cobra.Command {
 	m := machine{out}
 	var p place
+	guarded := true
 	c := &cobra.Command{
 		Use: "up", Short: "start Pando on this machine: the server and the agent",
 		Long: "Start the server and the agent, each as a process, unless they run. With --join, start\n" +
 			"only an agent, as a host of the cluster of that server; `pando token` on the server's\n" +
 			"host prints the token. A host that joined stays a member, so a later `pando up` needs\n" +
-			"no flags.",
+			"no flags.\n\n" +
+			"A warden restarts a daemon that ends. After `pando install`, systemd does that, and it\n" +
+			"starts the daemons at every boot.",
 		Example: "  pando up\n  pando up --uplink eth0 --address 192.0.2.10\n" +
 			"  pando up --join 192.0.2.10 --token pando1…",
 		Args: cobra.NoArgs,
@@ -46,18 +49,20 @@ func Up(out *cli.Output) *cobra.Command {
 			if err := p.complete(); err != nil {
 				return err
 			}
-			if err := ignored(p, c.Flags()); err != nil {
+			if err := errors.Join(p.settled(c.Flags()), ignored(p, c.Flags())); err != nil {
 				return err
 			}
-			return m.up(c.Context(), p)
+			return m.up(c.Context(), p, guarded)
 		},
 	}
 	p.flags(c)
 	p.joinFlags(c)
+	m.unitFlags(c, &p)
+	c.Flags().BoolVar(&guarded, "warden", true, "restart a daemon that ends")
 	return out.Flag(c)
 }
 
-func (m machine) up(ctx context.Context, p place) error {
+func (m machine) up(ctx context.Context, p place, guarded bool) error {
 	ctx, cancel := context.WithTimeout(ctx, upWait)
 	defer cancel()
 	if _, serves := daemon(p, "server"); serves && p.Join != "" {
@@ -91,11 +96,14 @@ func (m machine) up(ctx context.Context, p place) error {
 		if role == "agent" {
 			since = time.Now() // an older record belongs to a former agent
 		}
-		if err := startDaemon(p, role); err != nil {
+		if err := p.begin(ctx, role); err != nil {
 			return err
 		}
 	}
 	hosts, err := answering(ctx, p, roles, since, began)
+	if err == nil && guarded && len(p.installed(roles...)) == 0 {
+		err = startDaemon(p, wardenRole)
+	}
 	if err != nil {
 		return err
 	}

@@ -14,12 +14,17 @@ import (
 func Hosts(o *Console) *cobra.Command {
 	c := o.Flag(&cobra.Command{
 		Use: "hosts", Short: "list hosts", Example: "  pando hosts", Args: cobra.NoArgs,
+		Long: "List the hosts of the cluster. The exit code is 12 if one of them is frozen: its agent\n" +
+			"does not recognise the store and keeps what it has.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			all, err := o.client.Hosts(c.Context())
 			if err != nil {
 				return err
 			}
-			return o.Show(all, func(w io.Writer) { hosts(w, all, time.Now()) })
+			if err := o.Show(all, func(w io.Writer) { hosts(w, all, time.Now()) }); err != nil {
+				return err
+			}
+			return frozenCode(all)
 		},
 	})
 	c.AddCommand(o.removeHost())

@@ -45,6 +45,7 @@ func Lab(o *Console) *cobra.Command {
 	exec := func(c *cobra.Command, l *lab.Lab, args []string) error {
 		return o.labExec(c.Context(), l, args)
 	}
+	c.AddCommand(o.labFaults(func() (*lab.Lab, error) { return lab.Open(dir) })...)
 	c.AddCommand(o.labUp(&dir),
 		o.Flag(&cobra.Command{
 			Use: "ls", Short: "list the hosts", Example: "  pando lab ls",
@@ -178,8 +179,9 @@ const labLook = 2 * time.Second
 // labHost is one line of `pando lab ls`.
 type labHost struct {
 	lab.Host
-	Role  string `json:"role"`
-	State string `json:"state"`
+	Role   string      `json:"role"`
+	State  string      `json:"state"`
+	Faults []lab.Fault `json:"faults,omitempty"` // see `pando lab cut` and its like
 }
 
 // labHosts returns the role and the state of every member of a lab. The state depends on the
@@ -190,6 +192,7 @@ func labHosts(ctx context.Context, l *lab.Lab) []labHost {
 	socket := fmt.Sprintf("/proc/%d/root/run/pando/api.sock", l.Hosts[0].Pid)
 	known, _ := api.NewClient(socket, wall.Clock{}).Hosts(ctx)
 	alive := l.List()
+	faults, _ := l.Faults()
 	var out []labHost
 	for _, h := range append(slices.Clone(l.Hosts), l.Client) {
 		one := labHost{Host: h, Role: "-", State: "up"}
@@ -204,6 +207,11 @@ func labHosts(ctx context.Context, l *lab.Lab) []labHost {
 		if !slices.ContainsFunc(alive, func(a lab.Host) bool { return a.Name == h.Name }) {
 			one.State = "dead"
 		}
+		for _, f := range faults {
+			if f.Host == h.Name || f.Peer == h.Name {
+				one.Faults = append(one.Faults, f)
+			}
+		}
 		out = append(out, one)
 	}
 	return out
@@ -217,5 +225,12 @@ func (o *Console) listLab(ctx context.Context, l *lab.Lab) error {
 			rows = append(rows, row(h.Name, h.IPv4, h.IPv6, h.Role, h.State, h.Pid))
 		}
 		cli.Columns(w, rows...)
+		for _, h := range all {
+			for _, f := range h.Faults {
+				if f.Host == h.Name { // a cut is listed at both of its members
+					fmt.Fprintln(w, "fault:", f)
+				}
+			}
+		}
 	})
 }

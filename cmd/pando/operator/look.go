@@ -131,6 +131,8 @@ func Watch(o *Console) *cobra.Command {
 func Status(o *Console) *cobra.Command {
 	return o.Flag(o.of(&cobra.Command{
 		Use: "status [SERVICE]", Short: "show all services, or one in detail",
+		Long: "Show all services, or one in detail. The exit code is 12 if a host is frozen: its agent\n" +
+			"does not recognise the store and keeps what it has.",
 		Example: "  pando status\n  pando status website -o json",
 	}, cobra.MaximumNArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
 		if key.Name == "" {
@@ -138,7 +140,15 @@ func Status(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.Show(all, func(w io.Writer) { services(w, all) })
+			on, err := o.client.Hosts(ctx)
+			if err != nil {
+				return err
+			}
+			show := func(w io.Writer) { services(w, all); frozen(w, on) }
+			if err := o.Show(all, show); err != nil {
+				return err
+			}
+			return frozenCode(on)
 		}
 		st, err := o.client.Service(ctx, key)
 		if err != nil {

@@ -158,11 +158,31 @@ func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 			h.Instances, h.CPUs, memory, h.Version))
 	}
 	cli.Columns(w, rows...)
+	frozen(w, all)
 	for _, h := range all {
 		if text := lost(h.Losses); text != "" {
 			fmt.Fprintf(w, "%s %s\n", h.Name, text)
 		}
 	}
+}
+
+// frozen prints why hosts are frozen.
+func frozen(w io.Writer, all []pando.HostStatus) {
+	for _, h := range all {
+		if h.Frozen != "" {
+			fmt.Fprintf(w, "%s is frozen: %s\n", h.Name, h.Frozen)
+		}
+	}
+}
+
+// frozenCode returns the exit code of a command that shows a cluster with a frozen host, or nil.
+func frozenCode(all []pando.HostStatus) error {
+	for _, h := range all {
+		if h.Frozen != "" {
+			return cli.Code(cli.CodeOf(pando.ErrFrozen))
+		}
+	}
+	return nil
 }
 
 // lost lists the packets and flows that a host's steering lost and a user may miss. It returns ""

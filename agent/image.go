@@ -1,0 +1,94 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"pando.run/pando"
+)
+
+// fetching brings the image of an instance to this host while its record waits in phase placed.
+type fetching struct {
+	begun, done bool
+	err         error
+}
+
+// image returns whether the image of a spec is on this host. Otherwise it begins to bring it, and
+// imagePulled wakes the runner.
+func (r *birth) image(spec pando.Spec) (here bool, err error) {
+	if spec.Image.Digest == "" {
+		return true, nil
+	}
+	if r.a.Images == nil {
+		return false, fmt.Errorf("%w: this host keeps no images", pando.ErrUnsupported)
+	}
+	switch {
+	case r.fetching.done:
+		return r.fetching.err == nil, r.fetching.err
+	case r.fetching.begun:
+		return false, nil
+	}
+	if _, err := r.a.Images.Root(spec.Image.Digest, ""); err == nil {
+		return true, nil
+	}
+	r.fetching.begun = true
+	r.inst.Reason = "its image is on the way: " + spec.Image.Reference
+	r.recorder.add(r.inst, nil)
+	r.show()
+	hosts := r.a.imageHosts(spec.Image)
+	r.a.spawn(func(ctx context.Context) {
+		r.post(imagePulled{r.a.Images.Pull(ctx, spec.Image, hosts)})
+	})
+	return false, nil
+}
+
+// imageHosts returns the other hosts that may have an image: the one that read it, then the others
+// by name.
+func (a *Agent) imageHosts(i pando.Image) []pando.Host {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var out []pando.Host
+	for _, h := range a.world.Hosts {
+		if h.V.Name != a.Host.Name {
+			out = append(out, h.V)
+		}
+	}
+	slices.SortFunc(out, func(x, y pando.Host) int {
+		if first := i.Host; (x.Name == first) != (y.Name == first) {
+			if x.Name == first {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(x.Name, y.Name)
+	})
+	return out
+}
+
+// begin makes the sandbox of an instance once its image is here.
+func (r *birth) begin(
+	ctx context.Context, i pando.Instance, svc pando.Service, spec pando.Spec,
+) (pando.Sandbox, time.Duration) {
+	here, err := r.image(spec)
+	if err == nil && !here {
+		return nil, 0
+	}
+	r.begun = true
+	r.show()
+	var box pando.Sandbox
+	if err == nil {
+		box, err = r.a.Sandboxes.Start(ctx, pando.SandboxSpec{
+			Instance: i, Spec: spec, VIP4: svc.VIP4, VIP6: svc.VIP6,
+		})
+	}
+	if err != nil {
+		if ctx.Err() == nil {
+			r.fail(err.Error(), nil)
+		}
+		return nil, time.Millisecond
+	}
+	return box, 0
+}

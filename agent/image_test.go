@@ -1,0 +1,119 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pando.run/pando"
+)
+
+// slowImages is a store whose pulls end when the test lets them.
+type slowImages struct {
+	pando.Images
+	here  bool
+	end   chan error
+	hosts []pando.HostName
+	pulls int
+}
+
+func (s *slowImages) Root(string, string) (pando.ImageRoot, error) {
+	if !s.here {
+		return pando.ImageRoot{}, pando.ErrNotReady
+	}
+	return pando.ImageRoot{}, nil
+}
+
+func (s *slowImages) Pull(ctx context.Context, _ pando.Image, hosts []pando.Host) error {
+	s.pulls++
+	for _, h := range hosts {
+		s.hosts = append(s.hosts, h.Name)
+	}
+	select {
+	case err := <-s.end:
+		s.here = err == nil
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// withImage gives the service a revision 2 with an image, and a store to the agent.
+func (b *bench) withImage() *slowImages {
+	images := &slowImages{end: make(chan error)}
+	b.agent.Images = images
+	spec := pando.Spec{Name: "web", Command: []string{"web"}, Scale: pando.Scale{Min: 1, Max: 3},
+		Image: pando.Image{Reference: "shop/web", Digest: "sha256:0", Host: "h3"}}
+	b.put(pando.Revision{Service: web, Number: 2, Spec: spec.WithDefaults(),
+		State: pando.RevisionCurrent})
+	return images
+}
+
+func TestAnInstanceWaitsForItsImageAndThenStarts(t *testing.T) {
+	onBench(t, func(b *bench) {
+		images := b.withImage()
+		b.put(pando.Host{Name: "h2"}, pando.Host{Name: "h3"})
+		b.place("web-1", 2)
+		b.pass(time.Hour) // a pull may take long: no deadline of readiness runs
+		b.phase("web-1", pando.PhasePlaced)
+		if why := b.world().Instances["web-1"].V.Reason; !strings.Contains(why, "on the way: shop/web") {
+			t.Errorf("the reason while it waits is %q", why)
+		}
+		if want := []pando.HostName{"h3", "h2"}; !slices.Equal(images.hosts, want) {
+			t.Errorf("asked %v, want the host that read the image first: %v", images.hosts, want)
+		}
+		images.end <- nil
+		synctest.Wait()
+		b.phase("web-1", pando.PhaseStarting)
+		b.place("web-2", 2) // its layers are here now
+		b.phase("web-2", pando.PhaseStarting)
+		if images.pulls != 1 {
+			t.Errorf("%d pulls, want 1", images.pulls)
+		}
+	})
+}
+
+func TestAnImageThatCannotBeHadFailsItsInstanceAlone(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.serving("web-1", 1)
+		images := b.withImage()
+		b.place("web-2", 2)
+		images.end <- errors.New("the registry is gone")
+		synctest.Wait()
+		b.phase("web-2", pando.PhaseFailed)
+		if why := b.world().Instances["web-2"].V.Reason; !strings.Contains(why, "the registry is gone") {
+			t.Errorf("the reason is %q", why)
+		}
+		b.phase("web-1", pando.PhaseInRotation)
+	})
+}
+
+func TestAnInstanceMayLeaveWhileItsImageIsOnTheWay(t *testing.T) {
+	onBench(t, func(b *bench) {
+		images := b.withImage()
+		b.place("web-1", 2)
+		b.drain("web-1", true)
+		b.pass(time.Second)
+		if p := b.world().Instances["web-1"].V.Phase; p == pando.PhasePlaced {
+			t.Errorf("it is still %s", p)
+		}
+		images.end <- nil
+		synctest.Wait()
+		if n := len(b.sandboxes.All()); n > 0 {
+			t.Errorf("%d sandboxes after it left", n)
+		}
+	})
+}
+
+func TestAHostWithoutAStoreRefusesImages(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.withImage()
+		b.agent.Images = nil
+		b.place("web-1", 2)
+		b.phase("web-1", pando.PhaseFailed)
+	})
+}

@@ -1,0 +1,305 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+// source has blobs: a registry, another host, a folder.
+type source interface {
+	// String names the source in an error.
+	String() string
+	// open returns the bytes of a blob or a manifest from an offset on.
+	open(ctx context.Context, d v1.Descriptor, offset int64) (io.ReadCloser, error)
+}
+
+// errFinal marks an error that another attempt at the same source does not mend.
+var errFinal = errors.New("final")
+
+// final returns an error that ends the attempts at a source. Its text is that of err.
+func final(err error) error { return finalError{err} }
+
+type finalError struct{ error }
+
+func (e finalError) Unwrap() error        { return e.error }
+func (e finalError) Is(target error) bool { return target == errFinal }
+
+// Attempts at a blob. An attempt that brought bytes does not count against vainMax.
+const (
+	triesMax  = 40
+	vainMax   = 5
+	againMin  = 200 * time.Millisecond
+	againMax  = 5 * time.Second
+	stallsMax = 30 * time.Second // without a byte, a source counts as dead
+)
+
+// attempt asks the sources in turn until get succeeds. It rests between rounds, and gives up once no
+// source can answer, or after vainMax rounds without progress.
+func (s *vault) attempt(
+	ctx context.Context, from []source, get func(source) (progress bool, err error),
+) error {
+	dead := map[int]bool{}
+	last := map[int]error{}
+	vain, again := 0, againMin
+	for tries := 0; tries < triesMax && vain < vainMax && len(dead) < len(from); tries++ {
+		progress := false
+		for n, src := range from {
+			if dead[n] {
+				continue
+			}
+			moved, err := get(src)
+			if err == nil {
+				return nil
+			}
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			progress = progress || moved
+			last[n], dead[n] = fmt.Errorf("%s: %w", src, err), errors.Is(err, errFinal)
+			if !dead[n] {
+				delete(dead, n)
+			}
+		}
+		vain, again = vain+1, min(2*again, againMax)
+		if progress {
+			vain, again = 0, againMin
+		}
+		if len(dead) < len(from) && vain < vainMax {
+			if err := pando.Sleep(ctx, s.Clock, again); err != nil {
+				return err
+			}
+		}
+	}
+	var errs []error
+	for n := range from {
+		errs = append(errs, last[n])
+	}
+	if errs == nil {
+		errs = []error{fmt.Errorf("%w: no host and no registry has it", pando.ErrNotFound)}
+	}
+	return errors.Join(errs...)
+}
+
+// small returns a manifest or a configuration, from this store or from the sources.
+func (s *vault) small(ctx context.Context, d v1.Descriptor, from []source) ([]byte, error) {
+	if _, err := digest(d.Digest.String()); err != nil {
+		return nil, err
+	}
+	if b, err := readBounded(s.blob(d.Digest), smallMax); err == nil && hash(b) == d.Digest {
+		return b, nil
+	}
+	var b []byte
+	err := s.attempt(ctx, from, func(src source) (bool, error) {
+		r, err := src.open(ctx, d, 0)
+		if err != nil {
+			return false, err
+		}
+		defer r.Close()
+		b, err = io.ReadAll(io.LimitReader(r, smallMax+1))
+		switch {
+		case err != nil:
+			return false, err
+		case len(b) > smallMax:
+			return false, final(fmt.Errorf("%w: %s is larger than %d bytes", pando.ErrTooLarge, d.Digest,
+				smallMax))
+		case hash(b) != d.Digest:
+			return false, final(wrongDigest(d.Digest, hash(b)))
+		}
+		return true, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return b, writeFile(s.blob(d.Digest), b)
+}
+
+func hash(b []byte) v1.Hash {
+	sum := sha256.Sum256(b)
+	return v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}
+}
+
+func wrongDigest(want, got v1.Hash) error {
+	return fmt.Errorf("%w: wrong digest: want %s, and the bytes have %s", pando.ErrInvalid, want, got)
+}
+
+// has reports whether a blob is here. It got its name after it was checked.
+func (s *vault) has(d v1.Descriptor) bool {
+	st, err := os.Stat(s.blob(d.Digest))
+	return err == nil && st.Mode().IsRegular() && st.Size() == d.Size
+}
+
+// fetch brings a blob into the store. A broken transfer continues where it ended, from any source.
+func (s *vault) fetch(ctx context.Context, d v1.Descriptor, from []source) error {
+	if _, err := digest(d.Digest.String()); err != nil {
+		return err
+	}
+	if d.Size < 0 || d.Size > blobBytesMax {
+		return fmt.Errorf("%w: blob %s of %d bytes: at most %d", pando.ErrTooLarge, d.Digest, d.Size,
+			int64(blobBytesMax))
+	}
+	if s.has(d) {
+		return nil
+	}
+	unlock, err := s.lock(ctx, "blob-"+d.Digest.Hex[:2], unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if s.has(d) {
+		return nil
+	}
+	if err := s.room(d.Size); err != nil {
+		return err
+	}
+	part := s.blob(d.Digest) + ".part"
+	f, err := os.OpenFile(part, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("store a blob: %w", err)
+	}
+	defer f.Close()
+	err = s.attempt(ctx, from, func(src source) (bool, error) { return s.resume(ctx, f, d, src) })
+	if err != nil {
+		return fmt.Errorf("get blob %s: %w", d.Digest, noSpace(err))
+	}
+	if err := errors.Join(f.Sync(), os.Rename(part, s.blob(d.Digest))); err != nil {
+		return fmt.Errorf("store blob %s: %w", d.Digest, noSpace(err))
+	}
+	return nil
+}
+
+// resume adds the rest of a blob to a file, and checks the whole. It reports whether bytes came.
+func (s *vault) resume(
+	ctx context.Context, f *os.File, d v1.Descriptor, src source,
+) (progress bool, err error) {
+	at, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return false, final(err)
+	}
+	if at > d.Size {
+		at = 0
+		if err := f.Truncate(0); err != nil {
+			return false, final(err)
+		}
+	}
+	if at < d.Size {
+		n, err := s.copyRest(ctx, f, d, src, at)
+		if err == nil && at+n < d.Size {
+			err = fmt.Errorf("the transfer ended after %d of %d bytes: %w", at+n, d.Size,
+				io.ErrUnexpectedEOF)
+		}
+		if err != nil {
+			return n > 0, err
+		}
+	}
+	sum := sha256.New()
+	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, d.Size)); err != nil {
+		return true, final(err)
+	}
+	got := v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum.Sum(nil))}
+	if got == d.Digest {
+		return true, nil
+	}
+	// The first bytes may be another source's: a source that gave all of them is not asked again.
+	wrong := wrongDigest(d.Digest, got)
+	if at == 0 {
+		wrong = final(wrong)
+	}
+	return false, errors.Join(wrong, f.Truncate(0))
+}
+
+// copyRest copies the bytes from an offset on. It gives up on a source without a byte for stallsMax.
+func (s *vault) copyRest(
+	ctx context.Context, f *os.File, d v1.Descriptor, src source, at int64,
+) (int64, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if _, err := f.Seek(at, io.SeekStart); err != nil {
+		return 0, final(err)
+	}
+	var moved atomic.Int64
+	go s.cancelStalled(ctx, cancel, &moved)
+	r, err := src.open(ctx, d, at)
+	if err != nil {
+		return 0, err
+	}
+	defer r.Close()
+	n, err := io.Copy(f, io.LimitReader(&counting{r, &moved}, d.Size-at))
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause
+	}
+	return n, err
+}
+
+// counting counts the bytes that arrive.
+type counting struct {
+	io.Reader
+	n *atomic.Int64
+}
+
+func (c *counting) Read(b []byte) (int, error) {
+	n, err := c.Reader.Read(b)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+func (s *vault) cancelStalled(
+	ctx context.Context, cancel context.CancelCauseFunc, moved *atomic.Int64,
+) {
+	for before := int64(-1); before != moved.Load(); {
+		before = moved.Load()
+		if pando.Sleep(ctx, s.Clock, stallsMax) != nil {
+			return
+		}
+	}
+	cancel(fmt.Errorf("%w: no byte for %s", pando.ErrUnavailable, stallsMax))
+}
+
+// room returns an error if the disk has too little space for more bytes.
+func (s *vault) room(need int64) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(s.Dir, &st); err != nil {
+		return fmt.Errorf("measure the free space of %s: %w", s.Dir, err)
+	}
+	if free := int64(st.Bavail) * st.Bsize; free-need < s.FreeMin {
+		return fmt.Errorf("%w: no space for %d MiB more of an image: %s has %d MiB free, and %d stay "+
+			"free; `pando image rm` removes an image", pando.ErrStoreFull, need>>20+1, s.Dir, free>>20,
+			s.FreeMin>>20)
+	}
+	return nil
+}
+
+func noSpace(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return fmt.Errorf("%w: the disk is full; `pando image rm` removes an image: %w",
+			pando.ErrStoreFull, err)
+	}
+	return err
+}
+
+// add stores bytes that have been made here.
+func (s *vault) add(b []byte) (v1.Hash, error) {
+	h := hash(b)
+	if at, err := readBounded(s.blob(h), smallMax); err == nil && bytes.Equal(at, b) {
+		return h, nil
+	}
+	return h, writeFile(s.blob(h), b)
+}
+
+// isPart reports whether a file is a blob in the making.
+func isPart(name string) bool {
+	return strings.HasSuffix(name, ".part") || strings.HasPrefix(name, ".new-")
+}

@@ -1,0 +1,47 @@
+package image
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"pando.run/pando"
+)
+
+// configOf returns the part of a configuration that a spec can have as well.
+func configOf(f *v1.ConfigFile) pando.ImageConfig {
+	c := pando.ImageConfig{
+		Architecture: f.Architecture, Entrypoint: f.Config.Entrypoint, Command: f.Config.Cmd,
+		WorkingDir: f.Config.WorkingDir, User: f.Config.User, StopSignal: f.Config.StopSignal,
+		Exposed: slices.Sorted(maps.Keys(f.Config.ExposedPorts)),
+	}
+	for _, pair := range f.Config.Env {
+		k, v, ok := strings.Cut(pair, "=")
+		if !ok || k == "" {
+			continue
+		}
+		if c.Environment == nil {
+			c.Environment = map[string]string{}
+		}
+		c.Environment[k] = v
+	}
+	h := f.Config.Healthcheck
+	if h == nil || len(h.Test) < 2 {
+		return c
+	}
+	switch h.Test[0] {
+	case "CMD":
+		c.Health.Live.Command = h.Test[1:]
+	case "CMD-SHELL":
+		c.Health.Live.Command = []string{"/bin/sh", "-c", h.Test[1]}
+	default:
+		return c // NONE
+	}
+	c.Health.Live.Kind = pando.ProbeExec
+	c.Health.IntervalSeconds = h.Interval.Seconds()
+	c.Health.TimeoutSeconds = h.Timeout.Seconds()
+	c.Health.Fall = h.Retries
+	return c
+}

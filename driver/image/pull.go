@@ -1,0 +1,277 @@
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"pando.run/pando"
+)
+
+// atOnce is how many layers of one image are brought at the same time.
+const atOnce = 3
+
+// Pull implements pando.Images.
+func (s *Store) Pull(ctx context.Context, i pando.Image, hosts []pando.Host) error {
+	top, err := digest(i.Digest)
+	if err != nil {
+		return err
+	}
+	if k, err := s.look(top); err == nil && s.complete(k) {
+		return nil
+	}
+	done, err := s.using(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	from, err := s.sources(ctx, i, top, hosts)
+	if err == nil {
+		err = s.bring(ctx, i.Reference, top, from)
+	}
+	if err != nil {
+		return fmt.Errorf("pull image %s (%s): %w", i.Reference, short(top), err)
+	}
+	return nil
+}
+
+// bring fetches everything of an image and unpacks its layers.
+func (s *Store) bring(ctx context.Context, reference string, top v1.Hash, from []source) error {
+	k, err := s.describe(ctx, top, from)
+	if err != nil {
+		return err
+	}
+	var need int64
+	for n, d := range k.manifest.Layers {
+		if !s.unpacked(k.config.RootFS.DiffIDs[n]) {
+			need += 2 * d.Size // packed and unpacked, at least
+		}
+	}
+	if err := s.room(need); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make([]error, len(k.manifest.Layers))
+	turn := make(chan struct{}, atOnce)
+	var group sync.WaitGroup
+	for n, d := range k.manifest.Layers {
+		group.Go(func() {
+			turn <- struct{}{}
+			defer func() { <-turn }()
+			if errs[n] = s.layerOf(ctx, d, k.config.RootFS.DiffIDs[n], from); errs[n] != nil {
+				cancel()
+			}
+		})
+	}
+	group.Wait()
+	if err := firstCause(errs); err != nil {
+		return err
+	}
+	return s.remember(top, reference)
+}
+
+// firstCause returns the error that is not the end of the others.
+func firstCause(errs []error) error {
+	var last error
+	for _, err := range errs {
+		if err != nil && !errors.Is(err, context.Canceled) {
+			return err
+		}
+		if err != nil {
+			last = err
+		}
+	}
+	return last
+}
+
+func (s *Store) layerOf(ctx context.Context, d v1.Descriptor, files v1.Hash, from []source) error {
+	if s.unpacked(files) && s.has(d) {
+		return nil
+	}
+	if err := s.fetch(ctx, d, from); err != nil {
+		return err
+	}
+	return s.unpack(ctx, d, files)
+}
+
+// look returns an image from this store alone.
+func (s *Store) look(top v1.Hash) (*known, error) {
+	s.mu.Lock()
+	k := s.known[top.Hex]
+	s.mu.Unlock()
+	if k != nil {
+		return k, nil
+	}
+	return s.describe(context.Background(), top, nil)
+}
+
+// knownMax bounds the images that are kept in memory. The oldest are read again.
+const knownMax = 256
+
+// describe reads the manifest and the configuration of an image for this host's architecture.
+func (s *Store) describe(ctx context.Context, top v1.Hash, from []source) (*known, error) {
+	manifest, err := s.manifest(ctx, top, from)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := s.small(ctx, manifest.Config, from)
+	if err != nil {
+		return nil, fmt.Errorf("its configuration: %w", err)
+	}
+	var config v1.ConfigFile
+	if err := json.Unmarshal(raw, &config); err != nil {
+		return nil, fmt.Errorf("%w: its configuration: %w", pando.ErrInvalid, err)
+	}
+	switch n := len(manifest.Layers); {
+	case config.OS != "linux" || config.Architecture != s.Architecture:
+		return nil, fmt.Errorf("%w: it is built for %s/%s, and this host is linux/%s; name an image "+
+			"for this host", pando.ErrRefused, config.OS, config.Architecture, s.Architecture)
+	case n != len(config.RootFS.DiffIDs):
+		return nil, fmt.Errorf("%w: %d layers, and its configuration has %d", pando.ErrInvalid, n,
+			len(config.RootFS.DiffIDs))
+	case n == 0 || n > layersMax:
+		return nil, fmt.Errorf("%w: %d layers: want 1 to %d", pando.ErrTooLarge, n, layersMax)
+	}
+	for _, h := range config.RootFS.DiffIDs {
+		if _, err := digest(h.String()); err != nil {
+			return nil, err
+		}
+	}
+	k := &known{top: top, manifest: manifest, config: &config, users: map[string]pando.ImageRoot{}}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.known) >= knownMax {
+		clear(s.known)
+	}
+	s.known[top.Hex] = k
+	return k, nil
+}
+
+// manifest returns the manifest of an image, chosen from an index by this host's architecture.
+func (s *Store) manifest(ctx context.Context, top v1.Hash, from []source) (*v1.Manifest, error) {
+	d := v1.Descriptor{Digest: top, MediaType: types.OCIManifestSchema1}
+	for range 2 {
+		raw, err := s.small(ctx, d, from)
+		if err != nil {
+			return nil, fmt.Errorf("its manifest: %w", err)
+		}
+		var is struct {
+			v1.Manifest
+			Manifests []v1.Descriptor `json:"manifests"`
+		}
+		if err := json.Unmarshal(raw, &is); err != nil {
+			return nil, fmt.Errorf("%w: its manifest: %w", pando.ErrInvalid, err)
+		}
+		if is.Manifests == nil {
+			if is.Config.Digest.Hex == "" {
+				return nil, fmt.Errorf("%w: its manifest is of a kind that is not known", pando.ErrInvalid)
+			}
+			return &is.Manifest, nil
+		}
+		if d, err = s.choose(is.Manifests); err != nil {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("%w: an index within an index", pando.ErrInvalid)
+}
+
+// choose returns the image for this host's architecture.
+func (s *Store) choose(all []v1.Descriptor) (v1.Descriptor, error) {
+	var offers []string
+	for _, d := range all {
+		p := d.Platform
+		if p == nil && len(all) == 1 {
+			return d, nil
+		}
+		if p == nil || p.OS == "unknown" {
+			continue
+		}
+		if p.OS == "linux" && p.Architecture == s.Architecture {
+			return d, nil
+		}
+		if len(offers) < namesMax {
+			offers = append(offers, p.OS+"/"+p.Architecture)
+		}
+	}
+	return v1.Descriptor{}, fmt.Errorf("%w: it is built for %s, and this host is linux/%s; name an "+
+		"image for this host", pando.ErrRefused, strings.Join(offers, ", "), s.Architecture)
+}
+
+// complete reports whether all layers of an image are unpacked here.
+func (s *Store) complete(k *known) bool {
+	for _, files := range k.config.RootFS.DiffIDs {
+		if !s.unpacked(files) {
+			return false
+		}
+	}
+	return true
+}
+
+// Root implements pando.Images.
+func (s *Store) Root(text, user string) (pando.ImageRoot, error) {
+	var none pando.ImageRoot
+	top, err := digest(text)
+	if err != nil {
+		return none, err
+	}
+	k, err := s.look(top)
+	if err != nil || !s.complete(k) {
+		return none, fmt.Errorf("%w: the layers of image %s are not on this host", pando.ErrNotReady,
+			short(top))
+	}
+	s.mu.Lock()
+	r, ok := k.users[user]
+	now := s.Clock.Now()
+	touch := now.Sub(k.touched) > touchEvery
+	if touch {
+		k.touched = now
+	}
+	s.mu.Unlock()
+	if touch {
+		if err := s.Touch(text); err != nil {
+			s.Log.Warn("the use of an image is not noted", "image", short(top), "error", err)
+		}
+	}
+	if ok {
+		return r, nil
+	}
+	var layers, folders []string
+	for n := len(k.config.RootFS.DiffIDs) - 1; n >= 0; n-- {
+		files := k.config.RootFS.DiffIDs[n]
+		layers, folders = append(layers, layerName(files)), append(folders, s.layer(files))
+	}
+	r, err = identify(user, readTop(folders, "etc", "passwd"), readTop(folders, "etc", "group"))
+	if err != nil {
+		return none, err
+	}
+	r.Layers = distinct(layers)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(k.users) < knownMax {
+		k.users[user] = r
+	}
+	return r, nil
+}
+
+// distinct drops repeated layers, such as empty ones: overlayfs takes each folder once. The highest
+// stays, because nothing below it can undo it.
+func distinct(layers []string) (out []string) {
+	seen := map[string]bool{}
+	for _, l := range layers {
+		if !seen[l] {
+			out = append(out, l)
+		}
+		seen[l] = true
+	}
+	return out
+}
+
+// short returns the beginning of a digest, for people.
+func short(h v1.Hash) string { return h.Algorithm + ":" + h.Hex[:min(12, len(h.Hex))] }

@@ -1,0 +1,374 @@
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"pando.run/pando"
+)
+
+// Prefixes of references that name files of the server's host.
+const (
+	folderPrefix  = "oci:"
+	archivePrefix = "docker-archive:"
+)
+
+const (
+	peersMax    = 8 // hosts that are asked for an image
+	peerWaitMax = 5 * time.Second
+)
+
+// Blob opens a blob of this store. ErrNotFound: it is not here, or not whole.
+func (s *Store) Blob(text string) (*os.File, error) {
+	h, err := digest(text)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(s.blob(h))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("blob %s: %w", short(h), pando.ErrNotFound)
+	}
+	return f, err
+}
+
+// another is the store of another host.
+type another struct {
+	s *Store
+	h pando.Host
+}
+
+// String names the host.
+func (a another) String() string { return "host " + string(a.h.Name) }
+
+func (a another) open(ctx context.Context, d v1.Descriptor, offset int64) (io.ReadCloser, error) {
+	r, err := a.s.Peer(ctx, a.h, d.Digest.String(), offset)
+	if errors.Is(err, pando.ErrNotFound) || errors.Is(err, pando.ErrForbidden) {
+		err = final(err)
+	}
+	return r, err
+}
+
+// sources returns the stores that have an image: the first hosts that answer with its manifest, then
+// its registry.
+func (s *Store) sources(
+	ctx context.Context, i pando.Image, top v1.Hash, hosts []pando.Host,
+) ([]source, error) {
+	var out []source
+	asked := 0
+	for _, h := range hosts {
+		if s.Peer == nil || h.Name == s.Host || asked == peersMax {
+			continue
+		}
+		asked++
+		if s.peerHas(ctx, h, top) {
+			out = append(out, another{s, h})
+		}
+	}
+	if !isFile(i.Reference) {
+		ref, err := parse(i.Reference)
+		if err != nil {
+			return nil, err
+		}
+		return append(out, &registry{ref: ref, certificates: s.Certificates}), nil
+	}
+	if len(out) == 0 && s.missing(top) {
+		return nil, fmt.Errorf("%w: only host %s has read it, and no host that was asked has it now; "+
+			"`pando hosts` shows them, and a new deploy on the server's host reads it again",
+			pando.ErrUnavailable, i.Host)
+	}
+	return out, nil
+}
+
+// missing reports whether a blob of an image is not in this store.
+func (s *Store) missing(top v1.Hash) bool {
+	k, err := s.look(top)
+	if err != nil {
+		return true
+	}
+	for n, d := range k.manifest.Layers {
+		if !s.has(d) && !s.unpacked(k.config.RootFS.DiffIDs[n]) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Store) peerHas(ctx context.Context, h pando.Host, top v1.Hash) bool {
+	ctx, cancel := context.WithTimeout(ctx, peerWaitMax)
+	defer cancel()
+	r, err := s.Peer(ctx, h, top.String(), 0)
+	if err != nil {
+		return false
+	}
+	r.Close()
+	return true
+}
+
+func isFile(reference string) bool {
+	return strings.HasPrefix(reference, folderPrefix) || strings.HasPrefix(reference, archivePrefix)
+}
+
+// Resolve implements pando.Images.
+func (s *Store) Resolve(
+	ctx context.Context, from pando.Image,
+) (i pando.Image, c pando.ImageConfig, err error) {
+	reference := from.Reference
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("image %s: %w", reference, err)
+		}
+	}()
+	done, err := s.using(ctx)
+	if err != nil {
+		return i, c, err
+	}
+	defer done()
+	i.Reference = reference
+	if isFile(reference) {
+		i.Host = s.Host
+	}
+	top, err := s.find(ctx, from)
+	if err != nil {
+		return i, c, err
+	}
+	k, err := s.look(top)
+	if err != nil {
+		return i, c, err
+	}
+	i.Digest = top.String()
+	return i, configOf(k.config), s.remember(top, reference)
+}
+
+// find returns the digest of an image, once its manifest and its configuration are here.
+func (s *Store) find(ctx context.Context, from pando.Image) (v1.Hash, error) {
+	if from.Digest != "" {
+		top, err := digest(from.Digest)
+		if err != nil {
+			return top, err
+		}
+		if _, err := s.look(top); err == nil {
+			return top, nil
+		}
+	}
+	folder, isFolder := strings.CutPrefix(from.Reference, folderPrefix)
+	file, isArchive := strings.CutPrefix(from.Reference, archivePrefix)
+	if !isFolder && !isArchive {
+		return s.fromRegistry(ctx, from)
+	}
+	read := s.fromFolder
+	if isArchive {
+		folder, read = file, s.fromArchive
+	}
+	top, err := read(ctx, folder)
+	if err == nil && from.Digest != "" && from.Digest != top.String() {
+		err = fmt.Errorf("%w: it is %s now, and the image of digest %s is gone; deploy the spec again",
+			pando.ErrNotFound, short(top), from.Digest)
+	}
+	return top, err
+}
+
+// fromRegistry stores the manifest and the configuration of an image. Its layers come when a host
+// needs them.
+func (s *Store) fromRegistry(ctx context.Context, from pando.Image) (v1.Hash, error) {
+	ref, err := parse(from.Reference)
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	if from.Digest != "" {
+		ref = ref.Context().Digest(from.Digest)
+	}
+	if h, err := digest(ref.Identifier()); err == nil {
+		if _, err := s.look(h); err == nil {
+			return h, nil // the digest names one image for ever
+		}
+	}
+	r := &registry{ref: ref, certificates: s.Certificates}
+	var top v1.Hash
+	err = s.attempt(ctx, []source{r}, func(source) (bool, error) {
+		h, raw, err := r.resolve(ctx)
+		if err == nil {
+			top, err = h, writeFile(s.blob(h), raw)
+		}
+		return false, err
+	})
+	if err == nil {
+		_, err = s.describe(ctx, top, []source{r})
+	}
+	return top, err
+}
+
+// folder is an image layout: a folder with blobs by digest.
+type folder string
+
+// String names the folder.
+func (f folder) String() string { return "folder " + string(f) }
+
+func (f folder) open(_ context.Context, d v1.Descriptor, offset int64) (io.ReadCloser, error) {
+	root, err := os.OpenRoot(string(f))
+	if err != nil {
+		return nil, final(err)
+	}
+	defer root.Close()
+	file, err := root.Open(filepath.Join("blobs", d.Digest.Algorithm, d.Digest.Hex))
+	if err == nil {
+		_, err = file.Seek(offset, io.SeekStart)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w: it has no blob %s", pando.ErrNotFound, d.Digest)
+	}
+	if err != nil {
+		return nil, final(err)
+	}
+	return file, nil
+}
+
+// fromFolder copies an image out of a folder in OCI's layout.
+func (s *Store) fromFolder(ctx context.Context, path string) (v1.Hash, error) {
+	dir, tag := path, ""
+	if _, err := os.Stat(path); err != nil {
+		if at := strings.LastIndexByte(path, ':'); at > 0 {
+			dir, tag = path[:at], path[at+1:]
+		}
+	}
+	raw, err := readBounded(filepath.Join(dir, "index.json"), smallMax)
+	if err != nil {
+		return v1.Hash{}, fmt.Errorf("%w: %s is no image layout: it needs index.json: %w; `skopeo copy` "+
+			"or `docker buildx build -o type=oci` writes one", pando.ErrInvalid, dir, err)
+	}
+	var index v1.IndexManifest
+	if err := json.Unmarshal(raw, &index); err != nil {
+		return v1.Hash{}, fmt.Errorf("%w: %s/index.json: %w", pando.ErrInvalid, dir, err)
+	}
+	d, err := tagged(index.Manifests, tag)
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	from := []source{folder(dir)}
+	k, err := s.describe(ctx, d.Digest, from)
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	for _, d := range k.manifest.Layers {
+		if err := s.fetch(ctx, d, from); err != nil {
+			return v1.Hash{}, err
+		}
+	}
+	return d.Digest, nil
+}
+
+const refName = "org.opencontainers.image.ref.name"
+
+// tagged returns the image of a layout with a tag, or its only one.
+func tagged(all []v1.Descriptor, tag string) (v1.Descriptor, error) {
+	var tags []string
+	for _, d := range all {
+		if tag != "" && d.Annotations[refName] == tag {
+			return d, nil
+		}
+		if len(tags) < namesMax {
+			tags = append(tags, d.Annotations[refName])
+		}
+	}
+	switch {
+	case tag == "" && len(all) == 1:
+		return all[0], nil
+	case len(all) == 0:
+		return v1.Descriptor{}, fmt.Errorf("%w: the layout has no image", pando.ErrInvalid)
+	}
+	return v1.Descriptor{}, fmt.Errorf("%w: the layout has no tag %q: name one of %s as "+
+		"oci:FOLDER:TAG", pando.ErrNotFound, tag, strings.Join(tags, ", "))
+}
+
+// fromArchive copies an image out of a file of `docker save`. Its layers are stored as they are.
+func (s *Store) fromArchive(ctx context.Context, path string) (v1.Hash, error) {
+	if _, err := os.Stat(path); err != nil {
+		return v1.Hash{}, fmt.Errorf("%w: %w; `docker save` or `podman save` writes such a file",
+			pando.ErrNotFound, err)
+	}
+	img, err := tarball.ImageFromPath(path, nil)
+	if err != nil {
+		return v1.Hash{}, fmt.Errorf("%w: %s is no file of `docker save` with one image: %w",
+			pando.ErrInvalid, path, err)
+	}
+	raw, err := img.RawConfigFile()
+	if err != nil {
+		return v1.Hash{}, fmt.Errorf("%w: its configuration: %w", pando.ErrInvalid, err)
+	}
+	layers, err := img.Layers()
+	if err != nil {
+		return v1.Hash{}, fmt.Errorf("%w: its layers: %w", pando.ErrInvalid, err)
+	}
+	config, err := s.add(raw)
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	m := v1.Manifest{
+		SchemaVersion: 2, MediaType: types.OCIManifestSchema1,
+		Config: v1.Descriptor{MediaType: types.OCIConfigJSON, Size: int64(len(raw)), Digest: config},
+	}
+	for _, l := range layers {
+		d, err := s.copyLayer(ctx, l)
+		if err != nil {
+			return v1.Hash{}, err
+		}
+		m.Layers = append(m.Layers, d)
+	}
+	b, err := json.Marshal(m)
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	return s.add(b)
+}
+
+// copyLayer stores the archive of a layer without compression.
+func (s *Store) copyLayer(ctx context.Context, l v1.Layer) (v1.Descriptor, error) {
+	files, err := l.DiffID()
+	if err != nil {
+		return v1.Descriptor{}, fmt.Errorf("%w: a layer: %w", pando.ErrInvalid, err)
+	}
+	if _, err := digest(files.String()); err != nil {
+		return v1.Descriptor{}, err
+	}
+	d := v1.Descriptor{MediaType: types.OCIUncompressedLayer, Digest: files}
+	if st, err := os.Stat(s.blob(files)); err == nil {
+		d.Size = st.Size()
+		return d, nil
+	}
+	r, err := l.Uncompressed()
+	if err != nil {
+		return d, fmt.Errorf("%w: a layer: %w", pando.ErrInvalid, err)
+	}
+	defer r.Close()
+	if err := s.room(0); err != nil {
+		return d, err
+	}
+	f, err := os.CreateTemp(s.blobs(), ".new-*")
+	if err != nil {
+		return d, err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	if d.Size, err = io.Copy(f, &bounded{r: r, left: s.UnpackedMax, ctx: ctx}); err != nil {
+		return d, fmt.Errorf("copy a layer: %w", noSpace(err))
+	}
+	got, _, err := v1.SHA256(io.NewSectionReader(f, 0, d.Size))
+	if err == nil && got != files {
+		err = wrongDigest(files, got)
+	}
+	if err == nil {
+		err = errors.Join(f.Sync(), os.Rename(f.Name(), s.blob(files)))
+	}
+	return d, err
+}

@@ -1,0 +1,228 @@
+// Package image keeps the images of one host: blobs by digest, and layers unpacked once each, which
+// sandboxes stack without a copy.
+//
+// It trusts no bytes. Every blob is hashed before it has its name, every layer again while it is
+// unpacked. A layer that would leave its own folder, or make a device, is refused.
+//
+// It never decides which image a service has, and it starts nothing.
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+var _ pando.Images = (*Store)(nil)
+
+// Bounds of an image. A hostile one fills neither memory nor the disk.
+const (
+	layersMax    = 120     // of one image: the kernel stacks no more in one page of options
+	smallMax     = 4 << 20 // bytes of a manifest or a configuration
+	blobBytesMax = 16 << 30
+	recordMax    = 1 << 20
+	namesMax     = 20 // references that a record remembers
+)
+
+// Config holds the place of a store and its ways to other stores.
+type Config struct {
+	Dir  string
+	Host pando.HostName
+	// Architecture of the images, in Go's word. Empty: this program's.
+	Architecture string
+	// Peer opens a blob of another host's store from an offset on. Nil: other hosts are not asked.
+	Peer func(ctx context.Context, h pando.Host, digest string, offset int64) (io.ReadCloser, error)
+	// Certificates are folders with one folder per registry, named HOST:PORT, and authorities in it.
+	Certificates []string
+	Clock        pando.Clock
+	Log          *slog.Logger
+	// FreeMin is the space that a pull leaves free on the disk.
+	FreeMin int64
+	// UnpackedMax bounds the files of one layer in bytes. Zero: 16 GiB.
+	UnpackedMax int64
+}
+
+// vault is the files of a store: blobs, folders of layers, and their locks.
+type vault struct{ Config }
+
+// Store is the images of one host. Several processes may open one folder. Its methods may be called
+// from any goroutine.
+type Store struct {
+	*vault
+	mu    sync.Mutex
+	known map[string]*known // by digest: what Root needs, read once
+}
+
+// known is an image as its blobs describe it.
+type known struct {
+	top      v1.Hash
+	manifest *v1.Manifest
+	config   *v1.ConfigFile
+	users    map[string]pando.ImageRoot // by the word of the spec
+	touched  time.Time
+}
+
+// Open makes the folders of a store, or finds them.
+func Open(c Config) (*Store, error) {
+	if c.Architecture == "" {
+		c.Architecture = runtime.GOARCH
+	}
+	if c.UnpackedMax == 0 {
+		c.UnpackedMax = blobBytesMax
+	}
+	s := &Store{vault: &vault{c}, known: map[string]*known{}}
+	for _, dir := range []string{c.Dir, s.LayersDir(), s.blobs(), s.records(), s.locks()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("make a folder for images: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// LayersDir returns the folder of the unpacked layers. The names in ImageRoot.Layers are below it.
+func (s *vault) LayersDir() string { return filepath.Join(s.Dir, "layers") }
+func (s *vault) blobs() string     { return filepath.Join(s.Dir, "blobs") }
+func (s *vault) records() string   { return filepath.Join(s.Dir, "images") }
+func (s *vault) locks() string     { return filepath.Join(s.Dir, "locks") }
+
+func (s *vault) blob(h v1.Hash) string   { return filepath.Join(s.blobs(), h.Hex) }
+func (s *vault) record(h v1.Hash) string { return filepath.Join(s.records(), h.Hex) }
+
+// layer returns the folder of a layer by the digest of its archive.
+func (s *vault) layer(files v1.Hash) string { return filepath.Join(s.LayersDir(), layerName(files)) }
+
+// layerName is short, so that the names of all layers fit into one page: 128 bits of the digest.
+func layerName(files v1.Hash) string { return files.Hex[:32] }
+
+// digest reads a digest. Only SHA-256 names blobs here.
+func digest(text string) (v1.Hash, error) {
+	h, err := v1.NewHash(text)
+	if err == nil && (h.Algorithm != "sha256" || strings.ToLower(h.Hex) != h.Hex) {
+		err = errors.New("want sha256: and 64 hexadecimal digits")
+	}
+	if err != nil {
+		return h, fmt.Errorf("%w: digest %q: %w", pando.ErrInvalid, text, err)
+	}
+	return h, nil
+}
+
+// lockWait is the wait between two attempts at a lock that another process has.
+const lockWait = 20 * time.Millisecond
+
+// lock takes a lock by name against all processes and goroutines. Shared locks exclude only others.
+func (s *vault) lock(ctx context.Context, name string, how int) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(s.locks(), name), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the store of images: %w", err)
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if err == unix.EWOULDBLOCK {
+			err = pando.Sleep(ctx, s.Clock, lockWait)
+		}
+		if err != nil && err != unix.EINTR {
+			f.Close()
+			return nil, fmt.Errorf("lock the store of images: %w", err)
+		}
+	}
+}
+
+// using keeps the sweep away until the caller is done.
+func (s *vault) using(ctx context.Context) (done func(), err error) {
+	return s.lock(ctx, "all", unix.LOCK_SH)
+}
+
+// named is the record of an image: the references that named it here. Its file's time is the last
+// use.
+type named struct {
+	Digest     string   `json:"digest"`
+	References []string `json:"references"`
+}
+
+// remember writes the record of an image, with one more reference.
+func (s *Store) remember(h v1.Hash, reference string) error {
+	r := s.recalled(h)
+	r.Digest = h.String()
+	if reference != "" && !slices.Contains(r.References, reference) {
+		r.References = append(r.References, reference)
+		r.References = r.References[max(0, len(r.References)-namesMax):]
+	}
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return writeFile(s.record(h), b)
+}
+
+// recalled reads the record of an image. A broken one counts as empty: its blobs have the truth.
+func (s *Store) recalled(h v1.Hash) (r named) {
+	if b, err := readBounded(s.record(h), recordMax); err == nil {
+		_ = json.Unmarshal(b, &r)
+	}
+	return r
+}
+
+// touchEvery is how exact the last use of an image is.
+const touchEvery = time.Minute
+
+// Touch notes that an image is in use, so that the sweep keeps it.
+func (s *Store) Touch(text string) error {
+	h, err := digest(text)
+	if err != nil {
+		return err
+	}
+	now := s.Clock.Now()
+	if err := os.Chtimes(s.record(h), now, now); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("note the use of an image: %w", err)
+	}
+	return nil
+}
+
+// writeFile replaces a file at once.
+func writeFile(path string, b []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return fmt.Errorf("write a file of an image: %w", err)
+	}
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("write a file of an image: %w", errors.Join(err, os.Remove(f.Name())))
+	}
+	return nil
+}
+
+func readBounded(path string, most int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(b)) > most {
+		err = fmt.Errorf("%s: %w: more than %d bytes", filepath.Base(path), pando.ErrTooLarge, most)
+	}
+	return b, err
+}

@@ -1,0 +1,271 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+// stage is where a shim puts the files of an image together, in the sandbox's own /run.
+const stage = "/run/image"
+
+// entrance holds what a shim needs to enter an image later: descriptors of folders that the
+// sandbox does not see.
+type entrance struct {
+	layers, self, resolv int // -1: none
+}
+
+// keepEntrance opens the folders of an image's files while they are visible.
+func (s *shim) keepEntrance(f furniture) error {
+	s.entrance = entrance{-1, -1, -1}
+	if f.Layers == "" {
+		return nil
+	}
+	for path, fd := range map[string]*int{
+		f.Layers: &s.entrance.layers, f.Self: &s.entrance.self, f.Resolv: &s.entrance.resolv,
+	} {
+		var err error
+		if *fd, err = unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0); err != nil {
+			return fmt.Errorf("open %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// enter makes the files of an image the root of the sandbox: its layers, and above them a folder in
+// memory for what the instance writes. Nothing of the host's files stays visible.
+func (s *shim) enter(p program) error {
+	if s.entrance.layers < 0 {
+		return fmt.Errorf("%w: this sandbox was made for programs of the host only",
+			pando.ErrUnsupported)
+	}
+	root, err := s.stack(p.Layers)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(root)
+	for _, dir := range []string{"proc", "dev", "sys"} {
+		if err := carry(root, dir); err != nil {
+			return fmt.Errorf("bring /%s into the image: %w", dir, err)
+		}
+	}
+	if err := s.supply(root); err != nil {
+		return err
+	}
+	if err := pivot(root); err != nil {
+		return err
+	}
+	for _, fd := range append(s.behind, s.entrance.layers, s.entrance.self, s.entrance.resolv) {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+	s.behind, s.entrance = nil, entrance{-1, -1, -1}
+	return settleInImage(p)
+}
+
+// stack mounts the layers, the highest first, and returns their root.
+func (s *shim) stack(layers []string) (int, error) {
+	for _, dir := range []string{stage, "upper", "work", "root"} {
+		dir = path.Join(stage, strings.TrimPrefix(dir, stage))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return -1, fmt.Errorf("make room for an image: %w", err)
+		}
+		if dir == stage {
+			if err := unix.Mount("tmpfs", dir, "tmpfs", plain, "mode=755,"+coverLarge); err != nil {
+				return -1, fmt.Errorf("make room for an image: %w", err)
+			}
+		}
+	}
+	// Short names from the folder of the layers: the kernel takes one page of options.
+	if err := unix.Fchdir(s.entrance.layers); err != nil {
+		return -1, fmt.Errorf("find the layers of an image: %w", err)
+	}
+	defer func() { _ = os.Chdir("/") }()
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s/upper,workdir=%[2]s/work", strings.Join(layers, ":"),
+		stage)
+	err := unix.Mount("overlay", path.Join(stage, "root"), "overlay", plain, options)
+	if errors.Is(err, unix.ENODEV) {
+		err = fmt.Errorf("%w: this kernel has no overlayfs", pando.ErrUnsupported)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("stack %d layers of an image: %w", len(layers), err)
+	}
+	root, err := unix.Open(path.Join(stage, "root"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open the root of an image: %w", err)
+	}
+	return root, nil
+}
+
+// folderIn opens a folder below a root, and makes it if it is not there. No link leads out of the
+// root.
+func folderIn(root int, dir string) (int, error) {
+	if dir == "." {
+		return unix.FcntlInt(uintptr(root), unix.F_DUPFD_CLOEXEC, 0)
+	}
+	how := &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	}
+	fd, err := unix.Openat2(root, dir, how)
+	if err != unix.ENOENT {
+		return fd, err
+	}
+	parent, err := folderIn(root, path.Dir(dir))
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(parent)
+	if err := unix.Mkdirat(parent, path.Base(dir), 0o755); err != nil {
+		return -1, err
+	}
+	return unix.Openat2(root, dir, how)
+}
+
+// carry moves a mount of the sandbox to the same place in an image.
+func carry(root int, dir string) error {
+	from, err := unix.Open("/"+dir, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(from)
+	to, err := folderIn(root, dir)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(to)
+	return unix.MoveMount(from, "", to, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+}
+
+// supply puts the instance's sockets and its name server into an image, and a /tmp if it has none.
+func (s *shim) supply(root int) error {
+	to, err := folderIn(root, "run/pando")
+	if err == nil {
+		err = bindTo(s.entrance.self, to)
+		unix.Close(to)
+	}
+	if err != nil {
+		return fmt.Errorf("bring the instance's sockets into the image: %w", err)
+	}
+	etc, err := folderIn(root, "etc")
+	if err != nil {
+		return fmt.Errorf("bring a name server into the image: %w", err)
+	}
+	defer unix.Close(etc)
+	to, err = plainFile(etc, "resolv.conf", "")
+	if err == nil {
+		err = bindTo(s.entrance.resolv, to)
+		unix.Close(to)
+	}
+	if err != nil {
+		return fmt.Errorf("bring a name server into the image: %w", err)
+	}
+	if to, err = plainFile(etc, "hosts", "127.0.0.1 localhost\n::1 localhost\n"); err == nil {
+		unix.Close(to)
+	}
+	var st unix.Stat_t
+	if unix.Fstatat(root, "tmp", &st, unix.AT_SYMLINK_NOFOLLOW) == unix.ENOENT {
+		err = errors.Join(unix.Mkdirat(root, "tmp", 0o777), unix.Fchmodat(root, "tmp", 0o1777, 0))
+	}
+	if err != nil {
+		return fmt.Errorf("make the image's own files: %w", err)
+	}
+	return nil
+}
+
+// plainFile opens a file of a folder. It makes a missing one with a text, and replaces a link.
+func plainFile(dir int, name, text string) (int, error) {
+	const how = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	var st unix.Stat_t
+	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG {
+		return unix.Openat(dir, name, how, 0)
+	}
+	if err == nil {
+		if err := unix.Unlinkat(dir, name, 0); err != nil {
+			return -1, err
+		}
+	}
+	fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return -1, err
+	}
+	_, err = unix.Write(fd, []byte(text))
+	if err = errors.Join(err, unix.Close(fd)); err != nil {
+		return -1, err
+	}
+	return unix.Openat(dir, name, how, 0)
+}
+
+// bindTo mounts the target of one descriptor at that of another.
+func bindTo(from, to int) error {
+	tree, err := unix.OpenTree(from, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(tree)
+	return unix.MoveMount(tree, "", to, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+}
+
+// pivot makes a mount the root of this mount namespace, and drops the former root with everything
+// below it.
+func pivot(root int) error {
+	if err := unix.Fchdir(root); err != nil {
+		return fmt.Errorf("enter the image: %w", err)
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("make the image the root (pivot_root): %w", err)
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("leave the host's files: %w", err)
+	}
+	return os.Chdir("/")
+}
+
+// settleInImage makes the working directory of a program if its image has none.
+func settleInImage(p program) error {
+	if st, err := os.Stat(p.Dir); err == nil && st.IsDir() {
+		return nil
+	}
+	if err := os.MkdirAll(p.Dir, 0o755); err != nil {
+		return fmt.Errorf("make the working directory %s in the image: %w", p.Dir, err)
+	}
+	return os.Chown(p.Dir, int(p.UID), int(p.GID))
+}
+
+// claim returns a slot in which the program of a spec can start. A shim of an older build knows no
+// images: its slot is replaced.
+func (d *Driver) claim(spec pando.Spec) (*slot, error) {
+	s, err := d.pool.claim()
+	if err != nil || spec.Image.Digest == "" || s.Layers {
+		return s, err
+	}
+	if err := s.destroy(); err != nil {
+		return nil, err
+	}
+	d.pool.free(s.Number)
+	return d.pool.make()
+}
+
+// inImage gives a program the files and the user of its image.
+func (d *Driver) inImage(p *program, spec pando.Spec, env map[string]string) error {
+	if d.Images == nil {
+		return fmt.Errorf("%w: this host keeps no images", pando.ErrUnsupported)
+	}
+	r, err := d.Images.Root(spec.Image.Digest, spec.User)
+	if err != nil {
+		return err
+	}
+	p.Layers, p.UID, p.GID, p.Groups = r.Layers, r.UID, r.GID, r.Groups
+	if _, given := spec.Environment["HOME"]; !given && r.Home != "" {
+		env["HOME"] = r.Home
+	}
+	return nil
+}

@@ -1,0 +1,189 @@
+package spec
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"pando.run/pando"
+)
+
+// Prefixes of images that are files beside the spec.
+var imageFiles = []string{"oci:", "docker-archive:"}
+
+const imageWant = "an image such as shop/web:1.2, shop/web@sha256:…, oci:FOLDER or " +
+	"docker-archive:FILE.tar"
+
+// imageForm is NAME[:TAG][@DIGEST]. The registry's library checks the parts.
+var imageForm = regexp.MustCompile(
+	`^[a-zA-Z0-9][a-zA-Z0-9._-]*(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*(:[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127})?` +
+		`(@sha256:[0-9a-f]{64})?$`)
+
+var imageKind = textKind(`^\S.*$`, imageWant, stringOnly,
+	func(s string) (any, error) { return s, CheckImage(s) })
+
+// CheckImage returns nil if s can name an image, else the reason.
+func CheckImage(s string) error {
+	for _, prefix := range imageFiles {
+		if rest, ok := strings.CutPrefix(s, prefix); ok && rest != "" && !strings.Contains(rest, "\x00") {
+			return nil
+		}
+	}
+	if len(s) > 512 || !imageForm.MatchString(s) {
+		return fmt.Errorf("%w: image %q: want %s", pando.ErrInvalid, s, imageWant)
+	}
+	return nil
+}
+
+// beside makes the path in an image's name absolute: it is relative to the spec's folder.
+func beside(dir, image string) string {
+	for _, prefix := range imageFiles {
+		if rest, ok := strings.CutPrefix(image, prefix); ok && !filepath.IsAbs(rest) {
+			return prefix + filepath.Join(dir, rest)
+		}
+	}
+	return image
+}
+
+// imageUser is a user of an image: its names are the image's own.
+var imageUser = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\$?(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63})?$`)
+
+// FromImage returns the spec of a resolved image. The image's configuration fills in what the
+// operator's spec leaves open, and Image.Gave lists those words.
+func FromImage(s pando.Spec, i pando.Image, c pando.ImageConfig) pando.Spec {
+	i.Gave = nil
+	gave := func(word string) { i.Gave = append(i.Gave, word) }
+	if s.Entrypoint == nil && len(c.Entrypoint) > 0 {
+		s.Entrypoint = c.Entrypoint
+		gave("entrypoint")
+		if s.Command == nil && len(c.Command) > 0 {
+			s.Command = c.Command
+			gave("command")
+		}
+	} else if s.Entrypoint == nil && s.Command == nil && len(c.Command) > 0 {
+		s.Command = c.Command
+		gave("command")
+	}
+	s.Environment = maps.Clone(s.Environment)
+	for _, k := range slices.Sorted(maps.Keys(c.Environment)) {
+		if _, ok := s.Environment[k]; ok {
+			continue
+		}
+		if s.Environment == nil {
+			s.Environment = map[string]string{}
+		}
+		s.Environment[k] = c.Environment[k]
+		gave(environmentWord + k)
+	}
+	if s.WorkingDir == "" && c.WorkingDir != "" {
+		s.WorkingDir = path.Clean("/" + c.WorkingDir)
+		gave("working_dir")
+	}
+	if s.User == "" && c.User != "" {
+		s.User = c.User
+		gave("user")
+	}
+	if sig := signalOf(c.StopSignal); s.StopSignal == "" && sig != "" {
+		s.StopSignal = sig
+		gave("stop_signal")
+	}
+	healthFromImage(&s, c.Health, gave)
+	s.Image = i
+	return s
+}
+
+const environmentWord = "environment."
+
+// healthFromImage makes the image's healthcheck the live probe, and the ready probe as well: a
+// program in an image does not report that it is ready.
+func healthFromImage(s *pando.Spec, h pando.Health, gave func(string)) {
+	has := h.Live.Kind != pando.ProbeExplicit
+	if has && s.Health.Live.Kind == pando.ProbeExplicit {
+		s.Health.Live = h.Live
+		gave("health.live")
+		if s.Health.IntervalSeconds == 0 && h.IntervalSeconds > 0 {
+			s.Health.IntervalSeconds = h.IntervalSeconds
+			gave("health.interval")
+		}
+		if s.Health.TimeoutSeconds == 0 && h.TimeoutSeconds > 0 {
+			s.Health.TimeoutSeconds = h.TimeoutSeconds
+			gave("health.timeout")
+		}
+		if s.Health.Fall == 0 && h.Fall > 0 {
+			s.Health.Fall = h.Fall
+			gave("health.fall")
+		}
+	}
+	if s.Health.Ready.Kind != pando.ProbeExplicit {
+		return
+	}
+	tcp := slices.ContainsFunc(s.Ports, func(p pando.Port) bool { return p.Protocol == pando.TCP })
+	switch {
+	case has:
+		s.Health.Ready = h.Live
+		gave("health.ready")
+	case tcp && s.Ports[0].Protocol == pando.TCP:
+		s.Health.Ready = pando.Probe{Kind: pando.ProbeTCP}
+		gave("health.ready")
+	}
+}
+
+// signalNumbers are the signals that an image may name by number.
+var signalNumbers = map[int]string{1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 6: "SIGABRT", 9: "SIGKILL",
+	10: "SIGUSR1", 12: "SIGUSR2", 14: "SIGALRM", 15: "SIGTERM", 28: "SIGWINCH", 30: "SIGPWR"}
+
+// signalOf returns the stop signal of an image in the words of a spec, or "" for none.
+func signalOf(s string) string {
+	if n, err := strconv.Atoi(s); err == nil {
+		return signalNumbers[n]
+	}
+	if s != "" && !strings.HasPrefix(s, "SIG") {
+		s = "SIG" + s
+	}
+	if !signal.MatchString(s) {
+		return ""
+	}
+	return s
+}
+
+// Own returns the spec in the operator's words, without those that its image gave.
+func Own(s pando.Spec) pando.Spec {
+	if len(s.Image.Gave) == 0 {
+		return s
+	}
+	s.Environment = maps.Clone(s.Environment)
+	for _, word := range s.Image.Gave {
+		if k, ok := strings.CutPrefix(word, environmentWord); ok {
+			delete(s.Environment, k)
+		}
+		switch word {
+		case "entrypoint":
+			s.Entrypoint = nil
+		case "command":
+			s.Command = nil
+		case "working_dir":
+			s.WorkingDir = ""
+		case "user":
+			s.User = ""
+		case "stop_signal":
+			s.StopSignal = ""
+		case "health.live":
+			s.Health.Live = pando.Probe{}
+		case "health.ready":
+			s.Health.Ready = pando.Probe{}
+		case "health.interval":
+			s.Health.IntervalSeconds = 0
+		case "health.timeout":
+			s.Health.TimeoutSeconds = 0
+		case "health.fall":
+			s.Health.Fall = 0
+		}
+	}
+	s.Image.Gave = nil
+	return s
+}
