@@ -89,7 +89,9 @@ func TestNothingScansTheClusterForACommitAPlacementOrALook(t *testing.T) {
 		v.world = w
 		i := w.Of(ask.Service)[0]
 		i.Reason = "changed"
-		c.taken = memoryOf(func() { v.take(pando.Batch{Changes: recordsOf(t, 3, i), Revision: 3}, false) })
+		c.taken = memoryOf(func() {
+			v.take(pando.Batch{Changes: recordsOf(t, 3, i), Revision: 3}, false)
+		})
 		v.dirty, v.queue = map[pando.ServiceKey]bool{}, nil
 		h := w.Hosts["h0007"].V
 		h.Leaving = true

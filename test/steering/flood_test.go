@@ -15,7 +15,8 @@ import (
 func isTooLarge(err error) bool { return errors.Is(err, pando.ErrTooLarge) }
 
 // flood sends packets with these flags from random addresses to a VIP.
-func (s *stand) flood(t *testing.T, random *rand.Rand, to netip.AddrPort, flags string, packets int) {
+func (s *stand) flood(t *testing.T, random *rand.Rand, to netip.AddrPort, flags string,
+	packets int) {
 	t.Helper()
 	for range packets {
 		from := netip.AddrFrom4([4]byte{198, 18, byte(random.Uint32()), byte(random.Uint32())})

@@ -19,12 +19,10 @@
  *
  * The unit that runs the function owns the state: it moves with the flow from unit to unit and
  * survives a crash. Globals do neither; use them only for values that pando_configure() reads once.
- * A function has no clock but the packet's, no randomness and no I/O. So the same packets give the
- * same output and the same state everywhere.
+ * A function has the packet's clock, no randomness, no I/O: equal packets give equal outputs.
  *
  * The calls use one batch interface (ABI version 1). The unit writes up to 32 packets and their
- * flows' state into linear memory, calls pando_process(count) once, and reads back. All integers
- * are little endian.
+ * flows' state into memory, calls pando_process(count), and reads back; all is little endian.
  */
 #ifndef PANDO_NF_H
 #define PANDO_NF_H
@@ -33,8 +31,7 @@
 
 #define PANDO_ABI 1
 #define PANDO_BATCH_PACKETS 32
-/* of all packets of a batch together, with their room to grow */
-#define PANDO_BATCH_BYTES (128 * 1024)
+#define PANDO_BATCH_BYTES (128 * 1024) /* of all packets of a batch, with their room to grow */
 #define PANDO_BATCH_EVENTS 1024
 #define PANDO_STATE_BYTES_MAX 4096
 
@@ -43,8 +40,7 @@ enum pando_verdict { PANDO_DROP = 0, PANDO_PASS = 1 };
 /* struct pando_packet.flags, set by the unit */
 #define PANDO_STATE_VALID 1u /* the flow has state: some earlier packet put it */
 #define PANDO_REPLY 2u       /* against the direction of the flow's first packet */
-/* it met the flow through the addresses of an earlier output (pando_alias) */
-#define PANDO_TRANSLATED 4u
+#define PANDO_TRANSLATED 4u  /* it met the flow by addresses of an earlier output (pando_alias) */
 #define PANDO_LEASED 8u      /* .lease is good: a new flow is offered one, and keeps what it took */
 /* … set by the function */
 #define PANDO_STATE_PUT 16u
@@ -123,17 +119,10 @@ extern const uint32_t PANDO_SYMBOL(pando_area_bytes);
 #endif
 
 /* The bytes of the packet, from the Ethernet header on. */
-static inline uint8_t *pando_data(const struct pando_packet *packet)
-{
-	return PANDO_AT(packet->data);
-}
+static inline uint8_t *pando_data(const struct pando_packet *p) { return PANDO_AT(p->data); }
 
-/* The flow's state, in place; zeroes for a flow without state. Call pando_changed() after a
- * write. */
-static inline void *pando_state(const struct pando_ctx *ctx)
-{
-	return PANDO_AT(ctx->packet->state);
-}
+/* The flow's state, in place; zeroes without state. Call pando_changed() after a write. */
+static inline void *pando_state(const struct pando_ctx *c) { return PANDO_AT(c->packet->state); }
 
 static inline void pando_changed(struct pando_ctx *ctx)
 {
@@ -185,12 +174,10 @@ static inline int pando_event(struct pando_ctx *ctx, uint32_t code)
 	struct PANDO_SYMBOL(pando_layout) {                                                     \
 		struct pando_batch batch;                                                       \
 		struct pando_descriptor descriptor;                                             \
-		uint8_t slots[PANDO_BATCH_PACKETS * ((sizeof(state_type) + 7) / 8 * 8)]         \
-		    __attribute__((aligned(8)));                                                \
+		_Alignas(8) uint8_t slots[PANDO_BATCH_PACKETS * ((sizeof(state_type) + 7) / 8 * 8)];\
 		uint8_t config[PANDO_CONFIG_BYTES] __attribute__((aligned(8)));                 \
 	};                                                                                      \
-	uint8_t PANDO_SYMBOL(pando_area)[sizeof(struct PANDO_SYMBOL(pando_layout))]             \
-	    __attribute__((aligned(64)));                                                       \
+	_Alignas(64) uint8_t PANDO_SYMBOL(pando_area)[sizeof(struct PANDO_SYMBOL(pando_layout))];\
 	PANDO_DEFINE_AREA_BYTES
 
 #define PANDO_LAYOUT ((struct PANDO_SYMBOL(pando_layout) *)PANDO_SYMBOL(pando_area))
@@ -199,8 +186,7 @@ static inline int pando_event(struct pando_ctx *ctx, uint32_t code)
  * configure(const uint8_t *config, uint32_t length), which returns 0 or an error code. */
 #define PANDO_FUNCTION_WITH(function_name, state_type, process, configure, takes_leases)        \
 	PANDO_DEFINE_AREA(state_type);                                                          \
-	_Static_assert(sizeof(state_type) <= PANDO_STATE_BYTES_MAX,                             \
-		       "state of a flow: at most 4096 bytes");                                  \
+	_Static_assert(sizeof(state_type) <= PANDO_STATE_BYTES_MAX, "state: at most 4096 bytes");\
 	PANDO_EXPORT(pando_describe) uint32_t PANDO_SYMBOL(pando_describe)(void)                \
 	{                                                                                       \
 		PANDO_LAYOUT->descriptor = (struct pando_descriptor){                           \
@@ -409,9 +395,8 @@ static inline uint32_t pando_gre(const uint8_t *p, uint32_t at, uint32_t end)
 		return pando_frame_at(p, at, end);
 	if (type == 0x88be) /* ERSPAN: type II numbers its packets and has a header of 8 bytes */
 		return pando_frame_at(p, at + (flags & 0x1000 ? 8 : 0), end);
-	return type == 0x0800   ? pando_ip_at(p, at, end, 4)
-	       : type == 0x86dd ? pando_ip_at(p, at, end, 6)
-				: 0;
+	uint32_t version = type == 0x0800 ? 4 : type == 0x86dd ? 6 : 0;
+	return version ? pando_ip_at(p, at, end, version) : 0;
 }
 
 /* Largest depth of nested tunnels. */
