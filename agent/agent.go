@@ -77,6 +77,7 @@ type Agent struct {
 	branches *branch.Branches
 	sweeper  *sweeper
 	preparer *preparer
+	scope    *scope
 	steps    atomic.Int64 // of all runners
 	wg       sync.WaitGroup
 	ctx      context.Context // the context of Run
@@ -97,6 +98,7 @@ func New(c Config) *Agent {
 		Config: c, anchor: own, sweeper: newSweeper(c.Steering, c.Clock),
 		found: map[pando.InstanceID]pando.Sandbox{},
 	}
+	a.scope = newScope(a)
 	a.records = newRecords(&a.Config)
 	a.crews = newCrews(a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log))
 	a.selfAPI, a.preparer = &selfAPI{a}, newPreparer(a)
@@ -128,9 +130,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.spawn(a.steering.Run)
 	a.spawn(a.sweepOften)
 	a.spawn(a.branches.TrimOften)
-	return world.Follow(ctx, a.Clock, a.Registry, pando.Root, a.take, func(err error) {
+	scope := a.scope.following()
+	scope.Odd = func(err error) {
 		a.Log.Error("the store cannot be followed; it is tried again", "error", err)
-	})
+	}
+	return world.FollowScope(ctx, a.Clock, a.Registry, scope)
 }
 
 // spawn runs f in a goroutine with the context of Run. Run waits for it before it returns.

@@ -10,10 +10,10 @@ import (
 	"pando.run/pando/state"
 )
 
-// Applied implements pando.HostAgent. It waits until this host has seen the registry at a revision
-// and the newest table of the service is in force.
+// Applied implements pando.HostAgent. It waits until this host has seen the endpoints of services
+// at a revision and the newest table of the service is in force.
 func (a *Agent) Applied(ctx context.Context, s pando.ServiceKey, at pando.StoreRevision) error {
-	if err := a.wait(ctx, func() bool { return a.world.Seen >= at }); err != nil {
+	if err := a.wait(ctx, func() bool { return a.scope.seen >= at && a.scope.obeys(s) }); err != nil {
 		return err
 	}
 	return a.steering.Wait(ctx, s)

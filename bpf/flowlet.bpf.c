@@ -387,7 +387,6 @@ inlined int send(struct __sk_buff *skb, const struct flowlet_header *header,
 inlined __be16 ethertype_of(struct __sk_buff *skb)
 {
 	struct ethhdr *eth = (void *)(long)skb->data;
-
 	return (void *)(eth + 1) > (void *)(long)skb->data_end ? 0 : eth->h_proto;
 }
 

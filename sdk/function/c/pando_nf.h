@@ -22,8 +22,7 @@
  * A function has the packet's clock, no randomness, no I/O: equal packets give equal outputs.
  *
  * The calls use one batch interface (ABI version 1). The unit writes up to 32 packets and their
- * flows' state into memory, calls pando_process(count), and reads back; all is little endian.
- */
+ * flows' state into memory, calls pando_process(count), and reads back; all is little endian. */
 #ifndef PANDO_NF_H
 #define PANDO_NF_H
 
