@@ -167,8 +167,8 @@ func TestARunnerWaitsForTheSpecOfItsInstance(t *testing.T) {
 	})
 }
 
-// A control of an older version writes no endpoints. The tables of a former agent stay in force, and
-// the sandboxes run on.
+// A control of an older version writes no endpoints. The tables of a former agent stay in force,
+// and the sandboxes run on.
 func TestAStoreWithoutEndpointsChangesNothing(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)
