@@ -169,6 +169,8 @@ type Peers interface {
 	Counters(ctx context.Context, h Host) ([]EndpointCounters, error)
 	// Losses returns the losses of a host's steering.
 	Losses(ctx context.Context, h Host) (Losses, error)
+	// Usage returns the use of every instance that runs on a host, or of one service's.
+	Usage(ctx context.Context, h Host, s ServiceKey) ([]InstanceUsage, error)
 	// StateLog returns the newest commits of a service's main branch.
 	StateLog(ctx context.Context, h Host, s ServiceKey, max int) ([]StateCommit, error)
 	// State serves git's read-only smart HTTP protocol for a service with its objects on host h.
@@ -186,6 +188,8 @@ type HostAgent interface {
 	Counters(ctx context.Context) ([]EndpointCounters, error)
 	// Losses returns the losses of this host's steering.
 	Losses(ctx context.Context) (Losses, error)
+	// Usage returns the use of every instance that runs here, or of one service's.
+	Usage(ctx context.Context, s ServiceKey) ([]InstanceUsage, error)
 	// StateLog returns the newest commits of a service's main branch.
 	StateLog(ctx context.Context, s ServiceKey, max int) ([]StateCommit, error)
 	// State serves git's read-only smart HTTP protocol.

@@ -356,6 +356,9 @@ type Operators interface {
 	// returns those of all running instances, or of the newest dead one if none runs. Follow then
 	// includes instances that start later.
 	Logs(ctx context.Context, s ServiceKey, i InstanceID, q LogQuery) (LogLines, error)
+	// Stats returns the use of a service's instances, or of all instances for the zero key, with one
+	// request per host. An instance on a host that does not answer has the reason in Missing.
+	Stats(ctx context.Context, s ServiceKey) ([]InstanceUsage, error)
 	// Counters returns the counters of a service's endpoints on all hosts.
 	Counters(ctx context.Context, s ServiceKey) ([]EndpointCounters, error)
 	// StateLog returns the newest commits of a service's state. max 0 returns all.

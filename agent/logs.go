@@ -10,17 +10,21 @@ import (
 	"pando.run/pando/api/logs"
 )
 
+// window shows operators the instances of this host: their logs and their use.
+type window struct{ agent *Agent }
+
 // logRest is how long a followed log stays open after its instance is gone, for its last lines.
 const logRest = time.Second
 
 // Logs implements pando.HostAgent. Lines of several instances come in the order of their times, or
 // as they arrive if they are followed.
-func (a *Agent) Logs(
+func (w *window) Logs(
 	ctx context.Context, ids []pando.InstanceID, q pando.LogQuery,
 ) (pando.LogLines, error) {
 	if err := q.Check(); err != nil {
 		return nil, err
 	}
+	a := w.agent
 	var all []pando.LogLines
 	missing := fmt.Errorf("log of no instance: %w", pando.ErrNotFound)
 	for _, i := range ids {
@@ -30,7 +34,7 @@ func (a *Agent) Logs(
 		case err == nil:
 			all = append(all, lines)
 			if q.Follow {
-				a.endWith(ctx, i, lines)
+				w.endWith(ctx, i, lines)
 			}
 		case errors.Is(err, pando.ErrNotFound):
 			missing = err
@@ -56,12 +60,12 @@ func (a *Agent) Logs(
 }
 
 // endWith closes the followed log of an instance soon after its record is gone, or with ctx.
-func (a *Agent) endWith(ctx context.Context, i pando.InstanceID, lines pando.LogLines) {
+func (w *window) endWith(ctx context.Context, i pando.InstanceID, lines pando.LogLines) {
 	go func() {
 		defer lines.Close()
-		gone := func() bool { _, there := a.world.Instances[i]; return !there }
-		if a.wait(ctx, gone) == nil {
-			_ = pando.Sleep(ctx, a.Clock, logRest)
+		gone := func() bool { _, there := w.agent.world.Instances[i]; return !there }
+		if w.agent.wait(ctx, gone) == nil {
+			_ = pando.Sleep(ctx, w.agent.Clock, logRest)
 		}
 	}()
 }

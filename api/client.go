@@ -206,6 +206,15 @@ func (c *Client) Logs(
 	return c.send(ctx, http.MethodGet, path, q, nil, nil)
 }
 
+// Stats returns the use of a service's instances, or of all instances for the zero key.
+func (c *Client) Stats(ctx context.Context, s pando.ServiceKey) ([]pando.InstanceUsage, error) {
+	q := url.Values{}
+	if s.Name != "" {
+		q = url.Values{"service": {string(s.Name)}, "tenant": {string(s.Tenant)}}
+	}
+	return call[[]pando.InstanceUsage](ctx, c, http.MethodGet, "/v1/stats", q, nil)
+}
+
 // StateLog lists the newest commits of a service's state.
 func (c *Client) StateLog(
 	ctx context.Context, s pando.ServiceKey, most int,

@@ -15,6 +15,9 @@ func (h operators) dayToDay(a huma.API) {
 	route(a, "history", "GET /v1/services/{name}/revisions",
 		"List the stored revisions of a service, oldest first: the newest 20 and those in use.",
 		h.revisions)
+	route(a, "stats", "GET /v1/stats",
+		"Show the processor time, memory and connections of instances, with one request per host.",
+		h.stats)
 	route(a, "rollback", "POST /v1/services/{name}/rollback",
 		"Deploy the spec of an older revision again.", h.rollback)
 }
@@ -72,4 +75,15 @@ func (h operators) logs(ctx context.Context, in *struct {
 			}
 		}
 	}, nil
+}
+
+func (h operators) stats(ctx context.Context, in *struct {
+	Service pando.ServiceName `query:"service" doc:"only instances of this service"`
+	Tenant  pando.Tenant      `query:"tenant" default:"default" doc:"owner of the service"`
+}) (*listOf[pando.InstanceUsage], error) {
+	var key pando.ServiceKey
+	if in.Service != "" {
+		key = pando.ServiceKey{Tenant: in.Tenant, Name: in.Service}
+	}
+	return all(h.Stats(ctx, key))
 }

@@ -190,3 +190,32 @@ func TestAFollowedServiceIncludesInstancesThatStartLater(t *testing.T) {
 		t.Errorf("after Close: %v", err)
 	}
 }
+
+func (f *folders) Usage(
+	_ context.Context, h pando.Host, _ pando.ServiceKey,
+) ([]pando.InstanceUsage, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked = append(f.asked, h.Name)
+	if h.Name == "h1" {
+		return nil, pando.ErrUnavailable
+	}
+	return []pando.InstanceUsage{{Instance: "web-b", Host: h.Name, PIDs: 3},
+		{Instance: "web-a", Host: "h1", PIDs: 4}}, nil
+}
+
+// One host does not answer, and the other one claims its instance.
+func TestStatsNameAHostThatDoesNotAnswer(t *testing.T) {
+	f := &folders{}
+	all, err := two(f).Stats(t.Context(), web)
+	if err != nil || len(all) != 2 || len(f.asked) != 2 {
+		t.Fatalf("%+v, %v, asked %v", all, err, f.asked)
+	}
+	if a := all[0]; a.Instance != "web-a" || !strings.Contains(a.Missing, "host h1 does not answer") ||
+		a.PIDs != 0 {
+		t.Errorf("got %+v", a)
+	}
+	if b := all[1]; b.Instance != "web-b" || b.Missing != "" || b.PIDs != 3 {
+		t.Errorf("got %+v", b)
+	}
+}

@@ -34,6 +34,18 @@ func Handler(a pando.HostAgent) http.Handler {
 		l, err := a.Losses(r.Context())
 		answer(w, l, err)
 	})
+	mux.HandleFunc("GET /peer/usage", func(w http.ResponseWriter, r *http.Request) {
+		var s pando.ServiceKey
+		var err error
+		if r.FormValue("service") != "" {
+			s, err = service(r)
+		}
+		var all []pando.InstanceUsage
+		if err == nil {
+			all, err = a.Usage(r.Context(), s)
+		}
+		answer(w, all, err)
+	})
 	mux.HandleFunc("GET /peer/statelog", func(w http.ResponseWriter, r *http.Request) {
 		s, err := service(r)
 		most, err2 := number(r, "max")

@@ -249,6 +249,14 @@ func (c *Client) Losses(ctx context.Context, h pando.Host) (out pando.Losses, er
 	return out, c.read(ctx, h, http.MethodGet, "/peer/losses", nil, nil, &out)
 }
 
+// Usage returns the use of instances of a host.
+func (c *Client) Usage(
+	ctx context.Context, h pando.Host, s pando.ServiceKey,
+) (out []pando.InstanceUsage, err error) {
+	return out, c.get(ctx, h, "/peer/usage", url.Values{
+		"tenant": {string(s.Tenant)}, "service": {string(s.Name)}}, &out)
+}
+
 // StateLog returns the newest commits of a service's main branch.
 func (c *Client) StateLog(
 	ctx context.Context, h pando.Host, s pando.ServiceKey, max int,

@@ -77,6 +77,10 @@ func (h *host) Losses(context.Context) (pando.Losses, error) {
 		Evicted: 2}, h.err
 }
 
+func (h *host) Usage(_ context.Context, s pando.ServiceKey) ([]pando.InstanceUsage, error) {
+	return []pando.InstanceUsage{{Instance: "web-1", Service: s, PIDs: 3}}, h.err
+}
+
 func (h *host) Counters(context.Context) ([]pando.EndpointCounters, error) {
 	return h.counters, h.err
 }
@@ -137,6 +141,12 @@ func TestEveryQuestionOverBothNetworks(t *testing.T) {
 				t.Errorf("state log: %+v, %v", got, err)
 			}
 			checkLogs(t, a, h, c)
+			for _, s := range []pando.ServiceKey{{}, pando.DefaultService("web")} {
+				all, err := c.Usage(ctx, h, s)
+				if err != nil || len(all) != 1 || all[0].Service != s || all[0].PIDs != 3 {
+					t.Errorf("usage of %s: %+v, %v", s, all, err)
+				}
+			}
 			w := httptest.NewRecorder()
 			c.State(h).ServeHTTP(w,
 				httptest.NewRequest("GET", "/web.git/info/refs?service=git-upload-pack", nil))

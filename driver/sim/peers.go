@@ -80,6 +80,17 @@ func (p *Peers) Losses(ctx context.Context, h pando.Host) (pando.Losses, error) 
 	return a.Losses(ctx)
 }
 
+// Usage returns the use of instances of a host.
+func (p *Peers) Usage(
+	ctx context.Context, h pando.Host, s pando.ServiceKey,
+) ([]pando.InstanceUsage, error) {
+	a, err := p.agent(h)
+	if err != nil {
+		return nil, err
+	}
+	return a.Usage(ctx, s)
+}
+
 // StateLog returns the newest commits of a service's main branch.
 func (p *Peers) StateLog(
 	ctx context.Context, h pando.Host, s pando.ServiceKey, max int,

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -23,6 +24,7 @@ func TestADayOnTwoHosts(t *testing.T) {
 		t.Fatal("no service has its home on the second host")
 	}
 	t.Run("revisions", func(t *testing.T) { revisionsOfADay(p.In(t), away.In(p.In(t))) })
+	t.Run("stats", func(t *testing.T) { statsOfADay(p.In(t), away.In(p.In(t))) })
 	t.Run("logs", func(t *testing.T) { logsOfADay(p.In(t), away.In(p.In(t))) })
 }
 
@@ -41,6 +43,31 @@ func revisionsOfADay(p *labtest.Pando, s *labtest.Service) {
 	}
 	has(p, p.Must(p.Hosts[1], p.Bin, "history", s.Name), "back to 1")
 	p.PandoFails(5, "rollback", s.Name, "--to", "3")
+}
+
+func statsOfADay(p *labtest.Pando, s *labtest.Service) {
+	id := string(s.AwaitInstances(1).Instances[0].ID)
+	held := s.Hold(p.Host())
+	p.Await("a connection in stats", func() (string, bool) {
+		var all []struct {
+			Instance    string
+			Host        string
+			Connections int
+			PIDs        int
+			CPUs        *float64 `json:"cpus"`
+			Memory      int64    `json:"memory_bytes"`
+		}
+		text := p.Pando("stats", s.Name, "-o", "json")
+		err := json.Unmarshal([]byte(text), &all)
+		return text, err == nil && len(all) == 1 && all[0].Instance == id &&
+			all[0].Host == p.Hosts[1] && all[0].Connections == 1 && all[0].PIDs > 0 &&
+			all[0].CPUs != nil && all[0].Memory > 0
+	})
+	held.Stop()
+	for _, host := range p.Hosts {
+		has(p, p.Must(host, p.Bin, "stats"), id, "web-", "shop-", p.Hosts[0], p.Hosts[1])
+	}
+	p.PandoFails(4, "stats", "none")
 }
 
 func logsOfADay(p *labtest.Pando, s *labtest.Service) {
