@@ -284,7 +284,8 @@ func TestOnlyAnAbsentStoreAsksForAnotherTry(t *testing.T) {
 
 // A refused ask for a copy names the intent that is in its way.
 func TestARefusalHasItsIntent(t *testing.T) {
-	w := request{"POST", "/v1/self/replicate", ""}.ask(SelfHandler(failing{pando.ErrConflict}, "web-1"))
+	w := request{"POST", "/v1/self/replicate",
+		""}.ask(SelfHandler(failing{pando.ErrConflict}, "web-1"))
 	var got Problem
 	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
 		t.Fatal(err)

@@ -42,7 +42,8 @@ func TestInstancesInReserveDoNotRun(t *testing.T) {
 
 func TestTheSpecOfEchoHasTheGivenLines(t *testing.T) {
 	got := Echo("web", "scale: {min: 2}", "user: '0'")
-	for _, want := range []string{"name: web\n", "./echo", "tcp 8080", "\nscale: {min: 2}\nuser: '0'\n"} {
+	for _, want := range []string{"name: web\n", "./echo", "tcp 8080",
+		"\nscale: {min: 2}\nuser: '0'\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing in\n%s", want, got)
 		}
