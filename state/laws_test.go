@@ -15,7 +15,7 @@ import (
 // The laws of the merges that a type promises. `base` is the last common version; a and b grew from
 // it.
 
-// mergers are the types whose merge of two contents depends on neither the order nor the number of
+// mergers are the types of paths where the result depends on neither the order nor the number of
 // merges.
 var mergers = map[string]struct {
 	merge func(base, ours, theirs []byte) []byte

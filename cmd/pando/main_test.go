@@ -114,7 +114,8 @@ func TestHelpIsShortAndImperative(t *testing.T) {
 // A command that prints no result refuses -o, instead of ignoring it.
 func TestOutputIsAFlagOfCommandsThatPrintAResult(t *testing.T) {
 	const printing = "ps,status,stats,why,watch,scale,rm,deploy,diff,history,rollback,state log," +
-		"hosts,hosts rm,spec check,spec schema,spec show,doctor,version,lab up,lab ls,up,down,restart,token"
+		"hosts,hosts rm,spec check,spec schema,spec show,doctor,version,lab up,lab ls,up,down," +
+		"restart,token"
 	results := map[string]bool{"logs": false, "lab exec": false, "lab down": false, "server": false,
 		"agent": false}
 	for line := range strings.SplitSeq(printing, ",") {
