@@ -14,8 +14,13 @@ import (
 	"pando.run/pando"
 )
 
-// failing implements both interfaces; every method returns its error.
-type failing struct{ err error }
+// failing implements both interfaces; every method that a route of the tables calls returns its
+// error.
+type failing struct {
+	pando.Operators
+	pando.Self
+	err error
+}
 
 func (f failing) status() (pando.ServiceStatus, error) { return pando.ServiceStatus{}, f.err }
 
@@ -203,7 +208,7 @@ func contracts(err error) map[string]struct {
 	handler  http.Handler
 	requests []request
 } {
-	f := failing{err}
+	f := failing{err: err}
 	return map[string]struct {
 		handler  http.Handler
 		requests []request
@@ -285,7 +290,7 @@ func TestOnlyAnAbsentStoreAsksForAnotherTry(t *testing.T) {
 // A refused ask for a copy names the intent that is in its way.
 func TestARefusalHasItsIntent(t *testing.T) {
 	w := request{"POST", "/v1/self/replicate",
-		""}.ask(SelfHandler(failing{pando.ErrConflict}, "web-1"))
+		""}.ask(SelfHandler(failing{err: pando.ErrConflict}, "web-1"))
 	var got Problem
 	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
 		t.Fatal(err)
