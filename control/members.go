@@ -87,9 +87,9 @@ func (c *members) admission(ctx context.Context, m *pando.Member, byToken bool) 
 		t.If = append(t.If, pando.Condition{Key: m.Key()})
 		for m.Slot, m.Since = 0, now; taken[m.Slot]; m.Slot++ {
 		}
-		if m.Slot >= pando.HostSlots {
+		if m.Slot >= pando.Slots() {
 			return t, fmt.Errorf("%w: a cluster has at most %d hosts; `pando hosts rm NAME` takes out one "+
-				"that does not return", pando.ErrNoRoom, pando.HostSlots)
+				"that does not return", pando.ErrNoRoom, pando.Slots())
 		}
 	}
 	m.Renewed = now
