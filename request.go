@@ -3,6 +3,7 @@ package pando
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"time"
@@ -168,7 +169,9 @@ const (
 	DecidedSalvage   DecisionKind = "salvage"     // a crashed instance's branch was merged
 	DecidedDrainEnd  DecisionKind = "drain-ended" // drain_seconds_max ended flows; Inputs counts them
 	DecidedHostLost  DecisionKind = "host-lost"   // its lease ended with instances on it
+	DecidedExec      DecisionKind = "exec"        // an operator ran a command inside an instance
 	DecidedUnwritten DecisionKind = "unwritten"   // in a status only: the store refuses the write
+	DecidedRestored  DecisionKind = "restored"    // an instance that a restored backup lacked is back
 	DecidedFrozen    DecisionKind = "frozen"      // in a status only: a record cannot be read
 )
 
@@ -244,16 +247,23 @@ type HaltResult struct {
 	Unreachable []HostName `json:"unreachable,omitempty"` // hosts that could not acknowledge
 }
 
+// PeersMax bounds the peers in the view of an instance, so that a view costs the same in a service
+// of any size.
+const PeersMax = 32
+
 // SelfView is an instance's view of itself and of its service.
 type SelfView struct {
-	Instance Instance           `json:"instance"`
-	VIP      string             `json:"vip"`
-	Scale    Scale              `json:"scale"`
-	Peers    []InstanceStatus   `json:"peers"` // all instances of the service that take flows
-	Pending  *Intent            `json:"pending,omitempty"`
-	Pin      *Pin               `json:"pin,omitempty"`
-	Metrics  map[string]float64 `json:"metrics,omitempty"` // its newest put
-	Flows    int                `json:"flows"`
+	Instance Instance `json:"instance"`
+	VIP      string   `json:"vip"`
+	Scale    Scale    `json:"scale"`
+	// Peers are instances of the service that take flows: the youngest PeersMax, and itself.
+	Peers []InstanceStatus `json:"peers"`
+	// InRotation counts all instances of the service that take flows.
+	InRotation int                `json:"in_rotation"`
+	Pending    *Intent            `json:"pending,omitempty"`
+	Pin        *Pin               `json:"pin,omitempty"`
+	Metrics    map[string]float64 `json:"metrics,omitempty"` // its newest put
+	Flows      int                `json:"flows"`
 }
 
 // SelfEventKind is the kind of an event for an instance.
@@ -356,6 +366,11 @@ type Operators interface {
 	// returns those of all running instances, or of the newest dead one if none runs. Follow then
 	// includes instances that start later.
 	Logs(ctx context.Context, s ServiceKey, i InstanceID, q LogQuery) (LogLines, error)
+	// Exec runs a command inside instance i, or inside the first that serves with i "". The connection
+	// carries the frames of api/session. Its start and its exit code are recorded.
+	Exec(
+		ctx context.Context, s ServiceKey, i InstanceID, spec SessionSpec, by Asker,
+	) (io.ReadWriteCloser, error)
 	// Stats returns the use of a service's instances, or of all instances for the zero key, with one
 	// request per host. An instance on a host that does not answer has the reason in Missing.
 	Stats(ctx context.Context, s ServiceKey) ([]InstanceUsage, error)

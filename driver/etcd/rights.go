@@ -3,7 +3,9 @@ package etcd
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -44,15 +46,19 @@ type rights struct {
 	member pando.Member
 	store  *store
 	leases *leases
+	clock  pando.Clock
+	asked  []*pb.Compare // the conditions of the member itself
 	conds  []*pb.Compare
 }
 
 func (g gate) rights(ctx context.Context, m pando.Member) *rights {
-	return &rights{ctx: ctx, member: m, store: g.store, leases: g.leases}
+	return &rights{ctx: ctx, member: m, store: g.store, leases: g.leases,
+		clock: g.members.Clock}
 }
 
 // check returns the reason to refuse a transaction, or nil. It then adds the conditions to r.
 func (w *rights) check(r *pb.TxnRequest) error {
+	w.asked = r.Compare
 	for _, op := range r.Success {
 		var k pando.Key
 		var err error
@@ -82,6 +88,7 @@ var (
 	errNotOwn  = fmt.Errorf("it is of another host, or of control")
 	errForeign = fmt.Errorf("its value is that of another record")
 	errSince   = fmt.Errorf("it is about no instance of this host")
+	errAnswer  = errors.New("only control answers an ask")
 )
 
 // owns reports whether a key belongs to this host alone.
@@ -151,7 +158,19 @@ func put[T pando.Stored](
 		Key: []byte(r.Key), Target: pb.Compare_MOD, Result: pb.Compare_EQUAL,
 		TargetUnion: &pb.Compare_ModRevision{ModRevision: at},
 	})
-	return rule(next, now, at != 0)
+	err = rule(next, now, at != 0)
+	if errors.Is(err, errAnswer) && w.late(r.Key, at) {
+		return nil // its own condition fails: it learns of the conflict
+	}
+	return err
+}
+
+// late reports whether a condition of the member expects another revision of a record.
+func (w *rights) late(k pando.Key, at int64) bool {
+	return slices.ContainsFunc(w.asked, func(c *pb.Compare) bool {
+		return pando.Key(c.Key) == k && len(c.RangeEnd) == 0 && c.Target == pb.Compare_MOD &&
+			c.Result == pb.Compare_EQUAL && c.GetModRevision() != at
+	})
 }
 
 // host checks a host's record, which is also the value of its epoch.
@@ -171,15 +190,29 @@ func (w *rights) host(r pando.Record) error {
 func (w *rights) instance(next, now pando.Instance, there bool) error {
 	v4, v6 := pando.InstanceRange(w.member.Slot)
 	switch {
-	case !there:
+	case !there && !w.lost(next):
 		return fmt.Errorf("control has placed no such instance")
-	case next.Revision != now.Revision || !next.Phase.Known():
+	case there && next.Revision != now.Revision, !next.Phase.Known():
 		return fmt.Errorf("revision %d, phase %q: want revision %d and a phase that there is",
 			next.Revision, next.Phase, now.Revision)
 	case next.IP4.IsValid() && !v4.Contains(next.IP4), next.IP6.IsValid() && !v6.Contains(next.IP6):
 		return fmt.Errorf("the addresses %s and %s: want one of %s and of %s", next.IP4, next.IP6, v4, v6)
 	}
 	return nil
+}
+
+// lost reports whether a restored backup may lack the record of an instance: the restore is recent,
+// the instance is older than the restore, and its service has its revision.
+func (w *rights) lost(i pando.Instance) bool {
+	var c pando.Cluster
+	at, err := w.store.read(pando.ClusterKey, &c)
+	if at == 0 || err != nil || c.Generation < 2 || w.clock == nil ||
+		w.clock.Now().After(c.Restored.Add(pando.AdoptionTime)) || !i.Born.Before(c.Restored) {
+		return false
+	}
+	service, err := w.store.read(i.Service.Key(), &pando.Service{})
+	revision, err2 := w.store.read(pando.RevisionKey(i.Service, i.Revision), &pando.Revision{})
+	return service != 0 && revision != 0 && err == nil && err2 == nil
 }
 
 // has reports whether an instance of a service is on this host.
@@ -210,7 +243,25 @@ func (w *rights) intent(next, now pando.Intent, there bool) error {
 	if now.Host != w.member.Name || !w.has(now.Service, now.Instance) {
 		return errSince
 	}
+	if !mayFollow(now.State, next.State) {
+		return fmt.Errorf("%w: %s cannot become %s by its host", errAnswer, now.State, next.State)
+	}
 	return nil
+}
+
+// mayFollow reports whether a host may move an intent between two states: by the steps of an
+// instance's life. Answers to asks are control's.
+func mayFollow(was, next pando.IntentState) bool {
+	if was == next {
+		return true
+	}
+	for _, step := range []pando.IntentState{pando.IntentStarting, pando.IntentReady,
+		pando.IntentInRotation, pando.IntentMerged, pando.IntentDead, pando.IntentFailed} {
+		if was.May(step) && mayFollow(step, next) {
+			return true
+		}
+	}
+	return false
 }
 
 // decision checks a decision: it must be this agent's evidence about an instance of this host.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"time"
@@ -34,6 +35,7 @@ func Handler(a pando.HostAgent) http.Handler {
 		l, err := a.Losses(r.Context())
 		answer(w, l, err)
 	})
+	mux.HandleFunc("POST "+ExecPath, func(w http.ResponseWriter, r *http.Request) { exec(a, w, r) })
 	mux.HandleFunc("GET /peer/usage", func(w http.ResponseWriter, r *http.Request) {
 		var s pando.ServiceKey
 		var err error
@@ -64,6 +66,24 @@ func Handler(a pando.HostAgent) http.Handler {
 	mux.Handle("/peer/state/", http.StripPrefix("/peer/state", a.State()))
 	return mux
 }
+
+// ObjectsHandler adds the states of the host to the handler of its agent: one file with a consistent
+// copy. write writes it.
+func ObjectsHandler(h http.Handler, write func(io.Writer) error) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", h)
+	mux.HandleFunc("GET /peer/objects", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/octet-stream")
+		w.Header().Set("Trailer", wholeTrailer)
+		if write(w) == nil {
+			w.Header().Set(wholeTrailer, "true")
+		}
+	})
+	return mux
+}
+
+// wholeTrailer marks the end of a copy that is whole.
+const wholeTrailer = "Pando-Whole"
 
 // sendLogs sends lines of logs as they come, until they or the request end.
 func sendLogs(a pando.HostAgent, w http.ResponseWriter, r *http.Request) {

@@ -80,16 +80,22 @@ up() { kill -0 $(cat /run/pando/$(role $1).pid) 2>/dev/null; }
 begin() {
 	mkdir -p $state && touch $state/$1
 	run=$(sed -n 's/^ExecStart=//p' $units/$1) log=$(sed -n 's/^StandardOutput=append://p' $units/$1)
-	setsid sh -c "while [ -e $state/$1 ]; do $run >>$log 2>&1; sleep 0.2; done" </dev/null >/dev/null 2>&1 &
+	loop="while [ -e $state/$1 ]; do $run >>$log 2>&1; sleep 0.2; done"
+	setsid sh -c "$loop" </dev/null >/dev/null 2>&1 &
 	until up $1; do sleep 0.05; done
 }
 echo "$verb $*" >>$units/calls
 case $verb in
 start) for u; do [ -e $state/$u ] || begin $u; done ;;
-stop) for u; do rm -f $state/$u; kill $(cat /run/pando/$(role $u).pid); while up $u; do sleep 0.05; done; done ;;
+stop) for u; do
+		rm -f $state/$u; kill $(cat /run/pando/$(role $u).pid)
+		while up $u; do sleep 0.05; done
+	done ;;
 enable) for u; do touch $units/$u.enabled; done ;;
 disable) for u; do rm -f $units/$u.enabled; done ;;
-boot) for u in pando-server.service pando-agent.service; do [ ! -e $units/$u.enabled ] || begin $u; done ;;
+boot) for u in pando-server.service pando-agent.service; do
+		[ ! -e $units/$u.enabled ] || begin $u
+	done ;;
 esac
 `
 
