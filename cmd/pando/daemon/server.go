@@ -77,7 +77,8 @@ func serve(ctx context.Context, p place) error {
 	if err != nil {
 		return err
 	}
-	face := api.OperatorsHandler(imageOperators{ctl, images}, leads(store.Registry()))
+	ops := imageOperators{ctl, images, p.sandboxes()}
+	face := api.OperatorsHandler(ops, leads(store.Registry()))
 	operators, err := listen(p.api(), 0o660)
 	if err != nil {
 		return err
@@ -88,7 +89,7 @@ func serve(ctx context.Context, p place) error {
 	}
 	jobs := []job{
 		ctl.Run, serveHTTP(operators, face), serveHTTP(asks, peer.ControlHandler(ctl)),
-		until(store.Err()),
+		until(store.Err()), ops.keepImages(log),
 	}
 	if p.Listen != "" {
 		forHosts, err := serveHosts(admission{p, ctl, authority}, identity, store.Registry(), face)
