@@ -35,6 +35,8 @@
 //	VIP          service.go    the address of a service on every host.
 //	steering     steering.go   the way of packets to instances and back.
 //	endpoint     steering.go   one destination of flows.
+//	endpoints    endpoints.go  the compact record of a service that every host follows.
+//	seat         endpoints.go  one instance in the endpoints of its service.
 //	flow         steering.go   the packets of one 5-tuple; the kernel has its entry.
 //	weight       steering.go   an endpoint's share of new flows.
 //	bucket       balance/      one slot of a steering table.
@@ -43,12 +45,12 @@
 //
 //	service      service.go    its target and its progress.
 //	spec         service.go    an operator's description of a service.
-//	reach        service.go    the part of the network that instances may open connections to.
 //	reach        service.go    the part of the network that instances may connect to.
 //	revision     service.go    one version of a spec.
 //	pin          service.go    a number of instances that an operator fixed.
 //	instance     instance.go   one running copy of a service.
 //	phase        instance.go   one step in the life of an instance.
+//	image        image.go      the files of a service that brings its own.
 //	sandbox      instance.go   the container of an instance.
 //	probe        service.go    one check of an instance's health.
 //	decision     request.go    a decision of Pando, with its inputs and its threshold.

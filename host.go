@@ -5,9 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"time"
 )
 
@@ -162,12 +162,15 @@ type Peers interface {
 	// Applied returns once the steering of a host reflects every record of the service up to a
 	// store revision.
 	Applied(ctx context.Context, h Host, s ServiceKey, at StoreRevision) error
-	// Logs streams the last lines of an instance's log, and new lines while follow is set.
-	Logs(ctx context.Context, h Host, i InstanceID, lines int, follow bool) (io.ReadCloser, error)
+	// Logs returns the lines of instances of one host that a query wants. An instance without a log
+	// is left out; ErrNotFound: none has a log.
+	Logs(ctx context.Context, h Host, i []InstanceID, q LogQuery) (LogLines, error)
 	// Counters returns the counters of a host's steering.
 	Counters(ctx context.Context, h Host) ([]EndpointCounters, error)
 	// Losses returns the losses of a host's steering.
 	Losses(ctx context.Context, h Host) (Losses, error)
+	// Usage returns the use of every instance that runs on a host, or of one service's.
+	Usage(ctx context.Context, h Host, s ServiceKey) ([]InstanceUsage, error)
 	// StateLog returns the newest commits of a service's main branch.
 	StateLog(ctx context.Context, h Host, s ServiceKey, max int) ([]StateCommit, error)
 	// State serves git's read-only smart HTTP protocol for a service with its objects on host h.
@@ -179,14 +182,57 @@ type Peers interface {
 type HostAgent interface {
 	// Applied returns once the steering of this host reflects the service up to a store revision.
 	Applied(ctx context.Context, s ServiceKey, at StoreRevision) error
-	// Logs returns the last lines of an instance's log, and new lines while follow is set.
-	Logs(ctx context.Context, i InstanceID, lines int, follow bool) (io.ReadCloser, error)
+	// Logs returns the lines of instances of this host that a query wants.
+	Logs(ctx context.Context, i []InstanceID, q LogQuery) (LogLines, error)
 	// Counters returns the counters of this host's steering.
 	Counters(ctx context.Context) ([]EndpointCounters, error)
 	// Losses returns the losses of this host's steering.
 	Losses(ctx context.Context) (Losses, error)
+	// Usage returns the use of every instance that runs here, or of one service's.
+	Usage(ctx context.Context, s ServiceKey) ([]InstanceUsage, error)
 	// StateLog returns the newest commits of a service's main branch.
 	StateLog(ctx context.Context, s ServiceKey, max int) ([]StateCommit, error)
 	// State serves git's read-only smart HTTP protocol.
 	State() http.Handler
+}
+
+// LogQuery chooses lines of the logs of instances.
+type LogQuery struct {
+	Lines  int       // the newest lines of each instance to begin with, at most LogLinesMax
+	Follow bool      // also lines that arrive later
+	Since  time.Time // lines from this time on; zero: of any age
+	Match  string    // lines that match this regular expression (RE2); "": all
+}
+
+// LogLinesMax is the largest LogQuery.Lines.
+const LogLinesMax = 100_000
+
+// Check returns nil if the query can be answered, else the reason.
+func (q LogQuery) Check() error {
+	if q.Lines < 0 || q.Lines > LogLinesMax {
+		return fmt.Errorf("%w: %d lines of a log: want 0 to %d", ErrInvalid, q.Lines, LogLinesMax)
+	}
+	if len(q.Match) > 1000 {
+		return fmt.Errorf("%w: the regular expression has %d bytes, at most 1000",
+			ErrTooLarge, len(q.Match))
+	}
+	if _, err := regexp.Compile(q.Match); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return nil
+}
+
+// LogLine is one line of an instance's log.
+type LogLine struct {
+	At       time.Time // of its write, to a tenth of a second
+	Instance InstanceID
+	Text     string // any bytes, without the line break
+}
+
+// LogLines are lines that arrive one by one.
+type LogLines interface {
+	// Next returns the next line. It returns io.EOF after the last one.
+	Next() (LogLine, error)
+	// Close ends the lines. It may be called while Next waits.
+	Close() error
 }

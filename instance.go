@@ -229,6 +229,26 @@ type Usage struct {
 	PIDs        int64
 }
 
+// InstanceUsage is the use of one instance at one moment.
+type InstanceUsage struct {
+	Instance InstanceID `json:"instance"`
+	Service  ServiceKey `json:"service"`
+	Host     HostName   `json:"host"`
+	At       time.Time  `json:"at"`
+	// CPUSeconds is the processor time since the start of the instance.
+	CPUSeconds  float64 `json:"cpu_seconds"`
+	MemoryBytes int64   `json:"memory_bytes"`
+	PIDs        int64   `json:"pids"`        // processes and threads
+	Connections int     `json:"connections"` // established at a VIP
+	// The rest comes from the records of the cluster.
+	Born     time.Time `json:"born,omitzero"`
+	Phase    Phase     `json:"phase,omitempty"`
+	Limits   Resources `json:"limits,omitzero"`
+	Failures int       `json:"failures"` // of the service, since its newest deploy
+	// Missing is the reason why the use is unknown.
+	Missing string `json:"missing,omitempty"`
+}
+
 // Cgroups makes the groups that limit and count sandboxes (driver/cgroup).
 type Cgroups interface {
 	// Make makes the group of a name such as "pando/host1/default/7", or finds it. It sets no

@@ -3,7 +3,6 @@ package pando
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"time"
@@ -353,11 +352,13 @@ type Operators interface {
 	// compacted.
 	Watch(ctx context.Context, after StoreRevision) <-chan Change
 
-	// Logs reads the logs of instance i. With i "" it reads all logs and prefixes each line with
-	// its instance.
-	Logs(
-		ctx context.Context, s ServiceKey, i InstanceID, lines int, follow bool,
-	) (io.ReadCloser, error)
+	// Logs returns the lines of instance i, running or gone, that a query wants. With i "" it
+	// returns those of all running instances, or of the newest dead one if none runs. Follow then
+	// includes instances that start later.
+	Logs(ctx context.Context, s ServiceKey, i InstanceID, q LogQuery) (LogLines, error)
+	// Stats returns the use of a service's instances, or of all instances for the zero key, with one
+	// request per host. An instance on a host that does not answer has the reason in Missing.
+	Stats(ctx context.Context, s ServiceKey) ([]InstanceUsage, error)
 	// Counters returns the counters of a service's endpoints on all hosts.
 	Counters(ctx context.Context, s ServiceKey) ([]EndpointCounters, error)
 	// StateLog returns the newest commits of a service's state. max 0 returns all.

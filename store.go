@@ -26,16 +26,17 @@ const Root Key = "/pando/"
 type Kind string
 
 const (
-	KindService  Kind = "service"  // a Service
-	KindRevision Kind = "revision" // a Revision
-	KindInstance Kind = "instance" // an Instance
-	KindIntent   Kind = "intent"   // an Intent
-	KindDecision Kind = "decision" // a Decision
-	KindHead     Kind = "head"     // a StateHead
-	KindHost     Kind = "host"     // a Host, under its lease
-	KindMember   Kind = "member"   // a Member
-	KindCluster  Kind = "cluster"  // the Cluster, one record
-	KindLeader   Kind = "leader"   // the leader of a role; its value is not read
+	KindService   Kind = "service"   // a Service
+	KindRevision  Kind = "revision"  // a Revision
+	KindInstance  Kind = "instance"  // an Instance
+	KindIntent    Kind = "intent"    // an Intent
+	KindDecision  Kind = "decision"  // a Decision
+	KindHead      Kind = "head"      // a StateHead
+	KindEndpoints Kind = "endpoints" // an Endpoints
+	KindHost      Kind = "host"      // a Host, under its lease
+	KindMember    Kind = "member"    // a Member
+	KindCluster   Kind = "cluster"   // the Cluster, one record
+	KindLeader    Kind = "leader"    // the leader of a role; its value is not read
 )
 
 func key(kind Kind, parts ...string) Key {
@@ -78,6 +79,9 @@ func (d Decision) Key() Key {
 // Key returns the key of the head's record.
 func (h StateHead) Key() Key { return HeadKey(h.Service) }
 
+// Key returns the key of the record.
+func (e Endpoints) Key() Key { return EndpointsKey(e.Service.ServiceKey) }
+
 // Key returns the key of the host's record.
 func (h Host) Key() Key { return HostKey(h.Name) }
 
@@ -89,14 +93,17 @@ func RevisionKey(s ServiceKey, n int) Key {
 // HeadKey returns the key of the main head of a service's state.
 func HeadKey(s ServiceKey) Key { return key(KindHead, string(s.Tenant), string(s.Name)) }
 
+// EndpointsKey returns the key of the endpoints of a service.
+func EndpointsKey(s ServiceKey) Key { return key(KindEndpoints, string(s.Tenant), string(s.Name)) }
+
 // HostKey returns the key of a host's record.
 func HostKey(h HostName) Key { return key(KindHost, string(h)) }
 
 // LeaderKey returns the key under which the leader of a role stands.
 func LeaderKey(role string) Key { return key(KindLeader, role) }
 
-// Stored is a value with a key: Service, Revision, Instance, Intent, Decision, StateHead, Host or
-// Member.
+// Stored is a value with a key: Service, Revision, Instance, Intent, Decision, StateHead,
+// Endpoints, Host or Member.
 type Stored interface {
 	// Key returns the key of the value's record.
 	Key() Key
@@ -176,7 +183,8 @@ type Registry interface {
 func (k Key) Service() (s ServiceKey, ok bool) {
 	parts := strings.SplitN(string(k), "/", 6) // "", pando, kind, tenant, service, …
 	switch k.Kind() {
-	case KindService, KindRevision, KindInstance, KindIntent, KindDecision, KindHead:
+	case KindService, KindRevision, KindInstance, KindIntent, KindDecision, KindHead,
+		KindEndpoints:
 		if len(parts) < 5 {
 			return ServiceKey{}, false
 		}
@@ -189,6 +197,17 @@ func (k Key) Service() (s ServiceKey, ok bool) {
 func (k Key) Host() (h HostName, ok bool) {
 	rest, ok := strings.CutPrefix(string(k), string(HostKey("")))
 	return HostName(rest), ok
+}
+
+// Under returns the prefix of every key of a kind.
+func (k Kind) Under() Key { return Root + Key(k) + "/" }
+
+// InstancesOn returns the prefix of the instances of a service on a host.
+func InstancesOn(s ServiceKey, h HostName) Key { return Instance{Service: s, Host: h}.Key() }
+
+// RevisionsOf returns the prefix of the revisions of a service.
+func RevisionsOf(s ServiceKey) Key {
+	return key(KindRevision, string(s.Tenant), string(s.Name), "")
 }
 
 // ObjectID is the SHA-1 name of an object in git's object model.

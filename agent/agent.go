@@ -13,7 +13,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -55,10 +54,10 @@ type Config struct {
 	Serve func(pando.Self, pando.InstanceID) http.Handler
 	// Git returns the read-only smart HTTP handler of states. Nil disables it.
 	Git func(resolve func(pando.ServiceKey) (pando.Objects, pando.ObjectID, error)) http.Handler
-	// OpenLog returns the log of an instance that runs or is gone.
+	// OpenLog returns lines of an instance that runs or is gone.
 	OpenLog func(
-		ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool,
-	) (io.ReadCloser, error)
+		ctx context.Context, s pando.ServiceKey, i pando.InstanceID, q pando.LogQuery,
+	) (pando.LogLines, error)
 	// TrimEvery is the interval at which the agent trims old history from the states of this host.
 	// Keep is the history that remains. Zero means five minutes and state.DefaultKeep.
 	TrimEvery time.Duration
@@ -72,12 +71,14 @@ const trimWait = 5 * time.Minute
 type Agent struct {
 	Config
 	*selfAPI
+	*window
 	*records
 	*crews
 	anchor   *anchor.Anchor // its Registry
 	branches *branch.Branches
 	sweeper  *sweeper
 	preparer *preparer
+	scope    *scope
 	steps    atomic.Int64 // of all runners
 	wg       sync.WaitGroup
 	ctx      context.Context // the context of Run
@@ -98,9 +99,10 @@ func New(c Config) *Agent {
 		Config: c, anchor: own, sweeper: newSweeper(c.Steering, c.Clock),
 		found: map[pando.InstanceID]pando.Sandbox{},
 	}
+	a.scope = newScope(a)
 	a.records = newRecords(&a.Config)
 	a.crews = newCrews(a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log))
-	a.selfAPI, a.preparer = &selfAPI{a}, newPreparer(a)
+	a.selfAPI, a.window, a.preparer = &selfAPI{a}, &window{a}, newPreparer(a)
 	a.branches = branch.New(branch.Config{
 		Host: c.Host.Name, Records: mains{a.records}, Objects: c.Objects, Journals: c.Journals,
 		Clock: c.Clock, Log: c.Log, TrimEvery: c.TrimEvery, Keep: c.Keep,
@@ -129,9 +131,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.spawn(a.steering.Run)
 	a.spawn(a.sweepOften)
 	a.spawn(a.branches.TrimOften)
-	return world.Follow(ctx, a.Clock, a.Registry, pando.Root, a.take, func(err error) {
+	scope := a.scope.following()
+	scope.Odd = func(err error) {
 		a.Log.Error("the store cannot be followed; it is tried again", "error", err)
-	})
+	}
+	return world.FollowScope(ctx, a.Clock, a.Registry, scope)
 }
 
 // spawn runs f in a goroutine with the context of Run. Run waits for it before it returns.

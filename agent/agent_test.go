@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,10 +96,34 @@ func (b *bench) restart() { b.stop(); b.start() }
 
 func (b *bench) put(v ...pando.Stored) {
 	b.Helper()
-	if _, err := b.registry.Commit(b.ctx, pando.Txn{Put: v}); err != nil {
+	if _, err := b.commit(b.ctx, pando.Txn{Put: v}); err != nil {
 		b.Fatal(err)
 	}
 	synctest.Wait()
+}
+
+// commit writes a transaction of control, with the endpoints of the services that it changes.
+func (b *bench) commit(ctx context.Context, t pando.Txn) (pando.StoreRevision, error) {
+	return b.registry.Commit(ctx, withEndpoints(b.world(), t))
+}
+
+// withEndpoints adds the endpoints of the services that a transaction changes, as control does.
+func withEndpoints(w *world.World, t pando.Txn) pando.Txn {
+	w.Committed(t, w.Seen+1)
+	for _, s := range w.Names() {
+		svc := w.Services[s].V
+		spec, _ := w.SpecOf(s, svc.Target)
+		now := pando.EndpointsOf(svc, spec, w.Of(s))
+		if was := w.Endpoints[s]; was.Modified == 0 || !reflect.DeepEqual(was.V, now) {
+			t.Put = append(t.Put, now)
+		}
+	}
+	for s, e := range w.Endpoints {
+		if _, ok := w.Services[s]; !ok {
+			t.Delete = append(t.Delete, e.V.Key())
+		}
+	}
+	return t
 }
 
 // pass advances virtual time by d.

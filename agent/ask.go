@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"pando.run/pando"
@@ -26,6 +27,7 @@ func (s *selfAPI) Replicate(
 	if err != nil {
 		return intent, err
 	}
+	defer s.dismiss(&intent)
 	defer r.caller.answered()
 	intent, err = s.awaitIntent(ctx, intent, answered)
 	if err == nil && ask.Wait && !intent.State.Ended() {
@@ -48,6 +50,7 @@ func (s *selfAPI) Halt(
 	if err != nil {
 		return pando.HaltResult{Intent: intent}, err
 	}
+	defer s.dismiss(&intent)
 	defer r.caller.answered()
 	intent, err = s.awaitIntent(ctx, intent, answered)
 	if err != nil {
@@ -58,8 +61,11 @@ func (s *selfAPI) Halt(
 			fmt.Errorf("halt %w: %s", pando.ErrRefused, intent.Reason)
 	}
 	failpoint.Hit("halt granted")
+	at, err := s.halted(ctx, r.service, i)
+	if err != nil {
+		return pando.HaltResult{Intent: intent}, err
+	}
 	s.a.mu.Lock()
-	at := s.a.world.Intents[intent.ID].Modified
 	var hosts []pando.Host
 	for _, h := range s.a.world.Hosts {
 		hosts = append(hosts, h.V)
@@ -67,6 +73,31 @@ func (s *selfAPI) Halt(
 	s.a.mu.Unlock()
 	missing := s.acknowledged(ctx, hosts, r.service, at)
 	return pando.HaltResult{Intent: intent, Unreachable: missing}, nil
+}
+
+// halted waits until the endpoints of a service have an instance as leaving. It returns their
+// revision, at which every host steers no new flow to the instance.
+func (s *selfAPI) halted(
+	ctx context.Context, of pando.ServiceKey, i pando.InstanceID,
+) (at pando.StoreRevision, err error) {
+	err = s.a.wait(ctx, func() bool {
+		e := s.a.world.Endpoints[of]
+		at = e.Modified
+		return !slices.ContainsFunc(e.V.Seats, func(t pando.Seat) bool {
+			return t.Instance == i && t.Phase != pando.PhaseDraining
+		})
+	})
+	return at, err
+}
+
+// dismiss forgets the intent of an ask that was answered. An intent of an instance here is
+// forgotten at the end of the instance.
+func (s *selfAPI) dismiss(i *pando.Intent) {
+	s.a.mu.Lock()
+	defer s.a.mu.Unlock()
+	if s.a.runners[i.Instance] == nil {
+		delete(s.a.intents, i.ID)
+	}
 }
 
 // acknowledged waits until every host steers by a revision of the registry. It returns the hosts
@@ -189,14 +220,22 @@ func answered(i pando.Intent) bool { return i.State != pando.IntentAsked }
 func (s *selfAPI) awaitIntent(
 	ctx context.Context, i pando.Intent, want func(pando.Intent) bool,
 ) (pando.Intent, error) {
-	err := s.a.wait(ctx, func() bool {
-		v, ok := s.a.world.Intents[i.ID]
+	look := func() bool {
+		v, ok := s.a.intents[i.ID]
 		if !ok {
 			return false
 		}
 		i = v.V
 		return want(i)
-	})
+	}
+	s.a.mu.Lock()
+	done := look()
+	s.a.mu.Unlock()
+	if done {
+		return i, nil
+	}
+	defer s.a.followIntent(ctx, i)()
+	err := s.a.wait(ctx, look)
 	return i, err
 }
 

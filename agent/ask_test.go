@@ -50,7 +50,7 @@ func (b *bench) grantAs(
 	}
 	i.Instance = o.ID
 	i = i.Become(pando.IntentGranted, now, "test").Become(pando.IntentPlaced, now, "test")
-	at, err := b.registry.Commit(ctx,
+	at, err := b.commit(ctx,
 		pando.Txn{If: []pando.Condition{{Key: i.Key(), Modified: known}}, Put: []pando.Stored{i, o}})
 	if err != nil {
 		return nil, err

@@ -114,11 +114,23 @@ func (c *crews) current(r *runner) status {
 // fellows lists the instances of a service that take flows. The caller holds the lock.
 func (c *crews) fellows(s pando.ServiceKey) []pando.InstanceStatus {
 	out := []pando.InstanceStatus{}
-	for _, i := range c.world.Of(s) {
-		if r, ok := c.runners[i.ID]; ok {
+	e := c.world.Endpoints[s].V
+	listed := make(map[pando.InstanceID]bool, len(e.Seats))
+	for _, t := range e.Seats {
+		listed[t.Instance] = true
+		i := pando.Instance{
+			ID: t.Instance, Service: s, Host: e.HostOf(t), Revision: t.Revision, Weight: t.Weight,
+			Phase: t.Phase, Since: t.Since,
+		}
+		if r, ok := c.runners[t.Instance]; ok {
 			i = c.current(r).inst
 		}
 		if i.Phase.TakesFlows() {
+			out = append(out, pando.InstanceStatus{Instance: i})
+		}
+	}
+	for _, r := range c.of[s] {
+		if i := c.current(r).inst; i.Phase.TakesFlows() && !listed[r.id] {
 			out = append(out, pando.InstanceStatus{Instance: i})
 		}
 	}

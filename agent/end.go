@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"pando.run/pando"
@@ -57,8 +59,13 @@ func (r end) bury(ctx context.Context) time.Duration {
 	failpoint.Hit("die recorded")
 	r.tearDown(ctx)
 	failpoint.Hit("die removed")
+	if err := r.bringAsks(ctx); err != nil {
+		return r.again(ctx, "read the asks about an instance", err)
+	}
 	if _, err := r.a.commit(ctx, r.lastWrite()); err != nil {
 		if errors.Is(err, pando.ErrConflict) {
+			r.a.forgetIntents(r.asks()...)
+			r.inherited = true // all are read again
 			return 5 * time.Millisecond
 		}
 		return r.again(ctx, "remove the record of an instance", err)
@@ -71,11 +78,10 @@ func (r end) bury(ctx context.Context) time.Duration {
 func (r end) lastWrite() pando.Txn {
 	t := pando.Txn{Delete: []pando.Key{r.inst.Key()}}
 	now := r.a.Clock.Now()
-	r.a.read(func(w *world.World) {
-		for _, i := range w.IntentsOf(r.service) {
-			v := w.Intents[i.ID]
-			ends := v.V.Instance == r.id && v.V.Verb != pando.VerbReplicate
-			if !ends || !v.V.State.May(pando.IntentDead) {
+	r.a.read(func(*world.World) {
+		for _, id := range slices.Sorted(maps.Keys(r.a.intents)) {
+			v := r.a.intents[id]
+			if !r.ends(v.V) || !v.V.State.May(pando.IntentDead) {
 				continue
 			}
 			dead := v.V.Become(pando.IntentDead, now, "its sandbox and its record are gone")
@@ -84,6 +90,33 @@ func (r end) lastWrite() pando.Txn {
 		}
 	})
 	return t
+}
+
+// ends reports whether an intent ends with the instance.
+func (r end) ends(i pando.Intent) bool {
+	return i.Instance == r.id && i.Verb != pando.VerbReplicate
+}
+
+// asks returns the known intents of the instance.
+func (r end) asks() (ids []pando.IntentID) {
+	r.a.read(func(*world.World) {
+		for id, i := range r.a.intents {
+			if i.V.Instance == r.id || id == r.inst.Intent || id == r.inst.Halt {
+				ids = append(ids, id)
+			}
+		}
+	})
+	return ids
+}
+
+// bringAsks reads the intents that end with the instance. A former agent may have written one that
+// the record does not name.
+func (r end) bringAsks(ctx context.Context) error {
+	if !r.inherited {
+		return r.a.bringIntents(ctx, r.service, r.inst.Halt)
+	}
+	prefix := pando.Intent{Service: r.service}.Key()
+	return r.a.readIntents(ctx, prefix, r.ends)
 }
 
 // tearDown releases everything that the instance has on this host except its record and its branch.
@@ -114,7 +147,9 @@ func (r end) remove(ctx context.Context) time.Duration {
 	r.wire.leaveEntry()
 	r.recorder.close()
 	r.events.close()
+	r.a.forgetIntents(r.asks()...)
 	r.a.delist(r.runner)
+	r.a.read(func(*world.World) { r.a.scope.rescope(r.service) })
 	r.a.branches.Forget(r.id)
 	r.gone = true
 	return 0

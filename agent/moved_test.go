@@ -47,7 +47,7 @@ func TestABranchWhoseMainIsOnAnotherHostStaysAndItsInstanceEnds(t *testing.T) {
 		if b.ok(err); branches["web-1"].IsZero() {
 			t.Error("its commits are gone")
 		}
-		if _, err := b.registry.Commit(b.ctx,
+		if _, err := b.commit(b.ctx,
 			pando.Txn{Delete: []pando.Key{head.Key(), b.world().Services[web].V.Key()}}); err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"maps"
 	"time"
 
 	"pando.run/pando"
@@ -18,16 +19,15 @@ func (c *crews) notify(n news) {
 }
 
 func (c *crews) notifyCrew(s pando.ServiceKey, about *change, now time.Time) {
-	if len(about.instances) > 0 && c.turnover(s, about.instances) {
+	if (about.endpoints || len(about.instances) > 0) && c.turnover(s, about) {
 		data := map[string]int{"in_rotation": len(c.rotation[s])}
 		for _, r := range c.of[s] {
 			r.events.send(now, pando.EventPeers, data)
 		}
 	}
-	if about.service {
-		svc := c.world.Services[s].V
-		spec, _ := c.world.SpecOf(s, svc.Target)
-		b := budget{spec.Scale.Min, spec.Scale.Max, svc.Pin}
+	if about.endpoints {
+		e := c.world.Endpoints[s].V
+		b := budget{e.Scale.Min, e.Scale.Max, e.Service.Pin}
 		for _, r := range c.of[s] {
 			r.events.sendBudget(now, b)
 		}
@@ -41,18 +41,22 @@ func (c *crews) notifyCrew(s pando.ServiceKey, about *change, now time.Time) {
 }
 
 // turnover notes which instances of a service take flows after a commit and reports whether the set
-// has changed. It looks at the instances in the commit. The caller holds the lock.
-func (c *crews) turnover(s pando.ServiceKey, ids []pando.InstanceID) (changed bool) {
+// has changed. It looks at the instances in the commit, and at all if some are on other hosts. The
+// caller holds the lock.
+func (c *crews) turnover(s pando.ServiceKey, about *change) (changed bool) {
 	in := c.rotation[s]
-	if in == nil {
+	e := c.world.Endpoints[s].V
+	far := len(e.Hosts) > 1 || len(e.Hosts) == 1 && e.Hosts[0] != c.config.Host.Name
+	if in == nil || about.endpoints && far {
+		before := in
 		in = map[pando.InstanceID]bool{}
 		for _, p := range c.fellows(s) {
 			in[p.ID] = true
 		}
 		c.rotation[s] = in
-		return true
+		return before == nil || !maps.Equal(before, in)
 	}
-	for _, id := range ids {
+	for _, id := range about.instances {
 		i := c.world.Instances[id].V
 		if r := c.runners[id]; r != nil && i.Phase != "" {
 			i = c.current(r).inst

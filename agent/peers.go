@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
 
@@ -11,10 +10,10 @@ import (
 	"pando.run/pando/state"
 )
 
-// Applied implements pando.HostAgent. It waits until this host has seen the registry at a revision
-// and the newest table of the service is in force.
+// Applied implements pando.HostAgent. It waits until this host has seen the endpoints of services
+// at a revision and the newest table of the service is in force.
 func (a *Agent) Applied(ctx context.Context, s pando.ServiceKey, at pando.StoreRevision) error {
-	if err := a.wait(ctx, func() bool { return a.world.Seen >= at }); err != nil {
+	if err := a.wait(ctx, func() bool { return a.scope.seen >= at && a.scope.obeys(s) }); err != nil {
 		return err
 	}
 	return a.steering.Wait(ctx, s)
@@ -47,16 +46,6 @@ func (a *Agent) State() http.Handler {
 		}
 		return a.Objects, head, nil
 	})
-}
-
-// Logs implements pando.HostAgent.
-func (a *Agent) Logs(
-	ctx context.Context, i pando.InstanceID, lines int, follow bool,
-) (io.ReadCloser, error) {
-	a.mu.Lock()
-	s := a.world.Instances[i].V.Service
-	a.mu.Unlock()
-	return a.OpenLog(ctx, s, i, lines, follow)
 }
 
 // VIPs returns the VIPs of a service by its name.

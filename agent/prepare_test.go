@@ -42,7 +42,7 @@ func (b *bench) claim(
 	o = o.Become(pando.PhasePlaced, now, "test")
 	i.Instance = id
 	i = i.Become(pando.IntentGranted, now, "test").Become(pando.IntentPlaced, now, "test")
-	at, err := b.registry.Commit(ctx,
+	at, err := b.commit(ctx,
 		pando.Txn{If: []pando.Condition{known.If()}, Put: []pando.Stored{i, o}})
 	b.ok(err)
 	var out []pando.Record
@@ -172,7 +172,7 @@ func TestWhatIsPreparedInVainIsGivenUp(t *testing.T) {
 	refuse := func(ctx context.Context, b *bench, i pando.Intent) ([]pando.Record, error) {
 		i.Instance = ""
 		i = i.Become(pando.IntentRefused, time.Now(), "test")
-		at, err := b.registry.Commit(ctx, pando.Txn{Put: []pando.Stored{i}})
+		at, err := b.commit(ctx, pando.Txn{Put: []pando.Stored{i}})
 		b.ok(err)
 		text, err := world.Encode(i)
 		b.ok(err)

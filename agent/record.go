@@ -177,10 +177,15 @@ func (c *recorder) flush(ctx context.Context) error {
 func (c *recorder) write(ctx context.Context, steps []step) error {
 	last := steps[len(steps)-1].Instance
 	t, recorded := pando.Txn{}, false
+	now := c.r.a.record(last.ID).V
+	ids := []pando.IntentID{last.Intent, last.Halt, now.Intent, now.Halt}
+	if err := c.r.a.bringIntents(ctx, last.Service, ids...); err != nil {
+		return err
+	}
 	c.r.a.read(func(w *world.World) {
 		var known world.Versioned[pando.Instance]
 		if known, recorded = w.Instances[last.ID]; recorded {
-			t = written(w, known, last, steps)
+			t = written(c.r.a.intents, known, last, steps)
 		}
 	})
 	if !recorded {
@@ -192,13 +197,16 @@ func (c *recorder) write(ctx context.Context, steps []step) error {
 		}
 	}
 	_, err := c.r.a.commit(ctx, t)
+	if errors.Is(err, pando.ErrConflict) {
+		c.r.a.forgetIntents(ids...) // one of them may have changed
+	}
 	return err
 }
 
 // written returns the transaction that brings the record of an instance and its intents to the last
 // of some steps.
 func written(
-	w *world.World, known world.Versioned[pando.Instance], last pando.Instance, steps []step,
+	asks intents, known world.Versioned[pando.Instance], last pando.Instance, steps []step,
 ) pando.Txn {
 	takenOut := known.V.Phase == pando.PhaseDraining &&
 		!last.Phase.Leaving() && last.Phase != pando.PhaseFailed
@@ -211,7 +219,7 @@ func written(
 	last.Halt, last.Walk = known.V.Halt, known.V.Walk || last.Walk
 	t := pando.Txn{If: []pando.Condition{known.If()}, Put: []pando.Stored{last}}
 	for _, id := range []pando.IntentID{last.Intent, last.Halt} {
-		v, ok := w.Intents[id]
+		v, ok := asks[id]
 		if !ok {
 			continue
 		}

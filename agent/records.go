@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,13 +17,16 @@ import (
 type records struct {
 	config  *Config
 	mu      sync.Mutex
-	world   *world.World
+	world   *world.World // of this host's scope
+	intents intents
 	fence   pando.Fence
 	changed chan struct{} // closed and replaced at every change of the world
 }
 
 func newRecords(c *Config) *records {
-	return &records{config: c, world: world.New(), changed: make(chan struct{})}
+	return &records{
+		config: c, world: world.NewScoped(), intents: intents{}, changed: make(chan struct{}),
+	}
 }
 
 // read calls f with the records of this host. f does not keep them.
@@ -92,8 +97,24 @@ func (r *records) commit(ctx context.Context, t pando.Txn) (pando.StoreRevision,
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.world.Committed(t, at)
+	r.took(t, at)
+	r.announce()
 	return at, nil
+}
+
+// took applies an own write to the records that this host follows. The caller holds the lock.
+func (r *records) took(t pando.Txn, at pando.StoreRevision) {
+	mine := pando.Txn{Delete: t.Delete}
+	for _, v := range t.Put {
+		switch v := v.(type) {
+		case pando.Intent:
+			r.intents.note(v, at)
+		case pando.Decision: // nothing here reads it
+		default:
+			mine.Put = append(mine.Put, v)
+		}
+	}
+	r.world.Committed(mine, at)
 }
 
 // service returns the record of a service and the spec of one of its revisions.
@@ -132,12 +153,17 @@ func (r mains) Types(s pando.ServiceKey, revision int) map[string]pando.StateTyp
 	return spec.State
 }
 
-// Target implements branch.Records.
+// Target implements branch.Records. While the spec of the target has not arrived, it returns the
+// newest revision that has.
 func (r mains) Target(s pando.ServiceKey) (int, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	svc, ok := r.world.Services[s]
-	return svc.V.Target, ok
+	target := svc.V.Target
+	if _, known := r.world.SpecOf(s, target); !known && len(r.world.Revisions[s]) > 0 {
+		target = slices.Max(slices.Collect(maps.Keys(r.world.Revisions[s])))
+	}
+	return target, ok
 }
 
 // Alive implements branch.Records.

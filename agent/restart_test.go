@@ -84,7 +84,7 @@ func TestASandboxWithoutARecordGoes(t *testing.T) {
 		b.serving("web-1", 1)
 		b.write("web-1", "kept", true)
 		b.stop()
-		_, err := b.registry.Commit(b.ctx,
+		_, err := b.commit(b.ctx,
 			pando.Txn{Delete: []pando.Key{b.world().Instances["web-1"].V.Key()}})
 		b.ok(err)
 		b.start()

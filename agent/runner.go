@@ -45,7 +45,9 @@ type life struct {
 	called int  // asks on their way that may claim it from the reserve
 	begun  bool // its start took the prepared work, if there was any
 	gone   bool // it has ended
-	awake  bool // although it is in reserve
+	// inherited: a former agent began its life, and may have written asks about it.
+	inherited bool
+	awake     bool // although it is in reserve
 
 	stuck      string        // the step that failed last
 	pause      time.Duration // before its next attempt
@@ -63,7 +65,7 @@ func newRunner(a *Agent, i pando.Instance, box pando.Sandbox) *runner {
 	r := &runner{
 		a: a, id: i.ID, service: i.Service, events: newEvents(a.Clock.Now()),
 		inbox: inbox{filled: make(chan struct{}, 1)}, ended: make(chan struct{}),
-		life: life{inst: i, box: box},
+		life: life{inst: i, box: box, inherited: box != nil || i.Phase != pando.PhasePlaced},
 	}
 	if box != nil {
 		r.link = box.Link()

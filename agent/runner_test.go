@@ -91,7 +91,7 @@ func TestABusyRunnerDelaysNothing(t *testing.T) {
 		_, err := b.agent.Die(within, "web-00", pando.Ask{})
 		b.refused(err)
 		b.drain("web-00", false)
-		b.ok(b.agent.Applied(b.ctx, web, b.world().Seen))
+		b.ok(b.agent.Applied(b.ctx, web, b.world().Endpoints[web].Modified))
 		for range 4 {
 			if got, _ := b.steering.Open(web); got != "web-01" {
 				t.Errorf("after the acknowledgement a new flow went to %s", got)
@@ -224,11 +224,11 @@ func TestASlowPublicationHoldsNoLock(t *testing.T) {
 		}
 		within, cancel := context.WithTimeout(b.ctx, time.Second)
 		defer cancel()
-		if err := b.agent.Applied(within, web, b.world().Seen); err == nil {
+		if err := b.agent.Applied(within, web, b.world().Endpoints[web].Modified); err == nil {
 			t.Error("the host acknowledges a table that is not in force")
 		}
 		close(g.open)
-		b.ok(b.agent.Applied(b.ctx, web, b.world().Seen))
+		b.ok(b.agent.Applied(b.ctx, web, b.world().Endpoints[web].Modified))
 	})
 }
 
@@ -248,7 +248,7 @@ func TestHaltNamesAHostWhoseTableDidNotChange(t *testing.T) {
 				o := b.world().Instances[c.id].V.Become(pando.PhaseDraining, now, "test")
 				o.Halt = i.ID
 				i = i.Become(pando.IntentGranted, now, "test").Become(pando.IntentDraining, now, "test")
-				_, err := b.registry.Commit(ctx, pando.Txn{Put: []pando.Stored{i, o}})
+				_, err := b.commit(ctx, pando.Txn{Put: []pando.Stored{i, o}})
 				return nil, err
 			})
 			b.steering.Fail("Publish", c.faults)
@@ -257,7 +257,7 @@ func TestHaltNamesAHostWhoseTableDidNotChange(t *testing.T) {
 				t.Errorf("the halt of %s lists %v, want %v", c.id, result.Unreachable, c.want)
 			}
 			b.steering.Fail("Publish", 0)
-			b.ok(b.agent.Applied(b.ctx, web, b.world().Seen))
+			b.ok(b.agent.Applied(b.ctx, web, b.world().Endpoints[web].Modified))
 		}
 		if got, ok := b.steering.Open(web); ok {
 			t.Errorf("a new flow went to %s after both halts", got)

@@ -51,10 +51,9 @@ func (s *selfAPI) Describe(_ context.Context, i pando.InstanceID) (pando.SelfVie
 	}
 	s.a.mu.Lock()
 	svc := s.a.world.Services[r.service].V
-	spec, _ := s.a.world.SpecOf(r.service, svc.Target)
 	v := pando.SelfView{
-		Instance: s.a.current(r).inst, Scale: spec.Scale, Peers: s.a.fellows(r.service), Pin: svc.Pin,
-		Flows: s.a.sweeper.last().Flows[i],
+		Instance: s.a.current(r).inst, Scale: s.a.world.Endpoints[r.service].V.Scale,
+		Peers: s.a.fellows(r.service), Pin: svc.Pin, Flows: s.a.sweeper.last().Flows[i],
 	}
 	s.a.mu.Unlock()
 	if svc.VIP4.IsValid() {

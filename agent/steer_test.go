@@ -19,7 +19,7 @@ func TestAFailedPublicationIsTriedAgain(t *testing.T) {
 		b.serving("web-2", 1)
 		b.steering.Fail("Publish", -1)
 		b.drain("web-1", false)
-		at := b.world().Seen
+		at := b.world().Endpoints[web].Modified
 		within, cancel := context.WithTimeout(b.ctx, ackWait)
 		defer cancel()
 		if err := b.agent.Applied(within, web, at); !errors.Is(err, context.DeadlineExceeded) {
@@ -57,7 +57,7 @@ func TestAWithdrawalAndTheWaysToHostsAreTriedAgain(t *testing.T) {
 		b.steering.Fail("Withdraw", 2)
 		before := b.steering.Calls("Neighbours")
 		b.put(pando.Host{Name: "h2"})
-		if _, err := b.registry.Commit(b.ctx, pando.Txn{Delete: []pando.Key{web.Key()}}); err != nil {
+		if _, err := b.commit(b.ctx, pando.Txn{Delete: []pando.Key{web.Key()}}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)

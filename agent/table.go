@@ -24,12 +24,12 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	case !ok:
 		return pando.SteeringTable{Service: s}, steer.Withdraw
 	}
-	spec, ok := a.world.SpecOf(s, svc.V.Target)
+	all, ok := a.world.Endpoints[s]
 	if !ok || !svc.V.VIP4.IsValid() {
 		return pando.SteeringTable{Service: s}, steer.Keep
 	}
 	out := pando.SteeringTable{
-		Service: s, VIP4: svc.V.VIP4, VIP6: svc.V.VIP6, Ports: spec.Ports,
+		Service: s, VIP4: svc.V.VIP4, VIP6: svc.V.VIP6, Ports: all.V.Ports,
 		Endpoints: make([]pando.Endpoint, 0, len(a.crews.of[s])),
 	}
 	for _, r := range a.crews.of[s] {
@@ -61,9 +61,10 @@ func (t tables) elsewhere(s pando.ServiceKey, here []pando.Endpoint) (via pando.
 	if len(w.Hosts) < 2 || slices.ContainsFunc(here, takesFlows) {
 		return via
 	}
-	for _, i := range w.Of(s) {
-		h, alive := w.Hosts[i.Host]
-		if !alive || h.V.Name == t.a.Host.Name || !i.Phase.TakesFlows() || !t.vouched(h.V) {
+	e := w.Endpoints[s].V
+	for n, name := range e.Hosts {
+		h, alive := w.Hosts[name]
+		if !alive || name == t.a.Host.Name || !e.TakesFlows(n) || !t.vouched(h.V) {
 			continue
 		}
 		if h.V.Name == w.Services[s].V.Home || via.Name == "" {

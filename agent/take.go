@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -11,8 +12,9 @@ import (
 
 // news is one commit as this host reads it, in one pass over its records.
 type news struct {
-	hosts    bool // a host joined, changed or left
-	services map[pando.ServiceKey]*change
+	endpoints bool // of a service changed
+	hosts     bool // a host joined, changed or left
+	services  map[pando.ServiceKey]*change
 }
 
 // change is the part of a commit that concerns one service.
@@ -21,6 +23,7 @@ type change struct {
 	service   bool               // its record
 	revision  bool               // one of its revisions
 	head      bool               // its main
+	endpoints bool               // its endpoints, which bring its record
 }
 
 func digest(records []pando.Record) news {
@@ -41,6 +44,8 @@ func digest(records []pando.Record) news {
 			c.instances = append(c.instances, instanceOf(r.Key))
 		case pando.KindService:
 			c.service = true
+		case pando.KindEndpoints:
+			c.endpoints, c.service, n.endpoints = true, true, true
 		case pando.KindRevision:
 			c.revision = true
 		case pando.KindHead:
@@ -71,6 +76,9 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 		a.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
 	n := digest(b.Changes)
+	if n.endpoints || reset {
+		a.scope.seen = b.Revision
+	}
 	if reset {
 		a.reconcile()
 	}
@@ -94,10 +102,15 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 func (a *Agent) learn(records []pando.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.world.Apply(records, 0); err != nil {
+	mine := slices.DeleteFunc(slices.Clone(records), func(r pando.Record) bool {
+		s, ok := r.Key.Service()
+		return !ok || !strings.HasPrefix(string(r.Key), string(pando.InstancesOn(s, a.Host.Name)))
+	})
+	err := errors.Join(a.world.Apply(mine, 0), a.intents.noteAll(records))
+	if err != nil {
 		a.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
-	a.follow(digest(records))
+	a.follow(digest(mine))
 	a.announce()
 }
 
@@ -107,6 +120,12 @@ func (a *Agent) follow(n news) {
 	for _, s := range n.names() {
 		c := n.services[s]
 		stale := c.service || c.revision
+		if c.endpoints {
+			a.scope.rescope(s)
+		}
+		if stale {
+			a.scope.unpark(s)
+		}
 		for _, id := range c.instances {
 			stale = a.followInstance(id) || stale
 		}
@@ -133,10 +152,15 @@ func (a *Agent) followInstance(id pando.InstanceID) (stale bool) {
 // runner if there is none. The caller holds the lock.
 func (a *Agent) see(i pando.Instance) bool {
 	r, known := a.runners[i.ID]
+	if !known && !a.scope.complete(i) {
+		a.scope.parked[i.Service] = true
+		return false
+	}
 	if !known {
 		r = newRunner(a, i, a.found[i.ID])
 		delete(a.found, i.ID)
 		a.enlist(r)
+		a.scope.rescope(i.Service)
 		a.spawn(r.run)
 		return true
 	}
@@ -167,6 +191,9 @@ func (a *Agent) reconcile() {
 	}
 	for _, id := range slices.Sorted(maps.Keys(a.found)) {
 		b := a.found[id]
+		if _, parked := a.world.Instances[id]; parked {
+			continue
+		}
 		if a.world.Conceals(id) {
 			a.Log.Warn("a sandbox stays as it is: its record cannot be read", "instance", id)
 			continue

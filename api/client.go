@@ -189,15 +189,30 @@ func (c *Client) Why(ctx context.Context, s pando.ServiceKey, most int) ([]pando
 	return call[[]pando.Because](ctx, c, http.MethodGet, path, q, nil)
 }
 
-// Logs streams the log of one instance, or of all.
+// Logs streams the log of one instance, or of all with names before the lines. times puts the time
+// before each line.
 func (c *Client) Logs(
-	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool,
+	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, l pando.LogQuery, times bool,
 ) (io.ReadCloser, error) {
 	path, q := of(s, "/logs")
-	q.Set("lines", strconv.Itoa(lines))
+	q.Set("lines", strconv.Itoa(l.Lines))
 	q.Set("instance", string(i))
-	q.Set("follow", strconv.FormatBool(follow))
+	q.Set("follow", strconv.FormatBool(l.Follow))
+	q.Set("times", strconv.FormatBool(times))
+	q.Set("match", l.Match)
+	if !l.Since.IsZero() {
+		q.Set("since", l.Since.UTC().Format(time.RFC3339Nano))
+	}
 	return c.send(ctx, http.MethodGet, path, q, nil, nil)
+}
+
+// Stats returns the use of a service's instances, or of all instances for the zero key.
+func (c *Client) Stats(ctx context.Context, s pando.ServiceKey) ([]pando.InstanceUsage, error) {
+	q := url.Values{}
+	if s.Name != "" {
+		q = url.Values{"service": {string(s.Name)}, "tenant": {string(s.Tenant)}}
+	}
+	return call[[]pando.InstanceUsage](ctx, c, http.MethodGet, "/v1/stats", q, nil)
 }
 
 // StateLog lists the newest commits of a service's state.

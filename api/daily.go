@@ -2,10 +2,12 @@ package api
 
 import (
 	"context"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"pando.run/pando"
+	"pando.run/pando/api/logs"
 )
 
 // dayToDay adds the operations by which people look after a service that runs.
@@ -13,6 +15,9 @@ func (h operators) dayToDay(a huma.API) {
 	route(a, "history", "GET /v1/services/{name}/revisions",
 		"List the stored revisions of a service, oldest first: the newest 20 and those in use.",
 		h.revisions)
+	route(a, "stats", "GET /v1/stats",
+		"Show the processor time, memory and connections of instances, with one request per host.",
+		h.stats)
 	route(a, "rollback", "POST /v1/services/{name}/rollback",
 		"Deploy the spec of an older revision again.", h.rollback)
 }
@@ -41,4 +46,44 @@ func (h operators) rollback(ctx context.Context, in *struct {
 		return nil, err
 	}
 	return about(h.Rollback(ctx, in.key(), in.Body.To, in.Body.Reason, by))
+}
+
+func (h operators) logs(ctx context.Context, in *struct {
+	Named
+	Instance pando.InstanceID `query:"instance" doc:"only this instance, without its name"`
+	Lines    int              `query:"lines" minimum:"0" maximum:"100000" doc:"the newest of each"`
+	Follow   bool             `query:"follow" doc:"also later lines, and later instances"`
+	Since    time.Time        `query:"since" doc:"only lines from this time on"`
+	Match    string           `query:"match" maxLength:"1000" doc:"a regular expression (RE2)"`
+	Times    bool             `query:"times" doc:"each line with its time, after the instance"`
+}) (func(*sender), error) {
+	lines, err := h.Logs(ctx, in.key(), in.Instance, pando.LogQuery{
+		Lines: in.Lines, Follow: in.Follow, Since: in.Since, Match: in.Match,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return func(to *sender) {
+		log := logs.Printed(lines, in.Instance == "", in.Times)
+		defer log.Close()
+		defer context.AfterFunc(ctx, func() { log.Close() })()
+		b := make([]byte, 32<<10)
+		for {
+			n, err := log.Read(b)
+			if n > 0 && !to.send(b[:n]) || err != nil {
+				return // the caller is gone, or the log has ended and all of it has been sent
+			}
+		}
+	}, nil
+}
+
+func (h operators) stats(ctx context.Context, in *struct {
+	Service pando.ServiceName `query:"service" doc:"only instances of this service"`
+	Tenant  pando.Tenant      `query:"tenant" default:"default" doc:"owner of the service"`
+}) (*listOf[pando.InstanceUsage], error) {
+	var key pando.ServiceKey
+	if in.Service != "" {
+		key = pando.ServiceKey{Tenant: in.Tenant, Name: in.Service}
+	}
+	return all(h.Stats(ctx, key))
 }

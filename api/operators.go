@@ -250,28 +250,6 @@ func (h operators) readyz(ctx context.Context, _ *nothing) (*wellbeing, error) {
 	return h.healthz(ctx, nil)
 }
 
-func (h operators) logs(ctx context.Context, in *struct {
-	Named
-	Instance pando.InstanceID `query:"instance" doc:"only this instance, without a name on each line"`
-	Lines    int              `query:"lines" minimum:"0" doc:"start this many lines before the end"`
-	Follow   bool             `query:"follow" doc:"send new lines as they arrive"`
-}) (func(*sender), error) {
-	log, err := h.Logs(ctx, in.key(), in.Instance, in.Lines, in.Follow)
-	if err != nil {
-		return nil, err
-	}
-	return func(to *sender) {
-		defer log.Close()
-		b := make([]byte, 32<<10)
-		for {
-			n, err := log.Read(b)
-			if n > 0 && !to.send(b[:n]) || err != nil {
-				return // the caller is gone, or the log has ended and all of it has been sent
-			}
-		}
-	}, nil
-}
-
 // known answers a request without a route with a problem, and refuses paths with dot segments.
 func known(mux *http.ServeMux) http.Handler {
 	return plainPaths(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -68,6 +68,7 @@ var problems = []struct {
 	{pando.ErrFenced, "fenced", http.StatusConflict},
 	{pando.ErrCompacted, "compacted", http.StatusGone},
 	{pando.ErrUnsupported, "unsupported", http.StatusNotImplemented},
+	{pando.ErrFrozen, "frozen", http.StatusConflict},
 	{errMethod, "method", http.StatusMethodNotAllowed},
 }
 

@@ -89,7 +89,8 @@ func TestNothingScansTheClusterForACommitAPlacementOrALook(t *testing.T) {
 		v.world = w
 		i := w.Of(ask.Service)[0]
 		i.Reason = "changed"
-		c.taken = memoryOf(func() { v.take(pando.Batch{Changes: recordsOf(t, 3, i), Revision: 3}, false) })
+		batch := pando.Batch{Changes: recordsOf(t, 3, i), Revision: 3}
+		c.taken = memoryOf(func() { v.take(batch, false) })
 		v.dirty, v.queue = map[pando.ServiceKey]bool{}, nil
 		h := w.Hosts["h0007"].V
 		h.Leaving = true

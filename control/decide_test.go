@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -70,11 +71,23 @@ func (tb *table) deploy(number int, change func(*pando.Spec)) {
 		})
 }
 
+// endpoints checks that agents can follow the service: its compact record is that of its records.
+func (tb *table) endpoints() {
+	tb.t.Helper()
+	svc, ok := tb.w.Services[web]
+	spec, _ := tb.w.SpecOf(web, svc.V.Target)
+	want := pando.EndpointsOf(svc.V, spec, tb.w.Of(web))
+	if got, there := tb.w.Endpoints[web]; there != ok || ok && !reflect.DeepEqual(got.V, want) {
+		tb.t.Errorf("the endpoints of web are %+v (%v), want %+v (%v)", got.V, there, want, ok)
+	}
+}
+
 // settle decides until nothing more is to be written.
 func (tb *table) settle() {
 	for range 50 {
 		txn, _ := Decide(tb.w, web, tb.now, tb.ids)
 		if len(txn.Put)+len(txn.Delete) == 0 {
+			tb.endpoints()
 			return
 		}
 		tb.fits(txn)

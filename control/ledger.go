@@ -68,6 +68,7 @@ func (l *ledger) txn() pando.Txn {
 		l.puts[l.svc.Key()] = l.svc
 		l.conds[l.svc.Key()] = l.before.If()
 	}
+	l.putEndpoints()
 	t := pando.Txn{Delete: l.deletes}
 	for _, k := range slices.Sorted(maps.Keys(l.puts)) {
 		t.Put = append(t.Put, l.puts[k])
@@ -82,6 +83,23 @@ func equal(a, b pando.Service) bool {
 	x, errA := world.Encode(a)
 	y, errB := world.Encode(b)
 	return errA == nil && errB == nil && string(x) == string(y)
+}
+
+// putEndpoints writes the compact record of the service, if this decision or an agent's step has
+// changed it.
+func (l *ledger) putEndpoints() {
+	if l.forgotten || !l.svc.VIP4.IsValid() {
+		return
+	}
+	was := l.w.Endpoints[l.svc.ServiceKey]
+	now := pando.EndpointsOf(l.svc, l.newest(), l.crew.all)
+	if was.Modified > 0 && equal(was.V.Service, now.Service) && was.V.Scale == now.Scale &&
+		slices.Equal(was.V.Ports, now.Ports) && slices.Equal(was.V.Hosts, now.Hosts) &&
+		slices.Equal(was.V.Seats, now.Seats) {
+		return
+	}
+	l.puts[now.Key()] = now
+	l.conds[now.Key()] = pando.Condition{Key: now.Key(), Modified: was.Modified}
 }
 
 // operationsMax bounds a decision, which starts nothing new after this many writes. The store
@@ -214,6 +232,9 @@ func (l *ledger) forget() {
 	}
 	l.deletes = append(l.deletes, l.svc.Key())
 	l.conds[l.svc.Key()] = l.before.If()
+	if e, ok := l.w.Endpoints[k]; ok {
+		l.deletes = append(l.deletes, e.V.Key())
+	}
 	if head, ok := l.w.Heads[k]; ok && l.svc.Purge {
 		l.deletes = append(l.deletes, head.V.Key())
 	}

@@ -253,11 +253,14 @@ func (d *draft) trim() {
 	if d.forgotten {
 		return
 	}
-	old := lifecycle.OldIntents(d.intents, IntentsKept, trimStep, d.crew.has)
-	if len(d.decisions) > DecisionsKept {
+	bytes := lifecycle.HistoryBytes(len(d.w.Services))
+	keep := lifecycle.Fits(d.intents, lifecycle.IntentBytes, bytes, IntentsKept)
+	old := lifecycle.OldIntents(d.intents, keep, trimStep, d.crew.has)
+	keep = lifecycle.Fits(d.decisions, lifecycle.DecisionBytes, bytes, DecisionsKept)
+	if len(d.decisions) > keep {
 		spec := d.newest()
 		kept := lifecycle.Remembered(d.decisions, spec.Restart, spec.Scale.Max)
-		old = append(old, lifecycle.OldDecisions(d.decisions, kept, DecisionsKept, trimStep)...)
+		old = append(old, lifecycle.OldDecisions(d.decisions, kept, keep, trimStep)...)
 	}
 	d.deletes = append(d.deletes, old...)
 	all := d.w.Revisions[d.svc.ServiceKey]

@@ -5,36 +5,68 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/api/logs"
 	"pando.run/pando/driver/wall"
 )
 
 // folders are hosts with their logs.
 type folders struct {
 	pando.Peers
-	logs  map[pando.HostName]map[pando.InstanceID]string
-	asked []pando.HostName
+	mu     sync.Mutex
+	logs   map[pando.HostName]map[pando.InstanceID]string // lines with their times in seconds
+	asked  []pando.HostName
+	breaks bool // the next followed log ends
 }
 
 func (f *folders) Logs(
-	_ context.Context, h pando.Host, i pando.InstanceID, _ int, _ bool,
-) (io.ReadCloser, error) {
+	ctx context.Context, h pando.Host, ids []pando.InstanceID, q pando.LogQuery,
+) (pando.LogLines, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.asked = append(f.asked, h.Name)
-	if text, ok := f.logs[h.Name][i]; ok {
-		return io.NopCloser(strings.NewReader(text)), nil
+	var all []pando.LogLine
+	found := false
+	for _, i := range ids {
+		text, ok := f.logs[h.Name][i]
+		found = found || ok
+		for line := range strings.Lines(text) {
+			var at int64
+			_, text, _ := strings.Cut(line, " ")
+			_, _ = fmt.Sscan(line, &at) // a line without a number has no time
+			all = append(all, pando.LogLine{At: time.Unix(at, 0), Instance: i,
+				Text: strings.TrimSuffix(text, "\n")})
+		}
 	}
-	return nil, fmt.Errorf("log of %s: %w", i, pando.ErrNotFound)
+	if !found {
+		return nil, fmt.Errorf("log of %s: %w", ids, pando.ErrNotFound)
+	}
+	all = slices.DeleteFunc(all, func(l pando.LogLine) bool { return l.At.Before(q.Since) })
+	if !q.Follow {
+		return logs.Slice(all), nil
+	}
+	m := logs.NewMixer()
+	m.Add(logs.Slice(all), nil)
+	if f.breaks {
+		f.breaks = false
+		m.Finish()
+	}
+	return m, nil
 }
 
 func logsOf(t *testing.T, c *Control, i pando.InstanceID) string {
 	t.Helper()
-	log, err := c.Logs(t.Context(), web, i, 10, true)
+	lines, err := c.Logs(t.Context(), web, i, pando.LogQuery{Lines: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
+	log := logs.Printed(lines, true, false)
 	defer log.Close()
 	text, err := io.ReadAll(log)
 	if err != nil {
@@ -45,23 +77,24 @@ func logsOf(t *testing.T, c *Control, i pando.InstanceID) string {
 
 // The host of an instance that is gone is not recorded, so every host is asked, its home first.
 func TestTheLogOfADeadInstanceIsFoundOnItsHost(t *testing.T) {
-	f := &folders{logs: map[pando.HostName]map[pando.InstanceID]string{"h3": {"web-a": "last words\n",
-		"web-b": ""}}}
+	f := &folders{logs: map[pando.HostName]map[pando.InstanceID]string{
+		"h3": {"web-a": "1 last words\n", "web-b": ""},
+	}}
 	c := New(Config{Peers: f, Clock: wall.Clock{}})
 	c.world.Committed(pando.Txn{Put: []pando.Stored{
 		pando.Host{Name: "h1"}, pando.Host{Name: "h2"}, pando.Host{Name: "h3"},
 		pando.Service{ServiceKey: web, Home: "h3", Target: 1},
 	}}, 1)
-	if got := logsOf(t, c, "web-a"); got != "last words\n" || len(f.asked) != 1 {
+	if got := logsOf(t, c, "web-a"); got != "web-a  last words\n" || len(f.asked) != 1 {
 		t.Errorf("got %q from %v", got, f.asked)
 	}
 	f.asked = nil
-	_, err := c.Logs(t.Context(), web, "web-none", 10, false)
+	_, err := c.Logs(t.Context(), web, "web-none", pando.LogQuery{Lines: 10})
 	if !errors.Is(err, pando.ErrNotFound) || len(f.asked) != 3 {
 		t.Errorf("an instance that never was: %v, asked %v", err, f.asked)
 	}
-	if _, err := c.Logs(t.Context(), web, "../../web-a", 10,
-		false); !errors.Is(err, pando.ErrNotFound) {
+	if _, err := c.Logs(t.Context(), web, "../../web-a",
+		pando.LogQuery{}); !errors.Is(err, pando.ErrNotFound) {
 		t.Errorf("a name that is a path: %v", err)
 	}
 	if got := logsOf(t, c, ""); got != "" {
@@ -74,5 +107,115 @@ func TestTheLogOfADeadInstanceIsFoundOnItsHost(t *testing.T) {
 	got := logsOf(t, c, "")
 	if got != "web-a  (it is gone; no instance of web lives)\nweb-a  last words\n" {
 		t.Errorf("without a living instance: %q", got)
+	}
+}
+
+// two is a control with a service on two hosts, in the middle of a move.
+func two(f *folders) *Control {
+	c := New(Config{Peers: f, Clock: wall.Clock{}})
+	c.world.Committed(pando.Txn{Put: []pando.Stored{
+		pando.Host{Name: "h1"}, pando.Host{Name: "h2"},
+		pando.Service{ServiceKey: web, Home: "h2", Target: 1},
+		pando.Instance{Service: web, Host: "h1", ID: "web-a", Phase: pando.PhaseReady},
+		pando.Instance{Service: web, Host: "h2", ID: "web-b", Phase: pando.PhaseReady},
+	}}, 1)
+	return c
+}
+
+func TestLinesOfAllHostsComeInTheOrderOfTheirTimes(t *testing.T) {
+	f := &folders{logs: map[pando.HostName]map[pando.InstanceID]string{
+		"h1": {"web-a": "1 one\n4 four\n"}, "h2": {"web-b": "2 two\n3 three\n"},
+	}}
+	c := two(f)
+	want := "web-a  one\nweb-b  two\nweb-b  three\nweb-a  four\n"
+	if got := logsOf(t, c, ""); got != want {
+		t.Errorf("got %q", got)
+	}
+	if len(f.asked) != 2 {
+		t.Errorf("asked %v, want each host once", f.asked)
+	}
+	for _, q := range []pando.LogQuery{{Lines: -1}, {Lines: pando.LogLinesMax + 1}, {Match: "("}} {
+		if _, err := c.Logs(t.Context(), web, "", q); !errors.Is(err, pando.ErrInvalid) {
+			t.Errorf("%+v: %v", q, err)
+		}
+	}
+	long := pando.LogQuery{Match: strings.Repeat("a", 1001)}
+	if _, err := c.Logs(t.Context(), web, "", long); !errors.Is(err, pando.ErrTooLarge) {
+		t.Errorf("a long expression: %v", err)
+	}
+}
+
+// A follower gets the lines of an instance that starts later, and those after a break once.
+func TestAFollowedServiceIncludesInstancesThatStartLater(t *testing.T) {
+	f := &folders{breaks: true, logs: map[pando.HostName]map[pando.InstanceID]string{
+		"h1": {"web-a": "1 one\n"}, "h2": {"web-b": "2 two\n", "web-c": "5 later\n"},
+	}}
+	c := two(f)
+	lines, err := c.Logs(t.Context(), web, "", pando.LogQuery{Lines: 10, Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lines.Close()
+	got := map[string]int{}
+	next := func(want ...string) {
+		t.Helper()
+		for range want {
+			l, err := lines.Next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[l.Text]++
+		}
+		for _, w := range want {
+			if got[w] != 1 {
+				t.Fatalf("%q came %d times: %v", w, got[w], got)
+			}
+		}
+	}
+	next("one", "two")
+	f.mu.Lock()
+	f.logs["h1"]["web-a"] += "6 after the break\n"
+	f.mu.Unlock()
+	c.mu.Lock()
+	c.world.Committed(pando.Txn{Put: []pando.Stored{
+		pando.Instance{Service: web, Host: "h2", ID: "web-c", Phase: pando.PhaseStarting},
+		pando.Instance{Service: web, Host: "h2", ID: "web-d", Phase: pando.PhasePlaced}, // no log yet
+	}}, 2)
+	c.mu.Unlock()
+	next("later", "after the break")
+	if err := lines.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := lines.Next(); err != io.EOF {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+func (f *folders) Usage(
+	_ context.Context, h pando.Host, _ pando.ServiceKey,
+) ([]pando.InstanceUsage, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked = append(f.asked, h.Name)
+	if h.Name == "h1" {
+		return nil, pando.ErrUnavailable
+	}
+	return []pando.InstanceUsage{{Instance: "web-b", Host: h.Name, PIDs: 3},
+		{Instance: "web-a", Host: "h1", PIDs: 4}}, nil
+}
+
+// One host does not answer, and the other one claims its instance.
+func TestStatsNameAHostThatDoesNotAnswer(t *testing.T) {
+	f := &folders{}
+	all, err := two(f).Stats(t.Context(), web)
+	if err != nil || len(all) != 2 || len(f.asked) != 2 {
+		t.Fatalf("%+v, %v, asked %v", all, err, f.asked)
+	}
+	if a := all[0]; a.Instance != "web-a" || !strings.Contains(a.Missing, "host h1 does not answer") ||
+		a.PIDs != 0 {
+		t.Errorf("got %+v", a)
+	}
+	if b := all[1]; b.Instance != "web-b" || b.Missing != "" || b.PIDs != 3 {
+		t.Errorf("got %+v", b)
 	}
 }

@@ -44,3 +44,47 @@ func OldRevisions(all []int, used func(int) bool, keep, most int) (out []int) {
 	}
 	return out
 }
+
+// Bounds of one service's history in the store, which all services share.
+const (
+	historyBytesAll = 128 << 20
+	historyBytesMax = 512 << 10
+	historyBytesMin = 16 << 10
+)
+
+// HistoryBytes returns the bytes that the intents and the decisions of one service may take, each.
+func HistoryBytes(services int) int {
+	return min(historyBytesMax, max(historyBytesMin, historyBytesAll/2/max(1, services)))
+}
+
+// Fits returns how many of the newest records fit into a number of bytes, at most `most`. all is
+// ascending by age. One record always fits.
+func Fits[T any](all []T, size func(*T) int, bytes, most int) int {
+	for n := range min(most, len(all)) {
+		if bytes -= size(&all[len(all)-1-n]); bytes < 0 {
+			return max(1, n)
+		}
+	}
+	return most
+}
+
+// recordBytes is about the size of a record without its texts.
+const recordBytes = 300
+
+// IntentBytes returns about the size of a stored intent.
+func IntentBytes(i *pando.Intent) int {
+	n := recordBytes + len(i.Reason) + 32*len(i.Inputs)
+	for k := range i.History {
+		n += 60 + len(i.History[k].Reason)
+	}
+	return n
+}
+
+// DecisionBytes returns about the size of a stored decision.
+func DecisionBytes(d *pando.Decision) int {
+	n := recordBytes + len(d.Reason) + 32*len(d.Inputs)
+	for _, line := range d.Lines {
+		n += 4 + len(line)
+	}
+	return n
+}

@@ -1,9 +1,12 @@
 package lifecycle
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -82,5 +85,48 @@ func TestTrimmingKeepsRevisionsInUse(t *testing.T) {
 		if got := OldRevisions(all, used, c.keep, c.most); !slices.Equal(got, c.want) {
 			t.Errorf("of %v, keep %d, at most %d: %v are deleted, want %v", all, c.keep, c.most, got, c.want)
 		}
+	}
+}
+
+func TestHistoriesAreBoundedByBytes(t *testing.T) {
+	size := func(n *int) int { return *n }
+	for _, c := range []struct {
+		what        string
+		all         []int
+		bytes, most int
+		want        int
+	}{
+		{"none", nil, 10, 5, 5},
+		{"all fit", []int{1, 2, 3}, 10, 5, 5},
+		{"the newest fit", []int{9, 9, 3, 4}, 10, 5, 2},
+		{"exactly", []int{9, 5, 5}, 10, 5, 2},
+		{"fewer are wanted", []int{1, 1, 1, 1}, 10, 2, 2},
+		{"one too large still stays", []int{1, 100}, 10, 5, 1},
+	} {
+		if got := Fits(c.all, size, c.bytes, c.most); got != c.want {
+			t.Errorf("%s: %d, want %d", c.what, got, c.want)
+		}
+	}
+	for services, want := range map[int]int{0: 512 << 10, 1: 512 << 10, 1000: 67108, 10000: 16 << 10} {
+		if got := HistoryBytes(services); got != want {
+			t.Errorf("%d services: %d bytes each, want %d", services, got, want)
+		}
+	}
+	// The estimate of a record is near its stored size.
+	d := pando.Decision{ID: "01", Service: pando.DefaultService("web"), Reason: strings.Repeat("r", 200)}
+	for range 20 {
+		d.Lines = append(d.Lines, strings.Repeat("x", 400))
+	}
+	b, err := json.Marshal(d)
+	if est := DecisionBytes(&d); err != nil || est < len(b) || est > 2*len(b) {
+		t.Errorf("a decision of %d bytes is taken for %d (%v)", len(b), est, err)
+	}
+	i := pando.Intent{ID: "01", Service: pando.DefaultService("web"), Verb: pando.VerbReplicate}
+	for _, s := range []pando.IntentState{pando.IntentAsked, pando.IntentGranted, pando.IntentPlaced} {
+		i = i.Become(s, time.Unix(1, 0), strings.Repeat("y", 100))
+	}
+	b, err = json.Marshal(i)
+	if est := IntentBytes(&i); err != nil || est < len(b) || est > 2*len(b) {
+		t.Errorf("an intent of %d bytes is taken for %d (%v)", len(b), est, err)
 	}
 }

@@ -19,6 +19,9 @@ const (
 	secretsMax = 64
 )
 
+// tooWide are paths with folders that each instance has for itself.
+var tooWide = []string{"/", "/etc", "/run", "/tmp", "/usr", "/var", "/var/tmp"}
+
 const secretPattern = `^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`
 
 var secretName = regexp.MustCompile(secretPattern)
@@ -159,6 +162,8 @@ func (r *reader) absolute(s *pando.Spec) {
 // walls checks the walls of a spec.
 func (c *checks) walls(s pando.Spec) {
 	c.that(len(s.Folders) <= foldersMax, "folders: more than %d", foldersMax)
+	c.that(len(s.Folders) == 0 || s.Image.Reference == "",
+		"folders: an image has its own files; a host's folder cannot be in it")
 	for i, f := range s.Folders {
 		where := fmt.Sprintf("folders[%d]", i)
 		c.text(where, f.Path)
@@ -168,7 +173,8 @@ func (c *checks) walls(s pando.Spec) {
 			c.that(f.Path != own && !strings.HasPrefix(f.Path, own+"/"),
 				"%s: %s is the instance's own", where, own)
 		}
-		c.that(f.Path != "/", "%s: want the folders below / that the program needs", where)
+		c.that(!slices.Contains(tooWide, f.Path),
+			"%s: want the folders below %s that the program needs", where, f.Path)
 	}
 	c.that(len(s.Secrets) <= secretsMax, "secrets: more than %d", secretsMax)
 	for name, file := range s.Secrets {

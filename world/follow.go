@@ -22,12 +22,21 @@ const (
 // ErrUnavailable and ErrCompacted to odd, the first of each run of equal ones.
 func Follow(ctx context.Context, c pando.Clock, r pando.Registry, prefix pando.Key,
 	take func(b pando.Batch, reset bool), odd ...func(error)) error {
-	wait, said := 10*time.Millisecond, ""
-	for {
-		err := followOnce(ctx, r, prefix, func(b pando.Batch, reset bool) {
-			wait, said = 10*time.Millisecond, ""
+	return again(ctx, c, odd, func(arrived func()) error {
+		return followOnce(ctx, r, prefix, func(b pando.Batch, reset bool) {
+			arrived()
 			take(b, reset)
 		})
+	})
+}
+
+// again calls once until ctx ends, with a wait that grows until a record has arrived.
+func again(
+	ctx context.Context, c pando.Clock, odd []func(error), once func(arrived func()) error,
+) error {
+	wait, said := 10*time.Millisecond, ""
+	for {
+		err := once(func() { wait, said = 10*time.Millisecond, "" })
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}

@@ -14,13 +14,14 @@ const currentLayout = pando.Layout + 1
 // upgrade.
 var upgrades = map[int]map[pando.Kind]func(json.RawMessage) (json.RawMessage, error){
 	pando.Layout: {
-		pando.KindService:  mark,
-		pando.KindRevision: mark,
-		pando.KindInstance: mark,
-		pando.KindIntent:   mark,
-		pando.KindDecision: mark,
-		pando.KindHead:     mark,
-		pando.KindHost:     mark,
+		pando.KindService:   mark,
+		pando.KindRevision:  mark,
+		pando.KindInstance:  mark,
+		pando.KindIntent:    mark,
+		pando.KindDecision:  mark,
+		pando.KindHead:      mark,
+		pando.KindEndpoints: mark,
+		pando.KindHost:      mark,
 	},
 }
 

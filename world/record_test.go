@@ -24,6 +24,8 @@ func TestEveryKindOfRecordReadsBack(t *testing.T) {
 		pando.Intent{ID: "01", Service: web, Verb: pando.VerbHalt, State: pando.IntentAsked},
 		pando.Decision{ID: "02", Service: web, Kind: pando.DecidedDeploy},
 		pando.StateHead{Service: web, Commit: pando.ObjectID{1}, Merges: 7},
+		pando.EndpointsOf(pando.Service{ServiceKey: web, Home: "h1"}, pando.Spec{},
+			[]pando.Instance{{ID: "web-1", Host: "h1", Phase: pando.PhaseReady}}),
 		pando.Host{Name: "h1", Slot: 5},
 		pando.Member{Name: "h1", Slot: 5, PublicKey: "aa"},
 	} {

@@ -22,6 +22,7 @@ type Unread struct {
 // history: they are only left out.
 var freezes = map[pando.Kind]bool{
 	pando.KindService: true, pando.KindRevision: true, pando.KindInstance: true, pando.KindHead: true,
+	pando.KindEndpoints: true,
 }
 
 // illegible holds the records that cannot be read.
@@ -38,7 +39,7 @@ func newIllegible() illegible {
 // that this build cannot read, the new world keeps the value of w.
 func (w *World) Next() *World {
 	next := New()
-	next.former = w.byKey
+	next.former, next.scoped = w.byKey, w.scoped
 	return next
 }
 

@@ -19,6 +19,7 @@ type World struct {
 	Intents   map[pando.IntentID]Versioned[pando.Intent]
 	Decisions map[string]Versioned[pando.Decision]
 	Heads     map[pando.ServiceKey]Versioned[pando.StateHead]
+	Endpoints map[pando.ServiceKey]Versioned[pando.Endpoints]
 	Hosts     map[pando.HostName]Versioned[pando.Host]   // their agents hold their leases
 	Members   map[pando.HostName]Versioned[pando.Member] // admitted to the cluster
 	Cluster   Versioned[pando.Cluster]                   // the store's record of itself
@@ -26,6 +27,7 @@ type World struct {
 	byKey     map[pando.Key]noted
 	// gone holds deleted records, until every older message has arrived.
 	gone      map[pando.Key]pando.StoreRevision
+	scoped    bool                                  // see NewScoped
 	intents   map[pando.ServiceKey][]pando.IntentID // of each service, in order
 	decisions map[pando.ServiceKey][]string         // likewise
 	ofService rosters[pando.ServiceKey]
@@ -61,6 +63,7 @@ func New() *World {
 		Intents:   map[pando.IntentID]Versioned[pando.Intent]{},
 		Decisions: map[string]Versioned[pando.Decision]{},
 		Heads:     map[pando.ServiceKey]Versioned[pando.StateHead]{},
+		Endpoints: map[pando.ServiceKey]Versioned[pando.Endpoints]{},
 		Hosts:     map[pando.HostName]Versioned[pando.Host]{},
 		Members:   map[pando.HostName]Versioned[pando.Member]{},
 		byKey:     map[pando.Key]noted{},
@@ -84,9 +87,9 @@ func (w *World) Apply(changes []pando.Record, at pando.StoreRevision) error {
 		}
 	}
 	w.Seen, w.former = max(w.Seen, at), nil
-	for k, deleted := range w.gone {
-		if deleted <= w.Seen {
-			delete(w.gone, k)
+	for _, r := range changes {
+		if r.Value == nil && w.gone[r.Key] <= r.Modified {
+			delete(w.gone, r.Key) // older messages about this key have all arrived
 		}
 	}
 	return errors.Join(errs...)
@@ -168,6 +171,8 @@ func DecodeAny(r pando.Record) (pando.Stored, error) {
 		return decode[pando.Decision](r)
 	case pando.KindHead:
 		return decode[pando.StateHead](r)
+	case pando.KindEndpoints:
+		return decode[pando.Endpoints](r)
 	case pando.KindHost:
 		return decode[pando.Host](r)
 	case pando.KindMember:
@@ -222,6 +227,8 @@ func (w *World) put(v pando.Stored, at pando.StoreRevision) {
 		list(w.decisions, v.Service, v.ID)
 	case pando.StateHead:
 		w.Heads[v.Service] = Versioned[pando.StateHead]{v, at}
+	case pando.Endpoints:
+		w.putEndpoints(v, at)
 	case pando.Host:
 		w.Hosts[v.Name] = Versioned[pando.Host]{v, at}
 	case pando.Member:
@@ -259,6 +266,8 @@ func (w *World) forget(k pando.Key, at pando.StoreRevision) {
 		unlist(w.decisions, v.Service, v.ID)
 	case pando.StateHead:
 		delete(w.Heads, v.Service)
+	case pando.Endpoints:
+		w.dropEndpoints(v.Service.ServiceKey, at)
 	case pando.Host:
 		delete(w.Hosts, v.Name)
 	case pando.Member:

@@ -45,6 +45,10 @@ type Anchor struct {
 	why    error                       // the host is frozen
 	host   pando.Host                  // as joined last
 	fence  pando.Fence                 // likewise
+
+	looking sync.Mutex // one watch at a time looks at the store for all
+	looked  pando.Snapshot
+	lookAt  time.Time // the time of looked
 }
 
 // New returns an anchor without a sighting.

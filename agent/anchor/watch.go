@@ -90,9 +90,23 @@ func (w *watch) replaced() error {
 	return fmt.Errorf("%w: another store answers the watch of %s*", pando.ErrCompacted, w.prefix)
 }
 
+// look reads the store's record of itself. Many watches of a quiet store share one answer.
+func (a *Anchor) look(ctx context.Context) (pando.Snapshot, error) {
+	a.looking.Lock()
+	defer a.looking.Unlock()
+	if now := a.clock.Now(); a.lookAt.IsZero() || now.Sub(a.lookAt) >= silenceMax/2 {
+		s, err := a.Registry.Snapshot(ctx, pando.ClusterKey)
+		if err != nil {
+			return s, err
+		}
+		a.looked, a.lookAt = s, now
+	}
+	return a.looked, nil
+}
+
 // look returns an error if the store is not the one of the watch any more.
 func (w *watch) look(ctx context.Context) error {
-	s, err := w.a.Registry.Snapshot(ctx, pando.ClusterKey)
+	s, err := w.a.look(ctx)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: it is silent: %w", pando.ErrUnavailable, err)

@@ -113,7 +113,7 @@ func TestHelpIsShortAndImperative(t *testing.T) {
 
 // A command that prints no result refuses -o, instead of ignoring it.
 func TestOutputIsAFlagOfCommandsThatPrintAResult(t *testing.T) {
-	const printing = "ps,status,why,watch,scale,rm,deploy,diff,history,rollback,state log,hosts," +
+	const printing = "ps,status,stats,why,watch,scale,rm,deploy,diff,history,rollback,state log,hosts," +
 		"hosts rm,spec check,spec schema,spec show,doctor,version,lab up,lab ls,up,down,restart,token"
 	results := map[string]bool{"logs": false, "lab exec": false, "lab down": false, "server": false,
 		"agent": false}
@@ -164,6 +164,9 @@ func TestWrongCommandLinesSayWhatWouldBeRight(t *testing.T) {
 		"why web -n x":         `--number: want a number, got "x"`,
 		"scale web -1":         "-1 is below 0, or an unknown flag",
 		"ps -x":                "there is no flag -x",
+		"logs web --since 1d":  "want a duration such as 10m or 24h",
+		"logs web --grep (":    "--grep: error parsing regexp",
+		"logs web --lines -4":  "--lines: want 0 to 100000, got -4",
 		"diff a.yaml 2":        "a file has no revisions",
 		"rollback web --to -1": "--to: want the number of a revision, got -1",
 		"down --purge=maybe":   `--purge: want true or false, got "maybe"`,
@@ -185,7 +188,8 @@ func TestNotRunningIsSaidByEveryCommand(t *testing.T) {
 	for _, line := range []string{"ps", "ps --watch", "status", "status web", "why web", "logs web",
 		"watch", "watch web", "scale web 2", "scale web auto",
 		"rm web", "state log web", "hosts",
-		"history web", "rollback web", "diff web", "diff " + file, "spec show web", "deploy " + file,
+		"history web", "stats",
+		"stats web", "rollback web", "diff web", "diff " + file, "spec show web", "deploy " + file,
 		"deploy --dry-run " + file} {
 		got := invoke("/nowhere/api.sock", strings.Fields(line)...)
 		if got.code != 8 || !strings.Contains(got.err, "start it with `pando up`") ||

@@ -63,7 +63,8 @@ func (s *shares) of(t pando.SteeringTable) *share {
 
 // bucketsFor returns the size of a table for so many endpoints that take flows. It is a power of
 // two, at least 128 buckets an endpoint up to 16,384, and 16 an endpoint beyond. A table shrinks
-// only when a quarter is enough: another size moves all flows that the connection table does not have.
+// only when a quarter is enough: another size moves all flows that the connection table does not
+// have.
 func bucketsFor(takers, now int) int {
 	powerOf := func(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
 	want := max(min(powerOf(chunkBuckets*takers), 16384), powerOf(16*takers), chunkBuckets)

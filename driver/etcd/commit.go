@@ -26,6 +26,9 @@ func (r *Registry) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision
 	if err := r.guard.check(); err != nil && len(t.Put) > 0 {
 		return 0, err
 	}
+	if err := r.guard.mayAdd(txnAdds(t)); err != nil {
+		return 0, err
+	}
 	checks, reads := conditions(t)
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -43,6 +46,19 @@ func (r *Registry) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision
 		return 0, fmt.Errorf("commit %s: %w", about(t), failed(t, now))
 	}
 	return pando.StoreRevision(resp.Header.Revision), nil
+}
+
+// txnAdds reports whether a transaction adds a record for good.
+func txnAdds(t pando.Txn) bool {
+	for _, v := range t.Put {
+		if adds(v.Key(), func() bool {
+			i, ok := v.(pando.Intent)
+			return ok && i.State == pando.IntentAsked
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // puts encodes the values of a transaction as operations. A host's record stays under its agent's

@@ -7,18 +7,17 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
 
 // The guard keeps room on the disk for one more write-ahead segment. etcd ends its whole process
@@ -29,7 +28,6 @@ const (
 	closeBytes   = segmentBytes + 16<<20  // with less free space, writes are refused
 	openBytes    = closeBytes + 8<<20     // with this free space, writes are accepted again
 	aheadBytes   = 8 << 20                // of the database file, allocated before bbolt needs them
-	quotaBytes   = 512 << 20              // limit of the database file
 	lookInterval = 200 * time.Millisecond // between two checks of an otherwise idle store
 )
 
@@ -38,6 +36,9 @@ type guard struct {
 	dir    string
 	log    *slog.Logger
 	closed atomic.Bool
+	full   atomic.Int64 // bytes of live records that fill the store, or 0 if there is room
+	// crowded returns the bytes in use if a burst has brought them near the limit. Nil: unknown.
+	crowded func() int64
 }
 
 // check reads the free space of the disk (a system call of 1 µs). It returns the reason to refuse a
@@ -76,7 +77,7 @@ func (g *guard) intercept(
 	ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
 ) (any, error) {
 	if writes(req) {
-		if err := g.check(); err != nil {
+		if err := errors.Join(g.check(), g.mayAdd(requestAdds(req))); err != nil {
 			return nil, status.Error(codes.ResourceExhausted, err.Error())
 		}
 	}
@@ -97,18 +98,37 @@ func writes(req any) bool {
 	return false
 }
 
-// watch prepares the store for a full disk until ctx ends. It lays the ballast while there is room
-// and allocates the database's next pages. It lifts the quota alarm after a compaction.
-func (g *guard) watch(
-	ctx context.Context, c *clientv3.Client, alarmed func() bool, defragment func() error,
-) {
+// requestAdds reports whether a call of another process adds a record for good.
+func requestAdds(req any) bool {
+	r, ok := req.(*pb.TxnRequest)
+	if !ok {
+		return false
+	}
+	for _, op := range r.Success {
+		put := op.GetRequestPut()
+		if put != nil && adds(pando.Key(put.Key), func() bool {
+			var i pando.Intent
+			err := world.Decode(pando.Record{Key: pando.Key(put.Key), Value: put.Value}, &i)
+			return err != nil || i.State == pando.IntentAsked
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// watch prepares the store for a full disk, and keeps its size within the limit, until ctx ends. It
+// lays the ballast while there is room and allocates the database's next pages.
+func (g *guard) watch(ctx context.Context, size shape) {
 	t := time.NewTicker(lookInterval)
 	defer t.Stop()
+	m := &slimmer{shape: size, g: g}
 	for {
+		var now time.Time
 		select {
 		case <-ctx.Done():
 			return
-		case <-t.C:
+		case now = <-t.C:
 		}
 		if g.check() == nil {
 			g.layBallast()
@@ -116,11 +136,8 @@ func (g *guard) watch(
 		if err := g.allocateAhead(); err != nil && !errors.Is(err, unix.ENOSPC) && ctx.Err() == nil {
 			g.log.Warn("allocate the store's next pages", "error", err)
 		}
-		if !alarmed() {
-			continue
-		}
-		if err := g.liftAlarm(ctx, c, defragment); err != nil && ctx.Err() == nil {
-			g.log.Warn("lift the store's quota alarm", "error", err)
+		if err := m.step(ctx, now); err != nil && ctx.Err() == nil {
+			g.log.Warn("keep the store's size within its limit", "error", err)
 		}
 	}
 }
@@ -164,24 +181,6 @@ func (g *guard) allocateAhead() error {
 		return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, want)
 	}
 	return nil
-}
-
-// liftAlarm compacts and defragments a database that reached its quota, then disarms the alarm.
-func (g *guard) liftAlarm(ctx context.Context, c *clientv3.Client, defragment func() error) error {
-	resp, err := c.Get(ctx, string(pando.Root), clientv3.WithCountOnly())
-	if err != nil {
-		return err
-	}
-	if _, err := c.Compact(ctx, resp.Header.Revision, clientv3.WithCompactPhysical()); err != nil &&
-		!strings.Contains(err.Error(), "compacted") {
-		return fmt.Errorf("compact: %w", err)
-	}
-	if err := defragment(); err != nil {
-		return fmt.Errorf("defragment: %w", err)
-	}
-	g.log.Info("compacted a store that had reached its quota", "dir", g.dir)
-	_, err = c.AlarmDisarm(ctx, &clientv3.AlarmMember{})
-	return err
 }
 
 // freeBytes returns the free bytes on the disk of dir, without the blocks reserved for root.

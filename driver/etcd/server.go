@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.etcd.io/etcd/server/v3/storage/wal"
@@ -29,6 +28,7 @@ type ServerConfig struct {
 	ClientSocket string       // unix path for agents, mode 0600; "": this process only
 	Members      *Members     // access for other hosts; nil: no access
 	Name         string       // of the etcd member; default "pando"
+	QuotaBytes   int64        // limit of the database file; default 512 MiB
 	Log          *slog.Logger // errors and changes of the disk; default slog.Default()
 }
 
@@ -39,8 +39,7 @@ const (
 	tickMilliseconds     = 50
 	electionMilliseconds = 250
 	startWaitMax         = 30 * time.Second
-	historyRevisions     = "20000" // kept for watches that resume
-	snapshotEntries      = 5000    // raft entries per snapshot; they stay in memory
+	snapshotEntries      = 5000 // raft entries per snapshot; they stay in memory
 	catchUpEntries       = 500
 	batchOperationsMax   = 1024
 	socketPathMax        = 107
@@ -97,9 +96,10 @@ func (s *Server) start(ctx context.Context, c ServerConfig, g *guard) (err error
 		return err
 	}
 	client := v3client.New(s.etcd.Server)
+	g.crowded = s.crowdedOf(c.QuotaBytes)
 	s.registry = newRegistry(client, g)
 	ctx, s.stop = context.WithCancel(context.Background())
-	s.guard(ctx, g, client)
+	s.guard(ctx, g, s.shapeOf(client, c.QuotaBytes))
 	rules := gate{c.Members, &store{s.etcd.Server.KV()}, newLeases(s.etcd.Server.LeaseTimeToLive),
 		newStreams()}
 	if c.Members != nil {
@@ -115,6 +115,9 @@ func (c ServerConfig) withDefaults() ServerConfig {
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()
+	}
+	if c.QuotaBytes == 0 {
+		c.QuotaBytes = quotaBytes
 	}
 	return c
 }
@@ -158,9 +161,8 @@ func embedded(c ServerConfig) *embed.Config {
 	conf.TickMs, conf.ElectionMs = tickMilliseconds, electionMilliseconds
 	conf.SnapshotCount, conf.SnapshotCatchUpEntries = snapshotEntries, catchUpEntries
 	conf.MaxWalFiles, conf.MaxSnapFiles = 2, 2
-	conf.AutoCompactionMode, conf.AutoCompactionRetention = embed.CompactorModeRevision,
-		historyRevisions
-	conf.QuotaBackendBytes = quotaBytes
+	conf.AutoCompactionRetention = "0" // size.go compacts, also between two of etcd's rounds
+	conf.QuotaBackendBytes = c.QuotaBytes
 	conf.MaxTxnOps = batchOperationsMax
 	conf.WatchProgressNotifyInterval = 10 * time.Second
 	conf.ZapLoggerBuilder = embed.NewZapLoggerBuilder(quiet(c.Log))
@@ -180,14 +182,11 @@ func (s *Server) ready(ctx context.Context) error {
 	}
 }
 
-func (s *Server) guard(ctx context.Context, g *guard, c *clientv3.Client) {
+func (s *Server) guard(ctx context.Context, g *guard, size shape) {
 	if g.check() == nil {
 		g.layBallast()
 	}
-	// Not through the client, which would write the question to the raft log with an fsync.
-	alarmed := func() bool { return len(s.etcd.Server.Alarms()) > 0 }
-	// Not through the client: in-process, its Defragment dereferences a nil pointer (etcd 3.7.3).
-	s.guarding.Go(func() { g.watch(ctx, c, alarmed, s.etcd.Server.Backend().Defrag) })
+	s.guarding.Go(func() { g.watch(ctx, size) })
 }
 
 // serve opens the doors. Each call passes the gate, and each write the guard.

@@ -1,13 +1,15 @@
 package peer
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
+	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/api/logs"
 )
 
 // Handler serves an agent to its peers, below /peer/.
@@ -32,6 +34,18 @@ func Handler(a pando.HostAgent) http.Handler {
 		l, err := a.Losses(r.Context())
 		answer(w, l, err)
 	})
+	mux.HandleFunc("GET /peer/usage", func(w http.ResponseWriter, r *http.Request) {
+		var s pando.ServiceKey
+		var err error
+		if r.FormValue("service") != "" {
+			s, err = service(r)
+		}
+		var all []pando.InstanceUsage
+		if err == nil {
+			all, err = a.Usage(r.Context(), s)
+		}
+		answer(w, all, err)
+	})
 	mux.HandleFunc("GET /peer/statelog", func(w http.ResponseWriter, r *http.Request) {
 		s, err := service(r)
 		most, err2 := number(r, "max")
@@ -44,50 +58,63 @@ func Handler(a pando.HostAgent) http.Handler {
 		}
 		answer(w, log, err)
 	})
-	mux.HandleFunc("GET /peer/logs", func(w http.ResponseWriter, r *http.Request) { logs(a, w, r) })
+	mux.HandleFunc("GET /peer/logs", func(w http.ResponseWriter, r *http.Request) {
+		sendLogs(a, w, r)
+	})
 	mux.Handle("/peer/state/", http.StripPrefix("/peer/state", a.State()))
 	return mux
 }
 
-// logs copies log lines at once, until the log or the request ends.
-func logs(a pando.HostAgent, w http.ResponseWriter, r *http.Request) {
-	lines, err := number(r, "lines")
-	var log io.ReadCloser
-	if err == nil {
-		log, err = a.Logs(r.Context(), pando.InstanceID(r.FormValue("instance")), int(lines),
-			r.FormValue("follow") == "true")
-	}
+// sendLogs sends lines of logs as they come, until they or the request end.
+func sendLogs(a pando.HostAgent, w http.ResponseWriter, r *http.Request) {
+	lines, err := openLogs(a, r)
 	if err != nil {
 		writeProblem(w, err)
 		return
 	}
-	defer log.Close()
+	defer lines.Close()
+	// A read that waits for the next line ends with the request.
+	defer context.AfterFunc(r.Context(), func() { lines.Close() })()
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	out := http.NewResponseController(w)
-	// The asker receives the start of the stream. A read that waits for the next line ends with the
-	// request.
-	_ = out.Flush()
-	done := make(chan struct{})
-	defer close(done)
-	go func() {
-		select {
-		case <-r.Context().Done():
-			log.Close()
-		case <-done:
-		}
-	}()
-	buf := make([]byte, 32<<10)
+	_ = out.Flush() // the asker receives the start of the stream
+	follow := r.FormValue("follow") == "true"
+	var b []byte
 	for {
-		n, err := log.Read(buf)
-		if n > 0 {
-			if _, err := w.Write(buf[:n]); err != nil || out.Flush() != nil {
-				return
-			}
-		}
+		l, err := lines.Next()
 		if err != nil {
 			return
 		}
+		b = logs.Encode(b[:0], l)
+		if _, err := w.Write(b); err != nil || follow && out.Flush() != nil {
+			return
+		}
 	}
+}
+
+func openLogs(a pando.HostAgent, r *http.Request) (pando.LogLines, error) {
+	if err := r.ParseForm(); err != nil {
+		return nil, fmt.Errorf("%w: %w", pando.ErrInvalid, err)
+	}
+	lines, err := number(r, "lines")
+	if err != nil {
+		return nil, err
+	}
+	since, err := number(r, "since")
+	if err != nil {
+		return nil, err
+	}
+	q := pando.LogQuery{
+		Lines: int(lines), Follow: r.FormValue("follow") == "true", Match: r.FormValue("match"),
+	}
+	if since != 0 {
+		q.Since = time.Unix(0, since)
+	}
+	var all []pando.InstanceID
+	for _, i := range r.Form["instance"] {
+		all = append(all, pando.InstanceID(i))
+	}
+	return a.Logs(r.Context(), all, q)
 }
 
 func answer(w http.ResponseWriter, v any, err error) {

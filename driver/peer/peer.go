@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/api/logs"
 )
 
 const (
@@ -200,13 +201,40 @@ func (c *Client) Applied(
 		"at": {strconv.FormatInt(int64(at), 10)}}, &done)
 }
 
-// Logs streams the log of an instance. The stream ends with ctx, or when the caller closes it.
+// Logs streams lines of instances of a host. The stream ends with ctx, or when the caller closes
+// it.
 func (c *Client) Logs(
-	ctx context.Context, h pando.Host, i pando.InstanceID, lines int, follow bool,
-) (io.ReadCloser, error) {
-	return c.call(ctx, h, http.MethodGet, "/peer/logs", url.Values{
-		"instance": {string(i)}, "lines": {strconv.Itoa(lines)}, "follow": {strconv.FormatBool(follow)}},
-		nil)
+	ctx context.Context, h pando.Host, i []pando.InstanceID, q pando.LogQuery,
+) (pando.LogLines, error) {
+	v := url.Values{
+		"lines": {strconv.Itoa(q.Lines)}, "follow": {strconv.FormatBool(q.Follow)}, "match": {q.Match},
+		"since": {"0"},
+	}
+	if !q.Since.IsZero() {
+		v.Set("since", strconv.FormatInt(q.Since.UnixNano(), 10))
+	}
+	for _, one := range i {
+		v.Add("instance", string(one))
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	body, err := c.call(ctx, h, http.MethodGet, "/peer/logs", v, nil)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return logs.Decode(ending{body, cancel}), nil
+}
+
+// ending is the body of an answer that ends with its request.
+type ending struct {
+	io.ReadCloser
+	cancel context.CancelFunc
+}
+
+// Close ends the request first, so that a read that waits returns.
+func (e ending) Close() error {
+	e.cancel()
+	return e.ReadCloser.Close()
 }
 
 // Counters returns the counters of the host's steering.
@@ -219,6 +247,14 @@ func (c *Client) Counters(
 // Losses returns the losses of the host's steering.
 func (c *Client) Losses(ctx context.Context, h pando.Host) (out pando.Losses, err error) {
 	return out, c.read(ctx, h, http.MethodGet, "/peer/losses", nil, nil, &out)
+}
+
+// Usage returns the use of instances of a host.
+func (c *Client) Usage(
+	ctx context.Context, h pando.Host, s pando.ServiceKey,
+) (out []pando.InstanceUsage, err error) {
+	return out, c.get(ctx, h, "/peer/usage", url.Values{
+		"tenant": {string(s.Tenant)}, "service": {string(s.Name)}}, &out)
 }
 
 // StateLog returns the newest commits of a service's main branch.

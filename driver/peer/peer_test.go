@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -12,10 +11,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/api/logs"
 )
 
 const patience = 10 * time.Second
@@ -24,6 +25,7 @@ const patience = 10 * time.Second
 type host struct {
 	err      error
 	applied  pando.StoreRevision
+	asked    pando.LogQuery
 	closed   chan struct{}
 	counters []pando.EndpointCounters
 }
@@ -33,40 +35,50 @@ func (h *host) Applied(_ context.Context, _ pando.ServiceKey, at pando.StoreRevi
 	return h.err
 }
 
-type follower struct {
-	io.Reader
-	io.Closer
-	closed chan struct{}
-}
-
-func (f follower) Close() error {
-	select {
-	case <-f.closed:
-	default:
-		close(f.closed)
-	}
-	return f.Closer.Close()
-}
-
 func (h *host) Logs(
-	_ context.Context, i pando.InstanceID, lines int, follow bool,
-) (io.ReadCloser, error) {
+	_ context.Context, i []pando.InstanceID, q pando.LogQuery,
+) (pando.LogLines, error) {
 	if h.err != nil {
 		return nil, h.err
 	}
-	r, w := io.Pipe()
-	go func() {
-		fmt.Fprintf(w, "%s %d\n", i, lines)
-		if !follow {
-			w.Close()
-		}
-	}()
-	return follower{Reader: r, Closer: r, closed: h.closed}, nil
+	h.asked = q
+	all := []pando.LogLine{}
+	for n, one := range i {
+		all = append(all, pando.LogLine{At: time.Unix(7, int64(n)), Instance: one, Text: "a\tb\xff"})
+	}
+	return &lines{LogLines: logs.Slice(all), follow: q.Follow, closed: h.closed}, nil
+}
+
+// lines are lines of logs that end with Close if they are followed.
+type lines struct {
+	pando.LogLines
+	follow bool
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (l *lines) Next() (pando.LogLine, error) {
+	one, err := l.LogLines.Next()
+	if err != nil && l.follow {
+		<-l.closed
+	}
+	return one, err
+}
+
+func (l *lines) Close() error {
+	if l.follow {
+		l.once.Do(func() { close(l.closed) })
+	}
+	return nil
 }
 
 func (h *host) Losses(context.Context) (pando.Losses, error) {
 	return pando.Losses{Dropped: map[pando.DropReason]uint64{pando.DroppedSpoofed: 3},
 		Evicted: 2}, h.err
+}
+
+func (h *host) Usage(_ context.Context, s pando.ServiceKey) ([]pando.InstanceUsage, error) {
+	return []pando.InstanceUsage{{Instance: "web-1", Service: s, PIDs: 3}}, h.err
 }
 
 func (h *host) Counters(context.Context) ([]pando.EndpointCounters, error) {
@@ -128,13 +140,12 @@ func TestEveryQuestionOverBothNetworks(t *testing.T) {
 			if got, err := c.StateLog(ctx, h, pando.DefaultService("web"), 3); err != nil || len(got) != 3 {
 				t.Errorf("state log: %+v, %v", got, err)
 			}
-			log, err := c.Logs(ctx, h, "web-1", 20, false)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer log.Close()
-			if b, err := io.ReadAll(log); err != nil || string(b) != "web-1 20\n" {
-				t.Errorf("log: %q, %v", b, err)
+			checkLogs(t, a, h, c)
+			for _, s := range []pando.ServiceKey{{}, pando.DefaultService("web")} {
+				all, err := c.Usage(ctx, h, s)
+				if err != nil || len(all) != 1 || all[0].Service != s || all[0].PIDs != 3 {
+					t.Errorf("usage of %s: %+v, %v", s, all, err)
+				}
 			}
 			w := httptest.NewRecorder()
 			c.State(h).ServeHTTP(w,
@@ -146,17 +157,40 @@ func TestEveryQuestionOverBothNetworks(t *testing.T) {
 	}
 }
 
-func TestAFollowedLogEndsOnTheHostWhenTheAskerGoes(t *testing.T) {
-	a := &host{closed: make(chan struct{})}
-	h, c := serve(t, a, "unix")
-	ctx, cancel := context.WithCancel(t.Context())
-	log, err := c.Logs(ctx, h, "web-1", 1, true)
+// checkLogs checks that a query and the lines of two instances cross the wire unchanged.
+func checkLogs(t *testing.T, a *host, h pando.Host, c *Client) {
+	t.Helper()
+	q := pando.LogQuery{Lines: 20, Since: time.Unix(5, 3), Match: "a b&c=+"}
+	log, err := c.Logs(t.Context(), h, []pando.InstanceID{"web-1", "web-2"}, q)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	if line, err := bufio.NewReader(log).ReadString('\n'); err != nil || line != "web-1 1\n" {
-		t.Fatalf("%q, %v", line, err)
+	for n, i := range []pando.InstanceID{"web-1", "web-2"} {
+		want := pando.LogLine{At: time.Unix(7, int64(n)), Instance: i, Text: "a\tb\xff"}
+		if got, err := log.Next(); err != nil || got != want {
+			t.Errorf("line %d: %+v, %v", n, got, err)
+		}
+	}
+	if _, err := log.Next(); err != io.EOF {
+		t.Errorf("after the last line: %v", err)
+	}
+	if a.asked != q {
+		t.Errorf("the host was asked %+v, want %+v", a.asked, q)
+	}
+}
+
+func TestAFollowedLogEndsOnTheHostWhenTheAskerGoes(t *testing.T) {
+	a := &host{closed: make(chan struct{})}
+	h, c := serve(t, a, "unix")
+	ctx, cancel := context.WithCancel(t.Context())
+	log, err := c.Logs(ctx, h, []pando.InstanceID{"web-1"}, pando.LogQuery{Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	if line, err := log.Next(); err != nil || line.Instance != "web-1" {
+		t.Fatalf("%+v, %v", line, err)
 	}
 	cancel()
 	select {

@@ -32,6 +32,7 @@ var kinds = []struct {
 	{"no-room", pando.ErrNoRoom, http.StatusServiceUnavailable},
 	{"not-ready", pando.ErrNotReady, http.StatusGatewayTimeout},
 	{"unsupported", pando.ErrUnsupported, http.StatusNotImplemented},
+	{"frozen", pando.ErrFrozen, http.StatusConflict},
 }
 
 // problem is the problem of RFC 9457, with the sentinel's code.

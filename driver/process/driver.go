@@ -282,9 +282,14 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	if p.Dir == "" {
 		p.Dir = "/"
 	}
+	var err error
+	if p.Secrets, err = readSecrets(spec.Spec); err != nil {
+		return p, err
+	}
 	if p.Layers != nil {
 		return p, nil
 	}
+	p.Show = named(spec.Spec, p.Env)
 	if info, err := os.Stat(p.Dir); err != nil || !info.IsDir() {
 		return p, fmt.Errorf("%w: there is no folder %s; check `working_dir` in the spec",
 			pando.ErrInvalid, p.Dir)

@@ -206,8 +206,8 @@ func runnable(path string) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: there is no program %s; check `command` and `working_dir` in the spec "+
-			"(%s are private to an instance, but for its working directory)",
-			pando.ErrNotFound, path, strings.Join(private, ", "))
+			"(an instance sees the system's folders, and of others those in `folders`)",
+			pando.ErrNotFound, path)
 	case info.IsDir():
 		return fmt.Errorf("%w: %s is a folder, not a program", pando.ErrInvalid, path)
 	case info.Mode()&0o111 == 0:

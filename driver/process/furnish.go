@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -78,7 +76,7 @@ const (
 // one of them (settle).
 var private = []string{"/tmp", "/var/tmp", "/run", "/root", "/home"}
 
-// furnish gives the sandbox its own view of the host's files: all read-only, except for the
+// furnish gives the sandbox its own view of the host's files: the system's, read-only, and the
 // instance's own.
 func (s *shim) furnish(f furniture) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
@@ -86,29 +84,32 @@ func (s *shim) furnish(f furniture) error {
 	}
 	// Opened while they are still visible.
 	var fds []int
-	for _, path := range append([]string{f.Self, f.Resolv, f.Cgroups}, private...) {
+	for _, path := range []string{f.Self, f.Resolv, f.Cgroups} {
 		fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
-		if err != nil && !(errors.Is(err, fs.ErrNotExist) && len(fds) > 2) {
+		if err != nil {
 			return fmt.Errorf("open %s: %w", path, err)
 		}
+		defer unix.Close(fd)
 		fds = append(fds, fd)
 	}
-	s.behind = fds[3:]
-	if err := readOnly("/", unix.AT_RECURSIVE); err != nil {
+	if err := build(); err != nil {
 		return err
 	}
-	for _, step := range []func() error{furnishProc, furnishDev, func() error {
-		return furnishSys(f.Cgroups, fds[2])
-	}} {
+	for _, step := range []func() error{
+		furnishProc, furnishDev, func() error { return furnishSys(f.Cgroups, fds[2]) }, furnishPrivate,
+		func() error { return bindAt(fds[0], "/run/pando") },
+		func() error { return bindResolv(fds[1]) },
+	} {
 		if err := step(); err != nil {
 			return err
 		}
 	}
-	for _, dir := range f.Hidden {
-		if err := cover(dir, "mode=755,size=4k", unix.MS_RDONLY|inert); err != nil {
-			return err
-		}
-	}
+	s.hidden = f.Hidden
+	return nil
+}
+
+// furnishPrivate gives the sandbox its own, empty folders.
+func furnishPrivate() error {
 	for _, dir := range private {
 		mode := "mode=755," + coverSmall
 		switch {
@@ -117,14 +118,19 @@ func (s *shim) furnish(f furniture) error {
 		case strings.HasSuffix(dir, "/tmp"):
 			mode = "mode=1777," + coverLarge
 		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
 		if err := cover(dir, mode, plain); err != nil {
 			return err
 		}
 	}
-	if err := bindAt(fds[0], "/run/pando"); err != nil {
-		return err
+	for _, dir := range []string{"/var/lib", "/var/cache", "/var/log", "/opt", "/srv", "/mnt"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
 	}
-	return bindResolv(fds[1])
+	return errors.Join(os.Symlink("/run", "/var/run"), os.Symlink("/run/lock", "/var/lock"))
 }
 
 func readOnly(dir string, flags uint) error {
@@ -149,38 +155,31 @@ func bindAt(fd int, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make %s: %w", dir, err)
 	}
-	if err := unix.Mount(descriptor(fd), dir, "", unix.MS_BIND, ""); err != nil {
+	if err := bind(descriptor(fd), dir, 0, false); err != nil {
 		return fmt.Errorf("mount %s: %w", dir, err)
 	}
 	return nil
 }
 
-// bindResolv gives the sandbox its own resolv.conf. If the host's is a link to a file below /run,
-// as with systemd-resolved, bindResolv makes that file.
+// bindResolv gives the sandbox its own resolv.conf.
 func bindResolv(fd int) error {
 	const at = "/etc/resolv.conf"
-	if to, err := os.Readlink(at); err == nil {
-		if !filepath.IsAbs(to) {
-			to = filepath.Join("/etc", to)
-		}
-		if _, err := os.Stat(to); err != nil {
-			if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755),
-				os.WriteFile(to, nil, 0o644)); err != nil {
-				return fmt.Errorf("make %s, to which %s leads: %w", to, at, err)
-			}
-		}
+	if err := mountPoint(at, false); err != nil {
+		return fmt.Errorf("make %s: %w", at, err)
 	}
-	if err := unix.Mount(descriptor(fd), at, "", unix.MS_BIND, ""); err != nil &&
-		!errors.Is(err, fs.ErrNotExist) {
+	if err := unix.Mount(descriptor(fd), at, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("mount %s: %w", at, err)
 	}
-	return nil
+	return readOnly(at, 0)
 }
 
 // furnishProc mounts the sandbox's own /proc. Its files of the whole machine are read-only or
 // empty, even for a program that runs as root inside. Those files check only the user, not a
 // capability.
 func furnishProc() error {
+	if err := os.Mkdir("/proc", 0o755); err != nil {
+		return err
+	}
 	if err := unix.Mount("proc", "/proc", "proc", inert, ""); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
 	}
@@ -206,6 +205,9 @@ func furnishProc() error {
 
 // furnishDev mounts a /dev with the devices that every program may have, and none of the machine's.
 func furnishDev() error {
+	if err := os.Mkdir("/dev", 0o755); err != nil {
+		return err
+	}
 	if err := unix.Mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC,
 		"mode=755,size=64k"); err != nil {
 		return fmt.Errorf("mount /dev: %w", err)
@@ -247,45 +249,16 @@ func furnishDev() error {
 // furnishSys mounts a /sys that shows the sandbox's own network. It has the host's cgroups, because
 // programs read their limits there.
 func furnishSys(cgroups string, fd int) error {
+	if err := os.Mkdir("/sys", 0o755); err != nil {
+		return err
+	}
 	if err := unix.Mount("sysfs", "/sys", "sysfs", inert|unix.MS_RDONLY, ""); err != nil {
 		return fmt.Errorf("mount /sys: %w", err)
 	}
 	if strings.HasPrefix(cgroups, "/sys/") {
-		if err := unix.Mount(descriptor(fd), cgroups, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		if err := bind(descriptor(fd), cgroups, unix.MS_REC, false); err != nil {
 			return fmt.Errorf("mount %s: %w", cgroups, err)
 		}
 	}
 	return cover("/sys/firmware", "size=4k", unix.MS_RDONLY|inert)
-}
-
-// settle gives the program its working directory, writable as far as the folder's own mode allows.
-// In a private folder it is the host's, and reachable at any mode of the folders above it.
-func (s *shim) settle(dir string) error {
-	if dir == "/" || slices.Contains(private, dir) {
-		return nil
-	}
-	at, rest, inPrivate := unix.AT_FDCWD, dir, false
-	for n, p := range private {
-		if below, ok := strings.CutPrefix(dir, p+"/"); ok {
-			at, rest, inPrivate = s.behind[n], below, true
-		}
-	}
-	fd, err := unix.Openat(at, rest, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open the working directory %s: %w", dir, err)
-	}
-	defer unix.Close(fd)
-	if inPrivate {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return err
-		}
-	}
-	if err := unix.Mount(descriptor(fd), dir, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("keep the working directory %s: %w", dir, err)
-	}
-	if err := unix.MountSetattr(unix.AT_FDCWD, dir, 0,
-		&unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}); err != nil {
-		return fmt.Errorf("make the working directory %s writable: %w", dir, err)
-	}
-	return nil
 }

@@ -61,13 +61,14 @@ func (s *shim) enter(p program) error {
 	if err := pivot(root); err != nil {
 		return err
 	}
-	for _, fd := range append(s.behind, s.entrance.layers, s.entrance.self, s.entrance.resolv) {
-		if fd >= 0 {
-			unix.Close(fd)
-		}
+	for _, fd := range []int{s.entrance.layers, s.entrance.self, s.entrance.resolv} {
+		unix.Close(fd)
 	}
-	s.behind, s.entrance = nil, entrance{-1, -1, -1}
-	return settleInImage(p)
+	s.entrance = entrance{-1, -1, -1}
+	if err := settleInImage(p); err != nil {
+		return err
+	}
+	return keepSecrets(p)
 }
 
 // stack mounts the layers, the highest first, and returns their root.

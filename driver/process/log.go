@@ -18,7 +18,8 @@ import (
 	"pando.run/pando"
 )
 
-// Logs rotate: "log" is the newest, "log.1" the one before, and so on.
+// Logs rotate: "log" is the newest, "log.1" the one before, and so on. "times" has the times of its
+// lines.
 const (
 	logBytesMax = 10 << 20
 	logsKept    = 3
@@ -32,6 +33,10 @@ type logFile struct {
 	dir  string   // below root
 	file *os.File
 	size int64
+	// times has the times of writes, as marks. It is nil if the disk had no room for it.
+	times  *os.File
+	marks  int
+	marked time.Time // the newest mark
 }
 
 // openLogFile opens the log of an instance. A full disk is no reason not to start a program: the
@@ -57,7 +62,36 @@ func (l *logFile) open() error {
 		return err
 	}
 	l.file, l.size = f, info.Size()
+	l.openTimes()
 	return nil
+}
+
+// openTimes opens the file with the times of the log. Without it lines have the time of their file.
+func (l *logFile) openTimes() {
+	l.marks, l.marked = 0, time.Time{}
+	path := filepath.Join(l.dir, "times")
+	f, err := l.root.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640)
+	if err != nil {
+		l.times = nil
+		return
+	}
+	if info, err := f.Stat(); err == nil {
+		l.marks = int(info.Size() / markBytes)
+	}
+	l.times = f
+}
+
+// mark records the time of the write at an offset. A short write of a full disk would shift all
+// later marks, so it is undone.
+func (l *logFile) mark(offset int64, at time.Time) {
+	if l.times == nil || at.Sub(l.marked) < markEvery {
+		return
+	}
+	if n, err := l.times.Write(appendMark(nil, offset, at)); err != nil || n != markBytes {
+		_ = l.times.Truncate(int64(l.marks) * markBytes)
+		return
+	}
+	l.marks, l.marked = l.marks+1, at
 }
 
 // copy writes all output until its end. A full disk loses lines, but never stops the program.
@@ -81,11 +115,14 @@ func (l *logFile) write(b []byte) {
 	switch {
 	case l.file == nil:
 		_ = l.open()
-	case l.size+int64(len(b)) > logBytesMax:
+	case l.size+int64(len(b)) > logBytesMax, l.marks >= marksMax:
 		l.rotate()
 	}
 	if l.file != nil {
 		n, _ := l.file.Write(b)
+		if info, err := l.file.Stat(); err == nil {
+			l.mark(l.size, info.ModTime())
+		}
 		l.size += int64(n)
 	}
 }
@@ -93,12 +130,20 @@ func (l *logFile) write(b []byte) {
 func (l *logFile) rotate() {
 	l.file.Close()
 	l.file = nil
+	if l.times != nil {
+		l.times.Close()
+	}
 	for n := logsKept - 1; n > 0; n-- {
-		from := filepath.Join(l.dir, "log")
-		if n > 1 {
-			from = fmt.Sprintf("%s.%d", from, n-1)
+		for _, name := range []string{"times", "log"} {
+			from := filepath.Join(l.dir, name)
+			if n > 1 {
+				from = fmt.Sprintf("%s.%d", from, n-1)
+			}
+			to := filepath.Join(l.dir, fmt.Sprintf("%s.%d", name, n))
+			if l.root.Rename(from, to) != nil {
+				_ = l.root.Remove(to) // it belongs to an older file
+			}
 		}
-		_ = l.root.Rename(from, filepath.Join(l.dir, fmt.Sprintf("log.%d", n)))
 	}
 	_ = l.open()
 }
@@ -166,41 +211,6 @@ func readEnd(f *os.File) (b []byte, size int64) {
 	from := max(0, size-endBytesMax)
 	b, _ = io.ReadAll(io.NewSectionReader(f, from, size-from))
 	return b, size
-}
-
-// OpenLog reads the log of an instance, running or gone: its last lines, and with follow the lines
-// after them.
-func (d *Driver) OpenLog(ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int,
-	follow bool) (io.ReadCloser, error) {
-	dir := d.logDir(s, i)
-	if s.Name == "" { // the record is gone; the folder may still be there
-		if found, _ := filepath.Glob(filepath.Join(d.LogDir, "*", "*", string(i))); len(found) == 1 {
-			dir = found[0]
-		}
-	}
-	f, err := os.Open(filepath.Join(dir, "log"))
-	if err != nil {
-		return nil, fmt.Errorf("log of %s: %w", i, pando.ErrNotFound)
-	}
-	var head bytes.Buffer
-	last, size := endOf(f, dir, lines)
-	for _, line := range last {
-		head.WriteString(line + "\n")
-	}
-	if !follow {
-		f.Close()
-		return io.NopCloser(&head), nil
-	}
-	if _, err := f.Seek(size, io.SeekStart); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("log of %s: %w", i, err)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	t := &tail{ctx: ctx, cancel: cancel, clock: d.Clock, path: filepath.Join(dir, "log"), file: f}
-	return struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(&head, t), t}, nil
 }
 
 // tail reads a log as it grows, across rotations.

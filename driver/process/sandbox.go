@@ -128,6 +128,10 @@ func (b *sandbox) listen() {
 		if e.Kind == pando.SandboxExited {
 			e.Exit.OOMKilled = e.Exit.Signal == "SIGKILL" && b.slot.cgroup.OOMKilled()
 			e.Exit.LastLines = b.LastLines(20)
+			if e.Exit.Code != 0 {
+				view := fmt.Sprintf("/proc/%d/root", b.slot.PID)
+				e.Exit.LastLines = append(e.Exit.LastLines, missing(e.Exit.LastLines, view)...)
+			}
 			b.events <- e
 			close(b.ended)
 			return

@@ -36,7 +36,7 @@ type shim struct {
 	log     *logFile
 	logs    *os.Root
 	groups  string       // writable cgroups, visible to the shim only
-	behind  []int        // the host's folders behind the private ones, in their order
+	hidden  []string     // folders of the host that no instance sees
 	first   chan forking // to the thread that is ready to fork the program; nil: used
 	loaded  bool         // the program waits before its first instruction
 	// barred is set once a reply reported the sandbox as empty: no program may start in it any
@@ -259,11 +259,11 @@ func (s *shim) run(p program, g *gate) error {
 	if err := serveVIPs(p.VIPs); err != nil {
 		return err
 	}
-	place := func() error { return s.settle(p.Dir) }
+	place := s.settle
 	if p.Layers != nil {
-		place = func() error { return s.enter(p) }
+		place = s.enter
 	}
-	if err := place(); err != nil {
+	if err := place(p); err != nil {
 		return err
 	}
 	if err := unix.Sethostname([]byte(p.Instance)); err != nil {
@@ -277,6 +277,7 @@ func (s *shim) run(p program, g *gate) error {
 	if err != nil {
 		return err
 	}
+	p.Secrets = nil
 	s.program, s.pid = &p, pid
 	if g != nil {
 		s.loaded, g.out, g.ended = true, out, ended

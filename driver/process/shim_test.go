@@ -1,10 +1,8 @@
 package process
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -212,33 +210,33 @@ func TestLogIsFollowedAcrossRotations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	line := func(n int) string { return fmt.Sprintf("%d %s\n", n, strings.Repeat("x", 900_000)) }
+	line := func(n int) string { return fmt.Sprintf("%d %s", n, strings.Repeat("x", 60_000)) }
 	log.write([]byte("begin\n"))
-	reader, err := d.OpenLog(t.Context(), s, "web-1", 1, true)
+	lines, err := d.OpenLog(t.Context(), s, "web-1", pando.LogQuery{Lines: 1, Follow: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer reader.Close()
-	lines := bufio.NewReaderSize(reader, 1<<20)
-	if got, err := lines.ReadString('\n'); err != nil || got != "begin\n" {
+	defer lines.Close()
+	if got, err := lines.Next(); err != nil || got.Text != "begin" {
 		t.Fatal(got, err)
 	}
-	log.write([]byte(line(0)))
-	for n := range 60 {
-		got, err := lines.ReadString('\n')
-		if err != nil && err != io.EOF {
+	log.write([]byte(line(0) + "\n"))
+	const step = 45 // at a time, so that some are written while the reader is behind
+	for n := range 20 * step {
+		got, err := lines.Next()
+		if err != nil {
 			t.Fatal(err)
 		}
-		if got != line(n) {
-			t.Fatalf("line %d is %.20q with %d bytes", n, got, len(got))
+		if got.Text != line(n) || got.Instance != "web-1" {
+			t.Fatalf("line %d is %.20q with %d bytes", n, got.Text, len(got.Text))
 		}
-		if n%3 == 0 { // three at a time, so that some are written while the reader is behind
-			for i := n + 1; i <= n+3; i++ {
-				log.write([]byte(line(i)))
+		if n%step == 0 {
+			for i := n + 1; i <= n+step; i++ {
+				log.write([]byte(line(i) + "\n"))
 			}
 		}
 	}
-	files, err := filepath.Glob(filepath.Join(d.logDir(s, "web-1"), "*"))
+	files, err := filepath.Glob(filepath.Join(d.logDir(s, "web-1"), "log*"))
 	if err != nil || len(files) != logsKept {
 		t.Errorf("kept %v, want %d files", files, logsKept)
 	}

@@ -142,7 +142,8 @@ func TestHiddenFoldersAreEmpty(t *testing.T) {
 	}
 	d := newDriver(t, 0)
 	d.Hidden = []string{dir}
-	if got := inside(t, run(t, d, nil, "sleep", "60"), "ls "+dir); got != "" {
+	above := func(s *pando.Spec) { s.Folders = []pando.Folder{{Path: "/var/lib", Write: true}} }
+	if got := inside(t, run(t, d, above, "sleep", "60"), "ls "+dir+"; ls -d "+dir); got != dir {
 		t.Errorf("it sees %q", got)
 	}
 }

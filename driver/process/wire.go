@@ -41,6 +41,8 @@ type program struct {
 	LogDir   string            `json:"log_dir"`
 	Cgroup   pando.CgroupEntry `json:"cgroup"`
 	VIPs     []netip.Addr      `json:"vips"`
+	Show     []shown           `json:"show,omitempty"`
+	Secrets  map[string][]byte `json:"secrets,omitempty"`
 	Open     bool              `json:"open,omitempty"` // no filter of system calls
 }
 

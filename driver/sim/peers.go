@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"sync"
 
@@ -52,15 +51,15 @@ func (p *Peers) Applied(
 	return a.Applied(ctx, s, at)
 }
 
-// Logs returns the log of an instance.
+// Logs returns lines of instances of a host.
 func (p *Peers) Logs(
-	ctx context.Context, h pando.Host, i pando.InstanceID, lines int, follow bool,
-) (io.ReadCloser, error) {
+	ctx context.Context, h pando.Host, i []pando.InstanceID, q pando.LogQuery,
+) (pando.LogLines, error) {
 	a, err := p.agent(h)
 	if err != nil {
 		return nil, err
 	}
-	return a.Logs(ctx, i, lines, follow)
+	return a.Logs(ctx, i, q)
 }
 
 // Counters returns the counters of a host's steering.
@@ -79,6 +78,17 @@ func (p *Peers) Losses(ctx context.Context, h pando.Host) (pando.Losses, error) 
 		return pando.Losses{}, err
 	}
 	return a.Losses(ctx)
+}
+
+// Usage returns the use of instances of a host.
+func (p *Peers) Usage(
+	ctx context.Context, h pando.Host, s pando.ServiceKey,
+) ([]pando.InstanceUsage, error) {
+	a, err := p.agent(h)
+	if err != nil {
+		return nil, err
+	}
+	return a.Usage(ctx, s)
 }
 
 // StateLog returns the newest commits of a service's main branch.

@@ -67,3 +67,21 @@ func TestARollbackIsANewRevisionOfAnOlderSpec(t *testing.T) {
 		t.Errorf("a rollback of a service that leaves: %d %s", a.status, a.body)
 	}
 }
+
+func TestStatsShowEveryInstance(t *testing.T) {
+	h := open(t)
+	st := h.serving()
+	for _, path := range []string{"/v1/stats", "/v1/stats?service=web"} {
+		all := read[[]pando.InstanceUsage](h.ask("GET", path, ""))
+		if len(all) != 1 || all[0].Instance != st.Instances[0].ID || all[0].Missing != "" ||
+			all[0].PIDs != 1 || all[0].Host != "h1" || all[0].Phase != pando.PhaseInRotation {
+			t.Errorf("%s: %+v", path, all)
+		}
+	}
+	for _, w := range []wrong{
+		{"GET", "/v1/stats?service=none", "", nil, 404, "not_found", "service none"},
+		{"GET", "/v1/stats?srvice=none", "", nil, 400, "invalid", `did you mean "service"?`},
+	} {
+		w.check(t, h.http.URL)
+	}
+}

@@ -18,6 +18,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/agent"
 	"pando.run/pando/api"
+	"pando.run/pando/api/logs"
 	"pando.run/pando/control"
 	"pando.run/pando/driver/sim"
 )
@@ -60,9 +61,10 @@ func open(t testing.TB) *house {
 		Prober:   prober{}, Peers: peers, Objects: sim.NewObjects(), Clock: sim.Clock{}, IDs: ids,
 		Log: log, Serve: api.SelfHandler,
 		OpenLog: func(
-			_ context.Context, _ pando.ServiceKey, i pando.InstanceID, _ int, _ bool,
-		) (io.ReadCloser, error) {
-			return io.NopCloser(strings.NewReader("a line of " + string(i) + "\n")), nil
+			_ context.Context, _ pando.ServiceKey, i pando.InstanceID, _ pando.LogQuery,
+		) (pando.LogLines, error) {
+			l := pando.LogLine{At: time.Unix(1, 0), Instance: i, Text: "a line of " + string(i)}
+			return logs.Slice([]pando.LogLine{l}), nil
 		},
 	})
 	peers.Set("h1", h.agent)

@@ -3,6 +3,7 @@ package steering
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"testing"
 
 	"pando.run/pando"
@@ -50,5 +51,58 @@ func BenchmarkPublish(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// BenchmarkPacket measures the program for a packet of an established flow, and for a SYN that
+// begins a flow.
+func BenchmarkPacket(b *testing.B) {
+	const times = 1_000_000
+	d, err := ebpf.Open(ebpf.Config{PinDir: pins, Buckets: balance.Buckets})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() {
+		if err := d.Purge(); err != nil {
+			b.Error(err)
+		}
+	}()
+	l := pando.Link{IfIndex: 1, Host: "lo", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1},
+		HostMAC: net.HardwareAddr{2, 1, 0, 0, 0, 0}}
+	t := pando.SteeringTable{Service: web, VIP4: vip[0], VIP6: vip[1], Ports: webPorts,
+		Endpoints: []pando.Endpoint{{Instance: "web-0", Weight: 100, Link: l}}}
+	if err := d.Connect(b.Context(), l, webPorts, vip[0], vip[1]); err != nil {
+		b.Fatal(err)
+	}
+	if err := d.Publish(b.Context(), t); err != nil {
+		b.Fatal(err)
+	}
+	frames := [2][]byte{}
+	client, to := netip.AddrPortFrom(far[0], 4000), netip.AddrPortFrom(vip[0], 443)
+	for n, p := range []Packet{tcp(client, to, "A"), udp(client, netip.AddrPortFrom(vip[0], 123))} {
+		frames[n] = p.Bytes(l.MAC, l.HostMAC)
+	}
+	syn := tcp(client, to, "S").Bytes(l.MAC, l.HostMAC)
+	answer := tcp(to, client, "SA")
+	answer.Seq = 499 // the client acknowledges 500
+	synAck := answer.Bytes(l.MAC, l.HostMAC)
+	for _, first := range []struct {
+		at    ebpf.Hook
+		frame []byte
+	}{{ebpf.FromOutside, syn}, {ebpf.FromInstance, synAck}, {ebpf.FromOutside, frames[0]}} {
+		if _, _, err := d.Try(first.at, l.IfIndex, first.frame, false); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for n, name := range []string{"TCP", "UDP"} {
+		b.Run(name, func(b *testing.B) {
+			for range b.N {
+				_, each, err := d.Measure(ebpf.FromOutside, frames[n], times)
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(float64(each.Nanoseconds()), "ns/packet")
+			}
+		})
 	}
 }

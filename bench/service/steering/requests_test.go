@@ -35,6 +35,21 @@ func frame(six int, flags byte) []byte {
 	return append(b, 0, 0, 0, 1, 0, 0, 0, 1, 5<<4, flags, 4, 0, 0, 0, 0, 0)
 }
 
+// answer returns the instance's answer to the SYN of that frame. The next frame then shows that the
+// client got it, and the flow is established.
+func answer(six int) []byte {
+	b := frame(six, 2|16)
+	addresses, each := b[26:34], 4
+	if six == 1 {
+		addresses, each = b[22:54], 16
+	}
+	copy(b, []byte{2, 1, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0})
+	copy(addresses, slices.Concat(addresses[each:], addresses[:each]))
+	ends := b[len(b)-20:]
+	copy(ends, slices.Concat(ends[2:4], ends[:2], []byte{0, 0, 0, 0}))
+	return b
+}
+
 const (
 	connections = 16
 	lasts       = 1200 * time.Millisecond // duration of one measurement

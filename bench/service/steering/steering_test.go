@@ -150,6 +150,10 @@ func packets(s *sheet) {
 				if err != nil || action != ebpf.ActionRedirect {
 					s.t.Fatalf("a SYN: action %d, %v", action, err)
 				}
+				action, _, err = d.Try(ebpf.FromInstance, 1, answer(six), false)
+				if err != nil || action != ebpf.ActionNext {
+					s.t.Fatalf("the answer to a SYN: action %d, %v", action, err)
+				}
 				best := [2]time.Duration{time.Hour, time.Hour}
 				for range 3 { // other work on this machine only adds time
 					for which, hook := range []ebpf.Hook{ebpf.FromOutside, ebpf.Nothing} {

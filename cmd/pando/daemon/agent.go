@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -94,12 +93,7 @@ func tend(ctx context.Context, p place) error {
 		Objects: objects, Journals: p.journals(), Images: images,
 		Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Control: c.control(p, peers), Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
-		Serve: api.SelfHandler, Git: git.Handler,
-		OpenLog: func(
-			ctx context.Context, s pando.ServiceKey, i pando.InstanceID, lines int, follow bool,
-		) (io.ReadCloser, error) {
-			return sandboxes.OpenLog(ctx, s, i, lines, follow)
-		},
+		Serve: api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 	})
 	forPeers := peer.WithImages(peer.Handler(a), images.Blob)
 	faces, err := agentFaces(p, c, forPeers, peer.OwnHandler(a, forPeers))

@@ -122,8 +122,8 @@ func Diff(o *Console) *cobra.Command {
 	return o.Flag(&cobra.Command{
 		Use:   "diff SERVICE [REV] [REV] | diff FILE",
 		Short: "compare revisions of a service, or a file with it",
-		Long: "Print the lines in which two revisions of a service differ: the two newest, REV and the\n" +
-			"newest, or the two given ones. With a file (*.yaml, *.yml, or a path that begins\n" +
+		Long: "Print the lines in which two revisions of a service differ: the two newest, REV and\n" +
+			"the newest, or the two given ones. With a file (*.yaml, *.yml, or a path that begins\n" +
 			"with a dot or a slash), print the changes that its deploy would make.",
 		Example: "  pando diff website\n  pando diff website 2 4\n  pando diff pando.yaml",
 		Args:    cobra.RangeArgs(1, 3), ValidArgsFunction: o.complete,

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -12,34 +14,97 @@ import (
 	"pando.run/pando/cmd/pando/cli"
 )
 
+// logged holds the flags of `pando logs`.
+type logged struct {
+	lines    int
+	follow   bool
+	instance string
+	since    string
+	match    string
+	times    bool
+}
+
+// logLines is the default of --lines, and sinceLines that with --since or --grep.
+const (
+	logLines   = 100
+	sinceLines = 10_000
+)
+
 // Logs returns `pando logs`.
 func Logs(o *Console) *cobra.Command {
-	var lines int
-	var follow bool
-	var instance string
-	c := o.of(&cobra.Command{
+	var f logged
+	var c *cobra.Command
+	c = o.of(&cobra.Command{
 		Use: "logs SERVICE", Short: "print the log of a service",
-		Long: "Print the last log lines of a service, prefixed by instance. --instance selects one,\n" +
-			"running or gone. Without a running instance, print the newest dead one. A terminal\n" +
-			"gets no control characters; a pipe gets every byte.",
-		Example: "  pando logs -f website\n  pando logs website --instance website-7k3fq",
+		Long: "Print the last log lines of a service, prefixed by instance and in the order of their\n" +
+			"times. --instance selects one, running or gone. Without a running instance, print the\n" +
+			"newest dead one. --follow includes instances that start later. A terminal gets no\n" +
+			"control characters; a pipe gets every byte.",
+		Example: "  pando logs -f website\n  pando logs website --since 10m --grep 'status=5..' -t\n" +
+			"  pando logs website --instance website-7k3fq",
 	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
-		return o.copyLogs(ctx, key, pando.InstanceID(instance), lines, follow)
+		q, err := f.query(time.Now(), c.Flags().Changed("lines"))
+		if err != nil {
+			return err
+		}
+		return o.copyLogs(ctx, key, f, q)
 	})
-	c.Flags().IntVar(&lines, "lines", 100, "start this many lines before the end")
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "print new lines as they arrive")
-	c.Flags().StringVar(&instance, "instance", "", "print the log of this instance")
+	c.Flags().IntVar(&f.lines, "lines", logLines, "start this many lines before the end")
+	c.Flags().BoolVarP(&f.follow, "follow", "f", false, "print new lines as they arrive")
+	c.Flags().StringVar(&f.instance, "instance", "", "print the log of this instance")
+	c.Flags().StringVar(&f.since, "since", "", "lines from this time on: 10m, or 2006-01-02T15:04")
+	c.Flags().StringVar(&f.match, "grep", "", "lines that match this regular expression")
+	c.Flags().BoolVarP(&f.times, "times", "t", false, "begin each line with its time")
 	return c
+}
+
+// query returns the query that the flags describe. Without --lines, a search has more of them.
+func (f logged) query(now time.Time, given bool) (q pando.LogQuery, err error) {
+	q = pando.LogQuery{Lines: f.lines, Follow: f.follow, Match: f.match}
+	if _, err := regexp.Compile(f.match); err != nil {
+		return q, cli.Usagef("--grep: %v", err)
+	}
+	if f.lines < 0 || f.lines > pando.LogLinesMax {
+		return q, cli.Usagef("--lines: want 0 to %d, got %d", pando.LogLinesMax, f.lines)
+	}
+	if f.since != "" {
+		if q.Since, err = moment(f.since, now); err != nil {
+			return q, err
+		}
+	}
+	if !given && (f.since != "" || f.match != "") {
+		q.Lines = sinceLines
+	}
+	return q, nil
+}
+
+// moment returns the time that --since means: a duration before now, or a time.
+func moment(text string, now time.Time) (time.Time, error) {
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+		return now.Add(-d), nil
+	}
+	for _, layout := range []string{
+		time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04",
+		"2006-01-02 15:04", "2006-01-02",
+	} {
+		if t, err := time.ParseInLocation(layout, text, now.Location()); err == nil {
+			return t, nil
+		}
+	}
+	return now, cli.Usagef("--since: want a duration such as 10m or 24h, or a time such as "+
+		"2006-01-02T15:04, got %q", text)
 }
 
 // copyLogs copies the logs of a service to standard output. It replaces control characters if the
 // output is a terminal.
 func (o *Console) copyLogs(
-	ctx context.Context, key pando.ServiceKey, instance pando.InstanceID, lines int, follow bool,
+	ctx context.Context, key pando.ServiceKey, f logged, q pando.LogQuery,
 ) error {
+	searches := f.since != "" || f.match != ""
 	// A stream that begins with nothing looks as if it hangs.
-	if instance == "" && follow && lines > 0 {
-		if n, err := o.copyOnce(ctx, io.Discard, key, "", 1, false); err == nil && n == 0 {
+	if f.instance == "" && q.Follow && q.Lines > 0 && !searches {
+		first := pando.LogQuery{Lines: 1}
+		if n, err := o.copyOnce(ctx, io.Discard, key, f, first); err == nil && n == 0 {
 			fmt.Fprintf(o.Stderr, "%s has printed nothing yet\n", key)
 		}
 	}
@@ -47,25 +112,28 @@ func (o *Console) copyLogs(
 	if cli.IsTerminal(out) {
 		out = &cli.Harmless{To: out}
 	}
-	n, err := o.copyOnce(ctx, out, key, instance, lines, follow)
-	if n == 0 && err == nil && !follow && lines > 0 {
+	n, err := o.copyOnce(ctx, out, key, f, q)
+	if n == 0 && err == nil && !q.Follow && q.Lines > 0 {
 		about := key.String()
-		if instance != "" {
-			about = string(instance)
+		if f.instance != "" {
+			about = f.instance
 		}
-		fmt.Fprintf(o.Stderr, "%s has printed nothing yet\n", about)
+		if searches {
+			fmt.Fprintf(o.Stderr, "no line of %s is as asked for\n", about)
+		} else {
+			fmt.Fprintf(o.Stderr, "%s has printed nothing yet\n", about)
+		}
 	}
 	return err
 }
 
 func (o *Console) copyOnce(
-	ctx context.Context, to io.Writer,
-	key pando.ServiceKey, instance pando.InstanceID, lines int, follow bool,
+	ctx context.Context, to io.Writer, key pando.ServiceKey, f logged, q pando.LogQuery,
 ) (int64, error) {
-	log, err := o.client.Logs(ctx, key, instance, lines, follow)
-	if instance != "" && errors.Is(err, pando.ErrNotFound) {
+	log, err := o.client.Logs(ctx, key, pando.InstanceID(f.instance), q, f.times)
+	if f.instance != "" && errors.Is(err, pando.ErrNotFound) {
 		return 0, fmt.Errorf("instance %s: %w, and its log is gone; "+
-			"`pando why %s` names earlier instances", instance, pando.ErrNotFound, key)
+			"`pando why %s` names earlier instances", f.instance, pando.ErrNotFound, key)
 	}
 	if err != nil {
 		return 0, err

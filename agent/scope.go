@@ -1,0 +1,154 @@
+package agent
+
+import (
+	"maps"
+
+	"pando.run/pando"
+	"pando.run/pando/state"
+	"pando.run/pando/world"
+)
+
+// An agent follows the endpoints of every service, the heads of all states, and the hosts and
+// members. Of the services that concern its host it also follows the specs and the instances here.
+// It never follows intents, decisions, or the instances of other hosts.
+var fixed = []pando.Key{
+	pando.KindEndpoints.Under(), pando.KindHead.Under(), pando.KindHost.Under(),
+	pando.KindMember.Under(), pando.KindCluster.Under(),
+}
+
+// once are read with every snapshot: a service without endpoints has a control of an older version,
+// or is new. Its table stays as it is.
+var once = []pando.Key{pando.KindService.Under()}
+
+// scope is the set of services that concern this host: they have an instance, their home, a sandbox
+// or a state here. The lock of the records guards it.
+type scope struct {
+	a       *Agent
+	mine    map[pando.ServiceKey]bool
+	kept    map[pando.ServiceKey]bool // with a state or a sandbox here, as of the last snapshot
+	changed bool                      // since the last call of wanted
+	// parked are services with an instance here that lacks its spec or its address.
+	parked map[pando.ServiceKey]bool
+	seen   pando.StoreRevision // the newest change of endpoints
+}
+
+func newScope(a *Agent) *scope {
+	return &scope{
+		a:    a,
+		mine: map[pando.ServiceKey]bool{}, kept: map[pando.ServiceKey]bool{},
+		parked: map[pando.ServiceKey]bool{},
+	}
+}
+
+// following returns the scope for the follower of the store.
+func (f *scope) following() world.Scope {
+	return world.Scope{
+		Fixed: fixed, Once: once, Wanted: f.wanted, Take: f.a.take,
+		Keys: func(p pando.Key) (keys []pando.Key) {
+			f.a.read(func(w *world.World) { keys = w.Keys(p) })
+			return keys
+		},
+		Left: func(p pando.Key) { f.a.read(func(w *world.World) { w.Leave(p) }) },
+	}
+}
+
+// wanted returns the prefixes to follow because a service concerns this host, or nil if they have
+// not changed. fixed has the records of a snapshot.
+func (f *scope) wanted(fixed []pando.Record) map[pando.Key]bool {
+	if fixed != nil {
+		f.survey(fixed)
+	}
+	f.a.mu.Lock()
+	defer f.a.mu.Unlock()
+	if fixed == nil && !f.changed {
+		return nil
+	}
+	f.changed = false
+	out := make(map[pando.Key]bool, 2*len(f.mine))
+	for s := range f.mine {
+		out[pando.RevisionsOf(s)], out[pando.InstancesOn(s, f.a.Host.Name)] = true, true
+	}
+	return out
+}
+
+// survey finds the services that concern this host in a snapshot, in the sandboxes of a former
+// agent and in the states of this host.
+func (f *scope) survey(fixed []pando.Record) {
+	states, err := state.Services(f.a.Objects)
+	if err != nil {
+		f.a.Log.Error("list the states of this host", "error", err)
+	}
+	w := world.NewScoped()
+	_ = w.Apply(fixed, 0) // take reports a record that cannot be read
+	f.a.mu.Lock()
+	defer f.a.mu.Unlock()
+	clear(f.mine)
+	clear(f.kept)
+	for _, s := range states {
+		f.kept[s] = true
+	}
+	for _, b := range f.a.found {
+		f.kept[b.Service()] = true
+	}
+	maps.Copy(f.mine, f.kept)
+	for s := range f.a.crews.of {
+		f.mine[s] = true
+	}
+	for s, e := range w.Endpoints {
+		if f.named(e.V) {
+			f.mine[s] = true
+		}
+	}
+}
+
+// named reports whether a service's endpoints name this host.
+func (f *scope) named(e pando.Endpoints) bool {
+	return e.Service.Home == f.a.Host.Name || e.On(f.a.Host.Name)
+}
+
+// rescope decides whether a service concerns this host after a change. The caller holds the lock.
+func (f *scope) rescope(s pando.ServiceKey) {
+	mine := f.kept[s] || len(f.a.crews.of[s]) > 0 || f.named(f.a.world.Endpoints[s].V)
+	switch {
+	case mine == f.mine[s]:
+		return
+	case mine:
+		f.mine[s] = true
+	default:
+		delete(f.mine, s)
+	}
+	f.changed = true
+}
+
+// complete reports whether the spec and the address of an instance have arrived. They come under
+// other prefixes than its record, in any order. The caller holds the lock.
+func (f *scope) complete(i pando.Instance) bool {
+	_, known := f.a.world.SpecOf(i.Service, i.Revision)
+	return known && f.a.world.Services[i.Service].V.VIP4.IsValid()
+}
+
+// unpark starts the runners of a service that waited for its spec or its address. The caller holds
+// the lock.
+func (f *scope) unpark(s pando.ServiceKey) {
+	if !f.parked[s] {
+		return
+	}
+	delete(f.parked, s)
+	for _, i := range f.a.world.Of(s) {
+		if i.Host == f.a.Host.Name {
+			f.a.see(i)
+		}
+	}
+}
+
+// obeys reports whether every instance here that control drains drains here too. Its record may
+// arrive after the endpoints. The caller holds the lock.
+func (f *scope) obeys(s pando.ServiceKey) bool {
+	for _, t := range f.a.world.Endpoints[s].V.Seats {
+		if r, here := f.a.runners[t.Instance]; here && t.Phase == pando.PhaseDraining &&
+			f.a.current(r).inst.Phase.TakesFlows() {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,39 @@
+package agent
+
+import (
+	"context"
+
+	"pando.run/pando"
+)
+
+// Usage implements pando.HostAgent. After a failure an instance has the reason instead.
+func (w *window) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.InstanceUsage, error) {
+	a := w.agent
+	a.mu.Lock()
+	var all []status
+	for _, r := range a.everyRunner() {
+		if r.shown.runs && (s.Name == "" || r.service == s) {
+			all = append(all, r.shown)
+		}
+	}
+	a.mu.Unlock()
+	out := []pando.InstanceUsage{}
+	for _, r := range all {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		u := pando.InstanceUsage{
+			Instance: r.inst.ID, Service: r.inst.Service, Host: a.Host.Name, At: a.Clock.Now(),
+		}
+		use, err := r.box.Usage(ctx)
+		if err == nil {
+			u.Connections, err = r.box.Flows(ctx)
+		}
+		if err != nil {
+			u.Missing = oneLine(err.Error(), evidenceBytesMax)
+		}
+		u.CPUSeconds, u.MemoryBytes, u.PIDs = use.CPU.Seconds(), use.MemoryBytes, use.PIDs
+		out = append(out, u)
+	}
+	return out, nil
+}

@@ -1,0 +1,122 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/wall"
+)
+
+// statsRest is the time between the two readings from which `pando stats` computes the use of
+// processors, and between two lists of --watch.
+const statsRest = time.Second
+
+// usedNow is one line of `pando stats`.
+type usedNow struct {
+	pando.InstanceUsage
+	CPUs *float64 `json:"cpus"` // processors in use since the reading before; null: unknown
+}
+
+// Stats returns `pando stats`.
+func Stats(o *Console) *cobra.Command {
+	var watch bool
+	c := o.of(&cobra.Command{
+		Use: "stats [SERVICE]", Short: "show the use of cpu, memory and connections",
+		Long: "Show the use of each instance: processors over the last second (1.00 is one),\n" +
+			"memory with its limit, processes and threads, connections to a VIP, age, and failures\n" +
+			"of its service since the newest deploy. A host is asked once for all of its instances.",
+		Example: "  pando stats\n  pando stats website --watch\n  pando stats -o json",
+	}, cobra.MaximumNArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
+		before, err := o.client.Stats(ctx, key)
+		if err != nil {
+			return err
+		}
+		for {
+			if err := pando.Sleep(ctx, wall.Clock{}, statsRest); err != nil {
+				return err
+			}
+			now, err := o.client.Stats(ctx, key)
+			if err != nil {
+				return ended(ctx, err)
+			}
+			if watch && cli.IsTerminal(o.Stdout) {
+				fmt.Fprint(o.Stdout, "\x1b[H\x1b[2J")
+			}
+			all := rates(before, now)
+			err = o.Show(all, func(w io.Writer) { stats(w, all, time.Now()) })
+			if err != nil || !watch {
+				return err
+			}
+			before = now
+		}
+	})
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "print the list again every second")
+	return o.Flag(c)
+}
+
+// rates computes the processors in use between two readings.
+func rates(before, now []pando.InstanceUsage) []usedNow {
+	was := map[pando.InstanceID]pando.InstanceUsage{}
+	for _, u := range before {
+		was[u.Instance] = u
+	}
+	out := make([]usedNow, len(now))
+	for n, u := range now {
+		out[n].InstanceUsage = u
+		old, known := was[u.Instance]
+		took := u.At.Sub(old.At).Seconds()
+		if known && old.Missing == "" && u.Missing == "" && took > 0 {
+			cpus := max(0, (u.CPUSeconds-old.CPUSeconds)/took)
+			out[n].CPUs = &cpus
+		}
+	}
+	return out
+}
+
+func stats(w io.Writer, all []usedNow, now time.Time) {
+	if len(all) == 0 {
+		fmt.Fprintln(w, "no instances")
+		return
+	}
+	rows := []string{row("INSTANCE", "HOST", "CPU", "MEMORY", "PIDS", "CONNS", "AGE", "FAILS")}
+	for _, u := range all {
+		age := brief(now.Sub(u.Born))
+		if u.Missing != "" {
+			rows = append(rows, row(u.Instance, u.Host, "-", "-", "-", "-", age, u.Missing))
+			continue
+		}
+		cpu := "-"
+		if u.CPUs != nil {
+			cpu = strconv.FormatFloat(*u.CPUs, 'f', 2, 64)
+		}
+		if u.Limits.CPUs > 0 {
+			cpu += "/" + strconv.FormatFloat(u.Limits.CPUs, 'g', 3, 64)
+		}
+		memory := size(u.MemoryBytes)
+		if u.Limits.MemoryBytes > 0 {
+			memory += "/" + size(u.Limits.MemoryBytes)
+		}
+		rows = append(rows, row(u.Instance, u.Host, cpu, memory, u.PIDs, u.Connections, age, u.Failures))
+	}
+	cli.Columns(w, rows...)
+}
+
+// size formats a number of bytes with three digits.
+func size(n int64) string {
+	v, unit := float64(n), 0
+	for v >= 999.5 && unit < 4 {
+		v, unit = v/1024, unit+1
+	}
+	digits := 0
+	if unit > 0 && v < 9.95 {
+		digits = 1
+	}
+	return strconv.FormatFloat(v, 'f', digits, 64) + []string{"B", "K", "M", "G", "T"}[unit]
+}

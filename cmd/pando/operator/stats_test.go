@@ -1,0 +1,69 @@
+package operator
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
+)
+
+func readings() (before, now []pando.InstanceUsage) {
+	one := func(i pando.InstanceID, at time.Time, cpu float64) pando.InstanceUsage {
+		return pando.InstanceUsage{Instance: i, Host: "host1", At: at, CPUSeconds: cpu, PIDs: 3,
+			MemoryBytes: 20 << 20, Connections: 12, Born: noon, Failures: 2}
+	}
+	before = []pando.InstanceUsage{one("web-a", noon, 10), one("web-b", noon, 5),
+		{Instance: "web-d", Missing: "away"}}
+	later := noon.Add(2 * time.Second)
+	now = []pando.InstanceUsage{one("web-a", later, 11), one("web-b", later, 4),
+		one("web-c", later, 9), one("web-d", later, 1),
+		{Instance: "web-e", Host: "host2", Born: noon, Missing: "host host2 does not answer"}}
+	now[0].Limits = pando.Resources{CPUs: 1.5, MemoryBytes: 64 << 20}
+	return before, now
+}
+
+func TestStatsShowRatesAndLimits(t *testing.T) {
+	var b bytes.Buffer
+	stats(&b, rates(readings()), noon.Add(time.Minute))
+	want := "INSTANCE HOST CPU MEMORY PIDS CONNS AGE FAILS\n" +
+		"web-a host1 0.50/1.5 20M/64M 3 12 1m0s 2\n" +
+		"web-b host1 0.00 20M 3 12 1m0s 2\n" + // its group began anew
+		"web-c host1 - 20M 3 12 1m0s 2\n" +
+		"web-d host1 - 20M 3 12 1m0s 2\n" +
+		"web-e host2 - - - - 1m0s host host2 does not answer"
+	if got := squeeze(b.String()); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	b.Reset()
+	if stats(&b, nil, noon); b.String() != "no instances\n" {
+		t.Errorf("got %q", b.String())
+	}
+}
+
+// A terminal of 80 columns holds every number, with the longest usual names.
+func TestStatsFitATerminal(t *testing.T) {
+	env, shown := terminal(t, 80, map[string]string{"NO_COLOR": "1"})
+	all := rates(readings())
+	all[0].Instance, all[0].Host = "website-shop-7k3fq", "host-with-name"
+	page := cli.NewPage(env)
+	stats(page, all[:4], noon.Add(3*time.Hour))
+	if err := Open(&cli.Output{Env: env}).Print(page.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+	if text := shown(); strings.Contains(text, "…") || !strings.Contains(text, "FAILS") {
+		t.Errorf("cut:\n%s", text)
+	}
+}
+
+func TestSizesHaveAFewDigits(t *testing.T) {
+	for n, want := range map[int64]string{0: "0B", 999: "999B", 1000: "1.0K", 1024: "1.0K",
+		10 << 10: "10K", 999 << 10: "999K", 1 << 20: "1.0M", 1536 << 20: "1.5G", 3 << 40: "3.0T",
+		5000 << 40: "5000T"} {
+		if got := size(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}

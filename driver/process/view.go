@@ -1,0 +1,214 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// The view of an instance is a root of its own in memory, with a list of the host's folders and
+// nothing else of its files. The shim mounts the folders of the system ahead of need. With the
+// program come its own folders, and the shim gives up the host's root.
+//
+// systemFolders hold programs, libraries and their data. Packages fill them for every user.
+var systemFolders = []string{
+	"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/gnu",
+	"/var/www", "/var/cache/fontconfig", "/var/lib/ca-certificates",
+}
+
+// systemFiles are the names in /etc that libraries read: names of users, hosts and services, time,
+// language, certificates and the linker's cache. A program also sees those of its own name.
+var systemFiles = []string{
+	"alternatives", "bash.bashrc", "ca-certificates", "ca-certificates.conf", "crypto-policies",
+	"debian_version", "environment", "fonts", "gai.conf", "group", "gss", "host.conf", "hosts",
+	"inputrc", "java*", "krb5.conf", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias",
+	"locale.conf", "localtime", "lsb-release", "magic", "magic.mime", "mailcap", "mime.types", "mtab",
+	"networks", "nsswitch.conf", "odbc.ini", "odbcinst.ini", "os-release", "passwd", "perl", "pki",
+	"profile", "profile.d", "protocols", "python*", "rpc", "services", "shells", "ssl", "terminfo",
+	"timezone", "xattr.conf", "xdg",
+}
+
+const (
+	newRoot  = "/dev"   // of the host, on which the view is built: a view has no devices of the host
+	hostRoot = "/.host" // in the view, until its program starts
+)
+
+// shown is a path of the host that the program of one instance sees.
+type shown struct {
+	Path  string `json:"path"`
+	Write bool   `json:"write,omitempty"`
+}
+
+// build makes the view's root with the system's folders, and moves the host's root below it.
+func build() error {
+	if err := unix.Mount("tmpfs", newRoot, "tmpfs", plain, "mode=755,size=8m"); err != nil {
+		return fmt.Errorf("make the root of the view: %w", err)
+	}
+	paths := slices.Clone(systemFolders)
+	for _, pattern := range systemFiles {
+		found, err := filepath.Glob(filepath.Join("/etc", pattern))
+		if err != nil {
+			return err
+		}
+		paths = append(paths, found...)
+	}
+	for _, path := range paths {
+		if err := showSystem(path); err != nil {
+			return fmt.Errorf("show %s: %w", path, err)
+		}
+	}
+	at := filepath.Join(newRoot, hostRoot)
+	if err := os.Mkdir(at, 0); err != nil {
+		return err
+	}
+	if err := unix.PivotRoot(newRoot, at); err != nil {
+		return fmt.Errorf("enter the view: %w", err)
+	}
+	return os.Chdir("/")
+}
+
+// showSystem shows a path of the host's system, if the host has it. Links stay links: their targets
+// are in the view too.
+func showSystem(path string) error {
+	at := filepath.Join(newRoot, path)
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+		return err
+	}
+	if info.Mode()&fs.ModeSymlink != 0 {
+		to, err := os.Readlink(path)
+		if err != nil {
+			return err
+		}
+		return os.Symlink(to, at)
+	}
+	if err := mountPoint(at, info.IsDir()); err != nil {
+		return err
+	}
+	return bind(path, at, unix.MS_REC, false)
+}
+
+// mountPoint makes an empty folder or file.
+func mountPoint(at string, folder bool) error {
+	if folder {
+		return os.MkdirAll(at, 0o755)
+	}
+	f, err := os.OpenFile(at, os.O_CREATE|os.O_RDONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// bind mounts one path at another without set-uid programs and devices.
+func bind(from, at string, recursive uintptr, write bool) error {
+	if err := unix.Mount(from, at, "", unix.MS_BIND|recursive, ""); err != nil {
+		return err
+	}
+	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	if write {
+		attr.Attr_clr = unix.MOUNT_ATTR_RDONLY
+	} else {
+		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
+	var flags uint
+	if recursive != 0 {
+		flags = unix.AT_RECURSIVE
+	}
+	if err := unix.MountSetattr(unix.AT_FDCWD, at, flags, attr); err != nil {
+		return fmt.Errorf("set its mount (mount_setattr needs Linux 5.12): %w", err)
+	}
+	return nil
+}
+
+// leaveHost gives up the host's root, before any program starts. From then on the shim cannot show
+// more of it.
+func leaveHost() error {
+	if err := unix.Unmount(hostRoot, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("leave the host's root: %w", err)
+	}
+	return os.Remove(hostRoot)
+}
+
+// settle shows the program the paths of its spec, its working directory the last. Then it makes the
+// root of the view read-only.
+func (s *shim) settle(p program) error {
+	for _, path := range p.Show {
+		if err := show(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("show %s of the host: %w", path.Path, err)
+		}
+	}
+	for _, dir := range s.hidden {
+		if err := cover(dir, "mode=755,size=4k", unix.MS_RDONLY|inert); err != nil {
+			return err
+		}
+	}
+	if p.Dir != "/" && !slices.Contains(private, p.Dir) {
+		if err := show(shown{Path: p.Dir, Write: true}); err != nil {
+			return fmt.Errorf("keep the working directory %s: %w", p.Dir, err)
+		}
+	}
+	if err := keepSecrets(p); err != nil {
+		return err
+	}
+	if err := leaveHost(); err != nil {
+		return err
+	}
+	return readOnly("/", 0)
+}
+
+// show mounts a path of the host at the same path of the view. Links on the way are the host's.
+func show(path shown) error {
+	host, err := unix.Open(hostRoot, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(host)
+	fd, err := unix.Openat2(host, path.Path, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT,
+	})
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	kind := st.Mode & unix.S_IFMT
+	if kind != unix.S_IFDIR && kind != unix.S_IFREG && kind != unix.S_IFSOCK {
+		return fmt.Errorf("it is no folder, file or socket")
+	}
+	if _, err := os.Stat(path.Path); err == nil && !path.Write && visible(path.Path) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path.Path), 0o755); err != nil {
+		return err
+	}
+	if err := mountPoint(path.Path, kind == unix.S_IFDIR); err != nil {
+		return err
+	}
+	return bind(descriptor(fd), path.Path, 0, path.Write)
+}
+
+// visible reports whether every instance sees a path.
+func visible(path string) bool {
+	return slices.ContainsFunc(systemFolders, func(dir string) bool { return below(dir, path) })
+}
+
+// below reports whether a path is a folder or lies below it.
+func below(dir, path string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
