@@ -4,9 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -62,23 +60,6 @@ func (p *Pando) SaveImage(file string, img v1.Image) {
 func (p *Pando) EchoLayer() map[string][]byte {
 	p.Helper()
 	return map[string][]byte{"/app/echo": p.read(p.WithEcho())}
-}
-
-// libraries finds the libraries of a program in the output of ldd.
-var libraries = regexp.MustCompile(`(/\S+)\s\(0x`)
-
-// ProgramLayer is a layer with a program of this machine and its libraries.
-func (p *Pando) ProgramLayer(program string) map[string][]byte {
-	p.Helper()
-	out, err := exec.Command("ldd", program).Output()
-	if err != nil {
-		p.Fatal(err)
-	}
-	files := map[string][]byte{program: p.read(program)}
-	for _, m := range libraries.FindAllStringSubmatch(string(out), -1) {
-		files[m[1]] = p.read(m[1])
-	}
-	return files
 }
 
 func (p *Pando) read(path string) []byte {

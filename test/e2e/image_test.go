@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -96,31 +97,35 @@ func imagesThatFail(p *labtest.Pando, web *labtest.Service, config v1.Config) {
 	}
 }
 
-// TestNginxOfDebianRunsFromAnImage runs a program with libraries, as a user of its image.
-func TestNginxOfDebianRunsFromAnImage(t *testing.T) {
+// TestTheExampleOfAnImageServes builds the image of the example, of this machine's nginx with its
+// libraries, and deploys it. Then it looks after the image.
+func TestTheExampleOfAnImageServes(t *testing.T) {
 	t.Parallel()
-	const nginx = "/usr/sbin/nginx"
-	if _, err := os.Stat(nginx); err != nil {
+	if _, err := os.Stat("/usr/sbin/nginx"); err != nil {
 		t.Skip("this machine has no nginx to make an image of")
 	}
 	p := labtest.Up(t)
-	conf := `daemon off; worker_processes 1; pid /tmp/nginx.pid; error_log stderr;
-events {}
-http {
-	access_log off;
-	client_body_temp_path /tmp/body; proxy_temp_path /tmp/proxy; fastcgi_temp_path /tmp/fastcgi;
-	uwsgi_temp_path /tmp/uwsgi; scgi_temp_path /tmp/scgi;
-	server { listen 8080; root /www; }
-}
-`
-	files := map[string][]byte{
-		"/etc/nginx.conf": []byte(conf), "/www/index.html": []byte("hello image\n"),
-		"/etc/passwd": []byte("www:x:99:99::/:/x\n"), "/etc/group": []byte("www:x:99:\n")}
-	config := v1.Config{Cmd: []string{nginx, "-e", "stderr", "-c", "/etc/nginx.conf"},
-		StopSignal: "SIGQUIT", User: "www", ExposedPorts: map[string]struct{}{"8080/tcp": {}}}
-	p.SaveImage("image.tar", p.Image(runtime.GOARCH, config, p.ProgramLayer(nginx), files))
-	web := p.Deploy("name: web\nimage: docker-archive:image.tar\nports: [\"80:8080\"]\nscale: {min: 2, max: 2}\n")
-	if got := web.Get(labtest.Client, "/"); got != "hello image" {
+	example := filepath.Join("..", "..", "examples", "image")
+	out, err := exec.Command(filepath.Join(example, "build"), filepath.Join(p.Dir, "image.tar")).
+		CombinedOutput()
+	if err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	spec, err := os.ReadFile(filepath.Join(example, "pando.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := p.DeployFile(p.Write("pando.yaml", string(spec)))
+	if got := web.Get(labtest.Client, "/"); got != "hello from an image" {
 		t.Errorf("nginx says %q", got)
 	}
+	name := "docker-archive:" + filepath.Join(p.Dir, "image.tar")
+	has(t, p.Pando("image", "ls"), "yes", " image ", name)
+	has(t, p.Pando("image", "show", name), "/usr/sbin/nginx -e stderr", "www", "SIGQUIT", "8080/tcp")
+	has(t, p.PandoFails(5, "image", "rm", name), "service image uses image", "`pando rm image`")
+	p.PandoFails(4, "image", "show", "no-such-image")
+	p.Pando("rm", "image", "--wait")
+	p.Pando("image", "rm", name)
+	p.Pando("image", "pull", name)
+	has(t, p.Pando("image", "ls"), "yes", name)
 }

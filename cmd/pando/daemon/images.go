@@ -41,25 +41,46 @@ type imageOperators struct {
 
 var _ pando.ImageOperators = imageOperators{}
 
+func withImages(
+	ctl *control.Control, p place, peers *peer.Client, log *slog.Logger,
+) (imageOperators, error) {
+	images, err := openImages(p, peers, log)
+	return imageOperators{ctl, images, p.sandboxes()}, err
+}
+
+// users returns the services whose newest spec has an image, by its digest.
+func (o imageOperators) users(ctx context.Context) (map[string][]pando.ServiceKey, error) {
+	services, err := o.Services(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string][]pando.ServiceKey{}
+	for _, s := range services {
+		st, err := o.Service(ctx, s.ServiceKey)
+		if errors.Is(err, pando.ErrNotFound) {
+			continue // it was removed meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		if st.Spec != nil && st.Spec.Image.Digest != "" {
+			out[st.Spec.Image.Digest] = append(out[st.Spec.Image.Digest], s.ServiceKey)
+		}
+	}
+	return out, nil
+}
+
 // Images implements pando.ImageOperators.
 func (o imageOperators) Images(ctx context.Context) ([]pando.ImageStatus, error) {
 	all, err := o.images.List()
 	if err != nil {
 		return nil, err
 	}
-	services, err := o.Services(ctx)
-	if err != nil {
-		return nil, err
-	}
+	users, err := o.users(ctx)
 	for n := range all {
-		all[n].Services = []pando.ServiceKey{}
-		for _, s := range services {
-			if s.Spec != nil && s.Spec.Image.Digest == all[n].Digest {
-				all[n].Services = append(all[n].Services, s.ServiceKey)
-			}
-		}
+		all[n].Services = append([]pando.ServiceKey{}, users[all[n].Digest]...)
 	}
-	return all, nil
+	return all, err
 }
 
 // PullImage implements pando.ImageOperators.
@@ -140,11 +161,9 @@ func sweepImages(p place, images *image.Store, a *agent.Agent, log *slog.Logger)
 func (o imageOperators) keepImages(log *slog.Logger) job {
 	return func(ctx context.Context) error {
 		for pando.Sleep(ctx, wall.Clock{}, imageSweepEvery) == nil {
-			services, err := o.Services(ctx)
-			for _, s := range services {
-				if s.Spec != nil && s.Spec.Image.Digest != "" {
-					err = errors.Join(err, o.images.Touch(s.Spec.Image.Digest))
-				}
+			users, err := o.users(ctx)
+			for digest := range users {
+				err = errors.Join(err, o.images.Touch(digest))
 			}
 			if err != nil {
 				log.Warn("the use of images is not noted", "error", err)

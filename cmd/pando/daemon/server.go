@@ -73,11 +73,10 @@ func serve(ctx context.Context, p place) error {
 		Name: p.Host, Heard: store.Registry().Heard, Writable: writable,
 	})
 	admitOwn(ctx, ctl, p, log)
-	images, err := openImages(p, peers, log)
+	ops, err := withImages(ctl, p, peers, log)
 	if err != nil {
 		return err
 	}
-	ops := imageOperators{ctl, images, p.sandboxes()}
 	face := api.OperatorsHandler(ops, leads(store.Registry()))
 	operators, err := listen(p.api(), 0o660)
 	if err != nil {
