@@ -206,6 +206,8 @@ type Link struct {
 	MAC     net.HardwareAddr // of the instance's end
 	HostMAC net.HardwareAddr
 	Netns   string // path of the network namespace, for callers that must enter it
+	Service ServiceKey
+	Reach   []Reach // of the instance's spec
 }
 
 // SandboxEventKind is the kind of a sandbox event.

@@ -175,7 +175,8 @@ func (s *slot) link() pando.Link {
 	mac, _ := net.ParseMAC(s.MAC)
 	hostMAC, _ := net.ParseMAC(s.HostMAC)
 	return pando.Link{IP4: s.IP4, IP6: s.IP6, IfIndex: s.IfIndex, Host: s.Link, MAC: mac,
-		HostMAC: hostMAC, Netns: s.netns()}
+		HostMAC: hostMAC, Netns: s.netns(),
+		Service: s.Service, Reach: s.Spec.Reach}
 }
 
 // Notify implements pando.Sandbox. The shim keeps the event for later agents.

@@ -2,11 +2,13 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -26,6 +28,7 @@ import (
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/probe"
 	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/reach"
 	"pando.run/pando/driver/sighting"
 	"pando.run/pando/driver/systemd"
 	"pando.run/pando/driver/wall"
@@ -70,6 +73,11 @@ func tend(ctx context.Context, p place) error {
 		return err
 	}
 	defer steering.Close()
+	walls, err := reach.Open(steering, filepath.Join(p.pins(), "reach"))
+	if err != nil {
+		return err
+	}
+	defer walls.Close()
 	h := p.record()
 	if err := nftables.Translate(h.Instances4, h.Instances6); err != nil { // instances still serve
 		log.Warn("instances of this host cannot open connections to other machines", "error", err)
@@ -82,13 +90,14 @@ func tend(ctx context.Context, p place) error {
 	if err != nil {
 		return err
 	}
-	sandboxes, err := openSandboxes(p, images, steering.Prepare, log)
+	prepare := func(l pando.Link) error { return errors.Join(walls.Prepare(l), steering.Prepare(l)) }
+	sandboxes, err := openSandboxes(p, images, prepare, log)
 	if err != nil {
 		return err
 	}
 	defer sandboxes.Close()
 	a := agent.New(agent.Config{
-		Host: h, Registry: c.registry, Sandboxes: sandboxes, Steering: steering,
+		Host: h, Registry: c.registry, Sandboxes: sandboxes, Steering: walls,
 		Prober: probe.New(), Peers: peers,
 		Objects: objects, Journals: p.journals(), Images: images,
 		Clock: wall.Clock{}, IDs: names{}, Log: log,
