@@ -48,7 +48,7 @@ func withImages(
 	return imageOperators{ctl, images, p.sandboxes()}, err
 }
 
-// users returns the services whose newest spec has an image, by its digest.
+// users returns the services by the digest of the image in their newest spec.
 func (o imageOperators) users(ctx context.Context) (map[string][]pando.ServiceKey, error) {
 	services, err := o.Services(ctx)
 	if err != nil {
@@ -138,7 +138,7 @@ const (
 	imageSweepEvery = 10 * time.Minute
 )
 
-// sweepImages returns a job that removes what no instance and no revision uses.
+// sweepImages returns a job that removes images that no instance and no revision uses.
 func sweepImages(p place, images *image.Store, a *agent.Agent, log *slog.Logger) job {
 	return func(ctx context.Context) error {
 		for pando.Sleep(ctx, wall.Clock{}, imageSweepEvery) == nil {

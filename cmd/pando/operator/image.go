@@ -82,11 +82,12 @@ func images(w io.Writer, all []pando.ImageStatus) {
 
 func (o *Console) imageShow() *cobra.Command {
 	return o.Flag(&cobra.Command{
-		Use: "show IMAGE", Short: "show what an image gives to a spec",
+		Use: "show IMAGE", Short: "show the words that an image gives to a spec",
 		Long: "Show the layers and the configuration of an image. IMAGE is a name, a digest or the\n" +
 			"first six digits of one. A spec wins over each of these words; `pando why SERVICE`\n" +
 			"lists the words that an image gave to a service.",
-		Example: "  pando image show shop/web:1.2\n  pando image show 4cd31f118e83", Args: cobra.ExactArgs(1),
+		Example: "  pando image show shop/web:1.2\n  pando image show 4cd31f118e83",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			i, err := o.image(c.Context(), args[0])
 			if err != nil {
