@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"net/http"
 	"net/netip"
 	"regexp"
@@ -169,6 +170,8 @@ type Peers interface {
 	Counters(ctx context.Context, h Host) ([]EndpointCounters, error)
 	// Losses returns the losses of a host's steering.
 	Losses(ctx context.Context, h Host) (Losses, error)
+	// Exec runs a command inside an instance of a host (see Sandbox.Session).
+	Exec(ctx context.Context, h Host, i InstanceID, s SessionSpec) (io.ReadWriteCloser, error)
 	// Usage returns the use of every instance that runs on a host, or of one service's.
 	Usage(ctx context.Context, h Host, s ServiceKey) ([]InstanceUsage, error)
 	// StateLog returns the newest commits of a service's main branch.
@@ -188,6 +191,8 @@ type HostAgent interface {
 	Counters(ctx context.Context) ([]EndpointCounters, error)
 	// Losses returns the losses of this host's steering.
 	Losses(ctx context.Context) (Losses, error)
+	// Exec runs a command inside an instance of this host. ErrRefused: it has SessionsMax sessions.
+	Exec(ctx context.Context, i InstanceID, s SessionSpec) (io.ReadWriteCloser, error)
 	// Usage returns the use of every instance that runs here, or of one service's.
 	Usage(ctx context.Context, s ServiceKey) ([]InstanceUsage, error)
 	// StateLog returns the newest commits of a service's main branch.

@@ -79,7 +79,7 @@ func agentFaces(p place, c cluster, h, forOwn http.Handler) ([]job, error) {
 			return nil, err
 		}
 		keeper := newDoorkeeper(c.registry)
-		jobs = append(jobs, serveHTTP(open, keeper.guard(h)), keeper.run)
+		jobs = append(jobs, serveHTTP(open, keeper.guard(fromServer(h))), keeper.run)
 	}
 	if c.server != "" {
 		operators, err := listen(p.api(), 0o660)

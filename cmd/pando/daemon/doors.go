@@ -254,3 +254,17 @@ func (d *doorkeeper) whileMember(next http.Handler) http.Handler {
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
+
+// fromServer lets only the server run commands inside instances. A member may ask an agent for the
+// rest, so a captured host starts no program on another.
+func fromServer(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := peer.Shown(r)
+		if r.URL.Path == peer.ExecPath && (c == nil || c.Subject.CommonName != trust.ServerName) {
+			peer.Refuse(w, fmt.Errorf("%w: only the server may run commands inside instances",
+				pando.ErrForbidden))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
