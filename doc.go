@@ -52,6 +52,7 @@
 //	phase        instance.go   one step in the life of an instance.
 //	image        image.go      the files of a service that brings its own.
 //	sandbox      instance.go   the container of an instance.
+//	session      instance.go   a command that an operator runs inside an instance.
 //	probe        service.go    one check of an instance's health.
 //	decision     request.go    a decision of Pando, with its inputs and its threshold.
 //	operators    request.go    every request that people may make.

@@ -246,16 +246,23 @@ type HaltResult struct {
 	Unreachable []HostName `json:"unreachable,omitempty"` // hosts that could not acknowledge
 }
 
+// PeersMax bounds the peers in the view of an instance, so that a view costs the same in a service
+// of any size.
+const PeersMax = 32
+
 // SelfView is an instance's view of itself and of its service.
 type SelfView struct {
-	Instance Instance           `json:"instance"`
-	VIP      string             `json:"vip"`
-	Scale    Scale              `json:"scale"`
-	Peers    []InstanceStatus   `json:"peers"` // all instances of the service that take flows
-	Pending  *Intent            `json:"pending,omitempty"`
-	Pin      *Pin               `json:"pin,omitempty"`
-	Metrics  map[string]float64 `json:"metrics,omitempty"` // its newest put
-	Flows    int                `json:"flows"`
+	Instance Instance `json:"instance"`
+	VIP      string   `json:"vip"`
+	Scale    Scale    `json:"scale"`
+	// Peers are instances of the service that take flows: the youngest PeersMax, and itself.
+	Peers []InstanceStatus `json:"peers"`
+	// InRotation counts all instances of the service that take flows.
+	InRotation int                `json:"in_rotation"`
+	Pending    *Intent            `json:"pending,omitempty"`
+	Pin        *Pin               `json:"pin,omitempty"`
+	Metrics    map[string]float64 `json:"metrics,omitempty"` // its newest put
+	Flows      int                `json:"flows"`
 }
 
 // SelfEventKind is the kind of an event for an instance.

@@ -111,28 +111,65 @@ func (c *crews) current(r *runner) status {
 	return now
 }
 
-// fellows lists the instances of a service that take flows. The caller holds the lock.
-func (c *crews) fellows(s pando.ServiceKey) []pando.InstanceStatus {
-	out := []pando.InstanceStatus{}
+// fellows returns the youngest instances of a service that take flows, at most PeersMax, oldest
+// first, and the number of all that do. It includes the asker if that takes flows. The caller
+// holds the lock.
+func (c *crews) fellows(asker *runner) (youngest []pando.InstanceStatus, all int) {
+	s := asker.service
 	e := c.world.Endpoints[s].V
-	listed := make(map[pando.InstanceID]bool, len(e.Seats))
-	for _, t := range e.Seats {
-		listed[t.Instance] = true
-		i := pando.Instance{
-			ID: t.Instance, Service: s, Host: e.HostOf(t), Revision: t.Revision, Weight: t.Weight,
-			Phase: t.Phase, Since: t.Since,
-		}
-		if r, ok := c.runners[t.Instance]; ok {
-			i = c.current(r).inst
-		}
+	youngest = make([]pando.InstanceStatus, 0, pando.PeersMax+1)
+	seen := false
+	add := func(i pando.Instance) {
 		if i.Phase.TakesFlows() {
-			out = append(out, pando.InstanceStatus{Instance: i})
+			youngest = append(youngest, pando.InstanceStatus{Instance: i})
+			seen = seen || i.ID == asker.id
+		}
+	}
+	for n := len(e.Seats) - 1; n >= 0 && len(youngest) < pando.PeersMax; n-- {
+		add(c.seated(s, e, e.Seats[n]))
+	}
+	if !seen {
+		add(c.current(asker).inst)
+	}
+	slices.Reverse(youngest)
+	if all = len(c.takers(s)); len(youngest) < pando.PeersMax {
+		all = len(youngest)
+	}
+	return youngest, all
+}
+
+// seated returns the instance of a seat as this host has it. The caller holds the lock.
+func (c *crews) seated(s pando.ServiceKey, e pando.Endpoints, t pando.Seat) pando.Instance {
+	if r, ok := c.runners[t.Instance]; ok {
+		return c.current(r).inst
+	}
+	return pando.Instance{
+		ID: t.Instance, Service: s, Host: e.HostOf(t), Revision: t.Revision, Weight: t.Weight,
+		Phase: t.Phase, Since: t.Since,
+	}
+}
+
+// takers returns the instances of a service that take flows, as last sent to its crew. The caller
+// holds the lock.
+func (c *crews) takers(s pando.ServiceKey) map[pando.InstanceID]bool {
+	if c.rotation[s] == nil {
+		c.rotation[s] = c.count(s)
+	}
+	return c.rotation[s]
+}
+
+// count finds the instances of a service that take flows. The caller holds the lock.
+func (c *crews) count(s pando.ServiceKey) map[pando.InstanceID]bool {
+	in := map[pando.InstanceID]bool{}
+	for _, t := range c.world.Endpoints[s].V.Seats {
+		if c.runners[t.Instance] == nil && t.Phase.TakesFlows() {
+			in[t.Instance] = true
 		}
 	}
 	for _, r := range c.of[s] {
-		if i := c.current(r).inst; i.Phase.TakesFlows() && !listed[r.id] {
-			out = append(out, pando.InstanceStatus{Instance: i})
+		if c.current(r).inst.Phase.TakesFlows() {
+			in[r.id] = true
 		}
 	}
-	return out
+	return in
 }

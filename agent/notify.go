@@ -49,10 +49,7 @@ func (c *crews) turnover(s pando.ServiceKey, about *change) (changed bool) {
 	far := len(e.Hosts) > 1 || len(e.Hosts) == 1 && e.Hosts[0] != c.config.Host.Name
 	if in == nil || about.endpoints && far {
 		before := in
-		in = map[pando.InstanceID]bool{}
-		for _, p := range c.fellows(s) {
-			in[p.ID] = true
-		}
+		in = c.count(s)
 		c.rotation[s] = in
 		return before == nil || !maps.Equal(before, in)
 	}

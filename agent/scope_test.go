@@ -104,7 +104,7 @@ func TestAnAgentFollowsNothingOfOtherHosts(t *testing.T) {
 					len(w.Intents), len(w.Decisions), len(w.Revisions), len(w.Instances))
 			}
 			if len(w.Endpoints) != 6 {
-				t.Errorf("the agent knows the endpoints of %d services, want 6", len(w.Endpoints))
+				t.Errorf("the agent has the endpoints of %d services, want 6", len(w.Endpoints))
 			}
 		})
 		if n := len(b.agent.intents); n > 2 {
@@ -167,8 +167,8 @@ func TestARunnerWaitsForTheSpecOfItsInstance(t *testing.T) {
 	})
 }
 
-// A control of an older version writes no endpoints. The tables of a former agent stay in force, and
-// the sandboxes run on.
+// A control of an older version writes no endpoints. The tables of a former agent stay in force.
+// The sandboxes run on.
 func TestAStoreWithoutEndpointsChangesNothing(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)

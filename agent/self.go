@@ -53,8 +53,9 @@ func (s *selfAPI) Describe(_ context.Context, i pando.InstanceID) (pando.SelfVie
 	svc := s.a.world.Services[r.service].V
 	v := pando.SelfView{
 		Instance: s.a.current(r).inst, Scale: s.a.world.Endpoints[r.service].V.Scale,
-		Peers: s.a.fellows(r.service), Pin: svc.Pin, Flows: s.a.sweeper.last().Flows[i],
+		Pin: svc.Pin, Flows: s.a.sweeper.last().Flows[i],
 	}
+	v.Peers, v.InRotation = s.a.fellows(r)
 	s.a.mu.Unlock()
 	if svc.VIP4.IsValid() {
 		v.VIP = svc.VIP4.String()

@@ -39,11 +39,13 @@ func (c *Control) Answer(
 	c.mu.Unlock()
 	defer c.withdraw(mine)
 	sent()
+	taken, leave := c.turns.of(i.Service)
+	defer leave()
 	select {
 	case v := <-mine.answer:
 		return v.records, v.err
-	case c.deciding <- struct{}{}:
-		defer func() { <-c.deciding }()
+	case taken <- struct{}{}:
+		defer func() { <-taken }()
 	case <-ctx.Done():
 		return nil, fmt.Errorf("answer a %s of %s: %w: %w", i.Verb, i.Service, pando.ErrUnavailable,
 			ctx.Err())
@@ -53,12 +55,13 @@ func (c *Control) Answer(
 		return v.records, v.err
 	default:
 	}
-	if c.term == (pando.Fence{}) {
+	term := c.leading()
+	if term == (pando.Fence{}) {
 		return nil, fmt.Errorf("answer a %s of %s: %w: this server does not lead",
 			i.Verb, i.Service, pando.ErrUnavailable)
 	}
-	_ = c.decide(ctx, c.term, i.Service) // mine.answer carries the result
-	c.wake()                             // the decision may have consequences
+	_ = c.decide(ctx, term, i.Service) // mine.answer carries the result
+	c.wake()                           // the decision may have consequences
 	v := <-mine.answer
 	return v.records, v.err
 }

@@ -45,12 +45,21 @@ type Control struct {
 	*members
 	counters *counters
 	// asks holds asks that agents brought themselves and that wait for a decision.
-	asks     map[pando.ServiceKey][]*ask
-	deciding chan struct{} // full from a decision until it is written
-	// term is the fence of the leadership, or zero. Only the holder of the turn uses it.
-	term  pando.Fence
-	pulse pulse
+	asks  map[pando.ServiceKey][]*ask
+	turns turns
+	// thinking is held while a decision is computed and its room is reserved, and not while it is
+	// written. So no two decisions fill the same room.
+	thinking sync.Mutex
+	workers  sync.WaitGroup
+	slots    chan struct{}             // of the workers
+	waiting  map[pando.ServiceKey]bool // a worker will look at it, once it has the turn
+	term     pando.Fence               // of the leadership, or zero; the lock of the view guards it
+	pulse    pulse
 }
+
+// workersMax bounds the decisions that the leader itself writes at the same time. Decisions about
+// asks come on top, one for each service.
+const workersMax = 32
 
 // New returns a control. Run starts it.
 func New(c Config) *Control {
@@ -59,7 +68,8 @@ func New(c Config) *Control {
 	return &Control{
 		view: v, counters: n, streams: &streams{view: v, counters: n}, members: &members{view: v},
 		operators: &operators{view: v, creating: make(chan struct{}, 1), most: pando.ServicesMax},
-		asks:      map[pando.ServiceKey][]*ask{}, deciding: make(chan struct{}, 1),
+		asks:      map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),
+		waiting: map[pando.ServiceKey]bool{},
 	}
 }
 
@@ -110,9 +120,15 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 	scaler := newScaler(c)
 	defer scaler.end()
 	ctx, stopReading := context.WithCancel(ctx)
+	defer c.workers.Wait()
 	defer stopReading()
 	for {
-		next := c.decideAll(ctx, fence)
+		c.decideAll(ctx, fence)
+		next := c.markDue()
+		scaler.step(ctx, fence)
+		if c.isDirty() {
+			next = 0
+		}
 		timer, stop := c.Clock.After(min(next, scaler.next()))
 		select {
 		case <-ctx.Done():
@@ -129,8 +145,6 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 			return
 		default:
 		}
-		scaler.step(ctx, fence) // at every wake: an endless stream of changes must not starve the scaler
-		c.markDue()
 	}
 }
 
@@ -172,63 +186,118 @@ func (c *Control) catchUp(ctx context.Context, fence pando.Fence, lost <-chan st
 	}
 }
 
-// decideAll decides about every service that changed and returns the time until the next one is
-// due.
-func (c *Control) decideAll(ctx context.Context, fence pando.Fence) time.Duration {
+// decideAll starts a decision about every service that changed. It waits for none of them. A slow
+// write delays its own service only.
+func (c *Control) decideAll(ctx context.Context, fence pando.Fence) {
 	for {
 		s, ok := c.nextDirty()
 		if !ok {
-			break
+			return
 		}
-		if c.turn(ctx) != nil {
-			break
+		c.mu.Lock()
+		waits := c.waiting[s]
+		c.waiting[s] = true
+		c.mu.Unlock()
+		if waits {
+			continue
 		}
-		_ = c.decide(ctx, fence, s) // a failed decision is made again
-		<-c.deciding
+		select {
+		case c.slots <- struct{}{}:
+		case <-ctx.Done():
+			c.begin(s)
+			return
+		}
+		c.workers.Go(func() {
+			defer func() { <-c.slots }()
+			c.decideNext(ctx, fence, s)
+			c.wake() // there may be a new time to look
+		})
 	}
+}
+
+// decideNext decides about a service when it is its turn.
+func (c *Control) decideNext(ctx context.Context, fence pando.Fence, s pando.ServiceKey) {
+	taken, leave := c.turns.of(s)
+	defer leave()
+	select {
+	case taken <- struct{}{}:
+		c.begin(s)
+		_ = c.decide(ctx, fence, s) // a failed decision is made again
+		<-taken
+	case <-ctx.Done():
+		c.begin(s)
+	}
+}
+
+// begin lets later changes of a service ask for another decision.
+func (c *Control) begin(s pando.ServiceKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	next := time.Minute
-	for _, at := range c.wakes {
-		next = min(next, max(time.Millisecond, at.Sub(c.Clock.Now())))
-	}
-	return next
+	delete(c.waiting, s)
 }
 
 // serve sets the leadership under which asks are answered. The zero fence means none.
 func (c *Control) serve(term pando.Fence) {
-	c.deciding <- struct{}{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.term = term
-	<-c.deciding
 }
 
-// turn waits until the caller may decide. The caller ends its turn by emptying the channel.
-func (c *Control) turn(ctx context.Context) error {
-	select {
-	case c.deciding <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+// leading returns the leadership under which asks are answered, or the zero fence.
+func (c *Control) leading() pando.Fence {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.term
 }
 
 // decide makes and writes the next decision about a service, which also answers its asks. The
-// caller has the turn.
+// caller has the turn of the service.
 func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.ServiceKey) (err error) {
-	c.mu.Lock()
-	asks := c.takeAsks(s)
+	t, asks, err := c.draw(s)
 	defer func() { c.answer(asks, err) }()
-	if until, err := c.holdsStill(s); err != nil {
-		c.wakes[s] = until
-		c.mu.Unlock()
+	if err != nil || len(t.Put)+len(t.Delete) == 0 {
 		return err
 	}
+	failpoint.Hit("decided")
+	if err = c.commit(ctx, fence, t); err != nil {
+		c.again(s, err)
+		return err
+	}
+	c.mu.Lock()
+	c.written(s)
+	c.free(s)
+	c.mu.Unlock()
+	if len(asks) > 0 {
+		c.later(s)
+	}
+	failpoint.Hit("decision written")
+	return nil
+}
+
+// draw computes the next decision about a service and reserves its room. It takes the asks that the
+// decision answers.
+func (c *Control) draw(s pando.ServiceKey) (t pando.Txn, asks []*ask, err error) {
+	c.thinking.Lock()
+	defer c.thinking.Unlock()
+	c.mu.Lock()
+	c.free(s)
+	asks = c.takeAsks(s)
+	until, err := c.holdsStill(s)
+	if err != nil {
+		c.wakes[s] = until
+		c.mu.Unlock()
+		return t, asks, err
+	}
+	c.mu.Unlock()
+	c.mu.RLock() // the view of the operators stays open
 	t, wake, err := c.think(s, intentsOf(asks))
+	c.mu.RUnlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if err != nil {
 		c.failed(s, err)
 		c.wakes[s] = c.Clock.Now().Add(frozenWait)
-		c.mu.Unlock()
-		return err
+		return t, asks, err
 	}
 	t.If = append(t.If, fencesOf(asks)...)
 	if wake.IsZero() {
@@ -238,27 +307,14 @@ func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.Service
 	}
 	if len(t.Put)+len(t.Delete) == 0 {
 		c.written(s)
-		c.mu.Unlock()
-		return nil
+		return t, asks, nil
 	}
-	c.mu.Unlock()
-	failpoint.Hit("decided")
-	if err = c.commit(ctx, fence, t); err != nil {
-		c.again(s, err)
-		return err
-	}
-	c.mu.Lock()
-	c.written(s)
-	c.mu.Unlock()
-	if len(asks) > 0 {
-		c.later(s)
-	}
-	failpoint.Hit("decision written")
-	return nil
+	c.reserve(s, t)
+	return t, asks, nil
 }
 
 // think calls Decide. A panic of a rule concerns one service, and must not end the decisions about
-// all others. The caller holds the lock.
+// all others. The caller holds the lock for reading.
 func (c *Control) think(
 	s pando.ServiceKey, asks []pando.Intent,
 ) (t pando.Txn, wake time.Time, err error) {
@@ -283,6 +339,9 @@ func (c *Control) again(s pando.ServiceKey, err error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !errors.Is(err, pando.ErrUnavailable) {
+		c.free(s) // otherwise it may be in the store: its room stays taken until the next decision
+	}
 	c.failed(s, err)
 	c.wakes[s] = c.Clock.Now().Add(wait)
 }

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -13,8 +14,52 @@ import (
 type counters struct {
 	*view
 	reading sync.Mutex // guards the two below, also while they are read from the hosts
-	last    []pando.EndpointCounters
+	last    map[pando.ServiceKey][]pando.EndpointCounters
 	lastAt  time.Time
+
+	silences sync.Mutex
+	silent   map[pando.HostName]silence
+}
+
+// silence is a run of readings that a host did not answer.
+type silence struct {
+	times int
+	until time.Time // it is not asked before
+	err   error
+}
+
+// silenceMax bounds the time for which a silent host is not asked again.
+const silenceMax = 5 * time.Second
+
+// errSilent returns why a host is not asked now, or nil. A host may miss one reading. After the
+// second it is asked less and less often, so that it delays few readings of the others.
+func (c *counters) errSilent(h pando.HostName) error {
+	c.silences.Lock()
+	defer c.silences.Unlock()
+	if s := c.silent[h]; c.Clock.Now().Before(s.until) {
+		return s.err
+	}
+	return nil
+}
+
+// note stores the result of a request to a host.
+func (c *counters) note(h pando.HostName, err error) {
+	c.silences.Lock()
+	defer c.silences.Unlock()
+	if err == nil {
+		delete(c.silent, h)
+		return
+	}
+	s := c.silent[h]
+	s.err = err
+	if s.times++; s.times > 1 {
+		wait := scaleInterval << min(s.times-2, 8)
+		s.until = c.Clock.Now().Add(min(wait, silenceMax))
+	}
+	if c.silent == nil {
+		c.silent = map[pando.HostName]silence{}
+	}
+	c.silent[h] = s
 }
 
 // counted holds the counters of all hosts at one moment.
@@ -34,8 +79,15 @@ func (c *counters) read(ctx context.Context) counted {
 	each, errs := make([][]pando.EndpointCounters, len(hosts)), make([]error, len(hosts))
 	var wg sync.WaitGroup
 	for n, h := range hosts {
+		if errs[n] = c.errSilent(h.Name); errs[n] != nil {
+			continue
+		}
 		wg.Go(func() { // a host that is cut off must not delay the others
 			each[n], errs[n] = c.Peers.Counters(ctx, h)
+			// A caller that left proves nothing about the host.
+			if errs[n] == nil || !errors.Is(ctx.Err(), context.Canceled) {
+				c.note(h.Name, errs[n])
+			}
 		})
 	}
 	wg.Wait()
@@ -50,15 +102,17 @@ func (c *counters) read(ctx context.Context) counted {
 
 // recent returns the counters of all hosts, at most scaleInterval old. A caller that asks for one
 // service after another thus reads each host once.
-func (c *counters) recent(ctx context.Context) []pando.EndpointCounters {
+func (c *counters) recent(
+	ctx context.Context,
+) map[pando.ServiceKey][]pando.EndpointCounters {
 	c.reading.Lock()
 	defer c.reading.Unlock()
 	if c.Clock.Now().Sub(c.lastAt) >= scaleInterval {
 		v := c.read(ctx)
 		if ctx.Err() != nil {
-			return v.all // incomplete: the caller went away, and the next one reads again
+			return byService(v.all) // incomplete: the caller left, and the next one reads again
 		}
-		c.last, c.lastAt = v.all, c.Clock.Now()
+		c.last, c.lastAt = byService(v.all), c.Clock.Now()
 	}
 	return c.last
 }

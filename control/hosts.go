@@ -13,7 +13,7 @@ import (
 
 // Hosts implements pando.Operators.
 func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
-	c.mu.Lock()
+	c.mu.RLock()
 	all := map[pando.HostName]pando.HostStatus{}
 	for name, m := range c.world.Members {
 		h := pando.Host{Name: name, Slot: m.V.Slot, Address: m.V.Address}
@@ -33,7 +33,7 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 		h.Instances = c.world.CountOn(name)
 		all[name] = h
 	}
-	c.mu.Unlock()
+	c.mu.RUnlock()
 	losses := c.losses(ctx)
 	out := []pando.HostStatus{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {

@@ -91,6 +91,7 @@ func (s *scaler) tell(failed map[pando.HostName]error) {
 // judge writes the asks of the policies.
 func (s *scaler) judge(ctx context.Context, fence pando.Fence, v counted) {
 	wanted := s.wanted()
+	of := byService(v.all)
 	for _, key := range slices.SortedFunc(maps.Keys(wanted), pando.ServiceKey.Compare) {
 		spec := wanted[key]
 		p := s.policies[key]
@@ -101,7 +102,7 @@ func (s *scaler) judge(ctx context.Context, fence pando.Fence, v counted) {
 		s.c.mu.Lock()
 		instances := leased(s.c.world, s.c.world.Of(key))
 		s.c.mu.Unlock()
-		wish := p.Step(spec.Scale, instances, sample(v.all, key, spec.Scale.By, v.at))
+		wish := p.Step(spec.Scale, instances, sample(of[key], spec.Scale.By, v.at))
 		if wish.Verb != "" {
 			s.ask(ctx, fence, key, wish, s.c.Clock.Now())
 		}
@@ -110,8 +111,8 @@ func (s *scaler) judge(ctx context.Context, fence pando.Fence, v counted) {
 
 // wanted returns the services that use the built-in scaler and are not pinned.
 func (s *scaler) wanted() map[pando.ServiceKey]pando.Spec {
-	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
+	s.c.mu.RLock()
+	defer s.c.mu.RUnlock()
 	out := map[pando.ServiceKey]pando.Spec{}
 	for key, v := range s.c.world.Services {
 		spec, ok := s.c.world.SpecOf(key, v.V.Target)
@@ -127,14 +128,18 @@ func (s *scaler) wanted() map[pando.ServiceKey]pando.Spec {
 	return out
 }
 
-func sample(
-	all []pando.EndpointCounters, key pando.ServiceKey, by pando.Metric, now time.Time,
-) scale.Sample {
-	out := scale.Sample{At: now, Total: map[pando.InstanceID]float64{}}
+// byService groups the counters of a reading once, so that no service looks at those of others.
+func byService(all []pando.EndpointCounters) map[pando.ServiceKey][]pando.EndpointCounters {
+	out := map[pando.ServiceKey][]pando.EndpointCounters{}
 	for _, e := range all {
-		if e.Service != key {
-			continue
-		}
+		out[e.Service] = append(out[e.Service], e)
+	}
+	return out
+}
+
+func sample(of []pando.EndpointCounters, by pando.Metric, now time.Time) scale.Sample {
+	out := scale.Sample{At: now, Total: map[pando.InstanceID]float64{}}
+	for _, e := range of {
 		if by == pando.ByPackets {
 			out.Total[e.Instance] += float64(e.Packets)
 		} else {

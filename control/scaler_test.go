@@ -121,3 +121,46 @@ func TestTheCountersOfManyServicesAreReadOnce(t *testing.T) {
 		}
 	})
 }
+
+// A host that does not answer is asked less and less often. It delays one reading in many, and the
+// others are asked in each.
+func TestASilentHostDelaysFewReadings(t *testing.T) {
+	lead(t, 0, func(t *testing.T, l leadership) {
+		silent, talks := &mute{}, &meter{}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for name, h := range map[pando.HostName]pando.HostAgent{"h2": silent, "h3": talks} {
+			if _, _, err := l.registry.Join(ctx, pando.Host{Name: name}, time.Second); err != nil {
+				t.Fatal(err)
+			}
+			l.Peers.(*sim.Peers).Set(name, h)
+		}
+		l.Peers.(*sim.Peers).Set("h1", &meter{})
+		time.Sleep(time.Second)
+		const readings = 100
+		var waited time.Duration
+		for range readings {
+			begun := time.Now()
+			if _, err := l.Counters(t.Context(), web); err != nil {
+				t.Fatal(err)
+			}
+			waited += time.Since(begun)
+			time.Sleep(scaleInterval)
+		}
+		if most := 10 * scaleInterval; waited > most {
+			t.Errorf("%d readings took %s beside a silent host, want at most %s", readings, waited, most)
+		}
+		if n := talks.asked.Load(); n != readings {
+			t.Errorf("the other host was asked %d times in %d readings", n, readings)
+		}
+		if n := silent.asked.Load(); n < 4 {
+			t.Errorf("the silent host was asked %d times, want again from time to time", n)
+		}
+		l.Peers.(*sim.Peers).Set("h2", &meter{})
+		time.Sleep(silenceMax)
+		_, _ = l.Counters(t.Context(), web)
+		if err := l.counters.errSilent("h2"); err != nil {
+			t.Errorf("a host that answers again is silent: %v", err)
+		}
+	})
+}

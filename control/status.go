@@ -13,8 +13,8 @@ import (
 
 // Services implements pando.Operators.
 func (c *view) Services(context.Context) ([]pando.ServiceStatus, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mu.RLock()
+	defer c.mu.RUnlock()
 	out := []pando.ServiceStatus{}
 	for _, s := range c.world.Names() {
 		if st, ok := c.status(s); ok {
@@ -32,8 +32,8 @@ func (c *view) Services(context.Context) ([]pando.ServiceStatus, error) {
 
 // Service implements pando.Operators.
 func (c *view) Service(_ context.Context, s pando.ServiceKey) (pando.ServiceStatus, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mu.RLock()
+	defer c.mu.RUnlock()
 	st, ok := c.status(s)
 	if !ok {
 		return st, fmt.Errorf("service %s: %w; `pando status` lists the services", s, pando.ErrNotFound)

@@ -109,8 +109,7 @@ func (c *streams) Counters(
 	if _, err := c.Service(ctx, s); err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(slices.Clone(c.counters.recent(ctx)),
-		func(e pando.EndpointCounters) bool { return e.Service != s }), nil
+	return slices.Clone(c.counters.recent(ctx)[s]), nil
 }
 
 // StateLog implements pando.Operators.

@@ -16,7 +16,7 @@ import (
 // operators, the members and the streams share it. Its lock guards all but the settings.
 type view struct {
 	Config
-	mu      sync.Mutex
+	mu      sync.RWMutex
 	world   *world.World
 	changed chan struct{} // closed and replaced at every change of the world
 	nudge   chan struct{}
@@ -26,7 +26,9 @@ type view struct {
 	left    map[pando.HostName]time.Time // since when a member is away
 	// unwritten counts the decisions about a service that this control failed to write.
 	unwritten map[pando.ServiceKey]unwritten
-	full      time.Time // since when the store is full, or zero
+	// reserved are the decisions on their way to the store, and those without an answer of it.
+	reserved map[pando.ServiceKey]pando.Txn
+	full     time.Time // since when the store is full, or zero
 }
 
 func newView(c Config) *view {
@@ -34,6 +36,7 @@ func newView(c Config) *view {
 		Config: c, world: world.New(), changed: make(chan struct{}), nudge: make(chan struct{}, 1),
 		dirty: map[pando.ServiceKey]bool{}, wakes: map[pando.ServiceKey]time.Time{},
 		left: map[pando.HostName]time.Time{}, unwritten: map[pando.ServiceKey]unwritten{},
+		reserved: map[pando.ServiceKey]pando.Txn{},
 	}
 }
 
@@ -56,6 +59,9 @@ func (c *view) take(b pando.Batch, reset bool) {
 	}
 	if reset {
 		c.markAll()
+		for _, t := range c.reserved {
+			c.world.Reserve(t)
+		}
 	}
 	close(c.changed)
 	c.changed = make(chan struct{})
@@ -101,17 +107,46 @@ func (c *view) wake() {
 	}
 }
 
-// markDue marks the services with a wake time in the past.
-func (c *view) markDue() {
+// markDue marks the services with a wake time in the past. It returns the time until the next one.
+func (c *view) markDue() (next time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.Clock.Now()
-	for _, s := range slices.SortedFunc(maps.Keys(c.wakes), pando.ServiceKey.Compare) {
-		if at := c.wakes[s]; !now.Before(at) {
-			delete(c.wakes, s)
-			c.mark(s)
+	var due []pando.ServiceKey
+	next = time.Minute
+	for s, at := range c.wakes {
+		if wait := at.Sub(now); wait > 0 {
+			next = min(next, max(time.Millisecond, wait))
+			continue
 		}
+		delete(c.wakes, s)
+		due = append(due, s)
 	}
+	slices.SortFunc(due, pando.ServiceKey.Compare)
+	for _, s := range due {
+		c.mark(s)
+	}
+	return next
+}
+
+// isDirty reports whether a service needs a decision.
+func (c *view) isDirty() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return len(c.queue) > 0
+}
+
+// reserve takes the room of a decision that is about to be written. The caller holds the lock.
+func (c *view) reserve(s pando.ServiceKey, t pando.Txn) {
+	c.reserved[s] = t
+	c.world.Reserve(t)
+}
+
+// free gives back the room of the last decision about a service, if it is not in the world. The
+// caller holds the lock.
+func (c *view) free(s pando.ServiceKey) {
+	c.world.Release(c.reserved[s])
+	delete(c.reserved, s)
 }
 
 func (c *view) nextDirty() (pando.ServiceKey, bool) {
@@ -178,8 +213,8 @@ func (c *view) later(s pando.ServiceKey) {
 
 // hosts returns the hosts with a lease.
 func (c *view) hosts() []pando.Host {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mu.RLock()
+	defer c.mu.RUnlock()
 	out := []pando.Host{}
 	for _, name := range slices.Sorted(maps.Keys(c.world.Hosts)) {
 		out = append(out, c.world.Hosts[name].V)
@@ -189,8 +224,8 @@ func (c *view) hosts() []pando.Host {
 
 // hostOf returns the host of an instance that has a record.
 func (c *view) hostOf(i pando.InstanceID) (pando.Host, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mu.RLock()
+	defer c.mu.RUnlock()
 	v, ok := c.world.Instances[i]
 	if !ok {
 		return pando.Host{}, fmt.Errorf("instance %s: %w", i, pando.ErrNotFound)
@@ -204,8 +239,8 @@ func (c *view) hostOf(i pando.InstanceID) (pando.Host, error) {
 
 // stateHost returns the host that has the objects of a service's main head.
 func (c *view) stateHost(s pando.ServiceKey) (pando.Host, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mu.RLock()
+	defer c.mu.RUnlock()
 	head, ok := c.world.Heads[s]
 	if !ok {
 		return pando.Host{}, fmt.Errorf("state of %s: %w: nothing has been pushed yet",
@@ -234,7 +269,7 @@ func (c *view) comeAndGo(r pando.Record) {
 
 // newestSpec returns the spec that an operator last deployed for a service.
 func (c *view) newestSpec(s pando.ServiceKey) (pando.Spec, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mu.RLock()
+	defer c.mu.RUnlock()
 	return c.world.SpecOf(s, c.world.Services[s].V.Target)
 }

@@ -24,14 +24,16 @@ type ledgers struct {
 	weights   map[pando.InstanceID]weight // as counted in loads
 	taken     map[netip.Addr]pando.ServiceKey
 	homes     map[pando.HostName]map[pando.ServiceKey]bool
-	unsettled map[pando.ServiceKey]bool // those that wait, roll, lack instances or have no home
+	onTheWay  map[pando.InstanceID]reserved // also counted in loads
+	unsettled map[pando.ServiceKey]bool     // those that wait, roll, lack instances or have no home
 }
 
 func newLedgers() ledgers {
 	return ledgers{
 		loads: map[pando.HostName]weight{}, weights: map[pando.InstanceID]weight{},
 		taken: map[netip.Addr]pando.ServiceKey{}, unsettled: map[pando.ServiceKey]bool{},
-		homes: map[pando.HostName]map[pando.ServiceKey]bool{},
+		homes:    map[pando.HostName]map[pando.ServiceKey]bool{},
+		onTheWay: map[pando.InstanceID]reserved{},
 	}
 }
 
@@ -59,6 +61,7 @@ func (a weight) minus(b weight) weight {
 
 // weigh adds an instance to the load of its host, or counts it by a new spec.
 func (w *World) weigh(i pando.Instance) {
+	w.release(i.ID) // it has arrived
 	spec, _ := w.SpecOf(i.Service, i.Revision)
 	now := weightOf(spec.Resources)
 	w.loads[i.Host] = w.loads[i.Host].minus(w.weights[i.ID]).plus(now)
@@ -66,11 +69,11 @@ func (w *World) weigh(i pando.Instance) {
 }
 
 // lift takes an instance out of the load of its host.
-func (w *World) lift(i pando.Instance) {
-	left := w.loads[i.Host].minus(w.weights[i.ID])
-	delete(w.weights, i.ID)
-	if w.loads[i.Host] = left; left == (weight{}) {
-		delete(w.loads, i.Host)
+func (l *ledgers) lift(i pando.Instance) {
+	left := l.loads[i.Host].minus(l.weights[i.ID])
+	delete(l.weights, i.ID)
+	if l.loads[i.Host] = left; left == (weight{}) {
+		delete(l.loads, i.Host)
 	}
 }
 
@@ -86,44 +89,44 @@ func (w *World) reweigh(s pando.ServiceKey, revision int) {
 }
 
 // LoadOn returns the sum of the limits of a host's instances. It costs no scan.
-func (w *World) LoadOn(h pando.HostName) Load {
-	l := w.loads[h]
+func (g *ledgers) LoadOn(h pando.HostName) Load {
+	l := g.loads[h]
 	return Load{l.instances, l.memory, l.pids, float64(l.cpus) / 1e6}
 }
 
 // settle moves a service between the indexes that its record decides about.
-func (w *World) settle(was, now pando.Service) {
+func (l *ledgers) settle(was, now pando.Service) {
 	for _, a := range []netip.Addr{was.VIP4, was.VIP6} {
-		if w.taken[a] == was.ServiceKey {
-			delete(w.taken, a)
+		if l.taken[a] == was.ServiceKey {
+			delete(l.taken, a)
 		}
 	}
-	if of := w.homes[was.Home]; of != nil {
+	if of := l.homes[was.Home]; of != nil {
 		if delete(of, was.ServiceKey); len(of) == 0 {
-			delete(w.homes, was.Home)
+			delete(l.homes, was.Home)
 		}
 	}
-	delete(w.unsettled, was.ServiceKey)
+	delete(l.unsettled, was.ServiceKey)
 	if now.Name == "" {
 		return
 	}
 	for _, a := range []netip.Addr{now.VIP4, now.VIP6} {
 		if a.IsValid() {
-			w.taken[a] = now.ServiceKey
+			l.taken[a] = now.ServiceKey
 		}
 	}
-	if w.homes[now.Home] == nil {
-		w.homes[now.Home] = map[pando.ServiceKey]bool{}
+	if l.homes[now.Home] == nil {
+		l.homes[now.Home] = map[pando.ServiceKey]bool{}
 	}
-	w.homes[now.Home][now.ServiceKey] = true
+	l.homes[now.Home][now.ServiceKey] = true
 	if now.Phase != pando.ServiceServing || now.Home == "" {
-		w.unsettled[now.ServiceKey] = true
+		l.unsettled[now.ServiceKey] = true
 	}
 }
 
 // HasVIP returns the service with a VIP.
-func (w *World) HasVIP(a netip.Addr) (s pando.ServiceKey, ok bool) {
-	s, ok = w.taken[a]
+func (l *ledgers) HasVIP(a netip.Addr) (s pando.ServiceKey, ok bool) {
+	s, ok = l.taken[a]
 	return s, ok
 }
 

@@ -66,6 +66,8 @@ type Queue struct {
 	last    Change
 	lines   map[job]*line
 	failing map[job]*line // since their last attempt
+	due     time.Time     // no failed job is due earlier; zero: none fails
+	scans   int           // of the failed jobs
 	ready   []job         // to do now, in the order in which they were wanted
 	filled  chan struct{} // holds an element when ready may have a job
 }
@@ -245,8 +247,19 @@ func (q *Queue) take() (j job, next time.Duration, ok bool) {
 }
 
 // retryDue makes the failed jobs ready that are due. It returns the time until the first of the
-// others is due, or zero. The caller holds the lock.
+// others is due, or zero. It looks at all of them only when one may be due, so a healthy service
+// does not pay for thousands of failing ones. The caller holds the lock.
 func (q *Queue) retryDue(now time.Time) (next time.Duration) {
+	if left := q.due.Sub(now); q.due.IsZero() || left > 0 {
+		return max(0, left)
+	}
+	q.scans++
+	defer func() {
+		q.due = time.Time{}
+		if next > 0 {
+			q.due = now.Add(next)
+		}
+	}()
 	for _, j := range slices.SortedFunc(maps.Keys(q.failing), compareJobs) {
 		l := q.failing[j]
 		if left := l.Next.Sub(now); left <= 0 {

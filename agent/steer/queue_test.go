@@ -256,6 +256,36 @@ func TestAFailingServiceDelaysNoOther(t *testing.T) {
 	})
 }
 
+// Thousands of failing services cost a healthy one nothing: the failed ones are looked through when
+// one is due, not at each change.
+func TestManyFailuresAreLookedThroughRarely(t *testing.T) {
+	onRig(t, func(r *rig) {
+		const bad, changes = 2000, 2000
+		good := service(bad)
+		r.set(func() { r.fails = func(s pando.ServiceKey) bool { return s != good } })
+		for n := range bad {
+			r.change(service(n))
+		}
+		synctest.Wait()
+		before := r.queue.scans
+		for range changes {
+			want := r.change(good)
+			if err := r.queue.Wait(r.ctx, good); err != nil || r.version(good) != want {
+				t.Fatalf("version %d is in force, want %d (%v)", r.version(good), want, err)
+			}
+		}
+		if n := r.queue.scans - before; n > 2 {
+			t.Errorf("%d changes looked %d times through the failed services", changes, n)
+		}
+		r.set(func() { r.fails = func(pando.ServiceKey) bool { return false } })
+		time.Sleep(2 * RetryWaitMax)
+		synctest.Wait()
+		if n := len(r.queue.failing); n > 0 {
+			t.Errorf("%d services still fail", n)
+		}
+	})
+}
+
 // A failed service that changes is attempted at once, and its retries keep their pace.
 func TestAChangeOfAFailedServiceIsTriedAtOnce(t *testing.T) {
 	onRig(t, func(r *rig) {

@@ -103,6 +103,9 @@ func (q *Queue) record(j job, goal Change, err error, gone bool) {
 		l.wait = min(2*l.wait, RetryWaitMax)
 		l.Next = now.Add(l.wait)
 	}
+	if !l.Next.IsZero() && (q.due.IsZero() || l.Next.Before(q.due)) {
+		q.due = l.Next
+	}
 	l.waiters = slices.DeleteFunc(l.waiters, func(w *waiter) bool {
 		over := w.over(l.Status)
 		if over {

@@ -155,3 +155,18 @@ func TestASessionThatCannotBeginNamesTheCause(t *testing.T) {
 		}
 	}
 }
+
+// A session of an image sees the image's files, also through a terminal, and none of the host's.
+func TestASessionIsInTheImageOfItsInstance(t *testing.T) {
+	d := newImageDriver(t, 1)
+	b := run(t, d, withImage, "/bin/sleep", "1000")
+	for _, terminal := range []bool{false, true} {
+		spec := shell("cat /data/high; ls /var/lib; : > /dev/null && echo device")
+		spec.Terminal, spec.Rows, spec.Columns = terminal, 24, 80
+		out, errs, _ := visited(t, b, spec, nil)
+		if !strings.Contains(out, "high") || !strings.Contains(out, "device") ||
+			!strings.Contains(out+errs, "/var/lib") {
+			t.Errorf("terminal %v: %q, %q", terminal, out, errs)
+		}
+	}
+}

@@ -58,9 +58,8 @@ class Scaler:
     def youngest(self) -> bool:
         """Returns whether this instance is the first to leave."""
         v = self.me.me()
-        return (
-            len(v.peers) > v.scale.min and max(v.peers, key=lambda p: p.born).id == self.me.instance
-        )
+        youngest = max(v.peers, key=lambda p: p.born)
+        return v.in_rotation > v.scale.min and youngest.id == self.me.instance
 
     def halt(self, rate: float) -> bool:
         """Asks to get no new flows."""

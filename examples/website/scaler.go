@@ -70,7 +70,7 @@ func (s *scaler) look(ctx context.Context) bool {
 // youngest reports whether this instance is the first to leave.
 func (s *scaler) youngest(ctx context.Context) bool {
 	me, err := s.self.Me(ctx)
-	if err != nil || len(me.Peers) <= me.Scale.Min {
+	if err != nil || me.InRotation <= me.Scale.Min {
 		return false
 	}
 	last := slices.MaxFunc(me.Peers, func(a, b pando.Instance) int { return a.Born.Compare(b.Born) })

@@ -73,13 +73,15 @@ type Intent struct {
 
 // View is the state of an instance and of its service.
 type View struct {
-	Instance Instance           `json:"instance"`
-	VIP      string             `json:"vip"`
-	Scale    Scale              `json:"scale"`
-	Peers    []Instance         `json:"peers"` // all instances that take flows, including this one
-	Pending  *Intent            `json:"pending"`
-	Metrics  map[string]float64 `json:"metrics"`
-	Flows    int                `json:"flows"` // open flows of this instance
+	Instance Instance `json:"instance"`
+	VIP      string   `json:"vip"`
+	Scale    Scale    `json:"scale"`
+	// Peers are instances that take flows: the 32 youngest, and this one.
+	Peers      []Instance         `json:"peers"`
+	InRotation int                `json:"in_rotation"` // all instances that take flows
+	Pending    *Intent            `json:"pending"`
+	Metrics    map[string]float64 `json:"metrics"`
+	Flows      int                `json:"flows"` // open flows of this instance
 }
 
 // Instance is one copy of the service.

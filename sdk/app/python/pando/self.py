@@ -60,7 +60,8 @@ class View:
     instance: Instance
     vip: str
     scale: Scale
-    peers: list[Instance]  # all instances that take flows, including this one
+    peers: list[Instance]  # instances that take flows: the 32 youngest, and this one
+    in_rotation: int  # all instances that take flows
     metrics: dict[str, float]
     flows: int  # open flows of this instance
     pending: Intent | None
@@ -136,6 +137,7 @@ class Self:
             vip=v["vip"],
             scale=Scale(v["scale"].get("min", 0), v["scale"].get("max", 0)),
             peers=[_instance(p) for p in v.get("peers") or []],
+            in_rotation=v.get("in_rotation", 0),
             metrics=v.get("metrics") or {},
             flows=v.get("flows", 0),
             pending=_intent(pending) if pending else None,

@@ -1,0 +1,67 @@
+package world
+
+import (
+	"net/netip"
+
+	"pando.run/pando"
+)
+
+// reserved is the room of an instance that a commit on its way places.
+type reserved struct {
+	host pando.HostName
+	weight
+}
+
+// Reserve counts the placements and the addresses of a commit that is on its way. Without it, two
+// services that are decided beside each other could both take the last room of a host, or the same
+// address.
+func (w *World) Reserve(t pando.Txn) {
+	for _, v := range t.Put {
+		switch v := v.(type) {
+		case pando.Instance:
+			if _, known := w.Instances[v.ID]; known {
+				continue // a later step of an instance that is counted
+			}
+			spec, _ := w.SpecOf(v.Service, v.Revision)
+			r := reserved{v.Host, weightOf(spec.Resources)}
+			w.release(v.ID)
+			w.onTheWay[v.ID] = r
+			w.loads[r.host] = w.loads[r.host].plus(r.weight)
+		case pando.Service:
+			for _, a := range []netip.Addr{v.VIP4, v.VIP6} {
+				if _, taken := w.taken[a]; a.IsValid() && !taken {
+					w.taken[a] = v.ServiceKey
+				}
+			}
+		}
+	}
+}
+
+// Release ends a reservation, after the commit was applied or has failed.
+func (w *World) Release(t pando.Txn) {
+	for _, v := range t.Put {
+		switch v := v.(type) {
+		case pando.Instance:
+			w.release(v.ID)
+		case pando.Service:
+			now := w.Services[v.ServiceKey].V
+			if w.taken[v.VIP4] == v.ServiceKey && now.VIP4 != v.VIP4 {
+				delete(w.taken, v.VIP4)
+			}
+			if w.taken[v.VIP6] == v.ServiceKey && now.VIP6 != v.VIP6 {
+				delete(w.taken, v.VIP6)
+			}
+		}
+	}
+}
+
+func (l *ledgers) release(i pando.InstanceID) {
+	r, ok := l.onTheWay[i]
+	if !ok {
+		return
+	}
+	delete(l.onTheWay, i)
+	if l.loads[r.host] = l.loads[r.host].minus(r.weight); l.loads[r.host] == (weight{}) {
+		delete(l.loads, r.host)
+	}
+}
