@@ -25,11 +25,11 @@ func Image(o *Console) *cobra.Command {
 			"week, or sooner while its images take more than 20 GiB.",
 		Example: "  pando image pull shop/web:1.2\n  pando image ls",
 	}
-	c.AddCommand(o.imagePull(), o.imageList(), o.imageShow(), o.imageRemove())
+	c.AddCommand(imagePull(o), imageList(o), imageShow(o), imageRemove(o))
 	return c
 }
 
-func (o *Console) imagePull() *cobra.Command {
+func imagePull(o *Console) *cobra.Command {
 	return o.Flag(&cobra.Command{
 		Use: "pull IMAGE", Short: "bring an image to the server's host",
 		Long: "Bring an image to the server's host before a deploy needs it. IMAGE is a word as in a\n" +
@@ -52,7 +52,7 @@ func (o *Console) imagePull() *cobra.Command {
 	})
 }
 
-func (o *Console) imageList() *cobra.Command {
+func imageList(o *Console) *cobra.Command {
 	return o.Flag(&cobra.Command{
 		Use: "ls", Short: "list the images of the server's host", Example: "  pando image ls",
 		Args: cobra.NoArgs,
@@ -80,7 +80,7 @@ func images(w io.Writer, all []pando.ImageStatus) {
 	cli.Columns(w, rows...)
 }
 
-func (o *Console) imageShow() *cobra.Command {
+func imageShow(o *Console) *cobra.Command {
 	return o.Flag(&cobra.Command{
 		Use: "show IMAGE", Short: "show the words that an image gives to a spec",
 		Long: "Show the layers and the configuration of an image. IMAGE is a name, a digest or the\n" +
@@ -89,7 +89,7 @@ func (o *Console) imageShow() *cobra.Command {
 		Example: "  pando image show shop/web:1.2\n  pando image show 4cd31f118e83",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			i, err := o.image(c.Context(), args[0])
+			i, err := imageNamed(c.Context(), o, args[0])
 			if err != nil {
 				return err
 			}
@@ -122,14 +122,14 @@ func imageOf(w io.Writer, i pando.ImageStatus) {
 	cli.Columns(w, rows...)
 }
 
-func (o *Console) imageRemove() *cobra.Command {
+func imageRemove(o *Console) *cobra.Command {
 	return o.Flag(&cobra.Command{
 		Use: "rm IMAGE", Short: "delete an image from the server's host",
 		Long: "Delete an image that no service and no instance uses, with the layers that no other\n" +
 			"image has. IMAGE is a name, a digest or the first six digits of one.",
 		Example: "  pando image rm shop/web:1.2", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			i, err := o.image(c.Context(), args[0])
+			i, err := imageNamed(c.Context(), o, args[0])
 			if err != nil {
 				return err
 			}
@@ -141,8 +141,8 @@ func (o *Console) imageRemove() *cobra.Command {
 	})
 }
 
-// image returns the image that a word names.
-func (o *Console) image(ctx context.Context, word string) (pando.ImageStatus, error) {
+// imageNamed returns the image that a word names.
+func imageNamed(ctx context.Context, o *Console, word string) (pando.ImageStatus, error) {
 	all, err := o.client.Images(ctx)
 	if err != nil {
 		return pando.ImageStatus{}, err
