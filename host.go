@@ -3,8 +3,10 @@ package pando
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"net/http"
 	"net/netip"
 	"regexp"
@@ -39,9 +41,9 @@ type Host struct {
 func (h Host) Check() error {
 	v4, v6 := InstanceRange(h.Slot)
 	switch {
-	case h.Slot < 0 || h.Slot >= HostSlots:
+	case h.Slot < 0 || h.Slot >= Slots():
 		return fmt.Errorf("%w: host %s is in slot %d: want 0 to %d",
-			ErrInvalid, h.Name, h.Slot, HostSlots-1)
+			ErrInvalid, h.Name, h.Slot, Slots()-1)
 	case h.Instances4 != v4 && h.Instances4.IsValid(), h.Instances6 != v6 && h.Instances6.IsValid():
 		return fmt.Errorf("%w: host %s claims %s and %s for its instances: slot %d has %s and %s",
 			ErrInvalid, h.Name, h.Instances4, h.Instances6, h.Slot, v4, v6)
@@ -54,22 +56,47 @@ func (h Host) Check() error {
 var (
 	VIPs4 = netip.MustParsePrefix("10.127.0.0/16")
 	VIPs6 = netip.MustParsePrefix("fd70:616e:646f:ffff::/64")
+	// Instances4 has the addresses of the instances of all hosts.
+	Instances4 = netip.MustParsePrefix("10.128.0.0/10")
 	// Gateway is an address of every host's pando0. DNS answers there. It is also the source of
 	// packets to a VIP from a host without an address of its own.
 	Gateway4 = netip.MustParseAddr("10.127.0.1")
 	Gateway6 = netip.MustParseAddr("fd70:616e:646f:ffff::1")
 )
 
+// UseRanges sets the IPv4 addresses that the cluster gives out, before anything uses them. All
+// hosts of a cluster have the same. The VIPs are a /16, because a flow's key has their last two
+// bytes. The instances are a /8 to /16: a /20 for each host.
+func UseRanges(vips, instances netip.Prefix) error {
+	switch {
+	case !vips.Addr().Is4() || vips.Bits() != 16 || vips != vips.Masked():
+		return fmt.Errorf("%w: the VIPs cannot be %s; give an IPv4 range like 10.127.0.0/16",
+			ErrInvalid, vips)
+	case !instances.Addr().Is4() || instances.Bits() < 8 || instances.Bits() > 16 ||
+		instances != instances.Masked():
+		return fmt.Errorf("%w: the instances cannot have %s; give an IPv4 range of /8 to /16, like "+
+			"10.128.0.0/10", ErrInvalid, instances)
+	case vips.Overlaps(instances):
+		return fmt.Errorf("%w: the VIPs %s and the instances %s overlap; give two ranges",
+			ErrInvalid, vips, instances)
+	}
+	VIPs4, Gateway4, Instances4 = vips, vips.Addr().Next(), instances
+	return nil
+}
+
+// Slots returns the largest number of hosts in this cluster: each has a /20 of the instances.
+func Slots() int { return min(HostSlots, 1<<(20-Instances4.Bits())) }
+
 // HostLease is how long a host's record outlives its agent.
 const HostLease = 8 * time.Second
 
-// HostSlots is the largest number of hosts in a cluster.
+// HostSlots is the largest number of hosts in any cluster.
 const HostSlots = 1024
 
 // InstanceRange returns the address ranges for instances of the host in this slot: a /20 and a /96.
 func InstanceRange(slot int) (v4, v6 netip.Prefix) {
-	n := uint32(slot) << 12
-	v4 = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 128 | byte(n>>16), byte(n >> 8), byte(n)}), 20)
+	n := binary.BigEndian.Uint32(Instances4.Addr().AsSlice()) + uint32(slot)<<12
+	v4 = netip.PrefixFrom(netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, n))), 20)
 	a := netip.MustParseAddr("fd70:616e:646f::").As16()
 	a[6], a[7], a[8], a[9] = 0, 1, byte(slot>>8), byte(slot)
 	return v4, netip.PrefixFrom(netip.AddrFrom16(a), 96)
@@ -111,6 +138,17 @@ func (m Member) Admits(publicKey []byte) error {
 	}
 	return fmt.Errorf("%w: host %s is a member with another key: its former certificate is invalid",
 		ErrForbidden, m.Name)
+}
+
+// ComesFrom returns nil if a caller with this member's certificate calls from the member's address,
+// else the reason. A caller on the server's own machine has another one.
+func (m Member) ComesFrom(from netip.Addr) error {
+	if !m.Address.IsValid() || from.IsLoopback() || from == m.Address || from == m.Address6 {
+		return nil
+	}
+	return fmt.Errorf("%w: the certificate of host %s, a member at %s, is used from %s: either that "+
+		"machine is a copy, and `pando down --purge` there ends it, or the host has moved, and `pando "+
+		"restart` there tells the cluster", ErrForbidden, m.Name, m.Address, from)
 }
 
 // NotMember returns the error for a host with a certificate but without a member record.
@@ -169,6 +207,8 @@ type Peers interface {
 	Counters(ctx context.Context, h Host) ([]EndpointCounters, error)
 	// Losses returns the losses of a host's steering.
 	Losses(ctx context.Context, h Host) (Losses, error)
+	// Exec runs a command inside an instance of a host (see Sandbox.Session).
+	Exec(ctx context.Context, h Host, i InstanceID, s SessionSpec) (io.ReadWriteCloser, error)
 	// Usage returns the use of every instance that runs on a host, or of one service's.
 	Usage(ctx context.Context, h Host, s ServiceKey) ([]InstanceUsage, error)
 	// StateLog returns the newest commits of a service's main branch.
@@ -188,6 +228,8 @@ type HostAgent interface {
 	Counters(ctx context.Context) ([]EndpointCounters, error)
 	// Losses returns the losses of this host's steering.
 	Losses(ctx context.Context) (Losses, error)
+	// Exec runs a command inside an instance of this host. ErrRefused: it has SessionsMax sessions.
+	Exec(ctx context.Context, i InstanceID, s SessionSpec) (io.ReadWriteCloser, error)
 	// Usage returns the use of every instance that runs here, or of one service's.
 	Usage(ctx context.Context, s ServiceKey) ([]InstanceUsage, error)
 	// StateLog returns the newest commits of a service's main branch.

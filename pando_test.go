@@ -337,3 +337,52 @@ func nouns(f *ast.File) bool {
 	}
 	return false
 }
+
+// The ranges of a cluster choose the addresses of VIPs and of every host's instances.
+func TestRangesOfAddresses(t *testing.T) {
+	vips, instances := VIPs4, Instances4
+	defer func() {
+		if err := UseRanges(vips, instances); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, c := range []struct {
+		vips, instances string
+		slots           int
+		last            string // the instances of the last slot
+	}{
+		{"10.127.0.0/16", "10.128.0.0/10", 1024, "10.191.240.0/20"},
+		{"192.168.0.0/16", "172.16.0.0/12", 256, "172.31.240.0/20"},
+		{"10.1.0.0/16", "10.2.0.0/16", 16, "10.2.240.0/20"},
+		{"10.127.0.0/16", "11.0.0.0/8", 1024, "11.63.240.0/20"},
+		{"10.127.1.0/16", "10.128.0.0/10", 0, ""},
+		{"10.127.0.0/17", "10.128.0.0/10", 0, ""},
+		{"10.127.0.0/16", "10.128.0.0/20", 0, ""},
+		{"10.127.0.0/16", "10.0.0.0/8", 0, ""},
+		{"fd00::/16", "10.128.0.0/10", 0, ""},
+		{"10.127.0.0/16", "fd00::/10", 0, ""},
+	} {
+		err := UseRanges(netip.MustParsePrefix(c.vips), netip.MustParsePrefix(c.instances))
+		if c.slots == 0 {
+			if !errors.Is(err, ErrInvalid) {
+				t.Errorf("VIPs %s and instances %s: %v", c.vips, c.instances, err)
+			}
+			continue
+		}
+		if err != nil || Slots() != c.slots || Gateway4 != VIPs4.Addr().Next() {
+			t.Errorf("VIPs %s and instances %s: %d slots, want %d (%v)",
+				c.vips, c.instances, Slots(), c.slots, err)
+		}
+		four, six := InstanceRange(Slots() - 1)
+		if four.String() != c.last {
+			t.Errorf("the last slot of %s has %s, want %s", c.instances, four, c.last)
+		}
+		h := Host{Name: "h", Slot: Slots() - 1, Instances4: four, Instances6: six}
+		if err := h.Check(); err != nil {
+			t.Error(err)
+		}
+		if h.Slot++; !errors.Is(h.Check(), ErrInvalid) {
+			t.Errorf("a host has slot %d of %d", h.Slot, Slots())
+		}
+	}
+}

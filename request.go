@@ -3,6 +3,7 @@ package pando
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"time"
@@ -168,6 +169,7 @@ const (
 	DecidedSalvage   DecisionKind = "salvage"     // a crashed instance's branch was merged
 	DecidedDrainEnd  DecisionKind = "drain-ended" // drain_seconds_max ended flows; Inputs counts them
 	DecidedHostLost  DecisionKind = "host-lost"   // its lease ended with instances on it
+	DecidedExec      DecisionKind = "exec"        // an operator ran a command inside an instance
 	DecidedUnwritten DecisionKind = "unwritten"   // in a status only: the store refuses the write
 	DecidedFrozen    DecisionKind = "frozen"      // in a status only: a record cannot be read
 )
@@ -356,6 +358,11 @@ type Operators interface {
 	// returns those of all running instances, or of the newest dead one if none runs. Follow then
 	// includes instances that start later.
 	Logs(ctx context.Context, s ServiceKey, i InstanceID, q LogQuery) (LogLines, error)
+	// Exec runs a command inside instance i, or inside the first that serves with i "". The connection
+	// carries the frames of api/session. Its start and its exit code are recorded.
+	Exec(
+		ctx context.Context, s ServiceKey, i InstanceID, spec SessionSpec, by Asker,
+	) (io.ReadWriteCloser, error)
 	// Stats returns the use of a service's instances, or of all instances for the zero key, with one
 	// request per host. An instance on a host that does not answer has the reason in Missing.
 	Stats(ctx context.Context, s ServiceKey) ([]InstanceUsage, error)

@@ -29,6 +29,9 @@ type Steering interface {
 	// it. It returns the number of remaining flows per instance. A handshake counts as a flow in
 	// its first seconds only.
 	Sweep(ctx context.Context) (SweepReport, error)
+	// Ends returns a count that grows when a flow of an endpoint ends visibly: a FIN or RST of either
+	// side. It costs next to nothing. 0: the endpoint is not known, or none has ended.
+	Ends(ctx context.Context, s ServiceKey, i InstanceID) (uint64, error)
 	// Counters returns the counters of each endpoint since birth.
 	Counters(ctx context.Context) ([]EndpointCounters, error)
 	// Drops returns the drops since birth, by reason. No packet is dropped without being counted.

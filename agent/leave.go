@@ -10,11 +10,6 @@ import (
 
 // These times govern how an instance leaves.
 const (
-	// A draining instance's flows are counted after each fiftieth of the time that it has drained,
-	// within these bounds. A short drain is noticed at once. A connection that stays for a day costs
-	// one count per second.
-	drainLookMin = 10 * time.Millisecond
-	drainLookMax = time.Second
 	// countWaitMax is how long a drain waits while its flows cannot be counted. Then the instance
 	// counts as drained.
 	countWaitMax = 30 * time.Second
@@ -29,6 +24,7 @@ const (
 // leave takes an instance out: it waits for its flows and for its program.
 type leave struct {
 	*runner
+	counting  counting
 	uncounted time.Time // since when its flows cannot be counted, or zero
 	stopping  bool      // its sandbox is being stopped
 	stopped   bool      // it was
@@ -50,12 +46,12 @@ func (r *leave) drain(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 		return retryWait // new flows may still come: the table wakes it
 	}
 	spent := now.Sub(i.Since)
-	n, err := r.flows(ctx, box, err)
+	n, rest, err := r.count(ctx, box, err)
 	if err == nil && n == 0 {
 		r.drained(fmt.Sprintf("its last flow ended after %s", spent.Round(time.Millisecond)))
 		return atOnce
 	}
-	look := min(max(spent/50, drainLookMin), drainLookMax)
+	look := max(rest, r.counting.look(now, spent))
 	for _, end := range r.drainEnds(i, err) {
 		left := end.at.Sub(now)
 		if left <= 0 {
@@ -67,6 +63,29 @@ func (r *leave) drain(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 		look = min(look, left)
 	}
 	return look
+}
+
+// count returns the number of the instance's flows. It is that of the last count if none has ended
+// since. rest is the time until another count may begin.
+func (r *leave) count(
+	ctx context.Context, box pando.Sandbox, unsteered error,
+) (n int, rest time.Duration, err error) {
+	now := r.a.Clock.Now()
+	ends, err := r.a.Steering.Ends(ctx, r.service, r.id)
+	if err != nil {
+		ends = r.counting.ends // the sockets know
+	}
+	if r.counting.due(now, ends) > 0 {
+		return r.counting.flows, 0, nil
+	}
+	if rest = r.a.sweeper.counts.wait(now); rest > 0 && !r.counting.counted.IsZero() {
+		return r.counting.flows, rest, nil
+	}
+	n, err = r.flows(ctx, box, unsteered)
+	end := r.a.Clock.Now()
+	r.a.sweeper.counts.spend(end, end.Sub(now))
+	r.counting.note(end, n, err)
+	return n, 0, err
 }
 
 // flows counts the flows of the instance: its own sockets, or if it has none, its entries in the

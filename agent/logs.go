@@ -10,8 +10,11 @@ import (
 	"pando.run/pando/api/logs"
 )
 
-// window shows operators the instances of this host: their logs and their use.
-type window struct{ agent *Agent }
+// window shows operators the instances of this host: their logs, their use, and their inside.
+type window struct {
+	agent    *Agent
+	sessions sessions
+}
 
 // logRest is how long a followed log stays open after its instance is gone, for its last lines.
 const logRest = time.Second

@@ -23,7 +23,9 @@ type sweeper struct {
 	steering pando.Steering
 	clock    pando.Clock
 	turn     turn.Turn
-	swept    time.Time // guarded by the turn
+	swept    time.Time     // guarded by the turn
+	took     time.Duration // of the last sweep; guarded by the turn
+	counts   allowance     // of counting flows
 	mu       sync.Mutex
 	report   pando.SweepReport
 }
@@ -40,21 +42,22 @@ func (a *Agent) sweepOften(ctx context.Context) {
 	}
 }
 
-// sweep sweeps the table, at most once per sweepDrainInterval.
+// sweep sweeps the table, at most once per sweepDrainInterval and for a fiftieth of the time.
 func (s *sweeper) sweep(ctx context.Context) error {
 	if err := s.turn.Take(ctx); err != nil {
 		return err
 	}
 	defer s.turn.Give()
 	now := s.clock.Now()
-	if now.Sub(s.swept) < sweepDrainInterval {
+	if now.Sub(s.swept) < min(max(sweepDrainInterval, countShare*s.took), sweepInterval) {
 		return nil
 	}
 	report, err := s.steering.Sweep(ctx)
 	if err != nil {
 		return fmt.Errorf("sweep the connection table: %w", err)
 	}
-	s.swept = now
+	s.swept = s.clock.Now()
+	s.took = s.swept.Sub(now)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.report = report

@@ -18,6 +18,7 @@ func (h operators) dayToDay(a huma.API) {
 	route(a, "stats", "GET /v1/stats",
 		"Show the processor time, memory and connections of instances, with one request per host.",
 		h.stats)
+	h.exec(a)
 	route(a, "rollback", "POST /v1/services/{name}/rollback",
 		"Deploy the spec of an older revision again.", h.rollback)
 }

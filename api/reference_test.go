@@ -104,8 +104,10 @@ func operationText(b *bytes.Buffer, op *huma.Operation) {
 		lines = append(lines, "- body: "+link(op.RequestBody.Content["application/json"].Schema))
 	}
 	status := "200"
-	if op.Responses[status] == nil {
-		status = "204"
+	for _, other := range []string{"204", "101"} {
+		if op.Responses[status] == nil {
+			status = other
+		}
 	}
 	answer := ""
 	for kind, m := range op.Responses[status].Content {

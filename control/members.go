@@ -77,6 +77,9 @@ func (c *members) admission(ctx context.Context, m *pando.Member, byToken bool) 
 		if err := again(known.V, *m, byToken); err != nil {
 			return t, err
 		}
+		if err := c.isAlone(ctx, known.V, *m); err != nil {
+			return t, err
+		}
 		m.Slot, m.Since = known.V.Slot, known.V.Since
 	case !byToken && !m.Server:
 		return t, pando.NotMember(m.Name)
@@ -84,14 +87,33 @@ func (c *members) admission(ctx context.Context, m *pando.Member, byToken bool) 
 		t.If = append(t.If, pando.Condition{Key: m.Key()})
 		for m.Slot, m.Since = 0, now; taken[m.Slot]; m.Slot++ {
 		}
-		if m.Slot >= pando.HostSlots {
+		if m.Slot >= pando.Slots() {
 			return t, fmt.Errorf("%w: a cluster has at most %d hosts; `pando hosts rm NAME` takes out one "+
-				"that does not return", pando.ErrNoRoom, pando.HostSlots)
+				"that does not return", pando.ErrNoRoom, pando.Slots())
 		}
 	}
 	m.Renewed = now
 	t.Put = []pando.Stored{*m}
 	return t, nil
+}
+
+// isAlone returns an error if a member seems to move while its agent is here at the old address: the
+// asker is then a copy. After a real move, the old lease ends within pando.HostLease.
+func (c *members) isAlone(ctx context.Context, known, m pando.Member) error {
+	if known.Server || known.Address == m.Address {
+		return nil
+	}
+	w, err := c.stored(ctx, pando.HostKey(m.Name)) // and of hosts whose names begin with this one
+	if err != nil {
+		return err
+	}
+	h, here := w.Hosts[m.Name]
+	if !here || h.V.Address != known.Address {
+		return nil
+	}
+	return fmt.Errorf("%w: host %s is here at %s, and %s shows its certificate: if %[4]s is a copy of "+
+		"it, run `pando down --purge` there and join again; if the host has moved, try again in %[5]s",
+		pando.ErrExists, m.Name, known.Address, m.Address, pando.HostLease)
 }
 
 // again returns why a host may not have the name of a member, or nil if it is that member.

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -28,18 +29,50 @@ func (c *streams) Watch(ctx context.Context, after pando.StoreRevision) <-chan p
 	out := make(chan pando.Change, 64)
 	go func() {
 		defer close(out)
-		out <- pando.Change{Revision: after, Kind: pando.KindBookmark} // the channel has room for it
-		for b := range c.Registry.Watch(ctx, pando.Root, after) {
-			for _, change := range changes(b) {
-				select {
-				case out <- change:
-				case <-ctx.Done():
-					return
-				}
-			}
-		}
+		watch, end := context.WithCancel(ctx)
+		defer end()
+		first := pando.Change{Revision: after, Kind: pando.KindBookmark}
+		passOn(ctx, out, first, c.Registry.Watch(watch, pando.Root, after), end)
 	}()
 	return out
+}
+
+// changesWaiting bounds the changes that wait for a slow listener. The store's client would
+// otherwise keep any number of them in memory.
+const changesWaiting = 4096
+
+// passOn sends changes to a listener, until the watch or ctx ends. It ends the watch when too many
+// changes wait. The listener then still gets the changes of whole commits, and at last the reason.
+func passOn(
+	ctx context.Context, out chan<- pando.Change, first pando.Change, in <-chan pando.Batch,
+	end func(),
+) {
+	queue := []pando.Change{first}
+	for in != nil || len(queue) > 0 {
+		var to chan<- pando.Change
+		var next pando.Change
+		if len(queue) > 0 {
+			to, next = out, queue[0]
+		}
+		select {
+		case to <- next:
+			queue = queue[1:]
+		case b, ok := <-in:
+			if !ok {
+				in = nil
+				continue
+			}
+			if queue = append(queue, changes(b)...); len(queue) > changesWaiting {
+				end()
+				in = nil
+				queue = append(queue, pando.Change{Revision: b.Revision, Err: fmt.Errorf(
+					"%w: this listener is %d changes behind and is let go; resume after the last event",
+					pando.ErrUnavailable, len(queue))})
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 func changes(b pando.Batch) []pando.Change {

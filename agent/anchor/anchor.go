@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/turn"
 	"pando.run/pando/world"
 )
 
@@ -46,7 +47,7 @@ type Anchor struct {
 	host   pando.Host                  // as joined last
 	fence  pando.Fence                 // likewise
 
-	looking sync.Mutex // one watch at a time looks at the store for all
+	looking turn.Turn // one watch at a time looks at the store for all
 	looked  pando.Snapshot
 	lookAt  time.Time // the time of looked
 }
@@ -55,6 +56,7 @@ type Anchor struct {
 func New(r pando.Registry, m pando.Sightings, c pando.Clock, log *slog.Logger) *Anchor {
 	return &Anchor{
 		Registry: r, memory: m, clock: c, log: log, issued: map[pando.Key]pando.StoreID{},
+		looking: turn.New(),
 	}
 }
 

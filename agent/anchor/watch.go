@@ -92,8 +92,10 @@ func (w *watch) replaced() error {
 
 // look reads the store's record of itself. Many watches of a quiet store share one answer.
 func (a *Anchor) look(ctx context.Context) (pando.Snapshot, error) {
-	a.looking.Lock()
-	defer a.looking.Unlock()
+	if err := a.looking.Take(ctx); err != nil {
+		return pando.Snapshot{}, err
+	}
+	defer a.looking.Give()
 	if now := a.clock.Now(); a.lookAt.IsZero() || now.Sub(a.lookAt) >= silenceMax/2 {
 		s, err := a.Registry.Snapshot(ctx, pando.ClusterKey)
 		if err != nil {

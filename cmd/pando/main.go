@@ -68,9 +68,8 @@ func rootCommand(env cli.Env) *cobra.Command {
 	section(c, "Services",
 		operator.Deploy(o), operator.Diff(o), operator.History(o), operator.Rollback(o),
 		operator.Scale(o), operator.Rm(o), operator.Spec(o), operator.Image(o),
-		operator.Ps(o), operator.Status(o), operator.Why(o), operator.Logs(o), operator.Stats(o),
-		operator.Watch(o),
-		operator.State(o))
+		operator.Ps(o), operator.Status(o), operator.Why(o), operator.Logs(o),
+		operator.Stats(o), operator.Exec(o), operator.Watch(o), operator.State(o))
 	section(c, "Machines",
 		daemon.Up(out), daemon.Restart(out), daemon.Down(out), daemon.Token(out),
 		daemon.Install(out), daemon.Uninstall(out),

@@ -113,10 +113,11 @@ func TestHelpIsShortAndImperative(t *testing.T) {
 
 // A command that prints no result refuses -o, instead of ignoring it.
 func TestOutputIsAFlagOfCommandsThatPrintAResult(t *testing.T) {
-	const printing = "ps,status,stats,why,watch,scale,rm,deploy,diff,history,rollback,state log,hosts," +
-		"hosts rm,spec check,spec schema,spec show,doctor,version,lab up,lab ls,up,down,restart,token"
-	results := map[string]bool{"logs": false, "lab exec": false, "lab down": false, "server": false,
-		"agent": false}
+	const printing = "ps,status,stats,why,watch,scale,rm,deploy,diff,history,rollback,state log," +
+		"hosts,hosts rm,spec check,spec schema,spec show,doctor,version,lab up,lab ls,up,down," +
+		"restart,token"
+	results := map[string]bool{"logs": false, "exec": false, "lab exec": false,
+		"lab down": false, "server": false, "agent": false}
 	for line := range strings.SplitSeq(printing, ",") {
 		results[line] = true
 	}
@@ -167,6 +168,9 @@ func TestWrongCommandLinesSayWhatWouldBeRight(t *testing.T) {
 		"logs web --since 1d":  "want a duration such as 10m or 24h",
 		"logs web --grep (":    "--grep: error parsing regexp",
 		"logs web --lines -4":  "--lines: want 0 to 100000, got -4",
+		"exec web":             "want: pando exec SERVICE",
+		"exec web --":          "want: pando exec SERVICE",
+		"exec -t web -- ls":    "standard input is no terminal",
 		"diff a.yaml 2":        "a file has no revisions",
 		"rollback web --to -1": "--to: want the number of a revision, got -1",
 		"down --purge=maybe":   `--purge: want true or false, got "maybe"`,
@@ -188,7 +192,7 @@ func TestNotRunningIsSaidByEveryCommand(t *testing.T) {
 	for _, line := range []string{"ps", "ps --watch", "status", "status web", "why web", "logs web",
 		"watch", "watch web", "scale web 2", "scale web auto",
 		"rm web", "state log web", "hosts",
-		"history web", "stats",
+		"history web", "stats", "exec web -- ls",
 		"stats web", "rollback web", "diff web", "diff " + file, "spec show web", "deploy " + file,
 		"deploy --dry-run " + file} {
 		got := invoke("/nowhere/api.sock", strings.Fields(line)...)

@@ -10,10 +10,12 @@ import (
 	"pando.run/pando"
 )
 
-// local has the addresses without a public name (RFC 6303), and those that Pando gives out.
-var local = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), pando.VIPs4,
-	netip.MustParsePrefix("10.128.0.0/10"),
+// isLocal reports whether an address has no public name (RFC 6303), or is one that Pando gives out.
+func isLocal(a netip.Addr) bool {
+	return slices.ContainsFunc([]netip.Prefix{
+		netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), pando.VIPs4,
+		pando.Instances4,
+	}, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // nobodys reports whether no outside resolver can answer a question. Such questions ask for the
@@ -32,5 +34,5 @@ func nobodys(q dns.Question) bool {
 	labels := strings.Split(reverse, ".")
 	slices.Reverse(labels)
 	a, err := netip.ParseAddr(strings.Join(labels, "."))
-	return err == nil && slices.ContainsFunc(local, func(p netip.Prefix) bool { return p.Contains(a) })
+	return err == nil && isLocal(a)
 }

@@ -58,6 +58,25 @@ func (d *Driver) Drops(context.Context) (pando.Drops, error) {
 	return out, nil
 }
 
+// Ends implements pando.Steering.
+func (d *Driver) Ends(_ context.Context, s pando.ServiceKey, i pando.InstanceID) (uint64, error) {
+	d.mu.Lock()
+	slot, ok := d.index.endpoints[d.index.services[s]][i]
+	d.mu.Unlock()
+	if !ok {
+		return 0, nil
+	}
+	var perCPU []steerCounters
+	if err := d.objects.Traffic.Lookup(slot, &perCPU); err != nil {
+		return 0, fmt.Errorf("read how many flows of %s have ended: %w", i, err)
+	}
+	var n uint64
+	for _, v := range perCPU {
+		n += v.Ends
+	}
+	return n, nil
+}
+
 // Counters implements pando.Steering.
 func (d *Driver) Counters(context.Context) ([]pando.EndpointCounters, error) {
 	d.mu.Lock()

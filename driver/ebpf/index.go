@@ -195,3 +195,21 @@ func (x *index) forget(slot uint32) {
 	delete(x.endpoints[x.slots[slot].Service], x.names[slot])
 	delete(x.names, slot)
 }
+
+// forgetPorts deletes the ports of a service that keep rejects.
+func (x *index) forgetPorts(
+	o *steerObjects, service uint32, keep func(steerServiceKey) bool,
+) error {
+	var errs []error
+	for k := range x.portsOf[service] {
+		if keep(k) {
+			continue
+		}
+		if x.ports[k] == service { // else it is another service's by now
+			errs = append(errs, ignoreMissing(o.Ports.Delete(k)))
+			delete(x.ports, k)
+		}
+		delete(x.portsOf[service], k)
+	}
+	return errors.Join(errs...)
+}

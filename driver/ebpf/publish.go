@@ -168,6 +168,9 @@ func (d *Driver) publishTable(service uint32, now *share, slots []uint32) error 
 	}
 	s.Endpoints[idle], s.Places[idle] = min(1, uint32(len(now.buckets))), place
 	if err := d.objects.Services.Put(service, s); err != nil {
+		if place != was {
+			d.tables.give(place) // no record names it
+		}
 		return err
 	}
 	if place != was {
@@ -222,7 +225,7 @@ func (d *Driver) publishPorts(service uint32, t pando.SteeringTable) error {
 		}
 		d.index.answer(a, means)
 	}
-	return d.forgetPorts(service, func(k steerServiceKey) bool { return want[k] })
+	return d.index.forgetPorts(&d.objects, service, func(k steerServiceKey) bool { return want[k] })
 }
 
 func vips(t pando.SteeringTable) (out [][4]uint32) {
@@ -233,22 +236,6 @@ func vips(t pando.SteeringTable) (out [][4]uint32) {
 		out = append(out, words(t.VIP6))
 	}
 	return out
-}
-
-// forgetPorts deletes the ports of a service that keep rejects.
-func (d *Driver) forgetPorts(service uint32, keep func(steerServiceKey) bool) error {
-	var errs []error
-	for k := range d.index.portsOf[service] {
-		if keep(k) {
-			continue
-		}
-		if d.index.ports[k] == service { // else it is another service's by now
-			errs = append(errs, ignoreMissing(d.objects.Ports.Delete(k)))
-			delete(d.index.ports, k)
-		}
-		delete(d.index.portsOf[service], k)
-	}
-	return errors.Join(errs...)
 }
 
 func ignoreMissing(err error) error {
@@ -266,7 +253,8 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 	if !ok {
 		return nil
 	}
-	errs := []error{d.forgetPorts(n, func(steerServiceKey) bool { return false })}
+	d.shares.forget(s) // the table is gone, even if the rest of this fails
+	errs := []error{d.index.forgetPorts(&d.objects, n, func(steerServiceKey) bool { return false })}
 	for vip := range d.index.vipsOf[n] {
 		if at := d.index.vips[vip]; at&^elsewhere == n {
 			errs = append(errs, ignoreMissing(d.objects.Vips.Delete(vip)))
@@ -280,18 +268,17 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 	for _, slot := range slices.Collect(maps.Values(d.index.endpoints[n])) {
 		errs = append(errs, d.dropEndpoint(slot))
 	}
-	var was steerService
-	errs = append(errs, d.objects.Services.Lookup(n, &was), d.objects.Services.Put(n, steerService{}),
-		ignoreMissing(d.objects.ServiceNames.Delete(n)))
-	if err := errors.Join(errs...); err != nil {
+	errs = append(errs, d.tables.clear(d.objects.Services, n))
+	err := errors.Join(errs...)
+	if err == nil { // last, because the service keeps its number until all of this is done
+		err = ignoreMissing(d.objects.ServiceNames.Delete(n))
+	}
+	if err != nil {
 		return fmt.Errorf("withdraw the steering of %s: %w", s, err)
 	}
-	d.tables.give(was.Places[0])
-	d.tables.give(was.Places[1])
 	d.index.drop(n)
 	delete(d.index.services, s)
 	delete(d.filled, s)
-	d.shares.forget(s)
 	d.index.freeServices = append(d.index.freeServices, n)
 	return nil
 }

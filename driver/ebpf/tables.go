@@ -132,6 +132,20 @@ func (t *tables) give(p steerPlace) {
 	}
 }
 
+// clear removes the record of a service and gives its places back.
+func (t *tables) clear(services *ebpf.Map, n uint32) error {
+	var was steerService
+	if err := services.Lookup(n, &was); err != nil {
+		return err
+	}
+	if err := services.Put(n, steerService{}); err != nil {
+		return err
+	}
+	t.give(was.Places[0])
+	t.give(was.Places[1])
+	return nil
+}
+
 // trim removes empty slabs but the first.
 func (t *tables) trim() (err error) {
 	for n := 1; n < slabsMax; n++ {

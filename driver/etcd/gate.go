@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
+	"sync"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
@@ -40,7 +42,8 @@ type Members struct {
 //
 //	host, leader/host-NAME  its own, as its member record has it.
 //	instance                an instance that control placed on it.
-//	intent                  an ask by one of its instances, or a later step about one.
+//	intent                  an ask by one of its instances, or a later step about one, and never
+//	                        control's answer.
 //	decision                about one of its instances.
 //	head                    of a state that it keeps.
 //
@@ -53,6 +56,8 @@ type gate struct {
 	store   *store
 	leases  *leases
 	open    *streams
+	copies  *copies
+	log     *slog.Logger
 }
 
 // who returns the calling member; remote is false for root on this host.
@@ -68,10 +73,43 @@ func (g gate) who(ctx context.Context) (m pando.Member, remote bool, err error) 
 	if len(info.State.VerifiedChains) == 0 {
 		return m, true, status.Error(codes.PermissionDenied, "no certificate")
 	}
-	if m, err = g.member(info.State.VerifiedChains[0][0]); err != nil {
+	if m, err = g.member(info.State.VerifiedChains[0][0]); err == nil {
+		err = g.comesFrom(m, p.Addr)
+	}
+	if err != nil {
 		return m, true, status.Error(codes.PermissionDenied, err.Error())
 	}
 	return m, true, nil
+}
+
+// comesFrom refuses a copy of a member: its certificate on another machine.
+func (g gate) comesFrom(m pando.Member, at net.Addr) error {
+	from, err := netip.ParseAddrPort(at.String())
+	if err != nil {
+		return nil // not the network
+	}
+	err = m.ComesFrom(from.Addr().Unmap())
+	if err != nil && g.copies.isNew(m.Name, from.Addr()) {
+		g.log.Warn("a member's certificate is used from another address", "host", m.Name, "error", err)
+	}
+	return err
+}
+
+// copies remember the last foreign address of each member, so that one warning names it.
+type copies struct {
+	mu sync.Mutex
+	of map[pando.HostName]netip.Addr // at most one for each member
+}
+
+func (c *copies) isNew(h pando.HostName, from netip.Addr) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of == nil {
+		c.of = map[pando.HostName]netip.Addr{}
+	}
+	was := c.of[h]
+	c.of[h] = from
+	return was != from
 }
 
 // member returns the member record of a verified certificate, if the record admits its key.

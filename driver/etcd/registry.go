@@ -9,13 +9,17 @@ package etcd
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"net/url"
 	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
@@ -53,8 +57,11 @@ const (
 // "https://host:port". It does not wait for the server. Calls fail with pando.ErrUnavailable until
 // the server answers, and again while it restarts. The registry ends with ctx or with Close.
 //
-// identity is the member's, for https; nil otherwise.
-func Dial(ctx context.Context, endpoint string, identity *tls.Config) (*Registry, error) {
+// identity is the member's, for https; nil otherwise. from is the member's address, if it matters:
+// the server admits a member from its own address only.
+func Dial(
+	ctx context.Context, endpoint string, identity *tls.Config, from ...netip.Addr,
+) (*Registry, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil {
 		return nil, fmt.Errorf("%w: store endpoint %q: %w", pando.ErrInvalid, endpoint, err)
@@ -74,16 +81,33 @@ func Dial(ctx context.Context, endpoint string, identity *tls.Config) (*Registry
 		DialKeepAliveTimeout: 3 * time.Second,
 		MaxUnaryRetries:      readAttempts,
 		Logger:               zap.NewNop(),
-		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+		DialOptions: append(dialsFrom(from), grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
 				MaxDelay: reconnectWaitMax},
 			MinConnectTimeout: time.Second,
-		})},
+		})),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("dial the store at %s: %w", endpoint, err)
 	}
 	return newRegistry(c, nil), nil
+}
+
+// dialsFrom returns the option that connects from an address of this host. A host that has lost the
+// address connects from another one, and learns the reason of the refusal.
+func dialsFrom(from []netip.Addr) []grpc.DialOption {
+	if len(from) == 0 || !from[0].IsValid() {
+		return nil
+	}
+	own := net.TCPAddrFromAddrPort(netip.AddrPortFrom(from[0], 0))
+	return []grpc.DialOption{grpc.WithContextDialer(
+		func(ctx context.Context, to string) (net.Conn, error) {
+			c, err := (&net.Dialer{LocalAddr: own}).DialContext(ctx, "tcp", to)
+			if errors.Is(err, unix.EADDRNOTAVAIL) {
+				c, err = new(net.Dialer).DialContext(ctx, "tcp", to)
+			}
+			return c, err
+		})}
 }
 
 // Close ends every watch, leadership and host lease of this registry. The leases are not revoked:

@@ -3,7 +3,9 @@ package etcd
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -44,6 +46,7 @@ type rights struct {
 	member pando.Member
 	store  *store
 	leases *leases
+	asked  []*pb.Compare // the conditions of the member itself
 	conds  []*pb.Compare
 }
 
@@ -53,6 +56,7 @@ func (g gate) rights(ctx context.Context, m pando.Member) *rights {
 
 // check returns the reason to refuse a transaction, or nil. It then adds the conditions to r.
 func (w *rights) check(r *pb.TxnRequest) error {
+	w.asked = r.Compare
 	for _, op := range r.Success {
 		var k pando.Key
 		var err error
@@ -82,6 +86,7 @@ var (
 	errNotOwn  = fmt.Errorf("it is of another host, or of control")
 	errForeign = fmt.Errorf("its value is that of another record")
 	errSince   = fmt.Errorf("it is about no instance of this host")
+	errAnswer  = errors.New("only control answers an ask")
 )
 
 // owns reports whether a key belongs to this host alone.
@@ -151,7 +156,19 @@ func put[T pando.Stored](
 		Key: []byte(r.Key), Target: pb.Compare_MOD, Result: pb.Compare_EQUAL,
 		TargetUnion: &pb.Compare_ModRevision{ModRevision: at},
 	})
-	return rule(next, now, at != 0)
+	err = rule(next, now, at != 0)
+	if errors.Is(err, errAnswer) && w.late(r.Key, at) {
+		return nil // its own condition fails: it learns of the conflict
+	}
+	return err
+}
+
+// late reports whether a condition of the member expects another revision of a record.
+func (w *rights) late(k pando.Key, at int64) bool {
+	return slices.ContainsFunc(w.asked, func(c *pb.Compare) bool {
+		return pando.Key(c.Key) == k && len(c.RangeEnd) == 0 && c.Target == pb.Compare_MOD &&
+			c.Result == pb.Compare_EQUAL && c.GetModRevision() != at
+	})
 }
 
 // host checks a host's record, which is also the value of its epoch.
@@ -210,7 +227,25 @@ func (w *rights) intent(next, now pando.Intent, there bool) error {
 	if now.Host != w.member.Name || !w.has(now.Service, now.Instance) {
 		return errSince
 	}
+	if !mayFollow(now.State, next.State) {
+		return fmt.Errorf("%w: %s cannot become %s by its host", errAnswer, now.State, next.State)
+	}
 	return nil
+}
+
+// mayFollow reports whether a host may move an intent between two states: by the steps of an
+// instance's life. Answers to asks are control's.
+func mayFollow(was, next pando.IntentState) bool {
+	if was == next {
+		return true
+	}
+	for _, step := range []pando.IntentState{pando.IntentStarting, pando.IntentReady,
+		pando.IntentInRotation, pando.IntentMerged, pando.IntentDead, pando.IntentFailed} {
+		if was.May(step) && mayFollow(step, next) {
+			return true
+		}
+	}
+	return false
 }
 
 // decision checks a decision: it must be this agent's evidence about an instance of this host.

@@ -101,7 +101,7 @@ func (s *Server) start(ctx context.Context, c ServerConfig, g *guard) (err error
 	ctx, s.stop = context.WithCancel(context.Background())
 	s.guard(ctx, g, s.shapeOf(client, c.QuotaBytes))
 	rules := gate{c.Members, &store{s.etcd.Server.KV()}, newLeases(s.etcd.Server.LeaseTimeToLive),
-		newStreams()}
+		newStreams(), &copies{}, c.Log}
 	if c.Members != nil {
 		s.guarding.Go(func() { rules.follow(ctx, c.Members.Clock, s.registry, c.Log) })
 	}

@@ -77,11 +77,12 @@ var trials = []trial{
 		"put --data-dir on a faster disk", false, tryFsync},
 	{"addresses", "packets for a VIP would go elsewhere",
 		"remove the routes, or move that network: VIPs are " + pando.VIPs4.String() +
-			", instances 10.128.0.0/10", false, tryAddresses},
+			", instances " + pando.Instances4.String() + "; or choose others with `pando up --vips " +
+			"--instances`", false, tryAddresses},
 	{"forwarding", "other machines do not reach VIPs through this one",
 		"sysctl net.ipv4.ip_forward=1 (`pando up` does it)", false, tryForwarding},
 	{"firewall", "packets of instances to other machines may be dropped in this host",
-		"allow packets from and to " + pando.VIPs4.String() + " and " + instances.String() +
+		"allow packets from and to " + pando.VIPs4.String() + " and " + pando.Instances4.String() +
 			" ahead of the policy, as with `iptables -I FORWARD -s " + pando.VIPs4.String() + " -j ACCEPT`",
 		false, tryFirewall},
 	{"reverse path filter",

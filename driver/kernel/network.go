@@ -129,9 +129,6 @@ func tryXDP() (string, error) {
 	return "memory was registered with a socket", nil
 }
 
-// instances is the range of all hosts' instance addresses.
-var instances = netip.MustParsePrefix("10.128.0.0/10")
-
 // tryAddresses looks for foreign routes into the ranges of Pando.
 func tryAddresses(Config) (string, error) {
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
@@ -143,7 +140,7 @@ func tryAddresses(Config) (string, error) {
 			continue
 		}
 		p, err := netip.ParsePrefix(r.Dst.String())
-		if err != nil || !p.Overlaps(pando.VIPs4) && !p.Overlaps(instances) {
+		if err != nil || !p.Overlaps(pando.VIPs4) && !p.Overlaps(pando.Instances4) {
 			continue
 		}
 		if l, err := netlink.LinkByIndex(r.LinkIndex); err == nil && !ours(l.Attrs().Name) {

@@ -34,8 +34,8 @@ func Translate(instances4, instances6 netip.Prefix) error {
 		family               nftables.TableFamily
 		mine, all, published netip.Prefix
 	}{
-		{nftables.TableFamilyIPv4, instances4, everyInstance4, pando.VIPs4},
-		{nftables.TableFamilyIPv6, instances6, everyInstance6, pando.VIPs6},
+		{nftables.TableFamilyIPv4, instances4, pando.Instances4, pando.VIPs4},
+		{nftables.TableFamilyIPv6, instances6, everyInstance6(), pando.VIPs6},
 	} {
 		// Added first, so that there is a table to delete.
 		table := c.AddTable(&nftables.Table{Name: Table, Family: t.family})
@@ -83,18 +83,10 @@ func Purge() error {
 	return nil
 }
 
-// The addresses of all instances of all hosts (pando.InstanceRange).
-var (
-	everyInstance4 = spanning(4, 10)
-	everyInstance6 = spanning(6, 64)
-)
-
-func spanning(family, bits int) netip.Prefix {
-	first4, first6 := pando.InstanceRange(0)
-	if family == 4 {
-		return netip.PrefixFrom(first4.Addr(), bits).Masked()
-	}
-	return netip.PrefixFrom(first6.Addr(), bits).Masked()
+// everyInstance6 returns the addresses of all instances of all hosts (pando.InstanceRange).
+func everyInstance6() netip.Prefix {
+	_, first := pando.InstanceRange(0)
+	return netip.PrefixFrom(first.Addr(), 64).Masked()
 }
 
 // end is one of a packet's two addresses.

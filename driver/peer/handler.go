@@ -34,6 +34,7 @@ func Handler(a pando.HostAgent) http.Handler {
 		l, err := a.Losses(r.Context())
 		answer(w, l, err)
 	})
+	mux.HandleFunc("POST "+ExecPath, func(w http.ResponseWriter, r *http.Request) { exec(a, w, r) })
 	mux.HandleFunc("GET /peer/usage", func(w http.ResponseWriter, r *http.Request) {
 		var s pando.ServiceKey
 		var err error

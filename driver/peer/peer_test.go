@@ -81,6 +81,24 @@ func (h *host) Usage(_ context.Context, s pando.ServiceKey) ([]pando.InstanceUsa
 	return []pando.InstanceUsage{{Instance: "web-1", Service: s, PIDs: 3}}, h.err
 }
 
+// Exec returns a command that sends back its input.
+func (h *host) Exec(
+	_ context.Context, i pando.InstanceID, s pando.SessionSpec,
+) (io.ReadWriteCloser, error) {
+	if h.err != nil {
+		return nil, h.err
+	}
+	if i != "web-1" || s.Command[0] != "cat" || !s.Terminal {
+		return nil, fmt.Errorf("%w: %s %+v", pando.ErrInvalid, i, s)
+	}
+	mine, theirs := net.Pipe()
+	go func() {
+		_, _ = io.Copy(mine, mine)
+		close(h.closed)
+	}()
+	return theirs, nil
+}
+
 func (h *host) Counters(context.Context) ([]pando.EndpointCounters, error) {
 	return h.counters, h.err
 }
@@ -264,6 +282,41 @@ func TestAnAskAndItsAnswerCrossTheWire(t *testing.T) {
 		if _, err := control.Answer(t.Context(), pando.Fence{}, ask,
 			func() {}); !errors.Is(err, pando.ErrUnavailable) {
 			t.Errorf("a server that is away: %v", err)
+		}
+	}
+}
+
+func TestASessionCrossesTheWireAndEndsWithItsCaller(t *testing.T) {
+	for _, scheme := range []string{"unix", "tcp"} {
+		a := &host{closed: make(chan struct{})}
+		h, c := serve(t, a, scheme)
+		spec := pando.SessionSpec{Command: []string{"cat"}, Terminal: true}
+		conn, err := c.Exec(t.Context(), h, "web-1", spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 5)
+		if _, err := conn.Write([]byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(conn, b); err != nil || string(b) != "hello" {
+			t.Fatalf("%q, %v", b, err)
+		}
+		conn.Close()
+		select {
+		case <-a.closed:
+		case <-time.After(patience):
+			t.Fatal("the command still runs")
+		}
+		for _, bad := range []pando.SessionSpec{{}, {Command: []string{""}},
+			{Command: []string{"a\x00"}}, {Command: []string{"dog"}}} {
+			if _, err := c.Exec(t.Context(), h, "web-1", bad); !errors.Is(err, pando.ErrInvalid) {
+				t.Errorf("%+v: %v", bad, err)
+			}
+		}
+		a.err = fmt.Errorf("%w: 16 sessions", pando.ErrRefused)
+		if _, err := c.Exec(t.Context(), h, "web-1", spec); !errors.Is(err, pando.ErrRefused) {
+			t.Errorf("a refusal: %v", err)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -23,6 +24,10 @@ type forking struct {
 	// gate keeps the loaded program before its first instruction until it returns: true starts it,
 	// false ends it. It may be nil.
 	gate func() bool
+	// Of a session: its input and its errors, where they are not /dev/null and stdio, and whether
+	// they are its terminal.
+	stdin, stderr *os.File
+	terminal      bool
 }
 
 type forked struct {
@@ -46,12 +51,12 @@ func waitToFork(e pando.CgroupEntry, groups string, open bool, turn <-chan forki
 	// into the group, but only by clone3, which the filter refuses.
 	traced := f.gate != nil || e.Folder != ""
 	if err == nil {
-		r.pid, r.err = fork(f.program, &syscall.SysProcAttr{
-			Setsid: true, Ptrace: traced,
+		r.pid, r.err = fork(f, &syscall.SysProcAttr{
+			Setsid: true, Ptrace: traced, Setctty: f.terminal,
 			Credential: &syscall.Credential{
 				Uid: f.program.UID, Gid: f.program.GID, Groups: f.program.Groups,
 			},
-		}, f.stdio)
+		})
 	}
 	if !traced || r.err != nil {
 		f.done <- r
@@ -117,7 +122,8 @@ func loadedBeside(pid int) error {
 }
 
 // fork starts a program from this thread.
-func fork(p program, attr *syscall.SysProcAttr, stdio *os.File) (int, error) {
+func fork(f forking, attr *syscall.SysProcAttr) (int, error) {
+	p := f.program
 	path, err := lookPath(p)
 	if err != nil {
 		return 0, err
@@ -127,8 +133,9 @@ func fork(p program, attr *syscall.SysProcAttr, stdio *os.File) (int, error) {
 		return 0, err
 	}
 	defer null.Close()
+	stdin, stderr := cmp.Or(f.stdin, null), cmp.Or(f.stderr, f.stdio)
 	pid, err := syscall.ForkExec(path, p.Argv, &syscall.ProcAttr{
-		Dir: p.Dir, Env: p.Env, Files: []uintptr{null.Fd(), stdio.Fd(), stdio.Fd()},
+		Dir: p.Dir, Env: p.Env, Files: []uintptr{stdin.Fd(), f.stdio.Fd(), stderr.Fd()},
 		Sys: attr,
 	})
 	switch {

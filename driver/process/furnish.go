@@ -224,6 +224,9 @@ func furnishDev() error {
 	if err := unix.Mknod("/dev/tty", unix.S_IFCHR|0o666, int(unix.Mkdev(5, 0))); err != nil {
 		return fmt.Errorf("make /dev/tty: %w", err)
 	}
+	if err := os.Chmod("/dev/tty", 0o666); err != nil { // a program opens its own terminal there
+		return err
+	}
 	for name, to := range map[string]string{"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0",
 		"stdout": "/proc/self/fd/1",
 		"stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx"} {

@@ -135,6 +135,11 @@ func (s *shim) serve(c *net.UnixConn) {
 		case "exec":
 			s.answerExec(c, q.Command)
 			return
+		case "session":
+			if q.Session != nil {
+				s.visit(c, *q.Session)
+			}
+			return
 		}
 		if err := send(c, s.answer(q), -1); err != nil {
 			return
@@ -340,7 +345,18 @@ func (s *shim) start(p program, gate func() bool) (pid int, out *os.File,
 		return 0, nil, nil, err
 	}
 	defer in.Close()
-	do := forking{program: p, stdio: in, gate: gate, done: make(chan forked, 1)}
+	pid, ended, err = s.launch(forking{program: p, stdio: in, gate: gate})
+	if err != nil {
+		out.Close()
+		return 0, nil, nil, err
+	}
+	return pid, out, ended, nil
+}
+
+// launch forks a program as start does, with files of the caller.
+func (s *shim) launch(do forking) (pid int, ended <-chan unix.WaitStatus, err error) {
+	p := do.program
+	do.done = make(chan forked, 1)
 	turn := s.first
 	if s.first = nil; turn == nil || p.Open {
 		turn = make(chan forking, 1)
@@ -349,8 +365,7 @@ func (s *shim) start(p program, gate func() bool) (pid int, out *os.File,
 	turn <- do
 	f := <-do.done
 	if f.err != nil {
-		out.Close()
-		return 0, nil, nil, f.err
+		return 0, nil, f.err
 	}
 	pid = f.pid
 	c := make(chan unix.WaitStatus, 1)
@@ -359,7 +374,7 @@ func (s *shim) start(p program, gate func() bool) (pid int, out *os.File,
 		s.reaping = true
 		go s.reap()
 	}
-	return pid, out, c, nil
+	return pid, c, nil
 }
 
 // onThreadOfItsOwn runs f on a thread that ends with f: f drops its privileges, so no other

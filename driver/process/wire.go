@@ -19,12 +19,13 @@ import (
 // The reply to hold carries the listener of the instance's API. The events follow it, past ones
 // first. If the program was only loaded, the driver first sends go, which has no reply.
 type request struct {
-	Verb string   `json:"verb"` // hold, go, notify, signal, kill, pause, exec
+	Verb string   `json:"verb"` // hold, go, notify, signal, kill, pause, exec, session
 	Run  *program `json:"run,omitempty"`
 	// The program waits before its first instruction for a message go.
-	Load    bool     `json:"load,omitempty"`
-	Signal  int      `json:"signal,omitempty"`
-	Command []string `json:"command,omitempty"`
+	Load    bool               `json:"load,omitempty"`
+	Signal  int                `json:"signal,omitempty"`
+	Command []string           `json:"command,omitempty"`
+	Session *pando.SessionSpec `json:"session,omitempty"`
 }
 
 // program describes the program that a shim starts.

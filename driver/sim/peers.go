@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"sync"
 
@@ -89,6 +90,17 @@ func (p *Peers) Usage(
 		return nil, err
 	}
 	return a.Usage(ctx, s)
+}
+
+// Exec runs a command inside an instance of a host.
+func (p *Peers) Exec(
+	ctx context.Context, h pando.Host, i pando.InstanceID, s pando.SessionSpec,
+) (io.ReadWriteCloser, error) {
+	a, err := p.agent(h)
+	if err != nil {
+		return nil, err
+	}
+	return a.Exec(ctx, i, s)
 }
 
 // StateLog returns the newest commits of a service's main branch.

@@ -42,7 +42,8 @@ type store struct {
 	id       pando.StoreID
 	revision pando.StoreRevision
 	records  map[pando.Key]pando.Record
-	history  []pando.Batch // every commit since birth
+	history  []pando.Batch // every commit since the last compaction
+	forgot   int           // commits that compactions forgot
 	changed  chan struct{} // closed and replaced by every commit
 }
 
@@ -80,11 +81,32 @@ func (r *Registry) Lose(share float64) {
 	r.lose = share
 }
 
-// History returns every commit since birth, in order.
+// History returns every commit since the last compaction, in order.
 func (r *Registry) History() []pando.Batch {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.history)
+}
+
+// Compact forgets the commits up to a revision. A watch that begins before it ends with
+// ErrCompacted.
+func (r *Registry) Compact(to pando.StoreRevision) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := int(to) - r.forgot; n > 0 {
+		r.history = slices.Clone(r.history[min(n, len(r.history)):])
+		r.forgot = int(r.revision) - len(r.history)
+	}
+}
+
+// Size returns the number of the records and the bytes of their values.
+func (r *Registry) Size() (records, bytes int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, one := range r.records {
+		bytes += len(one.Value)
+	}
+	return len(r.records), bytes
 }
 
 // Depose ends the leadership of a role, or the epoch of a host, as a lost lease does. Its fence
@@ -253,8 +275,13 @@ func (r *Registry) Watch(
 		for {
 			r.mu.Lock()
 			fault, changed, id := r.fault, r.changed, r.id
-			news := slices.Clone(r.history[min(int(after), len(r.history)):])
+			from := int(after) - r.forgot
+			news := slices.Clone(r.history[min(max(0, from), len(r.history)):])
 			r.mu.Unlock()
+			if from < 0 {
+				send(ctx, out, pando.Batch{Revision: after, Err: pando.ErrCompacted})
+				return
+			}
 			for _, b := range news {
 				after, b.Store = b.Revision, id
 				b.Changes = slices.DeleteFunc(slices.Clone(b.Changes),

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"net"
@@ -309,6 +310,15 @@ func (b *Sandbox) Exec(context.Context, []string) (int, []byte, error) {
 		return 0, nil, nil
 	}
 	return 1, nil, nil
+}
+
+// Session returns a connection that sends back its input.
+func (b *Sandbox) Session(context.Context, pando.SessionSpec) (io.ReadWriteCloser, error) {
+	r, w := io.Pipe()
+	return struct {
+		io.Reader
+		io.WriteCloser
+	}{r, w}, nil
 }
 
 // Flows returns the instance's open flows in the steering.

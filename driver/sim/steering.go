@@ -19,6 +19,7 @@ type Steering struct {
 	tables map[pando.ServiceKey]pando.SteeringTable
 	flows  map[pando.InstanceID]int
 	total  map[pando.InstanceID]uint64
+	ended  map[pando.InstanceID]uint64
 	broken int
 	faults map[string]int // number of next calls that fail, by name; below 0: all
 	calls  map[string]int
@@ -28,7 +29,8 @@ type Steering struct {
 func NewSteering() *Steering {
 	return &Steering{
 		tables: map[pando.ServiceKey]pando.SteeringTable{}, flows: map[pando.InstanceID]int{},
-		total: map[pando.InstanceID]uint64{}, faults: map[string]int{}, calls: map[string]int{},
+		total: map[pando.InstanceID]uint64{},
+		ended: map[pando.InstanceID]uint64{}, faults: map[string]int{}, calls: map[string]int{},
 	}
 }
 
@@ -89,6 +91,7 @@ func (s *Steering) End(i pando.InstanceID) {
 	defer s.mu.Unlock()
 	if s.flows[i] > 0 {
 		s.flows[i]--
+		s.ended[i]++
 	}
 }
 
@@ -186,6 +189,16 @@ func (s *Steering) Sweep(context.Context) (pando.SweepReport, error) {
 
 // Drops returns none: no packet is simulated.
 func (*Steering) Drops(context.Context) (pando.Drops, error) { return pando.Drops{}, nil }
+
+// Ends returns the number of flows that a test has closed.
+func (s *Steering) Ends(_ context.Context, _ pando.ServiceKey, i pando.InstanceID) (uint64, error) {
+	if err := s.called("Ends"); err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended[i], nil
+}
 
 // Counters returns flow counts only.
 func (s *Steering) Counters(context.Context) ([]pando.EndpointCounters, error) {

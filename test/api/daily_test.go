@@ -1,11 +1,16 @@
 package api
 
 import (
+	"errors"
+	"io"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/api"
+	"pando.run/pando/driver/sim"
 )
 
 func TestRollbacksThatMakeNoSenseAreRefused(t *testing.T) {
@@ -84,4 +89,67 @@ func TestStatsShowEveryInstance(t *testing.T) {
 	} {
 		w.check(t, h.http.URL)
 	}
+}
+
+func TestASessionNeedsAnUpgradeAndAnInstance(t *testing.T) {
+	h := open(t)
+	h.serving()
+	up := []string{"Upgrade", "pando-session", "Connection", "Upgrade"}
+	cat := `{"command": ["cat"]}`
+	for _, w := range []wrong{
+		{"POST", "/v1/services/web/exec", cat, nil, 400, "invalid", "Upgrade: pando-session"},
+		{"POST", "/v1/services/none/exec", cat, up, 404, "not_found", "service none"},
+		{"POST", "/v1/services/web/exec?instance=web-none", cat, up, 404, "not_found", "`pando ps`"},
+		{"POST", "/v1/services/web/exec", `{}`, up, 400, "invalid", "command"},
+		{"POST", "/v1/services/web/exec", `{"command": []}`, up, 400, "invalid", "no command"},
+		{"POST", "/v1/services/web/exec", `{"comand": ["x"]}`, up, 400, "invalid",
+			`did you mean "command"?`},
+		{"GET", "/v1/services/web/exec", "", nil, 405, "method", "want POST"},
+	} {
+		w.check(t, h.http.URL)
+	}
+}
+
+// A host has a bounded number of sessions, and each frees its place at its end.
+func TestAHostHasABoundedNumberOfSessions(t *testing.T) {
+	h := open(t)
+	h.serving()
+	socket := filepath.Join(t.TempDir(), "api.sock")
+	at(t, socket, h.http.Config.Handler)
+	c := api.NewClient(socket, sim.Clock{})
+	web, cat := pando.DefaultService("web"), pando.SessionSpec{Command: []string{"cat"}}
+	var open []io.Closer
+	for range pando.SessionsMax {
+		conn, err := c.Exec(t.Context(), web, "", cat)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 2) // the simulated command sends back its input
+		if _, err := conn.Write([]byte("hi")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(conn, b); err != nil || string(b) != "hi" {
+			t.Fatalf("%q, %v", b, err)
+		}
+		open = append(open, conn)
+	}
+	if _, err := c.Exec(t.Context(), web, "", cat); !errors.Is(err, pando.ErrRefused) ||
+		!strings.Contains(err.Error(), "has 16 sessions") {
+		t.Errorf("one more: %v", err)
+	}
+	open[0].Close()
+	h.await("a free place", func() bool {
+		conn, err := c.Exec(t.Context(), web, "", cat)
+		if err == nil {
+			open[0] = conn
+		}
+		return err == nil
+	})
+	for _, conn := range open {
+		conn.Close()
+	}
+	h.await("the end of every session", func() bool {
+		why := h.ask("GET", "/v1/services/web/why", "").body
+		return strings.Contains(why, "cat: it was ended after") && !strings.Contains(why, "cat: it runs")
+	})
 }

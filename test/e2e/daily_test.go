@@ -25,6 +25,7 @@ func TestADayOnTwoHosts(t *testing.T) {
 	}
 	t.Run("revisions", func(t *testing.T) { revisionsOfADay(p.In(t), away.In(p.In(t))) })
 	t.Run("stats", func(t *testing.T) { statsOfADay(p.In(t), away.In(p.In(t))) })
+	t.Run("exec", func(t *testing.T) { execOfADay(p.In(t), away.In(p.In(t))) })
 	t.Run("logs", func(t *testing.T) { logsOfADay(p.In(t), away.In(p.In(t))) })
 }
 
@@ -68,6 +69,99 @@ func statsOfADay(p *labtest.Pando, s *labtest.Service) {
 		has(p, p.Must(host, p.Bin, "stats"), id, "web-", "shop-", p.Hosts[0], p.Hosts[1])
 	}
 	p.PandoFails(4, "stats", "none")
+}
+
+func execOfADay(p *labtest.Pando, s *labtest.Service) {
+	id := string(s.AwaitInstances(1).Instances[0].ID)
+	on := func(script string) labtest.Output {
+		return p.Run(p.Host(), "bash", "-c", strings.ReplaceAll(script, "pando", p.Bin))
+	}
+	for script, want := range map[string]string{
+		"pando exec " + s.Name + " -- hostname":                                     id,
+		"echo hi | pando exec -i " + s.Name + "/" + id + " -- cat":                  "hi",
+		"pando exec " + s.Name + " -- sh -c 'cat; echo end'":                        "end",
+		"pando exec " + s.Name + " -- sh -c 'echo bad >&2' 2>&1 >/dev/null":         "bad",
+		"seq 200000 | pando exec -i " + s.Name + " -- cat | cksum":                  "",
+		"(yes || true) | pando exec -i " + s.Name + " -- head -1":                   "y",
+		"pando exec " + s.Name + " -- sh -c 'echo $PANDO_INSTANCE $(id -u)'":        id + " 2",
+		"script -qec 'pando exec -it " + s.Name + " -- sh -c \"tty; stty size\"' x": "/dev/pts/",
+	} {
+		out := on("set -o pipefail; cd " + p.Dir + "; " + script)
+		if out.Code != 0 || !strings.Contains(out.Text, want) {
+			p.Errorf("%s: code %d, want %q\n%s", script, out.Code, want, out.Text)
+		}
+	}
+	for script, code := range map[string]int{
+		"exit 7": 7, "kill -9 $$": 137, "mount -t tmpfs tmpfs /tmp": 32, "nosuch": 127,
+	} {
+		out := p.Run(p.Host(), p.Bin, "exec", s.Name, "--", "sh", "-c", script)
+		if out.Code != code && !(code == 32 && out.Code != 0) {
+			p.Errorf("%s: code %d, want %d: %s", script, out.Code, code, out.Text)
+		}
+	}
+	has(p, p.PandoFails(3, "exec", s.Name, "--", "no-such-program"), "no program")
+	p.PandoFails(4, "exec", s.Name+"/"+s.Name+"-none", "--", "true")
+	p.PandoFails(4, "exec", "none", "--", "true")
+	if out := p.Run(p.Hosts[1], p.Bin, "exec", s.Name, "--", "true"); out.Code != 10 {
+		p.Errorf("exec on a member: code %d: %s", out.Code, out.Text)
+	}
+	long := p.Start(p.Host(), p.Bin, "exec", s.Name, "--", "sh", "-c",
+		"trap 'echo caught; exit 9' TERM; echo begun; while :; do sleep 0.1; done")
+	long.AwaitText("begun")
+	if out := long.Stop(); out.Code != 9 || !strings.Contains(out.Text, "caught") {
+		p.Errorf("a signal: code %d: %s", out.Code, out.Text)
+	}
+	p.Await("the sessions in why", func() (string, bool) {
+		why := s.Why()
+		return why, strings.Contains(why, "exit code 9 after") &&
+			strings.Contains(why, `sh -c "exit 7": exit code 7 after`)
+	})
+	execHasTheWallsOfTheProgram(p, s)
+	execEndsWithItsCaller(p, s)
+}
+
+// execHasTheWallsOfTheProgram compares a command with the program of its instance.
+func execHasTheWallsOfTheProgram(p *labtest.Pando, s *labtest.Service) {
+	const walls = `for at in $(pgrep -o -x echo) self; do cat /proc/$at/cgroup; ` +
+		`grep -E "^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp)" /proc/$at/status; ` +
+		`for ns in mnt pid net ipc uts user; do readlink /proc/$at/ns/$ns; done; echo =; done`
+	text := p.Pando("exec", s.Name, "--", "sh", "-c", walls)
+	program, command, _ := strings.Cut(text, "=\n")
+	if command = strings.TrimSuffix(command, "=\n"); program == "" || program != command ||
+		!strings.Contains(program, "NoNewPrivs:\t1") {
+		p.Errorf("the program has\n%sand the command\n%s", program, command)
+	}
+}
+
+// execEndsWithItsCaller checks that no command outlives its client, its agent or its instance.
+func execEndsWithItsCaller(p *labtest.Pando, s *labtest.Service) {
+	begin := func(mark string) *labtest.Process {
+		r := p.Start(p.Host(), p.Bin, "exec", s.Name, "--", "sh", "-c", "echo begun; exec sleep "+mark)
+		r.AwaitText("begun")
+		return r
+	}
+	ended := func(mark string) {
+		p.Helper()
+		p.Await("the end of sleep "+mark, func() (string, bool) {
+			out := p.Run(p.Hosts[1], "pgrep", "-f", "^sleep "+mark)
+			return out.Text, out.Code == 1
+		})
+	}
+	for mark, end := range map[string]func(*labtest.Process){
+		"77701": func(r *labtest.Process) {
+			p.Must(p.Host(), "pkill", "-9", "-f", "^"+p.Bin+" exec.*77701")
+		},
+		"77702": func(*labtest.Process) { p.KillAgent(p.Hosts[1]); p.Up(p.Hosts[1]) },
+		"77703": func(*labtest.Process) { s.Kill(s.AwaitInstances(1).Instances[0].ID) },
+	} {
+		r := begin(mark)
+		end(r)
+		ended(mark)
+		if out := r.Wait(); out.Code == 0 {
+			p.Errorf("%s: the client ended well: %s", mark, out.Text)
+		}
+		s.AwaitInstances(1)
+	}
 }
 
 func logsOfADay(p *labtest.Pando, s *labtest.Service) {

@@ -125,7 +125,10 @@ func TestTheExampleOfAnImageServes(t *testing.T) {
 	has(t, p.PandoFails(5, "image", "rm", name), "service image uses image", "`pando rm image`")
 	p.PandoFails(4, "image", "show", "no-such-image")
 	p.Pando("rm", "image", "--wait")
-	p.Pando("image", "rm", name)
+	p.Await("the last sandbox of the image to be gone", func() (string, bool) {
+		out := p.Run(p.Host(), p.Bin, "image", "rm", name)
+		return out.Text, out.Code == 0
+	})
 	p.Pando("image", "pull", name)
 	has(t, p.Pando("image", "ls"), "yes", name)
 }

@@ -80,7 +80,8 @@ up() { kill -0 $(cat /run/pando/$(role $1).pid) 2>/dev/null; }
 begin() {
 	mkdir -p $state && touch $state/$1
 	run=$(sed -n 's/^ExecStart=//p' $units/$1) log=$(sed -n 's/^StandardOutput=append://p' $units/$1)
-	setsid sh -c "while [ -e $state/$1 ]; do $run >>$log 2>&1; sleep 0.2; done" </dev/null >/dev/null 2>&1 &
+	loop="while [ -e $state/$1 ]; do $run >>$log 2>&1; sleep 0.2; done"
+	setsid sh -c "$loop" </dev/null >/dev/null 2>&1 &
 	until up $1; do sleep 0.05; done
 }
 echo "$verb $*" >>$units/calls

@@ -181,7 +181,10 @@ func foreign(mine, theirs pando.Instance, of pando.Asker) map[string]pando.Store
 	everywhere.Instances4 = netip.MustParsePrefix("8.8.0.0/16")
 	huge := asks("i9", web, "web-1")
 	huge.Reason = strings.Repeat("x", 200<<10)
+	answer := asks("i3", web, "web-1")
+	answer.State = pando.IntentGranted
 	return map[string]pando.Stored{
+		"an answer to its own ask":                answer,
 		"another host's instance":                 on1,
 		"an instance that control has not placed": new1,
 		"an invalid phase":                        bogus,

@@ -53,6 +53,7 @@ const (
 	envSilent  = "SILENT"  // is never ready
 	envLazy    = "LAZY"    // reads no events and never leaves by itself
 	envNoState = "NOSTATE" // writes no state
+	envCalm    = "CALM"    // acts once in minutes, for long runs
 )
 
 func (h *host) program(ctx context.Context, box *sim.Sandbox) int {
@@ -75,7 +76,11 @@ func (h *host) program(ctx context.Context, box *sim.Sandbox) int {
 	if env[envLazy] == "" {
 		h.c.go_(func() { p.listen(ctx) })
 	}
-	for p.pause(ctx, 400*time.Millisecond) == nil {
+	rest := 400 * time.Millisecond
+	if env[envCalm] != "" {
+		rest = 4 * time.Minute
+	}
+	for p.pause(ctx, rest) == nil {
 		p.step(ctx)
 	}
 	return 0

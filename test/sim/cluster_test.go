@@ -34,10 +34,12 @@ type cluster struct {
 	wg       sync.WaitGroup
 	log      *slog.Logger
 
-	mu      sync.Mutex
-	quiet   bool                                  // applications make no further requests
-	intents map[pando.IntentID][]pando.InstanceID // the instances started for each intent
-	cut     []string                              // flows that a table took from a living instance
+	mu    sync.Mutex
+	quiet bool // applications make no further requests
+	// trimEvery is the time between two trims of the states of a host.
+	trimEvery time.Duration
+	intents   map[pando.IntentID][]pando.InstanceID // the instances started for each intent
+	cut       []string                              // flows that a table took from a living instance
 }
 
 // dice returns the random numbers of one actor. They depend on the seed and not on other actors.
@@ -122,7 +124,7 @@ func newCluster(
 	c := &cluster{
 		t: t, seed: seed, ctx: ctx, registry: sim.NewRegistry(seed, delayMax), peers: sim.NewPeers(),
 		ledger: newLedger(), log: slog.New(slog.DiscardHandler),
-		intents: map[pando.IntentID][]pando.InstanceID{},
+		intents: map[pando.IntentID][]pando.InstanceID{}, trimEvery: 700 * time.Millisecond,
 	}
 	if os.Getenv("PANDO_LOG") != "" {
 		c.log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -180,7 +182,7 @@ func (h *host) boot(_ context.Context, m *mortal, life int) func(context.Context
 		Sandboxes: mortalSandboxes{h.sandboxes, m, h.started},
 		Steering:  mortalSteering{h.steering, m, h.watchTable},
 		Objects:   mortalObjects{h.objects, m},
-		TrimEvery: 700 * time.Millisecond, Keep: state.Keep{Commits: 2, Age: 3 * time.Second},
+		TrimEvery: h.c.trimEvery, Keep: state.Keep{Commits: 2, Age: 3 * time.Second},
 		Prober: prober{}, Control: &askers{h.c, m, uint64(life)},
 		Log:   h.c.log.With("process", h.name, "life", life),
 		Serve: func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() },

@@ -15,7 +15,9 @@ import (
 func isTooLarge(err error) bool { return errors.Is(err, pando.ErrTooLarge) }
 
 // flood sends packets with these flags from random addresses to a VIP.
-func (s *stand) flood(t *testing.T, random *rand.Rand, to netip.AddrPort, flags string, packets int) {
+func (s *stand) flood(
+	t *testing.T, random *rand.Rand, to netip.AddrPort, flags string, packets int,
+) {
 	t.Helper()
 	for range packets {
 		from := netip.AddrFrom4([4]byte{198, 18, byte(random.Uint32()), byte(random.Uint32())})
@@ -157,5 +159,28 @@ func TestTheHashHasAKey(t *testing.T) {
 	renew()
 	if other := where(); other == first {
 		t.Error("the endpoints of flows do not depend on a key")
+	}
+}
+
+// TestOtherRanges steers to a VIP of another range than the usual one.
+func TestOtherRanges(t *testing.T) {
+	vips, instances := pando.VIPs4, pando.Instances4
+	t.Cleanup(func() { check(t, pando.UseRanges(vips, instances)) })
+	check(t, pando.UseRanges(netip.MustParsePrefix("100.64.0.0/16"),
+		netip.MustParsePrefix("172.16.0.0/12")))
+	s := newStand(t, openTCX, "a")
+	to := netip.MustParseAddr("100.64.3.7")
+	check(t, s.Publish(t.Context(), pando.SteeringTable{Service: web, VIP4: to, Ports: webPorts,
+		Endpoints: []pando.Endpoint{s.endpoint("a", 100)}}))
+	for want, dst := range map[string]netip.Addr{"a": to, string(Passed): vip[0]} {
+		p := tcp(netip.AddrPortFrom(far[0], 5000), netip.AddrPortFrom(dst, 80), "S")
+		got, err := s.Try(Outside, s.outside.Link,
+			p.Bytes(s.outside.Link.MAC, s.outside.Link.HostMAC), false)
+		if err != nil || s.whose(got) != want {
+			t.Errorf("a SYN to %s goes to %s, %v; want %s", dst, s.whose(got), err, want)
+		}
+	}
+	if n := s.sweep(t).Flows["a"]; n != 1 {
+		t.Errorf("%d flows of the other range, want 1", n)
 	}
 }

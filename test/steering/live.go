@@ -29,6 +29,7 @@ func Live(t *testing.T, open func(t *testing.T, uplinks ...string) Subject) {
 		"ping":                                            pings,
 		"a handshake is no flow for long":                 handshakes,
 		"a direct connection is no flow":                  directIsNoFlow,
+		"an end is counted":                               endsAreCounted,
 
 		"a host that takes over": func(t *testing.T, s *stand) { takesOver(t, s, open) },
 	} {

@@ -72,9 +72,9 @@ func numbered(n, endpoints int) pando.SteeringTable {
 	return t
 }
 
-// TestTenThousandServices publishes services up to the goal. The maps of ten take at most 40 MB, the
-// last publication costs like the first, another driver finds all of them, and nothing is left of
-// them after their withdrawal.
+// TestTenThousandServices publishes services up to the goal. The maps of ten take at most 40 MB.
+// The last publication costs like the first, and another driver finds all of them. Nothing is left
+// of them after their withdrawal.
 func TestTenThousandServices(t *testing.T) {
 	const services, local = 10_000, 3000 // local ones have an instance here
 	d := openSize(t, 0).(tcx)

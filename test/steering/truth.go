@@ -184,3 +184,32 @@ func (c *client) acknowledge(t *testing.T) {
 		t.Fatalf("acknowledge at once: %v, %v", err, refused)
 	}
 }
+
+// endsAreCounted checks that the end of a connection raises its endpoint's count of ends, whichever
+// side begins it, and that a request does not.
+func endsAreCounted(t *testing.T, s *stand) {
+	s.publish(t, s.endpoint("a", 100))
+	ends := func() uint64 {
+		n, err := s.Ends(t.Context(), web, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for six := range 2 {
+		c := dialFrom(t, s.outside, netip.AddrPortFrom(vip[six], 80))
+		c.who(t)
+		before := ends()
+		for range 10 {
+			c.who(t)
+		}
+		if n := ends(); n != before {
+			t.Errorf("requests raised the count of ends from %d to %d", before, n)
+		}
+		c.Close()
+		eventually(t, "both sides have ended", func() bool { return ends() >= before+2 })
+	}
+	if n, err := s.Ends(t.Context(), quiet, "none"); n != 0 || err != nil {
+		t.Errorf("an unknown endpoint has %d ends, %v", n, err)
+	}
+}

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"crypto/x509"
 	"errors"
 	"io"
@@ -166,6 +167,7 @@ func TestANameIsOfOneKeyUntilTheHostIsRemoved(t *testing.T) {
 	if _, err := a.join(t.Context(), other.Joining, shown); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("a renewal for another key: %v", err)
 	}
+	a.refusesACopy(t, first, shown)
 	by := pando.Asker{Kind: pando.AskerOperator}
 	web := pando.DefaultService("web")
 	left := []pando.Stored{
@@ -196,5 +198,38 @@ func TestANameIsOfOneKeyUntilTheHostIsRemoved(t *testing.T) {
 	}
 	if got, err := a.join(t.Context(), other.Joining, nil); err != nil || got.Slot != 1 {
 		t.Errorf("the name and the slot are not free: slot %d, %v", got.Slot, err)
+	}
+}
+
+// refusesACopy checks that a second machine with the files of a member is refused while the member
+// is here, and that a member that really moved is not.
+func (a admission) refusesACopy(t *testing.T, first candidate, shown *x509.Certificate) {
+	t.Helper()
+	copied := first.Joining
+	copied.Address, copied.From = "10.126.0.77", netip.MustParseAddr("10.126.0.77")
+	ctx, leave := context.WithCancel(t.Context())
+	h := pando.Host{Name: "host2", Slot: 1, Address: netip.MustParseAddr("10.126.0.2")}
+	_, lost, err := a.Registry.Join(ctx, h, pando.HostLease)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.join(t.Context(), copied, shown); !errors.Is(err, pando.ErrExists) ||
+		!strings.Contains(err.Error(), "host2 is here at 10.126.0.2") {
+		t.Errorf("a copy while the host is here: %v", err)
+	}
+	if _, err := a.join(t.Context(), first.Joining, shown); err != nil {
+		t.Errorf("the host itself: %v", err)
+	}
+	leave()
+	<-lost
+	if _, err := a.Registry.Commit(t.Context(), pando.Txn{Delete: []pando.Key{h.Key(),
+		pando.LeaderKey("host-host2")}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.join(t.Context(), copied, shown); err != nil {
+		t.Errorf("a host that has moved: %v", err)
+	}
+	if _, err := a.join(t.Context(), first.Joining, shown); err != nil {
+		t.Errorf("back again: %v", err)
 	}
 }

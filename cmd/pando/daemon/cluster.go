@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"pando.run/pando"
@@ -25,6 +26,9 @@ type cluster struct {
 	server   string // address:port, if the server is on another host
 	jobs     []job
 }
+
+// moveTries is how often a host asks again whose former lease holds its old address.
+const moveTries = int(pando.HostLease/time.Second) + 4
 
 // enter finds the cluster of this host. That is its own cluster, with the server on this host, or
 // the cluster that the host joined.
@@ -52,7 +56,14 @@ func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error
 			"start it with --host %[2]s, or `pando down --purge` and join again",
 			pando.ErrInvalid, m.Host, p.Host)
 	}
-	if err := renew(ctx, p, m); errors.Is(err, pando.ErrUnavailable) {
+	err = renew(ctx, p, m)
+	for range moveTries {
+		if !errors.Is(err, pando.ErrExists) || pando.Sleep(ctx, wall.Clock{}, time.Second) != nil {
+			break
+		}
+		err = renew(ctx, p, m) // this host has moved, and its former lease is about to end
+	}
+	if errors.Is(err, pando.ErrUnavailable) {
 		log.Warn("the server does not answer; instances here keep running", "error", err)
 	} else if err != nil {
 		return c, err
@@ -61,7 +72,8 @@ func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error
 	c.jobs = []job{renewing(wall.Clock{}, log, m.Identity, func(ctx context.Context) error {
 		return renew(ctx, p, m)
 	})}
-	c.registry, err = etcd.Dial(ctx, m.Store, m.Identity.ToServer())
+	own, _ := netip.ParseAddr(p.Address)
+	c.registry, err = etcd.Dial(ctx, m.Store, m.Identity.ToServer(), own)
 	return c, err
 }
 
@@ -79,7 +91,7 @@ func agentFaces(p place, c cluster, h, forOwn http.Handler) ([]job, error) {
 			return nil, err
 		}
 		keeper := newDoorkeeper(c.registry)
-		jobs = append(jobs, serveHTTP(open, keeper.guard(h)), keeper.run)
+		jobs = append(jobs, serveHTTP(open, keeper.guard(fromServer(h))), keeper.run)
 	}
 	if c.server != "" {
 		operators, err := listen(p.api(), 0o660)

@@ -26,6 +26,7 @@ const (
 	connectionsOfMax  = 128              // from one address; likewise
 	strangerWaitMax   = 10 * time.Second // for the whole request of a caller without a certificate
 	idleWaitMax       = 2 * time.Minute  // between two requests of a connection
+	writeWaitMax      = time.Minute      // for a reader to take a piece of an answer
 	memberReadWaitMax = time.Second      // for reading the record of a member that is not cached yet
 )
 
@@ -60,7 +61,7 @@ func (c *crowd) Accept() (net.Conn, error) {
 		}
 		from, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
 		if a := from.Addr().Unmap(); c.enter(a) {
-			return &guest{Conn: conn, leave: sync.OnceFunc(func() { c.leave(a) })}, nil
+			return &guest{Conn: &impatient{conn, writeWaitMax}, leave: sync.OnceFunc(func() { c.leave(a) })}, nil
 		}
 		conn.Close()
 	}
@@ -96,6 +97,33 @@ type guest struct {
 func (g *guest) Close() error {
 	defer g.leave()
 	return g.Conn.Close()
+}
+
+// impatient is a connection that ends if its reader takes nothing for a while. A stopped reader of a
+// stream would otherwise keep its part of the daemon's memory for ever.
+type impatient struct {
+	net.Conn
+	wait time.Duration
+}
+
+// Write implements net.Conn.
+func (c *impatient) Write(b []byte) (int, error) {
+	if err := c.SetWriteDeadline(time.Now().Add(c.wait)); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(b)
+}
+
+// socket is the listener of a unix socket, with impatient connections.
+type socket struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (s socket) Accept() (net.Conn, error) {
+	c, err := s.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &impatient{c, writeWaitMax}, nil
 }
 
 // forStrangers limits the time of a request without a certificate. The connection closes with the
@@ -252,5 +280,19 @@ func (d *doorkeeper) whileMember(next http.Handler) http.Handler {
 			}
 		}()
 		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+// fromServer lets only the server run commands inside instances. A member may ask an agent for the
+// rest, so a captured host starts no program on another.
+func fromServer(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := peer.Shown(r)
+		if r.URL.Path == peer.ExecPath && (c == nil || c.Subject.CommonName != trust.ServerName) {
+			peer.Refuse(w, fmt.Errorf("%w: only the server may run commands inside instances",
+				pando.ErrForbidden))
+			return
+		}
+		next.ServeHTTP(w, r)
 	})
 }

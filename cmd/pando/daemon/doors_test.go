@@ -148,3 +148,20 @@ func TestAJoinWithoutATokenIsAnsweredAtOnce(t *testing.T) {
 		t.Errorf("no certificate: %v", err)
 	}
 }
+
+func TestAReaderThatTakesNothingEndsItsConnection(t *testing.T) {
+	a, b := net.Pipe()
+	defer a.Close()
+	defer b.Close()
+	c := &impatient{a, 20 * time.Millisecond}
+	if _, err := c.Write([]byte("x")); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("nobody reads: %v", err)
+	}
+	go func() { _, _ = io.Copy(io.Discard, b) }()
+	patient := &impatient{a, time.Minute}
+	for range 3 {
+		if _, err := patient.Write([]byte("x")); err != nil {
+			t.Errorf("it reads: %v", err)
+		}
+	}
+}

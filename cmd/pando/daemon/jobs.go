@@ -79,7 +79,7 @@ func listen(path string, mode os.FileMode) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen at %s: %w", path, err)
 	}
-	return l, os.Chmod(path, mode)
+	return socket{l}, os.Chmod(path, mode)
 }
 
 // signOfLife returns a job that tells systemd that this daemon lives, as long as alive returns.

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -31,10 +32,12 @@ type place struct {
 	HTTP     string   // address at which states can be cloned
 	Pool     int      // number of ready sandboxes
 	Listen   string   // address at which other hosts reach this one
-	Join     string   // the server of the cluster to join
-	Token    string
-	Slot     int // of this host in its cluster
-	Units    systemd.Manager
+	// VIPs and Instances are the IPv4 ranges that the cluster gives out.
+	VIPs, Instances string
+	Join            string // the server of the cluster to join
+	Token           string
+	Slot            int // of this host in its cluster
+	Units           systemd.Manager
 }
 
 // flags adds every flag by which a command starts a daemon.
@@ -60,6 +63,10 @@ func (p *place) networkFlags(c *cobra.Command) {
 		"address for clones and for monitoring, read-only (empty = none)")
 	f.StringVar(&p.Listen, "listen", "auto",
 		"address for other hosts, 7401-7403 (auto = --address, empty = none)")
+	f.StringVar(&p.VIPs, "vips", pando.VIPs4.String(),
+		"IPv4 range of the services, a /16, the same on all hosts")
+	f.StringVar(&p.Instances, "instances", pando.Instances4.String(),
+		"IPv4 range of the instances, the same on all hosts")
 }
 
 func (p *place) poolFlag(c *cobra.Command) {
@@ -74,6 +81,7 @@ func (p place) args() []string {
 	out := []string{
 		"--run-dir", p.Run, "--data-dir", p.Data, "--host", p.Host,
 		"--address", p.Address, "--http", p.HTTP, "--listen", p.Listen, "--pool", fmt.Sprint(p.Pool),
+		"--vips", p.VIPs, "--instances", p.Instances,
 	}
 	for _, u := range p.Uplinks {
 		out = append(out, "--uplink", u)
@@ -100,14 +108,31 @@ func (p *place) complete() error {
 	if len(p.Uplinks) == 0 {
 		p.Uplinks = uplinks()
 	}
+	p.address6 = addressOf(p.Uplinks, netlink.FAMILY_V6)
 	if p.Address == "" {
-		p.Address = addressOf(p.Uplinks, netlink.FAMILY_V4)
+		p.Address = cmp.Or(addressOf(p.Uplinks, netlink.FAMILY_V4), p.address6)
 	}
 	if p.Listen == "auto" {
 		p.Listen = p.Address
 	}
-	p.address6 = addressOf(p.Uplinks, netlink.FAMILY_V6)
-	return nil
+	return p.useRanges()
+}
+
+// useRanges makes the ranges of the flags those of this process. A role without the flags uses the
+// usual ones.
+func (p place) useRanges() error {
+	ranges := [2]netip.Prefix{pando.VIPs4, pando.Instances4}
+	for n, text := range []string{p.VIPs, p.Instances} {
+		if text == "" {
+			continue
+		}
+		var err error
+		if ranges[n], err = netip.ParsePrefix(text); err != nil {
+			return fmt.Errorf("%w: %q is no range of addresses; give one like %s",
+				pando.ErrInvalid, text, ranges[n])
+		}
+	}
+	return pando.UseRanges(ranges[0], ranges[1])
 }
 
 // locate fills in the host's name and the places of its folders.

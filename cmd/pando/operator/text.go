@@ -104,6 +104,16 @@ func backOff(st pando.ServiceStatus) string {
 		st.Problem.Reason)
 }
 
+// resolver returns the address at which every host answers for the names of services: the first of
+// the range that a VIP is from.
+func resolver(vip string) netip.Addr {
+	a, err := netip.ParseAddr(vip)
+	if err != nil || !a.Is4() {
+		return pando.Gateway4
+	}
+	return netip.PrefixFrom(a, pando.VIPs4.Bits()).Masked().Addr().Next()
+}
+
 // whole prints everything about one service.
 func whole(w io.Writer, st pando.ServiceStatus, now time.Time) {
 	lines := []string{
@@ -111,7 +121,8 @@ func whole(w io.Writer, st pando.ServiceStatus, now time.Time) {
 		row("phase", fmt.Sprintf("%s (%s)", st.Phase, st.Reason)),
 		row("revision", revision(st)),
 		row("address", strings.TrimSpace(fmt.Sprintf("%s  %s", st.VIP, ports(st.Ports)))),
-		row("name", fmt.Sprintf("%s inside instances; on the host: dig @10.127.0.1 %s", st.DNS, st.DNS)),
+		row("name", fmt.Sprintf("%s inside instances; on the host: dig @%s %s",
+			st.DNS, resolver(st.VIP), st.DNS)),
 		row("instances", fmt.Sprintf("%d in rotation, budget %s", st.InRotation, bounds(st.Scale))),
 	}
 	if st.Failures > 0 {

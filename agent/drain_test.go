@@ -1,0 +1,96 @@
+package agent
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// A day-long connection costs a count in ten seconds, and its end is noticed within a second.
+func TestADrainOfADayIsCountedRarely(t *testing.T) {
+	var c counting
+	begin := time.Unix(0, 0)
+	now, counts, looks, ends := begin, 0, 0, uint64(3)
+	for now.Sub(begin) < 24*time.Hour {
+		looks++
+		if c.due(now, ends) == 0 {
+			counts++
+			c.note(now, 1, nil)
+		}
+		now = now.Add(c.look(now, now.Sub(begin)))
+	}
+	if counts > 8700 {
+		t.Errorf("%d counts in a day, want one in 10 s", counts)
+	}
+	if looks > 90_000 {
+		t.Errorf("%d looks in a day, want one a second", looks)
+	}
+	ends++ // the client says goodbye; its socket lives a little longer
+	if c.due(now, ends) != 0 {
+		t.Error("an end does not cause a count")
+	}
+	c.note(now, 1, nil)
+	at := now
+	for counts = 0; now.Sub(at) < time.Second; now = now.Add(c.look(now, 24*time.Hour)) {
+		if c.due(now, ends) == 0 {
+			counts++
+			c.note(now, 1, nil)
+		}
+	}
+	if counts < 5 {
+		t.Errorf("%d counts in the second after an end, want at least 5", counts)
+	}
+}
+
+func TestAShortDrainIsLookedAtOften(t *testing.T) {
+	var c counting
+	now := time.Unix(0, 0)
+	if c.due(now, 0) != 0 {
+		t.Error("the first count is not due at once")
+	}
+	c.note(now, 1, errors.New("no namespace"))
+	if c.due(now, 0) != 0 {
+		t.Error("a failed count is not repeated")
+	}
+	c.note(now, 0, nil)
+	if c.due(now, 0) != 0 {
+		t.Error("a count of no flows is not repeated, though new ones may come")
+	}
+	c.note(now, 1, nil)
+	if got := c.due(now, 0); got != drainLookMin {
+		t.Errorf("the next count is due after %v, want %v", got, drainLookMin)
+	}
+	if got := c.look(now, 0); got != drainLookMin {
+		t.Errorf("the next look is after %v, want %v", got, drainLookMin)
+	}
+}
+
+// However many instances drain and however long a count takes, the host counts a fiftieth of the
+// time. A short count never waits.
+func TestCountsTakeAFiftiethOfTheTime(t *testing.T) {
+	var b allowance
+	begin := time.Unix(0, 0)
+	now, spent := begin, time.Duration(0)
+	const took = 40 * time.Millisecond
+	for now.Sub(begin) < 10*time.Minute {
+		if wait := b.wait(now); wait > 0 {
+			now = now.Add(wait)
+			continue
+		}
+		now = now.Add(took)
+		spent += took
+		b.spend(now, took)
+	}
+	share := (spent - countBurst).Seconds() / now.Sub(begin).Seconds()
+	if share > 1.1/countShare || share < 0.8/countShare {
+		t.Errorf("counts take %.3f of the time, want %.3f", share, 1.0/countShare)
+	}
+	b = allowance{}
+	for range 1000 { // 10 a second of a millisecond each
+		if b.wait(now) > 0 {
+			t.Fatal("a short count waits")
+		}
+		b.spend(now, time.Millisecond)
+		now = now.Add(100 * time.Millisecond)
+	}
+}

@@ -1,0 +1,123 @@
+package operator
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"pando.run/pando"
+	"pando.run/pando/api/session"
+	"pando.run/pando/cmd/pando/cli"
+)
+
+func TestATargetIsAServiceOrAnInstance(t *testing.T) {
+	for text, want := range map[string]struct{ service, instance string }{
+		"web":                   {"web", ""},
+		"shop/web":              {"shop/web", ""},
+		"web/web-7k3fq":         {"web", "web-7k3fq"},
+		"shop/web/web-7k3fq":    {"shop/web", "web-7k3fq"},
+		"default/web/web-7k3fq": {"web", "web-7k3fq"},
+		"shop/webshop":          {"shop/webshop", ""},
+	} {
+		key, i, err := target(text)
+		if err != nil || key.String() != want.service || string(i) != want.instance {
+			t.Errorf("%s: %s, %s, %v", text, key, i, err)
+		}
+	}
+	for _, text := range []string{"", "Web", "a/b/c", "/", "web/"} {
+		if _, _, err := target(text); !errors.Is(err, pando.ErrInvalid) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestTheOutputOfASessionGoesToItsStreams(t *testing.T) {
+	var wire, out, errs bytes.Buffer
+	o := Open(&cli.Output{Env: cli.Env{Stdout: &out, Stderr: &errs,
+		Getenv: func(string) string { return "" }}})
+	w := session.NewWriter(&wire)
+	if err := errors.Join(w.Send(session.Output, []byte("o\x1b[1m")),
+		w.Send(session.Errors, []byte("e")),
+		w.SendJSON(session.Exit, session.End{Code: 137})); err != nil {
+		t.Fatal(err)
+	}
+	whole := wire.String()
+	if code, err := o.show(strings.NewReader(whole)); code != 137 || err != nil ||
+		out.String() != "o\x1b[1m" || errs.String() != "e" {
+		t.Errorf("%d, %v, %q, %q", code, err, out.String(), errs.String())
+	}
+	_, err := o.show(strings.NewReader(whole[:len(whole)-3]))
+	if cli.CodeOf(err) != 8 || !strings.Contains(err.Error(), "the session broke off") {
+		t.Errorf("a torn end: %v", err)
+	}
+	wire.Reset()
+	if err := w.Send(session.Exit, []byte("{")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.show(&wire); err == nil {
+		t.Error("an end that is no JSON is no error")
+	}
+}
+
+// closer counts how often it is closed.
+type closer int
+
+func (c *closer) Close() error {
+	*c++
+	return nil
+}
+
+func TestSignalsAreTheCommandsUntilTheThird(t *testing.T) {
+	var wire bytes.Buffer
+	var closed closer
+	signals := make(chan os.Signal, 8)
+	for _, s := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGWINCH, syscall.SIGINT,
+		syscall.SIGINT, syscall.SIGTERM} {
+		signals <- s
+	}
+	pass(signals, make(chan struct{}), session.NewWriter(&wire), nil, &closed)
+	var got []string
+	for wire.Len() > 0 {
+		kind, b, err := session.Read(&wire)
+		if err != nil || kind != session.Signal {
+			t.Fatal(kind, err)
+		}
+		got = append(got, string(b))
+	}
+	if strings.Join(got, " ") != "SIGUSR1 SIGINT SIGINT SIGTERM" || closed != 1 {
+		t.Errorf("sent %v, closed %d times", got, closed)
+	}
+	done := make(chan struct{})
+	close(done)
+	pass(make(chan os.Signal), done, session.NewWriter(&wire), nil, &closed)
+	if closed != 1 {
+		t.Error("a session that is over is closed by a signal")
+	}
+}
+
+func TestATerminalIsRawForASession(t *testing.T) {
+	env, _ := terminal(t, 91, map[string]string{"TERM": "vt220"})
+	inner := env.Stdout.(*os.File)
+	env.Stdin = inner
+	o := Open(&cli.Output{Env: env})
+	spec := pando.SessionSpec{Terminal: true}
+	f, err := o.screen(&spec)
+	if err != nil || f != inner || spec.Columns != 91 || spec.Rows != 24 || spec.Term != "vt220" {
+		t.Fatalf("%+v, %v", spec, err)
+	}
+	restore, err := raw(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	restore()
+	o.Stdin = strings.NewReader("")
+	if _, err := o.screen(&spec); cli.CodeOf(err) != 2 {
+		t.Errorf("a pipe is a terminal: %v", err)
+	}
+	if f, err := o.screen(&pando.SessionSpec{}); f != nil || err != nil {
+		t.Errorf("without a terminal: %v, %v", f, err)
+	}
+}

@@ -1,0 +1,211 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/api/session"
+	"pando.run/pando/world"
+)
+
+// visitsKept is how many sessions of a service are remembered.
+const visitsKept = 40
+
+// commandBytesMax is the kept length of the words of a session.
+const commandBytesMax = 400
+
+// Exec implements pando.Operators. The record of the session is durable before its command starts,
+// and gets the exit code at its end.
+func (c *operators) Exec(
+	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, spec pando.SessionSpec,
+	by pando.Asker,
+) (io.ReadWriteCloser, error) {
+	if err := spec.Check(); err != nil {
+		return nil, err
+	}
+	on, h, err := c.visited(s, i)
+	if err != nil {
+		return nil, err
+	}
+	by.Request, by.Seen = "", 0
+	now := c.Clock.Now()
+	d := pando.Decision{
+		ID: c.IDs.Sequential(now), Service: s, Instance: on, Kind: pando.DecidedExec, By: by, At: now,
+		Reason: words(spec.Command) + ": it runs",
+	}
+	if err := c.remember(ctx, d); err != nil {
+		return nil, fmt.Errorf("record the session: %w", err)
+	}
+	conn, err := c.Peers.Exec(ctx, h, on, spec)
+	if err != nil {
+		d.Reason = words(spec.Command) + ": it did not start: " + cut(err.Error())
+		c.rememberEnd(ctx, d)
+		return nil, err
+	}
+	v := &visit{ReadWriteCloser: conn}
+	v.ended = sync.OnceFunc(func() {
+		d.Reason = fmt.Sprintf("%s: %s after %s", words(spec.Command), v.outcome(),
+			c.Clock.Now().Sub(now).Round(100*time.Millisecond))
+		c.rememberEnd(ctx, d)
+	})
+	return v, nil
+}
+
+// visited returns the instance for a session and its host. With i "" it is the first that serves.
+func (c *operators) visited(
+	s pando.ServiceKey, i pando.InstanceID,
+) (pando.InstanceID, pando.Host, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.world.Services[s]; !ok {
+		return "", pando.Host{}, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
+	}
+	var chosen *pando.Instance
+	for _, one := range c.world.Of(s) {
+		better := chosen == nil || rank(one.Phase) < rank(chosen.Phase)
+		if one.ID == i || i == "" && rank(one.Phase) < unfit && better {
+			chosen = &one
+		}
+	}
+	switch {
+	case chosen == nil && i == "":
+		return "", pando.Host{}, fmt.Errorf("%w: no instance of %s runs; `pando ps` lists them",
+			pando.ErrConflict, s)
+	case chosen == nil:
+		return "", pando.Host{}, fmt.Errorf("instance %s of %s: %w; `pando ps` lists the instances",
+			i, s, pando.ErrNotFound)
+	}
+	h, ok := c.world.Hosts[chosen.Host]
+	if !ok {
+		return "", h.V, fmt.Errorf("%w: host %s of instance %s is away", pando.ErrUnavailable,
+			chosen.Host, chosen.ID)
+	}
+	return chosen.ID, h.V, nil
+}
+
+// unfit is the rank of a phase in which no session is offered unless its instance is named.
+const unfit = 3
+
+func rank(p pando.Phase) int {
+	order := []pando.Phase{pando.PhaseInRotation, pando.PhaseReady, pando.PhaseStarting}
+	if n := slices.Index(order, p); n >= 0 {
+		return n
+	}
+	return unfit
+}
+
+// remember writes the record of a session, and deletes the oldest beyond visitsKept.
+func (c *operators) remember(ctx context.Context, d pando.Decision) error {
+	return c.change(ctx, func(w *world.World, _ time.Time) (pando.Txn, error) {
+		t := pando.Txn{Put: []pando.Stored{d}}
+		before := slices.DeleteFunc(w.DecisionsOf(d.Service), func(o pando.Decision) bool {
+			return o.Kind != pando.DecidedExec || o.ID == d.ID
+		})
+		for _, o := range before[:max(0, len(before)-visitsKept+1)] {
+			t.Delete = append(t.Delete, o.Key())
+		}
+		return t, nil
+	})
+}
+
+// recordWaitMax is how long the end of a session waits for its record. The start is on record.
+const recordWaitMax = 10 * time.Second
+
+// rememberEnd writes the outcome of a session, also after its caller has gone.
+func (c *operators) rememberEnd(ctx context.Context, d pando.Decision) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordWaitMax)
+	defer cancel()
+	c.mu.Lock()
+	_, there := c.world.Services[d.Service]
+	c.mu.Unlock()
+	if !there {
+		return // its records are deleted
+	}
+	if err := c.remember(ctx, d); err != nil {
+		c.Log.Warn("the end of a session is not recorded", "instance", d.Instance, "error", err)
+	}
+}
+
+// words returns the words of a command for the record.
+func words(command []string) string {
+	quoted := make([]string, len(command))
+	for n, w := range command {
+		if quoted[n] = w; w == "" || strings.ContainsAny(w, " \t\n'\"") {
+			quoted[n] = fmt.Sprintf("%q", w)
+		}
+	}
+	return cut(strings.Join(quoted, " "))
+}
+
+func cut(text string) string {
+	if len(text) > commandBytesMax {
+		text = text[:commandBytesMax] + "…"
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
+}
+
+// visit is a session that passes by, so that its outcome is known at its end.
+type visit struct {
+	io.ReadWriteCloser
+	ended func()
+	mu    sync.Mutex
+	head  []byte // of the frame that arrives
+	skip  int    // bytes of its content that are still to come
+	exit  []byte // the content of the exit frame
+	exits bool
+}
+
+func (v *visit) Read(b []byte) (int, error) {
+	n, err := v.ReadWriteCloser.Read(b)
+	v.mu.Lock()
+	v.follow(b[:n])
+	v.mu.Unlock()
+	return n, err
+}
+
+// follow finds the exit frame in the bytes that pass.
+func (v *visit) follow(b []byte) {
+	for len(b) > 0 {
+		if v.skip > 0 {
+			n := min(v.skip, len(b))
+			if v.exits && len(v.exit)+n <= 100 {
+				v.exit = append(v.exit, b[:n]...)
+			}
+			v.skip, b = v.skip-n, b[n:]
+			continue
+		}
+		n := min(5-len(v.head), len(b))
+		v.head, b = append(v.head, b[:n]...), b[n:]
+		if len(v.head) == 5 {
+			v.exits = session.Kind(v.head[0]) == session.Exit
+			v.skip, v.head = int(binary.BigEndian.Uint32(v.head[1:])), v.head[:0]
+		}
+	}
+}
+
+// outcome returns the end of the session in words.
+func (v *visit) outcome() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var end session.End
+	if json.NewDecoder(bytes.NewReader(v.exit)).Decode(&end) != nil {
+		return "it was ended"
+	}
+	return fmt.Sprintf("exit code %d", end.Code)
+}
+
+// Close ends the session and records its outcome.
+func (v *visit) Close() error {
+	err := v.ReadWriteCloser.Close()
+	v.ended()
+	return err
+}
