@@ -5,6 +5,7 @@ package start
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -50,10 +51,7 @@ func sandboxes(t *testing.T, s samples, round int, program string, pool int, inI
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := d.Purge(context.Background()); err != nil {
+		if err := errors.Join(d.Close(), d.Purge(context.Background())); err != nil {
 			t.Error(err)
 		}
 	}()
