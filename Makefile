@@ -8,7 +8,7 @@ GO_BUILD := CGO_ENABLED=0 go build -trimpath -ldflags "-s -w"
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: programs ## everything that runs, into bin/: pando and, where cargo is there, the Rust runtimes beside it
+build: programs ## everything that runs, into bin/; the Rust runtimes need cargo
 	@deploy/build-unit
 	@deploy/build-mem
 
@@ -18,15 +18,16 @@ programs: # what is written in Go: all that services need
 	$(GO_BUILD) -o bin/pando-demo ./demo
 	cd examples/website && $(GO_BUILD) -o website .
 
-demo: programs ## a website scales itself under a ramp of real HTTP, in a lab on this machine; writes demo.html
+demo: programs ## a website scales itself under a ramp of real HTTP; writes demo.html
 	@bin/pando-demo --report demo.html
 
-demo-mem: ## a Redis with four times its memory beside zram and swap, live; writes demo-mem.html (needs cargo)
+demo-mem: ## a Redis with four times its memory, live; writes demo-mem.html
 	@deploy/deps test
 	@demo/far-memory
 
-demo-fn: build ## a capture through a policer and an IDS, live; units come and go, one is killed, the bill is right; writes demo-fn.html: make demo-fn [CAPTURE=FILE] [RULES=FILE] [SPEED=N] [COPIES=N]
-	@bin/pando-demo fn --report demo-fn.html --capture "$(CAPTURE)" --rules "$(RULES)" $(if $(SPEED),--speed $(SPEED)) $(if $(COPIES),--copies $(COPIES))
+demo-fn: build ## a capture through two functions; [CAPTURE=FILE] [RULES=FILE] [SPEED=N] [COPIES=N]
+	@bin/pando-demo fn --report demo-fn.html --capture "$(CAPTURE)" --rules "$(RULES)" \
+		$(if $(SPEED),--speed $(SPEED)) $(if $(COPIES),--copies $(COPIES))
 
 generate: ## make again what is generated and committed (needs clang)
 	go generate ./...

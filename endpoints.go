@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -97,11 +99,33 @@ func (s Seat) MarshalJSON() ([]byte, error) {
 	if !s.Since.IsZero() {
 		since = s.Since.UnixMilli()
 	}
-	return json.Marshal([]any{s.Instance, s.Host, s.Phase, s.Revision, s.Weight, since})
+	if !plain(string(s.Instance)) || !plain(string(s.Phase)) {
+		return json.Marshal([]any{s.Instance, s.Host, s.Phase, s.Revision, s.Weight, since})
+	}
+	b := make([]byte, 0, len(s.Instance)+len(s.Phase)+48)
+	b = append(append(append(b, `["`...), s.Instance...), `",`...)
+	b = append(strconv.AppendInt(b, int64(s.Host), 10), `,"`...)
+	b = append(append(b, s.Phase...), `",`...)
+	b = append(strconv.AppendInt(b, int64(s.Revision), 10), ',')
+	b = append(strconv.AppendInt(b, int64(s.Weight), 10), ',')
+	return append(strconv.AppendInt(b, since, 10), ']'), nil
+}
+
+// plain reports whether a text stands in JSON as it is.
+func plain(s string) bool {
+	for n := range len(s) {
+		if c := s[n]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			return false
+		}
+	}
+	return true
 }
 
 // UnmarshalJSON reads the array of MarshalJSON. It ignores later fields of a newer build.
 func (s *Seat) UnmarshalJSON(b []byte) error {
+	if s.read(b) {
+		return nil
+	}
 	var since int64
 	fields := []any{&s.Instance, &s.Host, &s.Phase, &s.Revision, &s.Weight, &since}
 	var raw []json.RawMessage
@@ -116,8 +140,43 @@ func (s *Seat) UnmarshalJSON(b []byte) error {
 			return err
 		}
 	}
-	if s.Since = (time.Time{}); since != 0 {
-		s.Since = time.UnixMilli(since).UTC()
-	}
+	s.at(since)
 	return nil
+}
+
+func (s *Seat) at(milliseconds int64) {
+	if s.Since = (time.Time{}); milliseconds != 0 {
+		s.Since = time.UnixMilli(milliseconds).UTC()
+	}
+}
+
+// read reads a seat in the very form of MarshalJSON, and reports whether it is in that form. An
+// agent reads thousands of seats.
+func (s *Seat) read(b []byte) bool {
+	text := string(b)
+	if len(text) < 2 || text[0] != '[' || text[len(text)-1] != ']' {
+		return false
+	}
+	fields := strings.Split(text[1:len(text)-1], ",")
+	if len(fields) != 6 {
+		return false
+	}
+	word := func(t string) (string, bool) {
+		inner := len(t) >= 2 && t[0] == '"' && t[len(t)-1] == '"'
+		return strings.Trim(t, `"`), inner && plain(t[1:len(t)-1])
+	}
+	id, ok := word(fields[0])
+	phase, known := word(fields[2])
+	host, err1 := strconv.Atoi(fields[1])
+	revision, err2 := strconv.Atoi(fields[3])
+	weight, err3 := strconv.Atoi(fields[4])
+	since, err4 := strconv.ParseInt(fields[5], 10, 64)
+	if !ok || !known || err1 != nil || err2 != nil || err3 != nil || err4 != nil {
+		return false
+	}
+	*s = Seat{
+		Instance: InstanceID(id), Host: host, Phase: Phase(phase), Revision: revision, Weight: weight,
+	}
+	s.at(since)
+	return true
 }

@@ -3,6 +3,7 @@ package pando
 import (
 	"encoding/json"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 )
@@ -57,6 +58,32 @@ func TestEndpointsThatContradictThemselvesAreRefused(t *testing.T) {
 	} {
 		if e.Check() == nil {
 			t.Errorf("%s: the endpoints are believed", name)
+		}
+	}
+}
+
+// A name that JSON must escape takes the long way. Both ways read the same.
+func TestASeatIsReadInBothForms(t *testing.T) {
+	for _, id := range []InstanceID{"web-1", "a,b", `a"b`, `a\b`, "ä", "<&>", ""} {
+		s := Seat{id, 3, PhaseInRotation, 7, 100, born.Truncate(time.Millisecond)}
+		short, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		long := []byte(" " + strings.ReplaceAll(string(short), `,`, ` ,`))
+		var one, two Seat
+		if err := json.Unmarshal(short, &one); err != nil || one != s {
+			t.Errorf("%s is read as %+v (%v)", short, one, err)
+		}
+		if err := json.Unmarshal(long, &two); id != "a,b" && (err != nil || two != s) {
+			t.Errorf("%s is read as %+v (%v)", long, two, err)
+		}
+	}
+	for _, text := range []string{
+		`["a",1,"ready",1,1,x]`, `[a,1,"ready",1,1,0]`, `["a",1,"ready",1,1]`,
+	} {
+		if err := json.Unmarshal([]byte(text), &Seat{}); err == nil {
+			t.Errorf("%s is read", text)
 		}
 	}
 }

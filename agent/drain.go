@@ -55,7 +55,8 @@ const (
 	countBurst = 500 * time.Millisecond
 )
 
-// allowance limits the time that a host spends on counting flows. It may be used from any goroutine.
+// allowance limits the time that a host spends on counting flows. It may be used from any
+// goroutine.
 type allowance struct {
 	mu    sync.Mutex
 	spent time.Duration // not yet paid back

@@ -14,6 +14,8 @@ const (
 	// unwellDrainMax is how long the flows of such an instance may last. The instance may hang, and
 	// its clients with it.
 	unwellDrainMax = time.Minute
+	wholeWeight    = 100
+	unwellWeight   = 25 // of an instance that fails live probes
 )
 
 // watch looks after an instance that serves or is in reserve.
@@ -54,9 +56,14 @@ func (r *watch) live(ctx context.Context, i pando.Instance, box pando.Sandbox) t
 	err := r.probe(ctx, spec.Health.Live, spec, box)
 	if err == nil {
 		r.falls, r.spared = 0, false
+		r.share(wholeWeight, "it answers its live probes again")
 		return every
 	}
-	if r.falls++; r.falls < spec.Health.Fall {
+	if r.falls++; 2*r.falls >= spec.Health.Fall {
+		r.share(unwellWeight, fmt.Sprintf("a quarter of its share of new flows, while its live probes "+
+			"fail: %v", err))
+	}
+	if r.falls < spec.Health.Fall {
 		return every
 	}
 	r.falls = 0
@@ -69,6 +76,17 @@ func (r *watch) live(ctx context.Context, i pando.Instance, box pando.Sandbox) t
 		return every
 	}
 	return atOnce
+}
+
+// share gives an instance in rotation another share of new flows. An overloaded one recovers with
+// less of them, before it is taken out. Its established flows stay.
+func (r *watch) share(weight int, reason string) {
+	if r.inst.Phase != pando.PhaseInRotation || r.inst.Weight == weight {
+		return
+	}
+	r.inst.Weight, r.inst.Reason = weight, oneLine(reason, evidenceBytesMax)
+	r.recorder.add(r.inst, nil)
+	r.show()
 }
 
 // takeOut drains an instance that does not answer, or returns why it stays. Such an end is no

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -135,5 +136,43 @@ func TestARevisionOnTrialFails(t *testing.T) {
 			}
 		}
 		t.Error("it is no failure")
+	})
+}
+
+// An instance that stops answering gets fewer new flows before it is taken out, and its whole share
+// when it answers again. Overload is not death.
+func TestOverloadLowersTheWeightFirst(t *testing.T) {
+	onBench(t, func(b *bench) {
+		var sick atomic.Bool
+		b.probed(4, func(i pando.InstanceID) bool { return i == "web-00" && sick.Load() })
+		record := func() pando.Instance { return b.world().Instances["web-00"].V }
+		await := func(weight int) {
+			t.Helper()
+			for range 60 {
+				if record().Weight == weight {
+					return
+				}
+				b.pass(250 * time.Millisecond)
+			}
+			t.Fatalf("the record is %+v, want the weight %d", record(), weight)
+		}
+		b.pass(3 * time.Second)
+		sick.Store(true)
+		await(unwellWeight)
+		if i := record(); i.Phase != pando.PhaseInRotation || !strings.Contains(i.Reason, "no answer") {
+			t.Errorf("it is %s: %s", i.Phase, i.Reason)
+		}
+		sick.Store(false)
+		await(wholeWeight)
+		if i := record(); i.Phase != pando.PhaseInRotation {
+			t.Errorf("it is %s: %s", i.Phase, i.Reason)
+		}
+		sick.Store(true)
+		await(unwellWeight)
+		b.pass(10 * time.Second)
+		b.phase("web-00", pando.PhaseDraining)
+		if b.steering.Broken() > 0 {
+			t.Errorf("%d flows were broken", b.steering.Broken())
+		}
 	})
 }

@@ -22,24 +22,26 @@ func reference(o *huma.OpenAPI, words words) []byte {
 
 <!-- Made from api/ and the comments of the types by: go test ./api -update -->
 
-Two contracts, each on a unix socket: what [operators](#what-operators-ask) ask of a cluster, and what an
-[instance](#what-an-instance-asks) asks of its host. Bodies are JSON of at most 1 MiB; a field that nobody knows is refused, with
-the one that was probably meant. A path with ` + "`..`" + ` is refused, not tidied up.
+Two contracts, each on a unix socket: requests of [operators](#requests-of-operators) to a cluster,
+and [requests of an instance](#requests-of-an-instance) to its host. Bodies are JSON of at most
+1 MiB. An unknown field is refused, with the probable one. A path with ` + "`..`" + ` is refused.
 
 `)
 	problemTable(&b, words)
 	b.WriteString(`
-## What operators ask
+## Requests of operators
 
-On ` + "`/run/pando/api.sock`" + ` (mode 0660: who may open it may use it). The same contract for programs is
-[api/openapi.json](../../api/openapi.json), also served at ` + "`GET /openapi.json`" + `. Prometheus reads ` + "`GET /metrics`" + `, git
-clones ` + "`GET /state/NAME.git`" + ` (read-only).
+On ` + "`/run/pando/api.sock`" + ` (mode 0660: a process that can open it can use it). The same
+contract for programs is [api/openapi.json](../../api/openapi.json), served at
+` + "`GET /openapi.json`" + `. Prometheus reads ` + "`GET /metrics`" + `,
+git clones ` + "`GET /state/NAME.git`" + ` (read-only).
 
     curl --unix-socket /run/pando/api.sock http://pando/v1/services/website
 
-Whatever changes something takes three optional headers: ` + "`Idempotency-Key`" + ` names the request, so that sending it again does not do
-it again; ` + "`If-Match`" + ` carries the ETag that a status came with, and refuses the change if the service has changed since;
-` + "`Pando-Operator`" + ` says for the record who asks.
+A request that changes something takes three optional headers. ` + "`Idempotency-Key`" + ` names the
+request, so that a repetition has no effect. ` + "`If-Match`" + ` carries the ETag of a status; the
+change is refused if the service has changed since. ` + "`Pando-Operator`" + ` names the operator
+in the record.
 `)
 	for _, path := range slices.Sorted(maps.Keys(o.Paths)) {
 		item := o.Paths[path]

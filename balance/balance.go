@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// Buckets fills a table of size buckets (a power of two, or a prime) with indices into ids, each in proportion to its
-// weight. A change of one endpoint moves few buckets of the others (weighted Maglev: Eisenbud et
-// al., NSDI 2016, §3.4). An endpoint of weight 0 gets none. Without any weight the answer is nil.
-// The result does not depend on the order of ids.
+// Buckets fills a table of size buckets (a power of two, or a prime) with indices into ids, each in
+// proportion to its weight. A change of one endpoint moves few buckets of the others (weighted
+// Maglev: Eisenbud et al., NSDI 2016, §3.4). An endpoint of weight 0 gets none. Without any weight
+// the answer is nil. The result does not depend on the order of ids.
 func Buckets(ids []string, weights []int, size int) []uint16 {
 	heaviest := 0
 	for _, w := range weights {

@@ -54,8 +54,8 @@ func TestSharesFollowWeights(t *testing.T) {
 	})
 }
 
-// A table of any size is full, of a prime or of a power of two, and no endpoint has far more than its
-// share.
+// A table of any size is full, of a prime or of a power of two, and no endpoint has far more than
+// its share.
 func TestATableOfAnySizeIsFull(t *testing.T) {
 	for _, size := range []int{2, 3, 128, 256, 4093, 16381, 65536} {
 		for _, n := range []int{1, 2, 7, 64} {

@@ -22,6 +22,8 @@
 #define HEADER_FLOWLET 1
 #define HEADER_BACK 2       /* arrived at the outer device; from a unit: leaves by the inner one */
 #define HEADER_TRANSLATED 4 /* matched its flow by an alias; from a unit: the packet is an alias */
+#define AT_ETHERTYPE offsetof(struct ethhdr, h_proto)
+#define IS_IP(type) ((type) == bpf_htons(ETH_P_IP) || (type) == bpf_htons(ETH_P_IPV6))
 #define HEADER_ETHERTYPE 0x88b5 /* the first of the two for local experiments (IEEE 802) */
 
 /* Only decide: no header and no redirect. For benchmarks of the decision. */
@@ -89,13 +91,13 @@ struct flowlet_datagram_flow {
 	__u64 since;
 };
 
-#define DATAGRAM_NS 60000000000ull /* a unit's wait for fragments (function/flow/src/fragments.rs) */
+#define DATAGRAM_NS 60000000000ull /* a unit's wait for fragments (flow/src/fragments.rs) */
 
 /* The ends of the wire that units stand in. An index of zero means that the end is missing. */
 enum { WIRE_INNER = 0, WIRE_OUTER, WIRE_ENDS };
 
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH); /* not LRU: a flow that is evicted silently would lose its clock */
+	__uint(type, BPF_MAP_TYPE_HASH); /* not LRU: a flow evicted in silence would lose its clock */
 	__uint(max_entries, 1 << 18);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct flowlet_key);
@@ -162,7 +164,8 @@ inlined int drop(struct flowlet_tally *counts, enum flowlet_count why)
 
 /* order writes the two ends of a packet into the key in ascending order. It has
  * no branches: each would double the verifier's paths through the whole rule. */
-inlined void order(struct flowlet_key *key, const __u32 *src, const __u32 *dst, const __u16 *ports, int words)
+inlined void order(struct flowlet_key *key, const __u32 *src, const __u32 *dst, const __u16 *ports,
+		   int words)
 {
 	__u64 differ = 0, other; /* differ: the first difference of the two ends, as a signed number */
 
@@ -214,15 +217,17 @@ __noinline __u32 unwrap(struct __sk_buff *skb, __u32 at, __u32 ethertype)
 		/* Version 1, type 1, code 0; number; length; PPP's protocol. */
 		if (bpf_skb_load_bytes(skb, at, session, sizeof(session)) || session[0] != bpf_htons(0x1100))
 			return 0;
-		ethertype = session[3] == bpf_htons(0x0021) ? bpf_htons(ETH_P_IP) : session[3] == bpf_htons(0x0057) ? bpf_htons(ETH_P_IPV6) : 0;
+		ethertype = session[3] == bpf_htons(0x0021) ? bpf_htons(ETH_P_IP)
+			  : session[3] == bpf_htons(0x0057) ? bpf_htons(ETH_P_IPV6) : 0;
 		at += sizeof(session);
 	}
-	return ethertype == bpf_htons(ETH_P_IP) || ethertype == bpf_htons(ETH_P_IPV6) ? at << 16 | ethertype : 0;
+	return IS_IP(ethertype) ? at << 16 | ethertype : 0;
 }
 
 /* parse reads a packet's flow from its linear part, which holds the headers. The link header
  * ends at `at`. It returns the IP header's offset, or 0. *fragment is not 0 for a fragment. */
-inlined __u32 parse(struct __sk_buff *skb, __u32 at, __be16 ethertype, struct flowlet_key *key, __u32 *fragment)
+inlined __u32 parse(struct __sk_buff *skb, __u32 at, __be16 ethertype, struct flowlet_key *key,
+		    __u32 *fragment)
 {
 	__u16 ports[2] = {};
 
@@ -314,7 +319,8 @@ __noinline int meet(struct flowlet_key *key)
 	__u32 zero = 0;
 	struct flowlet_tally *counts = bpf_map_lookup_elem(&flowlet_counts, &zero);
 	struct flowlet_key *original;
-	struct flowlet_flow new = {.flow = {.unit = ASSIGN_NONE, .previous = ASSIGN_NONE, .target = {0xff, 0xff, 0xff}}};
+	struct flowlet_flow new = {
+	    .flow = {.unit = ASSIGN_NONE, .previous = ASSIGN_NONE, .target = {0xff, 0xff, 0xff}}};
 	int flags = 0;
 
 	if (!key || !counts)
@@ -354,23 +360,25 @@ inlined int make_room(struct __sk_buff *skb, __u32 bytes)
 {
 	__u8 addresses[2 * ETH_ALEN];
 
-	if (!skb->gso_size && (skb->protocol == bpf_htons(ETH_P_IP) || skb->protocol == bpf_htons(ETH_P_IPV6)))
+	if (!skb->gso_size && IS_IP(skb->protocol))
 		return bpf_skb_adjust_room(skb, bytes, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
-	return bpf_skb_change_head(skb, bytes, 0) || bpf_skb_load_bytes(skb, bytes, addresses, sizeof(addresses)) ||
+	return bpf_skb_change_head(skb, bytes, 0) ||
+	       bpf_skb_load_bytes(skb, bytes, addresses, sizeof(addresses)) ||
 	       bpf_skb_store_bytes(skb, 0, addresses, sizeof(addresses), 0);
 }
 
 /* send adds the header after the Ethernet header and sends the packet to its unit. */
-inlined int send(struct __sk_buff *skb, const struct flowlet_header *header, struct flowlet_tally *counts)
+inlined int send(struct __sk_buff *skb, const struct flowlet_header *header,
+		 struct flowlet_tally *counts)
 {
 	__u32 unit = header->unit;
 	__be16 ethertype = bpf_htons(HEADER_ETHERTYPE);
 	__u32 *device = bpf_map_lookup_elem(&flowlet_devices, &unit);
-
 	if (!device || !*device)
 		return drop(counts, COUNT_NO_UNIT);
-	if (make_room(skb, sizeof(*header)) || bpf_skb_store_bytes(skb, sizeof(struct ethhdr), header, sizeof(*header), 0) ||
-	    bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &ethertype, sizeof(ethertype), 0))
+	if (make_room(skb, sizeof(*header)) ||
+	    bpf_skb_store_bytes(skb, ETH_HLEN, header, sizeof(*header), 0) ||
+	    bpf_skb_store_bytes(skb, AT_ETHERTYPE, &ethertype, sizeof(ethertype), 0))
 		return drop(counts, COUNT_NO_HEADER);
 	return bpf_redirect(*device, 0);
 }
@@ -379,7 +387,6 @@ inlined int send(struct __sk_buff *skb, const struct flowlet_header *header, str
 inlined __be16 ethertype_of(struct __sk_buff *skb)
 {
 	struct ethhdr *eth = (void *)(long)skb->data;
-
 	return (void *)(eth + 1) > (void *)(long)skb->data_end ? 0 : eth->h_proto;
 }
 
@@ -393,7 +400,7 @@ int flowlet(struct __sk_buff *skb)
 	if (!counts)
 		return DROP;
 	__u64 flags = back(skb), later = 0;
-	__u32 fragment = 0, ip = parse(skb, sizeof(struct ethhdr), header.ethertype, &header.key, &fragment);
+	__u32 fragment = 0, ip = parse(skb, ETH_HLEN, header.ethertype, &header.key, &fragment);
 	if (!ip) {
 		counts->n[COUNT_OTHERS]++;
 		return leave(flags & HEADER_BACK ? WIRE_INNER : WIRE_OUTER, WIRE_ENDS);
@@ -450,7 +457,8 @@ inlined int same(const struct flowlet_key *a, const struct flowlet_key *b)
 
 /* learn stores the key of a flow's packets after the unit as an alias.
  * It deletes a flow under that key: its packets were unsolicited. */
-inlined void learn(struct __sk_buff *skb, const struct flowlet_header *header, struct flowlet_tally *counts)
+inlined void learn(struct __sk_buff *skb, const struct flowlet_header *header,
+		   struct flowlet_tally *counts)
 {
 	struct flowlet_key alias = {};
 	__u32 fragment;
@@ -482,10 +490,10 @@ int flowlet_return(struct __sk_buff *skb)
 	if (bpf_skb_adjust_room(skb, -(int)sizeof(header), BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
 		return drop(counts, COUNT_NO_HEADER);
 	if (header.ethertype != ethertype_of(skb) &&
-	    bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &header.ethertype, sizeof(header.ethertype), 0))
+	    bpf_skb_store_bytes(skb, AT_ETHERTYPE, &header.ethertype, sizeof(header.ethertype), 0))
 		return drop(counts, COUNT_NO_HEADER);
 	counts->n[COUNT_RETURNED]++;
-	return leave(header.flags & HEADER_BACK ? WIRE_INNER : WIRE_OUTER, WIRE_INNER); /* one end: back where it came from */
+	return leave(header.flags & HEADER_BACK ? WIRE_INNER : WIRE_OUTER, WIRE_INNER); /* one end */
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

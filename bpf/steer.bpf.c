@@ -41,7 +41,7 @@ int from_host(struct __sk_buff *skb)
 	return arriving(skb, BPF_F_INGRESS);
 }
 
-/* note marks a flow that its instance answers or ends. The forward path does not see this packet. */
+/* note marks a flow that its instance answers or ends. The forward path misses this packet. */
 cold int note(struct __sk_buff *skb, struct packet *p, __u32 published, __u32 six)
 {
 	union flow_any k;

@@ -153,7 +153,8 @@ func TestAFrozenHostIsLeftAlone(t *testing.T) {
 		if err != nil || len(all) != 1 || all[0].State != pando.HostFrozen {
 			t.Errorf("hosts: %+v, %v", all, err)
 		}
-		if _, err := l.Deploy(t.Context(), pando.Spec{Name: "new", Command: []string{"true"}}, by); err != nil {
+		if _, err := l.Deploy(t.Context(), pando.Spec{Name: "new", Command: []string{"true"}},
+			by); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)

@@ -149,26 +149,33 @@ func TestAServiceDeployedFiveHundredTimesKeepsItsNewestRevisionsAndCanBeRemoved(
 
 // The cost of a placement depends on the service and its home, not on the size of the cluster.
 func TestAPlacementDoesNotLookAtEveryInstanceOfTheCluster(t *testing.T) {
-	tb := serving(t)
-	tb.put(pando.Host{Name: "h2"})
-	for n := range 20_000 {
-		tb.put(pando.Instance{
+	const others = 20_000
+	alone, beside := serving(t), serving(t)
+	beside.put(pando.Host{Name: "h2"})
+	for n := range others {
+		beside.put(pando.Instance{
 			ID: pando.InstanceID(fmt.Sprint("db-", n)), Service: pando.DefaultService("db"), Host: "h2",
 			Phase: pando.PhaseInRotation, Born: t0.Add(time.Duration(n)),
 		})
 	}
-	tb.pin(&pando.Pin{Instances: 60})
-	best := time.Hour
-	for range 10 {
-		begun := time.Now()
-		txn, _ := Decide(tb.w, web, tb.now, tb.ids)
-		best = min(best, time.Since(begun))
-		if len(txn.Put) < 2*58 {
-			t.Fatalf("%d records for 58 instances", len(txn.Put))
+	best := map[*table]time.Duration{alone: time.Hour, beside: time.Hour}
+	for tb := range best {
+		tb.pin(&pando.Pin{Instances: 60})
+	}
+	for range 10 { // in turns, so that a busy machine slows both
+		for tb, b := range best {
+			begun := time.Now()
+			txn, _ := Decide(tb.w, web, tb.now, tb.ids)
+			best[tb] = min(b, time.Since(begun))
+			if len(txn.Put) < 2*58 {
+				t.Fatalf("%d records for 58 instances", len(txn.Put))
+			}
 		}
 	}
-	if best > 20*time.Millisecond {
-		t.Errorf("placing 58 instances beside 20,000 others took %s, want it within 20 ms", best)
+	// A look at each of the others would cost a hundred times as much.
+	if best[beside] > 5*best[alone]+5*time.Millisecond {
+		t.Errorf("placing 58 instances took %s, and %s beside %d others", best[alone], best[beside],
+			others)
 	}
 }
 

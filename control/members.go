@@ -97,8 +97,8 @@ func (c *members) admission(ctx context.Context, m *pando.Member, byToken bool) 
 	return t, nil
 }
 
-// isAlone returns an error if a member seems to move while its agent is here at the old address: the
-// asker is then a copy. After a real move, the old lease ends within pando.HostLease.
+// isAlone returns an error if a member seems to move while its agent is here at the old address:
+// the asker is then a copy. After a real move, the old lease ends within pando.HostLease.
 func (c *members) isAlone(ctx context.Context, known, m pando.Member) error {
 	if known.Server || known.Address == m.Address {
 		return nil
@@ -111,8 +111,8 @@ func (c *members) isAlone(ctx context.Context, known, m pando.Member) error {
 	if !here || h.V.Address != known.Address {
 		return nil
 	}
-	return fmt.Errorf("%w: host %s is here at %s, and %s shows its certificate: if %[4]s is a copy of "+
-		"it, run `pando down --purge` there and join again; if the host has moved, try again in %[5]s",
+	return fmt.Errorf("%w: host %s is here at %s, and %s shows its certificate: if %[4]s is its "+
+		"copy, run `pando down --purge` there and join again; if the host has moved, try again in %[5]s",
 		pando.ErrExists, m.Name, known.Address, m.Address, pando.HostLease)
 }
 

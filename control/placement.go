@@ -49,7 +49,8 @@ func (p *placer) standing(h pando.HostName) lifecycle.Standing {
 	host, here := p.w.Hosts[h]
 	_, member := p.w.Members[h]
 	return lifecycle.Standing{
-		Here: here, Leaving: host.V.Leaving || host.V.Frozen != "", Removed: !member && len(p.w.Members) > 0,
+		Here: here, Leaving: host.V.Leaving || host.V.Frozen != "",
+		Removed: !member && len(p.w.Members) > 0,
 	}
 }
 

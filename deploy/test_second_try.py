@@ -30,7 +30,8 @@ def cargo(*failed, program="-p room --test a", why=""):
     """Prints the end of a failed test program as cargo test does."""
     listed = "".join(f"    {test}\n" for test in failed)
     return (
-        f"running 9 tests\n\nfailures:\n\n---- {failed[:1]} stdout ----\npanicked at a.rs:1\n{why}\n"
+        f"running 9 tests\n\nfailures:\n\n---- {failed[:1]} stdout ----\n"
+        f"panicked at a.rs:1\n{why}\n"
         f"\nfailures:\n{listed}\ntest result: FAILED. 8 passed; 1 failed\n\n"
         f"error: test failed, to rerun pass `{program}`\n"
     )

@@ -96,7 +96,8 @@ func (l *Lab) Slow(name string, rate uint64) error {
 			QdiscAttrs: netlink.QdiscAttrs{
 				LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT,
 			},
-			Rate: bytes, Buffer: netlink.Xmittime(bytes, uint32(burst)), Limit: uint32(burst + max(bytes/20, queueMinBytes)),
+			Rate: bytes, Buffer: netlink.Xmittime(bytes, uint32(burst)),
+			Limit: uint32(burst + max(bytes/20, queueMinBytes)),
 		})
 	})
 }
@@ -122,9 +123,10 @@ func (l *Lab) Heal(names ...string) error {
 		if !hurt(Fault{Host: h.Name}) || !h.alive() {
 			continue
 		}
-		errs = append(errs, l.Resume(h.Name), l.ends(h, func(in *netlink.Handle, link netlink.Link) error {
-			return forEachRate(in, link, in.QdiscDel)
-		}))
+		errs = append(errs, l.Resume(h.Name),
+			l.ends(h, func(in *netlink.Handle, link netlink.Link) error {
+				return forEachRate(in, link, in.QdiscDel)
+			}))
 	}
 	return errors.Join(errs...)
 }

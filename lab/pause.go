@@ -34,7 +34,8 @@ func (l *Lab) freezer(h Host) (freezer, error) {
 	root, v2 := freezerRoot()
 	f := freezer{v2: v2}
 	if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err != nil {
-		return f, fmt.Errorf("pause lab host %s: %w; mount the freezer's cgroups at %s", h.Name, err, root)
+		return f, fmt.Errorf("pause lab host %s: %w; mount the freezer's cgroups at %s", h.Name, err,
+			root)
 	}
 	f.dir = filepath.Join(root, l.groups.name, h.Name)
 	f.leaf = f.dir

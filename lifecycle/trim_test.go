@@ -113,7 +113,8 @@ func TestHistoriesAreBoundedByBytes(t *testing.T) {
 		}
 	}
 	// The estimate of a record is near its stored size.
-	d := pando.Decision{ID: "01", Service: pando.DefaultService("web"), Reason: strings.Repeat("r", 200)}
+	d := pando.Decision{ID: "01", Service: pando.DefaultService("web"),
+		Reason: strings.Repeat("r", 200)}
 	for range 20 {
 		d.Lines = append(d.Lines, strings.Repeat("x", 400))
 	}

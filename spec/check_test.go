@@ -57,7 +57,7 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 			s.Ports, s.Health.Ready = nil, pando.Probe{Kind: pando.ProbeTCP}
 		},
 		"scale.max: 1 is less than min 2": func(s *pando.Spec) { s.Scale.Min, s.Scale.Max = 2, 1 },
-		"scale.warm: 1025":                func(s *pando.Spec) { s.Scale.Warm = 1025 },
+		"scale.warm: 4097":                func(s *pando.Spec) { s.Scale.Warm = 4097 },
 		"scale.by: \"cpu\"":               func(s *pando.Spec) { s.Scale.By = "cpu" },
 		"scale.by: needs a target":        func(s *pando.Spec) { s.Scale.Target = 0 },
 		"scale.by: counts traffic":        func(s *pando.Spec) { s.Ports = nil },

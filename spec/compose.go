@@ -17,8 +17,9 @@ type foreign struct{ word, here string }
 var foreigners = []foreign{
 	{"services", "write one document per service, with its name as `name`, divided by ---"},
 	{"version", "leave it out: the spec of Pando has no version"},
-	{"build", "build it before the deploy, and name the result: `image: docker-archive:FILE` takes a " +
-		"file of `docker save`"},
+	{"build",
+		"build it before the deploy, and name the result: `image: docker-archive:FILE` takes a " +
+			"file of `docker save`"},
 	{"env_file", "read it in the command: sh -c '. ./.env; exec ./program'"},
 	{"configs", "put the files into `working_dir`"},
 	{"volumes",

@@ -38,7 +38,8 @@ func names(table []field) string {
 	return strings.Join(out, ", ")
 }
 
-const commandDoc = "Program and arguments. A string is split as a shell splits it, without expansions."
+const commandDoc = "Program and arguments. A string is split as a shell splits it, without " +
+	"expansions."
 
 var fields = []field{
 	{name: "name", doc: "Name of the service; it answers as NAME.pando.", example: "website",
@@ -49,8 +50,9 @@ var fields = []field{
 		kind: labelKind("tenant"),
 		set:  func(s *pando.Spec, v any) { s.Tenant = pando.Tenant(v.(string)) },
 		get:  func(s pando.Spec) any { return string(s.Tenant) }},
-	{name: "image", doc: "Files of the program: NAME[:TAG][@DIGEST] of a registry, oci:FOLDER[:TAG] or " +
-		"docker-archive:FILE. A deploy resolves a tag to a digest, so every host runs the same bytes.",
+	{name: "image",
+		doc: "Files of the program: NAME[:TAG][@DIGEST] of a registry, oci:FOLDER[:TAG] or " +
+			"docker-archive:FILE. A deploy resolves a tag to a digest, so every host runs the same bytes.",
 		def: "the host's own files", example: "shop/web:1.2", kind: imageKind,
 		set: func(s *pando.Spec, v any) { s.Image.Reference = v.(string) },
 		get: func(s pando.Spec) any { return s.Image.Reference }},
@@ -200,7 +202,8 @@ var resourceFields = []field{
 	{name: "cpus", doc: "Processor time, in cores.", def: "no limit", example: "0.5", kind: numberKind,
 		set: func(s *pando.Spec, v any) { s.Resources.CPUs = v.(float64) },
 		get: func(s pando.Spec) any { return s.Resources.CPUs }},
-	{name: "memory", doc: "Memory, in bytes or with b, k, m or g (of 1024).", def: "no limit",
+	{name: "memory", doc: "Memory, in bytes or with b, k, m or g (of 1024).",
+		def:     "three quarters of the host's",
 		example: "64M", kind: bytesKind,
 		set: func(s *pando.Spec, v any) { s.Resources.MemoryBytes = v.(int64) },
 		get: func(s pando.Spec) any { return s.Resources.MemoryBytes }},

@@ -21,7 +21,8 @@ const imageWant = "an image such as shop/web:1.2, shop/web@sha256:…, oci:FOLDE
 
 // imageForm is NAME[:TAG][@DIGEST]. The registry's library checks the parts.
 var imageForm = regexp.MustCompile(
-	`^[a-zA-Z0-9][a-zA-Z0-9._-]*(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*(:[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127})?` +
+	`^[a-zA-Z0-9][a-zA-Z0-9._-]*(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*` +
+		`(:[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127})?` +
 		`(@sha256:[0-9a-f]{64})?$`)
 
 var imageKind = textKind(`^\S.*$`, imageWant, stringOnly,
@@ -51,7 +52,8 @@ func Beside(dir, image string) string {
 }
 
 // imageUser is a user of an image: its names are the image's own.
-var imageUser = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\$?(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63})?$`)
+var imageUser = regexp.MustCompile(
+	`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\$?(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63})?$`)
 
 // FromImage returns the spec of a resolved image. The image's configuration fills in what the
 // operator's spec leaves open, and Image.Gave lists those words.
@@ -134,7 +136,8 @@ func healthFromImage(s *pando.Spec, h pando.Health, gave func(string)) {
 }
 
 // signalNumbers are the signals that an image may name by number.
-var signalNumbers = map[int]string{1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 6: "SIGABRT", 9: "SIGKILL",
+var signalNumbers = map[int]string{1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 6: "SIGABRT",
+	9:  "SIGKILL",
 	10: "SIGUSR1", 12: "SIGUSR2", 14: "SIGALRM", 15: "SIGTERM", 28: "SIGWINCH", 30: "SIGPWR"}
 
 // signalOf returns the stop signal of an image in the words of a spec, or "" for none.

@@ -216,7 +216,7 @@ var refused = []struct{ yaml, want string }{
 	{"user: \"1000:\"", "3:7: user: want a user such as"},
 	{"user: 4294967295", "is more than the largest id, 4294967294"},
 	{"user: 99999999999", "3:7: user: want a user such as"},
-	{"scale: {max: 1025}", "3:14: scale.max: 1025: want a whole number from 1 to 1024"},
+	{"scale: {max: 4097}", "3:14: scale.max: 4097: want a whole number from 1 to 4096"},
 	{"stop_grace_period: 10000h", "is longer than a year"},
 	{"resources: {memory: lots}", "3:21: resources.memory: want an amount of memory such as 64M"},
 	{"resources: {cpus: 0}", "3:19: resources.cpus: want a number above 0"},

@@ -9,8 +9,8 @@ import (
 	"pando.run/pando"
 )
 
-// The wait after a store that did not answer, and after one that answered with an odd error, doubles
-// up to these bounds.
+// The wait after a store that did not answer, and after one that answered with an odd error,
+// doubles up to these bounds.
 const (
 	awayWaitMax = time.Second
 	oddWaitMax  = 5 * time.Second

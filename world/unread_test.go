@@ -102,7 +102,8 @@ func TestUnreadableHistoryFreezesNothing(t *testing.T) {
 func TestASnapshotKeepsTheLastValueOfWhatCannotBeRead(t *testing.T) {
 	a, b := instance("web-1", pando.PhaseInRotation), instance("web-2", pando.PhaseInRotation)
 	w := New()
-	if err := w.Apply([]pando.Record{encoded(t, a.Key(), a, 2), encoded(t, b.Key(), b, 3)}, 3); err != nil {
+	if err := w.Apply([]pando.Record{encoded(t, a.Key(), a, 2), encoded(t, b.Key(), b, 3)},
+		3); err != nil {
 		t.Fatal(err)
 	}
 	w = w.Next()

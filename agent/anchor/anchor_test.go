@@ -80,7 +80,8 @@ func (r *rig) put(v ...pando.Stored) {
 func (r *rig) reads(want bool) {
 	r.Helper()
 	_, err := r.Snapshot(r.ctx, pando.Root)
-	if (err == nil) != want || !want && !errors.Is(err, pando.ErrFrozen) || (r.Frozen() == nil) != want {
+	if (err == nil) != want || !want && !errors.Is(err, pando.ErrFrozen) ||
+		(r.Frozen() == nil) != want {
 		r.Errorf("read: %v, frozen: %v, want it readable: %v", err, r.Frozen(), want)
 	}
 	_, err = r.Commit(r.ctx, pando.Txn{Put: []pando.Stored{pando.Service{

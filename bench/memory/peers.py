@@ -56,7 +56,8 @@ def said(*words):
 
 def build():
     if not shutil.which("cargo"):
-        raise SystemExit("no cargo: far memory is written in Rust (https://rustup.rs, Rust 1.95 or newer)")
+        raise SystemExit("no cargo: far memory is written in Rust (https://rustup.rs, Rust 1.95 or "
+            "newer)")
     sh(ROOT / "deploy" / "build-mem", stdout=subprocess.DEVNULL)
     sh("cargo", "build", "--quiet", "--profile", "pager", "--locked", "-p", "pando-memory-launch",
        *[w for e in ("load", "pagein", "touch", "wire") for w in ("--example", e)], cwd=ROOT)
@@ -196,7 +197,8 @@ def swap_on(kind, folder, size_bytes):
         # file system does not swap its own pages (an option since Linux 6.4). It gets all of them
         # before the first page is swapped out.
         size = f"size={size_bytes + 16 * MIB}"
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", f"{size},noswap", "tmpfs", mount], capture_output=True).returncode:
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", f"{size},noswap", "tmpfs", mount],
+            capture_output=True).returncode:
             sh("mount", "-t", "tmpfs", "-o", size, "tmpfs", mount)
         sh("fallocate", "-l", size_bytes, mount / "file")
         device = said("losetup", "--find", "--show", mount / "file")
@@ -231,7 +233,10 @@ def confine(group, limit_bytes):
 
     Pages beyond the limit go to swap; the kernel may need several requests."""
     v1 = GROUPS.name == "memory"
-    limit, now = (group / n for n in (("memory.limit_in_bytes", "memory.usage_in_bytes") if v1 else ("memory.max", "memory.current")))
+    names = ("memory.max", "memory.current")
+    if v1:
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    limit, now = (group / n for n in names)
     if not v1:
         # A lower memory.max would kill processes instead of waiting.
         (group / "memory.high").write_text(str(limit_bytes))
@@ -244,7 +249,8 @@ def confine(group, limit_bytes):
             if e.errno != errno.EBUSY:
                 raise
         if time.time() > deadline:
-            raise SystemExit(f"{group.name}: {int(now.read_text()) >> 20} MiB do not fit into {limit_bytes >> 20} MiB and swap")
+            raise SystemExit(f"{group.name}: {int(now.read_text()) >> 20} MiB do not fit into "
+                f"{limit_bytes >> 20} MiB and swap")
         time.sleep(0.02)
 
 
@@ -254,12 +260,14 @@ def start(words, group=None, **kw):
         prctl(DIE_WITH_PARENT, signal.SIGKILL)
         if group:
             group.write_text(str(os.getpid()))
-    return subprocess.Popen([str(w) for w in words], preexec_fn=join, start_new_session=True, stdin=subprocess.DEVNULL, **kw)
+    return subprocess.Popen([str(w) for w in words], preexec_fn=join, start_new_session=True,
+        stdin=subprocess.DEVNULL, **kw)
 
 
 def serve(size, listen="127.0.0.1:0", group=None, delay_us=0):
     """Starts a memory host; returns the process and its address."""
-    p = start([MEM, "serve", "--size", size, "--listen", listen, "--delay-us", delay_us], group, stdout=subprocess.PIPE, text=True)
+    p = start([MEM, "serve", "--size", size, "--listen", listen, "--delay-us", delay_us], group,
+        stdout=subprocess.PIPE, text=True)
     return p, p.stdout.readline().split()[-1]
 
 
@@ -288,11 +296,14 @@ class Peer:
 
     def __init__(self, name, folder, local_bytes, run=None, limit=True, hosts_bytes=0, delay_us=0):
         self.name, self.socket, self.far = name, folder / f"{name}.sock", bool(run)
-        redis = ["redis-server", "--port", "0", "--unixsocket", self.socket, "--save", "", "--dir", folder, "--maxclients", "100"]
+        redis = ["redis-server", "--port", "0", "--unixsocket", self.socket, "--save", "", "--dir",
+            folder, "--maxclients", "100"]
         if run:
             listen = f"unix:{folder / name}.host" if "shm" in name else "127.0.0.1:0"
-            _, address = serve(hosts_bytes, listen, memory_group(folder, f"{name}-host", 0), delay_us)
-            redis = [MEM, "run", "--local", local_bytes - SLACK_BYTES, "--from", address, *run, "--", *redis]
+            _, address = serve(hosts_bytes, listen, memory_group(folder, f"{name}-host", 0),
+                delay_us)
+            redis = [MEM, "run", "--local", local_bytes - SLACK_BYTES, "--from", address, *run,
+                "--", *redis]
         self.log = folder / f"{name}.log"
         # Under swap, the limit is set after the fill, because a program that grows faster than swap
         # is killed.
@@ -315,9 +326,15 @@ class Peer:
     def ended(self):
         """Returns the exception for a Redis that does not answer."""
         code = self.process.poll()
-        why = "does not answer" if code is None else "was killed: dmesg says whether swap was too slow for its cgroup" if code < 0 else f"ended with {code}"
+        if code is None:
+            why = "does not answer"
+        elif code < 0:
+            why = "was killed: dmesg shows whether swap was too slow for its cgroup"
+        else:
+            why = f"ended with {code}"
         kind = KilledUnderSwap if code == -signal.SIGKILL and not self.far else SystemExit
-        return kind("\n".join([f"{self.name}: its Redis {why}", *self.log.read_text().splitlines()[-3:]]))
+        return kind("\n".join([f"{self.name}: its Redis {why}",
+            *self.log.read_text().splitlines()[-3:]]))
 
     def ask(self, *words):
         try:
@@ -341,9 +358,11 @@ class Peer:
     def rounds(self):
         if not self.far:
             return 0
-        top = subprocess.run([str(MEM), "top", "--once", "-o", "json", "--pid", str(self.process.pid)], capture_output=True, text=True)
+        top = subprocess.run([str(MEM), "top", "--once", "-o", "json", "--pid",
+            str(self.process.pid)], capture_output=True, text=True)
         if top.returncode != 0 or not top.stdout:
-            raise SystemExit(f"{self.name}: its counters are missing, so its rounds cannot be told: {top.stderr.strip()}")
+            raise SystemExit(f"{self.name}: its counters are missing, so its rounds are unknown: "
+                f"{top.stderr.strip()}")
         return json.loads(top.stdout)["rounds"]
 
 
@@ -361,10 +380,12 @@ def all_local(samples, names):
     """Fails if far peers fetched pages during the measurement of a row labelled 100 %."""
     for name in names:
         if any(m["rounds"] > 0 for m in samples[name]):
-            raise SystemExit(f"{name}: the row of 100 % is not all local: {median(samples[name], 'rounds'):.3f} rounds a request; raise ALL_LOCAL")
+            raise SystemExit(f"{name}: the row of 100 % is not all local: "
+                f"{median(samples[name], 'rounds'):.3f} rounds a request; raise ALL_LOCAL")
 
 
-def curve(what, count, whole_bytes, far_bytes, shares, peers, percent=100, rounds=5, seconds=0.5, clients=1):
+def curve(what, count, whole_bytes, far_bytes, shares, peers, percent=100, rounds=5, seconds=0.5,
+    clients=1):
     """Measures requests per second of each peer and of all-local, by the local share of the values.
 
     peers: by name, the arguments of `pando-mem run` and the added round trip in microseconds; None
@@ -378,7 +399,8 @@ def curve(what, count, whole_bytes, far_bytes, shares, peers, percent=100, round
                 raise SystemExit(f"no {kind} here, or it is in use")
         all_peers = [Peer("local", folder, 0, limit=False)]
         for name, given in peers.items():
-            all_peers.append(Peer(name, folder, local) if given is None else Peer(name, folder, local, given[0], hosts_bytes=far_bytes, delay_us=given[1]))
+            all_peers.append(Peer(name, folder, local) if given is None
+                else Peer(name, folder, local, given[0], hosts_bytes=far_bytes, delay_us=given[1]))
         for p in all_peers:
             p.fill(what, count, percent)
         print(f"{share} % local, {clients} client(s)", flush=True)
@@ -386,7 +408,8 @@ def curve(what, count, whole_bytes, far_bytes, shares, peers, percent=100, round
         clean()
         if share == 100:
             all_local(samples, [name for name, given in peers.items() if given is not None])
-        rows += [(i, f"{what} {name}", m["rate"], share) for name, s in samples.items() for i, m in enumerate(s)]
+        rows += [(i, f"{what} {name}", m["rate"], share)
+            for name, s in samples.items() for i, m in enumerate(s)]
         shown.append((share, {name: 100 * ratio(samples, name, "local") for name in peers}))
     return rows, shown
 
@@ -406,7 +429,8 @@ def interleave(peers, what, count, percent, rounds, seconds, clients, undisturbe
             if r > 0:  # the first round warms up
                 samples[p.name].append(m)
     for name, s in samples.items():
-        print(f"  {name:16} {median(s, 'rate'):9.0f} req/s   p50 {median(s, 'p50_us'):8.0f} us   p99 {median(s, 'p99_us'):8.0f} us   rounds {median(s, 'rounds'):.2f}", flush=True)
+        print(f"  {name:16} {median(s, 'rate'):9.0f} req/s   p50 {median(s, 'p50_us'):8.0f} us   "
+            f"p99 {median(s, 'p99_us'):8.0f} us   rounds {median(s, 'rounds'):.2f}", flush=True)
     return samples
 
 
@@ -427,7 +451,8 @@ def write_csv(folder, rows):
 
 
 def publish(name, title, unit, rows, log=False, xlabel=None):
-    sh(ROOT / "bench" / "publish", name, "--title", title, "--unit", unit, *(["--log"] if log else []),
+    sh(ROOT / "bench" / "publish", name, "--title", title, "--unit", unit,
+        *(["--log"] if log else []),
        *(["--x", xlabel] if xlabel else []), *[w for r in rows for w in ("--row", r)])
 
 

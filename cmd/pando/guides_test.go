@@ -5,12 +5,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 
 	"pando.run/pando/lab/labtest"
 )
+
+// continued is the end of a line that the next one continues.
+var continued = regexp.MustCompile(`\\\n\s*`)
 
 // The test runs the guides as they are. A fenced block that names a file is that file; an indented
 // block is a list of commands.
@@ -29,7 +33,7 @@ func TestTheGuidesAreTrue(t *testing.T) {
 					p.Write(b.file, b.text)
 					continue
 				}
-				for line := range strings.Lines(b.text) {
+				for line := range strings.Lines(continued.ReplaceAllString(b.text, " ")) {
 					ran++
 					follow(p, strings.TrimSpace(line))
 				}

@@ -38,9 +38,10 @@ func reference(root *cobra.Command) []byte {
 
 <!-- Made from cmd/pando by: go test ./cmd/pando -run Reference -update -->
 
-` + "`pando`" + ` is one binary: the daemons and the operator's commands. Commands speak to the daemons through
-` + "`/run/pando/api.sock`" + ` (` + "`PANDO_API`" + ` names another socket) and through nothing else, so a program can do what they do: see
-[the API](api.md). Every command takes ` + "`--help`" + `, and every command with a result takes ` + "`-o json`" + `. Write times like
+` + "`pando`" + ` is one binary: the daemons and the operator's commands. Commands use the socket
+` + "`/run/pando/api.sock`" + ` (` + "`PANDO_API`" + ` names another one) and nothing else, so a
+program can do the same by [the API](api.md). Every command takes ` + "`--help`" + `, and every
+command with a result takes ` + "`-o json`" + `. Write times like
 ` + "`500ms`, `10s` or `1m30s`" + `.
 
 | exit code | |

@@ -132,7 +132,7 @@ func TestEntryMovesTheProcessAlone(t *testing.T) {
 			for _, dir := range g.folders() {
 				want, got := strconv.Itoa(cmd.Process.Pid), ""
 				// The thread that started the process may take a moment to end.
-				for deadline := time.Now().Add(5 * time.Second); got != want && time.Now().Before(deadline); {
+				for deadline := time.Now().Add(time.Minute); got != want && time.Now().Before(deadline); {
 					text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 					if err != nil {
 						t.Fatal(err)

@@ -36,8 +36,8 @@ type relief struct {
 	full       bool // live records fill the store: refuse those that make more
 }
 
-// relieve decides the next steps after a compaction. full is the present state. A store becomes full
-// before it reaches its limit, so that control can still write what removes a service.
+// relieve decides the next steps after a compaction. full is the present state. A store becomes
+// full before it reaches its limit, so that control can still write what removes a service.
 func relieve(s sizes, full bool) (r relief) {
 	r.full = s.used >= s.quota*7/8 || full && s.used >= s.quota*3/4
 	free := s.file - s.used

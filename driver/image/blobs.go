@@ -47,8 +47,8 @@ const (
 	stallsMax = 30 * time.Second // without a byte, a source counts as dead
 )
 
-// attempt asks the sources in turn until get succeeds. It rests between rounds, and gives up once no
-// source can answer, or after vainMax rounds without progress.
+// attempt asks the sources in turn until get succeeds. It rests between rounds, and gives up once
+// no source can answer, or after vainMax rounds without progress.
 func (s *vault) attempt(
 	ctx context.Context, from []source, get func(source) (progress bool, err error),
 ) error {
@@ -223,7 +223,8 @@ func (s *vault) resume(
 	return false, errors.Join(wrong, f.Truncate(0))
 }
 
-// copyRest copies the bytes from an offset on. It gives up on a source without a byte for stallsMax.
+// copyRest copies the bytes from an offset on. It gives up on a source without a byte for
+// stallsMax.
 func (s *vault) copyRest(
 	ctx context.Context, f *os.File, d v1.Descriptor, src source, at int64,
 ) (int64, error) {

@@ -136,7 +136,8 @@ func (l *layout) add(t testing.TB, tag, arch string, c v1.Config, archives ...[]
 	d := l.blob(t, marshal(t, m))
 	d.MediaType, d.Annotations = types.OCIManifestSchema1, map[string]string{refName: tag}
 	l.index.Manifests = append(l.index.Manifests, d)
-	if err := os.WriteFile(filepath.Join(l.dir, "index.json"), marshal(t, l.index), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(l.dir, "index.json"), marshal(t, l.index),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	return d.Digest
@@ -182,7 +183,8 @@ func TestAnImageOfALayoutIsPulledAndStacked(t *testing.T) {
 	high := archive(t, file{name: "bin/app", body: "#!", mode: 0o4755, uid: 7})
 	top := l.add(t, "v1", "amd64", v1.Config{Entrypoint: []string{"/bin/app"}, User: "web"}, low, high)
 	i, c := pulled(t, s, "oci:"+l.dir+":v1")
-	if i.Digest != top.String() || i.Host != "host1" || c.User != "web" || c.Entrypoint[0] != "/bin/app" {
+	if i.Digest != top.String() || i.Host != "host1" || c.User != "web" ||
+		c.Entrypoint[0] != "/bin/app" {
 		t.Errorf("got %+v with %+v", i, c)
 	}
 	r, err := s.Root(i.Digest, "web")
@@ -241,7 +243,8 @@ var hostile = []struct {
 	{"parent inside", []file{{name: "a/../../x"}}, "leave the layer"},
 	{"through an absolute link", []file{{name: "a", kind: tar.TypeSymlink, link: "/"}, {name: "a/x"}},
 		"a"},
-	{"through a relative link", []file{{name: "a", kind: tar.TypeSymlink, link: "../.."}, {name: "a/x"}},
+	{"through a relative link", []file{{name: "a", kind: tar.TypeSymlink, link: "../.."},
+		{name: "a/x"}},
 		"a"},
 	{"a folder through a link", []file{{name: "a", kind: tar.TypeSymlink, link: "../.."},
 		{name: "a/x/", kind: tar.TypeDir}}, "a"},

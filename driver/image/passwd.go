@@ -94,8 +94,8 @@ func groupsOf(user string, own uint32, group string) (out []uint32) {
 	return out
 }
 
-// readTop reads a small file of an image from its highest layer that has it. It follows links within
-// that layer only. A missing file is empty.
+// readTop reads a small file of an image from its highest layer that has it. It follows links
+// within that layer only. A missing file is empty.
 func readTop(layers []string, dir, name string) string {
 	for _, layer := range layers {
 		text, end := readIn(layer, dir, name)

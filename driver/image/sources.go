@@ -60,8 +60,8 @@ func (a another) open(ctx context.Context, d v1.Descriptor, offset int64) (io.Re
 	return r, err
 }
 
-// sources returns the stores that have an image: the first hosts that answer with its manifest, then
-// its registry.
+// sources returns the stores that have an image: the first hosts that answer with its manifest,
+// then its registry.
 func (s *Store) sources(
 	ctx context.Context, i pando.Image, top v1.Hash, hosts []pando.Host,
 ) ([]source, error) {

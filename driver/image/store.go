@@ -106,7 +106,9 @@ func (s *vault) blob(h v1.Hash) string   { return filepath.Join(s.blobs(), h.Hex
 func (s *vault) record(h v1.Hash) string { return filepath.Join(s.records(), h.Hex) }
 
 // layer returns the folder of a layer by the digest of its archive.
-func (s *vault) layer(files v1.Hash) string { return filepath.Join(s.LayersDir(), layerName(files)) }
+func (s *vault) layer(files v1.Hash) string {
+	return filepath.Join(s.LayersDir(), layerName(files))
+}
 
 // layerName is short, so that the names of all layers fit into one page: 128 bits of the digest.
 func layerName(files v1.Hash) string { return files.Hex[:32] }

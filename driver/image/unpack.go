@@ -410,8 +410,8 @@ func mode(h *tar.Header) fs.FileMode {
 	return h.FileInfo().Mode() & kept
 }
 
-// xattrs sets the attributes of users. Those of the kernel could give rights, or move the folders of
-// an overlay.
+// xattrs sets the attributes of users. Those of the kernel could give rights, or move the folders
+// of an overlay.
 func xattrs(f *os.File, h *tar.Header) error {
 	for name, value := range h.PAXRecords {
 		if !strings.HasPrefix(name, userXattr) || len(value) > xattrMax {

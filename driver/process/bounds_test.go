@@ -3,6 +3,7 @@ package process
 import (
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -83,5 +84,23 @@ func TestOwnFoldersAreSmall(t *testing.T) {
 	}
 	if want := []string{"512", "512", "64", "512", "64"}; !slices.Equal(sizes, want) {
 		t.Errorf("MiB %v, want %v:\n%s", sizes, want, out)
+	}
+}
+
+// One program without a limit cannot take its whole host.
+func TestMemoryIsBoundedByDefault(t *testing.T) {
+	b := run(t, newDriver(t, 0), nil, "sleep", "60")
+	const limit = "cat /sys/fs/cgroup/memory$(sed -n 's/.*:memory://p' /proc/self/cgroup)/" +
+		"memory.limit_in_bytes"
+	got, err := strconv.ParseInt(inside(t, b, limit), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	given := pando.Resources{MemoryBytes: 64 << 20}
+	if want := bounded(pando.Resources{}).MemoryBytes; got > want || got < want/2 || want == 0 {
+		t.Errorf("the limit is %d, want about %d", got, want)
+	}
+	if bounded(given) != given {
+		t.Errorf("a limit of the spec becomes %+v", bounded(given))
 	}
 }

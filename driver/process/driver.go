@@ -22,6 +22,8 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"pando.run/pando"
 )
 
@@ -222,7 +224,11 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 	if err != nil {
 		return nil, err
 	}
-	if err := s.cgroup.Limit(spec.Spec.Resources); err != nil {
+	err = s.cgroup.Limit(bounded(spec.Spec.Resources))
+	if err != nil { // a machine that counts no memory holds the limits of the spec alone
+		err = s.cgroup.Limit(spec.Spec.Resources)
+	}
+	if err != nil {
 		return nil, err
 	}
 	for _, name := range []string{"self.sock", "notify.sock"} {
@@ -236,6 +242,16 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 		return nil, err
 	}
 	return d.open(ctx, s, request{Run: &p, Load: load})
+}
+
+// bounded returns the limits of an instance. Without a limit of memory in its spec, it may take
+// three quarters of the host's, so that one program cannot take the host with it.
+func bounded(r pando.Resources) pando.Resources {
+	var host unix.Sysinfo_t
+	if r.MemoryBytes == 0 && unix.Sysinfo(&host) == nil {
+		r.MemoryBytes = int64(host.Totalram) * int64(host.Unit) / 4 * 3
+	}
+	return r
 }
 
 // program returns the program that the shim starts.

@@ -89,7 +89,8 @@ func (s *shim) stack(layers []string) (int, error) {
 		return -1, fmt.Errorf("find the layers of an image: %w", err)
 	}
 	defer func() { _ = os.Chdir("/") }()
-	options := fmt.Sprintf("lowerdir=%s,upperdir=%s/upper,workdir=%[2]s/work", strings.Join(layers, ":"),
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s/upper,workdir=%[2]s/work",
+		strings.Join(layers, ":"),
 		stage)
 	err := unix.Mount("overlay", path.Join(stage, "root"), "overlay", plain, options)
 	if errors.Is(err, unix.ENODEV) {
@@ -207,7 +208,8 @@ func plainFile(dir int, name, text string) (int, error) {
 
 // bindTo mounts the target of one descriptor at that of another.
 func bindTo(from, to int) error {
-	tree, err := unix.OpenTree(from, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+	tree, err := unix.OpenTree(from, "",
+		unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 	if err != nil {
 		return err
 	}

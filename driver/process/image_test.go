@@ -76,7 +76,8 @@ func newImageDriver(t *testing.T, pool int) *Driver {
 		"/bin/touch", "/bin/grep", "/bin/sleep")
 	for name, text := range map[string]string{"low/data/low": "low", "high/data/high": "high"} {
 		path := filepath.Join(layers, name)
-		err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644))
+		err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
+			os.WriteFile(path, []byte(text), 0o644))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,10 +117,12 @@ func TestAProgramSeesItsImageAndNothingOfTheHost(t *testing.T) {
 	b := run(t, d, withImage, "/bin/sh", "-c", `echo root: $(ls /); echo data: $(ls /data)
 		cat /data/high; echo; touch /data/mine && echo wrote; ls /var/lib /home 2>&1
 		echo pando: $(ls /run/pando); grep nameserver /etc/resolv.conf; ls /proc | grep -c "^[0-9]"
-		echo null > /dev/null && echo device; grep -E "NoNewPrivs|CapEff" /proc/self/status; cd /proc/1/root`)
+		echo null > /dev/null && echo device; grep -E "NoNewPrivs|CapEff" /proc/self/status
+		cd /proc/1/root`)
 	exited(t, b)
 	out := strings.Join(b.LastLines(40), "\n")
-	for _, want := range []string{"data: high\n", "high\n", "\nwrote\n", "pando: notify.sock self.sock",
+	for _, want := range []string{"data: high\n", "high\n", "\nwrote\n",
+		"pando: notify.sock self.sock",
 		"nameserver " + pando.Gateway4.String(), "\ndevice\n", "NoNewPrivs:\t1"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing in:\n%s", want, out)
@@ -144,7 +147,8 @@ func TestInstancesOfAnImageShareNoFiles(t *testing.T) {
 	exited(t, a)
 	b, err := d.Start(t.Context(), pando.SandboxSpec{
 		Instance: pando.Instance{ID: "web-2", Service: pando.DefaultService("web")},
-		Spec:     pando.Spec{Name: "web", Command: []string{"ls", "/data"}, Image: pando.Image{Digest: "sha256:0"}},
+		Spec: pando.Spec{Name: "web", Command: []string{"ls", "/data"},
+			Image: pando.Image{Digest: "sha256:0"}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -187,11 +191,13 @@ func TestWhatAnImageLacksIsNamed(t *testing.T) {
 	start := func(d *Driver, command string) error {
 		_, err := d.Start(t.Context(), pando.SandboxSpec{
 			Instance: pando.Instance{ID: "web-1", Service: pando.DefaultService("web")},
-			Spec:     pando.Spec{Name: "web", Command: []string{command}, Image: pando.Image{Digest: "sha256:0"}},
+			Spec: pando.Spec{Name: "web", Command: []string{command},
+				Image: pando.Image{Digest: "sha256:0"}},
 		})
 		return err
 	}
-	if err := start(d, "/no/such"); err == nil || !strings.Contains(err.Error(), "no program /no/such") {
+	if err := start(d, "/no/such"); err == nil ||
+		!strings.Contains(err.Error(), "no program /no/such") {
 		t.Errorf("a missing program: %v", err)
 	}
 	d.Images = oneImage{root: pando.ImageRoot{Layers: []string{"gone"}}}

@@ -77,7 +77,7 @@ func programs(t *testing.T, p *prepared) (out []string) {
 
 func awaitLine(t *testing.T, b pando.Sandbox, want string) {
 	t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); !slices.ContainsFunc(b.LastLines(5),
+	for deadline := time.Now().Add(time.Minute); !slices.ContainsFunc(b.LastLines(5),
 		func(l string) bool { return strings.Contains(l, want) }); breathe(t) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it printed %q, want %q", b.LastLines(5), want)
@@ -174,7 +174,7 @@ func TestAGoIsTooLateOnceTheSandboxWasCalledEmpty(t *testing.T) {
 	if err := send(p.box.watch, request{Verb: "go"}, -1); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(5 * time.Second); len(programs(t, p)) > 0; breathe(t) {
+	for deadline := time.Now().Add(time.Minute); len(programs(t, p)) > 0; breathe(t) {
 		if time.Now().After(deadline) {
 			t.Fatalf("processes %q are left", programs(t, p))
 		}

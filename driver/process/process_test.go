@@ -199,7 +199,7 @@ while True: l.accept()`)
 	}))
 	addr := net.JoinHostPort(b.Link().IP4.String(), "80")
 	var err error
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		var c net.Conn
 		if c, err = net.DialTimeout("tcp", addr, time.Second); err == nil {
 			c.Close()
@@ -233,7 +233,7 @@ while True: l.accept()`)
 func TestStopKillsWhatDoesNotListen(t *testing.T) {
 	d := newDriver(t, 1)
 	b := run(t, d, nil, "/bin/sh", "-c", `trap "" TERM; echo up; while :; do sleep 1; done`)
-	for deadline := time.Now().Add(5 * time.Second); len(b.LastLines(1)) == 0; {
+	for deadline := time.Now().Add(time.Minute); len(b.LastLines(1)) == 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("it prints nothing")
 		}
@@ -298,7 +298,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for after := remains(t); after > before+2; after = remains(t) { // the pool's two
 		if time.Now().After(deadline) {
 			t.Fatalf("%d cgroups before, %d after", before, after)

@@ -66,7 +66,7 @@ func TestForeignersNotificationIsNotHeard(t *testing.T) {
 	inside(t, b,
 		"python3 -c 'import os,socket; s=socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); "+
 			"s.sendto(b\"STATUS=own\", os.environ[\"NOTIFY_SOCKET\"])'")
-	for deadline := time.Now().Add(5 * time.Second); len(b.LastLines(1)) == 0; {
+	for deadline := time.Now().Add(time.Minute); len(b.LastLines(1)) == 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("the instance's own word did not come")
 		}
@@ -97,7 +97,7 @@ func TestExitIsToldToTheNextAgent(t *testing.T) {
 func TestEndOfTheShimIsToldToTheNextAgent(t *testing.T) {
 	d := newDriver(t, 0)
 	b := run(t, d, nil, "sh", "-c", "echo last words; sleep 60")
-	for deadline := time.Now().Add(5 * time.Second); len(b.LastLines(1)) == 0 &&
+	for deadline := time.Now().Add(time.Minute); len(b.LastLines(1)) == 0 &&
 		time.Now().Before(deadline); {
 	}
 	slot := b.(*sandbox).slot
@@ -105,7 +105,7 @@ func TestEndOfTheShimIsToldToTheNextAgent(t *testing.T) {
 	if err := unix.Kill(slot.PID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(5 * time.Second); slot.alive() && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); slot.alive() && time.Now().Before(deadline); {
 	}
 	found, err := d.Attach(t.Context())
 	if err != nil || len(found) != 1 {
@@ -124,7 +124,7 @@ func TestEndOfTheShimIsToldToTheNextAgent(t *testing.T) {
 	if err := found[0].Remove(t.Context()); err != nil {
 		t.Error(err)
 	}
-	for deadline := time.Now().Add(5 * time.Second); remains(t) > 0; {
+	for deadline := time.Now().Add(time.Minute); remains(t) > 0; {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d cgroups are left", remains(t))
 		}
@@ -170,7 +170,7 @@ func TestStopSignalIsTheSpecs(t *testing.T) {
 	}, "python3", "-c",
 		"import signal, sys, time\nsignal.signal(signal.SIGINT, lambda *a: sys.exit(3))\nprint('up', "+
 			"flush=True)\ntime.sleep(60)")
-	for deadline := time.Now().Add(5 * time.Second); len(b.LastLines(1)) == 0 &&
+	for deadline := time.Now().Add(time.Minute); len(b.LastLines(1)) == 0 &&
 		time.Now().Before(deadline); {
 	}
 	if err := b.Stop(t.Context()); err != nil {

@@ -195,7 +195,7 @@ func TestProgramIsInItsCgroupOfV2(t *testing.T) {
 	if err := b.Remove(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(5 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		if _, err := os.Stat(dir); err != nil {
 			return
 		}

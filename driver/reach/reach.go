@@ -73,8 +73,8 @@ func Open(s pando.Steering, pins string) (*Steering, error) {
 
 // configure sets the address ranges of the program.
 func configure(spec *ebpf.CollectionSpec) error {
-	four, six := pando.InstanceRange(0)
-	instances4 := netip.PrefixFrom(four.Addr(), instanceBits4).Masked()
+	_, six := pando.InstanceRange(0)
+	instances4 := pando.Instances4
 	vip6, net6 := words(pando.VIPs6.Addr()), words(six.Addr())
 	for name, v := range map[string]any{
 		"vip_net": words(pando.VIPs4.Addr())[0], "vip_mask": mask(pando.VIPs4.Bits()),
@@ -89,9 +89,6 @@ func configure(spec *ebpf.CollectionSpec) error {
 	}
 	return nil
 }
-
-// instanceBits4 is the length of the range of all instances of all hosts.
-const instanceBits4 = 10
 
 // Close closes the maps and the program. The pinned ones keep walls up.
 func (w *Steering) Close() error {

@@ -27,8 +27,8 @@ const watchdogSeconds = 60
 // File returns the name of the unit's file.
 func (u Unit) File() string { return u.Name + ".service" }
 
-// Text returns the unit as systemd reads it. KillMode=process keeps instances alive when their agent
-// ends. No start limit applies, because a host without a person must come back.
+// Text returns the unit as systemd reads it. KillMode=process keeps instances alive when their
+// agent ends. No start limit applies, because a host without a person must come back.
 func (u Unit) Text() string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }

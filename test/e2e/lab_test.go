@@ -76,15 +76,16 @@ func TestLabByHand(t *testing.T) {
 	}
 }
 
-// disturb puts faults in force by hand and by a scenario. A host that was killed comes back with its
-// Pando.
+// disturb puts faults in force by hand and by a scenario. A host that was killed comes back with
+// its Pando.
 func disturb(t *testing.T, pando func(...string) string) {
 	t.Helper()
 	pando("cut", "host1", "client")
 	pando("slow", "host2", "--rate", "10mbit")
 	pando("loss", "host3", "5%")
 	list := pando("ls")
-	for _, want := range []string{"fault: cut host1 client", "fault: slow host2 10mbit", "fault: loss host3 5%"} {
+	for _, want := range []string{"fault: cut host1 client", "fault: slow host2 10mbit",
+		"fault: loss host3 5%"} {
 		if !strings.Contains(list, want) {
 			t.Errorf("ls does not show %q:\n%s", want, list)
 		}
@@ -101,7 +102,8 @@ func disturb(t *testing.T, pando func(...string) string) {
 		t.Errorf("faults after heal:\n%s", got)
 	}
 	pando("exec", "host3", "--", "sh", "-c", "kill -0 $(cat /run/pando/agent.pid)")
-	if got := pando("chaos", "--seed", "7", "--faults", "3", "--print"); strings.Count(got, "\n") != 7 {
+	if got := pando("chaos", "--seed", "7", "--faults", "3", "--print"); strings.Count(got,
+		"\n") != 7 {
 		t.Errorf("chaos prints %q, want 3 faults, their ends and a heal", got)
 	}
 }

@@ -87,10 +87,15 @@ begin() {
 echo "$verb $*" >>$units/calls
 case $verb in
 start) for u; do [ -e $state/$u ] || begin $u; done ;;
-stop) for u; do rm -f $state/$u; kill $(cat /run/pando/$(role $u).pid); while up $u; do sleep 0.05; done; done ;;
+stop) for u; do
+		rm -f $state/$u; kill $(cat /run/pando/$(role $u).pid)
+		while up $u; do sleep 0.05; done
+	done ;;
 enable) for u; do touch $units/$u.enabled; done ;;
 disable) for u; do rm -f $units/$u.enabled; done ;;
-boot) for u in pando-server.service pando-agent.service; do [ ! -e $units/$u.enabled ] || begin $u; done ;;
+boot) for u in pando-server.service pando-agent.service; do
+		[ ! -e $units/$u.enabled ] || begin $u
+	done ;;
 esac
 `
 

@@ -64,13 +64,17 @@ func (c tally) add(room, name string, n int) {
 	c[room][name] += n
 }
 
-// count reads the tree and returns its tally and the number of words of prose per room. A command to
-// `go generate` is one line, however wide.
+// isWide reports whether a line is too wide. A command to `go generate` cannot be wrapped.
+func isWide(line string) bool {
+	return utf8.RuneCountInString(line) > columnsMax && !strings.HasPrefix(line, "//go:generate ")
+}
+
+// count reads the tree and returns its tally and the number of words of prose per room.
 func count(all []text) (found tally, words map[string]int) {
 	found, words = tally{}, map[string]int{}
 	for _, x := range all {
 		for _, line := range x.lines {
-			if utf8.RuneCountInString(line) > columnsMax && !strings.HasPrefix(line, "//go:generate ") {
+			if isWide(line) {
 				found.add(x.room(), wideLine, 1)
 			}
 		}
@@ -86,11 +90,13 @@ func count(all []text) (found tally, words map[string]int) {
 	return found, words
 }
 
-// sentenceEnd is the end of a sentence, of a line in a literal, or of a table's cell.
-var sentenceEnd = regexp.MustCompile(`[.!?:](?: |$)|\\n| \| `)
+// sentenceEnd is the end of a sentence, of a line in a literal, of a cell of a table, or of a part
+// of a measure in bench/README.md.
+var sentenceEnd = regexp.MustCompile(`[.!?:](?: |$)|\\n| \| | · `)
 
 // longSentences returns the sentences of more than sentenceWordsMax words, each with the line of
-// its end. A sentence may run over adjacent lines; the row of a table is not a sentence.
+// its end. A sentence may run over adjacent lines, but not into the next item of a list. The row of
+// a table is not a sentence.
 func longSentences(remarks []remark) (long []remark) {
 	sentence, last := "", -1
 	flush := func() {
@@ -100,7 +106,8 @@ func longSentences(remarks []remark) (long []remark) {
 		sentence = ""
 	}
 	for _, r := range remarks {
-		if r.line > last+1 || r.beside || r.text == "" || strings.HasPrefix(r.text, "|") {
+		if r.line > last+1 || r.beside || r.text == "" || strings.HasPrefix(r.text, "|") ||
+			strings.HasPrefix(r.text, "- ") {
 			flush()
 		}
 		last = r.line
@@ -156,7 +163,7 @@ func TestShowProse(t *testing.T) {
 			continue
 		}
 		for i, line := range x.lines {
-			if utf8.RuneCountInString(line) > columnsMax {
+			if isWide(line) {
 				t.Logf("%s:%d: %s", x.path, i+1, wideLine)
 			}
 		}

@@ -61,7 +61,9 @@ func (c *crowd) Accept() (net.Conn, error) {
 		}
 		from, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
 		if a := from.Addr().Unmap(); c.enter(a) {
-			return &guest{Conn: &impatient{conn, writeWaitMax}, leave: sync.OnceFunc(func() { c.leave(a) })}, nil
+			return &guest{Conn: &impatient{conn, writeWaitMax}, leave: sync.OnceFunc(func() {
+				c.leave(a)
+			})}, nil
 		}
 		conn.Close()
 	}
@@ -99,8 +101,8 @@ func (g *guest) Close() error {
 	return g.Conn.Close()
 }
 
-// impatient is a connection that ends if its reader takes nothing for a while. A stopped reader of a
-// stream would otherwise keep its part of the daemon's memory for ever.
+// impatient is a connection that ends if its reader takes nothing for a while. A stopped reader of
+// a stream would otherwise keep its part of the daemon's memory for ever.
 type impatient struct {
 	net.Conn
 	wait time.Duration

@@ -25,7 +25,7 @@ func Install(out *cli.Output) *cobra.Command {
 	var p place
 	c := &cobra.Command{
 		Use: "install", Short: "let systemd start the daemons, at every boot",
-		Long: "Write a systemd unit for each daemon of this host and enable it. `pando up` then starts\n" +
+		Long: "Write a systemd unit for each daemon of this host and enable it. `pando up` starts\n" +
 			"the units, systemd restarts a daemon that ends or hangs, and after a reboot everything\n" +
 			"comes back. The units keep the flags that you give here. Without systemd, `pando up`\n" +
 			"starts a warden, which restarts the daemons until the next reboot.",

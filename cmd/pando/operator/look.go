@@ -131,8 +131,8 @@ func Watch(o *Console) *cobra.Command {
 func Status(o *Console) *cobra.Command {
 	return o.Flag(o.of(&cobra.Command{
 		Use: "status [SERVICE]", Short: "show all services, or one in detail",
-		Long: "Show all services, or one in detail. The exit code is 12 if a host is frozen: its agent\n" +
-			"does not recognise the store and keeps what it has.",
+		Long: "Show all services, or one in detail. The exit code is 12 if a host is frozen: its\n" +
+			"agent does not recognise the store and keeps what it has.",
 		Example: "  pando status\n  pando status website -o json",
 	}, cobra.MaximumNArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
 		if key.Name == "" {

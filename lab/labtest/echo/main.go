@@ -201,10 +201,10 @@ func datagram(address, text string) error {
 	defer c.Close()
 	b := make([]byte, 2048)
 	for range 5 {
+		_ = c.SetDeadline(time.Now().Add(time.Second)) // of this attempt: an old one fails the write
 		if _, err = c.Write([]byte(text)); err != nil {
 			continue
 		}
-		_ = c.SetDeadline(time.Now().Add(time.Second))
 		var n int
 		if n, err = c.Read(b); err == nil {
 			fmt.Println(string(b[:n]))

@@ -19,13 +19,10 @@
  *
  * The unit that runs the function owns the state: it moves with the flow from unit to unit and
  * survives a crash. Globals do neither; use them only for values that pando_configure() reads once.
- * A function has no clock but the packet's, no randomness and no I/O. So the same packets give the
- * same output and the same state everywhere.
+ * A function has the packet's clock, no randomness, no I/O: equal packets give equal outputs.
  *
  * The calls use one batch interface (ABI version 1). The unit writes up to 32 packets and their
- * flows' state into linear memory, calls pando_process(count) once, and reads back. All integers
- * are little endian.
- */
+ * flows' state into memory, calls pando_process(count), and reads back; all is little endian. */
 #ifndef PANDO_NF_H
 #define PANDO_NF_H
 
@@ -33,7 +30,7 @@
 
 #define PANDO_ABI 1
 #define PANDO_BATCH_PACKETS 32
-#define PANDO_BATCH_BYTES (128 * 1024) /* of all packets of a batch together, with their room to grow */
+#define PANDO_BATCH_BYTES (128 * 1024) /* of all packets of a batch, with their room to grow */
 #define PANDO_BATCH_EVENTS 1024
 #define PANDO_STATE_BYTES_MAX 4096
 
@@ -42,7 +39,7 @@ enum pando_verdict { PANDO_DROP = 0, PANDO_PASS = 1 };
 /* struct pando_packet.flags, set by the unit */
 #define PANDO_STATE_VALID 1u /* the flow has state: some earlier packet put it */
 #define PANDO_REPLY 2u       /* against the direction of the flow's first packet */
-#define PANDO_TRANSLATED 4u  /* it met the flow through the addresses of an earlier output (pando_alias) */
+#define PANDO_TRANSLATED 4u  /* it met the flow by addresses of an earlier output (pando_alias) */
 #define PANDO_LEASED 8u      /* .lease is good: a new flow is offered one, and keeps what it took */
 /* … set by the function */
 #define PANDO_STATE_PUT 16u
@@ -104,7 +101,8 @@ struct pando_ctx {
 #define PANDO_AT(offset) (PANDO_SYMBOL(pando_area) + (offset))
 #define PANDO_OFFSET(pointer) ((uint32_t)((uint8_t *)(pointer)-PANDO_SYMBOL(pando_area)))
 #define PANDO_EXPORT(name)
-#define PANDO_DEFINE_AREA_BYTES const uint32_t PANDO_SYMBOL(pando_area_bytes) = sizeof(PANDO_SYMBOL(pando_area))
+#define PANDO_DEFINE_AREA_BYTES                                                                 \
+	const uint32_t PANDO_SYMBOL(pando_area_bytes) = sizeof(PANDO_SYMBOL(pando_area))
 #define PANDO_SYMBOL_2(prefix, name) prefix##_##name
 #define PANDO_SYMBOL_1(prefix, name) PANDO_SYMBOL_2(prefix, name)
 #define PANDO_SYMBOL(name) PANDO_SYMBOL_1(PANDO_TWIN, name)
@@ -120,13 +118,15 @@ extern const uint32_t PANDO_SYMBOL(pando_area_bytes);
 #endif
 
 /* The bytes of the packet, from the Ethernet header on. */
-static inline uint8_t *pando_data(const struct pando_packet *packet) { return PANDO_AT(packet->data); }
+static inline uint8_t *pando_data(const struct pando_packet *p) { return PANDO_AT(p->data); }
 
-/* The flow's state, in place; zeroes for a flow without state. Call pando_changed() after a
- * write. */
-static inline void *pando_state(const struct pando_ctx *ctx) { return PANDO_AT(ctx->packet->state); }
+/* The flow's state, in place; zeroes without state. Call pando_changed() after a write. */
+static inline void *pando_state(const struct pando_ctx *c) { return PANDO_AT(c->packet->state); }
 
-static inline void pando_changed(struct pando_ctx *ctx) { ctx->packet->flags |= PANDO_STATE_PUT | PANDO_STATE_VALID; }
+static inline void pando_changed(struct pando_ctx *ctx)
+{
+	ctx->packet->flags |= PANDO_STATE_PUT | PANDO_STATE_VALID;
+}
 
 /* Copies the flow's state to value. Without state it returns 0 and leaves value unchanged. */
 static inline int pando_get(const struct pando_ctx *ctx, void *value)
@@ -169,53 +169,53 @@ static inline int pando_event(struct pando_ctx *ctx, uint32_t code)
 	return 1;
 }
 
-#define PANDO_DEFINE_AREA(state_type)                                                                                  \
-	struct PANDO_SYMBOL(pando_layout) {                                                                            \
-		struct pando_batch batch;                                                                              \
-		struct pando_descriptor descriptor;                                                                    \
-		uint8_t slots[PANDO_BATCH_PACKETS * ((sizeof(state_type) + 7) / 8 * 8)] __attribute__((aligned(8)));   \
-		uint8_t config[PANDO_CONFIG_BYTES] __attribute__((aligned(8)));                                        \
-	};                                                                                                             \
-	uint8_t PANDO_SYMBOL(pando_area)[sizeof(struct PANDO_SYMBOL(pando_layout))] __attribute__((aligned(64)));      \
+#define PANDO_DEFINE_AREA(state_type)                                                           \
+	struct PANDO_SYMBOL(pando_layout) {                                                     \
+		struct pando_batch batch;                                                       \
+		struct pando_descriptor descriptor;                                             \
+		_Alignas(8) uint8_t slots[PANDO_BATCH_PACKETS * ((sizeof(state_type) + 7) / 8 * 8)];\
+		uint8_t config[PANDO_CONFIG_BYTES] __attribute__((aligned(8)));                 \
+	};                                                                                      \
+	_Alignas(64) uint8_t PANDO_SYMBOL(pando_area)[sizeof(struct PANDO_SYMBOL(pando_layout))];\
 	PANDO_DEFINE_AREA_BYTES
 
 #define PANDO_LAYOUT ((struct PANDO_SYMBOL(pando_layout) *)PANDO_SYMBOL(pando_area))
 
 /* The exports of a function that takes leases (1) or not (0). It reads its configuration by int
  * configure(const uint8_t *config, uint32_t length), which returns 0 or an error code. */
-#define PANDO_FUNCTION_WITH(function_name, state_type, process, configure, takes_leases)                               \
-	PANDO_DEFINE_AREA(state_type);                                                                                 \
-	_Static_assert(sizeof(state_type) <= PANDO_STATE_BYTES_MAX, "state of a flow: at most 4096 bytes");            \
-	PANDO_EXPORT(pando_describe) uint32_t PANDO_SYMBOL(pando_describe)(void)                                       \
-	{                                                                                                              \
-		PANDO_LAYOUT->descriptor = (struct pando_descriptor){                                                  \
-		    .abi = PANDO_ABI,                                                                                  \
-		    .state_bytes = sizeof(state_type),                                                                 \
-		    .batch = PANDO_OFFSET(&PANDO_LAYOUT->batch),                                                       \
-		    .slots = PANDO_OFFSET(PANDO_LAYOUT->slots),                                                        \
-		    .config = PANDO_OFFSET(PANDO_LAYOUT->config),                                                      \
-		    .config_bytes = PANDO_CONFIG_BYTES,                                                                \
-		    .leases = takes_leases,                                                                            \
-		    .name = function_name,                                                                             \
-		};                                                                                                     \
-		return PANDO_OFFSET(&PANDO_LAYOUT->descriptor);                                                        \
-	}                                                                                                              \
-	PANDO_EXPORT(pando_configure) int32_t PANDO_SYMBOL(pando_configure)(uint32_t length)                           \
-	{                                                                                                              \
-		return configure(PANDO_LAYOUT->config, length);                                                        \
-	}                                                                                                              \
-	PANDO_EXPORT(pando_process) void PANDO_SYMBOL(pando_process)(uint32_t count)                                   \
-	{                                                                                                              \
-		struct pando_batch *batch = &PANDO_LAYOUT->batch;                                                      \
-		struct pando_ctx ctx = {.batch = batch, .state_bytes = sizeof(state_type)};                            \
-		for (uint32_t i = 0; i < count; i++) {                                                                 \
-			batch->current = i;                                                                            \
-			ctx.packet = &batch->packets[i];                                                               \
-			if (i > 0)                                                                                     \
-				pando_inherit(batch, i);                                                               \
-			ctx.packet->verdict = process(&ctx, ctx.packet);                                               \
-		}                                                                                                      \
-	}                                                                                                              \
+#define PANDO_FUNCTION_WITH(function_name, state_type, process, configure, takes_leases)        \
+	PANDO_DEFINE_AREA(state_type);                                                          \
+	_Static_assert(sizeof(state_type) <= PANDO_STATE_BYTES_MAX, "state: at most 4096 bytes");\
+	PANDO_EXPORT(pando_describe) uint32_t PANDO_SYMBOL(pando_describe)(void)                \
+	{                                                                                       \
+		PANDO_LAYOUT->descriptor = (struct pando_descriptor){                           \
+		    .abi = PANDO_ABI,                                                           \
+		    .state_bytes = sizeof(state_type),                                          \
+		    .batch = PANDO_OFFSET(&PANDO_LAYOUT->batch),                                \
+		    .slots = PANDO_OFFSET(PANDO_LAYOUT->slots),                                 \
+		    .config = PANDO_OFFSET(PANDO_LAYOUT->config),                               \
+		    .config_bytes = PANDO_CONFIG_BYTES,                                         \
+		    .leases = takes_leases,                                                     \
+		    .name = function_name,                                                      \
+		};                                                                              \
+		return PANDO_OFFSET(&PANDO_LAYOUT->descriptor);                                 \
+	}                                                                                       \
+	PANDO_EXPORT(pando_configure) int32_t PANDO_SYMBOL(pando_configure)(uint32_t length)    \
+	{                                                                                       \
+		return configure(PANDO_LAYOUT->config, length);                                 \
+	}                                                                                       \
+	PANDO_EXPORT(pando_process) void PANDO_SYMBOL(pando_process)(uint32_t count)            \
+	{                                                                                       \
+		struct pando_batch *batch = &PANDO_LAYOUT->batch;                               \
+		struct pando_ctx ctx = {.batch = batch, .state_bytes = sizeof(state_type)};     \
+		for (uint32_t i = 0; i < count; i++) {                                          \
+			batch->current = i;                                                     \
+			ctx.packet = &batch->packets[i];                                        \
+			if (i > 0)                                                              \
+				pando_inherit(batch, i);                                        \
+			ctx.packet->verdict = process(&ctx, ctx.packet);                        \
+		}                                                                               \
+	}                                                                                       \
 	_Static_assert(1, "")
 
 /* A packet shares the slot of an earlier packet of its flow in the batch, and finds its state. */
@@ -232,14 +232,17 @@ static inline int pando_no_configuration(const uint8_t *config, uint32_t length)
 	return length ? 1 : 0;
 }
 
-#define PANDO_FUNCTION(function_name, state_type, process)                                                             \
+#define PANDO_FUNCTION(function_name, state_type, process)                                      \
 	PANDO_FUNCTION_WITH(function_name, state_type, process, pando_no_configuration, 0)
 
-/* --- reading packets ------------------------------------------------------------------------------------------- */
+/* --- reading packets ------------------------------------------------------------------------- */
 
 static inline uint16_t pando_be16(const uint8_t *p) { return (uint16_t)(p[0] << 8 | p[1]); }
 
-static inline uint32_t pando_be32(const uint8_t *p) { return (uint32_t)pando_be16(p) << 16 | pando_be16(p + 2); }
+static inline uint32_t pando_be32(const uint8_t *p)
+{
+	return (uint32_t)pando_be16(p) << 16 | pando_be16(p + 2);
+}
 
 static inline void pando_set_be16(uint8_t *p, uint16_t v)
 {
@@ -285,8 +288,11 @@ static inline int pando_parse_ipv6(const uint8_t *p, uint32_t length, struct pan
 	if (length < h->end)
 		return 0;
 	uint8_t next = p[ip + 6];
-	for (int i = 0; i < 8 && at + 8 <= h->end && (next == 0 || next == 43 || next == 60 || next == 44); i++) {
-		h->fragment |= next == 44 && (pando_be16(p + at + 2) & 0xfff9) != 0; /* the only fragment is a whole packet */
+	for (int i = 0;
+	     i < 8 && at + 8 <= h->end && (next == 0 || next == 43 || next == 60 || next == 44);
+	     i++) {
+		/* the only fragment is a whole packet */
+		h->fragment |= next == 44 && (pando_be16(p + at + 2) & 0xfff9) != 0;
 		uint32_t size = next == 44 ? 8 : 8 + p[at + 1] * 8u;
 		next = p[at];
 		at += size;
@@ -322,7 +328,8 @@ static inline uint32_t pando_network(const uint8_t *p, uint32_t length)
 }
 
 /* Finds the headers of the IP packet at offset ip. */
-static inline int pando_parse_at(const uint8_t *p, uint32_t length, uint32_t ip, struct pando_headers *h)
+static inline int pando_parse_at(const uint8_t *p, uint32_t length, uint32_t ip,
+				 struct pando_headers *h)
 {
 	h->ip = ip;
 	if (!(p[ip] >> 4 == 4 ? pando_parse_ipv4(p, length, h) : pando_parse_ipv6(p, length, h)))
@@ -331,7 +338,8 @@ static inline int pando_parse_at(const uint8_t *p, uint32_t length, uint32_t ip,
 	if (h->fragment)
 		return 1;
 	/* A datagram that claims more bytes than arrived has no payload: its receiver drops it. */
-	if (h->protocol == 17 && h->transport + 8 <= h->end && h->transport + pando_be16(p + h->transport + 4) <= h->end)
+	if (h->protocol == 17 && h->transport + 8 <= h->end &&
+	    h->transport + pando_be16(p + h->transport + 4) <= h->end)
 		h->payload = h->transport + 8;
 	if (h->protocol == 6 && h->transport + 20 <= h->end) {
 		uint32_t payload = h->transport + (p[h->transport + 12] >> 4) * 4u;
@@ -368,10 +376,12 @@ static inline uint32_t pando_gre(const uint8_t *p, uint32_t at, uint32_t end)
 {
 	if (at + 4 > end)
 		return 0;
-	uint32_t flags = pando_be16(p + at), type = pando_be16(p + at + 2), ppp = (flags & 7) == 1 && type == 0x880b;
+	uint32_t flags = pando_be16(p + at), type = pando_be16(p + at + 2),
+		 ppp = (flags & 7) == 1 && type == 0x880b;
 	if (flags & 0x4000 || (flags & 7 && !ppp))
 		return 0;
-	at += 4 + (flags & 0x8000 ? 4 : 0) + (flags & 0x2000 ? 4 : 0) + (flags & 0x1000 ? 4 : 0) + (ppp && flags & 0x80 ? 4 : 0);
+	at += 4 + (flags & 0x8000 ? 4 : 0) + (flags & 0x2000 ? 4 : 0) + (flags & 0x1000 ? 4 : 0) +
+	      (ppp && flags & 0x80 ? 4 : 0);
 	if (at + 20 > end)
 		return 0;
 	if (ppp) {
@@ -384,7 +394,8 @@ static inline uint32_t pando_gre(const uint8_t *p, uint32_t at, uint32_t end)
 		return pando_frame_at(p, at, end);
 	if (type == 0x88be) /* ERSPAN: type II numbers its packets and has a header of 8 bytes */
 		return pando_frame_at(p, at + (flags & 0x1000 ? 8 : 0), end);
-	return type == 0x0800 ? pando_ip_at(p, at, end, 4) : type == 0x86dd ? pando_ip_at(p, at, end, 6) : 0;
+	uint32_t version = type == 0x0800 ? 4 : type == 0x86dd ? 6 : 0;
+	return version ? pando_ip_at(p, at, end, version) : 0;
 }
 
 /* Largest depth of nested tunnels. */
@@ -412,7 +423,8 @@ static inline int pando_parse_inner(const uint8_t *p, uint32_t length, struct pa
 /* Returns whether the transport header begins with ports. */
 static inline int pando_has_ports(const struct pando_headers *h)
 {
-	return !h->fragment && ((h->protocol == 6 && h->transport + 20 <= h->end) || (h->protocol == 17 && h->transport + 8 <= h->end));
+	return !h->fragment && ((h->protocol == 6 && h->transport + 20 <= h->end) ||
+				(h->protocol == 17 && h->transport + 8 <= h->end));
 }
 
 /* RFC 1624: the checksum after one 16-bit word changed. */
@@ -424,10 +436,11 @@ static inline uint16_t pando_checksum_update(uint16_t checksum, uint16_t before,
 	return (uint16_t)~sum;
 }
 
-/* --- reading a configuration of lines "key=value" -------------------------------------------------------------- */
+/* --- reading a configuration of lines "key=value" -------------------------------------------- */
 
 /* Returns the value of key, or 0; *length is its length in bytes. */
-static inline const uint8_t *pando_config_value(const uint8_t *config, uint32_t size, const char *key, uint32_t *length)
+static inline const uint8_t *pando_config_value(const uint8_t *config, uint32_t size,
+						const char *key, uint32_t *length)
 {
 	for (uint32_t at = 0; at < size;) {
 		uint32_t end = at, k = 0;
@@ -446,7 +459,8 @@ static inline const uint8_t *pando_config_value(const uint8_t *config, uint32_t 
 
 /* Returns a decimal number, or otherwise if the key is absent. It sets *bad if the value is not a
  * number. */
-static inline uint64_t pando_config_number(const uint8_t *config, uint32_t size, const char *key, uint64_t otherwise, int *bad)
+static inline uint64_t pando_config_number(const uint8_t *config, uint32_t size, const char *key,
+					   uint64_t otherwise, int *bad)
 {
 	uint32_t length;
 	const uint8_t *value = pando_config_value(config, size, key, &length);

@@ -20,7 +20,9 @@ static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_pac
 {
 	struct state *s = pando_state(ctx);
 	if (s->count < ENTRIES)
-		s->entries[s->count] = (struct entry){pando_be32(pando_data(packet) + 8), {(uint32_t)packet->time_ns, (uint32_t)(packet->time_ns >> 32)}};
+		s->entries[s->count] =
+		    (struct entry){pando_be32(pando_data(packet) + 8),
+				   {(uint32_t)packet->time_ns, (uint32_t)(packet->time_ns >> 32)}};
 	s->count++;
 	pando_changed(ctx);
 	return PANDO_PASS;
