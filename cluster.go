@@ -27,7 +27,14 @@ type Sighting struct {
 	Cluster    string        `json:"cluster"`
 	Generation int           `json:"generation"`
 	Revision   StoreRevision `json:"revision"` // the newest that it has seen
+	// Adopted is the generation to which the host has brought what runs on it.
+	Adopted int `json:"adopted"`
+	// Adrift names instances that run here without a record since then, separated by spaces.
+	Adrift string `json:"adrift,omitempty"`
 }
+
+// AdoptionTime is how long after a restore a host may bring records of its instances back.
+const AdoptionTime = 10 * time.Minute
 
 // Sightings keeps the sighting of a host, so that it outlives the agent. driver/sighting implements
 // it with files.

@@ -30,11 +30,18 @@ type Host struct {
 	Joined     time.Time    `json:"joined"`
 	Version    string       `json:"version"`
 	Leaving    bool         `json:"leaving,omitempty"` // no new instances; those it has are moved away
+	Layout     int          `json:"layout,omitempty"`  // the newest that its build reads; 0: the first
 	// Frozen is why the host keeps what it has and follows nothing. "": it follows the store.
 	Frozen string `json:"frozen,omitempty"`
 	// Adopted is the generation of the store to which the host has brought what runs on it.
 	Adopted int `json:"adopted,omitempty"`
+	// Adrift names instances that run there without a record, separated by spaces, at most AdriftMax:
+	// a restored backup lacks their service.
+	Adrift string `json:"adrift,omitempty"`
 }
+
+// AdriftMax bounds the instances that a host's record names as adrift.
+const AdriftMax = 100
 
 // Check returns nil if the record can be a host's, else the reason. The slot chooses the addresses
 // of the host's instances, and other hosts route packets to them.

@@ -171,6 +171,7 @@ const (
 	DecidedHostLost  DecisionKind = "host-lost"   // its lease ended with instances on it
 	DecidedExec      DecisionKind = "exec"        // an operator ran a command inside an instance
 	DecidedUnwritten DecisionKind = "unwritten"   // in a status only: the store refuses the write
+	DecidedRestored  DecisionKind = "restored"    // an instance that a restored backup lacked is back
 	DecidedFrozen    DecisionKind = "frozen"      // in a status only: a record cannot be read
 )
 

@@ -168,6 +168,8 @@ func (r *runner) receive(ctx context.Context, m message) {
 		r.follow(m.inst)
 	case recordGone:
 		r.over = true
+	case recordOld:
+		r.recorder.add(r.inst, nil)
 	case readyReported:
 		r.ready = true
 	case called:

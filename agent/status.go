@@ -61,6 +61,7 @@ type (
 	look          struct{}                      // something that it waits for has changed
 	recordChanged struct{ inst pando.Instance } // control wrote a step
 	recordGone    struct{}                      // its record is deleted
+	recordOld     struct{}                      // its record has an older step than it
 	readyReported struct{}                      // by the application
 	called        struct{ by int }              // more or fewer asks on their way may claim it
 	stopEnded     struct{ err error }           // of its sandbox
@@ -70,6 +71,7 @@ type (
 func (look) isMessage()          {}
 func (recordChanged) isMessage() {}
 func (recordGone) isMessage()    {}
+func (recordOld) isMessage()     {}
 func (readyReported) isMessage() {}
 func (called) isMessage()        {}
 func (stopEnded) isMessage()     {}

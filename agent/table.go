@@ -19,7 +19,7 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	defer a.mu.Unlock()
 	svc, ok := a.world.Services[s]
 	switch {
-	case a.unattached(s), !ok && a.world.Frozen(s) != nil:
+	case a.adoption.keeps(s), !ok && a.world.Frozen(s) != nil:
 		return pando.SteeringTable{Service: s}, steer.Keep
 	case !ok:
 		return pando.SteeringTable{Service: s}, steer.Withdraw
@@ -42,11 +42,13 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	return out, steer.Publish
 }
 
-// unattached reports whether an instance of a service runs here whose record cannot be read. Only
-// the table in force has its endpoint. The caller holds the lock.
-func (a *Agent) unattached(s pando.ServiceKey) bool {
-	for _, b := range a.found {
-		if b.Service() == s {
+// unattached reports whether an instance of a service runs here whose record, or whose service,
+// cannot be read. Only the table in force has its endpoint. The caller holds the lock.
+func (t tables) unattached(s pando.ServiceKey) bool {
+	a := t.a
+	_, known := a.world.Services[s]
+	for id, b := range a.found {
+		if b.Service() == s && (!known || a.world.Conceals(id)) {
 			return true
 		}
 	}

@@ -69,13 +69,17 @@ func instanceOf(k pando.Key) pando.InstanceID {
 func (a *Agent) take(b pando.Batch, reset bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	former, adopting := a.world, reset && a.anchor.Unadopted()
 	if reset {
-		a.world = a.world.Next()
+		a.world = former.Next()
 	}
 	if err := a.world.Apply(b.Changes, b.Revision); err != nil {
 		a.Log.Error("a record cannot be read: its service is frozen", "error", err)
 	}
 	n := digest(b.Changes)
+	if adopting || !reset && a.adoption.comesBack(n) {
+		a.adoption.begin(former)
+	}
 	if n.endpoints || reset {
 		a.scope.seen = b.Revision
 	}
@@ -90,7 +94,7 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 	}
 	if reset {
 		a.steering.WithdrawStrangers()
-		if a.seesStates() {
+		if a.seesStates() && !adopting {
 			a.spawn(a.branches.DropStrangers)
 		}
 	}
@@ -185,7 +189,8 @@ func (a *Agent) reconcile() {
 		a.see(i)
 	}
 	for _, r := range a.everyRunner() {
-		if _, ok := a.world.Instances[r.id]; !ok && !a.world.Conceals(r.id) {
+		_, ok := a.world.Instances[r.id]
+		if !ok && !a.world.Conceals(r.id) && !a.adoption.adrifts(r.id) {
 			r.post(recordGone{})
 		}
 	}
@@ -194,17 +199,31 @@ func (a *Agent) reconcile() {
 		if _, parked := a.world.Instances[id]; parked {
 			continue
 		}
-		if a.world.Conceals(id) {
-			a.Log.Warn("a sandbox stays as it is: its record cannot be read", "instance", id)
+		if a.world.Conceals(id) || a.adoption.adrifts(id) {
+			a.Log.Warn("a sandbox stays as it is: its record cannot be read or is lost", "instance", id)
 			continue
 		}
 		delete(a.found, id)
 		a.spawn(func(ctx context.Context) {
 			a.Log.Warn("a sandbox without a record is removed", "instance", id)
-			if err := b.Remove(ctx); err != nil {
-				a.Log.Error("remove a sandbox", "instance", id, "error", err)
-			}
+			a.removeStranger(ctx, b)
 		})
 	}
 	a.steerAll()
+}
+
+// removeStranger removes a sandbox without a record. It tries again until that has succeeded.
+func (a *Agent) removeStranger(ctx context.Context, b pando.Sandbox) {
+	for wait := retryWait; ; wait = min(2*wait, retryWaitMax) {
+		err := b.Remove(ctx)
+		if err == nil {
+			return
+		}
+		if wait == retryWait && ctx.Err() == nil {
+			a.Log.Error("remove a sandbox: it is tried again", "instance", b.Instance(), "error", err)
+		}
+		if pando.Sleep(ctx, a.Clock, wait) != nil {
+			return
+		}
+	}
 }

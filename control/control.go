@@ -55,6 +55,11 @@ type Control struct {
 	waiting  map[pando.ServiceKey]bool // a worker will look at it, once it has the turn
 	term     pando.Fence               // of the leadership, or zero; the lock of the view guards it
 	pulse    pulse
+	// adoption is the wait for the hosts after a restore of the store.
+	adoption struct {
+		generation int
+		until      time.Time
+	}
 }
 
 // workersMax bounds the decisions that the leader itself writes at the same time. Decisions about
@@ -123,6 +128,7 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 	defer c.workers.Wait()
 	defer stopReading()
 	for {
+		c.switchLayout(ctx, fence, world.CurrentLayout())
 		c.decideAll(ctx, fence)
 		next := c.markDue()
 		scaler.step(ctx, fence)
@@ -161,8 +167,10 @@ func (c *Control) baptise(ctx context.Context, fence pando.Fence) error {
 		return unread
 	}
 	return c.commit(ctx, fence, pando.Txn{
-		If:  []pando.Condition{{Key: pando.ClusterKey}},
-		Put: []pando.Stored{pando.Cluster{ID: c.IDs.Sequential(now), Generation: 1, Born: now}},
+		If: []pando.Condition{{Key: pando.ClusterKey}},
+		Put: []pando.Stored{pando.Cluster{
+			ID: c.IDs.Sequential(now), Generation: 1, Born: now, Layout: world.WrittenLayout(),
+		}},
 	})
 }
 

@@ -65,7 +65,40 @@ func (c *Control) holdsStill(s pando.ServiceKey) (until time.Time, err error) {
 	if err := c.onFrozenHost(s); err != nil {
 		return now.Add(frozenWait), err
 	}
+	if err := c.awaitsAdoption(now); err != nil {
+		return now.Add(adoptionLook), err
+	}
 	return c.pulse.until, c.missing(s, now)
+}
+
+// After a restore, hosts bring back what the backup lacks. Until each member has done so, and at most
+// for adoptionWait, a decision would count too few instances.
+const (
+	adoptionWait = 30 * time.Second
+	adoptionLook = 250 * time.Millisecond
+)
+
+// awaitsAdoption returns an error while a member may still bring instances into a restored store.
+// The caller holds the lock.
+func (c *Control) awaitsAdoption(now time.Time) error {
+	own := c.world.Cluster.V
+	if own.Generation < 2 || now.After(own.Restored.Add(pando.AdoptionTime)) {
+		return nil
+	}
+	if c.adoption.generation != own.Generation {
+		c.adoption.generation, c.adoption.until = own.Generation, now.Add(adoptionWait)
+	}
+	if !now.Before(c.adoption.until) {
+		return nil
+	}
+	for name := range c.world.Members {
+		if h, here := c.world.Hosts[name]; !here || h.V.Adopted < own.Generation {
+			return fmt.Errorf("%w: the store was restored, and host %s may bring back what runs there "+
+				"until %s", pando.ErrUnavailable, name, c.adoption.until.Format(time.TimeOnly))
+		}
+	}
+	c.adoption.until = now
+	return nil
 }
 
 // onFrozenHost returns an error if the home or an instance of a service is on a frozen host, which

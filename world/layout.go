@@ -14,3 +14,8 @@ const currentLayout = pando.Layout
 
 // upgrades[n][kind] turns a value of layout n into one of layout n+1.
 var upgrades = map[int]map[pando.Kind]func(json.RawMessage) (json.RawMessage, error){}
+
+// downgrades[n][kind] turns a value of layout n+1 into one of layout n. A build that can write the
+// previous layout joins a cluster of it, and takes part in the switch. It has an entry for n even
+// if no kind changed.
+var downgrades = map[int]map[pando.Kind]func(json.RawMessage) (json.RawMessage, error){}

@@ -25,6 +25,27 @@ var upgrades = map[int]map[pando.Kind]func(json.RawMessage) (json.RawMessage, er
 	},
 }
 
+var downgrades = map[int]map[pando.Kind]func(json.RawMessage) (json.RawMessage, error){
+	pando.Layout: {
+		pando.KindService:  unmark,
+		pando.KindRevision: unmark,
+		pando.KindInstance: unmark,
+		pando.KindIntent:   unmark,
+		pando.KindDecision: unmark,
+		pando.KindHead:     unmark,
+		pando.KindHost:     unmark,
+	},
+}
+
+func unmark(next json.RawMessage) (json.RawMessage, error) {
+	fields := map[string]json.RawMessage{}
+	if err := json.Unmarshal(next, &fields); err != nil {
+		return nil, err
+	}
+	delete(fields, "upgraded_from")
+	return json.Marshal(fields)
+}
+
 func mark(old json.RawMessage) (json.RawMessage, error) {
 	fields := map[string]json.RawMessage{}
 	if err := json.Unmarshal(old, &fields); err != nil {

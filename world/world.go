@@ -235,6 +235,7 @@ func (w *World) put(v pando.Stored, at pando.StoreRevision) {
 		w.Members[v.Name] = Versioned[pando.Member]{v, at}
 	case pando.Cluster:
 		w.Cluster = Versioned[pando.Cluster]{v, at}
+		Agree(v.Layout)
 	}
 }
 

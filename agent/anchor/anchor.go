@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -86,6 +87,36 @@ func (a *Anchor) Generation() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.seen.Generation
+}
+
+// Unadopted reports whether the accepted store was restored since this host brought what runs on it
+// into the store.
+func (a *Anchor) Unadopted() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.seen.Generation > 1 && a.seen.Adopted < a.seen.Generation
+}
+
+// Drifts reports whether an instance runs here without a record since a restore.
+func (a *Anchor) Drifts(i pando.InstanceID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Contains(strings.Fields(a.seen.Adrift), string(i))
+}
+
+// Adopted notes that the store has what runs here, but for some instances, and shows that in the
+// host's record.
+func (a *Anchor) Adopted(ctx context.Context, adrift []pando.InstanceID) error {
+	names := make([]string, len(adrift))
+	for n, i := range adrift {
+		names[n] = string(i)
+	}
+	a.mu.Lock()
+	a.seen.Adopted, a.seen.Adrift = a.seen.Generation, strings.Join(names, " ")
+	a.saved = time.Time{}
+	a.save()
+	a.mu.Unlock()
+	return a.show(ctx)
 }
 
 // Snapshot implements pando.Registry. It returns ErrFrozen for a store that is not accepted.
@@ -186,7 +217,11 @@ func (a *Anchor) judge(c *pando.Cluster, s pando.Snapshot, err error) (changed b
 
 // see takes over a cluster's store at a revision. The caller holds the lock.
 func (a *Anchor) see(c pando.Cluster, at pando.StoreRevision) {
-	next := pando.Sighting{Cluster: c.ID, Generation: c.Generation, Revision: at}
+	next := pando.Sighting{Cluster: c.ID, Generation: c.Generation, Revision: at,
+		Adopted: a.seen.Adopted, Adrift: a.seen.Adrift}
+	if a.seen.Cluster == "" { // a host that has seen no store has nothing to bring
+		next.Adopted = c.Generation
+	}
 	if next.Cluster == a.seen.Cluster && next.Generation == a.seen.Generation {
 		next.Revision = max(at, a.seen.Revision)
 	} else {
@@ -219,19 +254,32 @@ func (a *Anchor) save() {
 
 // tell writes the freeze, or its end, into the host's own record, as far as the store lets it.
 func (a *Anchor) tell(ctx context.Context) {
+	err := a.show(ctx)
+	if err != nil && !errors.Is(err, pando.ErrFenced) { // without its epoch it joins again
+		a.log.Warn("the store does not show that this host is frozen or not", "error", err)
+	}
+}
+
+// show writes the host's own record. Before the first join it does nothing.
+func (a *Anchor) show(ctx context.Context) error {
 	a.mu.Lock()
-	h, f := a.host, a.fence
-	h.Frozen = text(a.why)
+	h, f := a.decorated(a.host, a.why), a.fence
 	a.mu.Unlock()
 	if f == (pando.Fence{}) {
-		return // it joins with the reason
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, tellMax)
 	defer cancel()
 	_, err := a.Registry.Commit(ctx, pando.Txn{Fence: f, Put: []pando.Stored{h}})
-	if err != nil && !errors.Is(err, pando.ErrFenced) { // without its epoch it joins again
-		a.log.Warn("the store does not show that this host is frozen or not", "error", err)
-	}
+	return err
+}
+
+// decorated returns a host's record with what the anchor knows. The caller holds the lock.
+func (a *Anchor) decorated(h pando.Host, why error) pando.Host {
+	adrift := strings.Fields(a.seen.Adrift)
+	h.Frozen, h.Adopted = text(why), a.seen.Adopted
+	h.Adrift = strings.Join(adrift[:min(len(adrift), pando.AdriftMax)], " ")
+	return h
 }
 
 func text(err error) string {
@@ -278,7 +326,9 @@ func (a *Anchor) Join(
 	if err != nil && !errors.Is(err, pando.ErrFrozen) {
 		return pando.Fence{}, nil, err
 	}
-	h.Frozen = text(err)
+	a.mu.Lock()
+	h = a.decorated(h, err)
+	a.mu.Unlock()
 	f, lost, err := a.Registry.Join(ctx, h, ttl)
 	if err != nil {
 		return f, lost, err

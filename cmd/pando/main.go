@@ -72,6 +72,7 @@ func rootCommand(env cli.Env) *cobra.Command {
 		operator.Stats(o), operator.Exec(o), operator.Watch(o), operator.State(o))
 	section(c, "Machines",
 		daemon.Up(out), daemon.Restart(out), daemon.Down(out), daemon.Token(out),
+		daemon.Backup(out), daemon.Restore(out),
 		daemon.Install(out), daemon.Uninstall(out),
 		daemon.Server(), daemon.Agent(),
 		operator.Hosts(o), operator.Doctor(o), operator.Lab(o))

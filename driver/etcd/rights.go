@@ -46,12 +46,14 @@ type rights struct {
 	member pando.Member
 	store  *store
 	leases *leases
+	clock  pando.Clock
 	asked  []*pb.Compare // the conditions of the member itself
 	conds  []*pb.Compare
 }
 
 func (g gate) rights(ctx context.Context, m pando.Member) *rights {
-	return &rights{ctx: ctx, member: m, store: g.store, leases: g.leases}
+	return &rights{ctx: ctx, member: m, store: g.store, leases: g.leases,
+		clock: g.members.Clock}
 }
 
 // check returns the reason to refuse a transaction, or nil. It then adds the conditions to r.
@@ -188,15 +190,29 @@ func (w *rights) host(r pando.Record) error {
 func (w *rights) instance(next, now pando.Instance, there bool) error {
 	v4, v6 := pando.InstanceRange(w.member.Slot)
 	switch {
-	case !there:
+	case !there && !w.lost(next):
 		return fmt.Errorf("control has placed no such instance")
-	case next.Revision != now.Revision || !next.Phase.Known():
+	case there && next.Revision != now.Revision, !next.Phase.Known():
 		return fmt.Errorf("revision %d, phase %q: want revision %d and a phase that there is",
 			next.Revision, next.Phase, now.Revision)
 	case next.IP4.IsValid() && !v4.Contains(next.IP4), next.IP6.IsValid() && !v6.Contains(next.IP6):
 		return fmt.Errorf("the addresses %s and %s: want one of %s and of %s", next.IP4, next.IP6, v4, v6)
 	}
 	return nil
+}
+
+// lost reports whether a restored backup may lack the record of an instance: the restore is recent,
+// the instance is older than the restore, and its service has its revision.
+func (w *rights) lost(i pando.Instance) bool {
+	var c pando.Cluster
+	at, err := w.store.read(pando.ClusterKey, &c)
+	if at == 0 || err != nil || c.Generation < 2 || w.clock == nil ||
+		w.clock.Now().After(c.Restored.Add(pando.AdoptionTime)) || !i.Born.Before(c.Restored) {
+		return false
+	}
+	service, err := w.store.read(i.Service.Key(), &pando.Service{})
+	revision, err2 := w.store.read(pando.RevisionKey(i.Service, i.Revision), &pando.Revision{})
+	return service != 0 && revision != 0 && err == nil && err2 == nil
 }
 
 // has reports whether an instance of a service is on this host.

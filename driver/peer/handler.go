@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"time"
@@ -65,6 +66,24 @@ func Handler(a pando.HostAgent) http.Handler {
 	mux.Handle("/peer/state/", http.StripPrefix("/peer/state", a.State()))
 	return mux
 }
+
+// ObjectsHandler adds the states of the host to the handler of its agent: one file with a consistent
+// copy. write writes it.
+func ObjectsHandler(h http.Handler, write func(io.Writer) error) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", h)
+	mux.HandleFunc("GET /peer/objects", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/octet-stream")
+		w.Header().Set("Trailer", wholeTrailer)
+		if write(w) == nil {
+			w.Header().Set(wholeTrailer, "true")
+		}
+	})
+	return mux
+}
+
+// wholeTrailer marks the end of a copy that is whole.
+const wholeTrailer = "Pando-Whole"
 
 // sendLogs sends lines of logs as they come, until they or the request end.
 func sendLogs(a pando.HostAgent, w http.ResponseWriter, r *http.Request) {

@@ -244,6 +244,35 @@ func (c *Client) Counters(
 	return out, c.get(ctx, h, "/peer/counters", nil, &out)
 }
 
+// Objects writes a consistent copy of the states of a host to w.
+func (c *Client) Objects(ctx context.Context, h pando.Host, w io.Writer) error {
+	u, err := c.base(h)
+	if err != nil {
+		return err
+	}
+	u.Path = "/peer/objects"
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return fmt.Errorf("ask host %s for its states: %w", h.Name, err)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("ask host %s for its states: %w", h.Name, outOfReach(ctx, h, err))
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("ask host %s for its states: %w", h.Name, readProblem(resp))
+	}
+	_, err = io.Copy(w, resp.Body)
+	if err == nil && resp.Trailer.Get(wholeTrailer) == "" {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return fmt.Errorf("ask host %s for its states: %w", h.Name, outOfReach(ctx, h, err))
+	}
+	return nil
+}
+
 // Losses returns the losses of the host's steering.
 func (c *Client) Losses(ctx context.Context, h pando.Host) (out pando.Losses, err error) {
 	return out, c.read(ctx, h, http.MethodGet, "/peer/losses", nil, nil, &out)

@@ -10,6 +10,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -264,6 +265,14 @@ func (r *Registry) write(puts map[pando.Key][]byte, deletes []pando.Key) pando.S
 	return r.revision
 }
 
+// since returns the commits after a revision. The caller holds the lock.
+func (r *Registry) since(after pando.StoreRevision) []pando.Batch {
+	at, _ := slices.BinarySearchFunc(r.history, after+1, func(b pando.Batch, want pando.StoreRevision) int {
+		return cmp.Compare(b.Revision, want)
+	})
+	return slices.Clone(r.history[at:])
+}
+
 // Watch streams every commit under prefix after a revision, each after a delay, in order. It ends
 // with pando.ErrUnavailable while the registry is out of reach.
 func (r *Registry) Watch(
@@ -275,8 +284,7 @@ func (r *Registry) Watch(
 		for {
 			r.mu.Lock()
 			fault, changed, id := r.fault, r.changed, r.id
-			from := int(after) - r.forgot
-			news := slices.Clone(r.history[min(max(0, from), len(r.history)):])
+			news, from := r.since(after), int(after)-r.forgot
 			r.mu.Unlock()
 			if from < 0 {
 				send(ctx, out, pando.Batch{Revision: after, Err: pando.ErrCompacted})

@@ -13,13 +13,14 @@ type Image struct {
 	revision pando.StoreRevision
 	records  map[pando.Key]pando.Record
 	history  []pando.Batch
+	forgot   int
 }
 
 // Copy returns an image of the registry, as a copy of the store's files.
 func (r *Registry) Copy() Image {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return Image{r.id, r.revision, maps.Clone(r.records), slices.Clone(r.history)}
+	return Image{r.id, r.revision, maps.Clone(r.records), slices.Clone(r.history), r.forgot}
 }
 
 // Replace puts an image in the place of the registry's records. Its clients notice nothing but the
@@ -31,14 +32,14 @@ func (r *Registry) Replace(i Image) {
 		i.id, i.records = r.id+1000, map[pando.Key]pando.Record{}
 	}
 	r.id, r.revision = i.id, i.revision
-	r.records, r.history = maps.Clone(i.records), slices.Clone(i.history)
+	r.records, r.history, r.forgot = maps.Clone(i.records), slices.Clone(i.history), i.forgot
 	r.wake()
 }
 
 // Restored returns the image as `pando restore` makes it a store: a new one, in which no host and
 // no leader stands, at the cluster's next generation.
 func (i Image) Restored(encode func(pando.Cluster) []byte, next pando.Cluster) Image {
-	out := Image{i.id + 1, i.revision + 1_000_000, maps.Clone(i.records), nil}
+	out := Image{i.id + 1, i.revision + 1_000_000, maps.Clone(i.records), nil, 0}
 	for k := range out.records {
 		if k.Kind() == pando.KindHost || k.Kind() == pando.KindLeader {
 			delete(out.records, k)

@@ -71,14 +71,6 @@ func TestWhoMayJoin(t *testing.T) {
 		"`pando token`")
 	has(t, p.UpFails(6, three, good...), "a cluster of its own", "pando down --purge")
 
-	next := labtest.Build(t, "./cmd/pando", "layoutnext")
-	out := p.Run(two,
-		append([]string{next, "up", "--data-dir", p.Data(two), "--host", two}, good...)...)
-	if out.Code != 3 {
-		t.Errorf("another layout: exit code %d", out.Code)
-	}
-	has(t, out.Text, "layout 2", "this cluster has layout 1", "`pando restart`")
-
 	p.Up(two, good...)
 	all := seen(p, two)
 	h := all[two]

@@ -70,10 +70,10 @@ func (a admission) asked(j peer.Joining, known *x509.Certificate) (m pando.Membe
 				pando.ErrForbidden, known.Subject.CommonName, j.Host)
 		}
 	}
-	if own := world.CurrentLayout(); j.Layout != own {
-		return m, fmt.Errorf("%w: host %s runs pando %s with record layout %d, "+
-			"and this cluster has layout %d (pando %s); "+
-			"install the same pando on both, run `pando restart` there, then try again",
+	if own := world.WrittenLayout(); j.Layout < own {
+		return m, fmt.Errorf("%w: host %s runs pando %s, which reads records up to layout %d, "+
+			"and this cluster writes layout %d (pando %s); "+
+			"install a newer pando there, run `pando restart`, then try again",
 			pando.ErrInvalid, j.Host, j.Version, j.Layout, own, cli.Version)
 	}
 	m = pando.Member{Name: j.Host}

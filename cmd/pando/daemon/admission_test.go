@@ -119,7 +119,7 @@ func TestABadRequestToJoinCostsNothing(t *testing.T) {
 		"no address": {func(j *peer.Joining) { j.Address = "" }, pando.ErrInvalid},
 		"an IPv4 address as IPv6": {func(j *peer.Joining) { j.Address6 = "10.126.0.2" },
 			pando.ErrInvalid},
-		"another layout":           {func(j *peer.Joining) { j.Layout++ }, pando.ErrInvalid},
+		"an older layout":          {func(j *peer.Joining) { j.Layout-- }, pando.ErrInvalid},
 		"an invalid name":          {func(j *peer.Joining) { j.Host = "../x" }, pando.ErrInvalid},
 		"the name of the server's": {func(j *peer.Joining) { j.Host = "host1" }, pando.ErrExists},
 	} {

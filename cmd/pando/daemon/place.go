@@ -19,6 +19,7 @@ import (
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/systemd"
 	"pando.run/pando/driver/wall"
+	"pando.run/pando/world"
 )
 
 // place describes where and how a host's daemons run. Every role gets the same flags, so that the
@@ -196,6 +197,7 @@ func (p place) record() pando.Host {
 	h := pando.Host{
 		Name: pando.HostName(p.Host), Slot: p.Slot, Endpoint: "unix://" + p.agent(),
 		CPUs: float64(runtime.NumCPU()), Version: cli.Version, Joined: wall.Clock{}.Now(),
+		Layout: world.CurrentLayout(),
 	}
 	if p.Listen != "" {
 		h.Endpoint = p.endpoint()

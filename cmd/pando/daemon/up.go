@@ -195,7 +195,7 @@ func answering(
 	for {
 		hosts, err := client.Hosts(ctx)
 		if err == nil && hosted(hosts, p.Host, since) {
-			return hosts, nil
+			return hosts, frozen(hosts, p.Host)
 		}
 		for _, role := range roles {
 			if _, alive := daemon(p, role); !alive {
@@ -228,6 +228,17 @@ func answering(
 
 func hosted(hosts []pando.HostStatus, name string, since time.Time) bool {
 	return slices.ContainsFunc(hosts, func(h pando.HostStatus) bool {
-		return string(h.Name) == name && h.State == pando.HostHere && !h.Joined.Before(since)
+		return string(h.Name) == name && h.State != pando.HostAway && !h.Joined.Before(since)
 	})
+}
+
+// frozen returns an error if a host is up and does not recognise the store.
+func frozen(hosts []pando.HostStatus, name string) error {
+	for _, h := range hosts {
+		if string(h.Name) == name && h.Frozen != "" {
+			return fmt.Errorf("%w: pando is up on %s, and this host keeps what it has: %s",
+				pando.ErrFrozen, name, h.Frozen)
+		}
+	}
+	return nil
 }

@@ -177,11 +177,15 @@ func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 	}
 }
 
-// frozen prints why hosts are frozen.
+// frozen prints why hosts are frozen, and what runs without a record.
 func frozen(w io.Writer, all []pando.HostStatus) {
 	for _, h := range all {
 		if h.Frozen != "" {
 			fmt.Fprintf(w, "%s is frozen: %s\n", h.Name, h.Frozen)
+		}
+		if h.Adrift != "" {
+			fmt.Fprintf(w, "%s runs %s without a record: the restored backup is older; `pando deploy` "+
+				"their service again\n", h.Name, h.Adrift)
 		}
 	}
 }

@@ -1,0 +1,93 @@
+package agent
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/driver/sim"
+)
+
+// A restored backup ends nothing: what runs comes back into the store, with its newest step and the
+// newest state; what the backup has not got the service of runs on and is named.
+func TestARestoredBackupAdoptsWhatRuns(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.sightings = &notes{}
+		b.put(pando.Cluster{ID: "ours", Generation: 1})
+		b.restart()
+		b.serving("web-1", 1)
+		b.place("web-2", 1)
+		b.phase("web-2", pando.PhaseStarting)
+		b.write("web-1", "before", true)
+		_, err := b.agent.StatePush(b.ctx, "web-1")
+		b.ok(err)
+		backup := b.registry.Copy()
+		b.ok(b.agent.Ready(b.ctx, "web-2"))
+		b.phase("web-2", pando.PhaseInRotation)
+		b.serving("web-3", 1)
+		b.write("web-1", "after", true)
+		_, err = b.agent.StatePush(b.ctx, "web-1")
+		b.ok(err)
+		b.deployNew("late")
+		flows := map[pando.InstanceID]bool{}
+		for range 12 {
+			i, _ := b.steering.Open(web)
+			flows[i] = true
+		}
+		late, _ := b.steering.Open(pando.DefaultService("late"))
+		b.registry.Replace(sim.Image{}) // the disk is lost
+		b.pass(time.Minute)
+		now := time.Now()
+		b.registry.Replace(backup.Restored(
+			func(c pando.Cluster) []byte { return mustEncode(t, c) },
+			pando.Cluster{ID: "ours", Generation: 2, Restored: now}))
+		b.pass(30 * time.Second)
+		for _, id := range []pando.InstanceID{"web-1", "web-2", "web-3"} {
+			b.phase(id, pando.PhaseInRotation)
+		}
+		unharmed := func() {
+			t.Helper()
+			if n := len(b.sandboxes.All()); n != 4 || b.steering.Broken() != 0 || len(flows) != 3 {
+				t.Fatalf("%d sandboxes, %d broken flows, %d instances had flows", n, b.steering.Broken(),
+					len(flows))
+			}
+			for i := range flows {
+				if b.steering.FlowsOf(i) == 0 {
+					t.Errorf("%s has lost its flows", i)
+				}
+			}
+			if b.steering.FlowsOf(late) != 1 {
+				t.Error("the service that the backup lacks has lost its flow")
+			}
+		}
+		unharmed()
+		if log := b.merged("log"); log != "before\nafter\n" {
+			t.Errorf("main has the log %q", log)
+		}
+		h := b.world().Hosts["h1"].V
+		if h.Adopted != 2 || h.Adrift != "late-1" {
+			t.Errorf("the host shows generation %d and adrift %q", h.Adopted, h.Adrift)
+		}
+		b.restart()
+		b.pass(10 * time.Minute)
+		unharmed()
+		b.serving("web-4", 1) // and the cluster goes on
+	})
+}
+
+// deployNew deploys a second service with one instance in rotation.
+func (b *bench) deployNew(name pando.ServiceName) {
+	b.Helper()
+	s := pando.DefaultService(name)
+	spec := pando.Spec{Name: name, Command: []string{"x"}, Scale: pando.Scale{Min: 1, Max: 1}}
+	vip := pando.VIPs4.Addr().Next().Next().Next()
+	b.put(pando.Service{ServiceKey: s, VIP4: vip, Current: 1, Target: 1, Latest: 1},
+		pando.Revision{Service: s, Number: 1, Spec: spec.WithDefaults()})
+	id := pando.InstanceID(name + "-1")
+	b.put(pando.Instance{ID: id, Service: s, Host: "h1", Revision: 1, Weight: 100,
+		Phase: pando.PhasePlaced, Born: time.Now(), Since: time.Now()})
+	b.ok(b.agent.Ready(b.ctx, id))
+	synctest.Wait()
+	b.phase(id, pando.PhaseInRotation)
+}

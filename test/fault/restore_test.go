@@ -1,0 +1,91 @@
+package fault
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"pando.run/pando"
+	"pando.run/pando/lab/labtest"
+)
+
+// exitFrozen is the exit code of a command that shows a frozen host.
+const exitFrozen = 12
+
+// The server's host loses its data folder under load. Nothing that runs ends. A backup of a moment
+// ago brings the cluster back: no instance is killed, no request fails, no acknowledged write is
+// lost, and what the backup lacks is named.
+func TestALostDiskIsRestoredFromABackup(t *testing.T) {
+	s := newSite(t, labtest.Options{})
+	s.deploy()
+	h, file := s.Host(), filepath.Join(s.Dir, "backup")
+	echo := s.Deploy(labtest.Echo("echo"))
+	held := echo.Hold(labtest.Client)
+	var before []pando.InstanceID
+	var lost pando.InstanceID
+	v := s.load(func() {
+		s.Pando.Pando("backup", file)
+		s.oneMore(s.web.Status()) // and its acknowledged line
+		late := s.Deploy(labtest.Echo("late"))
+		lateHeld := late.Hold(labtest.Client)
+		before, lost = ids(s.web.Status()), late.Status().Instances[0].ID
+		s.loseData(h)
+		s.KillServer(h)
+		s.Await("the host frozen", func() (string, bool) {
+			said, _ := s.TryUp(h) // unless the warden was faster
+			out := s.Run(h, s.Bin, "hosts")
+			out.Text += said
+			return out.Text, out.Code == exitFrozen && strings.Contains(out.Text, "pando restore")
+		})
+		if out := s.Run(h, s.Bin, "status"); out.Code != exitFrozen {
+			t.Errorf("pando status: exit code %d\n%s", out.Code, out.Text)
+		}
+		said := s.Pando.Pando("restore", file)
+		if !strings.Contains(said, string(lost)) {
+			t.Errorf("the restore does not name the service that the backup lacks:\n%s", said)
+		}
+		if out := lateHeld.Stop(); out.Code != 0 {
+			t.Errorf("a connection to the service that the backup lacks broke: %s", out.Text)
+		}
+		after := ids(s.web.Await("all back", func(st pando.ServiceStatus) bool {
+			return st.InRotation == len(before)
+		}))
+		if !slices.Equal(before, after) {
+			t.Errorf("instances %v are %v after the restore", before, after)
+		}
+		if why := s.Pando.Pando("why", "web"); !strings.Contains(why, "restored") {
+			t.Errorf("pando why does not show what came back:\n%s", why)
+		}
+	})
+	for _, why := range v.Failed {
+		t.Errorf("a request failed: %s", why)
+	}
+	if out := held.Stop(); out.Code != 0 {
+		t.Errorf("an open connection broke: %s", out.Text)
+	}
+	s.verify()
+}
+
+func ids(st pando.ServiceStatus) (out []pando.InstanceID) {
+	for _, i := range st.Instances {
+		out = append(out, i.ID)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// loseData deletes everything in the data folder of a host.
+func (s *site) loseData(host string) {
+	s.Helper()
+	entries, err := os.ReadDir(s.Data(host))
+	if err != nil {
+		s.Fatal(err)
+	}
+	for _, e := range entries {
+		if err := os.RemoveAll(filepath.Join(s.Data(host), e.Name())); err != nil {
+			s.Fatal(err)
+		}
+	}
+}
