@@ -2,6 +2,7 @@ package pando
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 )
@@ -54,6 +55,22 @@ type ImageStatus struct {
 	Layers     []ImageLayer `json:"layers"`   // the lowest first
 	Unpacked   bool         `json:"unpacked"` // an instance can start at once
 	Used       time.Time    `json:"used"`     // last start, deploy or pull
+	Services   []ServiceKey `json:"services"` // whose newest spec has it
+}
+
+// ImagesMatching returns the images that a word of an operator names: a reference, a digest, or the
+// beginning of one.
+func ImagesMatching(all []ImageStatus, word string) (out []ImageStatus) {
+	const digitsMin = 6
+	begin := strings.TrimPrefix(word, "sha256:")
+	for _, i := range all {
+		hex := strings.TrimPrefix(i.Digest, "sha256:")
+		begins := len(begin) >= digitsMin && strings.HasPrefix(hex, begin)
+		if begins || slices.Contains(i.References, word) {
+			out = append(out, i)
+		}
+	}
+	return out
 }
 
 // Bytes returns the packed size of the image.
@@ -78,6 +95,16 @@ type ImageRoot struct {
 	GID    uint32
 	Groups []uint32
 	Home   string // of the user; may be empty
+}
+
+// ImageOperators are the requests of operators about the images of the server's host.
+type ImageOperators interface {
+	// Images lists the images, the last used first.
+	Images(ctx context.Context) ([]ImageStatus, error)
+	// PullImage brings the image that a reference names now.
+	PullImage(ctx context.Context, reference string) (ImageStatus, error)
+	// RemoveImage deletes an image that no service and no instance uses.
+	RemoveImage(ctx context.Context, digest string) error
 }
 
 // Images keeps the images of one host. driver/image implements it with folders of layers.

@@ -68,6 +68,21 @@ func (a *Agent) imageHosts(i pando.Image) []pando.Host {
 	return out
 }
 
+// ImagesInUse returns the digests of images that a revision known to this host has.
+func (a *Agent) ImagesInUse() map[string]bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := map[string]bool{}
+	for _, revisions := range a.world.Revisions {
+		for _, r := range revisions {
+			if r.V.Spec.Image.Digest != "" {
+				out[r.V.Spec.Image.Digest] = true
+			}
+		}
+	}
+	return out
+}
+
 // begin makes the sandbox of an instance once its image is here.
 func (r *birth) begin(
 	ctx context.Context, i pando.Instance, svc pando.Service, spec pando.Spec,

@@ -312,3 +312,20 @@ func listen(r io.Reader, last *string, take func(Event)) error {
 	}
 	return nil // the connection broke
 }
+
+// Images lists the images of the server's host.
+func (c *Client) Images(ctx context.Context) ([]pando.ImageStatus, error) {
+	return call[[]pando.ImageStatus](ctx, c, http.MethodGet, "/v1/images", nil, nil)
+}
+
+// PullImage brings an image to the server's host.
+func (c *Client) PullImage(ctx context.Context, reference string) (pando.ImageStatus, error) {
+	return call[pando.ImageStatus](ctx, c, http.MethodPost, "/v1/images", nil,
+		Pulling{Reference: reference})
+}
+
+// RemoveImage deletes an image from the server's host.
+func (c *Client) RemoveImage(ctx context.Context, digest string) error {
+	_, err := call[struct{}](ctx, c, http.MethodDelete, "/v1/images/"+digest, nil, nil)
+	return err
+}

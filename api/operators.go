@@ -53,6 +53,7 @@ func (h operators) routes(a huma.API) {
 		"Make a spec the newest revision of its service, and create the service if it is new. A spec "+
 			"equal to the newest one changes nothing.", h.deploy)
 	h.dayToDay(a)
+	h.imageRoutes(a)
 	route(a, "show-service", "GET /v1/services/{name}", "Show one service with its instances.", h.show)
 	route(a, "remove-service", "DELETE /v1/services/{name}",
 		"Drain every instance, merge its state, then remove the service.", h.remove)

@@ -41,8 +41,8 @@ func CheckImage(s string) error {
 	return nil
 }
 
-// beside makes the path in an image's name absolute: it is relative to the spec's folder.
-func beside(dir, image string) string {
+// Beside makes the path in an image's name absolute: it is relative to the spec's folder.
+func Beside(dir, image string) string {
 	for _, prefix := range imageFiles {
 		if rest, ok := strings.CutPrefix(image, prefix); ok && !filepath.IsAbs(rest) {
 			return prefix + filepath.Join(dir, rest)

@@ -192,7 +192,7 @@ func (r *reader) place(n ast.Node, s *pando.Spec, where map[string]ast.Node) {
 		}
 		return
 	}
-	s.Image.Reference = beside(r.dir, s.Image.Reference)
+	s.Image.Reference = Beside(r.dir, s.Image.Reference)
 	if s.WorkingDir != "" && !filepath.IsAbs(s.WorkingDir) {
 		r.at(where["working_dir"], "working_dir", "is a folder of the image: write its absolute path")
 	}

@@ -197,12 +197,14 @@ func (s *vault) resume(
 	}
 	if at < d.Size {
 		n, err := s.copyRest(ctx, f, d, src, at)
+		if errors.Is(err, errRange) { // from the beginning, then
+			return false, errors.Join(err, f.Truncate(0))
+		}
 		if err == nil && at+n < d.Size {
-			err = fmt.Errorf("the transfer ended after %d of %d bytes: %w", at+n, d.Size,
-				io.ErrUnexpectedEOF)
+			err = io.ErrUnexpectedEOF
 		}
 		if err != nil {
-			return n > 0, err
+			return n > 0, fmt.Errorf("the transfer ended after %d of %d bytes: %w", at+n, d.Size, err)
 		}
 	}
 	sum := sha256.New()

@@ -22,7 +22,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/wall"
 )
 
 // file is one entry of a layer in a test.
@@ -92,7 +91,7 @@ func open(t testing.TB) *Store {
 		t.Skip("needs root: whiteouts are devices, and files have owners")
 	}
 	s, err := Open(Config{Dir: filepath.Join(t.TempDir(), "images"), Host: "host1",
-		Architecture: "amd64", Clock: wall.Clock{}, Log: slog.New(slog.DiscardHandler)})
+		Architecture: "amd64", Clock: &hurried{}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

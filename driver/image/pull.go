@@ -117,7 +117,7 @@ const knownMax = 256
 
 // describe reads the manifest and the configuration of an image for this host's architecture.
 func (s *Store) describe(ctx context.Context, top v1.Hash, from []source) (*known, error) {
-	manifest, err := s.manifest(ctx, top, from)
+	manifest, child, err := s.manifest(ctx, top, from)
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +144,7 @@ func (s *Store) describe(ctx context.Context, top v1.Hash, from []source) (*know
 			return nil, err
 		}
 	}
-	k := &known{top: top, manifest: manifest, config: &config, users: map[string]pando.ImageRoot{}}
+	k := &known{top: top, child: child, manifest: manifest, config: &config, users: map[string]pando.ImageRoot{}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.known) >= knownMax {
@@ -155,31 +155,33 @@ func (s *Store) describe(ctx context.Context, top v1.Hash, from []source) (*know
 }
 
 // manifest returns the manifest of an image, chosen from an index by this host's architecture.
-func (s *Store) manifest(ctx context.Context, top v1.Hash, from []source) (*v1.Manifest, error) {
+func (s *Store) manifest(
+	ctx context.Context, top v1.Hash, from []source,
+) (*v1.Manifest, v1.Hash, error) {
 	d := v1.Descriptor{Digest: top, MediaType: types.OCIManifestSchema1}
 	for range 2 {
 		raw, err := s.small(ctx, d, from)
 		if err != nil {
-			return nil, fmt.Errorf("its manifest: %w", err)
+			return nil, top, fmt.Errorf("its manifest: %w", err)
 		}
 		var is struct {
 			v1.Manifest
 			Manifests []v1.Descriptor `json:"manifests"`
 		}
 		if err := json.Unmarshal(raw, &is); err != nil {
-			return nil, fmt.Errorf("%w: its manifest: %w", pando.ErrInvalid, err)
+			return nil, top, fmt.Errorf("%w: its manifest: %w", pando.ErrInvalid, err)
 		}
 		if is.Manifests == nil {
 			if is.Config.Digest.Hex == "" {
-				return nil, fmt.Errorf("%w: its manifest is of a kind that is not known", pando.ErrInvalid)
+				return nil, top, fmt.Errorf("%w: its manifest is of a kind that is not known", pando.ErrInvalid)
 			}
-			return &is.Manifest, nil
+			return &is.Manifest, d.Digest, nil
 		}
 		if d, err = s.choose(is.Manifests); err != nil {
-			return nil, err
+			return nil, top, err
 		}
 	}
-	return nil, fmt.Errorf("%w: an index within an index", pando.ErrInvalid)
+	return nil, top, fmt.Errorf("%w: an index within an index", pando.ErrInvalid)
 }
 
 // choose returns the image for this host's architecture.

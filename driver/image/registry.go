@@ -58,13 +58,17 @@ func (r *registry) String() string { return "registry " + r.ref.Context().Regist
 
 func (r *registry) open(ctx context.Context, d v1.Descriptor, offset int64) (io.ReadCloser, error) {
 	if d.MediaType.IsImage() || d.MediaType.IsIndex() {
-		resp, err := r.get(ctx, "manifests", d.Digest.String(), 0)
+		resp, err := r.get(ctx, "manifests", d.Digest.String(), "")
 		if err != nil {
 			return nil, err
 		}
 		return resp.Body, nil
 	}
-	resp, err := r.get(ctx, "blobs", d.Digest.String(), offset)
+	part := ""
+	if offset > 0 {
+		part = fmt.Sprintf("bytes=%d-%d", offset, d.Size-1)
+	}
+	resp, err := r.get(ctx, "blobs", d.Digest.String(), part)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +83,7 @@ func (r *registry) open(ctx context.Context, d v1.Descriptor, offset int64) (io.
 
 // resolve returns the digest and the bytes of the manifest that the reference names now.
 func (r *registry) resolve(ctx context.Context) (v1.Hash, []byte, error) {
-	resp, err := r.get(ctx, "manifests", r.ref.Identifier(), 0)
+	resp, err := r.get(ctx, "manifests", r.ref.Identifier(), "")
 	if err != nil {
 		return v1.Hash{}, nil, err
 	}
@@ -103,7 +107,10 @@ func (r *registry) resolve(ctx context.Context) (v1.Hash, []byte, error) {
 	return got, b, nil
 }
 
-func (r *registry) get(ctx context.Context, kind, id string, offset int64) (*http.Response, error) {
+// errRange marks the answer of a registry that does not send a part of a blob.
+var errRange = errors.New("the registry does not send a part of it")
+
+func (r *registry) get(ctx context.Context, kind, id, part string) (*http.Response, error) {
 	r.once.Do(func() { r.client, r.err = r.login(ctx) })
 	if r.err != nil {
 		err := r.explain(r.err)
@@ -120,8 +127,8 @@ func (r *registry) get(ctx context.Context, kind, id string, offset int64) (*htt
 	if kind == "manifests" {
 		q.Header.Set("Accept", strings.Join(accepted, ","))
 	}
-	if offset > 0 {
-		q.Header.Set("Range", fmt.Sprintf("bytes=%d-", offset))
+	if part != "" {
+		q.Header.Set("Range", part)
 	}
 	resp, err := r.client.Do(q)
 	if err != nil {
@@ -204,7 +211,12 @@ func (r *registry) explain(err error) error {
 		return final(fmt.Errorf("%w: %s has no %s; check the name and the tag", pando.ErrNotFound, host,
 			r.ref))
 	case http.StatusRequestedRangeNotSatisfiable:
-		return final(fmt.Errorf("%w: %s has other bytes under this digest", pando.ErrInvalid, host))
+		return errRange
 	}
-	return fmt.Errorf("%w: %s answered %d", pando.ErrUnavailable, host, answer.StatusCode)
+	err = fmt.Errorf("%w: %s answered %d", pando.ErrUnavailable, host, answer.StatusCode)
+	if answer.StatusCode/100 == 4 && answer.StatusCode != http.StatusTooManyRequests &&
+		answer.StatusCode != http.StatusRequestTimeout {
+		err = final(err)
+	}
+	return err
 }

@@ -72,6 +72,7 @@ type Store struct {
 // known is an image as its blobs describe it.
 type known struct {
 	top      v1.Hash
+	child    v1.Hash // the manifest for this host, within an index; otherwise top
 	manifest *v1.Manifest
 	config   *v1.ConfigFile
 	users    map[string]pando.ImageRoot // by the word of the spec

@@ -67,8 +67,12 @@ func (s *Store) unpack(ctx context.Context, d v1.Descriptor, files v1.Hash) erro
 	}
 	defer blob.Close()
 	dir, err := os.MkdirTemp(s.LayersDir(), ".new-*")
+	var bytes int64
 	if err == nil {
-		err = s.unpackTo(ctx, dir, blob, files)
+		bytes, err = s.unpackTo(ctx, dir, blob, files)
+	}
+	if err == nil {
+		err = writeFile(s.layer(files)+sizeSuffix, fmt.Appendf(nil, "%d", bytes))
 	}
 	if err == nil {
 		err = os.Rename(dir, s.layer(files))
@@ -84,40 +88,42 @@ func (s *Store) unpacked(files v1.Hash) bool {
 	return err == nil && st.IsDir()
 }
 
-// unpackTo unpacks an archive into an empty folder, durably.
-func (s *Store) unpackTo(ctx context.Context, dir string, packed io.Reader, want v1.Hash) error {
+// unpackTo unpacks an archive into an empty folder, durably, and returns the bytes of its files.
+func (s *Store) unpackTo(
+	ctx context.Context, dir string, packed io.Reader, want v1.Hash,
+) (int64, error) {
 	plain, err := decompress(packed)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer plain.Close()
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer root.Close()
 	if err := root.Chmod(".", folderMode); err != nil {
-		return err
+		return 0, err
 	}
 	sum := sha256.New()
 	left := &bounded{r: io.TeeReader(plain, sum), left: 2 * s.UnpackedMax, ctx: ctx}
 	u := &unpacker{root: root, left: s.UnpackedMax, times: map[string]time.Time{}}
 	if err := u.all(tar.NewReader(left)); err != nil {
-		return err
+		return 0, err
 	}
 	if _, err := io.Copy(io.Discard, left); err != nil { // what follows the end of the archive
-		return err
+		return 0, err
 	}
 	got := v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum.Sum(nil))}
 	if got != want {
-		return wrongDigest(want, got)
+		return 0, wrongDigest(want, got)
 	}
 	f, err := root.Open(".")
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer f.Close()
-	return unix.Syncfs(int(f.Fd()))
+	return s.UnpackedMax - u.left, unix.Syncfs(int(f.Fd()))
 }
 
 // bounded reads at most a number of bytes, and ends with a context.

@@ -155,6 +155,20 @@ func Instances(runDir string) (n int) {
 	return n
 }
 
+// Images returns the digests of the images that instances with a sandbox in a run directory run.
+func Images(runDir string) map[string]bool {
+	out := map[string]bool{}
+	records, _ := filepath.Glob(filepath.Join(runDir, "*", "slot.json"))
+	for _, file := range records {
+		var s slot
+		b, err := os.ReadFile(file)
+		if err == nil && json.Unmarshal(b, &s) == nil && s.Spec.Image.Digest != "" {
+			out[s.Spec.Image.Digest] = true
+		}
+	}
+	return out
+}
+
 func (d *Driver) cgroupName(number int) string {
 	return filepath.Join("pando", string(d.Host), string(pando.DefaultTenant), strconv.Itoa(number))
 }

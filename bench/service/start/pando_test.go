@@ -5,6 +5,7 @@ package start
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -19,8 +20,19 @@ import (
 	"pando.run/pando/driver/wall"
 )
 
-// sandboxes measures the process driver, with or without ready sandboxes.
-func sandboxes(t *testing.T, s samples, round int, program string, pool int) {
+// oneLayer is a store with one image of one layer, the folder of the program.
+type oneLayer struct{ pando.Images }
+
+func (oneLayer) Root(string, string) (pando.ImageRoot, error) {
+	return pando.ImageRoot{Layers: []string{layer}, UID: 1234, GID: 1234}, nil
+}
+
+// layer is the folder of the program, below the folder of all layers.
+const layer = "layer"
+
+// sandboxes measures the process driver, with or without ready sandboxes, and with the program of
+// the host or of an image.
+func sandboxes(t *testing.T, s samples, round int, program string, pool int, inImage bool) {
 	t.Helper()
 	groups, err := cgroup.Open(cgroup.Root)
 	if err != nil {
@@ -33,20 +45,22 @@ func sandboxes(t *testing.T, s samples, round int, program string, pool int) {
 		LogDir: filepath.Join(dir, "log"),
 		Self:   []string{"/proc/self/exe"}, Prefix4: v4, Prefix6: v6, Pool: pool, Cgroups: groups,
 		Groups: cgroup.Root, Clock: wall.Clock{}, Log: slog.New(slog.DiscardHandler),
+		Images: oneLayer{}, Layers: filepath.Dir(filepath.Dir(program)),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := d.Purge(context.Background()); err != nil {
+		if err := errors.Join(d.Close(), d.Purge(context.Background())); err != nil {
 			t.Error(err)
 		}
 	}()
 	spec := pando.Spec{Name: "echo", Command: []string{program}, WorkingDir: filepath.Dir(program),
 		Resources: pando.Resources{MemoryBytes: 128 << 20}}.WithDefaults()
+	if inImage {
+		spec.Command, spec.WorkingDir = []string{"/" + filepath.Base(program)}, "/"
+		spec.Image = pando.Image{Reference: "echo", Digest: "sha256:0"}
+	}
 	for n := range each {
 		awaitReady(t, filepath.Join(dir, "run"), pool)
 		begin := time.Now()
@@ -60,9 +74,12 @@ func sandboxes(t *testing.T, s samples, round int, program string, pool int) {
 		at := b.Link().IP4.String() + ":8080"
 		firstByte(t, at)
 		took := time.Since(begin)
-		if pool == 0 {
+		switch {
+		case inImage:
+			s.add(imaged, round, took)
+		case pool == 0:
 			s.add(cold, round, took)
-		} else {
+		default:
 			s.add(pooled, round, took)
 			if err := b.Pause(t.Context()); err != nil {
 				t.Fatal(err)
@@ -78,7 +95,7 @@ func sandboxes(t *testing.T, s samples, round int, program string, pool int) {
 		if err := b.Remove(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if pool > 0 {
+		if pool > 0 && !inImage {
 			s.add(removed, round, time.Since(begin))
 		}
 	}

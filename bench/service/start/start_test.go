@@ -173,6 +173,7 @@ const (
 	runc    = "runc"
 	cold    = "sandbox, cold"
 	pooled  = "sandbox, pool"
+	imaged  = "image, pool"
 	resumed = "sandbox, resume"
 	removed = "remove"
 )
@@ -185,15 +186,16 @@ func TestStart(t *testing.T) {
 			func() { bare(t, s, round, program) },
 			func() { container(t, s, round, crun, program) },
 			func() { container(t, s, round, runc, program) },
-			func() { sandboxes(t, s, round, program, 0) },
-			func() { sandboxes(t, s, round, program, 2) },
+			func() { sandboxes(t, s, round, program, 0, false) },
+			func() { sandboxes(t, s, round, program, 2, false) },
+			func() { sandboxes(t, s, round, program, 2, true) },
 		} {
 			one()
 		}
 		t.Logf("round %d: %s %.1f ms, %s %.1f", round, plain, quantile(s[plain][round], 0.5), pooled,
 			quantile(s[pooled][round], 0.5))
 	}
-	s.write(t, []string{plain, crun, runc, cold, pooled, resumed, removed})
+	s.write(t, []string{plain, crun, runc, cold, pooled, imaged, resumed, removed})
 	publish(t, s)
 }
 
@@ -209,8 +211,9 @@ func install(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	program := filepath.Join(dir, "echo")
-	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(program, b, 0o755)); err != nil {
+	program := filepath.Join(dir, layer, "echo")
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(filepath.Dir(program), 0o755),
+		os.WriteFile(program, b, 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	return program
@@ -243,6 +246,8 @@ func publish(t *testing.T, s samples) {
 		row("sandbox made on demand → first byte", cold, plain),
 		row("paused sandbox, resumed → first byte", resumed, plain),
 		row("sandbox from the pool → first byte", pooled, crun),
+		row("sandbox of an image, from the pool → first byte", imaged, crun),
+		row("sandbox of an image, from the pool → first byte", imaged, plain),
 		row("sandbox from the pool → first byte", pooled, runc),
 		row("remove, until its last process is gone", removed, plain),
 		fmt.Sprintf("load average at the end of the run, others included | | | %s on %d cores | stated",

@@ -2,13 +2,18 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent"
 	"pando.run/pando/control"
 	"pando.run/pando/driver/image"
 	"pando.run/pando/driver/peer"
+	"pando.run/pando/driver/process"
 	"pando.run/pando/driver/wall"
 	"pando.run/pando/spec"
 )
@@ -30,7 +35,142 @@ func openImages(p place, peers *peer.Client, log *slog.Logger) (*image.Store, er
 // imageOperators resolves the image of a spec before control decides about it.
 type imageOperators struct {
 	*control.Control
-	images *image.Store
+	images    *image.Store
+	sandboxes string // the folder of this host's sandboxes
+}
+
+var _ pando.ImageOperators = imageOperators{}
+
+func withImages(
+	ctl *control.Control, p place, peers *peer.Client, log *slog.Logger,
+) (imageOperators, error) {
+	images, err := openImages(p, peers, log)
+	return imageOperators{ctl, images, p.sandboxes()}, err
+}
+
+// users returns the services by the digest of the image in their newest spec.
+func (o imageOperators) users(ctx context.Context) (map[string][]pando.ServiceKey, error) {
+	services, err := o.Services(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string][]pando.ServiceKey{}
+	for _, s := range services {
+		st, err := o.Service(ctx, s.ServiceKey)
+		if errors.Is(err, pando.ErrNotFound) {
+			continue // it was removed meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		if st.Spec != nil && st.Spec.Image.Digest != "" {
+			out[st.Spec.Image.Digest] = append(out[st.Spec.Image.Digest], s.ServiceKey)
+		}
+	}
+	return out, nil
+}
+
+// Images implements pando.ImageOperators.
+func (o imageOperators) Images(ctx context.Context) ([]pando.ImageStatus, error) {
+	all, err := o.images.List()
+	if err != nil {
+		return nil, err
+	}
+	users, err := o.users(ctx)
+	for n := range all {
+		all[n].Services = append([]pando.ServiceKey{}, users[all[n].Digest]...)
+	}
+	return all, err
+}
+
+// PullImage implements pando.ImageOperators.
+func (o imageOperators) PullImage(
+	ctx context.Context, reference string,
+) (pando.ImageStatus, error) {
+	if err := spec.CheckImage(reference); err != nil {
+		return pando.ImageStatus{}, err
+	}
+	i, _, err := o.images.Resolve(ctx, pando.Image{Reference: reference})
+	if err == nil {
+		err = o.images.Pull(ctx, i, nil)
+	}
+	if err != nil {
+		return pando.ImageStatus{}, err
+	}
+	return o.image(ctx, i.Digest)
+}
+
+func (o imageOperators) image(ctx context.Context, digest string) (pando.ImageStatus, error) {
+	all, err := o.Images(ctx)
+	if err != nil {
+		return pando.ImageStatus{}, err
+	}
+	for _, i := range all {
+		if i.Digest == digest {
+			return i, nil
+		}
+	}
+	return pando.ImageStatus{}, fmt.Errorf("image %s: %w; `pando image ls` lists them", digest,
+		pando.ErrNotFound)
+}
+
+// RemoveImage implements pando.ImageOperators.
+func (o imageOperators) RemoveImage(ctx context.Context, digest string) error {
+	i, err := o.image(ctx, digest)
+	if err != nil {
+		return err
+	}
+	if len(i.Services) > 0 {
+		return fmt.Errorf("%w: service %s uses image %s; `pando rm %s` removes the service",
+			pando.ErrRefused, i.Services[0], digest, i.Services[0].Name)
+	}
+	if process.Images(o.sandboxes)[digest] {
+		return fmt.Errorf("%w: an instance on this host runs image %s; `pando ps` lists them",
+			pando.ErrRefused, digest)
+	}
+	return o.images.Remove(ctx, digest)
+}
+
+// Bounds of a host's store of images, and the interval of its sweep.
+const (
+	imageAgeMax     = 7 * 24 * time.Hour
+	imageBytesMax   = 20 << 30
+	imageSweepEvery = 10 * time.Minute
+)
+
+// sweepImages returns a job that removes images that no instance and no revision uses.
+func sweepImages(p place, images *image.Store, a *agent.Agent, log *slog.Logger) job {
+	return func(ctx context.Context) error {
+		for pando.Sleep(ctx, wall.Clock{}, imageSweepEvery) == nil {
+			keep := a.ImagesInUse()
+			maps.Copy(keep, process.Images(p.sandboxes()))
+			gone, err := images.Sweep(ctx, keep, image.Bounds{Age: imageAgeMax, Bytes: imageBytesMax})
+			if err != nil {
+				log.Warn("images that nothing uses stay", "error", err)
+			}
+			for _, digest := range gone {
+				log.Info("removed an image that nothing used", "image", digest)
+			}
+		}
+		return ctx.Err()
+	}
+}
+
+// keepImages returns a job that keeps the images of all services on the server's host. It may be the
+// only host that has read one from a file.
+func (o imageOperators) keepImages(log *slog.Logger) job {
+	return func(ctx context.Context) error {
+		for pando.Sleep(ctx, wall.Clock{}, imageSweepEvery) == nil {
+			users, err := o.users(ctx)
+			for digest := range users {
+				err = errors.Join(err, o.images.Touch(digest))
+			}
+			if err != nil {
+				log.Warn("the use of images is not noted", "error", err)
+			}
+		}
+		return ctx.Err()
+	}
 }
 
 // Deploy implements pando.Operators.

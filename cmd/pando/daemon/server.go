@@ -73,11 +73,11 @@ func serve(ctx context.Context, p place) error {
 		Name: p.Host, Heard: store.Registry().Heard, Writable: writable,
 	})
 	admitOwn(ctx, ctl, p, log)
-	images, err := openImages(p, peers, log)
+	ops, err := withImages(ctl, p, peers, log)
 	if err != nil {
 		return err
 	}
-	face := api.OperatorsHandler(imageOperators{ctl, images}, leads(store.Registry()))
+	face := api.OperatorsHandler(ops, leads(store.Registry()))
 	operators, err := listen(p.api(), 0o660)
 	if err != nil {
 		return err
@@ -88,7 +88,7 @@ func serve(ctx context.Context, p place) error {
 	}
 	jobs := []job{
 		ctl.Run, serveHTTP(operators, face), serveHTTP(asks, peer.ControlHandler(ctl)),
-		until(store.Err()),
+		until(store.Err()), ops.keepImages(log),
 	}
 	if p.Listen != "" {
 		forHosts, err := serveHosts(admission{p, ctl, authority}, identity, store.Registry(), face)
