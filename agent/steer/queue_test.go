@@ -267,14 +267,14 @@ func TestManyFailuresAreLookedThroughRarely(t *testing.T) {
 			r.change(service(n))
 		}
 		synctest.Wait()
-		before := r.queue.scans
+		before := r.scanned()
 		for range changes {
 			want := r.change(good)
 			if err := r.queue.Wait(r.ctx, good); err != nil || r.version(good) != want {
 				t.Fatalf("version %d is in force, want %d (%v)", r.version(good), want, err)
 			}
 		}
-		if n := r.queue.scans - before; n > 2 {
+		if n := r.scanned() - before; n > 2 {
 			t.Errorf("%d changes looked %d times through the failed services", changes, n)
 		}
 		r.set(func() { r.fails = func(pando.ServiceKey) bool { return false } })
@@ -284,6 +284,13 @@ func TestManyFailuresAreLookedThroughRarely(t *testing.T) {
 			t.Errorf("%d services still fail", n)
 		}
 	})
+}
+
+// scanned returns how often the queue looked through the failed services.
+func (r *rig) scanned() int {
+	r.queue.mu.Lock()
+	defer r.queue.mu.Unlock()
+	return r.queue.scans
 }
 
 // A failed service that changes is attempted at once, and its retries keep their pace.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"iter"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,7 +34,7 @@ func TestTheGuidesAreTrue(t *testing.T) {
 					p.Write(b.file, b.text)
 					continue
 				}
-				for line := range strings.Lines(continued.ReplaceAllString(b.text, " ")) {
+				for line := range b.lines() {
 					ran++
 					follow(p, strings.TrimSpace(line))
 				}
@@ -83,7 +84,7 @@ func TestTheGuideOfFunctionsIsTrue(t *testing.T) {
 				from, b.file)
 			continue
 		}
-		for line := range strings.Lines(b.text) {
+		for line := range b.lines() {
 			if command, fails := strings.CutSuffix(strings.TrimSpace(line), "# fails"); fails {
 				line = "if " + command + "; then exit 99; fi\n"
 			}
@@ -133,6 +134,11 @@ func follow(p *labtest.Pando, line string) {
 
 // block is a file or a list of commands from a guide.
 type block struct{ file, text string }
+
+// lines returns the commands of a block. A line that ends in a backslash goes on in the next one.
+func (b block) lines() iter.Seq[string] {
+	return strings.Lines(continued.ReplaceAllString(b.text, " "))
+}
 
 func blocks(guide string) (out []block) {
 	fenced, commands := false, false

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -190,20 +191,21 @@ func TestADaemonTellsThatItIsReadyAndLives(t *testing.T) {
 func TestADaemonThatIsStuckFallsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
-		told, stuck := 0, make(chan struct{})
+		var told atomic.Int64
+		stuck := make(chan struct{})
 		go watch(ctx, wall.Clock{}, time.Minute, func() {
-			if told == 3 {
+			if told.Load() == 3 {
 				<-stuck
 			}
-		}, func() { told++ })
+		}, func() { told.Add(1) })
 		time.Sleep(time.Hour)
-		if told != 3 {
-			t.Errorf("told %d times while it was stuck after 3", told)
+		if n := told.Load(); n != 3 {
+			t.Errorf("told %d times while it was stuck after 3", n)
 		}
 		close(stuck)
 		time.Sleep(time.Hour)
-		if told < 100 {
-			t.Errorf("told %d times after an hour of health", told)
+		if n := told.Load(); n < 100 {
+			t.Errorf("told %d times after an hour of health", n)
 		}
 		end()
 		synctest.Wait()
