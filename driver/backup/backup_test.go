@@ -100,7 +100,9 @@ func TestADamagedBackupIsRefused(t *testing.T) {
 
 // FuzzExtract: no archive writes outside of its folder.
 func FuzzExtract(f *testing.F) {
-	for _, name := range []string{"../out", "/etc/x", "trust/../../out", "states/", "trust/a/b", "store.db"} {
+	for _, name := range []string{
+		"../out", "/etc/x", "trust/../../out", "states/", "trust/a/b", "store.db",
+	} {
 		f.Add(name, []byte("x"))
 	}
 	f.Fuzz(func(t *testing.T, name string, body []byte) {
