@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -300,9 +299,4 @@ func (s *vault) add(b []byte) (v1.Hash, error) {
 		return h, nil
 	}
 	return h, writeFile(s.blob(h), b)
-}
-
-// isPart reports whether a file is a blob in the making.
-func isPart(name string) bool {
-	return strings.HasSuffix(name, ".part") || strings.HasPrefix(name, ".new-")
 }

@@ -227,7 +227,7 @@ func (u *unpacker) entry(h *tar.Header, in io.Reader) error {
 	switch h.Typeflag {
 	case tar.TypeDir:
 		return u.folder(name, h)
-	case tar.TypeReg, tar.TypeRegA, tar.TypeGNUSparse, tar.TypeCont: //nolint:staticcheck // old tars
+	case tar.TypeReg, tar.TypeGNUSparse, tar.TypeCont: // the reader turns old types into TypeReg
 		return u.file(name, h, in)
 	case tar.TypeSymlink:
 		if err := u.clear(name); err != nil {

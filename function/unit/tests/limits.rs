@@ -123,7 +123,7 @@ fn a_function_that_waits_for_a_processor_is_not() {
     let mut chain = chain(&module);
     let stalls = Stalls::begin();
     let (began, before) = (Instant::now(), processor_time());
-    let fate = fate(&mut chain, 20);
+    let fate = fate(&mut chain, 60);
     let (took, used) = (began.elapsed(), processor_time() - before);
     drop(stalls);
     assert_eq!(fate, Fate::Passed, "it ran for {used:?} of {took:?}");
