@@ -1,15 +1,11 @@
 package pando
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"net/netip"
-	"os"
-	"path/filepath"
-	"regexp"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -295,49 +291,6 @@ func TestAnObjectIDSurvivesItsText(t *testing.T) {
 	}
 }
 
-// TestTheIndexNamesEveryFile holds doc.go against the tree: each place in the index exists, and
-// each file of this package with a noun is in the index.
-func TestTheIndexNamesEveryFile(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "doc.go", nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
-	places := map[string]bool{}
-	row := regexp.MustCompile(`(?m)^\t[A-Za-z ]+?\s{2,}(\S+)\s{2,}\S`)
-	for _, m := range row.FindAllStringSubmatch(file.Doc.Text(), -1) {
-		places[m[1]] = true
-		if _, err := os.Stat(m[1]); err != nil {
-			t.Errorf("doc.go: %v", err)
-		}
-	}
-	if len(places) < 8 {
-		t.Fatalf("the index has %d places: the test does not read it", len(places))
-	}
-	files, err := filepath.Glob("*.go")
-	if err != nil || len(files) < 5 {
-		t.Fatalf("found %v (%v)", files, err)
-	}
-	for _, name := range files {
-		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if nouns(f) && !strings.HasSuffix(name, "_test.go") && !places[name] {
-			t.Errorf("%s: doc.go lists no noun of it", name)
-		}
-	}
-}
-
-// nouns reports whether a file exports a type.
-func nouns(f *ast.File) bool {
-	for _, d := range f.Decls {
-		if g, ok := d.(*ast.GenDecl); ok && g.Tok == token.TYPE {
-			return true
-		}
-	}
-	return false
-}
-
 // The ranges of a cluster choose the addresses of VIPs and of every host's instances.
 func TestRangesOfAddresses(t *testing.T) {
 	vips, instances := VIPs4, Instances4
@@ -385,4 +338,139 @@ func TestRangesOfAddresses(t *testing.T) {
 			t.Errorf("a host has slot %d of %d", h.Slot, Slots())
 		}
 	}
+}
+
+func TestASightingAcceptsItsOwnClusterOnly(t *testing.T) {
+	seen := Sighting{Cluster: "a", Generation: 2, Revision: 100}
+	at := func(id string, generation int) *Cluster {
+		return &Cluster{ID: id, Generation: generation}
+	}
+	for _, c := range []struct {
+		seen     Sighting
+		store    *Cluster
+		revision StoreRevision
+		why      string // part of the refusal; "": accepted
+	}{
+		{Sighting{}, nil, 1, ""},
+		{Sighting{}, at("b", 7), 1, ""},
+		{seen, at("a", 2), 100, ""},
+		{seen, at("a", 2), 101, ""},
+		{seen, at("a", 3), 1, ""},
+		{seen, at("a", 2), 99, "older copy"},
+		{seen, at("a", 1), 900, "generation 1"},
+		{seen, at("b", 2), 900, "cluster b"},
+		{seen, at("b", 3), 900, "cluster b"},
+		{seen, nil, 900, "empty or damaged"},
+	} {
+		err := c.seen.Accepts(c.store, c.revision)
+		switch {
+		case c.why == "" && err != nil:
+			t.Errorf("%+v at %d is refused: %v", c.store, c.revision, err)
+		case c.why == "":
+		case !errors.Is(err, ErrFrozen) || !strings.Contains(err.Error(), c.why) ||
+			!strings.Contains(err.Error(), "pando restore"):
+			t.Errorf("%+v at %d: %v, want %q and the next command", c.store, c.revision, err, c.why)
+		}
+	}
+}
+
+var born = time.Date(2026, 1, 2, 3, 4, 5, 678901234, time.UTC)
+
+func TestEndpointsHaveWhatSteeringNeedsAndNoMore(t *testing.T) {
+	web := DefaultService("web")
+	at := func(id InstanceID, h HostName, p Phase) Instance {
+		return Instance{
+			ID: id, Service: web, Host: h, Phase: p, Revision: 2, Weight: 100,
+			Born: born, Since: born.Add(time.Minute),
+		}
+	}
+	e := EndpointsOf(Service{ServiceKey: web}, Spec{Ports: []Port{{Published: 80}}}, []Instance{
+		at("a", "h2", PhasePlaced), at("b", "h1", PhaseStarting), at("c", "h1", PhaseWarm),
+		at("d", "h2", PhaseInRotation), at("e", "h1", PhaseDrained), at("f", "h1", PhaseFailed),
+	})
+	then, ms := born.Add(time.Minute).Truncate(time.Millisecond), born.Truncate(time.Millisecond)
+	want := []Seat{
+		{"a", 1, PhasePlaced, 2, 100, ms}, {"b", 0, PhasePlaced, 2, 100, ms},
+		{"c", 0, PhaseWarm, 2, 100, ms}, {"d", 1, PhaseInRotation, 2, 100, then},
+		{"e", 0, PhaseDraining, 2, 100, time.Time{}}, {"f", 0, PhaseDraining, 2, 100, time.Time{}},
+	}
+	if !reflect.DeepEqual(e.Seats, want) || !reflect.DeepEqual(e.Hosts, []HostName{"h1", "h2"}) {
+		t.Errorf("the seats are %+v on %v,\nwant %+v", e.Seats, e.Hosts, want)
+	}
+	if !e.On("h1") || e.On("h3") || e.TakesFlows(0) || !e.TakesFlows(1) ||
+		e.HostOf(e.Seats[0]) != "h2" {
+		t.Errorf("the hosts of %+v are confused", e)
+	}
+	b, err := json.Marshal(e)
+	var back Endpoints
+	if err == nil {
+		err = json.Unmarshal(b, &back)
+	}
+	if err != nil || !reflect.DeepEqual(back, e) || back.Check() != nil {
+		t.Errorf("%s reads back as %+v (%v)", b, back, err)
+	}
+	// 3,000 instances of a service fit into one record of the store, which takes 1.5 MB.
+	if each := len(b) / len(e.Seats); each > 200 {
+		t.Errorf("a seat takes %d bytes: %s", each, b)
+	}
+}
+
+func TestEndpointsThatContradictThemselvesAreRefused(t *testing.T) {
+	for name, e := range map[string]Endpoints{
+		"unsorted hosts":      {Hosts: []HostName{"h2", "h1"}},
+		"no such host":        {Hosts: []HostName{"h1"}, Seats: []Seat{{Host: 1, Phase: PhaseReady}}},
+		"a negative host":     {Hosts: []HostName{"h1"}, Seats: []Seat{{Host: -1, Phase: PhaseReady}}},
+		"a phase of no build": {Hosts: []HostName{"h1"}, Seats: []Seat{{Phase: "singing"}}},
+	} {
+		if e.Check() == nil {
+			t.Errorf("%s: the endpoints are believed", name)
+		}
+	}
+}
+
+// A name that JSON must escape takes the long way. Both ways read the same.
+func TestASeatIsReadInBothForms(t *testing.T) {
+	for _, id := range []InstanceID{"web-1", "a,b", `a"b`, `a\b`, "ä", "<&>", ""} {
+		s := Seat{id, 3, PhaseInRotation, 7, 100, born.Truncate(time.Millisecond)}
+		short, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		long := []byte(" " + strings.ReplaceAll(string(short), `,`, ` ,`))
+		var one, two Seat
+		if err := json.Unmarshal(short, &one); err != nil || one != s {
+			t.Errorf("%s is read as %+v (%v)", short, one, err)
+		}
+		if err := json.Unmarshal(long, &two); id != "a,b" && (err != nil || two != s) {
+			t.Errorf("%s is read as %+v (%v)", long, two, err)
+		}
+	}
+	for _, text := range []string{
+		`["a",1,"ready",1,1,x]`, `[a,1,"ready",1,1,0]`, `["a",1,"ready",1,1]`,
+	} {
+		if err := json.Unmarshal([]byte(text), &Seat{}); err == nil {
+			t.Errorf("%s is read", text)
+		}
+	}
+}
+
+// FuzzSeat reads any text without a panic, and writes back the same seat.
+func FuzzSeat(f *testing.F) {
+	f.Add(`["web-1",0,"ready",1,100,1767323045678]`)
+	f.Add(`["web-1",0,"ready",1,100,0,"of a newer build"]`)
+	f.Add(`["web-1"]`)
+	f.Add(`null`)
+	f.Fuzz(func(t *testing.T, text string) {
+		var s, again Seat
+		if json.Unmarshal([]byte(text), &s) != nil || text == "null" {
+			return
+		}
+		b, err := json.Marshal(s)
+		if err == nil {
+			err = json.Unmarshal(b, &again)
+		}
+		if err != nil || again != s {
+			t.Errorf("%s becomes %+v, then %s and %+v (%v)", text, s, b, again, err)
+		}
+	})
 }

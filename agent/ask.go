@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/failpoint"
+	"pando.run/pando/test/failpoint"
 )
 
 const (

@@ -11,7 +11,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/agent/branch"
-	"pando.run/pando/failpoint"
+	"pando.run/pando/test/failpoint"
 	"pando.run/pando/world"
 )
 

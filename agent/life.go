@@ -8,7 +8,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/agent/branch"
-	"pando.run/pando/failpoint"
+	"pando.run/pando/test/failpoint"
 )
 
 // reserveWait delays refilling the reserve so that it does not compete with the instance just

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/failpoint"
+	"pando.run/pando/test/failpoint"
 )
 
 // These times govern how instances that do not answer are drained.

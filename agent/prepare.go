@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/failpoint"
 	"pando.run/pando/scale"
+	"pando.run/pando/test/failpoint"
 )
 
 // vainWait is how long no starts are prepared for a service after an unused preparation. It equals

@@ -40,7 +40,7 @@ func (h operators) listImages(
 
 // Pulling is the body that names an image.
 type Pulling struct {
-	Reference string `json:"reference" maxLength:"4096" doc:"as image in a spec" example:"shop/web:1.2"`
+	Reference string `json:"reference" maxLength:"4096" doc:"as image in a spec" example:"web:1.2"`
 }
 
 // oneImage is an answer about one image.

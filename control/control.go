@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/failpoint"
+	"pando.run/pando/test/failpoint"
 	"pando.run/pando/world"
 )
 

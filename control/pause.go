@@ -71,8 +71,8 @@ func (c *Control) holdsStill(s pando.ServiceKey) (until time.Time, err error) {
 	return c.pulse.until, c.missing(s, now)
 }
 
-// After a restore, hosts bring back what the backup lacks. Until each member has done so, and at most
-// for adoptionWait, a decision would count too few instances.
+// After a restore, hosts bring back what the backup lacks. Until each member has done so, and at
+// most for adoptionWait, a decision would count too few instances.
 const (
 	adoptionWait = 30 * time.Second
 	adoptionLook = 250 * time.Millisecond

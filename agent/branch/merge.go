@@ -10,8 +10,8 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/agent/turn"
-	"pando.run/pando/failpoint"
 	"pando.run/pando/state"
+	"pando.run/pando/test/failpoint"
 )
 
 // collisionWait is how long a merge waits for the change that it collided with.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"syscall"
 
-	"pando.run/pando/failpoint"
+	"pando.run/pando/test/failpoint"
 )
 
 // failpointFile selects a failpoint and a process to kill. "NAME" kills the process that reaches

@@ -144,7 +144,10 @@ func (s *Store) describe(ctx context.Context, top v1.Hash, from []source) (*know
 			return nil, err
 		}
 	}
-	k := &known{top: top, child: child, manifest: manifest, config: &config, users: map[string]pando.ImageRoot{}}
+	k := &known{
+		top: top, child: child, manifest: manifest, config: &config,
+		users: map[string]pando.ImageRoot{},
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.known) >= knownMax {

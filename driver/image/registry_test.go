@@ -136,7 +136,8 @@ func TestARegistryBehindTLSNeedsAnAuthorityThatIsKnown(t *testing.T) {
 	certs := t.TempDir()
 	file := filepath.Join(certs, host, "ca.crt")
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: r.Certificate().Raw})
-	if err := errors.Join(os.Mkdir(filepath.Dir(file), 0o755), os.WriteFile(file, text, 0o644)); err != nil {
+	err = errors.Join(os.Mkdir(filepath.Dir(file), 0o755), os.WriteFile(file, text, 0o644))
+	if err != nil {
 		t.Fatal(err)
 	}
 	s.Certificates = []string{certs}
@@ -180,7 +181,8 @@ func TestAMissingImageIsNamed(t *testing.T) {
 	s, r := open(t), served(t, nil)
 	reference, _ := push(t, r, "v1")
 	_, _, err := s.Resolve(t.Context(), pando.Image{Reference: reference + "2"})
-	if !errors.Is(err, pando.ErrNotFound) || !strings.Contains(err.Error(), "check the name and the tag") {
+	if !errors.Is(err, pando.ErrNotFound) ||
+		!strings.Contains(err.Error(), "check the name and the tag") {
 		t.Errorf("a missing tag: %v", err)
 	}
 	r.Close()
@@ -292,7 +294,8 @@ func TestWrongBytesAreNeverKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	lies.Store(true)
-	if err := s.Pull(t.Context(), i, nil); err == nil || !strings.Contains(err.Error(), "wrong digest") {
+	err = s.Pull(t.Context(), i, nil)
+	if err == nil || !strings.Contains(err.Error(), "wrong digest") {
 		t.Errorf("wrong bytes: %v", err)
 	}
 	lies.Store(false)
@@ -417,7 +420,8 @@ func TestAnIndexIsChosenByArchitecture(t *testing.T) {
 	s.Architecture = "riscv64"
 	s.known = map[string]*known{}
 	_, _, err = s.Resolve(t.Context(), pando.Image{Reference: ref.String()})
-	if !errors.Is(err, pando.ErrRefused) || !strings.Contains(err.Error(), "linux/arm64, linux/amd64") {
+	if !errors.Is(err, pando.ErrRefused) ||
+		!strings.Contains(err.Error(), "linux/arm64, linux/amd64") {
 		t.Errorf("for another machine: %v", err)
 	}
 }

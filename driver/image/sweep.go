@@ -80,7 +80,8 @@ func (s *Store) Remove(ctx context.Context, text string) error {
 }
 
 // Sweep removes images that nothing uses: those of a higher age, and the longest unused ones while
-// the store is over its bytes. It does nothing while a pull runs, and never removes a digest to keep.
+// the store is over its bytes. It does nothing while a pull runs, and never removes a digest to
+// keep.
 func (s *Store) Sweep(
 	ctx context.Context, keep map[string]bool, b Bounds,
 ) (removed []string, err error) {

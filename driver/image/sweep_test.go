@@ -102,11 +102,13 @@ func TestTheSweepWaitsForPulls(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Clock = &hurried{ahead: 1000 * time.Hour}
-	if removed, err := s.Sweep(t.Context(), nil, Bounds{Age: time.Hour}); len(removed) > 0 || err != nil {
+	removed, err := s.Sweep(t.Context(), nil, Bounds{Age: time.Hour})
+	if len(removed) > 0 || err != nil {
 		t.Errorf("removed %v (%v) beside a pull", removed, err)
 	}
 	done()
-	if removed, err := s.Sweep(t.Context(), nil, Bounds{Age: time.Hour}); len(removed) != 1 || err != nil {
+	removed, err = s.Sweep(t.Context(), nil, Bounds{Age: time.Hour})
+	if len(removed) != 1 || err != nil {
 		t.Errorf("removed %v (%v), want %s", removed, err, i.Digest)
 	}
 }

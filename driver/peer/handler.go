@@ -67,8 +67,8 @@ func Handler(a pando.HostAgent) http.Handler {
 	return mux
 }
 
-// ObjectsHandler adds the states of the host to the handler of its agent: one file with a consistent
-// copy. write writes it.
+// ObjectsHandler adds the states of the host to the handler of its agent: one file with a
+// consistent copy. write writes it.
 func ObjectsHandler(h http.Handler, write func(io.Writer) error) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", h)

@@ -267,9 +267,10 @@ func (r *Registry) write(puts map[pando.Key][]byte, deletes []pando.Key) pando.S
 
 // since returns the commits after a revision. The caller holds the lock.
 func (r *Registry) since(after pando.StoreRevision) []pando.Batch {
-	at, _ := slices.BinarySearchFunc(r.history, after+1, func(b pando.Batch, want pando.StoreRevision) int {
+	revision := func(b pando.Batch, want pando.StoreRevision) int {
 		return cmp.Compare(b.Revision, want)
-	})
+	}
+	at, _ := slices.BinarySearchFunc(r.history, after+1, revision)
 	return slices.Clone(r.history[at:])
 }
 

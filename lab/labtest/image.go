@@ -18,7 +18,9 @@ import (
 // Image makes an image of layers, the lowest first. A layer holds the bytes of files by their path.
 func (p *Pando) Image(arch string, c v1.Config, layers ...map[string][]byte) v1.Image {
 	p.Helper()
-	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: arch, Config: c})
+	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
+		OS: "linux", Architecture: arch, Config: c,
+	})
 	for _, files := range layers {
 		var b bytes.Buffer
 		w := tar.NewWriter(&b)

@@ -16,7 +16,8 @@ import (
 
 // imaged is the spec of a service with an image in a file of the test's folder.
 func imaged(name string, lines ...string) string {
-	return "name: " + name + "\nimage: docker-archive:image.tar\nports: [\"80:8080\", \"7:7007/udp\"]\n" +
+	return "name: " + name + "\nimage: docker-archive:image.tar\n" +
+		"ports: [\"80:8080\", \"7:7007/udp\"]\n" +
 		strings.Join(lines, "\n") + "\n"
 }
 

@@ -37,7 +37,9 @@ func TestAClusterOfTwoBuildsServesAndSwitches(t *testing.T) {
 		}
 		s.KillAgent(one)
 		s.Up(one)
-		s.Await("the switch", func() (string, bool) { n := s.layout("3"); return "", n == pando.Layout+1 })
+		s.Await("the switch", func() (string, bool) {
+			return "", s.layout("3") == pando.Layout+1
+		})
 		s.Pando.Pando("scale", "web", "3", "--wait")
 	})
 	for _, why := range v.Failed {

@@ -2,12 +2,11 @@ package house
 
 import (
 	"encoding/csv"
-	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -16,7 +15,7 @@ import (
 	"unicode/utf8"
 )
 
-var update = flag.Bool("update", false, "write the counts of today to ratchet.csv")
+var update = flag.Bool("update", false, "write the counts that fell to ratchet.csv")
 
 const (
 	sentenceWordsMax = 40
@@ -139,7 +138,7 @@ func TestProseOnlyGetsBetter(t *testing.T) {
 	}
 	for _, room := range slices.Sorted(maps.Keys(found)) {
 		for _, name := range slices.Sorted(maps.Keys(found[room])) {
-			if n, most := found[room][name], allowed[room][name]; n > most && !*update {
+			if n, most := found[room][name], allowed[room][name]; n > most {
 				t.Errorf("%s: %d times %q, at most %d: CONTRIBUTING.md has the style note; %s shows the lines",
 					room, n, name, most, "`go test ./test/house -run TestShowProse -v -args ROOM`")
 			}
@@ -147,7 +146,7 @@ func TestProseOnlyGetsBetter(t *testing.T) {
 	}
 	report(t, found, words)
 	if *update {
-		if err := writeRatchet(found); err != nil {
+		if err := writeRatchet(lower(found, allowed)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -204,11 +203,20 @@ func report(t *testing.T, found tally, words map[string]int) {
 		strings.Join(rows, ", "), sentenceWordsMax, sums[longSentence], columnsMax, sums[wideLine])
 }
 
+// lower returns, for each habit of each room, the lower count of the two tallies. A habit that one
+// of them lacks is absent.
+func lower(found, allowed tally) tally {
+	least := tally{}
+	for room, habits := range found {
+		for name, n := range habits {
+			least.add(room, name, min(n, allowed[room][name]))
+		}
+	}
+	return least
+}
+
 func readRatchet() (tally, error) {
 	f, err := os.Open(ratchetFile)
-	if errors.Is(err, fs.ErrNotExist) && *update {
-		return tally{}, nil
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -244,6 +252,15 @@ func writeRatchet(found tally) error {
 		return err
 	}
 	return f.Close()
+}
+
+func TestTheRatchetNeverRises(t *testing.T) {
+	allowed := tally{"a": {"fell": 5, "rose": 1, "gone": 2}, "left": {"fell": 1}}
+	found := tally{"a": {"fell": 3, "rose": 2, "new": 1}, "b": {"new": 4}}
+	want := tally{"a": {"fell": 3, "rose": 1}}
+	if got := lower(found, allowed); !reflect.DeepEqual(got, want) {
+		t.Errorf("the lower counts are %v, want %v", got, want)
+	}
 }
 
 func TestHabitsAreFound(t *testing.T) {

@@ -139,10 +139,10 @@ func (a *audit) instance(at pando.StoreRevision, v pando.Instance) {
 	}
 }
 
-// alone checks that an instance of a service with one writer is born only after the former one of
-// its host has gone.
+// alone checks that an instance with one writer is born only after the former one of its host has
+// gone. Its own revision decides: a rollback from one writer to several is one commit.
 func (a *audit) alone(at pando.StoreRevision, v pando.Instance) {
-	spec, known := a.world.SpecOf(v.Service, a.world.Services[v.Service].V.Target)
+	spec, known := a.world.SpecOf(v.Service, v.Revision)
 	if !known || !spec.Single() {
 		return
 	}

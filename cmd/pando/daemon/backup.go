@@ -55,8 +55,9 @@ func Backup(out *cli.Output) *cobra.Command {
 			"cluster runs on meanwhile. Run it on the server's host. The file has the key of the\n" +
 			"authority: keep it as safe as the server, or encrypt it with a passphrase. A host that\n" +
 			"does not answer is named, and its states are missing.",
-		Example: "  pando backup /backup/pando\n  PANDO_PASSPHRASE=… pando backup --encrypt /backup/pando",
-		Args:    cobra.ExactArgs(1),
+		Example: "  pando backup /backup/pando\n" +
+			"  PANDO_PASSPHRASE=… pando backup --encrypt /backup/pando",
+		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			words, err := s.passphrase(out.Env)
 			switch {

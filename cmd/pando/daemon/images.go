@@ -156,8 +156,8 @@ func sweepImages(p place, images *image.Store, a *agent.Agent, log *slog.Logger)
 	}
 }
 
-// keepImages returns a job that keeps the images of all services on the server's host. It may be the
-// only host that has read one from a file.
+// keepImages returns a job that keeps the images of all services on the server's host. It may be
+// the only host that has read one from a file.
 func (o imageOperators) keepImages(log *slog.Logger) job {
 	return func(ctx context.Context) error {
 		for pando.Sleep(ctx, wall.Clock{}, imageSweepEvery) == nil {

@@ -146,7 +146,9 @@ func (r *restoration) store(ctx context.Context) error {
 	if err := r.restoreTrust(); err != nil {
 		return err
 	}
-	own := pando.Cluster{Generation: r.is.Generation + 1, Backup: r.is.Made, Restored: time.Now().UTC()}
+	own := pando.Cluster{
+		Generation: r.is.Generation + 1, Backup: r.is.Made, Restored: time.Now().UTC(),
+	}
 	var err error
 	r.own, err = etcd.Restore(ctx, filepath.Join(r.dir, backup.StoreFile),
 		filepath.Join(r.Data, "store"), own, slog.New(slog.DiscardHandler))
@@ -167,7 +169,8 @@ func (r *restoration) restoreTrust() error {
 		return fmt.Errorf("restore the authority: %w", err)
 	}
 	for _, e := range entries {
-		if err := copyFile(filepath.Join(r.trust(), e.Name()), filepath.Join(from, e.Name())); err != nil {
+		err := copyFile(filepath.Join(r.trust(), e.Name()), filepath.Join(from, e.Name()))
+		if err != nil {
 			return fmt.Errorf("restore the authority: %w", err)
 		}
 	}
@@ -261,7 +264,8 @@ func (r *restoration) restoreStates() error {
 
 func (r *restoration) statesOnly() error {
 	if _, tends := daemon(r.place, "agent"); tends {
-		return fmt.Errorf("%w: the agent runs and has states open; `pando down` stops it", pando.ErrRefused)
+		return fmt.Errorf("%w: the agent runs and has states open; `pando down` stops it",
+			pando.ErrRefused)
 	}
 	if _, err := os.Stat(r.states()); err == nil {
 		return fmt.Errorf("%w: this host has states in %s", pando.ErrExists, r.states())

@@ -227,17 +227,30 @@ impl Flows {
     }
 
     /// Adds `key` as the flow's alias, so that its packets meet the flow. A key that another flow
-    /// has stays with that flow.
+    /// has stays with that flow, unless this flow has its lease now: then the other one is over and
+    /// only waits for the sweep.
     pub fn add_alias(&mut self, id: FlowId, key: FlowKey) {
         if self.flows[id as usize].alias == Some(key) {
             return;
         }
-        if let Entry::Vacant(vacant) = self.index.entry(key) {
-            vacant.insert(Place { flow: id, translated: true });
-            if let Some(before) = self.flows[id as usize].alias.replace(key) {
-                self.index.remove(&before);
+        if let Some(&Place { flow: former, translated }) = self.index.get(&key) {
+            if !translated || !self.has_lease_of(id, former) {
+                return;
             }
+            self.flows[former as usize].alias = None;
         }
+        self.index.insert(key, Place { flow: id, translated: true });
+        if let Some(before) = self.flows[id as usize].alias.replace(key) {
+            self.index.remove(&before);
+        }
+    }
+
+    /// Reports whether a flow has a number that another flow had.
+    fn has_lease_of(&self, id: FlowId, former: FlowId) -> bool {
+        let (flow, former) = (&self.flows[id as usize], &self.flows[former as usize]);
+        (0..self.stages()).any(|at| {
+            flow.leased & former.leased & 1 << at != 0 && flow.leases[at] == former.leases[at]
+        })
     }
 
     /// Touches the memory of `flows` flows, so that the first real flows do not wait for it.
@@ -308,5 +321,51 @@ impl Flows {
     /// Returns the ids of all flows.
     pub fn ids(&self) -> impl Iterator<Item = FlowId> + '_ {
         self.flows.iter().enumerate().filter(|(_, f)| f.used).map(|(n, _)| n as FlowId)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(n: u8) -> FlowKey {
+        FlowKey::from_bytes([n; FlowKey::LENGTH_BYTES])
+    }
+
+    /// Adds a flow that has a number, as a packet would.
+    fn leased(flows: &mut Flows, n: u8, number: u32) -> FlowId {
+        let id = flows.meet(key(n), Direction::Up, 0).unwrap().flow;
+        let flow = flows.flow_mut(id);
+        (flow.leased, flow.taken, flow.leases[0]) = (1, 1, number);
+        id
+    }
+
+    /// A NAT gives the port of a connection that is over to another one. The packets back belong to
+    /// the new connection, even before the sweep finds the former one.
+    #[test]
+    fn an_alias_follows_the_number_to_the_next_flow() {
+        let mut flows = Flows::new(&[8], 10);
+        let former = leased(&mut flows, 1, 40_000);
+        let next = leased(&mut flows, 2, 40_000);
+        flows.add_alias(former, key(9));
+        flows.add_alias(next, key(9));
+        let met = flows.meet(key(9), Direction::Up, 0).unwrap();
+        assert_eq!((met.flow, met.translated), (next, true));
+        assert_eq!((flows.flow(former).alias, flows.flow(next).alias), (None, Some(key(9))));
+        flows.remove(former);
+        assert_eq!(flows.meet(key(9), Direction::Up, 0).unwrap().flow, next, "the sweep removed it");
+    }
+
+    #[test]
+    fn an_alias_stays_with_a_flow_that_has_another_number() {
+        let mut flows = Flows::new(&[8], 10);
+        let owner = leased(&mut flows, 1, 40_000);
+        let other = leased(&mut flows, 2, 40_001);
+        flows.add_alias(owner, key(9));
+        flows.add_alias(other, key(9));
+        flows.add_alias(other, key(1)); // the key of a flow
+        assert_eq!(flows.meet(key(9), Direction::Up, 0).unwrap().flow, owner);
+        assert_eq!(flows.meet(key(1), Direction::Up, 0).unwrap().flow, owner);
+        assert_eq!(flows.flow(other).alias, None);
     }
 }
