@@ -353,7 +353,11 @@ mod tests {
         assert_eq!((met.flow, met.translated), (next, true));
         assert_eq!((flows.flow(former).alias, flows.flow(next).alias), (None, Some(key(9))));
         flows.remove(former);
-        assert_eq!(flows.meet(key(9), Direction::Up, 0).unwrap().flow, next, "the sweep removed it");
+        assert_eq!(
+            flows.meet(key(9), Direction::Up, 0).unwrap().flow,
+            next,
+            "the sweep removed it"
+        );
     }
 
     #[test]
