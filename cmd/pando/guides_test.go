@@ -135,7 +135,7 @@ func follow(p *labtest.Pando, line string) {
 // block is a file or a list of commands from a guide.
 type block struct{ file, text string }
 
-// lines returns the commands of a block. A line that ends in a backslash goes on in the next one.
+// lines returns the commands of a block. A backslash joins a line to the next one.
 func (b block) lines() iter.Seq[string] {
 	return strings.Lines(continued.ReplaceAllString(b.text, " "))
 }
