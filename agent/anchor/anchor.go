@@ -148,7 +148,9 @@ func (a *Anchor) check(
 	ctx context.Context, before pando.Sighting, s pando.Snapshot, prefix pando.Key,
 ) error {
 	a.mu.Lock()
-	known := a.why == nil && s.Store != 0 && s.Store == a.store && s.Revision >= before.Revision
+	// A young store has no record of itself yet. Any of the snapshots may be the first with it.
+	known := a.why == nil && a.seen.Cluster != "" && s.Store != 0 && s.Store == a.store &&
+		s.Revision >= before.Revision
 	a.mu.Unlock()
 	own := s
 	if whole := strings.HasPrefix(string(pando.ClusterKey), string(prefix)); !whole && !known {

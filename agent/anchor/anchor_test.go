@@ -163,6 +163,18 @@ func TestAnAnchorRefusesEveryWrongStore(t *testing.T) {
 	}
 }
 
+// A new cluster's server may write its record after the host has joined. A later snapshot has it.
+func TestAnAnchorSeesARecordThatIsWrittenLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{T: t, store: sim.NewRegistry(1, 0), memory: &memory{}, ctx: t.Context()}
+		r.renew()
+		r.put(pando.Cluster{ID: "a", Generation: 1})
+		r.reads(true)
+		r.store.Replace(sim.Image{})
+		r.reads(false)
+	})
+}
+
 func TestAnAnchorAcceptsARestoredStoreOnce(t *testing.T) {
 	onRig(t, func(r *rig) {
 		backup := r.store.Copy()
