@@ -12,8 +12,8 @@ import (
 	"pando.run/pando/world"
 )
 
-// adoption brings what runs on this host into a restored store. A backup is older than what runs:
-// it lacks instances and merges, and has older steps of others. Nothing is ended for that.
+// adoption brings this host's instances and merges into a restored store. The backup is older than
+// they are: it lacks some, and has older steps of others. Adoption ends no instance.
 type adoption struct {
 	*Agent
 	running bool
@@ -22,7 +22,7 @@ type adoption struct {
 	adrift map[pando.InstanceID]bool
 }
 
-// adoptWait is the time between two attempts to write a record of what runs here.
+// adoptWait is the time between two attempts to write the record of an instance.
 const adoptWait = 200 * time.Millisecond
 
 // begin starts the adoption after a snapshot of a restored store, or of a service that came

@@ -9,7 +9,7 @@ import (
 )
 
 // An agent follows the endpoints of every service, the heads of all states, and the hosts and
-// members. Of the services that concern its host it also follows the specs and the instances here.
+// members. It also follows the specs and the local instances of services that concern its host.
 // It never follows intents, decisions, or the instances of other hosts.
 var fixed = []pando.Key{
 	pando.KindEndpoints.Under(), pando.KindHead.Under(), pando.KindHost.Under(),

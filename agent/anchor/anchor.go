@@ -276,7 +276,7 @@ func (a *Anchor) show(ctx context.Context) error {
 	return err
 }
 
-// decorated returns a host's record with what the anchor knows. The caller holds the lock.
+// decorated returns a host's record with its freeze and its adoption. The caller holds the lock.
 func (a *Anchor) decorated(h pando.Host, why error) pando.Host {
 	adrift := strings.Fields(a.seen.Adrift)
 	h.Frozen, h.Adopted = text(why), a.seen.Adopted

@@ -155,7 +155,7 @@ func TestAReaderThatTakesNothingEndsItsConnection(t *testing.T) {
 	defer b.Close()
 	c := &impatient{a, 20 * time.Millisecond}
 	if _, err := c.Write([]byte("x")); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("nobody reads: %v", err)
+		t.Errorf("a write without a reader: %v", err)
 	}
 	go func() { _, _ = io.Copy(io.Discard, b) }()
 	patient := &impatient{a, time.Minute}

@@ -86,7 +86,7 @@ func listen(path string, mode os.FileMode) (net.Listener, error) {
 func signOfLife(alive func()) job {
 	return func(ctx context.Context) error {
 		systemd.Watch(ctx, wall.Clock{}, alive)
-		<-ctx.Done() // without systemd, too: the end of a job ends all of them
+		<-ctx.Done() // Watch returns without systemd; the end of a job ends all jobs
 		return ctx.Err()
 	}
 }

@@ -282,7 +282,7 @@ func (r *restoration) statesOnly() error {
 	})
 }
 
-// report prints what is back and what is not.
+// report prints the instances and services that are back, and the missing ones.
 func (r *restoration) report(ctx context.Context) error {
 	all, err := api.NewClient(r.api(), wall.Clock{}).Hosts(ctx)
 	if err != nil {

@@ -75,7 +75,7 @@ func target(text string) (pando.ServiceKey, pando.InstanceID, error) {
 func (o *Console) exec(
 	ctx context.Context, key pando.ServiceKey, i pando.InstanceID, spec pando.SessionSpec, input bool,
 ) error {
-	// From now on signals are the command's.
+	// The command gets every signal until it ends.
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, passed...)
 	defer signal.Stop(signals)

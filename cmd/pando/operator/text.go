@@ -177,7 +177,7 @@ func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 	}
 }
 
-// frozen prints why hosts are frozen, and what runs without a record.
+// frozen prints the reasons of frozen hosts, and their instances without a record.
 func frozen(w io.Writer, all []pando.HostStatus) {
 	for _, h := range all {
 		if h.Frozen != "" {
