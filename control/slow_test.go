@@ -59,18 +59,27 @@ func TestAListenerThatStopsReadingIsLetGo(t *testing.T) {
 	}
 }
 
+// A commit follows when the listener has read the one before, so it is never behind.
 func TestAListenerThatReadsGetsEverything(t *testing.T) {
-	out := make(chan pando.Change)
+	in, out := make(chan pando.Batch), make(chan pando.Change)
 	go func() {
 		defer close(out)
-		passOn(t.Context(), out, pando.Change{Kind: pando.KindBookmark, Revision: 1},
-			commits(t, t.Context(), 3*changesWaiting), func() { t.Error("it is let go") })
+		passOn(t.Context(), out, pando.Change{Kind: pando.KindBookmark, Revision: 1}, in,
+			func() { t.Error("it is let go") })
 	}()
 	n := 0
-	for c := range out {
-		if n++; c.Err != nil {
-			t.Fatal(c.Err)
+	for b := range commits(t, t.Context(), 3*changesWaiting) {
+		in <- b
+		for range len(b.Changes) {
+			if c := <-out; c.Err != nil {
+				t.Fatal(c.Err)
+			}
+			n++
 		}
+	}
+	close(in)
+	for range out {
+		n++
 	}
 	if n != 1+2*3*changesWaiting {
 		t.Errorf("%d changes", n)

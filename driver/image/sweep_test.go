@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,10 +19,10 @@ import (
 // hurried is a clock whose waits are short, and that a test may move.
 type hurried struct {
 	wall.Clock
-	ahead time.Duration
+	ahead atomic.Int64 // nanoseconds; the watch of an ended pull may still read it
 }
 
-func (h *hurried) Now() time.Time { return h.Clock.Now().Add(h.ahead) }
+func (h *hurried) Now() time.Time { return h.Clock.Now().Add(time.Duration(h.ahead.Load())) }
 
 func (h *hurried) After(d time.Duration) (<-chan time.Time, func()) {
 	if d < stallsMax {
@@ -45,15 +46,13 @@ func names(t *testing.T, dir string) (out []string) {
 
 func TestTheSweepKeepsWhatIsUsed(t *testing.T) {
 	s, l := open(t), newLayout(t)
-	clock := &hurried{}
-	s.Clock = clock
 	shared := archive(t, file{name: "shared", body: "x"})
 	images := map[string]pando.Image{}
 	for _, name := range []string{"old", "used", "new"} {
 		l.add(t, name, "amd64", v1.Config{}, shared, archive(t, file{name: name, body: name}))
 		images[name], _ = pulled(t, s, "oci:"+l.dir+":"+name)
 	}
-	clock.ahead = 100 * time.Hour
+	s.Clock.(*hurried).ahead.Store(int64(100 * time.Hour))
 	if err := s.Touch(images["new"].Digest); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +74,7 @@ func TestTheSweepKeepsWhatIsUsed(t *testing.T) {
 	if err != nil || len(removed) != 0 {
 		t.Errorf("removed %v (%v) although it was just used", removed, err)
 	}
-	clock.ahead += 2 * time.Hour
+	s.Clock.(*hurried).ahead.Add(int64(2 * time.Hour))
 	removed, err = s.Sweep(t.Context(), keep, Bounds{Age: 50 * time.Hour, Bytes: 1})
 	if err != nil || !slices.Equal(removed, []string{images["new"].Digest}) {
 		t.Errorf("removed %v (%v), want the unused one", removed, err)
@@ -101,7 +100,7 @@ func TestTheSweepWaitsForPulls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Clock = &hurried{ahead: 1000 * time.Hour}
+	s.Clock.(*hurried).ahead.Store(int64(1000 * time.Hour))
 	removed, err := s.Sweep(t.Context(), nil, Bounds{Age: time.Hour})
 	if len(removed) > 0 || err != nil {
 		t.Errorf("removed %v (%v) beside a pull", removed, err)
