@@ -122,8 +122,7 @@ proptest! {
         }
     }
 
-    /// A checksum that a sender left to its device is completed. A complete one stays, whatever
-    /// else is done to it.
+    /// A checksum that a sender left to its device is completed. A complete one stays.
     #[test]
     fn a_partial_sum_is_completed_once(packet in packet()) {
         let mut right = packet.frame();

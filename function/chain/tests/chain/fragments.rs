@@ -56,7 +56,7 @@ fn the_payload_of_a_fragment_ends_no_connection() {
     assert_eq!(closed(&chain), Some(false));
 }
 
-/// Returns a chain whose flows stay, whatever their packets.
+/// Returns a chain with state in the flow of [`tcp`], which therefore stays.
 fn counting() -> Chain<Scripted> {
     let mut chain = chain(1, Policy::default());
     let key = FlowKey::of_frame(&tcp(ACK, false, b"")).unwrap().0;
@@ -77,7 +77,7 @@ fn a_fragmented_end_of_a_connection_ends_it() {
     assert_eq!(closed(&chain), Some(true));
 }
 
-/// A datagram whose function trapped leaves as the fragments that came, if packets then pass.
+/// After a trap on a datagram, its fragments leave as they came, if packets then pass.
 #[test]
 fn a_datagram_on_which_a_function_trapped_leaves_as_it_came() {
     for passes in [true, false] {

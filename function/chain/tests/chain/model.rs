@@ -1,4 +1,4 @@
-//! Batches of packets against a plain model of what each packet does to its flow.
+//! Batches of packets against a plain model of single packets and their flows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ struct Step {
     reply: bool,
 }
 
-/// What one function knows of a flow.
+/// The state of a flow at one function.
 #[derive(Clone, Debug, Default)]
 struct Known {
     valid: bool,
@@ -122,7 +122,7 @@ impl Model {
     }
 }
 
-/// Sends a batch through chain and model, and compares everything that both know.
+/// Sends a batch through chain and model, and compares all their results.
 fn batch(chain: &mut Chain<Scripted>, model: &mut Model, steps: &[Step], nat: usize, now_ns: u64) {
     let mut ways: Vec<Way> = steps
         .iter()
@@ -218,8 +218,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// A chain does to each packet and flow what a model does that looks at one packet after the
-    /// other, however the packets are batched. It leases no number to two flows and loses none.
+    /// In any batches, a chain has the outcomes of a model that handles one packet after the
+    /// other. It leases no number to two flows and loses none.
     #[test]
     fn a_chain_does_what_a_model_of_single_packets_does(
         (nat, batches) in (0..STAGES).prop_flat_map(|nat| (Just(nat), steps(nat))),

@@ -1,5 +1,5 @@
-//! Functions written in Rust, in a memory laid out as that of a module. A packet's payload tells
-//! each function of the chain its action, so a test decides every outcome.
+//! Functions written in Rust, in a memory laid out as that of a module. A packet's payload has
+//! an action for each function of the chain, so a test decides every outcome.
 
 use pando_abi::executor::{Executor, Trap};
 use pando_abi::{BATCH_BYTES, BATCH_EVENTS, BATCH_PACKETS, Descriptor, flag};
