@@ -22,8 +22,8 @@ func ShimCommand(pando string) []string {
 	return []string{small}
 }
 
-// sameBuild reports whether two programs were made from the same sources by the same compiler, as
-// far as they say. A shim of another release could miss what its agent asks for.
+// sameBuild reports whether two programs were made from the same sources by the same compiler. A
+// shim of another release could lack a request of its agent.
 func sameBuild(a, b *debug.BuildInfo) bool {
 	return a.GoVersion == b.GoVersion && a.Main.Version == b.Main.Version &&
 		setting(a, "vcs.revision") == setting(b, "vcs.revision") &&

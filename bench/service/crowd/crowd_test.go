@@ -184,8 +184,8 @@ func (c *crowd) post(address, path string) (string, error) {
 		return "", err
 	}
 	defer conn.Close()
-	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: bench\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
-		path)
+	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: bench\r\nContent-Length: 0\r\n"+
+		"Connection: close\r\n\r\n", path)
 	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		return "", err
