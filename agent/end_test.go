@@ -27,7 +27,7 @@ func TestASandboxThatCannotBeRemovedKeepsItsRecord(t *testing.T) {
 				b.steering.Fail("Remove", failures)
 				end(b)
 				for range 600 {
-					time.Sleep(100 * time.Millisecond)
+					b.pass(100 * time.Millisecond)
 					_, recorded := b.world().Instances["web-1"]
 					if there := len(b.sandboxes.All()) > 0; there && !recorded && name != "without a record" {
 						t.Fatal("the record of a sandbox that is still there is gone")

@@ -186,8 +186,8 @@ func viewOf(t *testing.T, root string) view {
 }
 
 // Random layers are unpacked and stacked by the kernel. A program sees the files that the format
-// of images wants, in any order of the entries of an archive. The user table that Pando reads is the
-// one that the program sees.
+// of images wants, in any order of the entries of an archive. The user table that Pando reads is
+// the one that the program sees.
 func TestAStackOfLayersIsWhatTheFormatWants(t *testing.T) {
 	for seed := range uint64(25) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

@@ -273,7 +273,8 @@ const indent = "                         "
 func because(w io.Writer, b pando.Because) {
 	if d := b.Decision; d != nil {
 		fmt.Fprintf(w, "%s  %-11s%s: %s\n",
-			clock(d.At), cli.Clean(string(d.Kind)), cli.Clean(subject(d.By, d.Instance)), cli.Clean(d.Reason))
+			clock(d.At), cli.Clean(string(d.Kind)), cli.Clean(subject(d.By, d.Instance)),
+			cli.Clean(d.Reason))
 		for _, l := range d.Lines {
 			fmt.Fprintf(w, "%s| %s\n", indent, cli.Clean(l))
 		}
