@@ -32,10 +32,10 @@ type Candidate struct {
 // marks the host where it starts. waits is why it starts nowhere now, or "".
 func Explain(all []Candidate, w Wish, waits string) []pando.HostFit {
 	out := make([]pando.HostFit, len(all))
-	var takers []pando.Host
+	var takers []pando.Host // of any service
 	for n, c := range all {
 		why := c.objection(w)
-		if why == "" {
+		if c.Here && !c.Standing.Leaving && !c.Removed {
 			takers = append(takers, c.Host)
 		}
 		out[n] = pando.HostFit{

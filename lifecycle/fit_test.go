@@ -210,6 +210,21 @@ func TestPlaceIsDeterministicAndKeepsEveryRule(t *testing.T) {
 	})
 }
 
+// A full host counts in its zone, so the chosen host is the same as in the explanation.
+func TestAFullHostCountsInItsZone(t *testing.T) {
+	w := wish(pando.Place{Spread: "zone"}, map[pando.HostName]int{"a1": 1, "b1": 1, "b2": 2})
+	w.Loads["b2"] = Load{MemoryBytes: 90}
+	hosts := append(zoned()[:1:1], zoned()[2], pando.Host{Name: "b2", Labels: "zone=b", Memory: 100})
+	var all []Candidate
+	for _, h := range hosts {
+		all = append(all, Candidate{h, Standing{Here: true}})
+	}
+	h, _, err := Place(hosts, w)
+	if got := Explain(all, w, ""); err != nil || h.Name != "a1" || !got[0].Next {
+		t.Errorf("placed on %s (%v), explained as %+v", h.Name, err, got)
+	}
+}
+
 // Instances that start one after another differ by one at most over hosts, and over zones.
 func TestSpreadIsEven(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
