@@ -221,7 +221,7 @@ const NearFirst = "first"
 // NearFirst, on any host.
 type Place struct {
 	// Spread puts each instance where the fewest of the service run: SpreadHost, or the name of a
-	// label, whose values then come before the hosts. "": all instances run on one host.
+	// label. The values of the label then come before the hosts. "": all instances run on one host.
 	Spread string `json:"spread,omitempty"`
 	Near   string `json:"near,omitempty"` // NearFirst; not beside Spread
 	// Only is a label that the hosts must have, as NAME=VALUE. "": none.

@@ -184,7 +184,7 @@ func TestAServiceMovesToAHostThatKeepsItsRule(t *testing.T) {
 	}
 }
 
-// A state does not follow the rule: the service waits, and says for what.
+// A state does not follow the rule: the service waits, with a reason.
 func TestAServiceWithStateStaysWhereItsStateIs(t *testing.T) {
 	state := map[string]pando.StateType{"total": "counter"}
 	tb := served(t, func(s *pando.Spec) { s.State = state })
@@ -267,7 +267,8 @@ func TestFitsNamesTheHostThatIsChosen(t *testing.T) {
 	if all[0].Reason != "it leaves" || all[3].Reason != "it is away" || all[3].Takes {
 		t.Errorf("%+v", all)
 	}
-	if _, err := c.Fits(t.Context(), pando.DefaultService("none")); !errors.Is(err, pando.ErrNotFound) {
+	none := pando.DefaultService("none")
+	if _, err := c.Fits(t.Context(), none); !errors.Is(err, pando.ErrNotFound) {
 		t.Errorf("of no service: %v", err)
 	}
 }

@@ -29,7 +29,7 @@ type Candidate struct {
 }
 
 // Explain reports for each candidate whether the next instance of a service may start there, and
-// marks the host where it starts. waits is why it starts nowhere now, or "".
+// marks the host where it starts. waits is why none can start now, or "".
 func Explain(all []Candidate, w Wish, waits string) []pando.HostFit {
 	out := make([]pando.HostFit, len(all))
 	var takers []pando.Host // of any service
@@ -65,7 +65,7 @@ func Explain(all []Candidate, w Wish, waits string) []pando.HostFit {
 func (c Candidate) objection(w Wish) string {
 	switch {
 	case c.Frozen != "":
-		return "it keeps what it has: " + c.Frozen
+		return "it is frozen: " + c.Frozen
 	case c.Removed:
 		return "it was removed from the cluster"
 	case !c.Here:
@@ -85,7 +85,7 @@ func (c Candidate) objection(w Wish) string {
 	return c.full(w)
 }
 
-// full returns what a host lacks for the new instance, or "".
+// full returns the resource that a host lacks for the new instance, or "".
 func (c Candidate) full(w Wish) string {
 	is, need := w.Loads[c.Host.Name], w.Spec.Resources
 	short := func(what string, used, each, most int64) string {

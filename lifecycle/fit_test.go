@@ -101,7 +101,7 @@ func TestExplainNamesTheReasonOfEachHost(t *testing.T) {
 	w := wish(pando.Place{Spread: "host", Only: "zone=a", Apart: "db"},
 		map[pando.HostName]int{"second": 2}, "shunned")
 	want := map[pando.HostName]string{
-		"away": "it is away", "frozen": "it keeps what it has: the store is empty",
+		"away": "it is away", "frozen": "it is frozen: the store is empty",
 		"full":   "it is full: 0 of 10 bytes of memory are given away, and the instance may use 60",
 		"leaves": "it leaves", "next": "on next, with the fewest instances of web (0)",
 		"other": "it lacks the label zone=a", "removed": "it was removed from the cluster",
@@ -147,7 +147,7 @@ func TestExplainNamesTheReasonOfEachHost(t *testing.T) {
 }
 
 // For any hosts, loads and rule: the chosen host keeps the rule and has room, the order of the
-// hosts does not matter, and what Explain says is what Place does.
+// hosts does not matter, and Explain agrees with Place.
 func TestPlaceIsDeterministicAndKeepsEveryRule(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var hosts []pando.Host
@@ -197,7 +197,7 @@ func TestPlaceIsDeterministicAndKeepsEveryRule(t *testing.T) {
 			}
 		}
 		if (err == nil) != (takes > 0) || next != h.Name {
-			t.Fatalf("placed on %q (%v); Explain says %q, %d take it", h.Name, err, next, takes)
+			t.Fatalf("placed on %q (%v); Explain returns %q, %d take it", h.Name, err, next, takes)
 		}
 		if err == nil && w.Rule.Spread == "host" {
 			for n, o := range hosts {

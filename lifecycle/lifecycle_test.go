@@ -52,7 +52,8 @@ func TestPlaceStaysAtHomeElseGoesWhereThereIsMostRoom(t *testing.T) {
 		"a": on("a"), "c": {"c": {PIDs: 9}},
 		"": {"a": {PIDs: 9}, "b": {MemoryBytes: 50}, "c": {Instances: InstancesPerHostMax}},
 	} {
-		if h, _, err := Place(hosts, Wish{Spec: spec, Home: name, Loads: full}); !errors.Is(err, pando.ErrNoRoom) {
+		h, _, err := Place(hosts, Wish{Spec: spec, Home: name, Loads: full})
+		if !errors.Is(err, pando.ErrNoRoom) {
 			t.Errorf("home %q: got %s, %v; want ErrNoRoom", name, h.Name, err)
 		}
 	}

@@ -118,8 +118,8 @@ func Place(hosts []pando.Host, w Wish) (h pando.Host, why string, err error) {
 	return h, w.praise(h), nil
 }
 
-// best returns the host that the service prefers. all are the hosts whose instances count in the
-// spread over the values of a label.
+// best returns the host that the service prefers. Instances on all hosts count in the spread over
+// the values of a label.
 func (w Wish) best(all, with []pando.Host) pando.Host {
 	there := map[string]int{} // instances of the service, by the value of its label
 	label := w.Rule.Spread

@@ -216,7 +216,7 @@ var resourceFields = []field{
 
 var placeFields = []field{
 	{name: "spread", doc: "Put each instance where the fewest of the service run: host, or the name " +
-		"of a label of the hosts, such as zone, whose values take turns. Not for a service with state.",
+		"of a label of the hosts, such as zone. Its values take turns. Not for a service with state.",
 		def: "all instances on one host", example: "host", kind: labelKind("label"),
 		set: func(s *pando.Spec, v any) { s.Place.Spread = v.(string) },
 		get: func(s pando.Spec) any { return s.Place.Spread }},

@@ -11,7 +11,7 @@ import (
 )
 
 // TestASpreadServiceLosesAHost kills one of three hosts until its lease ends. Its instances are
-// replaced on the others, once. What it brings back leaves, and the other instances never notice.
+// replaced on the others, once. Those that come back leave, and the other instances never notice.
 func TestASpreadServiceLosesAHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -62,7 +62,7 @@ func TestASpreadServiceLosesAHost(t *testing.T) {
 		for _, i := range before {
 			now, there := o.known.Instances[i.ID]
 			if i.Host != "h2" && (!there || now.V.Phase != pando.PhaseInRotation) {
-				t.Errorf("%s on %s did not go on: %+v", i.ID, i.Host, now.V)
+				t.Errorf("%s on %s was disturbed: %+v", i.ID, i.Host, now.V)
 			}
 		}
 		if !o.until("the service is removed", settleTime, o.remove) ||
@@ -73,7 +73,7 @@ func TestASpreadServiceLosesAHost(t *testing.T) {
 	})
 }
 
-// spreadSeed is the seed of a run whose services spread.
+// spreadSeed is the seed of a run with services that spread.
 const spreadSeed = 5
 
 func (o *operator) three() error {

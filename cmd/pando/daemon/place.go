@@ -47,8 +47,7 @@ func (p *place) flags(c *cobra.Command) {
 	p.folderFlags(c)
 	p.networkFlags(c)
 	p.poolFlag(c)
-	c.Flags().StringSliceVar(&p.Labels, "label", nil,
-		"NAME=VALUE of this host, such as zone=a, for `place`")
+	p.labelFlag(c)
 }
 
 // folderFlags adds the flags by which a command finds the daemons of this host.
@@ -75,6 +74,11 @@ func (p *place) networkFlags(c *cobra.Command) {
 
 func (p *place) poolFlag(c *cobra.Command) {
 	c.Flags().IntVar(&p.Pool, "pool", 3, "number of sandboxes to keep ready")
+}
+
+func (p *place) labelFlag(c *cobra.Command) {
+	c.Flags().StringSliceVar(&p.Labels, "label", nil,
+		"labels of this host, such as zone=a, for place in a spec")
 }
 
 // pins returns the folder of the data plane's pinned maps.
