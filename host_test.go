@@ -35,7 +35,7 @@ func TestLabelsThatNobodyCanMatchAreRefused(t *testing.T) {
 		"no value": {"zone"}, "an empty value": {"zone="}, "no name": {"=a"}, "a capital": {"zone=A"},
 		"a space": {"zone=a b"}, "twice": {"zone=a", "rack=1", "zone=b"},
 		"the same twice": {"a=1", "a=1"},
-		"too many": many, "too long": {"zone=" + strings.Repeat("a", 54)}, "two signs": {"a=b=c"},
+		"too many":       many, "too long": {"zone=" + strings.Repeat("a", 54)}, "two signs": {"a=b=c"},
 	} {
 		if got, err := LabelsOf(labels); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %q, %v", name, got, err)
