@@ -48,8 +48,8 @@ type Tie struct {
 //
 // A service with a pushed state, or with a state in its spec, is bound to its home. Its commits
 // must survive while the host is away. Any other service moves when the lease of its home ends, or
-// when the home leaves. A rule of placement never moves instances that run, because other hosts
-// could not tell their connections from those of the new home.
+// when the home leaves. A rule of placement never moves instances that run, because connections
+// that enter at the new home would break.
 func Home(t Tie) pando.HostName {
 	switch {
 	case t.Pushed:

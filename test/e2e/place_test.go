@@ -8,8 +8,8 @@ import (
 	"pando.run/pando/lab/labtest"
 )
 
-// TestAServiceGoesWhereItsRuleAllows places services by the labels of two hosts. A new rule breaks no
-// connection.
+// TestAServiceGoesWhereItsRuleAllows places services by the labels of two hosts. A new rule breaks
+// no connection.
 func TestAServiceGoesWhereItsRuleAllows(t *testing.T) {
 	p := labtest.UpWith(t, labtest.Options{Hosts: 2, Idle: true})
 	one, two := p.Hosts[0], p.Hosts[1]
@@ -26,7 +26,8 @@ func TestAServiceGoesWhereItsRuleAllows(t *testing.T) {
 	if home := string(db.Status().Home); home != one {
 		t.Errorf("db is on %s, beside web", home)
 	}
-	has(p, p.Pando("why", "web", "--pending"), one, "it lacks the label zone=b", two, "the home of web")
+	has(p, p.Pando("why", "web", "--pending"),
+		one, "it lacks the label zone=b", two, "the home of web")
 
 	held := web.Hold(labtest.Client)
 	has(p, web.UpdateFails(5, labtest.Echo("web", "place: {only: disk=ssd}")),

@@ -150,7 +150,9 @@ func TestHostsShowsLabels(t *testing.T) {
 	hosts(&b, []pando.HostStatus{
 		{Host: pando.Host{Name: "h1", Labels: "disk=ssd zone=a"}}, {Host: pando.Host{Name: "h2"}},
 	}, noon)
-	if got := b.String(); !strings.Contains(got, "LABELS") || !strings.Contains(got, "disk=ssd zone=a") {
-		t.Errorf("got\n%s", got)
+	for _, want := range []string{"LABELS", "disk=ssd zone=a"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("want %q in\n%s", want, b.String())
+		}
 	}
 }
