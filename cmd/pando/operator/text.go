@@ -284,7 +284,7 @@ func because(w io.Writer, b pando.Because) {
 		about = fmt.Sprintf("%s → %s", i.By, i.Instance)
 	}
 	fmt.Fprintf(w, "%s  %-11s%s: %s%s\n",
-		clock(i.Asked()), i.Verb, cli.Clean(about), cli.Clean(i.History[0].Reason), inputs(i.Inputs))
+		clock(i.Asked()), i.Verb, cli.Clean(about), cli.Clean(i.Why()), inputs(i.Inputs))
 	if len(i.History) > 1 {
 		fmt.Fprintf(w, "%s%s\n", indent, cli.Clean(steps(i.History)))
 	}
