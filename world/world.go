@@ -309,7 +309,7 @@ func unlist[N cmp.Ordered](names map[pando.ServiceKey][]N, s pando.ServiceKey, n
 	}
 }
 
-// spare is the room that lists have for what a decision appends. Without it, the first new record
+// spare is the room that lists have for the new records of a decision. Without it, the first record
 // would copy hundreds of old ones.
 const spare = 16
 
