@@ -189,6 +189,12 @@ func (c *Client) Why(ctx context.Context, s pando.ServiceKey, most int) ([]pando
 	return call[[]pando.Because](ctx, c, http.MethodGet, path, q, nil)
 }
 
+// Fits lists the hosts, each with whether the next instance of a service may start there.
+func (c *Client) Fits(ctx context.Context, s pando.ServiceKey) ([]pando.HostFit, error) {
+	path, q := of(s, "/fits")
+	return call[[]pando.HostFit](ctx, c, http.MethodGet, path, q, nil)
+}
+
 // Logs streams the log of one instance, or of all with names before the lines. times puts the time
 // before each line.
 func (c *Client) Logs(

@@ -64,6 +64,10 @@ func (f failing) Why(context.Context, pando.ServiceKey, int) ([]pando.Because, e
 	return nil, f.err
 }
 
+func (f failing) Fits(context.Context, pando.ServiceKey) ([]pando.HostFit, error) {
+	return nil, f.err
+}
+
 func (f failing) Hosts(context.Context) ([]pando.HostStatus, error) { return nil, f.err }
 
 func (f failing) RemoveHost(context.Context, pando.HostName, bool, pando.Asker) error {
@@ -173,6 +177,7 @@ var ofOperators = []request{
 	{"POST", "/v1/services/web/pin", `{"instances": 2}`},
 	{"DELETE", "/v1/services/web/pin", ""},
 	{"GET", "/v1/services/web/why", ""},
+	{"GET", "/v1/services/web/fits", ""},
 	{"GET", "/v1/services/web/logs", ""},
 	{"GET", "/v1/services/web/counters", ""},
 	{"GET", "/v1/services/web/state", ""},

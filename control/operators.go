@@ -41,6 +41,11 @@ func (c *operators) Deploy(
 		return pando.ServiceStatus{}, fmt.Errorf("%w: deploy %s: this server keeps no images",
 			pando.ErrUnsupported, key)
 	}
+	if s.Place.Spread != "" && !c.Spread {
+		return pando.ServiceStatus{}, fmt.Errorf("%w: deploy %s: place.spread: "+
+			"the hosts of this cluster steer to their own instances only; leave it out",
+			pando.ErrUnsupported, key)
+	}
 	c.mu.Lock()
 	_, exists := c.world.Services[key]
 	c.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/lifecycle"
@@ -65,6 +66,14 @@ func (d *draft) leavePin(p pando.Pin) {
 func (d *draft) evacuate() {
 	leaving := func(h pando.HostName) bool { return d.w.Hosts[h].V.Leaving }
 	d.drainAll(lifecycle.Evacuate(d.crew.all, leaving))
+}
+
+// abandon drains the instances on hosts that are away, if their service spreads and another host
+// takes their place. A service on one host moves as a whole instead (lifecycle.BringHome).
+func (d *draft) abandon() {
+	if !d.svc.Removing && d.spreads() && len(d.fitting()) > 0 {
+		d.drainAll(lifecycle.Abandon(d.crew.all, d.here))
+	}
 }
 
 // remove drains all instances of the service. It deletes the service's records when no instance is
@@ -217,6 +226,9 @@ func (d *draft) rollBack(reason string) {
 	}
 }
 
+// apartLook is the time between two looks for a host that another service has left.
+const apartLook = 5 * time.Second
+
 // judge sets the phase of the service from the phases of its instances.
 func (d *draft) judge() {
 	if d.forgotten {
@@ -228,6 +240,9 @@ func (d *draft) judge() {
 	}
 	if c.Serving < c.Least && len(d.w.Hosts) > 0 {
 		c.Waits = d.waits()
+	}
+	if c.Waits != "" && d.newest().Place.Apart != "" {
+		d.lookAgain(d.now.Add(apartLook)) // the other service may leave a host
 	}
 	j := lifecycle.Judge(c)
 	if j.Note != "" {

@@ -25,7 +25,7 @@ type ledgers struct {
 	taken     map[netip.Addr]pando.ServiceKey
 	homes     map[pando.HostName]map[pando.ServiceKey]bool
 	onTheWay  map[pando.InstanceID]reserved // also counted in loads
-	unsettled map[pando.ServiceKey]bool     // those that wait, roll, lack instances or have no home
+	unsettled map[pando.ServiceKey]bool     // those that wait, roll or lack instances
 }
 
 func newLedgers() ledgers {
@@ -119,7 +119,7 @@ func (l *ledgers) settle(was, now pando.Service) {
 		l.homes[now.Home] = map[pando.ServiceKey]bool{}
 	}
 	l.homes[now.Home][now.ServiceKey] = true
-	if now.Phase != pando.ServiceServing || now.Home == "" {
+	if now.Phase != pando.ServiceServing {
 		l.unsettled[now.ServiceKey] = true
 	}
 }

@@ -98,6 +98,22 @@ func instances(w io.Writer, all []pando.ServiceStatus, now time.Time) {
 	cli.Columns(w, rows...)
 }
 
+// fits prints a line per host: whether the next instance of a service may start there.
+func fits(w io.Writer, all []pando.HostFit) {
+	rows := []string{row("HOST", "INSTANCES", "NEXT", "REASON")}
+	for _, f := range all {
+		next := "no"
+		switch {
+		case f.Next:
+			next = "yes"
+		case f.Takes:
+			next = "later"
+		}
+		rows = append(rows, row(f.Host, f.Instances, next, f.Reason))
+	}
+	cli.Columns(w, rows...)
+}
+
 // backOff explains a service without instances: the number of failures and the newest reason.
 func backOff(st pando.ServiceStatus) string {
 	return fmt.Sprintf("%s since the deploy, the newest: %s", cli.Count(st.Failures, "failure"),
