@@ -190,7 +190,7 @@ proptest! {
         }
     }
 
-    /// A stall is in a bucket whose end is above it by at most a quarter.
+    /// A stall is in a bucket that ends above it by at most a quarter.
     #[test]
     fn a_bucket_is_a_quarter_wide(ns in 0u64..1 << 39) {
         let end = bucket_end(bucket(ns));
@@ -207,7 +207,7 @@ proptest! {
         stalls.iter().for_each(|&ns| counts[bucket(ns)] += 1);
         let place = ((stalls.len() as f64 * share) as usize).min(stalls.len() - 1);
         prop_assert_eq!(quantile(&counts, share), bucket_end(bucket(stalls[place])));
-        prop_assert_eq!(quantile(&counts, 1.0), longest(&counts), "all stalls are below the longest");
+        prop_assert_eq!(quantile(&counts, 1.0), longest(&counts), "no stall is longer");
     }
 }
 

@@ -38,10 +38,10 @@ fn host_at(slots: u64, address: &Address) -> Host {
     Host { server, address }
 }
 
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
+fn until(name: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
-        assert!(begun.elapsed() < DEADLINE, "{what}: not within {DEADLINE:?}");
+        assert!(begun.elapsed() < DEADLINE, "{name}: not within {DEADLINE:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -120,10 +120,10 @@ impl<S: Read + Write> Borrower<S> {
         pages
     }
 
-    /// Whether the host refuses what was sent last, and then ends the connection.
+    /// Whether the host refuses the last bytes, and then ends the connection.
     fn is_refused(&mut self, serial: u64) {
         assert_eq!(self.reply(), Reply { status: Status::BadRequest, serial });
-        assert!(self.has_ended(), "a refused connection goes on");
+        assert!(self.has_ended(), "a refused connection stays open");
     }
 
     fn has_ended(&mut self) -> bool {
