@@ -66,7 +66,7 @@ func (p *placer) hosts() []pando.Host {
 	if p.takers != nil {
 		return p.takers
 	}
-	p.takers = []pando.Host{}
+	p.takers = make([]pando.Host, 0, len(p.w.Hosts))
 	for _, name := range slices.Sorted(maps.Keys(p.w.Hosts)) {
 		if h := p.w.Hosts[name].V; !h.Leaving && h.Frozen == "" {
 			p.takers = append(p.takers, h)
