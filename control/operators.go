@@ -329,7 +329,7 @@ func (c *operators) Why(_ context.Context, s pando.ServiceKey, most int) ([]pand
 	}
 	out := []pando.Because{}
 	for _, i := range c.world.IntentsOf(s) {
-		out = append(out, pando.Because{At: i.History[len(i.History)-1].At, Intent: &i})
+		out = append(out, pando.Because{At: i.Changed(), Intent: &i})
 	}
 	for _, d := range c.world.DecisionsOf(s) {
 		out = append(out, pando.Because{At: d.At, Decision: &d})

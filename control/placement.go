@@ -221,15 +221,22 @@ func (p *placer) placeNew(i pando.Intent, revision int, role pando.Role, warm bo
 	return true
 }
 
-// name returns the proposed name if it is valid and free, else a new one.
+// namesTried bounds the search for a free name. A name has 33 million random endings.
+const namesTried = 100
+
+// name returns the proposed name if it is valid and free, else a new one. Names are unique in the
+// cluster, also those of two tenants with one name of a service.
 func (p *placer) name(i pando.Intent) pando.InstanceID {
-	_, used := p.w.Instances[i.Instance]
 	prefix := string(p.svc.Name) + "-"
-	if used || p.crew.has(i.Instance) || !strings.HasPrefix(string(i.Instance), prefix) ||
-		pando.CheckLabel("instance", string(i.Instance)) != nil {
-		return p.ids.Instance(p.svc.Name)
+	name := i.Instance
+	if !strings.HasPrefix(string(name), prefix) ||
+		pando.CheckLabel("instance", string(name)) != nil {
+		name = p.ids.Instance(p.svc.Name)
 	}
-	return i.Instance
+	for n := 0; n < namesTried && (p.w.HasName(name) || p.crew.has(name)); n++ {
+		name = p.ids.Instance(p.svc.Name)
+	}
+	return name
 }
 
 func (p *placer) role() pando.Role {

@@ -301,12 +301,8 @@ func because(w io.Writer, b pando.Because) {
 	if i.Instance != "" && string(i.Instance) != i.By.Name {
 		about = fmt.Sprintf("%s → %s", i.By, i.Instance)
 	}
-	reason := i.Reason
-	if len(i.History) > 0 {
-		reason = i.History[0].Reason
-	}
 	fmt.Fprintf(w, "%s  %-11s%s: %s%s\n",
-		clock(i.Asked()), cli.Clean(string(i.Verb)), cli.Clean(about), cli.Clean(reason),
+		clock(i.Asked()), cli.Clean(string(i.Verb)), cli.Clean(about), cli.Clean(i.Why()),
 		inputs(i.Inputs))
 	if len(i.History) > 1 {
 		fmt.Fprintf(w, "%s%s\n", indent, cli.Clean(steps(i.History)))
