@@ -249,7 +249,11 @@ fn options(text: &str) -> Result<Vec<&str>, String> {
             _ => {}
         }
     }
-    if quoted { Err("a quote is not closed".into()) } else { Ok(parts) }
+    match text[start..].trim() {
+        _ if quoted => Err("a quote is not closed".into()),
+        "" => Ok(parts),
+        rest => Err(format!("the option {rest:?} does not end with ;")),
+    }
 }
 
 /// Returns the bytes of a content such as `"GET|20|/\""`, and the text after the closing quote.
@@ -433,6 +437,58 @@ alert ip any any -> any any (content:"quo\"te\\"; sid:3;)
             &variables,
         );
         assert!(looped.unwrap_err().reason.ends_with("leads to itself"));
+    }
+
+    /// An option without its semicolon is an error. It would be a condition that no packet is
+    /// tested for.
+    #[test]
+    fn the_last_option_ends_as_the_others_do() {
+        let rule = |end: &str| {
+            read(&format!("alert tcp any any -> any any (content:\"some\"; sid:1;{end})"))
+        };
+        for end in ["", " ", "  rev:1; "] {
+            assert_eq!(rule(end).unwrap().patterns.len(), 1, "{end:?}");
+        }
+        for end in ["pcre:\"/x/\"", "nocase", " rev:1"] {
+            let reason = format!("the option {:?} does not end with ;", end.trim());
+            assert_eq!(rule(end).unwrap_err().reason, reason);
+        }
+    }
+
+    /// Writes bytes as a content: each as a letter, escaped, or as hexadecimal digits.
+    fn written(bytes: &[(u8, u8)]) -> String {
+        let one = |&(byte, form): &(u8, u8)| match (form, byte) {
+            (0, b'a'..=b'z' | b' ' | b',') => char::from(byte).to_string(),
+            (0 | 1, b'"' | b'\\' | b';' | b':') => format!("\\{}", char::from(byte)),
+            (2, _) => format!("| {byte:X}|").replace("| ", if byte < 16 { "|0" } else { "|" }),
+            _ => format!("|{byte:02x} 00|"),
+        };
+        bytes.iter().map(one).collect()
+    }
+
+    proptest! {
+        /// A content has its bytes, however they are written.
+        #[test]
+        fn a_content_is_read_as_it_was_meant(
+            bytes in proptest::collection::vec(
+                (prop_oneof![any::<u8>(), Just(b'"'), Just(b';'), b'a'..b'z'], 0..4u8),
+                4..20,
+            ),
+        ) {
+            let meant: Vec<u8> = bytes
+                .iter()
+                .flat_map(|&one| {
+                    let two = written(&[one]).ends_with("00|") && one.1 != 2;
+                    if two { vec![one.0, 0] } else { vec![one.0] }
+                })
+                .collect();
+            let text = format!(
+                "alert tcp any any -> any any (content:\"{}\"; sid:1;)",
+                written(&bytes)
+            );
+            let rules = read(&text).unwrap();
+            prop_assert_eq!(&rules.patterns[0].bytes, &meant, "{}", text);
+        }
     }
 
     /// Texts of the words of rules, in any order.
