@@ -41,6 +41,11 @@ func (c *operators) Deploy(
 		return pando.ServiceStatus{}, fmt.Errorf("%w: deploy %s: this server keeps no images",
 			pando.ErrUnsupported, key)
 	}
+	if s.Place.Spread != "" && !c.Spread {
+		return pando.ServiceStatus{}, fmt.Errorf("%w: deploy %s: place.spread: "+
+			"the hosts of this cluster steer to their own instances only; leave it out",
+			pando.ErrUnsupported, key)
+	}
 	c.mu.Lock()
 	_, exists := c.world.Services[key]
 	c.mu.Unlock()
@@ -324,7 +329,7 @@ func (c *operators) Why(_ context.Context, s pando.ServiceKey, most int) ([]pand
 	}
 	out := []pando.Because{}
 	for _, i := range c.world.IntentsOf(s) {
-		out = append(out, pando.Because{At: i.History[len(i.History)-1].At, Intent: &i})
+		out = append(out, pando.Because{At: i.Changed(), Intent: &i})
 	}
 	for _, d := range c.world.DecisionsOf(s) {
 		out = append(out, pando.Because{At: d.At, Decision: &d})

@@ -3,6 +3,7 @@ package operator
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"os"
 	"strings"
@@ -106,5 +107,22 @@ func TestBriefShowsTheTwoFiguresThatMatter(t *testing.T) {
 		if got := brief(d); got != want {
 			t.Errorf("%s: %s, want %s", d, got, want)
 		}
+	}
+}
+
+func TestPendingPrintsALinePerHost(t *testing.T) {
+	var b bytes.Buffer
+	fits(&b, []pando.HostFit{
+		{Host: "h1", Instances: 2, Reason: "it leaves"},
+		{Host: "h2", Next: true, Takes: true, Reason: "on h2, the least loaded host"},
+		{Host: "h3", Takes: true, Reason: "it has room; h2 comes first"},
+	})
+	var got [][]string
+	for l := range strings.Lines(b.String()) {
+		got = append(got, strings.Fields(l)[:3])
+	}
+	want := "[[HOST INSTANCES NEXT] [h1 2 no] [h2 0 yes] [h3 0 later]]"
+	if text := fmt.Sprint(got); text != want {
+		t.Errorf("got %s, want %s:\n%s", text, want, b.String())
 	}
 }
