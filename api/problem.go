@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"pando.run/pando"
@@ -82,10 +83,18 @@ func fail(w http.ResponseWriter, err error, intent *pando.Intent) {
 	_ = json.NewEncoder(w).Encode(p) // the caller is gone
 }
 
+// answer writes a value with its length. Without the length, the server would write a long answer
+// in pieces of 2 KiB, and would wake its reader for each.
 func answer(w http.ResponseWriter, status int, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		fail(w, fmt.Errorf("encode an answer: %w", err), nil)
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(b)+1))
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // the caller is gone
+	_, _ = w.Write(append(b, '\n')) // the caller is gone
 }
 
 // bodyBytesMax bounds every JSON body.
