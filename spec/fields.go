@@ -165,8 +165,8 @@ var healthFields = []field{
 type literal string
 
 var scaleFields = []field{
-	{name: "min", doc: "At least this many instances. With 0, the service starts without one, and its " +
-		"last one may leave: `pando scale NAME N` starts some.", def: "1", example: "1",
+	{name: "min", doc: "At least this many instances. With 0, the service starts without one, and " +
+		"its last one may leave: `pando scale NAME N` starts some.", def: "1", example: "1",
 		kind: integerKind(0, InstancesMax),
 		set: func(s *pando.Spec, v any) {
 			s.Scale.Min = v.(int)

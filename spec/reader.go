@@ -199,7 +199,8 @@ func (r *reader) place(n ast.Node, s *pando.Spec, where map[string]ast.Node) {
 }
 
 // zeroBy is why a service that scales by traffic has an instance.
-const zeroBy = "0 beside by: without an instance there is no traffic to count: write min: 1, or drop by"
+const zeroBy = "0 beside by: without an instance there is no traffic to count: write min: 1, " +
+	"or drop by"
 
 // check finds conflicts between fields that are valid on their own.
 func (r *reader) check(s pando.Spec, where map[string]ast.Node) {

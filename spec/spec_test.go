@@ -188,7 +188,8 @@ var refused = []struct{ yaml, want string }{
 	{"place: {spread: zone}\nstate: {hits: counter}", "place.spread: the service has a state"},
 	{"rollout: {order: stop-last}", "3:18: rollout.order: want one of start-first, stop-first"},
 	{"rollout: {surge: 0, order: start-first}", "rollout.surge: 0 means order: stop-first"},
-	{"ports: [80]\nscale: {min: 0, by: {metric: connections/s, target: 5}}", "4:9: scale.min: 0 beside by"},
+	{"ports: [80]\nscale: {min: 0, by: {metric: connections/s, target: 5}}",
+		"4:9: scale.min: 0 beside by"},
 	{"scale: {max: 0}", "3:14: scale.max: 0: want a whole number from 1"},
 	{"scale: {min: two}", `3:14: scale.min: want a whole number from 0 on; this is "two"`},
 	{"scale: {warm: -1}", "3:15: scale.warm: want a whole number from 0 on"},
@@ -433,7 +434,8 @@ func TestAMinimumOfZeroCanBeSaid(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
-	by := pando.Spec{Name: "web", Command: []string{"/bin/true"}, Ports: []pando.Port{{Published: 80, Target: 80, Protocol: pando.TCP}},
+	by := pando.Spec{Name: "web", Command: []string{"/bin/true"},
+		Ports: []pando.Port{{Published: 80, Target: 80, Protocol: pando.TCP}},
 		Scale: pando.Scale{Zero: true, By: pando.ByConnections, Target: 5}}.WithDefaults()
 	if err := Check(by); err == nil {
 		t.Error("a service of no instance may scale by traffic")

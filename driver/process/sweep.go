@@ -113,8 +113,8 @@ func sweep(dir string, living func() map[string]bool, now time.Time, k keeping) 
 	}
 }
 
-// trimLiving removes rotated files of living instances, the oldest first, until all of them together
-// are within a bound. A shim never writes to a rotated file again.
+// trimLiving removes rotated files of living instances, the oldest first, until all of them are
+// within one bound. A shim never writes to a rotated file again.
 func trimLiving(dir string, living map[string]bool, most int64) {
 	type rotated struct {
 		path  string

@@ -44,8 +44,8 @@ func names(t *testing.T, dir string) (out []string) {
 	return out
 }
 
-// The rotated files of all living instances have one bound, whatever their number. The oldest go
-// first, each with its times. The newest file of an instance stays.
+// The rotated files of all living instances share one bound. The oldest go first, each with its
+// times. The newest file of an instance stays.
 func TestSweepBoundsTheLogsOfLivingInstances(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	alive := map[string]bool{}
