@@ -133,7 +133,8 @@ func newCluster(
 		h := &host{
 			starts: map[pando.InstanceID]int{}, objects: sim.NewObjects(), steering: sim.NewSteering(),
 		}
-		h.record = pando.Host{Name: pando.HostName(fmt.Sprintf("h%d", n+1)), Slot: n, CPUs: 2}
+		name := pando.HostName(fmt.Sprintf("h%d", n+1))
+		h.record = pando.Host{Name: name, Slot: n, CPUs: 2, Tunnel: true}
 		h.sandboxes = sim.NewSandboxes(seed+uint64(n), h.program, 20*time.Millisecond, 0, h.steering)
 		h.process = process{name: "agent " + string(h.record.Name), c: c, boot: h.boot}
 		c.hosts = append(c.hosts, h)
@@ -161,7 +162,7 @@ func newCluster(
 func (c *cluster) control(name string, r pando.Registry, ids *sim.IDs) *control.Control {
 	return control.New(control.Config{
 		Registry: r, Peers: c.peers, Clock: sim.Clock{}, IDs: ids, Log: c.log.With("process", name),
-		Name: name, Spread: true,
+		Name: name,
 	})
 }
 
