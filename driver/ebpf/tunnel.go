@@ -170,8 +170,8 @@ func roomTo(host netip.Addr) (int, error) {
 	return min(mtu, 1<<16-1) - overheadTo(host), nil
 }
 
-// Receive makes the tunnel by which other hosts reach the instances of this one.
-func (d *Driver) Receive() error {
+// Receive makes the tunnel by which other hosts reach the instances of a driver's host.
+func Receive(d *Driver) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.tunnel.make(d.index)

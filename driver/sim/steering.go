@@ -74,7 +74,8 @@ func (s *Steering) Open(k pando.ServiceKey) (pando.InstanceID, bool) {
 	defer s.mu.Unlock()
 	best, found := pando.Endpoint{}, false
 	for _, e := range s.tables[k].Endpoints {
-		if e.Weight > 0 && !e.Remote.IsValid() && (!found || s.flows[e.Instance]*best.Weight < s.flows[best.Instance]*e.Weight) {
+		if e.Weight > 0 && !e.Remote.IsValid() && (!found ||
+			s.flows[e.Instance]*best.Weight < s.flows[best.Instance]*e.Weight) {
 			best, found = e, true
 		}
 	}

@@ -287,7 +287,7 @@ func goneIsLeft(t *testing.T, e *estate) {
 }
 
 // everyPacketFits checks that TCP clients of a host send no packet that must be divided for the
-// tunnel, at the usual MTU and at a smaller one. A host whose network is too small is refused.
+// tunnel, at the usual MTU and at a smaller one. A network that is too small is refused.
 func everyPacketFits(t *testing.T, e *estate) {
 	e.join(1, "b", 100)
 	for _, mtu := range []int{1500, 1400} {
@@ -305,7 +305,8 @@ func everyPacketFits(t *testing.T, e *estate) {
 			if n := divided(t) - before; n != 0 {
 				t.Errorf("MTU %d: %d packets to %s were divided", mtu, n, vip[six])
 			}
-			if name, err := c.ask("who"); err != nil || name != "b" {
+			name, err := c.ask("who")
+			if err != nil || name != "b" {
 				t.Errorf("MTU %d: answered by %q, %v", mtu, name, err)
 			}
 		}

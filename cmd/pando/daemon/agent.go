@@ -161,7 +161,7 @@ func receives(p place, s *ebpf.Driver, log *slog.Logger) bool {
 	if p.Listen == "" {
 		return false // no host joins
 	}
-	if err := s.Receive(); err != nil {
+	if err := ebpf.Receive(s); err != nil {
 		log.Warn("other hosts send their clients here by routes, not by a tunnel", "error", err)
 		return false
 	}
