@@ -151,6 +151,22 @@ func (i Intent) Asked() time.Time {
 	return i.History[0].At
 }
 
+// Changed returns the time of the last step.
+func (i Intent) Changed() time.Time {
+	if len(i.History) == 0 {
+		return time.Time{}
+	}
+	return i.History[len(i.History)-1].At
+}
+
+// Why returns the reason of the first step: the asker's.
+func (i Intent) Why() string {
+	if len(i.History) == 0 {
+		return i.Reason
+	}
+	return i.History[0].Reason
+}
+
 // DecisionKind is the kind of a decision or an observation that is not an intent.
 type DecisionKind string
 

@@ -154,12 +154,18 @@ type Seat struct {
 // its target.
 func EndpointsOf(svc Service, spec Spec, instances []Instance) Endpoints {
 	e := Endpoints{Service: svc, Ports: spec.Ports, Scale: spec.Scale}
-	for _, i := range instances {
-		e.Hosts = append(e.Hosts, i.Host)
+	for n := range instances {
+		if n == 0 || instances[n].Host != instances[n-1].Host { // nearly all are on one host
+			e.Hosts = append(e.Hosts, instances[n].Host)
+		}
 	}
 	slices.Sort(e.Hosts)
 	e.Hosts = slices.Compact(e.Hosts)
-	for _, i := range instances {
+	if len(instances) > 0 {
+		e.Seats = make([]Seat, 0, len(instances))
+	}
+	for n := range instances {
+		i := &instances[n]
 		host, _ := slices.BinarySearch(e.Hosts, i.Host)
 		s := Seat{Instance: i.ID, Host: host, Revision: i.Revision, Weight: i.Weight, Phase: i.Phase}
 		switch {

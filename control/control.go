@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/scale"
 	"pando.run/pando/test/failpoint"
 	"pando.run/pando/world"
 )
@@ -48,6 +49,7 @@ type Control struct {
 	counters *counters
 	// asks holds asks that agents brought themselves and that wait for a decision.
 	asks  map[pando.ServiceKey][]*ask
+	door  scale.Door // the lock of the view guards it
 	turns turns
 	// thinking is held while a decision is computed and its room is reserved, and not while it is
 	// written. So no two decisions fill the same room.

@@ -27,7 +27,9 @@ type placer struct {
 func (p *placer) home() pando.HostName {
 	s := p.newest()
 	t := lifecycle.Tie{Home: p.svc.Home, State: len(s.State) > 0, Spread: s.Place.Spread != ""}
-	t.Takes = p.standing(t.Home).Takes()
+	st := p.standing(t.Home)
+	t.Takes, t.Breaks = st.Here && !st.Leaving, st.Unfit != ""
+	t.Runs = p.crew.counts[t.Home].Present > 0
 	if head, ok := p.w.Heads[p.svc.ServiceKey]; ok {
 		t.Pushed, t.Head = true, head.V.Host
 	} else if t.Home == "" && !t.Spread {
@@ -66,7 +68,7 @@ func (p *placer) hosts() []pando.Host {
 	if p.takers != nil {
 		return p.takers
 	}
-	p.takers = []pando.Host{}
+	p.takers = make([]pando.Host, 0, len(p.w.Hosts))
 	for _, name := range slices.Sorted(maps.Keys(p.w.Hosts)) {
 		if h := p.w.Hosts[name].V; !h.Leaving && h.Frozen == "" {
 			p.takers = append(p.takers, h)
@@ -221,15 +223,22 @@ func (p *placer) placeNew(i pando.Intent, revision int, role pando.Role, warm bo
 	return true
 }
 
-// name returns the proposed name if it is valid and free, else a new one.
+// namesTried bounds the search for a free name. A name has 33 million random endings.
+const namesTried = 100
+
+// name returns the proposed name if it is valid and free, else a new one. Names are unique in the
+// cluster, also those of two tenants with one name of a service.
 func (p *placer) name(i pando.Intent) pando.InstanceID {
-	_, used := p.w.Instances[i.Instance]
 	prefix := string(p.svc.Name) + "-"
-	if used || p.crew.has(i.Instance) || !strings.HasPrefix(string(i.Instance), prefix) ||
-		pando.CheckLabel("instance", string(i.Instance)) != nil {
-		return p.ids.Instance(p.svc.Name)
+	name := i.Instance
+	if !strings.HasPrefix(string(name), prefix) ||
+		pando.CheckLabel("instance", string(name)) != nil {
+		name = p.ids.Instance(p.svc.Name)
 	}
-	return i.Instance
+	for n := 0; n < namesTried && (p.w.HasName(name) || p.crew.has(name)); n++ {
+		name = p.ids.Instance(p.svc.Name)
+	}
+	return name
 }
 
 func (p *placer) role() pando.Role {

@@ -38,6 +38,14 @@ func (w *World) Reserve(t pando.Txn) {
 	}
 }
 
+// HasName reports whether an instance of any service has a name, or will have it after a commit on
+// its way.
+func (w *World) HasName(i pando.InstanceID) bool {
+	_, known := w.Instances[i]
+	_, coming := w.onTheWay[i]
+	return known || coming
+}
+
 // Release ends a reservation, after the commit was applied or has failed.
 func (w *World) Release(t pando.Txn) {
 	for _, v := range t.Put {
