@@ -10,7 +10,7 @@ import (
 	"pando.run/pando/driver/sim"
 )
 
-// slowReader is a registry with watches that end when a test wants. The follower then reads everything
+// slowReader is a registry with watches that end when a test wants. The follower then reads all
 // again. After the read of a prefix, and before its records arrive, late runs once.
 type slowReader struct {
 	*sim.Registry
