@@ -165,22 +165,59 @@ func TestASpreadServiceComesTogether(t *testing.T) {
 	}
 }
 
-func TestAServiceMovesToAHostThatKeepsItsRule(t *testing.T) {
+// A move would break connections, so a new rule moves a service only if nothing of it runs.
+func TestARuleMovesNothingThatRuns(t *testing.T) {
 	tb := served(t, nil)
 	tb.put(pando.Host{Name: "h2", Labels: "zone=b"})
 	tb.deploy(2, func(s *pando.Spec) { s.Place.Only = "zone=b" })
-	for range 12 {
+	step := func() {
 		tb.settle()
 		tb.run()
 		tb.now = tb.now.Add(2e9)
 	}
+	for range 5 {
+		step()
+	}
+	if n := tb.on("h1", pando.PhaseInRotation); n != 2 || len(tb.w.Of(web)) != 2 {
+		t.Errorf("%d of %d stay on h1", n, len(tb.w.Of(web)))
+	}
+	for _, i := range tb.w.Of(web) {
+		tb.fail(i, 1)
+	}
+	for range 20 {
+		step()
+	}
 	tb.settle()
 	if n := tb.on("h2", pando.PhaseInRotation); n != 2 || len(tb.w.Of(web)) != 2 {
-		t.Errorf("%d of %d on h2", n, len(tb.w.Of(web)))
+		t.Errorf("%d of %d on h2 after the end of all", n, len(tb.w.Of(web)))
 	}
-	if all := tb.lost(); len(all) != 1 ||
-		!strings.Contains(all[0], "because h1, its home, lacks the label zone=b") {
+	if all := tb.lost(); len(all) == 0 ||
+		!strings.Contains(all[len(all)-1], "because h1, its home, lacks the label zone=b") {
 		t.Errorf("on record is %q", all)
+	}
+}
+
+func TestADeployThatWouldMoveAServiceIsRefused(t *testing.T) {
+	tb := served(t, nil)
+	tb.put(pando.Host{Name: "h2", Labels: "zone=b"})
+	spec, svc := pando.Spec{Place: pando.Place{Only: "zone=b"}}, tb.w.Services[web].V
+	if why := stuck(tb.w, svc, spec); !strings.Contains(why, "it runs on h1, which lacks") ||
+		!strings.Contains(why, "pando rm web") {
+		t.Errorf("it is stuck: %q", why)
+	}
+	wide := spec
+	wide.Place.Spread = pando.SpreadHost
+	if why := stuck(tb.w, svc, pando.Spec{}) + stuck(tb.w, svc, wide) +
+		stuck(tb.w, pando.Service{}, spec); why != "" {
+		t.Errorf("no rule, a spread or a new service: %q", why)
+	}
+	tb.put(pando.Host{Name: "h1", Labels: "zone=b"})
+	if why := stuck(tb.w, svc, spec); why != "" {
+		t.Errorf("with the label: %q", why)
+	}
+	tb.lose("h1")
+	if why := stuck(tb.w, svc, spec); why != "" {
+		t.Errorf("its home is away: %q", why)
 	}
 }
 
@@ -195,7 +232,7 @@ func TestAServiceWithStateStaysWhereItsStateIs(t *testing.T) {
 	tb.settle()
 	svc := tb.w.Services[web].V
 	if n := tb.on("h2", pando.PhasePlaced); n != 0 ||
-		!strings.Contains(svc.Reason, "its state is on h1, which lacks the label zone=b") {
+		!strings.Contains(svc.Reason, "its home is h1, which lacks the label zone=b") {
 		t.Errorf("%d placed on h2; it is %s: %s", n, svc.Phase, svc.Reason)
 	}
 }

@@ -27,7 +27,9 @@ type placer struct {
 func (p *placer) home() pando.HostName {
 	s := p.newest()
 	t := lifecycle.Tie{Home: p.svc.Home, State: len(s.State) > 0, Spread: s.Place.Spread != ""}
-	t.Takes = p.standing(t.Home).Takes()
+	st := p.standing(t.Home)
+	t.Takes, t.Breaks = st.Here && !st.Leaving, st.Unfit != ""
+	t.Runs = p.crew.counts[t.Home].Present > 0
 	if head, ok := p.w.Heads[p.svc.ServiceKey]; ok {
 		t.Pushed, t.Head = true, head.V.Host
 	} else if t.Home == "" && !t.Spread {

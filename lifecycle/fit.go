@@ -74,13 +74,14 @@ func (c Candidate) objection(w Wish) string {
 		return "it leaves"
 	case w.Home == c.Host.Name && c.Unfit != "":
 		return "it " + c.Unfit
-	case w.Home != "" && w.Home != c.Host.Name:
-		return fmt.Sprintf("all instances run near the first, on %s", w.Home)
+	case w.Home == c.Host.Name:
+		return c.full(w)
 	}
-	if w.Home == "" {
-		if why := Unfit(c.Host, w.Rule, w.Apart); why != "" {
-			return "it " + why
-		}
+	if why := Unfit(c.Host, w.Rule, w.Apart); why != "" {
+		return "it " + why
+	}
+	if w.Home != "" {
+		return fmt.Sprintf("all instances run near the first, on %s", w.Home)
 	}
 	return c.full(w)
 }

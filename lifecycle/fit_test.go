@@ -129,7 +129,7 @@ func TestExplainNamesTheReasonOfEachHost(t *testing.T) {
 			t.Errorf("with a home: %+v", f)
 		}
 	}
-	if f := Explain(all, w, "")[5]; f.Reason != "all instances run near the first, on second" {
+	if f := Explain(all, w, "")[4]; f.Reason != "all instances run near the first, on second" {
 		t.Errorf("beside the home: %+v", f)
 	}
 	all[7].Unfit = "lacks the label zone=z"

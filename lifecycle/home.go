@@ -37,7 +37,9 @@ type Tie struct {
 	Oldest pando.HostName // without a Home: the host of its oldest reachable instance, or ""
 	State  bool           // its spec has a state
 	Spread bool           // its spec spreads the instances over hosts
-	Takes  bool           // Home takes instances
+	Takes  bool           // Home takes instances of some service
+	Breaks bool           // Home breaks the rule of placement in its spec
+	Runs   bool           // instances of the service are on Home
 }
 
 // Home returns the host on which all instances of a service are placed. That host serves the VIP
@@ -46,7 +48,8 @@ type Tie struct {
 //
 // A service with a pushed state, or with a state in its spec, is bound to its home. Its commits
 // must survive while the host is away. Any other service moves when the lease of its home ends, or
-// when the home leaves.
+// when the home leaves. A rule of placement never moves instances that run, because connections
+// that enter at the new home would break.
 func Home(t Tie) pando.HostName {
 	switch {
 	case t.Pushed:
@@ -55,7 +58,7 @@ func Home(t Tie) pando.HostName {
 		return ""
 	case t.Home == "" && t.Oldest != "":
 		return t.Oldest // the service was placed before homes existed
-	case t.State || t.Takes:
+	case t.State || t.Takes && (!t.Breaks || t.Runs):
 		return t.Home
 	}
 	return ""
@@ -80,8 +83,8 @@ func Waits(takers, fitting int, home pando.HostName, s Standing) string {
 	case home == "" || s.Takes():
 		return ""
 	case s.Here && !s.Leaving:
-		return fmt.Sprintf("its state is on %s, which %s: change its rule `place`, or give that host "+
-			"the label (`pando up --label`)", home, s.Unfit)
+		return fmt.Sprintf("its home is %s, which %s: change its rule `place`, give that host the label "+
+			"(`pando up --label`), or remove the service and deploy it again", home, s.Unfit)
 	case s.Removed:
 		return fmt.Sprintf("its state was on %s, which was removed from the cluster: "+
 			"`pando rm --purge` and a new deploy begin without that state", home)

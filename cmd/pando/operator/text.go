@@ -148,6 +148,9 @@ func whole(w io.Writer, st pando.ServiceStatus, now time.Time) {
 	if st.Home != "" {
 		lines = append(lines, row("home", st.Home))
 	}
+	if rule := placeOf(st.Spec); rule != "" {
+		lines = append(lines, row("place", rule))
+	}
 	if st.Pin.Holds(now) {
 		until := "until it is lifted"
 		if !st.Pin.Until.IsZero() {
@@ -170,6 +173,22 @@ func whole(w io.Writer, st pando.ServiceStatus, now time.Time) {
 	}
 }
 
+// placeOf returns the rule of placement in a spec, or "".
+func placeOf(s *pando.Spec) string {
+	if s == nil {
+		return ""
+	}
+	var out []string
+	for _, p := range [][2]string{
+		{"spread", s.Place.Spread}, {"only", s.Place.Only}, {"apart from", string(s.Place.Apart)},
+	} {
+		if p[1] != "" {
+			out = append(out, p[0]+" "+p[1])
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
 func revision(st pando.ServiceStatus) string {
 	if st.Current == st.Target {
 		return strconv.Itoa(st.Current)
@@ -179,11 +198,11 @@ func revision(st pando.ServiceStatus) string {
 
 func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 	rows := []string{row("HOST", "ADDRESS", "ROLE", "STATE", "LAST SEEN", "INSTANCES", "CPUS",
-		"MEMORY", "VERSION")}
+		"MEMORY", "VERSION", "LABELS")}
 	for _, h := range all {
 		memory := fmt.Sprintf("%.1f GiB", float64(h.Memory)/(1<<30))
 		rows = append(rows, row(h.Name, hostAddress(h.Address), roleOf(h), h.State, lastSeen(h, now),
-			h.Instances, h.CPUs, memory, h.Version))
+			h.Instances, h.CPUs, memory, h.Version, cmp.Or(h.Labels, "-")))
 	}
 	cli.Columns(w, rows...)
 	frozen(w, all)

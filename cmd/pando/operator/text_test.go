@@ -126,3 +126,33 @@ func TestPendingPrintsALinePerHost(t *testing.T) {
 		t.Errorf("got %s, want %s:\n%s", text, want, b.String())
 	}
 }
+
+func TestStatusShowsTheRuleOfPlacement(t *testing.T) {
+	for want, spec := range map[string]*pando.Spec{
+		"":                           {},
+		"only zone=a, apart from db": {Place: pando.Place{Only: "zone=a", Apart: "db", Near: "first"}},
+		"spread host":                {Place: pando.Place{Spread: "host"}},
+	} {
+		st := pando.ServiceStatus{Spec: spec}
+		var b bytes.Buffer
+		whole(&b, st, noon)
+		if got := placeOf(spec); got != want || want != "" && !strings.Contains(b.String(), want) {
+			t.Errorf("got %q, want %q in\n%s", got, want, b.String())
+		}
+	}
+	if got := placeOf(nil); got != "" {
+		t.Errorf("of no spec: %q", got)
+	}
+}
+
+func TestHostsShowsLabels(t *testing.T) {
+	var b bytes.Buffer
+	hosts(&b, []pando.HostStatus{
+		{Host: pando.Host{Name: "h1", Labels: "disk=ssd zone=a"}}, {Host: pando.Host{Name: "h2"}},
+	}, noon)
+	for _, want := range []string{"LABELS", "disk=ssd zone=a"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("want %q in\n%s", want, b.String())
+		}
+	}
+}
