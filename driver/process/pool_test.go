@@ -81,7 +81,7 @@ func TestStoppedPoolMakesNothingAheadOfNeed(t *testing.T) {
 }
 
 // Hundreds of instances may start at once. Each sandbox in the making blocks a thread, so few are
-// made at a time; the others wait and are made all the same.
+// made at a time. The others wait.
 func TestFewSandboxesAreMadeAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const claims = 500
