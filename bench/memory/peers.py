@@ -11,6 +11,7 @@ import ctypes
 import errno
 import fcntl
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -404,7 +405,8 @@ def curve(what, count, whole_bytes, far_bytes, shares, peers, percent=100, round
         for p in all_peers:
             p.fill(what, count, percent)
         print(f"{share} % local, {clients} client(s)", flush=True)
-        samples = interleave(all_peers, what, count, percent, rounds, seconds, clients)
+        samples = interleave(all_peers, what, count, percent, rounds, seconds, clients,
+            deaths=True)
         clean()
         if share == 100:
             all_local(samples, [name for name, given in peers.items() if given is not None])
@@ -416,16 +418,36 @@ def curve(what, count, whole_bytes, far_bytes, shares, peers, percent=100, round
 
 def shares(shown, name):
     """Formats the points of one curve for a cell."""
-    return ", ".join(f"{share} % local: {by_name[name]:.0f} %" for share, by_name in shown)
+    return ", ".join(f"{share} % local: {written(by_name[name], '{:.0f} %')}"
+        for share, by_name in shown)
 
 
-def interleave(peers, what, count, percent, rounds, seconds, clients, undisturbed=undisturbed):
-    """Returns samples by peer name; the order of the peers rotates with every round."""
+def written(value, form="{:.2f} ×"):
+    """Formats a ratio for a cell."""
+    return "its Redis was killed" if math.isnan(value) else form.format(value)
+
+
+def interleave(peers, what, count, percent, rounds, seconds, clients, undisturbed=undisturbed,
+    deaths=False):
+    """Returns samples by peer name; the order of the peers rotates with every round.
+
+    deaths: a Redis that dies under swap loses its samples, and the others go on. Otherwise its
+    death is an exception.
+    """
     samples = {p.name: [] for p in peers}
     for r in range(rounds + 1):
         for k in range(len(peers)):
             p = peers[(k + r) % len(peers)]
-            m = undisturbed(lambda: p.measure(what, count, percent, seconds, clients, r + 1))
+            if p.name not in samples:
+                continue
+            try:
+                m = undisturbed(lambda: p.measure(what, count, percent, seconds, clients, r + 1))
+            except KilledUnderSwap as e:
+                if not deaths:
+                    raise
+                del samples[p.name]
+                print(f"  {str(e).splitlines()[0]}", flush=True)
+                continue
             if r > 0:  # the first round warms up
                 samples[p.name].append(m)
     for name, s in samples.items():
@@ -439,7 +461,11 @@ def median(samples, key):
 
 
 def ratio(samples, a, b, key="rate"):
-    """Returns the median over the rounds of the ratio of two peers in the same round."""
+    """Returns the median over the rounds of the ratio of two peers in the same round.
+
+    It is not a number if one of them died under swap."""
+    if a not in samples or b not in samples:
+        return math.nan
     return statistics.median(x[key] / y[key] for x, y in zip(samples[a], samples[b]))
 
 

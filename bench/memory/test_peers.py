@@ -146,9 +146,34 @@ class Rows(unittest.TestCase):
         with self.assertRaisesRegex(SystemExit, "not all local"):
             bed.all_local(far(0, 0.01, 0), ["tcp"])
 
+    def test_a_peer_that_dies_under_swap_ends_the_batch_or_only_itself(self):
+        def peer(name, rates):
+            left = iter(rates)
+
+            def measure(*_):
+                if (rate := next(left)) is None:
+                    raise bed.KilledUnderSwap(f"{name}: its Redis was killed")
+                return {"rate": rate, "p50_us": 1, "p99_us": 1, "rounds": 0}
+
+            return types.SimpleNamespace(name=name, measure=measure)
+
+        run = lambda **kw: bed.interleave(  # noqa: E731
+            [peer("far", [9, 4, 6]), peer("swap", [9, 2, None])], "get", 1, 100, 2, 1, 1,
+            undisturbed=lambda f: f(), **kw,
+        )
+        with self.assertRaises(bed.KilledUnderSwap):
+            run()
+        samples = run(deaths=True)
+        self.assertEqual([m["rate"] for m in samples["far"]], [4, 6])
+        self.assertNotIn("swap", samples)
+        self.assertEqual(bed.written(bed.ratio(samples, "far", "swap")), "its Redis was killed")
+        self.assertEqual(bed.written(bed.ratio(samples, "far", "far")), "1.00 ×")
+
     def test_five_rounds(self):
         self.assertGreaterEqual(inspect.signature(bed.curve).parameters["rounds"].default, 5)
-        for run in HERE.glob("ddc-*/run"):
+        runs = list(HERE.glob("*/run"))
+        self.assertGreater(len(runs), 4)
+        for run in runs:
             for n in re.findall(r"(?:rounds=|^ROUNDS\b[^=]*= *)(\d+)", run.read_text(), re.M):
                 self.assertGreaterEqual(int(n), 5, run)
 

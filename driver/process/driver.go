@@ -34,7 +34,7 @@ type Config struct {
 	Host    pando.HostName
 	RunDir  string   // sockets of the sandboxes, a folder for each
 	LogDir  string   // output of programs: <tenant>/<service>/<instance>/log
-	Self    []string // the pando binary, and its arguments before the role
+	Self    []string // ShimCommand, and its arguments before the role
 	Prefix4 netip.Prefix
 	Prefix6 netip.Prefix
 	Cgroups pando.Cgroups

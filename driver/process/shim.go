@@ -52,6 +52,9 @@ type shim struct {
 	readyOnce sync.Once
 }
 
+// ShimRole is the argument before that of ShimMain.
+const ShimRole = "shim"
+
 // ShimMain runs a shim. Its argument is a furniture.
 func ShimMain(args []string) int {
 	debug.SetGCPercent(50)

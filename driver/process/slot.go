@@ -166,7 +166,7 @@ func (s *slot) startShim(self []string, furnish furniture) (live *os.File, err e
 		return nil, err
 	}
 	files = append(files, wait)
-	cmd := exec.Command(self[0], append(self[1:], "shim", furnish.argument())...)
+	cmd := exec.Command(self[0], append(self[1:], ShimRole, furnish.argument())...)
 	cmd.ExtraFiles, cmd.Stdout, cmd.Stderr, cmd.Dir = files, log, log, "/"
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{

@@ -65,6 +65,7 @@ func UpWith(t testing.TB, o Options) *Pando {
 		t.Skip("virtual hosts need root")
 	}
 	p := &Pando{Members: Members{TB: t}, Bin: Build(t, "./cmd/pando", o.Tags...), flags: o.Flags}
+	Build(t, "./cmd/pando-shim") // beside it, as `make build` does
 	p.guard = "--warden=" + strconv.FormatBool(o.Warden)
 	dir, err := os.MkdirTemp("", "labtest-")
 	if err != nil {

@@ -19,7 +19,7 @@ var counts = map[string]string{
 	"descriptors of the agent":  "ls /proc/$(cat /run/pando/agent.pid)/fd | wc -l",
 	"descriptors of the server": "ls /proc/$(cat /run/pando/server.pid)/fd | wc -l",
 	"threads of the agent":      "ls /proc/$(cat /run/pando/agent.pid)/task | wc -l",
-	"processes":                 "pgrep -c -f 'pando (shim|server|agent) '",
+	"processes":                 "pgrep -c -f 'pando(-shim)? (shim|server|agent) '",
 	"pinned maps and programs":  "find /sys/fs/bpf | wc -l",
 	"maps in the kernel":        "ls -l /proc/$(cat /run/pando/agent.pid)/fd | grep -c bpf-map",
 	"control groups":            "find /sys/fs/cgroup -type d -path '*pando*' | wc -l",

@@ -62,7 +62,8 @@ func TestAWardenBringsEveryDaemonBack(t *testing.T) {
 		t.Errorf("a connection was broken: %s", out.Text)
 	}
 	p.Down(p.Host())
-	left := p.Must(p.Host(), "sh", "-c", "pgrep -af 'pando (server|agent|warden|shim) ' || true")
+	left := p.Must(p.Host(), "sh", "-c",
+		"pgrep -af 'pando(-shim)? (server|agent|warden|shim) ' || true")
 	for line := range strings.Lines(left) {
 		if !strings.Contains(line, "pgrep") {
 			t.Errorf("pando down left: %s", line)

@@ -166,7 +166,8 @@ func openSandboxes(
 	}
 	h := p.record()
 	config := process.Config{
-		Host: h.Name, RunDir: p.sandboxes(), LogDir: p.logs(), Self: []string{self},
+		Host: h.Name, RunDir: p.sandboxes(), LogDir: p.logs(),
+		Self:    process.ShimCommand(self),
 		Prefix4: h.Instances4, Prefix6: h.Instances6, Cgroups: groups, Groups: cgroup.Root,
 		Hidden: []string{p.Data},
 		Pool:   p.Pool, Made: made, Clock: wall.Clock{}, Log: log,
@@ -180,7 +181,7 @@ func openSandboxes(
 // Shim returns the hidden command that holds one sandbox.
 func Shim() *cobra.Command {
 	return &cobra.Command{
-		Use: "shim", Short: "hold one sandbox (started by the agent)",
+		Use: process.ShimRole, Short: "hold one sandbox (started by the agent)",
 		Hidden: true, DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error { return cli.Exit(process.ShimMain(args)) },
 	}

@@ -3,6 +3,7 @@
 //
 // GET  /           its instance's name
 // POST /replicate  asks for a copy of itself: {"began": unix nanoseconds, "took": nanoseconds}
+// POST /describe   reads /v1/self, and answers likewise
 // POST /halt       asks to leave the rotation
 // POST /die        answers with the time, then gives itself up
 package main
@@ -33,12 +34,28 @@ func ask(verb string) (began time.Time, took time.Duration, err error) {
 		return began, 0, err
 	}
 	took = time.Since(began)
+	return began, took, finish(verb, answer)
+}
+
+// describe reads the instance's own view, all of it.
+func describe() (began time.Time, took time.Duration, err error) {
+	began = time.Now()
+	answer, err := self.Get("http://self/v1/self")
+	if err != nil {
+		return began, 0, err
+	}
+	err = finish("describe", answer)
+	return began, time.Since(began), err
+}
+
+// finish reads an answer to its end and returns its error.
+func finish(verb string, answer *http.Response) (err error) {
 	defer answer.Body.Close()
 	text, _ := io.ReadAll(answer.Body)
 	if answer.StatusCode/100 != 2 {
 		err = fmt.Errorf("%s: %s", verb, text)
 	}
-	return began, took, err
+	return err
 }
 
 func reply(w http.ResponseWriter, began time.Time, took time.Duration, err error) {
@@ -62,6 +79,10 @@ func main() {
 			reply(w, began, took, err)
 		})
 	}
+	http.HandleFunc("POST /describe", func(w http.ResponseWriter, _ *http.Request) {
+		began, took, err := describe()
+		reply(w, began, took, err)
+	})
 	http.HandleFunc("POST /die", func(w http.ResponseWriter, _ *http.Request) {
 		began := time.Now()
 		reply(w, began, 0, nil)
