@@ -161,8 +161,9 @@ func MayGo(all []Peer, name string, answers map[string]bool) error {
 func membership(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, rpctypes.ErrMemberNotEnoughStarted), errors.Is(err, rpctypes.ErrUnhealthy):
-		return fmt.Errorf("%w: too few servers answer: start those of `pando servers ls` that are "+
-			"silent, then try again", pando.ErrRefused)
+		// etcd wants every other server to have answered for 5 s.
+		return fmt.Errorf("%w: too few servers have answered for 5 s: start those of `pando servers ls` "+
+			"that are silent, then try again", pando.ErrUnavailable)
 	case errors.Is(err, rpctypes.ErrTooManyLearners):
 		return fmt.Errorf("%w: another new server has no vote yet; wait until `pando servers ls` shows "+
 			"that it votes", pando.ErrConflict)

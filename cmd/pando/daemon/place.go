@@ -38,7 +38,7 @@ type place struct {
 	Join            string // the server of the cluster to join
 	Token           string
 	Serves          bool // this host becomes one of several servers
-	Slot            int // of this host in its cluster
+	Slot            int  // of this host in its cluster
 	Units           systemd.Manager
 }
 

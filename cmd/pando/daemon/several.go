@@ -216,15 +216,27 @@ func fits(s peer.Serving, m pando.Member, now time.Time) error {
 	return nil
 }
 
-// becomeServer makes this member a server, as the flags ask. It tries again while the servers are
-// not ready for it, until ctx ends.
-func (p place) becomeServer(ctx context.Context, m *trust.Membership) error {
+// becomeServer makes this member a server, as the flags ask, before its daemons start. A running
+// agent ends first: it answers the operators of a host without a server.
+func (m machine) becomeServer(ctx context.Context, p place, member *trust.Membership) error {
+	if is, err := p.readSeveral(); err != nil || is != nil {
+		return err
+	}
+	if err := p.askServer(ctx, member); err != nil {
+		return err
+	}
+	if err := m.endWarden(ctx, p); err != nil {
+		return err
+	}
+	return m.stopDaemon(ctx, p, "agent", asking, false)
+}
+
+// askServer asks to be a server. It tries again while the servers are not ready for that, until ctx
+// ends.
+func (p place) askServer(ctx context.Context, m *trust.Membership) error {
 	if m == nil {
 		return cli.Usagef("--server needs --join ADDRESS --token TOKEN: `pando servers add` on a server's " +
 			"host prints them; the first server needs no flag")
-	}
-	if is, err := p.readSeveral(); err != nil || is != nil {
-		return err
 	}
 	if err := p.hasRoom(); err != nil {
 		return err

@@ -86,7 +86,7 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 		return err
 	}
 	if p.Serves {
-		if err := p.becomeServer(ctx, member); err != nil {
+		if err := m.becomeServer(ctx, p, member); err != nil {
 			return err
 		}
 	}
@@ -113,6 +113,9 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 	hosts, err := answering(ctx, p, roles, since, began)
 	if err == nil && guarded && len(p.installed(roles...)) == 0 {
 		err = startDaemon(p, wardenRole)
+	}
+	if err == nil && p.Serves {
+		err = m.awaitVote(ctx, p)
 	}
 	if err != nil {
 		return err
