@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"net/netip"
 	"regexp"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -38,6 +40,56 @@ type Host struct {
 	// Adrift names instances that run there without a record, separated by spaces, at most AdriftMax:
 	// a restored backup lacks their service.
 	Adrift string `json:"adrift,omitempty"`
+	// Labels are words of its operator, as LabelsOf returns them.
+	Labels string `json:"labels,omitempty"`
+}
+
+// LabelsMax is the largest number of labels of a host.
+const LabelsMax = 32
+
+// LabelsOf returns labels as a host's record has them: NAME=VALUE, sorted by name, separated by
+// spaces.
+func LabelsOf(labels []string) (string, error) {
+	if len(labels) > LabelsMax {
+		return "", fmt.Errorf("%w: %d labels of a host: want at most %d",
+			ErrInvalid, len(labels), LabelsMax)
+	}
+	sorted := slices.Clone(labels)
+	slices.Sort(sorted)
+	last := ""
+	for _, l := range sorted {
+		name, _, err := CutLabel(l)
+		if err != nil {
+			return "", err
+		}
+		if name == last {
+			return "", fmt.Errorf("%w: a host has the label %s twice; give it once", ErrInvalid, name)
+		}
+		last = name
+	}
+	return strings.Join(sorted, " "), nil
+}
+
+// CutLabel returns the name and the value of a label such as zone=a.
+func CutLabel(label string) (name, value string, err error) {
+	name, value, _ = strings.Cut(label, "=")
+	if CheckLabel("label", name) != nil || !labelValue.MatchString(value) {
+		return "", "", fmt.Errorf("%w: label %q: want NAME=VALUE of a-z, 0-9 and '-', such as zone=a",
+			ErrInvalid, label)
+	}
+	return name, value, nil
+}
+
+var labelValue = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,51}[a-z0-9])?$`)
+
+// Label returns the value of a label, or "" if the host does not have it.
+func (h Host) Label(name string) string {
+	for l := range strings.SplitSeq(h.Labels, " ") {
+		if n, value, ok := strings.Cut(l, "="); ok && n == name {
+			return value
+		}
+	}
+	return ""
 }
 
 // AdriftMax bounds the instances that a host's record names as adrift.
@@ -55,7 +107,11 @@ func (h Host) Check() error {
 		return fmt.Errorf("%w: host %s claims %s and %s for its instances: slot %d has %s and %s",
 			ErrInvalid, h.Name, h.Instances4, h.Instances6, h.Slot, v4, v6)
 	}
-	return nil
+	if h.Labels == "" {
+		return nil
+	}
+	_, err := LabelsOf(strings.Split(h.Labels, " "))
+	return err
 }
 
 // Addresses of the cluster. Every host answers for every VIP. Each host has its own range for

@@ -151,6 +151,22 @@ func (i Intent) Asked() time.Time {
 	return i.History[0].At
 }
 
+// Changed returns the time of the last step.
+func (i Intent) Changed() time.Time {
+	if len(i.History) == 0 {
+		return time.Time{}
+	}
+	return i.History[len(i.History)-1].At
+}
+
+// Why returns the reason of the first step: the asker's.
+func (i Intent) Why() string {
+	if len(i.History) == 0 {
+		return i.Reason
+	}
+	return i.History[0].Reason
+}
+
 // DecisionKind is the kind of a decision or an observation that is not an intent.
 type DecisionKind string
 
@@ -351,6 +367,8 @@ type Operators interface {
 	// Why lists intents and decisions of a service, ordered by their newest step, newest last. max
 	// 0 returns all.
 	Why(ctx context.Context, s ServiceKey, max int) ([]Because, error)
+	// Fits reports for each host, in order, whether the next instance of a service may start there.
+	Fits(ctx context.Context, s ServiceKey) ([]HostFit, error)
 	// Hosts lists every member, present or away.
 	Hosts(ctx context.Context) ([]HostStatus, error)
 	// RemoveHost ends the membership of a host: its name and slot are free, its certificate is
@@ -418,6 +436,15 @@ type Because struct {
 	At       time.Time `json:"at"`
 	Intent   *Intent   `json:"intent,omitempty"`
 	Decision *Decision `json:"decision,omitempty"`
+}
+
+// HostFit is one line of `pando why --pending`: a host as the place of a service's next instance.
+type HostFit struct {
+	Host      HostName `json:"host"`
+	Instances int      `json:"instances"` // of the service, that run there or soon will
+	Next      bool     `json:"next"`      // the next instance starts there
+	Takes     bool     `json:"takes"`     // it could start there
+	Reason    string   `json:"reason"`
 }
 
 // KindBookmark marks the first event of a watch. The caller has everything up to its revision;

@@ -41,6 +41,7 @@ type Spec struct {
 	// SecurityOpt lifts walls, in Compose's words. Default: none.
 	SecurityOpt []string `json:"security_opt,omitempty"`
 	Rollout     Rollout  `json:"rollout,omitzero"`
+	Place       Place    `json:"place,omitzero"`
 	// DrainSecondsMax is the time for a drain. 0: wait for the last connection.
 	DrainSecondsMax float64           `json:"drain_seconds_max,omitempty"`
 	Labels          map[string]string `json:"labels,omitempty"`
@@ -208,6 +209,25 @@ type Rollout struct {
 	Surge int `json:"surge,omitempty"`
 	// HealthySeconds is the time in rotation before the next step: 1.
 	HealthySeconds float64 `json:"healthy_seconds,omitempty"`
+}
+
+// SpreadHost is the word of Place.Spread that counts each host for itself.
+const SpreadHost = "host"
+
+// NearFirst is the word of Place.Near for the default: all instances run on the host of the first.
+const NearFirst = "first"
+
+// Place describes the hosts on which the instances of a service run. The zero value means
+// NearFirst, on any host.
+type Place struct {
+	// Spread puts each instance where the fewest of the service run: SpreadHost, or the name of a
+	// label. The values of the label then come before the hosts. "": all instances run on one host.
+	Spread string `json:"spread,omitempty"`
+	Near   string `json:"near,omitempty"` // NearFirst; not beside Spread
+	// Only is a label that the hosts must have, as NAME=VALUE. "": none.
+	Only string `json:"only,omitempty"`
+	// Apart is a service of the same tenant. No instance starts on a host of that service.
+	Apart ServiceName `json:"apart,omitempty"`
 }
 
 // Single reports whether the service has one writer: two of its instances must never run at the

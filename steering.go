@@ -62,6 +62,10 @@ const ServicesMax = 16384
 // EndpointsMax is the largest number of endpoints of one service on one host.
 const EndpointsMax = 4096
 
+// TunnelPort is the UDP port at which every host receives packets for its instances from the other
+// hosts of the cluster.
+const TunnelPort = 7404
+
 // Endpoint is one destination of flows.
 type Endpoint struct {
 	Instance InstanceID
@@ -70,7 +74,10 @@ type Endpoint struct {
 	// Soon is the weight that the endpoint will get next. 0: not known. A driver may prepare for
 	// it, without an effect on packets.
 	Soon int
-	Link Link
+	Link Link // to its instance; zero if that is on another host
+	// Remote is the address of the other host that runs the instance. Packets reach it in a tunnel,
+	// and its replies go to their clients directly. Zero: it is on this host.
+	Remote netip.Addr
 }
 
 // SweepReport is the result of a sweep.
@@ -93,6 +100,7 @@ const (
 	DroppedNoEndpoint DropReason = "no_endpoint" // none in rotation, or the flow's endpoint is gone
 	DroppedNoFlow     DropReason = "no_flow"     // of an unknown flow, and not its first packet
 	DroppedKernel     DropReason = "kernel"      // the kernel could not change the packet as needed
+	DroppedStranger   DropReason = "stranger"    // in the tunnel, from an address that is no host's
 )
 
 // Drops counts dropped packets.
@@ -146,12 +154,18 @@ type Seat struct {
 // its target.
 func EndpointsOf(svc Service, spec Spec, instances []Instance) Endpoints {
 	e := Endpoints{Service: svc, Ports: spec.Ports, Scale: spec.Scale}
-	for _, i := range instances {
-		e.Hosts = append(e.Hosts, i.Host)
+	for n := range instances {
+		if n == 0 || instances[n].Host != instances[n-1].Host { // nearly all are on one host
+			e.Hosts = append(e.Hosts, instances[n].Host)
+		}
 	}
 	slices.Sort(e.Hosts)
 	e.Hosts = slices.Compact(e.Hosts)
-	for _, i := range instances {
+	if len(instances) > 0 {
+		e.Seats = make([]Seat, 0, len(instances))
+	}
+	for n := range instances {
+		i := &instances[n]
 		host, _ := slices.BinarySearch(e.Hosts, i.Host)
 		s := Seat{Instance: i.ID, Host: host, Revision: i.Revision, Weight: i.Weight, Phase: i.Phase}
 		switch {

@@ -79,6 +79,7 @@ type Agent struct {
 	sweeper  *sweeper
 	preparer *preparer
 	scope    *scope
+	door     door
 	steps    atomic.Int64 // of all runners
 	wg       sync.WaitGroup
 	ctx      context.Context // the context of Run

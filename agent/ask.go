@@ -142,6 +142,9 @@ func (s *selfAPI) ask(
 	if err == nil {
 		err = r.caller.pace.wait(ctx, s.a.Clock)
 	}
+	if err == nil {
+		err = s.a.door.admit(r.service, s.a.Clock.Now())
+	}
 	if err != nil {
 		return nil, pando.Intent{}, err
 	}
@@ -200,7 +203,8 @@ func (s *selfAPI) submit(ctx context.Context, i pando.Intent, sent func()) error
 		case err == nil:
 			s.a.learn(records)
 			return nil
-		case errors.Is(err, pando.ErrStoreFull), errors.Is(err, pando.ErrFenced), ctx.Err() != nil:
+		case errors.Is(err, pando.ErrStoreFull), errors.Is(err, pando.ErrFenced),
+			errors.Is(err, pando.ErrRefused), ctx.Err() != nil:
 			return err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/scale"
 )
 
 // These bounds limit one instance's share of its agent, because all instances of the host share the
@@ -153,4 +154,17 @@ func (p *pace) wait(ctx context.Context, c pando.Clock) error {
 		return nil
 	}
 	return pando.Sleep(ctx, c, late)
+}
+
+// door bounds the asks of each service on this host, also while control is out of reach and each
+// ask is written by this agent.
+type door struct {
+	mu sync.Mutex
+	scale.Door
+}
+
+func (d *door) admit(s pando.ServiceKey, now time.Time) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.Admit(s, 0, now)
 }

@@ -16,7 +16,10 @@ import (
 )
 
 // end merges the branch of an instance and removes the instance.
-type end struct{ *runner }
+type end struct {
+	*runner
+	left pando.Sandbox // it is out of sight, and not removed yet
+}
 
 // salvage merges the branch of a stopped instance on its behalf.
 func (r end) salvage(ctx context.Context, i pando.Instance, how string) time.Duration {
@@ -57,7 +60,9 @@ func (r end) bury(ctx context.Context) time.Duration {
 		return r.again(ctx, "record the end of an instance", err)
 	}
 	failpoint.Hit("die recorded")
-	r.tearDown(ctx)
+	if err := r.tearDown(ctx); err != nil {
+		return r.again(ctx, "remove a sandbox", err)
+	}
 	failpoint.Hit("die removed")
 	if err := r.bringAsks(ctx); err != nil {
 		return r.again(ctx, "read the asks about an instance", err)
@@ -120,26 +125,31 @@ func (r end) bringAsks(ctx context.Context) error {
 }
 
 // tearDown releases everything that the instance has on this host except its record and its branch.
-// Its link goes after the steering table without it was published, or could not be.
-func (r end) tearDown(ctx context.Context) {
+// Its link goes after the steering table without it was published, or could not be. An error means
+// that its program may run: its record stays, so no other instance takes its place.
+func (r end) tearDown(ctx context.Context) error {
 	// The birth of the branch must not finish later. A branch that failed to open has none.
 	_, _ = r.a.branches.Of(ctx, r.id)
 	r.a.Sandboxes.Discard(r.id)
-	box := r.box
-	if box == nil {
-		return
+	if box := r.box; box != nil {
+		r.box, r.runner.end.left = nil, box
+		r.show()
+		r.wire.disconnect(ctx, box.Link())
 	}
-	r.box = nil
-	r.show()
-	r.wire.disconnect(ctx, box.Link())
-	if err := box.Remove(ctx); err != nil {
-		r.a.Log.Error("remove a sandbox", "instance", r.id, "error", err)
+	if left := r.runner.end.left; left != nil {
+		if err := left.Remove(ctx); err != nil {
+			return err
+		}
+		r.runner.end.left = nil
 	}
+	return nil
 }
 
 // remove tears the instance down, drops its branch and ends the runner.
 func (r end) remove(ctx context.Context) time.Duration {
-	r.tearDown(ctx)
+	if err := r.tearDown(ctx); err != nil {
+		return r.again(ctx, "remove a sandbox", err)
+	}
 	err := r.a.branches.Drop(ctx, r.service, r.id)
 	if err != nil && !errors.Is(err, branch.ErrMoved) {
 		return r.again(ctx, "drop the branch of an instance that is gone", err)

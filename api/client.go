@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/api/problem"
 )
 
 // Client calls the operators' API over its unix socket. Errors carry the root's sentinels.
@@ -87,13 +88,12 @@ func (c *Client) send(
 // unreachable explains why the socket gave no answer.
 func (c *Client) unreachable(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return remote{fmt.Sprintf("you may not open %s: be root, or in its group", c.socket),
-			pando.ErrForbidden}
+		return problem.Remote(fmt.Sprintf("you may not open %s: be root, or in its group", c.socket),
+			pando.ErrForbidden)
 	}
-	return remote{
+	return problem.Remote(
 		fmt.Sprintf("pando is not running on this machine (no answer at %s): start it with `pando up`",
-			c.socket), pando.ErrUnavailable,
-	}
+			c.socket), pando.ErrUnavailable)
 }
 
 // answered returns the body of a good answer, or the error of a bad one.
@@ -189,6 +189,12 @@ func (c *Client) Why(ctx context.Context, s pando.ServiceKey, most int) ([]pando
 	return call[[]pando.Because](ctx, c, http.MethodGet, path, q, nil)
 }
 
+// Fits lists the hosts, each with whether the next instance of a service may start there.
+func (c *Client) Fits(ctx context.Context, s pando.ServiceKey) ([]pando.HostFit, error) {
+	path, q := of(s, "/fits")
+	return call[[]pando.HostFit](ctx, c, http.MethodGet, path, q, nil)
+}
+
 // Logs streams the log of one instance, or of all with names before the lines. times puts the time
 // before each line.
 func (c *Client) Logs(
@@ -275,10 +281,13 @@ type Event struct {
 	Value    json.RawMessage     `json:"value,omitempty"`
 }
 
+// eventBytesMax bounds an event. JSON text may take six times the bytes of the largest record.
+const eventBytesMax = 16 << 20
+
 // listen reads server-sent events until the stream ends, and keeps the newest id in last.
 func listen(r io.Reader, last *string, take func(Event)) error {
 	in := bufio.NewScanner(r)
-	in.Buffer(nil, bodyBytesMax)
+	in.Buffer(nil, eventBytesMax)
 	var kind, data string
 	for in.Scan() {
 		name, value, _ := strings.Cut(in.Text(), ": ")
@@ -309,6 +318,9 @@ func listen(r io.Reader, last *string, take func(Event)) error {
 			take(e)
 			kind, data = "", ""
 		}
+	}
+	if errors.Is(in.Err(), bufio.ErrTooLong) {
+		return fmt.Errorf("an event of the watch: %w: at most %d bytes", pando.ErrTooLarge, eventBytesMax)
 	}
 	return nil // the connection broke
 }

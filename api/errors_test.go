@@ -64,6 +64,10 @@ func (f failing) Why(context.Context, pando.ServiceKey, int) ([]pando.Because, e
 	return nil, f.err
 }
 
+func (f failing) Fits(context.Context, pando.ServiceKey) ([]pando.HostFit, error) {
+	return nil, f.err
+}
+
 func (f failing) Hosts(context.Context) ([]pando.HostStatus, error) { return nil, f.err }
 
 func (f failing) RemoveHost(context.Context, pando.HostName, bool, pando.Asker) error {
@@ -173,6 +177,7 @@ var ofOperators = []request{
 	{"POST", "/v1/services/web/pin", `{"instances": 2}`},
 	{"DELETE", "/v1/services/web/pin", ""},
 	{"GET", "/v1/services/web/why", ""},
+	{"GET", "/v1/services/web/fits", ""},
 	{"GET", "/v1/services/web/logs", ""},
 	{"GET", "/v1/services/web/counters", ""},
 	{"GET", "/v1/services/web/state", ""},
@@ -231,7 +236,7 @@ func (r request) ask(h http.Handler) *httptest.ResponseRecorder {
 // the whole text of the error, and a client gets the sentinel back.
 func TestEveryRouteReportsEveryError(t *testing.T) {
 	for _, p := range problems {
-		err := fmt.Errorf("do it: %w: the cause; try `pando why`", p.err)
+		err := fmt.Errorf("do it: %w: the cause; try `pando why`", p.Err)
 		for name, c := range contracts(err) {
 			for _, r := range c.requests {
 				w := r.ask(c.handler)
@@ -240,15 +245,15 @@ func TestEveryRouteReportsEveryError(t *testing.T) {
 					t.Errorf("%s: %s %s: %d %s", name, r.method, r.path, w.Code, w.Body)
 					continue
 				}
-				if w.Code != p.status || got.Status != p.status || got.Code != p.code ||
-					got.Detail != err.Error() || got.Title != http.StatusText(p.status) {
+				if w.Code != p.Status || got.Status != p.Status || got.Code != p.Code ||
+					got.Detail != err.Error() || got.Title != http.StatusText(p.Status) {
 					t.Errorf("%s: %s %s with %v:\n got %d %+v\nwant %d %s", name, r.method, r.path,
-						p.err, w.Code, got, p.status, p.code)
+						p.Err, w.Code, got, p.Status, p.Code)
 				}
 				if kind := w.Header().Get("Content-Type"); kind != "application/problem+json" {
 					t.Errorf("%s: %s %s: content type %s", name, r.method, r.path, kind)
 				}
-				if !errors.Is(got.err(), p.err) || got.err().Error() != err.Error() {
+				if !errors.Is(got.err(), p.Err) || got.err().Error() != err.Error() {
 					t.Errorf("%s: %s %s: a client gets %v", name, r.method, r.path, got.err())
 				}
 			}
@@ -276,11 +281,11 @@ func TestAnUnknownErrorIsInternal(t *testing.T) {
 // A caller may try again only after 503.
 func TestOnlyAnAbsentStoreAsksForAnotherTry(t *testing.T) {
 	for _, p := range problems {
-		for name, c := range contracts(p.err) {
+		for name, c := range contracts(p.Err) {
 			for _, r := range c.requests {
 				got := r.ask(c.handler).Header().Get("Retry-After")
-				if (got == "1") != (p.status == http.StatusServiceUnavailable) {
-					t.Errorf("%s: %s %s with %v: Retry-After %q", name, r.method, r.path, p.err, got)
+				if (got == "1") != (p.Status == http.StatusServiceUnavailable) {
+					t.Errorf("%s: %s %s with %v: Retry-After %q", name, r.method, r.path, p.Err, got)
 				}
 			}
 		}
@@ -304,10 +309,10 @@ func TestARefusalHasItsIntent(t *testing.T) {
 func TestCodesAreUnique(t *testing.T) {
 	codes := map[string]bool{}
 	for _, p := range problems {
-		if codes[p.code] || p.code != strings.ToLower(p.code) || p.status < 400 {
-			t.Errorf("code %q of %v has status %d", p.code, p.err, p.status)
+		if codes[p.Code] || p.Code != strings.ToLower(p.Code) || p.Status < 400 {
+			t.Errorf("code %q of %v has status %d", p.Code, p.Err, p.Status)
 		}
-		codes[p.code] = true
+		codes[p.Code] = true
 	}
 }
 

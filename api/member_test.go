@@ -37,6 +37,7 @@ func TestAMemberMayNotDeploy(t *testing.T) {
 	}{
 		{"GET", "/v1/services", 200},
 		{"GET", "/v1/services/web/why", 200},
+		{"GET", "/v1/services/web/fits", 200},
 		{"POST", "/state/web.git/git-upload-pack", 200},
 		{"POST", "/v1/services/web/pin", 200},
 		{"DELETE", "/v1/services/web/pin", 200},

@@ -62,6 +62,8 @@ func (h operators) routes(a huma.API) {
 	route(a, "unpin", "DELETE /v1/services/{name}/pin", "Make scaling automatic again.", h.unpin)
 	route(a, "why", "GET /v1/services/{name}/why",
 		"List the intents and decisions of a service, newest last, each with its reason.", h.why)
+	route(a, "fits", "GET /v1/services/{name}/fits",
+		"Report for each host whether the next instance may start there, and why.", h.fits)
 	stream(a, "logs", "GET /v1/services/{name}/logs", "text/plain",
 		"Print the log of the instances, each line with its instance.", h.logs)
 	route(a, "counters", "GET /v1/services/{name}/counters",
@@ -200,6 +202,10 @@ func (h operators) why(ctx context.Context, in *struct {
 	Max int `query:"max" minimum:"0" doc:"the newest so many; 0 is all that is kept"`
 }) (*listOf[pando.Because], error) {
 	return all(h.Why(ctx, in.key(), in.Max))
+}
+
+func (h operators) fits(ctx context.Context, in *struct{ Named }) (*listOf[pando.HostFit], error) {
+	return all(h.Fits(ctx, in.key()))
 }
 
 func (h operators) counters(ctx context.Context,

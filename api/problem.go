@@ -14,9 +14,12 @@ import (
 	"maps"
 	"net/http"
 	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 
 	"pando.run/pando"
+	"pando.run/pando/api/problem"
 	"pando.run/pando/spec/nearest"
 )
 
@@ -47,37 +50,16 @@ func (p *Problem) GetHeaders() http.Header {
 	return nil
 }
 
-// problems maps the root's sentinels to the wire and back.
-var problems = []struct {
-	err    error
-	code   string
-	status int
-}{
-	{pando.ErrInvalid, "invalid", http.StatusBadRequest},
-	{pando.ErrForbidden, "forbidden", http.StatusForbidden},
-	{pando.ErrNotFound, "not_found", http.StatusNotFound},
-	{pando.ErrExists, "exists", http.StatusConflict},
-	{pando.ErrConflict, "conflict", http.StatusConflict},
-	{pando.ErrRefused, "refused", http.StatusConflict},
-	{pando.ErrTooLarge, "too_large", http.StatusRequestEntityTooLarge},
-	{pando.ErrStoreFull, "store_full", http.StatusInsufficientStorage},
-	{pando.ErrUnavailable, "unavailable", http.StatusServiceUnavailable},
-	{pando.ErrNotReady, "not_ready", http.StatusGatewayTimeout},
-	{pando.ErrNoRoom, "no_room", http.StatusConflict},
-	{pando.ErrLost, "lost", http.StatusConflict},
-	{pando.ErrFenced, "fenced", http.StatusConflict},
-	{pando.ErrCompacted, "compacted", http.StatusGone},
-	{pando.ErrUnsupported, "unsupported", http.StatusNotImplemented},
-	{pando.ErrFrozen, "frozen", http.StatusConflict},
-	{errMethod, "method", http.StatusMethodNotAllowed},
-}
+// problems is the table of errors, with the one error of this package.
+var problems = append(slices.Clone(problem.Kinds),
+	problem.Kind{Err: errMethod, Code: "method", Status: http.StatusMethodNotAllowed})
 
 func problemOf(err error, intent *pando.Intent) *Problem {
 	p := &Problem{Status: http.StatusInternalServerError, Code: "internal", Detail: err.Error(),
 		Intent: intent}
 	for _, k := range problems {
-		if errors.Is(err, k.err) {
-			p.Status, p.Code = k.status, k.code
+		if errors.Is(err, k.Err) {
+			p.Status, p.Code = k.Status, k.Code
 			break
 		}
 	}
@@ -87,22 +69,11 @@ func problemOf(err error, intent *pando.Intent) *Problem {
 
 // err returns the problem as an error with its sentinel.
 func (p Problem) err() error {
-	for _, k := range problems {
-		if k.code == p.Code {
-			return remote{p.Detail, k.err}
-		}
+	if p.Code == "method" {
+		return problem.Remote(p.Detail, errMethod)
 	}
-	return errors.New(p.Detail)
+	return problem.Error(p.Code, p.Detail)
 }
-
-// remote keeps the other side's text and this side's sentinel.
-type remote struct {
-	detail   string
-	sentinel error
-}
-
-func (r remote) Error() string { return r.detail }
-func (r remote) Unwrap() error { return r.sentinel }
 
 func fail(w http.ResponseWriter, err error, intent *pando.Intent) {
 	p := problemOf(err, intent)
@@ -112,10 +83,18 @@ func fail(w http.ResponseWriter, err error, intent *pando.Intent) {
 	_ = json.NewEncoder(w).Encode(p) // the caller is gone
 }
 
+// answer writes a value with its length. Without the length, the server would write a long answer
+// in pieces of 2 KiB, and would wake its reader for each.
 func answer(w http.ResponseWriter, status int, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		fail(w, fmt.Errorf("encode an answer: %w", err), nil)
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(b)+1))
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // the caller is gone
+	_, _ = w.Write(append(b, '\n')) // the caller is gone
 }
 
 // bodyBytesMax bounds every JSON body.

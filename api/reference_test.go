@@ -86,8 +86,8 @@ func problemTable(b *bytes.Buffer, words words) {
 		"\"detail\"}`. `code` is stable, `detail` names the cause and the next step.\n\n" +
 		"| code | status | when |\n|---|---|---|\n")
 	for _, p := range problems {
-		fmt.Fprintf(b, "| `%s` | %d | %s |\n", p.code, p.status,
-			cmp.Or(words.errors[p.err.Error()], p.err.Error()))
+		fmt.Fprintf(b, "| `%s` | %d | %s |\n", p.Code, p.Status,
+			cmp.Or(words.errors[p.Err.Error()], p.Err.Error()))
 	}
 	fmt.Fprintf(b, "| `internal` | %d | a defect; the server's log has more |\n",
 		http.StatusInternalServerError)

@@ -21,11 +21,11 @@ import (
 func TestEverySentinelSurvivesTheWire(t *testing.T) {
 	codes := map[string]error{}
 	for _, k := range problems {
-		if other, taken := codes[k.code]; taken {
-			t.Errorf("code %q stands for %v and for %v", k.code, other, k.err)
+		if other, taken := codes[k.Code]; taken {
+			t.Errorf("code %q stands for %v and for %v", k.Code, other, k.Err)
 		}
-		codes[k.code] = k.err
-		sent := problemOf(fmt.Errorf("pin web: %w: because", k.err), nil)
+		codes[k.Code] = k.Err
+		sent := problemOf(fmt.Errorf("pin web: %w: because", k.Err), nil)
 		text, err := json.Marshal(sent)
 		if err != nil {
 			t.Fatal(err)
@@ -35,9 +35,9 @@ func TestEverySentinelSurvivesTheWire(t *testing.T) {
 			t.Fatal(err)
 		}
 		back := arrived.err()
-		if !errors.Is(back, k.err) || back.Error() != sent.Detail || sent.Status < 400 ||
+		if !errors.Is(back, k.Err) || back.Error() != sent.Detail || sent.Status < 400 ||
 			sent.Title == "" {
-			t.Errorf("%v becomes %v by %s", k.err, back, text)
+			t.Errorf("%v becomes %v by %s", k.Err, back, text)
 		}
 	}
 	if p := problemOf(errors.New("a bug"), nil); p.Status != http.StatusInternalServerError ||
@@ -61,7 +61,7 @@ func TestNoSentinelIsLeftOut(t *testing.T) {
 		sentinels++
 		text := v.Values[0].(*ast.CallExpr).Args[0].(*ast.BasicLit).Value
 		for _, k := range problems {
-			if text == fmt.Sprintf("%q", k.err.Error()) {
+			if text == fmt.Sprintf("%q", k.Err.Error()) {
 				return true
 			}
 		}
@@ -200,5 +200,23 @@ func TestAnEventIDIsANumber(t *testing.T) {
 		if _, err := eventID(text); !errors.Is(err, pando.ErrInvalid) {
 			t.Errorf("%q: %v", text, err)
 		}
+	}
+}
+
+// A change may be larger than the largest record, because JSON escapes its text. A larger event
+// ends the watch with the reason; it does not reconnect for ever.
+func TestAWatchReadsLargeEvents(t *testing.T) {
+	text := func(n int) string {
+		return string(change(pando.Change{Revision: 7, Kind: pando.KindService, Key: "/pando/service/a/b",
+			Value: strings.Repeat("x", n)}, pando.ServiceKey{}))
+	}
+	last, got := "0", 0
+	if err := listen(strings.NewReader(text(6<<20)), &last, func(Event) { got++ }); err != nil ||
+		got != 1 || last != "7" {
+		t.Errorf("%d events, the last %s: %v", got, last, err)
+	}
+	err := listen(strings.NewReader(text(eventBytesMax)), &last, func(Event) {})
+	if !errors.Is(err, pando.ErrTooLarge) {
+		t.Errorf("an event above the bound: %v", err)
 	}
 }

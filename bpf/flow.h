@@ -3,7 +3,7 @@
 #ifndef FLOW_H
 #define FLOW_H
 
-#include "reply.h"
+#include "tunnel.h"
 
 #define REFUSE 100 /* above every action */
 #define ANEW 99    /* the packet begins another flow */
@@ -199,19 +199,21 @@ inlined int pick(__u32 service, __u32 hashed, int before)
 }
 
 /* forward sends a packet to an endpoint. */
-inlined int forward(struct __sk_buff *skb, struct packet *p, __u32 n, struct endpoint *e, int first)
+inlined int forward(struct __sk_buff *skb, struct packet *p, __u32 n, struct endpoint *e, int how)
 {
 	struct counters *c = bpf_map_lookup_elem(&traffic, &n);
 	if (c) {
 		c->packets++;
 		c->bytes += skb->len;
-		c->flows += first;
+		c->flows += how & IS_FIRST;
 	}
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	if (data + ETH_HLEN > end)
 		return drop(DROP_KERNEL);
 	__builtin_memcpy(data, e->mac, 6);
 	__builtin_memcpy(data + 6, e->host_mac, 6);
+	if (unlikely(e->away))
+		return into_tunnel(skb, e, how);
 	return bpf_redirect(e->ifindex, 0);
 }
 
@@ -271,7 +273,7 @@ cold int follow(struct __sk_buff *skb, struct packet *p, __u32 six)
 
 /* send is the last step to an instance: it replaces the published port by the target. */
 inlined int send(struct __sk_buff *skb, struct packet *p, __u32 n, struct endpoint *e, __u16 target,
-		 int first, int six)
+		 int how, int six)
 {
 	if (unlikely(p->part == FIRST)) {
 		struct packet q = *p;
@@ -279,7 +281,17 @@ inlined int send(struct __sk_buff *skb, struct packet *p, __u32 n, struct endpoi
 	}
 	if (target != p->dport && translate(skb, p, offsetof(struct udphdr, dest), p->dport, target))
 		return drop(DROP_KERNEL);
-	return forward(skb, p, n, e, first);
+	return forward(skb, p, n, e, how);
+}
+
+/* target_of returns the port at which an endpoint listens, -1 if it has none. Only the host of an
+ * endpoint translates ports. */
+inlined int target_of(const struct endpoint *e, const struct packet *p)
+{
+	if (e->away)
+		return p->dport;
+	__u16 *target = translation(e->ifindex, p->dport, p->protocol, 0);
+	return target ? *target : -1;
 }
 
 /* start adds a flow from a bucket of the service's table. A packet that opens nothing belongs
@@ -312,12 +324,11 @@ cold int start(struct __sk_buff *skb, struct packet *p, __u32 six)
 		return REFUSE + (opens ? DROP_NO_ENDPOINT : DROP_NO_FLOW);
 	__u32 slot = n;
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &slot);
-	__u16 *target = e && e->ifindex && e->service == *service
-	    ? translation(e->ifindex, p->dport, p->protocol, 0) : 0;
-	if (!e || !target)
+	int target = e && e->ifindex && e->service == *service ? target_of(e, p) : -1;
+	if (!e || target < 0)
 		return REFUSE + (opens ? DROP_NO_ENDPOINT : DROP_NO_FLOW);
 	if (n == now) {
-		struct flow f = {.endpoint = slot, .epoch = e->epoch, .target = *target,
+		struct flow f = {.endpoint = slot, .epoch = e->epoch, .target = target,
 		    .service = *service, .seen = bpf_jiffies64()};
 		f.flags = opens ? 0 : FLOW_ESTABLISHED;
 		if (six) {
@@ -328,7 +339,7 @@ cold int start(struct __sk_buff *skb, struct packet *p, __u32 six)
 			add_flow(&k, &f, 0);
 		}
 	}
-	return send(skb, p, slot, e, *target, opens, six);
+	return send(skb, p, slot, e, target, (opens ? IS_FIRST : 0) | IS_OPENING, six);
 }
 
 /* is_proven returns whether a packet shows that its client receives the instance's answers: for
@@ -384,7 +395,7 @@ inlined int carry(struct __sk_buff *skb, struct packet *p, const union flow_any 
 		struct flow proven = *f;
 		hold(k, &proven, six);
 	}
-	return send(skb, p, n, e, target, 0, six);
+	return send(skb, p, n, e, target, is_held ? 0 : IS_OPENING, six);
 }
 
 /* approach handles a packet without a held flow. It returns ANEW if there is no opening one. */

@@ -84,8 +84,18 @@ struct {
 } slabs SEC(".maps");
 
 struct {
-	TABLE_OF(ARRAY, ENDPOINTS_MAX, __u32, struct endpoint);
+	TABLE_OF(ARRAY, SLOTS_MAX, __u32, struct endpoint);
 } endpoints SEC(".maps");
+
+/* The endpoints of this host by tag. A tag names an instance to all hosts. */
+struct {
+	GROWING(ENDPOINTS_MAX, __u64, __u32);
+} arrivals SEC(".maps");
+
+/* The other hosts by address. Only their tunnel packets are taken. */
+struct {
+	GROWING(PEERS_MAX, __u32[4], struct peer);
+} peers SEC(".maps");
 
 struct {
 	TABLE_OF(PERCPU_ARRAY, ENDPOINTS_MAX, __u32, struct counters);
@@ -109,7 +119,7 @@ struct {
 } service_names SEC(".maps");
 
 struct {
-	GROWING(ENDPOINTS_MAX, __u32, struct name);
+	GROWING(SLOTS_MAX, __u32, struct name);
 } endpoint_names SEC(".maps");
 
 #endif

@@ -7,7 +7,9 @@
 #include <linux/types.h>
 
 #define SERVICES_MAX 16384
-#define ENDPOINTS_MAX 8192
+#define ENDPOINTS_MAX 8192 /* of this host */
+#define SLOTS_MAX 32768    /* the slots from ENDPOINTS_MAX on are for endpoints of other hosts */
+#define PEERS_MAX 4096
 #define NAME_BYTES 128
 
 /* The tables of all services are blocks of chunks. Slabs of chunks are made on demand. */
@@ -35,6 +37,7 @@ enum count {
 	COUNT_REMOVED,    /* flows removed by the programs */
 	COUNT_SWEPT,      /* flows removed by the sweep */
 	COUNT_CROWDED,    /* proven flows that stay among the opening ones: their service has its share */
+	DROP_STRANGER,    /* a tunnel's packet from an address that is no host's */
 	COUNTS,
 };
 
@@ -88,7 +91,7 @@ struct flow {
 	__u32 service;
 	__u32 answer; /* sequence number of the instance's SYN, in the machine's order */
 	__u16 target;
-	__u16 pad;
+	__u16 room; /* bytes of the largest packet in the tunnel that it came by; 0: by none */
 	__u64 seen; /* in ticks; for a TCP flow that is still opening: its first packet */
 };
 
@@ -124,9 +127,17 @@ struct fragment {
 struct endpoint {
 	__u32 ifindex; /* 0: unused */
 	__u32 epoch;   /* grows when the slot gets another instance */
-	__u8 mac[6];
+	__u8 mac[6];     /* of an endpoint of another host: a mark and the low 40 bits of its tag */
 	__u8 host_mac[6];
 	__u32 service;
+	__u32 away;      /* 1: it is on another host, and ifindex is the tunnel */
+	__u32 tunnel;    /* the high 24 bits of its tag */
+	__u32 remote[4]; /* the address of its host */
+};
+
+/* Another host of the cluster. */
+struct peer {
+	__u32 room; /* bytes of the largest packet that fits into a tunnel to it */
 };
 
 /* The place of a service's table: its first chunk, counted over all slabs, and its

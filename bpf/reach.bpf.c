@@ -7,7 +7,7 @@
 #define PLACES_MAX (1 << 17)
 #define ANSWERS_MAX 8 /* UDP ports of a service */
 #define CONTROL_FIRST 7401 /* the hosts' own ports */
-#define CONTROL_LAST 7403
+#define CONTROL_LAST 7404 /* the tunnel */
 #define DNS 53
 
 enum reach { INTERNET = 1, TENANTS = 2, HOST = 4, METADATA = 8 };

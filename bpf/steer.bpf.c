@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Steers flows to instances without a process on the path (DSR without NAT; see driver/ebpf). */
-#include "icmp.h"
+#include "arrive.h"
 
 /* to_vip handles a packet to a VIP after its addresses were read. */
 inlined int to_vip(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
@@ -62,6 +62,8 @@ cold int note(struct __sk_buff *skb, struct packet *p, __u32 published, __u32 si
 			return 0;
 		f->answer = bpf_ntohl(sequence);
 		f->flags |= FLOW_ANSWERED;
+		if (f->room)
+			clamp(skb, p, f->room - (six ? 60 : 40));
 	}
 	if (p->flags & (FIN | RST)) {
 		f->flags |= p->flags & RST ? FLOW_RST : FLOW_FIN;

@@ -26,6 +26,8 @@ type answer struct {
 // Answer implements pando.Decider. One decision answers the ask together with all other asks and
 // changes of its service. The first caller that gets the turn makes the decision, and it makes one
 // attempt. After a conflict, each asker writes its ask to the store and waits for the watch.
+//
+// An ask beyond the bounds of its service (scale.Door) gets ErrRefused and no record.
 func (c *Control) Answer(
 	ctx context.Context, by pando.Fence, i pando.Intent, sent func(),
 ) ([]pando.Record, error) {
@@ -35,6 +37,10 @@ func (c *Control) Answer(
 	}
 	mine := &ask{i, by, make(chan answer, 1)}
 	c.mu.Lock()
+	if err := c.door.Admit(i.Service, len(c.asks[i.Service]), c.Clock.Now()); err != nil {
+		c.mu.Unlock()
+		return nil, err
+	}
 	c.asks[i.Service] = append(c.asks[i.Service], mine)
 	c.mu.Unlock()
 	defer c.withdraw(mine)
@@ -60,17 +66,30 @@ func (c *Control) Answer(
 		return nil, fmt.Errorf("answer a %s of %s: %w: this server does not lead",
 			i.Verb, i.Service, pando.ErrUnavailable)
 	}
-	_ = c.decide(ctx, term, i.Service) // mine.answer carries the result
-	c.wake()                           // the decision may have consequences
-	v := <-mine.answer
-	return v.records, v.err
+	for { // older asks may come first
+		_ = c.decide(ctx, term, i.Service) // mine.answer carries the result
+		c.wake()                           // the decision may have consequences
+		select {
+		case v := <-mine.answer:
+			return v.records, v.err
+		default:
+		}
+	}
 }
 
-// takeAsks removes and returns all waiting asks of a service, so that one decision answers them.
-// The caller holds the lock.
+// asksAtOnce bounds the asks of one decision. Each may write an intent and an instance, and the
+// decision starts nothing new after operationsMax writes.
+const asksAtOnce = operationsMax/2 - 10
+
+// takeAsks removes and returns the oldest waiting asks of a service, as many as one decision
+// answers. Each of the others makes its own decision when it has the turn. The caller holds the
+// lock.
 func (c *Control) takeAsks(s pando.ServiceKey) []*ask {
-	asks := c.asks[s]
-	delete(c.asks, s)
+	all := c.asks[s]
+	asks := slices.Clone(all[:min(len(all), asksAtOnce)])
+	if c.asks[s] = slices.Delete(all, 0, len(asks)); len(c.asks[s]) == 0 {
+		delete(c.asks, s)
+	}
 	return asks
 }
 

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/driver/sim"
+	"pando.run/pando/scale"
 	"pando.run/pando/world"
 )
 
@@ -223,6 +226,39 @@ func TestWhatFollowsFromAnAnswerIsLookedAtBehindIt(t *testing.T) {
 		time.Sleep(laterWait)
 		if in, _ := due(); 0 < in && in <= laterWait {
 			t.Errorf("the service is looked at again in %s", in)
+		}
+	})
+}
+
+// One decision answers as many asks as fit into a transaction of the store. Asks beyond the bound
+// of a service are refused at once and leave no record; all others are answered, in their order.
+func TestAsksOfAServiceAreBounded(t *testing.T) {
+	lead(t, 5*time.Millisecond, func(t *testing.T, l leadership) {
+		const many = scale.AsksWaitingMax + 200
+		var answered, refused atomic.Int64
+		var wg sync.WaitGroup
+		for range many {
+			ask := l.ask()
+			wg.Go(func() {
+				records, err := l.Answer(t.Context(), l.host, ask, func() {})
+				switch {
+				case errors.Is(err, pando.ErrRefused) && len(records) == 0:
+					refused.Add(1)
+				case err != nil:
+					t.Errorf("an ask: %v", err)
+				default:
+					answered.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		if n := refused.Load(); n == 0 || n > 200 {
+			t.Errorf("%d of %d asks were refused, want those beyond %d", n, many, scale.AsksWaitingMax)
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if n := answered.Load(); n+refused.Load() != many || len(l.asks) > 0 {
+			t.Errorf("%d answered, %d refused, %d services wait", n, refused.Load(), len(l.asks))
 		}
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/scale"
 	"pando.run/pando/test/failpoint"
 	"pando.run/pando/world"
 )
@@ -35,6 +36,8 @@ type Config struct {
 	// Writable reports whether the user of a spec may write to a folder. Nil means unknown. Only the
 	// server's host is checked, because programs and their folders have the same path on every host.
 	Writable func(dir, user string) bool
+	// Spread allows services to spread over hosts: every host steers to instances of others.
+	Spread bool
 }
 
 // Control decides for the whole cluster while it leads. It answers operators at any time.
@@ -46,6 +49,7 @@ type Control struct {
 	counters *counters
 	// asks holds asks that agents brought themselves and that wait for a decision.
 	asks  map[pando.ServiceKey][]*ask
+	door  scale.Door // the lock of the view guards it
 	turns turns
 	// thinking is held while a decision is computed and its room is reserved, and not while it is
 	// written. So no two decisions fill the same room.

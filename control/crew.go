@@ -13,9 +13,10 @@ type crew struct {
 	all       []pando.Instance // oldest first, then the new ones
 	at        map[pando.InstanceID]int
 	counts    map[pando.HostName]scale.Count
-	revisions map[int]int        // instances of each revision
-	warm      []pando.InstanceID // in phase warm when the decision began
-	changes   int                // so far; a list made before the last one is stale
+	revisions map[int]int            // instances of each revision
+	staying   map[pando.HostName]int // of each host: they serve, soon will, or are in reserve
+	warm      []pando.InstanceID     // in phase warm when the decision began
+	changes   int                    // so far; a list made before the last one is stale
 }
 
 func newCrew(all []pando.Instance) *crew {
@@ -27,12 +28,14 @@ func newCrew(all []pando.Instance) *crew {
 func (c *crew) index() {
 	c.at = make(map[pando.InstanceID]int, len(c.all))
 	c.counts, c.revisions, c.warm = map[pando.HostName]scale.Count{}, map[int]int{}, nil
+	c.staying = map[pando.HostName]int{}
 	c.changes++
 	for n := range c.all {
 		i := &c.all[n]
 		c.at[i.ID] = n
 		c.counts[i.Host] = c.counts[i.Host].With(*i)
 		c.revisions[i.Revision]++
+		c.stay(*i, 1)
 		if i.Phase == pando.PhaseWarm {
 			c.warm = append(c.warm, i.ID)
 		}
@@ -59,6 +62,7 @@ func (c *crew) put(i pando.Instance) {
 		old := c.all[n]
 		c.counts[old.Host] = c.counts[old.Host].Without(old)
 		c.revisions[old.Revision]--
+		c.stay(old, -1)
 		c.all[n] = i
 	} else {
 		c.at[i.ID] = len(c.all)
@@ -66,6 +70,14 @@ func (c *crew) put(i pando.Instance) {
 	}
 	c.counts[i.Host] = c.counts[i.Host].With(i)
 	c.revisions[i.Revision]++
+	c.stay(i, 1)
+}
+
+// stay counts an instance on its host until it drains.
+func (c *crew) stay(i pando.Instance, n int) {
+	if i.Phase.May(pando.PhaseDraining) {
+		c.staying[i.Host] += n
+	}
 }
 
 func (c *crew) drop(ids map[pando.InstanceID]bool) {

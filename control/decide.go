@@ -29,6 +29,7 @@ func Decide(
 	d.address()
 	d.liftPin()
 	d.evacuate()
+	d.abandon()
 	d.answerAsks()
 	switch spec, known := d.spec(d.serving()); {
 	case d.svc.Removing:

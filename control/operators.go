@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
 	"pando.run/pando/spec"
 	"pando.run/pando/world"
@@ -39,6 +40,11 @@ func (c *operators) Deploy(
 	}
 	if s.Image.Reference != "" && s.Image.Digest == "" {
 		return pando.ServiceStatus{}, fmt.Errorf("%w: deploy %s: this server keeps no images",
+			pando.ErrUnsupported, key)
+	}
+	if s.Place.Spread != "" && !c.Spread {
+		return pando.ServiceStatus{}, fmt.Errorf("%w: deploy %s: place.spread: "+
+			"the hosts of this cluster steer to their own instances only; leave it out",
 			pando.ErrUnsupported, key)
 	}
 	c.mu.Lock()
@@ -104,6 +110,9 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 		return c.nothing(w, key, by, now,
 			fmt.Sprintf("revision %d is this spec already", svc.Target)), nil
 	}
+	if why := stuck(w, svc, r.Spec); why != "" {
+		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrRefused, why)
+	}
 	svc.Latest++
 	svc.Target, svc.Rolling, svc.Asked = svc.Latest, 0, now
 	if svc.Current != 0 && svc.Current != svc.Target {
@@ -117,6 +126,18 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	}
 	return pando.Txn{If: []pando.Condition{{Key: key.Key(), Modified: old.Modified}},
 		Put: []pando.Stored{svc, r, d}}, nil
+}
+
+// stuck returns why a service that runs cannot keep the rule of placement of a new spec, or "".
+func stuck(w *world.World, svc pando.Service, s pando.Spec) string {
+	host, here := w.Hosts[svc.Home]
+	why := lifecycle.Unfit(host.V, pando.Place{Only: s.Place.Only}, nil)
+	if !here || why == "" || s.Place.Spread != "" || !w.HostsOf(svc.ServiceKey)[svc.Home] {
+		return ""
+	}
+	return fmt.Sprintf("it runs on %s, which %s, and a move would break its connections; give that "+
+		"host the label (`pando up --label`), or remove the service first (`pando rm %s`)",
+		svc.Home, why, svc.ServiceKey)
 }
 
 // settled reports whether a request was done before. It refuses a request that was made for another
@@ -324,7 +345,7 @@ func (c *operators) Why(_ context.Context, s pando.ServiceKey, most int) ([]pand
 	}
 	out := []pando.Because{}
 	for _, i := range c.world.IntentsOf(s) {
-		out = append(out, pando.Because{At: i.History[len(i.History)-1].At, Intent: &i})
+		out = append(out, pando.Because{At: i.Changed(), Intent: &i})
 	}
 	for _, d := range c.world.DecisionsOf(s) {
 		out = append(out, pando.Because{At: d.At, Decision: &d})

@@ -18,15 +18,21 @@ type placer struct {
 	load   map[pando.HostName]lifecycle.Load
 	loadOf pando.HostName // the host of load, or "" for all hosts
 	takers []pando.Host   // the result of hosts
+	fits   []pando.Host   // the result of fitting
+	// shunned are the hosts with instances of the service from which this one stays apart.
+	shunned map[pando.HostName]bool
 }
 
 // home returns the host on which all instances of the service are placed, or "" (lifecycle.Home).
 func (p *placer) home() pando.HostName {
-	t := lifecycle.Tie{Home: p.svc.Home, State: len(p.newest().State) > 0}
-	t.Takes = p.standing(t.Home).Takes()
+	s := p.newest()
+	t := lifecycle.Tie{Home: p.svc.Home, State: len(s.State) > 0, Spread: s.Place.Spread != ""}
+	st := p.standing(t.Home)
+	t.Takes, t.Breaks = st.Here && !st.Leaving, st.Unfit != ""
+	t.Runs = p.crew.counts[t.Home].Present > 0
 	if head, ok := p.w.Heads[p.svc.ServiceKey]; ok {
 		t.Pushed, t.Head = true, head.V.Host
-	} else if t.Home == "" {
+	} else if t.Home == "" && !t.Spread {
 		for _, i := range p.crew.all {
 			if i.Capacity() && p.here(i.Host) {
 				t.Oldest = i.Host
@@ -45,12 +51,15 @@ func here(w *world.World, h pando.HostName) bool {
 	return alive || len(w.Hosts) == 0
 }
 
+// standing returns whether a host can be the home of the service. A service that is there already
+// may stay beside any other.
 func (p *placer) standing(h pando.HostName) lifecycle.Standing {
 	host, here := p.w.Hosts[h]
 	_, member := p.w.Members[h]
 	return lifecycle.Standing{
 		Here: here, Leaving: host.V.Leaving || host.V.Frozen != "",
 		Removed: !member && len(p.w.Members) > 0,
+		Unfit:   lifecycle.Unfit(host.V, pando.Place{Only: p.newest().Place.Only}, nil),
 	}
 }
 
@@ -59,7 +68,7 @@ func (p *placer) hosts() []pando.Host {
 	if p.takers != nil {
 		return p.takers
 	}
-	p.takers = []pando.Host{}
+	p.takers = make([]pando.Host, 0, len(p.w.Hosts))
 	for _, name := range slices.Sorted(maps.Keys(p.w.Hosts)) {
 		if h := p.w.Hosts[name].V; !h.Leaving && h.Frozen == "" {
 			p.takers = append(p.takers, h)
@@ -71,7 +80,40 @@ func (p *placer) hosts() []pando.Host {
 // waits returns why no instance of the service can start now, or "" if one can.
 func (p *placer) waits() string {
 	home := p.home()
-	return lifecycle.Waits(len(p.hosts()) > 0, home, p.standing(home))
+	return lifecycle.Waits(len(p.hosts()), len(p.fitting()), home, p.standing(home))
+}
+
+// fitting returns the hosts that take new instances of the service, by its rule.
+func (p *placer) fitting() []pando.Host {
+	if p.fits == nil {
+		p.fits = lifecycle.Fitting(p.hosts(), p.newest().Place, p.apart)
+	}
+	return p.fits
+}
+
+// apart reports whether a host has instances of the service from which this one stays apart.
+func (p *placer) apart(h pando.HostName) bool {
+	if p.shunned == nil {
+		other := pando.ServiceKey{Tenant: p.svc.Tenant, Name: p.newest().Place.Apart}
+		p.shunned = p.w.HostsOf(other)
+	}
+	return p.shunned[h]
+}
+
+// spreads reports whether the instances of the service need no common host.
+func (p *placer) spreads() bool { return p.newest().Place.Spread != "" && p.home() == "" }
+
+// wish returns the facts that choose the host of an instance.
+func (p *placer) wish(s pando.Spec, home pando.HostName) lifecycle.Wish {
+	return lifecycle.Wish{
+		Spec: s, Rule: p.newest().Place, Home: home, Apart: p.apart, Loads: p.loads(home),
+		Beside: func(h pando.HostName) int {
+			if !p.here(h) {
+				return 0
+			}
+			return p.crew.staying[h]
+		},
+	}
 }
 
 // choose finds the host of a new instance and makes it the service's home.
@@ -80,9 +122,13 @@ func (p *placer) choose(s pando.Spec) (pando.Host, string, error) {
 		return pando.Host{}, "", fmt.Errorf("%w: %s", pando.ErrNoRoom, why)
 	}
 	home := p.home()
-	h, why, err := lifecycle.Place(p.hosts(), p.loads(home), s, home)
+	h, why, err := lifecycle.Place(p.hosts(), p.wish(s, home))
 	if err != nil {
 		return h, why, err
+	}
+	if p.spreads() {
+		p.svc.Home = ""
+		return h, why, nil
 	}
 	if was := p.svc.Home; was != "" && was != h.Name {
 		p.record(pando.DecidedHostLost, "", lifecycle.Moved(was, h.Name, p.standing(was)), nil)
@@ -130,9 +176,8 @@ func (p *placer) addLoad(instances ...pando.Instance) {
 // place gives a granted replicate an instance: a warm one of the same revision if there is one,
 // else a new one. It reports whether there is one.
 func (p *placer) place(i pando.Intent, revision int) bool {
-	home := p.home()
-	o, warm := lifecycle.Claim(p.crew.reserve(), revision, home)
-	if !warm || !p.here(home) {
+	o, warm := lifecycle.Claim(p.crew.reserve(), revision, p.claims())
+	if !warm {
 		return p.placeNew(i, revision, p.role(), false)
 	}
 	i.Instance, i.Host, p.starts = o.ID, o.Host, true
@@ -142,6 +187,17 @@ func (p *placer) place(i pando.Intent, revision int) bool {
 	o.Warm, o.Intent, o.Born, o.Role = false, i.ID, p.now, p.role()
 	p.putInstance(o.Become(pando.PhasePlaced, p.now, reason))
 	return true
+}
+
+// claims returns a function that reports whether an instance in reserve on a host may be taken.
+func (p *placer) claims() func(pando.HostName) bool {
+	home := p.home()
+	if p.spreads() {
+		return func(h pando.HostName) bool {
+			return slices.ContainsFunc(p.fitting(), func(f pando.Host) bool { return f.Name == h })
+		}
+	}
+	return func(h pando.HostName) bool { return h == home && p.here(home) }
 }
 
 // placeNew gives an intent a new instance. It moves the intent to placed, or to failed if there is
@@ -167,15 +223,22 @@ func (p *placer) placeNew(i pando.Intent, revision int, role pando.Role, warm bo
 	return true
 }
 
-// name returns the proposed name if it is valid and free, else a new one.
+// namesTried bounds the search for a free name. A name has 33 million random endings.
+const namesTried = 100
+
+// name returns the proposed name if it is valid and free, else a new one. Names are unique in the
+// cluster, also those of two tenants with one name of a service.
 func (p *placer) name(i pando.Intent) pando.InstanceID {
-	_, used := p.w.Instances[i.Instance]
 	prefix := string(p.svc.Name) + "-"
-	if used || p.crew.has(i.Instance) || !strings.HasPrefix(string(i.Instance), prefix) ||
-		pando.CheckLabel("instance", string(i.Instance)) != nil {
-		return p.ids.Instance(p.svc.Name)
+	name := i.Instance
+	if !strings.HasPrefix(string(name), prefix) ||
+		pando.CheckLabel("instance", string(name)) != nil {
+		name = p.ids.Instance(p.svc.Name)
 	}
-	return i.Instance
+	for n := 0; n < namesTried && (p.w.HasName(name) || p.crew.has(name)); n++ {
+		name = p.ids.Instance(p.svc.Name)
+	}
+	return name
 }
 
 func (p *placer) role() pando.Role {

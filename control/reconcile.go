@@ -6,31 +6,45 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
 )
 
-// address gives a new service its VIPs: the lowest pair that no service has. Only the leader
-// assigns VIPs, so two services never get the same.
+// address gives a new service its VIPs: those that it had before it was removed, or the lowest pair
+// that no service has or had lately. Only the leader assigns VIPs, so two services never get the
+// same.
 func (d *draft) address() {
 	if d.svc.VIP4.IsValid() {
+		return
+	}
+	free := func(v4 netip.Addr) bool {
+		_, taken := d.w.HasVIP(v4)
+		return !taken && v4 != pando.Gateway4
+	}
+	if last, ok := d.w.LastVIP(d.svc.ServiceKey); ok && pando.VIPs4.Contains(last) && free(last) {
+		d.giveVIP(last)
 		return
 	}
 	first := binary.BigEndian.Uint32(pando.VIPs4.Addr().AsSlice())
 	for n := uint32(1); n < 1<<16-1; n++ {
 		var b [4]byte
 		binary.BigEndian.PutUint32(b[:], first+n)
-		v4 := netip.AddrFrom4(b)
-		if _, taken := d.w.HasVIP(v4); taken || v4 == pando.Gateway4 {
-			continue
+		if v4 := netip.AddrFrom4(b); free(v4) && !d.w.Rests(v4) {
+			d.giveVIP(v4)
+			return
 		}
-		six := pando.VIPs6.Addr().As16()
-		binary.BigEndian.PutUint32(six[12:], n)
-		d.svc.VIP4, d.svc.VIP6 = v4, netip.AddrFrom16(six)
-		return
 	}
+}
+
+// giveVIP sets an IPv4 VIP and the IPv6 VIP with the same number.
+func (d *draft) giveVIP(v4 netip.Addr) {
+	first := binary.BigEndian.Uint32(pando.VIPs4.Addr().AsSlice())
+	six := pando.VIPs6.Addr().As16()
+	binary.BigEndian.PutUint32(six[12:], binary.BigEndian.Uint32(v4.AsSlice())-first)
+	d.svc.VIP4, d.svc.VIP6 = v4, netip.AddrFrom16(six)
 }
 
 // liftPin ends an expired pin.
@@ -65,6 +79,14 @@ func (d *draft) leavePin(p pando.Pin) {
 func (d *draft) evacuate() {
 	leaving := func(h pando.HostName) bool { return d.w.Hosts[h].V.Leaving }
 	d.drainAll(lifecycle.Evacuate(d.crew.all, leaving))
+}
+
+// abandon drains the instances on hosts that are away, if their service spreads and another host
+// takes their place. A service on one host moves as a whole instead (lifecycle.BringHome).
+func (d *draft) abandon() {
+	if !d.svc.Removing && d.spreads() && len(d.fitting()) > 0 {
+		d.drainAll(lifecycle.Abandon(d.crew.all, d.here))
+	}
 }
 
 // remove drains all instances of the service. It deletes the service's records when no instance is
@@ -217,6 +239,9 @@ func (d *draft) rollBack(reason string) {
 	}
 }
 
+// apartLook is the time between two looks for a host that another service has left.
+const apartLook = 5 * time.Second
+
 // judge sets the phase of the service from the phases of its instances.
 func (d *draft) judge() {
 	if d.forgotten {
@@ -228,6 +253,9 @@ func (d *draft) judge() {
 	}
 	if c.Serving < c.Least && len(d.w.Hosts) > 0 {
 		c.Waits = d.waits()
+	}
+	if c.Waits != "" && d.newest().Place.Apart != "" {
+		d.lookAgain(d.now.Add(apartLook)) // the other service may leave a host
 	}
 	j := lifecycle.Judge(c)
 	if j.Note != "" {

@@ -82,3 +82,45 @@ func TestOneMoveOfADecisionDoesNotCopyTheWholeService(t *testing.T) {
 
 	}
 }
+
+// An ask adds a few records to the lists of its service. The lists have room for them, so an ask
+// copies neither the 300 intents of the history nor the 500 instances once more.
+func TestAnAskCopiesNoListOfItsService(t *testing.T) {
+	const instances, history, most = 500, IntentsKept, 64 << 10
+	cost := func(asks int) uint64 {
+		w, ids := many(instances, 0, func(*pando.Spec, *pando.Service) {})
+		var put []pando.Stored
+		for n := range history {
+			at := t0.Add(-time.Hour + time.Duration(n))
+			put = append(put, pando.Intent{
+				ID: pando.IntentID(ids.Sequential(at)), Service: web, Verb: pando.VerbReplicate,
+			}.Become(pando.IntentAsked, at, "load").Become(pando.IntentRefused, at, "at max"))
+		}
+		w.Committed(pando.Txn{Put: put}, 2)
+		var waiting []pando.Intent
+		for range asks {
+			waiting = append(waiting, pando.Intent{
+				ID: pando.IntentID(ids.Sequential(t0)), Service: web, Verb: pando.VerbReplicate,
+				By: pando.Asker{Kind: pando.AskerOperator},
+			}.Become(pando.IntentAsked, t0, "load"))
+		}
+		least := ^uint64(0)
+		for range 3 { // other goroutines may allocate meanwhile
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			txn, _ := Decide(w, web, t0, ids, waiting...)
+			runtime.ReadMemStats(&after)
+			if want := 2 * asks; len(txn.Put) < want {
+				t.Fatalf("%d records for %d asks, want at least %d", len(txn.Put), asks, want)
+			}
+			least = min(least, after.TotalAlloc-before.TotalAlloc)
+		}
+		return least
+	}
+	if none, some := cost(0), cost(4); some > none+most {
+		t.Errorf("a decision takes %d KiB, with 4 asks %d KiB: at most %d more", none>>10, some>>10,
+			most>>10)
+	} else {
+		t.Logf("a decision takes %d KiB, with 4 asks %d KiB", none>>10, some>>10)
+	}
+}

@@ -11,15 +11,20 @@ type Standing struct {
 	Here    bool // it has its lease
 	Leaving bool // it has its lease and takes no new instances
 	Removed bool // it is no longer a member of the cluster
+	// Unfit is why it breaks the placement rule of the service (see the function), or "".
+	Unfit string
 }
 
-// Takes reports whether the host takes new instances.
-func (s Standing) Takes() bool { return s.Here && !s.Leaving }
+// Takes reports whether the host takes new instances of the service.
+func (s Standing) Takes() bool { return s.Here && !s.Leaving && s.Unfit == "" }
 
 // absence returns the reason that a host takes no instances.
 func (s Standing) absence() string {
-	if s.Leaving {
+	switch {
+	case s.Here && s.Leaving:
 		return "leaves"
+	case s.Here && s.Unfit != "":
+		return s.Unfit
 	}
 	return "is away"
 }
@@ -31,22 +36,29 @@ type Tie struct {
 	Home   pando.HostName // the host of its newest placement, or ""
 	Oldest pando.HostName // without a Home: the host of its oldest reachable instance, or ""
 	State  bool           // its spec has a state
-	Takes  bool           // Home takes instances
+	Spread bool           // its spec spreads the instances over hosts
+	Takes  bool           // Home takes instances of some service
+	Breaks bool           // Home breaks the rule of placement in its spec
+	Runs   bool           // instances of the service are on Home
 }
 
 // Home returns the host on which all instances of a service are placed. That host serves the VIP
-// and has the objects of the state. "" means that the service has no home yet or may move.
+// and has the objects of the state. "" means that the service has no home yet, may move, or spreads
+// over hosts.
 //
 // A service with a pushed state, or with a state in its spec, is bound to its home. Its commits
 // must survive while the host is away. Any other service moves when the lease of its home ends, or
-// when the home leaves.
+// when the home leaves. A rule of placement never moves instances that run, because connections
+// that enter at the new home would break.
 func Home(t Tie) pando.HostName {
 	switch {
 	case t.Pushed:
 		return t.Head
+	case t.Spread && !t.State:
+		return ""
 	case t.Home == "" && t.Oldest != "":
 		return t.Oldest // the service was placed before homes existed
-	case t.State || t.Takes:
+	case t.State || t.Takes && (!t.Breaks || t.Runs):
 		return t.Home
 	}
 	return ""
@@ -59,14 +71,20 @@ func Counts(host, home pando.HostName, here bool) bool {
 	return here && (home == "" || host == home)
 }
 
-// Waits returns why no instance of a service can start now, or "" if one can. anyHost means that
-// some host takes instances.
-func Waits(anyHost bool, home pando.HostName, s Standing) string {
+// Waits returns why no instance of a service can start now, or "" if one can. takers is the number
+// of hosts that take instances, and fitting the number of those that keep the service's rule.
+func Waits(takers, fitting int, home pando.HostName, s Standing) string {
 	switch {
-	case !anyHost:
+	case takers == 0:
 		return "no host takes instances"
+	case home == "" && fitting == 0:
+		return "no host that takes instances keeps its rule `place`: change the rule, or give a host " +
+			"the label (`pando up --label`)"
 	case home == "" || s.Takes():
 		return ""
+	case s.Here && !s.Leaving:
+		return fmt.Sprintf("its home is %s, which %s: change its rule `place`, give that host the label "+
+			"(`pando up --label`), or remove the service and deploy it again", home, s.Unfit)
 	case s.Removed:
 		return fmt.Sprintf("its state was on %s, which was removed from the cluster: "+
 			"`pando rm --purge` and a new deploy begin without that state", home)

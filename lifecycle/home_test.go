@@ -19,6 +19,13 @@ func TestAStateBindsAServiceToItsHome(t *testing.T) {
 		{"its spec has a state: it waits", Tie{Home: "a", State: true}, "a"},
 		{"a pushed state is elsewhere", Tie{Home: "a", Takes: true, Pushed: true, Head: "b"}, "b"},
 		{"placed before homes existed", Tie{Oldest: "c"}, "c"},
+		{"its home breaks the rule, with instances",
+			Tie{Home: "a", Takes: true, Breaks: true, Runs: true}, "a"},
+		{"its home breaks the rule, without one", Tie{Home: "a", Takes: true, Breaks: true}, ""},
+		{"its home breaks the rule and is away", Tie{Home: "a", Breaks: true, Runs: true}, ""},
+		{"it spreads", Tie{Home: "a", Takes: true, Oldest: "c", Spread: true}, ""},
+		{"it spreads, with a state in its spec", Tie{Home: "a", State: true, Spread: true}, "a"},
+		{"it spreads, and has pushed a state", Tie{Pushed: true, Head: "b", Spread: true}, "b"},
 		{"a home is stronger than old instances", Tie{Home: "a", Takes: true, Oldest: "c"}, "a"},
 	} {
 		if got := Home(c.tie); got != c.want {
@@ -29,25 +36,30 @@ func TestAStateBindsAServiceToItsHome(t *testing.T) {
 
 func TestNothingStartsAwayFromTheState(t *testing.T) {
 	for _, c := range []struct {
-		name     string
-		anyHost  bool
-		home     pando.HostName
-		standing Standing
-		want     string // a part of the reason; "" if an instance can start
+		name            string
+		takers, fitting int
+		home            pando.HostName
+		standing        Standing
+		want            string // a part of the reason; "" if an instance can start
 	}{
-		{"no host", false, "", Standing{}, "no host takes instances"},
-		{"no host and a home", false, "a", Standing{Here: true}, "no host takes instances"},
-		{"no home", true, "", Standing{}, ""},
-		{"the home is here", true, "a", Standing{Here: true}, ""},
-		{"the home is away", true, "a", Standing{}, "a, which is away"},
-		{"the home leaves", true, "a", Standing{Here: true, Leaving: true}, "a, which leaves"},
-		{"the home was removed", true, "a", Standing{Removed: true}, "was removed from the cluster"},
+		{"no host", 0, 0, "", Standing{}, "no host takes instances"},
+		{"no host and a home", 0, 0, "a", Standing{Here: true}, "no host takes instances"},
+		{"no home", 2, 2, "", Standing{}, ""},
+		{"no host keeps the rule", 2, 0, "", Standing{}, "pando up --label"},
+		{"the home is here", 1, 1, "a", Standing{Here: true}, ""},
+		{"the home is away", 1, 1, "a", Standing{}, "a, which is away"},
+		{"the home is away, and breaks the rule", 1, 1, "a", Standing{Unfit: "lacks it"},
+			"a, which is away"},
+		{"the home leaves", 1, 1, "a", Standing{Here: true, Leaving: true}, "a, which leaves"},
+		{"the home was removed", 1, 1, "a", Standing{Removed: true}, "was removed from the cluster"},
+		{"the home breaks the rule", 1, 0, "a", Standing{Here: true, Unfit: "lacks the label zone=a"},
+			"a, which lacks the label zone=a"},
 	} {
-		got := Waits(c.anyHost, c.home, c.standing)
+		got := Waits(c.takers, c.fitting, c.home, c.standing)
 		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s: it waits for %q, want %q", c.name, got, c.want)
 		}
-		state := c.home != "" && c.anyHost && got != ""
+		state := c.home != "" && c.takers > 0 && got != "" && c.standing.Unfit == ""
 		if state && !strings.Contains(got, "pando rm --purge") {
 			t.Errorf("%s: %q has no next step", c.name, got)
 		}
@@ -76,13 +88,16 @@ func TestAClaimTakesTheFirstWarmInstanceOfTheRevisionAtHome(t *testing.T) {
 		{ID: "first", Host: "a", Revision: 2, Phase: pando.PhaseWarm},
 		{ID: "second", Host: "a", Revision: 2, Phase: pando.PhaseWarm},
 	}
-	if i, ok := Claim(reserve, 2, "a"); !ok || i.ID != "first" {
+	on := func(home pando.HostName) func(pando.HostName) bool {
+		return func(h pando.HostName) bool { return h == home }
+	}
+	if i, ok := Claim(reserve, 2, on("a")); !ok || i.ID != "first" {
 		t.Errorf("claimed %s", i.ID)
 	}
-	if i, ok := Claim(reserve, 3, "a"); ok {
+	if i, ok := Claim(reserve, 3, on("a")); ok {
 		t.Errorf("claimed %s of another revision", i.ID)
 	}
-	if i, ok := Claim(reserve, 2, ""); ok {
+	if i, ok := Claim(reserve, 2, on("")); ok {
 		t.Errorf("claimed %s without a home", i.ID)
 	}
 }
@@ -118,6 +133,10 @@ func TestInstancesLeaveForAReasonAndOnlyOnce(t *testing.T) {
 		},
 		"the service moved": {
 			BringHome(everyone(), "b"), func(i pando.Instance) bool { return i.Host == "a" },
+		},
+		"a host is away": {
+			Abandon(everyone(), func(h pando.HostName) bool { return h == "a" }),
+			func(i pando.Instance) bool { return i.Host == "b" },
 		},
 		"another revision serves": {
 			Strangers(everyone(), 2),

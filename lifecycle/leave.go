@@ -42,6 +42,17 @@ func BringHome(instances []pando.Instance, home pando.HostName) []Move {
 	})
 }
 
+// Abandon returns the drains of the instances on hosts that are away. Others take their place, so
+// they leave as soon as their host is back.
+func Abandon(instances []pando.Instance, here func(pando.HostName) bool) []Move {
+	return leave(instances, func(i *pando.Instance) string {
+		if here(i.Host) {
+			return ""
+		}
+		return fmt.Sprintf("its host %s is away, and others take its place", i.Host)
+	})
+}
+
 // Strangers returns the drains of instances of a revision that neither serves nor rolls. A rollback
 // or a change of bounds leaves such instances behind.
 func Strangers(instances []pando.Instance, serving int) []Move {

@@ -43,7 +43,7 @@ func TestPlaceStaysAtHomeElseGoesWhereThereIsMostRoom(t *testing.T) {
 			map[pando.HostName]Load{"a": {Instances: 2}, "b": {Instances: 1}, "c": {MemoryBytes: 300}}, "",
 			"b"},
 	} {
-		h, why, err := Place(hosts, c.loads, spec, c.home)
+		h, why, err := Place(hosts, Wish{Spec: spec, Home: c.home, Loads: c.loads})
 		if err != nil || h.Name != c.want || why == "" {
 			t.Errorf("%s: got %s (%s), %v; want %s", c.name, h.Name, why, err, c.want)
 		}
@@ -52,11 +52,12 @@ func TestPlaceStaysAtHomeElseGoesWhereThereIsMostRoom(t *testing.T) {
 		"a": on("a"), "c": {"c": {PIDs: 9}},
 		"": {"a": {PIDs: 9}, "b": {MemoryBytes: 50}, "c": {Instances: InstancesPerHostMax}},
 	} {
-		if h, _, err := Place(hosts, full, spec, name); !errors.Is(err, pando.ErrNoRoom) {
+		h, _, err := Place(hosts, Wish{Spec: spec, Home: name, Loads: full})
+		if !errors.Is(err, pando.ErrNoRoom) {
 			t.Errorf("home %q: got %s, %v; want ErrNoRoom", name, h.Name, err)
 		}
 	}
-	if _, _, err := Place(nil, nil, spec, ""); !errors.Is(err, pando.ErrNoRoom) {
+	if _, _, err := Place(nil, Wish{Spec: spec}); !errors.Is(err, pando.ErrNoRoom) {
 		t.Errorf("got %v, want ErrNoRoom", err)
 	}
 }
@@ -67,7 +68,7 @@ func TestPlaceGoesWhereThereIsMostProcessorTimeAndRefusesNothingForIt(t *testing
 	loads := map[pando.HostName]Load{}
 	var went []pando.HostName
 	for range 10 {
-		h, _, err := Place(hosts, loads, spec, "")
+		h, _, err := Place(hosts, Wish{Spec: spec, Loads: loads})
 		if err != nil {
 			t.Fatalf("after %v: %v; limits of processor time may add up to more than there is", went, err)
 		}

@@ -69,54 +69,105 @@ func (l Load) share(h pando.Host) float64 {
 	return most
 }
 
-// Place chooses the host of a new instance. It returns the service's home, which has its state and
-// its VIP. A service without a home goes to the least loaded host that has room.
-func Place(
-	hosts []pando.Host, loads map[pando.HostName]Load, s pando.Spec, home pando.HostName,
-) (h pando.Host, why string, err error) {
+// Wish describes the next instance of a service, with the facts that choose its host.
+type Wish struct {
+	Spec pando.Spec     // of the instance
+	Rule pando.Place    // of the service, from its newest spec
+	Home pando.HostName // of all instances; "": they need no common host
+	// Beside returns the number of instances of the service that run on a host or soon will.
+	Beside func(pando.HostName) int
+	// Apart reports whether a host has instances of the service in Rule.Apart.
+	Apart func(pando.HostName) bool
+	Loads map[pando.HostName]Load
+}
+
+// with returns the load of a host with the new instance.
+func (w Wish) with(h pando.Host) Load { return w.Loads[h.Name].Plus(one(w.Spec.Resources)) }
+
+func (w Wish) room(h pando.Host) bool { return w.with(h).share(h) <= 1 }
+
+// Place chooses the host of a new instance among those that take instances. It returns the
+// service's home, which has its state and its VIP. A service that spreads goes where the fewest of
+// its instances are. Any other service without a home goes to the least loaded host with room.
+func Place(hosts []pando.Host, w Wish) (h pando.Host, why string, err error) {
 	if len(hosts) == 0 {
 		return h, "", fmt.Errorf("%w: no host takes instances; is the agent running? (`pando up`)",
 			pando.ErrNoRoom)
 	}
-	room := func(h pando.Host) bool {
-		return loads[h.Name].Plus(one(s.Resources)).share(h) <= 1
-	}
-	weight := func(h pando.Host) float64 { return loads[h.Name].Plus(one(s.Resources)).weight(h) }
 	var with []pando.Host
 	for _, h := range hosts {
 		switch {
-		case h.Name == home && room(h):
-			return h, fmt.Sprintf("on %s, the home of %s", h.Name, s.Key()), nil
-		case h.Name == home:
+		case h.Name == w.Home && w.room(h):
+			return h, fmt.Sprintf("on %s, the home of %s", h.Name, w.Spec.Key()), nil
+		case h.Name == w.Home:
 			return pando.Host{}, "", fmt.Errorf("%w for another instance of %s, which may use "+
 				"%d bytes of memory and %d processes: its home %s is full; lower its resources, or end "+
-				"something there",
-				pando.ErrNoRoom, s.Key(), s.Resources.MemoryBytes, s.Resources.PIDs, home)
-		case room(h):
+				"something there", pando.ErrNoRoom, w.Spec.Key(), w.Spec.Resources.MemoryBytes,
+				w.Spec.Resources.PIDs, w.Home)
+		case w.room(h) && Unfit(h, w.Rule, w.Apart) == "":
 			with = append(with, h)
 		}
 	}
 	if len(with) == 0 {
 		return pando.Host{}, "", fmt.Errorf("%w for an instance of %s that may use %d bytes of memory "+
-			"and %d processes; lower its resources, or add a host (`pando token`)",
-			pando.ErrNoRoom, s.Key(), s.Resources.MemoryBytes, s.Resources.PIDs)
+			"and %d processes; lower its resources, or add a host (`pando token`); "+
+			"`pando why %[2]s --pending` explains each host",
+			pando.ErrNoRoom, w.Spec.Key(), w.Spec.Resources.MemoryBytes, w.Spec.Resources.PIDs)
 	}
-	h = slices.MinFunc(with, func(a, b pando.Host) int {
+	h = w.best(hosts, with)
+	return h, w.praise(h), nil
+}
+
+// best returns the host that the service prefers. Instances on all hosts count in the spread over
+// the values of a label.
+func (w Wish) best(all, with []pando.Host) pando.Host {
+	there := map[string]int{} // instances of the service, by the value of its label
+	label := w.Rule.Spread
+	spreads := label != "" && w.Home == ""
+	if spreads && label != pando.SpreadHost {
+		for _, h := range all {
+			there[h.Label(label)] += w.Beside(h.Name)
+		}
+	}
+	beside := func(h pando.Host) int {
+		if !spreads {
+			return 0
+		}
+		return w.Beside(h.Name)
+	}
+	return slices.MinFunc(with, func(a, b pando.Host) int {
 		return cmp.Or(
-			cmp.Compare(weight(a), weight(b)),
-			cmp.Compare(loads[a.Name].Instances, loads[b.Name].Instances),
+			cmp.Compare(there[a.Label(label)], there[b.Label(label)]),
+			cmp.Compare(beside(a), beside(b)),
+			cmp.Compare(w.with(a).weight(a), w.with(b).weight(b)),
+			cmp.Compare(w.Loads[a.Name].Instances, w.Loads[b.Name].Instances),
 			cmp.Compare(a.Name, b.Name),
 		)
 	})
-	why = fmt.Sprintf("on %s, the least loaded host (%d instances)", h.Name, loads[h.Name].Instances)
-	return h, why, nil
 }
 
-// Claim returns the instance in reserve that a start of a revision takes: the first one on the
-// home.
-func Claim(reserve []pando.Instance, revision int, home pando.HostName) (pando.Instance, bool) {
+// praise returns the reason for the chosen host.
+func (w Wish) praise(h pando.Host) string {
+	switch label := w.Rule.Spread; {
+	case label == "" || w.Home != "":
+		return fmt.Sprintf("on %s, the least loaded host (%d instances)",
+			h.Name, w.Loads[h.Name].Instances)
+	case label == pando.SpreadHost:
+		return fmt.Sprintf("on %s, with the fewest instances of %s (%d)",
+			h.Name, w.Spec.Key(), w.Beside(h.Name))
+	default:
+		return fmt.Sprintf("on %s of %s %q, with the fewest instances of %s (%d on the host)",
+			h.Name, label, h.Label(label), w.Spec.Key(), w.Beside(h.Name))
+	}
+}
+
+// Claim returns the instance in reserve that a start of a revision takes: the first one on a host
+// where an instance of the service may start.
+func Claim(
+	reserve []pando.Instance, revision int, on func(pando.HostName) bool,
+) (pando.Instance, bool) {
 	for _, i := range reserve {
-		if i.Phase == pando.PhaseWarm && i.Revision == revision && i.Host == home {
+		if i.Phase == pando.PhaseWarm && i.Revision == revision && on(i.Host) {
 			return i, true
 		}
 	}

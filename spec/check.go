@@ -91,7 +91,45 @@ func Check(s pando.Spec) error {
 	word(c, "rollout.order", s.Rollout.Order, "", pando.StartFirst, pando.StopFirst)
 	c.that(s.Scale.Warm == 0 || !s.Single(), "scale.warm: %d: a reserve runs beside the instance, "+
 		"and scale.max 1 with rollout.order stop-first allows one", s.Scale.Warm)
+	c.place(s)
 	return errors.Join(c.errs...)
+}
+
+// place checks the rule of placement.
+func (c *checks) place(s pando.Spec) {
+	p := s.Place
+	if p.Spread != "" {
+		c.also(pando.CheckLabel("place.spread: label", p.Spread))
+	}
+	word(c, "place.near", p.Near, "", pando.NearFirst)
+	if p.Only != "" {
+		_, _, err := pando.CutLabel(p.Only)
+		c.also(err)
+	}
+	if p.Apart != "" {
+		c.also(pando.CheckLabel("place.apart: service", string(p.Apart)))
+	}
+	for _, why := range placeConflicts(s) {
+		c.that(false, "%s: %s", why.path, why.text)
+	}
+}
+
+// conflict is a key of a spec that contradicts another one.
+type conflict struct{ path, text string }
+
+// placeConflicts returns the keys of `place` that contradict each other or the rest of the spec.
+func placeConflicts(s pando.Spec) (out []conflict) {
+	if s.Place.Spread != "" && s.Place.Near != "" {
+		out = append(out, conflict{"place.near", "contradicts spread: drop one of them"})
+	}
+	if s.Place.Spread != "" && len(s.State) > 0 {
+		out = append(out, conflict{"place.spread", "the service has a state, which is on one host: " +
+			"drop spread or state"})
+	}
+	if s.Place.Apart != "" && s.Place.Apart == s.Name {
+		out = append(out, conflict{"place.apart", "names the service itself: use spread: host"})
+	}
+	return out
 }
 
 // argv checks the words of the program. An image that is not resolved yet may still give them.

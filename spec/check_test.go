@@ -72,7 +72,14 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 		"scale.warm: 2: a reserve runs": func(s *pando.Spec) {
 			s.Scale, s.Rollout.Order = pando.Scale{Max: 1, Warm: 2}, pando.StopFirst
 		},
-		"rollout.surge: -1": func(s *pando.Spec) { s.Rollout.Surge = -1 },
+		"label \"zone\"": func(s *pando.Spec) { s.Place.Only = "zone" },
+		"place.near: contradicts spread": func(s *pando.Spec) {
+			s.Place.Spread, s.Place.Near, s.State = "host", "first", nil
+		},
+		"place.spread: the service has a state": func(s *pando.Spec) { s.Place.Spread = "host" },
+		"place.apart: names the service itself": func(s *pando.Spec) { s.Place.Apart = s.Name },
+		"place.near: \"last\"":                  func(s *pando.Spec) { s.Place.Near = "last" },
+		"rollout.surge: -1":                     func(s *pando.Spec) { s.Rollout.Surge = -1 },
 	} {
 		s := good()
 		spoil(&s)

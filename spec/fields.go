@@ -123,6 +123,7 @@ var fields = []field{
 		set: func(s *pando.Spec, v any) { s.SecurityOpt = v.([]string) },
 		get: func(s pando.Spec) any { return s.SecurityOpt }},
 	{name: "rollout", doc: "How a new revision takes over.", fields: rolloutFields},
+	{name: "place", doc: "The hosts on which the instances run.", fields: placeFields},
 	{name: "drain_max", doc: "End the connections of an instance that leaves after this long.",
 		def: "wait for the last one", example: "10m", kind: durationKind,
 		set: func(s *pando.Spec, v any) { s.DrainSecondsMax = v.(float64) },
@@ -211,6 +212,27 @@ var resourceFields = []field{
 		kind: integerKind(1, math.MaxInt32),
 		set:  func(s *pando.Spec, v any) { s.Resources.PIDs = int64(v.(int)) },
 		get:  func(s pando.Spec) any { return s.Resources.PIDs }},
+}
+
+var placeFields = []field{
+	{name: "spread", doc: "Put each instance where the fewest of the service run: host, or the name " +
+		"of a label of the hosts, such as zone. Its values take turns. Not for a service with state.",
+		def: "all instances on one host", example: "host", kind: labelKind("label"),
+		set: func(s *pando.Spec, v any) { s.Place.Spread = v.(string) },
+		get: func(s pando.Spec) any { return s.Place.Spread }},
+	{name: "near", doc: "first: all instances run on the host of the first one.", def: "first",
+		example: "first", kind: enumKind(pando.NearFirst),
+		set: func(s *pando.Spec, v any) { s.Place.Near = v.(string) },
+		get: func(s pando.Spec) any { return s.Place.Near }},
+	{name: "only", doc: "Label that the hosts must have, as NAME=VALUE of `pando up --label`.",
+		def: "any host", example: "zone=a", kind: hostLabelKind,
+		set: func(s *pando.Spec, v any) { s.Place.Only = v.(string) },
+		get: func(s pando.Spec) any { return s.Place.Only }},
+	{name: "apart", doc: "Service of the same tenant: no instance starts on a host of that service. " +
+		"Instances that run already stay.", def: "none", example: "database",
+		kind: labelKind("service"),
+		set:  func(s *pando.Spec, v any) { s.Place.Apart = pando.ServiceName(v.(string)) },
+		get:  func(s pando.Spec) any { return string(s.Place.Apart) }},
 }
 
 // noSurge replaces `surge: 0` while a file is read, because in a spec 0 is the default.

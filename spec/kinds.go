@@ -72,6 +72,14 @@ func labelKind(what string) kind {
 		func(s string) (any, error) { return s, pando.CheckLabel(what, s) })
 }
 
+var hostLabelKind = textKind(
+	`^[a-z]([a-z0-9-]{0,51}[a-z0-9])?=[a-z0-9]([a-z0-9-]{0,51}[a-z0-9])?$`,
+	"a label such as zone=a", stringOnly,
+	func(s string) (any, error) {
+		_, _, err := pando.CutLabel(s)
+		return s, err
+	})
+
 var pathKind = textKind(`^[^\x00]+$`, "a directory, such as ./site", stringOnly,
 	func(s string) (any, error) { return s, nil })
 

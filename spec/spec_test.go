@@ -37,6 +37,7 @@ scale: {min: 2, max: 8, warm: 1, rate: 30/m, by: {metric: connections/s, target:
 state: {hits: counter, access.log: append-log, "sessions/*": set}
 resources: {cpus: 0.5, memory: 1.5m, pids: 100}
 rollout: {order: start-first, surge: 2, healthy: 5s}
+place: {near: first, only: zone=a, apart: db}
 folders: [/srv/fonts, "./data:rw", "/opt/x:ro"]
 secrets: {password: /etc/shop/password, key.pem: key.pem}
 reach: [internet, host]
@@ -64,6 +65,7 @@ func wholeSpec() pando.Spec {
 		},
 		Resources: pando.Resources{CPUs: .5, MemoryBytes: 1536 << 10, PIDs: 100},
 		Rollout:   pando.Rollout{Order: pando.StartFirst, Surge: 2, HealthySeconds: 5},
+		Place:     pando.Place{Near: pando.NearFirst, Only: "zone=a", Apart: "db"},
 		Folders: []pando.Folder{
 			{Path: "/srv/fonts"}, {Path: "/d/data", Write: true}, {Path: "/opt/x"},
 		},
@@ -180,6 +182,10 @@ var refused = []struct{ yaml, want string }{
 	{"scale: 3", "3:8: scale: want a map with min, max"},
 	{"scale: {min: 3, max: 2}", "3:17: scale.max: max 2 is less than min 3"},
 	{"scale: {max: 1, warm: 1}", "3:17: scale.warm: a reserve runs beside the instance"},
+	{"place: {near: last}", "3:15: place.near: want one of first"},
+	{"place: {only: zone}", "place.only: want a label such as zone=a"},
+	{"place: {spread: host, near: first}", "place.near: contradicts spread"},
+	{"place: {spread: zone}\nstate: {hits: counter}", "place.spread: the service has a state"},
 	{"rollout: {order: stop-last}", "3:18: rollout.order: want one of start-first, stop-first"},
 	{"rollout: {surge: 0, order: start-first}", "rollout.surge: 0 means order: stop-first"},
 	{"scale: {min: 0}", "3:14: scale.min: 0: want a whole number from 1"},
@@ -340,7 +346,7 @@ var onlyParse = []string{"less than min", "needs a target", "has no effect witho
 	"counts traffic", "published twice", "names no port", "here twice",
 	"anchors", "tab indents", "3:7: ", "3:9: ", "in this file twice", "65536", "99999",
 	"longer than nothing", "../x", "must be longer", "longer than a year", "largest id",
-	"a reserve runs", "0 means order"}
+	"a reserve runs", "0 means order", "contradicts spread", "has a state"}
 
 func TestSchemaAndParserAgree(t *testing.T) {
 	s := compiledSchema(t)

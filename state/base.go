@@ -32,6 +32,18 @@ func (b *Branch) common(
 	if len(found) == 1 && found[0] == b.head {
 		return root, true, nil
 	}
+	if len(found) == 0 {
+		// While the branch was idle, a trim may have cut the history between its start and main.
+		// Main then has no commit of the branch, and the base is certain.
+		cut, err := w.cut(main, since.at)
+		if err != nil {
+			return root, false, err
+		}
+		if cut {
+			root, err = w.rootOf(b.base)
+			return root, false, err
+		}
+	}
 	root, err = b.virtual(w, found, since.at)
 	return root, false, err
 }

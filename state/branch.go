@@ -19,6 +19,7 @@ type Branch struct {
 	mu sync.Mutex
 	place
 	stored  pando.ObjectID            // the head in the store
+	failed  pando.ObjectID            // the head of a write with an error: the store may have it
 	owed    map[string]pando.ObjectID // refs for the next write, as noted by Pushed
 	offered pando.ObjectID            // the head that the last merge took into main
 	unsure  bool                      // main may contain our commits that are newer than base

@@ -35,6 +35,9 @@ func latest(now time.Time, parents ...time.Time) time.Time {
 func (b *Branch) move(ctx context.Context, w *work, to place) error {
 	i := string(b.instance)
 	branch := b.repo.ref(branchRef, i)
+	if err := b.retract(branch); err != nil {
+		return fmt.Errorf("move the branch of %s: %w", b.instance, err)
+	}
 	refs := map[string]pando.ObjectID{
 		branch: to.head, b.repo.ref(baseRef, i): to.base, b.repo.ref(sinceRef, i): to.since,
 	}
@@ -46,9 +49,27 @@ func (b *Branch) move(ctx context.Context, w *work, to place) error {
 		Objects: w.saved, Refs: refs, If: map[string]pando.ObjectID{branch: b.stored},
 	})
 	if err != nil {
+		b.failed = to.head
 		return fmt.Errorf("move the branch of %s: %w", b.instance, err)
 	}
 	b.place, b.stored, b.owed = to, to.head, nil
+	return nil
+}
+
+// retract prepares the next write after a failed one. A disk may report an error for a write that
+// happened. The next write then replaces it, because its caller received the error.
+func (b *Branch) retract(branch string) error {
+	if b.failed.IsZero() {
+		return nil
+	}
+	at, err := b.repo.lookup(branch)
+	if err != nil {
+		return err
+	}
+	if at == b.failed {
+		b.stored = at
+	}
+	b.failed = pando.ObjectID{}
 	return nil
 }
 

@@ -139,7 +139,14 @@ func (t *trim) bury(ctx context.Context, alive func(pando.InstanceID) bool, done
 		if alive == nil || alive(i) {
 			continue
 		}
-		merged, err := r.work().isIn(head, t.main)
+		base, err := r.lookup(r.ref(baseRef, string(i)))
+		if err != nil {
+			return err
+		}
+		merged := head == base
+		if !merged {
+			merged, err = r.work().isIn(head, t.main)
+		}
 		if errors.Is(err, pando.ErrNotFound) {
 			continue // main is on another host, or is newer than this host's
 		}
@@ -174,16 +181,25 @@ func (t *trim) forget(ctx context.Context) error {
 	return t.objects.Update(ctx, u)
 }
 
+// idle reports whether a branch has no commits of its own. It then holds one commit of main and
+// none of the history after it: its next merge takes that commit as the base.
+func (t *trim) idle(instance string) bool {
+	head := t.refs[refOf(t.service, branchRef, instance)]
+	return !head.IsZero() && head == t.refs[refOf(t.service, baseRef, instance)] &&
+		head == t.refs[refOf(t.service, sinceRef, instance)]
+}
+
 // limit moves the cut back to the commits that must stay: the newest of main, and the start of each
-// branch. No merge looks behind that start.
+// branch with commits. No merge looks behind that start.
 func (t *trim) limit(keep Keep) error {
 	w := newWork(t.objects, t.service)
 	if err := t.atMost(w, keep.Most); err != nil {
 		return err
 	}
 	for name, id := range t.refs {
-		if !strings.HasPrefix(name, refOf(t.service, sinceRef, "")) &&
-			!strings.HasPrefix(name, refOf(t.service, markRef, "")) {
+		instance, isSince := strings.CutPrefix(name, refOf(t.service, sinceRef, ""))
+		isMark := strings.HasPrefix(name, refOf(t.service, markRef, ""))
+		if !isMark && (!isSince || t.idle(instance)) {
 			continue
 		}
 		c, err := w.commit(id)

@@ -41,3 +41,95 @@ func TestHistoryIsBoundedByItsLengthToo(t *testing.T) {
 		t.Errorf("%d commits of an old history are left, want about %d", n, newest)
 	}
 }
+
+// An instance that never writes holds one commit and no history, while others commit often. Its
+// first write much later merges as if nothing had been cut, and a lost answer repeats no change.
+func TestAnIdleBranchHoldsNoHistory(t *testing.T) {
+	const commits, newest = 200, 5
+	for _, lost := range []bool{false, true} {
+		ctx, m, now := t.Context(), newMemory(), t0
+		r := Open(m, web, typed)
+		var main pando.ObjectID
+		writer := must(r.Born(ctx, "writer", main))
+		do(writer.Put("kept", []byte("x")))
+		do(writer.Put("gone", []byte("x")))
+		push(writer, &main, now)
+		reader := must(r.Born(ctx, "reader", main))
+		for range commits {
+			now = now.Add(time.Second)
+			do(writer.Patch("hits", []byte("1")))
+			push(writer, &main, now)
+		}
+		do(writer.Settle(ctx))
+		known := Known{Heads: map[pando.ServiceKey]pando.ObjectID{web: main},
+			Alive: func(pando.InstanceID) bool { return true }}
+		must(Trim(ctx, m, known, Keep{Commits: newest}, now))
+		if n := len(must(r.Log(main, 10*commits))); n < newest || n > 2*newest {
+			t.Fatalf("%d commits are kept for an idle branch, want about %d", n, newest)
+		}
+		do(reader.Patch("hits", []byte("1000")))
+		do(reader.Delete("gone"))
+		if lost { // the agent ends after its first push moved main, and before it noted that
+			must(reader.Commit(ctx, "first", now))
+			id, _, err := reader.Merge(ctx, main, now)
+			do(err)
+			main = id
+			reader = must(r.Born(ctx, "reader", main))
+		}
+		push(reader, &main, now.Add(time.Second))
+		if got := text(r, main, "hits"); got != "1200" {
+			t.Errorf("lost %t: main has %s hits, want 1200", lost, got)
+		}
+		if kept, gone := text(r, main, "kept"), text(r, main, "gone"); kept != "x" || gone != "" {
+			t.Errorf("lost %t: kept %q, gone %q: want the deletion alone", lost, kept, gone)
+		}
+	}
+}
+
+// An agent that starts anew is not sure whether main has its branches' commits. The history behind
+// an idle branch was cut; its next commit still merges against the commit where it began.
+func TestAnIdleBranchOfAFormerAgentMergesOnce(t *testing.T) {
+	ctx, m, now := t.Context(), newMemory(), t0
+	r := Open(m, web, typed)
+	var main pando.ObjectID
+	writer := must(r.Born(ctx, "writer", main))
+	do(writer.Patch("hits", []byte("1")))
+	do(writer.Put("gone", []byte("x")))
+	push(writer, &main, now)
+	must(r.Born(ctx, "reader", main))
+	old := main
+	for range 50 {
+		now = now.Add(time.Second)
+		do(writer.Patch("hits", []byte("1")))
+		push(writer, &main, now)
+	}
+	do(writer.Settle(ctx))
+	known := Known{Heads: map[pando.ServiceKey]pando.ObjectID{web: main},
+		Alive: func(pando.InstanceID) bool { return true }}
+	must(Trim(ctx, m, known, Keep{Commits: 2}, now))
+	reader := must(r.Born(ctx, "reader", old)) // its agent has no newer main yet
+	do(reader.Delete("gone"))
+	do(reader.Patch("hits", []byte("5")))
+	must(reader.Commit(ctx, "late", now))
+	reader = must(r.Born(ctx, "reader", old)) // unsure whether this commit was pushed
+	push(reader, &main, now.Add(time.Second))
+	if hits, gone := text(r, main, "hits"), text(r, main, "gone"); hits != "56" || gone != "" {
+		t.Errorf("main has %s hits and gone %q, want 56 and no file", hits, gone)
+	}
+	known.Heads[web], known.Alive = main, func(pando.InstanceID) bool { return false }
+	idle := must(r.Born(ctx, "idle", main))
+	_ = idle
+	for range 20 {
+		now = now.Add(time.Minute)
+		do(writer.Patch("hits", []byte("1")))
+		push(writer, &main, now)
+	}
+	do(writer.Settle(ctx))
+	known.Heads[web] = main
+	for range 2 { // the first cuts the history, the second meets the branch behind it
+		must(Trim(ctx, m, known, Keep{Commits: 2}, now))
+	}
+	if left := must(Branches(m, web)); len(left) != 0 {
+		t.Errorf("the branches %v of dead instances are left", left)
+	}
+}

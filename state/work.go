@@ -171,6 +171,17 @@ func (w *work) ancestors(
 	return seen, nil
 }
 
+// cut reports whether history was trimmed between a commit and an earlier time.
+func (w *work) cut(of pando.ObjectID, until time.Time) (bool, error) {
+	all, err := w.ancestors(of, until)
+	for id := range all {
+		if w.edge(id) {
+			return true, nil
+		}
+	}
+	return false, err
+}
+
 // edge reports whether history was trimmed behind a commit.
 func (w *work) edge(id pando.ObjectID) bool {
 	_, err := w.objects.Ref(refOf(w.service, edgeRef, id.String()))

@@ -18,7 +18,7 @@ const (
 
 // Follow passes every record under a prefix to take until ctx ends. The first batch is a snapshot:
 // reset is true, and earlier records are void. Then every commit follows in order. Follow starts
-// again after every error of the store, with a growing wait. It passes errors other than
+// again after every error of the store, with a growing wait (jittered). It passes errors other than
 // ErrUnavailable and ErrCompacted to odd, the first of each run of equal ones.
 func Follow(ctx context.Context, c pando.Clock, r pando.Registry, prefix pando.Key,
 	take func(b pando.Batch, reset bool), odd ...func(error)) error {
@@ -50,11 +50,18 @@ func again(
 				}
 			}
 		}
-		if err := pando.Sleep(ctx, c, wait); err != nil {
+		if err := pando.Sleep(ctx, c, jittered(wait, c.Now())); err != nil {
 			return err
 		}
 		wait = min(2*wait, most)
 	}
+}
+
+// jittered lengthens a wait by up to a half. After an outage the processes of a cluster then do not
+// all read the whole store at one moment. The digits of the clock below a millisecond differ by
+// process, and repeat in a simulation.
+func jittered(wait time.Duration, now time.Time) time.Duration {
+	return wait + wait/2*time.Duration(now.Nanosecond()%1_000_000)/1_000_000
 }
 
 func followOnce(

@@ -25,7 +25,8 @@ type ledgers struct {
 	taken     map[netip.Addr]pando.ServiceKey
 	homes     map[pando.HostName]map[pando.ServiceKey]bool
 	onTheWay  map[pando.InstanceID]reserved // also counted in loads
-	unsettled map[pando.ServiceKey]bool     // those that wait, roll, lack instances or have no home
+	unsettled map[pando.ServiceKey]bool     // those that wait, roll or lack instances
+	resting   []rested                      // of removed services, oldest first; at most restingMax
 }
 
 func newLedgers() ledgers {
@@ -108,6 +109,7 @@ func (l *ledgers) settle(was, now pando.Service) {
 	}
 	delete(l.unsettled, was.ServiceKey)
 	if now.Name == "" {
+		l.retire(was)
 		return
 	}
 	for _, a := range []netip.Addr{now.VIP4, now.VIP6} {
@@ -119,7 +121,7 @@ func (l *ledgers) settle(was, now pando.Service) {
 		l.homes[now.Home] = map[pando.ServiceKey]bool{}
 	}
 	l.homes[now.Home][now.ServiceKey] = true
-	if now.Phase != pando.ServiceServing || now.Home == "" {
+	if now.Phase != pando.ServiceServing {
 		l.unsettled[now.ServiceKey] = true
 	}
 }

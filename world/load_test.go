@@ -83,3 +83,27 @@ func scan(t *testing.T, w *World, hosts []pando.HostName, at pando.StoreRevision
 		}
 	}
 }
+
+// A service stays apart from another one also while that one's placement is on its way.
+func TestHostsOfAServiceIncludeThoseOnTheirWay(t *testing.T) {
+	w, web, db := New(), pando.DefaultService("web"), pando.DefaultService("db")
+	at := func(s pando.ServiceKey, id pando.InstanceID, h pando.HostName) pando.Txn {
+		return pando.Txn{Put: []pando.Stored{pando.Instance{ID: id, Service: s, Host: h}}}
+	}
+	w.Committed(at(web, "web-1", "h1"), 1)
+	next := at(web, "web-2", "h2")
+	w.Reserve(next)
+	w.Reserve(at(db, "db-1", "h3"))
+	for _, step := range []func(){func() {}, func() { w.Committed(next, 2); w.Release(next) }} {
+		step()
+		if got := w.HostsOf(web); len(got) != 2 || !got["h1"] || !got["h2"] {
+			t.Errorf("web is on %v", got)
+		}
+	}
+	third := at(web, "web-3", "h4")
+	w.Reserve(third)
+	w.Release(third) // its commit failed
+	if got := w.HostsOf(web); got["h4"] {
+		t.Errorf("web is on %v after a commit that failed", got)
+	}
+}

@@ -8,7 +8,8 @@ import (
 
 // reserved is the room of an instance that a commit on its way places.
 type reserved struct {
-	host pando.HostName
+	service pando.ServiceKey
+	host    pando.HostName
 	weight
 }
 
@@ -23,7 +24,7 @@ func (w *World) Reserve(t pando.Txn) {
 				continue // a later step of an instance that is counted
 			}
 			spec, _ := w.SpecOf(v.Service, v.Revision)
-			r := reserved{v.Host, weightOf(spec.Resources)}
+			r := reserved{v.Service, v.Host, weightOf(spec.Resources)}
 			w.release(v.ID)
 			w.onTheWay[v.ID] = r
 			w.loads[r.host] = w.loads[r.host].plus(r.weight)
@@ -35,6 +36,14 @@ func (w *World) Reserve(t pando.Txn) {
 			}
 		}
 	}
+}
+
+// HasName reports whether an instance of any service has a name, or will have it after a commit on
+// its way.
+func (w *World) HasName(i pando.InstanceID) bool {
+	_, known := w.Instances[i]
+	_, coming := w.onTheWay[i]
+	return known || coming
 }
 
 // Release ends a reservation, after the commit was applied or has failed.
@@ -53,6 +62,21 @@ func (w *World) Release(t pando.Txn) {
 			}
 		}
 	}
+}
+
+// HostsOf returns the hosts with an instance of a service, also one that a commit on its way
+// places.
+func (w *World) HostsOf(s pando.ServiceKey) map[pando.HostName]bool {
+	out := map[pando.HostName]bool{}
+	for n := range w.ofService[s] {
+		out[w.ofService[s][n].Host] = true
+	}
+	for _, r := range w.onTheWay {
+		if r.service == s {
+			out[r.host] = true
+		}
+	}
+	return out
 }
 
 func (l *ledgers) release(i pando.InstanceID) {

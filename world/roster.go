@@ -10,8 +10,13 @@ import (
 // costs as much as its own instances, not as much as the cluster.
 type rosters[K comparable] map[K][]pando.Instance
 
-// of returns the instances under k. The caller owns the slice.
-func (r rosters[K]) of(k K) []pando.Instance { return slices.Clone(r[k]) }
+// of returns the instances under k. The caller owns the slice, which has room for more.
+func (r rosters[K]) of(k K) []pando.Instance {
+	if len(r[k]) == 0 {
+		return nil
+	}
+	return append(make([]pando.Instance, 0, len(r[k])+spare), r[k]...)
+}
 
 func (r rosters[K]) add(k K, i pando.Instance) {
 	at, there := slices.BinarySearchFunc(r[k], i, byBirth)

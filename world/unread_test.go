@@ -227,3 +227,17 @@ func TestFollowSurvivesEveryErrorOfTheStore(t *testing.T) {
 		}
 	})
 }
+
+// Two processes that lose the store at one moment come back at different times.
+func TestWaitsForTheStoreDiffer(t *testing.T) {
+	seen := map[time.Duration]bool{}
+	for n := range 100 {
+		wait := jittered(time.Second, time.Unix(5, int64(n)*9_973))
+		if seen[wait] = true; wait < time.Second || wait > 3*time.Second/2 {
+			t.Errorf("a wait of 1 s became %s", wait)
+		}
+	}
+	if len(seen) < 50 {
+		t.Errorf("100 processes have %d waits", len(seen))
+	}
+}

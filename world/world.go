@@ -309,11 +309,15 @@ func unlist[N cmp.Ordered](names map[pando.ServiceKey][]N, s pando.ServiceKey, n
 	}
 }
 
+// spare is the room that lists have for the new records of a decision. Without it, the first record
+// would copy hundreds of old ones.
+const spare = 16
+
 func listed[N comparable, T pando.Stored](all map[N]Versioned[T], names []N) []T {
 	if len(names) == 0 {
 		return nil
 	}
-	out := make([]T, len(names), len(names)+1) // the caller may append one
+	out := make([]T, len(names), len(names)+spare)
 	for n, name := range names {
 		out[n] = all[name].V
 	}

@@ -279,3 +279,26 @@ func TestAMemberVouchesForItsOwnAddresses(t *testing.T) {
 		t.Error("it does not admit its own key, or admits another")
 	}
 }
+
+// A decision appends to the lists of its service. Lists without room would be copied by that.
+func TestListsHaveRoomForADecision(t *testing.T) {
+	w := New()
+	var put []pando.Stored
+	for n := range 100 {
+		put = append(put, pando.Instance{ID: pando.InstanceID(fmt.Sprint("web-", n)),
+			Service: pando.DefaultService("web"), Host: "h1"})
+		put = append(put, pando.Intent{ID: pando.IntentID(fmt.Sprintf("%026d", n)),
+			Service: pando.DefaultService("web")})
+	}
+	w.Committed(pando.Txn{Put: put}, 1)
+	s := pando.DefaultService("web")
+	if all := w.Of(s); len(all) != 100 || cap(all)-len(all) < spare {
+		t.Errorf("%d instances with room for %d", len(all), cap(all))
+	}
+	if all := w.IntentsOf(s); len(all) != 100 || cap(all)-len(all) < spare {
+		t.Errorf("%d intents with room for %d", len(all), cap(all))
+	}
+	if all := w.Of(pando.DefaultService("none")); all != nil {
+		t.Errorf("a service without instances has %v", all)
+	}
+}

@@ -125,7 +125,7 @@ func sameTable(x, y pando.SteeringTable) bool {
 
 func sameEndpoint(e, f pando.Endpoint) bool {
 	return e.Instance == f.Instance && e.Revision == f.Revision && e.Weight == f.Weight &&
-		e.Soon == f.Soon && sameLink(e.Link, f.Link)
+		e.Soon == f.Soon && e.Remote == f.Remote && sameLink(e.Link, f.Link)
 }
 
 func sameLink(x, y pando.Link) bool {

@@ -137,7 +137,7 @@ func (t *timeline) row(b pando.Because) report.Decision {
 		}
 	}
 	i := b.Intent
-	d := report.Decision{At: at, Who: who(i.By), What: string(i.Verb), Why: i.History[0].Reason,
+	d := report.Decision{At: at, Who: who(i.By), What: string(i.Verb), Why: i.Why(),
 		Outcome: string(i.State) + ": " + i.Reason}
 	if i.Instance != "" && string(i.Instance) != i.By.Name {
 		d.What += " → " + string(i.Instance)
@@ -156,7 +156,7 @@ func who(a pando.Asker) string {
 }
 
 // took returns the time from the ask to its newest step.
-func took(i pando.Intent) time.Duration { return i.History[len(i.History)-1].At.Sub(i.Asked()) }
+func took(i pando.Intent) time.Duration { return i.Changed().Sub(i.Asked()) }
 
 // copies returns, for each copy, the time from its ask until new flows were steered to it. The
 // caller holds the lock.

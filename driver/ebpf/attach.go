@@ -16,6 +16,7 @@ import (
 const (
 	hostPin   = "host"
 	uplinkPin = "uplink-"
+	tunnelPin = "tunnel"
 )
 
 // hooks has the places of the programs. Each attached program has a pinned link.
@@ -39,6 +40,8 @@ func (h hooks) attachAgain(uplinks []string) error {
 			err = os.Remove(path)
 		case ok, pin.Name() == hostPin:
 			continue
+		case pin.Name() == tunnelPin:
+			err = replace(path, h.objects.FromTunnel)
 		default:
 			err = replace(path, h.objects.FromInstance)
 		}
@@ -119,6 +122,8 @@ func (h hooks) program(at Hook) (*ebpf.Program, error) {
 		return h.objects.FromHost, nil
 	case FromInstance:
 		return h.objects.FromInstance, nil
+	case FromTunnel:
+		return h.objects.FromTunnel, nil
 	case Nothing:
 		return h.objects.Nothing, nil
 	}

@@ -7,7 +7,7 @@ import (
 	"pando.run/pando"
 )
 
-// dropReasons has the order of enum count in bpf/pando.h.
+// dropReasons has the order of enum count in bpf/pando.h, up to the first other count.
 var dropReasons = [...]pando.DropReason{
 	pando.DroppedSpoofed, pando.DroppedChatter, pando.DroppedFragment, pando.DroppedHeader,
 	pando.DroppedProtocol,
@@ -21,6 +21,7 @@ const (
 	countRemoved
 	countSwept
 	countCrowded
+	countStranger // one more reason for a drop
 	countKinds
 )
 
@@ -54,6 +55,7 @@ func (d *Driver) Drops(context.Context) (pando.Drops, error) {
 	for n, why := range dropReasons {
 		out.Packets[why] = counts[n]
 	}
+	out.Packets[pando.DroppedStranger] = counts[countStranger]
 	out.Answered = counts[countRefused]
 	return out, nil
 }
@@ -63,7 +65,7 @@ func (d *Driver) Ends(_ context.Context, s pando.ServiceKey, i pando.InstanceID)
 	d.mu.Lock()
 	slot, ok := d.index.endpoints[d.index.services[s]][i]
 	d.mu.Unlock()
-	if !ok {
+	if !ok || slot >= endpointsMax {
 		return 0, nil
 	}
 	var perCPU []steerCounters
@@ -87,6 +89,9 @@ func (d *Driver) Counters(context.Context) ([]pando.EndpointCounters, error) {
 	}
 	var out []pando.EndpointCounters
 	for slot, name := range d.index.names {
+		if slot >= endpointsMax {
+			continue // the host of an endpoint counts its flows
+		}
 		var perCPU []steerCounters
 		if err := d.objects.Traffic.Lookup(slot, &perCPU); err != nil {
 			return nil, fmt.Errorf("read the steering counters: %w", err)

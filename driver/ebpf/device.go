@@ -16,7 +16,7 @@ import (
 const Device = "pando0"
 
 // ensureDevice brings pando0 up, with the gateway's addresses and the routes to every VIP.
-func ensureDevice(hostAddr netip.Addr, uplinks []string, former string) (netlink.Link, error) {
+func ensureDevice(c Config) (netlink.Link, error) {
 	dev, err := netlink.LinkByName(Device)
 	if err != nil {
 		if dev, err = makeDevice(); err != nil {
@@ -24,7 +24,7 @@ func ensureDevice(hostAddr netip.Addr, uplinks []string, former string) (netlink
 		}
 	}
 	six := hasIPv6()
-	if err := forward(six, uplinks, former); err != nil {
+	if err := forward(six, c.Uplinks, c.Settings); err != nil {
 		return nil, err
 	}
 	if err := netlink.LinkSetUp(dev); err != nil {
@@ -32,8 +32,8 @@ func ensureDevice(hostAddr netip.Addr, uplinks []string, former string) (netlink
 	}
 	route := &netlink.Route{LinkIndex: dev.Attrs().Index, Dst: prefix(pando.VIPs4),
 		Scope: netlink.SCOPE_LINK}
-	if hostAddr.Is4() {
-		route.Src = hostAddr.AsSlice()
+	if c.HostAddr.Is4() {
+		route.Src = c.HostAddr.AsSlice()
 	}
 	gateway4 := &netlink.Addr{IPNet: netlink.NewIPNet(pando.Gateway4.AsSlice())}
 	if err := errors.Join(netlink.AddrReplace(dev, gateway4),
@@ -43,7 +43,15 @@ func ensureDevice(hostAddr netip.Addr, uplinks []string, former string) (netlink
 	gateway6 := &netlink.Addr{IPNet: netlink.NewIPNet(pando.Gateway6.AsSlice()),
 		Flags: unix.IFA_F_NODAD}
 	route6 := &netlink.Route{LinkIndex: dev.Attrs().Index, Dst: prefix(pando.VIPs6)}
-	return dev, errors.Join(netlink.AddrReplace(dev, gateway6), netlink.RouteReplace(route6))
+	if c.HostAddr6.Is6() {
+		route6.Src = c.HostAddr6.AsSlice()
+	}
+	err = netlink.RouteReplace(route6)
+	if route6.Src != nil && errors.Is(err, unix.EINVAL) { // no device has the address
+		route6.Src = nil
+		err = netlink.RouteReplace(route6)
+	}
+	return dev, errors.Join(netlink.AddrReplace(dev, gateway6), err)
 }
 
 func hasIPv6() bool {

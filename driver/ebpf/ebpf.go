@@ -32,7 +32,9 @@ type Config struct {
 	PinDir   string     // a folder of a bpffs, for this host alone
 	Uplinks  []string   // interfaces that receive packets for VIPs
 	HostAddr netip.Addr // source of the host's own packets to VIPs; invalid: the gateway's address
-	Settings string     // a file for the kernel's former settings, for Restore; "": none
+	// HostAddr6 is the same for IPv6. A host without it reaches no instance of another host by IPv6.
+	HostAddr6 netip.Addr
+	Settings  string // a file for the kernel's former settings, for Restore; "": none
 	// FlowsMax is the number of held flows of IPv4; IPv6 has a quarter. 0: 1,048,576. A sixteenth of
 	// it, at least 512, may be opening.
 	FlowsMax int
@@ -53,6 +55,7 @@ type Driver struct {
 	ways     ways
 	netns    map[uint32]string // by slot of a published endpoint
 	tables   *tables
+	tunnel   tunnel
 	// fresh: this Open created the connection table. filled: services with connections taken
 	// over since then. filledFrom: number of connections taken over per instance.
 	fresh      bool
@@ -85,6 +88,7 @@ func Open(c Config) (*Driver, error) {
 		filledFrom: map[pando.InstanceID]int{},
 	}
 	d.hooks = hooks{dir: filepath.Join(c.PinDir, "links"), objects: &d.objects}
+	d.tunnel = tunnel{objects: &d.objects, hooks: &d.hooks, rooms: map[netip.Addr]int{}}
 	d.flows = flowTable{objects: &d.objects, counts: counters{&d.objects, cpus}, tick: tick}
 	if err := d.takeUp(); err != nil {
 		return nil, err
@@ -112,6 +116,9 @@ func (d *Driver) takeUp() error {
 	}
 	if err == nil {
 		err = d.attachHost()
+	}
+	if err == nil {
+		err = d.tunnel.find(d.index)
 	}
 	if err == nil && at.from != "" {
 		err = at.copyFlows(d.flows) // the replacement of many instances' programs takes seconds
@@ -160,7 +167,7 @@ func (d *Driver) load(dir string, migrating bool) (*ebpf.CollectionSpec, error) 
 	if err != nil {
 		return nil, fmt.Errorf("read the steering programs: %w", err)
 	}
-	if err := configure(spec, d.FlowsMax, migrating); err != nil {
+	if err := configure(spec, d.Config, migrating); err != nil {
 		return nil, err
 	}
 	for name, m := range spec.Maps {
@@ -180,7 +187,8 @@ func (d *Driver) load(dir string, migrating bool) (*ebpf.CollectionSpec, error) 
 }
 
 // configure sets the initial values of the programs' variables, and the sizes of the tables.
-func configure(spec *ebpf.CollectionSpec, flowsMax int, migrating bool) error {
+func configure(spec *ebpf.CollectionSpec, c Config, migrating bool) error {
+	flowsMax := c.FlowsMax
 	bits := uint32(0xffffffff) << (32 - pando.VIPs4.Bits())
 	net6 := words(pando.VIPs6.Addr())
 	flows4, flows6 := spec.Maps["flows"].MaxEntries, spec.Maps["flows6"].MaxEntries
@@ -195,6 +203,7 @@ func configure(spec *ebpf.CollectionSpec, flowsMax int, migrating bool) error {
 		"gateway":  native(pando.Gateway4),
 		"vip6_net": [2]uint32(net6[:2]), "gateway6": words(pando.Gateway6),
 		"migrating": map[bool]uint32{true: 1}[migrating],
+		"own_addr":  words(c.HostAddr),
 		"held_max":  flows4, "held6_max": flows6,
 	} {
 		if err := spec.Variables[name].Set(v); err != nil {
@@ -224,7 +233,7 @@ func ensureBPFFS(dir string) error {
 
 // attachHost makes pando0 and its routes. It attaches the programs to pando0 and to every uplink.
 func (d *Driver) attachHost() error {
-	dev, err := ensureDevice(d.HostAddr, d.Uplinks, d.Settings)
+	dev, err := ensureDevice(d.Config)
 	if err != nil {
 		return fmt.Errorf("make %s: %w", Device, err)
 	}
@@ -256,7 +265,7 @@ func (d *Driver) Close() error {
 	return err
 }
 
-// Purge removes every pin, every program and pando0.
+// Purge removes every pin, every program, pando0 and the tunnel.
 func (d *Driver) Purge() error { return errors.Join(d.Close(), Purge(d.PinDir)) }
 
 // Purge removes all pins of a driver in a folder. It also removes pins that this build cannot open,
@@ -270,8 +279,10 @@ func Purge(pinDir string) error {
 	errs = append(errs, os.RemoveAll(pinDir))
 	_ = os.Remove(filepath.Dir(pinDir)) // fails if another host's pins are there
 	errs = append(errs, forgetRoutes())
-	if dev, err := netlink.LinkByName(Device); err == nil {
-		errs = append(errs, netlink.LinkDel(dev))
+	for _, name := range []string{Device, TunnelDevice} {
+		if dev, err := netlink.LinkByName(name); err == nil {
+			errs = append(errs, netlink.LinkDel(dev))
+		}
 	}
 	return errors.Join(errs...)
 }

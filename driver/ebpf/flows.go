@@ -199,6 +199,9 @@ func (d *Driver) takeOver(service uint32, t pando.SteeringTable) error {
 	}
 	for name, slot := range d.index.endpoints[service] {
 		at := d.index.slots[slot]
+		if at.Away != 0 {
+			continue
+		}
 		sockets, err := openConnections(d.netns[slot])
 		if err != nil {
 			d.netns[slot] = "" // its sockets cannot be listed

@@ -14,11 +14,13 @@ import (
 // is their only writer.
 type index struct {
 	services     map[pando.ServiceKey]uint32
+	keys         map[uint32]pando.ServiceKey            // of services, by number
 	freeServices []uint32                               // the last one is taken first
 	endpoints    map[uint32]map[pando.InstanceID]uint32 // by service
 	names        map[uint32]pando.InstanceID
 	slots        []steerEndpoint // by number
-	free         []uint32
+	free         []uint32        // below endpointsMax, for endpoints of this host
+	freeAway     []uint32        // the others, for endpoints of other hosts
 	ports        map[steerServiceKey]uint32
 	vips         map[[4]uint32]uint32
 	portsOf      map[uint32]map[steerServiceKey]bool // by service
@@ -31,12 +33,16 @@ type index struct {
 func readIndex(o *steerObjects, t *tables) (*index, error) {
 	x := &index{
 		services: map[pando.ServiceKey]uint32{}, endpoints: map[uint32]map[pando.InstanceID]uint32{},
-		names: map[uint32]pando.InstanceID{},
+		names: map[uint32]pando.InstanceID{}, keys: map[uint32]pando.ServiceKey{},
 		ports: map[steerServiceKey]uint32{}, vips: map[[4]uint32]uint32{},
 		translations: map[uint32]map[steerPortKey]uint16{},
 		portsOf:      map[uint32]map[steerServiceKey]bool{}, vipsOf: map[uint32]map[[4]uint32]bool{},
 	}
-	if err := errors.Join(x.readServices(o, t), x.readEndpoints(o), x.readPorts(o)); err != nil {
+	err := errors.Join(x.readServices(o, t), x.readEndpoints(o), x.readPorts(o))
+	if err == nil {
+		err = x.correctArrivals(o.Arrivals)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("read the pinned tables: %w", err)
 	}
 	return x, nil
@@ -96,7 +102,7 @@ func (x *index) readServices(o *steerObjects, t *tables) error {
 		if err := errors.Join(t.claim(v.Places[0]), t.claim(v.Places[1])); err != nil {
 			return fmt.Errorf("the table of %s: %w", s, err)
 		}
-		x.services[s] = uint32(n)
+		x.services[s], x.keys[uint32(n)] = uint32(n), s
 	}
 	return nil
 }
@@ -116,7 +122,7 @@ func (x *index) readEndpoints(o *steerObjects) error {
 			x.remember(slot, pando.InstanceID(name))
 			continue
 		}
-		x.free = append(x.free, slot)
+		x.release(slot)
 		if !ok && x.slots[n].Ifindex == 0 {
 			continue
 		}

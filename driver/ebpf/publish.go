@@ -35,6 +35,9 @@ func (d *Driver) publish(t pando.SteeringTable) error {
 	now := d.shares.of(t) // before the lock: it takes longer than the rest
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err := d.tunnel.reach(d.index, t.Endpoints); err != nil {
+		return err
+	}
 	n, err := d.serviceNumber(t.Service)
 	if err != nil {
 		return err
@@ -77,6 +80,7 @@ func (d *Driver) serviceNumber(s pando.ServiceKey) (uint32, error) {
 		return 0, err
 	}
 	d.index.freeServices, d.index.services[s] = d.index.freeServices[:last], n
+	d.index.keys[n] = s
 	return n, nil
 }
 
@@ -88,7 +92,7 @@ func (d *Driver) endpointSlots(service uint32, want []pando.Endpoint) (slots, go
 	for _, e := range want {
 		slot, ok := d.index.endpoints[service][e.Instance]
 		// No flow can have survived a change of the link.
-		if ok && d.index.slots[slot].Ifindex != uint32(e.Link.IfIndex) {
+		if ok && !leadsTo(d.index.slots[slot], e) {
 			if err := d.dropEndpoint(slot); err != nil {
 				return nil, nil, err
 			}
@@ -113,7 +117,18 @@ func (d *Driver) endpointSlots(service uint32, want []pando.Endpoint) (slots, go
 	return slots, gone, nil
 }
 
+// leadsTo reports whether a slot is that of an endpoint: it has the same link, or the same host.
+func leadsTo(at steerEndpoint, e pando.Endpoint) bool {
+	if e.Remote.IsValid() {
+		return at.Away != 0 && at.Remote == words(e.Remote)
+	}
+	return at.Away == 0 && at.Ifindex == uint32(e.Link.IfIndex)
+}
+
 func (d *Driver) addEndpoint(service uint32, e pando.Endpoint) (uint32, error) {
+	if e.Remote.IsValid() {
+		return d.tunnel.add(d.index, service, e)
+	}
 	last := len(d.index.free) - 1
 	if last < 0 {
 		return 0, fmt.Errorf("%w: %d endpoints are steered to on this host already", pando.ErrTooLarge,
@@ -128,6 +143,7 @@ func (d *Driver) addEndpoint(service uint32, e pando.Endpoint) (uint32, error) {
 		d.objects.Traffic.Put(slot, make([]steerCounters, d.flows.counts.cpus)),
 		d.objects.Endpoints.Put(slot, v),
 		d.objects.EndpointNames.Put(slot, nameOf(service, string(e.Instance))),
+		d.objects.Arrivals.Put(d.index.tagOf(service, e.Instance), slot),
 	); err != nil {
 		return 0, err
 	}
@@ -139,14 +155,20 @@ func (d *Driver) addEndpoint(service uint32, e pando.Endpoint) (uint32, error) {
 // dropEndpoint ends an endpoint's epoch, which makes all its flows unknown.
 func (d *Driver) dropEndpoint(slot uint32) error {
 	v := steerEndpoint{Epoch: d.index.slots[slot].Epoch + 1}
-	if err := errors.Join(
+	errs := []error{
 		d.objects.Endpoints.Put(slot, v), ignoreMissing(d.objects.EndpointNames.Delete(slot)),
-	); err != nil {
+	}
+	if slot < endpointsMax {
+		tag := d.index.tagOf(d.index.slots[slot].Service, d.index.names[slot])
+		errs = append(errs, ignoreMissing(d.objects.Arrivals.Delete(tag)))
+	}
+	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	d.index.forget(slot)
 	delete(d.netns, slot)
-	d.index.slots[slot], d.index.free = v, append(d.index.free, slot)
+	d.index.slots[slot] = v
+	d.index.release(slot)
 	return nil
 }
 
@@ -278,6 +300,7 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 	}
 	d.index.drop(n)
 	delete(d.index.services, s)
+	delete(d.index.keys, n)
 	delete(d.filled, s)
 	d.index.freeServices = append(d.index.freeServices, n)
 	return nil

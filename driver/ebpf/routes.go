@@ -97,7 +97,9 @@ func strangers(family int) *netlink.Rule {
 
 // Neighbours implements pando.Steering.
 func (d *Driver) Neighbours(_ context.Context, hosts []pando.Host) error {
-	var errs []error
+	d.mu.Lock()
+	errs := []error{d.tunnel.admit(d.index, hosts)}
+	d.mu.Unlock()
 	if len(hosts) > 0 {
 		for _, f := range families() {
 			if err := netlink.RuleAdd(strangers(f)); err != nil && !errors.Is(err, unix.EEXIST) {

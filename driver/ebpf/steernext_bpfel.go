@@ -28,6 +28,9 @@ type steerEndpoint struct {
 	Mac     [6]uint8
 	HostMac [6]uint8
 	Service uint32
+	Away    uint32
+	Tunnel  uint32
+	Remote  [4]uint32
 }
 
 type steerFlow struct {
@@ -39,7 +42,7 @@ type steerFlow struct {
 	Service  uint32
 	Answer   uint32
 	Target   uint16
-	Pad      uint16
+	Room     uint16
 	Seen     uint64
 }
 
@@ -112,6 +115,11 @@ type steerPace struct {
 	Answers uint64
 }
 
+type steerPeer struct {
+	_    structs.HostLayout
+	Room uint32
+}
+
 type steerPlace struct {
 	_     structs.HostLayout
 	Chunk uint32
@@ -146,6 +154,7 @@ type steerServiceKey struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	steerMapArrivals          = "arrivals"
 	steerMapCounts            = "counts"
 	steerMapEndpointNames     = "endpoint_names"
 	steerMapEndpoints         = "endpoints"
@@ -158,6 +167,7 @@ const (
 	steerMapOpening           = "opening"
 	steerMapOpening6          = "opening6"
 	steerMapPaces             = "paces"
+	steerMapPeers             = "peers"
 	steerMapPorts             = "ports"
 	steerMapServiceNames      = "service_names"
 	steerMapServices          = "services"
@@ -169,6 +179,7 @@ const (
 	steerProgFromHost         = "from_host"
 	steerProgFromInstance     = "from_instance"
 	steerProgFromOutside      = "from_outside"
+	steerProgFromTunnel       = "from_tunnel"
 	steerProgNothing          = "nothing"
 	steerProgTicks            = "ticks"
 	steerVarGateway           = "gateway"
@@ -177,6 +188,7 @@ const (
 	steerVarHeldMax           = "held_max"
 	steerVarMigrating         = "migrating"
 	steerVarOrderForUserSpace = "order_for_user_space"
+	steerVarOwnAddr           = "own_addr"
 	steerVarVip6Net           = "vip6_net"
 	steerVarVipMask           = "vip_mask"
 	steerVarVipNet            = "vip_net"
@@ -228,6 +240,7 @@ type steerProgramSpecs struct {
 	FromHost     *ebpf.ProgramSpec `ebpf:"from_host"`
 	FromInstance *ebpf.ProgramSpec `ebpf:"from_instance"`
 	FromOutside  *ebpf.ProgramSpec `ebpf:"from_outside"`
+	FromTunnel   *ebpf.ProgramSpec `ebpf:"from_tunnel"`
 	Nothing      *ebpf.ProgramSpec `ebpf:"nothing"`
 	Ticks        *ebpf.ProgramSpec `ebpf:"ticks"`
 }
@@ -236,6 +249,7 @@ type steerProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type steerMapSpecs struct {
+	Arrivals      *ebpf.MapSpec `ebpf:"arrivals"`
 	Counts        *ebpf.MapSpec `ebpf:"counts"`
 	EndpointNames *ebpf.MapSpec `ebpf:"endpoint_names"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
@@ -248,6 +262,7 @@ type steerMapSpecs struct {
 	Opening       *ebpf.MapSpec `ebpf:"opening"`
 	Opening6      *ebpf.MapSpec `ebpf:"opening6"`
 	Paces         *ebpf.MapSpec `ebpf:"paces"`
+	Peers         *ebpf.MapSpec `ebpf:"peers"`
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
 	ServiceNames  *ebpf.MapSpec `ebpf:"service_names"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
@@ -267,6 +282,7 @@ type steerVariableSpecs struct {
 	HeldMax           *ebpf.VariableSpec `ebpf:"held_max"`
 	Migrating         *ebpf.VariableSpec `ebpf:"migrating"`
 	OrderForUserSpace *ebpf.VariableSpec `ebpf:"order_for_user_space"`
+	OwnAddr           *ebpf.VariableSpec `ebpf:"own_addr"`
 	Vip6Net           *ebpf.VariableSpec `ebpf:"vip6_net"`
 	VipMask           *ebpf.VariableSpec `ebpf:"vip_mask"`
 	VipNet            *ebpf.VariableSpec `ebpf:"vip_net"`
@@ -292,6 +308,7 @@ func (o *steerObjects) Close() error {
 //
 // It can be passed to loadSteerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type steerMaps struct {
+	Arrivals      *ebpf.Map `ebpf:"arrivals"`
 	Counts        *ebpf.Map `ebpf:"counts"`
 	EndpointNames *ebpf.Map `ebpf:"endpoint_names"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
@@ -304,6 +321,7 @@ type steerMaps struct {
 	Opening       *ebpf.Map `ebpf:"opening"`
 	Opening6      *ebpf.Map `ebpf:"opening6"`
 	Paces         *ebpf.Map `ebpf:"paces"`
+	Peers         *ebpf.Map `ebpf:"peers"`
 	Ports         *ebpf.Map `ebpf:"ports"`
 	ServiceNames  *ebpf.Map `ebpf:"service_names"`
 	Services      *ebpf.Map `ebpf:"services"`
@@ -315,6 +333,7 @@ type steerMaps struct {
 
 func (m *steerMaps) Close() error {
 	return _SteerClose(
+		m.Arrivals,
 		m.Counts,
 		m.EndpointNames,
 		m.Endpoints,
@@ -327,6 +346,7 @@ func (m *steerMaps) Close() error {
 		m.Opening,
 		m.Opening6,
 		m.Paces,
+		m.Peers,
 		m.Ports,
 		m.ServiceNames,
 		m.Services,
@@ -347,6 +367,7 @@ type steerVariables struct {
 	HeldMax           *ebpf.Variable `ebpf:"held_max"`
 	Migrating         *ebpf.Variable `ebpf:"migrating"`
 	OrderForUserSpace *ebpf.Variable `ebpf:"order_for_user_space"`
+	OwnAddr           *ebpf.Variable `ebpf:"own_addr"`
 	Vip6Net           *ebpf.Variable `ebpf:"vip6_net"`
 	VipMask           *ebpf.Variable `ebpf:"vip_mask"`
 	VipNet            *ebpf.Variable `ebpf:"vip_net"`
@@ -360,6 +381,7 @@ type steerPrograms struct {
 	FromHost     *ebpf.Program `ebpf:"from_host"`
 	FromInstance *ebpf.Program `ebpf:"from_instance"`
 	FromOutside  *ebpf.Program `ebpf:"from_outside"`
+	FromTunnel   *ebpf.Program `ebpf:"from_tunnel"`
 	Nothing      *ebpf.Program `ebpf:"nothing"`
 	Ticks        *ebpf.Program `ebpf:"ticks"`
 }
@@ -370,6 +392,7 @@ func (p *steerPrograms) Close() error {
 		p.FromHost,
 		p.FromInstance,
 		p.FromOutside,
+		p.FromTunnel,
 		p.Nothing,
 		p.Ticks,
 	)

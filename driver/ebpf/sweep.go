@@ -20,6 +20,13 @@ const (
 	// A handshake counts as a flow of its endpoint for this long (two retransmissions of a SYN). A
 	// flood of SYNs therefore delays a drain by at most that time.
 	openingMax = 3 * time.Second
+
+	// Of a flow to another host, this host sees one direction and no socket. That host counts it for
+	// the drain. It leaves this table after these times without a packet: before a handshake, after
+	// an end of its client, and else.
+	awayOpeningMax = time.Minute
+	awayEndedMax   = 5 * time.Minute
+	awayIdleMax    = 5 * 24 * time.Hour
 )
 
 // Sweep implements pando.Steering. The instances' sockets are the truth, and the table is a cache
@@ -78,6 +85,23 @@ func look(e entry) finding {
 	return lives
 }
 
+// lookAway returns the finding about a flow to another host. Such a flow never counts here.
+func lookAway(e entry) finding {
+	most := awayIdleMax
+	switch {
+	case e.protocol != protocols[pando.TCP]:
+		most = udpHeldMax
+	case e.flow.Flags&(flowFIN|flowRST) != 0:
+		most = awayEndedMax
+	case e.flow.Flags&flowUsed == 0:
+		most = awayOpeningMax
+	}
+	if e.idle > most {
+		return ended
+	}
+	return silent
+}
+
 func (d *Driver) sweep(report *pando.SweepReport) error {
 	d.mu.Lock()
 	then := known{slices.Clone(d.index.slots), maps.Clone(d.index.names), maps.Clone(d.netns)}
@@ -91,7 +115,11 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 			orphans = append(orphans, e)
 			return
 		}
-		switch look(e) {
+		found := look(e)
+		if then.slots[e.flow.Endpoint].Away != 0 {
+			found = lookAway(e)
+		}
+		switch found {
 		case ended:
 			over = append(over, e)
 		case suspect:

@@ -14,6 +14,7 @@ const (
 	FromOutside  Hook = "from_outside"  // ingress of an uplink
 	FromHost     Hook = "from_host"     // egress of pando0
 	FromInstance Hook = "from_instance" // ingress of an instance's link, at the host's end
+	FromTunnel   Hook = "from_tunnel"   // ingress of the tunnel
 	Nothing      Hook = "nothing"       // no hook: the baseline program of measurements
 )
 

@@ -33,6 +33,7 @@ var _ pando.Registry = (*Registry)(nil)
 type Registry struct {
 	client *clientv3.Client
 	guard  *guard // nil over a socket: the server has its own guard
+	paged  int64  // records of one answer of a Snapshot; tests lower it
 	close  sync.Once
 	err    error // of close
 
@@ -41,7 +42,9 @@ type Registry struct {
 }
 
 func newRegistry(c *clientv3.Client, g *guard) *Registry {
-	return &Registry{client: c, guard: g, leases: map[pando.Fence]clientv3.LeaseID{}}
+	return &Registry{
+		client: c, guard: g, paged: pageRecords, leases: map[pando.Fence]clientv3.LeaseID{},
+	}
 }
 
 const (
@@ -121,22 +124,44 @@ func (r *Registry) Close() error {
 	return r.err
 }
 
-// Snapshot reads every record under prefix, linearizably.
+// pageRecords bounds the records of one answer. A large cluster's records do not fit into the time
+// of one call.
+const pageRecords = 20_000
+
+// Snapshot reads every record under prefix, linearizably. It reads page by page, all at the
+// revision of the first. ctx bounds the whole read; each page has a deadline of its own.
 func (r *Registry) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snapshot, error) {
+	var s pando.Snapshot
+	end := clientv3.GetPrefixRangeEnd(string(prefix))
+	for from := string(prefix); ; {
+		resp, err := r.page(ctx, from, end, s.Revision)
+		if err != nil {
+			return pando.Snapshot{}, fmt.Errorf("read %s*: %w", prefix, err)
+		}
+		if s.Revision == 0 {
+			s.Revision = pando.StoreRevision(resp.Header.Revision)
+			s.Store = pando.StoreID(resp.Header.ClusterId)
+			s.Records = make([]pando.Record, 0, resp.Count)
+		}
+		for _, kv := range resp.Kvs {
+			s.Records = append(s.Records, record(kv))
+		}
+		if !resp.More || len(resp.Kvs) == 0 {
+			return s, nil
+		}
+		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
+	}
+}
+
+// page reads the first records of a range, at a revision or, for 0, at the newest.
+func (r *Registry) page(
+	ctx context.Context, from, end string, at pando.StoreRevision,
+) (*clientv3.GetResponse, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	resp, err := r.client.Get(ctx, string(prefix), clientv3.WithPrefix())
-	if err != nil {
-		return pando.Snapshot{}, fmt.Errorf("read %s*: %w", prefix, sentinel(ctx, err))
-	}
-	s := pando.Snapshot{
-		Records: make([]pando.Record, len(resp.Kvs)), Revision: pando.StoreRevision(resp.Header.Revision),
-		Store: pando.StoreID(resp.Header.ClusterId),
-	}
-	for i, kv := range resp.Kvs {
-		s.Records[i] = record(kv)
-	}
-	return s, nil
+	resp, err := r.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(r.paged),
+		clientv3.WithRev(int64(at)))
+	return resp, sentinel(ctx, err)
 }
 
 // Heard returns the time since a host's agent renewed its lease, to the second. It returns

@@ -122,7 +122,7 @@ func readIn(layer, dir, name string) (text string, end bool) {
 	}
 	var y [1]byte
 	n, err := unix.Lgetxattr(filepath.Join(layer, dir), opaque, y[:])
-	closed := err == nil && n == 1 && y[0] == 'y'
+	closed := !st.IsDir() || err == nil && n == 1 && y[0] == 'y'
 	st, err = root.Lstat(dir + "/" + name)
 	if err != nil {
 		return "", closed

@@ -79,10 +79,24 @@ func write(t *testing.T, s *httptest.Server, reference string, img v1.Image) {
 	}
 }
 
+// home is the home folder of all tests: a library looks it up once and keeps it.
+var home string
+
+func TestMain(m *testing.M) {
+	var err error
+	if home, err = os.MkdirTemp("", "pando-image"); err != nil {
+		log.Fatal(err)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(home)
+	os.Exit(code)
+}
+
 // clean keeps the credentials of this machine out of a test.
 func clean(t *testing.T) {
 	t.Helper()
-	t.Setenv("HOME", t.TempDir())
+	t.Setenv("HOME", home)
+	t.Cleanup(func() { _ = os.RemoveAll(filepath.Join(home, ".docker")) })
 	t.Setenv("DOCKER_CONFIG", "")
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 }

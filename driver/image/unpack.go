@@ -361,8 +361,12 @@ func (u *unpacker) hide(dir, base string) error {
 	case name == "" || name == "." || name == "..":
 		return fmt.Errorf("%w: a whiteout of %q", pando.ErrInvalid, name)
 	default:
-		if _, err := u.root.Lstat(path.Join(dir, name)); err == nil {
-			return nil // a whiteout hides the layers below, not this one
+		// A whiteout hides the layers below, not this one.
+		switch st, err := u.root.Lstat(path.Join(dir, name)); {
+		case err == nil && st.IsDir():
+			return u.setOpaque(path.Join(dir, name))
+		case err == nil:
+			return nil
 		}
 		return u.node(path.Join(dir, name), nil, unix.S_IFCHR)
 	}

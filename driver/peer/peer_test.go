@@ -17,6 +17,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/api/logs"
+	"pando.run/pando/api/problem"
 )
 
 const patience = 10 * time.Second
@@ -221,11 +222,11 @@ func TestAFollowedLogEndsOnTheHostWhenTheAskerGoes(t *testing.T) {
 func TestSentinelsCrossTheWire(t *testing.T) {
 	a := &host{}
 	h, c := serve(t, a, "unix")
-	for _, k := range kinds {
-		a.err = fmt.Errorf("a sentence about web: %w", k.err)
+	for _, k := range problem.Kinds {
+		a.err = fmt.Errorf("a sentence about web: %w", k.Err)
 		err := c.Applied(t.Context(), h, pando.DefaultService("web"), 1)
-		if !errors.Is(err, k.err) || !strings.Contains(err.Error(), "a sentence about web") {
-			t.Errorf("%v came as %v", k.err, err)
+		if !errors.Is(err, k.Err) || !strings.Contains(err.Error(), "a sentence about web") {
+			t.Errorf("%v came as %v", k.Err, err)
 		}
 	}
 	err := c.Applied(t.Context(), h, pando.ServiceKey{Tenant: "default", Name: "No"}, 1)

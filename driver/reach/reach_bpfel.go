@@ -28,6 +28,9 @@ type reachEndpoint struct {
 	Mac     [6]uint8
 	HostMac [6]uint8
 	Service uint32
+	Away    uint32
+	Tunnel  uint32
+	Remote  [4]uint32
 }
 
 type reachFlow struct {
@@ -38,7 +41,7 @@ type reachFlow struct {
 	Service  uint32
 	Answer   uint32
 	Target   uint16
-	Pad      uint16
+	Room     uint16
 	Seen     uint64
 }
 
@@ -109,6 +112,11 @@ type reachPace struct {
 	Answers uint64
 }
 
+type reachPeer struct {
+	_    structs.HostLayout
+	Room uint32
+}
+
 type reachPortKey struct {
 	_        structs.HostLayout
 	Ifindex  uint32
@@ -151,6 +159,7 @@ type reachWalled struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	reachMapArrivals      = "arrivals"
 	reachMapCounts        = "counts"
 	reachMapEndpointNames = "endpoint_names"
 	reachMapEndpoints     = "endpoints"
@@ -164,6 +173,7 @@ const (
 	reachMapOpening6      = "opening6"
 	reachMapOwners        = "owners"
 	reachMapPaces         = "paces"
+	reachMapPeers         = "peers"
 	reachMapPorts         = "ports"
 	reachMapServiceNames  = "service_names"
 	reachMapServices      = "services"
@@ -181,6 +191,7 @@ const (
 	reachVarInstancesMask = "instances_mask"
 	reachVarInstancesNet  = "instances_net"
 	reachVarMigrating     = "migrating"
+	reachVarOwnAddr       = "own_addr"
 	reachVarVip6Net       = "vip6_net"
 	reachVarVipMask       = "vip_mask"
 	reachVarVipNet        = "vip_net"
@@ -235,6 +246,7 @@ type reachProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type reachMapSpecs struct {
+	Arrivals      *ebpf.MapSpec `ebpf:"arrivals"`
 	Counts        *ebpf.MapSpec `ebpf:"counts"`
 	EndpointNames *ebpf.MapSpec `ebpf:"endpoint_names"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
@@ -248,6 +260,7 @@ type reachMapSpecs struct {
 	Opening6      *ebpf.MapSpec `ebpf:"opening6"`
 	Owners        *ebpf.MapSpec `ebpf:"owners"`
 	Paces         *ebpf.MapSpec `ebpf:"paces"`
+	Peers         *ebpf.MapSpec `ebpf:"peers"`
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
 	ServiceNames  *ebpf.MapSpec `ebpf:"service_names"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
@@ -270,6 +283,7 @@ type reachVariableSpecs struct {
 	InstancesMask *ebpf.VariableSpec `ebpf:"instances_mask"`
 	InstancesNet  *ebpf.VariableSpec `ebpf:"instances_net"`
 	Migrating     *ebpf.VariableSpec `ebpf:"migrating"`
+	OwnAddr       *ebpf.VariableSpec `ebpf:"own_addr"`
 	Vip6Net       *ebpf.VariableSpec `ebpf:"vip6_net"`
 	VipMask       *ebpf.VariableSpec `ebpf:"vip_mask"`
 	VipNet        *ebpf.VariableSpec `ebpf:"vip_net"`
@@ -295,6 +309,7 @@ func (o *reachObjects) Close() error {
 //
 // It can be passed to loadReachObjects or ebpf.CollectionSpec.LoadAndAssign.
 type reachMaps struct {
+	Arrivals      *ebpf.Map `ebpf:"arrivals"`
 	Counts        *ebpf.Map `ebpf:"counts"`
 	EndpointNames *ebpf.Map `ebpf:"endpoint_names"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
@@ -308,6 +323,7 @@ type reachMaps struct {
 	Opening6      *ebpf.Map `ebpf:"opening6"`
 	Owners        *ebpf.Map `ebpf:"owners"`
 	Paces         *ebpf.Map `ebpf:"paces"`
+	Peers         *ebpf.Map `ebpf:"peers"`
 	Ports         *ebpf.Map `ebpf:"ports"`
 	ServiceNames  *ebpf.Map `ebpf:"service_names"`
 	Services      *ebpf.Map `ebpf:"services"`
@@ -320,6 +336,7 @@ type reachMaps struct {
 
 func (m *reachMaps) Close() error {
 	return _ReachClose(
+		m.Arrivals,
 		m.Counts,
 		m.EndpointNames,
 		m.Endpoints,
@@ -333,6 +350,7 @@ func (m *reachMaps) Close() error {
 		m.Opening6,
 		m.Owners,
 		m.Paces,
+		m.Peers,
 		m.Ports,
 		m.ServiceNames,
 		m.Services,
@@ -356,6 +374,7 @@ type reachVariables struct {
 	InstancesMask *ebpf.Variable `ebpf:"instances_mask"`
 	InstancesNet  *ebpf.Variable `ebpf:"instances_net"`
 	Migrating     *ebpf.Variable `ebpf:"migrating"`
+	OwnAddr       *ebpf.Variable `ebpf:"own_addr"`
 	Vip6Net       *ebpf.Variable `ebpf:"vip6_net"`
 	VipMask       *ebpf.Variable `ebpf:"vip_mask"`
 	VipNet        *ebpf.Variable `ebpf:"vip_net"`

@@ -295,6 +295,9 @@ func (b *Sandbox) Stop(ctx context.Context) error {
 
 // Remove deletes the sandbox.
 func (b *Sandbox) Remove(ctx context.Context) error {
+	if err := b.host.steering.called("Remove"); err != nil {
+		return err
+	}
 	if err := b.Stop(ctx); err != nil {
 		return err
 	}

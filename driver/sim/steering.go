@@ -35,7 +35,7 @@ func NewSteering() *Steering {
 }
 
 // Fail makes the next n calls of a method fail, by its name: Publish, Connect, Neighbours,
-// Withdraw, Sweep, or Flows of a sandbox. Below zero: all of them, until the next Fail.
+// Withdraw, Sweep, or Flows or Remove of a sandbox. Below zero: all of them, until the next Fail.
 func (s *Steering) Fail(method string, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,6 +107,20 @@ func (s *Steering) FlowsOf(i pando.InstanceID) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.flows[i]
+}
+
+// Takes reports whether a table sends new flows to an instance.
+func (s *Steering) Takes(i pando.InstanceID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.tables {
+		for _, e := range t.Endpoints {
+			if e.Instance == i && e.Weight > 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Publish replaces a table. Flows of endpoints that left the table break.

@@ -98,6 +98,7 @@ func TestErrorsKeepTheirSentinelOverTheWire(t *testing.T) {
 	for _, err := range []error{
 		ignore(c.Service(t.Context(), none)), c.Remove(t.Context(), none, false),
 		ignore(c.Why(t.Context(), none, 1)),
+		ignore(c.Fits(t.Context(), none)),
 		ignore(c.Logs(t.Context(), none, "", pando.LogQuery{Lines: 1}, false)),
 		ignore(c.StateLog(t.Context(), none, 3)),
 		ignore(c.Unpin(t.Context(), none)),

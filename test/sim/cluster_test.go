@@ -161,7 +161,7 @@ func newCluster(
 func (c *cluster) control(name string, r pando.Registry, ids *sim.IDs) *control.Control {
 	return control.New(control.Config{
 		Registry: r, Peers: c.peers, Clock: sim.Clock{}, IDs: ids, Log: c.log.With("process", name),
-		Name: name,
+		Name: name, Spread: true,
 	})
 }
 

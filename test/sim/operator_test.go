@@ -57,6 +57,9 @@ func newOperator(c *cluster, key pando.ServiceKey) *operator {
 	if hostsOf(c.seed) > 1 {
 		o.spec.Environment[envNoState] = "yes"
 	}
+	if spreads(c.seed) {
+		o.spec.State, o.spec.Place.Spread = nil, pando.SpreadHost
+	}
 	if c.seed%4 == 1 {
 		o.spec.Environment[envLazy] = "yes"
 	}

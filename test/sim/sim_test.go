@@ -119,6 +119,9 @@ func hostsOf(seed uint64) int {
 	return 1
 }
 
+// spreads reports whether the services of a run spread over its hosts: every second run with three.
+func spreads(seed uint64) bool { return hostsOf(seed) > 1 && seed%2 == 1 }
+
 // verify checks the written records and the promises against the rules.
 func (c *cluster) verify(main pando.StateHead) {
 	newAudit(c.t).replay(c.registry.History())

@@ -21,6 +21,7 @@ const (
 	eventEvery   = 5 * time.Minute
 	deathEvery   = 8 * time.Hour
 	lookEvery    = time.Hour
+	reportEvery  = 10 * 24 * time.Hour
 )
 
 // year is a long run without faults other than deaths.
@@ -98,12 +99,20 @@ func (y *year) run(length time.Duration) {
 			y.t.Errorf("%d goroutines after %s, %d after an hour", n, time.Since(began), goroutines)
 		}
 		y.quieten(false)
+		if past := time.Since(began); past%reportEvery < lookEvery {
+			y.report(past)
+		}
 	}
-	y.t.Logf("%s: %d scale events, %d deaths of hosts; the store had at most %d records, %d KiB",
-		length, y.events, y.deaths, y.records, y.bytes>>10)
+	y.report(length)
 	if want := int(length / eventEvery / 2); y.events < want {
 		y.t.Errorf("%d scale events in %s, want at least %d", y.events, length, want)
 	}
+}
+
+// report logs the counts so far: a whole year runs for hours.
+func (y *year) report(past time.Duration) {
+	y.t.Logf("%d days: %d scale events, %d deaths of hosts; the store had at most %d records, %d KiB",
+		past/(24*time.Hour), y.events, y.deaths, y.records, y.bytes>>10)
 }
 
 func (y *year) quieten(quiet bool) {

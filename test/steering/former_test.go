@@ -78,13 +78,6 @@ func openFormer(t *testing.T, uplinks ...string) Subject {
 	return f
 }
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func (f *former) attach(pin string, ifindex int, program string) {
 	f.t.Helper()
 	l, err := link.AttachTCX(link.TCXOptions{

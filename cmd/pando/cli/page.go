@@ -112,7 +112,7 @@ func Clean(text string) string {
 			return ' '
 		}
 		return unicode.ReplacementChar
-	}, strings.ToValidUTF8(text, string(unicode.ReplacementChar)))
+	}, text)
 }
 
 // CleanLines is Clean for a text of several lines.
@@ -127,7 +127,7 @@ func CleanLines(text string) string {
 // Harmless writes text to a terminal without its control characters.
 type Harmless struct {
 	To   io.Writer
-	rest []byte // the beginning of an incomplete character
+	rest []byte // the beginning of an incomplete character or line break
 }
 
 // Write implements io.Writer.
@@ -141,6 +141,9 @@ func (h *Harmless) Write(b []byte) (int, error) {
 			}
 			break
 		}
+	}
+	if end > 0 && text[end-1] == '\r' { // a line break may follow
+		end--
 	}
 	out := CleanLines(strings.ReplaceAll(string(text[:end]), "\r\n", "\n"))
 	h.rest = append([]byte(nil), text[end:]...)

@@ -147,9 +147,10 @@ func recurses(h pando.Host) func(netip.Addr) bool {
 
 func openSteering(p place) (*ebpf.Driver, error) {
 	addr, _ := netip.ParseAddr(p.Address)
+	addr6, _ := netip.ParseAddr(p.address6)
 	return ebpf.Open(ebpf.Config{
 		PinDir: p.pins(), Settings: p.settingsFile(), Uplinks: p.Uplinks, HostAddr: addr,
-		Buckets: balance.Buckets,
+		HostAddr6: addr6, Buckets: balance.Buckets,
 	})
 }
 

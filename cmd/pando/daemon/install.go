@@ -90,6 +90,9 @@ func (p place) given(flags *pflag.FlagSet) []string {
 			out = append(out, "--uplink", u)
 		}
 	}
+	for _, l := range p.Labels {
+		out = append(out, "--label", l)
+	}
 	return out
 }
 

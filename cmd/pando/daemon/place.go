@@ -32,6 +32,7 @@ type place struct {
 	Uplinks  []string // where packets for VIPs arrive
 	HTTP     string   // address at which states can be cloned
 	Pool     int      // number of ready sandboxes
+	Labels   []string // words about this host, for the placement of services
 	Listen   string   // address at which other hosts reach this one
 	// VIPs and Instances are the IPv4 ranges that the cluster gives out.
 	VIPs, Instances string
@@ -47,6 +48,7 @@ func (p *place) flags(c *cobra.Command) {
 	p.folderFlags(c)
 	p.networkFlags(c)
 	p.poolFlag(c)
+	p.labelFlag(c)
 }
 
 // folderFlags adds the flags by which a command finds the daemons of this host.
@@ -75,6 +77,11 @@ func (p *place) poolFlag(c *cobra.Command) {
 	c.Flags().IntVar(&p.Pool, "pool", 3, "number of sandboxes to keep ready")
 }
 
+func (p *place) labelFlag(c *cobra.Command) {
+	c.Flags().StringSliceVar(&p.Labels, "label", nil,
+		"labels of this host, such as zone=a, for place in a spec")
+}
+
 // pins returns the folder of the data plane's pinned maps.
 func (p place) pins() string { return "/sys/fs/bpf/pando/" + p.Host }
 
@@ -88,6 +95,9 @@ func (p place) args() []string {
 	for _, u := range p.Uplinks {
 		out = append(out, "--uplink", u)
 	}
+	for _, l := range p.Labels {
+		out = append(out, "--label", l)
+	}
 	return out
 }
 
@@ -100,6 +110,9 @@ var (
 func (p *place) complete() error {
 	if err := p.locate(); err != nil {
 		return err
+	}
+	if _, err := pando.LabelsOf(p.Labels); err != nil {
+		return fmt.Errorf("%w (`--label`)", err)
 	}
 	for _, name := range p.Uplinks {
 		if _, err := netlink.LinkByName(name); err != nil {
@@ -203,6 +216,7 @@ func (p place) record() pando.Host {
 	if p.Listen != "" {
 		h.Endpoint = p.endpoint()
 	}
+	h.Labels, _ = pando.LabelsOf(p.Labels) // complete has checked them
 	h.Address, _ = netip.ParseAddr(p.Address)
 	h.Address6, _ = netip.ParseAddr(p.address6)
 	h.Instances4, h.Instances6 = pando.InstanceRange(h.Slot)

@@ -16,6 +16,7 @@ func TestEveryRoleTakesTheFlagsOfItsPlace(t *testing.T) {
 	is := place{
 		folders: folders{Run: "/r", Data: "/d"}, Host: "h1", Address: "192.0.2.1",
 		Uplinks: []string{"a", "b"}, HTTP: "", Pool: 7, Listen: "x",
+		Labels: []string{"zone=a", "rack=3"},
 	}
 	for _, c := range []*cobra.Command{Server(), Agent()} {
 		if err := c.ParseFlags(is.args()); err != nil {

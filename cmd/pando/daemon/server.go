@@ -39,7 +39,10 @@ func Server() *cobra.Command {
 	p.folderFlags(c)
 	p.networkFlags(c)
 	p.poolFlag(c)
-	_ = c.Flags().MarkHidden("pool") // the server only remembers it, for `pando restart`
+	p.labelFlag(c)
+	for _, name := range []string{"pool", "label"} {
+		_ = c.Flags().MarkHidden(name) // the server only remembers it, for `pando restart`
+	}
 	return c
 }
 

@@ -196,7 +196,8 @@ func (p place) whole() bool {
 func (p place) settings() map[string]string {
 	return map[string]string{
 		"address": p.Address, "listen": p.Listen, "http": p.HTTP, "pool": strconv.Itoa(p.Pool),
-		"uplink": strings.Join(p.Uplinks, ","), "vips": p.VIPs, "instances": p.Instances,
+		"uplink": strings.Join(p.Uplinks, ","), "label": strings.Join(p.Labels, ","),
+		"vips": p.VIPs, "instances": p.Instances,
 	}
 }
 

@@ -58,12 +58,12 @@ func findings(w io.Writer, all []kernel.Finding) {
 		if f.State != kernel.OK {
 			missing++
 			if f.Needed {
-				state, needed = "MISSING", append(needed, f.Name)
+				state, needed = "MISSING", append(needed, cli.Clean(f.Name))
 			}
 		}
 		rows = append(rows, row(state, f.Name, f.Found))
 		if f.Costs != "" {
-			rows = append(rows, "\t  costs\t"+f.Costs, "\t  mend\t"+f.Mend)
+			rows = append(rows, "\t  costs\t"+cli.Clean(f.Costs), "\t  mend\t"+cli.Clean(f.Mend))
 		}
 	}
 	cli.Columns(w, rows...)

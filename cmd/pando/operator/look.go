@@ -161,10 +161,18 @@ func Status(o *Console) *cobra.Command {
 // Why returns `pando why`.
 func Why(o *Console) *cobra.Command {
 	var most int
+	var pending bool
 	c := o.of(&cobra.Command{
 		Use: "why SERVICE", Short: "print intents and decisions of a service, with reasons",
-		Example: "  pando why website -n 20",
+		Example: "  pando why website -n 20\n  pando why website --pending",
 	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
+		if pending {
+			all, err := o.client.Fits(ctx, key)
+			if err != nil {
+				return err
+			}
+			return o.Show(all, func(w io.Writer) { fits(w, all) })
+		}
 		all, err := o.client.Why(ctx, key, most)
 		if err != nil {
 			return err
@@ -178,6 +186,9 @@ func Why(o *Console) *cobra.Command {
 		})
 	})
 	c.Flags().IntVarP(&most, "number", "n", 0, "show the newest N (0 = all)")
+	c.Flags().BoolVar(&pending, "pending", false,
+		"explain, host by host, where the next instance starts")
+	c.MarkFlagsMutuallyExclusive("number", "pending")
 	return o.Flag(c)
 }
 

@@ -87,7 +87,10 @@ func stats(w io.Writer, all []usedNow, now time.Time) {
 	}
 	rows := []string{row("INSTANCE", "HOST", "CPU", "MEMORY", "PIDS", "CONNS", "AGE", "FAILS")}
 	for _, u := range all {
-		age := brief(now.Sub(u.Born))
+		age := "-"
+		if !u.Born.IsZero() {
+			age = brief(now.Sub(u.Born))
+		}
 		if u.Missing != "" {
 			rows = append(rows, row(u.Instance, u.Host, "-", "-", "-", "-", age, u.Missing))
 			continue

@@ -32,7 +32,8 @@ func row(cells ...any) string {
 // oneLine prints a service after a change.
 func oneLine(w io.Writer, st pando.ServiceStatus) {
 	fmt.Fprintf(w, "%s  revision %d  %s (%s)  VIP %s\n",
-		st.ServiceKey, st.Target, st.Phase, cli.Clean(st.Reason), st.VIP)
+		cli.Clean(st.ServiceKey.String()), st.Target, cli.Clean(string(st.Phase)), cli.Clean(st.Reason),
+		cli.Clean(st.VIP))
 }
 
 // services prints a line per service.
@@ -98,6 +99,22 @@ func instances(w io.Writer, all []pando.ServiceStatus, now time.Time) {
 	cli.Columns(w, rows...)
 }
 
+// fits prints a line per host: whether the next instance of a service may start there.
+func fits(w io.Writer, all []pando.HostFit) {
+	rows := []string{row("HOST", "INSTANCES", "NEXT", "REASON")}
+	for _, f := range all {
+		next := "no"
+		switch {
+		case f.Next:
+			next = "yes"
+		case f.Takes:
+			next = "later"
+		}
+		rows = append(rows, row(f.Host, f.Instances, next, f.Reason))
+	}
+	cli.Columns(w, rows...)
+}
+
 // backOff explains a service without instances: the number of failures and the newest reason.
 func backOff(st pando.ServiceStatus) string {
 	return fmt.Sprintf("%s since the deploy, the newest: %s", cli.Count(st.Failures, "failure"),
@@ -131,6 +148,9 @@ func whole(w io.Writer, st pando.ServiceStatus, now time.Time) {
 	if st.Home != "" {
 		lines = append(lines, row("home", st.Home))
 	}
+	if rule := placeOf(st.Spec); rule != "" {
+		lines = append(lines, row("place", rule))
+	}
 	if st.Pin.Holds(now) {
 		until := "until it is lifted"
 		if !st.Pin.Until.IsZero() {
@@ -153,6 +173,22 @@ func whole(w io.Writer, st pando.ServiceStatus, now time.Time) {
 	}
 }
 
+// placeOf returns the rule of placement in a spec, or "".
+func placeOf(s *pando.Spec) string {
+	if s == nil {
+		return ""
+	}
+	var out []string
+	for _, p := range [][2]string{
+		{"spread", s.Place.Spread}, {"only", s.Place.Only}, {"apart from", string(s.Place.Apart)},
+	} {
+		if p[1] != "" {
+			out = append(out, p[0]+" "+p[1])
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
 func revision(st pando.ServiceStatus) string {
 	if st.Current == st.Target {
 		return strconv.Itoa(st.Current)
@@ -162,17 +198,17 @@ func revision(st pando.ServiceStatus) string {
 
 func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 	rows := []string{row("HOST", "ADDRESS", "ROLE", "STATE", "LAST SEEN", "INSTANCES", "CPUS",
-		"MEMORY", "VERSION")}
+		"MEMORY", "VERSION", "LABELS")}
 	for _, h := range all {
 		memory := fmt.Sprintf("%.1f GiB", float64(h.Memory)/(1<<30))
 		rows = append(rows, row(h.Name, hostAddress(h.Address), roleOf(h), h.State, lastSeen(h, now),
-			h.Instances, h.CPUs, memory, h.Version))
+			h.Instances, h.CPUs, memory, h.Version, cmp.Or(h.Labels, "-")))
 	}
 	cli.Columns(w, rows...)
 	frozen(w, all)
 	for _, h := range all {
 		if text := lost(h.Losses); text != "" {
-			fmt.Fprintf(w, "%s %s\n", h.Name, text)
+			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s %s", h.Name, text)))
 		}
 	}
 }
@@ -181,11 +217,11 @@ func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 func frozen(w io.Writer, all []pando.HostStatus) {
 	for _, h := range all {
 		if h.Frozen != "" {
-			fmt.Fprintf(w, "%s is frozen: %s\n", h.Name, h.Frozen)
+			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s is frozen: %s", h.Name, h.Frozen)))
 		}
 		if h.Adrift != "" {
-			fmt.Fprintf(w, "%s runs %s without a record: the restored backup is older; `pando deploy` "+
-				"their service again\n", h.Name, h.Adrift)
+			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s runs %s without a record: the restored backup is "+
+				"older; `pando deploy` their service again", h.Name, h.Adrift)))
 		}
 	}
 }
@@ -272,7 +308,8 @@ const indent = "                         "
 func because(w io.Writer, b pando.Because) {
 	if d := b.Decision; d != nil {
 		fmt.Fprintf(w, "%s  %-11s%s: %s\n",
-			clock(d.At), d.Kind, cli.Clean(subject(d.By, d.Instance)), cli.Clean(d.Reason))
+			clock(d.At), cli.Clean(string(d.Kind)), cli.Clean(subject(d.By, d.Instance)),
+			cli.Clean(d.Reason))
 		for _, l := range d.Lines {
 			fmt.Fprintf(w, "%s| %s\n", indent, cli.Clean(l))
 		}
@@ -284,7 +321,8 @@ func because(w io.Writer, b pando.Because) {
 		about = fmt.Sprintf("%s → %s", i.By, i.Instance)
 	}
 	fmt.Fprintf(w, "%s  %-11s%s: %s%s\n",
-		clock(i.Asked()), i.Verb, cli.Clean(about), cli.Clean(i.History[0].Reason), inputs(i.Inputs))
+		clock(i.Asked()), cli.Clean(string(i.Verb)), cli.Clean(about), cli.Clean(i.Why()),
+		inputs(i.Inputs))
 	if len(i.History) > 1 {
 		fmt.Fprintf(w, "%s%s\n", indent, cli.Clean(steps(i.History)))
 	}
@@ -374,7 +412,7 @@ func (o *Console) printEvent(e api.Event) error {
 		about, text = gone(e.Key), "gone"
 	}
 	return o.Print(fmt.Appendf(nil, "%s  %-9s %-20s %s\n",
-		clock(time.Now()), e.Kind, cli.Clean(about), cli.Clean(text)))
+		clock(time.Now()), cli.Clean(string(e.Kind)), cli.Clean(about), cli.Clean(text)))
 }
 
 // gone returns the name of a deleted record, of which only the key exists.

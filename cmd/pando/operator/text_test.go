@@ -3,6 +3,7 @@ package operator
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"os"
 	"strings"
@@ -105,6 +106,53 @@ func TestBriefShowsTheTwoFiguresThatMatter(t *testing.T) {
 	} {
 		if got := brief(d); got != want {
 			t.Errorf("%s: %s, want %s", d, got, want)
+		}
+	}
+}
+
+func TestPendingPrintsALinePerHost(t *testing.T) {
+	var b bytes.Buffer
+	fits(&b, []pando.HostFit{
+		{Host: "h1", Instances: 2, Reason: "it leaves"},
+		{Host: "h2", Next: true, Takes: true, Reason: "on h2, the least loaded host"},
+		{Host: "h3", Takes: true, Reason: "it has room; h2 comes first"},
+	})
+	var got [][]string
+	for l := range strings.Lines(b.String()) {
+		got = append(got, strings.Fields(l)[:3])
+	}
+	want := "[[HOST INSTANCES NEXT] [h1 2 no] [h2 0 yes] [h3 0 later]]"
+	if text := fmt.Sprint(got); text != want {
+		t.Errorf("got %s, want %s:\n%s", text, want, b.String())
+	}
+}
+
+func TestStatusShowsTheRuleOfPlacement(t *testing.T) {
+	for want, spec := range map[string]*pando.Spec{
+		"":                           {},
+		"only zone=a, apart from db": {Place: pando.Place{Only: "zone=a", Apart: "db", Near: "first"}},
+		"spread host":                {Place: pando.Place{Spread: "host"}},
+	} {
+		st := pando.ServiceStatus{Spec: spec}
+		var b bytes.Buffer
+		whole(&b, st, noon)
+		if got := placeOf(spec); got != want || want != "" && !strings.Contains(b.String(), want) {
+			t.Errorf("got %q, want %q in\n%s", got, want, b.String())
+		}
+	}
+	if got := placeOf(nil); got != "" {
+		t.Errorf("of no spec: %q", got)
+	}
+}
+
+func TestHostsShowsLabels(t *testing.T) {
+	var b bytes.Buffer
+	hosts(&b, []pando.HostStatus{
+		{Host: pando.Host{Name: "h1", Labels: "disk=ssd zone=a"}}, {Host: pando.Host{Name: "h2"}},
+	}, noon)
+	for _, want := range []string{"LABELS", "disk=ssd zone=a"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("want %q in\n%s", want, b.String())
 		}
 	}
 }

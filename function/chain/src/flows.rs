@@ -245,6 +245,20 @@ impl Flows {
         }
     }
 
+    /// Removes a flow's alias: its returning packets are unknown from now on.
+    pub(crate) fn drop_alias(&mut self, id: FlowId) {
+        if let Some(alias) = self.flows[id as usize].alias.take() {
+            self.index.remove(&alias);
+        }
+    }
+
+    /// Makes `key` free for a flow of its own: another flow that has it as alias loses the alias.
+    pub(crate) fn free_key(&mut self, key: &FlowKey) {
+        if let Some(&Place { flow, translated: true }) = self.index.get(key) {
+            self.drop_alias(flow);
+        }
+    }
+
     /// Reports whether a flow has a number that another flow had.
     fn has_lease_of(&self, id: FlowId, former: FlowId) -> bool {
         let (flow, former) = (&self.flows[id as usize], &self.flows[former as usize]);

@@ -29,6 +29,11 @@ impl<E: Executor> Chain<E> {
             .for_each(|(at, stage)| stage.leases.share(uses(at), idle_ns, part, parts));
     }
 
+    /// Returns the flow with this key, unless the key is only its alias.
+    fn own(&self, key: &FlowKey) -> Option<FlowId> {
+        self.flows.find(key).filter(|&id| self.flows.flow(id).key == *key)
+    }
+
     /// Writes a flow without its key, with the state of the stages in the bit set `changed`.
     fn put(&self, into: &mut Vec<u8>, id: FlowId, changed: u8) {
         let flow = self.flows.flow(id);
@@ -59,7 +64,7 @@ impl<E: Executor> Chain<E> {
     /// state.
     pub fn export(&self, key: &FlowKey) -> Vec<u8> {
         let mut to = Vec::new();
-        if let Some(id) = self.flows.find(key) {
+        if let Some(id) = self.own(key) {
             self.put(&mut to, id, self.flows.flow(id).valid);
         }
         to
@@ -92,6 +97,7 @@ impl<E: Executor> Chain<E> {
             return Err(Malformed);
         }
         let changed = (0..self.stages.len()).filter(|at| was.changed >> at & 1 == 1);
+        self.flows.free_key(&was.key);
         let Some(Met { flow: id, .. }) = self.flows.meet(was.key, direction(was), now_ns) else {
             let mut none = [0; STATE_BYTES_MAX];
             for at in changed {
@@ -103,19 +109,20 @@ impl<E: Executor> Chain<E> {
         for at in changed {
             reader.state(self.flows.state_mut(id, at))?;
         }
-        if let Some(alias) = was.alias {
-            self.flows.add_alias(id, alias);
-        }
         let flow = self.flows.flow_mut(id);
         (flow.valid, flow.leased, flow.taken, flow.leases) =
             (was.valid, was.taken, was.taken, was.leases);
         flow.ends = was.ends;
+        // After the leases: with the number of another flow comes that flow's alias.
+        if let Some(alias) = was.alias {
+            self.flows.add_alias(id, alias);
+        }
         Ok(Some(id))
     }
 
     /// Removes a flow that another unit owns now, together with its leases.
     pub fn hand_over(&mut self, key: &FlowKey) {
-        if let Some(id) = self.flows.find(key) {
+        if let Some(id) = self.own(key) {
             self.flows.remove(id);
             self.changed.retain(|&changed| changed != id);
         }
@@ -123,9 +130,7 @@ impl<E: Executor> Chain<E> {
 
     /// Removes a flow that the followed unit no longer has. Its leases become free.
     pub fn release(&mut self, key: &FlowKey) {
-        let Some(id) = self.flows.find(key).filter(|&id| self.flows.flow(id).key == *key) else {
-            return;
-        };
+        let Some(id) = self.own(key) else { return };
         let was = self.flows.remove(id);
         for (at, stage) in
             self.stages.iter_mut().enumerate().filter(|(at, _)| was.taken & 1 << at != 0)

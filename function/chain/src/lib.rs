@@ -260,7 +260,7 @@ impl<E: Executor> Chain<E> {
         }
         for live in &self.live {
             let flow = self.flows.flow_mut(live.met.flow);
-            flow.ends.note(arrivals[live.index].frame, live.met.reply);
+            flow.ends.note(self.datagrams.frame(arrivals, live.index), live.met.reply);
             if flow.mark.batch != self.batch {
                 flow.mark.batch = self.batch;
                 flow.mark.slot = self.touched.len() as u8;

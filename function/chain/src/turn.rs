@@ -182,9 +182,14 @@ impl<E: Executor> Chain<E> {
         flow.valid &= !bit;
         flow.mark.changed |= bit;
         if flow.leased & bit != 0 {
+            let taken = flow.taken & bit != 0;
             flow.leased &= !bit;
             flow.taken &= !bit;
             self.stages[at].leases.give_back(flow.leases[at]);
+            if taken {
+                // The alias has that number, which may be another flow's soon.
+                self.flows.drop_alias(id);
+            }
         }
         note(&mut self.changed, &mut self.flows, id);
     }

@@ -22,6 +22,8 @@ const DATAGRAM_BYTES_MAX: usize = 65_535;
 /// Size of IPv6's fragment header, and the unit of fragment offsets.
 const UNIT_BYTES: usize = 8;
 const FRAGMENT: u8 = 44;
+/// Size of IPv4's header without options.
+const IPV4_BYTES: usize = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
@@ -100,7 +102,8 @@ pub struct Fragments {
     /// Datagrams in order of their first fragments. Some may be gone.
     began: VecDeque<(u64, Key)>,
     bytes: usize,
-    /// Fragments that were given up because of age, their number in a datagram, or lack of room.
+    /// Fragments that were given up because of age, lack of room, or the number of fragments or
+    /// bytes of their datagram.
     pub expired: u64,
 }
 
@@ -141,6 +144,10 @@ impl Fragments {
         datagram.add(frame, &parsed);
         datagram.bytes += size;
         self.bytes += size;
+        if datagram.is_too_long() {
+            self.give_up(key);
+            return Taken::Refused;
+        }
         let Some(frame) = datagram.whole(version) else { return Taken::Held };
         let cut = Cut { largest: datagram.largest, id: key.id };
         self.remove(key);
@@ -201,6 +208,13 @@ impl Datagram {
         });
     }
 
+    /// Reports whether the headers of the first fragment and the payload of all exceed IP's length
+    /// field, although each fragment alone does not.
+    fn is_too_long(&self) -> bool {
+        let (Some(length), Some((head, ip))) = (self.length, &self.head) else { return false };
+        head.len() - ip + length > DATAGRAM_BYTES_MAX
+    }
+
     /// Returns the datagram once it is complete. Where fragments overlap, the one with the lower
     /// offset wins. At equal offsets, the first to arrive wins. BSD does the same, and Suricata by
     /// default.
@@ -216,7 +230,7 @@ impl Datagram {
         let mut covered = 0;
         for piece in order {
             if piece.offset > covered {
-                return None;
+                break; // a gap, or a piece behind the end
             }
             if let Some(new) = piece.payload.get(covered - piece.offset..) {
                 whole.extend(new);
@@ -244,7 +258,9 @@ impl Cut {
         let end = end_of(frame, ip, version);
         let extra = if version == 4 { 0 } else { UNIT_BYTES };
         let room = self.largest.saturating_sub(header - ip + extra) / UNIT_BYTES * UNIT_BYTES;
-        if header > end || end - ip <= self.largest || room == 0 {
+        // A function may leave any header, even one that is shorter than IP's.
+        let is_header = version == 6 || header >= ip + IPV4_BYTES;
+        if !is_header || header > end || end - ip <= self.largest || room == 0 {
             return vec![frame.to_vec()];
         }
         let payload = &frame[header..end];

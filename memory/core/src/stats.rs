@@ -120,10 +120,10 @@ pub fn bucket_end(bucket: usize) -> u64 {
     (4 + quarter + 1) << (octave - 2)
 }
 
-/// The stall that `share` (0..1) of all stalls stayed below, ns; 0 without any.
+/// The stall that `share` (0..=1) of all stalls stayed below, ns; 0 without any.
 pub fn quantile(counts: &[u64], share: f64) -> u64 {
     let all: u64 = counts.iter().sum();
-    let mut left = (all as f64 * share) as u64;
+    let mut left = ((all as f64 * share) as u64).min(all.saturating_sub(1));
     for (i, &n) in counts.iter().enumerate() {
         if n > left {
             return bucket_end(i);

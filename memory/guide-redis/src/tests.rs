@@ -1,6 +1,9 @@
 //! The layout is found at its actual offset only. The guide does not call the allocator: the memory
 //! here is from none.
 
+mod commands;
+mod redis;
+
 use super::*;
 
 /// Returns memory as from the program's own allocator, between pages that must not be read.

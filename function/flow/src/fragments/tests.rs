@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 
 use super::*;
 
@@ -199,4 +200,168 @@ fn a_flood_has_a_bound_and_others_get_through() {
         }
     }
     assert!(fragments.expired > 15_000, "{}", fragments.expired);
+}
+
+/// Returns the datagram that pieces make by the rule: of the pieces with a byte, the one with the
+/// lowest offset has it, and of those the first to arrive.
+fn by_rule(pieces: &[(u16, bool, Vec<u8>)]) -> Option<Vec<u8>> {
+    let ends = |(offset, _, payload): &(u16, bool, Vec<u8>)| usize::from(*offset) + payload.len();
+    let length = pieces.iter().find(|(_, more, _)| !more).map(ends)?;
+    pieces.iter().find(|(offset, ..)| *offset == 0)?;
+    let byte = |at: usize| {
+        let has = |piece: &&(u16, bool, Vec<u8>)| (usize::from(piece.0)..ends(piece)).contains(&at);
+        let winner = pieces.iter().filter(has).min_by_key(|(offset, ..)| *offset)?;
+        Some(winner.2[at - usize::from(winner.0)])
+    };
+    (0..length).map(byte).collect()
+}
+
+/// A strategy of pieces in units of 8 bytes; the last may have any length.
+fn some_piece() -> impl Strategy<Value = (u16, bool, Vec<u8>)> {
+    (0..6u16, prop_oneof![3 => Just(true), 1 => Just(false)], 1..4usize, 0..8usize, any::<u8>())
+        .prop_map(|(offset, more, units, less, first)| {
+            let more = more || offset == 0; // or it is a whole packet
+            let length = 8 * units - if more { 0 } else { less };
+            (8 * offset, more, (0..length).map(|n| first.wrapping_add(n as u8)).collect())
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 500,
+        rng_seed: RngSeed::Fixed(1),
+        ..ProptestConfig::default()
+    })]
+
+    /// However pieces overlap, repeat and arrive, a datagram is complete as soon as all its bytes
+    /// are here, and has the bytes of the rule.
+    #[test]
+    fn overlapping_pieces_make_the_datagram_of_the_rule(
+        pieces in proptest::collection::vec(some_piece(), 1..24),
+    ) {
+        let (mut fragments, mut held) = (Fragments::default(), Vec::new());
+        for (offset, more, bytes) in pieces {
+            let taken = fragments.take(&piece(1, offset, more, &bytes), 0);
+            held.push((offset, more, bytes));
+            match by_rule(&held) {
+                Some(whole) => {
+                    prop_assert_eq!(payload(taken), whole);
+                    held.clear();
+                    prop_assert_eq!((fragments.bytes, fragments.datagrams.len()), (0, 0));
+                }
+                None => prop_assert_eq!(taken, Taken::Held),
+            }
+        }
+    }
+
+    /// Extension headers that each router reads stay in each fragment. The others are in the first.
+    #[test]
+    fn extension_headers_come_together_again(
+        kinds in proptest::collection::vec(
+            (prop_oneof![Just(0u8), Just(43), Just(60)], 0..3usize),
+            0..4,
+        ),
+        bytes in proptest::collection::vec(any::<u8>(), 200..900),
+        largest in 200..400usize,
+    ) {
+        let mut whole = datagram(6, 0, &bytes);
+        let mut headers = Vec::new();
+        for (n, (_, units)) in kinds.iter().enumerate() {
+            let next = kinds.get(n + 1).map_or(17, |(kind, _)| *kind);
+            headers.extend([next, *units as u8]);
+            headers.resize(headers.len() + 6 + 8 * units, 1);
+        }
+        whole[20] = kinds.first().map_or(17, |(kind, _)| *kind);
+        whole.splice(54..54, headers);
+        finish(&mut whole, 14, 6, 0);
+        let parts = Cut { largest, id: 7 }.apart(&whole);
+        prop_assume!(parts.len() > 1);
+        prop_assert!(parts.iter().all(|part| part.len() - 14 <= largest));
+        let mut fragments = Fragments::default();
+        let mut taken: Vec<Taken> = parts.iter().rev().map(|p| fragments.take(p, 5)).collect();
+        let Some(Taken::Complete(complete)) = taken.pop() else { panic!("{taken:?}") };
+        prop_assert_eq!(&complete.frame, &whole);
+        prop_assert_eq!(complete.cut.apart(&whole), parts);
+    }
+
+    /// A function may leave any headers. Their packet leaves in some pieces, or whole.
+    #[test]
+    fn what_a_function_spoilt_is_taken_apart_without_a_panic(
+        version in prop_oneof![Just(4u8), Just(6u8)],
+        link in 0..5usize,
+        changes in proptest::collection::vec((12..60usize, any::<u8>()), 0..6),
+        cut in 0..200usize,
+        largest in 0..120usize,
+    ) {
+        let mut frame = datagram(version, link, &[7; 120]);
+        for (at, byte) in changes {
+            frame[at] = byte;
+        }
+        frame.truncate(frame.len() - cut.min(frame.len() - 14));
+        let parts = Cut { largest, id: 9 }.apart(&frame);
+        prop_assert!(!parts.is_empty());
+        let mut fragments = Fragments::default();
+        parts.iter().for_each(|part| drop(fragments.take(part, 0)));
+    }
+}
+
+/// A header of IPv4 is at least 20 bytes long. A function left one that claims fewer.
+#[test]
+fn a_packet_with_half_a_header_leaves_whole() {
+    let whole = datagram(4, 0, &[7; 100]);
+    for words in 0..5 {
+        let mut frame = whole.clone();
+        frame[14] = 0x40 | words;
+        assert_eq!(Cut { largest: 60, id: 9 }.apart(&frame), [frame], "{words} words");
+    }
+}
+
+/// Each fragment alone fits into 65,535 bytes. With the longer header of the first, the datagram
+/// does not: its length field would begin again at zero.
+#[test]
+fn a_datagram_that_is_too_long_only_as_a_whole_is_refused() {
+    let mut first = piece(1, 0, true, &[7; 80]);
+    first[14] = 0x4f; // 40 bytes of the payload are options
+    crate::checksum::fill_header(&mut first[14..74]);
+    let last = |bytes: usize| piece(1, 65_504, false, &vec![7; bytes]);
+    let mut fragments = Fragments::default();
+    for order in [[0, 1], [1, 0]] {
+        let both = [first.clone(), last(8)];
+        let taken = order.map(|n: usize| fragments.take(&both[n], 0));
+        assert_eq!(taken, [Taken::Held, Taken::Refused]);
+    }
+    assert_eq!((fragments.bytes, fragments.datagrams.len(), fragments.expired), (0, 0, 4));
+}
+
+/// Fragments of different datagrams stay apart, though their ids are equal.
+#[test]
+fn an_id_counts_between_two_addresses_and_in_one_protocol() {
+    let change = |at: usize| {
+        move |mut frame: Vec<u8>| {
+            frame[at] ^= 1;
+            crate::checksum::fill_header(&mut frame[14..34]);
+            frame
+        }
+    };
+    let mut fragments = Fragments::default();
+    let (start, end) = (piece(1, 0, true, b"startingstarting"), piece(1, 16, false, b"end"));
+    // The id, the protocol, an address of each end.
+    for at in [19, 23, 29, 33] {
+        assert_eq!(fragments.take(&change(at)(start.clone()), 0), Taken::Held);
+    }
+    assert_eq!(fragments.take(&end, 0), Taken::Held);
+    assert_eq!(payload(fragments.take(&start, 0)), b"startingstartingend");
+    for at in [19, 23, 29, 33] {
+        assert_eq!(payload(fragments.take(&change(at)(end.clone()), 0)), b"startingstartingend");
+    }
+}
+
+/// A stray fragment lies behind the end of the datagram. It does not hold the datagram up.
+#[test]
+fn a_piece_behind_the_end_delays_nothing() {
+    let mut fragments = Fragments::default();
+    assert_eq!(fragments.take(&piece(1, 32, true, b"straying"), 0), Taken::Held);
+    assert_eq!(fragments.take(&piece(1, 8, false, b"end"), 0), Taken::Held);
+    assert_eq!(payload(fragments.take(&piece(1, 0, true, b"thebegin"), 0)), b"thebeginend");
+    assert_eq!((fragments.bytes, fragments.datagrams.len()), (0, 0));
 }

@@ -1,0 +1,293 @@
+package ebpf
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+// TunnelDevice carries packets to instances of other hosts, and receives theirs. It is a VXLAN
+// device that takes the receiver of each packet from the programs.
+const TunnelDevice = "pando-tunnel"
+
+const (
+	endpointsMax = 8192 // bpf/pando.h
+	// The tunnel adds these bytes to a packet, by the family of the hosts' addresses: Ethernet, VXLAN,
+	// UDP and IP.
+	overhead4, overhead6 = 50, 70
+	// RoomMin is the least MTU inside the tunnel. IPv6 needs it (RFC 8200 §5).
+	roomMin   = 1280
+	tunnelMTU = 65000 // larger than any packet: the programs and the kernel's routes bound them
+)
+
+// The marks and the source address of frames in the tunnel (bpf/tunnel.h).
+const toHeld = 0x02
+
+var tunnelSource = [6]uint8{0x02, 'p', 'a', 'n', 'd', 'o'}
+
+// tunnel is the tunnel of this host. The lock of the driver guards it.
+type tunnel struct {
+	objects *steerObjects
+	hooks   *hooks
+	ifindex int                // 0: there is none yet
+	rooms   map[netip.Addr]int // the MTU inside the tunnel to another host
+}
+
+// tag returns the name of an instance in the tunnel, the same on all hosts. Two instances of one
+// host have the same with a probability of 2^-64.
+func tag(s pando.ServiceKey, i pando.InstanceID) uint64 {
+	sum := sha256.Sum256([]byte(s.String() + "/" + string(i)))
+	return binary.BigEndian.Uint64(sum[:])
+}
+
+func (x *index) tagOf(service uint32, i pando.InstanceID) uint64 { return tag(x.keys[service], i) }
+
+// release makes a slot free.
+func (x *index) release(slot uint32) {
+	if slot < endpointsMax {
+		x.free = append(x.free, slot)
+	} else {
+		x.freeAway = append(x.freeAway, slot)
+	}
+}
+
+// correctArrivals makes the table of tags agree with the endpoints of this host. A killed writer
+// may have left one without the other, and the tables of an older layout have no tags.
+func (x *index) correctArrivals(m *ebpf.Map) error {
+	want := map[uint64]uint32{}
+	for slot, name := range x.names {
+		if slot < endpointsMax {
+			want[x.tagOf(x.slots[slot].Service, name)] = slot
+		}
+	}
+	var errs []error
+	var gone []uint64
+	var at uint64
+	var slot uint32
+	tags := m.Iterate()
+	for tags.Next(&at, &slot) {
+		if now, ok := want[at]; !ok {
+			gone = append(gone, at)
+		} else if now == slot {
+			delete(want, at)
+		}
+	}
+	errs = append(errs, tags.Err())
+	for _, at := range gone {
+		errs = append(errs, ignoreMissing(m.Delete(at)))
+	}
+	for at, slot := range want {
+		errs = append(errs, m.Put(at, slot))
+	}
+	return errors.Join(errs...)
+}
+
+// add adds an endpoint of another host. The caller has called reach.
+func (t *tunnel) add(x *index, service uint32, e pando.Endpoint) (uint32, error) {
+	last := len(x.freeAway) - 1
+	if last < 0 {
+		return 0, fmt.Errorf("%w: this host steers to %d endpoints of other hosts already",
+			pando.ErrTooLarge, len(x.slots)-endpointsMax)
+	}
+	slot, name := x.freeAway[last], x.tagOf(service, e.Instance)
+	v := steerEndpoint{
+		Ifindex: uint32(t.ifindex), Epoch: x.slots[slot].Epoch + 1, Service: service,
+		HostMac: tunnelSource, Away: 1, Tunnel: uint32(name >> 40), Remote: words(e.Remote),
+	}
+	var low [8]byte
+	binary.BigEndian.PutUint64(low[:], name)
+	copy(v.Mac[:], low[2:])
+	v.Mac[0] = toHeld
+	if err := errors.Join(
+		t.objects.Endpoints.Put(slot, v),
+		t.objects.EndpointNames.Put(slot, nameOf(service, string(e.Instance))),
+	); err != nil {
+		return 0, err
+	}
+	x.freeAway, x.slots[slot] = x.freeAway[:last], v
+	x.remember(slot, e.Instance)
+	return slot, nil
+}
+
+// reach prepares the tunnel to the hosts of remote endpoints. It refuses a host behind a network
+// that takes small packets only.
+func (t *tunnel) reach(x *index, endpoints []pando.Endpoint) error {
+	for _, e := range endpoints {
+		if !e.Remote.IsValid() {
+			continue
+		}
+		if err := t.make(x); err != nil {
+			return err
+		}
+		room, ok := t.rooms[e.Remote]
+		if !ok || room < roomMin { // it may have grown
+			var err error
+			if room, err = roomTo(e.Remote); err != nil {
+				return err
+			}
+			t.rooms[e.Remote] = room
+		}
+		if over := overheadTo(e.Remote); room < roomMin {
+			return fmt.Errorf("%w: the network to host %s takes packets of %d bytes, and a tunnel needs "+
+				"%d; raise the MTU of its links, then `pando restart` on this host",
+				pando.ErrInvalid, e.Remote, room+over, roomMin+over)
+		}
+	}
+	return nil
+}
+
+func overheadTo(host netip.Addr) int {
+	if host.Is4() {
+		return overhead4
+	}
+	return overhead6
+}
+
+// roomTo returns the MTU inside the tunnel to a host.
+func roomTo(host netip.Addr) (int, error) {
+	ways, err := netlink.RouteGet(host.AsSlice())
+	if err != nil || len(ways) == 0 {
+		return 0, fmt.Errorf("find the way to host %s: %w", host, err)
+	}
+	mtu := ways[0].MTU
+	if mtu == 0 {
+		dev, err := netlink.LinkByIndex(ways[0].LinkIndex)
+		if err != nil {
+			return 0, fmt.Errorf("find the link to host %s: %w", host, err)
+		}
+		mtu = dev.Attrs().MTU
+	}
+	return min(mtu, 1<<16-1) - overheadTo(host), nil
+}
+
+// admit takes tunnel packets from these hosts alone.
+func (t *tunnel) admit(x *index, hosts []pando.Host) error {
+	if len(hosts) > 0 {
+		// Without VXLAN, only a publication that needs it fails.
+		if err := t.make(x); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+			return err
+		}
+	}
+	var errs []error
+	want := map[[4]uint32]bool{}
+	clear(t.rooms)
+	for _, h := range hosts {
+		for _, a := range []netip.Addr{h.Address, h.Address6} {
+			if !a.IsValid() {
+				continue
+			}
+			room, err := roomTo(a)
+			if err == nil {
+				t.rooms[a] = room
+			}
+			want[words(a)] = true
+			errs = append(errs, t.objects.Peers.Put(words(a), steerPeer{Room: uint32(max(room, roomMin))}))
+		}
+	}
+	var gone [][4]uint32
+	var at [4]uint32
+	var p steerPeer
+	peers := t.objects.Peers.Iterate()
+	for peers.Next(&at, &p) {
+		if !want[at] {
+			gone = append(gone, at)
+		}
+	}
+	errs = append(errs, peers.Err())
+	for _, at := range gone {
+		errs = append(errs, ignoreMissing(t.objects.Peers.Delete(at)))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("admit the tunnels of other hosts: %w", err)
+	}
+	return nil
+}
+
+// find finds the tunnel of a former agent. Its program is replaced with the others.
+func (t *tunnel) find(x *index) error {
+	dev, err := netlink.LinkByName(TunnelDevice)
+	if err == nil {
+		err = t.move(x, dev.Attrs().Index)
+	}
+	var none netlink.LinkNotFoundError
+	if errors.As(err, &none) {
+		return nil
+	}
+	return err
+}
+
+// move leads all remote endpoints to a device that was made anew.
+func (t *tunnel) move(x *index, ifindex int) error {
+	for slot, v := range x.slots {
+		if v.Away == 0 || v.Ifindex == uint32(ifindex) {
+			continue
+		}
+		v.Ifindex = uint32(ifindex)
+		if err := t.objects.Endpoints.Put(uint32(slot), v); err != nil {
+			return err
+		}
+		x.slots[slot] = v
+	}
+	return nil
+}
+
+// make makes the device of the tunnel, unless it is there, and attaches its program.
+func (t *tunnel) make(x *index) error {
+	if t.ifindex != 0 {
+		return nil
+	}
+	dev, err := netlink.LinkByName(TunnelDevice)
+	if err != nil {
+		if dev, err = makeTunnelDevice(); err != nil {
+			return fmt.Errorf("make the tunnel to other hosts: %w", err)
+		}
+	}
+	ifindex := dev.Attrs().Index
+	if err := errors.Join(
+		t.hooks.attach(tunnelPin, ifindex, ebpf.AttachTCXIngress, t.objects.FromTunnel),
+		t.move(x, ifindex), netlink.LinkSetUp(dev),
+	); err != nil {
+		return fmt.Errorf("attach the tunnel to other hosts: %w", err)
+	}
+	t.ifindex = ifindex
+	return nil
+}
+
+func makeTunnelDevice() (netlink.Link, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = TunnelDevice, tunnelMTU
+	attrs.HardwareAddr = net.HardwareAddr{0x02, 't', 'u', 'n', 'n', 'l'}
+	err := netlink.LinkAdd(&netlink.Vxlan{
+		LinkAttrs: attrs, FlowBased: true, Port: pando.TunnelPort, Learning: false,
+	})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return nil, fmt.Errorf("this kernel has no VXLAN: %w", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	dev, err := netlink.LinkByName(TunnelDevice)
+	if err != nil {
+		return nil, err
+	}
+	settings := map[string]string{"ipv4/conf/" + TunnelDevice + "/rp_filter": "0"}
+	if hasIPv6() {
+		settings["ipv6/conf/"+TunnelDevice+"/addr_gen_mode"] = "1" // no address of its own
+	}
+	for name, v := range settings {
+		if err := os.WriteFile(sysctls+name, []byte(v), 0); err != nil {
+			return nil, fmt.Errorf("set net/%s to %s: %w", name, v, err)
+		}
+	}
+	return dev, netlink.LinkSetARPOff(dev)
+}

@@ -1,0 +1,245 @@
+package steering
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"pando.run/pando"
+)
+
+// exchange sends a datagram until there is an answer: a network may lose one.
+func exchange(c net.Conn, ask, answer []byte) (n int, err error) {
+	for range 10 {
+		if err = c.SetDeadline(time.Now().Add(wait)); err != nil {
+			return 0, err
+		}
+		if _, err = c.Write(ask); err != nil {
+			return 0, err
+		}
+		if n, err = c.Read(answer); err == nil {
+			return n, nil
+		}
+	}
+	return 0, err
+}
+
+// Remote checks a driver on several hosts: instances on other hosts serve the clients of each.
+func Remote(t *testing.T, open OpenHost) {
+	for name, f := range map[string]func(*testing.T, *estate){
+		"every place reaches another host":        everyPlaceReaches,
+		"the host of the instance counts flows":   farHostCounts,
+		"a flood evicts no proven flow":           floodHereHarmsNoFlowThere,
+		"strangers in the tunnel are dropped":     strangersAreDropped,
+		"the death of a host ends its flows only": deathEndsItsFlowsOnly,
+		"a second SYN waits for the other host":   secondSYNWaits,
+	} {
+		t.Run(name, func(t *testing.T) { f(t, newEstate(t, open, 3)) })
+	}
+}
+
+func everyPlaceReaches(t *testing.T, e *estate) {
+	e.join(1, "b", 100)
+	e.join(0, "client", 0)
+	e.join(2, "guest", 0)
+	e.publish()
+	for six := range 2 {
+		for _, place := range []string{"outside", "h1", "h2", "h3", "client", "guest"} {
+			if !strings.HasPrefix(place, "h") && place != "outside" {
+				continue // an instance of the service has the VIP itself
+			}
+			c := e.dial(place, six)
+			for _, size := range []string{"who", strings.Repeat("z", 60_000), "1048576"} {
+				answer, err := c.ask(size)
+				if err != nil || answer != "b" && len(answer) != 1<<20 {
+					t.Errorf("from %s to %s: %d bytes, %v", place, vip[six], len(answer), err)
+				}
+			}
+			for _, size := range []int{1, 1000, 1472, 9000, 60000} {
+				if who, err := e.askUDP(place, six, size); err != nil || who != 'b' {
+					t.Errorf("%d bytes by UDP from %s to %s: %q, %v", size, place, vip[six], who, err)
+				}
+			}
+		}
+	}
+}
+
+func farHostCounts(t *testing.T, e *estate) {
+	e.join(1, "b", 100)
+	e.publish()
+	ends := func() uint64 {
+		n, err := e.hosts[1].Ends(t.Context(), web, "b")
+		check(t, err)
+		return n
+	}
+	for six := range 2 {
+		before := ends()
+		c := e.dial("outside", six)
+		c.who(t)
+		if n := e.hosts[1].flows(t, "b"); n != 1 {
+			t.Errorf("the host of b has %d flows, want 1", n)
+		}
+		if n := e.hosts[0].flows(t, "b"); n != 0 {
+			t.Errorf("the other host counts %d flows of b, want 0", n)
+		}
+		c.Close()
+		eventually(t, "both ends are seen", func() bool { return ends() >= before+2 })
+		eventually(t, "no flow is left", func() bool { return e.hosts[1].flows(t, "b") == 0 })
+	}
+	counters, err := e.hosts[1].Counters(t.Context())
+	check(t, err)
+	if len(counters) != 1 || counters[0].Flows != 2 {
+		t.Errorf("the counters of the host of b are %+v, want 2 flows of b", counters)
+	}
+	if counters, err = e.hosts[0].Counters(t.Context()); err != nil || len(counters) != 0 {
+		t.Errorf("the counters of the other host are %+v, %v; want none", counters, err)
+	}
+}
+
+// floodHereHarmsNoFlowThere checks that a host holds the flows that another host has proven: a
+// flood of SYNs evicts opening flows only. The tables change, so that none restores the flow.
+func floodHereHarmsNoFlowThere(t *testing.T, e *estate) {
+	e.join(1, "b", 100)
+	e.join(2, "c", 100)
+	e.publish()
+	open := map[*client]string{}
+	for n := range 20 {
+		c := e.dial("outside", n%2)
+		open[c] = c.who(t)
+		c.acknowledge(t)
+		c.who(t)
+	}
+	h := e.hosts[0]
+	for n := range 8000 {
+		src := far[0].As4()
+		src[2], src[3] = byte(n>>8), byte(n)
+		src6 := far[1].As16()
+		src6[14], src6[15] = byte(n>>8), byte(n)
+		for _, p := range []Packet{
+			tcp(addrPort4(src), at(vip[0], 80), "S"), tcp(addrPort6(src6), at(vip[1], 80), "S"),
+		} {
+			l := e.outside.Link
+			if _, err := h.Try(Outside, l, p.Bytes(l.MAC, l.HostMAC), false); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, weights := range [][2]int{{10, 300}, {300, 10}, {0, 100}} {
+		e.weights["b"], e.weights["c"] = weights[0], weights[1]
+		e.publish()
+	}
+	for c, was := range open {
+		if who := c.who(t); who != was {
+			t.Errorf("a connection to %s is answered by %s", was, who)
+		}
+	}
+}
+
+func strangersAreDropped(t *testing.T, e *estate) {
+	e.join(1, "b", 100)
+	e.publish()
+	strangers := func(h *host) uint64 {
+		d, err := h.Drops(t.Context())
+		check(t, err)
+		return d.Packets[pando.DroppedStranger]
+	}
+	kept := e.dial("outside", 0)
+	kept.who(t)
+	h, before := e.hosts[1], strangers(e.hosts[1])
+	for n := range 10 {
+		check(t, e.outside.Inside(func() error { return forge(h, byte(n)) }))
+	}
+	eventually(t, "ten forged packets are counted", func() bool { return strangers(h) >= before+10 })
+	if n := h.flows(t, "b"); n != 1 {
+		t.Errorf("b has %d flows after forged packets, want 1", n)
+	}
+	e.introduce(h, e.hosts[2]) // the first host was removed
+	before = strangers(h)
+	check(t, kept.SetDeadline(time.Now().Add(wait)))
+	_, err := kept.Write([]byte("who\n"))
+	check(t, err)
+	eventually(t, "the packets of a removed host are counted",
+		func() bool { return strangers(h) > before })
+	e.introduce(h, e.hosts...)
+	if line, err := kept.in.ReadString('\n'); err != nil || line != "b\n" {
+		t.Errorf("after the host came back, the connection has %q, %v", line, err)
+	}
+}
+
+// forge sends a frame to a host as another host's tunnel does.
+func forge(h *host, n byte) error {
+	c, err := net.Dial("udp", net.JoinHostPort(h.own[0].String(), "7404"))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	p := tcp(at(far[0], uint16(5000)+uint16(n)), at(vip[0], 80), "S")
+	frame := p.Bytes(net.HardwareAddr{2, 0, 0, 0, 0, 1}, net.HardwareAddr{2, 0, 0, 0, 0, 2})
+	_, err = c.Write(append([]byte{8, 0, 0, 0, 0, 0, n, 0}, frame...))
+	return err
+}
+
+func deathEndsItsFlowsOnly(t *testing.T, e *estate) {
+	e.join(0, "a", 100)
+	e.join(1, "b", 100)
+	e.join(2, "c", 100)
+	e.publish()
+	of := map[string][]*client{}
+	for n := 0; n < 300 && (len(of["a"]) < 5 || len(of["b"]) < 5 || len(of["c"]) < 5); n++ {
+		c := e.dial("outside", n%2)
+		of[c.who(t)] = append(of[c.who(t)], c)
+	}
+	if len(of) != 3 {
+		t.Fatalf("300 connections reach %d instances, want 3", len(of))
+	}
+	e.kill(e.hosts[2])
+	e.publish()
+	for _, name := range []string{"a", "b"} {
+		for _, c := range of[name] {
+			if who := c.who(t); who != name {
+				t.Errorf("a connection to %s is answered by %s", name, who)
+			}
+		}
+	}
+	for _, c := range of["c"] {
+		if who, err := c.ask("who"); err == nil {
+			t.Errorf("a connection to a dead host is answered by %s", who)
+		}
+	}
+	for n := range 20 {
+		c := e.dial("outside", n%2)
+		if c.who(t) == "c" {
+			t.Error("a new connection reaches a dead host")
+		}
+	}
+}
+
+// secondSYNWaits checks a client that begins before the host of the instance serves the VIP. It
+// repeats its SYN, and nothing resets it.
+func secondSYNWaits(t *testing.T, e *estate) {
+	e.join(1, "b", 100)
+	e.publish(e.hosts[0])
+	drops := func() uint64 {
+		d, err := e.hosts[1].Drops(t.Context())
+		check(t, err)
+		return d.Packets[pando.DroppedNoEndpoint]
+	}
+	done := make(chan error, 1)
+	go func() {
+		done <- e.outside.Inside(func() error {
+			d := net.Dialer{Timeout: 20 * wait}
+			c, err := d.Dial("tcp", at(vip[0], 80).String())
+			if err == nil {
+				defer c.Close()
+				_, err = clientOf(c).ask("who")
+			}
+			return err
+		})
+	}()
+	eventually(t, "two SYNs have come", func() bool { return drops() >= 2 })
+	e.publish(e.hosts[1])
+	if err := <-done; err != nil {
+		t.Errorf("a connection that began too early: %v", err)
+	}
+}

@@ -1,0 +1,24 @@
+package steering
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"pando.run/pando/balance"
+	"pando.run/pando/driver/ebpf"
+)
+
+func openOne(name string, own [2]netip.Addr, uplinks ...string) (Subject, error) {
+	d, err := ebpf.Open(ebpf.Config{
+		PinDir: pins + name, Uplinks: uplinks, HostAddr: own[0], HostAddr6: own[1],
+		Buckets:  balance.Buckets,
+		FlowsMax: 1 << 14,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("host %s: %w", name, err)
+	}
+	return tcx{d}, nil
+}
+
+func TestRemoteOfEBPF(t *testing.T) { Remote(t, openOne) }
