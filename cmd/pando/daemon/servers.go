@@ -198,20 +198,20 @@ func (m machine) dismissServer(ctx context.Context, p *place, name string) error
 			"of `pando servers ls`", name, err)
 	}
 	// The record first: a server that goes with its record cannot write it any more.
-	before, err := serves(ctx, store, pando.HostName(name), false)
+	before, err := noteServer(ctx, store, pando.HostName(name), false)
 	if err != nil {
 		return err
 	}
 	err = store.RemoveServer(ctx, name, answers(asked(ctx, p.Host, known)))
 	if err != nil && before {
-		_, undo := serves(ctx, store, pando.HostName(name), true)
+		_, undo := noteServer(ctx, store, pando.HostName(name), true)
 		return errors.Join(err, undo)
 	}
 	return err
 }
 
-// serves notes in the record of a member whether it has a server. It returns the former note.
-func serves(
+// noteServer notes in the record of a member whether it has a server. It returns the former note.
+func noteServer(
 	ctx context.Context, r *etcd.Registry, h pando.HostName, next bool,
 ) (before bool, err error) {
 	now, err := r.Snapshot(ctx, pando.MemberKey(h))
