@@ -104,7 +104,7 @@ func (p *Peers) openPeers() (*peerDoor, error) {
 // serve answers the other servers in the background, until shut.
 func (d *peerDoor) serve(s *etcdserver.EtcdServer, run func(func()), end func(error)) {
 	d.server = &http.Server{
-		Handler: etcdhttp.NewPeerHandler(s.Logger(), s), ReadTimeout: 5 * time.Minute, // etcd's own bound
+		Handler: etcdhttp.NewPeerHandler(s.Logger(), s), ReadTimeout: 5 * time.Minute, // as etcd
 		ErrorLog: log.New(io.Discard, "", 0), // strangers must not fill the log
 	}
 	run(func() {

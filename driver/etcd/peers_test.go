@@ -17,6 +17,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/wall"
 )
 
 // longPatience bounds the wait for elections on a busy machine.
@@ -34,7 +35,7 @@ func eventually(t *testing.T, what string, holds func() error) {
 		if time.Now().After(until) {
 			t.Fatalf("%s: %v, not within %v", what, err, longPatience)
 		}
-		time.Sleep(20 * time.Millisecond)
+		_ = pando.Sleep(t.Context(), wall.Clock{}, 20*time.Millisecond)
 	}
 }
 
@@ -158,7 +159,8 @@ func TestStrangersAndMembersChangeNothingAtThePeerPort(t *testing.T) {
 	resp.Body.Close()
 	after, err := s.Registry().Snapshot(t.Context(), pando.Root)
 	if err != nil || after.Revision != before || len(after.Records) != 1 {
-		t.Errorf("revision %d became %d with %d records (%v)", before, after.Revision, len(after.Records), err)
+		t.Errorf("revision %d became %d with %d records (%v)", before, after.Revision,
+			len(after.Records), err)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 // Peer is one server of the store.
 type Peer struct {
 	Name    string `json:"name"`    // "" before its first start
-	Address string `json:"address"` // for the other servers; "": a single server without a door for them
+	Address string `json:"address"` // for the other servers; "": a single server
 	Learner bool   `json:"learner"` // it catches up and has no vote yet
 	id      uint64
 }
@@ -69,8 +69,8 @@ func (r *Registry) AddServer(
 		case p.Address == address && (p.Name == "" || p.Name == name):
 			there = true
 		case p.Name == name, p.Address == address:
-			return nil, fmt.Errorf("%w: server %s is at %s: if it is gone for good, `pando servers rm %[2]s`, "+
-				"then try again", pando.ErrExists, p.Name, p.Address)
+			return nil, fmt.Errorf("%w: server %s is at %s: if it is gone for good, "+
+				"`pando servers rm %[2]s`, then try again", pando.ErrExists, p.Name, p.Address)
 		case p.Name == "":
 			return nil, fmt.Errorf("%w: the server at %s has not started yet: start it, or "+
 				"`pando servers rm %[2]s`", pando.ErrConflict, p.Address)
@@ -161,7 +161,7 @@ func MayGo(all []Peer, name string, answers map[string]bool) error {
 func membership(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, rpctypes.ErrMemberNotEnoughStarted), errors.Is(err, rpctypes.ErrUnhealthy):
-		// etcd wants every other server to have answered for 5 s.
+		// etcd requires 5 s of answers of every other server.
 		return fmt.Errorf("%w: too few servers have answered for 5 s: start those of `pando servers ls` "+
 			"that are silent, then try again", pando.ErrUnavailable)
 	case errors.Is(err, rpctypes.ErrTooManyLearners):

@@ -102,8 +102,8 @@ func (a *Authority) Check(token string, now time.Time) error {
 func (a *Authority) CheckServer(token string, now time.Time) error {
 	body, err := a.read(token, now)
 	if err == nil && binary.BigEndian.Uint16(body[bodyBytes-usesBytes:])&forServers == 0 {
-		err = fmt.Errorf("%w: the token admits hosts only; `pando servers add` on a server's host prints "+
-			"one that makes a server", pando.ErrForbidden)
+		err = fmt.Errorf("%w: the token admits hosts only; `pando servers add` on a server's host "+
+			"prints one that makes a server", pando.ErrForbidden)
 	}
 	return err
 }

@@ -99,7 +99,7 @@ func until(p place, ends <-chan error) job {
 		select {
 		case err := <-ends:
 			if errors.Is(err, etcd.ErrRemoved) {
-				return errors.Join(err, p.leaveServers())
+				return errors.Join(err, leaveServers(p))
 			}
 			return fmt.Errorf("the store ended: %w", err)
 		case <-ctx.Done():

@@ -135,7 +135,7 @@ func startStore(
 	}
 	store, err := etcd.Start(ctx, c)
 	if errors.Is(err, etcd.ErrRemoved) {
-		return nil, errors.Join(err, p.leaveServers())
+		return nil, errors.Join(err, leaveServers(p))
 	}
 	if err != nil {
 		return nil, damaged(p, err)

@@ -84,8 +84,8 @@ func (m machine) dialOwn(ctx context.Context, p *place) (*etcd.Registry, error) 
 	}
 	*p = live
 	if _, serves := daemon(live, "server"); !serves {
-		return nil, fmt.Errorf("%w: no server runs on this host; `pando hosts` shows the servers; run the "+
-			"command there", pando.ErrUnavailable)
+		return nil, fmt.Errorf("%w: no server runs on this host; `pando hosts` shows the servers; "+
+			"run the command there", pando.ErrUnavailable)
 	}
 	return etcd.Dial(ctx, "unix://"+live.store(), nil)
 }

@@ -22,7 +22,7 @@ import (
 	"pando.run/pando/world"
 )
 
-// several is the file of a host whose server is one of several. A single server has none.
+// several is the file of each of several servers. A single server has none.
 type several struct {
 	// Join has the address of every server by name, for the first start of this one.
 	Join map[string]string `json:"join,omitempty"`
@@ -191,7 +191,8 @@ func (o promotion) begin() error {
 	case o.again <- struct{}{}:
 	default:
 	}
-	return fmt.Errorf("%w: the first server opens its door for others; try again", pando.ErrUnavailable)
+	return fmt.Errorf("%w: the first server opens its door for others; try again",
+		pando.ErrUnavailable)
 }
 
 // fits returns why a member cannot be a server, or nil.
@@ -206,8 +207,8 @@ func fits(s peer.Serving, m pando.Member, now time.Time) error {
 		return fmt.Errorf("%w: the clock of host %s differs from this server's by %s; set it, then try "+
 			"again", pando.ErrInvalid, s.Host, off)
 	case s.Version != cli.Version || s.Layout != world.CurrentLayout():
-		return fmt.Errorf("%w: host %s runs pando %s (layout %d) and this server %s (layout %d); install "+
-			"the same pando on both, run `pando restart`, then try again", pando.ErrInvalid, s.Host,
+		return fmt.Errorf("%w: host %s runs pando %s (layout %d) and this server %s (layout %d); "+
+			"install the same pando on both, run `pando restart`, then try again", pando.ErrInvalid, s.Host,
 			s.Version, s.Layout, cli.Version, world.CurrentLayout())
 	case err != nil || at.Addr().Unmap() != m.Address && at.Addr().Unmap() != m.Address6:
 		return fmt.Errorf("%w: host %s is a member at %s and would serve at %s; give it --listen %[3]s",
@@ -222,7 +223,7 @@ func (m machine) becomeServer(ctx context.Context, p place, member *trust.Member
 	if is, err := p.readSeveral(); err != nil || is != nil {
 		return err
 	}
-	if err := p.askServer(ctx, member); err != nil {
+	if err := askServer(ctx, p, member); err != nil {
 		return err
 	}
 	if err := m.endWarden(ctx, p); err != nil {
@@ -233,10 +234,10 @@ func (m machine) becomeServer(ctx context.Context, p place, member *trust.Member
 
 // askServer asks to be a server. It tries again while the servers are not ready for that, until ctx
 // ends.
-func (p place) askServer(ctx context.Context, m *trust.Membership) error {
+func askServer(ctx context.Context, p place, m *trust.Membership) error {
 	if m == nil {
-		return cli.Usagef("--server needs --join ADDRESS --token TOKEN: `pando servers add` on a server's " +
-			"host prints them; the first server needs no flag")
+		return cli.Usagef("--server needs --join ADDRESS --token TOKEN: `pando servers add` on a " +
+			"server's host prints them; the first server needs no flag")
 	}
 	if err := p.hasRoom(); err != nil {
 		return err
@@ -249,7 +250,7 @@ func (p place) askServer(ctx context.Context, m *trust.Membership) error {
 		ask.Now = time.Now()
 		got, err := peer.Serve(ctx, m.Server, m.Identity.ToServer(), ask)
 		if err == nil {
-			return p.acceptServer(m, got)
+			return acceptServer(p, m, got)
 		}
 		if !errors.Is(err, pando.ErrUnavailable) && !errors.Is(err, pando.ErrConflict) {
 			return err
@@ -263,9 +264,9 @@ func (p place) askServer(ctx context.Context, m *trust.Membership) error {
 // serveAgain is the time between two requests to be a server.
 const serveAgain = 300 * time.Millisecond
 
-// acceptServer stores what a server needs to start beside others. The file of several servers comes
+// acceptServer stores the keys and the addresses of a new server. The file of several servers comes
 // last: with it, this host has a server.
-func (p place) acceptServer(m *trust.Membership, got peer.Handover) error {
+func acceptServer(p place, m *trust.Membership, got peer.Handover) error {
 	key := trust.SealingKey(got.Sealing)
 	if err := key.Unseal(p.trust(), got.Authority, m.Identity); err != nil {
 		return err
@@ -301,7 +302,7 @@ func keepAuthority(p place, a *trust.Authority, r *etcd.Registry, log *slog.Logg
 
 // leaveServers forgets that this host has a server, after the others have removed it. Its store
 // stays in the data folder, renamed.
-func (p place) leaveServers() error {
+func leaveServers(p place) error {
 	store := filepath.Join(p.Data, "store")
 	aside := store + ".removed-" + time.Now().UTC().Format("20060102T150405")
 	err := os.Rename(store, aside)
