@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"maps"
 	"slices"
 
 	"pando.run/pando"
@@ -12,7 +13,7 @@ type tables struct{ a *Agent }
 
 var _ steer.Source = tables{}
 
-// Table implements steer.Source. The table sends flows to the instances on this host.
+// Table implements steer.Source. The table sends flows to the instances on this host and on others.
 func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	a := t.a
 	a.mu.Lock()
@@ -37,6 +38,7 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 			out.Endpoints = append(out.Endpoints, e)
 		}
 	}
+	out.Endpoints = steer.Prefer(out.Endpoints, steer.Remotes(all.V, a.Host.Name, t.find))
 	via := t.elsewhere(s, out.Endpoints)
 	out.Via4, out.Via6 = via.Address, via.Address6
 	return out, steer.Publish
@@ -76,13 +78,43 @@ func (t tables) elsewhere(s pando.ServiceKey, here []pando.Endpoint) (via pando.
 	return via
 }
 
-// Neighbours implements steer.Source.
+// find returns a host that packets may go to, and whether it is here. A host that is away has no
+// record: its membership has its address, and its programs steer on. The caller holds the lock.
+func (t tables) find(name pando.HostName) (h pando.Host, here bool) {
+	if h, ok := t.a.world.Hosts[name]; ok {
+		if !t.vouched(h.V) {
+			return pando.Host{}, false
+		}
+		return h.V, true
+	}
+	m, ok := t.a.world.Members[name]
+	if !ok {
+		return h, false
+	}
+	v4, v6 := pando.InstanceRange(m.V.Slot)
+	return pando.Host{
+		Name: name, Slot: m.V.Slot, Address: m.V.Address, Address6: m.V.Address6, Instances4: v4,
+		Instances6: v6, Tunnel: true,
+	}, false
+}
+
+// Neighbours implements steer.Source. It includes members that are away: their instances may still
+// have connections.
 func (t tables) Neighbours() (others []pando.Host) {
 	t.a.mu.Lock()
 	defer t.a.mu.Unlock()
-	for _, h := range t.a.world.Hosts {
-		if h.V.Name != t.a.Host.Name && t.vouched(h.V) {
-			others = append(others, h.V)
+	w := t.a.world
+	names := map[pando.HostName]bool{}
+	for name := range w.Hosts {
+		names[name] = true
+	}
+	for name := range w.Members {
+		names[name] = true
+	}
+	delete(names, t.a.Host.Name)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if h, _ := t.find(name); h.Name != "" {
+			others = append(others, h)
 		}
 	}
 	return others

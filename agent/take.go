@@ -13,7 +13,7 @@ import (
 // news is one commit as this host reads it, in one pass over its records.
 type news struct {
 	endpoints bool // of a service changed
-	hosts     bool // a host joined, changed or left
+	hosts     bool // a host or a member joined, changed or left
 	services  map[pando.ServiceKey]*change
 }
 
@@ -31,7 +31,7 @@ func digest(records []pando.Record) news {
 	for _, r := range records {
 		s, ok := r.Key.Service()
 		if !ok {
-			n.hosts = n.hosts || r.Key.Kind() == pando.KindHost
+			n.hosts = n.hosts || r.Key.Kind() == pando.KindHost || r.Key.Kind() == pando.KindMember
 			continue
 		}
 		c := n.services[s]

@@ -46,17 +46,18 @@ inlined int read_arrival(struct __sk_buff *skb, struct arrival *a)
 	return 0;
 }
 
-/* report sends a copy of a packet back, as the message that its flow is proven. */
-cold int report(struct __sk_buff *skb, struct arrival *a)
+/* report sends a copy of a packet back, as a message about its flow. */
+cold int report(struct __sk_buff *skb, struct arrival *a, __u32 what)
 {
-	__u8 mark = IS_PROVEN;
+	__u8 mark = what;
 
 	if (bpf_skb_store_bytes(skb, 0, &mark, 1, 0) || address_tunnel(skb, a->from, a->tag >> 40))
 		return -1;
 	return bpf_clone_redirect(skb, skb->ifindex, 0);
 }
 
-/* believe holds a flow that the host of its endpoint has proven. A message is never an answer. */
+/* believe obeys a message about a flow that is opening: hold it, or forget it. A message never has
+ * an answer. */
 cold int believe(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u32 six)
 {
 	union flow_any k;
@@ -77,8 +78,12 @@ cold int believe(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u
 	    !same(e->remote, a->from, 1))
 		return DROP;
 	struct flow proven = *f;
-	proven.flags |= FLOW_ESTABLISHED;
-	hold(&k, &proven, six);
+	if (a->mark == IS_PROVEN) {
+		proven.flags |= FLOW_ESTABLISHED;
+		hold(&k, &proven, six);
+	} else if (!(proven.flags & USED) && remove_flow(&k, proven.service, six)) {
+		count(COUNT_REMOVED);
+	}
 	return DROP;
 }
 
@@ -131,7 +136,7 @@ inlined int resume(struct __sk_buff *skb, struct packet *p, struct arrival *a, i
 		return ANEW; /* it entered here before */
 	if (a->mark == TO_OPENING &&
 	    (is_held ? bpf_jiffies64() - f->seen > SEEN_STEP : is_proven(skb, p, f)))
-		report(skb, a);
+		report(skb, a, IS_PROVEN);
 	return carry(skb, p, &k, f, is_held, six);
 }
 
@@ -159,6 +164,14 @@ cold int refuse_arrival(struct __sk_buff *skb, struct packet *p, __u32 why, __u3
 	return PASS;
 }
 
+/* missing handles a packet of an unknown flow to an unknown endpoint. */
+cold int missing(struct __sk_buff *skb, struct packet *p, struct arrival *a)
+{
+	if (p->protocol != IPPROTO_TCP || (p->flags & (SYN | ACK)) == SYN)
+		report(skb, a, IS_GONE);
+	return REFUSE + DROP_NO_ENDPOINT;
+}
+
 /* arrived handles a packet for a VIP that came by the tunnel. */
 inlined int arrived(struct __sk_buff *skb, struct arrival *a, int six)
 {
@@ -176,11 +189,13 @@ inlined int arrived(struct __sk_buff *skb, struct arrival *a, int six)
 		return IS_ICMP(&q, six) ? icmp_to_vip(skb, &q, six, 0) : drop(DROP_PROTOCOL);
 	if (q.part == LATER)
 		return follow(skb, &q, six);
-	if (a->mark == IS_PROVEN)
+	if (a->mark == IS_PROVEN || a->mark == IS_GONE)
 		return believe(skb, &q, a, six);
 	verdict = six ? resume6(skb, &q, a) : resume4(skb, &q, a);
-	if (verdict == ANEW)
-		verdict = a->slot == NO_SLOT ? REFUSE + DROP_NO_ENDPOINT : settle(skb, &q, a, six);
+	if (verdict == ANEW && a->slot != NO_SLOT)
+		verdict = settle(skb, &q, a, six);
+	else if (verdict == ANEW)
+		verdict = missing(skb, &q, a);
 	return verdict < REFUSE ? verdict : refuse_arrival(skb, &q, verdict - REFUSE, six);
 }
 

@@ -170,6 +170,13 @@ func roomTo(host netip.Addr) (int, error) {
 	return min(mtu, 1<<16-1) - overheadTo(host), nil
 }
 
+// Receive makes the tunnel by which other hosts reach the instances of a driver's host.
+func Receive(d *Driver) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.tunnel.make(d.index)
+}
+
 // admit takes tunnel packets from these hosts alone.
 func (t *tunnel) admit(x *index, hosts []pando.Host) error {
 	if len(hosts) > 0 {

@@ -67,14 +67,15 @@ func (s *Steering) called(method string) error {
 // errInjected is the fault that Fail makes.
 var errInjected = errors.New("a fault of the test")
 
-// Open begins a flow to a service and returns its instance: the one with the fewest flows for its
-// weight.
+// Open begins a flow to a service and returns its instance: the one on this host with the fewest
+// flows for its weight.
 func (s *Steering) Open(k pando.ServiceKey) (pando.InstanceID, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	best, found := pando.Endpoint{}, false
 	for _, e := range s.tables[k].Endpoints {
-		if e.Weight > 0 && (!found || s.flows[e.Instance]*best.Weight < s.flows[best.Instance]*e.Weight) {
+		if e.Weight > 0 && !e.Remote.IsValid() && (!found ||
+			s.flows[e.Instance]*best.Weight < s.flows[best.Instance]*e.Weight) {
 			best, found = e, true
 		}
 	}

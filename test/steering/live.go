@@ -43,7 +43,7 @@ func Live(t *testing.T, open func(t *testing.T, uplinks ...string) Subject) {
 	}
 }
 
-const wait = 3 * time.Second // for events that have to happen at once
+const wait = 10 * time.Second // for events that have to happen at once, on a busy machine
 
 // serve answers every line with a name (a number with as many bytes), and every datagram with the
 // name and as many bytes as it had.

@@ -1,10 +1,17 @@
 package steering
 
 import (
+	"errors"
+	"fmt"
 	"net"
+	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"pando.run/pando"
 )
@@ -34,6 +41,8 @@ func Remote(t *testing.T, open OpenHost) {
 		"strangers in the tunnel are dropped":     strangersAreDropped,
 		"the death of a host ends its flows only": deathEndsItsFlowsOnly,
 		"a second SYN waits for the other host":   secondSYNWaits,
+		"a SYN leaves an instance that is gone":   goneIsLeft,
+		"every packet fits into the tunnel":       everyPacketFits,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, newEstate(t, open, 3)) })
 	}
@@ -242,4 +251,102 @@ func secondSYNWaits(t *testing.T, e *estate) {
 	if err := <-done; err != nil {
 		t.Errorf("a connection that began too early: %v", err)
 	}
+}
+
+// goneIsLeft checks a client that is sent to an instance that has just ended on the other host. It
+// repeats its SYN, and reaches another instance once the table is newer.
+func goneIsLeft(t *testing.T, e *estate) {
+	e.join(1, "b", 100)
+	e.join(2, "c", 0)
+	e.publish(e.hosts[0], e.hosts[2])
+	done := make(chan error, 1)
+	go func() {
+		done <- e.outside.Inside(func() error {
+			d := net.Dialer{Timeout: 20 * wait}
+			c, err := d.Dial("tcp", at(vip[1], 80).String())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if name, err := clientOf(c).ask("who"); err != nil || name != "c" {
+				return fmt.Errorf("answered by %q, %w", name, err)
+			}
+			return nil
+		})
+	}()
+	eventually(t, "a SYN has come", func() bool {
+		d, err := e.hosts[1].Drops(t.Context())
+		check(t, err)
+		return d.Packets[pando.DroppedNoEndpoint] > 0
+	})
+	e.weights["b"], e.weights["c"] = 0, 100
+	e.publish(e.hosts[0])
+	if err := <-done; err != nil {
+		t.Errorf("a connection to an instance that was gone: %v", err)
+	}
+}
+
+// everyPacketFits checks that TCP clients of a host send no packet that must be divided for the
+// tunnel, at the usual MTU and at a smaller one. A network that is too small is refused.
+func everyPacketFits(t *testing.T, e *estate) {
+	e.join(1, "b", 100)
+	for _, mtu := range []int{1500, 1400} {
+		for _, h := range e.hosts[:2] {
+			check(t, h.inside(func() error { return setMTU([]string{"h2", "eth0"}[h.slot], mtu) }))
+			e.introduce(h, e.hosts...)
+		}
+		e.publish()
+		for six := range 2 {
+			c := e.dial("outside", six)
+			before := divided(t)
+			for range 20 {
+				c.ask(strings.Repeat("z", 60_000))
+			}
+			if n := divided(t) - before; n != 0 {
+				t.Errorf("MTU %d: %d packets to %s were divided", mtu, n, vip[six])
+			}
+			name, err := c.ask("who")
+			if err != nil || name != "b" {
+				t.Errorf("MTU %d: answered by %q, %v", mtu, name, err)
+			}
+		}
+	}
+	check(t, setMTU("h2", 1300))
+	e.introduce(e.hosts[0], e.hosts...)
+	err := e.hosts[0].Publish(t.Context(), e.table(e.hosts[0]))
+	if !errors.Is(err, pando.ErrInvalid) || !strings.Contains(err.Error(), "1330") {
+		t.Errorf("a network with an MTU of 1300: %v", err)
+	}
+	check(t, setMTU("h2", 1500))
+	e.publish()
+}
+
+func setMTU(name string, mtu int) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetMTU(l, mtu)
+}
+
+// divided returns the number of IPv4 packets that the first host has divided: its tunnels' outer
+// packets.
+func divided(t *testing.T) (n int) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/net/snmp")
+	check(t, err)
+	var names []string
+	for line := range strings.Lines(string(text)) {
+		words := strings.Fields(line)
+		if words[0] != "Ip:" {
+			continue
+		}
+		if names == nil {
+			names = words
+			continue
+		}
+		n, err = strconv.Atoi(words[slices.Index(names, "FragCreates")])
+		check(t, err)
+	}
+	return n
 }

@@ -79,6 +79,7 @@ func tend(ctx context.Context, p place) error {
 	}
 	defer walls.Close()
 	h := p.record()
+	h.Tunnel = receives(p, steering, log)
 	if err := nftables.Translate(h.Instances4, h.Instances6); err != nil { // instances still serve
 		log.Warn("instances of this host cannot open connections to other machines", "error", err)
 	}
@@ -152,6 +153,19 @@ func openSteering(p place) (*ebpf.Driver, error) {
 		PinDir: p.pins(), Settings: p.settingsFile(), Uplinks: p.Uplinks, HostAddr: addr,
 		HostAddr6: addr6, Buckets: balance.Buckets,
 	})
+}
+
+// receives makes the tunnel by which other hosts reach the instances of this one, and reports
+// whether there is one.
+func receives(p place, s *ebpf.Driver, log *slog.Logger) bool {
+	if p.Listen == "" {
+		return false // no host joins
+	}
+	if err := ebpf.Receive(s); err != nil {
+		log.Warn("other hosts send their clients here by routes, not by a tunnel", "error", err)
+		return false
+	}
+	return true
 }
 
 func openSandboxes(

@@ -51,13 +51,31 @@ fn bucket(nanoseconds: u64) -> usize {
 
 fn upper(bucket: usize) -> u64 {
     let (power, step) = (bucket as u64 / STEPS, bucket as u64 % STEPS);
-    ((STEPS + step + 1) << power >> 3) - 1
+    ((u128::from(STEPS + step + 1) << power >> 3) - 1) as u64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// The bound of a bucket is not below its values, up to the largest value.
+    #[test]
+    fn buckets_cover_all_numbers() {
+        for power in 3..64u32 {
+            for value in
+                [1u64 << power, (1 << power) + 1, (1u64 << power).wrapping_mul(2).wrapping_sub(1)]
+            {
+                let bound = upper(bucket(value));
+                assert!(bound >= value && bound - value <= value / 8, "{bound} for {value}");
+            }
+        }
+        let mut latencies = Latencies::default();
+        [0, 7, u64::MAX].into_iter().for_each(|value| latencies.record(value));
+        assert_eq!(latencies.count(), 3);
+        assert_eq!([0.0, 0.5, 1.0].map(|q| latencies.quantile_ns(q)), [0, 8, u64::MAX]);
+        assert_eq!(Latencies::default().quantile_ns(0.5), 0);
+    }
 
     proptest! {
         #[test]

@@ -48,6 +48,8 @@ impl Offload {
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+/// Size of IPv4's header without options.
+const IPV4_BYTES: usize = 20;
 /// TCP flags that only the last piece has, and the flag that only the first piece has.
 const FIN_PUSH: u8 = 0x09;
 const REDUCED: u8 = 0x80;
@@ -93,7 +95,10 @@ impl Parts {
         };
         let least = if protocol == TCP { 20 } else { 8 };
         let payload = transport + header..end;
-        (header >= least && payload.start <= end && end <= frame.len()).then_some(Parts {
+        // A function may leave any header, even one that is shorter than IP's.
+        let is_ip = transport >= ip + IPV4_BYTES;
+        let fits = payload.start <= end && end <= frame.len();
+        (is_ip && header >= least && fits).then_some(Parts {
             version,
             protocol,
             ip,

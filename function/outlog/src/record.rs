@@ -194,3 +194,95 @@ impl<'a> Parts<'a> for Reader<'a> {
         self.bytes(length)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
+
+    fn packets() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..60), 0..5)
+    }
+
+    fn work() -> impl Strategy<Value = Work> {
+        any::<[u64; 4]>().prop_map(|[packets, bytes, fuel, trapped]| Work {
+            packets,
+            bytes,
+            fuel,
+            trapped,
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            rng_seed: RngSeed::Fixed(1),
+            ..ProptestConfig::default()
+        })]
+
+        /// A head and its packets are read as they were written. Cut off anywhere, they are
+        /// refused.
+        #[test]
+        fn a_batch_is_read_as_it_was_written(
+            numbers: [u64; 3],
+            epoch: u32,
+            port in 0..2u8,
+            totals in proptest::collection::vec(work(), 0..=STAGES_MAX),
+            packets in packets(),
+        ) {
+            let [sequence, one, other] = numbers;
+            let head = Head { epoch, sequence, positions: [one, other], port, totals };
+            let mut message = Vec::new();
+            let at = put_head(&mut message, &head);
+            packets.iter().for_each(|packet| put_packet(&mut message, packet));
+            set_counts(&mut message, at, [0, 0, packets.len()]);
+            let read = |bytes: &[u8]| {
+                let mut reader = Reader(bytes);
+                reader.u8()?;
+                let (head, [_, _, count]) = reader.head()?;
+                let packets: Result<Vec<Vec<u8>>, Malformed> =
+                    (0..count).map(|_| Ok(reader.packet()?.to_vec())).collect();
+                Ok((head, packets?, reader.0.len()))
+            };
+            for cut in 0..message.len() {
+                prop_assert_eq!(read(&message[..cut]), Err(Malformed), "{} bytes", cut);
+            }
+            prop_assert_eq!(read(&message), Ok((head, packets, 0)));
+        }
+
+        #[test]
+        fn an_introduction_is_read_as_it_was_written(
+            epoch: u32,
+            state_bytes in proptest::collection::vec(0..=4096usize, 0..=STAGES_MAX),
+            unit in "[a-zé]{0,20}/[a-z0-9.]{0,20}",
+            position: Option<u64>,
+            sequence: u64,
+        ) {
+            let hello = Hello { epoch, state_bytes, unit };
+            prop_assert_eq!(Reader(&hello.encode()[1..]).hello(), Ok(hello));
+            let mark = Mark { epoch, sequence, position };
+            prop_assert_eq!(Reader(&mark.encode()[1..]).mark(), Ok(mark));
+        }
+    }
+
+    /// Numbers beyond a unit's bounds are refused before memory is taken for them.
+    #[test]
+    fn introductions_and_heads_beyond_bounds_are_refused() {
+        let hello = |state_bytes: Vec<usize>| {
+            Hello { epoch: 1, state_bytes, unit: "u".into() }.encode()[1..].to_vec()
+        };
+        let refused = |bytes: &[u8]| assert_eq!(Reader(bytes).hello(), Err(Malformed));
+        refused(&hello(vec![pando_abi::STATE_BYTES_MAX + 1]));
+        refused(&hello(vec![1; STAGES_MAX + 1]));
+        let mut older = hello(vec![8]);
+        older[0] -= 1;
+        refused(&older);
+        refused(&[&hello(vec![8])[..], &[0xff]].concat());
+        for (port, stages) in [(2, 0), (0, STAGES_MAX + 1)] {
+            let mut message = Vec::new();
+            let totals = vec![Work::default(); stages];
+            put_head(&mut message, &Head { port, totals, ..Head::default() });
+            assert_eq!(Reader(&message[1..]).head(), Err(Malformed));
+        }
+    }
+}

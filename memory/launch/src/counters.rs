@@ -47,7 +47,10 @@ pub fn create() -> Result<File, Refusal> {
     let path = dir.join(format!("{}-{}", std::process::id(), namespace()));
     loop {
         // The former process with this number is gone.
-        let _ = fs::remove_file(&path);
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fail(e)),
+            _ => {}
+        }
         let file = match OpenOptions::new()
             .create_new(true)
             .read(true)
@@ -147,7 +150,8 @@ fn open(path: &Path, here: u64, only: Option<u32>) -> Option<Process> {
         return None;
     }
     let name = if namespace == here {
-        fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_string()
+        let comm = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+        String::from_utf8_lossy(&comm).trim().to_string()
     } else {
         format!("pid namespace {namespace}")
     };

@@ -149,4 +149,35 @@ mod tests {
         }
         std::fs::remove_dir_all(&dir).unwrap();
     }
+
+    /// Makes a program header table of these types at `table`, after an ELF header.
+    fn program(table: u64, size: u16, types: &[u32]) -> Vec<u8> {
+        let mut elf = vec![0u8; 64];
+        elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        elf[18] = 62;
+        elf[32..40].copy_from_slice(&table.to_le_bytes());
+        elf[54..56].copy_from_slice(&size.to_le_bytes());
+        elf[56..58].copy_from_slice(&(types.len() as u16).to_le_bytes());
+        for kind in types {
+            elf.extend(kind.to_le_bytes());
+            elf.resize(elf.len() + (size as usize).saturating_sub(4), 0);
+        }
+        elf
+    }
+
+    #[test]
+    fn a_program_with_a_dynamic_linker_is_told_from_one_without() {
+        assert!(has_interpreter(&program(64, 56, &[6, 1, 3, 1])));
+        assert!(has_interpreter(&program(64, 56, &[3])));
+        assert!(!has_interpreter(&program(64, 56, &[6, 1, 2, 1])));
+        assert!(!has_interpreter(&program(64, 56, &[])));
+        // A type that spans the end of the file, or lies beyond it, is none.
+        let whole = program(64, 56, &[1, 3]);
+        for cut in 64..64 + 56 + 4 {
+            assert!(!has_interpreter(&whole[..cut]), "cut at {cut}");
+        }
+        for table in [u64::MAX, u64::MAX - 3, 1 << 63, 65] {
+            assert!(!has_interpreter(&program(table, 56, &[3; 3])), "{table:x}");
+        }
+    }
 }

@@ -50,11 +50,29 @@ fn away(name: &str) -> impl Fn(std::io::Error) -> Refusal + '_ {
     }
 }
 
-/// Resolves a name.
-fn resolve(a: &str, name: &str) -> Result<SocketAddr, Refusal> {
-    let mut all =
-        a.to_socket_addrs().map_err(|e| refusal::not_found(format!("memory host {name}: {e}")))?;
-    all.next().ok_or_else(|| refusal::not_found(format!("memory host {name} has no address")))
+/// Returns the addresses of a name: at least one.
+fn resolve(a: &str, name: &str) -> Result<Vec<SocketAddr>, Refusal> {
+    let all: Vec<SocketAddr> = a
+        .to_socket_addrs()
+        .map_err(|e| refusal::not_found(format!("memory host {name}: {e}")))?
+        .collect();
+    if all.is_empty() {
+        return Err(refusal::not_found(format!("memory host {name} has no address")));
+    }
+    Ok(all)
+}
+
+/// Connects to the first of these addresses that answers. `localhost` often has one of IPv6 before
+/// the one that a host listens at.
+fn connect(all: &[SocketAddr]) -> std::io::Result<(SocketAddr, TcpStream)> {
+    let mut failed = std::io::ErrorKind::AddrNotAvailable.into();
+    for &to in all {
+        match TcpStream::connect_timeout(&to, PATIENCE) {
+            Ok(stream) => return Ok((to, stream)),
+            Err(e) => failed = e,
+        }
+    }
+    Err(failed)
 }
 
 /// Connects to a memory host; returns its raw address and the connection.
@@ -62,8 +80,7 @@ fn reach(from: &Address, name: &str) -> Result<(String, Box<dyn Stream>), Refusa
     let away = away(name);
     match from {
         Address::Tcp(a) => {
-            let to = resolve(a, name)?;
-            let stream = TcpStream::connect_timeout(&to, PATIENCE).map_err(&away)?;
+            let (to, stream) = connect(&resolve(a, name)?).map_err(&away)?;
             stream.set_read_timeout(Some(PATIENCE)).map_err(&away)?;
             Ok((hex(&raw_ip(&to)), Box::new(stream)))
         }
@@ -97,6 +114,13 @@ pub fn open(
     let welcome = Welcome::decode(&b)
         .map_err(|s| refusal::invalid(format!("memory host {name}: {}", s.text())))?;
     match welcome.status {
+        Status::Ok if welcome.slots == 0 || slots != 0 && welcome.slots != slots => {
+            Err(refusal::invalid(format!(
+                "memory host {name} lends {} pages instead of {slots}: install the same release on \
+                 both sides",
+                welcome.slots
+            )))
+        }
         Status::Ok => Ok(Lease {
             address,
             id: welcome.lease,
@@ -140,15 +164,12 @@ pub fn spare(from: &Address, name: &str) -> Result<Lease, Refusal> {
         return Err(refusal::of(&e, format!("no random number: {e}")));
     }
     match from {
-        Address::Tcp(a) => {
-            let to = resolve(a, name)?;
-            Ok(Lease {
-                address: hex(&raw_ip(&to)),
-                id: u64::from_le_bytes(id) | 1,
-                slots: 0,
-                lender: None,
-            })
-        }
+        Address::Tcp(a) => Ok(Lease {
+            address: hex(&raw_ip(&resolve(a, name)?[0])),
+            id: u64::from_le_bytes(id) | 1,
+            slots: 0,
+            lender: None,
+        }),
         Address::Unix(_) => {
             Err(refusal::invalid(format!("memory host {name}: a spare is named as HOST:PORT")))
         }
@@ -158,3 +179,6 @@ pub fn spare(from: &Address, name: &str) -> Result<Lease, Refusal> {
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -275,3 +275,6 @@ fn jemalloc() -> Result<PathBuf, Refusal> {
         )
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -156,6 +156,13 @@ pub fn token(path: Option<&std::path::Path>) -> Result<[u8; TOKEN_BYTES], Refusa
             text.len()
         )));
     }
+    // A token is padded with zeros, so one of zeros would be the same as none.
+    if text.contains('\0') {
+        return Err(refusal::invalid(format!(
+            "the token in {} has a zero byte; it wants text",
+            path.display()
+        )));
+    }
     token[..text.len()].copy_from_slice(text.as_bytes());
     Ok(token)
 }
@@ -167,3 +174,6 @@ pub fn available_bytes() -> u64 {
     line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok())
         .map_or(u64::MAX, |k| k << 10)
 }
+
+#[cfg(test)]
+mod tests;

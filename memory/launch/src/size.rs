@@ -5,17 +5,13 @@ use std::time::Duration;
 /// Parses bytes: `512MiB`, `8G`, `4096`. Powers of 1024.
 pub fn parse(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let shift = match text[digits..]
-        .trim()
-        .to_ascii_lowercase()
-        .trim_end_matches("ib")
-        .trim_end_matches('b')
-    {
-        "" => 0,
-        "k" => 10,
-        "m" => 20,
-        "g" => 30,
-        "t" => 40,
+    let unit = text[digits..].trim().to_ascii_lowercase();
+    let shift = match unit.as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
         _ => return Err(format!("{text:?} is no size; write for example 512MiB or 8GiB")),
     };
     let n: f64 = text[..digits]
@@ -88,7 +84,8 @@ mod tests {
         ] {
             assert_eq!(parse(text), Ok(bytes), "{text}");
         }
-        for bad in ["", "MiB", "12 apples", "-4k", "1..2G"] {
+        for bad in ["", "MiB", "12 apples", "-4k", "1..2G", "1kbb", "1MiBiB", "1ib", "1ki", "1 k b"]
+        {
             assert!(parse(bad).is_err(), "{bad}");
         }
         for (text, seconds) in [("1s", 1), ("90s", 90), ("5m", 300), ("24h", 86400)] {

@@ -5,7 +5,8 @@ use crate::size;
 use clap::Args;
 use memory_core::stats::{STALL_BUCKETS, Stats, longest, quantile};
 use std::error::Error;
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Read, Write};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ pub struct Top {
     #[arg(long)]
     once: bool,
     /// Seconds between two looks
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value = "1", value_parser = pause)]
     every: f64,
     /// Only this process
     #[arg(long)]
@@ -32,6 +33,14 @@ pub struct Metrics {
     /// Serve HTTP at HOST:PORT instead of printing once
     #[arg(long)]
     listen: Option<String>,
+}
+
+/// Parses the seconds between two looks: a tenth to a day.
+fn pause(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=86400.0).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("{text:?} is no number of seconds from 0.1 to 86400")),
+    }
 }
 
 /// A sample of the counters of one process.
@@ -50,6 +59,14 @@ impl Look {
 
     fn get(&self, name: &str) -> u64 {
         self.values.iter().find(|v| v.0 == name).map_or(0, |v| v.2)
+    }
+
+    /// Whether this sample can be a later one of the same process. Counters only grow; the number
+    /// of a process may be reused.
+    fn follows(&self, last: &Look) -> bool {
+        let mut pairs = self.values.iter().zip(&last.values);
+        pairs.all(|(now, last)| now.0.ends_with("_now") || now.2 >= last.2)
+            && self.stalls.iter().zip(&last.stalls).all(|(now, last)| now >= last)
     }
 }
 
@@ -150,7 +167,7 @@ impl Top {
                 return Ok(());
             }
             before = looks;
-            std::thread::sleep(Duration::from_secs_f64(self.every.max(0.1)));
+            std::thread::sleep(Duration::from_secs_f64(self.every));
         }
     }
 }
@@ -166,8 +183,22 @@ fn told(text: &str) -> std::io::Result<bool> {
     }
 }
 
+/// Returns a text as JSON and Prometheus write it. Control characters, which Prometheus cannot
+/// write, become question marks.
+fn quoted(text: &str) -> String {
+    let mut out = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() => out.push('?'),
+            c => out.push(c),
+        }
+    }
+    out + "\""
+}
+
 fn json(p: &Process, look: &Look) -> String {
-    let mut fields = vec![format!("\"pid\":{},\"name\":{:?}", p.pid, p.name)];
+    let mut fields = vec![format!("\"pid\":{},\"name\":{}", p.pid, quoted(&p.name))];
     fields.extend(look.values.iter().map(|(name, _, n)| format!("\"{name}\":{n}")));
     for (name, q) in [("stall_p50_ns", 0.5), ("stall_p99_ns", 0.99), ("stall_p999_ns", 0.999)] {
         fields.push(format!("\"{name}\":{}", quantile(&look.stalls, q)));
@@ -177,7 +208,8 @@ fn json(p: &Process, look: &Look) -> String {
 }
 
 fn text(p: &Process, now: &Look, last: Option<&Look>, every: f64) -> String {
-    // The first sample shows sums, the others rates.
+    // The first sample of a process shows sums, the others rates.
+    let last = last.filter(|last| now.follows(last));
     let rate = |name: &str| {
         last.map_or(now.get(name) as f64, |l| (now.get(name) - l.get(name)) as f64 / every)
     };
@@ -274,8 +306,7 @@ fn histogram(stalls: &[u64]) -> String {
     out
 }
 
-fn prometheus() -> String {
-    let all = processes(None);
+fn prometheus(all: &[Process]) -> String {
     let mut out = String::new();
     for (name, help, get) in FIGURES {
         let gauge = name.ends_with("_now");
@@ -288,31 +319,31 @@ fn prometheus() -> String {
             "# HELP {metric} {help}\n# TYPE {metric} {}\n",
             if gauge { "gauge" } else { "counter" }
         );
-        for p in &all {
+        for p in all {
             out += &format!(
-                "{metric}{{pid=\"{}\",name={:?}}} {}\n",
+                "{metric}{{pid=\"{}\",name={}}} {}\n",
                 p.pid,
-                p.name,
+                quoted(&p.name),
                 get(p.stats).load(Relaxed)
             );
         }
     }
     out +=
         "# HELP pando_mem_stall_seconds fault to resume\n# TYPE pando_mem_stall_seconds summary\n";
-    for p in &all {
+    for p in all {
         let look = Look::at(p.stats);
         for q in [0.5, 0.9, 0.99, 0.999] {
             out += &format!(
-                "pando_mem_stall_seconds{{pid=\"{}\",name={:?},quantile=\"{q}\"}} {:e}\n",
+                "pando_mem_stall_seconds{{pid=\"{}\",name={},quantile=\"{q}\"}} {:e}\n",
                 p.pid,
-                p.name,
+                quoted(&p.name),
                 quantile(&look.stalls, q) as f64 / 1e9
             );
         }
         out += &format!(
-            "pando_mem_stall_seconds_count{{pid=\"{}\",name={:?}}} {}\n",
+            "pando_mem_stall_seconds_count{{pid=\"{}\",name={}}} {}\n",
             p.pid,
-            p.name,
+            quoted(&p.name),
             look.stalls.iter().sum::<u64>()
         );
     }
@@ -322,25 +353,37 @@ fn prometheus() -> String {
 impl Metrics {
     pub fn run(self) -> Result<(), Box<dyn Error>> {
         let Some(address) = self.listen else {
-            told(&prometheus())?;
+            told(&prometheus(&processes(None)))?;
             return Ok(());
         };
         let listener = std::net::TcpListener::bind(&address)
             .map_err(|e| format!("cannot listen at {address}: {e}; choose another --listen"))?;
         println!("metrics at http://{}/metrics", listener.local_addr()?);
-        for mut stream in listener.incoming().flatten() {
-            // Scrapes are served one at a time. A silent client is dropped after a second.
-            let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
-            let mut request = [0; 1024];
-            let _ = std::io::Read::read(&mut stream, &mut request);
-            let body = prometheus();
-            let _ = write!(
-                stream,
-                "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n\
-                 Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
-                body.len()
-            );
+        for stream in listener.incoming().flatten() {
+            // A scrape that fails is no concern of the next one.
+            let _ = answer(stream, &prometheus(&processes(None)), SCRAPE);
         }
         Ok(())
     }
 }
+
+/// How long a client of the metrics may take to send its request, and to take a part of the answer.
+/// Scrapes are served one at a time.
+const SCRAPE: Duration = Duration::from_secs(1);
+
+/// Answers one scrape. Gives up a client that is silent for longer than `patience`.
+fn answer(mut stream: TcpStream, body: &str, patience: Duration) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    let _ = stream.read(&mut [0; 1024]);
+    let bytes = body.len();
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {bytes}\r\n\
+         Connection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())
+}
+
+#[cfg(test)]
+mod tests;

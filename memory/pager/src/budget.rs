@@ -164,3 +164,36 @@ fn parse(status: &str) -> Option<Used> {
         tables,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_own_status_is_read() {
+        let text = std::fs::read_to_string("/proc/self/status").unwrap();
+        let used = parse(&text).expect("this kernel's status");
+        assert!(used.anon > 0 && used.tables > 0);
+        assert!(used.kernel >= used.tables + THREAD_BYTES + KERNEL_BYTES);
+        // A status that lacks a line, or a part of one, is not half read.
+        for name in ["VmPTE", "RssShmem", "RssAnon", "Threads"] {
+            let without = text.replace(&format!("\n{name}:"), &format!("\nx{name}:"));
+            assert!(parse(&without).is_none(), "{name} is missing");
+        }
+        for cut in 0..text.len() {
+            // A cut number is a number, so only the whole lines before the last field count.
+            let _ = parse(&text[..cut]);
+        }
+    }
+
+    #[test]
+    fn sizes_are_in_kilobytes_and_names_are_whole() {
+        let text = "RssAnonX:\t9 kB\nRssAnon:\t 100 kB\nVmPTE:\t3 kB\nThreads:\t2\nRssShmem:\t7 kB";
+        let used = parse(text).unwrap();
+        assert_eq!((used.anon, used.shared, used.tables), (100 << 10, 7 << 10, 3 << 10));
+        assert_eq!(used.kernel, (3 << 10) + 2 * THREAD_BYTES + KERNEL_BYTES);
+        for bad in ["-1", "x", "", "99999999999999999999", "1.5"] {
+            assert!(parse(&text.replace("\t2", &format!("\t{bad}"))).is_none(), "{bad}");
+        }
+    }
+}

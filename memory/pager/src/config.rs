@@ -104,17 +104,19 @@ pub fn parse(text: &str) -> Option<Config> {
             _ => return None,
         }
     }
-    (c.local_bytes > 0 && c.slots > 0 && c.hosts_len > 0).then_some(c)
+    let has_copies = (1..=c.hosts_len).contains(&c.copies);
+    (c.local_bytes > 0 && c.slots > 0 && has_copies).then_some(c)
 }
 
 fn unhex<const N: usize>(text: &str) -> Option<([u8; N], usize)> {
     let mut out = [0; N];
     let len = text.len() / 2;
-    if !text.len().is_multiple_of(2) || len > N || !text.is_ascii() {
+    if !text.len().is_multiple_of(2) || len > N {
         return None;
     }
-    for i in 0..len {
-        out[i] = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).ok()?;
+    let digit = |b: u8| (b as char).to_digit(16).map(|d| d as u8);
+    for (byte, pair) in out.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
     }
     Some((out, len))
 }

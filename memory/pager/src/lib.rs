@@ -5,6 +5,9 @@
 //! It never touches the program's files or sockets. In a process that `pando-mem run` did not
 //! start, it does nothing.
 
+// The tests have no wrappers, so much is unused there.
+#![cfg_attr(test, allow(dead_code, unused_imports))]
+
 mod atfork;
 mod budget;
 mod config;
@@ -35,16 +38,22 @@ mod tend;
 mod threads;
 mod transport;
 mod uffd;
+#[cfg(not(test))]
 mod wrap;
+
+#[cfg(test)]
+mod tests;
 
 use memory_core::stats::Stats;
 use next::next;
 use sys::raw::sys;
 
+#[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
+#[cfg(not(test))]
 extern "C" fn start() {
     unsafe {
         let raw = libc::getenv(config::VARIABLE.as_ptr());

@@ -207,44 +207,50 @@ impl Port {
         }
     }
 
+    /// Receives the answer to the greeting, which may come in pieces.
     fn welcome(&mut self) -> Result<(Welcome, i32), Broken> {
-        let mut bytes = [0u8; Welcome::BYTES];
+        let (mut bytes, mut memory) = ([0u8; Welcome::BYTES], -1);
+        let mut silence = self.silence(self.patience);
+        let mut len = 0;
+        while len < bytes.len() {
+            let n = unsafe { self.receive(&mut bytes[len..], &mut memory) };
+            len += n.max(0) as usize;
+            let waits = n > 0 || [libc::EAGAIN, libc::EINTR].contains(&(-n as i32));
+            if len < bytes.len() && (!waits || silence.is_over()) {
+                return self.refuse(memory, silence.ended_by(if waits { TIMEOUT } else { n }));
+            }
+        }
+        match Welcome::decode(&bytes) {
+            Ok(w) if w.status == Status::Ok => {
+                self.lease = w.lease;
+                Ok((w, memory))
+            }
+            Ok(w) => self.refuse(memory, Broken::Refused(w.status)),
+            Err(status) => self.refuse(memory, Broken::Refused(status)),
+        }
+    }
+
+    /// Receives bytes, and perhaps a descriptor, which it stores in `memory`.
+    unsafe fn receive(&mut self, bytes: &mut [u8], memory: &mut i32) -> isize {
         let mut control = [0u64; 4];
         let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
         (m.msg_iov, m.msg_iovlen, m.msg_control, m.msg_controllen) =
             (&mut piece, 1, control.as_mut_ptr().cast(), 32);
-        let mut silence = self.silence(self.patience);
-        let n = loop {
-            let n = unsafe {
-                sys!(
-                    libc::SYS_recvmsg,
-                    self.fd - 1,
-                    &raw mut m,
-                    libc::MSG_WAITALL | libc::MSG_CMSG_CLOEXEC
-                )
-            };
-            if n != -(libc::EAGAIN as isize) && n != -(libc::EINTR as isize) || silence.is_over() {
-                break n;
-            }
-            m.msg_controllen = 32;
-        };
-        let memory = if n > 0 && m.msg_controllen >= 20 {
-            unsafe { descriptor::adopt((control.as_ptr() as *const i32).add(4).read()) }
-        } else {
-            -1
-        };
-        let welcome =
-            if n == bytes.len() as isize { Welcome::decode(&bytes) } else { Err(Status::Ok) };
-        match welcome {
-            Ok(w) if w.status == Status::Ok => {
-                self.lease = w.lease;
-                Ok((w, memory))
-            }
-            Ok(w) => self.fail(Broken::Refused(w.status)),
-            Err(Status::Ok) => self.fail(silence.ended_by(n.min(0))),
-            Err(status) => self.fail(Broken::Refused(status)),
+        let flags = libc::MSG_WAITALL | libc::MSG_CMSG_CLOEXEC;
+        let n = unsafe { sys!(libc::SYS_recvmsg, self.fd - 1, &raw mut m, flags) };
+        if n > 0 && m.msg_controllen >= 20 && *memory < 0 {
+            *memory = unsafe { descriptor::adopt((control.as_ptr() as *const i32).add(4).read()) };
         }
+        n
+    }
+
+    /// Closes the connection, and the memory file that came with it.
+    fn refuse<T>(&mut self, memory: i32, why: Broken) -> Result<T, Broken> {
+        if memory >= 0 {
+            unsafe { descriptor::close(memory) };
+        }
+        self.fail(why)
     }
 
     fn fail<T>(&mut self, why: Broken) -> Result<T, Broken> {
@@ -331,6 +337,8 @@ impl Port {
     }
 }
 
+/// The error of a call that the timeout of its socket ended.
+const TIMEOUT: isize = -(libc::EAGAIN as isize);
 const NO_PIECE: libc::iovec = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
 
 /// Makes one piece for each run of adjacent pages; returns how many.

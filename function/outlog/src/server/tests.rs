@@ -191,3 +191,141 @@ fn a_unit_that_writes_and_dies_after_the_last_look_is_read_to_its_end() {
     turns(&mut server);
     assert_eq!(taken(&mut server, &mut standby), Some(2));
 }
+
+/// Returns the messages that a unit sends in its life: its state whole, then batches.
+fn life(epoch: u32, sequence: u64) -> Vec<Vec<u8>> {
+    let mut flows = vec![kind::FLOWS, 1, 0, 0, 0];
+    let whole = batch(epoch, sequence, 1);
+    // The flow of a batch stands behind its head.
+    let mut reader = Reader(&whole[1..]);
+    reader.head().unwrap();
+    flows.extend_from_slice(reader.0);
+    vec![vec![kind::CLEAR], flows, whole, batch(epoch, sequence + 1, 2)]
+}
+
+/// Returns a damaged message: cut off, with bytes changed, or of another kind.
+fn damaged(message: &[u8], random: &mut u64) -> Vec<u8> {
+    let mut dice = |sides: usize| {
+        *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (*random >> 33) as usize % sides
+    };
+    let mut message = message.to_vec();
+    match dice(4) {
+        0 => message.truncate(dice(message.len() + 1)),
+        1 => message[0] = dice(16) as u8,
+        2 => message.extend((0..dice(40)).map(|n| n as u8)),
+        _ => {
+            let at = dice(message.len());
+            message[at] = dice(256) as u8;
+        }
+    }
+    message
+}
+
+/// A unit that sends damaged messages is let go or read on. The log does not end, and the state of
+/// another unit stays.
+#[test]
+fn damaged_messages_harm_no_other_unit() {
+    for seed in 1..=20 {
+        let mut random = seed;
+        let mut server = Server::new(None, None, -1);
+        let (memory, unit, log) = Shared::make().unwrap();
+        server.welcome(Box::new(Shared::open(&memory, log, false).unwrap()));
+        let mut other = Shared::open(&memory, unit, true).unwrap();
+        let hello = Hello { epoch: 1, state_bytes: vec![STATE_BYTES], unit: "another/unit".into() };
+        other.send(&hello.encode()).unwrap();
+        life(1, 1).iter().for_each(|message| other.send(message).unwrap());
+        turns(&mut server);
+        let before = server.copies["another/unit"].last().to_vec();
+
+        let mut hostile = call(&mut server, 1);
+        let lived = life(1, 1);
+        for n in 0..12usize {
+            let message = &lived[n % lived.len()];
+            let sent = if n % 3 == 0 { message.clone() } else { damaged(message, &mut random) };
+            if hostile.send(&sent).is_err() {
+                break;
+            }
+            turns(&mut server);
+            server.tell_standbys();
+        }
+        assert_eq!(server.copies["another/unit"].last(), before, "seed {seed}");
+        let hello = Hello { epoch: 2, ..hello };
+        let mut standby = call(&mut server, 2);
+        standby.send(&hello.encode()).unwrap();
+        assert_eq!(taken(&mut server, &mut standby), Some(2), "seed {seed}");
+    }
+}
+
+/// A message before the introduction, and one of a standby that is no unit, end their link only.
+#[test]
+fn a_stranger_is_let_go() {
+    for message in [vec![kind::CLEAR], vec![kind::TAKE], batch(1, 1, 1), vec![], vec![99]] {
+        let mut server = Server::new(None, None, -1);
+        let (memory, unit, log) = Shared::make().unwrap();
+        server.welcome(Box::new(Shared::open(&memory, log, false).unwrap()));
+        let mut stranger = Shared::open(&memory, unit, true).unwrap();
+        stranger.send(&message).unwrap();
+        turns(&mut server);
+        assert!(server.peers.is_empty() && server.copies.is_empty(), "{message:?}");
+    }
+    let mut server = Server::new(None, None, -1);
+    let mut standby = call(&mut server, 1);
+    standby.send(&batch(1, 1, 1)).unwrap();
+    turns(&mut server);
+    assert!(server.peers.is_empty(), "a batch of a unit that sent no whole state");
+}
+
+/// A standby with functions of other states gets no state.
+#[test]
+fn a_standby_of_another_chain_gets_no_state() {
+    let mut server = Server::new(None, None, -1);
+    let mut first = call(&mut server, 1);
+    life(1, 1).iter().for_each(|message| first.send(message).unwrap());
+    turns(&mut server);
+    let mut standby = call(&mut server, 2);
+    let hello = Hello { epoch: 2, state_bytes: vec![STATE_BYTES, 8], unit: "tenant/unit".into() };
+    standby.send(&hello.encode()).unwrap();
+    standby.send(&[kind::TAKE]).unwrap();
+    turns(&mut server);
+    let mut message = Vec::new();
+    assert!(standby.receive(&mut message).unwrap());
+    assert_eq!(message, [kind::TAKEN, 0, 0, 0, 0, 0]);
+    message.clear();
+    assert!(!standby.receive(&mut message).unwrap(), "{message:?}");
+}
+
+/// A batch is missing between two others. The log lets its unit go: it would hand over a state
+/// that never was.
+#[test]
+fn a_gap_between_batches_is_refused() {
+    for (epoch, sequence) in [(1, 4), (1, 2), (0, 3)] {
+        let mut server = Server::new(None, None, -1);
+        let mut unit = call(&mut server, 1);
+        life(1, 1).iter().for_each(|message| unit.send(message).unwrap());
+        unit.send(&batch(epoch, sequence, 9)).unwrap();
+        turns(&mut server);
+        assert!(server.peers.is_empty(), "batch {sequence} of epoch {epoch}");
+        let mut standby = call(&mut server, 2);
+        assert_eq!(taken(&mut server, &mut standby), Some(2));
+    }
+}
+
+/// The copy of a unit waits for its standby after both have ended, and not for ever.
+#[test]
+fn a_copy_without_unit_and_standby_is_dropped_after_a_while() {
+    let mut server = Server::new(None, None, -1);
+    let mut unit = call(&mut server, 1);
+    life(1, 1).iter().for_each(|message| unit.send(message).unwrap());
+    turns(&mut server);
+    drop(unit);
+    turns(&mut server);
+    let _other = call(&mut server, 2);
+    let copy = server.copies.get_mut("tenant/unit").expect("it waits");
+    assert!(copy.orphaned.is_some());
+    copy.orphaned = Instant::now().checked_sub(ORPHAN);
+    if copy.orphaned.is_some() {
+        let _third = call(&mut server, 3);
+        assert!(server.copies.is_empty());
+    }
+}

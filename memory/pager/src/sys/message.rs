@@ -18,10 +18,13 @@ impl core::fmt::Write for Text {
     }
 }
 
-/// Writes one line to standard error.
+/// Writes one line to standard error. Cuts a longer one.
 pub fn say(what: core::fmt::Arguments) {
     let mut t = Text { bytes: [0; 512], len: 0 };
-    let _ = core::fmt::write(&mut t, format_args!("pando-mem: {what}\n"));
+    let _ = core::fmt::write(&mut t, format_args!("pando-mem: {what}"));
+    t.len = t.len.min(t.bytes.len() - 1);
+    t.bytes[t.len] = b'\n';
+    t.len += 1;
     unsafe { apart::write_error(&t.bytes[..t.len]) };
 }
 

@@ -1,6 +1,7 @@
 //! Units behind a network that loses, delays, doubles and reorders. Every packet changes the state
 //! at most once, and every processed packet is in the next unit's state.
 
+mod deaths;
 mod world;
 
 use std::collections::BTreeSet;

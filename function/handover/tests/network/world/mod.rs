@@ -177,7 +177,7 @@ impl World {
         self.effects(now, n);
     }
 
-    fn effects(&mut self, now: u64, n: usize) {
+    pub fn effects(&mut self, now: u64, n: usize) {
         for effect in std::mem::take(&mut self.units[n].core.effects) {
             match effect {
                 Effect::Release(_) => {

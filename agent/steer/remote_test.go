@@ -1,0 +1,70 @@
+package steer
+
+import (
+	"net/netip"
+	"reflect"
+	"testing"
+
+	"pando.run/pando"
+)
+
+func TestRemotesOfARecord(t *testing.T) {
+	addr := func(n byte) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, n}) }
+	hosts := map[pando.HostName]pando.Host{
+		"h1":    {Name: "h1", Address: addr(1), Tunnel: true},
+		"h2":    {Name: "h2", Address: addr(2), Tunnel: true},
+		"away":  {Name: "away", Address: addr(3), Tunnel: true},
+		"older": {Name: "older", Address: addr(4)},
+	}
+	find := func(n pando.HostName) (pando.Host, bool) { return hosts[n], n != "away" }
+	record := pando.Endpoints{Hosts: []pando.HostName{"away", "gone", "h1", "h2", "older"}}
+	seat := func(i pando.InstanceID, host int, p pando.Phase, weight int) {
+		record.Seats = append(record.Seats,
+			pando.Seat{Instance: i, Host: host, Phase: p, Revision: 7, Weight: weight})
+	}
+	seat("web-9", 3, pando.PhaseInRotation, 100)
+	seat("web-1", 2, pando.PhaseInRotation, 100) // on the host of the table
+	seat("web-2", 3, pando.PhaseReady, 50)
+	seat("web-3", 3, pando.PhaseDraining, 100)
+	seat("web-4", 3, pando.PhasePlaced, 100)
+	seat("web-5", 3, pando.PhaseWarm, 100)
+	seat("web-6", 0, pando.PhaseInRotation, 100)
+	seat("web-7", 1, pando.PhaseInRotation, 100)
+	seat("web-8", 4, pando.PhaseInRotation, 100)
+	want := []pando.Endpoint{
+		{Instance: "web-2", Revision: 7, Weight: 50, Remote: addr(2)},
+		{Instance: "web-3", Revision: 7, Remote: addr(2)},
+		{Instance: "web-6", Revision: 7, Remote: addr(3)},
+		{Instance: "web-9", Revision: 7, Weight: 100, Remote: addr(2)},
+	}
+	if got := Remotes(record, "h1", find); !reflect.DeepEqual(got, want) {
+		t.Errorf("the endpoints on other hosts are\n%+v, want\n%+v", got, want)
+	}
+}
+
+func TestLocalEndpointsArePreferredByWeight(t *testing.T) {
+	local := func(weights ...int) (out []pando.Endpoint) {
+		for _, w := range weights {
+			out = append(out, pando.Endpoint{Weight: w})
+		}
+		return out
+	}
+	for name, c := range map[string]struct {
+		local, remote []pando.Endpoint
+		want          []int
+	}{
+		"alone":                    {local(100, 0), nil, []int{100, 0}},
+		"beside one that takes":    {local(100, 0, 1), local(100), []int{125, 0, 2, 100}},
+		"beside one that drains":   {local(100), local(0), []int{100, 0}},
+		"none here":                {nil, local(100, 50), []int{100, 50}},
+		"a weight is never lifted": {local(0), local(100), []int{0, 100}},
+	} {
+		var got []int
+		for _, e := range Prefer(c.local, c.remote) {
+			got = append(got, e.Weight)
+		}
+		if !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: weights %v, want %v", name, got, c.want)
+		}
+	}
+}
