@@ -23,7 +23,7 @@ type Peer struct {
 }
 
 // Servers returns the servers of the store, by name. Without a quorum it returns the servers that
-// the asked one knows, with ErrUnavailable.
+// its own copy lists, with ErrUnavailable.
 func (r *Registry) Servers(ctx context.Context) ([]Peer, error) {
 	call, cancel := bounded(ctx)
 	defer cancel()
