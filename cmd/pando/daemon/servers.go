@@ -24,7 +24,7 @@ import (
 func Servers(out *cli.Output) *cobra.Command {
 	m := machine{out}
 	c := &cobra.Command{
-		Use: "servers", Short: "list, add and remove the servers of the cluster",
+		Use: "servers", Short: "list, add and remove servers", Example: "  pando servers ls",
 		Long: "List, add and remove the servers of the cluster, on a server's host, as root. Three\n" +
 			"servers outlive the loss of one: each has a copy of the store, and a majority decides.",
 	}
