@@ -116,6 +116,7 @@ type Probe struct {
 // Scale bounds the number of instances and names the scaler.
 type Scale struct {
 	Min           int     `json:"min,omitempty"`             // 1
+	Zero          bool    `json:"zero,omitempty"`            // Min is 0, and not the default
 	Max           int     `json:"max,omitempty"`             // default: Min
 	Warm          int     `json:"warm,omitempty"`            // reserve: fully started, then stopped
 	RatePerSecond float64 `json:"rate_per_second,omitempty"` // 0: no limit on new instances per second
@@ -270,10 +271,10 @@ func (s Spec) WithDefaults() Spec {
 			s.Rollout.Order = StopFirst
 		}
 	}
-	orInt(&s.Scale.Min, 1)
-	if s.Scale.Max < s.Scale.Min {
-		s.Scale.Max = s.Scale.Min
+	if !s.Scale.Zero {
+		orInt(&s.Scale.Min, 1)
 	}
+	s.Scale.Max = max(s.Scale.Max, s.Scale.Min, 1)
 	orNum(&s.Scale.QuietSeconds, 30)
 	orInt(&s.Rollout.Surge, 1)
 	orNum(&s.Rollout.HealthySeconds, 1)

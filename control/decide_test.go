@@ -364,3 +364,27 @@ func TestARemovedServiceLeavesNoRecord(t *testing.T) {
 		t.Errorf("its state is gone without a purge")
 	}
 }
+
+// A service with `min: 0` serves without an instance. A pin starts some, and they leave with it.
+func TestAServiceMayHaveNoInstance(t *testing.T) {
+	tb := newTable(t)
+	tb.deploy(1, func(s *pando.Spec) { s.Scale = pando.Scale{Zero: true, Max: 4} })
+	tb.settle()
+	if svc := tb.w.Services[web].V; svc.Phase != pando.ServiceServing || len(tb.w.Of(web)) != 0 {
+		t.Fatalf("it is %s (%s) with %d instances", svc.Phase, svc.Reason, len(tb.w.Of(web)))
+	}
+	svc := tb.w.Services[web].V
+	svc.Pin = &pando.Pin{Instances: 2, Until: tb.now.Add(time.Minute)}
+	tb.put(svc)
+	tb.settle()
+	tb.run()
+	tb.settle()
+	if n := tb.count(pando.PhaseInRotation); n != 2 {
+		t.Fatalf("%d instances are in rotation, the pin is 2", n)
+	}
+	tb.now = tb.now.Add(2 * time.Minute)
+	tb.settle()
+	if n := tb.count(pando.PhaseDraining); n != 2 || tb.w.Services[web].V.Pin != nil {
+		t.Errorf("%d instances drain after the pin, want 2", n)
+	}
+}

@@ -223,6 +223,8 @@ func (c *checks) scale(s pando.Scale, published bool) {
 	} {
 		c.that(n >= 0 && n <= InstancesMax, "%s: %d: want 0 to %d", where, n, InstancesMax)
 	}
+	c.that(!s.Zero || s.Min == 0, "scale.zero: min is %d: drop one of them", s.Min)
+	c.that(!s.Zero || s.By == pando.ByNothing, "scale.zero: %s", zeroBy)
 	c.that(s.Max == 0 || s.Max >= s.Min, "scale.max: %d is less than min %d", s.Max, s.Min)
 	c.number("scale.rate_per_second", s.RatePerSecond)
 	c.number("scale.target", s.Target)

@@ -161,11 +161,23 @@ var healthFields = []field{
 		get: func(s pando.Spec) any { return duration(s.Health.ReadySecondsMax) }},
 }
 
+// literal is a value that Format prints as it is, also where it looks like the absence of one.
+type literal string
+
 var scaleFields = []field{
-	{name: "min", doc: "At least this many instances.", def: "1", example: "1",
-		kind: integerKind(1, InstancesMax),
-		set:  func(s *pando.Spec, v any) { s.Scale.Min = v.(int) },
-		get:  func(s pando.Spec) any { return s.Scale.Min }},
+	{name: "min", doc: "At least this many instances. With 0, the service starts without one, and " +
+		"its last one may leave: `pando scale NAME N` starts some.", def: "1", example: "1",
+		kind: integerKind(0, InstancesMax),
+		set: func(s *pando.Spec, v any) {
+			s.Scale.Min = v.(int)
+			s.Scale.Zero = s.Scale.Min == 0
+		},
+		get: func(s pando.Spec) any {
+			if s.Scale.Zero {
+				return literal("0")
+			}
+			return s.Scale.Min
+		}},
 	{name: "max", doc: "At most this many instances. `max: 1` makes a rollout stop-first, and a pin " +
 		"cannot exceed it.", def: "min", example: "8", kind: integerKind(1, InstancesMax),
 		set: func(s *pando.Spec, v any) { s.Scale.Max = v.(int) },

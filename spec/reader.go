@@ -198,11 +198,18 @@ func (r *reader) place(n ast.Node, s *pando.Spec, where map[string]ast.Node) {
 	}
 }
 
+// zeroBy is why a service that scales by traffic has an instance.
+const zeroBy = "0 beside by: without an instance there is no traffic to count: write min: 1, " +
+	"or drop by"
+
 // check finds conflicts between fields that are valid on their own.
 func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 	if s.Scale.Max > 0 && s.Scale.Max < max(1, s.Scale.Min) {
 		r.at(where["scale.max"], "scale.max", "max %d is less than min %d", s.Scale.Max,
 			max(1, s.Scale.Min))
+	}
+	if s.Scale.Zero && s.Scale.By != pando.ByNothing {
+		r.at(where["scale.min"], "scale.min", zeroBy)
 	}
 	if s.Rollout.Surge == noSurge && s.Rollout.Order == pando.StartFirst {
 		r.at(where["rollout.surge"], "rollout.surge",

@@ -188,8 +188,10 @@ var refused = []struct{ yaml, want string }{
 	{"place: {spread: zone}\nstate: {hits: counter}", "place.spread: the service has a state"},
 	{"rollout: {order: stop-last}", "3:18: rollout.order: want one of start-first, stop-first"},
 	{"rollout: {surge: 0, order: start-first}", "rollout.surge: 0 means order: stop-first"},
-	{"scale: {min: 0}", "3:14: scale.min: 0: want a whole number from 1"},
-	{"scale: {min: two}", `3:14: scale.min: want a whole number from 1 on; this is "two"`},
+	{"ports: [80]\nscale: {min: 0, by: {metric: connections/s, target: 5}}",
+		"4:9: scale.min: 0 beside by"},
+	{"scale: {max: 0}", "3:14: scale.max: 0: want a whole number from 1"},
+	{"scale: {min: two}", `3:14: scale.min: want a whole number from 0 on; this is "two"`},
 	{"scale: {warm: -1}", "3:15: scale.warm: want a whole number from 0 on"},
 	{"scale: {rate: 10}", "3:15: scale.rate: want a rate such as 10/s"},
 	{"scale: {by: cpu, target: 1}", "3:13: scale.by: want one of connections/s, packets/s"},
@@ -346,7 +348,7 @@ var onlyParse = []string{"less than min", "needs a target", "has no effect witho
 	"counts traffic", "published twice", "names no port", "here twice",
 	"anchors", "tab indents", "3:7: ", "3:9: ", "in this file twice", "65536", "99999",
 	"longer than nothing", "../x", "must be longer", "longer than a year", "largest id",
-	"a reserve runs", "0 means order", "contradicts spread", "has a state"}
+	"a reserve runs", "0 means order", "0 beside by", "contradicts spread", "has a state"}
 
 func TestSchemaAndParserAgree(t *testing.T) {
 	s := compiledSchema(t)
@@ -404,4 +406,38 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// `min: 0` is no absence of a word: it survives defaults, its own YAML and a store.
+func TestAMinimumOfZeroCanBeSaid(t *testing.T) {
+	quiet := pando.Spec{}.WithDefaults().Scale.QuietSeconds
+	for text, want := range map[string]pando.Scale{
+		"":                        {Min: 1, Max: 1},
+		"scale: {min: 0}":         {Max: 1, Zero: true},
+		"scale: {min: 0, max: 4}": {Max: 4, Zero: true},
+		"scale: {max: 4}":         {Min: 1, Max: 4},
+	} {
+		specs, err := Parse("a.yaml", []byte(minimal+text), "/d")
+		if err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+		want.QuietSeconds = quiet
+		s := specs[0].WithDefaults().WithDefaults()
+		if s.Scale != want {
+			t.Errorf("%q: %+v, want %+v", text, s.Scale, want)
+		}
+		again, err := Parse("b.yaml", Format(s), "/d")
+		if err != nil || again[0].WithDefaults().Scale != want {
+			t.Errorf("%q: %+v after %s (%v)", text, again, Format(s), err)
+		}
+		if err := Check(s); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	by := pando.Spec{Name: "web", Command: []string{"/bin/true"},
+		Ports: []pando.Port{{Published: 80, Target: 80, Protocol: pando.TCP}},
+		Scale: pando.Scale{Zero: true, By: pando.ByConnections, Target: 5}}.WithDefaults()
+	if err := Check(by); err == nil {
+		t.Error("a service of no instance may scale by traffic")
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -15,10 +16,13 @@ type keeping struct {
 	age        time.Duration // since the last line
 	perService int           // folders
 	bytes      int64         // of all of them
+	// older bounds the bytes of the rotated files of living instances. Their newest files stay.
+	older int64
 }
 
 // kept bounds the logs of dead instances: long enough to ask why, short of a full disk.
-var kept = keeping{age: 7 * 24 * time.Hour, perService: 20, bytes: 1 << 30}
+var kept = keeping{age: 7 * 24 * time.Hour, perService: 20, bytes: 1 << 30,
+	older: 4 << 30}
 
 const (
 	sweepEvery = time.Hour        // because logs age
@@ -84,6 +88,7 @@ func sweep(dir string, living func() map[string]bool, now time.Time, k keeping) 
 		all[service] = logsBelow(dir, service)
 	}
 	live := living()
+	trimLiving(dir, live, k.older)
 	var rest []oldLog
 	var bytes int64
 	for _, logs := range all {
@@ -105,6 +110,39 @@ func sweep(dir string, living func() map[string]bool, now time.Time, k keeping) 
 		}
 		_ = os.RemoveAll(filepath.Join(dir, l.name))
 		bytes -= l.bytes
+	}
+}
+
+// trimLiving removes rotated files of living instances, the oldest first, until all of them are
+// within one bound. A shim never writes to a rotated file again.
+func trimLiving(dir string, living map[string]bool, most int64) {
+	type rotated struct {
+		path  string
+		bytes int64
+		at    time.Time
+	}
+	var all []rotated
+	var bytes int64
+	for name := range living {
+		files, _ := filepath.Glob(filepath.Join(dir, name, "log.*"))
+		for _, path := range files {
+			if info, err := os.Stat(path); err == nil {
+				all = append(all, rotated{path, info.Size(), info.ModTime()})
+				bytes += info.Size()
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b rotated) int {
+		return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.path, b.path))
+	})
+	for _, f := range all {
+		if bytes <= most {
+			return
+		}
+		_ = os.Remove(f.path) // the next sweep tries again
+		_ = os.Remove(filepath.Join(filepath.Dir(f.path),
+			"times"+strings.TrimPrefix(filepath.Base(f.path), "log")))
+		bytes -= f.bytes
 	}
 }
 

@@ -44,6 +44,36 @@ func names(t *testing.T, dir string) (out []string) {
 	return out
 }
 
+// The rotated files of all living instances share one bound. The oldest go first, each with its
+// times. The newest file of an instance stays.
+func TestSweepBoundsTheLogsOfLivingInstances(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	alive := map[string]bool{}
+	for n := range 10 {
+		name := fmt.Sprintf("default/web/web-%d", n)
+		alive[name] = true
+		put(t, dir, name, 200, time.Duration(n)*time.Minute, now)
+		times := filepath.Join(dir, name, "times.1")
+		if err := os.WriteFile(times, []byte("x"), 0o640); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sweep(dir, func() map[string]bool { return alive }, now,
+		keeping{age: time.Hour, perService: 3, bytes: 1, older: 350})
+	for n := range 10 {
+		folder := filepath.Join(dir, fmt.Sprintf("default/web/web-%d", n))
+		if _, err := os.Stat(filepath.Join(folder, "log")); err != nil {
+			t.Errorf("the newest file of a living instance: %v", err)
+		}
+		for _, file := range []string{"log.1", "times.1"} {
+			_, err := os.Stat(filepath.Join(folder, file))
+			if there := err == nil; there != (n < 3) { // three of 100 bytes fit
+				t.Errorf("%s of the instance with the age %d min: there %t", file, n, there)
+			}
+		}
+	}
+}
+
 // Logs of ended instances go by age, number and size, the oldest first. Those of running ones stay.
 func TestSweepKeepsWhatIsWithinTheBounds(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
@@ -59,7 +89,7 @@ func TestSweepKeepsWhatIsWithinTheBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	living := func() map[string]bool { return map[string]bool{"default/web/web-alive": true} }
-	sweep(dir, living, now, keeping{age: 7 * 24 * time.Hour, perService: 3, bytes: 135})
+	sweep(dir, living, now, keeping{age: 7 * 24 * time.Hour, perService: 3, bytes: 135, older: 1000})
 	want := []string{"default/web/web-0", "default/web/web-1", "default/web/web-2",
 		"default/web/web-alive", "shop/db/db-new"}
 	if got := names(t, dir); !slices.Equal(got, want) {
