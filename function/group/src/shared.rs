@@ -204,7 +204,9 @@ impl Ring<'_> {
 
     /// Reports whether more than half of the ring is unread.
     fn fills(&self) -> bool {
-        self.tail().load(Ordering::Relaxed) - self.head().load(Ordering::Acquire) > ROOM as u64 / 2
+        let (tail, head) =
+            (self.tail().load(Ordering::Relaxed), self.head().load(Ordering::Acquire));
+        tail.wrapping_sub(head) > ROOM as u64 / 2
     }
 
     /// Takes the oldest record. A malformed record, from a faulty writer, empties the ring.
@@ -214,13 +216,18 @@ impl Ring<'_> {
         if head == tail {
             return None;
         }
+        if tail.wrapping_sub(head) > ROOM as u64 {
+            self.head().store(tail, Ordering::Release);
+            return None;
+        }
         let mut length = self.shared.word(self.place(head)).load(Ordering::Relaxed);
         if length == WRAP {
-            head += (ROOM - head as usize % ROOM) as u64;
+            head = head.wrapping_add((ROOM - head as usize % ROOM) as u64);
             length = self.shared.word(self.place(head)).load(Ordering::Relaxed);
         }
         let words = 1 + length.min(u64::MAX - 7).div_ceil(8);
-        if head + words > tail || words as usize > ROOM - head as usize % ROOM {
+        let there = tail.wrapping_sub(head);
+        if there > ROOM as u64 || words > there || words as usize > ROOM - head as usize % ROOM {
             self.head().store(tail, Ordering::Release);
             return None;
         }
@@ -229,7 +236,7 @@ impl Ring<'_> {
             .flat_map(|n| self.shared.word(at + n).load(Ordering::Relaxed).to_le_bytes())
             .collect();
         bytes.truncate(length as usize);
-        self.head().store(head + words, Ordering::Release);
+        self.head().store(head.wrapping_add(words), Ordering::Release);
         Some(bytes)
     }
 }
@@ -339,101 +346,4 @@ impl Transport for SharedMemory {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::collections::BTreeMap;
-    use std::os::fd::FromRawFd;
-
-    use super::*;
-
-    fn own(fd: i32) -> OwnedFd {
-        assert!(fd >= 0);
-        // SAFETY: just made.
-        unsafe { OwnedFd::from_raw_fd(fd) }
-    }
-
-    /// Returns the ends of a group's units, in memory of their own.
-    pub(crate) fn ends<const UNITS: usize>() -> [SharedMemory; UNITS] {
-        // SAFETY: plain system calls.
-        let file = own(unsafe { libc::memfd_create(c"group".as_ptr(), libc::MFD_CLOEXEC) });
-        // SAFETY: as above.
-        assert_eq!(unsafe { libc::ftruncate(file.as_raw_fd(), (WORDS * 8) as i64) }, 0);
-        // SAFETY: as above.
-        let bells: [OwnedFd; UNITS] =
-            std::array::from_fn(|_| own(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK) }));
-        let bells = || bells.iter().map(|bell| bell.try_clone().unwrap()).collect();
-        std::array::from_fn(|unit| {
-            SharedMemory::new(unit as UnitId, Shared::open(&file).unwrap(), bells())
-        })
-    }
-
-    /// Reports whether the sleeping unit was woken.
-    fn woken(unit: &mut SharedMemory) -> bool {
-        let mut count = 0u64;
-        // SAFETY: eight bytes of ours; the eventfd does not block.
-        unsafe { libc::read(unit.fd(), (&raw mut count).cast(), 8) == 8 }
-    }
-
-    /// The group reads and writes the same words (driver/unit). Its test compares them, as this
-    /// one does.
-    #[test]
-    fn the_layout_is_that_of_the_header() {
-        let defined = |line: &'static str| {
-            let mut words = line.strip_prefix("#define ")?.split_whitespace();
-            Some((words.next()?, words.next()?.parse().ok()?))
-        };
-        let lines = include_str!("../../../bpf/group.h").lines();
-        let header: BTreeMap<&str, usize> = lines.filter_map(defined).collect();
-        let [unit, _] = ends();
-        let newest = Report { now_ns: 1, finish_ns: 2, waiting: 3, ..Report::default() };
-        unit.shared.report(0, &Report { packets: 4, bytes: 5, left: 6, ..newest });
-        let reported = |value| {
-            let is_value = |&n: &usize| unit.shared.of(0, n).load(Ordering::Acquire) == value;
-            (0..PAGE_WORDS).find(is_value).expect("a word of the page")
-        };
-        let ring = unit.shared.ring(1, 0);
-        assert_eq!(ring.at, RINGS_AT + RING_WORDS, "the ring from unit 1 to unit 0");
-        let first = unit.shared.word(ring.at).as_ptr() as usize;
-        let at = |word: &AtomicU64| (word.as_ptr() as usize - first) / 8;
-        let want = BTreeMap::from([
-            ("GROUP_UNITS", UNITS_MAX),
-            ("GROUP_WORDS", WORDS),
-            ("GROUP_PAGE_WORDS", PAGE_WORDS),
-            ("GROUP_ALIVE", ALIVE),
-            ("GROUP_DOORBELL", DOORBELL),
-            ("GROUP_SLEEPS", SLEEPS),
-            ("GROUP_REPORT_NOW", reported(1)),
-            ("GROUP_REPORT_FINISH", reported(2)),
-            ("GROUP_REPORT_WAITING", reported(3)),
-            ("GROUP_REPORT_PACKETS", reported(4)),
-            ("GROUP_REPORT_BYTES", reported(5)),
-            ("GROUP_REPORT_LEFT", reported(6)),
-            ("GROUP_RINGS", RINGS_AT),
-            ("GROUP_RING_WORDS", RING_WORDS),
-            ("GROUP_RING_HEAD", at(ring.head())),
-            ("GROUP_RING_TAIL", at(ring.tail())),
-            ("GROUP_RING_RECORDS", RING_HEAD),
-            ("GROUP_NUMBERS", NUMBERS_AT),
-        ]);
-        assert_eq!(header, want);
-    }
-
-    #[test]
-    fn what_is_sent_ahead_wakes_nobody_while_there_is_room() {
-        let [mut owner, mut sleeper] = ends();
-        assert!(sleeper.sleep());
-        let bytes = [7; 80];
-        let fitting = ROOM / 2 / (1 + bytes.len() / 8);
-        (0..fitting).for_each(|_| assert!(owner.send_ahead(1, &bytes)));
-        assert!(!woken(&mut sleeper));
-        assert!(owner.send_ahead(1, &bytes) && woken(&mut sleeper), "the ring runs full");
-        let mut came = Vec::new();
-        sleeper.receive(&mut came);
-        assert_eq!(came.len(), fitting + 1);
-        assert!(
-            owner.send_ahead(1, &bytes)
-                && !woken(&mut sleeper)
-                && owner.send(1, &bytes)
-                && woken(&mut sleeper)
-        );
-    }
-}
+pub(crate) mod tests;

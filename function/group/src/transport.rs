@@ -93,3 +93,45 @@ impl Transport for Udp {
         self.socket.as_raw_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    fn socket() -> (UdpSocket, SocketAddr) {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        (socket, address)
+    }
+
+    /// Waits for a message of the group.
+    fn received(unit: &mut Udp) -> Vec<(UnitId, Vec<u8>)> {
+        let (mut came, deadline) = (Vec::new(), Instant::now() + Duration::from_secs(60));
+        while came.is_empty() && Instant::now() < deadline {
+            let mut polled = libc::pollfd { fd: unit.fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one valid entry.
+            unsafe { libc::poll(&mut polled, 1, 1000) };
+            unit.receive(&mut came);
+        }
+        came
+    }
+
+    /// A datagram counts if it comes from the address of the unit that it names. Half a header, an
+    /// unknown number and another address are dropped, and block nothing behind them.
+    #[test]
+    fn messages_of_strangers_are_dropped() {
+        let [(one, one_at), (other, other_at), (stranger, _)] = [(); 3].map(|()| socket());
+        let peers = vec![Some(one_at), Some(other_at), None];
+        let mut one = Udp::new(0, one, peers.clone()).unwrap();
+        let mut other = Udp::new(1, other, peers).unwrap();
+        for bytes in [&[0, 0, 1][..], &[0, 0], &[0], &[], &[1, 0, 1], &[2, 0, 1], &[0xff; 9]] {
+            stranger.send_to(bytes, other_at).unwrap();
+        }
+        assert!(one.send(1, b"from one") && !one.send(2, b"to none") && !one.send(3, b"to none"));
+        assert_eq!(received(&mut other), [(0, b"from one".to_vec())]);
+        assert!(other.send(0, &[7; 60_000]));
+        assert_eq!(received(&mut one), [(1, vec![7; 60_000])]);
+        assert!(!one.send(1, &[7; DATAGRAM_BYTES_MAX]), "no datagram is so long");
+    }
+}

@@ -135,7 +135,7 @@ fn classic(
 
 struct Interface {
     linktype: u32,
-    unit_ns: f64,
+    ticks_per_second: u64,
 }
 
 fn next_generation(bytes: &[u8], path: &str) -> Result<Vec<Captured>, PcapError> {
@@ -164,7 +164,8 @@ fn next_generation(bytes: &[u8], path: &str) -> Result<Vec<Captured>, PcapError>
                 let captured = order.u32(block, 20).ok_or_else(broken)? as usize;
                 let data = block.get(28..28usize.saturating_add(captured)).ok_or_else(broken)?;
                 let wire_bytes = order.u32(block, 24).ok_or_else(broken)?;
-                let time_ns = (ticks as f64 * interface.unit_ns) as u64;
+                let per_second = u128::from(interface.ticks_per_second);
+                let time_ns = (u128::from(ticks) * 1_000_000_000 / per_second) as u64;
                 packets.push(Captured {
                     time_ns,
                     frame: ethernet(data, interface.linktype, path)?,
@@ -190,9 +191,10 @@ fn next_generation(bytes: &[u8], path: &str) -> Result<Vec<Captured>, PcapError>
     Ok(packets)
 }
 
-/// Reads an interface description block. Its option 9 is the length of a tick.
+/// Reads an interface description block. Its option 9 is the length of a tick: a power of ten, or
+/// of two. One that no 64 bits hold counts as the shortest of 64 bits.
 fn interface(block: &[u8], order: Order) -> Option<Interface> {
-    let mut unit_ns = 1000.0;
+    let mut ticks_per_second = 1_000_000;
     let mut at = 16;
     while let (Some(code), Some(length)) = (order.u16(block, at), order.u16(block, at + 2)) {
         if code == 0 || at + 4 >= block.len() - 4 {
@@ -200,12 +202,16 @@ fn interface(block: &[u8], order: Order) -> Option<Interface> {
         }
         if code == 9 {
             let resolution = *block.get(at + 4)?;
-            let power = f64::from(resolution & 0x7f);
-            unit_ns = 1e9 / if resolution & 0x80 != 0 { power.exp2() } else { 10f64.powf(power) };
+            let power = u32::from(resolution & 0x7f);
+            let per_second = match resolution & 0x80 {
+                0 => 10u64.checked_pow(power),
+                _ => 1u64.checked_shl(power),
+            };
+            ticks_per_second = per_second.unwrap_or(u64::MAX);
         }
         at += 4 + usize::from(length).next_multiple_of(4);
     }
-    Some(Interface { linktype: order.u16(block, 8)?.into(), unit_ns })
+    Some(Interface { linktype: order.u16(block, 8)?.into(), ticks_per_second })
 }
 
 /// Returns the packet with an Ethernet header in place of any other link header.

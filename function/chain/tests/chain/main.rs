@@ -1,6 +1,7 @@
 //! Tests chains of functions that are written in Rust: batches against a plain model, flows that
 //! move between units, fragments, and bytes of strangers.
 
+mod codec;
 mod fragments;
 mod handed;
 mod model;
