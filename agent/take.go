@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
 
 // news is one commit as this host reads it, in one pass over its records.
@@ -84,7 +85,7 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 		a.scope.seen = b.Revision
 	}
 	if reset {
-		a.reconcile()
+		a.reconcile(former, b.Revision)
 	}
 	a.follow(n)
 	a.notify(n)
@@ -183,14 +184,20 @@ func (a *Agent) steerAll() {
 }
 
 // reconcile runs after the world is replaced. It gives every instance of this host its runner, ends
-// the runners of instances without a record, and steers every service. The caller holds the lock.
-func (a *Agent) reconcile() {
+// the runners of instances without a record, and steers every service. An answer of control may
+// have brought a record after the snapshot was read: the store decides about it. The caller holds
+// the lock.
+func (a *Agent) reconcile(former *world.World, at pando.StoreRevision) {
 	for _, i := range a.world.On(a.Host.Name) {
 		a.see(i)
 	}
 	for _, r := range a.everyRunner() {
 		_, ok := a.world.Instances[r.id]
-		if !ok && !a.world.Conceals(r.id) && !a.adoption.adrifts(r.id) {
+		switch {
+		case ok, a.world.Conceals(r.id), a.adoption.adrifts(r.id):
+		case former.Instances[r.id].Modified > at:
+			a.spawn(func(ctx context.Context) { a.lookFor(ctx, r, former.Instances[r.id].V.Key()) })
+		default:
 			r.post(recordGone{})
 		}
 	}
@@ -210,6 +217,23 @@ func (a *Agent) reconcile() {
 		})
 	}
 	a.steerAll()
+}
+
+// lookFor ends a runner if the store has no record of its instance. It asks until the store
+// answers.
+func (a *Agent) lookFor(ctx context.Context, r *runner, k pando.Key) {
+	for wait := retryWait; ; wait = min(2*wait, retryWaitMax) {
+		s, err := a.Registry.Snapshot(ctx, k)
+		if err == nil {
+			if !slices.ContainsFunc(s.Records, func(v pando.Record) bool { return v.Key == k }) {
+				r.post(recordGone{})
+			}
+			return
+		}
+		if pando.Sleep(ctx, a.Clock, wait) != nil {
+			return
+		}
+	}
 }
 
 // removeStranger removes a sandbox without a record. It tries again until that has succeeded.

@@ -36,8 +36,6 @@ type Config struct {
 	// Writable reports whether the user of a spec may write to a folder. Nil means unknown. Only the
 	// server's host is checked, because programs and their folders have the same path on every host.
 	Writable func(dir, user string) bool
-	// Spread allows services to spread over hosts: every host steers to instances of others.
-	Spread bool
 }
 
 // Control decides for the whole cluster while it leads. It answers operators at any time.

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,6 +82,9 @@ func (c *members) admission(ctx context.Context, m *pando.Member, byToken bool) 
 			return t, err
 		}
 		m.Slot, m.Since = known.V.Slot, known.V.Since
+		// A server's host stays one when its agent renews, and keeps its key when its server starts.
+		m.Server = m.Server || known.V.Server
+		m.PublicKey = cmp.Or(m.PublicKey, known.V.PublicKey)
 	case !byToken && !m.Server:
 		return t, pando.NotMember(m.Name)
 	default:
@@ -120,7 +124,7 @@ func (c *members) isAlone(ctx context.Context, known, m pando.Member) error {
 func again(known, m pando.Member, byToken bool) error {
 	same := known.PublicKey == m.PublicKey && m.PublicKey != ""
 	switch {
-	case known.Server != m.Server:
+	case known.Server != m.Server && !same:
 		return fmt.Errorf("%w: the name of the server's own host is "+
 			"taken; choose another name with --host", pando.ErrExists)
 	case byToken && !same:
@@ -191,7 +195,8 @@ func removable(w *world.World, m pando.Member, here bool, instances int, force b
 	}
 	switch {
 	case m.Server:
-		return fmt.Errorf("%w: the server of the cluster runs there", pando.ErrRefused)
+		return fmt.Errorf("%w: the server of the cluster runs there; one of several goes with "+
+			"`pando servers rm %s`", pando.ErrRefused, m.Name)
 	case force:
 		return nil
 	case here && instances > 0:

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -40,11 +41,6 @@ func (c *operators) Deploy(
 	}
 	if s.Image.Reference != "" && s.Image.Digest == "" {
 		return pando.ServiceStatus{}, fmt.Errorf("%w: deploy %s: this server keeps no images",
-			pando.ErrUnsupported, key)
-	}
-	if s.Place.Spread != "" && !c.Spread {
-		return pando.ServiceStatus{}, fmt.Errorf("%w: deploy %s: place.spread: "+
-			"the hosts of this cluster steer to their own instances only; leave it out",
 			pando.ErrUnsupported, key)
 	}
 	c.mu.Lock()
@@ -110,6 +106,9 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 		return c.nothing(w, key, by, now,
 			fmt.Sprintf("revision %d is this spec already", svc.Target)), nil
 	}
+	if why := untunnelled(w, r.Spec); why != "" {
+		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrUnsupported, why)
+	}
 	if why := stuck(w, svc, r.Spec); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrRefused, why)
 	}
@@ -126,6 +125,20 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	}
 	return pando.Txn{If: []pando.Condition{{Key: key.Key(), Modified: old.Modified}},
 		Put: []pando.Stored{svc, r, d}}, nil
+}
+
+// untunnelled returns why the hosts cannot serve a service that spreads, or "".
+func untunnelled(w *world.World, s pando.Spec) string {
+	if s.Place.Spread == "" {
+		return ""
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.Hosts)) {
+		if !w.Hosts[name].V.Tunnel {
+			return fmt.Sprintf("place.spread: host %s exchanges no connections with other hosts; upgrade "+
+				"pando there, start it with --listen, or leave spread out", name)
+		}
+	}
+	return ""
 }
 
 // stuck returns why a service that runs cannot keep the rule of placement of a new spec, or "".

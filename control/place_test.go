@@ -1,7 +1,6 @@
 package control
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -13,7 +12,8 @@ import (
 // spread returns a table with the service web in rotation, spread over three hosts.
 func spread(t *testing.T, least int, change func(*pando.Spec)) *table {
 	tb := newTable(t)
-	tb.put(pando.Host{Name: "h2", Labels: "zone=b"}, pando.Host{Name: "h3"})
+	tb.put(pando.Host{Name: "h1", Tunnel: true}, pando.Host{Name: "h3", Tunnel: true},
+		pando.Host{Name: "h2", Labels: "zone=b", Tunnel: true})
 	tb.deploy(1, func(s *pando.Spec) {
 		s.Scale, s.Place.Spread = pando.Scale{Min: least, Max: 2 * least}, pando.SpreadHost
 		if change != nil {
@@ -70,7 +70,7 @@ func TestOnlyTheInstancesOfALostHostAreReplaced(t *testing.T) {
 	if got := tb.hosts(); got[0]+got[2] != 3 {
 		t.Errorf("%v in rotation after the loss of h2, want 3", got)
 	}
-	tb.put(pando.Host{Name: "h2"})
+	tb.put(pando.Host{Name: "h2", Tunnel: true})
 	tb.settle()
 	tb.run()
 	tb.settle()
@@ -92,7 +92,7 @@ func TestTheLastHostThatFitsIsNotGivenUp(t *testing.T) {
 		!strings.Contains(svc.Reason, "pando up --label") {
 		t.Errorf("%d in rotation; it is %s: %s", n, svc.Phase, svc.Reason)
 	}
-	tb.put(pando.Host{Name: "h2", Labels: "zone=b"})
+	tb.put(pando.Host{Name: "h2", Labels: "zone=b", Tunnel: true})
 	tb.settle()
 	if svc := tb.w.Services[web].V; svc.Phase != pando.ServiceServing || len(tb.w.Of(web)) != 2 {
 		t.Errorf("after its return it is %s with %d instances", svc.Phase, len(tb.w.Of(web)))
@@ -310,12 +310,18 @@ func TestFitsNamesTheHostThatIsChosen(t *testing.T) {
 	}
 }
 
-func TestSpreadIsRefusedUntilEveryHostSteersIt(t *testing.T) {
-	c := New(Config{Clock: wall.Clock{}, IDs: &counting{}})
-	_, err := c.Deploy(context.Background(), pando.Spec{
-		Name: "web", Command: []string{"true"}, Place: pando.Place{Spread: "host"},
-	}, pando.Asker{})
-	if !errors.Is(err, pando.ErrUnsupported) || !strings.Contains(err.Error(), "place.spread") {
-		t.Errorf("deploy: %v", err)
+func TestSpreadIsRefusedUntilEveryHostTunnels(t *testing.T) {
+	tb := newTable(t)
+	tb.put(pando.Host{Name: "h1", Tunnel: true}, pando.Host{Name: "h2"})
+	wide := pando.Spec{Place: pando.Place{Spread: "host"}}
+	if why := untunnelled(tb.w, wide); !strings.Contains(why, "place.spread: host h2") {
+		t.Errorf("with a host of an older build: %q", why)
+	}
+	if why := untunnelled(tb.w, pando.Spec{}); why != "" {
+		t.Errorf("a service on one host: %q", why)
+	}
+	tb.put(pando.Host{Name: "h2", Tunnel: true})
+	if why := untunnelled(tb.w, wide); why != "" {
+		t.Errorf("with tunnels: %q", why)
 	}
 }

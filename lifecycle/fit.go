@@ -16,6 +16,9 @@ func Unfit(h pando.Host, rule pando.Place, apart func(pando.HostName) bool) stri
 			return "lacks the label " + rule.Only
 		}
 	}
+	if rule.Spread != "" && !h.Tunnel {
+		return "receives no connections from other hosts (`pando up --listen`)"
+	}
 	if rule.Apart != "" && apart(h.Name) {
 		return fmt.Sprintf("has instances of %s, and the service stays apart from it", rule.Apart)
 	}
@@ -108,7 +111,7 @@ func (c Candidate) full(w Wish) string {
 func Fitting(
 	hosts []pando.Host, rule pando.Place, apart func(pando.HostName) bool,
 ) []pando.Host {
-	if rule.Only == "" && rule.Apart == "" {
+	if rule == (pando.Place{}) {
 		return hosts
 	}
 	return slices.DeleteFunc(slices.Clone(hosts), func(h pando.Host) bool {

@@ -15,8 +15,10 @@ import (
 // zoned returns hosts with labels: a1 and a2 in zone a, b1 in zone b, c in no zone.
 func zoned() []pando.Host {
 	return []pando.Host{
-		{Name: "a1", Labels: "disk=ssd zone=a", Memory: 100}, {Name: "a2", Labels: "zone=a", Memory: 100},
-		{Name: "b1", Labels: "zone=b", Memory: 100}, {Name: "c", Memory: 100},
+		{Name: "a1", Labels: "disk=ssd zone=a", Memory: 100, Tunnel: true},
+		{Name: "a2", Labels: "zone=a", Memory: 100, Tunnel: true},
+		{Name: "b1", Labels: "zone=b", Memory: 100, Tunnel: true},
+		{Name: "c", Memory: 100, Tunnel: true},
 	}
 }
 
@@ -90,13 +92,13 @@ func TestExplainNamesTheReasonOfEachHost(t *testing.T) {
 	all := []Candidate{
 		{pando.Host{Name: "away"}, Standing{}},
 		{pando.Host{Name: "frozen", Frozen: "the store is empty"}, Standing{Here: true, Leaving: true}},
-		{pando.Host{Name: "full", Labels: "zone=a", Memory: 10}, here},
+		{pando.Host{Name: "full", Labels: "zone=a", Memory: 10, Tunnel: true}, here},
 		{pando.Host{Name: "leaves"}, Standing{Here: true, Leaving: true}},
-		{pando.Host{Name: "next", Labels: "zone=a"}, here},
+		{pando.Host{Name: "next", Labels: "zone=a", Tunnel: true}, here},
 		{pando.Host{Name: "other", Labels: "zone=b"}, here},
 		{pando.Host{Name: "removed"}, Standing{Here: true, Removed: true}},
-		{pando.Host{Name: "second", Labels: "zone=a"}, here},
-		{pando.Host{Name: "shunned", Labels: "zone=a"}, here},
+		{pando.Host{Name: "second", Labels: "zone=a", Tunnel: true}, here},
+		{pando.Host{Name: "shunned", Labels: "zone=a", Tunnel: true}, here},
 	}
 	w := wish(pando.Place{Spread: "host", Only: "zone=a", Apart: "db"},
 		map[pando.HostName]int{"second": 2}, "shunned")
@@ -156,6 +158,7 @@ func TestPlaceIsDeterministicAndKeepsEveryRule(t *testing.T) {
 		for n := range rapid.IntRange(0, 8).Draw(t, "hosts") {
 			h := pando.Host{
 				Name: pando.HostName(fmt.Sprintf("h%d", n)), CPUs: 4, Memory: 600, PIDs: 100,
+				Tunnel: rapid.IntRange(0, 5).Draw(t, "tunnel") > 0,
 				Labels: rapid.SampledFrom([]string{"", "zone=a", "zone=b", "disk=ssd zone=a"}).Draw(t, "l"),
 			}
 			beside[h.Name] = rapid.IntRange(0, 4).Draw(t, "beside")
@@ -214,7 +217,8 @@ func TestPlaceIsDeterministicAndKeepsEveryRule(t *testing.T) {
 func TestAFullHostCountsInItsZone(t *testing.T) {
 	w := wish(pando.Place{Spread: "zone"}, map[pando.HostName]int{"a1": 1, "b1": 1, "b2": 2})
 	w.Loads["b2"] = Load{MemoryBytes: 90}
-	hosts := append(zoned()[:1:1], zoned()[2], pando.Host{Name: "b2", Labels: "zone=b", Memory: 100})
+	hosts := append(zoned()[:1:1], zoned()[2], pando.Host{
+		Name: "b2", Labels: "zone=b", Memory: 100, Tunnel: true})
 	var all []Candidate
 	for _, h := range hosts {
 		all = append(all, Candidate{h, Standing{Here: true}})
@@ -232,7 +236,7 @@ func TestSpreadIsEven(t *testing.T) {
 		var hosts []pando.Host
 		for n := range rapid.IntRange(1, 7).Draw(t, "hosts") {
 			hosts = append(hosts, pando.Host{
-				Name:   pando.HostName(fmt.Sprintf("h%d", n)),
+				Name: pando.HostName(fmt.Sprintf("h%d", n)), Tunnel: true,
 				Labels: rapid.SampledFrom([]string{"zone=a", "zone=b", "zone=c"}).Draw(t, "zone"),
 			})
 		}
@@ -262,4 +266,18 @@ func TestSpreadIsEven(t *testing.T) {
 			t.Fatalf("%d to %d instances: %v", least, most, groups)
 		}
 	})
+}
+
+func TestAServiceSpreadsOverHostsThatReceiveConnections(t *testing.T) {
+	hosts := append(zoned(), pando.Host{Name: "older", Memory: 100})
+	w := wish(pando.Place{Spread: "host"}, map[pando.HostName]int{"a1": 1, "a2": 1, "b1": 1, "c": 1})
+	if h, _, err := Place(hosts, w); err != nil || h.Name != "a1" {
+		t.Errorf("placed on %s, %v", h.Name, err)
+	}
+	if why := Unfit(hosts[4], w.Rule, w.Apart); !strings.Contains(why, "receives no connections") {
+		t.Errorf("the older host is unfit: %q", why)
+	}
+	if why := Unfit(hosts[4], pando.Place{}, w.Apart); why != "" {
+		t.Errorf("the older host as a home is unfit: %q", why)
+	}
 }

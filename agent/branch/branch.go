@@ -12,6 +12,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"pando.run/pando"
@@ -54,6 +55,8 @@ type Config struct {
 // Branches are the branches of the instances of one host.
 type Branches struct {
 	Config
+	dropping atomic.Bool // the branches of former instances
+
 	mu     sync.Mutex
 	open   map[pando.InstanceID]*birth
 	merges map[pando.ServiceKey]*merging

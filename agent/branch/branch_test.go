@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -182,6 +183,63 @@ func TestADroppedBranchIsMergedFirst(t *testing.T) {
 			}
 		})
 	}
+}
+
+// badDisk fails the next reads of refs.
+type badDisk struct {
+	pando.Objects
+	failures atomic.Int64
+}
+
+func (d *badDisk) Ref(name string) (pando.ObjectID, error) {
+	if d.failures.Add(-1) >= 0 {
+		return pando.ObjectID{}, errors.New("input/output error")
+	}
+	return d.Objects.Ref(name)
+}
+
+// The branches of former instances go as soon as the disk lets them, and calls do not pile up.
+func TestStrangersAreDroppedOnceTheDiskIsWhole(t *testing.T) {
+	inYard(t, func(y *yard) {
+		y.hit("web-1")
+		y.hit("web-2")
+		disk := &badDisk{Objects: y.objects}
+		disk.failures.Store(5)
+		y.Objects = disk
+		ended := make(chan struct{})
+		go func() { y.DropStrangers(y.ctx); close(ended) }()
+		synctest.Wait()
+		y.DropStrangers(y.ctx) // returns at once
+		select {
+		case <-ended:
+			t.Error("it has given up")
+		default:
+		}
+		<-ended
+		left, err := state.Branches(y.objects, web)
+		if y.ok(err); len(left) > 0 || y.hits() != "2" {
+			t.Errorf("the branches %v are left, main has %s hits", left, y.hits())
+		}
+	})
+}
+
+// The wait for the disk ends with the agent.
+func TestDroppingStrangersEndsWithTheAgent(t *testing.T) {
+	inYard(t, func(y *yard) {
+		y.hit("web-1")
+		disk := &badDisk{Objects: y.objects}
+		disk.failures.Store(1 << 40)
+		y.Objects = disk
+		ctx, cancel := context.WithTimeout(y.ctx, time.Hour)
+		defer cancel()
+		y.DropStrangers(ctx)
+		if ctx.Err() == nil {
+			t.Error("it ended before its context")
+		}
+		if tries := 1<<40 - disk.failures.Load(); tries < 50 || tries > 500 {
+			t.Errorf("%d reads in an hour of failures, want one round a minute", tries)
+		}
+	})
 }
 
 // Main has moved to another host. Its objects are not here, and the branch stays.

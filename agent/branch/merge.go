@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"pando.run/pando"
@@ -167,28 +165,4 @@ func (b *Branches) Drop(ctx context.Context, s pando.ServiceKey, i pando.Instanc
 		}
 	}
 	return branch.Discard(ctx)
-}
-
-// DropStrangers drops the branches that instances of a former agent left behind.
-func (b *Branches) DropStrangers(ctx context.Context) {
-	services, err := state.Services(b.Objects)
-	if err != nil {
-		b.Log.Error("list the branches of this host", "error", err)
-		return
-	}
-	for _, s := range services {
-		branches, err := state.Branches(b.Objects, s)
-		if err != nil {
-			b.Log.Error("list the branches of this host", "error", err)
-		}
-		for _, i := range slices.Sorted(maps.Keys(branches)) {
-			if b.Records.Alive(i) {
-				continue
-			}
-			if err := b.Drop(ctx, s, i); err != nil && ctx.Err() == nil {
-				b.Log.Warn("a branch without an instance stays until the next start",
-					"instance", i, "error", err)
-			}
-		}
-	}
 }

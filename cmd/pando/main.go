@@ -71,7 +71,7 @@ func rootCommand(env cli.Env) *cobra.Command {
 		operator.Ps(o), operator.Status(o), operator.Why(o), operator.Logs(o),
 		operator.Stats(o), operator.Exec(o), operator.Watch(o), operator.State(o))
 	section(c, "Machines",
-		daemon.Up(out), daemon.Restart(out), daemon.Down(out), daemon.Token(out),
+		daemon.Up(out), daemon.Restart(out), daemon.Down(out), daemon.Token(out), daemon.Servers(out),
 		daemon.Backup(out), daemon.Restore(out),
 		daemon.Install(out), daemon.Uninstall(out),
 		daemon.Server(), daemon.Agent(),

@@ -21,20 +21,20 @@ import (
 	"pando.run/pando"
 )
 
-// ServerConfig configures an embedded store, which has one etcd member. For three members, run your
-// own etcd and use Dial.
+// ServerConfig configures an embedded store: a single server, or one of several.
 type ServerConfig struct {
 	Dir          string       // of the data; created if missing
 	ClientSocket string       // unix path for agents, mode 0600; "": this process only
 	Members      *Members     // access for other hosts; nil: no access
+	Peers        *Peers       // the other servers; nil: a single server
 	Name         string       // of the etcd member; default "pando"
 	QuotaBytes   int64        // limit of the database file; default 512 MiB
 	Log          *slog.Logger // errors and changes of the disk; default slog.Default()
 }
 
-// The embedded server has one member. It can miss no heartbeat, so the election may be short, and a
-// start waits only for the election. The election timeout must be at least five ticks, and each
-// tick wakes an idle machine.
+// A single server can miss no heartbeat, so the election may be short, and a start waits only for
+// the election. The election timeout must be at least five ticks, and each tick wakes an idle
+// machine.
 const (
 	tickMilliseconds     = 50
 	electionMilliseconds = 250
@@ -53,6 +53,7 @@ type Server struct {
 	stop     context.CancelFunc // of the guard and of the gate
 	guarding sync.WaitGroup
 	doors    []*door
+	peers    *peerDoor      // nil: a single server
 	serving  sync.WaitGroup // the doors, and the watch for etcd's own end
 	ended    chan error     // the first error, for Err
 	closed   sync.Once
@@ -88,17 +89,31 @@ func (s *Server) start(ctx context.Context, c ServerConfig, g *guard) (err error
 	if s.doors, err = c.doors(); err != nil {
 		return err
 	}
+	if s.peers, err = c.Peers.openPeers(); err != nil {
+		return err
+	}
 	shrinkSegments()
 	if s.etcd, err = embed.StartEtcd(embedded(c)); err != nil {
 		return err
 	}
-	if err := s.ready(ctx); err != nil {
+	if s.peers != nil { // a new server catches up by it before it is ready
+		s.peers.serve(s.etcd.Server, s.serving.Go, s.end)
+	}
+	if err := s.ready(ctx, c); err != nil {
 		return err
 	}
 	client := v3client.New(s.etcd.Server)
 	g.crowded = s.crowdedOf(c.QuotaBytes)
 	s.registry = newRegistry(client, g)
+	running := ctx
 	ctx, s.stop = context.WithCancel(context.Background())
+	if c.Peers != nil {
+		if err := s.announce(running, c.Peers); err != nil {
+			return err
+		}
+		s.guarding.Go(func() { s.promote(ctx, c.Log) })
+		s.guarding.Go(func() { s.untilRemoved(ctx) })
+	}
 	s.guard(ctx, g, s.shapeOf(client, c.QuotaBytes))
 	rules := gate{c.Members, &store{s.etcd.Server.KV()}, newLeases(s.etcd.Server.LeaseTimeToLive),
 		newStreams(), &copies{}, c.Log}
@@ -143,10 +158,10 @@ func lockDir(dir string) (*os.File, error) {
 // embedded returns etcd's configuration: small memory, history by revision, and no listeners but
 // our doors.
 //
-// The store has one member, so etcd gets no peer listener. etcd serves peers without
-// authentication, and it ignores the path of a unix URL. Such a listener is an abstract socket that
-// every local user can open. The advertised URL is a name only: etcd derives the identity of the
-// member and of the cluster from it.
+// etcd gets no peer listener: a single server has none, and one of several has ours (peers.go).
+// etcd's own ignores the path of a unix URL. It would be an abstract socket that every local user
+// can open. The URL that a single server advertises is a name only: etcd derives the identity of
+// the member and of the cluster from it.
 func embedded(c ServerConfig) *embed.Config {
 	name := []url.URL{{Scheme: "unix", Path: filepath.Join(c.Dir, "peer")}}
 
@@ -166,10 +181,14 @@ func embedded(c ServerConfig) *embed.Config {
 	conf.MaxTxnOps = batchOperationsMax
 	conf.WatchProgressNotifyInterval = 10 * time.Second
 	conf.ZapLoggerBuilder = embed.NewZapLoggerBuilder(quiet(c.Log))
+	c.Peers.shared(conf)
 	return conf
 }
 
-func (s *Server) ready(ctx context.Context) error {
+func (s *Server) ready(ctx context.Context, c ServerConfig) error {
+	if c.Peers != nil {
+		return s.await(ctx, c.Log)
+	}
 	ctx, cancel := context.WithTimeout(ctx, startWaitMax)
 	defer cancel()
 	select {
@@ -241,6 +260,7 @@ func (s *Server) Close() error {
 		for _, d := range s.doors {
 			d.shut()
 		}
+		s.peers.shut()
 		if s.etcd != nil {
 			s.etcd.Close()
 		}

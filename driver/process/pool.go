@@ -2,6 +2,7 @@ package process
 
 import (
 	"log/slog"
+	"runtime"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ type pool struct {
 	log     *slog.Logger
 	numbers int           // numbers are below it
 	fill    chan struct{} // wakes keepReady
+	making  chan struct{} // an element for each sandbox in the making
 
 	mu    sync.Mutex
 	want  int // sandboxes kept ready
@@ -34,6 +36,7 @@ func newPool(c Config, newSlot func(number int) (*slot, error)) *pool {
 		log:     c.Log,
 		numbers: 1<<(32-c.Prefix4.Bits()) - 16,
 		fill:    make(chan struct{}, 1),
+		making:  make(chan struct{}, makingPerCPU*runtime.NumCPU()),
 		want:    c.Pool,
 		taken:   map[int]bool{},
 	}
@@ -152,8 +155,14 @@ func (p *pool) standBack(done <-chan struct{}) bool {
 	}
 }
 
+// makingPerCPU bounds the sandboxes in the making, for each processor. Each blocks a thread in the
+// kernel, and the agent keeps its threads for good. More at a time would be no faster.
+const makingPerCPU = 4
+
 // make makes a slot. It takes numbers in turn, so that a freed number rests as long as possible.
 func (p *pool) make() (*slot, error) {
+	p.making <- struct{}{}
+	defer func() { <-p.making }()
 	number := p.take()
 	s, err := p.newSlot(number)
 	if err != nil {

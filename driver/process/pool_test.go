@@ -3,13 +3,16 @@ package process
 import (
 	"os"
 	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
 // fakePool returns a pool whose slots have this process as their shim.
 func fakePool() *pool {
-	p := &pool{numbers: 4, fill: make(chan struct{}, 1), taken: map[int]bool{}}
+	p := &pool{numbers: 4, fill: make(chan struct{}, 1), making: make(chan struct{}, 2),
+		taken: map[int]bool{}}
 	p.newSlot = func(number int) (*slot, error) { return living(number), nil }
 	return p
 }
@@ -75,4 +78,44 @@ func TestStoppedPoolMakesNothingAheadOfNeed(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("the pool does not end")
 	}
+}
+
+// Hundreds of instances may start at once. Each sandbox in the making blocks a thread, so few are
+// made at a time. The others wait.
+func TestFewSandboxesAreMadeAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const claims = 500
+		p := fakePool()
+		p.numbers = 2 * claims
+		var mu sync.Mutex
+		now, most, made := 0, 0, 0
+		next := make(chan struct{})
+		p.newSlot = func(number int) (*slot, error) {
+			mu.Lock()
+			now++
+			most = max(most, now)
+			mu.Unlock()
+			<-next
+			mu.Lock()
+			defer mu.Unlock()
+			now--
+			made++
+			return &slot{Number: number}, nil
+		}
+		var claiming sync.WaitGroup
+		for range claims {
+			claiming.Go(func() {
+				if _, err := p.claim(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		close(next)
+		claiming.Wait()
+		if most != cap(p.making) || made != claims || len(p.taken) != claims {
+			t.Errorf("%d sandboxes were made, %d numbers are taken, %d in the making at once; want %d, "+
+				"%[4]d and %d", made, len(p.taken), most, claims, cap(p.making))
+		}
+	})
 }

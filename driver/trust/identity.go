@@ -150,6 +150,22 @@ func (i *Identity) Members(protocols ...string) *tls.Config {
 	return i.listens(tls.RequireAndVerifyClientCert, protocols)
 }
 
+// Servers returns a server's TLS configuration for the listener of the other servers. It accepts
+// them only: a member's certificate is refused.
+func (i *Identity) Servers() *tls.Config {
+	now := func() *tls.Config {
+		c := i.base()
+		c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, i.pool()
+		c.VerifyConnection = func(s tls.ConnectionState) error {
+			return verify(s.PeerCertificates, i.pool(), ServerName)
+		}
+		return c
+	}
+	c := now()
+	c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return now(), nil }
+	return c
+}
+
 // Anybody returns the server's TLS configuration for the listener where hosts ask to join. It
 // verifies a certificate if there is one.
 func (i *Identity) Anybody() *tls.Config { return i.listens(tls.VerifyClientCertIfGiven, nil) }

@@ -36,6 +36,9 @@ const (
 // UsesMax is the largest number of hosts for one token: as many as a cluster has.
 const UsesMax = pando.HostSlots
 
+// forServers marks a token that also makes a host a server. It is a bit of the number of hosts.
+const forServers = 1 << 15
+
 // tokensMax bounds the used tokens that have not ended. Only root makes tokens.
 const tokensMax = 4096
 
@@ -49,6 +52,15 @@ func hashOf(c *x509.Certificate) []byte {
 
 // Token returns a token that admits `uses` hosts until a time.
 func (a *Authority) Token(until time.Time, uses int) (string, error) {
+	return a.token(until, uses, 0)
+}
+
+// ServerToken returns a token that admits one host until a time and makes it a server.
+func (a *Authority) ServerToken(until time.Time) (string, error) {
+	return a.token(until, 1, forServers)
+}
+
+func (a *Authority) token(until time.Time, uses, mark int) (string, error) {
 	if uses < 1 || uses > UsesMax {
 		return "", fmt.Errorf("%w: a token for %d hosts: want 1 to %d", pando.ErrInvalid, uses, UsesMax)
 	}
@@ -57,7 +69,7 @@ func (a *Authority) Token(until time.Time, uses int) (string, error) {
 	if _, err := rand.Read(name[:]); err != nil {
 		return "", err
 	}
-	body = binary.BigEndian.AppendUint16(append(body, name[:]...), uint16(uses))
+	body = binary.BigEndian.AppendUint16(append(body, name[:]...), uint16(uses|mark))
 	proof, err := a.proof(body)
 	if err != nil {
 		return "", err
@@ -83,6 +95,16 @@ var errBadToken = fmt.Errorf("%w: the token is not one of this cluster; make one
 // up.
 func (a *Authority) Check(token string, now time.Time) error {
 	_, err := a.read(token, now)
+	return err
+}
+
+// CheckServer returns nil if a token is valid now and makes a host a server, else the reason.
+func (a *Authority) CheckServer(token string, now time.Time) error {
+	body, err := a.read(token, now)
+	if err == nil && binary.BigEndian.Uint16(body[bodyBytes-usesBytes:])&forServers == 0 {
+		err = fmt.Errorf("%w: the token admits hosts only; `pando servers add` on a server's host "+
+			"prints one that makes a server", pando.ErrForbidden)
+	}
 	return err
 }
 
@@ -129,12 +151,28 @@ type used struct {
 // Use admits a host by a token. It counts as one use if admit succeeds. Only one process, the
 // server, uses tokens.
 func (a *Authority) Use(token string, now time.Time, admit func() error) error {
-	a.using.Lock()
-	defer a.using.Unlock()
 	body, err := a.read(token, now)
 	if err != nil {
 		return err
 	}
+	return a.use(body, "", now, admit)
+}
+
+// UseServer makes a host a server by a token, once. The host's admission is a use of its own.
+func (a *Authority) UseServer(token string, now time.Time, admit func() error) error {
+	if err := a.CheckServer(token, now); err != nil {
+		return err
+	}
+	body, err := a.read(token, now)
+	if err != nil {
+		return err
+	}
+	return a.use(body, "-server", now, admit)
+}
+
+func (a *Authority) use(body []byte, suffix string, now time.Time, admit func() error) error {
+	a.using.Lock()
+	defer a.using.Unlock()
 	path := filepath.Join(a.dir, "tokens.json")
 	all := map[string]used{}
 	text, err := os.ReadFile(path)
@@ -145,8 +183,8 @@ func (a *Authority) Use(token string, now time.Time, admit func() error) error {
 		return fmt.Errorf("read which tokens were used: %w; remove %s to forget it", err, path)
 	}
 	maps.DeleteFunc(all, func(_ string, u used) bool { return !now.Before(u.Until) })
-	name := hex.EncodeToString(body[hashBytes+untilBytes : bodyBytes-usesBytes])
-	most, one := int(binary.BigEndian.Uint16(body[bodyBytes-usesBytes:])), all[name]
+	name := hex.EncodeToString(body[hashBytes+untilBytes:bodyBytes-usesBytes]) + suffix
+	most, one := int(binary.BigEndian.Uint16(body[bodyBytes-usesBytes:])&^forServers), all[name]
 	switch {
 	case one.Uses >= most:
 		return fmt.Errorf("%w: the token was used for %d of %d hosts; make a new one with `pando "+

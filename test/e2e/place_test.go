@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -44,9 +46,56 @@ func TestAServiceGoesWhereItsRuleAllows(t *testing.T) {
 
 	p.Pando("restart")
 	has(p, p.Pando("hosts"), "disk=ssd zone=a")
-	out := p.Run(one, p.Bin, "deploy", p.Write("wide.yaml",
-		labtest.Echo("wide", "place: {spread: host}")))
-	if out.Code == 0 || !strings.Contains(out.Text, "place.spread") {
-		t.Errorf("deploy of a service that spreads: exit code %d, %s", out.Code, out.Text)
+}
+
+// TestAServiceSpreadsOverHosts runs one service on three hosts. Each client reaches all instances,
+// scaling breaks no connection, and the instances of a host that dies are replaced on the others.
+func TestAServiceSpreadsOverHosts(t *testing.T) {
+	p := labtest.UpWith(t, labtest.Options{Hosts: 3, One: true})
+	for _, h := range p.Hosts {
+		awaitState(p, h, pando.HostHere)
 	}
+	web := p.Deploy(labtest.Echo("web", "place: {spread: host}", "scale: {min: 3, max: 6}"))
+	web.Await("an instance on each host", func(st pando.ServiceStatus) bool {
+		return st.InRotation == 3 && len(seats(st)) == 3
+	})
+	var held []*labtest.Process
+	everywhere := append([]string{labtest.Client}, p.Hosts...)
+	for _, from := range everywhere {
+		held = append(held, web.Hold(from))
+	}
+	p.Pando("scale", "web", "6", "--wait")
+	for _, from := range everywhere {
+		answered := map[string]bool{}
+		p.Await("all six from "+from, func() (string, bool) {
+			answered[web.Get(from, "/")] = true
+			return strings.Join(slices.Collect(maps.Keys(answered)), ", "), len(answered) == 6
+		})
+	}
+	p.Pando("scale", "web", "3", "--wait")
+	for _, h := range held {
+		if out := h.Stop(); out.Code != 0 {
+			t.Errorf("a connection did not outlive the scaling: %s", out.Text)
+		}
+	}
+	p.Pando("scale", "web", "auto")
+	p.KillHost(p.Hosts[2])
+	web.Await("its instances on the other hosts", func(st pando.ServiceStatus) bool {
+		on := seats(st)
+		return on[p.Hosts[0]]+on[p.Hosts[1]] == 3
+	})
+	for _, from := range []string{labtest.Client, p.Hosts[0], p.Hosts[1]} {
+		served(p, web, from)
+	}
+}
+
+// seats counts the instances in rotation of each host.
+func seats(st pando.ServiceStatus) map[string]int {
+	on := map[string]int{}
+	for _, i := range st.Instances {
+		if i.Phase == pando.PhaseInRotation {
+			on[string(i.Host)]++
+		}
+	}
+	return on
 }

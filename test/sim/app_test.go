@@ -147,19 +147,29 @@ func (p *application) step(ctx context.Context) {
 	case roll < 55:
 		p.write(ctx)
 	case roll < 70:
-		p.merge(ctx, pando.Self.StatePush)
+		_ = p.h.ask(ctx, func(ctx context.Context, s pando.Self) error {
+			_, err := p.push(ctx, s)
+			return err
+		})
 	case roll < 76:
-		p.merge(ctx, pando.Self.StatePull)
+		_ = p.h.ask(ctx, func(ctx context.Context, s pando.Self) error {
+			_, err := s.StatePull(ctx, p.id)
+			return err
+		})
 	case quiet, lazy:
 	case roll < 90:
 		ask := pando.Ask{Reason: "load", Wait: p.dice.IntN(4) == 0}
 		_ = p.h.ask(ctx, func(ctx context.Context, s pando.Self) error {
-			_, err := s.Replicate(ctx, p.id, ask)
+			intent, err := s.Replicate(ctx, p.id, ask)
+			p.h.c.promises.answered(intent, err)
 			return err
 		})
 	default:
 		_ = p.h.ask(ctx, func(ctx context.Context, s pando.Self) error {
-			_, err := s.Halt(ctx, p.id, pando.Ask{Reason: "idle"})
+			result, err := s.Halt(ctx, p.id, pando.Ask{Reason: "idle"})
+			if err == nil && ctx.Err() == nil {
+				p.h.halt(p.id, result)
+			}
 			return err
 		})
 	}
@@ -190,19 +200,26 @@ func (p *application) write(ctx context.Context) {
 	}
 }
 
-func (p *application) merge(ctx context.Context,
-	f func(pando.Self, context.Context, pando.InstanceID) (pando.MergeResult, error)) {
-	_ = p.h.ask(ctx,
-		func(ctx context.Context, s pando.Self) error { _, err := f(s, ctx, p.id); return err })
+// push merges the branch into main, and keeps the commit that was acknowledged.
+func (p *application) push(ctx context.Context, s pando.Self) (pando.MergeResult, error) {
+	r, err := s.StatePush(ctx, p.id)
+	if err == nil && r.Taken+r.Merged > 0 { // an empty state has a commit, and no head in the store
+		p.h.c.promises.keep(func() { p.h.c.promises.pushed[r.Commit] = true })
+	}
+	return r, err
 }
 
 // leave merges and dies. The next step retries after a refusal or a fault.
 func (p *application) leave(ctx context.Context) {
 	_ = p.h.ask(ctx, func(ctx context.Context, s pando.Self) error {
-		if _, err := s.StatePush(ctx, p.id); err != nil {
+		if _, err := p.push(ctx, s); err != nil {
 			return err
 		}
-		_, err := s.Die(ctx, p.id, pando.Ask{Reason: "drained and merged"})
+		intent, err := s.Die(ctx, p.id, pando.Ask{Reason: "drained and merged"})
+		if err == nil {
+			p.h.c.promises.answered(intent, nil)
+			p.h.c.promises.keep(func() { p.h.c.promises.died[p.id] = true })
+		}
 		return err
 	})
 }

@@ -32,13 +32,11 @@ func (c *cluster) chaos(operators []*operator) {
 	for _, o := range operators {
 		act("operator "+string(o.key.Name), 4*time.Second, func(*rand.Rand) { _ = o.change() })
 	}
-	act("store", 3*time.Second, c.hurtStore)
-	act("controls", 5*time.Second,
-		func(d *rand.Rand) { c.restart(c.controls[d.IntN(len(c.controls))], d, time.Second) })
 	for _, h := range c.hosts {
-		act("agent "+string(h.record.Name), 4*time.Second, func(d *rand.Rand) { h.hurt(d) })
-		act("instances "+string(h.record.Name), 3*time.Second, h.crashOne)
 		act("clients "+string(h.record.Name), 30*time.Millisecond, h.visit)
+	}
+	if !c.lean {
+		c.hurt(act)
 	}
 	nap(chaosTime)
 	close(stop)
@@ -48,6 +46,17 @@ func (c *cluster) chaos(operators []*operator) {
 	c.mu.Lock()
 	c.quiet = true
 	c.mu.Unlock()
+}
+
+// hurt adds the actors that hurt the store, the processes and the instances.
+func (c *cluster) hurt(act func(name string, every time.Duration, f func(*rand.Rand))) {
+	act("store", 3*time.Second, c.hurtStore)
+	act("controls", 5*time.Second,
+		func(d *rand.Rand) { c.restart(c.controls[d.IntN(len(c.controls))], d, time.Second) })
+	for _, h := range c.hosts {
+		act("agent "+string(h.record.Name), 4*time.Second, func(d *rand.Rand) { h.hurt(d) })
+		act("instances "+string(h.record.Name), 3*time.Second, h.crashOne)
+	}
 }
 
 // hurtStore makes the store fail for a while, in one way.
@@ -117,6 +126,9 @@ func (h *host) visit(d *rand.Rand) {
 	i, ok := h.steering.Open(service)
 	if !ok {
 		return
+	}
+	if h.c.promises.isHalted(i) {
+		h.c.t.Errorf("a flow on %s reached %s after its halt was acknowledged", h.name, i)
 	}
 	length := time.Duration(d.IntN(3000)) * time.Millisecond
 	h.c.go_(func() {

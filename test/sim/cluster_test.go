@@ -31,11 +31,17 @@ type cluster struct {
 	leaders  []*control.Control // of each process's life; guarded by mu
 	front    *control.Control   // answers operators; it never leads
 	ledger   *ledger
+	promises *promises
 	wg       sync.WaitGroup
 	log      *slog.Logger
 
+	faulty bool // the drivers fail at random until the run is quiet
+	lean   bool // no process, instance or store is hurt from outside
+
 	mu    sync.Mutex
 	quiet bool // applications make no further requests
+	// faults counts the failed calls of drivers by method.
+	faults map[string]int
 	// trimEvery is the time between two trims of the states of a host.
 	trimEvery time.Duration
 	intents   map[pando.IntentID][]pando.InstanceID // the instances started for each intent
@@ -120,12 +126,15 @@ type host struct {
 
 func newCluster(
 	ctx context.Context, t *testing.T, seed uint64, hosts int, delayMax time.Duration,
+	set func(*cluster),
 ) *cluster {
 	c := &cluster{
 		t: t, seed: seed, ctx: ctx, registry: sim.NewRegistry(seed, delayMax), peers: sim.NewPeers(),
-		ledger: newLedger(), log: slog.New(slog.DiscardHandler),
+		ledger: newLedger(), promises: newPromises(), log: slog.New(slog.DiscardHandler),
 		intents: map[pando.IntentID][]pando.InstanceID{}, trimEvery: 700 * time.Millisecond,
+		faults: map[string]int{},
 	}
+	set(c)
 	if os.Getenv("PANDO_LOG") != "" {
 		c.log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
@@ -133,7 +142,8 @@ func newCluster(
 		h := &host{
 			starts: map[pando.InstanceID]int{}, objects: sim.NewObjects(), steering: sim.NewSteering(),
 		}
-		h.record = pando.Host{Name: pando.HostName(fmt.Sprintf("h%d", n+1)), Slot: n, CPUs: 2}
+		name := pando.HostName(fmt.Sprintf("h%d", n+1))
+		h.record = pando.Host{Name: name, Slot: n, CPUs: 2, Tunnel: true}
 		h.sandboxes = sim.NewSandboxes(seed+uint64(n), h.program, 20*time.Millisecond, 0, h.steering)
 		h.process = process{name: "agent " + string(h.record.Name), c: c, boot: h.boot}
 		c.hosts = append(c.hosts, h)
@@ -145,15 +155,17 @@ func newCluster(
 	for n := range c.leaders {
 		name, ids := fmt.Sprintf("control-%d", n+1), &sim.IDs{Process: 1 + n}
 		c.controls = append(c.controls, &process{name: name,
-			c: c, boot: func(_ context.Context, m *mortal, _ int) func(context.Context) error {
-				v := c.control(name, mortalRegistry{c.registry.As(name), m}, ids)
+			c: c, boot: func(_ context.Context, m *mortal, life int) func(context.Context) error {
+				store := faultyRegistry{c.registry.As(name), c.faultsOf(fmt.Sprint(name, " life ", life))}
+				v := c.control(name, mortalRegistry{store, m}, ids)
 				c.mu.Lock()
 				c.leaders[n] = v
 				c.mu.Unlock()
 				return v.Run
 			}})
 	}
-	c.front = c.control("front", follower{c.registry.As("front")}, &sim.IDs{})
+	c.front = c.control("front",
+		follower{faultyRegistry{c.registry.As("front"), c.faultsOf("front")}}, &sim.IDs{})
 	c.go_(func() { _ = c.front.Run(ctx) })
 	return c
 }
@@ -161,7 +173,7 @@ func newCluster(
 func (c *cluster) control(name string, r pando.Registry, ids *sim.IDs) *control.Control {
 	return control.New(control.Config{
 		Registry: r, Peers: c.peers, Clock: sim.Clock{}, IDs: ids, Log: c.log.With("process", name),
-		Name: name, Spread: true,
+		Name: name,
 	})
 }
 
@@ -176,12 +188,14 @@ func (follower) Lead(ctx context.Context, _, _ string) (pando.Fence, <-chan stru
 func (h *host) boot(_ context.Context, m *mortal, life int) func(context.Context) error {
 	record := h.record
 	record.Joined = time.Now()
+	faults := h.c.faultsOf(fmt.Sprint(h.name, " life ", life))
 	a := agent.New(agent.Config{
-		Host: record, Registry: mortalRegistry{h.c.registry.As(h.name), m}, Peers: h.c.peers,
+		Host: record, Registry: mortalRegistry{faultyRegistry{h.c.registry.As(h.name), faults}, m},
+		Peers: faultyPeers{h.c.peers, faults},
 		Clock: sim.Clock{}, IDs: h.ids,
-		Sandboxes: mortalSandboxes{h.sandboxes, m, h.started},
-		Steering:  mortalSteering{h.steering, m, h.watchTable},
-		Objects:   mortalObjects{h.objects, m},
+		Sandboxes: mortalSandboxes{faultySandboxes{h.sandboxes, faults}, m, h.started},
+		Steering:  mortalSteering{faultySteering{h.steering, faults}, m, h.watchTable},
+		Objects:   mortalObjects{faultyObjects{h.objects, faults}, m},
 		TrimEvery: h.c.trimEvery, Keep: state.Keep{Commits: 2, Age: 3 * time.Second},
 		Prober: prober{}, Control: &askers{h.c, m, uint64(life)},
 		Log:   h.c.log.With("process", h.name, "life", life),
@@ -238,6 +252,10 @@ func (h *host) watchTable(t pando.SteeringTable) {
 	kept := map[pando.InstanceID]bool{}
 	for _, e := range t.Endpoints {
 		kept[e.Instance] = true
+		if e.Weight > 0 && h.c.promises.isHalted(e.Instance) {
+			h.c.t.Errorf("%s steers new flows to %s again, after its halt was acknowledged",
+				h.name, e.Instance)
+		}
 	}
 	for _, b := range h.sandboxes.All() {
 		id := b.Instance()

@@ -8,5 +8,7 @@
 // draws. Two things remain with the runtime: goroutines that it preempts and timers that end at the
 // same instant.
 //
+// Some runs make the calls of all drivers fail at random (TestDriversThatFail).
+//
 // PANDO_SEED runs one seed. PANDO_RUNS sets the number of runs (`make soak N=…`).
 package sim

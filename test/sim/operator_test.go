@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -92,7 +93,17 @@ func (o *operator) operators(f func(context.Context, pando.Operators) error) err
 
 func (o *operator) deploy() error {
 	return o.operators(func(ctx context.Context, p pando.Operators) error {
-		_, err := p.Deploy(ctx, o.spec, by)
+		spec := o.spec
+		spec.Environment = maps.Clone(o.spec.Environment) // as the wire does: the world keeps its copy
+		status, err := p.Deploy(ctx, spec, by)
+		if err == nil {
+			o.c.promises.keep(func() {
+				o.c.promises.deploys = append(o.c.promises.deploys, deployed{
+					pando.RevisionKey(o.key, status.Latest), pando.RevisionKey(o.key, status.Target),
+					spec.Environment["VERSION"],
+				})
+			})
+		}
 		return err
 	})
 }

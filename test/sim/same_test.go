@@ -37,7 +37,7 @@ func TestASeedIsOneRun(t *testing.T) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			var runs [][]string
 			for range sameTries {
-				synctest.Test(t, func(t *testing.T) { runs = append(runs, journal(run(t, seed))) })
+				synctest.Test(t, func(t *testing.T) { runs = append(runs, journal(run(t, seed, nothingMore))) })
 				last := runs[len(runs)-1]
 				if t.Failed() || len(last) == 0 {
 					t.Fatal("a run ended early")

@@ -60,20 +60,31 @@ func TestWhateverHappens(t *testing.T) {
 	}
 	for seed := first; seed < first+runs; seed++ {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { run(t, seed) })
-			if t.Failed() {
-				t.Logf("again with: PANDO_SEED=%d go test ./test/sim", seed)
-			}
+			printSeed(t, seed)
+			synctest.Test(t, func(t *testing.T) { run(t, seed, nothingMore) })
 		})
 	}
 }
 
-// run executes one run and returns everything that was written.
-func run(t *testing.T, seed uint64) (written []pando.Batch) {
+// printSeed prints the command that repeats a failed run. A failed bubble ends its test at once.
+func printSeed(t *testing.T, seed uint64) {
+	name, _, _ := strings.Cut(t.Name(), "/")
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("again with: PANDO_SEED=%d go test ./test/sim -run %s", seed, name)
+		}
+	})
+}
+
+// nothingMore changes nothing in a new cluster.
+func nothingMore(*cluster) {}
+
+// run executes one run and returns everything that was written. set changes the new cluster.
+func run(t *testing.T, seed uint64, set func(*cluster)) (written []pando.Batch) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer time.Sleep(agent.Lease + time.Second) // until the last lease has ended
 	c := newCluster(ctx, t, seed, hostsOf(seed),
-		max(delayLeast, time.Duration(seed%5)*4*time.Millisecond))
+		max(delayLeast, time.Duration(seed%5)*4*time.Millisecond), set)
 	defer c.wg.Wait()
 	defer func() { // after a failure as well: nothing may outlive the bubble
 		cancel()
@@ -125,6 +136,7 @@ func spreads(seed uint64) bool { return hostsOf(seed) > 1 && seed%2 == 1 }
 // verify checks the written records and the promises against the rules.
 func (c *cluster) verify(main pando.StateHead) {
 	newAudit(c.t).replay(c.registry.History())
+	c.verifyPromises()
 	c.trace()
 	c.mu.Lock()
 	defer c.mu.Unlock()

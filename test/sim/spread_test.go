@@ -16,7 +16,7 @@ func TestASpreadServiceLosesAHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer time.Sleep(pando.HostLease + time.Second) // until the last lease has ended
-		c := newCluster(ctx, t, spreadSeed, 3, delayLeast)
+		c := newCluster(ctx, t, spreadSeed, 3, delayLeast, nothingMore)
 		defer c.wg.Wait()
 		defer func() {
 			cancel()

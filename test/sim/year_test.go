@@ -45,7 +45,8 @@ func TestAYearOfRunning(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer time.Sleep(agent.Lease + time.Second)
 		const seed = 2 // three hosts, one service without state
-		y := &year{cluster: newCluster(ctx, t, seed, hostsOf(seed), delayLeast), audit: newAudit(t)}
+		c := newCluster(ctx, t, seed, hostsOf(seed), delayLeast, nothingMore)
+		y := &year{cluster: c, audit: newAudit(t)}
 		y.trimEvery = 10 * time.Minute
 		defer y.wg.Wait()
 		defer func() {

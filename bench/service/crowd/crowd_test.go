@@ -303,8 +303,8 @@ func (c *crowd) publish(t *testing.T) {
 			verdict[start <= 2]),
 		fmt.Sprintf("memory of an instance's shim, private | ≤ 3 MiB | | %.2f MiB (proportional %.2f) "+
 			"| %s", c.median(private), c.median(share), verdict[c.median(private) <= 3]),
-		fmt.Sprintf("threads of the agent per instance | 0 | | %.2f | %s", c.median(threads),
-			verdict[c.median(threads) < 0.05]),
+		fmt.Sprintf("threads of the agent per instance | 0 | | %.2f (%.0f more in all) | %s",
+			c.median(threads), c.median(threads)*float64(c.many), verdict[c.median(threads) < 0.05]),
 		fmt.Sprintf("GET /v1/self with %d fellows against %d, p50 | ≤ 1.5 × | | %.2f × (%.2f ms) | %s",
 			c.many, few, view, c.median(viewMany), verdict[view <= 1.5]),
 		fmt.Sprintf("agent while %d connections drain | ≤ 2 %% of a core | | %.2f %% | %s", connections,

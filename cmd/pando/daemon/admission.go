@@ -104,10 +104,11 @@ func (a admission) asked(j peer.Joining, known *x509.Certificate) (m pando.Membe
 }
 
 // welcome returns the handler that the server offers to other hosts.
-func welcome(a admission, keeper *doorkeeper, face http.Handler) http.Handler {
+func welcome(a promotion, keeper *doorkeeper, face http.Handler) http.Handler {
 	check := func(token string) error { return a.Check(token, time.Now()) }
 	mux := http.NewServeMux()
 	mux.Handle("POST "+peer.JoinPath, peer.JoinHandler(check, a.join))
+	mux.Handle("POST "+peer.ServerPath, peer.ServerHandler(a.hand))
 	mux.Handle("/", keeper.whileMember(api.ForMembers(face, keeper.asker)))
 	return forStrangers(mux)
 }

@@ -69,6 +69,11 @@ func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error
 		return c, err
 	}
 	c.identity, c.slot, c.server = m.Identity, m.Slot, m.Server
+	if serves, err := p.isServer(); err != nil {
+		return c, err
+	} else if serves {
+		c.server = "" // this host's own server answers its operators
+	}
 	c.jobs = []job{renewing(wall.Clock{}, log, m.Identity, func(ctx context.Context) error {
 		return renew(ctx, p, m)
 	})}

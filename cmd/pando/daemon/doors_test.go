@@ -116,7 +116,8 @@ func TestAJoinWithoutATokenIsAnsweredAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at, _ := serves(t, welcome(admission{Authority: a}, newDoorkeeper(nil), http.NotFoundHandler()))
+	at, _ := serves(t, welcome(promotion{admission: admission{Authority: a}},
+		newDoorkeeper(nil), http.NotFoundHandler()))
 	other, err := trust.OpenAuthority(t.TempDir(), time.Now())
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/etcd"
 	"pando.run/pando/driver/systemd"
 	"pando.run/pando/driver/wall"
 )
@@ -91,11 +92,15 @@ func signOfLife(alive func()) job {
 	}
 }
 
-// until returns a job that ends with the store.
-func until(ends <-chan error) job {
+// until returns a job that ends with the store. A server that the others removed forgets that it
+// was one.
+func until(p place, ends <-chan error) job {
 	return func(ctx context.Context) error {
 		select {
 		case err := <-ends:
+			if errors.Is(err, etcd.ErrRemoved) {
+				return errors.Join(err, leaveServers(p))
+			}
 			return fmt.Errorf("the store ended: %w", err)
 		case <-ctx.Done():
 			return nil

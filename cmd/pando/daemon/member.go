@@ -22,6 +22,7 @@ const (
 	joinPort  = 7401 // of the server: hosts join here, members read the operators' API
 	storePort = 7402 // of the server: the registry
 	agentPort = 7403 // of every host: its agent
+	peerPort  = 7404 // of one of several servers: the other servers
 )
 
 func (p place) open(port int) string { return net.JoinHostPort(p.Listen, strconv.Itoa(port)) }
@@ -58,7 +59,7 @@ func join(ctx context.Context, p place) (*trust.Membership, error) {
 		}
 		return m, nil
 	}
-	if own, err := p.hasStore(); err != nil || own {
+	if own, err := p.hasStore(); err != nil || own && m == nil {
 		return nil, errors.Join(err, p.ownCluster())
 	}
 	if p.Token == "" {

@@ -38,7 +38,8 @@ type place struct {
 	VIPs, Instances string
 	Join            string // the server of the cluster to join
 	Token           string
-	Slot            int // of this host in its cluster
+	Serves          bool // this host becomes one of several servers
+	Slot            int  // of this host in its cluster
 	Units           systemd.Manager
 }
 

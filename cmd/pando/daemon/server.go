@@ -34,7 +34,7 @@ func Server() *cobra.Command {
 	c := &cobra.Command{
 		Use: "server", Short: "run the store, the control loop and the operators' API",
 		Example: "  pando server --data-dir /var/lib/pando", Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return serve(c.Context(), p) },
+		RunE: func(c *cobra.Command, _ []string) error { return anew(serve(c.Context(), p)) },
 	}
 	p.folderFlags(c)
 	p.networkFlags(c)
@@ -59,12 +59,9 @@ func serve(ctx context.Context, p place) error {
 	if err != nil {
 		return err
 	}
-	store, err := etcd.Start(ctx, etcd.ServerConfig{
-		Dir: filepath.Join(p.Data, "store"), ClientSocket: p.store(), Log: log,
-		Members: storeForMembers(p, identity),
-	})
+	store, err := startStore(ctx, p, identity, log)
 	if err != nil {
-		return damaged(p, err)
+		return err
 	}
 	defer store.Close()
 	peers := peer.New(peer.Reach{
@@ -91,7 +88,7 @@ func serve(ctx context.Context, p place) error {
 	}
 	jobs := []job{
 		ctl.Run, serveHTTP(operators, face), serveHTTP(asks, peer.ControlHandler(ctl)),
-		until(store.Err()), ops.keepImages(log),
+		until(p, store.Err()), ops.keepImages(log),
 	}
 	if p.Listen != "" {
 		forHosts, err := serveHosts(admission{p, ctl, authority}, identity, store.Registry(), face)
@@ -100,8 +97,11 @@ func serve(ctx context.Context, p place) error {
 		}
 		jobs = append(jobs, forHosts...)
 		jobs = append(jobs, renewing(wall.Clock{}, log, identity, func(context.Context) error {
-			return authority.Renew(identity, wall.Clock{}.Now())
+			return renewServer(p, authority, identity)
 		}))
+	}
+	if several, _ := p.readSeveral(); several != nil {
+		jobs = append(jobs, keepAuthority(p, authority, store.Registry(), log))
 	}
 	if p.HTTP != "" {
 		open, err := openReadable(p, face)
@@ -118,6 +118,43 @@ func serve(ctx context.Context, p place) error {
 	return together(ctx, jobs...)
 }
 
+// startStore starts the store of this server: a single one, or one of several.
+func startStore(
+	ctx context.Context, p place, identity *trust.Identity, log *slog.Logger,
+) (*etcd.Server, error) {
+	peers, err := p.peers(identity)
+	if err != nil {
+		return nil, err
+	}
+	c := etcd.ServerConfig{
+		Dir: filepath.Join(p.Data, "store"), ClientSocket: p.store(), Log: log,
+		Members: storeForMembers(p, identity), Peers: peers,
+	}
+	if peers != nil {
+		c.Name = p.Host
+	}
+	store, err := etcd.Start(ctx, c)
+	if errors.Is(err, etcd.ErrRemoved) {
+		return nil, errors.Join(err, leaveServers(p))
+	}
+	if err != nil {
+		return nil, damaged(p, err)
+	}
+	return store, nil
+}
+
+// renewServer renews the certificate of the server, also in the files for the other servers.
+func renewServer(p place, a *trust.Authority, i *trust.Identity) error {
+	if err := a.Renew(i, wall.Clock{}.Now()); err != nil {
+		return err
+	}
+	s, err := p.readSeveral()
+	if err == nil && s != nil {
+		_, err = i.WriteFiles(p.trust())
+	}
+	return err
+}
+
 // admitOwn records this host as the member with the server.
 func admitOwn(ctx context.Context, ctl *control.Control, p place, log *slog.Logger) {
 	h := p.record()
@@ -129,14 +166,15 @@ func admitOwn(ctx context.Context, ctl *control.Control, p place, log *slog.Logg
 
 // serveHosts returns the jobs that admit other hosts and serve the operators' API to members.
 func serveHosts(
-	a admission, identity *trust.Identity, registry pando.Registry, face http.Handler,
+	a admission, identity *trust.Identity, registry *etcd.Registry, face http.Handler,
 ) ([]job, error) {
 	open, err := listenTLS(a.open(joinPort), identity.Anybody())
 	if err != nil {
 		return nil, err
 	}
 	keeper := newDoorkeeper(registry)
-	return []job{serveHTTP(open, welcome(a, keeper, face)), keeper.run}, nil
+	more := promotion{a, registry, make(chan struct{}, 1)}
+	return []job{serveHTTP(open, welcome(more, keeper, face)), keeper.run, more.run}, nil
 }
 
 // openReadable serves the part of the operators' API that needs no access check.

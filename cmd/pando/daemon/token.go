@@ -29,7 +29,10 @@ func Token(out *cli.Output) *cobra.Command {
 			if err := p.complete(); err != nil {
 				return err
 			}
-			return m.token(p, keep, uses)
+			mint := func(a *trust.Authority, until time.Time) (string, error) {
+				return a.Token(until, uses)
+			}
+			return m.invite(p, keep, uses, "", mint)
 		},
 	}
 	p.runFlag(c)
@@ -38,7 +41,11 @@ func Token(out *cli.Output) *cobra.Command {
 	return out.Flag(c)
 }
 
-func (m machine) token(p place, keep time.Duration, uses int) error {
+// invite prints a token and the command line for other hosts, which ends with more.
+func (m machine) invite(
+	p place, keep time.Duration, uses int, more string,
+	mint func(a *trust.Authority, until time.Time) (string, error),
+) error {
 	if keep <= 0 {
 		return fmt.Errorf("%w: --for %s: want a time above 0", pando.ErrInvalid, keep)
 	}
@@ -59,7 +66,7 @@ func (m machine) token(p place, keep time.Duration, uses int) error {
 		return err
 	}
 	until := time.Now().Add(keep).Truncate(time.Second)
-	token, err := a.Token(until, uses)
+	token, err := mint(a, until)
 	if err != nil {
 		return err
 	}
@@ -74,7 +81,7 @@ func (m machine) token(p place, keep time.Duration, uses int) error {
 		if uses > 1 {
 			on = fmt.Sprintf("%d other hosts", uses)
 		}
-		fmt.Fprintf(w, "until %s, on %s:\n  pando up --join %s --token %s\n",
-			until.Format("15:04:05"), on, live.Listen, token)
+		fmt.Fprintf(w, "until %s, on %s:\n  pando up --join %s --token %s%s\n",
+			until.Format("15:04:05"), on, live.Listen, token, more)
 	})
 }

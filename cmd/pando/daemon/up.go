@@ -19,6 +19,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/trust"
 	"pando.run/pando/driver/wall"
 )
 
@@ -39,7 +40,8 @@ func Up(out *cli.Output) *cobra.Command {
 		Long: "Start the server and the agent, each as a process, unless they run. With --join, start\n" +
 			"only an agent, as a host of the cluster of that server; `pando token` on the server's\n" +
 			"host prints the token. A host that joined stays a member, so a later `pando up` needs\n" +
-			"no flags.\n\n" +
+			"no flags. With --server, the host also becomes one of several servers;\n" +
+			"`pando servers add` prints that command line.\n\n" +
 			"A warden restarts a daemon that ends. After `pando install`, systemd does that, and it\n" +
 			"starts the daemons at every boot.",
 		Example: "  pando up\n  pando up --uplink eth0 --address 192.0.2.10\n" +
@@ -57,6 +59,7 @@ func Up(out *cli.Output) *cobra.Command {
 	}
 	p.flags(c)
 	p.joinFlags(c)
+	c.Flags().BoolVar(&p.Serves, "server", false, "with --join: also make this host a server")
 	m.unitFlags(c, &p)
 	c.Flags().BoolVar(&guarded, "warden", true, "restart a daemon that ends")
 	return out.Flag(c)
@@ -65,7 +68,9 @@ func Up(out *cli.Output) *cobra.Command {
 func (m machine) up(ctx context.Context, p place, guarded bool) error {
 	ctx, cancel := context.WithTimeout(ctx, upWait)
 	defer cancel()
-	if _, serves := daemon(p, "server"); serves && p.Join != "" {
+	if m, err := trust.LoadMembership(p.trust()); err != nil {
+		return err
+	} else if _, serves := daemon(p, "server"); serves && p.Join != "" && m == nil {
 		return p.ownCluster()
 	}
 	if err := elsewhere(p); err != nil {
@@ -80,9 +85,14 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 	if err != nil {
 		return err
 	}
-	roles := []string{"server", "agent"}
-	if member != nil {
-		roles = roles[1:]
+	if p.Serves {
+		if err := m.becomeServer(ctx, p, member); err != nil {
+			return err
+		}
+	}
+	roles, err := p.roles()
+	if err != nil {
+		return err
 	}
 	var since time.Time
 	began := map[string]int64{} // length of each log before the start
@@ -103,6 +113,9 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 	hosts, err := answering(ctx, p, roles, since, began)
 	if err == nil && guarded && len(p.installed(roles...)) == 0 {
 		err = startDaemon(p, wardenRole)
+	}
+	if err == nil && p.Serves {
+		err = m.awaitVote(ctx, p)
 	}
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -14,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/trust"
 	"pando.run/pando/driver/wall"
 )
 
@@ -33,10 +33,11 @@ func Warden() *cobra.Command {
 	return c
 }
 
-// roles returns the daemons that this host has. A host that joined a cluster has no server.
+// roles returns the daemons that this host has. A host that joined a cluster has a server only if
+// it became one.
 func (p place) roles() ([]string, error) {
-	m, err := trust.LoadMembership(p.trust())
-	if err != nil || m != nil {
+	serves, err := p.isServer()
+	if err != nil || !serves {
 		return []string{"agent"}, err
 	}
 	return []string{"server", "agent"}, nil
@@ -87,6 +88,10 @@ func keepAlive(ctx context.Context, p place, role string, log *slog.Logger) {
 			if ended(ctx, pid) != nil {
 				return
 			}
+		}
+		if roles, err := p.roles(); err == nil && !slices.Contains(roles, role) {
+			log.Warn("this host has this daemon no more")
+			return
 		}
 		wait = restartWait(wait, time.Since(since))
 		log.Warn("a daemon ended and is started again", "wait", wait)

@@ -1,0 +1,261 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/etcd"
+	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/wall"
+	"pando.run/pando/world"
+)
+
+// Servers returns `pando servers` with its commands.
+func Servers(out *cli.Output) *cobra.Command {
+	m := machine{out}
+	c := &cobra.Command{
+		Use: "servers", Short: "list, add and remove servers", Example: "  pando servers ls",
+		Long: "List, add and remove the servers of the cluster, on a server's host, as root. Three\n" +
+			"servers outlive the loss of one: each has a copy of the store, and a majority decides.",
+	}
+	c.AddCommand(m.listServers(), m.addServer(), m.removeServer())
+	return c
+}
+
+func (m machine) listServers() *cobra.Command {
+	var p place
+	c := &cobra.Command{
+		Use: "ls", Short: "list the servers", Example: "  pando servers ls", Args: cobra.NoArgs,
+		Long: "List the servers: their addresses, whether they vote, and whether they answer. A new\n" +
+			"server votes once it has caught up. Without a majority that answers, nothing is decided,\n" +
+			"and the exit code is 8.",
+		RunE: func(c *cobra.Command, _ []string) error {
+			all, err := m.lookServers(c.Context(), &p)
+			if len(all) > 0 {
+				err = errors.Join(m.Show(all, func(w io.Writer) { tellServers(w, all) }), err)
+			}
+			return err
+		},
+	}
+	p.runFlag(c)
+	return m.Flag(c)
+}
+
+// server is one line of `pando servers ls`.
+type server struct {
+	etcd.Peer
+	Answers bool `json:"answers"`
+}
+
+func tellServers(w io.Writer, all []server) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	defer t.Flush()
+	fmt.Fprintln(t, "SERVER\tADDRESS\tVOTES\tSTATE")
+	for _, s := range all {
+		votes, state, at := "yes", "answers", s.Address
+		if s.Learner {
+			votes = "not yet"
+		}
+		if !s.Answers {
+			state = "silent"
+		}
+		if at == "" {
+			at = "-"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", s.Name, at, votes, state)
+	}
+}
+
+// dialOwn connects to the store of the server on this host.
+func (m machine) dialOwn(ctx context.Context, p *place) (*etcd.Registry, error) {
+	live, err := running(*p)
+	if err != nil {
+		return nil, err
+	}
+	*p = live
+	if _, serves := daemon(live, "server"); !serves {
+		return nil, fmt.Errorf("%w: no server runs on this host; `pando hosts` shows the servers; "+
+			"run the command there", pando.ErrUnavailable)
+	}
+	return etcd.Dial(ctx, "unix://"+live.store(), nil)
+}
+
+// answerWait is the time that a server has to accept a connection.
+const answerWait = time.Second
+
+// lookServers returns the servers and asks each whether it answers. It returns the servers that are
+// known also with an error: without a quorum.
+func (m machine) lookServers(ctx context.Context, p *place) ([]server, error) {
+	store, err := m.dialOwn(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	defer store.Close()
+	known, err := store.Servers(ctx)
+	if err != nil && len(known) > 0 {
+		err = fmt.Errorf("%w: the servers have lost their quorum, and nothing is decided: start the "+
+			"silent ones with `pando up` on their hosts", err)
+	}
+	return asked(ctx, p.Host, known), err
+}
+
+// asked asks each server whether it answers.
+func asked(ctx context.Context, own string, known []etcd.Peer) []server {
+	all := make([]server, len(known))
+	var asking sync.WaitGroup
+	for n, k := range known {
+		all[n] = server{k, k.Name == own || k.Address == ""}
+		if all[n].Name == "" && k.Address == "" || len(known) == 1 {
+			all[n].Name, all[n].Answers = own, true // a single server answered
+			continue
+		}
+		if all[n].Answers {
+			continue
+		}
+		asking.Go(func() {
+			d := net.Dialer{Timeout: answerWait}
+			c, err := d.DialContext(ctx, "tcp", k.Address)
+			if err == nil {
+				c.Close()
+			}
+			all[n].Answers = err == nil
+		})
+	}
+	asking.Wait()
+	return all
+}
+
+// answers returns the names of the servers that answer.
+func answers(all []server) map[string]bool {
+	out := map[string]bool{}
+	for _, s := range all {
+		out[s.Name] = s.Answers
+	}
+	return out
+}
+
+func (m machine) addServer() *cobra.Command {
+	var p place
+	var keep time.Duration
+	c := &cobra.Command{
+		Use: "add", Short: "print the command line that makes a host a server",
+		Long: "Print the command line that makes one other host a server. It joins the cluster first,\n" +
+			"if it is no member. A server has the cluster's authority: choose a host that you trust\n" +
+			"as much as this one.",
+		Example: "  pando servers add\n  pando servers add --for 10m", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			mint := func(a *trust.Authority, until time.Time) (string, error) { return a.ServerToken(until) }
+			return m.invite(p, keep, 1, " --server", mint)
+		},
+	}
+	p.runFlag(c)
+	c.Flags().DurationVar(&keep, "for", time.Hour, "how long a host can become a server by it")
+	return m.Flag(c)
+}
+
+func (m machine) removeServer() *cobra.Command {
+	var p place
+	c := &cobra.Command{
+		Use: "rm SERVER", Short: "remove a server; its host stays a member",
+		Long: "Remove a server, by its name or, if it never started, by its address. Its host stays a\n" +
+			"member with its instances. The command refuses to leave fewer servers alive than a\n" +
+			"majority, and names the next step. Run it on the host of a server.",
+		Example: "  pando servers rm host3", Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := m.dismissServer(c.Context(), &p, args[0]); err != nil {
+				return err
+			}
+			is := struct {
+				Server string `json:"server"`
+			}{args[0]}
+			return m.Show(is, func(w io.Writer) { fmt.Fprintf(w, "%s is no longer a server\n", args[0]) })
+		},
+	}
+	p.runFlag(c)
+	return m.Flag(c)
+}
+
+// dismissServer removes a server from the store, then from the record of its host.
+func (m machine) dismissServer(ctx context.Context, p *place, name string) error {
+	store, err := m.dialOwn(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	known, err := store.Servers(ctx)
+	if err != nil {
+		return fmt.Errorf("remove server %s: %w; without a quorum no server goes: start the silent ones "+
+			"of `pando servers ls`", name, err)
+	}
+	// The record first: a server that goes with its record cannot write it any more.
+	before, err := noteServer(ctx, store, pando.HostName(name), false)
+	if err != nil {
+		return err
+	}
+	err = store.RemoveServer(ctx, name, answers(asked(ctx, p.Host, known)))
+	if err != nil && before {
+		_, undo := noteServer(ctx, store, pando.HostName(name), true)
+		return errors.Join(err, undo)
+	}
+	return err
+}
+
+// noteServer notes in the record of a member whether it has a server. It returns the former note.
+func noteServer(
+	ctx context.Context, r *etcd.Registry, h pando.HostName, next bool,
+) (before bool, err error) {
+	now, err := r.Snapshot(ctx, pando.MemberKey(h))
+	if err != nil {
+		return false, err
+	}
+	for _, rec := range now.Records {
+		if rec.Key != pando.MemberKey(h) {
+			continue
+		}
+		var m pando.Member
+		if err := world.Decode(rec, &m); err != nil {
+			return false, err
+		}
+		before = m.Server
+		if before == next {
+			return before, nil
+		}
+		m.Server = next
+		_, err = r.Commit(ctx, pando.Txn{
+			If: []pando.Condition{{Key: rec.Key, Modified: rec.Modified}}, Put: []pando.Stored{m},
+		})
+		return before, err
+	}
+	return false, nil
+}
+
+// awaitVote waits until the server of this host votes, or ctx ends.
+func (m machine) awaitVote(ctx context.Context, p place) error {
+	store, err := etcd.Dial(ctx, "unix://"+p.store(), nil)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	for {
+		all, err := store.Servers(ctx)
+		for _, s := range all {
+			if s.Name == p.Host && !s.Learner && err == nil {
+				return nil
+			}
+		}
+		if pando.Sleep(ctx, wall.Clock{}, 100*time.Millisecond) != nil {
+			return fmt.Errorf("%w: the server runs and has no vote yet: it catches up, and "+
+				"`pando servers ls` shows when it votes", pando.ErrNotReady)
+		}
+	}
+}

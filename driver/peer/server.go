@@ -1,0 +1,99 @@
+package peer
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"pando.run/pando"
+)
+
+// ServerPath is the path at which a member asks to be a server.
+const ServerPath = "/peer/server"
+
+// Serving is a member's request to be a server.
+type Serving struct {
+	Token   string         `json:"-"` // in a header; none: a repetition
+	Host    pando.HostName `json:"host"`
+	Address string         `json:"address"` // at which the other servers will reach it
+	Layout  int            `json:"layout"`  // the newest that its build reads
+	Version string         `json:"version"`
+	Now     time.Time      `json:"now"` // by its clock
+}
+
+// Handover is the answer to a new server. It goes to a verified member over mutual TLS.
+type Handover struct {
+	Sealing   []byte            `json:"sealing"`   // the key that opens the authority
+	Authority []byte            `json:"authority"` // sealed
+	Servers   map[string]string `json:"servers"`   // address by name, with the new one
+}
+
+// Serve asks the server at an address to make this member a server. Errors: ErrForbidden and
+// ErrInvalid for the token, ErrExists, ErrUnavailable and ErrConflict to try again.
+func Serve(
+	ctx context.Context, server string, identity *tls.Config, s Serving,
+) (out Handover, err error) {
+	ctx, cancel := context.WithTimeout(ctx, joinWaitMax)
+	defer cancel()
+	body, err := json.Marshal(s)
+	if err != nil {
+		return out, err
+	}
+	dialer := net.Dialer{}
+	if own, err := netip.ParseAddrPort(s.Address); err == nil {
+		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(own.Addr(), 0))
+	}
+	t := &http.Transport{
+		TLSClientConfig: identity, DisableKeepAlives: true, DialContext: dialer.DialContext,
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+server+ServerPath,
+		bytes.NewReader(body))
+	if err != nil {
+		return out, fmt.Errorf("%w: the server's address %q: %w", pando.ErrInvalid, server, err)
+	}
+	if s.Token != "" {
+		req.Header.Set("Authorization", bearer+s.Token)
+	}
+	resp, err := (&http.Client{Transport: t}).Do(req)
+	if err != nil {
+		return out, fmt.Errorf("become a server beside %s: %w", server, unanswered(server, err))
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return out, fmt.Errorf("become a server beside %s: %w", server, readProblem(resp))
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, joinBytesMax)).Decode(&out); err != nil {
+		return out, fmt.Errorf("become a server beside %s: %w", server, unanswered(server, err))
+	}
+	return out, nil
+}
+
+// ServerHandler serves ServerPath. The argument known of hand is the asker's verified certificate.
+func ServerHandler(
+	hand func(ctx context.Context, s Serving, known *x509.Certificate) (Handover, error),
+) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		known := Shown(r)
+		if known == nil {
+			writeProblem(w, fmt.Errorf("%w: only a member of the cluster becomes a server",
+				pando.ErrForbidden))
+			return
+		}
+		s := Serving{Token: strings.TrimPrefix(r.Header.Get("Authorization"), bearer)}
+		if err := json.NewDecoder(io.LimitReader(r.Body, joinBytesMax)).Decode(&s); err != nil {
+			writeProblem(w, fmt.Errorf("%w: the request to be a server: %w", pando.ErrInvalid, err))
+			return
+		}
+		out, err := hand(r.Context(), s, known)
+		answer(w, out, err)
+	})
+}
