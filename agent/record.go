@@ -208,9 +208,14 @@ func (c *recorder) write(ctx context.Context, steps []step) error {
 func written(
 	asks intents, known world.Versioned[pando.Instance], last pando.Instance, steps []step,
 ) pando.Txn {
-	takenOut := known.V.Phase == pando.PhaseDraining &&
-		!last.Phase.Leaving() && last.Phase != pando.PhaseFailed
-	if claimed := last.Warm && !known.V.Warm; takenOut || claimed {
+	ended := last.Phase.Leaving() || last.Phase == pando.PhaseFailed
+	takenOut := known.V.Phase == pando.PhaseDraining && !ended
+	claimed := last.Warm && !known.V.Warm
+	switch {
+	case claimed && ended:
+		// The claim came too late, so its intent ends with the instance.
+		last.Warm, last.Intent, last.Role = false, known.V.Intent, known.V.Role
+	case takenOut || claimed:
 		// Control was faster, but only the agent has the addresses.
 		ip4, ip6 := last.IP4, last.IP6
 		last = known.V
