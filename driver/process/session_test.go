@@ -101,13 +101,13 @@ func TestASessionHasATerminalOfItsOwn(t *testing.T) {
 func TestACommandEndsWithItsCaller(t *testing.T) {
 	d := newDriver(t, 0)
 	b := run(t, d, nil, "sleep", "1000")
-	alone := func() int64 { u, _ := b.Usage(t.Context()); return u.PIDs }
-	before := alone()
+	alone := func(u pando.Usage) bool { return u.PIDs == 1 }
+	awaitUsage(t, b, alone) // the start may not be over
 	conn, err := b.Session(t.Context(), shell("trap '' HUP; sleep 1000 & sleep 1000"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	awaitUsage(t, b, func(u pando.Usage) bool { return u.PIDs >= before+2 })
+	awaitUsage(t, b, func(u pando.Usage) bool { return u.PIDs >= 3 })
 	filled := make(chan struct{})
 	go func() {
 		defer close(filled)
@@ -118,7 +118,7 @@ func TestACommandEndsWithItsCaller(t *testing.T) {
 	}()
 	time.AfterFunc(100*time.Millisecond, func() { conn.Close() })
 	<-filled
-	awaitUsage(t, b, func(u pando.Usage) bool { return u.PIDs == before })
+	awaitUsage(t, b, alone)
 }
 
 func TestASessionEndsWithItsInstance(t *testing.T) {
