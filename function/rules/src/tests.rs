@@ -161,7 +161,7 @@ proptest! {
     #[test]
     fn a_content_is_read_as_it_was_meant(
         bytes in proptest::collection::vec(
-            (prop_oneof![any::<u8>(), Just(b'"'), Just(b';'), b'a'..b'z'], 0..4u8),
+            (prop_oneof![any::<u8>(), Just(b'"'), Just(b';'), b'a'..=b'z'], 0..4u8),
             4..20,
         ),
     ) {
