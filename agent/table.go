@@ -38,11 +38,17 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 			out.Endpoints = append(out.Endpoints, e)
 		}
 	}
-	out.Endpoints = steer.Prefer(out.Endpoints, steer.Remotes(all.V, a.Host.Name, t.find))
+	if a.Host.Tunnel && isSpread(svc.V, all.V) {
+		out.Endpoints = steer.Prefer(out.Endpoints, steer.Remotes(all.V, a.Host.Name, t.find))
+	}
 	via := t.elsewhere(s, out.Endpoints)
 	out.Via4, out.Via6 = via.Address, via.Address6
 	return out, steer.Publish
 }
+
+// isSpread reports whether flows must find instances on more than one host. The others go to the
+// home of their service by a route, which needs no tunnel and no memory of flows on the way.
+func isSpread(s pando.Service, e pando.Endpoints) bool { return s.Home == "" || len(e.Hosts) > 1 }
 
 // unattached reports whether an instance of a service runs here whose record, or whose service,
 // cannot be read. Only the table in force has its endpoint. The caller holds the lock.

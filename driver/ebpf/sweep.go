@@ -26,7 +26,7 @@ const (
 	// an end of its client, and else.
 	awayOpeningMax = time.Minute
 	awayEndedMax   = 5 * time.Minute
-	awayIdleMax    = 5 * 24 * time.Hour
+	awayIdleMax    = 135 * time.Minute // above the keepalive of most systems
 )
 
 // Sweep implements pando.Steering. The instances' sockets are the truth, and the table is a cache

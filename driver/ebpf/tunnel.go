@@ -179,13 +179,14 @@ func Receive(d *Driver) error {
 
 // admit takes tunnel packets from these hosts alone.
 func (t *tunnel) admit(x *index, hosts []pando.Host) error {
+	var errs []error
 	if len(hosts) > 0 {
-		// Without VXLAN, only a publication that needs it fails.
+		// Without VXLAN, only a publication that needs it fails. Without a tunnel for another reason,
+		// a host that was removed is still shut out.
 		if err := t.make(x); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
-			return err
+			errs = append(errs, err)
 		}
 	}
-	var errs []error
 	want := map[[4]uint32]bool{}
 	clear(t.rooms)
 	for _, h := range hosts {

@@ -171,6 +171,7 @@ func strangersAreDropped(t *testing.T, e *estate) {
 	eventually(t, "the packets of a removed host are counted",
 		func() bool { return strangers(h) > before })
 	e.introduce(h, e.hosts...)
+	check(t, kept.SetDeadline(time.Now().Add(10*wait)))
 	if line, err := kept.in.ReadString('\n'); err != nil || line != "b\n" {
 		t.Errorf("after the host came back, the connection has %q, %v", line, err)
 	}
