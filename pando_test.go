@@ -231,8 +231,12 @@ func TestAMemberVouchesForItsOwnRecordOnly(t *testing.T) {
 	if err := m.Admits([]byte("another")); !errors.Is(err, ErrForbidden) {
 		t.Errorf("a former key is admitted: %v", err)
 	}
-	if err := (Member{Name: "h1", Server: true, PublicKey: "x"}).Admits([]byte("new")); err != nil {
-		t.Errorf("the server's own agent makes a new key at every start: %v", err)
+	if err := (Member{Name: "h1", Server: true}).Admits([]byte("new")); err != nil {
+		t.Errorf("the first server's own agent makes a new key at every start: %v", err)
+	}
+	promoted := Member{Name: "h2", Server: true, PublicKey: m.PublicKey}
+	if err := promoted.Admits([]byte("another")); !errors.Is(err, ErrForbidden) {
+		t.Errorf("a former key of a host that became a server is admitted: %v", err)
 	}
 }
 

@@ -114,6 +114,11 @@ func (r *restoration) permitted(ctx context.Context) error {
 		return fmt.Errorf("%w: the backup is of the server on host %s, and this is host %s; "+
 			"restore it with --host %[2]s, at the address of that host", pando.ErrInvalid, r.is.Host, r.Host)
 	}
+	if s, err := r.readSeveral(); err != nil || s != nil {
+		return errors.Join(err, fmt.Errorf("%w: this host has one of several servers, and the others would "+
+			"go on beside the restored one; end all of them, then restore on a host without servers.json",
+			pando.ErrRefused))
+	}
 	if _, serves := daemon(r.place, "server"); !serves || r.replace {
 		return nil
 	}

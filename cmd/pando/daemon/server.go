@@ -51,6 +51,11 @@ func serve(ctx context.Context, p place) error {
 	if err := p.complete(); err != nil {
 		return err
 	}
+	if serves, err := p.isServer(); err != nil || !serves {
+		return errors.Join(err, fmt.Errorf("%w: host %s is a member without a server, because it never "+
+			"had one or it was removed; `pando servers add` on a server begins a new one",
+			pando.ErrRefused, p.Host))
+	}
 	log, err := settle(p, "server")
 	if err != nil {
 		return err

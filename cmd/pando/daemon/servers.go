@@ -227,8 +227,12 @@ func noteServer(
 			return false, err
 		}
 		before = m.Server
-		if before == next {
+		switch {
+		case before == next:
 			return before, nil
+		case m.PublicKey == "":
+			return before, fmt.Errorf("%w: %s is the first server, and the hosts that joined use no other "+
+				"one yet; keep it, or start it again", pando.ErrRefused, h)
 		}
 		m.Server = next
 		_, err = r.Commit(ctx, pando.Txn{
