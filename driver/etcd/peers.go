@@ -105,8 +105,8 @@ func (p *Peers) openPeers() (*peerDoor, error) {
 func (d *peerDoor) serve(s *etcdserver.EtcdServer, run func(func()), end func(error)) {
 	d.server = &http.Server{
 		Handler: etcdhttp.NewPeerHandler(s.Logger(), s), ReadTimeout: 5 * time.Minute, // as etcd
-		ReadHeaderTimeout: 10 * time.Second, // of strangers, also for their handshake
-		ErrorLog: log.New(io.Discard, "", 0), // strangers must not fill the log
+		ReadHeaderTimeout: 10 * time.Second,           // of strangers, also for their handshake
+		ErrorLog:          log.New(io.Discard, "", 0), // strangers must not fill the log
 	}
 	run(func() {
 		if err := d.server.Serve(d.Listener); !errors.Is(err, http.ErrServerClosed) {
