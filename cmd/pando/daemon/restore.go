@@ -115,9 +115,9 @@ func (r *restoration) permitted(ctx context.Context) error {
 			"restore it with --host %[2]s, at the address of that host", pando.ErrInvalid, r.is.Host, r.Host)
 	}
 	if s, err := r.readSeveral(); err != nil || s != nil {
-		return errors.Join(err, fmt.Errorf("%w: this host has one of several servers, and the others would "+
-			"go on beside the restored one; end all of them, then restore on a host without servers.json",
-			pando.ErrRefused))
+		return errors.Join(err, fmt.Errorf("%w: this host has one of several servers, and the others "+
+			"would serve beside the restored one; end all of them, then restore on a host without "+
+			"servers.json", pando.ErrRefused))
 	}
 	if _, serves := daemon(r.place, "server"); !serves || r.replace {
 		return nil

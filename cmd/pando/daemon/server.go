@@ -51,11 +51,6 @@ func serve(ctx context.Context, p place) error {
 	if err := p.complete(); err != nil {
 		return err
 	}
-	if serves, err := p.isServer(); err != nil || !serves {
-		return errors.Join(err, fmt.Errorf("%w: host %s is a member without a server, because it never "+
-			"had one or it was removed; `pando servers add` on a server begins a new one",
-			pando.ErrRefused, p.Host))
-	}
 	log, err := settle(p, "server")
 	if err != nil {
 		return err
@@ -210,6 +205,9 @@ func damaged(p place, err error) error {
 
 // serverTrust opens the authority of this host's cluster and the server's own certificate.
 func serverTrust(p place) (*trust.Authority, *trust.Identity, error) {
+	if err := p.mayServe(); err != nil {
+		return nil, nil, err
+	}
 	a, err := trust.OpenAuthority(p.trust(), wall.Clock{}.Now())
 	if err != nil {
 		return nil, nil, err

@@ -231,7 +231,7 @@ func noteServer(
 		case before == next:
 			return before, nil
 		case m.PublicKey == "":
-			return before, fmt.Errorf("%w: %s is the first server, and the hosts that joined use no other "+
+			return before, fmt.Errorf("%w: %s is the first server, and members use no other "+
 				"one yet; keep it, or start it again", pando.ErrRefused, h)
 		}
 		m.Server = next

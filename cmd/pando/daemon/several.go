@@ -73,6 +73,16 @@ func (p place) isServer() (bool, error) {
 	return p.hasStore()
 }
 
+// mayServe refuses a server on a member that has none.
+func (p place) mayServe() error {
+	serves, err := p.isServer()
+	if err == nil && !serves {
+		err = fmt.Errorf("%w: host %s is a member without a server; `pando servers add` on another "+
+			"server begins one", pando.ErrRefused, p.Host)
+	}
+	return err
+}
+
 // peers returns the configuration of a store that several servers share, or nil for a single one.
 func (p place) peers(i *trust.Identity) (*etcd.Peers, error) {
 	s, err := p.readSeveral()

@@ -11,7 +11,7 @@ import (
 	"pando.run/pando/driver/trust"
 )
 
-// joined makes a place whose host joined a cluster of another server.
+// joined makes a place on a host that joined the cluster of another server.
 func joined(t *testing.T) place {
 	t.Helper()
 	p := place{folders: folders{Run: t.TempDir(), Data: t.TempDir()}, Host: "two"}
@@ -30,7 +30,7 @@ func joined(t *testing.T) place {
 	return p
 }
 
-// A host whose server was removed starts no store of its own: hosts of the cluster would meet it.
+// After the removal of its server, a host starts no store of its own: other hosts would meet it.
 func TestAHostThatJoinedHasAServerOnlyAsOneOfSeveral(t *testing.T) {
 	p := joined(t)
 	if serves, err := p.isServer(); serves || err != nil {
