@@ -37,7 +37,7 @@ enum count {
 	COUNT_REMOVED,    /* flows removed by the programs */
 	COUNT_SWEPT,      /* flows removed by the sweep */
 	COUNT_CROWDED,    /* proven flows that stay among the opening ones: their service has its share */
-	DROP_STRANGER,    /* a tunnel's packet from an address that is no host's */
+	DROP_STRANGER,    /* a packet of a tunnel from a foreign address */
 	COUNTS,
 };
 

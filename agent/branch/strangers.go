@@ -18,7 +18,7 @@ const (
 )
 
 // DropStrangers drops the branches that instances of a former agent left behind. It tries again
-// until none is left. Beside a call at work it does nothing.
+// until all are dropped. It returns at once while another call drops them.
 func (b *Branches) DropStrangers(ctx context.Context) {
 	if !b.dropping.CompareAndSwap(false, true) {
 		return

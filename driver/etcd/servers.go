@@ -22,8 +22,8 @@ type Peer struct {
 	id      uint64
 }
 
-// Servers returns the servers of the store, by name. Without a quorum it returns the servers that
-// its own copy lists, with ErrUnavailable.
+// Servers returns the servers of the store, by name. If they have no quorum, it returns the list of
+// its own copy with ErrUnavailable.
 func (r *Registry) Servers(ctx context.Context) ([]Peer, error) {
 	call, cancel := bounded(ctx)
 	defer cancel()
@@ -171,34 +171,4 @@ func membership(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: a server has this address; `pando servers ls` shows it", pando.ErrExists)
 	}
 	return sentinel(ctx, err)
-}
-
-// keptPrefix is the prefix of texts that no record has. Followers of the records do not see them.
-const keptPrefix = "/pando-sealed/"
-
-// Keep stores a text by name, unless there is one.
-func (r *Registry) Keep(ctx context.Context, name string, text []byte) error {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	k := keptPrefix + name
-	_, err := r.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(k), "=", 0)).
-		Then(clientv3.OpPut(k, string(text))).Commit()
-	if err != nil {
-		return fmt.Errorf("keep %s: %w", name, sentinel(ctx, err))
-	}
-	return nil
-}
-
-// Kept returns the text that Keep stored. Errors: ErrNotFound.
-func (r *Registry) Kept(ctx context.Context, name string) ([]byte, error) {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	got, err := r.client.Get(ctx, keptPrefix+name)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, sentinel(ctx, err))
-	}
-	if len(got.Kvs) == 0 {
-		return nil, fmt.Errorf("%s in the store: %w", name, pando.ErrNotFound)
-	}
-	return got.Kvs[0].Value, nil
 }

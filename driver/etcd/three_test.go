@@ -2,8 +2,8 @@
 
 package etcd
 
-// Three members need a quiet machine: on a starved one, elections outlast every patience. Run them
-// with go test -tags soak ./driver/etcd.
+// Three members need a quiet machine: on a starved one, an election takes more than a minute. `make
+// soak` runs them.
 
 import (
 	"context"

@@ -48,40 +48,52 @@ type Joined struct {
 // Join asks the server at an address for membership. Errors: ErrForbidden and ErrInvalid for the
 // token, ErrExists, ErrUnsupported for another layout, ErrUnavailable without an answer.
 func Join(ctx context.Context, server string, identity *tls.Config, j Joining) (Joined, error) {
+	own, _ := netip.ParseAddr(j.Address) // the server compares the two
+	var out Joined
+	err := post(ctx, identity, own, "https://"+server+JoinPath, j.Token, j, &out)
+	if err != nil {
+		return Joined{}, fmt.Errorf("join the cluster of %s: %w", server, err)
+	}
+	return out, nil
+}
+
+// post sends a request to a server from an own address, and reads its answer. A zero address leaves
+// the choice to the kernel.
+func post(
+	ctx context.Context, identity *tls.Config, own netip.Addr, url, token string, request, answer any,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, joinWaitMax)
 	defer cancel()
-	body, err := json.Marshal(j)
+	body, err := json.Marshal(request)
 	if err != nil {
-		return Joined{}, err
+		return err
 	}
 	dialer := net.Dialer{}
-	if own, err := netip.ParseAddr(j.Address); err == nil { // the server compares the two
+	if own.IsValid() {
 		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(own, 0))
 	}
 	t := &http.Transport{
 		TLSClientConfig: identity, DisableKeepAlives: true, DialContext: dialer.DialContext,
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+server+JoinPath,
-		bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
-		return Joined{}, fmt.Errorf("%w: the server's address %q: %w", pando.ErrInvalid, server, err)
+		return fmt.Errorf("%w: the server's address in %q: %w", pando.ErrInvalid, url, err)
 	}
-	if j.Token != "" {
-		req.Header.Set("Authorization", bearer+j.Token)
+	if token != "" {
+		req.Header.Set("Authorization", bearer+token)
 	}
 	resp, err := (&http.Client{Transport: t}).Do(req)
 	if err != nil {
-		return Joined{}, fmt.Errorf("join the cluster of %s: %w", server, unanswered(server, err))
+		return unanswered(req.URL.Host, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return Joined{}, fmt.Errorf("join the cluster of %s: %w", server, readProblem(resp))
+		return readProblem(resp)
 	}
-	var out Joined
-	if err := json.NewDecoder(io.LimitReader(resp.Body, joinBytesMax)).Decode(&out); err != nil {
-		return Joined{}, fmt.Errorf("join the cluster of %s: %w", server, unanswered(server, err))
+	if err := json.NewDecoder(io.LimitReader(resp.Body, joinBytesMax)).Decode(answer); err != nil {
+		return unanswered(req.URL.Host, err)
 	}
-	return out, nil
+	return nil
 }
 
 // unanswered distinguishes a refused server from an unreachable one.

@@ -1,14 +1,12 @@
 package peer
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -42,37 +40,10 @@ type Handover struct {
 func Serve(
 	ctx context.Context, server string, identity *tls.Config, s Serving,
 ) (out Handover, err error) {
-	ctx, cancel := context.WithTimeout(ctx, joinWaitMax)
-	defer cancel()
-	body, err := json.Marshal(s)
+	own, _ := netip.ParseAddrPort(s.Address)
+	err = post(ctx, identity, own.Addr(), "https://"+server+ServerPath, s.Token, s, &out)
 	if err != nil {
-		return out, err
-	}
-	dialer := net.Dialer{}
-	if own, err := netip.ParseAddrPort(s.Address); err == nil {
-		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(own.Addr(), 0))
-	}
-	t := &http.Transport{
-		TLSClientConfig: identity, DisableKeepAlives: true, DialContext: dialer.DialContext,
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+server+ServerPath,
-		bytes.NewReader(body))
-	if err != nil {
-		return out, fmt.Errorf("%w: the server's address %q: %w", pando.ErrInvalid, server, err)
-	}
-	if s.Token != "" {
-		req.Header.Set("Authorization", bearer+s.Token)
-	}
-	resp, err := (&http.Client{Transport: t}).Do(req)
-	if err != nil {
-		return out, fmt.Errorf("become a server beside %s: %w", server, unanswered(server, err))
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return out, fmt.Errorf("become a server beside %s: %w", server, readProblem(resp))
-	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, joinBytesMax)).Decode(&out); err != nil {
-		return out, fmt.Errorf("become a server beside %s: %w", server, unanswered(server, err))
+		return Handover{}, fmt.Errorf("become a server beside %s: %w", server, err)
 	}
 	return out, nil
 }

@@ -21,8 +21,7 @@ const sealingBytes = 32
 // sealed is bound to each sealed text, so that it is no other text of the same key.
 const sealed = "pando authority 1"
 
-// SealingKey seals the authority's key in the store. The servers have it on their disks, and the
-// store never has it.
+// SealingKey seals the authority on its way to a new server. The servers have it on their disks.
 type SealingKey []byte
 
 func sealingFile(dir string) string { return filepath.Join(dir, "sealing.key") }

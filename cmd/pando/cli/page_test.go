@@ -58,7 +58,7 @@ func TestATableFitsTheTerminal(t *testing.T) {
 	})
 }
 
-// Without a terminal nothing is cut, and every column begins at one place in all rows.
+// A page cuts nothing if its output is no terminal. Each column begins at one place in all rows.
 func TestColumnsAreAligned(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		columns := rapid.IntRange(1, 4).Draw(t, "columns")

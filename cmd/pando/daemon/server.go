@@ -100,9 +100,6 @@ func serve(ctx context.Context, p place) error {
 			return renewServer(p, authority, identity)
 		}))
 	}
-	if several, _ := p.readSeveral(); several != nil {
-		jobs = append(jobs, keepAuthority(p, authority, store.Registry(), log))
-	}
 	if p.HTTP != "" {
 		open, err := openReadable(p, face)
 		if err != nil {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -285,29 +284,6 @@ func acceptServer(p place, m *trust.Membership, got peer.Handover) error {
 		return err
 	}
 	return p.writeSeveral(several{Join: got.Servers})
-}
-
-// keepAuthority stores the sealed authority, if the store has none, and tries again until ctx ends.
-func keepAuthority(p place, a *trust.Authority, r *etcd.Registry, log *slog.Logger) job {
-	return func(ctx context.Context) error {
-		for {
-			key, err := trust.OpenSealingKey(p.trust())
-			if err == nil {
-				var text []byte
-				if text, err = a.Seal(key); err == nil {
-					err = r.Keep(ctx, "authority", text)
-				}
-			}
-			if err == nil {
-				<-ctx.Done()
-				return ctx.Err()
-			}
-			log.Warn("cannot keep the sealed authority in the store", "error", err)
-			if err := pando.Sleep(ctx, wall.Clock{}, time.Minute); err != nil {
-				return err
-			}
-		}
-	}
 }
 
 // leaveServers forgets that this host has a server, after the others have removed it. Its store
