@@ -228,7 +228,7 @@ func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 		r.at(where["scale.by"], "scale.by",
 			"counts traffic of a published port, and there is none: add ports")
 	}
-	for _, c := range placeConflicts(s) {
+	for _, c := range append(placeConflicts(s), volumeConflicts(s)...) {
 		r.at(where[c.path], c.path, "%s", c.text)
 	}
 	if where["ports"] == nil {
