@@ -45,6 +45,8 @@ type Config struct {
 	// and "": no service of this host has an image.
 	Images pando.Images
 	Layers string
+	// Volumes is the folder of the volumes of all services. "": this host keeps none.
+	Volumes string
 	// Made is called for each sandbox that is made ahead of need, before its use. It may be nil.
 	Made  func(pando.Link) error
 	Clock pando.Clock
@@ -221,6 +223,9 @@ func (d *Driver) use(ctx context.Context, s *slot, spec pando.SandboxSpec, load 
 func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, load bool) (*sandbox,
 	error) {
 	p, err := d.program(s, spec)
+	if err == nil {
+		err = free(ctx, p.Volumes)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -280,7 +285,7 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 		Instance: spec.Instance.ID, Service: spec.Instance.Service, Argv: spec.Spec.Argv(),
 		Dir: spec.Spec.WorkingDir, UID: uid, GID: gid,
 		LogDir: logName(spec.Instance.Service, spec.Instance.ID), Cgroup: s.cgroup.Entry(),
-		Open: spec.Spec.Unconfined(),
+		Open: spec.Spec.Unconfined(), Tmpfs: spec.Spec.Tmpfs, ReadOnly: spec.Spec.ReadOnly,
 	}
 	for _, a := range []netip.Addr{spec.VIP4, spec.VIP6} {
 		if a.IsValid() {
@@ -302,11 +307,11 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	if p.Secrets, err = readSecrets(spec.Spec); err != nil {
 		return p, err
 	}
-	if p.Layers != nil {
-		return p, nil
+	if err := d.volumes(spec, &p); err != nil || p.Layers != nil {
+		return p, err
 	}
 	p.Show = named(spec.Spec, p.Env)
-	if info, err := os.Stat(p.Dir); err != nil || !info.IsDir() {
+	if info, err := os.Stat(p.Dir); !onVolume(spec.Spec, p.Dir) && (err != nil || !info.IsDir()) {
 		return p, fmt.Errorf("%w: there is no folder %s; check `working_dir` in the spec",
 			pando.ErrInvalid, p.Dir)
 	}

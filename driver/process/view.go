@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
 )
 
 // The view of an instance is a root of its own in memory, with a list of the host's folders and
@@ -145,6 +147,10 @@ func leaveHost() error {
 // settle shows the program the paths of its spec, its working directory the last. Then it makes the
 // root of the view read-only.
 func (s *shim) settle(p program) error {
+	volumes, err := s.takeVolumes(p)
+	if err != nil {
+		return err
+	}
 	for _, path := range p.Show {
 		if err := show(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("show %s of the host: %w", path.Path, err)
@@ -155,8 +161,9 @@ func (s *shim) settle(p program) error {
 			return err
 		}
 	}
-	if p.Dir != "/" && !slices.Contains(private, p.Dir) {
-		if err := show(shown{Path: p.Dir, Write: true}); err != nil {
+	own := onVolume(pando.Spec{Volumes: p.places(), Tmpfs: p.Tmpfs}, p.Dir)
+	if p.Dir != "/" && !slices.Contains(private, p.Dir) && !own {
+		if err := show(shown{Path: p.Dir, Write: !p.ReadOnly}); err != nil {
 			return fmt.Errorf("keep the working directory %s: %w", p.Dir, err)
 		}
 	}
@@ -164,6 +171,9 @@ func (s *shim) settle(p program) error {
 		return err
 	}
 	if err := leaveHost(); err != nil {
+		return err
+	}
+	if err := mountVolumes(volumes, p); err != nil {
 		return err
 	}
 	return readOnly("/", 0)

@@ -43,7 +43,10 @@ type program struct {
 	Cgroup   pando.CgroupEntry `json:"cgroup"`
 	VIPs     []netip.Addr      `json:"vips"`
 	Show     []shown           `json:"show,omitempty"`
+	Volumes  []mounted         `json:"volumes,omitempty"`
+	Tmpfs    []pando.Tmpfs     `json:"tmpfs,omitempty"`
 	Secrets  map[string][]byte `json:"secrets,omitempty"`
+	ReadOnly bool              `json:"read_only,omitempty"`
 	Open     bool              `json:"open,omitempty"` // no filter of system calls
 }
 

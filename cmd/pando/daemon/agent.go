@@ -79,6 +79,7 @@ func tend(ctx context.Context, p place) error {
 	}
 	defer walls.Close()
 	h := p.record()
+	h.Volumes = true
 	h.Tunnel = receives(p, steering, log)
 	if err := nftables.Translate(h.Instances4, h.Instances6); err != nil { // instances still serve
 		log.Warn("instances of this host cannot open connections to other machines", "error", err)
@@ -184,8 +185,8 @@ func openSandboxes(
 		Host: h.Name, RunDir: p.sandboxes(), LogDir: p.logs(),
 		Self:    process.ShimCommand(self),
 		Prefix4: h.Instances4, Prefix6: h.Instances6, Cgroups: groups, Groups: cgroup.Root,
-		Hidden: []string{p.Data},
-		Pool:   p.Pool, Made: made, Clock: wall.Clock{}, Log: log,
+		Hidden: []string{p.Data}, Volumes: p.volumes(),
+		Pool: p.Pool, Made: made, Clock: wall.Clock{}, Log: log,
 	}
 	if images != nil {
 		config.Images, config.Layers = images, images.LayersDir()
