@@ -9,7 +9,8 @@ import (
 )
 
 const valkey = `name: db
-command: [redis-server, --appendonly, "yes", --appendfsync, always, --dir, /var/lib/valkey, %s]
+command: [redis-server, --appendonly, "yes", --appendfsync, always, --dir, /var/lib/valkey,
+  --protected-mode, "no", --maxclients, "%s"]
 ports: ["6379"]
 health: {ready: tcp 6379}
 volumes: ["data:/var/lib/valkey"]
@@ -34,7 +35,7 @@ func TestAVolumeOutlivesEverythingButItsRemoval(t *testing.T) {
 	t.Parallel()
 	p := labtest.Up(t)
 	spec := func(words string) string { return strings.Replace(valkey, "%s", words, 1) }
-	db := p.Deploy(spec("--save 900 1"))
+	db := p.Deploy(spec("100"))
 	want := func(when, key string) {
 		p.Helper()
 		if got := askStore(db, p, "get", key); got != key {
@@ -55,15 +56,15 @@ func TestAVolumeOutlivesEverythingButItsRemoval(t *testing.T) {
 	})
 	want("after a kill", "first")
 	put("second")
-	db.Update(spec("--save 60 1000"))
+	db.Update(spec("200"))
 	want("after a rollout", "second")
 	put("third")
 	p.Down(p.Host(), "--now")
 	p.Up(p.Host())
 	want("after a restart of the host", "third")
 	p.Pando("rm", "db", "--wait")
-	db.Update(spec("--save 60 1000"))
+	db.Update(spec("200"))
 	want("after its removal and a new deploy", "third")
-	has(p, p.PandoFails(2, "deploy", p.Write("two.yaml", spec("x")+"rollout: {order: start-first}\n")),
+	has(p, p.PandoFails(3, "deploy", p.Write("two.yaml", spec("300")+"rollout: {order: start-first}\n")),
 		"two instances cannot have one volume")
 }
