@@ -17,8 +17,8 @@ type fetching struct {
 	err         error
 }
 
-// image returns whether the image or the bundle of a spec is on this host. Otherwise it begins to bring it, and
-// imagePulled wakes the runner.
+// image returns whether the image or the bundle of a spec is on this host. Otherwise it begins to
+// bring it, and imagePulled wakes the runner.
 func (r *birth) image(spec pando.Spec) (here bool, err error) {
 	files := spec.Files()
 	if files.Digest == "" {

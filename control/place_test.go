@@ -348,7 +348,7 @@ func TestAnotherBundleIsAnotherSpec(t *testing.T) {
 	two := one
 	two.Bundle.Digest = "sha256:2"
 	if !sameSpec(one, one) || sameSpec(one, two) {
-		t.Error("the digest of a bundle does not tell its revisions apart")
+		t.Error("two bundles are one spec")
 	}
 	if got := two.Files(); got.Reference != "bundle:/srv/site" || got.Digest != "sha256:2" {
 		t.Errorf("its files are %+v", got)

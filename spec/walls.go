@@ -162,8 +162,8 @@ func (r *reader) absolute(s *pando.Spec) {
 const bundleInImage = "an image has its own files: put the folder into the image, or drop image"
 
 // systems are the folders that every instance sees as its host has them.
-var systems = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/gnu",
-	"/etc", "/dev", "/proc", "/sys", "/run/pando", "/run/secrets", "/var/www", "/.host"}
+var systems = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix",
+	"/gnu", "/etc", "/dev", "/proc", "/sys", "/run/pando", "/run/secrets", "/var/www", "/.host"}
 
 // bundle checks the folder of a bundle.
 func (c *checks) bundle(s pando.Spec) {

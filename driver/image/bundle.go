@@ -53,7 +53,7 @@ func (s *Store) Bundle(ctx context.Context, folder string) (b pando.Bundle, left
 	return pando.Bundle{Folder: folder, Digest: top.String(), Host: s.Host}, left, nil
 }
 
-func (s *Store) fromBundle(ctx context.Context, folder string) (top v1.Hash, left []string,
+func (s *vault) fromBundle(ctx context.Context, folder string) (top v1.Hash, left []string,
 	err error) {
 	if err := s.room(0); err != nil {
 		return top, nil, err
@@ -139,8 +139,8 @@ func (p *packer) all(folder string) error {
 // add writes one entry of the folder.
 func (p *packer) add(root *os.Root, name string, e fs.DirEntry) error {
 	if p.entries++; p.entries > bundleEntriesMax {
-		return fmt.Errorf("%w: more than %d files; name the folder of the program alone, or make an image",
-			pando.ErrTooLarge, bundleEntriesMax)
+		return fmt.Errorf("%w: more than %d files; name the folder of the program alone, or "+
+			"make an image", pando.ErrTooLarge, bundleEntriesMax)
 	}
 	st, err := e.Info()
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"pando.run/pando"
 )
 
-// folderOf makes a folder of files. A name that ends with / is a folder, and a body that begins with
-// -> is a link.
+// folderOf makes a folder of files. A name that ends with / is a folder, and a body that begins
+// with -> is a link.
 func folderOf(t testing.TB, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -76,7 +76,8 @@ func content(t testing.TB, s *Store, b pando.Bundle) []string {
 }
 
 var site = map[string]string{"website": "#!/bin/sh\n", "pages/a.html": "a", "pages/empty/": "",
-	"latest": "->pages/a.html", "pando.yaml": "name: web", ".git/HEAD": "x", "pages/pando.yaml": "kept"}
+	"latest": "->pages/a.html", "pando.yaml": "name: web", ".git/HEAD": "x",
+	"pages/pando.yaml": "kept"}
 
 func TestABundleHasTheFilesOfItsFolder(t *testing.T) {
 	s, dir := open(t), folderOf(t, site)
@@ -88,7 +89,8 @@ func TestABundleHasTheFilesOfItsFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := strings.Join(content(t, s, b), "\n")
-	for _, want := range []string{"website", "pages/a.html", "pages/empty", "latest", "pages/pando.yaml"} {
+	for _, want := range []string{"website", "pages/a.html", "pages/empty", "latest",
+		"pages/pando.yaml"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s is missing in\n%s", want, got)
 		}

@@ -65,7 +65,7 @@ func TestABundleHidesTheFolderOfTheHost(t *testing.T) {
 	b := run(t, d, bundle, filepath.Join(host, "start"))
 	exited(t, b)
 	if got := strings.Join(b.LastLines(9), " "); got != "of the bundle start" {
-		t.Errorf("the program says %q", got)
+		t.Errorf("the output is %q", got)
 	}
 }
 
@@ -75,7 +75,7 @@ func TestACommandOfTheSystemRunsInABundle(t *testing.T) {
 	b := run(t, d, func(s *pando.Spec) { bundle(s); s.WorkingDir += "/sub" }, "cat", "page")
 	exited(t, b)
 	if got := strings.Join(b.LastLines(9), " "); got != "text" {
-		t.Errorf("the program says %q", got)
+		t.Errorf("the output is %q", got)
 	}
 }
 
@@ -93,7 +93,8 @@ func TestWhatABundleLacksIsNamed(t *testing.T) {
 			Instance: pando.Instance{ID: "web-1", Service: pando.DefaultService("web")}, Spec: s})
 		return err
 	}
-	if err := start("", "./none"); err == nil || !strings.Contains(err.Error(), "no program /srv/pando-test/site/none") {
+	if err := start("", "./none"); err == nil ||
+		!strings.Contains(err.Error(), "no program /srv/pando-test/site/none") {
 		t.Errorf("a missing program: %v", err)
 	}
 	for _, dir := range []string{"/none", "/page", "/out"} {
@@ -150,7 +151,8 @@ func TestTheInterpreterOfABundledScriptIsShown(t *testing.T) {
 	}
 	defer root.Close()
 	b := &bundled{Layer: "x", Path: "/srv/a"}
-	for command, want := range map[string]string{"./python": "/opt/python", "/srv/a/python": "/opt/python",
+	for command, want := range map[string]string{
+		"./python": "/opt/python", "/srv/a/python": "/opt/python",
 		"./shell": "", "./own": "", "./binary": "", "./env": "", "./none": "", "/usr/bin/true": "",
 	} {
 		got := ""

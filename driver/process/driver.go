@@ -155,7 +155,8 @@ func Instances(runDir string) (n int) {
 	return n
 }
 
-// Images returns the digests of the images and bundles that instances with a sandbox in a run directory run.
+// Images returns the digests of the images and bundles that instances with a sandbox in a run
+// directory run.
 func Images(runDir string) map[string]bool {
 	out := map[string]bool{}
 	records, _ := filepath.Glob(filepath.Join(runDir, "*", "slot.json"))

@@ -10,7 +10,7 @@ import (
 	"pando.run/pando/lab/labtest"
 )
 
-// bundled is the spec of a service whose pages are in a folder beside the spec.
+// bundled is the spec of a service with pages in a folder beside the spec.
 const bundled = `name: web
 bundle: site
 command: [/usr/bin/python3, -m, http.server, "8080"]
@@ -72,12 +72,14 @@ func TestABundleReachesTheHostsThatNeedIt(t *testing.T) {
 	if err := os.Chmod(filepath.Join(site, "key"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	has(t, p.Pando("deploy", filepath.Join(p.Dir, "web.yaml")), "the bundle is without key", "`secrets`")
+	has(t, p.Pando("deploy", filepath.Join(p.Dir, "web.yaml")), "the bundle is without key",
+		"`secrets`")
 	p.Pando("rollback", "web", "--to", "1")
 	p.Await("the first pages", func() (string, bool) {
 		got := web.Get(labtest.Client, "/page")
 		return got, got == "one"
 	})
 	none := strings.Replace(bundled, "bundle: site", "bundle: none", 1)
-	has(t, web.UpdateFails(3, none), "bundle "+filepath.Join(p.Dir, "none"), "name a folder of this host")
+	has(t, web.UpdateFails(3, none), "bundle "+filepath.Join(p.Dir, "none"),
+		"name a folder of this host")
 }

@@ -201,8 +201,7 @@ func (o imageOperators) Deploy(
 	return st, err
 }
 
-// deployBundle sends the folder of a bundle with the spec. A spec without a bundle is deployed as it
-// is.
+// deployBundle packs the bundle of a spec. A spec without a bundle is deployed as it is.
 func (o imageOperators) deployBundle(
 	ctx context.Context, s pando.Spec, by pando.Asker,
 ) (pando.ServiceStatus, error) {
