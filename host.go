@@ -33,6 +33,7 @@ type Host struct {
 	Version    string       `json:"version"`
 	Leaving    bool         `json:"leaving,omitempty"` // no new instances; those it has are moved away
 	Tunnel     bool         `json:"tunnel,omitempty"`  // other hosts send flows to its instances there
+	Bundles    bool         `json:"bundles,omitempty"` // it brings bundles to its instances
 	Layout     int          `json:"layout,omitempty"`  // the newest that its build reads; 0: the first
 	// Frozen is why the host keeps what it has and follows nothing. "": it follows the store.
 	Frozen string `json:"frozen,omitempty"`
