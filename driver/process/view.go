@@ -10,8 +10,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"pando.run/pando"
 )
 
 // The view of an instance is a root of its own in memory, with a list of the host's folders and
@@ -151,6 +149,11 @@ func (s *shim) settle(p program) error {
 	if err != nil {
 		return err
 	}
+	tree, err := s.takeBundle(p.Bundle)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(tree)
 	for _, path := range p.Show {
 		if err := show(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("show %s of the host: %w", path.Path, err)
@@ -161,8 +164,8 @@ func (s *shim) settle(p program) error {
 			return err
 		}
 	}
-	own := onVolume(pando.Spec{Volumes: p.places(), Tmpfs: p.Tmpfs}, p.Dir)
-	if p.Dir != "/" && !slices.Contains(private, p.Dir) && !own {
+	own := p.mounts(p.Dir) || p.Bundle != nil && below(p.Bundle.Path, p.Dir)
+	if p.Dir != "/" && !own && !slices.Contains(private, p.Dir) {
 		if err := show(shown{Path: p.Dir, Write: !p.ReadOnly}); err != nil {
 			return fmt.Errorf("keep the working directory %s: %w", p.Dir, err)
 		}
@@ -171,6 +174,9 @@ func (s *shim) settle(p program) error {
 		return err
 	}
 	if err := leaveHost(); err != nil {
+		return err
+	}
+	if err := p.Bundle.show(tree); err != nil {
 		return err
 	}
 	if err := mountVolumes(volumes, p); err != nil {

@@ -262,16 +262,8 @@ func mountVolumes(all []copied, p program) error {
 	return nil
 }
 
-// onVolume reports whether a path is in a volume or in a folder in memory of the spec.
-func onVolume(s pando.Spec, path string) bool {
-	return slices.ContainsFunc(s.Volumes, func(v pando.Volume) bool { return below(v.Path, path) }) ||
-		slices.ContainsFunc(s.Tmpfs, func(t pando.Tmpfs) bool { return below(t.Path, path) })
-}
-
-// places returns the volumes of a program as its spec names their paths.
-func (p program) places() (out []pando.Volume) {
-	for _, v := range p.Volumes {
-		out = append(out, pando.Volume{Path: v.At})
-	}
-	return out
+// mounts reports whether a path of a program is in one of its volumes or folders in memory.
+func (p program) mounts(path string) bool {
+	return slices.ContainsFunc(p.Volumes, func(v mounted) bool { return below(v.At, path) }) ||
+		slices.ContainsFunc(p.Tmpfs, func(t pando.Tmpfs) bool { return below(t.Path, path) })
 }
