@@ -58,15 +58,15 @@ func TestMembersSeeNoEnvironment(t *testing.T) {
 		{"POST", "/v1/services/web/pin", `{"instances":2}`},
 		{"DELETE", "/v1/services/web/pin", ""},
 	} {
-		for who, h := range map[string]http.Handler{"operator": all, "member": members} {
+		for caller, h := range map[string]http.Handler{"operator": all, "member": members} {
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, httptest.NewRequest(c.method, c.path, strings.NewReader(c.body)))
 			got := w.Body.String()
 			if w.Code != http.StatusOK || !strings.Contains(got, "PASSWORD") {
-				t.Fatalf("%s %s as %s: %d %s", c.method, c.path, who, w.Code, got)
+				t.Fatalf("%s %s as %s: %d %s", c.method, c.path, caller, w.Code, got)
 			}
-			if shown := strings.Contains(got, "hunter2"); shown != (who == "operator") {
-				t.Errorf("%s %s shows the value to the %s: %v", c.method, c.path, who, shown)
+			if shown := strings.Contains(got, "hunter2"); shown != (caller == "operator") {
+				t.Errorf("%s %s shows the value to the %s: %v", c.method, c.path, caller, shown)
 			}
 		}
 	}

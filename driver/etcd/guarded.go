@@ -17,8 +17,8 @@ import (
 // host.
 const watchesMax = 8 + 2*pando.ServicesMax
 
-// errRegained ends a stream whose member has regained the right to read a service. It had missed
-// changes, so it reads everything again.
+// errRegained ends a stream after its member has regained the right to read a service. The member
+// has missed changes, so it reads everything again.
 var errRegained = errors.New("a service came to this host: read it again")
 
 // guarded is an open stream of a member.
@@ -38,7 +38,7 @@ type guarded struct {
 // watching is one watch of a member.
 type watching struct {
 	scope scope
-	after int64 // the member knows the records up to this revision; 0: it wants none of them
+	after int64 // the revision that the member has read; 0: none
 	// lapsed is true once the member may have missed a change, for want of the right to it.
 	lapsed bool
 }
@@ -132,7 +132,7 @@ func (g *guarded) passes(r *pb.WatchResponse) bool {
 	return !w.lapsed
 }
 
-// begin decides whether a new watch continues what its member has read. The caller holds the lock.
+// begin decides whether a new watch continues the reads of its member. The caller holds the lock.
 func (g *guarded) begin(w *watching) {
 	if !w.scope.bound() {
 		return

@@ -46,7 +46,7 @@ func (r *refusals) refused(h pando.HostName, what string) {
 	e.Refused++
 	if now := r.clock.Now(); now.Sub(e.warned) >= warnEvery {
 		e.warned = now
-		r.log.Warn("a member asked the store for what it may not", "host", h, "what", what,
+		r.log.Warn("the store refuses a call of a member", "host", h, "what", what,
 			"refused", e.Refused, "next", "look at that host, or put it out: pando hosts rm "+string(h))
 	}
 }

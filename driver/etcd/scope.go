@@ -98,10 +98,10 @@ func restored(s *store, clock pando.Clock) (c pando.Cluster, recent bool) {
 }
 
 // withhold empties the answer to a read if the member had no right to it at the revision of the
-// answer. The store has applied that revision, so a right that the member knows of is in force.
+// answer. The store has applied that revision, so every right that the member has seen is in force.
 //
 // An answer without records is right for a host that asks too late, or for an earlier build that
-// asks for more than it may. Such a host goes on.
+// asks for more than it may. Such a host continues.
 func (g gate) withhold(m pando.Member, s scope, r *pb.RangeRequest, resp *pb.RangeResponse) error {
 	if !s.bound() || resp.Count == 0 && len(resp.Kvs) == 0 {
 		return nil
@@ -148,7 +148,7 @@ func mayRead(m pando.Member, r *pb.TxnRequest) error {
 	return nil
 }
 
-// readError is the error of a read whose right cannot be checked.
+// readError is the error of a read without a known right.
 func readError(err error) error {
 	if errors.Is(err, mvcc.ErrCompacted) {
 		return rpctypes.ErrGRPCCompacted // the member reads again, at a newer revision

@@ -345,7 +345,8 @@ func TestAHostWithoutAMemberRecordIsOut(t *testing.T) {
 			t.Fatal("a host that was removed still follows the store")
 		}
 	}
-	if _, err := r.Snapshot(t.Context(), pando.KindService.Under()); !errors.Is(err, pando.ErrForbidden) {
+	services := pando.KindService.Under()
+	if _, err := r.Snapshot(t.Context(), services); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("it reads: %v", err)
 	}
 	if _, err := r.Commit(t.Context(), pando.Txn{Fence: f,
@@ -359,7 +360,7 @@ func TestAHostWithoutAMemberRecordIsOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer again.Close()
-	if _, err := again.Snapshot(t.Context(), pando.KindService.Under()); err != nil {
+	if _, err := again.Snapshot(t.Context(), services); err != nil {
 		t.Errorf("its own key: %v", err)
 	}
 	other, err := etcd.Dial(t.Context(), at, member(t, a, "h2").ToServer())
@@ -367,7 +368,7 @@ func TestAHostWithoutAMemberRecordIsOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	if _, err := other.Snapshot(t.Context(), pando.KindService.Under()); !errors.Is(err, pando.ErrForbidden) {
+	if _, err := other.Snapshot(t.Context(), services); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("a former key of the same name: %v", err)
 	}
 }

@@ -92,21 +92,22 @@ func TestReadsOfOtherTenantsAreRefused(t *testing.T) {
 	c := etcdAs(t, at, i)
 	secret := string(pando.RevisionKey(vault, 1))
 	type options = []clientv3.OpOption
+	below, ownSpecs := clientv3.WithPrefix(), string(pando.RevisionsOf(web))
 	for what, q := range map[string]struct {
 		key  string
 		opts options
 	}{
-		"everything":            {"/pando/", options{clientv3.WithPrefix()}},
-		"the root":              {"/", options{clientv3.WithPrefix()}},
-		"no prefix":             {"", options{clientv3.WithPrefix()}},
+		"everything":            {"/pando/", options{below}},
+		"the root":              {"/", options{below}},
+		"no prefix":             {"", options{below}},
 		"from a key":            {"/pando/r", options{clientv3.WithFromKey()}},
 		"from its own revision": {string(pando.RevisionKey(web, 1)), options{clientv3.WithFromKey()}},
-		"past its own end":      {string(pando.RevisionsOf(web)), options{clientv3.WithRange("/pando/s")}},
-		"all specs":             {"/pando/revision/", options{clientv3.WithPrefix()}},
-		"their count":           {"/pando/revision/", options{clientv3.WithPrefix(), clientv3.WithCountOnly()}},
-		"a tenant":              {"/pando/revision/bank/", options{clientv3.WithPrefix()}},
+		"past its own end":      {ownSpecs, options{clientv3.WithRange("/pando/s")}},
+		"all specs":             {"/pando/revision/", options{below}},
+		"their count":           {"/pando/revision/", options{below, clientv3.WithCountOnly()}},
+		"a tenant":              {"/pando/revision/bank/", options{below}},
 		"an instance elsewhere": {string(theirs.Key()), nil},
-		"a decision":            {"/pando/decision/bank/vault/", options{clientv3.WithPrefix()}},
+		"a decision":            {"/pando/decision/bank/vault/", options{below}},
 	} {
 		before := s.Refusals("h2").Refused
 		got, err := c.Get(t.Context(), q.key, q.opts...)
@@ -135,11 +136,13 @@ func TestReadsOfOtherTenantsAreRefused(t *testing.T) {
 		t.Errorf("read the spec itself: %v, %v; want no records", got, err)
 	}
 	fence := clientv3.Compare(clientv3.CreateRevision(string(f.Key)), "=", int64(f.Created))
+	guess := clientv3.Compare(clientv3.Value(secret), ">", "{")
+	inner := []clientv3.Op{clientv3.OpGet(secret)}
 	for what, txn := range map[string]clientv3.Txn{
 		"a read":              c.Txn(t.Context()).If(fence).Then(clientv3.OpGet(secret)),
 		"a read otherwise":    c.Txn(t.Context()).If(fence).Else(clientv3.OpGet(secret)),
-		"a guess at a value":  c.Txn(t.Context()).If(fence, clientv3.Compare(clientv3.Value(secret), ">", "{")),
-		"a transaction in it": c.Txn(t.Context()).If(fence).Then(clientv3.OpTxn(nil, options2(secret), nil)),
+		"a guess at a value":  c.Txn(t.Context()).If(fence, guess),
+		"a transaction in it": c.Txn(t.Context()).If(fence).Then(clientv3.OpTxn(nil, inner, nil)),
 	} {
 		if got, err := txn.Commit(); status.Code(err) != codes.PermissionDenied {
 			t.Errorf("a transaction with %s: %v, %v", what, got, err)
@@ -147,10 +150,8 @@ func TestReadsOfOtherTenantsAreRefused(t *testing.T) {
 	}
 }
 
-func options2(k string) []clientv3.Op { return []clientv3.Op{clientv3.OpGet(k)} }
-
 // A watch follows the right to read: it is silent without it, and ends when the right comes back,
-// so that the member reads what it missed.
+// so that the member reads the changes that it missed.
 func TestAWatchFollowsTheRight(t *testing.T) {
 	t.Parallel()
 	s, at, a := storeForMembers(t)
@@ -175,7 +176,9 @@ func TestAWatchFollowsTheRight(t *testing.T) {
 	}
 	moved := theirs
 	moved.Host, moved.ID = "h2", "vault-2"
-	write(t, s, moved, pando.Endpoints{Service: pando.Service{ServiceKey: vault}, Hosts: []pando.HostName{"h2"}})
+	write(t, s, moved, pando.Endpoints{
+		Service: pando.Service{ServiceKey: vault}, Hosts: []pando.HostName{"h2"},
+	})
 	for b := range foreign {
 		if !errors.Is(b.Err, pando.ErrCompacted) {
 			t.Fatalf("the service came: %+v; want a request to read again", b)
