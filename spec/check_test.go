@@ -58,8 +58,12 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 		},
 		"scale.max: 1 is less than min 2": func(s *pando.Spec) { s.Scale.Min, s.Scale.Max = 2, 1 },
 		"scale.warm: 4097":                func(s *pando.Spec) { s.Scale.Warm = 4097 },
-		"scale.by: \"cpu\"":               func(s *pando.Spec) { s.Scale.By = "cpu" },
+		"scale.by: invalid: cpu is part":  func(s *pando.Spec) { s.Scale.By = "cpu" },
 		"scale.by: needs a target":        func(s *pando.Spec) { s.Scale.Target = 0 },
+		"scale.up: has no effect":         func(s *pando.Spec) { s.Scale.Up = 1 },
+		"balance.by: \"best\"":            func(s *pando.Spec) { s.Balance.By = "best" },
+		"balance.weights: -1":             func(s *pando.Spec) { s.Balance.Weights.CPU = -1 },
+		"balance.every: 1ms":              func(s *pando.Spec) { s.Balance.EverySeconds = 0.001 },
 		"scale.by: counts traffic":        func(s *pando.Spec) { s.Ports = nil },
 		"state: \"../a\"": func(s *pando.Spec) {
 			s.State = map[string]pando.StateType{"../a": pando.StateSet}

@@ -53,6 +53,9 @@ func (d *Driver) publish(t pando.SteeringTable) error {
 		return err
 	}
 	d.shares.enforce(t.Service, now)
+	if err := d.policies.publish(n, t, slots); err != nil {
+		return err
+	}
 	if err := d.publishPorts(n, t); err != nil {
 		return err
 	}
@@ -140,6 +143,7 @@ func (d *Driver) addEndpoint(service uint32, e pando.Endpoint) (uint32, error) {
 	copy(v.Mac[:], e.Link.MAC)
 	copy(v.HostMac[:], e.Link.HostMAC)
 	if err := errors.Join(
+		d.policies.begin(slot),
 		d.objects.Traffic.Put(slot, make([]steerCounters, d.flows.counts.cpus)),
 		d.objects.Endpoints.Put(slot, v),
 		d.objects.EndpointNames.Put(slot, nameOf(service, string(e.Instance))),
@@ -290,7 +294,7 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 	for _, slot := range slices.Collect(maps.Values(d.index.endpoints[n])) {
 		errs = append(errs, d.dropEndpoint(slot))
 	}
-	errs = append(errs, d.tables.clear(d.objects.Services, n))
+	errs = append(errs, d.tables.clear(d.objects.Services, n), d.policies.withdraw(n))
 	err := errors.Join(errs...)
 	if err == nil { // last, because the service keeps its number until all of this is done
 		err = ignoreMissing(d.objects.ServiceNames.Delete(n))
