@@ -62,8 +62,7 @@ type SteeringTable struct {
 	By BalanceBy
 }
 
-// ScoresHold is how long scores count. A dead agent writes no new ones, and its last ones say less
-// and less about the instances.
+// ScoresHold is how long scores count. A dead agent writes no new ones, and its last ones grow old.
 const ScoresHold = 15 * time.Second
 
 // Ranking is the result of one measurement of a service.
@@ -143,6 +142,10 @@ type EndpointCounters struct {
 	Bytes    uint64     `json:"bytes"`
 	Ends     uint64     `json:"ends"` // packets that end a flow: FIN or RST, of either side
 	At       time.Time  `json:"at"`
+	// Meter is the newest measurement of the instance's host. Nil: its service is not measured.
+	Meter *Meter `json:"meter,omitempty"`
+	// Score is its score as its own host sees it.
+	Score *Score `json:"score,omitempty"`
 }
 
 // Endpoints is the compact record of one service: all that an agent of any host needs in order to

@@ -18,6 +18,9 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	a := t.a
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if isMeasured(a.world.Endpoints[s].V) {
+		a.meter.Want(s)
+	}
 	svc, ok := a.world.Services[s]
 	switch {
 	case a.adoption.keeps(s), !ok && a.world.Frozen(s) != nil:

@@ -7,7 +7,7 @@ import (
 	"pando.run/pando"
 )
 
-// Load is what a score is made of: shares of resources in use.
+// Load is the input of a score: shares of resources in use.
 type Load struct {
 	Bandwidth float64 // α: of the path from an ingress to the instance
 	CPU       float64 // β

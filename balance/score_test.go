@@ -92,7 +92,7 @@ func TestExclusion(t *testing.T) {
 	}
 }
 
-// Whatever the scores are, most endpoints stay.
+// At least half of the endpoints stay, at any scores.
 func TestExclusionLeavesHalf(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		scores := scoresOf(rapid.SliceOfN(rapid.Float64Range(0, 10), 0, 30).Draw(t, "scores"))

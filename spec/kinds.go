@@ -302,9 +302,9 @@ var byKind = kind{
 			return
 		}
 		var by byValue
-		r.members(n, path, "connections/s, packets/s, score, a number of the application, or a map "+
-			"with metric and target", []field{
-			{name: "metric", doc: "connections/s, packets/s or a number of the application", required: true, kind: metricKind,
+		r.members(n, path, "a metric such as connections/s, or a map with metric and target", []field{
+			{name: "metric", doc: "connections/s, packets/s or a number of the application",
+				required: true, kind: metricKind,
 				set: func(_ *pando.Spec, v any) { by.metric = metricOf(v.(string)) }},
 			{name: "target", doc: "of the metric, per instance", required: true, kind: numberKind,
 				set: func(_ *pando.Spec, v any) { by.target = v.(float64) }},

@@ -52,7 +52,7 @@ func monotonic() (uint64, error) {
 	return uint64(ts.Nano()), err
 }
 
-// begin clears what a former endpoint left in a slot.
+// begin clears the numbers of a former endpoint in a slot.
 func (p policies) begin(slot uint32) error {
 	if err := p.objects.Scores.Put(slot, uint32(0)); err != nil {
 		return err
@@ -293,8 +293,9 @@ func (p policies) live() ([]int32, error) {
 	return nil, nil
 }
 
-// correct adds to the live flows of each slot what a walk over the table found beyond their number
-// at its start. Flows that begin or end meanwhile count either way, and the next walk corrects that.
+// correct adds the error of the live flows at the start of a walk over the table: the flows found,
+// less their former number. Flows that begin or end meanwhile may count either way, until the next
+// walk.
 func (p policies) correct(before []int32, found map[uint32]int32) error {
 	if before == nil {
 		return nil

@@ -38,7 +38,7 @@ func (d *Driver) publish(t pando.SteeringTable) error {
 	if err := d.tunnel.reach(d.index, t.Endpoints); err != nil {
 		return err
 	}
-	n, err := d.serviceNumber(t.Service)
+	n, err := d.index.number(&d.objects, t.Service)
 	if err != nil {
 		return err
 	}
@@ -65,26 +65,6 @@ func (d *Driver) publish(t pando.SteeringTable) error {
 		}
 	}
 	return nil
-}
-
-// serviceNumber returns a service's number, or assigns one.
-func (d *Driver) serviceNumber(s pando.ServiceKey) (uint32, error) {
-	if n, ok := d.index.services[s]; ok {
-		return n, nil
-	}
-	last := len(d.index.freeServices) - 1
-	if last < 0 {
-		return 0, fmt.Errorf("%w: %d services are steered on this host already", pando.ErrTooLarge,
-			len(d.index.services))
-	}
-	n := d.index.freeServices[last]
-	if err := d.objects.ServiceNames.Put(n,
-		nameOf(n, string(s.Tenant)+"/"+string(s.Name))); err != nil {
-		return 0, err
-	}
-	d.index.freeServices, d.index.services[s] = d.index.freeServices[:last], n
-	d.index.keys[n] = s
-	return n, nil
 }
 
 // endpointSlots writes the endpoints. It returns their slots in order, and the slots of endpoints

@@ -36,7 +36,8 @@ func NewSteering() *Steering {
 }
 
 // Fail makes the next n calls of a method fail, by its name: Publish, Connect, Neighbours,
-// Withdraw, Score, Sweep, or Flows or Remove of a sandbox. Below zero: all of them, until the next Fail.
+// Withdraw, Score, Sweep, or Flows or Remove of a sandbox. Below zero: all of them, until the next
+// Fail.
 func (s *Steering) Fail(method string, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -64,7 +64,7 @@ func (c *chooser) score(scores ...pando.Score) {
 	}
 }
 
-// connect opens n connections, which stay open, and returns who answered, in order.
+// connect opens n connections that stay open, and returns the answering instances, in order.
 func (c *chooser) connect(n int) (who string) {
 	c.t.Helper()
 	for at := range n {
