@@ -63,7 +63,8 @@ var (
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		metricServices, metricInstances, metricMax, metricDecisions, metricFlows, metricPackets,
-		metricBytes, metricScore, metricReported, metricDropped, metricAnswered, metricEvicted, metricHosts,
+		metricBytes, metricScore, metricReported, metricDropped, metricAnswered, metricEvicted,
+		metricHosts,
 	} {
 		to <- d
 	}

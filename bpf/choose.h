@@ -35,7 +35,8 @@ inlined void count_live(__u32 slot, __s32 n)
 		__sync_fetch_and_add(flows, n);
 }
 
-/* cost returns the number that a policy compares. A correction may take a number below zero for a moment. */
+/* cost returns the number that a policy compares. A correction may take a number below zero for
+ * a moment. */
 inlined __u32 cost(__u32 slot, __u32 by)
 {
 	if (by == BY_LEAST_FLOWS) {

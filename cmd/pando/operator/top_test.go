@@ -16,7 +16,8 @@ func TestTopShowsScoresAndRates(t *testing.T) {
 	}
 	later := noon.Add(2 * time.Second)
 	before := []pando.InstanceUsage{one("web-a", noon, 100), one("web-b", noon, 900)}
-	now := []pando.InstanceUsage{one("web-a", later, 300), one("web-b", later, 5), one("web-c", later, 1),
+	now := []pando.InstanceUsage{
+		one("web-a", later, 300), one("web-b", later, 5), one("web-c", later, 1),
 		{Instance: "web-d", Host: "host2", Phase: pando.PhaseReady, Missing: "no answer"}}
 	now[0].Meter = &pando.Meter{CPU: 0.5, Memory: 0.25, Pressure: 0.125}
 	now[0].Score = &pando.Score{Value: 0.328}
