@@ -314,7 +314,8 @@ func (s Spec) WithDefaults() Spec {
 	orInt(&s.Health.Fall, 3)
 	if s.Rollout.Order == "" {
 		s.Rollout.Order = StartFirst
-		if s.Scale.Max == 1 || s.Ordinals() { // given, not by default: nearly every spec has max 1 after the lines below
+		// Max is still as given here. Nearly every spec has 1 after the lines below.
+		if s.Scale.Max == 1 || s.Ordinals() {
 			s.Rollout.Order = StopFirst
 		}
 	}

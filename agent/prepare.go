@@ -64,7 +64,7 @@ func (p *preparer) prepare(i *pando.Intent) preparation {
 	all := a.world.Of(i.Service)
 	spec, ok := a.world.SpecOf(i.Service, svc.Current)
 	budget := scale.Budget{Scale: spec.Scale, Pin: svc.Pin, Count: scale.CountOf(all)}
-	// Control alone knows which volumes the instance gets.
+	// Control chooses the volumes of an instance.
 	if !ok || spec.Ordinals() || scale.Replicate(budget, i.By, now).State != pando.IntentGranted {
 		return nothing
 	}

@@ -142,8 +142,8 @@ func unmounted(w *world.World, s pando.Spec) string {
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.Hosts)) {
 		if !w.Hosts[name].V.Volumes {
-			return fmt.Sprintf("volumes: host %s keeps none and knows no tmpfs and no read_only; upgrade "+
-				"pando there", name)
+			return fmt.Sprintf("volumes: host %s lacks them, tmpfs and read_only: upgrade pando there",
+				name)
 		}
 	}
 	return ""

@@ -26,7 +26,8 @@ type placer struct {
 // home returns the host on which all instances of the service are placed, or "" (lifecycle.Home).
 func (p *placer) home() pando.HostName {
 	s := p.newest()
-	t := lifecycle.Tie{Home: p.svc.Home, State: len(s.State)+len(s.Volumes) > 0, Spread: s.Place.Spread != ""}
+	t := lifecycle.Tie{Home: p.svc.Home, Spread: s.Place.Spread != ""}
+	t.State = len(s.State)+len(s.Volumes) > 0
 	st := p.standing(t.Home)
 	t.Takes, t.Breaks = st.Here && !st.Leaving, st.Unfit != ""
 	t.Runs = p.crew.counts[t.Home].Present > 0

@@ -3,7 +3,7 @@ package lifecycle
 import "pando.run/pando"
 
 // HasVolumes reports whether an instance still has the volumes of its ordinal. The program of a
-// failed instance has ended or is about to, and its host lets nobody else in before.
+// failed instance ends, and its host keeps the successor waiting until then.
 func HasVolumes(i pando.Instance) bool {
 	switch i.Phase {
 	case pando.PhaseFailed, pando.PhaseMerged, pando.PhaseDead:

@@ -8,8 +8,7 @@ import (
 	"pando.run/pando"
 )
 
-// Whatever starts and ends: no two instances have one ordinal, and no ordinal is above the most
-// instances that there were at once.
+// No two instances have one ordinal. No ordinal is above the largest number of instances so far.
 func TestOrdinalsAreUniqueAndDense(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		held, most := map[int]bool{}, 0

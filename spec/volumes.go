@@ -179,12 +179,12 @@ func volumeConflicts(s pando.Spec) (out []conflict) {
 			"drop spread or volumes"})
 	}
 	if s.Ordinals() && s.Rollout.Order == pando.StartFirst {
-		out = append(out, conflict{"rollout.order", "two instances cannot have one volume: drop order, " +
-			"or give the volume the option shared"})
+		out = append(out, conflict{"rollout.order", "two instances cannot have one volume: drop " +
+			"order, or give the volume the option shared"})
 	}
 	if s.Ordinals() && s.Scale.Warm > 0 {
-		out = append(out, conflict{"scale.warm", "an instance in reserve would keep a volume from the " +
-			"others: drop warm, or give the volume the option shared"})
+		out = append(out, conflict{"scale.warm", "an instance in reserve would keep a volume from " +
+			"the others: drop warm, or give the volume the option shared"})
 	}
 	return out
 }

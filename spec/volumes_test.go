@@ -52,9 +52,10 @@ func TestVolumesAreReadAsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := all[0].WithDefaults()
-	if want := []pando.Volume{{Name: "data", Path: "/d"},
-		{Name: "media", Path: "/m", Shared: true, ReadOnly: true}}; !reflect.DeepEqual(s.Volumes, want) {
-		t.Errorf("volumes %+v, want %+v", s.Volumes, want)
+	volumes := []pando.Volume{{Name: "data", Path: "/d"},
+		{Name: "media", Path: "/m", Shared: true, ReadOnly: true}}
+	if !reflect.DeepEqual(s.Volumes, volumes) {
+		t.Errorf("volumes %+v, want %+v", s.Volumes, volumes)
 	}
 	want := []pando.Tmpfs{{Path: "/c", Bytes: 16 << 20, Mode: 0o700}, {Path: "/e"}}
 	if !reflect.DeepEqual(s.Tmpfs, want) || !s.ReadOnly {

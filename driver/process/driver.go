@@ -225,7 +225,7 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 	error) {
 	p, err := d.program(s, spec)
 	if err == nil {
-		err = free(ctx, p.Volumes)
+		err = d.free(ctx, p.Volumes)
 	}
 	if err != nil {
 		return nil, err

@@ -106,8 +106,8 @@ func makeVolume(dir string, p program) error {
 	if err == nil {
 		if has := ownerOf(st); has != p.UID {
 			return fmt.Errorf("%w: its files are of uid %d, and the program runs as uid %d; name the "+
-				"former user in the spec, or delete the volume (`pando volume rm`)",
-				pando.ErrRefused, has, p.UID)
+				"former user in the spec, or `rm -r %s` without those files", pando.ErrRefused, has,
+				p.UID, dir)
 		}
 		return nil
 	}
@@ -130,8 +130,8 @@ func makeVolume(dir string, p program) error {
 
 // free waits until no other instance has the volumes of a program. The kernel lets a volume go when
 // its shim ends.
-func free(ctx context.Context, all []mounted) error {
-	deadline := time.Now().Add(volumeWaitMax)
+func (d *Driver) free(ctx context.Context, all []mounted) error {
+	deadline := d.Clock.Now().Add(volumeWaitMax)
 	for _, v := range all {
 		for {
 			fd, err := hold(unix.AT_FDCWD, v, 0)
@@ -142,7 +142,7 @@ func free(ctx context.Context, all []mounted) error {
 			if !errors.Is(err, unix.EWOULDBLOCK) {
 				return fmt.Errorf("take volume %s: %w", v.From, err)
 			}
-			if time.Now().After(deadline) {
+			if d.Clock.Now().After(deadline) {
 				return fmt.Errorf("%w: another instance has had volume %s for %s; `pando ps` lists them",
 					pando.ErrConflict, v.From, volumeWaitMax)
 			}

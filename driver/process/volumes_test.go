@@ -85,7 +85,7 @@ func TestAVolumeOutlivesItsInstance(t *testing.T) {
 	}
 }
 
-// A volume has one instance at a time: the second waits until the first has ended, or says why not.
+// A volume has one instance at a time: the second waits until the first has ended.
 func TestAVolumeHasOneInstanceAtATime(t *testing.T) {
 	d := newDriver(t, 2)
 	a := start(t, d, "web-1", 1, keeps, "echo one > /var/lib/web/own; exec sleep 60")

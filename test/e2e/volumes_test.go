@@ -65,6 +65,7 @@ func TestAVolumeOutlivesEverythingButItsRemoval(t *testing.T) {
 	p.Pando("rm", "db", "--wait")
 	db.Update(spec("200"))
 	want("after its removal and a new deploy", "third")
-	has(p, p.PandoFails(3, "deploy", p.Write("two.yaml", spec("300")+"rollout: {order: start-first}\n")),
+	two := p.Write("two.yaml", spec("300")+"rollout: {order: start-first}\n")
+	has(p, p.PandoFails(3, "deploy", two),
 		"two instances cannot have one volume")
 }

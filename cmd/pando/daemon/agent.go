@@ -80,7 +80,6 @@ func tend(ctx context.Context, p place) error {
 	}
 	defer walls.Close()
 	h := p.record()
-	h.Volumes = true
 	h.Tunnel = receives(p, steering, log)
 	if err := nftables.Translate(h.Instances4, h.Instances6); err != nil { // instances still serve
 		log.Warn("instances of this host cannot open connections to other machines", "error", err)
