@@ -241,7 +241,8 @@ var placeFields = []field{
 		example: "first", kind: enumKind(pando.NearFirst),
 		set: func(s *pando.Spec, v any) { s.Place.Near = v.(string) },
 		get: func(s pando.Spec) any { return s.Place.Near }},
-	{name: "only", doc: "Label that the hosts must have, as NAME=VALUE of `pando up --label`.",
+	{name: "only", doc: "Label that the hosts must have, as NAME=VALUE of `pando up --label`. " +
+		"host=NAME means one host.",
 		def: "any host", example: "zone=a", kind: hostLabelKind,
 		set: func(s *pando.Spec, v any) { s.Place.Only = v.(string) },
 		get: func(s pando.Spec) any { return s.Place.Only }},
