@@ -217,7 +217,7 @@ func TestOnlyConnectionsToTheKilledHostMayFail(t *testing.T) {
 		failed, unanswered map[string]int
 		broken, missed     int
 	}{
-		"none":                 {nil, nil, 0, 0},
+		"none": {nil, nil, 0, 0},
 		"on the dead": {map[string]int{"timeout": 3}, map[string]int{"web-a": 2, "web-b": 1},
 			0, 0},
 		"on a new connection":  {map[string]int{"timeout": 2}, map[string]int{"web-a": 1, "": 1}, 0, 0},
@@ -225,7 +225,7 @@ func TestOnlyConnectionsToTheKilledHostMayFail(t *testing.T) {
 		"on a living instance": {map[string]int{"timeout": 1}, map[string]int{"web-c": 1}, 0, 1},
 		"of another kind": {map[string]int{"timeout": 1, "status 503": 1}, map[string]int{"web-a": 1},
 			0, 1},
-		"with a broken one":    {map[string]int{"broken": 1}, nil, 1, 2},
+		"with a broken one": {map[string]int{"broken": 1}, nil, 1, 2},
 	} {
 		n := 0
 		for _, k := range c.failed {
