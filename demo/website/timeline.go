@@ -36,6 +36,7 @@ type timeline struct {
 	now     pando.ServiceStatus
 	because map[string]pando.Because
 	hosts   map[pando.InstanceID]pando.HostName // of every instance that was seen
+	served  map[pando.InstanceID]time.Time      // when it was first seen in rotation
 	dead    pando.HostName                      // the killed host
 	died    time.Time
 	shown   shown
@@ -44,7 +45,7 @@ type timeline struct {
 func newTimeline() *timeline {
 	return &timeline{
 		begin: time.Now(), because: map[string]pando.Because{}, shown: shown{told: map[string]bool{}},
-		hosts: map[pando.InstanceID]pando.HostName{},
+		hosts: map[pando.InstanceID]pando.HostName{}, served: map[pando.InstanceID]time.Time{},
 	}
 }
 
@@ -118,6 +119,9 @@ func (t *timeline) count(st pando.ServiceStatus) {
 	for _, i := range st.Instances {
 		if i.Host != "" {
 			t.hosts[i.ID] = i.Host
+		}
+		if t.served[i.ID].IsZero() && i.Phase.TakesFlows() {
+			t.served[i.ID] = time.Now()
 		}
 		if i.Host == t.dead {
 			continue // the cluster learns of its death later
@@ -261,6 +265,9 @@ func (t *timeline) lives(end time.Duration) []report.Life {
 	var out []report.Life
 	for _, id := range order {
 		l := known[id]
+		if l.serves.IsZero() { // its agent has not recorded the step
+			l.serves = t.served[id]
+		}
 		if host := t.hosts[id]; host == t.dead && host != "" && (l.gone.IsZero() ||
 			l.gone.After(t.died)) {
 			l.gone = t.died
