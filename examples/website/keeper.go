@@ -109,7 +109,7 @@ func (k *keeper) loop(ctx context.Context, self *pando.Self, events <-chan strin
 	}
 }
 
-// abrupt lets a connection end with a reset: nobody on a dead host acknowledges an orderly end.
+// abrupt lets a connection end with a reset: an orderly end would wait for a dead host.
 func abrupt(c net.Conn, state http.ConnState) {
 	if tcp, ok := c.(*net.TCPConn); ok && state == http.StateNew {
 		_ = tcp.SetLinger(0) // it then ends in order, later
