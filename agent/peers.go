@@ -25,7 +25,10 @@ func (a *Agent) Counters(ctx context.Context) ([]pando.EndpointCounters, error) 
 }
 
 // Losses implements pando.HostAgent.
-func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) { return a.sweeper.losses(ctx) }
+func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) {
+	l, err := a.sweeper.losses(ctx)
+	return a.presence.losses(l), err
+}
 
 // StateLog implements pando.HostAgent.
 func (a *Agent) StateLog(

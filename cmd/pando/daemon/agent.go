@@ -97,12 +97,17 @@ func tend(ctx context.Context, p place) error {
 		return err
 	}
 	defer sandboxes.Close()
+	others, err := openLiveness(p, c, log)
+	if err != nil {
+		return err
+	}
+	defer others.close()
 	a := agent.New(agent.Config{
 		Host: h, Registry: c.registry, Sandboxes: sandboxes, Steering: walls,
 		Prober: probe.New(), Peers: peers,
 		Objects: objects, Journals: p.journals(), Images: images,
 		Clock: wall.Clock{}, IDs: names{}, Log: log,
-		Control: c.control(p, peers), Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
+		Control: c.control(p, peers), Liveness: others.liveness, Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
 		Serve: api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 	})
 	forPeers := peer.ObjectsHandler(peer.WithImages(peer.Handler(a), images.Blob), objects.Copy)
