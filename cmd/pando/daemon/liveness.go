@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"fmt"
 	"log/slog"
 	"net/netip"
 
@@ -24,19 +23,20 @@ func (o probes) close() {
 
 // openLiveness begins the probes between hosts. A host without --listen has none. A member of a
 // cluster with a server of an earlier build has none either. A taken port only stops the probes.
-func openLiveness(p place, c cluster, log *slog.Logger) (probes, error) {
+func openLiveness(p place, c cluster, log *slog.Logger) probes {
 	address, err := netip.ParseAddr(p.Address)
 	if p.Listen == "" || c.probes == nil || err != nil {
-		return probes{}, nil
+		return probes{}
 	}
 	at, err := netip.ParseAddr(p.Listen)
 	if err != nil {
-		return probes{}, fmt.Errorf("%w: --listen %q is no address", pando.ErrInvalid, p.Listen)
+		log.Warn("this host takes no part in the probes between hosts", "error", err)
+		return probes{}
 	}
 	streams, err := listenTLS(p.open(pando.LivenessPort), c.identity.Members())
 	if err != nil {
 		log.Warn("this host takes no part in the probes between hosts", "error", err)
-		return probes{}, nil
+		return probes{}
 	}
 	prober, err := liveness.Open(liveness.Config{
 		Own: pando.HostName(p.Host), Address: address, Listen: at, Key: c.probes, Listener: streams,
@@ -45,7 +45,7 @@ func openLiveness(p place, c cluster, log *slog.Logger) (probes, error) {
 	if err != nil {
 		streams.Close()
 		log.Warn("this host takes no part in the probes between hosts", "error", err)
-		return probes{}, nil
+		return probes{}
 	}
-	return probes{prober, prober}, nil
+	return probes{prober, prober}
 }
