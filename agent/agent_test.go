@@ -81,7 +81,8 @@ func (b *bench) start() {
 		registry = b.through
 	}
 	b.agent = New(Config{
-		Host: pando.Host{Name: "h1", Tunnel: b.liveness != nil}, Registry: registry, Sightings: b.sightings, Sandboxes: b.sandboxes,
+		Host: pando.Host{Name: "h1", Tunnel: b.liveness != nil}, Registry: registry,
+		Sightings: b.sightings, Sandboxes: b.sandboxes,
 		Steering: steering, Liveness: b.liveness,
 		Objects: b.objects,
 		Prober:  b.prober, Peers: sim.NewPeers(), Clock: sim.Clock{}, IDs: b.ids,

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// LeaveOut returns the dead hosts, which get no new flows. takers has a host for every instance that
-// takes new flows. If all of them are dead, none is left out: a verdict may be wrong, and a service
-// without instances is worse than one with doubtful instances.
+// LeaveOut returns the dead hosts, which get no new flows. takers has a host for every instance
+// that takes new flows. If all of them are dead, none is left out: a verdict may be wrong, and a
+// service without instances is worse than one with doubtful instances.
 func LeaveOut(takers []string, dead map[string]bool) map[string]bool {
 	out := map[string]bool{}
 	remains := false
@@ -26,8 +26,8 @@ func LeaveOut(takers []string, dead map[string]bool) map[string]bool {
 
 // Holder returns the host that answers for an address on its network: the candidate with the
 // highest hash of both names (rendezvous hashing: Thaler and Ravishankar, 1998). When a host
-// leaves, only its own addresses move, and they spread over the others. Every host computes the same from
-// the same candidates, in any order. Without candidates the result is "".
+// leaves, only its own addresses move, and they spread over the others. Every host computes the
+// same from the same candidates, in any order. Without candidates the result is "".
 func Holder(address string, candidates []string) (holder string) {
 	var highest uint64
 	for _, c := range candidates {
