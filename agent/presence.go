@@ -67,7 +67,7 @@ func (p *presence) take(hosts []pando.HostName) {
 	for h := range p.dead {
 		if !next[h] {
 			changed[h] = true
-			p.a.Log.Info("a host answers the probes again", "host", h)
+			p.a.Log.Info("a host is no longer dead by the probes", "host", h)
 		}
 	}
 	p.dead = next

@@ -45,11 +45,13 @@ const (
 
 // The times of the attempts to meet hosts that are not alive, and of the questions to them.
 const (
-	meetEvery   = time.Second
-	meetAtOnce  = 8 // hosts per attempt
-	answerWait  = 100 * time.Millisecond
-	questionGap = 200 * time.Millisecond // between two questions to one host
-	strangerMin = 5                      // unanswered questions to a host that was never met
+	meetEvery    = time.Second
+	meetAtOnce   = 8                      // hosts per attempt
+	answerWait   = 100 * time.Millisecond // for the kernel
+	handshakeMax = 300 * time.Millisecond // for the agent
+	questionGap  = 200 * time.Millisecond // between two questions to a silent host
+	answeredGap  = 2 * time.Second        // to one that answers: its agent ended, or its build is old
+	strangerMin  = 5                      // unanswered questions to a host that was never met
 )
 
 // Config describes the prober of one host.
@@ -227,8 +229,9 @@ func (p *Prober) suspect(name pando.HostName, unanswered int) {
 func (p *Prober) question(ctx context.Context, name pando.HostName, port string, unanswered int) {
 	defer p.wg.Done()
 	for silent := 0; ctx.Err() == nil; {
-		if silent++; p.answers(ctx, port) {
-			silent = 0
+		gap := questionGap
+		if silent++; p.answers(ctx, name, port) {
+			silent, gap = 0, answeredGap
 		}
 		p.mu.Lock()
 		if dead := silent >= unanswered; ctx.Err() == nil && p.dead[name] != dead {
@@ -239,25 +242,26 @@ func (p *Prober) question(ctx context.Context, name pando.HostName, port string,
 			p.announce()
 		}
 		p.mu.Unlock()
-		_ = pause(ctx, questionGap)
+		_ = pause(ctx, gap)
 	}
 }
 
-// answers reports whether an agent's port answers in any way: the kernel refuses the connection, or
-// the agent answers bytes that are no handshake. The kernel of a frozen agent accepts the
-// connection, and then there is no answer.
-func (p *Prober) answers(ctx context.Context, port string) bool {
+// answers reports whether an agent's port answers in any way: its kernel refuses the connection, or
+// the agent takes part in a handshake. The kernel of a frozen agent accepts the connection, and
+// then there is no answer.
+func (p *Prober) answers(ctx context.Context, name pando.HostName, port string) bool {
 	d := net.Dialer{Timeout: answerWait}
 	c, err := d.DialContext(ctx, "tcp", port)
 	if err != nil {
 		return errors.Is(err, unix.ECONNREFUSED)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(p.Clock.Now().Add(answerWait)) // a TCP connection supports deadlines
-	_, err = c.Write(make([]byte, 16))
-	if err == nil {
-		_, err = c.Read(make([]byte, 1))
+	_ = c.SetDeadline(p.Clock.Now().Add(handshakeMax)) // a TCP connection supports deadlines
+	config := &tls.Config{}
+	if p.ToHost != nil {
+		config = p.ToHost(name)
 	}
+	err = tls.Client(c, config).HandshakeContext(ctx)
 	return !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
