@@ -257,7 +257,7 @@ func (p *Prober) answers(ctx context.Context, name pando.HostName, port string) 
 	}
 	defer c.Close()
 	_ = c.SetDeadline(p.Clock.Now().Add(handshakeMax)) // a TCP connection supports deadlines
-	config := &tls.Config{}
+	config := &tls.Config{ServerName: string(name)}
 	if p.ToHost != nil {
 		config = p.ToHost(name)
 	}
