@@ -46,9 +46,9 @@ type Spec struct {
 	SecurityOpt []string `json:"security_opt,omitempty"`
 	Rollout     Rollout  `json:"rollout,omitzero"`
 	Place       Place    `json:"place,omitzero"`
-	// Needs are services of the same tenant, each with its condition for the first start of a revision.
-	Needs map[ServiceName]Need `json:"needs,omitempty"`
-	Balance     Balance  `json:"balance,omitzero"`
+	// Needs are services of the same tenant, with their conditions for the first start of a revision.
+	Needs   map[ServiceName]Need `json:"needs,omitempty"`
+	Balance Balance              `json:"balance,omitzero"`
 	// DrainSecondsMax is the time for a drain. 0: wait for the last connection.
 	DrainSecondsMax float64           `json:"drain_seconds_max,omitempty"`
 	Labels          map[string]string `json:"labels,omitempty"`

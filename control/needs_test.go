@@ -65,7 +65,7 @@ func TestTheFirstStartWaitsForNeeds(t *testing.T) {
 	}
 }
 
-// A service that served needs nothing any more: it replaces its instances whatever became of db.
+// A service that served needs nothing any more: it replaces its instances also without db.
 func TestACrashWaitsForNothing(t *testing.T) {
 	tb := needing(t, pando.NeedHealthy)
 	tb.other(pando.ServiceServing, 1)
@@ -179,7 +179,7 @@ func TestACycleOfNeedsIsRefused(t *testing.T) {
 	if got := needsCycle(tb.w, spec); got != "db needs web needs db" {
 		t.Errorf("the cycle is %q", got)
 	}
-	spec.Tenant = "other" // whose web is another service
+	spec.Tenant = "other" // with another web
 	if got := needsCycle(tb.w, spec); got != "" {
 		t.Errorf("in another tenant: %q", got)
 	}

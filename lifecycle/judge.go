@@ -14,7 +14,7 @@ type Case struct {
 	Serving, Least  int                 // instances in rotation, and the least there have to be
 	Waits           string              // why no instance can start now, or ""
 	Needs           string              // the services on which the target revision waits, or ""
-	Done            bool                // its instances ended with 0, and the restart policy replaces none
+	Done            bool                // its instances ended with 0, and none is replaced
 	Current, Target int                 // revisions; Current is 0 before the first one served
 	Reason          string              // of the phase so far
 	After           []pando.ServiceName // leave before this service, which they need

@@ -1,9 +1,9 @@
 // Package compose turns a Compose file into specs.
 //
-// compose-go reads the file, its .env and its env_files, merges anchors and extensions, and fills in
-// variables. This package converts the result word by word. It names every word that Pando does not
-// have, at its place in the file: as an error if the word changes what the programs see, else as a
-// warning. It reads files in the folder of the Compose file only, and it starts nothing.
+// compose-go reads the file, its .env and its env_files, merges anchors and extensions, and fills
+// in variables. This package converts the result word by word. A word that Pando does not have is
+// an error at its place in the file if the programs need it, else a warning. The package reads
+// files in the folder of the Compose file only, and it starts nothing.
 package compose
 
 import (
@@ -150,7 +150,7 @@ func (c *converter) load(
 			err = fmt.Errorf("the file cannot be read: %v", p)
 		}
 	}()
-	logrus.SetOutput(io.Discard) // this package says itself what is wrong
+	logrus.SetOutput(io.Discard) // unset and words report the same, with its place
 	if c.environment, err = c.variables(o.Environ); err != nil {
 		return nil, nil, err
 	}

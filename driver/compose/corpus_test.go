@@ -60,13 +60,13 @@ func TestTheCorpusIsConvertedAsItsGoldenFilesSay(t *testing.T) {
 				}
 			}
 			if want, err := os.ReadFile(golden); err != nil || string(want) != got {
-				t.Errorf("%s is not what the file becomes (%v); it becomes\n%s", golden, err, got)
+				t.Errorf("%s differs from the conversion (%v):\n%s", golden, err, got)
 			}
 		})
 	}
 }
 
-// A converted file is a spec file: what `pando convert` prints, `pando deploy` takes, and it means
+// A converted file is a spec file: `pando deploy` takes the output of `pando convert`, and it means
 // the same.
 func TestAConvertedFileIsASpecFile(t *testing.T) {
 	files, _ := filepath.Glob("testdata/corpus/*/compose.yaml")
@@ -168,7 +168,7 @@ func TestProjectAndProfilesAreChosen(t *testing.T) {
 	}
 }
 
-// Each service comes after those that it needs, in whatever order the file has them.
+// Each service comes after those that it needs, in any order of the file.
 func TestServicesComeAfterTheirNeeds(t *testing.T) {
 	r, err := parse(t, `services:
   a: {image: x, depends_on: [z, m]}

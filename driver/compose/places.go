@@ -178,7 +178,8 @@ func (p *places) problem(path []string, text string) spec.Problem {
 }
 
 // wordsPath finds the path of a word in a message of compose-go.
-var wordsPath = regexp.MustCompile(`\b(services|volumes|secrets|configs|networks)(\.[A-Za-z0-9_-]+)+`)
+var wordsPath = regexp.MustCompile(
+	`\b(services|volumes|secrets|configs|networks)(\.[A-Za-z0-9_-]+)+`)
 
 // namedService finds the service in a message of compose-go.
 var namedService = regexp.MustCompile(`service "([^"]+)"`)
@@ -205,7 +206,8 @@ func sortedKeys[M ~map[K]V, K cmp.Ordered, V any](m M) []K {
 }
 
 // variable is a reference to a variable without a default, as in $NAME or ${NAME}.
-var variable = regexp.MustCompile(`(^|[^$])\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))`)
+var variable = regexp.MustCompile(
+	`(^|[^$])\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))`)
 
 // unset warns of variables that become empty, because neither the environment nor .env has them.
 func (c *converter) unset(data []byte, known map[string]string) {

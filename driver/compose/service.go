@@ -26,7 +26,8 @@ func (c *converter) service(s types.ServiceConfig) pando.Spec {
 	if s.Image == "" && s.Build == nil {
 		c.deny(at(), "has no image")
 	} else if s.Build != nil && s.Image != "" {
-		c.warn(at("build"), "is left out: build %s first, and push it to where the hosts find it", s.Image)
+		c.warn(at("build"), "is left out: build %s first, and push it to a registry of the hosts",
+			s.Image)
 	}
 	if s.Entrypoint != nil && len(s.Entrypoint) == 0 { // it clears the image's
 		out.Entrypoint, out.Command = slices.Clone(s.Command), nil
@@ -73,7 +74,9 @@ func signal(s string) string {
 }
 
 // restart returns the policy. Compose's default is `no`.
-func (c *converter) restart(s types.ServiceConfig, at func(...string) []string) pando.RestartPolicy {
+func (c *converter) restart(
+	s types.ServiceConfig, at func(...string) []string,
+) pando.RestartPolicy {
 	policy, path := s.Restart, at("restart")
 	if s.Deploy != nil && s.Deploy.RestartPolicy != nil {
 		policy, path = cmp.Or(s.Deploy.RestartPolicy.Condition, "any"), at("deploy", "restart_policy")

@@ -9,8 +9,8 @@ import (
 // word is a word of a service that a spec does not have.
 type word struct {
 	name string
-	text string // what to do
-	deny bool   // it changes what the program sees: an error
+	text string // the advice
+	deny bool   // the program needs it: an error
 }
 
 const (
@@ -19,8 +19,8 @@ const (
 	harmless     = "is left out"
 )
 
-// missing are the words of a service without a counterpart, by their path below the service. A word
-// that neither this list nor the converter knows is an error.
+// missing are the words of a service without a counterpart, by their path below the service. Any
+// other word that the converter does not carry over is an error.
 var missing = []word{
 	{"build", "build the image first (`docker build`, `buildah build`), and name it in `image`: " +
 		"docker-archive:FILE takes a file of `docker save`", true},
@@ -89,7 +89,8 @@ var missing = []word{
 	{"deploy.restart_policy.delay", harmless + ": the back-off is Pando's", false},
 	{"deploy.restart_policy.max_attempts", harmless + ": the back-off is Pando's", false},
 	{"deploy.restart_policy.window", harmless + ": the back-off is Pando's", false},
-	{"deploy.update_config.failure_action", harmless + ": a failed rollout goes back by itself", false},
+	{"deploy.update_config.failure_action", harmless + ": a failed rollout goes back by itself",
+		false},
 	{"deploy.update_config.max_failure_ratio", harmless, false},
 	{"healthcheck.start_interval", harmless, false},
 }
@@ -146,7 +147,7 @@ func (c *converter) report(w word, path []string) {
 	}
 }
 
-// idle reports whether the value of a word asks for what Pando does anyway.
+// idle reports whether Pando does already as the value of a word asks.
 func idle(key string, words map[string]any) bool {
 	v := words[key]
 	if text := fmt.Sprint(v); v == nil || text == "false" || text == "[]" || text == "map[]" {

@@ -70,7 +70,8 @@ func TestAComposeFileIsServed(t *testing.T) {
 	}
 	page := "http://" + vips["front"] + "/get?url=http://api:8080/"
 	got := p.Must(labtest.Client, "curl", "-sS", "-m", "10", page)
-	if !strings.Contains(got, "api-") || !strings.HasSuffix(strings.TrimSpace(got), "page of the API") {
+	got = strings.TrimSpace(got)
+	if !strings.Contains(got, "api-") || !strings.HasSuffix(got, "page of the API") {
 		t.Errorf("the page asks the API and gets %q", got)
 	}
 	page = "http://" + vips["front"] + "/get?url=http://api:8080/get?url=http://db:8080/"

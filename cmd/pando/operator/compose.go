@@ -32,7 +32,8 @@ func (f *composed) flags(c *cobra.Command) {
 		"of a Compose file: refuse it if a word is left out")
 }
 
-// load reads the specs of a spec file or a Compose file. It prints what a conversion leaves out.
+// load reads the specs of a spec file or a Compose file. It prints
+// the words that a conversion leaves out.
 func (o *Console) load(ctx context.Context, path string, f composed) ([]pando.Spec, error) {
 	data, err := spec.Read(ctx, path)
 	if err != nil {
@@ -69,9 +70,9 @@ func Convert(o *Console) *cobra.Command {
 	var f composed
 	c := &cobra.Command{
 		Use: "convert COMPOSE.yaml", Short: "print the specs of a Compose file",
-		Long: "Print the spec of each service of a Compose file. The project becomes the tenant, so its\n" +
-			"services find each other by their names. Each word that is left out is a warning with its\n" +
-			"place in the file, or an error if it changes what the programs see.",
+		Long: "Print the spec of each service of a Compose file. The project becomes the tenant, so\n" +
+			"its services find each other by their names. A word that is left out is a warning with\n" +
+			"its place in the file, or an error if the programs need it.",
 		Example: "  pando convert compose.yaml > pando.yaml\n" +
 			"  pando convert compose.yaml --project shop --strict",
 		Args: cobra.ExactArgs(1),

@@ -178,7 +178,7 @@ func serving(revision int) func(pando.ServiceStatus) (bool, error) {
 			return false, fmt.Errorf("%w: revision %d of %s was replaced by revision %d before it served",
 				pando.ErrConflict, revision, st.ServiceKey, st.Target)
 		case finished(st):
-			return false, nil // control is about to say so
+			return false, nil // control records it next
 		case p != nil && p.Kind != pando.DecidedRollback && st.Current == 0 && concerns(p, revision):
 			return false, explain(st, revision)
 		}

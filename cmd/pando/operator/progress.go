@@ -97,7 +97,7 @@ func waitsFor(st pando.ServiceStatus) string {
 // reasonAfter is how long a service waits before its reason is printed. Most waits are shorter.
 const reasonAfter = time.Second
 
-// reasons prints why a service waits, each reason once, for a command whose output is no terminal.
+// reasons prints why a service waits, each reason once, for a command without a terminal.
 // On a terminal, progress prints them.
 type reasons struct {
 	o     *Console
