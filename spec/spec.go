@@ -81,8 +81,8 @@ func Load(ctx context.Context, path string) ([]pando.Spec, error) {
 	return Parse(path, data, dir)
 }
 
-// Read reads the file at a path of any kind, up to a byte beyond the limit of Plain. It waits for the writer of a pipe until ctx ends,
-// and it ends in an endless file.
+// Read reads the file at a path of any kind. It waits for the writer of a pipe until ctx ends. It
+// returns at most a byte more than Plain allows, also of an endless file.
 func Read(ctx context.Context, path string) ([]byte, error) {
 	type read struct {
 		data []byte
