@@ -51,7 +51,9 @@ type Spec struct {
 	SecurityOpt []string `json:"security_opt,omitempty"`
 	Rollout     Rollout  `json:"rollout,omitzero"`
 	Place       Place    `json:"place,omitzero"`
-	Balance     Balance  `json:"balance,omitzero"`
+	// Needs are services of the same tenant, with their conditions for the first start of a revision.
+	Needs   map[ServiceName]Need `json:"needs,omitempty"`
+	Balance Balance              `json:"balance,omitzero"`
 	// DrainSecondsMax is the time for a drain. 0: wait for the last connection.
 	DrainSecondsMax float64           `json:"drain_seconds_max,omitempty"`
 	Labels          map[string]string `json:"labels,omitempty"`
@@ -76,6 +78,21 @@ func (s Spec) Key() ServiceKey {
 	}
 	return ServiceKey{Tenant: s.Tenant, Name: s.Name}
 }
+
+// Need is the condition of a service on which another service waits before it starts.
+type Need string
+
+const (
+	NeedStarted   Need = "started"   // the program of an instance runs, or has completed
+	NeedHealthy   Need = "healthy"   // at least min instances are in rotation
+	NeedCompleted Need = "completed" // its instances ran to their end, with exit code 0
+)
+
+// NeedWords lists every word of Need.
+var NeedWords = []Need{NeedStarted, NeedHealthy, NeedCompleted}
+
+// NeedsMax is the largest number of services that one service needs.
+const NeedsMax = 32
 
 // RestartPolicy decides whether an instance that exits is replaced.
 type RestartPolicy string
@@ -122,6 +139,8 @@ const (
 	ProbeTCP      ProbeKind = "tcp"  // a connection is accepted
 	ProbeHTTP     ProbeKind = "http" // GET answers 200..399
 	ProbeExec     ProbeKind = "exec" // a command inside the sandbox exits with 0
+	// ProbeStarted succeeds as soon as the program runs, for a program that reports nothing.
+	ProbeStarted ProbeKind = "started"
 )
 
 // Probe is one check: "tcp 7000", "http GET /ok" or "exec CMD". "http GET :7000/ok" names a port.
@@ -344,6 +363,7 @@ const (
 	ServiceServing   ServicePhase = "serving"   // at least min instances are in rotation
 	ServiceRolling   ServicePhase = "rolling"   // a newer revision is taking over
 	ServiceDegraded  ServicePhase = "degraded"  // fewer than min in rotation; Reason has the cause
+	ServiceCompleted ServicePhase = "completed" // its instances ended with 0, and none is replaced
 	ServiceRemoving  ServicePhase = "removing"  // its instances drain and merge, then it is deleted
 )
 

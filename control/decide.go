@@ -56,6 +56,7 @@ type draft struct {
 	earlier  []scale.Grant // of the last second
 	given    []scale.Grant // by this decision
 	past     *past
+	after    []pando.ServiceName // leave before this service does
 }
 
 // past holds the earlier failures and starts of the service. A decision does not change them.

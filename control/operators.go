@@ -110,6 +110,10 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 		return c.nothing(w, key, by, now,
 			fmt.Sprintf("revision %d is this spec already", svc.Target)), nil
 	}
+	if cycle := needsCycle(w, r.Spec); cycle != "" {
+		return pando.Txn{}, fmt.Errorf("%w: needs: %s: none of them could start; drop one of the needs",
+			pando.ErrInvalid, cycle)
+	}
 	if why := cmp.Or(untunnelled(w, r.Spec), unbundled(w, r.Spec)); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrUnsupported, why)
 	}

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -79,7 +80,10 @@ func (p *placer) hosts() []pando.Host {
 }
 
 // waits returns why no instance of the service can start now, or "" if one can.
-func (p *placer) waits() string {
+func (p *placer) waits() string { return cmp.Or(p.unmet(), p.hostless()) }
+
+// hostless returns why no host takes an instance of the service now, or "" if one does.
+func (p *placer) hostless() string {
 	home := p.home()
 	return lifecycle.Waits(len(p.hosts()), len(p.fitting()), home, p.standing(home))
 }

@@ -97,6 +97,10 @@ func (d *draft) remove() {
 		d.forget()
 		return
 	}
+	if d.after = leavesAfter(d.w, d.svc.ServiceKey); len(d.after) > 0 {
+		d.lookAgain(d.now.Add(stopLook))
+		return
+	}
 	d.drainAll(lifecycle.Removal(d.crew.all))
 }
 
@@ -250,10 +254,15 @@ func (d *draft) judge() {
 	c := lifecycle.Case{
 		Removing: d.svc.Removing, Left: len(d.crew.all), Serving: d.count().Serving,
 		Least: d.bounds().Least, Current: d.svc.Current, Target: d.svc.Target, Reason: d.svc.Reason,
+		After: d.after,
 	}
 	if c.Serving < c.Least && len(d.w.Hosts) > 0 {
-		c.Waits = d.waits()
+		c.Waits = d.hostless()
 	}
+	if c.Needs = d.unmet(); c.Needs != "" {
+		d.lookAgain(d.now.Add(lifecycle.NeedsLook(d.now.Sub(d.svc.Asked))))
+	}
+	c.Done = d.done(c.Least)
 	if c.Waits != "" && d.newest().Place.Apart != "" {
 		d.lookAgain(d.now.Add(apartLook)) // the other service may leave a host
 	}

@@ -119,7 +119,8 @@ func problem(s pando.Service, decisions []pando.Decision) *pando.Decision {
 		case pando.DecidedFailed, pando.DecidedUnhealthy:
 			of, known := d.Inputs["revision"]
 			superseded := known && int(of) != s.Target && int(of) != s.Current
-			if !superseded && s.Phase != pando.ServiceServing {
+			well := s.Phase == pando.ServiceServing || s.Phase == pando.ServiceCompleted
+			if !superseded && !well {
 				return &d
 			}
 		case pando.DecidedDeploy:

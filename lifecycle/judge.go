@@ -10,11 +10,14 @@ import (
 // Case holds the facts from which Judge derives the phase of a service.
 type Case struct {
 	Removing        bool
-	Left            int    // instances with a record
-	Serving, Least  int    // instances in rotation, and the least there have to be
-	Waits           string // why no instance can start now, or ""
-	Current, Target int    // revisions; Current is 0 before the first one served
-	Reason          string // of the phase so far
+	Left            int                 // instances with a record
+	Serving, Least  int                 // instances in rotation, and the least there have to be
+	Waits           string              // why no instance can start now, or ""
+	Needs           string              // the services on which the target revision waits, or ""
+	Done            bool                // its instances ended with 0, and none is replaced
+	Current, Target int                 // revisions; Current is 0 before the first one served
+	Reason          string              // of the phase so far
+	After           []pando.ServiceName // leave before this service, which they need
 }
 
 // Judgement is the phase of a service with its reason.
@@ -32,8 +35,16 @@ func Judge(c Case) Judgement {
 	short := c.Serving < c.Least
 	switch {
 	case c.Removing:
-		return Judgement{Phase: pando.ServiceRemoving,
-			Reason: fmt.Sprintf("%d instances are left", c.Left)}
+		reason := fmt.Sprintf("%d instances are left", c.Left)
+		if len(c.After) > 0 {
+			reason += fmt.Sprintf("; it waits until %s is gone, which needs it", c.After[0])
+		}
+		return Judgement{Phase: pando.ServiceRemoving, Reason: reason}
+	case c.Done && c.Left == 0 && (c.Current == 0 || c.Current == c.Target):
+		return Judgement{Phase: pando.ServiceCompleted, First: c.Current == 0,
+			Reason: "its instances ended with exit code 0"}
+	case c.Current == 0 && short && c.Needs != "":
+		return Judgement{Phase: pando.ServiceDeploying, Reason: inRotation + ": " + c.Needs}
 	case short && c.Waits != "":
 		j := Judgement{Phase: pando.ServiceDegraded, Reason: inRotation + ": " + c.Waits}
 		if !strings.Contains(c.Reason, c.Waits) {
@@ -43,8 +54,11 @@ func Judge(c Case) Judgement {
 	case c.Current == 0 && short:
 		return Judgement{Phase: pando.ServiceDeploying, Reason: inRotation}
 	case c.Current != 0 && c.Target != c.Current:
-		return Judgement{Phase: pando.ServiceRolling,
-			Reason: fmt.Sprintf("revision %d takes over from %d", c.Target, c.Current)}
+		reason := fmt.Sprintf("revision %d takes over from %d", c.Target, c.Current)
+		if c.Needs != "" {
+			reason += ": " + c.Needs
+		}
+		return Judgement{Phase: pando.ServiceRolling, Reason: reason}
 	case short:
 		return Judgement{Phase: pando.ServiceDegraded, Reason: inRotation}
 	}

@@ -93,6 +93,7 @@ func Check(s pando.Spec) error {
 	c.that(s.Scale.Warm == 0 || !s.Single(), "scale.warm: %d: a reserve runs beside the instance, "+
 		"and scale.max 1 with rollout.order stop-first allows one", s.Scale.Warm)
 	c.place(s)
+	c.needs(s)
 	word(c, "balance.by", s.Balance.By, append(slices.Clone(pando.BalanceKinds), "")...)
 	c.also(s.Balance.Check())
 	return errors.Join(c.errs...)
@@ -220,13 +221,19 @@ func (c *checks) ports(ports []pando.Port) {
 		published := pando.Port{Published: p.Published, Protocol: p.Protocol}
 		c.that(!seen[published], "%s: %d/%s is published twice", where, p.Published, p.Protocol)
 		seen[published] = true
+		inside := pando.Port{Target: p.Target, Protocol: p.Protocol}
+		c.that(!seen[inside], "%s: %d/%s has another published port: replies would be ambiguous; "+
+			"publish it once", where, p.Target, p.Protocol)
+		seen[inside] = true
 	}
 }
 
 func (c *checks) health(h pando.Health, published bool) {
 	for where, p := range map[string]pando.Probe{"health.ready": h.Ready, "health.live": h.Live} {
 		word(c, where+".kind", p.Kind, pando.ProbeExplicit, pando.ProbeTCP, pando.ProbeHTTP,
-			pando.ProbeExec)
+			pando.ProbeExec, pando.ProbeStarted)
+		c.that(p.Kind != pando.ProbeStarted || where == "health.ready",
+			"%s: started is a probe of health.ready: leave health.live out", where)
 		c.that(p.Kind != pando.ProbeExec || len(p.Command) > 0, "%s: exec needs a command", where)
 		c.that(p.Kind != pando.ProbeHTTP || strings.HasPrefix(p.Path, "/"),
 			"%s: path %q: want one that begins with /", where, p.Path)

@@ -15,7 +15,8 @@ type foreign struct{ word, here string }
 
 // foreigners are the unknown keys with an answer, by their place.
 var foreigners = []foreign{
-	{"services", "write one document per service, with its name as `name`, divided by ---"},
+	{"services", "this is a Compose file: `pando convert FILE` prints its specs, and `pando deploy " +
+		"FILE` takes it as it is"},
 	{"version", "leave it out: the spec of Pando has no version"},
 	{"build",
 		"build it before the deploy, and name the result: `image: docker-archive:FILE` takes a " +
@@ -23,7 +24,7 @@ var foreigners = []foreign{
 	{"env_file", "read it in the command: sh -c '. ./.env; exec ./program'"},
 	{"configs", "put the files into `working_dir`"},
 	{"healthcheck", "health.ready and health.live, such as health: {ready: http GET /ok}"},
-	{"depends_on", "leave it out: a program waits for another service by its name, such as db.pando"},
+	{"depends_on", "`needs`, such as needs: {db: healthy}"},
 	{"userns_mode", "leave it out: instances run as a user of their own, and make no namespaces"},
 	{"networks", "leave it out: every instance reaches every service by its name, such as db.pando"},
 	{"network_mode", "leave it out: each instance has a network of its own"},

@@ -143,6 +143,12 @@ var fields = []field{
 		get: func(s pando.Spec) any { return s.SecurityOpt }},
 	{name: "rollout", doc: "How a new revision takes over.", fields: rolloutFields},
 	{name: "place", doc: "The hosts on which the instances run.", fields: placeFields},
+	{name: "needs", doc: "Services of the same tenant that must be started, healthy or completed " +
+		"before a new revision starts, as a map or as a list (each then started). Instances that run " +
+		"already need nothing.",
+		def: "none", example: "{db: healthy, migrate: completed}", kind: needsKind,
+		set: func(s *pando.Spec, v any) { s.Needs = v.(map[pando.ServiceName]pando.Need) },
+		get: func(s pando.Spec) any { return needTexts(s.Needs) }},
 	{name: "balance", doc: "The choice of the instance for each new flow.", fields: balanceFields},
 	{name: "drain_max", doc: "End the connections of an instance that leaves after this long.",
 		def: "wait for the last one", example: "10m", kind: durationKind,
@@ -155,7 +161,8 @@ var fields = []field{
 }
 
 var healthFields = []field{
-	{name: "ready", doc: "Probe after which an instance takes traffic.", def: "the program reports it",
+	{name: "ready", doc: "Probe after which an instance takes traffic. started: as soon as its " +
+		"program runs.", def: "the program reports it",
 		example: "http GET /ok", kind: probeKind,
 		set: func(s *pando.Spec, v any) { s.Health.Ready = v.(pando.Probe) },
 		get: func(s pando.Spec) any { return probeText(s.Health.Ready) }},

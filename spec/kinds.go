@@ -200,8 +200,9 @@ var bytesKind = textKind(bytesPattern, "an amount of memory such as 64M, 512k or
 		return int64(f), nil
 	})
 
-var probeKind = textKind(`^(tcp( [0-9]{1,5})?|http GET (:[0-9]{1,5})?/[^ ]*|exec .*[^ ].*)$`,
-	`a probe: "tcp 7000", "http GET /ok", "http GET :7000/ok" or "exec CMD"`, stringOnly,
+var probeKind = textKind(
+	`^(started|tcp( [0-9]{1,5})?|http GET (:[0-9]{1,5})?/[^ ]*|exec .*[^ ].*)$`,
+	`a probe: "tcp 7000", "http GET /ok", "http GET :7000/ok", "exec CMD" or "started"`, stringOnly,
 	func(s string) (any, error) { return parseProbe(s) })
 
 func parseProbe(s string) (pando.Probe, error) {
@@ -209,6 +210,7 @@ func parseProbe(s string) (pando.Probe, error) {
 	p := pando.Probe{Kind: pando.ProbeKind(verb)}
 	var err error
 	switch p.Kind {
+	case pando.ProbeStarted:
 	case pando.ProbeTCP:
 		if rest != "" {
 			p.Port, err = parsePort(rest)
@@ -243,6 +245,8 @@ func probeText(p pando.Probe) string {
 		return "http GET " + port + p.Path
 	case pando.ProbeExec:
 		return "exec " + quote(p.Command)
+	case pando.ProbeStarted:
+		return string(pando.ProbeStarted)
 	}
 	return ""
 }

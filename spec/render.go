@@ -93,7 +93,8 @@ func makeReference() []byte {
 		"| `tcp` or `tcp 7000` | a connection to the first published port, or to this one, is accepted " +
 		"|\n| `http GET /ok` or `http GET :7000/ok` | the answer is 200 to 399 |\n" +
 		"| `exec CMD` | the command ends with 0; it runs inside the instance, as its user, in its " +
-		"folder |\n\n" +
+		"folder |\n" +
+		"| `started` | its program runs; of `health.ready` alone |\n\n" +
 		"Without `health.ready`, a program reports that it is ready: by `POST /v1/self/ready` at " +
 		"`PANDO_SOCKET`, or by `READY=1` at\n" +
 		"`NOTIFY_SOCKET` as sd_notify does. A program that does neither fails after " +

@@ -70,7 +70,7 @@ func (Problems) Is(target error) bool { return target == pando.ErrInvalid }
 // Load reads the services of a file, one per YAML document. A relative working_dir is relative to
 // the file.
 func Load(ctx context.Context, path string) ([]pando.Spec, error) {
-	data, err := readFile(ctx, path)
+	data, err := Read(ctx, path)
 	if err != nil {
 		return nil, err
 	}
@@ -81,9 +81,9 @@ func Load(ctx context.Context, path string) ([]pando.Spec, error) {
 	return Parse(path, data, dir)
 }
 
-// readFile reads the file at a path of any kind. It waits for the writer of a pipe until ctx ends,
-// and reads an endless file only to its limit.
-func readFile(ctx context.Context, path string) ([]byte, error) {
+// Read reads the file at a path of any kind. It waits for the writer of a pipe until ctx ends. It
+// returns at most a byte more than Plain allows, also of an endless file.
+func Read(ctx context.Context, path string) ([]byte, error) {
 	type read struct {
 		data []byte
 		err  error
@@ -161,6 +161,16 @@ func Parse(name string, data []byte, dir string) ([]pando.Spec, error) {
 		return nil, r.problems[:min(len(r.problems), problemsMax)]
 	}
 	return specs, nil
+}
+
+// Plain returns nil if the data may reach a YAML parser, else Problems. The text is then UTF-8, at
+// most 1 MiB, and not nested deeply.
+func Plain(name string, data []byte) error {
+	r := &reader{file: name}
+	if !r.acceptable(bytes.TrimPrefix(data, []byte("\ufeff"))) {
+		return r.problems
+	}
+	return nil
 }
 
 // acceptable reports whether the data may reach the YAML parser.

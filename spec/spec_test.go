@@ -249,7 +249,7 @@ var refused = []struct{ yaml, want string }{
 	{"build: .", "3:1: build: unknown key: build it before the deploy"},
 	{"healthcheck: {test: x}", "3:1: healthcheck: unknown key: health.ready and health.live"},
 	{"env_file: .env", "unknown key: read it in the command"},
-	{"services: {a: {}}", "services: unknown key: write one document per service"},
+	{"services: {a: {}}", "services: unknown key: this is a Compose file"},
 	{"resources: {memory: 64Mi}", `this is "64Mi"; write 64M`},
 	{"resources: {cpus: 500m}", `this is "500m"; write 0.5`},
 	{"resources: {cpus: 1500m}", `write 1.5`},

@@ -121,7 +121,7 @@ func (l *ledgers) settle(was, now pando.Service) {
 		l.homes[now.Home] = map[pando.ServiceKey]bool{}
 	}
 	l.homes[now.Home][now.ServiceKey] = true
-	if now.Phase != pando.ServiceServing {
+	if now.Phase != pando.ServiceServing && now.Phase != pando.ServiceCompleted {
 		l.unsettled[now.ServiceKey] = true
 	}
 }

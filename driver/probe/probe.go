@@ -51,6 +51,8 @@ func (p *Prober) Probe(
 	}
 	at := netip.AddrPortFrom(s.Link().IP4, port).String()
 	switch want.Kind {
+	case pando.ProbeStarted:
+		return nil // a sandbox exists only while its program runs
 	case pando.ProbeTCP:
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", at)
 		if err != nil {

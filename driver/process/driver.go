@@ -243,6 +243,9 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 			return nil, err
 		}
 	}
+	if err := s.search(spec.Instance.Service.Tenant); err != nil {
+		return nil, err
+	}
 	s.Instance, s.Service, s.Spec = spec.Instance.ID, spec.Instance.Service, spec.Spec
 	if err := s.save(); err != nil {
 		return nil, err

@@ -145,11 +145,13 @@ func (o *Console) until(
 	within, cancel := context.WithTimeout(ctx, o.within)
 	defer cancel()
 	last := pando.ServiceStatus{Service: pando.Service{ServiceKey: s}}
+	waits := reasons{o: o, shown: shown != nil, began: time.Now()}
 	for {
 		st, err := o.client.Service(within, s)
 		if err == nil {
 			last = st
 			shown.print(st)
+			waits.print(st)
 			if ok, hopeless := done(st); ok || hopeless != nil {
 				return st, hopeless
 			}

@@ -19,21 +19,23 @@ import (
 // Deploy returns `pando deploy`.
 func Deploy(o *Console) *cobra.Command {
 	var dry bool
+	var f composed
 	c := o.waits(&cobra.Command{
-		Use: "deploy SPEC.yaml", Short: "make a spec the newest revision of its service",
+		Use: "deploy FILE.yaml", Short: "make a spec the newest revision of its service",
 		Long: "Make each service of the file serve as its spec describes. A running service keeps\n" +
 			"serving: instances of the new revision start beside the old ones, and a failure brings\n" +
 			"the old revision back. A spec without a change changes nothing.\n\n" +
 			"A file may hold several services. Each is deployed on its own, so a failure of one\n" +
 			"does not stop the others. The command then fails, and -o json prints a list. --wait\n" +
 			"waits for the revision that this command deployed; on a terminal it prints each change\n" +
-			"of an instance.",
+			"of an instance, and why none starts.\n\n" +
+			"A Compose file is converted first, as `pando convert` shows.",
 		Example: "  pando deploy examples/website/pando.yaml --wait\n  pando deploy pando.yaml --dry-run",
 		Args:    cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.FixedCompletions(
 			[]cobra.Completion{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt),
 		RunE: func(c *cobra.Command, args []string) error {
-			specs, err := spec.Load(c.Context(), args[0])
+			specs, err := o.load(c.Context(), args[0], f)
 			if err != nil {
 				return err
 			}
@@ -43,6 +45,7 @@ func Deploy(o *Console) *cobra.Command {
 			return o.deployAll(c.Context(), specs)
 		},
 	})
+	f.flags(c)
 	c.Flags().BoolVar(&dry, "dry-run", false, "print the changes without making them")
 	return o.Flag(c)
 }
@@ -166,18 +169,31 @@ func serving(revision int) func(pando.ServiceStatus) (bool, error) {
 	return func(st pando.ServiceStatus) (bool, error) {
 		p := st.Problem
 		switch {
-		case st.Current == revision && st.Target == revision && st.Phase == pando.ServiceServing:
+		case st.Current == revision && st.Target == revision && (st.Phase == pando.ServiceServing ||
+			st.Phase == pando.ServiceCompleted):
 			return true, nil
 		case p != nil && p.Kind == pando.DecidedRollback && int(p.Inputs["from"]) == revision:
 			return false, explain(st, revision)
 		case st.Target > revision:
 			return false, fmt.Errorf("%w: revision %d of %s was replaced by revision %d before it served",
 				pando.ErrConflict, revision, st.ServiceKey, st.Target)
+		case finished(st):
+			return false, nil // control records it next
 		case p != nil && p.Kind != pando.DecidedRollback && st.Current == 0 && concerns(p, revision):
 			return false, explain(st, revision)
 		}
 		return false, nil
 	}
+}
+
+// finished reports whether the newest problem of a service is an instance that did its work: it
+// ended with 0, and the spec wants no other in its place.
+func finished(st pando.ServiceStatus) bool {
+	if st.Problem == nil || st.Spec == nil || st.Spec.Restart == pando.RestartAlways {
+		return false
+	}
+	code, exited := st.Problem.Inputs["exit_code"]
+	return exited && code == 0
 }
 
 // concerns reports whether a failure is about a revision. A decision made by an older pando has no

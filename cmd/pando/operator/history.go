@@ -133,7 +133,7 @@ func Diff(o *Console) *cobra.Command {
 				if len(args) > 1 {
 					return cli.Usagef("diff: a file has no revisions; want: pando diff FILE")
 				}
-				specs, err := spec.Load(ctx, args[0])
+				specs, err := o.load(ctx, args[0], composed{})
 				if err != nil {
 					return err
 				}

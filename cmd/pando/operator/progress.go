@@ -2,6 +2,7 @@ package operator
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,7 +17,8 @@ type progress struct {
 	began time.Time
 	mu    sync.Mutex
 	known map[pando.InstanceID]pando.Phase
-	shown map[string]bool // IDs of printed decisions
+	shown map[string]bool             // IDs of printed decisions
+	waits map[pando.ServiceKey]string // why no instance starts, as printed
 }
 
 // watching returns a progress that prints the changes after the given statuses. It returns nil if
@@ -28,6 +30,7 @@ func (o *Console) watching(known ...pando.ServiceStatus) *progress {
 	p := &progress{
 		env: o.Env, began: time.Now(),
 		known: map[pando.InstanceID]pando.Phase{}, shown: map[string]bool{},
+		waits: map[pando.ServiceKey]string{},
 	}
 	for _, st := range known {
 		for _, i := range st.Instances {
@@ -66,10 +69,49 @@ func (p *progress) print(st pando.ServiceStatus) {
 			p.shown[st.Problem.ID] = true
 		}
 	}
+	if why := waitsFor(st); why != p.waits[st.ServiceKey] {
+		if p.waits[st.ServiceKey] = why; why != "" {
+			line(fmt.Sprintf("%s  %s", st.ServiceKey, why))
+		}
+	}
 	if d := st.Problem; d != nil && !p.shown[d.ID] {
 		p.shown[d.ID] = true
 		line(fmt.Sprintf("%s  %s: %s", subject(d.By, d.Instance), d.Kind, d.Reason))
 	}
 	// A lost line is harmless: the result of the command follows.
 	_, _ = p.env.Stdout.Write(page.Bytes())
+}
+
+// waitsFor returns why no instance of a service starts, or "". The reason of a phase has it behind
+// the number of instances.
+func waitsFor(st pando.ServiceStatus) string {
+	_, why, _ := strings.Cut(st.Reason, ": ")
+	switch {
+	case st.Phase == pando.ServiceServing, st.Phase == pando.ServiceCompleted,
+		st.Phase == pando.ServiceRemoving:
+		return ""
+	}
+	return why
+}
+
+// reasonAfter is how long a service waits before its reason is printed. Most waits are shorter.
+const reasonAfter = time.Second
+
+// reasons prints why a service waits, each reason once, for a command without a terminal.
+// On a terminal, progress prints them.
+type reasons struct {
+	o     *Console
+	shown bool // by progress
+	began time.Time
+	last  string
+}
+
+func (r *reasons) print(st pando.ServiceStatus) {
+	why := waitsFor(st)
+	if r.shown || why == "" || why == r.last || time.Since(r.began) < reasonAfter {
+		return
+	}
+	r.last = why
+	// A lost line is harmless: the result of the command follows.
+	fmt.Fprintf(r.o.Stderr, "waiting: %s: %s\n", st.ServiceKey, cli.Clean(why))
 }

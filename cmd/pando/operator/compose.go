@@ -1,0 +1,98 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/compose"
+	"pando.run/pando/spec"
+)
+
+// composed holds the flags that choose a part of a Compose file.
+type composed struct {
+	project  string
+	profiles []string
+	strict   bool
+}
+
+// flags adds the flags to a command that takes spec files and Compose files.
+func (f *composed) flags(c *cobra.Command) {
+	c.Flags().StringVarP(&f.project, "project", "p", "",
+		"of a Compose file: the tenant of its services")
+	c.Flags().StringSliceVar(&f.profiles, "profile", nil,
+		"of a Compose file: add the services of a profile")
+	c.Flags().BoolVar(&f.strict, "strict", false,
+		"of a Compose file: refuse it if a word is left out")
+}
+
+// load reads the specs of a spec file or a Compose file. It prints
+// the words that a conversion leaves out.
+func (o *Console) load(ctx context.Context, path string, f composed) ([]pando.Spec, error) {
+	data, err := spec.Read(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := filepath.Abs(filepath.Dir(path))
+	if err != nil {
+		return nil, fmt.Errorf("read the spec %s: %w", path, err)
+	}
+	if !compose.Is(data) {
+		if f.project != "" || f.strict || len(f.profiles) > 0 {
+			return nil, cli.Usagef("--project, --profile and --strict are for Compose files, and %s is "+
+				"a spec", path)
+		}
+		return spec.Parse(path, data, dir)
+	}
+	r, err := compose.Parse(ctx, path, data, dir, compose.Options{
+		Project: f.project, Profiles: f.profiles, Environ: os.Environ(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if f.strict && len(r.Warnings) > 0 {
+		return nil, r.Warnings
+	}
+	for _, w := range r.Warnings {
+		fmt.Fprintf(o.Stderr, "warning: %s\n", cli.Clean(w.Error()))
+	}
+	return r.Specs, nil
+}
+
+// Convert returns `pando convert`.
+func Convert(o *Console) *cobra.Command {
+	var f composed
+	c := &cobra.Command{
+		Use: "convert COMPOSE.yaml", Short: "print the specs of a Compose file",
+		Long: "Print the spec of each service of a Compose file. The project becomes the tenant, so\n" +
+			"its services find each other by their names. A word that is left out is a warning with\n" +
+			"its place in the file, or an error if the programs need it.",
+		Example: "  pando convert compose.yaml > pando.yaml\n" +
+			"  pando convert compose.yaml --project shop --strict",
+		Args: cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.FixedCompletions(
+			[]cobra.Completion{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt),
+		RunE: func(c *cobra.Command, args []string) error {
+			specs, err := o.load(c.Context(), args[0], f)
+			if err != nil {
+				return err
+			}
+			return o.Show(specs, func(w io.Writer) {
+				for n, s := range specs {
+					if n > 0 {
+						fmt.Fprintln(w, "---")
+					}
+					_, _ = w.Write(spec.Format(s))
+				}
+			})
+		},
+	}
+	f.flags(c)
+	return o.Flag(c)
+}

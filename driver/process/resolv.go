@@ -1,0 +1,53 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"pando.run/pando"
+)
+
+// searchMax is the number of domains that resolvers search at most.
+const searchMax = 6
+
+// resolv returns the resolv.conf of a sandbox. The host's agent is the first name server. The names
+// of the tenant's services come first in the search, before the domains of the host, so that NAME
+// alone finds NAME.TENANT.pando. No tenant: the sandbox waits in the pool.
+func resolv(tenant pando.Tenant, host []byte) []byte {
+	var rest, search []string
+	for line := range strings.Lines(string(host)) {
+		words := strings.Fields(line)
+		if len(words) > 0 && (words[0] == "search" || words[0] == "domain") {
+			search = words[1:] // the last line counts, as for the resolver
+			continue
+		}
+		rest = append(rest, strings.TrimRight(line, "\n")+"\n")
+	}
+	if tenant != "" {
+		search = slices.Insert(slices.Clone(search), 0, string(tenant)+".pando")
+	}
+	text := "nameserver " + pando.Gateway4.String() + "\n"
+	if search = search[:min(len(search), searchMax)]; len(search) > 0 {
+		text += "search " + strings.Join(search, " ") + "\n"
+	}
+	return []byte(text + strings.Join(rest, ""))
+}
+
+// search lets the instance in the sandbox find services of its tenant by their names alone. The
+// file is mounted in the sandbox, so it is written in place.
+func (s *slot) search(tenant pando.Tenant) error {
+	host, _ := os.ReadFile("/etc/resolv.conf")
+	path := filepath.Join(s.dir, "resolv.conf")
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return fmt.Errorf("name the tenant in %s: %w", path, err)
+	}
+	_, err = f.Write(resolv(tenant, host))
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
