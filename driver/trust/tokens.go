@@ -87,8 +87,7 @@ func (a *Authority) proof(body []byte) ([]byte, error) {
 var errBadToken = fmt.Errorf("%w: the token is not one of this cluster; make one with `pando "+
 	"token` on the server's host", pando.ErrForbidden)
 
-// Check returns nil if a token is valid now, else the reason. Only the store knows whether it is
-// used up.
+// Check returns nil if a token is valid now, else the reason. The store counts its uses.
 func (a *Authority) Check(token string, now time.Time) error {
 	_, err := a.read(token, now)
 	return err
