@@ -14,6 +14,7 @@
 //	clock        doc.go        the only source of time below cmd/ and demo/.
 //	host         host.go       a machine that runs the agent.
 //	member       host.go       a host that was admitted to the cluster.
+//	admissions   admission.go  the count of admitted hosts and of uses of tokens.
 //	sighting     host.go       the store that a host has seen last.
 //	peers        host.go       the way to the agents of other hosts.
 //	liveness     liveness.go   the verdicts of the probes between hosts.

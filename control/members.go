@@ -21,15 +21,18 @@ type members struct {
 
 // Admit makes a host a member, or returns the slot of an existing member. byToken means that the
 // host has shown a token and no certificate. Such a host must be new or have the key of its
-// admission. Errors: ErrExists, ErrNoRoom, ErrForbidden.
-func (c *members) Admit(ctx context.Context, m pando.Member, byToken bool) (pando.Member, error) {
+// admission. use is the use of a token that the admission costs, or nil. Errors: ErrExists,
+// ErrNoRoom, ErrForbidden.
+func (c *members) Admit(
+	ctx context.Context, m pando.Member, byToken bool, use *pando.TokenUse,
+) (pando.Member, error) {
 	if err := pando.CheckLabel("host", string(m.Name)); err != nil {
 		return m, err
 	}
 	c.admitting.Lock()
 	defer c.admitting.Unlock()
 	for n := 0; ; n++ {
-		t, err := c.admission(ctx, &m, byToken)
+		t, err := c.admission(ctx, &m, byToken, use)
 		if err != nil {
 			return m, fmt.Errorf("admit host %s: %w", m.Name, err)
 		}
@@ -55,8 +58,15 @@ func (c *members) stored(ctx context.Context, prefix pando.Key) (*world.World, e
 	return w, nil
 }
 
-// admission gives each slot once. The server admits one host after another.
-func (c *members) admission(ctx context.Context, m *pando.Member, byToken bool) (pando.Txn, error) {
+// admission gives each slot once. Every server admits one host after another. The record of
+// admissions orders the admissions of several servers.
+func (c *members) admission(
+	ctx context.Context, m *pando.Member, byToken bool, use *pando.TokenUse,
+) (pando.Txn, error) {
+	so, seen, err := c.admissions(ctx) // before the members: a later slot then conflicts
+	if err != nil {
+		return pando.Txn{}, err
+	}
 	at, err := c.Registry.Snapshot(ctx, pando.Root+pando.Key(pando.KindMember)+"/")
 	if err != nil {
 		return pando.Txn{}, err
@@ -69,7 +79,6 @@ func (c *members) admission(ctx context.Context, m *pando.Member, byToken bool) 
 	taken := map[int]bool{}
 	for _, one := range w.Members {
 		taken[one.V.Slot] = true
-		t.If = append(t.If, one.If())
 	}
 	known, member := w.Members[m.Name]
 	now := c.Clock.Now()
@@ -81,6 +90,7 @@ func (c *members) admission(ctx context.Context, m *pando.Member, byToken bool) 
 		if err := c.isAlone(ctx, known.V, *m); err != nil {
 			return t, err
 		}
+		t.If = append(t.If, known.If())
 		m.Slot, m.Since = known.V.Slot, known.V.Since
 		// A server's host stays one when its agent renews, and keeps its key when its server starts.
 		m.Server = m.Server || known.V.Server
@@ -95,10 +105,35 @@ func (c *members) admission(ctx context.Context, m *pando.Member, byToken bool) 
 			return t, fmt.Errorf("%w: a cluster has at most %d hosts; `pando hosts rm NAME` takes out one "+
 				"that does not return", pando.ErrNoRoom, pando.Slots())
 		}
+		so.Hosts++
 	}
 	m.Renewed = now
 	t.Put = []pando.Stored{*m}
+	if use != nil {
+		if so, err = so.Use(*use, now); err != nil {
+			return t, err
+		}
+	}
+	if use != nil || !member {
+		t.If, t.Put = append(t.If, seen), append(t.Put, so)
+	}
 	return t, nil
+}
+
+// admissions returns the record of admissions, and the condition that it has not changed.
+func (c *members) admissions(ctx context.Context) (a pando.Admissions, _ pando.Condition, _ error) {
+	seen := pando.Condition{Key: pando.AdmissionsKey}
+	now, err := c.Registry.Snapshot(ctx, seen.Key)
+	if err != nil {
+		return a, seen, err
+	}
+	for _, r := range now.Records {
+		if r.Key == seen.Key {
+			seen.Modified = r.Modified
+			err = world.Decode(r, &a)
+		}
+	}
+	return a, seen, err
 }
 
 // isAlone returns an error if a member seems to move while its agent is here at the old address:

@@ -12,7 +12,7 @@ func TestTheSlotOfARemovedHostIsGivenAgain(t *testing.T) {
 	lead(t, 0, func(t *testing.T, l leadership) {
 		admit := func(name pando.HostName) int {
 			t.Helper()
-			m, err := l.Admit(t.Context(), pando.Member{Name: name, PublicKey: string(name)}, true)
+			m, err := l.Admit(t.Context(), pando.Member{Name: name, PublicKey: string(name)}, true, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

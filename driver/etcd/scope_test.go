@@ -49,6 +49,7 @@ func TestAReadIsWithinOneScope(t *testing.T) {
 		{key: "/pando/instance/default/web/h2", end: "*"}, // also h22
 		{key: "/pando/instance/default/web", end: "*"},
 		{key: pando.KindDecision.Under() + "default/web/d1"},
+		{key: pando.AdmissionsKey},
 		{key: "/pando/hostile/x"},
 		{key: "/other/x"},
 	} {

@@ -22,7 +22,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -49,8 +48,7 @@ const (
 type Authority struct {
 	certificate atomic.Pointer[x509.Certificate]
 	key         *ecdsa.PrivateKey
-	dir         string     // of its files
-	using       sync.Mutex // guards the record of used tokens
+	dir         string // of its files
 }
 
 // OpenAuthority reads the authority of the cluster from dir, or makes it if there is none.

@@ -127,21 +127,16 @@ func TestAServerTokenMakesServersAndAdmitsOneHost(t *testing.T) {
 	if err := a.CheckServer(token, now.Add(2*time.Hour)); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("an ended token makes a server: %v", err)
 	}
-	nothing := func() error { return nil }
-	if err := a.Use(token, now, nothing); err != nil {
-		t.Error(err)
+	host, err := a.Use(token, now)
+	if err != nil || host.Most != 1 {
+		t.Errorf("%+v, %v", host, err)
 	}
-	if err := a.UseServer(token, now, nothing); err != nil {
-		t.Error(err)
+	server, err := a.UseServer(token, now)
+	if err != nil || server.Most != 1 || server.Name == host.Name {
+		t.Errorf("its use for a server is that for a host: %+v, %v", server, err)
 	}
-	if err := a.UseServer(token, now, nothing); !errors.Is(err, pando.ErrForbidden) {
-		t.Errorf("it makes a second server: %v", err)
-	}
-	if err := a.UseServer(plain, now, nothing); !errors.Is(err, pando.ErrForbidden) {
+	if _, err := a.UseServer(plain, now); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("a token for hosts makes a server: %v", err)
-	}
-	if err := a.Use(token, now, nothing); !errors.Is(err, pando.ErrForbidden) {
-		t.Errorf("it admits a second host: %v", err)
 	}
 }
 

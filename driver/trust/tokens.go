@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,9 +37,6 @@ const UsesMax = pando.HostSlots
 
 // forServers marks a token that also makes a host a server. It is a bit of the number of hosts.
 const forServers = 1 << 15
-
-// tokensMax bounds the used tokens that have not ended. Only root makes tokens.
-const tokensMax = 4096
 
 var letters = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
@@ -91,8 +87,7 @@ func (a *Authority) proof(body []byte) ([]byte, error) {
 var errBadToken = fmt.Errorf("%w: the token is not one of this cluster; make one with `pando "+
 	"token` on the server's host", pando.ErrForbidden)
 
-// Check returns nil if a token is valid now, else the reason. Only Use checks whether it is used
-// up.
+// Check returns nil if a token is valid now, else the reason. The store counts its uses.
 func (a *Authority) Check(token string, now time.Time) error {
 	_, err := a.read(token, now)
 	return err
@@ -142,66 +137,50 @@ func readToken(token string) ([]byte, error) {
 	return raw, nil
 }
 
-// used is the authority's record of a token until its end.
-type used struct {
-	Uses  int       `json:"uses"`
-	Until time.Time `json:"until"`
-}
-
-// Use admits a host by a token. It counts as one use if admit succeeds. Only one process, the
-// server, uses tokens.
-func (a *Authority) Use(token string, now time.Time, admit func() error) error {
+// Use returns one use of a token that is valid now. The store counts it (pando.Admissions).
+func (a *Authority) Use(token string, now time.Time) (pando.TokenUse, error) {
 	body, err := a.read(token, now)
 	if err != nil {
-		return err
+		return pando.TokenUse{}, err
 	}
-	return a.use(body, "", now, admit)
+	return a.use(body, "")
 }
 
-// UseServer makes a host a server by a token, once. The host's admission is a use of its own.
-func (a *Authority) UseServer(token string, now time.Time, admit func() error) error {
+// UseServer returns the use of a token that makes a host a server. The host's admission is a use of
+// its own.
+func (a *Authority) UseServer(token string, now time.Time) (pando.TokenUse, error) {
 	if err := a.CheckServer(token, now); err != nil {
-		return err
+		return pando.TokenUse{}, err
 	}
 	body, err := a.read(token, now)
 	if err != nil {
-		return err
+		return pando.TokenUse{}, err
 	}
-	return a.use(body, "-server", now, admit)
+	return a.use(body, "-server")
 }
 
-func (a *Authority) use(body []byte, suffix string, now time.Time, admit func() error) error {
-	a.using.Lock()
-	defer a.using.Unlock()
+func (a *Authority) use(body []byte, suffix string) (pando.TokenUse, error) {
+	name := hex.EncodeToString(body[hashBytes+untilBytes:bodyBytes-usesBytes]) + suffix
+	before, err := a.former(name)
+	return pando.TokenUse{
+		Name: name, Until: endOf(body), Before: before,
+		Most: int(binary.BigEndian.Uint16(body[bodyBytes-usesBytes:]) &^ forServers),
+	}, err
+}
+
+// former returns the uses of a token in the file of an earlier build. No build writes it any more.
+func (a *Authority) former(name string) (int, error) {
 	path := filepath.Join(a.dir, "tokens.json")
-	all := map[string]used{}
 	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	all := map[string]pando.TokenUses{}
 	if err == nil {
 		err = json.Unmarshal(text, &all)
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("read which tokens were used: %w; remove %s to forget it", err, path)
-	}
-	maps.DeleteFunc(all, func(_ string, u used) bool { return !now.Before(u.Until) })
-	name := hex.EncodeToString(body[hashBytes+untilBytes:bodyBytes-usesBytes]) + suffix
-	most, one := int(binary.BigEndian.Uint16(body[bodyBytes-usesBytes:])&^forServers), all[name]
-	switch {
-	case one.Uses >= most:
-		return fmt.Errorf("%w: the token was used for %d of %d hosts; make a new one with `pando "+
-			"token` on the server's host", pando.ErrForbidden, one.Uses, most)
-	case one.Uses == 0 && len(all) >= tokensMax:
-		return fmt.Errorf("%w: %d tokens are in use; wait until one of them has ended",
-			pando.ErrNoRoom, len(all))
-	}
-	if err := admit(); err != nil {
-		return err
-	}
-	all[name] = used{one.Uses + 1, endOf(body)}
-	if text, err = json.Marshal(all); err == nil {
-		err = replace(path, text)
-	}
 	if err != nil {
-		return fmt.Errorf("note the use of a token: %w", err)
+		return 0, fmt.Errorf("read which tokens were used: %w; remove %s to forget it", err, path)
 	}
-	return nil
+	return all[name].Uses, nil
 }

@@ -36,16 +36,15 @@ func (a admission) join(
 	if err != nil {
 		return peer.Joined{}, err
 	}
-	admit := func() error {
-		m, err = a.Admit(ctx, m, known == nil)
-		return err
+	var use *pando.TokenUse
+	if known == nil && !a.isMember(ctx, m) {
+		one, err := a.Use(j.Token, now)
+		if err != nil {
+			return peer.Joined{}, err
+		}
+		use = &one
 	}
-	if known != nil || a.isMember(ctx, m) {
-		err = admit()
-	} else {
-		err = a.Use(j.Token, now, admit)
-	}
-	if err != nil {
+	if m, err = a.Admit(ctx, m, known == nil, use); err != nil {
 		return peer.Joined{}, err
 	}
 	probes, err := a.ProbeKey()

@@ -44,7 +44,7 @@ func cluster1(t *testing.T) admission {
 		Registry: s.Registry(), Clock: wall.Clock{}, IDs: names{}, Log: log, Name: "host1",
 	})
 	if _, err := ctl.Admit(t.Context(), pando.Member{Name: "host1",
-		Address: netip.MustParseAddr("10.126.0.1"), Server: true}, false); err != nil {
+		Address: netip.MustParseAddr("10.126.0.1"), Server: true}, false, nil); err != nil {
 		t.Fatal(err)
 	}
 	return admission{place{Listen: "10.126.0.1"}, ctl, a}
@@ -231,5 +231,60 @@ func (a admission) refusesACopy(t *testing.T, first candidate, shown *x509.Certi
 	}
 	if _, err := a.join(t.Context(), first.Joining, shown); err != nil {
 		t.Errorf("back again: %v", err)
+	}
+}
+
+// Two servers admit hosts at the same moment, by one token. Each slot is given once, and the token
+// admits as many hosts as it allows.
+func TestTwoServersGiveNoSlotAndNoUseTwice(t *testing.T) {
+	a := cluster1(t)
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	b := a
+	b.Control = control.New(control.Config{
+		Registry: a.Registry, Clock: wall.Clock{}, IDs: names{}, Log: log, Name: "host9",
+	})
+	const allowed, asking = 6, 12
+	token, err := a.Authority.Token(time.Now().Add(time.Hour), allowed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := make(chan error, asking)
+	begin := make(chan struct{})
+	for n := range asking {
+		at := []admission{a, b}[n%2]
+		c := at.candidate(t, pando.HostName("new"+string(rune('a'+n))), token)
+		go func() {
+			<-begin
+			for {
+				_, err := at.join(t.Context(), c.Joining, nil)
+				if !errors.Is(err, pando.ErrConflict) { // the host tries again
+					answers <- err
+					return
+				}
+			}
+		}()
+	}
+	close(begin)
+	admitted := 0
+	for range asking {
+		switch err := <-answers; {
+		case err == nil:
+			admitted++
+		case !errors.Is(err, pando.ErrForbidden):
+			t.Error(err)
+		}
+	}
+	if admitted != allowed {
+		t.Errorf("%d hosts were admitted by a token for %d", admitted, allowed)
+	}
+	of := map[int]pando.HostName{}
+	for h, slot := range a.slots(t) {
+		if other, taken := of[slot]; taken {
+			t.Errorf("%s and %s have slot %d", h, other, slot)
+		}
+		of[slot] = h
+	}
+	if len(of) != 1+allowed {
+		t.Errorf("the slots are %v", of)
 	}
 }

@@ -156,7 +156,7 @@ func renewServer(p place, a *trust.Authority, i *trust.Identity) error {
 func admitOwn(ctx context.Context, ctl *control.Control, p place, log *slog.Logger) {
 	h := p.record()
 	own := pando.Member{Name: h.Name, Address: h.Address, Address6: h.Address6, Server: true}
-	if _, err := ctl.Admit(ctx, own, false); err != nil {
+	if _, err := ctl.Admit(ctx, own, false, nil); err != nil {
 		log.Warn("cannot write the membership of this host", "error", err)
 	}
 }

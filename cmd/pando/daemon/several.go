@@ -171,11 +171,11 @@ func (o promotion) hand(
 	if !m.Server {
 		server := m
 		server.Server = true
-		err = o.UseServer(s.Token, time.Now(), func() error {
-			_, err := o.Admit(ctx, server, false)
-			return err
-		})
+		use, err := o.UseServer(s.Token, time.Now())
 		if err != nil {
+			return out, err
+		}
+		if _, err := o.Admit(ctx, server, false, &use); err != nil {
 			return out, err
 		}
 	}
