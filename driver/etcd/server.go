@@ -108,6 +108,8 @@ func (s *Server) start(ctx context.Context, c ServerConfig, g *guard) (err error
 	running := ctx
 	ctx, s.stop = context.WithCancel(context.Background())
 	if c.Peers != nil {
+		s.registry.first = s.leads
+		g.leader = s.askLeader
 		if err := s.announce(running, c.Peers); err != nil {
 			return err
 		}
@@ -116,7 +118,10 @@ func (s *Server) start(ctx context.Context, c ServerConfig, g *guard) (err error
 	}
 	s.guard(ctx, g, s.shapeOf(client, c.QuotaBytes))
 	rules := gate{c.Members, &store{s.etcd.Server.KV()}, newLeases(s.etcd.Server.LeaseTimeToLive),
-		newStreams(), &copies{}, c.Log}
+		newStreams(), &copies{}, c.Log, nil}
+	if c.Peers != nil {
+		rules.newest = s.etcd.Server.LinearizableReadNotify
+	}
 	if c.Members != nil {
 		s.guarding.Go(func() { rules.follow(ctx, c.Members.Clock, s.registry, c.Log) })
 	}
