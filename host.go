@@ -33,6 +33,7 @@ type Host struct {
 	Version    string       `json:"version"`
 	Leaving    bool         `json:"leaving,omitempty"` // no new instances; those it has are moved away
 	Tunnel     bool         `json:"tunnel,omitempty"`  // other hosts send flows to its instances there
+	Bundles    bool         `json:"bundles,omitempty"` // it brings bundles to its instances
 	Layout     int          `json:"layout,omitempty"`  // the newest that its build reads; 0: the first
 	// Frozen is why the host keeps what it has and follows nothing. "": it follows the store.
 	Frozen string `json:"frozen,omitempty"`
@@ -63,6 +64,10 @@ func LabelsOf(labels []string) (string, error) {
 		if err != nil {
 			return "", err
 		}
+		if name == SpreadHost {
+			return "", fmt.Errorf("%w: label %s: each host has the label host already, with its name",
+				ErrInvalid, l)
+		}
 		if name == last {
 			return "", fmt.Errorf("%w: a host has the label %s twice; give it once", ErrInvalid, name)
 		}
@@ -83,8 +88,12 @@ func CutLabel(label string) (name, value string, err error) {
 
 var labelValue = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,51}[a-z0-9])?$`)
 
-// Label returns the value of a label, or "" if the host does not have it.
+// Label returns the value of a label, or "" if the host does not have it. Each host has the label
+// host, its name.
 func (h Host) Label(name string) string {
+	if name == SpreadHost {
+		return string(h.Name)
+	}
 	for l := range strings.SplitSeq(h.Labels, " ") {
 		if n, value, ok := strings.Cut(l, "="); ok && n == name {
 			return value

@@ -346,12 +346,32 @@ type Image struct {
 	Gave []string `json:"gave,omitempty"`
 }
 
+// Bundle is a folder that a deploy sends to the hosts with the program. Instances see it read-only,
+// at the path that it has on the deploying host.
+type Bundle struct {
+	Folder string `json:"folder"` // absolute after loading
+	// Digest is sha256:…, of the files at the deploy. So every host runs the same bytes.
+	Digest string   `json:"digest,omitempty"`
+	Host   HostName `json:"host,omitempty"` // read the folder
+}
+
+// BundlePrefix begins the reference of a bundle in a store of images.
+const BundlePrefix = "bundle:"
+
+// Image returns the bundle in the form in which hosts store it and send it to each other.
+func (b Bundle) Image() Image {
+	return Image{Reference: BundlePrefix + b.Folder, Digest: b.Digest, Host: b.Host}
+}
+
 // Origin tells which bytes an image is, and which words of the spec it gave, for a reason.
 func (i Image) Origin() string {
 	if i.Digest == "" {
 		return ""
 	}
 	text := "; image " + i.Reference + " is " + i.Digest
+	if strings.HasPrefix(i.Reference, BundlePrefix) {
+		text = "; " + i.Reference + " is " + i.Digest
+	}
 	if len(i.Gave) > 0 {
 		text += ", which gave " + strings.Join(i.Gave, ", ")
 	}

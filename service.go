@@ -13,13 +13,15 @@ type Spec struct {
 	Name   ServiceName `json:"name"`
 	Tenant Tenant      `json:"tenant,omitempty"` // DefaultTenant
 	Image  Image       `json:"image,omitzero"`   // none: the program is the host's
+	Bundle Bundle      `json:"bundle,omitzero"`  // none: the program is on every host; not with Image
 	// Entrypoint stands before Command. It is the image's by default.
 	Entrypoint []string `json:"entrypoint,omitempty"`
 	// Command is the argv. argv[0] is looked up in PATH, or is relative to WorkingDir. It is the
 	// image's by default.
 	Command     []string          `json:"command"`
 	Environment map[string]string `json:"environment,omitempty"`
-	// WorkingDir is absolute after loading. Default: the folder of the spec file, or the image's.
+	// WorkingDir is absolute after loading. Default: the bundle, the folder of the spec file, or the
+	// image's.
 	WorkingDir string `json:"working_dir,omitempty"`
 	// User is a name, a uid or uid:gid. Default: an unprivileged uid of its own, or the image's.
 	User       string `json:"user,omitempty"`
@@ -45,6 +47,15 @@ type Spec struct {
 	// DrainSecondsMax is the time for a drain. 0: wait for the last connection.
 	DrainSecondsMax float64           `json:"drain_seconds_max,omitempty"`
 	Labels          map[string]string `json:"labels,omitempty"`
+}
+
+// Files returns the image or the bundle that a host needs before an instance starts there. Without
+// either its digest is "".
+func (s Spec) Files() Image {
+	if s.Bundle.Digest != "" {
+		return s.Bundle.Image()
+	}
+	return s.Image
 }
 
 // Argv returns the words of the program.

@@ -56,6 +56,11 @@ var fields = []field{
 		def: "the host's own files", example: "shop/web:1.2", kind: imageKind,
 		set: func(s *pando.Spec, v any) { s.Image.Reference = v.(string) },
 		get: func(s pando.Spec) any { return s.Image.Reference }},
+	{name: "bundle", doc: "Folder that a deploy sends to every host that runs an instance, relative " +
+		"to the file. Instances see it read-only at its path.", def: "every host has the program " +
+		"already", example: ".", kind: pathKind,
+		set: func(s *pando.Spec, v any) { s.Bundle.Folder = v.(string) },
+		get: func(s pando.Spec) any { return s.Bundle.Folder }},
 	{name: "entrypoint", doc: "Words before `command`, instead of the image's. The image's command " +
 		"goes with them.", def: "the image's", example: "[/app/start]", kind: commandKind,
 		set: func(s *pando.Spec, v any) { s.Entrypoint = v.([]string) },
@@ -70,7 +75,7 @@ var fields = []field{
 		get: func(s pando.Spec) any { return s.Environment }},
 	{name: "working_dir", doc: "Directory in which the program starts, relative to the file. All " +
 		"instances on a host share it. A program that needs it for itself sets `scale: {max: 1}`.",
-		def: "the file's, or the image's", example: "./site", kind: pathKind,
+		def: "the bundle's, the file's, or the image's", example: "./site", kind: pathKind,
 		set: func(s *pando.Spec, v any) { s.WorkingDir = v.(string) },
 		get: func(s pando.Spec) any { return s.WorkingDir }},
 	{name: "user", doc: "User of the program: a name, a uid or uid:gid.",
@@ -236,7 +241,8 @@ var placeFields = []field{
 		example: "first", kind: enumKind(pando.NearFirst),
 		set: func(s *pando.Spec, v any) { s.Place.Near = v.(string) },
 		get: func(s pando.Spec) any { return s.Place.Near }},
-	{name: "only", doc: "Label that the hosts must have, as NAME=VALUE of `pando up --label`.",
+	{name: "only", doc: "Label that the hosts must have, as NAME=VALUE of `pando up --label`. " +
+		"host=NAME means one host.",
 		def: "any host", example: "zone=a", kind: hostLabelKind,
 		set: func(s *pando.Spec, v any) { s.Place.Only = v.(string) },
 		get: func(s pando.Spec) any { return s.Place.Only }},

@@ -187,10 +187,20 @@ func (r *reader) place(n ast.Node, s *pando.Spec, where map[string]ast.Node) {
 			r.at(where["entrypoint"], "entrypoint",
 				"stands before the command of an image: put it in front of the words of `command`")
 		}
+		if f := s.Bundle.Folder; f != "" {
+			if !filepath.IsAbs(f) {
+				f = filepath.Join(r.dir, f)
+			}
+			s.Bundle.Folder = filepath.Clean(f)
+			s.WorkingDir = cmp.Or(s.WorkingDir, s.Bundle.Folder)
+		}
 		if !filepath.IsAbs(s.WorkingDir) {
 			s.WorkingDir = filepath.Join(r.dir, s.WorkingDir)
 		}
 		return
+	}
+	if s.Bundle.Folder != "" {
+		r.at(where["bundle"], "bundle", bundleInImage)
 	}
 	s.Image.Reference = Beside(r.dir, s.Image.Reference)
 	if s.WorkingDir != "" && !filepath.IsAbs(s.WorkingDir) {
