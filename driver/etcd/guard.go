@@ -87,8 +87,8 @@ func (g *guard) intercept(
 }
 
 // awaitLeader waits until the leading server has answered this one, for at most the time of ctx. A
-// write that is passed on to a lost leader is lost with it, and its caller waits in vain. The write
-// itself reports an error.
+// lost leader loses each write that is sent to it, and the caller waits for 5 s. The write itself
+// reports an error.
 func (g *guard) awaitLeader(ctx context.Context) {
 	if g != nil && g.leader != nil {
 		_ = g.leader(ctx)

@@ -25,7 +25,7 @@ func refuses(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// silent returns an address that accepts connections and says nothing, as a stopped process does.
+// silent returns an address that accepts connections and never answers, like a stopped process.
 func silent(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -61,7 +61,7 @@ func TestALineFindsTheServerThatAnswers(t *testing.T) {
 	}
 }
 
-// A server that stops without a word costs no lease and no watch.
+// A stopped server costs no lease and no watch.
 func TestASilentServerCostsNoLeaseAndNoWatch(t *testing.T) {
 	t.Parallel()
 	s, at, member := startForMembers(t)

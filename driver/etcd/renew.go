@@ -17,35 +17,41 @@ const (
 	renewAnswered = time.Second            // the least time for an answer
 )
 
-// renewal renews a lease until ctx ends. It closes the channel when the lease is lost: the store
-// says so, or no call was answered for the duration of the lease. etcd's own keep-alive waits on one
-// stream for all that time, also if its server hangs.
+// renewal renews a lease until ctx ends. It closes the channel when the lease is lost: the store has
+// none, or no call was answered for the duration of the lease. etcd's own keep-alive waits on one
+// stream for all that time, also for a server that hangs.
 func renewal(
 	ctx context.Context, ttl time.Duration, renew func(context.Context) error,
 ) <-chan struct{} {
 	lost := make(chan struct{})
 	go func() {
 		defer close(lost)
-		t := time.NewTimer(ttl / renewTries)
-		defer t.Stop()
-		for ends := time.Now().Add(ttl); ; {
+		wait, ends := time.NewTimer(ttl/renewTries), time.NewTimer(ttl)
+		defer wait.Stop()
+		defer func() { ends.Stop() }()
+		for {
 			select {
 			case <-ctx.Done():
 				return
-			case <-t.C:
+			case <-ends.C:
+				return
+			case <-wait.C:
 			}
-			began := time.Now()
+			next := time.NewTimer(ttl) // the store counts from its answer, which is later
 			call, cancel := context.WithTimeout(ctx, max(renewAnswered, ttl/renewTries))
 			err := renew(call)
 			cancel()
 			switch {
 			case err == nil:
-				ends = began.Add(ttl)
-				t.Reset(ttl / renewTries)
-			case errors.Is(err, rpctypes.ErrLeaseNotFound), time.Now().After(ends):
+				ends.Stop()
+				ends = next
+				wait.Reset(ttl / renewTries)
+			case errors.Is(err, rpctypes.ErrLeaseNotFound):
+				next.Stop()
 				return
 			default:
-				t.Reset(renewAgain)
+				next.Stop()
+				wait.Reset(renewAgain)
 			}
 		}
 	}()

@@ -32,9 +32,9 @@ func TestThreeServersDecideWithoutOne(t *testing.T) {
 				time.Since(died).Round(time.Millisecond))
 		}
 		if took := time.Since(died); took > asksGoOnWithin {
-			t.Errorf("asks took %s to go on", took)
+			t.Errorf("the next answers took %s", took)
 		}
-		for _, host := range p.Hosts { // commands too, but for the host whose server is dead
+		for _, host := range p.Hosts { // commands too, except on the host of the dead server
 			if out := p.Run(host, p.Bin, "status"); host != killed && out.Code != 0 {
 				t.Errorf("pando status on %s: %s", host, out.Text)
 			}

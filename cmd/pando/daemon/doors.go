@@ -149,7 +149,7 @@ type doorkeeper struct {
 	mu       sync.Mutex
 	members  map[pando.HostName]pando.Member
 	changed  chan struct{}                         // closed and replaced when the members change
-	news     func(map[pando.HostName]pando.Member) // gets the members after a change; nil: nobody
+	news     func(map[pando.HostName]pando.Member) // gets the members after each change; may be nil
 }
 
 func newDoorkeeper(r pando.Registry) *doorkeeper {

@@ -132,7 +132,8 @@ func (k *known) addresses() []netip.Addr {
 // endpoints returns the endpoints of the store, the own server's first. The caller holds the lock.
 func (k *known) endpoints() []string {
 	var out []string
-	if k.serves || slices.ContainsFunc(k.servers, func(s knownServer) bool { return s.Name == k.own }) {
+	own := func(s knownServer) bool { return s.Name == k.own }
+	if k.serves || slices.ContainsFunc(k.servers, own) {
 		out = append(out, "unix://"+k.sock)
 	}
 	for _, a := range k.addresses() {
