@@ -285,6 +285,9 @@ type Peers interface {
 	Exec(ctx context.Context, h Host, i InstanceID, s SessionSpec) (io.ReadWriteCloser, error)
 	// Usage returns the use of every instance that runs on a host, or of one service's.
 	Usage(ctx context.Context, h Host, s ServiceKey) ([]InstanceUsage, error)
+	// Meters streams the measurements of a host, the newest one at each time, until ctx ends or the
+	// host falls silent. Then the channel closes.
+	Meters(ctx context.Context, h Host) (<-chan Meters, error)
 	// StateLog returns the newest commits of a service's main branch.
 	StateLog(ctx context.Context, h Host, s ServiceKey, max int) ([]StateCommit, error)
 	// State serves git's read-only smart HTTP protocol for a service with its objects on host h.
@@ -306,6 +309,8 @@ type HostAgent interface {
 	Exec(ctx context.Context, i InstanceID, s SessionSpec) (io.ReadWriteCloser, error)
 	// Usage returns the use of every instance that runs here, or of one service's.
 	Usage(ctx context.Context, s ServiceKey) ([]InstanceUsage, error)
+	// Meters streams the measurements of this host, the newest one at each time, until ctx ends.
+	Meters(ctx context.Context) (<-chan Meters, error)
 	// StateLog returns the newest commits of a service's main branch.
 	StateLog(ctx context.Context, s ServiceKey, max int) ([]StateCommit, error)
 	// State serves git's read-only smart HTTP protocol.

@@ -197,6 +197,8 @@ type Sandbox interface {
 	Flows(ctx context.Context) (int, error)
 	// Usage returns the sandbox's resource use since its start.
 	Usage(ctx context.Context) (Usage, error)
+	// Strain returns the part of its use that a meter reads ten times a second. It is cheap.
+	Strain(ctx context.Context) (Strain, error)
 	// LastLines returns the end of the instance's log as evidence. It cuts long lines and replaces
 	// terminal control characters.
 	LastLines(n int) []string
@@ -234,6 +236,15 @@ type Usage struct {
 	CPU         time.Duration
 	MemoryBytes int64
 	PIDs        int64
+}
+
+// Strain is the use of a sandbox since its start, beside the limits in force.
+type Strain struct {
+	CPU       time.Duration
+	Throttled time.Duration // its processes waited for its processor limit
+	Memory    int64         // bytes, at most a second old
+	CPUs      float64       // the limit in force; 0: none
+	MemoryMax int64         // likewise, in bytes
 }
 
 // SessionsMax is the largest number of sessions on one host.
@@ -281,6 +292,13 @@ type InstanceUsage struct {
 	MemoryBytes int64   `json:"memory_bytes"`
 	PIDs        int64   `json:"pids"`        // processes and threads
 	Connections int     `json:"connections"` // established at a VIP
+	// Metrics are the newest numbers of the application (PUT /v1/self/metrics).
+	Metrics map[string]float64 `json:"metrics,omitempty"`
+	// Flows is the number of new flows that its host steered to it since it was published.
+	Flows uint64 `json:"flows,omitempty"`
+	// Meter and Score are its newest measurement. Nil: its service is not measured.
+	Meter *Meter `json:"meter,omitempty"`
+	Score *Score `json:"score,omitempty"`
 	// The rest comes from the records of the cluster.
 	Born     time.Time `json:"born,omitzero"`
 	Phase    Phase     `json:"phase,omitempty"`
@@ -306,6 +324,8 @@ type Cgroup interface {
 	Limit(Resources) error
 	// Usage returns the use of the group since it was made.
 	Usage() Usage
+	// Strain returns the fast part of the use, with the limits in force.
+	Strain() Strain
 	// OOMKilled reports whether the kernel killed a process of the group for its memory use.
 	OOMKilled() bool
 	// Entry returns the way into the group.

@@ -129,6 +129,7 @@ var fields = []field{
 		get: func(s pando.Spec) any { return s.SecurityOpt }},
 	{name: "rollout", doc: "How a new revision takes over.", fields: rolloutFields},
 	{name: "place", doc: "The hosts on which the instances run.", fields: placeFields},
+	{name: "balance", doc: "The choice of the instance for each new flow.", fields: balanceFields},
 	{name: "drain_max", doc: "End the connections of an instance that leaves after this long.",
 		def: "wait for the last one", example: "10m", kind: durationKind,
 		set: func(s *pando.Spec, v any) { s.DrainSecondsMax = v.(float64) },
@@ -196,7 +197,8 @@ var scaleFields = []field{
 		set:  func(s *pando.Spec, v any) { s.Scale.RatePerSecond = v.(float64) },
 		get:  func(s pando.Spec) any { return rateText(s.Scale.RatePerSecond) }},
 	{name: "by",
-		doc: "Let Pando scale by incoming traffic: connections/s or packets/s, or {metric, target}.",
+		doc: "Let Pando scale: by connections/s, packets/s or a number of the application such as " +
+			"queue_depth, each with a target, or by score with up and down. Or {metric, target}.",
 		def: "the application asks, or you", example: "connections/s", kind: byKind,
 		set: func(s *pando.Spec, v any) {
 			by := v.(byValue)
@@ -210,6 +212,14 @@ var scaleFields = []field{
 		kind: numberKind,
 		set:  func(s *pando.Spec, v any) { s.Scale.Target = v.(float64) },
 		get:  func(s pando.Spec) any { return s.Scale.Target }},
+	{name: "up", doc: "With `by: score`: the best score from which an instance is added.",
+		def: "0.6", example: "0.5", kind: numberKind,
+		set: func(s *pando.Spec, v any) { s.Scale.Up = v.(float64) },
+		get: func(s pando.Spec) any { return s.Scale.Up }},
+	{name: "down", doc: "With `by: score`: an instance leaves while most scores are below.",
+		def: "0.1", example: "0.05", kind: numberKind,
+		set: func(s *pando.Spec, v any) { s.Scale.Down = v.(float64) },
+		get: func(s pando.Spec) any { return s.Scale.Down }},
 	{name: "quiet", doc: "Time of load below target before an instance leaves.", def: "30s",
 		example: "1m", kind: durationKind,
 		set: func(s *pando.Spec, v any) { s.Scale.QuietSeconds = v.(float64) },

@@ -230,15 +230,17 @@ func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 			"a reserve runs beside the instance, and max: 1 allows one: drop warm, or raise max")
 	}
 	switch {
-	case s.Scale.By != pando.ByNothing && s.Scale.Target == 0:
-		r.at(where["scale.by"], "scale.by", "needs a target per instance beside it, such as target: 100")
 	case s.Scale.By == pando.ByNothing && s.Scale.Target != 0 && where["scale.by"] == nil:
 		r.at(where["scale.target"], "scale.target", "has no effect without by, such as by: connections/s")
-	case s.Scale.By != pando.ByNothing && len(s.Ports) == 0:
+	case s.Scale.By.Counted() && len(s.Ports) == 0 && s.Scale.Target != 0:
 		r.at(where["scale.by"], "scale.by",
 			"counts traffic of a published port, and there is none: add ports")
 	}
-	for _, c := range placeConflicts(s) {
+	if err := s.Balance.Check(); err != nil {
+		at := cmp.Or(where["balance.every"], where["balance.weights"])
+		r.at(at, "balance", "%s", strings.TrimPrefix(err.Error(), pando.ErrInvalid.Error()+": "))
+	}
+	for _, c := range append(scaleConflicts(s.Scale), placeConflicts(s)...) {
 		r.at(where[c.path], c.path, "%s", c.text)
 	}
 	if where["ports"] == nil {

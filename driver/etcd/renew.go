@@ -17,9 +17,9 @@ const (
 	renewAnswered = time.Second            // the least time for an answer
 )
 
-// renewal renews a lease until ctx ends. It closes the channel when the lease is lost: the store has
-// none, or no call was answered for the duration of the lease. etcd's own keep-alive waits on one
-// stream for all that time, also for a server that hangs.
+// renewal renews a lease until ctx ends. It closes the channel when the lease is lost: the store
+// has none, or no call was answered for the duration of the lease. etcd's own keep-alive waits on
+// one stream for all that time, also for a server that hangs.
 func renewal(
 	ctx context.Context, ttl time.Duration, renew func(context.Context) error,
 ) <-chan struct{} {
