@@ -51,7 +51,7 @@ func TestALineFindsTheServerThatAnswers(t *testing.T) {
 				t.Fatal(err)
 			}
 			eventually(t, "read by the other server", func() error {
-				_, err := r.Snapshot(t.Context(), pando.Root)
+				_, err := r.Snapshot(t.Context(), pando.Root+"service/")
 				return err
 			})
 			if r.At() != "https://"+good {
