@@ -32,6 +32,7 @@ func (r *Registry) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision
 	checks, reads := conditions(t)
 	ctx, cancel := bounded(ctx)
 	defer cancel()
+	r.guard.awaitLeader(ctx)
 	resp, err := r.client.Txn(ctx).If(checks...).Then(puts...).Else(reads...).Commit()
 	if err != nil {
 		return 0, fmt.Errorf("commit %s: %w", about(t), sentinel(ctx, err))

@@ -70,6 +70,18 @@ type gate struct {
 
 	refusals *refusals
 	lapsed   *lapsed
+	// newest waits until this server has every earlier commit. One of several may be behind: a host
+	// that comes from another server has seen more. Nil: a single server is never behind.
+	newest func(context.Context) error
+}
+
+// surely repeats a check that refuses, once this server has every commit.
+func (g gate) surely(ctx context.Context, check func() error) error {
+	err := check()
+	if err == nil || g.newest == nil || g.newest(ctx) != nil {
+		return err
+	}
+	return check()
 }
 
 // who returns the calling member; remote is false for root on this host.
@@ -85,9 +97,12 @@ func (g gate) who(ctx context.Context) (m pando.Member, remote bool, err error) 
 	if len(info.State.VerifiedChains) == 0 {
 		return m, true, status.Error(codes.PermissionDenied, "no certificate")
 	}
-	if m, err = g.member(info.State.VerifiedChains[0][0]); err == nil {
-		err = g.comesFrom(m, p.Addr)
-	}
+	err = g.surely(ctx, func() (err error) {
+		if m, err = g.member(info.State.VerifiedChains[0][0]); err == nil {
+			err = g.comesFrom(m, p.Addr)
+		}
+		return err
+	})
 	if err != nil {
 		return m, true, status.Error(codes.PermissionDenied, err.Error())
 	}
@@ -157,7 +172,7 @@ func (g gate) unary(
 ) (any, error) {
 	m, remote, err := g.who(ctx)
 	if err == nil && remote {
-		err = g.allowed(ctx, m, req)
+		err = g.surely(ctx, func() error { return g.allowed(ctx, m, req) })
 	}
 	if err != nil {
 		return nil, err

@@ -39,6 +39,7 @@ type guard struct {
 	full   atomic.Int64 // bytes of live records that fill the store, or 0 if there is room
 	// crowded returns the bytes in use if a burst has brought them near the limit. Nil: unknown.
 	crowded func() int64
+	leader  func(context.Context) error // waits for the leading server; nil: a single server
 }
 
 // check reads the free space of the disk (a system call of 1 µs). It returns the reason to refuse a
@@ -80,8 +81,18 @@ func (g *guard) intercept(
 		if err := errors.Join(g.check(), g.mayAdd(requestAdds(req))); err != nil {
 			return nil, status.Error(codes.ResourceExhausted, err.Error())
 		}
+		g.awaitLeader(ctx)
 	}
 	return handle(ctx, req)
+}
+
+// awaitLeader waits until the leading server has answered this one, for at most the time of ctx. A
+// lost leader loses each write that is sent to it, and the caller waits for 5 s. The write itself
+// reports an error.
+func (g *guard) awaitLeader(ctx context.Context) {
+	if g != nil && g.leader != nil {
+		_ = g.leader(ctx)
+	}
 }
 
 func writes(req any) bool {

@@ -69,14 +69,16 @@ func (r *Registry) win(
 			return pando.Fence{Key: k, Created: pando.StoreRevision(resp.Header.Revision)}, nil
 		}
 		holder := resp.Responses[0].GetResponseRange().Kvs[0]
-		if string(holder.Value) == value {
-			// The candidate's former life ended without revoking its lease. Do not wait for that lease.
+		if string(holder.Value) == value || r.isFirst() {
+			// The candidate's former life ended without revoking its lease, or the store has a new
+			// leader: the holder's server is probably lost. Do not wait for the lease; the fence of the
+			// holder ends here.
 			if err := r.succeed(ctx, holder); err != nil {
 				return pando.Fence{}, err
 			}
 			continue
 		}
-		if err := l.await(ctx, holder, resp.Header.Revision); err != nil {
+		if err := l.await(ctx, holder, resp.Header.Revision, r.isFirst); err != nil {
 			return pando.Fence{}, err
 		}
 	}
@@ -167,7 +169,7 @@ func (r *Registry) leaseOf(f pando.Fence) (clientv3.LeaseID, bool) {
 type lease struct {
 	client *clientv3.Client
 	id     clientv3.LeaseID
-	alive  <-chan *clientv3.LeaseKeepAliveResponse // closes when the lease is lost
+	alive  <-chan struct{} // closes when the lease is lost
 	stop   context.CancelFunc
 }
 
@@ -184,12 +186,10 @@ func (r *Registry) grant(ctx context.Context, ttl time.Duration) (*lease, error)
 	}
 	// Keep-alives outlive ctx: a leader needs its lease until giveUp revokes it.
 	keep, stop := context.WithCancel(context.WithoutCancel(ctx))
-	alive, err := r.client.KeepAlive(keep, granted.ID)
-	if err != nil {
-		stop()
-		return nil, sentinel(call, err)
-	}
-	return &lease{client: r.client, id: granted.ID, alive: alive, stop: stop}, nil
+	return &lease{
+		client: r.client, id: granted.ID, stop: stop,
+		alive: renewal(keep, time.Duration(granted.TTL)*time.Second, r.renews(granted.ID)),
+	}, nil
 }
 
 // giveUp revokes the lease now, with every key under it.
@@ -203,20 +203,32 @@ func (l *lease) giveUp() {
 
 var errLeaseLost = errors.New("the lease ended while waiting")
 
-// await returns once the holder's key is deleted.
-func (l *lease) await(ctx context.Context, holder *mvccpb.KeyValue, seen int64) error {
+// isFirst reports whether this process has the leading one of several servers.
+func (r *Registry) isFirst() bool { return r.first != nil && r.first() }
+
+// firstLook is the time between two questions whether this server leads the others.
+const firstLook = 100 * time.Millisecond
+
+// await returns once the holder's key is deleted, or this server is the first.
+func (l *lease) await(
+	ctx context.Context, holder *mvccpb.KeyValue, seen int64, first func() bool,
+) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	t := time.NewTicker(firstLook)
+	defer t.Stop()
 	gone := l.client.Watch(clientv3.WithRequireLeader(ctx), string(holder.Key),
 		clientv3.WithRev(seen+1), clientv3.WithFilterPut())
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case _, ok := <-l.alive:
-			if !ok {
-				return fmt.Errorf("%w: %w", pando.ErrUnavailable, errLeaseLost)
+		case <-t.C:
+			if first() {
+				return nil
 			}
+		case <-l.alive:
+			return fmt.Errorf("%w: %w", pando.ErrUnavailable, errLeaseLost)
 		case resp, ok := <-gone:
 			if !ok {
 				return pando.ErrUnavailable
@@ -241,10 +253,8 @@ func (l *lease) hold(ctx context.Context, f pando.Fence) {
 		select {
 		case <-ctx.Done():
 			return
-		case _, ok := <-l.alive:
-			if !ok {
-				return
-			}
+		case <-l.alive:
+			return
 		case resp, ok := <-gone:
 			switch {
 			case !ok || len(resp.Events) > 0:

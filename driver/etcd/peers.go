@@ -163,6 +163,17 @@ func (s *Server) announce(ctx context.Context, p *Peers) error {
 	return nil
 }
 
+// leads reports whether this server leads the others.
+func (s *Server) leads() bool { return s.etcd.Server.Leader() == s.etcd.Server.MemberID() }
+
+// askLeader waits until the leading server answers. The leader itself needs no answer.
+func (s *Server) askLeader(ctx context.Context) error {
+	if s.leads() {
+		return nil
+	}
+	return s.etcd.Server.LinearizableReadNotify(ctx)
+}
+
 // promote makes new servers voters once they have caught up, until ctx ends. The leader does it.
 func (s *Server) promote(ctx context.Context, log *slog.Logger) {
 	t := time.NewTicker(promoteEvery)
@@ -173,11 +184,10 @@ func (s *Server) promote(ctx context.Context, log *slog.Logger) {
 			return
 		case <-t.C:
 		}
-		server := s.etcd.Server
-		if server.Leader() != server.MemberID() {
+		if !s.leads() {
 			continue
 		}
-		for _, m := range server.Cluster().Members() {
+		for _, m := range s.etcd.Server.Cluster().Members() {
 			if !m.IsLearner || m.Name == "" {
 				continue
 			}

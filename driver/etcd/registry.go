@@ -9,17 +9,13 @@ package etcd
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"net/url"
 	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
@@ -33,9 +29,13 @@ var _ pando.Registry = (*Registry)(nil)
 type Registry struct {
 	client *clientv3.Client
 	guard  *guard // nil over a socket: the server has its own guard
-	paged  int64  // records of one answer of a Snapshot; tests lower it
-	close  sync.Once
-	err    error // of close
+	line   *line  // nil in the server's process
+	// first reports whether the server of this process leads the others. Its control takes the lead
+	// too, so that both outlive a lost server in the time of one election. Nil: it is no server.
+	first func() bool
+	paged int64 // records of one answer of a Snapshot; tests lower it
+	close sync.Once
+	err   error // of close
 
 	mu     sync.Mutex
 	leases map[pando.Fence]clientv3.LeaseID // of the hosts that joined through this registry
@@ -65,52 +65,30 @@ const (
 func Dial(
 	ctx context.Context, endpoint string, identity *tls.Config, from ...netip.Addr,
 ) (*Registry, error) {
-	u, err := url.Parse(endpoint)
+	l, err := newLine(endpoint, identity, from)
 	if err != nil {
-		return nil, fmt.Errorf("%w: store endpoint %q: %w", pando.ErrInvalid, endpoint, err)
-	}
-	switch {
-	case u.Scheme == "unix" && u.Host == "" && u.Path != "":
-	case (u.Scheme == "http" || u.Scheme == "https") && u.Host != "":
-	default:
-		return nil, fmt.Errorf("%w: store endpoint %q: want unix:///path/to/socket or http://host:port",
-			pando.ErrInvalid, endpoint)
+		return nil, err
 	}
 	c, err := clientv3.New(clientv3.Config{
 		Context:              ctx,
-		Endpoints:            []string{endpoint},
-		TLS:                  identity,
+		Endpoints:            []string{"http://line"}, // the line dials, also with TLS
 		DialKeepAliveTime:    10 * time.Second,
 		DialKeepAliveTimeout: 3 * time.Second,
 		MaxUnaryRetries:      readAttempts,
 		Logger:               zap.NewNop(),
-		DialOptions: append(dialsFrom(from), grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
-				MaxDelay: reconnectWaitMax},
-			MinConnectTimeout: time.Second,
-		})),
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(l.dial),
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+					MaxDelay: reconnectWaitMax},
+				MinConnectTimeout: time.Second,
+			})},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("dial the store at %s: %w", endpoint, err)
 	}
-	return newRegistry(c, nil), nil
-}
-
-// dialsFrom returns the option that connects from an address of this host. A host that has lost the
-// address connects from another one, and learns the reason of the refusal.
-func dialsFrom(from []netip.Addr) []grpc.DialOption {
-	if len(from) == 0 || !from[0].IsValid() {
-		return nil
-	}
-	own := net.TCPAddrFromAddrPort(netip.AddrPortFrom(from[0], 0))
-	return []grpc.DialOption{grpc.WithContextDialer(
-		func(ctx context.Context, to string) (net.Conn, error) {
-			c, err := (&net.Dialer{LocalAddr: own}).DialContext(ctx, "tcp", to)
-			if errors.Is(err, unix.EADDRNOTAVAIL) {
-				c, err = new(net.Dialer).DialContext(ctx, "tcp", to)
-			}
-			return c, err
-		})}
+	r := newRegistry(c, nil)
+	r.line = l
+	return r, nil
 }
 
 // Close ends every watch, leadership and host lease of this registry. The leases are not revoked:

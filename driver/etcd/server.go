@@ -109,6 +109,8 @@ func (s *Server) start(ctx context.Context, c ServerConfig, g *guard) (err error
 	running := ctx
 	ctx, s.stop = context.WithCancel(context.Background())
 	if c.Peers != nil {
+		s.registry.first = s.leads
+		g.leader = s.askLeader
 		if err := s.announce(running, c.Peers); err != nil {
 			return err
 		}
@@ -124,6 +126,9 @@ func (s *Server) start(ctx context.Context, c ServerConfig, g *guard) (err error
 		members: c.Members, store: &store{kv: s.etcd.Server.KV()},
 		leases: newLeases(s.etcd.Server.LeaseTimeToLive), open: newStreams(), copies: &copies{},
 		log: c.Log, refusals: s.refusals, lapsed: &lapsed{},
+	}
+	if c.Peers != nil {
+		rules.newest = s.etcd.Server.LinearizableReadNotify
 	}
 	if c.Members != nil {
 		s.guarding.Go(func() { rules.followRights(ctx, c.Members.Clock, s.registry) })

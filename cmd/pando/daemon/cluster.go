@@ -25,6 +25,7 @@ type cluster struct {
 	probes   []byte // the key of the probes between hosts; nil: an earlier build's server
 	slot     int
 	server   string // address:port, if the server is on another host
+	servers  *known
 	jobs     []job
 }
 
@@ -52,7 +53,9 @@ func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error
 		c.jobs = append(c.jobs, renewing(wall.Clock{}, log, c.identity, func(context.Context) error {
 			return a.Renew(c.identity, wall.Clock{}.Now())
 		}))
-		c.registry, err = etcd.Dial(ctx, "unix://"+p.store(), nil)
+		own, _ := netip.ParseAddr(p.Address)
+		c.servers = openKnown(p, nil, true, log)
+		c.registry, err = c.servers.dial(ctx, "", c.identity.ToServer(), own)
 		return c, err
 	}
 	if m.Host != pando.HostName(p.Host) {
@@ -60,12 +63,17 @@ func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error
 			"start it with --host %[2]s, or `pando down --purge` and join again",
 			pando.ErrInvalid, m.Host, p.Host)
 	}
-	err = renew(ctx, p, m)
+	serves, err := p.isServer()
+	if err != nil {
+		return c, err
+	}
+	c.servers = openKnown(p, m, serves, log)
+	err = renew(ctx, p, m, c.servers)
 	for range moveTries {
 		if !errors.Is(err, pando.ErrExists) || pando.Sleep(ctx, wall.Clock{}, time.Second) != nil {
 			break
 		}
-		err = renew(ctx, p, m) // this host has moved, and its former lease is about to end
+		err = renew(ctx, p, m, c.servers) // this host has moved, and its former lease is about to end
 	}
 	if errors.Is(err, pando.ErrUnavailable) {
 		log.Warn("the server does not answer; instances here keep running", "error", err)
@@ -73,16 +81,14 @@ func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error
 		return c, err
 	}
 	c.identity, c.slot, c.server, c.probes = m.Identity, m.Slot, m.Server, m.Probes
-	if serves, err := p.isServer(); err != nil {
-		return c, err
-	} else if serves {
+	if serves {
 		c.server = "" // this host's own server answers its operators
 	}
 	c.jobs = []job{renewing(wall.Clock{}, log, m.Identity, func(ctx context.Context) error {
-		return renew(ctx, p, m)
+		return renew(ctx, p, m, c.servers)
 	})}
 	own, _ := netip.ParseAddr(p.Address)
-	c.registry, err = etcd.Dial(ctx, m.Store, m.Identity.ToServer(), own)
+	c.registry, err = c.servers.dial(ctx, m.Store, m.Identity.ToServer(), own)
 	return c, err
 }
 
@@ -100,6 +106,7 @@ func agentFaces(p place, c cluster, h, forOwn http.Handler) ([]job, error) {
 			return nil, err
 		}
 		keeper := newDoorkeeper(c.registry)
+		keeper.news = c.servers.learn
 		jobs = append(jobs, serveHTTP(open, keeper.guard(fromServer(h))), keeper.run)
 	}
 	if c.server != "" {
@@ -108,9 +115,10 @@ func agentFaces(p place, c cluster, h, forOwn http.Handler) ([]job, error) {
 			return nil, err
 		}
 		t := &http.Transport{
-			TLSClientConfig: c.identity.ToServer(), DisableCompression: true, IdleConnTimeout: time.Minute,
-			DialContext:           (&net.Dialer{Timeout: serverWaitMax}).DialContext,
-			ResponseHeaderTimeout: serverWaitMax,
+			DisableCompression: true, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: serverWaitMax,
+			DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return c.servers.reach(ctx, c.identity.ToServer())
+			},
 		}
 		face := api.Elsewhere(c.server, t)
 		jobs = append(jobs, serveHTTP(operators, face))

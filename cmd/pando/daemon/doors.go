@@ -148,7 +148,8 @@ type doorkeeper struct {
 	registry pando.Registry
 	mu       sync.Mutex
 	members  map[pando.HostName]pando.Member
-	changed  chan struct{} // closed and replaced when the members change
+	changed  chan struct{}                         // closed and replaced when the members change
+	news     func(map[pando.HostName]pando.Member) // gets the members after each change; may be nil
 }
 
 func newDoorkeeper(r pando.Registry) *doorkeeper {
@@ -175,6 +176,9 @@ func (d *doorkeeper) run(ctx context.Context) error {
 		}
 		close(d.changed)
 		d.changed = make(chan struct{})
+		if d.news != nil {
+			d.news(d.members)
+		}
 	}
 	return world.Follow(ctx, wall.Clock{}, d.registry, membersPrefix, follow)
 }

@@ -107,14 +107,19 @@ func accept(p place, m *trust.Membership, got peer.Joined) error {
 // renew presents the certificate of a member and its record layout to the server, and stores the
 // new certificate. The agent starts if the server does not answer, and does not start if the server
 // refuses.
-func renew(ctx context.Context, p place, m *trust.Membership) error {
+func renew(ctx context.Context, p place, m *trust.Membership, servers *known) error {
 	asked, err := p.joining(m.Identity)
 	if err != nil {
 		return err
 	}
-	got, err := peer.Join(ctx, m.Server, m.Identity.ToServer(), asked)
-	if err == nil {
-		err = accept(p, m, got)
+	for _, at := range servers.doors(m.Server) {
+		var got peer.Joined
+		if got, err = peer.Join(ctx, at, m.Identity.ToServer(), asked); err == nil {
+			return accept(p, m, got)
+		}
+		if !errors.Is(err, pando.ErrUnavailable) {
+			break
+		}
 	}
 	return err
 }
