@@ -85,7 +85,7 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// up makes a cluster whose last host has the label role=last.
+// up makes a cluster. Its last host has the label role=last.
 func up(t *testing.T, hosts int) *labtest.Pando {
 	p := labtest.UpWith(t, labtest.Options{Hosts: hosts, Idle: true})
 	for n, h := range p.Hosts {
@@ -134,11 +134,13 @@ func (s *sheet) remote(t *testing.T) {
 		s.interleave(ways, size)
 		r := s.ratio("tunnel"+size, "straight"+size)
 		s.row("an instance on another host, by tunnel and direct return, against the same program "+
-			"there without Pando:"+size+", requests/s", "≥ 0.85 ×", fmt.Sprintf("%.2f × (%.0f against %.0f)", r,
-			s.at("tunnel"+size, .5), s.at("straight"+size, .5)), r >= 0.85)
+			"there without Pando:"+size+", requests/s", "≥ 0.85 ×",
+			fmt.Sprintf("%.2f × (%.0f against %.0f)", r, s.at("tunnel"+size, .5),
+				s.at("straight"+size, .5)), r >= 0.85)
 		r = s.ratio("tunnel p50"+size, "straight p50"+size)
-		s.row("the same:"+size+", p50", "≤ 1.15 ×", fmt.Sprintf("%.2f × (%.0f µs against %.0f µs)", r,
-			s.at("tunnel p50"+size, .5), s.at("straight p50"+size, .5)), r <= 1.15)
+		s.row("the same:"+size+", p50", "≤ 1.15 ×",
+			fmt.Sprintf("%.2f × (%.0f µs against %.0f µs)", r, s.at("tunnel p50"+size, .5),
+				s.at("straight p50"+size, .5)), r <= 1.15)
 	}
 }
 
@@ -161,8 +163,8 @@ func (s *sheet) interleave(ways map[string]*visitors, series string) {
 
 const linkBits = 150_000_000
 
-// link compares four instances behind links of 150 Mbit/s with HAProxy on the first host in front of
-// the same program on the four hosts.
+// link compares four instances behind links of 150 Mbit/s with HAProxy on the first host. HAProxy
+// has the same program on the four hosts as its servers.
 func (s *sheet) link(t *testing.T) {
 	p := up(t, 4)
 	web := p.Deploy(labtest.Echo("web", "place: {spread: host}", "scale: {min: 4, max: 4}"))
@@ -191,7 +193,8 @@ func (s *sheet) link(t *testing.T) {
 		"HAProxy, links": visit(t, dial, front, bytes, open),
 	}, "")
 	r := s.ratio("Pando, links", "HAProxy, links")
-	s.row("links of 150 Mbit/s, 4 hosts, 100 KB, against HAProxy on one of them: requests/s", "≥ 3.8 ×",
+	s.row("links of 150 Mbit/s, 4 hosts, 100 KB, against HAProxy on one of them: requests/s",
+		"≥ 3.8 ×",
 		fmt.Sprintf("%.2f × (%.0f against %.0f)", r, s.at("Pando, links", .5),
 			s.at("HAProxy, links", .5)), r >= 3.8)
 	r = s.ratio("HAProxy, links p50", "Pando, links p50")
