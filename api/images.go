@@ -20,9 +20,13 @@ func (h operators) imageRoutes(a huma.API) {
 		"Delete an image that no service and no instance uses from the server's host.", h.removeImage)
 }
 
-// keeper returns the keeper of images of this server.
+// keeper returns the keeper of images of this server. It looks behind the veil, which has no images.
 func (h operators) keeper() (pando.ImageOperators, error) {
-	if k, ok := h.Operators.(pando.ImageOperators); ok {
+	ops := h.Operators
+	if v, ok := ops.(veiled); ok {
+		ops = v.Operators
+	}
+	if k, ok := ops.(pando.ImageOperators); ok {
 		return k, nil
 	}
 	return nil, fmt.Errorf("%w: this server keeps no images", pando.ErrUnsupported)

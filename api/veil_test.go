@@ -74,3 +74,21 @@ func TestMembersSeeNoEnvironment(t *testing.T) {
 		t.Error("the veil changed the record itself")
 	}
 }
+
+// withImages is a server with images.
+type withImages struct {
+	telling
+	pando.ImageOperators
+}
+
+func TestTheVeilLeavesTheImagesVisible(t *testing.T) {
+	for name, c := range map[string]struct {
+		ops  pando.Operators
+		want bool
+	}{"with images": {veiled{withImages{}}, true}, "without": {veiled{telling{}}, false},
+		"without a veil": {withImages{}, true}} {
+		if _, err := (operators{Operators: c.ops}).keeper(); (err == nil) != c.want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -269,7 +269,7 @@ func TestAKilledHostEndsItsInstances(t *testing.T) {
 		line.because[id] = pando.Because{Intent: &i}
 	}
 	lives := line.lives(20 * time.Second)
-	if len(lives) != 2 || lives[0].Name != "a on demo1" || lives[1].Name != "b on demo3" {
+	if len(lives) != 2 || lives[0].Name != "a demo1" || lives[1].Name != "b demo3" {
 		t.Fatalf("lives %+v", lives)
 	}
 	if end := lives[0].Spans[2].To; end != 20 {

@@ -230,7 +230,7 @@ func (t *timeline) lifeName(id pando.InstanceID) string {
 			first = h
 		}
 		if h != first && t.hosts[id] != "" {
-			return suffix(string(id)) + " on " + string(t.hosts[id])
+			return suffix(string(id)) + " " + string(t.hosts[id])
 		}
 	}
 	return suffix(string(id))

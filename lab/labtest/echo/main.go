@@ -61,6 +61,9 @@ func serve() error {
 		os.Exit(number(r, "code"))
 	})
 	http.HandleFunc("/eat", eat)
+	http.HandleFunc("/size", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write(make([]byte, min(max(0, number(r, "bytes")), sizeMax)))
+	})
 	http.HandleFunc("/get", func(w http.ResponseWriter, r *http.Request) {
 		pass(w, r.Context(), r.FormValue("url"))
 	})
@@ -73,6 +76,8 @@ func serve() error {
 	})
 	return http.ListenAndServe(":8080", nil)
 }
+
+const sizeMax = 16 << 20 // bytes of an answer of /size
 
 func answer(w http.ResponseWriter, text string, err error) {
 	if err != nil {
