@@ -62,57 +62,6 @@ func TestAnUnmeasuredInstanceIsAverage(t *testing.T) {
 	}
 }
 
-func TestExclusion(t *testing.T) {
-	type marks = map[pando.InstanceID]bool
-	for name, c := range map[string]struct {
-		values []float64
-		former marks
-		want   marks
-	}{
-		"alike":                         {[]float64{0.5, 0.6, 0.5}, nil, marks{}},
-		"one is far worse":              {[]float64{0.2, 0.2, 0.2, 1.4}, nil, marks{"web-3": true}},
-		"an idle service":               {[]float64{0.001, 0.002, 0.2}, nil, marks{}},
-		"the only one":                  {[]float64{3}, nil, marks{}},
-		"at most half, the worst first": {[]float64{0, 1, 2, 3}, nil, marks{"web-3": true}},
-		"it stays out above its bound": {
-			[]float64{0.5, 0.5, 0.8}, marks{"web-2": true}, marks{"web-2": true},
-		},
-		"it comes back below": {[]float64{0.5, 0.5, 0.6}, marks{"web-2": true}, marks{}},
-		"of two, one":         {[]float64{0, 3}, nil, marks{"web-1": true}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			scores := scoresOf(c.values)
-			Exclude(scores, c.former)
-			for _, s := range scores {
-				if s.Excluded != c.want[s.Instance] {
-					t.Errorf("%s: excluded %v", s.Instance, s.Excluded)
-				}
-			}
-		})
-	}
-}
-
-// At least half of the endpoints stay, at any scores.
-func TestExclusionLeavesHalf(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		scores := scoresOf(rapid.SliceOfN(rapid.Float64Range(0, 10), 0, 30).Draw(t, "scores"))
-		former := map[pando.InstanceID]bool{}
-		for _, s := range scores {
-			former[s.Instance] = rapid.Bool().Draw(t, "former")
-		}
-		Exclude(scores, former)
-		out := 0
-		for _, s := range scores {
-			if s.Excluded {
-				out++
-			}
-		}
-		if 2*out > len(scores) {
-			t.Fatalf("%d of %d are excluded", out, len(scores))
-		}
-	})
-}
-
 func scoresOf(values []float64) []pando.Score {
 	out := make([]pando.Score, len(values))
 	for n, v := range values {
