@@ -44,8 +44,8 @@ type penalty struct {
 }
 
 // Step marks the endpoints that are far worse than the rest, at most half of them: the worst first.
-// Then it evens out small differences. It never returns an endpoint above the others: one that comes
-// back is idle, and would attract twice its share.
+// Then it evens out small differences. An endpoint that returns is idle, and would attract twice its
+// share. Its score therefore begins above the others.
 func (j *Judge) Step(now time.Time, scores []pando.Score) {
 	if j.out == nil {
 		j.out = map[pando.InstanceID]*penalty{}
@@ -114,7 +114,7 @@ func (j *Judge) note(now time.Time, i pando.InstanceID, excluded bool) {
 	}
 }
 
-// even sets the scores within the band around the mean to the mean. Excluded endpoints do not count.
+// even sets the scores below the band above the mean to the mean. Excluded endpoints do not count.
 func (j *Judge) even(now time.Time, scores []pando.Score) {
 	sum, n := 0.0, 0
 	for _, s := range scores {

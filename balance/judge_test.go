@@ -101,7 +101,8 @@ func TestExclusionLeavesHalf(t *testing.T) {
 			if out, _ := judged(j, now, values...); 2*len(out) > len(values) {
 				t.Fatalf("%v of %v are excluded", out, values)
 			}
-			now = now.Add(rapid.SampledFrom([]time.Duration{0, time.Second, time.Minute}).Draw(t, "rest"))
+			rests := []time.Duration{0, time.Second, time.Minute}
+			now = now.Add(rapid.SampledFrom(rests).Draw(t, "rest"))
 		}
 	})
 }

@@ -50,7 +50,8 @@ func TestAPathIsItsBusierLink(t *testing.T) {
 
 func TestAnUnmeasuredInstanceIsAverage(t *testing.T) {
 	ids := []pando.InstanceID{"c", "a", "b"}
-	got := Scores(pando.Weights{CPU: 1}, ids, map[pando.InstanceID]Load{"a": {CPU: 1}, "c": {CPU: 0}})
+	load := map[pando.InstanceID]Load{"a": {CPU: 1}, "c": {CPU: 0}}
+	got := Scores(pando.Weights{CPU: 1}, ids, load)
 	want := []pando.Score{{Instance: "a", Value: 1}, {Instance: "b", Value: 0.5}, {Instance: "c"}}
 	if len(got) != 3 || got[0] != want[0] || got[1] != want[1] || got[2] != want[2] {
 		t.Errorf("%v, want %v", got, want)
@@ -136,8 +137,8 @@ func TestRankIsFigure5(t *testing.T) {
 
 func TestIngressHostsBeginApart(t *testing.T) {
 	for _, c := range []struct{ host, hosts, n, want int }{
-		{0, 1, 4, 0}, {0, 4, 4, 0}, {1, 4, 4, 1}, {3, 4, 4, 3}, {1, 2, 8, 4}, {9, 10, 4, 3}, {0, 0, 4, 0},
-		{3, 4, 0, 0},
+		{0, 1, 4, 0}, {0, 4, 4, 0}, {1, 4, 4, 1}, {3, 4, 4, 3}, {1, 2, 8, 4}, {9, 10, 4, 3},
+		{0, 0, 4, 0}, {3, 4, 0, 0},
 	} {
 		if got := From(c.host, c.hosts, c.n); got != c.want {
 			t.Errorf("%+v: %d", c, got)

@@ -47,7 +47,7 @@ inlined __u32 cost(__u32 slot, __u32 by)
 	return score ? *score : 0;
 }
 
-/* charge adds the least step to a score, so that equal endpoints take turns until the next scores. */
+/* charge adds the least step to a score: equal endpoints take turns until the next scores. */
 inlined void charge(__u32 slot)
 {
 	__u32 *score = bpf_map_lookup_elem(&scores, &slot);
