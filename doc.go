@@ -16,6 +16,7 @@
 //	member       host.go       a host that was admitted to the cluster.
 //	sighting     host.go       the store that a host has seen last.
 //	peers        host.go       the way to the agents of other hosts.
+//	liveness     liveness.go   the verdicts of the probes between hosts.
 //	registry     store.go      the records of the cluster, with leases and fences.
 //	record       store.go      one key of the registry with its value.
 //	cgroup       instance.go   the group that limits and counts a sandbox.

@@ -47,9 +47,11 @@ type Config struct {
 	// Control answers an ask in one durable write. If it is nil or unreachable, the agent writes the
 	// ask to the store, and the watch brings the answer.
 	Control pando.Decider
-	Clock   pando.Clock
-	IDs     pando.IDs
-	Log     *slog.Logger
+	// Liveness finds dead hosts before their leases end. Nil: only the leases count.
+	Liveness pando.Liveness
+	Clock    pando.Clock
+	IDs      pando.IDs
+	Log      *slog.Logger
 	// Sightings keeps which store this host has seen. Nil: a new agent accepts any store.
 	Sightings pando.Sightings
 	// Serve returns the HTTP handler of an instance's own API.
@@ -82,6 +84,7 @@ type Agent struct {
 	preparer *preparer
 	meter    *meter.Meter
 	scope    *scope
+	presence *presence
 	door     door
 	steps    atomic.Int64 // of all runners
 	wg       sync.WaitGroup
@@ -105,7 +108,7 @@ func New(c Config) *Agent {
 		Config: c, anchor: own, sweeper: newSweeper(c.Steering, c.Clock),
 		found: map[pando.InstanceID]pando.Sandbox{},
 	}
-	a.scope = newScope(a)
+	a.scope, a.presence = newScope(a), newPresence(a)
 	a.records = newRecords(&a.Config)
 	a.crews = newCrews(a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log))
 	a.adoption = &adoption{Agent: a}
@@ -141,6 +144,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.spawn(a.steering.Run)
 	a.spawn(a.sweepOften)
+	a.spawn(a.presence.run)
 	a.spawn(a.meter.Run)
 	a.spawn(a.branches.TrimOften)
 	scope := a.scope.following()

@@ -31,6 +31,7 @@ type bench struct {
 	front     pando.Steering // replaces steering in the next agent, unless nil
 	through   pando.Registry // likewise, the registry
 	sightings pando.Sightings
+	liveness  pando.Liveness
 	agent     *Agent
 	stop      func()
 }
@@ -80,10 +81,11 @@ func (b *bench) start() {
 		registry = b.through
 	}
 	b.agent = New(Config{
-		Host: pando.Host{Name: "h1"}, Registry: registry, Sightings: b.sightings, Sandboxes: b.sandboxes,
-		Steering: steering,
-		Objects:  b.objects,
-		Prober:   b.prober, Peers: sim.NewPeers(), Clock: sim.Clock{}, IDs: b.ids,
+		Host: pando.Host{Name: "h1", Tunnel: b.liveness != nil}, Registry: registry,
+		Sightings: b.sightings, Sandboxes: b.sandboxes,
+		Steering: steering, Liveness: b.liveness,
+		Objects: b.objects,
+		Prober:  b.prober, Peers: sim.NewPeers(), Clock: sim.Clock{}, IDs: b.ids,
 		Log:   slog.New(slog.DiscardHandler),
 		Serve: func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() },
 	})

@@ -20,7 +20,10 @@ func (a *Agent) Applied(ctx context.Context, s pando.ServiceKey, at pando.StoreR
 }
 
 // Losses implements pando.HostAgent.
-func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) { return a.sweeper.losses(ctx) }
+func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) {
+	l, err := a.sweeper.losses(ctx)
+	return a.presence.losses(l), err
+}
 
 // StateLog implements pando.HostAgent.
 func (a *Agent) StateLog(

@@ -43,7 +43,8 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 		}
 	}
 	if a.Host.Tunnel && isSpread(svc.V, all.V) {
-		out.Endpoints = steer.Prefer(out.Endpoints, steer.Remotes(all.V, a.Host.Name, t.find))
+		find := a.presence.leavingOut(all.V, out.Endpoints, t.find)
+		out.Endpoints = steer.Prefer(out.Endpoints, steer.Remotes(all.V, a.Host.Name, find))
 	}
 	via := t.elsewhere(s, out.Endpoints)
 	out.Via4, out.Via6 = via.Address, via.Address6

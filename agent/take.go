@@ -91,6 +91,7 @@ func (a *Agent) take(b pando.Batch, reset bool) {
 	a.notify(n)
 	if n.hosts {
 		a.steering.NeighboursChanged()
+		a.presence.watch()
 		a.steerAll()
 	}
 	if reset {

@@ -43,6 +43,8 @@ type Joined struct {
 	Store       string `json:"store"`       // endpoint of the registry
 	Certificate []byte `json:"certificate"` // DER
 	Authority   []byte `json:"authority"`   // DER
+	// Probes is the key of the probes between hosts. Nil: the server is of an earlier build.
+	Probes []byte `json:"probes,omitempty"`
 }
 
 // Join asks the server at an address for membership. Errors: ErrForbidden and ErrInvalid for the

@@ -51,6 +51,13 @@ func (s *Steering) Calls(method string) int {
 	return s.calls[method]
 }
 
+// Endpoints returns the endpoints in the table of a service.
+func (s *Steering) Endpoints(k pando.ServiceKey) []pando.Endpoint {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.tables[k].Endpoints)
+}
+
 // called counts a call and returns its error.
 func (s *Steering) called(method string) error {
 	s.mu.Lock()

@@ -9,7 +9,9 @@ package trust
 import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
+	"crypto/hkdf"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -257,4 +259,14 @@ func HostOf(c *x509.Certificate) (pando.HostName, error) {
 			pando.ErrForbidden, c.Subject.CommonName)
 	}
 	return pando.HostName(name), nil
+}
+
+// ProbeKey returns the key by which the members seal their probes of each other. It follows from
+// the authority's key, so all servers give out the same.
+func (a *Authority) ProbeKey() ([]byte, error) {
+	secret, err := a.key.Bytes()
+	if err != nil {
+		return nil, fmt.Errorf("make the key of the probes: %w", err)
+	}
+	return hkdf.Key(sha256.New, secret, nil, "pando liveness probes", sha256.Size)
 }

@@ -214,6 +214,7 @@ type Membership struct {
 	Store     string         `json:"store"`  // https://address:port
 	Pair      string         `json:"pair"`   // its certificate and its key
 	Authority string         `json:"authority"`
+	Probes    []byte         `json:"probes,omitempty"` // Authority.ProbeKey; nil: of an earlier build
 	Identity  *Identity      `json:"-"`
 }
 

@@ -1,6 +1,7 @@
 package trust
 
 import (
+	"bytes"
 	"crypto/tls"
 	"errors"
 	"net"
@@ -257,5 +258,25 @@ func TestAMembershipIsKeptAndRenewed(t *testing.T) {
 	}
 	if _, err := HostOf(server.own.Load().Leaf); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("the server is no host: %v", err)
+	}
+}
+
+// All servers of a cluster give out the same key of the probes, and each cluster has its own.
+func TestTheKeyOfTheProbesFollowsFromTheAuthority(t *testing.T) {
+	dir := t.TempDir()
+	var keys [][]byte
+	for _, dir := range []string{dir, dir, t.TempDir()} {
+		a, err := OpenAuthority(dir, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		k, err := a.ProbeKey()
+		if err != nil || len(k) != 32 {
+			t.Fatalf("the key has %d bytes (%v)", len(k), err)
+		}
+		keys = append(keys, k)
+	}
+	if !bytes.Equal(keys[0], keys[1]) || bytes.Equal(keys[0], keys[2]) {
+		t.Error("the keys do not follow from the authority")
 	}
 }

@@ -48,10 +48,14 @@ func (a admission) join(
 	if err != nil {
 		return peer.Joined{}, err
 	}
+	probes, err := a.ProbeKey()
+	if err != nil {
+		return peer.Joined{}, err
+	}
 	der, err := a.Sign(j.Request, j.Host, now)
 	return peer.Joined{
 		Slot: m.Slot, Store: "https://" + a.open(storePort),
-		Certificate: der, Authority: a.Certificate().Raw,
+		Certificate: der, Authority: a.Certificate().Raw, Probes: probes,
 	}, err
 }
 

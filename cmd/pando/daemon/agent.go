@@ -79,11 +79,7 @@ func tend(ctx context.Context, p place) error {
 		return err
 	}
 	defer walls.Close()
-	h := p.record()
-	h.Tunnel = receives(p, steering, log)
-	if err := nftables.Translate(h.Instances4, h.Instances6); err != nil { // instances still serve
-		log.Warn("instances of this host cannot open connections to other machines", "error", err)
-	}
+	h := introduce(p, steering, log)
 	peers := peer.New(peer.Reach{
 		Own: h.Name, Socket: p.agent(), TLS: c.identity.ToHost, Clock: wall.Clock{},
 	})
@@ -98,14 +94,17 @@ func tend(ctx context.Context, p place) error {
 		return err
 	}
 	defer sandboxes.Close()
+	others := openLiveness(p, c, log)
+	defer others.close()
 	a := agent.New(agent.Config{
 		Host: h, Registry: c.registry, Sandboxes: sandboxes, Steering: walls,
 		Prober: probe.New(), Peers: peers,
 		Link:    uplink.New(uplink.Root, p.Uplinks, wall.Clock{}).Busiest,
 		Objects: objects, Journals: p.journals(), Images: images,
 		Clock: wall.Clock{}, IDs: names{}, Log: log,
-		Control: c.control(p, peers), Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
-		Serve: api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
+		Control: c.control(p, peers), Liveness: others.liveness,
+		Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
+		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 	})
 	forPeers := peer.ObjectsHandler(peer.WithImages(peer.Handler(a), images.Blob), objects.Copy)
 	faces, err := agentFaces(p, c, forPeers, peer.OwnHandler(a, forPeers))
@@ -119,6 +118,16 @@ func tend(ctx context.Context, p place) error {
 			a.VIPs("", "") // it takes the agent's lock
 		}))
 	return together(ctx, jobs...)
+}
+
+// introduce returns this host's record, after the ways to and from its instances are open.
+func introduce(p place, steering *ebpf.Driver, log *slog.Logger) pando.Host {
+	h := p.record()
+	h.Tunnel = receives(p, steering, log)
+	if err := nftables.Translate(h.Instances4, h.Instances6); err != nil { // instances still serve
+		log.Warn("instances of this host cannot open connections to other machines", "error", err)
+	}
+	return h
 }
 
 // answerNames answers the names of services until the caller calls close.

@@ -22,6 +22,7 @@ import (
 type cluster struct {
 	registry *etcd.Registry
 	identity *trust.Identity
+	probes   []byte // the key of the probes between hosts; nil: an earlier build's server
 	slot     int
 	server   string // address:port, if the server is on another host
 	jobs     []job
@@ -43,6 +44,9 @@ func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error
 			return c, err
 		}
 		if c.identity, err = a.Identity(pando.HostName(p.Host), wall.Clock{}.Now()); err != nil {
+			return c, err
+		}
+		if c.probes, err = a.ProbeKey(); err != nil {
 			return c, err
 		}
 		c.jobs = append(c.jobs, renewing(wall.Clock{}, log, c.identity, func(context.Context) error {
@@ -68,7 +72,7 @@ func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error
 	} else if err != nil {
 		return c, err
 	}
-	c.identity, c.slot, c.server = m.Identity, m.Slot, m.Server
+	c.identity, c.slot, c.server, c.probes = m.Identity, m.Slot, m.Server, m.Probes
 	if serves, err := p.isServer(); err != nil {
 		return c, err
 	} else if serves {

@@ -100,7 +100,7 @@ func accept(p place, m *trust.Membership, got peer.Joined) error {
 	if err := m.Identity.Accept(got.Certificate, got.Authority); err != nil {
 		return fmt.Errorf("join the cluster of %s: %w", m.Server, err)
 	}
-	m.Slot, m.Store = got.Slot, got.Store
+	m.Slot, m.Store, m.Probes = got.Slot, got.Store, got.Probes
 	return m.Save(p.trust())
 }
 

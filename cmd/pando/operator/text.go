@@ -206,6 +206,7 @@ func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 	}
 	cli.Columns(w, rows...)
 	frozen(w, all)
+	presumedDead(w, all)
 	for _, h := range all {
 		if text := lost(h.Losses); text != "" {
 			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s %s", h.Name, text)))
@@ -223,6 +224,23 @@ func frozen(w io.Writer, all []pando.HostStatus) {
 			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s runs %s without a record: the restored backup is "+
 				"older; `pando deploy` their service again", h.Name, h.Adrift)))
 		}
+	}
+}
+
+// presumedDead prints the hosts that the probes of other hosts find dead.
+func presumedDead(w io.Writer, all []pando.HostStatus) {
+	by := map[string][]string{}
+	for _, h := range all {
+		if h.Losses == nil {
+			continue
+		}
+		for _, dead := range strings.Fields(h.Losses.Dead) {
+			by[dead] = append(by[dead], string(h.Name))
+		}
+	}
+	for _, dead := range slices.Sorted(maps.Keys(by)) {
+		fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s answers no probe of %s: it gets no new connections "+
+			"from there", dead, strings.Join(by[dead], ", "))))
 	}
 }
 
@@ -250,6 +268,9 @@ func lost(l *pando.Losses) string {
 	}
 	if l.Evicted > 0 {
 		parts = append(parts, fmt.Sprintf("%d flows of a full table", l.Evicted))
+	}
+	if l.Forged > 0 {
+		parts = append(parts, fmt.Sprintf("%d forged probes", l.Forged))
 	}
 	if len(parts) == 0 {
 		return ""

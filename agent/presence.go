@@ -1,0 +1,124 @@
+package agent
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"pando.run/pando"
+	"pando.run/pando/balance"
+)
+
+// presence applies the verdicts of the probes: a dead host gets no new flows from here, long before
+// its lease ends. Its established flows stay in the tables. The lock of the records guards it.
+type presence struct {
+	a    *Agent
+	dead map[string]bool // by host name
+}
+
+func newPresence(a *Agent) *presence { return &presence{a: a, dead: map[string]bool{}} }
+
+// watch names the other hosts to the prober. The caller holds the lock.
+func (p *presence) watch() {
+	if p.a.Liveness == nil {
+		return
+	}
+	var others []pando.Host
+	for name, h := range p.a.world.Hosts {
+		if name != p.a.Host.Name && (tables{p.a}).vouched(h.V) {
+			others = append(others, h.V)
+		}
+	}
+	p.a.Liveness.Watch(others)
+}
+
+// run follows the verdicts until ctx ends.
+func (p *presence) run(ctx context.Context) {
+	if p.a.Liveness == nil {
+		return
+	}
+	for {
+		news := p.a.Liveness.Changed()
+		p.take(p.a.Liveness.Dead())
+		select {
+		case <-ctx.Done():
+			return
+		case <-news:
+		}
+	}
+}
+
+// take queues the services that a change of the verdicts concerns.
+func (p *presence) take(hosts []pando.HostName) {
+	p.a.mu.Lock()
+	defer p.a.mu.Unlock()
+	next := make(map[string]bool, len(hosts))
+	for _, h := range hosts {
+		next[string(h)] = true
+	}
+	changed := map[string]bool{}
+	for h := range next {
+		if !p.dead[h] {
+			changed[h] = true
+			p.a.Log.Warn("a host is dead by the probes: it gets no new flows from here", "host", h)
+		}
+	}
+	for h := range p.dead {
+		if !next[h] {
+			changed[h] = true
+			p.a.Log.Info("a host is no longer dead by the probes", "host", h)
+		}
+	}
+	p.dead = next
+	if len(changed) == 0 {
+		return
+	}
+	for _, s := range slices.SortedFunc(maps.Keys(p.a.world.Endpoints), pando.ServiceKey.Compare) {
+		on := func(h string) bool { return p.a.world.Endpoints[s].V.On(pando.HostName(h)) }
+		if slices.ContainsFunc(slices.Collect(maps.Keys(changed)), on) {
+			p.a.steering.Changed(s)
+		}
+	}
+}
+
+// leavingOut returns find without the hosts that get no new flows of a service. local are the
+// endpoints on this host. The caller holds the lock.
+func (p *presence) leavingOut(
+	e pando.Endpoints, local []pando.Endpoint, find func(pando.HostName) (pando.Host, bool),
+) func(pando.HostName) (pando.Host, bool) {
+	if len(p.dead) == 0 {
+		return find
+	}
+	var takers []string
+	for _, l := range local {
+		if l.Weight > 0 {
+			takers = append(takers, string(p.a.Host.Name))
+		}
+	}
+	here := map[pando.HostName]bool{}
+	for _, name := range e.Hosts {
+		_, here[name] = find(name)
+	}
+	for _, s := range e.Seats {
+		if name := e.HostOf(s); name != p.a.Host.Name && here[name] && s.Phase.TakesFlows() {
+			takers = append(takers, string(name))
+		}
+	}
+	out := balance.LeaveOut(takers, p.dead)
+	return func(name pando.HostName) (pando.Host, bool) {
+		h, here := find(name)
+		return h, here && !out[string(name)]
+	}
+}
+
+// losses adds the verdicts to the losses of this host's steering.
+func (p *presence) losses(l pando.Losses) pando.Losses {
+	if p.a.Liveness == nil {
+		return l
+	}
+	p.a.mu.Lock()
+	defer p.a.mu.Unlock()
+	l.Forged, l.Dead = p.a.Liveness.Forged(), strings.Join(slices.Sorted(maps.Keys(p.dead)), " ")
+	return l
+}

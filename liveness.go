@@ -1,0 +1,19 @@
+package pando
+
+// Liveness finds dead hosts within a second by probes between agents. driver/liveness implements
+// it. Its verdict only stops new flows to a host. Only the end of a lease starts instances
+// elsewhere.
+type Liveness interface {
+	// Watch sets the other hosts to probe. Packets from all other addresses are dropped.
+	Watch(hosts []Host)
+	// Dead returns the hosts that the probes find dead, sorted. If only its agent has ended, a
+	// host is not among them: its kernel steers on.
+	Dead() []HostName
+	// Changed returns a channel that is closed at the next change of Dead.
+	Changed() <-chan struct{}
+	// Forged returns the number of packets and connections that no member sent. All are dropped.
+	Forged() uint64
+}
+
+// LivenessPort is the UDP and TCP port of the probes between hosts.
+const LivenessPort = 7405
