@@ -44,8 +44,8 @@ type penalty struct {
 }
 
 // Step marks the endpoints that are far worse than the rest, at most half of them: the worst first.
-// Then it evens out small differences. An endpoint that returns is idle, and would attract twice its
-// share. Its score therefore begins above the others.
+// Then it evens out small differences. An endpoint that returns is idle, and would attract twice
+// its share. Its score therefore begins above the others.
 func (j *Judge) Step(now time.Time, scores []pando.Score) {
 	if j.out == nil {
 		j.out = map[pando.InstanceID]*penalty{}

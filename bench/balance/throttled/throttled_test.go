@@ -87,8 +87,8 @@ func TestThrottled(t *testing.T) {
 
 func row(what, goal string, got float64, held bool) string {
 	verdict := map[bool]string{true: "held", false: "missed"}[held]
-	return fmt.Sprintf("one of %d instances throttled 10 ×, open loop at 60 %%: %s (%d rounds) | %s | "+
-		"| %.2f × | %s", instances, what, rounds, goal, got, verdict)
+	return fmt.Sprintf("one of %d instances throttled 10 ×, open loop at 60 %%: %s (%d rounds) | "+
+		"%s | | %.2f × | %s", instances, what, rounds, goal, got, verdict)
 }
 
 // throttle lowers the processor limit of a running instance to a tenth, in its own control group.
