@@ -51,6 +51,8 @@
 //	spec         service.go    an operator's description of a service.
 //	reach        service.go    the part of the network that instances may connect to.
 //	revision     service.go    one version of a spec.
+//	volume       volume.go     a folder of a service that outlives its instances.
+//	ordinal      volume.go     the number of an instance's own volumes.
 //	pin          service.go    a number of instances that an operator fixed.
 //	instance     instance.go   one running copy of a service.
 //	phase        instance.go   one step in the life of an instance.

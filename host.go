@@ -32,6 +32,7 @@ type Host struct {
 	Joined     time.Time    `json:"joined"`
 	Version    string       `json:"version"`
 	Leaving    bool         `json:"leaving,omitempty"` // no new instances; those it has are moved away
+	Volumes    bool         `json:"volumes,omitempty"` // it keeps volumes, tmpfs and read_only
 	Tunnel     bool         `json:"tunnel,omitempty"`  // other hosts send flows to its instances there
 	Bundles    bool         `json:"bundles,omitempty"` // it brings bundles to its instances
 	Layout     int          `json:"layout,omitempty"`  // the newest that its build reads; 0: the first

@@ -38,6 +38,11 @@ type Spec struct {
 	Resources   Resources            `json:"resources,omitzero"`
 	// Folders are folders and files of the host that the instances see, beside the system's own.
 	Folders []Folder `json:"folders,omitempty"`
+	// Volumes outlive the instances, and Tmpfs are folders in memory that end with each.
+	Volumes []Volume `json:"volumes,omitempty"`
+	Tmpfs   []Tmpfs  `json:"tmpfs,omitempty"`
+	// ReadOnly keeps an instance from writing to other folders than volumes and its own in memory.
+	ReadOnly bool `json:"read_only,omitempty"`
 	// Secrets maps names in /run/secrets to files of the host. The store never has their content.
 	Secrets map[string]string `json:"secrets,omitempty"`
 	// Reach is the part of the network that instances may open connections to: internet.
@@ -245,7 +250,8 @@ const (
 
 // Rollout describes how a new revision takes over.
 type Rollout struct {
-	// Order is start-first by default, and stop-first where scale.max is given as 1.
+	// Order is start-first by default, and stop-first where scale.max is given as 1 or instances
+	// have volumes of their own.
 	Order RolloutOrder `json:"order,omitempty"`
 	// Surge is the number of instances beyond the target, for start-first only: 1.
 	Surge int `json:"surge,omitempty"`
@@ -308,7 +314,8 @@ func (s Spec) WithDefaults() Spec {
 	orInt(&s.Health.Fall, 3)
 	if s.Rollout.Order == "" {
 		s.Rollout.Order = StartFirst
-		if s.Scale.Max == 1 { // given, not by default: nearly every spec has max 1 after the lines below
+		// Max is still as given here. Nearly every spec has 1 after the lines below.
+		if s.Scale.Max == 1 || s.Ordinals() {
 			s.Rollout.Order = StopFirst
 		}
 	}

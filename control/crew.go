@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"pando.run/pando"
+	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
 )
 
@@ -15,6 +16,7 @@ type crew struct {
 	counts    map[pando.HostName]scale.Count
 	revisions map[int]int            // instances of each revision
 	staying   map[pando.HostName]int // of each host: they serve, soon will, or are in reserve
+	held      map[int]int            // instances with the volumes of each ordinal
 	warm      []pando.InstanceID     // in phase warm when the decision began
 	changes   int                    // so far; a list made before the last one is stale
 }
@@ -28,7 +30,7 @@ func newCrew(all []pando.Instance) *crew {
 func (c *crew) index() {
 	c.at = make(map[pando.InstanceID]int, len(c.all))
 	c.counts, c.revisions, c.warm = map[pando.HostName]scale.Count{}, map[int]int{}, nil
-	c.staying = map[pando.HostName]int{}
+	c.staying, c.held = map[pando.HostName]int{}, map[int]int{}
 	c.changes++
 	for n := range c.all {
 		i := &c.all[n]
@@ -73,10 +75,13 @@ func (c *crew) put(i pando.Instance) {
 	c.stay(i, 1)
 }
 
-// stay counts an instance on its host until it drains.
+// stay counts an instance on its host until it drains, and its ordinal while it has its volumes.
 func (c *crew) stay(i pando.Instance, n int) {
 	if i.Phase.May(pando.PhaseDraining) {
 		c.staying[i.Host] += n
+	}
+	if lifecycle.HasVolumes(i) {
+		c.held[i.Ordinal] += n
 	}
 }
 

@@ -113,6 +113,9 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	if why := cmp.Or(untunnelled(w, r.Spec), unbundled(w, r.Spec)); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrUnsupported, why)
 	}
+	if why := unmounted(w, r.Spec); why != "" {
+		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrUnsupported, why)
+	}
 	if why := stuck(w, svc, r.Spec); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrRefused, why)
 	}
@@ -129,6 +132,21 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	}
 	return pando.Txn{If: []pando.Condition{{Key: key.Key(), Modified: old.Modified}},
 		Put: []pando.Stored{svc, r, d}}, nil
+}
+
+// unmounted returns why the hosts cannot give a service its volumes, or "". An older agent would
+// start the program without them.
+func unmounted(w *world.World, s pando.Spec) string {
+	if len(s.Volumes) == 0 && len(s.Tmpfs) == 0 && !s.ReadOnly {
+		return ""
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.Hosts)) {
+		if !w.Hosts[name].V.Volumes {
+			return fmt.Sprintf("volumes: host %s lacks them, tmpfs and read_only: upgrade pando there",
+				name)
+		}
+	}
+	return ""
 }
 
 // untunnelled returns why the hosts cannot serve a service that spreads, or "".

@@ -26,7 +26,8 @@ type placer struct {
 // home returns the host on which all instances of the service are placed, or "" (lifecycle.Home).
 func (p *placer) home() pando.HostName {
 	s := p.newest()
-	t := lifecycle.Tie{Home: p.svc.Home, State: len(s.State) > 0, Spread: s.Place.Spread != ""}
+	t := lifecycle.Tie{Home: p.svc.Home, Spread: s.Place.Spread != ""}
+	t.State = len(s.State)+len(s.Volumes) > 0
 	st := p.standing(t.Home)
 	t.Takes, t.Breaks = st.Here && !st.Leaving, st.Unfit != ""
 	t.Runs = p.crew.counts[t.Home].Present > 0
@@ -214,6 +215,9 @@ func (p *placer) placeNew(i pando.Intent, revision int, role pando.Role, warm bo
 		ID: p.name(i), Service: p.svc.ServiceKey, Host: host.Name, Revision: revision,
 		Weight: 100, Role: role, Warm: warm, Phase: pando.PhasePlaced, Reason: i.Reason,
 		Intent: i.ID, Born: p.now, Since: p.now,
+	}
+	if spec.Ordinals() {
+		o.Ordinal = lifecycle.Ordinal(func(n int) bool { return p.crew.held[n] > 0 })
 	}
 	i.Instance, i.Host, p.starts = o.ID, host.Name, true
 	i.Inputs = with(i.Inputs, map[string]float64{lifecycle.Revision: float64(revision)})

@@ -112,6 +112,20 @@ var fields = []field{
 		example: `["/srv/fonts", "./data:rw"]`, kind: foldersKind,
 		set: func(s *pando.Spec, v any) { s.Folders = v.([]pando.Folder) },
 		get: func(s pando.Spec) any { return folderTexts(s.Folders) }},
+	{name: "volumes", doc: "Folders that outlive the instances: NAME:PATH, with :ro or :shared. " +
+		"Each instance has its own, by its ordinal. A shared volume is one folder of all instances.",
+		example: `["data:/var/lib/valkey"]`, kind: volumesKind,
+		set: func(s *pando.Spec, v any) { s.Volumes = v.([]pando.Volume) },
+		get: func(s pando.Spec) any { return volumeTexts(s.Volumes) }},
+	{name: "tmpfs", doc: "Empty folders in memory for each instance: PATH, with " +
+		":size=64m,mode=1777.", example: `["/var/cache/web:size=16m"]`, kind: tmpfsKind,
+		set: func(s *pando.Spec, v any) { s.Tmpfs = v.([]pando.Tmpfs) },
+		get: func(s pando.Spec) any { return tmpfsTexts(s.Tmpfs) }},
+	{name: "read_only", doc: "Whether the files of the image, or working_dir, are read-only. " +
+		"Volumes and folders in memory stay writable.", def: "false", example: "true",
+		kind: boolKind,
+		set:  func(s *pando.Spec, v any) { s.ReadOnly = v.(bool) },
+		get:  func(s pando.Spec) any { return s.ReadOnly }},
 	{name: "secrets", doc: "Files of the host that the program finds in /run/secrets under these " +
 		"names. The store has the paths alone, never the content.",
 		example: "{password: /etc/shop/password}", kind: secretsKind,

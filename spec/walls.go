@@ -201,6 +201,7 @@ func (c *checks) walls(s pando.Spec) {
 		c.that(!slices.Contains(tooWide, f.Path),
 			"%s: want the folders below %s that the program needs", where, f.Path)
 	}
+	c.volumes(s)
 	c.that(len(s.Secrets) <= secretsMax, "secrets: more than %d", secretsMax)
 	for name, file := range s.Secrets {
 		c.that(secretName.MatchString(name), "secrets: %q is no name of a file", name)

@@ -34,7 +34,7 @@ func TestWallsOfASpec(t *testing.T) {
 		"security_opt: [no-new-privileges:no]": "want seccomp=unconfined",
 		"privileged: true":                     "instances have no privileges",
 		"userns_mode: host":                    "make no namespaces",
-		"volumes: [/a:/b]":                     "`folders`",
+		"volumes: [/a:/b]":                     "in `folders`",
 	} {
 		_, err := Parse("a.yaml", []byte(minimal+text), "/d")
 		if err == nil || !strings.Contains(err.Error(), want) {

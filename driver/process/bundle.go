@@ -42,6 +42,9 @@ func (d *Driver) inBundle(p *program, spec pando.Spec) error {
 	}
 	defer root.Close()
 	p.Show = append(p.Show, p.Bundle.interpreter(root, p)...)
+	if p.mounts(p.Dir) {
+		return nil
+	}
 	if !below(p.Bundle.Path, p.Dir) {
 		return hasFolder(os.Stat, p.Dir)
 	}

@@ -45,6 +45,8 @@ type Config struct {
 	// and "": no service of this host has an image.
 	Images pando.Images
 	Layers string
+	// Volumes is the folder of the volumes of all services. "": this host keeps none.
+	Volumes string
 	// Made is called for each sandbox that is made ahead of need, before its use. It may be nil.
 	Made  func(pando.Link) error
 	Clock pando.Clock
@@ -222,6 +224,9 @@ func (d *Driver) use(ctx context.Context, s *slot, spec pando.SandboxSpec, load 
 func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, load bool) (*sandbox,
 	error) {
 	p, err := d.program(s, spec)
+	if err == nil {
+		err = d.free(ctx, p.Volumes)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -281,7 +286,7 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 		Instance: spec.Instance.ID, Service: spec.Instance.Service, Argv: spec.Spec.Argv(),
 		Dir: spec.Spec.WorkingDir, UID: uid, GID: gid,
 		LogDir: logName(spec.Instance.Service, spec.Instance.ID), Cgroup: s.cgroup.Entry(),
-		Open: spec.Spec.Unconfined(),
+		Open: spec.Spec.Unconfined(), Tmpfs: spec.Spec.Tmpfs, ReadOnly: spec.Spec.ReadOnly,
 	}
 	for _, a := range []netip.Addr{spec.VIP4, spec.VIP6} {
 		if a.IsValid() {
@@ -303,13 +308,16 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	if p.Secrets, err = readSecrets(spec.Spec); err != nil {
 		return p, err
 	}
-	if p.Layers != nil {
-		return p, nil
+	if err := d.volumes(spec, &p); err != nil || p.Layers != nil {
+		return p, err
 	}
 	if spec.Spec.Bundle.Digest != "" {
 		return p, d.inBundle(&p, spec.Spec)
 	}
 	p.Show = named(spec.Spec, p.Env)
+	if p.mounts(p.Dir) {
+		return p, nil
+	}
 	err = hasFolder(os.Stat, p.Dir)
 	if err != nil {
 		err = fmt.Errorf("%w, or send the folder to every host with `bundle: .`", err)

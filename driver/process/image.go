@@ -45,6 +45,10 @@ func (s *shim) enter(p program) error {
 		return fmt.Errorf("%w: this sandbox was made for programs of the host only",
 			pando.ErrUnsupported)
 	}
+	volumes, err := s.takeVolumes(p)
+	if err != nil {
+		return err
+	}
 	root, err := s.stack(p.Layers)
 	if err != nil {
 		return err
@@ -65,10 +69,16 @@ func (s *shim) enter(p program) error {
 		unix.Close(fd)
 	}
 	s.entrance = entrance{-1, -1, -1}
+	if err := mountVolumes(volumes, p); err != nil {
+		return err
+	}
 	if err := settleInImage(p); err != nil {
 		return err
 	}
-	return keepSecrets(p)
+	if err := keepSecrets(p); err != nil || !p.ReadOnly {
+		return err
+	}
+	return readOnly("/", 0)
 }
 
 // stack mounts the layers, the highest first, and returns their root.
@@ -244,10 +254,12 @@ func settleInImage(p program) error {
 }
 
 // claim returns a slot in which the program of a spec can start. A shim of an older build knows no
-// images, or no bundles: its slot is replaced.
+// images, no bundles or no volumes: its slot is replaced.
 func (d *Driver) claim(spec pando.Spec) (*slot, error) {
 	s, err := d.pool.claim()
-	if err != nil || (spec.Image.Digest == "" || s.Layers) && (spec.Bundle.Digest == "" || s.Bundles) {
+	mounts := len(spec.Volumes) > 0 || len(spec.Tmpfs) > 0 || spec.ReadOnly
+	if err != nil || (spec.Image.Digest == "" || s.Layers) &&
+		(spec.Bundle.Digest == "" || s.Bundles) && (!mounts || s.Mounts) {
 		return s, err
 	}
 	if err := s.destroy(); err != nil {

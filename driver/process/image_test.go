@@ -94,7 +94,8 @@ func newImageDriver(t *testing.T, pool int) *Driver {
 		Cgroups: groups, Groups: cgroup.Root, Host: testHost, RunDir: filepath.Join(dir, "run"),
 		LogDir: filepath.Join(dir, "log"), Self: []string{"/proc/self/exe"}, Hidden: []string{dir},
 		Prefix4: v4, Prefix6: v6, Pool: pool, Clock: wall.Clock{}, Log: slog.New(slog.DiscardHandler),
-		Images: oneImage{root: pando.ImageRoot{Layers: []string{"high", "low"}}}, Layers: layers,
+		Volumes: filepath.Join(dir, "volumes"),
+		Images:  oneImage{root: pando.ImageRoot{Layers: []string{"high", "low"}}}, Layers: layers,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -37,6 +37,7 @@ type slot struct {
 	Spec     pando.Spec       `json:"spec,omitzero"`
 	Layers   bool             `json:"layers,omitempty"`  // its shim can enter an image
 	Bundles  bool             `json:"bundles,omitempty"` // its shim can show a bundle
+	Mounts   bool             `json:"mounts,omitempty"`  // its shim mounts volumes
 	dir      string
 	cgroup   pando.Cgroup
 	ready    *net.UnixConn // to the shim, ahead of need; may be nil
@@ -64,7 +65,7 @@ func (d *Driver) newSlot(number int) (_ *slot, err error) {
 	s := d.slot(number)
 	s.IP4, s.IP6 = d.addresses(number)
 	s.Layers = d.Layers != ""
-	s.Bundles = s.Layers
+	s.Bundles, s.Mounts = s.Layers, true
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("make sandbox %d: %w", number, err), s.destroy())

@@ -145,6 +145,10 @@ func leaveHost() error {
 // settle shows the program the paths of its spec, its working directory the last. Then it makes the
 // root of the view read-only.
 func (s *shim) settle(p program) error {
+	volumes, err := s.takeVolumes(p)
+	if err != nil {
+		return err
+	}
 	tree, err := s.takeBundle(p.Bundle)
 	if err != nil {
 		return err
@@ -160,9 +164,9 @@ func (s *shim) settle(p program) error {
 			return err
 		}
 	}
-	own := p.Bundle != nil && below(p.Bundle.Path, p.Dir)
+	own := p.mounts(p.Dir) || p.Bundle != nil && below(p.Bundle.Path, p.Dir)
 	if p.Dir != "/" && !own && !slices.Contains(private, p.Dir) {
-		if err := show(shown{Path: p.Dir, Write: true}); err != nil {
+		if err := show(shown{Path: p.Dir, Write: !p.ReadOnly}); err != nil {
 			return fmt.Errorf("keep the working directory %s: %w", p.Dir, err)
 		}
 	}
@@ -173,6 +177,9 @@ func (s *shim) settle(p program) error {
 		return err
 	}
 	if err := p.Bundle.show(tree); err != nil {
+		return err
+	}
+	if err := mountVolumes(volumes, p); err != nil {
 		return err
 	}
 	return readOnly("/", 0)

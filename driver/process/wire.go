@@ -43,8 +43,11 @@ type program struct {
 	Cgroup   pando.CgroupEntry `json:"cgroup"`
 	VIPs     []netip.Addr      `json:"vips"`
 	Show     []shown           `json:"show,omitempty"`
+	Volumes  []mounted         `json:"volumes,omitempty"`
+	Tmpfs    []pando.Tmpfs     `json:"tmpfs,omitempty"`
 	Bundle   *bundled          `json:"bundle,omitempty"`
 	Secrets  map[string][]byte `json:"secrets,omitempty"`
+	ReadOnly bool              `json:"read_only,omitempty"`
 	Open     bool              `json:"open,omitempty"` // no filter of system calls
 }
 

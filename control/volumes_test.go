@@ -1,0 +1,107 @@
+package control
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"pando.run/pando"
+)
+
+// withVolume is the change of a spec that gives each instance a volume of its own.
+func withVolume(s *pando.Spec) { s.Volumes = []pando.Volume{{Name: "data", Path: "/d"}} }
+
+// ordinals returns the ordinals of the instances that have their volumes, in the order of birth.
+func (tb *table) ordinals() (out []int) {
+	for _, i := range tb.w.Of(web) {
+		if i.Phase != pando.PhaseFailed && i.Phase != pando.PhaseMerged {
+			out = append(out, i.Ordinal)
+		}
+	}
+	return out
+}
+
+func wantOrdinals(t *testing.T, tb *table, when string, want ...int) {
+	t.Helper()
+	found := map[int]int{}
+	for _, n := range tb.ordinals() {
+		found[n]++
+	}
+	for _, n := range want {
+		found[n]--
+	}
+	for n, many := range found {
+		if many != 0 {
+			t.Errorf("%s, the ordinals are %v, want %v (%d)", when, tb.ordinals(), want, n)
+			return
+		}
+	}
+}
+
+// The successor of an instance gets its ordinal, after a failure and in a rollout. No two instances
+// have one ordinal at any step.
+func TestTheSuccessorGetsTheVolumes(t *testing.T) {
+	tb := newTable(t)
+	tb.deploy(1, withVolume)
+	tb.settle()
+	tb.run()
+	tb.settle()
+	wantOrdinals(t, tb, "at first", 1, 2)
+	tb.fail(tb.w.Of(web)[0], 1)
+	tb.steps("a successor", func() bool { return tb.count(pando.PhaseInRotation) == 2 })
+	wantOrdinals(t, tb, "after a failure", 1, 2)
+	tb.deploy(2, func(s *pando.Spec) { withVolume(s); s.StopSignal = "SIGINT" })
+	tb.steps("the rollout", func() bool {
+		seen := map[int]bool{}
+		for _, n := range tb.ordinals() {
+			if seen[n] {
+				t.Fatalf("two instances have ordinal %d: %v", n, tb.ordinals())
+			}
+			seen[n] = true
+		}
+		return tb.serves2()
+	})
+	wantOrdinals(t, tb, "after a rollout", 1, 2)
+}
+
+// steps lets instances take their steps until done returns true.
+func (tb *table) steps(what string, done func() bool) {
+	tb.t.Helper()
+	for range 100 {
+		tb.settle()
+		if done() {
+			return
+		}
+		tb.now = tb.now.Add(time.Second)
+		tb.run()
+	}
+	tb.t.Fatalf("%s never comes: %v", what, tb.w.Of(web))
+}
+
+// serves2 reports whether two instances of revision 2 serve, and no other.
+func (tb *table) serves2() bool {
+	all := tb.w.Of(web)
+	for _, i := range all {
+		if i.Revision != 2 || i.Phase != pando.PhaseInRotation {
+			return false
+		}
+	}
+	return len(all) == 2
+}
+
+func TestAServiceWithVolumesWaitsForItsHome(t *testing.T) {
+	tb := newTable(t)
+	tb.deploy(1, withVolume)
+	tb.settle()
+	tb.run()
+	tb.settle()
+	tb.put(pando.Host{Name: "h2"})
+	tb.lose("h1")
+	tb.settle()
+	if svc := tb.w.Services[web].V; svc.Home != "h1" || !strings.Contains(svc.Reason, "is on h1") {
+		t.Errorf("without its home it is %s on %s: %s", svc.Phase, svc.Home, svc.Reason)
+	}
+	if n := tb.on("h2", pando.PhasePlaced); n != 0 {
+		t.Errorf("%d instances start without their volumes", n)
+	}
+}

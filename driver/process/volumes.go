@@ -1,0 +1,269 @@
+package process
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+// mounted is a volume of an instance.
+type mounted struct {
+	From   string `json:"from"` // of the host
+	At     string `json:"at"`
+	Shared bool   `json:"shared,omitempty"`
+	Write  bool   `json:"write,omitempty"`
+}
+
+// uidVolumes is the first uid of services that have volumes and name no user. The owner of such a
+// service's folder is the same in all its instances, and no other service has it.
+const uidVolumes = 2_100_000_000
+
+// volumeWaitMax is how long a start waits until the former instance has let its volume go.
+const volumeWaitMax = 30 * time.Second
+
+// volumes makes the volumes of an instance that are missing, for the user of its program.
+func (d *Driver) volumes(spec pando.SandboxSpec, p *program) error {
+	if len(spec.Spec.Volumes) == 0 {
+		return nil
+	}
+	if d.Volumes == "" {
+		return fmt.Errorf("%w: this host keeps no volumes", pando.ErrUnsupported)
+	}
+	home := filepath.Join(d.Volumes, string(p.Service.Tenant), string(p.Service.Name))
+	owner, err := d.owner(home)
+	if err != nil {
+		return fmt.Errorf("keep the volumes of %s: %w", p.Service, err)
+	}
+	if spec.Spec.User == "" && p.Layers == nil {
+		p.UID, p.GID = owner, owner
+	}
+	for _, v := range spec.Spec.Volumes {
+		if !v.Shared && spec.Instance.Ordinal == 0 {
+			return fmt.Errorf("%w: the server named no ordinal for volume %s; upgrade the server",
+				pando.ErrUnsupported, v.Name)
+		}
+		from := filepath.Join(home, v.Name, v.Part(spec.Instance.Ordinal))
+		if err := makeVolume(from, *p); err != nil {
+			return fmt.Errorf("keep volume %s: %w", v.Name, err)
+		}
+		p.Volumes = append(p.Volumes, mounted{From: from, At: v.Path, Shared: v.Shared,
+			Write: !v.ReadOnly})
+	}
+	return nil
+}
+
+// owner returns the uid of a service with volumes, and makes the folder of its volumes. The owner
+// of that folder is the record of the uid.
+func (d *Driver) owner(home string) (uint32, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if st, err := os.Stat(home); err == nil && ownerOf(st) >= uidVolumes {
+		return ownerOf(st), nil
+	}
+	taken := map[uint32]bool{}
+	all, err := filepath.Glob(filepath.Join(d.Volumes, "*", "*"))
+	if err != nil {
+		return 0, err
+	}
+	for _, dir := range all {
+		if st, err := os.Stat(dir); err == nil {
+			taken[ownerOf(st)] = true
+		}
+	}
+	uid := uint32(uidVolumes)
+	for taken[uid] {
+		uid++
+	}
+	if err := os.MkdirAll(home, 0o711); err != nil {
+		return 0, err
+	}
+	return uid, os.Chown(home, int(uid), 0)
+}
+
+func ownerOf(info fs.FileInfo) uint32 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Uid
+	}
+	return 0
+}
+
+// makeVolume makes the folder of a volume under its final name only once the program's user has it,
+// so that a death on the way leaves none of root.
+func makeVolume(dir string, p program) error {
+	st, err := os.Lstat(dir)
+	if err == nil {
+		if has := ownerOf(st); has != p.UID {
+			return fmt.Errorf("%w: its files are of uid %d, and the program runs as uid %d; name the "+
+				"former user in the spec, or `rm -r %s` without those files", pando.ErrRefused, has,
+				p.UID, dir)
+		}
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil {
+		return err
+	}
+	temporary, err := os.MkdirTemp(filepath.Dir(dir), ".new-")
+	if err != nil {
+		return err
+	}
+	err = errors.Join(os.Chmod(temporary, 0o700), os.Chown(temporary, int(p.UID), int(p.GID)))
+	if err == nil {
+		err = os.Rename(temporary, dir)
+	}
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(temporary))
+	}
+	return nil
+}
+
+// free waits until no other instance has the volumes of a program. The kernel lets a volume go when
+// its shim ends.
+func (d *Driver) free(ctx context.Context, all []mounted) error {
+	deadline := d.Clock.Now().Add(volumeWaitMax)
+	for _, v := range all {
+		for {
+			fd, err := hold(unix.AT_FDCWD, v, 0)
+			if err == nil {
+				unix.Close(fd)
+				break
+			}
+			if !errors.Is(err, unix.EWOULDBLOCK) {
+				return fmt.Errorf("take volume %s: %w", v.From, err)
+			}
+			if d.Clock.Now().After(deadline) {
+				return fmt.Errorf("%w: another instance has had volume %s for %s; `pando ps` lists them",
+					pando.ErrConflict, v.From, volumeWaitMax)
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}
+	return nil
+}
+
+// hold opens a volume below a root and locks it for as long as the descriptor is open.
+func hold(root int, v mounted, resolve uint64) (int, error) {
+	fd, err := unix.Openat2(root, v.From, &unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_MAGICLINKS | resolve,
+	})
+	if err != nil {
+		return -1, err
+	}
+	lock := unix.LOCK_EX
+	if v.Shared {
+		lock = unix.LOCK_SH
+	}
+	if err := unix.Flock(fd, lock|unix.LOCK_NB); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// copied is a copy of a volume's mount in no namespace, until the sandbox has its own root.
+type copied struct {
+	at   string
+	tree int
+}
+
+// takeVolumes locks the volumes of a program while the host's root is visible. The shim keeps their
+// descriptors, so the locks end with the sandbox.
+func (s *shim) takeVolumes(p program) ([]copied, error) {
+	if len(p.Volumes) == 0 {
+		return nil, nil
+	}
+	host, err := unix.Open(hostRoot, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(host)
+	var out []copied
+	for _, v := range p.Volumes {
+		fd, err := hold(host, v, unix.RESOLVE_IN_ROOT)
+		if err != nil {
+			return nil, fmt.Errorf("take volume %s: %w", v.From, err)
+		}
+		tree, err := unix.OpenTree(fd, "",
+			unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+		if err != nil {
+			return nil, fmt.Errorf("show volume %s: %w", v.From, err)
+		}
+		attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+		if v.Write {
+			attr.Attr_clr = unix.MOUNT_ATTR_RDONLY
+		} else {
+			attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+		}
+		if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, attr); err != nil {
+			return nil, fmt.Errorf("show volume %s: %w", v.From, err)
+		}
+		out = append(out, copied{v.At, tree})
+	}
+	return out, nil
+}
+
+// mountVolumes mounts the volumes and the folders in memory of a program in the root of its
+// sandbox, outer ones first. No link of its files leads elsewhere.
+func mountVolumes(all []copied, p program) error {
+	type step struct {
+		at    string
+		mount func(to int) error
+	}
+	var steps []step
+	for _, c := range all {
+		steps = append(steps, step{c.at, func(to int) error {
+			defer unix.Close(c.tree)
+			return unix.MoveMount(c.tree, "", to, "",
+				unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+		}})
+	}
+	for _, t := range p.Tmpfs {
+		options := fmt.Sprintf("size=%d,mode=%s,uid=%d,gid=%d", cmp.Or(t.Bytes, pando.TmpfsBytes),
+			strconv.FormatUint(uint64(cmp.Or(t.Mode, 0o1777)), 8), p.UID, p.GID)
+		steps = append(steps, step{t.Path, func(to int) error {
+			return unix.Mount("tmpfs", descriptor(to), "tmpfs", plain, options)
+		}})
+	}
+	slices.SortStableFunc(steps, func(a, b step) int { return cmp.Compare(len(a.at), len(b.at)) })
+	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(root)
+	for _, s := range steps {
+		to, err := folderIn(root, s.at[1:])
+		if err == nil {
+			err = s.mount(to)
+			unix.Close(to)
+		}
+		if errors.Is(err, unix.EROFS) {
+			err = fmt.Errorf("the folder is missing and its place is read-only: %w", err)
+		}
+		if err != nil {
+			return fmt.Errorf("mount %s: %w; check `volumes` and `tmpfs` in the spec", s.at, err)
+		}
+	}
+	return nil
+}
+
+// mounts reports whether a path of a program is in one of its volumes or folders in memory.
+func (p program) mounts(path string) bool {
+	return slices.ContainsFunc(p.Volumes, func(v mounted) bool { return below(v.At, path) }) ||
+		slices.ContainsFunc(p.Tmpfs, func(t pando.Tmpfs) bool { return below(t.Path, path) })
+}
