@@ -65,47 +65,18 @@ func Scores(
 
 // Smooth moves a former score towards the newest one. One measurement of 100 ms is noise: a single
 // slow request must not turn all flows away.
-func Smooth(former, now float64) float64 { return former + smoothing*(now-former) }
-
-const smoothing = 0.3
-
-// Exclusion of an endpoint, as multiples of the mean score of the others. An excluded one returns
-// below the lower bound, so it does not flap. No endpoint below excludeLeast is ever excluded: an
-// idle service has no bad instance.
-const (
-	excludeAbove = 2.0
-	returnBelow  = 1.3
-	excludeLeast = 0.25
-)
-
-// Exclude marks the endpoints that are far worse than the rest, at most half of them: the worst
-// first. former holds those that were excluded before. If everything is overloaded, nothing is.
-func Exclude(scores []pando.Score, former map[pando.InstanceID]bool) {
-	sum := 0.0
-	for _, s := range scores {
-		sum += s.Value
+// It rises faster than it falls: trouble is seen at once and is believed to last.
+func Smooth(former, now float64) float64 {
+	if now > former {
+		return former + smoothRise*(now-former)
 	}
-	var bad []int
-	for n, s := range scores {
-		scores[n].Excluded = false
-		if len(scores) < 2 {
-			return
-		}
-		others, factor := (sum-s.Value)/float64(len(scores)-1), excludeAbove
-		if former[s.Instance] {
-			factor = returnBelow
-		}
-		if s.Value > factor*others && s.Value > excludeLeast {
-			bad = append(bad, n)
-		}
-	}
-	slices.SortStableFunc(bad, func(a, b int) int {
-		return cmp.Compare(scores[b].Value, scores[a].Value)
-	})
-	for _, n := range bad[:min(len(bad), len(scores)/2)] {
-		scores[n].Excluded = true
-	}
+	return former + smoothFall*(now-former)
 }
+
+const (
+	smoothRise = 0.6
+	smoothFall = 0.3
+)
 
 // Rank returns the order in which HAVEN Fig. 5 takes the instances between two updates of scores.
 //

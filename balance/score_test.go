@@ -50,7 +50,8 @@ func TestAPathIsItsBusierLink(t *testing.T) {
 
 func TestAnUnmeasuredInstanceIsAverage(t *testing.T) {
 	ids := []pando.InstanceID{"c", "a", "b"}
-	got := Scores(pando.Weights{CPU: 1}, ids, map[pando.InstanceID]Load{"a": {CPU: 1}, "c": {CPU: 0}})
+	load := map[pando.InstanceID]Load{"a": {CPU: 1}, "c": {CPU: 0}}
+	got := Scores(pando.Weights{CPU: 1}, ids, load)
 	want := []pando.Score{{Instance: "a", Value: 1}, {Instance: "b", Value: 0.5}, {Instance: "c"}}
 	if len(got) != 3 || got[0] != want[0] || got[1] != want[1] || got[2] != want[2] {
 		t.Errorf("%v, want %v", got, want)
@@ -60,57 +61,6 @@ func TestAnUnmeasuredInstanceIsAverage(t *testing.T) {
 			t.Errorf("scores without a measurement: %v", got)
 		}
 	}
-}
-
-func TestExclusion(t *testing.T) {
-	type marks = map[pando.InstanceID]bool
-	for name, c := range map[string]struct {
-		values []float64
-		former marks
-		want   marks
-	}{
-		"alike":                         {[]float64{0.5, 0.6, 0.5}, nil, marks{}},
-		"one is far worse":              {[]float64{0.2, 0.2, 0.2, 1.4}, nil, marks{"web-3": true}},
-		"an idle service":               {[]float64{0.001, 0.002, 0.2}, nil, marks{}},
-		"the only one":                  {[]float64{3}, nil, marks{}},
-		"at most half, the worst first": {[]float64{0, 1, 2, 3}, nil, marks{"web-3": true}},
-		"it stays out above its bound": {
-			[]float64{0.5, 0.5, 0.8}, marks{"web-2": true}, marks{"web-2": true},
-		},
-		"it comes back below": {[]float64{0.5, 0.5, 0.6}, marks{"web-2": true}, marks{}},
-		"of two, one":         {[]float64{0, 3}, nil, marks{"web-1": true}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			scores := scoresOf(c.values)
-			Exclude(scores, c.former)
-			for _, s := range scores {
-				if s.Excluded != c.want[s.Instance] {
-					t.Errorf("%s: excluded %v", s.Instance, s.Excluded)
-				}
-			}
-		})
-	}
-}
-
-// At least half of the endpoints stay, at any scores.
-func TestExclusionLeavesHalf(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		scores := scoresOf(rapid.SliceOfN(rapid.Float64Range(0, 10), 0, 30).Draw(t, "scores"))
-		former := map[pando.InstanceID]bool{}
-		for _, s := range scores {
-			former[s.Instance] = rapid.Bool().Draw(t, "former")
-		}
-		Exclude(scores, former)
-		out := 0
-		for _, s := range scores {
-			if s.Excluded {
-				out++
-			}
-		}
-		if 2*out > len(scores) {
-			t.Fatalf("%d of %d are excluded", out, len(scores))
-		}
-	})
 }
 
 func scoresOf(values []float64) []pando.Score {
@@ -187,8 +137,8 @@ func TestRankIsFigure5(t *testing.T) {
 
 func TestIngressHostsBeginApart(t *testing.T) {
 	for _, c := range []struct{ host, hosts, n, want int }{
-		{0, 1, 4, 0}, {0, 4, 4, 0}, {1, 4, 4, 1}, {3, 4, 4, 3}, {1, 2, 8, 4}, {9, 10, 4, 3}, {0, 0, 4, 0},
-		{3, 4, 0, 0},
+		{0, 1, 4, 0}, {0, 4, 4, 0}, {1, 4, 4, 1}, {3, 4, 4, 3}, {1, 2, 8, 4}, {9, 10, 4, 3},
+		{0, 0, 4, 0}, {3, 4, 0, 0},
 	} {
 		if got := From(c.host, c.hosts, c.n); got != c.want {
 			t.Errorf("%+v: %d", c, got)

@@ -47,6 +47,15 @@ inlined __u32 cost(__u32 slot, __u32 by)
 	return score ? *score : 0;
 }
 
+/* charge adds the least step to a score: equal endpoints take turns until the next scores. */
+inlined void charge(__u32 slot)
+{
+	__u32 *score = bpf_map_lookup_elem(&scores, &slot);
+
+	if (score)
+		__sync_fetch_and_add(score, 1);
+}
+
 struct draw {
 	__u32 service, by, hashed;
 	__u32 least; /* cost of the best one so far */
@@ -109,6 +118,8 @@ cold int choose(__u32 service, __u32 hashed)
 	}
 	d.by = p->by;
 	bpf_loop(DRAWS, again, &d, 0);
+	if (p->by == BY_SCORE && d.best >= 0)
+		charge(d.best);
 	return d.best;
 }
 

@@ -70,6 +70,7 @@ type Meter struct {
 	mu     sync.Mutex
 	wanted map[pando.ServiceKey]bool
 	scores map[pando.ServiceKey][]pando.Score
+	judges map[pando.ServiceKey]*balance.Judge
 	own    map[pando.InstanceID]*gauge
 	now    pando.Meters
 	others map[pando.HostName]report
@@ -89,7 +90,8 @@ type report struct {
 func New(c Config) *Meter {
 	return &Meter{
 		Config: c, wake: make(chan struct{}, 1), wanted: map[pando.ServiceKey]bool{},
-		scores: map[pando.ServiceKey][]pando.Score{}, own: map[pando.InstanceID]*gauge{},
+		scores: map[pando.ServiceKey][]pando.Score{}, judges: map[pando.ServiceKey]*balance.Judge{},
+		own:       map[pando.InstanceID]*gauge{},
 		others:    map[pando.HostName]report{},
 		following: map[pando.HostName]context.CancelFunc{}, listeners: map[chan pando.Meters]bool{},
 	}
@@ -164,6 +166,7 @@ func (m *Meter) rest() {
 	clear(m.others)
 	clear(m.own)
 	clear(m.scores)
+	clear(m.judges)
 	m.now = pando.Meters{Host: m.Host.Name}
 }
 
@@ -181,6 +184,7 @@ func (m *Meter) services() (out []Service) {
 		m.mu.Lock()
 		delete(m.wanted, k)
 		delete(m.scores, k)
+		delete(m.judges, k)
 		m.mu.Unlock()
 	}
 	return out
@@ -194,13 +198,16 @@ func (m *Meter) score(ctx context.Context, s Service, now time.Time) {
 		names = append(names, e.Instance)
 	}
 	scores := balance.Scores(s.Balance.WithDefaults().Weights, names, load)
+	raw := slices.Clone(scores)
 	m.mu.Lock()
-	former := map[pando.InstanceID]bool{}
-	for _, f := range m.scores[s.Key] {
-		former[f.Instance] = f.Excluded
+	if m.judges[s.Key] == nil {
+		m.judges[s.Key] = &balance.Judge{}
 	}
-	balance.Exclude(scores, former)
-	m.scores[s.Key] = scores
+	m.judges[s.Key].Step(now, scores)
+	for n := range raw { // operators, the scaler and the rank get the value as it is
+		raw[n].Excluded = scores[n].Excluded
+	}
+	m.scores[s.Key] = raw
 	m.mu.Unlock()
 	if scores == nil || !s.Balance.Scored() {
 		return
@@ -208,7 +215,7 @@ func (m *Meter) score(ctx context.Context, s Service, now time.Time) {
 	r := pando.Ranking{Scores: scores}
 	if s.Balance.By == pando.ByHaven {
 		place, hosts := m.Source.Ingress()
-		r.Order = balance.Rank(scores, balance.From(place, hosts, len(scores)))
+		r.Order = balance.Rank(raw, balance.From(place, hosts, len(scores)))
 	}
 	if err := m.Steering.Score(ctx, s.Key, r); err != nil && ctx.Err() == nil {
 		m.Log.Warn("new scores are not in force", "service", s.Key, "error", err)

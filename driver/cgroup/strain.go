@@ -39,13 +39,16 @@ func (g *Group) Strain() pando.Strain {
 		s.last.CPUs, s.last.MemoryMax = g.limits()
 	}
 	s.reads++
-	stat := s.read(g.file("cpu", "cpu.stat", "cpu.stat"))
 	if g.v2 != "" {
+		stat := s.read(g.file("cpu", "cpu.stat", "cpu.stat"))
 		s.last.CPU = time.Duration(fieldOf(stat, "usage_usec")) * time.Microsecond
 		s.last.Throttled = time.Duration(fieldOf(stat, "throttled_usec")) * time.Microsecond
 		return s.last
 	}
-	s.last.Throttled = time.Duration(fieldOf(stat, "throttled_time"))
+	if s.last.CPUs > 0 { // nothing throttles a group without a limit
+		stat := s.read(g.file("cpu", "cpu.stat", ""))
+		s.last.Throttled = time.Duration(fieldOf(stat, "throttled_time"))
+	}
 	total := s.read(g.file("cpuacct", "cpuacct.usage", ""))
 	n, _ := strconv.ParseInt(string(bytes.TrimSpace(total)), 10, 64)
 	s.last.CPU = time.Duration(n)

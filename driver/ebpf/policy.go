@@ -40,7 +40,9 @@ const (
 // The scale of a score in the kernel, which has no fractions.
 const (
 	scoreOne = 1 << 20
-	excluded = 1 << 31 // bpf/pando.h
+	// scoreMost leaves room for the programs, which add one for each flow.
+	scoreMost = 1 << 30
+	excluded  = 1 << 31 // bpf/pando.h
 )
 
 const forEver = math.MaxUint64
@@ -252,9 +254,9 @@ func missing(of map[pando.InstanceID]uint32, order []uint32) (out []uint32) {
 
 // fixed returns a score as the programs compare it.
 func fixed(s pando.Score) uint32 {
-	v := uint32(min(max(s.Value*scoreOne, 0), excluded-1))
+	v := uint32(min(max(s.Value*scoreOne, 0), scoreMost))
 	if s.Excluded {
-		v |= excluded
+		v += excluded
 	}
 	return v
 }

@@ -1,0 +1,108 @@
+package balance
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"pando.run/pando"
+)
+
+var t0 = time.Unix(1000, 0)
+
+// judged returns the names of the excluded endpoints after one step.
+func judged(
+	j *Judge, now time.Time, values ...float64,
+) (out []pando.InstanceID, scores []pando.Score) {
+	scores = scoresOf(values)
+	j.Step(now, scores)
+	for _, s := range scores {
+		if s.Excluded {
+			out = append(out, s.Instance)
+		}
+	}
+	return out, scores
+}
+
+func TestExclusion(t *testing.T) {
+	for name, c := range map[string]struct {
+		values []float64
+		want   pando.InstanceID
+	}{
+		"alike":                         {[]float64{0.5, 0.6, 0.5}, ""},
+		"one is far worse":              {[]float64{0.2, 0.2, 0.2, 1.4}, "web-3"},
+		"an idle service":               {[]float64{0.001, 0.002, 0.2}, ""},
+		"the only one":                  {[]float64{3}, ""},
+		"at most half, the worst first": {[]float64{0, 2, 3}, "web-2"},
+		"of two, one":                   {[]float64{0, 3}, "web-1"},
+		"none":                          {nil, ""},
+	} {
+		out, _ := judged(&Judge{}, t0, c.values...)
+		if c.want == "" && len(out) > 0 || c.want != "" && (len(out) != 1 || out[0] != c.want) {
+			t.Errorf("%s: excluded %v, want %q", name, out, c.want)
+		}
+	}
+}
+
+// A return that fails makes the next exclusion twice as long. A good one is forgotten.
+func TestAFailedReturnCostsMore(t *testing.T) {
+	j, now := &Judge{}, t0
+	step := func(bad float64) bool {
+		out, _ := judged(j, now, 0.2, 0.2, 0.2, bad)
+		return len(out) > 0
+	}
+	for _, want := range []time.Duration{outMin, 2 * outMin, 4 * outMin, 8 * outMin} {
+		if !step(2) {
+			t.Fatal("it is not excluded")
+		}
+		begun := now
+		for step(0) { // it recovers at once, but stays out
+			now = now.Add(100 * time.Millisecond)
+		}
+		if got := now.Sub(begun); got != want {
+			t.Errorf("it was out for %s, want %s", got, want)
+		}
+		now = now.Add(100 * time.Millisecond)
+	}
+	for range 400 {
+		now = now.Add(100 * time.Millisecond)
+		step(0.2)
+	}
+	if len(j.out) != 0 {
+		t.Errorf("it is remembered after a good return: %v", j.out)
+	}
+	step(2)
+	judged(j, now, 0.2, 0.2)
+	if len(j.out) != 0 {
+		t.Errorf("an endpoint that is gone is remembered: %v", j.out)
+	}
+}
+
+func TestSmallDifferencesAreEven(t *testing.T) {
+	_, got := judged(&Judge{}, t0, 0.50, 0.55, 0.45, 0.80)
+	if got[0].Value != got[1].Value || got[1].Value != got[2].Value || got[3].Value != 0.8 {
+		t.Errorf("scores become %v", got)
+	}
+	j := &Judge{}
+	judged(j, t0, 0.2, 0.2, 0.2, 2)
+	out, got := judged(j, t0.Add(outMin), 0.2, 0.2, 0.2, 0)
+	if len(out) > 0 || got[3].Value <= got[0].Value {
+		t.Errorf("an idle endpoint that comes back attracts flows: %v", got)
+	}
+}
+
+// At least half of the endpoints stay, at any scores.
+func TestExclusionLeavesHalf(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		j, now := &Judge{}, t0
+		for range rapid.IntRange(1, 20).Draw(t, "steps") {
+			values := rapid.SliceOfN(rapid.Float64Range(0, 10), 0, 9).Draw(t, "scores")
+			if out, _ := judged(j, now, values...); 2*len(out) > len(values) {
+				t.Fatalf("%v of %v are excluded", out, values)
+			}
+			rests := []time.Duration{0, time.Second, time.Minute}
+			now = now.Add(rapid.SampledFrom(rests).Draw(t, "rest"))
+		}
+	})
+}
