@@ -20,7 +20,7 @@ func (h operators) imageRoutes(a huma.API) {
 		"Delete an image that no service and no instance uses from the server's host.", h.removeImage)
 }
 
-// keeper returns the keeper of images of this server. It looks behind the veil, which has no images.
+// keeper returns the keeper of images of this server. It looks behind the veil, which has none.
 func (h operators) keeper() (pando.ImageOperators, error) {
 	ops := h.Operators
 	if v, ok := ops.(veiled); ok {
