@@ -31,7 +31,9 @@ type Spec struct {
 	Health      Health               `json:"health,omitzero"`
 	Scale       Scale                `json:"scale,omitzero"`
 	State       map[string]StateType `json:"state,omitempty"` // path pattern -> merge type
-	Resources   Resources            `json:"resources,omitzero"`
+	// StateCopies is the number of hosts that have a commit when it is acknowledged: 1.
+	StateCopies int       `json:"state_copies,omitempty"`
+	Resources   Resources `json:"resources,omitzero"`
 	// Folders are folders and files of the host that the instances see, beside the system's own.
 	Folders []Folder `json:"folders,omitempty"`
 	// Secrets maps names in /run/secrets to files of the host. The store never has their content.

@@ -74,6 +74,7 @@ type Agent struct {
 	*window
 	*records
 	*crews
+	*exchange
 	anchor   *anchor.Anchor // its Registry
 	branches *branch.Branches
 	sweeper  *sweeper
@@ -95,6 +96,7 @@ type Agent struct {
 
 // New returns an agent. Run starts it.
 func New(c Config) *Agent {
+	c.Host.Copies = true
 	c.TrimEvery, c.Keep = cmp.Or(c.TrimEvery, trimWait), cmp.Or(c.Keep, state.DefaultKeep)
 	own := anchor.New(c.Registry, c.Sightings, c.Clock, c.Log)
 	c.Registry = own
@@ -109,8 +111,10 @@ func New(c Config) *Agent {
 	a.selfAPI, a.window, a.preparer = &selfAPI{a}, &window{agent: a}, newPreparer(a)
 	a.branches = branch.New(branch.Config{
 		Host: c.Host.Name, Records: mains{a.records}, Objects: c.Objects, Journals: c.Journals,
+		Peers: c.Peers,
 		Clock: c.Clock, Log: c.Log, TrimEvery: c.TrimEvery, Keep: c.Keep,
 	})
+	a.exchange = &exchange{a.branches}
 	return a
 }
 
@@ -135,6 +139,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.spawn(a.steering.Run)
 	a.spawn(a.sweepOften)
 	a.spawn(a.branches.TrimOften)
+	a.spawn(a.branches.Tend)
 	scope := a.scope.following()
 	scope.Odd = func(err error) {
 		a.Log.Error("the store cannot be followed; it is tried again", "error", err)

@@ -26,7 +26,8 @@ type placer struct {
 // home returns the host on which all instances of the service are placed, or "" (lifecycle.Home).
 func (p *placer) home() pando.HostName {
 	s := p.newest()
-	t := lifecycle.Tie{Home: p.svc.Home, State: len(s.State) > 0, Spread: s.Place.Spread != ""}
+	t := lifecycle.Tie{Home: p.svc.Home, State: len(s.State) > 0, Spread: s.Place.Spread != "",
+		Copies: s.StateCopies > 1, Keeper: p.keeper.Host}
 	st := p.standing(t.Home)
 	t.Takes, t.Breaks = st.Here && !st.Leaving, st.Unfit != ""
 	t.Runs = p.crew.counts[t.Home].Present > 0
@@ -80,6 +81,9 @@ func (p *placer) hosts() []pando.Host {
 // waits returns why no instance of the service can start now, or "" if one can.
 func (p *placer) waits() string {
 	home := p.home()
+	if why := lifecycle.Homeless(p.keeper, p.here); why != "" {
+		return why
+	}
 	return lifecycle.Waits(len(p.hosts()), len(p.fitting()), home, p.standing(home))
 }
 
