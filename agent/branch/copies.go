@@ -177,7 +177,7 @@ func (b *Carrier) ship(ctx context.Context, k pando.Keeper, to pando.HostName,
 	} else {
 		b.copies.took(c, i, taken{}) // the next shipment begins with a question
 	}
-	b.copies.heard(c, err, b.Clock.Now())
+	b.copies.tried(c, err, b.Clock.Now())
 	return err
 }
 
@@ -289,8 +289,8 @@ func (c *copies) forget(i pando.InstanceID) {
 	}
 }
 
-// heard notes the result of a shipment.
-func (c *copies) heard(of copyOf, err error, now time.Time) {
+// tried keeps the time of the first of several failed shipments.
+func (c *copies) tried(of copyOf, err error, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch _, known := c.mute[of]; {

@@ -116,7 +116,7 @@ func (b *tender) admit(ctx context.Context, c copyOf) error {
 		}
 		head := b.Records.Main(c.service)
 		if err := b.sendAll(ctx, c, k.V, head.V.Commit); err != nil {
-			b.copies.heard(c, err, b.Clock.Now())
+			b.copies.tried(c, err, b.Clock.Now())
 			return err
 		}
 		failpoint.Hit("copy sent")
@@ -145,7 +145,7 @@ func (b *tender) sendFirst(ctx context.Context, c copyOf) error {
 	}
 	err := b.sendAll(ctx, c, k.V, b.Records.Main(c.service).V.Commit)
 	if err != nil {
-		b.copies.heard(c, err, b.Clock.Now())
+		b.copies.tried(c, err, b.Clock.Now())
 	}
 	return err
 }
