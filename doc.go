@@ -42,6 +42,9 @@
 //	flow         steering.go   the packets of one 5-tuple; the kernel has its entry.
 //	weight       steering.go   an endpoint's share of new flows.
 //	bucket       balance/      one slot of a steering table.
+//	policy       balance.go    how a service chooses the endpoint of a new flow.
+//	meter        balance.go    one measurement of an instance by its host.
+//	score        balance.go    how loaded an endpoint is; lower is better.
 //
 // Services in their life (container-devops):
 //

@@ -34,6 +34,7 @@ type Host struct {
 	Leaving    bool         `json:"leaving,omitempty"` // no new instances; those it has are moved away
 	Tunnel     bool         `json:"tunnel,omitempty"`  // other hosts send flows to its instances there
 	Copies     bool         `json:"copies,omitempty"`  // its build keeps copies of states
+	Bundles    bool         `json:"bundles,omitempty"` // it brings bundles to its instances
 	Layout     int          `json:"layout,omitempty"`  // the newest that its build reads; 0: the first
 	// Frozen is why the host keeps what it has and follows nothing. "": it follows the store.
 	Frozen string `json:"frozen,omitempty"`
@@ -64,6 +65,10 @@ func LabelsOf(labels []string) (string, error) {
 		if err != nil {
 			return "", err
 		}
+		if name == SpreadHost {
+			return "", fmt.Errorf("%w: label %s: each host has the label host already, with its name",
+				ErrInvalid, l)
+		}
 		if name == last {
 			return "", fmt.Errorf("%w: a host has the label %s twice; give it once", ErrInvalid, name)
 		}
@@ -84,8 +89,12 @@ func CutLabel(label string) (name, value string, err error) {
 
 var labelValue = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,51}[a-z0-9])?$`)
 
-// Label returns the value of a label, or "" if the host does not have it.
+// Label returns the value of a label, or "" if the host does not have it. Each host has the label
+// host, its name.
 func (h Host) Label(name string) string {
+	if name == SpreadHost {
+		return string(h.Name)
+	}
 	for l := range strings.SplitSeq(h.Labels, " ") {
 		if n, value, ok := strings.Cut(l, "="); ok && n == name {
 			return value
@@ -277,6 +286,9 @@ type Peers interface {
 	Exec(ctx context.Context, h Host, i InstanceID, s SessionSpec) (io.ReadWriteCloser, error)
 	// Usage returns the use of every instance that runs on a host, or of one service's.
 	Usage(ctx context.Context, h Host, s ServiceKey) ([]InstanceUsage, error)
+	// Meters streams the measurements of a host, the newest one at each time, until ctx ends or the
+	// host falls silent. Then the channel closes.
+	Meters(ctx context.Context, h Host) (<-chan Meters, error)
 	// StateLog returns the newest commits of a service's main branch.
 	StateLog(ctx context.Context, h Host, s ServiceKey, max int) ([]StateCommit, error)
 	// State serves git's read-only smart HTTP protocol for a service with its objects on host h.
@@ -302,6 +314,8 @@ type HostAgent interface {
 	Exec(ctx context.Context, i InstanceID, s SessionSpec) (io.ReadWriteCloser, error)
 	// Usage returns the use of every instance that runs here, or of one service's.
 	Usage(ctx context.Context, s ServiceKey) ([]InstanceUsage, error)
+	// Meters streams the measurements of this host, the newest one at each time, until ctx ends.
+	Meters(ctx context.Context) (<-chan Meters, error)
 	// StateLog returns the newest commits of a service's main branch.
 	StateLog(ctx context.Context, s ServiceKey, max int) ([]StateCommit, error)
 	// State serves git's read-only smart HTTP protocol.

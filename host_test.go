@@ -14,7 +14,7 @@ func TestLabelsOfAHostAreSortedAndReadBack(t *testing.T) {
 	}
 	h := Host{Name: "h1", Labels: got}
 	for name, want := range map[string]string{
-		"zone": "a", "zone-2": "b", "rack": "3", "disk": "", "zon": "", "": "",
+		"zone": "a", "zone-2": "b", "rack": "3", "disk": "", "zon": "", "": "", "host": "h1",
 	} {
 		if v := h.Label(name); v != want {
 			t.Errorf("label %q is %q, want %q", name, v, want)
@@ -34,8 +34,8 @@ func TestLabelsThatNobodyCanMatchAreRefused(t *testing.T) {
 	for name, labels := range map[string][]string{
 		"no value": {"zone"}, "an empty value": {"zone="}, "no name": {"=a"}, "a capital": {"zone=A"},
 		"a space": {"zone=a b"}, "twice": {"zone=a", "rack=1", "zone=b"},
-		"the same twice": {"a=1", "a=1"},
-		"too many":       many, "too long": {"zone=" + strings.Repeat("a", 54)}, "two signs": {"a=b=c"},
+		"the same twice": {"a=1", "a=1"}, "another name": {"host=h2"},
+		"too many": many, "too long": {"zone=" + strings.Repeat("a", 54)}, "two signs": {"a=b=c"},
 	} {
 		if got, err := LabelsOf(labels); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %q, %v", name, got, err)

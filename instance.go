@@ -197,6 +197,8 @@ type Sandbox interface {
 	Flows(ctx context.Context) (int, error)
 	// Usage returns the sandbox's resource use since its start.
 	Usage(ctx context.Context) (Usage, error)
+	// Strain returns the part of its use that a meter reads ten times a second. It is cheap.
+	Strain(ctx context.Context) (Strain, error)
 	// LastLines returns the end of the instance's log as evidence. It cuts long lines and replaces
 	// terminal control characters.
 	LastLines(n int) []string
@@ -234,6 +236,15 @@ type Usage struct {
 	CPU         time.Duration
 	MemoryBytes int64
 	PIDs        int64
+}
+
+// Strain is the use of a sandbox since its start, beside the limits in force.
+type Strain struct {
+	CPU       time.Duration
+	Throttled time.Duration // its processes waited for its processor limit
+	Memory    int64         // bytes, at most a second old
+	CPUs      float64       // the limit in force; 0: none
+	MemoryMax int64         // likewise, in bytes
 }
 
 // SessionsMax is the largest number of sessions on one host.
@@ -281,6 +292,13 @@ type InstanceUsage struct {
 	MemoryBytes int64   `json:"memory_bytes"`
 	PIDs        int64   `json:"pids"`        // processes and threads
 	Connections int     `json:"connections"` // established at a VIP
+	// Metrics are the newest numbers of the application (PUT /v1/self/metrics).
+	Metrics map[string]float64 `json:"metrics,omitempty"`
+	// Flows is the number of new flows that its host steered to it since it was published.
+	Flows uint64 `json:"flows,omitempty"`
+	// Meter and Score are its newest measurement. Nil: its service is not measured.
+	Meter *Meter `json:"meter,omitempty"`
+	Score *Score `json:"score,omitempty"`
 	// The rest comes from the records of the cluster.
 	Born     time.Time `json:"born,omitzero"`
 	Phase    Phase     `json:"phase,omitempty"`
@@ -306,6 +324,8 @@ type Cgroup interface {
 	Limit(Resources) error
 	// Usage returns the use of the group since it was made.
 	Usage() Usage
+	// Strain returns the fast part of the use, with the limits in force.
+	Strain() Strain
 	// OOMKilled reports whether the kernel killed a process of the group for its memory use.
 	OOMKilled() bool
 	// Entry returns the way into the group.
@@ -346,12 +366,32 @@ type Image struct {
 	Gave []string `json:"gave,omitempty"`
 }
 
+// Bundle is a folder that a deploy sends to the hosts with the program. Instances see it read-only,
+// at the path that it has on the deploying host.
+type Bundle struct {
+	Folder string `json:"folder"` // absolute after loading
+	// Digest is sha256:…, of the files at the deploy. So every host runs the same bytes.
+	Digest string   `json:"digest,omitempty"`
+	Host   HostName `json:"host,omitempty"` // read the folder
+}
+
+// BundlePrefix begins the reference of a bundle in a store of images.
+const BundlePrefix = "bundle:"
+
+// Image returns the bundle in the form in which hosts store it and send it to each other.
+func (b Bundle) Image() Image {
+	return Image{Reference: BundlePrefix + b.Folder, Digest: b.Digest, Host: b.Host}
+}
+
 // Origin tells which bytes an image is, and which words of the spec it gave, for a reason.
 func (i Image) Origin() string {
 	if i.Digest == "" {
 		return ""
 	}
 	text := "; image " + i.Reference + " is " + i.Digest
+	if strings.HasPrefix(i.Reference, BundlePrefix) {
+		text = "; " + i.Reference + " is " + i.Digest
+	}
 	if len(i.Gave) > 0 {
 		text += ", which gave " + strings.Join(i.Gave, ", ")
 	}

@@ -1,7 +1,9 @@
 package pando
 
 import (
+	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"time"
 )
@@ -13,13 +15,15 @@ type Spec struct {
 	Name   ServiceName `json:"name"`
 	Tenant Tenant      `json:"tenant,omitempty"` // DefaultTenant
 	Image  Image       `json:"image,omitzero"`   // none: the program is the host's
+	Bundle Bundle      `json:"bundle,omitzero"`  // none: the program is on every host; not with Image
 	// Entrypoint stands before Command. It is the image's by default.
 	Entrypoint []string `json:"entrypoint,omitempty"`
 	// Command is the argv. argv[0] is looked up in PATH, or is relative to WorkingDir. It is the
 	// image's by default.
 	Command     []string          `json:"command"`
 	Environment map[string]string `json:"environment,omitempty"`
-	// WorkingDir is absolute after loading. Default: the folder of the spec file, or the image's.
+	// WorkingDir is absolute after loading. Default: the bundle, the folder of the spec file, or the
+	// image's.
 	WorkingDir string `json:"working_dir,omitempty"`
 	// User is a name, a uid or uid:gid. Default: an unprivileged uid of its own, or the image's.
 	User       string `json:"user,omitempty"`
@@ -44,9 +48,19 @@ type Spec struct {
 	SecurityOpt []string `json:"security_opt,omitempty"`
 	Rollout     Rollout  `json:"rollout,omitzero"`
 	Place       Place    `json:"place,omitzero"`
+	Balance     Balance  `json:"balance,omitzero"`
 	// DrainSecondsMax is the time for a drain. 0: wait for the last connection.
 	DrainSecondsMax float64           `json:"drain_seconds_max,omitempty"`
 	Labels          map[string]string `json:"labels,omitempty"`
+}
+
+// Files returns the image or the bundle that a host needs before an instance starts there. Without
+// either its digest is "".
+func (s Spec) Files() Image {
+	if s.Bundle.Digest != "" {
+		return s.Bundle.Image()
+	}
+	return s.Image
 }
 
 // Argv returns the words of the program.
@@ -124,18 +138,45 @@ type Scale struct {
 	RatePerSecond float64 `json:"rate_per_second,omitempty"` // 0: no limit on new instances per second
 	By            Metric  `json:"by,omitempty"`              // "": the application or an operator
 	Target        float64 `json:"target,omitempty"`          // of By, per instance
+	// Up and Down are the thresholds of ByScores (τ of HAVEN Fig. 6 and 7).
+	Up   float64 `json:"up,omitempty"`
+	Down float64 `json:"down,omitempty"`
 	// QuietSeconds is the time below target before an instance leaves: 30.
 	QuietSeconds float64 `json:"quiet_seconds,omitempty"`
 }
 
-// Metric is the steering counter that the built-in scaler reads.
+// Metric is the measurement that the built-in scaler reads. Any word but those below is a number
+// of the application (PUT /v1/self/metrics).
 type Metric string
 
 const (
 	ByNothing     Metric = ""                       // the application or an operator scales
 	ByConnections Metric = "connections_per_second" // new flows
 	ByPackets     Metric = "packets_per_second"     // packets of all flows
+	ByScores      Metric = "score"                  // of the instances, between Up and Down
 )
+
+// Counted reports whether the metric is a counter of the steering.
+func (m Metric) Counted() bool { return m == ByConnections || m == ByPackets }
+
+// Custom reports whether the metric is a number of the application.
+func (m Metric) Custom() bool { return m != ByNothing && m != ByScores && !m.Counted() }
+
+var metricName = regexp.MustCompile(`^[a-z][a-z0-9_.-]{0,62}$`)
+
+// Check returns nil if the scaler can read the metric, else the reason.
+func (m Metric) Check() error {
+	switch {
+	case !m.Custom():
+		return nil
+	case m == "cpu" || m == "memory":
+		return fmt.Errorf("%w: %s is part of the score: use by: score", ErrInvalid, m)
+	case !metricName.MatchString(string(m)):
+		return fmt.Errorf("%w: %q: want connections/s, packets/s, score or the name of a number of the "+
+			"application, such as queue_depth", ErrInvalid, string(m))
+	}
+	return nil
+}
 
 // StateType chooses the merge of two versions of a path. Package state has the merges.
 type StateType string
@@ -278,6 +319,10 @@ func (s Spec) WithDefaults() Spec {
 	}
 	s.Scale.Max = max(s.Scale.Max, s.Scale.Min, 1)
 	orNum(&s.Scale.QuietSeconds, 30)
+	if s.Scale.By == ByScores {
+		orNum(&s.Scale.Up, 0.6)
+		orNum(&s.Scale.Down, 0.1)
+	}
 	orInt(&s.Rollout.Surge, 1)
 	orNum(&s.Rollout.HealthySeconds, 1)
 	return s

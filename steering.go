@@ -30,6 +30,10 @@ type Steering interface {
 	Connect(ctx context.Context, l Link, ports []Port, vip4, vip6 netip.Addr) error
 	// Disconnect detaches an instance's veth.
 	Disconnect(ctx context.Context, l Link) error
+	// Score sets the scores of a service's endpoints, and their rank. They act on new flows at once,
+	// without a new table, and hold for ScoresHold. Then the service chooses by hash until the next
+	// scores. An instance that the table lacks is skipped.
+	Score(ctx context.Context, s ServiceKey, r Ranking) error
 	// Sweep drops table entries of ended flows: FIN, RST or idle, and no socket of the instance has
 	// it. It returns the number of remaining flows per instance. A handshake counts as a flow in
 	// its first seconds only.
@@ -53,6 +57,19 @@ type SteeringTable struct {
 	// without a flow here are forwarded to it unchanged. Zero: no other host serves it, or not by
 	// this address family.
 	Via4, Via6 netip.Addr
+	// By chooses the endpoints of new flows. "": ByHash. Policies without a rank obey the weights.
+	// ByRoundRobin and ByHaven only leave out the endpoints that drain.
+	By BalanceBy
+}
+
+// ScoresHold is how long scores count. A dead agent writes no new ones, and its last ones grow old.
+const ScoresHold = 15 * time.Second
+
+// Ranking is the result of one measurement of a service.
+type Ranking struct {
+	Scores []Score
+	// Order is the order in which ByHaven takes the instances until the next ranking.
+	Order []InstanceID
 }
 
 // ServicesMax is the largest number of services in a cluster. Every host steers every service, and
@@ -125,17 +142,22 @@ type EndpointCounters struct {
 	Bytes    uint64     `json:"bytes"`
 	Ends     uint64     `json:"ends"` // packets that end a flow: FIN or RST, of either side
 	At       time.Time  `json:"at"`
+	// Meter is the newest measurement of the instance's host. Nil: its service is not measured.
+	Meter *Meter `json:"meter,omitempty"`
+	// Score is its score as its own host sees it.
+	Score *Score `json:"score,omitempty"`
 }
 
 // Endpoints is the compact record of one service: all that an agent of any host needs in order to
 // steer it. Control writes it in the commit that changes it. A change of a service thus costs every
 // agent one small event. No agent follows intents, decisions or the instances of other hosts.
 type Endpoints struct {
-	Service Service    `json:"service"`         // its record of the same commit
-	Ports   []Port     `json:"ports,omitempty"` // of its target revision
-	Scale   Scale      `json:"scale,omitzero"`  // likewise
-	Hosts   []HostName `json:"hosts,omitempty"` // those with an instance, sorted
-	Seats   []Seat     `json:"seats,omitempty"` // its instances, oldest first
+	Service Service    `json:"service"`          // its record of the same commit
+	Ports   []Port     `json:"ports,omitempty"`  // of its target revision
+	Scale   Scale      `json:"scale,omitzero"`   // likewise
+	Balance Balance    `json:"balance,omitzero"` // likewise
+	Hosts   []HostName `json:"hosts,omitempty"`  // those with an instance, sorted
+	Seats   []Seat     `json:"seats,omitempty"`  // its instances, oldest first
 }
 
 // Seat is one instance in the record of its service.
@@ -153,7 +175,7 @@ type Seat struct {
 // EndpointsOf returns the record of a service with these instances, oldest first. spec is that of
 // its target.
 func EndpointsOf(svc Service, spec Spec, instances []Instance) Endpoints {
-	e := Endpoints{Service: svc, Ports: spec.Ports, Scale: spec.Scale}
+	e := Endpoints{Service: svc, Ports: spec.Ports, Scale: spec.Scale, Balance: spec.Balance}
 	for n := range instances {
 		if n == 0 || instances[n].Host != instances[n-1].Host { // nearly all are on one host
 			e.Hosts = append(e.Hosts, instances[n].Host)

@@ -22,6 +22,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/agent/anchor"
 	"pando.run/pando/agent/branch"
+	"pando.run/pando/agent/meter"
 	"pando.run/pando/agent/steer"
 	"pando.run/pando/state"
 	"pando.run/pando/world"
@@ -42,6 +43,7 @@ type Config struct {
 	Objects   pando.Objects
 	Journals  pando.Journals // nil: uncommitted writes of instances are lost with the agent
 	Images    pando.Images   // nil: no service of this host has an image
+	Link      func() float64 // the use of the host's busiest uplink (see meter.Config); nil: unknown
 	// Control answers an ask in one durable write. If it is nil or unreachable, the agent writes the
 	// ask to the store, and the watch brings the answer.
 	Control pando.Decider
@@ -79,6 +81,7 @@ type Agent struct {
 	branches *branch.Branches
 	sweeper  *sweeper
 	preparer *preparer
+	meter    *meter.Meter
 	scope    *scope
 	door     door
 	steps    atomic.Int64 // of all runners
@@ -109,6 +112,10 @@ func New(c Config) *Agent {
 	a.crews = newCrews(a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log))
 	a.adoption = &adoption{Agent: a}
 	a.selfAPI, a.window, a.preparer = &selfAPI{a}, &window{agent: a}, newPreparer(a)
+	a.meter = meter.New(meter.Config{
+		Host: c.Host, Steering: c.Steering, Peers: c.Peers, Source: measured{a}, Link: c.Link,
+		Clock: c.Clock, Log: c.Log,
+	})
 	a.branches = branch.New(branch.Config{
 		Host: c.Host.Name, Records: mains{a.records}, Objects: c.Objects, Journals: c.Journals,
 		Peers: c.Peers,
@@ -138,6 +145,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.spawn(a.steering.Run)
 	a.spawn(a.sweepOften)
+	a.spawn(a.meter.Run)
 	a.spawn(a.branches.TrimOften)
 	a.spawn(a.branches.Tend)
 	scope := a.scope.following()

@@ -10,16 +10,18 @@ import (
 	"pando.run/pando"
 )
 
-// fetching brings the image of an instance to this host while its record waits in phase placed.
+// fetching brings the image or the bundle of an instance to this host while its record waits in
+// phase placed.
 type fetching struct {
 	begun, done bool
 	err         error
 }
 
-// image returns whether the image of a spec is on this host. Otherwise it begins to bring it, and
-// imagePulled wakes the runner.
+// image returns whether the image or the bundle of a spec is on this host. Otherwise it begins to
+// bring it, and imagePulled wakes the runner.
 func (r *birth) image(spec pando.Spec) (here bool, err error) {
-	if spec.Image.Digest == "" {
+	files := spec.Files()
+	if files.Digest == "" {
 		return true, nil
 	}
 	if r.a.Images == nil {
@@ -31,16 +33,16 @@ func (r *birth) image(spec pando.Spec) (here bool, err error) {
 	case r.fetching.begun:
 		return false, nil
 	}
-	if _, err := r.a.Images.Root(spec.Image.Digest, ""); err == nil {
+	if _, err := r.a.Images.Root(files.Digest, ""); err == nil {
 		return true, nil
 	}
 	r.fetching.begun = true
-	r.inst.Reason = "its image is on the way: " + spec.Image.Reference
+	r.inst.Reason = "its image is on the way: " + files.Reference
 	r.recorder.add(r.inst, nil)
 	r.show()
-	hosts := r.a.imageHosts(spec.Image)
+	hosts := r.a.imageHosts(files)
 	r.a.spawn(func(ctx context.Context) {
-		r.post(imagePulled{r.a.Images.Pull(ctx, spec.Image, hosts)})
+		r.post(imagePulled{r.a.Images.Pull(ctx, files, hosts)})
 	})
 	return false, nil
 }
@@ -68,15 +70,15 @@ func (a *Agent) imageHosts(i pando.Image) []pando.Host {
 	return out
 }
 
-// ImagesInUse returns the digests of images that a revision known to this host has.
+// ImagesInUse returns the digests of images and bundles that a revision known to this host has.
 func (a *Agent) ImagesInUse() map[string]bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	out := map[string]bool{}
 	for _, revisions := range a.world.Revisions {
 		for _, r := range revisions {
-			if r.V.Spec.Image.Digest != "" {
-				out[r.V.Spec.Image.Digest] = true
+			if d := r.V.Spec.Files().Digest; d != "" {
+				out[d] = true
 			}
 		}
 	}

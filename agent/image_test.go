@@ -77,6 +77,31 @@ func TestAnInstanceWaitsForItsImageAndThenStarts(t *testing.T) {
 	})
 }
 
+func TestAnInstanceWaitsForItsBundle(t *testing.T) {
+	onBench(t, func(b *bench) {
+		images := b.withImage()
+		r := b.world().Revisions[web][2].V
+		r.Number, r.Spec.Image = 3, pando.Image{}
+		r.Spec.Bundle = pando.Bundle{Folder: "/srv/site", Digest: "sha256:1", Host: "h2"}
+		b.put(r, pando.Host{Name: "h2"}, pando.Host{Name: "h3"})
+		b.place("web-1", 3)
+		b.phase("web-1", pando.PhasePlaced)
+		why := b.world().Instances["web-1"].V.Reason
+		if !strings.Contains(why, "on the way: bundle:/srv/site") {
+			t.Errorf("the reason while it waits is %q", why)
+		}
+		if want := []pando.HostName{"h2", "h3"}; !slices.Equal(images.hosts, want) {
+			t.Errorf("asked %v, want %v", images.hosts, want)
+		}
+		images.end <- nil
+		synctest.Wait()
+		b.phase("web-1", pando.PhaseStarting)
+		if use := b.agent.ImagesInUse(); !use["sha256:1"] || !use["sha256:0"] {
+			t.Errorf("in use are %v", use)
+		}
+	})
+}
+
 func TestAnImageThatCannotBeHadFailsItsInstanceAlone(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)

@@ -19,11 +19,6 @@ func (a *Agent) Applied(ctx context.Context, s pando.ServiceKey, at pando.StoreR
 	return a.steering.Wait(ctx, s)
 }
 
-// Counters implements pando.HostAgent.
-func (a *Agent) Counters(ctx context.Context) ([]pando.EndpointCounters, error) {
-	return a.Steering.Counters(ctx)
-}
-
 // Losses implements pando.HostAgent.
 func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) { return a.sweeper.losses(ctx) }
 

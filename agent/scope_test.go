@@ -13,14 +13,14 @@ import (
 	"pando.run/pando/world"
 )
 
-// meter counts the records that an agent receives from the store.
-type meter struct {
+// countedStore counts the records that an agent receives from the store.
+type countedStore struct {
 	pando.Registry
 	mu      sync.Mutex
 	records map[pando.Kind]int
 }
 
-func (m *meter) note(all []pando.Record) {
+func (m *countedStore) note(all []pando.Record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range all {
@@ -28,19 +28,19 @@ func (m *meter) note(all []pando.Record) {
 	}
 }
 
-func (m *meter) count() map[pando.Kind]int {
+func (m *countedStore) count() map[pando.Kind]int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.records)
 }
 
-func (m *meter) Snapshot(ctx context.Context, p pando.Key) (pando.Snapshot, error) {
+func (m *countedStore) Snapshot(ctx context.Context, p pando.Key) (pando.Snapshot, error) {
 	s, err := m.Registry.Snapshot(ctx, p)
 	m.note(s.Records)
 	return s, err
 }
 
-func (m *meter) Watch(
+func (m *countedStore) Watch(
 	ctx context.Context, p pando.Key, after pando.StoreRevision,
 ) <-chan pando.Batch {
 	out := make(chan pando.Batch)
@@ -77,7 +77,7 @@ func (b *bench) elsewhere(n, service int) {
 func TestAnAgentFollowsNothingOfOtherHosts(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.stop()
-		m := &meter{Registry: b.registry, records: map[pando.Kind]int{}}
+		m := &countedStore{Registry: b.registry, records: map[pando.Kind]int{}}
 		b.through = m
 		b.start()
 		b.serving("web-1", 1)

@@ -18,6 +18,9 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	a := t.a
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if isMeasured(a.world.Endpoints[s].V) {
+		a.meter.Want(s)
+	}
 	svc, ok := a.world.Services[s]
 	switch {
 	case a.adoption.keeps(s), !ok && a.world.Frozen(s) != nil:
@@ -31,6 +34,7 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	}
 	out := pando.SteeringTable{
 		Service: s, VIP4: svc.V.VIP4, VIP6: svc.V.VIP6, Ports: all.V.Ports,
+		By:        all.V.Balance.By,
 		Endpoints: make([]pando.Endpoint, 0, len(a.crews.of[s])),
 	}
 	for _, r := range a.crews.of[s] {

@@ -17,6 +17,14 @@ func (w *window) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.Instanc
 		}
 	}
 	a.mu.Unlock()
+	counters, err := w.Counters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	counted := map[pando.InstanceID]pando.EndpointCounters{}
+	for _, c := range counters {
+		counted[c.Instance] = c
+	}
 	out := []pando.InstanceUsage{}
 	for _, r := range all {
 		if ctx.Err() != nil {
@@ -33,6 +41,11 @@ func (w *window) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.Instanc
 			u.Missing = oneLine(err.Error(), evidenceBytesMax)
 		}
 		u.CPUSeconds, u.MemoryBytes, u.PIDs = use.CPU.Seconds(), use.MemoryBytes, use.PIDs
+		c := counted[u.Instance]
+		u.Metrics, u.Flows, u.Score = a.metricsOf(u.Instance), c.Flows, c.Score
+		if c.Score != nil {
+			u.Meter = c.Meter
+		}
 		out = append(out, u)
 	}
 	return out, nil

@@ -16,7 +16,7 @@ import (
 // ForMembers serves the operators' API to the other hosts of a cluster. It allows reads, changes of
 // the number of instances, the removal of a service, and the end of the caller's own membership.
 // Deploys are allowed on the server's host alone, so that a captured host starts no program on
-// another.
+// another. Values of environments are hidden (veil.go).
 //
 // asker returns the name of the member in the request's certificate, or "" without one. The name is
 // recorded.
@@ -50,7 +50,7 @@ func ForMembers(operators http.Handler, asker func(*http.Request) string) http.H
 		who := r.Header.Get(operatorHeader)
 		who = who[:min(len(who), operatorMax-1-len(from))]
 		r.Header.Set(operatorHeader, strings.TrimPrefix(who+"@"+from, "@"))
-		mux.ServeHTTP(w, r)
+		mux.ServeHTTP(w, fromMember(r))
 	})
 }
 

@@ -45,6 +45,10 @@ var (
 		ofEndpoint, nil)
 	metricBytes = prometheus.NewDesc("pando_bytes_total", "Bytes steered to an instance.",
 		ofEndpoint, nil)
+	metricScore = prometheus.NewDesc("pando_instance_score",
+		"Score of an instance as its own host measures it; lower is better.", ofEndpoint, nil)
+	metricReported = prometheus.NewDesc("pando_instance_metric",
+		"A number of the application (PUT /v1/self/metrics).", append(ofEndpoint, "name"), nil)
 	metricDropped = prometheus.NewDesc("pando_dropped_packets_total",
 		"Packets that the steering of a host dropped, by reason.", []string{"host", "reason"}, nil)
 	metricAnswered = prometheus.NewDesc("pando_answered_drops_total",
@@ -59,7 +63,8 @@ var (
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		metricServices, metricInstances, metricMax, metricDecisions, metricFlows, metricPackets,
-		metricBytes, metricDropped, metricAnswered, metricEvicted, metricHosts,
+		metricBytes, metricScore, metricReported, metricDropped, metricAnswered, metricEvicted,
+		metricHosts,
 	} {
 		to <- d
 	}
@@ -121,6 +126,14 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 			send(metricFlows, prometheus.CounterValue, float64(c.Flows), of...)
 			send(metricPackets, prometheus.CounterValue, float64(c.Packets), of...)
 			send(metricBytes, prometheus.CounterValue, float64(c.Bytes), of...)
+			if c.Score != nil {
+				send(metricScore, prometheus.GaugeValue, c.Score.Value, of...)
+			}
+			if c.Meter != nil {
+				for name, v := range c.Meter.Metrics {
+					send(metricReported, prometheus.GaugeValue, v, append(of, name)...)
+				}
+			}
 		}
 	}
 }

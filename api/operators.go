@@ -23,7 +23,7 @@ type operators struct {
 // OperatorsHandler serves the operators' API. Any process that can open its socket may use it.
 // ready reports whether the store answers.
 func OperatorsHandler(ops pando.Operators, ready func(context.Context) error) http.Handler {
-	h := operators{ops, ready}
+	h := operators{veiled{ops}, ready}
 	mux := http.NewServeMux()
 	h.routes(humago.New(mux, document()))
 	mux.Handle("GET /state/", ops.State())

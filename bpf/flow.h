@@ -3,7 +3,7 @@
 #ifndef FLOW_H
 #define FLOW_H
 
-#include "tunnel.h"
+#include "choose.h"
 
 #define REFUSE 100 /* above every action */
 #define ANEW 99    /* the packet begins another flow */
@@ -179,25 +179,6 @@ inlined __u32 hash(const struct packet *p, int six)
 	return v[1] ^ v[3];
 }
 
-/* pick returns a flow's endpoint from the current or the previous table, -1 if it has none. */
-inlined int pick(__u32 service, __u32 hashed, int before)
-{
-	struct service *s = bpf_map_lookup_elem(&services, &service);
-	if (!s)
-		return -1;
-	__u32 which = (*(volatile __u32 *)&s->active ^ before) & 1;
-	if (!s->endpoints[which])
-		return -1;
-	__u32 bucket = hashed & s->places[which].mask;
-	__u32 at = s->places[which].chunk + bucket / CHUNK_BUCKETS, n = at / SLAB_CHUNKS;
-	void *slab = bpf_map_lookup_elem(&slabs, &n);
-	if (!slab)
-		return -1;
-	n = at % SLAB_CHUNKS;
-	struct chunk *c = bpf_map_lookup_elem(slab, &n);
-	return c ? c->endpoint[bucket % CHUNK_BUCKETS] : -1;
-}
-
 /* forward sends a packet to an endpoint. */
 inlined int forward(struct __sk_buff *skb, struct packet *p, __u32 n, struct endpoint *e, int how)
 {
@@ -314,7 +295,7 @@ cold int start(struct __sk_buff *skb, struct packet *p, __u32 six)
 	__u32 hashed = six ? hash(p, 1) : hash(p, 0);
 	if (!opens && migrating) /* another layout's table may have it: its sender tries again */
 		return elsewhere(p->dst, six) ? PASS : drop(DROP_NO_FLOW);
-	int now = pick(*service, hashed, 0), n = now;
+	int now = opens ? choose(*service, hashed) : pick(*service, hashed, 0), n = now;
 	if (!opens) {
 		n = pick(*service, hashed, 1);
 		if (n < 0)
@@ -328,6 +309,7 @@ cold int start(struct __sk_buff *skb, struct packet *p, __u32 six)
 	if (!e || target < 0)
 		return REFUSE + (opens ? DROP_NO_ENDPOINT : DROP_NO_FLOW);
 	if (n == now) {
+		count_live(slot, 1);
 		struct flow f = {.endpoint = slot, .epoch = e->epoch, .target = target,
 		    .service = *service, .seen = bpf_jiffies64()};
 		f.flags = opens ? 0 : FLOW_ESTABLISHED;
@@ -380,6 +362,8 @@ inlined int carry(struct __sk_buff *skb, struct packet *p, const union flow_any 
 		    (p->flags & FIN ? FLOW_FIN : 0) |
 			      (p->flags & RST ? FLOW_RST : 0);
 		if (flags != f->flags) {
+			if (flags & (FLOW_FIN | FLOW_RST) && !(f->flags & (FLOW_FIN | FLOW_RST)))
+				count_live(n, -1);
 			f->flags = flags;
 			if (p->flags & (FIN | RST))
 				note_end_of(n);

@@ -83,6 +83,28 @@ struct {
 	__array(values, struct slab);
 } slabs SEC(".maps");
 
+/* The policies of services. They change ten times a second, the tables above do not. */
+struct {
+	TABLE_OF(ARRAY, SERVICES_MAX, __u32, struct policy);
+} policies SEC(".maps");
+
+struct {
+	GROWING(2 * SERVICES_MAX, struct rank_key, struct chunk);
+} ranks SEC(".maps");
+
+struct {
+	TABLE_OF(ARRAY, 2 * SERVICES_MAX, __u32, struct turn);
+} turns SEC(".maps");
+
+struct {
+	TABLE_OF(ARRAY, SLOTS_MAX, __u32, __u32);
+} scores SEC(".maps"); /* by endpoint */
+
+/* The live flows that this host steers to each endpoint. The sweep corrects the numbers. */
+struct {
+	TABLE_OF(ARRAY, SLOTS_MAX, __u32, __s32);
+} live SEC(".maps");
+
 struct {
 	TABLE_OF(ARRAY, SLOTS_MAX, __u32, struct endpoint);
 } endpoints SEC(".maps");

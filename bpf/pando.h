@@ -4,6 +4,7 @@
 #ifndef PANDO_H
 #define PANDO_H
 
+#include <linux/bpf.h>
 #include <linux/types.h>
 
 #define SERVICES_MAX 16384
@@ -156,6 +157,34 @@ struct service {
 
 struct chunk {
 	__u16 endpoint[CHUNK_BUCKETS];
+};
+
+/* How a service chooses the endpoint of a new flow. */
+enum balance_by { BY_HASH = 0, BY_ROUND_ROBIN, BY_HAVEN, BY_SCORE, BY_LEAST_FLOWS };
+
+/* Ranks are lists of endpoints, one in use and one to write. Scores and ranks of a
+ * dead agent grow old: from the time until on, the service chooses by hash. */
+struct policy {
+	__u32 by;
+	__u32 active; /* index of the rank in use, 0 or 1 */
+	__u32 members[2]; /* endpoints of each rank */
+	__u64 until; /* in nanoseconds since boot */
+};
+
+/* A score from here on is chosen only if every candidate has one. Lower is better. */
+#define EXCLUDED (1u << 31)
+
+/* The flows that a rank has placed. A lock, because an atomic addition that returns the sum needs
+ * a newer instruction set than the rest of the programs. */
+struct turn {
+	struct bpf_spin_lock lock;
+	__u32 at;
+};
+
+struct rank_key {
+	__u32 service;
+	__u16 which; /* rank 0 or 1 */
+	__u16 chunk;
 };
 
 /* The key of the hash of flows: random, made with the tables. */

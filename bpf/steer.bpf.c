@@ -66,6 +66,8 @@ cold int note(struct __sk_buff *skb, struct packet *p, __u32 published, __u32 si
 			clamp(skb, p, f->room - (six ? 60 : 40));
 	}
 	if (p->flags & (FIN | RST)) {
+		if (!(f->flags & (FLOW_FIN | FLOW_RST)) && !f->room) /* else its ingress counts it */
+			count_live(f->endpoint, -1);
 		f->flags |= p->flags & RST ? FLOW_RST : FLOW_FIN;
 		note_end_of(f->endpoint);
 	}

@@ -95,6 +95,7 @@ func (l *ledger) putEndpoints() {
 	was := l.w.Endpoints[l.svc.ServiceKey]
 	now := pando.EndpointsOf(l.svc, l.newest(), l.crew.all)
 	if was.Modified > 0 && equal(was.V.Service, now.Service) && was.V.Scale == now.Scale &&
+		was.V.Balance == now.Balance &&
 		slices.Equal(was.V.Ports, now.Ports) && slices.Equal(was.V.Hosts, now.Hosts) &&
 		slices.Equal(was.V.Seats, now.Seats) {
 		return

@@ -43,6 +43,10 @@ func (c *operators) Deploy(
 		return pando.ServiceStatus{}, fmt.Errorf("%w: deploy %s: this server keeps no images",
 			pando.ErrUnsupported, key)
 	}
+	if s.Bundle.Folder != "" && s.Bundle.Digest == "" {
+		return pando.ServiceStatus{}, fmt.Errorf("%w: deploy %s: this server keeps no bundles",
+			pando.ErrUnsupported, key)
+	}
 	c.mu.Lock()
 	_, exists := c.world.Services[key]
 	c.mu.Unlock()
@@ -75,7 +79,7 @@ func (c *operators) Deploy(
 func warnings(s pando.Spec) []string {
 	var out []string
 	user, _, _ := strings.Cut(s.User, ":")
-	if s.Image.Digest == "" && (user == "0" || user == "root") {
+	if s.Files().Digest == "" && (user == "0" || user == "root") {
 		out = append(out, fmt.Sprintf("it runs as root and may change every file in %s; name another "+
 			"user, or another working_dir", s.WorkingDir))
 	}
@@ -106,7 +110,7 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 		return c.nothing(w, key, by, now,
 			fmt.Sprintf("revision %d is this spec already", svc.Target)), nil
 	}
-	if why := untunnelled(w, r.Spec); why != "" {
+	if why := cmp.Or(untunnelled(w, r.Spec), unbundled(w, r.Spec)); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrUnsupported, why)
 	}
 	if why := stuck(w, svc, r.Spec); why != "" {
@@ -120,7 +124,7 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	r.Number, r.State = svc.Latest, pando.RevisionRolling
 	d := pando.Decision{
 		ID: c.IDs.Sequential(now), Service: key, Kind: pando.DecidedDeploy, By: by, At: now,
-		Reason: fmt.Sprintf("revision %d%s", svc.Latest, reason) + r.Spec.Image.Origin(),
+		Reason: fmt.Sprintf("revision %d%s", svc.Latest, reason) + r.Spec.Files().Origin(),
 		Inputs: map[string]float64{"revision": float64(svc.Latest)},
 	}
 	return pando.Txn{If: []pando.Condition{{Key: key.Key(), Modified: old.Modified}},
@@ -136,6 +140,21 @@ func untunnelled(w *world.World, s pando.Spec) string {
 		if !w.Hosts[name].V.Tunnel {
 			return fmt.Sprintf("place.spread: host %s exchanges no connections with other hosts; upgrade "+
 				"pando there, start it with --listen, or leave spread out", name)
+		}
+	}
+	return ""
+}
+
+// unbundled returns why the hosts cannot run a service with a bundle, or "". An older build would
+// look for the folder on its own host.
+func unbundled(w *world.World, s pando.Spec) string {
+	if s.Bundle.Folder == "" {
+		return ""
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.Hosts)) {
+		if !w.Hosts[name].V.Bundles {
+			return fmt.Sprintf("bundle: host %s has an older pando without bundles; upgrade pando there, "+
+				"or leave bundle out", name)
 		}
 	}
 	return ""

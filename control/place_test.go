@@ -325,3 +325,32 @@ func TestSpreadIsRefusedUntilEveryHostTunnels(t *testing.T) {
 		t.Errorf("with tunnels: %q", why)
 	}
 }
+
+func TestABundleIsRefusedUntilEveryHostKnowsBundles(t *testing.T) {
+	tb := newTable(t)
+	tb.put(pando.Host{Name: "h1", Bundles: true}, pando.Host{Name: "h2"})
+	bundled := pando.Spec{Bundle: pando.Bundle{Folder: "/srv/site", Digest: "sha256:1"}}
+	if why := unbundled(tb.w, bundled); !strings.Contains(why, "host h2") {
+		t.Errorf("with a host of an older build: %q", why)
+	}
+	if why := unbundled(tb.w, pando.Spec{}); why != "" {
+		t.Errorf("without a bundle: %q", why)
+	}
+	tb.put(pando.Host{Name: "h2", Bundles: true})
+	if why := unbundled(tb.w, bundled); why != "" {
+		t.Errorf("with newer hosts: %q", why)
+	}
+}
+
+func TestAnotherBundleIsAnotherSpec(t *testing.T) {
+	one := pando.Spec{Name: "web", Bundle: pando.Bundle{Folder: "/srv/site", Digest: "sha256:1"},
+		Rollout: pando.Rollout{Order: pando.StartFirst}}
+	two := one
+	two.Bundle.Digest = "sha256:2"
+	if !sameSpec(one, one) || sameSpec(one, two) {
+		t.Error("two bundles are one spec")
+	}
+	if got := two.Files(); got.Reference != "bundle:/srv/site" || got.Digest != "sha256:2" {
+		t.Errorf("its files are %+v", got)
+	}
+}

@@ -138,8 +138,17 @@ func byService(all []pando.EndpointCounters) map[pando.ServiceKey][]pando.Endpoi
 }
 
 func sample(of []pando.EndpointCounters, by pando.Metric, now time.Time) scale.Sample {
-	out := scale.Sample{At: now, Total: map[pando.InstanceID]float64{}}
+	out := scale.Sample{At: now, Total: map[pando.InstanceID]float64{},
+		Score: map[pando.InstanceID]float64{}, Gauge: map[pando.InstanceID]float64{}}
 	for _, e := range of {
+		if e.Score != nil {
+			out.Score[e.Instance] = e.Score.Value
+		}
+		if e.Meter != nil {
+			if v, ok := e.Meter.Metrics[string(by)]; ok {
+				out.Gauge[e.Instance] = v
+			}
+		}
 		if by == pando.ByPackets {
 			out.Total[e.Instance] += float64(e.Packets)
 		} else {

@@ -11,7 +11,7 @@ import (
 // itself, or keeps its state in Pando, was written to run beside others.
 func (c *operators) twoWriters(s pando.Spec) string {
 	knows := s.Health.Ready.Kind == pando.ProbeExplicit || len(s.State) > 0
-	if knows || s.Single() || s.Image.Digest != "" || c.Writable == nil ||
+	if knows || s.Single() || s.Files().Digest != "" || c.Writable == nil ||
 		!c.Writable(s.WorkingDir, s.User) {
 		return ""
 	}

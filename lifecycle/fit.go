@@ -13,6 +13,9 @@ import (
 func Unfit(h pando.Host, rule pando.Place, apart func(pando.HostName) bool) string {
 	if rule.Only != "" {
 		if name, value, _ := strings.Cut(rule.Only, "="); h.Label(name) != value {
+			if name == pando.SpreadHost {
+				return "is not the host " + value
+			}
 			return "lacks the label " + rule.Only
 		}
 	}

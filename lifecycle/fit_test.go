@@ -53,6 +53,7 @@ func TestPlaceKeepsTheRule(t *testing.T) {
 		{name: "no rule", want: "a1", why: "least loaded"},
 		{name: "only", rule: pando.Place{Only: "zone=b"}, want: "b1"},
 		{name: "only, by another value", rule: pando.Place{Only: "zone=c"}, want: ""},
+		{name: "one host", rule: pando.Place{Only: "host=a1"}, want: "a1"},
 		{name: "only, and full", rule: pando.Place{Only: "zone=a"}, full: []pando.HostName{"a1"},
 			want: "a2"},
 		{name: "apart", rule: pando.Place{Apart: "db"}, apart: []pando.HostName{"a1", "a2"}, want: "b1"},

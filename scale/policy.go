@@ -14,6 +14,8 @@ import (
 type Sample struct {
 	At    time.Time
 	Total map[pando.InstanceID]float64 // of the spec's metric
+	Score map[pando.InstanceID]float64 // for ByScores
+	Gauge map[pando.InstanceID]float64 // the number of the application that the spec names
 }
 
 // Policy is the built-in scaler for programs that do not use the API of Pando. It grows by the rate
@@ -27,6 +29,7 @@ type Policy struct {
 	readings map[pando.InstanceID][]reading
 	begun    time.Time // of the first sample
 	quiet    time.Time // since when one instance fewer would do, or zero
+	pace     pace      // of the policies by score and by a number of the application
 }
 
 // reading is the total of one instance at one moment.
@@ -48,6 +51,12 @@ type Wish struct {
 
 // Step takes a sample and returns the resulting ask. instances belong to the service.
 func (p *Policy) Step(s pando.Scale, instances []pando.Instance, now Sample) Wish {
+	switch {
+	case s.By == pando.ByScores:
+		return p.byScore(s, instances, now)
+	case s.By.Custom():
+		return p.byGauge(s, instances, now)
+	}
 	p.take(instances, now)
 	if now.At.Sub(p.begun) < Short/2 || s.Target <= 0 {
 		return Wish{}

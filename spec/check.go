@@ -6,6 +6,7 @@ import (
 	"math"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -96,6 +97,8 @@ func Check(s pando.Spec) error {
 	c.that(s.Scale.Warm == 0 || !s.Single(), "scale.warm: %d: a reserve runs beside the instance, "+
 		"and scale.max 1 with rollout.order stop-first allows one", s.Scale.Warm)
 	c.place(s)
+	word(c, "balance.by", s.Balance.By, append(slices.Clone(pando.BalanceKinds), "")...)
+	c.also(s.Balance.Check())
 	return errors.Join(c.errs...)
 }
 
@@ -147,6 +150,25 @@ func (c *checks) argv(s pando.Spec) {
 	for i, word := range s.Command {
 		c.text(fmt.Sprintf("command[%d]", i), word)
 	}
+}
+
+// scaleConflicts returns the keys of `scale` that contradict its metric.
+func scaleConflicts(s pando.Scale) (out []conflict) {
+	add := func(key, text string) { out = append(out, conflict{"scale." + key, text}) }
+	d := pando.Spec{Scale: s}.WithDefaults().Scale
+	switch {
+	case s.By == pando.ByScores && s.Target != 0:
+		add("target", "has no effect with by: score, which has up and down")
+	case s.By == pando.ByScores && d.Down >= d.Up:
+		add("down", fmt.Sprintf("%g is not below up %g: instances would come and go", d.Down, d.Up))
+	case s.By != pando.ByScores && s.Up != 0:
+		add("up", "has no effect without by: score")
+	case s.By != pando.ByScores && s.Down != 0:
+		add("down", "has no effect without by: score")
+	case s.By != pando.ByNothing && s.By != pando.ByScores && s.Target == 0:
+		add("by", "needs a target per instance beside it, such as target: 100")
+	}
+	return out
 }
 
 // checks collects errors.
@@ -232,9 +254,15 @@ func (c *checks) scale(s pando.Scale, published bool) {
 	c.that(s.Max == 0 || s.Max >= s.Min, "scale.max: %d is less than min %d", s.Max, s.Min)
 	c.number("scale.rate_per_second", s.RatePerSecond)
 	c.number("scale.target", s.Target)
-	word(c, "scale.by", s.By, pando.ByNothing, pando.ByConnections, pando.ByPackets)
-	c.that(s.By == pando.ByNothing || s.Target > 0, "scale.by: needs a target per instance")
-	c.that(s.By == pando.ByNothing || published,
+	if err := s.By.Check(); err != nil {
+		c.also(fmt.Errorf("scale.by: %w", err))
+	}
+	c.number("scale.up", s.Up)
+	c.number("scale.down", s.Down)
+	for _, why := range scaleConflicts(s) {
+		c.that(false, "%s: %s", why.path, why.text)
+	}
+	c.that(!s.By.Counted() || published,
 		"scale.by: counts traffic of a published port, and there is none")
 	c.seconds("scale.quiet_seconds", s.QuietSeconds)
 }

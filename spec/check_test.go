@@ -2,6 +2,7 @@ package spec
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"testing"
 
@@ -58,8 +59,9 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 		},
 		"scale.max: 1 is less than min 2": func(s *pando.Spec) { s.Scale.Min, s.Scale.Max = 2, 1 },
 		"scale.warm: 4097":                func(s *pando.Spec) { s.Scale.Warm = 4097 },
-		"scale.by: \"cpu\"":               func(s *pando.Spec) { s.Scale.By = "cpu" },
+		"scale.by: invalid: cpu is part":  func(s *pando.Spec) { s.Scale.By = "cpu" },
 		"scale.by: needs a target":        func(s *pando.Spec) { s.Scale.Target = 0 },
+		"scale.up: has no effect":         func(s *pando.Spec) { s.Scale.Up = 1 },
 		"scale.by: counts traffic":        func(s *pando.Spec) { s.Ports = nil },
 		"state: \"../a\"": func(s *pando.Spec) {
 			s.State = map[string]pando.StateType{"../a": pando.StateSet}
@@ -85,6 +87,29 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 		spoil(&s)
 		if err := Check(s); !errors.Is(err, pando.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v\nwant %s", err, want)
+		}
+	}
+}
+
+func TestCheckNamesAWrongPolicy(t *testing.T) {
+	for want, b := range map[string]pando.Balance{
+		`balance.by: "best"`:   {By: "best"},
+		"balance.weights: -1":  {Weights: pando.Weights{CPU: -1}},
+		"balance.weights: NaN": {Weights: pando.Weights{Memory: math.NaN()}},
+		"balance.every: 1ms":   {EverySeconds: 0.001},
+		"balance.every: 1m0s":  {EverySeconds: 60},
+	} {
+		s := good()
+		s.Balance = b
+		if err := Check(s); !errors.Is(err, pando.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v\nwant %s", err, want)
+		}
+	}
+	for _, by := range pando.BalanceKinds {
+		s := good()
+		s.Balance = pando.Balance{By: by}.WithDefaults()
+		if err := Check(s); err != nil {
+			t.Errorf("%s: %v", by, err)
 		}
 	}
 }

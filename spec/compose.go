@@ -78,7 +78,7 @@ var values = []struct {
 	{"restart", "write on-failure", regexp.MustCompile(`^(on-failure:[0-9]+|OnFailure)$`)},
 	{"restart", "write restart: no", regexp.MustCompile(`^(none|never|Never|false)$`)},
 	{"scale.by",
-		"by counts incoming traffic; a program that measures its own load asks for copies itself",
+		"cpu and memory are part of the score: write score",
 		regexp.MustCompile(`^(cpu|memory|CPU)$`)},
 }
 

@@ -56,6 +56,11 @@ var fields = []field{
 		def: "the host's own files", example: "shop/web:1.2", kind: imageKind,
 		set: func(s *pando.Spec, v any) { s.Image.Reference = v.(string) },
 		get: func(s pando.Spec) any { return s.Image.Reference }},
+	{name: "bundle", doc: "Folder that a deploy sends to every host that runs an instance, relative " +
+		"to the file. Instances see it read-only at its path.", def: "every host has the program " +
+		"already", example: ".", kind: pathKind,
+		set: func(s *pando.Spec, v any) { s.Bundle.Folder = v.(string) },
+		get: func(s pando.Spec) any { return s.Bundle.Folder }},
 	{name: "entrypoint", doc: "Words before `command`, instead of the image's. The image's command " +
 		"goes with them.", def: "the image's", example: "[/app/start]", kind: commandKind,
 		set: func(s *pando.Spec, v any) { s.Entrypoint = v.([]string) },
@@ -70,7 +75,7 @@ var fields = []field{
 		get: func(s pando.Spec) any { return s.Environment }},
 	{name: "working_dir", doc: "Directory in which the program starts, relative to the file. All " +
 		"instances on a host share it. A program that needs it for itself sets `scale: {max: 1}`.",
-		def: "the file's, or the image's", example: "./site", kind: pathKind,
+		def: "the bundle's, the file's, or the image's", example: "./site", kind: pathKind,
 		set: func(s *pando.Spec, v any) { s.WorkingDir = v.(string) },
 		get: func(s pando.Spec) any { return s.WorkingDir }},
 	{name: "user", doc: "User of the program: a name, a uid or uid:gid.",
@@ -124,6 +129,7 @@ var fields = []field{
 		get: func(s pando.Spec) any { return s.SecurityOpt }},
 	{name: "rollout", doc: "How a new revision takes over.", fields: rolloutFields},
 	{name: "place", doc: "The hosts on which the instances run.", fields: placeFields},
+	{name: "balance", doc: "The choice of the instance for each new flow.", fields: balanceFields},
 	{name: "drain_max", doc: "End the connections of an instance that leaves after this long.",
 		def: "wait for the last one", example: "10m", kind: durationKind,
 		set: func(s *pando.Spec, v any) { s.DrainSecondsMax = v.(float64) },
@@ -191,7 +197,8 @@ var scaleFields = []field{
 		set:  func(s *pando.Spec, v any) { s.Scale.RatePerSecond = v.(float64) },
 		get:  func(s pando.Spec) any { return rateText(s.Scale.RatePerSecond) }},
 	{name: "by",
-		doc: "Let Pando scale by incoming traffic: connections/s or packets/s, or {metric, target}.",
+		doc: "Let Pando scale: by connections/s, packets/s or a number of the application such as " +
+			"queue_depth, each with a target, or by score with up and down. Or {metric, target}.",
 		def: "the application asks, or you", example: "connections/s", kind: byKind,
 		set: func(s *pando.Spec, v any) {
 			by := v.(byValue)
@@ -205,6 +212,14 @@ var scaleFields = []field{
 		kind: numberKind,
 		set:  func(s *pando.Spec, v any) { s.Scale.Target = v.(float64) },
 		get:  func(s pando.Spec) any { return s.Scale.Target }},
+	{name: "up", doc: "With `by: score`: the best score from which an instance is added.",
+		def: "0.6", example: "0.5", kind: numberKind,
+		set: func(s *pando.Spec, v any) { s.Scale.Up = v.(float64) },
+		get: func(s pando.Spec) any { return s.Scale.Up }},
+	{name: "down", doc: "With `by: score`: an instance leaves while most scores are below.",
+		def: "0.1", example: "0.05", kind: numberKind,
+		set: func(s *pando.Spec, v any) { s.Scale.Down = v.(float64) },
+		get: func(s pando.Spec) any { return s.Scale.Down }},
 	{name: "quiet", doc: "Time of load below target before an instance leaves.", def: "30s",
 		example: "1m", kind: durationKind,
 		set: func(s *pando.Spec, v any) { s.Scale.QuietSeconds = v.(float64) },
@@ -236,7 +251,8 @@ var placeFields = []field{
 		example: "first", kind: enumKind(pando.NearFirst),
 		set: func(s *pando.Spec, v any) { s.Place.Near = v.(string) },
 		get: func(s pando.Spec) any { return s.Place.Near }},
-	{name: "only", doc: "Label that the hosts must have, as NAME=VALUE of `pando up --label`.",
+	{name: "only", doc: "Label that the hosts must have, as NAME=VALUE of `pando up --label`. " +
+		"host=NAME means one host.",
 		def: "any host", example: "zone=a", kind: hostLabelKind,
 		set: func(s *pando.Spec, v any) { s.Place.Only = v.(string) },
 		get: func(s pando.Spec) any { return s.Place.Only }},

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"path"
@@ -264,7 +265,15 @@ func metricText(m pando.Metric) string {
 			return word
 		}
 	}
-	return ""
+	return string(m)
+}
+
+// metricOf returns the scaler's metric of a word of the file.
+func metricOf(word string) pando.Metric {
+	if m, ok := metrics[word]; ok {
+		return m
+	}
+	return pando.Metric(word)
 }
 
 // byValue is `scale.by` in either form.
@@ -273,7 +282,14 @@ type byValue struct {
 	target float64
 }
 
-var metricKind = enumKind("connections/s", "packets/s")
+var metricKind = textKind(`^(connections/s|packets/s|[a-z][a-z0-9_.-]{0,62})$`,
+	"one of connections/s, packets/s, score, or a number of the application such as queue_depth",
+	stringOnly, func(s string) (any, error) {
+		if err := metricOf(s).Check(); err != nil {
+			return nil, errors.New(strings.TrimPrefix(err.Error(), pando.ErrInvalid.Error()+": "))
+		}
+		return s, nil
+	})
 
 var byKind = kind{
 	schema: map[string]any{"oneOf": []any{metricKind.schema, map[string]any{
@@ -282,13 +298,14 @@ var byKind = kind{
 	}}},
 	read: func(r *reader, n ast.Node, path string, take func(any)) {
 		if _, ok := text(n); ok {
-			metricKind.read(r, n, path, func(v any) { take(byValue{metric: metrics[v.(string)]}) })
+			metricKind.read(r, n, path, func(v any) { take(byValue{metric: metricOf(v.(string))}) })
 			return
 		}
 		var by byValue
-		r.members(n, path, "connections/s, packets/s or a map with metric and target", []field{
-			{name: "metric", doc: "connections/s or packets/s", required: true, kind: metricKind,
-				set: func(_ *pando.Spec, v any) { by.metric = metrics[v.(string)] }},
+		r.members(n, path, "a metric such as connections/s, or a map with metric and target", []field{
+			{name: "metric", doc: "connections/s, packets/s or a number of the application",
+				required: true, kind: metricKind,
+				set: func(_ *pando.Spec, v any) { by.metric = metricOf(v.(string)) }},
 			{name: "target", doc: "of the metric, per instance", required: true, kind: numberKind,
 				set: func(_ *pando.Spec, v any) { by.target = v.(float64) }},
 		})

@@ -187,10 +187,20 @@ func (r *reader) place(n ast.Node, s *pando.Spec, where map[string]ast.Node) {
 			r.at(where["entrypoint"], "entrypoint",
 				"stands before the command of an image: put it in front of the words of `command`")
 		}
+		if f := s.Bundle.Folder; f != "" {
+			if !filepath.IsAbs(f) {
+				f = filepath.Join(r.dir, f)
+			}
+			s.Bundle.Folder = filepath.Clean(f)
+			s.WorkingDir = cmp.Or(s.WorkingDir, s.Bundle.Folder)
+		}
 		if !filepath.IsAbs(s.WorkingDir) {
 			s.WorkingDir = filepath.Join(r.dir, s.WorkingDir)
 		}
 		return
+	}
+	if s.Bundle.Folder != "" {
+		r.at(where["bundle"], "bundle", bundleInImage)
 	}
 	s.Image.Reference = Beside(r.dir, s.Image.Reference)
 	if s.WorkingDir != "" && !filepath.IsAbs(s.WorkingDir) {
@@ -220,15 +230,17 @@ func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 			"a reserve runs beside the instance, and max: 1 allows one: drop warm, or raise max")
 	}
 	switch {
-	case s.Scale.By != pando.ByNothing && s.Scale.Target == 0:
-		r.at(where["scale.by"], "scale.by", "needs a target per instance beside it, such as target: 100")
 	case s.Scale.By == pando.ByNothing && s.Scale.Target != 0 && where["scale.by"] == nil:
 		r.at(where["scale.target"], "scale.target", "has no effect without by, such as by: connections/s")
-	case s.Scale.By != pando.ByNothing && len(s.Ports) == 0:
+	case s.Scale.By.Counted() && len(s.Ports) == 0 && s.Scale.Target != 0:
 		r.at(where["scale.by"], "scale.by",
 			"counts traffic of a published port, and there is none: add ports")
 	}
-	for _, c := range placeConflicts(s) {
+	if err := s.Balance.Check(); err != nil {
+		at := cmp.Or(where["balance.every"], where["balance.weights"])
+		r.at(at, "balance", "%s", strings.TrimPrefix(err.Error(), pando.ErrInvalid.Error()+": "))
+	}
+	for _, c := range append(scaleConflicts(s.Scale), placeConflicts(s)...) {
 		r.at(where[c.path], c.path, "%s", c.text)
 	}
 	if where["ports"] == nil {

@@ -136,6 +136,12 @@ func format(b *strings.Builder, indent string, table []field, s pando.Spec) {
 				}
 				fmt.Fprintf(b, "%s  %s: %s\n", indent, scalar(k), text)
 			}
+		case map[string]float64:
+			words := make([]string, 0, len(v))
+			for _, k := range slices.Sorted(maps.Keys(v)) {
+				words = append(words, fmt.Sprintf("%s: %v", k, v[k]))
+			}
+			fmt.Fprintf(b, "%s%s: {%s}\n", indent, f.name, strings.Join(words, ", "))
 		case []string:
 			words := make([]string, len(v))
 			for i, w := range v {

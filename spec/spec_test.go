@@ -40,6 +40,7 @@ rollout: {order: start-first, surge: 2, healthy: 5s}
 place: {near: first, only: zone=a, apart: db}
 folders: [/srv/fonts, "./data:rw", "/opt/x:ro"]
 secrets: {password: /etc/shop/password, key.pem: key.pem}
+balance: {by: score, weights: {cpu: 2, memory: 0.5}, every: 200ms}
 reach: [internet, host]
 security_opt: [seccomp:unconfined]
 drain_max: 10m
@@ -65,7 +66,9 @@ func wholeSpec() pando.Spec {
 		},
 		Resources: pando.Resources{CPUs: .5, MemoryBytes: 1536 << 10, PIDs: 100},
 		Rollout:   pando.Rollout{Order: pando.StartFirst, Surge: 2, HealthySeconds: 5},
-		Place:     pando.Place{Near: pando.NearFirst, Only: "zone=a", Apart: "db"},
+		Balance: pando.Balance{By: pando.ByScore, Weights: pando.Weights{CPU: 2, Memory: 0.5},
+			EverySeconds: 0.2},
+		Place: pando.Place{Near: pando.NearFirst, Only: "zone=a", Apart: "db"},
 		Folders: []pando.Folder{
 			{Path: "/srv/fonts"}, {Path: "/d/data", Write: true}, {Path: "/opt/x"},
 		},
@@ -194,7 +197,17 @@ var refused = []struct{ yaml, want string }{
 	{"scale: {min: two}", `3:14: scale.min: want a whole number from 0 on; this is "two"`},
 	{"scale: {warm: -1}", "3:15: scale.warm: want a whole number from 0 on"},
 	{"scale: {rate: 10}", "3:15: scale.rate: want a rate such as 10/s"},
-	{"scale: {by: cpu, target: 1}", "3:13: scale.by: want one of connections/s, packets/s"},
+	{"scale: {by: Queue, target: 1}", "3:13: scale.by: want one of connections/s, packets/s, score"},
+	{"scale: {by: queue_depth}", "3:9: scale.by: needs a target"},
+	{"scale: {by: score, target: 1}", "3:20: scale.target: has no effect with by: score"},
+	{"scale: {by: score, up: 0.1, down: 0.2}", "scale.down: 0.2 is not below up 0.1"},
+	{"scale: {by: score, up: 0.1}", "scale.down: 0.1 is not below up 0.1"},
+	{"scale: {up: 1}", "3:9: scale.up: has no effect without by: score"},
+	{"balance: {by: best}", "3:15: balance.by: want one of hash, round-robin, haven, score"},
+	{"balance: {weights: {}}", "balance.weights: every weight is 0"},
+	{"balance: {weights: {disk: 1}}", "balance.weights.disk"},
+	{"balance: {weights: {cpu: 2000}}", "balance: balance.weights: 2000: want 0 to 1000"},
+	{"balance: {every: 10ms}", "balance: balance.every: 10ms: want 50ms to 5s"},
 	{"ports: [80]\nscale: {by: packets/s}", "4:9: scale.by: needs a target"},
 	{"scale: {target: 5}", "3:9: scale.target: has no effect without by"},
 	{"scale: {by: {metric: packets/s, target: 5}}",
@@ -241,7 +254,8 @@ var refused = []struct{ yaml, want string }{
 	{"resources: {cpus: 500m}", `this is "500m"; write 0.5`},
 	{"resources: {cpus: 1500m}", `write 1.5`},
 	{"restart: unless-stopped", `this is "unless-stopped"; write always`},
-	{"scale: {by: cpu, target: 1}", "a program that measures its own load asks for copies"},
+	{"scale: {by: cpu, target: 1}", "cpu is part of the score: use by: score"},
+	{"scale: {by: CPU, target: 1}", "cpu and memory are part of the score: write score"},
 	{"---\nname: w\ncommand: y", "4:1: name: service w is in this file twice"},
 }
 
@@ -348,7 +362,8 @@ var onlyParse = []string{"less than min", "needs a target", "has no effect witho
 	"counts traffic", "published twice", "names no port", "here twice",
 	"anchors", "tab indents", "3:7: ", "3:9: ", "in this file twice", "65536", "99999",
 	"longer than nothing", "../x", "must be longer", "longer than a year", "largest id",
-	"a reserve runs", "0 means order", "0 beside by", "contradicts spread", "has a state"}
+	"a reserve runs", "0 means order", "0 beside by", "contradicts spread", "has a state",
+	"is part of the score", "with by: score", "is not below up", "want 0 to 1000", "want 50ms to 5s"}
 
 func TestSchemaAndParserAgree(t *testing.T) {
 	s := compiledSchema(t)

@@ -159,8 +159,33 @@ func (r *reader) absolute(s *pando.Spec) {
 	}
 }
 
+const bundleInImage = "an image has its own files: put the folder into the image, or drop image"
+
+// systems are the folders that every instance sees as its host has them.
+var systems = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix",
+	"/gnu", "/etc", "/dev", "/proc", "/sys", "/run/pando", "/run/secrets", "/var/www", "/.host"}
+
+// bundle checks the folder of a bundle.
+func (c *checks) bundle(s pando.Spec) {
+	f := s.Bundle.Folder
+	if f == "" {
+		c.that(s.Bundle.Digest == "", "bundle: has a digest and no folder")
+		return
+	}
+	c.that(s.Image.Reference == "", "bundle: %s", bundleInImage)
+	c.text("bundle", f)
+	c.that(path.IsAbs(f) && path.Clean(f) == f, "bundle: %q is no absolute path", f)
+	c.that(strings.Count(f, "/") > 1, "bundle: %s is a folder at the top: want the folder below it "+
+		"that has the program", f)
+	for _, own := range systems {
+		c.that(f != own && !strings.HasPrefix(f, own+"/"), "bundle: instances see %s as each host has "+
+			"it: move the folder, for example to /srv", own)
+	}
+}
+
 // walls checks the walls of a spec.
 func (c *checks) walls(s pando.Spec) {
+	c.bundle(s)
 	c.that(len(s.Folders) <= foldersMax, "folders: more than %d", foldersMax)
 	c.that(len(s.Folders) == 0 || s.Image.Reference == "",
 		"folders: an image has its own files; a host's folder cannot be in it")

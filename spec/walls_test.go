@@ -11,6 +11,12 @@ import (
 
 func TestWallsOfASpec(t *testing.T) {
 	for text, want := range map[string]string{
+		"bundle: /":                            "a folder at the top",
+		"bundle: /srv":                         "a folder at the top",
+		"bundle: /usr/local/site":              "instances see /usr as each host has it",
+		"bundle: /var/www/site":                "move the folder",
+		"bundle: [a]":                          "want a directory",
+		"bundle: .\nimage: web:1":              "an image has its own files",
 		"folders: []":                          "folders: want a list",
 		"folders: /srv":                        "folders: want a list",
 		"folders: [/srv:/srv]":                 "the same path in the instance",
@@ -42,6 +48,9 @@ func TestChecksOfWallsThatComeFromAProgram(t *testing.T) {
 	for name, spoil := range map[string]func(*pando.Spec){
 		"a relative folder":  func(s *pando.Spec) { s.Folders = []pando.Folder{{Path: "x"}} },
 		"a folder with dots": func(s *pando.Spec) { s.Folders = []pando.Folder{{Path: "/srv/../etc"}} },
+		"a bundle's folder":  func(s *pando.Spec) { s.Bundle.Folder = "a/b" },
+		"a bundle's path":    func(s *pando.Spec) { s.Bundle.Folder = "/srv/a/../b" },
+		"a bundle of none":   func(s *pando.Spec) { s.Bundle.Digest = "sha256:1" },
 		"a NUL":              func(s *pando.Spec) { s.Folders = []pando.Folder{{Path: "/srv/\x00"}} },
 		"many folders":       func(s *pando.Spec) { s.Folders = make([]pando.Folder, foldersMax+1) },
 		"a secret's name":    func(s *pando.Spec) { s.Secrets = map[string]string{"a/b": "/x"} },
@@ -75,6 +84,33 @@ func TestReachOfASpec(t *testing.T) {
 		}
 		if !reflect.DeepEqual(got, c.want) {
 			t.Errorf("reach %v: reaches %v, want %v", c.words, got, c.want)
+		}
+	}
+}
+
+func TestABundleIsRelativeToTheFileAndTheWorkingDirectory(t *testing.T) {
+	for text, want := range map[string][2]string{
+		"bundle: .":                     {"/d/e", "/d/e"},
+		"bundle: ./dist":                {"/d/e/dist", "/d/e/dist"},
+		"bundle: /srv/x/":               {"/srv/x", "/srv/x"},
+		"bundle: dist\nworking_dir: a":  {"/d/e/dist", "/d/e/a"},
+		"bundle: .\nworking_dir: /tmp/": {"/d/e", "/tmp/"},
+	} {
+		all, err := Parse("a.yaml", []byte(minimal+text), "/d/e")
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		s := all[0]
+		if got := [2]string{s.Bundle.Folder, s.WorkingDir}; got != want {
+			t.Errorf("%s: bundle and working directory %v, want %v", text, got, want)
+		}
+		if err := Check(s.WithDefaults()); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+		s.Bundle.Digest, s.Bundle.Host = "sha256:1", "host1"
+		again, err := Parse("b.yaml", Format(s), "/other")
+		if err != nil || again[0].Bundle.Folder != want[0] {
+			t.Errorf("%s: its text means %+v, %v", text, again, err)
 		}
 	}
 }

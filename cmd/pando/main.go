@@ -69,7 +69,7 @@ func rootCommand(env cli.Env) *cobra.Command {
 		operator.Deploy(o), operator.Diff(o), operator.History(o), operator.Rollback(o),
 		operator.Scale(o), operator.Rm(o), operator.Spec(o), operator.Image(o),
 		operator.Ps(o), operator.Status(o), operator.Why(o), operator.Logs(o),
-		operator.Stats(o), operator.Exec(o), operator.Watch(o), operator.State(o))
+		operator.Stats(o), operator.Top(o), operator.Exec(o), operator.Watch(o), operator.State(o))
 	section(c, "Machines",
 		daemon.Up(out), daemon.Restart(out), daemon.Down(out), daemon.Token(out), daemon.Servers(out),
 		daemon.Backup(out), daemon.Restore(out),

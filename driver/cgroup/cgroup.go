@@ -64,10 +64,11 @@ func Open(root string) (Hierarchies, error) {
 
 // Group is the cgroup of one sandbox, in each hierarchy.
 type Group struct {
-	root string
-	name string            // below the root of each hierarchy
-	v2   string            // its folder in v2
-	v1   map[string]string // controller -> folder
+	root   string
+	name   string            // below the root of each hierarchy
+	v2     string            // its folder in v2
+	v1     map[string]string // controller -> folder
+	strain strain
 }
 
 // Make implements pando.Cgroups.
@@ -292,6 +293,7 @@ const removeTries = 500
 
 // Remove implements pando.Cgroup.
 func (g *Group) Remove() error {
+	g.strain.close()
 	var err error
 	for range removeTries {
 		if err = g.removeOnce(); !errors.Is(err, unix.EBUSY) {

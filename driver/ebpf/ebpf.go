@@ -56,6 +56,7 @@ type Driver struct {
 	netns    map[uint32]string // by slot of a published endpoint
 	tables   *tables
 	tunnel   tunnel
+	policies policies
 	// fresh: this Open created the connection table. filled: services with connections taken
 	// over since then. filledFrom: number of connections taken over per instance.
 	fresh      bool
@@ -89,6 +90,7 @@ func Open(c Config) (*Driver, error) {
 	}
 	d.hooks = hooks{dir: filepath.Join(c.PinDir, "links"), objects: &d.objects}
 	d.tunnel = tunnel{objects: &d.objects, hooks: &d.hooks, rooms: map[netip.Addr]int{}}
+	d.policies = policies{objects: &d.objects, of: map[uint32]*policy{}}
 	d.flows = flowTable{objects: &d.objects, counts: counters{&d.objects, cpus}, tick: tick}
 	if err := d.takeUp(); err != nil {
 		return nil, err

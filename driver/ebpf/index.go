@@ -157,6 +157,25 @@ func (x *index) readPorts(o *steerObjects) error {
 	return errors.Join(ports.Err(), vips.Err(), translations.Err())
 }
 
+// number returns a service's number, or assigns one.
+func (x *index) number(o *steerObjects, s pando.ServiceKey) (uint32, error) {
+	if n, ok := x.services[s]; ok {
+		return n, nil
+	}
+	last := len(x.freeServices) - 1
+	if last < 0 {
+		return 0, fmt.Errorf("%w: %d services are steered on this host already", pando.ErrTooLarge,
+			len(x.services))
+	}
+	n := x.freeServices[last]
+	err := o.ServiceNames.Put(n, nameOf(n, string(s.Tenant)+"/"+string(s.Name)))
+	if err != nil {
+		return 0, err
+	}
+	x.freeServices, x.services[s], x.keys[n] = x.freeServices[:last], n, s
+	return n, nil
+}
+
 // serve records that a service serves a port of a VIP.
 func (x *index) serve(k steerServiceKey, service uint32) {
 	if x.portsOf[service] == nil {

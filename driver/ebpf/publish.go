@@ -38,7 +38,7 @@ func (d *Driver) publish(t pando.SteeringTable) error {
 	if err := d.tunnel.reach(d.index, t.Endpoints); err != nil {
 		return err
 	}
-	n, err := d.serviceNumber(t.Service)
+	n, err := d.index.number(&d.objects, t.Service)
 	if err != nil {
 		return err
 	}
@@ -53,6 +53,9 @@ func (d *Driver) publish(t pando.SteeringTable) error {
 		return err
 	}
 	d.shares.enforce(t.Service, now)
+	if err := d.policies.publish(n, t, slots); err != nil {
+		return err
+	}
 	if err := d.publishPorts(n, t); err != nil {
 		return err
 	}
@@ -62,26 +65,6 @@ func (d *Driver) publish(t pando.SteeringTable) error {
 		}
 	}
 	return nil
-}
-
-// serviceNumber returns a service's number, or assigns one.
-func (d *Driver) serviceNumber(s pando.ServiceKey) (uint32, error) {
-	if n, ok := d.index.services[s]; ok {
-		return n, nil
-	}
-	last := len(d.index.freeServices) - 1
-	if last < 0 {
-		return 0, fmt.Errorf("%w: %d services are steered on this host already", pando.ErrTooLarge,
-			len(d.index.services))
-	}
-	n := d.index.freeServices[last]
-	if err := d.objects.ServiceNames.Put(n,
-		nameOf(n, string(s.Tenant)+"/"+string(s.Name))); err != nil {
-		return 0, err
-	}
-	d.index.freeServices, d.index.services[s] = d.index.freeServices[:last], n
-	d.index.keys[n] = s
-	return n, nil
 }
 
 // endpointSlots writes the endpoints. It returns their slots in order, and the slots of endpoints
@@ -140,6 +123,7 @@ func (d *Driver) addEndpoint(service uint32, e pando.Endpoint) (uint32, error) {
 	copy(v.Mac[:], e.Link.MAC)
 	copy(v.HostMac[:], e.Link.HostMAC)
 	if err := errors.Join(
+		d.policies.begin(slot),
 		d.objects.Traffic.Put(slot, make([]steerCounters, d.flows.counts.cpus)),
 		d.objects.Endpoints.Put(slot, v),
 		d.objects.EndpointNames.Put(slot, nameOf(service, string(e.Instance))),
@@ -290,7 +274,7 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 	for _, slot := range slices.Collect(maps.Values(d.index.endpoints[n])) {
 		errs = append(errs, d.dropEndpoint(slot))
 	}
-	errs = append(errs, d.tables.clear(d.objects.Services, n))
+	errs = append(errs, d.tables.clear(d.objects.Services, n), d.policies.withdraw(n))
 	err := errors.Join(errs...)
 	if err == nil { // last, because the service keeps its number until all of this is done
 		err = ignoreMissing(d.objects.ServiceNames.Delete(n))

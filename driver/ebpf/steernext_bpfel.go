@@ -13,6 +13,11 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type steerChunk struct {
+	_        structs.HostLayout
+	Endpoint [128]uint16
+}
+
 type steerCounters struct {
 	_       structs.HostLayout
 	Flows   uint64
@@ -126,12 +131,27 @@ type steerPlace struct {
 	Mask  uint32
 }
 
+type steerPolicy struct {
+	_       structs.HostLayout
+	By      uint32
+	Active  uint32
+	Members [2]uint32
+	Until   uint64
+}
+
 type steerPortKey struct {
 	_        structs.HostLayout
 	Ifindex  uint32
 	Port     uint16
 	Protocol uint8
 	Goes     uint8
+}
+
+type steerRankKey struct {
+	_       structs.HostLayout
+	Service uint32
+	Which   uint16
+	Chunk   uint16
 }
 
 type steerService struct {
@@ -150,6 +170,15 @@ type steerServiceKey struct {
 	Pad      uint8
 }
 
+type steerTurn struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	At uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -164,16 +193,21 @@ const (
 	steerMapHashKeys          = "hash_keys"
 	steerMapHeld              = "held"
 	steerMapLinks             = "links"
+	steerMapLive              = "live"
 	steerMapOpening           = "opening"
 	steerMapOpening6          = "opening6"
 	steerMapPaces             = "paces"
 	steerMapPeers             = "peers"
+	steerMapPolicies          = "policies"
 	steerMapPorts             = "ports"
+	steerMapRanks             = "ranks"
+	steerMapScores            = "scores"
 	steerMapServiceNames      = "service_names"
 	steerMapServices          = "services"
 	steerMapSlabs             = "slabs"
 	steerMapTraffic           = "traffic"
 	steerMapTranslations      = "translations"
+	steerMapTurns             = "turns"
 	steerMapVips              = "vips"
 	steerProgChange           = "change"
 	steerProgFromHost         = "from_host"
@@ -259,16 +293,21 @@ type steerMapSpecs struct {
 	HashKeys      *ebpf.MapSpec `ebpf:"hash_keys"`
 	Held          *ebpf.MapSpec `ebpf:"held"`
 	Links         *ebpf.MapSpec `ebpf:"links"`
+	Live          *ebpf.MapSpec `ebpf:"live"`
 	Opening       *ebpf.MapSpec `ebpf:"opening"`
 	Opening6      *ebpf.MapSpec `ebpf:"opening6"`
 	Paces         *ebpf.MapSpec `ebpf:"paces"`
 	Peers         *ebpf.MapSpec `ebpf:"peers"`
+	Policies      *ebpf.MapSpec `ebpf:"policies"`
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
+	Ranks         *ebpf.MapSpec `ebpf:"ranks"`
+	Scores        *ebpf.MapSpec `ebpf:"scores"`
 	ServiceNames  *ebpf.MapSpec `ebpf:"service_names"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
 	Slabs         *ebpf.MapSpec `ebpf:"slabs"`
 	Traffic       *ebpf.MapSpec `ebpf:"traffic"`
 	Translations  *ebpf.MapSpec `ebpf:"translations"`
+	Turns         *ebpf.MapSpec `ebpf:"turns"`
 	Vips          *ebpf.MapSpec `ebpf:"vips"`
 }
 
@@ -318,16 +357,21 @@ type steerMaps struct {
 	HashKeys      *ebpf.Map `ebpf:"hash_keys"`
 	Held          *ebpf.Map `ebpf:"held"`
 	Links         *ebpf.Map `ebpf:"links"`
+	Live          *ebpf.Map `ebpf:"live"`
 	Opening       *ebpf.Map `ebpf:"opening"`
 	Opening6      *ebpf.Map `ebpf:"opening6"`
 	Paces         *ebpf.Map `ebpf:"paces"`
 	Peers         *ebpf.Map `ebpf:"peers"`
+	Policies      *ebpf.Map `ebpf:"policies"`
 	Ports         *ebpf.Map `ebpf:"ports"`
+	Ranks         *ebpf.Map `ebpf:"ranks"`
+	Scores        *ebpf.Map `ebpf:"scores"`
 	ServiceNames  *ebpf.Map `ebpf:"service_names"`
 	Services      *ebpf.Map `ebpf:"services"`
 	Slabs         *ebpf.Map `ebpf:"slabs"`
 	Traffic       *ebpf.Map `ebpf:"traffic"`
 	Translations  *ebpf.Map `ebpf:"translations"`
+	Turns         *ebpf.Map `ebpf:"turns"`
 	Vips          *ebpf.Map `ebpf:"vips"`
 }
 
@@ -343,16 +387,21 @@ func (m *steerMaps) Close() error {
 		m.HashKeys,
 		m.Held,
 		m.Links,
+		m.Live,
 		m.Opening,
 		m.Opening6,
 		m.Paces,
 		m.Peers,
+		m.Policies,
 		m.Ports,
+		m.Ranks,
+		m.Scores,
 		m.ServiceNames,
 		m.Services,
 		m.Slabs,
 		m.Traffic,
 		m.Translations,
+		m.Turns,
 		m.Vips,
 	)
 }

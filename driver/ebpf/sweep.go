@@ -105,11 +105,16 @@ func lookAway(e entry) finding {
 func (d *Driver) sweep(report *pando.SweepReport) error {
 	d.mu.Lock()
 	then := known{slices.Clone(d.index.slots), maps.Clone(d.index.names), maps.Clone(d.netns)}
+	before, err := d.policies.live()
 	d.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	steered := map[uint32]int32{} // live flows that this host steers, by slot
 	suspects := map[uint32][]entry{}
 	var over, orphans []entry
 	present := 0
-	err := d.flows.each(func(e entry) {
+	err = d.flows.each(func(e entry) {
 		present++
 		if lost(then.slots, e.flow) {
 			orphans = append(orphans, e)
@@ -122,10 +127,14 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 		switch found {
 		case ended:
 			over = append(over, e)
+			return
 		case suspect:
 			suspects[e.flow.Endpoint] = append(suspects[e.flow.Endpoint], e)
 		case lives:
 			report.Flows[then.names[e.flow.Endpoint]]++
+		}
+		if e.flow.Flags&(flowFIN|flowRST) == 0 && e.flow.Room == 0 {
+			steered[e.flow.Endpoint]++
 		}
 	})
 	if err != nil {
@@ -133,9 +142,9 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 	}
 	for slot, list := range suspects {
 		name := then.names[slot]
-		open, err := openConnections(then.netns[slot])
+		sockets, err := openConnections(then.netns[slot])
 		for _, e := range list {
-			established, exists := open[e.socket()]
+			established, exists := sockets[e.socket()]
 			switch {
 			case err != nil || established:
 				report.Flows[name]++
@@ -149,7 +158,17 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 			}
 		}
 	}
-	return d.forgetAll(over, orphans, present, report)
+	for _, e := range over {
+		if e.flow.Flags&(flowFIN|flowRST) == 0 && e.flow.Room == 0 && look(e) == suspect {
+			steered[e.flow.Endpoint]--
+		}
+	}
+	if err := d.forgetAll(over, orphans, present, report); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.policies.correct(before, steered)
 }
 
 // forgetAll deletes the flows that are over, and those with an endpoint that is still gone.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"sync"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -38,7 +40,14 @@ type Members struct {
 
 // gate checks the calls of members. A caller at the unix socket is root on this host and may do
 // everything. A member is a host with a certificate and a member record for the certificate's key.
-// It may read everything, and write its own records:
+// A member that runs a server reads everything, because it has a copy of the store. Another member
+// reads the part of the store that its agent follows (scope.go):
+//
+//	endpoints, service, head, host, member, cluster, leader  of the whole cluster.
+//	instance                                                 of its own.
+//	revision, intent                                         of the services on it.
+//
+// A member may write its own records:
 //
 //	host, leader/host-NAME  its own, as its member record has it.
 //	instance                an instance that control placed on it.
@@ -58,6 +67,9 @@ type gate struct {
 	open    *streams
 	copies  *copies
 	log     *slog.Logger
+
+	refusals *refusals
+	lapsed   *lapsed
 }
 
 // who returns the calling member; remote is false for root on this host.
@@ -151,14 +163,27 @@ func (g gate) unary(
 		return nil, err
 	}
 	resp, err := handle(ctx, req)
+	if err == nil && remote && !m.Server {
+		err = g.answer(m, req, resp)
+	}
 	if granted, ok := resp.(*pb.LeaseGrantResponse); ok && err == nil && remote {
 		g.leases.note(m.Name, granted.ID)
 	}
 	return resp, err
 }
 
-// methods are the streams that a member may open: it may watch the whole store and keep its lease
-// alive.
+// answer checks the answer to a read of a member.
+func (g gate) answer(m pando.Member, req, resp any) error {
+	r, ok := req.(*pb.RangeRequest)
+	if !ok {
+		return nil
+	}
+	s, _ := scopeAt(m.Name, pando.Key(r.Key)) // allowed has checked the range
+	return g.withhold(m, s, r, resp.(*pb.RangeResponse))
+}
+
+// methods are the streams that a member may open: it may watch its part of the store and keep its
+// lease alive.
 var methods = map[string]bool{"/etcdserverpb.Watch/Watch": true,
 	"/etcdserverpb.Lease/LeaseKeepAlive": true}
 
@@ -167,7 +192,7 @@ func (g gate) stream(
 ) error {
 	m, remote, err := g.who(s.Context())
 	if err == nil && remote && !methods[info.FullMethod] {
-		err = refused(m.Name, info.FullMethod)
+		err = g.refuse(m.Name, info.FullMethod)
 	}
 	if err != nil {
 		return err
@@ -179,8 +204,20 @@ func (g gate) stream(
 	if err != nil {
 		return err
 	}
-	defer end()
-	return handle(srv, &guarded{ServerStream: s, ctx: ctx, of: m.Name, leases: g.leases})
+	defer end(nil)
+	w := &guarded{ServerStream: s, ctx: ctx, of: m, gate: g, end: end, watches: map[int64]*watching{}}
+	defer w.forget()
+	err = handle(srv, w)
+	if errors.Is(context.Cause(ctx), errRegained) {
+		return rpctypes.ErrGRPCCompacted
+	}
+	return err
+}
+
+// refuse returns the error of a refused call, and counts it.
+func (g gate) refuse(h pando.HostName, what string) error {
+	g.refusals.refused(h, what)
+	return refused(h, what)
 }
 
 func refused(h pando.HostName, what string) error {
@@ -192,6 +229,12 @@ func (g gate) allowed(ctx context.Context, m pando.Member, req any) error {
 	epoch := pando.LeaderKey("host-" + string(m.Name))
 	switch r := req.(type) {
 	case *pb.RangeRequest:
+		if m.Server {
+			return nil
+		}
+		if _, err := scopeOf(m.Name, r.Key, r.RangeEnd); err != nil {
+			return g.refuse(m.Name, err.Error())
+		}
 		return nil
 	case *pb.LeaseGrantRequest:
 		return g.leases.mayGrant(ctx, m.Name, r)
@@ -201,19 +244,22 @@ func (g gate) allowed(ctx context.Context, m pando.Member, req any) error {
 		if pando.Key(r.Key) == epoch && len(r.RangeEnd) == 0 {
 			return nil
 		}
-		return refused(m.Name, "delete "+string(r.Key))
+		return g.refuse(m.Name, "delete "+string(r.Key))
 	case *pb.TxnRequest:
 		if !fenced(r, epoch) {
-			return refused(m.Name, "write without its fence")
+			return g.refuse(m.Name, "write without its fence")
 		}
 		for _, op := range r.Failure {
 			if op.GetRequestRange() == nil {
-				return refused(m.Name, "write when a condition does not hold")
+				return g.refuse(m.Name, "write when a condition does not hold")
 			}
+		}
+		if err := mayRead(m, r); err != nil && !m.Server {
+			return g.refuse(m.Name, err.Error())
 		}
 		return g.rights(ctx, m).check(r)
 	}
-	return refused(m.Name, fmt.Sprintf("%T", req))
+	return g.refuse(m.Name, fmt.Sprintf("%T", req))
 }
 
 // fenced reports whether a transaction is bound to one life of the member's agent.

@@ -8,7 +8,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	etcdlease "go.etcd.io/etcd/server/v3/lease"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -118,7 +117,7 @@ func newStreams() *streams { return &streams{of: map[pando.HostName]map[*calling
 // begin registers a call. The returned context ends with the membership.
 func (s *streams) begin(
 	ctx context.Context, m pando.Member,
-) (_ context.Context, end func(), err error) {
+) (_ context.Context, end context.CancelCauseFunc, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.of[m.Name]) >= streamsMax {
@@ -131,8 +130,8 @@ func (s *streams) begin(
 		s.of[m.Name] = map[*calling]bool{}
 	}
 	s.of[m.Name][c] = true
-	return ctx, func() {
-		cancel(nil)
+	return ctx, func(cause error) {
+		cancel(cause)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if delete(s.of[m.Name], c); len(s.of[m.Name]) == 0 {
@@ -141,49 +140,18 @@ func (s *streams) begin(
 	}, nil
 }
 
-// sever ends the calls of hosts that are no longer members or have another key.
+// sever ends the calls of hosts that are no longer members, have another key, or run no server any
+// more.
 func (s *streams) sever(now func(pando.HostName) (m pando.Member, ok bool)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for h, calls := range s.of {
 		m, ok := now(h)
 		for c := range calls {
-			if !ok || m.PublicKey != c.by.PublicKey && c.by.PublicKey != "" {
+			demoted := c.by.Server && !m.Server
+			if !ok || demoted || m.PublicKey != c.by.PublicKey && c.by.PublicKey != "" {
 				c.end(pando.NotMember(h))
 			}
 		}
 	}
-}
-
-// guarded is an open stream of a member.
-type guarded struct {
-	grpc.ServerStream
-	ctx    context.Context
-	of     pando.HostName
-	leases *leases
-	known  map[int64]bool // its own leases; at most leasesMax
-}
-
-// Context ends with the membership.
-func (g *guarded) Context() context.Context { return g.ctx }
-
-// RecvMsg refuses to keep another host's lease alive, which would make that host seem alive.
-func (g *guarded) RecvMsg(m any) error {
-	if err := g.ServerStream.RecvMsg(m); err != nil {
-		return err
-	}
-	r, ok := m.(*pb.LeaseKeepAliveRequest)
-	if !ok || g.known[r.ID] {
-		return nil
-	}
-	if err := g.leases.own(g.ctx, g.of, r.ID); err != nil {
-		return err
-	}
-	if len(g.known) < leasesMax {
-		if g.known == nil {
-			g.known = map[int64]bool{}
-		}
-		g.known[r.ID] = true
-	}
-	return nil
 }

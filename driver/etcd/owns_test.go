@@ -143,7 +143,7 @@ func TestCallsOfARemovedMemberEnd(t *testing.T) {
 
 func TestOpenCallsOfAMemberAreBounded(t *testing.T) {
 	s := newStreams()
-	var ends []func()
+	var ends []context.CancelCauseFunc
 	for range streamsMax {
 		_, end, err := s.begin(t.Context(), pando.Member{Name: "h2"})
 		if err != nil {
@@ -158,16 +158,16 @@ func TestOpenCallsOfAMemberAreBounded(t *testing.T) {
 	if _, end, err := s.begin(t.Context(), pando.Member{Name: "h3"}); err != nil {
 		t.Errorf("another host: %v", err)
 	} else {
-		end()
+		end(nil)
 	}
-	ends[0]()
+	ends[0](nil)
 	if _, end, err := s.begin(t.Context(), pando.Member{Name: "h2"}); err != nil {
 		t.Errorf("after one has ended: %v", err)
 	} else {
-		end()
+		end(nil)
 	}
 	for _, end := range ends[1:] {
-		end()
+		end(nil)
 	}
 	if len(s.of) > 0 {
 		t.Errorf("ended calls are kept: %v", s.of)

@@ -16,13 +16,19 @@ import (
 	"pando.run/pando/world"
 )
 
-// store reads records for the gate, in this process and at the newest commit.
-type store struct{ kv mvcc.KV }
+// store reads records for the gate, in this process and at a revision. 0: the newest.
+type store struct {
+	kv       mvcc.KV
+	revision int64
+}
+
+func (s *store) at(revision int64) *store { return &store{s.kv, revision} }
 
 // read decodes a record into v. It returns the revision of the record's last write, or 0 if the
 // record does not exist.
 func (s *store) read(k pando.Key, v any) (int64, error) {
-	got, err := s.kv.Range(context.Background(), []byte(k), nil, mvcc.RangeOptions{})
+	got, err := s.kv.Range(context.Background(), []byte(k), nil,
+		mvcc.RangeOptions{Rev: s.revision})
 	if err != nil || len(got.KVs) == 0 {
 		return 0, err
 	}
@@ -30,10 +36,11 @@ func (s *store) read(k pando.Key, v any) (int64, error) {
 }
 
 // any reports whether a key with this prefix exists.
-func (s *store) any(prefix pando.Key) bool {
+func (s *store) any(prefix pando.Key) (bool, error) {
 	end := append([]byte(prefix[:len(prefix)-1]), prefix[len(prefix)-1]+1)
-	got, err := s.kv.Range(context.Background(), []byte(prefix), end, mvcc.RangeOptions{Limit: 1})
-	return err == nil && len(got.KVs) > 0
+	got, err := s.kv.Range(context.Background(), []byte(prefix), end,
+		mvcc.RangeOptions{Limit: 1, Rev: s.revision})
+	return err == nil && len(got.KVs) > 0, err
 }
 
 // valueBytesMax bounds one value in a member's write. The longest record of an instance has 20
@@ -207,10 +214,8 @@ func (w *rights) instance(next, now pando.Instance, there bool) error {
 // lost reports whether a restored backup may lack the record of an instance: the restore is recent,
 // the instance is older than the restore, and its service has its revision.
 func (w *rights) lost(i pando.Instance) bool {
-	var c pando.Cluster
-	at, err := w.store.read(pando.ClusterKey, &c)
-	if at == 0 || err != nil || c.Generation < 2 || w.clock == nil ||
-		w.clock.Now().After(c.Restored.Add(pando.AdoptionTime)) || !i.Born.Before(c.Restored) {
+	c, recent := restored(w.store, w.clock)
+	if !recent || !i.Born.Before(c.Restored) {
 		return false
 	}
 	service, err := w.store.read(i.Service.Key(), &pando.Service{})
@@ -328,8 +333,8 @@ func (w *rights) head(next, now pando.StateHead, there bool) error {
 		return nil
 	}
 	mine := pando.Instance{Service: next.Service, Host: w.member.Name}.Key() // ends with a slash
-	if w.store.any(mine) {
-		return nil
+	if there, err := w.store.any(mine); there || err != nil {
+		return err
 	}
 	return errSince
 }

@@ -53,7 +53,8 @@ type Server struct {
 	stop     context.CancelFunc // of the guard and of the gate
 	guarding sync.WaitGroup
 	doors    []*door
-	peers    *peerDoor      // nil: a single server
+	peers    *peerDoor // nil: a single server
+	refusals *refusals
 	serving  sync.WaitGroup // the doors, and the watch for etcd's own end
 	ended    chan error     // the first error, for Err
 	closed   sync.Once
@@ -115,9 +116,17 @@ func (s *Server) start(ctx context.Context, c ServerConfig, g *guard) (err error
 		s.guarding.Go(func() { s.untilRemoved(ctx) })
 	}
 	s.guard(ctx, g, s.shapeOf(client, c.QuotaBytes))
-	rules := gate{c.Members, &store{s.etcd.Server.KV()}, newLeases(s.etcd.Server.LeaseTimeToLive),
-		newStreams(), &copies{}, c.Log}
+	s.refusals = &refusals{log: c.Log}
 	if c.Members != nil {
+		s.refusals.clock = c.Members.Clock
+	}
+	rules := gate{
+		members: c.Members, store: &store{kv: s.etcd.Server.KV()},
+		leases: newLeases(s.etcd.Server.LeaseTimeToLive), open: newStreams(), copies: &copies{},
+		log: c.Log, refusals: s.refusals, lapsed: &lapsed{},
+	}
+	if c.Members != nil {
+		s.guarding.Go(func() { rules.followRights(ctx, c.Members.Clock, s.registry) })
 		s.guarding.Go(func() { rules.follow(ctx, c.Members.Clock, s.registry, c.Log) })
 	}
 	s.serve(rules, g)

@@ -36,7 +36,7 @@ func (s *Store) Pull(ctx context.Context, i pando.Image, hosts []pando.Host) err
 		err = s.bring(ctx, i.Reference, top, from)
 	}
 	if err != nil {
-		return fmt.Errorf("pull image %s (%s): %w", i.Reference, short(top), err)
+		return fmt.Errorf("pull %s (%s): %w", called(i.Reference), short(top), err)
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ import (
 const (
 	folderPrefix  = "oci:"
 	archivePrefix = "docker-archive:"
+	bundlePrefix  = pando.BundlePrefix
 )
 
 const (
@@ -117,7 +118,8 @@ func (s *Store) peerHas(ctx context.Context, h pando.Host, top v1.Hash) bool {
 }
 
 func isFile(reference string) bool {
-	return strings.HasPrefix(reference, folderPrefix) || strings.HasPrefix(reference, archivePrefix)
+	return strings.HasPrefix(reference, folderPrefix) ||
+		strings.HasPrefix(reference, archivePrefix) || strings.HasPrefix(reference, bundlePrefix)
 }
 
 // Resolve implements pando.Images.

@@ -1,5 +1,5 @@
 // Package image keeps the images of one host: blobs by digest, and layers unpacked once each, which
-// sandboxes stack without a copy.
+// sandboxes stack without a copy. A bundle is an image of one layer.
 //
 // It trusts no bytes. Every blob is hashed before it has its name, every layer again while it is
 // unpacked. A layer that would leave its own folder, or make a device, is refused.

@@ -48,6 +48,9 @@ func Handler(a pando.HostAgent) http.Handler {
 		}
 		answer(w, all, err)
 	})
+	mux.HandleFunc("GET /peer/meters", func(w http.ResponseWriter, r *http.Request) {
+		sendMeters(a, w, r)
+	})
 	mux.HandleFunc("GET /peer/statelog", func(w http.ResponseWriter, r *http.Request) {
 		s, err := service(r)
 		most, err2 := number(r, "max")

@@ -155,15 +155,16 @@ func Instances(runDir string) (n int) {
 	return n
 }
 
-// Images returns the digests of the images that instances with a sandbox in a run directory run.
+// Images returns the digests of the images and bundles that instances with a sandbox in a run
+// directory run.
 func Images(runDir string) map[string]bool {
 	out := map[string]bool{}
 	records, _ := filepath.Glob(filepath.Join(runDir, "*", "slot.json"))
 	for _, file := range records {
 		var s slot
 		b, err := os.ReadFile(file)
-		if err == nil && json.Unmarshal(b, &s) == nil && s.Spec.Image.Digest != "" {
-			out[s.Spec.Image.Digest] = true
+		if err == nil && json.Unmarshal(b, &s) == nil && s.Spec.Files().Digest != "" {
+			out[s.Spec.Files().Digest] = true
 		}
 	}
 	return out
@@ -305,12 +306,15 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	if p.Layers != nil {
 		return p, nil
 	}
-	p.Show = named(spec.Spec, p.Env)
-	if info, err := os.Stat(p.Dir); err != nil || !info.IsDir() {
-		return p, fmt.Errorf("%w: there is no folder %s; check `working_dir` in the spec",
-			pando.ErrInvalid, p.Dir)
+	if spec.Spec.Bundle.Digest != "" {
+		return p, d.inBundle(&p, spec.Spec)
 	}
-	return p, nil
+	p.Show = named(spec.Spec, p.Env)
+	err = hasFolder(os.Stat, p.Dir)
+	if err != nil {
+		err = fmt.Errorf("%w, or send the folder to every host with `bundle: .`", err)
+	}
+	return p, err
 }
 
 // identity returns the user and group of "name", "uid" or "uid:gid".

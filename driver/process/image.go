@@ -244,10 +244,10 @@ func settleInImage(p program) error {
 }
 
 // claim returns a slot in which the program of a spec can start. A shim of an older build knows no
-// images: its slot is replaced.
+// images, or no bundles: its slot is replaced.
 func (d *Driver) claim(spec pando.Spec) (*slot, error) {
 	s, err := d.pool.claim()
-	if err != nil || spec.Image.Digest == "" || s.Layers {
+	if err != nil || (spec.Image.Digest == "" || s.Layers) && (spec.Bundle.Digest == "" || s.Bundles) {
 		return s, err
 	}
 	if err := s.destroy(); err != nil {

@@ -3,6 +3,7 @@ package process
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -86,6 +87,11 @@ func interpreter(path string) string {
 		return ""
 	}
 	defer f.Close()
+	return interpreterIn(f)
+}
+
+// interpreterIn is interpreter for an open file.
+func interpreterIn(f io.Reader) string {
 	line, _ := bufio.NewReaderSize(f, 256).ReadSlice('\n')
 	rest, ok := strings.CutPrefix(string(line), "#!")
 	if words := strings.Fields(rest); ok && len(words) > 0 {

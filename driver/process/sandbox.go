@@ -292,6 +292,11 @@ func (b *sandbox) Exec(ctx context.Context, command []string) (int, []byte, erro
 // Usage implements pando.Sandbox.
 func (b *sandbox) Usage(context.Context) (pando.Usage, error) { return b.slot.cgroup.Usage(), nil }
 
+// Strain implements pando.Sandbox.
+func (b *sandbox) Strain(context.Context) (pando.Strain, error) {
+	return b.slot.cgroup.Strain(), nil
+}
+
 // LastLines implements pando.Sandbox.
 func (b *sandbox) LastLines(n int) []string {
 	lines := lastLines(b.d.logDir(b.slot.Service, b.slot.Instance), n)

@@ -35,7 +35,8 @@ type slot struct {
 	Instance pando.InstanceID `json:"instance,omitempty"` // empty: still in the pool
 	Service  pando.ServiceKey `json:"service,omitzero"`
 	Spec     pando.Spec       `json:"spec,omitzero"`
-	Layers   bool             `json:"layers,omitempty"` // its shim can enter an image
+	Layers   bool             `json:"layers,omitempty"`  // its shim can enter an image
+	Bundles  bool             `json:"bundles,omitempty"` // its shim can show a bundle
 	dir      string
 	cgroup   pando.Cgroup
 	ready    *net.UnixConn // to the shim, ahead of need; may be nil
@@ -63,6 +64,7 @@ func (d *Driver) newSlot(number int) (_ *slot, err error) {
 	s := d.slot(number)
 	s.IP4, s.IP6 = d.addresses(number)
 	s.Layers = d.Layers != ""
+	s.Bundles = s.Layers
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("make sandbox %d: %w", number, err), s.destroy())

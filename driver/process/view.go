@@ -145,6 +145,11 @@ func leaveHost() error {
 // settle shows the program the paths of its spec, its working directory the last. Then it makes the
 // root of the view read-only.
 func (s *shim) settle(p program) error {
+	tree, err := s.takeBundle(p.Bundle)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(tree)
 	for _, path := range p.Show {
 		if err := show(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("show %s of the host: %w", path.Path, err)
@@ -155,7 +160,8 @@ func (s *shim) settle(p program) error {
 			return err
 		}
 	}
-	if p.Dir != "/" && !slices.Contains(private, p.Dir) {
+	own := p.Bundle != nil && below(p.Bundle.Path, p.Dir)
+	if p.Dir != "/" && !own && !slices.Contains(private, p.Dir) {
 		if err := show(shown{Path: p.Dir, Write: true}); err != nil {
 			return fmt.Errorf("keep the working directory %s: %w", p.Dir, err)
 		}
@@ -164,6 +170,9 @@ func (s *shim) settle(p program) error {
 		return err
 	}
 	if err := leaveHost(); err != nil {
+		return err
+	}
+	if err := p.Bundle.show(tree); err != nil {
 		return err
 	}
 	return readOnly("/", 0)

@@ -43,6 +43,7 @@ type program struct {
 	Cgroup   pando.CgroupEntry `json:"cgroup"`
 	VIPs     []netip.Addr      `json:"vips"`
 	Show     []shown           `json:"show,omitempty"`
+	Bundle   *bundled          `json:"bundle,omitempty"`
 	Secrets  map[string][]byte `json:"secrets,omitempty"`
 	Open     bool              `json:"open,omitempty"` // no filter of system calls
 }

@@ -13,6 +13,11 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type reachChunk struct {
+	_        structs.HostLayout
+	Endpoint [128]uint16
+}
+
 type reachCounters struct {
 	_       structs.HostLayout
 	Flows   uint64
@@ -117,12 +122,27 @@ type reachPeer struct {
 	Room uint32
 }
 
+type reachPolicy struct {
+	_       structs.HostLayout
+	By      uint32
+	Active  uint32
+	Members [2]uint32
+	Until   uint64
+}
+
 type reachPortKey struct {
 	_        structs.HostLayout
 	Ifindex  uint32
 	Port     uint16
 	Protocol uint8
 	Goes     uint8
+}
+
+type reachRankKey struct {
+	_       structs.HostLayout
+	Service uint32
+	Which   uint16
+	Chunk   uint16
 }
 
 type reachService struct {
@@ -143,6 +163,15 @@ type reachServiceKey struct {
 	Port     uint16
 	Protocol uint8
 	Pad      uint8
+}
+
+type reachTurn struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	At uint32
 }
 
 type reachWalled struct {
@@ -169,17 +198,22 @@ const (
 	reachMapHashKeys      = "hash_keys"
 	reachMapHeld          = "held"
 	reachMapLinks         = "links"
+	reachMapLive          = "live"
 	reachMapOpening       = "opening"
 	reachMapOpening6      = "opening6"
 	reachMapOwners        = "owners"
 	reachMapPaces         = "paces"
 	reachMapPeers         = "peers"
+	reachMapPolicies      = "policies"
 	reachMapPorts         = "ports"
+	reachMapRanks         = "ranks"
+	reachMapScores        = "scores"
 	reachMapServiceNames  = "service_names"
 	reachMapServices      = "services"
 	reachMapSlabs         = "slabs"
 	reachMapTraffic       = "traffic"
 	reachMapTranslations  = "translations"
+	reachMapTurns         = "turns"
 	reachMapVips          = "vips"
 	reachMapWalls         = "walls"
 	reachProgFromWalled   = "from_walled"
@@ -256,17 +290,22 @@ type reachMapSpecs struct {
 	HashKeys      *ebpf.MapSpec `ebpf:"hash_keys"`
 	Held          *ebpf.MapSpec `ebpf:"held"`
 	Links         *ebpf.MapSpec `ebpf:"links"`
+	Live          *ebpf.MapSpec `ebpf:"live"`
 	Opening       *ebpf.MapSpec `ebpf:"opening"`
 	Opening6      *ebpf.MapSpec `ebpf:"opening6"`
 	Owners        *ebpf.MapSpec `ebpf:"owners"`
 	Paces         *ebpf.MapSpec `ebpf:"paces"`
 	Peers         *ebpf.MapSpec `ebpf:"peers"`
+	Policies      *ebpf.MapSpec `ebpf:"policies"`
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
+	Ranks         *ebpf.MapSpec `ebpf:"ranks"`
+	Scores        *ebpf.MapSpec `ebpf:"scores"`
 	ServiceNames  *ebpf.MapSpec `ebpf:"service_names"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
 	Slabs         *ebpf.MapSpec `ebpf:"slabs"`
 	Traffic       *ebpf.MapSpec `ebpf:"traffic"`
 	Translations  *ebpf.MapSpec `ebpf:"translations"`
+	Turns         *ebpf.MapSpec `ebpf:"turns"`
 	Vips          *ebpf.MapSpec `ebpf:"vips"`
 	Walls         *ebpf.MapSpec `ebpf:"walls"`
 }
@@ -319,17 +358,22 @@ type reachMaps struct {
 	HashKeys      *ebpf.Map `ebpf:"hash_keys"`
 	Held          *ebpf.Map `ebpf:"held"`
 	Links         *ebpf.Map `ebpf:"links"`
+	Live          *ebpf.Map `ebpf:"live"`
 	Opening       *ebpf.Map `ebpf:"opening"`
 	Opening6      *ebpf.Map `ebpf:"opening6"`
 	Owners        *ebpf.Map `ebpf:"owners"`
 	Paces         *ebpf.Map `ebpf:"paces"`
 	Peers         *ebpf.Map `ebpf:"peers"`
+	Policies      *ebpf.Map `ebpf:"policies"`
 	Ports         *ebpf.Map `ebpf:"ports"`
+	Ranks         *ebpf.Map `ebpf:"ranks"`
+	Scores        *ebpf.Map `ebpf:"scores"`
 	ServiceNames  *ebpf.Map `ebpf:"service_names"`
 	Services      *ebpf.Map `ebpf:"services"`
 	Slabs         *ebpf.Map `ebpf:"slabs"`
 	Traffic       *ebpf.Map `ebpf:"traffic"`
 	Translations  *ebpf.Map `ebpf:"translations"`
+	Turns         *ebpf.Map `ebpf:"turns"`
 	Vips          *ebpf.Map `ebpf:"vips"`
 	Walls         *ebpf.Map `ebpf:"walls"`
 }
@@ -346,17 +390,22 @@ func (m *reachMaps) Close() error {
 		m.HashKeys,
 		m.Held,
 		m.Links,
+		m.Live,
 		m.Opening,
 		m.Opening6,
 		m.Owners,
 		m.Paces,
 		m.Peers,
+		m.Policies,
 		m.Ports,
+		m.Ranks,
+		m.Scores,
 		m.ServiceNames,
 		m.Services,
 		m.Slabs,
 		m.Traffic,
 		m.Translations,
+		m.Turns,
 		m.Vips,
 		m.Walls,
 	)

@@ -101,6 +101,15 @@ func (p *Peers) Usage(
 	return a.Usage(ctx, s)
 }
 
+// Meters streams the measurements of a host.
+func (p *Peers) Meters(ctx context.Context, h pando.Host) (<-chan pando.Meters, error) {
+	a, err := p.agent(h)
+	if err != nil {
+		return nil, err
+	}
+	return a.Meters(ctx)
+}
+
 // Exec runs a command inside an instance of a host.
 func (p *Peers) Exec(
 	ctx context.Context, h pando.Host, i pando.InstanceID, s pando.SessionSpec,

@@ -335,6 +335,9 @@ func (b *Sandbox) Flows(context.Context) (int, error) {
 // Usage returns one process without a cost.
 func (b *Sandbox) Usage(context.Context) (pando.Usage, error) { return pando.Usage{PIDs: 1}, nil }
 
+// Strain returns no use: a test of meters has sandboxes of its own.
+func (b *Sandbox) Strain(context.Context) (pando.Strain, error) { return pando.Strain{}, nil }
+
 // listener never has a connection: a simulated program calls the agent itself.
 type listener struct {
 	closed chan struct{}

@@ -15,27 +15,29 @@ import (
 
 // Steering keeps a host's tables, and flows that a test opens and closes.
 type Steering struct {
-	mu     sync.Mutex
-	tables map[pando.ServiceKey]pando.SteeringTable
-	flows  map[pando.InstanceID]int
-	total  map[pando.InstanceID]uint64
-	ended  map[pando.InstanceID]uint64
-	broken int
-	faults map[string]int // number of next calls that fail, by name; below 0: all
-	calls  map[string]int
+	mu       sync.Mutex
+	tables   map[pando.ServiceKey]pando.SteeringTable
+	rankings map[pando.ServiceKey]pando.Ranking
+	flows    map[pando.InstanceID]int
+	total    map[pando.InstanceID]uint64
+	ended    map[pando.InstanceID]uint64
+	broken   int
+	faults   map[string]int // number of next calls that fail, by name; below 0: all
+	calls    map[string]int
 }
 
 // NewSteering returns a host's steering.
 func NewSteering() *Steering {
 	return &Steering{
 		tables: map[pando.ServiceKey]pando.SteeringTable{}, flows: map[pando.InstanceID]int{},
-		total: map[pando.InstanceID]uint64{},
+		total: map[pando.InstanceID]uint64{}, rankings: map[pando.ServiceKey]pando.Ranking{},
 		ended: map[pando.InstanceID]uint64{}, faults: map[string]int{}, calls: map[string]int{},
 	}
 }
 
 // Fail makes the next n calls of a method fail, by its name: Publish, Connect, Neighbours,
-// Withdraw, Sweep, or Flows or Remove of a sandbox. Below zero: all of them, until the next Fail.
+// Withdraw, Score, Sweep, or Flows or Remove of a sandbox. Below zero: all of them, until the next
+// Fail.
 func (s *Steering) Fail(method string, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,6 +171,7 @@ func (s *Steering) Withdraw(_ context.Context, k pando.ServiceKey) error {
 	defer s.mu.Unlock()
 	s.replace(k, pando.SteeringTable{})
 	delete(s.tables, k)
+	delete(s.rankings, k)
 	return nil
 }
 
@@ -191,6 +194,24 @@ func (s *Steering) Connect(
 
 // Disconnect does nothing.
 func (*Steering) Disconnect(context.Context, pando.Link) error { return nil }
+
+// Score keeps the newest ranking of a service.
+func (s *Steering) Score(_ context.Context, k pando.ServiceKey, r pando.Ranking) error {
+	if err := s.called("Score"); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rankings[k] = r
+	return nil
+}
+
+// Ranking returns the newest ranking of a service.
+func (s *Steering) Ranking(k pando.ServiceKey) pando.Ranking {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rankings[k]
+}
 
 // Sweep returns the open flows.
 func (s *Steering) Sweep(context.Context) (pando.SweepReport, error) {

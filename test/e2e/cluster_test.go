@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"pando.run/pando"
@@ -176,26 +175,18 @@ const ledger = "name: ledger\nstate: {total: counter}\nresources: {memory: 16M}\
 
 const selfAPI = "curl -sS --fail --unix-socket $PANDO_SOCKET http://pando/v1/self/"
 
-var fillers atomic.Int64 // fillers deployed so far
-
-// ledgerOn deploys the ledger with a given host as its home. It fills the other hosts until the
-// ledger lands there.
+// ledgerOn deploys the ledger with a given host as its home.
 func ledgerOn(p *labtest.Pando, host string) *labtest.Service {
 	p.Helper()
-	for range 6 {
-		s := p.Deploy(ledger)
-		if string(s.Status().Home) == host {
-			p.Await("its state", func() (string, bool) {
-				log := p.Run(p.Host(), p.Bin, "state", "log", s.Name)
-				return log.Text, strings.Contains(log.Text, "ledger-")
-			})
-			return s
-		}
-		p.Pando("rm", s.Name, "--purge", "--wait")
-		p.Deploy(labtest.Echo(fmt.Sprintf("filler%d", fillers.Add(1)), "scale: {min: 3, max: 3}"))
+	s := p.Deploy(ledger + "\nplace: {only: host=" + host + "}")
+	if home := string(s.Status().Home); home != host {
+		p.Fatalf("ledger is on %s, and its rule names %s", home, host)
 	}
-	p.Fatalf("ledger never came to %s", host)
-	return nil
+	p.Await("its state", func() (string, bool) {
+		log := p.Run(p.Host(), p.Bin, "state", "log", s.Name)
+		return log.Text, strings.Contains(log.Text, "ledger-")
+	})
+	return s
 }
 
 // everyCommand checks that an operator reads and changes the same on every host, regardless of the

@@ -327,7 +327,7 @@ func TestAHostWithoutAMemberRecordIsOut(t *testing.T) {
 	s, at, a := storeForMembers(t)
 	i := member(t, a, "h2")
 	r, f := enter(t, at, i)
-	w := r.Watch(t.Context(), pando.Root, 0)
+	w := r.Watch(t.Context(), pando.KindService.Under(), 0)
 	write(t, s, pando.Service{ServiceKey: web})
 	if b := <-w; b.Err != nil {
 		t.Fatal(b.Err)
@@ -336,7 +336,7 @@ func TestAHostWithoutAMemberRecordIsOut(t *testing.T) {
 		pando.Txn{Delete: []pando.Key{pando.MemberKey("h2")}}); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.After(5 * time.Second)
+	deadline := time.After(10 * time.Second)
 	for open := true; open; { // the stream that it had ends by itself
 		select {
 		case b, more := <-w:
@@ -345,7 +345,8 @@ func TestAHostWithoutAMemberRecordIsOut(t *testing.T) {
 			t.Fatal("a host that was removed still follows the store")
 		}
 	}
-	if _, err := r.Snapshot(t.Context(), pando.Root); !errors.Is(err, pando.ErrForbidden) {
+	services := pando.KindService.Under()
+	if _, err := r.Snapshot(t.Context(), services); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("it reads: %v", err)
 	}
 	if _, err := r.Commit(t.Context(), pando.Txn{Fence: f,
@@ -359,7 +360,7 @@ func TestAHostWithoutAMemberRecordIsOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer again.Close()
-	if _, err := again.Snapshot(t.Context(), pando.Root); err != nil {
+	if _, err := again.Snapshot(t.Context(), services); err != nil {
 		t.Errorf("its own key: %v", err)
 	}
 	other, err := etcd.Dial(t.Context(), at, member(t, a, "h2").ToServer())
@@ -367,7 +368,7 @@ func TestAHostWithoutAMemberRecordIsOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	if _, err := other.Snapshot(t.Context(), pando.Root); !errors.Is(err, pando.ErrForbidden) {
+	if _, err := other.Snapshot(t.Context(), services); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("a former key of the same name: %v", err)
 	}
 }

@@ -275,6 +275,10 @@ func (s faultySteering) Disconnect(ctx context.Context, l pando.Link) error {
 	return s.call("Disconnect", func() error { return s.Steering.Disconnect(ctx, l) })
 }
 
+func (s faultySteering) Score(ctx context.Context, k pando.ServiceKey, r pando.Ranking) error {
+	return s.call("Score", func() error { return s.Steering.Score(ctx, k, r) })
+}
+
 func (s faultySteering) Sweep(ctx context.Context) (r pando.SweepReport, err error) {
 	err = s.refuse("Sweep", func() error { r, err = s.Steering.Sweep(ctx); return err })
 	return r, err

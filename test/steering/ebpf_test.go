@@ -77,3 +77,5 @@ func TestPurgeLeavesNothing(t *testing.T) {
 		t.Errorf("%s is still there", ebpf.Device)
 	}
 }
+
+func TestPoliciesOfEBPF(t *testing.T) { Policies(t, openTCX) }

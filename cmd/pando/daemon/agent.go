@@ -31,6 +31,7 @@ import (
 	"pando.run/pando/driver/reach"
 	"pando.run/pando/driver/sighting"
 	"pando.run/pando/driver/systemd"
+	"pando.run/pando/driver/uplink"
 	"pando.run/pando/driver/wall"
 )
 
@@ -100,6 +101,7 @@ func tend(ctx context.Context, p place) error {
 	a := agent.New(agent.Config{
 		Host: h, Registry: c.registry, Sandboxes: sandboxes, Steering: walls,
 		Prober: probe.New(), Peers: peers,
+		Link:    uplink.New(uplink.Root, p.Uplinks, wall.Clock{}).Busiest,
 		Objects: objects, Journals: p.journals(), Images: images,
 		Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Control: c.control(p, peers), Sightings: sighting.Folders{Data: p.Data, Run: p.Run},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"strings"
 	"time"
 
 	"pando.run/pando"
@@ -48,7 +49,7 @@ func withImages(
 	return imageOperators{ctl, images, p.sandboxes()}, err
 }
 
-// users returns the services by the digest of the image in their newest spec.
+// users returns the services by the digest of the image or the bundle in their newest spec.
 func (o imageOperators) users(ctx context.Context) (map[string][]pando.ServiceKey, error) {
 	services, err := o.Services(ctx)
 	if err != nil {
@@ -63,8 +64,11 @@ func (o imageOperators) users(ctx context.Context) (map[string][]pando.ServiceKe
 		if err != nil {
 			return nil, err
 		}
-		if st.Spec != nil && st.Spec.Image.Digest != "" {
-			out[st.Spec.Image.Digest] = append(out[st.Spec.Image.Digest], s.ServiceKey)
+		if st.Spec == nil {
+			continue
+		}
+		if d := st.Spec.Files().Digest; d != "" {
+			out[d] = append(out[d], s.ServiceKey)
 		}
 	}
 	return out, nil
@@ -179,7 +183,7 @@ func (o imageOperators) Deploy(
 ) (pando.ServiceStatus, error) {
 	if s.Image.Reference == "" {
 		s.Image = pando.Image{}
-		return o.Control.Deploy(ctx, s, by)
+		return o.deployBundle(ctx, s, by)
 	}
 	if err := spec.CheckImage(s.Image.Reference); err != nil {
 		return pando.ServiceStatus{}, err
@@ -193,6 +197,29 @@ func (o imageOperators) Deploy(
 	if err == nil && len(s.Ports) == 0 && len(c.Exposed) > 0 {
 		st.Warnings = append(st.Warnings, fmt.Sprintf("the image exposes %s, and the spec publishes no "+
 			"port; `ports` in the spec does", c.Exposed[0]))
+	}
+	return st, err
+}
+
+// deployBundle packs the bundle of a spec. A spec without a bundle is deployed as it is.
+func (o imageOperators) deployBundle(
+	ctx context.Context, s pando.Spec, by pando.Asker,
+) (pando.ServiceStatus, error) {
+	if s.Bundle.Folder == "" {
+		return o.Control.Deploy(ctx, s, by)
+	}
+	if err := spec.Check(s.WithDefaults()); err != nil {
+		return pando.ServiceStatus{}, err
+	}
+	b, left, err := o.images.Bundle(ctx, s.Bundle.Folder)
+	if err != nil {
+		return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", s.Key(), err)
+	}
+	s.Bundle = b
+	st, err := o.Control.Deploy(ctx, s, by)
+	if err == nil && len(left) > 0 {
+		st.Warnings = append(st.Warnings, fmt.Sprintf("the bundle is without %s: not everyone may read "+
+			"it, or it is no file; a private file belongs into `secrets`", strings.Join(left, ", ")))
 	}
 	return st, err
 }

@@ -240,4 +240,7 @@ func (p plan) print(w io.Writer) {
 			p.Service, p.is.Target, cli.Count(len(p.is.Instances), "instance"),
 			strings.Join(p.Changes, "\n"))
 	}
+	if f := p.spec.Bundle.Folder; f != "" {
+		fmt.Fprintf(w, "a deploy reads its bundle %s; other files there are a new revision\n", f)
+	}
 }

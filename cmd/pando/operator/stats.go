@@ -109,6 +109,11 @@ func stats(w io.Writer, all []usedNow, now time.Time) {
 		rows = append(rows, row(u.Instance, u.Host, cpu, memory, u.PIDs, u.Connections, age, u.Failures))
 	}
 	cli.Columns(w, rows...)
+	for _, u := range all {
+		if len(u.Metrics) > 0 {
+			fmt.Fprintf(w, "%s reports%s\n", cli.Clean(string(u.Instance)), inputs(u.Metrics))
+		}
+	}
 }
 
 // size formats a number of bytes with three digits.

@@ -1,0 +1,104 @@
+package meter
+
+import (
+	"context"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/balance"
+)
+
+// gauge turns the totals of one instance into shares of its limits.
+type gauge struct {
+	at    time.Time
+	last  pando.Strain
+	shown pando.Meter
+	known bool // two readings exist
+}
+
+// read takes a reading. It reports whether the gauge has a measurement.
+func (g *gauge) read(now time.Time, s pando.Strain, h pando.Host) bool {
+	over := now.Sub(g.at).Seconds()
+	switch {
+	case g.at.IsZero(), s.CPU < g.last.CPU, over <= 0: // the first one, or another group
+		g.at, g.last = now, s
+		return g.known
+	}
+	cpus, memory := s.CPUs, s.MemoryMax
+	if cpus <= 0 {
+		cpus = h.CPUs
+	}
+	if memory <= 0 {
+		memory = h.Memory
+	}
+	cpu := share((s.CPU - g.last.CPU).Seconds(), over*cpus)
+	pressure := share((s.Throttled - g.last.Throttled).Seconds(), over)
+	g.shown.Memory = share(float64(s.Memory), float64(memory))
+	if g.known {
+		cpu, pressure = balance.Smooth(g.shown.CPU, cpu), balance.Smooth(g.shown.Pressure, pressure)
+	}
+	g.shown.CPU, g.shown.Pressure, g.known = cpu, pressure, true
+	g.at, g.last = now, s
+	return true
+}
+
+// share returns a part of a whole, from 0 to 1.
+func share(part, whole float64) float64 {
+	if !(whole > 0) {
+		return 0
+	}
+	return min(max(part/whole, 0), 1)
+}
+
+// measure reads every instance of the services on this host, and sends the result to the listeners.
+func (m *Meter) measure(ctx context.Context, services []Service, now time.Time) {
+	next := pando.Meters{Host: m.Host.Name, At: now}
+	if m.Link != nil {
+		next.Link = m.Link()
+	}
+	own := map[pando.InstanceID]*gauge{}
+	for _, s := range services {
+		for _, l := range s.Here {
+			g := m.gaugeOf(l.Instance)
+			own[l.Instance] = g
+			strain, err := l.Box.Strain(ctx)
+			if err != nil || !g.read(now, strain, m.Host) {
+				continue // it ends, or it has just begun
+			}
+			g.shown.Instance, g.shown.Service = l.Instance, s.Key
+			next.All = append(next.All, g.shown)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.own, m.now = own, next
+	for to := range m.listeners {
+		offer(to, next)
+	}
+}
+
+// gaugeOf returns the gauge of an instance. Only the goroutine of Run uses gauges.
+func (m *Meter) gaugeOf(i pando.InstanceID) *gauge {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if g := m.own[i]; g != nil {
+		return g
+	}
+	return &gauge{}
+}
+
+// offer puts a measurement into a channel of one place, instead of an older one. A slow reader
+// misses some, and the meter never waits.
+func offer(to chan pando.Meters, v pando.Meters) {
+	for {
+		select {
+		case to <- v:
+			return
+		default:
+		}
+		select {
+		case <-to:
+		default:
+		}
+	}
+}

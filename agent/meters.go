@@ -1,0 +1,111 @@
+package agent
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"pando.run/pando"
+	"pando.run/pando/agent/meter"
+)
+
+// measured is the meter's view of the agent.
+type measured struct{ a *Agent }
+
+var _ meter.Source = measured{}
+
+// isMeasured reports whether the flows or the size of a service follow measurements.
+func isMeasured(e pando.Endpoints) bool {
+	return e.Balance.Scored() || e.Scale.By == pando.ByScores
+}
+
+// Service implements meter.Source.
+func (m measured) Service(s pando.ServiceKey) (out meter.Service, wanted bool) {
+	t, _ := tables{m.a}.Table(s)
+	a := m.a
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	e, ok := a.world.Endpoints[s]
+	if !ok || !isMeasured(e.V) {
+		return out, false
+	}
+	out = meter.Service{
+		Key: s, Balance: e.V.Balance, Hosts: make(map[pando.InstanceID]pando.HostName, len(e.V.Seats)),
+	}
+	for _, p := range t.Endpoints {
+		if p.Weight > 0 {
+			out.Takers = append(out.Takers, p)
+		}
+	}
+	for _, seat := range e.V.Seats {
+		out.Hosts[seat.Instance] = e.V.HostOf(seat)
+	}
+	for _, r := range a.crews.of[s] {
+		if r.shown.runs && r.shown.inst.Phase != pando.PhaseWarm {
+			out.Here = append(out.Here, meter.Local{Instance: r.id, Box: r.shown.box})
+			out.Hosts[r.id] = a.Host.Name // its seat may be on its way
+		}
+	}
+	for _, name := range e.V.Hosts {
+		if h, here := (tables{a}).find(name); here && name != a.Host.Name {
+			out.Others = append(out.Others, h)
+		}
+	}
+	return out, true
+}
+
+// Ingress implements meter.Source.
+func (m measured) Ingress() (place, hosts int) {
+	m.a.mu.Lock()
+	defer m.a.mu.Unlock()
+	names := slices.Sorted(maps.Keys(m.a.world.Hosts))
+	place, _ = slices.BinarySearch(names, m.a.Host.Name)
+	return place, len(names)
+}
+
+// Meters implements pando.HostAgent.
+func (w *window) Meters(ctx context.Context) (<-chan pando.Meters, error) {
+	return w.agent.meter.Listen(ctx)
+}
+
+// metricsOf returns the newest numbers of the application of an instance.
+func (c *crews) metricsOf(i pando.InstanceID) map[string]float64 {
+	r, err := c.runner(i)
+	if err != nil {
+		return nil
+	}
+	r.caller.mu.Lock()
+	defer r.caller.mu.Unlock()
+	return r.caller.metric
+}
+
+// Counters implements pando.HostAgent. It adds the measurements of the host, and the numbers of
+// the applications.
+func (w *window) Counters(ctx context.Context) ([]pando.EndpointCounters, error) {
+	a := w.agent
+	all, err := a.Steering.Counters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	scores := map[pando.InstanceID]pando.Score{}
+	for n := range all {
+		c := &all[n]
+		m, known := a.meter.Of(c.Instance)
+		m.Instance, m.Service, m.Metrics = c.Instance, c.Service, a.metricsOf(c.Instance)
+		if known || len(m.Metrics) > 0 {
+			c.Meter = &m
+		}
+		if !known {
+			continue
+		}
+		if _, listed := scores[c.Instance]; !listed {
+			for _, s := range a.meter.Scores(c.Service) {
+				scores[s.Instance] = s
+			}
+		}
+		if s, ok := scores[c.Instance]; ok {
+			c.Score = &s
+		}
+	}
+	return all, nil
+}

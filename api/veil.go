@@ -1,0 +1,107 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"pando.run/pando"
+)
+
+// veil is the value of an environment variable in answers to the other hosts of a cluster.
+const veil = "(shown on a server's host only)"
+
+// veiled hides the environments of services from members. It changes answers to requests that
+// passed ForMembers, and no others.
+type veiled struct{ pando.Operators }
+
+type memberKey struct{}
+
+// fromMember marks a request of another host.
+func fromMember(r *http.Request) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), memberKey{}, true))
+}
+
+func isMember(ctx context.Context) bool { return ctx.Value(memberKey{}) != nil }
+
+// veilSpec returns a spec without the values of its environment.
+func veilSpec(s pando.Spec) pando.Spec {
+	env := make(map[string]string, len(s.Environment))
+	for k := range s.Environment {
+		env[k] = veil
+	}
+	if len(env) > 0 {
+		s.Environment = env
+	}
+	return s
+}
+
+func veilStatus(
+	ctx context.Context, st pando.ServiceStatus, err error,
+) (pando.ServiceStatus, error) {
+	if st.Spec != nil && isMember(ctx) {
+		spec := veilSpec(*st.Spec)
+		st.Spec = &spec
+	}
+	return st, err
+}
+
+// Service implements pando.Operators.
+func (v veiled) Service(ctx context.Context, s pando.ServiceKey) (pando.ServiceStatus, error) {
+	st, err := v.Operators.Service(ctx, s)
+	return veilStatus(ctx, st, err)
+}
+
+// Pin implements pando.Operators.
+func (v veiled) Pin(
+	ctx context.Context, s pando.ServiceKey, instances int, keep time.Duration, by pando.Asker,
+) (pando.ServiceStatus, error) {
+	st, err := v.Operators.Pin(ctx, s, instances, keep, by)
+	return veilStatus(ctx, st, err)
+}
+
+// Unpin implements pando.Operators.
+func (v veiled) Unpin(
+	ctx context.Context, s pando.ServiceKey, by pando.Asker,
+) (pando.ServiceStatus, error) {
+	st, err := v.Operators.Unpin(ctx, s, by)
+	return veilStatus(ctx, st, err)
+}
+
+// Revisions implements pando.Operators.
+func (v veiled) Revisions(ctx context.Context, s pando.ServiceKey) ([]pando.Revision, error) {
+	all, err := v.Operators.Revisions(ctx, s)
+	if !isMember(ctx) {
+		return all, err
+	}
+	out := make([]pando.Revision, len(all))
+	for n, r := range all {
+		r.Spec = veilSpec(r.Spec)
+		out[n] = r
+	}
+	return out, err
+}
+
+// Watch implements pando.Operators.
+func (v veiled) Watch(ctx context.Context, after pando.StoreRevision) <-chan pando.Change {
+	in := v.Operators.Watch(ctx, after)
+	if !isMember(ctx) {
+		return in
+	}
+	out := make(chan pando.Change)
+	go func() {
+		defer close(out)
+		for c := range in {
+			if r, ok := c.Value.(pando.Revision); ok {
+				r.Spec = veilSpec(r.Spec)
+				c.Value = r
+			}
+			select {
+			case out <- c:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}

@@ -1,0 +1,76 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"pando.run/pando"
+)
+
+// telling answers every read with a spec that has a password.
+type telling struct{ pando.Operators }
+
+var told = pando.Spec{Name: "web", Environment: map[string]string{"PASSWORD": "hunter2"}}
+
+func (telling) Service(context.Context, pando.ServiceKey) (pando.ServiceStatus, error) {
+	return pando.ServiceStatus{Spec: &told}, nil
+}
+
+func (telling) Pin(
+	context.Context, pando.ServiceKey, int, time.Duration, pando.Asker,
+) (pando.ServiceStatus, error) {
+	return pando.ServiceStatus{Spec: &told}, nil
+}
+
+func (telling) Unpin(
+	context.Context, pando.ServiceKey, pando.Asker,
+) (pando.ServiceStatus, error) {
+	return pando.ServiceStatus{Spec: &told}, nil
+}
+
+func (telling) Revisions(context.Context, pando.ServiceKey) ([]pando.Revision, error) {
+	return []pando.Revision{{Number: 1, Spec: told}}, nil
+}
+
+func (telling) Watch(context.Context, pando.StoreRevision) <-chan pando.Change {
+	out := make(chan pando.Change, 1)
+	out <- pando.Change{Kind: pando.KindRevision, Key: "/pando/revision/default/web/1",
+		Value: pando.Revision{Number: 1, Spec: told}}
+	close(out)
+	return out
+}
+
+func (telling) State() http.Handler { return http.NotFoundHandler() }
+
+// A captured host learns the names of variables and none of their values. An operator on a server's
+// host sees them.
+func TestMembersSeeNoEnvironment(t *testing.T) {
+	all := OperatorsHandler(telling{}, func(context.Context) error { return nil })
+	members := ForMembers(all, func(*http.Request) string { return "h2" })
+	for _, c := range []struct{ method, path, body string }{
+		{"GET", "/v1/services/web", ""},
+		{"GET", "/v1/services/web/revisions", ""},
+		{"GET", "/v1/watch", ""},
+		{"POST", "/v1/services/web/pin", `{"instances":2}`},
+		{"DELETE", "/v1/services/web/pin", ""},
+	} {
+		for caller, h := range map[string]http.Handler{"operator": all, "member": members} {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest(c.method, c.path, strings.NewReader(c.body)))
+			got := w.Body.String()
+			if w.Code != http.StatusOK || !strings.Contains(got, "PASSWORD") {
+				t.Fatalf("%s %s as %s: %d %s", c.method, c.path, caller, w.Code, got)
+			}
+			if shown := strings.Contains(got, "hunter2"); shown != (caller == "operator") {
+				t.Errorf("%s %s shows the value to the %s: %v", c.method, c.path, caller, shown)
+			}
+		}
+	}
+	if told.Environment["PASSWORD"] != "hunter2" {
+		t.Error("the veil changed the record itself")
+	}
+}

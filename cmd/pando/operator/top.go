@@ -1,0 +1,163 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/wall"
+)
+
+// decisionsShown is the number of decisions below the table of `pando top`.
+const decisionsShown = 5
+
+// Top returns `pando top`.
+func Top(o *Console) *cobra.Command {
+	once := false
+	c := o.of(&cobra.Command{
+		Use: "top SERVICE", Short: "show scores, use and flows of a service, live",
+		Long: "Show each instance with its score (lower is better, * gets no new flows), the shares\n" +
+			"of processor and memory in use, the time that its processor limit held it back, its\n" +
+			"connections, its new flows per second, and the last decisions. Ctrl-C ends it.",
+		Example: "  pando top website\n  pando top website --once -o json",
+	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
+		before, err := o.client.Stats(ctx, key)
+		if err != nil {
+			return err
+		}
+		for {
+			if err := pando.Sleep(ctx, wall.Clock{}, statsRest); err != nil {
+				return err
+			}
+			v, err := o.look(ctx, key, before)
+			if err != nil {
+				return ended(ctx, err)
+			}
+			if !once && cli.IsTerminal(o.Stdout) {
+				fmt.Fprint(o.Stdout, "\x1b[H\x1b[2J")
+			}
+			if err := o.Show(v, func(w io.Writer) { top(w, v) }); err != nil || once {
+				return err
+			}
+			before = v.usage
+		}
+	})
+	c.Flags().BoolVar(&once, "once", false, "print one table and end")
+	return o.Flag(c)
+}
+
+// topView is one page of `pando top`.
+type topView struct {
+	Balance   pando.Balance   `json:"balance"`
+	Scale     pando.Scale     `json:"scale"`
+	Instances []topRow        `json:"instances"`
+	Decisions []pando.Because `json:"decisions"`
+	usage     []pando.InstanceUsage
+}
+
+// topRow is one instance of `pando top`.
+type topRow struct {
+	pando.InstanceUsage
+	Weight int      `json:"weight"`
+	Rate   *float64 `json:"flows_per_second"` // null: unknown
+}
+
+// look reads the newest numbers of a service.
+func (o *Console) look(
+	ctx context.Context, key pando.ServiceKey, before []pando.InstanceUsage,
+) (v topView, err error) {
+	if v.usage, err = o.client.Stats(ctx, key); err != nil {
+		return v, err
+	}
+	st, err := o.client.Service(ctx, key)
+	if err != nil {
+		return v, err
+	}
+	if v.Decisions, err = o.client.Why(ctx, key, decisionsShown); err != nil {
+		return v, err
+	}
+	v.Scale = st.Scale
+	if st.Spec != nil {
+		v.Balance = st.Spec.Balance.WithDefaults()
+	}
+	weights := map[pando.InstanceID]int{}
+	for _, i := range st.Instances {
+		if i.Phase.TakesFlows() {
+			weights[i.ID] = i.Weight
+		}
+	}
+	v.Instances = topRows(before, v.usage, weights)
+	return v, nil
+}
+
+// topRows computes the new flows per second between two readings.
+func topRows(
+	before, now []pando.InstanceUsage, weights map[pando.InstanceID]int,
+) []topRow {
+	was := map[pando.InstanceID]pando.InstanceUsage{}
+	for _, u := range before {
+		was[u.Instance] = u
+	}
+	out := make([]topRow, len(now))
+	for n, u := range now {
+		out[n] = topRow{InstanceUsage: u, Weight: weights[u.Instance]}
+		old, known := was[u.Instance]
+		took := u.At.Sub(old.At).Seconds()
+		if known && old.Missing == "" && u.Missing == "" && took > 0 && u.Flows >= old.Flows {
+			rate := float64(u.Flows-old.Flows) / took
+			out[n].Rate = &rate
+		}
+	}
+	return out
+}
+
+// top prints a page.
+func top(w io.Writer, v topView) {
+	fmt.Fprintf(w, "balance by %s, scale by %s\n", v.Balance.WithDefaults().By, scaledBy(v.Scale))
+	rows := []string{row("INSTANCE", "HOST", "PHASE", "WEIGHT", "SCORE", "CPU", "MEMORY", "HELD",
+		"CONNS", "NEW/S")}
+	for _, r := range v.Instances {
+		if r.Missing != "" {
+			rows = append(rows, row(r.Instance, r.Host, r.Phase, "-", "-", "-", "-", "-", "-", r.Missing))
+			continue
+		}
+		rate := "-"
+		if r.Rate != nil {
+			rate = strconv.FormatFloat(*r.Rate, 'f', 0, 64)
+		}
+		score, cpu, memory, held := "-", "-", "-", "-"
+		if r.Score != nil {
+			score = strconv.FormatFloat(r.Score.Value, 'f', 3, 64)
+			if r.Score.Excluded {
+				score += "*"
+			}
+		}
+		if m := r.Meter; m != nil {
+			cpu, memory, held = percent(m.CPU), percent(m.Memory), percent(m.Pressure)
+		}
+		rows = append(rows, row(r.Instance, r.Host, r.Phase, r.Weight, score, cpu, memory, held,
+			r.Connections, rate))
+	}
+	cli.Columns(w, rows...)
+	for _, b := range v.Decisions {
+		because(w, b)
+	}
+}
+
+func percent(share float64) string { return strconv.FormatFloat(100*share, 'f', 0, 64) + "%" }
+
+// scaledBy names the source of a service's asks.
+func scaledBy(s pando.Scale) string {
+	switch s.By {
+	case pando.ByNothing:
+		return "its application"
+	case pando.ByScores:
+		return fmt.Sprintf("score (up %g, down %g)", s.Up, s.Down)
+	}
+	return fmt.Sprintf("%s (target %g)", cli.Clean(string(s.By)), s.Target)
+}

@@ -1,0 +1,57 @@
+package operator
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"pando.run/pando"
+)
+
+func TestTopShowsScoresAndRates(t *testing.T) {
+	one := func(i pando.InstanceID, at time.Time, flows uint64) pando.InstanceUsage {
+		return pando.InstanceUsage{Instance: i, Host: "host1", Phase: pando.PhaseInRotation, At: at,
+			Flows: flows, Connections: 7}
+	}
+	later := noon.Add(2 * time.Second)
+	before := []pando.InstanceUsage{one("web-a", noon, 100), one("web-b", noon, 900)}
+	now := []pando.InstanceUsage{
+		one("web-a", later, 300), one("web-b", later, 5), one("web-c", later, 1),
+		{Instance: "web-d", Host: "host2", Phase: pando.PhaseReady, Missing: "no answer"}}
+	now[0].Meter = &pando.Meter{CPU: 0.5, Memory: 0.25, Pressure: 0.125}
+	now[0].Score = &pando.Score{Value: 0.328}
+	now[1].Meter, now[1].Score = &pando.Meter{CPU: 1}, &pando.Score{Value: 1.5, Excluded: true}
+	v := topView{Balance: pando.Balance{By: pando.ByScore},
+		Scale:     pando.Scale{By: pando.ByScores, Up: 0.6, Down: 0.1},
+		Instances: topRows(before, now, map[pando.InstanceID]int{"web-a": 100, "web-b": 25}),
+		Decisions: []pando.Because{{Decision: &pando.Decision{At: noon, Kind: pando.DecidedFailed,
+			Reason: "it ended"}}}}
+	var b bytes.Buffer
+	top(&b, v)
+	got := squeeze(b.String())
+	for _, want := range []string{
+		"balance by score, scale by score (up 0.6, down 0.1)",
+		"web-a host1 in rotation 100 0.328 50% 25% 12% 7 100",
+		"web-b host1 in rotation 25 1.500* 100% 0% 0% 7 -", // its counters began anew
+		"web-c host1 in rotation 0 - - - - 7 -",
+		"web-d host2 ready - - - - - - no answer",
+		"it ended",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no line %q in\n%s", want, got)
+		}
+	}
+}
+
+func TestTopNamesTheScaler(t *testing.T) {
+	for want, s := range map[string]pando.Scale{
+		"its application":                    {},
+		"connections_per_second (target 50)": {By: pando.ByConnections, Target: 50},
+		"queue_depth (target 10)":            {By: "queue_depth", Target: 10},
+	} {
+		if got := scaledBy(s); got != want {
+			t.Errorf("%+v: %q, want %q", s, got, want)
+		}
+	}
+}

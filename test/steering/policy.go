@@ -1,0 +1,200 @@
+package steering
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"pando.run/pando"
+)
+
+// Policies checks that new flows follow the policy of their service, with real sockets.
+func Policies(t *testing.T, open func(t *testing.T, uplinks ...string) Subject) {
+	for name, f := range map[string]func(*testing.T, *chooser){
+		"round robin takes turns":                   roundRobinTakesTurns,
+		"haven begins with the best at each update": havenBeginsWithTheBest,
+		"the better score wins":                     theBetterScoreWins,
+		"an excluded endpoint gets nothing":         theExcludedGetNothing,
+		"fewer live flows win":                      fewerLiveFlowsWin,
+		"an endpoint that drains gets nothing":      theDrainingGetNothing,
+		"a policy may change":                       aPolicyMayChange,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &chooser{stand: newStand(t, open, "a", "b", "c"), t: t}
+			for name, b := range c.boxes {
+				serve(t, b, name)
+			}
+			f(t, c)
+		})
+	}
+}
+
+// chooser opens connections one by one and notes which instance answers each.
+type chooser struct {
+	*stand
+	t *testing.T
+}
+
+// by publishes a policy for endpoints such as "a:100".
+func (c *chooser) by(p pando.BalanceBy, endpoints ...string) {
+	c.t.Helper()
+	table := pando.SteeringTable{Service: web, VIP4: vip[0], VIP6: vip[1], Ports: webPorts, By: p}
+	for _, e := range endpoints {
+		name, weight := e, 100
+		if before, ok := strings.CutSuffix(e, "-"); ok { // it drains
+			name, weight = before, 0
+		}
+		table.Endpoints = append(table.Endpoints, c.endpoint(name, weight))
+	}
+	if err := c.Publish(c.t.Context(), table); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// score sets scores such as a: 1. They rank the endpoints in the order given.
+func (c *chooser) score(scores ...pando.Score) {
+	c.t.Helper()
+	r := pando.Ranking{Scores: scores}
+	for _, s := range scores {
+		r.Order = append(r.Order, s.Instance)
+	}
+	if err := c.Score(c.t.Context(), web, r); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// connect opens n connections that stay open, and returns the answering instances, in order.
+func (c *chooser) connect(n int) (who string) {
+	c.t.Helper()
+	for at := range n {
+		who += dial(c.t, netip.AddrPortFrom(vip[at%2], 80)).who(c.t)
+	}
+	return who
+}
+
+func (c *chooser) shares(who string) map[string]int {
+	out := map[string]int{}
+	for _, one := range who {
+		out[string(one)]++
+	}
+	return out
+}
+
+func roundRobinTakesTurns(t *testing.T, c *chooser) {
+	c.by(pando.ByRoundRobin, "a", "b", "c")
+	if who := c.connect(30); !strings.Contains("abcabcabc", who[:6]) ||
+		who != strings.Repeat(who[:3], 10) {
+		t.Errorf("30 connections: %s", who)
+	}
+	c.by(pando.ByRoundRobin, "a", "b-", "c")
+	if who := c.connect(10); who != strings.Repeat(who[:2], 5) || strings.Contains(who, "b") {
+		t.Errorf("b drains: %s", who)
+	}
+}
+
+func havenBeginsWithTheBest(t *testing.T, c *chooser) {
+	c.by(pando.ByHaven, "a", "b", "c")
+	c.score(pando.Score{Instance: "c"}, pando.Score{Instance: "a"}, pando.Score{Instance: "b"})
+	if who := c.connect(7); who != "cabcabc" {
+		t.Errorf("after the first update: %s", who)
+	}
+	c.score(pando.Score{Instance: "b"}, pando.Score{Instance: "c"}, pando.Score{Instance: "a"})
+	if who := c.connect(4); who != "bcab" {
+		t.Errorf("after the second: %s", who)
+	}
+	c.by(pando.ByHaven, "a", "b", "c-")
+	if who := c.connect(4); who != "baba" {
+		t.Errorf("c drains: %s", who)
+	}
+	c.score(pando.Score{Instance: "gone"}, pando.Score{Instance: "a"})
+	if who := c.connect(4); who != "abab" {
+		t.Errorf("b has no score: %s", who)
+	}
+}
+
+func theBetterScoreWins(t *testing.T, c *chooser) {
+	c.by(pando.ByScore, "a", "b", "c")
+	c.score(pando.Score{Instance: "a", Value: 0.1}, pando.Score{Instance: "b", Value: 0.5},
+		pando.Score{Instance: "c", Value: 0.9})
+	// Each of two candidates is a, b or c: the worst one wins only if no other was drawn.
+	got := c.shares(c.connect(150))
+	if got["a"] < got["b"] || got["b"] <= got["c"] || got["a"] < 70 || got["c"] > 15 {
+		t.Errorf("shares of 150: %v", got)
+	}
+	c.score(pando.Score{Instance: "a", Value: 0.9}, pando.Score{Instance: "b", Value: 0.5},
+		pando.Score{Instance: "c", Value: 0.1})
+	if got := c.shares(c.connect(100)); got["c"] < 45 || got["a"] > 12 {
+		t.Errorf("shares of 100 after the scores turned: %v", got)
+	}
+}
+
+func theExcludedGetNothing(t *testing.T, c *chooser) {
+	c.by(pando.ByScore, "a", "b", "c")
+	c.score(pando.Score{Instance: "a", Value: 0.1}, pando.Score{Instance: "b", Value: 0.1},
+		pando.Score{Instance: "c", Excluded: true})
+	if got := c.shares(c.connect(60)); got["c"] > 0 || got["a"] < 10 || got["b"] < 10 {
+		t.Errorf("shares of 60: %v", got)
+	}
+	c.score(pando.Score{Instance: "a", Excluded: true}, pando.Score{Instance: "b", Excluded: true},
+		pando.Score{Instance: "c", Excluded: true})
+	if got := c.shares(c.connect(60)); len(got) == 0 {
+		t.Error("all are excluded, and nothing answers")
+	}
+}
+
+func fewerLiveFlowsWin(t *testing.T, c *chooser) {
+	c.by(pando.ByLeastFlows, "a")
+	c.connect(30)
+	c.by(pando.ByLeastFlows, "a", "b", "c")
+	if got := c.shares(c.connect(60)); got["a"] > 4 || got["b"]-got["c"] > 3 || got["c"]-got["b"] > 3 {
+		t.Errorf("a has 30 flows; shares of 60 more: %v", got)
+	}
+	var ends []*client
+	for range 20 {
+		ends = append(ends, dial(t, netip.AddrPortFrom(vip[0], 80)))
+	}
+	for _, e := range ends {
+		e.who(t)
+		e.Close()
+	}
+	if _, err := c.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// 90 flows are open. Those that have ended count no more.
+	if got := c.shares(c.connect(30)); got["a"] < 2 || got["b"] < 2 || got["c"] < 2 {
+		t.Errorf("all have as many flows; shares of 30 more: %v", got)
+	}
+}
+
+func theDrainingGetNothing(t *testing.T, c *chooser) {
+	for _, p := range pando.BalanceKinds {
+		c.by(p, "a", "b", "c")
+		c.score(pando.Score{Instance: "c"}, pando.Score{Instance: "a", Value: 1},
+			pando.Score{Instance: "b", Value: 1})
+		c.by(p, "a", "b", "c-")
+		if who := c.connect(12); strings.Contains(who, "c") {
+			t.Errorf("%s: c drains: %s", p, who)
+		}
+		c.score(pando.Score{Instance: "c"}, pando.Score{Instance: "a", Value: 1},
+			pando.Score{Instance: "b", Value: 1})
+		if who := c.connect(12); strings.Contains(who, "c") {
+			t.Errorf("%s: c drains, and has the best score: %s", p, who)
+		}
+	}
+}
+
+func aPolicyMayChange(t *testing.T, c *chooser) {
+	for _, p := range append([]pando.BalanceBy{"", pando.ByScore}, pando.BalanceKinds...) {
+		c.by(p, "a", "b")
+		if got := c.shares(c.connect(30)); got["a"] < 3 || got["b"] < 3 || got["a"]+got["b"] != 30 {
+			t.Errorf("%q: shares of 30: %v", p, got)
+		}
+	}
+	err := c.Publish(t.Context(), pando.SteeringTable{
+		Service: web, VIP4: vip[0], VIP6: vip[1], Ports: webPorts, By: "by-magic",
+	})
+	if err == nil || !strings.Contains(fmt.Sprint(err), "by-magic") {
+		t.Errorf("an unknown policy: %v", err)
+	}
+}
