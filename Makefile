@@ -18,7 +18,7 @@ programs: # what is written in Go: all that services need
 	$(GO_BUILD) -o bin/pando-demo ./demo
 	cd examples/website && $(GO_BUILD) -o website .
 
-demo: programs ## a website scales itself under a ramp of real HTTP; writes demo.html
+demo: programs ## a website scales itself over 3 hosts under a ramp; one dies; writes demo.html
 	@bin/pando-demo --report demo.html
 
 demo-mem: ## a Redis with four times its memory, live; writes demo-mem.html

@@ -40,6 +40,9 @@ type Report struct {
 	Offered  int            `json:"offered"`
 	Answered int            `json:"answered"`
 	Failed   map[string]int `json:"failed,omitempty"` // by reason
+	// Unanswered counts the timeouts among Failed by the server of the connection: the one that
+	// answered there before. "" counts new connections.
+	Unanswered map[string]int `json:"unanswered,omitempty"`
 	// connections that ended unannounced during a request
 	Broken int `json:"broken"`
 	// Requests repeated because the server had closed an idle connection.
@@ -69,6 +72,12 @@ func (t *tally) count(o outcome, latency time.Duration) {
 	t.now.Broken += o.broken
 	if o.failed != "" {
 		t.fail(o.failed)
+		if o.failed == timedOut {
+			if t.now.Unanswered == nil {
+				t.now.Unanswered = map[string]int{}
+			}
+			t.now.Unanswered[o.at]++
+		}
 		return
 	}
 	t.now.Answered++

@@ -1,10 +1,13 @@
 package load
 
 import (
+	"bufio"
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -84,5 +87,58 @@ func TestScheduleRefusesWhatItCannotRead(t *testing.T) {
 		if s, err := ParseSchedule(bad); err == nil {
 			t.Errorf("%q was read as %v", bad, s)
 		}
+	}
+}
+
+// A server that takes connections and then is silent: the timeout names the server of an earlier
+// answer. A connection that is not taken at all is tried again.
+func TestATimeoutNamesTheServerOfItsConnection(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		for n := range 2 {
+			if _, err := http.ReadRequest(bufio.NewReader(conn)); err != nil || n == 1 {
+				break
+			}
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nX-Served-By: web-a\r\nContent-Length: 0\r\n\r\n")
+		}
+		<-t.Context().Done()
+	}()
+	s := sender{config: Config{Address: l.Addr().String(), Path: "/", Timeout: 300 * time.Millisecond}}
+	defer s.close()
+	if o := s.send(false); o.failed != "" {
+		t.Fatalf("the first request: %+v", o)
+	}
+	o := s.send(false)
+	if o.failed != timedOut || o.at != "web-a" || o.broken != 0 {
+		t.Errorf("the second request: %+v", o)
+	}
+	counts := newTally()
+	counts.count(o, time.Second)
+	counts.count(outcome{failed: "status 503"}, time.Second)
+	if r := counts.take(time.Second, true); r.Unanswered["web-a"] != 1 || len(r.Unanswered) != 1 ||
+		r.Failed[timedOut] != 1 {
+		t.Errorf("the report is %+v", r)
+	}
+}
+
+func TestARefusedConnectionIsNotTriedAgain(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	s := sender{config: Config{Address: l.Addr().String(), Path: "/", Timeout: time.Minute}}
+	o := s.send(true)
+	if !strings.HasPrefix(o.failed, "dial: ") || o.dialled != 1 {
+		t.Errorf("a port without a server: %+v", o)
 	}
 }

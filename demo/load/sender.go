@@ -12,9 +12,13 @@ import (
 	"time"
 )
 
+// timedOut is the reason of a request without an answer in time.
+const timedOut = "timeout"
+
 // outcome is the result of one request.
 type outcome struct {
 	failed                      string // the reason, or empty if it was answered
+	at                          string // the server that did not answer, if it is known
 	dialled, broken, idleClosed int
 }
 
@@ -24,6 +28,7 @@ type sender struct {
 	config Config
 	conn   net.Conn
 	read   *bufio.Reader
+	by     string // the server of the connection, by its last answer; "": none yet
 }
 
 func (s *sender) close() {
@@ -51,7 +56,7 @@ func (s *sender) send(fresh bool) (o outcome) {
 	case errors.As(err, &status):
 		o.failed = status.Error()
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		o.failed = "timeout"
+		o.failed, o.at = timedOut, s.by
 		s.close()
 	case errors.Is(err, errDial):
 		o.failed = err.Error()
@@ -76,12 +81,11 @@ func (e statusError) Error() string { return fmt.Sprintf("status %d", int(e)) }
 
 func (s *sender) try(deadline time.Time, o *outcome) error {
 	if s.conn == nil {
-		o.dialled++
-		conn, err := (&net.Dialer{Deadline: deadline}).Dial("tcp", s.config.Address)
+		conn, err := s.dial(deadline, o)
 		if err != nil {
 			return fmt.Errorf("%w: %s", errDial, cause(err))
 		}
-		s.conn, s.read = conn, bufio.NewReader(conn)
+		s.conn, s.read, s.by = conn, bufio.NewReader(conn), ""
 	}
 	if err := s.conn.SetDeadline(deadline); err != nil {
 		return err
@@ -104,6 +108,7 @@ func (s *sender) try(deadline time.Time, o *outcome) error {
 	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
 		return err
 	}
+	s.by = answer.Header.Get("X-Served-By")
 	if answer.Close { // announced, so the connection is not broken
 		s.close()
 	}
@@ -111,6 +116,26 @@ func (s *sender) try(deadline time.Time, o *outcome) error {
 		return statusError(answer.StatusCode)
 	}
 	return nil
+}
+
+// dialMax bounds one attempt to connect. A browser also tries again soon: no request was sent yet,
+// and the next attempt has another port, which may lead to another server.
+const dialMax = 250 * time.Millisecond
+
+// dial opens a connection, with as many attempts as the time allows.
+func (s *sender) dial(deadline time.Time, o *outcome) (net.Conn, error) {
+	for {
+		o.dialled++
+		until := time.Now().Add(dialMax)
+		if until.After(deadline) {
+			until = deadline
+		}
+		conn, err := (&net.Dialer{Deadline: until}).Dial("tcp", s.config.Address)
+		var late net.Error
+		if err == nil || !errors.As(err, &late) || !late.Timeout() || !until.Before(deadline) {
+			return conn, err
+		}
+	}
 }
 
 // cause returns the system's error without addresses. With addresses, every error would be a

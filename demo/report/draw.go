@@ -8,7 +8,7 @@ import (
 
 // The plot's area inside its SVG, in the SVG's units.
 const (
-	left, right = 64.0, 944.0
+	left, right = 104.0, 944.0
 	top, bottom = 12.0, 196.0
 	barHeight   = 18.0
 )

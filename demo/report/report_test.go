@@ -56,13 +56,13 @@ func TestThePageShowsWhatItIsGivenAndEscapesIt(t *testing.T) {
 		},
 		Checks: []Check{{Name: "answered", Detail: "49 of 50"}},
 	})
-	want(t, text, "a &lt;run&gt;", `d="M64.0 196.0L944.0 12.0"`, "✗ FAILED", "a check FAILED",
+	want(t, text, "a &lt;run&gt;", `d="M104.0 196.0L944.0 12.0"`, "✗ FAILED", "a check FAILED",
 		"49 of 50")
 }
 
 func TestStepsHoldTheirValue(t *testing.T) {
 	c := Chart{Step: true, Lines: []Line{{Points: []Point{{0, 1}, {5, 2}, {10, 2}}}}}
-	if got := c.Path(c.Lines[0]); got != "M64.0 104.0H504.0L504.0 12.0H944.0L944.0 12.0" {
+	if got := c.Path(c.Lines[0]); got != "M104.0 104.0H524.0L524.0 12.0H944.0L944.0 12.0" {
 		t.Fatalf("the path of a step is %s", got)
 	}
 }

@@ -35,7 +35,7 @@ func TestEveryRequestIsAccountedFor(t *testing.T) {
 	all.add(load.Report{AtMillis: 200, Offered: 10, Answered: 11,
 		LatencyMicros: []int64{1000, 4000, 5000}})
 	all.add(load.Report{AtMillis: 205, Final: true, LatencyMicros: []int64{1000, 3000, 5000}})
-	if yes, no := held(all.checks()); len(no) > 0 || len(yes) != 3 {
+	if yes, no := held(all.checks("", nil)); len(no) > 0 || len(yes) != 3 {
 		t.Errorf("held %v, missed %v", yes, no)
 	}
 	if offered, answered := all.rate(1); offered != 100 || answered != 110 {
@@ -59,7 +59,7 @@ func TestALostRequestFailsTheDemo(t *testing.T) {
 	} {
 		var all totals
 		all.add(c.report)
-		if _, no := held(all.checks()); len(no) != c.missed {
+		if _, no := held(all.checks("", nil)); len(no) != c.missed {
 			t.Errorf("%s: missed %v", c.name, no)
 		}
 	}
@@ -109,7 +109,7 @@ func TestTheAuditCountsLinesAcrossChunks(t *testing.T) {
 	if a.lines != 4 || a.twice != 0 || a.served["web-a1"] != 2 || a.served["web-b2"] != 2 {
 		t.Errorf("%+v", a)
 	}
-	if _, no := held(a.checks(4)); len(no) > 0 {
+	if _, no := held(a.checks(4, 0)); len(no) > 0 {
 		t.Errorf("missed %v", no)
 	}
 	if got := shares(map[string]int{"web-a1": 2, "web-b2": 5}); got != "b2 5, a1 2" {
@@ -123,10 +123,10 @@ func TestTheAuditFindsLinesThatAreLostOrTwice(t *testing.T) {
 	if err := a.read(dir); err != nil {
 		t.Fatal(err)
 	}
-	if _, no := held(a.checks(3)); len(no) != 1 || a.twice != 1 {
+	if _, no := held(a.checks(3, 0)); len(no) != 1 || a.twice != 1 {
 		t.Errorf("a line that is there twice: missed %v", no)
 	}
-	if _, no := held(a.checks(4)); len(no) != 3 {
+	if _, no := held(a.checks(4, 0)); len(no) != 2 {
 		t.Errorf("an answer without a line: missed %v", no)
 	}
 	if err := a.read(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
@@ -194,5 +194,88 @@ func TestTheLoadGeneratorRefusesWrongArguments(t *testing.T) {
 	}
 	if err := Offer(t.Context(), []string{"-h"}); !errors.Is(err, flag.ErrHelp) {
 		t.Errorf("-h: %v", err)
+	}
+}
+
+// A request that failed on a killed host may have left its line, or not. An answered one has it.
+func TestTheAuditExcusesTheLinesOfFailedRequests(t *testing.T) {
+	for _, c := range []struct {
+		answered, failed, lines, missed int
+	}{
+		{100, 3, 100, 0}, {100, 3, 103, 0}, {100, 3, 99, 1}, {100, 3, 104, 1}, {100, 0, 101, 1},
+	} {
+		a := audit{lines: c.lines, counter: c.lines}
+		if _, no := held(a.checks(c.answered, c.failed)); len(no) != c.missed {
+			t.Errorf("%+v: missed %v", c, no)
+		}
+	}
+}
+
+func TestOnlyConnectionsToTheKilledHostMayFail(t *testing.T) {
+	dead := map[string]bool{"web-a": true, "web-b": true}
+	for name, c := range map[string]struct {
+		failed, unanswered map[string]int
+		broken, missed     int
+	}{
+		"none": {nil, nil, 0, 0},
+		"on the dead": {map[string]int{"timeout": 3}, map[string]int{"web-a": 2, "web-b": 1},
+			0, 0},
+		"on a new connection":  {map[string]int{"timeout": 2}, map[string]int{"web-a": 1, "": 1}, 0, 0},
+		"on many new ones":     {map[string]int{"timeout": 17}, map[string]int{"": 17}, 0, 1},
+		"on a living instance": {map[string]int{"timeout": 1}, map[string]int{"web-c": 1}, 0, 1},
+		"of another kind": {map[string]int{"timeout": 1, "status 503": 1}, map[string]int{"web-a": 1},
+			0, 1},
+		"with a broken one": {map[string]int{"broken": 1}, nil, 1, 2},
+	} {
+		n := 0
+		for _, k := range c.failed {
+			n += k
+		}
+		var all totals
+		all.add(load.Report{Offered: 50 + n, Answered: 50, Failed: c.failed, Unanswered: c.unanswered,
+			Broken: c.broken})
+		if _, no := held(all.checks("demo3", dead)); len(no) != c.missed {
+			t.Errorf("%s: missed %v", name, no)
+		}
+	}
+}
+
+// An instance of the killed host lives until the kill, and its host is in its name.
+func TestAKilledHostEndsItsInstances(t *testing.T) {
+	line := newTimeline()
+	line.begin = time.Now().Add(-8 * time.Second)
+	line.count(pando.ServiceStatus{Instances: []pando.InstanceStatus{
+		{Instance: pando.Instance{ID: "web-a", Host: "demo1", Phase: pando.PhaseInRotation}},
+		{Instance: pando.Instance{ID: "web-b", Host: "demo3", Phase: pando.PhaseInRotation}},
+		{Instance: pando.Instance{ID: "web-c", Phase: pando.PhasePlaced}},
+	}})
+	if n := line.crowds[0].serving; n != 2 || line.victims() != nil {
+		t.Errorf("%d serve before the kill, and the dead are %v", n, line.victims())
+	}
+	line.killed("demo3")
+	line.count(line.now)
+	if n := line.crowds[1].serving; n != 1 {
+		t.Errorf("%d serve after the kill", n)
+	}
+	if dead := line.victims(); len(dead) != 1 || !dead["web-b"] {
+		t.Errorf("the dead are %v", dead)
+	}
+	for n, id := range []string{"web-a", "web-b"} {
+		i := pando.Intent{ID: pando.IntentID(id), Instance: pando.InstanceID(id),
+			Verb: pando.VerbReplicate, State: pando.IntentInRotation,
+			History: []pando.Transition{
+				{State: pando.IntentAsked, At: line.begin.Add(time.Duration(n) * time.Second)},
+				{State: pando.IntentInRotation, At: line.begin.Add(2 * time.Second)}}}
+		line.because[id] = pando.Because{Intent: &i}
+	}
+	lives := line.lives(20 * time.Second)
+	if len(lives) != 2 || lives[0].Name != "a on demo1" || lives[1].Name != "b on demo3" {
+		t.Fatalf("lives %+v", lives)
+	}
+	if end := lives[0].Spans[2].To; end != 20 {
+		t.Errorf("the survivor ends at %g s", end)
+	}
+	if end := lives[1].Spans[2].To; end < 7.9 || end > 12 {
+		t.Errorf("the dead one ends at %g s", end)
 	}
 }

@@ -1,6 +1,6 @@
-// Package website is the demo of a service. It raises a lab, deploys a website in it and loads the
-// website with a ramp of real HTTP requests. At the end no request may be lost. The demo makes no
-// decision for the service.
+// Package website is the demo of a service. It raises a lab of three hosts, deploys a website in it
+// and loads the website with a ramp of real HTTP requests. In the middle of the ramp it kills a
+// host. At the end no answered request may be lost. The demo makes no decision for the service.
 package website
 
 import (
@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"pando.run/pando/demo/load"
 	"pando.run/pando/demo/report"
 	"pando.run/pando/demo/screen"
+	"pando.run/pando/driver/wall"
 	"pando.run/pando/spec"
 )
 
@@ -25,6 +27,8 @@ type play struct {
 	binary, spec, report string
 	schedule             string
 	load                 load.Config
+	hosts                int
+	kill                 time.Duration // since the load began; 0: no host dies
 	plain                bool
 }
 
@@ -35,15 +39,19 @@ const settleWait = 90 * time.Second
 // Demo runs the demo.
 func Demo(ctx context.Context, args []string) error {
 	p := play{
-		load: load.Config{Path: "/", Timeout: 10 * time.Second, ReportEvery: 100 * time.Millisecond},
+		load: load.Config{Path: "/", Timeout: 5 * time.Second, ReportEvery: 100 * time.Millisecond},
 	}
 	flags := flag.NewFlagSet("pando-demo", flag.ContinueOnError)
 	flags.StringVar(&p.binary, "pando", "bin/pando", "the pando `binary`")
-	flags.StringVar(&p.spec, "spec", "examples/website/pando.yaml", "`file` of the website's spec")
+	flags.StringVar(&p.spec, "spec", "examples/website/several.yaml",
+		"`file` of the specs: the last service gets the load, the one with state has its lines")
 	flags.StringVar(&p.report, "report", "demo.html", "`file` for the report")
-	flags.StringVar(&p.schedule, "schedule", "100,3s:100,10s:3000,8s:3000,8s:100,3s:100",
+	flags.StringVar(&p.schedule, "schedule", "100,3s:100,10s:2000,8s:2000,8s:100,3s:100",
 		"RATE,DURATION:RATE,… in requests per second")
-	flags.IntVar(&p.load.Connections, "connections", 64, "the most connections open at once")
+	flags.IntVar(&p.hosts, "hosts", 3, "hosts of the lab, 1 to 100")
+	flags.DurationVar(&p.kill, "kill", 9*time.Second,
+		"kill the last host this long after the load began, if the load lasts longer (0 = never)")
+	flags.IntVar(&p.load.Connections, "connections", 256, "the most connections open at once")
 	flags.Float64Var(&p.load.FreshShare, "fresh", 0.1, "share of requests on a new connection, 0 to 1")
 	flags.BoolVar(&p.plain, "plain", false, "plain lines, also on a terminal")
 	if err := flags.Parse(args); err != nil {
@@ -55,6 +63,9 @@ func Demo(ctx context.Context, args []string) error {
 	var err error
 	if p.load.Schedule, err = load.ParseSchedule(p.schedule); err != nil {
 		return err
+	}
+	if p.hosts < 2 || p.load.Schedule.Length() <= p.kill {
+		p.kill = 0
 	}
 	if err := report.Possible(p.report); err != nil {
 		return err
@@ -77,9 +88,9 @@ func (p play) run(ctx context.Context, t *timeline) (r result, err error) {
 	if err != nil {
 		return r, err
 	}
-	name := specs[0].Key()
-	t.say("raising a lab of one host and a client; pando up")
-	s, err := raise(ctx, p.binary)
+	name := specs[len(specs)-1].Key()
+	t.say(fmt.Sprintf("raising a lab of %d hosts and a client; pando up on each", p.hosts))
+	s, err := raise(ctx, p.binary, p.hosts)
 	if err != nil {
 		return r, screen.Ended(ctx, err)
 	}
@@ -102,13 +113,34 @@ func (p play) run(ctx context.Context, t *timeline) (r result, err error) {
 	if err := p.offer(ctx, t, s, st); err != nil {
 		return r, err
 	}
-	t.say("pando rm website: its last state is merged")
-	if _, err := s.do(ctx, "rm", string(name.Name), "--wait"); err != nil {
-		return r, err
+	keeper := name
+	for _, one := range slices.Backward(specs) {
+		t.say("pando rm " + string(one.Name) + ": its last state is merged")
+		if _, err := s.do(ctx, "rm", string(one.Name), "--wait"); err != nil {
+			return r, err
+		}
+		if len(one.State) > 0 {
+			keeper = one.Key()
+		}
 	}
 	t.say("git clone of the merged state; counting")
-	r.audit, err = s.auditOf(ctx, name)
+	r.audit, err = s.auditOf(ctx, keeper)
 	return r, err
+}
+
+// killOne kills the last host once its time has come.
+func (p play) killOne(ctx context.Context, t *timeline, s *stage) error {
+	if p.kill == 0 || pando.Sleep(ctx, wall.Clock{}, p.kill) != nil {
+		return nil
+	}
+	host := s.lab.Hosts[len(s.lab.Hosts)-1].Name
+	t.say("kill -9 of everything on host " + host)
+	t.killed(host)
+	if err := s.kill(host); err != nil {
+		return fmt.Errorf("kill host %s: %w", host, err)
+	}
+	t.say("the client offers " + p.schedule + "; host " + host + " is dead")
+	return nil
 }
 
 // offer loads the service and waits until the number of instances is as small as before.
@@ -122,13 +154,18 @@ func (p play) offer(ctx context.Context, t *timeline, s *stage, st pando.Service
 	watching.Go(func() { t.observe(watch, s, name) })
 	t.say("the client offers " + p.schedule)
 	p.load.Address = t.vip
-	if err := s.offer(ctx, p.load, p.schedule, t.loaded); err != nil {
+	var killing sync.WaitGroup
+	var unkilled error
+	killing.Go(func() { unkilled = p.killOne(watch, t, s) })
+	err := s.offer(ctx, p.load, p.schedule, t.loaded)
+	killing.Wait()
+	if err := errors.Join(err, unkilled); err != nil {
 		return err
 	}
 	t.say("the load is over; the copies leave")
-	err := s.until(ctx, name, "the copies leave", settleWait, func(now pando.ServiceStatus) bool {
+	err = s.until(ctx, name, "the copies leave", settleWait, func(now pando.ServiceStatus) bool {
 		st = now
-		return len(st.Instances) == st.Scale.Min && st.InRotation == st.Scale.Min
+		return t.living(st) == st.Scale.Min && st.InRotation == st.Scale.Min
 	})
 	end()
 	watching.Wait()

@@ -11,7 +11,7 @@ import (
 func loadPage(c load.Config, schedule string, t totals) report.Page {
 	rates, latency := t.charts()
 	return report.Page{
-		Title: "Load on " + c.Address, Charts: []report.Chart{rates, latency}, Checks: t.checks(),
+		Title: "Load on " + c.Address, Charts: []report.Chart{rates, latency}, Checks: t.checks("", nil),
 		Facts: manifest(c, schedule),
 	}
 }

@@ -2,11 +2,13 @@ package website
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
+	"pando.run/pando"
 	"pando.run/pando/demo/report"
 )
 
@@ -36,18 +38,21 @@ func (r result) page(p play, t *timeline) report.Page {
 	last := t.crowds[len(t.crowds)-1].serving
 	page := report.Page{
 		Title: "A website that scales itself",
-		Lead: "One instance is deployed. Each instance measures its own load over 100 ms, asks its " +
-			"host for a copy of itself when there is too much of it, " +
-			"and leaves when it is not needed. The kernel steers new connections; no proxy is on the way. " +
-			"The state of every instance is merged.",
+		Lead:  r.lead(p, t),
 		Charts: []report.Chart{rates, {Title: "Instances", Step: true, Lines: []report.Line{
 			{Name: "in rotation", Area: true, Points: lines["in rotation"]},
 			{Name: "starting or leaving", Points: lines["starting or leaving"]}}}, latency},
 		Lives: report.Lives{Title: "Lives of the instances", Starting: "starting",
 			Serving: "in rotation", Leaving: "draining and merging", Rows: t.lives(end)},
-		Checks: slices.Concat(r.audit.checks(t.totals.answered), t.totals.checks()),
-		Facts:  manifest(p.load, p.schedule),
+		Checks: slices.Concat(r.audit.checks(t.totals.answered, t.totals.failed),
+			t.totals.checks(string(t.dead), t.victims())),
+		Facts: manifest(p.load, p.schedule),
 	}
+	if t.dead != "" {
+		page.Marks = append(page.Marks, report.Mark{Seconds: t.died.Sub(t.begin).Seconds(),
+			Name: string(t.dead) + " dies"})
+	}
+	page.Checks = append(page.Checks, r.spread(p, t)...)
 	page.Checks = append(page.Checks, report.Check{Name: "the website grew with its load and shrank " +
 		"after it", Detail: fmt.Sprintf("1 → %d → %d instances", peak, last),
 		Held: peak > 1 && last == 1})
@@ -68,6 +73,38 @@ func (r result) page(p play, t *timeline) report.Page {
 	page.Facts = append(page.Facts,
 		report.Fact{Name: "answers by instance", Value: shares(r.audit.served)})
 	return page
+}
+
+// lead introduces the report. The caller holds the timeline's lock.
+func (r result) lead(p play, t *timeline) string {
+	text := "One instance is deployed. Each instance measures its own load over 100 ms, asks its " +
+		"host for a copy of itself when there is too much of it, and leaves when it is not needed. "
+	if p.hosts > 1 {
+		text += fmt.Sprintf("The copies spread over %d hosts. ", p.hosts)
+	}
+	text += "The kernel steers new connections; no proxy is on the way. "
+	if t.dead != "" {
+		text += fmt.Sprintf("After %.0f s the power of %s fails, and the others take over. ",
+			t.died.Sub(t.begin).Seconds(), t.dead)
+	}
+	return text + "The state is merged, and every answered request must be in it."
+}
+
+// spread checks that the website ran on every host. The caller holds the timeline's lock.
+func (r result) spread(p play, t *timeline) []report.Check {
+	if p.kill == 0 {
+		return nil
+	}
+	on := map[pando.HostName]int{}
+	for _, h := range t.hosts {
+		on[h]++
+	}
+	var parts []string
+	for _, h := range slices.Sorted(maps.Keys(on)) {
+		parts = append(parts, fmt.Sprintf("%d on %s", on[h], h))
+	}
+	return []report.Check{{Name: "the website ran on every host", Detail: strings.Join(parts, ", "),
+		Held: len(on) == p.hosts}}
 }
 
 // shares lists the number of requests that each instance served, highest first.

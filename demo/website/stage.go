@@ -11,7 +11,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -37,11 +39,15 @@ const lowerWait = 20 * time.Second
 // prefix is the prefix of the folder.
 const prefix = "pando-demo-website-"
 
-// hostName is the only host of the lab, clientName the other machine.
+// hostName is the first host of the lab, with the server and the state. clientName is the machine
+// of the visitors.
 const hostName, clientName = "demo1", "client"
 
-// raise makes the lab and starts Pando on its host.
-func raise(ctx context.Context, binary string) (_ *stage, err error) {
+// store is the label of the host with the state.
+const store = "role=store"
+
+// raise makes the lab and starts Pando on its hosts.
+func raise(ctx context.Context, binary string, hosts int) (_ *stage, err error) {
 	if binary, err = filepath.Abs(binary); err != nil {
 		return nil, err
 	}
@@ -61,16 +67,69 @@ func raise(ctx context.Context, binary string) (_ *stage, err error) {
 		}
 	}()
 	s.lab, err = lab.Up(ctx,
-		lab.Config{Hosts: 1, Name: "demo", Self: binary, Dir: labOf(s.dir.Path), Leashed: true})
+		lab.Config{Hosts: hosts, Name: "demo", Self: binary, Dir: labOf(s.dir.Path), Leashed: true})
 	if err != nil {
 		return nil, err
 	}
-	if _, err = s.do(ctx, "up", "--data-dir", s.dir.File("data")); err != nil {
+	if _, err = s.do(ctx, "up", "--data-dir", s.data(hostName), "--label", store); err != nil {
 		return nil, err
 	}
 	socket := fmt.Sprintf("/proc/%d/root/run/pando/api.sock", s.lab.Hosts[0].Pid)
 	s.api = api.NewClient(socket, wall.Clock{})
-	return s, nil
+	return s, s.join(ctx)
+}
+
+// data returns the data folder of a host.
+func (s *stage) data(host string) string { return s.dir.File("data-" + host) }
+
+// join makes the other hosts members of the cluster, at the same time.
+func (s *stage) join(ctx context.Context) error {
+	others := s.lab.Hosts[1:]
+	errs := make([]error, len(others))
+	var joining sync.WaitGroup
+	for n, h := range others {
+		text, err := s.do(ctx, "token", "-o", "json")
+		if err != nil {
+			return err
+		}
+		var is struct{ Join, Token string }
+		if err := json.Unmarshal([]byte(text), &is); err != nil {
+			return fmt.Errorf("read the output of pando token: %w", err)
+		}
+		joining.Go(func() {
+			_, errs[n] = s.on(ctx, h.Name, s.pando, "up", "--data-dir", s.data(h.Name), "--join", is.Join,
+				"--token", is.Token)
+		})
+	}
+	joining.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return s.await(ctx, joinWait, "all hosts are there", func() (string, bool) {
+		all, err := s.api.Hosts(ctx)
+		here := 0
+		for _, h := range all {
+			if h.State == pando.HostHere {
+				here++
+			}
+		}
+		return fmt.Sprintf("%d of %d are; %v", here, len(s.lab.Hosts), err), here == len(s.lab.Hosts)
+	})
+}
+
+// joinWait is how long the hosts may take to appear in the cluster.
+const joinWait = 20 * time.Second
+
+// kill ends a host as a power cut does. Its cable is cut first: the kernel of this machine outlives
+// the host, and would end the connections of its programs.
+func (s *stage) kill(host string) error {
+	var errs []error
+	for _, other := range s.lab.List() {
+		if other.Name != host {
+			errs = append(errs, s.lab.Cut(host, other.Name))
+		}
+	}
+	return errors.Join(append(errs, s.lab.Kill(host))...)
 }
 
 // do runs a pando command on the host, as an operator would, and returns its output.
@@ -143,16 +202,26 @@ func (s *stage) offer(
 // until polls the service until done returns true.
 func (s *stage) until(ctx context.Context, name pando.ServiceKey, what string, within time.Duration,
 	done func(pando.ServiceStatus) bool) error {
+	return s.await(ctx, within, what, func() (string, bool) {
+		st, err := s.api.Service(ctx, name)
+		return fmt.Sprintf("%d in rotation, %d in all; %v", st.InRotation, len(st.Instances), err),
+			err == nil && done(st)
+	})
+}
+
+// await looks at a condition until it holds.
+func (s *stage) await(
+	ctx context.Context, within time.Duration, what string, holds func() (string, bool),
+) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for {
-		st, err := s.api.Service(ctx, name)
-		if err == nil && done(st) {
+		seen, ok := holds()
+		if ok {
 			return nil
 		}
 		if pando.Sleep(ctx, wall.Clock{}, look) != nil {
-			return fmt.Errorf("%s: %w within %s: %d in rotation, %d in all",
-				what, pando.ErrNotReady, within, st.InRotation, len(st.Instances))
+			return fmt.Errorf("%s: %w within %s: %s", what, pando.ErrNotReady, within, seen)
 		}
 	}
 }
@@ -174,8 +243,13 @@ func (s *stage) lower() error {
 	defer cancel()
 	var errs []error
 	if s.lab != nil {
-		_, err := s.do(ctx, "down", "--now", "--purge", "--data-dir", s.dir.File("data"))
-		errs = append(errs, err, s.lab.Down())
+		for _, h := range slices.Backward(s.lab.List()) { // the server last
+			if h.Name != clientName {
+				_, err := s.on(ctx, h.Name, s.pando, "down", "--now", "--purge", "--data-dir", s.data(h.Name))
+				errs = append(errs, err)
+			}
+		}
+		errs = append(errs, s.lab.Down())
 	}
 	return errors.Join(append(errs, s.dir.Remove())...)
 }

@@ -35,13 +35,53 @@ type timeline struct {
 	crowds  []crowd
 	now     pando.ServiceStatus
 	because map[string]pando.Because
+	hosts   map[pando.InstanceID]pando.HostName // of every instance that was seen
+	served  map[pando.InstanceID]time.Time      // when it was first seen in rotation
+	dead    pando.HostName                      // the killed host
+	died    time.Time
 	shown   shown
 }
 
 func newTimeline() *timeline {
 	return &timeline{
 		begin: time.Now(), because: map[string]pando.Because{}, shown: shown{told: map[string]bool{}},
+		hosts: map[pando.InstanceID]pando.HostName{}, served: map[pando.InstanceID]time.Time{},
 	}
+}
+
+// killed records the death of a host.
+func (t *timeline) killed(host string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.dead, t.died = pando.HostName(host), time.Now()
+}
+
+// living counts the instances outside of the killed host. The records of its instances wait for its
+// return.
+func (t *timeline) living(st pando.ServiceStatus) (n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, i := range st.Instances {
+		if t.dead == "" || i.Host != t.dead {
+			n++
+		}
+	}
+	return n
+}
+
+// victims returns the instances of the killed host, or nil if no host was killed. The caller holds
+// the lock.
+func (t *timeline) victims() map[string]bool {
+	if t.dead == "" {
+		return nil
+	}
+	out := map[string]bool{}
+	for i, h := range t.hosts {
+		if h == t.dead {
+			out[string(i)] = true
+		}
+	}
+	return out
 }
 
 // say sets the description of the current step.
@@ -77,6 +117,15 @@ func (t *timeline) count(st pando.ServiceStatus) {
 	defer t.mu.Unlock()
 	c := crowd{at: time.Since(t.begin)}
 	for _, i := range st.Instances {
+		if i.Host != "" {
+			t.hosts[i.ID] = i.Host
+		}
+		if t.served[i.ID].IsZero() && i.Phase.TakesFlows() {
+			t.served[i.ID] = time.Now()
+		}
+		if i.Host == t.dead {
+			continue // the cluster learns of its death later
+		}
 		switch {
 		case i.Phase.TakesFlows():
 			c.serving++
@@ -172,6 +221,21 @@ func (t *timeline) copies() []time.Duration {
 	return out
 }
 
+// lifeName returns the name of an instance in the chart of lives, with its host if there are
+// several.
+func (t *timeline) lifeName(id pando.InstanceID) string {
+	first := pando.HostName("")
+	for _, h := range t.hosts {
+		if first == "" {
+			first = h
+		}
+		if h != first && t.hosts[id] != "" {
+			return suffix(string(id)) + " on " + string(t.hosts[id])
+		}
+	}
+	return suffix(string(id))
+}
+
 // lives returns the lives of the instances, derived from the decisions. The caller holds the lock.
 func (t *timeline) lives(end time.Duration) []report.Life {
 	type life struct{ asked, serves, leaves, gone time.Time }
@@ -201,6 +265,13 @@ func (t *timeline) lives(end time.Duration) []report.Life {
 	var out []report.Life
 	for _, id := range order {
 		l := known[id]
+		if l.serves.IsZero() { // its agent has not recorded the step
+			l.serves = t.served[id]
+		}
+		if host := t.hosts[id]; host == t.dead && host != "" && (l.gone.IsZero() ||
+			l.gone.After(t.died)) {
+			l.gone = t.died
+		}
 		at := func(v, otherwise time.Time) float64 {
 			if v.IsZero() {
 				v = otherwise
@@ -211,7 +282,7 @@ func (t *timeline) lives(end time.Duration) []report.Life {
 		gone := at(l.gone, last)
 		leaves := min(at(l.leaves, last), gone)
 		serves := min(at(l.serves, last), leaves)
-		out = append(out, report.Life{Name: suffix(string(id)), Spans: []report.Span{
+		out = append(out, report.Life{Name: t.lifeName(id), Spans: []report.Span{
 			{Kind: "starting", From: at(l.asked, last), To: serves},
 			{Kind: "serving", From: serves, To: leaves}, {Kind: "leaving", From: leaves, To: gone},
 		}})

@@ -55,6 +55,9 @@ func (b *book) push(ctx context.Context) error {
 
 // close writes and pushes all remaining lines.
 func (b *book) close(ctx context.Context) error {
+	if b.site.remote != nil {
+		return nil
+	}
 	if err := b.write(ctx); err != nil {
 		return err
 	}

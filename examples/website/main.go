@@ -3,6 +3,10 @@
 //
 // Every request adds one line to the access log and 1 to a counter. Both are state of the service:
 // each instance writes to its own branch, and the branches are merged.
+//
+// With WEBSITE_BOOK the website has no state, so it can spread over hosts. It sends its lines to
+// the service at that address, which is this program with the argument "book". A request is
+// answered once the book has its line.
 package main
 
 import (
@@ -24,7 +28,11 @@ func main() {
 	log.SetFlags(0)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx); err != nil {
+	serve := run
+	if len(os.Args) > 1 && os.Args[1] == "book" {
+		serve = keepBook
+	}
+	if err := serve(ctx); err != nil {
 		log.Fatal("website: ", err)
 	}
 }
@@ -47,13 +55,16 @@ func run(ctx context.Context) error {
 		return err
 	}
 	s := newSite(self.Instance)
+	if url := os.Getenv("WEBSITE_BOOK"); url != "" {
+		s.remote = newRemote(url)
+	}
 	listener, err := net.Listen("tcp", ":8080")
 	if err != nil {
 		return err
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- s.serve(listener) }()
-	book := &book{site: s, state: self.State()}
+	book := &book{site: s, state: self.State()} // with nothing to write if there is a remote one
 	scaler := &scaler{self: self, site: s, high: high, low: low}
 	events := make(chan string)
 	go listen(ctx, self, events)

@@ -12,6 +12,7 @@ import (
 // site answers requests, and keeps a line for each until the line is written to the state.
 type site struct {
 	instance string
+	remote   *remote // nil: the lines are state of this service
 	server   http.Server
 	leaving  atomic.Bool
 	served   atomic.Int64
@@ -29,14 +30,23 @@ func newSite(instance string) *site {
 
 func (s *site) serve(l net.Listener) error { return s.server.Serve(l) }
 
-// ServeHTTP answers with the name of the instance. The line is kept before the answer is sent.
+// ServeHTTP answers with the name of the instance. The line is kept before the answer is sent. With
+// a remote book it is stored before the answer is sent.
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n := s.served.Add(1)
 	line := fmt.Sprintf("%s-%d %s %s %s", s.instance, n, time.Now().UTC().Format(time.RFC3339Nano),
 		r.Method, r.URL.Path)
-	s.mu.Lock()
-	s.lines = append(s.lines, line)
-	s.mu.Unlock()
+	if s.remote != nil {
+		if err := s.remote.write(r.Context(), line); err != nil {
+			http.Error(w, "the book does not answer", http.StatusServiceUnavailable)
+			return
+		}
+	} else {
+		s.mu.Lock()
+		s.lines = append(s.lines, line)
+		s.mu.Unlock()
+	}
+	w.Header().Set("X-Served-By", s.instance)
 	if s.leaving.Load() {
 		w.Header().Set("Connection", "close") // the client's next connection goes to another instance
 	}
