@@ -307,10 +307,13 @@ func (w *rights) shared(next, now pando.StateHead, k pando.Keeper) error {
 		return fmt.Errorf("it names host %s, and %s keeps that state", next.Host, k.Host)
 	case next.Merges <= now.Merges:
 		return fmt.Errorf("its number of merges falls from %d to %d", now.Merges, next.Merges)
-	case !k.Holds(w.member.Name) && !w.store.any(mine):
-		return errSince
+	case k.Holds(w.member.Name):
+		return nil
 	}
-	return nil
+	if there, err := w.store.any(mine); there || err != nil {
+		return err
+	}
+	return errSince
 }
 
 // head checks a state head. Only the host with the state's objects moves it. The service's home, or
