@@ -30,6 +30,8 @@
 //	grant        scale/        the answer to a request for one more instance.
 //	state        state/        tree, branch, commit, merge and conflict.
 //	objects      store.go      the hash tree of states on one host.
+//	keeper       copies.go     the record of a state on several hosts.
+//	copy         copies.go     a state on one of its hosts.
 //	journal      store.go      the uncommitted state of one instance.
 //
 // Steering (haven):

@@ -34,6 +34,7 @@ type Host struct {
 	Leaving    bool         `json:"leaving,omitempty"` // no new instances; those it has are moved away
 	Volumes    bool         `json:"volumes,omitempty"` // it keeps volumes, tmpfs and read_only
 	Tunnel     bool         `json:"tunnel,omitempty"`  // other hosts send flows to its instances there
+	Copies     bool         `json:"copies,omitempty"`  // its build keeps copies of states
 	Bundles    bool         `json:"bundles,omitempty"` // it brings bundles to its instances
 	Layout     int          `json:"layout,omitempty"`  // the newest that its build reads; 0: the first
 	// Frozen is why the host keeps what it has and follows nothing. "": it follows the store.
@@ -293,6 +294,10 @@ type Peers interface {
 	StateLog(ctx context.Context, h Host, s ServiceKey, max int) ([]StateCommit, error)
 	// State serves git's read-only smart HTTP protocol for a service with its objects on host h.
 	State(h Host) http.Handler
+	// ShipState sends objects of a state to a host that keeps a copy. write writes them.
+	ShipState(ctx context.Context, h Host, write func(io.Writer) error) (Receipt, error)
+	// FetchState opens the objects of a state that this host lacks.
+	FetchState(ctx context.Context, h Host, q StateWanted) (io.ReadCloser, error)
 }
 
 // HostAgent is the answering side of Peers. The agent implements it. Its arguments are those of
@@ -316,6 +321,10 @@ type HostAgent interface {
 	StateLog(ctx context.Context, s ServiceKey, max int) ([]StateCommit, error)
 	// State serves git's read-only smart HTTP protocol.
 	State() http.Handler
+	// TakeState receives objects that the named host sends by ShipState.
+	TakeState(ctx context.Context, from HostName, r io.Reader) (Receipt, error)
+	// GiveState writes the objects that a host wants by FetchState.
+	GiveState(ctx context.Context, q StateWanted, w io.Writer) error
 }
 
 // LogQuery chooses lines of the logs of instances.

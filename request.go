@@ -184,6 +184,7 @@ const (
 	DecidedConflict  DecisionKind = "conflict"    // two versions of a state path were both kept
 	DecidedSalvage   DecisionKind = "salvage"     // a crashed instance's branch was merged
 	DecidedDrainEnd  DecisionKind = "drain-ended" // drain_seconds_max ended flows; Inputs counts them
+	DecidedKeeper    DecisionKind = "keeper"      // the hosts with copies of its state change
 	DecidedHostLost  DecisionKind = "host-lost"   // its lease ended with instances on it
 	DecidedExec      DecisionKind = "exec"        // an operator ran a command inside an instance
 	DecidedUnwritten DecisionKind = "unwritten"   // in a status only: the store refuses the write
@@ -411,6 +412,8 @@ type ServiceStatus struct {
 	Spec       *Spec            `json:"spec,omitempty"`
 	InRotation int              `json:"in_rotation"`
 	Instances  []InstanceStatus `json:"instances"`
+	// Keeper has the hosts of its state, if they are several.
+	Keeper *Keeper `json:"keeper,omitempty"`
 	// Problem is the newest failure that still holds, or the reason why writes fail.
 	Problem *Decision     `json:"problem,omitempty"`
 	Version StoreRevision `json:"version"` // of the service's record: its ETag

@@ -35,7 +35,9 @@ type Spec struct {
 	Health      Health               `json:"health,omitzero"`
 	Scale       Scale                `json:"scale,omitzero"`
 	State       map[string]StateType `json:"state,omitempty"` // path pattern -> merge type
-	Resources   Resources            `json:"resources,omitzero"`
+	// StateCopies is the number of hosts that have a commit when it is acknowledged: 1.
+	StateCopies int       `json:"state_copies,omitempty"`
+	Resources   Resources `json:"resources,omitzero"`
 	// Folders are folders and files of the host that the instances see, beside the system's own.
 	Folders []Folder `json:"folders,omitempty"`
 	// Volumes outlive the instances, and Tmpfs are folders in memory that end with each.

@@ -32,6 +32,7 @@ const (
 	KindIntent    Kind = "intent"    // an Intent
 	KindDecision  Kind = "decision"  // a Decision
 	KindHead      Kind = "head"      // a StateHead
+	KindKeeper    Kind = "keeper"    // a Keeper
 	KindEndpoints Kind = "endpoints" // an Endpoints
 	KindHost      Kind = "host"      // a Host, under its lease
 	KindMember    Kind = "member"    // a Member
@@ -103,7 +104,7 @@ func HostKey(h HostName) Key { return key(KindHost, string(h)) }
 func LeaderKey(role string) Key { return key(KindLeader, role) }
 
 // Stored is a value with a key: Service, Revision, Instance, Intent, Decision, StateHead,
-// Endpoints, Host or Member.
+// Keeper, Endpoints, Host or Member.
 type Stored interface {
 	// Key returns the key of the value's record.
 	Key() Key
@@ -184,7 +185,7 @@ func (k Key) Service() (s ServiceKey, ok bool) {
 	parts := strings.SplitN(string(k), "/", 6) // "", pando, kind, tenant, service, …
 	switch k.Kind() {
 	case KindService, KindRevision, KindInstance, KindIntent, KindDecision, KindHead,
-		KindEndpoints:
+		KindEndpoints, KindKeeper:
 		if len(parts) < 5 {
 			return ServiceKey{}, false
 		}

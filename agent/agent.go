@@ -78,6 +78,7 @@ type Agent struct {
 	*window
 	*records
 	*crews
+	*exchange
 	anchor   *anchor.Anchor // its Registry
 	branches *branch.Branches
 	sweeper  *sweeper
@@ -101,6 +102,7 @@ type Agent struct {
 
 // New returns an agent. Run starts it.
 func New(c Config) *Agent {
+	c.Host.Copies = true
 	c.TrimEvery, c.Keep = cmp.Or(c.TrimEvery, trimWait), cmp.Or(c.Keep, state.DefaultKeep)
 	own := anchor.New(c.Registry, c.Sightings, c.Clock, c.Log)
 	c.Registry = own
@@ -119,8 +121,10 @@ func New(c Config) *Agent {
 	})
 	a.branches = branch.New(branch.Config{
 		Host: c.Host.Name, Records: mains{a.records}, Objects: c.Objects, Journals: c.Journals,
+		Peers: c.Peers,
 		Clock: c.Clock, Log: c.Log, TrimEvery: c.TrimEvery, Keep: c.Keep,
 	})
+	a.exchange = &exchange{a.branches}
 	return a
 }
 
@@ -147,6 +151,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.spawn(a.presence.run)
 	a.spawn(a.meter.Run)
 	a.spawn(a.branches.TrimOften)
+	a.spawn(a.branches.Tend)
 	scope := a.scope.following()
 	scope.Odd = func(err error) {
 		a.Log.Error("the store cannot be followed; it is tried again", "error", err)

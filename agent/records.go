@@ -186,10 +186,61 @@ func (r mains) Heads() (heads map[pando.ServiceKey]pando.ObjectID, merges int64,
 	return heads, merges, r.world.Seen > 0 && r.seesStates()
 }
 
+// Keeper implements branch.Records.
+func (r mains) Keeper(s pando.ServiceKey) world.Versioned[pando.Keeper] {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.world.Keepers[s]
+}
+
+// Keepers implements branch.Records.
+func (r mains) Keepers() []world.Versioned[pando.Keeper] {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Values(r.world.Keepers))
+}
+
+// Copies implements branch.Records.
+func (r mains) Copies(s pando.ServiceKey) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	spec, _ := r.world.SpecOf(s, r.world.Services[s].V.Target)
+	return spec.StateCopies
+}
+
+// Reach implements branch.Records.
+func (r mains) Reach(h pando.HostName) (pando.Host, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v, ok := r.world.Hosts[h]
+	return v.V, ok
+}
+
+// Seated implements branch.Records.
+func (r mains) Seated(s pando.ServiceKey, h pando.HostName) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.world.Endpoints[s].V.On(h)
+}
+
+// Seat implements branch.Records.
+func (r mains) Seat(s pando.ServiceKey, i pando.InstanceID) (pando.HostName, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.world.Endpoints[s].V
+	for _, t := range e.Seats {
+		if t.Instance == i {
+			return e.HostOf(t), true
+		}
+	}
+	return "", false
+}
+
 // seesStates reports whether every record that keeps a state alive can be read. Without one of
 // them, objects of that state would seem dead. The caller holds the lock.
 func (r *records) seesStates() bool {
-	return r.world.Blind(pando.KindHead) == nil && r.world.Blind(pando.KindInstance) == nil
+	return r.world.Blind(pando.KindKeeper) == nil &&
+		r.world.Blind(pando.KindHead) == nil && r.world.Blind(pando.KindInstance) == nil
 }
 
 // News implements branch.Records.

@@ -13,7 +13,7 @@ import (
 // It never follows intents, decisions, or the instances of other hosts.
 var fixed = []pando.Key{
 	pando.KindEndpoints.Under(), pando.KindHead.Under(), pando.KindHost.Under(),
-	pando.KindMember.Under(), pando.KindCluster.Under(),
+	pando.KindMember.Under(), pando.KindCluster.Under(), pando.KindKeeper.Under(),
 }
 
 // once are read with every snapshot: a service without endpoints has a control of an older version,
@@ -99,6 +99,11 @@ func (f *scope) survey(fixed []pando.Record) {
 			f.mine[s] = true
 		}
 	}
+	for s, k := range w.Keepers {
+		if k.V.Holds(f.a.Host.Name) {
+			f.mine[s] = true
+		}
+	}
 }
 
 // named reports whether a service's endpoints name this host.
@@ -108,7 +113,8 @@ func (f *scope) named(e pando.Endpoints) bool {
 
 // rescope decides whether a service concerns this host after a change. The caller holds the lock.
 func (f *scope) rescope(s pando.ServiceKey) {
-	mine := f.kept[s] || len(f.a.crews.of[s]) > 0 || f.named(f.a.world.Endpoints[s].V)
+	mine := f.kept[s] || f.a.world.Keepers[s].V.Holds(f.a.Host.Name) ||
+		len(f.a.crews.of[s]) > 0 || f.named(f.a.world.Endpoints[s].V)
 	switch {
 	case mine == f.mine[s]:
 		return

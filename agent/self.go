@@ -175,11 +175,11 @@ func (s *selfAPI) StateDelete(ctx context.Context, i pando.InstanceID, path stri
 func (s *selfAPI) StateCommit(
 	ctx context.Context, i pando.InstanceID, c pando.StateChange,
 ) (pando.ObjectID, error) {
-	b, err := s.branch(ctx, i)
+	r, err := s.a.runner(i)
 	if err != nil {
 		return pando.ObjectID{}, err
 	}
-	return b.CommitChange(ctx, c, s.a.Clock.Now())
+	return s.a.branches.Commit(ctx, r.service, i, c)
 }
 
 // StatePull implements pando.Self.

@@ -24,6 +24,7 @@ type change struct {
 	service   bool               // its record
 	revision  bool               // one of its revisions
 	head      bool               // its main
+	keeper    bool               // the hosts of its state
 	endpoints bool               // its endpoints, which bring its record
 }
 
@@ -51,6 +52,8 @@ func digest(records []pando.Record) news {
 			c.revision = true
 		case pando.KindHead:
 			c.head = true
+		case pando.KindKeeper:
+			c.keeper = true
 		}
 	}
 	return n
@@ -126,7 +129,7 @@ func (a *Agent) follow(n news) {
 	for _, s := range n.names() {
 		c := n.services[s]
 		stale := c.service || c.revision
-		if c.endpoints {
+		if c.endpoints || c.keeper {
 			a.scope.rescope(s)
 		}
 		if stale {

@@ -28,6 +28,7 @@ func Decide(
 	d := &draft{placer: &placer{ledger: l}, earlier: scale.Grants(l.intents, now)}
 	d.address()
 	d.liftPin()
+	d.keep()
 	d.evacuate()
 	d.abandon()
 	d.answerAsks()
@@ -41,6 +42,7 @@ func Decide(
 	default:
 		d.hold(spec)
 	}
+	d.keep() // the first instance may have found its host
 	d.judge()
 	d.trim()
 	return d.txn(), d.wake

@@ -19,6 +19,7 @@ type ledger struct {
 	ids       pando.IDs
 	before    world.Versioned[pando.Service]
 	svc       pando.Service
+	keeper    pando.Keeper // of its state on several hosts; zero Host: none
 	crew      *crew
 	decisions []pando.Decision // about the service, as stored
 	intents   []pando.Intent   // of the service, as stored, with the asks
@@ -36,7 +37,7 @@ func newLedger(w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs)
 		return nil, false
 	}
 	return &ledger{
-		w: w, now: now, ids: ids, before: svc, svc: svc.V,
+		w: w, now: now, ids: ids, before: svc, svc: svc.V, keeper: w.Keepers[s].V,
 		crew: newCrew(w.Of(s)), decisions: w.DecisionsOf(s), intents: w.IntentsOf(s),
 		puts: map[pando.Key]pando.Stored{}, conds: map[pando.Key]pando.Condition{},
 	}, true
@@ -238,6 +239,9 @@ func (l *ledger) forget() {
 	}
 	if head, ok := l.w.Heads[k]; ok && l.svc.Purge {
 		l.deletes = append(l.deletes, head.V.Key())
+	}
+	if keeper, ok := l.w.Keepers[k]; ok && l.svc.Purge {
+		l.deletes = append(l.deletes, keeper.V.Key())
 	}
 }
 

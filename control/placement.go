@@ -27,8 +27,9 @@ type placer struct {
 // home returns the host on which all instances of the service are placed, or "" (lifecycle.Home).
 func (p *placer) home() pando.HostName {
 	s := p.newest()
-	t := lifecycle.Tie{Home: p.svc.Home, Spread: s.Place.Spread != ""}
+	t := lifecycle.Tie{Home: p.svc.Home, Spread: s.Place.Spread != "", Keeper: p.keeper.Host}
 	t.State = len(s.State)+len(s.Volumes) > 0
+	t.Copies = s.StateCopies > 1 && len(s.Volumes) == 0 // a volume has no copy
 	st := p.standing(t.Home)
 	t.Takes, t.Breaks = st.Here && !st.Leaving, st.Unfit != ""
 	t.Runs = p.crew.counts[t.Home].Present > 0
@@ -85,6 +86,9 @@ func (p *placer) waits() string { return cmp.Or(p.unmet(), p.hostless()) }
 // hostless returns why no host takes an instance of the service now, or "" if one does.
 func (p *placer) hostless() string {
 	home := p.home()
+	if why := lifecycle.Homeless(p.keeper, p.here); why != "" {
+		return why
+	}
 	return lifecycle.Waits(len(p.hosts()), len(p.fitting()), home, p.standing(home))
 }
 

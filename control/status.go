@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"pando.run/pando"
+	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
 )
 
@@ -48,6 +49,10 @@ func (c *view) Service(_ context.Context, s pando.ServiceKey) (pando.ServiceStat
 // read or its decisions cannot be written. The caller holds the lock.
 func (c *view) status(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 	st, ok := c.recorded(s)
+	if k, several := c.world.Keepers[s]; several {
+		st.Keeper = &k.V
+		st.Reason = strings.Trim(st.Reason+"; "+lifecycle.Uncopied(k.V), "; ")
+	}
 	p := c.frozenProblem(s)
 	if p == nil {
 		p = c.unwrittenProblem(s)

@@ -37,6 +37,8 @@ type Tie struct {
 	Oldest pando.HostName // without a Home: the host of its oldest reachable instance, or ""
 	State  bool           // its spec has a state
 	Spread bool           // its spec spreads the instances over hosts
+	Copies bool           // its spec wants its state on several hosts
+	Keeper pando.HostName // of a state on several hosts, or ""
 	Takes  bool           // Home takes instances of some service
 	Breaks bool           // Home breaks the rule of placement in its spec
 	Runs   bool           // instances of the service are on Home
@@ -47,11 +49,16 @@ type Tie struct {
 // over hosts.
 //
 // A service with a pushed state, or with a state in its spec, is bound to its home. Its commits
-// must survive while the host is away. Any other service moves when the lease of its home ends, or
-// when the home leaves. A rule of placement never moves instances that run, because connections
-// that enter at the new home would break.
+// must survive while the host is away. A state on several hosts has a keeper instead, which moves
+// to another copy (see Keep). Its service may spread. Any other service moves when the lease of its
+// home ends, or when the home leaves. A rule of placement never moves instances that run, because
+// connections that enter at the new home would break.
 func Home(t Tie) pando.HostName {
 	switch {
+	case t.Spread && (t.Keeper != "" || t.Copies && !t.Pushed):
+		return ""
+	case t.Keeper != "":
+		return t.Keeper
 	case t.Pushed:
 		return t.Head
 	case t.Spread && !t.State:

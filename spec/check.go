@@ -83,6 +83,10 @@ func Check(s pando.Spec) error {
 		word(c, "state."+p, t, pando.StateCounter, pando.StateSet, pando.StateLog, pando.StateLast,
 			pando.StateOpaque)
 	}
+	c.that(s.StateCopies >= 0 && s.StateCopies <= pando.CopiesMax,
+		"state.copies: %d: want 1 to %d", s.StateCopies, pando.CopiesMax)
+	c.that(s.StateCopies == 0 || len(s.State) > 0,
+		"state.copies: the service has no state: name its paths, such as hits: counter")
 	c.walls(s)
 	c.number("resources.cpus", s.Resources.CPUs)
 	c.that(s.Resources.MemoryBytes >= 0 && s.Resources.PIDs >= 0, "resources: a limit is below 0")
@@ -126,9 +130,9 @@ func placeConflicts(s pando.Spec) (out []conflict) {
 	if s.Place.Spread != "" && s.Place.Near != "" {
 		out = append(out, conflict{"place.near", "contradicts spread: drop one of them"})
 	}
-	if s.Place.Spread != "" && len(s.State) > 0 {
+	if s.Place.Spread != "" && len(s.State) > 0 && s.StateCopies < 2 {
 		out = append(out, conflict{"place.spread", "the service has a state, which is on one host: " +
-			"drop spread or state"})
+			"add `copies: 2` to state, or drop spread or state"})
 	}
 	if s.Place.Apart != "" && s.Place.Apart == s.Name {
 		out = append(out, conflict{"place.apart", "names the service itself: use spread: host"})

@@ -102,10 +102,10 @@ var fields = []field{
 		fields: healthFields},
 	{name: "scale", doc: "The number of instances, and the source of the asks.", fields: scaleFields},
 	{name: "state", doc: "Merge type of each path of the service's state: counter, set, append-log, " +
-		"last-writer-wins or opaque.",
+		"last-writer-wins or opaque. `copies: N` keeps every commit on N hosts.",
 		example: "{hits: counter, access.log: append-log}", kind: stateKind,
-		set: func(s *pando.Spec, v any) { s.State = v.(map[string]pando.StateType) },
-		get: func(s pando.Spec) any { return stateTexts(s.State) }},
+		set: func(s *pando.Spec, v any) { s.State, s.StateCopies = v.(stated).types, v.(stated).copies },
+		get: func(s pando.Spec) any { return stateWords(s) }},
 	{name: "resources", doc: "Limits of one instance.", fields: resourceFields},
 	{name: "folders", doc: "Folders and files of the host that the instances see, at the same " +
 		"path: PATH, or PATH:rw. They always see the system's own and working_dir.",
@@ -264,7 +264,7 @@ var resourceFields = []field{
 
 var placeFields = []field{
 	{name: "spread", doc: "Put each instance where the fewest of the service run: host, or the name " +
-		"of a label of the hosts, such as zone. Its values take turns. Not for a service with state.",
+		"of a label of the hosts, such as zone. Its values take turns. A state needs `copies: 2`.",
 		def: "all instances on one host", example: "host", kind: labelKind("label"),
 		set: func(s *pando.Spec, v any) { s.Place.Spread = v.(string) },
 		get: func(s pando.Spec) any { return s.Place.Spread }},

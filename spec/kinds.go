@@ -383,30 +383,50 @@ const statePathPattern = `^[^/\x00]+(/[^/\x00]+)*$`
 
 var stateTypeKind = enumKind(stateTypes...)
 
+// stated is the value of the word state.
+type stated struct {
+	types  map[string]pando.StateType
+	copies int
+}
+
+// copiesWord is the one word of state with a number. A path of this name has a type instead.
+const copiesWord = "copies"
+
 var stateKind = kind{
 	schema: map[string]any{"type": "object", "additionalProperties": stateTypeKind.schema,
+		"properties": map[string]any{copiesWord: map[string]any{"anyOf": []any{
+			map[string]any{"type": "integer", "minimum": 1, "maximum": pando.CopiesMax},
+			stateTypeKind.schema}}},
 		"propertyNames": map[string]any{"pattern": statePathPattern}},
 	read: func(r *reader, n ast.Node, where string, take func(any)) {
-		out := map[string]pando.StateType{}
+		out := stated{types: map[string]pando.StateType{}}
 		match := regexp.MustCompile(statePathPattern)
 		pairs, _ := r.pairs(n, where, "a map of paths and types, such as {hits: counter}")
 		for _, p := range pairs {
+			if p.key == copiesWord && p.value.Type() == ast.IntegerType {
+				integerKind(1, pando.CopiesMax).read(r, p.value, join(where, p.key),
+					func(v any) { out.copies = v.(int) })
+				continue
+			}
 			if _, err := path.Match(p.key, ""); err != nil || !match.MatchString(p.key) ||
 				path.Clean(p.key) != p.key || strings.HasPrefix(p.key, "..") {
 				r.at(p.where, join(where, p.key), "want a relative path such as hits, access.log or sessions/*")
 				continue
 			}
 			stateTypeKind.read(r, p.value, join(where, p.key),
-				func(v any) { out[p.key] = pando.StateType(v.(string)) })
+				func(v any) { out.types[p.key] = pando.StateType(v.(string)) })
 		}
 		take(out)
 	},
 }
 
-func stateTexts(m map[string]pando.StateType) map[string]string {
-	out := make(map[string]string, len(m))
-	for k, v := range m {
+func stateWords(s pando.Spec) map[string]string {
+	out := make(map[string]string, len(s.State)+1)
+	for k, v := range s.State {
 		out[k] = string(v)
+	}
+	if s.StateCopies > 0 {
+		out[copiesWord] = strconv.Itoa(s.StateCopies)
 	}
 	return out
 }

@@ -131,7 +131,11 @@ func format(b *strings.Builder, indent string, table []field, s pando.Spec) {
 		case map[string]string:
 			fmt.Fprintf(b, "%s%s:\n", indent, f.name)
 			for _, k := range slices.Sorted(maps.Keys(v)) {
-				fmt.Fprintf(b, "%s  %s: %s\n", indent, scalar(k), scalar(v[k]))
+				text := scalar(v[k])
+				if f.name == "state" { // a type, or the number of copies
+					text = v[k]
+				}
+				fmt.Fprintf(b, "%s  %s: %s\n", indent, scalar(k), text)
 			}
 		case map[string]float64:
 			words := make([]string, 0, len(v))

@@ -1,6 +1,9 @@
 package state
 
 import (
+	"bytes"
+	"errors"
+	"slices"
 	"time"
 
 	"pando.run/pando"
@@ -17,7 +20,7 @@ func (b *Branch) common(
 	if b.head == b.base {
 		return root, true, nil
 	}
-	if !b.unsure {
+	if !b.unsure && (b.repo.shared == nil || !b.repo.shared()) {
 		root, err = w.rootOf(b.base)
 		return root, false, err
 	}
@@ -28,6 +31,11 @@ func (b *Branch) common(
 	found, err := w.bases(b.head, main, since.at)
 	if err != nil {
 		return root, false, err
+	}
+	if b.repo.shared != nil && b.repo.shared() {
+		if found, err = withNotes(b, w, found); err != nil {
+			return root, false, err
+		}
 	}
 	if len(found) == 1 && found[0] == b.head {
 		return root, true, nil
@@ -46,6 +54,44 @@ func (b *Branch) common(
 	}
 	root, err = b.virtual(w, found, since.at)
 	return root, false, err
+}
+
+// withNotes adds to the common commits of a branch and main those that the history on this host may
+// hide. Other hosts trim main for their own branches only. A host that merges a part of a branch
+// leaves a note. withNotes returns the newest of all of them.
+func withNotes(b *Branch, w *work, found []pando.ObjectID) ([]pando.ObjectID, error) {
+	id, err := Merged(b.repo.objects, b.repo.service, b.instance)
+	if err != nil {
+		return nil, err
+	}
+	switch in, err := w.isIn(id, b.head); {
+	case err != nil && !errors.Is(err, pando.ErrNotFound):
+		return nil, err
+	case in && err == nil:
+		found = append(found, id)
+	}
+	return w.newest(append(found, b.base))
+}
+
+// newest returns the commits that no other one contains.
+func (w *work) newest(all []pando.ObjectID) (out []pando.ObjectID, err error) {
+	slices.SortFunc(all, func(a, b pando.ObjectID) int { return bytes.Compare(a[:], b[:]) })
+	all = slices.Compact(all)
+	for _, id := range all {
+		behind := false
+		for _, other := range all {
+			if other == id || behind {
+				continue
+			}
+			if behind, err = w.isIn(id, other); err != nil {
+				return nil, err
+			}
+		}
+		if !behind {
+			out = append(out, id)
+		}
+	}
+	return out, nil
 }
 
 // virtual merges several bases into one tree, like an earlier merge of them.

@@ -26,6 +26,9 @@ type Branch struct {
 	uncommitted
 }
 
+// Instance returns the instance of the branch.
+func (b *Branch) Instance() pando.InstanceID { return b.instance }
+
 // Head returns the branch's newest commit.
 func (b *Branch) Head() pando.ObjectID {
 	b.mu.Lock()

@@ -256,7 +256,7 @@ func (b *Branch) Pull(
 func (b *Branch) Discard(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	err := b.discard(ctx)
+	err := b.discard(ctx, false)
 	if err == nil && b.journal != nil {
 		err = b.journal.Remove()
 	}
@@ -266,14 +266,35 @@ func (b *Branch) Discard(ctx context.Context) error {
 	return nil
 }
 
-func (b *Branch) discard(ctx context.Context) error {
+// Note drops the branch of an instance that another host may still run. Main contains it, and a
+// note for that host has its head.
+func (b *Branch) Note(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.discard(ctx, true); err != nil {
+		return fmt.Errorf("drop the branch of %s: %w", b.instance, err)
+	}
+	return nil
+}
+
+func (b *Branch) discard(ctx context.Context, note bool) error {
 	refs, err := b.offers()
 	if err != nil {
 		return err
+	}
+	merged := b.repo.ref(mergedRef, string(b.instance))
+	if refs[merged] = (pando.ObjectID{}); note {
+		if refs[merged], err = b.repo.lookup(b.repo.ref(branchRef, string(b.instance))); err != nil {
+			return err
+		}
 	}
 	maps.Copy(refs, b.owedNow(b.repo.work()))
 	for _, kind := range []string{branchRef, baseRef, sinceRef, markRef} {
 		refs[b.repo.ref(kind, string(b.instance))] = pando.ObjectID{}
 	}
-	return b.repo.objects.Update(ctx, pando.ObjectsUpdate{Refs: refs})
+	u := pando.ObjectsUpdate{Refs: refs}
+	if !b.stored.IsZero() && b.failed.IsZero() { // another host may have sent more of the branch
+		u.If = map[string]pando.ObjectID{b.repo.ref(branchRef, string(b.instance)): b.stored}
+	}
+	return b.repo.objects.Update(ctx, u)
 }

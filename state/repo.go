@@ -18,6 +18,7 @@ type Repo struct {
 	types   types
 
 	journals pando.Journals // nil: uncommitted writes end with the agent
+	shared   func() bool    // another host may merge a branch of this one; nil: never
 }
 
 // Open returns the state of a service. The map of has the merge type of each pattern; patterns may
@@ -27,6 +28,13 @@ func Open(objects pando.Objects, service pando.ServiceKey, of map[string]pando.S
 	return &Repo{objects: objects, service: service, types: newTypes(of)}
 }
 
+// Shared makes the branches look in main for commits that another host has merged on their behalf,
+// whenever shared returns true.
+func (r *Repo) Shared(shared func() bool) *Repo {
+	r.shared = shared
+	return r
+}
+
 // Kinds of refs. A ref is "<tenant>/<service>/<kind>/<name>".
 const (
 	branchRef = "branch" // by instance: the newest commit of its branch
@@ -34,6 +42,8 @@ const (
 	sinceRef  = "since"  // by instance: the commit of main where its branch last restarted
 	markRef   = "mark"   // by instance: the commit that its journal names, see uncommitted.mark
 	offerRef  = "offer"  // by instance and commit: an offer to main without an answer yet
+	mergedRef = "merged" // by instance: the newest commit of its branch that another host merged
+	joinedRef = "joined" // not a commit: when this host began to keep a copy, see Enroll
 	mainRef   = "main"   // main, as this host last received it
 	edgeRef   = "edge"   // by commit: history starts here, its parents were trimmed
 	mainName  = "head"

@@ -32,6 +32,11 @@ type Known struct {
 	Heads map[pando.ServiceKey]pando.ObjectID // main of every service that has one
 	// Alive reports whether an instance has a record at the moment of the call.
 	Alive func(pando.InstanceID) bool
+	// Elsewhere reports whether an instance runs on another host that copies its branch to this one.
+	// nil: no host does.
+	Elsewhere func(pando.ServiceKey, pando.InstanceID) bool
+	// Seated reports whether an instance has a record. Its host may be away.
+	Seated func(pando.ServiceKey, pando.InstanceID) bool
 }
 
 // Trimmed is the result of a trim.
@@ -92,7 +97,7 @@ type trim struct {
 }
 
 func (t *trim) run(ctx context.Context, known Known, keep Keep, done *Trimmed) error {
-	if err := t.bury(ctx, known.Alive, done); err != nil {
+	if err := t.bury(ctx, known, done); err != nil {
 		return err
 	}
 	var err error
@@ -129,14 +134,18 @@ func (t *trim) run(ctx context.Context, known Known, keep Keep, done *Trimmed) e
 
 // bury drops the branches of instances without a record, if main contains them. Their agent died
 // between the two steps.
-func (t *trim) bury(ctx context.Context, alive func(pando.InstanceID) bool, done *Trimmed) error {
+func (t *trim) bury(ctx context.Context, known Known, done *Trimmed) error {
 	branches, err := Branches(t.objects, t.service)
+	if err == nil {
+		err = t.forgetNotes(ctx, known)
+	}
 	if err != nil {
 		return err
 	}
 	r := Open(t.objects, t.service, nil)
 	for i, head := range branches {
-		if alive == nil || alive(i) {
+		if known.Alive == nil || known.Alive(i) ||
+			known.Elsewhere != nil && known.Elsewhere(t.service, i) {
 			continue
 		}
 		base, err := r.lookup(r.ref(baseRef, string(i)))
@@ -154,13 +163,32 @@ func (t *trim) bury(ctx context.Context, alive func(pando.InstanceID) bool, done
 			return err
 		}
 		if merged {
-			if err := (&Branch{repo: r, instance: i}).discard(ctx); err != nil {
+			if err := (&Branch{repo: r, instance: i}).discard(ctx,
+				known.Seated != nil && known.Seated(t.service, i)); err != nil {
 				return err
 			}
 			done.Branches++
 		}
 	}
 	return nil
+}
+
+// forgetNotes drops the notes about instances that have neither a record nor a branch here.
+func (t *trim) forgetNotes(ctx context.Context, known Known) error {
+	notes, err := t.objects.Refs(refOf(t.service, mergedRef, ""))
+	if err != nil || len(notes) == 0 || known.Seated == nil {
+		return err
+	}
+	for name := range notes {
+		i := pando.InstanceID(name[strings.LastIndex(name, "/")+1:])
+		_, err := t.objects.Ref(refOf(t.service, branchRef, string(i)))
+		if err == nil || known.Seated(t.service, i) {
+			delete(notes, name)
+			continue
+		}
+		notes[name] = pando.ObjectID{}
+	}
+	return t.objects.Update(ctx, pando.ObjectsUpdate{Refs: notes})
 }
 
 func (t *trim) branches() bool {

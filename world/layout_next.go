@@ -21,6 +21,7 @@ var upgrades = map[int]map[pando.Kind]func(json.RawMessage) (json.RawMessage, er
 		pando.KindDecision:  mark,
 		pando.KindHead:      mark,
 		pando.KindEndpoints: mark,
+		pando.KindKeeper:    mark,
 		pando.KindHost:      mark,
 	},
 }
@@ -33,6 +34,7 @@ var downgrades = map[int]map[pando.Kind]func(json.RawMessage) (json.RawMessage, 
 		pando.KindIntent:   unmark,
 		pando.KindDecision: unmark,
 		pando.KindHead:     unmark,
+		pando.KindKeeper:   unmark,
 		pando.KindHost:     unmark,
 	},
 }

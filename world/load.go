@@ -133,12 +133,17 @@ func (l *ledgers) HasVIP(a netip.Addr) (s pando.ServiceKey, ok bool) {
 }
 
 // Concerned returns the services in order that a change of a host's record may concern: those with
-// instances or a home there, and those that may wait for a host.
+// instances, a home or a copy of their state there, and those that may wait for a host.
 func (w *World) Concerned(h pando.HostName) []pando.ServiceKey {
 	all := maps.Clone(w.unsettled)
 	maps.Copy(all, w.homes[h])
 	for _, i := range w.onHost[h] {
 		all[i.Service] = true
+	}
+	for s, k := range w.Keepers {
+		if k.V.Holds(h) || len(k.V.Copies)+len(k.V.Joining) < k.V.Want {
+			all[s] = true
+		}
 	}
 	return slices.SortedFunc(maps.Keys(all), pando.ServiceKey.Compare)
 }

@@ -22,7 +22,7 @@ type Unread struct {
 // history: they are only left out.
 var freezes = map[pando.Kind]bool{
 	pando.KindService: true, pando.KindRevision: true, pando.KindInstance: true, pando.KindHead: true,
-	pando.KindEndpoints: true,
+	pando.KindEndpoints: true, pando.KindKeeper: true,
 }
 
 // illegible holds the records that cannot be read.

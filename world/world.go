@@ -19,6 +19,7 @@ type World struct {
 	Intents   map[pando.IntentID]Versioned[pando.Intent]
 	Decisions map[string]Versioned[pando.Decision]
 	Heads     map[pando.ServiceKey]Versioned[pando.StateHead]
+	Keepers   map[pando.ServiceKey]Versioned[pando.Keeper]
 	Endpoints map[pando.ServiceKey]Versioned[pando.Endpoints]
 	Hosts     map[pando.HostName]Versioned[pando.Host]   // their agents hold their leases
 	Members   map[pando.HostName]Versioned[pando.Member] // admitted to the cluster
@@ -63,6 +64,7 @@ func New() *World {
 		Intents:   map[pando.IntentID]Versioned[pando.Intent]{},
 		Decisions: map[string]Versioned[pando.Decision]{},
 		Heads:     map[pando.ServiceKey]Versioned[pando.StateHead]{},
+		Keepers:   map[pando.ServiceKey]Versioned[pando.Keeper]{},
 		Endpoints: map[pando.ServiceKey]Versioned[pando.Endpoints]{},
 		Hosts:     map[pando.HostName]Versioned[pando.Host]{},
 		Members:   map[pando.HostName]Versioned[pando.Member]{},
@@ -171,6 +173,8 @@ func DecodeAny(r pando.Record) (pando.Stored, error) {
 		return decode[pando.Decision](r)
 	case pando.KindHead:
 		return decode[pando.StateHead](r)
+	case pando.KindKeeper:
+		return decode[pando.Keeper](r)
 	case pando.KindEndpoints:
 		return decode[pando.Endpoints](r)
 	case pando.KindHost:
@@ -227,6 +231,8 @@ func (w *World) put(v pando.Stored, at pando.StoreRevision) {
 		list(w.decisions, v.Service, v.ID)
 	case pando.StateHead:
 		w.Heads[v.Service] = Versioned[pando.StateHead]{v, at}
+	case pando.Keeper:
+		w.Keepers[v.Service] = Versioned[pando.Keeper]{v, at}
 	case pando.Endpoints:
 		w.putEndpoints(v, at)
 	case pando.Host:
@@ -267,6 +273,8 @@ func (w *World) forget(k pando.Key, at pando.StoreRevision) {
 		unlist(w.decisions, v.Service, v.ID)
 	case pando.StateHead:
 		delete(w.Heads, v.Service)
+	case pando.Keeper:
+		delete(w.Keepers, v.Service)
 	case pando.Endpoints:
 		w.dropEndpoints(v.Service.ServiceKey, at)
 	case pando.Host:

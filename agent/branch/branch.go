@@ -34,6 +34,19 @@ type Records interface {
 	// Heads returns the head of every main and the number of merges ever. ok is false until the
 	// first snapshot has arrived.
 	Heads() (heads map[pando.ServiceKey]pando.ObjectID, merges int64, ok bool)
+	// Keeper returns the record of a state on several hosts. Modified 0: none.
+	Keeper(s pando.ServiceKey) world.Versioned[pando.Keeper]
+	// Keepers returns every such record.
+	Keepers() []world.Versioned[pando.Keeper]
+	// Copies returns the number of copies that the newest spec of a service wants, as far as this host
+	// has read it.
+	Copies(s pando.ServiceKey) int
+	// Reach returns the record of a host with a lease.
+	Reach(h pando.HostName) (pando.Host, bool)
+	// Seated reports whether a host has an instance of a service.
+	Seated(s pando.ServiceKey, h pando.HostName) bool
+	// Seat returns the host of an instance that has a record.
+	Seat(s pando.ServiceKey, i pando.InstanceID) (h pando.HostName, ok bool)
 	// News returns a channel that is closed at the next change.
 	News() <-chan struct{}
 	// Commit writes with the fence of the host.
@@ -45,6 +58,7 @@ type Config struct {
 	Host      pando.HostName
 	Records   Records
 	Objects   pando.Objects
+	Peers     pando.Peers    // the way to other copies of a state
 	Journals  pando.Journals // nil: uncommitted writes are lost with the agent
 	Clock     pando.Clock
 	Log       *slog.Logger
@@ -56,6 +70,8 @@ type Config struct {
 type Branches struct {
 	Config
 	dropping atomic.Bool // the branches of former instances
+	copies   *copies
+	*Carrier
 
 	mu     sync.Mutex
 	open   map[pando.InstanceID]*birth
@@ -84,9 +100,12 @@ var ErrMoved = fmt.Errorf("%w: the service has moved", pando.ErrRefused)
 
 // New returns the branches of a host.
 func New(c Config) *Branches {
-	return &Branches{
+	b := &Branches{
 		Config: c, open: map[pando.InstanceID]*birth{}, merges: map[pando.ServiceKey]*merging{},
+		copies: newCopies(),
 	}
+	b.Carrier = &Carrier{b}
+	return b
 }
 
 // Bear announces the branch of an instance. The returned function creates it durably. Users of the
@@ -100,7 +119,7 @@ func (b *Branches) Bear(
 	b.mu.Unlock()
 	return func(ctx context.Context) {
 		defer close(n.over)
-		branch, err := b.repo(s, revision).Born(ctx, i, b.Records.Main(s).V.Commit)
+		branch, err := b.born(ctx, s, i, revision)
 		if err != nil {
 			b.Log.Error("open the state of an instance", "instance", i, "error", err)
 			return
@@ -140,7 +159,7 @@ func (b *Branches) Reopen(
 	if !errors.Is(err, ErrNoState) {
 		return branch, err
 	}
-	branch, err = b.repo(s, revision).Born(ctx, i, b.Records.Main(s).V.Commit)
+	branch, err = b.bornOnce(ctx, s, i, revision)
 	if err != nil {
 		return nil, err
 	}
@@ -152,18 +171,48 @@ func (b *Branches) Reopen(
 	return branch, nil
 }
 
+// born opens the branch of an instance. It waits for a main that is on no host that answers, at
+// most copyWaitMax.
+func (b *Branches) born(
+	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, revision int,
+) (*state.Branch, error) {
+	until := b.Clock.Now().Add(copyWaitMax)
+	for {
+		news := b.Records.News()
+		branch, err := b.bornOnce(ctx, s, i, revision)
+		if !errors.Is(err, pando.ErrUnavailable) || !b.Clock.Now().Before(until) {
+			return branch, err
+		}
+		if werr := b.awaitNews(ctx, news); werr != nil {
+			return nil, werr
+		}
+	}
+}
+
+func (b *Branches) bornOnce(
+	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, revision int,
+) (*state.Branch, error) {
+	main := b.Records.Main(s).V.Commit
+	if err := b.Bring(ctx, s, main); err != nil {
+		return nil, err
+	}
+	return b.repo(s, revision).Born(ctx, i, main)
+}
+
 // Forget releases the branch of an instance that is gone. The branch stays in the host's objects
 // unless Drop has removed it.
 func (b *Branches) Forget(i pando.InstanceID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.open, i)
+	b.copies.forget(i)
 }
 
 // repo returns the state of a service on this host, typed by the spec of one revision. An instance
 // merges by the spec of its own revision.
 func (b *Branches) repo(s pando.ServiceKey, revision int) *state.Repo {
-	return state.Open(b.Objects, s, b.Records.Types(s, revision)).With(b.Journals)
+	return state.Open(b.Objects, s, b.Records.Types(s, revision)).With(b.Journals).
+		Shared(func() bool { return b.Records.Keeper(s).Modified > 0 })
 }
 
 // Settle records the position of each open branch. The branch of an instance that no longer writes

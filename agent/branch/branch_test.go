@@ -43,7 +43,17 @@ func (l *ledger) Types(pando.ServiceKey, int) map[string]pando.StateType {
 func (l *ledger) Target(pando.ServiceKey) (int, bool) { return 1, l.known }
 func (l *ledger) Alive(i pando.InstanceID) bool       { return l.alive[i] }
 func (l *ledger) News() <-chan struct{}               { return l.news }
-func (l *ledger) set(main pando.StateHead)            { l.main.V = main }
+func (l *ledger) Copies(pando.ServiceKey) int         { return 1 }
+func (l *ledger) Keeper(pando.ServiceKey) (none world.Versioned[pando.Keeper]) {
+	return none
+}
+func (l *ledger) Keepers() []world.Versioned[pando.Keeper]     { return nil }
+func (l *ledger) Reach(pando.HostName) (h pando.Host, ok bool) { return h, false }
+func (l *ledger) Seated(pando.ServiceKey, pando.HostName) bool { return false }
+func (l *ledger) Seat(pando.ServiceKey, pando.InstanceID) (h pando.HostName, ok bool) {
+	return h, false
+}
+func (l *ledger) set(main pando.StateHead) { l.main.V = main }
 func (l *ledger) Heads() (h map[pando.ServiceKey]pando.ObjectID, merges int64, ok bool) {
 	m := l.Main(web)
 	return map[pando.ServiceKey]pando.ObjectID{web: m.V.Commit}, m.V.Merges, true

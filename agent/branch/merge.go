@@ -39,6 +39,9 @@ func (b *Branches) Pull(
 		return pando.MergeResult{}, err
 	}
 	main := b.Records.Main(s).V
+	if err := b.Bring(ctx, s, main.Commit); err != nil {
+		return pando.MergeResult{}, err
+	}
 	result, err := branch.Pull(ctx, main.Commit, b.Clock.Now())
 	return result, b.moved(main, err)
 }
@@ -53,6 +56,9 @@ func (b *Branches) Merged(
 		return false, err
 	}
 	main := b.Records.Main(s).V
+	if err := b.Bring(ctx, s, main.Commit); err != nil {
+		return false, err
+	}
 	merged, err := branch.Merged(main.Commit)
 	return merged, b.moved(main, err)
 }
@@ -69,22 +75,13 @@ func (b *Branches) merge(
 		return pando.MergeResult{}, err
 	}
 	defer give()
+	until := b.Clock.Now().Add(copyWaitMax)
 	for {
-		news, head := b.Records.News(), b.Records.Main(s)
-		now := b.Clock.Now()
-		to, result, err := branch.Merge(ctx, head.V.Commit, now)
-		err = b.moved(head.V, err)
-		if err == nil && to != head.V.Commit {
-			failpoint.Hit("merge written")
-			next := pando.StateHead{
-				Service: s, Commit: to, Host: b.Host, At: now, Merges: head.V.Merges + 1,
-			}
-			_, err = b.Records.Commit(ctx, pando.Txn{
-				If:  []pando.Condition{{Key: next.Key(), Modified: head.Modified}},
-				Put: []pando.Stored{next},
-			})
-		}
-		if errors.Is(err, pando.ErrConflict) {
+		news := b.Records.News()
+		to, result, err := b.offer(ctx, s, branch)
+		late := errors.Is(err, pando.ErrNotReady) || errors.Is(err, pando.ErrUnavailable)
+		if errors.Is(err, pando.ErrConflict) ||
+			late && b.several(s) && b.Clock.Now().Before(until) {
 			if err := b.awaitNews(ctx, news); err != nil {
 				return result, err
 			}
@@ -94,12 +91,54 @@ func (b *Branches) merge(
 			return result, err
 		}
 		failpoint.Hit("merge swapped")
+		b.copies.setMain(s, to)
 		if err := branch.Pushed(to); err != nil {
 			return result, err
 		}
 		failpoint.Hit("merge noted")
 		return result, nil
 	}
+}
+
+// offer merges a branch and moves main to the result. With copies, every copy has the result before
+// main moves, and main moves only if the copies are still the same.
+func (b *Branches) offer(
+	ctx context.Context, s pando.ServiceKey, branch *state.Branch,
+) (pando.ObjectID, pando.MergeResult, error) {
+	head, now := b.Records.Main(s), b.Clock.Now()
+	if err := b.Bring(ctx, s, head.V.Commit); err != nil {
+		return head.V.Commit, pando.MergeResult{}, err
+	}
+	if b.several(s) { // another host may have merged a part of the branch
+		if _, err := b.copyOnce(ctx, s, branch.Instance()); err != nil {
+			return head.V.Commit, pando.MergeResult{}, err
+		}
+	}
+	to, result, err := branch.Merge(ctx, head.V.Commit, now)
+	err = b.moved(head.V, err)
+	if err != nil || to == head.V.Commit {
+		return to, result, err
+	}
+	failpoint.Hit("merge written")
+	next := pando.StateHead{
+		Service: s, Commit: to, Host: b.Host, At: now, Merges: head.V.Merges + 1,
+	}
+	conds := []pando.Condition{{Key: next.Key(), Modified: head.Modified}}
+	if b.several(s) {
+		k, err := b.copyOnce(ctx, s, branch.Instance())
+		if err != nil {
+			return to, result, err
+		}
+		failpoint.Hit("merge copied")
+		next.Host, conds = k.V.Host, append(conds, k.If())
+	}
+	_, err = b.Records.Commit(ctx, pando.Txn{If: conds, Put: []pando.Stored{next}})
+	return to, result, err
+}
+
+// several reports whether the state of a service is on several hosts, or will be.
+func (b *Branches) several(s pando.ServiceKey) bool {
+	return b.Records.Keeper(s).Modified > 0 || b.Records.Copies(s) > 1
 }
 
 // takeTurn waits until no other merge into the main of a service runs.
@@ -143,7 +182,7 @@ func (b *Branches) awaitNews(ctx context.Context, news <-chan struct{}) error {
 // while this host was away. Objects do not follow. Only a service without a `state:` in its spec
 // moves.
 func (b *Branches) moved(main pando.StateHead, err error) error {
-	if main.Host == b.Host || !errors.Is(err, pando.ErrNotFound) {
+	if main.Host == b.Host || b.several(main.Service) || !errors.Is(err, pando.ErrNotFound) {
 		return err
 	}
 	return fmt.Errorf("%w: its state is on %s, and commits of %s stay there, unmerged;"+
@@ -153,9 +192,16 @@ func (b *Branches) moved(main pando.StateHead, err error) error {
 // Drop discards the branch of an instance without a record. It first merges the rest of the branch
 // into main, because an agent can die at any step before.
 func (b *Branches) Drop(ctx context.Context, s pando.ServiceKey, i pando.InstanceID) error {
+	return b.drop(ctx, s, i, false)
+}
+
+// drop is Drop. With note it leaves a note for the host of the instance.
+func (b *Branches) drop(
+	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, note bool,
+) error {
 	target, known := b.Records.Target(s)
 	main := b.Records.Main(s)
-	branch, err := b.repo(s, target).Born(ctx, i, main.V.Commit)
+	branch, err := b.bornOnce(ctx, s, i, target)
 	if err != nil {
 		return err
 	}
@@ -163,6 +209,9 @@ func (b *Branches) Drop(ctx context.Context, s pando.ServiceKey, i pando.Instanc
 		if _, err := b.merge(ctx, s, branch); err != nil {
 			return err
 		}
+	}
+	if note {
+		return branch.Note(ctx)
 	}
 	return branch.Discard(ctx)
 }

@@ -47,8 +47,8 @@ func (b *Branches) dropStrangers(ctx context.Context) error {
 		branches, err := state.Branches(b.Objects, s)
 		errs = append(errs, err)
 		for _, i := range slices.Sorted(maps.Keys(branches)) {
-			if b.Records.Alive(i) {
-				continue
+			if b.Records.Alive(i) || b.several(s) {
+				continue // Tend drops those of a state on several hosts
 			}
 			if err := b.Drop(ctx, s, i); !errors.Is(err, ErrMoved) {
 				errs = append(errs, err)

@@ -3,6 +3,7 @@ package branch
 import (
 	"context"
 	"errors"
+	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/state"
@@ -18,8 +19,14 @@ func (b *Branches) TrimOften(ctx context.Context) {
 			continue
 		}
 		b.Settle(ctx)
-		known := state.Known{Heads: heads, Alive: b.Records.Alive}
-		done, err := state.Trim(ctx, b.Objects, known, b.Keep, b.Clock.Now())
+		known := state.Known{
+			Heads: heads, Alive: b.Records.Alive, Elsewhere: b.runs,
+			Seated: func(s pando.ServiceKey, i pando.InstanceID) bool {
+				_, ok := b.Records.Seat(s, i)
+				return ok
+			},
+		}
+		done, err := b.trim(ctx, known)
 		if err != nil {
 			if !errors.Is(err, context.Canceled) {
 				b.Log.Warn("states could not be trimmed; it is tried again",
@@ -30,4 +37,18 @@ func (b *Branches) TrimOften(ctx context.Context) {
 		last = merges
 		b.Log.Info("states trimmed", "objects", done.Objects, "branches", done.Branches)
 	}
+}
+
+// trimAgain is the wait before a trim looks again whether objects arrive from other hosts.
+const trimAgain = 20 * time.Millisecond
+
+// trim trims while no objects arrive that no ref has yet.
+func (b *Branches) trim(ctx context.Context, known state.Known) (state.Trimmed, error) {
+	for !b.copies.whole.TryLock() {
+		if err := pando.Sleep(ctx, b.Clock, trimAgain); err != nil {
+			return state.Trimmed{}, err
+		}
+	}
+	defer b.copies.whole.Unlock()
+	return state.Trim(ctx, b.Objects, known, b.Keep, b.Clock.Now())
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -141,6 +142,8 @@ func (w *rights) mayPut(k pando.Key, p *pb.PutRequest) error {
 		return put(w, r, w.decision)
 	case pando.KindHead:
 		return put(w, r, w.head)
+	case pando.KindKeeper:
+		return put(w, r, w.keeper)
 	}
 	return errNotOwn
 }
@@ -278,9 +281,48 @@ func (w *rights) decision(next, now pando.Decision, there bool) error {
 	return nil
 }
 
+// keeper checks the keeper of a state. Its host alone may move a joining host to the copies, or
+// report a silent one. The rest is control's.
+func (w *rights) keeper(next, now pando.Keeper, there bool) error {
+	if !there || now.Host != w.member.Name {
+		return errNotOwn
+	}
+	joined := slices.DeleteFunc(slices.Clone(now.Joining),
+		func(h pando.HostName) bool { return slices.Contains(next.Joining, h) })
+	if next.Host != now.Host || next.Want != now.Want || next.Epoch != now.Epoch+1 ||
+		!maps.Equal(next.Since, now.Since) ||
+		!slices.Equal(next.Copies, append(slices.Clone(now.Copies), joined...)) ||
+		len(next.Joining)+len(joined) != len(now.Joining) {
+		return errors.New("only control chooses the hosts of a state")
+	}
+	return nil
+}
+
+// shared checks the head of a state on several hosts: any host with an instance or a copy moves it,
+// and it names the keeper.
+func (w *rights) shared(next, now pando.StateHead, k pando.Keeper) error {
+	mine := pando.Instance{Service: next.Service, Host: w.member.Name}.Key()
+	switch {
+	case next.Host != k.Host:
+		return fmt.Errorf("it names host %s, and %s keeps that state", next.Host, k.Host)
+	case next.Merges <= now.Merges:
+		return fmt.Errorf("its number of merges falls from %d to %d", now.Merges, next.Merges)
+	case k.Holds(w.member.Name):
+		return nil
+	}
+	if there, err := w.store.any(mine); there || err != nil {
+		return err
+	}
+	return errSince
+}
+
 // head checks a state head. Only the host with the state's objects moves it. The service's home, or
 // a host with an instance, may write the first one.
 func (w *rights) head(next, now pando.StateHead, there bool) error {
+	var k pando.Keeper
+	if at, err := w.store.read(pando.KeeperKey(next.Service), &k); err != nil || at != 0 {
+		return errors.Join(err, w.shared(next, now, k))
+	}
 	switch {
 	case next.Host != w.member.Name:
 		return fmt.Errorf("it names host %s", next.Host)

@@ -124,6 +124,26 @@ func (h *host) StateLog(
 	return make([]pando.StateCommit, max), h.err
 }
 
+// TakeState checks the bytes of a host.
+func (h *host) TakeState(
+	_ context.Context, from pando.HostName, r io.Reader,
+) (pando.Receipt, error) {
+	b, err := io.ReadAll(r)
+	if err != nil || h.err != nil {
+		return pando.Receipt{}, errors.Join(err, h.err)
+	}
+	return pando.Receipt{Taken: string(from) == "h2" && string(b) == "objects", Epoch: 7}, nil
+}
+
+// GiveState sends back the name of the wanted commit.
+func (h *host) GiveState(_ context.Context, q pando.StateWanted, w io.Writer) error {
+	if h.err != nil {
+		return h.err
+	}
+	_, err := fmt.Fprint(w, q.Service, " ", q.Want)
+	return err
+}
+
 func (h *host) State() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, r.URL.Path+"?"+r.URL.RawQuery)

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -14,12 +15,20 @@ var _ pando.Peers = (*Peers)(nil)
 
 // Peers calls the agents of a simulation directly.
 type Peers struct {
+	*network
+	Own pando.HostName // the caller
+}
+
+// network connects the hosts.
+type network struct {
 	mu     sync.Mutex
 	agents map[pando.HostName]pando.HostAgent
 }
 
 // NewPeers returns a network without hosts.
-func NewPeers() *Peers { return &Peers{agents: map[pando.HostName]pando.HostAgent{}} }
+func NewPeers() *Peers {
+	return &Peers{network: &network{agents: map[pando.HostName]pando.HostAgent{}}}
+}
 
 // Set connects the agent of a host. A nil agent takes the host off the network.
 func (p *Peers) Set(h pando.HostName, a pando.HostAgent) {
@@ -133,3 +142,36 @@ func (p *Peers) State(h pando.Host) http.Handler {
 	}
 	return a.State()
 }
+
+// ShipState sends objects of a state to a host.
+func (p *Peers) ShipState(
+	ctx context.Context, h pando.Host, write func(io.Writer) error,
+) (pando.Receipt, error) {
+	a, err := p.agent(h)
+	if err != nil {
+		return pando.Receipt{}, err
+	}
+	var b bytes.Buffer
+	if err := write(&b); err != nil {
+		return pando.Receipt{}, err
+	}
+	return a.TakeState(ctx, p.Own, &b)
+}
+
+// FetchState opens the objects of a state from a host.
+func (p *Peers) FetchState(
+	ctx context.Context, h pando.Host, q pando.StateWanted,
+) (io.ReadCloser, error) {
+	a, err := p.agent(h)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	if err := a.GiveState(ctx, q, &b); err != nil {
+		return nil, err
+	}
+	return io.NopCloser(&b), nil
+}
+
+// As returns the same network for the calls of one host.
+func (p *Peers) As(h pando.HostName) *Peers { return &Peers{network: p.network, Own: h} }

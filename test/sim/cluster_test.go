@@ -191,7 +191,7 @@ func (h *host) boot(_ context.Context, m *mortal, life int) func(context.Context
 	faults := h.c.faultsOf(fmt.Sprint(h.name, " life ", life))
 	a := agent.New(agent.Config{
 		Host: record, Registry: mortalRegistry{faultyRegistry{h.c.registry.As(h.name), faults}, m},
-		Peers: faultyPeers{h.c.peers, faults},
+		Peers: faultyPeers{h.c.peers.As(h.record.Name), faults},
 		Clock: sim.Clock{}, IDs: h.ids,
 		Sandboxes: mortalSandboxes{faultySandboxes{h.sandboxes, faults}, m, h.started},
 		Steering:  mortalSteering{faultySteering{h.steering, faults}, m, h.watchTable},

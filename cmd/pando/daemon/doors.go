@@ -250,11 +250,12 @@ func (d *doorkeeper) asker(r *http.Request) string {
 func (d *doorkeeper) guard(next http.Handler) http.Handler {
 	next = d.whileMember(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, err := d.member(r.Context(), peer.Shown(r)); err != nil {
+		h, err := d.member(r.Context(), peer.Shown(r))
+		if err != nil {
 			peer.Refuse(w, err)
 			return
 		}
-		next.ServeHTTP(w, r)
+		next.ServeHTTP(w, r.WithContext(peer.WithAsker(r.Context(), h)))
 	})
 }
 
