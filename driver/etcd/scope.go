@@ -18,7 +18,7 @@ import (
 // and no key.
 var shared = map[pando.Kind]bool{
 	pando.KindEndpoints: true, pando.KindService: true, pando.KindHead: true, pando.KindHost: true,
-	pando.KindMember: true, pando.KindCluster: true, pando.KindLeader: true,
+	pando.KindMember: true, pando.KindCluster: true, pando.KindLeader: true, pando.KindKeeper: true,
 }
 
 // scope is the part of the store that one read of a member may concern.

@@ -24,6 +24,7 @@ func TestAReadIsWithinOneScope(t *testing.T) {
 		of  pando.ServiceKey
 	}{
 		{key: pando.KindEndpoints.Under(), end: "*", ok: true},
+		{key: pando.KindKeeper.Under(), end: "*", ok: true},
 		{key: "/pando/leader", end: "*", ok: true}, // as world.Follow asks
 		{key: pando.ClusterKey, end: "*", ok: true},
 		{key: pando.MemberKey("h3"), ok: true},
