@@ -60,7 +60,18 @@ func (k *knowledge) Service(pando.ServiceKey) (Service, bool) {
 	return k.service, k.wanted
 }
 
-func (k *knowledge) Ingress() (int, int) { return k.place, max(k.ingress, 1) }
+func (k *knowledge) Ingress() (int, int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.place, max(k.ingress, 1)
+}
+
+// moveTo makes this host the one at a place of several ingress hosts.
+func (k *knowledge) moveTo(place, ingress int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.place, k.ingress = place, ingress
+}
 
 func (k *knowledge) want(wanted bool) {
 	k.mu.Lock()
@@ -204,7 +215,7 @@ func TestHavenRanksFromThePlaceOfItsIngress(t *testing.T) {
 			[]pando.InstanceID{"web-2", "web-1"}) {
 			t.Errorf("the only ingress begins with %v", got)
 		}
-		b.source.place, b.source.ingress = 1, 2
+		b.source.moveTo(1, 2)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if got := b.steering.Ranking(web).Order; !slices.Equal(got,
