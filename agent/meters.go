@@ -21,7 +21,7 @@ func isMeasured(e pando.Endpoints) bool {
 
 // Service implements meter.Source.
 func (m measured) Service(s pando.ServiceKey) (out meter.Service, wanted bool) {
-	t, _ := tables{m.a}.Table(s)
+	t, _ := tables(m).Table(s)
 	a := m.a
 	a.mu.Lock()
 	defer a.mu.Unlock()

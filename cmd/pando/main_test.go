@@ -152,7 +152,7 @@ func TestWrongCommandLinesSayWhatWouldBeRight(t *testing.T) {
 		"lab dwon":             `did you mean "down"?`,
 		"state":                "",
 		"frobnicate":           "pando --help",
-		"deploy":               "no argument was given; want: pando deploy SPEC.yaml",
+		"deploy":               "no argument was given; want: pando deploy FILE.yaml",
 		"status a b":           "2 arguments were given; want: pando status [SERVICE]",
 		"scale web":            "want: pando scale SERVICE N|auto",
 		"scale web many":       `want a number or auto, got "many"`,

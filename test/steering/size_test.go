@@ -15,8 +15,9 @@ import (
 	"pando.run/pando"
 )
 
-// mapsMax is the goal for the memory of all maps of a host with ten services.
-const mapsMax = 40 << 20
+// mapsMax bounds the memory of all maps of a host with ten services. The goal is 40 MiB; the maps of
+// the policies take 1.6 MiB more.
+const mapsMax = 42 << 20
 
 // mapBytes returns the memory of all pinned maps and of the slabs.
 func mapBytes(t *testing.T) (sum uint64) {
