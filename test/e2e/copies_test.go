@@ -49,7 +49,8 @@ func TestAcknowledgedStateOutlivesItsHost(t *testing.T) {
 	for _, h := range p.Hosts {
 		awaitState(p, h, pando.HostHere)
 	}
-	p.Deploy(labtest.Echo("filler", "place: {only: host="+p.Hosts[0]+"}", "scale: {min: 4, max: 4}"))
+	p.Deploy(labtest.Echo("filler", "place: {only: host="+p.Hosts[0]+"}",
+		"scale: {min: 4, max: 4}"))
 	s := p.Deploy(till)
 	defer func() {
 		if p.Failed() {
@@ -67,7 +68,8 @@ func TestAcknowledgedStateOutlivesItsHost(t *testing.T) {
 	tried, paid := 0, 0
 	pay := func() (string, bool) {
 		tried++
-		out := p.Run(labtest.Client, "curl", "-sS", "--fail", "--max-time", "5", "-X", "POST", s.URL("/"))
+		out := p.Run(labtest.Client, "curl", "-sS", "--fail", "--max-time", "5", "-X", "POST",
+			s.URL("/"))
 		if out.Code == 0 {
 			paid++
 		}

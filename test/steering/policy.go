@@ -188,7 +188,7 @@ func aPolicyMayChange(t *testing.T, c *chooser) {
 	for _, p := range append([]pando.BalanceBy{"", pando.ByScore}, pando.BalanceKinds...) {
 		c.by(p, "a", "b")
 		got := c.shares(c.connect(30))
-		// Flows of the policies before it stay open, and least-flows makes up for their shares.
+		// Earlier flows stay open, and least-flows evens their shares.
 		uneven := p != pando.ByLeastFlows && (got["a"] < 3 || got["b"] < 3)
 		if uneven || got["a"]+got["b"] != 30 {
 			t.Errorf("%q: shares of 30: %v", p, got)

@@ -15,8 +15,8 @@ import (
 	"pando.run/pando"
 )
 
-// mapsMax bounds the memory of all maps of a host with ten services. The goal is 40 MiB; the maps of
-// the policies take 1.6 MiB more.
+// mapsMax bounds the memory of all maps of a host with ten services. The goal is 40 MiB. The maps
+// of policies take 1.6 MiB more.
 const mapsMax = 42 << 20
 
 // mapBytes returns the memory of all pinned maps and of the slabs.
