@@ -87,6 +87,8 @@ func Check(s pando.Spec) error {
 		"state.copies: %d: want 1 to %d", s.StateCopies, pando.CopiesMax)
 	c.that(s.StateCopies == 0 || len(s.State) > 0,
 		"state.copies: the service has no state: name its paths, such as hits: counter")
+	c.that(s.StateCopies < 2 || len(s.Volumes) == 0,
+		"state.copies: a volume stays on its host: drop `copies` or the volumes")
 	c.walls(s)
 	c.number("resources.cpus", s.Resources.CPUs)
 	c.that(s.Resources.MemoryBytes >= 0 && s.Resources.PIDs >= 0, "resources: a limit is below 0")
