@@ -27,11 +27,11 @@ func TestACommitWithTwoCopiesSurvivesItsHost(t *testing.T) {
 		}
 		a.kill()
 		a.expire()
-		c.await("moved", func() bool { return c.keeper.V.Host != "h1" })
-		keeper := c.hosts[c.keeper.V.Host]
+		c.await("moved", func() bool { return c.kept().Host != "h1" })
+		keeper := c.hosts[c.kept().Host]
 		c.await("merged", func() bool { return keeper.read("hits") == "5" })
 		c.await("whole again", c.whole)
-		for _, h := range c.keeper.V.Copies {
+		for _, h := range c.kept().Copies {
 			if got := c.hosts[h].read("hits"); got != "5" {
 				t.Errorf("the copy on %s has %s hits", h, got)
 			}
@@ -43,8 +43,8 @@ func TestACommitWithTwoCopiesSurvivesItsHost(t *testing.T) {
 			left, err := state.Branches(a.disk, web)
 			return err == nil && len(left) <= 1
 		})
-		if c.keeper.V.Host == "h1" || keeper.read("hits") != "5" {
-			t.Errorf("the keeper is %s, main has %s hits", c.keeper.V.Host, keeper.read("hits"))
+		if c.kept().Host == "h1" || keeper.read("hits") != "5" {
+			t.Errorf("the keeper is %s, main has %s hits", c.kept().Host, keeper.read("hits"))
 		}
 	})
 }
@@ -66,14 +66,14 @@ func TestInstancesOnSeveralHostsPushIntoOneMain(t *testing.T) {
 			})
 		}
 		all.Wait()
-		for _, h := range c.keeper.V.Copies {
+		for _, h := range c.kept().Copies {
 			if got := c.hosts[h].read("hits"); got != "40" {
 				t.Errorf("the copy on %s has %s hits", h, got)
 			}
 		}
 		// A new instance on a host without a copy begins with main.
 		h := c.hosts["h4"]
-		b, err := h.agent.Reopen(c.ctx, web, "web-9", 1)
+		b, err := h.running().Reopen(c.ctx, web, "web-9", 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +95,7 @@ func TestACommitWaitsForItsCopies(t *testing.T) {
 		c.hosts["h2"] = &townHost{town: c, name: "h2", disk: sim.NewObjects()}
 		c.hosts["h2"].start()
 		c.await("whole", c.whole)
-		if err := a.agent.Copied(c.ctx, web, "web-1"); err != nil {
+		if err := a.running().Copied(c.ctx, web, "web-1"); err != nil {
 			t.Errorf("with two hosts: %v", err)
 		}
 	})
@@ -105,14 +105,14 @@ func TestACommitWaitsForItsCopies(t *testing.T) {
 func TestASilentCopyIsReplaced(t *testing.T) {
 	inTown(t, 3, 2, func(c *town) {
 		c.await("whole", c.whole)
-		other := c.keeper.V.Copies[1]
+		other := c.kept().Copies[1]
 		c.change(func() { c.cut[[2]pando.HostName{"h1", other}] = true })
 		a := c.hosts["h1"]
 		c.born(a, "web-1")
 		deciding := make(chan struct{})
 		go func() {
 			defer close(deciding)
-			c.await("replaced", func() bool { return c.whole() && !c.keeper.V.Holds(other) })
+			c.await("replaced", func() bool { return c.whole() && !c.kept().Holds(other) })
 		}()
 		if err := a.hit("web-1", "one"); err != nil {
 			t.Error(err)
@@ -130,16 +130,16 @@ func TestAForeignShipmentIsRefused(t *testing.T) {
 			if err := state.WriteBundle(&b, s, sim.NewObjects(), nil); err != nil {
 				t.Fatal(err)
 			}
-			return c.hosts[to].agent.TakeState(c.ctx, from, strings.NewReader(b.String()))
+			return c.hosts[to].running().TakeState(c.ctx, from, strings.NewReader(b.String()))
 		}
-		holds := c.keeper.V.Copies
+		holds := c.kept().Copies
 		var stranger pando.HostName
 		for name := range c.hosts {
 			if !slices.Contains(holds, name) {
 				stranger = name
 			}
 		}
-		ask := pando.Shipment{Service: web, From: stranger, Epoch: c.keeper.V.Epoch}
+		ask := pando.Shipment{Service: web, From: stranger, Epoch: c.kept().Epoch}
 		if _, err := send(holds[0], stranger, ask); !errors.Is(err, pando.ErrForbidden) {
 			t.Errorf("a host without an instance: %v", err)
 		}
@@ -160,7 +160,7 @@ func TestAForeignShipmentIsRefused(t *testing.T) {
 			t.Errorf("by a newer record: %v", err)
 		}
 		cut := strings.NewReader("\x02{")
-		if _, err := c.hosts[holds[0]].agent.TakeState(c.ctx, holds[1], cut); err == nil {
+		if _, err := c.hosts[holds[0]].running().TakeState(c.ctx, holds[1], cut); err == nil {
 			t.Error("a shipment that is cut off was taken")
 		}
 	})

@@ -139,7 +139,7 @@ func (c *town) calm() {
 
 // missing returns a line that main lacks, or "".
 func (c *town) missing(want []string) string {
-	k := c.hosts[c.keeper.V.Host]
+	k := c.hosts[c.kept().Host]
 	has := map[string]bool{}
 	for line := range strings.Lines(k.read("log")) {
 		has[strings.TrimSpace(line)] = true
@@ -154,7 +154,7 @@ func (c *town) missing(want []string) string {
 
 // verify checks that main has each line once, only lines that were written, and as many hits.
 func (c *town) verify(tried map[string]bool) {
-	k := c.hosts[c.keeper.V.Host]
+	k := c.hosts[c.kept().Host]
 	seen := map[string]int{}
 	for line := range strings.Lines(k.read("log")) {
 		line = strings.TrimSpace(line)

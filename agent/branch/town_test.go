@@ -228,7 +228,9 @@ func (h *townHost) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision
 		return 0, ctx.Err()
 	}
 	var err error
+	var at pando.StoreRevision
 	h.change(func() {
+		defer func() { at = h.rev }()
 		for _, c := range t.If {
 			at := h.main.Modified
 			if c.Key == pando.KeeperKey(web) {
@@ -253,7 +255,21 @@ func (h *townHost) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision
 			h.keeper = world.Versioned[pando.Keeper]{V: v, Modified: h.rev}
 		}
 	})
-	return h.rev, err
+	return at, err
+}
+
+// kept returns the record of the keeper.
+func (c *town) kept() pando.Keeper {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.keeper.V
+}
+
+// running returns the agent of the host, or nil.
+func (h *townHost) running() *Branches {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.agent
 }
 
 // wire is the network as a host sees it.
@@ -354,13 +370,14 @@ func (c *town) await(what string, ok func() bool) {
 		time.Sleep(100 * time.Millisecond)
 		c.decide()
 	}
-	c.Fatalf("after 2 minutes: not %s; the keeper is %+v", what, c.keeper.V)
+	c.Fatalf("after 2 minutes: not %s; the keeper is %+v", what, c.kept())
 }
 
 func (c *town) whole() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.keeper.V.Copies) == c.want && len(c.keeper.V.Joining) == 0
+	k := c.keeper.V
+	return len(k.Copies) == c.want && len(k.Joining) == 0
 }
 
 // read returns a value of main on a host.
