@@ -114,10 +114,7 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 		return pando.Txn{}, fmt.Errorf("%w: needs: %s: none of them could start; drop one of the needs",
 			pando.ErrInvalid, cycle)
 	}
-	if why := cmp.Or(untunnelled(w, r.Spec), unbundled(w, r.Spec)); why != "" {
-		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrUnsupported, why)
-	}
-	if why := unmounted(w, r.Spec); why != "" {
+	if why := unable(w, r.Spec); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrUnsupported, why)
 	}
 	if why := stuck(w, svc, r.Spec); why != "" {
@@ -138,45 +135,29 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 		Put: []pando.Stored{svc, r, d}}, nil
 }
 
-// unmounted returns why the hosts cannot give a service its volumes, or "". An older agent would
-// start the program without them.
-func unmounted(w *world.World, s pando.Spec) string {
-	if len(s.Volumes) == 0 && len(s.Tmpfs) == 0 && !s.ReadOnly {
-		return ""
+// unable returns why a host of the cluster cannot run a spec, or "". An older agent would ignore
+// the words of a newer build.
+func unable(w *world.World, s pando.Spec) string {
+	needs := []struct {
+		asked bool
+		has   func(pando.Host) bool
+		why   string // of a host
+	}{
+		{s.Place.Spread != "", func(h pando.Host) bool { return h.Tunnel },
+			"place.spread: host %s exchanges no connections with other hosts; upgrade pando there, " +
+				"start it with --listen, or leave spread out"},
+		{s.Bundle.Folder != "", func(h pando.Host) bool { return h.Bundles },
+			"bundle: host %s has an older pando without bundles; upgrade pando there, " +
+				"or leave bundle out"},
+		{len(s.Volumes)+len(s.Tmpfs) > 0 || s.ReadOnly,
+			func(h pando.Host) bool { return h.Volumes },
+			"volumes: host %s lacks them, tmpfs and read_only: upgrade pando there"},
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.Hosts)) {
-		if !w.Hosts[name].V.Volumes {
-			return fmt.Sprintf("volumes: host %s lacks them, tmpfs and read_only: upgrade pando there",
-				name)
-		}
-	}
-	return ""
-}
-
-// untunnelled returns why the hosts cannot serve a service that spreads, or "".
-func untunnelled(w *world.World, s pando.Spec) string {
-	if s.Place.Spread == "" {
-		return ""
-	}
-	for _, name := range slices.Sorted(maps.Keys(w.Hosts)) {
-		if !w.Hosts[name].V.Tunnel {
-			return fmt.Sprintf("place.spread: host %s exchanges no connections with other hosts; upgrade "+
-				"pando there, start it with --listen, or leave spread out", name)
-		}
-	}
-	return ""
-}
-
-// unbundled returns why the hosts cannot run a service with a bundle, or "". An older build would
-// look for the folder on its own host.
-func unbundled(w *world.World, s pando.Spec) string {
-	if s.Bundle.Folder == "" {
-		return ""
-	}
-	for _, name := range slices.Sorted(maps.Keys(w.Hosts)) {
-		if !w.Hosts[name].V.Bundles {
-			return fmt.Sprintf("bundle: host %s has an older pando without bundles; upgrade pando there, "+
-				"or leave bundle out", name)
+		for _, n := range needs {
+			if n.asked && !n.has(w.Hosts[name].V) {
+				return fmt.Sprintf(n.why, name)
+			}
 		}
 	}
 	return ""

@@ -314,14 +314,14 @@ func TestSpreadIsRefusedUntilEveryHostTunnels(t *testing.T) {
 	tb := newTable(t)
 	tb.put(pando.Host{Name: "h1", Tunnel: true}, pando.Host{Name: "h2"})
 	wide := pando.Spec{Place: pando.Place{Spread: "host"}}
-	if why := untunnelled(tb.w, wide); !strings.Contains(why, "place.spread: host h2") {
+	if why := unable(tb.w, wide); !strings.Contains(why, "place.spread: host h2") {
 		t.Errorf("with a host of an older build: %q", why)
 	}
-	if why := untunnelled(tb.w, pando.Spec{}); why != "" {
+	if why := unable(tb.w, pando.Spec{}); why != "" {
 		t.Errorf("a service on one host: %q", why)
 	}
 	tb.put(pando.Host{Name: "h2", Tunnel: true})
-	if why := untunnelled(tb.w, wide); why != "" {
+	if why := unable(tb.w, wide); why != "" {
 		t.Errorf("with tunnels: %q", why)
 	}
 }
@@ -330,14 +330,14 @@ func TestABundleIsRefusedUntilEveryHostKnowsBundles(t *testing.T) {
 	tb := newTable(t)
 	tb.put(pando.Host{Name: "h1", Bundles: true}, pando.Host{Name: "h2"})
 	bundled := pando.Spec{Bundle: pando.Bundle{Folder: "/srv/site", Digest: "sha256:1"}}
-	if why := unbundled(tb.w, bundled); !strings.Contains(why, "host h2") {
+	if why := unable(tb.w, bundled); !strings.Contains(why, "host h2") {
 		t.Errorf("with a host of an older build: %q", why)
 	}
-	if why := unbundled(tb.w, pando.Spec{}); why != "" {
+	if why := unable(tb.w, pando.Spec{}); why != "" {
 		t.Errorf("without a bundle: %q", why)
 	}
 	tb.put(pando.Host{Name: "h2", Bundles: true})
-	if why := unbundled(tb.w, bundled); why != "" {
+	if why := unable(tb.w, bundled); why != "" {
 		t.Errorf("with newer hosts: %q", why)
 	}
 }

@@ -149,7 +149,7 @@ func TestAForeignShipmentIsRefused(t *testing.T) {
 		}
 		ask.Refs = map[string]pando.ObjectID{"edge/x": {1}}
 		if _, err := send(holds[0], holds[1], ask); !errors.Is(err, pando.ErrForbidden) {
-			t.Errorf("a ref that is no branch's: %v", err)
+			t.Errorf("a ref outside the branches: %v", err)
 		}
 		ask.Refs = nil
 		if got, err := send(stranger, holds[1], ask); err != nil || !got.Gone {

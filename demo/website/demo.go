@@ -1,6 +1,6 @@
 // Package website is the demo of a service. It raises a lab of three hosts, deploys a website in it
-// and loads the website with a ramp of real HTTP requests. In the middle of the ramp it kills a
-// host. At the end no answered request may be lost. The demo makes no decision for the service.
+// and loads the website with a ramp of real HTTP requests. It kills a host in the middle of the
+// ramp. No answered request may be lost. The demo makes no decision for the service.
 package website
 
 import (

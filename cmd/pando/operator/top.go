@@ -21,9 +21,10 @@ func Top(o *Console) *cobra.Command {
 	once := false
 	c := o.of(&cobra.Command{
 		Use: "top SERVICE", Short: "show scores, use and flows of a service, live",
-		Long: "Show each instance with its score (lower is better, * gets no new flows), the shares\n" +
-			"of processor and memory in use, the time that its processor limit held it back, its\n" +
-			"connections, its new flows per second, and the last decisions. Ctrl-C ends it.",
+		Long: "Show the score of each instance (lower is better), its shares of processor and memory,\n" +
+			"the time that its processor limit held it back, its connections, and its new flows\n" +
+			"per second. An instance marked * gets no new flows. The last decisions stand below.\n" +
+			"Ctrl-C ends it.",
 		Example: "  pando top website\n  pando top website --once -o json",
 	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
 		before, err := o.client.Stats(ctx, key)
