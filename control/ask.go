@@ -113,16 +113,20 @@ func (c *Control) answer(asks []*ask, err error) {
 			a.answer <- answer{err: err}
 			continue
 		}
-		records, err := c.recordsOf(a.intent.ID)
+		records, err := c.recordsOf(a.intent)
 		a.answer <- answer{records, err}
 	}
 }
 
-// recordsOf returns the stored records of an intent and of its instance. The caller holds the lock.
-func (c *Control) recordsOf(id pando.IntentID) ([]pando.Record, error) {
-	i, ok := c.world.Intents[id]
+// recordsOf returns the stored records of an ask and of its instance. An asker that names the intent
+// of another gets none. The caller holds the lock.
+func (c *Control) recordsOf(a pando.Intent) ([]pando.Record, error) {
+	i, ok := c.world.Intents[a.ID]
 	if !ok {
-		return nil, fmt.Errorf("%w: intent %s was not answered", pando.ErrUnavailable, id)
+		return nil, fmt.Errorf("%w: intent %s was not answered", pando.ErrUnavailable, a.ID)
+	}
+	if i.V.Key() != a.Key() || i.V.By != a.By || i.V.Host != a.Host {
+		return nil, fmt.Errorf("%w: another has asked as intent %s", pando.ErrConflict, a.ID)
 	}
 	first, err := recordOf(i)
 	if err != nil {
