@@ -67,7 +67,8 @@ func (c *Control) Answer(
 			i.Verb, i.Service, pando.ErrUnavailable)
 	}
 	for { // older asks may come first
-		_ = c.decide(ctx, term, i.Service) // mine.answer carries the result
+		// An asker that leaves now ends no write of the others' answers. mine.answer has the result.
+		_ = c.decide(context.WithoutCancel(ctx), term, i.Service)
 		c.wake()                           // the decision may have consequences
 		select {
 		case v := <-mine.answer:

@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -258,7 +257,7 @@ func (a *asking) close() error {
 	}
 	err := a.conn.Close()
 	a.conn, a.to = nil, ""
-	if err != nil && !errors.Is(err, grpc.ErrClientConnClosing) {
+	if err != nil {
 		return fmt.Errorf("close the connection for asks: %w", err)
 	}
 	return nil

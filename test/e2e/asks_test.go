@@ -13,15 +13,15 @@ import (
 	"pando.run/pando/world"
 )
 
-// seen are the records of asks and instances in a store, from its history.
-type seen struct {
+// asksSeen are the records of asks and instances in a store, from its history.
+type asksSeen struct {
 	mu        sync.Mutex
 	first     map[pando.IntentID]pando.Intent // the first version of each ask
 	instances map[pando.IntentID]map[pando.InstanceID]bool
 }
 
 // watchAsks follows the store of a server until the test ends.
-func watchAsks(p *labtest.Pando, host string) *seen {
+func watchAsks(p *labtest.Pando, host string) *asksSeen {
 	p.Helper()
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints: []string{"unix://" + p.Path(host, "/run/pando/store.sock")},
@@ -29,7 +29,7 @@ func watchAsks(p *labtest.Pando, host string) *seen {
 	if err != nil {
 		p.Fatal(err)
 	}
-	s := &seen{first: map[pando.IntentID]pando.Intent{},
+	s := &asksSeen{first: map[pando.IntentID]pando.Intent{},
 		instances: map[pando.IntentID]map[pando.InstanceID]bool{}}
 	ctx, stop := context.WithCancel(context.Background())
 	w := c.Watch(ctx, string(pando.Root), clientv3.WithPrefix(), clientv3.WithFilterDelete())
@@ -45,7 +45,7 @@ func watchAsks(p *labtest.Pando, host string) *seen {
 	return s
 }
 
-func (s *seen) take(r pando.Record, created bool) {
+func (s *asksSeen) take(r pando.Record, created bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch r.Key.Kind() {
@@ -66,7 +66,7 @@ func (s *seen) take(r pando.Record, created bool) {
 }
 
 // direct reports whether an ask of a service was written with its answer.
-func (s *seen) direct(of string) bool {
+func (s *asksSeen) direct(of string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, i := range s.first {
@@ -79,7 +79,7 @@ func (s *seen) direct(of string) bool {
 }
 
 // forget makes direct look at later asks only.
-func (s *seen) forget() {
+func (s *asksSeen) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.first)
@@ -90,7 +90,7 @@ func (s *seen) forget() {
 func TestEveryHostAsksTheLeader(t *testing.T) {
 	t.Parallel()
 	p := threeServers(t)
-	homes, _ := onEveryHost(p)
+	homes, held := onEveryHost(p)
 	store := watchAsks(p, p.Hosts[2])
 	allDirect := func(when string) {
 		t.Helper()
@@ -106,7 +106,7 @@ func TestEveryHostAsksTheLeader(t *testing.T) {
 	var storm sync.WaitGroup
 	for _, s := range homes {
 		storm.Go(func() {
-			for range 10 {
+			for range 5 {
 				askOnce(p, s)
 			}
 		})
@@ -116,6 +116,11 @@ func TestEveryHostAsksTheLeader(t *testing.T) {
 	allDirect("after the death of the leader")
 	p.Up(p.Host())
 	allDirect("after its return")
+	for _, h := range held {
+		if out := h.Stop(); out.Code != 0 {
+			t.Errorf("a connection was broken: %s", out.Text)
+		}
+	}
 	store.mu.Lock()
 	defer store.mu.Unlock()
 	for ask, all := range store.instances {
