@@ -48,7 +48,7 @@ func (c *converter) service(s types.ServiceConfig) pando.Spec {
 	c.ports(s, &out)
 	c.health(s, &out)
 	c.rollout(s, &out)
-	c.volumes(s, &out, at)
+	mounts{c, s.Name, &out, at}.convert(s)
 	out.Needs = c.needs(s)
 	c.walls(s, &out, at)
 	c.networks(s, at)

@@ -12,27 +12,27 @@ import (
 	"pando.run/pando"
 )
 
-// binds adds the folders and files of the host that an instance sees at a path of its own. Links are
-// resolved here, so that the shim follows none.
-func (d *Driver) binds(s pando.Spec, p *program) error {
-	for _, f := range s.Binds() {
+// binds returns the mounts of folders and files of the host that an instance sees at a path of its
+// own. Links are resolved here, so that the shim follows none. Hidden folders are refused.
+func binds(folders []pando.Folder, hidden []string) (out []mounted, err error) {
+	for _, f := range folders {
 		from, err := filepath.EvalSymlinks(f.Path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("folders: this host has no %s: make it on each host, or choose hosts that "+
-				"have it with `place: {only: …}`", f.Path)
+			return nil, fmt.Errorf("folders: %s is missing on this host: make it on each host, or choose "+
+				"hosts that have it with `place: {only: …}`", f.Path)
 		}
 		if err != nil {
-			return fmt.Errorf("folders: %w", err)
+			return nil, fmt.Errorf("folders: %w", err)
 		}
-		for _, dir := range d.Hidden {
+		for _, dir := range hidden {
 			if below(dir, from) || below(from, dir) {
-				return fmt.Errorf("%w: folders: %s is or contains the data of Pando; name a folder below it",
-					pando.ErrRefused, f.Path)
+				return nil, fmt.Errorf("%w: folders: %s is or contains the data of Pando; name "+
+					"another folder", pando.ErrRefused, f.Path)
 			}
 		}
-		p.Volumes = append(p.Volumes, mounted{From: from, At: f.At, Write: f.Write, Host: true})
+		out = append(out, mounted{From: from, At: f.At, Write: f.Write, Host: true})
 	}
-	return nil
+	return out, nil
 }
 
 // fileIn opens a file below a root as a place for a mount, and makes an empty one if it is not

@@ -33,7 +33,8 @@ func TestFoldersOfTheHostAtOtherPaths(t *testing.T) {
 		"(echo x > /srv/themes/x) 2>/dev/null || echo refused; " +
 		"(echo x > /opt/web/web.conf) 2>/dev/null || echo refused; ls /srv"
 	const want = "dark port 80 refused refused themes themes-inbox"
-	for name, d := range map[string]*Driver{"of the host": newDriver(t, 0), "image": newImageDriver(t, 0)} {
+	drivers := map[string]*Driver{"of the host": newDriver(t, 0), "image": newImageDriver(t, 0)}
+	for name, d := range drivers {
 		t.Run(name, func(t *testing.T) {
 			b := start(t, d, "web-1", 1, func(s *pando.Spec) {
 				if name == "image" {
@@ -56,7 +57,8 @@ func TestNoFolderOfASpecHasTheDataOfPando(t *testing.T) {
 	data := t.TempDir()
 	d.Hidden = append(d.Hidden, data)
 	link := filepath.Join(t.TempDir(), "link")
-	if err := errors.Join(os.Mkdir(filepath.Join(data, "pki"), 0o755), os.Symlink(data, link)); err != nil {
+	err := errors.Join(os.Mkdir(filepath.Join(data, "pki"), 0o755), os.Symlink(data, link))
+	if err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{data, filepath.Join(data, "pki"), filepath.Dir(data), link} {
@@ -67,10 +69,10 @@ func TestNoFolderOfASpecHasTheDataOfPando(t *testing.T) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	_, err := startAs(t.Context(), d, "web-1", 1, func(s *pando.Spec) {
-		s.Folders = []pando.Folder{{Path: "/nowhere", At: "/srv/x"}}
+	_, err = startAs(t.Context(), d, "web-1", 1, func(s *pando.Spec) {
+		s.Folders = []pando.Folder{{Path: "/srv/gone", At: "/srv/x"}}
 	}, "true")
-	if err == nil || !strings.Contains(err.Error(), "this host has no /nowhere") {
+	if err == nil || !strings.Contains(err.Error(), "/srv/gone is missing on this host") {
 		t.Errorf("a folder that is missing: %v", err)
 	}
 }
