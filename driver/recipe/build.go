@@ -90,8 +90,8 @@ func (r Recipe) base() (v1.Image, error) {
 	}
 	dir, ok := strings.CutPrefix(r.Base, "oci:")
 	if !ok {
-		return nil, fmt.Errorf("want docker-archive:FILE or oci:FOLDER; `docker pull` and `docker save` " +
-			"write the file of an image of a registry")
+		return nil, fmt.Errorf("want docker-archive:FILE or oci:FOLDER; `docker pull` and `docker " +
+			"save` write the file of an image of a registry")
 	}
 	index, err := layout.ImageIndexFromPath(beside(dir))
 	if err != nil {

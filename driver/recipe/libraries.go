@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// libraries finds the shared libraries of programs as the dynamic loader does. It runs none of them.
+// libraries finds the shared libraries of programs as the dynamic loader does, and runs no program.
 type libraries struct {
 	cached map[string]string // paths by class and name, from the loader's cache
 	seen   map[string]bool

@@ -13,7 +13,6 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -106,8 +105,10 @@ func (r Recipe) check() error {
 			return fmt.Errorf("users: %s: want a name in lower case with a uid above 0", name)
 		}
 	}
-	if i := slices.IndexFunc(r.Ports, func(p string) bool { return !portText.MatchString(p) }); i >= 0 {
-		return fmt.Errorf("ports: %q: want PORT or PORT/udp", r.Ports[i])
+	for _, p := range r.Ports {
+		if !portText.MatchString(p) {
+			return fmt.Errorf("ports: %q: want PORT or PORT/udp", p)
+		}
 	}
 	if user, _, _ := strings.Cut(r.User, ":"); user != "" && userName.MatchString(user) &&
 		user != "root" && r.Base == "" && r.Users[user] == 0 {

@@ -50,8 +50,8 @@ func (t *tree) put(name string, e entry) error {
 }
 
 // parents adds the folders above a path and returns the path with their links resolved. A folder
-// that is a link on this machine, such as /lib, is the same link in the image, unless the base has a
-// folder there.
+// that is a link on this machine, such as /lib, is the same link in the image, unless the base has
+// a folder there.
 func (t *tree) parents(name string) (string, error) {
 	at := "/"
 	words := strings.Split(strings.Trim(path.Clean(name), "/"), "/")

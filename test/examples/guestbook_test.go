@@ -39,7 +39,7 @@ func TestGuestbook(t *testing.T) {
 		}
 	}
 	p.Pando("exec", "guestbook/db", "--", "redis-cli", "shutdown", "nosave")
-	p.Await("a count that goes on", func() (string, bool) {
+	p.Await("the next visitor", func() (string, bool) {
 		got := visit()
 		return got, got == "visitor 6"
 	})
