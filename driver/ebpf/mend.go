@@ -20,9 +20,10 @@ const (
 
 // Mend makes pando0 and the tunnel again after somebody deleted them or set them down, until ctx
 // ends. The kernel reports changes of links. Endpoints of other hosts then use the new tunnel.
-func (d *Driver) Mend(ctx context.Context, clock pando.Clock, log *slog.Logger) error {
+func Mend(ctx context.Context, d *Driver, clock pando.Clock, log *slog.Logger) error {
+	m := mender{d, clock, log}
 	for ctx.Err() == nil {
-		if err := d.mendWhile(ctx, clock, log); err != nil {
+		if err := m.watch(ctx); err != nil {
 			log.Error("watch this host's links: it is tried again", "error", err)
 			_ = pando.Sleep(ctx, clock, mendWait)
 		}
@@ -30,8 +31,15 @@ func (d *Driver) Mend(ctx context.Context, clock pando.Clock, log *slog.Logger) 
 	return ctx.Err()
 }
 
-// mendWhile mends the devices until the subscription to changes of links breaks.
-func (d *Driver) mendWhile(ctx context.Context, clock pando.Clock, log *slog.Logger) error {
+// mender mends the devices of a driver.
+type mender struct {
+	*Driver
+	clock pando.Clock
+	log   *slog.Logger
+}
+
+// watch mends the devices until the subscription to changes of links breaks.
+func (m mender) watch(ctx context.Context) error {
 	changes, done := make(chan netlink.LinkUpdate, 64), make(chan struct{})
 	broken := make(chan error, 1)
 	err := netlink.LinkSubscribeWithOptions(changes, done, netlink.LinkSubscribeOptions{
@@ -57,8 +65,8 @@ func (d *Driver) mendWhile(ctx context.Context, clock pando.Clock, log *slog.Log
 		var again <-chan time.Time
 		stop := func() {}
 		if look {
-			if look = d.mendOnce(log); look {
-				again, stop = clock.After(mendWait)
+			if look = m.try(); look {
+				again, stop = m.clock.After(mendWait)
 			}
 		}
 		select {
@@ -87,37 +95,37 @@ func drain(broken <-chan error) error {
 	}
 }
 
-// mendOnce mends the devices and reports whether it must be tried again.
-func (d *Driver) mendOnce(log *slog.Logger) (again bool) {
-	made, err := d.mend()
+// try mends the devices and reports whether it must try again.
+func (m mender) try() (again bool) {
+	made, err := m.mend()
 	for _, name := range made {
-		log.Warn("a device of the steering was gone or down, and is there again", "device", name)
+		m.log.Warn("a device of the steering was gone or down, and is there again", "device", name)
 	}
 	if err != nil {
-		log.Error("make a device of the steering again: it is tried again", "error", err)
+		m.log.Error("make a device of the steering again: it is tried again", "error", err)
 	}
 	return err != nil
 }
 
 // mend makes the devices again that are gone or down, and returns their names.
-func (d *Driver) mend() (made []string, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (m mender) mend() (made []string, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	var errs []error
 	if at, err := isUp(Device); err != nil || at == 0 {
 		if err == nil {
-			err = d.attachHost()
+			err = m.attachHost()
 		}
 		if err == nil {
 			made = append(made, Device)
 		}
 		errs = append(errs, err)
 	}
-	if d.tunnel.wanted {
+	if m.tunnel.wanted {
 		at, err := isUp(TunnelDevice)
-		if err == nil && (at == 0 || at != d.tunnel.ifindex) {
-			d.tunnel.ifindex = 0
-			if err = d.tunnel.make(d.index); err == nil {
+		if err == nil && (at == 0 || at != m.tunnel.ifindex) {
+			m.tunnel.ifindex = 0
+			if err = m.tunnel.make(m.index); err == nil {
 				made = append(made, TunnelDevice)
 			}
 		}

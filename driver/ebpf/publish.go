@@ -25,7 +25,7 @@ var protocols = map[pando.Protocol]uint8{pando.TCP: 6, pando.UDP: 17}
 func (d *Driver) Publish(_ context.Context, t pando.SteeringTable) error {
 	d.mu.Lock()
 	out := d.tunnel.reach(d.index, t.Endpoints)
-	d.leaveOut(&t, out)
+	d.index.leaveOut(&t, out)
 	d.mu.Unlock()
 	if err := d.publish(t, out); err != nil {
 		return fmt.Errorf("publish the steering of %s: %w", t.Service, err)
@@ -39,18 +39,18 @@ func (d *Driver) Publish(_ context.Context, t pando.SteeringTable) error {
 
 // leaveOut gives no new flows to endpoints on hosts that are out of reach. A known one keeps its
 // flows, because its host may come back.
-func (d *Driver) leaveOut(t *pando.SteeringTable, out map[netip.Addr]error) {
+func (x *index) leaveOut(t *pando.SteeringTable, out map[netip.Addr]error) {
 	if len(out) == 0 {
 		return
 	}
 	var known map[pando.InstanceID]uint32
-	if n, ok := d.index.services[t.Service]; ok {
-		known = d.index.endpoints[n]
+	if n, ok := x.services[t.Service]; ok {
+		known = x.endpoints[n]
 	}
 	all := make([]pando.Endpoint, 0, len(t.Endpoints))
 	for _, e := range t.Endpoints {
 		if out[e.Remote] != nil {
-			if slot, ok := known[e.Instance]; !ok || !leadsTo(d.index.slots[slot], e) {
+			if slot, ok := known[e.Instance]; !ok || !leadsTo(x.slots[slot], e) {
 				continue
 			}
 			e.Weight, e.Soon = 0, 0

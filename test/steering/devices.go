@@ -44,8 +44,9 @@ func aloneHasNoTunnel(t *testing.T, e *estate) {
 	e.introduce(h, e.hosts...)
 	e.publish(h)
 	for six := range 2 {
-		if who := e.dial("outside", six).who(t); who != "b" {
-			t.Errorf("after the hosts came back, a connection to %s is answered by %q", vip[six], who)
+		c := e.dial("outside", six)
+		if name := c.who(t); name != "b" {
+			t.Errorf("after the hosts came back, a connection to %s is answered by %q", vip[six], name)
 		}
 	}
 }
@@ -53,21 +54,25 @@ func aloneHasNoTunnel(t *testing.T, e *estate) {
 // mending mends the devices of the first host until the test ends.
 func mending(t *testing.T, e *estate) {
 	t.Helper()
-	d, ok := e.hosts[0].Subject.(interface {
-		Mend(context.Context, pando.Clock, *slog.Logger) error
-	})
+	d, ok := e.hosts[0].Subject.(tcx)
 	if !ok {
 		t.Fatal("the driver does not mend its devices")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- d.Mend(ctx, wall.Clock{}, slog.New(slog.DiscardHandler)) }()
+	go func() { done <- ebpf.Mend(ctx, d.Driver, wall.Clock{}, slog.New(slog.DiscardHandler)) }()
 	t.Cleanup(func() { // before the driver is purged
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 	})
+}
+
+// lives reports whether the server of a connection answers.
+func (c *client) lives() bool {
+	_, err := c.ask("who")
+	return err == nil
 }
 
 // deletedIsMadeAgain checks that connections survive the loss of the tunnel and of pando0.
@@ -87,12 +92,11 @@ func deletedIsMadeAgain(t *testing.T, e *estate) {
 			check(t, err)
 			check(t, harm(l))
 			for n, c := range kept {
-				eventually(t, fmt.Sprintf("connection %d lives after %s was %s", n, name, what),
-					func() bool { who, err := c.ask("who"); return err == nil && who == "b" })
+				eventually(t, fmt.Sprintf("connection %d lives after %s was %s", n, name, what), c.lives)
 			}
 			for _, place := range []string{"outside", "h1"} {
-				if who := e.dial(place, 0).who(t); who != "b" {
-					t.Errorf("after %s was %s, %s is answered by %q", name, what, place, who)
+				if by := e.dial(place, 0).who(t); by != "b" {
+					t.Errorf("after %s was %s, %s is answered by %q", name, what, place, by)
 				}
 			}
 		}
@@ -122,13 +126,16 @@ func outOfReachFailsAlone(t *testing.T, e *estate) {
 		t.Fatalf("without a way to one host: %v", err)
 	}
 	for n := range 20 {
-		if who := e.dial("outside", n%2).who(t); who != "b" {
-			t.Fatalf("without a way to the host of c, a connection is answered by %q", who)
+		c := e.dial("outside", n%2)
+		if name := c.who(t); name != "b" {
+			t.Fatalf("without a way to the host of c, a connection is answered by %q", name)
 		}
 	}
 	check(t, netlink.RouteAdd(&ways[0]))
 	e.introduce(h, e.hosts...)
 	e.publish(h)
-	eventually(t, "c gets connections again",
-		func() bool { return e.dial("outside", 0).who(t) == "c" })
+	eventually(t, "c gets connections again", func() bool {
+		c := e.dial("outside", 0)
+		return c.who(t) == "c"
+	})
 }

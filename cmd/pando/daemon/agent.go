@@ -114,8 +114,7 @@ func tend(ctx context.Context, p place) error {
 	}
 	defer answerNames(h, a, log)()
 	systemd.Ready() // a missing server is no reason to start this agent again
-	mend := func(ctx context.Context) error { return steering.Mend(ctx, wall.Clock{}, log) }
-	jobs := append(append(faces, c.jobs...), a.Run, mend, sweepImages(p, images, a, log),
+	jobs := append(append(faces, c.jobs...), a.Run, mending(steering, log), sweepImages(p, images, a, log),
 		reviving(p, log), signOfLife(func() {
 			a.VIPs("", "") // it takes the agent's lock
 		}))
@@ -166,6 +165,11 @@ func openSteering(p place) (*ebpf.Driver, error) {
 		PinDir: p.pins(), Settings: p.settingsFile(), Uplinks: p.Uplinks, HostAddr: addr,
 		HostAddr6: addr6, Buckets: balance.Buckets,
 	})
+}
+
+// mending keeps the devices of the steering.
+func mending(d *ebpf.Driver, log *slog.Logger) job {
+	return func(ctx context.Context) error { return ebpf.Mend(ctx, d, wall.Clock{}, log) }
 }
 
 // receives reports whether other hosts can reach the instances of this one by a tunnel.

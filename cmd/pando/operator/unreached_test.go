@@ -12,7 +12,8 @@ func TestHostsNameThoseOutOfReach(t *testing.T) {
 	hosts(&out, []pando.HostStatus{{
 		Host: pando.Host{Name: "one"}, Losses: &pando.Losses{Unreached: "1 host is out of reach"},
 	}}, noon)
-	if want := "one steers around hosts: 1 host is out of reach\n"; !strings.Contains(out.String(), want) {
+	const want = "one steers around hosts: 1 host is out of reach\n"
+	if !strings.Contains(out.String(), want) {
 		t.Errorf("no line %q in:\n%s", want, out.String())
 	}
 }
