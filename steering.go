@@ -112,6 +112,7 @@ func Unreached(hosts map[netip.Addr]error) *UnreachedError {
 	return &UnreachedError{Hosts: all, Cause: hosts[all[0]]}
 }
 
+// Error returns the first host and its reason.
 func (e *UnreachedError) Error() string {
 	text := "1 host is out of reach"
 	if n := len(e.Hosts); n > 1 {
@@ -120,6 +121,7 @@ func (e *UnreachedError) Error() string {
 	return fmt.Sprintf("%s: %s: %v", text, e.Hosts[0], e.Cause)
 }
 
+// Unwrap returns the reason of the first host.
 func (e *UnreachedError) Unwrap() error { return e.Cause }
 
 // SweepReport is the result of a sweep.

@@ -114,8 +114,8 @@ func tend(ctx context.Context, p place) error {
 	}
 	defer answerNames(h, a, log)()
 	systemd.Ready() // a missing server is no reason to start this agent again
-	jobs := append(append(faces, c.jobs...), a.Run, mending(steering, log), sweepImages(p, images, a, log),
-		reviving(p, log), signOfLife(func() {
+	jobs := append(append(faces, c.jobs...), a.Run, sweepImages(p, images, a, log),
+		mending(steering, log), reviving(p, log), signOfLife(func() {
 			a.VIPs("", "") // it takes the agent's lock
 		}))
 	return together(ctx, jobs...)
