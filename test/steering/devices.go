@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -13,7 +12,6 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/ebpf"
-	"pando.run/pando/driver/wall"
 )
 
 // hasTunnel reports whether this network namespace has the tunnel's device, and whether its port is
@@ -54,13 +52,13 @@ func aloneHasNoTunnel(t *testing.T, e *estate) {
 // mending mends the devices of the first host until the test ends.
 func mending(t *testing.T, e *estate) {
 	t.Helper()
-	d, ok := e.hosts[0].Subject.(tcx)
+	d, ok := e.hosts[0].Subject.(interface{ Mend(context.Context) error })
 	if !ok {
 		t.Fatal("the driver does not mend its devices")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- ebpf.Mend(ctx, d.Driver, wall.Clock{}, slog.New(slog.DiscardHandler)) }()
+	go func() { done <- d.Mend(ctx) }()
 	t.Cleanup(func() { // before the driver is purged
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
