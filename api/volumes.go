@@ -11,8 +11,11 @@ import (
 	"pando.run/pando"
 )
 
-// volumeRoutes adds the operations on volumes.
-func (h operators) volumeRoutes(a huma.API) {
+// volumesFace serves the requests about volumes.
+type volumesFace struct{ pando.Operators }
+
+// routes adds the operations on volumes.
+func (h volumesFace) routes(a huma.API) {
 	route(a, "list-volumes", "GET /v1/volumes",
 		"List the volumes on all hosts, with one request per host. Those of removed services are "+
 			"among them.", h.listVolumes)
@@ -21,7 +24,7 @@ func (h operators) volumeRoutes(a huma.API) {
 		h.removeVolume)
 }
 
-func (h operators) listVolumes(ctx context.Context, in *struct {
+func (h volumesFace) listVolumes(ctx context.Context, in *struct {
 	Service pando.ServiceName `query:"service" doc:"only volumes of this service"`
 	Tenant  pando.Tenant      `query:"tenant" default:"default" doc:"owner of the service"`
 	Volume  string            `query:"volume" doc:"only volumes with this name"`
@@ -34,7 +37,7 @@ func (h operators) listVolumes(ctx context.Context, in *struct {
 	return all(h.Volumes(ctx, q))
 }
 
-func (h operators) removeVolume(ctx context.Context, in *struct {
+func (h volumesFace) removeVolume(ctx context.Context, in *struct {
 	Named
 	Asking
 	Volume string `path:"volume" doc:"name of the volume" example:"data"`

@@ -17,7 +17,11 @@ import (
 	"pando.run/pando"
 )
 
-var _ pando.Volumes = (*Driver)(nil)
+// keeper looks after the volumes of a host.
+type keeper struct{ *Driver }
+
+// VolumesOf returns the volumes of the host of a driver.
+func VolumesOf(d *Driver) pando.Volumes { return keeper{d} }
 
 // filesMeasuredMax bounds the files that a measurement of one volume reads.
 const filesMeasuredMax = 2_000_000
@@ -26,7 +30,7 @@ const filesMeasuredMax = 2_000_000
 const leavingVolume = ".gone-"
 
 // KeptVolumes implements pando.Volumes.
-func (d *Driver) KeptVolumes(
+func (d keeper) KeptVolumes(
 	ctx context.Context, q pando.VolumeQuery,
 ) ([]pando.KeptVolume, error) {
 	if d.Volumes == "" {
@@ -59,7 +63,7 @@ func (d *Driver) KeptVolumes(
 }
 
 // keptAt returns the volume of a folder. ok is false for a folder that is no part of a volume.
-func (d *Driver) keptAt(path string) (v pando.KeptVolume, ok bool) {
+func (d keeper) keptAt(path string) (v pando.KeptVolume, ok bool) {
 	below, err := filepath.Rel(d.Volumes, path)
 	names := strings.Split(below, string(filepath.Separator))
 	if err != nil || len(names) != 4 || slices.ContainsFunc(names, func(n string) bool {
@@ -112,7 +116,7 @@ func ignoreGone(err error) error {
 
 // RemoveVolume implements pando.Volumes. A death on the way leaves a folder that the next removal
 // of the service's volumes deletes.
-func (d *Driver) RemoveVolume(ctx context.Context, s pando.ServiceKey, name string) error {
+func (d keeper) RemoveVolume(ctx context.Context, s pando.ServiceKey, name string) error {
 	home := filepath.Join(d.Volumes, string(s.Tenant), string(s.Name))
 	dir := filepath.Join(home, name)
 	st, err := os.Lstat(dir)
@@ -149,7 +153,7 @@ func (d *Driver) RemoveVolume(ctx context.Context, s pando.ServiceKey, name stri
 
 // lockParts locks every part of a volume against new instances. It returns ErrConflict if an
 // instance has one. The caller closes the descriptors.
-func (d *Driver) lockParts(dir string) (held []int, err error) {
+func (d keeper) lockParts(dir string) (held []int, err error) {
 	parts, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("read volume %s: %w", dir, err)

@@ -15,7 +15,7 @@ import (
 // volumesOf lists the volumes that a query chooses.
 func volumesOf(t *testing.T, d *Driver, q pando.VolumeQuery) (text string, all []pando.KeptVolume) {
 	t.Helper()
-	all, err := d.KeptVolumes(t.Context(), q)
+	all, err := VolumesOf(d).KeptVolumes(t.Context(), q)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,15 +29,16 @@ func volumesOf(t *testing.T, d *Driver, q pando.VolumeQuery) (text string, all [
 // waits for no instance: it is refused while one has the volume, and then deletes every part.
 func TestVolumesAreListedAndRemoved(t *testing.T) {
 	d := newDriver(t, 2)
-	web := pando.DefaultService("web")
+	web, host := pando.DefaultService("web"), VolumesOf(d)
 	const write = "head -c 100000 /dev/zero > /var/lib/web/zero; echo ready; exec sleep 60"
 	a := start(t, d, "web-1", 1, keeps, write)
 	b := start(t, d, "web-2", 2, keeps, "true")
 	exited(t, b)
-	for end := time.Now().Add(time.Minute); len(a.LastLines(1)) == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
+	for deadline := time.Now().Add(time.Minute); len(a.LastLines(1)) == 0; {
+		if time.Now().After(deadline) {
 			t.Fatal("it never writes")
 		}
+		inside(t, a, "true")
 	}
 	unfinished := filepath.Join(d.Volumes, "default/web/data/.new-1")
 	if err := os.Mkdir(unfinished, 0o700); err != nil {
@@ -55,14 +56,14 @@ func TestVolumesAreListedAndRemoved(t *testing.T) {
 		"web/media/shared" {
 		t.Errorf("those named media are %s", text)
 	}
-	if err := d.RemoveVolume(t.Context(), web, "data"); !errors.Is(err, pando.ErrConflict) {
+	if err := host.RemoveVolume(t.Context(), web, "data"); !errors.Is(err, pando.ErrConflict) {
 		t.Errorf("beside an instance: %v", err)
 	}
 	if text, _ := volumesOf(t, d, pando.VolumeQuery{}); text != want {
 		t.Errorf("after a refusal the volumes are %s", text)
 	}
 	for _, name := range []string{"none", "..", "../web/data", ".new-1", ""} {
-		if err := d.RemoveVolume(t.Context(), web, name); !errors.Is(err, pando.ErrNotFound) {
+		if err := host.RemoveVolume(t.Context(), web, name); !errors.Is(err, pando.ErrNotFound) {
 			t.Errorf("volume %q: %v", name, err)
 		}
 	}
@@ -71,13 +72,13 @@ func TestVolumesAreListedAndRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := d.RemoveVolume(t.Context(), web, "data"); err != nil {
+	if err := host.RemoveVolume(t.Context(), web, "data"); err != nil {
 		t.Fatal(err)
 	}
 	if text, _ := volumesOf(t, d, pando.VolumeQuery{}); text != "web/media/shared" {
 		t.Errorf("without data the volumes are %s", text)
 	}
-	if err := d.RemoveVolume(t.Context(), web, "media"); err != nil {
+	if err := host.RemoveVolume(t.Context(), web, "media"); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := os.ReadDir(d.Volumes); err != nil || len(left) > 0 {

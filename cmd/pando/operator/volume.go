@@ -49,7 +49,7 @@ func volumeList(o *Console) *cobra.Command {
 		Long:    "List the volumes on all hosts, also those of removed services.",
 		Example: "  pando volume ls\n  pando volume ls db --sizes",
 	}, cobra.MaximumNArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
-		return o.volumes(ctx, pando.VolumeQuery{Service: key, Measure: sizes})
+		return showVolumes(ctx, o, pando.VolumeQuery{Service: key, Measure: sizes})
 	})
 	c.Flags().BoolVar(&sizes, "sizes", false, "also sizes: every file is counted")
 	return o.Flag(c)
@@ -103,8 +103,8 @@ func volumeRemove(o *Console) *cobra.Command {
 	}))
 }
 
-// volumes prints the volumes that a query chooses.
-func (o *Console) volumes(ctx context.Context, q pando.VolumeQuery) error {
+// showVolumes prints the volumes that a query chooses.
+func showVolumes(ctx context.Context, o *Console, q pando.VolumeQuery) error {
 	all, err := o.client.Volumes(ctx, q)
 	if err != nil {
 		return err
