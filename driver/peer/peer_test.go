@@ -85,7 +85,8 @@ func (h *host) Usage(_ context.Context, s pando.ServiceKey) ([]pando.InstanceUsa
 func (h *host) Volumes(
 	_ context.Context, q pando.VolumeQuery,
 ) ([]pando.KeptVolume, error) {
-	return []pando.KeptVolume{{Service: q.Service, Name: q.Name, Host: "h1", Partial: q.Measure}}, h.err
+	v := pando.KeptVolume{Service: q.Service, Name: q.Name, Host: "h1", Partial: q.Measure}
+	return []pando.KeptVolume{v}, h.err
 }
 
 func (h *host) RemoveVolume(_ context.Context, s pando.ServiceKey, name string) error {
