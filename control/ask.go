@@ -69,7 +69,7 @@ func (c *Control) Answer(
 	for { // older asks may come first
 		// An asker that leaves now ends no write of the others' answers. mine.answer has the result.
 		_ = c.decide(context.WithoutCancel(ctx), term, i.Service)
-		c.wake()                           // the decision may have consequences
+		c.wake() // the decision may have consequences
 		select {
 		case v := <-mine.answer:
 			return v.records, v.err
