@@ -67,7 +67,7 @@ func (c *Control) Answer(
 			i.Verb, i.Service, pando.ErrUnavailable)
 	}
 	for { // older asks may come first
-		// An asker that leaves now ends no write of the others' answers. mine.answer has the result.
+		// The end of this asker ends no answer of the others. mine.answer has the result.
 		_ = c.decide(context.WithoutCancel(ctx), term, i.Service)
 		c.wake() // the decision may have consequences
 		select {
@@ -119,8 +119,8 @@ func (c *Control) answer(asks []*ask, err error) {
 	}
 }
 
-// recordsOf returns the stored records of an ask and of its instance. An asker that names the intent
-// of another gets none. The caller holds the lock.
+// recordsOf returns the stored records of an ask and of its instance. It refuses the intent of
+// another asker. The caller holds the lock.
 func (c *Control) recordsOf(a pando.Intent) ([]pando.Record, error) {
 	i, ok := c.world.Intents[a.ID]
 	if !ok {

@@ -58,7 +58,7 @@ func (a *asks) take(
 		func(ctx context.Context, q any) (any, error) {
 			records, err := a.answer(ctx, q.(*pb.TxnRequest))
 			if err != nil {
-				return nil, told(err)
+				return nil, toWire(err)
 			}
 			resp := &pb.RangeResponse{}
 			for _, r := range records {
@@ -115,7 +115,7 @@ func asked(q *pb.TxnRequest) (by pando.Fence, i pando.Intent, err error) {
 		}
 	}
 	switch {
-	case !fresh: // control evaluates no condition, so the rules of the gate hold for a new record only
+	case !fresh: // control evaluates no conditions, and the gate's rules hold for new records only
 		return by, i, fmt.Errorf("%w: %s is written already", pando.ErrConflict, k)
 	case i.Key() != k || i.Verb != pando.VerbReplicate && i.Verb != pando.VerbHalt:
 		return by, i, fmt.Errorf("%w: a %s at %s is no ask of an instance", pando.ErrInvalid, i.Verb, k)
@@ -143,14 +143,14 @@ func askedBy(by pando.Fence, i pando.Intent) (*pb.TxnRequest, error) {
 	}, nil
 }
 
-// told returns an error of control for the wire: its code, then its text.
-func told(err error) error {
+// toWire returns an error of control for the wire: its code, then its text.
+func toWire(err error) error {
 	k, _ := problem.Of(err)
 	return status.Errorf(codes.Aborted, "%s: %v", k.Code, err)
 }
 
-// heard returns the error of a call: that of control, or that of the connection.
-func heard(ctx context.Context, err error) error {
+// fromWire returns the error of a call: that of control, or that of the connection.
+func fromWire(ctx context.Context, err error) error {
 	if code, text, ok := strings.Cut(status.Convert(err).Message(), ": "); ok &&
 		status.Code(err) == codes.Aborted {
 		return problem.Error(code, text)
@@ -171,8 +171,8 @@ type asking struct {
 	conn *grpc.ClientConn
 }
 
-// Ask sends an ask to the control of the server with this endpoint of the store. It has the contract
-// of pando.Decider. ErrUnsupported: that server is of an earlier build.
+// Ask sends an ask to the control of the server with this store endpoint. It has the contract of
+// pando.Decider. ErrUnsupported: that server is of an earlier build.
 func (r *Registry) Ask(
 	ctx context.Context, endpoint string, by pando.Fence, i pando.Intent, sent func(),
 ) ([]pando.Record, error) {
@@ -203,7 +203,7 @@ func (r *Registry) exchange(
 	defer cancel()
 	s, err := conn.NewStream(ctx, &grpc.StreamDesc{}, askMethod)
 	if err != nil {
-		return nil, heard(ctx, err)
+		return nil, fromWire(ctx, err)
 	}
 	// A failed send reports its reason with the answer.
 	if s.SendMsg(q) == nil {
@@ -211,7 +211,7 @@ func (r *Registry) exchange(
 	}
 	resp := &pb.RangeResponse{}
 	if err := s.RecvMsg(resp); err != nil {
-		return nil, heard(ctx, err)
+		return nil, fromWire(ctx, err)
 	}
 	return resp, nil
 }

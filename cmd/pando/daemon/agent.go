@@ -96,14 +96,13 @@ func tend(ctx context.Context, p place) error {
 	defer sandboxes.Close()
 	others := openLiveness(p, c, log)
 	defer others.close()
-	leads := c.leader(p, peers)
 	a := agent.New(agent.Config{
 		Host: h, Registry: c.registry, Sandboxes: sandboxes, Steering: walls,
 		Prober: probe.New(), Peers: peers,
 		Link:    uplink.New(uplink.Root, p.Uplinks, wall.Clock{}).Busiest,
 		Objects: objects, Journals: p.journals(), Images: images, Kept: process.VolumesOf(sandboxes),
 		Clock: wall.Clock{}, IDs: names{}, Log: log,
-		Control: leads, Liveness: others.liveness,
+		Control: c.leader(p, peers), Liveness: others.liveness,
 		Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 	})
@@ -115,7 +114,7 @@ func tend(ctx context.Context, p place) error {
 	}
 	defer answerNames(h, a, log)()
 	systemd.Ready() // a missing server is no reason to start this agent again
-	jobs := append(append(faces, c.jobs...), a.Run, leads.run, sweepImages(p, images, a, log),
+	jobs := append(append(faces, c.jobs...), a.Run, sweepImages(p, images, a, log),
 		mending(steering, log), reviving(p, log), signOfLife(func() {
 			a.VIPs("", "") // it takes the agent's lock
 		}))

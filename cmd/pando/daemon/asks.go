@@ -37,8 +37,8 @@ type askFunc func(
 
 var _ pando.Decider = (*leader)(nil)
 
-// leader returns the path of this host's asks. Its job run follows the leadership.
-func (c cluster) leader(p place, peers *peer.Client) *leader {
+// leader returns the path of this host's asks. It adds the job that follows the leadership.
+func (c *cluster) leader(p place, peers *peer.Client) *leader {
 	l := &leader{own: pando.HostName(p.Host), clock: wall.Clock{}, registry: c.registry}
 	if c.server == "" {
 		server := pando.Host{Name: "server", Endpoint: "unix://" + p.control()}
@@ -53,6 +53,7 @@ func (c cluster) leader(p place, peers *peer.Client) *leader {
 		}
 		return c.registry.Ask(ctx, at, by, i, sent)
 	}
+	c.jobs = append(c.jobs, l.run)
 	return l
 }
 

@@ -75,7 +75,7 @@ func TestAnAskGoesToTheLeader(t *testing.T) {
 	}
 }
 
-// makeLead makes a server the leader of control, or none, and waits until l knows that.
+// makeLead makes a server the leader of control, or none, and waits until l follows it.
 func makeLead(t *testing.T, a admission, l *leader, name string) (resign func()) {
 	t.Helper()
 	resign = func() {}
@@ -95,7 +95,7 @@ func makeLead(t *testing.T, a admission, l *leader, name string) (resign func())
 			return resign
 		}
 		if time.Now().After(end) || pando.Sleep(t.Context(), wall.Clock{}, time.Millisecond) != nil {
-			t.Fatalf("it knows %q as the leader, not %q", is, name)
+			t.Fatalf("the leader is %q, want %q", is, name)
 		}
 	}
 }
