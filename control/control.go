@@ -29,7 +29,8 @@ type Config struct {
 	Clock    pando.Clock
 	IDs      pando.IDs
 	Log      *slog.Logger
-	Name     string // of this candidate, in the election
+	Vault    pando.Vault // nil: the cluster has no secrets
+	Name     string      // of this candidate, in the election
 	// Heard returns the time since the last message from the agent of a host with a lease. Nil
 	// means unknown.
 	Heard func(ctx context.Context, h pando.HostName) (time.Duration, error)
