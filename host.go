@@ -33,6 +33,7 @@ type Host struct {
 	Version    string       `json:"version"`
 	Leaving    bool         `json:"leaving,omitempty"` // no new instances; those it has are moved away
 	Volumes    bool         `json:"volumes,omitempty"` // it keeps volumes, tmpfs and read_only
+	Binds      bool         `json:"binds,omitempty"`   // it shows folders at other paths
 	Tunnel     bool         `json:"tunnel,omitempty"`  // other hosts send flows to its instances there
 	Copies     bool         `json:"copies,omitempty"`  // its build keeps copies of states
 	Bundles    bool         `json:"bundles,omitempty"` // it brings bundles to its instances

@@ -34,6 +34,20 @@ type Tmpfs struct {
 // TmpfsBytes bounds a folder in memory without a size in its spec.
 const TmpfsBytes = 64 << 20
 
+// Binds returns the folders of the host that the instances see at a path of their own, or in an
+// image. At is set in each.
+func (s Spec) Binds() (out []Folder) {
+	for _, f := range s.Folders {
+		if f.At == "" && s.Image.Reference != "" {
+			f.At = f.Path
+		}
+		if f.At != "" {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
 // Ordinals reports whether each instance of the service has volumes of its own.
 func (s Spec) Ordinals() bool {
 	for _, v := range s.Volumes {
