@@ -14,7 +14,10 @@ var anna = pando.Asker{Kind: pando.AskerOperator, Name: "anna"}
 // pass lets virtual time pass. Placed instances serve and draining ones leave, as with an agent.
 func (l leadership) pass(t *testing.T, d time.Duration) {
 	t.Helper()
-	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		if err := pando.Sleep(t.Context(), l.Clock, 50*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
 		for _, i := range l.instances() {
 			var txn pando.Txn
 			switch i.Phase {
