@@ -21,7 +21,7 @@ func (h operators) dayToDay(a huma.API) {
 	h.exec(a)
 	route(a, "rollback", "POST /v1/services/{name}/rollback",
 		"Deploy the spec of an older revision again.", h.rollback)
-	h.rollouts(a)
+	rollouts{h.Operators}.routes(a)
 }
 
 func (h operators) revisions(

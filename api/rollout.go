@@ -8,22 +8,23 @@ import (
 	"pando.run/pando"
 )
 
-// rollouts adds the operations on the rollout of a service.
-func (h operators) rollouts(a huma.API) {
+// rollouts serves pando.Rollouts.
+type rollouts struct{ pando.Rollouts }
+
+// routes adds the operations on the rollout of a service.
+func (h rollouts) routes(a huma.API) {
 	const path = " /v1/services/{name}/rollout"
 	route(a, "show-rollout", "GET"+path,
-		"Show the rollout in progress with its next step, and the end of the newest one.", h.rollout)
+		"Show the rollout in progress with its next step, and the end of the newest one.", h.show)
 	route(a, "pause-rollout", "POST"+path+"/pause",
-		"Pause the rollout in progress. Failures of the new revision still end it.", h.pauseRollout)
-	route(a, "resume-rollout", "DELETE"+path+"/pause", "Continue a paused rollout.", h.resumeRollout)
+		"Pause the rollout in progress. Failures of the new revision still end it.", h.pause)
+	route(a, "resume-rollout", "DELETE"+path+"/pause", "Continue a paused rollout.", h.resume)
 	route(a, "undo-rollout", "POST"+path+"/undo",
 		"End the rollout in progress and keep the revision that serves. Outside a rollout, deploy the "+
-			"spec that served before.", h.undoRollout)
+			"spec that served before.", h.undo)
 }
 
-func (h operators) rollout(
-	ctx context.Context, in *struct{ Named },
-) (*progressed, error) {
+func (h rollouts) show(ctx context.Context, in *struct{ Named }) (*progressed, error) {
 	return progress(h.Rollout(ctx, in.key()))
 }
 
@@ -39,7 +40,7 @@ type Reasoned struct {
 	Reason string `json:"reason,omitempty" maxLength:"400"`
 }
 
-func (h operators) pauseRollout(ctx context.Context, in *struct {
+func (h rollouts) pause(ctx context.Context, in *struct {
 	Named
 	Asking
 	Body Reasoned
@@ -51,7 +52,7 @@ func (h operators) pauseRollout(ctx context.Context, in *struct {
 	return progress(h.PauseRollout(ctx, in.key(), in.Body.Reason, by))
 }
 
-func (h operators) resumeRollout(ctx context.Context, in *struct {
+func (h rollouts) resume(ctx context.Context, in *struct {
 	Named
 	Asking
 }) (*progressed, error) {
@@ -62,7 +63,7 @@ func (h operators) resumeRollout(ctx context.Context, in *struct {
 	return progress(h.ResumeRollout(ctx, in.key(), by))
 }
 
-func (h operators) undoRollout(ctx context.Context, in *struct {
+func (h rollouts) undo(ctx context.Context, in *struct {
 	Named
 	Asking
 	Body Reasoned

@@ -99,7 +99,8 @@ func TestAPausedRolloutHoldsUntilItIsResumed(t *testing.T) {
 		l.pass(t, time.Minute)
 		was := l.revisions()
 		gone := l.instances()[0]
-		if _, err := l.registry.Commit(t.Context(), pando.Txn{Delete: []pando.Key{gone.Key()}}); err != nil {
+		lost := pando.Txn{Delete: []pando.Key{gone.Key()}}
+		if _, err := l.registry.Commit(t.Context(), lost); err != nil {
 			t.Fatal(err)
 		}
 		l.pass(t, time.Hour)
@@ -142,7 +143,7 @@ func TestAnUndoneRolloutKeepsTheInstancesThatServe(t *testing.T) {
 			t.Errorf("%+v", end)
 		}
 		if st, err = l.UndoRollout(t.Context(), web, "", anna); err != nil || st.Target != 4 {
-			t.Errorf("outside a rollout, undo deploys what served before: %+v: %v", st, err)
+			t.Errorf("outside a rollout, undo deploys the spec that served before: %+v: %v", st, err)
 		}
 	})
 }

@@ -194,7 +194,8 @@ func TestNotRunningIsSaidByEveryCommand(t *testing.T) {
 		"watch", "watch web", "scale web 2", "scale web auto",
 		"rm web", "state log web", "hosts",
 		"history web", "stats", "exec web -- ls",
-		"stats web", "rollback web", "rollout status web", "rollout undo web", "diff web", "diff " + file, "spec show web", "deploy " + file,
+		"stats web", "rollback web", "rollout status web", "rollout undo web", "diff web",
+		"diff " + file, "spec show web", "deploy " + file,
 		"deploy --dry-run " + file} {
 		got := invoke("/nowhere/api.sock", strings.Fields(line)...)
 		if got.code != 8 || !strings.Contains(got.err, "start it with `pando up`") ||
