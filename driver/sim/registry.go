@@ -171,11 +171,12 @@ func (r *Registry) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snapsh
 		return pando.Snapshot{}, fmt.Errorf("read %s*: %w", prefix, r.fault)
 	}
 	s := pando.Snapshot{Revision: r.revision, Store: r.id}
-	for _, k := range slices.Sorted(maps.Keys(r.records)) {
+	for k, rec := range r.records {
 		if strings.HasPrefix(string(k), string(prefix)) {
-			s.Records = append(s.Records, r.records[k])
+			s.Records = append(s.Records, rec)
 		}
 	}
+	slices.SortFunc(s.Records, func(a, b pando.Record) int { return cmp.Compare(a.Key, b.Key) })
 	return s, nil
 }
 
