@@ -393,6 +393,12 @@ type Operators interface {
 	// Stats returns the use of a service's instances, or of all instances for the zero key, with one
 	// request per host. An instance on a host that does not answer has the reason in Missing.
 	Stats(ctx context.Context, s ServiceKey) ([]InstanceUsage, error)
+	// Volumes returns volumes on all hosts, with one request per host. A host that does not answer
+	// has one entry, with the reason in Missing.
+	Volumes(ctx context.Context, q VolumeQuery) ([]KeptVolume, error)
+	// RemoveVolume deletes a volume of a service with its files. ErrRefused: the service has it in
+	// its spec. ErrUnavailable: a host that may have it does not answer.
+	RemoveVolume(ctx context.Context, s ServiceKey, name string, by Asker) error
 	// Counters returns the counters of a service's endpoints on all hosts.
 	Counters(ctx context.Context, s ServiceKey) ([]EndpointCounters, error)
 	// StateLog returns the newest commits of a service's state. max 0 returns all.

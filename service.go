@@ -246,6 +246,7 @@ var Reachables = []Reach{ReachInternet, ReachTenant, ReachTenants, ReachHost, Re
 // Folder is a folder or file of the host that an instance sees at the same path.
 type Folder struct {
 	Path  string `json:"path"`
+	At    string `json:"at,omitempty"`    // in the instance; "": at Path
 	Write bool   `json:"write,omitempty"` // as far as its modes allow the instance's user
 }
 

@@ -81,7 +81,7 @@ func (h Hierarchies) Make(name string) (pando.Cgroup, error) {
 		g.v1[c] = filepath.Join(h.root, c, name)
 	}
 	for _, dir := range g.folders() {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+		if err := makeFolder(dir); err != nil {
 			return nil, errors.Join(fmt.Errorf("make a cgroup: %w", err), g.Remove())
 		}
 	}
@@ -90,6 +90,25 @@ func (h Hierarchies) Make(name string) (pando.Cgroup, error) {
 	}
 	return g, nil
 }
+
+// makeTries bounds the attempts to make a group while its parents are pruned, 1 ms apart.
+const makeTries = 500
+
+// makeFolder makes a folder of a group. Another driver may prune an empty parent between two steps;
+// then the kernel finds no parent, or one that is going, and makeFolder starts again.
+func makeFolder(dir string) (err error) {
+	for range makeTries {
+		err = os.MkdirAll(dir, 0o755)
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
+			break
+		}
+		pause()
+	}
+	return err
+}
+
+// pause waits 1 ms between two attempts.
+func pause() { unix.Nanosleep(&unix.Timespec{Nsec: int64(time.Millisecond)}, nil) }
 
 // enable hands the controllers down to a v2 group. A missing one is an error only for a spec that
 // wants its limit.
@@ -299,7 +318,7 @@ func (g *Group) Remove() error {
 		if err = g.removeOnce(); !errors.Is(err, unix.EBUSY) {
 			break
 		}
-		unix.Nanosleep(&unix.Timespec{Nsec: int64(time.Millisecond)}, nil)
+		pause()
 	}
 	if err != nil {
 		return fmt.Errorf("remove a cgroup: %w", err)

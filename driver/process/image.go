@@ -254,12 +254,13 @@ func settleInImage(p program) error {
 }
 
 // claim returns a slot in which the program of a spec can start. A shim of an older build knows no
-// images, no bundles or no volumes: its slot is replaced.
+// images, bundles, volumes or folders at other paths: its slot is replaced.
 func (d *Driver) claim(spec pando.Spec) (*slot, error) {
 	s, err := d.pool.claim()
 	mounts := len(spec.Volumes) > 0 || len(spec.Tmpfs) > 0 || spec.ReadOnly
+	binds := len(spec.Binds()) > 0
 	if err != nil || (spec.Image.Digest == "" || s.Layers) &&
-		(spec.Bundle.Digest == "" || s.Bundles) && (!mounts || s.Mounts) {
+		(spec.Bundle.Digest == "" || s.Bundles) && (!mounts || s.Mounts) && (!binds || s.Binds) {
 		return s, err
 	}
 	if err := s.destroy(); err != nil {
