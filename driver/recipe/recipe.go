@@ -7,8 +7,10 @@ package recipe
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -48,7 +50,8 @@ type Recipe struct {
 }
 
 var (
-	containerfile = regexp.MustCompile(`(?im)^\s*(FROM|ARG)\s+[^:\s]`)
+	// The first line of a Containerfile behind its comments and empty lines.
+	containerfile = regexp.MustCompile(`\A(\s*(#.*)?\n)*\s*(FROM|from|ARG|arg)\s+[^:\s]`)
 	userName      = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
 	portText      = regexp.MustCompile(`^[0-9]{1,5}(/(tcp|udp))?$`)
 )
@@ -57,6 +60,10 @@ var (
 func Read(file string) (Recipe, error) {
 	r := Recipe{dir: filepath.Dir(file)}
 	f, err := os.Open(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, fmt.Errorf("%w; write one, as the guide \"Bring your own image\" shows, or name it: "+
+			"`pando image build RECIPE`", err)
+	}
 	if err != nil {
 		return r, err
 	}

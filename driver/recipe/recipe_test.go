@@ -204,11 +204,13 @@ func TestAnImageOverABase(t *testing.T) {
 
 func TestARecipeThatIsWrongNamesItsCause(t *testing.T) {
 	for text, want := range map[string]string{
-		"FROM debian:12\nRUN true\n":                                "buildah build",
-		"":                                                          "no files",
-		"programs: [cat]\ncommand: [cat]\n":                         "no absolute path",
-		"programs: [/usr/bin/cat]\n":                                "command is missing",
-		"programs: [/gone/x]\ncommand: [x]\n":                       "/gone",
+		"FROM debian:12\nRUN true\n":                     "buildah build",
+		"# syntax=x\n\nARG V=1\nFROM debian:$V\n":        "buildah build",
+		"\"\"\"A page.\"\"\"\nfrom http import server\n": "image.yaml:",
+		"":                                    "no files",
+		"programs: [cat]\ncommand: [cat]\n":   "no absolute path",
+		"programs: [/usr/bin/cat]\n":          "command is missing",
+		"programs: [/gone/x]\ncommand: [x]\n": "/gone",
 		"packages: [no-such-package]\ncommand: [x]\n":               "apt-get install no-such-package",
 		"files: {a: b}\ncommand: [x]\n":                             "absolute path in the image",
 		"files: {gone: /b}\ncommand: [x]\n":                         "gone",

@@ -41,8 +41,8 @@ func imageBuild(o *Console) *cobra.Command {
 				return fmt.Errorf("build %s: %w", from, err)
 			}
 			return o.Show(b, func(w io.Writer) {
-				fmt.Fprintf(w, "%s: %d files, %s, %s\nname it in a spec: `image: docker-archive:%s`\n",
-					b.File, b.Files, mebibytes(b.Bytes), shortDigest(b.Digest), b.File)
+				fmt.Fprintf(w, "%s: %d files, %s\nname it in a spec: `image: docker-archive:%s`\n",
+					b.File, b.Files, mebibytes(b.Bytes), b.File)
 			})
 		},
 	})
