@@ -73,6 +73,7 @@ func serve(ctx context.Context, p place) error {
 		Name: p.Host, Heard: store.Registry().Heard, Writable: writable,
 		Vault: authority.Vault(),
 	})
+	store.Decide(ctl)
 	admitOwn(ctx, ctl, p, log)
 	ops, err := withImages(ctl, p, peers, log)
 	if err != nil {
