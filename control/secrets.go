@@ -11,12 +11,15 @@ import (
 	"pando.run/pando/world"
 )
 
+// secrets carries out the requests about secrets.
+type secrets struct{ *operators }
+
 // secretUsersMax bounds the services that one change of a secret notes.
 const secretUsersMax = 500
 
 // SetSecret implements pando.Operators. Every service that names the secret gets a decision. The
 // decision wakes the service. Its endpoints then show the change to the hosts.
-func (c *operators) SetSecret(
+func (c *secrets) SetSecret(
 	ctx context.Context, k pando.SecretKey, content []byte, by pando.Asker,
 ) (pando.SecretStatus, error) {
 	if err := k.Check(); err != nil {
@@ -100,7 +103,7 @@ func usersOf(w *world.World, k pando.SecretKey) []pando.ServiceKey {
 }
 
 // Secrets implements pando.Operators.
-func (c *operators) Secrets(_ context.Context) ([]pando.SecretStatus, error) {
+func (c *secrets) Secrets(_ context.Context) ([]pando.SecretStatus, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	out := []pando.SecretStatus{}
@@ -114,7 +117,7 @@ func (c *operators) Secrets(_ context.Context) ([]pando.SecretStatus, error) {
 }
 
 // RemoveSecret implements pando.Operators.
-func (c *operators) RemoveSecret(ctx context.Context, k pando.SecretKey, by pando.Asker) error {
+func (c *secrets) RemoveSecret(ctx context.Context, k pando.SecretKey, by pando.Asker) error {
 	return c.change(ctx, func(w *world.World, _ time.Time) (pando.Txn, error) {
 		known, ok := w.Secrets[k]
 		if !ok {
@@ -153,7 +156,7 @@ func newestSecret(w *world.World, s pando.Spec) (at pando.StoreRevision) {
 
 // GiveSecrets returns the contents of the secrets of an instance to its host. ErrForbidden: the
 // instance is not on that host.
-func (c *operators) GiveSecrets(
+func (c *secrets) GiveSecrets(
 	_ context.Context, h pando.HostName, i pando.InstanceID,
 ) (map[string][]byte, error) {
 	c.mu.RLock()
