@@ -76,22 +76,25 @@ func ofSecret(k pando.SecretKey) (string, url.Values) {
 	return "/v1/secrets/" + url.PathEscape(k.Name), url.Values{"tenant": {string(k.Tenant)}}
 }
 
+// SecretClient calls the requests about secrets.
+type SecretClient struct{ *Client }
+
 // Secrets lists the secrets.
-func (c *Client) Secrets(ctx context.Context) ([]pando.SecretStatus, error) {
-	return call[[]pando.SecretStatus](ctx, c, http.MethodGet, "/v1/secrets", nil, nil)
+func (c SecretClient) Secrets(ctx context.Context) ([]pando.SecretStatus, error) {
+	return call[[]pando.SecretStatus](ctx, c.Client, http.MethodGet, "/v1/secrets", nil, nil)
 }
 
 // SetSecret stores a secret, or replaces its content.
-func (c *Client) SetSecret(
+func (c SecretClient) SetSecret(
 	ctx context.Context, k pando.SecretKey, content []byte,
 ) (pando.SecretStatus, error) {
 	path, q := ofSecret(k)
-	return call[pando.SecretStatus](ctx, c, http.MethodPut, path, q, SecretContent{content})
+	return call[pando.SecretStatus](ctx, c.Client, http.MethodPut, path, q, SecretContent{content})
 }
 
 // RemoveSecret removes a secret that no service names.
-func (c *Client) RemoveSecret(ctx context.Context, k pando.SecretKey) error {
+func (c SecretClient) RemoveSecret(ctx context.Context, k pando.SecretKey) error {
 	path, q := ofSecret(k)
-	_, err := call[struct{}](ctx, c, http.MethodDelete, path, q, nil)
+	_, err := call[struct{}](ctx, c.Client, http.MethodDelete, path, q, nil)
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando"
+	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
 )
 
@@ -51,7 +52,7 @@ func secretSet(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			st, err := o.client.SetSecret(c.Context(), k, content)
+			st, err := api.SecretClient{Client: o.client}.SetSecret(c.Context(), k, content)
 			if err != nil {
 				return err
 			}
@@ -93,7 +94,7 @@ func secretList(o *Console) *cobra.Command {
 	return o.Flag(&cobra.Command{
 		Use: "ls", Short: "list the secrets", Example: "  pando secret ls", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			all, err := o.client.Secrets(c.Context())
+			all, err := api.SecretClient{Client: o.client}.Secrets(c.Context())
 			if err != nil {
 				return err
 			}
@@ -120,7 +121,7 @@ func secretRemove(o *Console) *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			k, err := secretOf(args[0])
 			if err == nil {
-				err = o.client.RemoveSecret(c.Context(), k)
+				err = api.SecretClient{Client: o.client}.RemoveSecret(c.Context(), k)
 			}
 			if err != nil {
 				return err
