@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
 
 // These times detect a pause of this process. It looks at the clock every beatWait. A gap of
@@ -108,7 +109,7 @@ func (c *view) onFrozenHost(s pando.ServiceKey) error {
 	h := c.world.Services[s].V.Home
 	if !frozen(h) {
 		var found bool
-		if h, found = c.world.FindHost(s, frozen); !found {
+		if h, found = world.FindHost(c.world, s, frozen); !found {
 			return nil
 		}
 	}
@@ -124,7 +125,7 @@ func (c *Control) missing(s pando.ServiceKey, now time.Time) error {
 	}
 	missing := c.world.Services[s].V.Home
 	if _, here := c.world.Hosts[missing]; here || missing == "" {
-		missing, _ = c.world.FindHost(s, func(h pando.HostName) bool {
+		missing, _ = world.FindHost(c.world, s, func(h pando.HostName) bool {
 			_, here := c.world.Hosts[h]
 			return !here
 		})

@@ -118,14 +118,14 @@ func TestAHostOfAServiceIsFoundByItsInstances(t *testing.T) {
 		}}}, 1)
 	}
 	var asked []pando.HostName
-	h, found := w.FindHost(web, func(h pando.HostName) bool {
+	h, found := FindHost(w, web, func(h pando.HostName) bool {
 		asked = append(asked, h)
 		return h == "h2"
 	})
 	if h != "h2" || !found || len(asked) != 2 {
 		t.Errorf("found %q (%v), after looking at %v", h, found, asked)
 	}
-	if h, found := w.FindHost(web, func(pando.HostName) bool { return false }); found {
+	if h, found := FindHost(w, web, func(pando.HostName) bool { return false }); found {
 		t.Errorf("found %q, which is not wanted", h)
 	}
 }

@@ -20,8 +20,8 @@ func (r rosters[K]) of(k K) []pando.Instance {
 
 // FindHost returns a host with an instance of a service for which want is true. It copies no
 // instance.
-func (w *World) FindHost(
-	s pando.ServiceKey, want func(pando.HostName) bool,
+func FindHost(
+	w *World, s pando.ServiceKey, want func(pando.HostName) bool,
 ) (pando.HostName, bool) {
 	var last pando.HostName
 	for n := range w.ofService[s] {
