@@ -181,6 +181,8 @@ const (
 	DecidedUnhealthy DecisionKind = "unhealthy"   // live probes failed
 	DecidedRollout   DecisionKind = "rollout"     // a step of it
 	DecidedRollback  DecisionKind = "rollback"    // the former revision serves again
+	DecidedPause     DecisionKind = "pause"       // an operator paused the rollout
+	DecidedResume    DecisionKind = "resume"      // an operator let the rollout continue
 	DecidedConflict  DecisionKind = "conflict"    // two versions of a state path were both kept
 	DecidedSalvage   DecisionKind = "salvage"     // a crashed instance's branch was merged
 	DecidedDrainEnd  DecisionKind = "drain-ended" // drain_seconds_max ended flows; Inputs counts them
@@ -349,6 +351,7 @@ type Operators interface {
 	Rollback(
 		ctx context.Context, s ServiceKey, to int, reason string, by Asker,
 	) (ServiceStatus, error)
+	Rollouts
 	// Revisions returns the stored revisions of a service, oldest first.
 	Revisions(ctx context.Context, s ServiceKey) ([]Revision, error)
 	// Remove drains and merges every instance, then deletes the service. The state stays unless

@@ -194,9 +194,9 @@ func (d *draft) roll() {
 		case m.Finish:
 			d.finishRollout(m.Reason)
 			return
-		case m.Start && d.mayStart(d.svc.Target, 1):
-			if d.start(d.svc.Target, m.Reason) {
-				stage.Started()
+		case m.Start && d.mayStart(d.revisionOf(m), 1):
+			if d.start(d.revisionOf(m), m.Reason) {
+				stage.Started(m)
 			}
 		case m.Drain != "" && !d.fresh(m.Drain):
 			d.record(pando.DecidedRollout, m.Drain, m.Reason, nil)
@@ -209,13 +209,26 @@ func (d *draft) roll() {
 	}
 }
 
+// revisionOf returns the revision of the instance that a move starts.
+func (d *draft) revisionOf(m lifecycle.Move) int {
+	if m.Former {
+		return d.svc.Current
+	}
+	return d.svc.Target
+}
+
+// paused reports whether an operator paused the rollout.
+func (d *draft) paused() bool { return d.svc.Trial != nil && d.svc.Trial.Paused != nil }
+
 // survey returns the stage of the rollout.
 func (d *draft) survey() *lifecycle.Stage {
 	spec := d.newest()
 	if d.stopFirst() {
 		spec.Rollout.Order = pando.StopFirst
 	}
+	paused := d.svc.Trial != nil && d.svc.Trial.Paused != nil
 	return lifecycle.Survey(lifecycle.Takeover{
+		Paused:  paused,
 		Current: d.svc.Current, Target: d.svc.Target, Wanted: d.svc.Rolling, Rule: spec.Rollout,
 		Restart: spec.Restart, Failures: d.history().failures, Instances: d.reachable(),
 	}, d.now)
@@ -224,7 +237,7 @@ func (d *draft) survey() *lifecycle.Stage {
 func (d *draft) finishRollout(reason string) {
 	d.putRevision(d.svc.Current, pando.RevisionRetired, reason)
 	d.putRevision(d.svc.Target, pando.RevisionCurrent, reason)
-	d.svc.Current, d.svc.Rolling = d.svc.Target, 0
+	d.svc.Current, d.svc.Rolling, d.svc.Trial = d.svc.Target, 0, nil
 	reason = fmt.Sprintf("revision %d is current: %s", d.svc.Current, reason)
 	d.record(pando.DecidedRollout, "", reason, nil)
 }
@@ -237,7 +250,7 @@ func (d *draft) rollBack(reason string) {
 	d.record(pando.DecidedRollback, "", fmt.Sprintf("back to revision %d: %s", d.svc.Current, reason),
 		map[string]float64{"from": float64(failed), "to": float64(d.svc.Current)},
 		lifecycle.LastWords(d.decisions, d.history().failures, failed)...)
-	d.svc.Target, d.svc.Rolling = d.svc.Current, 0
+	d.svc.Target, d.svc.Rolling, d.svc.Trial = d.svc.Current, 0, nil
 	if spec, ok := d.spec(d.svc.Current); ok {
 		d.hold(spec)
 	}
