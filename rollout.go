@@ -40,6 +40,9 @@ func (t Trial) Age(now time.Time) time.Duration {
 	return max(0, now.Sub(t.Began)-Seconds(t.PausedSeconds))
 }
 
+// Paused reports whether an operator paused the rollout in progress.
+func (s Service) Paused() bool { return s.Trial != nil && s.Trial.Paused != nil }
+
 // Pause is the halt of a rollout by an operator.
 type Pause struct {
 	By     Asker     `json:"by"`

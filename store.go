@@ -38,7 +38,7 @@ const (
 	KindHost      Kind = "host"      // a Host, under its lease
 	KindMember    Kind = "member"    // a Member
 	KindCluster   Kind = "cluster"   // the Cluster, one record
-	KindLeader    Kind = "leader"    // the leader of a role; its value is not read
+	KindLeader    Kind = "leader"    // the leader of a role; its value names the candidate
 )
 
 func key(kind Kind, parts ...string) Key {

@@ -168,7 +168,7 @@ func (d *draft) answerReplicate(i pando.Intent) {
 		if d.rolling() {
 			d.svc.Rolling++
 			revision = d.svc.Target
-			if d.paused() {
+			if d.svc.Paused() {
 				revision = d.svc.Current
 			}
 		}

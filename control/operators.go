@@ -289,7 +289,9 @@ func (c *operators) Unpin(
 		pin := *svc.Pin
 		pin.Until = now // the loop lifts it and drains the instances that it added
 		svc.Pin = &pin
-		return &pando.Decision{Kind: pando.DecidedUnpin, By: by, Reason: "scaling is automatic again"}, nil
+		return &pando.Decision{
+			Kind: pando.DecidedUnpin, By: by, Reason: "scaling is automatic again",
+		}, nil
 	})
 	if err != nil {
 		return pando.ServiceStatus{}, err

@@ -194,8 +194,8 @@ func (d *draft) roll() {
 		case m.Finish:
 			d.finishRollout(m.Reason)
 			return
-		case m.Start && d.mayStart(d.revisionOf(m), 1):
-			if d.start(d.revisionOf(m), m.Reason) {
+		case m.Start && d.mayStart(m.Revision(d.svc), 1):
+			if d.start(m.Revision(d.svc), m.Reason) {
 				stage.Started(m)
 			}
 		case m.Drain != "" && !d.fresh(m.Drain):
@@ -208,17 +208,6 @@ func (d *draft) roll() {
 		}
 	}
 }
-
-// revisionOf returns the revision of the instance that a move starts.
-func (d *draft) revisionOf(m lifecycle.Move) int {
-	if m.Former {
-		return d.svc.Current
-	}
-	return d.svc.Target
-}
-
-// paused reports whether an operator paused the rollout.
-func (d *draft) paused() bool { return d.svc.Trial != nil && d.svc.Trial.Paused != nil }
 
 // survey returns the stage of the rollout.
 func (d *draft) survey() *lifecycle.Stage {

@@ -49,7 +49,7 @@ func (c *operators) progress(out *pando.RolloutStatus) {
 	out.Old, out.New, out.Healthy = stage.Counts()
 	switch m := stage.Next(); {
 	case m.Start:
-		out.Next = fmt.Sprintf("start one of revision %d: %s", d.revisionOf(m), m.Reason)
+		out.Next = fmt.Sprintf("start one of revision %d: %s", m.Revision(d.svc), m.Reason)
 		if why := d.waits(); why != "" {
 			out.Next = why
 		}

@@ -36,6 +36,14 @@ type Move struct {
 	Reason string
 }
 
+// Revision returns the revision of the instance that the move starts.
+func (m Move) Revision(s pando.Service) int {
+	if m.Former {
+		return s.Current
+	}
+	return s.Target
+}
+
 // Stage is the current stage of a rollout. It counts the instances once. Started and Drained follow
 // the moves that were carried out, so that a decision with many moves does not count them again.
 type Stage struct {

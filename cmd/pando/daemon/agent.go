@@ -102,7 +102,7 @@ func tend(ctx context.Context, p place) error {
 		Link:    uplink.New(uplink.Root, p.Uplinks, wall.Clock{}).Busiest,
 		Objects: objects, Journals: p.journals(), Images: images, Kept: process.VolumesOf(sandboxes),
 		Clock: wall.Clock{}, IDs: names{}, Log: log,
-		Control: c.control(p, peers), Liveness: others.liveness,
+		Control: c.leader(p, peers), Liveness: others.liveness,
 		Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 	})

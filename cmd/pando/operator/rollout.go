@@ -29,7 +29,7 @@ func rolloutStatus(o *Console) *cobra.Command {
 		Use: "status SERVICE", Short: "show the rollout in progress, or the end of the newest",
 		Example: "  pando rollout status website",
 	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
-		return o.showRollout(o.client.Rollout(ctx, key))
+		return showRollout(o)(o.client.Rollout(ctx, key))
 	}))
 }
 
@@ -42,7 +42,7 @@ func rolloutPause(o *Console) *cobra.Command {
 			"rollout that is not paused.",
 		Example: "  pando rollout pause website --reason 'look at the logs'",
 	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
-		return o.showRollout(o.client.PauseRollout(ctx, key, reason))
+		return showRollout(o)(o.client.PauseRollout(ctx, key, reason))
 	})
 	c.Flags().StringVar(&reason, "reason", "", "reason, for the record")
 	return o.Flag(c)
@@ -53,7 +53,7 @@ func rolloutResume(o *Console) *cobra.Command {
 		Use: "resume SERVICE", Short: "continue a paused rollout",
 		Example: "  pando rollout resume website",
 	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
-		return o.showRollout(o.client.ResumeRollout(ctx, key))
+		return showRollout(o)(o.client.ResumeRollout(ctx, key))
 	}))
 }
 
@@ -61,8 +61,8 @@ func rolloutUndo(o *Console) *cobra.Command {
 	var reason string
 	c := o.of(o.waits(&cobra.Command{
 		Use: "undo SERVICE", Short: "go back to the revision that serves, or served before",
-		Long: "End the rollout in progress. The instances of the revision that serves stay, and the new\n" +
-			"ones leave. Outside a rollout it does the same as `pando rollback SERVICE`.",
+		Long: "End the rollout in progress. The instances of the revision that serves stay, and the\n" +
+			"new ones leave. Outside a rollout it does the same as `pando rollback SERVICE`.",
 		Example: "  pando rollout undo website --wait --reason 'slow pages'",
 	}), cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
 		st, err := o.client.UndoRollout(ctx, key, reason)
@@ -82,11 +82,14 @@ func rolloutUndo(o *Console) *cobra.Command {
 	return o.Flag(c)
 }
 
-func (o *Console) showRollout(st pando.RolloutStatus, err error) error {
-	if err != nil {
-		return err
+// showRollout returns a function that prints an answer about a rollout.
+func showRollout(o *Console) func(pando.RolloutStatus, error) error {
+	return func(st pando.RolloutStatus, err error) error {
+		if err != nil {
+			return err
+		}
+		return o.Show(st, func(w io.Writer) { rollout(w, st, time.Now()) })
 	}
-	return o.Show(st, func(w io.Writer) { rollout(w, st, time.Now()) })
 }
 
 // rollout prints the progress of a rollout, and the end of the newest one.
