@@ -120,7 +120,7 @@ func (d *draft) hold(spec pando.Spec) {
 		d.carryOut(starts)
 	}
 	if d.svc.Current != 0 {
-		d.drainAll(lifecycle.Strangers(d.reachable(), d.serving(), d.alike(d.serving())))
+		d.drainAll(lifecycle.Strangers(d.reachable(), d.serving(), alike(d, d.serving())))
 	}
 	if home := d.home(); home != "" && d.count().Serving >= r.Least {
 		d.drainAll(lifecycle.BringHome(leased(d.w, d.crew.all), home))
@@ -218,14 +218,14 @@ func (d *draft) survey() *lifecycle.Stage {
 	paused := d.svc.Trial != nil && d.svc.Trial.Paused != nil
 	return lifecycle.Survey(lifecycle.Takeover{
 		Paused:  paused,
-		Alike:   d.alike(d.svc.Target),
+		Alike:   alike(d, d.svc.Target),
 		Current: d.svc.Current, Target: d.svc.Target, Wanted: d.svc.Rolling, Rule: spec.Rollout,
 		Restart: spec.Restart, Failures: d.history().failures, Instances: d.reachable(),
 	}, d.now)
 }
 
 // alike returns the revisions of instances that run as those of another revision.
-func (d *draft) alike(revision int) map[int]bool {
+func alike(d *draft, revision int) map[int]bool {
 	var out map[int]bool
 	for n := range d.crew.revisions {
 		if n == revision {

@@ -21,7 +21,7 @@ type Takeover struct {
 	Restart         pando.RestartPolicy
 	Failures        []Failure
 	Paused          bool             // by an operator
-	Alike           map[int]bool     // revisions whose instances run as the target's and may stay
+	Alike           map[int]bool     // revisions with instances that may stay
 	Instances       []pando.Instance // of the service, in every phase
 }
 
