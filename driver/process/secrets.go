@@ -64,7 +64,8 @@ func keepSecrets(p program) error {
 		path := filepath.Join(secretsFolder, name)
 		err := os.WriteFile(path, text, 0o400)
 		if err == nil {
-			err = errors.Join(os.Chmod(path, 0o400), os.Chown(path, int(p.UID), int(p.GID)))
+			err = errors.Join(os.Chmod(path, 0o400), os.Chown(path, int(p.outside(p.UID)),
+				int(p.outside(p.GID))))
 		}
 		if err != nil {
 			return fmt.Errorf("keep the secret %s: %w", name, err)

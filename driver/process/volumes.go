@@ -210,7 +210,11 @@ func (s *shim) takeVolumes(p program) ([]copied, error) {
 		} else {
 			attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 		}
-		if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, attr); err != nil {
+		err = unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, attr)
+		if err == nil && p.Users != nil {
+			err = s.mapUsers(tree, "volumes")
+		}
+		if err != nil {
 			return nil, fmt.Errorf("show volume %s: %w", v.From, err)
 		}
 		out = append(out, copied{v.At, tree})
@@ -235,7 +239,8 @@ func mountVolumes(all []copied, p program) error {
 	}
 	for _, t := range p.Tmpfs {
 		options := fmt.Sprintf("size=%d,mode=%s,uid=%d,gid=%d", cmp.Or(t.Bytes, pando.TmpfsBytes),
-			strconv.FormatUint(uint64(cmp.Or(t.Mode, 0o1777)), 8), p.UID, p.GID)
+			strconv.FormatUint(uint64(cmp.Or(t.Mode, 0o1777)), 8), p.outside(p.UID),
+			p.outside(p.GID))
 		steps = append(steps, step{t.Path, func(to int) error {
 			return unix.Mount("tmpfs", descriptor(to), "tmpfs", plain, options)
 		}})
@@ -247,7 +252,7 @@ func mountVolumes(all []copied, p program) error {
 	}
 	defer unix.Close(root)
 	for _, s := range steps {
-		to, err := folderIn(root, s.at[1:])
+		to, err := folderIn(root, s.at[1:], p.outside(0))
 		if err == nil {
 			err = s.mount(to)
 			unix.Close(to)

@@ -196,7 +196,7 @@ func openSandboxes(
 		Host: h.Name, RunDir: p.sandboxes(), LogDir: p.logs(),
 		Self:    process.ShimCommand(self),
 		Prefix4: h.Instances4, Prefix6: h.Instances6, Cgroups: groups, Groups: cgroup.Root,
-		Hidden: []string{p.Data}, Volumes: p.volumes(),
+		Hidden: []string{p.Data}, Volumes: p.volumes(), Users: p.users(),
 		Pool: p.Pool, Made: made, Clock: wall.Clock{}, Log: log,
 	}
 	if images != nil {
