@@ -65,7 +65,8 @@
 //	probe        service.go    one check of an instance's health.
 //	decision     request.go    a decision of Pando, with its inputs and its threshold.
 //	operators    request.go    every request that people may make.
-//	rollout      lifecycle/    the way from one revision to the next.
+//	rollout      rollout.go    the way from one revision to the next.
+//	trial        rollout.go    the progress of a rollout.
 //	placement    lifecycle/    the host of an instance.
 //
 // Network functions (snf):

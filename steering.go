@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -17,7 +18,8 @@ import (
 type Steering interface {
 	// Publish steers one service by the table. It has taken effect for new flows when it returns.
 	// Established flows stay with their endpoint as long as the table has it, at any weight. An
-	// endpoint that left the table loses its flows.
+	// endpoint that left the table loses its flows. Endpoints on hosts without a way get no new flows;
+	// the error is then an UnreachedError.
 	Publish(ctx context.Context, t SteeringTable) error
 	// Neighbours sets the other hosts of the cluster, so that packets reach their instances.
 	Neighbours(ctx context.Context, hosts []Host) error
@@ -97,6 +99,31 @@ type Endpoint struct {
 	Remote netip.Addr
 }
 
+// UnreachedError is the error of a publication that is in force, less the endpoints on hosts that
+// are out of reach. Its repetition publishes them once there is a way.
+type UnreachedError struct {
+	Hosts []netip.Addr // sorted
+	Cause error        // of the first host
+}
+
+// Unreached returns the error for hosts with a reason each.
+func Unreached(hosts map[netip.Addr]error) *UnreachedError {
+	all := slices.SortedFunc(maps.Keys(hosts), netip.Addr.Compare)
+	return &UnreachedError{Hosts: all, Cause: hosts[all[0]]}
+}
+
+// Error returns the first host and its reason.
+func (e *UnreachedError) Error() string {
+	text := "1 host is out of reach"
+	if n := len(e.Hosts); n > 1 {
+		text = fmt.Sprintf("%d hosts are out of reach", n)
+	}
+	return fmt.Sprintf("%s: %s: %v", text, e.Hosts[0], e.Cause)
+}
+
+// Unwrap returns the reason of the first host.
+func (e *UnreachedError) Unwrap() error { return e.Cause }
+
 // SweepReport is the result of a sweep.
 type SweepReport struct {
 	Flows   map[InstanceID]int // still in the table
@@ -135,6 +162,8 @@ type Losses struct {
 	// dead, separated by spaces.
 	Forged uint64 `json:"forged,omitempty"`
 	Dead   string `json:"dead,omitempty"`
+	// Unreached names the hosts that get no new flows from this one, because it has no way to them.
+	Unreached string `json:"unreached,omitempty"`
 }
 
 // EndpointCounters are totals since the endpoint was published.

@@ -42,6 +42,7 @@ type Config struct {
 	Peers     pando.Peers
 	Objects   pando.Objects
 	Journals  pando.Journals // nil: uncommitted writes of instances are lost with the agent
+	Kept      pando.Volumes  // nil: no service of this host has a volume
 	Images    pando.Images   // nil: no service of this host has an image
 	Link      func() float64 // the use of the host's busiest uplink (see meter.Config); nil: unknown
 	// Control answers an ask in one durable write. If it is nil or unreachable, the agent writes the

@@ -22,6 +22,7 @@ func (a *Agent) Applied(ctx context.Context, s pando.ServiceKey, at pando.StoreR
 // Losses implements pando.HostAgent.
 func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) {
 	l, err := a.sweeper.losses(ctx)
+	l.Unreached = a.steering.Unreached()
 	return a.presence.losses(l), err
 }
 

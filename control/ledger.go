@@ -237,6 +237,7 @@ func (l *ledger) forget() {
 	if e, ok := l.w.Endpoints[k]; ok {
 		l.deletes = append(l.deletes, e.V.Key())
 	}
+	l.keepVolumes()
 	if head, ok := l.w.Heads[k]; ok && l.svc.Purge {
 		l.deletes = append(l.deletes, head.V.Key())
 	}

@@ -107,9 +107,10 @@ var fields = []field{
 		set: func(s *pando.Spec, v any) { s.State, s.StateCopies = v.(stated).types, v.(stated).copies },
 		get: func(s pando.Spec) any { return stateWords(s) }},
 	{name: "resources", doc: "Limits of one instance.", fields: resourceFields},
-	{name: "folders", doc: "Folders and files of the host that the instances see, at the same " +
-		"path: PATH, or PATH:rw. They always see the system's own and working_dir.",
-		example: `["/srv/fonts", "./data:rw"]`, kind: foldersKind,
+	{name: "folders", doc: "Folders and files of the host that the instances see: PATH, or " +
+		"PATH:PATH_IN_THE_INSTANCE, read-only without :rw. Programs of the host always see the " +
+		"system's own and working_dir.",
+		example: `["/srv/fonts", "./web.conf:/etc/web.conf", "./data:/data:rw"]`, kind: foldersKind,
 		set: func(s *pando.Spec, v any) { s.Folders = v.([]pando.Folder) },
 		get: func(s pando.Spec) any { return folderTexts(s.Folders) }},
 	{name: "volumes", doc: "Folders that outlive the instances: NAME:PATH, with :ro or :shared. " +

@@ -83,24 +83,26 @@ func parseTmpfs(s string) (pando.Tmpfs, error) {
 	at, options, _ := strings.Cut(s, ":")
 	t := pando.Tmpfs{Path: at}
 	for option := range strings.SplitSeq(options, ",") {
-		word, value, _ := strings.Cut(option, "=")
-		var err error
-		switch word {
-		case "":
-		case "size":
-			t.Bytes, err = parseBytes(value)
-		case "mode":
-			var n uint64
-			n, err = strconv.ParseUint(value, 8, 12)
-			t.Mode = uint32(n)
-		default:
-			err = fmt.Errorf("want size and mode, such as size=64m,mode=1777")
-		}
-		if err != nil {
+		if err := TmpfsOption(&t, option); option != "" && err != nil {
 			return t, fmt.Errorf("%q: option %q: %w", s, option, err)
 		}
 	}
 	return t, nil
+}
+
+// TmpfsOption reads an option of a folder in memory, such as size=64m or mode=1777.
+func TmpfsOption(t *pando.Tmpfs, option string) (err error) {
+	switch word, value, _ := strings.Cut(option, "="); word {
+	case "size":
+		t.Bytes, err = parseBytes(value)
+	case "mode":
+		var n uint64
+		n, err = strconv.ParseUint(value, 8, 12)
+		t.Mode = uint32(n)
+	default:
+		err = fmt.Errorf("want size and mode, such as size=64m,mode=1777")
+	}
+	return err
 }
 
 func parseBytes(s string) (int64, error) {
@@ -161,6 +163,11 @@ func (c *checks) volumes(s pando.Spec) {
 		c.that(!twice || was == v.Shared, "%s: volume %s is shared in one place alone", where, v.Name)
 		shared[v.Name] = v.Shared
 		mount(where, v.Path)
+	}
+	for n, f := range s.Folders {
+		if f.At != "" {
+			mount(fmt.Sprintf("folders[%d]", n), f.At)
+		}
 	}
 	for n, t := range s.Tmpfs {
 		where := fmt.Sprintf("tmpfs[%d]", n)

@@ -58,24 +58,36 @@ func listKind[T any](
 	}
 }
 
-var foldersKind = listKind(`["/srv/fonts", "./data:rw"]`,
-	map[string]any{"type": "string", "pattern": `^[^\x00:]+(:r[ow])?$`},
-	func(s string) (pando.Folder, error) {
-		at, mode, given := strings.Cut(s, ":")
-		if at == "" || given && mode != "rw" && mode != "ro" {
-			return pando.Folder{}, fmt.Errorf("%q: want PATH, PATH:ro or PATH:rw; a folder of the "+
-				"host has the same path in the instance", s)
-		}
-		return pando.Folder{Path: at, Write: mode == "rw"}, nil
-	})
+var foldersKind = listKind(`["/srv/fonts", "./data:/data:rw"]`,
+	map[string]any{"type": "string", "pattern": `^[^\x00:]+(:/[^\x00:]*)?(:r[ow])?$`}, parseFolder)
+
+func parseFolder(s string) (pando.Folder, error) {
+	words := strings.Split(s, ":")
+	f := pando.Folder{Path: words[0]}
+	if last := words[len(words)-1]; len(words) > 1 && (last == "rw" || last == "ro") {
+		f.Write, words = last == "rw", words[:len(words)-1]
+	}
+	if len(words) == 2 && strings.HasPrefix(words[1], "/") {
+		f.At, words = words[1], words[:1]
+	}
+	if f.Path == "" || len(words) != 1 {
+		return f, fmt.Errorf("%q: want PATH or PATH:PATH_IN_THE_INSTANCE, and :rw behind it for a "+
+			"program that writes there", s)
+	}
+	return f, nil
+}
 
 func folderTexts(all []pando.Folder) []string {
 	var out []string
 	for _, f := range all {
-		if f.Write {
-			f.Path += ":rw"
+		text := f.Path
+		if f.At != "" {
+			text += ":" + f.At
 		}
-		out = append(out, f.Path)
+		if f.Write {
+			text += ":rw"
+		}
+		out = append(out, text)
 	}
 	return out
 }
@@ -187,8 +199,6 @@ func (c *checks) bundle(s pando.Spec) {
 func (c *checks) walls(s pando.Spec) {
 	c.bundle(s)
 	c.that(len(s.Folders) <= foldersMax, "folders: more than %d", foldersMax)
-	c.that(len(s.Folders) == 0 || s.Image.Reference == "",
-		"folders: an image has its own files; a host's folder cannot be in it")
 	for i, f := range s.Folders {
 		where := fmt.Sprintf("folders[%d]", i)
 		c.text(where, f.Path)

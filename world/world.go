@@ -21,10 +21,11 @@ type World struct {
 	Heads     map[pando.ServiceKey]Versioned[pando.StateHead]
 	Keepers   map[pando.ServiceKey]Versioned[pando.Keeper]
 	Endpoints map[pando.ServiceKey]Versioned[pando.Endpoints]
-	Hosts     map[pando.HostName]Versioned[pando.Host]   // their agents hold their leases
-	Members   map[pando.HostName]Versioned[pando.Member] // admitted to the cluster
-	Cluster   Versioned[pando.Cluster]                   // the store's record of itself
-	Seen      pando.StoreRevision                        // the newest commit applied
+	Volumes   map[pando.ServiceKey]Versioned[pando.VolumeHome] // of removed services
+	Hosts     map[pando.HostName]Versioned[pando.Host]         // their agents hold their leases
+	Members   map[pando.HostName]Versioned[pando.Member]       // admitted to the cluster
+	Cluster   Versioned[pando.Cluster]                         // the store's record of itself
+	Seen      pando.StoreRevision                              // the newest commit applied
 	byKey     map[pando.Key]noted
 	// gone holds deleted records, until every older message has arrived.
 	gone      map[pando.Key]pando.StoreRevision
@@ -66,6 +67,7 @@ func New() *World {
 		Heads:     map[pando.ServiceKey]Versioned[pando.StateHead]{},
 		Keepers:   map[pando.ServiceKey]Versioned[pando.Keeper]{},
 		Endpoints: map[pando.ServiceKey]Versioned[pando.Endpoints]{},
+		Volumes:   map[pando.ServiceKey]Versioned[pando.VolumeHome]{},
 		Hosts:     map[pando.HostName]Versioned[pando.Host]{},
 		Members:   map[pando.HostName]Versioned[pando.Member]{},
 		byKey:     map[pando.Key]noted{},
@@ -177,6 +179,8 @@ func DecodeAny(r pando.Record) (pando.Stored, error) {
 		return decode[pando.Keeper](r)
 	case pando.KindEndpoints:
 		return decode[pando.Endpoints](r)
+	case pando.KindVolumes:
+		return decode[pando.VolumeHome](r)
 	case pando.KindHost:
 		return decode[pando.Host](r)
 	case pando.KindMember:
@@ -235,6 +239,8 @@ func (w *World) put(v pando.Stored, at pando.StoreRevision) {
 		w.Keepers[v.Service] = Versioned[pando.Keeper]{v, at}
 	case pando.Endpoints:
 		w.putEndpoints(v, at)
+	case pando.VolumeHome:
+		w.Volumes[v.Service] = Versioned[pando.VolumeHome]{v, at}
 	case pando.Host:
 		w.Hosts[v.Name] = Versioned[pando.Host]{v, at}
 	case pando.Member:
@@ -277,6 +283,8 @@ func (w *World) forget(k pando.Key, at pando.StoreRevision) {
 		delete(w.Keepers, v.Service)
 	case pando.Endpoints:
 		w.dropEndpoints(v.Service.ServiceKey, at)
+	case pando.VolumeHome:
+		delete(w.Volumes, v.Service)
 	case pando.Host:
 		delete(w.Hosts, v.Name)
 	case pando.Member:

@@ -8,6 +8,7 @@ package steer
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -164,6 +165,18 @@ func (q *Queue) Status(s pando.ServiceKey) Status {
 		return l.Status
 	}
 	return Status{}
+}
+
+// Unreached returns the reason why tables in force leave out hosts, or "" if none does.
+func (q *Queue) Unreached() string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, l := range q.failing {
+		if e, ok := errors.AsType[*pando.UnreachedError](l.Err); ok {
+			return e.Error()
+		}
+	}
+	return ""
 }
 
 // InForce returns a channel that is closed once every change of a service so far is in force. The

@@ -25,7 +25,8 @@ type kernel struct {
 	fails     func(pando.ServiceKey) bool
 	takes     func() time.Duration
 	inForce   map[pando.ServiceKey]pando.SteeringTable
-	published map[pando.ServiceKey]int // attempts
+	published map[pando.ServiceKey]int     // attempts
+	partly    func(pando.ServiceKey) error // the error of a table that is in force
 }
 
 func (k *kernel) attempt(s pando.ServiceKey, change func()) error {
@@ -44,7 +45,12 @@ func (k *kernel) attempt(s pando.ServiceKey, change func()) error {
 }
 
 func (k *kernel) Publish(_ context.Context, t pando.SteeringTable) error {
-	return k.attempt(t.Service, func() { k.inForce[t.Service] = t })
+	if err := k.attempt(t.Service, func() { k.inForce[t.Service] = t }); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.partly(t.Service)
 }
 
 func (k *kernel) Withdraw(_ context.Context, s pando.ServiceKey) error {
@@ -147,6 +153,7 @@ func onRig(t *testing.T, test func(r *rig)) {
 				Steering: sim.NewSteering(), inForce: map[pando.ServiceKey]pando.SteeringTable{},
 				published: map[pando.ServiceKey]int{},
 				fails:     func(pando.ServiceKey) bool { return false },
+				partly:    func(pando.ServiceKey) error { return nil },
 				takes:     func() time.Duration { return 0 },
 			},
 		}

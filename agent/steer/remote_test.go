@@ -1,9 +1,14 @@
 package steer
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"reflect"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"pando.run/pando"
 )
@@ -67,4 +72,37 @@ func TestLocalEndpointsArePreferredByWeight(t *testing.T) {
 			t.Errorf("%s: weights %v, want %v", name, got, c.want)
 		}
 	}
+}
+
+// A publication that leaves out a host is in force: a drain does not wait for it. It is repeated
+// until there is a way.
+func TestAHostOutOfReachHoldsNothingUp(t *testing.T) {
+	onRig(t, func(r *rig) {
+		away := pando.Unreached(map[netip.Addr]error{netip.MustParseAddr("192.0.2.9"): errKernel})
+		out := true
+		r.partly = func(s pando.ServiceKey) error {
+			if out {
+				return fmt.Errorf("publish %s: %w", s, away)
+			}
+			return nil
+		}
+		s := service(1)
+		r.change(s)
+		if err := r.queue.Wait(r.ctx, s); err != nil {
+			t.Fatal(err)
+		}
+		st := r.queue.Status(s)
+		if !errors.Is(st.Err, errKernel) || st.Applied != st.Wanted || st.Next.IsZero() {
+			t.Errorf("without a way to a host, the status is %+v", st)
+		}
+		if text := r.queue.Unreached(); !strings.Contains(text, "192.0.2.9") {
+			t.Errorf("the hosts out of reach: %q", text)
+		}
+		r.set(func() { out = false })
+		time.Sleep(RetryWaitMax)
+		synctest.Wait()
+		if st, text := r.queue.Status(s), r.queue.Unreached(); st.Err != nil || text != "" {
+			t.Errorf("with a way again: %v, out of reach %q", st.Err, text)
+		}
+	})
 }

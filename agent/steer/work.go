@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -102,6 +103,9 @@ func (q *Queue) record(j job, goal Change, err error, gone bool) {
 	case !now.Before(l.Next): // an attempt for a new change does not make the retries rarer
 		l.wait = min(2*l.wait, RetryWaitMax)
 		l.Next = now.Add(l.wait)
+	}
+	if _, partly := errors.AsType[*pando.UnreachedError](err); partly {
+		l.Applied = goal
 	}
 	if !l.Next.IsZero() && (q.due.IsZero() || l.Next.Before(q.due)) {
 		q.due = l.Next

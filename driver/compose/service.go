@@ -48,6 +48,7 @@ func (c *converter) service(s types.ServiceConfig) pando.Spec {
 	c.ports(s, &out)
 	c.health(s, &out)
 	c.rollout(s, &out)
+	mounts{c, s.Name, &out, at}.convert(s)
 	out.Needs = c.needs(s)
 	c.walls(s, &out, at)
 	c.networks(s, at)

@@ -51,7 +51,6 @@ var missing = []word{
 	{"pre_stop", "make it a part of the program's reaction to `stop_signal`", true},
 	{"dns", "the name server is Pando's, which asks the host's: leave it out", true},
 	{"group_add", "write user: UID:GID", true},
-	{"volumes", "a spec has no volume of this kind", true},
 	{"configs", "put the files into the image, or into a secret of the host", true},
 
 	{"dns_search", harmless + ": the names of the project come first", false},
@@ -64,8 +63,6 @@ var missing = []word{
 	{"tty", harmless + ": `pando exec -t` gives a terminal", false},
 	{"stdin_open", harmless, false},
 	{"shm_size", harmless + ": /dev/shm counts as memory of the instance", false},
-	{"tmpfs", harmless + ": the files of an instance are its own and end with it", false},
-	{"read_only", harmless + ": the files of an instance are its own and end with it", false},
 	{"ulimits", harmless + ": the limits are the host's", false},
 	{"platform", harmless + ": the image must have the architecture of the host", false},
 	{"pull_policy", harmless + ": a deploy resolves the tag to a digest", false},
@@ -100,7 +97,7 @@ var known = []string{
 	"image", "command", "entrypoint", "environment", "env_file", "ports", "expose", "depends_on",
 	"secrets", "user", "working_dir", "cap_drop", "security_opt", "healthcheck", "deploy",
 	"stop_signal", "stop_grace_period", "restart", "profiles", "labels", "scale", "networks", "links",
-	"mem_limit", "cpus", "pids_limit", "init", "extends",
+	"mem_limit", "cpus", "pids_limit", "init", "extends", "volumes", "tmpfs", "read_only",
 }
 
 // words reports the words of all services that a spec does not have.
@@ -164,8 +161,6 @@ func idle(key string, words map[string]any) bool {
 		return v == "private"
 	case "runtime":
 		return v == "runc"
-	case "tmpfs":
-		return fmt.Sprint(v) == "/tmp" || fmt.Sprint(v) == "[/tmp]"
 	}
 	return false
 }

@@ -19,15 +19,49 @@ var protocols = map[pando.Protocol]uint8{pando.TCP: 6, pando.UDP: 17}
 // writer is killed after any of them. An endpoint exists before a table names it, and a table is
 // complete before it is active. An endpoint is removed after the active table has stopped naming
 // it.
+//
+// An unreachable host fails its own endpoints alone: the rest is in force, and Publish returns a
+// pando.UnreachedError.
 func (d *Driver) Publish(_ context.Context, t pando.SteeringTable) error {
-	if err := d.publish(t); err != nil {
+	d.mu.Lock()
+	out := d.tunnel.reach(d.index, t.Endpoints)
+	d.index.leaveOut(&t, out)
+	d.mu.Unlock()
+	if err := d.publish(t, out); err != nil {
 		return fmt.Errorf("publish the steering of %s: %w", t.Service, err)
 	}
 	d.shares.foresee(t)
+	if len(out) > 0 {
+		return fmt.Errorf("publish the steering of %s: %w", t.Service, pando.Unreached(out))
+	}
 	return nil
 }
 
-func (d *Driver) publish(t pando.SteeringTable) error {
+// leaveOut gives no new flows to endpoints on hosts that are out of reach. A known one keeps its
+// flows, because its host may come back.
+func (x *index) leaveOut(t *pando.SteeringTable, out map[netip.Addr]error) {
+	if len(out) == 0 {
+		return
+	}
+	var known map[pando.InstanceID]uint32
+	if n, ok := x.services[t.Service]; ok {
+		known = x.endpoints[n]
+	}
+	all := make([]pando.Endpoint, 0, len(t.Endpoints))
+	for _, e := range t.Endpoints {
+		if out[e.Remote] != nil {
+			if slot, ok := known[e.Instance]; !ok || !leadsTo(x.slots[slot], e) {
+				continue
+			}
+			e.Weight, e.Soon = 0, 0
+		}
+		all = append(all, e)
+	}
+	t.Endpoints = all
+}
+
+// publish publishes a table. It adds the hosts to out that serve a VIP and are out of reach.
+func (d *Driver) publish(t pando.SteeringTable, out map[netip.Addr]error) error {
 	if len(t.Endpoints) > pando.EndpointsMax {
 		return fmt.Errorf("%w: %d endpoints, at most %d", pando.ErrTooLarge, len(t.Endpoints),
 			pando.EndpointsMax)
@@ -35,9 +69,6 @@ func (d *Driver) publish(t pando.SteeringTable) error {
 	now := d.shares.of(t) // before the lock: it takes longer than the rest
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.tunnel.reach(d.index, t.Endpoints); err != nil {
-		return err
-	}
 	n, err := d.index.number(&d.objects, t.Service)
 	if err != nil {
 		return err
@@ -56,7 +87,7 @@ func (d *Driver) publish(t pando.SteeringTable) error {
 	if err := d.policies.publish(n, t, slots); err != nil {
 		return err
 	}
-	if err := d.publishPorts(n, t); err != nil {
+	if err := d.publishPorts(n, t, out); err != nil {
 		return err
 	}
 	for _, slot := range gone {
@@ -190,8 +221,11 @@ func (d *Driver) publishTable(service uint32, now *share, slots []uint32) error 
 	return nil
 }
 
-// publishPorts writes the ports and the VIPs of a service.
-func (d *Driver) publishPorts(service uint32, t pando.SteeringTable) error {
+// publishPorts writes the ports and the VIPs of a service. It adds the host of a VIP to out that no
+// route reaches.
+func (d *Driver) publishPorts(
+	service uint32, t pando.SteeringTable, out map[netip.Addr]error,
+) error {
 	want := map[steerServiceKey]bool{}
 	for _, a := range vips(t) {
 		for _, p := range t.Ports {
@@ -218,9 +252,13 @@ func (d *Driver) publishPorts(service uint32, t pando.SteeringTable) error {
 			via = t.Via6
 		}
 		former := d.index.vips[a]&elsewhere != 0
-		if passes, err := d.ways.passOn(a, via, len(t.Endpoints), former); err != nil {
+		passes, err := d.ways.passOn(a, via, len(t.Endpoints), former)
+		if isUnreached(err) {
+			out[via], passes = err, false
+		} else if err != nil {
 			return err
-		} else if passes {
+		}
+		if passes {
 			means |= elsewhere
 		}
 		if at, ok := d.index.vips[a]; ok && at == means {

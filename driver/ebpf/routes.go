@@ -79,6 +79,11 @@ func toward(p netip.Prefix, via netip.Addr, table int) error {
 	return nil
 }
 
+// isUnreached reports whether an error is that of a host to which the kernel has no route.
+func isUnreached(err error) bool {
+	return errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.ENETUNREACH)
+}
+
 // families returns the address families that this host uses.
 func families() []int {
 	if hasIPv6() {

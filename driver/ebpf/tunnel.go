@@ -41,6 +41,7 @@ type tunnel struct {
 	hooks   *hooks
 	ifindex int                // 0: there is none yet
 	rooms   map[netip.Addr]int // the MTU inside the tunnel to another host
+	wanted  bool               // there is another host, and the kernel has tunnels
 }
 
 // tag returns the name of an instance in the tunnel, the same on all hosts. Two instances of one
@@ -119,29 +120,39 @@ func (t *tunnel) add(x *index, service uint32, e pando.Endpoint) (uint32, error)
 	return slot, nil
 }
 
-// reach prepares the tunnel to the hosts of remote endpoints. It refuses a host behind a network
-// that takes small packets only.
-func (t *tunnel) reach(x *index, endpoints []pando.Endpoint) error {
+// reach prepares the tunnel to the hosts of remote endpoints. It returns the reason for each host
+// that packets of this host do not reach.
+func (t *tunnel) reach(x *index, endpoints []pando.Endpoint) map[netip.Addr]error {
+	out := map[netip.Addr]error{}
 	for _, e := range endpoints {
-		if !e.Remote.IsValid() {
+		if _, known := out[e.Remote]; known || !e.Remote.IsValid() {
 			continue
 		}
-		if err := t.make(x); err != nil {
-			return err
+		err := t.make(x)
+		if err == nil {
+			err = t.fits(e.Remote)
 		}
-		room, ok := t.rooms[e.Remote]
-		if !ok || room < roomMin { // it may have grown
-			var err error
-			if room, err = roomTo(e.Remote); err != nil {
-				return err
-			}
-			t.rooms[e.Remote] = room
+		if err != nil {
+			out[e.Remote] = err
 		}
-		if over := overheadTo(e.Remote); room < roomMin {
-			return fmt.Errorf("%w: the network to host %s takes packets of %d bytes, and a tunnel needs "+
-				"%d; raise the MTU of its links, then `pando restart` on this host",
-				pando.ErrInvalid, e.Remote, room+over, roomMin+over)
+	}
+	return out
+}
+
+// fits returns nil if there is a way to a host, and its packets are large enough for the tunnel.
+func (t *tunnel) fits(host netip.Addr) error {
+	room, ok := t.rooms[host]
+	if !ok || room < roomMin { // it may have grown
+		var err error
+		if room, err = roomTo(host); err != nil {
+			return fmt.Errorf("%w; add a route to it on this host", err)
 		}
+		t.rooms[host] = room
+	}
+	if over := overheadTo(host); room < roomMin {
+		return fmt.Errorf("%w: the network to host %s takes packets of %d bytes, and a tunnel needs "+
+			"%d; raise the MTU of its links, then `pando restart` on this host",
+			pando.ErrInvalid, host, room+over, roomMin+over)
 	}
 	return nil
 }
@@ -170,20 +181,29 @@ func roomTo(host netip.Addr) (int, error) {
 	return min(mtu, 1<<16-1) - overheadTo(host), nil
 }
 
-// Receive makes the tunnel by which other hosts reach the instances of a driver's host.
-func Receive(d *Driver) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.tunnel.make(d.index)
+// Tunnels returns nil if this host can have the tunnel. It leaves no device: the device is made
+// once there is another host.
+func Tunnels() error {
+	if _, err := netlink.LinkByName(TunnelDevice); err == nil {
+		return nil
+	}
+	dev, err := makeTunnelDevice() // it is down, so no port is open
+	if err != nil {
+		return fmt.Errorf("try the tunnel to other hosts: %w", err)
+	}
+	return netlink.LinkDel(dev)
 }
 
 // admit takes tunnel packets from these hosts alone.
 func (t *tunnel) admit(x *index, hosts []pando.Host) error {
 	var errs []error
-	if len(hosts) > 0 {
+	if t.wanted = len(hosts) > 0; !t.wanted {
+		errs = append(errs, t.remove())
+	} else {
 		// Without VXLAN, only a publication that needs it fails. Without a tunnel for another reason,
 		// a host that was removed is still shut out.
-		if err := t.make(x); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		err := t.make(x)
+		if t.wanted = !errors.Is(err, unix.EOPNOTSUPP); t.wanted {
 			errs = append(errs, err)
 		}
 	}
@@ -247,6 +267,21 @@ func (t *tunnel) move(x *index, ifindex int) error {
 		x.slots[slot] = v
 	}
 	return nil
+}
+
+// remove removes the device of the tunnel, so that no port is open on a host without others.
+func (t *tunnel) remove() error {
+	t.ifindex = 0
+	err := t.hooks.detach(tunnelPin)
+	dev, lerr := netlink.LinkByName(TunnelDevice)
+	var none netlink.LinkNotFoundError
+	if errors.As(lerr, &none) {
+		return err
+	}
+	if lerr == nil {
+		lerr = netlink.LinkDel(dev)
+	}
+	return errors.Join(err, lerr)
 }
 
 // make makes the device of the tunnel, unless it is there, and attaches its program.

@@ -324,6 +324,9 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	if p.Secrets, err = readSecrets(spec.Spec); err != nil {
 		return p, err
 	}
+	if p.Volumes, err = binds(spec.Spec.Binds(), d.Hidden); err != nil {
+		return p, err
+	}
 	if err := d.volumes(spec, &p); err != nil {
 		return p, err
 	}

@@ -324,12 +324,14 @@ func settleInImage(p program) error {
 }
 
 // claim returns a slot in which the program of a spec can start. A shim of an older build knows no
-// images, no bundles, no volumes or no user namespaces: its slot is replaced.
+// images, bundles, volumes, folders at other paths or user namespaces: its slot is replaced.
 func (d *Driver) claim(spec pando.Spec) (*slot, error) {
 	s, err := d.pool.claim()
 	mounts := len(spec.Volumes) > 0 || len(spec.Tmpfs) > 0 || spec.ReadOnly
+	binds := len(spec.Binds()) > 0
 	if err != nil || (spec.Image.Digest == "" || s.Layers) &&
-		(spec.Bundle.Digest == "" || s.Bundles) && (!mounts || s.Mounts) && s.Users {
+		(spec.Bundle.Digest == "" || s.Bundles) && (!mounts || s.Mounts) && (!binds || s.Binds) &&
+		s.Users {
 		return s, err
 	}
 	if err := s.destroy(); err != nil {

@@ -19,7 +19,9 @@ import (
 func named(s pando.Spec, env []string) []shown {
 	var out []shown
 	for _, f := range s.Folders {
-		out = append(out, shown{f.Path, f.Write})
+		if f.At == "" {
+			out = append(out, shown{f.Path, f.Write})
+		}
 	}
 	paths := programFolders(program{Argv: s.Argv(), Dir: s.WorkingDir, Env: env})
 	for _, word := range s.Argv()[1:] {

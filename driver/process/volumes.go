@@ -18,12 +18,13 @@ import (
 	"pando.run/pando"
 )
 
-// mounted is a volume of an instance.
+// mounted is a volume of an instance, or a folder of the host at another path.
 type mounted struct {
 	From   string `json:"from"` // of the host
 	At     string `json:"at"`
 	Shared bool   `json:"shared,omitempty"`
 	Write  bool   `json:"write,omitempty"`
+	Host   bool   `json:"host,omitempty"` // a folder or file of the host, which nothing locks
 }
 
 // uidVolumes is the first uid of services that have volumes and name no user. The owner of such a
@@ -133,7 +134,7 @@ func makeVolume(dir string, p program) error {
 func (d *Driver) free(ctx context.Context, all []mounted) error {
 	deadline := d.Clock.Now().Add(volumeWaitMax)
 	for _, v := range all {
-		for {
+		for !v.Host {
 			fd, err := hold(unix.AT_FDCWD, v, 0)
 			if err == nil {
 				unix.Close(fd)
@@ -156,8 +157,15 @@ func (d *Driver) free(ctx context.Context, all []mounted) error {
 	return nil
 }
 
-// hold opens a volume below a root and locks it for as long as the descriptor is open.
+// hold opens a volume below a root and locks it for as long as the descriptor is open. A folder or
+// file of the host is only opened, and no link on its path is followed.
 func hold(root int, v mounted, resolve uint64) (int, error) {
+	if v.Host {
+		return unix.Openat2(root, v.From, &unix.OpenHow{
+			Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+			Resolve: unix.RESOLVE_NO_SYMLINKS | resolve,
+		})
+	}
 	fd, err := unix.Openat2(root, v.From, &unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_NO_MAGICLINKS | resolve,
@@ -178,8 +186,9 @@ func hold(root int, v mounted, resolve uint64) (int, error) {
 
 // copied is a copy of a volume's mount in no namespace, until the sandbox has its own root.
 type copied struct {
-	at   string
-	tree int
+	at     string
+	tree   int
+	folder bool // not a file
 }
 
 // takeVolumes locks the volumes of a program while the host's root is visible. The shim keeps their
@@ -197,12 +206,12 @@ func (s *shim) takeVolumes(p program) ([]copied, error) {
 	for _, v := range p.Volumes {
 		fd, err := hold(host, v, unix.RESOLVE_IN_ROOT)
 		if err != nil {
-			return nil, fmt.Errorf("take volume %s: %w", v.From, err)
+			return nil, fmt.Errorf("take %s: %w", v.From, err)
 		}
 		tree, err := unix.OpenTree(fd, "",
 			unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 		if err != nil {
-			return nil, fmt.Errorf("show volume %s: %w", v.From, err)
+			return nil, fmt.Errorf("show %s: %w", v.From, err)
 		}
 		attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
 		if v.Write {
@@ -211,13 +220,20 @@ func (s *shim) takeVolumes(p program) ([]copied, error) {
 			attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 		}
 		err = unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, attr)
-		if err == nil && p.Users != nil {
+		if err == nil && p.Users != nil && !v.Host {
 			err = s.mapUsers(tree, "volumes")
 		}
 		if err != nil {
-			return nil, fmt.Errorf("show volume %s: %w", v.From, err)
+			return nil, fmt.Errorf("show %s: %w", v.From, err)
 		}
-		out = append(out, copied{v.At, tree})
+		var st unix.Stat_t
+		if err := unix.Fstat(tree, &st); err != nil {
+			return nil, fmt.Errorf("show %s: %w", v.From, err)
+		}
+		if v.Host { // a volume's descriptor stays open for its lock
+			unix.Close(fd)
+		}
+		out = append(out, copied{v.At, tree, st.Mode&unix.S_IFMT == unix.S_IFDIR})
 	}
 	return out, nil
 }
@@ -227,11 +243,16 @@ func (s *shim) takeVolumes(p program) ([]copied, error) {
 func mountVolumes(all []copied, p program) error {
 	type step struct {
 		at    string
+		place func(root int, at string, owner uint32) (int, error)
 		mount func(to int) error
 	}
 	var steps []step
 	for _, c := range all {
-		steps = append(steps, step{c.at, func(to int) error {
+		place := folderIn
+		if !c.folder {
+			place = fileIn
+		}
+		steps = append(steps, step{c.at, place, func(to int) error {
 			defer unix.Close(c.tree)
 			return unix.MoveMount(c.tree, "", to, "",
 				unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
@@ -241,7 +262,7 @@ func mountVolumes(all []copied, p program) error {
 		options := fmt.Sprintf("size=%d,mode=%s,uid=%d,gid=%d", cmp.Or(t.Bytes, pando.TmpfsBytes),
 			strconv.FormatUint(uint64(cmp.Or(t.Mode, 0o1777)), 8), p.outside(p.UID),
 			p.outside(p.GID))
-		steps = append(steps, step{t.Path, func(to int) error {
+		steps = append(steps, step{t.Path, folderIn, func(to int) error {
 			return unix.Mount("tmpfs", descriptor(to), "tmpfs", plain, options)
 		}})
 	}
@@ -252,7 +273,7 @@ func mountVolumes(all []copied, p program) error {
 	}
 	defer unix.Close(root)
 	for _, s := range steps {
-		to, err := folderIn(root, s.at[1:], p.outside(0))
+		to, err := s.place(root, s.at[1:], p.outside(0))
 		if err == nil {
 			err = s.mount(to)
 			unix.Close(to)
@@ -261,7 +282,7 @@ func mountVolumes(all []copied, p program) error {
 			err = fmt.Errorf("the folder is missing and its place is read-only: %w", err)
 		}
 		if err != nil {
-			return fmt.Errorf("mount %s: %w; check `volumes` and `tmpfs` in the spec", s.at, err)
+			return fmt.Errorf("mount %s: %w; check `volumes`, `folders` and `tmpfs` in the spec", s.at, err)
 		}
 	}
 	return nil

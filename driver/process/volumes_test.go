@@ -176,7 +176,7 @@ func TestALinkInAVolumeLeadsNowhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := startAs(t.Context(), d, "web-2", 1, keeps, "touch /var/lib/web/cache/x")
-	if err == nil || !strings.Contains(err.Error(), "check `volumes` and `tmpfs`") {
+	if err == nil || !strings.Contains(err.Error(), "check `volumes`, `folders`") {
 		t.Errorf("over a link: %v", err)
 	}
 	if all, _ := os.ReadDir(secret); len(all) > 0 {

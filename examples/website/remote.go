@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -79,18 +78,10 @@ func (r *remote) send(lines string) error {
 	return nil
 }
 
-// write returns once the book has stored a line.
-func (r *remote) write(ctx context.Context, line string) error {
+// write returns once the book has stored a line. It ignores the context of the request, which ends
+// when the site no longer reads from the client.
+func (r *remote) write(line string) error {
 	e := entry{line, make(chan error, 1)}
-	select {
-	case r.waiting <- e:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	select {
-	case err := <-e.done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	r.waiting <- e
+	return <-e.done
 }

@@ -24,7 +24,8 @@ type site struct {
 
 func newSite(instance string) *site {
 	s := &site{instance: instance, idle: map[net.Conn]bool{}}
-	s.server = http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, ConnState: s.track}
+	s.server = http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout: 10 * time.Second, ConnState: s.track}
 	return s
 }
 
@@ -37,7 +38,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	line := fmt.Sprintf("%s-%d %s %s %s", s.instance, n, time.Now().UTC().Format(time.RFC3339Nano),
 		r.Method, r.URL.Path)
 	if s.remote != nil {
-		if err := s.remote.write(r.Context(), line); err != nil {
+		if err := s.remote.write(line); err != nil {
 			http.Error(w, "the book does not answer", http.StatusServiceUnavailable)
 			return
 		}
@@ -69,7 +70,7 @@ func (s *site) giveBack(lines []string) {
 	s.lines = append(lines, s.lines...)
 }
 
-// track records idle connections, so that letGo can close them.
+// track records idle connections, so that letGo can end them.
 func (s *site) track(c net.Conn, state http.ConnState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,14 +84,14 @@ func (s *site) track(c net.Conn, state http.ConnState) {
 	}
 }
 
-// letGo asks every client to leave. Busy connections end with the next answer; idle ones are
-// closed.
+// letGo asks every client to leave. Busy connections end with the next answer. The server closes an
+// idle one unless a request arrives first: a request that it has read gets its answer and its line.
 func (s *site) letGo() {
 	s.leaving.Store(true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.idle {
-		c.Close()
+		_ = c.SetReadDeadline(time.Now()) // fails only on a connection that has ended
 		delete(s.idle, c)
 	}
 }

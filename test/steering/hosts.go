@@ -123,7 +123,13 @@ func seeOthers(h *host, hosts int) error {
 // introduce gives a host the addresses of the others among these.
 func (e *estate) introduce(h *host, others ...*host) {
 	e.t.Helper()
-	var list []pando.Host
+	check(e.t, h.inside(func() error {
+		return h.Neighbours(e.t.Context(), e.others(h, others...))
+	}))
+}
+
+// others returns the records of these hosts, without that of a host itself.
+func (e *estate) others(h *host, others ...*host) (list []pando.Host) {
 	for _, o := range others {
 		if o == h {
 			continue
@@ -134,7 +140,7 @@ func (e *estate) introduce(h *host, others ...*host) {
 			Instances4: v4, Instances6: v6,
 		})
 	}
-	check(e.t, h.inside(func() error { return h.Neighbours(e.t.Context(), list) }))
+	return list
 }
 
 // join starts an instance on a host.

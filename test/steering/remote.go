@@ -43,6 +43,9 @@ func Remote(t *testing.T, open OpenHost) {
 		"a second SYN waits for the other host":   secondSYNWaits,
 		"a SYN leaves an instance that is gone":   goneIsLeft,
 		"every packet fits into the tunnel":       everyPacketFits,
+		"a host without others has no tunnel":     aloneHasNoTunnel,
+		"a deleted device is made again":          deletedIsMadeAgain,
+		"a host out of reach fails alone":         outOfReachFailsAlone,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, newEstate(t, open, 3)) })
 	}

@@ -1,12 +1,15 @@
 package steering
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"testing"
 
 	"pando.run/pando/balance"
 	"pando.run/pando/driver/ebpf"
+	"pando.run/pando/driver/wall"
 )
 
 func openOne(name string, own [2]netip.Addr, uplinks ...string) (Subject, error) {
@@ -19,6 +22,11 @@ func openOne(name string, own [2]netip.Addr, uplinks ...string) (Subject, error)
 		return nil, fmt.Errorf("host %s: %w", name, err)
 	}
 	return tcx{d}, nil
+}
+
+// Mend mends the devices of the driver until ctx ends.
+func (s tcx) Mend(ctx context.Context) error {
+	return ebpf.Mend(ctx, s.Driver, wall.Clock{}, slog.New(slog.DiscardHandler))
 }
 
 func TestRemoteOfEBPF(t *testing.T) { Remote(t, openOne) }

@@ -79,7 +79,7 @@ func tend(ctx context.Context, p place) error {
 		return err
 	}
 	defer walls.Close()
-	h := introduce(p, steering, log)
+	h := introduce(p, log)
 	peers := peer.New(peer.Reach{
 		Own: h.Name, Socket: p.agent(), TLS: c.identity.ToHost, Clock: wall.Clock{},
 	})
@@ -100,9 +100,9 @@ func tend(ctx context.Context, p place) error {
 		Host: h, Registry: c.registry, Sandboxes: sandboxes, Steering: walls,
 		Prober: probe.New(), Peers: peers,
 		Link:    uplink.New(uplink.Root, p.Uplinks, wall.Clock{}).Busiest,
-		Objects: objects, Journals: p.journals(), Images: images,
+		Objects: objects, Journals: p.journals(), Images: images, Kept: process.VolumesOf(sandboxes),
 		Clock: wall.Clock{}, IDs: names{}, Log: log,
-		Control: c.control(p, peers), Liveness: others.liveness,
+		Control: c.leader(p, peers), Liveness: others.liveness,
 		Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 	})
@@ -115,16 +115,16 @@ func tend(ctx context.Context, p place) error {
 	defer answerNames(h, a, log)()
 	systemd.Ready() // a missing server is no reason to start this agent again
 	jobs := append(append(faces, c.jobs...), a.Run, sweepImages(p, images, a, log),
-		reviving(p, log), signOfLife(func() {
+		mending(steering, log), reviving(p, log), signOfLife(func() {
 			a.VIPs("", "") // it takes the agent's lock
 		}))
 	return together(ctx, jobs...)
 }
 
 // introduce returns this host's record, after the ways to and from its instances are open.
-func introduce(p place, steering *ebpf.Driver, log *slog.Logger) pando.Host {
+func introduce(p place, log *slog.Logger) pando.Host {
 	h := p.record()
-	h.Tunnel = receives(p, steering, log)
+	h.Tunnel = receives(p, log)
 	if err := nftables.Translate(h.Instances4, h.Instances6); err != nil { // instances still serve
 		log.Warn("instances of this host cannot open connections to other machines", "error", err)
 	}
@@ -167,13 +167,17 @@ func openSteering(p place) (*ebpf.Driver, error) {
 	})
 }
 
-// receives makes the tunnel by which other hosts reach the instances of this one, and reports
-// whether there is one.
-func receives(p place, s *ebpf.Driver, log *slog.Logger) bool {
+// mending keeps the devices of the steering.
+func mending(d *ebpf.Driver, log *slog.Logger) job {
+	return func(ctx context.Context) error { return ebpf.Mend(ctx, d, wall.Clock{}, log) }
+}
+
+// receives reports whether other hosts can reach the instances of this one by a tunnel.
+func receives(p place, log *slog.Logger) bool {
 	if p.Listen == "" {
 		return false // no host joins
 	}
-	if err := ebpf.Receive(s); err != nil {
+	if err := ebpf.Tunnels(); err != nil {
 		log.Warn("other hosts send their clients here by routes, not by a tunnel", "error", err)
 		return false
 	}

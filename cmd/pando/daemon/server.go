@@ -72,6 +72,7 @@ func serve(ctx context.Context, p place) error {
 		Registry: store.Registry(), Peers: peers, Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Name: p.Host, Heard: store.Registry().Heard, Writable: writable,
 	})
+	store.Decide(ctl)
 	admitOwn(ctx, ctl, p, log)
 	ops, err := withImages(ctl, p, peers, log)
 	if err != nil {
