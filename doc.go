@@ -55,6 +55,7 @@
 //	reach        service.go    the part of the network that instances may connect to.
 //	revision     service.go    one version of a spec.
 //	volume       volume.go     a folder of a service that outlives its instances.
+//	secret       secret.go     a text that the store keeps encrypted, for files of instances.
 //	ordinal      volume.go     the number of an instance's own volumes.
 //	pin          service.go    a number of instances that an operator fixed.
 //	instance     instance.go   one running copy of a service.

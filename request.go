@@ -189,6 +189,7 @@ const (
 	DecidedKeeper    DecisionKind = "keeper"      // the hosts with copies of its state change
 	DecidedHostLost  DecisionKind = "host-lost"   // its lease ended with instances on it
 	DecidedExec      DecisionKind = "exec"        // an operator ran a command inside an instance
+	DecidedSecret    DecisionKind = "secret"      // a secret changed, or reached an instance
 	DecidedUnwritten DecisionKind = "unwritten"   // in a status only: the store refuses the write
 	DecidedRestored  DecisionKind = "restored"    // an instance that a restored backup lacked is back
 	DecidedFrozen    DecisionKind = "frozen"      // in a status only: a record cannot be read
@@ -402,6 +403,7 @@ type Operators interface {
 	// RemoveVolume deletes a volume of a service with its files. ErrRefused: the service has it in
 	// its spec. ErrUnavailable: a host that may have it does not answer.
 	RemoveVolume(ctx context.Context, s ServiceKey, name string, by Asker) error
+	SecretOperators
 	// Counters returns the counters of a service's endpoints on all hosts.
 	Counters(ctx context.Context, s ServiceKey) ([]EndpointCounters, error)
 	// StateLog returns the newest commits of a service's state. max 0 returns all.

@@ -47,6 +47,8 @@ type Spec struct {
 	ReadOnly bool `json:"read_only,omitempty"`
 	// Secrets maps names in /run/secrets to files of the host. The store never has their content.
 	Secrets map[string]string `json:"secrets,omitempty"`
+	// StoredSecrets are secrets of the store, beside them in /run/secrets.
+	StoredSecrets []StoredSecret `json:"stored_secrets,omitempty"`
 	// Reach is the part of the network that instances may open connections to: internet.
 	Reach []Reach `json:"reach,omitempty"`
 	// SecurityOpt lifts walls, in Compose's words. Default: none.

@@ -35,6 +35,7 @@ const (
 	KindKeeper    Kind = "keeper"    // a Keeper
 	KindEndpoints Kind = "endpoints" // an Endpoints
 	KindVolumes   Kind = "volumes"   // a VolumeHome
+	KindSecret    Kind = "secret"    // a Secret
 	KindHost      Kind = "host"      // a Host, under its lease
 	KindMember    Kind = "member"    // a Member
 	KindCluster   Kind = "cluster"   // the Cluster, one record
@@ -105,7 +106,7 @@ func HostKey(h HostName) Key { return key(KindHost, string(h)) }
 func LeaderKey(role string) Key { return key(KindLeader, role) }
 
 // Stored is a value with a key: Service, Revision, Instance, Intent, Decision, StateHead,
-// Keeper, Endpoints, VolumeHome, Host or Member.
+// Keeper, Endpoints, VolumeHome, Secret, Host or Member.
 type Stored interface {
 	// Key returns the key of the value's record.
 	Key() Key

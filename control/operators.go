@@ -113,6 +113,9 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	if done, err := settled(w, old.V, old.Modified, key, by); done || err != nil {
 		return pando.Txn{}, err
 	}
+	if err := unset(w, r.Spec); err != nil {
+		return pando.Txn{}, err
+	}
 	if known, ok := w.SpecOf(key, svc.Target); ok && sameSpec(known, r.Spec) {
 		return c.nothing(w, key, by, now,
 			fmt.Sprintf("revision %d is this spec already", svc.Target)), nil
@@ -163,6 +166,8 @@ func unable(w *world.World, s pando.Spec) string {
 		{s.Bundle.Folder != "", func(h pando.Host) bool { return h.Bundles },
 			"bundle: host %s has an older pando without bundles; upgrade pando there, " +
 				"or leave bundle out"},
+		{len(s.StoredSecrets) > 0, func(h pando.Host) bool { return h.Secrets },
+			"secrets: host %s has an older pando without secrets of the store: upgrade pando there"},
 		{len(s.Volumes)+len(s.Tmpfs) > 0 || s.ReadOnly,
 			func(h pando.Host) bool { return h.Volumes },
 			"volumes: host %s lacks them, tmpfs and read_only: upgrade pando there"},

@@ -13,6 +13,9 @@ import (
 	"pando.run/pando/world"
 )
 
+// volumes carries out the requests about volumes.
+type volumes struct{ *operators }
+
 const (
 	volumesWaitMax  = 5 * time.Second  // for the list of a host
 	measuredWaitMax = 30 * time.Second // for a list with sizes
@@ -34,7 +37,7 @@ func (l *ledger) keepVolumes() {
 }
 
 // Volumes implements pando.Operators. It asks each host once, all at the same time.
-func (c *operators) Volumes(
+func (c *volumes) Volumes(
 	ctx context.Context, q pando.VolumeQuery,
 ) ([]pando.KeptVolume, error) {
 	wait := volumesWaitMax
@@ -92,7 +95,7 @@ func hasVolume(s pando.Spec, name string) bool {
 }
 
 // RemoveVolume implements pando.Operators.
-func (c *operators) RemoveVolume(
+func (c *volumes) RemoveVolume(
 	ctx context.Context, s pando.ServiceKey, name string, by pando.Asker,
 ) error {
 	if err := c.unused(s, name); err != nil {
@@ -145,7 +148,7 @@ func (c *operators) RemoveVolume(
 
 // unused returns an error if a service has a volume in a revision that is in use, or if the host
 // with the volumes of a removed service is away.
-func (c *operators) unused(s pando.ServiceKey, name string) error {
+func (c *volumes) unused(s pando.ServiceKey, name string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	svc, there := c.world.Services[s]

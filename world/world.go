@@ -22,10 +22,11 @@ type World struct {
 	Keepers   map[pando.ServiceKey]Versioned[pando.Keeper]
 	Endpoints map[pando.ServiceKey]Versioned[pando.Endpoints]
 	Volumes   map[pando.ServiceKey]Versioned[pando.VolumeHome] // of removed services
-	Hosts     map[pando.HostName]Versioned[pando.Host]         // their agents hold their leases
-	Members   map[pando.HostName]Versioned[pando.Member]       // admitted to the cluster
-	Cluster   Versioned[pando.Cluster]                         // the store's record of itself
-	Seen      pando.StoreRevision                              // the newest commit applied
+	Secrets   map[pando.SecretKey]Versioned[pando.Secret]
+	Hosts     map[pando.HostName]Versioned[pando.Host]   // their agents hold their leases
+	Members   map[pando.HostName]Versioned[pando.Member] // admitted to the cluster
+	Cluster   Versioned[pando.Cluster]                   // the store's record of itself
+	Seen      pando.StoreRevision                        // the newest commit applied
 	byKey     map[pando.Key]noted
 	// gone holds deleted records, until every older message has arrived.
 	gone      map[pando.Key]pando.StoreRevision
@@ -68,6 +69,7 @@ func New() *World {
 		Keepers:   map[pando.ServiceKey]Versioned[pando.Keeper]{},
 		Endpoints: map[pando.ServiceKey]Versioned[pando.Endpoints]{},
 		Volumes:   map[pando.ServiceKey]Versioned[pando.VolumeHome]{},
+		Secrets:   map[pando.SecretKey]Versioned[pando.Secret]{},
 		Hosts:     map[pando.HostName]Versioned[pando.Host]{},
 		Members:   map[pando.HostName]Versioned[pando.Member]{},
 		byKey:     map[pando.Key]noted{},
@@ -181,6 +183,8 @@ func DecodeAny(r pando.Record) (pando.Stored, error) {
 		return decode[pando.Endpoints](r)
 	case pando.KindVolumes:
 		return decode[pando.VolumeHome](r)
+	case pando.KindSecret:
+		return decode[pando.Secret](r)
 	case pando.KindHost:
 		return decode[pando.Host](r)
 	case pando.KindMember:
@@ -241,6 +245,8 @@ func (w *World) put(v pando.Stored, at pando.StoreRevision) {
 		w.putEndpoints(v, at)
 	case pando.VolumeHome:
 		w.Volumes[v.Service] = Versioned[pando.VolumeHome]{v, at}
+	case pando.Secret:
+		w.Secrets[v.SecretKey] = Versioned[pando.Secret]{v, at}
 	case pando.Host:
 		w.Hosts[v.Name] = Versioned[pando.Host]{v, at}
 	case pando.Member:
@@ -285,6 +291,8 @@ func (w *World) forget(k pando.Key, at pando.StoreRevision) {
 		w.dropEndpoints(v.Service.ServiceKey, at)
 	case pando.VolumeHome:
 		delete(w.Volumes, v.Service)
+	case pando.Secret:
+		delete(w.Secrets, v.SecretKey)
 	case pando.Host:
 		delete(w.Hosts, v.Name)
 	case pando.Member:

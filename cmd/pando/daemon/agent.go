@@ -101,7 +101,7 @@ func tend(ctx context.Context, p place) error {
 		Prober: probe.New(), Peers: peers,
 		Link:    uplink.New(uplink.Root, p.Uplinks, wall.Clock{}).Busiest,
 		Objects: objects, Journals: p.journals(), Images: images, Kept: process.VolumesOf(sandboxes),
-		Clock: wall.Clock{}, IDs: names{}, Log: log,
+		Secrets: c.secrets(p, peers), Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Control: c.leader(p, peers), Liveness: others.liveness,
 		Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,

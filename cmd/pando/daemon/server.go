@@ -71,6 +71,7 @@ func serve(ctx context.Context, p place) error {
 	ctl := control.New(control.Config{
 		Registry: store.Registry(), Peers: peers, Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Name: p.Host, Heard: store.Registry().Heard, Writable: writable,
+		Vault: authority.Vault(),
 	})
 	store.Decide(ctl)
 	admitOwn(ctx, ctl, p, log)
@@ -88,7 +89,7 @@ func serve(ctx context.Context, p place) error {
 		return err
 	}
 	jobs := []job{
-		ctl.Run, serveHTTP(operators, face), serveHTTP(asks, peer.ControlHandler(ctl)),
+		ctl.Run, serveHTTP(operators, face), serveHTTP(asks, asksOf(p, ctl)),
 		until(p, store.Err()), ops.keepImages(log),
 	}
 	if p.Listen != "" {
