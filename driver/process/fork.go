@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -35,6 +36,24 @@ type forking struct {
 type forked struct {
 	pid int
 	err error
+}
+
+// onThreadOfItsOwn runs f on a thread that ends with f: f drops its privileges, so no other
+// goroutine may run on it. The process's first thread never ends. It would stay in the instance's
+// cgroups, and the kernel's OOM killer would count the shim as a process of the instance.
+func onThreadOfItsOwn(f func()) {
+	runtime.LockOSThread()
+	if unix.Gettid() != unix.Getpid() {
+		f()
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		onThreadOfItsOwn(f)
+	}()
+	<-done
+	runtime.UnlockOSThread()
 }
 
 // waitToFork drops the privileges of this thread, then waits for a program and forks it. open

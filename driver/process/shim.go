@@ -8,7 +8,6 @@ import (
 	"math"
 	"net"
 	"os"
-	"runtime"
 	"runtime/debug"
 	"sync"
 	"syscall"
@@ -399,24 +398,6 @@ func (s *shim) launch(do forking) (pid int, ended <-chan unix.WaitStatus, err er
 		go s.reap()
 	}
 	return pid, c, nil
-}
-
-// onThreadOfItsOwn runs f on a thread that ends with f: f drops its privileges, so no other
-// goroutine may run on it. The process's first thread never ends. It would stay in the instance's
-// cgroups, and the kernel's OOM killer would count the shim as a process of the instance.
-func onThreadOfItsOwn(f func()) {
-	runtime.LockOSThread()
-	if unix.Gettid() != unix.Getpid() {
-		f()
-		return
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		onThreadOfItsOwn(f)
-	}()
-	<-done
-	runtime.UnlockOSThread()
 }
 
 // reap collects the exit of every process of the sandbox, as its init must.
