@@ -35,7 +35,7 @@ type Config struct {
 	// means unknown.
 	Heard func(ctx context.Context, h pando.HostName) (time.Duration, error)
 	// Writable reports whether the program of a spec may write to its folder. Nil means unknown. Only
-	// the server's host is checked, because programs and their folders have the same path on every host.
+	// the server's host is checked: programs and their folders have the same path on every host.
 	Writable func(pando.Spec) bool
 }
 

@@ -59,6 +59,7 @@ type Config struct {
 type Driver struct {
 	Config
 	pool     *pool
+	ranges   ranges
 	mu       sync.Mutex
 	prepared map[pando.InstanceID]*prepared
 	gone     chan struct{} // wakes the sweep of logs
@@ -83,6 +84,7 @@ func New(c Config) (*Driver, error) {
 	d := &Driver{
 		Config:   c,
 		prepared: map[pando.InstanceID]*prepared{},
+		ranges:   ranges{dir: c.Users, runDir: c.RunDir, clock: c.Clock},
 		gone:     make(chan struct{}, 1),
 		done:     make(chan struct{}),
 	}
@@ -330,7 +332,7 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	if err := d.volumes(spec, &p); err != nil {
 		return p, err
 	}
-	if err := d.inUsers(&p, spec.Spec); err != nil || p.Layers != nil {
+	if err := d.ranges.give(&p, spec.Spec); err != nil || p.Layers != nil {
 		return p, err
 	}
 	if spec.Spec.Bundle.Digest != "" {

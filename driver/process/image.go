@@ -96,7 +96,7 @@ func (s *shim) stack(p program) (int, error) {
 			}
 		}
 	}
-	layers, err := s.layers(p)
+	layers, err := stackable(p, s.entrance.layers, s.users)
 	if err != nil {
 		return -1, err
 	}
@@ -118,11 +118,11 @@ func (s *shim) stack(p program) (int, error) {
 	return root, nil
 }
 
-// layers enters the folder of the layers of a program, and returns their names there. The names are
-// short, because the kernel takes one page of options.
-func (s *shim) layers(p program) ([]string, error) {
+// stackable enters the folder of the layers of a program, and returns their names there. The names
+// are short, because the kernel takes one page of options.
+func stackable(p program, folder, users int) ([]string, error) {
 	if p.Users == nil {
-		if err := unix.Fchdir(s.entrance.layers); err != nil {
+		if err := unix.Fchdir(folder); err != nil {
 			return nil, fmt.Errorf("find the layers of an image: %w", err)
 		}
 		return p.Layers, nil
@@ -133,7 +133,7 @@ func (s *shim) layers(p program) ([]string, error) {
 	}
 	var names []string
 	for i, layer := range p.Layers {
-		tree, err := unix.OpenTree(s.entrance.layers, layer,
+		tree, err := unix.OpenTree(folder, layer,
 			unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
 		if err != nil {
 			return nil, fmt.Errorf("take the layers of an image: %s: %w", layer, err)
@@ -142,7 +142,7 @@ func (s *shim) layers(p program) ([]string, error) {
 		at := path.Join(stage, "layers", name)
 		err = os.MkdirAll(at, 0o755)
 		if err == nil {
-			err = s.mapUsers(tree, "the layers of images")
+			err = mapUsers(tree, users, "the layers of images")
 		}
 		if err == nil {
 			err = unix.MoveMount(tree, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH)
@@ -187,8 +187,8 @@ func folderIn(root int, dir string, owner uint32) (int, error) {
 	return unix.Openat2(root, dir, how)
 }
 
-// asOwner does something in a folder as its owner. In a volume whose users are mapped, the host's
-// root does not exist, so nothing can belong to it.
+// asOwner calls do with the user of a folder's owner. The host's root does not exist in a volume
+// with mapped users, so nothing there can belong to it.
 func asOwner(folder int, do func() error) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(folder, &st); err != nil {
@@ -323,7 +323,7 @@ func settleInImage(p program) error {
 	return os.Chown(p.Dir, int(p.outside(p.UID)), int(p.outside(p.GID)))
 }
 
-// claim returns a slot in which the program of a spec can start. A shim of an older build knows no
+// claim returns a slot in which the program of a spec can start. An older shim has no
 // images, bundles, volumes, folders at other paths or user namespaces: its slot is replaced.
 func (d *Driver) claim(spec pando.Spec) (*slot, error) {
 	s, err := d.pool.claim()

@@ -117,7 +117,8 @@ func TestAProgramSeesItsImageAndNothingOfTheHost(t *testing.T) {
 	d := newImageDriver(t, 1)
 	b := run(t, d, withImage, "/bin/sh", "-c", `echo root: $(ls /); echo data: $(ls /data)
 		cat /data/high; echo; touch /data/mine && echo wrote; ls /var/lib /home 2>&1
-		echo pando: $(cd /run/pando; ls -d notify.sock self.sock); grep nameserver /etc/resolv.conf; ls /proc | grep -c "^[0-9]"
+		echo pando: $(cd /run/pando; ls -d notify.sock self.sock)
+		grep nameserver /etc/resolv.conf; ls /proc | grep -c "^[0-9]"
 		echo null > /dev/null && echo device; grep -E "NoNewPrivs|CapEff" /proc/self/status
 		cd /proc/1/root`)
 	exited(t, b)

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spawning is a program that is to start in a user namespace. Go's own fork cannot: the child has to
-// enter the namespace, give up its privileges there and install its filter, before the program
+// spawning is a program that is to start in a user namespace. Go's own fork cannot: the child has
+// to enter the namespace, give up its privileges there and install its filter, before the program
 // begins. Everything is made before the fork, because the child may not allocate.
 type spawning struct {
 	path, dir     *byte

@@ -83,9 +83,9 @@ func waitingChild(in, out uintptr, b *[1]byte) (pid int, failed syscall.Errno) {
 
 // mapUsers makes the files of a detached mount those of the program's users: id 0 on the disk is
 // root inside, and the host's ids stay as they are on the disk.
-func (s *shim) mapUsers(tree int, what string) error {
+func mapUsers(tree, users int, what string) error {
 	err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &unix.MountAttr{
-		Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(s.users),
+		Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(users),
 	})
 	if errors.Is(err, unix.EINVAL) {
 		err = fmt.Errorf("%w: the file system with %s maps no users; move `--data-dir` to ext4, XFS or "+

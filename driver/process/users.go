@@ -4,14 +4,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"pando.run/pando"
 )
 
 // users is the range of user and group ids that a service has for itself on this host. The programs
-// of its instances are in a user namespace: their id 0 is the first of the range, and the host's own
-// ids do not exist for them.
+// of its instances are in a user namespace: their id 0 is the first of the range, and the host's
+// own ids do not exist for them.
 type users struct {
 	First uint32 `json:"first"`
 }
@@ -36,8 +37,16 @@ func ownUsers(s pando.Spec, uid uint32) bool {
 	return s.UsernsMode != pando.UsernsHost && (s.Image.Digest != "" || uid == 0)
 }
 
-// inUsers gives a program the range of its service, if it is to have one.
-func (d *Driver) inUsers(p *program, s pando.Spec) error {
+// ranges are the records of the ranges of users that the services of a host have.
+type ranges struct {
+	mu     sync.Mutex
+	dir    string // of the records
+	runDir string // of the sandboxes
+	clock  pando.Clock
+}
+
+// give gives a program the range of its service, if it is to have one.
+func (r *ranges) give(p *program, s pando.Spec) error {
 	if !ownUsers(s, p.UID) {
 		return nil
 	}
@@ -48,7 +57,7 @@ func (d *Driver) inUsers(p *program, s pando.Spec) error {
 				usersEach-1, id)
 		}
 	}
-	first, err := d.usersOf(p.Service)
+	first, err := r.of(p.Service)
 	if err != nil {
 		return fmt.Errorf("give %s a range of users: %w", p.Service, err)
 	}
@@ -56,17 +65,17 @@ func (d *Driver) inUsers(p *program, s pando.Spec) error {
 	return nil
 }
 
-// usersOf returns the first id of a service's range, and records it: the owner of a file with the
+// of returns the first id of a service's range, and records it: the owner of a file with the
 // service's name is the first id.
-func (d *Driver) usersOf(s pando.ServiceKey) (uint32, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	file := filepath.Join(d.Users, string(s.Tenant), string(s.Name))
-	now := d.Clock.Now()
+func (r *ranges) of(s pando.ServiceKey) (uint32, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	file := filepath.Join(r.dir, string(s.Tenant), string(s.Name))
+	now := r.clock.Now()
 	if st, err := os.Stat(file); err == nil && ownerOf(st) >= usersFirst {
 		return ownerOf(st), os.Chtimes(file, now, now)
 	}
-	first, err := d.freeUsers(usersRanges)
+	first, err := r.free(usersRanges)
 	if err != nil {
 		return 0, err
 	}
@@ -81,11 +90,11 @@ func (d *Driver) usersOf(s pando.ServiceKey) (uint32, error) {
 	return first, f.Chown(int(first), int(first))
 }
 
-// freeUsers returns the first id of a range that no service has, out of a number of ranges. If all
+// free returns the first id of a range that no service has, out of a number of ranges. If all
 // are given, it forgets the record that was unused for the longest time, of a service without a
 // sandbox here.
-func (d *Driver) freeUsers(ranges int) (uint32, error) {
-	files, err := filepath.Glob(filepath.Join(d.Users, "*", "*"))
+func (r *ranges) free(most int) (uint32, error) {
+	files, err := filepath.Glob(filepath.Join(r.dir, "*", "*"))
 	if err != nil {
 		return 0, err
 	}
@@ -96,13 +105,13 @@ func (d *Driver) freeUsers(ranges int) (uint32, error) {
 			taken[ownerOf(st)], used[file] = file, st.ModTime()
 		}
 	}
-	for n := range ranges {
+	for n := range most {
 		if first := uint32(usersFirst + n*usersEach); taken[first] == "" {
 			return first, nil
 		}
 	}
-	for key := range servicesOf(d.RunDir) {
-		delete(used, filepath.Join(d.Users, string(key.Tenant), string(key.Name)))
+	for key := range servicesOf(r.runDir) {
+		delete(used, filepath.Join(r.dir, string(key.Tenant), string(key.Name)))
 	}
 	oldest := ""
 	for file, at := range used {
@@ -116,5 +125,5 @@ func (d *Driver) freeUsers(ranges int) (uint32, error) {
 		}
 	}
 	return 0, fmt.Errorf("%w: all %d ranges are in use; start it on another host",
-		pando.ErrTooLarge, ranges)
+		pando.ErrTooLarge, most)
 }

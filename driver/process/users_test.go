@@ -80,13 +80,13 @@ func TestRootIsNotTheRootOfTheHost(t *testing.T) {
 	}
 }
 
-// Services have ranges of their own, which an agent that starts again knows.
+// Services have ranges of their own, and keep them.
 func TestServicesShareNoUsers(t *testing.T) {
 	d := newDriver(t, 0)
 	of := map[string]uint32{}
 	for range 2 {
 		for _, name := range []string{"one", "two"} {
-			first, err := d.usersOf(pando.DefaultService(pando.ServiceName(name)))
+			first, err := d.ranges.of(pando.DefaultService(pando.ServiceName(name)))
 			if err != nil || of[name] != 0 && of[name] != first {
 				t.Fatalf("%s: %d after %d, %v", name, first, of[name], err)
 			}
@@ -103,7 +103,7 @@ func TestRangesOfUsersAreBounded(t *testing.T) {
 	d := newDriver(t, 0)
 	run(t, d, func(s *pando.Spec) { s.User = "root" }, "sleep", "60") // service web
 	for n, name := range []string{"newer", "older"} {
-		if _, err := d.usersOf(pando.DefaultService(pando.ServiceName(name))); err != nil {
+		if _, err := d.ranges.of(pando.DefaultService(pando.ServiceName(name))); err != nil {
 			t.Fatal(err)
 		}
 		at := time.Now().Add(time.Duration(n+1) * -time.Hour)
@@ -119,13 +119,13 @@ func TestRangesOfUsersAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := d.freeUsers(3); err != nil || got != ownerOf(older) {
+	if got, err := d.ranges.free(3); err != nil || got != ownerOf(older) {
 		t.Errorf("it gave %d, %v, want that of the older, %d", got, err, ownerOf(older))
 	}
-	if got, err := d.freeUsers(2); err != nil || got == uint32(usersFirst) {
+	if got, err := d.ranges.free(2); err != nil || got == uint32(usersFirst) {
 		t.Errorf("it gave %d, %v, want that of the newer", got, err)
 	}
-	if got, err := d.freeUsers(1); err == nil {
+	if got, err := d.ranges.free(1); err == nil {
 		t.Errorf("it gave %d, which is in use", got)
 	}
 	_, err = startAs(t.Context(), d, "x-1", 1, func(s *pando.Spec) { s.User = "0:70000" }, "true")

@@ -221,7 +221,7 @@ func (s *shim) takeVolumes(p program) ([]copied, error) {
 		}
 		err = unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, attr)
 		if err == nil && p.Users != nil && !v.Host {
-			err = s.mapUsers(tree, "volumes")
+			err = mapUsers(tree, s.users, "volumes")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("show %s: %w", v.From, err)

@@ -17,7 +17,8 @@ func TestWritableGoesByOwnerGroupAndMode(t *testing.T) {
 		user string
 		want bool
 	}{
-		{0o755, "0:0", false}, {0o757, "0:0", true}, {0o755, group, false}, {0o775, group, true}, {0o755, other, false},
+		{0o755, "0:0", false}, {0o757, "0:0", true},
+		{0o755, group, false}, {0o775, group, true}, {0o755, other, false},
 		{0o757, other, true},
 		{0o755, "", false}, {0o777, "", true}, {0o755, me, true}, {0o557, group, false},
 	} {
