@@ -177,6 +177,9 @@ func (d *Driver) load(dir string, migrating bool) (*ebpf.CollectionSpec, error) 
 			m.Pinning = ebpf.PinByName
 		}
 	}
+	if err := keepSizes(spec, dir); err != nil {
+		return nil, err
+	}
 	err = spec.LoadAndAssign(&d.objects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}})
 	if errors.Is(err, ebpf.ErrMapIncompatible) {
 		return nil, fmt.Errorf("the pinned tables in %s have other sizes: %w; `pando down --purge` "+
