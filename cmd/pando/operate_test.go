@@ -229,7 +229,7 @@ func TestUpSaysWhyItDoesNotComeUp(t *testing.T) {
 	up := []string{p.Bin, "up", "--data-dir", p.Data(p.Host()), "--host", p.Host()}
 	p.Run(p.Host(), "ip", "address", "add", "10.128.9.9/32", "dev", "lo")
 	out := p.Run(p.Host(), up...)
-	if out.Code != 2 || !strings.Contains(out.Text, "lo has the address 10.128.9.9") ||
+	if out.Code != 3 || !strings.Contains(out.Text, "lo has the address 10.128.9.9") ||
 		!strings.Contains(out.Text, "`pando up --vips 10.127.0.0/16 --instances 10.192.0.0/10`") {
 		t.Errorf("up in a network that has the ranges: code %d\n%s", out.Code, out.Text)
 	}

@@ -203,13 +203,17 @@ func configure(spec *ebpf.CollectionSpec, c Config, migrating bool) error {
 		spec.Maps["flows"].MaxEntries, spec.Maps["flows6"].MaxEntries = flows4, flows6
 		spec.Maps["opening"].MaxEntries, spec.Maps["opening6"].MaxEntries = opening, max(opening/4, 512)
 	}
+	own4, own6 := c.HostAddr, c.HostAddr6
+	if own4.Is6() { // other hosts know this one by it
+		own4, own6 = netip.Addr{}, own4
+	}
 	for name, v := range map[string]any{
 		"vip_net": native(pando.VIPs4.Addr()), "vip_mask": native(mask(bits)),
 		"gateway":  native(pando.Gateway4),
 		"vip6_net": [2]uint32(net6[:2]), "gateway6": words(pando.Gateway6),
 		"migrating": map[bool]uint32{true: 1}[migrating],
-		"own_addr":  words(c.HostAddr),
-		"held_max":  flows4, "held6_max": flows6,
+		"own_addr":  words(own4), "own6_addr": words(own6),
+		"held_max": flows4, "held6_max": flows6,
 	} {
 		if err := spec.Variables[name].Set(v); err != nil {
 			return fmt.Errorf("set %s of the steering programs: %w", name, err)
