@@ -55,6 +55,7 @@
 //	reach        service.go    the part of the network that instances may connect to.
 //	revision     service.go    one version of a spec.
 //	volume       volume.go     a folder of a service that outlives its instances.
+//	secret       secret.go     a text that the store keeps encrypted, for files of instances.
 //	ordinal      volume.go     the number of an instance's own volumes.
 //	pin          service.go    a number of instances that an operator fixed.
 //	instance     instance.go   one running copy of a service.
@@ -65,7 +66,8 @@
 //	probe        service.go    one check of an instance's health.
 //	decision     request.go    a decision of Pando, with its inputs and its threshold.
 //	operators    request.go    every request that people may make.
-//	rollout      lifecycle/    the way from one revision to the next.
+//	rollout      rollout.go    the way from one revision to the next.
+//	trial        rollout.go    the progress of a rollout.
 //	placement    lifecycle/    the host of an instance.
 //
 // Network functions (snf):

@@ -37,6 +37,7 @@ type Host struct {
 	Tunnel     bool         `json:"tunnel,omitempty"`  // other hosts send flows to its instances there
 	Copies     bool         `json:"copies,omitempty"`  // its build keeps copies of states
 	Bundles    bool         `json:"bundles,omitempty"` // it brings bundles to its instances
+	Secrets    bool         `json:"secrets,omitempty"` // its instances get secrets of the store
 	Layout     int          `json:"layout,omitempty"`  // the newest that its build reads; 0: the first
 	// Frozen is why the host keeps what it has and follows nothing. "": it follows the store.
 	Frozen string `json:"frozen,omitempty"`
@@ -288,6 +289,10 @@ type Peers interface {
 	Exec(ctx context.Context, h Host, i InstanceID, s SessionSpec) (io.ReadWriteCloser, error)
 	// Usage returns the use of every instance that runs on a host, or of one service's.
 	Usage(ctx context.Context, h Host, s ServiceKey) ([]InstanceUsage, error)
+	// Volumes returns the volumes of a host.
+	Volumes(ctx context.Context, h Host, q VolumeQuery) ([]KeptVolume, error)
+	// RemoveVolume deletes a volume of a service on a host (see Volumes.RemoveVolume).
+	RemoveVolume(ctx context.Context, h Host, s ServiceKey, name string) error
 	// Meters streams the measurements of a host, the newest one at each time, until ctx ends or the
 	// host falls silent. Then the channel closes.
 	Meters(ctx context.Context, h Host) (<-chan Meters, error)
@@ -316,6 +321,10 @@ type HostAgent interface {
 	Exec(ctx context.Context, i InstanceID, s SessionSpec) (io.ReadWriteCloser, error)
 	// Usage returns the use of every instance that runs here, or of one service's.
 	Usage(ctx context.Context, s ServiceKey) ([]InstanceUsage, error)
+	// Volumes returns the volumes of this host.
+	Volumes(ctx context.Context, q VolumeQuery) ([]KeptVolume, error)
+	// RemoveVolume deletes a volume of a service on this host.
+	RemoveVolume(ctx context.Context, s ServiceKey, name string) error
 	// Meters streams the measurements of this host, the newest one at each time, until ctx ends.
 	Meters(ctx context.Context) (<-chan Meters, error)
 	// StateLog returns the newest commits of a service's main branch.

@@ -159,6 +159,8 @@ type SandboxSpec struct {
 	Spec     Spec       // with defaults
 	VIP4     netip.Addr // every instance answers for it (direct server return)
 	VIP6     netip.Addr
+	// Secrets are the contents of the secrets of the store in the spec.
+	Secrets map[string][]byte
 }
 
 // Sandbox is one running instance as its host sees it. Its methods may be called from any
@@ -194,6 +196,11 @@ type Sandbox interface {
 	// Session runs a command inside with the user, limits and walls of the program. The connection
 	// carries the frames of api/session. The end of the connection ends the command.
 	Session(ctx context.Context, s SessionSpec) (io.ReadWriteCloser, error)
+	// Renew replaces the secrets of the store with newer contents, and returns the names of those
+	// that differed. The program then gets the signals of those names, each once.
+	Renew(
+		ctx context.Context, secrets map[string][]byte, signals map[string]string,
+	) (changed []string, err error)
 	// Flows counts the instance's established TCP connections and connected UDP sockets that have a
 	// VIP as their local address.
 	Flows(ctx context.Context) (int, error)

@@ -181,12 +181,15 @@ const (
 	DecidedUnhealthy DecisionKind = "unhealthy"   // live probes failed
 	DecidedRollout   DecisionKind = "rollout"     // a step of it
 	DecidedRollback  DecisionKind = "rollback"    // the former revision serves again
+	DecidedPause     DecisionKind = "pause"       // an operator paused the rollout
+	DecidedResume    DecisionKind = "resume"      // an operator let the rollout continue
 	DecidedConflict  DecisionKind = "conflict"    // two versions of a state path were both kept
 	DecidedSalvage   DecisionKind = "salvage"     // a crashed instance's branch was merged
 	DecidedDrainEnd  DecisionKind = "drain-ended" // drain_seconds_max ended flows; Inputs counts them
 	DecidedKeeper    DecisionKind = "keeper"      // the hosts with copies of its state change
 	DecidedHostLost  DecisionKind = "host-lost"   // its lease ended with instances on it
 	DecidedExec      DecisionKind = "exec"        // an operator ran a command inside an instance
+	DecidedSecret    DecisionKind = "secret"      // a secret changed, or reached an instance
 	DecidedUnwritten DecisionKind = "unwritten"   // in a status only: the store refuses the write
 	DecidedRestored  DecisionKind = "restored"    // an instance that a restored backup lacked is back
 	DecidedFrozen    DecisionKind = "frozen"      // in a status only: a record cannot be read
@@ -349,6 +352,7 @@ type Operators interface {
 	Rollback(
 		ctx context.Context, s ServiceKey, to int, reason string, by Asker,
 	) (ServiceStatus, error)
+	Rollouts
 	// Revisions returns the stored revisions of a service, oldest first.
 	Revisions(ctx context.Context, s ServiceKey) ([]Revision, error)
 	// Remove drains and merges every instance, then deletes the service. The state stays unless
@@ -393,6 +397,13 @@ type Operators interface {
 	// Stats returns the use of a service's instances, or of all instances for the zero key, with one
 	// request per host. An instance on a host that does not answer has the reason in Missing.
 	Stats(ctx context.Context, s ServiceKey) ([]InstanceUsage, error)
+	// Volumes returns volumes on all hosts, with one request per host. A host that does not answer
+	// has one entry, with the reason in Missing.
+	Volumes(ctx context.Context, q VolumeQuery) ([]KeptVolume, error)
+	// RemoveVolume deletes a volume of a service with its files. ErrRefused: the service has it in
+	// its spec. ErrUnavailable: a host that may have it does not answer.
+	RemoveVolume(ctx context.Context, s ServiceKey, name string, by Asker) error
+	SecretOperators
 	// Counters returns the counters of a service's endpoints on all hosts.
 	Counters(ctx context.Context, s ServiceKey) ([]EndpointCounters, error)
 	// StateLog returns the newest commits of a service's state. max 0 returns all.

@@ -47,6 +47,8 @@ type Spec struct {
 	ReadOnly bool `json:"read_only,omitempty"`
 	// Secrets maps names in /run/secrets to files of the host. The store never has their content.
 	Secrets map[string]string `json:"secrets,omitempty"`
+	// StoredSecrets are secrets of the store, beside them in /run/secrets.
+	StoredSecrets []StoredSecret `json:"stored_secrets,omitempty"`
 	// Reach is the part of the network that instances may open connections to: internet.
 	Reach []Reach `json:"reach,omitempty"`
 	// SecurityOpt lifts walls, in Compose's words. Default: none.
@@ -262,25 +264,6 @@ func (s Spec) Reaches(r Reach) bool {
 // Unconfined reports whether the spec lifts the filter of system calls.
 func (s Spec) Unconfined() bool { return slices.Contains(s.SecurityOpt, SeccompUnconfined) }
 
-// RolloutOrder decides whether two revisions of a service may run at the same time.
-type RolloutOrder string
-
-const (
-	StartFirst RolloutOrder = "start-first" // a new instance serves before an old one leaves
-	StopFirst  RolloutOrder = "stop-first"  // an old instance has ended before a new one starts
-)
-
-// Rollout describes how a new revision takes over.
-type Rollout struct {
-	// Order is start-first by default, and stop-first where scale.max is given as 1 or instances
-	// have volumes of their own.
-	Order RolloutOrder `json:"order,omitempty"`
-	// Surge is the number of instances beyond the target, for start-first only: 1.
-	Surge int `json:"surge,omitempty"`
-	// HealthySeconds is the time in rotation before the next step: 1.
-	HealthySeconds float64 `json:"healthy_seconds,omitempty"`
-}
-
 // SpreadHost is the word of Place.Spread that counts each host for itself.
 const SpreadHost = "host"
 
@@ -385,7 +368,8 @@ type Service struct {
 	Rolling  int          `json:"rolling,omitempty"` // instances that a rollout must end with
 	Purge    bool         `json:"purge,omitempty"`   // removal deletes its state
 	Removing bool         `json:"removing,omitempty"`
-	Asked    time.Time    `json:"asked"` // when the newest spec arrived
+	Asked    time.Time    `json:"asked"`           // when the newest spec arrived
+	Trial    *Trial       `json:"trial,omitempty"` // of the rollout in progress, if there is one
 }
 
 // Pin is a number of instances that an operator fixed for a while. Automatic scaling pauses until
@@ -410,6 +394,8 @@ const (
 	RevisionCurrent RevisionState = "current" // it serves
 	RevisionRetired RevisionState = "retired" // replaced by a newer one
 	RevisionFailed  RevisionState = "failed"  // rolled back; Reason has the cause
+	// RevisionReplaced never served: a newer deploy came before.
+	RevisionReplaced RevisionState = "replaced"
 )
 
 // Revision is one version of a service's spec. Its number grows by one with every deploy that

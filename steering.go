@@ -191,6 +191,8 @@ type Endpoints struct {
 	Balance Balance    `json:"balance,omitzero"` // likewise
 	Hosts   []HostName `json:"hosts,omitempty"`  // those with an instance, sorted
 	Seats   []Seat     `json:"seats,omitempty"`  // its instances, oldest first
+	// Secrets is the newest change of the secrets that the spec of its target names. 0: none.
+	Secrets StoreRevision `json:"secrets,omitempty"`
 }
 
 // Seat is one instance in the record of its service.

@@ -34,10 +34,12 @@ const (
 	KindHead      Kind = "head"      // a StateHead
 	KindKeeper    Kind = "keeper"    // a Keeper
 	KindEndpoints Kind = "endpoints" // an Endpoints
+	KindVolumes   Kind = "volumes"   // a VolumeHome
+	KindSecret    Kind = "secret"    // a Secret
 	KindHost      Kind = "host"      // a Host, under its lease
 	KindMember    Kind = "member"    // a Member
 	KindCluster   Kind = "cluster"   // the Cluster, one record
-	KindLeader    Kind = "leader"    // the leader of a role; its value is not read
+	KindLeader    Kind = "leader"    // the leader of a role; its value names the candidate
 )
 
 func key(kind Kind, parts ...string) Key {
@@ -104,7 +106,7 @@ func HostKey(h HostName) Key { return key(KindHost, string(h)) }
 func LeaderKey(role string) Key { return key(KindLeader, role) }
 
 // Stored is a value with a key: Service, Revision, Instance, Intent, Decision, StateHead,
-// Keeper, Endpoints, Host or Member.
+// Keeper, Endpoints, VolumeHome, Secret, Host or Member.
 type Stored interface {
 	// Key returns the key of the value's record.
 	Key() Key
@@ -185,7 +187,7 @@ func (k Key) Service() (s ServiceKey, ok bool) {
 	parts := strings.SplitN(string(k), "/", 6) // "", pando, kind, tenant, service, …
 	switch k.Kind() {
 	case KindService, KindRevision, KindInstance, KindIntent, KindDecision, KindHead,
-		KindEndpoints, KindKeeper:
+		KindEndpoints, KindKeeper, KindVolumes:
 		if len(parts) < 5 {
 			return ServiceKey{}, false
 		}

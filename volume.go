@@ -1,6 +1,10 @@
 package pando
 
-import "fmt"
+import (
+	"context"
+	"fmt"
+	"time"
+)
 
 // VolumesMax bounds the volumes of one spec, and its folders in memory.
 const VolumesMax = 16
@@ -56,4 +60,59 @@ func (s Spec) Ordinals() bool {
 		}
 	}
 	return false
+}
+
+// VolumeHome is the record of the host with the volumes of a removed service. A later deploy of the
+// service starts there.
+type VolumeHome struct {
+	Service ServiceKey `json:"service"`
+	Host    HostName   `json:"host"`
+	At      time.Time  `json:"at"` // of the removal
+}
+
+// Key returns the key of the record.
+func (v VolumeHome) Key() Key { return VolumeHomeKey(v.Service) }
+
+// VolumeHomeKey returns the key of the host with the volumes of a removed service.
+func VolumeHomeKey(s ServiceKey) Key {
+	return key(KindVolumes, string(s.Tenant), string(s.Name))
+}
+
+// VolumeQuery chooses volumes.
+type VolumeQuery struct {
+	Service ServiceKey // zero: of all services
+	Name    string     // "": all volumes
+	Measure bool       // also their sizes, for which their host reads every folder
+}
+
+// Wants reports whether a query chooses the volume of a service.
+func (q VolumeQuery) Wants(s ServiceKey, name string) bool {
+	return (q.Service.Name == "" || q.Service == s) && (q.Name == "" || q.Name == name)
+}
+
+// KeptVolume is a folder of a volume on a host: one line of `pando volume ls`.
+type KeptVolume struct {
+	Service ServiceKey `json:"service"`
+	Name    string     `json:"name"`
+	Part    string     `json:"part"` // an ordinal, or "shared"
+	Host    HostName   `json:"host"`
+	Path    string     `json:"path"` // on the host
+	UID     uint32     `json:"uid"`  // the owner of its folder
+	Bytes   int64      `json:"bytes,omitempty"`
+	Files   int64      `json:"files,omitempty"`
+	// Partial reports that the folder has more than the measured bytes and files.
+	Partial bool `json:"partial,omitempty"`
+	// Instances have the volume now. It comes from the records of the cluster.
+	Instances []InstanceID `json:"instances,omitempty"`
+	// Missing is the reason why the volumes of a host are unknown. Only Host has a value then.
+	Missing string `json:"missing,omitempty"`
+}
+
+// Volumes keeps the volumes of one host. driver/process implements it with folders.
+type Volumes interface {
+	// KeptVolumes returns the volumes of this host, sorted by service, name and part.
+	KeptVolumes(ctx context.Context, q VolumeQuery) ([]KeptVolume, error)
+	// RemoveVolume deletes a volume of a service with all its parts. ErrConflict: an instance has
+	// it. ErrNotFound: this host has no such volume.
+	RemoveVolume(ctx context.Context, s ServiceKey, name string) error
 }

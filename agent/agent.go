@@ -42,8 +42,11 @@ type Config struct {
 	Peers     pando.Peers
 	Objects   pando.Objects
 	Journals  pando.Journals // nil: uncommitted writes of instances are lost with the agent
-	Images    pando.Images   // nil: no service of this host has an image
-	Link      func() float64 // the use of the host's busiest uplink (see meter.Config); nil: unknown
+	// Secrets returns the secrets of an instance of this host, from the server. Nil: there are none.
+	Secrets func(context.Context, pando.InstanceID) (map[string][]byte, error)
+	Kept    pando.Volumes  // nil: no service of this host has a volume
+	Images  pando.Images   // nil: no service of this host has an image
+	Link    func() float64 // the use of the host's busiest uplink (see meter.Config); nil: unknown
 	// Control answers an ask in one durable write. If it is nil or unreachable, the agent writes the
 	// ask to the store, and the watch brings the answer.
 	Control pando.Decider
@@ -83,6 +86,7 @@ type Agent struct {
 	branches *branch.Branches
 	sweeper  *sweeper
 	preparer *preparer
+	renewals secretsSeen
 	meter    *meter.Meter
 	scope    *scope
 	presence *presence
@@ -108,7 +112,7 @@ func New(c Config) *Agent {
 	c.Registry = own
 	a := &Agent{
 		Config: c, anchor: own, sweeper: newSweeper(c.Steering, c.Clock),
-		found: map[pando.InstanceID]pando.Sandbox{},
+		found: map[pando.InstanceID]pando.Sandbox{}, renewals: secretsSeen{},
 	}
 	a.scope, a.presence = newScope(a), newPresence(a)
 	a.records = newRecords(&a.Config)

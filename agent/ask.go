@@ -75,16 +75,17 @@ func (s *selfAPI) Halt(
 	return pando.HaltResult{Intent: intent, Unreachable: missing}, nil
 }
 
-// halted waits until the endpoints of a service have an instance as leaving. It returns their
-// revision, at which every host steers no new flow to the instance.
+// halted waits until the endpoints of a service have an instance as leaving, or its runner has
+// ended. It returns their revision, at which every host steers no new flow to the instance.
+// Endpoints without the instance may be older than the instance.
 func (s *selfAPI) halted(
 	ctx context.Context, of pando.ServiceKey, i pando.InstanceID,
 ) (at pando.StoreRevision, err error) {
 	err = s.a.wait(ctx, func() bool {
 		e := s.a.world.Endpoints[of]
 		at = e.Modified
-		return !slices.ContainsFunc(e.V.Seats, func(t pando.Seat) bool {
-			return t.Instance == i && t.Phase != pando.PhaseDraining
+		return s.a.runners[i] == nil || slices.ContainsFunc(e.V.Seats, func(t pando.Seat) bool {
+			return t.Instance == i && t.Phase == pando.PhaseDraining
 		})
 	})
 	return at, err

@@ -55,6 +55,7 @@ func (c *crews) enlist(r *runner) {
 func (c *crews) delist(r *runner) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer c.announce()
 	delete(c.runners, r.id)
 	crew := slices.DeleteFunc(c.of[r.service], func(o *runner) bool { return o == r })
 	if c.of[r.service] = crew; len(crew) == 0 {

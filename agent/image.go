@@ -93,12 +93,19 @@ func (r *birth) begin(
 	if err == nil && !here {
 		return nil, 0
 	}
+	var secrets map[string][]byte
+	if err == nil {
+		var wait time.Duration
+		if secrets, wait, err = r.secrets(ctx, spec); wait > 0 {
+			return nil, wait
+		}
+	}
 	r.begun = true
 	r.show()
 	var box pando.Sandbox
 	if err == nil {
 		box, err = r.a.Sandboxes.Start(ctx, pando.SandboxSpec{
-			Instance: i, Spec: spec, VIP4: svc.VIP4, VIP6: svc.VIP6,
+			Instance: i, Spec: spec, VIP4: svc.VIP4, VIP6: svc.VIP6, Secrets: secrets,
 		})
 	}
 	if err != nil {

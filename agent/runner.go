@@ -54,11 +54,12 @@ type life struct {
 	complained time.Time
 
 	// The stages of the life, each with the state that is its own.
-	wire  wire
-	birth birth
-	watch watch
-	leave leave
-	end   end
+	wire    wire
+	birth   birth
+	renewal renewal
+	watch   watch
+	leave   leave
+	end     end
 }
 
 func newRunner(a *Agent, i pando.Instance, box pando.Sandbox) *runner {
@@ -181,6 +182,10 @@ func (r *runner) receive(ctx context.Context, m message) {
 		}
 	case imagePulled:
 		r.birth.fetching.done, r.birth.fetching.err = true, m.err
+	case secretsChanged:
+		r.renew()
+	case secretsBrought:
+		r.renewed(ctx, m)
 	case deathAsked:
 		m.answer <- r.end.die(ctx, m)
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/sim"
+	"pando.run/pando/world"
 )
 
 // stubborn starts programs that stop only after let is closed.
@@ -262,6 +264,46 @@ func TestHaltNamesAHostWhoseTableDidNotChange(t *testing.T) {
 		if got, ok := b.steering.Open(web); ok {
 			t.Errorf("a new flow went to %s after both halts", got)
 		}
+	})
+}
+
+// Control answers an agent before its watch brings the endpoints of a new instance. A halt is not
+// acknowledged by endpoints that are older than the instance.
+func TestAHaltWaitsForTheEndpointsOfItsInstance(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.put(pando.Host{Name: "h1"})
+		b.serving("web-1", 1)
+		was := b.world().Endpoints[web].V
+		older := was
+		older.Hosts, older.Seats = nil, nil
+		write := func(e pando.Endpoints) {
+			_, err := b.registry.Commit(b.ctx, pando.Txn{Put: []pando.Stored{e}})
+			b.ok(err)
+			synctest.Wait()
+		}
+		write(older)
+		b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
+			i = i.Become(pando.IntentGranted, time.Now(), "test")
+			at, err := b.registry.Commit(ctx, pando.Txn{Put: []pando.Stored{i}})
+			value, encoding := world.Encode(i)
+			return []pando.Record{{Key: i.Key(), Value: value, Modified: at}}, errors.Join(err, encoding)
+		})
+		halted := make(chan error, 1)
+		go func() {
+			_, err := b.agent.Halt(b.ctx, "web-1", pando.Ask{})
+			halted <- err
+		}()
+		b.pass(time.Minute)
+		select {
+		case err := <-halted:
+			t.Fatalf("it was acknowledged by endpoints without the instance (%v)", err)
+		default:
+		}
+		was.Seats = slices.Clone(was.Seats)
+		was.Seats[0].Phase, was.Seats[0].Since = pando.PhaseDraining, time.Time{}
+		b.drain("web-1", false)
+		write(was)
+		b.ok(<-halted)
 	})
 }
 

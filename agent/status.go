@@ -66,17 +66,25 @@ type (
 	called        struct{ by int }              // more or fewer asks on their way may claim it
 	stopEnded     struct{ err error }           // of its sandbox
 	imagePulled   struct{ err error }           // nil: the layers of its image are on this host
+
+	secretsChanged struct{} // of its service
+	secretsBrought struct {
+		changed []string
+		err     error
+	}
 )
 
-func (look) isMessage()          {}
-func (recordChanged) isMessage() {}
-func (recordGone) isMessage()    {}
-func (recordOld) isMessage()     {}
-func (readyReported) isMessage() {}
-func (called) isMessage()        {}
-func (stopEnded) isMessage()     {}
-func (imagePulled) isMessage()   {}
-func (deathAsked) isMessage()    {}
+func (look) isMessage()           {}
+func (recordChanged) isMessage()  {}
+func (recordGone) isMessage()     {}
+func (recordOld) isMessage()      {}
+func (readyReported) isMessage()  {}
+func (called) isMessage()         {}
+func (stopEnded) isMessage()      {}
+func (imagePulled) isMessage()    {}
+func (deathAsked) isMessage()     {}
+func (secretsChanged) isMessage() {}
+func (secretsBrought) isMessage() {}
 
 // inbox holds the messages that a runner has not received yet. A sender never waits.
 type inbox struct {

@@ -135,6 +135,11 @@ func (a *Agent) follow(n news) {
 		if stale {
 			a.scope.unpark(s)
 		}
+		if c.endpoints && a.renewals.renewed(s, a.world.Endpoints[s].V.Secrets) {
+			for _, r := range a.crews.of[s] {
+				r.post(secretsChanged{})
+			}
+		}
 		for _, id := range c.instances {
 			stale = a.followInstance(id) || stale
 		}

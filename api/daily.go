@@ -21,6 +21,7 @@ func (h operators) dayToDay(a huma.API) {
 	h.exec(a)
 	route(a, "rollback", "POST /v1/services/{name}/rollback",
 		"Deploy the spec of an older revision again.", h.rollback)
+	rollouts{h.Operators}.routes(a)
 }
 
 func (h operators) revisions(

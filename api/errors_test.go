@@ -40,6 +40,28 @@ func (f failing) Revisions(context.Context, pando.ServiceKey) ([]pando.Revision,
 	return nil, f.err
 }
 
+func (f failing) Rollout(context.Context, pando.ServiceKey) (pando.RolloutStatus, error) {
+	return pando.RolloutStatus{}, f.err
+}
+
+func (f failing) PauseRollout(
+	context.Context, pando.ServiceKey, string, pando.Asker,
+) (pando.RolloutStatus, error) {
+	return pando.RolloutStatus{}, f.err
+}
+
+func (f failing) ResumeRollout(
+	context.Context, pando.ServiceKey, pando.Asker,
+) (pando.RolloutStatus, error) {
+	return pando.RolloutStatus{}, f.err
+}
+
+func (f failing) UndoRollout(
+	context.Context, pando.ServiceKey, string, pando.Asker,
+) (pando.ServiceStatus, error) {
+	return f.status()
+}
+
 func (f failing) Remove(context.Context, pando.ServiceKey, bool, pando.Asker) error { return f.err }
 
 func (f failing) Pin(
@@ -183,6 +205,10 @@ var ofOperators = []request{
 	{"GET", "/v1/services/web/state", ""},
 	{"GET", "/v1/services/web/revisions", ""},
 	{"POST", "/v1/services/web/rollback", `{"to": 1}`},
+	{"GET", "/v1/services/web/rollout", ""},
+	{"POST", "/v1/services/web/rollout/pause", `{"reason": "lunch"}`},
+	{"DELETE", "/v1/services/web/rollout/pause", ""},
+	{"POST", "/v1/services/web/rollout/undo", `{}`},
 	{"GET", "/v1/stats", ""},
 	{"GET", "/v1/hosts", ""},
 	{"DELETE", "/v1/hosts/h2", ""},

@@ -67,8 +67,9 @@ func (c *Control) Answer(
 			i.Verb, i.Service, pando.ErrUnavailable)
 	}
 	for { // older asks may come first
-		_ = c.decide(ctx, term, i.Service) // mine.answer carries the result
-		c.wake()                           // the decision may have consequences
+		// The end of this asker ends no answer of the others. mine.answer has the result.
+		_ = c.decide(context.WithoutCancel(ctx), term, i.Service)
+		c.wake() // the decision may have consequences
 		select {
 		case v := <-mine.answer:
 			return v.records, v.err
@@ -113,16 +114,20 @@ func (c *Control) answer(asks []*ask, err error) {
 			a.answer <- answer{err: err}
 			continue
 		}
-		records, err := c.recordsOf(a.intent.ID)
+		records, err := c.recordsOf(a.intent)
 		a.answer <- answer{records, err}
 	}
 }
 
-// recordsOf returns the stored records of an intent and of its instance. The caller holds the lock.
-func (c *Control) recordsOf(id pando.IntentID) ([]pando.Record, error) {
-	i, ok := c.world.Intents[id]
+// recordsOf returns the stored records of an ask and of its instance. It refuses the intent of
+// another asker. The caller holds the lock.
+func (c *Control) recordsOf(a pando.Intent) ([]pando.Record, error) {
+	i, ok := c.world.Intents[a.ID]
 	if !ok {
-		return nil, fmt.Errorf("%w: intent %s was not answered", pando.ErrUnavailable, id)
+		return nil, fmt.Errorf("%w: intent %s was not answered", pando.ErrUnavailable, a.ID)
+	}
+	if i.V.Key() != a.Key() || i.V.By != a.By || i.V.Host != a.Host {
+		return nil, fmt.Errorf("%w: another has asked as intent %s", pando.ErrConflict, a.ID)
 	}
 	first, err := recordOf(i)
 	if err != nil {

@@ -29,7 +29,8 @@ type Config struct {
 	Clock    pando.Clock
 	IDs      pando.IDs
 	Log      *slog.Logger
-	Name     string // of this candidate, in the election
+	Vault    pando.Vault // nil: the cluster has no secrets
+	Name     string      // of this candidate, in the election
 	// Heard returns the time since the last message from the agent of a host with a lease. Nil
 	// means unknown.
 	Heard func(ctx context.Context, h pando.HostName) (time.Duration, error)
@@ -44,6 +45,8 @@ type Control struct {
 	*operators
 	*streams
 	*members
+	*volumes
+	*secrets
 	counters *counters
 	// asks holds asks that agents brought themselves and that wait for a decision.
 	asks  map[pando.ServiceKey][]*ask
@@ -72,10 +75,11 @@ const workersMax = 32
 func New(c Config) *Control {
 	v := newView(c)
 	n := &counters{view: v}
+	o := &operators{view: v, creating: make(chan struct{}, 1), most: pando.ServicesMax}
 	return &Control{
 		view: v, counters: n, streams: &streams{view: v, counters: n}, members: &members{view: v},
-		operators: &operators{view: v, creating: make(chan struct{}, 1), most: pando.ServicesMax},
-		asks:      map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),
+		operators: o, volumes: &volumes{o}, secrets: &secrets{o},
+		asks: map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),
 		waiting: map[pando.ServiceKey]bool{},
 	}
 }

@@ -168,6 +168,9 @@ func (d *draft) answerReplicate(i pando.Intent) {
 		if d.rolling() {
 			d.svc.Rolling++
 			revision = d.svc.Target
+			if d.svc.Paused() {
+				revision = d.svc.Current
+			}
 		}
 		d.place(i.Become(v.State, d.now, v.Reason), revision)
 		if placed, ok := d.puts[i.Key()].(pando.Intent); ok {

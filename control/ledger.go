@@ -94,8 +94,9 @@ func (l *ledger) putEndpoints() {
 	}
 	was := l.w.Endpoints[l.svc.ServiceKey]
 	now := pando.EndpointsOf(l.svc, l.newest(), l.crew.all)
+	now.Secrets = newestSecret(l.w, l.newest())
 	if was.Modified > 0 && equal(was.V.Service, now.Service) && was.V.Scale == now.Scale &&
-		was.V.Balance == now.Balance &&
+		was.V.Balance == now.Balance && was.V.Secrets == now.Secrets &&
 		slices.Equal(was.V.Ports, now.Ports) && slices.Equal(was.V.Hosts, now.Hosts) &&
 		slices.Equal(was.V.Seats, now.Seats) {
 		return
@@ -237,6 +238,7 @@ func (l *ledger) forget() {
 	if e, ok := l.w.Endpoints[k]; ok {
 		l.deletes = append(l.deletes, e.V.Key())
 	}
+	l.keepVolumes()
 	if head, ok := l.w.Heads[k]; ok && l.svc.Purge {
 		l.deletes = append(l.deletes, head.V.Key())
 	}

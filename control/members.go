@@ -222,10 +222,15 @@ func (c *members) RemoveHost(
 
 // removable returns why a host may not be removed, or nil.
 func removable(w *world.World, m pando.Member, here bool, instances int, force bool) error {
-	states := 0
+	states, volumes := 0, 0
 	for _, s := range w.Heads {
 		if s.V.Host == m.Name {
 			states++
+		}
+	}
+	for _, v := range w.Volumes {
+		if v.V.Host == m.Name {
+			volumes++
 		}
 	}
 	switch {
@@ -240,6 +245,9 @@ func removable(w *world.World, m pando.Member, here bool, instances int, force b
 	case states > 0:
 		return fmt.Errorf("%w: it keeps the states of %d services, which the cluster loses with it: "+
 			"--force accepts that", pando.ErrRefused, states)
+	case volumes > 0:
+		return fmt.Errorf("%w: it keeps the volumes of %d removed services, which the cluster loses "+
+			"with it: --force accepts that", pando.ErrRefused, volumes)
 	}
 	return nil
 }

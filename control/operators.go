@@ -106,6 +106,9 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	if done, err := settled(w, old.V, old.Modified, key, by); done || err != nil {
 		return pando.Txn{}, err
 	}
+	if err := unset(w, r.Spec); err != nil {
+		return pando.Txn{}, err
+	}
 	if known, ok := w.SpecOf(key, svc.Target); ok && sameSpec(known, r.Spec) {
 		return c.nothing(w, key, by, now,
 			fmt.Sprintf("revision %d is this spec already", svc.Target)), nil
@@ -120,10 +123,11 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	if why := stuck(w, svc, r.Spec); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrRefused, why)
 	}
+	replaced, unserved := w.Revisions[key][svc.Target].V, svc.Target != svc.Current
 	svc.Latest++
-	svc.Target, svc.Rolling, svc.Asked = svc.Latest, 0, now
+	svc.Target, svc.Rolling, svc.Asked, svc.Trial = svc.Latest, 0, now, nil
 	if svc.Current != 0 && svc.Current != svc.Target {
-		svc.Rolling = max(1, scale.Capacity(w.Of(key)))
+		svc.Rolling, svc.Trial = max(1, scale.Capacity(w.Of(key))), &pando.Trial{Began: now}
 	}
 	r.Number, r.State = svc.Latest, pando.RevisionRolling
 	d := pando.Decision{
@@ -131,8 +135,14 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 		Reason: fmt.Sprintf("revision %d%s", svc.Latest, reason) + r.Spec.Files().Origin(),
 		Inputs: map[string]float64{"revision": float64(svc.Latest)},
 	}
-	return pando.Txn{If: []pando.Condition{{Key: key.Key(), Modified: old.Modified}},
-		Put: []pando.Stored{svc, r, d}}, nil
+	t := pando.Txn{If: []pando.Condition{{Key: key.Key(), Modified: old.Modified}},
+		Put: []pando.Stored{svc, r, d}}
+	if unserved && replaced.Number > 0 {
+		replaced.State = pando.RevisionReplaced
+		replaced.Reason = fmt.Sprintf("revision %d came before it served", r.Number)
+		t.Put = append(t.Put, replaced)
+	}
+	return t, nil
 }
 
 // unable returns why a host of the cluster cannot run a spec, or "". An older agent would ignore
@@ -149,6 +159,8 @@ func unable(w *world.World, s pando.Spec) string {
 		{s.Bundle.Folder != "", func(h pando.Host) bool { return h.Bundles },
 			"bundle: host %s has an older pando without bundles; upgrade pando there, " +
 				"or leave bundle out"},
+		{len(s.StoredSecrets) > 0, func(h pando.Host) bool { return h.Secrets },
+			"secrets: host %s has an older pando without secrets of the store: upgrade pando there"},
 		{len(s.Volumes)+len(s.Tmpfs) > 0 || s.ReadOnly,
 			func(h pando.Host) bool { return h.Volumes },
 			"volumes: host %s lacks them, tmpfs and read_only: upgrade pando there"},
@@ -233,9 +245,9 @@ func sameSpec(a, b pando.Spec) bool {
 func (c *operators) Remove(
 	ctx context.Context, s pando.ServiceKey, purge bool, by pando.Asker,
 ) error {
-	return c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) *pando.Decision {
+	return c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) (*pando.Decision, error) {
 		svc.Removing, svc.Purge = true, purge
-		return &pando.Decision{Kind: pando.DecidedRemove, By: by, Reason: "asked to go"}
+		return &pando.Decision{Kind: pando.DecidedRemove, By: by, Reason: "asked to go"}, nil
 	})
 }
 
@@ -251,7 +263,7 @@ func (c *operators) Pin(
 		return pando.ServiceStatus{}, fmt.Errorf("%w: %s is one instance at most (scale.max 1, "+
 			"rollout.order stop-first in its spec); raise scale.max there for more", pando.ErrRefused, s)
 	}
-	err := c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) *pando.Decision {
+	err := c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) (*pando.Decision, error) {
 		before := scale.Capacity(c.world.Of(s))
 		if svc.Pin.Holds(now) {
 			before = svc.Pin.Before
@@ -263,7 +275,7 @@ func (c *operators) Pin(
 			reason = fmt.Sprintf("%d instances for %s", n, keep)
 		}
 		return &pando.Decision{Kind: pando.DecidedPin, By: by, Reason: reason,
-			Inputs: map[string]float64{"instances": float64(n)}}
+			Inputs: map[string]float64{"instances": float64(n)}}, nil
 	})
 	if err != nil {
 		return pando.ServiceStatus{}, err
@@ -275,14 +287,16 @@ func (c *operators) Pin(
 func (c *operators) Unpin(
 	ctx context.Context, s pando.ServiceKey, by pando.Asker,
 ) (pando.ServiceStatus, error) {
-	err := c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) *pando.Decision {
+	err := c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) (*pando.Decision, error) {
 		if !svc.Pin.Holds(now) {
-			return nil
+			return nil, nil
 		}
 		pin := *svc.Pin
 		pin.Until = now // the loop lifts it and drains the instances that it added
 		svc.Pin = &pin
-		return &pando.Decision{Kind: pando.DecidedUnpin, By: by, Reason: "scaling is automatic again"}
+		return &pando.Decision{
+			Kind: pando.DecidedUnpin, By: by, Reason: "scaling is automatic again",
+		}, nil
 	})
 	if err != nil {
 		return pando.ServiceStatus{}, err
@@ -292,7 +306,7 @@ func (c *operators) Unpin(
 
 // edit changes the record of one service, with a decision that explains the change.
 func (c *operators) edit(ctx context.Context, s pando.ServiceKey, by pando.Asker,
-	f func(*pando.Service, time.Time) *pando.Decision) error {
+	f func(*pando.Service, time.Time) (*pando.Decision, error)) error {
 	return c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
 		old, ok := w.Services[s]
 		if err := w.Frozen(s); err != nil {
@@ -305,7 +319,10 @@ func (c *operators) edit(ctx context.Context, s pando.ServiceKey, by pando.Asker
 			return pando.Txn{}, err
 		}
 		svc := old.V
-		d := f(&svc, now)
+		d, err := f(&svc, now)
+		if err != nil {
+			return pando.Txn{}, err
+		}
 		if d == nil {
 			return c.nothing(w, s, by, now, "it was so already"), nil
 		}

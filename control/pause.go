@@ -11,7 +11,7 @@ import (
 // These times detect a pause of this process. It looks at the clock every beatWait. A gap of
 // pauseMin between two looks is a pause.
 const (
-	beatWait = 250 * time.Millisecond
+	beatWait = 500 * time.Millisecond
 	pauseMin = 2 * time.Second
 )
 

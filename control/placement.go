@@ -28,6 +28,9 @@ type placer struct {
 func (p *placer) home() pando.HostName {
 	s := p.newest()
 	t := lifecycle.Tie{Home: p.svc.Home, Spread: s.Place.Spread != "", Keeper: p.keeper.Host}
+	if kept := p.w.Volumes[p.svc.ServiceKey].V.Host; t.Home == "" && len(s.Volumes) > 0 {
+		t.Home = kept
+	}
 	t.State = len(s.State)+len(s.Volumes) > 0
 	t.Copies = s.StateCopies > 1 && len(s.Volumes) == 0 // a volume has no copy
 	st := p.standing(t.Home)

@@ -194,9 +194,9 @@ func (d *draft) roll() {
 		case m.Finish:
 			d.finishRollout(m.Reason)
 			return
-		case m.Start && d.mayStart(d.svc.Target, 1):
-			if d.start(d.svc.Target, m.Reason) {
-				stage.Started()
+		case m.Start && d.mayStart(m.Revision(d.svc), 1):
+			if d.start(m.Revision(d.svc), m.Reason) {
+				stage.Started(m)
 			}
 		case m.Drain != "" && !d.fresh(m.Drain):
 			d.record(pando.DecidedRollout, m.Drain, m.Reason, nil)
@@ -215,7 +215,9 @@ func (d *draft) survey() *lifecycle.Stage {
 	if d.stopFirst() {
 		spec.Rollout.Order = pando.StopFirst
 	}
+	paused := d.svc.Trial != nil && d.svc.Trial.Paused != nil
 	return lifecycle.Survey(lifecycle.Takeover{
+		Paused:  paused,
 		Current: d.svc.Current, Target: d.svc.Target, Wanted: d.svc.Rolling, Rule: spec.Rollout,
 		Restart: spec.Restart, Failures: d.history().failures, Instances: d.reachable(),
 	}, d.now)
@@ -224,7 +226,7 @@ func (d *draft) survey() *lifecycle.Stage {
 func (d *draft) finishRollout(reason string) {
 	d.putRevision(d.svc.Current, pando.RevisionRetired, reason)
 	d.putRevision(d.svc.Target, pando.RevisionCurrent, reason)
-	d.svc.Current, d.svc.Rolling = d.svc.Target, 0
+	d.svc.Current, d.svc.Rolling, d.svc.Trial = d.svc.Target, 0, nil
 	reason = fmt.Sprintf("revision %d is current: %s", d.svc.Current, reason)
 	d.record(pando.DecidedRollout, "", reason, nil)
 }
@@ -237,7 +239,7 @@ func (d *draft) rollBack(reason string) {
 	d.record(pando.DecidedRollback, "", fmt.Sprintf("back to revision %d: %s", d.svc.Current, reason),
 		map[string]float64{"from": float64(failed), "to": float64(d.svc.Current)},
 		lifecycle.LastWords(d.decisions, d.history().failures, failed)...)
-	d.svc.Target, d.svc.Rolling = d.svc.Current, 0
+	d.svc.Target, d.svc.Rolling, d.svc.Trial = d.svc.Current, 0, nil
 	if spec, ok := d.spec(d.svc.Current); ok {
 		d.hold(spec)
 	}

@@ -13,16 +13,15 @@ import (
 	"pando.run/pando/world"
 )
 
-// reasonBytesMax is the longest reason that an operator may give for a rollback.
+// reasonBytesMax is the longest reason that an operator may give for a change of a rollout.
 const reasonBytesMax = 400
 
 // Rollback implements pando.Operators. It is an ordinary deploy of a stored spec.
 func (c *operators) Rollback(
 	ctx context.Context, s pando.ServiceKey, to int, reason string, by pando.Asker,
 ) (pando.ServiceStatus, error) {
-	if len(reason) > reasonBytesMax {
-		return pando.ServiceStatus{}, fmt.Errorf("%w: the reason has %d bytes, at most %d",
-			pando.ErrTooLarge, len(reason), reasonBytesMax)
+	if err := checkReason(reason); err != nil {
+		return pando.ServiceStatus{}, err
 	}
 	err := c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
 		return c.rollback(w, s, to, reason, now, by)

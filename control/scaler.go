@@ -14,6 +14,10 @@ import (
 // scaleInterval is how often the built-in scaler reads the steering counters.
 const scaleInterval = 200 * time.Millisecond
 
+// scaleRest is how often the scaler looks for services to scale while there is none. A change of
+// the store wakes it earlier. The end of a pin does not.
+const scaleRest = 2 * time.Second
+
 // scaler asks on behalf of programs that do not use the API of Pando. It is a client like any
 // other: its asks are intents, and the same budgets answer them. It reads counters outside the
 // leader's loop, so that a silent host never delays the loop.
@@ -21,6 +25,7 @@ type scaler struct {
 	c        *Control
 	policies map[pando.ServiceKey]*scale.Policy
 	last     time.Time
+	resting  bool // no service is to be scaled
 	reading  bool // a reading is in progress; one at a time
 	read     chan counted
 	silent   map[pando.HostName]bool // the hosts that did not answer last time
@@ -39,7 +44,11 @@ func (s *scaler) next() time.Duration {
 	if s.reading {
 		return scaleInterval
 	}
-	return max(time.Millisecond, scaleInterval-s.c.Clock.Now().Sub(s.last))
+	wait := scaleInterval
+	if s.resting {
+		wait = scaleRest
+	}
+	return max(time.Millisecond, wait-s.c.Clock.Now().Sub(s.last))
 }
 
 // step judges the counters of a finished reading and starts one reading per interval.
@@ -53,10 +62,11 @@ func (s *scaler) step(ctx context.Context, fence pando.Fence) {
 	}
 	now := s.c.Clock.Now()
 	if s.reading || now.Sub(s.last) < scaleInterval {
+		s.resting = false // the store may have changed
 		return
 	}
 	s.last = now
-	if len(s.wanted()) == 0 {
+	if s.resting = len(s.wanted()) == 0; s.resting {
 		return
 	}
 	s.reading = true

@@ -44,6 +44,36 @@ func TestNewsWithoutEndDoNotKeepTheScalerFromLooking(t *testing.T) {
 	})
 }
 
+// The scaler rests while no service is to be scaled. A service that begins to be scaled ends that.
+func TestAServiceToScaleWakesTheScaler(t *testing.T) {
+	lead(t, 0, func(t *testing.T, l leadership) {
+		host := &meter{}
+		l.Peers.(*sim.Peers).Set("h1", host)
+		spec := pando.Spec{Name: "web", Command: []string{"web"}}.WithDefaults()
+		put := func() {
+			_, err := l.registry.Commit(t.Context(), pando.Txn{Put: []pando.Stored{pando.Revision{
+				Service: web, Number: 1, Spec: spec, State: pando.RevisionCurrent}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		spec.Scale.By = pando.ByNothing
+		put()
+		time.Sleep(2 * scaleRest)
+		before := host.asked.Load()
+		time.Sleep(2 * scaleRest)
+		if n := host.asked.Load() - before; n > 0 {
+			t.Errorf("the counters were read %d times for no service", n)
+		}
+		spec.Scale.By = pando.ByConnections
+		put()
+		time.Sleep(2 * scaleInterval)
+		if host.asked.Load() == before {
+			t.Errorf("the counters were not read within %s of the change", 2*scaleInterval)
+		}
+	})
+}
+
 // mute is a host that takes a call and never answers.
 type mute struct {
 	pando.HostAgent

@@ -84,7 +84,7 @@ func changes(b pando.Batch) []pando.Change {
 		change := pando.Change{
 			Revision: b.Revision, Kind: r.Key.Kind(), Key: r.Key, Deleted: r.Value == nil, More: true,
 		}
-		if change.Kind == pando.KindLeader {
+		if change.Kind == pando.KindLeader || change.Kind == pando.KindSecret {
 			continue
 		}
 		if r.Value != nil {

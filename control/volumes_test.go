@@ -105,3 +105,57 @@ func TestAServiceWithVolumesWaitsForItsHome(t *testing.T) {
 		t.Errorf("%d instances start without their volumes", n)
 	}
 }
+
+// A service that is removed and deployed again starts on the host with its volumes, or waits for
+// that host. A removal that purges forgets the host.
+func TestARemovedServiceComesBackToItsVolumes(t *testing.T) {
+	tb := newTable(t)
+	remove := func(purge bool) {
+		t.Helper()
+		svc := tb.w.Services[web].V
+		svc.Removing, svc.Purge = true, purge
+		tb.put(svc)
+		for range 5 {
+			tb.settle()
+			tb.run()
+		}
+		if _, there := tb.w.Services[web]; there {
+			t.Fatal("the service is still there")
+		}
+	}
+	deploy := func() {
+		t.Helper()
+		tb.deploy(1, withVolume)
+		for range 3 {
+			tb.settle()
+			tb.run()
+		}
+	}
+	deploy()
+	home := tb.w.Services[web].V.Home
+	remove(false)
+	if kept := tb.w.Volumes[web].V; kept.Host != home || home != "h1" {
+		t.Fatalf("its volumes are on %q, and it was on %q", kept.Host, home)
+	}
+	tb.put(pando.Host{Name: "h0"})
+	tb.lose("h1")
+	deploy()
+	if n := tb.on("h0", pando.PhasePlaced) + tb.on("h0", pando.PhaseInRotation); n != 0 {
+		t.Errorf("%d instances start without their volumes", n)
+	}
+	if why := tb.w.Services[web].V.Reason; !strings.Contains(why, "is on h1") {
+		t.Errorf("it waits because %s", why)
+	}
+	tb.put(pando.Host{Name: "h1"})
+	for range 3 {
+		tb.settle()
+		tb.run()
+	}
+	if svc := tb.w.Services[web].V; svc.Home != "h1" {
+		t.Errorf("it comes back on %q", svc.Home)
+	}
+	remove(true)
+	if len(tb.w.Volumes) != 0 {
+		t.Errorf("after a purge: %+v", tb.w.Volumes)
+	}
+}

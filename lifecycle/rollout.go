@@ -20,17 +20,27 @@ type Takeover struct {
 	Rule            pando.Rollout
 	Restart         pando.RestartPolicy
 	Failures        []Failure
+	Paused          bool             // by an operator
 	Instances       []pando.Instance // of the service, in every phase
 }
 
 // Move is the next step of a service, with its reason.
 type Move struct {
 	Start  bool             // start one instance of the target revision
+	Former bool             // with Start: of the current revision instead
 	Drain  pando.InstanceID // take this one out of rotation
 	Finish bool             // the target is current now
 	Abort  bool             // go back to the current revision
 	Wait   time.Time        // nothing to do before this; zero means after the next change
 	Reason string
+}
+
+// Revision returns the revision of the instance that the move starts.
+func (m Move) Revision(s pando.Service) int {
+	if m.Former {
+		return s.Current
+	}
+	return s.Target
 }
 
 // Stage is the current stage of a rollout. It counts the instances once. Started and Drained follow
@@ -65,15 +75,26 @@ func Survey(t Takeover, now time.Time) *Stage {
 			s.addHealth(i, wait, now)
 		}
 	}
-	slices.SortFunc(old, func(x, y int) int { return leavesFirst(t.Instances, x, y) })
+	slices.SortFunc(old, func(x, y int) int {
+		if a, b := t.overtaken(x), t.overtaken(y); a != b {
+			return cmp.Compare(b, a)
+		}
+		return leavesFirst(t.Instances, x, y)
+	})
 	for _, n := range old {
 		s.old = append(s.old, t.Instances[n].ID)
 	}
 	return s
 }
 
-// Started records that an instance of the target was placed.
-func (s *Stage) Started() { s.fresh++ }
+// Started records that the instance of the last move was placed.
+func (s *Stage) Started(m Move) {
+	if m.Former {
+		s.old = append(s.old, "") // a paused rollout drains none
+		return
+	}
+	s.fresh++
+}
 
 // Drained records that the instance of the last move drains.
 func (s *Stage) Drained() {
@@ -96,6 +117,9 @@ func (s *Stage) Next() Move {
 		return Move{Abort: true, Reason: fmt.Sprintf("%d of revision %d failed, the last because %s",
 			n, t.Target, s.failed[n-1].Reason)}
 	}
+	if t.Paused {
+		return s.paused()
+	}
 	if len(s.old) == 0 && s.healthy >= s.wanted {
 		return Move{Finish: true, Reason: fmt.Sprintf("%d instances of revision %d are in rotation, "+
 			"none of revision %d is left", s.fresh, t.Target, t.Current)}
@@ -114,6 +138,22 @@ func (s *Stage) Next() Move {
 	}
 	return s.waiting()
 }
+
+// paused replaces missing instances by those of the current revision. A paused rollout makes no
+// other step. The failures of the target still abort it.
+func (s *Stage) paused() Move {
+	t := &s.facts
+	ends := t.Rule.Order == pando.StopFirst && s.leaving > 0
+	if missing := s.wanted - s.fresh - len(s.old); missing > 0 && !ends {
+		return Move{Start: true, Former: true, Reason: fmt.Sprintf(
+			"%d of %d run while the rollout is paused", s.fresh+len(s.old), s.wanted)}
+	}
+	return Move{Reason: "the rollout is paused"}
+}
+
+// Counts returns the number of instances of other revisions, of the target, and of the healthy ones
+// among the latter.
+func (s *Stage) Counts() (old, fresh, healthy int) { return len(s.old), s.fresh, s.healthy }
 
 func (s *Stage) stopFirst() Move {
 	t := &s.facts
@@ -162,6 +202,15 @@ func (s *Stage) addHealth(i *pando.Instance, wait time.Duration, now time.Time) 
 	} else if s.next.IsZero() || at.Before(s.next) {
 		s.next = at
 	}
+}
+
+// overtaken returns 1 for an instance of a revision that never served, because a newer deploy came
+// before. It leaves before those of the current revision.
+func (t Takeover) overtaken(n int) int {
+	if t.Instances[n].Revision == t.Current {
+		return 0
+	}
+	return 1
 }
 
 func (t Takeover) strikes() int {

@@ -20,6 +20,7 @@ func next(t Takeover, now time.Time) Move { return Survey(t, now).Next() }
 func takeover(t *rapid.T) Takeover {
 	u := Takeover{
 		Current: 1, Target: 2, Wanted: rapid.IntRange(0, 8).Draw(t, "wanted"),
+		Paused: rapid.IntRange(0, 3).Draw(t, "paused") == 0,
 		Rule: pando.Rollout{
 			Surge: rapid.IntRange(1, 4).Draw(t, "surge"), HealthySeconds: 1,
 			Order: rapid.SampledFrom(orders).Draw(t, "order"),
@@ -42,8 +43,12 @@ func takeover(t *rapid.T) Takeover {
 func (u *Takeover) carryOut(m Move, n int) bool {
 	switch {
 	case m.Start:
+		revision := u.Target
+		if m.Former {
+			revision = u.Current
+		}
 		u.Instances = append(u.Instances, pando.Instance{
-			ID: pando.InstanceID(fmt.Sprint("new-", n)), Revision: u.Target, Phase: pando.PhasePlaced,
+			ID: pando.InstanceID(fmt.Sprint("new-", n)), Revision: revision, Phase: pando.PhasePlaced,
 			Born: t0, Since: t0,
 		})
 	case m.Drain != "":
@@ -69,12 +74,35 @@ func TestAStageFollowsItsMoves(t *testing.T) {
 				return
 			}
 			if m.Start {
-				s.Started()
+				s.Started(m)
 			} else {
 				s.Drained()
 			}
 		}
 		t.Fatal("one look makes 50 moves")
+	})
+}
+
+// A paused rollout moves no flow to the new revision and takes none from the old one. It holds the
+// wanted number with instances of the old one.
+func TestAPausedRolloutKeepsBothRevisionsAsTheyAre(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		u := takeover(t)
+		u.Paused = true
+		for n := range 50 {
+			m := next(u, t0)
+			if m.Drain != "" || m.Finish || m.Start && !m.Former {
+				t.Fatalf("a paused rollout makes the move %+v", m)
+			}
+			if !u.carryOut(m, n) {
+				break
+			}
+		}
+		old, fresh, _ := Survey(u, t0).Counts()
+		ends := u.Rule.Order == pando.StopFirst && Survey(u, t0).leaving > 0
+		if old+fresh < u.Wanted && !ends {
+			t.Fatalf("%d of %d run", old+fresh, u.Wanted)
+		}
 	})
 }
 

@@ -127,11 +127,14 @@ var fields = []field{
 		kind: boolKind,
 		set:  func(s *pando.Spec, v any) { s.ReadOnly = v.(bool) },
 		get:  func(s pando.Spec) any { return s.ReadOnly }},
-	{name: "secrets", doc: "Files of the host that the program finds in /run/secrets under these " +
-		"names. The store has the paths alone, never the content.",
-		example: "{password: /etc/shop/password}", kind: secretsKind,
-		set: func(s *pando.Spec, v any) { s.Secrets = v.(map[string]string) },
-		get: func(s pando.Spec) any { return s.Secrets }},
+	{name: "secrets", doc: "Secrets that the program finds in /run/secrets under these names: a " +
+		"list of names of the store (`pando secret set`), or a map. A value is {on_change: SIGNAL}, {} " +
+		"or a file of the host.",
+		example: "{db-password: {on_change: SIGHUP}, token: /etc/shop/token}", kind: secretsKind,
+		set: func(s *pando.Spec, v any) {
+			s.Secrets, s.StoredSecrets = v.(secretWords).files, v.(secretWords).stored
+		},
+		get: func(s pando.Spec) any { return secretTexts(s) }},
 	{name: "reach", doc: "Parts of the network that the instances may open connections to: " +
 		"internet, tenants (services of other tenants), host (ports of their own host), metadata (of a " +
 		"cloud), or tenant alone. Services of their own tenant are always in reach.",

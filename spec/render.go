@@ -137,6 +137,11 @@ func format(b *strings.Builder, indent string, table []field, s pando.Spec) {
 				}
 				fmt.Fprintf(b, "%s  %s: %s\n", indent, scalar(k), text)
 			}
+		case flow:
+			fmt.Fprintf(b, "%s%s:\n", indent, f.name)
+			for _, k := range slices.Sorted(maps.Keys(v)) {
+				fmt.Fprintf(b, "%s  %s: %s\n", indent, scalar(k), v[k])
+			}
 		case map[string]float64:
 			words := make([]string, 0, len(v))
 			for _, k := range slices.Sorted(maps.Keys(v)) {

@@ -39,7 +39,7 @@ resources: {cpus: 0.5, memory: 1.5m, pids: 100}
 rollout: {order: start-first, surge: 2, healthy: 5s}
 place: {near: first, only: zone=a, apart: db}
 folders: [/srv/fonts, "./data:rw", "/opt/x:ro"]
-secrets: {password: /etc/shop/password, key.pem: key.pem}
+secrets: {password: /etc/shop/password, key.pem: key.pem, db: {on_change: HUP}, api: {}}
 balance: {by: score, weights: {cpu: 2, memory: 0.5}, every: 200ms}
 reach: [internet, host]
 security_opt: [seccomp:unconfined]
@@ -73,6 +73,7 @@ func wholeSpec() pando.Spec {
 			{Path: "/srv/fonts"}, {Path: "/d/data", Write: true}, {Path: "/opt/x"},
 		},
 		Secrets:         map[string]string{"password": "/etc/shop/password", "key.pem": "/d/key.pem"},
+		StoredSecrets:   []pando.StoredSecret{{Name: "api"}, {Name: "db", OnChange: "SIGHUP"}},
 		Reach:           []pando.Reach{pando.ReachInternet, pando.ReachHost},
 		SecurityOpt:     []string{pando.SeccompUnconfined},
 		DrainSecondsMax: 600, Labels: map[string]string{"team": "web"},

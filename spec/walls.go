@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -13,18 +12,11 @@ import (
 	"pando.run/pando"
 )
 
-// Bounds of lists of walls.
-const (
-	foldersMax = 64
-	secretsMax = 64
-)
+// foldersMax bounds the folders of a spec.
+const foldersMax = 64
 
 // tooWide are paths with folders that each instance has for itself.
 var tooWide = []string{"/", "/etc", "/run", "/tmp", "/usr", "/var", "/var/tmp"}
-
-const secretPattern = `^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`
-
-var secretName = regexp.MustCompile(secretPattern)
 
 // listKind is a list of texts. read turns one into a value.
 func listKind[T any](
@@ -133,29 +125,6 @@ var securityKind = listKind("["+pando.SeccompUnconfined+"]",
 			s, pando.SeccompUnconfined)
 	})
 
-var secretsKind = kind{
-	schema: map[string]any{"type": "object", "additionalProperties": map[string]any{
-		"type": "string", "pattern": `^[^\x00]+$`},
-		"propertyNames": map[string]any{"pattern": secretPattern}},
-	read: func(r *reader, n ast.Node, where string, take func(any)) {
-		const want = "a map of names and files of the host, such as {password: /etc/shop/password}"
-		out := map[string]string{}
-		pairs, _ := r.pairs(n, where, want)
-		for _, p := range pairs {
-			file, ok := text(p.value)
-			switch {
-			case !secretName.MatchString(p.key):
-				r.at(p.where, join(where, p.key), "want a name of letters, digits, '_', '-' and '.'")
-			case !ok || file == "":
-				r.wrong(p.value, join(where, p.key), "a file of the host")
-			default:
-				out[p.key] = file
-			}
-		}
-		take(out)
-	},
-}
-
 // absolute makes the paths of a spec relative to its file.
 func (r *reader) absolute(s *pando.Spec) {
 	for i, f := range s.Folders {
@@ -212,12 +181,7 @@ func (c *checks) walls(s pando.Spec) {
 			"%s: want the folders below %s that the program needs", where, f.Path)
 	}
 	c.volumes(s)
-	c.that(len(s.Secrets) <= secretsMax, "secrets: more than %d", secretsMax)
-	for name, file := range s.Secrets {
-		c.that(secretName.MatchString(name), "secrets: %q is no name of a file", name)
-		c.that(path.IsAbs(file), "secrets.%s: %q is no absolute path", name, file)
-		c.text("secrets."+name, file)
-	}
+	c.secrets(s)
 	for _, r := range s.Reach {
 		c.also(wrapped("reach", checkReach(r)))
 	}

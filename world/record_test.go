@@ -26,6 +26,8 @@ func TestEveryKindOfRecordReadsBack(t *testing.T) {
 		pando.StateHead{Service: web, Commit: pando.ObjectID{1}, Merges: 7},
 		pando.EndpointsOf(pando.Service{ServiceKey: web, Home: "h1"}, pando.Spec{},
 			[]pando.Instance{{ID: "web-1", Host: "h1", Phase: pando.PhaseReady}}),
+		pando.VolumeHome{Service: web, Host: "h1"},
+		pando.Secret{SecretKey: pando.SecretKey{Tenant: "shop", Name: "key"}, Sealed: []byte{1}},
 		pando.Host{Name: "h1", Slot: 5},
 		pando.Member{Name: "h1", Slot: 5, PublicKey: "aa"},
 	} {

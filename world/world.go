@@ -21,6 +21,8 @@ type World struct {
 	Heads     map[pando.ServiceKey]Versioned[pando.StateHead]
 	Keepers   map[pando.ServiceKey]Versioned[pando.Keeper]
 	Endpoints map[pando.ServiceKey]Versioned[pando.Endpoints]
+	Volumes   map[pando.ServiceKey]Versioned[pando.VolumeHome] // of removed services
+	Secrets   map[pando.SecretKey]Versioned[pando.Secret]
 	Hosts     map[pando.HostName]Versioned[pando.Host]   // their agents hold their leases
 	Members   map[pando.HostName]Versioned[pando.Member] // admitted to the cluster
 	Cluster   Versioned[pando.Cluster]                   // the store's record of itself
@@ -66,6 +68,8 @@ func New() *World {
 		Heads:     map[pando.ServiceKey]Versioned[pando.StateHead]{},
 		Keepers:   map[pando.ServiceKey]Versioned[pando.Keeper]{},
 		Endpoints: map[pando.ServiceKey]Versioned[pando.Endpoints]{},
+		Volumes:   map[pando.ServiceKey]Versioned[pando.VolumeHome]{},
+		Secrets:   map[pando.SecretKey]Versioned[pando.Secret]{},
 		Hosts:     map[pando.HostName]Versioned[pando.Host]{},
 		Members:   map[pando.HostName]Versioned[pando.Member]{},
 		byKey:     map[pando.Key]noted{},
@@ -177,6 +181,10 @@ func DecodeAny(r pando.Record) (pando.Stored, error) {
 		return decode[pando.Keeper](r)
 	case pando.KindEndpoints:
 		return decode[pando.Endpoints](r)
+	case pando.KindVolumes:
+		return decode[pando.VolumeHome](r)
+	case pando.KindSecret:
+		return decode[pando.Secret](r)
 	case pando.KindHost:
 		return decode[pando.Host](r)
 	case pando.KindMember:
@@ -235,6 +243,10 @@ func (w *World) put(v pando.Stored, at pando.StoreRevision) {
 		w.Keepers[v.Service] = Versioned[pando.Keeper]{v, at}
 	case pando.Endpoints:
 		w.putEndpoints(v, at)
+	case pando.VolumeHome:
+		w.Volumes[v.Service] = Versioned[pando.VolumeHome]{v, at}
+	case pando.Secret:
+		w.Secrets[v.SecretKey] = Versioned[pando.Secret]{v, at}
 	case pando.Host:
 		w.Hosts[v.Name] = Versioned[pando.Host]{v, at}
 	case pando.Member:
@@ -277,6 +289,10 @@ func (w *World) forget(k pando.Key, at pando.StoreRevision) {
 		delete(w.Keepers, v.Service)
 	case pando.Endpoints:
 		w.dropEndpoints(v.Service.ServiceKey, at)
+	case pando.VolumeHome:
+		delete(w.Volumes, v.Service)
+	case pando.Secret:
+		delete(w.Secrets, v.SecretKey)
 	case pando.Host:
 		delete(w.Hosts, v.Name)
 	case pando.Member:

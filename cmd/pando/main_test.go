@@ -114,6 +114,7 @@ func TestHelpIsShortAndImperative(t *testing.T) {
 // A command that prints no result refuses -o, instead of ignoring it.
 func TestOutputIsAFlagOfCommandsThatPrintAResult(t *testing.T) {
 	const printing = "ps,status,stats,why,watch,scale,rm,deploy,diff,history,rollback,state log," +
+		"rollout status,rollout pause,rollout resume,rollout undo," +
 		"hosts,hosts rm,spec check,spec schema,spec show,doctor,version,lab up,lab ls,up,down," +
 		"restart,token"
 	results := map[string]bool{"logs": false, "exec": false, "lab exec": false,
@@ -193,7 +194,8 @@ func TestNotRunningIsSaidByEveryCommand(t *testing.T) {
 		"watch", "watch web", "scale web 2", "scale web auto",
 		"rm web", "state log web", "hosts",
 		"history web", "stats", "exec web -- ls",
-		"stats web", "rollback web", "diff web", "diff " + file, "spec show web", "deploy " + file,
+		"stats web", "rollback web", "rollout status web", "rollout undo web", "diff web",
+		"diff " + file, "spec show web", "deploy " + file,
 		"deploy --dry-run " + file} {
 		got := invoke("/nowhere/api.sock", strings.Fields(line)...)
 		if got.code != 8 || !strings.Contains(got.err, "start it with `pando up`") ||

@@ -160,12 +160,14 @@ func (c *converter) walls(s types.ServiceConfig, out *pando.Spec, at func(...str
 		name := strings.TrimPrefix(cmp.Or(ref.Target, ref.Source), "/run/secrets/")
 		from, path := c.project.Secrets[ref.Source], []string{"secrets", ref.Source}
 		switch {
-		case bool(from.External):
-			c.deny(path, "is external: write its value into a file of the host, and name it with file:")
-		case from.File == "":
-			c.deny(path, "has no file: write its value into a file of the host, and name it with file:")
 		case strings.Contains(name, "/"):
 			c.deny(at("secrets"), "%s: secrets are files of /run/secrets: drop target", name)
+		case bool(from.External) && name != cmp.Or(from.Name, ref.Source):
+			c.deny(at("secrets"), "%s: a secret of the store has its own name: drop target", name)
+		case bool(from.External):
+			out.StoredSecrets = append(out.StoredSecrets, pando.StoredSecret{Name: name})
+		case from.File == "":
+			c.deny(path, "has no file: write its value into a file of the host, and name it with file:")
 		default:
 			if out.Secrets == nil {
 				out.Secrets = map[string]string{}

@@ -45,7 +45,7 @@ func (c mounts) convert(s types.ServiceConfig) {
 	}
 }
 
-// memory converts an element of `tmpfs`: PATH or PATH:OPTIONS. Every instance has a /tmp.
+// memory converts an element of `tmpfs`: PATH or PATH:OPTIONS.
 func (c mounts) memory(text string) {
 	path, options, _ := strings.Cut(text, ":")
 	t := pando.Tmpfs{Path: path}
@@ -59,9 +59,6 @@ func (c mounts) memory(text string) {
 		default:
 			c.warn(c.at("tmpfs"), "%s: option %s is left out", path, option)
 		}
-	}
-	if path == "/tmp" && t.Bytes == 0 && t.Mode == 0 {
-		return
 	}
 	c.out.Tmpfs = append(c.out.Tmpfs, t)
 }

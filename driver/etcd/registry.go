@@ -9,6 +9,7 @@ package etcd
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -32,10 +33,11 @@ type Registry struct {
 	line   *line  // nil in the server's process
 	// first reports whether the server of this process leads the others. Its control takes the lead
 	// too, so that both outlive a lost server in the time of one election. Nil: it is no server.
-	first func() bool
-	paged int64 // records of one answer of a Snapshot; tests lower it
-	close sync.Once
-	err   error // of close
+	first  func() bool
+	paged  int64 // records of one answer of a Snapshot; tests lower it
+	close  sync.Once
+	err    error // of close
+	asking asking
 
 	mu     sync.Mutex
 	leases map[pando.Fence]clientv3.LeaseID // of the hosts that joined through this registry
@@ -54,7 +56,17 @@ const (
 	callWaitMax = 5 * time.Second
 	// Attempts of a read before it reports ErrUnavailable.
 	readAttempts = 4
+	// A client drops a silent server after lineSilenceMax + lineAnswerMax.
+	lineSilenceMax = 10 * time.Second
+	lineAnswerMax  = 3 * time.Second
 )
+
+// quickly makes a client connect again soon.
+var quickly = grpc.WithConnectParams(grpc.ConnectParams{
+	Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+		MaxDelay: reconnectWaitMax},
+	MinConnectTimeout: time.Second,
+})
 
 // Dial returns a registry over the etcd at endpoint: "unix:///path", "http://host:port" or
 // "https://host:port". It does not wait for the server. Calls fail with pando.ErrUnavailable until
@@ -72,16 +84,11 @@ func Dial(
 	c, err := clientv3.New(clientv3.Config{
 		Context:              ctx,
 		Endpoints:            []string{"http://line"}, // the line dials, also with TLS
-		DialKeepAliveTime:    10 * time.Second,
-		DialKeepAliveTimeout: 3 * time.Second,
+		DialKeepAliveTime:    lineSilenceMax,
+		DialKeepAliveTimeout: lineAnswerMax,
 		MaxUnaryRetries:      readAttempts,
 		Logger:               zap.NewNop(),
-		DialOptions: []grpc.DialOption{grpc.WithContextDialer(l.dial),
-			grpc.WithConnectParams(grpc.ConnectParams{
-				Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
-					MaxDelay: reconnectWaitMax},
-				MinConnectTimeout: time.Second,
-			})},
+		DialOptions:          []grpc.DialOption{grpc.WithContextDialer(l.dial), quickly},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("dial the store at %s: %w", endpoint, err)
@@ -95,8 +102,11 @@ func Dial(
 // they expire.
 func (r *Registry) Close() error {
 	r.close.Do(func() {
+		r.asking.mu.Lock()
+		defer r.asking.mu.Unlock()
+		r.err = r.asking.close()
 		if err := r.client.Close(); err != nil && r.client.Ctx().Err() == nil {
-			r.err = fmt.Errorf("close the store's client: %w", err)
+			r.err = errors.Join(r.err, fmt.Errorf("close the store's client: %w", err))
 		}
 	})
 	return r.err

@@ -168,8 +168,7 @@ func put[T pando.Stored](
 		Key: []byte(r.Key), Target: pb.Compare_MOD, Result: pb.Compare_EQUAL,
 		TargetUnion: &pb.Compare_ModRevision{ModRevision: at},
 	})
-	err = rule(next, now, at != 0)
-	if errors.Is(err, errAnswer) && w.late(r.Key, at) {
+	if err = rule(next, now, at != 0); err != nil && w.late(r.Key, at) {
 		return nil // its own condition fails: it learns of the conflict
 	}
 	return err

@@ -54,6 +54,7 @@ type Server struct {
 	guarding sync.WaitGroup
 	doors    []*door
 	peers    *peerDoor // nil: a single server
+	asks     asks
 	refusals *refusals
 	serving  sync.WaitGroup // the doors, and the watch for etcd's own end
 	ended    chan error     // the first error, for Err
@@ -227,6 +228,7 @@ func (s *Server) serve(rules gate, disk *guard) {
 	for _, d := range s.doors {
 		d.open(s.etcd.Server, grpc.ChainUnaryInterceptor(rules.unary, disk.intercept),
 			grpc.ChainStreamInterceptor(rules.stream))
+		s.asks.serve(d.server)
 		s.serving.Go(func() { s.end(d.serve()) })
 	}
 	s.serving.Go(func() { s.end(<-s.etcd.Err()) })

@@ -82,6 +82,20 @@ func (h *host) Usage(_ context.Context, s pando.ServiceKey) ([]pando.InstanceUsa
 	return []pando.InstanceUsage{{Instance: "web-1", Service: s, PIDs: 3}}, h.err
 }
 
+func (h *host) Volumes(
+	_ context.Context, q pando.VolumeQuery,
+) ([]pando.KeptVolume, error) {
+	v := pando.KeptVolume{Service: q.Service, Name: q.Name, Host: "h1", Partial: q.Measure}
+	return []pando.KeptVolume{v}, h.err
+}
+
+func (h *host) RemoveVolume(_ context.Context, s pando.ServiceKey, name string) error {
+	if h.err == nil && (s != pando.DefaultService("web") || name != "data") {
+		return pando.ErrNotFound
+	}
+	return h.err
+}
+
 // Exec returns a command that sends back its input.
 func (h *host) Exec(
 	_ context.Context, i pando.InstanceID, s pando.SessionSpec,

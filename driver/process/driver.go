@@ -308,7 +308,7 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 		p.Dir = "/"
 	}
 	var err error
-	if p.Secrets, err = readSecrets(spec.Spec); err != nil {
+	if p.Secrets, err = readSecrets(spec); err != nil {
 		return p, err
 	}
 	if p.Volumes, err = binds(spec.Spec.Binds(), d.Hidden); err != nil {

@@ -75,7 +75,7 @@ func (s *shim) enter(p program) error {
 	if err := settleInImage(p); err != nil {
 		return err
 	}
-	if err := keepSecrets(p); err != nil || !p.ReadOnly {
+	if err := s.keepSecrets(p); err != nil || !p.ReadOnly {
 		return err
 	}
 	return readOnly("/", 0)

@@ -33,6 +33,7 @@ type shim struct {
 	mu      sync.Mutex
 	program *program
 	pid     int
+	secrets secretFiles
 	log     *logFile
 	logs    *os.Root
 	groups  string       // writable cgroups, visible to the shim only
@@ -188,6 +189,8 @@ func (s *shim) answer(q request) reply {
 		s.happened(pando.SandboxEvent{Kind: pando.SandboxNotified})
 	case "signal":
 		err = s.signal(syscall.Signal(q.Signal))
+	case "renew":
+		r.Names, err = s.renew(q.Secrets, q.Signals)
 	case "kill":
 		s.kill()
 	case "pause":

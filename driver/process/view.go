@@ -170,7 +170,7 @@ func (s *shim) settle(p program) error {
 			return fmt.Errorf("keep the working directory %s: %w", p.Dir, err)
 		}
 	}
-	if err := keepSecrets(p); err != nil {
+	if err := s.keepSecrets(p); err != nil {
 		return err
 	}
 	if err := leaveHost(); err != nil {

@@ -179,7 +179,8 @@ func TestSecretsAreFilesOfTheProgramAlone(t *testing.T) {
 		"check `secrets`": "/no/such/file", "may have": "/dev/zero",
 	} {
 		spec := pando.Spec{Name: "web", Command: []string{"true"}, Secrets: map[string]string{"x": file}}
-		if _, err := readSecrets(spec); err == nil || !strings.Contains(err.Error(), text) {
+		_, err := readSecrets(pando.SandboxSpec{Spec: spec})
+		if err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%s: %v, want %q", file, err, text)
 		}
 	}

@@ -19,13 +19,15 @@ import (
 // The reply to hold carries the listener of the instance's API. The events follow it, past ones
 // first. If the program was only loaded, the driver first sends go, which has no reply.
 type request struct {
-	Verb string   `json:"verb"` // hold, go, notify, signal, kill, pause, exec, session
+	Verb string   `json:"verb"` // hold, go, notify, signal, renew, kill, pause, exec, session
 	Run  *program `json:"run,omitempty"`
 	// The program waits before its first instruction for a message go.
 	Load    bool               `json:"load,omitempty"`
 	Signal  int                `json:"signal,omitempty"`
 	Command []string           `json:"command,omitempty"`
 	Session *pando.SessionSpec `json:"session,omitempty"`
+	Secrets map[string][]byte  `json:"secrets,omitempty"`
+	Signals map[string]string  `json:"signals,omitempty"` // by the name of a secret
 }
 
 // program describes the program that a shim starts.
@@ -60,6 +62,7 @@ type reply struct {
 	Error  string              `json:"error,omitempty"`
 	Code   int                 `json:"code,omitempty"`
 	Output []byte              `json:"output,omitempty"`
+	Names  []string            `json:"names,omitempty"` // of renewed secrets
 	Event  *pando.SandboxEvent `json:"event,omitempty"`
 }
 

@@ -101,6 +101,28 @@ func (p *Peers) Usage(
 	return a.Usage(ctx, s)
 }
 
+// Volumes returns the volumes of a host.
+func (p *Peers) Volumes(
+	ctx context.Context, h pando.Host, q pando.VolumeQuery,
+) ([]pando.KeptVolume, error) {
+	a, err := p.agent(h)
+	if err != nil {
+		return nil, err
+	}
+	return a.Volumes(ctx, q)
+}
+
+// RemoveVolume deletes a volume of a service on a host.
+func (p *Peers) RemoveVolume(
+	ctx context.Context, h pando.Host, s pando.ServiceKey, name string,
+) error {
+	a, err := p.agent(h)
+	if err != nil {
+		return err
+	}
+	return a.RemoveVolume(ctx, s, name)
+}
+
 // Meters streams the measurements of a host.
 func (p *Peers) Meters(ctx context.Context, h pando.Host) (<-chan pando.Meters, error) {
 	a, err := p.agent(h)

@@ -43,6 +43,7 @@ type store struct {
 	id       pando.StoreID
 	revision pando.StoreRevision
 	records  map[pando.Key]pando.Record
+	keys     []pando.Key   // of the records, sorted; nil after a record came or went
 	history  []pando.Batch // every commit since the last compaction
 	forgot   int           // commits that compactions forgot
 	changed  chan struct{} // closed and replaced by every commit
@@ -171,10 +172,15 @@ func (r *Registry) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snapsh
 		return pando.Snapshot{}, fmt.Errorf("read %s*: %w", prefix, r.fault)
 	}
 	s := pando.Snapshot{Revision: r.revision, Store: r.id}
-	for _, k := range slices.Sorted(maps.Keys(r.records)) {
-		if strings.HasPrefix(string(k), string(prefix)) {
-			s.Records = append(s.Records, r.records[k])
+	if r.keys == nil {
+		r.keys = slices.Sorted(maps.Keys(r.records))
+	}
+	first, _ := slices.BinarySearch(r.keys, prefix)
+	for _, k := range r.keys[first:] {
+		if !strings.HasPrefix(string(k), string(prefix)) {
+			break
 		}
+		s.Records = append(s.Records, r.records[k])
 	}
 	return s, nil
 }
@@ -249,7 +255,7 @@ func (r *Registry) write(puts map[pando.Key][]byte, deletes []pando.Key) pando.S
 	for _, k := range slices.Sorted(maps.Keys(puts)) {
 		rec := pando.Record{Key: k, Value: puts[k], Created: r.records[k].Created, Modified: r.revision}
 		if rec.Created == 0 {
-			rec.Created = r.revision
+			rec.Created, r.keys = r.revision, nil
 		}
 		r.records[k] = rec
 		b.Changes = append(b.Changes, rec)
@@ -257,6 +263,7 @@ func (r *Registry) write(puts map[pando.Key][]byte, deletes []pando.Key) pando.S
 	for _, k := range deletes {
 		if _, ok := r.records[k]; ok {
 			delete(r.records, k)
+			r.keys = nil
 			b.Changes = append(b.Changes, pando.Record{Key: k, Modified: r.revision})
 		}
 	}

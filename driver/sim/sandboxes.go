@@ -315,6 +315,13 @@ func (b *Sandbox) Exec(context.Context, []string) (int, []byte, error) {
 	return 1, nil, nil
 }
 
+// Renew reports no change, because a simulated program has no files.
+func (b *Sandbox) Renew(
+	context.Context, map[string][]byte, map[string]string,
+) ([]string, error) {
+	return nil, nil
+}
+
 // Session returns a connection that sends back its input.
 func (b *Sandbox) Session(context.Context, pando.SessionSpec) (io.ReadWriteCloser, error) {
 	r, w := io.Pipe()

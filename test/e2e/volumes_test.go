@@ -62,10 +62,17 @@ func TestAVolumeOutlivesEverythingButItsRemoval(t *testing.T) {
 	p.Down(p.Host(), "--now")
 	p.Up(p.Host())
 	want("after a restart of the host", "third")
+	p.PandoFails(5, "volume", "rm", "db", "data")
+	has(p, p.Pando("volume", "ls"), "data", "db-")
 	p.Pando("rm", "db", "--wait")
+	has(p, p.Pando("volume", "inspect", "db"), "db data 1", "uid 21", "instances  -")
 	db.Update(spec("200"))
 	want("after its removal and a new deploy", "third")
 	two := p.Write("two.yaml", spec("300")+"rollout: {order: start-first}\n")
 	has(p, p.PandoFails(3, "deploy", two),
 		"two instances cannot have one volume")
+	p.Pando("rm", "db", "--wait")
+	has(p, p.Pando("volume", "rm", "db", "data"), "is deleted")
+	p.PandoFails(4, "volume", "rm", "db", "data")
+	has(p, p.Pando("volume", "ls"), "no volumes")
 }

@@ -59,7 +59,7 @@ func (p *promises) isHalted(i pando.InstanceID) bool {
 // halt keeps the answer to a halt, and looks at the steering of the host.
 func (h *host) halt(i pando.InstanceID, r pando.HaltResult) {
 	h.c.promises.answered(r.Intent, nil)
-	if len(r.Unreachable) > 0 || !h.c.lean { // the death of an agent needs a check of its own
+	if len(r.Unreachable) > 0 {
 		return
 	}
 	h.c.promises.keep(func() { h.c.promises.halted[i] = true })

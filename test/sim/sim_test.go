@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,6 +50,7 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 // unless one is preempted.
 func TestMain(m *testing.M) {
 	runtime.GOMAXPROCS(1)
+	debug.SetGCPercent(400) // a run keeps little and allocates much
 	os.Exit(m.Run())
 }
 

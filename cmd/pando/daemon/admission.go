@@ -112,6 +112,7 @@ func welcome(a promotion, keeper *doorkeeper, face http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("POST "+peer.JoinPath, peer.JoinHandler(check, a.join))
 	mux.Handle("POST "+peer.ServerPath, peer.ServerHandler(a.hand))
+	mux.Handle("GET "+peer.SecretsPath, secretsForMembers(a.Control, keeper))
 	mux.Handle("/", keeper.whileMember(api.ForMembers(face, keeper.asker)))
 	return forStrangers(mux)
 }

@@ -100,9 +100,9 @@ func tend(ctx context.Context, p place) error {
 		Host: h, Registry: c.registry, Sandboxes: sandboxes, Steering: walls,
 		Prober: probe.New(), Peers: peers,
 		Link:    uplink.New(uplink.Root, p.Uplinks, wall.Clock{}).Busiest,
-		Objects: objects, Journals: p.journals(), Images: images,
-		Clock: wall.Clock{}, IDs: names{}, Log: log,
-		Control: c.control(p, peers), Liveness: others.liveness,
+		Objects: objects, Journals: p.journals(), Images: images, Kept: process.VolumesOf(sandboxes),
+		Secrets: c.secrets(p, peers), Clock: wall.Clock{}, IDs: names{}, Log: log,
+		Control: c.leader(p, peers), Liveness: others.liveness,
 		Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 	})

@@ -13,7 +13,6 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/api"
 	"pando.run/pando/driver/etcd"
-	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/trust"
 	"pando.run/pando/driver/wall"
 )
@@ -135,13 +134,3 @@ func agentFaces(p place, c cluster, h, forOwn http.Handler) ([]job, error) {
 
 // serverWaitMax is how long a command on a member waits for the server to begin its answer.
 const serverWaitMax = 10 * time.Second
-
-// control returns the direct connection to the server's decisions if the server is on this host.
-// Otherwise it returns nil, and the agent submits its asks through the store.
-func (c cluster) control(p place, peers *peer.Client) pando.Decider {
-	if c.server != "" {
-		return nil
-	}
-	server := pando.Host{Name: "server", Endpoint: "unix://" + p.control()}
-	return peer.Control{Client: peers, Server: server}
-}

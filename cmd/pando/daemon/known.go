@@ -137,9 +137,24 @@ func (k *known) endpoints() []string {
 		out = append(out, "unix://"+k.sock)
 	}
 	for _, a := range k.addresses() {
-		out = append(out, "https://"+netip.AddrPortFrom(a, storePort).String())
+		out = append(out, storeAt(a))
 	}
 	return out
+}
+
+// store returns the endpoint of the store on the server of another host.
+func (k *known) store(h pando.HostName) (endpoint string, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n := slices.IndexFunc(k.servers, func(s knownServer) bool { return s.Name == h })
+	if n < 0 {
+		return "", false
+	}
+	return storeAt(k.servers[n].Address), true
+}
+
+func storeAt(a netip.Addr) string {
+	return "https://" + netip.AddrPortFrom(a, storePort).String()
 }
 
 // dial connects to the servers of the store.

@@ -71,7 +71,9 @@ func serve(ctx context.Context, p place) error {
 	ctl := control.New(control.Config{
 		Registry: store.Registry(), Peers: peers, Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Name: p.Host, Heard: store.Registry().Heard, Writable: writable,
+		Vault: authority.Vault(),
 	})
+	store.Decide(ctl)
 	admitOwn(ctx, ctl, p, log)
 	ops, err := withImages(ctl, p, peers, log)
 	if err != nil {
@@ -87,7 +89,7 @@ func serve(ctx context.Context, p place) error {
 		return err
 	}
 	jobs := []job{
-		ctl.Run, serveHTTP(operators, face), serveHTTP(asks, peer.ControlHandler(ctl)),
+		ctl.Run, serveHTTP(operators, face), serveHTTP(asks, asksOf(p, ctl)),
 		until(p, store.Err()), ops.keepImages(log),
 	}
 	if p.Listen != "" {

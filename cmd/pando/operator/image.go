@@ -19,13 +19,13 @@ import (
 // Image returns `pando image`.
 func Image(o *Console) *cobra.Command {
 	c := &cobra.Command{
-		Use: "image", Short: "pull, list, show and remove container images",
+		Use: "image", Short: "build, pull, list, show and remove container images",
 		Long: "Look after the images of the server's host. Other hosts get an image there when an\n" +
 			"instance needs it. A host removes an image by itself when nothing has used it for a\n" +
 			"week, or sooner while its images take more than 20 GiB.",
 		Example: "  pando image pull shop/web:1.2\n  pando image ls",
 	}
-	c.AddCommand(imagePull(o), imageList(o), imageShow(o), imageRemove(o))
+	c.AddCommand(imageBuild(o), imagePull(o), imageList(o), imageShow(o), imageRemove(o))
 	return c
 }
 

@@ -1,0 +1,147 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"pando.run/pando"
+)
+
+// secretsWaitMax is how long an agent waits for the server's answer with secrets.
+const secretsWaitMax = 5 * time.Second
+
+// secretsOf brings the contents of the secrets of an instance from the server. ErrUnavailable: it
+// is worth another attempt.
+func (a *Agent) secretsOf(
+	ctx context.Context, i pando.InstanceID, spec pando.Spec,
+) (map[string][]byte, error) {
+	if len(spec.StoredSecrets) == 0 {
+		return nil, nil
+	}
+	if a.Secrets == nil {
+		return nil, fmt.Errorf("%w: this host gets no secrets", pando.ErrUnsupported)
+	}
+	ctx, cancel := context.WithTimeout(ctx, secretsWaitMax)
+	defer cancel()
+	all, err := a.Secrets(ctx, i)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w: %w", pando.ErrUnavailable, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bring its secrets: %w", err)
+	}
+	for _, one := range spec.StoredSecrets {
+		if _, ok := all[one.Name]; !ok {
+			return nil, fmt.Errorf("%w: bring its secrets: the server gave no %s", pando.ErrUnavailable,
+				one.Name)
+		}
+	}
+	return all, nil
+}
+
+// secrets brings the secrets of an instance before its start. wait is the time before the next
+// attempt, or zero if the secrets are here.
+func (r *birth) secrets(
+	ctx context.Context, spec pando.Spec,
+) (all map[string][]byte, wait time.Duration, err error) {
+	all, err = r.a.secretsOf(ctx, r.id, spec)
+	if !errors.Is(err, pando.ErrUnavailable) {
+		return all, 0, err
+	}
+	const reason = "its secrets are on the way from the server"
+	if r.inst.Reason != reason {
+		r.inst.Reason = reason
+		r.recorder.add(r.inst, nil)
+		r.show()
+	}
+	return nil, r.again(ctx, "bring the secrets of an instance", err), nil
+}
+
+// secretsSeen is the newest change of the secrets that each service here names. The agent's lock
+// guards it.
+type secretsSeen map[pando.ServiceKey]pando.StoreRevision
+
+// renewed reports whether the secrets of a service have changed.
+func (s secretsSeen) renewed(k pando.ServiceKey, now pando.StoreRevision) bool {
+	was := s[k]
+	if now == 0 {
+		delete(s, k)
+		return false
+	}
+	s[k] = now
+	return was != now
+}
+
+// renewal is the work that brings new secrets to a running instance.
+type renewal struct {
+	running bool
+	again   bool // they changed once more meanwhile
+}
+
+// renew brings the newest secrets to the instance. The sandbox compares them with those it has, so
+// a renewal without a change has no effect.
+func (r *runner) renew() {
+	spec := r.spec()
+	if r.box == nil || r.exited != nil || len(spec.StoredSecrets) == 0 {
+		return
+	}
+	if r.renewal.running {
+		r.renewal.again = true
+		return
+	}
+	r.renewal = renewal{running: true}
+	box := r.box
+	r.a.spawn(func(ctx context.Context) {
+		changed, err := r.bringSecrets(ctx, spec, box)
+		r.post(secretsBrought{changed, err})
+	})
+}
+
+// bringSecrets gives a sandbox the newest secrets. It tries again until the server answers.
+func (r *runner) bringSecrets(
+	ctx context.Context, spec pando.Spec, box pando.Sandbox,
+) ([]string, error) {
+	signals := map[string]string{}
+	for _, one := range spec.StoredSecrets {
+		signals[one.Name] = one.OnChange
+	}
+	for wait := retryWait; ; wait = min(2*wait, retryWaitMax) {
+		all, err := r.a.secretsOf(ctx, r.id, spec)
+		if err == nil {
+			return box.Renew(ctx, all, signals)
+		}
+		if !errors.Is(err, pando.ErrUnavailable) {
+			return nil, err
+		}
+		timer, stop := r.a.Clock.After(wait)
+		select {
+		case <-ctx.Done():
+		case <-r.ended:
+		case <-timer:
+			continue
+		}
+		stop()
+		return nil, err
+	}
+}
+
+// renewed records the end of a renewal.
+func (r *runner) renewed(ctx context.Context, m secretsBrought) {
+	again := r.renewal.again
+	r.renewal = renewal{}
+	switch {
+	case again:
+		r.renew()
+	case m.err != nil && ctx.Err() == nil:
+		r.a.Log.Warn("an instance has older secrets", "instance", r.id, "error", m.err)
+		r.a.decide(ctx, r, pando.DecidedSecret, "it has older secrets: "+m.err.Error(), nil)
+	case len(m.changed) > 0:
+		slices.Sort(m.changed)
+		r.a.decide(ctx, r, pando.DecidedSecret, "it has new secrets: "+
+			strings.Join(m.changed, ", "), nil)
+	}
+}

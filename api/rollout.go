@@ -1,0 +1,108 @@
+package api
+
+import (
+	"context"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"pando.run/pando"
+)
+
+// rollouts serves pando.Rollouts.
+type rollouts struct{ pando.Rollouts }
+
+// routes adds the operations on the rollout of a service.
+func (h rollouts) routes(a huma.API) {
+	const path = " /v1/services/{name}/rollout"
+	route(a, "show-rollout", "GET"+path,
+		"Show the rollout in progress with its next step, and the end of the newest one.", h.show)
+	route(a, "pause-rollout", "POST"+path+"/pause",
+		"Pause the rollout in progress. Failures of the new revision still end it.", h.pause)
+	route(a, "resume-rollout", "DELETE"+path+"/pause", "Continue a paused rollout.", h.resume)
+	route(a, "undo-rollout", "POST"+path+"/undo",
+		"End the rollout in progress and keep the revision that serves. Outside a rollout, deploy the "+
+			"spec that served before.", h.undo)
+}
+
+func (h rollouts) show(ctx context.Context, in *struct{ Named }) (*progressed, error) {
+	return progress(h.Rollout(ctx, in.key()))
+}
+
+// progressed is an answer about a rollout.
+type progressed struct{ Body pando.RolloutStatus }
+
+func progress(st pando.RolloutStatus, err error) (*progressed, error) {
+	return &progressed{st}, err
+}
+
+// Reasoned is the body of a change with a reason for the record.
+type Reasoned struct {
+	Reason string `json:"reason,omitempty" maxLength:"400"`
+}
+
+func (h rollouts) pause(ctx context.Context, in *struct {
+	Named
+	Asking
+	Body Reasoned
+}) (*progressed, error) {
+	by, err := in.by()
+	if err != nil {
+		return nil, err
+	}
+	return progress(h.PauseRollout(ctx, in.key(), in.Body.Reason, by))
+}
+
+func (h rollouts) resume(ctx context.Context, in *struct {
+	Named
+	Asking
+}) (*progressed, error) {
+	by, err := in.by()
+	if err != nil {
+		return nil, err
+	}
+	return progress(h.ResumeRollout(ctx, in.key(), by))
+}
+
+func (h rollouts) undo(ctx context.Context, in *struct {
+	Named
+	Asking
+	Body Reasoned
+}) (*one, error) {
+	by, err := in.by()
+	if err != nil {
+		return nil, err
+	}
+	return about(h.UndoRollout(ctx, in.key(), in.Body.Reason, by))
+}
+
+// Rollout shows the rollout of a service.
+func (c *Client) Rollout(
+	ctx context.Context, s pando.ServiceKey,
+) (pando.RolloutStatus, error) {
+	path, q := of(s, "/rollout")
+	return call[pando.RolloutStatus](ctx, c, "GET", path, q, nil)
+}
+
+// PauseRollout pauses the rollout of a service.
+func (c *Client) PauseRollout(
+	ctx context.Context, s pando.ServiceKey, reason string,
+) (pando.RolloutStatus, error) {
+	path, q := of(s, "/rollout/pause")
+	return call[pando.RolloutStatus](ctx, c, "POST", path, q, Reasoned{Reason: reason})
+}
+
+// ResumeRollout continues the rollout of a service.
+func (c *Client) ResumeRollout(
+	ctx context.Context, s pando.ServiceKey,
+) (pando.RolloutStatus, error) {
+	path, q := of(s, "/rollout/pause")
+	return call[pando.RolloutStatus](ctx, c, "DELETE", path, q, nil)
+}
+
+// UndoRollout ends the rollout of a service, or goes back to the revision that served before.
+func (c *Client) UndoRollout(
+	ctx context.Context, s pando.ServiceKey, reason string,
+) (pando.ServiceStatus, error) {
+	path, q := of(s, "/rollout/undo")
+	return call[pando.ServiceStatus](ctx, c, "POST", path, q, Reasoned{Reason: reason})
+}

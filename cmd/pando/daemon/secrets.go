@@ -1,0 +1,54 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/control"
+	"pando.run/pando/driver/peer"
+)
+
+// asksOf serves the agent of the server's own host: its asks, and the secrets of its instances.
+func asksOf(p place, ctl *control.Control) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", peer.ControlHandler(ctl))
+	mux.Handle("GET "+peer.SecretsPath, peer.SecretsHandler(ctl.GiveSecrets,
+		func(*http.Request) (pando.HostName, error) { return pando.HostName(p.Host), nil }))
+	return mux
+}
+
+// secretsForMembers serves the secrets of instances to the agents of other hosts. A host gets those
+// of its own instances alone.
+func secretsForMembers(ctl *control.Control, keeper *doorkeeper) http.Handler {
+	return keeper.guard(peer.SecretsHandler(ctl.GiveSecrets,
+		func(r *http.Request) (pando.HostName, error) {
+			h, err := keeper.member(r.Context(), peer.Shown(r))
+			if err == nil && h == "" {
+				err = fmt.Errorf("%w: a server has no instances", pando.ErrForbidden)
+			}
+			return h, err
+		}))
+}
+
+// secrets returns the way to the secrets of instances of this host.
+func (c cluster) secrets(
+	p place, peers *peer.Client,
+) func(context.Context, pando.InstanceID) (map[string][]byte, error) {
+	if c.server == "" {
+		server := pando.Host{Name: "server", Endpoint: "unix://" + p.control()}
+		return peer.Control{Client: peers, Server: server}.Secrets
+	}
+	by := &http.Client{Transport: &http.Transport{
+		DisableCompression: true, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: serverWaitMax,
+		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return c.servers.reach(ctx, c.identity.ToServer())
+		},
+	}}
+	return func(ctx context.Context, i pando.InstanceID) (map[string][]byte, error) {
+		return peer.RemoteSecrets(ctx, by, i)
+	}
+}

@@ -1,0 +1,134 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
+)
+
+// Rollout returns `pando rollout`.
+func Rollout(o *Console) *cobra.Command {
+	c := &cobra.Command{
+		Use: "rollout", Short: "show, pause, resume or undo a rollout",
+		Long: "Look after the way from one revision of a service to the next. A deploy starts it, and\n" +
+			"a failed gate of the spec ends it by itself.",
+		Example: "  pando rollout status website\n  pando rollout undo website --wait",
+	}
+	c.AddCommand(rolloutStatus(o), rolloutPause(o), rolloutResume(o), rolloutUndo(o))
+	return c
+}
+
+func rolloutStatus(o *Console) *cobra.Command {
+	return o.Flag(o.of(&cobra.Command{
+		Use: "status SERVICE", Short: "show the rollout in progress, or the end of the newest",
+		Example: "  pando rollout status website",
+	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
+		return showRollout(o)(o.client.Rollout(ctx, key))
+	}))
+}
+
+func rolloutPause(o *Console) *cobra.Command {
+	var reason string
+	c := o.of(&cobra.Command{
+		Use: "pause SERVICE", Short: "pause the rollout in progress",
+		Long: "Pause the rollout in progress. No instance of the new revision starts, and none of the\n" +
+			"old one leaves. A failing new revision is still rolled back. A new deploy starts a\n" +
+			"rollout that is not paused.",
+		Example: "  pando rollout pause website --reason 'look at the logs'",
+	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
+		return showRollout(o)(o.client.PauseRollout(ctx, key, reason))
+	})
+	c.Flags().StringVar(&reason, "reason", "", "reason, for the record")
+	return o.Flag(c)
+}
+
+func rolloutResume(o *Console) *cobra.Command {
+	return o.Flag(o.of(&cobra.Command{
+		Use: "resume SERVICE", Short: "continue a paused rollout",
+		Example: "  pando rollout resume website",
+	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
+		return showRollout(o)(o.client.ResumeRollout(ctx, key))
+	}))
+}
+
+func rolloutUndo(o *Console) *cobra.Command {
+	var reason string
+	c := o.of(o.waits(&cobra.Command{
+		Use: "undo SERVICE", Short: "go back to the revision that serves, or served before",
+		Long: "End the rollout in progress. The instances of the revision that serves stay, and the\n" +
+			"new ones leave. Outside a rollout it does the same as `pando rollback SERVICE`.",
+		Example: "  pando rollout undo website --wait --reason 'slow pages'",
+	}), cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
+		st, err := o.client.UndoRollout(ctx, key, reason)
+		if err != nil {
+			return err
+		}
+		all := []deployed{{ServiceStatus: st, Deployed: st.Target}}
+		if o.wait {
+			o.awaitAll(ctx, all)
+		}
+		if all[0].err != nil {
+			return all[0].err
+		}
+		return o.Show(all[0], func(w io.Writer) { oneLine(w, all[0].ServiceStatus) })
+	})
+	c.Flags().StringVar(&reason, "reason", "", "reason, for the record")
+	return o.Flag(c)
+}
+
+// showRollout returns a function that prints an answer about a rollout.
+func showRollout(o *Console) func(pando.RolloutStatus, error) error {
+	return func(st pando.RolloutStatus, err error) error {
+		if err != nil {
+			return err
+		}
+		return o.Show(st, func(w io.Writer) { rollout(w, st, time.Now()) })
+	}
+}
+
+// rollout prints the progress of a rollout, and the end of the newest one.
+func rollout(w io.Writer, st pando.RolloutStatus, now time.Time) {
+	lines := []string{row("service", st.Service), row("rollout", phrase(st))}
+	if st.Rolling {
+		lines = append(lines,
+			row("instances", fmt.Sprintf("%d old, %d new, %d of them healthy; %d wanted",
+				st.Old, st.New, st.Healthy, st.Wanted)))
+	}
+	if t := st.Trial; t != nil && st.Rolling {
+		lines = append(lines, row("for", brief(t.Age(now))))
+		if p := t.Paused; p != nil {
+			text := fmt.Sprintf("for %s, by %s", brief(now.Sub(p.At)), p.By)
+			if p.Reason != "" {
+				text += ": " + p.Reason
+			}
+			lines = append(lines, row("paused", text))
+		}
+	}
+	if st.Next != "" {
+		lines = append(lines, row("next", st.Next))
+	}
+	if e := st.Outcome; e != nil {
+		lines = append(lines, row("newest end", fmt.Sprintf("revision %d is %s: %s", e.Revision,
+			e.State, e.Reason)))
+	}
+	cli.Columns(w, lines...)
+}
+
+// phrase returns the progress of a rollout in a few words.
+func phrase(st pando.RolloutStatus) string {
+	switch {
+	case !st.Rolling && st.From == 0:
+		return fmt.Sprintf("revision %d is the first and has not served yet", st.To)
+	case !st.Rolling:
+		return fmt.Sprintf("none: revision %d serves", st.From)
+	case st.Trial != nil && st.Trial.Paused != nil:
+		return fmt.Sprintf("from revision %d to %d, paused", st.From, st.To)
+	}
+	return fmt.Sprintf("from revision %d to %d", st.From, st.To)
+}

@@ -1,0 +1,132 @@
+package operator
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/api"
+	"pando.run/pando/cmd/pando/cli"
+)
+
+// Secret returns `pando secret`.
+func Secret(o *Console) *cobra.Command {
+	c := &cobra.Command{
+		Use: "secret", Short: "set, list and remove secrets",
+		Long: "Look after the secrets in the store. A spec names them in `secrets`, and its instances\n" +
+			"find them in /run/secrets. No command prints a content. SECRET is NAME, or TENANT/NAME.",
+		Example: "  pando secret set db-password --file password.txt\n  pando secret ls",
+	}
+	c.AddCommand(secretSet(o), secretList(o), secretRemove(o))
+	return c
+}
+
+// secretOf reads the words NAME and TENANT/NAME.
+func secretOf(word string) (pando.SecretKey, error) {
+	k := pando.SecretKey{Tenant: pando.DefaultTenant, Name: word}
+	if tenant, name, ok := strings.Cut(word, "/"); ok {
+		k = pando.SecretKey{Tenant: pando.Tenant(tenant), Name: name}
+	}
+	return k, k.Check()
+}
+
+func secretSet(o *Console) *cobra.Command {
+	var file string
+	c := &cobra.Command{
+		Use: "set SECRET", Short: "store a secret, or replace its content",
+		Long: "Store a secret, encrypted, or replace its content. Running instances get the new\n" +
+			"content in its file at once, and the signal `on_change` of their spec.",
+		Example: "  pando secret set db-password --file password.txt\n" +
+			"  openssl rand -hex 32 | pando secret set db-password --file -",
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			k, err := secretOf(args[0])
+			if err != nil {
+				return err
+			}
+			content, err := secretContent(o, file)
+			if err != nil {
+				return err
+			}
+			st, err := api.SecretClient{Client: o.client}.SetSecret(c.Context(), k, content)
+			if err != nil {
+				return err
+			}
+			return o.Show(st, func(w io.Writer) {
+				fmt.Fprintf(w, "secret %s is set, for %d services\n", k, len(st.Services))
+			})
+		},
+	}
+	c.Flags().StringVar(&file, "file", "-", "file with the content (- = standard input)")
+	return o.Flag(c)
+}
+
+// secretContent reads the content of a secret, byte by byte as it is.
+func secretContent(o *Console, file string) ([]byte, error) {
+	in := o.Stdin
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, fmt.Errorf("read the secret: %w", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	text, err := io.ReadAll(io.LimitReader(in, pando.SecretBytesMax+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read the secret: %w", err)
+	case len(text) > pando.SecretBytesMax:
+		return nil, fmt.Errorf("%w: the secret has more than %d bytes", pando.ErrTooLarge,
+			pando.SecretBytesMax)
+	case len(text) == 0:
+		return nil, fmt.Errorf("%w: the secret is empty; give its content with --file",
+			pando.ErrInvalid)
+	}
+	return text, nil
+}
+
+func secretList(o *Console) *cobra.Command {
+	return o.Flag(&cobra.Command{
+		Use: "ls", Short: "list the secrets", Example: "  pando secret ls", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			all, err := api.SecretClient{Client: o.client}.Secrets(c.Context())
+			if err != nil {
+				return err
+			}
+			return o.Show(all, func(w io.Writer) {
+				if len(all) == 0 {
+					fmt.Fprintln(w, "no secrets")
+					return
+				}
+				rows := []string{row("SECRET", "SET", "BY", "SERVICES")}
+				for _, s := range all {
+					rows = append(rows, row(s.SecretKey, s.At.Local().Format("2006-01-02 15:04:05"), s.By,
+						serviceNames(s.Services)))
+				}
+				cli.Columns(w, rows...)
+			})
+		},
+	})
+}
+
+func secretRemove(o *Console) *cobra.Command {
+	return o.Flag(&cobra.Command{
+		Use: "rm SECRET", Short: "remove a secret that no service names",
+		Example: "  pando secret rm db-password", Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			k, err := secretOf(args[0])
+			if err == nil {
+				err = api.SecretClient{Client: o.client}.RemoveSecret(c.Context(), k)
+			}
+			if err != nil {
+				return err
+			}
+			return o.Show(k, func(w io.Writer) { fmt.Fprintf(w, "secret %s is removed\n", k) })
+		},
+	})
+}

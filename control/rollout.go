@@ -1,0 +1,182 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/world"
+)
+
+// Rollout implements pando.Rollouts.
+func (c *operators) Rollout(
+	_ context.Context, s pando.ServiceKey,
+) (pando.RolloutStatus, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	v, ok := c.world.Services[s]
+	if !ok {
+		return pando.RolloutStatus{}, fmt.Errorf("service %s: %w; `pando status` lists the services",
+			s, pando.ErrNotFound)
+	}
+	out := pando.RolloutStatus{
+		Service: s, From: v.V.Current, To: v.V.Target, Rolling: v.V.Target != v.V.Current &&
+			v.V.Current != 0, Trial: v.V.Trial,
+	}
+	if out.Rolling {
+		c.progress(&out)
+	}
+	for _, r := range revisions(c.world, s) { // the newest one that is not on its way
+		if r.State != pando.RevisionRolling && r.State != pando.RevisionRetired &&
+			(r.Number > 1 || r.Reason != "") {
+			out.Outcome = &pando.RolloutOutcome{Revision: r.Number, State: r.State, Reason: r.Reason}
+		}
+	}
+	return out, nil
+}
+
+// progress fills in the counts and the next step of a rollout. It reads the world as a decision
+// does, and writes nothing. The caller holds the lock.
+func (c *operators) progress(out *pando.RolloutStatus) {
+	l, ok := newLedger(c.world, out.Service, c.Clock.Now(), c.IDs)
+	if !ok {
+		return
+	}
+	d := &draft{placer: &placer{ledger: l}}
+	stage := d.survey()
+	out.Wanted = d.svc.Rolling
+	out.Old, out.New, out.Healthy = stage.Counts()
+	switch m := stage.Next(); {
+	case m.Start:
+		out.Next = fmt.Sprintf("start one of revision %d: %s", m.Revision(d.svc), m.Reason)
+		if why := d.waits(); why != "" {
+			out.Next = why
+		}
+	case m.Drain != "":
+		out.Next = fmt.Sprintf("drain %s: %s", m.Drain, m.Reason)
+	default:
+		out.Next = m.Reason
+	}
+}
+
+// PauseRollout implements pando.Rollouts.
+func (c *operators) PauseRollout(
+	ctx context.Context, s pando.ServiceKey, reason string, by pando.Asker,
+) (pando.RolloutStatus, error) {
+	return c.turnRollout(ctx, s, reason, by, func(t *pando.Trial, now time.Time) *pando.Decision {
+		if t.Paused != nil {
+			return nil
+		}
+		t.Paused = &pando.Pause{By: by, At: now, Reason: reason}
+		return &pando.Decision{Kind: pando.DecidedPause, By: by, Reason: because(
+			"the rollout is paused", reason)}
+	})
+}
+
+// ResumeRollout implements pando.Rollouts.
+func (c *operators) ResumeRollout(
+	ctx context.Context, s pando.ServiceKey, by pando.Asker,
+) (pando.RolloutStatus, error) {
+	return c.turnRollout(ctx, s, "", by, func(t *pando.Trial, now time.Time) *pando.Decision {
+		if t.Paused == nil {
+			return nil
+		}
+		length := now.Sub(t.Paused.At)
+		t.PausedSeconds += max(0, length.Seconds())
+		t.Paused = nil
+		return &pando.Decision{Kind: pando.DecidedResume, By: by, Reason: fmt.Sprintf(
+			"the rollout continues after a pause of %s", length.Round(time.Second))}
+	})
+}
+
+// turnRollout changes the trial of the rollout in progress. A nil decision means that nothing
+// changes.
+func (c *operators) turnRollout(
+	ctx context.Context, s pando.ServiceKey, reason string, by pando.Asker,
+	change func(*pando.Trial, time.Time) *pando.Decision,
+) (pando.RolloutStatus, error) {
+	if err := checkReason(reason); err != nil {
+		return pando.RolloutStatus{}, err
+	}
+	err := c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) (*pando.Decision, error) {
+		if svc.Current == 0 || svc.Target == svc.Current {
+			return nil, fmt.Errorf("%w: no rollout of %s is in progress; `pando rollout status %s` shows "+
+				"the newest one", pando.ErrRefused, s, s)
+		}
+		trial := pando.Trial{Began: svc.Asked} // an older build began this rollout
+		if svc.Trial != nil {
+			trial = *svc.Trial
+		}
+		d := change(&trial, now)
+		svc.Trial = &trial
+		return d, nil
+	})
+	if err != nil {
+		return pando.RolloutStatus{}, err
+	}
+	return c.Rollout(ctx, s)
+}
+
+// UndoRollout implements pando.Rollouts.
+func (c *operators) UndoRollout(
+	ctx context.Context, s pando.ServiceKey, reason string, by pando.Asker,
+) (pando.ServiceStatus, error) {
+	if err := checkReason(reason); err != nil {
+		return pando.ServiceStatus{}, err
+	}
+	err := c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
+		svc := w.Services[s].V
+		if svc.Current == 0 || svc.Target == svc.Current || svc.Removing {
+			return c.rollback(w, s, 0, reason, now, by)
+		}
+		return c.undo(w, s, reason, now, by)
+	})
+	if err != nil {
+		return pando.ServiceStatus{}, fmt.Errorf("undo the rollout of %s: %w", s, err)
+	}
+	return c.Service(ctx, s)
+}
+
+// undo makes the current revision the target again. The loop then drains the new instances.
+func (c *operators) undo(
+	w *world.World, s pando.ServiceKey, reason string, now time.Time, by pando.Asker,
+) (pando.Txn, error) {
+	old := w.Services[s]
+	if err := w.Frozen(s); err != nil {
+		return pando.Txn{}, err
+	}
+	if done, err := settled(w, old.V, old.Modified, s, by); done || err != nil {
+		return pando.Txn{}, err
+	}
+	svc := old.V
+	failed, text := svc.Target, because(fmt.Sprintf("undone by %s", by), reason)
+	svc.Target, svc.Rolling, svc.Trial = svc.Current, 0, nil
+	t := pando.Txn{If: []pando.Condition{old.If()}, Put: []pando.Stored{svc, pando.Decision{
+		ID: c.IDs.Sequential(now), Service: s, Kind: pando.DecidedRollback, By: by, At: now,
+		Reason: fmt.Sprintf("back to revision %d: %s", svc.Current, text),
+		Inputs: map[string]float64{"from": float64(failed), "to": float64(svc.Current)},
+	}}}
+	if r, ok := w.Revisions[s][failed]; ok {
+		r.V.State, r.V.Reason = pando.RevisionFailed, text
+		t.Put = append(t.Put, r.V)
+	}
+	return t, nil
+}
+
+// because adds the reason that an operator gave to a text.
+func because(text, reason string) string {
+	if reason == "" {
+		return text
+	}
+	return text + ": " + reason
+}
+
+// checkReason refuses a reason that is too long for a record.
+func checkReason(reason string) error {
+	if len(reason) > reasonBytesMax {
+		return fmt.Errorf("%w: the reason has %d bytes, at most %d",
+			pando.ErrTooLarge, len(reason), reasonBytesMax)
+	}
+	return nil
+}

@@ -1,0 +1,170 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/world"
+)
+
+// volumes carries out the requests about volumes.
+type volumes struct{ *operators }
+
+const (
+	volumesWaitMax  = 5 * time.Second  // for the list of a host
+	measuredWaitMax = 30 * time.Second // for a list with sizes
+)
+
+// keepVolumes records the host with the volumes of a service that is removed. A removal that purges
+// forgets that host.
+func (l *ledger) keepVolumes() {
+	known, ok := l.w.Volumes[l.svc.ServiceKey]
+	switch {
+	case l.svc.Purge && ok:
+		l.deletes = append(l.deletes, known.V.Key())
+		l.conds[known.V.Key()] = known.If()
+	case !l.svc.Purge && l.svc.Home != "" && len(l.newest().Volumes) > 0:
+		v := pando.VolumeHome{Service: l.svc.ServiceKey, Host: l.svc.Home, At: l.now}
+		l.conds[v.Key()] = pando.Condition{Key: v.Key(), Modified: known.Modified}
+		l.puts[v.Key()] = v
+	}
+}
+
+// Volumes implements pando.Operators. It asks each host once, all at the same time.
+func (c *volumes) Volumes(
+	ctx context.Context, q pando.VolumeQuery,
+) ([]pando.KeptVolume, error) {
+	wait := volumesWaitMax
+	if q.Measure {
+		wait = measuredWaitMax
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	out := []pando.KeptVolume{}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, h := range c.hosts() {
+		wg.Go(func() {
+			all, err := c.Peers.Volumes(ctx, h, q)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				out = append(out, pando.KeptVolume{Host: h.Name,
+					Missing: fmt.Sprintf("host %s does not answer: %v", h.Name, err)})
+			}
+			for _, v := range all {
+				if v.Host == h.Name && q.Wants(v.Service, v.Name) { // a host speaks for its own volumes
+					out = append(out, v)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for n, v := range out {
+		out[n].Instances = holders(c.world, v)
+	}
+	slices.SortStableFunc(out, func(a, b pando.KeptVolume) int {
+		return cmp.Or(a.Service.Compare(b.Service), cmp.Compare(a.Name, b.Name),
+			cmp.Compare(a.Host, b.Host))
+	})
+	return out, nil
+}
+
+// holders returns the instances that have a volume.
+func holders(w *world.World, v pando.KeptVolume) (out []pando.InstanceID) {
+	for _, i := range w.Of(v.Service) {
+		spec, _ := w.SpecOf(i.Service, i.Revision)
+		part := v.Part == "shared" || v.Part == strconv.Itoa(i.Ordinal)
+		if i.Host == v.Host && part && hasVolume(spec, v.Name) {
+			out = append(out, i.ID)
+		}
+	}
+	return out
+}
+
+func hasVolume(s pando.Spec, name string) bool {
+	return slices.ContainsFunc(s.Volumes, func(v pando.Volume) bool { return v.Name == name })
+}
+
+// RemoveVolume implements pando.Operators.
+func (c *volumes) RemoveVolume(
+	ctx context.Context, s pando.ServiceKey, name string, by pando.Asker,
+) error {
+	if err := c.unused(s, name); err != nil {
+		return err
+	}
+	all, err := c.Volumes(ctx, pando.VolumeQuery{Service: s})
+	if err != nil {
+		return err
+	}
+	on, silent, others := map[pando.HostName]bool{}, "", false
+	for _, v := range all {
+		switch {
+		case v.Missing != "":
+			silent = cmp.Or(silent, v.Missing)
+		case v.Name == name:
+			on[v.Host] = true
+		default:
+			others = true
+		}
+	}
+	switch {
+	case len(on) == 0 && silent != "":
+		return fmt.Errorf("%w: volume %s of %s is on no host that answers: %s",
+			pando.ErrUnavailable, name, s, silent)
+	case len(on) == 0:
+		return fmt.Errorf("volume %s of %s: %w; `pando volume ls` lists the volumes", name, s,
+			pando.ErrNotFound)
+	}
+	for _, h := range c.hosts() {
+		if !on[h.Name] {
+			continue
+		}
+		if err := c.Peers.RemoveVolume(ctx, h, s, name); err != nil {
+			return err
+		}
+		c.Log.Info("a volume was deleted", "service", s.String(), "volume", name, "host", h.Name,
+			"by", by.Name)
+	}
+	if others || silent != "" {
+		return nil
+	}
+	return c.change(ctx, func(w *world.World, _ time.Time) (pando.Txn, error) {
+		known, ok := w.Volumes[s]
+		if !ok || !on[known.V.Host] {
+			return pando.Txn{}, nil
+		}
+		return pando.Txn{If: []pando.Condition{known.If()}, Delete: []pando.Key{known.V.Key()}}, nil
+	})
+}
+
+// unused returns an error if a service has a volume in a revision that is in use, or if the host
+// with the volumes of a removed service is away.
+func (c *volumes) unused(s pando.ServiceKey, name string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	svc, there := c.world.Services[s]
+	used := map[int]bool{svc.V.Current: there, svc.V.Target: there}
+	for _, i := range c.world.Of(s) {
+		used[i.Revision] = true
+	}
+	for n := range used {
+		if spec, ok := c.world.SpecOf(s, n); ok && hasVolume(spec, name) {
+			return fmt.Errorf("%w: %s has volume %s in revision %d; `pando rm %s` first, or deploy it "+
+				"without the volume", pando.ErrRefused, s, name, n, s)
+		}
+	}
+	if kept, ok := c.world.Volumes[s]; ok && !here(c.world, kept.V.Host) {
+		return fmt.Errorf("%w: host %s has the volumes of %s and is away; `pando hosts` shows it",
+			pando.ErrUnavailable, kept.V.Host, s)
+	}
+	return nil
+}

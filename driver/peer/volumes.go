@@ -1,0 +1,63 @@
+package peer
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"pando.run/pando"
+)
+
+// VolumesPath is the path of the requests about the volumes of a host. Only the server may ask for
+// it.
+const VolumesPath = "/peer/volumes"
+
+// Volumes returns the volumes of a host.
+func (c *Client) Volumes(
+	ctx context.Context, h pando.Host, q pando.VolumeQuery,
+) (out []pando.KeptVolume, err error) {
+	v := url.Values{"volume": {q.Name}, "measure": {strconv.FormatBool(q.Measure)}}
+	if q.Service.Name != "" {
+		v.Set("tenant", string(q.Service.Tenant))
+		v.Set("service", string(q.Service.Name))
+	}
+	return out, c.get(ctx, h, VolumesPath, v, &out)
+}
+
+// RemoveVolume deletes a volume of a service on a host.
+func (c *Client) RemoveVolume(
+	ctx context.Context, h pando.Host, s pando.ServiceKey, name string,
+) error {
+	var done struct{}
+	return c.read(ctx, h, http.MethodDelete, VolumesPath, url.Values{
+		"tenant": {string(s.Tenant)}, "service": {string(s.Name)}, "volume": {name}}, nil, &done)
+}
+
+// volumeRoutes serves the volumes of a host.
+func volumeRoutes(mux *http.ServeMux, a pando.HostAgent) {
+	mux.HandleFunc("GET "+VolumesPath, func(w http.ResponseWriter, r *http.Request) {
+		q := pando.VolumeQuery{Name: r.FormValue("volume"), Measure: r.FormValue("measure") == "true"}
+		var err error
+		if r.FormValue("service") != "" {
+			q.Service, err = service(r)
+		}
+		var all []pando.KeptVolume
+		if err == nil {
+			all, err = a.Volumes(r.Context(), q)
+		}
+		answer(w, all, err)
+	})
+	mux.HandleFunc("DELETE "+VolumesPath, func(w http.ResponseWriter, r *http.Request) {
+		s, err := service(r)
+		name := r.FormValue("volume")
+		if err == nil && name == "" {
+			err = fmt.Errorf("%w: the request names no volume", pando.ErrInvalid)
+		}
+		if err == nil {
+			err = a.RemoveVolume(r.Context(), s, name)
+		}
+		answer(w, struct{}{}, err)
+	})
+}
