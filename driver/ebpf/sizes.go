@@ -10,7 +10,7 @@ import (
 )
 
 // Former builds of this layout made these tables larger, or took the memory of all their entries at
-// once. A pinned one keeps its size until the next boot, because its packets do not wait for a copy.
+// once. A pinned one keeps its size until the next boot: a copy would cost packets.
 var formerSizes = []string{"fragments", "links", "opening6", "ports", "ranks"}
 
 // keepSizes gives tables the sizes of the pinned ones in a folder.

@@ -11,7 +11,7 @@ import (
 )
 
 // everyPlaceReaches6 checks hosts that reach each other by IPv6 alone. The first host has another
-// address at the link to the second: its tunnel must leave from the one that the others know.
+// address at the link to the second: its tunnel leaves from the published one.
 func everyPlaceReaches6(t *testing.T, e *estate) {
 	l, err := netlink.LinkByName("h2")
 	check(t, err)
@@ -42,7 +42,8 @@ func routesLeadByIPv6(t *testing.T, e *estate) {
 		}
 	}
 	for six := range 2 {
-		if by := e.dial("outside", six).who(t); by != "b" {
+		c := e.dial("outside", six)
+		if by := c.who(t); by != "b" {
 			t.Errorf("by routes, a connection to %s is answered by %q", vip[six], by)
 		}
 	}

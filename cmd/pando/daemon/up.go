@@ -154,8 +154,8 @@ func (p place) collides() error {
 	if p.Join != "" {
 		where = "with the ranges of that cluster"
 	}
-	return fmt.Errorf("%w: the services have %s and the instances %s, but %s; choose other ranges %s: "+
-		"`pando up %s`", pando.ErrInvalid, pando.VIPs4, pando.Instances4, what, where, flags)
+	return fmt.Errorf("%w: the services have %s and the instances %s, but %s; choose other "+
+		"ranges %s: `pando up %s`", pando.ErrInvalid, pando.VIPs4, pando.Instances4, what, where, flags)
 }
 
 // elsewhere returns an error if daemons of another host name or with other folders run here.
