@@ -88,7 +88,7 @@ struct {
 	TABLE_OF(ARRAY, SERVICES_MAX, __u32, struct policy);
 } policies SEC(".maps");
 
-/* A service whose endpoints take turns has two ranks, each with an entry per 128 endpoints. */
+/* A service by turns has two ranks. Each has an entry per 128 endpoints. */
 struct {
 	GROWING(SERVICES_MAX, struct rank_key, struct chunk);
 } ranks SEC(".maps");

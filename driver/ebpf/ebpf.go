@@ -204,7 +204,7 @@ func configure(spec *ebpf.CollectionSpec, c Config, migrating bool) error {
 		spec.Maps["opening"].MaxEntries, spec.Maps["opening6"].MaxEntries = opening, max(opening/4, 512)
 	}
 	own4, own6 := c.HostAddr, c.HostAddr6
-	if own4.Is6() { // other hosts know this one by it
+	if own4.Is6() { // the published address is of IPv6
 		own4, own6 = netip.Addr{}, own4
 	}
 	for name, v := range map[string]any{

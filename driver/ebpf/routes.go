@@ -63,8 +63,8 @@ type way struct {
 	own bool // also for packets of this host
 }
 
-// toward sets the route to a prefix by way of a host, or removes it. A host without IPv4 is also the
-// next hop of IPv4 routes (RFC 5549).
+// toward sets the route to a prefix by way of a host, or removes it. IPv4 routes may have an IPv6
+// next hop (RFC 5549).
 func toward(p netip.Prefix, via netip.Addr, table int) error {
 	route := &netlink.Route{Dst: prefix(p), Protocol: routeProtocol, Table: table}
 	if !via.IsValid() {

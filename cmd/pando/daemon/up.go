@@ -77,7 +77,7 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 	if err := elsewhere(p); err != nil {
 		return err
 	}
-	if err := p.collides(); err != nil {
+	if err := collides(p); err != nil {
 		return err
 	}
 	if had, err := p.hasStore(); err == nil && !had && p.Join == "" {
@@ -136,7 +136,7 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 
 // collides returns an error if a new host already uses addresses of the cluster's ranges. A host of
 // a cluster starts in any case: its ranges stay for life.
-func (p place) collides() error {
+func collides(p place) error {
 	had, err := p.hasStore()
 	m, merr := trust.LoadMembership(p.trust())
 	if err != nil || merr != nil || had || m != nil {
