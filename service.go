@@ -3,6 +3,7 @@ package pando
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"regexp"
 	"slices"
 	"time"
@@ -70,6 +71,13 @@ func (s Spec) Files() Image {
 		return s.Bundle.Image()
 	}
 	return s.Image
+}
+
+// RunsAs reports whether an instance of s runs as one of another spec does. Such specs differ only
+// in their number of instances, their rollout, their balance and the services they need.
+func (s Spec) RunsAs(other Spec) bool {
+	s.Scale, s.Rollout, s.Balance, s.Needs = other.Scale, other.Rollout, other.Balance, other.Needs
+	return reflect.DeepEqual(s, other)
 }
 
 // Argv returns the words of the program.

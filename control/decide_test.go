@@ -3,6 +3,7 @@ package control
 import (
 	"fmt"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -59,7 +60,8 @@ func (tb *table) put(v ...pando.Stored) {
 var web = pando.DefaultService("web")
 
 func (tb *table) deploy(number int, change func(*pando.Spec)) {
-	spec := pando.Spec{Name: "web", Command: []string{"true"}, Scale: pando.Scale{Min: 2, Max: 4}}
+	spec := pando.Spec{Name: "web", Command: []string{"true", strconv.Itoa(number)},
+		Scale: pando.Scale{Min: 2, Max: 4}}
 	if change != nil {
 		change(&spec)
 	}

@@ -120,7 +120,7 @@ func (d *draft) hold(spec pando.Spec) {
 		d.carryOut(starts)
 	}
 	if d.svc.Current != 0 {
-		d.drainAll(lifecycle.Strangers(d.reachable(), d.serving()))
+		d.drainAll(lifecycle.Strangers(d.reachable(), d.serving(), alike(d, d.serving())))
 	}
 	if home := d.home(); home != "" && d.count().Serving >= r.Least {
 		d.drainAll(lifecycle.BringHome(leased(d.w, d.crew.all), home))
@@ -218,9 +218,28 @@ func (d *draft) survey() *lifecycle.Stage {
 	paused := d.svc.Trial != nil && d.svc.Trial.Paused != nil
 	return lifecycle.Survey(lifecycle.Takeover{
 		Paused:  paused,
+		Alike:   alike(d, d.svc.Target),
 		Current: d.svc.Current, Target: d.svc.Target, Wanted: d.svc.Rolling, Rule: spec.Rollout,
 		Restart: spec.Restart, Failures: d.history().failures, Instances: d.reachable(),
 	}, d.now)
+}
+
+// alike returns the revisions of instances that run as those of another revision.
+func alike(d *draft, revision int) map[int]bool {
+	var out map[int]bool
+	for n := range d.crew.revisions {
+		if n == revision {
+			continue
+		}
+		was, known := d.spec(n)
+		if is, ok := d.spec(revision); known && ok && was.RunsAs(is) {
+			if out == nil {
+				out = map[int]bool{}
+			}
+			out[n] = true
+		}
+	}
+	return out
 }
 
 func (d *draft) finishRollout(reason string) {

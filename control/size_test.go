@@ -23,6 +23,7 @@ func many(instances, asks int, change func(*pando.Spec, *pando.Service)) (*world
 	change(&spec, &svc)
 	records := []pando.Stored{pando.Host{Name: "h1"}, svc}
 	for n := range svc.Latest {
+		spec.Command = []string{"web", fmt.Sprint(n)}
 		records = append(records, pando.Revision{Service: web, Number: n + 1, Spec: spec.WithDefaults()})
 	}
 	for n := range instances {

@@ -139,7 +139,7 @@ func TestInstancesLeaveForAReasonAndOnlyOnce(t *testing.T) {
 			func(i pando.Instance) bool { return i.Host == "b" },
 		},
 		"another revision serves": {
-			Strangers(everyone(), 2),
+			Strangers(everyone(), 2, nil),
 			func(i pando.Instance) bool { return i.Revision == 1 && i.Phase != pando.PhaseWarm },
 		},
 		"the service is removed": {Removal(everyone()), func(pando.Instance) bool { return true }},

@@ -54,10 +54,11 @@ func Abandon(instances []pando.Instance, here func(pando.HostName) bool) []Move 
 }
 
 // Strangers returns the drains of instances of a revision that neither serves nor rolls. A rollback
-// or a change of bounds leaves such instances behind.
-func Strangers(instances []pando.Instance, serving int) []Move {
+// or a change of bounds leaves such instances behind. Instances of a revision alike run as those of
+// the serving one, and stay.
+func Strangers(instances []pando.Instance, serving int, alike map[int]bool) []Move {
 	return leave(instances, func(i *pando.Instance) string {
-		if i.Revision == serving || !i.Capacity() {
+		if i.Revision == serving || alike[i.Revision] || !i.Capacity() {
 			return ""
 		}
 		return fmt.Sprintf("revision %d is not wanted", i.Revision)

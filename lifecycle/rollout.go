@@ -21,6 +21,7 @@ type Takeover struct {
 	Restart         pando.RestartPolicy
 	Failures        []Failure
 	Paused          bool             // by an operator
+	Alike           map[int]bool     // revisions with instances that may stay
 	Instances       []pando.Instance // of the service, in every phase
 }
 
@@ -68,7 +69,7 @@ func Survey(t Takeover, now time.Time) *Stage {
 		case i.Warm:
 		case !i.Capacity():
 			s.leaving++
-		case i.Revision != t.Target:
+		case i.Revision != t.Target && !t.Alike[i.Revision]:
 			old = append(old, n)
 		default:
 			s.fresh++
@@ -121,8 +122,13 @@ func (s *Stage) Next() Move {
 		return s.paused()
 	}
 	if len(s.old) == 0 && s.healthy >= s.wanted {
-		return Move{Finish: true, Reason: fmt.Sprintf("%d instances of revision %d are in rotation, "+
-			"none of revision %d is left", s.fresh, t.Target, t.Current)}
+		reason := fmt.Sprintf("%d instances of revision %d are in rotation, none of revision %d is left",
+			s.fresh, t.Target, t.Current)
+		if t.Alike[t.Current] {
+			reason = fmt.Sprintf("instances of revision %d run as those of revision %d, and stay",
+				t.Current, t.Target)
+		}
+		return Move{Finish: true, Reason: reason}
 	}
 	if t.Rule.Order == pando.StopFirst {
 		return s.stopFirst()

@@ -169,6 +169,13 @@ func (o *operator) world() *world.World {
 	return o.known
 }
 
+// runsAs reports whether an instance runs as those of a revision.
+func runsAs(w *world.World, i pando.Instance, revision int) bool {
+	was, _ := w.SpecOf(i.Service, i.Revision)
+	is, known := w.SpecOf(i.Service, revision)
+	return known && was.RunsAs(is)
+}
+
 // until retries f until it succeeds. It fails the run after most.
 func (o *operator) until(what string, most time.Duration, f func() error) bool {
 	deadline := time.Now().Add(most)
@@ -201,7 +208,7 @@ func (o *operator) settled() error {
 	serving, warm := 0, 0
 	for _, i := range w.Of(o.key) {
 		switch {
-		case i.Phase == pando.PhaseInRotation && i.Revision == svc.Current:
+		case i.Phase == pando.PhaseInRotation && runsAs(w, i, svc.Current):
 			serving++
 		case i.Phase == pando.PhaseWarm && i.Revision == svc.Current:
 			warm++
