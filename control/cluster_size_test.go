@@ -113,6 +113,25 @@ func TestNothingScansTheClusterForACommitAPlacementOrALook(t *testing.T) {
 	}
 }
 
+// An ask of a service with a home looks at that host alone.
+func TestAnAskBesideManyHostsCostsAsBesideFew(t *testing.T) {
+	asked := func(hosts int) uint64 {
+		w, ids := grown(hosts, hosts), &counting{}
+		ask := pando.Intent{
+			ID: "ask", Service: pando.DefaultService("s00007"), Verb: pando.VerbReplicate,
+			By: pando.Asker{Kind: pando.AskerInstance, Name: "s00007-0"},
+		}.Become(pando.IntentAsked, t0, "load")
+		return memoryOf(func() {
+			if txn, _ := Decide(w, ask.Service, t0, ids, ask); len(txn.Put) < 3 {
+				t.Errorf("the ask is not granted: %v", txn.Put)
+			}
+		})
+	}
+	if few, many := asked(10), asked(1000); many > few+8192 {
+		t.Errorf("an ask takes %d bytes beside 1,000 hosts, %d beside 10", many, few)
+	}
+}
+
 // recordsOf encodes values as a watch delivers them.
 func recordsOf(t *testing.T, at pando.StoreRevision, all ...pando.Stored) (out []pando.Record) {
 	t.Helper()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
 
 // These times detect a pause of this process. It looks at the clock every beatWait. A gap of
@@ -104,16 +105,16 @@ func (c *Control) awaitsAdoption(now time.Time) error {
 // onFrozenHost returns an error if the home or an instance of a service is on a frozen host, which
 // follows no decision. The caller holds the lock.
 func (c *view) onFrozenHost(s pando.ServiceKey) error {
-	on := []pando.HostName{c.world.Services[s].V.Home}
-	for _, i := range c.world.Of(s) {
-		on = append(on, i.Host)
-	}
-	for _, h := range on {
-		if why := c.world.Hosts[h].V.Frozen; why != "" {
-			return fmt.Errorf("%w: host %s keeps what it has: %s", pando.ErrFrozen, h, why)
+	frozen := func(h pando.HostName) bool { return c.world.Hosts[h].V.Frozen != "" }
+	h := c.world.Services[s].V.Home
+	if !frozen(h) {
+		var found bool
+		if h, found = world.FindHost(c.world, s, frozen); !found {
+			return nil
 		}
 	}
-	return nil
+	return fmt.Errorf("%w: host %s keeps what it has: %s", pando.ErrFrozen, h,
+		c.world.Hosts[h].V.Frozen)
 }
 
 // missing returns an error if one of a service's hosts may still come back after a pause. The
@@ -124,12 +125,10 @@ func (c *Control) missing(s pando.ServiceKey, now time.Time) error {
 	}
 	missing := c.world.Services[s].V.Home
 	if _, here := c.world.Hosts[missing]; here || missing == "" {
-		missing = ""
-		for _, i := range c.world.Of(s) {
-			if _, here := c.world.Hosts[i.Host]; !here {
-				missing = i.Host
-			}
-		}
+		missing, _ = world.FindHost(c.world, s, func(h pando.HostName) bool {
+			_, here := c.world.Hosts[h]
+			return !here
+		})
 	}
 	if missing == "" {
 		return nil

@@ -83,6 +83,16 @@ func (p *placer) hosts() []pando.Host {
 	return p.takers
 }
 
+// choices returns the hosts among which the next instance is placed: the home alone, if it takes
+// new instances. The cost then does not grow with the cluster.
+func (p *placer) choices(home pando.HostName) []pando.Host {
+	h, here := p.w.Hosts[home]
+	if home != "" && here && !h.V.Leaving && h.V.Frozen == "" {
+		return []pando.Host{h.V}
+	}
+	return p.hosts()
+}
+
 // waits returns why no instance of the service can start now, or "" if one can.
 func (p *placer) waits() string { return cmp.Or(p.unmet(), p.hostless()) }
 
@@ -92,7 +102,11 @@ func (p *placer) hostless() string {
 	if why := lifecycle.Homeless(p.keeper, p.here); why != "" {
 		return why
 	}
-	return lifecycle.Waits(len(p.hosts()), len(p.fitting()), home, p.standing(home))
+	at := p.standing(home)
+	if home != "" && at.Takes() {
+		return "" // the usual case looks at no other host
+	}
+	return lifecycle.Waits(len(p.hosts()), len(p.fitting()), home, at)
 }
 
 // fitting returns the hosts that take new instances of the service, by its rule.
@@ -134,7 +148,7 @@ func (p *placer) choose(s pando.Spec) (pando.Host, string, error) {
 		return pando.Host{}, "", fmt.Errorf("%w: %s", pando.ErrNoRoom, why)
 	}
 	home := p.home()
-	h, why, err := lifecycle.Place(p.hosts(), p.wish(s, home))
+	h, why, err := lifecycle.Place(p.choices(home), p.wish(s, home))
 	if err != nil {
 		return h, why, err
 	}
@@ -156,7 +170,7 @@ func (p *placer) loads(home pando.HostName) map[pando.HostName]lifecycle.Load {
 		return p.load
 	}
 	p.load, p.loadOf = map[pando.HostName]lifecycle.Load{}, home
-	for _, h := range p.hosts() {
+	for _, h := range p.choices(home) {
 		if home == "" || h.Name == home {
 			p.load[h.Name] = lifecycle.Load(p.w.LoadOn(h.Name))
 		}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"pando.run/pando"
 )
@@ -105,5 +106,26 @@ func TestHostsOfAServiceIncludeThoseOnTheirWay(t *testing.T) {
 	w.Release(third) // its commit failed
 	if got := w.HostsOf(web); got["h4"] {
 		t.Errorf("web is on %v after a commit that failed", got)
+	}
+}
+
+func TestAHostOfAServiceIsFoundByItsInstances(t *testing.T) {
+	w, web := New(), pando.DefaultService("web")
+	for n, h := range []pando.HostName{"h1", "h1", "h2"} {
+		w.Committed(pando.Txn{Put: []pando.Stored{pando.Instance{
+			ID: pando.InstanceID(fmt.Sprint("web-", n)), Service: web, Host: h,
+			Born: time.Unix(int64(n), 0),
+		}}}, 1)
+	}
+	var asked []pando.HostName
+	h, found := FindHost(w, web, func(h pando.HostName) bool {
+		asked = append(asked, h)
+		return h == "h2"
+	})
+	if h != "h2" || !found || len(asked) != 2 {
+		t.Errorf("found %q (%v), after looking at %v", h, found, asked)
+	}
+	if h, found := FindHost(w, web, func(pando.HostName) bool { return false }); found {
+		t.Errorf("found %q, which is not wanted", h)
 	}
 }

@@ -18,6 +18,25 @@ func (r rosters[K]) of(k K) []pando.Instance {
 	return append(make([]pando.Instance, 0, len(r[k])+spare), r[k]...)
 }
 
+// FindHost returns a host with an instance of a service for which want is true. It copies no
+// instance.
+func FindHost(
+	w *World, s pando.ServiceKey, want func(pando.HostName) bool,
+) (pando.HostName, bool) {
+	var last pando.HostName
+	for n := range w.ofService[s] {
+		h := w.ofService[s][n].Host
+		if n > 0 && h == last {
+			continue
+		}
+		if want(h) {
+			return h, true
+		}
+		last = h
+	}
+	return "", false
+}
+
 func (r rosters[K]) add(k K, i pando.Instance) {
 	at, there := slices.BinarySearchFunc(r[k], i, byBirth)
 	if there {

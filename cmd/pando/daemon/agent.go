@@ -106,8 +106,8 @@ func tend(ctx context.Context, p place) error {
 		Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 	})
-	forPeers := peer.ObjectsHandler(
-		peer.WithImages(peer.CopyHandler(peer.Handler(a), a), images.Blob), objects.Copy)
+	forPeers := peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(
+		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), images.Blob), objects.Copy)
 	faces, err := agentFaces(p, c, forPeers, peer.OwnHandler(a, forPeers))
 	if err != nil {
 		return err
