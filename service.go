@@ -54,8 +54,11 @@ type Spec struct {
 	Reach []Reach `json:"reach,omitempty"`
 	// SecurityOpt lifts walls, in Compose's words. Default: none.
 	SecurityOpt []string `json:"security_opt,omitempty"`
-	Rollout     Rollout  `json:"rollout,omitzero"`
-	Place       Place    `json:"place,omitzero"`
+	// UsernsMode is UsernsHost where root and the ids of an image are to be the host's. Default: they
+	// are those of a user namespace, in a range of ids that the service has for itself.
+	UsernsMode string  `json:"userns_mode,omitempty"`
+	Rollout    Rollout `json:"rollout,omitzero"`
+	Place      Place   `json:"place,omitzero"`
 	// Needs are services of the same tenant, with their conditions for the first start of a revision.
 	Needs   map[ServiceName]Need `json:"needs,omitempty"`
 	Balance Balance              `json:"balance,omitzero"`
@@ -237,6 +240,9 @@ type Resources struct {
 
 // SeccompUnconfined is the option of Compose that lifts the filter of system calls.
 const SeccompUnconfined = "seccomp=unconfined"
+
+// UsernsHost is the word of Compose for the users of the host.
+const UsernsHost = "host"
 
 // Reach is a part of the network that an instance may open connections to. The published ports of
 // its own tenant, other instances of its own service and DNS need no word.

@@ -34,7 +34,7 @@ struct {
 } opening SEC(".maps");
 
 struct {
-	TABLE_OF(LRU_HASH, 1 << 14, struct flow_key6, struct flow);
+	TABLE_OF(LRU_HASH, 3 << 12, struct flow_key6, struct flow);
 } opening6 SEC(".maps");
 
 /* The number of held flows, at 2 * service + six. The last pair is the number of all services. */
@@ -47,11 +47,11 @@ struct {
 } hash_keys SEC(".maps");
 
 struct {
-	TABLE_OF(LRU_HASH, 8192, struct fragment_key, struct fragment);
+	TABLE_OF(LRU_HASH, 4096, struct fragment_key, struct fragment);
 } fragments SEC(".maps");
 
 struct {
-	GROWING(1 << 17, struct service_key, __u32);
+	GROWING(1 << 16, struct service_key, __u32);
 } ports SEC(".maps"); /* VIP:published -> service */
 
 struct {
@@ -88,8 +88,9 @@ struct {
 	TABLE_OF(ARRAY, SERVICES_MAX, __u32, struct policy);
 } policies SEC(".maps");
 
+/* A service by turns has two ranks. Each has an entry per 128 endpoints. */
 struct {
-	GROWING(2 * SERVICES_MAX, struct rank_key, struct chunk);
+	GROWING(SERVICES_MAX, struct rank_key, struct chunk);
 } ranks SEC(".maps");
 
 struct {
@@ -124,7 +125,7 @@ struct {
 } traffic SEC(".maps");
 
 struct {
-	TABLE_OF(HASH, ENDPOINTS_MAX, __u32, struct instance_link);
+	GROWING(ENDPOINTS_MAX, __u32, struct instance_link);
 } links SEC(".maps"); /* by ifindex of the host's end */
 
 struct {

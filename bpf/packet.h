@@ -37,6 +37,7 @@ enum { ICMP_PORT_UNREACH = 3, ICMPV6_PORT_UNREACH = 4, ICMP_CHECK = 2, ICMP_BYTE
 volatile const __u32 vip_net, vip_mask, gateway;
 volatile const __u32 vip6_net[2], gateway6[4]; /* a /64 */
 volatile const __u32 own_addr[4]; /* of this host, for tunnels; 0: the kernel chooses */
+volatile const __u32 own6_addr[4]; /* likewise, towards hosts with an IPv6 address */
 volatile const __u32 held_max, held6_max; /* places of held flows, by family */
 volatile __u32 migrating; /* flows are being copied from tables of another layout */
 

@@ -31,6 +31,8 @@ inlined int address_tunnel(struct __sk_buff *skb, const __u32 *remote, __u32 tun
 		return bpf_skb_set_tunnel_key(skb, &t, sizeof(t), BPF_F_ZERO_CSUM_TX);
 	}
 	copy(t.remote_ipv6, remote, 1);
+	for (int i = 0; i < 4; i++)
+		t.local_ipv6[i] = own6_addr[i];
 	return bpf_skb_set_tunnel_key(skb, &t, sizeof(t), BPF_F_TUNINFO_IPV6);
 }
 

@@ -34,9 +34,9 @@ type Config struct {
 	// Heard returns the time since the last message from the agent of a host with a lease. Nil
 	// means unknown.
 	Heard func(ctx context.Context, h pando.HostName) (time.Duration, error)
-	// Writable reports whether the user of a spec may write to a folder. Nil means unknown. Only the
-	// server's host is checked, because programs and their folders have the same path on every host.
-	Writable func(dir, user string) bool
+	// Writable reports whether the program of a spec may write to its folder. Nil means unknown. Only
+	// the server's host is checked: programs and their folders have the same path on every host.
+	Writable func(pando.Spec) bool
 }
 
 // Control decides for the whole cluster while it leads. It answers operators at any time.

@@ -79,9 +79,16 @@ func (c *operators) Deploy(
 func warnings(s pando.Spec) []string {
 	var out []string
 	user, _, _ := strings.Cut(s.User, ":")
-	if s.Files().Digest == "" && (user == "0" || user == "root") {
-		out = append(out, fmt.Sprintf("it runs as root and may change every file in %s; name another "+
-			"user, or another working_dir", s.WorkingDir))
+	root := s.Files().Digest == "" && (user == "0" || user == "root")
+	switch {
+	case root && s.UsernsMode == pando.UsernsHost:
+		out = append(out, fmt.Sprintf("it runs as root of every host (userns_mode: host) and may change "+
+			"every file in %s; name another user, or another working_dir", s.WorkingDir))
+	case root:
+		out = append(out, "it runs as root of users of its own, and not of the host: of the host's "+
+			"files it has those that everyone has; userns_mode: host changes that")
+	case s.UsernsMode == pando.UsernsHost:
+		out = append(out, "its users are those of every host (userns_mode: host)")
 	}
 	return out
 }

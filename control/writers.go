@@ -12,7 +12,7 @@ import (
 func (c *operators) twoWriters(s pando.Spec) string {
 	knows := s.Health.Ready.Kind == pando.ProbeExplicit || len(s.State) > 0
 	if knows || s.Single() || s.Files().Digest != "" || c.Writable == nil ||
-		!c.Writable(s.WorkingDir, s.User) {
+		!c.Writable(s) {
 		return ""
 	}
 	when := fmt.Sprintf("scale.max is %d", s.Scale.Max)

@@ -11,7 +11,9 @@ import (
 
 func TestADeployWarnsOfTwoWriters(t *testing.T) {
 	lead(t, time.Millisecond, func(t *testing.T, l leadership) {
-		l.Writable = func(dir, user string) bool { return dir == "/data" && user == "postgres" }
+		l.Writable = func(s pando.Spec) bool {
+			return s.WorkingDir == "/data" && s.User == "postgres"
+		}
 		probed := pando.Health{Ready: pando.Probe{Kind: pando.ProbeExec, Command: []string{"pg_isready"}}}
 		for name, c := range map[string]struct {
 			spec pando.Spec

@@ -25,7 +25,6 @@ var foreigners = []foreign{
 	{"configs", "put the files into `working_dir`"},
 	{"healthcheck", "health.ready and health.live, such as health: {ready: http GET /ok}"},
 	{"depends_on", "`needs`, such as needs: {db: healthy}"},
-	{"userns_mode", "leave it out: instances run as a user of their own, and make no namespaces"},
 	{"networks", "leave it out: every instance reaches every service by its name, such as db.pando"},
 	{"network_mode", "leave it out: each instance has a network of its own"},
 	{"hostname", "leave it out: a service is reached as NAME.pando"},

@@ -145,6 +145,11 @@ var fields = []field{
 		"of 32-bit programs.", def: "none", example: "[seccomp=unconfined]", kind: securityKind,
 		set: func(s *pando.Spec, v any) { s.SecurityOpt = v.([]string) },
 		get: func(s pando.Spec) any { return s.SecurityOpt }},
+	{name: "userns_mode", doc: "host: root and the users of an image are the host's. Without it, a " +
+		"service of root or of an image has users of its own: they own nothing of the host.",
+		def: "users of its own", example: "host", kind: enumKind(pando.UsernsHost),
+		set: func(s *pando.Spec, v any) { s.UsernsMode = v.(string) },
+		get: func(s pando.Spec) any { return s.UsernsMode }},
 	{name: "rollout", doc: "How a new revision takes over.", fields: rolloutFields},
 	{name: "place", doc: "The hosts on which the instances run.", fields: placeFields},
 	{name: "needs", doc: "Services of the same tenant that must be started, healthy or completed " +

@@ -189,6 +189,8 @@ func (c *checks) walls(s pando.Spec) {
 		c.that(o == pando.SeccompUnconfined || o == "no-new-privileges",
 			"security_opt: %q: want %s", o, pando.SeccompUnconfined)
 	}
+	c.that(s.UsernsMode == "" || s.UsernsMode == pando.UsernsHost,
+		"userns_mode: %q: want %s, or leave it out", s.UsernsMode, pando.UsernsHost)
 }
 
 func wrapped(where string, err error) error {

@@ -40,7 +40,7 @@ func TestWallsOfASpec(t *testing.T) {
 		"security_opt: [apparmor=unconfined]":  "want seccomp=unconfined",
 		"security_opt: [no-new-privileges:no]": "want seccomp=unconfined",
 		"privileged: true":                     "instances have no privileges",
-		"userns_mode: host":                    "make no namespaces",
+		"userns_mode: private":                 "host",
 		"volumes: [/a:/b]":                     "in `folders`",
 	} {
 		_, err := Parse("a.yaml", []byte(minimal+text), "/d")

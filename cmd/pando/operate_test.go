@@ -226,10 +226,17 @@ func (o terminal) deploysSeveral() {
 
 func TestUpSaysWhyItDoesNotComeUp(t *testing.T) {
 	p := labtest.UpWith(t, labtest.Options{Idle: true})
+	up := []string{p.Bin, "up", "--data-dir", p.Data(p.Host()), "--host", p.Host()}
+	p.Run(p.Host(), "ip", "address", "add", "10.128.9.9/32", "dev", "lo")
+	out := p.Run(p.Host(), up...)
+	if out.Code != 3 || !strings.Contains(out.Text, "lo has the address 10.128.9.9") ||
+		!strings.Contains(out.Text, "`pando up --vips 10.127.0.0/16 --instances 10.192.0.0/10`") {
+		t.Errorf("up in a network that has the ranges: code %d\n%s", out.Code, out.Text)
+	}
+	p.Run(p.Host(), "ip", "address", "delete", "10.128.9.9/32", "dev", "lo")
 	busy := p.Start(p.Host(), "python3", "-u", "-m", "http.server", "7400", "--bind", "127.0.0.1")
 	busy.AwaitText("Serving HTTP")
-	up := []string{p.Bin, "up", "--data-dir", p.Data(p.Host()), "--host", p.Host()}
-	out := p.Run(p.Host(), up...)
+	out = p.Run(p.Host(), up...)
 	if out.Code != 7 || !strings.Contains(out.Text, "address already in use") ||
 		!strings.Contains(out.Text, "--http") || strings.Contains(out.Text, "from=etcd") {
 		t.Errorf("code %d\n%s", out.Code, out.Text)

@@ -34,16 +34,17 @@ type Manifest struct {
 	Host       pando.HostName      `json:"host"` // of the server
 	Version    string              `json:"version"`
 	Layout     int                 `json:"layout"`            // of the records
-	Missing    []pando.HostName    `json:"missing,omitempty"` // hosts whose states are not in it
+	Missing    []pando.HostName    `json:"missing,omitempty"` // hosts without their states in it
 	Parts      map[string]string   `json:"parts"`             // entry: SHA-256
 }
 
 // Entries of the archive. Names of other entries are refused.
 const (
-	StoreFile = "store.db"
-	trustDir  = "trust/"
-	statesDir = "states/"
-	manifest  = "manifest.json"
+	StoreFile  = "store.db"
+	trustDir   = "trust/"
+	statesDir  = "states/"
+	volumesDir = "volumes/"
+	manifest   = "manifest.json"
 )
 
 // TrustFile returns the entry of a file of the authority.
@@ -51,6 +52,9 @@ func TrustFile(name string) string { return trustDir + name }
 
 // StatesFile returns the entry of the states of a host.
 func StatesFile(h pando.HostName) string { return statesDir + string(h) + ".db" }
+
+// VolumesFile returns the entry of the volumes of a host: a tar archive.
+func VolumesFile(h pando.HostName) string { return volumesDir + string(h) + ".tar" }
 
 // Writer writes one backup.
 type Writer struct {
@@ -251,7 +255,7 @@ func expected(h *tar.Header) bool {
 	switch dir {
 	case "":
 		return plain && (name == StoreFile || name == manifest)
-	case trustDir, statesDir:
+	case trustDir, statesDir, volumesDir:
 		return plain
 	}
 	return false

@@ -25,6 +25,7 @@ func write(t *testing.T, passphrase string) string {
 	}
 	for name, s := range map[string]string{
 		StoreFile: "the store", TrustFile("authority.pem"): "the key", StatesFile("h1"): "the states",
+		VolumesFile("h1"): "the volumes",
 	} {
 		if err := w.Add(name, text(s)); err != nil {
 			t.Fatal(err)
@@ -40,7 +41,7 @@ func TestABackupIsReadAsItWasWritten(t *testing.T) {
 	for _, passphrase := range []string{"", "correct horse"} {
 		path, dir := write(t, passphrase), t.TempDir()
 		m, err := Extract(path, passphrase, dir)
-		if err != nil || m.Cluster != "c" || m.Generation != 3 || len(m.Parts) != 3 {
+		if err != nil || m.Cluster != "c" || m.Generation != 3 || len(m.Parts) != 4 {
 			t.Fatalf("%+v, %v", m, err)
 		}
 		got, err := os.ReadFile(filepath.Join(dir, "states", "h1.db"))

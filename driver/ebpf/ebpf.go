@@ -177,6 +177,9 @@ func (d *Driver) load(dir string, migrating bool) (*ebpf.CollectionSpec, error) 
 			m.Pinning = ebpf.PinByName
 		}
 	}
+	if err := keepSizes(spec, dir); err != nil {
+		return nil, err
+	}
 	err = spec.LoadAndAssign(&d.objects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}})
 	if errors.Is(err, ebpf.ErrMapIncompatible) {
 		return nil, fmt.Errorf("the pinned tables in %s have other sizes: %w; `pando down --purge` "+
@@ -200,13 +203,17 @@ func configure(spec *ebpf.CollectionSpec, c Config, migrating bool) error {
 		spec.Maps["flows"].MaxEntries, spec.Maps["flows6"].MaxEntries = flows4, flows6
 		spec.Maps["opening"].MaxEntries, spec.Maps["opening6"].MaxEntries = opening, max(opening/4, 512)
 	}
+	own4, own6 := c.HostAddr, c.HostAddr6
+	if own4.Is6() { // the published address is of IPv6
+		own4, own6 = netip.Addr{}, own4
+	}
 	for name, v := range map[string]any{
 		"vip_net": native(pando.VIPs4.Addr()), "vip_mask": native(mask(bits)),
 		"gateway":  native(pando.Gateway4),
 		"vip6_net": [2]uint32(net6[:2]), "gateway6": words(pando.Gateway6),
 		"migrating": map[bool]uint32{true: 1}[migrating],
-		"own_addr":  words(c.HostAddr),
-		"held_max":  flows4, "held6_max": flows6,
+		"own_addr":  words(own4), "own6_addr": words(own6),
+		"held_max": flows4, "held6_max": flows6,
 	} {
 		if err := spec.Variables[name].Set(v); err != nil {
 			return fmt.Errorf("set %s of the steering programs: %w", name, err)

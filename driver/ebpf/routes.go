@@ -63,7 +63,8 @@ type way struct {
 	own bool // also for packets of this host
 }
 
-// toward sets the route to a prefix by way of a host, or removes it.
+// toward sets the route to a prefix by way of a host, or removes it. IPv4 routes may have an IPv6
+// next hop (RFC 5549).
 func toward(p netip.Prefix, via netip.Addr, table int) error {
 	route := &netlink.Route{Dst: prefix(p), Protocol: routeProtocol, Table: table}
 	if !via.IsValid() {
@@ -72,7 +73,9 @@ func toward(p netip.Prefix, via netip.Addr, table int) error {
 		}
 		return nil
 	}
-	route.Gw = net.IP(via.AsSlice())
+	if route.Gw = via.AsSlice(); p.Addr().Is4() && via.Is6() {
+		route.Gw, route.Via = nil, &netlink.Via{AddrFamily: netlink.FAMILY_V6, Addr: via.AsSlice()}
+	}
 	if err := netlink.RouteReplace(route); err != nil {
 		return fmt.Errorf("set the route to %s by way of %s (are both on one network?): %w", p, via, err)
 	}
@@ -116,7 +119,7 @@ func (d *Driver) Neighbours(_ context.Context, hosts []pando.Host) error {
 	for _, h := range hosts {
 		for p, via := range map[netip.Prefix]netip.Addr{h.Instances4: h.Address,
 			h.Instances6: h.Address6} {
-			if p.IsValid() && via.BitLen() == p.Addr().BitLen() {
+			if p.IsValid() && via.IsValid() && (via.Is6() || p.Addr().Is4()) {
 				want[p] = true
 				if err := toward(p, via, unix.RT_TABLE_MAIN); !errors.Is(err, unix.EHOSTUNREACH) || via.Is4() {
 					errs = append(errs, err)

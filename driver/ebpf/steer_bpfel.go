@@ -221,6 +221,7 @@ const (
 	steerVarHeldMax           = "held_max"
 	steerVarMigrating         = "migrating"
 	steerVarOrderForUserSpace = "order_for_user_space"
+	steerVarOwn6Addr          = "own6_addr"
 	steerVarOwnAddr           = "own_addr"
 	steerVarVip6Net           = "vip6_net"
 	steerVarVipMask           = "vip_mask"
@@ -320,6 +321,7 @@ type steerVariableSpecs struct {
 	HeldMax           *ebpf.VariableSpec `ebpf:"held_max"`
 	Migrating         *ebpf.VariableSpec `ebpf:"migrating"`
 	OrderForUserSpace *ebpf.VariableSpec `ebpf:"order_for_user_space"`
+	Own6Addr          *ebpf.VariableSpec `ebpf:"own6_addr"`
 	OwnAddr           *ebpf.VariableSpec `ebpf:"own_addr"`
 	Vip6Net           *ebpf.VariableSpec `ebpf:"vip6_net"`
 	VipMask           *ebpf.VariableSpec `ebpf:"vip_mask"`
@@ -415,6 +417,7 @@ type steerVariables struct {
 	HeldMax           *ebpf.Variable `ebpf:"held_max"`
 	Migrating         *ebpf.Variable `ebpf:"migrating"`
 	OrderForUserSpace *ebpf.Variable `ebpf:"order_for_user_space"`
+	Own6Addr          *ebpf.Variable `ebpf:"own6_addr"`
 	OwnAddr           *ebpf.Variable `ebpf:"own_addr"`
 	Vip6Net           *ebpf.Variable `ebpf:"vip6_net"`
 	VipMask           *ebpf.Variable `ebpf:"vip_mask"`

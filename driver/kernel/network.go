@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"fmt"
-	"net/netip"
 	"os"
 	"strings"
 	"unsafe"
@@ -12,8 +11,6 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"pando.run/pando"
 )
 
 // pass returns the smallest packet program: it lets every packet through.
@@ -127,31 +124,4 @@ func tryXDP() (string, error) {
 		return "", fmt.Errorf("register memory: %w", errno)
 	}
 	return "memory was registered with a socket", nil
-}
-
-// tryAddresses looks for foreign routes into the ranges of Pando.
-func tryAddresses(Config) (string, error) {
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
-	if err != nil {
-		return "", fmt.Errorf("list the routes: %w", err)
-	}
-	for _, r := range routes {
-		if r.Dst == nil || r.Dst.IP.IsUnspecified() {
-			continue
-		}
-		p, err := netip.ParsePrefix(r.Dst.String())
-		if err != nil || !p.Overlaps(pando.VIPs4) && !p.Overlaps(pando.Instances4) {
-			continue
-		}
-		if l, err := netlink.LinkByIndex(r.LinkIndex); err == nil && !ours(l.Attrs().Name) {
-			return "", fmt.Errorf("the route %s goes to %s", p, l.Attrs().Name)
-		}
-	}
-	return "free", nil
-}
-
-// ours reports whether Pando made a device: pando0, or the end of an instance's link (pd12).
-func ours(name string) bool {
-	rest, ok := strings.CutPrefix(name, "pd")
-	return strings.HasPrefix(name, "pando") || ok && strings.Trim(rest, "0123456789") == ""
 }

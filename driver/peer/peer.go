@@ -246,29 +246,39 @@ func (c *Client) Counters(
 
 // Objects writes a consistent copy of the states of a host to w.
 func (c *Client) Objects(ctx context.Context, h pando.Host, w io.Writer) error {
+	return c.whole(ctx, h, "/peer/objects", "states", w)
+}
+
+// VolumeFiles writes an archive of the volumes of a host to w.
+func (c *Client) VolumeFiles(ctx context.Context, h pando.Host, w io.Writer) error {
+	return c.whole(ctx, h, VolumeFilesPath, "volumes", w)
+}
+
+// whole writes a stream of a host to w. It returns an error for a stream that was cut off.
+func (c *Client) whole(ctx context.Context, h pando.Host, path, what string, w io.Writer) error {
 	u, err := c.base(h)
 	if err != nil {
 		return err
 	}
-	u.Path = "/peer/objects"
+	u.Path = path
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return fmt.Errorf("ask host %s for its states: %w", h.Name, err)
+		return fmt.Errorf("ask host %s for its %s: %w", h.Name, what, err)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return fmt.Errorf("ask host %s for its states: %w", h.Name, outOfReach(ctx, h, err))
+		return fmt.Errorf("ask host %s for its %s: %w", h.Name, what, outOfReach(ctx, h, err))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("ask host %s for its states: %w", h.Name, readProblem(resp))
+		return fmt.Errorf("ask host %s for its %s: %w", h.Name, what, readProblem(resp))
 	}
 	_, err = io.Copy(w, resp.Body)
 	if err == nil && resp.Trailer.Get(wholeTrailer) == "" {
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return fmt.Errorf("ask host %s for its states: %w", h.Name, outOfReach(ctx, h, err))
+		return fmt.Errorf("ask host %s for its %s: %w", h.Name, what, outOfReach(ctx, h, err))
 	}
 	return nil
 }

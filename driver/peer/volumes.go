@@ -3,6 +3,7 @@ package peer
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -13,6 +14,26 @@ import (
 // VolumesPath is the path of the requests about the volumes of a host. Only the server may ask for
 // it.
 const VolumesPath = "/peer/volumes"
+
+// VolumeFilesPath is the path of the archive of a host's volumes. Only the server may ask for it.
+const VolumeFilesPath = "/peer/volumefiles"
+
+// VolumesHandler adds the archive of the volumes of the host to the handler of its agent. write
+// writes it.
+func VolumesHandler(
+	h http.Handler, write func(context.Context, io.Writer) error,
+) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", h)
+	mux.HandleFunc("GET "+VolumeFilesPath, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/x-tar")
+		w.Header().Set("Trailer", wholeTrailer)
+		if write(r.Context(), w) == nil {
+			w.Header().Set(wholeTrailer, "true")
+		}
+	})
+	return mux
+}
 
 // Volumes returns the volumes of a host.
 func (c *Client) Volumes(

@@ -37,7 +37,7 @@ func binds(folders []pando.Folder, hidden []string) (out []mounted, err error) {
 
 // fileIn opens a file below a root as a place for a mount, and makes an empty one if it is not
 // there. No link leads out of the root.
-func fileIn(root int, file string) (int, error) {
+func fileIn(root int, file string, owner uint32) (int, error) {
 	how := &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
@@ -46,16 +46,24 @@ func fileIn(root int, file string) (int, error) {
 	if err != unix.ENOENT {
 		return fd, err
 	}
-	parent, err := folderIn(root, path.Dir(file))
+	parent, err := folderIn(root, path.Dir(file), owner)
 	if err != nil {
 		return -1, err
 	}
 	defer unix.Close(parent)
-	made, err := unix.Openat(parent, path.Base(file),
-		unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_RDONLY|unix.O_CLOEXEC, 0o644)
+	make := func() error {
+		made, err := unix.Openat(parent, path.Base(file),
+			unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_RDONLY|unix.O_CLOEXEC, 0o644)
+		if err == nil {
+			unix.Close(made)
+		}
+		return err
+	}
+	if err = make(); err == unix.EOVERFLOW {
+		err = asOwner(parent, make)
+	}
 	if err != nil {
 		return -1, err
 	}
-	unix.Close(made)
 	return unix.Openat2(root, file, how)
 }

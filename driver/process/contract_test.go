@@ -92,11 +92,11 @@ func TestRemoveReturnsWithNoProcessLeft(t *testing.T) {
 	}
 }
 
-// The tree is read-only even for root inside; the working directory and /tmp stay writable.
+// The tree is read-only even for the host's root; the working directory and /tmp stay writable.
 func TestHostsFilesAreReadOnly(t *testing.T) {
 	dir := t.TempDir()
 	b := run(t, newDriver(t, 0), func(s *pando.Spec) {
-		s.User, s.WorkingDir = "0", dir
+		s.User, s.WorkingDir, s.UsernsMode = "0", dir, pando.UsernsHost
 	}, "sleep", "60")
 	script := "touch /etc/pt-x 2>/dev/null && echo etc; touch /sys/fs/cgroup/pt-x 2>/dev/null && " +
 		"echo cgroup; touch here /tmp/here /dev/shm/here || echo own"

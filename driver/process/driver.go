@@ -47,6 +47,8 @@ type Config struct {
 	Layers string
 	// Volumes is the folder of the volumes of all services. "": this host keeps none.
 	Volumes string
+	// Users is the folder with the records of the ranges of users.
+	Users string
 	// Made is called for each sandbox that is made ahead of need, before its use. It may be nil.
 	Made  func(pando.Link) error
 	Clock pando.Clock
@@ -57,6 +59,7 @@ type Config struct {
 type Driver struct {
 	Config
 	pool     *pool
+	ranges   ranges
 	mu       sync.Mutex
 	prepared map[pando.InstanceID]*prepared
 	gone     chan struct{} // wakes the sweep of logs
@@ -81,6 +84,7 @@ func New(c Config) (*Driver, error) {
 	d := &Driver{
 		Config:   c,
 		prepared: map[pando.InstanceID]*prepared{},
+		ranges:   ranges{dir: c.Users, runDir: c.RunDir, clock: c.Clock},
 		gone:     make(chan struct{}, 1),
 		done:     make(chan struct{}),
 	}
@@ -145,29 +149,38 @@ func (d *Driver) found() []*slot {
 	return out
 }
 
-// Instances counts the instances with a sandbox in a run directory, with or without an agent.
-func Instances(runDir string) (n int) {
-	records, _ := filepath.Glob(filepath.Join(runDir, "*", "slot.json"))
-	for _, file := range records {
+// records reads the slots with an instance in a run directory, with or without an agent.
+func records(runDir string) (out []slot) {
+	files, _ := filepath.Glob(filepath.Join(runDir, "*", "slot.json"))
+	for _, file := range files {
 		var s slot
 		if b, err := os.ReadFile(file); err == nil && json.Unmarshal(b, &s) == nil && s.Instance != "" {
-			n++
+			out = append(out, s)
 		}
 	}
-	return n
+	return out
 }
+
+// Instances counts the instances with a sandbox in a run directory, with or without an agent.
+func Instances(runDir string) int { return len(records(runDir)) }
 
 // Images returns the digests of the images and bundles that instances with a sandbox in a run
 // directory run.
 func Images(runDir string) map[string]bool {
 	out := map[string]bool{}
-	records, _ := filepath.Glob(filepath.Join(runDir, "*", "slot.json"))
-	for _, file := range records {
-		var s slot
-		b, err := os.ReadFile(file)
-		if err == nil && json.Unmarshal(b, &s) == nil && s.Spec.Files().Digest != "" {
-			out[s.Spec.Files().Digest] = true
+	for _, s := range records(runDir) {
+		if digest := s.Spec.Files().Digest; digest != "" {
+			out[digest] = true
 		}
+	}
+	return out
+}
+
+// servicesOf returns the services of the instances with a sandbox in a run directory.
+func servicesOf(runDir string) map[pando.ServiceKey]bool {
+	out := map[pando.ServiceKey]bool{}
+	for _, s := range records(runDir) {
+		out[s.Service] = true
 	}
 	return out
 }
@@ -239,7 +252,9 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 	}
 	for _, name := range []string{"self.sock", "notify.sock"} {
 		path := filepath.Join(s.self(), name)
-		if err := errors.Join(os.Chown(path, int(p.UID), int(p.GID)), os.Chmod(path, 0o600)); err != nil {
+		err := errors.Join(os.Chown(path, int(p.outside(p.UID)), int(p.outside(p.GID))),
+			os.Chmod(path, 0o600))
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -314,7 +329,10 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	if p.Volumes, err = binds(spec.Spec.Binds(), d.Hidden); err != nil {
 		return p, err
 	}
-	if err := d.volumes(spec, &p); err != nil || p.Layers != nil {
+	if err := d.volumes(spec, &p); err != nil {
+		return p, err
+	}
+	if err := d.ranges.give(&p, spec.Spec); err != nil || p.Layers != nil {
 		return p, err
 	}
 	if spec.Spec.Bundle.Digest != "" {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -28,6 +29,8 @@ type forking struct {
 	// they are its terminal.
 	stdin, stderr *os.File
 	terminal      bool
+	users         int          // descriptor of the user namespace of a program with one
+	files         *unix.Rlimit // bound of its open files; Go raises that of the shim
 }
 
 type forked struct {
@@ -35,8 +38,26 @@ type forked struct {
 	err error
 }
 
+// onThreadOfItsOwn runs f on a thread that ends with f: f drops its privileges, so no other
+// goroutine may run on it. The process's first thread never ends. It would stay in the instance's
+// cgroups, and the kernel's OOM killer would count the shim as a process of the instance.
+func onThreadOfItsOwn(f func()) {
+	runtime.LockOSThread()
+	if unix.Gettid() != unix.Getpid() {
+		f()
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		onThreadOfItsOwn(f)
+	}()
+	<-done
+	runtime.UnlockOSThread()
+}
+
 // waitToFork drops the privileges of this thread, then waits for a program and forks it. open
-// leaves out the filter of system calls.
+// leaves out the filter of system calls on this thread.
 func waitToFork(e pando.CgroupEntry, groups string, open bool, turn <-chan forking) {
 	err := weaken()
 	if err == nil {
@@ -45,7 +66,10 @@ func waitToFork(e pando.CgroupEntry, groups string, open bool, turn <-chan forki
 	if err == nil && !open {
 		err = filterCalls()
 	}
-	f := <-turn
+	f, ok := <-turn
+	if !ok {
+		return // another thread forks the program
+	}
 	r := forked{err: err}
 	// A program is moved into its v2 cgroup before its first instruction. The kernel could clone it
 	// into the group, but only by clone3, which the filter refuses.
@@ -134,10 +158,15 @@ func fork(f forking, attr *syscall.SysProcAttr) (int, error) {
 	}
 	defer null.Close()
 	stdin, stderr := cmp.Or(f.stdin, null), cmp.Or(f.stderr, f.stdio)
-	pid, err := syscall.ForkExec(path, p.Argv, &syscall.ProcAttr{
-		Dir: p.Dir, Env: p.Env, Files: []uintptr{stdin.Fd(), f.stdio.Fd(), stderr.Fd()},
-		Sys: attr,
-	})
+	files := []uintptr{stdin.Fd(), f.stdio.Fd(), stderr.Fd()}
+	var pid int
+	if p.Users != nil {
+		pid, err = forkInUsers(f, path, [3]uintptr(files), attr.Ptrace)
+	} else {
+		pid, err = syscall.ForkExec(path, p.Argv, &syscall.ProcAttr{
+			Dir: p.Dir, Env: p.Env, Files: files, Sys: attr,
+		})
+	}
 	switch {
 	case errors.Is(err, syscall.ENOEXEC):
 		return 0, fmt.Errorf("start %s: it is no program that this kernel can run; a script needs a "+
@@ -147,11 +176,47 @@ func fork(f forking, attr *syscall.SysProcAttr) (int, error) {
 			"`resources.pids` in the spec allows (%d unless given)", path, pando.PIDsDefault)
 	case errors.Is(err, syscall.EACCES):
 		return 0, fmt.Errorf("start %s in %s as uid %d: permission denied; check the permissions of "+
-			"the folder and the file, or set `user` in the spec", path, p.Dir, p.UID)
+			"the folder and the file, or set %s in the spec", path, p.Dir, p.UID, p.remedy())
 	case err != nil:
 		return 0, fmt.Errorf("start %s: %w", path, err)
 	}
 	return pid, nil
+}
+
+// remedy returns the words of a spec that give a program more of the host's files.
+func (p program) remedy() string {
+	if p.Users != nil && p.Layers == nil {
+		return "`userns_mode: host`, because its root is not the host's,"
+	}
+	return "`user`"
+}
+
+// forkInUsers starts a program in the user namespace of its service.
+func forkInUsers(f forking, path string, files [3]uintptr, traced bool) (int, error) {
+	p := f.program
+	s := &spawning{
+		files: files, users: uintptr(f.users), uid: uintptr(p.UID), gid: uintptr(p.GID),
+		groups: p.Groups, terminal: f.terminal, traced: traced, openFiles: f.files,
+	}
+	var err error
+	if s.path, err = unix.BytePtrFromString(path); err != nil {
+		return 0, err
+	}
+	if s.dir, err = unix.BytePtrFromString(p.Dir); err != nil {
+		return 0, err
+	}
+	if s.argv, err = syscall.SlicePtrFromStrings(p.Argv); err != nil {
+		return 0, err
+	}
+	if s.envv, err = syscall.SlicePtrFromStrings(p.Env); err != nil {
+		return 0, err
+	}
+	if !p.Open {
+		if s.filter, err = callFilter(); err != nil {
+			return 0, err
+		}
+	}
+	return spawn(s)
 }
 
 // enter makes a program that this thread forks a member of its v1 cgroups: the thread itself joins.

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
+	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -22,7 +25,29 @@ type furniture struct {
 	Entry   pando.CgroupEntry `json:"entry"`   // into its cgroup
 	Hidden  []string          `json:"hidden"`  // folders of the host that are empty in a sandbox
 	Layers  string            `json:"layers"`  // the folder of the layers of images; "" for none
+	Files   uint64            `json:"files"`   // that a program may open; 0: as its shim
 }
+
+// openFiles returns the bound of the open files of a program, or nil.
+func (f furniture) openFiles() *unix.Rlimit {
+	var of unix.Rlimit
+	if f.Files == 0 || unix.Getrlimit(unix.RLIMIT_NOFILE, &of) != nil {
+		return nil
+	}
+	of.Cur = min(f.Files, of.Max)
+	return &of
+}
+
+// filesOfPrograms is the bound of open files that programs of this process have. Go raises the
+// bound of the process itself, and keeps the former one for its children.
+var filesOfPrograms = sync.OnceValue(func() uint64 {
+	out, err := exec.Command("/bin/sh", "-c", "ulimit -Sn").Output()
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.ParseUint(strings.TrimSpace(string(out)), 10, 64) // "unlimited" is 0
+	return n
+})
 
 func (f furniture) argument() string {
 	b, err := json.Marshal(f)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"runtime"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -49,17 +51,17 @@ func (s *shim) enter(p program) error {
 	if err != nil {
 		return err
 	}
-	root, err := s.stack(p.Layers)
+	root, err := s.stack(p)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(root)
 	for _, dir := range []string{"proc", "dev", "sys"} {
-		if err := carry(root, dir); err != nil {
+		if err := carry(root, dir, p.outside(0)); err != nil {
 			return fmt.Errorf("bring /%s into the image: %w", dir, err)
 		}
 	}
-	if err := s.supply(root); err != nil {
+	if err := s.supply(root, p.outside(0)); err != nil {
 		return err
 	}
 	if err := pivot(root); err != nil {
@@ -82,7 +84,7 @@ func (s *shim) enter(p program) error {
 }
 
 // stack mounts the layers, the highest first, and returns their root.
-func (s *shim) stack(layers []string) (int, error) {
+func (s *shim) stack(p program) (int, error) {
 	for _, dir := range []string{stage, "upper", "work", "root"} {
 		dir = path.Join(stage, strings.TrimPrefix(dir, stage))
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -94,15 +96,15 @@ func (s *shim) stack(layers []string) (int, error) {
 			}
 		}
 	}
-	// Short names from the folder of the layers: the kernel takes one page of options.
-	if err := unix.Fchdir(s.entrance.layers); err != nil {
-		return -1, fmt.Errorf("find the layers of an image: %w", err)
+	layers, err := stackable(p, s.entrance.layers, s.users)
+	if err != nil {
+		return -1, err
 	}
 	defer func() { _ = os.Chdir("/") }()
 	options := fmt.Sprintf("lowerdir=%s,upperdir=%s/upper,workdir=%[2]s/work",
 		strings.Join(layers, ":"),
 		stage)
-	err := unix.Mount("overlay", path.Join(stage, "root"), "overlay", plain, options)
+	err = unix.Mount("overlay", path.Join(stage, "root"), "overlay", plain, options)
 	if errors.Is(err, unix.ENODEV) {
 		err = fmt.Errorf("%w: this kernel has no overlayfs", pando.ErrUnsupported)
 	}
@@ -116,9 +118,47 @@ func (s *shim) stack(layers []string) (int, error) {
 	return root, nil
 }
 
-// folderIn opens a folder below a root, and makes it if it is not there. No link leads out of the
-// root.
-func folderIn(root int, dir string) (int, error) {
+// stackable enters the folder of the layers of a program, and returns their names there. The names
+// are short, because the kernel takes one page of options.
+func stackable(p program, folder, users int) ([]string, error) {
+	if p.Users == nil {
+		if err := unix.Fchdir(folder); err != nil {
+			return nil, fmt.Errorf("find the layers of an image: %w", err)
+		}
+		return p.Layers, nil
+	}
+	// The root of the image is the upper folder's. Its owner is root inside.
+	if err := os.Chown(stage+"/upper", int(p.outside(0)), int(p.outside(0))); err != nil {
+		return nil, err
+	}
+	var names []string
+	for i, layer := range p.Layers {
+		tree, err := unix.OpenTree(folder, layer,
+			unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+		if err != nil {
+			return nil, fmt.Errorf("take the layers of an image: %s: %w", layer, err)
+		}
+		name := strconv.Itoa(i)
+		at := path.Join(stage, "layers", name)
+		err = os.MkdirAll(at, 0o755)
+		if err == nil {
+			err = mapUsers(tree, users, "the layers of images")
+		}
+		if err == nil {
+			err = unix.MoveMount(tree, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH)
+		}
+		unix.Close(tree)
+		if err != nil {
+			return nil, fmt.Errorf("take the layers of an image: %s: %w", layer, err)
+		}
+		names = append(names, name)
+	}
+	return names, os.Chdir(stage + "/layers")
+}
+
+// folderIn opens a folder below a root, and makes it for an owner if it is not there. No link leads
+// out of the root.
+func folderIn(root int, dir string, owner uint32) (int, error) {
 	if dir == "." {
 		return unix.FcntlInt(uintptr(root), unix.F_DUPFD_CLOEXEC, 0)
 	}
@@ -130,25 +170,47 @@ func folderIn(root int, dir string) (int, error) {
 	if err != unix.ENOENT {
 		return fd, err
 	}
-	parent, err := folderIn(root, path.Dir(dir))
+	parent, err := folderIn(root, path.Dir(dir), owner)
 	if err != nil {
 		return -1, err
 	}
 	defer unix.Close(parent)
-	if err := unix.Mkdirat(parent, path.Base(dir), 0o755); err != nil {
+	err = unix.Mkdirat(parent, path.Base(dir), 0o755)
+	if err == unix.EOVERFLOW {
+		err = asOwner(parent, func() error { return unix.Mkdirat(parent, path.Base(dir), 0o755) })
+	} else if err == nil {
+		err = unix.Fchownat(parent, path.Base(dir), int(owner), int(owner), unix.AT_SYMLINK_NOFOLLOW)
+	}
+	if err != nil {
 		return -1, err
 	}
 	return unix.Openat2(root, dir, how)
 }
 
+// asOwner calls do with the user of a folder's owner. The host's root does not exist in a volume
+// with mapped users, so nothing there can belong to it.
+func asOwner(folder int, do func() error) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(folder, &st); err != nil {
+		return err
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := errors.Join(unix.Setfsgid(int(st.Gid)), unix.Setfsuid(int(st.Uid)))
+	if err == nil {
+		err = do()
+	}
+	return errors.Join(err, unix.Setfsuid(0), unix.Setfsgid(0))
+}
+
 // carry moves a mount of the sandbox to the same place in an image.
-func carry(root int, dir string) error {
+func carry(root int, dir string, owner uint32) error {
 	from, err := unix.Open("/"+dir, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(from)
-	to, err := folderIn(root, dir)
+	to, err := folderIn(root, dir, owner)
 	if err != nil {
 		return err
 	}
@@ -157,8 +219,8 @@ func carry(root int, dir string) error {
 }
 
 // supply puts the instance's sockets and its name server into an image, and a /tmp if it has none.
-func (s *shim) supply(root int) error {
-	to, err := folderIn(root, "run/pando")
+func (s *shim) supply(root int, owner uint32) error {
+	to, err := folderIn(root, "run/pando", owner)
 	if err == nil {
 		err = bindTo(s.entrance.self, to)
 		unix.Close(to)
@@ -166,12 +228,12 @@ func (s *shim) supply(root int) error {
 	if err != nil {
 		return fmt.Errorf("bring the instance's sockets into the image: %w", err)
 	}
-	etc, err := folderIn(root, "etc")
+	etc, err := folderIn(root, "etc", owner)
 	if err != nil {
 		return fmt.Errorf("bring a name server into the image: %w", err)
 	}
 	defer unix.Close(etc)
-	to, err = plainFile(etc, "resolv.conf", "")
+	to, err = plainFile(etc, "resolv.conf", "", owner)
 	if err == nil {
 		err = bindTo(s.entrance.resolv, to)
 		unix.Close(to)
@@ -179,7 +241,7 @@ func (s *shim) supply(root int) error {
 	if err != nil {
 		return fmt.Errorf("bring a name server into the image: %w", err)
 	}
-	if to, err = plainFile(etc, "hosts", "127.0.0.1 localhost\n::1 localhost\n"); err == nil {
+	if to, err = plainFile(etc, "hosts", "127.0.0.1 localhost\n::1 localhost\n", owner); err == nil {
 		unix.Close(to)
 	}
 	var st unix.Stat_t
@@ -193,7 +255,7 @@ func (s *shim) supply(root int) error {
 }
 
 // plainFile opens a file of a folder. It makes a missing one with a text, and replaces a link.
-func plainFile(dir int, name, text string) (int, error) {
+func plainFile(dir int, name, text string, owner uint32) (int, error) {
 	const how = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	var st unix.Stat_t
 	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -210,6 +272,7 @@ func plainFile(dir int, name, text string) (int, error) {
 		return -1, err
 	}
 	_, err = unix.Write(fd, []byte(text))
+	err = errors.Join(err, unix.Fchown(fd, int(owner), int(owner)))
 	if err = errors.Join(err, unix.Close(fd)); err != nil {
 		return -1, err
 	}
@@ -247,20 +310,28 @@ func settleInImage(p program) error {
 	if st, err := os.Stat(p.Dir); err == nil && st.IsDir() {
 		return nil
 	}
-	if err := os.MkdirAll(p.Dir, 0o755); err != nil {
+	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(root)
+	if fd, err := folderIn(root, path.Clean(p.Dir)[1:], p.outside(0)); err == nil {
+		unix.Close(fd)
+	} else {
 		return fmt.Errorf("make the working directory %s in the image: %w", p.Dir, err)
 	}
-	return os.Chown(p.Dir, int(p.UID), int(p.GID))
+	return os.Chown(p.Dir, int(p.outside(p.UID)), int(p.outside(p.GID)))
 }
 
-// claim returns a slot in which the program of a spec can start. A shim of an older build knows no
-// images, bundles, volumes or folders at other paths: its slot is replaced.
+// claim returns a slot in which the program of a spec can start. An older shim has no
+// images, bundles, volumes, folders at other paths or user namespaces: its slot is replaced.
 func (d *Driver) claim(spec pando.Spec) (*slot, error) {
 	s, err := d.pool.claim()
 	mounts := len(spec.Volumes) > 0 || len(spec.Tmpfs) > 0 || spec.ReadOnly
 	binds := len(spec.Binds()) > 0
 	if err != nil || (spec.Image.Digest == "" || s.Layers) &&
-		(spec.Bundle.Digest == "" || s.Bundles) && (!mounts || s.Mounts) && (!binds || s.Binds) {
+		(spec.Bundle.Digest == "" || s.Bundles) && (!mounts || s.Mounts) && (!binds || s.Binds) &&
+		s.Users {
 		return s, err
 	}
 	if err := s.destroy(); err != nil {

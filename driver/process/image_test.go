@@ -94,8 +94,8 @@ func newImageDriver(t *testing.T, pool int) *Driver {
 		Cgroups: groups, Groups: cgroup.Root, Host: testHost, RunDir: filepath.Join(dir, "run"),
 		LogDir: filepath.Join(dir, "log"), Self: []string{"/proc/self/exe"}, Hidden: []string{dir},
 		Prefix4: v4, Prefix6: v6, Pool: pool, Clock: wall.Clock{}, Log: slog.New(slog.DiscardHandler),
-		Volumes: filepath.Join(dir, "volumes"),
-		Images:  oneImage{root: pando.ImageRoot{Layers: []string{"high", "low"}}}, Layers: layers,
+		Volumes: filepath.Join(dir, "volumes"), Users: filepath.Join(dir, "users"),
+		Images: oneImage{root: pando.ImageRoot{Layers: []string{"high", "low"}}}, Layers: layers,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +117,8 @@ func TestAProgramSeesItsImageAndNothingOfTheHost(t *testing.T) {
 	d := newImageDriver(t, 1)
 	b := run(t, d, withImage, "/bin/sh", "-c", `echo root: $(ls /); echo data: $(ls /data)
 		cat /data/high; echo; touch /data/mine && echo wrote; ls /var/lib /home 2>&1
-		echo pando: $(ls /run/pando); grep nameserver /etc/resolv.conf; ls /proc | grep -c "^[0-9]"
+		echo pando: $(cd /run/pando; ls -d notify.sock self.sock)
+		grep nameserver /etc/resolv.conf; ls /proc | grep -c "^[0-9]"
 		echo null > /dev/null && echo device; grep -E "NoNewPrivs|CapEff" /proc/self/status
 		cd /proc/1/root`)
 	exited(t, b)

@@ -98,7 +98,7 @@ func newDriverIn(t *testing.T, pool int, root string) *Driver {
 		Cgroups: groups, Groups: root, Host: testHost, RunDir: filepath.Join(dir, "run"),
 		LogDir: filepath.Join(dir, "log"), Self: []string{"/proc/self/exe"},
 		Prefix4: v4, Prefix6: v6, Pool: pool, Clock: wall.Clock{}, Log: slog.New(slog.DiscardHandler),
-		Volumes: filepath.Join(dir, "volumes"),
+		Volumes: filepath.Join(dir, "volumes"), Users: filepath.Join(dir, "users"),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -97,7 +97,8 @@ func (s secretFiles) put(name string, text []byte, p program) error {
 	}
 	f := os.NewFile(uintptr(fd), fresh)
 	_, err = f.Write(text)
-	err = errors.Join(err, f.Chmod(0o400), f.Chown(int(p.UID), int(p.GID)), f.Close())
+	err = errors.Join(err, f.Chmod(0o400), f.Chown(int(p.outside(p.UID)), int(p.outside(p.GID))),
+		f.Close())
 	if err != nil {
 		return errors.Join(err, unix.Unlinkat(in, fresh, 0))
 	}

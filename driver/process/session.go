@@ -139,7 +139,7 @@ func (s *shim) beginVisit(spec pando.SessionSpec) (*visit, error) {
 // open makes the files of a command: a terminal, or three pipes. theirs are the command's ends.
 func (v *visit) open(spec pando.SessionSpec, p program) (theirs []*os.File, err error) {
 	if spec.Terminal {
-		master, inner, err := openTerminal(int(p.UID), int(p.GID))
+		master, inner, err := openTerminal(int(p.outside(p.UID)), int(p.outside(p.GID)))
 		if err != nil {
 			return nil, fmt.Errorf("open a terminal in the sandbox: %w", err)
 		}
@@ -159,6 +159,11 @@ func (v *visit) open(spec pando.SessionSpec, p program) (theirs []*os.File, err 
 			return theirs, err
 		}
 		theirs, v.outputs[kind] = append(theirs, inner), out
+	}
+	for _, f := range theirs { // the command may open them again, as /dev/stdout
+		if err := f.Chown(int(p.outside(p.UID)), int(p.outside(p.GID))); err != nil {
+			return theirs, err
+		}
 	}
 	return theirs, nil
 }

@@ -8,7 +8,6 @@ import (
 	"math"
 	"net"
 	"os"
-	"runtime"
 	"runtime/debug"
 	"sync"
 	"syscall"
@@ -45,6 +44,8 @@ type shim struct {
 	barred bool
 	// entrance leads to the files of images.
 	entrance entrance
+	users    int          // descriptor of the program's user namespace, if it has one
+	files    *unix.Rlimit // of the program, where it is in a user namespace
 	waits    map[int]chan unix.WaitStatus
 	reaping  bool
 	events   []pando.SandboxEvent
@@ -65,7 +66,7 @@ func ShimMain(args []string) int {
 		fmt.Fprintln(os.Stderr, "pando shim is started by the agent only")
 		return 2
 	}
-	s := &shim{waits: map[int]chan unix.WaitStatus{}}
+	s := &shim{waits: map[int]chan unix.WaitStatus{}, files: f.openFiles()}
 	// The program must not inherit the sockets that command its shim.
 	err := unix.CloseRange(controlFD, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
 	if err == nil {
@@ -270,6 +271,12 @@ func (s *shim) run(p program, g *gate) error {
 	if err := serveVIPs(p.VIPs); err != nil {
 		return err
 	}
+	if p.Users != nil {
+		var err error
+		if s.users, err = makeUsers(*p.Users); err != nil {
+			return err
+		}
+	}
 	place := s.settle
 	if p.Layers != nil {
 		place = s.enter
@@ -351,6 +358,11 @@ func (s *shim) start(p program, gate func() bool) (pid int, out *os.File,
 		return 0, nil, nil, err
 	}
 	defer in.Close()
+	// A program may open its own output again, as /dev/stdout.
+	if err := in.Chown(int(p.outside(p.UID)), int(p.outside(p.GID))); err != nil {
+		out.Close()
+		return 0, nil, nil, err
+	}
 	pid, ended, err = s.launch(forking{program: p, stdio: in, gate: gate})
 	if err != nil {
 		out.Close()
@@ -362,11 +374,16 @@ func (s *shim) start(p program, gate func() bool) (pid int, out *os.File,
 // launch forks a program as start does, with files of the caller.
 func (s *shim) launch(do forking) (pid int, ended <-chan unix.WaitStatus, err error) {
 	p := do.program
-	do.done = make(chan forked, 1)
+	do.done, do.users, do.files = make(chan forked, 1), s.users, s.files
 	turn := s.first
-	if s.first = nil; turn == nil || p.Open {
+	// The filter of the first thread lets nothing enter a user namespace: the program gets its own.
+	open := p.Open || p.Users != nil
+	if s.first = nil; turn != nil && open {
+		close(turn) // the thread ends, and leaves the cgroups of the instance
+	}
+	if turn == nil || open {
 		turn = make(chan forking, 1)
-		go onThreadOfItsOwn(func() { waitToFork(p.Cgroup, s.groups, p.Open, turn) })
+		go onThreadOfItsOwn(func() { waitToFork(p.Cgroup, s.groups, open, turn) })
 	}
 	turn <- do
 	f := <-do.done
@@ -381,24 +398,6 @@ func (s *shim) launch(do forking) (pid int, ended <-chan unix.WaitStatus, err er
 		go s.reap()
 	}
 	return pid, c, nil
-}
-
-// onThreadOfItsOwn runs f on a thread that ends with f: f drops its privileges, so no other
-// goroutine may run on it. The process's first thread never ends. It would stay in the instance's
-// cgroups, and the kernel's OOM killer would count the shim as a process of the instance.
-func onThreadOfItsOwn(f func()) {
-	runtime.LockOSThread()
-	if unix.Gettid() != unix.Getpid() {
-		f()
-		return
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		onThreadOfItsOwn(f)
-	}()
-	<-done
-	runtime.UnlockOSThread()
 }
 
 // reap collects the exit of every process of the sandbox, as its init must.

@@ -39,6 +39,7 @@ type slot struct {
 	Bundles  bool             `json:"bundles,omitempty"` // its shim can show a bundle
 	Mounts   bool             `json:"mounts,omitempty"`  // its shim mounts volumes
 	Binds    bool             `json:"binds,omitempty"`   // and folders of the host
+	Users    bool             `json:"users,omitempty"`   // its shim makes user namespaces
 	dir      string
 	cgroup   pando.Cgroup
 	ready    *net.UnixConn // to the shim, ahead of need; may be nil
@@ -66,7 +67,7 @@ func (d *Driver) newSlot(number int) (_ *slot, err error) {
 	s := d.slot(number)
 	s.IP4, s.IP6 = d.addresses(number)
 	s.Layers = d.Layers != ""
-	s.Bundles, s.Mounts, s.Binds = s.Layers, true, true
+	s.Bundles, s.Mounts, s.Binds, s.Users = s.Layers, true, true, true
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("make sandbox %d: %w", number, err), s.destroy())
@@ -86,7 +87,7 @@ func (d *Driver) newSlot(number int) (_ *slot, err error) {
 	}
 	live, err := s.startShim(d.Self, furniture{
 		Self: s.self(), Resolv: filepath.Join(s.dir, "resolv.conf"), Logs: d.LogDir, Cgroups: d.Groups,
-		Entry: s.cgroup.Entry(), Hidden: d.Hidden, Layers: d.Layers,
+		Entry: s.cgroup.Entry(), Hidden: d.Hidden, Layers: d.Layers, Files: filesOfPrograms(),
 	})
 	if err != nil {
 		return nil, err

@@ -71,7 +71,15 @@ func TestPrivateDev(t *testing.T) {
 
 // Root inside has no capabilities, and the files that check only for root are read-only.
 func TestRootInsideCannotChangeTheMachine(t *testing.T) {
-	b := run(t, newDriver(t, 0), func(s *pando.Spec) { s.User = "root" }, "sleep", "60")
+	d := newDriver(t, 0)
+	for _, mode := range []string{"", pando.UsernsHost} {
+		with := func(s *pando.Spec) { s.User, s.UsernsMode = "root", mode }
+		cannotChangeTheMachine(t, run(t, d, with, "sleep", "60"))
+	}
+}
+
+func cannotChangeTheMachine(t *testing.T, b pando.Sandbox) {
+	t.Helper()
 	for _, script := range []string{
 		"echo x >/proc/sys/kernel/core_pattern", "echo h >/proc/sysrq-trigger", "mknod /tmp/disk b 8 0",
 		"mount -t tmpfs x /tmp",

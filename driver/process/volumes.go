@@ -219,7 +219,11 @@ func (s *shim) takeVolumes(p program) ([]copied, error) {
 		} else {
 			attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 		}
-		if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, attr); err != nil {
+		err = unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, attr)
+		if err == nil && p.Users != nil && !v.Host {
+			err = mapUsers(tree, s.users, "volumes")
+		}
+		if err != nil {
 			return nil, fmt.Errorf("show %s: %w", v.From, err)
 		}
 		var st unix.Stat_t
@@ -239,7 +243,7 @@ func (s *shim) takeVolumes(p program) ([]copied, error) {
 func mountVolumes(all []copied, p program) error {
 	type step struct {
 		at    string
-		place func(root int, at string) (int, error)
+		place func(root int, at string, owner uint32) (int, error)
 		mount func(to int) error
 	}
 	var steps []step
@@ -256,7 +260,8 @@ func mountVolumes(all []copied, p program) error {
 	}
 	for _, t := range p.Tmpfs {
 		options := fmt.Sprintf("size=%d,mode=%s,uid=%d,gid=%d", cmp.Or(t.Bytes, pando.TmpfsBytes),
-			strconv.FormatUint(uint64(cmp.Or(t.Mode, 0o1777)), 8), p.UID, p.GID)
+			strconv.FormatUint(uint64(cmp.Or(t.Mode, 0o1777)), 8), p.outside(p.UID),
+			p.outside(p.GID))
 		steps = append(steps, step{t.Path, folderIn, func(to int) error {
 			return unix.Mount("tmpfs", descriptor(to), "tmpfs", plain, options)
 		}})
@@ -268,7 +273,7 @@ func mountVolumes(all []copied, p program) error {
 	}
 	defer unix.Close(root)
 	for _, s := range steps {
-		to, err := s.place(root, s.at[1:])
+		to, err := s.place(root, s.at[1:], p.outside(0))
 		if err == nil {
 			err = s.mount(to)
 			unix.Close(to)

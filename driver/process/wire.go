@@ -51,6 +51,8 @@ type program struct {
 	Secrets  map[string][]byte `json:"secrets,omitempty"`
 	ReadOnly bool              `json:"read_only,omitempty"`
 	Open     bool              `json:"open,omitempty"` // no filter of system calls
+	// Users is the range of its user namespace, in which UID, GID and Groups are. Nil: none.
+	Users *users `json:"users,omitempty"`
 }
 
 // emptyCode is the code of a reply to hold if no program ever started in the sandbox. From then on

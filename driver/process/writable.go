@@ -4,16 +4,21 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+
+	"pando.run/pando"
 )
 
-// Writable reports whether a program with this user of a spec may make files in a folder of this
+// Writable reports whether the program of a spec may make files in its working directory on this
 // host. It checks the folder's owner and mode, not its access lists.
-func Writable(dir, user string) (bool, error) {
-	uid, gid, err := identity(user, uidFirst)
+func Writable(s pando.Spec) (bool, error) {
+	uid, gid, err := identity(s.User, uidFirst)
 	if err != nil {
 		return false, err
 	}
-	info, err := os.Stat(dir)
+	if ownUsers(s, uid) {
+		uid, gid = usersFirst+uid, usersFirst+gid
+	}
+	info, err := os.Stat(s.WorkingDir)
 	if err != nil {
 		return false, fmt.Errorf("look at the folder of a program: %w", err)
 	}

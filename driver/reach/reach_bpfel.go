@@ -225,6 +225,7 @@ const (
 	reachVarInstancesMask = "instances_mask"
 	reachVarInstancesNet  = "instances_net"
 	reachVarMigrating     = "migrating"
+	reachVarOwn6Addr      = "own6_addr"
 	reachVarOwnAddr       = "own_addr"
 	reachVarVip6Net       = "vip6_net"
 	reachVarVipMask       = "vip_mask"
@@ -322,6 +323,7 @@ type reachVariableSpecs struct {
 	InstancesMask *ebpf.VariableSpec `ebpf:"instances_mask"`
 	InstancesNet  *ebpf.VariableSpec `ebpf:"instances_net"`
 	Migrating     *ebpf.VariableSpec `ebpf:"migrating"`
+	Own6Addr      *ebpf.VariableSpec `ebpf:"own6_addr"`
 	OwnAddr       *ebpf.VariableSpec `ebpf:"own_addr"`
 	Vip6Net       *ebpf.VariableSpec `ebpf:"vip6_net"`
 	VipMask       *ebpf.VariableSpec `ebpf:"vip_mask"`
@@ -423,6 +425,7 @@ type reachVariables struct {
 	InstancesMask *ebpf.Variable `ebpf:"instances_mask"`
 	InstancesNet  *ebpf.Variable `ebpf:"instances_net"`
 	Migrating     *ebpf.Variable `ebpf:"migrating"`
+	Own6Addr      *ebpf.Variable `ebpf:"own6_addr"`
 	OwnAddr       *ebpf.Variable `ebpf:"own_addr"`
 	Vip6Net       *ebpf.Variable `ebpf:"vip6_net"`
 	VipMask       *ebpf.Variable `ebpf:"vip_mask"`

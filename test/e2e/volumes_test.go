@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -71,6 +72,13 @@ func TestAVolumeOutlivesEverythingButItsRemoval(t *testing.T) {
 	two := p.Write("two.yaml", spec("300")+"rollout: {order: start-first}\n")
 	has(p, p.PandoFails(3, "deploy", two),
 		"two instances cannot have one volume")
+	p.Pando("rm", "db", "--wait")
+	file := filepath.Join(p.Dir, "backup")
+	p.Pando("backup", "--volumes", file)
+	has(p, p.Pando("volume", "rm", "db", "data"), "is deleted")
+	has(p, p.Pando("restore", "--volumes", file), "default/db/data/1 is back")
+	db.Update(spec("200"))
+	want("after a restore of the volumes", "third")
 	p.Pando("rm", "db", "--wait")
 	has(p, p.Pando("volume", "rm", "db", "data"), "is deleted")
 	p.PandoFails(4, "volume", "rm", "db", "data")

@@ -45,6 +45,7 @@ type estate struct {
 	hosts   []*host
 	place   map[string]*host
 	weights map[string]int
+	by      int // the family by which hosts reach each other: its place in host.own
 }
 
 func ownOf(slot int) [2]netip.Addr {
@@ -54,9 +55,9 @@ func ownOf(slot int) [2]netip.Addr {
 	}
 }
 
-func newEstate(t *testing.T, open OpenHost, hosts int) *estate {
+func newEstate(t *testing.T, open OpenHost, hosts, by int) *estate {
 	t.Helper()
-	e := &estate{t: t, place: map[string]*host{}, weights: map[string]int{}}
+	e := &estate{t: t, by: by, place: map[string]*host{}, weights: map[string]int{}}
 	e.outside = box(t, "out", netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"))
 	uplinks := []string{"out"}
 	for slot := range hosts {
@@ -79,7 +80,7 @@ func newEstate(t *testing.T, open OpenHost, hosts int) *estate {
 			up = []string{"eth0"}
 		}
 		check(t, h.inside(func() (err error) {
-			h.Subject, err = open(h.name(), h.own, up...)
+			h.Subject, err = open(h.name(), [2]netip.Addr{h.own[by], h.own[1]}, up...)
 			return err
 		}))
 		t.Cleanup(func() {
@@ -136,7 +137,7 @@ func (e *estate) others(h *host, others ...*host) (list []pando.Host) {
 		}
 		v4, v6 := pando.InstanceRange(o.slot)
 		list = append(list, pando.Host{
-			Name: pando.HostName(o.name()), Slot: o.slot, Address: o.own[0], Address6: o.own[1],
+			Name: pando.HostName(o.name()), Slot: o.slot, Address: o.own[e.by], Address6: o.own[1],
 			Instances4: v4, Instances6: v6,
 		})
 	}
@@ -176,7 +177,7 @@ func (e *estate) table(h *host) pando.SteeringTable {
 		if at := e.place[name]; at == h {
 			end.Link = h.boxes[name].Link
 		} else {
-			end.Remote = at.own[0]
+			end.Remote = at.own[e.by]
 		}
 		out.Endpoints = append(out.Endpoints, end)
 	}

@@ -15,9 +15,8 @@ import (
 	"pando.run/pando"
 )
 
-// mapsMax bounds the memory of all maps of a host with ten services. The goal is 40 MiB. The maps
-// of policies take 1.6 MiB more.
-const mapsMax = 42 << 20
+// mapsMax bounds the memory of all maps of a host with ten services.
+const mapsMax = 40_000_000
 
 // mapBytes returns the memory of all pinned maps and of the slabs.
 func mapBytes(t *testing.T) (sum uint64) {

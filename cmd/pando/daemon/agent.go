@@ -106,8 +106,8 @@ func tend(ctx context.Context, p place) error {
 		Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 	})
-	forPeers := peer.ObjectsHandler(
-		peer.WithImages(peer.CopyHandler(peer.Handler(a), a), images.Blob), objects.Copy)
+	forPeers := peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(
+		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), images.Blob), objects.Copy)
 	faces, err := agentFaces(p, c, forPeers, peer.OwnHandler(a, forPeers))
 	if err != nil {
 		return err
@@ -200,7 +200,7 @@ func openSandboxes(
 		Host: h.Name, RunDir: p.sandboxes(), LogDir: p.logs(),
 		Self:    process.ShimCommand(self),
 		Prefix4: h.Instances4, Prefix6: h.Instances6, Cgroups: groups, Groups: cgroup.Root,
-		Hidden: []string{p.Data}, Volumes: p.volumes(),
+		Hidden: []string{p.Data}, Volumes: p.volumes(), Users: p.users(),
 		Pool: p.Pool, Made: made, Clock: wall.Clock{}, Log: log,
 	}
 	if images != nil {

@@ -48,13 +48,14 @@ func Backup(out *cli.Output) *cobra.Command {
 	m := machine{out}
 	var p place
 	var s secret
-	var encrypt bool
+	var encrypt, volumes bool
 	c := &cobra.Command{
 		Use: "backup FILE", Short: "write the cluster to a file",
 		Long: "Write the store, the states of all hosts and the cluster's authority to a file. The\n" +
 			"cluster runs on meanwhile. Run it on the server's host. The file has the key of the\n" +
 			"authority: keep it as safe as the server, or encrypt it with a passphrase. A host that\n" +
-			"does not answer is named, and its states are missing.",
+			"does not answer is named, and its states are missing. --volumes adds the files of all\n" +
+			"volumes as they are: stop a service that writes, or use its own backup.",
 		Example: "  pando backup /backup/pando\n" +
 			"  PANDO_PASSPHRASE=… pando backup --encrypt /backup/pando",
 		Args: cobra.ExactArgs(1),
@@ -71,16 +72,19 @@ func Backup(out *cli.Output) *cobra.Command {
 			if p, err = running(p); err != nil {
 				return err
 			}
-			return m.backup(c.Context(), p, args[0], words)
+			return m.backup(c.Context(), p, args[0], words, volumes)
 		},
 	}
 	p.runFlag(c)
 	s.flag(c)
 	c.Flags().BoolVar(&encrypt, "encrypt", false, "encrypt the file with a passphrase (age)")
+	c.Flags().BoolVar(&volumes, "volumes", false, "also the files of all volumes")
 	return out.Flag(c)
 }
 
-func (m machine) backup(ctx context.Context, p place, path, passphrase string) (err error) {
+func (m machine) backup(
+	ctx context.Context, p place, path, passphrase string, volumes bool,
+) (err error) {
 	if _, serves := daemon(p, "server"); !serves {
 		return fmt.Errorf("%w: no server runs here; run `pando backup` on the server's host",
 			pando.ErrUnavailable)
@@ -89,7 +93,7 @@ func (m machine) backup(ctx context.Context, p place, path, passphrase string) (
 	if err != nil {
 		return err
 	}
-	is, err := p.writeBackup(ctx, w)
+	is, err := p.writeBackup(ctx, w, volumes)
 	if err != nil {
 		w.Abort()
 		return err
@@ -98,7 +102,7 @@ func (m machine) backup(ctx context.Context, p place, path, passphrase string) (
 		return err
 	}
 	for _, h := range is.Missing {
-		fmt.Fprintf(m.Stderr, "host %s did not answer: its states are not in the backup\n", h)
+		fmt.Fprintf(m.Stderr, "host %s did not answer: it is not in the backup\n", h)
 	}
 	return m.Show(is, func(w io.Writer) {
 		fmt.Fprintf(w, "backed up cluster %s, generation %d, at revision %d to %s\n",
@@ -108,7 +112,9 @@ func (m machine) backup(ctx context.Context, p place, path, passphrase string) (
 
 // writeBackup writes the parts. The store comes first: states are durable before the store names
 // them, so later copies of the states have all that the store names.
-func (p place) writeBackup(ctx context.Context, w *backup.Writer) (is backup.Manifest, err error) {
+func (p place) writeBackup(
+	ctx context.Context, w *backup.Writer, volumes bool,
+) (is backup.Manifest, err error) {
 	store, err := etcd.Dial(ctx, "unix://"+p.store(), nil)
 	if err != nil {
 		return is, err
@@ -132,7 +138,7 @@ func (p place) writeBackup(ctx context.Context, w *backup.Writer) (is backup.Man
 	if err := p.addTrust(w); err != nil {
 		return is, err
 	}
-	is.Missing, err = p.addStates(ctx, w, all)
+	is.Missing, err = p.addStates(ctx, w, all, volumes)
 	return is, err
 }
 
@@ -160,9 +166,10 @@ func (p place) addTrust(w *backup.Writer) error {
 	return nil
 }
 
-// addStates adds the states of every host, and returns the members that did not answer.
+// addStates adds the states of every host, and its volumes if asked. It returns the members that
+// did not answer.
 func (p place) addStates(
-	ctx context.Context, w *backup.Writer, all *world.World,
+	ctx context.Context, w *backup.Writer, all *world.World, volumes bool,
 ) (missing []pando.HostName, err error) {
 	_, identity, err := serverTrust(p)
 	if err != nil {
@@ -177,6 +184,11 @@ func (p place) addStates(
 		if here {
 			err = w.Add(backup.StatesFile(name), func(to io.Writer) error {
 				return peers.Objects(ctx, h.V, to)
+			})
+		}
+		if here && err == nil && volumes {
+			err = w.Add(backup.VolumesFile(name), func(to io.Writer) error {
+				return peers.VolumeFiles(ctx, h.V, to)
 			})
 		}
 		switch {

@@ -295,7 +295,8 @@ func (d *doorkeeper) whileMember(next http.Handler) http.Handler {
 func fromServer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := peer.Shown(r)
-		kept := r.URL.Path == peer.ExecPath || r.URL.Path == peer.VolumesPath
+		kept := r.URL.Path == peer.ExecPath || r.URL.Path == peer.VolumesPath ||
+			r.URL.Path == peer.VolumeFilesPath
 		if kept && (c == nil || c.Subject.CommonName != trust.ServerName) {
 			peer.Refuse(w, fmt.Errorf("%w: only the server may ask for %s",
 				pando.ErrForbidden, r.URL.Path))

@@ -53,6 +53,7 @@ func (f folders) control() string { return filepath.Join(f.Run, "control.sock") 
 func (f folders) states() string  { return filepath.Join(f.Data, "state.db") }
 func (f folders) logs() string    { return filepath.Join(f.Data, "log") }
 func (f folders) volumes() string { return filepath.Join(f.Data, "volumes") }
+func (f folders) users() string   { return filepath.Join(f.Data, "users") }
 func (f folders) images() string  { return filepath.Join(f.Data, "images") }
 func (f folders) settingsFile() string {
 	return filepath.Join(f.Data, "settings.json")

@@ -27,7 +27,7 @@ func Restore(out *cli.Output) *cobra.Command {
 	m := machine{out}
 	var p place
 	var s secret
-	var replace, states bool
+	var replace, states, volumes bool
 	c := &cobra.Command{
 		Use: "restore FILE", Short: "bring the cluster back from a backup",
 		Long: "Make this host's store anew from a backup, at the cluster's next generation, and start\n" +
@@ -35,7 +35,8 @@ func Restore(out *cli.Output) *cobra.Command {
 			"newest states, into the restored store. `pando hosts` names what the backup lacks. The\n" +
 			"store and the authority before the restore stay in the data folder, renamed.\n\n" +
 			"A store with services is replaced only with --replace. With --states only the states of\n" +
-			"this host come back, for a host whose disk is lost; stop its agent first.",
+			"this host come back, for a host whose disk is lost; stop its agent first. With --volumes\n" +
+			"only the volumes of this host come back that it lacks.",
 		Example: "  pando restore /backup/pando\n  pando restore /backup/pando --replace",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -51,7 +52,7 @@ func Restore(out *cli.Output) *cobra.Command {
 			if err := p.complete(); err != nil {
 				return err
 			}
-			r := restoration{machine: m, place: p, replace: replace}
+			r := restoration{machine: m, place: p, replace: replace, volumes: volumes}
 			return r.run(c.Context(), args[0], words, states)
 		},
 	}
@@ -59,6 +60,7 @@ func Restore(out *cli.Output) *cobra.Command {
 	s.flag(c)
 	c.Flags().BoolVar(&replace, "replace", false, "also replace a store that has services")
 	c.Flags().BoolVar(&states, "states", false, "only the states of this host, if it has none")
+	c.Flags().BoolVar(&volumes, "volumes", false, "only the volumes of this host that it lacks")
 	return out.Flag(c)
 }
 
@@ -67,6 +69,7 @@ type restoration struct {
 	machine
 	place
 	replace bool
+	volumes bool   // only those
 	dir     string // of the unpacked backup
 	is      backup.Manifest
 	own     pando.Cluster // the restored store's record of itself
@@ -93,13 +96,21 @@ func (r *restoration) run(ctx context.Context, file, passphrase string, states b
 	if r.is, err = backup.Extract(file, passphrase, r.dir); err != nil {
 		return err
 	}
-	if states {
+	switch {
+	case states && r.volumes:
+		return cli.Usagef("restore: want --states or --volumes, one after the other")
+	case states:
 		return r.statesOnly()
+	case r.volumes:
+		return r.volumesOnly()
 	}
 	if err := r.permitted(ctx); err != nil {
 		return err
 	}
 	if err := r.store(ctx); err != nil {
+		return err
+	}
+	if _, err := r.bringVolumes(); err != nil {
 		return err
 	}
 	if err := r.agent(ctx); err != nil {

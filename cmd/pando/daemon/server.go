@@ -238,9 +238,9 @@ func leads(r pando.Registry) func(context.Context) error {
 	}
 }
 
-// writable reports whether the user of a spec may write to a folder of this host. It returns false
-// if the folder or the user does not exist.
-func writable(dir, user string) bool {
-	may, err := process.Writable(dir, user)
+// writable reports whether the program of a spec may write to its folder on this host. It returns
+// false if the folder or the user does not exist.
+func writable(s pando.Spec) bool {
+	may, err := process.Writable(s)
 	return err == nil && may
 }

@@ -19,6 +19,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/kernel"
 	"pando.run/pando/driver/trust"
 	"pando.run/pando/driver/wall"
 )
@@ -76,6 +77,9 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 	if err := elsewhere(p); err != nil {
 		return err
 	}
+	if err := collides(p); err != nil {
+		return err
+	}
 	if had, err := p.hasStore(); err == nil && !had && p.Join == "" {
 		if err := p.hasRoom(); err != nil {
 			return err
@@ -128,6 +132,30 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 	return m.Show(is, func(w io.Writer) {
 		fmt.Fprintf(w, "pando is up on %s (api %s). Next: pando deploy SPEC.yaml\n", p.Host, p.api())
 	})
+}
+
+// collides returns an error if a new host already uses addresses of the cluster's ranges. A host of
+// a cluster starts in any case: its ranges stay for life.
+func collides(p place) error {
+	had, err := p.hasStore()
+	m, merr := trust.LoadMembership(p.trust())
+	if err != nil || merr != nil || had || m != nil {
+		return errors.Join(err, merr)
+	}
+	what, err := kernel.Collision()
+	if err != nil || what == "" {
+		return err
+	}
+	flags, err := kernel.Suggest()
+	if err != nil {
+		return err
+	}
+	where := "on all hosts of the cluster"
+	if p.Join != "" {
+		where = "with the ranges of that cluster"
+	}
+	return fmt.Errorf("%w: the services have %s and the instances %s, but %s; choose other "+
+		"ranges %s: `pando up %s`", pando.ErrInvalid, pando.VIPs4, pando.Instances4, what, where, flags)
 }
 
 // elsewhere returns an error if daemons of another host name or with other folders run here.

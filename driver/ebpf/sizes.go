@@ -1,0 +1,32 @@
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+)
+
+// Former builds of this layout made these tables larger, or took the memory of all their entries at
+// once. A pinned one keeps its size until the next boot: a copy would cost packets.
+var formerSizes = []string{"fragments", "links", "opening6", "ports", "ranks"}
+
+// keepSizes gives tables the sizes of the pinned ones in a folder.
+func keepSizes(spec *ebpf.CollectionSpec, dir string) error {
+	for _, name := range formerSizes {
+		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read the size of the pinned table %s: %w", name, err)
+		}
+		spec.Maps[name].MaxEntries, spec.Maps[name].Flags = m.MaxEntries(), m.Flags()
+		if err := m.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

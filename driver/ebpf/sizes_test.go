@@ -1,0 +1,54 @@
+package ebpf
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// A driver takes over the tables of a former build of this layout, which were larger. They are
+// those tables, with their entries.
+func TestLargerTablesAreTakenOver(t *testing.T) {
+	f := openFaulty(t)
+	dir := pins(f.PinDir).tables(layout)
+	for _, name := range formerSizes {
+		path := filepath.Join(dir, name)
+		now, err := ebpf.LoadPinnedMap(path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		former := &ebpf.MapSpec{
+			Name: name, Type: now.Type(), KeySize: now.KeySize(), ValueSize: now.ValueSize(),
+			MaxEntries: 2 * now.MaxEntries(), Flags: now.Flags(),
+		}
+		if name == "links" { // it was made with room for all entries
+			former.MaxEntries, former.Flags = now.MaxEntries(), now.Flags()&^unix.BPF_F_NO_PREALLOC
+		}
+		m, err := ebpf.NewMap(former)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Pin(path); err != nil {
+			t.Fatal(err)
+		}
+		m.Close()
+		now.Close()
+	}
+	again, err := Open(f.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if n := again.objects.Fragments.MaxEntries(); n != 2*4096 {
+		t.Errorf("the table of fragments has %d places, want those of the former build", n)
+	}
+	if flags := again.objects.Links.Flags(); flags != 0 {
+		t.Errorf("the table of links has the flags %d, want those of the former build", flags)
+	}
+}

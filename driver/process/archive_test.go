@@ -1,0 +1,122 @@
+package process
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+// An archive brings the volumes of a service back on another host, with owners, modes and links.
+// The next instance finds its files. A volume that is there stays as it is.
+func TestVolumesComeBackFromAnArchive(t *testing.T) {
+	d, secret := newDriver(t, 0), filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("hush"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := start(t, d, "web-1", 1, keeps, "cd /var/lib/web && mkdir -m 750 d && echo one > d/own && "+
+		"chmod 640 d/own && ln -s "+secret+" link && mkfifo pipe && echo all > /srv/media/x")
+	if e := exited(t, a); e.Code != 0 {
+		t.Fatal(a.LastLines(5))
+	}
+	if err := a.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var file bytes.Buffer
+	if err := ArchiveVolumes(t.Context(), d.Volumes, &file); err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(file.Bytes(), []byte("hush")) {
+		t.Error("the archive has a file outside the volumes")
+	}
+	other := newDriver(t, 0)
+	want := []string{"default/web/data/1", "default/web/media/shared"}
+	back, err := RestoreVolumes(other.Volumes, bytes.NewReader(file.Bytes()))
+	if err != nil || !slices.Equal(back, want) {
+		t.Fatalf("back: %v, %v", back, err)
+	}
+	const read = "cd /var/lib/web; cat d/own /srv/media/x; stat -c %a d d/own; readlink link; " +
+		"test -e pipe || echo none; echo two > d/own"
+	wantOutput(t, start(t, other, "web-2", 1, keeps, read), "one all 750 640 "+secret+" none")
+	if back, err = RestoreVolumes(other.Volumes, &file); err != nil || len(back) > 0 {
+		t.Errorf("a second time: %v, %v", back, err)
+	}
+	got, err := os.ReadFile(filepath.Join(other.Volumes, want[0], "d", "own"))
+	if err != nil || string(got) != "two\n" {
+		t.Errorf("its file is %q, %v", got, err)
+	}
+}
+
+// An archive never writes outside the folder of the volumes, and a damaged one leaves no part.
+func TestAHostileArchiveOfVolumes(t *testing.T) {
+	file := func(typ byte, name, link string) tar.Header {
+		return tar.Header{Typeflag: typ, Name: name, Linkname: link, Mode: 0o644, Format: tar.FormatPAX}
+	}
+	home := file(tar.TypeDir, "default/web/", "")
+	home.Uid = uidVolumes
+	part := file(tar.TypeDir, "default/web/data/1/", "")
+	for name, entries := range map[string][]tar.Header{
+		"above":       {file(tar.TypeReg, "../x", "")},
+		"inside out":  {file(tar.TypeReg, "default/web/data/1/../../../../x", "")},
+		"absolute":    {file(tar.TypeReg, "/default/web/data/1/x", "")},
+		"no tenant":   {file(tar.TypeReg, "De fault/web/data/1/x", "")},
+		"a device":    {home, part, file(tar.TypeChar, "default/web/data/1/null", "")},
+		"a hard link": {home, part, file(tar.TypeLink, "default/web/data/1/x", "/etc/passwd")},
+		"through a link": {home, part, file(tar.TypeSymlink, "default/web/data/1/up", "../../../../.."),
+			file(tar.TypeReg, "default/web/data/1/up/x", "")},
+	} {
+		top := t.TempDir()
+		dir := filepath.Join(top, "volumes")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		for _, h := range entries {
+			if err := w.WriteHeader(&h); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := RestoreVolumes(dir, &b); err == nil {
+			t.Errorf("%s: it is taken", name)
+		}
+		_ = filepath.WalkDir(top, func(path string, e fs.DirEntry, err error) error {
+			if err == nil && !e.IsDir() || strings.HasPrefix(e.Name(), restoring) {
+				t.Errorf("%s: left %s", name, path)
+			}
+			return err
+		})
+	}
+}
+
+// Two services never get one uid from an archive.
+func TestAnArchiveWithAForeignUID(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "default/db"), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Chown(filepath.Join(dir, "default/db"), uidVolumes, 0); err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	h := tar.Header{Typeflag: tar.TypeDir, Name: "default/web/", Uid: uidVolumes, Mode: 0o711}
+	if err := errors.Join(w.WriteHeader(&h), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := RestoreVolumes(dir, &b); !errors.Is(err, pando.ErrConflict) {
+		t.Errorf("taken: %v", err)
+	}
+}

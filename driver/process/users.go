@@ -1,0 +1,129 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+)
+
+// users is the range of user and group ids that a service has for itself on this host. The programs
+// of its instances are in a user namespace: their id 0 is the first of the range, and the host's
+// own ids do not exist for them.
+type users struct {
+	First uint32 `json:"first"`
+}
+
+const (
+	usersEach   = 1 << 16       // ids of a service
+	usersFirst  = 2_200_000_000 // the first id of the first range: beyond uidVolumes
+	usersRanges = 30_000        // ranges of a host, all below the largest id
+)
+
+// outside returns the host's id of an id inside.
+func (p program) outside(id uint32) uint32 {
+	if p.Users == nil {
+		return id
+	}
+	return p.Users.First + id
+}
+
+// ownUsers reports whether the program of a spec runs in a user namespace. The ids of an image are
+// never the host's, and root is only where the spec asks for the host's.
+func ownUsers(s pando.Spec, uid uint32) bool {
+	return s.UsernsMode != pando.UsernsHost && (s.Image.Digest != "" || uid == 0)
+}
+
+// ranges are the records of the ranges of users that the services of a host have.
+type ranges struct {
+	mu     sync.Mutex
+	dir    string // of the records
+	runDir string // of the sandboxes
+	clock  pando.Clock
+}
+
+// give gives a program the range of its service, if it is to have one.
+func (r *ranges) give(p *program, s pando.Spec) error {
+	if !ownUsers(s, p.UID) {
+		return nil
+	}
+	for _, id := range append([]uint32{p.UID, p.GID}, p.Groups...) {
+		if id >= usersEach {
+			return fmt.Errorf("%w: the ids of a service of root or of an image end at %d, and it has "+
+				"%d; choose another `user`, or set `userns_mode: host` in the spec", pando.ErrInvalid,
+				usersEach-1, id)
+		}
+	}
+	first, err := r.of(p.Service)
+	if err != nil {
+		return fmt.Errorf("give %s a range of users: %w", p.Service, err)
+	}
+	p.Users = &users{First: first}
+	return nil
+}
+
+// of returns the first id of a service's range, and records it: the owner of a file with the
+// service's name is the first id.
+func (r *ranges) of(s pando.ServiceKey) (uint32, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	file := filepath.Join(r.dir, string(s.Tenant), string(s.Name))
+	now := r.clock.Now()
+	if st, err := os.Stat(file); err == nil && ownerOf(st) >= usersFirst {
+		return ownerOf(st), os.Chtimes(file, now, now)
+	}
+	first, err := r.free(usersRanges)
+	if err != nil {
+		return 0, err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o711); err != nil {
+		return 0, err
+	}
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	return first, f.Chown(int(first), int(first))
+}
+
+// free returns the first id of a range that no service has, out of a number of ranges. If all
+// are given, it forgets the record that was unused for the longest time, of a service without a
+// sandbox here.
+func (r *ranges) free(most int) (uint32, error) {
+	files, err := filepath.Glob(filepath.Join(r.dir, "*", "*"))
+	if err != nil {
+		return 0, err
+	}
+	taken := make(map[uint32]string, len(files))
+	used := make(map[string]time.Time, len(files))
+	for _, file := range files {
+		if st, err := os.Stat(file); err == nil {
+			taken[ownerOf(st)], used[file] = file, st.ModTime()
+		}
+	}
+	for n := range most {
+		if first := uint32(usersFirst + n*usersEach); taken[first] == "" {
+			return first, nil
+		}
+	}
+	for key := range servicesOf(r.runDir) {
+		delete(used, filepath.Join(r.dir, string(key.Tenant), string(key.Name)))
+	}
+	oldest := ""
+	for file, at := range used {
+		if oldest == "" || at.Before(used[oldest]) {
+			oldest = file
+		}
+	}
+	for first, file := range taken {
+		if file == oldest {
+			return first, os.Remove(file)
+		}
+	}
+	return 0, fmt.Errorf("%w: all %d ranges are in use; start it on another host",
+		pando.ErrTooLarge, most)
+}

@@ -1,0 +1,169 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pando.run/pando"
+)
+
+// ids prints the users of a program as the host sees them, from its own /proc.
+const ids = "id -u; id -g; cat /proc/self/uid_map; grep -E '^(CapEff|CapBnd|NoNewPrivs)' " +
+	"/proc/self/status"
+
+// uidOnHost returns the uid of the program of a sandbox, in the words of the host.
+func uidOnHost(t *testing.T, b pando.Sandbox) uint32 {
+	t.Helper()
+	slot := b.(*sandbox).slot
+	pids, err := slot.cgroup.Processes()
+	pids = slices.DeleteFunc(pids, func(pid int) bool { return pid == slot.PID }) // a thread of it
+	if err != nil || len(pids) == 0 {
+		t.Fatalf("its processes: %v, %v", pids, err)
+	}
+	st, err := os.Stat(fmt.Sprintf("/proc/%d", pids[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ownerOf(st)
+}
+
+// Root of a spec or of an image is root of its own users alone, without a capability.
+func TestRootIsNotTheRootOfTheHost(t *testing.T) {
+	kept := filepath.Join(folder(t, "/srv"), "kept")
+	if err := os.WriteFile(kept, []byte("of root"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	asRoot := func(s *pando.Spec) { s.User, s.Folders = "root", []pando.Folder{{Path: kept}} }
+	onHost := func(s *pando.Spec) { s.UsernsMode = pando.UsernsHost }
+	for name, c := range map[string]struct {
+		driver func(*testing.T, int) *Driver
+		change func(*pando.Spec)
+		host   bool // its root is the host's
+	}{
+		"user root":      {newDriver, asRoot, false},
+		"image":          {newImageDriver, withImage, false},
+		"userns_mode":    {newDriver, func(s *pando.Spec) { asRoot(s); onHost(s) }, true},
+		"image and host": {newImageDriver, func(s *pando.Spec) { withImage(s); onHost(s) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := run(t, c.driver(t, 1), c.change, "/bin/sleep", "60")
+			on := uidOnHost(t, b)
+			if (on == 0) != c.host || !c.host && (on < usersFirst || (on-usersFirst)%usersEach != 0) {
+				t.Errorf("on the host it runs as uid %d", on)
+			}
+			// Twice: a command beside the program enters the same users.
+			for range 2 {
+				got := strings.Fields(inside(t, b, ids))
+				want := fmt.Sprintf("0 0 0 %d %d", on, usersEach)
+				if c.host {
+					want = "0 0 0 0 4294967295"
+				}
+				want += " CapBnd: 0000000000000000"
+				bound := strings.Join(append(got[:5:5], got[7:9]...), " ")
+				if bound != want || got[6] != "0000000000000000" || got[10] != "1" {
+					t.Errorf("inside: %v, want %s", got, want)
+				}
+			}
+			read := inside(t, b, "cat "+kept+" 2>/dev/null || echo refused")
+			if strings.HasPrefix(name, "image") {
+				return
+			}
+			if want := map[bool]string{true: "of root", false: "refused"}[c.host]; read != want {
+				t.Errorf("a file of the host's root: %q, want %q", read, want)
+			}
+		})
+	}
+}
+
+// Services have ranges of their own, and keep them.
+func TestServicesShareNoUsers(t *testing.T) {
+	d := newDriver(t, 0)
+	of := map[string]uint32{}
+	for range 2 {
+		for _, name := range []string{"one", "two"} {
+			first, err := d.ranges.of(pando.DefaultService(pando.ServiceName(name)))
+			if err != nil || of[name] != 0 && of[name] != first {
+				t.Fatalf("%s: %d after %d, %v", name, first, of[name], err)
+			}
+			of[name] = first
+		}
+	}
+	if of["one"] == of["two"] {
+		t.Errorf("both have %d", of["one"])
+	}
+}
+
+// When all ranges are given, the one that rested longest is given again, and none that is in use.
+func TestRangesOfUsersAreBounded(t *testing.T) {
+	d := newDriver(t, 0)
+	run(t, d, func(s *pando.Spec) { s.User = "root" }, "sleep", "60") // service web
+	for n, name := range []string{"newer", "older"} {
+		if _, err := d.ranges.of(pando.DefaultService(pando.ServiceName(name))); err != nil {
+			t.Fatal(err)
+		}
+		at := time.Now().Add(time.Duration(n+1) * -time.Hour)
+		if err := os.Chtimes(filepath.Join(d.Users, "default", name), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	long := time.Unix(0, 0)
+	if err := os.Chtimes(filepath.Join(d.Users, "default", "web"), long, long); err != nil {
+		t.Fatal(err)
+	}
+	older, err := os.Stat(filepath.Join(d.Users, "default", "older"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := d.ranges.free(3); err != nil || got != ownerOf(older) {
+		t.Errorf("it gave %d, %v, want that of the older, %d", got, err, ownerOf(older))
+	}
+	if got, err := d.ranges.free(2); err != nil || got == uint32(usersFirst) {
+		t.Errorf("it gave %d, %v, want that of the newer", got, err)
+	}
+	if got, err := d.ranges.free(1); err == nil {
+		t.Errorf("it gave %d, which is in use", got)
+	}
+	_, err = startAs(t.Context(), d, "x-1", 1, func(s *pando.Spec) { s.User = "0:70000" }, "true")
+	if err == nil || !strings.Contains(err.Error(), "userns_mode") {
+		t.Errorf("an id beyond the range: %v", err)
+	}
+}
+
+// Files of root in a volume stay root's on the disk, and the next instance finds them as its own.
+func TestFilesOfAVolumeKeepTheirUsers(t *testing.T) {
+	d := newImageDriver(t, 0)
+	change := func(s *pando.Spec) { withImage(s); keeps(s) }
+	a := start(t, d, "web-1", 1, change, "echo one > /var/lib/web/own && echo wrote")
+	wantOutput(t, a, "wrote")
+	file := filepath.Join(d.Volumes, "default/web/data/1/own")
+	st, err := os.Stat(file)
+	if err != nil || ownerOf(st) != 0 {
+		t.Fatalf("on the disk: %v, %v", st, err)
+	}
+	if err := a.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, d, "web-2", 1, change,
+		"ls -n /var/lib/web/own | grep -c '1 0 0'; cat /var/lib/web/own; echo two > /var/lib/web/own")
+	wantOutput(t, b, "1 one")
+}
+
+// A program of root opens its own output again, and the bound of its open files is the usual one.
+func TestAProgramWithItsOwnUsersHasTheUsualFiles(t *testing.T) {
+	d := newDriver(t, 0)
+	const say = "ulimit -Sn; echo again > /dev/stdout; " +
+		"grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status"
+	plain := run(t, d, nil, "sh", "-c", say)
+	own := run(t, d, func(s *pando.Spec) { s.User, s.Name = "root", "web2" }, "sh", "-c", say)
+	exited(t, plain)
+	exited(t, own)
+	want, got := strings.Join(plain.LastLines(9), "\n"), strings.Join(own.LastLines(9), "\n")
+	if got != want || !strings.Contains(got, "again") {
+		t.Errorf("with users of its own:\n%s\nwithout:\n%s", got, want)
+	}
+}
