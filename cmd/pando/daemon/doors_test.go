@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control"
 	"pando.run/pando/driver/trust"
 )
 
@@ -112,12 +113,12 @@ func TestAnAddressHasSoManyConnections(t *testing.T) {
 
 // The token comes before the body. The server does not read the body of a request without a token.
 func TestAJoinWithoutATokenIsAnsweredAtOnce(t *testing.T) {
-	a, err := trust.OpenAuthority(t.TempDir(), time.Now())
+	ca, err := trust.OpenAuthority(t.TempDir(), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	at, _ := serves(t, welcome(promotion{admission: admission{Authority: a}},
-		newDoorkeeper(nil), http.NotFoundHandler()))
+	a := admission{Control: &control.Control{}, Authority: ca}
+	at, _ := serves(t, welcome(promotion{admission: a}, newDoorkeeper(nil), http.NotFoundHandler()))
 	other, err := trust.OpenAuthority(t.TempDir(), time.Now())
 	if err != nil {
 		t.Fatal(err)
