@@ -13,9 +13,10 @@ struct arrival {
 	__u64 tag;
 	__u32 from[4]; /* the address of the other host */
 	__u32 room;
+	__u32 number; /* of the other host */
 	__u32 slot; /* of the endpoint, NO_SLOT if no endpoint here has the tag */
 	__u8 mark;
-	__u8 pad[7];
+	__u8 pad[3];
 };
 
 /* read_arrival reads the tag and the sender. It returns the reason to drop the packet, else 0. */
@@ -35,7 +36,8 @@ inlined int read_arrival(struct __sk_buff *skb, struct arrival *a)
 	struct peer *peer = bpf_map_lookup_elem(&peers, a->from);
 	if (!peer)
 		return DROP_STRANGER;
-	a->room = peer->room;
+	a->room = peer->room & LOW_HALF;
+	a->number = peer->room >> HALF;
 	if (bpf_skb_load_bytes(skb, 0, mac, sizeof(mac)))
 		return DROP_HEADER;
 	a->mark = mac[0];
@@ -56,8 +58,22 @@ cold int report(struct __sk_buff *skb, struct arrival *a, __u32 what)
 	return bpf_clone_redirect(skb, skb->ifindex, 0);
 }
 
-/* believe obeys a message about a flow that is opening: hold it, or forget it. A message never has
- * an answer. */
+/* end_far removes a flow after its instance has closed the socket. A flow that was seen within
+ * SEEN_STEP is a newer one with the same ports: its instance's host reports after two seconds. */
+cold int end_far(const union flow_any *k, struct flow *f, __u32 six)
+{
+	__u32 n = f->endpoint, flags = f->flags, service = f->service;
+
+	if (bpf_jiffies64() - f->seen <= SEEN_STEP || !remove_flow(k, service, six))
+		return DROP;
+	count(COUNT_REMOVED);
+	if (!(flags & (FLOW_FIN | FLOW_RST)))
+		count_live(n, -1);
+	return DROP;
+}
+
+/* believe obeys a message: hold or forget a flow that is opening, or remove a flow that has ended.
+ * A message never has an answer. */
 cold int believe(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u32 six)
 {
 	union flow_any k;
@@ -65,10 +81,10 @@ cold int believe(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u
 
 	if (six) {
 		flow_key_of(&k, p->src, p->dst, p->sport, p->dport, p->protocol, 1);
-		f = find_opening(&k, 1);
+		f = a->mark == IS_ENDED ? find_flow(&k, 1) : find_opening(&k, 1);
 	} else {
 		flow_key_of(&k, p->src, p->dst, p->sport, p->dport, p->protocol, 0);
-		f = find_opening(&k, 0);
+		f = a->mark == IS_ENDED ? find_flow(&k, 0) : find_opening(&k, 0);
 	}
 	if (!f)
 		return DROP;
@@ -77,6 +93,8 @@ cold int believe(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u
 	if (!e || !e->away || e->epoch != f->epoch || e->tunnel != a->tag >> 40 ||
 	    !same(e->remote, a->from, 1))
 		return DROP;
+	if (a->mark == IS_ENDED)
+		return end_far(&k, f, six);
 	struct flow proven = *f;
 	if (a->mark == IS_PROVEN) {
 		proven.flags |= FLOW_ESTABLISHED;
@@ -106,7 +124,7 @@ cold int settle(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u3
 		return REFUSE + DROP_NO_ENDPOINT;
 	struct flow f = {.endpoint = slot, .epoch = e->epoch, .target = target, .service = *service,
 	    .room = a->room, .seen = bpf_jiffies64()};
-	f.flags = opens ? 0 : FLOW_ESTABLISHED;
+	f.flags = (opens ? 0 : FLOW_ESTABLISHED) | a->number << HALF;
 	if (six) {
 		flow_key_of(&k, p->src, p->dst, p->sport, p->dport, p->protocol, 1);
 		add_flow(&k, &f, 1);
@@ -134,6 +152,8 @@ inlined int resume(struct __sk_buff *skb, struct packet *p, struct arrival *a, i
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &n);
 	if (e && e->away)
 		return ANEW; /* it entered here before */
+	if (f->flags >> HALF != a->number) /* the client's way has changed */
+		f->flags = (f->flags & LOW_HALF) | a->number << HALF;
 	if (a->mark == TO_OPENING &&
 	    (is_held ? bpf_jiffies64() - f->seen > SEEN_STEP : is_proven(skb, p, f)))
 		report(skb, a, IS_PROVEN);
@@ -189,7 +209,7 @@ inlined int arrived(struct __sk_buff *skb, struct arrival *a, int six)
 		return IS_ICMP(&q, six) ? icmp_to_vip(skb, &q, six, 0) : drop(DROP_PROTOCOL);
 	if (q.part == LATER)
 		return follow(skb, &q, six);
-	if (a->mark == IS_PROVEN || a->mark == IS_GONE)
+	if (a->mark == IS_PROVEN || a->mark == IS_GONE || a->mark == IS_ENDED)
 		return believe(skb, &q, a, six);
 	verdict = six ? resume6(skb, &q, a) : resume4(skb, &q, a);
 	if (verdict == ANEW && a->slot != NO_SLOT)

@@ -361,9 +361,12 @@ inlined int carry(struct __sk_buff *skb, struct packet *p, const union flow_any 
 		__u32 flags = f->flags | (p->flags & SYN ? 0 : FLOW_ESTABLISHED) |
 		    (p->flags & FIN ? FLOW_FIN : 0) |
 			      (p->flags & RST ? FLOW_RST : 0);
+		if (!(p->flags & RST))
+			flags &= ~FLOW_RST; /* the RST was forged, or the instance sends another one */
 		if (flags != f->flags) {
-			if (flags & (FLOW_FIN | FLOW_RST) && !(f->flags & (FLOW_FIN | FLOW_RST)))
-				count_live(n, -1);
+			int ends = !!(flags & (FLOW_FIN | FLOW_RST)), ended = !!(f->flags & (FLOW_FIN | FLOW_RST));
+			if (ends != ended && !f->room) /* else its ingress counts it */
+				count_live(n, ended - ends);
 			f->flags = flags;
 			if (p->flags & (FIN | RST))
 				note_end_of(n);

@@ -21,6 +21,11 @@
 /* ANSWERED: the instance has replied. The flow is proven by its client's next valid packet. */
 enum flow_flag { FLOW_ESTABLISHED = 1, FLOW_FIN = 2, FLOW_RST = 4, FLOW_ANSWERED = 8 };
 
+/* The high half of a flow's flags is the number of the host that it came from; 0: none. The same
+ * half of struct peer's room has that number. */
+#define HALF 16
+#define LOW_HALF 0xffff
+
 /* Counters on every CPU: first the reasons for a drop (order of driver/ebpf), then the rest. */
 enum count {
 	DROP_SPOOFED = 0, /* an instance sent from a source that it does not own */
@@ -138,7 +143,7 @@ struct endpoint {
 
 /* Another host of the cluster. */
 struct peer {
-	__u32 room; /* bytes of the largest packet that fits into a tunnel to it */
+	__u32 room; /* bytes of the largest packet that fits into a tunnel to it, and its number */
 };
 
 /* The place of a service's table: its first chunk, counted over all slabs, and its

@@ -301,6 +301,18 @@ int change(struct __sk_buff *skb)
 	return o.six ? obey(&o, 1) : obey(&o, 0);
 }
 
+/* post sends a message of user space into the tunnel. cb has the address of the other host and the
+ * VNI of the tag. */
+SEC("tc")
+int post(struct __sk_buff *skb)
+{
+	__u32 to[4] = {skb->cb[0], skb->cb[1], skb->cb[2], skb->cb[3]};
+
+	if (address_tunnel(skb, to, skb->cb[4]))
+		return -1;
+	return bpf_clone_redirect(skb, skb->ifindex, 0);
+}
+
 /* ticks returns the kernel's time to user space, in the connection table's unit. */
 SEC("tc")
 int ticks(struct __sk_buff *skb)

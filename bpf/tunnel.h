@@ -11,8 +11,9 @@ enum how { IS_FIRST = 1, IS_OPENING = 2 }; /* it begins a flow; its flow is not 
 
 /* TO_HELD, TO_OPENING: a packet to an endpoint, from a flow in that state. The others are messages
  * back. IS_PROVEN: the endpoint's host has proven the packet's flow, so the other host may hold it.
- * IS_GONE: no endpoint there has the tag, so the flow that was to begin chooses anew. */
-enum mark { TO_HELD = 0x02, IS_PROVEN = 0x06, TO_OPENING = 0x0a, IS_GONE = 0x0e };
+ * IS_GONE: no endpoint there has the tag, so the flow that was to begin chooses anew. IS_ENDED: the
+ * instance has no socket of the flow any more. */
+enum mark { TO_HELD = 0x02, IS_PROVEN = 0x06, TO_OPENING = 0x0a, IS_GONE = 0x0e, IS_ENDED = 0x12 };
 
 #define TUNNEL_TTL 64
 #define OPTIONS_MAX 10 /* words of TCP options */

@@ -215,6 +215,7 @@ const (
 	steerProgFromOutside      = "from_outside"
 	steerProgFromTunnel       = "from_tunnel"
 	steerProgNothing          = "nothing"
+	steerProgPost             = "post"
 	steerProgTicks            = "ticks"
 	steerVarGateway           = "gateway"
 	steerVarGateway6          = "gateway6"
@@ -277,6 +278,7 @@ type steerProgramSpecs struct {
 	FromOutside  *ebpf.ProgramSpec `ebpf:"from_outside"`
 	FromTunnel   *ebpf.ProgramSpec `ebpf:"from_tunnel"`
 	Nothing      *ebpf.ProgramSpec `ebpf:"nothing"`
+	Post         *ebpf.ProgramSpec `ebpf:"post"`
 	Ticks        *ebpf.ProgramSpec `ebpf:"ticks"`
 }
 
@@ -435,6 +437,7 @@ type steerPrograms struct {
 	FromOutside  *ebpf.Program `ebpf:"from_outside"`
 	FromTunnel   *ebpf.Program `ebpf:"from_tunnel"`
 	Nothing      *ebpf.Program `ebpf:"nothing"`
+	Post         *ebpf.Program `ebpf:"post"`
 	Ticks        *ebpf.Program `ebpf:"ticks"`
 }
 
@@ -446,6 +449,7 @@ func (p *steerPrograms) Close() error {
 		p.FromOutside,
 		p.FromTunnel,
 		p.Nothing,
+		p.Post,
 		p.Ticks,
 	)
 }

@@ -23,7 +23,7 @@ const (
 
 	// Of a flow to another host, this host sees one direction and no socket. That host counts it for
 	// the drain. It leaves this table after these times without a packet: before a handshake, after
-	// an end of its client, and else.
+	// an end of its client, and else. The other host reports the end earlier, if no message is lost.
 	awayOpeningMax = time.Minute
 	awayEndedMax   = 5 * time.Minute
 	awayIdleMax    = 135 * time.Minute // above the keepalive of most systems
@@ -148,7 +148,7 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 			switch {
 			case err != nil || established:
 				report.Flows[name]++
-			case !exists:
+			case !exists && (!e.reports() || e.idle > reportAfter):
 				over = append(over, e)
 			}
 			if err == nil && established && !e.held {
@@ -181,6 +181,7 @@ func (d *Driver) forgetAll(over, orphans []entry, present int, report *pando.Swe
 			over = append(over, e)
 		}
 	}
+	var reported []entry
 	for _, e := range over {
 		gone, err := d.flows.order(orderForget, e)
 		if err != nil {
@@ -189,6 +190,12 @@ func (d *Driver) forgetAll(over, orphans []entry, present int, report *pando.Swe
 		if gone {
 			report.Closed++
 		}
+		if gone && e.reports() {
+			reported = append(reported, e)
+		}
+	}
+	if err := d.tunnel.reportEnds(d.index, reported); err != nil {
+		return err
 	}
 	if err := d.tables.trim(); err != nil {
 		return err

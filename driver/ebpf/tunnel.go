@@ -207,7 +207,9 @@ func (t *tunnel) admit(x *index, hosts []pando.Host) error {
 			errs = append(errs, err)
 		}
 	}
-	want := map[[4]uint32]bool{}
+	had, err := t.numbers()
+	errs = append(errs, err)
+	want := map[[4]uint32]uint32{}
 	clear(t.rooms)
 	for _, h := range hosts {
 		for _, a := range []netip.Addr{h.Address, h.Address6} {
@@ -218,22 +220,19 @@ func (t *tunnel) admit(x *index, hosts []pando.Host) error {
 			if err == nil {
 				t.rooms[a] = room
 			}
-			want[words(a)] = true
-			errs = append(errs, t.objects.Peers.Put(words(a), steerPeer{Room: uint32(max(room, roomMin))}))
+			at := words(a)
+			if had[at] == 0 {
+				had[at] = unused(had)
+			}
+			want[at] = had[at]<<half | uint32(max(room, roomMin))
 		}
 	}
-	var gone [][4]uint32
-	var at [4]uint32
-	var p steerPeer
-	peers := t.objects.Peers.Iterate()
-	for peers.Next(&at, &p) {
-		if !want[at] {
-			gone = append(gone, at)
+	for at := range had {
+		if room, ok := want[at]; ok {
+			errs = append(errs, t.objects.Peers.Put(at, steerPeer{Room: room}))
+		} else {
+			errs = append(errs, ignoreMissing(t.objects.Peers.Delete(at)))
 		}
-	}
-	errs = append(errs, peers.Err())
-	for _, at := range gone {
-		errs = append(errs, ignoreMissing(t.objects.Peers.Delete(at)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("admit the tunnels of other hosts: %w", err)

@@ -29,8 +29,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-const pins = "/sys/fs/bpf/pando/t"
-
 // tcx is driver/ebpf as a subject.
 type tcx struct{ *ebpf.Driver }
 

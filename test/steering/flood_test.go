@@ -4,10 +4,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/netip"
-	"path/filepath"
 	"testing"
-
-	"github.com/cilium/ebpf"
 
 	"pando.run/pando"
 )
@@ -82,18 +79,10 @@ func TestAFloodBreaksNoConnection(t *testing.T) {
 	}
 }
 
-// held returns the number of held IPv4 flows, of all services.
-func (s *stand) held(t *testing.T, six uint32) (n uint64) {
+// held returns the number of held flows of a family, of all services.
+func (s *stand) held(t *testing.T, six uint32) uint64 {
 	t.Helper()
-	dirs, err := filepath.Glob(filepath.Join(pins, "layout-*"))
-	if err != nil || len(dirs) != 1 {
-		t.Fatalf("pinned tables: %v, %v", dirs, err)
-	}
-	m, err := ebpf.LoadPinnedMap(filepath.Join(dirs[0], "held"), nil)
-	check(t, err)
-	defer m.Close()
-	check(t, m.Lookup(2*pando.ServicesMax+six, &n))
-	return n
+	return heldIn(t, pins, six)
 }
 
 // TestAServiceHoldsItsShareOfTheTable opens more connections to one service than the table has

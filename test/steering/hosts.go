@@ -264,8 +264,8 @@ func (e *estate) askUDP(place string, six, size int) (byte, error) {
 
 func (h *host) flows(t *testing.T, name string) int {
 	t.Helper()
-	r, err := h.Sweep(t.Context())
-	check(t, err)
+	var r pando.SweepReport
+	check(t, h.inside(func() (err error) { r, err = h.Sweep(t.Context()); return err }))
 	return r.Flows[pando.InstanceID(name)]
 }
 

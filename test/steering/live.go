@@ -45,8 +45,8 @@ func Live(t *testing.T, open func(t *testing.T, uplinks ...string) Subject) {
 
 const wait = 10 * time.Second // for events that have to happen at once, on a busy machine
 
-// serve answers every line with a name (a number with as many bytes), and every datagram with the
-// name and as many bytes as it had.
+// serve answers every line with a name, and every datagram with the name and as many bytes as it
+// had. It answers a number with as many bytes, and "reset" with an RST.
 func serve(t *testing.T, b *lab.Box, name string) {
 	t.Helper()
 	serveAt(t, b, name, 8080, 443)
@@ -96,6 +96,10 @@ func accept(l net.Listener, name string) {
 			defer c.Close()
 			in := bufio.NewScanner(c)
 			for in.Scan() {
+				if in.Text() == "reset" {
+					_ = c.(*net.TCPConn).SetLinger(0)
+					return
+				}
 				answer := name
 				if n, err := strconv.Atoi(in.Text()); err == nil {
 					answer = strings.Repeat("x", n)

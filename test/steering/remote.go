@@ -40,6 +40,7 @@ func Remote(t *testing.T, open OpenHost) {
 		"the host of the instance counts flows":   farHostCounts,
 		"a flood evicts no proven flow":           floodHereHarmsNoFlowThere,
 		"strangers in the tunnel are dropped":     strangersAreDropped,
+		"a reset ends a flow on both hosts":       resetEndsOnBothHosts,
 		"the death of a host ends its flows only": deathEndsItsFlowsOnly,
 		"a second SYN waits for the other host":   secondSYNWaits,
 		"a SYN leaves an instance that is gone":   goneIsLeft,
@@ -54,6 +55,7 @@ func Remote(t *testing.T, open OpenHost) {
 		"by IPv6, every place reaches another host":   everyPlaceReaches6,
 		"by IPv6, the host of the instance counts":    farHostCounts,
 		"by IPv6, strangers are dropped":              strangersAreDropped,
+		"by IPv6, a reset ends a flow on both hosts":  resetEndsOnBothHosts,
 		"by IPv6, routes of IPv4 lead to other hosts": routesLeadByIPv6,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, newEstate(t, open, 3, 1)) })
