@@ -198,6 +198,9 @@ func forkInUsers(f forking, path string, files [3]uintptr, traced bool) (int, er
 		files: files, users: uintptr(f.users), uid: uintptr(p.UID), gid: uintptr(p.GID),
 		groups: p.Groups, terminal: f.terminal, traced: traced, openFiles: f.files,
 	}
+	if p.Layers != nil && p.UID == 0 {
+		s.keep(imageRoot)
+	}
 	var err error
 	if s.path, err = unix.BytePtrFromString(path); err != nil {
 		return 0, err

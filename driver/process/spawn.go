@@ -28,8 +28,8 @@ type spawning struct {
 	traced        bool            // it stops before its first instruction
 	report        uintptr         // takes the step and the error of a failure
 	said          [2]uint32
-	noneOf        unix.CapUserHeader
-	nothing       [2]unix.CapUserData
+	capVersion    unix.CapUserHeader
+	kept          [2]unix.CapUserData // its capabilities within the namespace
 	defaultAction [4]uint64
 	noSignals     uint64
 	openFiles     *unix.Rlimit // nil: as this process
@@ -37,9 +37,24 @@ type spawning struct {
 
 // steps names the steps of a child, in order.
 var steps = []string{"begin", "enter the users of its service", "give up capabilities",
-	"take its groups", "take its group", "take its user", "drop its capabilities", "lead a session",
-	"take its terminal", "enter its folder", "take its files", "refuse system calls", "be traced",
-	"exec"}
+	"take its groups", "take its group", "take its user", "set its capabilities",
+	"lead a session", "take its terminal", "enter its folder", "take its files",
+	"refuse system calls", "be traced", "exec"}
+
+// imageRoot are the capabilities of root of an image, within the user namespace of its service.
+// With them a program changes its user and the owners of its own files, as official images do at
+// their start. They hold for ids of the namespace alone. Its network and its mounts are not the
+// namespace's, so capabilities for those would be of no use.
+var imageRoot = []uintptr{unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID,
+	unix.CAP_KILL, unix.CAP_SETGID, unix.CAP_SETUID, unix.CAP_SETPCAP}
+
+// keep adds capabilities that the program has within the namespace. Each is below 32.
+func (s *spawning) keep(capabilities []uintptr) {
+	for _, c := range capabilities {
+		s.kept[0].Permitted |= 1 << c
+	}
+	s.kept[0].Effective = s.kept[0].Permitted
+}
 
 // spawn starts a program in a user namespace from this thread, which has no_new_privs.
 func spawn(s *spawning) (pid int, err error) {
@@ -49,7 +64,7 @@ func spawn(s *spawning) (pid int, err error) {
 	}
 	defer in.Close()
 	s.report = out.Fd()
-	s.noneOf.Version = unix.LINUX_CAPABILITY_VERSION_3
+	s.capVersion.Version = unix.LINUX_CAPABILITY_VERSION_3
 	pid, failed := s.fork()
 	out.Close()
 	if failed != 0 {
@@ -175,7 +190,8 @@ func (s *spawning) child() (step uint32, failed syscall.Errno) {
 	return 13, failed
 }
 
-// weaken enters the user namespace as its user, without any capability there.
+// weaken enters the user namespace as its user, with the kept capabilities there. Root of the
+// namespace would lose them at exec if the bounding set lacked them.
 //
 //go:norace
 //go:nosplit
@@ -185,6 +201,9 @@ func (s *spawning) weaken() (step uint32, failed syscall.Errno) {
 		return 1, failed
 	}
 	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
+		if c < 32 && s.kept[0].Permitted>>c&1 == 1 {
+			continue
+		}
 		_, _, failed = syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0, 0, 0, 0)
 		if failed != 0 && failed != syscall.EINVAL { // an older kernel has fewer
 			return 2, failed
@@ -204,7 +223,7 @@ func (s *spawning) weaken() (step uint32, failed syscall.Errno) {
 	if _, _, failed = syscall.RawSyscall(unix.SYS_SETRESUID, s.uid, s.uid, s.uid); failed != 0 {
 		return 5, failed
 	}
-	_, _, failed = syscall.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&s.noneOf)),
-		uintptr(unsafe.Pointer(&s.nothing)), 0)
+	_, _, failed = syscall.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&s.capVersion)),
+		uintptr(unsafe.Pointer(&s.kept)), 0)
 	return 6, failed
 }

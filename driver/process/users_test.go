@@ -32,7 +32,8 @@ func uidOnHost(t *testing.T, b pando.Sandbox) uint32 {
 	return ownerOf(st)
 }
 
-// Root of a spec or of an image is root of its own users alone, without a capability.
+// Root of a spec or of an image is root of its own users alone. Of an image it has the capabilities
+// that changing the user takes, and otherwise none.
 func TestRootIsNotTheRootOfTheHost(t *testing.T) {
 	kept := filepath.Join(folder(t, "/srv"), "kept")
 	if err := os.WriteFile(kept, []byte("of root"), 0o600); err != nil {
@@ -63,9 +64,13 @@ func TestRootIsNotTheRootOfTheHost(t *testing.T) {
 				if c.host {
 					want = "0 0 0 0 4294967295"
 				}
-				want += " CapBnd: 0000000000000000"
+				capabilities := "0000000000000000"
+				if name == "image" {
+					capabilities = "00000000000001fb"
+				}
+				want += " CapBnd: " + capabilities
 				bound := strings.Join(append(got[:5:5], got[7:9]...), " ")
-				if bound != want || got[6] != "0000000000000000" || got[10] != "1" {
+				if bound != want || got[6] != capabilities || got[10] != "1" {
 					t.Errorf("inside: %v, want %s", got, want)
 				}
 			}
@@ -77,6 +82,23 @@ func TestRootIsNotTheRootOfTheHost(t *testing.T) {
 				t.Errorf("a file of the host's root: %q, want %q", read, want)
 			}
 		})
+	}
+}
+
+// Official images start as root, give folders to the user of their service and change to it.
+func TestRootOfAnImageChangesItsUser(t *testing.T) {
+	d := newImageDriver(t, 1)
+	copyProgram(t, filepath.Join(d.Layers, "low"), "/bin/chown", "/usr/bin/setpriv", "/usr/bin/stat",
+		"/bin/mkdir")
+	b := run(t, d, withImage, "/bin/sh", "-c", `mkdir /data/own && chown 33:33 /data/own &&
+		stat -c "owner %u:%g" /data/own
+		setpriv --reuid 33 --regid 33 --clear-groups sh -c "id -u; touch /data/own/x && echo wrote
+			touch /data/other 2>/dev/null || echo refused
+			grep CapEff /proc/self/status"`)
+	exited(t, b)
+	got := strings.Join(b.LastLines(9), "\n")
+	if want := "owner 33:33\n33\nwrote\nrefused\nCapEff:\t0000000000000000"; got != want {
+		t.Errorf("the output is\n%s\nwant\n%s", got, want)
 	}
 }
 
