@@ -31,6 +31,7 @@ func TestVolumesComeBackFromAnArchive(t *testing.T) {
 	if err := a.Remove(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	d.removals.Wait() // the other driver uses the same number, and so the same cgroup
 	var file bytes.Buffer
 	if err := ArchiveVolumes(t.Context(), d.Volumes, &file); err != nil {
 		t.Fatal(err)
