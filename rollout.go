@@ -22,6 +22,37 @@ type Rollout struct {
 	Surge int `json:"surge,omitempty"`
 	// HealthySeconds is the time in rotation before the next step: 1.
 	HealthySeconds float64 `json:"healthy_seconds,omitempty"`
+	// Canary is the share of new flows for the new revision until it has soaked, above 0 and at most
+	// 0.5. 0: its instances get whole shares at once. For start-first only.
+	Canary float64 `json:"canary,omitempty"`
+	// SoakSeconds is the time in rotation of the canaries before the rollout continues: 30.
+	SoakSeconds float64 `json:"soak_seconds,omitempty"`
+	// DeadlineSeconds is the time for the whole rollout, without its pauses. 0: no limit, and 600 with
+	// a canary.
+	DeadlineSeconds float64 `json:"deadline_seconds,omitempty"`
+	// Gate compares the revisions while the canaries soak, and until the end. For a canary only.
+	Gate Gate `json:"gate,omitzero"`
+}
+
+// Gate compares a number of the application (PUT /v1/self/metrics) between the new revision and the
+// one that serves. A larger number is worse. The zero value compares nothing.
+type Gate struct {
+	Metric Metric `json:"metric,omitempty"`
+	// WorseThan is the factor over the mean of the serving revision that the gate allows: 1.5.
+	WorseThan float64 `json:"worse_than,omitempty"`
+	// Above is the number up to which the new revision always passes: 0.
+	Above float64 `json:"above,omitempty"`
+}
+
+// Compared is the newest finding of a gate.
+type Compared struct {
+	At  time.Time `json:"at"`
+	New float64   `json:"new"` // mean of the instances of the new revision
+	// Old is the mean of the revision that serves. Nil: none of its instances reports the number.
+	Old *float64 `json:"old,omitempty"`
+	// Over is set while the new revision exceeds the gate. The canaries do not pass meanwhile.
+	Over  bool `json:"over,omitempty"`
+	Worse bool `json:"worse,omitempty"` // it was over for long enough: the rollout ends
 }
 
 // Trial is the progress of a rollout, in the record of its service.
@@ -30,6 +61,12 @@ type Trial struct {
 	Paused *Pause    `json:"paused,omitempty"`
 	// PausedSeconds is the length of the former pauses. No gate counts them.
 	PausedSeconds float64 `json:"paused_seconds,omitempty"`
+	// Share is the share of new flows for all revisions but the one that serves. 0: each instance
+	// counts by its own weight.
+	Share float64 `json:"share,omitempty"`
+	// Soaked is set once the canaries have soaked and passed the gate.
+	Soaked   bool      `json:"soaked,omitempty"`
+	Compared *Compared `json:"compared,omitempty"`
 }
 
 // Age returns the time since the rollout began, without its pauses.
@@ -39,6 +76,9 @@ func (t Trial) Age(now time.Time) time.Duration {
 	}
 	return max(0, now.Sub(t.Began)-Seconds(t.PausedSeconds))
 }
+
+// Soaking reports whether canaries get a share of new flows.
+func (s Service) Soaking() bool { return s.Trial != nil && s.Trial.Share > 0 }
 
 // Paused reports whether an operator paused the rollout in progress.
 func (s Service) Paused() bool { return s.Trial != nil && s.Trial.Paused != nil }

@@ -349,6 +349,13 @@ func (s Spec) WithDefaults() Spec {
 	}
 	orInt(&s.Rollout.Surge, 1)
 	orNum(&s.Rollout.HealthySeconds, 1)
+	if s.Rollout.Canary > 0 {
+		orNum(&s.Rollout.SoakSeconds, 30)
+		orNum(&s.Rollout.DeadlineSeconds, 600)
+	}
+	if s.Rollout.Gate.Metric != "" {
+		orNum(&s.Rollout.Gate.WorseThan, 1.5)
+	}
 	return s
 }
 

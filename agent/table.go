@@ -46,6 +46,10 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 		find := a.presence.leavingOut(all.V, out.Endpoints, t.find)
 		out.Endpoints = steer.Prefer(out.Endpoints, steer.Remotes(all.V, a.Host.Name, find))
 	}
+	if t := svc.V.Trial; t != nil && svc.V.Soaking() && steer.Share(out.Endpoints, svc.V.Current,
+		t.Share) {
+		out.By = pando.ByHash // the other policies count instances, or prefer one that fails fast
+	}
 	via := t.elsewhere(s, out.Endpoints)
 	out.Via4, out.Via6 = via.Address, via.Address6
 	return out, steer.Publish

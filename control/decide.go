@@ -168,7 +168,7 @@ func (d *draft) answerReplicate(i pando.Intent) {
 		if d.rolling() {
 			d.svc.Rolling++
 			revision = d.svc.Target
-			if d.svc.Paused() {
+			if d.svc.Paused() || d.svc.Soaking() {
 				revision = d.svc.Current
 			}
 		}

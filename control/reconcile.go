@@ -186,8 +186,16 @@ func (d *draft) roll() {
 		if at := d.home(); at != home { // the first start has moved the service
 			stage, home = d.survey(), at
 		}
+		d.svc = shared(d.svc, stage.Share())
+		if left, limited := stage.Deadline(); limited {
+			d.lookAgain(d.now.Add(max(0, left)))
+		}
 		m := stage.Next()
 		switch {
+		case m.Pass:
+			d.record(pando.DecidedRollout, "", m.Reason, nil)
+			d.svc = soaked(d.svc)
+			stage = d.survey()
 		case m.Abort:
 			d.rollBack(m.Reason)
 			return
@@ -215,11 +223,12 @@ func (d *draft) survey() *lifecycle.Stage {
 	if d.stopFirst() {
 		spec.Rollout.Order = pando.StopFirst
 	}
-	paused := d.svc.Trial != nil && d.svc.Trial.Paused != nil
+	trial := trialOf(d.svc)
 	return lifecycle.Survey(lifecycle.Takeover{
-		Paused:  paused,
-		Alike:   alike(d, d.svc.Target),
-		Current: d.svc.Current, Target: d.svc.Target, Wanted: d.svc.Rolling, Rule: spec.Rollout,
+		Paused: trial.Paused != nil, Age: trial.Age(d.now), Soaked: trial.Soaked,
+		Compared: trial.Compared,
+		Alike:    alike(d, d.svc.Target),
+		Current:  d.svc.Current, Target: d.svc.Target, Wanted: d.svc.Rolling, Rule: spec.Rollout,
 		Restart: spec.Restart, Failures: d.history().failures, Instances: d.reachable(),
 	}, d.now)
 }

@@ -48,6 +48,8 @@ func (c *operators) progress(out *pando.RolloutStatus) {
 	out.Wanted = d.svc.Rolling
 	out.Old, out.New, out.Healthy = stage.Counts()
 	switch m := stage.Next(); {
+	case m.Pass:
+		out.Next = "continue: " + m.Reason
 	case m.Start:
 		out.Next = fmt.Sprintf("start one of revision %d: %s", m.Revision(d.svc), m.Reason)
 		if why := d.waits(); why != "" {
@@ -104,10 +106,7 @@ func (c *operators) turnRollout(
 			return nil, fmt.Errorf("%w: no rollout of %s is in progress; `pando rollout status %s` shows "+
 				"the newest one", pando.ErrRefused, s, s)
 		}
-		trial := pando.Trial{Began: svc.Asked} // an older build began this rollout
-		if svc.Trial != nil {
-			trial = *svc.Trial
-		}
+		trial := trialOf(*svc)
 		d := change(&trial, now)
 		svc.Trial = &trial
 		return d, nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
 )
 
@@ -30,12 +31,14 @@ type scaler struct {
 	read     chan counted
 	silent   map[pando.HostName]bool // the hosts that did not answer last time
 	readers  sync.WaitGroup
+	gates    *gates
 }
 
 func newScaler(c *Control) *scaler {
 	return &scaler{
 		c: c, policies: map[pando.ServiceKey]*scale.Policy{},
 		read: make(chan counted, 1), silent: map[pando.HostName]bool{},
+		gates: &gates{c: c, known: map[gate]*lifecycle.Comparison{}},
 	}
 }
 
@@ -66,7 +69,7 @@ func (s *scaler) step(ctx context.Context, fence pando.Fence) {
 		return
 	}
 	s.last = now
-	if s.resting = len(s.wanted()) == 0; s.resting {
+	if s.resting = len(s.wanted())+len(s.gates.wanted()) == 0; s.resting {
 		return
 	}
 	s.reading = true
@@ -102,6 +105,7 @@ func (s *scaler) tell(failed map[pando.HostName]error) {
 func (s *scaler) judge(ctx context.Context, fence pando.Fence, v counted) {
 	wanted := s.wanted()
 	of := byService(v.all)
+	s.gates.judge(ctx, fence, v.at, of)
 	for _, key := range slices.SortedFunc(maps.Keys(wanted), pando.ServiceKey.Compare) {
 		spec := wanted[key]
 		p := s.policies[key]

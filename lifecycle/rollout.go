@@ -21,6 +21,9 @@ type Takeover struct {
 	Restart         pando.RestartPolicy
 	Failures        []Failure
 	Paused          bool             // by an operator
+	Age             time.Duration    // of the rollout, without its pauses
+	Soaked          bool             // its canaries passed
+	Compared        *pando.Compared  // by the gate; nil: not yet
 	Alike           map[int]bool     // revisions with instances that may stay
 	Instances       []pando.Instance // of the service, in every phase
 }
@@ -32,6 +35,7 @@ type Move struct {
 	Drain  pando.InstanceID // take this one out of rotation
 	Finish bool             // the target is current now
 	Abort  bool             // go back to the current revision
+	Pass   bool             // the canaries have soaked: the rollout continues
 	Wait   time.Time        // nothing to do before this; zero means after the next change
 	Reason string
 }
@@ -51,6 +55,7 @@ type Stage struct {
 	failed  []Failure          // of the target
 	wanted  int                // instances, less those that finished their work
 	old     []pando.InstanceID // of other revisions, in the order in which they leave
+	stale   int                // of old, those of overtaken revisions, which come first
 	fresh   int                // of the target
 	healthy int                // of fresh, in rotation for long enough
 	leaving int
@@ -62,6 +67,9 @@ func Survey(t Takeover, now time.Time) *Stage {
 	s := &Stage{facts: t}
 	s.ends()
 	wait := pando.Seconds(t.Rule.HealthySeconds)
+	if t.canaries(s.wanted) > 0 {
+		wait = max(wait, pando.Seconds(t.Rule.SoakSeconds))
+	}
 	var old []int
 	for n := range t.Instances {
 		i := &t.Instances[n]
@@ -71,6 +79,7 @@ func Survey(t Takeover, now time.Time) *Stage {
 			s.leaving++
 		case i.Revision != t.Target && !t.Alike[i.Revision]:
 			old = append(old, n)
+			s.stale += t.overtaken(n)
 		default:
 			s.fresh++
 			s.addHealth(i, wait, now)
@@ -100,6 +109,7 @@ func (s *Stage) Started(m Move) {
 // Drained records that the instance of the last move drains.
 func (s *Stage) Drained() {
 	s.old = s.old[1:]
+	s.stale = max(0, s.stale-1)
 	s.leaving++
 }
 
@@ -118,8 +128,14 @@ func (s *Stage) Next() Move {
 		return Move{Abort: true, Reason: fmt.Sprintf("%d of revision %d failed, the last because %s",
 			n, t.Target, s.failed[n-1].Reason)}
 	}
+	if reason := t.failedGate(); reason != "" {
+		return Move{Abort: true, Reason: reason}
+	}
 	if t.Paused {
 		return s.paused()
+	}
+	if n := t.canaries(s.wanted); n > 0 {
+		return s.canary(n)
 	}
 	if len(s.old) == 0 && s.healthy >= s.wanted {
 		reason := fmt.Sprintf("%d instances of revision %d are in rotation, none of revision %d is left",

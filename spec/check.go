@@ -95,6 +95,7 @@ func Check(s pando.Spec) error {
 	c.that(s.Rollout.Surge >= 0 && s.Rollout.Surge <= InstancesMax,
 		"rollout.surge: %d: want 0 to %d", s.Rollout.Surge, InstancesMax)
 	c.seconds("rollout.healthy_seconds", s.Rollout.HealthySeconds)
+	c.canary(s)
 	word(c, "rollout.order", s.Rollout.Order, "", pando.StartFirst, pando.StopFirst)
 	c.that(s.Scale.Warm == 0 || !s.Single(), "scale.warm: %d: a reserve runs beside the instance, "+
 		"and scale.max 1 with rollout.order stop-first allows one", s.Scale.Warm)

@@ -316,4 +316,19 @@ var rolloutFields = []field{
 		example: "5s", kind: durationKind,
 		set: func(s *pando.Spec, v any) { s.Rollout.HealthySeconds = v.(float64) },
 		get: func(s pando.Spec) any { return duration(s.Rollout.HealthySeconds) }},
+	{name: "canary", doc: "Share of new connections for the new revision until it has soaked, 1% to " +
+		"50%. Every old instance stays as long. Not with stop-first.", def: "none", example: "10%",
+		kind: canaryKind,
+		set:  func(s *pando.Spec, v any) { s.Rollout.Canary = v.(float64) },
+		get:  func(s pando.Spec) any { return canaryText(s.Rollout.Canary) }},
+	{name: "soak", doc: "How long the canaries serve before the rollout continues.",
+		def: "30s with a canary", example: "2m", kind: durationKind,
+		set: func(s *pando.Spec, v any) { s.Rollout.SoakSeconds = v.(float64) },
+		get: func(s pando.Spec) any { return duration(s.Rollout.SoakSeconds) }},
+	{name: "deadline", doc: "Time for the whole rollout, without pauses. Later the old revision " +
+		"takes everything back.", def: "none; 10m with a canary", example: "5m", kind: durationKind,
+		set: func(s *pando.Spec, v any) { s.Rollout.DeadlineSeconds = v.(float64) },
+		get: func(s pando.Spec) any { return duration(s.Rollout.DeadlineSeconds) }},
+	{name: "gate", doc: "Comparison of the canaries with the old instances, until the rollout ends.",
+		fields: gateFields},
 }

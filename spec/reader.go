@@ -241,7 +241,8 @@ func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 		at := cmp.Or(where["balance.every"], where["balance.weights"])
 		r.at(at, "balance", "%s", strings.TrimPrefix(err.Error(), pando.ErrInvalid.Error()+": "))
 	}
-	for _, c := range slices.Concat(scaleConflicts(s.Scale), placeConflicts(s), volumeConflicts(s)) {
+	for _, c := range slices.Concat(scaleConflicts(s.Scale), placeConflicts(s), volumeConflicts(s),
+		canaryConflicts(s)) {
 		r.at(where[c.path], c.path, "%s", c.text)
 	}
 	if where["ports"] == nil {

@@ -36,7 +36,8 @@ health: {ready: "http GET /ok", live: tcp 7000, interval: 2s, timeout: 500ms, fa
 scale: {min: 2, max: 8, warm: 1, rate: 30/m, by: {metric: connections/s, target: 100}, quiet: 1m}
 state: {hits: counter, access.log: append-log, "sessions/*": set}
 resources: {cpus: 0.5, memory: 1.5m, pids: 100}
-rollout: {order: start-first, surge: 2, healthy: 5s}
+rollout: {order: start-first, surge: 2, healthy: 5s, canary: 12.5%, soak: 20s, deadline: 3m,
+  gate: {metric: error_rate, worse_than: 2, above: 0.01}}
 place: {near: first, only: zone=a, apart: db}
 folders: [/srv/fonts, "./data:rw", "/opt/x:ro"]
 secrets: {password: /etc/shop/password, key.pem: key.pem, db: {on_change: HUP}, api: {}}
@@ -65,7 +66,9 @@ func wholeSpec() pando.Spec {
 			"hits": "counter", "access.log": "append-log", "sessions/*": "set",
 		},
 		Resources: pando.Resources{CPUs: .5, MemoryBytes: 1536 << 10, PIDs: 100},
-		Rollout:   pando.Rollout{Order: pando.StartFirst, Surge: 2, HealthySeconds: 5},
+		Rollout: pando.Rollout{Order: pando.StartFirst, Surge: 2, HealthySeconds: 5, Canary: 0.125,
+			SoakSeconds: 20, DeadlineSeconds: 180,
+			Gate: pando.Gate{Metric: "error_rate", WorseThan: 2, Above: 0.01}},
 		Balance: pando.Balance{By: pando.ByScore, Weights: pando.Weights{CPU: 2, Memory: 0.5},
 			EverySeconds: 0.2},
 		Place: pando.Place{Near: pando.NearFirst, Only: "zone=a", Apart: "db"},
@@ -191,6 +194,15 @@ var refused = []struct{ yaml, want string }{
 	{"place: {spread: host, near: first}", "place.near: contradicts spread"},
 	{"place: {spread: zone}\nstate: {hits: counter}", "place.spread: the service has a state"},
 	{"rollout: {order: stop-last}", "3:18: rollout.order: want one of start-first, stop-first"},
+	{"rollout: {canary: 60%}", "3:19: rollout.canary: 60%: want a share from 1% to 50%"},
+	{"rollout: {canary: 10%}", "publishes no port"},
+	{"ports: [80]\nrollout: {canary: 10%, order: stop-first}", "the order is stop-first"},
+	{"ports: [80]\nrollout: {canary: 10%, surge: 0}", "the order is stop-first"},
+	{"ports: [80]\nrollout: {canary: 10%, soak: 1m, deadline: 30s}", "is over before the soak is"},
+	{"ports: [80]\nrollout: {canary: 10%, gate: {above: 1}}", "names no number"},
+	{"ports: [80]\nrollout: {gate: {metric: errors}}", "needs a canary"},
+	{"rollout: {soak: 5s}", "needs a canary"},
+	{"rollout: {gate: {metric: score}}", "is no number of the application"},
 	{"rollout: {surge: 0, order: start-first}", "rollout.surge: 0 means order: stop-first"},
 	{"ports: [80]\nscale: {min: 0, by: {metric: connections/s, target: 5}}",
 		"4:9: scale.min: 0 beside by"},
@@ -364,7 +376,9 @@ var onlyParse = []string{"less than min", "needs a target", "has no effect witho
 	"anchors", "tab indents", "3:7: ", "3:9: ", "in this file twice", "65536", "99999",
 	"longer than nothing", "../x", "must be longer", "longer than a year", "largest id",
 	"a reserve runs", "0 means order", "0 beside by", "contradicts spread", "has a state",
-	"is part of the score", "with by: score", "is not below up", "want 0 to 1000", "want 50ms to 5s"}
+	"is part of the score", "with by: score", "is not below up", "want 0 to 1000", "want 50ms to 5s",
+	"want a share from", "publishes no port", "the order is stop-first", "before the soak is",
+	"names no number", "needs a canary", "is no number of the"}
 
 func TestSchemaAndParserAgree(t *testing.T) {
 	s := compiledSchema(t)

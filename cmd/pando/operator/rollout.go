@@ -102,6 +102,16 @@ func rollout(w io.Writer, st pando.RolloutStatus, now time.Time) {
 	}
 	if t := st.Trial; t != nil && st.Rolling {
 		lines = append(lines, row("for", brief(t.Age(now))))
+		if t.Share > 0 {
+			lines = append(lines, row("canary", fmt.Sprintf("%g%% of new connections", 100*t.Share)))
+		}
+		if c := t.Compared; c != nil {
+			text := fmt.Sprintf("%.4g in revision %d", c.New, st.To)
+			if c.Old != nil {
+				text += fmt.Sprintf(", %.4g in revision %d", *c.Old, st.From)
+			}
+			lines = append(lines, row("gate", text))
+		}
 		if p := t.Paused; p != nil {
 			text := fmt.Sprintf("for %s, by %s", brief(now.Sub(p.At)), p.By)
 			if p.Reason != "" {

@@ -1,0 +1,150 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/lifecycle"
+	"pando.run/pando/world"
+)
+
+// trialOf returns the progress of the rollout of a service. An older build began a rollout without
+// such a record.
+func trialOf(svc pando.Service) pando.Trial {
+	if svc.Trial == nil {
+		return pando.Trial{Began: svc.Asked}
+	}
+	return *svc.Trial
+}
+
+// shared returns a service with a share of new flows for its canaries. Agents steer by it.
+func shared(svc pando.Service, share float64) pando.Service {
+	if t := trialOf(svc); t.Share != share {
+		t.Share = share
+		svc.Trial = &t
+	}
+	return svc
+}
+
+// soaked returns a service after its canaries passed.
+func soaked(svc pando.Service) pando.Service {
+	t := trialOf(svc)
+	t.Soaked = true
+	svc.Trial = &t
+	return svc
+}
+
+// These are the least times between two findings of a gate in the store. A verdict is written at
+// once.
+const (
+	gateEvery = 5 * time.Second
+	gateTurn  = time.Second // if the new revision is over the gate now, or no longer
+)
+
+// gates compares the numbers of the applications between the revisions of rollouts. It writes its
+// findings into the records of services, and Decide acts on them. A new leader begins anew.
+type gates struct {
+	c     *Control
+	known map[gate]*lifecycle.Comparison
+}
+
+// gate is one rollout with a gate.
+type gate struct {
+	service pando.ServiceKey
+	target  int
+}
+
+// wanted returns the rollouts in progress with a gate, and forgets the others.
+func (g *gates) wanted() map[gate]pando.Gate {
+	g.c.mu.RLock()
+	defer g.c.mu.RUnlock()
+	out := map[gate]pando.Gate{}
+	for key, v := range g.c.world.Services {
+		if v.V.Trial == nil || v.V.Removing || v.V.Target == v.V.Current {
+			continue
+		}
+		spec, ok := g.c.world.SpecOf(key, v.V.Target)
+		if ok && spec.Rollout.Gate.Metric != "" {
+			out[gate{key, v.V.Target}] = spec.Rollout.Gate
+		}
+	}
+	for k := range g.known {
+		if _, ok := out[k]; !ok {
+			delete(g.known, k)
+		}
+	}
+	return out
+}
+
+// judge compares the revisions by one reading of the counters.
+func (g *gates) judge(
+	ctx context.Context, fence pando.Fence, at time.Time,
+	of map[pando.ServiceKey][]pando.EndpointCounters,
+) {
+	for k, rule := range g.wanted() {
+		c := g.known[k]
+		if c == nil {
+			c = &lifecycle.Comparison{}
+			g.known[k] = c
+		}
+		g.c.mu.RLock()
+		old, fresh := readings(g.c.world, k, sample(of[k.service], rule.Metric, at).Gauge)
+		g.c.mu.RUnlock()
+		found := c.Add(rule, old, fresh, at)
+		if found == nil {
+			continue
+		}
+		if err := g.write(ctx, fence, k, *found); err != nil && !errors.Is(err, pando.ErrConflict) {
+			g.c.Log.Warn("a finding of a gate could not be written", "service", k.service, "error", err)
+		}
+	}
+}
+
+// readings returns the numbers of the instances in rotation, of the serving revision and of the
+// target.
+func readings(
+	w *world.World, k gate, gauge map[pando.InstanceID]float64,
+) (old, fresh []float64) {
+	current := w.Services[k.service].V.Current
+	for _, i := range w.Of(k.service) {
+		v, reported := gauge[i.ID]
+		switch {
+		case !reported || i.Phase != pando.PhaseInRotation:
+		case i.Revision == k.target:
+			fresh = append(fresh, v)
+		case i.Revision == current:
+			old = append(old, v)
+		}
+	}
+	return old, fresh
+}
+
+// write puts a finding into the record of its rollout. A later deploy has another target.
+func (g *gates) write(
+	ctx context.Context, fence pando.Fence, k gate, found pando.Compared,
+) error {
+	g.c.mu.RLock()
+	old, ok := g.c.world.Services[k.service]
+	g.c.mu.RUnlock()
+	t := trialOf(old.V)
+	if !ok || old.V.Target != k.target || old.V.Trial == nil || !news(t.Compared, found) {
+		return nil
+	}
+	svc := old.V
+	t.Compared = &found
+	svc.Trial = &t
+	return g.c.commit(ctx, fence, pando.Txn{
+		If: []pando.Condition{old.If()}, Put: []pando.Stored{svc},
+	})
+}
+
+// news reports whether a finding is worth a write.
+func news(was *pando.Compared, is pando.Compared) bool {
+	if was == nil || was.Worse != is.Worse {
+		return true
+	}
+	age := is.At.Sub(was.At)
+	return age >= gateEvery || was.Over != is.Over && age >= gateTurn
+}
