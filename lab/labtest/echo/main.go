@@ -51,7 +51,15 @@ func serve() error {
 	name, text := os.Getenv("PANDO_INSTANCE"), os.Getenv("TEXT")
 	fmt.Println("hello from", name)
 	go echoUDP(name)
+	var f faults
+	if share, err := strconv.ParseFloat(os.Getenv("ERRORS"), 64); err == nil {
+		f.share = share
+		go f.report()
+	}
 	http.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		if f.next() {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
 		fmt.Fprintf(w, "%s %s\n", name, text)
 	})
 	http.HandleFunc("/print", func(_ http.ResponseWriter, r *http.Request) {
