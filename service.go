@@ -153,17 +153,24 @@ const (
 	ProbeExplicit ProbeKind = ""     // the application reports it
 	ProbeTCP      ProbeKind = "tcp"  // a connection is accepted
 	ProbeHTTP     ProbeKind = "http" // GET answers 200..399
+	ProbeGRPC     ProbeKind = "grpc" // grpc.health.v1 answers SERVING for the whole server
 	ProbeExec     ProbeKind = "exec" // a command inside the sandbox exits with 0
 	// ProbeStarted succeeds as soon as the program runs, for a program that reports nothing.
 	ProbeStarted ProbeKind = "started"
 )
 
-// Probe is one check: "tcp 7000", "http GET /ok" or "exec CMD". "http GET :7000/ok" names a port.
+// Probe is one check: "tcp 7000", "http GET /ok", "grpc 7000" or "exec CMD". "http GET :7000/ok"
+// names a port.
 type Probe struct {
 	Kind    ProbeKind `json:"kind,omitempty"`
-	Port    uint16    `json:"port,omitempty"`    // tcp, http; 0: the first target port
+	Port    uint16    `json:"port,omitempty"`    // tcp, http, grpc; 0: the first target port
 	Path    string    `json:"path,omitempty"`    // http
 	Command []string  `json:"command,omitempty"` // exec
+}
+
+// Dials reports whether the probe connects to a port of the instance.
+func (p Probe) Dials() bool {
+	return p.Kind == ProbeTCP || p.Kind == ProbeHTTP || p.Kind == ProbeGRPC
 }
 
 // Scale bounds the number of instances and names the scaler.

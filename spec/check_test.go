@@ -113,3 +113,20 @@ func TestCheckNamesAWrongPolicy(t *testing.T) {
 		}
 	}
 }
+
+// A probe of gRPC reads as it is printed, and stands for the first port where it names none.
+func TestAProbeOfGRPC(t *testing.T) {
+	for text, port := range map[string]uint16{"grpc": 0, "grpc 7000": 7000} {
+		s, err := Parse("x", []byte(minimal+"ports: [80]\nhealth: {live: "+text+"}\n"), "/d")
+		if err != nil || len(s) != 1 {
+			t.Fatalf("%s: %v", text, err)
+		}
+		if got := s[0].Health.Live; got.Kind != pando.ProbeGRPC || got.Port != port {
+			t.Errorf("%s reads as %+v", text, got)
+		}
+		if out := string(Format(s[0])); !strings.Contains(out, "live: \""+text+"\"") &&
+			!strings.Contains(out, "live: "+text+"\n") {
+			t.Errorf("%s is printed as\n%s", text, out)
+		}
+	}
+}

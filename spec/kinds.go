@@ -201,8 +201,9 @@ var bytesKind = textKind(bytesPattern, "an amount of memory such as 64M, 512k or
 	})
 
 var probeKind = textKind(
-	`^(started|tcp( [0-9]{1,5})?|http GET (:[0-9]{1,5})?/[^ ]*|exec .*[^ ].*)$`,
-	`a probe: "tcp 7000", "http GET /ok", "http GET :7000/ok", "exec CMD" or "started"`, stringOnly,
+	`^(started|(tcp|grpc)( [0-9]{1,5})?|http GET (:[0-9]{1,5})?/[^ ]*|exec .*[^ ].*)$`,
+	`a probe: "tcp 7000", "http GET /ok", "http GET :7000/ok", "grpc 7000", "exec CMD" or `+
+		`"started"`, stringOnly,
 	func(s string) (any, error) { return parseProbe(s) })
 
 func parseProbe(s string) (pando.Probe, error) {
@@ -211,7 +212,7 @@ func parseProbe(s string) (pando.Probe, error) {
 	var err error
 	switch p.Kind {
 	case pando.ProbeStarted:
-	case pando.ProbeTCP:
+	case pando.ProbeTCP, pando.ProbeGRPC:
 		if rest != "" {
 			p.Port, err = parsePort(rest)
 		}
@@ -236,8 +237,8 @@ func probeText(p pando.Probe) string {
 		port = strconv.Itoa(int(p.Port))
 	}
 	switch p.Kind {
-	case pando.ProbeTCP:
-		return strings.TrimSuffix("tcp "+port, " ")
+	case pando.ProbeTCP, pando.ProbeGRPC:
+		return strings.TrimSuffix(string(p.Kind)+" "+port, " ")
 	case pando.ProbeHTTP:
 		if port != "" {
 			port = ":" + port

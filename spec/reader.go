@@ -250,7 +250,7 @@ func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 			path  string
 			probe pando.Probe
 		}{{"health.ready", s.Health.Ready}, {"health.live", s.Health.Live}} {
-			if k := p.probe.Kind; (k == pando.ProbeTCP || k == pando.ProbeHTTP) && p.probe.Port == 0 {
+			if p.probe.Dials() && p.probe.Port == 0 {
 				r.at(where[p.path], p.path,
 					"names no port and the service publishes none: write tcp 7000 or http GET :7000/ok")
 			}

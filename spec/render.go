@@ -92,6 +92,7 @@ func makeReference() []byte {
 		"| probe | an instance is well when |\n|---|---|\n" +
 		"| `tcp` or `tcp 7000` | a connection to the first published port, or to this one, is accepted " +
 		"|\n| `http GET /ok` or `http GET :7000/ok` | the answer is 200 to 399 |\n" +
+		"| `grpc` or `grpc 7000` | the health service of gRPC (grpc.health.v1) answers SERVING |\n" +
 		"| `exec CMD` | the command ends with 0; it runs inside the instance, as its user, in its " +
 		"folder |\n" +
 		"| `started` | its program runs; of `health.ready` alone |\n\n" +

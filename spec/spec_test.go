@@ -194,6 +194,8 @@ var refused = []struct{ yaml, want string }{
 	{"place: {spread: host, near: first}", "place.near: contradicts spread"},
 	{"place: {spread: zone}\nstate: {hits: counter}", "place.spread: the service has a state"},
 	{"rollout: {order: stop-last}", "3:18: rollout.order: want one of start-first, stop-first"},
+	{"health: {ready: grpc}", "names no port"},
+	{"health: {ready: grpc 7000 db}", "3:17: health.ready: want a probe"},
 	{"rollout: {canary: 60%}", "3:19: rollout.canary: 60%: want a share from 1% to 50%"},
 	{"rollout: {canary: 10%}", "publishes no port"},
 	{"ports: [80]\nrollout: {canary: 10%, order: stop-first}", "the order is stop-first"},

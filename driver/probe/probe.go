@@ -65,6 +65,11 @@ func (p *Prober) Probe(
 				port, want.Path, s.Instance(), told(ctx, err))
 		}
 		return nil
+	case pando.ProbeGRPC:
+		if err := check(ctx, at); err != nil {
+			return fmt.Errorf("probe grpc %d of %s: %w", port, s.Instance(), told(ctx, err))
+		}
+		return nil
 	case pando.ProbeExec:
 		code, output, err := s.Exec(ctx, want.Command)
 		if err == nil && code != 0 {
