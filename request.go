@@ -80,6 +80,7 @@ const (
 	AskerOperator AskerKind = "operator" // a person or a person's program
 	AskerScaler   AskerKind = "scaler"   // the built-in client that reads steering counters
 	AskerControl  AskerKind = "control"  // min, recovery, rollout
+	AskerTraffic  AskerKind = "traffic"  // a first packet to a service without an instance
 )
 
 // Asker is the author of an intent or a decision.

@@ -187,7 +187,13 @@ type Scale struct {
 	Down float64 `json:"down,omitempty"`
 	// QuietSeconds is the time below target before an instance leaves: 30.
 	QuietSeconds float64 `json:"quiet_seconds,omitempty"`
+	// IdleSeconds is the time without packets and flows after which the last instance leaves. The
+	// next packet starts one. It needs Zero. 0: traffic neither stops nor starts the last instance.
+	IdleSeconds float64 `json:"idle_seconds,omitempty"`
 }
+
+// FromZero reports whether traffic starts the first instance.
+func (s Scale) FromZero() bool { return s.Zero && s.IdleSeconds > 0 }
 
 // Metric is the measurement that the built-in scaler reads. Any word but those below is a number
 // of the application (PUT /v1/self/metrics).

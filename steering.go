@@ -45,6 +45,9 @@ type Steering interface {
 	Ends(ctx context.Context, s ServiceKey, i InstanceID) (uint64, error)
 	// Counters returns the counters of each endpoint since birth.
 	Counters(ctx context.Context) ([]EndpointCounters, error)
+	// Knocks returns the services that sleep (SteeringTable.Asleep) and got a first packet. The
+	// packet is held, within bounds, until a table with an endpoint is in force.
+	Knocks() <-chan ServiceKey
 	// Drops returns the drops since birth, by reason. No packet is dropped without being counted.
 	Drops(ctx context.Context) (Drops, error)
 }
@@ -62,6 +65,8 @@ type SteeringTable struct {
 	// By chooses the endpoints of new flows. "": ByHash. Policies without a rank obey the weights.
 	// ByRoundRobin and ByHaven only leave out the endpoints that drain.
 	By BalanceBy
+	// Asleep: the first packets of new flows are held while no endpoint takes them (Knocks).
+	Asleep bool
 }
 
 // ScoresHold is how long scores count. A dead agent writes no new ones, and its last ones grow old.
@@ -175,6 +180,7 @@ type EndpointCounters struct {
 	Bytes    uint64     `json:"bytes"`
 	Ends     uint64     `json:"ends"` // packets that end a flow: FIN or RST, of either side
 	At       time.Time  `json:"at"`
+	Open     int        `json:"open,omitempty"` // its flows at the last sweep
 	// Meter is the newest measurement of the instance's host. Nil: its service is not measured.
 	Meter *Meter `json:"meter,omitempty"`
 	// Score is its score as its own host sees it.

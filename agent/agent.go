@@ -154,6 +154,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.spawn(a.sweepOften)
 	a.spawn(a.presence.run)
 	a.spawn(a.meter.Run)
+	a.spawn(knocks{a}.run)
 	a.spawn(a.branches.TrimOften)
 	a.spawn(a.branches.Tend)
 	scope := a.scope.following()

@@ -87,9 +87,11 @@ func (w *window) Counters(ctx context.Context) ([]pando.EndpointCounters, error)
 	if err != nil {
 		return nil, err
 	}
+	open := a.sweeper.last().Flows
 	scores := map[pando.InstanceID]pando.Score{}
 	for n := range all {
 		c := &all[n]
+		c.Open = open[c.Instance]
 		m, known := a.meter.Of(c.Instance)
 		m.Instance, m.Service, m.Metrics = c.Instance, c.Service, a.metricsOf(c.Instance)
 		if known || len(m.Metrics) > 0 {

@@ -3,6 +3,7 @@ package agent
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/agent/steer"
@@ -52,7 +53,15 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	}
 	via := t.elsewhere(s, out.Endpoints)
 	out.Via4, out.Via6 = via.Address, via.Address6
+	out.Asleep = via.Name == "" && sleeps(svc.V, all.V, a.Clock.Now())
 	return out, steer.Publish
+}
+
+// sleeps reports whether traffic may start the first instance of a service: no host has one that
+// takes flows, and no operator has pinned their number.
+func sleeps(s pando.Service, e pando.Endpoints, now time.Time) bool {
+	return e.Scale.FromZero() && !s.Removing && !s.Pin.Holds(now) &&
+		!slices.ContainsFunc(e.Seats, func(t pando.Seat) bool { return t.Phase.TakesFlows() })
 }
 
 // isSpread reports whether flows must find instances on more than one host. The others go to the

@@ -275,6 +275,30 @@ inlined int target_of(const struct endpoint *e, const struct packet *p)
 	return target ? *target : -1;
 }
 
+/* hold_back gives the first packet of a flow to user space if its service sleeps. It returns 0 if
+ * the service does not. A packet beyond the bounds is dropped: its client sends it again. */
+cold int hold_back(struct __sk_buff *skb, struct packet *p, __u32 service)
+{
+	struct service *s = bpf_map_lookup_elem(&services, &service);
+	__u32 bytes = skb->len;
+
+	if (!s || !s->asleep || p->part != WHOLE)
+		return 0;
+	if (bytes < ETH_HLEN || bytes > HELD_BYTES)
+		return drop(DROP_NO_ENDPOINT);
+	struct held_packet *h = bpf_ringbuf_reserve(&knocks, sizeof(*h), 0);
+	if (!h)
+		return drop(DROP_NO_ENDPOINT);
+	h->service = service;
+	h->bytes = bytes;
+	if (bpf_skb_load_bytes(skb, 0, h->frame, bytes)) {
+		bpf_ringbuf_discard(h, 0);
+		return drop(DROP_KERNEL);
+	}
+	bpf_ringbuf_submit(h, 0);
+	return DROP;
+}
+
 /* start adds a flow from a bucket of the service's table. A packet that opens nothing belongs
  * to a flow that the table lost. The previous table names its likely endpoint; if both tables
  * agree, start restores the flow. For a packet to refuse it returns REFUSE + reason. */
@@ -301,8 +325,10 @@ cold int start(struct __sk_buff *skb, struct packet *p, __u32 six)
 		if (n < 0)
 			n = now;
 	}
-	if (n < 0)
-		return REFUSE + (opens ? DROP_NO_ENDPOINT : DROP_NO_FLOW);
+	if (n < 0) {
+		int held = opens ? hold_back(skb, p, *service) : 0;
+		return held ? held : REFUSE + (opens ? DROP_NO_ENDPOINT : DROP_NO_FLOW);
+	}
 	__u32 slot = n;
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &slot);
 	int target = e && e->ifindex && e->service == *service ? target_of(e, p) : -1;

@@ -83,6 +83,12 @@ struct {
 	__array(values, struct slab);
 } slabs SEC(".maps");
 
+/* First packets for services that sleep. It has no pin: each agent reads a ring of its own. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} knocks SEC(".maps");
+
 /* The policies of services. They change ten times a second, the tables above do not. */
 struct {
 	TABLE_OF(ARRAY, SERVICES_MAX, __u32, struct policy);

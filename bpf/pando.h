@@ -156,8 +156,17 @@ struct place {
 struct service {
 	__u32 active; /* index of the active table, 0 or 1 */
 	__u32 endpoints[2]; /* endpoints with a bucket, by table */
-	__u32 pad;
+	__u32 asleep; /* 1: user space holds first packets until there is an endpoint */
 	struct place places[2];
+};
+
+#define HELD_BYTES 1536
+
+/* The first packet of a flow of a service that sleeps, on its way to user space. */
+struct held_packet {
+	__u32 service;
+	__u32 bytes;
+	__u8 frame[HELD_BYTES];
 };
 
 struct chunk {

@@ -130,7 +130,8 @@ func (s *scaler) wanted() map[pando.ServiceKey]pando.Spec {
 	out := map[pando.ServiceKey]pando.Spec{}
 	for key, v := range s.c.world.Services {
 		spec, ok := s.c.world.SpecOf(key, v.V.Target)
-		if ok && spec.Scale.By != pando.ByNothing && !v.V.Removing && !v.V.Pin.Holds(s.c.Clock.Now()) {
+		scales := spec.Scale.By != pando.ByNothing || spec.Scale.FromZero()
+		if ok && scales && !v.V.Removing && !v.V.Pin.Holds(s.c.Clock.Now()) {
 			out[key] = spec
 		}
 	}
@@ -153,7 +154,8 @@ func byService(all []pando.EndpointCounters) map[pando.ServiceKey][]pando.Endpoi
 
 func sample(of []pando.EndpointCounters, by pando.Metric, now time.Time) scale.Sample {
 	out := scale.Sample{At: now, Total: map[pando.InstanceID]float64{},
-		Score: map[pando.InstanceID]float64{}, Gauge: map[pando.InstanceID]float64{}}
+		Score: map[pando.InstanceID]float64{}, Gauge: map[pando.InstanceID]float64{},
+		Packets: map[pando.InstanceID]float64{}, Open: map[pando.InstanceID]float64{}}
 	for _, e := range of {
 		if e.Score != nil {
 			out.Score[e.Instance] = e.Score.Value
@@ -163,6 +165,8 @@ func sample(of []pando.EndpointCounters, by pando.Metric, now time.Time) scale.S
 				out.Gauge[e.Instance] = v
 			}
 		}
+		out.Packets[e.Instance] += float64(e.Packets)
+		out.Open[e.Instance] += float64(e.Open)
 		if by == pando.ByPackets {
 			out.Total[e.Instance] += float64(e.Packets)
 		} else {

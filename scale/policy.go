@@ -16,6 +16,8 @@ type Sample struct {
 	Total map[pando.InstanceID]float64 // of the spec's metric
 	Score map[pando.InstanceID]float64 // for ByScores
 	Gauge map[pando.InstanceID]float64 // the number of the application that the spec names
+	// Packets and Open are for scale.idle: packets since birth, and flows at the last sweep.
+	Packets, Open map[pando.InstanceID]float64
 }
 
 // Policy is the built-in scaler for programs that do not use the API of Pando. It grows by the rate
@@ -29,7 +31,8 @@ type Policy struct {
 	readings map[pando.InstanceID][]reading
 	begun    time.Time // of the first sample
 	quiet    time.Time // since when one instance fewer would do, or zero
-	pace     pace      // of the policies by score and by a number of the application
+	idle     idle
+	pace     pace // of the policies by score and by a number of the application
 }
 
 // reading is the total of one instance at one moment.
@@ -49,9 +52,23 @@ type Wish struct {
 	Inputs   map[string]float64
 }
 
-// Step takes a sample and returns the resulting ask. instances belong to the service.
+// Step takes a sample and returns the resulting ask. instances belong to the service. The metric
+// keeps the last instance, which leaves when it is idle (scale.idle).
 func (p *Policy) Step(s pando.Scale, instances []pando.Instance, now Sample) Wish {
+	if !s.FromZero() {
+		return p.byMetric(s, instances, now)
+	}
+	if w := p.idle.step(s, instances, now); w.Verb != "" || Capacity(instances) == 0 {
+		return w
+	}
+	s.Min = max(s.Min, 1)
+	return p.byMetric(s, instances, now)
+}
+
+func (p *Policy) byMetric(s pando.Scale, instances []pando.Instance, now Sample) Wish {
 	switch {
+	case s.By == pando.ByNothing:
+		return Wish{}
 	case s.By == pando.ByScores:
 		return p.byScore(s, instances, now)
 	case s.By.Custom():

@@ -56,6 +56,14 @@ func Replicate(b Budget, by pando.Asker, now time.Time) Verdict {
 			Inputs: inputs, With: &g,
 		}
 	}
+	if by.Kind == pando.AskerTraffic {
+		switch {
+		case !b.Scale.FromZero():
+			return refuse("traffic starts no instance of this service: it has no scale.idle")
+		case n > 0:
+			return refuse("%d instances serve or start already", n)
+		}
+	}
 	if n >= b.Scale.Max {
 		return refuse("%d of max %d instances", n, b.Scale.Max)
 	}

@@ -48,6 +48,7 @@ type track struct {
 	scale pando.Scale
 	in    []pando.Instance
 	now   time.Time
+	sum   float64 // of the packets
 }
 
 func (k *track) run(d time.Duration, sample func(pando.InstanceID) (float64, bool)) (asks []Wish) {

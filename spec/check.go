@@ -159,6 +159,9 @@ func (c *checks) argv(s pando.Spec) {
 // scaleConflicts returns the keys of `scale` that contradict its metric.
 func scaleConflicts(s pando.Scale) (out []conflict) {
 	add := func(key, text string) { out = append(out, conflict{"scale." + key, text}) }
+	if s.IdleSeconds > 0 && !s.Zero {
+		add("idle", "has an effect with min: 0 alone")
+	}
 	d := pando.Spec{Scale: s}.WithDefaults().Scale
 	switch {
 	case s.By == pando.ByScores && s.Target != 0:
@@ -260,7 +263,7 @@ func (c *checks) scale(s pando.Scale, published bool) {
 		c.that(n >= 0 && n <= InstancesMax, "%s: %d: want 0 to %d", where, n, InstancesMax)
 	}
 	c.that(!s.Zero || s.Min == 0, "scale.zero: min is %d: drop one of them", s.Min)
-	c.that(!s.Zero || s.By == pando.ByNothing, "scale.zero: %s", zeroBy)
+	c.that(!s.Zero || s.FromZero() || s.By == pando.ByNothing, "scale.zero: %s", zeroBy)
 	c.that(s.Max == 0 || s.Max >= s.Min, "scale.max: %d is less than min %d", s.Max, s.Min)
 	c.number("scale.rate_per_second", s.RatePerSecond)
 	c.number("scale.target", s.Target)
@@ -275,4 +278,7 @@ func (c *checks) scale(s pando.Scale, published bool) {
 	c.that(!s.By.Counted() || published,
 		"scale.by: counts traffic of a published port, and there is none")
 	c.seconds("scale.quiet_seconds", s.QuietSeconds)
+	c.seconds("scale.idle_seconds", s.IdleSeconds)
+	c.that(s.IdleSeconds == 0 || published,
+		"scale.idle: counts traffic of a published port, and there is none")
 }

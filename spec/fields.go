@@ -254,6 +254,11 @@ var scaleFields = []field{
 		example: "1m", kind: durationKind,
 		set: func(s *pando.Spec, v any) { s.Scale.QuietSeconds = v.(float64) },
 		get: func(s pando.Spec) any { return duration(s.Scale.QuietSeconds) }},
+	{name: "idle", doc: "With `min: 0`: time without packets and connections after which the last " +
+		"instance leaves. The next packet starts one.", def: "traffic starts and stops no instance",
+		example: "60s", kind: durationKind,
+		set: func(s *pando.Spec, v any) { s.Scale.IdleSeconds = v.(float64) },
+		get: func(s pando.Spec) any { return duration(s.Scale.IdleSeconds) }},
 }
 
 var resourceFields = []field{

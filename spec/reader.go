@@ -210,8 +210,8 @@ func (r *reader) place(n ast.Node, s *pando.Spec, where map[string]ast.Node) {
 }
 
 // zeroBy is why a service that scales by traffic has an instance.
-const zeroBy = "0 beside by: without an instance there is no traffic to count: write min: 1, " +
-	"or drop by"
+const zeroBy = "0 beside by: without an instance there is no traffic to count: add idle: 60s, " +
+	"write min: 1, or drop by"
 
 // check finds conflicts between fields that are valid on their own.
 func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
@@ -219,7 +219,7 @@ func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 		r.at(where["scale.max"], "scale.max", "max %d is less than min %d", s.Scale.Max,
 			max(1, s.Scale.Min))
 	}
-	if s.Scale.Zero && s.Scale.By != pando.ByNothing {
+	if s.Scale.Zero && !s.Scale.FromZero() && s.Scale.By != pando.ByNothing {
 		r.at(where["scale.min"], "scale.min", zeroBy)
 	}
 	if s.Rollout.Surge == noSurge && s.Rollout.Order == pando.StartFirst {

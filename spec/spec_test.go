@@ -448,6 +448,7 @@ func TestAMinimumOfZeroCanBeSaid(t *testing.T) {
 		"scale: {min: 0}":         {Max: 1, Zero: true},
 		"scale: {min: 0, max: 4}": {Max: 4, Zero: true},
 		"scale: {max: 4}":         {Min: 1, Max: 4},
+		"ports: [80]\nscale: {min: 0, idle: 60s}": {Max: 1, Zero: true, IdleSeconds: 60},
 	} {
 		specs, err := Parse("a.yaml", []byte(minimal+text), "/d")
 		if err != nil {
@@ -471,5 +472,13 @@ func TestAMinimumOfZeroCanBeSaid(t *testing.T) {
 		Scale: pando.Scale{Zero: true, By: pando.ByConnections, Target: 5}}.WithDefaults()
 	if err := Check(by); err == nil {
 		t.Error("a service of no instance may scale by traffic")
+	}
+	by.Scale.IdleSeconds = 60
+	if err := Check(by); err != nil {
+		t.Errorf("traffic starts the first instance: %v", err)
+	}
+	by.Scale.Zero, by.Scale.Min = false, 1
+	if err := Check(by); err == nil {
+		t.Error("idle may stand beside min: 1")
 	}
 }

@@ -56,6 +56,7 @@ func (d *Driver) Drops(context.Context) (pando.Drops, error) {
 		out.Packets[why] = counts[n]
 	}
 	out.Packets[pando.DroppedStranger] = counts[countStranger]
+	out.Packets[pando.DroppedNoEndpoint] += d.sleepers.lost()
 	out.Answered = counts[countRefused]
 	return out, nil
 }

@@ -45,6 +45,7 @@ type Config struct {
 // Driver steers one host. Its methods may be called from any goroutine.
 type Driver struct {
 	Config
+	*sleepers
 	objects  steerObjects
 	hooks    hooks
 	flows    flowTable
@@ -88,6 +89,7 @@ func Open(c Config) (*Driver, error) {
 		filled:     map[pando.ServiceKey]bool{},
 		filledFrom: map[pando.InstanceID]int{},
 	}
+	d.sleepers = newSleepers(&d.objects)
 	d.hooks = hooks{dir: filepath.Join(c.PinDir, "links"), objects: &d.objects}
 	d.tunnel = tunnel{objects: &d.objects, hooks: &d.hooks, rooms: map[netip.Addr]int{}}
 	d.policies = policies{objects: &d.objects, of: map[uint32]*policy{}}
@@ -121,6 +123,9 @@ func (d *Driver) takeUp() error {
 	}
 	if err == nil {
 		err = d.tunnel.find(d.index)
+	}
+	if err == nil {
+		err = d.sleepers.open()
 	}
 	if err == nil && at.from != "" {
 		err = at.copyFlows(d.flows) // the replacement of many instances' programs takes seconds
@@ -173,7 +178,7 @@ func (d *Driver) load(dir string, migrating bool) (*ebpf.CollectionSpec, error) 
 		return nil, err
 	}
 	for name, m := range spec.Maps {
-		if name[0] != '.' {
+		if name[0] != '.' && name != "knocks" {
 			m.Pinning = ebpf.PinByName
 		}
 	}
@@ -267,7 +272,7 @@ func (d *Driver) attachHost() error {
 
 // Close closes the maps and programs. The pinned ones keep steering.
 func (d *Driver) Close() error {
-	err := d.objects.Close()
+	err := errors.Join(d.sleepers.close(), d.objects.Close())
 	if d.tables != nil {
 		err = errors.Join(err, d.tables.Close())
 	}

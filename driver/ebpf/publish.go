@@ -95,7 +95,7 @@ func (d *Driver) publish(t pando.SteeringTable, out map[netip.Addr]error) error 
 			return err
 		}
 	}
-	return nil
+	return d.sleepers.publish(n, t)
 }
 
 // endpointSlots writes the endpoints. It returns their slots in order, and the slots of endpoints
@@ -320,6 +320,7 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 	if err != nil {
 		return fmt.Errorf("withdraw the steering of %s: %w", s, err)
 	}
+	d.sleepers.forget(n)
 	d.index.drop(n)
 	delete(d.index.services, s)
 	delete(d.index.keys, n)

@@ -157,7 +157,7 @@ type steerService struct {
 	_         structs.HostLayout
 	Active    uint32
 	Endpoints [2]uint32
-	Pad       uint32
+	Asleep    uint32
 	Places    [2]steerPlace
 }
 
@@ -191,6 +191,7 @@ const (
 	steerMapFragments         = "fragments"
 	steerMapHashKeys          = "hash_keys"
 	steerMapHeld              = "held"
+	steerMapKnocks            = "knocks"
 	steerMapLinks             = "links"
 	steerMapLive              = "live"
 	steerMapOpening           = "opening"
@@ -294,6 +295,7 @@ type steerMapSpecs struct {
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
 	HashKeys      *ebpf.MapSpec `ebpf:"hash_keys"`
 	Held          *ebpf.MapSpec `ebpf:"held"`
+	Knocks        *ebpf.MapSpec `ebpf:"knocks"`
 	Links         *ebpf.MapSpec `ebpf:"links"`
 	Live          *ebpf.MapSpec `ebpf:"live"`
 	Opening       *ebpf.MapSpec `ebpf:"opening"`
@@ -359,6 +361,7 @@ type steerMaps struct {
 	Fragments     *ebpf.Map `ebpf:"fragments"`
 	HashKeys      *ebpf.Map `ebpf:"hash_keys"`
 	Held          *ebpf.Map `ebpf:"held"`
+	Knocks        *ebpf.Map `ebpf:"knocks"`
 	Links         *ebpf.Map `ebpf:"links"`
 	Live          *ebpf.Map `ebpf:"live"`
 	Opening       *ebpf.Map `ebpf:"opening"`
@@ -389,6 +392,7 @@ func (m *steerMaps) Close() error {
 		m.Fragments,
 		m.HashKeys,
 		m.Held,
+		m.Knocks,
 		m.Links,
 		m.Live,
 		m.Opening,

@@ -158,7 +158,7 @@ type steerService struct {
 	_         structs.HostLayout
 	Active    uint32
 	Endpoints [2]uint32
-	Pad       uint32
+	Asleep    uint32
 	Places    [2]steerPlace
 }
 
@@ -192,6 +192,7 @@ const (
 	steerMapFragments         = "fragments"
 	steerMapHashKeys          = "hash_keys"
 	steerMapHeld              = "held"
+	steerMapKnocks            = "knocks"
 	steerMapLinks             = "links"
 	steerMapLive              = "live"
 	steerMapOpening           = "opening"
@@ -295,6 +296,7 @@ type steerMapSpecs struct {
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
 	HashKeys      *ebpf.MapSpec `ebpf:"hash_keys"`
 	Held          *ebpf.MapSpec `ebpf:"held"`
+	Knocks        *ebpf.MapSpec `ebpf:"knocks"`
 	Links         *ebpf.MapSpec `ebpf:"links"`
 	Live          *ebpf.MapSpec `ebpf:"live"`
 	Opening       *ebpf.MapSpec `ebpf:"opening"`
@@ -360,6 +362,7 @@ type steerMaps struct {
 	Fragments     *ebpf.Map `ebpf:"fragments"`
 	HashKeys      *ebpf.Map `ebpf:"hash_keys"`
 	Held          *ebpf.Map `ebpf:"held"`
+	Knocks        *ebpf.Map `ebpf:"knocks"`
 	Links         *ebpf.Map `ebpf:"links"`
 	Live          *ebpf.Map `ebpf:"live"`
 	Opening       *ebpf.Map `ebpf:"opening"`
@@ -390,6 +393,7 @@ func (m *steerMaps) Close() error {
 		m.Fragments,
 		m.HashKeys,
 		m.Held,
+		m.Knocks,
 		m.Links,
 		m.Live,
 		m.Opening,

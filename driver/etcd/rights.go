@@ -235,6 +235,9 @@ func (w *rights) intent(next, now pando.Intent, there bool) error {
 	if !there {
 		asks := next.By.Kind == pando.AskerInstance && next.Host == w.member.Name && w.has(next.Service,
 			pando.InstanceID(next.By.Name))
+		if next.By.Kind == pando.AskerTraffic {
+			return w.knock(next)
+		}
 		about := next.Verb == pando.VerbReplicate || string(next.Instance) == next.By.Name
 		begins := next.State == pando.IntentAsked ||
 			next.Verb == pando.VerbDie && next.State == pando.IntentMerged
@@ -252,6 +255,16 @@ func (w *rights) intent(next, now pando.Intent, there bool) error {
 	}
 	if !mayFollow(now.State, next.State) {
 		return fmt.Errorf("%w: %s cannot become %s by its host", errAnswer, now.State, next.State)
+	}
+	return nil
+}
+
+// knock checks an ask by traffic: any host may get the first packet of a service. Control grants it
+// if the service has no instance and scales from zero.
+func (w *rights) knock(next pando.Intent) error {
+	if next.Host != w.member.Name || next.By.Name != string(w.member.Name) ||
+		next.Verb != pando.VerbReplicate || next.State != pando.IntentAsked {
+		return errSince
 	}
 	return nil
 }

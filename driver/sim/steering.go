@@ -22,6 +22,7 @@ type Steering struct {
 	total    map[pando.InstanceID]uint64
 	ended    map[pando.InstanceID]uint64
 	broken   int
+	knocks   chan pando.ServiceKey
 	faults   map[string]int // number of next calls that fail, by name; below 0: all
 	calls    map[string]int
 }
@@ -32,6 +33,7 @@ func NewSteering() *Steering {
 		tables: map[pando.ServiceKey]pando.SteeringTable{}, flows: map[pando.InstanceID]int{},
 		total: map[pando.InstanceID]uint64{}, rankings: map[pando.ServiceKey]pando.Ranking{},
 		ended: map[pando.InstanceID]uint64{}, faults: map[string]int{}, calls: map[string]int{},
+		knocks: make(chan pando.ServiceKey, 64),
 	}
 }
 
@@ -94,6 +96,20 @@ func (s *Steering) Open(k pando.ServiceKey) (pando.InstanceID, bool) {
 	}
 	return best.Instance, found
 }
+
+// Knock is a first packet to a service. It is lost unless the service sleeps.
+func (s *Steering) Knock(k pando.ServiceKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.tables[k]
+	takes := slices.ContainsFunc(t.Endpoints, func(e pando.Endpoint) bool { return e.Weight > 0 })
+	if t.Asleep && !takes {
+		s.knocks <- k
+	}
+}
+
+// Knocks implements pando.Steering.
+func (s *Steering) Knocks() <-chan pando.ServiceKey { return s.knocks }
 
 // End closes a flow of an instance.
 func (s *Steering) End(i pando.InstanceID) {

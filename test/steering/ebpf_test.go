@@ -77,3 +77,5 @@ func TestPurgeLeavesNothing(t *testing.T) {
 }
 
 func TestPoliciesOfEBPF(t *testing.T) { Policies(t, openTCX) }
+
+func TestASleepingServiceOfEBPF(t *testing.T) { Sleep(t, openTCX) }

@@ -1,0 +1,73 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"pando.run/pando"
+)
+
+const (
+	knocksMax     = 256             // services that are woken at a time; the others wait for a retry
+	knockWait     = time.Second     // after a refused ask, until the next
+	knockAnswered = 5 * time.Second // at most, until control has answered
+)
+
+// knocking is the reason of an ask by traffic.
+const knocking = "a packet came while no instance ran"
+
+// knocks starts the first instances of services that sleep.
+type knocks struct{ *Agent }
+
+// run asks for the first instance of each service that sleeps and gets a packet. One ask
+// of a service is on its way at a time, so a flood of packets makes no flood of asks.
+func (a knocks) run(ctx context.Context) {
+	awake := make(chan pando.ServiceKey)
+	pending := map[pando.ServiceKey]bool{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case s := <-awake:
+			delete(pending, s)
+		case s := <-a.Steering.Knocks():
+			if pending[s] || len(pending) >= knocksMax {
+				continue
+			}
+			pending[s] = true
+			a.spawn(func(ctx context.Context) {
+				if err := a.wake(ctx, s); err != nil && ctx.Err() == nil {
+					a.Log.Warn("a packet starts no instance", "service", s, "error", err)
+					_ = pando.Sleep(ctx, a.Clock, knockWait)
+				}
+				select {
+				case awake <- s:
+				case <-ctx.Done():
+				}
+			})
+		}
+	}
+}
+
+// wake asks control for the first instance of a service, as any asker does.
+func (a knocks) wake(ctx context.Context, s pando.ServiceKey) error {
+	ctx, cancel := context.WithTimeout(ctx, knockAnswered)
+	defer cancel()
+	now := a.Clock.Now()
+	intent := pando.Intent{
+		ID: pando.IntentID(a.IDs.Sequential(now)), Service: s, Verb: pando.VerbReplicate,
+		Host: a.Host.Name, By: pando.Asker{Kind: pando.AskerTraffic, Name: string(a.Host.Name)},
+	}.Become(pando.IntentAsked, now, knocking)
+	ahead := a.preparer.prepare(&intent)
+	defer ahead.settle()
+	if err := a.submit(ctx, intent, ahead.begin); err != nil {
+		return err
+	}
+	defer a.dismiss(&intent)
+	intent, err := a.awaitIntent(ctx, intent, answered)
+	if err == nil && intent.State == pando.IntentRefused {
+		err = errors.New(intent.Reason)
+	}
+	return err
+}
