@@ -149,7 +149,7 @@ type reachService struct {
 	_         structs.HostLayout
 	Active    uint32
 	Endpoints [2]uint32
-	Pad       uint32
+	Asleep    uint32
 	Places    [2]struct {
 		_     structs.HostLayout
 		Chunk uint32
@@ -197,6 +197,7 @@ const (
 	reachMapFragments     = "fragments"
 	reachMapHashKeys      = "hash_keys"
 	reachMapHeld          = "held"
+	reachMapKnocks        = "knocks"
 	reachMapLinks         = "links"
 	reachMapLive          = "live"
 	reachMapOpening       = "opening"
@@ -290,6 +291,7 @@ type reachMapSpecs struct {
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
 	HashKeys      *ebpf.MapSpec `ebpf:"hash_keys"`
 	Held          *ebpf.MapSpec `ebpf:"held"`
+	Knocks        *ebpf.MapSpec `ebpf:"knocks"`
 	Links         *ebpf.MapSpec `ebpf:"links"`
 	Live          *ebpf.MapSpec `ebpf:"live"`
 	Opening       *ebpf.MapSpec `ebpf:"opening"`
@@ -359,6 +361,7 @@ type reachMaps struct {
 	Fragments     *ebpf.Map `ebpf:"fragments"`
 	HashKeys      *ebpf.Map `ebpf:"hash_keys"`
 	Held          *ebpf.Map `ebpf:"held"`
+	Knocks        *ebpf.Map `ebpf:"knocks"`
 	Links         *ebpf.Map `ebpf:"links"`
 	Live          *ebpf.Map `ebpf:"live"`
 	Opening       *ebpf.Map `ebpf:"opening"`
@@ -391,6 +394,7 @@ func (m *reachMaps) Close() error {
 		m.Fragments,
 		m.HashKeys,
 		m.Held,
+		m.Knocks,
 		m.Links,
 		m.Live,
 		m.Opening,
