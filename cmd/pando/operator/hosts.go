@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
 )
 
 // Hosts returns `pando hosts`.
@@ -58,4 +59,14 @@ func (o *Console) removeHost() *cobra.Command {
 	c.Flags().BoolVar(&force, "force", false,
 		"also end a present host with instances, or one with states")
 	return o.Flag(c)
+}
+
+// outOfReach prints the hosts that get no new flows from others, which have no way to them.
+func outOfReach(w io.Writer, all []pando.HostStatus) {
+	for _, h := range all {
+		if h.Losses != nil && h.Losses.Unreached != "" {
+			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s steers around hosts: %s", h.Name,
+				h.Losses.Unreached)))
+		}
+	}
 }

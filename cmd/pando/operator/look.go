@@ -27,7 +27,11 @@ func Ps(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.Show(all, func(w io.Writer) { instances(w, all, time.Now()) })
+			on, err := o.client.Hosts(c.Context())
+			if err != nil {
+				return err
+			}
+			return o.Show(all, func(w io.Writer) { instances(w, all, time.Now()); outOfReach(w, on) })
 		},
 	}
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "print the list again whenever it changes")
@@ -144,7 +148,7 @@ func Status(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			show := func(w io.Writer) { services(w, all); frozen(w, on) }
+			show := func(w io.Writer) { services(w, all); frozen(w, on); outOfReach(w, on) }
 			if err := o.Show(all, show); err != nil {
 				return err
 			}

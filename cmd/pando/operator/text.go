@@ -211,11 +211,8 @@ func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 		if text := lost(h.Losses); text != "" {
 			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s %s", h.Name, text)))
 		}
-		if h.Losses != nil && h.Losses.Unreached != "" {
-			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s steers around hosts: %s", h.Name,
-				h.Losses.Unreached)))
-		}
 	}
+	outOfReach(w, all)
 }
 
 // frozen prints the reasons of frozen hosts, and their instances without a record.
