@@ -29,7 +29,8 @@ type Config struct {
 	Self  string // a program that passes `lab-init …` to InitMain
 	Dir   string // holds the lab's record; made by Up, removed by Down
 	// Leashed hosts end with the process that made them, even after a crash: for tests and demos.
-	Leashed bool
+	Leashed  bool
+	OnlyIPv6 bool // no member has an IPv4 address
 }
 
 // Host is one member of the lab: a virtual host, the switch or the client.
@@ -50,6 +51,7 @@ type Lab struct {
 	Client Host   `json:"client"`
 	Self   string `json:"self"` // see Config
 	Leash  bool   `json:"leash,omitempty"`
+	Only6  bool   `json:"only6,omitempty"` // see Config
 	dir    string
 	groups groups
 }
@@ -68,7 +70,7 @@ func Up(ctx context.Context, c Config) (_ *Lab, err error) {
 	} else if err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("make the lab's directory: %w", err)
 	}
-	l := &Lab{dir: c.Dir, Self: c.Self, Leash: c.Leashed}
+	l := &Lab{dir: c.Dir, Self: c.Self, Leash: c.Leashed, Only6: c.OnlyIPv6}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.Down())

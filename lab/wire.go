@@ -41,11 +41,11 @@ func (l *Lab) wire() error {
 		return fmt.Errorf("raise the lab's bridge: %w", err)
 	}
 	for i := range l.Hosts {
-		if err := l.Hosts[i].plug(sw, bridge, i+1); err != nil {
+		if err := l.Hosts[i].plug(sw, bridge, i+1, l.Only6); err != nil {
 			return fmt.Errorf("plug in lab host %s: %w", l.Hosts[i].Name, err)
 		}
 	}
-	if err := l.Client.plug(sw, bridge, 254); err != nil {
+	if err := l.Client.plug(sw, bridge, 254, l.Only6); err != nil {
 		return fmt.Errorf("plug in the lab's client: %w", err)
 	}
 	return l.Client.routeVIPs(l.Hosts[0])
@@ -67,12 +67,12 @@ func (l *Lab) replug(h *Host, n int) error {
 			return err
 		}
 	}
-	return h.plug(sw, bridge, n)
+	return h.plug(sw, bridge, n, l.Only6)
 }
 
 func portName(n int) string { return fmt.Sprintf("port%d", n) }
 
-func (h *Host) plug(sw *netlink.Handle, bridge netlink.Link, n int) error {
+func (h *Host) plug(sw *netlink.Handle, bridge netlink.Link, n int, only6 bool) error {
 	port := &netlink.Veth{
 		LinkAttrs: netlink.LinkAttrs{
 			Name: portName(n), MTU: mtuBytes, MasterIndex: bridge.Attrs().Index,
@@ -93,7 +93,12 @@ func (h *Host) plug(sw *netlink.Handle, bridge netlink.Link, n int) error {
 	}
 	defer in.Close()
 	h.Port = portName(n)
-	h.IPv4, h.IPv6 = fmt.Sprintf("10.126.0.%d", n), fmt.Sprintf("fd70:616e:646f::%x", n)
+	h.IPv6 = fmt.Sprintf("fd70:616e:646f::%x", n)
+	addresses := []string{h.IPv6 + "/64"}
+	if !only6 {
+		h.IPv4 = fmt.Sprintf("10.126.0.%d", n)
+		addresses = append(addresses, h.IPv4+"/24")
+	}
 	for _, name := range []string{"lo", "eth0"} {
 		link, err := in.LinkByName(name)
 		if err != nil {
@@ -105,7 +110,7 @@ func (h *Host) plug(sw *netlink.Handle, bridge netlink.Link, n int) error {
 		if name == "lo" {
 			continue
 		}
-		for _, text := range []string{h.IPv4 + "/24", h.IPv6 + "/64"} {
+		for _, text := range addresses {
 			addr, err := netlink.ParseAddr(text)
 			if err != nil {
 				return err
@@ -125,6 +130,9 @@ func (h Host) routeVIPs(via Host) error {
 	}
 	defer in.Close()
 	for i, gateway := range []string{via.IPv4, via.IPv6} {
+		if gateway == "" {
+			continue
+		}
 		_, dst, err := net.ParseCIDR(vips[i])
 		if err != nil {
 			return err

@@ -32,6 +32,8 @@ type Options struct {
 	Idle  bool     // the hosts exist, but nothing runs on them yet
 	One   bool     // one cluster: the first host runs the server, the others join it
 	Tags  []string // of the build
+	// OnlyIPv6 means that no member of the lab has an IPv4 address.
+	OnlyIPv6 bool
 	// Warden means that a warden restarts ended daemons. Without it, a killed daemon stays dead.
 	Warden bool
 }
@@ -82,7 +84,7 @@ func UpWith(t testing.TB, o Options) *Pando {
 	name := "t" + strconv.FormatInt(int64(os.Getpid()), 36) + "-" +
 		strconv.FormatInt(labs.Add(1), 36) + "-"
 	p.Lab, err = lab.Up(ctx, lab.Config{Hosts: max(1, o.Hosts), Name: name, Self: p.Bin,
-		Dir: filepath.Join(dir, "lab"), Leashed: true})
+		Dir: filepath.Join(dir, "lab"), Leashed: true, OnlyIPv6: o.OnlyIPv6})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -126,10 +126,13 @@ func TestRemovedServiceDrains(t *testing.T) {
 	if out := held.Stop(); out.Code != 0 {
 		t.Errorf("the connection was broken: %s", out.Text)
 	}
+	p.Await("web to be gone", func() (string, bool) {
+		out := p.Run(p.Host(), p.Bin, "status", "web")
+		return out.Text, out.Code == 4
+	})
 	if out := rm.Wait(); out.Code != 0 {
 		t.Errorf("pando rm: %s", out.Text)
 	}
-	p.PandoFails(4, "status", "web")
 }
 
 func TestDownWithPurgeLeavesNothing(t *testing.T) {
