@@ -11,8 +11,8 @@ import (
 	"pando.run/pando/lab/labtest"
 )
 
-// TestAClusterWithoutIPv4 runs a whole cluster on hosts that have IPv6 addresses alone. A service on
-// two hosts answers everywhere, and the cluster notices the death of a host.
+// TestAClusterWithoutIPv4 runs a whole cluster on hosts that have IPv6 addresses alone. A service
+// on three hosts answers everywhere, and the cluster notices the death of a host.
 func TestAClusterWithoutIPv4(t *testing.T) {
 	t.Parallel()
 	p := labtest.UpWith(t, labtest.Options{Hosts: 3, One: true, OnlyIPv6: true})
