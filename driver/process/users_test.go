@@ -176,6 +176,7 @@ func TestFilesOfAVolumeKeepTheirUsers(t *testing.T) {
 }
 
 // A program of root opens its own output again, and the bound of its open files is the usual one.
+// Signal 32 is the C library's own. Go leaves it to its children as its parent had it.
 func TestAProgramWithItsOwnUsersHasTheUsualFiles(t *testing.T) {
 	d := newDriver(t, 0)
 	const say = "ulimit -Sn; echo again > /dev/stdout; " +
@@ -184,7 +185,11 @@ func TestAProgramWithItsOwnUsersHasTheUsualFiles(t *testing.T) {
 	own := run(t, d, func(s *pando.Spec) { s.User, s.Name = "root", "web2" }, "sh", "-c", say)
 	exited(t, plain)
 	exited(t, own)
-	want, got := strings.Join(plain.LastLines(9), "\n"), strings.Join(own.LastLines(9), "\n")
+	output := func(b pando.Sandbox) string {
+		said := strings.Join(b.LastLines(9), "\n")
+		return strings.ReplaceAll(said, "\t0000000080000000", "\t0000000000000000")
+	}
+	want, got := output(plain), output(own)
 	if got != want || !strings.Contains(got, "again") {
 		t.Errorf("with users of its own:\n%s\nwithout:\n%s", got, want)
 	}

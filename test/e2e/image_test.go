@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -106,21 +105,16 @@ func TestTheExampleOfAnImageServes(t *testing.T) {
 		t.Skip("this machine has no nginx to make an image of")
 	}
 	p := labtest.Up(t)
-	example := filepath.Join("..", "..", "examples", "image")
-	out, err := exec.Command(filepath.Join(example, "build"), filepath.Join(p.Dir, "image.tar")).
-		CombinedOutput()
-	if err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
-	spec, err := os.ReadFile(filepath.Join(example, "pando.yaml"))
-	if err != nil {
+	dir := filepath.Join(p.Dir, "example")
+	if err := os.CopyFS(dir, os.DirFS("../../examples/image")); err != nil {
 		t.Fatal(err)
 	}
-	web := p.DeployFile(p.Write("pando.yaml", string(spec)))
+	p.Pando("image", "build", filepath.Join(dir, "image.yaml"))
+	web := p.DeployFile(filepath.Join(dir, "pando.yaml"))
 	if got := web.Get(labtest.Client, "/"); got != "hello from an image" {
 		t.Errorf("nginx says %q", got)
 	}
-	name := "docker-archive:" + filepath.Join(p.Dir, "image.tar")
+	name := "docker-archive:" + filepath.Join(dir, "image.tar")
 	has(t, p.Pando("image", "ls"), "yes", " image ", name)
 	has(t, p.Pando("image", "show", name), "/usr/sbin/nginx -e stderr", "www", "SIGQUIT", "8080/tcp")
 	has(t, p.PandoFails(5, "image", "rm", name), "service image uses image", "`pando rm image`")
