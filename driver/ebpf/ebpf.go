@@ -46,6 +46,7 @@ type Config struct {
 type Driver struct {
 	Config
 	*sleepers
+	pando.FlowBook
 	objects  steerObjects
 	hooks    hooks
 	flows    flowTable
@@ -89,7 +90,7 @@ func Open(c Config) (*Driver, error) {
 		filled:     map[pando.ServiceKey]bool{},
 		filledFrom: map[pando.InstanceID]int{},
 	}
-	d.sleepers = newSleepers(&d.objects)
+	d.sleepers, d.FlowBook = newSleepers(&d.objects), book{d}
 	d.hooks = hooks{dir: filepath.Join(c.PinDir, "links"), objects: &d.objects}
 	d.tunnel = tunnel{objects: &d.objects, hooks: &d.hooks, rooms: map[netip.Addr]int{}}
 	d.policies = policies{objects: &d.objects, of: map[uint32]*policy{}}

@@ -70,3 +70,13 @@ func outOfReach(w io.Writer, all []pando.HostStatus) {
 		}
 	}
 }
+
+// announcing prints the hosts that answer for VIPs on their networks.
+func announcing(w io.Writer, all []pando.HostStatus) {
+	for _, h := range all {
+		if h.Losses != nil && h.Losses.Announces != "" {
+			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s answers on %s for %s", h.Name, h.Segment,
+				h.Losses.Announces)))
+		}
+	}
+}
