@@ -66,7 +66,7 @@ func aTakerLearnsFlows(t *testing.T, e *estate) {
 		t.Errorf("it learned %d of 3 flows", n)
 	}
 	if n := learn(flows...); n != 0 {
-		t.Errorf("it learned %d flows that it knew", n)
+		t.Errorf("it learned %d known flows", n)
 	}
 	if n := e.hosts[1].flows(t, "b"); n != 3 {
 		t.Errorf("the host of b has %d flows, want 3", n)
