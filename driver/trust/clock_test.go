@@ -10,7 +10,7 @@ import (
 	"pando.run/pando"
 )
 
-// A host with a wrong clock is told so, and not that the server is a stranger.
+// A host with a wrong clock gets that cause. The server is no stranger.
 func TestAWrongClockIsNamed(t *testing.T) {
 	for off, want := range map[time.Duration]string{
 		0: "", 30 * time.Minute: "", 3 * time.Hour: "set the clock",

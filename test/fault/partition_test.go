@@ -15,8 +15,8 @@ import (
 	"pando.run/pando/lab/labtest"
 )
 
-// servers3 are three hosts that are all servers, with a service whose instances are on all of them,
-// and a connection from the client.
+// servers3 are three hosts with a server each, an instance of one service on each, and a connection
+// from the client.
 type servers3 struct {
 	*hosts3
 	web  *labtest.Service
@@ -126,7 +126,7 @@ func pausedFor(t *testing.T) time.Duration {
 	return pando.HostLease + 4*time.Second
 }
 
-// The leader may stand still for longer than a lease. No host counts as lost, nothing moves, and a
+// The leader may stand still for longer than a lease. No host counts as lost, no instance moves, and a
 // decision of the pause is there once.
 func TestAPausedLeaderLosesNoLeaseAndMovesNothing(t *testing.T) {
 	t.Parallel()

@@ -79,7 +79,7 @@ func (a admission) asked(j peer.Joining, known *x509.Certificate) (m pando.Membe
 			"install a newer pando there, run `pando restart`, then try again",
 			pando.ErrInvalid, j.Host, j.Version, j.Layout, own, cli.Version)
 	}
-	// A member keeps its place when its clock drifts; a new host is told before it costs anything.
+	// A member keeps its place when its clock drifts. A new host gets the cause before it has a slot.
 	if off := j.Now.Sub(time.Now()).Round(time.Second); known == nil && !j.Now.IsZero() &&
 		off.Abs() > clockSkewMax {
 		return m, fmt.Errorf("%w: the clock of host %s differs from this server's by %s, and leases, "+

@@ -70,7 +70,7 @@ func afterEnd(all []server, own string) (string, error) {
 	return fmt.Sprintf("%d of %d servers stay and decide; %s", alive, voters, more), nil
 }
 
-// mayEnd prints what the end of this host's server means for the others. It refuses an end that
+// mayEnd prints how many servers stay after the end of this host's server. It refuses an end that
 // would stop all decisions, and the loss of the files of a server that the others count.
 func (m machine) mayEnd(ctx context.Context, p place, purge bool) error {
 	if s, err := p.readSeveral(); err != nil || s == nil {

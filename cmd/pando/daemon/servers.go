@@ -37,8 +37,8 @@ func (m machine) listServers() *cobra.Command {
 	c := &cobra.Command{
 		Use: "ls", Short: "list the servers", Example: "  pando servers ls", Args: cobra.NoArgs,
 		Long: "List the servers: their addresses, whether they vote, and whether they answer. One of\n" +
-			"them leads. A new server votes once it has caught up. Without a majority that answers, nothing is decided,\n" +
-			"and the exit code is 8.",
+			"them leads. A new server votes once it has caught up. Without a majority that answers,\n" +
+			"nothing is decided, and the exit code is 8.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			all, err := m.lookServers(c.Context(), &p)
 			if len(all) > 0 {
