@@ -27,8 +27,7 @@ func (s *store) at(revision int64) *store { return &store{s.kv, revision} }
 // read decodes a record into v. It returns the revision of the record's last write, or 0 if the
 // record does not exist.
 func (s *store) read(k pando.Key, v any) (int64, error) {
-	got, err := s.kv.Range(context.Background(), []byte(k), nil,
-		mvcc.RangeOptions{Rev: s.revision})
+	got, err := s.get([]byte(k), nil, 0)
 	if err != nil || len(got.KVs) == 0 {
 		return 0, err
 	}
@@ -38,9 +37,20 @@ func (s *store) read(k pando.Key, v any) (int64, error) {
 // any reports whether a key with this prefix exists.
 func (s *store) any(prefix pando.Key) (bool, error) {
 	end := append([]byte(prefix[:len(prefix)-1]), prefix[len(prefix)-1]+1)
-	got, err := s.kv.Range(context.Background(), []byte(prefix), end,
-		mvcc.RangeOptions{Limit: 1, Rev: s.revision})
+	got, err := s.get([]byte(prefix), end, 1)
 	return err == nil && len(got.KVs) > 0, err
+}
+
+// get reads records. The doors of a server that was taken out are open for a moment after its store
+// closed, and a read of a closed store panics.
+func (s *store) get(key, end []byte, limit int64) (got *mvcc.RangeResult, err error) {
+	defer func() {
+		if why := recover(); why != nil {
+			got, err = nil, fmt.Errorf("%w: the store is closing: %v", pando.ErrUnavailable, why)
+		}
+	}()
+	return s.kv.Range(context.Background(), key, end,
+		mvcc.RangeOptions{Limit: limit, Rev: s.revision})
 }
 
 // valueBytesMax bounds one value in a member's write. The longest record of an instance has 20

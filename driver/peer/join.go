@@ -34,7 +34,8 @@ type Joining struct {
 	Address6 string         `json:"address6,omitempty"`
 	Layout   int            `json:"layout"` // that it writes
 	Version  string         `json:"version"`
-	Request  []byte         `json:"request"` // for a certificate, DER
+	Request  []byte         `json:"request"`      // for a certificate, DER
+	Now      time.Time      `json:"now,omitzero"` // by its clock; zero: an earlier build
 }
 
 // Joined is the answer to a new member.

@@ -138,7 +138,14 @@ func verify(shown []*x509.Certificate, roots *x509.CertPool, name string) error 
 	if len(shown) == 0 {
 		return fmt.Errorf("%w: no certificate", pando.ErrForbidden)
 	}
-	if _, err := shown[0].Verify(x509.VerifyOptions{Roots: roots, DNSName: name}); err != nil {
+	_, err := shown[0].Verify(x509.VerifyOptions{Roots: roots, DNSName: name})
+	if wrong := (x509.CertificateInvalidError{}); errors.As(err, &wrong) &&
+		wrong.Reason == x509.Expired {
+		return fmt.Errorf("%w: its certificate is of %s to %s (UTC), and not of this host's time: set "+
+			"the clock of the host that is wrong, then try again", pando.ErrForbidden,
+			shown[0].NotBefore.UTC().Format(time.DateTime), shown[0].NotAfter.UTC().Format(time.DateTime))
+	}
+	if err != nil {
 		return fmt.Errorf("%w: it is not %s of this cluster: %w", pando.ErrForbidden, name, err)
 	}
 	return nil

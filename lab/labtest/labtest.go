@@ -189,7 +189,7 @@ func (p *Pando) end() {
 	}
 	for _, h := range p.Hosts {
 		out := p.run(context.Background(), h,
-			append([]string{p.Bin, "down", "--now", "--purge"}, p.folders(h)...)...)
+			append([]string{p.Bin, "down", "--now", "--purge", "--force"}, p.folders(h)...)...)
 		if out.Code != 0 && p.alive(h) {
 			p.Errorf("pando down --purge on %s: %s", h, out.Text)
 		}

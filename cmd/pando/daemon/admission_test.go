@@ -112,6 +112,10 @@ func TestABadRequestToJoinCostsNothing(t *testing.T) {
 	}{
 		"no certificate request": {func(j *peer.Joining) { j.Request = []byte("AAAA") },
 			pando.ErrInvalid},
+		"a clock that is an hour late": {func(j *peer.Joining) { j.Now = time.Now().Add(-time.Hour) },
+			pando.ErrInvalid},
+		"a clock that is an hour early": {func(j *peer.Joining) { j.Now = time.Now().Add(time.Hour) },
+			pando.ErrInvalid},
 		"the address of another": {func(j *peer.Joining) { j.Address = "10.126.0.1" },
 			pando.ErrInvalid},
 		"the loopback": {func(j *peer.Joining) {
@@ -133,8 +137,9 @@ func TestABadRequestToJoinCostsNothing(t *testing.T) {
 	if s := a.slots(t); len(s) != 1 {
 		t.Errorf("the members are %v", s)
 	}
-	if got, err := a.join(t.Context(), a.candidate(t, "host2", token).Joining, nil); err != nil ||
-		got.Slot != 1 {
+	fine := a.candidate(t, "host2", token).Joining
+	fine.Now = time.Now().Add(time.Minute)
+	if got, err := a.join(t.Context(), fine, nil); err != nil || got.Slot != 1 {
 		t.Errorf("the token and slot 1 were used up: slot %d, %v", got.Slot, err)
 	}
 }

@@ -42,7 +42,7 @@ func Agent() *cobra.Command {
 		Use: "agent", Short: "run the host loop: instances, steering, the self API",
 		Example: "  pando agent --uplink eth0\n  pando agent --join 192.0.2.10 --token pando1…",
 		Args:    cobra.NoArgs,
-		RunE:    func(c *cobra.Command, _ []string) error { return tend(c.Context(), p) },
+		RunE:    func(c *cobra.Command, _ []string) error { return anew(tend(c.Context(), p)) },
 	}
 	p.flags(c)
 	p.joinFlags(c)
@@ -114,7 +114,7 @@ func tend(ctx context.Context, p place) error {
 	}
 	defer answerNames(h, a, log)()
 	systemd.Ready() // a missing server is no reason to start this agent again
-	jobs := append(append(faces, c.jobs...), a.Run, sweepImages(p, images, a, log),
+	jobs := append(append(faces, c.jobs...), a.Run, c.demotion(p), sweepImages(p, images, a, log),
 		mending(steering, log), reviving(p, log), signOfLife(func() {
 			a.VIPs("", "") // it takes the agent's lock
 		}))

@@ -34,6 +34,9 @@ const moveTries = int(pando.HostLease/time.Second) + 4
 // enter finds the cluster of this host. That is its own cluster, with the server on this host, or
 // the cluster that the host joined.
 func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error) {
+	if err := haveLeft(p); err != nil {
+		return c, err
+	}
 	m, err := join(ctx, p)
 	if err != nil {
 		return c, err

@@ -27,7 +27,7 @@ import (
 func Down(out *cli.Output) *cobra.Command {
 	m := machine{out}
 	var p place
-	var purge, now bool
+	var purge, now, force bool
 	var drain time.Duration
 	c := &cobra.Command{
 		Use: "down", Short: "stop every instance and the daemons",
@@ -38,7 +38,9 @@ func Down(out *cli.Output) *cobra.Command {
 			"and uncommitted state is lost.\n\n" +
 			"--purge deletes services, states, logs, systemd units, and the network functions of this\n" +
 			"machine with their bills. The data folder stays, empty. The kernel's forwarding\n" +
-			"settings return to their values before Pando.",
+			"settings return to their values before Pando.\n\n" +
+			"On one of several servers, it prints how many servers stay. It refuses to end the\n" +
+			"majority, or to purge a server that the others count on, without --force.",
 		Example: "  pando down\n  pando down --drain 1m\n  pando down --now --purge",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -47,6 +49,11 @@ func Down(out *cli.Output) *cobra.Command {
 			}
 			if now {
 				drain = -1
+			}
+			if !force {
+				if err := m.mayEnd(c.Context(), p, purge); err != nil {
+					return fmt.Errorf("stop the server of host %s: %w", p.Host, err)
+				}
 			}
 			return m.down(c.Context(), p, drain, purge)
 		},
@@ -57,6 +64,7 @@ func Down(out *cli.Output) *cobra.Command {
 		"also delete services, states, logs, functions and bills")
 	c.Flags().DurationVar(&drain, "drain", 10*time.Second, "time for open connections to end")
 	c.Flags().BoolVar(&now, "now", false, "kill instances at once")
+	c.Flags().BoolVar(&force, "force", false, "also end a server that the others need")
 	c.MarkFlagsMutuallyExclusive("drain", "now")
 	return out.Flag(c)
 }

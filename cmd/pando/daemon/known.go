@@ -38,6 +38,7 @@ type known struct {
 	joined  []netip.Addr // of the server that admitted this host, if any; the last choice
 	servers []knownServer
 	last    netip.Addr // the server that answered the last command
+	demoted chan struct{}
 }
 
 // knownServer is one server of the list.
@@ -52,7 +53,7 @@ func (f folders) knownFile() string { return filepath.Join(f.Data, "known-server
 // the store write it again.
 func openKnown(p place, m *trust.Membership, serves bool, log *slog.Logger) *known {
 	k := &known{path: p.knownFile(), own: pando.HostName(p.Host), sock: p.store(), log: log,
-		serves: serves}
+		serves: serves, demoted: make(chan struct{})}
 	if m != nil {
 		if at, err := netip.ParseAddrPort(m.Server); err == nil {
 			k.joined = []netip.Addr{at.Addr()}
@@ -82,6 +83,10 @@ func (k *known) learn(members map[pando.HostName]pando.Member) {
 	slices.SortFunc(all, func(a, b knownServer) int { return cmp.Compare(a.Name, b.Name) })
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if own, is := members[k.own]; k.serves && is && !own.Server && len(all) > 0 {
+		k.serves = false
+		close(k.demoted) // its server was taken out
+	}
 	if len(all) == 0 || slices.Equal(all, k.servers) {
 		return
 	}

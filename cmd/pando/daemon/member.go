@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -93,6 +94,7 @@ func (p place) joining(i *trust.Identity) (peer.Joining, error) {
 	return peer.Joining{
 		Host: pando.HostName(p.Host), Address: p.Address, Address6: p.address6,
 		Layout: world.CurrentLayout(), Version: cli.Version, Request: request,
+		Now: time.Now(),
 	}, err
 }
 

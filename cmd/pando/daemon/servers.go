@@ -36,9 +36,9 @@ func (m machine) listServers() *cobra.Command {
 	var p place
 	c := &cobra.Command{
 		Use: "ls", Short: "list the servers", Example: "  pando servers ls", Args: cobra.NoArgs,
-		Long: "List the servers: their addresses, whether they vote, and whether they answer. A new\n" +
-			"server votes once it has caught up. Without a majority that answers, nothing is decided,\n" +
-			"and the exit code is 8.",
+		Long: "List the servers: their addresses, whether they vote, and whether they answer. One of\n" +
+			"them leads. A new server votes once it has caught up. Without a majority that answers,\n" +
+			"nothing is decided, and the exit code is 8.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			all, err := m.lookServers(c.Context(), &p)
 			if len(all) > 0 {
@@ -55,6 +55,7 @@ func (m machine) listServers() *cobra.Command {
 type server struct {
 	etcd.Peer
 	Answers bool `json:"answers"`
+	Leads   bool `json:"leads"`
 }
 
 func tellServers(w io.Writer, all []server) {
@@ -68,6 +69,9 @@ func tellServers(w io.Writer, all []server) {
 		}
 		if !s.Answers {
 			state = "silent"
+		}
+		if s.Leads {
+			state = "leads"
 		}
 		if at == "" {
 			at = "-"
@@ -106,7 +110,11 @@ func (m machine) lookServers(ctx context.Context, p *place) ([]server, error) {
 		err = fmt.Errorf("%w: the servers have lost their quorum, and nothing is decided: start the "+
 			"silent ones with `pando up` on their hosts", err)
 	}
-	return asked(ctx, p.Host, known), err
+	all, lead := asked(ctx, p.Host, known), leading(ctx, store)
+	for n, s := range all {
+		all[n].Leads = err == nil && s.Answers && s.Name == string(lead)
+	}
+	return all, err
 }
 
 // asked asks each server whether it answers.
@@ -114,7 +122,7 @@ func asked(ctx context.Context, own string, known []etcd.Peer) []server {
 	all := make([]server, len(known))
 	var asking sync.WaitGroup
 	for n, k := range known {
-		all[n] = server{k, k.Name == own || k.Address == ""}
+		all[n] = server{k, k.Name == own || k.Address == "", false}
 		if all[n].Name == "" && k.Address == "" || len(known) == 1 {
 			all[n].Name, all[n].Answers = own, true // a single server answered
 			continue
@@ -235,13 +243,8 @@ func noteServer(
 		if err := world.Decode(rec, &m); err != nil {
 			return false, err
 		}
-		before = m.Server
-		switch {
-		case before == next:
+		if before = m.Server; before == next {
 			return before, nil
-		case m.PublicKey == "":
-			return before, fmt.Errorf("%w: %s is the first server, and members use no other "+
-				"one yet; keep it, or start it again", pando.ErrRefused, h)
 		}
 		m.Server = next
 		_, err = r.Commit(ctx, pando.Txn{

@@ -25,6 +25,8 @@ import (
 type several struct {
 	// Join has the address of every server by name, for the first start of this one.
 	Join map[string]string `json:"join,omitempty"`
+	// Left means that the others took this server out, and that leaveServers has begun.
+	Left bool `json:"left,omitempty"`
 }
 
 func (f folders) severalFile() string { return filepath.Join(f.Data, "servers.json") }
@@ -67,7 +69,7 @@ func (p place) isServer() (bool, error) {
 	}
 	s, err := p.readSeveral()
 	if err != nil || s != nil {
-		return err == nil, err
+		return err == nil && !s.Left, err
 	}
 	return p.hasStore()
 }
@@ -286,9 +288,21 @@ func acceptServer(p place, m *trust.Membership, got peer.Handover) error {
 	return p.writeSeveral(several{Join: got.Servers})
 }
 
+// haveLeft ends the work of leaveServers that a crash interrupted.
+func haveLeft(p place) error {
+	if s, err := p.readSeveral(); err != nil || s == nil || !s.Left {
+		return err
+	}
+	return leaveServers(p)
+}
+
 // leaveServers forgets that this host has a server, after the others have removed it. Its store
 // stays in the data folder, renamed.
 func leaveServers(p place) error {
+	// A crash on the way must not begin a new store: this host counts as left from here on.
+	if err := errors.Join(becomeMember(p), p.writeSeveral(several{Left: true})); err != nil {
+		return err
+	}
 	store := filepath.Join(p.Data, "store")
 	aside := store + ".removed-" + time.Now().UTC().Format("20060102T150405")
 	err := os.Rename(store, aside)

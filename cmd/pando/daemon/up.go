@@ -85,6 +85,9 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 			return err
 		}
 	}
+	if err := haveLeft(p); err != nil {
+		return err
+	}
 	member, err := join(ctx, p)
 	if err != nil {
 		return err
