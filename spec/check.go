@@ -75,6 +75,12 @@ func Check(s pando.Spec) error {
 	c.seconds("drain_seconds_max", s.DrainSecondsMax)
 	word(c, "restart", s.Restart, "", pando.RestartAlways, pando.RestartOnFailure, pando.RestartNo)
 	c.ports(s.Ports)
+	for _, e := range s.Endpoints {
+		c.also(e.Check())
+	}
+	for _, why := range externalConflicts(s) {
+		c.that(false, "%s: %s", why.path, why.text)
+	}
 	c.health(s.Health, len(s.Ports) > 0)
 	c.scale(s.Scale, len(s.Ports) > 0)
 	for p, t := range s.State {
