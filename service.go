@@ -198,6 +198,9 @@ type Scale struct {
 	Down float64 `json:"down,omitempty"`
 	// QuietSeconds is the time below target before an instance leaves: 30.
 	QuietSeconds float64 `json:"quiet_seconds,omitempty"`
+	// AheadSeconds is the time for which the load of By is forecast. A ramp then starts the instances
+	// that it needs by then. 0: none.
+	AheadSeconds float64 `json:"ahead_seconds,omitempty"`
 	// IdleSeconds is the time without packets and flows after which the last instance leaves. The
 	// next packet starts one. It needs Zero. 0: traffic neither stops nor starts the last instance.
 	IdleSeconds float64 `json:"idle_seconds,omitempty"`

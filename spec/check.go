@@ -170,6 +170,13 @@ func scaleConflicts(s pando.Scale) (out []conflict) {
 	}
 	d := pando.Spec{Scale: s}.WithDefaults().Scale
 	switch {
+	case s.AheadSeconds > 0 && (s.By == pando.ByNothing || s.By == pando.ByScores):
+		add("ahead", "forecasts a load that is counted: add by: connections/s, packets/s or the name "+
+			"of a number of the application")
+	case s.AheadSeconds > 600:
+		add("ahead", fmt.Sprintf("%gs is more than 10m: no ramp lasts so long", s.AheadSeconds))
+	}
+	switch {
 	case s.By == pando.ByScores && s.Target != 0:
 		add("target", "has no effect with by: score, which has up and down")
 	case s.By == pando.ByScores && d.Down >= d.Up:
@@ -285,6 +292,7 @@ func (c *checks) scale(s pando.Scale, published bool) {
 		"scale.by: counts traffic of a published port, and there is none")
 	c.seconds("scale.quiet_seconds", s.QuietSeconds)
 	c.seconds("scale.idle_seconds", s.IdleSeconds)
+	c.seconds("scale.ahead_seconds", s.AheadSeconds)
 	c.that(s.IdleSeconds == 0 || published,
 		"scale.idle: counts traffic of a published port, and there is none")
 }

@@ -259,6 +259,10 @@ var scaleFields = []field{
 		example: "1m", kind: durationKind,
 		set: func(s *pando.Spec, v any) { s.Scale.QuietSeconds = v.(float64) },
 		get: func(s pando.Spec) any { return duration(s.Scale.QuietSeconds) }},
+	{name: "ahead", doc: "Time for which the load of `by` is forecast, up to 10m. A ramp starts " +
+		"its instances that much earlier.", def: "no forecast", example: "30s", kind: durationKind,
+		set: func(s *pando.Spec, v any) { s.Scale.AheadSeconds = v.(float64) },
+		get: func(s pando.Spec) any { return duration(s.Scale.AheadSeconds) }},
 	{name: "idle", doc: "With `min: 0`: time without packets and connections after which the last " +
 		"instance leaves. The next packet starts one.", def: "traffic starts and stops no instance",
 		example: "60s", kind: durationKind,

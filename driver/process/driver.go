@@ -265,7 +265,7 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 		return nil, err
 	}
 	if e, ok := spec.Spec.External(spec.Instance.Ordinal); ok {
-		if err := d.forward(s, e, spec.Spec.Ports); err != nil {
+		if err := s.forward(d.Forward, e, spec.Spec.Ports); err != nil {
 			return nil, err
 		}
 	}

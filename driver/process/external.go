@@ -12,8 +12,10 @@ import (
 // forward makes the sandbox send its flows to an external endpoint. The kernel translates their
 // addresses in the sandbox's namespace, so the answers come back through it, and no program is on
 // their way.
-func (d *Driver) forward(s *slot, e pando.External, ports []pando.Port) error {
-	if d.Forward == nil {
+func (s *slot) forward(
+	to func(ns int, e pando.External, ports []pando.Port) error, e pando.External, ports []pando.Port,
+) error {
+	if to == nil {
 		return fmt.Errorf("%w: this host serves no external endpoints", pando.ErrUnsupported)
 	}
 	ns, err := netns.GetFromPath(s.netns())
@@ -34,7 +36,7 @@ func (d *Driver) forward(s *slot, e pando.External, ports []pando.Port) error {
 		return nil
 	})
 	if err == nil {
-		err = d.Forward(int(ns), e, ports)
+		err = to(int(ns), e, ports)
 	}
 	if err != nil {
 		return fmt.Errorf("send flows to the endpoint %s: %w", e, err)
