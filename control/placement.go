@@ -247,6 +247,9 @@ func (p *placer) placeNew(i pando.Intent, revision int, role pando.Role, warm bo
 	}
 	if spec.Ordinals() {
 		o.Ordinal = lifecycle.Ordinal(func(n int) bool { return p.crew.held[n] > 0 })
+		if e, ok := spec.External(o.Ordinal); ok {
+			o.Weight = e.Weight
+		}
 	}
 	i.Instance, i.Host, p.starts = o.ID, host.Name, true
 	i.Inputs = with(i.Inputs, map[string]float64{lifecycle.Revision: float64(revision)})
