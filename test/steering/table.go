@@ -46,7 +46,7 @@ func published(p Packet, port uint16) Packet {
 
 // steered has the ordinary way of a flow, and back.
 func steered(c caseOf) map[string][]row {
-	client, reused, translated, host := c.port(), c.port(), c.port(), c.port()
+	client, reused, translated, host, again := c.port(), c.port(), c.port(), c.port(), c.port()
 	syn := tcp(client, at(c.vip, 80), "S")
 	data := tcp(client, at(c.vip, 80), "PA").with(func(p *Packet) { p.Payload = []byte("GET /") })
 	ask := udp(client, at(c.vip, 53))
@@ -54,7 +54,6 @@ func steered(c caseOf) map[string][]row {
 	return map[string][]row{
 		"a flow of TCP": {
 			{at: Outside, in: syn, to: "a", out: target(syn, 8080), first: true},
-			{at: Outside, in: syn, to: "a", out: target(syn, 8080)}, // a retransmission
 			{at: "a", in: tcp(at(c.vip, 8080), client, "SA"), to: "on",
 				out: tcp(at(c.vip, 80), client, "SA")},
 			{at: Outside, in: data, to: "a", out: target(data, 8080)},
@@ -62,6 +61,12 @@ func steered(c caseOf) map[string][]row {
 				out: tcp(at(c.vip, 80), client, "FA")},
 			{at: Outside, in: tcp(client, at(c.vip, 80), "R"), to: "a",
 				out: tcp(client, at(c.vip, 8080), "R")},
+		},
+		"a retransmission opens no flow": {
+			{at: Outside, in: tcp(again, at(c.vip, 80), "S"), to: "a",
+				out: tcp(again, at(c.vip, 8080), "S"), first: true},
+			{at: Outside, in: tcp(again, at(c.vip, 80), "S"), to: "a",
+				out: tcp(again, at(c.vip, 8080), "S")},
 		},
 		"ports used again open a new flow": {
 			{at: Outside, in: tcp(reused, at(c.vip, 80), "S"), to: "a",
@@ -150,9 +155,12 @@ func refused(c caseOf) map[string][]row {
 
 // unusual has unusual headers and other packets to a VIP.
 func unusual(c caseOf) map[string][]row {
-	client := c.port()
+	client, other := c.port(), c.port()
 	syn := func(with ...byte) Packet {
 		return tcp(client, at(c.vip, 80), "S").with(func(p *Packet) { p.Extensions = with })
+	}
+	unread := func(with ...byte) Packet {
+		return tcp(other, at(c.vip, 80), "S").with(func(p *Packet) { p.Extensions = with })
 	}
 	gre := Packet{Protocol: layers.IPProtocolGRE, Src: at(c.client, 0), Dst: at(c.vip, 0),
 		Payload: make([]byte, 20)}
@@ -180,8 +188,9 @@ func unusual(c caseOf) map[string][]row {
 			// This is an atomic fragment (RFC 6946).
 			row{at: Outside, in: syn(fragment), to: "a", out: target(syn(fragment), 8080)})
 		rows["extensions that cannot be read"] = []row{
-			{at: Outside, in: syn(routing), why: pando.DroppedProtocol},
-			{at: Outside, in: syn(hopByHop, options, options, options, options), why: pando.DroppedHeader},
+			{at: Outside, in: unread(routing), why: pando.DroppedProtocol},
+			{at: Outside, in: unread(hopByHop, options, options, options, options),
+				why: pando.DroppedHeader},
 		}
 	}
 	return rows
