@@ -145,7 +145,8 @@ func (d *Driver) Ends(ctx context.Context, s pando.ServiceKey, i pando.InstanceI
 	if port == 0 {
 		return 0, nil
 	}
-	all, err := d.flows(ctx, fmt.Sprintf("cookie=0x%08x%08x/0xffffffff0000ffff", uint32(kindEnd), port))
+	ends := fmt.Sprintf("cookie=0x%08x%08x/0xffffffff0000ffff", uint32(kindEnd), port)
+	all, err := d.flows(ctx, ends)
 	if err != nil {
 		return 0, fmt.Errorf("read how many flows of %s have ended: %w", i, err)
 	}

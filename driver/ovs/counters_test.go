@@ -10,9 +10,9 @@ import (
 	"pando.run/pando"
 )
 
-const learnedLine = " cookie=0x70616e0500000003, duration=12.5s, table=10, n_packets=7, n_bytes=420, " +
-	"idle_timeout=8100, idle_age=4, priority=10,tcp,nw_src=192.0.2.1,nw_dst=10.127.0.7,tp_src=4000," +
-	"tp_dst=80 actions=set_field:0x3/0xffff->reg0"
+const learnedLine = " cookie=0x70616e0500000003, duration=12.5s, table=10, n_packets=7, " +
+	"n_bytes=420, idle_timeout=8100, idle_age=4, priority=10,tcp,nw_src=192.0.2.1," +
+	"nw_dst=10.127.0.7,tp_src=4000,tp_dst=80 actions=set_field:0x3/0xffff->reg0"
 
 func TestALearnedFlowIsRead(t *testing.T) {
 	f, ok := parse(strings.TrimSpace(learnedLine))
@@ -49,9 +49,12 @@ func FuzzParse(f *testing.F) {
 func TestCountTellsLiveFlowsFromOthers(t *testing.T) {
 	p := plug{Port: 3, Ports: ports, VIP4: vip4, VIP6: vip6}
 	of := func(port string, idle, age float64) flow {
-		return flow{kind: kindKnown, low: 3, table: tableKnown, idle: idle, age: age, match: map[string]string{
+		match := map[string]string{
 			"tcp": "", "nw_src": "192.0.2.1", "nw_dst": "10.127.0.7", "tp_src": port, "tp_dst": "80",
-		}}
+		}
+		return flow{
+			kind: kindKnown, low: 3, table: tableKnown, idle: idle, age: age, match: match,
+		}
 	}
 	socket := func(port uint16, local string) pando.Connection {
 		return pando.Connection{
@@ -65,7 +68,8 @@ func TestCountTellsLiveFlowsFromOthers(t *testing.T) {
 		socket(3, "10.128.0.2:8080"): true,  // direct
 		socket(4, "10.127.0.7:8080"): false, // a handshake
 	}
-	live, over := p.count([]flow{of("1", 100, 1000), of("4", 9, 9), of("5", 9, 9), of("6", 1, 1)}, sockets)
+	learned := []flow{of("1", 100, 1000), of("4", 9, 9), of("5", 9, 9), of("6", 1, 1)}
+	live, over := p.count(learned, sockets)
 	if live != 3 { // 1, 2 and the young handshake 6
 		t.Errorf("%d live flows, want 3", live)
 	}
@@ -80,7 +84,8 @@ func TestCountTellsLiveFlowsFromOthers(t *testing.T) {
 
 func TestVersions(t *testing.T) {
 	for version, want := range map[string]bool{
-		"3.1.0": true, "3.3.2": true, "4.0": true, "2.17.9": false, "3.0.9": false, "": false, "x.y": false,
+		"3.1.0": true, "3.3.2": true, "4.0": true,
+		"2.17.9": false, "3.0.9": false, "": false, "x.y": false,
 	} {
 		if recent(version) != want {
 			t.Errorf("version %q is recent: %v", version, !want)
@@ -104,7 +109,9 @@ func TestRecordsOutliveTheAgent(t *testing.T) {
 	s := service{
 		Table: pando.SteeringTable{Service: web}, Number: 7, Rules: rules{"table=1": {"0x1", "drop"}},
 	}
-	l := connected{plug{Port: 3, Link: pando.Link{Host: "pd3", MAC: mac}}, rules{"table=2": {"0x2", "drop"}}}
+	l := connected{
+		plug{Port: 3, Link: pando.Link{Host: "pd3", MAC: mac}}, rules{"table=2": {"0x2", "drop"}},
+	}
 	for path, v := range map[string]any{d.serviceFile(web): s, d.linkFile("pd3"): l} {
 		if err := store(path, v); err != nil {
 			t.Fatal(err)
@@ -114,11 +121,12 @@ func TestRecordsOutliveTheAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := open()
-	if got := again.services[web]; got == nil || got.Number != 7 || got.Rules["table=1"].Actions != "drop" {
+	got := again.services[web]
+	if got == nil || got.Number != 7 || got.Rules["table=1"].Actions != "drop" {
 		t.Errorf("the service is %+v", got)
 	}
-	if got := again.links["pd3"]; got == nil || got.Port != 3 || got.Link.MAC.String() != mac.String() {
-		t.Errorf("the link is %+v", got)
+	if l := again.links["pd3"]; l == nil || l.Port != 3 || l.Link.MAC.String() != mac.String() {
+		t.Errorf("the link is %+v", l)
 	}
 	if len(again.links) != 1 {
 		t.Errorf("%d links, want 1: a damaged record is skipped", len(again.links))

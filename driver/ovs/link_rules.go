@@ -16,7 +16,7 @@ type plug struct {
 	Port       uint16
 }
 
-// rules returns the rules of one instance: what it may send, and how packets reach it.
+// rules returns the rules of one instance, for its own packets and for packets to it.
 func (p plug) rules(m Mode) rules {
 	r := rules{}
 	base := cookie(kindBase, 0)
@@ -51,7 +51,8 @@ func (p plug) rules(m Mode) rules {
 	return r
 }
 
-// speaks adds what the instance may send as its VIP: from the ports of its service, and errors.
+// speaks adds the packets that the instance may send as its VIP: from the ports of its service, and
+// errors.
 func (p plug) speaks(r rules, f family, vip netip.Addr, from string) {
 	as := fmt.Sprintf("%s=%s", f.src, vip)
 	ends := cookie(kindEnd, uint32(p.Port))
@@ -121,8 +122,8 @@ func learn(f family, p pando.Protocol, cookie string) string {
 		tableKnown, cookie, f.etherType, number, f.matchSrc, f.matchDst, name, name)
 }
 
-// answers returns the action that remembers who asked by UDP. A server that is bound to every
-// address answers as itself, and its answer becomes the VIP's.
+// answers returns the action that remembers the client of a datagram. A server that is bound to
+// every address answers as itself, and its answer becomes the VIP's.
 func (p plug) answers(f family, port pando.Port, vip netip.Addr, cookie string) string {
 	return fmt.Sprintf("learn(table=%d,priority=10,cookie=%s,eth_type=%s,nw_proto=17,idle_timeout=%d,"+
 		"in_port=%d,%s=%s,NXM_OF_UDP_DST[]=NXM_OF_UDP_SRC[],udp_src=%d,load:0x%s->%s,"+

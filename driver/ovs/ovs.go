@@ -91,7 +91,8 @@ func (d *Driver) open(ctx context.Context) error {
 	if _, err := os.Stat("/sys/module/openvswitch"); err == nil {
 		datapath = "system"
 	}
-	if err := os.WriteFile(filepath.Join(d.StateDir, switchFile), []byte(d.RunDir), 0o600); err != nil {
+	note := filepath.Join(d.StateDir, switchFile)
+	if err := os.WriteFile(note, []byte(d.RunDir), 0o600); err != nil {
 		return fmt.Errorf("note the switch: %w", err)
 	}
 	// A bridge without a controller and without rules would be an ordinary switch: it fails closed.
@@ -154,9 +155,6 @@ func ensureBPFFS(dir string) error {
 	}
 	return nil
 }
-
-// Close ends the driver. The switch steers on.
-func (d *Driver) Close() error { return nil }
 
 // switchFile has the folder of the switch, for PurgeAll.
 const switchFile = "switch"

@@ -46,7 +46,7 @@ func (d *Driver) Prepare(l pando.Link) error {
 	return err
 }
 
-// unambiguous refuses ports whose replies could not be told apart.
+// unambiguous refuses two ports with one target: their replies would be equal.
 func unambiguous(ports []pando.Port) error {
 	back := map[pando.Port]uint16{}
 	for _, p := range ports {

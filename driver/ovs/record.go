@@ -11,8 +11,8 @@ import (
 	"pando.run/pando"
 )
 
-// A file per service and per link says what the switch has, so that a new agent takes it over. The
-// folder goes with a reboot, as the flows of the switch do.
+// A new agent takes over the rules of the former one by a file per service and per link. The folder
+// goes with a reboot, as the flows of the switch do.
 
 // service is one steered service.
 type service struct {
@@ -46,7 +46,7 @@ func store(path string, v any) error {
 		err = os.Rename(path+".new", path)
 	}
 	if err != nil {
-		return fmt.Errorf("note what the switch has: %w", err)
+		return fmt.Errorf("write a record of the switch: %w", err)
 	}
 	return nil
 }

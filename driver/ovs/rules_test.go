@@ -95,7 +95,8 @@ func TestADrainingEndpointGetsNoNewFlows(t *testing.T) {
 	if known != "load:9->NXM_NX_REG1[],resubmit(,10),goto_table:21" {
 		t.Errorf("a packet to the service: %q", known)
 	}
-	if got := serviceRules(table, 9, Group, shares)["table=22,priority=10,reg1=9"].Actions; got != "group:9" {
+	grouped := serviceRules(table, 9, Group, shares)
+	if got := grouped["table=22,priority=10,reg1=9"].Actions; got != "group:9" {
 		t.Errorf("the choice of a group is %q", got)
 	}
 	group := buckets(9, shares)
@@ -114,10 +115,12 @@ func TestAnInstanceSpeaksForItselfAndItsPorts(t *testing.T) {
 		IP4: netip.MustParseAddr("10.128.0.2"), MAC: mac, HostMAC: mac,
 	}}
 	r := p.rules(Learn)
+	from := "table=1,priority=60,in_port=3,dl_src=02:00:00:00:00:01,"
+	self := "table=1,priority=50,in_port=3,dl_src=02:00:00:00:00:01,"
 	for match, want := range map[string]string{
-		"table=1,priority=60,in_port=3,dl_src=02:00:00:00:00:01,tcp,nw_src=10.127.0.7,tp_src=8080": "set_field:80->tcp_src,goto_table:2",
-		"table=1,priority=50,in_port=3,dl_src=02:00:00:00:00:01,ip,nw_src=10.128.0.2":              "goto_table:2",
-		"table=40,priority=10,reg0=3,udp,tp_dst=53":                                                "set_field:5353->udp_dst,goto_table:41",
+		from + "tcp,nw_src=10.127.0.7,tp_src=8080":  "set_field:80->tcp_src,goto_table:2",
+		self + "ip,nw_src=10.128.0.2":               "goto_table:2",
+		"table=40,priority=10,reg0=3,udp,tp_dst=53": "set_field:5353->udp_dst,goto_table:41",
 	} {
 		if got := r[match].Actions; got != want {
 			t.Errorf("%s: %q, want %q", match, got, want)

@@ -87,8 +87,8 @@ func cast(pins string, l pando.Link) (string, error) {
 	return name, plain(l)
 }
 
-// pair makes two joined veths that are up, or finds them. The kernel says nothing on them of its
-// own accord.
+// pair makes two joined veths that are up, or finds them. The kernel sends nothing to them of
+// its own accord.
 func pair(name, end string) (ifindex, other int, err error) {
 	dev, err := netlink.LinkByName(name)
 	if err != nil {

@@ -18,8 +18,8 @@ const (
 	udpLiveSeconds = 30
 )
 
-// Sweep implements pando.Steering. The instances' sockets are the truth, and the learned flows are a
-// cache of them.
+// Sweep implements pando.Steering. The instances' sockets are the truth, and the learned flows are
+// a cache of them.
 func (d *Driver) Sweep(ctx context.Context) (pando.SweepReport, error) {
 	report := pando.SweepReport{Flows: map[pando.InstanceID]int{}}
 	d.mu.Lock()
@@ -160,7 +160,7 @@ func (p plug) known(sockets map[pando.Connection]bool) (lines []string) {
 }
 
 // found returns the commands that learn the connections of endpoints that are new to this driver. A
-// host that takes a VIP over, or a switch that began anew, knows none of them.
+// host that takes a VIP over has none of their flows, and neither has a restarted switch.
 func (d *Driver) found(was, now *service) (lines []string, err error) {
 	if d.Mode == Group {
 		return nil, nil

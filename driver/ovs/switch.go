@@ -34,7 +34,8 @@ type vswitch struct {
 	bridge string
 }
 
-// Missing returns nil if an Open vSwitch of a folder can steer, else the reason with a next command.
+// Missing returns nil if an Open vSwitch of a folder can steer, else the reason and the next
+// command.
 func Missing(runDir string) error {
 	for _, name := range []string{vsctl, ofctl, appctl} {
 		if _, err := exec.LookPath(name); err != nil {

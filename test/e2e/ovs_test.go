@@ -41,7 +41,7 @@ func TestAServiceBehindOpenVSwitch(t *testing.T) {
 			host := p.Host()
 			missing := p.UpFails(11, host, "--steer", way, "--ovs-run", p.Dir)
 			if !strings.Contains(missing, "systemctl start openvswitch-switch") {
-				t.Errorf("without a switch, pando up says %q", missing)
+				t.Errorf("without a switch, pando up prints %q", missing)
 			}
 			dir := startSwitch(t, p, host)
 			p.Up(host, "--steer", way, "--ovs-run", dir)

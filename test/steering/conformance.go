@@ -54,7 +54,10 @@ type Subject interface {
 
 // Lacking is a subject that does not hold every guarantee. It gives the reason for each that it
 // lacks, by the name of its test.
-type Lacking interface{ Lacks() map[string]string }
+type Lacking interface {
+	// Lacks returns the reasons.
+	Lacks() map[string]string
+}
 
 // lack returns why a driver does not hold a guarantee, or "" if it does.
 func lack(s Subject, name string) string {
@@ -188,7 +191,7 @@ func Hold(t *testing.T, open func(t *testing.T, uplinks ...string) Subject) {
 	}
 }
 
-// hold tries the rows of a guarantee. A driver that lacks it must fail at least one of them, so that
+// hold tries the rows of a guarantee. A driver without it must fail at least one of them, so that
 // its list stays true.
 func (s *stand) hold(t *testing.T, family, name string, rows []row) {
 	t.Helper()
@@ -255,7 +258,9 @@ func (s *stand) try(t *testing.T, r row) error {
 }
 
 // counted compares the counters with those that a row leaves.
-func (s *stand) counted(t *testing.T, r row, drops pando.Drops, traffic map[string][3]uint64) error {
+func (s *stand) counted(
+	t *testing.T, r row, drops pando.Drops, traffic map[string][3]uint64,
+) error {
 	t.Helper()
 	if r.why != "" {
 		drops.Packets[r.why]++

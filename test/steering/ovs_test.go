@@ -105,7 +105,7 @@ func mute(netns string) error {
 	return nil
 }
 
-// muted is a bridge whose stacks do not answer: each packet is one of the table.
+// muted is a bridge between silent stacks: each packet is one of the table.
 type muted struct {
 	*bridge
 	links map[string]pando.Link
@@ -136,7 +136,7 @@ func (m *muted) Connect(
 }
 
 // Try puts a frame onto the real link of its place, and reads the links at which it may come out.
-// Marks follow it, so that a dropped frame is told from a slow one.
+// Marks follow it, so that a slow frame does not pass for a dropped one.
 func (m *muted) Try(at Place, l pando.Link, frame []byte, _ bool) (Outcome, error) {
 	if at == Outside && !toVIP(frame) {
 		return Outcome{Passed, frame}, nil // the host's routes do not lead it to the bridge
@@ -263,7 +263,8 @@ func (w *wire) until(source *wire, id byte, l pando.Link) (out [][]byte, err err
 		return nil, err
 	}
 	for {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}, int(wait.Milliseconds()))
+		watched := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(watched, int(wait.Milliseconds()))
 		if err == nil && n == 0 {
 			err = errors.New("the mark is lost")
 		}
@@ -313,19 +314,19 @@ func TestPoliciesOfOVS(t *testing.T) { Policies(t, openLearn) }
 
 // Reasons why a stock switch lacks a guarantee.
 const (
-	noAnswer = "the switch makes no packet: no RST, no ICMP"
-	noQuote  = "the switch does not read the packet that an ICMP error quotes"
-	noPieces = "the switch does not join the pieces of a datagram"
-	noParse  = "the switch gives no reason for a header that it cannot read"
-	noCount  = "a learned flow is counted once, and its ports may be used again"
-	noHold   = "the switch holds no packet"
-	noPolicy = "the switch hashes; scores become weights"
+	noAnswer = "The switch makes no packet: no RST, no ICMP."
+	noQuote  = "The switch does not read the quoted packet of an ICMP error."
+	noPieces = "The switch does not join the pieces of a datagram."
+	noParse  = "The switch gives no reason for an unreadable header."
+	noCount  = "A learned flow is counted once, and its ports may be used again."
+	noHold   = "The switch holds no packet."
+	noPolicy = "The switch hashes; scores become weights."
 )
 
 // Reasons why a select group lacks a guarantee.
 const (
-	noMemory = "a group has no flows: a change of its weights moves established ones"
-	noFlows  = "a group counts the SYNs, and no flows"
+	noMemory = "A group has no flows: a change of its weights moves established ones."
+	noFlows  = "A group counts the SYNs, and no flows."
 )
 
 // lacksOfGroup are those that it does not hold in group mode.
@@ -349,9 +350,9 @@ func lacksOfGroup() map[string]string {
 
 // suites are whole suites that driver/ovs does not hold, in either mode.
 var suites = map[string]string{
-	"instances of other hosts serve the clients of each": "the driver has no tunnel yet",
+	"instances of other hosts serve the clients of each": "The driver has no tunnel.",
 	"the first packet wakes a service":                   noHold,
-	"a flood of SYNs evicts no established flow":         "learned flows have one bound for both",
+	"a flood of SYNs evicts no established flow":         "Learned flows share one table.",
 }
 
 const guarantees = "../../docs/reference/steering.md"
@@ -407,23 +408,23 @@ var update = flag.Bool("update", false, "write the reference")
 
 // lacksOfLearn are the guarantees that a stock switch does not hold in learn mode.
 var lacksOfLearn = map[string]string{
-	"an instance is a client":                              noAnswer,
-	"a port that nobody serves":                            noAnswer,
-	"an address that nobody has":                           noAnswer,
-	"a service without an endpoint":                        noAnswer,
-	"ports used again open a new flow":                     noCount,
-	"the pieces of a datagram follow the first":            noPieces,
-	"a header cut short":                                   noParse,
-	"IPv6 extensions that cannot be read":                  noParse,
-	"an error reaches the instance whose packet it quotes": noQuote,
-	"an error about another's packet":                      noQuote,
-	"an error that quotes nothing":                         noQuote,
-	"an instance complains as its VIP":                     noQuote,
-	"nobody waits for what will not come":                  noAnswer,
-	"UDP is answered by the VIP":                           noPieces,
-	"a smaller MTU on the way is told":                     noQuote,
-	"round robin takes turns":                              noPolicy,
-	"haven begins with the best at each update":            noPolicy,
-	"the better score wins":                                noPolicy,
-	"fewer live flows win":                                 noPolicy,
+	"an instance is a client":                          noAnswer,
+	"a closed port":                                    noAnswer,
+	"an unused address":                                noAnswer,
+	"a service without an endpoint":                    noAnswer,
+	"ports used again open a new flow":                 noCount,
+	"the pieces of a datagram follow the first":        noPieces,
+	"a header cut short":                               noParse,
+	"IPv6 extensions that cannot be read":              noParse,
+	"an error reaches the sender of the quoted packet": noQuote,
+	"an error about another's packet":                  noQuote,
+	"an error that quotes nothing":                     noQuote,
+	"an instance complains as its VIP":                 noQuote,
+	"a refusal comes at once":                          noAnswer,
+	"UDP is answered by the VIP":                       noPieces,
+	"a smaller MTU on the way is reported":             noQuote,
+	"round robin takes turns":                          noPolicy,
+	"haven begins with the best at each update":        noPolicy,
+	"the better score wins":                            noPolicy,
+	"fewer live flows win":                             noPolicy,
 }

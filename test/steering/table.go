@@ -46,7 +46,8 @@ func published(p Packet, port uint16) Packet {
 
 // steered has the ordinary way of a flow, and back.
 func steered(c caseOf) map[string][]row {
-	client, reused, translated, host, again := c.port(), c.port(), c.port(), c.port(), c.port()
+	client, reused, translated, host := c.port(), c.port(), c.port(), c.port()
+	again := tcp(c.port(), at(c.vip, 80), "S")
 	syn := tcp(client, at(c.vip, 80), "S")
 	data := tcp(client, at(c.vip, 80), "PA").with(func(p *Packet) { p.Payload = []byte("GET /") })
 	ask := udp(client, at(c.vip, 53))
@@ -63,10 +64,8 @@ func steered(c caseOf) map[string][]row {
 				out: tcp(client, at(c.vip, 8080), "R")},
 		},
 		"a retransmission opens no flow": {
-			{at: Outside, in: tcp(again, at(c.vip, 80), "S"), to: "a",
-				out: tcp(again, at(c.vip, 8080), "S"), first: true},
-			{at: Outside, in: tcp(again, at(c.vip, 80), "S"), to: "a",
-				out: tcp(again, at(c.vip, 8080), "S")},
+			{at: Outside, in: again, to: "a", out: target(again, 8080), first: true},
+			{at: Outside, in: again, to: "a", out: target(again, 8080)},
 		},
 		"ports used again open a new flow": {
 			{at: Outside, in: tcp(reused, at(c.vip, 80), "S"), to: "a",
@@ -126,7 +125,7 @@ func refused(c caseOf) map[string][]row {
 	ack := tcp(c.port(), at(c.vip, 81), "A").with(func(p *Packet) { p.Payload = make([]byte, 1000) })
 	lost := tcp(c.port(), at(c.vip, 80), "A")
 	return map[string][]row{
-		"a port that nobody serves": {
+		"a closed port": {
 			refuse(Outside, tcp(c.port(), at(c.vip, 81), "S"), pando.DroppedNoService),
 			refuse(Outside, fin, pando.DroppedNoService),
 			refuse(Outside, ack, pando.DroppedNoService),
@@ -136,7 +135,7 @@ func refused(c caseOf) map[string][]row {
 			// An answer to a reset would make two stacks answer each other for ever.
 			{at: Outside, in: tcp(c.port(), at(c.vip, 81), "R"), why: pando.DroppedNoService},
 		},
-		"an address that nobody has": {
+		"an unused address": {
 			refuse(Outside, tcp(c.port(), at(c.none, 80), "S"), pando.DroppedNoService),
 			refuse(Outside, udp(c.port(), at(c.none, 53)), pando.DroppedNoService),
 			// The flow may be about to move here.
@@ -289,7 +288,7 @@ func complaints(c caseOf) map[string][]row {
 	requoted := udp(client, at(c.vip, 53))
 	saying.Requoted = &requoted
 	return map[string][]row{
-		"an error reaches the instance whose packet it quotes": rows,
+		"an error reaches the sender of the quoted packet": rows,
 
 		"an error about no flow":           {{at: Outside, in: strange, why: pando.DroppedNoFlow}},
 		"an error about another's packet":  {{at: Outside, in: foreign, why: pando.DroppedHeader}},

@@ -1,6 +1,6 @@
 // Package rig is the test stand of benchmarks that compare ways to the same instances: network
 // namespaces, a server, clients, the processor time of every program on the way, and a sheet of
-// results. It does not decide what is compared.
+// results. It never decides about the ways.
 package rig
 
 import (
@@ -79,8 +79,8 @@ func (s *Sheet) Row(measure, goal, paper, measured string, held bool) {
 	s.t.Logf("%s: %s (goal %q, paper %q) %s", measure, measured, goal, paper, verdict)
 }
 
-// Publish draws the plot and writes the rows into bench/README.md. With PANDO_SMOKE it only ends the
-// sheet: a short run proves the program and publishes no figure.
+// Publish draws the plot and writes the rows into bench/README.md. With PANDO_SMOKE it only ends
+// the sheet: a short run proves the program and publishes no figure.
 func (s *Sheet) Publish(name, title, unit string, flags ...string) {
 	s.t.Helper()
 	if err := s.file.Close(); err != nil {

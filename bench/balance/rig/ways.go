@@ -20,7 +20,7 @@ import (
 // VIP is the address of the service by every way of Pando.
 var VIP = netip.MustParseAddr("10.127.0.7")
 
-// The address of the service by nftables. Only its rules know it.
+// The address of the service by nftables, in its rules only.
 var translated = netip.MustParseAddr("203.0.113.7")
 
 // The ports of the proxies.
@@ -126,7 +126,8 @@ func (s *Stand) OVS(m ovs.Mode) (Way, func()) {
 		s.t.Fatal(err)
 	}
 	d, err := ovs.Open(s.t.Context(), ovs.Config{
-		RunDir: dir, StateDir: filepath.Join(dir, "state"), PinDir: "/sys/fs/bpf/pando-ovs/bench", Mode: m,
+		RunDir: dir, StateDir: filepath.Join(dir, "state"), PinDir: "/sys/fs/bpf/pando-ovs/bench",
+		Mode:  m,
 		Stack: ebpf.Stack{Config: ebpf.Config{Uplinks: []string{"rout"}}},
 	})
 	if err != nil {
@@ -217,8 +218,8 @@ func (s *Stand) proxy(name string, port uint16, config string, command ...string
 	return w
 }
 
-// Nftables translates the address in the host. Its rules exist during its measurements only, because
-// they make the kernel track every connection.
+// Nftables translates the address in the host. Its rules exist during its measurements only: they
+// make the kernel track every connection.
 func (s *Stand) Nftables() Way {
 	var list []string
 	for n, b := range s.Boxes {

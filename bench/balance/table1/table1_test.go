@@ -56,7 +56,8 @@ func TestTable1(t *testing.T) {
 			rows(sheet, way, rate)
 		}
 	}
-	sheet.Row("the paper's remote replica", "", "one of three", "not measured: all three are local", true)
+	sheet.Row("the paper's remote replica", "", "one of three", "not measured: all three are local",
+		true)
 	sheet.Publish("balance/table1", "Table 1 of Fractal: two pipelines of Open vSwitch, and eBPF",
 		"processors; ms; per second; µs", "--log")
 }

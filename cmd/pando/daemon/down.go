@@ -108,7 +108,7 @@ func (m machine) down(ctx context.Context, p place, drain time.Duration, purge b
 	}
 	errs = append(errs, err)
 	errs = append(errs, ebpf.Purge(p.pins()),
-		ovs.PurgeAll(p.switched(), p.pins()+"-ovs"), nftables.Purge())
+		ovs.PurgeAll(switched(p), p.pins()+"-ovs"), nftables.Purge())
 	if purge {
 		m.resign(ctx, p)
 		if names := p.installed("agent", "server"); len(names) > 0 { // they would begin a new cluster

@@ -128,7 +128,7 @@ func (p *place) complete() error {
 	if len(p.Uplinks) == 0 {
 		p.Uplinks = uplinks()
 	}
-	if err := p.checkSteer(); err != nil {
+	if err := checkSteer(*p); err != nil {
 		return err
 	}
 	p.address6 = addressOf(p.Uplinks, netlink.FAMILY_V6)

@@ -23,7 +23,7 @@ const (
 )
 
 // checkSteer refuses an unknown way of steering, and one that this host lacks.
-func (p place) checkSteer() error {
+func checkSteer(p place) error {
 	switch p.Steer {
 	case "", steerEBPF:
 		return nil
@@ -49,7 +49,7 @@ type steering struct {
 }
 
 // switched returns the folder with the records of driver/ovs.
-func (p place) switched() string { return filepath.Join(p.Run, "ovs") }
+func switched(p place) string { return filepath.Join(p.Run, "ovs") }
 
 func openSteering(ctx context.Context, p place) (steering, error) {
 	addr, _ := netip.ParseAddr(p.Address)
@@ -61,7 +61,7 @@ func openSteering(ctx context.Context, p place) (steering, error) {
 	if p.Steer == steerOVS || p.Steer == steerGroup {
 		mode := map[string]ovs.Mode{steerOVS: ovs.Learn, steerGroup: ovs.Group}[p.Steer]
 		d, err := ovs.Open(ctx, ovs.Config{
-			RunDir: p.OVS, StateDir: p.switched(), PinDir: p.pins() + "-ovs", Mode: mode,
+			RunDir: p.OVS, StateDir: switched(p), PinDir: p.pins() + "-ovs", Mode: mode,
 			Stack: ebpf.Stack{Config: config},
 		})
 		if err != nil {
@@ -70,7 +70,7 @@ func openSteering(ctx context.Context, p place) (steering, error) {
 		mend := func(log *slog.Logger) job {
 			return func(ctx context.Context) error { return d.Mend(ctx, wall.Clock{}, log) }
 		}
-		return steering{d, d.Prepare, d.Close, mend}, nil
+		return steering{d, d.Prepare, func() error { return nil }, mend}, nil
 	}
 	d, err := ebpf.Open(config)
 	if err != nil {

@@ -24,7 +24,8 @@ func Doctor(o *Console) *cobra.Command {
 		Long: "Try each kernel feature that Pando needs, and leave nothing behind. For each missing\n" +
 			"feature, print its cost and how to mend it. The exit code is 11 if Pando cannot run\n" +
 			"here.",
-		Example: "  pando doctor\n  pando doctor --steer ovs\n  pando doctor -o json | jq '.checks[] | select(.state != \"ok\")'",
+		Example: "  pando doctor\n  pando doctor --steer ovs\n" +
+			"  pando doctor -o json | jq '.checks[] | select(.state != \"ok\")'",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			all := kernel.Examine(c.Context(), kernel.Config{
@@ -50,7 +51,7 @@ func Doctor(o *Console) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&data, "data-dir", "/var/lib/pando", "folder of the store")
-	c.Flags().StringVar(&steer, "steer", "ebpf", "also check for what `pando up --steer` needs")
+	c.Flags().StringVar(&steer, "steer", "ebpf", "also check the needs of `pando up --steer`")
 	c.Flags().StringVar(&run, "ovs-run", ovs.RunDir, "folder with the sockets of Open vSwitch")
 	return o.Flag(c)
 }
@@ -60,7 +61,8 @@ func openVSwitch(run string) kernel.Finding {
 	f := kernel.Finding{Name: "Open vSwitch 3.1", State: kernel.OK, Needed: true, Found: "it answers"}
 	if err := ovs.Missing(run); err != nil {
 		f.State, f.Found = kernel.Missing, err.Error()
-		f.Costs, f.Mend = "`pando up --steer ovs` does not start", "follow the hint above, or steer by ebpf"
+		f.Costs = "`pando up --steer ovs` does not start"
+		f.Mend = "follow the hint above, or steer by ebpf"
 	}
 	return f
 }
