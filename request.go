@@ -192,6 +192,7 @@ const (
 	DecidedRecover   DecisionKind = "recover"     // the first ordinal after a crash of all, or a move
 	DecidedExec      DecisionKind = "exec"        // an operator ran a command inside an instance
 	DecidedSecret    DecisionKind = "secret"      // a secret changed, or reached an instance
+	DecidedQuota     DecisionKind = "quota"       // a start waits for a quota of the tenant
 	DecidedUnwritten DecisionKind = "unwritten"   // in a status only: the store refuses the write
 	DecidedRestored  DecisionKind = "restored"    // an instance that a restored backup lacked is back
 	DecidedFrozen    DecisionKind = "frozen"      // in a status only: a record cannot be read
@@ -383,6 +384,7 @@ type Operators interface {
 	// void, and its instances are deleted from the store. ErrRefused: the server runs there.
 	// Without force, also: the host is present with instances, or keeps states.
 	RemoveHost(ctx context.Context, h HostName, force bool, by Asker) error
+	RightOperators
 	// Watch sends every change to services, instances, intents and decisions after a store revision
 	// (0: from now). It ends with ctx. A last change with Err set reports that history is
 	// compacted.
@@ -407,6 +409,7 @@ type Operators interface {
 	// its spec. ErrUnavailable: a host that may have it does not answer.
 	RemoveVolume(ctx context.Context, s ServiceKey, name string, by Asker) error
 	SecretOperators
+	TenantOperators
 	// Counters returns the counters of a service's endpoints on all hosts.
 	Counters(ctx context.Context, s ServiceKey) ([]EndpointCounters, error)
 	// StateLog returns the newest commits of a service's state. max 0 returns all.
