@@ -30,8 +30,8 @@ func (h recoveries) recover(ctx context.Context, in *struct {
 }
 
 // Recover ends the wait of a stateful service.
-func (c *Client) Recover(
-	ctx context.Context, s pando.ServiceKey, r pando.Recovery,
+func Recover(
+	ctx context.Context, c *Client, s pando.ServiceKey, r pando.Recovery,
 ) (pando.ServiceStatus, error) {
 	path, q := of(s, "/recover")
 	return call[pando.ServiceStatus](ctx, c, "POST", path, q, r)

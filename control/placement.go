@@ -102,7 +102,7 @@ func (p *placer) choices(home pando.HostName) []pando.Host {
 
 // waits returns why no instance of the service can start now, or "" if one can.
 func (p *placer) waits() string {
-	why, _ := p.berthed()
+	why, _ := berths{p}.berthed()
 	return cmp.Or(p.unmet(), p.hostless(), p.overdrawn(), why)
 }
 
@@ -249,7 +249,7 @@ func (p *placer) placeNew(i pando.Intent, revision int, role pando.Role, warm bo
 	var volumes pando.HostName
 	switch {
 	case p.newest().Stateful():
-		volumes = p.berth(&o)
+		volumes = berths{p}.berth(&o)
 	case spec.Ordinals():
 		o.Ordinal = lifecycle.Ordinal(func(n int) bool { return p.crew.held[n] > 0 })
 	}
@@ -260,7 +260,7 @@ func (p *placer) placeNew(i pando.Intent, revision int, role pando.Role, warm bo
 		return false
 	}
 	if o.Host = host.Name; p.newest().Stateful() {
-		p.moor(o)
+		berths{p}.moor(o)
 	}
 	i.Instance, i.Host, p.starts = o.ID, host.Name, true
 	i.Inputs = with(i.Inputs, map[string]float64{lifecycle.Revision: float64(revision)})

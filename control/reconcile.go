@@ -306,7 +306,7 @@ func (d *draft) judge() {
 	}
 	if c.Serving < c.Least && len(d.w.Hosts) > 0 {
 		c.Waits = cmp.Or(d.hostless(), d.overdrawn())
-		if why, blocked := d.berthed(); blocked {
+		if why, blocked := (berths{d.placer}).berthed(); blocked {
 			c.Waits = cmp.Or(c.Waits, why)
 		}
 	}

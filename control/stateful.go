@@ -23,8 +23,11 @@ func (l *ledger) roll() *pando.Roll {
 	return l.w.Volumes[l.svc.ServiceKey].V.Roll
 }
 
+// berths gives the ordinals of a stateful service their hosts and their orders.
+type berths struct{ *placer }
+
 // muster returns the facts of a stateful service.
-func (p *placer) muster() lifecycle.Muster {
+func (p berths) muster() lifecycle.Muster {
 	spec, roll := p.newest(), p.roll()
 	m := lifecycle.Muster{
 		Service: p.svc.Name, Bootstraps: len(spec.Hooks.Bootstrap) > 0,
@@ -52,7 +55,7 @@ func (p *placer) muster() lifecycle.Muster {
 
 // berthed returns why no ordinal of a stateful service can start now, or "". blocked reports that
 // the reason is not the start of another ordinal.
-func (p *placer) berthed() (why string, blocked bool) {
+func (p berths) berthed() (why string, blocked bool) {
 	if !p.newest().Stateful() || p.svc.Removing {
 		return "", false
 	}
@@ -64,7 +67,7 @@ func (p *placer) berthed() (why string, blocked bool) {
 
 // berth gives a new instance of a stateful service its ordinal and its order. It returns the host
 // with the volumes of the ordinal, or "" before its first start.
-func (p *placer) berth(o *pando.Instance) pando.HostName {
+func (p berths) berth(o *pando.Instance) pando.HostName {
 	s := p.muster().Next()
 	o.Ordinal, o.Start = s.Ordinal, s.Start
 	o.Reason = cmp.Or(s.Why, o.Reason)
@@ -72,7 +75,7 @@ func (p *placer) berth(o *pando.Instance) pando.HostName {
 }
 
 // moor records the host with the volumes of an ordinal.
-func (p *placer) moor(o pando.Instance) {
+func (p berths) moor(o pando.Instance) {
 	if roll := p.roll(); p.svc.Roll == nil || roll.Host(o.Ordinal) != o.Host {
 		p.svc.Roll = roll.With(o.Ordinal, o.Host)
 	}
@@ -87,7 +90,7 @@ func (d ordinals) assemble() {
 		return
 	}
 	d.form()
-	m := d.muster()
+	m := berths{d.placer}.muster()
 	s := m.Elect()
 	if s.Ordinal == 0 {
 		return
@@ -126,11 +129,14 @@ func (d ordinals) orderly(moves []lifecycle.Move) []lifecycle.Move {
 	if !d.newest().Stateful() {
 		return moves
 	}
-	return lifecycle.OneByOne(moves, d.crew.all, d.muster().Steady())
+	return lifecycle.OneByOne(moves, d.crew.all, berths{d.placer}.muster().Steady())
 }
 
+// recoveries carries out the requests about stateful services.
+type recoveries struct{ *operators }
+
 // Recover implements pando.Recoveries.
-func (c *operators) Recover(
+func (c *recoveries) Recover(
 	ctx context.Context, s pando.ServiceKey, r pando.Recovery, by pando.Asker,
 ) (pando.ServiceStatus, error) {
 	ask := c.force
@@ -166,7 +172,7 @@ func ordinal(w *world.World, svc pando.Service, name string) (int, error) {
 }
 
 // force makes an ordinal bootstrap although the positions of others are unknown or newer.
-func (c *operators) force(
+func (c *recoveries) force(
 	ctx context.Context, s pando.ServiceKey, name string, by pando.Asker,
 ) error {
 	return c.edit(ctx, s, by, func(svc *pando.Service, _ time.Time) (*pando.Decision, error) {
@@ -201,7 +207,7 @@ func (c *operators) force(
 
 // moveOrdinal gives up the volumes of an ordinal, so that it starts anew on another host. The
 // fence: its host has no lease, or is here without the volumes.
-func (c *operators) moveOrdinal(
+func (c *recoveries) moveOrdinal(
 	ctx context.Context, s pando.ServiceKey, name string, by pando.Asker,
 ) error {
 	c.mu.RLock()

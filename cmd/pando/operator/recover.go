@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando"
+	"pando.run/pando/api"
 )
 
 // Recover returns `pando recover`.
@@ -22,7 +23,7 @@ func Recover(o *Console) *cobra.Command {
 			"ordinal may run any more: stop the machine first.",
 		Example: "  pando recover db --force-from db-2\n  pando recover db --move db-1",
 	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
-		st, err := o.client.Recover(ctx, key, r)
+		st, err := api.Recover(ctx, o.client, key, r)
 		if err != nil {
 			return err
 		}
