@@ -11,8 +11,8 @@ import (
 	"pando.run/pando/lab/labtest"
 )
 
-// ordinalSpec is of a stateful service with its number of writes in /data/n. A file in the folder gate
-// holds back the start of all but the first ordinal.
+// ordinalSpec is of a stateful service with its number of writes in /data/n. A file in the folder
+// gate holds back the start of all but the first ordinal.
 const ordinalSpec = `name: ledger
 kind: stateful
 command: [sh, -c, 'while test -e /gate/hold; do sleep 0.1; done;
