@@ -112,7 +112,7 @@ func (a *asker) await(what string, want func(host string) bool) time.Duration {
 }
 
 // TestAPausedHolderNeverAnswersBesideItsSuccessor freezes the host that answers for a VIP, then
-// lets it go on. One host answers each request, before, during and after.
+// thaws it. At most one host answers each request, before, during and after.
 func TestAPausedHolderNeverAnswersBesideItsSuccessor(t *testing.T) {
 	t.Parallel()
 	p := labtest.UpWith(t, labtest.Options{Hosts: 3, One: true,
