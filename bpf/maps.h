@@ -121,6 +121,33 @@ struct {
 	GROWING(ENDPOINTS_MAX, __u64, __u32);
 } arrivals SEC(".maps");
 
+/* The endpoints of other hosts by tag. */
+struct {
+	GROWING(SLOTS_MAX - ENDPOINTS_MAX, __u64, __u32);
+} aways SEC(".maps");
+
+struct {
+	GROWING(DOORS_MAX, struct door_key, struct door);
+} doors SEC(".maps");
+
+struct {
+	TABLE_OF(ARRAY, ENDPOINTS_MAX, __u32, struct truth);
+} truths SEC(".maps"); /* by endpoint */
+
+/* What was asked, by the random number of the packet. */
+struct {
+	TABLE_OF(LRU_HASH, 4096, __u32, struct ask);
+} asks SEC(".maps");
+
+/* The flows that no host has, with the time of the first answer. */
+struct {
+	TABLE_OF(LRU_HASH, 4096, struct flow_key6, __u64);
+} nowhere SEC(".maps");
+
+struct {
+	TABLE_OF(PERCPU_ARRAY, 1, __u32, struct pace);
+} ask_paces SEC(".maps");
+
 /* The other hosts by address. Only their tunnel packets are taken. */
 struct {
 	GROWING(PEERS_MAX, __u32[4], struct peer);

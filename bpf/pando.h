@@ -146,6 +146,36 @@ struct peer {
 	__u32 room; /* bytes of the largest packet that fits into a tunnel to it, and its number */
 };
 
+/* Where the connections of a service may be: the hosts that have endpoints of it, numbered from 0,
+ * and the endpoints of this host, numbered from DOOR_HERE. */
+struct door_key {
+	__u32 service;
+	__u32 n;
+};
+
+#define DOOR_HERE (1u << 31)
+#define DOORS_MAX (1 << 16)
+
+struct door {
+	__u32 remote[4]; /* the address of the other host */
+	__u32 slot;      /* of the endpoint of this host */
+};
+
+/* An endpoint of this host as bpf/door.h needs it. */
+struct truth {
+	__u64 tag;
+	__u32 netns; /* the number of its network namespace, plus 1; 0: its sockets cannot be asked */
+	__u32 pad;
+};
+
+/* A packet about whose flow other hosts were asked. */
+struct ask {
+	__u32 asked; /* hosts */
+	__u32 none;  /* of them, those that do not have the flow */
+	__u32 named; /* 1: an entry of the connection table has named another endpoint */
+	__u32 pad;
+};
+
 /* The place of a service's table: its first chunk, counted over all slabs, and its
  * number of buckets less one. The number is a power of two and at least CHUNK_BUCKETS. */
 struct place {

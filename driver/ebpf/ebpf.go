@@ -58,6 +58,7 @@ type Driver struct {
 	tables   *tables
 	tunnel   tunnel
 	policies policies
+	doors    doors
 	// fresh: this Open created the connection table. filled: services with connections taken
 	// over since then. filledFrom: number of connections taken over per instance.
 	fresh      bool
@@ -93,6 +94,7 @@ func Open(c Config) (*Driver, error) {
 	d.hooks = hooks{dir: filepath.Join(c.PinDir, "links"), objects: &d.objects}
 	d.tunnel = tunnel{objects: &d.objects, hooks: &d.hooks, rooms: map[netip.Addr]int{}}
 	d.policies = policies{objects: &d.objects, of: map[uint32]*policy{}}
+	d.doors = doors{objects: &d.objects, of: map[uint32]*places{}, truths: map[uint32]bool{}}
 	d.flows = flowTable{objects: &d.objects, counts: counters{&d.objects, cpus}, tick: tick}
 	if err := d.takeUp(); err != nil {
 		return nil, err
@@ -117,6 +119,9 @@ func (d *Driver) takeUp() error {
 	}
 	if err == nil {
 		err = d.readTables(spec)
+	}
+	if err == nil {
+		err = d.doors.read()
 	}
 	if err == nil {
 		err = d.attachHost()

@@ -13,6 +13,14 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type steerAsk struct {
+	_     structs.HostLayout
+	Asked uint32
+	None  uint32
+	Named uint32
+	Pad   uint32
+}
+
 type steerChunk struct {
 	_        structs.HostLayout
 	Endpoint [128]uint16
@@ -24,6 +32,18 @@ type steerCounters struct {
 	Packets uint64
 	Bytes   uint64
 	Ends    uint64
+}
+
+type steerDoor struct {
+	_      structs.HostLayout
+	Remote [4]uint32
+	Slot   uint32
+}
+
+type steerDoorKey struct {
+	_       structs.HostLayout
+	Service uint32
+	N       uint32
 }
 
 type steerEndpoint struct {
@@ -170,6 +190,13 @@ type steerServiceKey struct {
 	Pad      uint8
 }
 
+type steerTruth struct {
+	_     structs.HostLayout
+	Tag   uint64
+	Netns uint32
+	Pad   uint32
+}
+
 type steerTurn struct {
 	_    structs.HostLayout
 	Lock struct {
@@ -184,7 +211,11 @@ type steerTurn struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	steerMapArrivals          = "arrivals"
+	steerMapAskPaces          = "ask_paces"
+	steerMapAsks              = "asks"
+	steerMapAways             = "aways"
 	steerMapCounts            = "counts"
+	steerMapDoors             = "doors"
 	steerMapEndpointNames     = "endpoint_names"
 	steerMapEndpoints         = "endpoints"
 	steerMapFlows             = "flows"
@@ -195,6 +226,7 @@ const (
 	steerMapKnocks            = "knocks"
 	steerMapLinks             = "links"
 	steerMapLive              = "live"
+	steerMapNowhere           = "nowhere"
 	steerMapOpening           = "opening"
 	steerMapOpening6          = "opening6"
 	steerMapPaces             = "paces"
@@ -208,6 +240,7 @@ const (
 	steerMapSlabs             = "slabs"
 	steerMapTraffic           = "traffic"
 	steerMapTranslations      = "translations"
+	steerMapTruths            = "truths"
 	steerMapTurns             = "turns"
 	steerMapVips              = "vips"
 	steerProgChange           = "change"
@@ -226,6 +259,7 @@ const (
 	steerVarOrderForUserSpace = "order_for_user_space"
 	steerVarOwn6Addr          = "own6_addr"
 	steerVarOwnAddr           = "own_addr"
+	steerVarTunnelDevice      = "tunnel_device"
 	steerVarVip6Net           = "vip6_net"
 	steerVarVipMask           = "vip_mask"
 	steerVarVipNet            = "vip_net"
@@ -288,7 +322,11 @@ type steerProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type steerMapSpecs struct {
 	Arrivals      *ebpf.MapSpec `ebpf:"arrivals"`
+	AskPaces      *ebpf.MapSpec `ebpf:"ask_paces"`
+	Asks          *ebpf.MapSpec `ebpf:"asks"`
+	Aways         *ebpf.MapSpec `ebpf:"aways"`
 	Counts        *ebpf.MapSpec `ebpf:"counts"`
+	Doors         *ebpf.MapSpec `ebpf:"doors"`
 	EndpointNames *ebpf.MapSpec `ebpf:"endpoint_names"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
 	Flows         *ebpf.MapSpec `ebpf:"flows"`
@@ -299,6 +337,7 @@ type steerMapSpecs struct {
 	Knocks        *ebpf.MapSpec `ebpf:"knocks"`
 	Links         *ebpf.MapSpec `ebpf:"links"`
 	Live          *ebpf.MapSpec `ebpf:"live"`
+	Nowhere       *ebpf.MapSpec `ebpf:"nowhere"`
 	Opening       *ebpf.MapSpec `ebpf:"opening"`
 	Opening6      *ebpf.MapSpec `ebpf:"opening6"`
 	Paces         *ebpf.MapSpec `ebpf:"paces"`
@@ -312,6 +351,7 @@ type steerMapSpecs struct {
 	Slabs         *ebpf.MapSpec `ebpf:"slabs"`
 	Traffic       *ebpf.MapSpec `ebpf:"traffic"`
 	Translations  *ebpf.MapSpec `ebpf:"translations"`
+	Truths        *ebpf.MapSpec `ebpf:"truths"`
 	Turns         *ebpf.MapSpec `ebpf:"turns"`
 	Vips          *ebpf.MapSpec `ebpf:"vips"`
 }
@@ -328,6 +368,7 @@ type steerVariableSpecs struct {
 	OrderForUserSpace *ebpf.VariableSpec `ebpf:"order_for_user_space"`
 	Own6Addr          *ebpf.VariableSpec `ebpf:"own6_addr"`
 	OwnAddr           *ebpf.VariableSpec `ebpf:"own_addr"`
+	TunnelDevice      *ebpf.VariableSpec `ebpf:"tunnel_device"`
 	Vip6Net           *ebpf.VariableSpec `ebpf:"vip6_net"`
 	VipMask           *ebpf.VariableSpec `ebpf:"vip_mask"`
 	VipNet            *ebpf.VariableSpec `ebpf:"vip_net"`
@@ -354,7 +395,11 @@ func (o *steerObjects) Close() error {
 // It can be passed to loadSteerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type steerMaps struct {
 	Arrivals      *ebpf.Map `ebpf:"arrivals"`
+	AskPaces      *ebpf.Map `ebpf:"ask_paces"`
+	Asks          *ebpf.Map `ebpf:"asks"`
+	Aways         *ebpf.Map `ebpf:"aways"`
 	Counts        *ebpf.Map `ebpf:"counts"`
+	Doors         *ebpf.Map `ebpf:"doors"`
 	EndpointNames *ebpf.Map `ebpf:"endpoint_names"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
 	Flows         *ebpf.Map `ebpf:"flows"`
@@ -365,6 +410,7 @@ type steerMaps struct {
 	Knocks        *ebpf.Map `ebpf:"knocks"`
 	Links         *ebpf.Map `ebpf:"links"`
 	Live          *ebpf.Map `ebpf:"live"`
+	Nowhere       *ebpf.Map `ebpf:"nowhere"`
 	Opening       *ebpf.Map `ebpf:"opening"`
 	Opening6      *ebpf.Map `ebpf:"opening6"`
 	Paces         *ebpf.Map `ebpf:"paces"`
@@ -378,6 +424,7 @@ type steerMaps struct {
 	Slabs         *ebpf.Map `ebpf:"slabs"`
 	Traffic       *ebpf.Map `ebpf:"traffic"`
 	Translations  *ebpf.Map `ebpf:"translations"`
+	Truths        *ebpf.Map `ebpf:"truths"`
 	Turns         *ebpf.Map `ebpf:"turns"`
 	Vips          *ebpf.Map `ebpf:"vips"`
 }
@@ -385,7 +432,11 @@ type steerMaps struct {
 func (m *steerMaps) Close() error {
 	return _SteerClose(
 		m.Arrivals,
+		m.AskPaces,
+		m.Asks,
+		m.Aways,
 		m.Counts,
+		m.Doors,
 		m.EndpointNames,
 		m.Endpoints,
 		m.Flows,
@@ -396,6 +447,7 @@ func (m *steerMaps) Close() error {
 		m.Knocks,
 		m.Links,
 		m.Live,
+		m.Nowhere,
 		m.Opening,
 		m.Opening6,
 		m.Paces,
@@ -409,6 +461,7 @@ func (m *steerMaps) Close() error {
 		m.Slabs,
 		m.Traffic,
 		m.Translations,
+		m.Truths,
 		m.Turns,
 		m.Vips,
 	)
@@ -426,6 +479,7 @@ type steerVariables struct {
 	OrderForUserSpace *ebpf.Variable `ebpf:"order_for_user_space"`
 	Own6Addr          *ebpf.Variable `ebpf:"own6_addr"`
 	OwnAddr           *ebpf.Variable `ebpf:"own_addr"`
+	TunnelDevice      *ebpf.Variable `ebpf:"tunnel_device"`
 	Vip6Net           *ebpf.Variable `ebpf:"vip6_net"`
 	VipMask           *ebpf.Variable `ebpf:"vip_mask"`
 	VipNet            *ebpf.Variable `ebpf:"vip_net"`

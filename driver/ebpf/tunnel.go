@@ -71,6 +71,10 @@ func (x *index) correctArrivals(m *ebpf.Map) error {
 			want[x.tagOf(x.slots[slot].Service, name)] = slot
 		}
 	}
+	return correctTags(m, want)
+}
+
+func correctTags(m *ebpf.Map, want map[uint64]uint32) error {
 	var errs []error
 	var gone []uint64
 	var at uint64
@@ -112,6 +116,7 @@ func (t *tunnel) add(x *index, service uint32, e pando.Endpoint) (uint32, error)
 	if err := errors.Join(
 		t.objects.Endpoints.Put(slot, v),
 		t.objects.EndpointNames.Put(slot, nameOf(service, string(e.Instance))),
+		t.objects.Aways.Put(name, slot),
 	); err != nil {
 		return 0, err
 	}
@@ -244,7 +249,8 @@ func (t *tunnel) admit(x *index, hosts []pando.Host) error {
 func (t *tunnel) find(x *index) error {
 	dev, err := netlink.LinkByName(TunnelDevice)
 	if err == nil {
-		err = t.move(x, dev.Attrs().Index)
+		err = errors.Join(t.move(x, dev.Attrs().Index),
+			t.objects.TunnelDevice.Set(uint32(dev.Attrs().Index)))
 	}
 	var none netlink.LinkNotFoundError
 	if errors.As(err, &none) {
@@ -271,7 +277,7 @@ func (t *tunnel) move(x *index, ifindex int) error {
 // remove removes the device of the tunnel, so that no port is open on a host without others.
 func (t *tunnel) remove() error {
 	t.ifindex = 0
-	err := t.hooks.detach(tunnelPin)
+	err := errors.Join(t.objects.TunnelDevice.Set(uint32(0)), t.hooks.detach(tunnelPin))
 	dev, lerr := netlink.LinkByName(TunnelDevice)
 	var none netlink.LinkNotFoundError
 	if errors.As(lerr, &none) {
@@ -297,7 +303,7 @@ func (t *tunnel) make(x *index) error {
 	ifindex := dev.Attrs().Index
 	if err := errors.Join(
 		t.hooks.attach(tunnelPin, ifindex, ebpf.AttachTCXIngress, t.objects.FromTunnel),
-		t.move(x, ifindex), netlink.LinkSetUp(dev),
+		t.move(x, ifindex), netlink.LinkSetUp(dev), t.objects.TunnelDevice.Set(uint32(ifindex)),
 	); err != nil {
 		return fmt.Errorf("attach the tunnel to other hosts: %w", err)
 	}

@@ -30,3 +30,5 @@ func (s tcx) Mend(ctx context.Context) error {
 }
 
 func TestRemoteOfEBPF(t *testing.T) { Remote(t, openOne) }
+
+func TestDoorsOfEBPF(t *testing.T) { Doors(t, openOne) }
