@@ -312,7 +312,7 @@ cold int not_there(struct packet *p, struct arrival *a, __u32 six)
 		return DROP;
 	__u32 named = k->named;
 	bpf_map_delete_elem(&asks, &id);
-	if (!named && !is_nowhere(p, six))
+	if (!named && !is_unfound(p, six))
 		return drop(DROP_NO_FLOW);
 	return REFUSE + DROP_NO_FLOW;
 }
@@ -335,7 +335,7 @@ cold int gone_there(struct __sk_buff *skb, struct packet *p, struct arrival *a, 
 		__u32 n = f->endpoint, flags = f->flags;
 		struct endpoint *e = bpf_map_lookup_elem(&endpoints, &n);
 		if (e && e->epoch == f->epoch && (!e->away || !same(e->remote, a->from, 1)))
-			return drop(DROP_NO_FLOW); /* this host knows better by now: the client tries again */
+			return drop(DROP_NO_FLOW); /* the entry is newer by now, and the client tries again */
 		if (remove_flow(&k, f->service, six)) {
 			count(COUNT_REMOVED);
 			if (!(flags & (FLOW_FIN | FLOW_RST)))

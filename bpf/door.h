@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* A packet at the wrong door: it opens no flow, and this host's table does not have its flow. The
- * router in front may have chosen another ingress host. The sockets of the instances are the truth,
- * and the host of an instance knows them: its connection table has their flows.
+/* A packet at the wrong door: it opens no flow, and this host's table lacks its flow. The router in
+ * front may have chosen another ingress host. The sockets of the instances are the truth, and the
+ * connection table of their host has their flows.
  *
  * This host first asks the sockets of its own endpoints. Then it sends the packet to each host that
  * has endpoints of the service, as a question. The host that has the flow delivers the packet and
- * reports, and this host holds the flow from then on. Every other host sends the packet back. If all
- * did, nobody has the flow.
+ * reports, and this host holds the flow from then on. Every other host sends the packet back. After
+ * the last one, the flow is unknown to the cluster.
  *
  *	question ──► has it: delivers, reports IS_PROVEN
  *	         └─► has it not: NOT_HERE ──► the last one: refuse
@@ -21,12 +21,12 @@
 
 #define HOSTS_ASKED_MAX 128 /* about one flow */
 #define SOCKETS_ASKED_MAX 64 /* endpoints of this host, about one flow */
-#define ASKS_PER_SECOND_MAX 100000 /* sockets and hosts, on a CPU: forged packets cost them all */
-#define NOWHERE_MIN SECOND /* between two questions without an answer, before a refusal */
-#define NOWHERE_MAX (60 * SECOND)
+#define ASKS_PER_SECOND_MAX 40000 /* sockets and hosts, on a CPU: forged packets cost them all */
+#define UNFOUND_MIN SECOND /* between two questions without an answer, before a refusal */
+#define UNFOUND_MAX (60 * SECOND)
 
 /* A question and its answers have the mark IS_GONE and this VNI: a host of an older build drops them
- * without a word. The destination MAC has the kind, then the number of the packet. */
+ * in silence. The destination MAC has the kind, then the number of the packet. */
 #define DOOR_VNI 0xffffff
 
 enum { NONE_HERE = -1, UNKNOWN = -2 };
@@ -208,11 +208,11 @@ cold int question(struct __sk_buff *skb, __u32 service, __u32 complete, __u32 na
 	if (address_door(skb, QUESTION, id))
 		return drop(DROP_KERNEL);
 	bpf_loop(s.hosts, ask_host, &s, 0);
-	return DROP; /* a copy goes on: the answers decide */
+	return DROP; /* the hosts have copies: their answers decide */
 }
 
 /* seek finds the endpoint of a packet that opens nothing, and whose flow is not in the table. It
- * returns KNOWN if an endpoint of this host has it, and ANEW if there is nobody to ask. named: an
+ * returns KNOWN if an endpoint of this host has it, and ANEW without another host to ask. named: an
  * entry of the table has named another endpoint. */
 apart int seek(struct __sk_buff *skb, struct packet *p, __u32 named, __u32 six)
 {
@@ -224,9 +224,9 @@ apart int seek(struct __sk_buff *skb, struct packet *p, __u32 named, __u32 six)
 	return slot >= 0 ? restore(p, slot, six) : question(skb, service, slot == NONE_HERE, named);
 }
 
-/* is_nowhere returns whether nobody has a packet's flow for the second time. A host may not yet know
- * of an instance that began a moment ago, so the first time proves nothing. */
-cold int is_nowhere(struct packet *p, __u32 six)
+/* is_unfound returns whether all hosts lack a packet's flow for the second time. This host may learn
+ * of a new instance a moment later than another one, so the first time proves little. */
+cold int is_unfound(struct packet *p, __u32 six)
 {
 	union flow_any k = {};
 
@@ -236,10 +236,10 @@ cold int is_nowhere(struct packet *p, __u32 six)
 		flow_key_of(&k, p->src, p->dst, p->sport, p->dport, p->protocol, 0);
 	}
 	__u64 now = bpf_ktime_get_coarse_ns();
-	__u64 *first = bpf_map_lookup_elem(&nowhere, &k.six);
-	if (first && now - *first < NOWHERE_MAX)
-		return now - *first >= NOWHERE_MIN;
-	bpf_map_update_elem(&nowhere, &k.six, &now, BPF_ANY);
+	__u64 *first = bpf_map_lookup_elem(&unfound, &k.six);
+	if (first && now - *first < UNFOUND_MAX)
+		return now - *first >= UNFOUND_MIN;
+	bpf_map_update_elem(&unfound, &k.six, &now, BPF_ANY);
 	return 0;
 }
 

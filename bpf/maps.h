@@ -142,7 +142,7 @@ struct {
 /* The flows that no host has, with the time of the first answer. */
 struct {
 	TABLE_OF(LRU_HASH, 4096, struct flow_key6, __u64);
-} nowhere SEC(".maps");
+} unfound SEC(".maps");
 
 struct {
 	TABLE_OF(PERCPU_ARRAY, 1, __u32, struct pace);

@@ -15,7 +15,7 @@ import (
 const (
 	// doorHere is the first number of the endpoints of this host in the table doors (bpf/pando.h).
 	doorHere = 1 << 31
-	// The programs ask no more (bpf/door.h), and then never conclude that nobody has a flow.
+	// The programs ask no more of them (bpf/door.h). Beyond that, no flow counts as unknown.
 	hostsAskedMax, socketsAskedMax = 128, 64
 )
 

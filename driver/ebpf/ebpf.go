@@ -7,7 +7,9 @@
 package ebpf
 
 import (
+	"crypto/hkdf"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -38,6 +40,9 @@ type Config struct {
 	// FlowsMax is the number of held flows of IPv4; IPv6 has a quarter. 0: 1,048,576. A sixteenth of
 	// it, at least 512, may be opening.
 	FlowsMax int
+	// Secret is the same on all hosts of a cluster. The key of the hash is derived from it, so two
+	// hosts with the same table choose the same endpoint. nil: the key is random.
+	Secret []byte
 	// Buckets fills a table with indices into ids, in proportion to weights (balance.Buckets).
 	Buckets func(ids []string, weights []int, size int) []uint16
 }
@@ -147,17 +152,35 @@ func (d *Driver) takeUp() error {
 	return err
 }
 
-// readTables reads what a former agent left, and makes the key of the hash if there is none.
-func (d *Driver) readTables(spec *ebpf.CollectionSpec) (err error) {
-	var key steerHashKey
-	if err := d.objects.HashKeys.Lookup(uint32(0), &key); err != nil {
-		return fmt.Errorf("read the key of the hash: %w", err)
+// makeHashKey derives the key of the hash from the cluster's secret. Without a secret, it makes a
+// random key if there is none.
+func (d *Driver) makeHashKey() error {
+	var was, key steerHashKey
+	if err := d.objects.HashKeys.Lookup(uint32(0), &was); err != nil {
+		return err
 	}
-	if key == (steerHashKey{}) {
-		key.Word = [2]uint32{secret(), secret()}
-		if err := d.objects.HashKeys.Put(uint32(0), key); err != nil {
-			return fmt.Errorf("make the key of the hash: %w", err)
+	switch {
+	case d.Secret != nil:
+		b, err := hkdf.Key(sha256.New, d.Secret, nil, "pando: the hash of flows", 8)
+		if err != nil {
+			return err
 		}
+		key.Word = [2]uint32{binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])}
+	case was == (steerHashKey{}):
+		key.Word = [2]uint32{secret(), secret()}
+	default:
+		key = was
+	}
+	if key == was {
+		return nil
+	}
+	return d.objects.HashKeys.Put(uint32(0), key)
+}
+
+// readTables reads what a former agent left.
+func (d *Driver) readTables(spec *ebpf.CollectionSpec) (err error) {
+	if err := d.makeHashKey(); err != nil {
+		return fmt.Errorf("make the key of the hash: %w", err)
 	}
 	if d.tables, err = openTables(d.objects.Slabs, spec.Maps["slabs"].InnerMap); err != nil {
 		return err

@@ -226,7 +226,6 @@ const (
 	steerMapKnocks            = "knocks"
 	steerMapLinks             = "links"
 	steerMapLive              = "live"
-	steerMapNowhere           = "nowhere"
 	steerMapOpening           = "opening"
 	steerMapOpening6          = "opening6"
 	steerMapPaces             = "paces"
@@ -242,6 +241,7 @@ const (
 	steerMapTranslations      = "translations"
 	steerMapTruths            = "truths"
 	steerMapTurns             = "turns"
+	steerMapUnfound           = "unfound"
 	steerMapVips              = "vips"
 	steerProgChange           = "change"
 	steerProgFromHost         = "from_host"
@@ -337,7 +337,6 @@ type steerMapSpecs struct {
 	Knocks        *ebpf.MapSpec `ebpf:"knocks"`
 	Links         *ebpf.MapSpec `ebpf:"links"`
 	Live          *ebpf.MapSpec `ebpf:"live"`
-	Nowhere       *ebpf.MapSpec `ebpf:"nowhere"`
 	Opening       *ebpf.MapSpec `ebpf:"opening"`
 	Opening6      *ebpf.MapSpec `ebpf:"opening6"`
 	Paces         *ebpf.MapSpec `ebpf:"paces"`
@@ -353,6 +352,7 @@ type steerMapSpecs struct {
 	Translations  *ebpf.MapSpec `ebpf:"translations"`
 	Truths        *ebpf.MapSpec `ebpf:"truths"`
 	Turns         *ebpf.MapSpec `ebpf:"turns"`
+	Unfound       *ebpf.MapSpec `ebpf:"unfound"`
 	Vips          *ebpf.MapSpec `ebpf:"vips"`
 }
 
@@ -410,7 +410,6 @@ type steerMaps struct {
 	Knocks        *ebpf.Map `ebpf:"knocks"`
 	Links         *ebpf.Map `ebpf:"links"`
 	Live          *ebpf.Map `ebpf:"live"`
-	Nowhere       *ebpf.Map `ebpf:"nowhere"`
 	Opening       *ebpf.Map `ebpf:"opening"`
 	Opening6      *ebpf.Map `ebpf:"opening6"`
 	Paces         *ebpf.Map `ebpf:"paces"`
@@ -426,6 +425,7 @@ type steerMaps struct {
 	Translations  *ebpf.Map `ebpf:"translations"`
 	Truths        *ebpf.Map `ebpf:"truths"`
 	Turns         *ebpf.Map `ebpf:"turns"`
+	Unfound       *ebpf.Map `ebpf:"unfound"`
 	Vips          *ebpf.Map `ebpf:"vips"`
 }
 
@@ -447,7 +447,6 @@ func (m *steerMaps) Close() error {
 		m.Knocks,
 		m.Links,
 		m.Live,
-		m.Nowhere,
 		m.Opening,
 		m.Opening6,
 		m.Paces,
@@ -463,6 +462,7 @@ func (m *steerMaps) Close() error {
 		m.Translations,
 		m.Truths,
 		m.Turns,
+		m.Unfound,
 		m.Vips,
 	)
 }

@@ -77,6 +77,7 @@ func Doors(t *testing.T, open OpenHost) {
 		"all flows move while the tables change":  flowsMoveUnderChange(open),
 		"a flow with ports that were used before": portsAreUsedAgain,
 		"a forged packet ends":                    forgedPacketEnds,
+		"a UDP flow finds its instance by hash":   datagramsMove,
 		"a socket without an entry is found":      socketIsFound,
 	} {
 		for by, family := range []string{"", "by IPv6, "} {
@@ -265,6 +266,48 @@ func portsAreUsedAgain(t *testing.T, e *estate) {
 		}
 		e.weights["b"], e.weights["c"] = 100, 0
 		e.publish()
+	}
+}
+
+// datagramsMove checks that UDP flows stay with their instances at another ingress host, while the
+// tables are the same. These clients never use the other host before.
+func datagramsMove(t *testing.T, e *estate) {
+	for slot := range e.hosts {
+		e.join(slot, string(rune('a'+slot)), 100)
+	}
+	e.publish()
+	var all []net.Conn
+	var was []byte
+	answers := map[byte]int{}
+	ask := func(c net.Conn) byte {
+		answer := make([]byte, 10)
+		_, err := exchange(c, []byte("?"), answer)
+		check(t, err)
+		return answer[0]
+	}
+	for n := range 60 {
+		check(t, e.outside.Inside(func() error {
+			c, err := net.Dial("udp", netip.AddrPortFrom(vip[n%2], 53).String())
+			if err == nil {
+				all = append(all, c)
+				t.Cleanup(func() { c.Close() })
+			}
+			return err
+		}))
+		who := ask(all[n])
+		was = append(was, who)
+		answers[who]++
+	}
+	if len(answers) != 3 {
+		t.Fatalf("60 UDP flows reach %v, want three instances", answers)
+	}
+	for _, h := range e.hosts {
+		e.enter(h)
+		for n, c := range all {
+			if who := ask(c); who != was[n] {
+				t.Errorf("by %s, a UDP flow of %c is answered by %c", h.name(), was[n], who)
+			}
+		}
 	}
 }
 
