@@ -154,8 +154,8 @@ apart int believe(struct packet *p, struct arrival *a, __u32 six)
 	return DROP;
 }
 
-/* tell sends a packet back as an answer of bpf/door.h. */
-cold int tell(struct __sk_buff *skb, struct arrival *a, __u32 kind)
+/* give_back sends a packet back as an answer of bpf/door.h. */
+cold int give_back(struct __sk_buff *skb, struct arrival *a, __u32 kind)
 {
 	if (address_door(skb, kind, a->tag) || address_tunnel(skb, a->from, DOOR_VNI))
 		return drop(DROP_KERNEL);
@@ -180,7 +180,7 @@ apart int settle(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u
 	if (target < 0)
 		return REFUSE + DROP_NO_ENDPOINT;
 	if (!opens && !is_end_of(skb, p, slot, six))
-		return tell(skb, a, LOST);
+		return give_back(skb, a, LOST);
 	struct flow f = {.endpoint = slot, .epoch = e->epoch, .target = target, .service = service,
 	    .room = a->room, .seen = bpf_jiffies64()};
 	f.flags = (opens ? 0 : FLOW_ESTABLISHED) | a->number << HALF;
@@ -247,7 +247,7 @@ cold int refuse_arrival(struct __sk_buff *skb, struct packet *p, __u32 why, __u3
 cold int missing(struct __sk_buff *skb, struct packet *p, struct arrival *a)
 {
 	if (p->protocol == IPPROTO_TCP && (p->flags & (SYN | ACK)) != SYN)
-		return tell(skb, a, LOST);
+		return give_back(skb, a, LOST);
 	report(skb, a, IS_GONE);
 	return REFUSE + DROP_NO_ENDPOINT;
 }
@@ -281,13 +281,13 @@ cold int sought(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u3
 	__u32 service = service_of(p, six);
 
 	if (service == SERVICES_MAX || migrating)
-		return DROP; /* this host does not know yet */
+		return DROP; /* the tables here are not complete */
 	int known = own_end(skb, p, six);
 	int at = known >= 0 ? known : look_here(skb, p, service, six);
 	__u32 slot = at;
 	struct truth *t = bpf_map_lookup_elem(&truths, &slot);
 	if (!t)
-		return at == UNKNOWN ? DROP : tell(skb, a, NOT_HERE);
+		return at == UNKNOWN ? DROP : give_back(skb, a, NOT_HERE);
 	__u8 mac[6] = {0, t->tag >> 32, t->tag >> 24, t->tag >> 16, t->tag >> 8, t->tag};
 	a->tag = t->tag;
 	a->slot = slot;

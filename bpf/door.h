@@ -12,7 +12,7 @@
  *	         └─► has it not: NOT_HERE ──► the last one: refuse
  *	packet of an entry here ──► has it not: LOST ──► question
  *
- * No host passes a question on, and each answer leads to a later step only, so no packet goes round.
+ * No host passes a question on. Each answer leads to a later step only, so no packet goes round.
  */
 #ifndef DOOR_H
 #define DOOR_H
@@ -25,8 +25,8 @@
 #define UNFOUND_MIN SECOND /* between two questions without an answer, before a refusal */
 #define UNFOUND_MAX (60 * SECOND)
 
-/* A question and its answers have the mark IS_GONE and this VNI: a host of an older build drops them
- * in silence. The destination MAC has the kind, then the number of the packet. */
+/* A question and its answers have the mark IS_GONE and this VNI. A host of an older build drops
+ * them in silence. The destination MAC has the kind, then the number of the packet. */
 #define DOOR_VNI 0xffffff
 
 enum { NONE_HERE = -1, UNKNOWN = -2 };
@@ -83,7 +83,7 @@ struct search {
 	struct packet *p;
 	__u32 service, six;
 	int slot;    /* of the endpoint that has the flow */
-	int unknown; /* not every endpoint of this host has said that it has none */
+	int unknown; /* an endpoint of this host could not be asked */
 	__u32 looks;
 	__u32 hosts;
 };
@@ -105,7 +105,7 @@ static long look_in(__u32 n, struct search *s)
 	return has > 0;
 }
 
-/* charge_asks counts questions, up to the bound of a second. It returns whether more are allowed. */
+/* charge_asks counts questions, up to the bound of a second. It returns whether more may follow. */
 inlined int charge_asks(__u32 n)
 {
 	__u32 zero = 0;
@@ -211,8 +211,8 @@ cold int question(struct __sk_buff *skb, __u32 service, __u32 complete, __u32 na
 	return DROP; /* the hosts have copies: their answers decide */
 }
 
-/* seek finds the endpoint of a packet that opens nothing, and whose flow is not in the table. It
- * returns KNOWN if an endpoint of this host has it, and ANEW without another host to ask. named: an
+/* seek finds the endpoint of a packet that opens nothing, if the table lacks its flow. It returns
+ * KNOWN if an endpoint of this host has it, and ANEW without another host to ask. named: an
  * entry of the table has named another endpoint. */
 apart int seek(struct __sk_buff *skb, struct packet *p, __u32 named, __u32 six)
 {
@@ -224,8 +224,8 @@ apart int seek(struct __sk_buff *skb, struct packet *p, __u32 named, __u32 six)
 	return slot >= 0 ? restore(p, slot, six) : question(skb, service, slot == NONE_HERE, named);
 }
 
-/* is_unfound returns whether all hosts lack a packet's flow for the second time. This host may learn
- * of a new instance a moment later than another one, so the first time proves little. */
+/* is_unfound returns whether all hosts lack a packet's flow for the second time. This host may
+ * learn of a new instance a moment later than another one, so the first time proves little. */
 cold int is_unfound(struct packet *p, __u32 six)
 {
 	union flow_any k = {};

@@ -134,7 +134,7 @@ struct {
 	TABLE_OF(ARRAY, ENDPOINTS_MAX, __u32, struct truth);
 } truths SEC(".maps"); /* by endpoint */
 
-/* What was asked, by the random number of the packet. */
+/* The open questions, by the random number of the packet. */
 struct {
 	TABLE_OF(LRU_HASH, 4096, __u32, struct ask);
 } asks SEC(".maps");

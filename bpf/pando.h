@@ -168,7 +168,7 @@ struct truth {
 	__u32 pad;
 };
 
-/* A packet about whose flow other hosts were asked. */
+/* A question to other hosts about the flow of a packet. */
 struct ask {
 	__u32 asked; /* hosts */
 	__u32 none;  /* of them, those that do not have the flow */

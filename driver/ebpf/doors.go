@@ -19,8 +19,8 @@ const (
 	hostsAskedMax, socketsAskedMax = 128, 64
 )
 
-// doors tells the programs where the connections of a service may be. They ask there about a packet
-// whose flow this host does not know (bpf/door.h). The lock of the driver guards it.
+// doors writes the places where the connections of a service may be. The programs ask there about a
+// packet of a flow that their table lacks (bpf/door.h). The lock of the driver guards it.
 type doors struct {
 	objects *steerObjects
 	of      map[uint32]*places // by service
@@ -83,7 +83,7 @@ func (d *doors) publish(x *index, service uint32, want []pando.Endpoint, slots [
 	seen := map[[4]uint32]bool{}
 	for n, e := range want {
 		if !e.Remote.IsValid() {
-			if err := d.tell(x, service, slots[n], e); err != nil {
+			if err := d.note(x, service, slots[n], e); err != nil {
 				return err
 			}
 			here = append(here, slots[n])
@@ -149,8 +149,8 @@ func arrange[T comparable](
 	return list, nil
 }
 
-// tell writes what the programs need about an endpoint of this host, once.
-func (d *doors) tell(x *index, service, slot uint32, e pando.Endpoint) error {
+// note writes the tag and the namespace of an endpoint of this host, once.
+func (d *doors) note(x *index, service, slot uint32, e pando.Endpoint) error {
 	if d.truths[slot] {
 		return nil
 	}

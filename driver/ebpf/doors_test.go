@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestArrangeNeverMissesAMember makes random changes of a list. A member of the old and the new list
-// is in the table at every moment, and the numbers have no gap.
+// TestArrangeNeverMissesAMember makes random changes of a list. A member of the old and the new
+// list is in the table at every moment, and the numbers have no gap.
 func TestArrangeNeverMissesAMember(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	table := map[uint32]int{}

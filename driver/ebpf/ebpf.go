@@ -177,7 +177,7 @@ func (d *Driver) makeHashKey() error {
 	return d.objects.HashKeys.Put(uint32(0), key)
 }
 
-// readTables reads what a former agent left.
+// readTables reads the tables of a former agent.
 func (d *Driver) readTables(spec *ebpf.CollectionSpec) (err error) {
 	if err := d.makeHashKey(); err != nil {
 		return fmt.Errorf("make the key of the hash: %w", err)

@@ -45,7 +45,7 @@ func TestConnectionsMoveToAnotherIngressHost(t *testing.T) {
 		awaitState(p, h, pando.HostHere)
 	}
 	spec := func(text string) string {
-		return labtest.Echo("web", "place: {spread: host}", "scale: {min: 3, max: 6}",
+		return labtest.Echo("web", "place: {spread: host}", "scale: {min: 3, max: 20}",
 			"environment: {TEXT: "+text+"}")
 	}
 	web := p.Deploy(spec("one"))
@@ -95,7 +95,8 @@ func TestConnectionsMoveToAnotherIngressHost(t *testing.T) {
 	welcome(30)
 	p.Pando("scale", "web", "3")
 	move("the drain of three")
-	p.Pando("scale", "web", "6", "--wait")
+	p.Pando("scale", "web", "6")
+	web.Await("six again", func(st pando.ServiceStatus) bool { return st.InRotation == 6 })
 	welcome(10)
 	move("their return")
 	web.Update(spec("two"))

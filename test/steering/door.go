@@ -228,8 +228,8 @@ func (c *crossing) askSome(n int) {
 	}
 }
 
-// portsAreUsedAgain checks a client that uses the ports of an ended connection again. The first host
-// still has the ended one, to another instance: it saw no end of it.
+// portsAreUsedAgain checks a client that uses the ports of an ended connection again. The first
+// host still has the ended one, to another instance: it saw no end of it.
 func portsAreUsedAgain(t *testing.T, e *estate) {
 	e.join(1, "b", 100)
 	e.join(2, "c", 0)
@@ -337,7 +337,7 @@ func forgedPacketEnds(t *testing.T, e *estate) {
 		emit(t, e.outside, forged)
 		eventually(t, "a forged packet is counted", func() bool { return drops(h) == before+1 })
 		if n := refused(); n != answered {
-			t.Error("the first packet of an unknown flow is refused: its host may not know yet")
+			t.Error("the first packet of an unknown flow is refused")
 		}
 		eventually(t, "its repetition is refused", func() bool {
 			emit(t, e.outside, forged)
@@ -351,7 +351,7 @@ func forgedPacketEnds(t *testing.T, e *estate) {
 	}
 }
 
-// socketIsFound checks a connection whose flow no table has any more: its instance's socket proves
+// socketIsFound checks a connection of a flow that all tables lost: its instance's socket proves
 // it, on the host itself and on another one.
 func socketIsFound(t *testing.T, e *estate) {
 	e.join(1, "b", 100)

@@ -46,7 +46,7 @@ func TestAFloodOfForgedPacketsIsBounded(t *testing.T) {
 		from := netip.AddrFrom4([4]byte{198, 18, byte(n >> 8), byte(n)})
 		flood[n] = tcp(at(from, 4000), at(vip[0], 80), "A").Bytes(l.MAC, l.HostMAC)
 	}
-	// The program of the uplinks sees the packets of the tunnel, too: two answers to each forged one.
+	// The program of the uplinks also sees the packets of the tunnel: two answers to each forged one.
 	pinsOf := []string{"uplink-out", "tunnel", "tunnel", "tunnel"}
 	hosts := append(e.hosts[:1:1], e.hosts...)
 	var before [4]uint64
