@@ -285,11 +285,12 @@ cold int sought(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u3
 	int known = own_end(skb, p, six);
 	int at = known >= 0 ? known : look_here(skb, p, service, six);
 	__u32 slot = at;
-	struct truth *t = bpf_map_lookup_elem(&truths, &slot);
-	if (!t)
+	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &slot);
+	if (!e || e->away)
 		return at == UNKNOWN ? DROP : give_back(skb, a, NOT_HERE);
-	__u8 mac[6] = {0, t->tag >> 32, t->tag >> 24, t->tag >> 16, t->tag >> 8, t->tag};
-	a->tag = t->tag;
+	__u64 tag = (__u64)e->remote[OWN_TAG_HIGH] << 32 | e->remote[OWN_TAG_LOW];
+	__u8 mac[6] = {0, tag >> 32, tag >> 24, tag >> 16, tag >> 8, tag};
+	a->tag = tag;
 	a->slot = slot;
 	if (bpf_skb_store_bytes(skb, 0, mac, sizeof(mac), 0))
 		return drop(DROP_KERNEL);

@@ -46,15 +46,15 @@ cold __u32 service_of(struct packet *p, __u32 six)
  * if its sockets cannot be asked. A listener and a socket in TIME-WAIT have no flow. */
 cold int is_end_of(struct __sk_buff *skb, struct packet *p, __u32 slot, __u32 six)
 {
-	struct truth *t = bpf_map_lookup_elem(&truths, &slot);
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &slot);
 	struct bpf_sock_tuple u = {};
 	struct bpf_sock *socket;
 
-	if (!p || !t || !t->netns)
-		return -1;
-	if (!e || !e->ifindex || e->away)
+	if (!p || !e || !e->ifindex || e->away)
 		return 0;
+	__u32 netns = e->remote[OWN_NETNS];
+	if (!netns)
+		return -1;
 	int target = target_of(e, p);
 	if (target < 0)
 		return 0;
@@ -63,13 +63,13 @@ cold int is_end_of(struct __sk_buff *skb, struct packet *p, __u32 slot, __u32 si
 		copy(u.ipv6.daddr, p->dst, 1);
 		u.ipv6.sport = p->sport;
 		u.ipv6.dport = target;
-		socket = bpf_skc_lookup_tcp(skb, &u, sizeof(u.ipv6), t->netns - 1, 0);
+		socket = bpf_skc_lookup_tcp(skb, &u, sizeof(u.ipv6), netns - 1, 0);
 	} else {
 		u.ipv4.saddr = p->src[0];
 		u.ipv4.daddr = p->dst[0];
 		u.ipv4.sport = p->sport;
 		u.ipv4.dport = target;
-		socket = bpf_skc_lookup_tcp(skb, &u, sizeof(u.ipv4), t->netns - 1, 0);
+		socket = bpf_skc_lookup_tcp(skb, &u, sizeof(u.ipv4), netns - 1, 0);
 	}
 	if (!socket)
 		return 0;

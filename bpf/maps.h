@@ -123,25 +123,21 @@ struct {
 
 /* The endpoints of other hosts by tag. */
 struct {
-	GROWING(SLOTS_MAX - ENDPOINTS_MAX, __u64, __u32);
+	GROWING(1 << 14, __u64, __u32);
 } aways SEC(".maps");
 
 struct {
 	GROWING(DOORS_MAX, struct door_key, struct door);
 } doors SEC(".maps");
 
-struct {
-	TABLE_OF(ARRAY, ENDPOINTS_MAX, __u32, struct truth);
-} truths SEC(".maps"); /* by endpoint */
-
 /* The open questions, by the random number of the packet. */
 struct {
-	TABLE_OF(LRU_HASH, 4096, __u32, struct ask);
+	TABLE_OF(LRU_HASH, 512, __u32, struct ask);
 } asks SEC(".maps");
 
 /* The flows that no host has, with the time of the first answer. */
 struct {
-	TABLE_OF(LRU_HASH, 4096, struct flow_key6, __u64);
+	TABLE_OF(LRU_HASH, 512, struct flow_key6, __u64);
 } unfound SEC(".maps");
 
 struct {

@@ -138,8 +138,12 @@ struct endpoint {
 	__u32 service;
 	__u32 away;      /* 1: it is on another host, and ifindex is the tunnel */
 	__u32 tunnel;    /* the high 24 bits of its tag */
-	__u32 remote[4]; /* the address of its host */
+	__u32 remote[4]; /* the address of its host; of an endpoint here, see enum own_word */
 };
+
+/* The words in remote of an endpoint of this host: its tag, and the number of its network namespace
+ * plus 1. 0: its sockets cannot be asked. */
+enum own_word { OWN_TAG_HIGH = 0, OWN_TAG_LOW, OWN_NETNS };
 
 /* Another host of the cluster. */
 struct peer {
@@ -154,18 +158,11 @@ struct door_key {
 };
 
 #define DOOR_HERE (1u << 31)
-#define DOORS_MAX (1 << 16)
+#define DOORS_MAX (1 << 13)
 
 struct door {
 	__u32 remote[4]; /* the address of the other host */
 	__u32 slot;      /* of the endpoint of this host */
-};
-
-/* An endpoint of this host as bpf/door.h needs it. */
-struct truth {
-	__u64 tag;
-	__u32 netns; /* the number of its network namespace, plus 1; 0: its sockets cannot be asked */
-	__u32 pad;
 };
 
 /* A question to other hosts about the flow of a packet. */

@@ -17,6 +17,8 @@ const (
 	doorHere = 1 << 31
 	// The programs ask no more of them (bpf/door.h). Beyond that, no flow counts as unknown.
 	hostsAskedMax, socketsAskedMax = 128, 64
+	// ownNetns is a word of an endpoint of this host (bpf/pando.h).
+	ownNetns = 2
 )
 
 // doors writes the places where the connections of a service may be. The programs ask there about a
@@ -24,7 +26,7 @@ const (
 type doors struct {
 	objects *steerObjects
 	of      map[uint32]*places // by service
-	truths  map[uint32]bool    // slots with an entry that this agent has checked
+	noted   map[uint32]bool    // slots of this host with a tag and a namespace
 }
 
 // places has the hosts of a service and its endpoints of this host, each by number.
@@ -151,25 +153,19 @@ func arrange[T comparable](
 
 // note writes the tag and the namespace of an endpoint of this host, once.
 func (d *doors) note(x *index, service, slot uint32, e pando.Endpoint) error {
-	if d.truths[slot] {
+	if d.noted[slot] {
 		return nil
 	}
-	v := steerTruth{Tag: x.tagOf(service, e.Instance)}
-	dev, err := netlink.LinkByIndex(e.Link.IfIndex)
-	if err == nil {
-		v.Netns = uint32(dev.Attrs().NetNsID + 1)
+	v, tag := x.slots[slot], x.tagOf(service, e.Instance)
+	v.Remote = [4]uint32{uint32(tag >> 32), uint32(tag)}
+	if dev, err := netlink.LinkByIndex(e.Link.IfIndex); err == nil {
+		v.Remote[ownNetns] = uint32(dev.Attrs().NetNsID + 1)
 	} // else its sockets cannot be asked
-	if err := d.objects.Truths.Put(slot, v); err != nil {
+	if err := d.objects.Endpoints.Put(slot, v); err != nil {
 		return err
 	}
-	d.truths[slot] = true
+	x.slots[slot], d.noted[slot] = v, true
 	return nil
-}
-
-// forget forgets an endpoint of this host.
-func (d *doors) forget(slot uint32) error {
-	delete(d.truths, slot)
-	return d.objects.Truths.Put(slot, steerTruth{})
 }
 
 // withdraw removes the places of a service.

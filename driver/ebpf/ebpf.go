@@ -102,7 +102,7 @@ func Open(c Config) (*Driver, error) {
 	d.hooks = hooks{filepath.Join(c.PinDir, "links"), &d.objects, c.Clsact}
 	d.tunnel = tunnel{objects: &d.objects, hooks: &d.hooks, rooms: map[netip.Addr]int{}}
 	d.policies = policies{objects: &d.objects, of: map[uint32]*policy{}}
-	d.doors = doors{objects: &d.objects, of: map[uint32]*places{}, truths: map[uint32]bool{}}
+	d.doors = doors{objects: &d.objects, of: map[uint32]*places{}, noted: map[uint32]bool{}}
 	d.flows = flowTable{objects: &d.objects, counts: counters{&d.objects, cpus}, tick: tick}
 	if err := d.takeUp(); err != nil {
 		return nil, err
@@ -157,14 +157,14 @@ func (d *Driver) takeUp() error {
 
 // makeHashKey derives the key of the hash from the cluster's secret. Without a secret, it makes a
 // random key if there is none.
-func (d *Driver) makeHashKey() error {
+func makeHashKey(m *ebpf.Map, cluster []byte) error {
 	var was, key steerHashKey
-	if err := d.objects.HashKeys.Lookup(uint32(0), &was); err != nil {
+	if err := m.Lookup(uint32(0), &was); err != nil {
 		return err
 	}
 	switch {
-	case d.Secret != nil:
-		b, err := hkdf.Key(sha256.New, d.Secret, nil, "pando: the hash of flows", 8)
+	case cluster != nil:
+		b, err := hkdf.Key(sha256.New, cluster, nil, "pando: the hash of flows", 8)
 		if err != nil {
 			return err
 		}
@@ -177,12 +177,12 @@ func (d *Driver) makeHashKey() error {
 	if key == was {
 		return nil
 	}
-	return d.objects.HashKeys.Put(uint32(0), key)
+	return m.Put(uint32(0), key)
 }
 
 // readTables reads the tables of a former agent.
 func (d *Driver) readTables(spec *ebpf.CollectionSpec) (err error) {
-	if err := d.makeHashKey(); err != nil {
+	if err := makeHashKey(d.objects.HashKeys, d.Secret); err != nil {
 		return fmt.Errorf("make the key of the hash: %w", err)
 	}
 	if d.tables, err = openTables(d.objects.Slabs, spec.Maps["slabs"].InnerMap); err != nil {

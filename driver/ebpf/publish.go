@@ -178,7 +178,8 @@ func (d *Driver) dropEndpoint(slot uint32) error {
 	}
 	tag := d.index.tagOf(d.index.slots[slot].Service, d.index.names[slot])
 	if slot < endpointsMax {
-		errs = append(errs, ignoreMissing(d.objects.Arrivals.Delete(tag)), d.doors.forget(slot))
+		errs = append(errs, ignoreMissing(d.objects.Arrivals.Delete(tag)))
+		delete(d.doors.noted, slot)
 	} else {
 		errs = append(errs, ignoreMissing(d.objects.Aways.Delete(tag)))
 	}

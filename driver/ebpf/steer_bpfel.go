@@ -189,13 +189,6 @@ type steerServiceKey struct {
 	Pad      uint8
 }
 
-type steerTruth struct {
-	_     structs.HostLayout
-	Tag   uint64
-	Netns uint32
-	Pad   uint32
-}
-
 type steerTurn struct {
 	_    structs.HostLayout
 	Lock struct {
@@ -238,7 +231,6 @@ const (
 	steerMapSlabs             = "slabs"
 	steerMapTraffic           = "traffic"
 	steerMapTranslations      = "translations"
-	steerMapTruths            = "truths"
 	steerMapTurns             = "turns"
 	steerMapUnfound           = "unfound"
 	steerMapVips              = "vips"
@@ -349,7 +341,6 @@ type steerMapSpecs struct {
 	Slabs         *ebpf.MapSpec `ebpf:"slabs"`
 	Traffic       *ebpf.MapSpec `ebpf:"traffic"`
 	Translations  *ebpf.MapSpec `ebpf:"translations"`
-	Truths        *ebpf.MapSpec `ebpf:"truths"`
 	Turns         *ebpf.MapSpec `ebpf:"turns"`
 	Unfound       *ebpf.MapSpec `ebpf:"unfound"`
 	Vips          *ebpf.MapSpec `ebpf:"vips"`
@@ -422,7 +413,6 @@ type steerMaps struct {
 	Slabs         *ebpf.Map `ebpf:"slabs"`
 	Traffic       *ebpf.Map `ebpf:"traffic"`
 	Translations  *ebpf.Map `ebpf:"translations"`
-	Truths        *ebpf.Map `ebpf:"truths"`
 	Turns         *ebpf.Map `ebpf:"turns"`
 	Unfound       *ebpf.Map `ebpf:"unfound"`
 	Vips          *ebpf.Map `ebpf:"vips"`
@@ -459,7 +449,6 @@ func (m *steerMaps) Close() error {
 		m.Slabs,
 		m.Traffic,
 		m.Translations,
-		m.Truths,
 		m.Turns,
 		m.Unfound,
 		m.Vips,

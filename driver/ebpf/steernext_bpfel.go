@@ -190,13 +190,6 @@ type steerServiceKey struct {
 	Pad      uint8
 }
 
-type steerTruth struct {
-	_     structs.HostLayout
-	Tag   uint64
-	Netns uint32
-	Pad   uint32
-}
-
 type steerTurn struct {
 	_    structs.HostLayout
 	Lock struct {
@@ -239,7 +232,6 @@ const (
 	steerMapSlabs             = "slabs"
 	steerMapTraffic           = "traffic"
 	steerMapTranslations      = "translations"
-	steerMapTruths            = "truths"
 	steerMapTurns             = "turns"
 	steerMapUnfound           = "unfound"
 	steerMapVips              = "vips"
@@ -350,7 +342,6 @@ type steerMapSpecs struct {
 	Slabs         *ebpf.MapSpec `ebpf:"slabs"`
 	Traffic       *ebpf.MapSpec `ebpf:"traffic"`
 	Translations  *ebpf.MapSpec `ebpf:"translations"`
-	Truths        *ebpf.MapSpec `ebpf:"truths"`
 	Turns         *ebpf.MapSpec `ebpf:"turns"`
 	Unfound       *ebpf.MapSpec `ebpf:"unfound"`
 	Vips          *ebpf.MapSpec `ebpf:"vips"`
@@ -423,7 +414,6 @@ type steerMaps struct {
 	Slabs         *ebpf.Map `ebpf:"slabs"`
 	Traffic       *ebpf.Map `ebpf:"traffic"`
 	Translations  *ebpf.Map `ebpf:"translations"`
-	Truths        *ebpf.Map `ebpf:"truths"`
 	Turns         *ebpf.Map `ebpf:"turns"`
 	Unfound       *ebpf.Map `ebpf:"unfound"`
 	Vips          *ebpf.Map `ebpf:"vips"`
@@ -460,7 +450,6 @@ func (m *steerMaps) Close() error {
 		m.Slabs,
 		m.Traffic,
 		m.Translations,
-		m.Truths,
 		m.Turns,
 		m.Unfound,
 		m.Vips,

@@ -93,7 +93,7 @@ func correctTags(m *ebpf.Map, want map[uint64]uint32) error {
 		errs = append(errs, ignoreMissing(m.Delete(at)))
 	}
 	for at, slot := range want {
-		errs = append(errs, m.Put(at, slot))
+		errs = append(errs, ignoreFull(m.Put(at, slot)))
 	}
 	return errors.Join(errs...)
 }
@@ -117,13 +117,22 @@ func (t *tunnel) add(x *index, service uint32, e pando.Endpoint) (uint32, error)
 	if err := errors.Join(
 		t.objects.Endpoints.Put(slot, v),
 		t.objects.EndpointNames.Put(slot, nameOf(service, string(e.Instance))),
-		t.objects.Aways.Put(name, slot),
+		ignoreFull(t.objects.Aways.Put(name, slot)),
 	); err != nil {
 		return 0, err
 	}
 	x.freeAway, x.slots[slot] = x.freeAway[:last], v
 	x.remember(slot, e.Instance)
 	return slot, nil
+}
+
+// ignoreFull ignores the error of a full table. Flows to an endpoint without a tag in the table are
+// asked for at each packet.
+func ignoreFull(err error) error {
+	if errors.Is(err, unix.E2BIG) {
+		return nil
+	}
+	return err
 }
 
 // reach prepares the tunnel to the hosts of remote endpoints. It returns the reason for each host
