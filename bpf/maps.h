@@ -123,7 +123,7 @@ struct {
 
 /* The endpoints of other hosts by tag. */
 struct {
-	GROWING(1 << 14, __u64, __u32);
+	GROWING(1 << 13, __u64, __u32);
 } aways SEC(".maps");
 
 struct {
@@ -137,7 +137,7 @@ struct {
 
 /* The flows that no host has, with the time of the first answer. */
 struct {
-	TABLE_OF(LRU_HASH, 512, struct flow_key6, __u64);
+	TABLE_OF(LRU_HASH, 256, struct flow_key6, __u64);
 } unfound SEC(".maps");
 
 struct {
