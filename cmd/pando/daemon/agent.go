@@ -68,7 +68,7 @@ func tend(ctx context.Context, p place) error {
 		return err
 	}
 	defer objects.Close()
-	steering, err := openSteering(ctx, p)
+	steering, err := openSteering(ctx, p, c.probes)
 	if err != nil {
 		return err
 	}

@@ -52,12 +52,14 @@ type steering struct {
 // switched returns the folder with the records of driver/ovs.
 func switched(p place) string { return filepath.Join(p.Run, "ovs") }
 
-func openSteering(ctx context.Context, p place) (steering, error) {
+// openSteering opens the steering. The secret is the same on all hosts, so that all choose the same
+// instances by hash.
+func openSteering(ctx context.Context, p place, secret []byte) (steering, error) {
 	addr, _ := netip.ParseAddr(p.Address)
 	addr6, _ := netip.ParseAddr(p.address6)
 	config := ebpf.Config{
 		PinDir: p.pins(), Settings: p.settingsFile(), Uplinks: p.Uplinks, HostAddr: addr,
-		HostAddr6: addr6, Buckets: balance.Buckets,
+		HostAddr6: addr6, Buckets: balance.Buckets, Secret: secret,
 	}
 	if p.Steer == steerOVS || p.Steer == steerGroup {
 		mode := map[string]ovs.Mode{steerOVS: ovs.Learn, steerGroup: ovs.Group}[p.Steer]
