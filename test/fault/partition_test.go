@@ -126,8 +126,8 @@ func pausedFor(t *testing.T) time.Duration {
 	return pando.HostLease + 4*time.Second
 }
 
-// The leader may stand still for longer than a lease. No host counts as lost, no instance moves, and a
-// decision of the pause is there once.
+// The leader is paused for longer than a lease. No host counts as lost, no instance moves, and a
+// decision of that time is there once.
 func TestAPausedLeaderLosesNoLeaseAndMovesNothing(t *testing.T) {
 	t.Parallel()
 	p := threeServers(t)
@@ -175,7 +175,7 @@ func TestAPausedLeaderLosesNoLeaseAndMovesNothing(t *testing.T) {
 		t.Errorf("the leases were %s, and are %s", leases, now)
 	}
 	p.unbroken()
-	t.Logf("the leader stood still for %s; %s led after %s; 0 leases lost, 0 of %d instances moved",
+	t.Logf("the leader was paused for %s; %s led after %s; 0 leases lost, 0 of %d instances moved",
 		time.Since(began).Round(time.Second), next, took.Round(10*time.Millisecond), len(before))
 }
 

@@ -38,7 +38,7 @@ func TestEveryRoleTakesTheFlagsOfItsPlace(t *testing.T) {
 func TestDownHasOnlyTheFlagsThatItUses(t *testing.T) {
 	var got []string
 	Down(&cli.Output{}).Flags().VisitAll(func(f *pflag.Flag) { got = append(got, f.Name) })
-	if want := []string{"data-dir", "drain", "host", "now", "output", "purge",
+	if want := []string{"data-dir", "drain", "force", "host", "now", "output", "purge",
 		"run-dir", "unit-dir"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
