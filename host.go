@@ -39,7 +39,7 @@ type Host struct {
 	Bundles    bool         `json:"bundles,omitempty"`   // it brings bundles to its instances
 	Secrets    bool         `json:"secrets,omitempty"`   // its instances get secrets of the store
 	Ordinals   bool         `json:"ordinals,omitempty"`  // it runs stateful services
-	Externals  bool         `json:"externals,omitempty"` // it serves endpoints without a program
+	Externals  bool         `json:"externals,omitempty"` // it serves external endpoints
 	Layout     int          `json:"layout,omitempty"`    // its newest; 0: the first
 	// Frozen is why the host keeps what it has and follows nothing. "": it follows the store.
 	Frozen string `json:"frozen,omitempty"`

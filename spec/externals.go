@@ -34,6 +34,7 @@ func externalConflicts(s pando.Spec) (out []conflict) {
 	add(s.Image.Reference != "", "image", noProgram)
 	add(s.Bundle.Folder != "", "bundle", noProgram)
 	add(len(s.State) > 0, "state", noProgram)
+	add(s.Stateful(), "kind", noProgram)
 	add(len(s.Volumes) > 0, "volumes", noProgram)
 	add(s.Scale.Warm > 0, "scale.warm", noProgram)
 	add(s.Scale.By != "", "scale.by", noProgram)

@@ -77,7 +77,8 @@ func TestAServiceOfMachinesWithoutPando(t *testing.T) {
 	})
 	// Another machine at the end replaces no instance.
 	before := old.Status().Instances
-	old.Update(spec + "  - 192.0.2.77\n")
+	p.Start(labtest.Client, "env", "TEXT=machine-3", p.WithEcho())
+	old.Update(spec + fmt.Sprintf("  - %s\n", p.Lab.Client.IPv4))
 	old.Await("three instances", func(st pando.ServiceStatus) bool { return len(st.Instances) == 3 })
 	for n, i := range old.Status().Instances[:2] {
 		if i.ID != before[n].ID {
