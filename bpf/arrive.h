@@ -4,7 +4,7 @@
 #ifndef ARRIVE_H
 #define ARRIVE_H
 
-#include "icmp.h"
+#include "door.h"
 
 #define NO_SLOT 0xffffffff
 
@@ -48,7 +48,7 @@ inlined int read_arrival(struct __sk_buff *skb, struct arrival *a)
 	return 0;
 }
 
-/* report sends a copy of a packet back, as a message about its flow. */
+/* report sends a copy of a packet back, as a message about its flow. The packet has the tag. */
 cold int report(struct __sk_buff *skb, struct arrival *a, __u32 what)
 {
 	__u8 mark = what;
@@ -72,13 +72,62 @@ cold int end_far(const union flow_any *k, struct flow *f, __u32 six)
 	return DROP;
 }
 
+/* learn holds a flow that another host has found in a socket of its endpoint. An entry of this host
+ * for another endpoint is older: its client has used the ports again, by another host. */
+cold int learn(struct packet *p, struct arrival *a, __u32 six)
+{
+	__u32 *slot = bpf_map_lookup_elem(&aways, &a->tag), service = service_of(p, six);
+	union flow_any k;
+
+	if (!slot)
+		return DROP;
+	__u32 n = *slot;
+	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &n);
+	if (!e || !e->away || e->service != service || !same(e->remote, a->from, 1))
+		return DROP;
+	struct flow f = {.endpoint = n, .epoch = e->epoch, .target = p->dport, .service = service,
+	    .seen = bpf_jiffies64(), .flags = FLOW_ESTABLISHED};
+	struct flow *was;
+	if (six) {
+		flow_key_of(&k, p->src, p->dst, p->sport, p->dport, p->protocol, 1);
+		was = find_flow(&k, 1);
+	} else {
+		flow_key_of(&k, p->src, p->dst, p->sport, p->dport, p->protocol, 0);
+		was = find_flow(&k, 0);
+	}
+	if (was) {
+		__u32 at = was->endpoint, flags = was->flags, whose = was->service;
+		struct endpoint *b = bpf_map_lookup_elem(&endpoints, &at);
+		int ends = !!(flags & (FLOW_FIN | FLOW_RST));
+		if (b && b->epoch == was->epoch && !b->away && !ends)
+			return DROP; /* the sweep asks the sockets of this host */
+		if (was->endpoint == n && was->epoch == f.epoch)
+			return DROP;
+		if (!remove_flow(&k, whose, six))
+			return DROP;
+		count(COUNT_REMOVED);
+		if (!ends)
+			count_live(at, -1);
+	}
+	count_live(n, 1);
+	if (!hold(&k, &f, six)) {
+		if (six)
+			add_flow(&k, &f, 1);
+		else
+			add_flow(&k, &f, 0);
+	}
+	return DROP;
+}
+
 /* believe obeys a message: hold or forget a flow that is opening, or remove a flow that has ended.
  * A message never has an answer. */
-cold int believe(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u32 six)
+apart int believe(struct packet *p, struct arrival *a, __u32 six)
 {
 	union flow_any k;
 	struct flow *f;
 
+	if (!p || !a)
+		return DROP;
 	if (six) {
 		flow_key_of(&k, p->src, p->dst, p->sport, p->dport, p->protocol, 1);
 		f = a->mark == IS_ENDED ? find_flow(&k, 1) : find_opening(&k, 1);
@@ -87,12 +136,12 @@ cold int believe(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u
 		f = a->mark == IS_ENDED ? find_flow(&k, 0) : find_opening(&k, 0);
 	}
 	if (!f)
-		return DROP;
+		return a->mark == IS_PROVEN ? learn(p, a, six) : DROP;
 	__u32 n = f->endpoint;
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &n);
 	if (!e || !e->away || e->epoch != f->epoch || e->tunnel != a->tag >> 40 ||
 	    !same(e->remote, a->from, 1))
-		return DROP;
+		return a->mark == IS_PROVEN ? learn(p, a, six) : DROP;
 	if (a->mark == IS_ENDED)
 		return end_far(&k, f, six);
 	struct flow proven = *f;
@@ -105,24 +154,34 @@ cold int believe(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u
 	return DROP;
 }
 
-/* settle adds a flow to the endpoint that the other host has chosen. A packet that opens nothing
- * belongs to a flow that this table lost: the instance resets it if it has no such connection. */
-cold int settle(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u32 six)
+/* give_back sends a packet back as an answer of bpf/door.h. */
+cold int give_back(struct __sk_buff *skb, struct arrival *a, __u32 kind)
 {
-	int opens = p->protocol != IPPROTO_TCP || (p->flags & (SYN | ACK)) == SYN;
-	struct service_key sk = {.port = p->dport, .protocol = p->protocol};
-	__u32 slot = a->slot;
+	if (address_door(skb, kind, a->tag) || address_tunnel(skb, a->from, DOOR_VNI))
+		return drop(DROP_KERNEL);
+	bpf_clone_redirect(skb, skb->ifindex, 0);
+	return DROP;
+}
+
+/* settle adds a flow to the endpoint that the other host has chosen. A packet that opens nothing
+ * belongs to a flow that this table lost, if the endpoint has its socket. */
+apart int settle(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u32 six)
+{
 	union flow_any k;
 
-	four(sk.addr, p->dst, six);
-	__u32 *service = bpf_map_lookup_elem(&ports, &sk);
+	if (!p || !a)
+		return DROP;
+	int opens = p->protocol != IPPROTO_TCP || (p->flags & (SYN | ACK)) == SYN;
+	__u32 slot = a->slot, service = service_of(p, six);
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &slot);
-	if (!service || !e || !e->ifindex || e->away || e->service != *service)
+	if (!e || !e->ifindex || e->away || e->service != service)
 		return REFUSE + DROP_NO_ENDPOINT;
 	int target = target_of(e, p);
 	if (target < 0)
 		return REFUSE + DROP_NO_ENDPOINT;
-	struct flow f = {.endpoint = slot, .epoch = e->epoch, .target = target, .service = *service,
+	if (!opens && !is_end_of(skb, p, slot, six))
+		return give_back(skb, a, LOST);
+	struct flow f = {.endpoint = slot, .epoch = e->epoch, .target = target, .service = service,
 	    .room = a->room, .seen = bpf_jiffies64()};
 	f.flags = (opens ? 0 : FLOW_ESTABLISHED) | a->number << HALF;
 	if (six) {
@@ -160,14 +219,14 @@ inlined int resume(struct __sk_buff *skb, struct packet *p, struct arrival *a, i
 	return carry(skb, p, &k, f, is_held, six);
 }
 
-cold int resume4(struct __sk_buff *skb, struct packet *p, struct arrival *a)
+apart int resume4(struct __sk_buff *skb, struct packet *p, struct arrival *a)
 {
-	return resume(skb, p, a, 0);
+	return p && a ? resume(skb, p, a, 0) : DROP;
 }
 
-cold int resume6(struct __sk_buff *skb, struct packet *p, struct arrival *a)
+apart int resume6(struct __sk_buff *skb, struct packet *p, struct arrival *a)
 {
-	return resume(skb, p, a, 1);
+	return p && a ? resume(skb, p, a, 1) : DROP;
 }
 
 /* refuse_arrival answers a packet of a lost connection by this host's routes. It never answers one
@@ -187,9 +246,123 @@ cold int refuse_arrival(struct __sk_buff *skb, struct packet *p, __u32 why, __u3
 /* missing handles a packet of an unknown flow to an unknown endpoint. */
 cold int missing(struct __sk_buff *skb, struct packet *p, struct arrival *a)
 {
-	if (p->protocol != IPPROTO_TCP || (p->flags & (SYN | ACK)) == SYN)
-		report(skb, a, IS_GONE);
+	if (p->protocol == IPPROTO_TCP && (p->flags & (SYN | ACK)) != SYN)
+		return give_back(skb, a, LOST);
+	report(skb, a, IS_GONE);
 	return REFUSE + DROP_NO_ENDPOINT;
+}
+
+/* own_end returns this host's endpoint of a packet's flow by the connection table, else -1. */
+cold int own_end(struct __sk_buff *skb, struct packet *p, __u32 six)
+{
+	union flow_any k;
+	struct flow *f;
+
+	if (six) {
+		flow_key_of(&k, p->src, p->dst, p->sport, p->dport, p->protocol, 1);
+		f = find_flow(&k, 1);
+	} else {
+		flow_key_of(&k, p->src, p->dst, p->sport, p->dport, p->protocol, 0);
+		f = find_flow(&k, 0);
+	}
+	if (!f)
+		return -1;
+	__u32 n = f->endpoint, flags = f->flags;
+	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &n);
+	if (!e || !e->ifindex || e->away || e->epoch != f->epoch)
+		return -1;
+	/* An ended flow may be older than a connection of the same ports on another host. */
+	return flags & (FLOW_FIN | FLOW_RST) && !is_end_of(skb, p, n, six) ? -1 : (int)n;
+}
+
+/* sought answers a question. */
+cold int sought(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u32 six)
+{
+	__u32 service = service_of(p, six);
+
+	if (service == SERVICES_MAX || migrating)
+		return DROP; /* the tables here are not complete */
+	int known = own_end(skb, p, six);
+	int at = known >= 0 ? known : look_here(skb, p, service, six);
+	__u32 slot = at;
+	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &slot);
+	if (!e || e->away)
+		return at == UNKNOWN ? DROP : give_back(skb, a, NOT_HERE);
+	__u64 tag = (__u64)e->remote[OWN_TAG_HIGH] << 32 | e->remote[OWN_TAG_LOW];
+	__u8 mac[6] = {0, tag >> 32, tag >> 24, tag >> 16, tag >> 8, tag};
+	a->tag = tag;
+	a->slot = slot;
+	if (bpf_skb_store_bytes(skb, 0, mac, sizeof(mac), 0))
+		return drop(DROP_KERNEL);
+	report(skb, a, IS_PROVEN);
+	if (known >= 0)
+		return six ? resume6(skb, p, a) : resume4(skb, p, a);
+	return settle(skb, p, a, six);
+}
+
+/* not_there handles the answer of a host that does not have a flow. */
+cold int not_there(struct packet *p, struct arrival *a, __u32 six)
+{
+	__u32 id = a->tag;
+	struct ask *k = bpf_map_lookup_elem(&asks, &id);
+
+	if (!k)
+		return DROP;
+	__sync_fetch_and_add(&k->none, 1);
+	if (*(volatile __u32 *)&k->none < k->asked)
+		return DROP;
+	__u32 named = k->named;
+	bpf_map_delete_elem(&asks, &id);
+	if (!named && !is_unfound(p, six))
+		return drop(DROP_NO_FLOW);
+	return REFUSE + DROP_NO_FLOW;
+}
+
+/* gone_there handles a packet that comes back from the host of its flow's endpoint, which has no
+ * such flow: the entry here is too old. */
+cold int gone_there(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u32 six)
+{
+	union flow_any k;
+	struct flow *f;
+
+	if (six) {
+		flow_key_of(&k, p->src, p->dst, p->sport, p->dport, p->protocol, 1);
+		f = find_flow(&k, 1);
+	} else {
+		flow_key_of(&k, p->src, p->dst, p->sport, p->dport, p->protocol, 0);
+		f = find_flow(&k, 0);
+	}
+	if (f) {
+		__u32 n = f->endpoint, flags = f->flags;
+		struct endpoint *e = bpf_map_lookup_elem(&endpoints, &n);
+		if (e && e->epoch == f->epoch && (!e->away || !same(e->remote, a->from, 1)))
+			return drop(DROP_NO_FLOW); /* the entry is newer by now, and the client tries again */
+		if (remove_flow(&k, f->service, six)) {
+			count(COUNT_REMOVED);
+			if (!(flags & (FLOW_FIN | FLOW_RST)))
+				count_live(n, -1);
+		}
+	}
+	int verdict = seek(skb, p, 1, six);
+	if (verdict == KNOWN)
+		return approach(skb, p, six);
+	return verdict == ANEW ? REFUSE + DROP_NO_FLOW : verdict;
+}
+
+/* at_door handles the questions and answers of bpf/door.h. */
+apart int at_door(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u32 six)
+{
+	if (!p || !a || p->protocol != IPPROTO_TCP || (p->flags & (SYN | ACK)) == SYN)
+		return drop(DROP_HEADER);
+	switch (a->tag >> 32 & 0xff) {
+	case QUESTION:
+		return sought(skb, p, a, six);
+	case NOT_HERE:
+		return not_there(p, a, six);
+	case LOST:
+		return gone_there(skb, p, a, six);
+	}
+	return drop(DROP_HEADER);
 }
 
 /* arrived handles a packet for a VIP that came by the tunnel. */
@@ -209,8 +382,12 @@ inlined int arrived(struct __sk_buff *skb, struct arrival *a, int six)
 		return IS_ICMP(&q, six) ? icmp_to_vip(skb, &q, six, 0) : drop(DROP_PROTOCOL);
 	if (q.part == LATER)
 		return follow(skb, &q, six);
+	if (a->mark == IS_GONE && a->tag >> 40 == DOOR_VNI) {
+		verdict = at_door(skb, &q, a, six);
+		return verdict < REFUSE ? verdict : refuse_arrival(skb, &q, verdict - REFUSE, six);
+	}
 	if (a->mark == IS_PROVEN || a->mark == IS_GONE || a->mark == IS_ENDED)
-		return believe(skb, &q, a, six);
+		return believe(&q, a, six);
 	verdict = six ? resume6(skb, &q, a) : resume4(skb, &q, a);
 	if (verdict == ANEW && a->slot != NO_SLOT)
 		verdict = settle(skb, &q, a, six);

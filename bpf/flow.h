@@ -7,6 +7,7 @@
 
 #define REFUSE 100 /* above every action */
 #define ANEW 99    /* the packet begins another flow */
+#define KNOWN 98   /* the flow is in the table now */
 #define USED (FLOW_ESTABLISHED | FLOW_FIN | FLOW_RST)
 #define ANSWER_WINDOW (1 << 20) /* bytes that an instance sends before its client's first ACK */
 #define SEEN_STEP 64 /* how exactly it is known when a flow was last seen, in ticks */
@@ -299,8 +300,11 @@ cold int hold_back(struct __sk_buff *skb, struct packet *p, __u32 service)
 	return DROP;
 }
 
+int seek(struct __sk_buff *skb, struct packet *p, __u32 named, __u32 six);
+
 /* start adds a flow from a bucket of the service's table. A packet that opens nothing belongs
- * to a flow that the table lost. The previous table names its likely endpoint; if both tables
+ * to a flow that is not in this host's table: seek finds it (door.h). If this host alone serves the
+ * service and no socket has the flow, the previous table names its likely endpoint; if both tables
  * agree, start restores the flow. For a packet to refuse it returns REFUSE + reason. */
 cold int start(struct __sk_buff *skb, struct packet *p, __u32 six)
 {
@@ -446,6 +450,10 @@ inlined int steer(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
 	}
 	struct packet q = *p; /* so that p itself may stay in registers */
 	if (!f)
+		verdict = approach(skb, &q, six);
+	if (verdict == ANEW && q.protocol == IPPROTO_TCP && (q.flags & (SYN | ACK)) != SYN)
+		verdict = seek(skb, &q, 0, six);
+	if (verdict == KNOWN)
 		verdict = approach(skb, &q, six);
 	if (verdict == ANEW) {
 		verdict = start(skb, &q, six);

@@ -121,6 +121,29 @@ struct {
 	GROWING(ENDPOINTS_MAX, __u64, __u32);
 } arrivals SEC(".maps");
 
+/* The endpoints of other hosts by tag. */
+struct {
+	GROWING(1 << 13, __u64, __u32);
+} aways SEC(".maps");
+
+struct {
+	GROWING(DOORS_MAX, struct door_key, struct door);
+} doors SEC(".maps");
+
+/* The open questions, by the random number of the packet. */
+struct {
+	TABLE_OF(LRU_HASH, 512, __u32, struct ask);
+} asks SEC(".maps");
+
+/* The flows that no host has, with the time of the first answer. */
+struct {
+	TABLE_OF(LRU_HASH, 256, struct flow_key6, __u64);
+} unfound SEC(".maps");
+
+struct {
+	TABLE_OF(PERCPU_ARRAY, 1, __u32, struct pace);
+} ask_paces SEC(".maps");
+
 /* The other hosts by address. Only their tunnel packets are taken. */
 struct {
 	GROWING(PEERS_MAX, __u32[4], struct peer);

@@ -19,6 +19,7 @@
 #define DROP 2  /* TCX_DROP */
 #define inlined static __always_inline
 #define cold static __noinline
+#define apart __noinline /* the verifier checks it once, for any arguments: pointers may be 0 */
 #define unlikely(x) __builtin_expect(!!(x), 0)
 #define L4(six) (ETH_HLEN + ((six) ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)))
 
@@ -40,6 +41,7 @@ volatile const __u32 vip6_net[2], gateway6[4]; /* a /64 */
 volatile const __u32 own_addr[4]; /* of this host, for tunnels; 0: the kernel chooses */
 volatile const __u32 own6_addr[4]; /* likewise, towards hosts with an IPv6 address */
 volatile const __u32 held_max, held6_max; /* places of held flows, by family */
+volatile __u32 tunnel_device; /* its ifindex; 0: there is none */
 volatile __u32 migrating; /* flows are being copied from tables of another layout */
 
 enum part { WHOLE, FIRST, LATER };

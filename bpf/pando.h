@@ -138,12 +138,39 @@ struct endpoint {
 	__u32 service;
 	__u32 away;      /* 1: it is on another host, and ifindex is the tunnel */
 	__u32 tunnel;    /* the high 24 bits of its tag */
-	__u32 remote[4]; /* the address of its host */
+	__u32 remote[4]; /* the address of its host; of an endpoint here, see enum own_word */
 };
+
+/* The words in remote of an endpoint of this host: its tag, and the number of its network namespace
+ * plus 1. 0: its sockets cannot be asked. */
+enum own_word { OWN_TAG_HIGH = 0, OWN_TAG_LOW, OWN_NETNS };
 
 /* Another host of the cluster. */
 struct peer {
 	__u32 room; /* bytes of the largest packet that fits into a tunnel to it, and its number */
+};
+
+/* Where the connections of a service may be: the hosts that have endpoints of it, numbered from 0,
+ * and the endpoints of this host, numbered from DOOR_HERE. */
+struct door_key {
+	__u32 service;
+	__u32 n;
+};
+
+#define DOOR_HERE (1u << 31)
+#define DOORS_MAX (1 << 13)
+
+struct door {
+	__u32 remote[4]; /* the address of the other host */
+	__u32 slot;      /* of the endpoint of this host */
+};
+
+/* A question to other hosts about the flow of a packet. */
+struct ask {
+	__u32 asked; /* hosts */
+	__u32 none;  /* of them, those that do not have the flow */
+	__u32 named; /* 1: an entry of the connection table has named another endpoint */
+	__u32 pad;
 };
 
 /* The place of a service's table: its first chunk, counted over all slabs, and its

@@ -228,3 +228,17 @@ func TestAnOperatorNamesAnOrdinal(t *testing.T) {
 		t.Errorf("a service of equal instances: %v", err)
 	}
 }
+
+func TestAHostWithOrdinalsIsNotRemoved(t *testing.T) {
+	tb := formedGroup(t)
+	err := removable(tb.w, pando.Member{Name: "h2"}, false, 0, false)
+	if err == nil || !strings.Contains(err.Error(), "1 stateful services") {
+		t.Errorf("the host of an ordinal's volumes may go: %v", err)
+	}
+	if err := removable(tb.w, pando.Member{Name: "h2"}, false, 0, true); err != nil {
+		t.Errorf("with --force: %v", err)
+	}
+	if err := removable(tb.w, pando.Member{Name: "h9"}, false, 0, false); err != nil {
+		t.Errorf("another host: %v", err)
+	}
+}

@@ -7,7 +7,9 @@
 package ebpf
 
 import (
+	"crypto/hkdf"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -39,6 +41,9 @@ type Config struct {
 	// FlowsMax is the number of held flows of IPv4; IPv6 has a quarter. 0: 1,048,576. A sixteenth of
 	// it, at least 512, may be opening.
 	FlowsMax int
+	// Secret is the same on all hosts of a cluster. The key of the hash is derived from it, so two
+	// hosts with the same table choose the same endpoint. nil: the key is random.
+	Secret []byte
 	// Clsact attaches the programs as every kernel before 6.6 does (driver/hook).
 	Clsact bool
 	// Buckets fills a table with indices into ids, in proportion to weights (balance.Buckets).
@@ -62,6 +67,7 @@ type Driver struct {
 	tables   *tables
 	tunnel   tunnel
 	policies policies
+	doors    doors
 	// fresh: this Open created the connection table. filled: services with connections taken
 	// over since then. filledFrom: number of connections taken over per instance.
 	fresh      bool
@@ -97,6 +103,7 @@ func Open(c Config) (*Driver, error) {
 	d.hooks = hooks{filepath.Join(c.PinDir, "links"), &d.objects, c.Clsact}
 	d.tunnel = tunnel{objects: &d.objects, hooks: &d.hooks, rooms: map[netip.Addr]int{}}
 	d.policies = policies{objects: &d.objects, of: map[uint32]*policy{}}
+	d.doors = doors{objects: &d.objects, of: map[uint32]*places{}, noted: map[uint32]bool{}}
 	d.flows = flowTable{objects: &d.objects, counts: counters{&d.objects, cpus}, tick: tick}
 	if err := d.takeUp(); err != nil {
 		return nil, err
@@ -123,6 +130,9 @@ func (d *Driver) takeUp() error {
 		err = d.readTables(spec)
 	}
 	if err == nil {
+		err = d.doors.read()
+	}
+	if err == nil {
 		err = d.attachHost()
 	}
 	if err == nil {
@@ -146,17 +156,35 @@ func (d *Driver) takeUp() error {
 	return err
 }
 
-// readTables reads what a former agent left, and makes the key of the hash if there is none.
-func (d *Driver) readTables(spec *ebpf.CollectionSpec) (err error) {
-	var key steerHashKey
-	if err := d.objects.HashKeys.Lookup(uint32(0), &key); err != nil {
-		return fmt.Errorf("read the key of the hash: %w", err)
+// makeHashKey derives the key of the hash from the cluster's secret. Without a secret, it makes a
+// random key if there is none.
+func makeHashKey(m *ebpf.Map, cluster []byte) error {
+	var was, key steerHashKey
+	if err := m.Lookup(uint32(0), &was); err != nil {
+		return err
 	}
-	if key == (steerHashKey{}) {
-		key.Word = [2]uint32{secret(), secret()}
-		if err := d.objects.HashKeys.Put(uint32(0), key); err != nil {
-			return fmt.Errorf("make the key of the hash: %w", err)
+	switch {
+	case cluster != nil:
+		b, err := hkdf.Key(sha256.New, cluster, nil, "pando: the hash of flows", 8)
+		if err != nil {
+			return err
 		}
+		key.Word = [2]uint32{binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])}
+	case was == (steerHashKey{}):
+		key.Word = [2]uint32{secret(), secret()}
+	default:
+		key = was
+	}
+	if key == was {
+		return nil
+	}
+	return m.Put(uint32(0), key)
+}
+
+// readTables reads the tables of a former agent.
+func (d *Driver) readTables(spec *ebpf.CollectionSpec) (err error) {
+	if err := makeHashKey(d.objects.HashKeys, d.Secret); err != nil {
+		return fmt.Errorf("make the key of the hash: %w", err)
 	}
 	if d.tables, err = openTables(d.objects.Slabs, spec.Maps["slabs"].InnerMap); err != nil {
 		return err

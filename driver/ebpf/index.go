@@ -40,7 +40,7 @@ func readIndex(o *steerObjects, t *tables) (*index, error) {
 	}
 	err := errors.Join(x.readServices(o, t), x.readEndpoints(o), x.readPorts(o))
 	if err == nil {
-		err = x.correctArrivals(o.Arrivals)
+		err = errors.Join(x.correctArrivals(o.Arrivals), x.correctAways(o.Aways))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the pinned tables: %w", err)

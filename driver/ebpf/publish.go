@@ -77,6 +77,9 @@ func (d *Driver) publish(t pando.SteeringTable, out map[netip.Addr]error) error 
 	if err != nil {
 		return err
 	}
+	if err := d.doors.publish(d.index, n, t.Endpoints, slots); err != nil {
+		return err
+	}
 	if err := d.takeOver(n, t); err != nil {
 		return err
 	}
@@ -173,9 +176,12 @@ func (d *Driver) dropEndpoint(slot uint32) error {
 	errs := []error{
 		d.objects.Endpoints.Put(slot, v), ignoreMissing(d.objects.EndpointNames.Delete(slot)),
 	}
+	tag := d.index.tagOf(d.index.slots[slot].Service, d.index.names[slot])
 	if slot < endpointsMax {
-		tag := d.index.tagOf(d.index.slots[slot].Service, d.index.names[slot])
 		errs = append(errs, ignoreMissing(d.objects.Arrivals.Delete(tag)))
+		delete(d.doors.noted, slot)
+	} else {
+		errs = append(errs, ignoreMissing(d.objects.Aways.Delete(tag)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -312,7 +318,8 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 	for _, slot := range slices.Collect(maps.Values(d.index.endpoints[n])) {
 		errs = append(errs, d.dropEndpoint(slot))
 	}
-	errs = append(errs, d.tables.clear(d.objects.Services, n), d.policies.withdraw(n))
+	errs = append(errs, d.tables.clear(d.objects.Services, n), d.policies.withdraw(n),
+		d.doors.withdraw(n))
 	err := errors.Join(errs...)
 	if err == nil { // last, because the service keeps its number until all of this is done
 		err = ignoreMissing(d.objects.ServiceNames.Delete(n))

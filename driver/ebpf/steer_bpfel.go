@@ -13,6 +13,14 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type steerAsk struct {
+	_     structs.HostLayout
+	Asked uint32
+	None  uint32
+	Named uint32
+	Pad   uint32
+}
+
 type steerChunk struct {
 	_        structs.HostLayout
 	Endpoint [128]uint16
@@ -24,6 +32,18 @@ type steerCounters struct {
 	Packets uint64
 	Bytes   uint64
 	Ends    uint64
+}
+
+type steerDoor struct {
+	_      structs.HostLayout
+	Remote [4]uint32
+	Slot   uint32
+}
+
+type steerDoorKey struct {
+	_       structs.HostLayout
+	Service uint32
+	N       uint32
 }
 
 type steerEndpoint struct {
@@ -183,7 +203,11 @@ type steerTurn struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	steerMapArrivals          = "arrivals"
+	steerMapAskPaces          = "ask_paces"
+	steerMapAsks              = "asks"
+	steerMapAways             = "aways"
 	steerMapCounts            = "counts"
+	steerMapDoors             = "doors"
 	steerMapEndpointNames     = "endpoint_names"
 	steerMapEndpoints         = "endpoints"
 	steerMapFlows             = "flows"
@@ -208,6 +232,7 @@ const (
 	steerMapTraffic           = "traffic"
 	steerMapTranslations      = "translations"
 	steerMapTurns             = "turns"
+	steerMapUnfound           = "unfound"
 	steerMapVips              = "vips"
 	steerProgChange           = "change"
 	steerProgFromHost         = "from_host"
@@ -225,6 +250,7 @@ const (
 	steerVarOrderForUserSpace = "order_for_user_space"
 	steerVarOwn6Addr          = "own6_addr"
 	steerVarOwnAddr           = "own_addr"
+	steerVarTunnelDevice      = "tunnel_device"
 	steerVarVip6Net           = "vip6_net"
 	steerVarVipMask           = "vip_mask"
 	steerVarVipNet            = "vip_net"
@@ -287,7 +313,11 @@ type steerProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type steerMapSpecs struct {
 	Arrivals      *ebpf.MapSpec `ebpf:"arrivals"`
+	AskPaces      *ebpf.MapSpec `ebpf:"ask_paces"`
+	Asks          *ebpf.MapSpec `ebpf:"asks"`
+	Aways         *ebpf.MapSpec `ebpf:"aways"`
 	Counts        *ebpf.MapSpec `ebpf:"counts"`
+	Doors         *ebpf.MapSpec `ebpf:"doors"`
 	EndpointNames *ebpf.MapSpec `ebpf:"endpoint_names"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
 	Flows         *ebpf.MapSpec `ebpf:"flows"`
@@ -312,6 +342,7 @@ type steerMapSpecs struct {
 	Traffic       *ebpf.MapSpec `ebpf:"traffic"`
 	Translations  *ebpf.MapSpec `ebpf:"translations"`
 	Turns         *ebpf.MapSpec `ebpf:"turns"`
+	Unfound       *ebpf.MapSpec `ebpf:"unfound"`
 	Vips          *ebpf.MapSpec `ebpf:"vips"`
 }
 
@@ -327,6 +358,7 @@ type steerVariableSpecs struct {
 	OrderForUserSpace *ebpf.VariableSpec `ebpf:"order_for_user_space"`
 	Own6Addr          *ebpf.VariableSpec `ebpf:"own6_addr"`
 	OwnAddr           *ebpf.VariableSpec `ebpf:"own_addr"`
+	TunnelDevice      *ebpf.VariableSpec `ebpf:"tunnel_device"`
 	Vip6Net           *ebpf.VariableSpec `ebpf:"vip6_net"`
 	VipMask           *ebpf.VariableSpec `ebpf:"vip_mask"`
 	VipNet            *ebpf.VariableSpec `ebpf:"vip_net"`
@@ -353,7 +385,11 @@ func (o *steerObjects) Close() error {
 // It can be passed to loadSteerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type steerMaps struct {
 	Arrivals      *ebpf.Map `ebpf:"arrivals"`
+	AskPaces      *ebpf.Map `ebpf:"ask_paces"`
+	Asks          *ebpf.Map `ebpf:"asks"`
+	Aways         *ebpf.Map `ebpf:"aways"`
 	Counts        *ebpf.Map `ebpf:"counts"`
+	Doors         *ebpf.Map `ebpf:"doors"`
 	EndpointNames *ebpf.Map `ebpf:"endpoint_names"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
 	Flows         *ebpf.Map `ebpf:"flows"`
@@ -378,13 +414,18 @@ type steerMaps struct {
 	Traffic       *ebpf.Map `ebpf:"traffic"`
 	Translations  *ebpf.Map `ebpf:"translations"`
 	Turns         *ebpf.Map `ebpf:"turns"`
+	Unfound       *ebpf.Map `ebpf:"unfound"`
 	Vips          *ebpf.Map `ebpf:"vips"`
 }
 
 func (m *steerMaps) Close() error {
 	return _SteerClose(
 		m.Arrivals,
+		m.AskPaces,
+		m.Asks,
+		m.Aways,
 		m.Counts,
+		m.Doors,
 		m.EndpointNames,
 		m.Endpoints,
 		m.Flows,
@@ -409,6 +450,7 @@ func (m *steerMaps) Close() error {
 		m.Traffic,
 		m.Translations,
 		m.Turns,
+		m.Unfound,
 		m.Vips,
 	)
 }
@@ -425,6 +467,7 @@ type steerVariables struct {
 	OrderForUserSpace *ebpf.Variable `ebpf:"order_for_user_space"`
 	Own6Addr          *ebpf.Variable `ebpf:"own6_addr"`
 	OwnAddr           *ebpf.Variable `ebpf:"own_addr"`
+	TunnelDevice      *ebpf.Variable `ebpf:"tunnel_device"`
 	Vip6Net           *ebpf.Variable `ebpf:"vip6_net"`
 	VipMask           *ebpf.Variable `ebpf:"vip_mask"`
 	VipNet            *ebpf.Variable `ebpf:"vip_net"`

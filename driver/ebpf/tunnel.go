@@ -72,6 +72,10 @@ func (x *index) correctArrivals(m *ebpf.Map) error {
 			want[x.tagOf(x.slots[slot].Service, name)] = slot
 		}
 	}
+	return correctTags(m, want)
+}
+
+func correctTags(m *ebpf.Map, want map[uint64]uint32) error {
 	var errs []error
 	var gone []uint64
 	var at uint64
@@ -89,7 +93,7 @@ func (x *index) correctArrivals(m *ebpf.Map) error {
 		errs = append(errs, ignoreMissing(m.Delete(at)))
 	}
 	for at, slot := range want {
-		errs = append(errs, m.Put(at, slot))
+		errs = append(errs, ignoreFull(m.Put(at, slot)))
 	}
 	return errors.Join(errs...)
 }
@@ -113,12 +117,22 @@ func (t *tunnel) add(x *index, service uint32, e pando.Endpoint) (uint32, error)
 	if err := errors.Join(
 		t.objects.Endpoints.Put(slot, v),
 		t.objects.EndpointNames.Put(slot, nameOf(service, string(e.Instance))),
+		ignoreFull(t.objects.Aways.Put(name, slot)),
 	); err != nil {
 		return 0, err
 	}
 	x.freeAway, x.slots[slot] = x.freeAway[:last], v
 	x.remember(slot, e.Instance)
 	return slot, nil
+}
+
+// ignoreFull ignores the error of a full table. Flows to an endpoint without a tag in the table are
+// asked for at each packet.
+func ignoreFull(err error) error {
+	if errors.Is(err, unix.E2BIG) {
+		return nil
+	}
+	return err
 }
 
 // reach prepares the tunnel to the hosts of remote endpoints. It returns the reason for each host
@@ -245,7 +259,8 @@ func (t *tunnel) admit(x *index, hosts []pando.Host) error {
 func (t *tunnel) find(x *index) error {
 	dev, err := netlink.LinkByName(TunnelDevice)
 	if err == nil {
-		err = t.move(x, dev.Attrs().Index)
+		err = errors.Join(t.move(x, dev.Attrs().Index),
+			t.objects.TunnelDevice.Set(uint32(dev.Attrs().Index)))
 	}
 	var none netlink.LinkNotFoundError
 	if errors.As(err, &none) {
@@ -272,7 +287,7 @@ func (t *tunnel) move(x *index, ifindex int) error {
 // remove removes the device of the tunnel, so that no port is open on a host without others.
 func (t *tunnel) remove() error {
 	t.ifindex = 0
-	err := t.hooks.detach(tunnelPin)
+	err := errors.Join(t.objects.TunnelDevice.Set(uint32(0)), t.hooks.detach(tunnelPin))
 	dev, lerr := netlink.LinkByName(TunnelDevice)
 	var none netlink.LinkNotFoundError
 	if errors.As(lerr, &none) {
@@ -298,7 +313,7 @@ func (t *tunnel) make(x *index) error {
 	ifindex := dev.Attrs().Index
 	if err := errors.Join(
 		t.hooks.attach(tunnelPin, hook.Place{IfIndex: ifindex}, t.objects.FromTunnel),
-		t.move(x, ifindex), netlink.LinkSetUp(dev),
+		t.move(x, ifindex), netlink.LinkSetUp(dev), t.objects.TunnelDevice.Set(uint32(ifindex)),
 	); err != nil {
 		return fmt.Errorf("attach the tunnel to other hosts: %w", err)
 	}

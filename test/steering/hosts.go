@@ -27,6 +27,7 @@ type host struct {
 	own   [2]netip.Addr
 	boxes map[string]*lab.Box
 	dead  bool
+	door  net.HardwareAddr // of its link to the client; nil: the first
 }
 
 func (h *host) inside(f func() error) error {
@@ -67,6 +68,7 @@ func newEstate(t *testing.T, open OpenHost, hosts, by int) *estate {
 			h.ns = box(t, h.name(), h.own[0], h.own[1])
 			uplinks = append(uplinks, h.name())
 			check(t, h.ns.Inside(func() error { return seeOthers(h, hosts) }))
+			check(t, e.makeDoor(h))
 		}
 	}
 	lo, err := netlink.LinkByName("lo")
@@ -77,7 +79,7 @@ func newEstate(t *testing.T, open OpenHost, hosts, by int) *estate {
 	for _, h := range e.hosts {
 		up := uplinks
 		if h.ns != nil {
-			up = []string{"eth0"}
+			up = []string{"eth0", "door"}
 		}
 		check(t, h.inside(func() (err error) {
 			h.Subject, err = open(h.name(), [2]netip.Addr{h.own[by], h.own[1]}, up...)

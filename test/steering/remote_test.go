@@ -16,6 +16,7 @@ func openOne(name string, own [2]netip.Addr, uplinks ...string) (Subject, error)
 	d, err := ebpf.Open(ebpf.Config{
 		PinDir: pins + name, Uplinks: uplinks, HostAddr: own[0], HostAddr6: own[1],
 		Buckets:  balance.Buckets,
+		Secret:   []byte("of the cluster"),
 		FlowsMax: 1 << 14,
 	})
 	if err != nil {
@@ -30,3 +31,5 @@ func (s tcx) Mend(ctx context.Context) error {
 }
 
 func TestRemoteOfEBPF(t *testing.T) { Remote(t, openOne) }
+
+func TestDoorsOfEBPF(t *testing.T) { Doors(t, openOne) }

@@ -69,7 +69,7 @@ func tend(ctx context.Context, p place) error {
 		return err
 	}
 	defer objects.Close()
-	steering, err := openSteering(p)
+	steering, err := openSteering(p, c.probes)
 	if err != nil {
 		return err
 	}
@@ -159,12 +159,14 @@ func recurses(h pando.Host) func(netip.Addr) bool {
 	}
 }
 
-func openSteering(p place) (*ebpf.Driver, error) {
+// openSteering opens the steering. The secret is the same on all hosts, so that all choose the same
+// instances by hash.
+func openSteering(p place, secret []byte) (*ebpf.Driver, error) {
 	addr, _ := netip.ParseAddr(p.Address)
 	addr6, _ := netip.ParseAddr(p.address6)
 	return ebpf.Open(ebpf.Config{
 		PinDir: p.pins(), Settings: p.settingsFile(), Uplinks: p.Uplinks, HostAddr: addr,
-		HostAddr6: addr6, Buckets: balance.Buckets,
+		HostAddr6: addr6, Buckets: balance.Buckets, Secret: secret,
 	})
 }
 
