@@ -32,12 +32,14 @@ type Spec struct {
 	User       string `json:"user,omitempty"`
 	StopSignal string `json:"stop_signal,omitempty"` // SIGTERM
 	// StopSeconds is the time from the stop signal to SIGKILL: 10.
-	StopSeconds float64              `json:"stop_seconds,omitempty"`
-	Restart     RestartPolicy        `json:"restart,omitempty"` // always
-	Ports       []Port               `json:"ports,omitempty"`
-	Health      Health               `json:"health,omitzero"`
-	Scale       Scale                `json:"scale,omitzero"`
-	State       map[string]StateType `json:"state,omitempty"` // path pattern -> merge type
+	StopSeconds float64       `json:"stop_seconds,omitempty"`
+	Restart     RestartPolicy `json:"restart,omitempty"` // always
+	Ports       []Port        `json:"ports,omitempty"`
+	// Endpoints are served in place of a program. The service has one instance for each.
+	Endpoints []External           `json:"endpoints,omitempty"`
+	Health    Health               `json:"health,omitzero"`
+	Scale     Scale                `json:"scale,omitzero"`
+	State     map[string]StateType `json:"state,omitempty"` // path pattern -> merge type
 	// StateCopies is the number of hosts that have a commit when it is acknowledged: 1.
 	StateCopies int       `json:"state_copies,omitempty"`
 	Resources   Resources `json:"resources,omitzero"`
@@ -79,14 +81,23 @@ func (s Spec) Files() Image {
 }
 
 // RunsAs reports whether an instance of s runs as one of another spec does. Such specs differ only
-// in their number of instances, their rollout, their balance and the services they need.
+// in their number of instances, their rollout, their balance and the services they need. Endpoints
+// that come last in another change no instance of s.
 func (s Spec) RunsAs(other Spec) bool {
+	if n := len(s.Endpoints); n > 0 && n < len(other.Endpoints) {
+		other.Endpoints = other.Endpoints[:n]
+	}
 	s.Scale, s.Rollout, s.Balance, s.Needs = other.Scale, other.Rollout, other.Balance, other.Needs
 	return reflect.DeepEqual(s, other)
 }
 
 // Argv returns the words of the program.
-func (s Spec) Argv() []string { return append(slices.Clone(s.Entrypoint), s.Command...) }
+func (s Spec) Argv() []string {
+	if len(s.Endpoints) > 0 {
+		return slices.Clone(idle)
+	}
+	return append(slices.Clone(s.Entrypoint), s.Command...)
+}
 
 // Key returns the key of the service that the spec describes.
 func (s Spec) Key() ServiceKey {
@@ -189,6 +200,9 @@ type Scale struct {
 	Down float64 `json:"down,omitempty"`
 	// QuietSeconds is the time below target before an instance leaves: 30.
 	QuietSeconds float64 `json:"quiet_seconds,omitempty"`
+	// AheadSeconds is the time for which the load of By is forecast. A ramp then starts the instances
+	// that it needs by then. 0: none.
+	AheadSeconds float64 `json:"ahead_seconds,omitempty"`
 	// IdleSeconds is the time without packets and flows after which the last instance leaves. The
 	// next packet starts one. It needs Zero. 0: traffic neither stops nor starts the last instance.
 	IdleSeconds float64 `json:"idle_seconds,omitempty"`
@@ -341,6 +355,17 @@ func (s Spec) WithDefaults() Spec {
 	orNum(&s.StopSeconds, 10)
 	if s.Restart == "" {
 		s.Restart = RestartAlways
+	}
+	if n := len(s.Endpoints); n > 0 {
+		s.Scale.Min, s.Scale.Max = n, n
+		if dials := len(s.Ports) > 0 && s.Ports[0].Protocol == TCP; dials && s.Health.Ready.Kind == "" &&
+			s.Health.Live.Kind == "" {
+			s.Health.Ready, s.Health.Live = Probe{Kind: ProbeTCP}, Probe{Kind: ProbeTCP}
+		}
+		if s.Health.Ready.Kind == "" {
+			s.Health.Ready.Kind = ProbeStarted
+		}
+		orNum(&s.Health.ReadySecondsMax, 300) // an endpoint that is down comes back by itself
 	}
 	orNum(&s.Health.ReadySecondsMax, 30)
 	orNum(&s.Health.IntervalSeconds, 1)

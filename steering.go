@@ -397,3 +397,9 @@ func (s *Seat) read(b []byte) bool {
 	s.at(since)
 	return true
 }
+
+// Connection is one connection of an instance, as its own sockets show it.
+type Connection struct {
+	Protocol      Protocol
+	Client, Local netip.AddrPort
+}

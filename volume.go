@@ -52,8 +52,11 @@ func (s Spec) Binds() (out []Folder) {
 	return out
 }
 
-// Ordinals reports whether each instance of the service has volumes of its own.
+// Ordinals reports whether each instance of the service has volumes or an endpoint of its own.
 func (s Spec) Ordinals() bool {
+	if len(s.Endpoints) > 0 {
+		return true
+	}
 	for _, v := range s.Volumes {
 		if !v.Shared {
 			return true

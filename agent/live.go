@@ -54,6 +54,10 @@ func (r *watch) live(ctx context.Context, i pando.Instance, box pando.Sandbox) t
 	}
 	r.probed = now
 	err := r.probe(ctx, spec.Health.Live, spec, box)
+	if e, ok := spec.External(i.Ordinal); ok {
+		r.judgeExternal(ctx, e, spec.Health.Fall, err)
+		return every
+	}
 	if err == nil {
 		r.falls, r.spared = 0, false
 		r.share(wholeWeight, "it answers its live probes again")

@@ -180,6 +180,8 @@ func unable(w *world.World, s pando.Spec) string {
 		{len(s.Volumes)+len(s.Tmpfs) > 0 || s.ReadOnly,
 			func(h pando.Host) bool { return h.Volumes },
 			"volumes: host %s lacks them, tmpfs and read_only: upgrade pando there"},
+		{len(s.Endpoints) > 0, func(h pando.Host) bool { return h.Externals },
+			"endpoints: host %s has an older pando without them: upgrade pando there"},
 		{s.Stateful(), func(h pando.Host) bool { return h.Ordinals },
 			"kind: host %s has an older pando without stateful services: upgrade pando there"},
 		{len(s.Binds()) > 0, func(h pando.Host) bool { return h.Binds },

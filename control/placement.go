@@ -252,6 +252,9 @@ func (p *placer) placeNew(i pando.Intent, revision int, role pando.Role, warm bo
 		volumes = berths{p}.berth(&o)
 	case spec.Ordinals():
 		o.Ordinal = lifecycle.Ordinal(func(n int) bool { return p.crew.held[n] > 0 })
+		if e, ok := spec.External(o.Ordinal); ok {
+			o.Weight = e.Weight
+		}
 	}
 	host, why, err := p.choose(spec, volumes)
 	if err != nil {

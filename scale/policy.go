@@ -33,6 +33,7 @@ type Policy struct {
 	quiet    time.Time // since when one instance fewer would do, or zero
 	idle     idle
 	pace     pace // of the policies by score and by a number of the application
+	trend    trend
 }
 
 // reading is the total of one instance at one moment.
@@ -80,20 +81,25 @@ func (p *Policy) byMetric(s pando.Scale, instances []pando.Instance, now Sample)
 	}
 	rate, known := p.rate(instances, now.At)
 	n := Capacity(instances)
-	wanted := int(math.Ceil(rate / s.Target))
+	load, why := p.expect(s, now.At, rate)
+	wanted := int(math.Ceil(min(load/s.Target, float64(pando.EndpointsMax))))
 	inputs := map[string]float64{
 		"rate": rate, "target": s.Target, "instances": float64(n), "wanted": float64(wanted),
 	}
+	if why != "" {
+		inputs["forecast"], inputs["ahead"] = load, s.AheadSeconds
+	}
 	if wanted > n && n < s.Max {
 		p.quiet = time.Time{}
+		p.pace.grew(now.At)
 		return Wish{Verb: pando.VerbReplicate, Inputs: inputs,
-			Reason: fmt.Sprintf("%.0f %s on %d instances, target %g each", rate, s.By, n, s.Target)}
+			Reason: fmt.Sprintf("%.0f %s on %d instances, target %g each", rate, s.By, n, s.Target) + why}
 	}
 	if !known { // an unmeasured instance is not quiet
 		p.quiet = time.Time{}
 		return Wish{}
 	}
-	return p.shrink(s, instances, now.At, rate, inputs)
+	return p.shrink(s, instances, now.At, load, inputs)
 }
 
 // take adds a sample to the readings and drops the readings of instances that are gone.
@@ -170,7 +176,7 @@ func (p *Policy) shrink(
 	if now.Sub(p.quiet) < pando.Seconds(s.QuietSeconds) {
 		return Wish{}
 	}
-	p.quiet = now
+	p.quiet, p.pace.shrunk = now, now
 	youngest, ok := Youngest(instances)
 	if !ok {
 		return Wish{}

@@ -160,17 +160,21 @@ func (p *Policy) byGauge(s pando.Scale, instances []pando.Instance, now Sample) 
 		return Wish{}
 	}
 	n, serving := Capacity(instances), Serving(instances)
-	wanted := int(math.Ceil(min(sum/s.Target, float64(pando.EndpointsMax))))
+	load, why := p.expect(s, now.At, sum)
+	wanted := int(math.Ceil(min(load/s.Target, float64(pando.EndpointsMax))))
 	inputs := map[string]float64{"sum": sum, "target": s.Target, "instances": float64(n),
 		"wanted": float64(wanted)}
+	if why != "" {
+		inputs["forecast"], inputs["ahead"] = load, s.AheadSeconds
+	}
 	if wanted <= n || n >= s.Max {
 		p.pace.high = time.Time{}
 	} else if lasted(&p.pace.high, now.At, upAfter) {
 		p.pace.grew(now.At)
 		return Wish{Verb: pando.VerbReplicate, Inputs: inputs, Reason: fmt.Sprintf(
-			"%s is %.4g on %d instances, target %g each", s.By, sum, n, s.Target)}
+			"%s is %.4g on %d instances, target %g each", s.By, sum, n, s.Target) + why}
 	}
-	if !known || serving <= s.Min || n > serving || sum > 0.8*s.Target*float64(serving-1) {
+	if !known || serving <= s.Min || n > serving || load > 0.8*s.Target*float64(serving-1) {
 		p.pace.low = time.Time{}
 		return Wish{}
 	}

@@ -75,6 +75,12 @@ func Check(s pando.Spec) error {
 	c.seconds("drain_seconds_max", s.DrainSecondsMax)
 	word(c, "restart", s.Restart, "", pando.RestartAlways, pando.RestartOnFailure, pando.RestartNo)
 	c.ports(s.Ports)
+	for _, e := range s.Endpoints {
+		c.also(e.Check())
+	}
+	for _, why := range externalConflicts(s) {
+		c.that(false, "%s: %s", why.path, why.text)
+	}
 	c.health(s.Health, len(s.Ports) > 0)
 	c.scale(s.Scale, len(s.Ports) > 0)
 	for p, t := range s.State {
@@ -164,6 +170,13 @@ func scaleConflicts(s pando.Scale) (out []conflict) {
 		add("idle", "has an effect with min: 0 alone")
 	}
 	d := pando.Spec{Scale: s}.WithDefaults().Scale
+	switch {
+	case s.AheadSeconds > 0 && (s.By == pando.ByNothing || s.By == pando.ByScores):
+		add("ahead", "forecasts a load that is counted: add by: connections/s, packets/s or the name "+
+			"of a number of the application")
+	case s.AheadSeconds > 600:
+		add("ahead", fmt.Sprintf("%gs is more than 10m: no ramp lasts so long", s.AheadSeconds))
+	}
 	switch {
 	case s.By == pando.ByScores && s.Target != 0:
 		add("target", "has no effect with by: score, which has up and down")
@@ -280,6 +293,7 @@ func (c *checks) scale(s pando.Scale, published bool) {
 		"scale.by: counts traffic of a published port, and there is none")
 	c.seconds("scale.quiet_seconds", s.QuietSeconds)
 	c.seconds("scale.idle_seconds", s.IdleSeconds)
+	c.seconds("scale.ahead_seconds", s.AheadSeconds)
 	c.that(s.IdleSeconds == 0 || published,
 		"scale.idle: counts traffic of a published port, and there is none")
 }

@@ -106,6 +106,11 @@ var fields = []field{
 		"both, or {target, published, protocol}.", example: `["80:8080"]`, kind: portsKind,
 		set: func(s *pando.Spec, v any) { s.Ports = v.([]pando.Port) },
 		get: func(s pando.Spec) any { return portTexts(s.Ports) }},
+	{name: "endpoints", doc: "Ports of machines or programs that Pando did not start, in place of a " +
+		"program: ADDRESS:PORT, with an optional weight of 1 to 100. Their clients use the VIP.",
+		example: `["192.0.2.7:8080", "192.0.2.8:8080 weight 50"]`, kind: externalsKind,
+		set: func(s *pando.Spec, v any) { s.Endpoints = v.([]pando.External) },
+		get: func(s pando.Spec) any { return externalTexts(s.Endpoints) }},
 	{name: "health", doc: "How an instance shows that it may take traffic, and that it still can.",
 		fields: healthFields},
 	{name: "scale", doc: "The number of instances, and the source of the asks.", fields: scaleFields},
@@ -262,6 +267,10 @@ var scaleFields = []field{
 		example: "1m", kind: durationKind,
 		set: func(s *pando.Spec, v any) { s.Scale.QuietSeconds = v.(float64) },
 		get: func(s pando.Spec) any { return duration(s.Scale.QuietSeconds) }},
+	{name: "ahead", doc: "Time for which the load of `by` is forecast, up to 10m. A ramp starts " +
+		"its instances that much earlier.", def: "no forecast", example: "30s", kind: durationKind,
+		set: func(s *pando.Spec, v any) { s.Scale.AheadSeconds = v.(float64) },
+		get: func(s pando.Spec) any { return duration(s.Scale.AheadSeconds) }},
 	{name: "idle", doc: "With `min: 0`: time without packets and connections after which the last " +
 		"instance leaves. The next packet starts one.", def: "traffic starts and stops no instance",
 		example: "60s", kind: durationKind,

@@ -181,7 +181,7 @@ func (r *reader) service(n ast.Node) (s pando.Spec, name ast.Node) {
 // place makes the paths of a spec absolute. Without an image there must be a command.
 func (r *reader) place(n ast.Node, s *pando.Spec, where map[string]ast.Node) {
 	if s.Image.Reference == "" {
-		if where["command"] == nil {
+		if where["command"] == nil && len(s.Endpoints) == 0 {
 			r.at(n, "command", "is missing: %s", commandDoc)
 		}
 		if where["entrypoint"] != nil && where["image"] == nil {
@@ -242,7 +242,7 @@ func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 		r.at(at, "balance", "%s", strings.TrimPrefix(err.Error(), pando.ErrInvalid.Error()+": "))
 	}
 	for _, c := range slices.Concat(scaleConflicts(s.Scale), placeConflicts(s), volumeConflicts(s),
-		canaryConflicts(s), statefulConflicts(s)) {
+		canaryConflicts(s), externalConflicts(s), statefulConflicts(s)) {
 		r.at(where[c.path], c.path, "%s", c.text)
 	}
 	if where["ports"] == nil {

@@ -25,7 +25,7 @@ func makeSchema() []byte {
 	s["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	s["title"] = "A service of Pando"
 	s["anyOf"] = []any{map[string]any{"required": []any{"command"}},
-		map[string]any{"required": []any{"image"}}}
+		map[string]any{"required": []any{"image"}}, map[string]any{"required": []any{"endpoints"}}}
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		panic(err) // the table holds a value that JSON cannot encode

@@ -36,7 +36,7 @@ func openConnections(path string) (map[connection]bool, error) {
 					return err
 				}
 			}
-			return nil
+			return listTranslated(out)
 		}()
 	}()
 	return out, <-done

@@ -49,6 +49,9 @@ type Config struct {
 	Volumes string
 	// Users is the folder with the records of the ranges of users.
 	Users string
+	// Forward makes a network namespace send the flows of some ports to an external endpoint. Nil:
+	// this host serves none.
+	Forward func(ns int, e pando.External, ports []pando.Port) error
 	// Made is called for each sandbox that is made ahead of need, before its use. It may be nil.
 	Made  func(pando.Link) error
 	Clock pando.Clock
@@ -265,6 +268,11 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 	if err := s.search(spec.Instance.Service.Tenant, ordinals); err != nil {
 		return nil, err
 	}
+	if e, ok := spec.Spec.External(spec.Instance.Ordinal); ok {
+		if err := s.forward(d.Forward, e, spec.Spec.Ports); err != nil {
+			return nil, err
+		}
+	}
 	s.Instance, s.Service, s.Spec = spec.Instance.ID, spec.Instance.Service, spec.Spec
 	if err := s.save(); err != nil {
 		return nil, err
@@ -312,7 +320,7 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	for k, v := range env {
 		p.Env = append(p.Env, k+"="+v)
 	}
-	if p.Dir == "" {
+	if p.Dir == "" || len(spec.Spec.Endpoints) > 0 {
 		p.Dir = "/"
 	}
 	var err error

@@ -47,6 +47,7 @@ func published(p Packet, port uint16) Packet {
 // steered has the ordinary way of a flow, and back.
 func steered(c caseOf) map[string][]row {
 	client, reused, translated, host := c.port(), c.port(), c.port(), c.port()
+	again := tcp(c.port(), at(c.vip, 80), "S")
 	syn := tcp(client, at(c.vip, 80), "S")
 	data := tcp(client, at(c.vip, 80), "PA").with(func(p *Packet) { p.Payload = []byte("GET /") })
 	ask := udp(client, at(c.vip, 53))
@@ -54,7 +55,6 @@ func steered(c caseOf) map[string][]row {
 	return map[string][]row{
 		"a flow of TCP": {
 			{at: Outside, in: syn, to: "a", out: target(syn, 8080), first: true},
-			{at: Outside, in: syn, to: "a", out: target(syn, 8080)}, // a retransmission
 			{at: "a", in: tcp(at(c.vip, 8080), client, "SA"), to: "on",
 				out: tcp(at(c.vip, 80), client, "SA")},
 			{at: Outside, in: data, to: "a", out: target(data, 8080)},
@@ -62,6 +62,10 @@ func steered(c caseOf) map[string][]row {
 				out: tcp(at(c.vip, 80), client, "FA")},
 			{at: Outside, in: tcp(client, at(c.vip, 80), "R"), to: "a",
 				out: tcp(client, at(c.vip, 8080), "R")},
+		},
+		"a retransmission opens no flow": {
+			{at: Outside, in: again, to: "a", out: target(again, 8080), first: true},
+			{at: Outside, in: again, to: "a", out: target(again, 8080)},
 		},
 		"ports used again open a new flow": {
 			{at: Outside, in: tcp(reused, at(c.vip, 80), "S"), to: "a",
@@ -121,7 +125,7 @@ func refused(c caseOf) map[string][]row {
 	ack := tcp(c.port(), at(c.vip, 81), "A").with(func(p *Packet) { p.Payload = make([]byte, 1000) })
 	lost := tcp(c.port(), at(c.vip, 80), "A")
 	return map[string][]row{
-		"a port that nobody serves": {
+		"a closed port": {
 			refuse(Outside, tcp(c.port(), at(c.vip, 81), "S"), pando.DroppedNoService),
 			refuse(Outside, fin, pando.DroppedNoService),
 			refuse(Outside, ack, pando.DroppedNoService),
@@ -131,7 +135,7 @@ func refused(c caseOf) map[string][]row {
 			// An answer to a reset would make two stacks answer each other for ever.
 			{at: Outside, in: tcp(c.port(), at(c.vip, 81), "R"), why: pando.DroppedNoService},
 		},
-		"an address that nobody has": {
+		"an unused address": {
 			refuse(Outside, tcp(c.port(), at(c.none, 80), "S"), pando.DroppedNoService),
 			refuse(Outside, udp(c.port(), at(c.none, 53)), pando.DroppedNoService),
 			// The flow may be about to move here.
@@ -150,9 +154,12 @@ func refused(c caseOf) map[string][]row {
 
 // unusual has unusual headers and other packets to a VIP.
 func unusual(c caseOf) map[string][]row {
-	client := c.port()
+	client, other := c.port(), c.port()
 	syn := func(with ...byte) Packet {
 		return tcp(client, at(c.vip, 80), "S").with(func(p *Packet) { p.Extensions = with })
+	}
+	unread := func(with ...byte) Packet {
+		return tcp(other, at(c.vip, 80), "S").with(func(p *Packet) { p.Extensions = with })
 	}
 	gre := Packet{Protocol: layers.IPProtocolGRE, Src: at(c.client, 0), Dst: at(c.vip, 0),
 		Payload: make([]byte, 20)}
@@ -180,8 +187,9 @@ func unusual(c caseOf) map[string][]row {
 			// This is an atomic fragment (RFC 6946).
 			row{at: Outside, in: syn(fragment), to: "a", out: target(syn(fragment), 8080)})
 		rows["extensions that cannot be read"] = []row{
-			{at: Outside, in: syn(routing), why: pando.DroppedProtocol},
-			{at: Outside, in: syn(hopByHop, options, options, options, options), why: pando.DroppedHeader},
+			{at: Outside, in: unread(routing), why: pando.DroppedProtocol},
+			{at: Outside, in: unread(hopByHop, options, options, options, options),
+				why: pando.DroppedHeader},
 		}
 	}
 	return rows
@@ -280,7 +288,7 @@ func complaints(c caseOf) map[string][]row {
 	requoted := udp(client, at(c.vip, 53))
 	saying.Requoted = &requoted
 	return map[string][]row{
-		"an error reaches the instance whose packet it quotes": rows,
+		"an error reaches the sender of the quoted packet": rows,
 
 		"an error about no flow":           {{at: Outside, in: strange, why: pando.DroppedNoFlow}},
 		"an error about another's packet":  {{at: Outside, in: foreign, why: pando.DroppedHeader}},

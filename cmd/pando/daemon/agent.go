@@ -16,7 +16,6 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/agent"
 	"pando.run/pando/api"
-	"pando.run/pando/balance"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/bolt"
 	"pando.run/pando/driver/cgroup"
@@ -69,7 +68,7 @@ func tend(ctx context.Context, p place) error {
 		return err
 	}
 	defer objects.Close()
-	steering, err := openSteering(p, c.probes)
+	steering, err := openSteering(ctx, p, c.probes)
 	if err != nil {
 		return err
 	}
@@ -98,7 +97,7 @@ func tend(ctx context.Context, p place) error {
 	defer others.close()
 	a := agent.New(agent.Config{
 		Host: h, Registry: c.registry, Sandboxes: sandboxes, Steering: walls,
-		Prober: probe.New(), Peers: peers, Takes: peers, Flows: steering,
+		Prober: probe.New(), Peers: peers, Takes: peers, Flows: steering.Flows,
 		Link:    uplink.New(uplink.Root, p.Uplinks, wall.Clock{}).Busiest,
 		Objects: objects, Journals: p.journals(), Images: images, Kept: process.VolumesOf(sandboxes),
 		Secrets: c.secrets(p, peers), Clock: wall.Clock{}, IDs: names{}, Log: log,
@@ -115,7 +114,7 @@ func tend(ctx context.Context, p place) error {
 	defer answerNames(h, a, log)()
 	systemd.Ready() // a missing server is no reason to start this agent again
 	jobs := append(append(faces, c.jobs...), a.Run, c.demotion(p), sweepImages(p, images, a, log),
-		mending(steering, log), reviving(p, log), signOfLife(func() {
+		steering.mending(log), reviving(p, log), signOfLife(func() {
 			a.VIPs("", "") // it takes the agent's lock
 		}))
 	return together(ctx, jobs...)
@@ -159,26 +158,10 @@ func recurses(h pando.Host) func(netip.Addr) bool {
 	}
 }
 
-// openSteering opens the steering. The secret is the same on all hosts, so that all choose the same
-// instances by hash.
-func openSteering(p place, secret []byte) (*ebpf.Driver, error) {
-	addr, _ := netip.ParseAddr(p.Address)
-	addr6, _ := netip.ParseAddr(p.address6)
-	return ebpf.Open(ebpf.Config{
-		PinDir: p.pins(), Settings: p.settingsFile(), Uplinks: p.Uplinks, HostAddr: addr,
-		HostAddr6: addr6, Buckets: balance.Buckets, Secret: secret,
-	})
-}
-
-// mending keeps the devices of the steering.
-func mending(d *ebpf.Driver, log *slog.Logger) job {
-	return func(ctx context.Context) error { return ebpf.Mend(ctx, d, wall.Clock{}, log) }
-}
-
 // receives reports whether other hosts can reach the instances of this one by a tunnel.
 func receives(p place, log *slog.Logger) bool {
-	if p.Listen == "" {
-		return false // no host joins
+	if p.Listen == "" || p.Steer != steerEBPF {
+		return false // no host joins, or the switch has tunnels of its own
 	}
 	if err := ebpf.Tunnels(); err != nil {
 		log.Warn("other hosts send their clients here by routes, not by a tunnel", "error", err)
@@ -204,7 +187,8 @@ func openSandboxes(
 		Self:    process.ShimCommand(self),
 		Prefix4: h.Instances4, Prefix6: h.Instances6, Cgroups: groups, Groups: cgroup.Root,
 		Hidden: []string{p.Data}, Volumes: p.volumes(), Users: p.users(),
-		Pool: p.Pool, Made: made, Clock: wall.Clock{}, Log: log,
+		Forward: nftables.Forward,
+		Pool:    p.Pool, Made: made, Clock: wall.Clock{}, Log: log,
 	}
 	if images != nil {
 		config.Images, config.Layers = images, images.LayersDir()

@@ -18,6 +18,7 @@ import (
 	"pando.run/pando/cmd/pando/function"
 	"pando.run/pando/driver/ebpf"
 	"pando.run/pando/driver/nftables"
+	"pando.run/pando/driver/ovs"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/process"
 	"pando.run/pando/driver/trust"
@@ -114,7 +115,8 @@ func (m machine) down(ctx context.Context, p place, drain time.Duration, purge b
 		err = errors.Join(sandboxes.Purge(ctx), sandboxes.Close())
 	}
 	errs = append(errs, err)
-	errs = append(errs, ebpf.Purge(p.pins()), nftables.Purge())
+	errs = append(errs, ebpf.Purge(p.pins()),
+		ovs.PurgeAll(switched(p), p.pins()+"-ovs"), nftables.Purge())
 	if purge {
 		m.resign(ctx, p)
 		if names := p.installed("agent", "server"); len(names) > 0 { // they would begin a new cluster

@@ -80,7 +80,9 @@ func (machine) unitFlags(c *cobra.Command, p *place) {
 func (p place) given(flags *pflag.FlagSet) []string {
 	out := []string{"--run-dir", p.Run, "--data-dir", p.Data, "--host", p.Host}
 	is := p.settings()
-	for _, name := range []string{"address", "http", "listen", "pool", "vips", "instances"} {
+	for _, name := range []string{
+		"address", "http", "listen", "pool", "vips", "instances", "steer", "ovs-run",
+	} {
 		if flags.Changed(name) {
 			out = append(out, "--"+name, is[name])
 		}

@@ -17,6 +17,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/ovs"
 	"pando.run/pando/driver/systemd"
 	"pando.run/pando/driver/wall"
 	"pando.run/pando/world"
@@ -39,8 +40,9 @@ type place struct {
 	Announce        string // how machines of the network find VIPs: arp or none
 	Join            string // the server of the cluster to join
 	Token           string
-	Serves          bool // this host becomes one of several servers
-	Slot            int  // of this host in its cluster
+	Serves          bool   // this host becomes one of several servers
+	Steer, OVS      string // how packets reach instances; the folder of Open vSwitch's sockets
+	Slot            int    // of this host in its cluster
 	Units           systemd.Manager
 }
 
@@ -68,6 +70,9 @@ func (p *place) networkFlags(c *cobra.Command) {
 		"address for clones and for monitoring, read-only (empty = none)")
 	f.StringVar(&p.Listen, "listen", "auto",
 		"address for other hosts, 7401-7403 (auto = --address, empty = none)")
+	f.StringVar(&p.Steer, "steer", steerEBPF,
+		"how packets reach instances: ebpf, ovs or ovs-group")
+	f.StringVar(&p.OVS, "ovs-run", ovs.RunDir, "folder with the sockets of Open vSwitch")
 	f.StringVar(&p.VIPs, "vips", pando.VIPs4.String(),
 		"IPv4 range of the services, a /16, the same on all hosts")
 	f.StringVar(&p.Instances, "instances", pando.Instances4.String(),
@@ -93,7 +98,8 @@ func (p place) args() []string {
 	out := []string{
 		"--run-dir", p.Run, "--data-dir", p.Data, "--host", p.Host,
 		"--address", p.Address, "--http", p.HTTP, "--listen", p.Listen, "--pool", fmt.Sprint(p.Pool),
-		"--vips", p.VIPs, "--instances", p.Instances, "--announce", p.Announce,
+		"--vips", p.VIPs, "--instances", p.Instances, "--announce", p.Announce, "--steer", p.Steer,
+		"--ovs-run", p.OVS,
 	}
 	for _, u := range p.Uplinks {
 		out = append(out, "--uplink", u)
@@ -106,7 +112,7 @@ func (p place) args() []string {
 
 var (
 	notLabel    = regexp.MustCompile(`[^a-z0-9-]+`)
-	sandboxLink = regexp.MustCompile(`^pd[0-9]+$`)
+	sandboxLink = regexp.MustCompile(`^p[deov][0-9]+$|^ovs-`) // also of driver/ovs
 )
 
 // complete fills in missing flags from the machine.
@@ -125,6 +131,9 @@ func (p *place) complete() error {
 	}
 	if len(p.Uplinks) == 0 {
 		p.Uplinks = uplinks()
+	}
+	if err := checkSteer(*p); err != nil {
+		return err
 	}
 	p.address6 = addressOf(p.Uplinks, netlink.FAMILY_V6)
 	if p.Address == "" {
@@ -218,7 +227,7 @@ func (p place) record() pando.Host {
 		Name: pando.HostName(p.Host), Slot: p.Slot, Endpoint: "unix://" + p.agent(),
 		CPUs: float64(runtime.NumCPU()), Version: cli.Version, Joined: wall.Clock{}.Now(),
 		Layout: world.CurrentLayout(), Bundles: true, Volumes: true, Secrets: true, Binds: true,
-		Ordinals: true,
+		Externals: true, Ordinals: true,
 	}
 	if p.Listen != "" {
 		h.Endpoint = p.endpoint()

@@ -11,24 +11,29 @@ import (
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/cgroup"
 	"pando.run/pando/driver/kernel"
+	"pando.run/pando/driver/ovs"
 	"pando.run/pando/driver/wall"
 )
 
 // Doctor returns `pando doctor`. It reports whether Pando can run on this machine, and its
 // limitations here.
 func Doctor(o *Console) *cobra.Command {
-	var data string
+	var data, steer, run string
 	c := &cobra.Command{
 		Use: "doctor", Short: "check this machine, and print how to mend it",
 		Long: "Try each kernel feature that Pando needs, and leave nothing behind. For each missing\n" +
 			"feature, print its cost and how to mend it. The exit code is 11 if Pando cannot run\n" +
 			"here.",
-		Example: "  pando doctor\n  pando doctor -o json | jq '.checks[] | select(.state != \"ok\")'",
-		Args:    cobra.NoArgs,
+		Example: "  pando doctor\n  pando doctor --steer ovs\n" +
+			"  pando doctor -o json | jq '.checks[] | select(.state != \"ok\")'",
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			all := kernel.Examine(c.Context(), kernel.Config{
 				DataDir: data, CgroupRoot: cgroup.Root, Clock: wall.Clock{},
 			})
+			if strings.HasPrefix(steer, "ovs") {
+				all = append(all, openVSwitch(run))
+			}
 			report := struct {
 				Fit    bool             `json:"fit"`
 				Checks []kernel.Finding `json:"checks"`
@@ -46,7 +51,20 @@ func Doctor(o *Console) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&data, "data-dir", "/var/lib/pando", "folder of the store")
+	c.Flags().StringVar(&steer, "steer", "ebpf", "also check the needs of `pando up --steer`")
+	c.Flags().StringVar(&run, "ovs-run", ovs.RunDir, "folder with the sockets of Open vSwitch")
 	return o.Flag(c)
+}
+
+// openVSwitch is the finding about the switch of `pando up --steer ovs`.
+func openVSwitch(run string) kernel.Finding {
+	f := kernel.Finding{Name: "Open vSwitch 3.1", State: kernel.OK, Needed: true, Found: "it answers"}
+	if err := ovs.Missing(run); err != nil {
+		f.State, f.Found = kernel.Missing, err.Error()
+		f.Costs = "`pando up --steer ovs` does not start"
+		f.Mend = "follow the hint above, or steer by ebpf"
+	}
+	return f
 }
 
 func findings(w io.Writer, all []kernel.Finding) {

@@ -1,0 +1,74 @@
+package spec
+
+import (
+	"fmt"
+
+	"pando.run/pando"
+)
+
+var externalsKind = listKind(`["192.0.2.7:8080", "192.0.2.8:8080 weight 50"]`,
+	map[string]any{"type": "string", "pattern": `^[0-9a-fA-F:.\[\]]+( weight [0-9]{1,3})?$`},
+	pando.ParseExternal)
+
+func externalTexts(all []pando.External) []string {
+	var out []string
+	for _, e := range all {
+		out = append(out, e.String())
+	}
+	return out
+}
+
+// externalConflicts returns the keys of a spec that contradict its endpoints.
+func externalConflicts(s pando.Spec) (out []conflict) {
+	n := len(s.Endpoints)
+	if n == 0 {
+		return nil
+	}
+	add := func(is bool, path, format string, about ...any) {
+		if is {
+			out = append(out, conflict{path, fmt.Sprintf(format, about...)})
+		}
+	}
+	const noProgram = "has no effect beside endpoints, which Pando does not start: drop one of them"
+	add(len(s.Command) > 0, "command", noProgram)
+	add(s.Image.Reference != "", "image", noProgram)
+	add(s.Bundle.Folder != "", "bundle", noProgram)
+	add(len(s.State) > 0, "state", noProgram)
+	add(len(s.Volumes) > 0, "volumes", noProgram)
+	add(s.Scale.Warm > 0, "scale.warm", noProgram)
+	add(s.Scale.By != "", "scale.by", noProgram)
+	add(s.Scale.Zero, "scale.min", noProgram)
+	add(s.Scale.Min > 0 && s.Scale.Min != n, "scale.min",
+		"%d beside %d endpoints: each is one instance: drop it", s.Scale.Min, n)
+	add(s.Scale.Max > 0 && s.Scale.Max != n, "scale.max",
+		"%d beside %d endpoints: each is one instance: drop it", s.Scale.Max, n)
+	add(len(s.Ports) == 0, "endpoints", "nothing is published: add ports, such as [80:8080]")
+	add(n > pando.ExternalsMax, "endpoints", "%d of at most %d", n, pando.ExternalsMax)
+	for _, p := range []struct {
+		path  string
+		probe pando.Probe
+	}{{"health.ready", s.Health.Ready}, {"health.live", s.Health.Live}} {
+		add(p.probe.Kind == pando.ProbeExec, p.path, "runs inside an instance, and here is no program: "+
+			"use tcp or http")
+		add(p.probe.Dials() && p.probe.Port != 0 && !hasTarget(s, p.probe.Port), p.path,
+			"port %d is no target of ports: only these reach the endpoint", p.probe.Port)
+	}
+	seen := map[pando.External]bool{}
+	for _, e := range s.Endpoints {
+		add(e.Port != 0 && len(s.Ports) > 1, "endpoints",
+			"%s: a port of its own goes with one published port: leave it out", e)
+		e.Weight = 0
+		add(seen[e], "endpoints", "%s is listed twice: give it a weight", e)
+		seen[e] = true
+	}
+	return out
+}
+
+func hasTarget(s pando.Spec, port uint16) bool {
+	for _, p := range s.Ports {
+		if p.Target == port {
+			return true
+		}
+	}
+	return false
+}
