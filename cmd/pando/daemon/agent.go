@@ -97,16 +97,16 @@ func tend(ctx context.Context, p place) error {
 	defer others.close()
 	a := agent.New(agent.Config{
 		Host: h, Registry: c.registry, Sandboxes: sandboxes, Steering: walls,
-		Prober: probe.New(), Peers: peers,
+		Prober: probe.New(), Peers: peers, Takes: peers, Flows: steering.book,
 		Link:    uplink.New(uplink.Root, p.Uplinks, wall.Clock{}).Busiest,
 		Objects: objects, Journals: p.journals(), Images: images, Kept: process.VolumesOf(sandboxes),
 		Secrets: c.secrets(p, peers), Clock: wall.Clock{}, IDs: names{}, Log: log,
-		Control: c.leader(p, peers), Liveness: others.liveness,
+		Control: c.leader(p, peers), Liveness: others.liveness, Announcer: announcer(p, log),
 		Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 	})
-	forPeers := peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(
-		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), images.Blob), objects.Copy)
+	forPeers := peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(peer.VIPHandler(
+		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), a), images.Blob), objects.Copy)
 	faces, err := agentFaces(p, c, images, forPeers, peer.OwnHandler(a, forPeers))
 	if err != nil {
 		return err
@@ -133,7 +133,8 @@ func introduce(p place, log *slog.Logger) pando.Host {
 // answerNames answers the names of services until the caller calls close.
 func answerNames(h pando.Host, a *agent.Agent, log *slog.Logger) (close func()) {
 	answers := dns.New(dns.Config{
-		Addr: netip.AddrPortFrom(pando.Gateway4, 53).String(), Lookup: a.VIPs, Recurses: recurses(h),
+		Addr: netip.AddrPortFrom(pando.Gateway4, 53).String(), Lookup: a.VIPs,
+		Endpoints: a.Endpoints, Recurses: recurses(h),
 	})
 	if err := answers.Start(); err != nil {
 		log.Warn("this host does not answer names of services", "error", err)

@@ -45,6 +45,7 @@ type steering struct {
 	pando.Steering
 	Prepare func(pando.Link) error // the link of a sandbox without an instance
 	Close   func() error
+	book    pando.FlowBook
 	mending func(*slog.Logger) job // keeps its devices and rules
 }
 
@@ -70,7 +71,7 @@ func openSteering(ctx context.Context, p place) (steering, error) {
 		mend := func(log *slog.Logger) job {
 			return func(ctx context.Context) error { return d.Mend(ctx, wall.Clock{}, log) }
 		}
-		return steering{d, d.Prepare, func() error { return nil }, mend}, nil
+		return steering{d, d.Prepare, func() error { return nil }, alone{}, mend}, nil
 	}
 	d, err := ebpf.Open(config)
 	if err != nil {
@@ -79,5 +80,16 @@ func openSteering(ctx context.Context, p place) (steering, error) {
 	mend := func(log *slog.Logger) job {
 		return func(ctx context.Context) error { return ebpf.Mend(ctx, d, wall.Clock{}, log) }
 	}
-	return steering{d, d.Prepare, d.Close, mend}, nil
+	return steering{d, d.Prepare, d.Close, d, mend}, nil
 }
+
+// alone is the book of flows of a host without others (driver/ovs).
+type alone struct{}
+
+// OpenFlows returns none: no other host asks.
+func (alone) OpenFlows(context.Context, pando.Shares) ([]pando.InstanceFlows, error) {
+	return nil, nil
+}
+
+// LearnFlows adds none: no other host has a flow.
+func (alone) LearnFlows(context.Context, []pando.InstanceFlows) (int, error) { return 0, nil }

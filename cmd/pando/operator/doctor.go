@@ -26,7 +26,7 @@ func Doctor(o *Console) *cobra.Command {
 			"here.",
 		Example: "  pando doctor\n  pando doctor --steer ovs\n" +
 			"  pando doctor -o json | jq '.checks[] | select(.state != \"ok\")'",
-		Args:    cobra.NoArgs,
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			all := kernel.Examine(c.Context(), kernel.Config{
 				DataDir: data, CgroupRoot: cgroup.Root, Clock: wall.Clock{},
