@@ -161,6 +161,10 @@ type SandboxSpec struct {
 	VIP6     netip.Addr
 	// Secrets are the contents of the secrets of the store in the spec.
 	Secrets map[string][]byte
+	// From is the folder of a snapshot that the program continues from. "": it starts.
+	From string
+	// Flows keeps the established connections of the snapshot: its instance moves.
+	Flows bool
 }
 
 // Sandbox is one running instance as its host sees it. Its methods may be called from any
@@ -196,6 +200,12 @@ type Sandbox interface {
 	// Session runs a command inside with the user, limits and walls of the program. The connection
 	// carries the frames of api/session. The end of the connection ends the command.
 	Session(ctx context.Context, s SessionSpec) (io.ReadWriteCloser, error)
+	// Freeze writes the processes and the files in memory to a folder, for SandboxSpec.From. They are
+	// stopped when it returns: Resume continues them. After an error they run as before. With flows,
+	// established connections keep the packets that arrive for the next sandbox.
+	//
+	// ErrUnsupported, ErrRefused: the program cannot be frozen, for the given reason.
+	Freeze(ctx context.Context, dir string, flows bool) error
 	// Renew replaces the secrets of the store with newer contents, and returns the names of those
 	// that differed. The program then gets the signals of those names, each once.
 	Renew(

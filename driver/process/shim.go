@@ -42,6 +42,10 @@ type shim struct {
 	// barred is set once a reply reported the sandbox as empty: no program may start in it any
 	// more.
 	barred bool
+	// lastPID sets the number before that of the next process of the sandbox. It may be nil.
+	lastPID *os.File
+	pipe    uint64   // the inode of the pipe of the program's output
+	output  *os.File // of a program that is to be thawed
 	// entrance leads to the files of images.
 	entrance entrance
 	users    int          // descriptor of the program's user namespace, if it has one
@@ -67,6 +71,7 @@ func ShimMain(args []string) int {
 		return 2
 	}
 	s := &shim{waits: map[int]chan unix.WaitStatus{}, files: f.openFiles()}
+	s.lastPID, _ = os.OpenFile("/proc/sys/kernel/ns_last_pid", os.O_WRONLY, 0)
 	// The program must not inherit the sockets that command its shim.
 	err := unix.CloseRange(controlFD, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
 	if err == nil {
@@ -156,6 +161,10 @@ func (s *shim) serve(c *net.UnixConn) {
 func (s *shim) hold(c *net.UnixConn, q request) {
 	var r reply
 	var g *gate
+	if q.Run != nil && q.Thaw {
+		s.thaw(c, *q.Run)
+		return
+	}
 	if q.Run != nil {
 		if q.Load {
 			g = &gate{s: s, c: c, told: make(chan struct{}), open: make(chan bool, 1)}
@@ -196,6 +205,8 @@ func (s *shim) answer(q request) reply {
 		s.kill()
 	case "pause":
 		err = everyone(unix.SIGSTOP)
+	case "describe":
+		r.Frozen, err = s.describe()
 	default:
 		err = fmt.Errorf("%w: the shim has no verb %q", pando.ErrInvalid, q.Verb)
 	}
@@ -265,6 +276,30 @@ func (s *shim) happened(e pando.SandboxEvent) {
 func (s *shim) run(p program, g *gate) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := s.furnished(p); err != nil {
+		return err
+	}
+	var wait func() bool
+	if g != nil {
+		wait = g.wait
+	}
+	s.highPID()
+	pid, out, ended, err := s.start(p, wait)
+	if err != nil {
+		return err
+	}
+	p.Secrets = nil
+	s.program, s.pid = &p, pid
+	if g != nil {
+		s.loaded, g.out, g.ended = true, out, ended
+		return nil
+	}
+	return s.follow(out, ended) // the program has already begun
+}
+
+// furnished brings the sandbox to the state in which a program of an instance begins. The caller holds
+// the lock.
+func (s *shim) furnished(p program) error {
 	if s.program != nil {
 		return fmt.Errorf("%w: the sandbox runs %s", pando.ErrExists, s.program.Instance)
 	}
@@ -287,21 +322,7 @@ func (s *shim) run(p program, g *gate) error {
 	if err := unix.Sethostname([]byte(p.Instance)); err != nil {
 		return fmt.Errorf("name the sandbox: %w", err)
 	}
-	var wait func() bool
-	if g != nil {
-		wait = g.wait
-	}
-	pid, out, ended, err := s.start(p, wait)
-	if err != nil {
-		return err
-	}
-	p.Secrets = nil
-	s.program, s.pid = &p, pid
-	if g != nil {
-		s.loaded, g.out, g.ended = true, out, ended
-		return nil
-	}
-	return s.follow(out, ended) // the program has already begun
+	return nil
 }
 
 // begun follows a loaded program after its release.
@@ -363,6 +384,9 @@ func (s *shim) start(p program, gate func() bool) (pid int, out *os.File,
 		out.Close()
 		return 0, nil, nil, err
 	}
+	if s.program == nil {
+		s.pipe = inodeOf(in)
+	}
 	pid, ended, err = s.launch(forking{program: p, stdio: in, gate: gate})
 	if err != nil {
 		out.Close()
@@ -391,13 +415,18 @@ func (s *shim) launch(do forking) (pid int, ended <-chan unix.WaitStatus, err er
 		return 0, nil, f.err
 	}
 	pid = f.pid
+	return pid, s.await(pid), nil
+}
+
+// await returns the end of a child. The caller holds the lock.
+func (s *shim) await(pid int) <-chan unix.WaitStatus {
 	c := make(chan unix.WaitStatus, 1)
 	s.waits[pid] = c
 	if !s.reaping {
 		s.reaping = true
 		go s.reap()
 	}
-	return pid, c, nil
+	return c
 }
 
 // reap collects the exit of every process of the sandbox, as its init must.
