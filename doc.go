@@ -54,6 +54,8 @@
 //	spec         service.go    an operator's description of a service.
 //	reach        service.go    the part of the network that instances may connect to.
 //	revision     service.go    one version of a spec.
+//	snapshot     snapshot.go   the processes and the memory of an instance, as files.
+//	machine      snapshot.go   a kind of machine that snapshots depend on.
 //	volume       volume.go     a folder of a service that outlives its instances.
 //	secret       secret.go     a text that the store keeps encrypted, for files of instances.
 //	ordinal      volume.go     the number of an instance's own volumes.

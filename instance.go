@@ -108,6 +108,7 @@ type Instance struct {
 	Reason  string     `json:"reason"`         // of the last change
 	Intent  IntentID   `json:"intent"`         // the intent that started it
 	Halt    IntentID   `json:"halt,omitempty"` // the intent that ends it
+	From    string     `json:"from,omitempty"` // the snapshot that it continues
 	IP4     netip.Addr `json:"ip4,omitzero"`
 	IP6     netip.Addr `json:"ip6,omitzero"`
 	// Walk is set if the instance did not ask for its own drain. Its agent stops it once it is
@@ -161,7 +162,8 @@ type SandboxSpec struct {
 	VIP6     netip.Addr
 	// Secrets are the contents of the secrets of the store in the spec.
 	Secrets map[string][]byte
-	// From is the folder of a snapshot that the program continues from. "": it starts.
+	// From is the snapshot that the program continues: the name of its layer below the folder of
+	// layers, as ImageRoot has it. "": it starts.
 	From string
 	// Flows keeps the established connections of the snapshot: its instance moves.
 	Flows bool
@@ -200,12 +202,7 @@ type Sandbox interface {
 	// Session runs a command inside with the user, limits and walls of the program. The connection
 	// carries the frames of api/session. The end of the connection ends the command.
 	Session(ctx context.Context, s SessionSpec) (io.ReadWriteCloser, error)
-	// Freeze writes the processes and the files in memory to a folder, for SandboxSpec.From. They are
-	// stopped when it returns: Resume continues them. After an error they run as before. With flows,
-	// established connections keep the packets that arrive for the next sandbox.
-	//
-	// ErrUnsupported, ErrRefused: the program cannot be frozen, for the given reason.
-	Freeze(ctx context.Context, dir string, flows bool) error
+	Freezes
 	// Renew replaces the secrets of the store with newer contents, and returns the names of those
 	// that differed. The program then gets the signals of those names, each once.
 	Renew(

@@ -36,6 +36,20 @@ const (
 	program   = "usr/sbin/criu"
 )
 
+// Home is the folder where an operator unpacks CRIU.
+const Home = "/usr/local/lib/pando/criu"
+
+// Find returns the CRIU of the first of some folders that has one, else that of Home. It skips
+// empty names.
+func Find(folders ...string) Tool {
+	for _, dir := range folders {
+		if t := (Tool{Root: dir}); dir != "" && t.Missing() == nil {
+			return t
+		}
+	}
+	return Tool{Root: Home}
+}
+
 // Missing implements pando.Freezer.
 func (t Tool) Missing() error {
 	for _, name := range []string{loader, libraries, program} {
@@ -66,7 +80,7 @@ var common = []string{"-D", fd(imagesFD), "-W", fd(logFD), "-o", "log", "-v3",
 
 // Freeze implements pando.Freezer.
 func (t Tool) Freeze(ctx context.Context, f pando.Frozen) error {
-	args := append([]string{"dump", "-t", strconv.Itoa(f.PID), "--leave-stopped",
+	args := append([]string{"dump", "-t", strconv.Itoa(f.PID), "--leave-running",
 		"--tcp-established", "--unprivileged"}, common...)
 	if err := t.run(ctx, f, nil, args); err != nil {
 		return fmt.Errorf("freeze the program: %w", err)

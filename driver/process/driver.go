@@ -244,7 +244,7 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 	}
 	var cold *frozen
 	if err == nil && spec.From != "" {
-		cold, err = d.thawable(spec.From, &p)
+		cold, err = thawer{d}.thawable(spec.From, &p)
 	}
 	if err != nil {
 		return nil, err
@@ -278,7 +278,8 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 	if err != nil {
 		return nil, err
 	}
-	if err := d.thawIn(ctx, b, *cold, spec.From, spec.Flows); err != nil {
+	err = thawer{d}.thawIn(ctx, b, *cold, filepath.Join(d.Layers, spec.From), spec.Flows)
+	if err != nil {
 		b.close()
 		return nil, err
 	}

@@ -40,17 +40,58 @@ const frozenFile = "pando.json"
 
 // stored is the content of frozenFile.
 type stored struct {
-	Program frozen `json:"program"`
-	Kernel  string `json:"kernel"`
-	CPU     string `json:"cpu"`
+	Program frozen        `json:"program"`
+	Machine pando.Machine `json:"machine"`
 }
 
 // highPID lets the next process be pidFirst. Without the file the kernel cannot thaw it.
-func (s *shim) highPID() {
-	if s.lastPID != nil {
-		_, _ = s.lastPID.WriteAt([]byte(strconv.Itoa(pidFirst-1)), 0)
+func highPID(last *os.File) {
+	if last != nil {
+		_, _ = last.WriteAt([]byte(strconv.Itoa(pidFirst-1)), 0)
 	}
 }
+
+// ready brings the sandbox to the state in which a program of an instance begins. The caller holds
+// the lock.
+func ready(s *shim, p program) error {
+	if s.program != nil {
+		return fmt.Errorf("%w: the sandbox runs %s", pando.ErrExists, s.program.Instance)
+	}
+	if err := serveVIPs(p.VIPs); err != nil {
+		return err
+	}
+	if p.Users != nil {
+		var err error
+		if s.users, err = makeUsers(*p.Users); err != nil {
+			return err
+		}
+	}
+	place := s.settle
+	if p.Layers != nil {
+		place = s.enter
+	}
+	if err := place(p); err != nil {
+		return err
+	}
+	if err := unix.Sethostname([]byte(p.Instance)); err != nil {
+		return fmt.Errorf("name the sandbox: %w", err)
+	}
+	return nil
+}
+
+// awaitEnd returns the end of a child. The caller holds the lock.
+func awaitEnd(s *shim, pid int) <-chan unix.WaitStatus {
+	c := make(chan unix.WaitStatus, 1)
+	s.waits[pid] = c
+	if !s.reaping {
+		s.reaping = true
+		go s.reap()
+	}
+	return c
+}
+
+// freezing is the part of a shim that serves snapshots.
+type freezing struct{ *shim }
 
 func inodeOf(f *os.File) uint64 {
 	st, err := f.Stat()
@@ -61,7 +102,7 @@ func inodeOf(f *os.File) uint64 {
 }
 
 // describe returns the program for a snapshot.
-func (s *shim) describe() (*frozen, error) {
+func (s freezing) describe() (*frozen, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.program == nil || s.loaded || s.pid == 0 {
@@ -73,7 +114,7 @@ func (s *shim) describe() (*frozen, error) {
 }
 
 // thaw makes the sandbox ready for a frozen program, and follows the program once it runs.
-func (s *shim) thaw(c *net.UnixConn, p program) {
+func (s freezing) thaw(c *net.UnixConn, p program) {
 	var r reply
 	out, err := s.thawing(p)
 	if err != nil {
@@ -91,7 +132,7 @@ func (s *shim) thaw(c *net.UnixConn, p program) {
 	s.mu.Lock()
 	s.output.Close()
 	s.loaded, s.pid = false, q.PID
-	err = s.follow(out, s.await(q.PID))
+	err = s.follow(out, awaitEnd(s.shim, q.PID))
 	s.mu.Unlock()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "pando shim:", err)
@@ -100,10 +141,10 @@ func (s *shim) thaw(c *net.UnixConn, p program) {
 }
 
 // thawing prepares the sandbox and returns the output of the program that comes.
-func (s *shim) thawing(p program) (out *os.File, err error) {
+func (s freezing) thawing(p program) (out *os.File, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.furnished(p); err != nil {
+	if err := ready(s.shim, p); err != nil {
 		return nil, err
 	}
 	out, in, err := os.Pipe()
@@ -119,37 +160,37 @@ func (s *shim) thawing(p program) (out *os.File, err error) {
 }
 
 // Freeze implements pando.Sandbox. It refuses before anything stops.
-func (b *sandbox) Freeze(ctx context.Context, dir string, flows bool) error {
+func (b *sandbox) Freeze(ctx context.Context, dir string, flows bool) (pando.Machine, error) {
+	own := machine()
 	if b.d.Freezer == nil {
-		return fmt.Errorf("%w: this host has no CRIU", pando.ErrUnsupported)
+		return own, fmt.Errorf("%w: this host has no CRIU", pando.ErrUnsupported)
 	}
 	if err := b.d.Freezer.Missing(); err != nil {
-		return err
+		return own, err
 	}
 	r, err := b.ask(ctx, request{Verb: "describe"})
+	if err == nil {
+		err = freezable(r.Frozen, b.slot.Spec)
+	}
+	if err == nil {
+		err = b.Pause(ctx)
+	}
 	if err != nil {
-		return fmt.Errorf("describe the program: %w", err)
-	}
-	if err := freezable(r.Frozen, b.slot.Spec); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
+		return own, err
 	}
 	p := *r.Frozen
 	err = b.d.Freezer.Freeze(ctx, pando.Frozen{Inside: b.slot.PID, PID: p.PID, UID: p.UID, GID: p.GID,
 		Dir: dir, Flows: flows, Pipe: p.Pipe})
-	if err != nil {
-		return err
-	}
-	err = packPrivate(b.slot.root(), dir)
 	if err == nil {
-		err = storeFrozen(dir, p)
+		err = packPrivate(b.slot.root(), dir)
+	}
+	if err == nil {
+		err = storeFrozen(dir, stored{Program: p, Machine: own})
 	}
 	if err != nil {
-		return errors.Join(err, b.Resume(ctx))
+		err = errors.Join(err, b.Resume(context.WithoutCancel(ctx)))
 	}
-	return nil
+	return own, err
 }
 
 // freezable returns nil if a program can be frozen, else the reason.
@@ -172,29 +213,29 @@ func freezable(p *frozen, s pando.Spec) error {
 	return nil
 }
 
-func storeFrozen(dir string, p frozen) error {
-	kernel, cpu := Machine()
-	b, err := json.Marshal(stored{Program: p, Kernel: kernel, CPU: cpu})
+func storeFrozen(dir string, s stored) error {
+	b, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(dir, frozenFile), b, 0o600)
 }
 
-// Machine returns the kernel and the processor of this machine, as a snapshot names them.
-func Machine() (kernel, cpu string) {
+// machine returns the kind of this machine.
+func machine() (m pando.Machine) {
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
-		kernel = unix.ByteSliceToString(u.Release[:])
+		m.Kernel = unix.ByteSliceToString(u.Release[:])
 	}
-	cpu = runtime.GOARCH
+	m.CPU = runtime.GOARCH
 	info, _ := os.ReadFile("/proc/cpuinfo")
 	for line := range strings.Lines(string(info)) {
 		if name, is, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
-			return kernel, strings.TrimSpace(is)
+			m.CPU = strings.TrimSpace(is)
+			break
 		}
 	}
-	return kernel, cpu
+	return m
 }
 
 // readFrozen reads a snapshot and checks that this machine can run it.
@@ -210,29 +251,35 @@ func readFrozen(dir string) (frozen, error) {
 	if err != nil {
 		return s.Program, fmt.Errorf("read a snapshot: %w", err)
 	}
-	kernel, cpu := Machine()
+	own := machine()
 	switch {
-	case s.Kernel != kernel:
+	case s.Machine.Kernel != own.Kernel:
 		return s.Program, fmt.Errorf("%w: the snapshot is of kernel %s, and this host has %s",
-			pando.ErrRefused, s.Kernel, kernel)
-	case s.CPU != cpu:
+			pando.ErrRefused, s.Machine.Kernel, own.Kernel)
+	case s.Machine.CPU != own.CPU:
 		return s.Program, fmt.Errorf("%w: the snapshot is of a processor %q, and this host has %q",
-			pando.ErrRefused, s.CPU, cpu)
+			pando.ErrRefused, s.Machine.CPU, own.CPU)
 	}
 	return s.Program, nil
 }
 
 func (s *slot) root() string { return fmt.Sprintf("/proc/%d/root", s.PID) }
 
+// thawer starts the frozen programs of snapshots.
+type thawer struct{ *Driver }
+
 // thawable reads a snapshot and gives a program the user of the frozen one.
-func (d *Driver) thawable(dir string, p *program) (*frozen, error) {
+func (d thawer) thawable(dir string, p *program) (*frozen, error) {
 	if d.Freezer == nil {
 		return nil, fmt.Errorf("%w: this host has no CRIU", pando.ErrUnsupported)
 	}
 	if err := d.Freezer.Missing(); err != nil {
 		return nil, err
 	}
-	f, err := readFrozen(dir)
+	if d.Layers == "" || !filepath.IsLocal(dir) {
+		return nil, fmt.Errorf("%w: this host keeps no snapshot %s", pando.ErrNotFound, dir)
+	}
+	f, err := readFrozen(filepath.Join(d.Layers, dir))
 	if err != nil {
 		return nil, err
 	}
@@ -245,7 +292,7 @@ func (d *Driver) thawable(dir string, p *program) (*frozen, error) {
 }
 
 // thawIn starts the frozen program of a snapshot in a sandbox that is ready for it.
-func (d *Driver) thawIn(ctx context.Context, b *sandbox, f frozen, dir string, flows bool) error {
+func (d thawer) thawIn(ctx context.Context, b *sandbox, f frozen, dir string, flows bool) error {
 	s := b.slot
 	if b.thaws == nil {
 		return fmt.Errorf("%w: the sandbox was made by an older build", pando.ErrNotReady)
@@ -267,5 +314,8 @@ func (d *Driver) thawIn(ctx context.Context, b *sandbox, f frozen, dir string, f
 		_ = root.Remove(criuCache)
 		root.Close()
 	}
-	return send(b.watch, request{Verb: "go", PID: f.PID}, -1)
+	if err := send(b.watch, request{Verb: "go", PID: f.PID}, -1); err != nil {
+		return err
+	}
+	return b.Resume(ctx)
 }

@@ -70,50 +70,50 @@ func countOn(t *testing.T, c net.Conn) string {
 	return strings.TrimSpace(string(line[:n]))
 }
 
-func awaitText(t *testing.T, b pando.Sandbox, want string) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		if strings.Contains(strings.Join(b.LastLines(5), "\n"), want) {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("no line %q in %q", want, b.LastLines(20))
-		}
-	}
-}
-
 func TestAFrozenProgramContinuesInAnotherSandbox(t *testing.T) {
 	d := frozenDriver(t)
 	b := run(t, d, nil, "python3", "-c", counter, "100")
-	awaitText(t, b, "started")
+	awaitLine(t, b, "started")
 	if got := countIn(t, b); got != "1 a file 1" {
 		t.Fatalf("before: %q", got)
 	}
-	dir := filepath.Join(t.TempDir(), "snapshot")
+	d.Layers = t.TempDir()
+	dir := filepath.Join(d.Layers, "snapshot")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	held, err := net.Dial("tcp", b.Link().IP4.String()+":80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if got := countOn(t, held); got != "2 a file 2" {
+		t.Fatalf("before: %q", got)
+	}
 	began := time.Now()
-	if err := b.Freeze(t.Context(), dir, false); err != nil {
+	if _, err := b.Freeze(t.Context(), dir, false); err != nil {
 		t.Fatal(err)
 	}
 	t.Log("frozen after", time.Since(began))
 	if err := b.Resume(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := countIn(t, b); got != "2 a file 2" {
+	if got := countOn(t, held); got != "3 a file 3" {
 		t.Errorf("the frozen program continues with %q", got)
 	}
 	spec := pando.Spec{Name: "web", Command: []string{"python3", "-c", counter, "100"}, WorkingDir: "/",
 		StopSeconds: 0.3}.WithDefaults()
 	began = time.Now()
 	c, err := d.Start(t.Context(), pando.SandboxSpec{
-		Instance: pando.Instance{ID: "web-2", Service: spec.Key()}, Spec: spec, VIP4: vip, From: dir})
+		Instance: pando.Instance{ID: "web-2", Service: spec.Key()}, Spec: spec, VIP4: vip, From: filepath.Base(dir)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Log("thawed after", time.Since(began))
-	if got := countIn(t, c); got != "2 a file 2" {
+	if got := countIn(t, c); got != "3 a file 3" {
 		t.Errorf("the copy continues with %q", got)
 	}
-	awaitText(t, c, "served 2")
+	awaitLine(t, c, "served 3")
 	if code, out, err := c.Exec(t.Context(), []string{"cat", "/tmp/kept"}); code != 0 {
 		t.Errorf("exec in the copy: %d %q %v", code, out, err)
 	}

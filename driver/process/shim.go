@@ -162,7 +162,7 @@ func (s *shim) hold(c *net.UnixConn, q request) {
 	var r reply
 	var g *gate
 	if q.Run != nil && q.Thaw {
-		s.thaw(c, *q.Run)
+		freezing{s}.thaw(c, *q.Run)
 		return
 	}
 	if q.Run != nil {
@@ -206,7 +206,7 @@ func (s *shim) answer(q request) reply {
 	case "pause":
 		err = everyone(unix.SIGSTOP)
 	case "describe":
-		r.Frozen, err = s.describe()
+		r.Frozen, err = freezing{s}.describe()
 	default:
 		err = fmt.Errorf("%w: the shim has no verb %q", pando.ErrInvalid, q.Verb)
 	}
@@ -276,14 +276,14 @@ func (s *shim) happened(e pando.SandboxEvent) {
 func (s *shim) run(p program, g *gate) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.furnished(p); err != nil {
+	if err := ready(s, p); err != nil {
 		return err
 	}
 	var wait func() bool
 	if g != nil {
 		wait = g.wait
 	}
-	s.highPID()
+	highPID(s.lastPID)
 	pid, out, ended, err := s.start(p, wait)
 	if err != nil {
 		return err
@@ -295,34 +295,6 @@ func (s *shim) run(p program, g *gate) error {
 		return nil
 	}
 	return s.follow(out, ended) // the program has already begun
-}
-
-// furnished brings the sandbox to the state in which a program of an instance begins. The caller holds
-// the lock.
-func (s *shim) furnished(p program) error {
-	if s.program != nil {
-		return fmt.Errorf("%w: the sandbox runs %s", pando.ErrExists, s.program.Instance)
-	}
-	if err := serveVIPs(p.VIPs); err != nil {
-		return err
-	}
-	if p.Users != nil {
-		var err error
-		if s.users, err = makeUsers(*p.Users); err != nil {
-			return err
-		}
-	}
-	place := s.settle
-	if p.Layers != nil {
-		place = s.enter
-	}
-	if err := place(p); err != nil {
-		return err
-	}
-	if err := unix.Sethostname([]byte(p.Instance)); err != nil {
-		return fmt.Errorf("name the sandbox: %w", err)
-	}
-	return nil
 }
 
 // begun follows a loaded program after its release.
@@ -415,18 +387,7 @@ func (s *shim) launch(do forking) (pid int, ended <-chan unix.WaitStatus, err er
 		return 0, nil, f.err
 	}
 	pid = f.pid
-	return pid, s.await(pid), nil
-}
-
-// await returns the end of a child. The caller holds the lock.
-func (s *shim) await(pid int) <-chan unix.WaitStatus {
-	c := make(chan unix.WaitStatus, 1)
-	s.waits[pid] = c
-	if !s.reaping {
-		s.reaping = true
-		go s.reap()
-	}
-	return c
+	return pid, awaitEnd(s, pid), nil
 }
 
 // reap collects the exit of every process of the sandbox, as its init must.

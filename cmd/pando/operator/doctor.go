@@ -29,6 +29,7 @@ func Doctor(o *Console) *cobra.Command {
 			all := kernel.Examine(c.Context(), kernel.Config{
 				DataDir: data, CgroupRoot: cgroup.Root, Clock: wall.Clock{},
 			})
+			all = append(all, snapshotFinding())
 			report := struct {
 				Fit    bool             `json:"fit"`
 				Checks []kernel.Finding `json:"checks"`
@@ -47,6 +48,19 @@ func Doctor(o *Console) *cobra.Command {
 	}
 	c.Flags().StringVar(&data, "data-dir", "/var/lib/pando", "folder of the store")
 	return o.Flag(c)
+}
+
+// snapshotFinding reports whether this machine can make snapshots.
+func snapshotFinding() kernel.Finding {
+	t := cli.Freezer()
+	f := kernel.Finding{Name: "CRIU 4.2 (snapshots)", State: kernel.OK, Found: t.Root}
+	if err := t.Missing(); err != nil {
+		f.State, f.Found = kernel.Missing, "not in "+t.Root
+		f.Costs = "no `pando snapshot`, `restore --from` and `migrate` on this host"
+		f.Mend = "deploy/criu " + t.Root + " unpacks it from Debian, without installing it; or name a " +
+			"folder in PANDO_CRIU"
+	}
+	return f
 }
 
 func findings(w io.Writer, all []kernel.Finding) {
