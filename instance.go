@@ -162,11 +162,8 @@ type SandboxSpec struct {
 	VIP6     netip.Addr
 	// Secrets are the contents of the secrets of the store in the spec.
 	Secrets map[string][]byte
-	// From is the snapshot that the program continues: the name of its layer below the folder of
-	// layers, as ImageRoot has it. "": it starts.
-	From string
-	// Flows keeps the established connections of the snapshot: its instance moves.
-	Flows bool
+	From    string // the snapshot that the program continues, as in ImageRoot.Layers
+	Flows   bool   // keep the established connections of the snapshot: its instance moves
 }
 
 // Sandbox is one running instance as its host sees it. Its methods may be called from any
@@ -482,8 +479,8 @@ type ImageRoot struct {
 type ImageOperators interface {
 	// Images lists the images, the last used first.
 	Images(ctx context.Context) ([]ImageStatus, error)
-	// PullImage brings the image that a reference names now.
-	PullImage(ctx context.Context, reference string) (ImageStatus, error)
+	// PullImage brings the image that a reference names now, or the files that another host has read.
+	PullImage(ctx context.Context, i Image) (ImageStatus, error)
 	// RemoveImage deletes an image that no service and no instance uses.
 	RemoveImage(ctx context.Context, digest string) error
 }

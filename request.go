@@ -193,6 +193,7 @@ const (
 	DecidedExec      DecisionKind = "exec"        // an operator ran a command inside an instance
 	DecidedSnapshot  DecisionKind = "snapshot"    // an operator stored a snapshot of an instance
 	DecidedSecret    DecisionKind = "secret"      // a secret changed, or reached an instance
+	DecidedQuota     DecisionKind = "quota"       // a start waits for a quota of the tenant
 	DecidedUnwritten DecisionKind = "unwritten"   // in a status only: the store refuses the write
 	DecidedRestored  DecisionKind = "restored"    // an instance that a restored backup lacked is back
 	DecidedFrozen    DecisionKind = "frozen"      // in a status only: a record cannot be read
@@ -387,6 +388,7 @@ type Operators interface {
 	// void, and its instances are deleted from the store. ErrRefused: the server runs there.
 	// Without force, also: the host is present with instances, or keeps states.
 	RemoveHost(ctx context.Context, h HostName, force bool, by Asker) error
+	RightOperators
 	// Watch sends every change to services, instances, intents and decisions after a store revision
 	// (0: from now). It ends with ctx. A last change with Err set reports that history is
 	// compacted.
@@ -412,6 +414,7 @@ type Operators interface {
 	RemoveVolume(ctx context.Context, s ServiceKey, name string, by Asker) error
 	SecretOperators
 	SnapshotOperators
+	TenantOperators
 	// Counters returns the counters of a service's endpoints on all hosts.
 	Counters(ctx context.Context, s ServiceKey) ([]EndpointCounters, error)
 	// StateLog returns the newest commits of a service's state. max 0 returns all.

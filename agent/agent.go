@@ -48,7 +48,7 @@ type Config struct {
 	Images  pando.Images  // nil: no service of this host has an image
 	// SnapshotStore keeps the snapshots of instances. Nil: this host makes none.
 	SnapshotStore pando.Snapshots
-	Link          func() float64 // the use of the host's busiest uplink (see meter.Config); nil: unknown
+	Link          func() float64 // the use of the busiest uplink (see meter.Config); nil: unknown
 	// Control answers an ask in one durable write. If it is nil or unreachable, the agent writes the
 	// ask to the store, and the watch brings the answer.
 	Control pando.Decider

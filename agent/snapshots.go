@@ -29,7 +29,7 @@ func (s *snapshots) Snapshot(
 	return s.take(ctx, r)
 }
 
-// take stores a snapshot of an instance. The program stands still only while it is frozen.
+// take stores a snapshot of an instance. The program stops only during the freeze.
 func (s *snapshots) take(ctx context.Context, r *runner) (st pando.SnapshotStatus, err error) {
 	a := s.agent
 	now := a.statusOf(r)
@@ -52,7 +52,7 @@ func (s *snapshots) take(ctx context.Context, r *runner) (st pando.SnapshotStatu
 		began := a.Clock.Now()
 		st.Machine, err = now.box.Freeze(ctx, dir, false)
 		if err == nil {
-			// The program must run on, whatever has become of the caller.
+			// The program must continue after a caller that left.
 			err = now.box.Resume(context.WithoutCancel(ctx))
 		}
 		st.StoppedSeconds = a.Clock.Now().Sub(began).Seconds()

@@ -52,15 +52,15 @@ func (h snapshotsFace) take(ctx context.Context, in *struct {
 	return &stored{st}, err
 }
 
-// ofSnapshot names a snapshot.
-type ofSnapshot struct {
+// OfSnapshot names a snapshot.
+type OfSnapshot struct {
 	Snapshot string `path:"snapshot" maxLength:"100" doc:"its digest, or at least 6 digits of it"`
 }
 
 func (h snapshotsFace) removeSnapshot(ctx context.Context, in *struct {
 	Named
 	Asking
-	ofSnapshot
+	OfSnapshot
 }) (*nothing, error) {
 	by, err := in.by()
 	if err != nil {
@@ -75,7 +75,7 @@ type intended struct{ Body pando.Intent }
 func (h snapshotsFace) restore(ctx context.Context, in *struct {
 	Named
 	Asking
-	ofSnapshot
+	OfSnapshot
 }) (*intended, error) {
 	by, err := in.by()
 	if err != nil {
@@ -88,8 +88,8 @@ func (h snapshotsFace) restore(ctx context.Context, in *struct {
 // SnapshotClient is the part of a client for snapshots.
 type SnapshotClient struct{ c *Client }
 
-// OfSnapshots returns the part of the client for snapshots.
-func (c *Client) OfSnapshots() SnapshotClient { return SnapshotClient{c} }
+// SnapshotsOf returns the part of a client for snapshots.
+func SnapshotsOf(c *Client) SnapshotClient { return SnapshotClient{c} }
 
 // All lists the snapshots on all hosts.
 func (c SnapshotClient) All(

@@ -127,6 +127,10 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	if why := unable(w, r.Spec); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrUnsupported, why)
 	}
+	if why := overQuota(w, r.Spec, now); why != "" {
+		return pando.Txn{}, fmt.Errorf("%w: %s; `pando tenant show %s` shows its use",
+			pando.ErrRefused, why, key.Tenant)
+	}
 	if why := stuck(w, svc, r.Spec); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrRefused, why)
 	}
@@ -271,6 +275,9 @@ func (c *operators) Pin(
 			"rollout.order stop-first in its spec); raise scale.max there for more", pando.ErrRefused, s)
 	}
 	err := c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) (*pando.Decision, error) {
+		if why := pinBeyond(c.world, s, n, now); why != "" {
+			return nil, fmt.Errorf("%w: %s", pando.ErrRefused, why)
+		}
 		before := scale.Capacity(c.world.Of(s))
 		if svc.Pin.Holds(now) {
 			before = svc.Pin.Before

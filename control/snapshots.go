@@ -28,7 +28,7 @@ func (c *snapshots) Snapshot(
 	}
 	if !h.Freezes {
 		return pando.SnapshotStatus{}, fmt.Errorf("%w: host %s makes no snapshots; `pando doctor` there "+
-			"says why", pando.ErrUnsupported, h.Name)
+			"prints why", pando.ErrUnsupported, h.Name)
 	}
 	ctx, cancel := context.WithTimeout(ctx, snapshotWaitMax)
 	defer cancel()

@@ -185,6 +185,7 @@ func (c *view) commit(ctx context.Context, fence pando.Fence, t pando.Txn) error
 // changes nothing. The caller holds the lock.
 func (c *view) took(t pando.Txn, at pando.StoreRevision) {
 	c.world.Committed(t, at)
+	world.Publish(c.world, t, c.Clock.Now())
 	for _, v := range t.Put {
 		c.touch(v.Key())
 	}
@@ -220,6 +221,17 @@ func (c *view) hosts() []pando.Host {
 		out = append(out, c.world.Hosts[name].V)
 	}
 	return out
+}
+
+// Present returns a host with a lease.
+func (c *view) Present(h pando.HostName) (pando.Host, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if v, ok := c.world.Hosts[h]; ok {
+		return v.V, nil
+	}
+	return pando.Host{}, fmt.Errorf("%w: host %s has no lease; `pando hosts` shows it",
+		pando.ErrUnavailable, h)
 }
 
 // hostOf returns the host of an instance that has a record.

@@ -70,6 +70,7 @@ func rootCommand(env cli.Env) *cobra.Command {
 		operator.Rollout(o), operator.Scale(o), operator.Rm(o), operator.Spec(o),
 		operator.Convert(o), operator.Image(o), operator.Volume(o), operator.Secret(o),
 		operator.Snapshot(o),
+		operator.Tenant(o),
 		operator.Ps(o), operator.Status(o), operator.Why(o), operator.Logs(o),
 		operator.Stats(o), operator.Top(o), operator.Exec(o), operator.Watch(o), operator.State(o))
 	section(c, "Machines",

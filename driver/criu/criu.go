@@ -54,7 +54,7 @@ func Find(folders ...string) Tool {
 func (t Tool) Missing() error {
 	for _, name := range []string{loader, libraries, program} {
 		if _, err := os.Stat(filepath.Join(t.Root, name)); err != nil {
-			return fmt.Errorf("%w: this host has no CRIU in %s; `pando doctor` says how to get it",
+			return fmt.Errorf("%w: this host has no CRIU in %s; `pando doctor` prints how to get it",
 				pando.ErrUnsupported, t.Root)
 		}
 	}
@@ -191,10 +191,10 @@ func closeAll(files []*os.File) {
 // failure is a line of the log with an error: the place in the source, and the text.
 var failure = regexp.MustCompile(`Error \([^)]*\): (.*)`)
 
-// known are errors of CRIU that a user meets, and what they mean.
+// known are common errors of CRIU with their meanings.
 var known = []struct{ text, means string }{
-	{"external socket is used", "it holds a connection to a process outside its sandbox, such as one " +
-		"to its own PANDO_SOCKET; close it on the event `snapshot`"},
+	{"external socket is used", "it holds a connection to a process outside its sandbox, such as " +
+		"one to its own PANDO_SOCKET; close it on the event `snapshot`"},
 	{"Unsupported socket", "it has a socket of a kind that cannot be stored"},
 	{"Can't dump ghost file", "it holds a deleted file that is too large"},
 	{"inotify", "it watches files that have no path inside its sandbox"},

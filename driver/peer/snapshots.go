@@ -17,8 +17,8 @@ const SnapshotsPath = "/peer/snapshots"
 func (c *Client) Snapshot(
 	ctx context.Context, h pando.Host, i pando.InstanceID,
 ) (out pando.SnapshotStatus, err error) {
-	return out, c.read(ctx, h, http.MethodPost, SnapshotsPath, url.Values{"instance": {string(i)}}, nil,
-		&out)
+	q := url.Values{"instance": {string(i)}}
+	return out, c.read(ctx, h, http.MethodPost, SnapshotsPath, q, nil, &out)
 }
 
 // Snapshots returns the snapshots of a host.

@@ -274,7 +274,7 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 	if cold == nil {
 		return d.open(ctx, s, request{Run: &p, Load: load})
 	}
-	b, err := d.hold(ctx, s, request{Run: &p, Thaw: true})
+	b, err := thawer{d}.hold(ctx, s, request{Run: &p, Thaw: true})
 	if err != nil {
 		return nil, err
 	}

@@ -23,7 +23,7 @@ import (
 // the shim, so a frozen program finds its own number free in every new sandbox.
 const pidFirst = 1000
 
-// frozen is what a shim reports of a program for a snapshot.
+// frozen is the report of a shim about a program for a snapshot.
 type frozen struct {
 	PID    int    `json:"pid"`
 	UID    uint32 `json:"uid"`
@@ -127,7 +127,7 @@ func (s freezing) thaw(c *net.UnixConn, p program) {
 	}
 	var q request
 	if _, err := receive(c, &q); err != nil || q.Verb != "go" || q.PID == 0 {
-		os.Exit(1) // nobody will follow a program here: the sandbox ends with everything in it
+		os.Exit(1) // the sandbox ends with everything in it
 	}
 	s.mu.Lock()
 	s.output.Close()

@@ -39,7 +39,8 @@ while True:
     while c.recv(1):
         n += 1
         f.write("x"); f.flush()
-        c.sendall(b"%d %s %d\n" % (n, open("/tmp/kept").read().encode(), os.stat("/tmp/open").st_size))
+        kept = open("/tmp/kept").read().encode()
+        c.sendall(b"%d %s %d\n" % (n, kept, os.stat("/tmp/open").st_size))
         print("served", n, flush=True)
     c.close()
 `
@@ -101,11 +102,12 @@ func TestAFrozenProgramContinuesInAnotherSandbox(t *testing.T) {
 	if got := countOn(t, held); got != "3 a file 3" {
 		t.Errorf("the frozen program continues with %q", got)
 	}
-	spec := pando.Spec{Name: "web", Command: []string{"python3", "-c", counter, "100"}, WorkingDir: "/",
-		StopSeconds: 0.3}.WithDefaults()
+	spec := pando.Spec{Name: "web", Command: []string{"python3", "-c", counter, "100"},
+		WorkingDir: "/", StopSeconds: 0.3}.WithDefaults()
 	began = time.Now()
 	c, err := d.Start(t.Context(), pando.SandboxSpec{
-		Instance: pando.Instance{ID: "web-2", Service: spec.Key()}, Spec: spec, VIP4: vip, From: filepath.Base(dir)})
+		Instance: pando.Instance{ID: "web-2", Service: spec.Key()}, Spec: spec, VIP4: vip,
+		From: filepath.Base(dir)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ const privateFile = "private.tar"
 // privateBytesMax bounds the files in memory of one snapshot.
 const privateBytesMax = 256 << 20
 
-// frozenFolders are the folders whose files a snapshot has. Sockets and secrets stay out: the new
+// frozenFolders are the folders with the files of a snapshot. Sockets and secrets stay out: the new
 // sandbox has its own.
 var frozenFolders = []string{"tmp", "var/tmp", "run", "root", "home", "dev/shm"}
 
@@ -33,7 +33,7 @@ var frozenLeft = map[string]bool{"run/pando": true, "run/secrets": true, "run/im
 // criuCache is a file that CRIU as root reads and makes. No program may write it.
 const criuCache = "run/criu.kdat"
 
-// packPrivate writes the files of the sandbox with a root. Its program stands still.
+// packPrivate writes the files of the sandbox with a root. Its program is stopped.
 func packPrivate(at, dir string) error {
 	root, err := os.OpenRoot(at)
 	if err != nil {

@@ -33,7 +33,7 @@ type sandbox struct {
 // open connects to the shim of a slot, and starts or loads a program if the request has one. It
 // uses one message and one answer, because each costs a turn of the scheduler on both sides.
 func (d *Driver) open(ctx context.Context, s *slot, q request) (*sandbox, error) {
-	b, err := d.hold(ctx, s, q)
+	b, err := thawer{d}.hold(ctx, s, q)
 	if err == nil && !q.Load {
 		go b.listen()
 	}
@@ -41,8 +41,9 @@ func (d *Driver) open(ctx context.Context, s *slot, q request) (*sandbox, error)
 }
 
 // hold is open without a listener to the events.
-func (d *Driver) hold(ctx context.Context, s *slot, q request) (*sandbox, error) {
-	b := &sandbox{d: d, slot: s, events: make(chan pando.SandboxEvent, 16), ended: make(chan struct{})}
+func (d thawer) hold(ctx context.Context, s *slot, q request) (*sandbox, error) {
+	b := &sandbox{d: d.Driver, slot: s, events: make(chan pando.SandboxEvent, 16),
+		ended: make(chan struct{})}
 	var err error
 	if b.watch, s.ready = s.ready, nil; b.watch == nil {
 		if b.watch, err = dialShim(s); err != nil {

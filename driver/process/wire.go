@@ -19,7 +19,8 @@ import (
 // The reply to hold carries the listener of the instance's API. The events follow it, past ones
 // first. If the program was only loaded, the driver first sends go, which has no reply.
 type request struct {
-	Verb string   `json:"verb"` // hold, go, notify, signal, renew, kill, pause, describe, exec, session
+	// Verb is hold, go, notify, signal, renew, kill, pause, describe, exec or session.
+	Verb string   `json:"verb"`
 	Run  *program `json:"run,omitempty"`
 	// The program waits before its first instruction for a message go.
 	Load bool `json:"load,omitempty"`

@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,6 +57,19 @@ func takeSnapshot(p *labtest.Pando, of string) (st pando.SnapshotStatus) {
 	return st
 }
 
+// count asks for the next number.
+func count(t *testing.T, conn net.Conn) (n int, who string) {
+	t.Helper()
+	if err := conn.SetDeadline(time.Now().Add(labtest.Patience)); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(conn, "more")
+	if _, err := fmt.Fscanln(conn, &n, &who); err != nil {
+		t.Fatal(err)
+	}
+	return n, who
+}
+
 // The journey of docs/guides/snapshot.md on one host.
 func TestASnapshotContinuesAsAnotherInstance(t *testing.T) {
 	t.Parallel()
@@ -69,17 +83,7 @@ func TestASnapshotContinuesAsAnotherInstance(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	ask := func() (n int, who string) {
-		t.Helper()
-		if err := conn.SetDeadline(time.Now().Add(labtest.Patience)); err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintln(conn, "more")
-		if _, err := fmt.Fscanln(conn, &n, &who); err != nil {
-			t.Fatal(err)
-		}
-		return n, who
-	}
+	ask := func() (n int, who string) { t.Helper(); return count(t, conn) }
 	for range 3 {
 		ask()
 	}
@@ -101,8 +105,14 @@ func TestASnapshotContinuesAsAnotherInstance(t *testing.T) {
 		if i.ID == first.ID {
 			continue
 		}
-		got := p.Must(p.Host(), "sh", "-c", "echo more | timeout 5 nc -q 1 "+i.IP4.String()+" 9000")
-		has(t, got, "4 "+string(i.ID))
+		other, err := dial(i.IP4.String() + ":9000")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, who := count(t, other); n != 4 || who != string(i.ID) {
+			t.Errorf("the restored instance answers %d as %s, want 4 as %s", n, who, i.ID)
+		}
+		other.Close()
 	}
 	has(t, p.PandoFails(5, "restore", "game", "--from", st.Digest[7:19]), "2 of max 2", "scale.max")
 	has(t, p.PandoFails(4, "restore", "game", "--from", "123456"), "snapshot ls game")

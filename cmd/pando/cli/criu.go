@@ -7,8 +7,8 @@ import (
 	"pando.run/pando/driver/criu"
 )
 
-// Freezer returns the CRIU of this host: that of the folder in PANDO_CRIU, of the folder criu beside
-// this program, or of criu.Home.
+// Freezer returns the CRIU of this host: that of the folder in PANDO_CRIU, of the folder criu
+// beside this program, or of criu.Home.
 func Freezer() criu.Tool {
 	beside := ""
 	if self, err := os.Executable(); err == nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando"
+	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
 )
 
@@ -16,7 +17,7 @@ func Snapshot(o *Console) *cobra.Command {
 	c := &cobra.Command{
 		Use: "snapshot SERVICE[/INSTANCE]", Short: "store a running instance, to continue it later",
 		Long: "Store the processes of an instance with their memory, and its files in memory. The\n" +
-			"instance stands still for a moment and runs on. `pando restore SERVICE --from SNAPSHOT`\n" +
+			"instance stops for a moment and continues. `pando restore SERVICE --from SNAPSHOT`\n" +
 			"starts one more instance from there. Files on disk and in volumes are not part of it.",
 		Example: "  pando snapshot game\n  pando snapshot game/game-7k3fq -o json\n" +
 			"  pando restore game --from 3f9a02c1be77",
@@ -26,7 +27,7 @@ func Snapshot(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			st, err := o.client.OfSnapshots().Take(c.Context(), key, instance)
+			st, err := api.SnapshotsOf(o.client).Take(c.Context(), key, instance)
 			if err != nil {
 				return o.meant(c.Context(), key, err)
 			}
@@ -48,7 +49,7 @@ func snapshotList(o *Console) *cobra.Command {
 			"service.",
 		Example: "  pando snapshot ls\n  pando snapshot ls game",
 	}, cobra.MaximumNArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
-		all, err := o.client.OfSnapshots().All(ctx, key)
+		all, err := api.SnapshotsOf(o.client).All(ctx, key)
 		if err != nil {
 			return err
 		}
@@ -76,7 +77,7 @@ func snapshotRemove(o *Console) *cobra.Command {
 		Use: "rm SERVICE SNAPSHOT", Short: "delete a snapshot on every host",
 		Example: "  pando snapshot rm game 3f9a02c1be77",
 	}, cobra.ExactArgs(2), func(ctx context.Context, key pando.ServiceKey, args []string) error {
-		if err := o.client.OfSnapshots().Remove(ctx, key, args[0]); err != nil {
+		if err := api.SnapshotsOf(o.client).Remove(ctx, key, args[0]); err != nil {
 			return err
 		}
 		done := struct {
@@ -95,8 +96,8 @@ func RestoreFrom(o *Console, c *cobra.Command) *cobra.Command {
 	backup := c.RunE
 	c.Use = "restore FILE | SERVICE --from SNAPSHOT"
 	c.Short = "bring back the cluster, or an instance from a snapshot"
-	c.Long += "\n\nWith --from, start one more instance of a service, which continues from a snapshot " +
-		"(see\n`pando snapshot`). It counts against `scale.max`."
+	c.Long += "\n\nWith --from, start one more instance of a service, which continues from a " +
+		"snapshot\n(see `pando snapshot`). It counts against `scale.max`."
 	c.Example += "\n  pando restore game --from 3f9a02c1be77"
 	c.Flags().StringVar(&from, "from", "", "continue an instance from this snapshot")
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -107,7 +108,7 @@ func RestoreFrom(o *Console, c *cobra.Command) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		i, err := o.client.OfSnapshots().Restore(c.Context(), key, from)
+		i, err := api.SnapshotsOf(o.client).Restore(c.Context(), key, from)
 		if err != nil {
 			return o.meant(c.Context(), key, err)
 		}
