@@ -61,10 +61,13 @@
 //	reach        service.go    the part of the network that instances may connect to.
 //	revision     service.go    one version of a spec.
 //	snapshot     snapshot.go   the processes and the memory of an instance, as files.
+//	session      session.go    a command that an operator runs inside an instance.
 //	machine      snapshot.go   a kind of machine that snapshots depend on.
 //	volume       volume.go     a folder of a service that outlives its instances.
 //	secret       secret.go     a text that the store keeps encrypted, for files of instances.
-//	ordinal      volume.go     the number of an instance's own volumes.
+//	ordinal      stateful.go   the number of an instance's own volumes, and of its name.
+//	hook         stateful.go   a command of a stateful service for one step of its life.
+//	position     stateful.go   how far the data of an ordinal went.
 //	pin          service.go    a number of instances that an operator fixed.
 //	instance     instance.go   one running copy of a service.
 //	phase        instance.go   one step in the life of an instance.

@@ -190,6 +190,7 @@ const (
 	DecidedDrainEnd  DecisionKind = "drain-ended" // drain_seconds_max ended flows; Inputs counts them
 	DecidedKeeper    DecisionKind = "keeper"      // the hosts with copies of its state change
 	DecidedHostLost  DecisionKind = "host-lost"   // its lease ended with instances on it
+	DecidedRecover   DecisionKind = "recover"     // the first ordinal after a crash of all, or a move
 	DecidedExec      DecisionKind = "exec"        // an operator ran a command inside an instance
 	DecidedSnapshot  DecisionKind = "snapshot"    // an operator stored a snapshot of an instance
 	DecidedSecret    DecisionKind = "secret"      // a secret changed, or reached an instance
@@ -361,6 +362,7 @@ type Operators interface {
 		ctx context.Context, s ServiceKey, to int, reason string, by Asker,
 	) (ServiceStatus, error)
 	Rollouts
+	Recoveries
 	// Revisions returns the stored revisions of a service, oldest first.
 	Revisions(ctx context.Context, s ServiceKey) ([]Revision, error)
 	// Remove drains and merges every instance, then deletes the service. The state stays unless

@@ -20,11 +20,10 @@ type Freezer interface {
 // Freezes is the part of a Sandbox that makes snapshots.
 type Freezes interface {
 	// Freeze writes the processes and the files in memory to a folder, for SandboxSpec.From. They are
-	// stopped when it returns: Resume continues them. After an error they run as before. With flows,
-	// no packet reaches or leaves the instance until Resume.
+	// stopped when it returns: Resume continues them. After an error they run as before.
 	//
 	// ErrUnsupported, ErrRefused: the program cannot be frozen, for the given reason.
-	Freeze(ctx context.Context, dir string, flows bool) (Machine, error)
+	Freeze(ctx context.Context, dir string) (Machine, error)
 }
 
 // Frozen describes a program for a Freezer.
@@ -34,7 +33,6 @@ type Frozen struct {
 	UID    uint32 // of the program
 	GID    uint32
 	Dir    string // the folder of the files
-	Flows  bool   // established TCP connections belong to it; without it, Thaw closes them
 	// Pipe is the inode of the pipe that the program writes its output to.
 	Pipe uint64
 	// The rest is for Thaw: the pipe that takes the output, and the cgroups of the sandbox.
@@ -62,7 +60,6 @@ type SnapshotStatus struct {
 	Machine Machine `json:"machine"`
 	// StoppedSeconds is how long the program stood still.
 	StoppedSeconds float64 `json:"stopped_seconds"`
-	Encrypted      bool    `json:"encrypted,omitempty"`
 	// Missing is the reason why a host did not list its snapshots.
 	Missing string `json:"missing,omitempty"`
 }

@@ -50,7 +50,7 @@ func (s *snapshots) take(ctx context.Context, r *runner) (st pando.SnapshotStatu
 	st, err = a.SnapshotStore.Keep(ctx, st, func(dir string, st *pando.SnapshotStatus,
 	) (err error) {
 		began := a.Clock.Now()
-		st.Machine, err = now.box.Freeze(ctx, dir, false)
+		st.Machine, err = now.box.Freeze(ctx, dir)
 		if err == nil {
 			// The program must continue after a caller that left.
 			err = now.box.Resume(context.WithoutCancel(ctx))

@@ -32,6 +32,7 @@ func Decide(
 	d.evacuate()
 	d.abandon()
 	d.answerAsks()
+	ordinals{d}.assemble()
 	switch spec, known := d.spec(d.serving()); {
 	case d.svc.Removing:
 		d.remove()

@@ -127,6 +127,11 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	if why := unable(w, r.Spec); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrUnsupported, why)
 	}
+	if known, ok := w.SpecOf(key, svc.Target); ok && known.Kind != r.Spec.Kind {
+		return pando.Txn{}, fmt.Errorf("%w: kind: the ordinals of a service and their volumes stay as "+
+			"they are; deploy it under another name, or `pando rm --purge %s` first",
+			pando.ErrRefused, key)
+	}
 	if why := overQuota(w, r.Spec, now); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s; `pando tenant show %s` shows its use",
 			pando.ErrRefused, why, key.Tenant)
@@ -175,6 +180,8 @@ func unable(w *world.World, s pando.Spec) string {
 		{len(s.Volumes)+len(s.Tmpfs) > 0 || s.ReadOnly,
 			func(h pando.Host) bool { return h.Volumes },
 			"volumes: host %s lacks them, tmpfs and read_only: upgrade pando there"},
+		{s.Stateful(), func(h pando.Host) bool { return h.Ordinals },
+			"kind: host %s has an older pando without stateful services: upgrade pando there"},
 		{len(s.Binds()) > 0, func(h pando.Host) bool { return h.Binds },
 			"folders: host %s has an older pando that shows folders at their own path and in no image; " +
 				"upgrade pando there"},

@@ -50,6 +50,14 @@ var fields = []field{
 		kind: labelKind("tenant"),
 		set:  func(s *pando.Spec, v any) { s.Tenant = pando.Tenant(v.(string)) },
 		get:  func(s pando.Spec) any { return string(s.Tenant) }},
+	{name: "kind", doc: "stateful: the instances are ordinals, each with a name such as db-0, a " +
+		"host and volumes of its own. They start, change and end one at a time, in order.",
+		def: "instances that equal each other", example: "stateful",
+		kind: enumKind(string(pando.Stateful)),
+		set:  func(s *pando.Spec, v any) { s.Kind = pando.ServiceKind(v.(string)) },
+		get:  func(s pando.Spec) any { return string(s.Kind) }},
+	{name: "hooks", doc: "Commands for the steps in the life of a stateful service, inside the " +
+		"instance.", fields: hookFields},
 	{name: "image",
 		doc: "Files of the program: NAME[:TAG][@DIGEST] of a registry, oci:FOLDER[:TAG] or " +
 			"docker-archive:FILE. A deploy resolves a tag to a digest, so every host runs the same bytes.",

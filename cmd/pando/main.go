@@ -67,7 +67,7 @@ func rootCommand(env cli.Env) *cobra.Command {
 	o := operator.Open(out)
 	section(c, "Services",
 		operator.Deploy(o), operator.Diff(o), operator.History(o), operator.Rollback(o),
-		operator.Rollout(o), operator.Scale(o), operator.Rm(o), operator.Spec(o),
+		operator.Rollout(o), operator.Recover(o), operator.Scale(o), operator.Rm(o), operator.Spec(o),
 		operator.Convert(o), operator.Image(o), operator.Volume(o), operator.Secret(o),
 		operator.Snapshot(o),
 		operator.Tenant(o),

@@ -73,8 +73,8 @@ const (
 
 func fd(n int) string { return "/proc/self/fd/" + strconv.Itoa(n) }
 
-// common are the arguments of both directions. Pando sets cgroups itself, and it keeps packets away
-// while TCP connections move.
+// common are the arguments of both directions. Pando sets cgroups itself. The connections of the
+// program stay with it, so no packet needs to wait.
 var common = []string{"-D", fd(imagesFD), "-W", fd(logFD), "-o", "log", "-v3",
 	"--manage-cgroups=ignore", "--network-lock", "skip", "--file-locks"}
 
@@ -90,12 +90,7 @@ func (t Tool) Freeze(ctx context.Context, f pando.Frozen) error {
 
 // Thaw implements pando.Freezer.
 func (t Tool) Thaw(ctx context.Context, f pando.Frozen) error {
-	args := append([]string{"restore", "--restore-detached"}, common...)
-	if f.Flows {
-		args = append(args, "--tcp-established")
-	} else {
-		args = append(args, "--tcp-close")
-	}
+	args := append([]string{"restore", "--restore-detached", "--tcp-close"}, common...)
 	output, err := unix.Dup(int(f.Output))
 	if err != nil {
 		return err

@@ -201,6 +201,9 @@ func (w *rights) instance(next, now pando.Instance, there bool) error {
 	switch {
 	case !there && !w.lost(next):
 		return fmt.Errorf("control has placed no such instance")
+	case there && (next.Ordinal != now.Ordinal || next.Start != now.Start):
+		return fmt.Errorf("ordinal %d, order %q: want %d and %q, as control wrote them",
+			next.Ordinal, next.Start, now.Ordinal, now.Start)
 	case there && next.Revision != now.Revision, !next.Phase.Known():
 		return fmt.Errorf("revision %d, phase %q: want revision %d and a phase that there is",
 			next.Revision, next.Phase, now.Revision)

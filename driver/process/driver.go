@@ -264,7 +264,11 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 			return nil, err
 		}
 	}
-	if err := s.search(spec.Instance.Service.Tenant); err != nil {
+	var ordinals pando.ServiceName
+	if spec.Spec.Stateful() {
+		ordinals = spec.Spec.Name
+	}
+	if err := s.search(spec.Instance.Service.Tenant, ordinals); err != nil {
 		return nil, err
 	}
 	s.Instance, s.Service, s.Spec = spec.Instance.ID, spec.Instance.Service, spec.Spec
@@ -278,7 +282,7 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 	if err != nil {
 		return nil, err
 	}
-	err = thawer{d}.thawIn(ctx, b, *cold, filepath.Join(d.Layers, spec.From), spec.Flows)
+	err = thawer{d}.thawIn(ctx, b, *cold, filepath.Join(d.Layers, spec.From))
 	if err != nil {
 		b.close()
 		return nil, err
@@ -306,24 +310,13 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 			return program{}, err
 		}
 	}
-	env := map[string]string{
-		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp",
-		"TMPDIR":       "/tmp",
-		"PANDO_SOCKET": "/run/pando/self.sock", "PANDO_INSTANCE": string(spec.Instance.ID),
-		"PANDO_SERVICE": string(spec.Spec.Name),
-		"PANDO_ROLE":    string(spec.Instance.Role), "NOTIFY_SOCKET": "/run/pando/notify.sock",
-	}
-	if spec.VIP4.IsValid() {
-		env["PANDO_VIP"] = spec.VIP4.String()
-	}
-	for k, v := range spec.Spec.Environment {
-		env[k] = v
-	}
+	env, host := environment(spec)
 	p := program{
 		Instance: spec.Instance.ID, Service: spec.Instance.Service, Argv: spec.Spec.Argv(),
 		Dir: spec.Spec.WorkingDir, UID: uid, GID: gid,
 		LogDir: logName(spec.Instance.Service, spec.Instance.ID), Cgroup: s.cgroup.Entry(),
-		Open: spec.Spec.Unconfined(), Tmpfs: spec.Spec.Tmpfs, ReadOnly: spec.Spec.ReadOnly,
+		Hostname: host, Open: spec.Spec.Unconfined(),
+		Tmpfs: spec.Spec.Tmpfs, ReadOnly: spec.Spec.ReadOnly,
 	}
 	for _, a := range []netip.Addr{spec.VIP4, spec.VIP6} {
 		if a.IsValid() {
@@ -366,6 +359,30 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 		err = fmt.Errorf("%w, or send the folder to every host with `bundle: .`", err)
 	}
 	return p, err
+}
+
+// environment returns the variables of a program and the name of its sandbox.
+func environment(spec pando.SandboxSpec) (env map[string]string, host string) {
+	env = map[string]string{
+		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp",
+		"TMPDIR":       "/tmp",
+		"PANDO_SOCKET": "/run/pando/self.sock", "PANDO_INSTANCE": string(spec.Instance.ID),
+		"PANDO_SERVICE": string(spec.Spec.Name),
+		"PANDO_ROLE":    string(spec.Instance.Role), "NOTIFY_SOCKET": "/run/pando/notify.sock",
+	}
+	if spec.VIP4.IsValid() {
+		env["PANDO_VIP"] = spec.VIP4.String()
+	}
+	host = string(spec.Instance.ID)
+	if n := spec.Instance.Ordinal; n > 0 && spec.Spec.Stateful() {
+		host = pando.OrdinalName(spec.Spec.Name, n)
+		env["PANDO_ORDINAL"], env["PANDO_START"] = strconv.Itoa(n-1), string(spec.Instance.Start)
+		env["PANDO_NAME"] = pando.OrdinalDomain(spec.Instance.Service, n)
+	}
+	for k, v := range spec.Spec.Environment {
+		env[k] = v
+	}
+	return env, host
 }
 
 // identity returns the user and group of "name", "uid" or "uid:gid".

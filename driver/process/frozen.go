@@ -73,7 +73,7 @@ func ready(s *shim, p program) error {
 	if err := place(p); err != nil {
 		return err
 	}
-	if err := unix.Sethostname([]byte(p.Instance)); err != nil {
+	if err := unix.Sethostname([]byte(p.Hostname)); err != nil {
 		return fmt.Errorf("name the sandbox: %w", err)
 	}
 	return nil
@@ -160,7 +160,7 @@ func (s freezing) thawing(p program) (out *os.File, err error) {
 }
 
 // Freeze implements pando.Sandbox. It refuses before anything stops.
-func (b *sandbox) Freeze(ctx context.Context, dir string, flows bool) (pando.Machine, error) {
+func (b *sandbox) Freeze(ctx context.Context, dir string) (pando.Machine, error) {
 	own := machine()
 	if b.d.Freezer == nil {
 		return own, fmt.Errorf("%w: this host has no CRIU", pando.ErrUnsupported)
@@ -180,7 +180,7 @@ func (b *sandbox) Freeze(ctx context.Context, dir string, flows bool) (pando.Mac
 	}
 	p := *r.Frozen
 	err = b.d.Freezer.Freeze(ctx, pando.Frozen{Inside: b.slot.PID, PID: p.PID, UID: p.UID, GID: p.GID,
-		Dir: dir, Flows: flows, Pipe: p.Pipe})
+		Dir: dir, Pipe: p.Pipe})
 	if err == nil {
 		err = packPrivate(b.slot.root(), dir)
 	}
@@ -292,7 +292,7 @@ func (d thawer) thawable(dir string, p *program) (*frozen, error) {
 }
 
 // thawIn starts the frozen program of a snapshot in a sandbox that is ready for it.
-func (d thawer) thawIn(ctx context.Context, b *sandbox, f frozen, dir string, flows bool) error {
+func (d thawer) thawIn(ctx context.Context, b *sandbox, f frozen, dir string) error {
 	s := b.slot
 	if b.thaws == nil {
 		return fmt.Errorf("%w: the sandbox was made by an older build", pando.ErrNotReady)
@@ -306,7 +306,7 @@ func (d thawer) thawIn(ctx context.Context, b *sandbox, f frozen, dir string, fl
 	}
 	defer out.Close()
 	err = d.Freezer.Thaw(ctx, pando.Frozen{Inside: s.PID, PID: f.PID, UID: f.UID, GID: f.GID, Dir: dir,
-		Flows: flows, Pipe: f.Pipe, Output: out.Fd(), Groups: d.Groups, Entry: s.cgroup.Entry()})
+		Pipe: f.Pipe, Output: out.Fd(), Groups: d.Groups, Entry: s.cgroup.Entry()})
 	if err != nil {
 		return err
 	}

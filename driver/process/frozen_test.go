@@ -92,7 +92,7 @@ func TestAFrozenProgramContinuesInAnotherSandbox(t *testing.T) {
 		t.Fatalf("before: %q", got)
 	}
 	began := time.Now()
-	if _, err := b.Freeze(t.Context(), dir, false); err != nil {
+	if _, err := b.Freeze(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
 	t.Log("frozen after", time.Since(began))

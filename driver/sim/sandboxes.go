@@ -316,7 +316,7 @@ func (b *Sandbox) Exec(context.Context, []string) (int, []byte, error) {
 }
 
 // Freeze refuses: a simulated program has no memory.
-func (b *Sandbox) Freeze(context.Context, string, bool) (pando.Machine, error) {
+func (b *Sandbox) Freeze(context.Context, string) (pando.Machine, error) {
 	return pando.Machine{}, fmt.Errorf("%w: a simulated program has no memory", pando.ErrUnsupported)
 }
 
