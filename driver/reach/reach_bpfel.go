@@ -13,6 +13,14 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type reachAsk struct {
+	_     structs.HostLayout
+	Asked uint32
+	None  uint32
+	Named uint32
+	Pad   uint32
+}
+
 type reachChunk struct {
 	_        structs.HostLayout
 	Endpoint [128]uint16
@@ -24,6 +32,18 @@ type reachCounters struct {
 	Packets uint64
 	Bytes   uint64
 	Ends    uint64
+}
+
+type reachDoor struct {
+	_      structs.HostLayout
+	Remote [4]uint32
+	Slot   uint32
+}
+
+type reachDoorKey struct {
+	_       structs.HostLayout
+	Service uint32
+	N       uint32
 }
 
 type reachEndpoint struct {
@@ -196,7 +216,11 @@ type reachWalled struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	reachMapArrivals      = "arrivals"
+	reachMapAskPaces      = "ask_paces"
+	reachMapAsks          = "asks"
+	reachMapAways         = "aways"
 	reachMapCounts        = "counts"
+	reachMapDoors         = "doors"
 	reachMapEndpointNames = "endpoint_names"
 	reachMapEndpoints     = "endpoints"
 	reachMapFlows         = "flows"
@@ -223,6 +247,7 @@ const (
 	reachMapTraffic       = "traffic"
 	reachMapTranslations  = "translations"
 	reachMapTurns         = "turns"
+	reachMapUnfound       = "unfound"
 	reachMapVips          = "vips"
 	reachMapWalls         = "walls"
 	reachProgFromWalled   = "from_walled"
@@ -236,6 +261,7 @@ const (
 	reachVarMigrating     = "migrating"
 	reachVarOwn6Addr      = "own6_addr"
 	reachVarOwnAddr       = "own_addr"
+	reachVarTunnelDevice  = "tunnel_device"
 	reachVarVip6Net       = "vip6_net"
 	reachVarVipMask       = "vip_mask"
 	reachVarVipNet        = "vip_net"
@@ -291,7 +317,11 @@ type reachProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type reachMapSpecs struct {
 	Arrivals      *ebpf.MapSpec `ebpf:"arrivals"`
+	AskPaces      *ebpf.MapSpec `ebpf:"ask_paces"`
+	Asks          *ebpf.MapSpec `ebpf:"asks"`
+	Aways         *ebpf.MapSpec `ebpf:"aways"`
 	Counts        *ebpf.MapSpec `ebpf:"counts"`
+	Doors         *ebpf.MapSpec `ebpf:"doors"`
 	EndpointNames *ebpf.MapSpec `ebpf:"endpoint_names"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
 	Flows         *ebpf.MapSpec `ebpf:"flows"`
@@ -318,6 +348,7 @@ type reachMapSpecs struct {
 	Traffic       *ebpf.MapSpec `ebpf:"traffic"`
 	Translations  *ebpf.MapSpec `ebpf:"translations"`
 	Turns         *ebpf.MapSpec `ebpf:"turns"`
+	Unfound       *ebpf.MapSpec `ebpf:"unfound"`
 	Vips          *ebpf.MapSpec `ebpf:"vips"`
 	Walls         *ebpf.MapSpec `ebpf:"walls"`
 }
@@ -336,6 +367,7 @@ type reachVariableSpecs struct {
 	Migrating     *ebpf.VariableSpec `ebpf:"migrating"`
 	Own6Addr      *ebpf.VariableSpec `ebpf:"own6_addr"`
 	OwnAddr       *ebpf.VariableSpec `ebpf:"own_addr"`
+	TunnelDevice  *ebpf.VariableSpec `ebpf:"tunnel_device"`
 	Vip6Net       *ebpf.VariableSpec `ebpf:"vip6_net"`
 	VipMask       *ebpf.VariableSpec `ebpf:"vip_mask"`
 	VipNet        *ebpf.VariableSpec `ebpf:"vip_net"`
@@ -362,7 +394,11 @@ func (o *reachObjects) Close() error {
 // It can be passed to loadReachObjects or ebpf.CollectionSpec.LoadAndAssign.
 type reachMaps struct {
 	Arrivals      *ebpf.Map `ebpf:"arrivals"`
+	AskPaces      *ebpf.Map `ebpf:"ask_paces"`
+	Asks          *ebpf.Map `ebpf:"asks"`
+	Aways         *ebpf.Map `ebpf:"aways"`
 	Counts        *ebpf.Map `ebpf:"counts"`
+	Doors         *ebpf.Map `ebpf:"doors"`
 	EndpointNames *ebpf.Map `ebpf:"endpoint_names"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
 	Flows         *ebpf.Map `ebpf:"flows"`
@@ -389,6 +425,7 @@ type reachMaps struct {
 	Traffic       *ebpf.Map `ebpf:"traffic"`
 	Translations  *ebpf.Map `ebpf:"translations"`
 	Turns         *ebpf.Map `ebpf:"turns"`
+	Unfound       *ebpf.Map `ebpf:"unfound"`
 	Vips          *ebpf.Map `ebpf:"vips"`
 	Walls         *ebpf.Map `ebpf:"walls"`
 }
@@ -396,7 +433,11 @@ type reachMaps struct {
 func (m *reachMaps) Close() error {
 	return _ReachClose(
 		m.Arrivals,
+		m.AskPaces,
+		m.Asks,
+		m.Aways,
 		m.Counts,
+		m.Doors,
 		m.EndpointNames,
 		m.Endpoints,
 		m.Flows,
@@ -423,6 +464,7 @@ func (m *reachMaps) Close() error {
 		m.Traffic,
 		m.Translations,
 		m.Turns,
+		m.Unfound,
 		m.Vips,
 		m.Walls,
 	)
@@ -442,6 +484,7 @@ type reachVariables struct {
 	Migrating     *ebpf.Variable `ebpf:"migrating"`
 	Own6Addr      *ebpf.Variable `ebpf:"own6_addr"`
 	OwnAddr       *ebpf.Variable `ebpf:"own_addr"`
+	TunnelDevice  *ebpf.Variable `ebpf:"tunnel_device"`
 	Vip6Net       *ebpf.Variable `ebpf:"vip6_net"`
 	VipMask       *ebpf.Variable `ebpf:"vip_mask"`
 	VipNet        *ebpf.Variable `ebpf:"vip_net"`
