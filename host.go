@@ -37,6 +37,7 @@ type Host struct {
 	Tunnel     bool         `json:"tunnel,omitempty"`  // other hosts send flows to its instances there
 	Copies     bool         `json:"copies,omitempty"`  // its build keeps copies of states
 	Bundles    bool         `json:"bundles,omitempty"` // it brings bundles to its instances
+	Runs       bool         `json:"runs,omitempty"`    // its agent runs instances of runs
 	Secrets    bool         `json:"secrets,omitempty"` // its instances get secrets of the store
 	Layout     int          `json:"layout,omitempty"`  // the newest that its build reads; 0: the first
 	// Frozen is why the host keeps what it has and follows nothing. "": it follows the store.

@@ -104,6 +104,7 @@ type Instance struct {
 	Warm     bool       `json:"warm,omitempty"` // a reserve until it is claimed
 	// Ordinal names the instance's own volumes, from 1 on. 0: its service has none.
 	Ordinal int        `json:"ordinal,omitempty"`
+	Run     *RunPart   `json:"run,omitempty"` // nil: it serves; else it stays starting
 	Phase   Phase      `json:"phase"`
 	Reason  string     `json:"reason"`         // of the last change
 	Intent  IntentID   `json:"intent"`         // the intent that started it

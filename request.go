@@ -190,6 +190,7 @@ const (
 	DecidedKeeper    DecisionKind = "keeper"      // the hosts with copies of its state change
 	DecidedHostLost  DecisionKind = "host-lost"   // its lease ended with instances on it
 	DecidedExec      DecisionKind = "exec"        // an operator ran a command inside an instance
+	DecidedRun       DecisionKind = "run"         // a run began, ended or was missed
 	DecidedSecret    DecisionKind = "secret"      // a secret changed, or reached an instance
 	DecidedUnwritten DecisionKind = "unwritten"   // in a status only: the store refuses the write
 	DecidedRestored  DecisionKind = "restored"    // an instance that a restored backup lacked is back
@@ -354,6 +355,7 @@ type Operators interface {
 		ctx context.Context, s ServiceKey, to int, reason string, by Asker,
 	) (ServiceStatus, error)
 	Rollouts
+	RunOperators
 	// Revisions returns the stored revisions of a service, oldest first.
 	Revisions(ctx context.Context, s ServiceKey) ([]Revision, error)
 	// Remove drains and merges every instance, then deletes the service. The state stays unless

@@ -33,7 +33,7 @@ func (r *birth) start(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 	if wait := reserveWait - r.a.Clock.Now().Sub(i.Since); i.Warm && wait > 0 {
 		return wait
 	}
-	svc, spec := r.a.service(r.service, i.Revision)
+	svc, spec := r.described(i)
 	box, wait := r.begin(ctx, i, svc, spec)
 	if box == nil {
 		return wait
@@ -121,6 +121,9 @@ func (r *birth) awaitReady(
 	if box == nil {
 		r.fail("its sandbox is gone: the host restarted", nil)
 		return time.Millisecond
+	}
+	if i.Run != nil {
+		return 0 // it takes no flows
 	}
 	spec := r.spec()
 	now := r.a.Clock.Now()

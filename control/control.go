@@ -47,6 +47,7 @@ type Control struct {
 	*members
 	*volumes
 	*secrets
+	*callers
 	counters *counters
 	// asks holds asks that agents brought themselves and that wait for a decision.
 	asks  map[pando.ServiceKey][]*ask
@@ -78,7 +79,7 @@ func New(c Config) *Control {
 	o := &operators{view: v, creating: make(chan struct{}, 1), most: pando.ServicesMax}
 	return &Control{
 		view: v, counters: n, streams: &streams{view: v, counters: n}, members: &members{view: v},
-		operators: o, volumes: &volumes{o}, secrets: &secrets{o},
+		operators: o, volumes: &volumes{o}, secrets: &secrets{o}, callers: &callers{o},
 		asks: map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),
 		waiting: map[pando.ServiceKey]bool{},
 	}

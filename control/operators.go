@@ -120,6 +120,10 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 		return c.nothing(w, key, by, now,
 			fmt.Sprintf("revision %d is this spec already", svc.Target)), nil
 	}
+	if svc.Book.Active() >= pando.RunsMax && r.Spec.IsJob() && r.Spec.Job.Schedule == "" {
+		return pando.Txn{}, fmt.Errorf("%w: %d runs are in progress, and more than that never are; "+
+			"`pando runs %s` lists them", pando.ErrRefused, svc.Book.Active(), key)
+	}
 	if cycle := needsCycle(w, r.Spec); cycle != "" {
 		return pando.Txn{}, fmt.Errorf("%w: needs: %s: none of them could start; drop one of the needs",
 			pando.ErrInvalid, cycle)
@@ -127,13 +131,22 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	if why := unable(w, r.Spec); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrUnsupported, why)
 	}
+	if known, ok := w.SpecOf(key, svc.Target); ok && known.Kind != r.Spec.Kind {
+		return pando.Txn{}, fmt.Errorf("%w: kind: a service cannot become a job, nor a job a service: "+
+			"give it another name, or remove it first (`pando rm %s`)", pando.ErrRefused, key)
+	}
 	if why := stuck(w, svc, r.Spec); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrRefused, why)
 	}
 	replaced, unserved := w.Revisions[key][svc.Target].V, svc.Target != svc.Current
 	svc.Latest++
 	svc.Target, svc.Rolling, svc.Asked, svc.Trial = svc.Latest, 0, now, nil
-	if svc.Current != 0 && svc.Current != svc.Target {
+	if r.Spec.IsJob() && r.Spec.Job.Schedule == "" {
+		run := lifecycle.NewRun(r.Spec, svc.Latest, now)
+		run.By = by
+		svc.Book = svc.Book.With(run)
+	}
+	if svc.Current != 0 && svc.Current != svc.Target && !r.Spec.IsJob() {
 		svc.Rolling, svc.Trial = max(1, scale.Capacity(w.Of(key))), &pando.Trial{Began: now}
 	}
 	r.Number, r.State = svc.Latest, pando.RevisionRolling
@@ -166,6 +179,8 @@ func unable(w *world.World, s pando.Spec) string {
 		{s.Bundle.Folder != "", func(h pando.Host) bool { return h.Bundles },
 			"bundle: host %s has an older pando without bundles; upgrade pando there, " +
 				"or leave bundle out"},
+		{s.IsJob(), func(h pando.Host) bool { return h.Runs },
+			"kind: host %s has an older pando without jobs: upgrade pando there"},
 		{len(s.StoredSecrets) > 0, func(h pando.Host) bool { return h.Secrets },
 			"secrets: host %s has an older pando without secrets of the store: upgrade pando there"},
 		{len(s.Volumes)+len(s.Tmpfs) > 0 || s.ReadOnly,

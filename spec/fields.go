@@ -50,6 +50,16 @@ var fields = []field{
 		kind: labelKind("tenant"),
 		set:  func(s *pando.Spec, v any) { s.Tenant = pando.Tenant(v.(string)) },
 		get:  func(s pando.Spec) any { return string(s.Tenant) }},
+	{name: "kind", doc: "job: its instances run to their end, in runs. A deploy of a new spec " +
+		"starts a run, or a schedule does.", def: "its instances serve", example: "job",
+		kind: enumKind(string(pando.KindJob)),
+		set:  func(s *pando.Spec, v any) { s.Kind = pando.ServiceKind(v.(string)) },
+		get:  func(s pando.Spec) any { return string(s.Kind) }},
+	{name: "schedule", doc: "Times at which a job runs, as five words of cron.",
+		def: "at each deploy of a new spec", example: `"*/5 * * * *"`, kind: scheduleKind,
+		set: func(s *pando.Spec, v any) { s.Job.Schedule = v.(string) },
+		get: func(s pando.Spec) any { return s.Job.Schedule }},
+	{name: "job", doc: "The runs of a job.", fields: jobFields},
 	{name: "image",
 		doc: "Files of the program: NAME[:TAG][@DIGEST] of a registry, oci:FOLDER[:TAG] or " +
 			"docker-archive:FILE. A deploy resolves a tag to a digest, so every host runs the same bytes.",

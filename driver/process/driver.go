@@ -287,25 +287,14 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 			return program{}, err
 		}
 	}
-	env := map[string]string{
-		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp",
-		"TMPDIR":       "/tmp",
-		"PANDO_SOCKET": "/run/pando/self.sock", "PANDO_INSTANCE": string(spec.Instance.ID),
-		"PANDO_SERVICE": string(spec.Spec.Name),
-		"PANDO_ROLE":    string(spec.Instance.Role), "NOTIFY_SOCKET": "/run/pando/notify.sock",
-	}
-	if spec.VIP4.IsValid() {
-		env["PANDO_VIP"] = spec.VIP4.String()
-	}
-	for k, v := range spec.Spec.Environment {
-		env[k] = v
-	}
+	env := environment(spec)
 	p := program{
 		Instance: spec.Instance.ID, Service: spec.Instance.Service, Argv: spec.Spec.Argv(),
 		Dir: spec.Spec.WorkingDir, UID: uid, GID: gid,
 		LogDir: logName(spec.Instance.Service, spec.Instance.ID), Cgroup: s.cgroup.Entry(),
 		Open: spec.Spec.Unconfined(), Tmpfs: spec.Spec.Tmpfs, ReadOnly: spec.Spec.ReadOnly,
 	}
+	p.Idle = spec.Instance.Run != nil && spec.Instance.Run.Attached
 	for _, a := range []netip.Addr{spec.VIP4, spec.VIP6} {
 		if a.IsValid() {
 			p.VIPs = append(p.VIPs, a)
@@ -347,6 +336,27 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 		err = fmt.Errorf("%w, or send the folder to every host with `bundle: .`", err)
 	}
 	return p, err
+}
+
+// environment returns the variables of a program without an image.
+func environment(spec pando.SandboxSpec) map[string]string {
+	env := map[string]string{
+		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp",
+		"TMPDIR":       "/tmp",
+		"PANDO_SOCKET": "/run/pando/self.sock", "PANDO_INSTANCE": string(spec.Instance.ID),
+		"PANDO_SERVICE": string(spec.Spec.Name),
+		"PANDO_ROLE":    string(spec.Instance.Role), "NOTIFY_SOCKET": "/run/pando/notify.sock",
+	}
+	if spec.VIP4.IsValid() {
+		env["PANDO_VIP"] = spec.VIP4.String()
+	}
+	if r := spec.Instance.Run; r != nil {
+		env["PANDO_RUN"] = strconv.Itoa(r.Number)
+	}
+	for k, v := range spec.Spec.Environment {
+		env[k] = v
+	}
+	return env
 }
 
 // identity returns the user and group of "name", "uid" or "uid:gid".

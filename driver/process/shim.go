@@ -217,6 +217,10 @@ func everyone(sig syscall.Signal) error {
 func (s *shim) signal(sig syscall.Signal) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.program != nil && s.program.Idle {
+		go s.happened(pando.SandboxEvent{Kind: pando.SandboxExited})
+		return everyone(sig)
+	}
 	if s.pid == 0 {
 		return nil
 	}
@@ -286,6 +290,11 @@ func (s *shim) run(p program, g *gate) error {
 	}
 	if err := unix.Sethostname([]byte(p.Instance)); err != nil {
 		return fmt.Errorf("name the sandbox: %w", err)
+	}
+	if p.Idle {
+		p.Secrets = nil
+		s.program = &p
+		return nil
 	}
 	var wait func() bool
 	if g != nil {

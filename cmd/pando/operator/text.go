@@ -88,8 +88,8 @@ func instances(w io.Writer, all []pando.ServiceStatus, now time.Time) {
 			if i.Phase == pando.PhaseInRotation {
 				reason = ""
 			}
-			rows = append(rows, row(st.ServiceKey, i.ID, i.Host, i.Endpoint, i.Revision, i.Phase,
-				brief(now.Sub(i.Since)), cmp.Or(i.Away, reason)))
+			rows = append(rows, row(st.ServiceKey, i.ID, i.Host, cmp.Or(i.Endpoint, runOf(i)),
+				i.Revision, phaseOf(i), brief(now.Sub(i.Since)), cmp.Or(i.Away, reason)))
 		}
 	}
 	if len(rows) == 1 {
@@ -167,6 +167,10 @@ func whole(w io.Writer, st pando.ServiceStatus, now time.Time) {
 		}
 	}
 	cli.Columns(w, lines...)
+	if st.Book != nil {
+		fmt.Fprintln(w)
+		runTable(w, st.Book, now)
+	}
 	if len(st.Instances) > 0 {
 		fmt.Fprintln(w)
 		instances(w, []pando.ServiceStatus{st}, now)
