@@ -10,6 +10,8 @@
 // Words of all systems:
 //
 //	tenant       doc.go        the owner of services and functions.
+//	account      tenant.go     the record of a tenant.
+//	quota        tenant.go     a limit of all services of a tenant together.
 //	error        doc.go        a reason that a caller may test for.
 //	clock        doc.go        the only source of time below cmd/ and demo/.
 //	host         host.go       a machine that runs the agent.

@@ -192,6 +192,7 @@ const (
 	DecidedExec      DecisionKind = "exec"        // an operator ran a command inside an instance
 	DecidedRun       DecisionKind = "run"         // a run began, ended or was missed
 	DecidedSecret    DecisionKind = "secret"      // a secret changed, or reached an instance
+	DecidedQuota     DecisionKind = "quota"       // a start waits for a quota of the tenant
 	DecidedUnwritten DecisionKind = "unwritten"   // in a status only: the store refuses the write
 	DecidedRestored  DecisionKind = "restored"    // an instance that a restored backup lacked is back
 	DecidedFrozen    DecisionKind = "frozen"      // in a status only: a record cannot be read
@@ -407,6 +408,7 @@ type Operators interface {
 	// its spec. ErrUnavailable: a host that may have it does not answer.
 	RemoveVolume(ctx context.Context, s ServiceKey, name string, by Asker) error
 	SecretOperators
+	TenantOperators
 	// Counters returns the counters of a service's endpoints on all hosts.
 	Counters(ctx context.Context, s ServiceKey) ([]EndpointCounters, error)
 	// StateLog returns the newest commits of a service's state. max 0 returns all.

@@ -36,6 +36,7 @@ const (
 	KindEndpoints Kind = "endpoints" // an Endpoints
 	KindVolumes   Kind = "volumes"   // a VolumeHome
 	KindSecret    Kind = "secret"    // a Secret
+	KindTenant    Kind = "tenant"    // an Account
 	KindHost      Kind = "host"      // a Host, under its lease
 	KindMember    Kind = "member"    // a Member
 	KindCluster   Kind = "cluster"   // the Cluster, one record
@@ -106,7 +107,7 @@ func HostKey(h HostName) Key { return key(KindHost, string(h)) }
 func LeaderKey(role string) Key { return key(KindLeader, role) }
 
 // Stored is a value with a key: Service, Revision, Instance, Intent, Decision, StateHead,
-// Keeper, Endpoints, VolumeHome, Secret, Host or Member.
+// Keeper, Endpoints, VolumeHome, Secret, Account, Host or Member.
 type Stored interface {
 	// Key returns the key of the value's record.
 	Key() Key

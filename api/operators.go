@@ -56,6 +56,7 @@ func (h operators) routes(a huma.API) {
 	h.imageRoutes(a)
 	volumesFace{h.Operators}.routes(a)
 	secretsFace{h.Operators}.routes(a)
+	tenantsFace{h.Operators}.routes(a)
 	route(a, "show-service", "GET /v1/services/{name}", "Show one service with its instances.", h.show)
 	route(a, "remove-service", "DELETE /v1/services/{name}",
 		"Drain every instance, merge its state, then remove the service.", h.remove)

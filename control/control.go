@@ -48,6 +48,7 @@ type Control struct {
 	*volumes
 	*secrets
 	*callers
+	*tenants
 	counters *counters
 	// asks holds asks that agents brought themselves and that wait for a decision.
 	asks  map[pando.ServiceKey][]*ask
@@ -80,7 +81,8 @@ func New(c Config) *Control {
 	return &Control{
 		view: v, counters: n, streams: &streams{view: v, counters: n}, members: &members{view: v},
 		operators: o, volumes: &volumes{o}, secrets: &secrets{o}, callers: &callers{o},
-		asks: map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),
+		tenants: &tenants{o},
+		asks:    map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),
 		waiting: map[pando.ServiceKey]bool{},
 	}
 }

@@ -139,7 +139,7 @@ func (d *draft) stopFirst() bool {
 func (d *draft) budget() scale.Budget {
 	return scale.Budget{
 		Scale: d.newest().Scale, Pin: d.svc.Pin, Removing: d.svc.Removing,
-		StopFirst: d.stopFirst(), Count: d.count(),
+		StopFirst: d.stopFirst(), Count: d.count(), Beyond: d.forbidden(),
 		Grants: scale.MergeGrants(d.given, d.earlier),
 	}
 }

@@ -120,10 +120,6 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 		return c.nothing(w, key, by, now,
 			fmt.Sprintf("revision %d is this spec already", svc.Target)), nil
 	}
-	if svc.Book.Active() >= pando.RunsMax && r.Spec.IsJob() && r.Spec.Job.Schedule == "" {
-		return pando.Txn{}, fmt.Errorf("%w: %d runs are in progress, and more than that never are; "+
-			"`pando runs %s` lists them", pando.ErrRefused, svc.Book.Active(), key)
-	}
 	if cycle := needsCycle(w, r.Spec); cycle != "" {
 		return pando.Txn{}, fmt.Errorf("%w: needs: %s: none of them could start; drop one of the needs",
 			pando.ErrInvalid, cycle)
@@ -131,9 +127,12 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	if why := unable(w, r.Spec); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrUnsupported, why)
 	}
-	if known, ok := w.SpecOf(key, svc.Target); ok && known.Kind != r.Spec.Kind {
-		return pando.Txn{}, fmt.Errorf("%w: kind: a service cannot become a job, nor a job a service: "+
-			"give it another name, or remove it first (`pando rm %s`)", pando.ErrRefused, key)
+	if err := runnable(w, svc, key, r.Spec); err != nil {
+		return pando.Txn{}, err
+	}
+	if why := overQuota(w, r.Spec, now); why != "" {
+		return pando.Txn{}, fmt.Errorf("%w: %s; `pando tenant show %s` shows its use",
+			pando.ErrRefused, why, key.Tenant)
 	}
 	if why := stuck(w, svc, r.Spec); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrRefused, why)
@@ -141,11 +140,7 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	replaced, unserved := w.Revisions[key][svc.Target].V, svc.Target != svc.Current
 	svc.Latest++
 	svc.Target, svc.Rolling, svc.Asked, svc.Trial = svc.Latest, 0, now, nil
-	if r.Spec.IsJob() && r.Spec.Job.Schedule == "" {
-		run := lifecycle.NewRun(r.Spec, svc.Latest, now)
-		run.By = by
-		svc.Book = svc.Book.With(run)
-	}
+	svc.Book = deployed(svc, r)
 	if svc.Current != 0 && svc.Current != svc.Target && !r.Spec.IsJob() {
 		svc.Rolling, svc.Trial = max(1, scale.Capacity(w.Of(key))), &pando.Trial{Began: now}
 	}
@@ -286,6 +281,9 @@ func (c *operators) Pin(
 			"rollout.order stop-first in its spec); raise scale.max there for more", pando.ErrRefused, s)
 	}
 	err := c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) (*pando.Decision, error) {
+		if why := pinBeyond(c.world, s, n, now); why != "" {
+			return nil, fmt.Errorf("%w: %s", pando.ErrRefused, why)
+		}
 		before := scale.Capacity(c.world.Of(s))
 		if svc.Pin.Holds(now) {
 			before = svc.Pin.Before

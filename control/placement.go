@@ -9,6 +9,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/lifecycle"
+	"pando.run/pando/scale"
 	"pando.run/pando/world"
 )
 
@@ -22,6 +23,9 @@ type placer struct {
 	fits   []pando.Host   // the result of fitting
 	// shunned are the hosts with instances of the service from which this one stays apart.
 	shunned map[pando.HostName]bool
+	taken   scale.Use // by the new instances of this decision
+	// quotaNoted is set once this decision has looked for the record of a wait for a quota.
+	quotaNoted bool
 }
 
 // home returns the host on which all instances of the service are placed, or "" (lifecycle.Home).
@@ -94,7 +98,7 @@ func (p *placer) choices(home pando.HostName) []pando.Host {
 }
 
 // waits returns why no instance of the service can start now, or "" if one can.
-func (p *placer) waits() string { return cmp.Or(p.unmet(), p.hostless()) }
+func (p *placer) waits() string { return cmp.Or(p.unmet(), p.hostless(), p.overdrawn()) }
 
 // hostless returns why no host takes an instance of the service now, or "" if one does.
 func (p *placer) hostless() string {
@@ -249,6 +253,7 @@ func (p *placer) placeNew(i pando.Intent, revision int, role pando.Role, warm bo
 	p.putIntent(i.Become(pando.IntentPlaced, p.now, why))
 	p.putInstance(o)
 	p.addLoad(o)
+	p.taken = p.taken.Plus(scale.Of(1, spec.Resources))
 	return true
 }
 

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"maps"
@@ -20,16 +21,23 @@ func (d *draft) address() {
 	if d.svc.VIP4.IsValid() {
 		return
 	}
+	mine, others := d.ranges()
 	free := func(v4 netip.Addr) bool {
 		_, taken := d.w.HasVIP(v4)
-		return !taken && v4 != pando.Gateway4
+		foreign := func(p netip.Prefix) bool { return p.Contains(v4) }
+		return !taken && v4 != pando.Gateway4 && (mine.Contains(v4) || !mine.IsValid()) &&
+			!slices.ContainsFunc(others, foreign)
 	}
 	if last, ok := d.w.LastVIP(d.svc.ServiceKey); ok && pando.VIPs4.Contains(last) && free(last) {
 		d.giveVIP(last)
 		return
 	}
 	first := binary.BigEndian.Uint32(pando.VIPs4.Addr().AsSlice())
-	for n := uint32(1); n < 1<<16-1; n++ {
+	from := uint32(1)
+	if mine.IsValid() {
+		from = max(1, binary.BigEndian.Uint32(mine.Addr().AsSlice())-first)
+	}
+	for n := from; n < 1<<16-1; n++ {
 		var b [4]byte
 		binary.BigEndian.PutUint32(b[:], first+n)
 		if v4 := netip.AddrFrom4(b); free(v4) && !d.w.Rests(v4) {
@@ -287,7 +295,7 @@ func (d *draft) judge() {
 		After: d.after,
 	}
 	if c.Serving < c.Least && len(d.w.Hosts) > 0 {
-		c.Waits = d.hostless()
+		c.Waits = cmp.Or(d.hostless(), d.overdrawn())
 	}
 	if c.Needs = d.unmet(); c.Needs != "" {
 		d.lookAgain(d.now.Add(lifecycle.NeedsLook(d.now.Sub(d.svc.Asked))))
@@ -297,7 +305,7 @@ func (d *draft) judge() {
 		d.lookAgain(d.now.Add(apartLook)) // the other service may leave a host
 	}
 	j := lifecycle.Judge(c)
-	if j.Note != "" {
+	if j.Note != "" && !d.quotaNoted {
 		d.record(pando.DecidedHostLost, "", j.Note, nil)
 	}
 	if j.First {

@@ -2,13 +2,16 @@ package control
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/lifecycle"
+	"pando.run/pando/scale"
 	"pando.run/pando/spec"
+	"pando.run/pando/world"
 )
 
 // shift is the part of a draft for the runs of the service.
@@ -110,6 +113,7 @@ func (d shift) startPart(number int, reason string) {
 	d.putIntent(i.Become(pando.IntentPlaced, d.now, why))
 	d.putPart(o)
 	d.addLoad(o)
+	d.taken = d.taken.Plus(scale.Of(1, s.Resources))
 }
 
 // partLook is the time between two attempts to place an instance of a run that found no host.
@@ -189,4 +193,29 @@ func partsOf(all []pando.Instance) map[pando.InstanceID]pando.Instance {
 		out[i.ID] = i
 	}
 	return out
+}
+
+// runnable returns nil unless the runs of a service stand against a new spec.
+func runnable(w *world.World, svc pando.Service, key pando.ServiceKey, s pando.Spec) error {
+	known, ok := w.SpecOf(key, svc.Target)
+	switch {
+	case ok && known.Kind != s.Kind:
+		return fmt.Errorf("%w: kind: a service cannot become a job, nor a job a service: give it "+
+			"another name, or remove it first (`pando rm %s`)", pando.ErrRefused, key)
+	case s.IsJob() && s.Job.Schedule == "" && svc.Book.Active() >= pando.RunsMax:
+		return fmt.Errorf("%w: %d runs are in progress, and more than that never are; `pando runs %s` "+
+			"lists them", pando.ErrRefused, svc.Book.Active(), key)
+	}
+	return nil
+}
+
+// deployed returns the book of a service after the deploy of a revision, which starts a run of a
+// job without a schedule.
+func deployed(svc pando.Service, r pando.Revision) *pando.RunBook {
+	if !r.Spec.IsJob() || r.Spec.Job.Schedule != "" {
+		return svc.Book
+	}
+	run := lifecycle.NewRun(r.Spec, svc.Latest, r.At)
+	run.By = r.By
+	return svc.Book.With(run)
 }

@@ -84,7 +84,8 @@ func changes(b pando.Batch) []pando.Change {
 		change := pando.Change{
 			Revision: b.Revision, Kind: r.Key.Kind(), Key: r.Key, Deleted: r.Value == nil, More: true,
 		}
-		if change.Kind == pando.KindLeader || change.Kind == pando.KindSecret {
+		if change.Kind == pando.KindLeader || change.Kind == pando.KindSecret ||
+			change.Kind == pando.KindTenant {
 			continue
 		}
 		if r.Value != nil {

@@ -185,6 +185,7 @@ func (c *view) commit(ctx context.Context, fence pando.Fence, t pando.Txn) error
 // changes nothing. The caller holds the lock.
 func (c *view) took(t pando.Txn, at pando.StoreRevision) {
 	c.world.Committed(t, at)
+	world.Publish(c.world, t, c.Clock.Now())
 	for _, v := range t.Put {
 		c.touch(v.Key())
 	}

@@ -25,6 +25,7 @@ type Budget struct {
 	StopFirst bool    // an instance that still ends counts against max
 	Count     Count   // of the service's instances
 	Grants    []Grant // of the last second, oldest first
+	Beyond    string  // the quota of the tenant that one more instance would exceed, or ""
 }
 
 // Verdict is the answer to an ask.
@@ -73,6 +74,9 @@ func Replicate(b Budget, by pando.Asker, now time.Time) Verdict {
 		if float64(recent)+1 > max(rate, 1) {
 			return refuse("%d granted in the last second, the budget is %g per second", recent, rate)
 		}
+	}
+	if b.Beyond != "" {
+		return refuse("%s", b.Beyond)
 	}
 	if b.StopFirst && b.Count.Present >= b.Scale.Max {
 		return refuse("of max %d instances one still ends (rollout.order stop-first)", b.Scale.Max)

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"time"
 
 	"pando.run/pando"
 )
@@ -21,7 +22,10 @@ type Load struct {
 // that no decision scans the services or the instances of the cluster.
 type ledgers struct {
 	loads     map[pando.HostName]weight
-	weights   map[pando.InstanceID]weight // as counted in loads
+	uses      map[pando.Tenant]weight      // as loads, by the owner of the instances
+	published map[pando.Tenant][]time.Time // see Published
+	weights   map[pando.InstanceID]weight  // as counted in loads
+	services  map[pando.Tenant]int
 	taken     map[netip.Addr]pando.ServiceKey
 	homes     map[pando.HostName]map[pando.ServiceKey]bool
 	onTheWay  map[pando.InstanceID]reserved // also counted in loads
@@ -31,8 +35,10 @@ type ledgers struct {
 
 func newLedgers() ledgers {
 	return ledgers{
-		loads: map[pando.HostName]weight{}, weights: map[pando.InstanceID]weight{},
-		taken: map[netip.Addr]pando.ServiceKey{}, unsettled: map[pando.ServiceKey]bool{},
+		loads: map[pando.HostName]weight{}, uses: map[pando.Tenant]weight{},
+		services: map[pando.Tenant]int{}, published: map[pando.Tenant][]time.Time{},
+		weights: map[pando.InstanceID]weight{},
+		taken:   map[netip.Addr]pando.ServiceKey{}, unsettled: map[pando.ServiceKey]bool{},
 		homes:    map[pando.HostName]map[pando.ServiceKey]bool{},
 		onTheWay: map[pando.InstanceID]reserved{},
 	}
@@ -65,16 +71,23 @@ func (w *World) weigh(i pando.Instance) {
 	w.release(i.ID) // it has arrived
 	spec, _ := w.SpecOf(i.Service, i.Revision)
 	now := weightOf(spec.Resources)
-	w.loads[i.Host] = w.loads[i.Host].minus(w.weights[i.ID]).plus(now)
+	w.load(i.Service.Tenant, i.Host, now.minus(w.weights[i.ID]))
 	w.weights[i.ID] = now
 }
 
 // lift takes an instance out of the load of its host.
 func (l *ledgers) lift(i pando.Instance) {
-	left := l.loads[i.Host].minus(l.weights[i.ID])
+	l.load(i.Service.Tenant, i.Host, weight{}.minus(l.weights[i.ID]))
 	delete(l.weights, i.ID)
-	if l.loads[i.Host] = left; left == (weight{}) {
-		delete(l.loads, i.Host)
+}
+
+// load adds to the load of a host and to the use of a tenant.
+func (l *ledgers) load(t pando.Tenant, h pando.HostName, more weight) {
+	if l.loads[h] = l.loads[h].plus(more); l.loads[h] == (weight{}) {
+		delete(l.loads, h)
+	}
+	if l.uses[t] = l.uses[t].plus(more); l.uses[t] == (weight{}) {
+		delete(l.uses, t)
 	}
 }
 
@@ -91,8 +104,36 @@ func (w *World) reweigh(s pando.ServiceKey, revision int) {
 
 // LoadOn returns the sum of the limits of a host's instances. It costs no scan.
 func (g *ledgers) LoadOn(h pando.HostName) Load {
-	l := g.loads[h]
-	return Load{l.instances, l.memory, l.pids, float64(l.cpus) / 1e6}
+	return g.loads[h].load()
+}
+
+// UseOf returns the sum of the limits of a tenant's instances, also of those that a commit on its
+// way places. It costs no scan.
+func (g *ledgers) UseOf(t pando.Tenant) Load { return g.uses[t].load() }
+
+func (a weight) load() Load {
+	return Load{a.instances, a.memory, a.pids, float64(a.cpus) / 1e6}
+}
+
+// Publish notes the changes of steering tables in a transaction that was committed now. It notes
+// only those of tenants with such a quota.
+func Publish(w *World, t pando.Txn, now time.Time) {
+	for _, v := range t.Put {
+		e, ok := v.(pando.Endpoints)
+		if !ok || w.Tenants[e.Service.Tenant].V.Quota.PublishPerSecond == 0 {
+			continue
+		}
+		all := append(w.published[e.Service.Tenant], now)
+		w.published[e.Service.Tenant] = all[max(0, len(all)-pando.PublishPerSecondMax):]
+	}
+}
+
+// Published returns the number of changes of a tenant's steering tables in the last second. It
+// counts up to pando.PublishPerSecondMax, of this process alone, if the tenant has such a quota.
+func (g *ledgers) Published(t pando.Tenant, now time.Time) int {
+	all := g.published[t]
+	at, _ := slices.BinarySearchFunc(all, now.Add(-time.Second), time.Time.Compare)
+	return len(all) - at
 }
 
 // settle moves a service between the indexes that its record decides about.
@@ -108,6 +149,8 @@ func (l *ledgers) settle(was, now pando.Service) {
 		}
 	}
 	delete(l.unsettled, was.ServiceKey)
+	l.count(was, -1)
+	l.count(now, 1)
 	if now.Name == "" {
 		l.retire(was)
 		return
@@ -125,6 +168,19 @@ func (l *ledgers) settle(was, now pando.Service) {
 		l.unsettled[now.ServiceKey] = true
 	}
 }
+
+// count counts the services of each tenant.
+func (l *ledgers) count(s pando.Service, n int) {
+	if s.Name == "" {
+		return
+	}
+	if l.services[s.Tenant] += n; l.services[s.Tenant] == 0 {
+		delete(l.services, s.Tenant)
+	}
+}
+
+// ServicesOf returns the number of services of a tenant.
+func (l *ledgers) ServicesOf(t pando.Tenant) int { return l.services[t] }
 
 // HasVIP returns the service with a VIP.
 func (l *ledgers) HasVIP(a netip.Addr) (s pando.ServiceKey, ok bool) {

@@ -27,7 +27,7 @@ func (w *World) Reserve(t pando.Txn) {
 			r := reserved{v.Service, v.Host, weightOf(spec.Resources)}
 			w.release(v.ID)
 			w.onTheWay[v.ID] = r
-			w.loads[r.host] = w.loads[r.host].plus(r.weight)
+			w.load(r.service.Tenant, r.host, r.weight)
 		case pando.Service:
 			for _, a := range []netip.Addr{v.VIP4, v.VIP6} {
 				if _, taken := w.taken[a]; a.IsValid() && !taken {
@@ -85,7 +85,5 @@ func (l *ledgers) release(i pando.InstanceID) {
 		return
 	}
 	delete(l.onTheWay, i)
-	if l.loads[r.host] = l.loads[r.host].minus(r.weight); l.loads[r.host] == (weight{}) {
-		delete(l.loads, r.host)
-	}
+	l.load(r.service.Tenant, r.host, weight{}.minus(r.weight))
 }

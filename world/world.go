@@ -23,6 +23,7 @@ type World struct {
 	Endpoints map[pando.ServiceKey]Versioned[pando.Endpoints]
 	Volumes   map[pando.ServiceKey]Versioned[pando.VolumeHome] // of removed services
 	Secrets   map[pando.SecretKey]Versioned[pando.Secret]
+	Tenants   map[pando.Tenant]Versioned[pando.Account]
 	Hosts     map[pando.HostName]Versioned[pando.Host]   // their agents hold their leases
 	Members   map[pando.HostName]Versioned[pando.Member] // admitted to the cluster
 	Cluster   Versioned[pando.Cluster]                   // the store's record of itself
@@ -70,6 +71,7 @@ func New() *World {
 		Endpoints: map[pando.ServiceKey]Versioned[pando.Endpoints]{},
 		Volumes:   map[pando.ServiceKey]Versioned[pando.VolumeHome]{},
 		Secrets:   map[pando.SecretKey]Versioned[pando.Secret]{},
+		Tenants:   map[pando.Tenant]Versioned[pando.Account]{},
 		Hosts:     map[pando.HostName]Versioned[pando.Host]{},
 		Members:   map[pando.HostName]Versioned[pando.Member]{},
 		byKey:     map[pando.Key]noted{},
@@ -185,6 +187,8 @@ func DecodeAny(r pando.Record) (pando.Stored, error) {
 		return decode[pando.VolumeHome](r)
 	case pando.KindSecret:
 		return decode[pando.Secret](r)
+	case pando.KindTenant:
+		return decode[pando.Account](r)
 	case pando.KindHost:
 		return decode[pando.Host](r)
 	case pando.KindMember:
@@ -247,6 +251,8 @@ func (w *World) put(v pando.Stored, at pando.StoreRevision) {
 		w.Volumes[v.Service] = Versioned[pando.VolumeHome]{v, at}
 	case pando.Secret:
 		w.Secrets[v.SecretKey] = Versioned[pando.Secret]{v, at}
+	case pando.Account:
+		w.Tenants[v.Tenant] = Versioned[pando.Account]{v, at}
 	case pando.Host:
 		w.Hosts[v.Name] = Versioned[pando.Host]{v, at}
 	case pando.Member:
@@ -293,6 +299,8 @@ func (w *World) forget(k pando.Key, at pando.StoreRevision) {
 		delete(w.Volumes, v.Service)
 	case pando.Secret:
 		delete(w.Secrets, v.SecretKey)
+	case pando.Account:
+		delete(w.Tenants, v.Tenant)
 	case pando.Host:
 		delete(w.Hosts, v.Name)
 	case pando.Member:

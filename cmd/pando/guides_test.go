@@ -17,8 +17,8 @@ import (
 // continued is the end of a line that the next one continues.
 var continued = regexp.MustCompile(`\\\n\s*`)
 
-// The test runs the guides as they are. A fenced block that names a file is that file; an indented
-// block is a list of commands.
+// The test runs the guides as they are. A fenced block that names a file is that file. A fenced
+// block without a name is an excerpt of a spec. An indented block is a list of commands.
 func TestTheGuidesAreTrue(t *testing.T) {
 	for _, name := range []string{"first-service.md", "operate.md", "bring-your-own-program.md",
 		"day-to-day.md"} {
@@ -32,6 +32,11 @@ func TestTheGuidesAreTrue(t *testing.T) {
 			for _, b := range blocks(string(text)) {
 				if b.file != "" {
 					p.Write(b.file, b.text)
+					continue
+				}
+				if b.excerpt {
+					p.Write("excerpt.yaml", b.spec())
+					follow(p, "pando diff excerpt.yaml")
 					continue
 				}
 				for line := range b.lines() {
@@ -132,8 +137,23 @@ func follow(p *labtest.Pando, line string) {
 	}
 }
 
-// block is a file or a list of commands from a guide.
-type block struct{ file, text string }
+// block is a file, an excerpt of a spec or a list of commands from a guide.
+type block struct {
+	file, text string
+	excerpt    bool
+}
+
+// spec returns an excerpt with the keys that every spec needs.
+func (b block) spec() string {
+	text := b.text
+	for _, line := range []string{"name: excerpt", "command: [sleep, inf]", `ports: ["80"]`} {
+		key, _, _ := strings.Cut(line, " ")
+		if !strings.Contains("\n"+b.text, "\n"+key) {
+			text += line + "\n"
+		}
+	}
+	return text
+}
 
 // lines returns the commands of a block. A backslash joins a line to the next one.
 func (b block) lines() iter.Seq[string] {
@@ -149,7 +169,7 @@ func blocks(guide string) (out []block) {
 			fenced, commands = false, false
 		case fence:
 			_, file, _ := strings.Cut(strings.TrimSpace(info), " ")
-			out, fenced = append(out, block{file: file}), true
+			out, fenced = append(out, block{file: file, excerpt: file == ""}), true
 		case fenced:
 			out[len(out)-1].text += line
 		case strings.HasPrefix(line, "    "):

@@ -69,6 +69,7 @@ func rootCommand(env cli.Env) *cobra.Command {
 		operator.Deploy(o), operator.Diff(o), operator.History(o), operator.Rollback(o),
 		operator.Rollout(o), operator.Scale(o), operator.Rm(o), operator.Spec(o),
 		operator.Convert(o), operator.Image(o), operator.Volume(o), operator.Secret(o),
+		operator.Tenant(o),
 		operator.Ps(o), operator.Status(o), operator.Why(o), operator.Logs(o),
 		operator.Stats(o), operator.Top(o), operator.Exec(o), operator.Run(o),
 		operator.Runs(o), operator.Watch(o), operator.State(o))

@@ -1,0 +1,127 @@
+package pando
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net/netip"
+	"time"
+)
+
+// Bounds of the tenants of a cluster.
+const (
+	TenantsMax          = 1000 // with a record
+	PublishPerSecondMax = 1000 // of one tenant
+)
+
+// Quota limits all services of a tenant together. A zero field is no limit.
+type Quota struct {
+	Instances   int     `json:"instances,omitempty" minimum:"0"` // in any phase, with the reserve
+	CPUs        float64 `json:"cpus,omitempty" minimum:"0"`      // the sum of resources.cpus
+	MemoryBytes int64   `json:"memory_bytes,omitempty" minimum:"0"`
+	// PublishPerSecond limits the changes of steering tables, which every host follows.
+	PublishPerSecond float64 `json:"publish_per_second,omitempty" minimum:"0"`
+}
+
+// Account is the record of a tenant. A tenant without a record has no quota.
+type Account struct {
+	Tenant Tenant       `json:"tenant"`
+	Quota  Quota        `json:"quota"`
+	VIPs   netip.Prefix `json:"vips,omitzero"` // of its new services alone; none: any free address
+	At     time.Time    `json:"at"`
+	By     string       `json:"by,omitempty"`
+}
+
+// TenantKey returns the key of a tenant's record.
+func TenantKey(t Tenant) Key { return key(KindTenant, string(t)) }
+
+// Key returns the key of the tenant's record.
+func (a Account) Key() Key { return TenantKey(a.Tenant) }
+
+// Check returns nil if the record is valid, else the reason.
+func (a Account) Check() error {
+	if err := CheckLabel("tenant", string(a.Tenant)); err != nil {
+		return err
+	}
+	q := a.Quota
+	finite := !math.IsNaN(q.CPUs+q.PublishPerSecond) && !math.IsInf(q.CPUs+q.PublishPerSecond, 0)
+	switch {
+	case a.Tenant == DefaultTenant:
+		return fmt.Errorf("%w: the tenant %s has no quota: give the services another tenant",
+			ErrInvalid, a.Tenant)
+	case !finite || q.Instances < 0 || q.CPUs < 0 || q.MemoryBytes < 0 || q.PublishPerSecond < 0:
+		return fmt.Errorf("%w: a quota is below 0 or no number: want 0 for no limit", ErrInvalid)
+	case q.CPUs > 1e6 || q.MemoryBytes > 1<<50:
+		return fmt.Errorf("%w: a quota is larger than any cluster: want 0 for no limit", ErrInvalid)
+	case q.PublishPerSecond > PublishPerSecondMax:
+		return fmt.Errorf("%w: %g changes per second: want at most %d, or 0 for no limit",
+			ErrInvalid, q.PublishPerSecond, PublishPerSecondMax)
+	case a.VIPs.IsValid() && (a.VIPs != a.VIPs.Masked() || a.VIPs.Bits() < VIPs4.Bits() ||
+		!VIPs4.Contains(a.VIPs.Addr())):
+		return fmt.Errorf("%w: the VIPs %s: want a range within %s, such as %s", ErrInvalid, a.VIPs,
+			VIPs4, netip.PrefixFrom(VIPs4.Addr(), 24))
+	}
+	return nil
+}
+
+// AccountChange changes the fields of a tenant's record that are not nil. 0 lifts a quota.
+type AccountChange struct {
+	Instances        *int     `json:"instances,omitempty" minimum:"0"`
+	CPUs             *float64 `json:"cpus,omitempty" minimum:"0"`
+	MemoryBytes      *int64   `json:"memory_bytes,omitempty" minimum:"0"`
+	PublishPerSecond *float64 `json:"publish_per_second,omitempty" minimum:"0"`
+	// VIPs is a range within the cluster's, or "" for any free address.
+	VIPs *string `json:"vips,omitempty"`
+}
+
+// Of returns an account with the change.
+func (c AccountChange) Of(a Account) (Account, error) {
+	set(&a.Quota.Instances, c.Instances)
+	set(&a.Quota.CPUs, c.CPUs)
+	set(&a.Quota.MemoryBytes, c.MemoryBytes)
+	set(&a.Quota.PublishPerSecond, c.PublishPerSecond)
+	if c.VIPs != nil {
+		a.VIPs = netip.Prefix{}
+		if *c.VIPs != "" {
+			p, err := netip.ParsePrefix(*c.VIPs)
+			if err != nil {
+				return a, fmt.Errorf("%w: the VIPs %q: want a range such as %s", ErrInvalid, *c.VIPs,
+					netip.PrefixFrom(VIPs4.Addr(), 24))
+			}
+			a.VIPs = p
+		}
+	}
+	return a, a.Check()
+}
+
+func set[T any](to, from *T) {
+	if from != nil {
+		*to = *from
+	}
+}
+
+// TenantUse is the sum of the limits of a tenant's instances.
+type TenantUse struct {
+	Services    int     `json:"services"`
+	Instances   int     `json:"instances"`
+	CPUs        float64 `json:"cpus"` // the sum of resources.cpus
+	MemoryBytes int64   `json:"memory_bytes"`
+	// Published counts the changes of steering tables in the last second.
+	Published int `json:"published_last_second"`
+}
+
+// TenantStatus is one line of `pando tenant ls`.
+type TenantStatus struct {
+	Account
+	Use TenantUse `json:"use"`
+}
+
+// TenantOperators is every request about tenants.
+type TenantOperators interface {
+	// SetTenant creates or changes the record of a tenant.
+	SetTenant(ctx context.Context, t Tenant, c AccountChange, by Asker) (TenantStatus, error)
+	// Tenants returns every tenant with a record or a service, sorted by name.
+	Tenants(ctx context.Context) ([]TenantStatus, error)
+	// RemoveTenant removes the record of a tenant. ErrRefused: it has services.
+	RemoveTenant(ctx context.Context, t Tenant, by Asker) error
+}
