@@ -195,6 +195,9 @@ type Member struct {
 	Since     time.Time `json:"since"`    // of its first admission
 	Server    bool      `json:"server"`   // it runs the server
 	Renewed   time.Time `json:"admitted"` // of its newest certificate
+	// Rights of its operators, with the newest change of each. An earlier build drops them, which
+	// takes the rights away.
+	Rights map[Right]Granting `json:"rights,omitempty"`
 }
 
 // Key returns the key of the member's record.
@@ -267,6 +270,9 @@ type HostStatus struct {
 	Host
 	State  HostState `json:"state"`
 	Server bool      `json:"server"` // it runs the server
+	Leads  bool      `json:"leads"`  // its server decides for the cluster
+	// Rights of its operators beyond those of every member.
+	Rights map[Right]Granting `json:"rights,omitempty"`
 	// Heard is the newest sign of its agent. Zero: none since the server started.
 	Heard     time.Time `json:"heard,omitzero"`
 	Instances int       `json:"instances"`        // placed on it

@@ -476,8 +476,8 @@ type ImageRoot struct {
 type ImageOperators interface {
 	// Images lists the images, the last used first.
 	Images(ctx context.Context) ([]ImageStatus, error)
-	// PullImage brings the image that a reference names now.
-	PullImage(ctx context.Context, reference string) (ImageStatus, error)
+	// PullImage brings the image that a reference names now, or the files that another host has read.
+	PullImage(ctx context.Context, i Image) (ImageStatus, error)
 	// RemoveImage deletes an image that no service and no instance uses.
 	RemoveImage(ctx context.Context, digest string) error
 }

@@ -384,6 +384,7 @@ type Operators interface {
 	// void, and its instances are deleted from the store. ErrRefused: the server runs there.
 	// Without force, also: the host is present with instances, or keeps states.
 	RemoveHost(ctx context.Context, h HostName, force bool, by Asker) error
+	RightOperators
 	// Watch sends every change to services, instances, intents and decisions after a store revision
 	// (0: from now). It ends with ctx. A last change with Err set reports that history is
 	// compacted.

@@ -20,13 +20,17 @@ func (h operators) imageRoutes(a huma.API) {
 		"Delete an image that no service and no instance uses from the server's host.", h.removeImage)
 }
 
-// keeper returns the keeper of images of this server. It looks behind the veil, which has none.
-func (h operators) keeper() (pando.ImageOperators, error) {
-	ops := h.Operators
+// behind returns the operators behind the veil, which has no optional parts.
+func behind(ops pando.Operators) pando.Operators {
 	if v, ok := ops.(veiled); ok {
-		ops = v.Operators
+		return v.Operators
 	}
-	if k, ok := ops.(pando.ImageOperators); ok {
+	return ops
+}
+
+// keeper returns the keeper of images of this server.
+func (h operators) keeper() (pando.ImageOperators, error) {
+	if k, ok := behind(h.Operators).(pando.ImageOperators); ok {
 		return k, nil
 	}
 	return nil, fmt.Errorf("%w: this server keeps no images", pando.ErrUnsupported)
@@ -45,6 +49,9 @@ func (h operators) listImages(
 // Pulling is the body that names an image.
 type Pulling struct {
 	Reference string `json:"reference" maxLength:"4096" doc:"as image in a spec" example:"web:1.2"`
+	// Digest and Host name files that the agent of another host has read.
+	Digest string         `json:"digest,omitempty" maxLength:"100" doc:"sha256:…, of files"`
+	Host   pando.HostName `json:"host,omitempty" doc:"the host that has read the files"`
 }
 
 // oneImage is an answer about one image.
@@ -58,7 +65,11 @@ func (h operators) pullImage(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	i, err := k.PullImage(ctx, in.Body.Reference)
+	want := pando.Image{Reference: in.Body.Reference, Digest: in.Body.Digest, Host: in.Body.Host}
+	if m, member := callerOf(ctx); member && want.OfFiles() && want.Digest == "" {
+		return nil, notCarried(m)
+	}
+	i, err := k.PullImage(ctx, want)
 	return &oneImage{i}, err
 }
 

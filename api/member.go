@@ -13,44 +13,80 @@ import (
 	"pando.run/pando"
 )
 
+// everyMember lists the requests that every member may make: reads, the number of instances, the
+// removal of a service.
+var everyMember = []string{"GET /", "POST /state/", "POST /v1/services/{name}/pin",
+	"DELETE /v1/services/{name}/pin", "DELETE /v1/services/{name}"}
+
+// byRight lists the requests that need a right of the member's operators.
+var byRight = map[pando.Right][]string{
+	pando.RightDeploy: {
+		"POST /v1/services", "POST /v1/services/{name}/rollback",
+		"POST /v1/services/{name}/rollout/{step}", "DELETE /v1/services/{name}/rollout/{step}",
+		"POST /v1/images", "DELETE /v1/images/{digest}",
+		"PUT /v1/secrets/{secret}", "DELETE /v1/secrets/{secret}",
+		"DELETE /v1/services/{name}/volumes/{volume}",
+	},
+	pando.RightExec: {
+		"POST /v1/services/{name}/exec", "POST /v1/services/{name}/runs",
+		"POST /v1/services/{name}/runs/attach", "DELETE /v1/services/{name}/runs/{number}",
+	},
+	pando.RightAdmit: {"POST /v1/tokens"},
+}
+
 // ForMembers serves the operators' API to the other hosts of a cluster. It allows reads, changes of
 // the number of instances, the removal of a service, and the end of the caller's own membership.
-// Deploys are allowed on the server's host alone, so that a captured host starts no program on
-// another. Values of environments are hidden (veil.go).
+// Everything else needs a right of the host, so that a captured host starts no program on another.
+// Values of environments are hidden from hosts that may not deploy (veil.go).
 //
-// asker returns the name of the member in the request's certificate, or "" without one. The name is
+// asker returns the member in the request's certificate; ok is false without one. Its name is
 // recorded.
-func ForMembers(operators http.Handler, asker func(*http.Request) string) http.Handler {
+func ForMembers(
+	operators http.Handler, asker func(*http.Request) (m pando.Member, ok bool),
+) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		fail(w, fmt.Errorf("%w: this works on the server's host only; `pando hosts` shows it",
+		fail(w, fmt.Errorf("%w: this works on a server's host only; `pando hosts` shows the servers",
 			pando.ErrForbidden), nil)
 	})
-	for _, may := range []string{"GET /", "POST /state/", "POST /v1/services/{name}/pin",
-		"DELETE /v1/services/{name}/pin", "DELETE /v1/services/{name}"} {
+	for _, may := range everyMember {
 		mux.Handle(may, operators)
 	}
+	for right, requests := range byRight {
+		for _, r := range requests {
+			mux.Handle(r, withRight(right, operators))
+		}
+	}
 	mux.HandleFunc("DELETE /v1/hosts/{host}", func(w http.ResponseWriter, r *http.Request) {
-		if h := r.PathValue("host"); asker(r) != h {
-			fail(w,
-				fmt.Errorf("%w: a host ends its own membership; that of host %s is ended on the server's "+
-					"host: `pando hosts rm %s`", pando.ErrForbidden, h, h), nil)
+		if m, _ := callerOf(r.Context()); string(m.Name) != r.PathValue("host") {
+			withRight(pando.RightAdmit, operators).ServeHTTP(w, r)
 			return
 		}
 		operators.ServeHTTP(w, r)
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		from := asker(r)
-		if from == "" {
+		m, ok := asker(r)
+		if !ok {
 			fail(w,
 				fmt.Errorf("%w: only members of the cluster may ask; `pando up --join` makes this host one",
 					pando.ErrForbidden), nil)
 			return
 		}
 		who := r.Header.Get(operatorHeader)
-		who = who[:min(len(who), operatorMax-1-len(from))]
-		r.Header.Set(operatorHeader, strings.TrimPrefix(who+"@"+from, "@"))
-		mux.ServeHTTP(w, fromMember(r))
+		who = who[:min(len(who), operatorMax-1-len(m.Name))]
+		r.Header.Set(operatorHeader, strings.TrimPrefix(who+"@"+string(m.Name), "@"))
+		mux.ServeHTTP(w, fromMember(r, m))
+	})
+}
+
+// withRight refuses the requests of members without a right.
+func withRight(right pando.Right, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if m, _ := callerOf(r.Context()); !m.Has(right) {
+			fail(w, m.Lacks(right), nil)
+			return
+		}
+		next.ServeHTTP(w, r)
 	})
 }
 

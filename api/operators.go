@@ -77,6 +77,7 @@ func (h operators) routes(a huma.API) {
 	route(a, "remove-host", "DELETE /v1/hosts/{host}",
 		"End the membership of a host. Its certificate becomes invalid, "+
 			"its name and slot become free, and its instances are forgotten.", h.removeHost)
+	rightsFace{h.Operators}.routes(a)
 	stream(a, "watch", "GET /v1/watch", "text/event-stream",
 		"Send every change of services, instances, intents and decisions as a server-sent event. "+
 			"The id is the store revision of a whole commit. A client that returns it as Last-Event-ID "+
@@ -146,13 +147,22 @@ func (h operators) list(ctx context.Context, _ *nothing) (*listOf[pando.ServiceS
 
 func (h operators) deploy(ctx context.Context, in *struct {
 	Asking
+	Left string `header:"Pando-Left" maxLength:"8192" doc:"files that the bundle leaves out"`
 	Body pando.Spec
 }) (*one, error) {
 	by, err := in.by()
 	if err != nil {
 		return nil, err
 	}
-	return about(h.Deploy(ctx, in.Body, by))
+	s, err := carried(ctx, in.Body)
+	if err != nil {
+		return nil, err
+	}
+	st, err := h.Deploy(ctx, s, by)
+	if err == nil {
+		st.Warnings = append(st.Warnings, leftOut(in.Left)...)
+	}
+	return about(st, err)
 }
 
 func (h operators) show(ctx context.Context, in *struct{ Named }) (*one, error) {

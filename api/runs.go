@@ -81,8 +81,8 @@ func (h runs) attach(ctx context.Context, in *struct {
 // RunClient is the part of a Client for the runs of services.
 type RunClient struct{ c *Client }
 
-// Runs returns the part of the client for the runs of services.
-func (c *Client) Runs() RunClient { return RunClient{c} }
+// Runs returns the part of a client for the runs of services.
+func Runs(c *Client) RunClient { return RunClient{c} }
 
 // Start starts a run of a service and returns at once.
 func (r RunClient) Start(

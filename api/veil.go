@@ -9,20 +9,30 @@ import (
 )
 
 // veil is the value of an environment variable in answers to the other hosts of a cluster.
-const veil = "(shown on a server's host only)"
+const veil = "(hidden: this host may not deploy)"
 
-// veiled hides the environments of services from members. It changes answers to requests that
-// passed ForMembers, and no others.
+// veiled hides the environments of services from members that may not deploy. It changes answers to
+// requests that passed ForMembers, and no others.
 type veiled struct{ pando.Operators }
 
 type memberKey struct{}
 
 // fromMember marks a request of another host.
-func fromMember(r *http.Request) *http.Request {
-	return r.WithContext(context.WithValue(r.Context(), memberKey{}, true))
+func fromMember(r *http.Request, m pando.Member) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), memberKey{}, m))
 }
 
-func isMember(ctx context.Context) bool { return ctx.Value(memberKey{}) != nil }
+// callerOf returns the member that makes a request; ok is false for an operator of this host.
+func callerOf(ctx context.Context) (m pando.Member, ok bool) {
+	m, ok = ctx.Value(memberKey{}).(pando.Member)
+	return m, ok
+}
+
+// isVeiled reports whether the caller sees no values of environments.
+func isVeiled(ctx context.Context) bool {
+	m, ok := callerOf(ctx)
+	return ok && !m.Has(pando.RightDeploy)
+}
 
 // veilSpec returns a spec without the values of its environment.
 func veilSpec(s pando.Spec) pando.Spec {
@@ -39,7 +49,7 @@ func veilSpec(s pando.Spec) pando.Spec {
 func veilStatus(
 	ctx context.Context, st pando.ServiceStatus, err error,
 ) (pando.ServiceStatus, error) {
-	if st.Spec != nil && isMember(ctx) {
+	if st.Spec != nil && isVeiled(ctx) {
 		spec := veilSpec(*st.Spec)
 		st.Spec = &spec
 	}
@@ -71,7 +81,7 @@ func (v veiled) Unpin(
 // Revisions implements pando.Operators.
 func (v veiled) Revisions(ctx context.Context, s pando.ServiceKey) ([]pando.Revision, error) {
 	all, err := v.Operators.Revisions(ctx, s)
-	if !isMember(ctx) {
+	if !isVeiled(ctx) {
 		return all, err
 	}
 	out := make([]pando.Revision, len(all))
@@ -85,7 +95,7 @@ func (v veiled) Revisions(ctx context.Context, s pando.ServiceKey) ([]pando.Revi
 // Watch implements pando.Operators.
 func (v veiled) Watch(ctx context.Context, after pando.StoreRevision) <-chan pando.Change {
 	in := v.Operators.Watch(ctx, after)
-	if !isMember(ctx) {
+	if !isVeiled(ctx) {
 		return in
 	}
 	out := make(chan pando.Change)

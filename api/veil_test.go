@@ -47,10 +47,11 @@ func (telling) Watch(context.Context, pando.StoreRevision) <-chan pando.Change {
 func (telling) State() http.Handler { return http.NotFoundHandler() }
 
 // A captured host learns the names of variables and none of their values. An operator on a server's
-// host sees them.
+// host sees them, and one of a host that may deploy.
 func TestMembersSeeNoEnvironment(t *testing.T) {
 	all := OperatorsHandler(telling{}, func(context.Context) error { return nil })
-	members := ForMembers(all, func(*http.Request) string { return "h2" })
+	members := ForMembers(all, isHost("h2", pando.RightExec, pando.RightAdmit))
+	deployers := ForMembers(all, isHost("h2", pando.RightDeploy))
 	for _, c := range []struct{ method, path, body string }{
 		{"GET", "/v1/services/web", ""},
 		{"GET", "/v1/services/web/revisions", ""},
@@ -58,14 +59,15 @@ func TestMembersSeeNoEnvironment(t *testing.T) {
 		{"POST", "/v1/services/web/pin", `{"instances":2}`},
 		{"DELETE", "/v1/services/web/pin", ""},
 	} {
-		for caller, h := range map[string]http.Handler{"operator": all, "member": members} {
+		for caller, h := range map[string]http.Handler{"operator": all, "member": members,
+			"deployer": deployers} {
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, httptest.NewRequest(c.method, c.path, strings.NewReader(c.body)))
 			got := w.Body.String()
 			if w.Code != http.StatusOK || !strings.Contains(got, "PASSWORD") {
 				t.Fatalf("%s %s as %s: %d %s", c.method, c.path, caller, w.Code, got)
 			}
-			if shown := strings.Contains(got, "hunter2"); shown != (caller == "operator") {
+			if shown := strings.Contains(got, "hunter2"); shown != (caller != "member") {
 				t.Errorf("%s %s shows the value to the %s: %v", c.method, c.path, caller, shown)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
 
 // Hosts implements pando.Operators.
@@ -20,6 +21,7 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 		h.Instances4, h.Instances6 = pando.InstanceRange(h.Slot)
 		all[name] = pando.HostStatus{
 			Host: h, State: pando.HostAway, Server: m.V.Server, Heard: c.left[name],
+			Rights: m.V.Rights,
 		}
 	}
 	for name, h := range c.world.Hosts {
@@ -27,14 +29,15 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 		if h.V.Frozen != "" {
 			state = pando.HostFrozen
 		}
-		all[name] = pando.HostStatus{Host: h.V, State: state, Server: all[name].Server}
+		m := all[name]
+		all[name] = pando.HostStatus{Host: h.V, State: state, Server: m.Server, Rights: m.Rights}
 	}
 	for name, h := range all {
 		h.Instances = c.world.CountOn(name)
 		all[name] = h
 	}
 	c.mu.RUnlock()
-	losses := c.losses(ctx)
+	losses, leads := c.losses(ctx), c.leads(ctx)
 	out := []pando.HostStatus{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		h := all[name]
@@ -43,10 +46,24 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 				h.Heard = c.Clock.Now().Add(-ago)
 			}
 		}
-		h.Losses = losses[name]
+		h.Losses, h.Leads = losses[name], name == leads
 		out = append(out, h)
 	}
 	return out, nil
+}
+
+// leads returns the host of the leading control, or "".
+func (c *operators) leads(ctx context.Context) (h pando.HostName) {
+	at, err := c.Registry.Snapshot(ctx, pando.LeaderKey("control"))
+	if err != nil {
+		return ""
+	}
+	for _, r := range at.Records {
+		if r.Key == pando.LeaderKey("control") && world.Decode(r, &h) != nil {
+			return ""
+		}
+	}
+	return h
 }
 
 // lossesWait bounds how long hosts may take to report their losses.

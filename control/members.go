@@ -95,6 +95,7 @@ func (c *members) admission(
 		// A server's host stays one when its agent renews, and keeps its key when its server starts.
 		m.Server = m.Server || known.V.Server
 		m.PublicKey = cmp.Or(m.PublicKey, known.V.PublicKey)
+		m.Rights = known.V.Rights
 	case !byToken && !m.Server:
 		return t, pando.NotMember(m.Name)
 	default:

@@ -223,6 +223,17 @@ func (c *view) hosts() []pando.Host {
 	return out
 }
 
+// Present returns a host with a lease.
+func (c *view) Present(h pando.HostName) (pando.Host, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if v, ok := c.world.Hosts[h]; ok {
+		return v.V, nil
+	}
+	return pando.Host{}, fmt.Errorf("%w: host %s has no lease; `pando hosts` shows it",
+		pando.ErrUnavailable, h)
+}
+
 // hostOf returns the host of an instance that has a record.
 func (c *view) hostOf(i pando.InstanceID) (pando.Host, error) {
 	c.mu.RLock()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -169,7 +170,7 @@ func TestDecodeReadsWhatEncodeWroteAndNothingElse(t *testing.T) {
 	for _, text := range []string{string(b), " " + string(b) + "\n"} {
 		var got pando.Member
 		err := Decode(pando.Record{Key: want.Key(), Value: []byte(text)}, &got)
-		if err != nil || got != want {
+		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s is read as %+v, %v", text, got, err)
 		}
 	}

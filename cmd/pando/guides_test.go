@@ -127,6 +127,9 @@ func follow(p *labtest.Pando, line string) {
 	if strings.Contains(line, "TOKEN") {
 		line = strings.ReplaceAll(line, "TOKEN", p.Invitation()[3])
 	}
+	for n, h := range p.Hosts { // a guide calls the hosts of a lab host1, host2 and so on
+		line = strings.ReplaceAll(line, fmt.Sprintf(" host%d ", n+1), " "+h+" ")
+	}
 	place := " --data-dir " + p.Data(host) + " --host " + host
 	script := "set -o pipefail; cd " + p.Dir + "; PATH=" + filepath.Dir(p.Bin) + ":$PATH\n" +
 		"pando() { case $1 in up|down) command pando \"$@\"" + place +

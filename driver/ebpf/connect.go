@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/cilium/ebpf"
-
 	"pando.run/pando"
+	"pando.run/pando/driver/hook"
 )
 
 // Connect implements pando.Steering. The ports are those of the instance's own revision: two
@@ -23,14 +22,14 @@ func (d *Driver) Connect(_ context.Context, l pando.Link, ports []pando.Port, vi
 	if err := d.objects.Links.Put(uint32(l.IfIndex), linkOf(l, vip4, vip6)); err != nil {
 		return fmt.Errorf("remember the link %s: %w", l.Host, err)
 	}
-	return d.hooks.attach(l.Host, l.IfIndex, ebpf.AttachTCXIngress, d.objects.FromInstance)
+	return d.hooks.attach(l.Host, hook.Place{IfIndex: l.IfIndex}, d.objects.FromInstance)
 }
 
 // Prepare attaches the checks to the link of a sandbox that has no instance yet. Nothing passes
 // there before Connect. The kernel waits for an RCU grace period (about 10 ms) per attached
 // program. With Prepare, a start does not wait for it.
 func (d *Driver) Prepare(l pando.Link) error {
-	return d.hooks.attach(l.Host, l.IfIndex, ebpf.AttachTCXIngress, d.objects.FromInstance)
+	return d.hooks.attach(l.Host, hook.Place{IfIndex: l.IfIndex}, d.objects.FromInstance)
 }
 
 // translate writes the port translations of an instance in both directions, and deletes its former

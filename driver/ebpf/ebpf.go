@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/hook"
 )
 
 var _ pando.Steering = (*Driver)(nil)
@@ -38,6 +39,8 @@ type Config struct {
 	// FlowsMax is the number of held flows of IPv4; IPv6 has a quarter. 0: 1,048,576. A sixteenth of
 	// it, at least 512, may be opening.
 	FlowsMax int
+	// Clsact attaches the programs as every kernel before 6.6 does (driver/hook).
+	Clsact bool
 	// Buckets fills a table with indices into ids, in proportion to weights (balance.Buckets).
 	Buckets func(ids []string, weights []int, size int) []uint16
 }
@@ -90,7 +93,7 @@ func Open(c Config) (*Driver, error) {
 		filledFrom: map[pando.InstanceID]int{},
 	}
 	d.sleepers = newSleepers(&d.objects)
-	d.hooks = hooks{dir: filepath.Join(c.PinDir, "links"), objects: &d.objects}
+	d.hooks = hooks{filepath.Join(c.PinDir, "links"), &d.objects, c.Clsact}
 	d.tunnel = tunnel{objects: &d.objects, hooks: &d.hooks, rooms: map[netip.Addr]int{}}
 	d.policies = policies{objects: &d.objects, of: map[uint32]*policy{}}
 	d.flows = flowTable{objects: &d.objects, counts: counters{&d.objects, cpus}, tick: tick}
@@ -191,7 +194,7 @@ func (d *Driver) load(dir string, migrating bool) (*ebpf.CollectionSpec, error) 
 			"removes them", dir, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("load the steering programs (a kernel of at least 6.6 is needed): %w", err)
+		return nil, fmt.Errorf("load the steering programs (a kernel of at least 6.1 is needed): %w", err)
 	}
 	return spec, nil
 }
@@ -252,7 +255,7 @@ func (d *Driver) attachHost() error {
 		return fmt.Errorf("make %s: %w", Device, err)
 	}
 	own := dev.Attrs().Index
-	err = d.hooks.attach(hostPin, own, ebpf.AttachTCXEgress, d.objects.FromHost)
+	err = d.hooks.attach(hostPin, hook.Place{IfIndex: own, Egress: true}, d.objects.FromHost)
 	if err != nil {
 		return err
 	}
@@ -262,7 +265,7 @@ func (d *Driver) attachHost() error {
 			return fmt.Errorf("uplink %s: %w", name, err)
 		}
 		pin, ifindex := uplinkPin+name, l.Attrs().Index
-		err = d.hooks.attach(pin, ifindex, ebpf.AttachTCXIngress, d.objects.FromOutside)
+		err = d.hooks.attach(pin, hook.Place{IfIndex: ifindex}, d.objects.FromOutside)
 		if err != nil {
 			return err
 		}
@@ -285,12 +288,7 @@ func (d *Driver) Purge() error { return errors.Join(d.Close(), Purge(d.PinDir)) 
 // Purge removes all pins of a driver in a folder. It also removes pins that this build cannot open,
 // of another layout or other sizes.
 func Purge(pinDir string) error {
-	var errs []error
-	pins, _ := filepath.Glob(filepath.Join(pinDir, "links", "*"))
-	for _, pin := range pins {
-		errs = append(errs, os.Remove(pin))
-	}
-	errs = append(errs, os.RemoveAll(pinDir))
+	errs := []error{hook.DetachAll(filepath.Join(pinDir, "links")), os.RemoveAll(pinDir)}
 	_ = os.Remove(filepath.Dir(pinDir)) // fails if another host's pins are there
 	errs = append(errs, forgetRoutes())
 	for _, name := range []string{Device, TunnelDevice} {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/hook"
 )
 
 // TunnelDevice carries packets to instances of other hosts, and receives theirs. It is a VXLAN
@@ -296,7 +297,7 @@ func (t *tunnel) make(x *index) error {
 	}
 	ifindex := dev.Attrs().Index
 	if err := errors.Join(
-		t.hooks.attach(tunnelPin, ifindex, ebpf.AttachTCXIngress, t.objects.FromTunnel),
+		t.hooks.attach(tunnelPin, hook.Place{IfIndex: ifindex}, t.objects.FromTunnel),
 		t.move(x, ifindex), netlink.LinkSetUp(dev),
 	); err != nil {
 		return fmt.Errorf("attach the tunnel to other hosts: %w", err)

@@ -19,12 +19,12 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/hook"
 )
 
 const (
@@ -103,9 +103,9 @@ var _ pando.Flowlets = (*Driver)(nil)
 type Driver struct {
 	Config
 	objects flowletObjects
-	memory  *ebpf.Memory         // of flowlet_units
-	links   map[string]link.Link // by device: the ends of the wire, the units' devices
-	mtu     int                  // the larger of the wire's ends
+	memory  *ebpf.Memory          // of flowlet_units
+	hooks   map[string]*hook.Hook // by device: the ends of the wire, the units' devices
+	mtu     int                   // the larger of the wire's ends
 }
 
 // Open loads and attaches the program. It takes over the program and the flows that an earlier
@@ -115,7 +115,7 @@ func Open(c Config) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the flowlet program: %w", err)
 	}
-	d := &Driver{Config: c, links: map[string]link.Link{}}
+	d := &Driver{Config: c, hooks: map[string]*hook.Hook{}}
 	if err := d.load(spec); err != nil {
 		return nil, err
 	}
@@ -201,31 +201,20 @@ func (d *Driver) attachAt(name string, program *ebpf.Program) error {
 	if err != nil {
 		return fmt.Errorf("device %s: %w", name, missing(err))
 	}
-	pin := filepath.Join(d.PinDir, "link-"+name)
-	if d.PinDir != "" {
-		if l, err := link.LoadPinnedLink(pin, nil); err == nil {
-			info, err := l.Info()
-			if err == nil && info.TCX() != nil && int(info.TCX().Ifindex) == device.Attrs().Index {
-				d.links[name] = l
-				return l.Update(program)
-			}
-			_ = l.Unpin() // its device was deleted
-			l.Close()
-		}
-	}
-	l, err := link.AttachTCX(link.TCXOptions{
-		Interface: device.Attrs().Index, Program: program, Attach: ebpf.AttachTCXIngress,
-	})
+	h, err := hook.Attach(hook.Place{Pin: d.pin(name), IfIndex: device.Attrs().Index}, program)
 	if err != nil {
 		return fmt.Errorf("attach flowlet steering at %s: %w", name, err)
 	}
-	d.links[name] = l
-	if d.PinDir != "" {
-		if err := l.Pin(pin); err != nil {
-			return fmt.Errorf("pin flowlet steering at %s: %w", name, err)
-		}
-	}
+	d.hooks[name] = h
 	return nil
+}
+
+// pin returns the pin of the program at a device: "" if nothing outlives the process.
+func (d *Driver) pin(device string) string {
+	if d.PinDir == "" {
+		return ""
+	}
+	return filepath.Join(d.PinDir, "link-"+device)
 }
 
 // missing returns the error of a look-up with ErrNotFound if there is no such device.
@@ -261,12 +250,12 @@ func (d *Driver) SetUnit(id int, device string) error {
 // dropped and counted.
 func (d *Driver) UnsetUnit(id int, device string) error {
 	var err error
-	if l := d.links[device]; l != nil {
-		delete(d.links, device)
+	if h := d.hooks[device]; h != nil {
+		delete(d.hooks, device)
 		if d.PinDir != "" {
-			err = l.Unpin()
+			err = hook.Detach(d.pin(device))
 		}
-		err = errors.Join(err, l.Close())
+		err = errors.Join(err, h.Close())
 	}
 	return errors.Join(err, d.objects.FlowletDevices.Put(uint32(id), uint32(0)))
 }
@@ -408,8 +397,8 @@ func (d *Driver) forgetAliases(gone map[flowletFlowletKey]bool) error {
 // Close closes the program. The pinned parts keep working; see Remove.
 func (d *Driver) Close() error {
 	errs := []error{d.objects.Close()}
-	for _, l := range d.links {
-		errs = append(errs, l.Close())
+	for _, h := range d.hooks {
+		errs = append(errs, h.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -418,7 +407,7 @@ func (d *Driver) Close() error {
 func (d *Driver) Remove() error {
 	err := d.Close()
 	if d.PinDir != "" {
-		err = errors.Join(err, os.RemoveAll(d.PinDir))
+		err = errors.Join(err, hook.DetachAll(d.PinDir), os.RemoveAll(d.PinDir))
 	}
 	return err
 }

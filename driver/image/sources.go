@@ -21,8 +21,8 @@ import (
 
 // Prefixes of references that name files of the server's host.
 const (
-	folderPrefix  = "oci:"
-	archivePrefix = "docker-archive:"
+	folderPrefix  = pando.ImageFolderPrefix
+	archivePrefix = pando.ImageArchivePrefix
 	bundlePrefix  = pando.BundlePrefix
 )
 
@@ -77,7 +77,7 @@ func (s *Store) sources(
 			out = append(out, another{s, h})
 		}
 	}
-	if !isFile(i.Reference) {
+	if !i.OfFiles() {
 		ref, err := parse(i.Reference)
 		if err != nil {
 			return nil, err
@@ -117,11 +117,6 @@ func (s *Store) peerHas(ctx context.Context, h pando.Host, top v1.Hash) bool {
 	return true
 }
 
-func isFile(reference string) bool {
-	return strings.HasPrefix(reference, folderPrefix) ||
-		strings.HasPrefix(reference, archivePrefix) || strings.HasPrefix(reference, bundlePrefix)
-}
-
 // Resolve implements pando.Images.
 func (s *Store) Resolve(
 	ctx context.Context, from pando.Image,
@@ -138,7 +133,7 @@ func (s *Store) Resolve(
 	}
 	defer done()
 	i.Reference = reference
-	if isFile(reference) {
+	if i.OfFiles() {
 		i.Host = s.Host
 	}
 	top, err := s.find(ctx, from)

@@ -52,8 +52,8 @@ type trial struct {
 // remedy.
 var trials = []trial{
 	{"root", "nothing can be started", "run the daemons as root (sudo pando up)", true, tryRoot},
-	{"kernel 6.6", "tcx programs and SO_PEERPIDFD came with it",
-		"boot a newer kernel; Debian 12 has one in bookworm-backports", true, tryRelease},
+	{"kernel 6.1", "an older one refuses the programs of steering", "boot a newer kernel", true,
+		tryRelease},
 	{"bpf", "no flow is steered to an instance", "build the kernel with CONFIG_BPF_SYSCALL, or " +
 		"allow bpf() (see lockdown, and seccomp of a container)", true, tryBPF},
 	{"bpffs", "steering would not outlive the agent",
@@ -65,10 +65,13 @@ var trials = []trial{
 	{"dummy device",
 		"a veth pair takes its place as the home of the VIPs: one more device, nothing else",
 		"modprobe dummy (CONFIG_DUMMY)", false, inside(tryDummy)},
-	{"tcx", "packets cannot be steered on their way",
-		"boot a kernel from 6.6 on with CONFIG_NET_XGRESS", true, inside(tryTCX)},
-	{"SO_PEERPIDFD", "callers of an instance's socket cannot be identified safely",
-		"boot a kernel from 6.5 on", true, tryPeerPidfd},
+	{"tc", "packets cannot be steered on their way",
+		"modprobe cls_bpf sch_ingress (CONFIG_NET_CLS_BPF, CONFIG_NET_SCH_INGRESS), or boot a kernel " +
+			"from 6.6 on", true, inside(tryTC)},
+	{"tcx", "filters of clsact steer: a tool that deletes a device's filters ends its steering",
+		"boot a kernel from 6.6 on with CONFIG_NET_XGRESS", false, inside(tryTCX)},
+	{"SO_PEERPIDFD", "a caller of an instance's socket that ends at once can be mistaken for another",
+		"boot a kernel from 6.5 on", false, tryPeerPidfd},
 	{"cgroups", "instances run without limits, and a spec with resources is refused",
 		"mount the memory, cpu and pids controllers (cgroup2 at /sys/fs/cgroup)", false, tryCgroups},
 	{"data folder", "the store cannot write",
@@ -160,7 +163,7 @@ func tryRoot(Config) (string, error) {
 }
 
 // The oldest kernel with every needed feature.
-const majorMin, minorMin = 6, 6
+const majorMin, minorMin = 6, 1
 
 func tryRelease(Config) (string, error) {
 	var u unix.Utsname

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"unsafe"
@@ -11,6 +12,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"pando.run/pando/driver/hook"
 )
 
 // pass returns the smallest packet program: it lets every packet through.
@@ -83,7 +86,25 @@ func tryDummy() (string, error) {
 	return "one was made", nil
 }
 
+// tryTC attaches as steering does, by either mechanism.
+func tryTC() (string, error) {
+	return attachBothWays(func(at hook.Place, p *ebpf.Program) (io.Closer, error) {
+		return hook.Attach(at, p)
+	})
+}
+
 func tryTCX() (string, error) {
+	return attachBothWays(func(at hook.Place, p *ebpf.Program) (io.Closer, error) {
+		where := ebpf.AttachTCXIngress
+		if at.Egress {
+			where = ebpf.AttachTCXEgress
+		}
+		return link.AttachTCX(link.TCXOptions{Interface: at.IfIndex, Program: p, Attach: where})
+	})
+}
+
+// attachBothWays attaches a program to the arriving and the leaving packets of a veth.
+func attachBothWays(attach func(hook.Place, *ebpf.Program) (io.Closer, error)) (string, error) {
 	l, err := wires()
 	if err != nil {
 		return "", err
@@ -93,12 +114,12 @@ func tryTCX() (string, error) {
 		return "", err
 	}
 	defer p.Close()
-	for _, where := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
-		a, err := link.AttachTCX(link.TCXOptions{Interface: l.Attrs().Index, Program: p, Attach: where})
+	for _, egress := range []bool{false, true} {
+		made, err := attach(hook.Place{IfIndex: l.Attrs().Index, Egress: egress}, p)
 		if err != nil {
 			return "", fmt.Errorf("attach to a veth: %w", err)
 		}
-		defer a.Close()
+		defer made.Close()
 	}
 	return "attached both ways to a veth", nil
 }

@@ -343,8 +343,7 @@ func (l *ownListener) Accept() (net.Conn, error) {
 }
 
 // own reports whether the process at the other end is in the sandbox's cgroup. No process of a
-// sandbox can leave its cgroup, in any namespace. The pidfd ensures that the checked process is the
-// one that connected, not a later one with its number.
+// sandbox can leave its cgroup, in any namespace.
 func (l *ownListener) own(c *net.UnixConn) bool {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -356,7 +355,7 @@ func (l *ownListener) own(c *net.UnixConn) bool {
 		if err != nil || cred.Pid == 0 {
 			return
 		}
-		pidfd, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+		pidfd, err := peerPidfd(int(fd), int(cred.Pid))
 		if err != nil {
 			return
 		}
@@ -364,4 +363,15 @@ func (l *ownListener) own(c *net.UnixConn) bool {
 		same = l.cgroup.Holds(int(cred.Pid)) && unix.PidfdSendSignal(pidfd, 0, nil, 0) == nil
 	})
 	return err == nil && same
+}
+
+// peerPidfd returns a pidfd of the process that connected, and never one of a later process with
+// its number. Kernels before 6.5 have the number alone. There, a foreign process that reaches the
+// socket, connects and ends is mistaken for a new process of the sandbox with the same number.
+func peerPidfd(fd, pid int) (int, error) {
+	pidfd, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+	if errors.Is(err, unix.ENOPROTOOPT) {
+		return unix.PidfdOpen(pid, 0)
+	}
+	return pidfd, err
 }

@@ -16,9 +16,9 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/hook"
 )
 
 // Steering is a steering with walls: it learns the owners of addresses from the tables, and puts
@@ -63,7 +63,7 @@ func Open(s pando.Steering, pins string) (*Steering, error) {
 	}
 	options := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}}
 	if err := spec.LoadAndAssign(&w.objects, options); err != nil {
-		return nil, fmt.Errorf("load the program of walls (a kernel of at least 6.6 is needed): %w", err)
+		return nil, fmt.Errorf("load the program of walls (a kernel of at least 6.1 is needed): %w", err)
 	}
 	if err := w.replaceAll(); err != nil {
 		return nil, errors.Join(err, w.Close())
@@ -165,7 +165,7 @@ func (w *Steering) Disconnect(ctx context.Context, l pando.Link) error {
 		}
 	}
 	errs = append(errs, missingIsFine(w.objects.Walls.Delete(uint32(l.IfIndex))),
-		missingIsFine(os.Remove(filepath.Join(w.links, l.Host))))
+		hook.Detach(filepath.Join(w.links, l.Host)))
 	return errors.Join(errs...)
 }
 
@@ -248,30 +248,16 @@ func (w *Steering) Refused() (all uint64, err error) {
 
 // attach puts the program before all others on a link.
 func (w *Steering) attach(l pando.Link) error {
-	pin := filepath.Join(w.links, l.Host)
-	old, err := link.LoadPinnedLink(pin, nil)
-	if err == nil {
-		info, err := old.Info()
-		here := err == nil && info.TCX() != nil && int(info.TCX().Ifindex) == l.IfIndex
-		if !here {
-			err = old.Unpin() // its device was deleted
-		}
-		if err = errors.Join(err, old.Close()); here || err != nil {
-			return err
-		}
-	}
-	made, err := link.AttachTCX(link.TCXOptions{
-		Interface: l.IfIndex, Program: w.objects.FromWalled, Attach: ebpf.AttachTCXIngress,
-		Anchor: link.Head(),
-	})
+	h, err := hook.Attach(hook.Place{
+		Pin: filepath.Join(w.links, l.Host), IfIndex: l.IfIndex, First: true,
+	}, w.objects.FromWalled)
 	if err != nil {
 		return fmt.Errorf("attach the walls at %s: %w", l.Host, err)
 	}
-	return errors.Join(made.Pin(pin), made.Close())
+	return h.Close()
 }
 
-// replaceAll puts this build's program in place of a former agent's. It unpins the links of
-// deleted devices.
+// replaceAll puts this build's program in place of a former agent's.
 func (w *Steering) replaceAll() error {
 	pins, err := os.ReadDir(w.links)
 	if err != nil {
@@ -279,17 +265,7 @@ func (w *Steering) replaceAll() error {
 	}
 	var errs []error
 	for _, pin := range pins {
-		l, err := link.LoadPinnedLink(filepath.Join(w.links, pin.Name()), nil)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		if info, err := l.Info(); err != nil || info.TCX() == nil || info.TCX().Ifindex == 0 {
-			errs = append(errs, l.Unpin())
-		} else {
-			errs = append(errs, l.Update(w.objects.FromWalled))
-		}
-		errs = append(errs, l.Close())
+		errs = append(errs, hook.Replace(filepath.Join(w.links, pin.Name()), w.objects.FromWalled))
 	}
 	return errors.Join(errs...)
 }

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"testing"
@@ -108,9 +107,12 @@ func inNetwork(t *testing.T) int {
 
 func open(t *testing.T) (*Steering, *plainSteering, string) {
 	t.Helper()
-	pins := filepath.Join("/sys/fs/bpf", "ptest-reach-"+strconv.Itoa(os.Getpid()))
+	pins := t.TempDir()
+	if err := unix.Mount("bpf", pins, "bpf", 0, ""); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
-		if err := os.RemoveAll(pins); err != nil {
+		if err := unix.Unmount(pins, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	})

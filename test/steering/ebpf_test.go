@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/balance"
 	"pando.run/pando/driver/ebpf"
 	"pando.run/pando/lab"
 )
@@ -63,6 +64,22 @@ func (s tcx) Try(at Place, l pando.Link, frame []byte, summed bool) (Outcome, er
 func TestConformanceOfEBPF(t *testing.T) { Hold(t, openTCX) }
 
 func TestLiveOfEBPF(t *testing.T) { Live(t, openTCX) }
+
+// openFilters attaches the programs as a kernel before 6.6 does.
+func openFilters(t *testing.T, uplinks ...string) Subject {
+	t.Helper()
+	d, err := ebpf.Open(ebpf.Config{
+		PinDir: pins, Uplinks: uplinks, Buckets: balance.Buckets, FlowsMax: 1 << 16, Clsact: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tcx{d}
+}
+
+func TestConformanceOfEBPFByFilters(t *testing.T) { Hold(t, openFilters) }
+
+func TestLiveOfEBPFByFilters(t *testing.T) { Live(t, openFilters) }
 
 func TestPurgeLeavesNothing(t *testing.T) {
 	if err := openTCX(t).Purge(); err != nil {

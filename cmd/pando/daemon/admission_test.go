@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -236,6 +237,57 @@ func (a admission) refusesACopy(t *testing.T, first candidate, shown *x509.Certi
 
 // Two servers admit hosts at the same moment, by one token. Each slot is given once, and the token
 // admits as many hosts as it allows.
+// A right lasts through renewals, and a new host of the same name does not inherit it.
+func TestARightIsAPartOfTheMembership(t *testing.T) {
+	a := cluster1(t)
+	token, err := a.Authority.Token(time.Now().Add(time.Hour), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := pando.Asker{Kind: pando.AskerOperator, Name: "anna"}
+	first := a.candidate(t, "host2", token)
+	got, err := a.join(t.Context(), first.Joining, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := func(h pando.HostName, r pando.Right, may bool, want error) {
+		t.Helper()
+		if err := a.SetRight(t.Context(), h, r, may, by); !errors.Is(err, want) {
+			t.Errorf("%s, %s: %v, want %v", h, r, err, want)
+		}
+	}
+	has := func(want ...pando.Right) {
+		t.Helper()
+		m, err := readMember(t.Context(), a.Registry, "host2")
+		for _, r := range pando.Rights {
+			if err != nil || m.Has(r) != slices.Contains(want, r) {
+				t.Errorf("it has %+v (%v), want %v", m.Rights, err, want)
+			}
+		}
+	}
+	has()
+	set("host2", pando.RightDeploy, true, nil)
+	set("host2", pando.RightAdmit, true, nil)
+	set("host2", pando.RightAdmit, true, nil)
+	set("host1", pando.RightDeploy, false, pando.ErrRefused)
+	set("host3", pando.RightDeploy, true, pando.ErrNotFound)
+	set("host2", "root", true, pando.ErrInvalid)
+	has(pando.RightDeploy, pando.RightAdmit)
+	if _, err := a.join(t.Context(), first.Joining, first.certificate(got)); err != nil {
+		t.Fatal(err)
+	}
+	has(pando.RightDeploy, pando.RightAdmit)
+	set("host2", pando.RightAdmit, false, nil)
+	has(pando.RightDeploy)
+	if err := a.RemoveHost(t.Context(), "host2", true, by); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.join(t.Context(), a.candidate(t, "host2", token).Joining, nil); err != nil {
+		t.Fatal(err)
+	}
+	has()
+}
+
 func TestTwoServersGiveNoSlotAndNoUseTwice(t *testing.T) {
 	a := cluster1(t)
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))

@@ -108,7 +108,7 @@ func tend(ctx context.Context, p place) error {
 	})
 	forPeers := peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(
 		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), images.Blob), objects.Copy)
-	faces, err := agentFaces(p, c, forPeers, peer.OwnHandler(a, forPeers))
+	faces, err := agentFaces(p, c, images, forPeers, peer.OwnHandler(a, forPeers))
 	if err != nil {
 		return err
 	}

@@ -93,7 +93,9 @@ func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error
 
 // agentFaces returns jobs that serve the agent to this host, and over TLS to the other members. On
 // a host without a server it also forwards the operators' API to the server.
-func agentFaces(p place, c cluster, h, forOwn http.Handler) ([]job, error) {
+func agentFaces(
+	p place, c cluster, files api.Files, h, forOwn http.Handler,
+) ([]job, error) {
 	own, err := listen(p.agent(), 0o600)
 	if err != nil {
 		return nil, err
@@ -113,14 +115,9 @@ func agentFaces(p place, c cluster, h, forOwn http.Handler) ([]job, error) {
 		if err != nil {
 			return nil, err
 		}
-		t := &http.Transport{
-			DisableCompression: true, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: serverWaitMax,
-			DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return c.servers.reach(ctx, c.identity.ToServer())
-			},
-		}
-		face := api.Elsewhere(c.server, t)
-		jobs = append(jobs, serveHTTP(operators, face))
+		face := api.Elsewhere(c.server, c.toServer(serverWaitMax))
+		carry := api.Carry(files, face, api.Elsewhere(c.server, c.toServer(deployWaitMax)))
+		jobs = append(jobs, serveHTTP(operators, carry))
 		if p.HTTP != "" {
 			open, err := openReadable(p, face)
 			if err != nil {
@@ -131,6 +128,20 @@ func agentFaces(p place, c cluster, h, forOwn http.Handler) ([]job, error) {
 	}
 	return jobs, nil
 }
+
+// toServer returns connections to the first server that answers.
+func (c cluster) toServer(wait time.Duration) *http.Transport {
+	return &http.Transport{
+		DisableCompression: true, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: wait,
+		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return c.servers.reach(ctx, c.identity.ToServer())
+		},
+	}
+}
+
+// deployWaitMax is how long a deploy on a member waits for the server, which brings an image or a
+// bundle first.
+const deployWaitMax = 10 * time.Minute
 
 // serverWaitMax is how long a command on a member waits for the server to begin its answer.
 const serverWaitMax = 10 * time.Second

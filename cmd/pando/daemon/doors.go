@@ -217,33 +217,39 @@ func (d *doorkeeper) member(ctx context.Context, c *x509.Certificate) (pando.Hos
 	if err != nil {
 		return "", err
 	}
-	if d.known(h, c) {
-		return h, nil
+	_, err = d.record(ctx, h, c)
+	return h, err
+}
+
+// record returns the record of a member that admits a certificate.
+func (d *doorkeeper) record(
+	ctx context.Context, h pando.HostName, c *x509.Certificate,
+) (pando.Member, error) {
+	d.mu.Lock()
+	m, ok := d.members[h]
+	d.mu.Unlock()
+	if ok && m.Admits(c.RawSubjectPublicKeyInfo) == nil {
+		return m, nil
 	}
 	// The host may have joined just now, before the cache got its record.
 	ctx, cancel := context.WithTimeout(ctx, memberReadWaitMax)
 	defer cancel()
 	m, err := readMember(ctx, d.registry, h)
 	if err != nil {
-		return "", err
+		return m, err
 	}
-	return h, m.Admits(c.RawSubjectPublicKeyInfo)
+	return m, m.Admits(c.RawSubjectPublicKeyInfo)
 }
 
-func (d *doorkeeper) known(h pando.HostName, c *x509.Certificate) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	m, ok := d.members[h]
-	return ok && m.Admits(c.RawSubjectPublicKeyInfo) == nil
-}
-
-// asker returns the member that sent a request, or "" if the sender is not a member.
-func (d *doorkeeper) asker(r *http.Request) string {
-	h, err := d.member(r.Context(), peer.Shown(r))
-	if err != nil {
-		return ""
+// asker returns the member that sent a request. It returns false for everybody else.
+func (d *doorkeeper) asker(r *http.Request) (m pando.Member, ok bool) {
+	c := peer.Shown(r)
+	h, err := d.member(r.Context(), c)
+	if err != nil || h == "" {
+		return m, false
 	}
-	return string(h)
+	m, err = d.record(r.Context(), h, c)
+	return m, err == nil
 }
 
 // guard admits members only. It ends a request when the membership of the caller ends.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"strings"
 	"time"
 
 	"pando.run/pando"
@@ -15,6 +14,7 @@ import (
 	"pando.run/pando/driver/image"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/trust"
 	"pando.run/pando/driver/wall"
 	"pando.run/pando/spec"
 )
@@ -38,15 +38,31 @@ type imageOperators struct {
 	*control.Control
 	images    *image.Store
 	sandboxes string // the folder of this host's sandboxes
+	inviter
 }
 
-var _ pando.ImageOperators = imageOperators{}
+var (
+	_ pando.ImageOperators = imageOperators{}
+	_ pando.Inviter        = imageOperators{}
+)
 
 func withImages(
-	ctl *control.Control, p place, peers *peer.Client, log *slog.Logger,
+	ctl *control.Control, p place, a *trust.Authority, peers *peer.Client, log *slog.Logger,
 ) (imageOperators, error) {
 	images, err := openImages(p, peers, log)
-	return imageOperators{ctl, images, p.sandboxes()}, err
+	return imageOperators{ctl, images, p.sandboxes(), inviter{p, a, log}}, err
+}
+
+// travelled brings the files that another host has read to this one.
+func (o imageOperators) travelled(ctx context.Context, i pando.Image) error {
+	if !i.OfFiles() || i.Digest == "" || i.Host == "" {
+		return nil
+	}
+	h, err := o.Present(i.Host)
+	if err != nil {
+		return err
+	}
+	return o.images.Pull(ctx, i, []pando.Host{h})
 }
 
 // users returns the services by the digest of the image or the bundle in their newest spec.
@@ -89,12 +105,15 @@ func (o imageOperators) Images(ctx context.Context) ([]pando.ImageStatus, error)
 
 // PullImage implements pando.ImageOperators.
 func (o imageOperators) PullImage(
-	ctx context.Context, reference string,
+	ctx context.Context, want pando.Image,
 ) (pando.ImageStatus, error) {
-	if err := spec.CheckImage(reference); err != nil {
+	if err := spec.CheckImage(want.Reference); err != nil {
 		return pando.ImageStatus{}, err
 	}
-	i, _, err := o.images.Resolve(ctx, pando.Image{Reference: reference})
+	if err := o.travelled(ctx, want); err != nil {
+		return pando.ImageStatus{}, err
+	}
+	i, _, err := o.images.Resolve(ctx, want)
 	if err == nil {
 		err = o.images.Pull(ctx, i, nil)
 	}
@@ -188,7 +207,12 @@ func (o imageOperators) Deploy(
 	if err := spec.CheckImage(s.Image.Reference); err != nil {
 		return pando.ServiceStatus{}, err
 	}
-	i, c, err := o.images.Resolve(ctx, s.Image)
+	var i pando.Image
+	var c pando.ImageConfig
+	err := o.travelled(ctx, s.Image)
+	if err == nil {
+		i, c, err = o.images.Resolve(ctx, s.Image)
+	}
 	if err != nil {
 		return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", s.Key(), err)
 	}
@@ -211,15 +235,18 @@ func (o imageOperators) deployBundle(
 	if err := spec.Check(s.WithDefaults()); err != nil {
 		return pando.ServiceStatus{}, err
 	}
-	b, left, err := o.images.Bundle(ctx, s.Bundle.Folder)
+	var left []string
+	err := o.travelled(ctx, s.Bundle.Image())
+	if err == nil && s.Bundle.Digest == "" {
+		s.Bundle, left, err = o.images.Bundle(ctx, s.Bundle.Folder)
+	}
 	if err != nil {
 		return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", s.Key(), err)
 	}
-	s.Bundle = b
+	s.Bundle.Host = pando.HostName(o.at.Host) // it has the files in any case
 	st, err := o.Control.Deploy(ctx, s, by)
 	if err == nil && len(left) > 0 {
-		st.Warnings = append(st.Warnings, fmt.Sprintf("the bundle is without %s: not everyone may read "+
-			"it, or it is no file; a private file belongs into `secrets`", strings.Join(left, ", ")))
+		st.Warnings = append(st.Warnings, pando.LeftOut(left))
 	}
 	return st, err
 }

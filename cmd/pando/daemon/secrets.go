@@ -3,9 +3,7 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
-	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/control"
@@ -42,12 +40,7 @@ func (c cluster) secrets(
 		server := pando.Host{Name: "server", Endpoint: "unix://" + p.control()}
 		return peer.Control{Client: peers, Server: server}.Secrets
 	}
-	by := &http.Client{Transport: &http.Transport{
-		DisableCompression: true, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: serverWaitMax,
-		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return c.servers.reach(ctx, c.identity.ToServer())
-		},
-	}}
+	by := &http.Client{Transport: c.toServer(serverWaitMax)}
 	return func(ctx context.Context, i pando.InstanceID) (map[string][]byte, error) {
 		return peer.RemoteSecrets(ctx, by, i)
 	}

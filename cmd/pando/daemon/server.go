@@ -75,7 +75,7 @@ func serve(ctx context.Context, p place) error {
 	})
 	store.Decide(ctl)
 	admitOwn(ctx, ctl, p, log)
-	ops, err := withImages(ctl, p, peers, log)
+	ops, err := withImages(ctl, p, authority, peers, log)
 	if err != nil {
 		return err
 	}

@@ -154,8 +154,17 @@ func (m machine) addServer() *cobra.Command {
 			"as much as this one.",
 		Example: "  pando servers add\n  pando servers add --for 10m", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
+			live, err := running(p)
+			if err != nil {
+				return err
+			}
+			if _, serves := daemon(live, "server"); !serves {
+				return fmt.Errorf("%w: no server runs on this host; a new server gets the cluster's "+
+					"authority from one: `pando hosts` shows the servers; run the command there",
+					pando.ErrRefused)
+			}
 			mint := func(a *trust.Authority, until time.Time) (string, error) { return a.ServerToken(until) }
-			return m.invite(p, keep, 1, " --server", mint)
+			return m.invite(live, keep, 1, " --server", mint)
 		},
 	}
 	p.runFlag(c)

@@ -5,13 +5,11 @@
 package operator
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -42,21 +40,8 @@ func Open(out *cli.Output) *Console {
 		socket = "/run/pando/api.sock"
 	}
 	client := api.NewClient(socket, wall.Clock{})
-	client.Operator = person(out.Getenv)
+	client.Operator = cli.Person(out.Getenv)
 	return &Console{Output: out, client: client, rest: waitLook}
-}
-
-// person returns the name of the operator for the record, as the environment gives it: at most 60
-// plain characters.
-func person(getenv func(string) string) string {
-	name := cmp.Or(getenv("PANDO_OPERATOR"), getenv("SUDO_USER"), getenv("USER"))
-	plain := strings.Map(func(r rune) rune {
-		if r > ' ' && r < unicode.MaxASCII {
-			return r
-		}
-		return -1
-	}, name)
-	return plain[:min(len(plain), 60)]
 }
 
 // waits adds the flags of a command that can wait for its effect.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando"
+	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/wall"
 )
@@ -47,7 +48,7 @@ func Run(o *Console) *cobra.Command {
 			default:
 				spec := pando.SessionSpec{Command: command, Terminal: terminal}
 				begin := func(ctx context.Context) (io.ReadWriteCloser, error) {
-					return o.client.Runs().Attach(ctx, key, spec)
+					return api.Runs(o.client).Attach(ctx, key, spec)
 				}
 				err = attend(c.Context(), o, &spec, input, begin)
 			}
@@ -65,7 +66,7 @@ func Run(o *Console) *cobra.Command {
 func runAway(
 	ctx context.Context, o *Console, key pando.ServiceKey, ask pando.RunAsk, wait bool,
 ) error {
-	r, err := o.client.Runs().Start(ctx, key, ask)
+	r, err := api.Runs(o.client).Start(ctx, key, ask)
 	if err != nil {
 		return err
 	}
@@ -118,7 +119,7 @@ func Runs(o *Console) *cobra.Command {
 		Example: "  pando runs nightly\n  pando runs nightly --end 7",
 	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
 		if end > 0 {
-			r, err := o.client.Runs().End(ctx, key, end)
+			r, err := api.Runs(o.client).End(ctx, key, end)
 			if err != nil {
 				return err
 			}

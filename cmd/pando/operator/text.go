@@ -200,25 +200,6 @@ func revision(st pando.ServiceStatus) string {
 	return fmt.Sprintf("%d, on the way to %d", st.Current, st.Target)
 }
 
-func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
-	rows := []string{row("HOST", "ADDRESS", "ROLE", "STATE", "LAST SEEN", "INSTANCES", "CPUS",
-		"MEMORY", "VERSION", "LABELS")}
-	for _, h := range all {
-		memory := fmt.Sprintf("%.1f GiB", float64(h.Memory)/(1<<30))
-		rows = append(rows, row(h.Name, hostAddress(h.Address), roleOf(h), h.State, lastSeen(h, now),
-			h.Instances, h.CPUs, memory, h.Version, cmp.Or(h.Labels, "-")))
-	}
-	cli.Columns(w, rows...)
-	frozen(w, all)
-	presumedDead(w, all)
-	for _, h := range all {
-		if text := lost(h.Losses); text != "" {
-			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s %s", h.Name, text)))
-		}
-	}
-	outOfReach(w, all)
-}
-
 // frozen prints the reasons of frozen hosts, and their instances without a record.
 func frozen(w io.Writer, all []pando.HostStatus) {
 	for _, h := range all {
@@ -293,13 +274,6 @@ func hostAddress(a netip.Addr) string {
 		return "-"
 	}
 	return a.String()
-}
-
-func roleOf(h pando.HostStatus) string {
-	if h.Server {
-		return "server, agent"
-	}
-	return "agent"
 }
 
 // lastSeen returns the age of the newest sign of life of a host.

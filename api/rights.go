@@ -1,0 +1,93 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"pando.run/pando"
+)
+
+// rightsFace serves the operations about the rights of hosts.
+type rightsFace struct{ pando.Operators }
+
+// routes adds its operations.
+func (h rightsFace) routes(a huma.API) {
+	const path = " /v1/hosts/{host}/rights/{right}"
+	route(a, "allow", "PUT"+path, "Give a right to the operators of a host.",
+		func(ctx context.Context, in *righting) (*nothing, error) {
+			return nil, h.setRight(ctx, in, true)
+		})
+	route(a, "deny", "DELETE"+path, "Take a right from the operators of a host.",
+		func(ctx context.Context, in *righting) (*nothing, error) {
+			return nil, h.setRight(ctx, in, false)
+		})
+	route(a, "invite", "POST /v1/tokens", "Make a token that admits new hosts to the cluster.",
+		h.invite)
+}
+
+// righting is a request about one right of a host.
+type righting struct {
+	Asking
+	Host  pando.HostName `path:"host" doc:"name of the host" example:"host2"`
+	Right pando.Right    `path:"right" enum:"deploy,exec,admit" doc:"the right"`
+}
+
+func (h rightsFace) setRight(ctx context.Context, in *righting, may bool) error {
+	by, err := in.by()
+	if err != nil {
+		return err
+	}
+	return h.SetRight(ctx, in.Host, in.Right, may, by)
+}
+
+// Inviting is the body of a request for a token.
+type Inviting struct {
+	Uses       int     `json:"uses" minimum:"1" doc:"hosts that the token admits"`
+	ForSeconds float64 `json:"for_seconds" exclusiveMinimum:"0" doc:"the time that it is valid"`
+}
+
+func (h rightsFace) invite(ctx context.Context, in *struct {
+	Asking
+	Body Inviting
+}) (*struct{ Body pando.Invitation }, error) {
+	by, err := in.by()
+	if err != nil {
+		return nil, err
+	}
+	i, ok := behind(h.Operators).(pando.Inviter)
+	if !ok {
+		return nil, fmt.Errorf("%w: this server admits no hosts", pando.ErrUnsupported)
+	}
+	made, err := i.Invite(ctx, in.Body.Uses, pando.Seconds(in.Body.ForSeconds), by)
+	if err != nil {
+		return nil, err
+	}
+	return &struct{ Body pando.Invitation }{made}, nil
+}
+
+// MembersClient is the part of a client about new hosts and the rights of hosts.
+type MembersClient struct{ c *Client }
+
+// Members returns the part about new hosts and the rights of hosts.
+func (c *Client) Members() MembersClient { return MembersClient{c} }
+
+// SetRight gives a right to the operators of a host, or takes it away.
+func (m MembersClient) SetRight(
+	ctx context.Context, h pando.HostName, r pando.Right, may bool,
+) error {
+	method := http.MethodPut
+	if !may {
+		method = http.MethodDelete
+	}
+	path := "/v1/hosts/" + string(h) + "/rights/" + string(r)
+	_, err := call[struct{}](ctx, m.c, method, path, nil, nil)
+	return err
+}
+
+// Invite returns a token that admits new hosts to the cluster.
+func (m MembersClient) Invite(ctx context.Context, i Inviting) (pando.Invitation, error) {
+	return call[pando.Invitation](ctx, m.c, http.MethodPost, "/v1/tokens", nil, i)
+}

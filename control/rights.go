@@ -1,0 +1,55 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"pando.run/pando"
+)
+
+// SetRight implements pando.Operators. The right is a part of the membership and ends with it.
+func (c *members) SetRight(
+	ctx context.Context, h pando.HostName, r pando.Right, may bool, by pando.Asker,
+) error {
+	if _, err := pando.ParseRight(string(r)); err != nil {
+		return err
+	}
+	for n := 0; ; n++ {
+		err := c.setRight(ctx, h, r, pando.Granting{May: may, By: by.Name, At: c.Clock.Now()})
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, pando.ErrConflict) || n == attempts {
+			return fmt.Errorf("the right %s of host %s: %w", r, h, err)
+		}
+	}
+}
+
+func (c *members) setRight(
+	ctx context.Context, h pando.HostName, r pando.Right, g pando.Granting,
+) error {
+	w, err := c.stored(ctx, pando.MemberKey(h))
+	if err != nil {
+		return err
+	}
+	m, ok := w.Members[h]
+	switch {
+	case !ok:
+		return fmt.Errorf("%w; `pando hosts` lists those there are", pando.ErrNotFound)
+	case m.V.Server:
+		return fmt.Errorf("%w: it has a server, so its operators may do all; `pando servers rm %s` "+
+			"takes the server out", pando.ErrRefused, h)
+	}
+	next, changed := m.V.Grant(r, g)
+	if !changed {
+		return nil
+	}
+	_, err = c.Registry.Commit(ctx, pando.Txn{
+		If: []pando.Condition{m.If()}, Put: []pando.Stored{next},
+	})
+	if err == nil {
+		c.Log.Info("changed a right of a host", "host", h, "right", r, "may", g.May, "by", g.By)
+	}
+	return err
+}

@@ -1,0 +1,25 @@
+package pando
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Prefixes of references to files of the host that deploys.
+const (
+	ImageFolderPrefix  = "oci:"
+	ImageArchivePrefix = "docker-archive:"
+)
+
+// OfFiles reports whether a host has read the image, or the bundle, from its files.
+func (i Image) OfFiles() bool {
+	return strings.HasPrefix(i.Reference, ImageFolderPrefix) ||
+		strings.HasPrefix(i.Reference, ImageArchivePrefix) ||
+		strings.HasPrefix(i.Reference, BundlePrefix)
+}
+
+// LeftOut returns the warning about files that a bundle leaves out.
+func LeftOut(files []string) string {
+	return fmt.Sprintf("the bundle is without %s: not everyone may read it, or it is no file; a "+
+		"private file belongs into `secrets`", strings.Join(files, ", "))
+}
