@@ -41,6 +41,8 @@
 // Steering (haven):
 //
 //	VIP          service.go    the address of a service on every host.
+//	share        vip.go        a part of the VIPs with one holder.
+//	holder       vip.go        the host of a network that answers for a VIP.
 //	steering     steering.go   the way of packets to instances and back.
 //	endpoint     steering.go   one destination of flows.
 //	endpoints    steering.go   the compact record of a service that every host follows.

@@ -49,6 +49,9 @@ type Host struct {
 	Adrift string `json:"adrift,omitempty"`
 	// Labels are words of its operator, as LabelsOf returns them.
 	Labels string `json:"labels,omitempty"`
+	// Segment is the network on which the host answers ARP and neighbour discovery for VIPs, as the
+	// prefix of its address there. "": on none.
+	Segment string `json:"segment,omitempty"`
 }
 
 // LabelsMax is the largest number of labels of a host.

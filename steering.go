@@ -169,6 +169,8 @@ type Losses struct {
 	Dead   string `json:"dead,omitempty"`
 	// Unreached names the hosts that get no new flows from this one, because it has no way to them.
 	Unreached string `json:"unreached,omitempty"`
+	// Announces is how many VIPs the host answers for on its network, and why. "": for none.
+	Announces string `json:"announces,omitempty"`
 }
 
 // EndpointCounters are totals since the endpoint was published.

@@ -52,9 +52,14 @@ type Config struct {
 	Control pando.Decider
 	// Liveness finds dead hosts before their leases end. Nil: only the leases count.
 	Liveness pando.Liveness
-	Clock    pando.Clock
-	IDs      pando.IDs
-	Log      *slog.Logger
+	// Announcer answers for VIPs on the network that Host.Segment names, after Takes has asked the
+	// other hosts. Nil: clients need a route to a host. Flows fills the connection table before.
+	Announcer pando.Announcer
+	Takes     pando.VIPPeers
+	Flows     pando.FlowBook
+	Clock     pando.Clock
+	IDs       pando.IDs
+	Log       *slog.Logger
 	// Sightings keeps which store this host has seen. Nil: a new agent accepts any store.
 	Sightings pando.Sightings
 	// Serve returns the HTTP handler of an instance's own API.
@@ -90,10 +95,11 @@ type Agent struct {
 	meter    *meter.Meter
 	scope    *scope
 	presence *presence
-	door     door
-	steps    atomic.Int64 // of all runners
-	wg       sync.WaitGroup
-	ctx      context.Context // the context of Run
+	*heralding
+	door  door
+	steps atomic.Int64 // of all runners
+	wg    sync.WaitGroup
+	ctx   context.Context // the context of Run
 
 	// found holds the sandboxes of a former agent that have no matching record yet. The lock of the
 	// records guards it, and leaveBy.
@@ -117,7 +123,7 @@ func New(c Config) *Agent {
 	a.scope, a.presence = newScope(a), newPresence(a)
 	a.records = newRecords(&a.Config)
 	a.crews = newCrews(a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log))
-	a.adoption = &adoption{Agent: a}
+	a.adoption, a.heralding = &adoption{Agent: a}, newHeralding(a)
 	a.selfAPI, a.window, a.preparer = &selfAPI{a}, &window{agent: a}, newPreparer(a)
 	a.meter = meter.New(meter.Config{
 		Host: c.Host, Steering: c.Steering, Peers: c.Peers, Source: measured{a}, Link: c.Link,
@@ -153,6 +159,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.spawn(a.steering.Run)
 	a.spawn(a.sweepOften)
 	a.spawn(a.presence.run)
+	a.spawn(a.heralding.run)
 	a.spawn(a.meter.Run)
 	a.spawn(knocks{a}.run)
 	a.spawn(a.branches.TrimOften)

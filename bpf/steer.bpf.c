@@ -27,11 +27,12 @@ inlined int arriving(struct __sk_buff *skb, __u64 back)
 	return PASS;
 }
 
-/* from_outside runs at the ingress of an uplink. */
+/* from_outside runs at the ingress of an uplink. A switch floods frames for a dead host to all
+ * others. A host without the flow would reset it. */
 SEC("tc")
 int from_outside(struct __sk_buff *skb)
 {
-	return arriving(skb, 0);
+	return skb->pkt_type == PACKET_HOST ? arriving(skb, 0) : PASS;
 }
 
 /* from_host runs at the egress of pando0, which carries the host's own packets to VIPs. */

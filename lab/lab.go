@@ -212,7 +212,9 @@ func (h Host) folder() string {
 	return at
 }
 
-// Kill ends one host with all its processes. The host stays in the lab's record.
+// Kill ends one host with all its processes. The host stays in the lab's record. Its cable goes
+// first, as in a power cut: the kernel takes a namespace down in steps, and programs of the host
+// would steer on meanwhile.
 func (l *Lab) Kill(name string) error {
 	h, err := l.member(name)
 	if err != nil {
@@ -221,7 +223,7 @@ func (l *Lab) Kill(name string) error {
 	if err := l.Resume(name); err != nil { // a frozen process does not end
 		return err
 	}
-	return h.end()
+	return errors.Join(l.unplug(h), h.end())
 }
 
 // Boot starts a dead host again. It has its name, addresses and files as before, and an empty /run.

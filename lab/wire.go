@@ -70,6 +70,16 @@ func (l *Lab) replug(h *Host, n int) error {
 	return h.plug(sw, bridge, n, l.Only6)
 }
 
+// unplug takes the power from the switch's end of a member's cable.
+func (l *Lab) unplug(h Host) error {
+	if h.Port == "" || !h.alive() {
+		return nil
+	}
+	return l.atSwitch(h, func(in *netlink.Handle, port netlink.Link) error {
+		return in.LinkSetDown(port)
+	})
+}
+
 func portName(n int) string { return fmt.Sprintf("port%d", n) }
 
 func (h *Host) plug(sw *netlink.Handle, bridge netlink.Link, n int, only6 bool) error {

@@ -49,6 +49,7 @@ type Config struct {
 type Driver struct {
 	Config
 	*sleepers
+	pando.FlowBook
 	objects  steerObjects
 	hooks    hooks
 	flows    flowTable
@@ -92,7 +93,7 @@ func Open(c Config) (*Driver, error) {
 		filled:     map[pando.ServiceKey]bool{},
 		filledFrom: map[pando.InstanceID]int{},
 	}
-	d.sleepers = newSleepers(&d.objects)
+	d.sleepers, d.FlowBook = newSleepers(&d.objects), book{d}
 	d.hooks = hooks{filepath.Join(c.PinDir, "links"), &d.objects, c.Clsact}
 	d.tunnel = tunnel{objects: &d.objects, hooks: &d.hooks, rooms: map[netip.Addr]int{}}
 	d.policies = policies{objects: &d.objects, of: map[uint32]*policy{}}

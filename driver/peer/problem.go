@@ -37,6 +37,9 @@ func readProblem(resp *http.Response) error {
 	var p answered
 	b, err := io.ReadAll(io.LimitReader(resp.Body, problemBytes))
 	if err != nil || json.Unmarshal(b, &p) != nil {
+		if resp.StatusCode == http.StatusNotFound { // an earlier build has no such path
+			return fmt.Errorf("%w: it answered %s", pando.ErrNotFound, resp.Status)
+		}
 		return fmt.Errorf("it answered %s", resp.Status)
 	}
 	return problem.Error(p.Code, p.Detail)

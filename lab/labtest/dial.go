@@ -3,6 +3,7 @@ package labtest
 import (
 	"net"
 	"runtime"
+	"time"
 
 	"github.com/vishvananda/netns"
 )
@@ -10,6 +11,14 @@ import (
 // Dialer opens TCP connections from a member of the lab in the test's own process, without the cost
 // of a new process. The connections work from any goroutine.
 func (m *Members) Dialer(host string) func(address string) (net.Conn, error) {
+	m.Helper()
+	return m.DialerWithin(host, Patience)
+}
+
+// DialerWithin is Dialer with a limit for each connection.
+func (m *Members) DialerWithin(
+	host string, most time.Duration,
+) func(address string) (net.Conn, error) {
 	m.Helper()
 	type answer struct {
 		conn net.Conn
@@ -33,7 +42,7 @@ func (m *Members) Dialer(host string) func(address string) (net.Conn, error) {
 		for {
 			select {
 			case c := <-calls:
-				conn, err := net.DialTimeout("tcp", c.address, Patience)
+				conn, err := net.DialTimeout("tcp", c.address, most)
 				c.answer <- answer{conn, err}
 			case <-m.Context().Done():
 				return

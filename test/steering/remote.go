@@ -48,6 +48,7 @@ func Remote(t *testing.T, open OpenHost) {
 		"a host without others has no tunnel":     aloneHasNoTunnel,
 		"a deleted device is made again":          deletedIsMadeAgain,
 		"a host out of reach fails alone":         outOfReachFailsAlone,
+		"a taker learns flows of other hosts":     aTakerLearnsFlows,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, newEstate(t, open, 3, 0)) })
 	}

@@ -98,16 +98,16 @@ func tend(ctx context.Context, p place) error {
 	defer others.close()
 	a := agent.New(agent.Config{
 		Host: h, Registry: c.registry, Sandboxes: sandboxes, Steering: walls,
-		Prober: probe.New(), Peers: peers,
+		Prober: probe.New(), Peers: peers, Takes: peers, Flows: steering,
 		Link:    uplink.New(uplink.Root, p.Uplinks, wall.Clock{}).Busiest,
 		Objects: objects, Journals: p.journals(), Images: images, Kept: process.VolumesOf(sandboxes),
 		Secrets: c.secrets(p, peers), Clock: wall.Clock{}, IDs: names{}, Log: log,
-		Control: c.leader(p, peers), Liveness: others.liveness,
+		Control: c.leader(p, peers), Liveness: others.liveness, Announcer: announcer(p, log),
 		Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 	})
-	forPeers := peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(
-		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), images.Blob), objects.Copy)
+	forPeers := peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(peer.VIPHandler(
+		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), a), images.Blob), objects.Copy)
 	faces, err := agentFaces(p, c, images, forPeers, peer.OwnHandler(a, forPeers))
 	if err != nil {
 		return err

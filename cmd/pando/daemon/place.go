@@ -36,6 +36,7 @@ type place struct {
 	Listen   string   // address at which other hosts reach this one
 	// VIPs and Instances are the IPv4 ranges that the cluster gives out.
 	VIPs, Instances string
+	Announce        string // how machines of the network find VIPs: arp or none
 	Join            string // the server of the cluster to join
 	Token           string
 	Serves          bool // this host becomes one of several servers
@@ -71,6 +72,8 @@ func (p *place) networkFlags(c *cobra.Command) {
 		"IPv4 range of the services, a /16, the same on all hosts")
 	f.StringVar(&p.Instances, "instances", pando.Instances4.String(),
 		"IPv4 range of the instances, the same on all hosts")
+	f.StringVar(&p.Announce, "announce", announceNone,
+		"arp = answer for VIPs on the network of --address; none")
 }
 
 func (p *place) poolFlag(c *cobra.Command) {
@@ -90,7 +93,7 @@ func (p place) args() []string {
 	out := []string{
 		"--run-dir", p.Run, "--data-dir", p.Data, "--host", p.Host,
 		"--address", p.Address, "--http", p.HTTP, "--listen", p.Listen, "--pool", fmt.Sprint(p.Pool),
-		"--vips", p.VIPs, "--instances", p.Instances,
+		"--vips", p.VIPs, "--instances", p.Instances, "--announce", p.Announce,
 	}
 	for _, u := range p.Uplinks {
 		out = append(out, "--uplink", u)
@@ -129,6 +132,9 @@ func (p *place) complete() error {
 	}
 	if p.Listen == "auto" {
 		p.Listen = p.Address
+	}
+	if err := checkAnnounce(*p); err != nil {
+		return err
 	}
 	return p.useRanges()
 }
@@ -218,6 +224,7 @@ func (p place) record() pando.Host {
 		h.Endpoint = p.endpoint()
 	}
 	h.Labels, _ = pando.LabelsOf(p.Labels) // complete has checked them
+	h.Segment = segmentOf(p)
 	h.Address, _ = netip.ParseAddr(p.Address)
 	h.Address6, _ = netip.ParseAddr(p.address6)
 	h.Instances4, h.Instances6 = pando.InstanceRange(h.Slot)

@@ -225,7 +225,7 @@ func (p place) settings() map[string]string {
 	return map[string]string{
 		"address": p.Address, "listen": p.Listen, "http": p.HTTP, "pool": strconv.Itoa(p.Pool),
 		"uplink": strings.Join(p.Uplinks, ","), "label": strings.Join(p.Labels, ","),
-		"vips": p.VIPs, "instances": p.Instances,
+		"vips": p.VIPs, "instances": p.Instances, "announce": p.Announce,
 	}
 }
 

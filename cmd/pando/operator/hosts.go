@@ -129,6 +129,7 @@ func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 	cli.Columns(w, rows...)
 	frozen(w, all)
 	presumedDead(w, all)
+	announcing(w, all)
 	for _, h := range all {
 		if text := lost(h.Losses); text != "" {
 			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s %s", h.Name, text)))
@@ -154,6 +155,16 @@ func outOfReach(w io.Writer, all []pando.HostStatus) {
 		if h.Losses != nil && h.Losses.Unreached != "" {
 			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s steers around hosts: %s", h.Name,
 				h.Losses.Unreached)))
+		}
+	}
+}
+
+// announcing prints the hosts that answer for VIPs on their networks.
+func announcing(w io.Writer, all []pando.HostStatus) {
+	for _, h := range all {
+		if h.Losses != nil && h.Losses.Announces != "" {
+			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s answers on %s for %s", h.Name, h.Segment,
+				h.Losses.Announces)))
 		}
 	}
 }
