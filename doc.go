@@ -62,7 +62,9 @@
 //	revision     service.go    one version of a spec.
 //	volume       volume.go     a folder of a service that outlives its instances.
 //	secret       secret.go     a text that the store keeps encrypted, for files of instances.
-//	ordinal      volume.go     the number of an instance's own volumes.
+//	ordinal      stateful.go   the number of an instance's own volumes, and of its name.
+//	hook         stateful.go   a command of a stateful service for one step of its life.
+//	position     stateful.go   how far the data of an ordinal went.
 //	pin          service.go    a number of instances that an operator fixed.
 //	instance     instance.go   one running copy of a service.
 //	phase        instance.go   one step in the life of an instance.

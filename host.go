@@ -31,15 +31,16 @@ type Host struct {
 	Instances6 netip.Prefix `json:"instances6"`
 	Joined     time.Time    `json:"joined"`
 	Version    string       `json:"version"`
-	Leaving    bool         `json:"leaving,omitempty"` // no new instances; those it has are moved away
-	Volumes    bool         `json:"volumes,omitempty"` // it keeps volumes, tmpfs and read_only
-	Binds      bool         `json:"binds,omitempty"`   // it shows folders at other paths
-	Tunnel     bool         `json:"tunnel,omitempty"`  // other hosts send flows to its instances there
-	Copies     bool         `json:"copies,omitempty"`  // its build keeps copies of states
-	Bundles    bool         `json:"bundles,omitempty"` // it brings bundles to its instances
-	Runs       bool         `json:"runs,omitempty"`    // its agent runs instances of runs
-	Secrets    bool         `json:"secrets,omitempty"` // its instances get secrets of the store
-	Layout     int          `json:"layout,omitempty"`  // the newest that its build reads; 0: the first
+	Leaving    bool         `json:"leaving,omitempty"`  // no new instances; its own move away
+	Volumes    bool         `json:"volumes,omitempty"`  // it keeps volumes, tmpfs and read_only
+	Binds      bool         `json:"binds,omitempty"`    // it shows folders at other paths
+	Tunnel     bool         `json:"tunnel,omitempty"`   // others send it flows
+	Copies     bool         `json:"copies,omitempty"`   // its build keeps copies of states
+	Bundles    bool         `json:"bundles,omitempty"`  // it brings bundles to its instances
+	Runs       bool         `json:"runs,omitempty"`     // its agent runs instances of runs
+	Secrets    bool         `json:"secrets,omitempty"`  // its instances get secrets of the store
+	Ordinals   bool         `json:"ordinals,omitempty"` // it runs stateful services
+	Layout     int          `json:"layout,omitempty"`   // its newest; 0: the first
 	// Frozen is why the host keeps what it has and follows nothing. "": it follows the store.
 	Frozen string `json:"frozen,omitempty"`
 	// Adopted is the generation of the store to which the host has brought what runs on it.

@@ -189,6 +189,7 @@ const (
 	DecidedDrainEnd  DecisionKind = "drain-ended" // drain_seconds_max ended flows; Inputs counts them
 	DecidedKeeper    DecisionKind = "keeper"      // the hosts with copies of its state change
 	DecidedHostLost  DecisionKind = "host-lost"   // its lease ended with instances on it
+	DecidedRecover   DecisionKind = "recover"     // the first ordinal after a crash of all, or a move
 	DecidedExec      DecisionKind = "exec"        // an operator ran a command inside an instance
 	DecidedRun       DecisionKind = "run"         // a run began, ended or was missed
 	DecidedSecret    DecisionKind = "secret"      // a secret changed, or reached an instance
@@ -357,6 +358,7 @@ type Operators interface {
 	) (ServiceStatus, error)
 	Rollouts
 	RunOperators
+	Recoveries
 	// Revisions returns the stored revisions of a service, oldest first.
 	Revisions(ctx context.Context, s ServiceKey) ([]Revision, error)
 	// Remove drains and merges every instance, then deletes the service. The state stays unless

@@ -8,9 +8,6 @@ import (
 	"time"
 )
 
-// ServiceKind is the way in which the instances of a service live.
-type ServiceKind string
-
 // KindJob is the kind of a service of which the instances run to their end. It serves no port,
 // and nothing replaces an instance that ended with 0.
 const KindJob ServiceKind = "job"

@@ -16,8 +16,9 @@ import (
 type Spec struct {
 	Name   ServiceName `json:"name"`
 	Tenant Tenant      `json:"tenant,omitempty"` // DefaultTenant
-	Kind   ServiceKind `json:"kind,omitempty"`   // "": its instances serve
+	Kind   ServiceKind `json:"kind,omitempty"`   // instances that equal each other
 	Job    Job         `json:"job,omitzero"`     // of KindJob
+	Hooks  Hooks       `json:"hooks,omitzero"`   // for Stateful only
 	Image  Image       `json:"image,omitzero"`   // none: the program is the host's
 	Bundle Bundle      `json:"bundle,omitzero"`  // none: the program is on every host; not with Image
 	// Entrypoint stands before Command. It is the image's by default.
@@ -355,6 +356,9 @@ func (s Spec) WithDefaults() Spec {
 	orNum(&s.Health.IntervalSeconds, 1)
 	orNum(&s.Health.TimeoutSeconds, 1)
 	orInt(&s.Health.Fall, 3)
+	if !reflect.DeepEqual(s.Hooks, Hooks{}) {
+		orNum(&s.Hooks.SecondsMax, 30)
+	}
 	if s.Rollout.Order == "" {
 		s.Rollout.Order = StartFirst
 		// Max is still as given here. Nearly every spec has 1 after the lines below.
@@ -419,6 +423,7 @@ type Service struct {
 	Asked    time.Time    `json:"asked"`           // when the newest spec arrived
 	Trial    *Trial       `json:"trial,omitempty"` // of the rollout in progress, if there is one
 	Book     *RunBook     `json:"book,omitempty"`  // its runs; nil: none so far
+	Roll     *Roll        `json:"roll,omitempty"`  // of a stateful service: its ordinals
 }
 
 // Pin is a number of instances that an operator fixed for a while. Automatic scaling pauses until

@@ -57,6 +57,7 @@ type SteeringTable struct {
 	Service    ServiceKey
 	VIP4, VIP6 netip.Addr
 	Ports      []Port     // published ports; Connect has an instance's targets
+	Names      []Named    // ordinals of a stateful service, which its tenant may reach
 	Endpoints  []Endpoint // at most EndpointsMax
 	// Via is the host that serves the service while no endpoint here takes new flows. Packets
 	// without a flow here are forwarded to it unchanged. Zero: no other host serves it, or not by
@@ -199,8 +200,34 @@ type Endpoints struct {
 	Balance Balance    `json:"balance,omitzero"` // likewise
 	Hosts   []HostName `json:"hosts,omitempty"`  // those with an instance, sorted
 	Seats   []Seat     `json:"seats,omitempty"`  // its instances, oldest first
+	// Names are the addresses of the ordinals of a stateful service, by ordinal.
+	Names []Named `json:"names,omitempty"`
 	// Secrets is the newest change of the secrets that the spec of its target names. 0: none.
 	Secrets StoreRevision `json:"secrets,omitempty"`
+}
+
+// Named is the address of an ordinal. It has one from its start on, also before it is ready: the
+// others find it by its name.
+type Named struct {
+	Ordinal int        `json:"ordinal"`
+	IP4     netip.Addr `json:"ip4,omitzero"`
+	IP6     netip.Addr `json:"ip6,omitzero"`
+}
+
+// namesOf returns the addresses of the ordinals of a stateful service, by ordinal.
+func namesOf(spec Spec, instances []Instance) (out []Named) {
+	if !spec.Stateful() {
+		return nil
+	}
+	for n := range instances {
+		i := &instances[n]
+		ends := i.Phase == PhaseFailed || i.Phase == PhaseMerged
+		if i.Ordinal > 0 && !ends && (i.IP4.IsValid() || i.IP6.IsValid()) {
+			out = append(out, Named{i.Ordinal, i.IP4, i.IP6})
+		}
+	}
+	slices.SortFunc(out, func(a, b Named) int { return a.Ordinal - b.Ordinal })
+	return out
 }
 
 // Seat is one instance in the record of its service.
@@ -219,7 +246,8 @@ type Seat struct {
 // its target.
 func EndpointsOf(svc Service, spec Spec, instances []Instance) Endpoints {
 	svc.Book = nil // only operators read it
-	e := Endpoints{Service: svc, Ports: spec.Ports, Scale: spec.Scale, Balance: spec.Balance}
+	e := Endpoints{Service: svc, Ports: spec.Ports, Scale: spec.Scale, Balance: spec.Balance,
+		Names: namesOf(spec, instances)}
 	for n := range instances {
 		if n == 0 || instances[n].Host != instances[n-1].Host { // nearly all are on one host
 			e.Hosts = append(e.Hosts, instances[n].Host)

@@ -67,7 +67,8 @@ func (s Spec) Ordinals() bool {
 type VolumeHome struct {
 	Service ServiceKey `json:"service"`
 	Host    HostName   `json:"host"`
-	At      time.Time  `json:"at"` // of the removal
+	At      time.Time  `json:"at"`             // of the removal
+	Roll    *Roll      `json:"roll,omitempty"` // of a stateful service, which has no one Host
 }
 
 // Key returns the key of the record.

@@ -23,6 +23,7 @@ type birth struct {
 	wait     time.Duration // before the next probe
 	behind   bool          // its branch does not have the pushes since it was made
 	fetching fetching
+	hooking  hooking
 }
 
 // start makes the sandbox, or wakes a warm one.
@@ -34,6 +35,12 @@ func (r *birth) start(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 		return wait
 	}
 	svc, spec := r.described(i)
+	if spec.Stateful() && i.Run == nil {
+		spec.Entrypoint, spec.Command = nil, spec.Run(i.Start)
+		if i.Start == pando.StartRecover {
+			return r.recover(ctx, i, svc, spec)
+		}
+	}
 	box, wait := r.begin(ctx, i, svc, spec)
 	if box == nil {
 		return wait
@@ -134,10 +141,16 @@ func (r *birth) awaitReady(
 	ready := r.ready
 	answer := "it never reported that it is ready; a program without Pando's SDK needs a probe," +
 		" for example health: {ready: \"tcp 8080\"}"
-	if !ready && spec.Health.Ready.Kind != pando.ProbeExplicit {
+	joins := len(spec.Hooks.Joined) > 0 && spec.Health.Ready.Kind == pando.ProbeExplicit
+	if ready = ready || joins; !ready && spec.Health.Ready.Kind != pando.ProbeExplicit {
 		err := r.probe(ctx, spec.Health.Ready, spec, box)
 		if ready = err == nil; err != nil {
 			answer = err.Error()
+		}
+	}
+	if ready {
+		if err := r.joined(ctx, spec, box); err != nil {
+			ready, answer = false, err.Error()
 		}
 	}
 	if ready && !r.wire.connected {
@@ -161,7 +174,7 @@ func (r *birth) awaitReady(
 		return time.Millisecond
 	case !r.wire.connected:
 		return min(retryWait, r.deadline.Sub(now))
-	case spec.Health.Ready.Kind == pando.ProbeExplicit:
+	case spec.Health.Ready.Kind == pando.ProbeExplicit && !joins:
 		return r.deadline.Sub(now)
 	}
 	r.wait = min(r.wait*2, probeWaitMax)

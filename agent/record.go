@@ -225,6 +225,7 @@ func written(
 		last.IP4, last.IP6 = ip4, ip6
 	}
 	last.Halt, last.Walk = known.V.Halt, known.V.Walk || last.Walk
+	last.Start = known.V.Start // control's alone
 	t := pando.Txn{If: []pando.Condition{known.If()}, Put: []pando.Stored{last}}
 	for _, id := range []pando.IntentID{last.Intent, last.Halt} {
 		v, ok := asks[id]

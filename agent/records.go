@@ -125,6 +125,14 @@ func (r *records) service(s pando.ServiceKey, revision int) (pando.Service, pand
 	return r.world.Services[s].V, spec
 }
 
+// Endpoints returns the ports and the instances of a service.
+func (r *records) Endpoints(s pando.ServiceKey) (pando.Endpoints, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e, ok := r.world.Endpoints[s]
+	return e.V, ok
+}
+
 // record returns the record of an instance.
 func (r *records) record(i pando.InstanceID) world.Versioned[pando.Instance] {
 	r.mu.Lock()

@@ -182,6 +182,8 @@ func (r *runner) receive(ctx context.Context, m message) {
 		}
 	case imagePulled:
 		r.birth.fetching.done, r.birth.fetching.err = true, m.err
+	case hookEnded:
+		r.birth.hooked(ctx, m)
 	case secretsChanged:
 		r.renew()
 	case secretsBrought:
@@ -274,6 +276,14 @@ func (r *runner) becomeFor(p pando.Phase, reason string, because *pando.Decision
 // adopt takes over a sandbox of a former agent, which may have died at any step. It connects the
 // sandbox to steering, serves its API again and opens its branch.
 func (r *runner) adopt(ctx context.Context) {
+	if r.inst.Phase == pando.PhasePlaced && r.inst.Start == pando.StartRecover {
+		r.end.left, r.box, r.link = r.box, nil, pando.Link{} // its hook runs, without a reader
+		if err := r.end.left.Remove(ctx); err == nil {
+			r.end.left = nil
+		}
+		r.show()
+		return
+	}
 	r.wire.connect(ctx, r.inst, r.box)
 	r.awake = r.inst.Phase == pando.PhaseWarm // an ask may have woken it, so assume that it is awake
 	r.inst.IP4, r.inst.IP6 = r.link.IP4, r.link.IP6

@@ -42,8 +42,13 @@ func movesFlows(was, now status) bool {
 }
 
 // controlled returns an instance after control's newest write to its record. fresh is false if the
-// write is known. Control writes two steps: placed over warm, and draining.
+// write is known. Control writes two steps: placed over warm, and draining. It also orders an
+// instance of a stateful service to start.
 func controlled(mine, theirs pando.Instance) (now pando.Instance, fresh bool) {
+	if mine.Phase == pando.PhasePlaced && theirs.Phase == mine.Phase && theirs.Start != mine.Start {
+		mine.Start, mine.Reason = theirs.Start, theirs.Reason
+		return mine, true
+	}
 	claimed := theirs.Phase == pando.PhasePlaced && mine.Phase == pando.PhaseWarm && !theirs.Warm
 	halted := theirs.Phase == pando.PhaseDraining && mine.Phase.May(pando.PhaseDraining)
 	if !claimed && !halted {

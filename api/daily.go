@@ -23,6 +23,7 @@ func (h operators) dayToDay(a huma.API) {
 	route(a, "rollback", "POST /v1/services/{name}/rollback",
 		"Deploy the spec of an older revision again.", h.rollback)
 	rollouts{h.Operators}.routes(a)
+	recoveries{h.Operators}.routes(a)
 }
 
 func (h operators) revisions(

@@ -62,6 +62,12 @@ func (f failing) UndoRollout(
 	return f.status()
 }
 
+func (f failing) Recover(
+	context.Context, pando.ServiceKey, pando.Recovery, pando.Asker,
+) (pando.ServiceStatus, error) {
+	return f.status()
+}
+
 func (f failing) Remove(context.Context, pando.ServiceKey, bool, pando.Asker) error { return f.err }
 
 func (f failing) Pin(
@@ -209,6 +215,7 @@ var ofOperators = []request{
 	{"POST", "/v1/services/web/rollout/pause", `{"reason": "lunch"}`},
 	{"DELETE", "/v1/services/web/rollout/pause", ""},
 	{"POST", "/v1/services/web/rollout/undo", `{}`},
+	{"POST", "/v1/services/web/recover", `{"move": "web-1"}`},
 	{"GET", "/v1/stats", ""},
 	{"GET", "/v1/hosts", ""},
 	{"DELETE", "/v1/hosts/h2", ""},

@@ -34,6 +34,20 @@ struct {
 	GROWING(PLACES_MAX, __u32[4], struct owner);
 } owners SEC(".maps");
 
+#define NAMED_MAX (1 << 16)
+#define OPEN_MAX 8 /* ports of a service that walls remember */
+
+/* An ordinal of a stateful service, on any host. Its own service reaches all its ports, and its
+ * tenant the published ones. */
+struct named {
+	__u64 tenant, service;
+	__u16 ports[OPEN_MAX]; /* its targets, in network order; 0: none */
+};
+
+struct {
+	GROWING(NAMED_MAX, __u32[4], struct named);
+} names SEC(".maps");
+
 volatile const __u32 instances_net, instances_mask, instances6_net[2];
 
 inlined int is_instance(const __u32 *a, int six)
@@ -66,6 +80,25 @@ inlined int answers(const struct walled *w, const struct packet *p)
 		return 0;
 	for (int i = 0; i < ANSWERS_MAX; i++)
 		if (w->answers[i] == p->sport)
+			return 1;
+	return 0;
+}
+
+/* is_open returns whether the destination is an ordinal that the instance may reach. */
+inlined int is_open(const struct walled *w, const struct packet *p, int six)
+{
+	__u32 key[4];
+
+	four(key, p->dst, six);
+	struct named *n = bpf_map_lookup_elem(&names, key);
+	if (!n)
+		return 0;
+	if (n->service == w->service)
+		return 1;
+	if (n->tenant != w->tenant || !p->dport)
+		return 0;
+	for (int i = 0; i < OPEN_MAX; i++)
+		if (n->ports[i] == p->dport)
 			return 1;
 	return 0;
 }
@@ -103,7 +136,7 @@ cold __u32 needs(struct __sk_buff *skb, struct packet *p, const struct walled *w
 	if (answers(w, p))
 		return 0;
 	if (is_instance(p->dst, six))
-		return o && o->service == w->service ? 0 : TENANTS;
+		return (o && o->service == w->service) || is_open(w, p, six) ? 0 : TENANTS;
 	if (is_metadata(p->dst, six))
 		return METADATA;
 	__u16 port = bpf_ntohs(p->dport);

@@ -46,6 +46,7 @@ type Control struct {
 	*streams
 	*members
 	*volumes
+	*recoveries
 	*secrets
 	*callers
 	*tenants
@@ -80,9 +81,9 @@ func New(c Config) *Control {
 	o := &operators{view: v, creating: make(chan struct{}, 1), most: pando.ServicesMax}
 	return &Control{
 		view: v, counters: n, streams: &streams{view: v, counters: n}, members: &members{view: v},
-		operators: o, volumes: &volumes{o}, secrets: &secrets{o}, callers: &callers{o},
-		tenants: &tenants{o},
-		asks:    map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),
+		operators: o, volumes: &volumes{o}, recoveries: &recoveries{o},
+		secrets: &secrets{o}, tenants: &tenants{o}, callers: &callers{o},
+		asks: map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),
 		waiting: map[pando.ServiceKey]bool{},
 	}
 }

@@ -33,6 +33,7 @@ func Decide(
 	d.abandon()
 	d.answerAsks()
 	shift{d}.work()
+	ordinals{d}.assemble()
 	switch spec, known := d.spec(d.serving()); {
 	case d.svc.Removing:
 		d.remove()

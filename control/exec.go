@@ -14,6 +14,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/api/session"
+	"pando.run/pando/lifecycle"
 	"pando.run/pando/world"
 )
 
@@ -72,7 +73,9 @@ func (c *operators) visited(
 	var chosen *pando.Instance
 	for _, one := range c.world.Of(s) {
 		better := chosen == nil || rank(one.Phase) < rank(chosen.Phase)
-		if one.ID == i || i == "" && rank(one.Phase) < unfit && better {
+		named := one.Ordinal > 0 && string(i) == pando.OrdinalName(s.Name, one.Ordinal)
+		named = named && lifecycle.HasVolumes(one)
+		if one.ID == i || named || i == "" && rank(one.Phase) < unfit && better {
 			chosen = &one
 		}
 	}

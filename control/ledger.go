@@ -100,7 +100,7 @@ func (l *ledger) putEndpoints() {
 	if was.Modified > 0 && equal(was.V.Service, now.Service) && was.V.Scale == now.Scale &&
 		was.V.Balance == now.Balance && was.V.Secrets == now.Secrets &&
 		slices.Equal(was.V.Ports, now.Ports) && slices.Equal(was.V.Hosts, now.Hosts) &&
-		slices.Equal(was.V.Seats, now.Seats) {
+		slices.Equal(was.V.Seats, now.Seats) && slices.Equal(was.V.Names, now.Names) {
 		return
 	}
 	l.puts[now.Key()] = now

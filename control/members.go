@@ -234,6 +234,12 @@ func removable(w *world.World, m pando.Member, here bool, instances int, force b
 			volumes++
 		}
 	}
+	ordinals := 0
+	for _, s := range w.Services {
+		if r := s.V.Roll; r != nil && slices.Contains(r.Hosts, m.Name) {
+			ordinals++
+		}
+	}
 	switch {
 	case m.Server:
 		return fmt.Errorf("%w: the server of the cluster runs there; one of several goes with "+
@@ -246,6 +252,9 @@ func removable(w *world.World, m pando.Member, here bool, instances int, force b
 	case states > 0:
 		return fmt.Errorf("%w: it keeps the states of %d services, which the cluster loses with it: "+
 			"--force accepts that", pando.ErrRefused, states)
+	case ordinals > 0:
+		return fmt.Errorf("%w: it keeps volumes of ordinals of %d stateful services, which the cluster "+
+			"loses with it: --force accepts that", pando.ErrRefused, ordinals)
 	case volumes > 0:
 		return fmt.Errorf("%w: it keeps the volumes of %d removed services, which the cluster loses "+
 			"with it: --force accepts that", pando.ErrRefused, volumes)

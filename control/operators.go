@@ -181,6 +181,8 @@ func unable(w *world.World, s pando.Spec) string {
 		{len(s.Volumes)+len(s.Tmpfs) > 0 || s.ReadOnly,
 			func(h pando.Host) bool { return h.Volumes },
 			"volumes: host %s lacks them, tmpfs and read_only: upgrade pando there"},
+		{s.Stateful(), func(h pando.Host) bool { return h.Ordinals },
+			"kind: host %s has an older pando without stateful services: upgrade pando there"},
 		{len(s.Binds()) > 0, func(h pando.Host) bool { return h.Binds },
 			"folders: host %s has an older pando that shows folders at their own path and in no image; " +
 				"upgrade pando there"},

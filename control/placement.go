@@ -36,6 +36,9 @@ func (p *placer) home() pando.HostName {
 		t.Home = kept
 	}
 	t.State = len(s.State)+len(s.Volumes) > 0
+	if t.Spread && s.Stateful() { // each ordinal has a host of its own
+		t.State = len(s.State) > 0
+	}
 	t.Copies = s.StateCopies > 1 && len(s.Volumes) == 0 // a volume has no copy
 	st := p.standing(t.Home)
 	t.Takes, t.Breaks = st.Here && !st.Leaving, st.Unfit != ""
@@ -98,7 +101,10 @@ func (p *placer) choices(home pando.HostName) []pando.Host {
 }
 
 // waits returns why no instance of the service can start now, or "" if one can.
-func (p *placer) waits() string { return cmp.Or(p.unmet(), p.hostless(), p.overdrawn()) }
+func (p *placer) waits() string {
+	why, _ := berths{p}.berthed()
+	return cmp.Or(p.unmet(), p.hostless(), p.overdrawn(), why)
+}
 
 // hostless returns why no host takes an instance of the service now, or "" if one does.
 func (p *placer) hostless() string {
@@ -146,12 +152,13 @@ func (p *placer) wish(s pando.Spec, home pando.HostName) lifecycle.Wish {
 	}
 }
 
-// choose finds the host of a new instance and makes it the service's home.
-func (p *placer) choose(s pando.Spec) (pando.Host, string, error) {
+// choose finds the host of a new instance and makes it the service's home. An ordinal with volumes
+// starts on their host.
+func (p *placer) choose(s pando.Spec, volumes pando.HostName) (pando.Host, string, error) {
 	if why := p.waits(); why != "" {
 		return pando.Host{}, "", fmt.Errorf("%w: %s", pando.ErrNoRoom, why)
 	}
-	home := p.home()
+	home := cmp.Or(volumes, p.home())
 	h, why, err := lifecycle.Place(p.choices(home), p.wish(s, home))
 	if err != nil {
 		return h, why, err
@@ -234,19 +241,26 @@ func (p *placer) claims() func(pando.HostName) bool {
 // no host.
 func (p *placer) placeNew(i pando.Intent, revision int, role pando.Role, warm bool) bool {
 	spec, _ := p.spec(revision)
-	host, why, err := p.choose(spec)
+	o := pando.Instance{
+		ID: p.name(i), Service: p.svc.ServiceKey, Revision: revision,
+		Weight: 100, Role: role, Warm: warm, Phase: pando.PhasePlaced, Reason: i.Reason,
+		Intent: i.ID, Born: p.now, Since: p.now,
+	}
+	var volumes pando.HostName
+	switch {
+	case p.newest().Stateful():
+		volumes = berths{p}.berth(&o)
+	case spec.Ordinals():
+		o.Ordinal = lifecycle.Ordinal(func(n int) bool { return p.crew.held[n] > 0 })
+	}
+	host, why, err := p.choose(spec, volumes)
 	if err != nil {
 		i.Instance = ""
 		p.putIntent(i.Become(pando.IntentFailed, p.now, err.Error()))
 		return false
 	}
-	o := pando.Instance{
-		ID: p.name(i), Service: p.svc.ServiceKey, Host: host.Name, Revision: revision,
-		Weight: 100, Role: role, Warm: warm, Phase: pando.PhasePlaced, Reason: i.Reason,
-		Intent: i.ID, Born: p.now, Since: p.now,
-	}
-	if spec.Ordinals() {
-		o.Ordinal = lifecycle.Ordinal(func(n int) bool { return p.crew.held[n] > 0 })
+	if o.Host = host.Name; p.newest().Stateful() {
+		berths{p}.moor(o)
 	}
 	i.Instance, i.Host, p.starts = o.ID, host.Name, true
 	i.Inputs = with(i.Inputs, map[string]float64{lifecycle.Revision: float64(revision)})

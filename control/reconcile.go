@@ -75,7 +75,7 @@ func (d *draft) liftPin() {
 func (d *draft) leavePin(p pando.Pin) {
 	stay, why, ok := scale.AfterPin(p, d.newest().Scale)
 	switch {
-	case !ok || d.svc.Removing:
+	case !ok || d.svc.Removing || d.newest().Stateful(): // those shed ordinals in their order
 	case d.svc.Rolling > 0:
 		d.svc.Rolling = min(d.svc.Rolling, stay)
 	default:
@@ -92,7 +92,7 @@ func (d *draft) evacuate() {
 // abandon drains the instances on hosts that are away, if their service spreads and another host
 // takes their place. A service on one host moves as a whole instead (lifecycle.BringHome).
 func (d *draft) abandon() {
-	if !d.svc.Removing && d.spreads() && len(d.fitting()) > 0 {
+	if !d.svc.Removing && !d.newest().Stateful() && d.spreads() && len(d.fitting()) > 0 {
 		d.drainAll(lifecycle.Abandon(d.crew.all, d.here))
 	}
 }
@@ -109,6 +109,10 @@ func (d *draft) remove() {
 		d.lookAgain(d.now.Add(stopLook))
 		return
 	}
+	if d.newest().Stateful() {
+		d.drainAll(lifecycle.LeaveLast(d.crew.all, 0, "the service is being removed"))
+		return
+	}
 	d.drainAll(lifecycle.Removal(d.crew.all))
 }
 
@@ -119,6 +123,9 @@ func (d *draft) hold(spec pando.Spec) {
 	if d.svc.Pin == nil {
 		r = r.Ended(lifecycle.Ended(d.decisions, spec.Restart))
 	}
+	if (ordinals{d}).shed(r) {
+		return
+	}
 	if d.count().Capacity >= r.Least || d.mayStart(d.serving(), r.Least) {
 		d.carryOut(scale.Hold(r, d.reachable(), d.stopFirst()))
 	}
@@ -128,7 +135,8 @@ func (d *draft) hold(spec pando.Spec) {
 		d.carryOut(starts)
 	}
 	if d.svc.Current != 0 {
-		d.drainAll(lifecycle.Strangers(d.reachable(), d.serving(), alike(d, d.serving())))
+		d.drainAll(ordinals{d}.orderly(
+			lifecycle.Strangers(d.reachable(), d.serving(), alike(d, d.serving()))))
 	}
 	if home := d.home(); home != "" && d.count().Serving >= r.Least {
 		d.drainAll(lifecycle.BringHome(leased(d.w, d.crew.all), home))
@@ -214,6 +222,8 @@ func (d *draft) roll() {
 			if d.start(m.Revision(d.svc), m.Reason) {
 				stage.Started(m)
 			}
+		case m.Drain != "" && len(ordinals{d}.orderly([]lifecycle.Move{{Drain: m.Drain}})) == 0:
+			return // the other ordinals serve first
 		case m.Drain != "" && !d.fresh(m.Drain):
 			d.record(pando.DecidedRollout, m.Drain, m.Reason, nil)
 			d.drain(m.Drain, m.Reason)
@@ -235,8 +245,8 @@ func (d *draft) survey() *lifecycle.Stage {
 	return lifecycle.Survey(lifecycle.Takeover{
 		Paused: trial.Paused != nil, Age: trial.Age(d.now), Soaked: trial.Soaked,
 		Compared: trial.Compared,
-		Alike:    alike(d, d.svc.Target),
-		Current:  d.svc.Current, Target: d.svc.Target, Wanted: d.svc.Rolling, Rule: spec.Rollout,
+		Alike:    alike(d, d.svc.Target), Ordered: d.newest().Stateful(),
+		Current: d.svc.Current, Target: d.svc.Target, Wanted: d.svc.Rolling, Rule: spec.Rollout,
 		Restart: spec.Restart, Failures: d.history().failures, Instances: d.reachable(),
 	}, d.now)
 }
@@ -296,6 +306,9 @@ func (d *draft) judge() {
 	}
 	if c.Serving < c.Least && len(d.w.Hosts) > 0 {
 		c.Waits = cmp.Or(d.hostless(), d.overdrawn())
+		if why, blocked := (berths{d.placer}).berthed(); blocked {
+			c.Waits = cmp.Or(c.Waits, why)
+		}
 	}
 	if c.Needs = d.unmet(); c.Needs != "" {
 		d.lookAgain(d.now.Add(lifecycle.NeedsLook(d.now.Sub(d.svc.Asked))))

@@ -91,7 +91,7 @@ func (d shift) startPart(number int, reason string) {
 		d.lookAgain(d.now.Add(partLook))
 		return
 	}
-	host, why, err := d.choose(s)
+	host, why, err := d.choose(s, "")
 	if err != nil {
 		d.lookAgain(d.now.Add(partLook))
 		return
@@ -200,8 +200,9 @@ func runnable(w *world.World, svc pando.Service, key pando.ServiceKey, s pando.S
 	known, ok := w.SpecOf(key, svc.Target)
 	switch {
 	case ok && known.Kind != s.Kind:
-		return fmt.Errorf("%w: kind: a service cannot become a job, nor a job a service: give it "+
-			"another name, or remove it first (`pando rm %s`)", pando.ErrRefused, key)
+		return fmt.Errorf("%w: kind: it is %s already, and jobs, ordinals and their volumes stay as they "+
+			"are; deploy it under another name, or `pando rm --purge %s` first", pando.ErrRefused,
+			cmp.Or(string(known.Kind), "a service of equal instances"), key)
 	case s.IsJob() && s.Job.Schedule == "" && svc.Book.Active() >= pando.RunsMax:
 		return fmt.Errorf("%w: %d runs are in progress, and more than that never are; `pando runs %s` "+
 			"lists them", pando.ErrRefused, svc.Book.Active(), key)

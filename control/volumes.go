@@ -29,8 +29,10 @@ func (l *ledger) keepVolumes() {
 	case l.svc.Purge && ok:
 		l.deletes = append(l.deletes, known.V.Key())
 		l.conds[known.V.Key()] = known.If()
-	case !l.svc.Purge && l.svc.Home != "" && len(l.newest().Volumes) > 0:
-		v := pando.VolumeHome{Service: l.svc.ServiceKey, Host: l.svc.Home, At: l.now}
+	case !l.svc.Purge && (l.svc.Home != "" || l.svc.Roll != nil) && len(l.newest().Volumes) > 0:
+		v := pando.VolumeHome{
+			Service: l.svc.ServiceKey, Host: l.svc.Home, At: l.now, Roll: l.svc.Roll,
+		}
 		l.conds[v.Key()] = pando.Condition{Key: v.Key(), Modified: known.Modified}
 		l.puts[v.Key()] = v
 	}
@@ -139,7 +141,7 @@ func (c *volumes) RemoveVolume(
 	}
 	return c.change(ctx, func(w *world.World, _ time.Time) (pando.Txn, error) {
 		known, ok := w.Volumes[s]
-		if !ok || !on[known.V.Host] {
+		if !ok || known.V.Roll == nil && !on[known.V.Host] {
 			return pando.Txn{}, nil
 		}
 		return pando.Txn{If: []pando.Condition{known.If()}, Delete: []pando.Key{known.V.Key()}}, nil
@@ -162,9 +164,19 @@ func (c *volumes) unused(s pando.ServiceKey, name string) error {
 				"without the volume", pando.ErrRefused, s, name, n, s)
 		}
 	}
-	if kept, ok := c.world.Volumes[s]; ok && !here(c.world, kept.V.Host) {
-		return fmt.Errorf("%w: host %s has the volumes of %s and is away; `pando hosts` shows it",
-			pando.ErrUnavailable, kept.V.Host, s)
+	kept, ok := c.world.Volumes[s]
+	if !ok {
+		return nil
+	}
+	on := []pando.HostName{kept.V.Host}
+	if kept.V.Roll != nil {
+		on = kept.V.Roll.Hosts
+	}
+	for _, h := range on {
+		if h != "" && !here(c.world, h) {
+			return fmt.Errorf("%w: host %s has the volumes of %s and is away; `pando hosts` shows it",
+				pando.ErrUnavailable, h, s)
+		}
 	}
 	return nil
 }

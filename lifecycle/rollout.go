@@ -25,6 +25,7 @@ type Takeover struct {
 	Soaked          bool             // its canaries passed
 	Compared        *pando.Compared  // by the gate; nil: not yet
 	Alike           map[int]bool     // revisions with instances that may stay
+	Ordered         bool             // old ordinals leave in their order
 	Instances       []pando.Instance // of the service, in every phase
 }
 
@@ -88,6 +89,9 @@ func Survey(t Takeover, now time.Time) *Stage {
 	slices.SortFunc(old, func(x, y int) int {
 		if a, b := t.overtaken(x), t.overtaken(y); a != b {
 			return cmp.Compare(b, a)
+		}
+		if t.Ordered {
+			return cmp.Compare(t.Instances[x].Ordinal, t.Instances[y].Ordinal)
 		}
 		return leavesFirst(t.Instances, x, y)
 	})

@@ -141,7 +141,6 @@ func jobConflicts(s pando.Spec) (out []conflict) {
 
 // job checks the words of a job.
 func (c *checks) job(s pando.Spec) {
-	word(c, "kind", s.Kind, "", pando.KindJob)
 	for _, why := range jobConflicts(s) {
 		c.that(false, "%s: %s", why.path, why.text)
 	}

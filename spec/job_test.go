@@ -34,7 +34,7 @@ func TestAJobIsRead(t *testing.T) {
 // Each word that contradicts a job is an error with its place.
 func TestAJobRefusesWordsOfServices(t *testing.T) {
 	for _, c := range [][2]string{
-		{"kind: daemon", "x.yaml:3:7: kind: want one of job"},
+		{"kind: daemon", "x.yaml:3:7: kind: want one of job, stateful"},
 		{"schedule: \"0 0 * * *\"", "x.yaml:3:1: schedule: needs `kind: job`"},
 		{"job: {retries: 2}", "x.yaml:3:1: job: needs `kind: job`"},
 		{"kind: job\nports: [80]", "x.yaml:4:1: ports: a job takes no connections"},

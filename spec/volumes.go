@@ -181,9 +181,9 @@ func (c *checks) volumes(s pando.Spec) {
 
 // volumeConflicts returns the keys of a spec that contradict its volumes.
 func volumeConflicts(s pando.Spec) (out []conflict) {
-	if len(s.Volumes) > 0 && s.Place.Spread != "" {
+	if len(s.Volumes) > 0 && s.Place.Spread != "" && !s.Stateful() {
 		out = append(out, conflict{"place.spread", "the service has volumes, which are on one host: " +
-			"drop spread or volumes"})
+			"drop spread or volumes, or write kind: stateful"})
 	}
 	if s.Ordinals() && s.Rollout.Order == pando.StartFirst {
 		out = append(out, conflict{"rollout.order", "two instances cannot have one volume: drop " +

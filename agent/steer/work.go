@@ -124,7 +124,7 @@ func (q *Queue) record(j job, goal Change, err error, gone bool) {
 
 func sameTable(x, y pando.SteeringTable) bool {
 	return x.VIP4 == y.VIP4 && x.VIP6 == y.VIP6 && x.Via4 == y.Via4 && x.Via6 == y.Via6 &&
-		x.By == y.By && x.Asleep == y.Asleep &&
+		x.By == y.By && x.Asleep == y.Asleep && slices.Equal(x.Names, y.Names) &&
 		slices.Equal(x.Ports, y.Ports) && slices.EqualFunc(x.Endpoints, y.Endpoints, sameEndpoint)
 }
 

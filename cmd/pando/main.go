@@ -67,7 +67,7 @@ func rootCommand(env cli.Env) *cobra.Command {
 	o := operator.Open(out)
 	section(c, "Services",
 		operator.Deploy(o), operator.Diff(o), operator.History(o), operator.Rollback(o),
-		operator.Rollout(o), operator.Scale(o), operator.Rm(o), operator.Spec(o),
+		operator.Rollout(o), operator.Recover(o), operator.Scale(o), operator.Rm(o), operator.Spec(o),
 		operator.Convert(o), operator.Image(o), operator.Volume(o), operator.Secret(o),
 		operator.Tenant(o),
 		operator.Ps(o), operator.Status(o), operator.Why(o), operator.Logs(o),

@@ -1,5 +1,6 @@
 // Package dns answers for the names of services: NAME.pando for the default tenant,
-// NAME.TENANT.pando for the others.
+// NAME.TENANT.pando for the others. An ordinal of a stateful service has a name below that of its
+// service, such as db-0.db.pando, and SRV records name ports (names.go).
 //
 // It forwards other names unchanged to the host's own resolvers, except for local names, which
 // these cannot resolve. It never caches: it looks up each answer when the question arrives, and an
@@ -12,7 +13,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -44,6 +44,8 @@ type Config struct {
 	Addr string // host:port, for UDP and TCP
 	// Lookup returns a service's VIPs. An address that the service does not have is invalid.
 	Lookup func(name pando.ServiceName, tenant pando.Tenant) (v4, v6 netip.Addr, ok bool)
+	// Endpoints returns the ports and the ordinals of a service. Nil: no service has any.
+	Endpoints func(s pando.ServiceKey) (pando.Endpoints, bool)
 	// Upstreams are host:port of resolvers for all other names. The default is those of
 	// /etc/resolv.conf.
 	Upstreams []string
@@ -214,7 +216,7 @@ func (s *Server) own(m, q *dns.Msg) {
 		case dns.TypeNS:
 			m.Answer = append(m.Answer, &dns.NS{Hdr: header(dns.TypeNS), Ns: namesOfTheZone})
 		}
-	} else {
+	} else if s.records(m, question) {
 		v4, v6, exists := s.lookup(name)
 		if !exists {
 			m.Rcode = dns.RcodeNameError
@@ -229,20 +231,6 @@ func (s *Server) own(m, q *dns.Msg) {
 	if len(m.Answer) == 0 {
 		m.Ns = append(m.Ns, soa()) // how long clients may cache the negative answer
 	}
-}
-
-// lookup returns the addresses of NAME.pando. or NAME.TENANT.pando.
-func (s *Server) lookup(name string) (v4, v6 netip.Addr, ok bool) {
-	labels := dns.SplitDomainName(strings.TrimSuffix(name, Zone))
-	tenant := pando.DefaultTenant
-	switch len(labels) {
-	case 1:
-	case 2:
-		tenant = pando.Tenant(labels[1])
-	default:
-		return v4, v6, false
-	}
-	return s.config.Lookup(pando.ServiceName(labels[0]), tenant)
 }
 
 func soa() dns.RR {

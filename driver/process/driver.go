@@ -258,7 +258,11 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 			return nil, err
 		}
 	}
-	if err := s.search(spec.Instance.Service.Tenant); err != nil {
+	var ordinals pando.ServiceName
+	if spec.Spec.Stateful() {
+		ordinals = spec.Spec.Name
+	}
+	if err := s.search(spec.Instance.Service.Tenant, ordinals); err != nil {
 		return nil, err
 	}
 	s.Instance, s.Service, s.Spec = spec.Instance.ID, spec.Instance.Service, spec.Spec
@@ -287,12 +291,13 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 			return program{}, err
 		}
 	}
-	env := environment(spec)
+	env, host := environment(spec)
 	p := program{
 		Instance: spec.Instance.ID, Service: spec.Instance.Service, Argv: spec.Spec.Argv(),
 		Dir: spec.Spec.WorkingDir, UID: uid, GID: gid,
 		LogDir: logName(spec.Instance.Service, spec.Instance.ID), Cgroup: s.cgroup.Entry(),
-		Open: spec.Spec.Unconfined(), Tmpfs: spec.Spec.Tmpfs, ReadOnly: spec.Spec.ReadOnly,
+		Hostname: host, Open: spec.Spec.Unconfined(),
+		Tmpfs: spec.Spec.Tmpfs, ReadOnly: spec.Spec.ReadOnly,
 	}
 	p.Idle = spec.Instance.Run != nil && spec.Instance.Run.Attached
 	for _, a := range []netip.Addr{spec.VIP4, spec.VIP6} {
@@ -338,9 +343,9 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	return p, err
 }
 
-// environment returns the variables of a program without an image.
-func environment(spec pando.SandboxSpec) map[string]string {
-	env := map[string]string{
+// environment returns the variables of a program and the name of its sandbox.
+func environment(spec pando.SandboxSpec) (env map[string]string, host string) {
+	env = map[string]string{
 		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp",
 		"TMPDIR":       "/tmp",
 		"PANDO_SOCKET": "/run/pando/self.sock", "PANDO_INSTANCE": string(spec.Instance.ID),
@@ -353,10 +358,16 @@ func environment(spec pando.SandboxSpec) map[string]string {
 	if r := spec.Instance.Run; r != nil {
 		env["PANDO_RUN"] = strconv.Itoa(r.Number)
 	}
+	host = string(spec.Instance.ID)
+	if n := spec.Instance.Ordinal; n > 0 && spec.Spec.Stateful() {
+		host = pando.OrdinalName(spec.Spec.Name, n)
+		env["PANDO_ORDINAL"], env["PANDO_START"] = strconv.Itoa(n-1), string(spec.Instance.Start)
+		env["PANDO_NAME"] = pando.OrdinalDomain(spec.Instance.Service, n)
+	}
 	for k, v := range spec.Spec.Environment {
 		env[k] = v
 	}
-	return env
+	return env, host
 }
 
 // identity returns the user and group of "name", "uid" or "uid:gid".

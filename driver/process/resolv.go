@@ -15,8 +15,9 @@ const searchMax = 6
 
 // resolv returns the resolv.conf of a sandbox. The host's agent is the first name server. The names
 // of the tenant's services come first in the search, before the domains of the host, so that NAME
-// alone finds NAME.TENANT.pando. No tenant: the sandbox waits in the pool.
-func resolv(tenant pando.Tenant, host []byte) []byte {
+// alone finds NAME.TENANT.pando. An ordinal finds the others by their names alone as well. No
+// tenant: the sandbox waits in the pool.
+func resolv(tenant pando.Tenant, ordinals pando.ServiceName, host []byte) []byte {
 	var rest, search []string
 	for line := range strings.Lines(string(host)) {
 		words := strings.Fields(line)
@@ -29,6 +30,9 @@ func resolv(tenant pando.Tenant, host []byte) []byte {
 	if tenant != "" {
 		search = slices.Insert(slices.Clone(search), 0, string(tenant)+".pando")
 	}
+	if ordinals != "" {
+		search = slices.Insert(search, 0, string(ordinals)+"."+string(tenant)+".pando")
+	}
 	text := "nameserver " + pando.Gateway4.String() + "\n"
 	if search = search[:min(len(search), searchMax)]; len(search) > 0 {
 		text += "search " + strings.Join(search, " ") + "\n"
@@ -38,14 +42,14 @@ func resolv(tenant pando.Tenant, host []byte) []byte {
 
 // search lets the instance in the sandbox find services of its tenant by their names alone. The
 // file is mounted in the sandbox, so it is written in place.
-func (s *slot) search(tenant pando.Tenant) error {
+func (s *slot) search(tenant pando.Tenant, ordinals pando.ServiceName) error {
 	host, _ := os.ReadFile("/etc/resolv.conf")
 	path := filepath.Join(s.dir, "resolv.conf")
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
 		return fmt.Errorf("name the tenant in %s: %w", path, err)
 	}
-	_, err = f.Write(resolv(tenant, host))
+	_, err = f.Write(resolv(tenant, ordinals, host))
 	if cerr := f.Close(); err == nil {
 		err = cerr
 	}

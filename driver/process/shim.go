@@ -288,7 +288,7 @@ func (s *shim) run(p program, g *gate) error {
 	if err := place(p); err != nil {
 		return err
 	}
-	if err := unix.Sethostname([]byte(p.Instance)); err != nil {
+	if err := unix.Sethostname([]byte(p.Hostname)); err != nil {
 		return fmt.Errorf("name the sandbox: %w", err)
 	}
 	if p.Idle {

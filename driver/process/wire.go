@@ -34,6 +34,7 @@ type request struct {
 type program struct {
 	Instance pando.InstanceID  `json:"instance"`
 	Service  pando.ServiceKey  `json:"service"`
+	Hostname string            `json:"hostname"`
 	Argv     []string          `json:"argv"`
 	Env      []string          `json:"env"`
 	Dir      string            `json:"dir"`

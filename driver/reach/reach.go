@@ -29,6 +29,7 @@ type Steering struct {
 	mu      sync.Mutex
 	objects objects
 	vips    map[pando.ServiceKey][]netip.Addr
+	named   named
 	hosts   []netip.Addr
 }
 
@@ -37,6 +38,7 @@ type objects struct {
 	FromWalled *ebpf.Program `ebpf:"from_walled"`
 	Walls      *ebpf.Map     `ebpf:"walls"`
 	Owners     *ebpf.Map     `ebpf:"owners"`
+	Names      *ebpf.Map     `ebpf:"names"`
 	Counts     *ebpf.Map     `ebpf:"counts"`
 }
 
@@ -58,13 +60,14 @@ func Open(s pando.Steering, pins string) (*Steering, error) {
 	if err := configure(spec); err != nil {
 		return nil, err
 	}
-	for _, name := range []string{"walls", "owners"} {
+	for _, name := range []string{"walls", "owners", "names"} {
 		spec.Maps[name].Pinning = ebpf.PinByName
 	}
 	options := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}}
 	if err := spec.LoadAndAssign(&w.objects, options); err != nil {
 		return nil, fmt.Errorf("load the program of walls (a kernel of at least 6.1 is needed): %w", err)
 	}
+	w.named = recall(w.objects.Names)
 	if err := w.replaceAll(); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
@@ -93,7 +96,8 @@ func configure(spec *ebpf.CollectionSpec) error {
 // Close closes the maps and the program. The pinned ones keep walls up.
 func (w *Steering) Close() error {
 	o := &w.objects
-	return errors.Join(o.FromWalled.Close(), o.Walls.Close(), o.Owners.Close(), o.Counts.Close())
+	return errors.Join(o.FromWalled.Close(), o.Walls.Close(), o.Owners.Close(), o.Names.Close(),
+		o.Counts.Close())
 }
 
 // Prepare attaches the program to the link of a sandbox without an instance, ahead of need.
@@ -193,7 +197,7 @@ func (w *Steering) learn(t pando.SteeringTable) error {
 		now = append(now, a)
 	}
 	w.vips[t.Service] = now
-	return nil
+	return w.named.set(t)
 }
 
 // Withdraw implements pando.Steering.
@@ -203,7 +207,7 @@ func (w *Steering) Withdraw(ctx context.Context, s pando.ServiceKey) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var errs []error
+	errs := []error{w.named.set(pando.SteeringTable{Service: s})}
 	for _, a := range w.vips[s] {
 		errs = append(errs, missingIsFine(w.objects.Owners.Delete(key(a))))
 	}

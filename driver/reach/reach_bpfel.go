@@ -105,6 +105,13 @@ type reachName struct {
 	Text    [128]int8
 }
 
+type reachNamed struct {
+	_       structs.HostLayout
+	Tenant  uint64
+	Service uint64
+	Ports   [8]uint16
+}
+
 type reachOwner struct {
 	_       structs.HostLayout
 	Tenant  uint64
@@ -200,6 +207,7 @@ const (
 	reachMapKnocks        = "knocks"
 	reachMapLinks         = "links"
 	reachMapLive          = "live"
+	reachMapNames         = "names"
 	reachMapOpening       = "opening"
 	reachMapOpening6      = "opening6"
 	reachMapOwners        = "owners"
@@ -294,6 +302,7 @@ type reachMapSpecs struct {
 	Knocks        *ebpf.MapSpec `ebpf:"knocks"`
 	Links         *ebpf.MapSpec `ebpf:"links"`
 	Live          *ebpf.MapSpec `ebpf:"live"`
+	Names         *ebpf.MapSpec `ebpf:"names"`
 	Opening       *ebpf.MapSpec `ebpf:"opening"`
 	Opening6      *ebpf.MapSpec `ebpf:"opening6"`
 	Owners        *ebpf.MapSpec `ebpf:"owners"`
@@ -364,6 +373,7 @@ type reachMaps struct {
 	Knocks        *ebpf.Map `ebpf:"knocks"`
 	Links         *ebpf.Map `ebpf:"links"`
 	Live          *ebpf.Map `ebpf:"live"`
+	Names         *ebpf.Map `ebpf:"names"`
 	Opening       *ebpf.Map `ebpf:"opening"`
 	Opening6      *ebpf.Map `ebpf:"opening6"`
 	Owners        *ebpf.Map `ebpf:"owners"`
@@ -397,6 +407,7 @@ func (m *reachMaps) Close() error {
 		m.Knocks,
 		m.Links,
 		m.Live,
+		m.Names,
 		m.Opening,
 		m.Opening6,
 		m.Owners,

@@ -161,5 +161,42 @@ func TestAClientWithoutARouteReachesAVIPWhenItsHostDies(t *testing.T) {
 	}
 }
 
+// TestAHolderThatGoesDownHandsItsVIPsOver stops Pando on the host that answers for a VIP. No
+// connection to an instance of another host breaks.
+func TestAHolderThatGoesDownHandsItsVIPsOver(t *testing.T) {
+	t.Parallel()
+	p := labtest.UpWith(t, labtest.Options{Hosts: 3, One: true,
+		Flags: []string{"--pool", "1", "--announce", "arp"}})
+	onLink(p)
+	web := p.Deploy(labtest.Echo("web", "place: {spread: host}", "scale: {min: 6, max: 6}"))
+	web.Await("instances on each host", func(st pando.ServiceStatus) bool {
+		return st.InRotation == 6 && len(seats(st)) == 3
+	})
+	web.AwaitPage(labtest.Client)
+	first, ok := holder(p, web.VIP)
+	if !ok {
+		t.Fatalf("the client found %s at %q", web.VIP, first)
+	}
+	all := talks(p, web, 60)
+	p.Down(first, "--drain", "100ms")
+	broken := 0
+	for _, c := range all {
+		if string(c.host) == first {
+			continue
+		}
+		if _, err := c.ask(labtest.Patience); err != nil {
+			t.Logf("a connection to an instance on %s: %v", c.host, err)
+			broken++
+		}
+	}
+	if second, ok := holder(p, web.VIP); !ok || second == first || broken > 0 {
+		t.Errorf("after `pando down` on %s, %s is at %q, and %d connections broke", first, web.VIP,
+			second, broken)
+	}
+	if out := dark(p, web); out > busy {
+		t.Errorf("new connections fail for %v", out)
+	}
+}
+
 // busy is the time that a loaded machine may add to a figure.
 const busy = 2 * time.Second

@@ -134,7 +134,8 @@ func introduce(p place, log *slog.Logger) pando.Host {
 // answerNames answers the names of services until the caller calls close.
 func answerNames(h pando.Host, a *agent.Agent, log *slog.Logger) (close func()) {
 	answers := dns.New(dns.Config{
-		Addr: netip.AddrPortFrom(pando.Gateway4, 53).String(), Lookup: a.VIPs, Recurses: recurses(h),
+		Addr: netip.AddrPortFrom(pando.Gateway4, 53).String(), Lookup: a.VIPs,
+		Endpoints: a.Endpoints, Recurses: recurses(h),
 	})
 	if err := answers.Start(); err != nil {
 		log.Warn("this host does not answer names of services", "error", err)

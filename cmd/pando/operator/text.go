@@ -88,7 +88,11 @@ func instances(w io.Writer, all []pando.ServiceStatus, now time.Time) {
 			if i.Phase == pando.PhaseInRotation {
 				reason = ""
 			}
-			rows = append(rows, row(st.ServiceKey, i.ID, i.Host, cmp.Or(i.Endpoint, runOf(i)),
+			name := st.ServiceKey
+			if st.Roll != nil && i.Ordinal > 0 {
+				name.Name = pando.ServiceName(pando.OrdinalName(name.Name, i.Ordinal))
+			}
+			rows = append(rows, row(name, i.ID, i.Host, cmp.Or(i.Endpoint, runOf(i)),
 				i.Revision, phaseOf(i), brief(now.Sub(i.Since)), cmp.Or(i.Away, reason)))
 		}
 	}

@@ -1,0 +1,146 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"pando.run/pando"
+)
+
+// hooking is the run of the hook recover. Its sandbox has the volumes of the ordinal, and ends
+// before the program of the instance starts.
+type hooking struct {
+	begun bool
+	box   pando.Sandbox
+}
+
+// hookEnded is the end of a hook.
+type hookEnded struct {
+	exit pando.Exit
+	late bool // it did not end in time
+}
+
+func (hookEnded) isMessage() {}
+
+// recover runs the hook recover of an instance, then waits for control's order.
+func (r *birth) recover(
+	ctx context.Context, i pando.Instance, svc pando.Service, spec pando.Spec,
+) time.Duration {
+	if i.Position != "" || r.hooking.begun {
+		return 0 // an order or hookEnded wakes it
+	}
+	box, wait := r.begin(ctx, i, svc, spec)
+	if box == nil {
+		return wait
+	}
+	r.hooking = hooking{begun: true, box: box}
+	r.runner.end.left = box // an instance that ends meanwhile removes it
+	r.explain("its hook recover runs: " + strings.Join(spec.Command, " "))
+	limit := pando.Seconds(spec.Hooks.SecondsMax)
+	r.a.spawn(func(ctx context.Context) {
+		timer, stop := r.a.Clock.After(limit)
+		defer stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-timer:
+				r.post(hookEnded{late: true})
+				return
+			case e, open := <-box.Events():
+				if open && e.Kind != pando.SandboxExited {
+					continue
+				}
+				if !open {
+					e.Exit.Code = -1
+				}
+				r.post(hookEnded{exit: e.Exit})
+				return
+			}
+		}
+	})
+	return 0
+}
+
+// explain records why an instance waits in its phase.
+func (r *birth) explain(reason string) {
+	r.inst.Reason = reason
+	r.recorder.add(r.inst, nil)
+	r.show()
+}
+
+// hooked takes the result of the hook recover.
+func (r *birth) hooked(ctx context.Context, m hookEnded) {
+	box := r.hooking.box
+	if r.hooking = (hooking{}); box == nil || r.runner.end.left != box {
+		return // the instance is on its way out
+	}
+	lines := box.LastLines(20)
+	if err := box.Remove(ctx); err != nil {
+		r.a.Log.Warn("remove the sandbox of a hook", "instance", r.id, "error", err)
+		return // removed with the instance
+	}
+	r.runner.end.left = nil
+	if r.inst.Phase != pando.PhasePlaced {
+		return
+	}
+	limit := r.spec().Hooks.SecondsMax
+	switch {
+	case m.late:
+		r.failHook(fmt.Sprintf("hook recover did not end within %gs (hooks.timeout)", limit), lines)
+		return
+	case m.exit.Code != 0 || m.exit.Signal != "":
+		r.failHook("hook recover failed: "+exitReason(m.exit), lines)
+		return
+	}
+	p, err := positionIn(lines)
+	if err != nil {
+		r.failHook("hook recover ended without a position: "+err.Error(), lines)
+		return
+	}
+	r.inst.Position = p.String()
+	r.explain(fmt.Sprintf("its position is %s; it waits for the others", p))
+}
+
+// positionIn returns the position in the last line of a hook's output.
+func positionIn(lines []string) (pando.Position, error) {
+	for _, line := range slices.Backward(lines) {
+		if text := strings.TrimSpace(line); text != "" {
+			words := strings.Fields(text)
+			return pando.ParsePosition(words[len(words)-1])
+		}
+	}
+	return pando.Position{}, fmt.Errorf("%w: it printed nothing; its last line must be UUID:NUMBER",
+		pando.ErrInvalid)
+}
+
+// failHook fails the instance because of its hook, with the hook's last lines as evidence.
+func (r *birth) failHook(reason string, lines []string) {
+	d := r.a.decision(r.runner, pando.DecidedFailed, reason, nil)
+	d.Lines = lines
+	r.becomeFor(pando.PhaseFailed, d.Reason, &d)
+}
+
+// joined runs the hook joined of an instance that is ready otherwise.
+func (r *birth) joined(ctx context.Context, spec pando.Spec, box pando.Sandbox) error {
+	if len(spec.Hooks.Joined) == 0 {
+		return nil
+	}
+	left := r.deadline.Sub(r.a.Clock.Now())
+	limit := max(time.Second, min(pando.Seconds(spec.Hooks.SecondsMax), left))
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := r.a.Prober.Probe(ctx, pando.Probe{
+		Kind: pando.ProbeExec, Command: spec.Hooks.Joined,
+	}, box, pando.Port{})
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("hook joined did not end within %gs (hooks.timeout)", limit.Seconds())
+	case err != nil:
+		return fmt.Errorf("hook joined: %w", err)
+	}
+	return nil
+}

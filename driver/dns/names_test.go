@@ -1,0 +1,109 @@
+package dns
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"pando.run/pando"
+)
+
+// withOrdinals returns a server with the stateful db, of tenant shop as well, and the service web
+// with three ports. A tenant db has services such as db-1.
+func withOrdinals(t *testing.T) *Server {
+	t.Helper()
+	ports := []pando.Port{{Published: 3306, Target: 13306, Protocol: pando.TCP}}
+	named := func(n int, a string) pando.Named {
+		return pando.Named{Ordinal: n, IP4: netip.MustParseAddr(a)}
+	}
+	known := map[pando.ServiceKey]pando.Endpoints{
+		pando.DefaultService("db"): {Ports: ports, Names: []pando.Named{named(1, "10.128.0.2"),
+			named(2, "10.128.16.2")}},
+		{Tenant: "shop", Name: "db"}: {Ports: ports, Names: []pando.Named{named(1, "10.128.0.9")}},
+		pando.DefaultService("web"): {Ports: []pando.Port{
+			{Published: 80, Target: 8080, Protocol: pando.TCP},
+			{Published: 443, Target: 8443, Protocol: pando.TCP},
+			{Published: 53, Target: 53, Protocol: pando.UDP}}},
+	}
+	s := New(Config{Addr: "127.0.0.1:0", Upstreams: []string{},
+		Endpoints: func(k pando.ServiceKey) (pando.Endpoints, bool) { e, ok := known[k]; return e, ok },
+		Lookup: func(n pando.ServiceName, tenant pando.Tenant) (v4, v6 netip.Addr, ok bool) {
+			switch {
+			case n == "web":
+				return netip.MustParseAddr("10.127.0.9"), netip.MustParseAddr("fd70::9"), true
+			case strings.HasPrefix(string(n), "db-") && tenant == "db":
+				return netip.MustParseAddr("10.127.0.77"), netip.Addr{}, true
+			}
+			return v4, v6, false
+		}})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func TestNamesOfOrdinals(t *testing.T) {
+	s := withOrdinals(t)
+	for name, want := range map[string]string{
+		"db-0.db.pando.":         "10.128.0.2",
+		"db-1.db.pando.":         "10.128.16.2",
+		"db-1.db.default.pando.": "10.128.16.2",
+		"db-0.db.shop.pando.":    "10.128.0.9",
+		"db-2.db.pando.":         "10.127.0.77", // no such ordinal: the tenant db
+		"db-00.db.shop.pando.":   "",
+		"db-1.db.shop.pando.":    "",
+		"db-x.db.shop.pando.":    "",
+	} {
+		got := ""
+		m := ask(t, s, "udp", name, dns.TypeA)
+		if len(m.Answer) > 0 {
+			got = m.Answer[0].(*dns.A).A.String()
+		}
+		if got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+		if want == "" && m.Rcode != dns.RcodeNameError {
+			t.Errorf("%s: %s", name, dns.RcodeToString[m.Rcode])
+		}
+	}
+}
+
+func TestPortsHaveRecords(t *testing.T) {
+	s := withOrdinals(t)
+	for name, want := range map[string][]string{
+		"_http._tcp.web.pando.":     {"80 web.pando."},
+		"_https._tcp.web.pando.":    {"443 web.pando."},
+		"_443._tcp.web.pando.":      {"443 web.pando."},
+		"_any._udp.web.pando.":      {"53 web.pando."}, // the only one
+		"_smtp._tcp.web.pando.":     nil,
+		"_http._tcp.nobody.pando.":  nil,
+		"_http._tcp.pando.":         nil,
+		"_mysql._tcp.db.pando.":     {"13306 db-0.db.pando.", "13306 db-1.db.pando."},
+		"_3306._tcp.db.shop.pando.": {"13306 db-0.db.shop.pando."},
+	} {
+		m := ask(t, s, "udp", name, dns.TypeSRV)
+		var got []string
+		for _, r := range m.Answer {
+			srv := r.(*dns.SRV)
+			got = append(got, strings.TrimSpace(srv.String()[strings.Index(srv.String(), "\tSRV\t")+9:]))
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+		if addresses := len(m.Extra) > 1; addresses != (want != nil) { // one is EDNS
+			t.Errorf("%s comes with %v", name, m.Extra)
+		}
+		if want == nil && m.Rcode != dns.RcodeNameError {
+			t.Errorf("%s: %s", name, dns.RcodeToString[m.Rcode])
+		}
+	}
+	if m := ask(t, s, "udp", "_http._tcp.web.pando.", dns.TypeA); m.Rcode != dns.RcodeSuccess ||
+		len(m.Answer) > 0 || len(m.Ns) != 1 {
+		t.Errorf("an address of a record's name: %s", m)
+	}
+}

@@ -1,0 +1,75 @@
+package reach
+
+import (
+	"errors"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"pando.run/pando"
+)
+
+// named are the ordinals of stateful services that a tenant may reach, on all hosts.
+type named struct {
+	entries *ebpf.Map
+	of      map[uint64]map[[4]uint32]bool // addresses, by the number of their service
+}
+
+// recall returns the ordinals that a former agent opened. The next table of their service corrects
+// them.
+func recall(entries *ebpf.Map) named {
+	n := named{entries, map[uint64]map[[4]uint32]bool{}}
+	var at [4]uint32
+	var e reachNamed
+	for all := entries.Iterate(); all.Next(&at, &e); {
+		n.add(e.Service, at)
+	}
+	return n
+}
+
+func (n named) add(service uint64, at [4]uint32) {
+	if n.of[service] == nil {
+		n.of[service] = map[[4]uint32]bool{}
+	}
+	n.of[service][at] = true
+}
+
+// set opens the ordinals of a table to their tenant, and closes those of its service that ended.
+func (n named) set(t pando.SteeringTable) error {
+	mine := owner(t.Service)
+	before := n.of[mine.Service]
+	if len(t.Names) == 0 && before == nil {
+		return nil
+	}
+	entry := reachNamed{Tenant: mine.Tenant, Service: mine.Service}
+	for i, p := range t.Ports[:min(len(t.Ports), len(entry.Ports))] {
+		entry.Ports[i] = network(p.Target)
+	}
+	delete(n.of, mine.Service)
+	var errs []error
+	for _, o := range t.Names {
+		for _, a := range []netip.Addr{o.IP4, o.IP6} {
+			if a.IsValid() {
+				errs = append(errs, n.entries.Put(key(a), entry))
+				n.add(mine.Service, key(a))
+				delete(before, key(a))
+			}
+		}
+	}
+	for at := range before {
+		if !n.taken(at) {
+			errs = append(errs, missingIsFine(n.entries.Delete(at)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// taken reports whether another service has an ordinal at an address that one left.
+func (n named) taken(at [4]uint32) bool {
+	for _, all := range n.of {
+		if all[at] {
+			return true
+		}
+	}
+	return false
+}
