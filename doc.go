@@ -78,6 +78,7 @@
 //	probe        service.go    one check of an instance's health.
 //	decision     request.go    a decision of Pando, with its inputs and its threshold.
 //	operators    request.go    every request that people may make.
+//	run          run.go        one run of a job, or of a command with a service's spec.
 //	rollout      rollout.go    the way from one revision to the next.
 //	trial        rollout.go    the progress of a rollout.
 //	placement    lifecycle/    the host of an instance.

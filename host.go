@@ -37,6 +37,7 @@ type Host struct {
 	Tunnel     bool         `json:"tunnel,omitempty"`    // others send it flows
 	Copies     bool         `json:"copies,omitempty"`    // its build keeps copies of states
 	Freezes    bool         `json:"freezes,omitempty"`   // it makes and restores snapshots
+	Runs       bool         `json:"runs,omitempty"`      // its agent runs instances of runs
 	Bundles    bool         `json:"bundles,omitempty"`   // it brings bundles to its instances
 	Secrets    bool         `json:"secrets,omitempty"`   // its instances get secrets of the store
 	Ordinals   bool         `json:"ordinals,omitempty"`  // it runs stateful services

@@ -108,6 +108,7 @@ type Instance struct {
 	// host to StartRecover (see ParsePosition).
 	Start    StartMode  `json:"start,omitempty"`
 	Position string     `json:"position,omitempty"`
+	Run      *RunPart   `json:"run,omitempty"` // nil: it serves; else it stays starting
 	Phase    Phase      `json:"phase"`
 	Reason   string     `json:"reason"`         // of the last change
 	Intent   IntentID   `json:"intent"`         // the intent that started it

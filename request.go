@@ -193,6 +193,7 @@ const (
 	DecidedRecover   DecisionKind = "recover"     // the first ordinal after a crash of all, or a move
 	DecidedExec      DecisionKind = "exec"        // an operator ran a command inside an instance
 	DecidedSnapshot  DecisionKind = "snapshot"    // an operator stored a snapshot of an instance
+	DecidedRun       DecisionKind = "run"         // a run began, ended or was missed
 	DecidedSecret    DecisionKind = "secret"      // a secret changed, or reached an instance
 	DecidedQuota     DecisionKind = "quota"       // a start waits for a quota of the tenant
 	DecidedUnwritten DecisionKind = "unwritten"   // in a status only: the store refuses the write
@@ -362,6 +363,7 @@ type Operators interface {
 		ctx context.Context, s ServiceKey, to int, reason string, by Asker,
 	) (ServiceStatus, error)
 	Rollouts
+	RunOperators
 	Recoveries
 	// Revisions returns the stored revisions of a service, oldest first.
 	Revisions(ctx context.Context, s ServiceKey) ([]Revision, error)

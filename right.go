@@ -18,7 +18,7 @@ const (
 	// RightDeploy allows changes of specs, rollouts, images, secrets and volumes. Its owner sees
 	// the values of environments, because a deploy returns the spec.
 	RightDeploy Right = "deploy"
-	// RightExec allows commands inside instances.
+	// RightExec allows commands inside instances, and runs.
 	RightExec Right = "exec"
 	// RightAdmit allows tokens for new hosts, and the end of a membership.
 	RightAdmit Right = "admit"

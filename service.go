@@ -1,6 +1,7 @@
 package pando
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -16,6 +17,7 @@ type Spec struct {
 	Name   ServiceName `json:"name"`
 	Tenant Tenant      `json:"tenant,omitempty"` // DefaultTenant
 	Kind   ServiceKind `json:"kind,omitempty"`   // instances that equal each other
+	Job    Job         `json:"job,omitzero"`     // of KindJob
 	Hooks  Hooks       `json:"hooks,omitzero"`   // for Stateful only
 	Image  Image       `json:"image,omitzero"`   // none: the program is the host's
 	Bundle Bundle      `json:"bundle,omitzero"`  // none: the program is on every host; not with Image
@@ -351,6 +353,14 @@ func (s Spec) WithDefaults() Spec {
 	if s.Tenant == "" {
 		s.Tenant = DefaultTenant
 	}
+	if s.IsJob() {
+		s.Restart, s.Scale.Zero = RestartNo, true
+		orInt(&s.Job.Parallel, 1)
+		if s.Job.Schedule != "" {
+			orStr(&s.Job.Zone, "UTC")
+			s.Job.Overlap = cmp.Or(s.Job.Overlap, OverlapForbid)
+		}
+	}
 	orStr(&s.StopSignal, "SIGTERM")
 	orNum(&s.StopSeconds, 10)
 	if s.Restart == "" {
@@ -415,6 +425,9 @@ const (
 	ServiceDegraded  ServicePhase = "degraded"  // fewer than min in rotation; Reason has the cause
 	ServiceCompleted ServicePhase = "completed" // its instances ended with 0, and none is replaced
 	ServiceRemoving  ServicePhase = "removing"  // its instances drain and merge, then it is deleted
+	ServiceRunning   ServicePhase = "running"   // a run of the job is in progress
+	ServiceScheduled ServicePhase = "scheduled" // the job waits for its next run
+	ServiceFailed    ServicePhase = "failed"    // the newest run of the job failed
 )
 
 // Service is the record of one service: its target and its progress.
@@ -434,6 +447,7 @@ type Service struct {
 	Removing bool         `json:"removing,omitempty"`
 	Asked    time.Time    `json:"asked"`           // when the newest spec arrived
 	Trial    *Trial       `json:"trial,omitempty"` // of the rollout in progress, if there is one
+	Book     *RunBook     `json:"book,omitempty"`  // its runs; nil: none so far
 	Roll     *Roll        `json:"roll,omitempty"`  // of a stateful service: its ordinals
 }
 

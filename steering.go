@@ -245,6 +245,7 @@ type Seat struct {
 // EndpointsOf returns the record of a service with these instances, oldest first. spec is that of
 // its target.
 func EndpointsOf(svc Service, spec Spec, instances []Instance) Endpoints {
+	svc.Book = nil // only operators read it
 	e := Endpoints{Service: svc, Ports: spec.Ports, Scale: spec.Scale, Balance: spec.Balance,
 		Names: namesOf(spec, instances)}
 	for n := range instances {
@@ -262,9 +263,10 @@ func EndpointsOf(svc Service, spec Spec, instances []Instance) Endpoints {
 		host, _ := slices.BinarySearch(e.Hosts, i.Host)
 		s := Seat{Instance: i.ID, Host: host, Revision: i.Revision, Weight: i.Weight, Phase: i.Phase}
 		switch {
-		case i.Phase == PhasePlaced, i.Phase == PhaseStarting:
+		case i.Run == nil && (i.Phase == PhasePlaced || i.Phase == PhaseStarting):
 			s.Phase, s.Since = PhasePlaced, i.Born
-		case i.Phase == PhaseWarm:
+		case i.Phase == PhaseWarm, i.Run != nil:
+			s.Phase = PhaseWarm // it takes no flows
 			s.Since = i.Born
 		case i.Phase.TakesFlows():
 			s.Since = i.Since

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"pando.run/pando"
+	"pando.run/pando/lifecycle"
 )
 
 // decision returns a decision of this agent about an instance.
@@ -14,7 +15,11 @@ func (a *Agent) decision(
 	if inputs == nil {
 		inputs = map[string]float64{}
 	}
-	inputs["revision"] = float64(a.statusOf(r).inst.Revision)
+	i := a.statusOf(r).inst
+	inputs["revision"] = float64(i.Revision)
+	if i.Run != nil {
+		inputs[lifecycle.Run] = float64(i.Run.Number)
+	}
 	return pando.Decision{
 		ID: a.IDs.Sequential(now), Service: r.service, Instance: r.id, Kind: kind,
 		Reason: oneLine(reason, evidenceBytesMax), // probes and errors quote the program

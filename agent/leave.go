@@ -37,7 +37,7 @@ func (r *leave) drain(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 		r.drained("the program is not there any more")
 		return atOnce
 	}
-	if i.Warm {
+	if i.Warm || i.Run != nil {
 		r.drained("it never took a flow")
 		return atOnce
 	}

@@ -34,8 +34,8 @@ func (r *birth) start(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 	if wait := reserveWait - r.a.Clock.Now().Sub(i.Since); i.Warm && wait > 0 {
 		return wait
 	}
-	svc, spec := r.a.service(r.service, i.Revision)
-	if spec.Stateful() {
+	svc, spec := r.described(i)
+	if spec.Stateful() && i.Run == nil {
 		spec.Entrypoint, spec.Command = nil, spec.Run(i.Start)
 		if i.Start == pando.StartRecover {
 			return r.recover(ctx, i, svc, spec)
@@ -128,6 +128,9 @@ func (r *birth) awaitReady(
 	if box == nil {
 		r.fail("its sandbox is gone: the host restarted", nil)
 		return time.Millisecond
+	}
+	if i.Run != nil {
+		return 0 // it takes no flows
 	}
 	spec := r.spec()
 	now := r.a.Clock.Now()

@@ -133,6 +133,9 @@ func (c *recorder) wait() time.Duration {
 		return 0
 	}
 	last := c.steps[len(c.steps)-1]
+	if last.Run != nil {
+		return 0 // its caller waits
+	}
 	return collectWait[last.Phase] - c.r.a.Clock.Now().Sub(last.Since)
 }
 

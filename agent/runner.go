@@ -311,8 +311,17 @@ func (r *runner) repeatEvents(i pando.Instance) {
 
 // spec returns the spec by which the instance runs.
 func (r *runner) spec() pando.Spec {
-	_, spec := r.a.service(r.service, r.inst.Revision)
+	_, spec := r.described(r.inst)
 	return spec
+}
+
+// described returns the record of the service, and the spec by which an instance runs.
+func (r *runner) described(i pando.Instance) (pando.Service, pando.Spec) {
+	svc, spec := r.a.service(r.service, i.Revision)
+	if i.Run != nil {
+		spec = spec.ForRun(*i.Run)
+	}
+	return svc, spec
 }
 
 func (r *runner) probe(

@@ -140,7 +140,7 @@ func (f *scope) unpark(s pando.ServiceKey) {
 		return
 	}
 	delete(f.parked, s)
-	for _, i := range f.a.world.Of(s) {
+	for _, i := range append(f.a.world.Of(s), world.RunsOf(f.a.world, s)...) {
 		if i.Host == f.a.Host.Name {
 			f.a.see(i)
 		}

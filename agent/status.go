@@ -20,7 +20,7 @@ type status struct {
 // A starting instance has one, because a former agent may have steered flows to it and died before
 // it recorded that.
 func (s status) endpoint() (e pando.Endpoint, ok bool) {
-	if !s.runs || s.inst.Phase == pando.PhaseFailed {
+	if !s.runs || s.inst.Phase == pando.PhaseFailed || s.inst.Run != nil {
 		return e, false
 	}
 	e = pando.Endpoint{Instance: s.inst.ID, Revision: s.inst.Revision, Link: s.link}

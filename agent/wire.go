@@ -27,7 +27,7 @@ type entry struct {
 // connect lets the instance take packets. It is idempotent. An instance that is not connected does
 // not become ready; step tries again.
 func (r *wire) connect(ctx context.Context, i pando.Instance, box pando.Sandbox) {
-	svc, spec := r.a.service(r.service, i.Revision)
+	svc, spec := r.described(i)
 	err := r.a.Steering.Connect(ctx, box.Link(), spec.Ports, svc.VIP4, svc.VIP6)
 	if err != nil && (r.unconnected == nil || err.Error() != r.unconnected.Error()) {
 		r.a.Log.Error("connect an instance to steering: it is tried again",

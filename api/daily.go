@@ -19,6 +19,7 @@ func (h operators) dayToDay(a huma.API) {
 		"Show the processor time, memory and connections of instances, with one request per host.",
 		h.stats)
 	h.exec(a)
+	runs{h.Operators}.routes(a)
 	route(a, "rollback", "POST /v1/services/{name}/rollback",
 		"Deploy the spec of an older revision again.", h.rollback)
 	rollouts{h.Operators}.routes(a)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -67,12 +68,19 @@ func relay(c huma.Context, command io.ReadWriteCloser) {
 func (c *Client) Exec(
 	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, spec pando.SessionSpec,
 ) (io.ReadWriteCloser, error) {
+	path, q := of(s, "/exec")
+	q.Set("instance", string(i))
+	return open(ctx, c, path, q, spec)
+}
+
+// open sends a request that becomes a session.
+func open(
+	ctx context.Context, c *Client, path string, q url.Values, spec pando.SessionSpec,
+) (io.ReadWriteCloser, error) {
 	body, err := json.Marshal(spec)
 	if err != nil {
 		return nil, err
 	}
-	path, q := of(s, "/exec")
-	q.Set("instance", string(i))
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://pando"+path+"?"+q.Encode(),
 		bytes.NewReader(body))
 	if err != nil {

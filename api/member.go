@@ -27,7 +27,10 @@ var byRight = map[pando.Right][]string{
 		"PUT /v1/secrets/{secret}", "DELETE /v1/secrets/{secret}",
 		"DELETE /v1/services/{name}/volumes/{volume}",
 	},
-	pando.RightExec:  {"POST /v1/services/{name}/exec"},
+	pando.RightExec: {
+		"POST /v1/services/{name}/exec", "POST /v1/services/{name}/runs",
+		"POST /v1/services/{name}/runs/attach", "DELETE /v1/services/{name}/runs/{number}",
+	},
 	pando.RightAdmit: {"POST /v1/tokens"},
 }
 

@@ -49,6 +49,7 @@ type Control struct {
 	*recoveries
 	*secrets
 	*snapshots
+	*callers
 	*tenants
 	counters *counters
 	// asks holds asks that agents brought themselves and that wait for a decision.
@@ -82,7 +83,7 @@ func New(c Config) *Control {
 	return &Control{
 		view: v, counters: n, streams: &streams{view: v, counters: n}, members: &members{view: v},
 		operators: o, volumes: &volumes{o}, recoveries: &recoveries{o},
-		secrets: &secrets{o}, snapshots: &snapshots{o}, tenants: &tenants{o},
+		secrets: &secrets{o}, snapshots: &snapshots{o}, tenants: &tenants{o}, callers: &callers{o},
 		asks: map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),
 		waiting: map[pando.ServiceKey]bool{},
 	}

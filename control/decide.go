@@ -32,12 +32,15 @@ func Decide(
 	d.evacuate()
 	d.abandon()
 	d.answerAsks()
+	shift{d}.work()
 	ordinals{d}.assemble()
 	switch spec, known := d.spec(d.serving()); {
 	case d.svc.Removing:
 		d.remove()
 	case !known:
 		// The revision's record arrives with the service's record, in a later message.
+	case d.newest().IsJob():
+		shift{d}.judge()
 	case d.rolling():
 		d.roll()
 	default:

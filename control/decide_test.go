@@ -78,7 +78,7 @@ func (tb *table) endpoints() {
 	tb.t.Helper()
 	svc, ok := tb.w.Services[web]
 	spec, _ := tb.w.SpecOf(web, svc.V.Target)
-	want := pando.EndpointsOf(svc.V, spec, tb.w.Of(web))
+	want := pando.EndpointsOf(svc.V, spec, append(tb.w.Of(web), world.RunsOf(tb.w, web)...))
 	if got, there := tb.w.Endpoints[web]; there != ok || ok && !reflect.DeepEqual(got.V, want) {
 		tb.t.Errorf("the endpoints of web are %+v (%v), want %+v (%v)", got.V, there, want, ok)
 	}

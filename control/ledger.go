@@ -21,8 +21,9 @@ type ledger struct {
 	svc       pando.Service
 	keeper    pando.Keeper // of its state on several hosts; zero Host: none
 	crew      *crew
-	decisions []pando.Decision // about the service, as stored
-	intents   []pando.Intent   // of the service, as stored, with the asks
+	parts     map[pando.InstanceID]pando.Instance // instances of its runs
+	decisions []pando.Decision                    // about the service, as stored
+	intents   []pando.Intent                      // of the service, as stored, with the asks
 	puts      map[pando.Key]pando.Stored
 	deletes   []pando.Key
 	conds     map[pando.Key]pando.Condition
@@ -38,7 +39,8 @@ func newLedger(w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs)
 	}
 	return &ledger{
 		w: w, now: now, ids: ids, before: svc, svc: svc.V, keeper: w.Keepers[s].V,
-		crew: newCrew(w.Of(s)), decisions: w.DecisionsOf(s), intents: w.IntentsOf(s),
+		crew: newCrew(w.Of(s)), parts: partsOf(world.RunsOf(w, s)),
+		decisions: w.DecisionsOf(s), intents: w.IntentsOf(s),
 		puts: map[pando.Key]pando.Stored{}, conds: map[pando.Key]pando.Condition{},
 	}, true
 }
@@ -93,7 +95,7 @@ func (l *ledger) putEndpoints() {
 		return
 	}
 	was := l.w.Endpoints[l.svc.ServiceKey]
-	now := pando.EndpointsOf(l.svc, l.newest(), l.crew.all)
+	now := pando.EndpointsOf(l.svc, l.newest(), l.seated())
 	now.Secrets = newestSecret(l.w, l.newest())
 	if was.Modified > 0 && equal(was.V.Service, now.Service) && was.V.Scale == now.Scale &&
 		was.V.Balance == now.Balance && was.V.Secrets == now.Secrets &&

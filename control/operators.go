@@ -127,10 +127,8 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	if why := unable(w, r.Spec); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrUnsupported, why)
 	}
-	if known, ok := w.SpecOf(key, svc.Target); ok && known.Kind != r.Spec.Kind {
-		return pando.Txn{}, fmt.Errorf("%w: kind: the ordinals of a service and their volumes stay as "+
-			"they are; deploy it under another name, or `pando rm --purge %s` first",
-			pando.ErrRefused, key)
+	if err := runnable(w, svc, key, r.Spec); err != nil {
+		return pando.Txn{}, err
 	}
 	if why := overQuota(w, r.Spec, now); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s; `pando tenant show %s` shows its use",
@@ -142,7 +140,8 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	replaced, unserved := w.Revisions[key][svc.Target].V, svc.Target != svc.Current
 	svc.Latest++
 	svc.Target, svc.Rolling, svc.Asked, svc.Trial = svc.Latest, 0, now, nil
-	if svc.Current != 0 && svc.Current != svc.Target {
+	svc.Book = deployed(svc, r)
+	if svc.Current != 0 && svc.Current != svc.Target && !r.Spec.IsJob() {
 		svc.Rolling, svc.Trial = max(1, scale.Capacity(w.Of(key))), &pando.Trial{Began: now}
 	}
 	r.Number, r.State = svc.Latest, pando.RevisionRolling
@@ -175,6 +174,8 @@ func unable(w *world.World, s pando.Spec) string {
 		{s.Bundle.Folder != "", func(h pando.Host) bool { return h.Bundles },
 			"bundle: host %s has an older pando without bundles; upgrade pando there, " +
 				"or leave bundle out"},
+		{s.IsJob(), func(h pando.Host) bool { return h.Runs },
+			"kind: host %s has an older pando without jobs: upgrade pando there"},
 		{len(s.StoredSecrets) > 0, func(h pando.Host) bool { return h.Secrets },
 			"secrets: host %s has an older pando without secrets of the store: upgrade pando there"},
 		{len(s.Volumes)+len(s.Tmpfs) > 0 || s.ReadOnly,

@@ -187,7 +187,7 @@ func (p *placer) loads(home pando.HostName) map[pando.HostName]lifecycle.Load {
 		}
 	}
 	var fresh []pando.Instance
-	for _, i := range p.crew.all {
+	for _, i := range p.seated() {
 		if p.fresh(i.ID) {
 			fresh = append(fresh, i)
 		}
@@ -286,7 +286,11 @@ func (p *placer) name(i pando.Intent) pando.InstanceID {
 		pando.CheckLabel("instance", string(name)) != nil {
 		name = p.ids.Instance(p.svc.Name)
 	}
-	for n := 0; n < namesTried && (p.w.HasName(name) || p.crew.has(name)); n++ {
+	taken := func() bool {
+		_, part := p.parts[name]
+		return part || p.w.HasName(name) || p.crew.has(name)
+	}
+	for n := 0; n < namesTried && taken(); n++ {
 		name = p.ids.Instance(p.svc.Name)
 	}
 	return name

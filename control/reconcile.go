@@ -101,7 +101,7 @@ func (d *draft) abandon() {
 // left.
 func (d *draft) remove() {
 	d.dropInstances(lifecycle.Lost(d.crew.all, d.here))
-	if len(d.crew.all) == 0 {
+	if len(d.crew.all)+len(d.parts) == 0 {
 		d.forget()
 		return
 	}
@@ -296,11 +296,11 @@ const apartLook = 5 * time.Second
 
 // judge sets the phase of the service from the phases of its instances.
 func (d *draft) judge() {
-	if d.forgotten {
+	if d.forgotten || d.newest().IsJob() && !d.svc.Removing {
 		return
 	}
 	c := lifecycle.Case{
-		Removing: d.svc.Removing, Left: len(d.crew.all), Serving: d.count().Serving,
+		Removing: d.svc.Removing, Left: len(d.crew.all) + len(d.parts), Serving: d.count().Serving,
 		Least: d.bounds().Least, Current: d.svc.Current, Target: d.svc.Target, Reason: d.svc.Reason,
 		After: d.after,
 	}
@@ -343,11 +343,13 @@ func (d *draft) trim() {
 	}
 	bytes := lifecycle.HistoryBytes(len(d.w.Services))
 	keep := lifecycle.Fits(d.intents, lifecycle.IntentBytes, bytes, IntentsKept)
-	old := lifecycle.OldIntents(d.intents, keep, trimStep, d.crew.has)
+	living := func(id pando.InstanceID) bool { return d.crew.has(id) || d.parts[id].ID != "" }
+	old := lifecycle.OldIntents(d.intents, keep, trimStep, living)
 	keep = lifecycle.Fits(d.decisions, lifecycle.DecisionBytes, bytes, DecisionsKept)
 	if len(d.decisions) > keep {
 		spec := d.newest()
 		kept := lifecycle.Remembered(d.decisions, spec.Restart, spec.Scale.Max)
+		lifecycle.RememberedRuns(kept, d.decisions, d.svc.Book)
 		old = append(old, lifecycle.OldDecisions(d.decisions, kept, keep, trimStep)...)
 	}
 	d.deletes = append(d.deletes, old...)
@@ -357,7 +359,8 @@ func (d *draft) trim() {
 	}
 	used := func(n int) bool {
 		_, written := d.puts[all[n].V.Key()]
-		return written || n == d.svc.Current || n == d.svc.Target || d.crew.revisions[n] > 0
+		return written || n == d.svc.Current || n == d.svc.Target || d.crew.revisions[n] > 0 ||
+			d.svc.Book.Uses(n)
 	}
 	numbers := slices.Sorted(maps.Keys(all))
 	for _, n := range lifecycle.OldRevisions(numbers, used, RevisionsKept, trimStep) {

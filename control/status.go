@@ -10,6 +10,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
+	"pando.run/pando/world"
 )
 
 // Services implements pando.Operators.
@@ -83,12 +84,12 @@ func (c *view) recorded(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 	if s.Tenant != pando.DefaultTenant {
 		st.DNS = string(s.Name) + "." + string(s.Tenant) + ".pando"
 	}
-	for _, i := range c.world.Of(s) {
+	for _, i := range append(c.world.Of(s), world.RunsOf(c.world, s)...) {
 		is := pando.InstanceStatus{Instance: i}
 		if _, here := c.world.Hosts[i.Host]; !here && len(c.world.Members) > 0 {
 			is.Away = awayNote(c.left, i.Host)
 		}
-		if i.IP4.IsValid() && len(spec.Ports) > 0 {
+		if i.IP4.IsValid() && len(spec.Ports) > 0 && i.Run == nil {
 			is.Endpoint = netip.AddrPortFrom(i.IP4, spec.Ports[0].Target).String()
 		}
 		st.Instances = append(st.Instances, is)

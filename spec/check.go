@@ -74,6 +74,7 @@ func Check(s pando.Spec) error {
 	c.seconds("stop_seconds", s.StopSeconds)
 	c.seconds("drain_seconds_max", s.DrainSecondsMax)
 	word(c, "restart", s.Restart, "", pando.RestartAlways, pando.RestartOnFailure, pando.RestartNo)
+	c.job(s)
 	c.ports(s.Ports)
 	for _, e := range s.Endpoints {
 		c.also(e.Check())

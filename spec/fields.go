@@ -50,12 +50,18 @@ var fields = []field{
 		kind: labelKind("tenant"),
 		set:  func(s *pando.Spec, v any) { s.Tenant = pando.Tenant(v.(string)) },
 		get:  func(s pando.Spec) any { return string(s.Tenant) }},
-	{name: "kind", doc: "stateful: the instances are ordinals, each with a name such as db-0, a " +
-		"host and volumes of its own. They start, change and end one at a time, in order.",
+	{name: "kind", doc: "job: its instances run to their end, in runs. A deploy of a new spec " +
+		"starts a run, or a schedule does. stateful: the instances are ordinals, each with a name " +
+		"such as db-0, a host and volumes of its own. They start, change and end one at a time.",
 		def: "instances that equal each other", example: "stateful",
-		kind: enumKind(string(pando.Stateful)),
+		kind: enumKind(string(pando.KindJob), string(pando.Stateful)),
 		set:  func(s *pando.Spec, v any) { s.Kind = pando.ServiceKind(v.(string)) },
 		get:  func(s pando.Spec) any { return string(s.Kind) }},
+	{name: "schedule", doc: "Times at which a job runs, as five words of cron.",
+		def: "at each deploy of a new spec", example: `"*/5 * * * *"`, kind: scheduleKind,
+		set: func(s *pando.Spec, v any) { s.Job.Schedule = v.(string) },
+		get: func(s pando.Spec) any { return s.Job.Schedule }},
+	{name: "job", doc: "The runs of a job.", fields: jobFields},
 	{name: "hooks", doc: "Commands for the steps in the life of a stateful service, inside the " +
 		"instance.", fields: hookFields},
 	{name: "image",

@@ -13,7 +13,7 @@ const ordinals = minimal + "kind: stateful\n"
 func TestAStatefulServiceInASpec(t *testing.T) {
 	const data = "volumes: [\"data:/d\"]\n"
 	for text, want := range map[string]string{
-		minimal + "kind: batch":                           "kind: want one of stateful",
+		minimal + "kind: batch":                           "kind: want one of job, stateful",
 		ordinals:                                          "in a volume of its own: add volumes",
 		ordinals + "volumes: [\"d:/d:shared\"]":           "in a volume of its own: add volumes",
 		minimal + "hooks: {joined: ./synced}":             "with kind: stateful alone",

@@ -81,8 +81,20 @@ func (w *World) delist(i pando.Instance) {
 	w.onHost.drop(i.Host, i)
 }
 
-// Of returns the instances of a service, oldest first.
-func (w *World) Of(s pando.ServiceKey) []pando.Instance { return w.ofService.of(s) }
+// Of returns the instances that a service has for its traffic, oldest first.
+func (w *World) Of(s pando.ServiceKey) []pando.Instance {
+	return slices.DeleteFunc(w.ofService.of(s), func(i pando.Instance) bool { return i.Run != nil })
+}
+
+// RunsOf returns the instances of the runs of a service, oldest first.
+func RunsOf(w *World, s pando.ServiceKey) (out []pando.Instance) {
+	for _, i := range w.ofService[s] {
+		if i.Run != nil {
+			out = append(out, i)
+		}
+	}
+	return out
+}
 
 // On returns the instances of a host, oldest first.
 func (w *World) On(h pando.HostName) []pando.Instance { return w.onHost.of(h) }

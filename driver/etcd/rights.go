@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -214,6 +215,8 @@ func (w *rights) instance(next, now pando.Instance, there bool) error {
 	case there && (next.Ordinal != now.Ordinal || next.Start != now.Start):
 		return fmt.Errorf("ordinal %d, order %q: want %d and %q, as control wrote them",
 			next.Ordinal, next.Start, now.Ordinal, now.Start)
+	case there && !reflect.DeepEqual(next.Run, now.Run):
+		return fmt.Errorf("its part in a run is not as control wrote it")
 	case there && next.Revision != now.Revision, !next.Phase.Known():
 		return fmt.Errorf("revision %d, phase %q: want revision %d and a phase that there is",
 			next.Revision, next.Phase, now.Revision)

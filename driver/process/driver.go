@@ -326,6 +326,7 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 		Hostname: host, Open: spec.Spec.Unconfined(),
 		Tmpfs: spec.Spec.Tmpfs, ReadOnly: spec.Spec.ReadOnly,
 	}
+	p.Idle = spec.Instance.Run != nil && spec.Instance.Run.Attached
 	for _, a := range []netip.Addr{spec.VIP4, spec.VIP6} {
 		if a.IsValid() {
 			p.VIPs = append(p.VIPs, a)
@@ -380,6 +381,9 @@ func environment(spec pando.SandboxSpec) (env map[string]string, host string) {
 	}
 	if spec.VIP4.IsValid() {
 		env["PANDO_VIP"] = spec.VIP4.String()
+	}
+	if r := spec.Instance.Run; r != nil {
+		env["PANDO_RUN"] = strconv.Itoa(r.Number)
 	}
 	host = string(spec.Instance.ID)
 	if n := spec.Instance.Ordinal; n > 0 && spec.Spec.Stateful() {

@@ -107,7 +107,7 @@ const visitOutputMax = time.Second
 func (s *shim) beginVisit(spec pando.SessionSpec) (*visit, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.program == nil || s.loaded || s.pid == 0 || len(spec.Command) == 0 {
+	if s.program == nil || s.loaded || s.pid == 0 && !s.program.Idle || len(spec.Command) == 0 {
 		return nil, fmt.Errorf("%w: nothing runs in the sandbox", pando.ErrNotFound)
 	}
 	p := *s.program

@@ -228,6 +228,10 @@ func everyone(sig syscall.Signal) error {
 func (s *shim) signal(sig syscall.Signal) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.program != nil && s.program.Idle {
+		go s.happened(pando.SandboxEvent{Kind: pando.SandboxExited})
+		return everyone(sig)
+	}
 	if s.pid == 0 {
 		return nil
 	}
@@ -278,6 +282,11 @@ func (s *shim) run(p program, g *gate) error {
 	defer s.mu.Unlock()
 	if err := ready(s, p); err != nil {
 		return err
+	}
+	if p.Idle {
+		p.Secrets = nil
+		s.program = &p
+		return nil
 	}
 	var wait func() bool
 	if g != nil {

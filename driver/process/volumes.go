@@ -24,6 +24,7 @@ type mounted struct {
 	At     string `json:"at"`
 	Shared bool   `json:"shared,omitempty"`
 	Write  bool   `json:"write,omitempty"`
+	Peek   bool   `json:"peek,omitempty"` // it is only read, beside the instance that has it
 	Host   bool   `json:"host,omitempty"` // a folder or file of the host, which nothing locks
 }
 
@@ -60,7 +61,7 @@ func (d *Driver) volumes(spec pando.SandboxSpec, p *program) error {
 			return fmt.Errorf("keep volume %s: %w", v.Name, err)
 		}
 		p.Volumes = append(p.Volumes, mounted{From: from, At: v.Path, Shared: v.Shared,
-			Write: !v.ReadOnly})
+			Write: !v.ReadOnly, Peek: spec.Instance.Run != nil && spec.Instance.Run.Beside})
 	}
 	return nil
 }
@@ -172,6 +173,9 @@ func hold(root int, v mounted, resolve uint64) (int, error) {
 	})
 	if err != nil {
 		return -1, err
+	}
+	if v.Peek {
+		return fd, nil
 	}
 	lock := unix.LOCK_EX
 	if v.Shared {

@@ -49,6 +49,7 @@ type program struct {
 	LogDir   string            `json:"log_dir"`
 	Cgroup   pando.CgroupEntry `json:"cgroup"`
 	VIPs     []netip.Addr      `json:"vips"`
+	Idle     bool              `json:"idle,omitempty"` // it starts nothing: sessions alone do
 	Show     []shown           `json:"show,omitempty"`
 	Volumes  []mounted         `json:"volumes,omitempty"`
 	Tmpfs    []pando.Tmpfs     `json:"tmpfs,omitempty"`

@@ -170,8 +170,12 @@ func serving(revision int) func(pando.ServiceStatus) (bool, error) {
 		p := st.Problem
 		switch {
 		case st.Current == revision && st.Target == revision && (st.Phase == pando.ServiceServing ||
-			st.Phase == pando.ServiceCompleted):
+			st.Phase == pando.ServiceCompleted || st.Phase == pando.ServiceScheduled):
 			return true, nil
+		case st.Phase == pando.ServiceFailed && st.Current == revision:
+			return false, explain(st, revision)
+		case st.Phase == pando.ServiceRunning:
+			return false, nil // an instance that failed may be tried again
 		case p != nil && p.Kind == pando.DecidedRollback && int(p.Inputs["from"]) == revision:
 			return false, explain(st, revision)
 		case st.Target > revision:

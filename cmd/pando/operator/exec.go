@@ -71,19 +71,30 @@ func target(text string) (pando.ServiceKey, pando.InstanceID, error) {
 	return key, "", err
 }
 
-// exec runs a command and passes its streams, signals and window on until it ends.
+// exec runs a command inside an instance.
 func (o *Console) exec(
 	ctx context.Context, key pando.ServiceKey, i pando.InstanceID, spec pando.SessionSpec, input bool,
+) error {
+	return attend(ctx, o, &spec, input, func(ctx context.Context) (io.ReadWriteCloser, error) {
+		return o.client.Exec(ctx, key, i, spec)
+	})
+}
+
+// attend begins a command and passes its streams, signals and window on until it ends. begin finds
+// the terminal in the spec.
+func attend(
+	ctx context.Context, o *Console, spec *pando.SessionSpec, input bool,
+	begin func(context.Context) (io.ReadWriteCloser, error),
 ) error {
 	// The command gets every signal until it ends.
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, passed...)
 	defer signal.Stop(signals)
-	screen, err := o.screen(&spec)
+	screen, err := o.screen(spec)
 	if err != nil {
 		return err
 	}
-	conn, err := o.client.Exec(context.WithoutCancel(ctx), key, i, spec)
+	conn, err := begin(context.WithoutCancel(ctx))
 	if err != nil {
 		return err
 	}

@@ -92,8 +92,8 @@ func instances(w io.Writer, all []pando.ServiceStatus, now time.Time) {
 			if st.Roll != nil && i.Ordinal > 0 {
 				name.Name = pando.ServiceName(pando.OrdinalName(name.Name, i.Ordinal))
 			}
-			rows = append(rows, row(name, i.ID, i.Host, i.Endpoint, i.Revision, i.Phase,
-				brief(now.Sub(i.Since)), cmp.Or(i.Away, reason)))
+			rows = append(rows, row(name, i.ID, i.Host, cmp.Or(i.Endpoint, runOf(i)),
+				i.Revision, phaseOf(i), brief(now.Sub(i.Since)), cmp.Or(i.Away, reason)))
 		}
 	}
 	if len(rows) == 1 {
@@ -171,6 +171,10 @@ func whole(w io.Writer, st pando.ServiceStatus, now time.Time) {
 		}
 	}
 	cli.Columns(w, lines...)
+	if st.Book != nil {
+		fmt.Fprintln(w)
+		runTable(w, st.Book, now)
+	}
 	if len(st.Instances) > 0 {
 		fmt.Fprintln(w)
 		instances(w, []pando.ServiceStatus{st}, now)

@@ -1,0 +1,202 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/api"
+	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/wall"
+)
+
+// Run returns `pando run`.
+func Run(o *Console) *cobra.Command {
+	var input, terminal, detach bool
+	c := &cobra.Command{
+		Use: "run SERVICE [-- COMMAND…]", Short: "run a command with a service's spec, or a job once",
+		Long: "Run a command in an instance of its own: with the service's image, environment and\n" +
+			"secrets, its volumes read-only, and never in rotation. The instance is removed at the end,\n" +
+			"and the exit code is the command's. Without a command, run a job and wait for its end:\n" +
+			"exit code 0 if it succeeded. --detach returns at once; `pando runs` and `pando logs` show\n" +
+			"the rest.",
+		Example: "  pando run shop/web -- ./manage.py migrate\n  pando run -it web -- sh\n" +
+			"  pando run nightly --detach",
+		Args: cobra.MinimumNArgs(1), ValidArgsFunction: o.complete,
+		RunE: func(c *cobra.Command, args []string) error {
+			key, err := pando.ParseServiceKey(args[0])
+			if err != nil {
+				return err
+			}
+			command := args[1:]
+			if len(command) > 0 && command[0] == "--" {
+				command = command[1:]
+			}
+			ask := pando.RunAsk{Command: command}
+			switch {
+			case detach && (input || terminal):
+				return cli.Usagef("run: --detach has no caller to pass -i or -t to; leave one out")
+			case detach || len(command) == 0:
+				err = runAway(c.Context(), o, key, ask, !detach)
+			default:
+				spec := pando.SessionSpec{Command: command, Terminal: terminal}
+				begin := func(ctx context.Context) (io.ReadWriteCloser, error) {
+					return api.Runs(o.client).Attach(ctx, key, spec)
+				}
+				err = attend(c.Context(), o, &spec, input, begin)
+			}
+			return o.meant(c.Context(), key, err)
+		},
+	}
+	c.Flags().SetInterspersed(false)
+	c.Flags().BoolVarP(&input, "interactive", "i", false, "pass standard input on")
+	c.Flags().BoolVarP(&terminal, "tty", "t", false, "give the command a terminal")
+	c.Flags().BoolVarP(&detach, "detach", "d", false, "return once the run has begun")
+	return o.Flag(c)
+}
+
+// runAway starts a run without a session. With wait it waits for the end and returns its exit code.
+func runAway(
+	ctx context.Context, o *Console, key pando.ServiceKey, ask pando.RunAsk, wait bool,
+) error {
+	r, err := api.Runs(o.client).Start(ctx, key, ask)
+	if err != nil {
+		return err
+	}
+	if wait {
+		if r, err = ranTo(ctx, o, key, r.Number); err != nil {
+			return err
+		}
+	}
+	err = o.Show(r, func(w io.Writer) {
+		fmt.Fprintf(w, "run %d of %s  %s%s\n", r.Number, key, r.State,
+			strings.TrimSuffix(": "+cli.Clean(r.Reason), ": "))
+	})
+	if err == nil && !r.Active() && r.State != pando.RunSucceeded {
+		return cli.Exit(1)
+	}
+	return err
+}
+
+// ranTo waits for the end of a run.
+func ranTo(
+	ctx context.Context, o *Console, key pando.ServiceKey, number int,
+) (pando.Run, error) {
+	for {
+		st, err := o.client.Service(ctx, key)
+		if err != nil {
+			return pando.Run{}, err
+		}
+		at := st.Book.Find(number)
+		if at < 0 {
+			return pando.Run{}, fmt.Errorf("run %d of %s: %w: newer runs have its place in the book",
+				number, key, pando.ErrNotFound)
+		}
+		if r := st.Book.Runs[at]; !r.Active() {
+			return r, nil
+		}
+		if err := pando.Sleep(ctx, wall.Clock{}, 5*waitLook); err != nil {
+			return pando.Run{}, fmt.Errorf("%w: run %d of %s continues; `pando runs %s` shows it, and "+
+				"`pando runs %s --end %d` ends it", err, number, key, key, key, number)
+		}
+	}
+}
+
+// Runs returns `pando runs`.
+func Runs(o *Console) *cobra.Command {
+	end := 0
+	c := o.of(&cobra.Command{
+		Use: "runs SERVICE", Short: "list the runs of a service, the newest last, or end one",
+		Long: "List the newest runs of a job, or of the commands of `pando run`. A service keeps\n" +
+			"20 ended runs.",
+		Example: "  pando runs nightly\n  pando runs nightly --end 7",
+	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
+		if end > 0 {
+			r, err := api.Runs(o.client).End(ctx, key, end)
+			if err != nil {
+				return err
+			}
+			book := &pando.RunBook{Runs: []pando.Run{r}}
+			return o.Show(r, func(w io.Writer) { runTable(w, book, time.Now()) })
+		}
+		st, err := o.client.Service(ctx, key)
+		if err != nil {
+			return err
+		}
+		book := st.Book.Clone()
+		return o.Show(book, func(w io.Writer) { runTable(w, book, time.Now()) })
+	})
+	c.Flags().IntVar(&end, "end", 0, "end the run of this number")
+	return o.Flag(c)
+}
+
+// runTable prints a line per run, then the schedule.
+func runTable(w io.Writer, b *pando.RunBook, now time.Time) {
+	rows := []string{row("RUN", "REV", "STATE", "BEGAN", "TOOK", "DONE", "FAILED", "BY", "COMMAND",
+		"REASON")}
+	for _, r := range b.Runs {
+		end := now
+		if !r.Active() {
+			end = r.Ended
+		}
+		command := ""
+		for _, word := range r.Command {
+			if strings.ContainsAny(word, " \t\n'\"") || word == "" {
+				word = strconv.Quote(word)
+			}
+			command = strings.TrimSpace(command + " " + word)
+		}
+		rows = append(rows, row(r.Number, r.Revision, r.State, r.Began.Local().Format(time.DateTime),
+			brief(end.Sub(r.Began)), fmt.Sprintf("%d of %d", r.Done, r.Want), r.Failed, r.By,
+			command, r.Reason))
+	}
+	if len(b.Runs) == 0 {
+		fmt.Fprintln(w, "no runs")
+	} else {
+		cli.Columns(w, rows...)
+	}
+	schedule(w, b)
+}
+
+// schedule prints the next time of a job and the missed ones.
+func schedule(w io.Writer, b *pando.RunBook) {
+	if b == nil || b.Next.IsZero() {
+		return
+	}
+	at := b.Next
+	if zone, err := time.LoadLocation(b.Zone); err == nil {
+		at = at.In(zone)
+	}
+	fmt.Fprintf(w, "the next run is due at %s (%s)", at.Format("2006-01-02 15:04 MST"),
+		cli.Clean(b.Schedule))
+	if b.Missed > 0 {
+		fmt.Fprintf(w, "; %s", cli.Count(b.Missed, "missed run"))
+	}
+	fmt.Fprintln(w)
+}
+
+// runOf returns the part of an instance in a run, for the lists of instances.
+func runOf(i pando.InstanceStatus) string {
+	if i.Run == nil {
+		return ""
+	}
+	return fmt.Sprintf("run %d", i.Run.Number)
+}
+
+// phaseOf returns the phase of an instance in a list. An instance of a run has no readiness.
+func phaseOf(i pando.InstanceStatus) string {
+	if i.Run != nil && i.Phase == pando.PhaseStarting {
+		return "running"
+	}
+	if i.Run != nil && slices.Contains([]pando.Phase{pando.PhaseFailed, pando.PhaseMerged}, i.Phase) {
+		return "ended"
+	}
+	return string(i.Phase)
+}

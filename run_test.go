@@ -1,0 +1,58 @@
+package pando
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+)
+
+func TestABookKeepsTheNewestRuns(t *testing.T) {
+	var b *RunBook
+	if b.Active() != 0 || b.Find(1) != -1 || b.Uses(1) {
+		t.Error("no book has runs")
+	}
+	first := b.With(Run{Revision: 7})
+	if r, ok := first.Newest(); !ok || r.Number != 1 || !r.Active() || !first.Uses(7) {
+		t.Errorf("%+v", r)
+	}
+	b = first
+	for range RunsKept + 5 {
+		b = b.With(Run{})
+		at := b.Find(b.Last)
+		b.Runs[at] = b.Runs[at].End(RunFailed, time.Time{}, "so")
+	}
+	if b = b.With(Run{}); len(b.Runs) != RunsKept+2 || b.Runs[0].Number != 1 || b.Last != RunsKept+7 {
+		t.Errorf("%d runs, the first is %d of %d", len(b.Runs), b.Runs[0].Number, b.Last)
+	}
+	if len(first.Runs) != 1 {
+		t.Error("a book changed with a later one")
+	}
+}
+
+func TestTheSpecOfARunServesNothing(t *testing.T) {
+	s := Spec{Name: "web", Entrypoint: []string{"/start"}, Command: []string{"serve"},
+		Ports: []Port{{80, 8080, TCP}}, Health: Health{Live: Probe{Kind: ProbeTCP}},
+		Volumes: []Volume{{Name: "data", Path: "/data"}}}
+	r := s.ForRun(RunPart{Number: 1, Command: []string{"migrate"}, Beside: true})
+	if len(r.Ports) > 0 || r.Health.Live.Kind != "" || !r.Volumes[0].ReadOnly ||
+		!reflect.DeepEqual(r.Argv(), []string{"migrate"}) {
+		t.Errorf("%+v", r)
+	}
+	if s.Volumes[0].ReadOnly {
+		t.Error("the spec of the service changed")
+	}
+	if r = s.ForRun(RunPart{Number: 1}); r.Volumes[0].ReadOnly || len(r.Argv()) != 2 {
+		t.Errorf("%+v", r)
+	}
+	if err := (RunAsk{}).Check(s); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a run of a service without a command: %v", err)
+	}
+	s.Kind = KindJob
+	if err := (RunAsk{}).Check(s); err != nil {
+		t.Errorf("a run of a job: %v", err)
+	}
+	if err := (RunAsk{Command: []string{"a\x00"}}).Check(s); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a NUL byte: %v", err)
+	}
+}
