@@ -169,51 +169,6 @@ func (i Intent) Why() string {
 	return i.History[0].Reason
 }
 
-// DecisionKind is the kind of a decision or an observation that is not an intent.
-type DecisionKind string
-
-const (
-	DecidedDeploy    DecisionKind = "deploy"      // an operator deployed a spec
-	DecidedRemove    DecisionKind = "remove"      // an operator removed the service
-	DecidedPin       DecisionKind = "pin"         // an operator fixed the number of instances
-	DecidedUnpin     DecisionKind = "unpin"       // scaling is automatic again
-	DecidedNothing   DecisionKind = "nothing"     // the request changed nothing
-	DecidedFailed    DecisionKind = "failed"      // an instance exited or never became ready
-	DecidedBackOff   DecisionKind = "back-off"    // the next start waits
-	DecidedUnhealthy DecisionKind = "unhealthy"   // live probes failed
-	DecidedRollout   DecisionKind = "rollout"     // a step of it
-	DecidedRollback  DecisionKind = "rollback"    // the former revision serves again
-	DecidedPause     DecisionKind = "pause"       // an operator paused the rollout
-	DecidedResume    DecisionKind = "resume"      // an operator let the rollout continue
-	DecidedConflict  DecisionKind = "conflict"    // two versions of a state path were both kept
-	DecidedSalvage   DecisionKind = "salvage"     // a crashed instance's branch was merged
-	DecidedDrainEnd  DecisionKind = "drain-ended" // drain_seconds_max ended flows; Inputs counts them
-	DecidedKeeper    DecisionKind = "keeper"      // the hosts with copies of its state change
-	DecidedHostLost  DecisionKind = "host-lost"   // its lease ended with instances on it
-	DecidedRecover   DecisionKind = "recover"     // the first ordinal after a crash of all, or a move
-	DecidedExec      DecisionKind = "exec"        // an operator ran a command inside an instance
-	DecidedSnapshot  DecisionKind = "snapshot"    // an operator stored a snapshot of an instance
-	DecidedRun       DecisionKind = "run"         // a run began, ended or was missed
-	DecidedSecret    DecisionKind = "secret"      // a secret changed, or reached an instance
-	DecidedQuota     DecisionKind = "quota"       // a start waits for a quota of the tenant
-	DecidedUnwritten DecisionKind = "unwritten"   // in a status only: the store refuses the write
-	DecidedRestored  DecisionKind = "restored"    // an instance that a restored backup lacked is back
-	DecidedFrozen    DecisionKind = "frozen"      // in a status only: a record cannot be read
-)
-
-// Decision is one decision or observation of Pando, with its author, reason, inputs and threshold.
-type Decision struct {
-	ID       string             `json:"id"` // sorts by time
-	Service  ServiceKey         `json:"service"`
-	Instance InstanceID         `json:"instance,omitempty"`
-	Kind     DecisionKind       `json:"kind"`
-	By       Asker              `json:"by"`
-	Reason   string             `json:"reason"`
-	Inputs   map[string]float64 `json:"inputs,omitempty"`
-	Lines    []string           `json:"lines,omitempty"` // a probe's answer, the end of a log
-	At       time.Time          `json:"at"`
-}
-
 // Self is every request that an instance may make of its host. The agent implements it. Package api
 // serves it on the instance's own unix socket, and that socket identifies the asker. Errors wrap
 // the sentinels of this package.

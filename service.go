@@ -1,7 +1,6 @@
 package pando
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -331,86 +330,6 @@ type Place struct {
 // Single reports whether the service has one writer: two of its instances must never run at the
 // same time on one host.
 func (s Spec) Single() bool { return s.Scale.Max == 1 && s.Rollout.Order == StopFirst }
-
-// WithDefaults returns the spec with every default filled in, so that readers need no defaults of
-// their own.
-func (s Spec) WithDefaults() Spec {
-	orStr := func(p *string, v string) {
-		if *p == "" {
-			*p = v
-		}
-	}
-	orNum := func(p *float64, v float64) {
-		if *p == 0 {
-			*p = v
-		}
-	}
-	orInt := func(p *int, v int) {
-		if *p == 0 {
-			*p = v
-		}
-	}
-	if s.Tenant == "" {
-		s.Tenant = DefaultTenant
-	}
-	if s.IsJob() {
-		s.Restart, s.Scale.Zero = RestartNo, true
-		orInt(&s.Job.Parallel, 1)
-		if s.Job.Schedule != "" {
-			orStr(&s.Job.Zone, "UTC")
-			s.Job.Overlap = cmp.Or(s.Job.Overlap, OverlapForbid)
-		}
-	}
-	orStr(&s.StopSignal, "SIGTERM")
-	orNum(&s.StopSeconds, 10)
-	if s.Restart == "" {
-		s.Restart = RestartAlways
-	}
-	if n := len(s.Endpoints); n > 0 {
-		s.Scale.Min, s.Scale.Max = n, n
-		if dials := len(s.Ports) > 0 && s.Ports[0].Protocol == TCP; dials && s.Health.Ready.Kind == "" &&
-			s.Health.Live.Kind == "" {
-			s.Health.Ready, s.Health.Live = Probe{Kind: ProbeTCP}, Probe{Kind: ProbeTCP}
-		}
-		if s.Health.Ready.Kind == "" {
-			s.Health.Ready.Kind = ProbeStarted
-		}
-		orNum(&s.Health.ReadySecondsMax, 300) // an endpoint that is down comes back by itself
-	}
-	orNum(&s.Health.ReadySecondsMax, 30)
-	orNum(&s.Health.IntervalSeconds, 1)
-	orNum(&s.Health.TimeoutSeconds, 1)
-	orInt(&s.Health.Fall, 3)
-	if !reflect.DeepEqual(s.Hooks, Hooks{}) {
-		orNum(&s.Hooks.SecondsMax, 30)
-	}
-	if s.Rollout.Order == "" {
-		s.Rollout.Order = StartFirst
-		// Max is still as given here. Nearly every spec has 1 after the lines below.
-		if s.Scale.Max == 1 || s.Ordinals() {
-			s.Rollout.Order = StopFirst
-		}
-	}
-	if !s.Scale.Zero {
-		orInt(&s.Scale.Min, 1)
-	}
-	s.Scale.Max = max(s.Scale.Max, s.Scale.Min, 1)
-	orNum(&s.Scale.QuietSeconds, 30)
-	if s.Scale.By == ByScores {
-		orNum(&s.Scale.Up, 0.6)
-		orNum(&s.Scale.Down, 0.1)
-	}
-	orInt(&s.Rollout.Surge, 1)
-	orNum(&s.Rollout.HealthySeconds, 1)
-	if s.Rollout.Canary > 0 {
-		orNum(&s.Rollout.SoakSeconds, 30)
-		orNum(&s.Rollout.DeadlineSeconds, 600)
-	}
-	if s.Rollout.Gate.Metric != "" {
-		orNum(&s.Rollout.Gate.WorseThan, 1.5)
-	}
-	return s
-}
 
 // Seconds turns a field of a spec into a duration.
 func Seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -200,8 +200,8 @@ func runnable(w *world.World, svc pando.Service, key pando.ServiceKey, s pando.S
 	known, ok := w.SpecOf(key, svc.Target)
 	switch {
 	case ok && known.Kind != s.Kind:
-		return fmt.Errorf("%w: kind: it is %s already, and jobs, ordinals and their volumes stay as they "+
-			"are; deploy it under another name, or `pando rm --purge %s` first", pando.ErrRefused,
+		return fmt.Errorf("%w: kind: it is %s already, and jobs, ordinals and their volumes stay as "+
+			"they are; deploy it under another name, or `pando rm --purge %s` first", pando.ErrRefused,
 			cmp.Or(string(known.Kind), "a service of equal instances"), key)
 	case s.IsJob() && s.Job.Schedule == "" && svc.Book.Active() >= pando.RunsMax:
 		return fmt.Errorf("%w: %d runs are in progress, and more than that never are; `pando runs %s` "+
