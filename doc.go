@@ -61,6 +61,9 @@
 //	spec         service.go    an operator's description of a service.
 //	reach        service.go    the part of the network that instances may connect to.
 //	revision     service.go    one version of a spec.
+//	snapshot     snapshot.go   the processes and the memory of an instance, as files.
+//	session      session.go    a command that an operator runs inside an instance.
+//	machine      snapshot.go   a kind of machine that snapshots depend on.
 //	volume       volume.go     a folder of a service that outlives its instances.
 //	secret       secret.go     a text that the store keeps encrypted, for files of instances.
 //	ordinal      stateful.go   the number of an instance's own volumes, and of its name.

@@ -36,6 +36,7 @@ type Host struct {
 	Binds      bool         `json:"binds,omitempty"`     // it shows folders at other paths
 	Tunnel     bool         `json:"tunnel,omitempty"`    // others send it flows
 	Copies     bool         `json:"copies,omitempty"`    // its build keeps copies of states
+	Freezes    bool         `json:"freezes,omitempty"`   // it makes and restores snapshots
 	Bundles    bool         `json:"bundles,omitempty"`   // it brings bundles to its instances
 	Secrets    bool         `json:"secrets,omitempty"`   // its instances get secrets of the store
 	Ordinals   bool         `json:"ordinals,omitempty"`  // it runs stateful services
@@ -304,6 +305,7 @@ type Peers interface {
 	Volumes(ctx context.Context, h Host, q VolumeQuery) ([]KeptVolume, error)
 	// RemoveVolume deletes a volume of a service on a host (see Volumes.RemoveVolume).
 	RemoveVolume(ctx context.Context, h Host, s ServiceKey, name string) error
+	SnapshotPeers
 	// Meters streams the measurements of a host, the newest one at each time, until ctx ends or the
 	// host falls silent. Then the channel closes.
 	Meters(ctx context.Context, h Host) (<-chan Meters, error)
@@ -336,6 +338,7 @@ type HostAgent interface {
 	Volumes(ctx context.Context, q VolumeQuery) ([]KeptVolume, error)
 	// RemoveVolume deletes a volume of a service on this host.
 	RemoveVolume(ctx context.Context, s ServiceKey, name string) error
+	SnapshotAgent
 	// Meters streams the measurements of this host, the newest one at each time, until ctx ends.
 	Meters(ctx context.Context) (<-chan Meters, error)
 	// StateLog returns the newest commits of a service's main branch.

@@ -112,6 +112,7 @@ type Instance struct {
 	Reason   string     `json:"reason"`         // of the last change
 	Intent   IntentID   `json:"intent"`         // the intent that started it
 	Halt     IntentID   `json:"halt,omitempty"` // the intent that ends it
+	From     string     `json:"from,omitempty"` // the snapshot that it continues
 	IP4      netip.Addr `json:"ip4,omitzero"`
 	IP6      netip.Addr `json:"ip6,omitzero"`
 	// Walk is set if the instance did not ask for its own drain. Its agent stops it once it is
@@ -165,6 +166,7 @@ type SandboxSpec struct {
 	VIP6     netip.Addr
 	// Secrets are the contents of the secrets of the store in the spec.
 	Secrets map[string][]byte
+	From    string // the snapshot that the program continues, as in ImageRoot.Layers
 }
 
 // Sandbox is one running instance as its host sees it. Its methods may be called from any
@@ -200,6 +202,7 @@ type Sandbox interface {
 	// Session runs a command inside with the user, limits and walls of the program. The connection
 	// carries the frames of api/session. The end of the connection ends the command.
 	Session(ctx context.Context, s SessionSpec) (io.ReadWriteCloser, error)
+	Freezes
 	// Renew replaces the secrets of the store with newer contents, and returns the names of those
 	// that differed. The program then gets the signals of those names, each once.
 	Renew(
@@ -258,40 +261,6 @@ type Strain struct {
 	Memory    int64         // bytes, at most a second old
 	CPUs      float64       // the limit in force; 0: none
 	MemoryMax int64         // likewise, in bytes
-}
-
-// SessionsMax is the largest number of sessions on one host.
-const SessionsMax = 16
-
-// SessionSpec describes a command that an operator runs inside an instance, with the rights of its
-// program.
-type SessionSpec struct {
-	Command  []string `json:"command"`
-	Terminal bool     `json:"terminal,omitempty"` // it has a terminal, else three pipes
-	Rows     uint16   `json:"rows,omitempty"`     // of the terminal
-	Columns  uint16   `json:"columns,omitempty"`
-	Term     string   `json:"term,omitempty"` // the kind of the terminal, such as xterm
-}
-
-// Check returns nil if the command can be run, else the reason.
-func (s SessionSpec) Check() error {
-	size := 0
-	for _, w := range s.Command {
-		size += len(w)
-		if strings.ContainsRune(w, 0) {
-			return fmt.Errorf("%w: a word of the command has a NUL byte", ErrInvalid)
-		}
-	}
-	switch {
-	case len(s.Command) == 0 || s.Command[0] == "":
-		return fmt.Errorf("%w: the session has no command", ErrInvalid)
-	case size > 128<<10 || len(s.Command) > 10_000:
-		return fmt.Errorf("%w: the command has %d words and %d bytes: at most 10,000 and 131,072",
-			ErrTooLarge, len(s.Command), size)
-	case len(s.Term) > 100 || strings.ContainsAny(s.Term, "\x00\n="):
-		return fmt.Errorf("%w: %.40q is no kind of a terminal", ErrInvalid, s.Term)
-	}
-	return nil
 }
 
 // InstanceUsage is the use of one instance at one moment.

@@ -114,6 +114,7 @@ type Intent struct {
 	State    IntentState        `json:"state"`
 	Reason   string             `json:"reason"`           // of the state
 	Inputs   map[string]float64 `json:"inputs,omitempty"` // of the decision, with its thresholds
+	From     string             `json:"from,omitempty"`   // the snapshot that the instance continues
 	History  []Transition       `json:"history"`
 }
 
@@ -191,6 +192,7 @@ const (
 	DecidedHostLost  DecisionKind = "host-lost"   // its lease ended with instances on it
 	DecidedRecover   DecisionKind = "recover"     // the first ordinal after a crash of all, or a move
 	DecidedExec      DecisionKind = "exec"        // an operator ran a command inside an instance
+	DecidedSnapshot  DecisionKind = "snapshot"    // an operator stored a snapshot of an instance
 	DecidedSecret    DecisionKind = "secret"      // a secret changed, or reached an instance
 	DecidedQuota     DecisionKind = "quota"       // a start waits for a quota of the tenant
 	DecidedUnwritten DecisionKind = "unwritten"   // in a status only: the store refuses the write
@@ -299,6 +301,10 @@ const (
 	EventBudget  SelfEventKind = "budget"  // min, max or a pin has changed
 	EventState   SelfEventKind = "state"   // main has moved; Data names the commit, or the conflicts
 	EventIntent  SelfEventKind = "intent"  // one of its own requests changed state
+	// A snapshot follows at once: close connections to the instance's socket, flush files.
+	EventSnapshot SelfEventKind = "snapshot"
+	// The program continues from a snapshot: make random numbers and names anew.
+	EventRestored SelfEventKind = "restored"
 )
 
 // SelfEvent is one server-sent event of GET /v1/self/events.
@@ -409,6 +415,7 @@ type Operators interface {
 	// its spec. ErrUnavailable: a host that may have it does not answer.
 	RemoveVolume(ctx context.Context, s ServiceKey, name string, by Asker) error
 	SecretOperators
+	SnapshotOperators
 	TenantOperators
 	// Counters returns the counters of a service's endpoints on all hosts.
 	Counters(ctx context.Context, s ServiceKey) ([]EndpointCounters, error)

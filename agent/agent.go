@@ -44,9 +44,11 @@ type Config struct {
 	Journals  pando.Journals // nil: uncommitted writes of instances are lost with the agent
 	// Secrets returns the secrets of an instance of this host, from the server. Nil: there are none.
 	Secrets func(context.Context, pando.InstanceID) (map[string][]byte, error)
-	Kept    pando.Volumes  // nil: no service of this host has a volume
-	Images  pando.Images   // nil: no service of this host has an image
-	Link    func() float64 // the use of the host's busiest uplink (see meter.Config); nil: unknown
+	Kept    pando.Volumes // nil: no service of this host has a volume
+	Images  pando.Images  // nil: no service of this host has an image
+	// SnapshotStore keeps the snapshots of instances. Nil: this host makes none.
+	SnapshotStore pando.Snapshots
+	Link          func() float64 // the use of the busiest uplink (see meter.Config); nil: unknown
 	// Control answers an ask in one durable write. If it is nil or unreachable, the agent writes the
 	// ask to the store, and the watch brings the answer.
 	Control pando.Decider
@@ -84,6 +86,7 @@ type Agent struct {
 	Config
 	*selfAPI
 	*window
+	*snapshots
 	*records
 	*crews
 	*exchange
@@ -112,7 +115,7 @@ type Agent struct {
 
 // New returns an agent. Run starts it.
 func New(c Config) *Agent {
-	c.Host.Copies = true
+	c.Host.Copies, c.Host.Freezes = true, c.SnapshotStore != nil
 	c.TrimEvery, c.Keep = cmp.Or(c.TrimEvery, trimWait), cmp.Or(c.Keep, state.DefaultKeep)
 	own := anchor.New(c.Registry, c.Sightings, c.Clock, c.Log)
 	c.Registry = own
@@ -125,6 +128,7 @@ func New(c Config) *Agent {
 	a.crews = newCrews(a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log))
 	a.adoption, a.heralding = &adoption{Agent: a}, newHeralding(a)
 	a.selfAPI, a.window, a.preparer = &selfAPI{a}, &window{agent: a}, newPreparer(a)
+	a.snapshots = &snapshots{agent: a}
 	a.meter = meter.New(meter.Config{
 		Host: c.Host, Steering: c.Steering, Peers: c.Peers, Source: measured{a}, Link: c.Link,
 		Clock: c.Clock, Log: c.Log,

@@ -32,6 +32,7 @@ func (r *runner) serve(box pando.Sandbox) {
 	server := &http.Server{
 		Handler:           bounded(r.a.Clock, r.a.Serve(r.a, r.id)),
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: idleWaitMax, MaxHeaderBytes: headerBytesMax,
+		ConnState: r.caller.connected,
 	}
 	r.a.spawn(func(ctx context.Context) {
 		stop := context.AfterFunc(ctx, func() { server.Close() })

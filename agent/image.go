@@ -21,6 +21,9 @@ type fetching struct {
 // bring it, and imagePulled wakes the runner.
 func (r *birth) image(spec pando.Spec) (here bool, err error) {
 	files := spec.Files()
+	if r.inst.From != "" { // the spec of a snapshot has no image
+		files = pando.Image{Reference: "a snapshot", Digest: r.inst.From}
+	}
 	if files.Digest == "" {
 		return true, nil
 	}
@@ -75,6 +78,11 @@ func (a *Agent) ImagesInUse() map[string]bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	out := map[string]bool{}
+	for _, i := range a.world.Instances {
+		if i.V.From != "" {
+			out[i.V.From] = true
+		}
+	}
 	for _, revisions := range a.world.Revisions {
 		for _, r := range revisions {
 			if d := r.V.Spec.Files().Digest; d != "" {
@@ -102,11 +110,15 @@ func (r *birth) begin(
 	}
 	r.begun = true
 	r.show()
+	from, err := r.snapshot(i, err)
 	var box pando.Sandbox
 	if err == nil {
 		box, err = r.a.Sandboxes.Start(ctx, pando.SandboxSpec{
-			Instance: i, Spec: spec, VIP4: svc.VIP4, VIP6: svc.VIP6, Secrets: secrets,
+			Instance: i, Spec: spec, VIP4: svc.VIP4, VIP6: svc.VIP6, Secrets: secrets, From: from,
 		})
+	}
+	if err == nil && from != "" {
+		r.events.send(r.a.Clock.Now(), pando.EventRestored, map[string]string{"snapshot": i.From})
 	}
 	if err != nil {
 		if ctx.Err() == nil {
@@ -115,4 +127,20 @@ func (r *birth) begin(
 		return nil, time.Millisecond
 	}
 	return box, 0
+}
+
+// snapshot returns the files of the snapshot that an instance continues, or "". An earlier error
+// stays.
+func (r *birth) snapshot(i pando.Instance, err error) (string, error) {
+	if err != nil || i.From == "" {
+		return "", err
+	}
+	root, err := r.a.Images.Root(i.From, "")
+	if err == nil && len(root.Layers) != 1 {
+		err = fmt.Errorf("%w: %s is no snapshot", pando.ErrInvalid, i.From)
+	}
+	if err != nil {
+		return "", err
+	}
+	return root.Layers[0], nil
 }

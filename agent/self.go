@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
+	"net/http"
 	"sync"
 
 	"pando.run/pando"
@@ -21,6 +23,34 @@ type caller struct {
 	mu     sync.Mutex
 	asking *pando.Intent // its one outstanding request
 	metric map[string]float64
+	// conns are the open connections of the instance to its socket.
+	conns map[net.Conn]bool
+}
+
+// connected follows the connections of the instance, for http.Server.ConnState.
+func (c *caller) connected(conn net.Conn, s http.ConnState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch s {
+	case http.StateNew:
+		if c.conns == nil {
+			c.conns = map[net.Conn]bool{}
+		}
+		c.conns[conn] = true
+	case http.StateClosed, http.StateHijacked:
+		delete(c.conns, conn)
+	}
+}
+
+// hangUp closes every connection of the instance to its socket, and returns their number. A program
+// that is frozen cannot keep one.
+func (c *caller) hangUp() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for conn := range c.conns {
+		conn.Close()
+	}
+	return len(c.conns)
 }
 
 // begin makes the intent that ask returns the outstanding request of the instance. If another is

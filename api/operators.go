@@ -55,6 +55,7 @@ func (h operators) routes(a huma.API) {
 	h.dayToDay(a)
 	h.imageRoutes(a)
 	volumesFace{h.Operators}.routes(a)
+	snapshotsFace{h.Operators}.routes(a)
 	secretsFace{h.Operators}.routes(a)
 	tenantsFace{h.Operators}.routes(a)
 	route(a, "show-service", "GET /v1/services/{name}", "Show one service with its instances.", h.show)

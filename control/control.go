@@ -48,6 +48,7 @@ type Control struct {
 	*volumes
 	*recoveries
 	*secrets
+	*snapshots
 	*tenants
 	counters *counters
 	// asks holds asks that agents brought themselves and that wait for a decision.
@@ -81,7 +82,7 @@ func New(c Config) *Control {
 	return &Control{
 		view: v, counters: n, streams: &streams{view: v, counters: n}, members: &members{view: v},
 		operators: o, volumes: &volumes{o}, recoveries: &recoveries{o},
-		secrets: &secrets{o}, tenants: &tenants{o},
+		secrets: &secrets{o}, snapshots: &snapshots{o}, tenants: &tenants{o},
 		asks: map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),
 		waiting: map[pando.ServiceKey]bool{},
 	}

@@ -214,7 +214,7 @@ func (p *placer) addLoad(instances ...pando.Instance) {
 // else a new one. It reports whether there is one.
 func (p *placer) place(i pando.Intent, revision int) bool {
 	o, warm := lifecycle.Claim(p.crew.reserve(), revision, p.claims())
-	if !warm {
+	if !warm || i.From != "" {
 		return p.placeNew(i, revision, p.role(), false)
 	}
 	i.Instance, i.Host, p.starts = o.ID, o.Host, true
@@ -244,7 +244,7 @@ func (p *placer) placeNew(i pando.Intent, revision int, role pando.Role, warm bo
 	o := pando.Instance{
 		ID: p.name(i), Service: p.svc.ServiceKey, Revision: revision,
 		Weight: 100, Role: role, Warm: warm, Phase: pando.PhasePlaced, Reason: i.Reason,
-		Intent: i.ID, Born: p.now, Since: p.now,
+		From: i.From, Intent: i.ID, Born: p.now, Since: p.now,
 	}
 	var volumes pando.HostName
 	switch {

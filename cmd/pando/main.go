@@ -69,12 +69,13 @@ func rootCommand(env cli.Env) *cobra.Command {
 		operator.Deploy(o), operator.Diff(o), operator.History(o), operator.Rollback(o),
 		operator.Rollout(o), operator.Recover(o), operator.Scale(o), operator.Rm(o), operator.Spec(o),
 		operator.Convert(o), operator.Image(o), operator.Volume(o), operator.Secret(o),
+		operator.Snapshot(o),
 		operator.Tenant(o),
 		operator.Ps(o), operator.Status(o), operator.Why(o), operator.Logs(o),
 		operator.Stats(o), operator.Top(o), operator.Exec(o), operator.Watch(o), operator.State(o))
 	section(c, "Machines",
 		daemon.Up(out), daemon.Restart(out), daemon.Down(out), daemon.Token(out), daemon.Servers(out),
-		daemon.Backup(out), daemon.Restore(out),
+		daemon.Backup(out), operator.RestoreFrom(o, daemon.Restore(out)),
 		daemon.Install(out), daemon.Uninstall(out),
 		daemon.Server(), daemon.Agent(),
 		operator.Hosts(o), operator.Doctor(o), operator.Lab(o))

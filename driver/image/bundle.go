@@ -43,7 +43,9 @@ func (s *Store) Bundle(ctx context.Context, folder string) (b pando.Bundle, left
 		return b, nil, err
 	}
 	defer done()
-	top, left, err := s.fromBundle(ctx, folder)
+	p := &packer{ctx: ctx, left: bundleBytesMax}
+	top, _, err := s.pack(p, folder, nil)
+	left = p.without
 	if err == nil {
 		err = s.remember(top, bundlePrefix+folder)
 	}
@@ -53,47 +55,50 @@ func (s *Store) Bundle(ctx context.Context, folder string) (b pando.Bundle, left
 	return pando.Bundle{Folder: folder, Digest: top.String(), Host: s.Host}, left, nil
 }
 
-func (s *vault) fromBundle(ctx context.Context, folder string) (top v1.Hash, left []string,
+// pack stores a folder as an image of one layer, and returns the digests of the image and of the
+// layer.
+func (s *vault) pack(p *packer, folder string, labels map[string]string) (top, files v1.Hash,
 	err error) {
 	if err := s.room(0); err != nil {
-		return top, nil, err
+		return top, files, err
 	}
 	f, err := os.CreateTemp(s.blobs(), ".new-*")
 	if err != nil {
-		return top, nil, err
+		return top, files, err
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
 	sum := sha256.New()
-	p := &packer{ctx: ctx, out: tar.NewWriter(io.MultiWriter(f, sum)), left: bundleBytesMax}
+	p.out = tar.NewWriter(io.MultiWriter(f, sum))
 	if err := p.all(folder); err != nil {
-		return top, nil, noSpace(err)
+		return top, files, noSpace(err)
 	}
-	files := v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum.Sum(nil))}
+	files = v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum.Sum(nil))}
 	d := v1.Descriptor{MediaType: types.OCIUncompressedLayer, Digest: files}
 	if d.Size, err = f.Seek(0, io.SeekEnd); err != nil {
-		return top, nil, err
+		return top, files, err
 	}
 	if err := errors.Join(s.room(0), f.Sync(), os.Rename(f.Name(), s.blob(files))); err != nil {
-		return top, nil, noSpace(err)
+		return top, files, noSpace(err)
 	}
 	config, err := json.Marshal(v1.ConfigFile{OS: "linux", Architecture: s.Architecture,
+		Config: v1.Config{Labels: labels},
 		RootFS: v1.RootFS{Type: "layers", DiffIDs: []v1.Hash{files}}})
 	if err != nil {
-		return top, nil, err
+		return top, files, err
 	}
 	m := v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1,
 		Config: v1.Descriptor{MediaType: types.OCIConfigJSON, Size: int64(len(config))},
 		Layers: []v1.Descriptor{d}}
 	if m.Config.Digest, err = s.add(config); err != nil {
-		return top, nil, err
+		return top, files, err
 	}
 	manifest, err := json.Marshal(m)
 	if err != nil {
-		return top, nil, err
+		return top, files, err
 	}
 	top, err = s.add(manifest)
-	return top, p.without, err
+	return top, files, err
 }
 
 // packer writes the files of a folder as an archive, ordered by path.

@@ -49,6 +49,7 @@ func Handler(a pando.HostAgent) http.Handler {
 		answer(w, all, err)
 	})
 	volumeRoutes(mux, a)
+	snapshotRoutes(mux, a)
 	mux.HandleFunc("GET /peer/meters", func(w http.ResponseWriter, r *http.Request) {
 		sendMeters(a, w, r)
 	})

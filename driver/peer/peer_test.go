@@ -96,6 +96,25 @@ func (h *host) RemoveVolume(_ context.Context, s pando.ServiceKey, name string) 
 	return h.err
 }
 
+func (h *host) Snapshot(
+	_ context.Context, i pando.InstanceID,
+) (pando.SnapshotStatus, error) {
+	return pando.SnapshotStatus{Service: pando.DefaultService("web"), Instance: i}, h.err
+}
+
+func (h *host) Snapshots(
+	_ context.Context, s pando.ServiceKey,
+) ([]pando.SnapshotStatus, error) {
+	return []pando.SnapshotStatus{{Service: s, Digest: "sha256:1"}}, h.err
+}
+
+func (h *host) DropSnapshot(_ context.Context, s pando.ServiceKey, digest string) error {
+	if h.err == nil && (s != pando.DefaultService("web") || digest != "sha256:1") {
+		return pando.ErrNotFound
+	}
+	return h.err
+}
+
 // Exec returns a command that sends back its input.
 func (h *host) Exec(
 	_ context.Context, i pando.InstanceID, s pando.SessionSpec,

@@ -47,6 +47,8 @@ type Config struct {
 	Layers string
 	// Volumes is the folder of the volumes of all services. "": this host keeps none.
 	Volumes string
+	// Freezer freezes programs. Nil: this host makes no snapshots.
+	Freezer pando.Freezer
 	// Users is the folder with the records of the ranges of users.
 	Users string
 	// Forward makes a network namespace send the flows of some ports to an external endpoint. Nil:
@@ -243,6 +245,10 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 	if err == nil {
 		err = d.free(ctx, p.Volumes)
 	}
+	var cold *frozen
+	if err == nil && spec.From != "" {
+		cold, err = thawer{d}.thawable(spec.From, &p)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -277,7 +283,20 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 	if err := s.save(); err != nil {
 		return nil, err
 	}
-	return d.open(ctx, s, request{Run: &p, Load: load})
+	if cold == nil {
+		return d.open(ctx, s, request{Run: &p, Load: load})
+	}
+	b, err := thawer{d}.hold(ctx, s, request{Run: &p, Thaw: true})
+	if err != nil {
+		return nil, err
+	}
+	err = thawer{d}.thawIn(ctx, b, *cold, filepath.Join(d.Layers, spec.From))
+	if err != nil {
+		b.close()
+		return nil, err
+	}
+	go b.listen()
+	return b, nil
 }
 
 // bounded returns the limits of an instance. Without a limit of memory in its spec, it may take

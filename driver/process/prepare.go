@@ -75,7 +75,7 @@ func (d *Driver) letGo(ctx context.Context, spec pando.SandboxSpec) *sandbox {
 // sameProgram reports whether two specs make the same sandbox.
 func sameProgram(a, b pando.SandboxSpec) bool {
 	return a.Instance.Service == b.Instance.Service && a.Instance.Role == b.Instance.Role &&
-		a.VIP4 == b.VIP4 && a.VIP6 == b.VIP6 &&
+		a.VIP4 == b.VIP4 && a.VIP6 == b.VIP6 && a.From == b.From &&
 		reflect.DeepEqual(a.Spec, b.Spec)
 }
 

@@ -26,13 +26,24 @@ type sandbox struct {
 	watch    *net.UnixConn
 	ended    chan struct{} // closed once the program has exited
 	empty    bool          // no program ever started in it
+	thaws    *frozen       // of a sandbox that waits for a frozen program
 	once     sync.Once
 }
 
 // open connects to the shim of a slot, and starts or loads a program if the request has one. It
 // uses one message and one answer, because each costs a turn of the scheduler on both sides.
 func (d *Driver) open(ctx context.Context, s *slot, q request) (*sandbox, error) {
-	b := &sandbox{d: d, slot: s, events: make(chan pando.SandboxEvent, 16), ended: make(chan struct{})}
+	b, err := thawer{d}.hold(ctx, s, q)
+	if err == nil && !q.Load {
+		go b.listen()
+	}
+	return b, err
+}
+
+// hold is open without a listener to the events.
+func (d thawer) hold(ctx context.Context, s *slot, q request) (*sandbox, error) {
+	b := &sandbox{d: d.Driver, slot: s, events: make(chan pando.SandboxEvent, 16),
+		ended: make(chan struct{})}
 	var err error
 	if b.watch, s.ready = s.ready, nil; b.watch == nil {
 		if b.watch, err = dialShim(s); err != nil {
@@ -60,10 +71,7 @@ func (d *Driver) open(ctx context.Context, s *slot, q request) (*sandbox, error)
 		b.close()
 		return nil, err
 	}
-	b.empty = r.Code == emptyCode
-	if !q.Load {
-		go b.listen()
-	}
+	b.empty, b.thaws = r.Code == emptyCode, r.Frozen
 	return b, nil
 }
 

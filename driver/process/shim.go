@@ -42,6 +42,10 @@ type shim struct {
 	// barred is set once a reply reported the sandbox as empty: no program may start in it any
 	// more.
 	barred bool
+	// lastPID sets the number before that of the next process of the sandbox. It may be nil.
+	lastPID *os.File
+	pipe    uint64   // the inode of the pipe of the program's output
+	output  *os.File // of a program that is to be thawed
 	// entrance leads to the files of images.
 	entrance entrance
 	users    int          // descriptor of the program's user namespace, if it has one
@@ -67,6 +71,7 @@ func ShimMain(args []string) int {
 		return 2
 	}
 	s := &shim{waits: map[int]chan unix.WaitStatus{}, files: f.openFiles()}
+	s.lastPID, _ = os.OpenFile("/proc/sys/kernel/ns_last_pid", os.O_WRONLY, 0)
 	// The program must not inherit the sockets that command its shim.
 	err := unix.CloseRange(controlFD, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
 	if err == nil {
@@ -156,6 +161,10 @@ func (s *shim) serve(c *net.UnixConn) {
 func (s *shim) hold(c *net.UnixConn, q request) {
 	var r reply
 	var g *gate
+	if q.Run != nil && q.Thaw {
+		freezing{s}.thaw(c, *q.Run)
+		return
+	}
 	if q.Run != nil {
 		if q.Load {
 			g = &gate{s: s, c: c, told: make(chan struct{}), open: make(chan bool, 1)}
@@ -196,6 +205,8 @@ func (s *shim) answer(q request) reply {
 		s.kill()
 	case "pause":
 		err = everyone(unix.SIGSTOP)
+	case "describe":
+		r.Frozen, err = freezing{s}.describe()
 	default:
 		err = fmt.Errorf("%w: the shim has no verb %q", pando.ErrInvalid, q.Verb)
 	}
@@ -265,32 +276,14 @@ func (s *shim) happened(e pando.SandboxEvent) {
 func (s *shim) run(p program, g *gate) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.program != nil {
-		return fmt.Errorf("%w: the sandbox runs %s", pando.ErrExists, s.program.Instance)
-	}
-	if err := serveVIPs(p.VIPs); err != nil {
+	if err := ready(s, p); err != nil {
 		return err
-	}
-	if p.Users != nil {
-		var err error
-		if s.users, err = makeUsers(*p.Users); err != nil {
-			return err
-		}
-	}
-	place := s.settle
-	if p.Layers != nil {
-		place = s.enter
-	}
-	if err := place(p); err != nil {
-		return err
-	}
-	if err := unix.Sethostname([]byte(p.Hostname)); err != nil {
-		return fmt.Errorf("name the sandbox: %w", err)
 	}
 	var wait func() bool
 	if g != nil {
 		wait = g.wait
 	}
+	highPID(s.lastPID)
 	pid, out, ended, err := s.start(p, wait)
 	if err != nil {
 		return err
@@ -363,6 +356,9 @@ func (s *shim) start(p program, gate func() bool) (pid int, out *os.File,
 		out.Close()
 		return 0, nil, nil, err
 	}
+	if s.program == nil {
+		s.pipe = inodeOf(in)
+	}
 	pid, ended, err = s.launch(forking{program: p, stdio: in, gate: gate})
 	if err != nil {
 		out.Close()
@@ -391,13 +387,7 @@ func (s *shim) launch(do forking) (pid int, ended <-chan unix.WaitStatus, err er
 		return 0, nil, f.err
 	}
 	pid = f.pid
-	c := make(chan unix.WaitStatus, 1)
-	s.waits[pid] = c
-	if !s.reaping {
-		s.reaping = true
-		go s.reap()
-	}
-	return pid, c, nil
+	return pid, awaitEnd(s, pid), nil
 }
 
 // reap collects the exit of every process of the sandbox, as its init must.

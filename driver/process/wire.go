@@ -19,10 +19,14 @@ import (
 // The reply to hold carries the listener of the instance's API. The events follow it, past ones
 // first. If the program was only loaded, the driver first sends go, which has no reply.
 type request struct {
-	Verb string   `json:"verb"` // hold, go, notify, signal, renew, kill, pause, exec, session
+	// Verb is hold, go, notify, signal, renew, kill, pause, describe, exec or session.
+	Verb string   `json:"verb"`
 	Run  *program `json:"run,omitempty"`
 	// The program waits before its first instruction for a message go.
-	Load    bool               `json:"load,omitempty"`
+	Load bool `json:"load,omitempty"`
+	// Thaw makes the sandbox ready for a frozen program. Its go has the program's PID.
+	Thaw    bool               `json:"thaw,omitempty"`
+	PID     int                `json:"pid,omitempty"`
 	Signal  int                `json:"signal,omitempty"`
 	Command []string           `json:"command,omitempty"`
 	Session *pando.SessionSpec `json:"session,omitempty"`
@@ -67,6 +71,8 @@ type reply struct {
 	Output []byte              `json:"output,omitempty"`
 	Names  []string            `json:"names,omitempty"` // of renewed secrets
 	Event  *pando.SandboxEvent `json:"event,omitempty"`
+	// Frozen describes the program, or the sandbox for a frozen one.
+	Frozen *frozen `json:"frozen,omitempty"`
 }
 
 // messageBytesMax bounds a message in either direction.

@@ -315,6 +315,11 @@ func (b *Sandbox) Exec(context.Context, []string) (int, []byte, error) {
 	return 1, nil, nil
 }
 
+// Freeze refuses: a simulated program has no memory.
+func (b *Sandbox) Freeze(context.Context, string) (pando.Machine, error) {
+	return pando.Machine{}, fmt.Errorf("%w: a simulated program has no memory", pando.ErrUnsupported)
+}
+
 // Renew reports no change, because a simulated program has no files.
 func (b *Sandbox) Renew(
 	context.Context, map[string][]byte, map[string]string,

@@ -96,8 +96,8 @@ func tend(ctx context.Context, p place) error {
 	others := openLiveness(p, c, log)
 	defer others.close()
 	a := agent.New(agent.Config{
-		Host: h, Registry: c.registry, Sandboxes: sandboxes, Steering: walls,
-		Prober: probe.New(), Peers: peers, Takes: peers, Flows: steering.Flows,
+		Host: h, SnapshotStore: snapshotsIn(images, log), Registry: c.registry, Steering: walls,
+		Sandboxes: sandboxes, Prober: probe.New(), Peers: peers, Takes: peers, Flows: steering.Flows,
 		Link:    uplink.New(uplink.Root, p.Uplinks, wall.Clock{}).Busiest,
 		Objects: objects, Journals: p.journals(), Images: images, Kept: process.VolumesOf(sandboxes),
 		Secrets: c.secrets(p, peers), Clock: wall.Clock{}, IDs: names{}, Log: log,
@@ -186,9 +186,8 @@ func openSandboxes(
 		Host: h.Name, RunDir: p.sandboxes(), LogDir: p.logs(),
 		Self:    process.ShimCommand(self),
 		Prefix4: h.Instances4, Prefix6: h.Instances6, Cgroups: groups, Groups: cgroup.Root,
-		Hidden: []string{p.Data}, Volumes: p.volumes(), Users: p.users(),
-		Forward: nftables.Forward,
-		Pool:    p.Pool, Made: made, Clock: wall.Clock{}, Log: log,
+		Hidden: []string{p.Data}, Volumes: p.volumes(), Users: p.users(), Freezer: cli.Freezer(),
+		Forward: nftables.Forward, Pool: p.Pool, Made: made, Clock: wall.Clock{}, Log: log,
 	}
 	if images != nil {
 		config.Images, config.Layers = images, images.LayersDir()
@@ -203,4 +202,13 @@ func Shim() *cobra.Command {
 		Hidden: true, DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error { return cli.Exit(process.ShimMain(args)) },
 	}
+}
+
+// snapshotsIn returns the snapshots in this host's store, or nil if this host makes none.
+func snapshotsIn(images *image.Store, log *slog.Logger) pando.Snapshots {
+	if err := cli.Freezer().Missing(); err != nil {
+		log.Info("this host makes no snapshots", "reason", err)
+		return nil
+	}
+	return image.Snapshots{Store: images}
 }

@@ -98,8 +98,8 @@ func (p place) args() []string {
 	out := []string{
 		"--run-dir", p.Run, "--data-dir", p.Data, "--host", p.Host,
 		"--address", p.Address, "--http", p.HTTP, "--listen", p.Listen, "--pool", fmt.Sprint(p.Pool),
-		"--vips", p.VIPs, "--instances", p.Instances, "--announce", p.Announce, "--steer", p.Steer,
-		"--ovs-run", p.OVS,
+		"--vips", p.VIPs, "--instances", p.Instances, "--announce", p.Announce,
+		"--steer", p.Steer, "--ovs-run", p.OVS,
 	}
 	for _, u := range p.Uplinks {
 		out = append(out, "--uplink", u)

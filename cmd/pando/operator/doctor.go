@@ -34,6 +34,7 @@ func Doctor(o *Console) *cobra.Command {
 			if strings.HasPrefix(steer, "ovs") {
 				all = append(all, openVSwitch(run))
 			}
+			all = append(all, snapshotFinding())
 			report := struct {
 				Fit    bool             `json:"fit"`
 				Checks []kernel.Finding `json:"checks"`
@@ -63,6 +64,19 @@ func openVSwitch(run string) kernel.Finding {
 		f.State, f.Found = kernel.Missing, err.Error()
 		f.Costs = "`pando up --steer ovs` does not start"
 		f.Mend = "follow the hint above, or steer by ebpf"
+	}
+	return f
+}
+
+// snapshotFinding reports whether this machine can make snapshots.
+func snapshotFinding() kernel.Finding {
+	t := cli.Freezer()
+	f := kernel.Finding{Name: "CRIU 4.2 (snapshots)", State: kernel.OK, Found: t.Root}
+	if err := t.Missing(); err != nil {
+		f.State, f.Found = kernel.Missing, "not in "+t.Root
+		f.Costs = "no `pando snapshot`, `restore --from` and `migrate` on this host"
+		f.Mend = "deploy/criu " + t.Root + " unpacks it from Debian, without installing it; or name a " +
+			"folder in PANDO_CRIU"
 	}
 	return f
 }

@@ -1,0 +1,99 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+)
+
+// snapshots takes the snapshots of instances of this host, one at a time: each fills the disk.
+type snapshots struct {
+	agent *Agent
+	turn  sync.Mutex
+}
+
+// hookWait is how long a program has between the event `snapshot` and its freeze.
+const hookWait = 50 * time.Millisecond
+
+// Snapshot implements pando.HostAgent.
+func (s *snapshots) Snapshot(
+	ctx context.Context, i pando.InstanceID,
+) (pando.SnapshotStatus, error) {
+	r, err := s.agent.runner(i)
+	if err != nil {
+		return pando.SnapshotStatus{}, err
+	}
+	return s.take(ctx, r)
+}
+
+// take stores a snapshot of an instance. The program stops only during the freeze.
+func (s *snapshots) take(ctx context.Context, r *runner) (st pando.SnapshotStatus, err error) {
+	a := s.agent
+	now := a.statusOf(r)
+	switch {
+	case a.SnapshotStore == nil:
+		return st, fmt.Errorf("%w: this host keeps no snapshots", pando.ErrUnsupported)
+	case !now.runs:
+		return st, fmt.Errorf("%w: the program of instance %s does not run", pando.ErrConflict, r.id)
+	case !now.inst.Phase.TakesFlows() && now.inst.Phase != pando.PhaseStarting:
+		return st, fmt.Errorf("%w: instance %s is %s", pando.ErrConflict, r.id, now.inst.Phase)
+	}
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	st = pando.SnapshotStatus{Service: r.service, Instance: r.id, Revision: now.inst.Revision}
+	if err := r.announce(ctx); err != nil {
+		return st, err
+	}
+	st, err = a.SnapshotStore.Keep(ctx, st, func(dir string, st *pando.SnapshotStatus,
+	) (err error) {
+		began := a.Clock.Now()
+		st.Machine, err = now.box.Freeze(ctx, dir)
+		if err == nil {
+			// The program must continue after a caller that left.
+			err = now.box.Resume(context.WithoutCancel(ctx))
+		}
+		st.StoppedSeconds = a.Clock.Now().Sub(began).Seconds()
+		return err
+	})
+	if err != nil {
+		return st, fmt.Errorf("snapshot of %s: %w", r.id, err)
+	}
+	return st, nil
+}
+
+// Snapshots implements pando.HostAgent.
+func (s *snapshots) Snapshots(
+	_ context.Context, k pando.ServiceKey,
+) ([]pando.SnapshotStatus, error) {
+	if s.agent.SnapshotStore == nil {
+		return nil, nil
+	}
+	return s.agent.SnapshotStore.Kept(k)
+}
+
+// DropSnapshot implements pando.HostAgent.
+func (s *snapshots) DropSnapshot(ctx context.Context, k pando.ServiceKey, digest string) error {
+	if s.agent.SnapshotStore == nil {
+		return fmt.Errorf("snapshot %s: %w", digest, pando.ErrNotFound)
+	}
+	return s.agent.SnapshotStore.Drop(ctx, k, digest)
+}
+
+// announce sends the event `snapshot` and closes the program's connections to its socket. A program
+// with such a connection has hookWait to answer.
+func (r *runner) announce(ctx context.Context) error {
+	a := r.a
+	r.events.send(a.Clock.Now(), pando.EventSnapshot, nil)
+	if r.events.listeners() > 0 {
+		if err := pando.Sleep(ctx, a.Clock, hookWait); err != nil {
+			return err
+		}
+	}
+	if r.caller.hangUp() > 0 {
+		return pando.Sleep(ctx, a.Clock, hookWait)
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/api"
+	"pando.run/pando/cmd/pando/cli"
+)
+
+// Snapshot returns `pando snapshot`.
+func Snapshot(o *Console) *cobra.Command {
+	c := &cobra.Command{
+		Use: "snapshot SERVICE[/INSTANCE]", Short: "store a running instance, to continue it later",
+		Long: "Store the processes of an instance with their memory, and its files in memory. The\n" +
+			"instance stops for a moment and continues. `pando restore SERVICE --from SNAPSHOT`\n" +
+			"starts one more instance from there. Files on disk and in volumes are not part of it.",
+		Example: "  pando snapshot game\n  pando snapshot game/game-7k3fq -o json\n" +
+			"  pando restore game --from 3f9a02c1be77",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: o.complete,
+		RunE: func(c *cobra.Command, args []string) error {
+			key, instance, err := target(args[0])
+			if err != nil {
+				return err
+			}
+			st, err := api.SnapshotsOf(o.client).Take(c.Context(), key, instance)
+			if err != nil {
+				return o.meant(c.Context(), key, err)
+			}
+			return o.Show(st, func(w io.Writer) {
+				fmt.Fprintf(w, "snapshot %s of %s on %s: %s; it stood still for %.0f ms\n",
+					shortDigest(st.Digest), st.Instance, st.Host, size(st.Bytes), st.StoppedSeconds*1000)
+				fmt.Fprintf(w, "next: pando restore %s --from %s\n", key.Name, shortDigest(st.Digest))
+			})
+		},
+	}
+	c.AddCommand(snapshotList(o), snapshotRemove(o))
+	return o.Flag(c)
+}
+
+func snapshotList(o *Console) *cobra.Command {
+	return o.Flag(ofVolumes(&cobra.Command{
+		Use: "ls [SERVICE]", Short: "list the snapshots on all hosts",
+		Long: "List the snapshots on all hosts, the newest first. A host keeps the newest five of a\n" +
+			"service.",
+		Example: "  pando snapshot ls\n  pando snapshot ls game",
+	}, cobra.MaximumNArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
+		all, err := api.SnapshotsOf(o.client).All(ctx, key)
+		if err != nil {
+			return err
+		}
+		return o.Show(all, func(w io.Writer) {
+			rows := []string{row("SNAPSHOT", "SERVICE", "INSTANCE", "REVISION", "HOST", "SIZE", "AT")}
+			for _, s := range all {
+				if s.Missing != "" {
+					fmt.Fprintln(w, cli.Clean(s.Missing))
+					continue
+				}
+				rows = append(rows, row(shortDigest(s.Digest), s.Service, s.Instance, s.Revision, s.Host,
+					size(s.Bytes), s.At.Local().Format("2006-01-02 15:04:05")))
+			}
+			if len(rows) == 1 {
+				fmt.Fprintln(w, "no snapshots")
+				return
+			}
+			cli.Columns(w, rows...)
+		})
+	}))
+}
+
+func snapshotRemove(o *Console) *cobra.Command {
+	return o.Flag(ofVolumes(&cobra.Command{
+		Use: "rm SERVICE SNAPSHOT", Short: "delete a snapshot on every host",
+		Example: "  pando snapshot rm game 3f9a02c1be77",
+	}, cobra.ExactArgs(2), func(ctx context.Context, key pando.ServiceKey, args []string) error {
+		if err := api.SnapshotsOf(o.client).Remove(ctx, key, args[0]); err != nil {
+			return err
+		}
+		done := struct {
+			Service  pando.ServiceKey `json:"service"`
+			Snapshot string           `json:"snapshot"`
+		}{key, args[0]}
+		return o.Show(done, func(w io.Writer) {
+			fmt.Fprintf(w, "snapshot %s of %s is deleted\n", cli.Clean(args[0]), key)
+		})
+	}))
+}
+
+// RestoreFrom adds the restore of an instance to `pando restore`: the argument is then a service.
+func RestoreFrom(o *Console, c *cobra.Command) *cobra.Command {
+	var from string
+	backup := c.RunE
+	c.Use = "restore FILE | SERVICE --from SNAPSHOT"
+	c.Short = "bring back the cluster, or an instance from a snapshot"
+	c.Long += "\n\nWith --from, start one more instance of a service, which continues from a " +
+		"snapshot\n(see `pando snapshot`). It counts against `scale.max`."
+	c.Example += "\n  pando restore game --from 3f9a02c1be77"
+	c.Flags().StringVar(&from, "from", "", "continue an instance from this snapshot")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if from == "" {
+			return backup(c, args)
+		}
+		key, err := pando.ParseServiceKey(args[0])
+		if err != nil {
+			return err
+		}
+		i, err := api.SnapshotsOf(o.client).Restore(c.Context(), key, from)
+		if err != nil {
+			return o.meant(c.Context(), key, err)
+		}
+		return o.Show(i, func(w io.Writer) {
+			fmt.Fprintf(w, "%s continues snapshot %s on %s; `pando ps %s` shows it\n", i.Instance,
+				shortDigest(i.From), i.Host, key.Name)
+		})
+	}
+	return c
+}

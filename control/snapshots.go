@@ -1,0 +1,215 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/world"
+)
+
+// snapshots carries out the requests about snapshots.
+type snapshots struct{ *operators }
+
+// snapshotWaitMax bounds the wait for a snapshot: a large program is copied to a slow disk.
+const snapshotWaitMax = 5 * time.Minute
+
+// Snapshot implements pando.Operators.
+func (c *snapshots) Snapshot(
+	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, by pando.Asker,
+) (pando.SnapshotStatus, error) {
+	on, h, err := c.visited(s, i)
+	if err != nil {
+		return pando.SnapshotStatus{}, err
+	}
+	if !h.Freezes {
+		return pando.SnapshotStatus{}, fmt.Errorf("%w: host %s makes no snapshots; `pando doctor` there "+
+			"prints why", pando.ErrUnsupported, h.Name)
+	}
+	ctx, cancel := context.WithTimeout(ctx, snapshotWaitMax)
+	defer cancel()
+	st, err := c.Peers.Snapshot(ctx, h, on)
+	if err != nil {
+		return st, err
+	}
+	now := c.Clock.Now()
+	d := pando.Decision{
+		ID: c.IDs.Sequential(now), Service: s, Instance: on, Kind: pando.DecidedSnapshot, By: by, At: now,
+		Reason: fmt.Sprintf("%s on %s: %d bytes, and it stood still for %.0f ms", shortDigest(st.Digest),
+			h.Name, st.Bytes, st.StoppedSeconds*1000),
+		Inputs: map[string]float64{"bytes": float64(st.Bytes), "stopped_seconds": st.StoppedSeconds},
+	}
+	return st, c.remember(ctx, d)
+}
+
+// digestShown is the length of a digest in words, and digestMin the shortest that names one.
+const (
+	digestShown = 12
+	digestMin   = 6
+)
+
+// shortDigest returns the first digits of a digest.
+func shortDigest(text string) string {
+	text = strings.TrimPrefix(text, "sha256:")
+	return text[:min(len(text), digestShown)]
+}
+
+// Snapshots implements pando.Operators. It asks each host once, all at the same time.
+func (c *snapshots) Snapshots(
+	ctx context.Context, s pando.ServiceKey,
+) ([]pando.SnapshotStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, volumesWaitMax)
+	defer cancel()
+	out := []pando.SnapshotStatus{}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, h := range c.hosts() {
+		if !h.Freezes {
+			continue
+		}
+		wg.Go(func() {
+			all, err := c.Peers.Snapshots(ctx, h, s)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				out = append(out, pando.SnapshotStatus{Host: h.Name,
+					Missing: fmt.Sprintf("host %s does not answer: %v", h.Name, err)})
+			}
+			for _, one := range all {
+				if one.Host == h.Name && (s.Name == "" || one.Service == s) {
+					out = append(out, one)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	slices.SortStableFunc(out, func(a, b pando.SnapshotStatus) int { return b.At.Compare(a.At) })
+	return out, nil
+}
+
+// find returns the snapshots of a service with a digest, or its beginning. Several hosts may have
+// it.
+func (c *snapshots) find(
+	ctx context.Context, s pando.ServiceKey, digest string,
+) ([]pando.SnapshotStatus, error) {
+	want := strings.TrimPrefix(digest, "sha256:")
+	if len(want) < digestMin {
+		return nil, fmt.Errorf("%w: snapshot %q: want at least %d digits of its name; `pando snapshot "+
+			"ls %s` lists them", pando.ErrInvalid, digest, digestMin, s.Name)
+	}
+	all, err := c.Snapshots(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	var found []pando.SnapshotStatus
+	silent := ""
+	for _, one := range all {
+		switch {
+		case one.Missing != "":
+			silent = ": " + one.Missing
+		case strings.HasPrefix(strings.TrimPrefix(one.Digest, "sha256:"), want):
+			if len(found) > 0 && found[0].Digest != one.Digest {
+				return nil, fmt.Errorf("%w: several snapshots begin with %s; give more digits",
+					pando.ErrInvalid, want)
+			}
+			found = append(found, one)
+		}
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("snapshot %s of %s: %w; `pando snapshot ls %s` lists them%s", want, s,
+			pando.ErrNotFound, s.Name, silent)
+	}
+	return found, nil
+}
+
+// RemoveSnapshot implements pando.Operators.
+func (c *snapshots) RemoveSnapshot(
+	ctx context.Context, s pando.ServiceKey, digest string, by pando.Asker,
+) error {
+	found, err := c.find(ctx, s, digest)
+	if err != nil {
+		return err
+	}
+	for _, one := range found {
+		c.mu.Lock()
+		h := c.world.Hosts[one.Host].V
+		c.mu.Unlock()
+		if err := c.Peers.DropSnapshot(ctx, h, s, one.Digest); err != nil {
+			return err
+		}
+		c.Log.Info("a snapshot was deleted", "service", s.String(), "snapshot", one.Digest, "host",
+			one.Host, "by", by.Name)
+	}
+	return nil
+}
+
+// RestoreSnapshot implements pando.Operators. The ask is one of an operator, so the budget of the
+// service holds.
+func (c *snapshots) RestoreSnapshot(
+	ctx context.Context, s pando.ServiceKey, digest string, by pando.Asker,
+) (pando.Intent, error) {
+	found, err := c.find(ctx, s, digest)
+	if err != nil {
+		return pando.Intent{}, err
+	}
+	now := c.Clock.Now()
+	i := pando.Intent{ID: pando.IntentID(c.IDs.Sequential(now)), Service: s, Verb: pando.VerbReplicate,
+		By: by, From: found[0].Digest}
+	i = i.Become(pando.IntentAsked, now, "restore snapshot "+shortDigest(found[0].Digest)+" of "+
+		string(found[0].Instance))
+	err = c.change(ctx, func(w *world.World, _ time.Time) (pando.Txn, error) {
+		svc, ok := w.Services[s]
+		if !ok {
+			return pando.Txn{}, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
+		}
+		if svc.V.Current != found[0].Revision {
+			return pando.Txn{}, fmt.Errorf("%w: the snapshot is of revision %d, and %s serves revision %d; "+
+				"`pando rollback %s --to %[2]d` first", pando.ErrConflict, found[0].Revision, s,
+				svc.V.Current, s.Name)
+		}
+		for _, h := range w.Hosts {
+			if home := svc.V.Home; (home == "" || home == h.V.Name) && !h.V.Freezes {
+				return pando.Txn{}, fmt.Errorf("%w: host %s restores no snapshots; `pando doctor` there "+
+					"says why", pando.ErrUnsupported, h.V.Name)
+			}
+		}
+		return pando.Txn{Put: []pando.Stored{i},
+			If: []pando.Condition{{Key: s.Key(), Modified: svc.Modified}}}, nil
+	})
+	if err != nil {
+		return pando.Intent{}, fmt.Errorf("restore a snapshot of %s: %w", s, err)
+	}
+	return c.answered(ctx, i)
+}
+
+// answered returns an intent once it is no longer only asked.
+func (c *snapshots) answered(ctx context.Context, i pando.Intent) (pando.Intent, error) {
+	for {
+		c.mu.Lock()
+		news := c.changed
+		now, ok := c.world.Intents[i.ID]
+		c.mu.Unlock()
+		if ok && now.V.State != pando.IntentAsked {
+			i = now.V
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return i, fmt.Errorf("%w: no answer to the restore of %s yet; `pando why %s` shows it",
+				pando.ErrUnavailable, i.Service, i.Service.Name)
+		case <-news:
+		}
+	}
+	switch i.State {
+	case pando.IntentRefused:
+		return i, fmt.Errorf("%w: %s; raise `scale.max` in the spec, or `pando scale` down first",
+			pando.ErrRefused, i.Reason)
+	case pando.IntentFailed:
+		return i, fmt.Errorf("%w: %s", pando.ErrNoRoom, i.Reason)
+	}
+	return i, nil
+}

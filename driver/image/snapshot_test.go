@@ -1,0 +1,84 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"pando.run/pando"
+)
+
+// keep stores a snapshot with one file.
+func keep(t *testing.T, s Snapshots, text string) pando.SnapshotStatus {
+	t.Helper()
+	st := pando.SnapshotStatus{Service: pando.DefaultService("game"), Instance: "game-1"}
+	st, err := s.Keep(t.Context(), st, func(dir string, st *pando.SnapshotStatus) error {
+		st.StoppedSeconds = 0.25
+		return os.WriteFile(filepath.Join(dir, "pages-1.img"), []byte(text), 0o600)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+func TestASnapshotIsAnImageOfOneLayer(t *testing.T) {
+	s := Snapshots{Store: open(t)}
+	st := keep(t, s, "memory")
+	if st.Bytes != 6 || st.StoppedSeconds != 0.25 || st.Host != s.Host {
+		t.Errorf("stored %+v", st)
+	}
+	all, err := s.Kept(st.Service)
+	if err != nil || len(all) != 1 || all[0] != st {
+		t.Errorf("kept %+v, %v, want %+v", all, err, st)
+	}
+	if all, err := s.Kept(pando.DefaultService("other")); err != nil || len(all) != 0 {
+		t.Errorf("of another service %+v, %v", all, err)
+	}
+	root, err := s.Root(st.Digest, "")
+	if err != nil || len(root.Layers) != 1 {
+		t.Fatalf("%+v, %v", root, err)
+	}
+	b, err := os.ReadFile(filepath.Join(s.LayersDir(), root.Layers[0], "pages-1.img"))
+	if err != nil || string(b) != "memory" {
+		t.Errorf("its files: %q, %v", b, err)
+	}
+	other := pando.DefaultService("other")
+	if err := s.Drop(t.Context(), other, st.Digest); !errors.Is(err, pando.ErrNotFound) {
+		t.Errorf("drop it for another service: %v", err)
+	}
+	if err := s.Drop(t.Context(), st.Service, st.Digest); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Root(st.Digest, ""); err == nil {
+		t.Error("its files are still here")
+	}
+}
+
+func TestAHostKeepsTheNewestSnapshotsOfAService(t *testing.T) {
+	s := Snapshots{Store: open(t)}
+	var last pando.SnapshotStatus
+	for n := range pando.SnapshotsMax + 3 {
+		last = keep(t, s, fmt.Sprint(n))
+	}
+	all, err := s.Kept(last.Service)
+	if err != nil || len(all) != pando.SnapshotsMax || all[0].Digest != last.Digest {
+		t.Errorf("kept %d, %v, want %d with the newest first", len(all), err, pando.SnapshotsMax)
+	}
+}
+
+func TestAFreezeThatFailsLeavesNoFiles(t *testing.T) {
+	s := Snapshots{Store: open(t)}
+	why := errors.New("it holds a socket")
+	_, err := s.Keep(t.Context(), pando.SnapshotStatus{}, func(string, *pando.SnapshotStatus) error {
+		return why
+	})
+	if !errors.Is(err, why) {
+		t.Errorf("%v, want %v", err, why)
+	}
+	if left, _ := os.ReadDir(s.LayersDir()); len(left) > 0 {
+		t.Errorf("left %v", left)
+	}
+}

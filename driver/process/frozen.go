@@ -1,0 +1,321 @@
+package process
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+// pidFirst is the number of the first program of a sandbox. It is far from those of the threads of
+// the shim, so a frozen program finds its own number free in every new sandbox.
+const pidFirst = 1000
+
+// frozen is the report of a shim about a program for a snapshot.
+type frozen struct {
+	PID    int    `json:"pid"`
+	UID    uint32 `json:"uid"`
+	GID    uint32 `json:"gid"`
+	Pipe   uint64 `json:"pipe"`
+	Users  bool   `json:"users,omitempty"`
+	Layers bool   `json:"layers,omitempty"`
+	// Output is the number of the shim's descriptor that takes the output of a thawed program.
+	Output int `json:"output,omitempty"`
+}
+
+// frozenFile is the file of a snapshot with the frozen program and its machine.
+const frozenFile = "pando.json"
+
+// stored is the content of frozenFile.
+type stored struct {
+	Program frozen        `json:"program"`
+	Machine pando.Machine `json:"machine"`
+}
+
+// highPID lets the next process be pidFirst. Without the file the kernel cannot thaw it.
+func highPID(last *os.File) {
+	if last != nil {
+		_, _ = last.WriteAt([]byte(strconv.Itoa(pidFirst-1)), 0)
+	}
+}
+
+// ready brings the sandbox to the state in which a program of an instance begins. The caller holds
+// the lock.
+func ready(s *shim, p program) error {
+	if s.program != nil {
+		return fmt.Errorf("%w: the sandbox runs %s", pando.ErrExists, s.program.Instance)
+	}
+	if err := serveVIPs(p.VIPs); err != nil {
+		return err
+	}
+	if p.Users != nil {
+		var err error
+		if s.users, err = makeUsers(*p.Users); err != nil {
+			return err
+		}
+	}
+	place := s.settle
+	if p.Layers != nil {
+		place = s.enter
+	}
+	if err := place(p); err != nil {
+		return err
+	}
+	if err := unix.Sethostname([]byte(p.Hostname)); err != nil {
+		return fmt.Errorf("name the sandbox: %w", err)
+	}
+	return nil
+}
+
+// awaitEnd returns the end of a child. The caller holds the lock.
+func awaitEnd(s *shim, pid int) <-chan unix.WaitStatus {
+	c := make(chan unix.WaitStatus, 1)
+	s.waits[pid] = c
+	if !s.reaping {
+		s.reaping = true
+		go s.reap()
+	}
+	return c
+}
+
+// freezing is the part of a shim that serves snapshots.
+type freezing struct{ *shim }
+
+func inodeOf(f *os.File) uint64 {
+	st, err := f.Stat()
+	if err != nil {
+		return 0
+	}
+	return st.Sys().(*syscall.Stat_t).Ino
+}
+
+// describe returns the program for a snapshot.
+func (s freezing) describe() (*frozen, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.program == nil || s.loaded || s.pid == 0 {
+		return nil, fmt.Errorf("%w: nothing runs in the sandbox", pando.ErrNotFound)
+	}
+	p := s.program
+	return &frozen{PID: s.pid, UID: p.outside(p.UID), GID: p.outside(p.GID), Pipe: s.pipe,
+		Users: p.Users != nil, Layers: p.Layers != nil}, nil
+}
+
+// thaw makes the sandbox ready for a frozen program, and follows the program once it runs.
+func (s freezing) thaw(c *net.UnixConn, p program) {
+	var r reply
+	out, err := s.thawing(p)
+	if err != nil {
+		r.Error = err.Error()
+	} else {
+		r.Frozen = &frozen{Output: int(s.output.Fd())}
+	}
+	if send(c, r, selfFD) != nil || err != nil {
+		return
+	}
+	var q request
+	if _, err := receive(c, &q); err != nil || q.Verb != "go" || q.PID == 0 {
+		os.Exit(1) // the sandbox ends with everything in it
+	}
+	s.mu.Lock()
+	s.output.Close()
+	s.loaded, s.pid = false, q.PID
+	err = s.follow(out, awaitEnd(s.shim, q.PID))
+	s.mu.Unlock()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "pando shim:", err)
+	}
+	s.tell(c)
+}
+
+// thawing prepares the sandbox and returns the output of the program that comes.
+func (s freezing) thawing(p program) (out *os.File, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := ready(s.shim, p); err != nil {
+		return nil, err
+	}
+	out, in, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := in.Chown(int(p.outside(p.UID)), int(p.outside(p.GID))); err != nil {
+		return nil, errors.Join(err, out.Close(), in.Close())
+	}
+	p.Secrets = nil
+	s.program, s.loaded, s.output, s.pipe = &p, true, in, inodeOf(in)
+	return out, nil
+}
+
+// Freeze implements pando.Sandbox. It refuses before anything stops.
+func (b *sandbox) Freeze(ctx context.Context, dir string) (pando.Machine, error) {
+	own := machine()
+	if b.d.Freezer == nil {
+		return own, fmt.Errorf("%w: this host has no CRIU", pando.ErrUnsupported)
+	}
+	if err := b.d.Freezer.Missing(); err != nil {
+		return own, err
+	}
+	r, err := b.ask(ctx, request{Verb: "describe"})
+	if err == nil {
+		err = freezable(r.Frozen, b.slot.Spec)
+	}
+	if err == nil {
+		err = b.Pause(ctx)
+	}
+	if err != nil {
+		return own, err
+	}
+	p := *r.Frozen
+	err = b.d.Freezer.Freeze(ctx, pando.Frozen{Inside: b.slot.PID, PID: p.PID, UID: p.UID, GID: p.GID,
+		Dir: dir, Pipe: p.Pipe})
+	if err == nil {
+		err = packPrivate(b.slot.root(), dir)
+	}
+	if err == nil {
+		err = storeFrozen(dir, stored{Program: p, Machine: own})
+	}
+	if err != nil {
+		err = errors.Join(err, b.Resume(context.WithoutCancel(ctx)))
+	}
+	return own, err
+}
+
+// freezable returns nil if a program can be frozen, else the reason.
+func freezable(p *frozen, s pando.Spec) error {
+	switch {
+	case p == nil:
+		return fmt.Errorf("%w: an older build started this instance; `pando deploy` replaces it",
+			pando.ErrUnsupported)
+	case p.Users:
+		return fmt.Errorf("%w: its program has a user namespace of its own, which CRIU cannot freeze "+
+			"from outside; name a `user` other than root in the spec, and no image",
+			pando.ErrUnsupported)
+	case p.Layers:
+		return fmt.Errorf("%w: the files that an image's program writes are not part of a snapshot; "+
+			"run it without an image", pando.ErrUnsupported)
+	case p.PID < pidFirst:
+		return fmt.Errorf("%w: its process has the number %d, which may be taken elsewhere; `pando "+
+			"deploy` replaces it", pando.ErrUnsupported, p.PID)
+	}
+	return nil
+}
+
+func storeFrozen(dir string, s stored) error {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, frozenFile), b, 0o600)
+}
+
+// machine returns the kind of this machine.
+func machine() (m pando.Machine) {
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		m.Kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	m.CPU = runtime.GOARCH
+	info, _ := os.ReadFile("/proc/cpuinfo")
+	for line := range strings.Lines(string(info)) {
+		if name, is, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			m.CPU = strings.TrimSpace(is)
+			break
+		}
+	}
+	return m
+}
+
+// readFrozen reads a snapshot and checks that this machine can run it.
+func readFrozen(dir string) (frozen, error) {
+	var s stored
+	b, err := os.ReadFile(filepath.Join(dir, frozenFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return s.Program, fmt.Errorf("%w: it is no snapshot", pando.ErrInvalid)
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &s)
+	}
+	if err != nil {
+		return s.Program, fmt.Errorf("read a snapshot: %w", err)
+	}
+	own := machine()
+	switch {
+	case s.Machine.Kernel != own.Kernel:
+		return s.Program, fmt.Errorf("%w: the snapshot is of kernel %s, and this host has %s",
+			pando.ErrRefused, s.Machine.Kernel, own.Kernel)
+	case s.Machine.CPU != own.CPU:
+		return s.Program, fmt.Errorf("%w: the snapshot is of a processor %q, and this host has %q",
+			pando.ErrRefused, s.Machine.CPU, own.CPU)
+	}
+	return s.Program, nil
+}
+
+func (s *slot) root() string { return fmt.Sprintf("/proc/%d/root", s.PID) }
+
+// thawer starts the frozen programs of snapshots.
+type thawer struct{ *Driver }
+
+// thawable reads a snapshot and gives a program the user of the frozen one.
+func (d thawer) thawable(dir string, p *program) (*frozen, error) {
+	if d.Freezer == nil {
+		return nil, fmt.Errorf("%w: this host has no CRIU", pando.ErrUnsupported)
+	}
+	if err := d.Freezer.Missing(); err != nil {
+		return nil, err
+	}
+	if d.Layers == "" || !filepath.IsLocal(dir) {
+		return nil, fmt.Errorf("%w: this host keeps no snapshot %s", pando.ErrNotFound, dir)
+	}
+	f, err := readFrozen(filepath.Join(d.Layers, dir))
+	if err != nil {
+		return nil, err
+	}
+	if p.Users != nil || p.Layers != nil {
+		return nil, fmt.Errorf("%w: the spec has changed: its program has an image or root, and the "+
+			"snapshot has neither", pando.ErrConflict)
+	}
+	p.UID, p.GID = f.UID, f.GID
+	return &f, nil
+}
+
+// thawIn starts the frozen program of a snapshot in a sandbox that is ready for it.
+func (d thawer) thawIn(ctx context.Context, b *sandbox, f frozen, dir string) error {
+	s := b.slot
+	if b.thaws == nil {
+		return fmt.Errorf("%w: the sandbox was made by an older build", pando.ErrNotReady)
+	}
+	if err := unpackPrivate(s.root(), dir); err != nil {
+		return err
+	}
+	out, err := os.OpenFile(fmt.Sprintf("/proc/%d/fd/%d", s.PID, b.thaws.Output), os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("open the output of the program: %w", err)
+	}
+	defer out.Close()
+	err = d.Freezer.Thaw(ctx, pando.Frozen{Inside: s.PID, PID: f.PID, UID: f.UID, GID: f.GID, Dir: dir,
+		Pipe: f.Pipe, Output: out.Fd(), Groups: d.Groups, Entry: s.cgroup.Entry()})
+	if err != nil {
+		return err
+	}
+	if root, err := os.OpenRoot(s.root()); err == nil {
+		_ = root.Remove(criuCache)
+		root.Close()
+	}
+	if err := send(b.watch, request{Verb: "go", PID: f.PID}, -1); err != nil {
+		return err
+	}
+	return b.Resume(ctx)
+}

@@ -1,0 +1,40 @@
+package pando
+
+import (
+	"fmt"
+	"strings"
+)
+
+// SessionsMax is the largest number of sessions on one host.
+const SessionsMax = 16
+
+// SessionSpec describes a command that an operator runs inside an instance, with the rights of its
+// program.
+type SessionSpec struct {
+	Command  []string `json:"command"`
+	Terminal bool     `json:"terminal,omitempty"` // it has a terminal, else three pipes
+	Rows     uint16   `json:"rows,omitempty"`     // of the terminal
+	Columns  uint16   `json:"columns,omitempty"`
+	Term     string   `json:"term,omitempty"` // the kind of the terminal, such as xterm
+}
+
+// Check returns nil if the command can be run, else the reason.
+func (s SessionSpec) Check() error {
+	size := 0
+	for _, w := range s.Command {
+		size += len(w)
+		if strings.ContainsRune(w, 0) {
+			return fmt.Errorf("%w: a word of the command has a NUL byte", ErrInvalid)
+		}
+	}
+	switch {
+	case len(s.Command) == 0 || s.Command[0] == "":
+		return fmt.Errorf("%w: the session has no command", ErrInvalid)
+	case size > 128<<10 || len(s.Command) > 10_000:
+		return fmt.Errorf("%w: the command has %d words and %d bytes: at most 10,000 and 131,072",
+			ErrTooLarge, len(s.Command), size)
+	case len(s.Term) > 100 || strings.ContainsAny(s.Term, "\x00\n="):
+		return fmt.Errorf("%w: %.40q is no kind of a terminal", ErrInvalid, s.Term)
+	}
+	return nil
+}

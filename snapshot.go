@@ -1,0 +1,119 @@
+package pando
+
+import (
+	"context"
+	"time"
+)
+
+// Freezer writes the processes of a sandbox to files, and starts them again from those files
+// (driver/criu).
+type Freezer interface {
+	// Missing returns why this host can freeze nothing, or nil. The error has the next command.
+	Missing() error
+	// Freeze writes the tree of a program to the folder. Its processes are stopped, before and after.
+	Freeze(ctx context.Context, f Frozen) error
+	// Thaw starts the tree again, inside the same or other namespaces. Its processes are stopped when
+	// it returns. After an error none of them is left.
+	Thaw(ctx context.Context, f Frozen) error
+}
+
+// Freezes is the part of a Sandbox that makes snapshots.
+type Freezes interface {
+	// Freeze writes the processes and the files in memory to a folder, for SandboxSpec.From. They are
+	// stopped when it returns: Resume continues them. After an error they run as before.
+	//
+	// ErrUnsupported, ErrRefused: the program cannot be frozen, for the given reason.
+	Freeze(ctx context.Context, dir string) (Machine, error)
+}
+
+// Frozen describes a program for a Freezer.
+type Frozen struct {
+	Inside int    // a process of the sandbox, as the host numbers it: CRIU enters its namespaces
+	PID    int    // of the program, as the sandbox numbers it
+	UID    uint32 // of the program
+	GID    uint32
+	Dir    string // the folder of the files
+	// Pipe is the inode of the pipe that the program writes its output to.
+	Pipe uint64
+	// The rest is for Thaw: the pipe that takes the output, and the cgroups of the sandbox.
+	Output uintptr
+	Groups string
+	Entry  CgroupEntry
+}
+
+// Machine is a kind of machine, as far as a snapshot depends on it.
+type Machine struct {
+	Kernel string `json:"kernel"` // its release
+	CPU    string `json:"cpu"`    // the name of its processor
+}
+
+// SnapshotStatus describes a stored snapshot of an instance.
+type SnapshotStatus struct {
+	Digest   string     `json:"digest"`
+	Service  ServiceKey `json:"service"`
+	Instance InstanceID `json:"instance"`
+	Revision int        `json:"revision"`
+	Host     HostName   `json:"host"` // that has the files
+	At       time.Time  `json:"at"`
+	Bytes    int64      `json:"bytes"`
+	// Machine is that of the instance. No other kind can restore it.
+	Machine Machine `json:"machine"`
+	// StoppedSeconds is how long the program stood still.
+	StoppedSeconds float64 `json:"stopped_seconds"`
+	// Missing is the reason why a host did not list its snapshots.
+	Missing string `json:"missing,omitempty"`
+}
+
+// SnapshotsMax is the largest number of snapshots of one service on one host. A new one takes the
+// place of the oldest.
+const SnapshotsMax = 5
+
+// Snapshots keeps the snapshots of one host. driver/image implements it, so Images.Pull brings one
+// from another host and Images.Root finds its files.
+type Snapshots interface {
+	// Keep makes a folder, calls freeze, and stores the files of the folder with the description that
+	// freeze completed.
+	Keep(
+		ctx context.Context, s SnapshotStatus, freeze func(dir string, s *SnapshotStatus) error,
+	) (SnapshotStatus, error)
+	// Kept returns the snapshots of a service, or of all services for the zero key, newest first.
+	Kept(s ServiceKey) ([]SnapshotStatus, error)
+	// Drop deletes a snapshot of a service. ErrNotFound: this host does not have it.
+	Drop(ctx context.Context, s ServiceKey, digest string) error
+}
+
+// SnapshotPeers are the requests about snapshots to the agent of a host.
+type SnapshotPeers interface {
+	// Snapshot stores a snapshot of an instance of a host. The instance runs on.
+	Snapshot(ctx context.Context, h Host, i InstanceID) (SnapshotStatus, error)
+	// Snapshots returns the snapshots that a host keeps of a service, or of all for the zero key.
+	Snapshots(ctx context.Context, h Host, s ServiceKey) ([]SnapshotStatus, error)
+	// DropSnapshot deletes a snapshot of a service on a host.
+	DropSnapshot(ctx context.Context, h Host, s ServiceKey, digest string) error
+}
+
+// SnapshotAgent is the answering side of SnapshotPeers.
+type SnapshotAgent interface {
+	// Snapshot stores a snapshot of an instance of this host.
+	Snapshot(ctx context.Context, i InstanceID) (SnapshotStatus, error)
+	// Snapshots returns the snapshots that this host keeps.
+	Snapshots(ctx context.Context, s ServiceKey) ([]SnapshotStatus, error)
+	// DropSnapshot deletes a snapshot on this host.
+	DropSnapshot(ctx context.Context, s ServiceKey, digest string) error
+}
+
+// SnapshotOperators are the requests of operators about snapshots.
+type SnapshotOperators interface {
+	// Snapshot stores a snapshot of instance i, or of the first that serves with i "".
+	Snapshot(
+		ctx context.Context, s ServiceKey, i InstanceID, by Asker,
+	) (SnapshotStatus, error)
+	// Snapshots returns the snapshots on all hosts, newest first, with one request per host. A host
+	// that does not answer has one entry, with the reason in Missing.
+	Snapshots(ctx context.Context, s ServiceKey) ([]SnapshotStatus, error)
+	// RemoveSnapshot deletes a snapshot on every host that has it.
+	RemoveSnapshot(ctx context.Context, s ServiceKey, digest string, by Asker) error
+	// RestoreSnapshot starts one more instance, which continues from a snapshot. A digest may be
+	// cut to its first 6 digits. It returns once the ask is answered.
+	RestoreSnapshot(ctx context.Context, s ServiceKey, digest string, by Asker) (Intent, error)
+}
