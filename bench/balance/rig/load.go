@@ -107,14 +107,41 @@ func dial(to netip.AddrPort) (conn, error) {
 	if err == nil {
 		err = unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
 	}
+	if errors.Is(err, unix.EINTR) { // a signal of the Go runtime: the kernel connects meanwhile
+		err = connected(fd)
+	}
 	if err != nil {
 		return -1, fmt.Errorf("connect to %s: %w", to, errors.Join(err, unix.Close(fd)))
 	}
 	return conn(fd), nil
 }
 
+// connected waits for the end of a connect that a signal has interrupted.
+func connected(fd int) error {
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, timeoutSeconds*1000)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err == nil && n == 0:
+			return unix.ETIMEDOUT
+		case err != nil:
+			return err
+		}
+		code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+		if err == nil && code != 0 {
+			err = unix.Errno(code)
+		}
+		return err
+	}
+}
+
 func (c conn) ask(request, answer []byte, size int) error {
-	if _, err := unix.Write(int(c), request); err != nil {
+	_, err := unix.Write(int(c), request)
+	for errors.Is(err, unix.EINTR) { // nothing was written
+		_, err = unix.Write(int(c), request)
+	}
+	if err != nil {
 		return fmt.Errorf("ask: %w", err)
 	}
 	for got := 0; got < size; {

@@ -54,8 +54,17 @@ func address() error {
 		return err
 	}
 	own := &netlink.Addr{IPNet: netlink.NewIPNet(Host.AsSlice())}
-	return errors.Join(netlink.AddrReplace(lo, own),
-		os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0))
+	return errors.Join(netlink.AddrReplace(lo, own), set("ip_forward", "1"), enoughPorts())
+}
+
+func set(name, value string) error {
+	return os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0)
+}
+
+// enoughPorts lets the caller's namespace open thousands of short connections a second. Otherwise
+// the ports of closed ones stay taken for a minute.
+func enoughPorts() error {
+	return errors.Join(set("tcp_tw_reuse", "1"), set("ip_local_port_range", "1024 65535"))
 }
 
 // Serve starts a server in a box, as a process of its own, and waits until it answers.
@@ -114,6 +123,7 @@ func Start(t testing.TB, c *exec.Cmd) *Process {
 	t.Helper()
 	var said strings.Builder
 	c.Stdout, c.Stderr = &said, &said
+	c.WaitDelay = time.Second
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}

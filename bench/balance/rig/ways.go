@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -41,6 +42,9 @@ type Stand struct {
 func NewStand(t testing.TB, instances int) *Stand {
 	t.Helper()
 	s := &Stand{t: t, Client: boxOf(t, "rout", netip.MustParseAddr("192.0.2.1"))}
+	if err := s.Client.Inside(enoughPorts); err != nil {
+		t.Fatal(err)
+	}
 	for n := range instances {
 		b := boxOf(t, fmt.Sprintf("pd%d", n), netip.AddrFrom4([4]byte{10, 128, 0, byte(n + 2)}), VIP)
 		s.Boxes = append(s.Boxes, b)
@@ -134,6 +138,17 @@ func (s *Stand) OVS(m ovs.Mode) (Way, func()) {
 		_ = daemons.Stop()
 		s.t.Fatal(err)
 	}
+	var once sync.Once
+	end := func() {
+		once.Do(func() {
+			for _, err := range []error{d.Purge(), daemons.Stop(), os.RemoveAll(dir)} {
+				if err != nil {
+					s.t.Error(err)
+				}
+			}
+		})
+	}
+	s.t.Cleanup(end) // of a test that fails before the caller ends it
 	s.publish(d)
 	var pid int
 	text, err := os.ReadFile(filepath.Join(dir, "ovs-vswitchd.pid"))
@@ -144,13 +159,7 @@ func (s *Stand) OVS(m ovs.Mode) (Way, func()) {
 		s.t.Fatal(err)
 	}
 	name := map[ovs.Mode]string{ovs.Learn: "OVS learn", ovs.Group: "OVS group"}[m]
-	return Way{Name: name, To: always(VIP, Port), On: []*Process{{pid}}}, func() {
-		for _, err := range []error{d.Purge(), daemons.Stop(), os.RemoveAll(dir)} {
-			if err != nil {
-				s.t.Error(err)
-			}
-		}
-	}
+	return Way{Name: name, To: always(VIP, Port), On: []*Process{{pid}}}, end
 }
 
 // HAProxy is a proxy of TCP from Debian.
@@ -182,7 +191,7 @@ func (s *Stand) Nginx() Way {
 	}
 	return s.proxy("nginx stream", nginxPort, fmt.Sprintf(`load_module modules/ngx_stream_module.so;
 daemon off;
-worker_processes 1;
+master_process off;
 user root;
 pid %s/rig-nginx.pid;
 error_log /dev/null;
