@@ -60,6 +60,7 @@
 //	service      service.go    its target and its progress.
 //	spec         service.go    an operator's description of a service.
 //	reach        service.go    the part of the network that instances may connect to.
+//	default      defaults.go   the value of a field that a spec leaves out.
 //	revision     service.go    one version of a spec.
 //	snapshot     snapshot.go   the processes and the memory of an instance, as files.
 //	session      session.go    a command that an operator runs inside an instance.
@@ -76,7 +77,7 @@
 //	sandbox      instance.go   the container of an instance.
 //	session      instance.go   a command that an operator runs inside an instance.
 //	probe        service.go    one check of an instance's health.
-//	decision     request.go    a decision of Pando, with its inputs and its threshold.
+//	decision     decision.go   a decision of Pando, with its inputs and its threshold.
 //	operators    request.go    every request that people may make.
 //	run          run.go        one run of a job, or of a command with a service's spec.
 //	rollout      rollout.go    the way from one revision to the next.

@@ -251,16 +251,14 @@ type SelfView struct {
 type SelfEventKind string
 
 const (
-	EventDrained SelfEventKind = "drained" // its last flow ended: merge, then die
-	EventHalted  SelfEventKind = "halted"  // another asker took it out of rotation: finish, merge, die
-	EventPeers   SelfEventKind = "peers"   // the set of instances that take flows has changed
-	EventBudget  SelfEventKind = "budget"  // min, max or a pin has changed
-	EventState   SelfEventKind = "state"   // main has moved; Data names the commit, or the conflicts
-	EventIntent  SelfEventKind = "intent"  // one of its own requests changed state
-	// A snapshot follows at once: close connections to the instance's socket, flush files.
-	EventSnapshot SelfEventKind = "snapshot"
-	// The program continues from a snapshot: make random numbers and names anew.
-	EventRestored SelfEventKind = "restored"
+	EventDrained  SelfEventKind = "drained"  // its last flow ended: merge, then die
+	EventHalted   SelfEventKind = "halted"   // another asker took it out of rotation: finish, merge, die
+	EventPeers    SelfEventKind = "peers"    // the set of instances that take flows has changed
+	EventBudget   SelfEventKind = "budget"   // min, max or a pin has changed
+	EventState    SelfEventKind = "state"    // main has moved; Data names the commit, or the conflicts
+	EventIntent   SelfEventKind = "intent"   // one of its own requests changed state
+	EventSnapshot SelfEventKind = "snapshot" // a snapshot follows in a moment
+	EventRestored SelfEventKind = "restored" // the program continues from a snapshot
 )
 
 // SelfEvent is one server-sent event of GET /v1/self/events.
