@@ -252,7 +252,7 @@ type SelfEventKind string
 
 const (
 	EventDrained  SelfEventKind = "drained"  // its last flow ended: merge, then die
-	EventHalted   SelfEventKind = "halted"   // another asker took it out of rotation: finish, merge, die
+	EventHalted   SelfEventKind = "halted"   // out of rotation by another: finish, merge, die
 	EventPeers    SelfEventKind = "peers"    // the set of instances that take flows has changed
 	EventBudget   SelfEventKind = "budget"   // min, max or a pin has changed
 	EventState    SelfEventKind = "state"    // main has moved; Data names the commit, or the conflicts
