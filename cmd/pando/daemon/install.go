@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -80,20 +82,20 @@ func (machine) unitFlags(c *cobra.Command, p *place) {
 func (p place) given(flags *pflag.FlagSet) []string {
 	out := []string{"--run-dir", p.Run, "--data-dir", p.Data, "--host", p.Host}
 	is := p.settings()
-	for _, name := range []string{
-		"address", "http", "listen", "pool", "vips", "instances", "steer", "ovs-run",
-	} {
-		if flags.Changed(name) {
-			out = append(out, "--"+name, is[name])
+	for _, name := range slices.Sorted(maps.Keys(is)) {
+		if !flags.Changed(name) {
+			continue
 		}
-	}
-	if flags.Changed("uplink") {
-		for _, u := range p.Uplinks {
-			out = append(out, "--uplink", u)
+		values := []string{is[name]}
+		switch name {
+		case "uplink":
+			values = p.Uplinks
+		case "label":
+			values = p.Labels
 		}
-	}
-	for _, l := range p.Labels {
-		out = append(out, "--label", l)
+		for _, v := range values {
+			out = append(out, "--"+name, v)
+		}
 	}
 	return out
 }

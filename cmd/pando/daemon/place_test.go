@@ -34,6 +34,34 @@ func TestEveryRoleTakesTheFlagsOfItsPlace(t *testing.T) {
 	}
 }
 
+// A unit that forgot a flag of `pando install` would start another host than the operator asked for.
+func TestAUnitKeepsEveryFlag(t *testing.T) {
+	var p place
+	c := &cobra.Command{}
+	p.flags(c)
+	values := map[string]string{"pool": "7", "uplink": "a,b", "label": "zone=a,rack=3"}
+	var args []string
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		value := values[f.Name]
+		if value == "" {
+			value = "x" + f.Name
+		}
+		args = append(args, "--"+f.Name, value)
+	})
+	if err := c.ParseFlags(args); err != nil {
+		t.Fatal(err)
+	}
+	given := p.given(c.Flags())
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if !slices.Contains(given, "--"+f.Name) {
+			t.Errorf("the unit has no --%s: %q", f.Name, given)
+		}
+	})
+	if n := len(given); n != len(args)+2*2 { // two uplinks and two labels
+		t.Errorf("the unit has %d words, want %d: %q", n, len(args)+4, given)
+	}
+}
+
 // A flag without effect misleads. `pando down` starts nothing, so it has no flag for a start.
 func TestDownHasOnlyTheFlagsThatItUses(t *testing.T) {
 	var got []string
