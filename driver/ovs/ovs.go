@@ -57,7 +57,6 @@ type Driver struct {
 	services map[pando.ServiceKey]*service
 	numbers  map[uint32]pando.ServiceKey
 	links    map[string]*connected // by the name of the veth
-	evicted  int
 }
 
 // Open takes over the flows of a former agent, or begins anew.

@@ -145,10 +145,11 @@ func TestAPausedLeaderLosesNoLeaseAndMovesNothing(t *testing.T) {
 	}
 	pause(syscall.SIGSTOP)
 	began := time.Now()
-	next := p.leader(witness)
-	for p.leader(witness) == lead {
-	}
-	next = p.leader(witness)
+	next := lead
+	p.Await("another leader", func() (string, bool) {
+		next = p.leader(witness)
+		return next, next != lead
+	})
 	took := time.Since(began)
 	out := p.Run(witness, p.Bin, "scale", "web", "4", "--wait")
 	if out.Code != 0 {

@@ -354,6 +354,7 @@ func forgedPacketEnds(t *testing.T, e *estate) {
 // socketIsFound checks a connection of a flow that all tables lost: its instance's socket proves
 // it, on the host itself and on another one.
 func socketIsFound(t *testing.T, e *estate) {
+	e.join(0, "a", 0)
 	e.join(1, "b", 100)
 	e.join(2, "c", 0)
 	e.publish()
@@ -361,6 +362,8 @@ func socketIsFound(t *testing.T, e *estate) {
 		c := e.dial("outside", six)
 		c.who(t)
 		e.weights["b"], e.weights["c"] = 0, 100
+		e.publish()
+		e.weights["a"] = 100 // after two changes, no table names b
 		e.publish()
 		for n, h := range []*host{e.hosts[0], e.hosts[1], e.hosts[2]} {
 			for _, h := range e.hosts {
@@ -372,7 +375,7 @@ func socketIsFound(t *testing.T, e *estate) {
 			}
 		}
 		e.enter(e.hosts[0])
-		e.weights["b"], e.weights["c"] = 100, 0
+		e.weights["a"], e.weights["b"], e.weights["c"] = 0, 100, 0
 		e.publish()
 	}
 }

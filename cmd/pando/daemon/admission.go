@@ -80,7 +80,7 @@ func (a admission) asked(j peer.Joining, known *x509.Certificate) (m pando.Membe
 			pando.ErrInvalid, j.Host, j.Version, j.Layout, own, cli.Version)
 	}
 	// A member keeps its place when its clock drifts. A new host gets the cause before it has a slot.
-	if off := j.Now.Sub(time.Now()).Round(time.Second); known == nil && !j.Now.IsZero() &&
+	if off := time.Until(j.Now).Round(time.Second); known == nil && !j.Now.IsZero() &&
 		off.Abs() > clockSkewMax {
 		return m, fmt.Errorf("%w: the clock of host %s differs from this server's by %s, and leases, "+
 			"tokens and certificates need the same time; set it there (`timedatectl set-ntp true`), then "+
