@@ -95,11 +95,13 @@ func (h Hierarchies) Make(name string) (pando.Cgroup, error) {
 const makeTries = 500
 
 // makeFolder makes a folder of a group. Another driver may prune an empty parent between two steps;
-// then the kernel finds no parent, or one that is going, and makeFolder starts again.
+// then the kernel finds no parent, or one that is going, or a parent was there and is gone at the
+// next look. makeFolder starts again.
 func makeFolder(dir string) (err error) {
 	for range makeTries {
 		err = os.MkdirAll(dir, 0o755)
-		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
+		gone := errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
+		if !gone && !errors.Is(err, fs.ErrExist) {
 			break
 		}
 		pause()
