@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -289,4 +290,11 @@ func runnable(path string) error {
 		return fmt.Errorf("%w: %s is not executable; chmod +x it", pando.ErrInvalid, path)
 	}
 	return nil
+}
+
+// catchSignals lets programs begin with the default actions of signals. A daemon that nohup or a
+// shell's background started ignores some of them, and a program inherits what its shim ignores, but
+// not what its shim catches.
+func catchSignals() {
+	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT)
 }

@@ -70,6 +70,7 @@ func ShimMain(args []string) int {
 		fmt.Fprintln(os.Stderr, "pando shim is started by the agent only")
 		return 2
 	}
+	catchSignals()
 	s := &shim{waits: map[int]chan unix.WaitStatus{}, files: f.openFiles()}
 	s.lastPID, _ = os.OpenFile("/proc/sys/kernel/ns_last_pid", os.O_WRONLY, 0)
 	// The program must not inherit the sockets that command its shim.

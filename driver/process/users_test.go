@@ -3,11 +3,15 @@ package process
 import (
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
 )
@@ -192,5 +196,19 @@ func TestAProgramWithItsOwnUsersHasTheUsualFiles(t *testing.T) {
 	want, got := output(plain), output(own)
 	if got != want || !strings.Contains(got, "again") {
 		t.Errorf("with users of its own:\n%s\nwithout:\n%s", got, want)
+	}
+}
+
+// A program that inherits an ignored SIGHUP never learns of a renewed secret.
+func TestAProgramBeginsWithTheDefaultSignals(t *testing.T) {
+	signal.Ignore(unix.SIGHUP) // as nohup does
+	t.Cleanup(func() { signal.Reset(unix.SIGHUP) })
+	b := run(t, newDriver(t, 0), nil, "grep", "SigIgn", "/proc/self/status")
+	exited(t, b)
+	const hup = 1 << (unix.SIGHUP - 1)
+	said := strings.Join(b.LastLines(1), "")
+	_, text, _ := strings.Cut(said, "\t")
+	if ignored, err := strconv.ParseUint(text, 16, 64); err != nil || ignored&hup != 0 {
+		t.Errorf("the program ignores SIGHUP: %s, %v", said, err)
 	}
 }
