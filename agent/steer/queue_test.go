@@ -425,3 +425,30 @@ func TestServicesOfAFormerAgentAreWithdrawn(t *testing.T) {
 		}
 	})
 }
+
+// A change that comes between the start of an attempt and its look at the records belongs to the
+// attempt, and its job is queued once more.
+func TestAChangeAtTheStartOfAWithdrawalIsNoTrap(t *testing.T) {
+	steering := &kernel{
+		Steering: sim.NewSteering(), inForce: map[pando.ServiceKey]pando.SteeringTable{},
+		published: map[pando.ServiceKey]int{},
+		fails:     func(pando.ServiceKey) bool { return false },
+		takes:     func() time.Duration { return 0 },
+	}
+	q := New(steering, &plan{}, sim.Clock{}, slog.New(slog.DiscardHandler))
+	gone := service(1)
+	q.Changed(gone)
+	for n := range 2 {
+		j, _, ok := q.take()
+		if !ok {
+			t.Fatalf("attempt %d has no job", n)
+		}
+		if n == 0 {
+			q.Changed(gone)
+		}
+		q.do(t.Context(), j)
+	}
+	if _, _, ok := q.take(); ok || len(q.lines) != 0 {
+		t.Errorf("a job is left, or one of %d lines", len(q.lines))
+	}
+}

@@ -117,7 +117,8 @@ func (q *Queue) record(j job, goal Change, err error, gone bool) {
 		}
 		return over
 	})
-	if gone && err == nil && l.Wanted == goal {
+	// A change between take and do is part of the goal, and its job is still queued.
+	if gone && err == nil && l.Wanted == goal && !l.queued {
 		delete(q.lines, j)
 	}
 }
