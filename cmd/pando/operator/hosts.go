@@ -115,12 +115,7 @@ func (o *Console) removeHost() *cobra.Command {
 func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 	rows := []string{row("HOST", "ADDRESS", "ROLE", "STATE", "LAST SEEN", "INSTANCES", "CPUS",
 		"MEMORY", "VERSION", "RIGHTS", "LABELS")}
-	servers := 0
-	for _, h := range all {
-		if h.Server {
-			servers++
-		}
-	}
+	servers := serversOf(all)
 	for _, h := range all {
 		memory := fmt.Sprintf("%.1f GiB", float64(h.Memory)/(1<<30))
 		rows = append(rows, row(h.Name, hostAddress(h.Address), roleOf(h, servers), h.State,
@@ -136,6 +131,16 @@ func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 		}
 	}
 	outOfReach(w, all)
+}
+
+// serversOf counts the hosts with a server.
+func serversOf(all []pando.HostStatus) (n int) {
+	for _, h := range all {
+		if h.Server {
+			n++
+		}
+	}
+	return n
 }
 
 // roleOf returns the daemons of a host. One of several servers leads.

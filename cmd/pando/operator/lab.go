@@ -201,7 +201,7 @@ func labHosts(ctx context.Context, l *lab.Lab) []labHost {
 		}
 		for _, s := range known {
 			if string(s.Name) == h.Name {
-				one.Role, one.State = roleOf(s, len(known)), string(s.State)
+				one.Role, one.State = roleOf(s, serversOf(known)), string(s.State)
 			}
 		}
 		if !slices.ContainsFunc(alive, func(a lab.Host) bool { return a.Name == h.Name }) {
