@@ -80,7 +80,7 @@ func TestWhoMayJoin(t *testing.T) {
 	p.Up(two) // a member stays one
 	has(t, p.Run(two, p.Bin, "deploy", p.Write("web.yaml", "name: web\ncommand: [sleep, infinity]\n")).
 		Text, "server's host", "`pando hosts`")
-	has(t, p.Run(two, p.Bin, "token").Text, "on another host")
+	has(t, p.Run(two, p.Bin, "token").Text, "`pando hosts allow "+two+" admit`")
 	p.Down(three, "--purge")
 	has(t, p.UpFails(6, three, append(p.Invitation(), "--host", two)...), "another key",
 		"choose another name with --host", "pando hosts rm "+two)
