@@ -293,8 +293,8 @@ func runnable(path string) error {
 }
 
 // catchSignals lets programs begin with the default actions of signals. A daemon that nohup or a
-// shell's background started ignores some of them, and a program inherits what its shim ignores, but
-// not what its shim catches.
+// shell's background started ignores some of them. A program inherits the signals that its shim
+// ignores, and not those that its shim catches.
 func catchSignals() {
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT)
 }

@@ -34,7 +34,7 @@ func TestEveryRoleTakesTheFlagsOfItsPlace(t *testing.T) {
 	}
 }
 
-// A unit that forgot a flag of `pando install` would start another host than the operator asked for.
+// A unit that forgot a flag of `pando install` would start another host than the operator wants.
 func TestAUnitKeepsEveryFlag(t *testing.T) {
 	var p place
 	c := &cobra.Command{}
