@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"os"
 	"slices"
 	"testing"
 
@@ -72,5 +73,17 @@ func TestDownHasOnlyTheFlagsThatItUses(t *testing.T) {
 	}
 	if f := Server().Flags().Lookup("pool"); f == nil || !f.Hidden {
 		t.Error("the help of the server names --pool, which has no effect there")
+	}
+}
+
+// A daemon and its starter record the same pid. The half-written file of one is no obstacle to the
+// other.
+func TestWritersOfAPidShareNoFile(t *testing.T) {
+	p := place{folders: folders{Run: t.TempDir()}, Host: "h1"}
+	if err := os.Mkdir(pidFile(p, "agent")+".new", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := writePid(p, "agent", os.Getpid()); err != nil {
+		t.Error(err)
 	}
 }

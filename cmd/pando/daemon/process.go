@@ -75,15 +75,17 @@ func startDaemon(p place, role string) error {
 	return cmd.Process.Release()
 }
 
-// writePid records the process of a role. A daemon of systemd records itself.
+// writePid records the process of a role. The daemon and its starter write at the same time, each
+// to a file of its own.
 func writePid(p place, role string, pid int) error {
 	if is, _ := daemon(p, role); is == pid {
 		return nil
 	}
 	path := pidFile(p, role)
-	err := os.WriteFile(path+".new", []byte(strconv.Itoa(pid)), 0o644)
+	fresh := fmt.Sprintf("%s.new.%d", path, os.Getpid())
+	err := os.WriteFile(fresh, []byte(strconv.Itoa(pid)), 0o644)
 	if err == nil {
-		err = os.Rename(path+".new", path)
+		err = os.Rename(fresh, path)
 	}
 	if err != nil {
 		return fmt.Errorf("write the pid of the %s: %w", role, err)
