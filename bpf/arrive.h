@@ -76,7 +76,8 @@ cold int end_far(const union flow_any *k, struct flow *f, __u32 six)
  * for another endpoint is older: its client has used the ports again, by another host. */
 cold int learn(struct packet *p, struct arrival *a, __u32 six)
 {
-	__u32 *slot = bpf_map_lookup_elem(&aways, &a->tag), service = service_of(p, six);
+	__u64 tag = a->tag; /* a kernel before 6.4 wants a key on the stack */
+	__u32 *slot = bpf_map_lookup_elem(&aways, &tag), service = service_of(p, six);
 	union flow_any k;
 
 	if (!slot)
@@ -275,6 +276,15 @@ cold int own_end(struct __sk_buff *skb, struct packet *p, __u32 six)
 	return flags & (FLOW_FIN | FLOW_RST) && !is_end_of(skb, p, n, six) ? -1 : (int)n;
 }
 
+/* write_tag writes a tag into the destination MAC. Apart from sought, it keeps the stack of the
+ * deepest calls within the 512 bytes of a kernel before 6.4. */
+cold int write_tag(struct __sk_buff *skb, __u64 tag)
+{
+	__u8 mac[6] = {0, tag >> 32, tag >> 24, tag >> 16, tag >> 8, tag};
+
+	return bpf_skb_store_bytes(skb, 0, mac, sizeof(mac), 0);
+}
+
 /* sought answers a question. */
 cold int sought(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u32 six)
 {
@@ -289,10 +299,9 @@ cold int sought(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u3
 	if (!e || e->away)
 		return at == UNKNOWN ? DROP : give_back(skb, a, NOT_HERE);
 	__u64 tag = (__u64)e->remote[OWN_TAG_HIGH] << 32 | e->remote[OWN_TAG_LOW];
-	__u8 mac[6] = {0, tag >> 32, tag >> 24, tag >> 16, tag >> 8, tag};
 	a->tag = tag;
 	a->slot = slot;
-	if (bpf_skb_store_bytes(skb, 0, mac, sizeof(mac), 0))
+	if (write_tag(skb, tag))
 		return drop(DROP_KERNEL);
 	report(skb, a, IS_PROVEN);
 	if (known >= 0)
@@ -375,25 +384,24 @@ inlined int arrived(struct __sk_buff *skb, struct arrival *a, int six)
 		return drop(DROP_HEADER);
 	if (!is_vip(p.dst, six))
 		return drop(DROP_NO_SERVICE);
-	struct packet q = p;
-	if (transport(skb, &q, six))
+	if (transport(skb, &p, six))
 		return drop(DROP_HEADER);
-	if (q.protocol != IPPROTO_TCP && q.protocol != IPPROTO_UDP)
-		return IS_ICMP(&q, six) ? icmp_to_vip(skb, &q, six, 0) : drop(DROP_PROTOCOL);
-	if (q.part == LATER)
-		return follow(skb, &q, six);
+	if (p.protocol != IPPROTO_TCP && p.protocol != IPPROTO_UDP)
+		return IS_ICMP(&p, six) ? icmp_to_vip(skb, &p, six, 0) : drop(DROP_PROTOCOL);
+	if (p.part == LATER)
+		return follow(skb, &p, six);
 	if (a->mark == IS_GONE && a->tag >> 40 == DOOR_VNI) {
-		verdict = at_door(skb, &q, a, six);
-		return verdict < REFUSE ? verdict : refuse_arrival(skb, &q, verdict - REFUSE, six);
+		verdict = at_door(skb, &p, a, six);
+		return verdict < REFUSE ? verdict : refuse_arrival(skb, &p, verdict - REFUSE, six);
 	}
 	if (a->mark == IS_PROVEN || a->mark == IS_GONE || a->mark == IS_ENDED)
-		return believe(&q, a, six);
-	verdict = six ? resume6(skb, &q, a) : resume4(skb, &q, a);
+		return believe(&p, a, six);
+	verdict = six ? resume6(skb, &p, a) : resume4(skb, &p, a);
 	if (verdict == ANEW && a->slot != NO_SLOT)
-		verdict = settle(skb, &q, a, six);
+		verdict = settle(skb, &p, a, six);
 	else if (verdict == ANEW)
-		verdict = missing(skb, &q, a);
-	return verdict < REFUSE ? verdict : refuse_arrival(skb, &q, verdict - REFUSE, six);
+		verdict = missing(skb, &p, a);
+	return verdict < REFUSE ? verdict : refuse_arrival(skb, &p, verdict - REFUSE, six);
 }
 
 /* from_tunnel runs at the ingress of the tunnel's device. */
