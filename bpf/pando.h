@@ -150,8 +150,8 @@ struct peer {
 	__u32 room; /* bytes of the largest packet that fits into a tunnel to it, and its number */
 };
 
-/* Where the connections of a service may be: the hosts that have endpoints of it, numbered from 0,
- * and the endpoints of this host, numbered from DOOR_HERE. */
+/* The places that may have the connections of a service. Hosts with its endpoints have numbers from
+ * 0, and endpoints of this host have numbers from DOOR_HERE. */
 struct door_key {
 	__u32 service;
 	__u32 n;
