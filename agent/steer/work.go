@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -44,7 +45,11 @@ func (q *Queue) publish(ctx context.Context, j job) (withdrawn bool, err error) 
 		return false, nil
 	case Withdraw:
 		q.forget(j)
-		return true, q.steering.Withdraw(ctx, j.service)
+		if err := q.steering.Withdraw(ctx, j.service); err != nil {
+			return true, err
+		}
+		q.tell(t, nil, true)
+		return true, nil
 	}
 	q.mu.Lock()
 	was := q.lines[j].inForce
@@ -53,13 +58,25 @@ func (q *Queue) publish(ctx context.Context, j job) (withdrawn bool, err error) 
 		return false, nil // most changes of a service change nothing here, and shares are slow
 	}
 	q.forget(j) // a failure leaves an unknown table
-	if err := q.steering.Publish(ctx, t); err != nil {
+	err = q.steering.Publish(ctx, t)
+	if lost, partly := errors.AsType[*pando.UnreachedError](err); partly {
+		q.tell(t, lost.Hosts, false)
+	}
+	if err != nil {
 		return false, err
 	}
+	q.tell(t, nil, false)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.lines[j].inForce = &t
 	return false, nil
+}
+
+// tell reports a table in force to the watcher.
+func (q *Queue) tell(t pando.SteeringTable, lost []netip.Addr, gone bool) {
+	if q.watch != nil {
+		q.watch(t, lost, gone)
+	}
 }
 
 // forget drops the table in force, so that the next attempt publishes.
