@@ -31,7 +31,7 @@ type Config struct {
 	// Leashed hosts end with the process that made them, even after a crash: for tests and demos.
 	Leashed  bool
 	OnlyIPv6 bool // no member has an IPv4 address
-	// Router adds a router between the client and the VIPs. It knows no route until Lab.Route.
+	// Router adds a router between the client and the VIPs. Route starts it.
 	Router bool
 }
 

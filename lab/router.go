@@ -34,7 +34,7 @@ var routerSettings = []string{
 }
 
 // RouterFlag returns the flag of `pando up` that names the router.
-func (l *Lab) RouterFlag() string {
+func RouterFlag(l *Lab) string {
 	return fmt.Sprintf("%s=%d", firstOf(l.Router.IPv4, l.Router.IPv6), RouterAS)
 }
 
@@ -47,7 +47,7 @@ func firstOf(a, b string) string {
 
 // Route starts BIRD on the router, or gives the running one other settings. The hosts may open
 // sessions with it. It spreads the flows of a VIP over all hosts that announce it.
-func (l *Lab) Route(ctx context.Context, c BGP) error {
+func Route(ctx context.Context, l *Lab, c BGP) error {
 	if l.Router.Name == "" {
 		return errors.New("start the lab's router: the lab has none (`pando lab up --router`)")
 	}
@@ -55,7 +55,7 @@ func (l *Lab) Route(ctx context.Context, c BGP) error {
 		return fmt.Errorf("start the lab's router: %w; install it: sudo apt-get install bird2", err)
 	}
 	file := fmt.Sprintf("/proc/%d/root/run/bird.conf", l.Router.Pid)
-	if err := os.WriteFile(file, []byte(l.birdConf(c)), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(birdConf(l, c)), 0o600); err != nil {
 		return fmt.Errorf("write the settings of the lab's router: %w", err)
 	}
 	script := "if [ -e /run/bird.ctl ]; then birdc -s /run/bird.ctl configure; else bird " +
@@ -78,7 +78,7 @@ func (l *Lab) Route(ctx context.Context, c BGP) error {
 
 // birdConf returns the settings of BIRD. It has each address of a host as a neighbour, installs
 // every route as one with all its next hops, and announces nothing.
-func (l *Lab) birdConf(c BGP) string {
+func birdConf(l *Lab, c BGP) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `log "/run/bird.log" all;
 router id 10.126.0.253;

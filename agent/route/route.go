@@ -60,10 +60,10 @@ type Announcer struct {
 
 	mu     sync.Mutex
 	steers map[pando.ServiceKey]table // in force on this host
-	told   map[pando.ServiceKey][]netip.Addr
+	known  map[pando.ServiceKey][]netip.Addr
 	news   map[pando.ServiceKey]bool // to compare; the services bound it
 	moved  chan struct{}             // holds an element when news may have one
-	vips   int                       // of told
+	vips   int                       // of known
 	unable int                       // of steers
 	silent string                    // why it announces none
 	blind  string
@@ -83,7 +83,7 @@ type table struct {
 // New returns an announcer that has announced nothing.
 func New(c Config) *Announcer {
 	return &Announcer{
-		Config: c, steers: map[pando.ServiceKey]table{}, told: map[pando.ServiceKey][]netip.Addr{},
+		Config: c, steers: map[pando.ServiceKey]table{}, known: map[pando.ServiceKey][]netip.Addr{},
 		news: map[pando.ServiceKey]bool{}, moved: make(chan struct{}, 1), silent: "this host starts",
 	}
 }
@@ -183,7 +183,7 @@ func (a *Announcer) step(ctx context.Context, v View) {
 			}
 		}
 		a.silent = why
-		a.say(why)
+		a.report(why)
 	}
 	news := make([]pando.ServiceKey, 0, len(a.news))
 	for s := range a.news {
@@ -195,8 +195,8 @@ func (a *Announcer) step(ctx context.Context, v View) {
 	a.bring(news)
 }
 
-// say logs a change of the host as a whole.
-func (a *Announcer) say(why string) {
+// report logs a change of the host as a whole.
+func (a *Announcer) report(why string) {
 	if why != "" {
 		a.Log.Warn("this host announces no VIP to routers", "why", why)
 		return
@@ -224,7 +224,7 @@ func (a *Announcer) bring(all []pando.ServiceKey) {
 	for _, s := range all {
 		a.mu.Lock()
 		is, silent := a.steers[s], a.silent != ""
-		was := a.told[s]
+		was := a.known[s]
 		a.mu.Unlock()
 		var wanted []netip.Addr
 		if is.able && !silent {
@@ -241,8 +241,8 @@ func (a *Announcer) bring(all []pando.ServiceKey) {
 			}
 		} else {
 			a.vips += len(wanted) - len(was)
-			if a.told[s] = wanted; len(wanted) == 0 {
-				delete(a.told, s)
+			if a.known[s] = wanted; len(wanted) == 0 {
+				delete(a.known, s)
 			}
 		}
 		a.mu.Unlock()

@@ -31,7 +31,7 @@ type town struct {
 	has    map[netip.Addr]bool
 	writes int
 	open   bool
-	left   string // what became of the routes at the end
+	left   string // "withdrawn" and whether, at the end
 	fails  error
 }
 

@@ -48,7 +48,7 @@ func (q *Queue) publish(ctx context.Context, j job) (withdrawn bool, err error) 
 		if err := q.steering.Withdraw(ctx, j.service); err != nil {
 			return true, err
 		}
-		q.tell(t, nil, true)
+		q.report(t, nil, true)
 		return true, nil
 	}
 	q.mu.Lock()
@@ -60,20 +60,20 @@ func (q *Queue) publish(ctx context.Context, j job) (withdrawn bool, err error) 
 	q.forget(j) // a failure leaves an unknown table
 	err = q.steering.Publish(ctx, t)
 	if lost, partly := errors.AsType[*pando.UnreachedError](err); partly {
-		q.tell(t, lost.Hosts, false)
+		q.report(t, lost.Hosts, false)
 	}
 	if err != nil {
 		return false, err
 	}
-	q.tell(t, nil, false)
+	q.report(t, nil, false)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.lines[j].inForce = &t
 	return false, nil
 }
 
-// tell reports a table in force to the watcher.
-func (q *Queue) tell(t pando.SteeringTable, lost []netip.Addr, gone bool) {
+// report passes a table in force to the watcher.
+func (q *Queue) report(t pando.SteeringTable, lost []netip.Addr, gone bool) {
 	if q.watch != nil {
 		q.watch(t, lost, gone)
 	}

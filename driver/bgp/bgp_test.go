@@ -77,15 +77,15 @@ protocol bgp host {
 
 func (b *bird) ctl() string { return filepath.Join(b.dir, "ctl") }
 
-// says returns the answer of BIRD to a command, or "" before it answers.
-func (b *bird) says(words ...string) string {
+// show returns the answer of BIRD to a command, or "" before it answers.
+func (b *bird) show(words ...string) string {
 	out, _ := exec.Command("birdc", append([]string{"-r", "-s", b.ctl()}, words...)...).Output()
 	return string(out)
 }
 
 // routes returns the number of routes that BIRD has.
 func (b *bird) routes() (n int) {
-	out := b.says("show", "route", "count")
+	out := b.show("show", "route", "count")
 	for line := range strings.Lines(out) {
 		var all, nets int
 		if _, err := fmt.Sscanf(line, "%d of %d routes for", &all, &nets); err == nil {
@@ -172,7 +172,7 @@ func TestARouterGetsTheRoutes(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.awaitRoutes(6)
-	out := b.says("show", "route", "all")
+	out := b.show("show", "route", "all")
 	for _, want := range []string{"10.127.0.1/32", "BGP.next_hop: 127.0.0.1", "BGP.as_path: 64512",
 		"fd70:616e:646f:ffff::2/128", "BGP.next_hop: 2001:db8::1"} {
 		if !strings.Contains(out, want) {
@@ -190,7 +190,7 @@ func TestARouterGetsTheRoutes(t *testing.T) {
 	b.awaitRoutes(0)
 }
 
-// A router keeps the routes of an agent that ends without a word, and after its restart those that
+// A router keeps the routes of an agent that ends by itself, and after its restart those that
 // the new agent announces.
 func TestARestartKeepsTheRoutes(t *testing.T) {
 	b := startBird(t, "")
@@ -201,7 +201,7 @@ func TestARestartKeepsTheRoutes(t *testing.T) {
 	b.awaitRoutes(4)
 	end(false)
 	await(t, "the session to be down", func() (string, bool) {
-		out := b.says("show", "protocols", "host")
+		out := b.show("show", "protocols", "host")
 		return out, !strings.Contains(out, "Established")
 	})
 	if n := b.routes(); n != 4 {

@@ -89,8 +89,8 @@ func New(c Config) (*Speaker, error) {
 	return s, nil
 }
 
-// deafen rejects every route of a router. A host would otherwise pass the routes of one router on to
-// another.
+// deafen rejects every route of a router. A host would otherwise pass the routes of one router on
+// to another.
 func (s *Speaker) deafen(ctx context.Context) error {
 	const name = "routers"
 	all := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: name}
@@ -98,9 +98,11 @@ func (s *Speaker) deafen(ctx context.Context) error {
 		all.List = append(all.List, netip.PrefixFrom(r.Address, r.Address.BitLen()).String())
 	}
 	policy := &api.Policy{Name: name, Statements: []*api.Statement{{
-		Name:       name,
-		Conditions: &api.Conditions{NeighborSet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: name}},
-		Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_REJECT},
+		Name: name,
+		Conditions: &api.Conditions{
+			NeighborSet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: name},
+		},
+		Actions: &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_REJECT},
 	}}}
 	err := s.server.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: all})
 	if err == nil {
@@ -180,8 +182,12 @@ func (s *Speaker) peer(r pando.Router) *api.Peer {
 	}
 	for _, f := range s.families() {
 		p.AfiSafis = append(p.AfiSafis, &api.AfiSafi{
-			Config:            &api.AfiSafiConfig{Family: apiutil.ToApiFamily(f.Afi(), f.Safi()), Enabled: true},
-			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: true}},
+			Config: &api.AfiSafiConfig{
+				Family: apiutil.ToApiFamily(f.Afi(), f.Safi()), Enabled: true,
+			},
+			MpGracefulRestart: &api.MpGracefulRestart{
+				Config: &api.MpGracefulRestartConfig{Enabled: true},
+			},
 		})
 	}
 	return p
@@ -253,7 +259,8 @@ func (s *Speaker) path(vip netip.Addr) (*apiutil.Path, error) {
 		return &apiutil.Path{Family: bgp.RF_IPv4_UC, Nlri: nlri,
 			Attrs: []bgp.PathAttributeInterface{origin, next}}, err
 	case vip.Is6() && s.Next6.IsValid():
-		next, err := bgp.NewPathAttributeMpReachNLRI(bgp.RF_IPv6_UC, []bgp.PathNLRI{{NLRI: nlri}}, s.Next6)
+		next, err := bgp.NewPathAttributeMpReachNLRI(bgp.RF_IPv6_UC,
+			[]bgp.PathNLRI{{NLRI: nlri}}, s.Next6)
 		return &apiutil.Path{Family: bgp.RF_IPv6_UC, Nlri: nlri,
 			Attrs: []bgp.PathAttributeInterface{origin, next}}, err
 	}

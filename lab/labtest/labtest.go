@@ -98,10 +98,10 @@ func UpWith(t testing.TB, o Options) *Pando {
 	}
 	t.Cleanup(p.end)
 	if o.Router != nil {
-		if err := p.Lab.Route(ctx, *o.Router); err != nil {
+		if err := lab.Route(ctx, p.Lab, *o.Router); err != nil {
 			t.Fatal(err)
 		}
-		p.flags = append(p.flags, "--announce", "bgp", "--bgp-router", p.Lab.RouterFlag())
+		p.flags = append(p.flags, "--announce", "bgp", "--bgp-router", lab.RouterFlag(p.Lab))
 	}
 	for n, h := range p.Hosts {
 		switch {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -68,15 +69,11 @@ func tend(ctx context.Context, p place) error {
 		return err
 	}
 	defer objects.Close()
-	steering, err := openSteering(ctx, p, c.probes)
+	steering, walls, err := openTables(ctx, p, c.probes)
 	if err != nil {
 		return err
 	}
 	defer steering.Close()
-	walls, err := reach.Open(steering, filepath.Join(p.pins(), "reach"))
-	if err != nil {
-		return err
-	}
 	defer walls.Close()
 	h := introduce(p, log)
 	peers := peer.New(peer.Reach{
@@ -110,8 +107,7 @@ func tend(ctx context.Context, p place) error {
 		Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 	})
-	forPeers := peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(peer.VIPHandler(
-		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), a), images.Blob), objects.Copy)
+	forPeers := doors(p, a, images, objects)
 	faces, err := agentFaces(p, c, images, forPeers, peer.OwnHandler(a, forPeers))
 	if err != nil {
 		return err
@@ -123,6 +119,25 @@ func tend(ctx context.Context, p place) error {
 			a.VIPs("", "") // it takes the agent's lock
 		}))
 	return together(ctx, jobs...)
+}
+
+// openTables opens the steering of this host and the rules of its tenants.
+func openTables(ctx context.Context, p place, secret []byte) (
+	s steering, w *reach.Steering, err error,
+) {
+	if s, err = openSteering(ctx, p, secret); err != nil {
+		return s, nil, err
+	}
+	if w, err = reach.Open(s, filepath.Join(p.pins(), "reach")); err != nil {
+		return s, nil, errors.Join(err, s.Close())
+	}
+	return s, w, nil
+}
+
+// doors returns the answering side for other hosts.
+func doors(p place, a *agent.Agent, images *image.Store, objects *bolt.Store) http.Handler {
+	return peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(peer.VIPHandler(
+		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), a), images.Blob), objects.Copy)
 }
 
 // introduce returns this host's record, after the ways to and from its instances are open.

@@ -94,7 +94,7 @@ func (o *Console) labUp(dir *string) *cobra.Command {
 			l, err := lab.Up(c.Context(), lab.Config{Hosts: hosts, Name: "host", Self: self, Dir: *dir,
 				Router: router})
 			if err == nil && router {
-				if err = l.Route(c.Context(), lab.BGP{}); err != nil {
+				if err = lab.Route(c.Context(), l, lab.BGP{}); err != nil {
 					err = errors.Join(err, l.Down())
 				}
 			}
@@ -120,7 +120,7 @@ func populate(ctx context.Context, l *lab.Lab, self string) error {
 	first := l.Hosts[0].Name
 	up := []string{self, "up"}
 	if l.Router.Name != "" {
-		up = append(up, "--announce", "bgp", "--bgp-router", l.RouterFlag())
+		up = append(up, "--announce", "bgp", "--bgp-router", lab.RouterFlag(l))
 	}
 	if _, err := labRun(ctx, l, first, up...); err != nil {
 		return err

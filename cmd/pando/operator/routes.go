@@ -21,7 +21,7 @@ func routing(w io.Writer, all []pando.HostStatus) {
 	}
 }
 
-// routes returns what a host announces, and each trouble.
+// routes returns the routes of a host and each trouble, line by line.
 func routes(r pando.Routes) (lines []string) {
 	var up []string
 	for _, s := range r.Routers {
