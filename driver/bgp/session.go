@@ -89,7 +89,7 @@ func (s *Speaker) cause(text string) string {
 	case strings.Contains(text, "connection refused"):
 		return "the machine speaks no BGP: it refuses connections to port 179"
 	case strings.Contains(text, "timeout") && s.Password != "":
-		return "no answer: the password differs, the router does not know this host, or a firewall " +
+		return "no answer: the password differs, the router lacks this neighbour, or a firewall " +
 			"drops it"
 	case strings.Contains(text, "timeout"):
 		return "no answer: the router wants a password, or a firewall drops the connection"
