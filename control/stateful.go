@@ -31,7 +31,7 @@ func (p berths) muster() lifecycle.Muster {
 	spec, roll := p.newest(), p.roll()
 	m := lifecycle.Muster{
 		Service: p.svc.Name, Bootstraps: len(spec.Hooks.Bootstrap) > 0,
-		Recovers: len(spec.Hooks.Recover) > 0,
+		Recovers: len(spec.Hooks.Recover) > 0, Quorum: spec.Hooks.Quorum,
 	}
 	if roll != nil {
 		m.Formed, m.Force = roll.Formed, roll.Force
