@@ -108,7 +108,7 @@ type Instance struct {
 	// host to StartRecover (see ParsePosition).
 	Start    StartMode `json:"start,omitempty"`
 	Position string    `json:"position,omitempty"`
-	// Term is the term in which an ordinal says that it leads. 0: it follows.
+	// Term is the term in which the ordinal leads. 0: it follows.
 	Term   int64      `json:"term,omitempty"`
 	Run    *RunPart   `json:"run,omitempty"` // nil: it serves; else it stays starting
 	Phase  Phase      `json:"phase"`

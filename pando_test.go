@@ -380,27 +380,6 @@ func TestASightingAcceptsItsOwnClusterOnly(t *testing.T) {
 
 var born = time.Date(2026, 1, 2, 3, 4, 5, 678901234, time.UTC)
 
-func TestTheHighestTermLeads(t *testing.T) {
-	for name, c := range map[string]struct {
-		names []Named
-		want  int
-	}{
-		"none":                            {nil, 0},
-		"followers":                       {[]Named{{Ordinal: 1}, {Ordinal: 2}}, 0},
-		"one":                             {[]Named{{Ordinal: 1}, {Ordinal: 2, Term: 1}}, 2},
-		"a former leader that is back":    {[]Named{{Ordinal: 1, Term: 3}, {Ordinal: 2, Term: 4}}, 2},
-		"the lowest ordinal among equals": {[]Named{{Ordinal: 1, Term: 4}, {Ordinal: 2, Term: 4}}, 1},
-	} {
-		got := 0
-		if n := LeaderOf(c.names); n != nil {
-			got = n.Ordinal
-		}
-		if got != c.want {
-			t.Errorf("%s: %d leads, want %d", name, got, c.want)
-		}
-	}
-}
-
 func TestEndpointsHaveWhatSteeringNeedsAndNoMore(t *testing.T) {
 	web := DefaultService("web")
 	at := func(id InstanceID, h HostName, p Phase) Instance {

@@ -55,7 +55,7 @@ func controlled(mine, theirs pando.Instance) (now pando.Instance, fresh bool) {
 		return mine, false
 	}
 	theirs.IP4, theirs.IP6 = mine.IP4, mine.IP6 // only the agent has the addresses
-	theirs.Term = mine.Term                     // and hears who leads
+	theirs.Term = mine.Term                     // likewise its term
 	return theirs, true
 }
 

@@ -91,6 +91,7 @@ func (d ordinals) assemble() {
 	}
 	d.form()
 	m := berths{d.placer}.muster()
+	d.drainAll(m.Strays())
 	s := m.Elect()
 	if s.Ordinal == 0 {
 		return

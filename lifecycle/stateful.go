@@ -133,6 +133,22 @@ func (m Muster) away(all []Berth) Step {
 	return Step{Why: text, Blocked: true}
 }
 
+// Strays returns the drains of ordinals that were to join others, of which none serves any more. A
+// stray could wait for them until its deadline. It reports its position instead.
+func (m Muster) Strays() (moves []Move) {
+	if !m.lost() {
+		return nil
+	}
+	for _, b := range m.Berths {
+		if b.starts() && b.Instance.Start == pando.StartJoin &&
+			b.Instance.Phase.May(pando.PhaseDraining) {
+			moves = append(moves, Move{Drain: b.Instance.ID,
+				Reason: "the ordinals that it was to join are gone: it reports its position"})
+		}
+	}
+	return moves
+}
+
 // recover returns the next ordinal that has to report its position.
 func (m Muster) recover() Step {
 	if b, ok := m.any(func(b Berth) bool {
@@ -184,8 +200,8 @@ func (m Muster) Elect() Step {
 	return Step{Ordinal: ordinal, Start: m.first(), Why: why}
 }
 
-// positions returns the known positions by ordinal, and why others are unknown. away counts those
-// whose host is away.
+// positions returns the known positions by ordinal, and why others are unknown. away counts the
+// unknown ones of absent hosts.
 func (m Muster) positions() (known map[int]pando.Position, unknown []string, away int) {
 	known = map[int]pando.Position{}
 	for _, b := range m.Berths {

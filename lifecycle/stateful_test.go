@@ -126,6 +126,41 @@ func TestTheNewestBootstraps(t *testing.T) {
 	}
 }
 
+// A joiner waits for others in vain once none serves. It is drained, and then reports its position.
+func TestAStrayReportsItsPosition(t *testing.T) {
+	named := func(id pando.InstanceID, phase pando.Phase, start pando.StartMode) *pando.Instance {
+		i := of(phase, start, "")
+		i.ID = id
+		return i
+	}
+	joins := named("a", pando.PhaseStarting, pando.StartJoin)
+	serves := named("b", pando.PhaseInRotation, pando.StartJoin)
+	young, plain, away := formed(joins, nil, nil), formed(joins, nil, nil), formed(joins, nil, nil)
+	young.Formed, plain.Recovers, away.Berths[0].Here = false, false, false
+	for name, c := range map[string]struct {
+		m    Muster
+		want string
+	}{
+		"none serves":            {formed(joins, nil, nil), "a"},
+		"others report":          {formed(joins, waits(""), waits(history+":3")), "a"},
+		"one serves":             {formed(joins, serves, nil), ""},
+		"the first of a crash":   {formed(named("c", pando.PhaseStarting, pando.StartBootstrap)), ""},
+		"it waits for an order":  {formed(waits(""), nil), ""},
+		"it leaves already":      {formed(named("d", pando.PhaseDraining, pando.StartJoin)), ""},
+		"a service that forms":   {young, ""},
+		"a service without hook": {plain, ""},
+		"its host is away":       {away, ""},
+	} {
+		got := ""
+		for _, v := range c.m.Strays() {
+			got += string(v.Drain)
+		}
+		if got != c.want {
+			t.Errorf("%s: drains %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 // A quorum of positions is enough while the hosts of the others are away, and only then.
 func TestAQuorumBootstraps(t *testing.T) {
 	at := func(n int64) *pando.Instance {
@@ -153,7 +188,7 @@ func TestAQuorumBootstraps(t *testing.T) {
 		"too few":                          {away(2, 2, nil, nil, at(9)), 0, "of db-1 is unknown"},
 		"one that is here is waited for":   {away(2, 0, waits(""), at(8), at(9)), 0, "not reported"},
 		"also beside one that is away":     {away(1, 1, nil, waits(""), at(9)), 0, "not reported"},
-		"one does not know its own":        {away(2, 1, nil, at(-1), at(9)), 0, "unknown to itself"},
+		"one has no number":                {away(2, 1, nil, at(-1), at(9)), 0, "unknown to itself"},
 		"a host that is away has no order": {away(2, 3, nil, nil, nil), 0, "unknown"},
 	} {
 		if s := c.m.Elect(); s.Ordinal != c.ordinal || !strings.Contains(s.Why, c.why) ||
@@ -236,7 +271,7 @@ func TestNoOrdinalRunsTwice(t *testing.T) {
 		switch {
 		case b.Instance != nil, !b.Here, b.Leaves:
 			t.Fatalf("ordinal %d starts at %+v", s.Ordinal, b)
-		case starting && s.Start != pando.StartRecover:
+		case starting && s.Start != pando.StartRecover && (serves || !m.Formed):
 			t.Fatalf("a second ordinal starts: %+v", s)
 		case s.Start == pando.StartBootstrap && (m.Formed || s.Ordinal != 1):
 			t.Fatalf("a second group begins: %+v", s)

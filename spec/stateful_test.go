@@ -37,7 +37,8 @@ func TestAStatefulServiceInASpec(t *testing.T) {
 		}
 	}
 	all, err := Parse("a.yaml", []byte(ordinals+data+"scale: {min: 3}\nplace: {spread: host}\n"+
-		"hooks: {bootstrap: ./first -n, recover: [./where], joined: ./synced, quorum: 2, timeout: 5s}\n"), "/d")
+		"hooks: {bootstrap: ./first -n, recover: [./where], joined: ./synced, quorum: 2, "+
+		"timeout: 5s}\n"), "/d")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,8 @@ func TestInstancesRefusals(t *testing.T) {
 	// The socket of an instance that is not here answers nothing.
 	for _, r := range []string{"GET /v1/self", "POST /v1/self/ready", "POST /v1/self/replicate",
 		"POST /v1/self/halt", "POST /v1/self/die",
-		"PUT /v1/self/metrics", "PUT /v1/self/leader", "GET /v1/self/events", "POST /v1/self/state/commit",
+		"PUT /v1/self/metrics", "PUT /v1/self/leader", "GET /v1/self/events",
+		"POST /v1/self/state/commit",
 		"POST /v1/self/state/pull", "POST /v1/self/state/push",
 		"GET /v1/self/state/a", "GET /v1/self/state/", "PUT /v1/self/state/a", "PATCH /v1/self/state/a",
 		"DELETE /v1/self/state/a"} {

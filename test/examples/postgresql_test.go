@@ -10,26 +10,75 @@ import (
 	"pando.run/pando/lab/labtest"
 )
 
-// pgWriter inserts rows by the name of the leader while the file $1 exists, and prints each row that
-// was acknowledged.
+// pgWriter inserts rows by the leader's name while the file $1 exists, and prints each acknowledged
+// one.
 const pgWriter = `n=0; while test -e $1; do
 	n=$((n + 1))
 	PGPASSWORD=leaf PGCONNECT_TIMEOUT=2 timeout 5 psql -h leader.pg.pando -U app -d app -qc \
-		"insert into rows values ($n)" 2>/dev/null && echo row $n || sleep 0.1
+		"insert into marks values ($n)" && echo row $n || sleep 0.1
 done`
+
+// postgresql is a primary with two replicas, and a writer on another host.
+type postgresql struct {
+	*labtest.Pando
+	pg     *labtest.Service
+	stop   string // the writer ends with this file
+	writer *labtest.Process
+}
 
 // TestPostgresql cuts the primary's host from all others. Two of three positions decide, a replica
 // leads, and writers follow it by one name. The former primary acknowledged nothing meanwhile. It
 // follows the new one once its network is back.
 func TestPostgresql(t *testing.T) {
-	installed(t, "/usr/lib/postgresql/15/bin/postgres", "postgresql")
+	installed(t, "pg_lsclusters", "postgresql")
 	t.Parallel()
-	p := labtest.UpWith(t, labtest.Options{Hosts: 4, Idle: true})
-	for n, h := range p.Hosts {
-		if n == 0 {
-			p.Up(h)
+	d := deployPostgresql(t)
+	d.more("at first")
+	cut := string(hostsOf(d.pg.Status())[1])
+	for _, other := range append([]string{labtest.Client}, d.Hosts...) {
+		if other == cut {
 			continue
 		}
+		if err := d.Lab.Cut(cut, other); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.Await("the end of the replicas", func() (string, bool) {
+		why := d.pg.Why()
+		return why, strings.Count(why, "it exited with 0") > 1
+	})
+	d.Await("another leader", func() (string, bool) {
+		why := d.pg.Why()
+		return why, strings.Contains(why, "of 2 (hooks.quorum)") &&
+			strings.Count(why, " leads in term ") > 1
+	})
+	d.more("by a new leader")
+	if err := d.Lab.Heal(cut); err != nil {
+		t.Fatal(err)
+	}
+	d.Await("pg-0 to follow", func() (string, bool) {
+		got := d.sql(0, "select pg_is_in_recovery(), (select status from pg_stat_wal_receiver)")
+		return got + d.pg.Why(), got == "t|streaming"
+	})
+	d.more("after the return")
+	if err := os.Remove(d.stop); err != nil {
+		t.Fatal(err)
+	}
+	rows := acknowledged(d.writer.Wait().Text)
+	for n := range 3 {
+		d.Await(fmt.Sprintf("all acknowledged rows on pg-%d", n), func() (string, bool) {
+			got := d.sql(n, "select count(*) from marks where n in ("+strings.Join(rows, ",")+")")
+			return got, got == fmt.Sprint(len(rows))
+		})
+	}
+}
+
+// deployPostgresql deploys the example on three of four hosts, so that none of them has the server.
+func deployPostgresql(t *testing.T) postgresql {
+	t.Helper()
+	p := labtest.UpWith(t, labtest.Options{Hosts: 4, Idle: true})
+	p.Up(p.Host())
+	for _, h := range p.Hosts[1:] {
 		p.Up(h, append(p.Invitation(), "--label", "kind=db")...)
 	}
 	file := filepath.Join(copyExample(p, "postgresql"), "pando.yaml")
@@ -42,57 +91,28 @@ func TestPostgresql(t *testing.T) {
 	for _, name := range []string{"pg-admin", "pg-app"} {
 		p.Pando("secret", "set", name, "--file", p.Write(name, "leaf"))
 	}
-	pg := p.DeployOrdinals(file, 3, "pg")[0]
-	p.Deploy("name: writer\ncommand: [sleep, infinity]\nhealth: {ready: started}\nplace: {only: host=" +
-		p.Host() + "}\n")
-	sql := func(at, statement string) string {
-		t.Helper()
-		out := p.Run(p.Host(), p.Bin, "exec", "pg/"+at, "--", "sh", "-c",
-			"psql -h /tmp -U postgres -d app -Atc '"+statement+"'")
-		return strings.TrimSpace(out.Text)
-	}
-	sql("pg-0", "create table rows (n int primary key); grant all on rows to app")
-	stop := p.Write("writing", "")
-	writer := p.Start(p.Host(), p.Bin, "exec", "writer", "--", "sh", "-c", pgWriter, "w", stop)
-	more := func(what string) {
-		t.Helper()
-		had := strings.Count(writer.Text(), "row")
-		p.Await("more rows "+what, func() (string, bool) {
-			return pg.Why() + writer.Text(), strings.Count(writer.Text(), "row") > had+10
-		})
-	}
-	more("at first")
+	d := postgresql{Pando: p, stop: p.Write("writing", "")}
+	d.pg = p.DeployOrdinals(file, 3, "pg")[0]
+	p.Deploy("name: writer\ncommand: [sleep, infinity]\nhealth: {ready: started}\n" +
+		"place: {only: host=" + p.Host() + "}\nfolders: [" + p.Dir + "]\n")
+	d.sql(0, "create table marks (n int primary key); grant all on marks to app")
+	d.writer = p.Start(p.Host(), p.Bin, "exec", "writer", "--", "sh", "-c", pgWriter, "w", d.stop)
+	return d
+}
 
-	cut := string(hostsOf(pg.Status())[1])
-	for _, other := range append([]string{labtest.Client}, p.Hosts...) {
-		if other != cut {
-			if err := p.Lab.Cut(cut, other); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	more("by a new leader")
-	why := pg.Why()
-	if !strings.Contains(why, "of 2 (hooks.quorum)") || strings.Count(why, " leads in term ") < 2 {
-		t.Errorf("no election by a quorum:\n%s", why)
-	}
-	if err := p.Lab.Heal(cut); err != nil {
-		t.Fatal(err)
-	}
-	p.Await("pg-0 to follow", func() (string, bool) {
-		got := sql("pg-0", "select pg_is_in_recovery(), (select status from pg_stat_wal_receiver)")
-		return got + pg.Why(), got == "t|streaming"
+// sql returns the answer of one ordinal to a statement, or its error.
+func (d postgresql) sql(n int, statement string) string {
+	d.Helper()
+	return strings.TrimSpace(d.Run(d.Host(), d.Bin, "exec", fmt.Sprintf("pg/pg-%d", n), "--", "sh",
+		"-c", "psql -h /tmp -U postgres -d app -Atc '"+statement+"'").Text)
+}
+
+// more waits until more rows are acknowledged.
+func (d postgresql) more(when string) {
+	d.Helper()
+	had := len(acknowledged(d.writer.Text()))
+	d.Await("more rows "+when, func() (string, bool) {
+		text := d.writer.Text()
+		return text[max(0, len(text)-400):] + d.pg.Why(), len(acknowledged(text)) > had+10
 	})
-	more("after the return")
-	if err := os.Remove(stop); err != nil {
-		t.Fatal(err)
-	}
-	rows := strings.Fields(strings.ReplaceAll(writer.Wait().Text, "row", ""))
-	for n := range 3 {
-		at := fmt.Sprintf("pg-%d", n)
-		p.Await("all acknowledged rows on "+at, func() (string, bool) {
-			got := sql(at, "select count(*) from rows where n in ("+strings.Join(rows, ",")+")")
-			return got, got == fmt.Sprint(len(rows))
-		})
-	}
 }

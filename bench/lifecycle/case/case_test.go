@@ -76,7 +76,7 @@ func TestCase(t *testing.T) {
 			return
 		}
 	}
-	s.tell()
+	s.table()
 	s.out.Flush()
 	if t.Failed() || os.Getenv("BENCH_DRY") != "" {
 		return
@@ -88,8 +88,8 @@ func TestCase(t *testing.T) {
 	}
 }
 
-// tell makes the rows of the table.
-func (s *sheet) tell() {
+// table makes the rows of the table.
+func (s *sheet) table() {
 	deploy, chain := s.median("deploy s"), s.median("deploy against its slowest chain")
 	s.row("deploy Galera ×3, RabbitMQ ×3 and an API ×3, programs present", "≤ 60 s", "358 s",
 		fmt.Sprintf("%.1f s", deploy), deploy <= 60)
@@ -145,20 +145,20 @@ func (c scene) await(
 	name pando.ServiceName, is func(pando.ServiceStatus) bool,
 ) (st pando.ServiceStatus) {
 	c.Helper()
-	for until := time.Now().Add(5 * time.Minute); time.Now().Before(until); {
+	tick := time.Tick(20 * time.Millisecond)
+	for until := time.Now().Add(5 * time.Minute); time.Now().Before(until); <-tick {
 		st, err := c.API(c.Host()).Service(c.Context(), pando.DefaultService(name))
 		if err == nil && is(st) {
 			return st
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 	c.Fatalf("%s does not come: %s", name, c.Pando.Pando("why", string(name)))
 	return st
 }
 
 // chain returns the time of the deploy against that of its slowest chain: the slower one of the
-// database and the queue, then the API. The parts of a chain are counted from the birth of the first
-// instance to the last one's rotation, so waits of Pando between them count against it.
+// database and the queue, then the API. A part lasts from the birth of its first instance to the
+// rotation of its last. So waits of Pando between the parts count against it.
 func (c scene) chain(begin time.Time) float64 {
 	took := func(name pando.ServiceName) (all time.Duration, end time.Time) {
 		born := time.Now()
@@ -215,11 +215,12 @@ func (s *sheet) kill(c scene, round int) {
 	load := visit(c, "http://"+api.VIP, 8)
 	begin := time.Now()
 	c.Pando.Pando("exec", "db/db-1", "--", "sh", "-c", "kill -9 $(pidof mariadbd)")
+	tick := time.Tick(50 * time.Millisecond)
 	for c.Run(c.Host(), c.Bin, "exec", "db/db-1", "--", "./synced").Code != 0 {
 		if time.Since(begin) > 2*time.Minute {
 			c.Fatalf("db-1 does not come back: %s", c.Pando.Pando("why", "db"))
 		}
-		time.Sleep(50 * time.Millisecond)
+		<-tick
 	}
 	s.note(round, "killed member synced s", time.Since(begin).Seconds())
 	requests, failures := load.end()

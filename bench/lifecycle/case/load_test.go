@@ -31,7 +31,9 @@ func visit(c scene, url string, clients int) *load {
 	dial := c.Dialer(labtest.Client)
 	l := &load{stop: make(chan struct{})}
 	each := &http.Transport{DisableKeepAlives: true,
-		DialContext: func(_ context.Context, _, address string) (net.Conn, error) { return dial(address) }}
+		DialContext: func(_ context.Context, _, address string) (net.Conn, error) {
+			return dial(address)
+		}}
 	client := &http.Client{Transport: each, Timeout: 20 * time.Second}
 	for n := range clients {
 		l.clients.Go(func() {
@@ -77,8 +79,8 @@ func (l *load) ask(client *http.Client, method, url string) {
 
 // atLeast waits until there were as many requests.
 func (l *load) atLeast(n int64) {
-	for l.answered.Load() < n {
-		time.Sleep(20 * time.Millisecond)
+	for tick := time.Tick(20 * time.Millisecond); l.answered.Load() < n; {
+		<-tick
 	}
 }
 

@@ -1,5 +1,5 @@
-"""Takes orders. An order is a row of the database. Its number goes through the queue to any instance,
-which ships it. A client may repeat a PUT: the row and the shipping happen once."""
+"""Takes orders. An order is a row of the database. Its number goes through the queue to any
+instance, which ships it. A client may repeat a PUT: the row and the shipping happen once."""
 
 import http.server
 import json
@@ -22,7 +22,7 @@ def secret(name):
 
 
 class Database(threading.local):
-    """A connection for each thread. A statement whose member went away is repeated at another."""
+    """A connection for each thread. After a failure, another member gets the statement again."""
 
     connection = None
 
@@ -118,10 +118,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.path == "/orders":
             rows = database.run("select state, count(*) from orders group by state")
             return self.answer(200, dict(rows))
-        rows = self.order() and database.run("select item, state from orders where id=%s", self.order())
+        order = self.order()
+        rows = order and database.run("select item, state from orders where id=%s", order)
         if not rows:
             return self.answer(404, {"error": "no such order"})
-        self.answer(200, {"id": self.order(), "item": rows[0][0], "state": rows[0][1]})
+        self.answer(200, {"id": order, "item": rows[0][0], "state": rows[0][1]})
 
     def log_message(self, *_):
         pass
