@@ -126,7 +126,7 @@ func TestTheNewestBootstraps(t *testing.T) {
 	}
 }
 
-// A joiner waits for others in vain once none serves. It is drained, and then reports its position.
+// A joiner would wait for others of which none serves. It is drained and reports its position.
 func TestAStrayReportsItsPosition(t *testing.T) {
 	named := func(id pando.InstanceID, phase pando.Phase, start pando.StartMode) *pando.Instance {
 		i := of(phase, start, "")
