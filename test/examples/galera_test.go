@@ -127,7 +127,7 @@ func (g galera) kill(n int) {
 // joined waits until a member that was killed has all writes of the others.
 func (g galera) joined(n int) {
 	g.Helper()
-	g.Await(fmt.Sprintf("db-%d to be synced", n), func() (string, bool) {
+	g.AwaitFor(3*labtest.Patience, fmt.Sprintf("db-%d to be synced", n), func() (string, bool) {
 		out := g.in(n, "./synced")
 		return out.Text + g.db.Why(), out.Code == 0
 	})

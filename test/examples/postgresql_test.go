@@ -43,11 +43,11 @@ func TestPostgresql(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d.Await("the end of the replicas", func() (string, bool) {
+	d.AwaitFor(3*labtest.Patience, "the end of the replicas", func() (string, bool) {
 		why := d.pg.Why()
 		return why, strings.Count(why, "it exited with 0") > 1
 	})
-	d.Await("another leader", func() (string, bool) {
+	d.AwaitFor(3*labtest.Patience, "another leader", func() (string, bool) {
 		why := d.pg.Why()
 		return why, strings.Contains(why, "of 2 (hooks.quorum)") &&
 			strings.Count(why, " leads in term ") > 1
@@ -56,7 +56,7 @@ func TestPostgresql(t *testing.T) {
 	if err := d.Lab.Heal(cut); err != nil {
 		t.Fatal(err)
 	}
-	d.Await("pg-0 to follow", func() (string, bool) {
+	d.AwaitFor(3*labtest.Patience, "pg-0 to follow", func() (string, bool) {
 		got := d.sql(0, "select pg_is_in_recovery(), (select status from pg_stat_wal_receiver)")
 		return got + d.pg.Why(), got == "t|streaming"
 	})
@@ -66,7 +66,7 @@ func TestPostgresql(t *testing.T) {
 	}
 	rows := acknowledged(d.writer.Wait().Text)
 	for n := range 3 {
-		d.Await(fmt.Sprintf("all acknowledged rows on pg-%d", n), func() (string, bool) {
+		d.AwaitFor(3*labtest.Patience, fmt.Sprintf("all acknowledged rows on pg-%d", n), func() (string, bool) {
 			got := d.sql(n, "select count(*) from marks where n in ("+strings.Join(rows, ",")+")")
 			return got, got == fmt.Sprint(len(rows))
 		})
@@ -111,7 +111,7 @@ func (d postgresql) sql(n int, statement string) string {
 func (d postgresql) more(when string) {
 	d.Helper()
 	had := len(acknowledged(d.writer.Text()))
-	d.Await("more rows "+when, func() (string, bool) {
+	d.AwaitFor(3*labtest.Patience, "more rows "+when, func() (string, bool) {
 		text := d.writer.Text()
 		return text[max(0, len(text)-400):] + d.pg.Why(), len(acknowledged(text)) > had+10
 	})

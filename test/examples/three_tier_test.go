@@ -43,7 +43,7 @@ func TestThreeTier(t *testing.T) {
 		crashed[string(i.ID)] = true
 		p.Run(p.Host(), p.Bin, "exec", "queue/"+string(i.ID), "--", "pkill", "-9", "beam.smp")
 	}
-	p.Await("new members of the queue", func() (string, bool) {
+	p.AwaitFor(3*labtest.Patience, "new members of the queue", func() (string, bool) {
 		st := queue.Status()
 		for _, i := range st.Instances {
 			if crashed[string(i.ID)] {
