@@ -66,7 +66,7 @@ func TestPostgresql(t *testing.T) {
 	}
 	rows := acknowledged(d.writer.Wait().Text)
 	for n := range 3 {
-		d.AwaitFor(3*labtest.Patience, fmt.Sprintf("all acknowledged rows on pg-%d", n), func() (string, bool) {
+		d.Await(fmt.Sprintf("all acknowledged rows on pg-%d", n), func() (string, bool) {
 			got := d.sql(n, "select count(*) from marks where n in ("+strings.Join(rows, ",")+")")
 			return got, got == fmt.Sprint(len(rows))
 		})
