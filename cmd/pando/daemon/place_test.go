@@ -62,8 +62,8 @@ func TestAUnitKeepsEveryFlag(t *testing.T) {
 			t.Errorf("the unit has no --%s: %q", f.Name, given)
 		}
 	})
-	if n := len(given); n != len(args)+2*2 { // two uplinks and two labels
-		t.Errorf("the unit has %d words, want %d: %q", n, len(args)+4, given)
+	if n := len(given); n != len(args)+2*3 { // two uplinks, labels and routers
+		t.Errorf("the unit has %d words, want %d: %q", n, len(args)+2*3, given)
 	}
 }
 
