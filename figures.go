@@ -35,7 +35,7 @@ type SteeringFigures struct {
 	Failed    uint64  `json:"failed"`
 	Seconds   float64 `json:"seconds"` // spent in both
 	Waiting   int     `json:"waiting"` // jobs that are queued now
-	Failing   int     `json:"failing"` // jobs whose last attempt failed
+	Failing   int     `json:"failing"` // jobs with a failed last attempt
 }
 
 // HostFigures are the counts of one agent since its start, and the use of its instances. They feed

@@ -99,7 +99,7 @@ func (f fenced) Deploy(
 		return pando.ServiceStatus{}, fmt.Errorf("%s uses something of the hosts: %w", word,
 			t.Lacks(pando.TokenHost))
 	}
-	// The registry alone says which bytes an image has: a digest could be that of another tenant.
+	// The registry alone chooses the bytes of an image: a digest could be that of another tenant.
 	s.Image.Digest, s.Image.Host, s.Image.Gave = "", "", nil
 	s.Bundle.Digest, s.Bundle.Host = "", ""
 	return f.Operators.Deploy(ctx, s, by)

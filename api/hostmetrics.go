@@ -68,9 +68,9 @@ var (
 	hostPublishTime = ofHost.counter("pando_agent_publish_seconds_total", "1",
 		"Time that the publications took.", "")
 	hostWaiting = ofHost.gauge("pando_agent_publishes_waiting", "1",
-		"Services whose table is about to be published.", "")
+		"Services with a table to publish.", "")
 	hostFailing = ofHost.gauge("pando_agent_publishes_failing", "1",
-		"Services whose last publication failed. The agent tries each again.", "")
+		"Services with a failed publication. The agent tries each again.", "")
 	hostShares = ofHost.gauge("pando_agent_vip_shares", "1",
 		"Shares of the VIPs for which the host answers on its network, of 256 (--announce).", "")
 

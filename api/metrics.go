@@ -49,7 +49,7 @@ var (
 	metricForged = ofCluster.counter("pando_forged_probes_total", "hosts",
 		"Probes between hosts that no member sent.", "host")
 	metricLeader = ofCluster.gauge("pando_leader", "1",
-		"Always 1; the host whose server decides is a label.", "host")
+		"Always 1; the host of the deciding server is a label.", "host")
 
 	metricServices = ofCluster.gauge("pando_service_info", "services",
 		"Always 1; the phase of a service is a label.", "tenant service phase")

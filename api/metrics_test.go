@@ -76,7 +76,7 @@ func (busy) Services(context.Context) ([]pando.ServiceStatus, error) {
 	return []pando.ServiceStatus{st}, nil
 }
 
-// Counters answers what two hosts count about the same instance.
+// Counters answers the counts of two hosts about the same instance.
 func (b *busy) Counters(
 	context.Context, pando.ServiceKey,
 ) ([]pando.EndpointCounters, error) {

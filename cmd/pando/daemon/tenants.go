@@ -28,7 +28,7 @@ const (
 	failBuckets    = 4096 // addresses share these by a hash
 	linesPerSecond = 5    // about refused calls in the log
 	linesBurst     = 100
-	callersMax     = 4096 // tokens whose calls are counted; then all counts begin again
+	callersMax     = 4096 // tokens with a count of calls; then all counts begin again
 )
 
 // gatekeeper admits callers with a token of a tenant, and bounds their calls.

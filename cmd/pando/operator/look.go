@@ -28,7 +28,7 @@ func Ps(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			on, err := o.hostsSeen(c.Context())
+			on, err := hostsSeen(c.Context(), o)
 			if err != nil {
 				return err
 			}
@@ -40,7 +40,7 @@ func Ps(o *Console) *cobra.Command {
 }
 
 // hostsSeen returns the hosts, or none for a caller with a token of a tenant.
-func (o *Console) hostsSeen(ctx context.Context) ([]pando.HostStatus, error) {
+func hostsSeen(ctx context.Context, o *Console) ([]pando.HostStatus, error) {
 	all, err := o.client.Hosts(ctx)
 	if errors.Is(err, pando.ErrForbidden) {
 		return nil, nil
@@ -154,7 +154,7 @@ func Status(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			on, err := o.hostsSeen(ctx)
+			on, err := hostsSeen(ctx, o)
 			if err != nil {
 				return err
 			}
