@@ -42,7 +42,8 @@ func tenantToken(o *Console) *cobra.Command {
 		Use: "token", Short: "make, list and remove tokens of tenants",
 		Long: "Look after the tokens of tenants. By a token, a caller from outside the hosts uses the\n" +
 			"API for the services of one tenant, and for nothing else.",
-		Example: "  pando tenant token add acme ci --may scale,deploy --for 2160h\n  pando tenant token ls",
+		Example: "  pando tenant token add acme ci --may scale,deploy --for 2160h\n" +
+			"  pando tenant token ls",
 	}
 	c.AddCommand(tokenAdd(o), tokenList(o), tokenRemove(o))
 	return c
