@@ -17,6 +17,8 @@
 //	host         host.go       a machine that runs the agent.
 //	member       host.go       a host that was admitted to the cluster.
 //	admissions   admission.go  the count of admitted hosts and of uses of tokens.
+//	figures      figures.go    the counts of a server or an agent since its start.
+//	token        token.go      of a tenant: lets a caller from outside the hosts use the API.
 //	right        right.go      a permission of the operators of one host.
 //	invitation   right.go      a token with the address at which it admits hosts.
 //	sighting     host.go       the store that a host has seen last.
@@ -67,6 +69,7 @@
 //	machine      snapshot.go   a kind of machine that snapshots depend on.
 //	volume       volume.go     a folder of a service that outlives its instances.
 //	secret       secret.go     a text that the store keeps encrypted, for files of instances.
+//	config       config.go     a file of a spec in its instances, plain or a template.
 //	ordinal      stateful.go   the number of an instance's own volumes, and of its name.
 //	hook         stateful.go   a command of a stateful service for one step of its life.
 //	position     stateful.go   how far the data of an ordinal went.
