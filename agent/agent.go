@@ -76,6 +76,8 @@ type Config struct {
 	OpenLog func(
 		ctx context.Context, s pando.ServiceKey, i pando.InstanceID, q pando.LogQuery,
 	) (pando.LogLines, error)
+	// Logged returns the counts of this process's log. Nil: they are 0.
+	Logged func() pando.LogFigures
 	// TrimEvery is the interval at which the agent trims old history from the states of this host.
 	// Keep is the history that remains. Zero means five minutes and state.DefaultKeep.
 	TrimEvery time.Duration
@@ -106,6 +108,7 @@ type Agent struct {
 	routing *routing
 	door    door
 	steps   atomic.Int64 // of all runners
+	tally   tally
 	wg      sync.WaitGroup
 	ctx     context.Context // the context of Run
 
@@ -205,6 +208,7 @@ func (a *Agent) join(ctx context.Context) error {
 			}
 			a.Log.Warn("the host's lease is lost; joining again", "host", a.Host.Name)
 			a.routing.unleased.Store(true)
+			a.tally.leasesLost.Add(1)
 			if lost, err = a.joinOnce(ctx); err != nil {
 				return
 			}

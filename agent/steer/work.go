@@ -58,16 +58,21 @@ func (q *Queue) publish(ctx context.Context, j job) (withdrawn bool, err error) 
 		return false, nil // most changes of a service change nothing here, and shares are slow
 	}
 	q.forget(j) // a failure leaves an unknown table
+	begun := q.clock.Now()
 	err = q.steering.Publish(ctx, t)
 	if lost, partly := errors.AsType[*pando.UnreachedError](err); partly {
 		q.report(t, lost.Hosts, false)
+	} else if err == nil {
+		q.report(t, nil, false)
 	}
-	if err != nil {
-		return false, err
-	}
-	q.report(t, nil, false)
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.figures.Seconds += q.clock.Now().Sub(begun).Seconds()
+	if err != nil {
+		q.figures.Failed++
+		return false, err
+	}
+	q.figures.Published++
 	q.lines[j].inForce = &t
 	return false, nil
 }

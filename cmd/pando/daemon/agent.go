@@ -106,9 +106,9 @@ func tend(ctx context.Context, p place) error {
 		Routers: speaker, Ends: endsFor(p, log),
 		Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
+		Logged: logged.figures,
 	})
-	forPeers := doors(p, a, images, objects)
-	faces, err := agentFaces(p, c, images, forPeers, peer.OwnHandler(a, forPeers))
+	faces, err := agentFaces(p, c, images, facesOf(p, a, images, objects))
 	if err != nil {
 		return err
 	}
@@ -134,10 +134,14 @@ func openTables(ctx context.Context, p place, secret []byte) (
 	return s, w, nil
 }
 
-// doors returns the answering side for other hosts.
-func doors(p place, a *agent.Agent, images *image.Store, objects *bolt.Store) http.Handler {
-	return peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(peer.VIPHandler(
+// faces are the handlers of an agent: for the other hosts, for this one, and for its metrics.
+type faces struct{ forPeers, forOwn, metrics http.Handler }
+
+func facesOf(p place, a *agent.Agent, images *image.Store, objects *bolt.Store) faces {
+	forPeers := peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(peer.VIPHandler(
 		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), a), images.Blob), objects.Copy)
+	metrics := api.HostMetrics(a)
+	return faces{forPeers, api.WithHostMetrics(peer.OwnHandler(a, forPeers), metrics), metrics}
 }
 
 // introduce returns this host's record, after the ways to and from its instances are open.
