@@ -78,6 +78,11 @@ func tend(ctx context.Context, p place) error {
 		return err
 	}
 	defer walls.Close()
+	fronts, closeFronts, err := openFronts(walls, p, log)
+	if err != nil {
+		return err
+	}
+	defer closeFronts()
 	h := introduce(p, log)
 	peers := peer.New(peer.Reach{
 		Own: h.Name, Socket: p.agent(), TLS: c.identity.ToHost, Clock: wall.Clock{},
@@ -96,7 +101,7 @@ func tend(ctx context.Context, p place) error {
 	others := openLiveness(p, c, log)
 	defer others.close()
 	a := agent.New(agent.Config{
-		Host: h, SnapshotStore: snapshotsIn(images, log), Registry: c.registry, Steering: walls,
+		Host: h, SnapshotStore: snapshotsIn(images, log), Registry: c.registry, Steering: fronts,
 		Sandboxes: sandboxes, Prober: probe.New(), Peers: peers, Takes: peers, Flows: steering.Flows,
 		Link:    uplink.New(uplink.Root, p.Uplinks, wall.Clock{}).Busiest,
 		Objects: objects, Journals: p.journals(), Images: images, Kept: process.VolumesOf(sandboxes),

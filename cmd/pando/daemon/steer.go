@@ -11,6 +11,7 @@ import (
 	"pando.run/pando/balance"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/ebpf"
+	"pando.run/pando/driver/front"
 	"pando.run/pando/driver/ovs"
 	"pando.run/pando/driver/wall"
 )
@@ -59,7 +60,7 @@ func openSteering(ctx context.Context, p place, secret []byte) (steering, error)
 	addr6, _ := netip.ParseAddr(p.address6)
 	config := ebpf.Config{
 		PinDir: p.pins(), Settings: p.settingsFile(), Uplinks: p.Uplinks, HostAddr: addr,
-		HostAddr6: addr6, Buckets: balance.Buckets, Secret: secret,
+		HostAddr6: addr6, Slot: p.Slot, Buckets: balance.Buckets, Secret: secret,
 	}
 	if p.Steer == steerOVS || p.Steer == steerGroup {
 		mode := map[string]ovs.Mode{steerOVS: ovs.Learn, steerGroup: ovs.Group}[p.Steer]
@@ -83,4 +84,27 @@ func openSteering(ctx context.Context, p place, secret []byte) (steering, error)
 		return func(ctx context.Context) error { return ebpf.Mend(ctx, d, wall.Clock{}, log) }
 	}
 	return steering{d, d, d.Prepare, d.Close, mend}, nil
+}
+
+// frontPins returns the folder of the pins of driver/front.
+func (p place) frontPins() string { return filepath.Join(p.pins(), "front") }
+
+// openFronts lets services be published at this host's own addresses, if the host can.
+func openFronts(
+	behind pando.Steering, p place, log *slog.Logger,
+) (s pando.Steering, closed func(), err error) {
+	if !p.record().Fronts {
+		return behind, func() {}, nil
+	}
+	h := p.record()
+	f, err := front.Open(behind, front.Config{
+		Pins: p.frontPins(), Uplinks: p.Uplinks, Slot: h.Slot, Own4: h.Address, Own6: h.Address6,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := f.ServeLocal(); err != nil {
+		log.Warn("programs of this host reach services by the VIP alone, not by localhost", "error", err)
+	}
+	return f, func() { _ = f.Close() }, nil // what is pinned serves on
 }
