@@ -9,8 +9,8 @@ import (
 // frontBits are the bits of an IPv4 VIP that are the same for all fronts.
 const frontBits = 22
 
-// Front returns the fronts of the host in this slot. A front is a VIP that stands for the host's own
-// address while a packet is steered. The instances take packets to it, and replies leave from it. The
+// Front returns the fronts of the host in this slot. A front is a VIP that stands for the host's
+// own address while a packet is steered. The instances take packets to it and reply from it. The
 // host that sends a reply out puts the own address in its place.
 func Front(slot int) (v4, v6 netip.Addr) {
 	four, six := Fronts()
@@ -58,11 +58,11 @@ func HostPorts(ports []Port) (out []HostPort) {
 	return out
 }
 
-// TakenError says that a port of a host belongs to another program, so that a service is not
-// published there. The rest of its steering is in force.
+// TakenError is the error of a port of a host that belongs to another program or service. The rest
+// of the service's steering is in force.
 type TakenError struct {
 	Port  HostPort
-	Owner string // the program, as a user knows it
+	Owner string // the program or the service
 }
 
 // Error implements error.

@@ -24,6 +24,8 @@ type plant struct {
 	fresh    []Load // measured, on their way
 	scores   []pando.Score
 	flows    []int
+	live     [][]int // flows of each ingress host to each instance
+	at       int     // the ingress host of the next flow
 	waits    []float64
 	judge    Judge
 	now      time.Time
@@ -31,20 +33,28 @@ type plant struct {
 }
 
 // job is the rest of one request.
-type job struct{ at, rest float64 }
+type job struct {
+	at, rest float64
+	ingress  int
+}
 
 const (
-	step     = 0.001
-	interval = 100 // steps
+	step      = 0.001
+	interval  = 100 // steps
+	ingresses = 10
 )
 
 func newPlant(capacity ...float64) *plant {
 	n := len(capacity)
-	return &plant{
+	p := &plant{
 		random: rand.New(rand.NewPCG(1, 2)), capacity: capacity, queue: make([][]job, n),
 		used: make([]float64, n), held: make([]float64, n), meters: make([]Load, n),
 		fresh: make([]Load, n), flows: make([]int, n), scores: make([]pando.Score, n),
 	}
+	for range ingresses {
+		p.live = append(p.live, make([]int, n))
+	}
+	return p
 }
 
 // run simulates seconds at a rate of requests, each with a mean demand, and chooses by choose.
@@ -55,10 +65,12 @@ func (p *plant) run(seconds, rate, demand float64, choose func() int) {
 	due, now, tick := 0.0, 0.0, make([]int, len(p.capacity))
 	for s := 0; now < seconds; s, now = s+1, now+step {
 		for ; due < now; due += p.random.ExpFloat64() / rate {
+			p.at = p.random.IntN(ingresses)
 			n := choose()
 			p.flows[n]++
+			p.live[p.at][n]++
 			tick[n]++
-			p.queue[n] = append(p.queue[n], job{now, p.random.ExpFloat64() * demand})
+			p.queue[n] = append(p.queue[n], job{now, p.random.ExpFloat64() * demand, p.at})
 		}
 		for n := range p.queue {
 			p.work(n, now)
@@ -84,6 +96,7 @@ func (p *plant) work(n int, now float64) {
 			break
 		}
 		p.waits = append(p.waits, now-j.at)
+		p.live[j.ingress][n]--
 		p.queue[n] = p.queue[n][1:]
 	}
 }
@@ -124,7 +137,7 @@ func (p *plant) byScore() int {
 		if n == best {
 			continue
 		}
-		if best < 0 || p.price(n) < p.price(best) {
+		if best < 0 || p.better(n, best) {
 			best = n
 		}
 		if !p.scores[n].Excluded {
@@ -133,10 +146,21 @@ func (p *plant) byScore() int {
 			}
 		}
 	}
-	p.scores[best].Value += 1.0 / (1 << 20) // equals take turns
 	return best
 }
 
+// better weighs each score by the flows that the ingress host has there, and the one to come.
+func (p *plant) better(a, b int) bool {
+	if x, y := p.scores[a].Excluded, p.scores[b].Excluded; x != y {
+		return y
+	}
+	live := p.live[p.at]
+	mine, best := float64(live[a]+1), float64(live[b]+1)
+	mine, best = min(mine, 8*best), min(best, 8*mine)
+	return mine*(p.scores[a].Value+1./16) < best*(p.scores[b].Value+1./16)
+}
+
+// price is the score alone.
 func (p *plant) price(n int) float64 {
 	if p.scores[n].Excluded {
 		return math.Inf(1)
@@ -218,10 +242,13 @@ func TestScoreAvoidsTheThrottled(t *testing.T) {
 	hash := run(func(p *plant) func() int { return p.byHash })
 	next := 0
 	turn := run(func(*plant) func() int { return func() int { next++; return next % 4 } })
-	if share := float64(score.flows[3]) / 30000; share > 0.05 {
+	if share := float64(score.flows[3]) / 30000; share > 0.01 {
 		t.Errorf("the throttled instance gets %.1f %% of the flows", 100*share)
 	}
-	if a, b := score.p99(), min(hash.p99(), turn.p99()); a > b/4 {
+	if even := spread(score.flows[:3]); even > 1.1 {
+		t.Errorf("the healthy ones get %v", score.flows)
+	}
+	if a, b := score.p99(), min(hash.p99(), turn.p99()); a > b/100 {
 		t.Errorf("p99 is %.2f s, by hash or in turn %.2f s", a, b)
 	}
 	t.Logf("flows %v; p99 %.3f s by score, %.3f by hash, %.3f in turn", score.flows, score.p99(),

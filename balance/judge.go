@@ -2,6 +2,7 @@ package balance
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -16,6 +17,9 @@ const (
 	returnBelow  = 1.3
 	excludeLeast = 0.25
 )
+
+// An endpoint must have been bad for this long, in every measurement. One alone is noise.
+const badFor = 200 * time.Millisecond
 
 // An endpoint stays out at least for outMin, and twice as long after each return that failed. A
 // slow endpoint recovers while it is out, so its score alone would call it back ten times a second,
@@ -34,7 +38,10 @@ const (
 
 // Judge turns the scores of one service into those that the steering uses. Its state is bounded by
 // the endpoints of the service.
-type Judge struct{ out map[pando.InstanceID]*penalty }
+type Judge struct {
+	out map[pando.InstanceID]*penalty
+	bad map[pando.InstanceID]time.Time // the first bad measurement in a row
+}
 
 // penalty is the history of one endpoint that was excluded.
 type penalty struct {
@@ -43,15 +50,20 @@ type penalty struct {
 	time     time.Duration
 }
 
+// An endpoint that returns is idle, and would attract twice its share before its next measurement.
+// Its score therefore begins at this multiple of the mean, and falls to it in the time that it was
+// out.
+const returnFactor = 8.0
+
 // Step marks the endpoints that are far worse than the rest, at most half of them: the worst first.
-// Then it evens out small differences. An endpoint that returns is idle, and would attract twice
-// its share. Its score therefore begins above the others.
+// Then it evens out small differences.
 func (j *Judge) Step(now time.Time, scores []pando.Score) {
 	if j.out == nil {
 		j.out = map[pando.InstanceID]*penalty{}
+		j.bad = map[pando.InstanceID]time.Time{}
 	}
 	j.forget(scores)
-	bad := j.bad(now, scores)
+	bad := j.find(now, scores)
 	slices.SortStableFunc(bad, func(a, b int) int {
 		return cmp.Compare(scores[b].Value, scores[a].Value)
 	})
@@ -68,39 +80,69 @@ func (j *Judge) Step(now time.Time, scores []pando.Score) {
 
 // forget drops the history of endpoints that are gone.
 func (j *Judge) forget(scores []pando.Score) {
-	for i := range j.out {
-		if !slices.ContainsFunc(scores, func(s pando.Score) bool { return s.Instance == i }) {
-			delete(j.out, i)
-		}
+	here := make(map[pando.InstanceID]bool, len(scores))
+	for _, s := range scores {
+		here[s.Instance] = true
 	}
+	maps.DeleteFunc(j.out, func(i pando.InstanceID, _ *penalty) bool { return !here[i] })
+	maps.DeleteFunc(j.bad, func(i pando.InstanceID, _ time.Time) bool { return !here[i] })
 }
 
-// bad returns the places of the endpoints to exclude.
-func (j *Judge) bad(now time.Time, scores []pando.Score) (out []int) {
-	sum := 0.0
+// find returns the places of the endpoints to exclude.
+func (j *Judge) find(now time.Time, scores []pando.Score) (out []int) {
+	// Those that are out, or have just returned, have less load than their share. In the mean, they
+	// would make the others look bad.
+	sum, in := 0.0, 0.0
 	for _, s := range scores {
-		sum += s.Value
+		if !j.restricted(now, s.Instance) {
+			sum += s.Value
+			in++
+		}
 	}
 	for n, s := range scores {
-		others := (sum - s.Value) / max(float64(len(scores)-1), 1)
-		p, factor := j.out[s.Instance], excludeAbove
-		if p != nil && p.excluded {
-			if now.Sub(p.since) < p.time {
-				out = append(out, n)
-				continue
-			}
-			factor = returnBelow
+		rest, others := in, sum
+		if !j.restricted(now, s.Instance) {
+			rest, others = in-1, sum-s.Value
 		}
-		if s.Value > factor*others && s.Value > excludeLeast {
+		if j.worse(now, s, others/max(rest, 1), rest) {
 			out = append(out, n)
 		}
 	}
 	return out
 }
 
+// restricted reports whether an endpoint is out, or has returned for less time than it was out.
+func (j *Judge) restricted(now time.Time, i pando.InstanceID) bool {
+	p := j.out[i]
+	return p != nil && (p.excluded || now.Sub(p.since) < p.time)
+}
+
+// worse reports whether an endpoint is to be out, by the mean score and the number of the others.
+// Without it, each other takes a part of its load, and a score grows with the square of the load.
+// An exclusion that made the others worse than the excluded endpoint would be no gain.
+func (j *Judge) worse(now time.Time, s pando.Score, others, rest float64) bool {
+	if p := j.out[s.Instance]; p != nil && p.excluded {
+		return now.Sub(p.since) < p.time || s.Value > max(returnBelow*others, excludeLeast)
+	}
+	more := (rest + 1) / max(rest, 1)
+	if s.Value <= max(excludeAbove, more*more)*others || s.Value <= excludeLeast {
+		delete(j.bad, s.Instance)
+		return false
+	}
+	since, ok := j.bad[s.Instance]
+	if !ok {
+		j.bad[s.Instance] = now
+		return false
+	}
+	return now.Sub(since) >= badFor
+}
+
 // note keeps the history of an endpoint.
 func (j *Judge) note(now time.Time, i pando.InstanceID, excluded bool) {
 	p := j.out[i]
+	if excluded {
+		delete(j.bad, i) // a return begins anew
+	}
 	switch {
 	case p == nil && excluded:
 		j.out[i] = &penalty{true, now, outMin}
@@ -132,7 +174,8 @@ func (j *Judge) even(now time.Time, scores []pando.Score) {
 		switch p := j.out[s.Instance]; {
 		case s.Excluded:
 		case p != nil && now.Sub(p.since) < p.time:
-			scores[at].Value = max(s.Value, band+bandLeast)
+			rest := 1 - float64(now.Sub(p.since))/float64(p.time)
+			scores[at].Value = max(s.Value, band+(returnFactor-1)*rest*(mean+bandLeast))
 		case s.Value <= band:
 			scores[at].Value = mean
 		}

@@ -11,6 +11,14 @@ import (
 
 var t0 = time.Unix(1000, 0)
 
+// persistent gives a judge the same scores for as long as it takes to exclude.
+func persistent(j *Judge, now time.Time, values ...float64) []pando.InstanceID {
+	judged(j, now.Add(-badFor), values...)
+	judged(j, now.Add(-badFor/2), values...)
+	out, _ := judged(j, now, values...)
+	return out
+}
+
 // judged returns the names of the excluded endpoints after one step.
 func judged(
 	j *Judge, now time.Time, values ...float64,
@@ -36,11 +44,42 @@ func TestExclusion(t *testing.T) {
 		"the only one":                  {[]float64{3}, ""},
 		"at most half, the worst first": {[]float64{0, 2, 3}, "web-2"},
 		"of two, one":                   {[]float64{0, 3}, "web-1"},
-		"none":                          {nil, ""},
+		// The other would be at four times its score: worse than both are now.
+		"no room in the other": {[]float64{0.4, 1.4}, ""},
+		"none":                 {nil, ""},
 	} {
-		out, _ := judged(&Judge{}, t0, c.values...)
+		out := persistent(&Judge{}, t0, c.values...)
 		if c.want == "" && len(out) > 0 || c.want != "" && (len(out) != 1 || out[0] != c.want) {
 			t.Errorf("%s: excluded %v, want %q", name, out, c.want)
+		}
+	}
+}
+
+// One measurement is noise: a garbage collection, a burst of requests.
+func TestOneBadMeasurementExcludesNothing(t *testing.T) {
+	j, now := &Judge{}, t0
+	for n := range 100 {
+		bad := 0.4
+		if n%2 == 0 {
+			bad = 2
+		}
+		if out, _ := judged(j, now, 0.4, 0.4, 0.4, bad); len(out) > 0 {
+			t.Fatalf("step %d: %v is excluded", n, out)
+		}
+		now = now.Add(100 * time.Millisecond)
+	}
+}
+
+// An excluded endpoint has no load, and one that has just returned has little. Beside their scores
+// the healthy ones would look bad.
+func TestTheExcludedMakeNoOtherLookBad(t *testing.T) {
+	j, now := &Judge{}, t0
+	persistent(j, now, 0.8, 0.6, 0.6, 2)
+	for range 100 { // out for a second, and then in again, with a load that grows slowly
+		now = now.Add(20 * time.Millisecond)
+		out, _ := judged(j, now, 0.8, 0.6, 0.6, 0)
+		if len(out) > 1 || len(out) == 1 && out[0] != "web-3" {
+			t.Fatalf("after %s: %v", now.Sub(t0), out)
 		}
 	}
 }
@@ -53,7 +92,7 @@ func TestAFailedReturnCostsMore(t *testing.T) {
 		return len(out) > 0
 	}
 	for _, want := range []time.Duration{outMin, 2 * outMin, 4 * outMin, 8 * outMin} {
-		if !step(2) {
+		if out := persistent(j, now, 0.2, 0.2, 0.2, 2); len(out) == 0 {
 			t.Fatal("it is not excluded")
 		}
 		begun := now
@@ -63,7 +102,7 @@ func TestAFailedReturnCostsMore(t *testing.T) {
 		if got := now.Sub(begun); got != want {
 			t.Errorf("it was out for %s, want %s", got, want)
 		}
-		now = now.Add(100 * time.Millisecond)
+		now = now.Add(badFor + 100*time.Millisecond)
 	}
 	for range 400 {
 		now = now.Add(100 * time.Millisecond)
@@ -85,10 +124,15 @@ func TestSmallDifferencesAreEven(t *testing.T) {
 		t.Errorf("scores become %v", got)
 	}
 	j := &Judge{}
-	judged(j, t0, 0.2, 0.2, 0.2, 2)
-	out, got := judged(j, t0.Add(outMin), 0.2, 0.2, 0.2, 0)
-	if len(out) > 0 || got[3].Value <= got[0].Value {
-		t.Errorf("an idle endpoint that comes back attracts flows: %v", got)
+	persistent(j, t0, 0.2, 0.2, 0.2, 2)
+	former := 10.0 // a score that falls to the mean in the time that it was out
+	for _, after := range []time.Duration{0, outMin / 2, outMin - 1, outMin} {
+		out, got := judged(j, t0.Add(outMin+after), 0.2, 0.2, 0.2, 0)
+		if len(out) > 0 || got[3].Value >= former ||
+			(got[3].Value > got[0].Value) != (after < outMin) {
+			t.Errorf("an idle endpoint, %s after its return: %v", after, got)
+		}
+		former = got[3].Value
 	}
 }
 

@@ -6,6 +6,8 @@
 #include "tunnel.h"
 
 #define DRAWS 8 /* from the table, at most: until two of them are not excluded */
+#define LIVE_RATIO 8
+#define SCORE_IDLE (1 << 16) /* a sixteenth, so that live flows count where all are idle */
 
 /* pick returns a flow's endpoint from the current or the previous table, -1 if it has none. */
 inlined int pick(__u32 service, __u32 hashed, int before)
@@ -35,32 +37,48 @@ inlined void count_live(__u32 slot, __s32 n)
 		__sync_fetch_and_add(flows, n);
 }
 
-/* cost returns the number that a policy compares. A correction may take a number below zero for
- * a moment. */
-inlined __u32 cost(__u32 slot, __u32 by)
+/* live_of returns the live flows of an endpoint. A correction may take them below zero for a
+ * moment. */
+inlined __u32 live_of(__u32 slot)
 {
-	if (by == BY_LEAST_FLOWS) {
-		__s32 *flows = bpf_map_lookup_elem(&live, &slot);
-		return flows && *flows > 0 ? *flows : 0;
-	}
-	__u32 *score = bpf_map_lookup_elem(&scores, &slot);
-	return score ? *score : 0;
+	__s32 *flows = bpf_map_lookup_elem(&live, &slot);
+
+	return flows && *flows > 0 ? *flows : 0;
 }
 
-/* charge adds the least step to a score: equal endpoints take turns until the next scores. */
-inlined void charge(__u32 slot)
+inlined __u32 score_of(__u32 slot)
 {
 	__u32 *score = bpf_map_lookup_elem(&scores, &slot);
 
-	if (score)
-		__sync_fetch_and_add(score, 1);
+	return score ? *score : 0;
 }
 
 struct draw {
 	__u32 service, by, hashed;
-	__u32 least; /* cost of the best one so far */
+	__u32 score, live; /* of the best candidate so far */
 	int best, good; /* good: candidates that are not excluded */
 };
+
+/* better compares a candidate with the best one so far. Measurements are a tenth of a second old,
+ * and an endpoint without free resources looks the same with one waiting flow and with a thousand.
+ * So a score counts as often as the endpoint has live flows, and the one to come. More flows than
+ * LIVE_RATIO times those of the other count no more: they may be idle. */
+inlined int better(const struct draw *d, __u32 score, __u32 live)
+{
+	__u64 mine = live + 1, best = d->live + 1;
+
+	if ((score ^ d->score) & EXCLUDED)
+		return score < d->score;
+	if (mine > LIVE_RATIO * best)
+		mine = LIVE_RATIO * best;
+	if (best > LIVE_RATIO * mine)
+		best = LIVE_RATIO * mine;
+	if (d->by == BY_SCORE) {
+		mine *= (score & ~EXCLUDED) + SCORE_IDLE;
+		best *= (d->score & ~EXCLUDED) + SCORE_IDLE;
+	}
+	return mine < best;
+}
 
 /* again draws one candidate from the table. Weights act here: a heavy endpoint is drawn more often,
  * and an endpoint that drains never. */
@@ -75,12 +93,13 @@ static long again(__u32 n, struct draw *d)
 		return 1;
 	if (at == d->best)
 		return 0;
-	__u32 price = cost(at, d->by);
-	if (d->best < 0 || price < d->least) {
+	__u32 score = d->by == BY_SCORE ? score_of(at) : 0, live = live_of(at);
+	if (d->best < 0 || better(d, score, live)) {
 		d->best = at;
-		d->least = price;
+		d->score = score;
+		d->live = live;
 	}
-	if (price < EXCLUDED)
+	if (score < EXCLUDED)
 		d->good++;
 	return d->good > 1;
 }
@@ -118,8 +137,6 @@ cold int choose(__u32 service, __u32 hashed)
 	}
 	d.by = p->by;
 	bpf_loop(DRAWS, again, &d, 0);
-	if (p->by == BY_SCORE && d.best >= 0)
-		charge(d.best);
 	return d.best;
 }
 

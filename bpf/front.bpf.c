@@ -38,7 +38,8 @@ struct {
 volatile const __u64 netns; /* the cookie of this host's network namespace */
 
 /* ends of a packet, by the offset of the address in the network header. */
-#define SOURCE(six) (ETH_HLEN + ((six) ? offsetof(struct ipv6hdr, saddr) : offsetof(struct iphdr, saddr)))
+#define SOURCE(six) \
+	(ETH_HLEN + ((six) ? offsetof(struct ipv6hdr, saddr) : offsetof(struct iphdr, saddr)))
 #define DESTINATION(six) (SOURCE(six) + ((six) ? 16 : 4))
 #define IPV6_SUM (1ull << 7) /* BPF_F_IPV6, from Linux 6.16 on */
 
@@ -184,12 +185,14 @@ cold int from_front(struct __sk_buff *skb, struct packet *p, __u32 six)
 		copy(to, own->addr[1], 1);
 		if (!(to[0] | to[1] | to[2] | to[3]))
 			return drop(DROP_NO_ENDPOINT); /* not yet known */
-		return readdress(skb, SOURCE(1), check_of(p, 1), flags_of(p), p->src, to, 1) ? drop(DROP_KERNEL) : PASS;
+		return readdress(skb, SOURCE(1), check_of(p, 1), flags_of(p), p->src, to, 1)
+		    ? drop(DROP_KERNEL) : PASS;
 	}
 	copy(to, own->addr[0], 0);
 	if (!to[0])
 		return drop(DROP_NO_ENDPOINT);
-	return readdress(skb, SOURCE(0), check_of(p, 0), flags_of(p), p->src, to, 0) ? drop(DROP_KERNEL) : PASS;
+	return readdress(skb, SOURCE(0), check_of(p, 0), flags_of(p), p->src, to, 0)
+		    ? drop(DROP_KERNEL) : PASS;
 }
 
 /* leaves runs at the egress of an uplink. */
@@ -237,7 +240,8 @@ int connects4(struct bpf_sock_addr *ctx)
 SEC("cgroup/connect6")
 int connects6(struct bpf_sock_addr *ctx)
 {
-	__u32 n = own_slot, a[4] = {ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3]};
+	__u32 a[4] = {ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3]};
+	__u32 n = own_slot;
 	struct own *own = bpf_map_lookup_elem(&owns, &n);
 
 	if (!own || bpf_get_netns_cookie(ctx) != netns)

@@ -8,7 +8,7 @@ import (
 	"pando.run/pando"
 )
 
-// A port of the hosts belongs to one service, also while its owner rolls out, and never to a program.
+// A port of the hosts belongs to one service, also during a rollout, and never to a program.
 func TestAPortOfTheHostsHasOneOwner(t *testing.T) {
 	tb := newTable(t)
 	at := func(name pando.ServiceName, host uint16, protocol pando.Protocol) pando.Spec {

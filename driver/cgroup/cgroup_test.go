@@ -71,7 +71,7 @@ func TestLimitsAreWhatTheKernelHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	for file, want := range map[string]int64{
-		g.file("cpu", "cpu.cfs_quota_us", ""):         25_000,
+		g.file("cpu", "cpu.cfs_quota_us", ""): 2_500, g.file("cpu", "cpu.cfs_period_us", ""): 10_000,
 		g.file("memory", "memory.limit_in_bytes", ""): 32 << 20, g.file("pids", "pids.max", ""): 7,
 	} {
 		if got := number(file); got != want {

@@ -82,7 +82,8 @@ func TestLimitsAreWrittenInTheWordsOfV2(t *testing.T) {
 		limits                  pando.Resources
 		cpu, memory, swap, pids string
 	}{
-		{pando.Resources{CPUs: 1.5, MemoryBytes: 1 << 20, PIDs: 9}, "150000 100000", "1048576", "0", "9"},
+		{pando.Resources{CPUs: 1.5, MemoryBytes: 1 << 20, PIDs: 9}, "15000 10000", "1048576", "0", "9"},
+		{pando.Resources{CPUs: 0.05}, "5000 100000", "max", "", "2048"},
 		{pando.Resources{CPUs: 1e-9, MemoryBytes: 5, PIDs: 1}, "1000 100000", "5", "0", "1"},
 		{pando.Resources{}, "max 100000", "max", "", "2048"},
 	} {
@@ -101,16 +102,18 @@ func TestLimitsAreWrittenInTheWordsOfV2(t *testing.T) {
 }
 
 func TestLimitsAreWrittenInTheWordsOfV1(t *testing.T) {
-	root, g := v1Group(t, "cpu/cpu.cfs_quota_us", "memory/memory.limit_in_bytes", "pids/pids.max")
+	root, g := v1Group(t, "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us",
+		"memory/memory.limit_in_bytes", "pids/pids.max")
 	if err := g.Limit(pando.Resources{CPUs: 0.5, MemoryBytes: 4096}); err != nil {
 		t.Fatal(err)
 	}
 	got := []string{
 		content(t, root, "cpu/pando/h1/web/cpu.cfs_quota_us"),
+		content(t, root, "cpu/pando/h1/web/cpu.cfs_period_us"),
 		content(t, root, "memory/pando/h1/web/memory.limit_in_bytes"),
 		content(t, root, "pids/pando/h1/web/pids.max"),
 	}
-	if want := []string{"50000", "4096", "2048"}; !slices.Equal(got, want) {
+	if want := []string{"5000", "10000", "4096", "2048"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

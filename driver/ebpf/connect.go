@@ -32,7 +32,7 @@ func (d *Driver) Prepare(l pando.Link) error {
 	return d.hooks.attach(l.Host, hook.Place{IfIndex: l.IfIndex}, d.objects.FromInstance)
 }
 
-// The directions of a translation (enum goes of bpf/pando.h). 0: from a published port to its target.
+// The directions of a translation (enum goes of bpf/pando.h). 0: published port to target.
 const (
 	toPublished = iota + 1
 	hostToTarget

@@ -39,8 +39,7 @@ const (
 
 // The scale of a score in the kernel, which has no fractions.
 const (
-	scoreOne = 1 << 20
-	// scoreMost leaves room for the programs, which add one for each flow.
+	scoreOne  = 1 << 20
 	scoreMost = 1 << 30
 	excluded  = 1 << 31 // bpf/pando.h
 )

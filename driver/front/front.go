@@ -137,7 +137,7 @@ func cookieOfNetwork() (uint64, error) {
 	return unix.GetsockoptUint64(s, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 }
 
-// attach runs the programs at every uplink, and no longer at devices that are none.
+// attach runs the programs at every uplink, and ends those at other devices.
 func (f *Steering) attach() error {
 	wanted := map[string]bool{}
 	for _, name := range f.Uplinks {
@@ -145,9 +145,9 @@ func (f *Steering) attach() error {
 		if err != nil {
 			return fmt.Errorf("uplink %s: %w", name, err)
 		}
-		in := hook.Place{Pin: filepath.Join(f.links(), "in-"+name), IfIndex: l.Attrs().Index, First: true}
-		out := hook.Place{Pin: filepath.Join(f.links(), "out-"+name), IfIndex: l.Attrs().Index,
-			Egress: true}
+		n := l.Attrs().Index
+		in := hook.Place{Pin: filepath.Join(f.links(), "in-"+name), IfIndex: n, First: true}
+		out := hook.Place{Pin: filepath.Join(f.links(), "out-"+name), IfIndex: n, Egress: true}
 		for at, p := range map[hook.Place]*ebpf.Program{in: f.objects.ToHost, out: f.objects.Leaves} {
 			h, err := hook.Attach(at, p)
 			if err != nil {
@@ -188,9 +188,9 @@ func Purge(pins string) error {
 	return errors.Join(hook.DetachAll(filepath.Join(pins, "links")), os.RemoveAll(pins))
 }
 
-// Publish implements pando.Steering. A port leads to the service once the service is steered, and no
-// longer before its table is empty. If another program or service has the port, the error is a
-// pando.TakenError, and the rest is in force.
+// Publish implements pando.Steering. A port leads to the service once the service is steered. If
+// another program or service has the port, the error is a pando.TakenError, and the rest is in
+// force.
 func (f *Steering) Publish(ctx context.Context, t pando.SteeringTable) error {
 	err := f.Steering.Publish(ctx, t)
 	if !pando.InForce(err) {

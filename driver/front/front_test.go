@@ -111,7 +111,8 @@ func wantPorts(t *testing.T, f *Steering, want ...string) {
 func TestAPortFollowsItsService(t *testing.T) {
 	pins := inNetwork(t)
 	f, plain := open(t, pins)
-	web := table("web", tcp(8443), pando.Port{Published: 53, Target: 53, Protocol: pando.UDP, Host: 53})
+	dns := pando.Port{Published: 53, Target: 53, Protocol: pando.UDP, Host: 53}
+	web := table("web", tcp(8443), dns)
 	if err := f.Publish(t.Context(), web); err != nil {
 		t.Fatal(err)
 	}

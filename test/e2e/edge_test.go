@@ -31,13 +31,14 @@ func TestAServiceAtTheHostsOwnAddress(t *testing.T) {
 	web := p.Deploy(labtest.Echo("web", `publish: {host: ["8443:80", "9007:7/udp"]}`,
 		"scale: {min: 2, max: 4}"))
 	web.AwaitInstances(2)
-	for client, own := range map[string]string{h.IPv4: c.IPv4, "[" + h.IPv6 + "]": "[" + c.IPv6 + "]"} {
-		got := page(p, labtest.Client, "http://"+client+":8443/from")
+	six, own6 := "["+h.IPv6+"]", "["+c.IPv6+"]"
+	for at, own := range map[string]string{h.IPv4: c.IPv4, six: own6} {
+		got := page(p, labtest.Client, "http://"+at+":8443/from")
 		if from, _, _ := strings.Cut(got.Text+"\n", "\n"); !strings.HasPrefix(from, own+":") {
-			p.Errorf("by %s the program sees %q, want the client %s", client, got.Text, own)
+			p.Errorf("by %s the program sees %q, want the client %s", at, got.Text, own)
 		}
 	}
-	for _, at := range []string{"127.0.0.1", "[::1]", "localhost", h.IPv4, "[" + h.IPv6 + "]"} {
+	for _, at := range []string{"127.0.0.1", "[::1]", "localhost", h.IPv4, six} {
 		if got := page(p, h.Name, "http://"+at+":8443/"); got.Code != 0 {
 			p.Errorf("the host itself by %s: %s", at, got.Text)
 		}
@@ -66,7 +67,7 @@ func TestAServiceAtTheHostsOwnAddress(t *testing.T) {
 	}
 }
 
-// takenPorts deploys services whose ports belong to another service or program.
+// takenPorts deploys services with ports that belong to another service or program.
 func takenPorts(p *labtest.Pando) {
 	out := p.DeployFails(6, labtest.Echo("shop", "publish: {host: [\"8443:80\"]}"))
 	has(p, out, "port 8443/tcp", "service web", "shop")
@@ -123,7 +124,9 @@ func TestTheEdgeRollsOutWithoutAFailedRequest(t *testing.T) {
 	dial := p.Dialer(labtest.Client)
 	client := &http.Client{Timeout: labtest.Patience, Transport: &http.Transport{
 		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
-		DialContext: func(_ context.Context, _, address string) (net.Conn, error) { return dial(address) },
+		DialContext: func(_ context.Context, _, address string) (net.Conn, error) {
+			return dial(address)
+		},
 	}}
 	get := func(path string) (string, error) {
 		resp, err := client.Get("https://" + p.Lab.Hosts[0].IPv4 + path)

@@ -426,5 +426,6 @@ var lacksOfLearn = map[string]string{
 	"round robin takes turns":                          noPolicy,
 	"haven begins with the best at each update":        noPolicy,
 	"the better score wins":                            noPolicy,
+	"equal scores share the flows":                     noPolicy,
 	"fewer live flows win":                             noPolicy,
 }

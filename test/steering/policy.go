@@ -15,6 +15,7 @@ func Policies(t *testing.T, open func(t *testing.T, uplinks ...string) Subject) 
 		"round robin takes turns":                   roundRobinTakesTurns,
 		"haven begins with the best at each update": havenBeginsWithTheBest,
 		"the better score wins":                     theBetterScoreWins,
+		"equal scores share the flows":              equalScoresShareTheFlows,
 		"an excluded endpoint gets nothing":         theExcludedGetNothing,
 		"fewer live flows win":                      fewerLiveFlowsWin,
 		"an endpoint that drains gets nothing":      theDrainingGetNothing,
@@ -121,15 +122,33 @@ func theBetterScoreWins(t *testing.T, c *chooser) {
 	c.by(pando.ByScore, "a", "b", "c")
 	c.score(pando.Score{Instance: "a", Value: 0.1}, pando.Score{Instance: "b", Value: 0.5},
 		pando.Score{Instance: "c", Value: 0.9})
-	// Each of two candidates is a, b or c: the worst one wins only if no other was drawn.
+	// All connections stay open. An endpoint with a worse score gets fewer of them.
 	got := c.shares(c.connect(150))
-	if got["a"] < got["b"] || got["b"] <= got["c"] || got["a"] < 70 || got["c"] > 15 {
+	if got["a"] < got["b"] || got["b"] <= got["c"] || got["a"] < 70 || got["c"] > 30 {
 		t.Errorf("shares of 150: %v", got)
 	}
 	c.score(pando.Score{Instance: "a", Value: 0.9}, pando.Score{Instance: "b", Value: 0.5},
 		pando.Score{Instance: "c", Value: 0.1})
 	if got := c.shares(c.connect(100)); got["c"] < 45 || got["a"] > 12 {
 		t.Errorf("shares of 100 after the scores turned: %v", got)
+	}
+}
+
+// Measurements are old. The flows since then are known, so equal scores do not lead all to one.
+func equalScoresShareTheFlows(t *testing.T, c *chooser) {
+	c.by(pando.ByScore, "a")
+	c.connect(30)
+	c.by(pando.ByScore, "a", "b", "c")
+	c.score(pando.Score{Instance: "a", Value: 1}, pando.Score{Instance: "b", Value: 1},
+		pando.Score{Instance: "c", Value: 1})
+	if got := c.shares(c.connect(60)); got["a"] > 4 || got["b"]-got["c"] > 3 || got["c"]-got["b"] > 3 {
+		t.Errorf("a has 30 flows; shares of 60 more: %v", got)
+	}
+	// Idle connections do not keep flows away from an endpoint whose resources are free.
+	c.score(pando.Score{Instance: "a"}, pando.Score{Instance: "b", Value: 4},
+		pando.Score{Instance: "c", Value: 4})
+	if got := c.shares(c.connect(30)); got["a"] < 10 {
+		t.Errorf("a is idle with 32 flows; shares of 30 more: %v", got)
 	}
 }
 

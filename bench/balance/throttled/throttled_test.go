@@ -52,15 +52,18 @@ func TestThrottled(t *testing.T) {
 		t.Fatalf("build the server: %v\n%s", err, out)
 	}
 	var all []series
-	var last *labtest.Service
-	for _, by := range []pando.BalanceBy{pando.ByScore, pando.ByHaven, pando.ByHash} {
-		last = p.Deploy(fmt.Sprintf("name: web-%s\ncommand: [./server]\nenvironment: {WORK: \"%g\"}\n"+
+	deploy := func(name string, by pando.BalanceBy) *labtest.Service {
+		s := p.Deploy(fmt.Sprintf("name: web-%s\ncommand: [./server]\nenvironment: {WORK: \"%g\"}\n"+
 			"ports: [\"80:8080\"]\nhealth: {ready: tcp 8080}\nscale: {min: %d, max: %d}\n"+
-			"resources: {cpus: %g}\nbalance: {by: %s}\n", by, work, instances, instances, cpus, by))
-		throttle(t, last.Status().Instances[0].ID)
-		all = append(all, series{string(by), last.VIP + ":80"})
+			"resources: {cpus: %g}\nbalance: {by: %s}\n", name, work, instances, instances, cpus, by))
+		throttle(t, s.Status().Instances[0].ID)
+		return s
 	}
-	all = append(all, series{"HAProxy leastconn", haproxy(p, last)})
+	for _, by := range []pando.BalanceBy{pando.ByScore, pando.ByHaven, pando.ByHash} {
+		all = append(all, series{string(by), deploy(string(by), by).VIP + ":80"})
+	}
+	// Its own instances: those of another series still work on requests that nothing waits for.
+	all = append(all, series{"HAProxy leastconn", haproxy(p, deploy("haproxy", pando.ByHash))})
 	seconds := map[string][]float64{}
 	served := map[string][]float64{}
 	out := results(t)
@@ -101,9 +104,11 @@ func throttle(t *testing.T, i pando.InstanceID) {
 			return nil
 		}
 		dir := filepath.Dir(path)
+		const period = "100000"
 		quota := strconv.Itoa(int(100_000 * cpus / 10))
-		if os.WriteFile(filepath.Join(dir, "cpu.cfs_quota_us"), []byte(quota), 0) == nil ||
-			os.WriteFile(filepath.Join(dir, "cpu.max"), []byte(quota+" 100000"), 0) == nil {
+		if os.WriteFile(filepath.Join(dir, "cpu.cfs_quota_us"), []byte(quota), 0) == nil {
+			done = os.WriteFile(filepath.Join(dir, "cpu.cfs_period_us"), []byte(period), 0) == nil
+		} else if os.WriteFile(filepath.Join(dir, "cpu.max"), []byte(quota+" "+period), 0) == nil {
 			done = true
 		}
 		return nil

@@ -2,13 +2,11 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -27,7 +25,6 @@ import (
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/probe"
 	"pando.run/pando/driver/process"
-	"pando.run/pando/driver/reach"
 	"pando.run/pando/driver/sighting"
 	"pando.run/pando/driver/systemd"
 	"pando.run/pando/driver/uplink"
@@ -68,21 +65,11 @@ func tend(ctx context.Context, p place) error {
 		return err
 	}
 	defer objects.Close()
-	steering, err := openSteering(ctx, p, c.probes)
+	steering, err := openWays(ctx, p, c.probes, log)
 	if err != nil {
 		return err
 	}
 	defer steering.Close()
-	walls, err := reach.Open(steering, filepath.Join(p.pins(), "reach"))
-	if err != nil {
-		return err
-	}
-	defer walls.Close()
-	fronts, closeFronts, err := openFronts(walls, p, log)
-	if err != nil {
-		return err
-	}
-	defer closeFronts()
 	h := introduce(p, log)
 	peers := peer.New(peer.Reach{
 		Own: h.Name, Socket: p.agent(), TLS: c.identity.ToHost, Clock: wall.Clock{},
@@ -92,8 +79,7 @@ func tend(ctx context.Context, p place) error {
 	if err != nil {
 		return err
 	}
-	prepare := func(l pando.Link) error { return errors.Join(walls.Prepare(l), steering.Prepare(l)) }
-	sandboxes, err := openSandboxes(p, images, prepare, log)
+	sandboxes, err := openSandboxes(p, images, steering.Prepare, log)
 	if err != nil {
 		return err
 	}
@@ -101,7 +87,7 @@ func tend(ctx context.Context, p place) error {
 	others := openLiveness(p, c, log)
 	defer others.close()
 	a := agent.New(agent.Config{
-		Host: h, SnapshotStore: snapshotsIn(images, log), Registry: c.registry, Steering: fronts,
+		Host: h, SnapshotStore: snapshotsIn(images, log), Registry: c.registry, Steering: steering,
 		Sandboxes: sandboxes, Prober: probe.New(), Peers: peers, Takes: peers, Flows: steering.Flows,
 		Link:    uplink.New(uplink.Root, p.Uplinks, wall.Clock{}).Busiest,
 		Objects: objects, Journals: p.journals(), Images: images, Kept: process.VolumesOf(sandboxes),

@@ -116,7 +116,7 @@ func (m machine) down(ctx context.Context, p place, drain time.Duration, purge b
 		err = errors.Join(sandboxes.Purge(ctx), sandboxes.Close())
 	}
 	errs = append(errs, err)
-	errs = append(errs, front.Purge(p.frontPins()), ebpf.Purge(p.pins()),
+	errs = append(errs, front.Purge(frontPins(p)), ebpf.Purge(p.pins()),
 		ovs.PurgeAll(switched(p), p.pins()+"-ovs"), nftables.Purge())
 	if purge {
 		m.resign(ctx, p)

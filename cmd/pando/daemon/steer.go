@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 	"pando.run/pando/driver/ebpf"
 	"pando.run/pando/driver/front"
 	"pando.run/pando/driver/ovs"
+	"pando.run/pando/driver/reach"
 	"pando.run/pando/driver/wall"
 )
 
@@ -87,24 +89,36 @@ func openSteering(ctx context.Context, p place, secret []byte) (steering, error)
 }
 
 // frontPins returns the folder of the pins of driver/front.
-func (p place) frontPins() string { return filepath.Join(p.pins(), "front") }
+func frontPins(p place) string { return filepath.Join(p.pins(), "front") }
 
-// openFronts lets services be published at this host's own addresses, if the host can.
-func openFronts(
-	behind pando.Steering, p place, log *slog.Logger,
-) (s pando.Steering, closed func(), err error) {
-	if !p.record().Fronts {
-		return behind, func() {}, nil
+// openWays opens the steering behind the walls of instances and the host's own address.
+func openWays(ctx context.Context, p place, secret []byte, log *slog.Logger) (steering, error) {
+	inner, err := openSteering(ctx, p, secret)
+	if err != nil {
+		return steering{}, err
 	}
+	walls, err := reach.Open(inner, filepath.Join(p.pins(), "reach"))
+	if err != nil {
+		return steering{}, errors.Join(err, inner.Close())
+	}
+	out := inner
+	out.Steering = walls
+	out.Prepare = func(l pando.Link) error { return errors.Join(walls.Prepare(l), inner.Prepare(l)) }
+	out.Close = func() error { return errors.Join(walls.Close(), inner.Close()) }
 	h := p.record()
-	f, err := front.Open(behind, front.Config{
-		Pins: p.frontPins(), Uplinks: p.Uplinks, Slot: h.Slot, Own4: h.Address, Own6: h.Address6,
+	if !h.Fronts {
+		return out, nil
+	}
+	f, err := front.Open(walls, front.Config{
+		Pins: frontPins(p), Uplinks: p.Uplinks, Slot: h.Slot, Own4: h.Address, Own6: h.Address6,
 	})
 	if err != nil {
-		return nil, nil, err
+		return steering{}, errors.Join(err, out.Close())
 	}
 	if err := f.ServeLocal(); err != nil {
-		log.Warn("programs of this host reach services by the VIP alone, not by localhost", "error", err)
+		log.Warn("programs of this host reach services by VIPs alone, not by localhost", "error", err)
 	}
-	return f, func() { _ = f.Close() }, nil // what is pinned serves on
+	out.Steering = f
+	out.Close = func() error { return errors.Join(f.Close(), walls.Close(), inner.Close()) }
+	return out, nil
 }

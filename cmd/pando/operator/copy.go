@@ -86,7 +86,9 @@ type remote struct {
 }
 
 // run runs a command with the streams of a copy, and returns its exit code.
-func (r remote) run(ctx context.Context, in io.Reader, out io.Writer, command ...string) (int, error) {
+func (r remote) run(
+	ctx context.Context, in io.Reader, out io.Writer, command ...string,
+) (int, error) {
 	conn, err := r.o.client.Exec(ctx, r.key, r.instance, pando.SessionSpec{Command: command})
 	if err != nil {
 		return 0, err
@@ -133,7 +135,7 @@ func (r remote) run(ctx context.Context, in io.Reader, out io.Writer, command ..
 const notFound = 127
 
 // ended returns the error of a tar that ended with a code.
-func (r remote) ended(code int, what string) error {
+func (r remote) ended(code int, step string) error {
 	switch code {
 	case 0:
 		return nil
@@ -141,7 +143,7 @@ func (r remote) ended(code int, what string) error {
 		return fmt.Errorf("%w: the instance of %s has no `tar`: put one into its image",
 			pando.ErrUnsupported, r.key)
 	}
-	return fmt.Errorf("%w: %s: tar ended with code %d, for the reason above", pando.ErrRefused, what,
+	return fmt.Errorf("%w: %s: tar ended with code %d, for the reason above", pando.ErrRefused, step,
 		code)
 }
 

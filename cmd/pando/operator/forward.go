@@ -117,7 +117,7 @@ func forward(
 }
 
 // carry copies between a client and a session until either is gone, and closes both. The end of a
-// client's bytes reaches the program, whose answer still arrives.
+// client's bytes reaches the program, and its answer still arrives.
 func carry(ctx context.Context, c *net.TCPConn, s io.ReadWriteCloser) error {
 	defer context.AfterFunc(ctx, func() { s.Close(); c.Close() })()
 	done := make(chan struct{})

@@ -23,9 +23,8 @@ func TestForwardedPorts(t *testing.T) {
 	}
 }
 
-// upper answers the input of a session in capitals of one kind: each byte plus one. It ends with its
-// caller's input.
-func upper(c net.Conn) {
+// next answers each byte of a session's input with the byte plus one. It ends with the input.
+func next(c net.Conn) {
 	defer c.Close()
 	w := session.NewWriter(c)
 	for {
@@ -63,7 +62,7 @@ func TestConnectionsAreForwarded(t *testing.T) {
 		default:
 		}
 		near, far := net.Pipe()
-		go upper(far)
+		go next(far)
 		return near, nil
 	}
 	go func() { ended <- forward(ctx, l, begin, func(err error) { failures <- err }) }()
@@ -123,8 +122,8 @@ func TestPlacesOfACopy(t *testing.T) {
 		}
 	}
 	for p, want := range map[string][2]string{
-		"/a/b": {"/a", "b"}, "b": {"./.", "b"}, "/": {"/", "."}, ".": {"./.", "."}, "-x/-y": {"./-x", "-y"},
-		"..": {"./..", "."}, "/a/b/": {"/a", "b"},
+		"/a/b": {"/a", "b"}, "b": {"./.", "b"}, "/": {"/", "."}, ".": {"./.", "."},
+		"-x/-y": {"./-x", "-y"}, "..": {"./..", "."}, "/a/b/": {"/a", "b"},
 	} {
 		if dir, base := split(p); [2]string{dir, base} != want {
 			t.Errorf("%q is %q and %q", p, dir, base)
