@@ -18,8 +18,8 @@ import (
 // takes no packets: they never reach it. It ends with the agent, and the next agent holds the port.
 type hold struct{ sockets []int }
 
-// holdPort binds a port. It holds both families if it can: a connection of a former program may still wait for
-// its last packets there.
+// holdPort binds a port of both families, if it is free. A connection of a former program may still
+// wait for its last packets there.
 func holdPort(p pando.HostPort) *hold {
 	kind := unix.SOCK_STREAM
 	if p.Protocol == pando.UDP {

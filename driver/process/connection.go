@@ -20,7 +20,7 @@ import (
 const dialInsideMax = 5 * time.Second
 
 // connection opens a TCP connection to a port inside the sandbox, first at localhost and then at
-// the instance's own address. It returns the near end of a session with the bytes of the connection.
+// the instance's own address. It returns the near end of a session with the connection's bytes.
 func (b *sandbox) connection(ctx context.Context, port uint16) (io.ReadWriteCloser, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialInsideMax)
 	defer cancel()

@@ -53,11 +53,10 @@ func Read(from io.Reader, base, to string) (left []string, err error) {
 	for n := 0; ; n++ {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
-			if n == 0 {
-				return r.left, fmt.Errorf("%w: nothing was copied", pando.ErrNotFound)
-			}
 			// The end of a tar has padding. Its sender waits until all of it is read.
-			_, err = io.Copy(io.Discard, from)
+			if _, err = io.Copy(io.Discard, from); err == nil && n == 0 {
+				err = fmt.Errorf("%w: nothing was copied", pando.ErrNotFound)
+			}
 			return r.left, err
 		}
 		if err == nil && n == EntriesMax {
