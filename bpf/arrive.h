@@ -49,8 +49,10 @@ inlined int read_arrival(struct __sk_buff *skb, struct arrival *a)
 }
 
 /* report sends a copy of a packet back, as a message about its flow. The packet has the tag. */
-cold int report(struct __sk_buff *skb, struct arrival *a, __u32 what)
+apart int report(struct __sk_buff *skb, struct arrival *a, __u32 what)
 {
+	if (!a)
+		return DROP;
 	__u8 mark = what;
 
 	if (bpf_skb_store_bytes(skb, 0, &mark, 1, 0) || address_tunnel(skb, a->from, a->tag >> 40))
@@ -60,8 +62,10 @@ cold int report(struct __sk_buff *skb, struct arrival *a, __u32 what)
 
 /* end_far removes a flow after its instance has closed the socket. A flow that was seen within
  * SEEN_STEP is a newer one with the same ports: its instance's host reports after two seconds. */
-cold int end_far(const union flow_any *k, struct flow *f, __u32 six)
+apart int end_far(const union flow_any *k, struct flow *f, __u32 six)
 {
+	if (!k || !f)
+		return DROP;
 	__u32 n = f->endpoint, flags = f->flags, service = f->service;
 
 	if (bpf_jiffies64() - f->seen <= SEEN_STEP || !remove_flow(k, service, six))
@@ -74,8 +78,10 @@ cold int end_far(const union flow_any *k, struct flow *f, __u32 six)
 
 /* learn holds a flow that another host has found in a socket of its endpoint. An entry of this host
  * for another endpoint is older: its client has used the ports again, by another host. */
-cold int learn(struct packet *p, struct arrival *a, __u32 six)
+apart int learn(struct packet *p, struct arrival *a, __u32 six)
 {
+	if (!p || !a)
+		return DROP;
 	__u64 tag = a->tag; /* a kernel before 6.4 wants a key on the stack */
 	__u32 *slot = bpf_map_lookup_elem(&aways, &tag), service = service_of(p, six);
 	union flow_any k;
@@ -156,8 +162,10 @@ apart int believe(struct packet *p, struct arrival *a, __u32 six)
 }
 
 /* give_back sends a packet back as an answer of bpf/door.h. */
-cold int give_back(struct __sk_buff *skb, struct arrival *a, __u32 kind)
+apart int give_back(struct __sk_buff *skb, struct arrival *a, __u32 kind)
 {
+	if (!a)
+		return DROP;
 	if (address_door(skb, kind, a->tag) || address_tunnel(skb, a->from, DOOR_VNI))
 		return drop(DROP_KERNEL);
 	bpf_clone_redirect(skb, skb->ifindex, 0);
@@ -232,8 +240,10 @@ apart int resume6(struct __sk_buff *skb, struct packet *p, struct arrival *a)
 
 /* refuse_arrival answers a packet of a lost connection by this host's routes. It never answers one
  * that opens a flow: this host may not have the endpoint yet, and the client tries again. */
-cold int refuse_arrival(struct __sk_buff *skb, struct packet *p, __u32 why, __u32 six)
+apart int refuse_arrival(struct __sk_buff *skb, struct packet *p, __u32 why, __u32 six)
 {
+	if (!p)
+		return DROP;
 	__u32 vip[4];
 
 	four(vip, p->dst, six);
@@ -245,8 +255,10 @@ cold int refuse_arrival(struct __sk_buff *skb, struct packet *p, __u32 why, __u3
 }
 
 /* missing handles a packet of an unknown flow to an unknown endpoint. */
-cold int missing(struct __sk_buff *skb, struct packet *p, struct arrival *a)
+apart int missing(struct __sk_buff *skb, struct packet *p, struct arrival *a)
 {
+	if (!p || !a)
+		return DROP;
 	if (p->protocol == IPPROTO_TCP && (p->flags & (SYN | ACK)) != SYN)
 		return give_back(skb, a, LOST);
 	report(skb, a, IS_GONE);
@@ -254,8 +266,10 @@ cold int missing(struct __sk_buff *skb, struct packet *p, struct arrival *a)
 }
 
 /* own_end returns this host's endpoint of a packet's flow by the connection table, else -1. */
-cold int own_end(struct __sk_buff *skb, struct packet *p, __u32 six)
+apart int own_end(struct __sk_buff *skb, struct packet *p, __u32 six)
 {
+	if (!p)
+		return -1;
 	union flow_any k;
 	struct flow *f;
 
@@ -278,7 +292,7 @@ cold int own_end(struct __sk_buff *skb, struct packet *p, __u32 six)
 
 /* write_tag writes a tag into the destination MAC. Apart from sought, it keeps the stack of the
  * deepest calls within the 512 bytes of a kernel before 6.4. */
-cold int write_tag(struct __sk_buff *skb, __u64 tag)
+apart int write_tag(struct __sk_buff *skb, __u64 tag)
 {
 	__u8 mac[6] = {0, tag >> 32, tag >> 24, tag >> 16, tag >> 8, tag};
 
@@ -286,8 +300,10 @@ cold int write_tag(struct __sk_buff *skb, __u64 tag)
 }
 
 /* sought answers a question. */
-cold int sought(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u32 six)
+apart int sought(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u32 six)
 {
+	if (!p || !a)
+		return DROP;
 	__u32 service = service_of(p, six);
 
 	if (service == SERVICES_MAX || migrating)
@@ -310,8 +326,10 @@ cold int sought(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u3
 }
 
 /* not_there handles the answer of a host that does not have a flow. */
-cold int not_there(struct packet *p, struct arrival *a, __u32 six)
+apart int not_there(struct packet *p, struct arrival *a, __u32 six)
 {
+	if (!p || !a)
+		return DROP;
 	__u32 id = a->tag;
 	struct ask *k = bpf_map_lookup_elem(&asks, &id);
 
@@ -329,8 +347,10 @@ cold int not_there(struct packet *p, struct arrival *a, __u32 six)
 
 /* gone_there handles a packet that comes back from the host of its flow's endpoint, which has no
  * such flow: the entry here is too old. */
-cold int gone_there(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u32 six)
+apart int gone_there(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u32 six)
 {
+	if (!p || !a)
+		return DROP;
 	union flow_any k;
 	struct flow *f;
 

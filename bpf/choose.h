@@ -124,7 +124,7 @@ inlined int in_turn(__u32 service, const struct policy *p)
 }
 
 /* choose returns the endpoint of a new flow, -1 if the service has none. */
-cold int choose(__u32 service, __u32 hashed)
+apart int choose(__u32 service, __u32 hashed)
 {
 	struct policy *p = bpf_map_lookup_elem(&policies, &service);
 	struct draw d = {.service = service, .hashed = hashed, .best = -1};

@@ -33,8 +33,10 @@ enum { NONE_HERE = -1, UNKNOWN = -2 };
 enum door_kind { QUESTION = 1, NOT_HERE, LOST };
 
 /* service_of returns the service of a packet's VIP and port, SERVICES_MAX if there is none. */
-cold __u32 service_of(struct packet *p, __u32 six)
+apart __u32 service_of(struct packet *p, __u32 six)
 {
+	if (!p)
+		return SERVICES_MAX;
 	struct service_key sk;
 
 	if (six)
@@ -47,8 +49,10 @@ cold __u32 service_of(struct packet *p, __u32 six)
 
 /* is_end_of returns whether an endpoint of this host has a socket of a packet's flow: 1 or 0, or -1
  * if its sockets cannot be asked. A listener and a socket in TIME-WAIT have no flow. */
-cold int is_end_of(struct __sk_buff *skb, struct packet *p, __u32 slot, __u32 six)
+apart int is_end_of(struct __sk_buff *skb, struct packet *p, __u32 slot, __u32 six)
 {
+	if (!p)
+		return -1;
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &slot);
 	struct bpf_sock_tuple u = {};
 	struct bpf_sock *socket;
@@ -127,8 +131,10 @@ inlined int charge_asks(__u32 n)
 
 /* look_here returns the endpoint of this host that has a socket of the packet's flow, NONE_HERE if
  * none has, and UNKNOWN if not all of them could be asked. */
-cold int look_here(struct __sk_buff *skb, struct packet *p, __u32 service, __u32 six)
+apart int look_here(struct __sk_buff *skb, struct packet *p, __u32 service, __u32 six)
 {
+	if (!p)
+		return UNKNOWN;
 	struct search s = {.skb = skb, .p = p, .service = service, .six = six, .slot = NONE_HERE};
 
 	if (!charge_asks(0))
@@ -141,8 +147,10 @@ cold int look_here(struct __sk_buff *skb, struct packet *p, __u32 service, __u32
 }
 
 /* restore adds the flow of a packet to this host's table again. */
-cold int restore(struct packet *p, __u32 slot, __u32 six)
+apart int restore(struct packet *p, __u32 slot, __u32 six)
 {
+	if (!p)
+		return DROP;
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &slot);
 	union flow_any k;
 
@@ -195,7 +203,7 @@ inlined int address_door(struct __sk_buff *skb, __u8 kind, __u32 id)
 
 /* question sends a packet to every host of its service. It returns ANEW if there is none. complete:
  * no endpoint of this host has the flow. */
-cold int question(struct __sk_buff *skb, __u32 service, __u32 complete, __u32 named)
+apart int question(struct __sk_buff *skb, __u32 service, __u32 complete, __u32 named)
 {
 	struct search s = {.skb = skb, .service = service};
 	__u32 id = bpf_get_prandom_u32();
@@ -229,8 +237,10 @@ apart int seek(struct __sk_buff *skb, struct packet *p, __u32 named, __u32 six)
 
 /* is_unfound returns whether all hosts lack a packet's flow for the second time. This host may
  * learn of a new instance a moment later than another one, so the first time proves little. */
-cold int is_unfound(struct packet *p, __u32 six)
+apart int is_unfound(struct packet *p, __u32 six)
 {
+	if (!p)
+		return 0;
 	union flow_any k = {};
 
 	if (six) {

@@ -200,7 +200,7 @@ inlined int forward(struct __sk_buff *skb, struct packet *p, __u32 n, struct end
 }
 
 /* note_end_of counts a packet that ends a flow of an endpoint. */
-cold int note_end_of(__u32 n)
+apart int note_end_of(__u32 n)
 {
 	struct counters *c = bpf_map_lookup_elem(&traffic, &n);
 	if (c)
@@ -228,8 +228,10 @@ inlined void fragment_key_of(struct fragment_key *k, const struct packet *p, int
 	__builtin_memset(k->pad, 0, sizeof(k->pad));
 }
 
-cold int remember_fragments(struct packet *p, __u32 n, __u32 epoch, __u32 six)
+apart int remember_fragments(struct packet *p, __u32 n, __u32 epoch, __u32 six)
 {
+	if (!p)
+		return DROP;
 	struct fragment_key k;
 	struct fragment f = {.endpoint = n, .epoch = epoch};
 
@@ -238,8 +240,10 @@ cold int remember_fragments(struct packet *p, __u32 n, __u32 epoch, __u32 six)
 }
 
 /* follow sends a fragment to the endpoint of its datagram's first fragment. */
-cold int follow(struct __sk_buff *skb, struct packet *p, __u32 six)
+apart int follow(struct __sk_buff *skb, struct packet *p, __u32 six)
 {
+	if (!p)
+		return DROP;
 	struct fragment_key k;
 
 	fragment_key_of(&k, p, six);
@@ -281,8 +285,10 @@ inlined int target_of(const struct endpoint *e, const struct packet *p, int six)
 
 /* hold_back gives the first packet of a flow to user space if its service sleeps. It returns 0 if
  * the service does not. A packet beyond the bounds is dropped: its client sends it again. */
-cold int hold_back(struct __sk_buff *skb, struct packet *p, __u32 service)
+apart int hold_back(struct __sk_buff *skb, struct packet *p, __u32 service)
 {
+	if (!p)
+		return DROP;
 	struct service *s = bpf_map_lookup_elem(&services, &service);
 	__u32 bytes = skb->len;
 
@@ -320,8 +326,10 @@ int seek(struct __sk_buff *skb, struct packet *p, __u32 named, __u32 six);
  * to a flow that is not in this host's table: seek finds it (door.h). If this host alone serves the
  * service and no socket has the flow, the previous table names its likely endpoint; if both tables
  * agree, start restores the flow. For a packet to refuse it returns REFUSE + reason. */
-cold int start(struct __sk_buff *skb, struct packet *p, __u32 six)
+apart int start(struct __sk_buff *skb, struct packet *p, __u32 six)
 {
+	if (!p)
+		return DROP;
 	int opens = p->protocol != IPPROTO_TCP || (p->flags & (SYN | ACK)) == SYN;
 	struct service_key sk;
 	union flow_any k;
@@ -433,8 +441,10 @@ inlined int carry(struct __sk_buff *skb, struct packet *p, const union flow_any 
 }
 
 /* approach handles a packet without a held flow. It returns ANEW if there is no opening one. */
-cold int approach(struct __sk_buff *skb, struct packet *p, __u32 six)
+apart int approach(struct __sk_buff *skb, struct packet *p, __u32 six)
 {
+	if (!p)
+		return DROP;
 	union flow_any k;
 	struct flow *f;
 

@@ -115,8 +115,10 @@ inlined int deliver_error(struct __sk_buff *skb, struct packet *p, int six)
 	return forward(skb, p, n, e, 0);
 }
 
-cold int icmp_to_vip(struct __sk_buff *skb, struct packet *p, __u32 six, __u64 back)
+apart int icmp_to_vip(struct __sk_buff *skb, struct packet *p, __u32 six, __u64 back)
 {
+	if (!p)
+		return DROP;
 	__u8 type;
 
 	if (p->part != WHOLE)
@@ -131,8 +133,10 @@ cold int icmp_to_vip(struct __sk_buff *skb, struct packet *p, __u32 six, __u64 b
 }
 
 /* error_from_vip lets an instance send, as its VIP, an error about a packet it received. */
-cold int error_from_vip(struct __sk_buff *skb, struct packet *p, __u32 six)
+apart int error_from_vip(struct __sk_buff *skb, struct packet *p, __u32 six)
 {
+	if (!p)
+		return DROP;
 	struct quote q = {};
 	__u8 type;
 

@@ -177,8 +177,10 @@ inlined int unreachable(struct __sk_buff *skb, struct packet *p, int six)
 }
 
 /* refuse drops a packet to a VIP and answers its sender. back: bpf_redirect's way to the sender. */
-cold int refuse(struct __sk_buff *skb, struct packet *p, __u32 why, __u32 six, __u64 back)
+apart int refuse(struct __sk_buff *skb, struct packet *p, __u32 why, __u32 six, __u64 back)
 {
+	if (!p)
+		return DROP;
 	int err = DROP;
 
 	count(why);

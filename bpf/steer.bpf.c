@@ -46,8 +46,10 @@ int from_host(struct __sk_buff *skb)
 }
 
 /* note marks a flow that its instance answers or ends. The forward path misses this packet. */
-cold int note(struct __sk_buff *skb, struct packet *p, __u32 published, __u32 six)
+apart int note(struct __sk_buff *skb, struct packet *p, __u32 published, __u32 six)
 {
+	if (!p)
+		return DROP;
 	union flow_any k;
 	struct flow *f;
 	__u32 sequence;
@@ -180,8 +182,10 @@ enum { ROUTER_SOLICITATION = 133, ROUTER_ADVERTISEMENT, NEIGHBOUR_SOLICITATION,
     NEIGHBOUR_ADVERTISEMENT, REDIRECT };
 
 /* chatter passes IPv6 neighbour discovery and drops router advertisements and redirects. */
-cold int chatter(struct __sk_buff *skb, struct packet *p, __u32 own)
+apart int chatter(struct __sk_buff *skb, struct packet *p, __u32 own)
 {
+	if (!p)
+		return DROP;
 	__u8 type;
 
 	if (p->protocol == IPPROTO_ICMPV6 && p->part == WHOLE &&

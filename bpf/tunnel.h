@@ -39,8 +39,10 @@ inlined int address_tunnel(struct __sk_buff *skb, const __u32 *remote, __u32 tun
 
 /* into_tunnel sends a packet to an endpoint of another host. A packet from the tunnel never
  * goes into it again: two hosts that each count on the other would send it to and fro. */
-cold int into_tunnel(struct __sk_buff *skb, struct endpoint *e, __u32 how)
+apart int into_tunnel(struct __sk_buff *skb, struct endpoint *e, __u32 how)
 {
+	if (!e)
+		return DROP;
 	__u8 mark = TO_OPENING;
 
 	if (skb->ifindex == e->ifindex)
@@ -53,8 +55,10 @@ cold int into_tunnel(struct __sk_buff *skb, struct endpoint *e, __u32 how)
 }
 
 /* clamp lowers the MSS option of a SYN, so that no packet of its receiver is too large. */
-cold int clamp(struct __sk_buff *skb, struct packet *p, __u32 most)
+apart int clamp(struct __sk_buff *skb, struct packet *p, __u32 most)
 {
+	if (!p)
+		return DROP;
 	__u32 at = p->l4 + sizeof(struct tcphdr), end;
 	__u8 offset, option[4];
 	__u16 mss, less = bpf_htons(most);

@@ -59,7 +59,7 @@ func TestTable1(t *testing.T) {
 	sheet.Row("the paper's remote replica", "", "one of three", "not measured: all three are local",
 		true)
 	sheet.Publish("balance/table1", "Table 1 of Fractal: two pipelines of Open vSwitch, and eBPF",
-		"processors; ms; per second; µs", "--log")
+		"µs", "--log", "--plot", "CPU per request")
 }
 
 func measure(sheet *rig.Sheet, s *rig.Stand, round int, w rig.Way, l rig.Load) {
