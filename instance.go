@@ -106,16 +106,18 @@ type Instance struct {
 	Ordinal int `json:"ordinal,omitempty"`
 	// Start is control's order to an instance of a stateful service, and Position the answer of its
 	// host to StartRecover (see ParsePosition).
-	Start    StartMode  `json:"start,omitempty"`
-	Position string     `json:"position,omitempty"`
-	Run      *RunPart   `json:"run,omitempty"` // nil: it serves; else it stays starting
-	Phase    Phase      `json:"phase"`
-	Reason   string     `json:"reason"`         // of the last change
-	Intent   IntentID   `json:"intent"`         // the intent that started it
-	Halt     IntentID   `json:"halt,omitempty"` // the intent that ends it
-	From     string     `json:"from,omitempty"` // the snapshot that it continues
-	IP4      netip.Addr `json:"ip4,omitzero"`
-	IP6      netip.Addr `json:"ip6,omitzero"`
+	Start    StartMode `json:"start,omitempty"`
+	Position string    `json:"position,omitempty"`
+	// Term is the term in which the ordinal leads. 0: it follows.
+	Term   int64      `json:"term,omitempty"`
+	Run    *RunPart   `json:"run,omitempty"` // nil: it serves; else it stays starting
+	Phase  Phase      `json:"phase"`
+	Reason string     `json:"reason"`         // of the last change
+	Intent IntentID   `json:"intent"`         // the intent that started it
+	Halt   IntentID   `json:"halt,omitempty"` // the intent that ends it
+	From   string     `json:"from,omitempty"` // the snapshot that it continues
+	IP4    netip.Addr `json:"ip4,omitzero"`
+	IP6    netip.Addr `json:"ip6,omitzero"`
 	// Walk is set if the instance did not ask for its own drain. Its agent stops it once it is
 	// drained.
 	Walk  bool      `json:"walk,omitempty"`

@@ -192,6 +192,9 @@ type Self interface {
 	Die(ctx context.Context, i InstanceID, ask Ask) (Intent, error)
 	// PutMetrics stores measurements of the application. `pando status` shows them.
 	PutMetrics(ctx context.Context, i InstanceID, m map[string]float64) error
+	// Lead reports that an ordinal leads its service in a term, or with term 0 that it follows. The
+	// name of the leader belongs to the highest term. ErrRefused: the service is not stateful.
+	Lead(ctx context.Context, i InstanceID, term int64) error
 	// Events streams the events of the instance after an event id (0: from now), until ctx ends.
 	Events(ctx context.Context, i InstanceID, after uint64) (<-chan SelfEvent, error)
 

@@ -29,6 +29,9 @@ type Hooks struct {
 	Recover []string `json:"recover,omitempty"`
 	// Joined exits with 0 once the ordinal has the data of the others. It is ready no sooner.
 	Joined []string `json:"joined,omitempty"`
+	// Quorum is how many positions are enough after a crash of all, once the hosts of the others are
+	// away. 0: all of them.
+	Quorum int `json:"quorum,omitempty"`
 	// SecondsMax is the time for one run of a hook, except bootstrap: 30.
 	SecondsMax float64 `json:"seconds_max,omitempty"`
 }
@@ -68,6 +71,20 @@ func OrdinalDomain(s ServiceKey, ordinal int) string {
 		name += "." + string(s.Tenant)
 	}
 	return name + ".pando"
+}
+
+// LeaderLabel is the label of the leader's name in DNS, such as leader.db.pando.
+const LeaderLabel = "leader"
+
+// LeaderOf returns the ordinal with the highest term of some, or nil if none claims to lead. Among
+// equals it is the lowest.
+func LeaderOf(names []Named) (leads *Named) {
+	for n := range names {
+		if t := names[n].Term; t > 0 && (leads == nil || t > leads.Term) {
+			leads = &names[n]
+		}
+	}
+	return leads
 }
 
 // OrdinalOf returns the ordinal of a name that OrdinalName returned.

@@ -57,3 +57,23 @@ func TestARollIsNotChangedInPlace(t *testing.T) {
 		t.Error("an ordinal that there is not has a host")
 	}
 }
+func TestTheHighestTermLeads(t *testing.T) {
+	for name, c := range map[string]struct {
+		names []Named
+		want  int
+	}{
+		"none":                            {nil, 0},
+		"followers":                       {[]Named{{Ordinal: 1}, {Ordinal: 2}}, 0},
+		"one":                             {[]Named{{Ordinal: 1}, {Ordinal: 2, Term: 1}}, 2},
+		"a former leader that is back":    {[]Named{{Ordinal: 1, Term: 3}, {Ordinal: 2, Term: 4}}, 2},
+		"the lowest ordinal among equals": {[]Named{{Ordinal: 1, Term: 4}, {Ordinal: 2, Term: 4}}, 1},
+	} {
+		got := 0
+		if n := LeaderOf(c.names); n != nil {
+			got = n.Ordinal
+		}
+		if got != c.want {
+			t.Errorf("%s: %d leads, want %d", name, got, c.want)
+		}
+	}
+}

@@ -220,6 +220,7 @@ type Named struct {
 	Ordinal int        `json:"ordinal"`
 	IP4     netip.Addr `json:"ip4,omitzero"`
 	IP6     netip.Addr `json:"ip6,omitzero"`
+	Term    int64      `json:"term,omitempty"` // see Instance.Term
 }
 
 // namesOf returns the addresses of the ordinals of a stateful service, by ordinal.
@@ -231,7 +232,7 @@ func namesOf(spec Spec, instances []Instance) (out []Named) {
 		i := &instances[n]
 		ends := i.Phase == PhaseFailed || i.Phase == PhaseMerged
 		if i.Ordinal > 0 && !ends && (i.IP4.IsValid() || i.IP6.IsValid()) {
-			out = append(out, Named{i.Ordinal, i.IP4, i.IP6})
+			out = append(out, Named{i.Ordinal, i.IP4, i.IP6, i.Term})
 		}
 	}
 	slices.SortFunc(out, func(a, b Named) int { return a.Ordinal - b.Ordinal })

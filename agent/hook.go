@@ -124,6 +124,22 @@ func (r *birth) failHook(reason string, lines []string) {
 	r.becomeFor(pando.PhaseFailed, d.Reason, &d)
 }
 
+// lead records the term in which an ordinal leads. A repeated report changes nothing.
+func (r *runner) lead(term int64) {
+	if r.inst.Term == term {
+		return
+	}
+	name := pando.OrdinalName(r.service.Name, r.inst.Ordinal)
+	reason := fmt.Sprintf("%s follows, and led in term %d", name, r.inst.Term)
+	if term > 0 {
+		reason = fmt.Sprintf("%s leads in term %d", name, term)
+	}
+	r.inst.Term = term
+	d := r.a.decision(r, pando.DecidedLeader, reason, map[string]float64{"term": float64(term)})
+	r.recorder.add(r.inst, &d)
+	r.show()
+}
+
 // joined runs the hook joined of an instance that is ready otherwise.
 func (r *birth) joined(ctx context.Context, spec pando.Spec, box pando.Sandbox) error {
 	if len(spec.Hooks.Joined) == 0 {

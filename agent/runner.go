@@ -175,6 +175,8 @@ func (r *runner) receive(ctx context.Context, m message) {
 		r.ready = true
 	case called:
 		r.called += m.by
+	case leads:
+		r.lead(m.term)
 	case stopEnded:
 		r.leave.stopping, r.leave.stopped = false, true
 		if m.err != nil && ctx.Err() == nil {

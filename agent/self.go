@@ -128,6 +128,20 @@ func (s *selfAPI) PutMetrics(
 	return nil
 }
 
+// Lead implements pando.Self.
+func (s *selfAPI) Lead(_ context.Context, i pando.InstanceID, term int64) error {
+	r, err := s.a.runner(i)
+	if err != nil {
+		return err
+	}
+	if inst := s.a.statusOf(r).inst; inst.Ordinal == 0 || inst.Run != nil {
+		return fmt.Errorf("%w: %s is no ordinal, so it cannot lead: `kind: stateful` in the spec of %s "+
+			"makes ordinals", pando.ErrRefused, i, inst.Service)
+	}
+	r.post(leads{term})
+	return nil
+}
+
 // Events implements pando.Self.
 func (s *selfAPI) Events(
 	ctx context.Context, i pando.InstanceID, after uint64,

@@ -55,6 +55,7 @@ func controlled(mine, theirs pando.Instance) (now pando.Instance, fresh bool) {
 		return mine, false
 	}
 	theirs.IP4, theirs.IP6 = mine.IP4, mine.IP6 // only the agent has the addresses
+	theirs.Term = mine.Term                     // likewise its term
 	return theirs, true
 }
 
@@ -69,6 +70,7 @@ type (
 	recordOld     struct{}                      // its record has an older step than it
 	readyReported struct{}                      // by the application
 	called        struct{ by int }              // more or fewer asks on their way may claim it
+	leads         struct{ term int64 }          // it leads in a term; 0: it follows
 	stopEnded     struct{ err error }           // of its sandbox
 	imagePulled   struct{ err error }           // nil: the layers of its image are on this host
 
@@ -85,6 +87,7 @@ func (recordGone) isMessage()     {}
 func (recordOld) isMessage()      {}
 func (readyReported) isMessage()  {}
 func (called) isMessage()         {}
+func (leads) isMessage()          {}
 func (stopEnded) isMessage()      {}
 func (imagePulled) isMessage()    {}
 func (deathAsked) isMessage()     {}

@@ -153,6 +153,8 @@ func (f failing) PutMetrics(context.Context, pando.InstanceID, map[string]float6
 	return f.err
 }
 
+func (f failing) Lead(context.Context, pando.InstanceID, int64) error { return f.err }
+
 func (f failing) Events(
 	context.Context, pando.InstanceID, uint64,
 ) (<-chan pando.SelfEvent, error) {

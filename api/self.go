@@ -54,6 +54,10 @@ func (h self) routes() []selfRoute {
 			"End the instance. Refused before halt, with open flows, and until the state is merged.",
 			ask, "202 Intent; 409 refused", h.die},
 		{"PUT /v1/self/metrics", "Report the load of the instance.", `{"queue": 12}`, "204", h.metrics},
+		{"PUT /v1/self/leader",
+			"Report that this ordinal leads in a term, or follows (0). The highest term has the name " +
+				"leader.SERVICE.pando.",
+			`{"term": 3}`, "204; 409 refused: the service is not stateful", h.lead},
 		{"GET /v1/self/events",
 			"Receive server-sent events: drained, halted, peers, budget, state, intent. Last-Event-ID " +
 				"resumes.",
@@ -168,6 +172,24 @@ func (h self) metrics(w http.ResponseWriter, r *http.Request) {
 	err := read(r, &m)
 	if err == nil {
 		err = h.PutMetrics(r.Context(), h.id, m)
+	}
+	if err != nil {
+		fail(w, err, nil)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (h self) lead(w http.ResponseWriter, r *http.Request) {
+	var claim struct {
+		Term *int64 `json:"term"`
+	}
+	err := read(r, &claim)
+	if err == nil && (claim.Term == nil || *claim.Term < 0) {
+		err = fmt.Errorf("%w: leader: want a term from 0 on, such as {\"term\": 3}", pando.ErrInvalid)
+	}
+	if err == nil {
+		err = h.Lead(r.Context(), h.id, *claim.Term)
 	}
 	if err != nil {
 		fail(w, err, nil)

@@ -31,7 +31,7 @@ func (p berths) muster() lifecycle.Muster {
 	spec, roll := p.newest(), p.roll()
 	m := lifecycle.Muster{
 		Service: p.svc.Name, Bootstraps: len(spec.Hooks.Bootstrap) > 0,
-		Recovers: len(spec.Hooks.Recover) > 0,
+		Recovers: len(spec.Hooks.Recover) > 0, Quorum: spec.Hooks.Quorum,
 	}
 	if roll != nil {
 		m.Formed, m.Force = roll.Formed, roll.Force
@@ -91,6 +91,7 @@ func (d ordinals) assemble() {
 	}
 	d.form()
 	m := berths{d.placer}.muster()
+	d.drainAll(m.Strays())
 	s := m.Elect()
 	if s.Ordinal == 0 {
 		return

@@ -97,6 +97,64 @@ func TestACrashedOrdinalKeepsItsHost(t *testing.T) {
 	tb.expect("1 h1 in rotation bootstrap; 2 h2 placed join; 3 h3 in rotation join")
 }
 
+// An ordinal that crashed first is on its way to join the others when these crash too. It ends, and
+// takes part in the election.
+func TestAStrayTakesPartInTheElection(t *testing.T) {
+	tb := formedGroup(t)
+	for ordinal := 1; ordinal <= 3; ordinal++ {
+		for _, i := range tb.w.Of(web) {
+			if i.Ordinal == ordinal {
+				tb.fail(i, 137)
+			}
+		}
+		if ordinal == 1 {
+			tb.settle()
+			tb.expect("1 h1 placed join; 2 h2 in rotation join; 3 h3 in rotation join")
+		}
+	}
+	tb.settle()
+	tb.expect("1 h1 draining join")
+	tb.run()
+	tb.settle()
+	tb.expect("1 h1 placed recover; 2 h2 placed recover; 3 h3 placed recover")
+	tb.report(9, 7, 8)
+	tb.settle()
+	tb.expect("1 h1 placed bootstrap; 2 h2 placed recover; 3 h3 placed recover")
+}
+
+// With a quorum, the positions of two decide once the host of the third is away.
+func TestAQuorumRecoversWithoutAHost(t *testing.T) {
+	for quorum, want := range map[int]string{
+		0: "1 h1 in rotation bootstrap; 2 h2 placed recover; 3 h3 placed recover",
+		2: "1 h1 in rotation bootstrap; 2 h2 placed recover; 3 h3 placed bootstrap",
+	} {
+		tb := newTable(t)
+		for _, h := range []pando.HostName{"h1", "h2", "h3"} {
+			tb.put(pando.Host{Name: h, Tunnel: true, Ordinals: true})
+		}
+		tb.deploy(1, func(s *pando.Spec) {
+			stateful(s)
+			s.Hooks.Quorum = quorum
+		})
+		for range 4 {
+			tb.settle()
+			tb.run()
+		}
+		tb.settle()
+		tb.rev++
+		tb.w.Committed(pando.Txn{Delete: []pando.Key{pando.Host{Name: "h1"}.Key()}}, tb.rev)
+		for _, i := range tb.w.Of(web) {
+			if i.Ordinal > 1 {
+				tb.fail(i, 137)
+			}
+		}
+		tb.settle()
+		tb.report(-1, 7, 8)
+		tb.settle()
+		tb.expect(want)
+	}
+}
+
 func TestAGroupRecoversFromTheNewest(t *testing.T) {
 	tb := formedGroup(t)
 	tb.crashAll()

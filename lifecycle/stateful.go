@@ -41,6 +41,8 @@ type Muster struct {
 	Formed               bool // the first ordinal has served
 	Force                int  // the ordinal that an operator chose to bootstrap; 0: none
 	Bootstraps, Recovers bool // its spec has the hooks
+	// Quorum is how many positions are enough while the hosts of the others are away. 0: all.
+	Quorum int
 }
 
 // Step is the next start of a stateful service, or the reason for none.
@@ -74,15 +76,17 @@ func (m Muster) Steady() bool {
 
 // Next returns the next ordinal to start. Ordinals start one at a time, the lowest first, each on
 // the host with its volumes. The first one of all bootstraps. Once no ordinal serves, all report
-// their positions at the same time instead, and Elect chooses.
+// their positions at the same time instead, and Elect chooses. Without positions they start at the
+// same time: each may wait for the others, as members of RabbitMQ do.
 func (m Muster) Next() Step {
 	if m.lost() {
 		return m.recover()
 	}
-	if b, ok := m.any(Berth.starts); ok {
+	_, serves := m.any(Berth.serves)
+	together := m.Formed && !serves
+	if b, ok := m.any(Berth.starts); ok && !together {
 		return Step{Why: fmt.Sprintf("%s starts: one ordinal at a time", m.name(b.Ordinal))}
 	}
-	_, serves := m.any(Berth.serves)
 	var away []Berth
 	for _, b := range m.Berths {
 		switch {
@@ -92,7 +96,10 @@ func (m Muster) Next() Step {
 			if !m.Formed {
 				return m.away(away)
 			}
-		case serves || m.Formed:
+		case together:
+			return Step{Ordinal: b.Ordinal, Start: pando.StartJoin,
+				Why: "no ordinal serves: all start at the same time"}
+		case serves:
 			return Step{Ordinal: b.Ordinal, Start: pando.StartJoin}
 		case b.Ordinal > 1:
 			return Step{Why: fmt.Sprintf("%s waits for %s", m.name(b.Ordinal), m.name(1))}
@@ -124,6 +131,22 @@ func (m Muster) away(all []Berth) Step {
 		"back; `pando recover %s --move %d` gives those volumes up", m.name(b.Ordinal), b.Host, why,
 		m.Service, b.Ordinal-1)
 	return Step{Why: text, Blocked: true}
+}
+
+// Strays returns the drains of ordinals that were to join others, of which none serves any more. A
+// stray could wait for them until its deadline. It reports its position instead.
+func (m Muster) Strays() (moves []Move) {
+	if !m.lost() {
+		return nil
+	}
+	for _, b := range m.Berths {
+		if b.starts() && b.Instance.Start == pando.StartJoin &&
+			b.Instance.Phase.May(pando.PhaseDraining) {
+			moves = append(moves, Move{Drain: b.Instance.ID,
+				Reason: "the ordinals that it was to join are gone: it reports its position"})
+		}
+	}
+	return moves
 }
 
 // recover returns the next ordinal that has to report its position.
@@ -160,26 +183,39 @@ func (m Muster) Elect() Step {
 	if m.Force > 0 {
 		return m.force()
 	}
-	known := map[int]pando.Position{}
-	var unknown []string
-	for _, b := range m.Berths {
-		p, why := m.position(b)
-		switch {
-		case why != "":
-			unknown = append(unknown, why)
-		case b.Host != "":
-			known[b.Ordinal] = p
-		}
-	}
-	if len(unknown) > 0 {
+	known, unknown, away := m.positions()
+	enough := m.Quorum > 0 && len(known) >= m.Quorum && away == len(unknown)
+	if len(unknown) > 0 && !enough {
 		return m.refuse("the position of " + strings.Join(unknown, ", of "))
 	}
 	ordinal, why := Newest(known)
 	if ordinal == 0 {
 		return m.refuse(why)
 	}
-	return Step{Ordinal: ordinal, Start: m.first(),
-		Why: fmt.Sprintf("%s has the newest position, %s", m.name(ordinal), why)}
+	why = fmt.Sprintf("%s has the newest position, %s", m.name(ordinal), why)
+	if len(unknown) > 0 {
+		why += fmt.Sprintf(", of %d (hooks.quorum); that of %s", len(known),
+			strings.Join(unknown, ", of "))
+	}
+	return Step{Ordinal: ordinal, Start: m.first(), Why: why}
+}
+
+// positions returns the known positions by ordinal, and why others are unknown. away counts the
+// unknown ones of absent hosts.
+func (m Muster) positions() (known map[int]pando.Position, unknown []string, away int) {
+	known = map[int]pando.Position{}
+	for _, b := range m.Berths {
+		switch p, why := m.position(b); {
+		case why != "":
+			unknown = append(unknown, why)
+			if !b.Here {
+				away++
+			}
+		case b.Host != "":
+			known[b.Ordinal] = p
+		}
+	}
+	return known, unknown, away
 }
 
 func (m Muster) refuse(why string) Step {

@@ -54,6 +54,8 @@ func TestOrdinalsStartInOrder(t *testing.T) {
 	leaves.Berths[1].Leaves = true
 	plain := formed(nil, nil, nil)
 	plain.Recovers, plain.Bootstraps = false, false
+	beside := formed(starts, nil, nil)
+	beside.Recovers, beside.Bootstraps = false, false
 	for name, c := range map[string]struct {
 		m       Muster
 		ordinal int
@@ -68,7 +70,8 @@ func TestOrdinalsStartInOrder(t *testing.T) {
 		"one at a time":               {formed(serves, starts, nil), 0, "", "db-1 starts", false},
 		"a volume waits for its host": {away, 0, "", "db-2 are on h3, which is away", true},
 		"a leaving host takes none":   {leaves, 0, "", "db-1 are on h2, which leaves", true},
-		"without hooks, in order":     {plain, 1, pando.StartJoin, "", false},
+		"without hooks, together":     {plain, 1, pando.StartJoin, "all start at the same", false},
+		"the second beside the first": {beside, 2, pando.StartJoin, "all start at the same", false},
 		"none serves: each reports":   {formed(nil, nil, nil), 1, pando.StartRecover, "", false},
 		"all at the same time":        {formed(waits(""), nil, nil), 2, pando.StartRecover, "", false},
 		"a draining one still has data": {formed(of(pando.PhaseDraining, "", ""), nil), 0, "",
@@ -118,6 +121,78 @@ func TestTheNewestBootstraps(t *testing.T) {
 	} {
 		s := c.m.Elect()
 		if s.Ordinal != c.ordinal || s.Start != c.start || !strings.Contains(s.Why, c.why) {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+}
+
+// A joiner would wait for others of which none serves. It is drained and reports its position.
+func TestAStrayReportsItsPosition(t *testing.T) {
+	named := func(id pando.InstanceID, phase pando.Phase, start pando.StartMode) *pando.Instance {
+		i := of(phase, start, "")
+		i.ID = id
+		return i
+	}
+	joins := named("a", pando.PhaseStarting, pando.StartJoin)
+	serves := named("b", pando.PhaseInRotation, pando.StartJoin)
+	young, plain, away := formed(joins, nil, nil), formed(joins, nil, nil), formed(joins, nil, nil)
+	young.Formed, plain.Recovers, away.Berths[0].Here = false, false, false
+	for name, c := range map[string]struct {
+		m    Muster
+		want string
+	}{
+		"none serves":            {formed(joins, nil, nil), "a"},
+		"others report":          {formed(joins, waits(""), waits(history+":3")), "a"},
+		"one serves":             {formed(joins, serves, nil), ""},
+		"the first of a crash":   {formed(named("c", pando.PhaseStarting, pando.StartBootstrap)), ""},
+		"it waits for an order":  {formed(waits(""), nil), ""},
+		"it leaves already":      {formed(named("d", pando.PhaseDraining, pando.StartJoin)), ""},
+		"a service that forms":   {young, ""},
+		"a service without hook": {plain, ""},
+		"its host is away":       {away, ""},
+	} {
+		got := ""
+		for _, v := range c.m.Strays() {
+			got += string(v.Drain)
+		}
+		if got != c.want {
+			t.Errorf("%s: drains %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// A quorum of positions is enough while the hosts of the others are away, and only then.
+func TestAQuorumBootstraps(t *testing.T) {
+	at := func(n int64) *pando.Instance {
+		return waits(pando.Position{History: history, Number: n}.String())
+	}
+	away := func(quorum, gone int, all ...*pando.Instance) Muster {
+		m := formed(all...)
+		m.Quorum = quorum
+		for n := range gone {
+			m.Berths[n].Here = false
+		}
+		return m
+	}
+	for name, c := range map[string]struct {
+		m       Muster
+		ordinal int
+		why     string
+	}{
+		"two of three": {away(2, 1, nil, at(8), at(9)), 3,
+			":9, of 2 (hooks.quorum); that of db-0 is unknown, because its host h1 is away"},
+		"a former leader without a lease": {away(2, 1, of(pando.PhaseInRotation, "", ""), at(9), at(8)),
+			2, ":9, of 2"},
+		"the newest of all, with all here": {away(2, 0, at(10), at(8), at(9)), 1, ":10"},
+		"no quorum given":                  {away(0, 1, nil, at(8), at(9)), 0, "db-0 is unknown"},
+		"too few":                          {away(2, 2, nil, nil, at(9)), 0, "of db-1 is unknown"},
+		"one that is here is waited for":   {away(2, 0, waits(""), at(8), at(9)), 0, "not reported"},
+		"also beside one that is away":     {away(1, 1, nil, waits(""), at(9)), 0, "not reported"},
+		"one has no number":                {away(2, 1, nil, at(-1), at(9)), 0, "unknown to itself"},
+		"a host that is away has no order": {away(2, 3, nil, nil, nil), 0, "unknown"},
+	} {
+		if s := c.m.Elect(); s.Ordinal != c.ordinal || !strings.Contains(s.Why, c.why) ||
+			(s.Ordinal > 0 && s.Start != pando.StartBootstrap) {
 			t.Errorf("%s: %+v", name, s)
 		}
 	}
@@ -196,7 +271,7 @@ func TestNoOrdinalRunsTwice(t *testing.T) {
 		switch {
 		case b.Instance != nil, !b.Here, b.Leaves:
 			t.Fatalf("ordinal %d starts at %+v", s.Ordinal, b)
-		case starting && s.Start != pando.StartRecover:
+		case starting && s.Start != pando.StartRecover && (serves || !m.Formed):
 			t.Fatalf("a second ordinal starts: %+v", s)
 		case s.Start == pando.StartBootstrap && (m.Formed || s.Ordinal != 1):
 			t.Fatalf("a second group begins: %+v", s)

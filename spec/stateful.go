@@ -22,6 +22,11 @@ var hookFields = []field{
 		def: "health.ready alone", example: `"./synced"`, kind: commandKind,
 		set: func(s *pando.Spec, v any) { s.Hooks.Joined = v.([]string) },
 		get: func(s pando.Spec) any { return s.Hooks.Joined }},
+	{name: "quorum", doc: "Positions that are enough for a bootstrap while the hosts of the others " +
+		"are away. Right if any so many ordinals have every acknowledged write among them.",
+		def: "all", example: "2", kind: integerKind(1, pando.OrdinalsMax),
+		set: func(s *pando.Spec, v any) { s.Hooks.Quorum = v.(int) },
+		get: func(s pando.Spec) any { return s.Hooks.Quorum }},
 	{name: "timeout", doc: "Time for one run of `recover` or `joined`.", def: "30s", example: "10s",
 		kind: durationKind,
 		set:  func(s *pando.Spec, v any) { s.Hooks.SecondsMax = v.(float64) },
@@ -34,7 +39,7 @@ func statefulConflicts(s pando.Spec) (out []conflict) {
 		out = append(out, conflict{path, fmt.Sprintf(format, args...)})
 	}
 	h := s.Hooks
-	hooked := len(h.Bootstrap)+len(h.Recover)+len(h.Joined) > 0 || h.SecondsMax > 0
+	hooked := len(h.Bootstrap)+len(h.Recover)+len(h.Joined)+h.Quorum > 0 || h.SecondsMax > 0
 	if !s.Stateful() {
 		if hooked {
 			add("hooks", "have an effect with kind: stateful alone")
@@ -61,6 +66,12 @@ func statefulConflicts(s pando.Spec) (out []conflict) {
 	if len(h.Recover) > 0 && len(h.Bootstrap) == 0 {
 		add("hooks.recover", "chooses the ordinal that bootstraps: add hooks.bootstrap")
 	}
+	if h.Quorum > 0 && len(h.Recover) == 0 {
+		add("hooks.quorum", "counts positions: add hooks.recover")
+	}
+	if least := max(1, s.Scale.Min); h.Quorum > least {
+		add("hooks.quorum", "is more than the %d ordinals of scale.min", least)
+	}
 	return out
 }
 
@@ -75,6 +86,7 @@ func (c *checks) stateful(s pando.Spec) {
 		}
 	}
 	c.seconds("hooks.seconds_max", s.Hooks.SecondsMax)
+	c.that(s.Hooks.Quorum >= 0, "hooks.quorum: is negative")
 	for _, why := range statefulConflicts(s) {
 		c.that(false, "%s: %s", why.path, why.text)
 	}

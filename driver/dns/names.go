@@ -12,8 +12,8 @@ import (
 	"pando.run/pando"
 )
 
-// lookup returns the addresses of NAME.pando. or NAME.TENANT.pando., or those of an ordinal below
-// it. An ordinal of the default tenant comes before a tenant of the same name.
+// lookup returns the addresses of NAME.pando. or NAME.TENANT.pando., or those of an ordinal or the
+// leader below it. An ordinal of the default tenant comes before a tenant of the same name.
 func (s *Server) lookup(name string) (v4, v6 netip.Addr, ok bool) {
 	labels := dns.SplitDomainName(strings.TrimSuffix(name, Zone))
 	if n := len(labels); n == 2 || n == 3 {
@@ -47,6 +47,13 @@ func (s *Server) endpoints(key pando.ServiceKey) (pando.Endpoints, bool) {
 
 // ordinal returns the addresses of an ordinal, such as db-0 of db.
 func (s *Server) ordinal(name string, of pando.ServiceKey) (v4, v6 netip.Addr, ok bool) {
+	if name == pando.LeaderLabel {
+		e, _ := s.endpoints(of)
+		if n := pando.LeaderOf(e.Names); n != nil {
+			return n.IP4, n.IP6, true
+		}
+		return v4, v6, false
+	}
 	ordinal, ok := pando.OrdinalOf(of.Name, name)
 	if !ok {
 		return v4, v6, false

@@ -22,6 +22,10 @@ func withOrdinals(t *testing.T) *Server {
 	known := map[pando.ServiceKey]pando.Endpoints{
 		pando.DefaultService("db"): {Ports: ports, Names: []pando.Named{named(1, "10.128.0.2"),
 			named(2, "10.128.16.2")}},
+		pando.DefaultService("pg"): {Ports: ports, Names: []pando.Named{
+			{Ordinal: 1, IP4: netip.MustParseAddr("10.128.0.5"), Term: 3},
+			{Ordinal: 2, IP4: netip.MustParseAddr("10.128.0.6"), Term: 4},
+			{Ordinal: 3, IP4: netip.MustParseAddr("10.128.0.7")}}},
 		{Tenant: "shop", Name: "db"}: {Ports: ports, Names: []pando.Named{named(1, "10.128.0.9")}},
 		pando.DefaultService("web"): {Ports: []pando.Port{
 			{Published: 80, Target: 8080, Protocol: pando.TCP},
@@ -49,14 +53,18 @@ func withOrdinals(t *testing.T) *Server {
 func TestNamesOfOrdinals(t *testing.T) {
 	s := withOrdinals(t)
 	for name, want := range map[string]string{
-		"db-0.db.pando.":         "10.128.0.2",
-		"db-1.db.pando.":         "10.128.16.2",
-		"db-1.db.default.pando.": "10.128.16.2",
-		"db-0.db.shop.pando.":    "10.128.0.9",
-		"db-2.db.pando.":         "10.127.0.77", // no such ordinal: the tenant db
-		"db-00.db.shop.pando.":   "",
-		"db-1.db.shop.pando.":    "",
-		"db-x.db.shop.pando.":    "",
+		"db-0.db.pando.":           "10.128.0.2",
+		"db-1.db.pando.":           "10.128.16.2",
+		"db-1.db.default.pando.":   "10.128.16.2",
+		"db-0.db.shop.pando.":      "10.128.0.9",
+		"db-2.db.pando.":           "10.127.0.77", // no such ordinal: the tenant db
+		"leader.pg.pando.":         "10.128.0.6",
+		"leader.pg.default.pando.": "10.128.0.6",
+		"leader.db.pando.":         "", // none leads
+		"leader.web.pando.":        "",
+		"db-00.db.shop.pando.":     "",
+		"db-1.db.shop.pando.":      "",
+		"db-x.db.shop.pando.":      "",
 	} {
 		got := ""
 		m := ask(t, s, "udp", name, dns.TypeA)

@@ -43,7 +43,13 @@ func (m *Members) pid(host string) int {
 // observation.
 func (m *Members) Await(what string, holds func() (seen string, ok bool)) {
 	m.Helper()
-	ctx, cancel := context.WithTimeout(m.Context(), Patience)
+	m.AwaitFor(Patience, what, holds)
+}
+
+// AwaitFor is Await with another patience, for programs that take their time.
+func (m *Members) AwaitFor(patience time.Duration, what string, holds func() (string, bool)) {
+	m.Helper()
+	ctx, cancel := context.WithTimeout(m.Context(), patience)
 	defer cancel()
 	for {
 		seen, ok := holds()
@@ -51,7 +57,7 @@ func (m *Members) Await(what string, holds func() (seen string, ok bool)) {
 			return
 		}
 		if pando.Sleep(ctx, wall.Clock{}, look) != nil {
-			m.Fatalf("waited %s for %s; last seen: %s", Patience, what, seen)
+			m.Fatalf("waited %s for %s; last seen: %s", patience, what, seen)
 		}
 	}
 }

@@ -77,6 +77,23 @@ func (p *Pando) DeployFile(path string) *Service {
 	return s
 }
 
+// DeployOrdinals deploys a file of stateful and other services, and waits until each of them has n
+// instances in rotation. It waits for each instance on its own: databases take their time.
+func (p *Pando) DeployOrdinals(path string, n int, names ...string) []*Service {
+	p.Helper()
+	p.Pando("deploy", path)
+	var all []*Service
+	for _, name := range names {
+		s := &Service{p: p, Name: name, file: path}
+		for k := range n {
+			s.VIP = s.Await(fmt.Sprintf("%d of %d instances of %s", k+1, n, name),
+				func(st pando.ServiceStatus) bool { return st.InRotation > k }).VIP
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
 // DeployFails deploys a spec that must not serve, and returns the command's output.
 func (p *Pando) DeployFails(code int, spec string) string {
 	p.Helper()

@@ -26,6 +26,9 @@ func TestInstancesRefusals(t *testing.T) {
 		{"POST", "/v1/self/halt", "", nil, 409, "refused", "min"},
 		{"POST", "/v1/self/die", "", nil, 409, "refused", "halt it first"},
 		{"PUT", "/v1/self/metrics", `{"queue": "long"}`, nil, 400, "invalid", "the body"},
+		{"PUT", "/v1/self/leader", `{"term": -1}`, nil, 400, "invalid", "want a term from 0 on"},
+		{"PUT", "/v1/self/leader", "", nil, 400, "invalid", "want a term from 0 on"},
+		{"PUT", "/v1/self/leader", `{"term": 1}`, nil, 409, "refused", "kind: stateful"},
 		{"GET", "/v1/self/events", "", []string{"Last-Event-ID", "-1"}, 400, "invalid", "Last-Event-ID"},
 		{"POST", "/v1/self/state/commit", `{"text": 1}`, nil, 400, "invalid", "known are message"},
 		{"GET", "/v1/self/state/none", "", nil, 404, "not_found", "none"},
@@ -46,7 +49,8 @@ func TestInstancesRefusals(t *testing.T) {
 	// The socket of an instance that is not here answers nothing.
 	for _, r := range []string{"GET /v1/self", "POST /v1/self/ready", "POST /v1/self/replicate",
 		"POST /v1/self/halt", "POST /v1/self/die",
-		"PUT /v1/self/metrics", "GET /v1/self/events", "POST /v1/self/state/commit",
+		"PUT /v1/self/metrics", "PUT /v1/self/leader", "GET /v1/self/events",
+		"POST /v1/self/state/commit",
 		"POST /v1/self/state/pull", "POST /v1/self/state/push",
 		"GET /v1/self/state/a", "GET /v1/self/state/", "PUT /v1/self/state/a", "PATCH /v1/self/state/a",
 		"DELETE /v1/self/state/a"} {
@@ -54,6 +58,9 @@ func TestInstancesRefusals(t *testing.T) {
 		body := ""
 		if path == "/v1/self/metrics" {
 			body = "{}"
+		}
+		if path == "/v1/self/leader" {
+			body = `{"term": 1}`
 		}
 		wrong{method, path, body, nil, 404, "not_found", "instance stranger-1"}.check(t,
 			h.self("stranger-1"))

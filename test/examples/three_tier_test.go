@@ -1,0 +1,73 @@
+package examples
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pando.run/pando/lab/labtest"
+)
+
+// TestThreeTier deploys a database, a queue and an API on three hosts by one command. The API waits
+// for both others. An order passes through all tiers, also after a crash of all members of the
+// queue, and through an upgrade of the API.
+func TestThreeTier(t *testing.T) {
+	installed(t, "mariadbd", "mariadb-server galera-4 rsync")
+	installed(t, "rabbitmqctl", "rabbitmq-server python3-pymysql python3-pika")
+	t.Parallel()
+	p := labtest.UpWith(t, labtest.Options{Hosts: 3, One: true})
+	copyExample(p, "galera")
+	file := filepath.Join(copyExample(p, "three-tier"), "pando.yaml")
+	for _, name := range []string{"db-password", "queue-password", "queue-cookie"} {
+		p.Pando("secret", "set", name, "--file", p.Write(name, "leaf-"+name))
+	}
+	all := p.DeployOrdinals(file, 3, "db", "queue", "api")
+	queue, api := all[1], all[2]
+	if why := api.Why(); !strings.Contains(why, "it waits for db to be healthy") {
+		t.Errorf("the API did not wait:\n%s", why)
+	}
+	order := func(id string) {
+		t.Helper()
+		p.Await("order "+id+" to be shipped", func() (string, bool) {
+			out := p.Run(labtest.Client, "curl", "-sS", "-m", "5", "-X", "PUT", "-d", "birch",
+				api.URL("/orders/"+id))
+			got := p.Run(labtest.Client, "curl", "-sS", "-m", "5", api.URL("/orders/"+id))
+			return out.Text + got.Text, strings.Contains(got.Text, `"state": "shipped"`)
+		})
+	}
+	order("first")
+
+	crashed := map[string]bool{}
+	for _, i := range queue.Status().Instances {
+		crashed[string(i.ID)] = true
+		p.Run(p.Host(), p.Bin, "exec", "queue/"+string(i.ID), "--", "pkill", "-9", "beam.smp")
+	}
+	p.AwaitFor(3*labtest.Patience, "new members of the queue", func() (string, bool) {
+		st := queue.Status()
+		for _, i := range st.Instances {
+			if crashed[string(i.ID)] {
+				return queue.Why(), false
+			}
+		}
+		return queue.Why(), st.InRotation == 3
+	})
+	order("second")
+
+	spec, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Write("three-tier/pando.yaml", strings.Replace(string(spec), "EDITION: first",
+		"EDITION: second", 1))
+	p.DeployOrdinals(file, 3, "api")
+	p.Await("the second edition alone", func() (string, bool) {
+		for range 6 {
+			if out := api.Get(labtest.Client, "/"); !strings.Contains(out, "second") {
+				return out, false
+			}
+		}
+		return "", true
+	})
+	order("third")
+}
