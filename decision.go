@@ -30,6 +30,7 @@ const (
 	DecidedSnapshot  DecisionKind = "snapshot"    // an operator stored a snapshot of an instance
 	DecidedRun       DecisionKind = "run"         // a run began, ended or was missed
 	DecidedSecret    DecisionKind = "secret"      // a secret changed, or reached an instance
+	DecidedConfig    DecisionKind = "config"      // a config of an instance changed, or could not
 	DecidedQuota     DecisionKind = "quota"       // a start waits for a quota of the tenant
 	DecidedUnwritten DecisionKind = "unwritten"   // in a status only: the store refuses the write
 	DecidedRestored  DecisionKind = "restored"    // an instance that a restored backup lacked is back

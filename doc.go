@@ -68,6 +68,7 @@
 //	machine      snapshot.go   a kind of machine that snapshots depend on.
 //	volume       volume.go     a folder of a service that outlives its instances.
 //	secret       secret.go     a text that the store keeps encrypted, for files of instances.
+//	config       config.go     a file of a spec in its instances, plain or a template.
 //	ordinal      stateful.go   the number of an instance's own volumes, and of its name.
 //	hook         stateful.go   a command of a stateful service for one step of its life.
 //	position     stateful.go   how far the data of an ordinal went.

@@ -40,6 +40,7 @@ type Host struct {
 	Runs       bool         `json:"runs,omitempty"`      // its agent runs instances of runs
 	Bundles    bool         `json:"bundles,omitempty"`   // it brings bundles to its instances
 	Secrets    bool         `json:"secrets,omitempty"`   // its instances get secrets of the store
+	Configs    bool         `json:"configs,omitempty"`   // its instances get configs
 	Ordinals   bool         `json:"ordinals,omitempty"`  // it runs stateful services
 	Externals  bool         `json:"externals,omitempty"` // it serves external endpoints
 	Fronts     bool         `json:"fronts,omitempty"`    // it serves at its own address

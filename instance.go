@@ -169,7 +169,8 @@ type SandboxSpec struct {
 	VIP6     netip.Addr
 	// Secrets are the contents of the secrets of the store in the spec.
 	Secrets map[string][]byte
-	From    string // the snapshot that the program continues, as in ImageRoot.Layers
+	Configs []ConfigFile // of the spec, rendered
+	From    string       // the snapshot that the program continues, as in ImageRoot.Layers
 }
 
 // Sandbox is one running instance as its host sees it. Its methods may be called from any
@@ -211,6 +212,9 @@ type Sandbox interface {
 	Renew(
 		ctx context.Context, secrets map[string][]byte, signals map[string]string,
 	) (changed []string, err error)
+	// Reconfigure replaces a config if its content differs, and signals the program. A check of the
+	// change decides first. ErrRefused: the check failed, and the former content stays.
+	Reconfigure(ctx context.Context, c ConfigChange) (changed bool, err error)
 	// Flows counts the instance's established TCP connections and connected UDP sockets that have a
 	// VIP as their local address.
 	Flows(ctx context.Context) (int, error)

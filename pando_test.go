@@ -385,7 +385,7 @@ func TestEndpointsHaveWhatSteeringNeedsAndNoMore(t *testing.T) {
 	at := func(id InstanceID, h HostName, p Phase) Instance {
 		return Instance{
 			ID: id, Service: web, Host: h, Phase: p, Revision: 2, Weight: 100,
-			Born: born, Since: born.Add(time.Minute),
+			Born: born, Since: born.Add(time.Minute), IP4: netip.MustParseAddr("10.128.17.7"),
 		}
 	}
 	e := EndpointsOf(Service{ServiceKey: web}, Spec{Ports: []Port{{Published: 80}}}, []Instance{
@@ -394,9 +394,10 @@ func TestEndpointsHaveWhatSteeringNeedsAndNoMore(t *testing.T) {
 	})
 	then, ms := born.Add(time.Minute).Truncate(time.Millisecond), born.Truncate(time.Millisecond)
 	want := []Seat{
-		{"a", 1, PhasePlaced, 2, 100, ms}, {"b", 0, PhasePlaced, 2, 100, ms},
-		{"c", 0, PhaseWarm, 2, 100, ms}, {"d", 1, PhaseInRotation, 2, 100, then},
-		{"e", 0, PhaseDraining, 2, 100, time.Time{}}, {"f", 0, PhaseDraining, 2, 100, time.Time{}},
+		{"a", 1, PhasePlaced, 2, 100, ms, 0}, {"b", 0, PhasePlaced, 2, 100, ms, 0},
+		{"c", 0, PhaseWarm, 2, 100, ms, 0}, {"d", 1, PhaseInRotation, 2, 100, then, 0x107},
+		{"e", 0, PhaseDraining, 2, 100, time.Time{}, 0},
+		{"f", 0, PhaseDraining, 2, 100, time.Time{}, 0},
 	}
 	if !reflect.DeepEqual(e.Seats, want) || !reflect.DeepEqual(e.Hosts, []HostName{"h1", "h2"}) {
 		t.Errorf("the seats are %+v on %v,\nwant %+v", e.Seats, e.Hosts, want)
@@ -432,10 +433,28 @@ func TestEndpointsThatContradictThemselvesAreRefused(t *testing.T) {
 	}
 }
 
+// A seat leads to the addresses that its host gave the instance. One of an older build has none.
+func TestASeatHasTheAddressesOfItsInstance(t *testing.T) {
+	four, _ := InstanceRange(1)
+	s := Seat{Phase: PhaseReady, At: placeIn(netip.MustParseAddr("10.128.17.7"))}
+	v4, v6, ok := s.Addresses(1)
+	if !ok || v4.String() != "10.128.17.7" || !four.Contains(v4) ||
+		v6.String() != "fd70:616e:646f:1:1:0:a80:1107" {
+		t.Errorf("the addresses are %s and %s (%v)", v4, v6, ok)
+	}
+	var old Seat
+	if err := json.Unmarshal([]byte(`["a",0,"ready",1,100,0]`), &old); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, ok := old.Addresses(1); ok || old.Instance != "a" {
+		t.Errorf("the seat of an older build is %+v", old)
+	}
+}
+
 // A name that JSON must escape takes the long way. Both ways read the same.
 func TestASeatIsReadInBothForms(t *testing.T) {
 	for _, id := range []InstanceID{"web-1", "a,b", `a"b`, `a\b`, "ä", "<&>", ""} {
-		s := Seat{id, 3, PhaseInRotation, 7, 100, born.Truncate(time.Millisecond)}
+		s := Seat{id, 3, PhaseInRotation, 7, 100, born.Truncate(time.Millisecond), len(id)}
 		short, err := json.Marshal(s)
 		if err != nil {
 			t.Fatal(err)

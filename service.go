@@ -55,6 +55,10 @@ type Spec struct {
 	Secrets map[string]string `json:"secrets,omitempty"`
 	// StoredSecrets are secrets of the store, beside them in /run/secrets.
 	StoredSecrets []StoredSecret `json:"stored_secrets,omitempty"`
+	// Configs are files in /run/configs, by name.
+	Configs []Config `json:"configs,omitempty"`
+	// ExtraHosts maps names to addresses, in /etc/hosts of the instances.
+	ExtraHosts map[string]string `json:"extra_hosts,omitempty"`
 	// Reach is the part of the network that instances may open connections to: internet.
 	Reach []Reach `json:"reach,omitempty"`
 	// SecurityOpt lifts walls, in Compose's words. Default: none.

@@ -249,6 +249,8 @@ type Seat struct {
 	Revision int
 	Weight   int
 	Since    time.Time // of the phase, to the millisecond; zero if it leaves
+	// At is the number of its address in the range of its host, while it takes flows. 0: unknown.
+	At int
 }
 
 // EndpointsOf returns the record of a service with these instances, oldest first. spec is that of
@@ -278,7 +280,7 @@ func EndpointsOf(svc Service, spec Spec, instances []Instance) Endpoints {
 			s.Phase = PhaseWarm // it takes no flows
 			s.Since = i.Born
 		case i.Phase.TakesFlows():
-			s.Since = i.Since
+			s.Since, s.At = i.Since, placeIn(i.IP4)
 		default:
 			s.Phase = PhaseDraining
 		}
@@ -288,6 +290,27 @@ func EndpointsOf(svc Service, spec Spec, instances []Instance) Endpoints {
 		e.Seats = append(e.Seats, s)
 	}
 	return e
+}
+
+// placeIn returns the number of an address in its range of InstanceRange, which is a /20.
+func placeIn(a netip.Addr) int {
+	if !a.Is4() {
+		return 0
+	}
+	b := a.As4()
+	return int(b[2]&0xf)<<8 | int(b[3])
+}
+
+// Addresses returns the addresses of a seat on a host with a slot. ok is false if they are unknown.
+func (s Seat) Addresses(slot int) (v4, v6 netip.Addr, ok bool) {
+	if s.At <= 0 || s.At >= 1<<12 {
+		return v4, v6, false
+	}
+	range4, range6 := InstanceRange(slot)
+	four, six := range4.Addr().As4(), range6.Addr().As16()
+	four[2], four[3] = four[2]|byte(s.At>>8), byte(s.At)
+	copy(six[12:], four[:])
+	return netip.AddrFrom4(four), netip.AddrFrom16(six), true
 }
 
 // On reports whether an instance of the service is on a host.
@@ -328,7 +351,7 @@ func (s Seat) MarshalJSON() ([]byte, error) {
 		since = s.Since.UnixMilli()
 	}
 	if !plain(string(s.Instance)) || !plain(string(s.Phase)) {
-		return json.Marshal([]any{s.Instance, s.Host, s.Phase, s.Revision, s.Weight, since})
+		return json.Marshal([]any{s.Instance, s.Host, s.Phase, s.Revision, s.Weight, since, s.At})
 	}
 	b := make([]byte, 0, len(s.Instance)+len(s.Phase)+48)
 	b = append(append(append(b, `["`...), s.Instance...), `",`...)
@@ -336,7 +359,11 @@ func (s Seat) MarshalJSON() ([]byte, error) {
 	b = append(append(b, s.Phase...), `",`...)
 	b = append(strconv.AppendInt(b, int64(s.Revision), 10), ',')
 	b = append(strconv.AppendInt(b, int64(s.Weight), 10), ',')
-	return append(strconv.AppendInt(b, since, 10), ']'), nil
+	b = strconv.AppendInt(b, since, 10)
+	if s.At > 0 {
+		b = strconv.AppendInt(append(b, ','), int64(s.At), 10)
+	}
+	return append(b, ']'), nil
 }
 
 // plain reports whether a text stands in JSON as it is.
@@ -363,6 +390,10 @@ func (s *Seat) UnmarshalJSON(b []byte) error {
 	if len(raw) < len(fields) {
 		return fmt.Errorf("%w: a seat has %d fields, want %d", ErrInvalid, len(raw), len(fields))
 	}
+	const older = 6 // fields of a build without At
+	if fields = append(fields, &s.At); len(raw) == older {
+		fields = fields[:older]
+	}
 	for n, f := range fields {
 		if err := json.Unmarshal(raw[n], f); err != nil {
 			return err
@@ -386,7 +417,11 @@ func (s *Seat) read(b []byte) bool {
 		return false
 	}
 	fields := strings.Split(text[1:len(text)-1], ",")
-	if len(fields) != 6 {
+	at, err5 := 0, error(nil)
+	if len(fields) == 7 {
+		at, err5 = strconv.Atoi(fields[6])
+	}
+	if len(fields) < 6 || len(fields) > 7 || err5 != nil {
 		return false
 	}
 	word := func(t string) (string, bool) {
@@ -404,6 +439,7 @@ func (s *Seat) read(b []byte) bool {
 	}
 	*s = Seat{
 		Instance: InstanceID(id), Host: host, Phase: Phase(phase), Revision: revision, Weight: weight,
+		At: at,
 	}
 	s.at(since)
 	return true

@@ -19,6 +19,7 @@ type crews struct {
 	// rotation holds the instances that take flows, as last sent to the crews.
 	rotation map[pando.ServiceKey]map[pando.InstanceID]bool
 	waves    map[pando.ServiceKey]*wave // of instances drained because they do not answer
+	sources  sources
 }
 
 func newCrews(r *records, q *steer.Queue) *crews {
@@ -27,6 +28,7 @@ func newCrews(r *records, q *steer.Queue) *crews {
 		of:       map[pando.ServiceKey][]*runner{},
 		rotation: map[pando.ServiceKey]map[pando.InstanceID]bool{},
 		waves:    map[pando.ServiceKey]*wave{},
+		sources:  sources{},
 	}
 }
 
@@ -57,6 +59,7 @@ func (c *crews) delist(r *runner) {
 	defer c.mu.Unlock()
 	defer c.announce()
 	delete(c.runners, r.id)
+	c.unfollow(r)
 	crew := slices.DeleteFunc(c.of[r.service], func(o *runner) bool { return o == r })
 	if c.of[r.service] = crew; len(crew) == 0 {
 		delete(c.of, r.service)

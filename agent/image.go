@@ -111,10 +111,15 @@ func (r *birth) begin(
 	r.begun = true
 	r.show()
 	from, err := r.snapshot(i, err)
+	var configs []pando.ConfigFile
+	if err == nil {
+		configs, err = r.configs(svc, spec, secrets)
+	}
 	var box pando.Sandbox
 	if err == nil {
 		box, err = r.a.Sandboxes.Start(ctx, pando.SandboxSpec{
 			Instance: i, Spec: spec, VIP4: svc.VIP4, VIP6: svc.VIP6, Secrets: secrets, From: from,
+			Configs: configs,
 		})
 	}
 	if err == nil && from != "" {

@@ -64,8 +64,8 @@ func (p *preparer) prepare(i *pando.Intent) preparation {
 	all := a.world.Of(i.Service)
 	spec, ok := a.world.SpecOf(i.Service, svc.Current)
 	budget := scale.Budget{Scale: spec.Scale, Pin: svc.Pin, Count: scale.CountOf(all)}
-	// Control chooses the volumes of an instance, and gives it its secrets.
-	if !ok || spec.Ordinals() || len(spec.StoredSecrets) > 0 ||
+	// Control chooses the volumes of an instance, and gives it its secrets. A config may have those.
+	if !ok || spec.Ordinals() || len(spec.StoredSecrets)+len(spec.Configs) > 0 ||
 		scale.Replicate(budget, i.By, now).State != pando.IntentGranted {
 		return nothing
 	}

@@ -57,6 +57,7 @@ type life struct {
 	wire    wire
 	birth   birth
 	renewal renewal
+	config  reconfiguring
 	watch   watch
 	leave   leave
 	end     end
@@ -188,6 +189,12 @@ func (r *runner) receive(ctx context.Context, m message) {
 		r.birth.hooked(ctx, m)
 	case secretsChanged:
 		r.renew()
+		r.reconfigure()
+	case configsChanged:
+		r.config.retries = r.config.retries && !m.retry
+		r.reconfigure()
+	case configsBrought:
+		r.reconfigured(ctx, m.outcome)
 	case secretsBrought:
 		r.renewed(ctx, m)
 	case deathAsked:
@@ -296,6 +303,8 @@ func (r *runner) adopt(ctx context.Context) {
 	r.show()
 	r.birth.bear()
 	r.serve(r.box)
+	r.follows(r.spec())
+	r.reconfigure()
 	r.repeatEvents(r.inst)
 }
 

@@ -79,6 +79,10 @@ type (
 		changed []string
 		err     error
 	}
+
+	// A service or a secret that its templates name has changed, or it is time for a retry.
+	configsChanged struct{ retry bool }
+	configsBrought struct{ outcome configOutcome }
 )
 
 func (look) isMessage()           {}
@@ -93,6 +97,8 @@ func (imagePulled) isMessage()    {}
 func (deathAsked) isMessage()     {}
 func (secretsChanged) isMessage() {}
 func (secretsBrought) isMessage() {}
+func (configsChanged) isMessage() {}
+func (configsBrought) isMessage() {}
 
 // inbox holds the messages that a runner has not received yet. A sender never waits.
 type inbox struct {

@@ -36,7 +36,7 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	out := pando.SteeringTable{
 		Service: s, VIP4: svc.V.VIP4, VIP6: svc.V.VIP6, Ports: all.V.Ports,
 		By:        all.V.Balance.By,
-		Names:     all.V.Names,
+		Names:     a.reachable(all.V),
 		Endpoints: make([]pando.Endpoint, 0, len(a.crews.of[s])),
 	}
 	for _, r := range a.crews.of[s] {

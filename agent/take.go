@@ -140,6 +140,11 @@ func (a *Agent) follow(n news) {
 				r.post(secretsChanged{})
 			}
 		}
+		if c.service { // endpoints bring it, and a service may go
+			for r := range a.sources[s] {
+				r.post(configsChanged{})
+			}
+		}
 		for _, id := range c.instances {
 			stale = a.followInstance(id) || stale
 		}

@@ -181,6 +181,8 @@ func unable(w *world.World, s pando.Spec) string {
 			"kind: host %s has an older pando without jobs: upgrade pando there"},
 		{len(s.StoredSecrets) > 0, func(h pando.Host) bool { return h.Secrets },
 			"secrets: host %s has an older pando without secrets of the store: upgrade pando there"},
+		{len(s.Configs)+len(s.ExtraHosts) > 0, func(h pando.Host) bool { return h.Configs },
+			"configs: host %s has an older pando without configs and extra_hosts: upgrade pando there"},
 		{len(s.Volumes)+len(s.Tmpfs) > 0 || s.ReadOnly,
 			func(h pando.Host) bool { return h.Volumes },
 			"volumes: host %s lacks them, tmpfs and read_only: upgrade pando there"},

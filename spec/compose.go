@@ -21,8 +21,7 @@ var foreigners = []foreign{
 	{"build",
 		"build it before the deploy, and name the result: `image: docker-archive:FILE` takes a " +
 			"file of `docker save`"},
-	{"env_file", "read it in the command: sh -c '. ./.env; exec ./program'"},
-	{"configs", "put the files into `working_dir`"},
+	{"devices", "instances have no device of the host"},
 	{"healthcheck", "health.ready and health.live, such as health: {ready: http GET /ok}"},
 	{"depends_on", "`needs`, such as needs: {db: healthy}"},
 	{"networks", "leave it out: every instance reaches every service by its name, such as db.pando"},

@@ -36,6 +36,7 @@ func externalConflicts(s pando.Spec) (out []conflict) {
 	add(len(s.State) > 0, "state", noProgram)
 	add(s.Stateful(), "kind", noProgram)
 	add(len(s.Volumes) > 0, "volumes", noProgram)
+	add(len(s.Configs) > 0, "configs", noProgram)
 	add(s.Scale.Warm > 0, "scale.warm", noProgram)
 	add(s.Scale.By != "", "scale.by", noProgram)
 	add(s.Scale.Zero, "scale.min", noProgram)

@@ -85,8 +85,17 @@ var fields = []field{
 		get: func(s pando.Spec) any { return s.Command }},
 	{name: "environment", doc: "Variables of the program, as a map or as a list of KEY=value.",
 		example: "{LOG: debug}", kind: pairsKind,
-		set: func(s *pando.Spec, v any) { s.Environment = v.(map[string]string) },
+		set: func(s *pando.Spec, v any) {
+			s.Environment = underneath(v.(map[string]string), s.Environment)
+		},
 		get: func(s pando.Spec) any { return s.Environment }},
+	{name: "env_file", doc: "Files with variables, which a deploy reads beside the spec: lines of " +
+		"KEY=value. `environment` comes before them, and a later file before an earlier one.",
+		example: "[./common.env, ./web.env]", kind: envFileKind,
+		set: func(s *pando.Spec, v any) {
+			s.Environment = underneath(s.Environment, v.(map[string]string))
+		},
+		get: func(pando.Spec) any { return "" }},
 	{name: "working_dir", doc: "Directory in which the program starts, relative to the file. All " +
 		"instances on a host share it. A program that needs it for itself sets `scale: {max: 1}`.",
 		def: "the bundle's, the file's, or the image's", example: "./site", kind: pathKind,
@@ -155,6 +164,18 @@ var fields = []field{
 			s.Secrets, s.StoredSecrets = v.(secretWords).files, v.(secretWords).stored
 		},
 		get: func(s pando.Spec) any { return secretTexts(s) }},
+	{name: "configs", doc: "Files that the program finds in /run/configs under these names. A value " +
+		"is a file beside the spec, or a map: file or content, template (true: it sees services, " +
+		"secrets and the spec), target (a second path of it), mode, check (a command that accepts a " +
+		"new content, where {} is its path) and on_change (a signal after a change).",
+		example: "{haproxy.cfg: {file: ./haproxy.cfg, template: true, check: haproxy -c -f {}, " +
+			"on_change: SIGUSR2}}", kind: configsKind,
+		set: func(s *pando.Spec, v any) { s.Configs = v.([]pando.Config) },
+		get: func(s pando.Spec) any { return configList(s.Configs) }},
+	{name: "extra_hosts", doc: "Names with addresses in /etc/hosts of the instances, as a map or " +
+		"as a list of NAME=ADDRESS.", example: "{printer.lan: 192.0.2.9}", kind: pairsKind,
+		set: func(s *pando.Spec, v any) { s.ExtraHosts = v.(map[string]string) },
+		get: func(s pando.Spec) any { return s.ExtraHosts }},
 	{name: "reach", doc: "Parts of the network that the instances may open connections to: " +
 		"internet, tenants (services of other tenants), host (ports of their own host), metadata (of a " +
 		"cloud), or tenant alone. Services of their own tenant are always in reach.",

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/token"
 
 	"pando.run/pando"
 	"pando.run/pando/spec/nearest"
@@ -17,6 +18,7 @@ import (
 type reader struct {
 	file, dir string
 	problems  Problems
+	over      map[*token.Token]string // tokens of an overlay, with its file
 }
 
 func (r *reader) add(line, column int, path, format string, args ...any) {
@@ -25,14 +27,16 @@ func (r *reader) add(line, column int, path, format string, args ...any) {
 }
 
 func (r *reader) at(n ast.Node, path, format string, args ...any) {
-	line, column := 1, 1
+	line, column, file := 1, 1, r.file
 	if n != nil {
 		n = first(n)
 		if t := n.GetToken(); t != nil && t.Position != nil {
 			line, column = t.Position.Line, t.Position.Column
+			file = cmp.Or(r.over[t], file)
 		}
 	}
 	r.add(line, column, path, format, args...)
+	r.problems[len(r.problems)-1].File = file
 }
 
 // first returns the first node of a mapping: the token of a mapping is a colon inside it.

@@ -143,6 +143,11 @@ func format(b *strings.Builder, indent string, table []field, s pando.Spec) {
 			for _, k := range slices.Sorted(maps.Keys(v)) {
 				fmt.Fprintf(b, "%s  %s: %s\n", indent, scalar(k), v[k])
 			}
+		case configList:
+			fmt.Fprintf(b, "%s%s:\n", indent, f.name)
+			for _, line := range v.lines() {
+				fmt.Fprintf(b, "%s\n", strings.TrimRight(indent+"  "+line, " "))
+			}
 		case map[string]float64:
 			words := make([]string, 0, len(v))
 			for _, k := range slices.Sorted(maps.Keys(v)) {

@@ -4,12 +4,13 @@
 // One table (fields.go) describes every field. The parser, the JSON Schema, the reference and
 // Format are made from it.
 //
-// The package never looks at the machine. The host of the service finds out whether a program
-// exists or a port is free.
+// Of the machine, the package reads the files of `configs` and `env_file` alone. The host of the
+// service finds out whether a program exists or a port is free.
 package spec
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -125,20 +126,22 @@ const tooLarge = "the file is larger than 1 MiB: a spec is a page of text"
 // Parse reads the services in data. Errors carry name. A relative working_dir is relative to dir.
 // With any error it returns no spec, only Problems.
 func Parse(name string, data []byte, dir string) ([]pando.Spec, error) {
-	data = bytes.TrimPrefix(data, []byte("\ufeff")) // some editors begin a UTF-8 file with it
+	return parse(name, data, dir, nil)
+}
+
+func parse(name string, data []byte, dir string, over *overlay) ([]pando.Spec, error) {
 	r := &reader{file: name, dir: dir}
-	if !r.acceptable(data) {
+	file := r.documents(data)
+	if file == nil {
 		return nil, r.problems
 	}
-	file, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
-	if err != nil {
-		r.syntax(err, data)
+	if over != nil && !over.lay(r, file) {
 		return nil, r.problems
 	}
 	var specs []pando.Spec
 	seen := map[pando.ServiceKey]bool{}
 	for _, doc := range file.Docs {
-		if doc.Body == nil || doc.Body.Type() == ast.NullType || doc.Body.Type() == ast.CommentType {
+		if isEmpty(doc) {
 			continue
 		}
 		s, where := r.service(doc.Body)
@@ -153,14 +156,30 @@ func Parse(name string, data []byte, dir string) ([]pando.Spec, error) {
 	}
 	if len(r.problems) > 0 {
 		slices.SortStableFunc(r.problems, func(a, b Problem) int {
-			if a.Line != b.Line {
-				return a.Line - b.Line
-			}
-			return a.Column - b.Column
+			return cmp.Or(cmp.Compare(a.File, b.File), a.Line-b.Line, a.Column-b.Column)
 		})
 		return nil, r.problems[:min(len(r.problems), problemsMax)]
 	}
 	return specs, nil
+}
+
+// documents reads the YAML of a file. It returns nil after a problem.
+func (r *reader) documents(data []byte) *ast.File {
+	data = bytes.TrimPrefix(data, []byte("\ufeff")) // some editors begin a UTF-8 file with it
+	if !r.acceptable(data) {
+		return nil
+	}
+	file, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		r.syntax(err, data)
+		return nil
+	}
+	return file
+}
+
+func isEmpty(doc *ast.DocumentNode) bool {
+	return doc.Body == nil || doc.Body.Type() == ast.NullType ||
+		doc.Body.Type() == ast.CommentType
 }
 
 // Plain returns nil if the data may reach a YAML parser, else Problems. The text is then UTF-8, at

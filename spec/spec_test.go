@@ -263,7 +263,7 @@ var refused = []struct{ yaml, want string }{
 	{"user: \"a", "3:7: "},
 	{"build: .", "3:1: build: unknown key: build it before the deploy"},
 	{"healthcheck: {test: x}", "3:1: healthcheck: unknown key: health.ready and health.live"},
-	{"env_file: .env", "unknown key: read it in the command"},
+	{"devices: [x]", "unknown key: instances have no device of the host"},
 	{"services: {a: {}}", "services: unknown key: this is a Compose file"},
 	{"resources: {memory: 64Mi}", `this is "64Mi"; write 64M`},
 	{"resources: {cpus: 500m}", `this is "500m"; write 0.5`},

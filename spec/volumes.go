@@ -135,7 +135,8 @@ func tmpfsTexts(all []pando.Tmpfs) []string {
 }
 
 // instanceFolders are folders of the instance over which a spec mounts nothing.
-var instanceFolders = []string{"/proc", "/sys", "/dev", "/run/pando", "/run/secrets"}
+var instanceFolders = []string{"/proc", "/sys", "/dev", "/run/pando", "/run/secrets",
+	pando.ConfigsFolder}
 
 // volumes checks the volumes of a spec and its folders in memory.
 func (c *checks) volumes(s pando.Spec) {

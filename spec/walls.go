@@ -182,6 +182,8 @@ func (c *checks) walls(s pando.Spec) {
 	}
 	c.volumes(s)
 	c.secrets(s)
+	c.configs(s)
+	c.extraHosts(s)
 	for _, r := range s.Reach {
 		c.also(wrapped("reach", checkReach(r)))
 	}

@@ -40,6 +40,10 @@ type Options struct {
 	Project  string   // instead of its own name; it becomes the tenant
 	Profiles []string // services of these profiles are converted as well
 	Environ  []string // NAME=value, before the file .env
+	// Overlay is the name of a second file, and Changes are its words. They are merged into the first
+	// file as Compose merges files. "": none.
+	Overlay string
+	Changes []byte
 }
 
 // Result is a converted Compose file.
@@ -66,6 +70,14 @@ func Parse(
 	places, err := placesOf(name, data)
 	if err != nil {
 		return Result{}, err
+	}
+	if o.Overlay != "" {
+		if err := spec.Plain(o.Overlay, o.Changes); err != nil {
+			return Result{}, err
+		}
+		if places.over, err = placesOf(o.Overlay, o.Changes); err != nil {
+			return Result{}, err
+		}
 	}
 	c := &converter{places: places, dir: dir}
 	if c.outside(); len(c.problems) > 0 {
@@ -155,10 +167,13 @@ func (c *converter) load(
 		return nil, nil, err
 	}
 	details := func() types.ConfigDetails {
-		return types.ConfigDetails{WorkingDir: c.dir, Environment: c.environment,
-			ConfigFiles: []types.ConfigFile{{
-				Filename: filepath.Join(c.dir, "compose.yaml"), Content: data,
-			}}}
+		files := []types.ConfigFile{{Filename: filepath.Join(c.dir, "compose.yaml"), Content: data}}
+		if o.Overlay != "" {
+			files = append(files, types.ConfigFile{
+				Filename: filepath.Join(c.dir, "compose.overlay.yaml"), Content: o.Changes,
+			})
+		}
+		return types.ConfigDetails{WorkingDir: c.dir, Environment: c.environment, ConfigFiles: files}
 	}
 	settings := func(l *loader.Options) {
 		l.SetProjectName(c.projectName(o.Project), true)

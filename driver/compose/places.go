@@ -21,6 +21,7 @@ type places struct {
 	file    string
 	body    ast.Node
 	anchors map[string]ast.Node
+	over    *places // of an overlay, or nil
 }
 
 // placesOf reads the places of a file. It expands no alias.
@@ -137,18 +138,21 @@ func (p *places) find(path []string) (at *ast.MappingValueNode, whole bool) {
 // has reports whether the file has a word at a path.
 func (p *places) has(path ...string) bool {
 	_, whole := p.find(path)
-	return whole
+	return whole || p.over != nil && p.over.has(path...)
 }
 
 // keys returns the keys of the map at a path, without merged ones.
 func (p *places) keys(path ...string) []string {
+	var out []string
+	if p.over != nil {
+		out = p.over.keys(path...)
+	}
 	at, whole := p.find(path)
 	if !whole {
-		return nil
+		return out
 	}
-	var out []string
 	for _, v := range p.entries(at.Value) {
-		if v.Key.Type() != ast.MergeKeyType {
+		if v.Key.Type() != ast.MergeKeyType && !slices.Contains(out, keyText(v)) {
 			out = append(out, keyText(v))
 		}
 	}
@@ -157,6 +161,9 @@ func (p *places) keys(path ...string) []string {
 
 // text returns the text at a path, or "".
 func (p *places) text(path ...string) string {
+	if p.over != nil && p.over.has(path...) {
+		return p.over.text(path...)
+	}
 	at, whole := p.find(path)
 	if !whole {
 		return ""
@@ -169,6 +176,9 @@ func (p *places) text(path ...string) string {
 
 // problem returns a problem at a path of the file, or at the deepest word on the way to it.
 func (p *places) problem(path []string, text string) spec.Problem {
+	if p.over != nil && p.over.has(path...) {
+		return p.over.problem(path, text)
+	}
 	out := spec.Problem{File: p.file, Line: 1, Column: 1, Path: strings.Join(path, "."), Message: text}
 	if at, _ := p.find(path); at != nil {
 		token := at.Key.GetToken()

@@ -50,6 +50,7 @@ func (c *converter) service(s types.ServiceConfig) pando.Spec {
 	c.rollout(s, &out)
 	mounts{c, s.Name, &out, at}.convert(s)
 	out.Needs = c.needs(s)
+	parts{c, &out, at}.convert(s)
 	c.walls(s, &out, at)
 	c.networks(s, at)
 	for _, why := range strings.Split(message(spec.Check(out.WithDefaults())), "\n") {

@@ -25,8 +25,6 @@ var missing = []word{
 	{"build", "build the image first (`docker build`, `buildah build`), and name it in `image`: " +
 		"docker-archive:FILE takes a file of `docker save`", true},
 	{"privileged", noPrivileges, true},
-	{"cap_add", "instances have no capabilities: leave it out, or use a port above 1024", true},
-	{"devices", noPrivileges, true},
 	{"device_cgroup_rules", noPrivileges, true},
 	{"gpus", noPrivileges, true},
 	{"network_mode", ownNetwork, true},
@@ -37,7 +35,6 @@ var missing = []word{
 	{"cgroup", "leave it out", true},
 	{"cgroup_parent", "leave it out", true},
 	{"sysctls", "instances change no settings of the kernel: leave it out", true},
-	{"extra_hosts", "deploy the other machine's address as a variable, or add it to your DNS", true},
 	{"volumes_from", "name the volumes in `volumes`", true},
 	{"external_links", "a service of another project is NAME.PROJECT.pando", true},
 	{"runtime", "leave it out", true},
@@ -51,7 +48,6 @@ var missing = []word{
 	{"pre_stop", "make it a part of the program's reaction to `stop_signal`", true},
 	{"dns", "the name server is Pando's, which asks the host's: leave it out", true},
 	{"group_add", "write user: UID:GID", true},
-	{"configs", "put the files into the image, or into a secret of the host", true},
 
 	{"dns_search", harmless + ": the names of the project come first", false},
 	{"dns_opt", harmless, false},
@@ -78,7 +74,6 @@ var missing = []word{
 	{"userns_mode", harmless, false}, {"umask", harmless, false},
 	{"volume_driver", harmless, false}, {"dockerfile", harmless, false},
 	{"develop", harmless, false}, {"attach", harmless, false}, {"annotations", harmless, false},
-	{"deploy.placement", harmless + ": write `place` into the spec", false},
 	{"deploy.endpoint_mode", harmless, false},
 	{"deploy.labels", harmless, false},
 	{"deploy.rollback_config", harmless + ": a failed rollout goes back by itself", false},
@@ -89,7 +84,6 @@ var missing = []word{
 	{"deploy.update_config.failure_action", harmless + ": a failed rollout goes back by itself",
 		false},
 	{"deploy.update_config.max_failure_ratio", harmless, false},
-	{"healthcheck.start_interval", harmless, false},
 }
 
 // known are the words of a service that the converter carries over, or that change nothing here.
@@ -98,6 +92,7 @@ var known = []string{
 	"secrets", "user", "working_dir", "cap_drop", "security_opt", "healthcheck", "deploy",
 	"stop_signal", "stop_grace_period", "restart", "profiles", "labels", "scale", "networks", "links",
 	"mem_limit", "cpus", "pids_limit", "init", "extends", "volumes", "tmpfs", "read_only",
+	"configs", "cap_add", "devices", "extra_hosts",
 }
 
 // words reports the words of all services that a spec does not have.

@@ -324,7 +324,8 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 		Dir: spec.Spec.WorkingDir, UID: uid, GID: gid,
 		LogDir: logName(spec.Instance.Service, spec.Instance.ID), Cgroup: s.cgroup.Entry(),
 		Hostname: host, Open: spec.Spec.Unconfined(),
-		Tmpfs: spec.Spec.Tmpfs, ReadOnly: spec.Spec.ReadOnly,
+		Tmpfs: spec.Spec.Tmpfs, ReadOnly: spec.Spec.ReadOnly, Configs: spec.Configs,
+		Hosts: spec.Spec.ExtraHosts,
 	}
 	p.Idle = spec.Instance.Run != nil && spec.Instance.Run.Attached
 	for _, a := range []netip.Addr{spec.VIP4, spec.VIP6} {

@@ -154,7 +154,7 @@ func (s freezing) thawing(p program) (out *os.File, err error) {
 	if err := in.Chown(int(p.outside(p.UID)), int(p.outside(p.GID))); err != nil {
 		return nil, errors.Join(err, out.Close(), in.Close())
 	}
-	p.Secrets = nil
+	p.Secrets, p.Configs = nil, nil
 	s.program, s.loaded, s.output, s.pipe = &p, true, in, inodeOf(in)
 	return out, nil
 }

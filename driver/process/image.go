@@ -77,7 +77,8 @@ func (s *shim) enter(p program) error {
 	if err := settleInImage(p); err != nil {
 		return err
 	}
-	if err := s.keepSecrets(p); err != nil || !p.ReadOnly {
+	err = errors.Join(s.keepSecrets(p), configuring{s}.keep(p), addHosts(p))
+	if err != nil || !p.ReadOnly {
 		return err
 	}
 	return readOnly("/", 0)
@@ -331,7 +332,7 @@ func (d *Driver) claim(spec pando.Spec) (*slot, error) {
 	binds := len(spec.Binds()) > 0
 	if err != nil || (spec.Image.Digest == "" || s.Layers) &&
 		(spec.Bundle.Digest == "" || s.Bundles) && (!mounts || s.Mounts) && (!binds || s.Binds) &&
-		s.Users {
+		(len(spec.Configs)+len(spec.ExtraHosts) == 0 || s.Configs) && s.Users {
 		return s, err
 	}
 	if err := s.destroy(); err != nil {

@@ -1,9 +1,7 @@
 package process
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -52,70 +50,25 @@ func readSecrets(s pando.SandboxSpec) (map[string][]byte, error) {
 	return out, nil
 }
 
-// keepSecrets gives the program its secrets as files in memory that its user alone may read. The
-// shim keeps a mount of its own, by which it replaces them.
+// keepSecrets gives the program its secrets as files in memory that its user alone may read.
 func (s *shim) keepSecrets(p program) error {
 	if len(p.Secrets) == 0 {
 		return nil
 	}
-	err := os.MkdirAll(secretsFolder, 0o711)
-	if err == nil {
-		err = unix.Mount("tmpfs", secretsFolder, "tmpfs", inert, "mode=711,size=1m,noswap")
-	}
-	if errors.Is(err, unix.EINVAL) { // noswap needs Linux 6.4
-		err = unix.Mount("tmpfs", secretsFolder, "tmpfs", inert, "mode=711,size=1m")
-	}
-	if err != nil {
+	var err error
+	if s.secrets, err = holdFiles(secretsFolder, "mode=711,size=1m"); err != nil {
 		return fmt.Errorf("keep the secrets in %s: %w", secretsFolder, err)
 	}
-	tree, err := unix.OpenTree(unix.AT_FDCWD, secretsFolder,
-		unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-	if err != nil {
-		return fmt.Errorf("keep the secrets in %s: %w", secretsFolder, err)
-	}
-	s.secrets = secretFiles{os.NewFile(uintptr(tree), secretsFolder)}
 	for name, text := range p.Secrets {
-		if err := s.secrets.put(name, text, p); err != nil {
+		if err := s.secrets.put(name, text, secretMode, p); err != nil {
 			return fmt.Errorf("keep the secret %s: %w", name, err)
 		}
 	}
 	return readOnly(secretsFolder, 0)
 }
 
-// secretFiles are the secrets of a program, by a writable mount of their folder. Without a mount it
-// has none.
-type secretFiles struct{ mount *os.File }
-
-// put puts a secret in its place at once: a reader sees the former content or this one.
-func (s secretFiles) put(name string, text []byte, p program) error {
-	const fresh = ".new"
-	in := int(s.mount.Fd())
-	_ = unix.Unlinkat(in, fresh, 0) // of a former attempt
-	fd, err := unix.Openat(in, fresh, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o400)
-	if err != nil {
-		return err
-	}
-	f := os.NewFile(uintptr(fd), fresh)
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Chmod(0o400), f.Chown(int(p.outside(p.UID)), int(p.outside(p.GID))),
-		f.Close())
-	if err != nil {
-		return errors.Join(err, unix.Unlinkat(in, fresh, 0))
-	}
-	return unix.Renameat(in, fresh, in, name)
-}
-
-// has reports whether a secret has this content now.
-func (s secretFiles) has(name string, text []byte) bool {
-	fd, err := unix.Openat(int(s.mount.Fd()), name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return false
-	}
-	f := os.NewFile(uintptr(fd), name)
-	defer f.Close()
-	now, err := io.ReadAll(io.LimitReader(f, secretBytesMax+1))
-	return err == nil && bytes.Equal(now, text)
-}
+// secretMode lets the user of the program alone read a secret.
+const secretMode = 0o400
 
 // renew replaces the secrets that differ, and then signals the program. A stopped program gets the
 // signal when it continues.
@@ -132,7 +85,7 @@ func (s *shim) renew(secrets map[string][]byte, signals map[string]string) ([]st
 		if s.secrets.has(name, secrets[name]) {
 			continue
 		}
-		if err := s.secrets.put(name, secrets[name], *s.program); err != nil {
+		if err := s.secrets.put(name, secrets[name], secretMode, *s.program); err != nil {
 			return changed, fmt.Errorf("replace the secret %s: %w", name, err)
 		}
 		changed = append(changed, name)
@@ -141,22 +94,28 @@ func (s *shim) renew(secrets map[string][]byte, signals map[string]string) ([]st
 		}
 	}
 	for sig := range due {
-		if s.pid == 0 {
-			continue // it has ended
-		}
-		if err := unix.Kill(s.pid, sig); err != nil {
-			return changed, fmt.Errorf("signal the program: %w", err)
+		if err := hint(s.pid, sig); err != nil {
+			return changed, err
 		}
 	}
 	return changed, nil
+}
+
+// hint signals a program that a file has changed.
+func hint(pid int, sig unix.Signal) error {
+	if pid == 0 || sig == 0 {
+		return nil // it has ended, or wants no signal
+	}
+	if err := unix.Kill(pid, sig); err != nil {
+		return fmt.Errorf("signal the program: %w", err)
+	}
+	return nil
 }
 
 // Renew implements pando.Sandbox.
 func (b *sandbox) Renew(
 	ctx context.Context, secrets map[string][]byte, signals map[string]string,
 ) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, shimWaitMax)
-	defer cancel()
-	r, err := b.ask(ctx, request{Verb: "renew", Secrets: secrets, Signals: signals})
+	r, err := b.askSoon(ctx, request{Verb: "renew", Secrets: secrets, Signals: signals})
 	return r.Names, err
 }

@@ -32,7 +32,8 @@ type shim struct {
 	mu      sync.Mutex
 	program *program
 	pid     int
-	secrets secretFiles
+	secrets heldFiles
+	configs heldFiles
 	log     *logFile
 	logs    *os.Root
 	groups  string       // writable cgroups, visible to the shim only
@@ -202,6 +203,10 @@ func (s *shim) answer(q request) reply {
 		err = s.signal(syscall.Signal(q.Signal))
 	case "renew":
 		r.Names, err = s.renew(q.Secrets, q.Signals)
+	case "configure":
+		if q.Config != nil {
+			r.Names, err = configuring{s}.change(*q.Config, q.Install, unix.Signal(q.Signal))
+		}
 	case "kill":
 		s.kill()
 	case "pause":
@@ -285,7 +290,7 @@ func (s *shim) run(p program, g *gate) error {
 		return err
 	}
 	if p.Idle {
-		p.Secrets = nil
+		p.Secrets, p.Configs = nil, nil
 		s.program = &p
 		return nil
 	}
@@ -298,7 +303,7 @@ func (s *shim) run(p program, g *gate) error {
 	if err != nil {
 		return err
 	}
-	p.Secrets = nil
+	p.Secrets, p.Configs = nil, nil
 	s.program, s.pid = &p, pid
 	if g != nil {
 		s.loaded, g.out, g.ended = true, out, ended

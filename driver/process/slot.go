@@ -38,6 +38,7 @@ type slot struct {
 	Layers   bool             `json:"layers,omitempty"`  // its shim can enter an image
 	Bundles  bool             `json:"bundles,omitempty"` // its shim can show a bundle
 	Mounts   bool             `json:"mounts,omitempty"`  // its shim mounts volumes
+	Configs  bool             `json:"configs,omitempty"` // its shim keeps configs
 	Binds    bool             `json:"binds,omitempty"`   // and folders of the host
 	Users    bool             `json:"users,omitempty"`   // its shim makes user namespaces
 	dir      string
@@ -68,6 +69,7 @@ func (d *Driver) newSlot(number int) (_ *slot, err error) {
 	s.IP4, s.IP6 = d.addresses(number)
 	s.Layers = d.Layers != ""
 	s.Bundles, s.Mounts, s.Binds, s.Users = s.Layers, true, true, true
+	s.Configs = true
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("make sandbox %d: %w", number, err), s.destroy())

@@ -19,7 +19,7 @@ import (
 // The reply to hold carries the listener of the instance's API. The events follow it, past ones
 // first. If the program was only loaded, the driver first sends go, which has no reply.
 type request struct {
-	// Verb is hold, go, notify, signal, renew, kill, pause, describe, exec or session.
+	// Verb is hold, go, notify, signal, renew, configure, kill, pause, describe, exec or session.
 	Verb string   `json:"verb"`
 	Run  *program `json:"run,omitempty"`
 	// The program waits before its first instruction for a message go.
@@ -32,31 +32,35 @@ type request struct {
 	Session *pando.SessionSpec `json:"session,omitempty"`
 	Secrets map[string][]byte  `json:"secrets,omitempty"`
 	Signals map[string]string  `json:"signals,omitempty"` // by the name of a secret
+	Config  *pando.ConfigFile  `json:"config,omitempty"`
+	Install bool               `json:"install,omitempty"` // the staged config of this name
 }
 
 // program describes the program that a shim starts.
 type program struct {
-	Instance pando.InstanceID  `json:"instance"`
-	Service  pando.ServiceKey  `json:"service"`
-	Hostname string            `json:"hostname"`
-	Argv     []string          `json:"argv"`
-	Env      []string          `json:"env"`
-	Dir      string            `json:"dir"`
-	UID      uint32            `json:"uid"`
-	GID      uint32            `json:"gid"`
-	Groups   []uint32          `json:"groups,omitempty"` // beside GID
-	Layers   []string          `json:"layers,omitempty"` // of its image, the highest first
-	LogDir   string            `json:"log_dir"`
-	Cgroup   pando.CgroupEntry `json:"cgroup"`
-	VIPs     []netip.Addr      `json:"vips"`
-	Idle     bool              `json:"idle,omitempty"` // it starts nothing: sessions alone do
-	Show     []shown           `json:"show,omitempty"`
-	Volumes  []mounted         `json:"volumes,omitempty"`
-	Tmpfs    []pando.Tmpfs     `json:"tmpfs,omitempty"`
-	Bundle   *bundled          `json:"bundle,omitempty"`
-	Secrets  map[string][]byte `json:"secrets,omitempty"`
-	ReadOnly bool              `json:"read_only,omitempty"`
-	Open     bool              `json:"open,omitempty"` // no filter of system calls
+	Instance pando.InstanceID   `json:"instance"`
+	Service  pando.ServiceKey   `json:"service"`
+	Hostname string             `json:"hostname"`
+	Argv     []string           `json:"argv"`
+	Env      []string           `json:"env"`
+	Dir      string             `json:"dir"`
+	UID      uint32             `json:"uid"`
+	GID      uint32             `json:"gid"`
+	Groups   []uint32           `json:"groups,omitempty"` // beside GID
+	Layers   []string           `json:"layers,omitempty"` // of its image, the highest first
+	LogDir   string             `json:"log_dir"`
+	Cgroup   pando.CgroupEntry  `json:"cgroup"`
+	VIPs     []netip.Addr       `json:"vips"`
+	Idle     bool               `json:"idle,omitempty"` // it starts nothing: sessions alone do
+	Show     []shown            `json:"show,omitempty"`
+	Volumes  []mounted          `json:"volumes,omitempty"`
+	Tmpfs    []pando.Tmpfs      `json:"tmpfs,omitempty"`
+	Bundle   *bundled           `json:"bundle,omitempty"`
+	Secrets  map[string][]byte  `json:"secrets,omitempty"`
+	Configs  []pando.ConfigFile `json:"configs,omitempty"`
+	Hosts    map[string]string  `json:"hosts,omitempty"` // for /etc/hosts
+	ReadOnly bool               `json:"read_only,omitempty"`
+	Open     bool               `json:"open,omitempty"` // no filter of system calls
 	// Users is the range of its user namespace, in which UID, GID and Groups are. Nil: none.
 	Users *users `json:"users,omitempty"`
 }
@@ -70,14 +74,14 @@ type reply struct {
 	Error  string              `json:"error,omitempty"`
 	Code   int                 `json:"code,omitempty"`
 	Output []byte              `json:"output,omitempty"`
-	Names  []string            `json:"names,omitempty"` // of renewed secrets
+	Names  []string            `json:"names,omitempty"` // of renewed secrets or configs
 	Event  *pando.SandboxEvent `json:"event,omitempty"`
 	// Frozen describes the program, or the sandbox for a frozen one.
 	Frozen *frozen `json:"frozen,omitempty"`
 }
 
 // messageBytesMax bounds a message in either direction.
-const messageBytesMax = 1 << 20
+const messageBytesMax = 2 << 20
 
 // send writes one message, with the descriptor fd unless it is negative.
 func send(c *net.UnixConn, v any, fd int) error {

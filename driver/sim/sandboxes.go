@@ -38,6 +38,8 @@ type Sandboxes struct {
 	sandboxes map[pando.InstanceID]*Sandbox
 	prepared  map[pando.InstanceID]pando.SandboxSpec
 	steering  *Steering
+	// Check decides about new configs, as their checks do. Nil: every content is good.
+	Check func(pando.ConfigChange) error
 }
 
 // NewSandboxes returns a host's sandboxes. A start takes up to startMax, an instance crashes within
@@ -200,6 +202,7 @@ type Sandbox struct {
 	told     []pando.SandboxEvent // so far; guarded by the host's lock
 	paused   atomic.Pointer[chan struct{}]
 	listener *listener
+	configs  map[string]string // guarded by the host's lock
 }
 
 // signalled is the reason for a program's end from outside.

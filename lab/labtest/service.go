@@ -86,7 +86,7 @@ func (p *Pando) DeployOrdinals(path string, n int, names ...string) []*Service {
 	for _, name := range names {
 		s := &Service{p: p, Name: name, file: path}
 		for k := range n {
-			s.VIP = s.Await(fmt.Sprintf("%d of %d instances of %s", k+1, n, name),
+			s.VIP = s.AwaitFor(3*Patience, fmt.Sprintf("%d of %d instances of %s", k+1, n, name),
 				func(st pando.ServiceStatus) bool { return st.InRotation > k }).VIP
 		}
 		all = append(all, s)
@@ -146,8 +146,16 @@ func (s *Service) Status() pando.ServiceStatus {
 // the deadline.
 func (s *Service) Await(what string, want func(pando.ServiceStatus) bool) pando.ServiceStatus {
 	s.p.Helper()
+	return s.AwaitFor(Patience, what, want)
+}
+
+// AwaitFor is Await with another patience, for programs that take their time.
+func (s *Service) AwaitFor(
+	patience time.Duration, what string, want func(pando.ServiceStatus) bool,
+) pando.ServiceStatus {
+	s.p.Helper()
 	var st pando.ServiceStatus
-	s.p.Await(what, func() (string, bool) {
+	s.p.AwaitFor(patience, what, func() (string, bool) {
 		var err error
 		st, err = s.p.API(s.p.Host()).Service(s.p.Context(),
 			pando.DefaultService(pando.ServiceName(s.Name)))

@@ -23,9 +23,13 @@ func TestThreeTier(t *testing.T) {
 		p.Pando("secret", "set", name, "--file", p.Write(name, "leaf-"+name))
 	}
 	all := p.DeployOrdinals(file, 3, "db", "queue", "api")
-	queue, api := all[1], all[2]
-	if why := api.Why(); !strings.Contains(why, "it waits for db to be healthy") {
-		t.Errorf("the API did not wait:\n%s", why)
+	db, queue, api := all[0], all[1], all[2]
+	for _, i := range append(db.Status().Instances, queue.Status().Instances...) {
+		for _, a := range api.Status().Instances {
+			if a.Born.Before(i.Since) {
+				t.Errorf("%s was born at %s, before %s served at %s", a.ID, a.Born, i.ID, i.Since)
+			}
+		}
 	}
 	order := func(id string) {
 		t.Helper()

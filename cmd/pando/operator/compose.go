@@ -20,6 +20,7 @@ type composed struct {
 	project  string
 	profiles []string
 	strict   bool
+	env      string
 }
 
 // flags adds the flags to a command that takes spec files and Compose files.
@@ -30,6 +31,13 @@ func (f *composed) flags(c *cobra.Command) {
 		"of a Compose file: add the services of a profile")
 	c.Flags().BoolVar(&f.strict, "strict", false,
 		"of a Compose file: refuse it if a word is left out")
+	f.envFlag(c)
+}
+
+// envFlag adds the flag that chooses an environment.
+func (f *composed) envFlag(c *cobra.Command) {
+	c.Flags().StringVar(&f.env, "env", "",
+		"environment: add the changes of FILE.ENV.yaml beside FILE.yaml")
 }
 
 // load reads the specs of a spec file or a Compose file. It prints
@@ -43,15 +51,25 @@ func (o *Console) load(ctx context.Context, path string, f composed) ([]pando.Sp
 	if err != nil {
 		return nil, fmt.Errorf("read the spec %s: %w", path, err)
 	}
+	overlay, changes := "", []byte(nil)
+	if f.env != "" {
+		if overlay, changes, err = spec.ReadOverlay(ctx, path, f.env); err != nil {
+			return nil, err
+		}
+	}
 	if !compose.Is(data) {
 		if f.project != "" || f.strict || len(f.profiles) > 0 {
 			return nil, cli.Usagef("--project, --profile and --strict are for Compose files, and %s is "+
 				"a spec", path)
 		}
+		if f.env != "" {
+			return spec.ParseWith(path, data, overlay, changes, dir)
+		}
 		return spec.Parse(path, data, dir)
 	}
 	r, err := compose.Parse(ctx, path, data, dir, compose.Options{
 		Project: f.project, Profiles: f.profiles, Environ: os.Environ(),
+		Overlay: overlay, Changes: changes,
 	})
 	if err != nil {
 		return nil, err

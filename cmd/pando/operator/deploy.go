@@ -29,9 +29,11 @@ func Deploy(o *Console) *cobra.Command {
 			"does not stop the others. The command then fails, and -o json prints a list. --wait\n" +
 			"waits for the revision that this command deployed; on a terminal it prints each change\n" +
 			"of an instance, and why none starts.\n\n" +
+			"--env staging adds the changes of pando.staging.yaml, which lies beside pando.yaml.\n\n" +
 			"A Compose file is converted first, as `pando convert` shows.",
-		Example: "  pando deploy examples/website/pando.yaml --wait\n  pando deploy pando.yaml --dry-run",
-		Args:    cobra.ExactArgs(1),
+		Example: "  pando deploy examples/website/pando.yaml --wait\n" +
+			"  pando deploy pando.yaml --dry-run\n  pando deploy pando.yaml --env staging",
+		Args: cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.FixedCompletions(
 			[]cobra.Completion{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt),
 		RunE: func(c *cobra.Command, args []string) error {

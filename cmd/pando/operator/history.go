@@ -119,21 +119,25 @@ func Rollback(o *Console) *cobra.Command {
 
 // Diff returns `pando diff`.
 func Diff(o *Console) *cobra.Command {
-	return o.Flag(&cobra.Command{
+	var f composed
+	c := &cobra.Command{
 		Use:   "diff SERVICE [REV] [REV] | diff FILE",
 		Short: "compare revisions of a service, or a file with it",
 		Long: "Print the lines in which two revisions of a service differ: the two newest, REV and\n" +
 			"the newest, or the two given ones. With a file (*.yaml, *.yml, or a path that begins\n" +
 			"with a dot or a slash), print the changes that its deploy would make.",
-		Example: "  pando diff website\n  pando diff website 2 4\n  pando diff pando.yaml",
+		Example: "  pando diff website\n  pando diff website 2 4\n  pando diff pando.yaml --env staging",
 		Args:    cobra.RangeArgs(1, 3), ValidArgsFunction: o.complete,
 		RunE: func(c *cobra.Command, args []string) error {
 			ctx := c.Context()
+			if f.env != "" && !isFile(args[0]) {
+				return cli.Usagef("diff: --env goes with a file; want: pando diff FILE --env %s", f.env)
+			}
 			if isFile(args[0]) {
 				if len(args) > 1 {
 					return cli.Usagef("diff: a file has no revisions; want: pando diff FILE")
 				}
-				specs, err := o.load(ctx, args[0], composed{})
+				specs, err := o.load(ctx, args[0], f)
 				if err != nil {
 					return err
 				}
@@ -145,7 +149,9 @@ func Diff(o *Console) *cobra.Command {
 			}
 			return o.meant(ctx, key, o.diffRevisions(ctx, key, args[1:]))
 		},
-	})
+	}
+	f.envFlag(c)
+	return o.Flag(c)
 }
 
 // isFile reports whether an argument names a spec file and no service.

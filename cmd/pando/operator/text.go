@@ -85,7 +85,7 @@ func instances(w io.Writer, all []pando.ServiceStatus, now time.Time) {
 		}
 		for _, i := range st.Instances {
 			reason := i.Reason
-			if i.Phase == pando.PhaseInRotation {
+			if i.Phase == pando.PhaseInRotation && !strings.HasPrefix(reason, pando.ConfigKept) {
 				reason = ""
 			}
 			name := st.ServiceKey

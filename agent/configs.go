@@ -1,0 +1,280 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/spec/config"
+)
+
+// Times of configs. The first change counts at once. During a burst, the pause between two
+// looks grows, so that a program reloads at most every configWaitMax.
+const (
+	configWaitMin  = 250 * time.Millisecond
+	configWaitMax  = 2 * time.Second
+	configQuiet    = 10 * time.Second // after a change: the next one counts at once
+	configCheckMax = 10 * time.Second // one check
+	configRetry    = 30 * time.Second // a config that was refused is tried again
+)
+
+// reconfiguring is the work that brings new configs to a running instance.
+type reconfiguring struct {
+	running bool
+	again   bool // something changed once more meanwhile
+	retries bool // a timer for the next attempt runs
+	last    time.Time
+	wait    time.Duration
+	refused map[string]string // reasons, by the config that keeps an older content
+}
+
+// configOutcome is the result of a look at the configs of an instance.
+type configOutcome struct {
+	changed []string
+	refused map[string]refusal
+	err     error // none could be rendered
+}
+
+// refusal is the reason for which a config keeps its content.
+type refusal struct {
+	reason string
+	lines  []string
+}
+
+// configs renders the configs of an instance before its start.
+func (r *birth) configs(
+	svc pando.Service, spec pando.Spec, secrets map[string][]byte,
+) ([]pando.ConfigFile, error) {
+	if len(spec.Configs) == 0 {
+		return nil, nil
+	}
+	r.follows(spec)
+	var out []pando.ConfigFile
+	size := 0
+	for _, c := range spec.Configs {
+		file, err := templates{r.a}.render(r.inst, spec, c, secrets)
+		if err != nil {
+			return nil, err
+		}
+		if size += len(file.Content); size > pando.ConfigsBytesMax {
+			return nil, fmt.Errorf("%w: the configs of the instance have more than %d bytes",
+				pando.ErrTooLarge, pando.ConfigsBytesMax)
+		}
+		out = append(out, file)
+	}
+	return out, nil
+}
+
+// templates renders configs from the records of this host.
+type templates struct{ a *Agent }
+
+// render returns one config of an instance as a file.
+func (t templates) render(
+	i pando.Instance, spec pando.Spec, c pando.Config, secrets map[string][]byte,
+) (pando.ConfigFile, error) {
+	const everyone, programAlone = 0o444, 0o400
+	file := pando.ConfigFile{Name: c.Name, Content: []byte(c.Text), Target: c.Target, Mode: c.Mode}
+	mode := uint32(everyone)
+	if c.Template {
+		text, err := config.Parse(c.Name, c.Text)
+		if err != nil {
+			return file, err
+		}
+		file.Content, err = text.Render(t.facts(i, spec, secrets, text.Services()))
+		if err != nil {
+			return file, err
+		}
+		if len(text.Secrets()) > 0 {
+			mode = programAlone
+		}
+	}
+	if file.Mode == 0 {
+		file.Mode = mode
+	}
+	return file, nil
+}
+
+// reconfigure renders the templates of a running instance again. The sandbox
+// compares the contents, so a look without a change has no effect.
+func (r *runner) reconfigure() {
+	spec := r.spec()
+	if r.box == nil || r.exited != nil || r.inst.Run != nil || !spec.Templated() {
+		return // an instance of a run keeps its first files
+	}
+	if r.config.running {
+		r.config.again = true
+		return
+	}
+	r.config.running, r.config.again = true, false
+	now := r.a.Clock.Now()
+	wait := max(0, r.config.wait-now.Sub(r.config.last))
+	box, inst := r.box, r.inst
+	r.a.spawn(func(ctx context.Context) {
+		var o configOutcome
+		if o.err = r.pauseFor(ctx, wait); o.err == nil {
+			o = r.bringConfigs(ctx, inst, spec, box)
+		}
+		r.post(configsBrought{o})
+	})
+}
+
+// pauseFor waits, and returns an error if the instance ends meanwhile.
+func (r *runner) pauseFor(ctx context.Context, wait time.Duration) error {
+	if wait <= 0 {
+		return nil
+	}
+	timer, stop := r.a.Clock.After(wait)
+	defer stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-r.ended:
+		return context.Canceled
+	case <-timer:
+		return nil
+	}
+}
+
+// bringConfigs renders the templates of an instance and gives its sandbox those that differ.
+func (r *runner) bringConfigs(
+	ctx context.Context, i pando.Instance, spec pando.Spec, box pando.Sandbox,
+) (o configOutcome) {
+	o.refused = map[string]refusal{}
+	var secrets map[string][]byte
+	for _, c := range spec.Configs {
+		if !c.Template {
+			continue
+		}
+		private := readsSecrets(c)
+		if private && secrets == nil {
+			if secrets, o.err = r.a.secretsOf(ctx, i.ID, spec); o.err != nil {
+				return o
+			}
+		}
+		file, err := templates{r.a}.render(i, spec, c, secrets)
+		changed := false
+		if err == nil {
+			checking, cancel := context.WithTimeout(ctx, configCheckMax)
+			changed, err = box.Reconfigure(checking, pando.ConfigChange{
+				ConfigFile: file, Check: c.Check, OnChange: c.OnChange,
+			})
+			cancel()
+		}
+		if err != nil {
+			o.refused[c.Name] = refusalOf(err, private)
+		}
+		if changed {
+			o.changed = append(o.changed, c.Name)
+		}
+	}
+	return o
+}
+
+// readsSecrets reports whether a config may contain a secret.
+func readsSecrets(c pando.Config) bool {
+	t, err := config.Parse(c.Name, c.Text)
+	return err == nil && len(t.Secrets()) > 0
+}
+
+// refusalOf returns the reason of an error. The output of a check may quote a file with secrets, so
+// it is left out then.
+func refusalOf(err error, private bool) refusal {
+	out := refusal{reason: cause(err)}
+	var check *pando.CheckFailed
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		out.reason = fmt.Sprintf("its check did not end within %s", configCheckMax)
+	case errors.As(err, &check) && private:
+		out.reason += "; its output is left out, because the file has secrets: run the check again " +
+			"with `pando exec`"
+	case errors.As(err, &check):
+		out.lines = evidence(string(check.Output))
+	}
+	return out
+}
+
+// cause returns the text of an error without the name of its kind.
+func cause(err error) string {
+	return strings.TrimPrefix(err.Error(), pando.ErrInvalid.Error()+": ")
+}
+
+// evidence returns the last lines of a text in a form that is fit for a record.
+func evidence(text string) (out []string) {
+	const most = 10
+	for line := range strings.Lines(text) {
+		if line = oneLine(strings.TrimSpace(line), evidenceBytesMax); line != "" {
+			out = append(out, line)
+		}
+	}
+	return out[max(0, len(out)-most):]
+}
+
+// reconfigured records the end of a look.
+func (r *runner) reconfigured(ctx context.Context, o configOutcome) {
+	c, now := &r.config, r.a.Clock.Now()
+	c.running = false
+	if ctx.Err() != nil || r.box == nil || errors.Is(o.err, context.Canceled) {
+		return
+	}
+	if o.err != nil {
+		o.refused = map[string]refusal{"configs": {reason: cause(o.err)}}
+	}
+	if len(o.changed) > 0 {
+		quiet := now.Sub(c.last) > configQuiet
+		c.last, c.wait = now, min(configWaitMax, 2*c.wait)
+		if quiet || c.wait == 0 {
+			c.wait = configWaitMin
+		}
+		slices.Sort(o.changed)
+		text := "it has a new " + strings.Join(o.changed, ", ")
+		r.a.Log.Info(text, "instance", r.id)
+		r.a.decide(ctx, r, pando.DecidedConfig, text, nil)
+	}
+	r.complain(o.refused)
+	if len(c.refused) > 0 && !c.retries {
+		c.retries = true
+		r.a.spawn(func(ctx context.Context) {
+			if r.pauseFor(ctx, configRetry) == nil {
+				r.post(configsChanged{retry: true})
+			}
+		})
+	}
+	if c.again {
+		r.reconfigure()
+	}
+}
+
+// complain records the configs that keep an older content, once for each reason.
+func (r *runner) complain(refused map[string]refusal) {
+	c, was := &r.config, r.config.refused
+	c.refused = map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(refused)) {
+		one := refused[name]
+		c.refused[name] = one.reason
+		if was[name] == one.reason {
+			continue
+		}
+		d := r.a.decision(r, pando.DecidedConfig,
+			pando.ConfigKept+name+": "+one.reason, nil)
+		d.Lines = one.lines
+		r.a.Log.Warn("an instance keeps an older config", "instance", r.id, "config", name,
+			"error", one.reason)
+		r.explainConfig(d.Reason, &d)
+	}
+	shown := len(was) > 0 || strings.HasPrefix(r.inst.Reason, pando.ConfigKept) // by a former agent
+	if shown && len(c.refused) == 0 {
+		r.explainConfig("all its configs are the newest again", nil)
+	}
+}
+
+// explainConfig shows a reason on the line of the instance.
+func (r *runner) explainConfig(reason string, d *pando.Decision) {
+	r.inst.Reason = reason
+	r.recorder.add(r.inst, d)
+	r.show()
+}
