@@ -17,6 +17,8 @@
 //	host         host.go       a machine that runs the agent.
 //	member       host.go       a host that was admitted to the cluster.
 //	admissions   admission.go  the count of admitted hosts and of uses of tokens.
+//	figures      figures.go    the counts of a server or an agent since its start.
+//	token        token.go      of a tenant: lets a caller from outside the hosts use the API.
 //	right        right.go      a permission of the operators of one host.
 //	invitation   right.go      a token with the address at which it admits hosts.
 //	sighting     host.go       the store that a host has seen last.

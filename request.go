@@ -342,6 +342,8 @@ type Operators interface {
 	Why(ctx context.Context, s ServiceKey, max int) ([]Because, error)
 	// Fits reports for each host, in order, whether the next instance of a service may start there.
 	Fits(ctx context.Context, s ServiceKey) ([]HostFit, error)
+	// Figures returns the counts of this server.
+	Figures(ctx context.Context) (ServerFigures, error)
 	// Hosts lists every member, present or away.
 	Hosts(ctx context.Context) ([]HostStatus, error)
 	// RemoveHost ends the membership of a host: its name and slot are free, its certificate is
@@ -375,6 +377,7 @@ type Operators interface {
 	SecretOperators
 	SnapshotOperators
 	TenantOperators
+	TokenOperators
 	// Counters returns the counters of a service's endpoints on all hosts.
 	Counters(ctx context.Context, s ServiceKey) ([]EndpointCounters, error)
 	// StateLog returns the newest commits of a service's state. max 0 returns all.

@@ -186,7 +186,8 @@ type Losses struct {
 type EndpointCounters struct {
 	Service  ServiceKey `json:"service"`
 	Instance InstanceID `json:"instance"`
-	Flows    uint64     `json:"flows"` // new flows steered to it
+	Host     HostName   `json:"host,omitempty"` // that steered the flows
+	Flows    uint64     `json:"flows"`          // new flows steered to it
 	Packets  uint64     `json:"packets"`
 	Bytes    uint64     `json:"bytes"`
 	Ends     uint64     `json:"ends"` // packets that end a flow: FIN or RST, of either side

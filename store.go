@@ -37,6 +37,7 @@ const (
 	KindVolumes   Kind = "volumes"   // a VolumeHome
 	KindSecret    Kind = "secret"    // a Secret
 	KindTenant    Kind = "tenant"    // an Account
+	KindToken     Kind = "token"     // a Token
 	KindHost      Kind = "host"      // a Host, under its lease
 	KindMember    Kind = "member"    // a Member
 	KindCluster   Kind = "cluster"   // the Cluster, one record
@@ -107,7 +108,7 @@ func HostKey(h HostName) Key { return key(KindHost, string(h)) }
 func LeaderKey(role string) Key { return key(KindLeader, role) }
 
 // Stored is a value with a key: Service, Revision, Instance, Intent, Decision, StateHead,
-// Keeper, Endpoints, VolumeHome, Secret, Account, Host or Member.
+// Keeper, Endpoints, VolumeHome, Secret, Account, Token, Host or Member.
 type Stored interface {
 	// Key returns the key of the value's record.
 	Key() Key

@@ -72,6 +72,8 @@ type Config struct {
 	OpenLog func(
 		ctx context.Context, s pando.ServiceKey, i pando.InstanceID, q pando.LogQuery,
 	) (pando.LogLines, error)
+	// Logged returns the counts of this process's log. Nil: they are 0.
+	Logged func() pando.LogFigures
 	// TrimEvery is the interval at which the agent trims old history from the states of this host.
 	// Keep is the history that remains. Zero means five minutes and state.DefaultKeep.
 	TrimEvery time.Duration
@@ -101,6 +103,7 @@ type Agent struct {
 	*heralding
 	door  door
 	steps atomic.Int64 // of all runners
+	tally tally
 	wg    sync.WaitGroup
 	ctx   context.Context // the context of Run
 
@@ -198,6 +201,7 @@ func (a *Agent) join(ctx context.Context) error {
 			case <-lost:
 			}
 			a.Log.Warn("the host's lease is lost; joining again", "host", a.Host.Name)
+			a.tally.leasesLost.Add(1)
 			if lost, err = a.joinOnce(ctx); err != nil {
 				return
 			}

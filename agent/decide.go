@@ -44,6 +44,7 @@ func (a *Agent) decide(
 // push merges the instance's branch and records a decision for each conflict.
 func (a *Agent) push(ctx context.Context, r *runner) (pando.MergeResult, error) {
 	result, err := a.branches.Push(ctx, r.service, r.id)
+	a.tally.pushed(result, err)
 	if err != nil {
 		return result, err
 	}

@@ -91,7 +91,7 @@ func (w *window) Counters(ctx context.Context) ([]pando.EndpointCounters, error)
 	scores := map[pando.InstanceID]pando.Score{}
 	for n := range all {
 		c := &all[n]
-		c.Open = open[c.Instance]
+		c.Open, c.Host = open[c.Instance], a.Host.Name
 		m, known := a.meter.Of(c.Instance)
 		m.Instance, m.Service, m.Metrics = c.Instance, c.Service, a.metricsOf(c.Instance)
 		if known || len(m.Metrics) > 0 {

@@ -39,6 +39,29 @@ func NewClient(socket string, clock pando.Clock) *Client {
 	return &Client{http: h, socket: socket, clock: clock}
 }
 
+// NewRemoteClient returns a client of a server elsewhere, with a token of a tenant. to dials with
+// the TLS configuration that the token demands; at names the server in errors.
+func NewRemoteClient(
+	at, token string, clock pando.Clock,
+	to func(ctx context.Context, network, addr string) (net.Conn, error),
+) *Client {
+	t := &http.Transport{DialContext: to, DisableCompression: true}
+	return &Client{http: &http.Client{Transport: bearing{t, token}}, socket: at, clock: clock}
+}
+
+// bearing adds a token to each request.
+type bearing struct {
+	next  http.RoundTripper
+	token string
+}
+
+// RoundTrip implements http.RoundTripper.
+func (b bearing) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+b.token)
+	return b.next.RoundTrip(r)
+}
+
 // tries is how often a request is sent until an answer arrives. A request that changes something
 // carries a key, so the server executes it once.
 const tries = 3
@@ -76,6 +99,8 @@ func (c *Client) send(
 			return answered(resp)
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("%s %s: %w", method, path, ctx.Err())
+		case errors.Is(err, pando.ErrInvalid), errors.Is(err, pando.ErrForbidden):
+			return nil, err
 		case errors.As(err, &op) && op.Op == "dial":
 			return nil, c.unreachable(op)
 		case n == tries:
@@ -90,6 +115,9 @@ func (c *Client) unreachable(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return problem.Remote(fmt.Sprintf("you may not open %s: be root, or in its group", c.socket),
 			pando.ErrForbidden)
+	}
+	if _, remote := c.http.Transport.(bearing); remote {
+		return fmt.Errorf("%w: no server of pando answers at %s: %w", pando.ErrUnavailable, c.socket, err)
 	}
 	return problem.Remote(
 		fmt.Sprintf("pando is not running on this machine (no answer at %s): start it with `pando up`",

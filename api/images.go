@@ -23,7 +23,10 @@ func (h operators) imageRoutes(a huma.API) {
 // behind returns the operators behind the veil, which has no optional parts.
 func behind(ops pando.Operators) pando.Operators {
 	if v, ok := ops.(veiled); ok {
-		return v.Operators
+		ops = v.Operators
+	}
+	if f, ok := ops.(fenced); ok {
+		ops = f.Operators
 	}
 	return ops
 }

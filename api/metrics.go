@@ -3,19 +3,20 @@ package api
 import (
 	"context"
 	"net/http"
+	"strconv"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"pando.run/pando"
 )
 
-// metrics answers scrapes from the operators' API at that moment and keeps no counters of its own.
+// metrics answers scrapes from the operators' API at that moment. It keeps sums of counters that
+// would fall with their instances (tally.go).
 func (h operators) metrics() http.Handler {
+	sums := &tally{}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		registry := prometheus.NewPedanticRegistry()
-		registry.MustRegister(gauges{r.Context(), h.Operators})
-		promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+		scrape(w, r, gauges{r.Context(), h.Operators, sums, h.answers})
 	})
 }
 
@@ -23,117 +24,246 @@ func (h operators) metrics() http.Handler {
 type gauges struct {
 	ctx context.Context
 	pando.Operators
+	sums    *tally
+	answers *answers
 }
 
 var (
-	ofService  = []string{"tenant", "service"}
-	ofEndpoint = []string{"tenant", "service", "instance"}
-	ofHost     = []string{"host"}
+	ofCluster metrics
 
-	metricServices = prometheus.NewDesc("pando_service_info",
-		"Always 1; the phase of a service is a label.", append(ofService, "phase"), nil)
-	metricInstances = prometheus.NewDesc("pando_instances", "Instances by phase.",
-		append(ofService, "phase"), nil)
-	metricMax = prometheus.NewDesc("pando_instances_max", "The budget of a service.", ofService,
-		nil)
-	metricDecisions = prometheus.NewDesc("pando_decisions",
-		"Decisions that the service still remembers (its 300 newest), by kind.",
-		append(ofService, "kind"), nil)
-	metricFlows = prometheus.NewDesc("pando_flows_total", "New flows steered to an instance.",
-		ofEndpoint, nil)
-	metricPackets = prometheus.NewDesc("pando_packets_total", "Packets steered to an instance.",
-		ofEndpoint, nil)
-	metricBytes = prometheus.NewDesc("pando_bytes_total", "Bytes steered to an instance.",
-		ofEndpoint, nil)
-	metricScore = prometheus.NewDesc("pando_instance_score",
-		"Score of an instance as its own host measures it; lower is better.", ofEndpoint, nil)
-	metricReported = prometheus.NewDesc("pando_instance_metric",
-		"A number of the application (PUT /v1/self/metrics).", append(ofEndpoint, "name"), nil)
-	metricDropped = prometheus.NewDesc("pando_dropped_packets_total",
-		"Packets that the steering of a host dropped, by reason.", []string{"host", "reason"}, nil)
-	metricAnswered = prometheus.NewDesc("pando_answered_drops_total",
-		"Dropped packets that were answered with an error.", ofHost, nil)
-	metricEvicted = prometheus.NewDesc("pando_evicted_flows_total",
-		"Flows that a full connection table gave up.", ofHost, nil)
-	metricHosts = prometheus.NewDesc("pando_host_info", "Always 1 for a host that has its lease.",
-		[]string{"host", "version"}, nil)
+	metricHosts = ofCluster.gauge("pando_host_info", "hosts",
+		"Always 1; the build of a host with its lease is a label.", "host version")
+	metricHere = ofCluster.gauge("pando_host_here", "hosts",
+		"1 if the agent of a member holds its lease, else 0.", "host")
+	metricAnswers = ofCluster.gauge("pando_host_answers", "hosts",
+		"1 if the agent of a host answered this scrape, else 0.", "host")
+	metricOn  = ofCluster.gauge("pando_host_instances", "hosts", "Instances placed on a host.", "host")
+	metricCut = ofCluster.gauge("pando_host_unreached", "hosts",
+		"1 if a host has no way to another one, so that other one gets no new flows from it.", "host")
+	metricDropped = ofCluster.counter("pando_dropped_packets_total", "10 × hosts",
+		"Packets that the steering of a host dropped, by reason.", "host reason")
+	metricAnswered = ofCluster.counter("pando_answered_drops_total", "hosts",
+		"Dropped packets that were answered with an error.", "host")
+	metricEvicted = ofCluster.counter("pando_evicted_flows_total", "hosts",
+		"Flows that a full connection table gave up.", "host")
+	metricForged = ofCluster.counter("pando_forged_probes_total", "hosts",
+		"Probes between hosts that no member sent.", "host")
+	metricLeader = ofCluster.gauge("pando_leader", "1",
+		"Always 1; the host of the deciding server is a label.", "host")
+
+	metricServices = ofCluster.gauge("pando_service_info", "services",
+		"Always 1; the phase of a service is a label.", "tenant service phase")
+	metricInstances = ofCluster.gauge("pando_instances", "10 × services", "Instances by phase.",
+		"tenant service phase")
+	metricMax = ofCluster.gauge("pando_instances_max", "services", "The budget of a service.",
+		"tenant service")
+	metricFlows = ofCluster.counter("pando_flows_total", "services",
+		"New flows that all hosts steered to a service, since the first scrape.", "tenant service")
+	metricPackets = ofCluster.counter("pando_packets_total", "services",
+		"Packets that all hosts steered to a service, likewise.", "tenant service")
+	metricBytes = ofCluster.counter("pando_bytes_total", "services",
+		"Bytes that all hosts steered to a service, likewise.", "tenant service")
+	metricDecisions = ofCluster.counter("pando_decisions_total", "kinds × services",
+		"Decisions about a service by kind, since the server started.", "tenant service kind")
+
+	metricTenantUse = ofCluster.gauge("pando_tenant_use", "4 × tenants",
+		"Use of a tenant: services, instances, cpus, memory_bytes.", "tenant resource")
+	metricTenantQuota = ofCluster.gauge("pando_tenant_quota", "4 × tenants",
+		"Quota of a tenant, if it has one.", "tenant resource")
+
+	metricLeads = ofCluster.gauge("pando_server_leads", "1",
+		"1 if the server that answers decides for the cluster, else 0.", "")
+	metricTerms = ofCluster.counter("pando_server_terms_total", "1",
+		"How often this server began to lead.", "")
+	metricTermsLost = ofCluster.counter("pando_server_terms_lost_total", "1",
+		"How often this server lost the leadership.", "")
+	metricWrites = ofCluster.counter("pando_store_writes_total", "3",
+		"Writes of this server to the store: written, conflict, failed.", "result")
+	metricStore = ofCluster.gauge("pando_store_bytes", "3",
+		"Sizes of the store: file, used, limit.", "of")
+	metricAPI = ofCluster.counter("pando_api_answers_total", "5 × 20",
+		"Answers of the operators' API, by method and status.", "method status")
+	metricLog = ofCluster.counter("pando_server_log_lines_total", "2",
+		"Lines of the server's log: warning, error.", "level")
 )
 
 // Describe implements prometheus.Collector.
-func (g gauges) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
-		metricServices, metricInstances, metricMax, metricDecisions, metricFlows, metricPackets,
-		metricBytes, metricScore, metricReported, metricDropped, metricAnswered, metricEvicted,
-		metricHosts,
-	} {
-		to <- d
-	}
-}
+func (g gauges) Describe(to chan<- *prometheus.Desc) { ofCluster.describe(to) }
 
 // Collect implements prometheus.Collector.
 func (g gauges) Collect(to chan<- prometheus.Metric) {
-	send := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(d, kind, value, labels...)
-	}
+	s := sample(to)
+	g.hosts(s)
+	g.services(s)
+	g.tenants(s)
+	g.server(s)
+	g.answers.each(func(method string, status int, n uint64) {
+		s.put(metricAPI, float64(n), method, strconv.Itoa(status))
+	})
+}
+
+func (g gauges) hosts(s sample) {
 	hosts, err := g.Hosts(g.ctx)
 	if err != nil {
-		to <- prometheus.NewInvalidMetric(metricHosts, err)
+		s.failed(metricHosts, err)
 	}
 	for _, h := range hosts {
-		if h.State != pando.HostHere {
+		name := string(h.Name)
+		s.put(metricHere, is(h.State != pando.HostAway), name)
+		s.put(metricOn, float64(h.Instances), name)
+		if h.Leads {
+			s.put(metricLeader, 1, name)
+		}
+		if h.State == pando.HostAway {
 			continue
 		}
-		send(metricHosts, prometheus.GaugeValue, 1, string(h.Name), h.Version)
+		s.put(metricHosts, 1, name, h.Version)
+		s.put(metricAnswers, is(h.Losses != nil), name)
 		if h.Losses == nil {
 			continue
 		}
 		for why, n := range h.Losses.Dropped {
-			send(metricDropped, prometheus.CounterValue, float64(n), string(h.Name), string(why))
+			s.put(metricDropped, float64(n), name, string(why))
 		}
-		send(metricAnswered, prometheus.CounterValue, float64(h.Losses.Answered), string(h.Name))
-		send(metricEvicted, prometheus.CounterValue, float64(h.Losses.Evicted), string(h.Name))
+		s.put(metricAnswered, float64(h.Losses.Answered), name)
+		s.put(metricEvicted, float64(h.Losses.Evicted), name)
+		s.put(metricForged, float64(h.Losses.Forged), name)
+		s.put(metricCut, is(h.Losses.Unreached != ""), name)
 	}
+}
+
+func (g gauges) services(s sample) {
 	services, err := g.Services(g.ctx)
 	if err != nil {
-		to <- prometheus.NewInvalidMetric(metricServices, err)
+		s.failed(metricServices, err)
 	}
+	var keys []pando.ServiceKey
+	var counters []pando.EndpointCounters
 	for _, st := range services {
-		labels := []string{string(st.Tenant), string(st.Name)}
-		send(metricServices, prometheus.GaugeValue, 1, append(labels, string(st.Phase))...)
-		send(metricMax, prometheus.GaugeValue, float64(st.Scale.Max), labels...)
-		phases, kinds := map[string]int{}, map[string]int{}
+		of := []string{string(st.Tenant), string(st.Name)}
+		s.put(metricServices, 1, append(of, string(st.Phase))...)
+		s.put(metricMax, float64(st.Scale.Max), of...)
+		phases := map[pando.Phase]int{}
 		for _, i := range st.Instances {
-			phases[string(i.Phase)]++
+			phases[i.Phase]++
 		}
 		for p, n := range phases {
-			send(metricInstances, prometheus.GaugeValue, float64(n), append(labels, p)...)
+			s.put(metricInstances, float64(n), append(of, string(p))...)
 		}
-		because, err := g.Why(g.ctx, st.ServiceKey, 0)
-		for _, b := range because {
-			if err == nil && b.Decision != nil {
-				kinds[string(b.Decision.Kind)]++
-			}
-		}
-		for k, n := range kinds {
-			send(metricDecisions, prometheus.GaugeValue, float64(n), append(labels, k)...)
-		}
-		counters, err := g.Counters(g.ctx, st.ServiceKey)
-		if err != nil {
-			continue // the service is gone, or its host does not answer: the others count
-		}
-		for _, c := range counters {
-			of := append(labels, string(c.Instance))
-			send(metricFlows, prometheus.CounterValue, float64(c.Flows), of...)
-			send(metricPackets, prometheus.CounterValue, float64(c.Packets), of...)
-			send(metricBytes, prometheus.CounterValue, float64(c.Bytes), of...)
-			if c.Score != nil {
-				send(metricScore, prometheus.GaugeValue, c.Score.Value, of...)
-			}
-			if c.Meter != nil {
-				for name, v := range c.Meter.Metrics {
-					send(metricReported, prometheus.GaugeValue, v, append(of, name)...)
-				}
+		keys = append(keys, st.ServiceKey)
+		if some, err := g.Counters(g.ctx, st.ServiceKey); err == nil {
+			counters = append(counters, some...)
+		} // else the service is gone: the others count
+	}
+	for k, sum := range g.sums.add(keys, counters) {
+		of := []string{string(k.Tenant), string(k.Name)}
+		s.put(metricFlows, float64(sum.flows), of...)
+		s.put(metricPackets, float64(sum.packets), of...)
+		s.put(metricBytes, float64(sum.bytes), of...)
+	}
+}
+
+func (g gauges) tenants(s sample) {
+	all, err := g.Tenants(g.ctx)
+	if err != nil {
+		s.failed(metricTenantUse, err)
+	}
+	for _, t := range all {
+		name := string(t.Tenant)
+		s.put(metricTenantUse, float64(t.Use.Services), name, "services")
+		for _, r := range []struct {
+			resource   string
+			use, quota float64
+		}{
+			{"instances", float64(t.Use.Instances), float64(t.Quota.Instances)},
+			{"cpus", t.Use.CPUs, t.Quota.CPUs},
+			{"memory_bytes", float64(t.Use.MemoryBytes), float64(t.Quota.MemoryBytes)},
+		} {
+			s.put(metricTenantUse, r.use, name, r.resource)
+			if r.quota > 0 {
+				s.put(metricTenantQuota, r.quota, name, r.resource)
 			}
 		}
 	}
 }
+
+func (g gauges) server(s sample) {
+	f, err := g.Figures(g.ctx)
+	if err != nil {
+		s.failed(metricLeads, err)
+		return
+	}
+	s.put(metricLeads, is(f.Leads))
+	s.put(metricTerms, float64(f.Terms))
+	s.put(metricTermsLost, float64(f.Lost))
+	s.put(metricWrites, float64(f.Written), "written")
+	s.put(metricWrites, float64(f.Conflicts), "conflict")
+	s.put(metricWrites, float64(f.Failed), "failed")
+	if f.Store.LimitBytes > 0 {
+		s.put(metricStore, float64(f.Store.FileBytes), "file")
+		s.put(metricStore, float64(f.Store.UsedBytes), "used")
+		s.put(metricStore, float64(f.Store.LimitBytes), "limit")
+	}
+	s.put(metricLog, float64(f.Log.Warnings), "warning")
+	s.put(metricLog, float64(f.Log.Errors), "error")
+	for k, kinds := range f.Decisions {
+		for kind, n := range kinds {
+			s.put(metricDecisions, float64(n), string(k.Tenant), string(k.Name), string(kind))
+		}
+	}
+}
+
+// answers counts the answers of an API. Other methods than the usual ones count as one.
+type answers struct {
+	mu sync.Mutex
+	of map[answerOf]uint64
+}
+
+type answerOf struct {
+	method string
+	status int
+}
+
+func newAnswers() *answers { return &answers{of: map[answerOf]uint64{}} }
+
+func (a *answers) each(f func(method string, status int, n uint64)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for of, n := range a.of {
+		f(of.method, of.status, n)
+	}
+}
+
+// counted counts the answers of a handler.
+func (a *answers) counted(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		method := r.Method
+		switch method {
+		case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:
+		default:
+			method = "other"
+		}
+		seen := &watched{ResponseWriter: w, status: http.StatusOK}
+		defer func() {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.of[answerOf{method, seen.status}]++
+		}()
+		next.ServeHTTP(seen, r)
+	})
+}
+
+// watched is the writer of an answer. It remembers the status.
+type watched struct {
+	http.ResponseWriter
+	status int
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *watched) WriteHeader(status int) {
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap lets an http.ResponseController reach the connection.
+func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }

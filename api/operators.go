@@ -17,13 +17,14 @@ import (
 // operators serves pando.Operators.
 type operators struct {
 	pando.Operators
-	ready func(context.Context) error
+	ready   func(context.Context) error
+	answers *answers
 }
 
 // OperatorsHandler serves the operators' API. Any process that can open its socket may use it.
 // ready reports whether the store answers.
 func OperatorsHandler(ops pando.Operators, ready func(context.Context) error) http.Handler {
-	h := operators{veiled{ops}, ready}
+	h := operators{veiled{fenced{ops}}, ready, newAnswers()}
 	mux := http.NewServeMux()
 	h.routes(humago.New(mux, document()))
 	mux.Handle("GET /state/", ops.State())
@@ -33,7 +34,7 @@ func OperatorsHandler(ops pando.Operators, ready func(context.Context) error) ht
 		_, _ = w.Write(openAPI) // the caller is gone
 	})
 	mux.Handle("GET /metrics", h.metrics())
-	return isJSON(known(mux))
+	return h.answers.counted(isJSON(known(mux)))
 }
 
 // isJSON declares every body as JSON. curl, for example, declares each body as a form.
@@ -58,6 +59,7 @@ func (h operators) routes(a huma.API) {
 	snapshotsFace{h.Operators}.routes(a)
 	secretsFace{h.Operators}.routes(a)
 	tenantsFace{h.Operators}.routes(a)
+	tokensFace{h.Operators}.routes(a)
 	route(a, "show-service", "GET /v1/services/{name}", "Show one service with its instances.", h.show)
 	route(a, "remove-service", "DELETE /v1/services/{name}",
 		"Drain every instance, merge its state, then remove the service.", h.remove)

@@ -20,7 +20,8 @@ import (
 func Readable(operators http.Handler, names ...string) http.Handler {
 	mux := http.NewServeMux()
 	for _, pattern := range []string{
-		"GET /healthz", "GET /readyz", "GET /metrics", "GET /openapi.json", "GET /state/", "POST /state/",
+		"GET /healthz", "GET /readyz", "GET /metrics", "GET " + HostMetricsPath,
+		"GET /openapi.json", "GET /state/", "POST /state/",
 	} {
 		mux.Handle(pattern, operators)
 	}

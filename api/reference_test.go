@@ -33,7 +33,8 @@ and [requests of an instance](#requests-of-an-instance) to its host. Bodies are 
 
 On ` + "`/run/pando/api.sock`" + ` (mode 0660: a process that can open it can use it). The same
 contract for programs is [api/openapi.json](../../api/openapi.json), served at
-` + "`GET /openapi.json`" + `. Prometheus reads ` + "`GET /metrics`" + `,
+` + "`GET /openapi.json`" + `. Prometheus reads ` + "`GET /metrics`" + `
+and ` + "`GET /metrics/host`" + ` ([metrics](metrics.md)),
 git clones ` + "`GET /state/NAME.git`" + ` (read-only).
 
     curl --unix-socket /run/pando/api.sock http://pando/v1/services/website

@@ -40,6 +40,8 @@ type Config struct {
 	// Taken returns the program of the server's host that takes packets at a port of it, and whether
 	// there is one. Nil means unknown.
 	Taken func(pando.HostPort) (owner string, taken bool)
+	// Process adds the figures of this process: its store and its log. Nil: none.
+	Process func(*pando.ServerFigures)
 }
 
 // Control decides for the whole cluster while it leads. It answers operators at any time.
@@ -54,6 +56,7 @@ type Control struct {
 	*snapshots
 	*callers
 	*tenants
+	*tokens
 	counters *counters
 	// asks holds asks that agents brought themselves and that wait for a decision.
 	asks  map[pando.ServiceKey][]*ask
@@ -86,8 +89,9 @@ func New(c Config) *Control {
 	return &Control{
 		view: v, counters: n, streams: &streams{view: v, counters: n}, members: &members{view: v},
 		operators: o, volumes: &volumes{o}, recoveries: &recoveries{o},
-		secrets: &secrets{o}, snapshots: &snapshots{o}, tenants: &tenants{o}, callers: &callers{o},
-		asks: map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),
+		secrets: &secrets{o}, snapshots: &snapshots{o}, tenants: &tenants{o}, tokens: &tokens{o},
+		callers: &callers{o},
+		asks:    map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),
 		waiting: map[pando.ServiceKey]bool{},
 	}
 }
@@ -115,6 +119,7 @@ func (c *Control) campaign(ctx context.Context) {
 		fence, lost, err := c.Registry.Lead(term, "control", c.Name)
 		if err == nil {
 			c.Log.Info("leading", "candidate", c.Name)
+			c.tally.terms.Add(1)
 			c.lead(term, fence, lost)
 		}
 		end()
@@ -162,6 +167,7 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 			return
 		case <-lost:
 			c.Log.Warn("leadership lost")
+			c.tally.lost.Add(1)
 			return
 		default:
 		}

@@ -84,6 +84,9 @@ func (c *counters) read(ctx context.Context) counted {
 		}
 		wg.Go(func() { // a host that is cut off must not delay the others
 			each[n], errs[n] = c.Peers.Counters(ctx, h)
+			for i := range each[n] {
+				each[n][i].Host = h.Name
+			}
 			// A caller that left proves nothing about the host.
 			if errs[n] == nil || !errors.Is(ctx.Err(), context.Canceled) {
 				c.note(h.Name, errs[n])

@@ -94,6 +94,12 @@ func (c *tenants) RemoveTenant(ctx context.Context, t pando.Tenant, by pando.Ask
 				"`pando rm` removes them", pando.ErrRefused, t, n)
 		}
 		c.Log.Info("a tenant was removed", "tenant", string(t), "by", by.Name)
-		return pando.Txn{If: []pando.Condition{old.If()}, Delete: []pando.Key{old.V.Key()}}, nil
+		gone := pando.Txn{If: []pando.Condition{old.If()}, Delete: []pando.Key{old.V.Key()}}
+		for k := range w.Tokens {
+			if k.Tenant == t {
+				gone.Delete = append(gone.Delete, k.Key())
+			}
+		}
+		return gone, nil
 	})
 }

@@ -35,6 +35,7 @@ func (c *view) written(s pando.ServiceKey) { delete(c.unwritten, s) }
 
 // outcome records whether the store has room. While it is full, agents cannot record their steps.
 func (c *view) outcome(err error) {
+	c.tally.wrote(err)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {

@@ -29,6 +29,7 @@ type view struct {
 	// reserved are the decisions on their way to the store, and those without an answer of it.
 	reserved map[pando.ServiceKey]pando.Txn
 	full     time.Time // since when the store is full, or zero
+	tally    tally
 }
 
 func newView(c Config) *view {
@@ -37,6 +38,7 @@ func newView(c Config) *view {
 		dirty: map[pando.ServiceKey]bool{}, wakes: map[pando.ServiceKey]time.Time{},
 		left: map[pando.HostName]time.Time{}, unwritten: map[pando.ServiceKey]unwritten{},
 		reserved: map[pando.ServiceKey]pando.Txn{},
+		tally:    tally{decisions: map[pando.ServiceKey]map[pando.DecisionKind]uint64{}},
 	}
 }
 
@@ -56,6 +58,9 @@ func (c *view) take(b pando.Batch, reset bool) {
 			c.touch(r.Key)
 		}
 		c.comeAndGo(r)
+	}
+	if !reset {
+		c.tally.count(c.world, b.Changes)
 	}
 	if reset {
 		c.markAll()

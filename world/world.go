@@ -24,6 +24,7 @@ type World struct {
 	Volumes   map[pando.ServiceKey]Versioned[pando.VolumeHome] // of removed services
 	Secrets   map[pando.SecretKey]Versioned[pando.Secret]
 	Tenants   map[pando.Tenant]Versioned[pando.Account]
+	Tokens    map[pando.TokenKey]Versioned[pando.Token]
 	Hosts     map[pando.HostName]Versioned[pando.Host]   // their agents hold their leases
 	Members   map[pando.HostName]Versioned[pando.Member] // admitted to the cluster
 	Cluster   Versioned[pando.Cluster]                   // the store's record of itself
@@ -72,6 +73,7 @@ func New() *World {
 		Volumes:   map[pando.ServiceKey]Versioned[pando.VolumeHome]{},
 		Secrets:   map[pando.SecretKey]Versioned[pando.Secret]{},
 		Tenants:   map[pando.Tenant]Versioned[pando.Account]{},
+		Tokens:    map[pando.TokenKey]Versioned[pando.Token]{},
 		Hosts:     map[pando.HostName]Versioned[pando.Host]{},
 		Members:   map[pando.HostName]Versioned[pando.Member]{},
 		byKey:     map[pando.Key]noted{},
@@ -189,6 +191,8 @@ func DecodeAny(r pando.Record) (pando.Stored, error) {
 		return decode[pando.Secret](r)
 	case pando.KindTenant:
 		return decode[pando.Account](r)
+	case pando.KindToken:
+		return decode[pando.Token](r)
 	case pando.KindHost:
 		return decode[pando.Host](r)
 	case pando.KindMember:
@@ -253,6 +257,8 @@ func (w *World) put(v pando.Stored, at pando.StoreRevision) {
 		w.Secrets[v.SecretKey] = Versioned[pando.Secret]{v, at}
 	case pando.Account:
 		w.Tenants[v.Tenant] = Versioned[pando.Account]{v, at}
+	case pando.Token:
+		w.Tokens[v.TokenKey] = Versioned[pando.Token]{v, at}
 	case pando.Host:
 		w.Hosts[v.Name] = Versioned[pando.Host]{v, at}
 	case pando.Member:
@@ -301,6 +307,8 @@ func (w *World) forget(k pando.Key, at pando.StoreRevision) {
 		delete(w.Secrets, v.SecretKey)
 	case pando.Account:
 		delete(w.Tenants, v.Tenant)
+	case pando.Token:
+		delete(w.Tokens, v.TokenKey)
 	case pando.Host:
 		delete(w.Hosts, v.Name)
 	case pando.Member:

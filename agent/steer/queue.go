@@ -71,6 +71,7 @@ type Queue struct {
 	scans   int           // of the failed jobs
 	ready   []job         // to do now, in the order in which they were wanted
 	filled  chan struct{} // holds an element when ready may have a job
+	figures pando.SteeringFigures
 }
 
 // job names one thing to do. Only a publishTable job has a service.
@@ -180,6 +181,15 @@ func (q *Queue) Unreached() string {
 		}
 	}
 	return ""
+}
+
+// Figures returns the counts of the queue since its start.
+func (q *Queue) Figures() pando.SteeringFigures {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	f := q.figures
+	f.Waiting, f.Failing = len(q.ready), len(q.failing)
+	return f
 }
 
 // InForce returns a channel that is closed once every change of a service so far is in force. The

@@ -52,11 +52,16 @@ func (q *Queue) publish(ctx context.Context, j job) (withdrawn bool, err error) 
 		return false, nil // most changes of a service change nothing here, and shares are slow
 	}
 	q.forget(j) // a failure leaves an unknown table
-	if err := q.steering.Publish(ctx, t); err != nil {
-		return false, err
-	}
+	begun := q.clock.Now()
+	err = q.steering.Publish(ctx, t)
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.figures.Seconds += q.clock.Now().Sub(begun).Seconds()
+	if err != nil {
+		q.figures.Failed++
+		return false, err
+	}
+	q.figures.Published++
 	q.lines[j].inForce = &t
 	return false, nil
 }

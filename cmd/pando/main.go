@@ -55,8 +55,9 @@ func rootCommand(env cli.Env) *cobra.Command {
 		Use: "pando", Short: "the runtime in which applications scale themselves", Version: cli.Version,
 		Long: "Pando runs services that ask for copies of themselves, steers flows to them inside the\n" +
 			"kernel and merges their state.\n\n" + cli.Meanings() + "\n" +
-			"PANDO_API names another socket than /run/pando/api.sock. PANDO_OPERATOR is your name for\n" +
-			"the record, else SUDO_USER or USER. NO_COLOR turns colours off.",
+			"PANDO_API names another socket than /run/pando/api.sock. With PANDO_TOKEN, a token of a\n" +
+			"tenant, it is the server's https://ADDRESS:7401. PANDO_OPERATOR is your name for the\n" +
+			"record, else SUDO_USER or USER. NO_COLOR turns colours off.",
 		Example:       "  pando up\n  pando deploy examples/hello/pando.yaml --wait\n  pando ps",
 		SilenceErrors: true, SilenceUsage: true,
 	}

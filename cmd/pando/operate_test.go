@@ -138,6 +138,9 @@ func (o terminal) countsDrops(vip string) {
 	o.has(o.Must(o.Host(), "curl", "-sS", "http://127.0.0.1:7400/metrics"),
 		`pando_dropped_packets_total{host="`+o.Host()+`",reason="no_service"} 1`,
 		`pando_answered_drops_total{host="`+o.Host()+`"} 1`)
+	o.has(o.Must(o.Host(), "curl", "-sS", "--fail", "http://127.0.0.1:7400/metrics/host"),
+		`pando_agent_info{host="`+o.Host()+`",`,
+		`pando_agent_dropped_packets_total{reason="no_service"} 1`)
 }
 
 func TestWrongTurnsNameTheCauseAndTheNextStep(t *testing.T) {

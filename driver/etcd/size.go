@@ -117,6 +117,15 @@ func (s *Server) shapeOf(c *clientv3.Client, quota int64) shape {
 	}
 }
 
+// Size returns the sizes of this server's database. It costs no request.
+func (s *Server) Size() pando.StoreFigures {
+	file := s.etcd.Server.Backend()
+	return pando.StoreFigures{
+		FileBytes: file.Size(), UsedBytes: file.SizeInUse(),
+		LimitBytes: s.etcd.Config().QuotaBackendBytes,
+	}
+}
+
 // crowdedOf returns a check for bursts: the bytes in use if they are near the limit, or 0.
 func (s *Server) crowdedOf(quota int64) func() int64 {
 	file := s.etcd.Server.Backend()

@@ -197,12 +197,17 @@ func ByToken(token string) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	return byHash(raw[:hashBytes]), nil
+}
+
+// byHash returns a configuration that accepts the server of the authority with a hash.
+func byHash(hash []byte) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, ServerName: ServerName,
 		// VerifyConnection does it, against the token instead of the system's authorities.
 		InsecureSkipVerify: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
-			if len(s.PeerCertificates) != 2 || !hmac.Equal(hashOf(s.PeerCertificates[1]), raw[:hashBytes]) {
+			if len(s.PeerCertificates) != 2 || !hmac.Equal(hashOf(s.PeerCertificates[1]), hash) {
 				return fmt.Errorf("%w: the token is another cluster's; make one with `pando token` on the "+
 					"server's host", pando.ErrForbidden)
 			}
@@ -210,7 +215,7 @@ func ByToken(token string) (*tls.Config, error) {
 			roots.AddCert(s.PeerCertificates[1])
 			return verify(s.PeerCertificates, roots, ServerName)
 		},
-	}, nil
+	}
 }
 
 // Membership is the stored membership of a host.

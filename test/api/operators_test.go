@@ -121,7 +121,9 @@ func TestEveryRouteAnswers(t *testing.T) {
 		{"GET", "/openapi.json", "", `"openapi": "3.1.0"`},
 		{"GET", "/metrics", "", `pando_instances{phase="in rotation",service="web",tenant="default"}`},
 		{"GET", "/metrics", "",
-			`pando_flows_total{instance="` + id + `",service="web",tenant="default"} 0`},
+			`pando_flows_total{service="web",tenant="default"} 0`},
+		{"GET", "/metrics", "", `pando_host_here{host="h1"} 1`},
+		{"GET", "/metrics", "", `pando_decisions_total{kind="deploy",service="web",tenant="default"} 1`},
 		{"POST", "/v1/services/web/pin", `{"instances": 2, "for_seconds": 60}`, `"pin":{"instances":2`},
 		{"DELETE", "/v1/services/web/pin", "", `"latest":1`},
 	} {

@@ -3,7 +3,9 @@ package api
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -100,6 +102,29 @@ func TestAnInstanceLivesItsLife(t *testing.T) {
 	}
 	if log := read[[]pando.StateCommit](h.ask("GET", "/v1/services/web/state", "")); len(log) == 0 {
 		t.Error("no commit in the state's log")
+	}
+}
+
+// A number of an application reaches the operator's monitoring.
+func TestTheNumbersOfAnApplicationAreScraped(t *testing.T) {
+	h := open(t)
+	i := h.serving().Instances[0].ID
+	host := httptest.NewServer(api.HostMetrics(h.agent))
+	t.Cleanup(host.Close)
+	own := fmt.Sprintf(`pando_instance_metric{instance=%q,name="queue",service="web",`+
+		`tenant="default"} `, i)
+	if a := ask(t, host.URL, "GET", "/", ""); strings.Contains(a.body, own) ||
+		!strings.Contains(a.body, `pando_agent_publishes_total{result="published"} `) {
+		t.Errorf("before: %s", a.body)
+	}
+	ask(t, h.self(i), "PUT", "/v1/self/metrics", `{"queue": 12}`)
+	ask(t, h.self(i), "POST", "/v1/self/state/push", "")
+	a := ask(t, host.URL, "GET", "/", "")
+	for _, want := range []string{own + "12\n", "pando_agent_instances 1\n",
+		`pando_agent_merges_total{result="merged"} 1` + "\n"} {
+		if !strings.Contains(a.body, want) {
+			t.Errorf("no %s in %s", want, a.body)
+		}
 	}
 }
 

@@ -33,7 +33,7 @@ func TestThreeTier(t *testing.T) {
 	}
 	order := func(id string) {
 		t.Helper()
-		p.Await("order "+id+" to be shipped", func() (string, bool) {
+		p.AwaitFor(3*labtest.Patience, "order "+id+" to be shipped", func() (string, bool) {
 			out := p.Run(labtest.Client, "curl", "-sS", "-m", "5", "-X", "PUT", "-d", "birch",
 				api.URL("/orders/"+id))
 			got := p.Run(labtest.Client, "curl", "-sS", "-m", "5", api.URL("/orders/"+id))

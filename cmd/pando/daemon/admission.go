@@ -120,7 +120,15 @@ func welcome(a promotion, keeper *doorkeeper, face http.Handler) http.Handler {
 	mux.Handle("POST "+peer.JoinPath, peer.JoinHandler(check, a.join))
 	mux.Handle("POST "+peer.ServerPath, peer.ServerHandler(a.hand))
 	mux.Handle("GET "+peer.SecretsPath, secretsForMembers(a.Control, keeper))
-	mux.Handle("/", keeper.whileMember(api.ForMembers(face, keeper.asker)))
+	members := keeper.whileMember(api.ForMembers(face, keeper.asker))
+	tenants := newGatekeeper(a.Control.Token, a.Log).admit(face)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if peer.Shown(r) == nil && carries(r) {
+			tenants.ServeHTTP(w, r)
+			return
+		}
+		members.ServeHTTP(w, r)
+	})
 	return forStrangers(mux)
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"slices"
@@ -95,10 +96,9 @@ func tend(ctx context.Context, p place) error {
 		Control: c.leader(p, peers), Liveness: others.liveness, Announcer: announcer(p, log),
 		Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
+		Logged: logged.figures,
 	})
-	forPeers := peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(peer.VIPHandler(
-		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), a), images.Blob), objects.Copy)
-	faces, err := agentFaces(p, c, images, forPeers, peer.OwnHandler(a, forPeers))
+	faces, err := agentFaces(p, c, images, facesOf(p, a, images, objects))
 	if err != nil {
 		return err
 	}
@@ -109,6 +109,16 @@ func tend(ctx context.Context, p place) error {
 			a.VIPs("", "") // it takes the agent's lock
 		}))
 	return together(ctx, jobs...)
+}
+
+// faces are the handlers of an agent: for the other hosts, for this one, and for its metrics.
+type faces struct{ forPeers, forOwn, metrics http.Handler }
+
+func facesOf(p place, a *agent.Agent, images *image.Store, objects *bolt.Store) faces {
+	forPeers := peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(peer.VIPHandler(
+		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), a), images.Blob), objects.Copy)
+	metrics := api.HostMetrics(a)
+	return faces{forPeers, api.WithHostMetrics(peer.OwnHandler(a, forPeers), metrics), metrics}
 }
 
 // introduce returns this host's record, after the ways to and from its instances are open.

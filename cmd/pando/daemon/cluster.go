@@ -97,13 +97,13 @@ func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error
 // agentFaces returns jobs that serve the agent to this host, and over TLS to the other members. On
 // a host without a server it also forwards the operators' API to the server.
 func agentFaces(
-	p place, c cluster, files api.Files, h, forOwn http.Handler,
+	p place, c cluster, files api.Files, f faces,
 ) ([]job, error) {
 	own, err := listen(p.agent(), 0o600)
 	if err != nil {
 		return nil, err
 	}
-	jobs := []job{serveHTTP(own, forOwn)}
+	jobs := []job{serveHTTP(own, f.forOwn)}
 	if p.Listen != "" {
 		open, err := listenTLS(p.open(agentPort), c.identity.Members())
 		if err != nil {
@@ -111,14 +111,14 @@ func agentFaces(
 		}
 		keeper := newDoorkeeper(c.registry)
 		keeper.news = c.servers.learn
-		jobs = append(jobs, serveHTTP(open, keeper.guard(fromServer(h))), keeper.run)
+		jobs = append(jobs, serveHTTP(open, keeper.guard(fromServer(f.forPeers))), keeper.run)
 	}
 	if c.server != "" {
 		operators, err := listen(p.api(), 0o660)
 		if err != nil {
 			return nil, err
 		}
-		face := api.Elsewhere(c.server, c.toServer(serverWaitMax))
+		face := api.WithHostMetrics(api.Elsewhere(c.server, c.toServer(serverWaitMax)), f.metrics)
 		carry := api.Carry(files, face, api.Elsewhere(c.server, c.toServer(deployWaitMax)))
 		jobs = append(jobs, serveHTTP(operators, carry))
 		if p.HTTP != "" {

@@ -31,7 +31,8 @@ func settle(p place, role string) (*slog.Logger, error) {
 	if err := errors.Join(os.MkdirAll(p.Data, 0o750), os.MkdirAll(p.Run, 0o755)); err != nil {
 		return nil, fmt.Errorf("make the folders for data and sockets: %w", err)
 	}
-	return slog.Default().With("role", role), writePid(p, role, os.Getpid())
+	log := slog.New(lineCounter{slog.Default().Handler(), &logged})
+	return log.With("role", role), writePid(p, role, os.Getpid())
 }
 
 // together runs jobs until one of them or ctx ends, then ends all of them.

@@ -72,8 +72,7 @@ func serve(ctx context.Context, p place) error {
 	ctl := control.New(control.Config{
 		Registry: store.Registry(), Peers: peers, Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Name: p.Host, Heard: store.Registry().Heard, Writable: writable,
-		Taken: front.Owner,
-		Vault: authority.Vault(),
+		Taken: front.Owner, Vault: authority.Vault(), Process: processFigures(store),
 	})
 	store.Decide(ctl)
 	admitOwn(ctx, ctl, p, log)
@@ -81,7 +80,7 @@ func serve(ctx context.Context, p place) error {
 	if err != nil {
 		return err
 	}
-	face := api.OperatorsHandler(ops, leads(store.Registry()))
+	face := withHostMetrics(p, api.OperatorsHandler(ops, leads(store.Registry())))
 	operators, err := listen(p.api(), 0o660)
 	if err != nil {
 		return err

@@ -40,6 +40,9 @@ func Open(out *cli.Output) *Console {
 		socket = "/run/pando/api.sock"
 	}
 	client := api.NewClient(socket, wall.Clock{})
+	if token := out.Getenv("PANDO_TOKEN"); token != "" {
+		client = remote(socket, token)
+	}
 	client.Operator = cli.Person(out.Getenv)
 	return &Console{Output: out, client: client, rest: waitLook}
 }

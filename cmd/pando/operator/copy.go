@@ -49,7 +49,7 @@ func Copy(o *Console) *cobra.Command {
 			}
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			r := remote{o, key, instance}
+			r := copying{o, key, instance}
 			if toThere {
 				err = r.put(ctx, local, at.path)
 			} else {
@@ -78,15 +78,15 @@ func cutRemote(arg string) (place, bool) {
 	return place{service, file}, true
 }
 
-// remote runs commands in an instance.
-type remote struct {
+// copying runs commands in an instance.
+type copying struct {
 	o        *Console
 	key      pando.ServiceKey
 	instance pando.InstanceID
 }
 
 // run runs a command with the streams of a copy, and returns its exit code.
-func (r remote) run(
+func (r copying) run(
 	ctx context.Context, in io.Reader, out io.Writer, command ...string,
 ) (int, error) {
 	conn, err := r.o.client.Exec(ctx, r.key, r.instance, pando.SessionSpec{Command: command})
@@ -135,7 +135,7 @@ func (r remote) run(
 const notFound = 127
 
 // ended returns the error of a tar that ended with a code.
-func (r remote) ended(code int, step string) error {
+func (r copying) ended(code int, step string) error {
 	switch code {
 	case 0:
 		return nil
@@ -148,7 +148,7 @@ func (r remote) ended(code int, step string) error {
 }
 
 // get copies a path of the instance to this machine.
-func (r remote) get(ctx context.Context, from, to string) error {
+func (r copying) get(ctx context.Context, from, to string) error {
 	dir, base := split(from)
 	in, out := io.Pipe()
 	type result struct {
@@ -175,7 +175,7 @@ func (r remote) get(ctx context.Context, from, to string) error {
 }
 
 // put copies a path of this machine into the instance.
-func (r remote) put(ctx context.Context, from, to string) error {
+func (r copying) put(ctx context.Context, from, to string) error {
 	if _, err := os.Lstat(from); err != nil {
 		return fmt.Errorf("read the copy's source: %w", err)
 	}
@@ -207,7 +207,7 @@ func (r remote) put(ctx context.Context, from, to string) error {
 	return r.ended(code, "write "+to)
 }
 
-func (r remote) leftOut(names []string) {
+func (r copying) leftOut(names []string) {
 	for _, n := range names {
 		fmt.Fprintln(r.o.Stderr, "pando cp: left out:", n)
 	}

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -27,7 +28,7 @@ func Ps(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			on, err := o.client.Hosts(c.Context())
+			on, err := hostsSeen(c.Context(), o)
 			if err != nil {
 				return err
 			}
@@ -36,6 +37,15 @@ func Ps(o *Console) *cobra.Command {
 	}
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "print the list again whenever it changes")
 	return o.Flag(c)
+}
+
+// hostsSeen returns the hosts, or none for a caller with a token of a tenant.
+func hostsSeen(ctx context.Context, o *Console) ([]pando.HostStatus, error) {
+	all, err := o.client.Hosts(ctx)
+	if errors.Is(err, pando.ErrForbidden) {
+		return nil, nil
+	}
+	return all, err
 }
 
 // live lists the instances again after every change. On a terminal it overwrites the last list.
@@ -144,7 +154,7 @@ func Status(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			on, err := o.client.Hosts(ctx)
+			on, err := hostsSeen(ctx, o)
 			if err != nil {
 				return err
 			}

@@ -21,7 +21,7 @@ func Tenant(o *Console) *cobra.Command {
 			"tenant without a record has no quota.",
 		Example: "  pando tenant set acme --instances 50 --cpus 8 --memory 16G\n  pando tenant ls",
 	}
-	c.AddCommand(tenantSet(o), tenantList(o), tenantShow(o), tenantRemove(o))
+	c.AddCommand(tenantSet(o), tenantList(o), tenantShow(o), tenantRemove(o), tenantToken(o))
 	return c
 }
 

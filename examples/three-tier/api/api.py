@@ -70,7 +70,7 @@ def channel():
     """Returns a channel of a new connection to any member of the queue."""
     c = pika.BlockingConnection(pika.ConnectionParameters(
         "queue.pando", credentials=pika.PlainCredentials("app", secret("queue-password")),
-        socket_timeout=3, blocked_connection_timeout=10, heartbeat=0)).channel()
+        socket_timeout=3, blocked_connection_timeout=10, heartbeat=5)).channel()
     c.queue_declare(**QUEUE)
     return c
 

@@ -1,0 +1,89 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"pando.run/pando"
+)
+
+// tokensFace serves the requests about the tokens of tenants.
+type tokensFace struct{ pando.Operators }
+
+// routes adds its operations.
+func (h tokensFace) routes(a huma.API) {
+	const path = "/v1/tenants/{tenant}/tokens/{token}"
+	route(a, "list-tenant-tokens", "GET /v1/tenant-tokens",
+		"List the tokens of tenants, without their secrets.", h.list)
+	route(a, "issue-tenant-token", "POST "+path,
+		"Make a token, by which a caller from outside the hosts uses this API for one tenant. The text "+
+			"of the token is in this answer alone.", h.issue)
+	route(a, "remove-tenant-token", "DELETE "+path,
+		"End a token, within a second also for requests in progress.", h.remove)
+}
+
+// NamedToken is the token that a request concerns.
+type NamedToken struct {
+	Tenant pando.Tenant `path:"tenant" doc:"name of the tenant" example:"acme"`
+	Token  string       `path:"token" doc:"name of the token" example:"ci"`
+}
+
+func (n NamedToken) key() pando.TokenKey { return pando.TokenKey{Tenant: n.Tenant, Name: n.Token} }
+
+func (h tokensFace) list(ctx context.Context, _ *nothing) (*listOf[pando.TokenStatus], error) {
+	return all(h.Tokens(ctx))
+}
+
+func (h tokensFace) issue(ctx context.Context, in *struct {
+	NamedToken
+	Asking
+	Body pando.TokenChange
+}) (*struct{ Body pando.IssuedToken }, error) {
+	by, err := in.by()
+	if err != nil {
+		return nil, err
+	}
+	i, ok := behind(h.Operators).(pando.Issuer)
+	if !ok {
+		return nil, fmt.Errorf("%w: this server makes no tokens", pando.ErrUnsupported)
+	}
+	made, err := i.IssueToken(ctx, in.key(), in.Body, by)
+	if err != nil {
+		return nil, err
+	}
+	return &struct{ Body pando.IssuedToken }{made}, nil
+}
+
+func (h tokensFace) remove(ctx context.Context, in *struct {
+	NamedToken
+	Asking
+}) (*nothing, error) {
+	by, err := in.by()
+	if err != nil {
+		return nil, err
+	}
+	return nil, h.RemoveToken(ctx, in.key(), by)
+}
+
+func ofToken(k pando.TokenKey) string { return ofTenant(k.Tenant) + "/tokens/" + k.Name }
+
+// Tokens lists the tokens of tenants.
+func (c TenantClient) Tokens(ctx context.Context) ([]pando.TokenStatus, error) {
+	return call[[]pando.TokenStatus](ctx, c.Client, http.MethodGet, "/v1/tenant-tokens", nil, nil)
+}
+
+// IssueToken makes a token.
+func (c TenantClient) IssueToken(
+	ctx context.Context, k pando.TokenKey, change pando.TokenChange,
+) (pando.IssuedToken, error) {
+	return call[pando.IssuedToken](ctx, c.Client, http.MethodPost, ofToken(k), nil, change)
+}
+
+// RemoveToken ends a token.
+func (c TenantClient) RemoveToken(ctx context.Context, k pando.TokenKey) error {
+	_, err := call[struct{}](ctx, c.Client, http.MethodDelete, ofToken(k), nil, nil)
+	return err
+}

@@ -1,0 +1,182 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"pando.run/pando"
+	"pando.run/pando/api"
+	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/wall"
+)
+
+// The bounds of the calls with tokens of tenants.
+const (
+	callsPerSecond = 50 // of one token
+	callsBurst     = 200
+	failsPerMinute = 10 // wrong tokens from one address
+	failsBurst     = 20
+	failBuckets    = 4096 // addresses share these by a hash
+	linesPerSecond = 5    // about refused calls in the log
+	linesBurst     = 100
+	callersMax     = 4096 // tokens with a count of calls; then all counts begin again
+)
+
+// gatekeeper admits callers with a token of a tenant, and bounds their calls.
+type gatekeeper struct {
+	token func(pando.TokenKey, []byte) (pando.Token, error) // with this secret
+	log   *slog.Logger
+	lines *rate.Limiter // of the log
+	seed  maphash.Seed
+
+	mu    sync.Mutex
+	fails [failBuckets]*rate.Limiter
+	calls map[pando.TokenKey]*rate.Limiter
+}
+
+func newGatekeeper(
+	token func(pando.TokenKey, []byte) (pando.Token, error), log *slog.Logger,
+) *gatekeeper {
+	return &gatekeeper{token: token, log: log, seed: maphash.MakeSeed(),
+		lines: rate.NewLimiter(linesPerSecond, linesBurst), calls: map[pando.TokenKey]*rate.Limiter{}}
+}
+
+const bearer = "Bearer "
+
+// carries reports whether a request shows a token of a tenant.
+func carries(r *http.Request) bool {
+	text, ok := strings.CutPrefix(r.Header.Get("Authorization"), bearer)
+	return ok && trust.IsTenantToken(text)
+}
+
+// shown returns the name and the secret of the token of a request.
+func shown(r *http.Request) (pando.TokenKey, []byte, error) {
+	return trust.ReadTenantToken(strings.TrimPrefix(r.Header.Get("Authorization"), bearer))
+}
+
+// failsOf returns the limit of wrong tokens from the address of a request.
+func (g *gatekeeper) failsOf(r *http.Request) *rate.Limiter {
+	from, _ := netip.ParseAddrPort(r.RemoteAddr)
+	a := from.Addr().Unmap()
+	if a.Is6() {
+		p, _ := a.Prefix(64) // one machine has so many
+		a = p.Addr()
+	}
+	n := maphash.Comparable(g.seed, a) % failBuckets
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.fails[n] == nil {
+		g.fails[n] = rate.NewLimiter(rate.Limit(failsPerMinute)/60, failsBurst)
+	}
+	return g.fails[n]
+}
+
+// callsOf returns the limit of the calls with a token.
+func (g *gatekeeper) callsOf(k pando.TokenKey) *rate.Limiter {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.calls) >= callersMax {
+		clear(g.calls)
+	}
+	if g.calls[k] == nil {
+		g.calls[k] = rate.NewLimiter(callsPerSecond, callsBurst)
+	}
+	return g.calls[k]
+}
+
+// asker returns the token of a request, or why it has none.
+func (g *gatekeeper) asker(r *http.Request) (pando.Token, error) {
+	fails := g.failsOf(r)
+	if fails.Tokens() < 1 {
+		return pando.Token{}, fmt.Errorf("%w: too many wrong tokens from your address; try again in a "+
+			"minute", pando.ErrUnavailable)
+	}
+	k, secret, err := shown(r)
+	t := pando.Token{TokenKey: k}
+	if err == nil {
+		t, err = g.token(k, secret)
+	}
+	if err != nil {
+		fails.Allow()
+		return pando.Token{TokenKey: k}, err
+	}
+	if !g.callsOf(k).Allow() {
+		return t, fmt.Errorf("%w: more than %d calls a second with the token %s; try again in a second",
+			pando.ErrUnavailable, callsPerSecond, k)
+	}
+	return t, nil
+}
+
+// refused logs a refused call with its caller, and leaves out most lines of a flood.
+func (g *gatekeeper) refused(r *http.Request, err error) {
+	if !g.lines.Allow() {
+		return
+	}
+	k, _, _ := shown(r)
+	g.log.Warn("refused a call with a token of a tenant", "token", k, "from", r.RemoteAddr,
+		"method", r.Method, "path", r.URL.Path, "error", err)
+}
+
+// admit serves the operators' API to callers with tokens. A request ends with its token.
+func (g *gatekeeper) admit(face http.Handler) http.Handler {
+	next := api.ForTenants(face, g.asker, g.refused)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		k, secret, err := shown(r)
+		if err == nil {
+			_, err = g.token(k, secret)
+		}
+		if err == nil { // no stranger any more: a stream of a log has no end
+			_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+			ctx, cancel := context.WithCancelCause(r.Context())
+			defer cancel(nil)
+			go g.whileValid(ctx, cancel, k, secret)
+			r = r.WithContext(ctx)
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// validLook is how soon a request ends after its token.
+const validLook = time.Second
+
+// whileValid ends a request when its token ends.
+func (g *gatekeeper) whileValid(
+	ctx context.Context, cancel context.CancelCauseFunc, k pando.TokenKey, secret []byte,
+) {
+	for pando.Sleep(ctx, wall.Clock{}, validLook) == nil {
+		if _, err := g.token(k, secret); err != nil {
+			cancel(err)
+			return
+		}
+	}
+}
+
+// IssueToken implements pando.Issuer.
+func (o imageOperators) IssueToken(
+	ctx context.Context, k pando.TokenKey, c pando.TokenChange, by pando.Asker,
+) (is pando.IssuedToken, err error) {
+	if o.at.Listen == "" {
+		return is, fmt.Errorf("%w: the server does not listen for callers from outside; "+
+			"`pando down`, then `pando up --listen ADDRESS`", pando.ErrRefused)
+	}
+	text, secret, err := o.authority.TenantToken(k)
+	if err != nil {
+		return is, err
+	}
+	t := pando.Token{TokenKey: k, Hash: pando.TokenHash(secret), May: c.May,
+		Until: time.Now().Add(pando.Seconds(c.ForSeconds)).Truncate(time.Second)}
+	if err := o.SetToken(ctx, t, c.Replace, by); err != nil {
+		return is, err
+	}
+	return pando.IssuedToken{TokenKey: k, Token: text, API: "https://" + o.at.open(joinPort),
+		May: t.May, Until: t.Until}, nil
+}

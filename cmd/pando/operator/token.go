@@ -1,0 +1,133 @@
+package operator
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/api"
+	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/wall"
+)
+
+// remote returns a client of a server elsewhere, by a token of a tenant. A wrong address or token
+// is the error of each request.
+func remote(at, token string) *api.Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		u, err := url.Parse(at)
+		if err != nil || u.Scheme != "https" || u.Port() == "" {
+			return nil, fmt.Errorf("%w: with PANDO_TOKEN, PANDO_API is %q: want https://ADDRESS:7401 of a "+
+				"server", pando.ErrInvalid, at)
+		}
+		c, err := trust.ByTenantToken(token)
+		if err != nil {
+			return nil, err
+		}
+		return (&tls.Dialer{Config: c}).DialContext(ctx, "tcp", u.Host)
+	}
+	return api.NewRemoteClient(at, token, wall.Clock{}, dial)
+}
+
+// tenantToken returns `pando tenant token`.
+func tenantToken(o *Console) *cobra.Command {
+	c := &cobra.Command{
+		Use: "token", Short: "make, list and remove tokens of tenants",
+		Long: "Look after the tokens of tenants. By a token, a caller from outside the hosts uses the\n" +
+			"API for the services of one tenant, and for nothing else.",
+		Example: "  pando tenant token add acme ci --may scale,deploy --for 2160h\n" +
+			"  pando tenant token ls",
+	}
+	c.AddCommand(tokenAdd(o), tokenList(o), tokenRemove(o))
+	return c
+}
+
+func tokenAdd(o *Console) *cobra.Command {
+	var may []string
+	var keep time.Duration
+	var replace bool
+	c := &cobra.Command{
+		Use: "add TENANT NAME", Short: "make a token and print it once",
+		Long: "Make a token of a tenant, and print it. The cluster stores its hash alone, so it is\n" +
+			"never printed again. Every token reads services, logs and secrets' names of its tenant.\n" +
+			"--may adds rights: scale; deploy (specs with an image and nothing of the hosts); exec;\n" +
+			"host (specs with programs, folders and users of the hosts).",
+		Example: "  pando tenant token add acme ci --may scale,deploy\n" +
+			"  pando tenant token add acme ci --may scale --for 24h --replace",
+		Args: cobra.ExactArgs(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			change := pando.TokenChange{ForSeconds: keep.Seconds(), Replace: replace}
+			for _, word := range may {
+				change.May = append(change.May, pando.TokenRight(word))
+			}
+			k := pando.TokenKey{Tenant: pando.Tenant(args[0]), Name: args[1]}
+			is, err := api.TenantClient{Client: o.client}.IssueToken(c.Context(), k, change)
+			if err != nil {
+				return err
+			}
+			return o.Show(is, func(w io.Writer) {
+				fmt.Fprintf(w, "until %s:\n  export PANDO_API=%s\n  export PANDO_TOKEN=%s\n",
+					is.Until.Local().Format("2006-01-02 15:04"), is.API, is.Token)
+			})
+		},
+	}
+	c.Flags().StringSliceVar(&may, "may", nil, "rights beyond reading: scale, deploy, exec, host")
+	c.Flags().DurationVar(&keep, "for", 90*24*time.Hour, "how long it is valid")
+	c.Flags().BoolVar(&replace, "replace", false, "end the token of this name first")
+	return o.Flag(c)
+}
+
+func tokenList(o *Console) *cobra.Command {
+	return o.Flag(&cobra.Command{
+		Use: "ls [TENANT]", Short: "list the tokens of tenants", Example: "  pando tenant token ls",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			all, err := api.TenantClient{Client: o.client}.Tokens(c.Context())
+			if err != nil {
+				return err
+			}
+			if len(args) > 0 {
+				var of []pando.TokenStatus
+				for _, t := range all {
+					if string(t.Tenant) == args[0] {
+						of = append(of, t)
+					}
+				}
+				all = of
+			}
+			return o.Show(all, func(w io.Writer) {
+				rows := []string{row("TENANT", "TOKEN", "MAY", "UNTIL", "MADE BY")}
+				for _, t := range all {
+					until := t.Until.Local().Format("2006-01-02 15:04")
+					if !time.Now().Before(t.Until) {
+						until = "ended"
+					}
+					rows = append(rows, row(t.Tenant, t.Name, pando.Token{May: t.May}.Text(), until,
+						cli.Clean(t.By)))
+				}
+				cli.Columns(w, rows...)
+			})
+		},
+	})
+}
+
+func tokenRemove(o *Console) *cobra.Command {
+	return o.Flag(&cobra.Command{
+		Use: "rm TENANT NAME", Short: "end a token", Example: "  pando tenant token rm acme ci",
+		Args: cobra.ExactArgs(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			k := pando.TokenKey{Tenant: pando.Tenant(args[0]), Name: args[1]}
+			if err := (api.TenantClient{Client: o.client}).RemoveToken(c.Context(), k); err != nil {
+				return err
+			}
+			return o.Show(k, func(w io.Writer) { fmt.Fprintf(w, "token %s is removed\n", k) })
+		},
+	})
+}

@@ -1,0 +1,89 @@
+package e2e
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pando.run/pando"
+	"pando.run/pando/lab/labtest"
+)
+
+// echoing is the rest of a spec.
+const echoing = `
+command: [./echo]
+ports: ["80:8080"]
+health: {ready: "tcp 8080"}
+scale: {min: 1, max: 3}
+`
+
+// A caller without a host uses one tenant of the cluster over TLS, as its token allows, and learns
+// nothing of the others. Its token ends at once.
+func TestATokenOfATenant(t *testing.T) {
+	t.Parallel()
+	p := labtest.UpWith(t, labtest.Options{Hosts: 2, One: true})
+	one, two := p.Hosts[0], p.Hosts[1]
+	p.WithEcho()
+	spec := func(name, tenant string) string {
+		return p.Write(tenant+".yaml", "name: "+name+"\ntenant: "+tenant+echoing)
+	}
+	p.Pando("deploy", spec("shop", "acme"), "--wait")
+	p.Pando("deploy", spec("vault", "beta"), "--wait")
+	issue := func(args ...string) (is pando.IssuedToken) {
+		t.Helper()
+		out := p.Pando(append([]string{"tenant", "token", "add", "acme", "ci", "-o", "json"}, args...)...)
+		if err := json.Unmarshal([]byte(out), &is); err != nil {
+			t.Fatal(err)
+		}
+		return is
+	}
+	is := issue("--may", "scale,exec")
+	has(t, p.Pando("tenant", "token", "ls"), "acme", "ci", "read,scale,exec")
+	outside := func(token string, args ...string) labtest.Output {
+		return p.Run(two, append([]string{"env", "PANDO_API=" + is.API, "PANDO_TOKEN=" + token,
+			"PANDO_OPERATOR=anna", p.Bin}, args...)...)
+	}
+	mine := func(args ...string) labtest.Output { return outside(is.Token, args...) }
+	if ps := mine("ps").Text; !strings.Contains(ps, "shop") || strings.Contains(ps, "vault") {
+		t.Errorf("the token sees:\n%s", ps)
+	}
+	has(t, mine("scale", "acme/shop", "2", "--wait").Text, "2")
+	has(t, p.Pando("why", "acme/shop"), "token acme/ci (anna)")
+	has(t, mine("exec", "shop", "--", "echo", "inside").Text, "inside")
+	for _, c := range []struct {
+		args []string
+		code int
+		text string
+	}{
+		{[]string{"scale", "beta/vault", "2"}, 10, "not of beta"},
+		{[]string{"logs", "beta/vault"}, 10, "not of beta"},
+		{[]string{"hosts"}, 10, "no access to GET /v1/hosts"},
+		{[]string{"tenant", "token", "ls"}, 10, "no access"},
+		{[]string{"deploy", spec("shop", "acme")}, 10, "may not deploy"},
+		{[]string{"rm", "shop"}, 10, "may not deploy"},
+	} {
+		out := mine(c.args...)
+		if out.Code != c.code || !strings.Contains(out.Text, c.text) {
+			t.Errorf("%v: exit code %d, want %d: %s", c.args, out.Code, c.code, out.Text)
+		}
+	}
+	wrong := is.Token[:len(is.Token)-8] + "aaaaaaaa"
+	if out := outside(wrong, "ps"); out.Code != 10 || strings.Contains(out.Text, wrong) {
+		t.Errorf("a wrong token: %d %s", out.Code, out.Text)
+	}
+	former := is
+	is = issue("--may", "deploy", "--replace")
+	if out := outside(former.Token, "ps"); out.Code != 10 {
+		t.Errorf("a replaced token: %d %s", out.Code, out.Text)
+	}
+	has(t, mine("deploy", spec("shop", "acme")).Text, "command without image", "may not host")
+	is = issue("--may", "deploy,host", "--replace")
+	has(t, mine("deploy", spec("cart", "acme"), "--wait").Text, "cart")
+	p.Pando("tenant", "token", "rm", "acme", "ci")
+	if out := mine("ps"); out.Code != 10 {
+		t.Errorf("a removed token: %d %s", out.Code, out.Text)
+	}
+	has(t, p.Must(one, "cat", filepath.Join(p.Data(one), "log", "server.log")),
+		"refused a call with a token of a tenant", "token=acme/ci")
+}

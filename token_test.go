@@ -1,0 +1,93 @@
+package pando
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestATokenAdmitsItsSecretForItsTime(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	secret := []byte(strings.Repeat("s", 32))
+	k := TokenKey{"acme", "ci"}
+	own := Token{TokenKey: k, Hash: TokenHash(secret), Until: now.Add(time.Hour)}
+	for name, c := range map[string]struct {
+		Token
+		secret []byte
+		at     time.Time
+		text   string // of the refusal; "": admitted
+	}{
+		"its secret":        {own, secret, now, ""},
+		"at its last":       {own, secret, now.Add(time.Hour - 1), ""},
+		"after its end":     {own, secret, now.Add(time.Hour), "ended at"},
+		"another secret":    {own, []byte(strings.Repeat("t", 32)), now, "not one of this cluster"},
+		"no secret":         {own, nil, now, "not one of this cluster"},
+		"the hash":          {own, own.Hash, now, "not one of this cluster"},
+		"an unknown token":  {Token{}, secret, now, "not one of this cluster"},
+		"a token with no h": {Token{TokenKey: k, Until: own.Until}, nil, now, "not one of this cluster"},
+	} {
+		err := c.Admits(c.secret, c.at)
+		if (err == nil) != (c.text == "") || err != nil &&
+			(!errors.Is(err, ErrForbidden) || !strings.Contains(err.Error(), c.text)) {
+			t.Errorf("%s: %v, want %q", name, err, c.text)
+		}
+	}
+}
+
+func TestATokenIsChecked(t *testing.T) {
+	good := Token{TokenKey: TokenKey{"acme", "ci"}, Hash: TokenHash(nil), May: TokenRights}
+	if err := good.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for name, spoil := range map[string]func(*Token){
+		"a tenant with a slash": func(t *Token) { t.Tenant = "a/b" },
+		"a name with a dot":     func(t *Token) { t.Name = "a.b" },
+		"no name":               func(t *Token) { t.Name = "" },
+		"a short hash":          func(t *Token) { t.Hash = t.Hash[:31] },
+		"an unknown right":      func(t *Token) { t.May = []TokenRight{"rule"} },
+	} {
+		bad := good
+		spoil(&bad)
+		if err := bad.Check(); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	bad := good
+	bad.May = []TokenRight{TokenScale}
+	want := "--may scale,deploy --replace"
+	if err := bad.Lacks(TokenDeploy); !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if got := (Token{}).Text() + " " + good.Text(); got != "read read,scale,deploy,exec,host" {
+		t.Errorf("the rights are %q", got)
+	}
+}
+
+// A spec of a caller from outside the hosts uses nothing of the hosts.
+func TestWordsOfTheHosts(t *testing.T) {
+	own := Spec{Name: "shop", Image: Image{Reference: "registry.example/shop:1"},
+		Reach: []Reach{ReachInternet}}
+	if word := own.OfHosts(); word != "" {
+		t.Fatalf("an image of a registry uses %q", word)
+	}
+	for want, spoil := range map[string]func(*Spec){
+		"command without image": func(s *Spec) { s.Image = Image{} },
+		"image: oci:/srv/image": func(s *Spec) { s.Image.Reference = "oci:/srv/image" },
+		"bundle":                func(s *Spec) { s.Bundle.Folder = "/srv" },
+		"folders":               func(s *Spec) { s.Folders = []Folder{{Path: "/etc", At: "/data"}} },
+		"secrets of files":      func(s *Spec) { s.Secrets = map[string]string{"a": "/etc/shadow"} },
+		"security_opt":          func(s *Spec) { s.SecurityOpt = []string{"seccomp=unconfined"} },
+		"userns_mode":           func(s *Spec) { s.UsernsMode = UsernsHost },
+		"endpoints":             func(s *Spec) { s.Endpoints = []External{{}} },
+		"reach: host":           func(s *Spec) { s.Reach = []Reach{ReachInternet, ReachHost} },
+		"reach: tenants":        func(s *Spec) { s.Reach = []Reach{ReachTenants} },
+		"reach: metadata":       func(s *Spec) { s.Reach = []Reach{ReachMetadata} },
+	} {
+		s := own
+		spoil(&s)
+		if got := s.OfHosts(); got != want {
+			t.Errorf("OfHosts is %q, want %q", got, want)
+		}
+	}
+}
