@@ -45,6 +45,8 @@
 //	VIP          service.go    the address of a service on every host.
 //	share        vip.go        a part of the VIPs with one holder.
 //	holder       vip.go        the host of a network that answers for a VIP.
+//	router       route.go      a neighbour of a host that speaks BGP.
+//	routes       route.go      the VIPs that one host announces to routers.
 //	steering     steering.go   the way of packets to instances and back.
 //	endpoint     steering.go   one destination of flows.
 //	external     external.go   an endpoint that Pando does not start.

@@ -180,6 +180,8 @@ type Losses struct {
 	Unreached string `json:"unreached,omitempty"`
 	// Announces is how many VIPs the host answers for on its network, and why. "": for none.
 	Announces string `json:"announces,omitempty"`
+	// Routes are those that the host announces to routers. Nil: it speaks with none.
+	Routes *Routes `json:"routes,omitempty"`
 }
 
 // EndpointCounters are totals since the endpoint was published.

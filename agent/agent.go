@@ -59,9 +59,13 @@ type Config struct {
 	Announcer pando.Announcer
 	Takes     pando.VIPPeers
 	Flows     pando.FlowBook
-	Clock     pando.Clock
-	IDs       pando.IDs
-	Log       *slog.Logger
+	// Routers announces VIPs to routers. Nil: this host speaks with none. Ends reports, at the end of
+	// the agent, that no agent follows on this host.
+	Routers pando.Routers
+	Ends    func() bool
+	Clock   pando.Clock
+	IDs     pando.IDs
+	Log     *slog.Logger
 	// Sightings keeps which store this host has seen. Nil: a new agent accepts any store.
 	Sightings pando.Sightings
 	// Serve returns the HTTP handler of an instance's own API.
@@ -101,11 +105,12 @@ type Agent struct {
 	scope    *scope
 	presence *presence
 	*heralding
-	door  door
-	steps atomic.Int64 // of all runners
-	tally tally
-	wg    sync.WaitGroup
-	ctx   context.Context // the context of Run
+	routing *routing
+	door    door
+	steps   atomic.Int64 // of all runners
+	tally   tally
+	wg      sync.WaitGroup
+	ctx     context.Context // the context of Run
 
 	// found holds the sandboxes of a former agent that have no matching record yet. The lock of the
 	// records guards it, and leaveBy.
@@ -129,7 +134,7 @@ func New(c Config) *Agent {
 	a.scope, a.presence = newScope(a), newPresence(a)
 	a.records = newRecords(&a.Config)
 	a.crews = newCrews(a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log))
-	a.adoption, a.heralding = &adoption{Agent: a}, newHeralding(a)
+	a.adoption, a.heralding, a.routing = &adoption{Agent: a}, newHeralding(a), newRouting(a)
 	a.selfAPI, a.window, a.preparer = &selfAPI{a}, &window{agent: a}, newPreparer(a)
 	a.snapshots = &snapshots{agent: a}
 	a.meter = meter.New(meter.Config{
@@ -167,6 +172,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.spawn(a.sweepOften)
 	a.spawn(a.presence.run)
 	a.spawn(a.heralding.run)
+	a.spawn(a.routing.run)
 	a.spawn(a.meter.Run)
 	a.spawn(knocks{a}.run)
 	a.spawn(a.branches.TrimOften)
@@ -201,10 +207,12 @@ func (a *Agent) join(ctx context.Context) error {
 			case <-lost:
 			}
 			a.Log.Warn("the host's lease is lost; joining again", "host", a.Host.Name)
+			a.routing.unleased.Store(true)
 			a.tally.leasesLost.Add(1)
 			if lost, err = a.joinOnce(ctx); err != nil {
 				return
 			}
+			a.routing.unleased.Store(false)
 			a.wakeAll()
 		}
 	})

@@ -34,7 +34,8 @@ func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err e
 		host, joined := a.world.Hosts[a.Host.Name]
 		left, changed := len(a.runners), a.changed
 		a.mu.Unlock()
-		if joined && host.V.Leaving && left == 0 && a.handedOver() || a.Clock.Now().After(bound) {
+		if joined && host.V.Leaving && left == 0 && a.handedOver() && a.routing.quiet() ||
+			a.Clock.Now().After(bound) {
 			return left, nil
 		}
 		if err := a.awaitChange(ctx, changed, leaveLook); err != nil {

@@ -23,7 +23,7 @@ func (a *Agent) Applied(ctx context.Context, s pando.ServiceKey, at pando.StoreR
 func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) {
 	l, err := a.sweeper.losses(ctx)
 	l.Unreached = a.steering.Unreached()
-	return a.heralding.losses(a.presence.losses(l)), err
+	return a.routing.losses(a.heralding.losses(a.presence.losses(l))), err
 }
 
 // StateLog implements pando.HostAgent.

@@ -31,6 +31,8 @@ type Config struct {
 	// Leashed hosts end with the process that made them, even after a crash: for tests and demos.
 	Leashed  bool
 	OnlyIPv6 bool // no member has an IPv4 address
+	// Router adds a router between the client and the VIPs. Route starts it.
+	Router bool
 }
 
 // Host is one member of the lab: a virtual host, the switch or the client.
@@ -49,7 +51,8 @@ type Lab struct {
 	Hosts  []Host `json:"hosts"`
 	Switch Host   `json:"switch"`
 	Client Host   `json:"client"`
-	Self   string `json:"self"` // see Config
+	Router Host   `json:"router,omitzero"` // see Config
+	Self   string `json:"self"`            // see Config
 	Leash  bool   `json:"leash,omitempty"`
 	Only6  bool   `json:"only6,omitempty"` // see Config
 	dir    string
@@ -84,6 +87,11 @@ func Up(ctx context.Context, c Config) (_ *Lab, err error) {
 	}
 	if l.Client, err = boot(ctx, c, "client", l.groups); err != nil {
 		return nil, err
+	}
+	if c.Router {
+		if l.Router, err = boot(ctx, c, RouterName, l.groups); err != nil {
+			return nil, err
+		}
 	}
 	for i := range c.Hosts {
 		h, err := boot(ctx, c, c.Name+strconv.Itoa(i+1), l.groups)
@@ -156,8 +164,14 @@ func (l *Lab) save() error {
 	return os.Rename(path+".new", path)
 }
 
-// members returns the hosts, then the client.
-func (l *Lab) members() []Host { return append(l.Hosts[:len(l.Hosts):len(l.Hosts)], l.Client) }
+// members returns the hosts, then the client and the router.
+func (l *Lab) members() []Host {
+	all := append(l.Hosts[:len(l.Hosts):len(l.Hosts)], l.Client)
+	if l.Router.Name != "" {
+		all = append(all, l.Router)
+	}
+	return all
+}
 
 // member finds a host or the client by name.
 func (l *Lab) member(name string) (Host, error) {
@@ -169,7 +183,7 @@ func (l *Lab) member(name string) (Host, error) {
 	return Host{}, fmt.Errorf("lab host %q: %w (see `pando lab ls`)", name, fs.ErrNotExist)
 }
 
-// List returns the live hosts, then the client.
+// List returns the live hosts, then the client and the router.
 func (l *Lab) List() []Host {
 	return slices.DeleteFunc(l.members(), func(h Host) bool { return !h.alive() })
 }

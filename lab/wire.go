@@ -48,7 +48,13 @@ func (l *Lab) wire() error {
 	if err := l.Client.plug(sw, bridge, 254, l.Only6); err != nil {
 		return fmt.Errorf("plug in the lab's client: %w", err)
 	}
-	return l.Client.routeVIPs(l.Hosts[0])
+	if l.Router.Name == "" {
+		return l.Client.routeVIPs(l.Hosts[0])
+	}
+	if err := l.Router.plug(sw, bridge, 253, l.Only6); err != nil {
+		return fmt.Errorf("plug in the lab's router: %w", err)
+	}
+	return l.Client.routeVIPs(l.Router)
 }
 
 // replug joins a host that was booted again. The kernel removes the port of the former one late.

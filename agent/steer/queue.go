@@ -11,6 +11,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -62,8 +63,10 @@ type Queue struct {
 	source   Source
 	clock    pando.Clock
 	log      *slog.Logger
+	watch    func(t pando.SteeringTable, lost []netip.Addr, gone bool)
 
 	mu      sync.Mutex
+	busy    bool // with a job that has left ready
 	last    Change
 	lines   map[job]*line
 	failing map[job]*line // since their last attempt
@@ -118,6 +121,17 @@ func New(s pando.Steering, from Source, c pando.Clock, log *slog.Logger) *Queue 
 		steering: s, source: from, clock: c, log: log,
 		lines: map[job]*line{}, failing: map[job]*line{}, filled: make(chan struct{}, 1),
 	}
+}
+
+// Watch calls f with each table that comes into force, and with the hosts that it leaves out. The
+// last call for a service has gone set. The caller calls Watch before Run. f must not wait.
+func (q *Queue) Watch(f func(t pando.SteeringTable, lost []netip.Addr, gone bool)) { q.watch = f }
+
+// Settled reports whether each change so far was attempted.
+func (q *Queue) Settled() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.ready) == 0 && !q.busy
 }
 
 // Changed queues a service after a change that may affect its table. It never waits. The caller
@@ -263,11 +277,11 @@ func (q *Queue) Run(ctx context.Context) {
 func (q *Queue) take() (j job, next time.Duration, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	next = q.retryDue(q.clock.Now())
+	q.busy, next = false, q.retryDue(q.clock.Now())
 	if len(q.ready) == 0 {
 		return j, next, false
 	}
-	j, q.ready = q.ready[0], q.ready[1:]
+	j, q.ready, q.busy = q.ready[0], q.ready[1:], true
 	q.lines[j].queued = false
 	return j, 0, true
 }

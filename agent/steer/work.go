@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -43,7 +45,11 @@ func (q *Queue) publish(ctx context.Context, j job) (withdrawn bool, err error) 
 		return false, nil
 	case Withdraw:
 		q.forget(j)
-		return true, q.steering.Withdraw(ctx, j.service)
+		if err := q.steering.Withdraw(ctx, j.service); err != nil {
+			return true, err
+		}
+		q.report(t, nil, true)
+		return true, nil
 	}
 	q.mu.Lock()
 	was := q.lines[j].inForce
@@ -54,6 +60,11 @@ func (q *Queue) publish(ctx context.Context, j job) (withdrawn bool, err error) 
 	q.forget(j) // a failure leaves an unknown table
 	begun := q.clock.Now()
 	err = q.steering.Publish(ctx, t)
+	if lost, partly := errors.AsType[*pando.UnreachedError](err); partly {
+		q.report(t, lost.Hosts, false)
+	} else if err == nil {
+		q.report(t, nil, false)
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.figures.Seconds += q.clock.Now().Sub(begun).Seconds()
@@ -64,6 +75,13 @@ func (q *Queue) publish(ctx context.Context, j job) (withdrawn bool, err error) 
 	q.figures.Published++
 	q.lines[j].inForce = &t
 	return false, nil
+}
+
+// report passes a table in force to the watcher.
+func (q *Queue) report(t pando.SteeringTable, lost []netip.Addr, gone bool) {
+	if q.watch != nil {
+		q.watch(t, lost, gone)
+	}
 }
 
 // forget drops the table in force, so that the next attempt publishes.

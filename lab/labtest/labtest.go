@@ -34,6 +34,8 @@ type Options struct {
 	Tags  []string // of the build
 	// OnlyIPv6 means that no member of the lab has an IPv4 address.
 	OnlyIPv6 bool
+	// Router puts a router that speaks BGP between the client and the VIPs (lab.Config).
+	Router *lab.BGP
 	// Warden means that a warden restarts ended daemons. Without it, a killed daemon stays dead.
 	Warden bool
 }
@@ -84,7 +86,8 @@ func UpWith(t testing.TB, o Options) *Pando {
 	name := "t" + strconv.FormatInt(int64(os.Getpid()), 36) + "-" +
 		strconv.FormatInt(labs.Add(1), 36) + "-"
 	p.Lab, err = lab.Up(ctx, lab.Config{Hosts: max(1, o.Hosts), Name: name, Self: p.Bin,
-		Dir: filepath.Join(dir, "lab"), Leashed: true, OnlyIPv6: o.OnlyIPv6})
+		Dir: filepath.Join(dir, "lab"), Leashed: true, OnlyIPv6: o.OnlyIPv6,
+		Router: o.Router != nil})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,6 +97,12 @@ func UpWith(t testing.TB, o Options) *Pando {
 		p.there[h.Name] = p.leaks(h.Name)
 	}
 	t.Cleanup(p.end)
+	if o.Router != nil {
+		if err := lab.Route(ctx, p.Lab, *o.Router); err != nil {
+			t.Fatal(err)
+		}
+		p.flags = append(p.flags, "--announce", "bgp", "--bgp-router", lab.RouterFlag(p.Lab))
+	}
 	for n, h := range p.Hosts {
 		switch {
 		case o.Idle:

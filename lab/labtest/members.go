@@ -30,7 +30,8 @@ func (m *Members) Path(host, file string) string {
 // pid returns the process that holds the namespaces of a member.
 func (m *Members) pid(host string) int {
 	m.Helper()
-	for _, h := range append(m.Lab.Hosts[:len(m.Lab.Hosts):len(m.Lab.Hosts)], m.Lab.Client) {
+	for _, h := range append(m.Lab.Hosts[:len(m.Lab.Hosts):len(m.Lab.Hosts)], m.Lab.Client,
+		m.Lab.Router) {
 		if h.Name == host {
 			return h.Pid
 		}

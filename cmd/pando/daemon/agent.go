@@ -87,6 +87,10 @@ func tend(ctx context.Context, p place) error {
 	defer sandboxes.Close()
 	others := openLiveness(p, c, log)
 	defer others.close()
+	speaker, err := routers(p, log)
+	if err != nil {
+		return err
+	}
 	a := agent.New(agent.Config{
 		Host: h, SnapshotStore: snapshotsIn(images, log), Registry: c.registry, Steering: steering,
 		Sandboxes: sandboxes, Prober: probe.New(), Peers: peers, Takes: peers, Flows: steering.Flows,
@@ -94,6 +98,7 @@ func tend(ctx context.Context, p place) error {
 		Objects: objects, Journals: p.journals(), Images: images, Kept: process.VolumesOf(sandboxes),
 		Secrets: c.secrets(p, peers), Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Control: c.leader(p, peers), Liveness: others.liveness, Announcer: announcer(p, log),
+		Routers: speaker, Ends: endsFor(p, log),
 		Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 		Logged: logged.figures,

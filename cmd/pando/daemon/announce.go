@@ -19,15 +19,17 @@ const (
 )
 
 // checkAnnounce returns nil if this host can announce VIPs as the flags ask.
-func checkAnnounce(p place) error {
+func checkAnnounce(p *place) error {
 	switch p.Announce {
 	case announceNone, "": // a role without the flag
 		return nil
+	case announceBGP:
+		return p.BGP.check(*p)
 	case announceARP:
 	default:
-		return fmt.Errorf("%w: --announce %s: want arp or none", pando.ErrInvalid, p.Announce)
+		return fmt.Errorf("%w: --announce %s: want arp, bgp or none", pando.ErrInvalid, p.Announce)
 	}
-	if segmentOf(p) == "" {
+	if segmentOf(*p) == "" {
 		return fmt.Errorf("%w: --announce arp: no interface has the address %q; name the address and "+
 			"the interface of the clients' network by --address and --uplink", pando.ErrInvalid, p.Address)
 	}

@@ -105,6 +105,9 @@ func (m machine) down(ctx context.Context, p place, drain time.Duration, purge b
 	if err := m.endWarden(ctx, p); err != nil {
 		return fmt.Errorf("stop pando: %w; nothing was removed; repeat `pando down`", err)
 	}
+	if err := markDown(p); err != nil {
+		return fmt.Errorf("stop pando: %w", err)
+	}
 	for _, role := range []string{"agent", "server"} {
 		if err := m.stopDaemon(ctx, p, role, asking, purge); err != nil {
 			return fmt.Errorf("stop pando: %w; nothing was removed; repeat `pando down`", err)

@@ -92,6 +92,8 @@ func (p place) given(flags *pflag.FlagSet) []string {
 			values = p.Uplinks
 		case "label":
 			values = p.Labels
+		case "bgp-router":
+			values = p.BGP.Routers
 		}
 		for _, v := range values {
 			out = append(out, "--"+name, v)

@@ -37,7 +37,8 @@ type place struct {
 	Listen   string   // address at which other hosts reach this one
 	// VIPs and Instances are the IPv4 ranges that the cluster gives out.
 	VIPs, Instances string
-	Announce        string // how machines of the network find VIPs: arp or none
+	Announce        string // how machines of the network find VIPs: arp, bgp or none
+	BGP             routing
 	Join            string // the server of the cluster to join
 	Token           string
 	Serves          bool   // this host becomes one of several servers
@@ -78,7 +79,8 @@ func (p *place) networkFlags(c *cobra.Command) {
 	f.StringVar(&p.Instances, "instances", pando.Instances4.String(),
 		"IPv4 range of the instances, the same on all hosts")
 	f.StringVar(&p.Announce, "announce", announceNone,
-		"arp = answer for VIPs on the network of --address; none")
+		"arp = answer for VIPs on the network of --address; bgp; none")
+	p.BGP.flags(c)
 }
 
 func (p *place) poolFlag(c *cobra.Command) {
@@ -106,6 +108,9 @@ func (p place) args() []string {
 	}
 	for _, l := range p.Labels {
 		out = append(out, "--label", l)
+	}
+	if p.Announce == announceBGP {
+		out = append(out, p.BGP.args()...)
 	}
 	return out
 }
@@ -142,7 +147,7 @@ func (p *place) complete() error {
 	if p.Listen == "auto" {
 		p.Listen = p.Address
 	}
-	if err := checkAnnounce(*p); err != nil {
+	if err := checkAnnounce(p); err != nil {
 		return err
 	}
 	return p.useRanges()

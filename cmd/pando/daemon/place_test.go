@@ -4,6 +4,7 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -17,7 +18,9 @@ func TestEveryRoleTakesTheFlagsOfItsPlace(t *testing.T) {
 	is := place{
 		folders: folders{Run: "/r", Data: "/d"}, Host: "h1", Address: "192.0.2.1",
 		Uplinks: []string{"a", "b"}, HTTP: "", Pool: 7, Listen: "x",
-		Labels: []string{"zone=a", "rack=3"},
+		Labels: []string{"zone=a", "rack=3"}, Announce: announceBGP,
+		BGP: routing{AS: "64512", Routers: []string{"192.0.2.1=64500", "192.0.2.2=64501"},
+			Password: "/p", Hold: 9 * time.Second, BFD: time.Second},
 	}
 	for _, c := range []*cobra.Command{Server(), Agent()} {
 		if err := c.ParseFlags(is.args()); err != nil {
@@ -40,7 +43,8 @@ func TestAUnitKeepsEveryFlag(t *testing.T) {
 	var p place
 	c := &cobra.Command{}
 	p.flags(c)
-	values := map[string]string{"pool": "7", "uplink": "a,b", "label": "zone=a,rack=3"}
+	values := map[string]string{"pool": "7", "uplink": "a,b", "label": "zone=a,rack=3",
+		"bgp-hold": "9s", "bgp-bfd": "100ms", "bgp-router": "192.0.2.1=64500,192.0.2.2=64500"}
 	var args []string
 	c.Flags().VisitAll(func(f *pflag.Flag) {
 		value := values[f.Name]
@@ -58,8 +62,8 @@ func TestAUnitKeepsEveryFlag(t *testing.T) {
 			t.Errorf("the unit has no --%s: %q", f.Name, given)
 		}
 	})
-	if n := len(given); n != len(args)+2*2 { // two uplinks and two labels
-		t.Errorf("the unit has %d words, want %d: %q", n, len(args)+4, given)
+	if n := len(given); n != len(args)+2*3 { // two uplinks, labels and routers
+		t.Errorf("the unit has %d words, want %d: %q", n, len(args)+2*3, given)
 	}
 }
 

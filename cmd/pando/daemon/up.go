@@ -225,12 +225,14 @@ func (p place) whole() bool {
 
 // settings returns, by name, the flags that daemons read only at their start.
 func (p place) settings() map[string]string {
-	return map[string]string{
+	is := map[string]string{
 		"address": p.Address, "listen": p.Listen, "http": p.HTTP, "pool": strconv.Itoa(p.Pool),
 		"uplink": strings.Join(p.Uplinks, ","), "label": strings.Join(p.Labels, ","),
 		"vips": p.VIPs, "instances": p.Instances, "announce": p.Announce,
 		"steer": p.Steer, "ovs-run": p.OVS,
 	}
+	maps.Copy(is, p.BGP.settings())
+	return is
 }
 
 // answering waits until the server answers and this host's agent has joined after the time since.

@@ -125,6 +125,7 @@ func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 	frozen(w, all)
 	presumedDead(w, all)
 	announcing(w, all)
+	routing(w, all)
 	for _, h := range all {
 		if text := lost(h.Losses); text != "" {
 			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s %s", h.Name, text)))

@@ -78,18 +78,26 @@ func LabInit() *cobra.Command {
 
 func (o *Console) labUp(dir *string) *cobra.Command {
 	var hosts int
-	var bare bool
+	var bare, router bool
 	c := &cobra.Command{
 		Use: "up", Short: "make hosts, a switch and a client, and start Pando",
 		Long: "Make virtual hosts, a switch between them and a client. The first host runs the\n" +
-			"server, and the others join it. With --bare, the hosts run nothing.",
-		Example: "  pando lab up --hosts 3\n  pando lab up --hosts 2 --bare", Args: cobra.NoArgs,
+			"server, and the others join it. With --bare, the hosts run nothing. With --router, a\n" +
+			"router (BIRD) lies between the client and the VIPs. The hosts announce the VIPs by BGP.",
+		Example: "  pando lab up --hosts 3\n  pando lab up --hosts 2 --bare\n" +
+			"  pando lab up --router && pando lab exec router -- ip route", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			self, err := os.Executable()
 			if err != nil {
 				return fmt.Errorf("find the pando binary: %w", err)
 			}
-			l, err := lab.Up(c.Context(), lab.Config{Hosts: hosts, Name: "host", Self: self, Dir: *dir})
+			l, err := lab.Up(c.Context(), lab.Config{Hosts: hosts, Name: "host", Self: self, Dir: *dir,
+				Router: router})
+			if err == nil && router {
+				if err = lab.Route(c.Context(), l, lab.BGP{}); err != nil {
+					err = errors.Join(err, l.Down())
+				}
+			}
 			if err == nil && !bare {
 				if err = populate(c.Context(), l, self); err != nil {
 					err = errors.Join(err, l.Down())
@@ -103,13 +111,18 @@ func (o *Console) labUp(dir *string) *cobra.Command {
 	}
 	c.Flags().IntVar(&hosts, "hosts", 3, "number of hosts")
 	c.Flags().BoolVar(&bare, "bare", false, "start nothing on the hosts")
+	c.Flags().BoolVar(&router, "router", false, "add a router, to which the hosts speak BGP")
 	return o.Flag(c)
 }
 
 // populate joins the hosts of a lab into one cluster.
 func populate(ctx context.Context, l *lab.Lab, self string) error {
 	first := l.Hosts[0].Name
-	if _, err := labRun(ctx, l, first, self, "up"); err != nil {
+	up := []string{self, "up"}
+	if l.Router.Name != "" {
+		up = append(up, "--announce", "bgp", "--bgp-router", lab.RouterFlag(l))
+	}
+	if _, err := labRun(ctx, l, first, up...); err != nil {
 		return err
 	}
 	if len(l.Hosts) == 1 {
@@ -127,7 +140,8 @@ func populate(ctx context.Context, l *lab.Lab, self string) error {
 	ends := make(chan error)
 	for _, h := range l.Hosts[1:] {
 		go func() {
-			_, err := labRun(ctx, l, h.Name, self, "up", "--join", is.Join, "--token", is.Token)
+			_, err := labRun(ctx, l, h.Name, slices.Concat(up, []string{"--join", is.Join, "--token",
+				is.Token})...)
 			ends <- err
 		}()
 	}

@@ -1,0 +1,42 @@
+package operator
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"pando.run/pando"
+)
+
+func TestRoutesAndTheirTroubles(t *testing.T) {
+	at := func(text string, up bool, why string) pando.RouterStatus {
+		return pando.RouterStatus{Router: pando.Router{Address: netip.MustParseAddr(text), AS: 64500},
+			Up: up, Why: why}
+	}
+	a, b := at("192.0.2.1", true, ""), at("2001:db8::1", false, "no machine has this address")
+	for name, c := range map[string]struct {
+		routes pando.Routes
+		want   string
+	}{
+		"well": {pando.Routes{VIPs: 6, Routers: []pando.RouterStatus{a}},
+			"announces 6 VIPs to 192.0.2.1 (AS 64500)"},
+		"one of two is down": {pando.Routes{VIPs: 6, Routers: []pando.RouterStatus{a, b}},
+			"has no BGP session with 2001:db8::1 (AS 64500): no machine has this address|" +
+				"announces 6 VIPs to 192.0.2.1 (AS 64500)"},
+		"silent": {pando.Routes{Why: "it leaves", Routers: []pando.RouterStatus{a}},
+			"announces no VIP by BGP: it leaves"},
+		"out of reach": {pando.Routes{VIPs: 2, Unable: 3, Routers: []pando.RouterStatus{a}},
+			"announces 2 VIPs to 192.0.2.1 (AS 64500)|" +
+				"has no way to the instances of 3 services, and announces them not"},
+	} {
+		if got := strings.Join(routes(c.routes), "|"); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+	var b2 strings.Builder
+	routing(&b2, []pando.HostStatus{{}, {Losses: &pando.Losses{}},
+		{Host: pando.Host{Name: "h"}, Losses: &pando.Losses{Routes: &pando.Routes{Why: "it leaves"}}}})
+	if got := b2.String(); got != "h announces no VIP by BGP: it leaves\n" {
+		t.Errorf("%q", got)
+	}
+}
