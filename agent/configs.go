@@ -53,7 +53,7 @@ func (r *birth) configs(
 	if len(spec.Configs) == 0 {
 		return nil, nil
 	}
-	r.follows(spec)
+	r.a.crews.follow(r.runner, spec)
 	var out []pando.ConfigFile
 	size := 0
 	for _, c := range spec.Configs {

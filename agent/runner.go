@@ -303,7 +303,7 @@ func (r *runner) adopt(ctx context.Context) {
 	r.show()
 	r.birth.bear()
 	r.serve(r.box)
-	r.follows(r.spec())
+	r.a.crews.follow(r, r.spec())
 	r.reconfigure()
 	r.repeatEvents(r.inst)
 }

@@ -17,12 +17,11 @@ type sources map[pando.ServiceKey]map[*runner]bool
 // sourced is the largest number of instances of one service that a template lists.
 const sourced = pando.EndpointsMax
 
-// follows notes the services that the templates of a spec name, before they are read.
-func (r *runner) follows(spec pando.Spec) {
+// follow notes the services that the templates of a runner's spec name, before they are read.
+func (c *crews) follow(r *runner, spec pando.Spec) {
 	if !spec.Templated() {
 		return
 	}
-	c := r.a.crews
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.unfollow(r)
