@@ -24,6 +24,7 @@ const (
 	DecidedKeeper    DecisionKind = "keeper"      // the hosts with copies of its state change
 	DecidedHostLost  DecisionKind = "host-lost"   // its lease ended with instances on it
 	DecidedRecover   DecisionKind = "recover"     // the first ordinal after a crash of all, or a move
+	DecidedForward   DecisionKind = "forward"     // an operator connected to a port of an instance
 	DecidedLeader    DecisionKind = "leader"      // an ordinal leads, or leads no more
 	DecidedExec      DecisionKind = "exec"        // an operator ran a command inside an instance
 	DecidedSnapshot  DecisionKind = "snapshot"    // an operator stored a snapshot of an instance

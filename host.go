@@ -43,6 +43,7 @@ type Host struct {
 	Configs    bool         `json:"configs,omitempty"`   // its instances get configs
 	Ordinals   bool         `json:"ordinals,omitempty"`  // it runs stateful services
 	Externals  bool         `json:"externals,omitempty"` // it serves external endpoints
+	Fronts     bool         `json:"fronts,omitempty"`    // it serves at its own address
 	Layout     int          `json:"layout,omitempty"`    // its newest; 0: the first
 	// Frozen is why the host keeps what it has and follows nothing. "": it follows the store.
 	Frozen string `json:"frozen,omitempty"`

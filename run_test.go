@@ -32,7 +32,8 @@ func TestABookKeepsTheNewestRuns(t *testing.T) {
 
 func TestTheSpecOfARunServesNothing(t *testing.T) {
 	s := Spec{Name: "web", Entrypoint: []string{"/start"}, Command: []string{"serve"},
-		Ports: []Port{{80, 8080, TCP}}, Health: Health{Live: Probe{Kind: ProbeTCP}},
+		Ports:   []Port{{Published: 80, Target: 8080, Protocol: TCP}},
+		Health:  Health{Live: Probe{Kind: ProbeTCP}},
 		Volumes: []Volume{{Name: "data", Path: "/data"}}}
 	r := s.ForRun(RunPart{Number: 1, Command: []string{"migrate"}, Beside: true})
 	if len(r.Ports) > 0 || r.Health.Live.Kind != "" || !r.Volumes[0].ReadOnly ||

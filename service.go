@@ -149,6 +149,8 @@ type Port struct {
 	Published uint16   `json:"published"`
 	Target    uint16   `json:"target"`
 	Protocol  Protocol `json:"protocol"`
+	// Host is the port of the hosts' own addresses that leads here. 0: none.
+	Host uint16 `json:"host,omitempty"`
 }
 
 // Health describes the probes that decide whether an instance may take traffic, and still can.

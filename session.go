@@ -9,9 +9,11 @@ import (
 const SessionsMax = 16
 
 // SessionSpec describes a command that an operator runs inside an instance, with the rights of its
-// program.
+// program, or a connection to a port of the instance.
 type SessionSpec struct {
-	Command  []string `json:"command"`
+	// Port is a TCP port of the instance to which the session is a connection. 0: it is a command.
+	Port     uint16   `json:"port,omitempty"`
+	Command  []string `json:"command,omitempty"`
 	Terminal bool     `json:"terminal,omitempty"` // it has a terminal, else three pipes
 	Rows     uint16   `json:"rows,omitempty"`     // of the terminal
 	Columns  uint16   `json:"columns,omitempty"`
@@ -20,6 +22,12 @@ type SessionSpec struct {
 
 // Check returns nil if the command can be run, else the reason.
 func (s SessionSpec) Check() error {
+	if s.Port != 0 {
+		if len(s.Command) > 0 || s.Terminal || s.Term != "" {
+			return fmt.Errorf("%w: the session has a port and a command: leave one out", ErrInvalid)
+		}
+		return nil
+	}
 	size := 0
 	for _, w := range s.Command {
 		size += len(w)

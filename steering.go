@@ -3,6 +3,7 @@ package pando
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -129,6 +130,13 @@ func (e *UnreachedError) Error() string {
 
 // Unwrap returns the reason of the first host.
 func (e *UnreachedError) Unwrap() error { return e.Cause }
+
+// InForce reports whether a publication with this error is in force, with a part left out.
+func InForce(err error) bool {
+	_, unreached := errors.AsType[*UnreachedError](err)
+	_, taken := errors.AsType[*TakenError](err)
+	return err == nil || unreached || taken
+}
 
 // SweepReport is the result of a sweep.
 type SweepReport struct {

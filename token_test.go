@@ -79,6 +79,7 @@ func TestWordsOfTheHosts(t *testing.T) {
 		"secrets of files":      func(s *Spec) { s.Secrets = map[string]string{"a": "/etc/shadow"} },
 		"security_opt":          func(s *Spec) { s.SecurityOpt = []string{"seccomp=unconfined"} },
 		"userns_mode":           func(s *Spec) { s.UsernsMode = UsernsHost },
+		"publish.host":          func(s *Spec) { s.Ports = []Port{{Published: 80, Host: 80}} },
 		"endpoints":             func(s *Spec) { s.Endpoints = []External{{}} },
 		"reach: host":           func(s *Spec) { s.Reach = []Reach{ReachInternet, ReachHost} },
 		"reach: tenants":        func(s *Spec) { s.Reach = []Reach{ReachTenants} },

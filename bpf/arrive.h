@@ -185,7 +185,7 @@ apart int settle(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &slot);
 	if (!e || !e->ifindex || e->away || e->service != service)
 		return REFUSE + DROP_NO_ENDPOINT;
-	int target = target_of(e, p);
+	int target = target_of(e, p, six);
 	if (target < 0)
 		return REFUSE + DROP_NO_ENDPOINT;
 	if (!opens && !is_end_of(skb, p, slot, six))

@@ -37,9 +37,12 @@ apart __u32 service_of(struct packet *p, __u32 six)
 {
 	if (!p)
 		return SERVICES_MAX;
-	struct service_key sk = {.port = p->dport, .protocol = p->protocol};
+	struct service_key sk;
 
-	four(sk.addr, p->dst, six);
+	if (six)
+		service_key_of(&sk, p, 1);
+	else
+		service_key_of(&sk, p, 0);
 	__u32 *service = bpf_map_lookup_elem(&ports, &sk);
 	return service ? *service : SERVICES_MAX;
 }
@@ -59,7 +62,7 @@ apart int is_end_of(struct __sk_buff *skb, struct packet *p, __u32 slot, __u32 s
 	__u32 netns = e->remote[OWN_NETNS];
 	if (!netns)
 		return -1;
-	int target = target_of(e, p);
+	int target = target_of(e, p, six);
 	if (target < 0)
 		return 0;
 	if (six) {
@@ -153,7 +156,7 @@ apart int restore(struct packet *p, __u32 slot, __u32 six)
 
 	if (!p || !e || !e->ifindex)
 		return REFUSE + DROP_NO_ENDPOINT;
-	int target = target_of(e, p);
+	int target = target_of(e, p, six);
 	if (target < 0)
 		return REFUSE + DROP_NO_ENDPOINT;
 	struct flow f = {.endpoint = slot, .epoch = e->epoch, .target = target, .service = e->service,

@@ -272,11 +272,14 @@ inlined int send(struct __sk_buff *skb, struct packet *p, __u32 n, struct endpoi
 
 /* target_of returns the port at which an endpoint listens, -1 if it has none. Only the host of an
  * endpoint translates ports. */
-inlined int target_of(const struct endpoint *e, const struct packet *p)
+inlined int target_of(const struct endpoint *e, const struct packet *p, int six)
 {
+	int front = six ? is_front(p->dst, 1) : is_front(p->dst, 0);
+
 	if (e->away)
 		return p->dport;
-	__u16 *target = translation(e->ifindex, p->dport, p->protocol, 0);
+	__u16 *target = translation(e->ifindex, p->dport, p->protocol,
+	    front ? HOST_TO_TARGET : TO_TARGET);
 	return target ? *target : -1;
 }
 
@@ -306,6 +309,17 @@ apart int hold_back(struct __sk_buff *skb, struct packet *p, __u32 service)
 	return DROP;
 }
 
+/* service_key_of writes the key of a packet's service. All fronts have the same services. */
+inlined void service_key_of(struct service_key *k, const struct packet *p, int six)
+{
+	four(k->addr, p->dst, six);
+	k->port = p->dport;
+	k->protocol = p->protocol;
+	k->pad = 0;
+	if (is_front(p->dst, six))
+		k->addr[3] = six ? 0 : k->addr[3] & FRONT_MASK;
+}
+
 int seek(struct __sk_buff *skb, struct packet *p, __u32 named, __u32 six);
 
 /* start adds a flow from a bucket of the service's table. A packet that opens nothing belongs
@@ -316,11 +330,14 @@ apart int start(struct __sk_buff *skb, struct packet *p, __u32 six)
 {
 	if (!p)
 		return DROP;
-	struct service_key sk = {.port = p->dport, .protocol = p->protocol};
 	int opens = p->protocol != IPPROTO_TCP || (p->flags & (SYN | ACK)) == SYN;
+	struct service_key sk;
 	union flow_any k;
 
-	four(sk.addr, p->dst, six);
+	if (six)
+		service_key_of(&sk, p, 1);
+	else
+		service_key_of(&sk, p, 0);
 	__u32 *service = bpf_map_lookup_elem(&ports, &sk);
 	if (!service) {
 		/* This host may be about to take over the unknown address: do not reset the connection. */
@@ -343,7 +360,7 @@ apart int start(struct __sk_buff *skb, struct packet *p, __u32 six)
 	}
 	__u32 slot = n;
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &slot);
-	int target = e && e->ifindex && e->service == *service ? target_of(e, p) : -1;
+	int target = e && e->ifindex && e->service == *service ? target_of(e, p, six) : -1;
 	if (!e || target < 0)
 		return REFUSE + (opens ? DROP_NO_ENDPOINT : DROP_NO_FLOW);
 	if (n == now) {

@@ -144,7 +144,8 @@ apart int error_from_vip(struct __sk_buff *skb, struct packet *p, __u32 six)
 		return drop(DROP_SPOOFED);
 	if ((six ? read_quote(skb, p, &q, 1) : read_quote(skb, p, &q, 0)) || !same(q.dst, p->src, six))
 		return drop(DROP_SPOOFED);
-	__u16 *published = translation(skb->ifindex, q.dport, q.protocol, 1);
+	__u16 *published = translation(skb->ifindex, q.dport, q.protocol,
+	    is_front(p->src, six) ? TARGET_TO_HOST : TO_PUBLISHED);
 	if (!published)
 		return drop(DROP_SPOOFED);
 	return requote(skb, p, q.l4 + 2, q.dport, *published) ? drop(DROP_KERNEL) : PASS;

@@ -42,6 +42,7 @@ volatile const __u32 vip_net, vip_mask, gateway;
 volatile const __u32 vip6_net[2], gateway6[4]; /* a /64 */
 volatile const __u32 own_addr[4]; /* of this host, for tunnels; 0: the kernel chooses */
 volatile const __u32 own6_addr[4]; /* likewise, towards hosts with an IPv6 address */
+volatile const __u32 own_slot; /* the number of this host */
 volatile const __u32 held_max, held6_max; /* places of held flows, by family */
 volatile __u32 tunnel_device; /* its ifindex; 0: there is none */
 volatile __u32 migrating; /* flows are being copied from tables of another layout */
@@ -107,6 +108,31 @@ inlined int is_vip(const __u32 *a, int six)
 	if (!six)
 		return (a[0] & vip_mask) == vip_net && a[0] != gateway;
 	return a[0] == vip6_net[0] && a[1] == vip6_net[1] && !(a[2] == gateway6[2] && a[3] == gateway6[3]);
+}
+
+/* The front of a host is a VIP that stands for the host's own address while a packet is steered:
+ * 10.127.252.0/22 and ...:0:1::/96, by the number of the host (bpf/front.bpf.c). */
+#define FRONT_MASK bpf_htonl(0xfffffc00)
+#define FRONT_PART bpf_htonl(0x0000fc00)
+#define FRONT6 bpf_htonl(1)
+
+/* is_front returns whether a VIP is the front of a host. */
+inlined int is_front(const __u32 *vip, int six)
+{
+	return six ? vip[2] == FRONT6 : (vip[0] & FRONT_PART) == FRONT_PART;
+}
+
+/* front_of writes the front of the host with a number. */
+inlined void front_of(__u32 *to, __u32 n, int six)
+{
+	if (six) {
+		to[0] = vip6_net[0];
+		to[1] = vip6_net[1];
+		to[2] = FRONT6;
+		to[3] = bpf_htonl(n);
+	} else {
+		to[0] = vip_net | FRONT_PART | bpf_htonl(n);
+	}
 }
 
 /* addresses reads the network header. The caller has checked the EtherType (six: IPv6). */

@@ -55,12 +55,15 @@ struct service_key {
 	__u8 pad;
 };
 
-/* The other side of an instance's port: published -> target if goes is 0, else the reverse. */
+/* Which ports a translation has: published ones and targets, or ports of hosts and targets. */
+enum goes { TO_TARGET = 0, TO_PUBLISHED, HOST_TO_TARGET, TARGET_TO_HOST };
+
+/* The other side of an instance's port. */
 struct port_key {
 	__u32 ifindex; /* of the host's end of the instance's link */
 	__u16 port;
 	__u8 protocol;
-	__u8 goes;
+	__u8 goes; /* enum goes */
 };
 
 /* The key of the connection table. VIPs share a /16 and a /64, so the key

@@ -119,14 +119,23 @@ inlined int answer(struct __sk_buff *skb, struct packet *p, const __u32 *own, in
 			return PASS;
 		return become_vip(skb, p, vip, six) ? drop(DROP_KERNEL) : PASS;
 	}
-	__u16 *published = translation(skb->ifindex, p->sport, IPPROTO_UDP, 1);
+	__u16 *published = translation(skb->ifindex, p->sport, IPPROTO_UDP, TO_PUBLISHED);
 	if (!published)
 		return PASS;
 	__u16 port = *published;
 	flow_key_of(&k, p->dst, vip, p->dport, port, IPPROTO_UDP, six);
 	struct flow *f = find_flow(&k, six);
-	if (!f)
-		return PASS;
+	if (!f) { /* the client may have used this host's own address */
+		__u16 *at_host = translation(skb->ifindex, p->sport, IPPROTO_UDP, TARGET_TO_HOST);
+		if (!at_host)
+			return PASS;
+		port = *at_host;
+		front_of(vip, own_slot, six);
+		flow_key_of(&k, p->dst, vip, p->dport, port, IPPROTO_UDP, six);
+		f = find_flow(&k, six);
+		if (!f)
+			return PASS;
+	}
 	if (!(f->flags & FLOW_ANSWERED))
 		f->flags |= FLOW_ANSWERED;
 	if (p->part == FIRST)
@@ -155,7 +164,8 @@ inlined int reply(struct __sk_buff *skb, struct packet *p, int six)
 	}
 	if (unlikely(p->part == LATER))
 		return PASS; /* useless to the receiver without its first fragment, which is checked */
-	__u16 *published = translation(skb->ifindex, p->sport, p->protocol, 1);
+	__u16 *published = translation(skb->ifindex, p->sport, p->protocol,
+	    is_front(p->src, six) ? TARGET_TO_HOST : TO_PUBLISHED);
 	if (!published)
 		return drop(DROP_SPOOFED); /* the VIP, but not a port of the service */
 	__u16 port = *published;
@@ -207,7 +217,7 @@ inlined int leaving(struct __sk_buff *skb, struct instance_link *l, int six)
 		return PASS;
 	if (transport(skb, &p, six))
 		return drop(DROP_HEADER);
-	if (!own && same(p.src, l->vip[six], six))
+	if (!own && (same(p.src, l->vip[six], six) || (is_vip(p.src, six) && is_front(p.src, six))))
 		return reply(skb, &p, six);
 	struct packet q = p;
 	if (own && p.protocol == IPPROTO_UDP)

@@ -37,6 +37,9 @@ type Config struct {
 	// Writable reports whether the program of a spec may write to its folder. Nil means unknown. Only
 	// the server's host is checked: programs and their folders have the same path on every host.
 	Writable func(pando.Spec) bool
+	// Taken returns the program of the server's host that takes packets at a port of it, and whether
+	// there is one. Nil means unknown.
+	Taken func(pando.HostPort) (owner string, taken bool)
 	// Process adds the figures of this process: its store and its log. Nil: none.
 	Process func(*pando.ServerFigures)
 }

@@ -40,25 +40,33 @@ func (c *operators) Exec(
 	by.Request, by.Seen = "", 0
 	now := c.Clock.Now()
 	d := pando.Decision{
-		ID: c.IDs.Sequential(now), Service: s, Instance: on, Kind: pando.DecidedExec, By: by, At: now,
-		Reason: words(spec.Command) + ": it runs",
+		ID: c.IDs.Sequential(now), Service: s, Instance: on, Kind: kindOf(spec), By: by, At: now,
+		Reason: about(spec) + ": it runs",
 	}
 	if err := c.remember(ctx, d); err != nil {
 		return nil, fmt.Errorf("record the session: %w", err)
 	}
 	conn, err := c.Peers.Exec(ctx, h, on, spec)
 	if err != nil {
-		d.Reason = words(spec.Command) + ": it did not start: " + cut(err.Error())
+		d.Reason = about(spec) + ": it did not start: " + cut(err.Error())
 		c.rememberEnd(ctx, d)
 		return nil, err
 	}
 	v := &visit{ReadWriteCloser: conn}
 	v.ended = sync.OnceFunc(func() {
-		d.Reason = fmt.Sprintf("%s: %s after %s", words(spec.Command), v.outcome(),
+		d.Reason = fmt.Sprintf("%s: %s after %s", about(spec), v.outcome(),
 			c.Clock.Now().Sub(now).Round(100*time.Millisecond))
 		c.rememberEnd(ctx, d)
 	})
 	return v, nil
+}
+
+// kindOf returns the kind of a session's record. Many connections never push out the commands.
+func kindOf(s pando.SessionSpec) pando.DecisionKind {
+	if s.Port != 0 {
+		return pando.DecidedForward
+	}
+	return pando.DecidedExec
 }
 
 // visited returns the instance for a session and its host. With i "" it is the first that serves.
@@ -111,7 +119,7 @@ func (c *operators) remember(ctx context.Context, d pando.Decision) error {
 	return c.change(ctx, func(w *world.World, _ time.Time) (pando.Txn, error) {
 		t := pando.Txn{Put: []pando.Stored{d}}
 		before := slices.DeleteFunc(w.DecisionsOf(d.Service), func(o pando.Decision) bool {
-			return o.Kind != pando.DecidedExec || o.ID == d.ID
+			return o.Kind != d.Kind || o.ID == d.ID
 		})
 		for _, o := range before[:max(0, len(before)-visitsKept+1)] {
 			t.Delete = append(t.Delete, o.Key())
@@ -136,6 +144,14 @@ func (c *operators) rememberEnd(ctx context.Context, d pando.Decision) {
 	if err := c.remember(ctx, d); err != nil {
 		c.Log.Warn("the end of a session is not recorded", "instance", d.Instance, "error", err)
 	}
+}
+
+// about returns the words of a session for the record.
+func about(s pando.SessionSpec) string {
+	if s.Port != 0 {
+		return fmt.Sprintf("a connection to port %d", s.Port)
+	}
+	return words(s.Command)
 }
 
 // words returns the words of a command for the record.

@@ -127,6 +127,9 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	if why := unable(w, r.Spec); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrUnsupported, why)
 	}
+	if err := c.portTaken(w, r.Spec); err != nil {
+		return pando.Txn{}, err
+	}
 	if err := runnable(w, svc, key, r.Spec); err != nil {
 		return pando.Txn{}, err
 	}
@@ -185,6 +188,9 @@ func unable(w *world.World, s pando.Spec) string {
 			"volumes: host %s lacks them, tmpfs and read_only: upgrade pando there"},
 		{len(s.Endpoints) > 0, func(h pando.Host) bool { return h.Externals },
 			"endpoints: host %s has an older pando without them: upgrade pando there"},
+		{len(pando.HostPorts(s.Ports)) > 0, func(h pando.Host) bool { return h.Fronts },
+			"publish.host: host %s does not serve at its own address: it has an older pando, or steers by " +
+				"Open vSwitch; upgrade pando there, or start it with --steer ebpf"},
 		{s.Stateful(), func(h pando.Host) bool { return h.Ordinals },
 			"kind: host %s has an older pando without stateful services: upgrade pando there"},
 		{len(s.Binds()) > 0, func(h pando.Host) bool { return h.Binds },

@@ -25,8 +25,8 @@ func (d *draft) address() {
 	free := func(v4 netip.Addr) bool {
 		_, taken := d.w.HasVIP(v4)
 		foreign := func(p netip.Prefix) bool { return p.Contains(v4) }
-		return !taken && v4 != pando.Gateway4 && (mine.Contains(v4) || !mine.IsValid()) &&
-			!slices.ContainsFunc(others, foreign)
+		return !taken && v4 != pando.Gateway4 && !pando.IsFront(v4) &&
+			(mine.Contains(v4) || !mine.IsValid()) && !slices.ContainsFunc(others, foreign)
 	}
 	if last, ok := d.w.LastVIP(d.svc.ServiceKey); ok && pando.VIPs4.Contains(last) && free(last) {
 		d.giveVIP(last)

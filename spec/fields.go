@@ -119,8 +119,9 @@ var fields = []field{
 		get: func(s pando.Spec) any { return string(s.Restart) }},
 	{name: "ports", doc: "Published ports: PUBLISHED:TARGET with an optional /udp, one number for " +
 		"both, or {target, published, protocol}.", example: `["80:8080"]`, kind: portsKind,
-		set: func(s *pando.Spec, v any) { s.Ports = v.([]pando.Port) },
+		set: func(s *pando.Spec, v any) { s.Ports = append(v.([]pando.Port), s.Ports...) },
 		get: func(s pando.Spec) any { return portTexts(s.Ports) }},
+	{name: "publish", doc: "Ways to the service beside its VIP.", fields: publishFields},
 	{name: "endpoints", doc: "Ports of machines or programs that Pando did not start, in place of a " +
 		"program: ADDRESS:PORT, with an optional weight of 1 to 100. Their clients use the VIP.",
 		example: `["192.0.2.7:8080", "192.0.2.8:8080 weight 50"]`, kind: externalsKind,
@@ -207,6 +208,14 @@ var fields = []field{
 		example: "{team: web}", kind: pairsKind,
 		set: func(s *pando.Spec, v any) { s.Labels = v.(map[string]string) },
 		get: func(s pando.Spec) any { return s.Labels }},
+}
+
+var publishFields = []field{
+	{name: "host", doc: "Ports of the hosts' own addresses that lead to published ports: HOST or " +
+		"HOST:PUBLISHED, with an optional /udp; one or a list. A client's address stays.",
+		def: "the VIP alone", example: `[443, "8080:80"]`, kind: hostPortsKind,
+		set: func(s *pando.Spec, v any) { s.Ports = append(s.Ports, v.([]pando.Port)...) },
+		get: func(s pando.Spec) any { return hostPortTexts(s.Ports) }},
 }
 
 var healthFields = []field{

@@ -170,6 +170,9 @@ func (r *reader) object(n ast.Node, path string, table []field, s *pando.Spec) m
 func (r *reader) service(n ast.Node) (s pando.Spec, name ast.Node) {
 	before := len(r.problems)
 	where := r.object(n, "", fields, &s)
+	for _, c := range joinHostPorts(&s) {
+		r.at(where[c.path], c.path, "%s", c.text)
+	}
 	r.check(s, where)
 	if s.Rollout.Surge == noSurge {
 		s.Rollout.Surge, s.Rollout.Order = 0, pando.StopFirst

@@ -190,6 +190,9 @@ func (q *Queue) Unreached() string {
 		if e, ok := errors.AsType[*pando.UnreachedError](l.Err); ok {
 			return e.Error()
 		}
+		if e, ok := errors.AsType[*pando.TakenError](l.Err); ok {
+			return e.Error()
+		}
 	}
 	return ""
 }

@@ -126,7 +126,7 @@ func (q *Queue) record(j job, goal Change, err error, gone bool) {
 		l.wait = min(2*l.wait, RetryWaitMax)
 		l.Next = now.Add(l.wait)
 	}
-	if _, partly := errors.AsType[*pando.UnreachedError](err); partly {
+	if pando.InForce(err) {
 		l.Applied = goal
 	}
 	if !l.Next.IsZero() && (q.due.IsZero() || l.Next.Before(q.due)) {

@@ -21,7 +21,7 @@ var continued = regexp.MustCompile(`\\\n\s*`)
 // block without a name is an excerpt of a spec. An indented block is a list of commands.
 func TestTheGuidesAreTrue(t *testing.T) {
 	for _, name := range []string{"first-service.md", "operate.md", "bring-your-own-program.md",
-		"day-to-day.md", "configs.md"} {
+		"day-to-day.md", "configs.md", "edge.md"} {
 		t.Run(name, func(t *testing.T) {
 			text, err := os.ReadFile(filepath.Join("..", "..", "docs", "guides", name))
 			if err != nil {

@@ -73,8 +73,8 @@ func rootCommand(env cli.Env) *cobra.Command {
 		operator.Snapshot(o),
 		operator.Tenant(o),
 		operator.Ps(o), operator.Status(o), operator.Why(o), operator.Logs(o),
-		operator.Stats(o), operator.Top(o), operator.Exec(o), operator.Run(o),
-		operator.Runs(o), operator.Watch(o), operator.State(o))
+		operator.Stats(o), operator.Top(o), operator.Exec(o), operator.Copy(o),
+		operator.PortForward(o), operator.Run(o), operator.Runs(o), operator.Watch(o), operator.State(o))
 	section(c, "Machines",
 		daemon.Up(out), daemon.Restart(out), daemon.Down(out), daemon.Token(out), daemon.Servers(out),
 		daemon.Backup(out), operator.RestoreFrom(o, daemon.Restore(out)),

@@ -32,6 +32,13 @@ func (d *Driver) Prepare(l pando.Link) error {
 	return d.hooks.attach(l.Host, hook.Place{IfIndex: l.IfIndex}, d.objects.FromInstance)
 }
 
+// The directions of a translation (enum goes of bpf/pando.h). 0: published port to target.
+const (
+	toPublished = iota + 1
+	hostToTarget
+	targetToHost
+)
+
 // translate writes the port translations of an instance in both directions, and deletes its former
 // ones.
 func (d *Driver) translate(ifindex uint32, ports []pando.Port) error {
@@ -43,13 +50,21 @@ func (d *Driver) translate(ifindex uint32, ports []pando.Port) error {
 		}
 		published, target := network(p.Published), network(p.Target)
 		want[steerPortKey{Ifindex: ifindex, Port: published, Protocol: protocol}] = target
-		back := steerPortKey{Ifindex: ifindex, Port: target, Protocol: protocol, Goes: 1}
+		back := steerPortKey{Ifindex: ifindex, Port: target, Protocol: protocol,
+			Goes: toPublished}
 		if other, ok := want[back]; ok && other != published {
 			return fmt.Errorf("%w: ports %d and %d both lead to %d/%s: replies would be ambiguous; "+
 				"publish one of them only",
 				pando.ErrInvalid, network(other), p.Published, p.Target, p.Protocol)
 		}
 		want[back] = published
+		if p.Host != 0 {
+			atHost := network(p.Host)
+			want[steerPortKey{Ifindex: ifindex, Port: atHost, Protocol: protocol,
+				Goes: hostToTarget}] = target
+			want[steerPortKey{Ifindex: ifindex, Port: target, Protocol: protocol,
+				Goes: targetToHost}] = atHost
+		}
 	}
 	var errs []error
 	for k := range d.index.translations[ifindex] {

@@ -37,6 +37,7 @@ type Config struct {
 	HostAddr netip.Addr // source of the host's own packets to VIPs; invalid: the gateway's address
 	// HostAddr6 is the same for IPv6. A host without it reaches no instance of another host by IPv6.
 	HostAddr6 netip.Addr
+	Slot      int    // of this host, which chooses its front
 	Settings  string // a file for the kernel's former settings, for Restore; "": none
 	// FlowsMax is the number of held flows of IPv4; IPv6 has a quarter. 0: 1,048,576. A sixteenth of
 	// it, at least 512, may be opening.
@@ -250,6 +251,7 @@ func configure(spec *ebpf.CollectionSpec, c Config, migrating bool) error {
 		"vip6_net": [2]uint32(net6[:2]), "gateway6": words(pando.Gateway6),
 		"migrating": map[bool]uint32{true: 1}[migrating],
 		"own_addr":  words(own4), "own6_addr": words(own6),
+		"own_slot": uint32(c.Slot),
 		"held_max": flows4, "held6_max": flows6,
 	} {
 		if err := spec.Variables[name].Set(v); err != nil {

@@ -208,9 +208,13 @@ func (d *Driver) takeOver(service uint32, t pando.SteeringTable) error {
 			continue
 		}
 		for c, established := range sockets {
+			goes, front := uint8(toPublished), pando.IsFront(c.local.Addr())
+			if front {
+				goes = targetToHost
+			}
 			published, ok := d.index.translations[at.Ifindex][steerPortKey{Ifindex: at.Ifindex,
-				Port: network(c.local.Port()), Protocol: c.protocol, Goes: 1}]
-			if !ok || c.local.Addr() != t.VIP4 && c.local.Addr() != t.VIP6 {
+				Port: network(c.local.Port()), Protocol: c.protocol, Goes: goes}]
+			if !ok || !front && c.local.Addr() != t.VIP4 && c.local.Addr() != t.VIP6 {
 				continue
 			}
 			e := entry{client: c.client, vip: netip.AddrPortFrom(c.local.Addr(), network(published)),

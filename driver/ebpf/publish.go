@@ -242,6 +242,9 @@ func (d *Driver) publishPorts(
 			want[steerServiceKey{Addr: a, Port: network(p.Published), Protocol: protocol}] = true
 		}
 	}
+	for k := range frontKeys(t) {
+		want[k] = true
+	}
 	for k := range want {
 		if at, ok := d.index.ports[k]; ok && at == service {
 			continue
@@ -276,6 +279,22 @@ func (d *Driver) publishPorts(
 		d.index.answer(a, means)
 	}
 	return d.index.forgetPorts(&d.objects, service, func(k steerServiceKey) bool { return want[k] })
+}
+
+// frontKeys returns the keys of the ports of hosts. They are the same for the fronts of all hosts.
+func frontKeys(t pando.SteeringTable) map[steerServiceKey]bool {
+	out := map[steerServiceKey]bool{}
+	for _, p := range t.Ports {
+		if p.Host == 0 {
+			continue
+		}
+		four, six := pando.Fronts()
+		for _, a := range []netip.Addr{four, six} {
+			out[steerServiceKey{Addr: words(a), Port: network(p.Host),
+				Protocol: protocols[p.Protocol]}] = true
+		}
+	}
+	return out
 }
 
 func vips(t pando.SteeringTable) (out [][4]uint32) {

@@ -250,6 +250,7 @@ const (
 	steerVarOrderForUserSpace = "order_for_user_space"
 	steerVarOwn6Addr          = "own6_addr"
 	steerVarOwnAddr           = "own_addr"
+	steerVarOwnSlot           = "own_slot"
 	steerVarTunnelDevice      = "tunnel_device"
 	steerVarVip6Net           = "vip6_net"
 	steerVarVipMask           = "vip_mask"
@@ -358,6 +359,7 @@ type steerVariableSpecs struct {
 	OrderForUserSpace *ebpf.VariableSpec `ebpf:"order_for_user_space"`
 	Own6Addr          *ebpf.VariableSpec `ebpf:"own6_addr"`
 	OwnAddr           *ebpf.VariableSpec `ebpf:"own_addr"`
+	OwnSlot           *ebpf.VariableSpec `ebpf:"own_slot"`
 	TunnelDevice      *ebpf.VariableSpec `ebpf:"tunnel_device"`
 	Vip6Net           *ebpf.VariableSpec `ebpf:"vip6_net"`
 	VipMask           *ebpf.VariableSpec `ebpf:"vip_mask"`
@@ -467,6 +469,7 @@ type steerVariables struct {
 	OrderForUserSpace *ebpf.Variable `ebpf:"order_for_user_space"`
 	Own6Addr          *ebpf.Variable `ebpf:"own6_addr"`
 	OwnAddr           *ebpf.Variable `ebpf:"own_addr"`
+	OwnSlot           *ebpf.Variable `ebpf:"own_slot"`
 	TunnelDevice      *ebpf.Variable `ebpf:"tunnel_device"`
 	Vip6Net           *ebpf.Variable `ebpf:"vip6_net"`
 	VipMask           *ebpf.Variable `ebpf:"vip_mask"`

@@ -25,6 +25,9 @@ import (
 // Session implements pando.Sandbox. The shim starts the command as it starts a probe's:
 // with the user, cgroup, namespaces and filters of the program.
 func (b *sandbox) Session(ctx context.Context, s pando.SessionSpec) (io.ReadWriteCloser, error) {
+	if s.Port != 0 {
+		return b.connection(ctx, s.Port)
+	}
 	c, err := dialShim(b.slot)
 	if err != nil {
 		return nil, fmt.Errorf("run a command in %s: %w", b.slot.Instance, err)

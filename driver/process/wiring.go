@@ -52,12 +52,34 @@ func serveVIPs(vips []netip.Addr) error {
 	if err != nil {
 		return fmt.Errorf("list the instance's addresses: %w", err)
 	}
+	if err := takeFronts(len(vips) > 1); err != nil {
+		return fmt.Errorf("let the instance take packets to hosts: %w", err)
+	}
 	for _, a := range vips {
 		if err := netlink.AddrAdd(lo, host(a)); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("give the instance its service's address %s: %w", a, err)
 		}
 		if err := leaveTo(a, addrs); err != nil {
 			return fmt.Errorf("route the instance's packets to its own VIP %s: %w", a, err)
+		}
+	}
+	return nil
+}
+
+// takeFronts makes the instance in this network namespace answer for the fronts of all hosts.
+func takeFronts(six bool) error {
+	v4, v6 := pando.FrontRanges()
+	ranges := []netip.Prefix{v4, v6}
+	if !six {
+		ranges = ranges[:1]
+	}
+	for _, r := range ranges {
+		err := netlink.RouteReplace(&netlink.Route{
+			LinkIndex: loopback, Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST,
+			Dst: &net.IPNet{IP: r.Addr().AsSlice(), Mask: net.CIDRMask(r.Bits(), r.Addr().BitLen())},
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil

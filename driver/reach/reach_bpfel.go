@@ -261,6 +261,7 @@ const (
 	reachVarMigrating     = "migrating"
 	reachVarOwn6Addr      = "own6_addr"
 	reachVarOwnAddr       = "own_addr"
+	reachVarOwnSlot       = "own_slot"
 	reachVarTunnelDevice  = "tunnel_device"
 	reachVarVip6Net       = "vip6_net"
 	reachVarVipMask       = "vip_mask"
@@ -367,6 +368,7 @@ type reachVariableSpecs struct {
 	Migrating     *ebpf.VariableSpec `ebpf:"migrating"`
 	Own6Addr      *ebpf.VariableSpec `ebpf:"own6_addr"`
 	OwnAddr       *ebpf.VariableSpec `ebpf:"own_addr"`
+	OwnSlot       *ebpf.VariableSpec `ebpf:"own_slot"`
 	TunnelDevice  *ebpf.VariableSpec `ebpf:"tunnel_device"`
 	Vip6Net       *ebpf.VariableSpec `ebpf:"vip6_net"`
 	VipMask       *ebpf.VariableSpec `ebpf:"vip_mask"`
@@ -484,6 +486,7 @@ type reachVariables struct {
 	Migrating     *ebpf.Variable `ebpf:"migrating"`
 	Own6Addr      *ebpf.Variable `ebpf:"own6_addr"`
 	OwnAddr       *ebpf.Variable `ebpf:"own_addr"`
+	OwnSlot       *ebpf.Variable `ebpf:"own_slot"`
 	TunnelDevice  *ebpf.Variable `ebpf:"tunnel_device"`
 	Vip6Net       *ebpf.Variable `ebpf:"vip6_net"`
 	VipMask       *ebpf.Variable `ebpf:"vip_mask"`

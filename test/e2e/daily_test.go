@@ -1,7 +1,10 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -26,6 +29,8 @@ func TestADayOnTwoHosts(t *testing.T) {
 	t.Run("revisions", func(t *testing.T) { revisionsOfADay(p.In(t), away.In(p.In(t))) })
 	t.Run("stats", func(t *testing.T) { statsOfADay(p.In(t), away.In(p.In(t))) })
 	t.Run("exec", func(t *testing.T) { execOfADay(p.In(t), away.In(p.In(t))) })
+	t.Run("copy", func(t *testing.T) { copyOfADay(p.In(t), away.In(p.In(t))) })
+	t.Run("forward", func(t *testing.T) { forwardOfADay(p.In(t), away.In(p.In(t))) })
 	t.Run("logs", func(t *testing.T) { logsOfADay(p.In(t), away.In(p.In(t))) })
 }
 
@@ -189,4 +194,67 @@ func logsOfADay(p *labtest.Pando, s *labtest.Service) {
 		return st.InRotation == 1 && st.Instances[0].ID != first
 	})
 	has(p, p.Pando("logs", s.Name, "--instance", string(first)), "hello from "+string(first))
+}
+
+// Files and folders travel to an instance of another host and back, with the rights of its program.
+func copyOfADay(p *labtest.Pando, s *labtest.Service) {
+	from, back := filepath.Join(p.Dir, "to copy"), filepath.Join(p.Dir, "copied")
+	for name, size := range map[string]int{"a": 1, "sub/b": 3 << 20, "sub/-c\n": 5} {
+		file := filepath.Join(from, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			p.Fatal(err)
+		}
+		if err := os.WriteFile(file, bytes.Repeat([]byte("x"), size), 0o644); err != nil {
+			p.Fatal(err)
+		}
+	}
+	p.Pando("cp", from, s.Name+":/tmp/new")
+	p.Pando("cp", from, s.Name+":/tmp") // a folder that is there
+	has(p, p.Pando("exec", s.Name, "--", "ls", "/tmp", "/tmp/to copy/sub"), "new", "to copy", "b")
+	p.Pando("cp", s.Name+":/tmp/to copy", back)
+	p.Must(p.Host(), "diff", "-r", from, back)
+	one := filepath.Join(p.Dir, "one")
+	p.Pando("cp", s.Name+":/tmp/new/a", one)
+	if text, err := os.ReadFile(one); err != nil || string(text) != "x" {
+		p.Errorf("one file: %q, %v", text, err)
+	}
+	p.Pando("exec", s.Name, "--", "ln", "-s", "/etc/passwd", "/tmp/new/far")
+	out := p.Run(p.Host(), append([]string{p.Bin}, "cp", s.Name+":/tmp/new", back+"2")...)
+	has(p, out.Text, "left out", "far", "out of the copy")
+	if _, err := os.Lstat(filepath.Join(back+"2", "far")); out.Code != 0 || err == nil {
+		p.Errorf("a link out of the copy: code %d, %v", out.Code, err)
+	}
+	has(p, p.PandoFails(5, "cp", s.Name+":/tmp/none", back), "No such file")
+	has(p, p.PandoFails(5, "cp", one, s.Name+":/etc/mine"), "mine: Cannot open")
+	p.PandoFails(4, "cp", "none:/tmp/a", back)
+	p.PandoFails(2, "cp", one, back)
+	has(p, s.Why(), "tar -C /tmp -c -f - -- new")
+}
+
+// A port of an instance on another host is reached from the server's host, published or not.
+func forwardOfADay(p *labtest.Pando, s *labtest.Service) {
+	f := p.Start(p.Host(), p.Bin, "port-forward", s.Name, "18080:8080")
+	f.AwaitText("127.0.0.1:18080 leads to port 8080")
+	url := "http://127.0.0.1:18080"
+	out := p.Run(p.Host(), "curl", "-sS", "-o", "/dev/null", "-w", "%{size_download}",
+		url+"/size?bytes=3000000")
+	if out.Text != "3000000" {
+		p.Errorf("3,000,000 bytes by the port: %d %s", out.Code, out.Text)
+	}
+	if got := p.Run(p.Host(), "curl", "-sS", url+"/from"); !strings.HasPrefix(got.Text, "127.0.0.1:") {
+		p.Errorf("the program sees %q, want a local client", got.Text)
+	}
+	closed := p.Start(p.Host(), p.Bin, "port-forward", s.Name, "18081:9")
+	closed.AwaitText("leads to port 9")
+	p.Run(p.Host(), "curl", "-sS", "--max-time", "5", "http://127.0.0.1:18081/")
+	closed.AwaitText("nothing takes connections at port 9")
+	has(p, p.PandoFails(6, "port-forward", s.Name, "18080:8080"), "in use")
+	p.PandoFails(4, "port-forward", "none", "0:8080")
+	p.PandoFails(2, "port-forward", s.Name, "0")
+	for _, one := range []*labtest.Process{f, closed} {
+		if out := one.Stop(); out.Code != 0 {
+			p.Errorf("at its end: code %d: %s", out.Code, out.Text)
+		}
+	}
+	has(p, s.Why(), "a connection to port 8080: exit code 0")
 }

@@ -2,14 +2,12 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -28,7 +26,6 @@ import (
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/probe"
 	"pando.run/pando/driver/process"
-	"pando.run/pando/driver/reach"
 	"pando.run/pando/driver/sighting"
 	"pando.run/pando/driver/systemd"
 	"pando.run/pando/driver/uplink"
@@ -69,12 +66,11 @@ func tend(ctx context.Context, p place) error {
 		return err
 	}
 	defer objects.Close()
-	steering, walls, err := openTables(ctx, p, c.probes)
+	steering, err := openWays(ctx, p, c.probes, log)
 	if err != nil {
 		return err
 	}
 	defer steering.Close()
-	defer walls.Close()
 	h := introduce(p, log)
 	peers := peer.New(peer.Reach{
 		Own: h.Name, Socket: p.agent(), TLS: c.identity.ToHost, Clock: wall.Clock{},
@@ -84,8 +80,7 @@ func tend(ctx context.Context, p place) error {
 	if err != nil {
 		return err
 	}
-	prepare := func(l pando.Link) error { return errors.Join(walls.Prepare(l), steering.Prepare(l)) }
-	sandboxes, err := openSandboxes(p, images, prepare, log)
+	sandboxes, err := openSandboxes(p, images, steering.Prepare, log)
 	if err != nil {
 		return err
 	}
@@ -97,7 +92,7 @@ func tend(ctx context.Context, p place) error {
 		return err
 	}
 	a := agent.New(agent.Config{
-		Host: h, SnapshotStore: snapshotsIn(images, log), Registry: c.registry, Steering: walls,
+		Host: h, SnapshotStore: snapshotsIn(images, log), Registry: c.registry, Steering: steering,
 		Sandboxes: sandboxes, Prober: probe.New(), Peers: peers, Takes: peers, Flows: steering.Flows,
 		Link:    uplink.New(uplink.Root, p.Uplinks, wall.Clock{}).Busiest,
 		Objects: objects, Journals: p.journals(), Images: images, Kept: process.VolumesOf(sandboxes),
@@ -119,19 +114,6 @@ func tend(ctx context.Context, p place) error {
 			a.VIPs("", "") // it takes the agent's lock
 		}))
 	return together(ctx, jobs...)
-}
-
-// openTables opens the steering of this host and the rules of its tenants.
-func openTables(ctx context.Context, p place, secret []byte) (
-	s steering, w *reach.Steering, err error,
-) {
-	if s, err = openSteering(ctx, p, secret); err != nil {
-		return s, nil, err
-	}
-	if w, err = reach.Open(s, filepath.Join(p.pins(), "reach")); err != nil {
-		return s, nil, errors.Join(err, s.Close())
-	}
-	return s, w, nil
 }
 
 // faces are the handlers of an agent: for the other hosts, for this one, and for its metrics.

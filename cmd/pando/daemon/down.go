@@ -17,6 +17,7 @@ import (
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/cmd/pando/function"
 	"pando.run/pando/driver/ebpf"
+	"pando.run/pando/driver/front"
 	"pando.run/pando/driver/nftables"
 	"pando.run/pando/driver/ovs"
 	"pando.run/pando/driver/peer"
@@ -118,7 +119,7 @@ func (m machine) down(ctx context.Context, p place, drain time.Duration, purge b
 		err = errors.Join(sandboxes.Purge(ctx), sandboxes.Close())
 	}
 	errs = append(errs, err)
-	errs = append(errs, ebpf.Purge(p.pins()),
+	errs = append(errs, front.Purge(frontPins(p)), ebpf.Purge(p.pins()),
 		ovs.PurgeAll(switched(p), p.pins()+"-ovs"), nftables.Purge())
 	if purge {
 		m.resign(ctx, p)

@@ -21,6 +21,7 @@ import (
 	"pando.run/pando/api"
 	"pando.run/pando/control"
 	"pando.run/pando/driver/etcd"
+	"pando.run/pando/driver/front"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/process"
 	"pando.run/pando/driver/systemd"
@@ -71,7 +72,7 @@ func serve(ctx context.Context, p place) error {
 	ctl := control.New(control.Config{
 		Registry: store.Registry(), Peers: peers, Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Name: p.Host, Heard: store.Registry().Heard, Writable: writable,
-		Vault: authority.Vault(), Process: processFigures(store),
+		Taken: front.Owner, Vault: authority.Vault(), Process: processFigures(store),
 	})
 	store.Decide(ctl)
 	admitOwn(ctx, ctl, p, log)

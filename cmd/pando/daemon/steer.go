@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -11,7 +12,9 @@ import (
 	"pando.run/pando/balance"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/ebpf"
+	"pando.run/pando/driver/front"
 	"pando.run/pando/driver/ovs"
+	"pando.run/pando/driver/reach"
 	"pando.run/pando/driver/wall"
 )
 
@@ -59,7 +62,7 @@ func openSteering(ctx context.Context, p place, secret []byte) (steering, error)
 	addr6, _ := netip.ParseAddr(p.address6)
 	config := ebpf.Config{
 		PinDir: p.pins(), Settings: p.settingsFile(), Uplinks: p.Uplinks, HostAddr: addr,
-		HostAddr6: addr6, Buckets: balance.Buckets, Secret: secret,
+		HostAddr6: addr6, Slot: p.Slot, Buckets: balance.Buckets, Secret: secret,
 	}
 	if p.Steer == steerOVS || p.Steer == steerGroup {
 		mode := map[string]ovs.Mode{steerOVS: ovs.Learn, steerGroup: ovs.Group}[p.Steer]
@@ -83,4 +86,39 @@ func openSteering(ctx context.Context, p place, secret []byte) (steering, error)
 		return func(ctx context.Context) error { return ebpf.Mend(ctx, d, wall.Clock{}, log) }
 	}
 	return steering{d, d, d.Prepare, d.Close, mend}, nil
+}
+
+// frontPins returns the folder of the pins of driver/front.
+func frontPins(p place) string { return filepath.Join(p.pins(), "front") }
+
+// openWays opens the steering behind the walls of instances and the host's own address.
+func openWays(ctx context.Context, p place, secret []byte, log *slog.Logger) (steering, error) {
+	inner, err := openSteering(ctx, p, secret)
+	if err != nil {
+		return steering{}, err
+	}
+	walls, err := reach.Open(inner, filepath.Join(p.pins(), "reach"))
+	if err != nil {
+		return steering{}, errors.Join(err, inner.Close())
+	}
+	out := inner
+	out.Steering = walls
+	out.Prepare = func(l pando.Link) error { return errors.Join(walls.Prepare(l), inner.Prepare(l)) }
+	out.Close = func() error { return errors.Join(walls.Close(), inner.Close()) }
+	h := p.record()
+	if !h.Fronts {
+		return out, nil
+	}
+	f, err := front.Open(walls, front.Config{
+		Pins: frontPins(p), Uplinks: p.Uplinks, Slot: h.Slot, Own4: h.Address, Own6: h.Address6,
+	})
+	if err != nil {
+		return steering{}, errors.Join(err, out.Close())
+	}
+	if err := f.ServeLocal(); err != nil {
+		log.Warn("programs of this host reach services by VIPs alone, not by localhost", "error", err)
+	}
+	out.Steering = f
+	out.Close = func() error { return errors.Join(f.Close(), walls.Close(), inner.Close()) }
+	return out, nil
 }

@@ -62,6 +62,9 @@ func serve() error {
 		}
 		fmt.Fprintf(w, "%s %s\n", name, text)
 	})
+	http.HandleFunc("/from", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintln(w, r.RemoteAddr)
+	})
 	http.HandleFunc("/print", func(_ http.ResponseWriter, r *http.Request) {
 		fmt.Println(r.FormValue("text"))
 	})

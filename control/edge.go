@@ -1,0 +1,42 @@
+package control
+
+import (
+	"fmt"
+	"slices"
+
+	"pando.run/pando"
+	"pando.run/pando/world"
+)
+
+// portTaken returns why the hosts' ports of a new spec belong to another service, or to a program
+// of this host. It returns nil if they are free.
+func (c *operators) portTaken(w *world.World, s pando.Spec) error {
+	wanted := pando.HostPorts(s.Ports)
+	if len(wanted) == 0 {
+		return nil
+	}
+	mine := map[pando.HostPort]bool{}
+	for key, svc := range w.Services { // only a deploy with ports of hosts looks at all services
+		for _, n := range []int{svc.V.Target, svc.V.Current} {
+			known, _ := w.SpecOf(key, n)
+			for _, p := range pando.HostPorts(known.Ports) {
+				if key == s.Key() {
+					mine[p] = true
+				} else if slices.Contains(wanted, p) {
+					return fmt.Errorf("%w: publish.host: port %s of the hosts leads to service %s, and %s "+
+						"wants it too: choose another one", pando.ErrConflict, p, key, s.Key())
+				}
+			}
+		}
+	}
+	for _, p := range wanted {
+		if mine[p] || c.Taken == nil {
+			continue
+		}
+		if owner, taken := c.Taken(p); taken {
+			return fmt.Errorf("%w: publish.host: %w", pando.ErrConflict,
+				&pando.TakenError{Port: p, Owner: owner})
+		}
+	}
+	return nil
+}

@@ -1,0 +1,73 @@
+package control
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"pando.run/pando"
+)
+
+// A port of the hosts belongs to one service, also during a rollout, and never to a program.
+func TestAPortOfTheHostsHasOneOwner(t *testing.T) {
+	tb := newTable(t)
+	at := func(name pando.ServiceName, host uint16, protocol pando.Protocol) pando.Spec {
+		return pando.Spec{Name: name, Command: []string{"x"}, Ports: []pando.Port{
+			{Published: 80, Target: 80, Protocol: protocol, Host: host}}}.WithDefaults()
+	}
+	tb.put(pando.Service{ServiceKey: database, Current: 1, Target: 2, Latest: 2},
+		pando.Revision{Service: database, Number: 1, Spec: at("db", 443, pando.TCP)},
+		pando.Revision{Service: database, Number: 2, Spec: at("db", 8443, pando.TCP)})
+	asked := map[pando.HostPort]bool{}
+	c := New(Config{Taken: func(p pando.HostPort) (string, bool) {
+		asked[p] = true
+		return "nginx (process 812)", p.Port == 22 || p.Port == 443
+	}})
+	for _, one := range []struct {
+		spec pando.Spec
+		want string // "": free
+	}{
+		{at("web", 0, pando.TCP), ""}, {at("web", 80, pando.TCP), ""},
+		{at("web", 443, pando.TCP), "port 443/tcp of the hosts leads to service db, and web wants it"},
+		{at("web", 8443, pando.TCP), "service db"}, {at("web", 8443, pando.UDP), ""},
+		{at("web", 22, pando.TCP), "port 22/tcp of this host belongs to nginx (process 812)"},
+		{at("db", 443, pando.TCP), ""}, // its own, which its agent serves
+	} {
+		err := c.operators.portTaken(tb.w, one.spec)
+		switch {
+		case one.want == "" && err != nil:
+			t.Errorf("%s at %v: %v", one.spec.Name, one.spec.Ports, err)
+		case one.want != "" && (err == nil || !strings.Contains(err.Error(), one.want) ||
+			!errors.Is(err, pando.ErrConflict)):
+			t.Errorf("%s at %v: %v, want %q", one.spec.Name, one.spec.Ports, err, one.want)
+		}
+	}
+	if asked[pando.HostPort{Port: 443, Protocol: pando.TCP}] {
+		t.Error("the programs of the host are asked about a port of the service itself")
+	}
+}
+
+// An older agent would leave the port out.
+func TestEveryHostServesAtItsOwnAddress(t *testing.T) {
+	tb := newTable(t)
+	tb.put(pando.Host{Name: "old"})
+	s := pando.Spec{Name: "web", Ports: []pando.Port{{Published: 80, Target: 80, Host: 80}}}
+	if why := unable(tb.w, s); !strings.Contains(why, "publish.host: host ") {
+		t.Errorf("an older host: %q", why)
+	}
+	s.Ports[0].Host = 0
+	if why := unable(tb.w, s); why != "" {
+		t.Errorf("without a port of the host: %q", why)
+	}
+}
+
+func TestAConnectionIsRecordedByItsPort(t *testing.T) {
+	s := pando.SessionSpec{Port: 5432}
+	if about(s) != "a connection to port 5432" || kindOf(s) != pando.DecidedForward {
+		t.Errorf("%q of kind %s", about(s), kindOf(s))
+	}
+	s = pando.SessionSpec{Command: []string{"ls", "a b"}}
+	if about(s) != `ls "a b"` || kindOf(s) != pando.DecidedExec {
+		t.Errorf("%q of kind %s", about(s), kindOf(s))
+	}
+}
