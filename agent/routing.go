@@ -91,7 +91,7 @@ func (s routeSource) dead() []pando.HostName {
 // others returns the other hosts with a lease. The caller holds the lock.
 func (s routeSource) others() (all []pando.Host) {
 	for name, h := range s.a.world.Hosts {
-		if name != s.a.Host.Name && (tables{s.a}).vouched(h.V) {
+		if name != s.a.Host.Name && tables(s).vouched(h.V) {
 			all = append(all, h.V)
 		}
 	}

@@ -69,7 +69,7 @@ func hasConfig(all []pando.Config, name string) bool {
 func (c parts) configText(from types.ConfigObjConfig) (string, error) {
 	switch {
 	case bool(from.External):
-		return "", fmt.Errorf("is external, and the store has no configs: name a file with file:")
+		return "", fmt.Errorf("is external, and the store has no configs: name a file by `file`")
 	case from.TemplateDriver != "":
 		return "", fmt.Errorf("template_driver: a template of Pando has other words: write the spec's " +
 			"`configs: {NAME: {file: FILE, template: true}}` into the output of `pando convert`")
@@ -83,7 +83,7 @@ func (c parts) configText(from types.ConfigObjConfig) (string, error) {
 		}
 		return text, spec.CheckConfigText(text)
 	case from.File == "":
-		return "", fmt.Errorf("has no content: name a file with file:")
+		return "", fmt.Errorf("has no content: name a file by `file`")
 	}
 	text, err := c.inside(from.File)
 	if os.IsNotExist(err) {

@@ -39,7 +39,7 @@ func TestHostsOutOfReachAreNamed(t *testing.T) {
 	} {
 		var out strings.Builder
 		c := command(Open(&cli.Output{Env: cli.Env{Stdout: &out, Stderr: &out,
-			Getenv: func(string) string { return socket }}}))
+			Getenv: func(name string) string { return map[string]string{"PANDO_API": socket}[name] }}}))
 		c.SetArgs([]string{})
 		if err := c.ExecuteContext(t.Context()); err != nil {
 			t.Errorf("pando %s: %v", name, err)
