@@ -110,7 +110,7 @@ func wantPorts(t *testing.T, f *Steering, want ...string) {
 // next agent takes it over.
 func TestAPortFollowsItsService(t *testing.T) {
 	pins := inNetwork(t)
-	f, plain := open(t, pins)
+	f, _ := open(t, pins)
 	dns := pando.Port{Published: 53, Target: 53, Protocol: pando.UDP, Host: 53}
 	web := table("web", tcp(8443), dns)
 	if err := f.Publish(t.Context(), web); err != nil {
@@ -124,7 +124,7 @@ func TestAPortFollowsItsService(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	f, plain = open(t, pins)
+	f, plain := open(t, pins)
 	defer f.Close()
 	wantPorts(t, f, "53/udp", "8443/tcp")
 	if err := f.Publish(t.Context(), table("web", tcp(9443))); err != nil {
