@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,9 +135,10 @@ func TestARefusedConfigKeepsTheFormerOne(t *testing.T) {
 		b.fed(upstream)
 		b.backend("api", "api-1")
 		b.serving("w1", 1)
-		was, bad := b.files()["a.conf"], true
+		was := b.files()["a.conf"]
+		var good atomic.Bool
 		b.sandboxes.Check = func(c pando.ConfigChange) error {
-			if bad {
+			if !good.Load() {
 				return &pando.CheckFailed{Command: c.Check, Code: 4, Output: []byte("line 3: no\n")}
 			}
 			return nil
@@ -157,7 +159,7 @@ func TestARefusedConfigKeepsTheFormerOne(t *testing.T) {
 		if got := b.because(); len(got) != 1 {
 			t.Errorf("one reason is recorded %d times: %q", len(got), got)
 		}
-		bad = false
+		good.Store(true)
 		b.pass(configRetry + time.Second)
 		if got := b.files()["a.conf"]; got == was {
 			t.Error("the agent did not try again")

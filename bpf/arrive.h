@@ -62,10 +62,8 @@ apart int report(struct __sk_buff *skb, struct arrival *a, __u32 what)
 
 /* end_far removes a flow after its instance has closed the socket. A flow that was seen within
  * SEEN_STEP is a newer one with the same ports: its instance's host reports after two seconds. */
-apart int end_far(const union flow_any *k, struct flow *f, __u32 six)
+cold int end_far(const union flow_any *k, struct flow *f, __u32 six)
 {
-	if (!k || !f)
-		return DROP;
 	__u32 n = f->endpoint, flags = f->flags, service = f->service;
 
 	if (bpf_jiffies64() - f->seen <= SEEN_STEP || !remove_flow(k, service, six))
