@@ -2,7 +2,8 @@
 
 // Package throttled measures a service of four instances, one of them throttled to a tenth of its
 // processor limit, by policy: score against literal HAVEN, hash, and HAProxy with leastconn. The
-// load is open loop at 60 % of the capacity before the throttle. Each round measures every series.
+// load is open loop at 60 % of the measured capacity before the throttle. Each round measures every
+// series.
 package throttled
 
 import (
@@ -21,6 +22,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,7 +37,7 @@ const (
 	work      = 2.0  // milliseconds of a request
 	cpus      = 0.25 // limit of an instance
 	instances = 4
-	rate      = 0.6 * instances * cpus * 1000 / work // requests per second
+	callers   = 16 // at once, to measure the capacity
 	// A request without an answer counts as this long.
 	patience = 2 * time.Second
 )
@@ -52,10 +54,15 @@ func TestThrottled(t *testing.T) {
 		t.Fatalf("build the server: %v\n%s", err, out)
 	}
 	var all []series
+	rate := 0.0 // requests per second
 	deploy := func(name string, by pando.BalanceBy) *labtest.Service {
 		s := p.Deploy(fmt.Sprintf("name: web-%s\ncommand: [./server]\nenvironment: {WORK: \"%g\"}\n"+
 			"ports: [\"80:8080\"]\nhealth: {ready: tcp 8080}\nscale: {min: %d, max: %d}\n"+
 			"resources: {cpus: %g}\nbalance: {by: %s}\n", name, work, instances, instances, cpus, by))
+		if rate == 0 {
+			rate = 0.6 * capacity(p, s.VIP+":80")
+			t.Logf("the load is %.0f requests/s", rate)
+		}
 		throttle(t, s.Status().Instances[0].ID)
 		return s
 	}
@@ -69,7 +76,7 @@ func TestThrottled(t *testing.T) {
 	out := results(t)
 	for round := range rounds {
 		for _, s := range all {
-			times, answers := load(p, s.address)
+			times, answers := load(p, s.address, rate)
 			slices.Sort(times)
 			p99 := times[len(times)*99/100]
 			out(strconv.Itoa(round), s.name+", p99 in ms", fmt.Sprintf("%.2f", 1000*p99))
@@ -156,9 +163,30 @@ func haproxy(p *labtest.Pando, s *labtest.Service) string {
 	return address
 }
 
+// capacity returns the answers per second of a service whose callers never rest.
+func capacity(p *labtest.Pando, address string) float64 {
+	dial := p.Dialer(labtest.Client)
+	var answers atomic.Int64
+	var calling sync.WaitGroup
+	begun := time.Now()
+	for range callers {
+		calling.Go(func() {
+			for time.Since(begun) < measured {
+				if ask(dial, address) {
+					answers.Add(1)
+				}
+			}
+		})
+	}
+	calling.Wait()
+	return float64(answers.Load()) / time.Since(begun).Seconds()
+}
+
 // load offers requests at random moments and returns the times of those after the warm-up, and the
 // answers per second.
-func load(p *labtest.Pando, address string) (seconds []float64, perSecond float64) {
+func load(
+	p *labtest.Pando, address string, rate float64,
+) (seconds []float64, perSecond float64) {
 	dial := p.Dialer(labtest.Client)
 	random := rand.New(rand.NewPCG(7, 7))
 	begun := time.Now()
