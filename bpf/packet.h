@@ -19,8 +19,8 @@
 #define DROP 2  /* TCX_DROP */
 #define inlined static __always_inline
 /* The verifier follows a static function at every call, and one that is apart once, for any
- * arguments. So it asks for a look at each pointer, and a load costs a quarter of the time. A kernel
- * of 6.1 takes no pointer of such a function as the key of a map. */
+ * arguments. So it asks for a look at each pointer, and a load costs a quarter of the time. A
+ * kernel of 6.1 takes no pointer of such a function as the key of a map. */
 #define cold static __noinline
 #define apart __noinline
 #define unlikely(x) __builtin_expect(!!(x), 0)

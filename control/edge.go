@@ -3,6 +3,7 @@ package control
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"pando.run/pando"
 	"pando.run/pando/world"
@@ -39,4 +40,15 @@ func (c *operators) portTaken(w *world.World, s pando.Spec) error {
 		}
 	}
 	return nil
+}
+
+// oneHost returns a warning if only one of several hosts will answer at its own address. It returns
+// "" if that host was chosen by name.
+func oneHost(w *world.World, s pando.Spec) string {
+	if len(pando.HostPorts(s.Ports)) == 0 || s.Place.Spread != "" || len(w.Hosts) < 2 ||
+		strings.HasPrefix(s.Place.Only, "host=") {
+		return ""
+	}
+	return "publish.host: all its instances are on one host, and only that host answers at its own " +
+		"address; place: {spread: host} lets every host answer"
 }

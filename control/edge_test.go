@@ -71,3 +71,23 @@ func TestAConnectionIsRecordedByItsPort(t *testing.T) {
 		t.Errorf("%q of kind %s", about(s), kindOf(s))
 	}
 }
+
+// A name in DNS leads to one host, which has to be the one with the instances.
+func TestADeployWarnsThatOneHostAnswers(t *testing.T) {
+	tb := newTable(t)
+	s := pando.Spec{Name: "web", Ports: []pando.Port{{Published: 80, Target: 80, Host: 80}}}
+	tb.put(pando.Host{Name: "second"}, pando.Host{Name: "third"})
+	if why := oneHost(tb.w, s); !strings.Contains(why, "place: {spread: host}") {
+		t.Errorf("several hosts: %q", why)
+	}
+	for _, place := range []pando.Place{{Spread: pando.SpreadHost}, {Only: "host=second"}} {
+		s.Place = place
+		if why := oneHost(tb.w, s); why != "" {
+			t.Errorf("%+v: %q", place, why)
+		}
+	}
+	s.Place, s.Ports[0].Host = pando.Place{}, 0
+	if why := oneHost(tb.w, s); why != "" {
+		t.Errorf("without a port of the hosts: %q", why)
+	}
+}

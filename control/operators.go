@@ -58,10 +58,12 @@ func (c *operators) Deploy(
 			return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", key, ctx.Err())
 		}
 	}
+	alone := ""
 	err := c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
 		if err := w.Frozen(key); err != nil {
 			return pando.Txn{}, err
 		}
+		alone = oneHost(w, s)
 		return c.deploy(w, pando.Revision{Service: key, Spec: s, At: now, By: by}, "")
 	})
 	if err != nil {
@@ -69,8 +71,10 @@ func (c *operators) Deploy(
 	}
 	st, err := c.await(ctx, key, func(st pando.ServiceStatus) bool { return st.VIP4.IsValid() })
 	st.Warnings = warnings(s)
-	if w := c.twoWriters(s); w != "" {
-		st.Warnings = append(st.Warnings, w)
+	for _, w := range []string{c.twoWriters(s), alone} {
+		if w != "" {
+			st.Warnings = append(st.Warnings, w)
+		}
 	}
 	return st, err
 }

@@ -163,7 +163,7 @@ func haproxy(p *labtest.Pando, s *labtest.Service) string {
 	return address
 }
 
-// capacity returns the answers per second of a service whose callers never rest.
+// capacity returns the answers per second of a service under closed loops without a rest.
 func capacity(p *labtest.Pando, address string) float64 {
 	dial := p.Dialer(labtest.Client)
 	var answers atomic.Int64
