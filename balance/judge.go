@@ -90,8 +90,8 @@ func (j *Judge) forget(scores []pando.Score) {
 
 // find returns the places of the endpoints to exclude.
 func (j *Judge) find(now time.Time, scores []pando.Score) (out []int) {
-	// Those that are out, or have just returned, have less load than their share. In the mean, they
-	// would make the others look bad.
+	// An endpoint that is out, or has just returned, has less load than its share. The mean leaves it
+	// out, because it would make the others look bad.
 	sum, in := 0.0, 0.0
 	for _, s := range scores {
 		if !j.restricted(now, s.Instance) {

@@ -55,7 +55,7 @@ struct service_key {
 	__u8 pad;
 };
 
-/* Which ports a translation has: published ones and targets, or ports of hosts and targets. */
+/* A translation is between a target and a published port, or between a target and a host's port. */
 enum goes { TO_TARGET = 0, TO_PUBLISHED, HOST_TO_TARGET, TARGET_TO_HOST };
 
 /* The other side of an instance's port. */
