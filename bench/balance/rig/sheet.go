@@ -51,6 +51,9 @@ func (s *Sheet) Note(round int, series string, value float64) {
 // Median returns the median of a series.
 func (s *Sheet) Median(series string) float64 { return middle(s.all[series]) }
 
+// Values returns the values of a series, in the order of the rounds.
+func (s *Sheet) Values(series string) []float64 { return s.all[series] }
+
 // Ratio returns the median of the ratios of two series, round by round.
 func (s *Sheet) Ratio(a, b string) float64 {
 	var out []float64

@@ -6,106 +6,55 @@
 package devops
 
 import (
-	"encoding/csv"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/bench/balance/rig"
 	"pando.run/pando/lab/labtest"
 )
 
 // requestsMin is the least number of requests during an upgrade.
 const requestsMin = 5000
 
-// sheet holds results.csv and the rows of the table.
-type sheet struct {
-	t    *testing.T
-	out  *csv.Writer
-	rows []string
-	all  map[string][]float64
-}
-
-func (s *sheet) note(round int, series string, value float64) {
-	err := s.out.Write([]string{fmt.Sprint(round), series, fmt.Sprintf("%.4g", value)})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.all[series] = append(s.all[series], value)
-	s.t.Logf("round %d: %s: %.4g", round, series, value)
-}
-
-func (s *sheet) median(series string) float64 {
-	v := slices.Sorted(slices.Values(s.all[series]))
-	return v[len(v)/2]
-}
-
-func (s *sheet) row(measure, goal, paper, measured string, held bool) {
-	verdict := map[bool]string{true: "held", false: "missed"}[held]
-	s.rows = append(s.rows, "--row",
-		fmt.Sprintf("%s | %s | %s | %s | %s", measure, goal, paper, measured, verdict))
-	s.t.Logf("%s: %s (%s; the paper %s) %s", measure, measured, goal, paper, verdict)
-}
+// sheet is the sheet of the bench with the steps of a round.
+type sheet struct{ *rig.Sheet }
 
 func TestCase(t *testing.T) {
-	file := "results.csv"
-	if os.Getenv("BENCH_DRY") != "" {
-		file = os.DevNull
-	}
-	f, err := os.Create(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	s := &sheet{t: t, out: csv.NewWriter(f), all: map[string][]float64{}}
-	if err := s.out.Write([]string{"round", "series", "value"}); err != nil {
-		t.Fatal(err)
-	}
-	rounds, _ := strconv.Atoi(os.Getenv("ROUNDS"))
-	if rounds == 0 {
-		rounds = 5
-	}
+	s := sheet{rig.NewSheet(t)}
+	rounds, _ := rig.Rounds(5, 0)
 	for round := range rounds {
 		if !t.Run(fmt.Sprint(round), func(t *testing.T) { s.round(t, round) }) {
 			return
 		}
 	}
 	s.table()
-	s.out.Flush()
-	if t.Failed() || os.Getenv("BENCH_DRY") != "" {
-		return
-	}
-	args := append([]string{"lifecycle/case", "--title", "The case of container-devops", "--unit",
-		"s or requests"}, s.rows...)
-	if out, err := exec.Command("../../publish", args...).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	s.Publish("lifecycle/case", "The case of container-devops", "s or requests", "--log")
 }
 
 // table makes the rows of the table.
-func (s *sheet) table() {
-	deploy, chain := s.median("deploy s"), s.median("deploy against its slowest chain")
-	s.row("deploy Galera ×3, RabbitMQ ×3 and an API ×3, programs present", "≤ 60 s", "358 s",
+func (s sheet) table() {
+	deploy, chain := s.Median("deploy s"), s.Median("deploy against its slowest chain")
+	s.Row("deploy Galera ×3, RabbitMQ ×3 and an API ×3, programs present", "≤ 60 s", "358 s",
 		fmt.Sprintf("%.1f s", deploy), deploy <= 60)
-	s.row("the same against its slowest chain", "≤ 1.1 ×", "", fmt.Sprintf("%.2f ×", chain),
+	s.Row("the same against its slowest chain", "≤ 1.1 ×", "", fmt.Sprintf("%.2f ×", chain),
 		chain <= 1.1)
-	upgrade := s.median("upgrade s")
-	s.row("upgrade the three instances of the API under load", "≤ 15 s", "207 s",
+	upgrade := s.Median("upgrade s")
+	s.Row("upgrade the three instances of the API under load", "≤ 15 s", "207 s",
 		fmt.Sprintf("%.1f s", upgrade), upgrade <= 15)
-	failed, least := 0.0, slices.Min(s.all["requests during the upgrade"])
-	for _, n := range s.all["failed during the upgrade"] {
+	failed, least := 0.0, slices.Min(s.Values("requests during the upgrade"))
+	for _, n := range s.Values("failed during the upgrade") {
 		failed += n
 	}
-	s.row("requests that failed meanwhile, all rounds", fmt.Sprintf("0 of ≥ %d a round", requestsMin),
+	s.Row("requests that failed meanwhile, all rounds", fmt.Sprintf("0 of ≥ %d a round", requestsMin),
 		"", fmt.Sprintf("%.0f of ≥ %.0f a round", failed, least), failed == 0 && least >= requestsMin)
-	synced := s.median("killed member synced s")
-	s.row("a killed member of the database is synced again, detection included", "≤ 8 s", "32 s",
+	synced := s.Median("killed member synced s")
+	s.Row("a killed member of the database is synced again, detection included", "≤ 8 s", "32 s",
 		fmt.Sprintf("%.1f s", synced), synced <= 8)
 }
 
@@ -117,7 +66,7 @@ type scene struct {
 
 // round deploys the application on new hosts, upgrades the API under load, and kills a member of
 // the database.
-func (s *sheet) round(t *testing.T, round int) {
+func (s sheet) round(t *testing.T, round int) {
 	p := labtest.UpWith(t, labtest.Options{Hosts: 3, One: true})
 	c := scene{p, filepath.Join(p.Dir, "three-tier", "pando.yaml")}
 	for _, name := range []string{"galera", "three-tier"} {
@@ -134,8 +83,8 @@ func (s *sheet) round(t *testing.T, round int) {
 	for _, name := range []pando.ServiceName{"db", "queue", "api"} {
 		c.await(name, func(st pando.ServiceStatus) bool { return st.InRotation == 3 })
 	}
-	s.note(round, "deploy s", time.Since(begin).Seconds())
-	s.note(round, "deploy against its slowest chain", c.chain(begin))
+	s.Note(round, "deploy s", time.Since(begin).Seconds())
+	s.Note(round, "deploy against its slowest chain", c.chain(begin))
 	s.upgrade(c, round)
 	s.kill(c, round)
 }
@@ -180,7 +129,7 @@ func (c scene) chain(begin time.Time) float64 {
 }
 
 // upgrade deploys another edition of the API under load.
-func (s *sheet) upgrade(c scene, round int) {
+func (s sheet) upgrade(c scene, round int) {
 	spec, err := os.ReadFile(c.file)
 	if err != nil {
 		c.Fatal(err)
@@ -199,18 +148,18 @@ func (s *sheet) upgrade(c scene, round int) {
 		}
 		return st.InRotation == 3 && st.Current == 2
 	})
-	s.note(round, "upgrade s", time.Since(begin).Seconds())
+	s.Note(round, "upgrade s", time.Since(begin).Seconds())
 	load.atLeast(requestsMin)
 	requests, failures := load.end()
-	s.note(round, "requests during the upgrade", float64(requests))
-	s.note(round, "failed during the upgrade", float64(len(failures)))
+	s.Note(round, "requests during the upgrade", float64(requests))
+	s.Note(round, "failed during the upgrade", float64(len(failures)))
 	for _, f := range failures[:min(5, len(failures))] {
 		c.Log(f)
 	}
 }
 
 // kill ends a member of the database as a crash would, and waits until it is synced again.
-func (s *sheet) kill(c scene, round int) {
+func (s sheet) kill(c scene, round int) {
 	api := c.await("api", func(pando.ServiceStatus) bool { return true })
 	load := visit(c, "http://"+api.VIP, 8)
 	begin := time.Now()
@@ -222,10 +171,10 @@ func (s *sheet) kill(c scene, round int) {
 		}
 		<-tick
 	}
-	s.note(round, "killed member synced s", time.Since(begin).Seconds())
+	s.Note(round, "killed member synced s", time.Since(begin).Seconds())
 	requests, failures := load.end()
-	s.note(round, "requests during the kill", float64(requests))
-	s.note(round, "failed during the kill", float64(len(failures)))
+	s.Note(round, "requests during the kill", float64(requests))
+	s.Note(round, "failed during the kill", float64(len(failures)))
 	for _, f := range failures[:min(5, len(failures))] {
 		c.Log(f)
 	}
