@@ -36,6 +36,7 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	out := pando.SteeringTable{
 		Service: s, VIP4: svc.V.VIP4, VIP6: svc.V.VIP6, Ports: all.V.Ports,
 		By:        all.V.Balance.By,
+		At:        all.V.Balance.At,
 		Names:     a.reachable(all.V),
 		Endpoints: make([]pando.Endpoint, 0, len(a.crews.of[s])),
 	}

@@ -110,6 +110,7 @@ func Check(s pando.Spec) error {
 	c.stateful(s)
 	c.needs(s)
 	word(c, "balance.by", s.Balance.By, append(slices.Clone(pando.BalanceKinds), "")...)
+	word(c, "balance.at", s.Balance.At, append(slices.Clone(pando.BalancePlaces), "")...)
 	c.also(s.Balance.Check())
 	return errors.Join(c.errs...)
 }
