@@ -59,6 +59,13 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	return out, steer.Publish
 }
 
+// choosesAtConnect reports whether sockets lead straight to the instances of a service.
+func (a *Agent) choosesAtConnect(s pando.ServiceKey) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.world.Endpoints[s].V.Balance.At == pando.AtConnect
+}
+
 // sleeps reports whether traffic may start the first instance of a service: no host has one that
 // takes flows, and no operator has pinned their number.
 func sleeps(s pando.Service, e pando.Endpoints, now time.Time) bool {

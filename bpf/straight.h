@@ -177,7 +177,7 @@ inlined int redirect_datagram(struct bpf_sock_addr *ctx, struct met *m, int six)
 	return !bpf_map_update_elem(&spoken, &k, m, BPF_ANY);
 }
 
-/* appear finds the VIP for the peer of a socket, whose address is in m. */
+/* appear finds the VIP for the peer of a socket. m has the address of the peer. */
 inlined int appear(struct bpf_sock_addr *ctx, struct met *m, int datagram)
 {
 	struct bpf_sock *sk = ctx->sk;

@@ -166,6 +166,22 @@ func (c *checks) argv(s pando.Spec) {
 	}
 }
 
+// connectConflicts returns what a choice at connect hides: no packet of a socket passes a counter.
+func connectConflicts(s pando.Spec) (out []conflict) {
+	if s.Balance.At != pando.AtConnect {
+		return nil
+	}
+	if s.Scale.Zero {
+		out = append(out, conflict{"scale.min",
+			"0 ends a service without packets, and balance.at: connect hides them: drop one of them"})
+	}
+	if s.Scale.By == pando.ByPackets {
+		out = append(out, conflict{"scale.by",
+			"packets/s counts packets, and balance.at: connect hides them: use connections/s"})
+	}
+	return out
+}
+
 // scaleConflicts returns the keys of `scale` that contradict its metric.
 func scaleConflicts(s pando.Scale) (out []conflict) {
 	add := func(key, text string) { out = append(out, conflict{"scale." + key, text}) }

@@ -154,8 +154,8 @@ func (d *Driver) Neighbours(_ context.Context, hosts []pando.Host) error {
 
 // ownAddress returns the host's own address of the family of a prefix. The kernel would prefer the
 // gateway's address, which every host has: no reply would come back.
-func (d *Driver) ownAddress(p netip.Prefix) netip.Addr {
-	for _, a := range []netip.Addr{d.HostAddr, d.HostAddr6} {
+func (c Config) ownAddress(p netip.Prefix) netip.Addr {
+	for _, a := range []netip.Addr{c.HostAddr, c.HostAddr6} {
 		if a.IsValid() && a.Is4() == p.Addr().Is4() {
 			return a
 		}

@@ -148,7 +148,7 @@ func cookieOf(path string) (cookie uint64, err error) {
 	return cookie, err
 }
 
-// isFull reports that a table is full. Whoever has no place in it uses the VIP.
+// isFull reports that a table is full. A client without a place in it uses the VIP.
 func isFull(err error) bool { return errors.Is(err, unix.E2BIG) }
 
 // admit makes the sockets of an instance clients. A sandbox that is gone has none.
@@ -182,8 +182,8 @@ func (s straights) dismiss(l pando.Link) error {
 	return ignoreMissing(s.objects.Clients.Delete(cookie))
 }
 
-// publish writes the ways to the endpoints of a service, whose slots are given. It is called when
-// their table is in force. An endpoint keeps its way while its sockets may be connected, also when
+// publish writes the ways to the endpoints of a service, by their slots. It is called when their
+// table is in force. An endpoint keeps its way while its sockets may be connected, also when
 // the service chooses by packets again.
 func (s straights) publish(x *index, service uint32, t pando.SteeringTable, slots []uint32) error {
 	for n, e := range t.Endpoints {
@@ -313,7 +313,7 @@ func (v *steerStraight) portsOf(translations map[steerPortKey]uint16) {
 	}
 }
 
-// port writes a port, whose numbers are in network order.
+// port writes a port. Its numbers are in network order.
 func (v *steerStraight) port(n int, published, target uint16, protocol uint8) {
 	v.Ports[n].Published, v.Ports[n].Target, v.Ports[n].Protocol = published, target, protocol
 }
@@ -352,7 +352,7 @@ func (s straights) sockets() (map[uint32]int32, error) {
 }
 
 // connections counts the established connections at the instance's own address and ports. Only the
-// instance's own sockets tell: a client may be on another host.
+// instance's own sockets prove it: a client may be on another host.
 func (v steerStraight) connections(sockets map[connection]bool) (n int) {
 	for c, established := range sockets {
 		local := words(c.local.Addr())

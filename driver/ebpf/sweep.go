@@ -65,7 +65,7 @@ const (
 	lives   finding = iota // it counts
 	silent                 // it stays, and does not count
 	ended                  // it is deleted
-	suspect                // the sockets of its instance know
+	suspect                // the sockets of its instance decide
 )
 
 // look returns what an entry itself says about its flow.
@@ -105,8 +105,8 @@ func lookAway(e entry) finding {
 	return silent
 }
 
-// known returns the state of the driver at the start of a sweep, and the live flows by slot.
-func (d *Driver) known() (k known, live []int32, err error) {
+// knownTo returns the state of the driver at the start of a sweep, and the live flows by slot.
+func knownTo(d *Driver) (k known, live []int32, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	k = known{slots: slices.Clone(d.index.slots), names: maps.Clone(d.index.names),
@@ -119,7 +119,7 @@ func (d *Driver) known() (k known, live []int32, err error) {
 }
 
 func (d *Driver) sweep(report *pando.SweepReport) error {
-	then, before, err := d.known()
+	then, before, err := knownTo(d)
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 	if err != nil {
 		return err
 	}
-	ends, err := d.ask(then, suspects, report)
+	ends, err := d.flows.ask(then, suspects, report)
 	if err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 
 // ask looks for flows among the sockets of their instances, and counts the connections straight to
 // an instance that drains. It returns the flows that are over.
-func (d *Driver) ask(then known, suspects map[uint32][]entry, report *pando.SweepReport) (
+func (t flowTable) ask(then known, suspects map[uint32][]entry, report *pando.SweepReport) (
 	over []entry, err error,
 ) {
 	asked := map[uint32]bool{}
@@ -201,7 +201,7 @@ func (d *Driver) ask(then known, suspects map[uint32][]entry, report *pando.Swee
 				over = append(over, e)
 			}
 			if err == nil && established && !e.held {
-				if _, err := d.flows.order(orderHold, e); err != nil {
+				if _, err := t.order(orderHold, e); err != nil {
 					return over, err
 				}
 			}

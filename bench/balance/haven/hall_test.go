@@ -55,7 +55,7 @@ type hall struct {
 func newHall(t *testing.T, members int) *hall {
 	t.Helper()
 	h := &hall{client: boxOf(t, "hclient", "192.0.2.1"), middle: boxOf(t, "hmiddle", "192.0.2.9")}
-	// What the client receives, and what a middlebox receives and sends.
+	// The direction to the client, and both directions of the middlebox.
 	shape(t, nil, "hclient", clientLink)
 	shape(t, nil, "hmiddle", middleLink)
 	shape(t, h.middle, "eth0", middleLink)

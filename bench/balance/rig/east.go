@@ -18,10 +18,11 @@ func (s *Stand) East() (packet, connect Way, end func()) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	guest := boxOf(s.t, "pdguest", netip.MustParseAddr("10.128.0.200"), netip.MustParseAddr("10.127.0.8"))
+	own, other := netip.MustParseAddr("10.128.0.200"), netip.MustParseAddr("10.127.0.8")
+	guest := boxOf(s.t, "pdguest", own, other)
 	err = guest.Inside(enoughPorts)
 	if err == nil {
-		err = d.Connect(s.t.Context(), guest.Link, nil, netip.MustParseAddr("10.127.0.8"), netip.Addr{})
+		err = d.Connect(s.t.Context(), guest.Link, nil, other, netip.Addr{})
 	}
 	if err != nil {
 		s.t.Fatal(err)
