@@ -58,7 +58,7 @@ func settled(ctx context.Context, failed error) error {
 	return failed
 }
 
-// deedOf returns the parts of a request itself: its caller, its address, and the object in its path.
+// deedOf returns the visible parts of a request: its caller, its address, the object in its path.
 func deedOf(c huma.Context) (d pando.Deed) {
 	d.Verb, d.By = c.Operation().OperationID, c.Header(operatorHeader)
 	if from, err := netip.ParseAddrPort(c.RemoteAddr()); err == nil {
@@ -122,7 +122,7 @@ const userHeader = "Pando-User"
 
 var isUser = regexp.MustCompile(`^uid [0-9]{1,10}$`)
 
-// FromUser returns the context of a connection whose other end is a process of this user.
+// FromUser returns the context of a connection from a process of this user.
 func FromUser(ctx context.Context, uid uint32) context.Context {
 	return context.WithValue(ctx, userKey{}, uid)
 }

@@ -43,7 +43,7 @@ func (r *watchedRegistry) Commit(
 	return at, err
 }
 
-// noted returns a control whose commits are noted, and the deeds of its file.
+// noted returns a control, the registry that notes its commits, and the deeds of its file.
 func noted(t *testing.T) (c *Control, r *watchedRegistry, file *[]pando.Deed) {
 	c = visitable(t, &hosts{})
 	own := c.Registry.(auditing)

@@ -92,7 +92,8 @@ func New(c Config) *Control {
 	return &Control{
 		view: v, counters: n, streams: &streams{view: v, counters: n}, members: &members{view: v},
 		operators: o, volumes: &volumes{o}, recoveries: &recoveries{o},
-		secrets: &secrets{o, &auditor{v}}, snapshots: &snapshots{o}, tenants: &tenants{o}, tokens: &tokens{o},
+		secrets: &secrets{o, &auditor{v}}, snapshots: &snapshots{o}, tenants: &tenants{o},
+		tokens:  &tokens{o},
 		auditor: &auditor{v},
 		callers: &callers{o},
 		asks:    map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),

@@ -22,9 +22,9 @@ func Audit(o *Console) *cobra.Command {
 	var q pando.DeedQuery
 	c := &cobra.Command{
 		Use: "audit", Short: "list changes with their callers",
-		Long: "List the requests that changed something or reached into an instance, oldest\n" +
-			"first, each with its caller and its outcome. A caller is an operator on a host (`host NAME`), a token\n" +
-			"of a tenant, or an agent that took secrets. The name in brackets is the caller's own word.\n" +
+		Long: "List the requests that changed something or reached into an instance, oldest first.\n" +
+			"A caller is an operator on a host (`host NAME`), a token of a tenant, or an agent that\n" +
+			"took secrets. The name in brackets is the caller's own word.\n" +
 			"The newest 10,000 are kept; the first line counts older ones. With a token of a tenant,\n" +
 			"the list is that of the tenant.",
 		Example: "  pando audit --since 24h\n  pando audit --tenant acme -o json\n" +
