@@ -24,6 +24,7 @@ import (
 	"pando.run/pando/agent/branch"
 	"pando.run/pando/agent/meter"
 	"pando.run/pando/agent/steer"
+	"pando.run/pando/agent/turn"
 	"pando.run/pando/state"
 	"pando.run/pando/world"
 )
@@ -76,6 +77,8 @@ type Config struct {
 	OpenLog func(
 		ctx context.Context, s pando.ServiceKey, i pando.InstanceID, q pando.LogQuery,
 	) (pando.LogLines, error)
+	// Worked returns the processor time of this process. Nil: it counts as busy all the time.
+	Worked func() time.Duration
 	// Logged returns the counts of this process's log. Nil: they are 0.
 	Logged func() pando.LogFigures
 	// TrimEvery is the interval at which the agent trims old history from the states of this host.
@@ -93,6 +96,7 @@ type Agent struct {
 	*selfAPI
 	*window
 	*snapshots
+	seeds *seeds
 	*records
 	*crews
 	*exchange
@@ -128,7 +132,7 @@ func New(c Config) *Agent {
 	own := anchor.New(c.Registry, c.Sightings, c.Clock, c.Log)
 	c.Registry = own
 	a := &Agent{
-		Config: c, anchor: own, sweeper: newSweeper(c.Steering, c.Clock),
+		Config: c, anchor: own, sweeper: newSweeper(&c),
 		found: map[pando.InstanceID]pando.Sandbox{}, renewals: secretsSeen{},
 	}
 	a.scope, a.presence = newScope(a), newPresence(a)
@@ -136,7 +140,7 @@ func New(c Config) *Agent {
 	a.crews = newCrews(a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log))
 	a.adoption, a.heralding, a.routing = &adoption{Agent: a}, newHeralding(a), newRouting(a)
 	a.selfAPI, a.window, a.preparer = &selfAPI{a}, &window{agent: a}, newPreparer(a)
-	a.snapshots = &snapshots{agent: a}
+	a.snapshots, a.seeds = &snapshots{agent: a, turn: turn.New()}, newSeeds(a)
 	a.meter = meter.New(meter.Config{
 		Host: c.Host, Steering: c.Steering, Peers: c.Peers, Source: measured{a}, Link: c.Link,
 		Clock: c.Clock, Log: c.Log,
