@@ -442,12 +442,14 @@ func straightToAnotherHost(t *testing.T, e *estate) {
 	if n := flows(); n < 1 {
 		t.Error("the host of the instance counts no socket of the other host")
 	}
-	if got := held["b"].who(t); got != "b" {
+	stays := held["b"]
+	if got := stays.who(t); got != "b" {
 		t.Errorf("%s answers for b", got)
 	}
 	for six := range 2 {
 		for range 10 {
-			if got := e.dial("h1", six).who(t); got != "c" {
+			next := e.dial("h1", six)
+			if got := next.who(t); got != "c" {
 				t.Errorf("a new socket went to %s, which drains", got)
 			}
 		}
