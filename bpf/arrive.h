@@ -213,8 +213,8 @@ apart int settle(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u
 	return send(skb, p, slot, e, target, opens ? IS_FIRST : 0, 0);
 }
 
-/* write_tag writes a tag into the destination MAC. Apart from its callers, it keeps the stack of the
- * deepest calls within the 512 bytes of a kernel before 6.4. */
+/* write_tag writes a tag into the destination MAC. Apart from its callers, it keeps the stack of
+ * the deepest calls within the 512 bytes of a kernel before 6.4. */
 apart int write_tag(struct __sk_buff *skb, __u64 tag)
 {
 	__u8 mac[6] = {0, tag >> 32, tag >> 24, tag >> 16, tag >> 8, tag};
@@ -308,7 +308,7 @@ static long offer(__u32 n, struct offer *o)
 }
 
 /* missing handles a packet of an unknown flow to an unknown endpoint. If the packet opens a flow,
- * its instance has just ended, and the other host does not know yet: an instance here takes it. */
+ * its instance has just ended, and the other host has no news of it: an instance here takes it. */
 apart int missing(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u32 six)
 {
 	if (!p || !a)
