@@ -19,7 +19,8 @@ var (
 	item = regexp.MustCompile(`(?m)^- `)
 	// A place is a path or "the root's". A Go test has its usual name. A name of Rust, Python or C
 	// has underscores and stands in quotes.
-	cited = regexp.MustCompile("`([\\w./-]+)`|(the\\s+root's)|\\b((?:Test|Fuzz)[A-Z]\\w*)|\"(\\w+_\\w+)\"")
+	cited = regexp.MustCompile("`([\\w./-]+)`|(the\\s+root's)|" +
+		"\\b((?:Test|Fuzz)[A-Z]\\w*)|\"(\\w+_\\w+)\"")
 )
 
 // citations returns the tests that a list of findings names.
