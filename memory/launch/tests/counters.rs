@@ -3,7 +3,7 @@
 mod far;
 
 use far::*;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -74,6 +74,26 @@ fn counters_go_with_their_program_though_another_has_its_number() {
     drop(running);
     let _ = Command::new(pando_mem()).args(["top", "--once"]).output().unwrap();
     assert!(!file.exists());
+}
+
+#[test]
+fn a_small_write_to_a_socket_pins_no_page_that_is_here() {
+    let h = host(&["--size", "1GiB"]);
+    let mut command = Command::new(pando_mem());
+    command
+        .args(["run", "--local", "16MiB", "--far", "256MiB", "--from", &h.address])
+        .args(["--mode", "sigbus", "--"])
+        .arg(example("probes"))
+        .arg("small writes")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut running = Running(bound(&mut command).spawn().unwrap());
+    let mut said = String::new();
+    BufReader::new(running.0.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "wrong 0\n");
+    // The last write is from a page that is away, so it is pinned. A thousand are not.
+    let pinned = figure(running.0.id(), "syscalls_pinned");
+    assert!((1..100).contains(&pinned), "{pinned} of 1,001 writes were pinned");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::ptr::null_mut;
 
 const PAGE: usize = 4096;
 const BIG: usize = 48 << 20;
+const SMALL_WRITES: usize = 1000;
 
 fn pattern(i: usize) -> u64 {
     (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -385,6 +386,30 @@ unsafe fn files(big: &Big) -> String {
     }
 }
 
+/// Makes small writes to a socket from a page that is here, and one from a page that is away. Then it
+/// waits for its input, so that its counters can be read.
+unsafe fn small_writes(big: &Big) -> String {
+    unsafe {
+        const BYTES: usize = 64;
+        let ([near, far], from) = (connection(), map(1 << 20));
+        let mut wrong = 0;
+        for n in 0..=SMALL_WRITES {
+            (0..BYTES / 8).for_each(|i| from.cast::<u64>().add(i).write(pattern(n + i)));
+            if n == SMALL_WRITES {
+                big.send_away(from, PAGE);
+            }
+            let mut got = [0u64; BYTES / 8]; // on the stack, which is not far
+            let sent = libc::write(near, from.cast(), BYTES);
+            let received = libc::read(far, got.as_mut_ptr().cast(), BYTES);
+            let is_right = got.iter().enumerate().all(|(i, word)| *word == pattern(n + i));
+            wrong += (sent != BYTES as isize || received != sent || !is_right) as usize;
+        }
+        println!("wrong {wrong}");
+        libc::read(0, [0u8].as_mut_ptr().cast(), 1);
+        String::new()
+    }
+}
+
 unsafe fn run(case: &str) -> String {
     unsafe {
         let big = Big::new();
@@ -394,6 +419,7 @@ unsafe fn run(case: &str) -> String {
             "files" => files(&big),
             "dropped" => dropped(&big),
             "poisoned" => poisoned(&big),
+            "small writes" => small_writes(&big),
             "stacks" => stacks(&big),
             "under way" => closed_under_way(&big),
             how => {
