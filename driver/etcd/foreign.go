@@ -29,6 +29,9 @@ type Foreign struct {
 	Endpoints []string    // https://HOST:PORT, used one at a time, the first preferred
 	TLS       *tls.Config // of the client; without ServerName each endpoint's host is expected
 	Clock     pando.Clock
+	// Accept returns why the records of the etcd are not of this cluster. A server calls it before it
+	// opens its doors. Nil: any records are.
+	Accept func(context.Context, pando.Registry) error
 }
 
 const (
@@ -66,6 +69,9 @@ func startForeign(ctx context.Context, c ServerConfig) (_ *Server, err error) {
 	}
 	// The registry ends with Close: ctx bounds the start alone.
 	if s.registry, err = c.Foreign.dial(context.WithoutCancel(ctx)); err != nil {
+		return nil, err
+	}
+	if err := s.foreign.accept(ctx, s.registry); err != nil {
 		return nil, err
 	}
 	running, stop := context.WithCancel(context.Background())
@@ -115,6 +121,17 @@ func (f *foreign) await(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// accept calls Accept until the etcd answers.
+func (f *foreign) accept(ctx context.Context, r *Registry) error {
+	for f.Accept != nil {
+		err := f.Accept(ctx, r)
+		if !errors.Is(err, pando.ErrUnavailable) || pando.Sleep(ctx, f.Clock, foreignAgain) != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Check returns why Pando cannot use the etcd, or nil. One endpoint must answer; the error of an

@@ -41,6 +41,7 @@ func Server() *cobra.Command {
 	p.networkFlags(c)
 	p.poolFlag(c)
 	p.labelFlag(c)
+	p.Store.flags(c)
 	for _, name := range []string{"pool", "label"} {
 		_ = c.Flags().MarkHidden(name) // the server only remembers it, for `pando restart`
 	}
@@ -60,7 +61,7 @@ func serve(ctx context.Context, p place) error {
 	if err != nil {
 		return err
 	}
-	store, err := startStore(ctx, p, identity, log)
+	store, err := startStore(ctx, p, authority, identity, log)
 	if err != nil {
 		return err
 	}
@@ -72,7 +73,8 @@ func serve(ctx context.Context, p place) error {
 	ctl := control.New(control.Config{
 		Registry: store.Registry(), Peers: peers, Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Name: p.Host, Heard: store.Registry().Heard, Writable: writable,
-		Taken: front.Owner, Vault: authority.Vault(), Process: processFigures(store),
+		Taken: front.Owner, Vault: authority.Vault(), Authority: fingerprint(authority),
+		Process: processFigures(store),
 	})
 	store.Decide(ctl)
 	admitOwn(ctx, ctl, p, log)
@@ -91,7 +93,7 @@ func serve(ctx context.Context, p place) error {
 	}
 	jobs := []job{
 		ctl.Run, serveHTTP(operators, face), serveHTTP(asks, asksOf(p, ctl)),
-		until(p, store.Err()), ops.keepImages(log),
+		until(p, store.Err()), dismissal(p, store.Registry()), ops.keepImages(log),
 	}
 	if p.Listen != "" {
 		forHosts, err := serveHosts(admission{p, ctl, authority}, identity, store.Registry(), face)
@@ -110,7 +112,7 @@ func serve(ctx context.Context, p place) error {
 		}
 		jobs = append(jobs, open)
 	}
-	log.Info("ready", "api", p.api(), "states", p.HTTP, "hosts", p.Listen)
+	log.Info("ready", "store", p.Store.Endpoints, "api", p.api(), "states", p.HTTP, "hosts", p.Listen)
 	systemd.Ready()
 	jobs = append(jobs, reviving(p, log), signOfLife(func() {
 		_, _ = ctl.Service(ctx, pando.ServiceKey{}) // it takes the lock of every decision
@@ -120,7 +122,8 @@ func serve(ctx context.Context, p place) error {
 
 // startStore starts the store of this server: a single one, or one of several.
 func startStore(
-	ctx context.Context, p place, identity *trust.Identity, log *slog.Logger,
+	ctx context.Context, p place, authority *trust.Authority, identity *trust.Identity,
+	log *slog.Logger,
 ) (*etcd.Server, error) {
 	peers, err := p.peers(identity)
 	if err != nil {
@@ -133,9 +136,19 @@ func startStore(
 	if peers != nil {
 		c.Name = p.Host
 	}
+	if p.Store.there() {
+		f, err := p.Store.config()
+		if err != nil {
+			return nil, err
+		}
+		f.Accept, c.Foreign = p.ownStore(authority), &f
+	}
 	store, err := etcd.Start(ctx, c)
 	if errors.Is(err, etcd.ErrRemoved) {
 		return nil, errors.Join(err, leaveServers(p))
+	}
+	if err != nil && p.Store.there() {
+		return nil, err
 	}
 	if err != nil {
 		return nil, damaged(p, err)
