@@ -40,6 +40,7 @@ type Spec struct {
 	Endpoints []External           `json:"endpoints,omitempty"`
 	Health    Health               `json:"health,omitzero"`
 	Scale     Scale                `json:"scale,omitzero"`
+	Replicate Replicate            `json:"replicate,omitzero"`
 	State     map[string]StateType `json:"state,omitempty"` // path pattern -> merge type
 	// StateCopies is the number of hosts that have a commit when it is acknowledged: 1.
 	StateCopies int       `json:"state_copies,omitempty"`
@@ -86,13 +87,15 @@ func (s Spec) Files() Image {
 }
 
 // RunsAs reports whether an instance of s runs as one of another spec does. Such specs differ only
-// in their number of instances, their rollout, their balance and the services they need. Endpoints
+// in their number of instances, the beginning of new ones, their rollout, their balance and the
+// services they need. Endpoints
 // that come last in another change no instance of s.
 func (s Spec) RunsAs(other Spec) bool {
 	if n := len(s.Endpoints); n > 0 && n < len(other.Endpoints) {
 		other.Endpoints = other.Endpoints[:n]
 	}
 	s.Scale, s.Rollout, s.Balance, s.Needs = other.Scale, other.Rollout, other.Balance, other.Needs
+	s.Replicate = other.Replicate
 	return reflect.DeepEqual(s, other)
 }
 

@@ -58,6 +58,8 @@ type SnapshotStatus struct {
 	Bytes    int64      `json:"bytes"`
 	// Machine is that of the instance. No other kind can restore it.
 	Machine Machine `json:"machine"`
+	// Seed is set if Pando took it for the new instances of its revision (see Replicate).
+	Seed bool `json:"seed,omitempty"`
 	// StoppedSeconds is how long the program stood still.
 	StoppedSeconds float64 `json:"stopped_seconds"`
 	// Missing is the reason why a host did not list its snapshots.
@@ -67,6 +69,26 @@ type SnapshotStatus struct {
 // SnapshotsMax is the largest number of snapshots of one service on one host. A new one takes the
 // place of the oldest.
 const SnapshotsMax = 5
+
+// SeedsMax is the largest number of seeds of one service on one host: one for each of its newest
+// revisions. They do not count against SnapshotsMax.
+const SeedsMax = 2
+
+// ReplicateFrom is the beginning of a new instance.
+type ReplicateFrom string
+
+// FromSnapshot lets new instances of a host continue a snapshot of their revision, its seed. The
+// first instance of the revision on that host starts the program, and the host takes the seed when
+// that instance is ready.
+const FromSnapshot ReplicateFrom = "snapshot"
+
+// Replicate describes how new instances of a service begin.
+type Replicate struct {
+	From ReplicateFrom `json:"from,omitempty"` // "": the start of the program
+}
+
+// Seeded reports whether new instances of the service continue a seed.
+func (s Spec) Seeded() bool { return s.Replicate.From == FromSnapshot }
 
 // Snapshots keeps the snapshots of one host. driver/image implements it, so Images.Pull brings one
 // from another host and Images.Root finds its files.

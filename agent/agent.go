@@ -24,6 +24,7 @@ import (
 	"pando.run/pando/agent/branch"
 	"pando.run/pando/agent/meter"
 	"pando.run/pando/agent/steer"
+	"pando.run/pando/agent/turn"
 	"pando.run/pando/state"
 	"pando.run/pando/world"
 )
@@ -93,6 +94,7 @@ type Agent struct {
 	*selfAPI
 	*window
 	*snapshots
+	seeds *seeds
 	*records
 	*crews
 	*exchange
@@ -136,7 +138,7 @@ func New(c Config) *Agent {
 	a.crews = newCrews(a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log))
 	a.adoption, a.heralding, a.routing = &adoption{Agent: a}, newHeralding(a), newRouting(a)
 	a.selfAPI, a.window, a.preparer = &selfAPI{a}, &window{agent: a}, newPreparer(a)
-	a.snapshots = &snapshots{agent: a}
+	a.snapshots, a.seeds = &snapshots{agent: a, turn: turn.New()}, newSeeds(a)
 	a.meter = meter.New(meter.Config{
 		Host: c.Host, Steering: c.Steering, Peers: c.Peers, Source: measured{a}, Link: c.Link,
 		Clock: c.Clock, Log: c.Log,

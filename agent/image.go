@@ -83,6 +83,9 @@ func (a *Agent) ImagesInUse() map[string]bool {
 			out[i.V.From] = true
 		}
 	}
+	for _, digest := range a.seeds.used() {
+		out[digest] = true
+	}
 	for _, revisions := range a.world.Revisions {
 		for _, r := range revisions {
 			if d := r.V.Spec.Files().Digest; d != "" {
@@ -117,7 +120,7 @@ func (r *birth) begin(
 	}
 	var box pando.Sandbox
 	if err == nil {
-		box, err = r.a.Sandboxes.Start(ctx, pando.SandboxSpec{
+		box, err = r.grow(ctx, pando.SandboxSpec{
 			Instance: i, Spec: spec, VIP4: svc.VIP4, VIP6: svc.VIP6, Secrets: secrets, From: from,
 			Configs: configs,
 		})

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,7 @@ type birth struct {
 	behind   bool          // its branch does not have the pushes since it was made
 	fetching fetching
 	hooking  hooking
+	seeding
 }
 
 // start makes the sandbox, or wakes a warm one.
@@ -53,7 +55,7 @@ func (r *birth) start(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 	r.bear()
 	r.serve(box)
 	failpoint.Hit("replicate connected")
-	r.become(pando.PhaseStarting, "the program runs")
+	r.become(pando.PhaseStarting, cmp.Or(r.began, "the program runs"))
 	return atOnce
 }
 
@@ -164,6 +166,8 @@ func (r *birth) awaitReady(
 		}
 		r.become(pando.PhaseWarm, "in reserve")
 		return 0
+	case ready && r.sow(i, spec):
+		return 0 // seedTaken wakes it
 	case ready:
 		after := now.Sub(i.Born).Round(100 * time.Microsecond)
 		r.become(pando.PhaseReady, fmt.Sprintf("after %s", after))

@@ -185,6 +185,8 @@ func (r *runner) receive(ctx context.Context, m message) {
 		}
 	case imagePulled:
 		r.birth.fetching.done, r.birth.fetching.err = true, m.err
+	case seedTaken:
+		r.birth.sowing = false
 	case hookEnded:
 		r.birth.hooked(ctx, m)
 	case secretsChanged:
@@ -300,6 +302,12 @@ func (r *runner) adopt(ctx context.Context) {
 		// The former agent started it and died before it recorded that.
 		r.become(pando.PhaseStarting, "found running after the agent restarted")
 	}
+	if r.inst.Phase != pando.PhaseWarm {
+		// The former agent may have died during a snapshot.
+		if err := r.box.Resume(ctx); err != nil {
+			r.a.Log.Warn("resume an instance of a former agent", "instance", r.id, "error", err)
+		}
+	}
 	r.show()
 	r.birth.bear()
 	r.serve(r.box)
@@ -352,6 +360,7 @@ func (r *runner) fail(reason string, exit *pando.Exit) {
 	if !r.inst.Phase.May(pando.PhaseFailed) {
 		return
 	}
+	r.birth.wither(reason)
 	inputs := map[string]float64{}
 	if exit != nil && exit.Signal == "" {
 		inputs[lifecycle.ExitCode] = float64(exit.Code)

@@ -3,16 +3,22 @@ package agent
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/turn"
 )
 
 // snapshots takes the snapshots of instances of this host, one at a time: each fills the disk.
 type snapshots struct {
 	agent *Agent
-	turn  sync.Mutex
+	turn  turn.Turn
+}
+
+// taking is an order to take a snapshot.
+type taking struct {
+	seed    bool
+	resumed func() // the program runs on, before the files are stored; nil: no one waits
 }
 
 // hookWait is how long a program has between the event `snapshot` and its freeze.
@@ -26,11 +32,13 @@ func (s *snapshots) Snapshot(
 	if err != nil {
 		return pando.SnapshotStatus{}, err
 	}
-	return s.take(ctx, r)
+	return s.take(ctx, r, taking{})
 }
 
 // take stores a snapshot of an instance. The program stops only during the freeze.
-func (s *snapshots) take(ctx context.Context, r *runner) (st pando.SnapshotStatus, err error) {
+func (s *snapshots) take(
+	ctx context.Context, r *runner, t taking,
+) (st pando.SnapshotStatus, err error) {
 	a := s.agent
 	now := a.statusOf(r)
 	switch {
@@ -41,9 +49,12 @@ func (s *snapshots) take(ctx context.Context, r *runner) (st pando.SnapshotStatu
 	case !now.inst.Phase.TakesFlows() && now.inst.Phase != pando.PhaseStarting:
 		return st, fmt.Errorf("%w: instance %s is %s", pando.ErrConflict, r.id, now.inst.Phase)
 	}
-	s.turn.Lock()
-	defer s.turn.Unlock()
-	st = pando.SnapshotStatus{Service: r.service, Instance: r.id, Revision: now.inst.Revision}
+	if err := s.turn.Take(ctx); err != nil {
+		return st, fmt.Errorf("%w: another snapshot of this host is in progress", pando.ErrUnavailable)
+	}
+	defer s.turn.Give()
+	st = pando.SnapshotStatus{Service: r.service, Instance: r.id, Revision: now.inst.Revision,
+		Seed: t.seed}
 	if err := r.announce(ctx); err != nil {
 		return st, err
 	}
@@ -56,6 +67,9 @@ func (s *snapshots) take(ctx context.Context, r *runner) (st pando.SnapshotStatu
 			err = now.box.Resume(context.WithoutCancel(ctx))
 		}
 		st.StoppedSeconds = a.Clock.Now().Sub(began).Seconds()
+		if t.resumed != nil {
+			t.resumed()
+		}
 		return err
 	})
 	if err != nil {
@@ -79,6 +93,7 @@ func (s *snapshots) DropSnapshot(ctx context.Context, k pando.ServiceKey, digest
 	if s.agent.SnapshotStore == nil {
 		return fmt.Errorf("snapshot %s: %w", digest, pando.ErrNotFound)
 	}
+	s.agent.seeds.forget(k, digest)
 	return s.agent.SnapshotStore.Drop(ctx, k, digest)
 }
 

@@ -74,6 +74,8 @@ type (
 	stopEnded     struct{ err error }           // of its sandbox
 	imagePulled   struct{ err error }           // nil: the layers of its image are on this host
 
+	seedTaken struct{} // or refused: its program runs on
+
 	secretsChanged struct{} // of its service
 	secretsBrought struct {
 		changed []string
@@ -94,6 +96,7 @@ func (called) isMessage()         {}
 func (leads) isMessage()          {}
 func (stopEnded) isMessage()      {}
 func (imagePulled) isMessage()    {}
+func (seedTaken) isMessage()      {}
 func (deathAsked) isMessage()     {}
 func (secretsChanged) isMessage() {}
 func (secretsBrought) isMessage() {}

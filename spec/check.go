@@ -107,6 +107,7 @@ func Check(s pando.Spec) error {
 	c.that(s.Scale.Warm == 0 || !s.Single(), "scale.warm: %d: a reserve runs beside the instance, "+
 		"and scale.max 1 with rollout.order stop-first allows one", s.Scale.Warm)
 	c.place(s)
+	c.replicate(s)
 	c.stateful(s)
 	c.needs(s)
 	word(c, "balance.by", s.Balance.By, append(slices.Clone(pando.BalanceKinds), "")...)

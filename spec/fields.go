@@ -191,6 +191,7 @@ var fields = []field{
 		def: "users of its own", example: "host", kind: enumKind(pando.UsernsHost),
 		set: func(s *pando.Spec, v any) { s.UsernsMode = v.(string) },
 		get: func(s pando.Spec) any { return s.UsernsMode }},
+	{name: "replicate", doc: "The beginning of new instances.", fields: replicateFields},
 	{name: "rollout", doc: "How a new revision takes over.", fields: rolloutFields},
 	{name: "place", doc: "The hosts on which the instances run.", fields: placeFields},
 	{name: "needs", doc: "Services of the same tenant that must be started, healthy or completed " +

@@ -97,14 +97,22 @@ func ownByRoot(dir string) (bytes int64, err error) {
 	return bytes, err
 }
 
-// forgetOld removes the records of the oldest snapshots of a service beyond SnapshotsMax. The sweep
-// deletes their files.
+// forgetOld removes the records of old snapshots of a service: all but the newest SnapshotsMax, and
+// all but the newest SeedsMax of its seeds. The sweep deletes their files.
 func (s Snapshots) forgetOld(k pando.ServiceKey) error {
 	all, err := s.Kept(k)
 	if err != nil {
 		return err
 	}
-	for _, old := range all[min(len(all), pando.SnapshotsMax):] {
+	var snapshots, seeds int
+	for _, old := range all {
+		n, most := &snapshots, pando.SnapshotsMax
+		if old.Seed {
+			n, most = &seeds, pando.SeedsMax
+		}
+		if *n++; *n <= most {
+			continue
+		}
 		top, err := digest(old.Digest)
 		if err == nil {
 			err = os.Remove(s.record(top))

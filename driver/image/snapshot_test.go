@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"pando.run/pando"
@@ -80,5 +81,38 @@ func TestAFreezeThatFailsLeavesNoFiles(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(s.LayersDir()); len(left) > 0 {
 		t.Errorf("left %v", left)
+	}
+}
+
+// Seeds and the snapshots of operators do not displace each other.
+func TestSeedsAndSnapshotsAreCountedApart(t *testing.T) {
+	s := Snapshots{Store: open(t)}
+	web := pando.DefaultService("web")
+	keep := func(n int, seed bool) {
+		t.Helper()
+		_, err := s.Keep(t.Context(), pando.SnapshotStatus{Service: web, Instance: "web-1", Revision: n,
+			Seed: seed}, func(dir string, _ *pando.SnapshotStatus) error {
+			return os.WriteFile(filepath.Join(dir, "pages"), fmt.Append(nil, n, seed), 0o600)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	keep(1, false)
+	for n := range 2 * pando.SnapshotsMax {
+		keep(n+2, true)
+	}
+	all, err := s.Kept(web)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var revisions []int
+	for _, st := range all {
+		revisions = append(revisions, st.Revision)
+	}
+	slices.Sort(revisions)
+	last := 2*pando.SnapshotsMax + 1
+	if want := []int{1, last - 1, last}; !slices.Equal(revisions, want) {
+		t.Errorf("kept revisions %v, want %v", revisions, want)
 	}
 }

@@ -46,7 +46,7 @@ func snapshotList(o *Console) *cobra.Command {
 	return o.Flag(ofVolumes(&cobra.Command{
 		Use: "ls [SERVICE]", Short: "list the snapshots on all hosts",
 		Long: "List the snapshots on all hosts, the newest first. A host keeps the newest five of a\n" +
-			"service.",
+			"service, and those that new instances continue (`replicate: {from: snapshot}`).",
 		Example: "  pando snapshot ls\n  pando snapshot ls game",
 	}, cobra.MaximumNArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
 		all, err := api.SnapshotsOf(o.client).All(ctx, key)
@@ -54,14 +54,19 @@ func snapshotList(o *Console) *cobra.Command {
 			return err
 		}
 		return o.Show(all, func(w io.Writer) {
-			rows := []string{row("SNAPSHOT", "SERVICE", "INSTANCE", "REVISION", "HOST", "SIZE", "AT")}
+			rows := []string{row("SNAPSHOT", "SERVICE", "INSTANCE", "REVISION", "HOST", "SIZE", "AT",
+				"USE")}
 			for _, s := range all {
 				if s.Missing != "" {
 					fmt.Fprintln(w, cli.Clean(s.Missing))
 					continue
 				}
+				use := "restore"
+				if s.Seed {
+					use = "new instances"
+				}
 				rows = append(rows, row(shortDigest(s.Digest), s.Service, s.Instance, s.Revision, s.Host,
-					size(s.Bytes), s.At.Local().Format("2006-01-02 15:04:05")))
+					size(s.Bytes), s.At.Local().Format("2006-01-02 15:04:05"), use))
 			}
 			if len(rows) == 1 {
 				fmt.Fprintln(w, "no snapshots")

@@ -1,0 +1,263 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+)
+
+// Times of seeds.
+const (
+	// seedSecondsMax bounds one snapshot, and the wait for another one of this host before it.
+	seedSecondsMax = 60 * time.Second
+	// seedStartMax bounds the start of an instance that continues a seed. A later one starts cold.
+	seedStartMax = 10 * time.Second
+)
+
+// seedsFailedMax is the number of seeds of a revision that may fail on this host. Further instances
+// then start cold, and no snapshot stops the program.
+const seedsFailedMax = 2
+
+// seeds are the snapshots that new instances of this host continue, one for each of the newest
+// revisions of a service (pando.SeedsMax). The snapshots are in the store of the host. So a new
+// agent finds them.
+type seeds struct {
+	a    *Agent
+	mu   sync.Mutex
+	read bool // the store was read
+	of   map[pando.ServiceKey]map[int]*seed
+}
+
+// seed is the state of the seed of one revision.
+type seed struct {
+	digest string // "": none
+	taking bool
+	failed int
+	why    string // there is none
+}
+
+func newSeeds(a *Agent) *seeds {
+	return &seeds{a: a, of: map[pando.ServiceKey]map[int]*seed{}}
+}
+
+// get returns the seed of a revision. It keeps those of the newest revisions alone. The caller
+// holds the lock.
+func (s *seeds) get(k pando.ServiceKey, revision int) *seed {
+	if !s.read {
+		s.read = true
+		s.load()
+	}
+	all := s.of[k]
+	if all == nil {
+		all = map[int]*seed{}
+		s.of[k] = all
+	}
+	if all[revision] == nil {
+		all[revision] = &seed{why: "it is the first instance of its revision on this host"}
+		revisions := slices.Sorted(maps.Keys(all))
+		for _, old := range revisions[:max(0, len(revisions)-pando.SeedsMax)] {
+			if old != revision {
+				delete(all, old)
+			}
+		}
+	}
+	return all[revision]
+}
+
+// load reads the seeds of a former agent. The caller holds the lock.
+func (s *seeds) load() {
+	if s.a.SnapshotStore == nil {
+		return
+	}
+	kept, err := s.a.SnapshotStore.Kept(pando.ServiceKey{})
+	if err != nil {
+		s.a.Log.Warn("the seeds of this host cannot be read; the next instances start cold", "error", err)
+		return
+	}
+	for _, st := range slices.Backward(kept) { // the newest last
+		if st.Seed {
+			s.get(st.Service, st.Revision).digest = st.Digest
+		}
+	}
+}
+
+// begin reports whether an instance of a revision is to be stored as its seed. The caller then ends
+// the taking with end.
+func (s *seeds) begin(k pando.ServiceKey, revision int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one := s.get(k, revision)
+	if one.digest != "" || one.taking || one.failed >= seedsFailedMax || s.a.SnapshotStore == nil {
+		return false
+	}
+	one.taking, one.why = true, "the snapshot of its revision is not complete yet"
+	return true
+}
+
+// end ends the taking of a seed.
+func (s *seeds) end(k pando.ServiceKey, revision int, digest string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one := s.get(k, revision)
+	one.taking, one.digest = false, digest
+	if err != nil {
+		one.failed++
+		one.why = err.Error()
+	}
+}
+
+// find returns the seed of a revision, or the reason why there is none.
+func (s *seeds) find(k pando.ServiceKey, revision int) (digest, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.a.SnapshotStore == nil {
+		return "", "this host keeps no snapshots; `pando doctor` there prints why"
+	}
+	one := s.get(k, revision)
+	return one.digest, one.why
+}
+
+// reject drops a seed that no instance could continue, with the reason.
+func (s *seeds) reject(k pando.ServiceKey, revision int, digest, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if one := s.get(k, revision); one.digest == digest {
+		one.digest, one.why = "", why
+		one.failed++
+	}
+}
+
+// forget drops a seed that an operator deletes. The next instance that starts is stored again.
+func (s *seeds) forget(k pando.ServiceKey, digest string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, one := range s.of[k] {
+		if one.digest == digest {
+			one.digest, one.why = "", "an operator deleted the snapshot of its revision"
+		}
+	}
+}
+
+// used returns the digests of all seeds.
+func (s *seeds) used() (out []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, all := range s.of {
+		for _, one := range all {
+			if one.digest != "" {
+				out = append(out, one.digest)
+			}
+		}
+	}
+	return out
+}
+
+// seeding is the part of a birth that takes and continues seeds.
+type seeding struct {
+	seeded string // the seed that the instance continues
+	began  string // how its program began; "": as ever
+	sowing bool   // its program is being stored
+	sown   bool   // it was stored, or need not be
+}
+
+// grow starts the sandbox of an instance. With `replicate: {from: snapshot}` it continues the seed
+// of its revision. Without a seed, or after one that cannot be continued, the program starts.
+func (r *birth) grow(ctx context.Context, s pando.SandboxSpec) (pando.Sandbox, error) {
+	if !s.Spec.Seeded() || s.From != "" || s.Instance.Run != nil {
+		return r.a.Sandboxes.Start(ctx, s)
+	}
+	digest, why := r.a.seeds.find(r.service, s.Instance.Revision)
+	if digest != "" {
+		box, err := r.growFrom(ctx, s, digest)
+		if err == nil || ctx.Err() != nil {
+			return box, err
+		}
+		why = fmt.Sprintf("its seed %s cannot be continued: %v", shortDigest(digest), err)
+		r.a.Log.Warn("an instance starts cold: its seed cannot be continued", "instance", r.id,
+			"snapshot", digest, "error", err)
+		r.a.seeds.reject(r.service, s.Instance.Revision, digest, why)
+	}
+	r.began = "the program runs, from its start: " + oneLine(why, evidenceBytesMax)
+	return r.a.Sandboxes.Start(ctx, s)
+}
+
+// growFrom starts the sandbox of an instance that continues a seed.
+func (r *birth) growFrom(
+	ctx context.Context, s pando.SandboxSpec, digest string,
+) (pando.Sandbox, error) {
+	ctx, cancel := context.WithTimeout(ctx, seedStartMax)
+	defer cancel()
+	i := s.Instance
+	i.From = digest
+	var err error
+	if s.From, err = r.snapshot(i, nil); err != nil {
+		return nil, err
+	}
+	box, err := r.a.Sandboxes.Start(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	r.seeded, r.ready = digest, true // the program was ready when it was stored
+	r.inst.From = digest
+	r.began = "it continues the seed " + shortDigest(digest) + " of its revision"
+	r.events.send(r.a.Clock.Now(), pando.EventRestored, map[string]string{"snapshot": digest})
+	return box, nil
+}
+
+// sow stores a ready program as the seed of its revision, before its first connection. It returns
+// true until the program runs again.
+func (r *birth) sow(i pando.Instance, spec pando.Spec) bool {
+	switch {
+	case r.sowing:
+		return true
+	case r.sown || !spec.Seeded() || i.From != "":
+		return false
+	}
+	r.sown = true
+	if !r.a.seeds.begin(r.service, i.Revision) {
+		return false
+	}
+	r.sowing = true
+	r.a.spawn(func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, seedSecondsMax)
+		defer cancel()
+		st, err := r.a.snapshots.take(ctx, r.runner, taking{seed: true,
+			resumed: func() { r.post(seedTaken{}) }})
+		r.a.seeds.end(r.service, i.Revision, st.Digest, err)
+		r.post(seedTaken{})
+		reason := fmt.Sprintf("the seed of revision %d on this host is %s: %d bytes, and it stood still "+
+			"for %.0f ms; new instances continue it", i.Revision, shortDigest(st.Digest), st.Bytes,
+			st.StoppedSeconds*1000)
+		if err != nil {
+			reason = fmt.Sprintf("revision %d has no seed on this host, and new instances start cold: %v",
+				i.Revision, err)
+		}
+		r.a.decide(context.WithoutCancel(ctx), r.runner, pando.DecidedSnapshot, reason,
+			map[string]float64{"bytes": float64(st.Bytes), "stopped_seconds": st.StoppedSeconds})
+	})
+	return true
+}
+
+// wither rejects the seed of an instance that failed before it was ready.
+func (r *birth) wither(reason string) {
+	if r.seeded == "" || r.inst.Phase != pando.PhaseStarting {
+		return
+	}
+	r.a.seeds.reject(r.service, r.inst.Revision, r.seeded, fmt.Sprintf("an instance that continued "+
+		"the seed %s failed: %s", shortDigest(r.seeded), reason))
+}
+
+// digestShown is the length of a digest in a reason.
+const digestShown = 12
+
+// shortDigest returns the first digits of a digest.
+func shortDigest(digest string) string {
+	digest = strings.TrimPrefix(digest, "sha256:")
+	return digest[:min(len(digest), digestShown)]
+}

@@ -1,0 +1,51 @@
+package spec
+
+import (
+	"fmt"
+	"strings"
+
+	"pando.run/pando"
+)
+
+var replicateFields = []field{
+	{name: "from", doc: "snapshot: a new instance continues a snapshot of its revision on its " +
+		"host, in place of the program's start. Each host takes the snapshot itself, when its first " +
+		"instance of the revision is ready.",
+		def: "the program's start", example: "snapshot", kind: enumKind(string(pando.FromSnapshot)),
+		set: func(s *pando.Spec, v any) { s.Replicate.From = pando.ReplicateFrom(v.(string)) },
+		get: func(s pando.Spec) any { return string(s.Replicate.From) }},
+}
+
+// replicateConflicts returns the keys of a spec that contradict `replicate`. A copy has everything
+// that the first instance read, so that must fit every instance for ever.
+func replicateConflicts(s pando.Spec) (out []conflict) {
+	if !s.Seeded() {
+		return nil
+	}
+	add := func(is bool, format string, about ...any) {
+		if is {
+			out = append(out, conflict{"replicate.from", fmt.Sprintf(format, about...)})
+		}
+	}
+	uid, _, _ := strings.Cut(s.User, ":")
+	add(len(s.Endpoints) > 0, "endpoints are no program: drop replicate")
+	add(s.IsJob(), "the instances of a job run to their end: drop replicate")
+	add(s.Ordinals(), "each instance has volumes of its own, and a copy has the files of the first: "+
+		"drop replicate, or make the volumes shared")
+	add(s.Image.Reference != "", "the program of an image cannot be stored yet: use a program of the "+
+		"host or a bundle")
+	add(uid == "0" || uid == "root", "a program of root cannot be stored: name another user")
+	add(len(s.StoredSecrets)+len(s.Secrets) > 0, "a copy has the secrets that the first instance "+
+		"read, also after a change: drop replicate or the secrets")
+	add(len(s.Configs) > 0, "a copy has the configs that the first instance read, also after a "+
+		"change: drop replicate or the configs")
+	return out
+}
+
+// replicate checks the beginning of new instances.
+func (c *checks) replicate(s pando.Spec) {
+	word(c, "replicate.from", s.Replicate.From, "", pando.FromSnapshot)
+	for _, why := range replicateConflicts(s) {
+		c.that(false, "%s: %s", why.path, why.text)
+	}
+}
