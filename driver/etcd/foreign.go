@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -156,7 +155,7 @@ func (f Foreign) Check(ctx context.Context) error {
 	return errors.Join(silent...)
 }
 
-// valid refuses an endpoint that Pando would not use, whatever answers there.
+// valid refuses an endpoint that Pando never uses.
 func (f Foreign) valid(endpoint string) error {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" || u.Port() == "" || strings.Trim(u.Path, "/") != "" ||
@@ -207,9 +206,9 @@ func (f Foreign) check(ctx context.Context, endpoint string) error {
 // one arrives. It arrives after the handshake (TLS 1.3), and a write before it would lose it.
 func alert(c net.Conn) error {
 	defer c.Close()
-	_ = c.SetReadDeadline(time.Now().Add(foreignAlertMax))
+	defer time.AfterFunc(foreignAlertMax, func() { c.Close() }).Stop()
 	_, err := c.Read(make([]byte, 1))
-	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+	if err == nil || errors.Is(err, net.ErrClosed) {
 		return nil
 	}
 	return err
@@ -245,8 +244,8 @@ func unreached(endpoint string, err error) error {
 		pando.ErrUnavailable, endpoint, err)
 }
 
-// mayUse returns why Pando may not use the etcd as it does, or nil. It writes nothing: the condition
-// of its transaction holds for no store.
+// mayUse returns why Pando may not use the etcd as it does, or nil. It writes nothing: the
+// condition of its transaction holds for no store.
 func (r *Registry) mayUse(ctx context.Context, endpoint string) error {
 	probe := string(pando.Root) + "none"
 	ops := make([]clientv3.Op, batchOperationsMax)
@@ -289,7 +288,7 @@ func (f *foreign) follow(ctx context.Context, r *Registry) {
 }
 
 // note keeps the size of the database, and warns when little of its limit is left. An etcd older
-// than 3.6 does not tell its limit.
+// than 3.6 reports no limit.
 func (f *foreign) note(is *pb.StatusResponse) {
 	f.size.Store(&pando.StoreFigures{
 		FileBytes: is.DbSize, UsedBytes: is.DbSizeInUse, LimitBytes: is.DbSizeQuota,

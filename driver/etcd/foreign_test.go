@@ -19,15 +19,15 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/etcd/etcdtest"
 	"pando.run/pando/driver/trust"
 	"pando.run/pando/driver/wall"
-	"pando.run/pando/lab/labtest"
 )
 
 // theirs is a running etcd of others.
 type theirs struct {
 	*testing.T
-	*labtest.Etcd
+	*etcdtest.Etcd
 	program *exec.Cmd
 }
 
@@ -40,7 +40,7 @@ func loopback() netip.AddrPort {
 
 func startTheirs(t *testing.T, program string, flags ...string) *theirs {
 	t.Helper()
-	e := &theirs{T: t, Etcd: labtest.NewEtcd(t, program, t.TempDir(), loopback(), flags...)}
+	e := &theirs{T: t, Etcd: etcdtest.New(t, time.Now(), program, t.TempDir(), loopback(), flags...)}
 	e.run()
 	return e
 }
@@ -128,7 +128,7 @@ func anAuthority(t *testing.T) *trust.Authority {
 // Two servers on one foreign etcd have the same records, elect one leader, and outlive each other.
 func TestTwoServersShareAForeignEtcd(t *testing.T) {
 	t.Parallel()
-	e := startTheirs(t, labtest.EtcdProgram(t))
+	e := startTheirs(t, etcdtest.Program(t))
 	a := anAuthority(t)
 	one, near, _ := e.serve(a, "https://"+refuses(t)) // its first endpoint is dead
 	two, _, _ := e.serve(a)
@@ -150,7 +150,8 @@ func TestTwoServersShareAForeignEtcd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = two.Registry().Commit(t.Context(), pando.Txn{Fence: old, Put: []pando.Stored{service("x")}})
+	late := pando.Txn{Fence: old, Put: []pando.Stored{service("x")}}
+	_, err = two.Registry().Commit(t.Context(), late)
 	if !errors.Is(err, pando.ErrFenced) {
 		t.Errorf("the dead leader wrote: %v", err)
 	}
@@ -161,7 +162,7 @@ func TestTwoServersShareAForeignEtcd(t *testing.T) {
 // others is within reach.
 func TestAMemberReachesItsOwnPartOfAForeignEtcdAlone(t *testing.T) {
 	t.Parallel()
-	e := startTheirs(t, labtest.EtcdProgram(t))
+	e := startTheirs(t, etcdtest.Program(t))
 	a := anAuthority(t)
 	s, _, far := e.serve(a)
 	theirs := e.client()
@@ -170,7 +171,9 @@ func TestAMemberReachesItsOwnPartOfAForeignEtcdAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	web, vault := pando.DefaultService("web"), pando.DefaultService("vault")
-	mine := pando.Instance{ID: "web-1", Service: web, Host: "h2", Phase: pando.PhaseStarting, Revision: 1}
+	mine := pando.Instance{
+		ID: "web-1", Service: web, Host: "h2", Phase: pando.PhaseStarting, Revision: 1,
+	}
 	commit(t, s.Registry(), pando.Txn{Put: []pando.Stored{
 		pando.Member{Name: "h2", Slot: 2, Address: netip.MustParseAddr("127.0.0.1")}, mine,
 		pando.Revision{Service: web, Number: 1}, pando.Revision{Service: vault, Number: 1},
@@ -214,7 +217,9 @@ func TestAMemberReachesItsOwnPartOfAForeignEtcdAlone(t *testing.T) {
 }
 
 // goneWithItsLease checks that the record of a host goes with its lease.
-func goneWithItsLease(t *testing.T, r *Registry, k pando.Key, lost <-chan struct{}, agent *Registry) {
+func goneWithItsLease(
+	t *testing.T, r *Registry, k pando.Key, lost <-chan struct{}, agent *Registry,
+) {
 	t.Helper()
 	select {
 	case <-lost:
@@ -234,7 +239,7 @@ func goneWithItsLease(t *testing.T, r *Registry, k pando.Key, lost <-chan struct
 // A watch and a lease continue after a restart of the foreign etcd, and nothing is written between.
 func TestARestartOfAForeignEtcdCostsNothing(t *testing.T) {
 	t.Parallel()
-	e := startTheirs(t, labtest.EtcdProgram(t))
+	e := startTheirs(t, etcdtest.Program(t))
 	s, near, _ := e.serve(anAuthority(t))
 	agent := dial(t, near)
 	at := commit(t, agent, pando.Txn{Put: []pando.Stored{service("web")}})
@@ -265,9 +270,9 @@ func TestARestartOfAForeignEtcdCostsNothing(t *testing.T) {
 // Each unfit etcd is refused with its cause and the next step.
 func TestAnUnfitEtcdIsRefusedWithItsCause(t *testing.T) {
 	t.Parallel()
-	e := startTheirs(t, labtest.EtcdProgram(t))
-	other := labtest.NewEtcd(t, "", t.TempDir(), loopback())
-	small := startTheirs(t, labtest.EtcdProgram(t), "--max-txn-ops", "128")
+	e := startTheirs(t, etcdtest.Program(t))
+	other := etcdtest.New(t, time.Now(), "", t.TempDir(), loopback())
+	small := startTheirs(t, etcdtest.Program(t), "--max-txn-ops", "128")
 	for _, c := range []struct {
 		name string
 		f    Foreign
@@ -319,7 +324,7 @@ func TestAnOldEtcdIsRefused(t *testing.T) {
 // An etcd with users gives Pando the keys under its root alone.
 func TestAUserWithoutItsRoleIsRefused(t *testing.T) {
 	t.Parallel()
-	e := startTheirs(t, labtest.EtcdProgram(t))
+	e := startTheirs(t, etcdtest.Program(t))
 	root := e.client()
 	defer root.Close()
 	certificate, key := e.Sign(t, "root")
@@ -366,7 +371,8 @@ func TestAUserWithoutItsRoleIsRefused(t *testing.T) {
 			return nil
 		})
 	}
-	if _, err := s.Registry().Snapshot(t.Context(), "/registry/"); !errors.Is(err, pando.ErrForbidden) {
+	_, err = s.Registry().Snapshot(t.Context(), "/registry/")
+	if !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("Pando's user reads the keys of others: %v", err)
 	}
 }

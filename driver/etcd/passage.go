@@ -124,9 +124,9 @@ func ownersFull(err error) error {
 	if !errors.Is(rpctypes.Error(err), rpctypes.ErrNoSpace) {
 		return err
 	}
-	return status.Errorf(codes.ResourceExhausted, "%s: the database of the etcd of --store has reached "+
-		"its quota: its owner compacts and defragments it, then runs `etcdctl alarm disarm`; traffic is "+
-		"not affected", pando.ErrStoreFull)
+	return status.Errorf(codes.ResourceExhausted, "%s: the database of the etcd of --store has "+
+		"reached its quota: its owner compacts and defragments it, then runs `etcdctl alarm disarm`; "+
+		"traffic is not affected", pando.ErrStoreFull)
 }
 
 // pass passes the messages of a stream in both directions until one side ends. A refused message

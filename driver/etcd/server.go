@@ -132,7 +132,7 @@ func (s *Server) start(ctx context.Context, c ServerConfig, g *guard) (err error
 	return nil
 }
 
-// gate returns the rules of the doors. What they follow ends with ctx.
+// gate returns the rules of the doors. Their watches end with ctx.
 func (s *Server) gate(
 	ctx context.Context, c ServerConfig, from reader,
 	keys func(context.Context, int64) ([][]byte, error),

@@ -7,30 +7,33 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/etcd/etcdtest"
 	"pando.run/pando/lab/labtest"
 )
 
 // etcdOf prepares an etcd of others on the client of a lab.
-func etcdOf(p *labtest.Pando) *labtest.Etcd {
+func etcdOf(p *labtest.Pando) *etcdtest.Etcd {
 	p.Helper()
 	dir := filepath.Join(p.Dir, "theirs")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		p.Fatal(err)
 	}
 	at := netip.AddrPortFrom(netip.MustParseAddr(p.Lab.Client.IPv4), 2379)
-	return labtest.NewEtcd(p, labtest.EtcdProgram(p), dir, at)
+	return etcdtest.New(p, time.Now(), etcdtest.Program(p), dir, at)
 }
 
-// Two servers use an etcd that runs without Pando. One of them dies, and all goes on; the other one
-// is taken out, and its host stays a member.
+// Two servers use an etcd that runs without Pando. One of them dies, and asks are answered. The
+// other one is taken out, and its host stays a member.
 func TestTwoServersUseAForeignEtcd(t *testing.T) {
 	t.Parallel()
 	p := labtest.UpWith(t, labtest.Options{Hosts: 2, Idle: true, Flags: []string{"--pool", "1"}})
 	e := etcdOf(p)
 	first, second := p.Hosts[0], p.Hosts[1]
-	if said := p.UpFails(8, first, e.Flags()...); !strings.Contains(said, "no etcd answers at "+e.Endpoint) {
+	said := p.UpFails(8, first, e.Flags()...)
+	if !strings.Contains(said, "no etcd answers at "+e.Endpoint) {
 		t.Errorf("without an etcd, pando up printed:\n%s", said)
 	}
 	p.Start(labtest.Client, e.Argv...).AwaitText("ready to serve client requests")
@@ -45,7 +48,7 @@ func TestTwoServersUseAForeignEtcd(t *testing.T) {
 		return []string{"--server", "--join", is.Join, "--token", is.Token}
 	}
 	if said := p.UpFails(3, second, server()...); !strings.Contains(said, "give --store") {
-		t.Errorf("a server without --store was told:\n%s", said)
+		t.Errorf("without --store, pando up --server printed:\n%s", said)
 	}
 	p.Up(second, append(server(), e.Flags()...)...)
 	held := web.Hold(labtest.Client)

@@ -46,7 +46,7 @@ func Down(out *cli.Output) *cobra.Command {
 		Example: "  pando down\n  pando down --drain 1m\n  pando down --now --purge",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := errors.Join(p.locate(), p.completeStore()); err != nil {
+			if err := errors.Join(p.locate(), completeStore(&p)); err != nil {
 				return err
 			}
 			if now {

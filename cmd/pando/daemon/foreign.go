@@ -68,11 +68,12 @@ func (f foreignStore) settings() map[string]string {
 func (f folders) storeNote() string { return filepath.Join(f.Data, "store.json") }
 
 // completeStore makes the paths of the flags absolute. Without --store it reads the note.
-func (p *place) completeStore() error {
+func completeStore(p *place) error {
 	s := &p.Store
 	if !s.there() {
 		if s.CA != "" || s.Cert != "" || s.Key != "" {
-			return cli.Usagef("--store-ca, --store-cert and --store-key belong to --store https://HOST:PORT")
+			return cli.Usagef("--store-ca, --store-cert and --store-key belong to --store " +
+				"https://HOST:PORT")
 		}
 		text, err := os.ReadFile(p.storeNote())
 		if errors.Is(err, os.ErrNotExist) {
@@ -103,7 +104,7 @@ func (p *place) completeStore() error {
 }
 
 // noteStore stores the endpoints for later starts.
-func (p place) noteStore() error {
+func noteStore(p place) error {
 	text, err := json.Marshal(p.Store)
 	if err == nil {
 		err = writeDurably(p.storeNote(), strings.NewReader(string(text)))
@@ -127,7 +128,7 @@ func (f foreignStore) config() (etcd.Foreign, error) {
 
 // mayUseStore returns why this host cannot use the etcd of --store, or nil. The server itself would
 // wait for an etcd that does not answer.
-func (p place) mayUseStore(ctx context.Context) error {
+func mayUseStore(ctx context.Context, p place) error {
 	if !p.Store.there() {
 		return nil
 	}
@@ -139,7 +140,8 @@ func (p place) mayUseStore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if is, err := p.isServer(); err != nil || !is && !p.Serves && m != nil || p.Join != "" && !p.Serves {
+	is, err := p.isServer()
+	if err != nil || !p.Serves && (p.Join != "" || !is && m != nil) {
 		return errors.Join(err, cli.Usagef("--store is for servers: add --server, with a token of "+
 			"`pando servers add`; other hosts reach the store by the servers"))
 	}
@@ -160,7 +162,7 @@ const storeCheckMax = 15 * time.Second
 
 // ownStore returns a check that a foreign etcd has this cluster's records, or none at all. It
 // returns etcd.ErrRemoved if this host's server was taken out.
-func (p place) ownStore(a *trust.Authority) func(context.Context, pando.Registry) error {
+func ownStore(p place, a *trust.Authority) func(context.Context, pando.Registry) error {
 	return func(ctx context.Context, r pando.Registry) error {
 		now, err := r.Snapshot(ctx, pando.ClusterKey)
 		if err != nil {
@@ -172,8 +174,8 @@ func (p place) ownStore(a *trust.Authority) func(context.Context, pando.Registry
 				return err
 			}
 			if c.Authority != fingerprint(a) {
-				return fmt.Errorf("%w: %s has the records of another cluster, %s; join that cluster with "+
-					"`pando up --join ADDRESS --token TOKEN`, or delete its records: `etcdctl del --prefix %s`",
+				return fmt.Errorf("%w: %s has the records of another cluster, %s; join it with `pando up "+
+					"--join ADDRESS --token TOKEN`, or delete its records: `etcdctl del --prefix %s`",
 					pando.ErrExists, p.Store.text(), c.ID, pando.Root)
 			}
 		}
@@ -181,7 +183,7 @@ func (p place) ownStore(a *trust.Authority) func(context.Context, pando.Registry
 		if err == nil && !m.Server {
 			return etcd.ErrRemoved
 		}
-		return p.noteStore()
+		return noteStore(p)
 	}
 }
 
@@ -190,8 +192,8 @@ func fingerprint(a *trust.Authority) string {
 	return pando.PublicKeyHash(a.Certificate().RawSubjectPublicKeyInfo)
 }
 
-// dismissal returns a job that ends the server of this host once `pando servers rm` took it out. The
-// embedded etcd knows its servers; for a foreign one, the record of the member has that.
+// dismissal returns a job that ends the server of this host once `pando servers rm` took it out. An
+// embedded etcd ends by itself; for a foreign one, the job follows the record of the member.
 func dismissal(p place, r *etcd.Registry) job {
 	return func(ctx context.Context) error {
 		if !p.Store.there() {

@@ -26,7 +26,7 @@ func placeFrom(t *testing.T, dir string, args ...string) (place, error) {
 	if err := c.ParseFlags(args); err != nil {
 		t.Fatal(err)
 	}
-	return p, p.completeStore()
+	return p, completeStore(&p)
 }
 
 func TestTheFlagsOfAForeignStore(t *testing.T) {
@@ -57,10 +57,11 @@ func TestTheFlagsOfAForeignStore(t *testing.T) {
 	if had, err := p.hasStore(); had || err != nil {
 		t.Errorf("a host without a start has a store (%v)", err)
 	}
-	if err := p.noteStore(); err != nil {
+	if err := noteStore(p); err != nil {
 		t.Fatal(err)
 	}
-	if again, err = placeFrom(t, dir); err != nil || !slices.Equal(again.Store.args(), p.Store.args()) {
+	again, err = placeFrom(t, dir)
+	if err != nil || !slices.Equal(again.Store.args(), p.Store.args()) {
 		t.Errorf("noted, the store is %+v (%v)", again.Store, err)
 	}
 	if had, err := p.hasStore(); !had || err != nil {
@@ -99,14 +100,14 @@ func TestAForeignStoreIsThatOfThisCluster(t *testing.T) {
 		{nil, other, pando.ErrExists},
 		{[]pando.Stored{pando.Member{Name: "h1", Server: true}}, own, nil},
 		{[]pando.Stored{pando.Member{Name: "h1"}}, own, etcd.ErrRemoved},
-		{[]pando.Stored{pando.Cluster{ID: "c"}}, own, pando.ErrExists}, // of nobody known
+		{[]pando.Stored{pando.Cluster{ID: "c"}}, own, pando.ErrExists}, // of an earlier build
 	} {
 		if len(c.has) > 0 {
 			if _, err := s.Registry().Commit(t.Context(), pando.Txn{Put: c.has}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := p.ownStore(c.by)(t.Context(), s.Registry()); !errors.Is(err, c.want) {
+		if err := ownStore(p, c.by)(t.Context(), s.Registry()); !errors.Is(err, c.want) {
 			t.Errorf("case %d: %v, want %v", n, err, c.want)
 		}
 	}

@@ -35,7 +35,7 @@ func Install(out *cli.Output) *cobra.Command {
 		Example: "  pando install && pando up\n  pando install --join 192.0.2.10 --token pando1…",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := errors.Join(p.locate(), p.completeStore()); err != nil {
+			if err := errors.Join(p.locate(), completeStore(&p)); err != nil {
 				return err
 			}
 			args := p.given(c.Flags()) // complete adds the machine's present addresses, which may change

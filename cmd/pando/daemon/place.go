@@ -126,7 +126,7 @@ var (
 
 // complete fills in missing flags from the machine.
 func (p *place) complete() error {
-	if err := errors.Join(p.locate(), p.completeStore()); err != nil {
+	if err := errors.Join(p.locate(), completeStore(p)); err != nil {
 		return err
 	}
 	if _, err := pando.LabelsOf(p.Labels); err != nil {

@@ -76,8 +76,8 @@ func afterEnd(all []server, own string) (string, error) {
 // afterEndForeign is afterEnd for servers on a foreign etcd: one of them decides.
 func afterEndForeign(others int) (string, error) {
 	if others == 0 {
-		return "", fmt.Errorf("%w: no other server answers: services and connections would continue, and "+
-			"nothing would be decided; start another with `pando up` first, or give --force",
+		return "", fmt.Errorf("%w: no other server answers: services and connections would continue, "+
+			"and nothing would be decided; start another with `pando up` first, or give --force",
 			pando.ErrRefused)
 	}
 	return cli.Count(others, "other server") + " can decide", nil

@@ -141,7 +141,7 @@ func startStore(
 		if err != nil {
 			return nil, err
 		}
-		f.Accept, c.Foreign = p.ownStore(authority), &f
+		f.Accept, c.Foreign = ownStore(p, authority), &f
 	}
 	store, err := etcd.Start(ctx, c)
 	if errors.Is(err, etcd.ErrRemoved) {

@@ -112,7 +112,7 @@ func (m machine) lookServers(ctx context.Context, p *place) ([]server, error) {
 		return nil, err
 	}
 	defer store.Close()
-	known, err := p.knownServers(ctx, store)
+	known, err := knownServers(ctx, *p, store)
 	if err != nil && len(known) > 0 {
 		err = fmt.Errorf("%w: the servers have lost their quorum, and nothing is decided: start the "+
 			"silent ones with `pando up` on their hosts", err)
@@ -126,7 +126,9 @@ func (m machine) lookServers(ctx context.Context, p *place) ([]server, error) {
 }
 
 // knownServers returns the servers: those of the embedded etcd, or the members with a server.
-func (p place) knownServers(ctx context.Context, store *etcd.Registry) (all []etcd.Peer, err error) {
+func knownServers(
+	ctx context.Context, p place, store *etcd.Registry,
+) (all []etcd.Peer, err error) {
 	if !p.Store.there() {
 		return store.Servers(ctx)
 	}
@@ -241,7 +243,7 @@ func (m machine) dismissServer(ctx context.Context, p *place, name string) error
 	}
 	defer store.Close()
 	if p.Store.there() {
-		return p.dismissForeign(ctx, store, name)
+		return dismissForeign(ctx, *p, store, name)
 	}
 	known, err := store.Servers(ctx)
 	if err != nil {
@@ -263,8 +265,10 @@ func (m machine) dismissServer(ctx context.Context, p *place, name string) error
 
 // dismissForeign takes a server on a foreign etcd out, by the record of its host. The server ends
 // itself when it sees that.
-func (p place) dismissForeign(ctx context.Context, store *etcd.Registry, name string) error {
-	known, err := p.knownServers(ctx, store)
+func dismissForeign(
+	ctx context.Context, p place, store *etcd.Registry, name string,
+) error {
+	known, err := knownServers(ctx, p, store)
 	if err != nil {
 		return err
 	}

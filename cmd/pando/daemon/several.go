@@ -204,8 +204,8 @@ func (o promotion) sameStore(s peer.Serving) error {
 	case s.Foreign == o.Store.there():
 		return nil
 	case s.Foreign:
-		return fmt.Errorf("%w: the servers of this cluster have the store in themselves; leave out --store",
-			pando.ErrInvalid)
+		return fmt.Errorf("%w: the servers of this cluster have the store in themselves; leave out "+
+			"--store", pando.ErrInvalid)
 	}
 	return fmt.Errorf("%w: the store of this cluster is %s; give --store with its endpoints, and "+
 		"--store-ca, --store-cert and --store-key with files on that host", pando.ErrInvalid,

@@ -80,7 +80,7 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 	if err := collides(p); err != nil {
 		return err
 	}
-	if err := p.prepareStore(ctx); err != nil {
+	if err := prepareStore(ctx, p); err != nil {
 		return err
 	}
 	member, err := join(ctx, p)
@@ -132,9 +132,9 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 	})
 }
 
-// prepareStore returns why this host cannot have its store, or nil. A host that was taken out of the
-// servers forgets its own.
-func (p place) prepareStore(ctx context.Context) error {
+// prepareStore returns why this host cannot have its store, or nil. A host that was taken out of
+// the servers forgets its own.
+func prepareStore(ctx context.Context, p place) error {
 	if had, err := p.hasStore(); err == nil && !had && p.Join == "" && !p.Store.there() {
 		if err := p.hasRoom(); err != nil {
 			return err
@@ -146,7 +146,7 @@ func (p place) prepareStore(ctx context.Context) error {
 	if _, serves := daemon(p, "server"); serves {
 		return nil
 	}
-	return p.mayUseStore(ctx)
+	return mayUseStore(ctx, p)
 }
 
 // collides returns an error if a new host already uses addresses of the cluster's ranges. A host of

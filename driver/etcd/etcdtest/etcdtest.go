@@ -1,4 +1,8 @@
-package labtest
+// Package etcdtest prepares an etcd that runs without Pando, for tests of `pando up --store`: its
+// files of mutual TLS and its command line.
+//
+// It starts nothing: a test decides where the etcd runs.
+package etcdtest
 
 import (
 	"crypto/ecdsa"
@@ -22,29 +26,35 @@ type Etcd struct {
 	CA, Certificate, Key string   // files of a client
 	Argv                 []string // its command line
 	dir                  string
+	now                  time.Time
 	authority            *x509.Certificate
 	signer               *ecdsa.PrivateKey
 }
 
-// EtcdProgram returns Debian's etcd of at least 3.5, which deploy/etcd unpacks.
-func EtcdProgram(t testing.TB) string {
+// Program returns Debian's etcd of at least 3.5, which deploy/etcd unpacks.
+func Program(t testing.TB) string {
 	t.Helper()
-	root, err := moduleRoot()
+	dir, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)
 	}
-	program := filepath.Join(root, "bin/etcd/usr/bin/etcd")
-	if _, err := os.Stat(program); err != nil {
-		t.Skip("etcd 3.5 is not in bin/etcd; deploy/etcd unpacks it")
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		program := filepath.Join(dir, "bin/etcd/usr/bin/etcd")
+		if _, err := os.Stat(program); err == nil {
+			return program
+		}
 	}
-	return program
+	t.Skip("etcd 3.5 is not in bin/etcd; deploy/etcd unpacks it")
+	return ""
 }
 
-// NewEtcd makes the files of an etcd at an address:port in a folder, and its command line. Its peer
-// port is the next one. Nothing runs yet.
-func NewEtcd(t testing.TB, program, dir string, at netip.AddrPort, flags ...string) *Etcd {
+// New makes the files of an etcd at an address:port in a folder, and its command line. Its peer
+// port is the next one. Its certificates count from an hour before now to an hour after.
+func New(
+	t testing.TB, now time.Time, program, dir string, at netip.AddrPort, flags ...string,
+) *Etcd {
 	t.Helper()
-	e := &Etcd{Endpoint: "https://" + at.String(), dir: dir}
+	e := &Etcd{Endpoint: "https://" + at.String(), dir: dir, now: now}
 	e.authority, e.signer = e.authorise(t)
 	e.CA = filepath.Join(dir, "ca.pem")
 	writePEM(t, e.CA, "CERTIFICATE", e.authority.Raw)
@@ -67,7 +77,7 @@ func (e *Etcd) Sign(t testing.TB, name string, at ...netip.Addr) (certificate, k
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := template(name)
+	c := e.template(name)
 	for _, a := range at {
 		c.IPAddresses = append(c.IPAddresses, net.IP(a.AsSlice()))
 	}
@@ -97,7 +107,7 @@ func (e *Etcd) authorise(t testing.TB) (*x509.Certificate, *ecdsa.PrivateKey) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := template("authority")
+	c := e.template("authority")
 	c.IsCA, c.BasicConstraintsValid, c.KeyUsage = true, true, x509.KeyUsageCertSign
 	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
 	if err != nil {
@@ -110,11 +120,11 @@ func (e *Etcd) authorise(t testing.TB) (*x509.Certificate, *ecdsa.PrivateKey) {
 	return made, key
 }
 
-func template(name string) *x509.Certificate {
+func (e *Etcd) template(name string) *x509.Certificate {
 	serial, _ := rand.Int(rand.Reader, big.NewInt(1<<62))
 	return &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		NotBefore: e.now.Add(-time.Hour), NotAfter: e.now.Add(time.Hour),
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
