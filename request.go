@@ -258,8 +258,7 @@ const (
 	EventHalted   SelfEventKind = "halted"   // out of rotation by another: finish, merge, die
 	EventPeers    SelfEventKind = "peers"    // the set of instances that take flows has changed
 	EventBudget   SelfEventKind = "budget"   // min, max or a pin has changed
-	EventState    SelfEventKind = "state"    // main has moved; Data names the commit, or the conflicts
-	EventIntent   SelfEventKind = "intent"   // one of its own requests changed state
+	EventState    SelfEventKind = "state"    // main has moved; Data names the commit
 	EventSnapshot SelfEventKind = "snapshot" // a snapshot follows in a moment
 	EventRestored SelfEventKind = "restored" // the program continues from a snapshot
 )

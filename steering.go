@@ -104,6 +104,9 @@ type Endpoint struct {
 	// Remote is the address of the other host that runs the instance. Packets reach it in a tunnel,
 	// and its replies go to their clients directly. Zero: it is on this host.
 	Remote netip.Addr
+	// Silent: nothing reports whether the other host lives. A client's first packet that comes again
+	// may go to another endpoint.
+	Silent bool
 }
 
 // UnreachedError is the error of a publication that is in force, less the endpoints on hosts that

@@ -77,6 +77,8 @@ type Config struct {
 	OpenLog func(
 		ctx context.Context, s pando.ServiceKey, i pando.InstanceID, q pando.LogQuery,
 	) (pando.LogLines, error)
+	// Worked returns the processor time of this process. Nil: it counts as busy all the time.
+	Worked func() time.Duration
 	// Logged returns the counts of this process's log. Nil: they are 0.
 	Logged func() pando.LogFigures
 	// TrimEvery is the interval at which the agent trims old history from the states of this host.
@@ -130,7 +132,7 @@ func New(c Config) *Agent {
 	own := anchor.New(c.Registry, c.Sightings, c.Clock, c.Log)
 	c.Registry = own
 	a := &Agent{
-		Config: c, anchor: own, sweeper: newSweeper(c.Steering, c.Clock),
+		Config: c, anchor: own, sweeper: newSweeper(&c),
 		found: map[pando.InstanceID]pando.Sandbox{}, renewals: secretsSeen{},
 	}
 	a.scope, a.presence = newScope(a), newPresence(a)

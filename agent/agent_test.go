@@ -32,6 +32,7 @@ type bench struct {
 	through   pando.Registry // likewise, the registry
 	sightings pando.Sightings
 	liveness  pando.Liveness
+	worked    func() time.Duration
 	agent     *Agent
 	stop      func()
 }
@@ -83,7 +84,7 @@ func (b *bench) start() {
 	b.agent = New(Config{
 		Host: pando.Host{Name: "h1", Tunnel: b.liveness != nil}, Registry: registry,
 		Sightings: b.sightings, Sandboxes: b.sandboxes,
-		Steering: steering, Liveness: b.liveness,
+		Steering: steering, Liveness: b.liveness, Worked: b.worked,
 		Objects: b.objects,
 		Prober:  b.prober, Peers: sim.NewPeers(), Clock: sim.Clock{}, IDs: b.ids,
 		Log:   slog.New(slog.DiscardHandler),

@@ -49,13 +49,14 @@ func (c *counting) look(now time.Time, spent time.Duration) time.Duration {
 }
 
 // Counts of flows may take a fiftieth of a processor, over all instances of a host, after the first
-// half second.
+// half second. One count in recountMax is always allowed, however long it took.
 const (
 	countShare = 50
 	countBurst = 500 * time.Millisecond
+	countDebt  = countBurst + recountMax/countShare
 )
 
-// allowance limits the time that a host spends on counting flows. It may be used from any
+// allowance limits the processor time that a host spends on counting flows. It may be used from any
 // goroutine.
 type allowance struct {
 	mu    sync.Mutex
@@ -76,7 +77,7 @@ func (b *allowance) spend(now time.Time, took time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.payBack(now)
-	b.spent += took
+	b.spent = min(b.spent+took, countDebt)
 }
 
 func (b *allowance) payBack(now time.Time) {

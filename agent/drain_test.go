@@ -1,9 +1,13 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/driver/sim"
 )
 
 // A day-long connection costs a count in ten seconds, and its end is noticed within a second.
@@ -92,5 +96,52 @@ func TestCountsTakeAFiftiethOfTheTime(t *testing.T) {
 		}
 		b.spend(now, time.Millisecond)
 		now = now.Add(100 * time.Millisecond)
+	}
+}
+
+// A machine under load makes counts long. They hold up a drain for recountMax, and not for fifty
+// times their sum.
+func TestLongCountsHoldADrainUpForTenSeconds(t *testing.T) {
+	var b allowance
+	now := time.Unix(0, 0)
+	for range 100 { // three instances that drain, 20 to 100 ms a count
+		now = now.Add(100 * time.Millisecond)
+		b.spend(now, 100*time.Millisecond)
+	}
+	if got := b.wait(now); got <= 0 || got > recountMax {
+		t.Errorf("the next count waits for %v, want at most %v", got, recountMax)
+	}
+	if got := b.wait(now.Add(recountMax)); got != 0 {
+		t.Errorf("after %v it waits for another %v", recountMax, got)
+	}
+}
+
+// slowSweeps is a steering with a large table. A sweep takes two seconds.
+type slowSweeps struct{ pando.Steering }
+
+func (s slowSweeps) Sweep(ctx context.Context) (pando.SweepReport, error) {
+	if err := pando.Sleep(ctx, sim.Clock{}, 2*time.Second); err != nil {
+		return pando.SweepReport{}, err
+	}
+	return s.Steering.Sweep(ctx)
+}
+
+// The allowance is of processor time: a count that only waited for the processor is free.
+func TestACountCostsItsProcessorTime(t *testing.T) {
+	for _, busy := range []bool{false, true} {
+		onBench(t, func(b *bench) {
+			b.front = slowSweeps{b.steering}
+			if !busy {
+				b.worked = func() time.Duration { return time.Millisecond }
+			}
+			b.restart()
+			b.serving("web-1", 1)
+			b.drain("web-1", false)
+			b.pass(10 * time.Second)
+			b.phase("web-1", pando.PhaseDrained)
+			if got := b.agent.sweeper.counts.spent > 0; got != busy {
+				t.Errorf("busy %v: the count costs something: %v", busy, got)
+			}
+		})
 	}
 }

@@ -81,9 +81,11 @@ func (r *leave) count(
 	if rest = r.a.sweeper.counts.wait(now); rest > 0 && !r.counting.counted.IsZero() {
 		return r.counting.flows, rest, nil
 	}
+	worked := r.a.sweeper.worked()
 	n, err = r.flows(ctx, box, unsteered)
 	end := r.a.Clock.Now()
-	r.a.sweeper.counts.spend(end, end.Sub(now))
+	// A busy machine makes a count long, and not dear.
+	r.a.sweeper.counts.spend(end, min(end.Sub(now), r.a.sweeper.worked()-worked))
 	r.counting.note(end, n, err)
 	return n, 0, err
 }

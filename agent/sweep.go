@@ -26,12 +26,17 @@ type sweeper struct {
 	swept    time.Time     // guarded by the turn
 	took     time.Duration // of the last sweep; guarded by the turn
 	counts   allowance     // of counting flows
+	worked   func() time.Duration
 	mu       sync.Mutex
 	report   pando.SweepReport
 }
 
-func newSweeper(s pando.Steering, c pando.Clock) *sweeper {
-	return &sweeper{steering: s, clock: c, turn: turn.New()}
+func newSweeper(c *Config) *sweeper {
+	s := &sweeper{steering: c.Steering, clock: c.Clock, turn: turn.New(), worked: c.Worked}
+	if s.worked == nil {
+		s.worked = func() time.Duration { return time.Duration(s.clock.Now().UnixNano()) }
+	}
+	return s
 }
 
 func (a *Agent) sweepOften(ctx context.Context) {

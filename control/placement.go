@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/lifecycle"
@@ -24,6 +25,8 @@ type placer struct {
 	// shunned are the hosts with instances of the service from which this one stays apart.
 	shunned map[pando.HostName]bool
 	taken   scale.Use // by the new instances of this decision
+	// roomless is the reason why no host has room for the next instance, or "".
+	roomless string
 	// quotaNoted is set once this decision has looked for the record of a wait for a quota.
 	quotaNoted bool
 }
@@ -237,8 +240,18 @@ func (p *placer) claims() func(pando.HostName) bool {
 	return func(h pando.HostName) bool { return h == home && p.here(home) }
 }
 
-// placeNew gives an intent a new instance. It moves the intent to placed, or to failed if there is
-// no host.
+// roomLook is the time between two looks for room. No event reports the room that other services
+// leave.
+const roomLook = 5 * time.Second
+
+// own reports whether this decision itself made an intent, so that no asker waits for its answer.
+func (p *placer) own(i pando.Intent) bool {
+	return !slices.ContainsFunc(p.intents, func(o pando.Intent) bool { return o.ID == i.ID })
+}
+
+// placeNew gives an intent a new instance, and moves it to placed. If no host has room, an ask
+// moves to failed. An intent of this decision itself is not written then: it would fail at every
+// look.
 func (p *placer) placeNew(i pando.Intent, revision int, role pando.Role, warm bool) bool {
 	spec, _ := p.spec(revision)
 	o := pando.Instance{
@@ -257,7 +270,13 @@ func (p *placer) placeNew(i pando.Intent, revision int, role pando.Role, warm bo
 		}
 	}
 	host, why, err := p.choose(spec, volumes)
-	if err != nil {
+	switch {
+	case err == nil:
+	case p.own(i):
+		p.roomless = err.Error()
+		p.lookAgain(p.now.Add(roomLook))
+		return false
+	default:
 		i.Instance = ""
 		p.putIntent(i.Become(pando.IntentFailed, p.now, err.Error()))
 		return false

@@ -151,6 +151,8 @@ func (d *draft) carryOut(moves []scale.Move) {
 			return
 		case m.Drain != "":
 			d.drain(m.Drain, m.Reason)
+		case d.roomless != "":
+			return
 		case m.Warm:
 			d.placeNew(d.grant(pando.VerbReplicate, m.Reason), d.serving(), pando.RoleReplica, true)
 		default:
@@ -219,9 +221,10 @@ func (d *draft) roll() {
 			d.finishRollout(m.Reason)
 			return
 		case m.Start && d.mayStart(m.Revision(d.svc), 1):
-			if d.start(m.Revision(d.svc), m.Reason) {
-				stage.Started(m)
+			if !d.start(m.Revision(d.svc), m.Reason) {
+				return // no host has room
 			}
+			stage.Started(m)
 		case m.Drain != "" && len(ordinals{d}.orderly([]lifecycle.Move{{Drain: m.Drain}})) == 0:
 			return // the other ordinals serve first
 		case m.Drain != "" && !d.fresh(m.Drain):
@@ -310,6 +313,7 @@ func (d *draft) judge() {
 			c.Waits = cmp.Or(c.Waits, why)
 		}
 	}
+	c.Waits = cmp.Or(c.Waits, d.roomless)
 	if c.Needs = d.unmet(); c.Needs != "" {
 		d.lookAgain(d.now.Add(lifecycle.NeedsLook(d.now.Sub(d.svc.Asked))))
 	}

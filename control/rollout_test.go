@@ -264,3 +264,78 @@ func TestTheTriesOfARevisionThatFailsAtOnceAreApart(t *testing.T) {
 		t.Errorf("%d are placed after the wait", n)
 	}
 }
+
+// notes returns the decisions of control to wait.
+func (tb *table) notes() (out []string) {
+	for _, v := range tb.w.DecisionsOf(web) {
+		if v.Kind == pando.DecidedHostLost {
+			out = append(out, v.Reason)
+		}
+	}
+	return out
+}
+
+// A rollout for which no host has room waits, with the reason, and continues when there is room. It
+// used to fill one decision after the other with failed asks, without an end.
+func TestARolloutWithoutRoomWaits(t *testing.T) {
+	tb := serving(t)
+	tb.put(pando.Host{Name: "h1", Memory: 1 << 30})
+	tb.deploy(2, func(s *pando.Spec) { s.Resources.MemoryBytes = 1 << 40 })
+	asks := len(tb.w.IntentsOf(web))
+	for range 60 {
+		tb.settle()
+		tb.now = tb.now.Add(10 * time.Second)
+	}
+	if n := len(tb.w.IntentsOf(web)); n != asks {
+		t.Errorf("%d asks without room", n-asks)
+	}
+	svc := tb.w.Services[web].V
+	if svc.Phase != pando.ServiceRolling || !strings.Contains(svc.Reason, "no host has room") ||
+		tb.count(pando.PhaseInRotation) != 2 {
+		t.Errorf("%s: %s, with %d in rotation", svc.Phase, svc.Reason, tb.count(pando.PhaseInRotation))
+	}
+	if notes := tb.notes(); len(notes) != 1 || !strings.Contains(notes[0], "no host has room") {
+		t.Errorf("`why` would print %q, want one reason", notes)
+	}
+	if _, wake := Decide(tb.w, web, tb.now, tb.ids); !wake.Equal(tb.now.Add(roomLook)) {
+		t.Errorf("the next look is at %s, now is %s", wake, tb.now)
+	}
+	tb.put(pando.Host{Name: "h1", Memory: 1 << 43})
+	for range 60 {
+		tb.settle()
+		tb.run()
+		tb.now = tb.now.Add(time.Second)
+	}
+	if svc := tb.w.Services[web].V; svc.Current != 2 || svc.Phase != pando.ServiceServing {
+		t.Errorf("with room, revision %d is current, %s", svc.Current, svc.Phase)
+	}
+}
+
+// Where a part of a service has room, that part runs. An ask of an instance gets its answer.
+func TestAMinimumWithoutRoomWaits(t *testing.T) {
+	tb := newTable(t)
+	tb.put(pando.Host{Name: "h1", Memory: 1 << 30})
+	tb.deploy(1, func(s *pando.Spec) {
+		s.Scale = pando.Scale{Min: 100, Max: 200, Warm: 3}
+		s.Resources.MemoryBytes = 300 << 20
+	})
+	tb.settle()
+	tb.run()
+	tb.settle()
+	if n := tb.count(pando.PhaseInRotation); n != 3 {
+		t.Errorf("%d instances of 300 MiB on a host with 1 GiB, want 3", n)
+	}
+	svc := tb.w.Services[web].V
+	if svc.Phase != pando.ServiceDegraded || !strings.Contains(svc.Reason, "no host has room") {
+		t.Errorf("%s: %s", svc.Phase, svc.Reason)
+	}
+	if all, notes := len(tb.w.IntentsOf(web)), tb.notes(); all != 3 || len(notes) != 1 {
+		t.Errorf("%d asks and %q, want 3 and one reason", all, notes)
+	}
+	ask := tb.ask(pando.VerbReplicate, tb.w.Of(web)[0].ID)
+	tb.settle()
+	if i := tb.w.Intents[ask].V; i.State != pando.IntentFailed ||
+		!strings.Contains(i.Reason, "no host has room") {
+		t.Errorf("the ask of an instance is %s: %s", i.State, i.Reason)
+	}
+}

@@ -178,6 +178,24 @@ class SecondTry(unittest.TestCase):
         crashed = "running 1 test\nerror: test failed, to rerun pass `-p other --lib`\n"
         self.refused("cargo", cargo("a") + crashed, "-p other --lib failed outside")
 
+    def test_a_skip_of_a_rust_test_is_counted(self):
+        """deploy/test counts each test that printed a skip, although cargo calls it passed."""
+        script = (HERE / "test").read_text()
+        body = script[script.index("cargo_test() {"):]
+        body = body[: body.index("\n}\n") + 3]
+        printed = "skipped: no root\nskipped: no redis-server\nskipped: no root\n"
+        for said, want in ((printed, 3), ("test result: ok. 9 passed; 0 failed\n", 0)):
+            (self.folder / "second").write_text(said)
+            env = dict(os.environ, PATH=f"{self.folder}:{os.environ['PATH']}", CODE="0")
+            env.update(NOTED=str(self.folder / "noted"), PRINTED=str(self.folder / "second"))
+            run = subprocess.run(
+                ["bash", "-c", f"rust_skipped=0\n{body}\ncargo_test -p room >/dev/null\n"
+                 "echo $rust_skipped"],
+                env=env, capture_output=True, text=True,
+            )
+            self.assertEqual((run.stdout.strip(), run.stderr), (str(want), ""))
+        self.assertIn('"$skipped" = 0', script)  # the last line of deploy/test fails in CI
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -33,6 +34,10 @@ type Judgement struct {
 func Judge(c Case) Judgement {
 	inRotation := fmt.Sprintf("%d of %d instances in rotation", c.Serving, c.Least)
 	short := c.Serving < c.Least
+	note := ""
+	if c.Waits != "" && !strings.Contains(c.Reason, c.Waits) {
+		note = "nothing is started in its place: " + c.Waits
+	}
 	switch {
 	case c.Removing:
 		reason := fmt.Sprintf("%d instances are left", c.Left)
@@ -46,19 +51,15 @@ func Judge(c Case) Judgement {
 	case c.Current == 0 && short && c.Needs != "":
 		return Judgement{Phase: pando.ServiceDeploying, Reason: inRotation + ": " + c.Needs}
 	case short && c.Waits != "":
-		j := Judgement{Phase: pando.ServiceDegraded, Reason: inRotation + ": " + c.Waits}
-		if !strings.Contains(c.Reason, c.Waits) {
-			j.Note = "nothing is started in its place: " + c.Waits
-		}
-		return j
+		return Judgement{Phase: pando.ServiceDegraded, Reason: inRotation + ": " + c.Waits, Note: note}
 	case c.Current == 0 && short:
 		return Judgement{Phase: pando.ServiceDeploying, Reason: inRotation}
 	case c.Current != 0 && c.Target != c.Current:
 		reason := fmt.Sprintf("revision %d takes over from %d", c.Target, c.Current)
-		if c.Needs != "" {
-			reason += ": " + c.Needs
+		if why := cmp.Or(c.Needs, c.Waits); why != "" {
+			reason += ": " + why
 		}
-		return Judgement{Phase: pando.ServiceRolling, Reason: reason}
+		return Judgement{Phase: pando.ServiceRolling, Reason: reason, Note: note}
 	case short:
 		return Judgement{Phase: pando.ServiceDegraded, Reason: inRotation}
 	}

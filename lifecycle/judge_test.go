@@ -22,6 +22,8 @@ func TestThePhaseOfAServiceFollowsFromItsInstances(t *testing.T) {
 		{"short", Case{Serving: 1, Least: 2, Current: 1, Target: 1}, pando.ServiceDegraded, "1 of 2"},
 		{"rolls", Case{Serving: 1, Least: 2, Current: 1, Target: 2}, pando.ServiceRolling,
 			"revision 2 takes over from 1"},
+		{"rolls without room", Case{Serving: 2, Least: 2, Current: 1, Target: 2, Waits: "no room"},
+			pando.ServiceRolling, "revision 2 takes over from 1: no room"},
 		{"waits", Case{Serving: 1, Least: 2, Current: 1, Target: 2, Waits: "a is away"},
 			pando.ServiceDegraded, "1 of 2 instances in rotation: a is away"},
 		{"new and waits", Case{Least: 1, Target: 1, Waits: "no host"}, pando.ServiceDegraded, "no host"},

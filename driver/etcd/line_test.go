@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"net"
+	"runtime"
+	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -189,4 +192,42 @@ func TestALeaseIsRenewedWhileItIsAnswered(t *testing.T) {
 	}
 	cancel()
 	<-lost
+}
+
+// An agent under load of its instances allocates and collects all the time. Its lease is renewed
+// meanwhile.
+func TestALeaseIsRenewedWhileTheCollectorWorks(t *testing.T) {
+	const duration = 900 * time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	var busy sync.WaitGroup
+	defer busy.Wait()
+	defer cancel()
+	for range runtime.GOMAXPROCS(0) {
+		busy.Go(func() {
+			var held [1 << 16]*[64]*byte // pointers, so that the collector has to look at them
+			for n := 0; ctx.Err() == nil; n++ {
+				held[n%len(held)] = new([64]*byte)
+			}
+			runtime.KeepAlive(&held)
+		})
+	}
+	var cycles debug.GCStats
+	debug.ReadGCStats(&cycles)
+	before := cycles.NumGC
+	called := make(chan struct{}, 64)
+	lost := renewal(ctx, duration, func(context.Context) error {
+		called <- struct{}{}
+		return nil
+	})
+	for range 6 { // twice its duration
+		select {
+		case <-called:
+		case <-lost:
+			t.Fatal("the lease was lost")
+		}
+	}
+	debug.ReadGCStats(&cycles)
+	if n := cycles.NumGC - before; n < 3 {
+		t.Errorf("the collector worked %d times: the test proves nothing", n)
+	}
 }

@@ -1,11 +1,15 @@
-// Package wall reads the machine's clock. Programs, demos, benchmarks and tests pass its Clock to
+// Package wall reads the machine's clocks. Programs, demos, benchmarks and tests pass its Clock to
 // the rooms.
 //
 // No room of rank 1 to 3 imports it: rooms receive a pando.Clock. In a simulation that clock is
 // virtual.
 package wall
 
-import "time"
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
 
 // Clock is the machine's clock.
 type Clock struct{}
@@ -17,4 +21,13 @@ func (Clock) Now() time.Time { return time.Now() }
 func (Clock) After(d time.Duration) (c <-chan time.Time, stop func()) {
 	t := time.NewTimer(d)
 	return t.C, func() { t.Stop() }
+}
+
+// Worked returns the processor time that this process has used, in all its threads.
+func Worked() time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t) != nil {
+		return 0 // every Linux has this clock
+	}
+	return time.Duration(t.Nano())
 }

@@ -54,3 +54,18 @@ func TestASleepEndsWithItsContext(t *testing.T) {
 		}
 	})
 }
+
+// The processor time grows while this process works, and a wait costs none to speak of.
+func TestWorkedCountsWorkAndNotWaits(t *testing.T) {
+	began := Worked()
+	for end := time.Now().Add(time.Minute); Worked()-began < 20*time.Millisecond; {
+		if time.Now().After(end) {
+			t.Fatal("a minute of work counts as less than 20 ms")
+		}
+	}
+	began = Worked()
+	<-time.After(100 * time.Millisecond)
+	if got := Worked() - began; got > 50*time.Millisecond {
+		t.Errorf("a wait of 100 ms cost %v", got)
+	}
+}

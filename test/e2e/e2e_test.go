@@ -68,8 +68,11 @@ func TestScalingByHandExpires(t *testing.T) {
 	t.Parallel()
 	p := labtest.Up(t)
 	web := p.Deploy(labtest.Echo("web", "scale: {min: 1, max: 4}"))
-	p.Pando("scale", "web", "3", "--for", "4s", "--wait")
-	web.AwaitInstances(3)
+	p.Pando("scale", "web", "3", "--for", "1h", "--wait")
+	if n := web.Status().InRotation; n != 3 {
+		t.Errorf("%d in rotation after --wait, want 3", n)
+	}
+	p.Pando("scale", "web", "3", "--for", "1s")
 	web.AwaitInstances(1)
 	if st := web.Status(); st.Pin != nil {
 		t.Errorf("the pin is still there: %+v", st.Pin)

@@ -46,6 +46,7 @@ type estate struct {
 	hosts   []*host
 	place   map[string]*host
 	weights map[string]int
+	silent  *host
 	by      int // the family by which hosts reach each other: its place in host.own
 }
 
@@ -179,7 +180,7 @@ func (e *estate) table(h *host) pando.SteeringTable {
 		if at := e.place[name]; at == h {
 			end.Link = h.boxes[name].Link
 		} else {
-			end.Remote = at.own[e.by]
+			end.Remote, end.Silent = at.own[e.by], at == e.silent
 		}
 		out.Endpoints = append(out.Endpoints, end)
 	}

@@ -101,7 +101,7 @@ func tend(ctx context.Context, p place) error {
 		Routers: speaker, Ends: endsFor(p, log),
 		Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
-		Logged: logged.figures,
+		Logged: logged.figures, Worked: wall.Worked,
 	})
 	faces, err := agentFaces(p, c, images, facesOf(p, a, images, objects))
 	if err != nil {

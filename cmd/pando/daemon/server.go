@@ -20,6 +20,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/api"
 	"pando.run/pando/control"
+	"pando.run/pando/driver/deeds"
 	"pando.run/pando/driver/etcd"
 	"pando.run/pando/driver/front"
 	"pando.run/pando/driver/peer"
@@ -75,6 +76,7 @@ func serve(ctx context.Context, p place) error {
 		Name: p.Host, Heard: store.Registry().Heard, Writable: writable,
 		Taken: front.Owner, Vault: authority.Vault(), Authority: fingerprint(authority),
 		Process: processFigures(store),
+		Audited: deeds.Open(filepath.Join(p.logs(), "audit.log")).Add,
 	})
 	store.Decide(ctl)
 	admitOwn(ctx, ctl, p, log)

@@ -41,10 +41,7 @@ func Scale(o *Console) *cobra.Command {
 				n, bounds(st.Scale), key.Name)
 		}
 		if err == nil && o.wait {
-			st, err = o.until(ctx, key, o.watching(st), func(st pando.ServiceStatus) (bool, error) {
-				there := st.InRotation == n && inService(st) == n
-				return there && (n == 0 || st.Phase == pando.ServiceServing), nil
-			})
+			st, err = o.until(ctx, key, o.watching(st), pinned(st, n))
 		}
 		if err != nil {
 			return err
@@ -53,6 +50,28 @@ func Scale(o *Console) *cobra.Command {
 	})
 	c.Flags().DurationVar(&keep, "for", 0, "fix it for this time (0 = until auto)")
 	return o.Flag(c)
+}
+
+// pinned returns a test whether a service has the n instances that a pin asked for. The test fails
+// once the pin is over or another one took its place: then n may never come. asked is the answer to
+// the pin. A status that is older, of a server that is behind, proves nothing.
+func pinned(asked pando.ServiceStatus, n int) func(pando.ServiceStatus) (bool, error) {
+	return func(st pando.ServiceStatus) (bool, error) {
+		switch {
+		case st.Version < asked.Version:
+			return false, nil
+		case st.InRotation == n && inService(st) == n &&
+			(n == 0 || st.Phase == pando.ServiceServing):
+			return true, nil
+		case st.Removing:
+			return false, fmt.Errorf("%w: %s is being removed", pando.ErrRefused, st.ServiceKey)
+		case st.Pin == nil || st.Pin.Instances != n || !st.Pin.Until.Equal(asked.Pin.Until):
+			return false, fmt.Errorf("%w: %s had %d of %d instances when the pin ended; "+
+				"`pando why %[2]s` shows its end, --for sets how long a pin holds",
+				pando.ErrNotReady, st.ServiceKey, st.InRotation, n)
+		}
+		return false, nil
+	}
 }
 
 // inService counts the instances of a service that are not warm.

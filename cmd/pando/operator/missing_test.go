@@ -1,0 +1,64 @@
+package operator
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
+)
+
+// answering returns a console on a socket that gives the same answers always.
+func answering(t *testing.T, answers map[string]any) (*Console, *strings.Builder) {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "api.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	for path, v := range answers {
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			_ = json.NewEncoder(w).Encode(v)
+		})
+	}
+	go http.Serve(l, mux) // until the socket is closed
+	t.Cleanup(func() { l.Close() })
+	out := &strings.Builder{}
+	getenv := func(name string) string { return map[string]string{"PANDO_API": socket}[name] }
+	return Open(&cli.Output{Env: cli.Env{Stdout: out, Stderr: out, Getenv: getenv}}), out
+}
+
+// A name without a service leads to the likely one: of the same tenant with a slip, or of another
+// tenant with the same name.
+func TestAMissingServiceHasASuggestion(t *testing.T) {
+	status := func(tenant pando.Tenant, name pando.ServiceName) (st pando.ServiceStatus) {
+		st.ServiceKey = pando.ServiceKey{Tenant: tenant, Name: name}
+		return st
+	}
+	o, _ := answering(t, map[string]any{"GET /v1/services": []pando.ServiceStatus{
+		status(pando.DefaultTenant, "website"), status("shop", "cart"),
+	}})
+	for name, want := range map[string]string{
+		"webiste":   "service webiste: not found; did you mean website?",
+		"cart":      "a service of another tenant has that name: shop/cart",
+		"zebra":     "`pando status` lists the services",
+		"shop/cat":  "did you mean shop/cart?",
+		"shop/cart": "not found", // the error was about a part of it
+	} {
+		key, err := pando.ParseServiceKey(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := o.meant(t.Context(), key, pando.ErrNotFound); !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
+	}
+	if err := o.meant(t.Context(), pando.DefaultService("x"), pando.ErrRefused); err == nil {
+		t.Error("another error is lost")
+	}
+}
