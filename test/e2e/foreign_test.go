@@ -47,16 +47,17 @@ func TestTwoServersUseAForeignEtcd(t *testing.T) {
 		}
 		return []string{"--server", "--join", is.Join, "--token", is.Token}
 	}
-	if said := p.UpFails(3, second, server()...); !strings.Contains(said, "give --store") {
+	said = p.UpFails(3, second, server()...)
+	if !strings.Contains(said, "give --store") {
 		t.Errorf("without --store, pando up --server printed:\n%s", said)
 	}
 	p.Up(second, append(server(), e.Flags()...)...)
 	held := web.Hold(labtest.Client)
 	p.KillServer(first)
 	asksGoOn(p, web)
-	if said := p.Must(second, p.Bin, "servers", "ls"); !strings.Contains(said, "silent") ||
-		!strings.Contains(said, second) {
-		t.Errorf("pando servers ls printed:\n%s", said)
+	list := p.Must(second, p.Bin, "servers", "ls")
+	if !strings.Contains(list, "silent") || !strings.Contains(list, second) {
+		t.Errorf("pando servers ls printed:\n%s", list)
 	}
 	if out := held.Stop(); out.Code != 0 {
 		t.Errorf("a connection was broken: %s", out.Text)

@@ -95,8 +95,8 @@ func join(ctx context.Context, p place) (*trust.Membership, error) {
 	return next, accept(p, next, got)
 }
 
-// tunnelFits refuses a join over a network whose packets are too small for the tunnel between hosts.
-// It knows the way to the server alone; the agents check the others.
+// tunnelFits refuses a join over a network with packets too small for the tunnel between hosts. It
+// checks the way to the server alone; the agents check the other ways.
 func tunnelFits(ctx context.Context, p place, server string) error {
 	at, err := net.ResolveUDPAddr("udp", server)
 	if err != nil || p.Steer != steerEBPF {

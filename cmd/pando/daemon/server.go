@@ -74,9 +74,8 @@ func serve(ctx context.Context, p place) error {
 	ctl := control.New(control.Config{
 		Registry: store.Registry(), Peers: peers, Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Name: p.Host, Heard: store.Registry().Heard, Writable: writable,
-		Taken: front.Owner, Vault: authority.Vault(), Authority: fingerprint(authority),
-		Process: processFigures(store),
-		Audited: deeds.Open(filepath.Join(p.logs(), "audit.log")).Add,
+		Taken: front.Owner, Vault: authority.Vault(), Process: processFigures(store),
+		Authority: fingerprint(authority), Audited: deeds.Open(filepath.Join(p.logs(), "audit.log")).Add,
 	})
 	store.Decide(ctl)
 	admitOwn(ctx, ctl, p, log)
