@@ -28,9 +28,11 @@ func TestAPathThatIsTooSmallIsNamed(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		for _, line := range []string{"link set lo up", "link add name path0 mtu 1329 type veth peer name path1",
-			"address add 192.0.2.1/24 dev path0", "address add 2001:db8::1/64 dev path0 nodad", "link set path0 up",
-			"link set path1 up", "neighbour add 192.0.2.2 lladdr 02:00:00:00:00:01 dev path0",
+		for _, line := range []string{"link set lo up",
+			"link add name path0 mtu 1329 type veth peer name path1",
+			"address add 192.0.2.1/24 dev path0", "address add 2001:db8::1/64 dev path0 nodad",
+			"link set path0 up", "link set path1 up",
+			"neighbour add 192.0.2.2 lladdr 02:00:00:00:00:01 dev path0",
 			"neighbour add 2001:db8::2 lladdr 02:00:00:00:00:01 dev path0"} {
 			if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
 				t.Errorf("ip %s: %v: %s", line, err, out)
