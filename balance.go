@@ -27,6 +27,20 @@ const (
 // BalanceKinds lists every policy, in the order of enum balance_by in bpf/pando.h.
 var BalanceKinds = []BalanceBy{ByHash, ByRoundRobin, ByHaven, ByScore, ByLeastFlows}
 
+// BalanceAt is the moment of the choice.
+type BalanceAt string
+
+const (
+	// AtPacket is the default. The first packet of a flow gets its instance, and the others follow.
+	AtPacket BalanceAt = "packet"
+	// AtConnect also gives the sockets of instances and hosts an instance in place of the VIP. Their
+	// packets pass no table. Clients outside are served as by AtPacket.
+	AtConnect BalanceAt = "connect"
+)
+
+// BalancePlaces lists the moments of the choice.
+var BalancePlaces = []BalanceAt{AtPacket, AtConnect}
+
 // Balance chooses the instances of new flows. The zero value is ByHash. It is comparable.
 type Balance struct {
 	By BalanceBy `json:"by,omitempty"` // ByHash
@@ -34,6 +48,8 @@ type Balance struct {
 	Weights Weights `json:"weights,omitzero"`
 	// EverySeconds is the time between two measurements: 0.1.
 	EverySeconds float64 `json:"every_seconds,omitempty"`
+	// At is the moment of the choice: AtPacket.
+	At BalanceAt `json:"at,omitempty"`
 }
 
 // Weights are the importance of resources in a score (w of HAVEN Fig. 4).
@@ -58,6 +74,9 @@ const (
 func (b Balance) WithDefaults() Balance {
 	if b.By == "" {
 		b.By = ByHash
+	}
+	if b.At == "" {
+		b.At = AtPacket
 	}
 	if b.Weights == (Weights{}) {
 		b.Weights = WeightsDefault

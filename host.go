@@ -44,6 +44,7 @@ type Host struct {
 	Ordinals   bool         `json:"ordinals,omitempty"`  // it runs stateful services
 	Externals  bool         `json:"externals,omitempty"` // it serves external endpoints
 	Fronts     bool         `json:"fronts,omitempty"`    // it serves at its own address
+	Straight   bool         `json:"straight,omitempty"`  // its drains wait for AtConnect's sockets
 	Layout     int          `json:"layout,omitempty"`    // its newest; 0: the first
 	// Frozen is why the host keeps what it has and follows nothing. "": it follows the store.
 	Frozen string `json:"frozen,omitempty"`

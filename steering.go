@@ -67,6 +67,8 @@ type SteeringTable struct {
 	// By chooses the endpoints of new flows. "": ByHash. Policies without a rank obey the weights.
 	// ByRoundRobin and ByHaven only leave out the endpoints that drain.
 	By BalanceBy
+	// At is where the choice happens. "": AtPacket.
+	At BalanceAt
 	// Asleep: the first packets of new flows are held while no endpoint takes them (Knocks).
 	Asleep bool
 }
@@ -104,6 +106,9 @@ type Endpoint struct {
 	// Remote is the address of the other host that runs the instance. Packets reach it in a tunnel,
 	// and its replies go to their clients directly. Zero: it is on this host.
 	Remote netip.Addr
+	// Own4 and Own6 are the addresses of the instance itself on another host, for AtConnect. Its
+	// ports are those of the table. Invalid: its clients use the VIP.
+	Own4, Own6 netip.Addr
 	// Silent: nothing reports whether the other host lives. A client's first packet that comes again
 	// may go to another endpoint.
 	Silent bool

@@ -232,7 +232,7 @@ func (r end) mayDie(ctx context.Context) error {
 			return fmt.Errorf("die %w: new flows still come to it; ask again: %w",
 				pando.ErrRefused, cmp.Or(err, ctx.Err()))
 		}
-		n, err := r.box.Flows(ctx)
+		n, err := r.openFlows(ctx)
 		if err != nil {
 			return fmt.Errorf("die %w: its open flows cannot be counted; ask again: %w",
 				pando.ErrRefused, err)
@@ -254,6 +254,15 @@ func (r end) mayDie(ctx context.Context) error {
 			" POST /v1/self/state/push first", pando.ErrRefused)
 	}
 	return nil
+}
+
+// openFlows counts the flows at the VIP, and the sockets that chose at connect.
+func (r end) openFlows(ctx context.Context) (int, error) {
+	n, err := r.box.Flows(ctx)
+	if n > 0 || err != nil || !(tables{r.a}).choosesAtConnect(r.service) {
+		return n, err
+	}
+	return r.a.sweeper.flows(ctx, r.id)
 }
 
 // dyingMayBegin refuses death before halt.

@@ -36,6 +36,7 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	out := pando.SteeringTable{
 		Service: s, VIP4: svc.V.VIP4, VIP6: svc.V.VIP6, Ports: all.V.Ports,
 		By:        all.V.Balance.By,
+		At:        all.V.Balance.At,
 		Names:     a.reachable(all.V),
 		Endpoints: make([]pando.Endpoint, 0, len(a.crews.of[s])),
 	}
@@ -56,6 +57,14 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	out.Via4, out.Via6 = via.Address, via.Address6
 	out.Asleep = via.Name == "" && sleeps(svc.V, all.V, a.Clock.Now())
 	return out, steer.Publish
+}
+
+// choosesAtConnect reports whether sockets lead straight to the instances of a service.
+func (t tables) choosesAtConnect(s pando.ServiceKey) bool {
+	a := t.a
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.world.Endpoints[s].V.Balance.At == pando.AtConnect
 }
 
 // sleeps reports whether traffic may start the first instance of a service: no host has one that

@@ -16,6 +16,11 @@ var balanceFields = []field{
 		def: "hash", example: "score", kind: enumKind(balanceWords()...),
 		set: func(s *pando.Spec, v any) { s.Balance.By = pando.BalanceBy(v.(string)) },
 		get: func(s pando.Spec) any { return string(s.Balance.By) }},
+	{name: "at", doc: "packet: the first packet of a flow gets its instance. connect: a socket of " +
+		"an instance or a host also gets it, as its peer; its packets pass no table.",
+		def: "packet", example: "connect", kind: enumKind(balancePlaces()...),
+		set: func(s *pando.Spec, v any) { s.Balance.At = pando.BalanceAt(v.(string)) },
+		get: func(s pando.Spec) any { return string(s.Balance.At) }},
 	{name: "weights", doc: "Weight of each resource in the score: cpu, memory, bandwidth, pressure. " +
 		"A resource that is not named has the weight 0.",
 		def: "1 each", example: "{cpu: 2, memory: 1}", kind: weightsKind,
@@ -30,6 +35,13 @@ var balanceFields = []field{
 func balanceWords() (out []string) {
 	for _, by := range pando.BalanceKinds {
 		out = append(out, string(by))
+	}
+	return out
+}
+
+func balancePlaces() (out []string) {
+	for _, at := range pando.BalancePlaces {
+		out = append(out, string(at))
 	}
 	return out
 }

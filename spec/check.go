@@ -111,6 +111,7 @@ func Check(s pando.Spec) error {
 	c.stateful(s)
 	c.needs(s)
 	word(c, "balance.by", s.Balance.By, append(slices.Clone(pando.BalanceKinds), "")...)
+	word(c, "balance.at", s.Balance.At, append(slices.Clone(pando.BalancePlaces), "")...)
 	c.also(s.Balance.Check())
 	return errors.Join(c.errs...)
 }
@@ -163,6 +164,22 @@ func (c *checks) argv(s pando.Spec) {
 	for i, word := range s.Command {
 		c.text(fmt.Sprintf("command[%d]", i), word)
 	}
+}
+
+// connectConflicts returns the keys that need packets: none of a socket passes a counter.
+func connectConflicts(s pando.Spec) (out []conflict) {
+	if s.Balance.At != pando.AtConnect {
+		return nil
+	}
+	if s.Scale.Zero {
+		out = append(out, conflict{"scale.min",
+			"0 ends a service without packets, and balance.at: connect hides them: drop one of them"})
+	}
+	if s.Scale.By == pando.ByPackets {
+		out = append(out, conflict{"scale.by",
+			"packets/s counts packets, and balance.at: connect hides them: use connections/s"})
+	}
+	return out
 }
 
 // scaleConflicts returns the keys of `scale` that contradict its metric.

@@ -94,6 +94,7 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 func TestCheckNamesAWrongPolicy(t *testing.T) {
 	for want, b := range map[string]pando.Balance{
 		`balance.by: "best"`:   {By: "best"},
+		`balance.at: "dial"`:   {At: "dial"},
 		"balance.weights: -1":  {Weights: pando.Weights{CPU: -1}},
 		"balance.weights: NaN": {Weights: pando.Weights{Memory: math.NaN()}},
 		"balance.every: 1ms":   {EverySeconds: 0.001},
@@ -103,6 +104,13 @@ func TestCheckNamesAWrongPolicy(t *testing.T) {
 		s.Balance = b
 		if err := Check(s); !errors.Is(err, pando.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v\nwant %s", err, want)
+		}
+	}
+	for _, at := range pando.BalancePlaces {
+		s := good()
+		s.Balance = pando.Balance{At: at}
+		if err := Check(s); err != nil {
+			t.Errorf("at %s: %v", at, err)
 		}
 	}
 	for _, by := range pando.BalanceKinds {

@@ -37,6 +37,8 @@ func externalConflicts(s pando.Spec) (out []conflict) {
 	add(s.Stateful(), "kind", noProgram)
 	add(len(s.Volumes) > 0, "volumes", noProgram)
 	add(len(s.Configs) > 0, "configs", noProgram)
+	add(s.Balance.At == pando.AtConnect, "balance.at",
+		"connect has no effect beside endpoints, which are reached through the VIP: drop one of them")
 	add(s.Scale.Warm > 0, "scale.warm", noProgram)
 	add(s.Scale.By != "", "scale.by", noProgram)
 	add(s.Scale.Zero, "scale.min", noProgram)

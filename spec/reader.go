@@ -249,6 +249,7 @@ func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 		r.at(at, "balance", "%s", strings.TrimPrefix(err.Error(), pando.ErrInvalid.Error()+": "))
 	}
 	for _, c := range slices.Concat(scaleConflicts(s.Scale), placeConflicts(s), volumeConflicts(s),
+		connectConflicts(s),
 		replicateConflicts(s),
 		canaryConflicts(s), externalConflicts(s), jobConflicts(s), statefulConflicts(s)) {
 		r.at(where[c.path], c.path, "%s", c.text)

@@ -32,6 +32,11 @@ func Remotes(
 		if s.Phase.TakesFlows() && here[s.Host] {
 			r.Weight = s.Weight
 		}
+		// An agent that counts no such sockets would end them in a drain. Instances of another
+		// revision may have other ports.
+		if e.Balance.At == pando.AtConnect && h.Straight && s.Revision == e.Service.Target {
+			r.Own4, r.Own6, _ = s.Addresses(h.Slot)
+		}
 		out = append(out, r)
 	}
 	slices.SortFunc(out, func(x, y pando.Endpoint) int { return cmp.Compare(x.Instance, y.Instance) })

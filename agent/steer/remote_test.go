@@ -47,6 +47,42 @@ func TestRemotesOfARecord(t *testing.T) {
 	}
 }
 
+// An instance of another host has an address for sockets while that host counts them, and while its
+// ports are those of the table.
+func TestRemotesForSockets(t *testing.T) {
+	host := pando.Host{Name: "h2", Slot: 3, Address: netip.MustParseAddr("192.0.2.2"), Tunnel: true,
+		Straight: true}
+	record := pando.Endpoints{Hosts: []pando.HostName{"h2"}, Service: pando.Service{Target: 2},
+		Balance: pando.Balance{At: pando.AtConnect},
+		Seats: []pando.Seat{
+			{Instance: "web-1", Phase: pando.PhaseInRotation, Revision: 2, Weight: 1, At: 5},
+			{Instance: "web-2", Phase: pando.PhaseInRotation, Revision: 1, Weight: 1, At: 6},
+			{Instance: "web-3", Phase: pando.PhaseDraining, Revision: 2},
+		}}
+	find := func(pando.HostName) (pando.Host, bool) { return host, true }
+	own := func() (all []string) {
+		for _, e := range Remotes(record, "h1", find) {
+			if e.Own4.IsValid() {
+				all = append(all, string(e.Instance)+" "+e.Own4.String()+" "+e.Own6.String())
+			}
+		}
+		return all
+	}
+	range4, _ := pando.InstanceRange(3)
+	if got := own(); len(got) != 1 || !strings.HasPrefix(got[0], "web-1 ") ||
+		!range4.Contains(netip.MustParseAddr(strings.Fields(got[0])[1])) {
+		t.Errorf("addresses for sockets: %v, want that of web-1", got)
+	}
+	host.Straight = false
+	if got := own(); len(got) > 0 {
+		t.Errorf("a host of an older build has %v", got)
+	}
+	host.Straight, record.Balance.At = true, pando.AtPacket
+	if got := own(); len(got) > 0 {
+		t.Errorf("a service that chooses by packets has %v", got)
+	}
+}
+
 func TestLocalEndpointsArePreferredByWeight(t *testing.T) {
 	local := func(weights ...int) (out []pando.Endpoint) {
 		for _, w := range weights {

@@ -147,13 +147,14 @@ func (q *Queue) record(j job, goal Change, err error, gone bool) {
 
 func sameTable(x, y pando.SteeringTable) bool {
 	return x.VIP4 == y.VIP4 && x.VIP6 == y.VIP6 && x.Via4 == y.Via4 && x.Via6 == y.Via6 &&
-		x.By == y.By && x.Asleep == y.Asleep && slices.Equal(x.Names, y.Names) &&
+		x.By == y.By && x.At == y.At && x.Asleep == y.Asleep && slices.Equal(x.Names, y.Names) &&
 		slices.Equal(x.Ports, y.Ports) && slices.EqualFunc(x.Endpoints, y.Endpoints, sameEndpoint)
 }
 
 func sameEndpoint(e, f pando.Endpoint) bool {
 	return e.Instance == f.Instance && e.Revision == f.Revision && e.Weight == f.Weight &&
-		e.Soon == f.Soon && e.Remote == f.Remote && sameLink(e.Link, f.Link)
+		e.Soon == f.Soon && e.Remote == f.Remote && e.Own4 == f.Own4 && e.Own6 == f.Own6 &&
+		sameLink(e.Link, f.Link)
 }
 
 func sameLink(x, y pando.Link) bool {

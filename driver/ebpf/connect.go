@@ -22,6 +22,9 @@ func (d *Driver) Connect(_ context.Context, l pando.Link, ports []pando.Port, vi
 	if err := d.objects.Links.Put(uint32(l.IfIndex), linkOf(l, vip4, vip6)); err != nil {
 		return fmt.Errorf("remember the link %s: %w", l.Host, err)
 	}
+	if err := d.straights.admit(l); err != nil {
+		return err
+	}
 	return d.hooks.attach(l.Host, hook.Place{IfIndex: l.IfIndex}, d.objects.FromInstance)
 }
 
@@ -29,12 +32,19 @@ func (d *Driver) Connect(_ context.Context, l pando.Link, ports []pando.Port, vi
 // there before Connect. The kernel waits for an RCU grace period (about 10 ms) per attached
 // program. With Prepare, a start does not wait for it.
 func (d *Driver) Prepare(l pando.Link) error {
+	d.mu.Lock()
+	err := d.straights.admit(l)
+	d.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	return d.hooks.attach(l.Host, hook.Place{IfIndex: l.IfIndex}, d.objects.FromInstance)
 }
 
-// The directions of a translation (enum goes of bpf/pando.h). 0: published port to target.
+// The directions of a translation (enum goes of bpf/pando.h).
 const (
-	toPublished = iota + 1
+	toTarget = iota
+	toPublished
 	hostToTarget
 	targetToHost
 )
@@ -87,6 +97,7 @@ func (d *Driver) Disconnect(_ context.Context, l pando.Link) error {
 	errs := []error{ignoreMissing(d.objects.Links.Delete(uint32(l.IfIndex))),
 		d.translate(uint32(l.IfIndex), nil)}
 	delete(d.index.translations, uint32(l.IfIndex))
+	errs = append(errs, d.straights.dismiss(l))
 	errs = append(errs, d.hooks.detach(l.Host))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("forget the link %s: %w", l.Host, err)

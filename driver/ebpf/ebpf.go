@@ -56,19 +56,20 @@ type Driver struct {
 	Config
 	*sleepers
 	pando.FlowBook
-	objects  steerObjects
-	hooks    hooks
-	flows    flowTable
-	shares   *shares
-	sweeping sync.Mutex // one sweep at a time; taken before mu
-	mu       sync.Mutex // guards the fields below
-	index    *index
-	ways     ways
-	netns    map[uint32]string // by slot of a published endpoint
-	tables   *tables
-	tunnel   tunnel
-	policies policies
-	doors    doors
+	objects   steerObjects
+	hooks     hooks
+	flows     flowTable
+	shares    *shares
+	sweeping  sync.Mutex // one sweep at a time; taken before mu
+	mu        sync.Mutex // guards the fields below
+	index     *index
+	ways      ways
+	netns     map[uint32]string // by slot of a published endpoint
+	tables    *tables
+	tunnel    tunnel
+	policies  policies
+	doors     doors
+	straights straights
 	// fresh: this Open created the connection table. filled: services with connections taken
 	// over since then. filledFrom: number of connections taken over per instance.
 	fresh      bool
@@ -105,6 +106,7 @@ func Open(c Config) (*Driver, error) {
 	d.tunnel = tunnel{objects: &d.objects, hooks: &d.hooks, rooms: map[netip.Addr]int{}}
 	d.policies = policies{objects: &d.objects, of: map[uint32]*policy{}}
 	d.doors = doors{objects: &d.objects, of: map[uint32]*places{}, noted: map[uint32]bool{}}
+	d.straights = newStraights(&d.objects)
 	d.flows = flowTable{objects: &d.objects, counts: counters{&d.objects, cpus}, tick: tick}
 	if err := d.takeUp(); err != nil {
 		return nil, err
@@ -131,7 +133,7 @@ func (d *Driver) takeUp() error {
 		err = d.readTables(spec)
 	}
 	if err == nil {
-		err = d.doors.read()
+		err = errors.Join(d.doors.read(), d.straights.read())
 	}
 	if err == nil {
 		err = d.attachHost()
@@ -147,6 +149,9 @@ func (d *Driver) takeUp() error {
 	}
 	if err == nil {
 		err = d.hooks.attachAgain(d.Uplinks)
+	}
+	if err == nil {
+		err = d.straights.attach(filepath.Join(d.PinDir, socketPins))
 	}
 	if err == nil && at.from != "" {
 		err = at.finish(d.flows, d.objects.Migrating)
@@ -319,7 +324,8 @@ func (d *Driver) Purge() error { return errors.Join(d.Close(), Purge(d.PinDir)) 
 // Purge removes all pins of a driver in a folder. It also removes pins that this build cannot open,
 // of another layout or other sizes.
 func Purge(pinDir string) error {
-	errs := []error{hook.DetachAll(filepath.Join(pinDir, "links")), os.RemoveAll(pinDir)}
+	errs := []error{hook.DetachAll(filepath.Join(pinDir, "links")),
+		hook.DetachAll(filepath.Join(pinDir, socketPins)), os.RemoveAll(pinDir)}
 	_ = os.Remove(filepath.Dir(pinDir)) // fails if another host's pins are there
 	errs = append(errs, forgetRoutes())
 	for _, name := range []string{Device, TunnelDevice} {

@@ -151,6 +151,9 @@ func copyTable(spec *ebpf.MapSpec, from, to string) error {
 		return err
 	}
 	defer m.Close()
+	if old.Type() == ebpf.SkStorage {
+		return nil // the kernel lists no sockets: those of now have the instance as their peer
+	}
 	key, value, err := conversions(old, spec)
 	if err != nil {
 		return err

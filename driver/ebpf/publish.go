@@ -93,6 +93,9 @@ func (d *Driver) publish(t pando.SteeringTable, out map[netip.Addr]error) error 
 	if err := d.publishPorts(n, t, out); err != nil {
 		return err
 	}
+	if err := d.straights.publish(d.index, n, t, slots); err != nil {
+		return err
+	}
 	for _, slot := range gone {
 		if err := d.dropEndpoint(slot); err != nil {
 			return err
@@ -177,6 +180,7 @@ func (d *Driver) dropEndpoint(slot uint32) error {
 	v := steerEndpoint{Epoch: d.index.slots[slot].Epoch + 1}
 	errs := []error{
 		d.objects.Endpoints.Put(slot, v), ignoreMissing(d.objects.EndpointNames.Delete(slot)),
+		d.straights.forget(slot),
 	}
 	tag := d.index.tagOf(d.index.slots[slot].Service, d.index.names[slot])
 	if slot < endpointsMax {
@@ -325,7 +329,8 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 		return nil
 	}
 	d.shares.forget(s) // the table is gone, even if the rest of this fails
-	errs := []error{d.index.forgetPorts(&d.objects, n, func(steerServiceKey) bool { return false })}
+	errs := []error{d.straights.forgetPorts(n, nil),
+		d.index.forgetPorts(&d.objects, n, func(steerServiceKey) bool { return false })}
 	for vip := range d.index.vipsOf[n] {
 		if at := d.index.vips[vip]; at&^elsewhere == n {
 			errs = append(errs, ignoreMissing(d.objects.Vips.Delete(vip)))

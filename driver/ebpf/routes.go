@@ -44,7 +44,8 @@ func (w ways) passOn(vip [4]uint32, via netip.Addr, endpoints int, former bool) 
 		own = netip.Addr{}
 	}
 	p := netip.PrefixFrom(dst, dst.BitLen())
-	err := errors.Join(toward(p, via, routeTable), toward(p, own, unix.RT_TABLE_MAIN))
+	err := errors.Join(toward(p, via, netip.Addr{}, routeTable),
+		toward(p, own, netip.Addr{}, unix.RT_TABLE_MAIN))
 	if errors.Is(err, unix.EHOSTUNREACH) && dst.Is6() {
 		return false, nil
 	}
@@ -64,8 +65,9 @@ type way struct {
 }
 
 // toward sets the route to a prefix by way of a host, or removes it. IPv4 routes may have an IPv6
-// next hop (RFC 5549).
-func toward(p netip.Prefix, via netip.Addr, table int) error {
+// next hop (RFC 5549). src is the source of this host's own packets, if the host has that address;
+// invalid: the kernel chooses.
+func toward(p netip.Prefix, via, src netip.Addr, table int) error {
 	route := &netlink.Route{Dst: prefix(p), Protocol: routeProtocol, Table: table}
 	if !via.IsValid() {
 		if err := netlink.RouteDel(route); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -76,7 +78,13 @@ func toward(p netip.Prefix, via netip.Addr, table int) error {
 	if route.Gw = via.AsSlice(); p.Addr().Is4() && via.Is6() {
 		route.Gw, route.Via = nil, &netlink.Via{AddrFamily: netlink.FAMILY_V6, Addr: via.AsSlice()}
 	}
-	if err := netlink.RouteReplace(route); err != nil {
+	route.Src = src.AsSlice()
+	err := netlink.RouteReplace(route)
+	if src.IsValid() && errors.Is(err, unix.EINVAL) {
+		route.Src = nil
+		err = netlink.RouteReplace(route)
+	}
+	if err != nil {
 		return fmt.Errorf("set the route to %s by way of %s (are both on one network?): %w", p, via, err)
 	}
 	return nil
@@ -115,18 +123,25 @@ func (d *Driver) Neighbours(_ context.Context, hosts []pando.Host) error {
 			}
 		}
 	}
-	want := map[netip.Prefix]bool{}
+	want, near := map[netip.Prefix]bool{}, map[netip.Prefix]bool{}
 	for _, h := range hosts {
 		for p, via := range map[netip.Prefix]netip.Addr{h.Instances4: h.Address,
 			h.Instances6: h.Address6} {
 			if p.IsValid() && via.IsValid() && (via.Is6() || p.Addr().Is4()) {
 				want[p] = true
-				if err := toward(p, via, unix.RT_TABLE_MAIN); !errors.Is(err, unix.EHOSTUNREACH) || via.Is4() {
+				err := toward(p, via, d.ownAddress(p), unix.RT_TABLE_MAIN)
+				if !errors.Is(err, unix.EHOSTUNREACH) || via.Is4() {
 					errs = append(errs, err)
+				}
+				if err == nil {
+					near[p] = true
 				}
 			}
 		}
 	}
+	d.mu.Lock()
+	d.straights.near = near
+	d.mu.Unlock()
 	set, err := routes()
 	errs = append(errs, err)
 	for _, r := range set {
@@ -135,6 +150,17 @@ func (d *Driver) Neighbours(_ context.Context, hosts []pando.Host) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// ownAddress returns the host's own address of the family of a prefix. The kernel would prefer the
+// gateway's address, which every host has: no reply would come back.
+func (c Config) ownAddress(p netip.Prefix) netip.Addr {
+	for _, a := range []netip.Addr{c.HostAddr, c.HostAddr6} {
+		if a.IsValid() && a.Is4() == p.Addr().Is4() {
+			return a
+		}
+	}
+	return netip.Addr{}
 }
 
 func toPrefix(n *net.IPNet) netip.Prefix {

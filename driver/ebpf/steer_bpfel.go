@@ -118,6 +118,16 @@ type steerInstanceLink struct {
 	Pad  [2]uint8
 }
 
+type steerMet struct {
+	_      structs.HostLayout
+	Vip    [4]uint32
+	Addr   [4]uint32
+	Port   uint16
+	Target uint16
+	Slot   uint32
+	Epoch  uint32
+}
+
 type steerName struct {
 	_       structs.HostLayout
 	Service uint32
@@ -189,6 +199,28 @@ type steerServiceKey struct {
 	Pad      uint8
 }
 
+type steerSpokenKey struct {
+	_      structs.HostLayout
+	Cookie uint64
+	Addr   [4]uint32
+	Port   uint16
+	Pad    [3]uint16
+}
+
+type steerStraight struct {
+	_     structs.HostLayout
+	Addr  [2][4]uint32
+	Ports [8]struct {
+		_         structs.HostLayout
+		Published uint16
+		Target    uint16
+		Protocol  uint8
+		Pad       [3]uint8
+	}
+	Sockets int32
+	Epoch   uint32
+}
+
 type steerTurn struct {
 	_    structs.HostLayout
 	Lock struct {
@@ -202,59 +234,73 @@ type steerTurn struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	steerMapArrivals          = "arrivals"
-	steerMapAskPaces          = "ask_paces"
-	steerMapAsks              = "asks"
-	steerMapAways             = "aways"
-	steerMapCounts            = "counts"
-	steerMapDoors             = "doors"
-	steerMapEndpointNames     = "endpoint_names"
-	steerMapEndpoints         = "endpoints"
-	steerMapFlows             = "flows"
-	steerMapFlows6            = "flows6"
-	steerMapFragments         = "fragments"
-	steerMapHashKeys          = "hash_keys"
-	steerMapHeld              = "held"
-	steerMapKnocks            = "knocks"
-	steerMapLinks             = "links"
-	steerMapLive              = "live"
-	steerMapOpening           = "opening"
-	steerMapOpening6          = "opening6"
-	steerMapPaces             = "paces"
-	steerMapPeers             = "peers"
-	steerMapPolicies          = "policies"
-	steerMapPorts             = "ports"
-	steerMapRanks             = "ranks"
-	steerMapScores            = "scores"
-	steerMapServiceNames      = "service_names"
-	steerMapServices          = "services"
-	steerMapSlabs             = "slabs"
-	steerMapTraffic           = "traffic"
-	steerMapTranslations      = "translations"
-	steerMapTurns             = "turns"
-	steerMapUnfound           = "unfound"
-	steerMapVips              = "vips"
-	steerProgChange           = "change"
-	steerProgFromHost         = "from_host"
-	steerProgFromInstance     = "from_instance"
-	steerProgFromOutside      = "from_outside"
-	steerProgFromTunnel       = "from_tunnel"
-	steerProgNothing          = "nothing"
-	steerProgPost             = "post"
-	steerProgTicks            = "ticks"
-	steerVarGateway           = "gateway"
-	steerVarGateway6          = "gateway6"
-	steerVarHeld6Max          = "held6_max"
-	steerVarHeldMax           = "held_max"
-	steerVarMigrating         = "migrating"
-	steerVarOrderForUserSpace = "order_for_user_space"
-	steerVarOwn6Addr          = "own6_addr"
-	steerVarOwnAddr           = "own_addr"
-	steerVarOwnSlot           = "own_slot"
-	steerVarTunnelDevice      = "tunnel_device"
-	steerVarVip6Net           = "vip6_net"
-	steerVarVipMask           = "vip_mask"
-	steerVarVipNet            = "vip_net"
+	steerMapArrivals           = "arrivals"
+	steerMapAskPaces           = "ask_paces"
+	steerMapAsks               = "asks"
+	steerMapAways              = "aways"
+	steerMapClients            = "clients"
+	steerMapConnects           = "connects"
+	steerMapCounts             = "counts"
+	steerMapDoors              = "doors"
+	steerMapEndpointNames      = "endpoint_names"
+	steerMapEndpoints          = "endpoints"
+	steerMapFlows              = "flows"
+	steerMapFlows6             = "flows6"
+	steerMapFragments          = "fragments"
+	steerMapHashKeys           = "hash_keys"
+	steerMapHeld               = "held"
+	steerMapKnocks             = "knocks"
+	steerMapLinks              = "links"
+	steerMapLive               = "live"
+	steerMapMets               = "mets"
+	steerMapOpening            = "opening"
+	steerMapOpening6           = "opening6"
+	steerMapPaces              = "paces"
+	steerMapPeers              = "peers"
+	steerMapPolicies           = "policies"
+	steerMapPorts              = "ports"
+	steerMapRanks              = "ranks"
+	steerMapScores             = "scores"
+	steerMapServiceNames       = "service_names"
+	steerMapServices           = "services"
+	steerMapSlabs              = "slabs"
+	steerMapSpoken             = "spoken"
+	steerMapStraights          = "straights"
+	steerMapTraffic            = "traffic"
+	steerMapTranslations       = "translations"
+	steerMapTurns              = "turns"
+	steerMapUnfound            = "unfound"
+	steerMapVips               = "vips"
+	steerProgChange            = "change"
+	steerProgFromHost          = "from_host"
+	steerProgFromInstance      = "from_instance"
+	steerProgFromOutside       = "from_outside"
+	steerProgFromTunnel        = "from_tunnel"
+	steerProgNothing           = "nothing"
+	steerProgPost              = "post"
+	steerProgStraightConnect4  = "straight_connect4"
+	steerProgStraightConnect6  = "straight_connect6"
+	steerProgStraightPeername4 = "straight_peername4"
+	steerProgStraightPeername6 = "straight_peername6"
+	steerProgStraightRecvmsg4  = "straight_recvmsg4"
+	steerProgStraightRecvmsg6  = "straight_recvmsg6"
+	steerProgStraightRelease   = "straight_release"
+	steerProgStraightSendmsg4  = "straight_sendmsg4"
+	steerProgStraightSendmsg6  = "straight_sendmsg6"
+	steerProgTicks             = "ticks"
+	steerVarGateway            = "gateway"
+	steerVarGateway6           = "gateway6"
+	steerVarHeld6Max           = "held6_max"
+	steerVarHeldMax            = "held_max"
+	steerVarMigrating          = "migrating"
+	steerVarOrderForUserSpace  = "order_for_user_space"
+	steerVarOwn6Addr           = "own6_addr"
+	steerVarOwnAddr            = "own_addr"
+	steerVarOwnSlot            = "own_slot"
+	steerVarTunnelDevice       = "tunnel_device"
+	steerVarVip6Net            = "vip6_net"
+	steerVarVipMask            = "vip_mask"
+	steerVarVipNet             = "vip_net"
 )
 
 // loadSteer returns the embedded CollectionSpec for steer.
@@ -299,14 +345,23 @@ type steerSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type steerProgramSpecs struct {
-	Change       *ebpf.ProgramSpec `ebpf:"change"`
-	FromHost     *ebpf.ProgramSpec `ebpf:"from_host"`
-	FromInstance *ebpf.ProgramSpec `ebpf:"from_instance"`
-	FromOutside  *ebpf.ProgramSpec `ebpf:"from_outside"`
-	FromTunnel   *ebpf.ProgramSpec `ebpf:"from_tunnel"`
-	Nothing      *ebpf.ProgramSpec `ebpf:"nothing"`
-	Post         *ebpf.ProgramSpec `ebpf:"post"`
-	Ticks        *ebpf.ProgramSpec `ebpf:"ticks"`
+	Change            *ebpf.ProgramSpec `ebpf:"change"`
+	FromHost          *ebpf.ProgramSpec `ebpf:"from_host"`
+	FromInstance      *ebpf.ProgramSpec `ebpf:"from_instance"`
+	FromOutside       *ebpf.ProgramSpec `ebpf:"from_outside"`
+	FromTunnel        *ebpf.ProgramSpec `ebpf:"from_tunnel"`
+	Nothing           *ebpf.ProgramSpec `ebpf:"nothing"`
+	Post              *ebpf.ProgramSpec `ebpf:"post"`
+	StraightConnect4  *ebpf.ProgramSpec `ebpf:"straight_connect4"`
+	StraightConnect6  *ebpf.ProgramSpec `ebpf:"straight_connect6"`
+	StraightPeername4 *ebpf.ProgramSpec `ebpf:"straight_peername4"`
+	StraightPeername6 *ebpf.ProgramSpec `ebpf:"straight_peername6"`
+	StraightRecvmsg4  *ebpf.ProgramSpec `ebpf:"straight_recvmsg4"`
+	StraightRecvmsg6  *ebpf.ProgramSpec `ebpf:"straight_recvmsg6"`
+	StraightRelease   *ebpf.ProgramSpec `ebpf:"straight_release"`
+	StraightSendmsg4  *ebpf.ProgramSpec `ebpf:"straight_sendmsg4"`
+	StraightSendmsg6  *ebpf.ProgramSpec `ebpf:"straight_sendmsg6"`
+	Ticks             *ebpf.ProgramSpec `ebpf:"ticks"`
 }
 
 // steerMapSpecs contains maps before they are loaded into the kernel.
@@ -317,6 +372,8 @@ type steerMapSpecs struct {
 	AskPaces      *ebpf.MapSpec `ebpf:"ask_paces"`
 	Asks          *ebpf.MapSpec `ebpf:"asks"`
 	Aways         *ebpf.MapSpec `ebpf:"aways"`
+	Clients       *ebpf.MapSpec `ebpf:"clients"`
+	Connects      *ebpf.MapSpec `ebpf:"connects"`
 	Counts        *ebpf.MapSpec `ebpf:"counts"`
 	Doors         *ebpf.MapSpec `ebpf:"doors"`
 	EndpointNames *ebpf.MapSpec `ebpf:"endpoint_names"`
@@ -329,6 +386,7 @@ type steerMapSpecs struct {
 	Knocks        *ebpf.MapSpec `ebpf:"knocks"`
 	Links         *ebpf.MapSpec `ebpf:"links"`
 	Live          *ebpf.MapSpec `ebpf:"live"`
+	Mets          *ebpf.MapSpec `ebpf:"mets"`
 	Opening       *ebpf.MapSpec `ebpf:"opening"`
 	Opening6      *ebpf.MapSpec `ebpf:"opening6"`
 	Paces         *ebpf.MapSpec `ebpf:"paces"`
@@ -340,6 +398,8 @@ type steerMapSpecs struct {
 	ServiceNames  *ebpf.MapSpec `ebpf:"service_names"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
 	Slabs         *ebpf.MapSpec `ebpf:"slabs"`
+	Spoken        *ebpf.MapSpec `ebpf:"spoken"`
+	Straights     *ebpf.MapSpec `ebpf:"straights"`
 	Traffic       *ebpf.MapSpec `ebpf:"traffic"`
 	Translations  *ebpf.MapSpec `ebpf:"translations"`
 	Turns         *ebpf.MapSpec `ebpf:"turns"`
@@ -390,6 +450,8 @@ type steerMaps struct {
 	AskPaces      *ebpf.Map `ebpf:"ask_paces"`
 	Asks          *ebpf.Map `ebpf:"asks"`
 	Aways         *ebpf.Map `ebpf:"aways"`
+	Clients       *ebpf.Map `ebpf:"clients"`
+	Connects      *ebpf.Map `ebpf:"connects"`
 	Counts        *ebpf.Map `ebpf:"counts"`
 	Doors         *ebpf.Map `ebpf:"doors"`
 	EndpointNames *ebpf.Map `ebpf:"endpoint_names"`
@@ -402,6 +464,7 @@ type steerMaps struct {
 	Knocks        *ebpf.Map `ebpf:"knocks"`
 	Links         *ebpf.Map `ebpf:"links"`
 	Live          *ebpf.Map `ebpf:"live"`
+	Mets          *ebpf.Map `ebpf:"mets"`
 	Opening       *ebpf.Map `ebpf:"opening"`
 	Opening6      *ebpf.Map `ebpf:"opening6"`
 	Paces         *ebpf.Map `ebpf:"paces"`
@@ -413,6 +476,8 @@ type steerMaps struct {
 	ServiceNames  *ebpf.Map `ebpf:"service_names"`
 	Services      *ebpf.Map `ebpf:"services"`
 	Slabs         *ebpf.Map `ebpf:"slabs"`
+	Spoken        *ebpf.Map `ebpf:"spoken"`
+	Straights     *ebpf.Map `ebpf:"straights"`
 	Traffic       *ebpf.Map `ebpf:"traffic"`
 	Translations  *ebpf.Map `ebpf:"translations"`
 	Turns         *ebpf.Map `ebpf:"turns"`
@@ -426,6 +491,8 @@ func (m *steerMaps) Close() error {
 		m.AskPaces,
 		m.Asks,
 		m.Aways,
+		m.Clients,
+		m.Connects,
 		m.Counts,
 		m.Doors,
 		m.EndpointNames,
@@ -438,6 +505,7 @@ func (m *steerMaps) Close() error {
 		m.Knocks,
 		m.Links,
 		m.Live,
+		m.Mets,
 		m.Opening,
 		m.Opening6,
 		m.Paces,
@@ -449,6 +517,8 @@ func (m *steerMaps) Close() error {
 		m.ServiceNames,
 		m.Services,
 		m.Slabs,
+		m.Spoken,
+		m.Straights,
 		m.Traffic,
 		m.Translations,
 		m.Turns,
@@ -480,14 +550,23 @@ type steerVariables struct {
 //
 // It can be passed to loadSteerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type steerPrograms struct {
-	Change       *ebpf.Program `ebpf:"change"`
-	FromHost     *ebpf.Program `ebpf:"from_host"`
-	FromInstance *ebpf.Program `ebpf:"from_instance"`
-	FromOutside  *ebpf.Program `ebpf:"from_outside"`
-	FromTunnel   *ebpf.Program `ebpf:"from_tunnel"`
-	Nothing      *ebpf.Program `ebpf:"nothing"`
-	Post         *ebpf.Program `ebpf:"post"`
-	Ticks        *ebpf.Program `ebpf:"ticks"`
+	Change            *ebpf.Program `ebpf:"change"`
+	FromHost          *ebpf.Program `ebpf:"from_host"`
+	FromInstance      *ebpf.Program `ebpf:"from_instance"`
+	FromOutside       *ebpf.Program `ebpf:"from_outside"`
+	FromTunnel        *ebpf.Program `ebpf:"from_tunnel"`
+	Nothing           *ebpf.Program `ebpf:"nothing"`
+	Post              *ebpf.Program `ebpf:"post"`
+	StraightConnect4  *ebpf.Program `ebpf:"straight_connect4"`
+	StraightConnect6  *ebpf.Program `ebpf:"straight_connect6"`
+	StraightPeername4 *ebpf.Program `ebpf:"straight_peername4"`
+	StraightPeername6 *ebpf.Program `ebpf:"straight_peername6"`
+	StraightRecvmsg4  *ebpf.Program `ebpf:"straight_recvmsg4"`
+	StraightRecvmsg6  *ebpf.Program `ebpf:"straight_recvmsg6"`
+	StraightRelease   *ebpf.Program `ebpf:"straight_release"`
+	StraightSendmsg4  *ebpf.Program `ebpf:"straight_sendmsg4"`
+	StraightSendmsg6  *ebpf.Program `ebpf:"straight_sendmsg6"`
+	Ticks             *ebpf.Program `ebpf:"ticks"`
 }
 
 func (p *steerPrograms) Close() error {
@@ -499,6 +578,15 @@ func (p *steerPrograms) Close() error {
 		p.FromTunnel,
 		p.Nothing,
 		p.Post,
+		p.StraightConnect4,
+		p.StraightConnect6,
+		p.StraightPeername4,
+		p.StraightPeername6,
+		p.StraightRecvmsg4,
+		p.StraightRecvmsg6,
+		p.StraightRelease,
+		p.StraightSendmsg4,
+		p.StraightSendmsg6,
 		p.Ticks,
 	)
 }

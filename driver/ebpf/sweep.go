@@ -47,6 +47,9 @@ type known struct {
 	slots []steerEndpoint
 	names map[uint32]pando.InstanceID
 	netns map[uint32]string
+	// straight are the endpoints of this host that drain and may have connections without an entry.
+	straight map[uint32]steerStraight
+	sockets  map[uint32]int32 // straight to each endpoint, from here
 }
 
 // lost reports whether the endpoint of a flow is gone.
@@ -62,7 +65,7 @@ const (
 	lives   finding = iota // it counts
 	silent                 // it stays, and does not count
 	ended                  // it is deleted
-	suspect                // the sockets of its instance know
+	suspect                // the sockets of its instance decide
 )
 
 // look returns what an entry itself says about its flow.
@@ -102,15 +105,26 @@ func lookAway(e entry) finding {
 	return silent
 }
 
-func (d *Driver) sweep(report *pando.SweepReport) error {
+// knownTo returns the state of the driver at the start of a sweep, and the live flows by slot.
+func knownTo(d *Driver) (k known, live []int32, err error) {
 	d.mu.Lock()
-	then := known{slices.Clone(d.index.slots), maps.Clone(d.index.names), maps.Clone(d.netns)}
-	before, err := d.policies.live()
-	d.mu.Unlock()
+	defer d.mu.Unlock()
+	k = known{slots: slices.Clone(d.index.slots), names: maps.Clone(d.index.names),
+		netns: maps.Clone(d.netns), straight: d.straights.draining()}
+	live, err = d.policies.live()
+	if err == nil && live != nil {
+		k.sockets, err = d.straights.sockets()
+	}
+	return k, live, err
+}
+
+func (d *Driver) sweep(report *pando.SweepReport) error {
+	then, before, err := knownTo(d)
 	if err != nil {
 		return err
 	}
 	steered := map[uint32]int32{} // live flows that this host steers, by slot
+	maps.Copy(steered, then.sockets)
 	suspects := map[uint32][]entry{}
 	var over, orphans []entry
 	present := 0
@@ -140,24 +154,11 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 	if err != nil {
 		return err
 	}
-	for slot, list := range suspects {
-		name := then.names[slot]
-		sockets, err := openConnections(then.netns[slot])
-		for _, e := range list {
-			established, exists := sockets[e.socket()]
-			switch {
-			case err != nil || established:
-				report.Flows[name]++
-			case !exists && (!e.reports() || e.idle > reportAfter):
-				over = append(over, e)
-			}
-			if err == nil && established && !e.held {
-				if _, err := d.flows.order(orderHold, e); err != nil {
-					return err
-				}
-			}
-		}
+	ends, err := d.flows.ask(then, suspects, report)
+	if err != nil {
+		return err
 	}
+	over = append(over, ends...)
 	for _, e := range over {
 		if e.flow.Flags&(flowFIN|flowRST) == 0 && e.flow.Room == 0 && look(e) == suspect {
 			steered[e.flow.Endpoint]--
@@ -169,6 +170,44 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.policies.correct(before, steered)
+}
+
+// ask looks for flows among the sockets of their instances, and counts the connections straight to
+// an instance that drains. It returns the flows that are over.
+func (t flowTable) ask(then known, suspects map[uint32][]entry, report *pando.SweepReport) (
+	over []entry, err error,
+) {
+	asked := map[uint32]bool{}
+	for slot := range suspects {
+		asked[slot] = true
+	}
+	for slot := range then.straight {
+		asked[slot] = true
+	}
+	for slot := range asked {
+		name := then.names[slot]
+		sockets, err := openConnections(then.netns[slot])
+		if way, ok := then.straight[slot]; ok && err != nil {
+			report.Flows[name]++ // they are not known, so the drain waits
+		} else if ok {
+			report.Flows[name] += way.connections(sockets)
+		}
+		for _, e := range suspects[slot] {
+			established, exists := sockets[e.socket()]
+			switch {
+			case err != nil || established:
+				report.Flows[name]++
+			case !exists && (!e.reports() || e.idle > reportAfter):
+				over = append(over, e)
+			}
+			if err == nil && established && !e.held {
+				if _, err := t.order(orderHold, e); err != nil {
+					return over, err
+				}
+			}
+		}
+	}
+	return over, nil
 }
 
 // forgetAll deletes the flows that are over, and those with an endpoint that is still gone.

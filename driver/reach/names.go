@@ -34,11 +34,25 @@ func (n named) add(service uint64, at [4]uint32) {
 	n.of[service][at] = true
 }
 
-// set opens the ordinals of a table to their tenant, and closes those of its service that ended.
+// opened returns the addresses of a table that the tenant may reach: of ordinals, and of instances
+// that clients reach straight.
+func opened(t pando.SteeringTable) (all []netip.Addr) {
+	for _, o := range t.Names {
+		all = append(all, o.IP4, o.IP6)
+	}
+	if t.At == pando.AtConnect {
+		for _, e := range t.Endpoints {
+			all = append(all, e.Link.IP4, e.Link.IP6, e.Own4, e.Own6)
+		}
+	}
+	return all
+}
+
+// set opens the addresses of a table to their tenant, and closes those of its service that ended.
 func (n named) set(t pando.SteeringTable) error {
 	mine := owner(t.Service)
-	before := n.of[mine.Service]
-	if len(t.Names) == 0 && before == nil {
+	before, open := n.of[mine.Service], opened(t)
+	if len(open) == 0 && before == nil {
 		return nil
 	}
 	entry := reachNamed{Tenant: mine.Tenant, Service: mine.Service}
@@ -47,13 +61,11 @@ func (n named) set(t pando.SteeringTable) error {
 	}
 	delete(n.of, mine.Service)
 	var errs []error
-	for _, o := range t.Names {
-		for _, a := range []netip.Addr{o.IP4, o.IP6} {
-			if a.IsValid() {
-				errs = append(errs, n.entries.Put(key(a), entry))
-				n.add(mine.Service, key(a))
-				delete(before, key(a))
-			}
+	for _, a := range open {
+		if a.IsValid() {
+			errs = append(errs, n.entries.Put(key(a), entry))
+			n.add(mine.Service, key(a))
+			delete(before, key(a))
 		}
 	}
 	for at := range before {

@@ -276,6 +276,48 @@ func TestWallsRefuseNewFlowsOnly(t *testing.T) {
 	lives(t, w, inner, pins, link, ports)
 }
 
+// A tenant reaches the published ports of instances that its sockets go straight to, on all hosts.
+func TestWallsOpenTheWaysStraight(t *testing.T) {
+	ifindex := inNetwork(t)
+	w, _, _ := open(t)
+	_, six := pando.InstanceRange(0)
+	link := pando.Link{IP4: addr("10.128.0.2"), IP6: six.Addr().Next().Next(), IfIndex: ifindex,
+		Host: "pd1", Service: pando.DefaultService("web"), Reach: []pando.Reach{pando.ReachTenant}}
+	if err := w.objects.Walls.Put(uint32(ifindex), walls(link, nil)); err != nil {
+		t.Fatal(err)
+	}
+	here, there, vault := addr("10.128.0.3"), addr("10.128.16.4"), addr("10.128.0.5")
+	table := func(s pando.ServiceKey, at pando.BalanceAt, e ...pando.Endpoint) {
+		t.Helper()
+		err := w.Publish(t.Context(), pando.SteeringTable{Service: s, At: at, Endpoints: e,
+			Ports: []pando.Port{{Published: 80, Target: 8080, Protocol: pando.TCP}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	api := []pando.Endpoint{{Instance: "api-1", Link: pando.Link{IP4: here}},
+		{Instance: "api-2", Remote: otherHost, Own4: there}}
+	check := func(when string, want map[netip.AddrPort]bool) {
+		t.Helper()
+		for to, want := range want {
+			p := packet{link.IP4, to.Addr(), "syn", 5, to.Port()}
+			if got := passes(t, w, ifindex, p); got != want {
+				t.Errorf("%s, to %s: passes %t", when, to, got)
+			}
+		}
+	}
+	at := netip.AddrPortFrom
+	table(pando.ServiceKey{Tenant: "bank", Name: "vault"}, pando.AtConnect,
+		pando.Endpoint{Instance: "vault-1", Link: pando.Link{IP4: vault}})
+	table(pando.DefaultService("api"), pando.AtConnect, api...)
+	check("at connect", map[netip.AddrPort]bool{at(here, 8080): true, at(there, 8080): true,
+		at(here, 22): false, at(vault, 8080): false})
+	table(pando.DefaultService("api"), pando.AtConnect, api[1])
+	check("one is gone", map[netip.AddrPort]bool{at(here, 8080): false, at(there, 8080): true})
+	table(pando.DefaultService("api"), pando.AtPacket, api...)
+	check("at packet", map[netip.AddrPort]bool{at(here, 8080): false, at(there, 8080): false})
+}
+
 // lives checks the walls over the lives of an instance and of agents.
 func lives(t *testing.T, w *Steering, inner *plainSteering, pins string, link pando.Link,
 	ports []pando.Port) {

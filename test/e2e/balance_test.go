@@ -70,3 +70,41 @@ func TestANumberOfTheApplicationScales(t *testing.T) {
 	report(1)
 	web.Await("one instance again", func(s pando.ServiceStatus) bool { return s.InRotation == 1 })
 }
+
+// Sockets of the host and of an instance go straight to instances. An instance that leaves keeps
+// them until they close.
+func TestSocketsThatChooseAtConnect(t *testing.T) {
+	t.Parallel()
+	p := labtest.Up(t)
+	web := p.Deploy(labtest.Echo("web", "scale: {min: 2, max: 2}", "balance: {at: connect}"))
+	p.Deploy(labtest.Echo("api"))
+	var held []*labtest.Process
+	for range 8 {
+		held = append(held, web.Hold(p.Host()))
+	}
+	sockets := p.Must(p.Host(), "ss", "-Htn", "state", "established")
+	for _, i := range web.Status().Instances {
+		own, _, _ := strings.Cut(i.Endpoint, ":")
+		if n := strings.Count(sockets, own+":8080"); n == 0 {
+			t.Errorf("8 sockets, and none went straight to %s:\n%s", own, sockets)
+		}
+	}
+	if strings.Contains(sockets, web.VIP+":80 ") {
+		t.Errorf("a socket goes to the VIP:\n%s", sockets)
+	}
+	answers := p.Pando("exec", "api", "--", "curl", "-sS", "--fail", "--max-time", "5", "-w",
+		" from %{remote_ip}", web.URL("/"))
+	if !strings.Contains(answers, "web-") || !strings.Contains(answers, " from "+web.VIP) {
+		t.Errorf("another service got %q", answers)
+	}
+	p.Pando("scale", "web", "1")
+	web.Await("an instance to drain", func(s pando.ServiceStatus) bool {
+		return s.InRotation == 1 && len(s.Instances) == 2
+	})
+	for n, h := range held {
+		if out := h.Stop(); out.Code != 0 {
+			t.Errorf("connection %d broke: %s", n, out.Text)
+		}
+	}
+	web.AwaitInstances(1)
+}

@@ -63,6 +63,8 @@ func (s tcx) Try(at Place, l pando.Link, frame []byte, summed bool) (Outcome, er
 
 func TestConformanceOfEBPF(t *testing.T) { Hold(t, openTCX) }
 
+func TestStraightOfEBPF(t *testing.T) { Straight(t, openTCX) }
+
 func TestLiveOfEBPF(t *testing.T) { Live(t, openTCX) }
 
 // openFilters attaches the programs as a kernel before 6.6 does.

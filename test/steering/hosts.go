@@ -42,6 +42,7 @@ func (h *host) name() string { return fmt.Sprintf("h%d", h.slot+1) }
 // estate is a service on several hosts.
 type estate struct {
 	t       *testing.T
+	at      pando.BalanceAt
 	outside *lab.Box
 	hosts   []*host
 	place   map[string]*host
@@ -174,12 +175,13 @@ func (e *estate) join(slot int, name string, weight int) {
 
 // table returns the table of a host. Instances of other hosts are remote endpoints.
 func (e *estate) table(h *host) pando.SteeringTable {
-	out := pando.SteeringTable{Service: web, VIP4: vip[0], VIP6: vip[1], Ports: webPorts}
+	out := pando.SteeringTable{Service: web, VIP4: vip[0], VIP6: vip[1], Ports: webPorts, At: e.at}
 	for name, weight := range e.weights {
 		end := pando.Endpoint{Instance: pando.InstanceID(name), Weight: weight}
 		if at := e.place[name]; at == h {
 			end.Link = h.boxes[name].Link
 		} else {
+			end.Own4, end.Own6 = at.boxes[name].Link.IP4, at.boxes[name].Link.IP6
 			end.Remote, end.Silent = at.own[e.by], at == e.silent
 		}
 		out.Endpoints = append(out.Endpoints, end)

@@ -50,7 +50,7 @@ func Live(t *testing.T, open func(t *testing.T, uplinks ...string) Subject) {
 const wait = 10 * time.Second // for events that have to happen at once, on a busy machine
 
 // serve answers every line with a name, and every datagram with the name and as many bytes as it
-// had. It answers a number with as many bytes, and "reset" with an RST.
+// had. It answers a number with as many bytes, "local" with its own end, and "reset" with an RST.
 func serve(t *testing.T, b *lab.Box, name string) {
 	t.Helper()
 	serveAt(t, b, name, 8080, 443)
@@ -105,6 +105,9 @@ func accept(l net.Listener, name string) {
 					return
 				}
 				answer := name
+				if in.Text() == "local" {
+					answer = c.LocalAddr().String()
+				}
 				if n, err := strconv.Atoi(in.Text()); err == nil {
 					answer = strings.Repeat("x", n)
 				}

@@ -50,6 +50,7 @@ func Remote(t *testing.T, open OpenHost) {
 		"a deleted device is made again":          deletedIsMadeAgain,
 		"a host out of reach fails alone":         outOfReachFailsAlone,
 		"a taker learns flows of other hosts":     aTakerLearnsFlows,
+		"a socket goes straight to another host":  straightToAnotherHost,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, newEstate(t, open, 3, 0)) })
 	}

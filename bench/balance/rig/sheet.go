@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
@@ -24,9 +25,12 @@ type Sheet struct {
 }
 
 // NewSheet makes results.csv in the folder of the test.
-func NewSheet(t testing.TB) *Sheet {
+func NewSheet(t testing.TB) *Sheet { return NewSheetIn(t, ".") }
+
+// NewSheetIn makes results.csv in a folder beneath that of the test, for one of several plots.
+func NewSheetIn(t testing.TB, folder string) *Sheet {
 	t.Helper()
-	f, err := os.Create("results.csv")
+	f, err := os.Create(filepath.Join(folder, "results.csv"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +94,7 @@ func (s *Sheet) Publish(name, title, unit string, flags ...string) {
 		s.t.Fatal(err)
 	}
 	if Smoke() {
-		if err := os.Remove("results.csv"); err != nil {
+		if err := os.Remove(s.file.Name()); err != nil {
 			s.t.Fatal(err)
 		}
 		return

@@ -86,19 +86,25 @@ func (s *Stand) Straight() Way {
 // publish connects the instances to a steering and publishes them.
 func (s *Stand) publish(d pando.Steering) {
 	s.t.Helper()
+	if err := s.publishAt(d, pando.AtPacket); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// publishAt does so with a moment of the choice.
+func (s *Stand) publishAt(d pando.Steering, at pando.BalanceAt) error {
 	ports := []pando.Port{{Published: Port, Target: Port, Protocol: pando.TCP}}
-	table := pando.SteeringTable{Service: pando.DefaultService("web"), VIP4: VIP, Ports: ports}
+	table := pando.SteeringTable{Service: pando.DefaultService("web"), VIP4: VIP, Ports: ports,
+		At: at}
 	for n, b := range s.Boxes {
 		if err := d.Connect(s.t.Context(), b.Link, ports, VIP, netip.Addr{}); err != nil {
-			s.t.Fatal(err)
+			return err
 		}
 		table.Endpoints = append(table.Endpoints, pando.Endpoint{
 			Instance: pando.InstanceID(fmt.Sprintf("web-%d", n)), Weight: 100, Link: b.Link,
 		})
 	}
-	if err := d.Publish(s.t.Context(), table); err != nil {
-		s.t.Fatal(err)
-	}
+	return d.Publish(s.t.Context(), table)
 }
 
 // EBPF is the way of driver/ebpf. The caller ends it.

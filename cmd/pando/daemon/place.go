@@ -233,7 +233,8 @@ func (p place) record() pando.Host {
 		CPUs: float64(runtime.NumCPU()), Version: cli.Version, Joined: wall.Clock{}.Now(),
 		Layout: world.CurrentLayout(), Bundles: true, Volumes: true, Secrets: true, Binds: true,
 		Configs: true, Externals: true, Ordinals: true, Runs: true,
-		Fronts: p.Steer == "" || p.Steer == steerEBPF,
+		Fronts:   p.Steer == "" || p.Steer == steerEBPF,
+		Straight: p.Steer == "" || p.Steer == steerEBPF,
 	}
 	if p.Listen != "" {
 		h.Endpoint = p.endpoint()
