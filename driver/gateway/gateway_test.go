@@ -146,11 +146,12 @@ func TestAManifestThatPandoCannotServe(t *testing.T) {
 		{"another namespace", gate + leads("TCPRoute", "", "{name: a, port: 80, namespace: b}"),
 			"of another namespace"},
 		{"no Service", gate + leads("TCPRoute", "", "{name: a, port: 80, kind: Pod}"), "want a Service"},
-		{"two rules", gate + strings.Replace(ok, "rules: [", "rules: [{backendRefs: []}, ", 1), "2 rules"},
+		{"two rules", gate + strings.Replace(ok, "rules: [", "rules: [{backendRefs: []}, ", 1),
+			"2 rules"},
 		{"two routes", gate + ok + "---\n" + strings.Replace(ok, "name: app", "name: app2", 1),
 			"has the route app already"},
 		{"no gateway", ok, "no Gateway"},
-		{"an address that is none", strings.Replace(gate, "192.0.2.1]", "example.com]", 1) + ok,
+		{"no address", strings.Replace(gate, "192.0.2.1]", "example.com]", 1) + ok,
 			"want an IP address"},
 		{"a loopback address", strings.Replace(gate, "192.0.2.1]", "127.0.0.1]", 1) + ok,
 			"no meaning on another machine"},
@@ -183,7 +184,7 @@ func TestOnlyManifestsAreManifests(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add(gate + leads("TCPRoute", "", "{name: a, port: 80}"))
 	f.Add("kind: List\nitems: [{kind: List, items: [{}]}]")
-	f.Add("kind: Gateway\nspec: [x]\n---\nkind: TCPRoute\nspec: {rules: [{}], parentRefs: [{name: x}]}")
+	f.Add("kind: Gateway\nspec: [x]\n---\nkind: TCPRoute\nspec: {rules: [{}], parentRefs: [{}]}")
 	f.Fuzz(func(t *testing.T, text string) {
 		r, err := Parse("g.yaml", []byte(text))
 		if err != nil && !errors.Is(err, pando.ErrInvalid) {

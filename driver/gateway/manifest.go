@@ -233,7 +233,7 @@ func (f *file) object(body ast.Node, objects *int) {
 		}
 		f.services = append(f.services, s)
 	case "HTTPRoute", "GRPCRoute", "TLSRoute":
-		f.wrong(o, "kind", "%s chooses by words inside the connection, and Pando steers packets: publish "+
+		f.wrong(o, "kind", "%s chooses by words inside a connection, and Pando steers packets: publish "+
 			"a proxy such as Caddy as a service, which chooses", head.Kind)
 	default:
 		f.wrong(o, "kind", "%q: want Gateway, TCPRoute, UDPRoute, Service or EndpointSlice", head.Kind)
@@ -253,7 +253,7 @@ func (f *file) checkListeners(g *gateway) {
 	}
 }
 
-// strictly reads the spec of an object. An unknown word could change its meaning, so it is an error.
+// strictly reads the spec of an object. An unknown word may change its meaning, so it is an error.
 func (f *file) strictly(o object, into any) {
 	body := child(o.body, "spec")
 	if body == nil {

@@ -111,15 +111,15 @@ func TestAGatewayIsDeployed(t *testing.T) {
 	refs := ""
 	for n, h := range p.Lab.Hosts[1:] {
 		name := fmt.Sprintf("backend-%d", n+1)
-		file += fmt.Sprintf("---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: "+
-			"%s, labels: {kubernetes.io/service-name: %[1]s}}\nports: [{port: 8080}]\n"+
+		file += fmt.Sprintf("---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {"+
+			"name: %s, labels: {kubernetes.io/service-name: %[1]s}}\nports: [{port: 8080}]\n"+
 			"endpoints: [{addresses: [%s]}]\n", name, h.IPv4)
 		refs += fmt.Sprintf("{name: %s, port: 8080, weight: %d},", name, n)
 	}
 	route := "---\napiVersion: gateway.networking.k8s.io/v1alpha2\nkind: TCPRoute\nmetadata: {name: " +
 		"app}\nspec: {parentRefs: [{name: edge}], rules: [{backendRefs: [" + refs + "]}]}\n"
 	path := p.Write("gateway.yaml", file+route)
-	has(p, p.Pando("convert", path), "name: app", p.Lab.Hosts[2].IPv4.String()+":8080")
+	has(p, p.Pando("convert", path), "name: app", p.Lab.Hosts[2].IPv4+":8080")
 	app := p.DeployFile(path)
 	app.AwaitPage(labtest.Client)
 	for range 10 {

@@ -90,7 +90,7 @@ func (o *Console) load(ctx context.Context, path string, f composed) ([]pando.Sp
 // routed reads the specs of manifests of the Gateway API.
 func routed(o *Console, path string, data []byte, f composed) ([]pando.Spec, error) {
 	if f.project != "" || f.strict || len(f.profiles) > 0 || f.env != "" {
-		return nil, cli.Usagef("--project, --profile, --strict and --env are for other files, and %s has "+
+		return nil, cli.Usagef("--project, --profile, --strict and --env are for other files; %s has "+
 			"manifests of the Gateway API", path)
 	}
 	r, err := gateway.Parse(path, data)
