@@ -100,3 +100,39 @@ func TestEndpointsGoWithNoProgram(t *testing.T) {
 		has(p, p.DeployFails(3, "name: old\nports: [80]\n"+words+"\n"), want)
 	}
 }
+
+// Manifests of the Gateway API lead connections to machines by the weights of their backends.
+func TestAGatewayIsDeployed(t *testing.T) {
+	t.Parallel()
+	p := labtest.UpWith(t, labtest.Options{Hosts: 3, Idle: true})
+	machines(p)
+	file := "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: edge}\n" +
+		"spec: {gatewayClassName: pando, listeners: [{name: web, protocol: TCP, port: 80}]}\n"
+	refs := ""
+	for n, h := range p.Lab.Hosts[1:] {
+		name := fmt.Sprintf("backend-%d", n+1)
+		file += fmt.Sprintf("---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {"+
+			"name: %s, labels: {kubernetes.io/service-name: %[1]s}}\nports: [{port: 8080}]\n"+
+			"endpoints: [{addresses: [%s]}]\n", name, h.IPv4)
+		refs += fmt.Sprintf("{name: %s, port: 8080, weight: %d},", name, n)
+	}
+	route := "---\napiVersion: gateway.networking.k8s.io/v1alpha2\nkind: TCPRoute\nmetadata: {name: " +
+		"app}\nspec: {parentRefs: [{name: edge}], rules: [{backendRefs: [" + refs + "]}]}\n"
+	path := p.Write("gateway.yaml", file+route)
+	has(p, p.Pando("convert", path), "name: app", p.Lab.Hosts[2].IPv4+":8080")
+	app := p.DeployFile(path)
+	app.AwaitPage(labtest.Client)
+	for range 10 {
+		if got := app.Get(labtest.Client, "/"); got != "machine-2" {
+			p.Fatalf("the backend of weight 0 serves: %s", got)
+		}
+	}
+	even := p.Write("gateway.yaml", file+strings.Replace(route, "weight: 0", "weight: 1", 1))
+	p.Pando("deploy", even, "--wait")
+	p.Await("both machines serve", func() (string, bool) {
+		got := app.Get(labtest.Client, "/")
+		return got, got == "machine-1"
+	})
+	p.Write("bad.yaml", file+strings.Replace(route, "TCPRoute", "HTTPRoute", 1))
+	has(p, p.PandoFails(3, "deploy", p.Dir+"/bad.yaml"), "publish a proxy")
+}

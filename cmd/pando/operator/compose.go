@@ -12,6 +12,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/compose"
+	"pando.run/pando/driver/gateway"
 	"pando.run/pando/spec"
 )
 
@@ -57,6 +58,9 @@ func (o *Console) load(ctx context.Context, path string, f composed) ([]pando.Sp
 			return nil, err
 		}
 	}
+	if gateway.Is(data) {
+		return routed(o, path, data, f)
+	}
 	if !compose.Is(data) {
 		if f.project != "" || f.strict || len(f.profiles) > 0 {
 			return nil, cli.Usagef("--project, --profile and --strict are for Compose files, and %s is "+
@@ -83,14 +87,31 @@ func (o *Console) load(ctx context.Context, path string, f composed) ([]pando.Sp
 	return r.Specs, nil
 }
 
+// routed reads the specs of manifests of the Gateway API.
+func routed(o *Console, path string, data []byte, f composed) ([]pando.Spec, error) {
+	if f.project != "" || f.strict || len(f.profiles) > 0 || f.env != "" {
+		return nil, cli.Usagef("--project, --profile, --strict and --env are for other files; %s has "+
+			"manifests of the Gateway API", path)
+	}
+	r, err := gateway.Parse(path, data)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range r.Warnings {
+		fmt.Fprintf(o.Stderr, "warning: %s\n", cli.Clean(w.Error()))
+	}
+	return r.Specs, nil
+}
+
 // Convert returns `pando convert`.
 func Convert(o *Console) *cobra.Command {
 	var f composed
 	c := &cobra.Command{
-		Use: "convert COMPOSE.yaml", Short: "print the specs of a Compose file",
+		Use: "convert FILE", Short: "print the specs of a Compose file or of a Gateway",
 		Long: "Print the spec of each service of a Compose file. The project becomes the tenant, so\n" +
 			"its services find each other by their names. A word that is left out is a warning with\n" +
-			"its place in the file, or an error if the programs need it.",
+			"its place in the file, or an error if the programs need it. Manifests of the Gateway API\n" +
+			"(Gateway, TCPRoute, UDPRoute, EndpointSlice) become services with external endpoints.",
 		Example: "  pando convert compose.yaml > pando.yaml\n" +
 			"  pando convert compose.yaml --project shop --strict",
 		Args: cobra.ExactArgs(1),
