@@ -386,8 +386,8 @@ unsafe fn files(big: &Big) -> String {
     }
 }
 
-/// Makes small writes to a socket from a page that is here, and one from a page that is away. Then it
-/// waits for its input, so that its counters can be read.
+/// Makes small writes to a socket from a page that is here, and one from a page that is away. Then
+/// it waits for its input, so that its counters can be read.
 unsafe fn small_writes(big: &Big) -> String {
     unsafe {
         const BYTES: usize = 64;
