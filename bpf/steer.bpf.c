@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Steers flows to instances without a process on the path (DSR without NAT; see driver/ebpf). */
-#include "straight.h"
+#include "travel.h"
 
 /* to_vip handles a packet to a VIP after its addresses were read. */
 inlined int to_vip(struct __sk_buff *skb, struct packet *p, int six, __u64 back)

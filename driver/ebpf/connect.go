@@ -97,7 +97,8 @@ func (d *Driver) Disconnect(_ context.Context, l pando.Link) error {
 	errs := []error{ignoreMissing(d.objects.Links.Delete(uint32(l.IfIndex))),
 		d.translate(uint32(l.IfIndex), nil)}
 	delete(d.index.translations, uint32(l.IfIndex))
-	errs = append(errs, d.straights.dismiss(l))
+	errs = append(errs, d.straights.dismiss(l),
+		ignoreMissing(d.objects.Paths.Delete(uint32(l.IfIndex))))
 	errs = append(errs, d.hooks.detach(l.Host))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("forget the link %s: %w", l.Host, err)

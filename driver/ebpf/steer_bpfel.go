@@ -149,6 +149,13 @@ type steerPace struct {
 	Answers uint64
 }
 
+type steerPathUse struct {
+	_       structs.HostLayout
+	RttUs   uint64
+	Samples uint64
+	Resent  uint64
+}
+
 type steerPeer struct {
 	_    structs.HostLayout
 	Room uint32
@@ -256,6 +263,7 @@ const (
 	steerMapOpening            = "opening"
 	steerMapOpening6           = "opening6"
 	steerMapPaces              = "paces"
+	steerMapPaths              = "paths"
 	steerMapPeers              = "peers"
 	steerMapPolicies           = "policies"
 	steerMapPorts              = "ports"
@@ -288,6 +296,7 @@ const (
 	steerProgStraightSendmsg4  = "straight_sendmsg4"
 	steerProgStraightSendmsg6  = "straight_sendmsg6"
 	steerProgTicks             = "ticks"
+	steerProgTravels           = "travels"
 	steerVarGateway            = "gateway"
 	steerVarGateway6           = "gateway6"
 	steerVarHeld6Max           = "held6_max"
@@ -362,6 +371,7 @@ type steerProgramSpecs struct {
 	StraightSendmsg4  *ebpf.ProgramSpec `ebpf:"straight_sendmsg4"`
 	StraightSendmsg6  *ebpf.ProgramSpec `ebpf:"straight_sendmsg6"`
 	Ticks             *ebpf.ProgramSpec `ebpf:"ticks"`
+	Travels           *ebpf.ProgramSpec `ebpf:"travels"`
 }
 
 // steerMapSpecs contains maps before they are loaded into the kernel.
@@ -390,6 +400,7 @@ type steerMapSpecs struct {
 	Opening       *ebpf.MapSpec `ebpf:"opening"`
 	Opening6      *ebpf.MapSpec `ebpf:"opening6"`
 	Paces         *ebpf.MapSpec `ebpf:"paces"`
+	Paths         *ebpf.MapSpec `ebpf:"paths"`
 	Peers         *ebpf.MapSpec `ebpf:"peers"`
 	Policies      *ebpf.MapSpec `ebpf:"policies"`
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
@@ -468,6 +479,7 @@ type steerMaps struct {
 	Opening       *ebpf.Map `ebpf:"opening"`
 	Opening6      *ebpf.Map `ebpf:"opening6"`
 	Paces         *ebpf.Map `ebpf:"paces"`
+	Paths         *ebpf.Map `ebpf:"paths"`
 	Peers         *ebpf.Map `ebpf:"peers"`
 	Policies      *ebpf.Map `ebpf:"policies"`
 	Ports         *ebpf.Map `ebpf:"ports"`
@@ -509,6 +521,7 @@ func (m *steerMaps) Close() error {
 		m.Opening,
 		m.Opening6,
 		m.Paces,
+		m.Paths,
 		m.Peers,
 		m.Policies,
 		m.Ports,
@@ -567,6 +580,7 @@ type steerPrograms struct {
 	StraightSendmsg4  *ebpf.Program `ebpf:"straight_sendmsg4"`
 	StraightSendmsg6  *ebpf.Program `ebpf:"straight_sendmsg6"`
 	Ticks             *ebpf.Program `ebpf:"ticks"`
+	Travels           *ebpf.Program `ebpf:"travels"`
 }
 
 func (p *steerPrograms) Close() error {
@@ -588,6 +602,7 @@ func (p *steerPrograms) Close() error {
 		p.StraightSendmsg4,
 		p.StraightSendmsg6,
 		p.Ticks,
+		p.Travels,
 	)
 }
 

@@ -150,6 +150,13 @@ type steerPace struct {
 	Answers uint64
 }
 
+type steerPathUse struct {
+	_       structs.HostLayout
+	RttUs   uint64
+	Samples uint64
+	Resent  uint64
+}
+
 type steerPeer struct {
 	_    structs.HostLayout
 	Room uint32
@@ -257,6 +264,7 @@ const (
 	steerMapOpening            = "opening"
 	steerMapOpening6           = "opening6"
 	steerMapPaces              = "paces"
+	steerMapPaths              = "paths"
 	steerMapPeers              = "peers"
 	steerMapPolicies           = "policies"
 	steerMapPorts              = "ports"
@@ -289,6 +297,7 @@ const (
 	steerProgStraightSendmsg4  = "straight_sendmsg4"
 	steerProgStraightSendmsg6  = "straight_sendmsg6"
 	steerProgTicks             = "ticks"
+	steerProgTravels           = "travels"
 	steerVarGateway            = "gateway"
 	steerVarGateway6           = "gateway6"
 	steerVarHeld6Max           = "held6_max"
@@ -363,6 +372,7 @@ type steerProgramSpecs struct {
 	StraightSendmsg4  *ebpf.ProgramSpec `ebpf:"straight_sendmsg4"`
 	StraightSendmsg6  *ebpf.ProgramSpec `ebpf:"straight_sendmsg6"`
 	Ticks             *ebpf.ProgramSpec `ebpf:"ticks"`
+	Travels           *ebpf.ProgramSpec `ebpf:"travels"`
 }
 
 // steerMapSpecs contains maps before they are loaded into the kernel.
@@ -391,6 +401,7 @@ type steerMapSpecs struct {
 	Opening       *ebpf.MapSpec `ebpf:"opening"`
 	Opening6      *ebpf.MapSpec `ebpf:"opening6"`
 	Paces         *ebpf.MapSpec `ebpf:"paces"`
+	Paths         *ebpf.MapSpec `ebpf:"paths"`
 	Peers         *ebpf.MapSpec `ebpf:"peers"`
 	Policies      *ebpf.MapSpec `ebpf:"policies"`
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
@@ -469,6 +480,7 @@ type steerMaps struct {
 	Opening       *ebpf.Map `ebpf:"opening"`
 	Opening6      *ebpf.Map `ebpf:"opening6"`
 	Paces         *ebpf.Map `ebpf:"paces"`
+	Paths         *ebpf.Map `ebpf:"paths"`
 	Peers         *ebpf.Map `ebpf:"peers"`
 	Policies      *ebpf.Map `ebpf:"policies"`
 	Ports         *ebpf.Map `ebpf:"ports"`
@@ -510,6 +522,7 @@ func (m *steerMaps) Close() error {
 		m.Opening,
 		m.Opening6,
 		m.Paces,
+		m.Paths,
 		m.Peers,
 		m.Policies,
 		m.Ports,
@@ -568,6 +581,7 @@ type steerPrograms struct {
 	StraightSendmsg4  *ebpf.Program `ebpf:"straight_sendmsg4"`
 	StraightSendmsg6  *ebpf.Program `ebpf:"straight_sendmsg6"`
 	Ticks             *ebpf.Program `ebpf:"ticks"`
+	Travels           *ebpf.Program `ebpf:"travels"`
 }
 
 func (p *steerPrograms) Close() error {
@@ -589,6 +603,7 @@ func (p *steerPrograms) Close() error {
 		p.StraightSendmsg4,
 		p.StraightSendmsg6,
 		p.Ticks,
+		p.Travels,
 	)
 }
 

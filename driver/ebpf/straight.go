@@ -103,6 +103,7 @@ func (s straights) attach(h hooks) error {
 		{"recvmsg6", ebpf.AttachCGroupUDP6Recvmsg, o.StraightRecvmsg6},
 		{"sendmsg4", ebpf.AttachCGroupUDP4Sendmsg, o.StraightSendmsg4},
 		{"sendmsg6", ebpf.AttachCGroupUDP6Sendmsg, o.StraightSendmsg6},
+		{"travels", ebpf.AttachCGroupSockOps, o.Travels},
 		{"connect4", ebpf.AttachCGroupInet4Connect, o.StraightConnect4},
 		{"connect6", ebpf.AttachCGroupInet6Connect, o.StraightConnect6},
 	} {
