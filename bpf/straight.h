@@ -25,7 +25,7 @@ struct straight {
 	__u32 addr[2][4]; /* its own: IPv4 as ::ffff:a.b.c.d, and IPv6; zero: none */
 	struct straight_port ports[STRAIGHT_PORTS];
 	__s32 sockets; /* of this host that it has now */
-	__u32 pad;
+	__u32 epoch;   /* of the endpoint: another one in its slot has another way */
 };
 
 /* The instance that a socket got in place of a VIP. */
@@ -115,7 +115,7 @@ inlined int meet(struct met *m, __u8 protocol, int six)
 	__u32 slot = at;
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &slot);
 	struct straight *s = bpf_map_lookup_elem(&straights, &slot);
-	if (!e || !s || !e->ifindex || e->service != *service)
+	if (!e || !s || !e->ifindex || e->service != *service || e->epoch != s->epoch)
 		return -1;
 	m->slot = slot;
 	m->epoch = e->epoch;

@@ -39,7 +39,7 @@ func (h hooks) attachAgain(uplinks []string) error {
 		switch {
 		case ok && !slices.Contains(uplinks, uplink):
 			err = hook.Detach(path)
-		case ok, pin.Name() == hostPin, strings.HasPrefix(pin.Name(), cgroupPin):
+		case ok, pin.Name() == hostPin:
 			continue
 		case pin.Name() == tunnelPin:
 			err = hook.Replace(path, h.objects.FromTunnel)

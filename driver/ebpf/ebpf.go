@@ -151,7 +151,7 @@ func (d *Driver) takeUp() error {
 		err = d.hooks.attachAgain(d.Uplinks)
 	}
 	if err == nil {
-		err = d.straights.attach(d.hooks)
+		err = d.straights.attach(filepath.Join(d.PinDir, socketPins))
 	}
 	if err == nil && at.from != "" {
 		err = at.finish(d.flows, d.objects.Migrating)
@@ -324,7 +324,8 @@ func (d *Driver) Purge() error { return errors.Join(d.Close(), Purge(d.PinDir)) 
 // Purge removes all pins of a driver in a folder. It also removes pins that this build cannot open,
 // of another layout or other sizes.
 func Purge(pinDir string) error {
-	errs := []error{hook.DetachAll(filepath.Join(pinDir, "links")), os.RemoveAll(pinDir)}
+	errs := []error{hook.DetachAll(filepath.Join(pinDir, "links")),
+		hook.DetachAll(filepath.Join(pinDir, socketPins)), os.RemoveAll(pinDir)}
 	_ = os.Remove(filepath.Dir(pinDir)) // fails if another host's pins are there
 	errs = append(errs, forgetRoutes())
 	for _, name := range []string{Device, TunnelDevice} {

@@ -226,7 +226,7 @@ type steerStraight struct {
 		Pad       [3]uint8
 	}
 	Sockets int32
-	Pad     uint32
+	Epoch   uint32
 }
 
 type steerTurn struct {

@@ -18,8 +18,9 @@ import (
 	"pando.run/pando/driver/hook"
 )
 
-// cgroupPin begins the names of the pins of programs at the root of the control groups.
-const cgroupPin = "cgroup-"
+// socketPins is the folder of the pins of programs at the root of the control groups. A former build
+// takes each pin in the folder links for that of a device.
+const socketPins = "sockets"
 
 // straights writes the ways straight to endpoints, for services that choose at connect
 // (bpf/straight.h). The lock of the driver guards it.
@@ -77,7 +78,10 @@ func (s straights) note(k steerServiceKey, service uint32) {
 
 // attach runs the programs for all sockets of this machine. They look at the sockets of this host
 // and of its instances only.
-func (s straights) attach(h hooks) error {
+func (s straights) attach(pins string) error {
+	if err := os.MkdirAll(pins, 0o700); err != nil {
+		return fmt.Errorf("make a folder for the choice at connect: %w", err)
+	}
 	root, err := hook.OpenGroup()
 	if err != nil {
 		return err
@@ -107,7 +111,7 @@ func (s straights) attach(h hooks) error {
 		{"connect4", ebpf.AttachCGroupInet4Connect, o.StraightConnect4},
 		{"connect6", ebpf.AttachCGroupInet6Connect, o.StraightConnect6},
 	} {
-		pin := filepath.Join(h.dir, cgroupPin+at.pin)
+		pin := filepath.Join(pins, at.pin)
 		if err := root.Attach(pin, at.kind, at.program); err != nil {
 			return fmt.Errorf("attach the choice at connect (%s): %w", at.pin, err)
 		}
@@ -250,6 +254,7 @@ func (s straights) lead(x *index, slot uint32, e pando.Endpoint, ports []pando.P
 	} else {
 		v.portsOf(x.translations[uint32(e.Link.IfIndex)])
 	}
+	v.Epoch = x.slots[slot].Epoch
 	was, ok := s.of[slot]
 	if was.Sockets = 0; ok && was == v {
 		return nil
