@@ -20,6 +20,8 @@
 //	figures      figures.go    the counts of a server or an agent since its start.
 //	token        token.go      of a tenant: lets a caller from outside the hosts use the API.
 //	right        right.go      a permission of the operators of one host.
+//	deed         audit.go      a request that changed something, with its caller and its outcome.
+//	audit        audit.go      the deeds of the cluster, bounded.
 //	invitation   right.go      a token with the address at which it admits hosts.
 //	sighting     host.go       the store that a host has seen last.
 //	peers        host.go       the way to the agents of other hosts.

@@ -109,6 +109,9 @@ type Endpoint struct {
 	// Own4 and Own6 are the addresses of the instance itself on another host, for AtConnect. Its
 	// ports are those of the table. Invalid: its clients use the VIP.
 	Own4, Own6 netip.Addr
+	// Silent: nothing reports whether the other host lives. A client's first packet that comes again
+	// may go to another endpoint.
+	Silent bool
 }
 
 // UnreachedError is the error of a publication that is in force, less the endpoints on hosts that

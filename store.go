@@ -38,6 +38,8 @@ const (
 	KindSecret    Kind = "secret"    // a Secret
 	KindTenant    Kind = "tenant"    // an Account
 	KindToken     Kind = "token"     // a Token
+	KindAudit     Kind = "audit"     // a Deed
+	KindTrim      Kind = "trim"      // an AuditTrim
 	KindHost      Kind = "host"      // a Host, under its lease
 	KindMember    Kind = "member"    // a Member
 	KindCluster   Kind = "cluster"   // the Cluster, one record
@@ -108,7 +110,7 @@ func HostKey(h HostName) Key { return key(KindHost, string(h)) }
 func LeaderKey(role string) Key { return key(KindLeader, role) }
 
 // Stored is a value with a key: Service, Revision, Instance, Intent, Decision, StateHead,
-// Keeper, Endpoints, VolumeHome, Secret, Account, Token, Host or Member.
+// Keeper, Endpoints, VolumeHome, Secret, Account, Token, Deed, AuditTrim, Host or Member.
 type Stored interface {
 	// Key returns the key of the value's record.
 	Key() Key

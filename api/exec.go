@@ -41,11 +41,22 @@ func (h operators) exec(a huma.API) {
 			return nil, problemOf(err, nil)
 		}
 		command, err := h.Exec(ctx, in.key(), in.Instance, in.Body, by)
-		if err != nil {
+		if command, err = entered(ctx, command, err); err != nil {
 			return nil, problemOf(err, nil)
 		}
 		return &huma.StreamResponse{Body: func(c huma.Context) { relay(c, command) }}, nil
 	})
+}
+
+// entered records the begin of a session in the audit. It ends a session without a record.
+func entered(
+	ctx context.Context, command io.ReadWriteCloser, err error,
+) (io.ReadWriteCloser, error) {
+	began := err == nil
+	if err = settled(ctx, err); err != nil && began {
+		command.Close()
+	}
+	return command, err
 }
 
 // relay takes over the connection of a request and relays its session to the end.

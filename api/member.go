@@ -103,6 +103,10 @@ func Elsewhere(server string, t http.RoundTripper) http.Handler {
 		FlushInterval: -1, // logs and events at once
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(&url.URL{Scheme: "https", Host: server})
+			r.Out.Header.Del(userHeader)
+			if uid, ok := r.In.Context().Value(userKey{}).(uint32); ok {
+				r.Out.Header.Set(userHeader, fmt.Sprintf("uid %d", uid))
+			}
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() != nil {

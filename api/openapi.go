@@ -66,7 +66,7 @@ func route[I, O any](
 ) {
 	huma.Register(a, operation(a, id, pattern, summary), func(ctx context.Context, in *I) (*O, error) {
 		out, err := do(ctx, in)
-		if err != nil {
+		if err = settled(ctx, err); err != nil {
 			return nil, problemOf(err, nil)
 		}
 		return out, nil

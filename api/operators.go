@@ -26,7 +26,11 @@ type operators struct {
 func OperatorsHandler(ops pando.Operators, ready func(context.Context) error) http.Handler {
 	h := operators{veiled{fenced{ops}}, ready, newAnswers()}
 	mux := http.NewServeMux()
-	h.routes(humago.New(mux, document()))
+	a := humago.New(mux, document())
+	if to, ok := ops.(pando.Auditor); ok {
+		a.UseMiddleware(audited(to))
+	}
+	h.routes(a)
 	mux.Handle("GET /state/", ops.State())
 	mux.Handle("POST /state/", ops.State())
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
@@ -60,6 +64,7 @@ func (h operators) routes(a huma.API) {
 	secretsFace{h.Operators}.routes(a)
 	tenantsFace{h.Operators}.routes(a)
 	tokensFace{h.Operators}.routes(a)
+	auditFace{h.Operators}.routes(a)
 	route(a, "show-service", "GET /v1/services/{name}", "Show one service with its instances.", h.show)
 	route(a, "remove-service", "DELETE /v1/services/{name}",
 		"Drain every instance, merge its state, then remove the service.", h.remove)
@@ -156,6 +161,9 @@ func (h operators) deploy(ctx context.Context, in *struct {
 	by, err := in.by()
 	if err != nil {
 		return nil, err
+	}
+	if d := pando.DeedOf(ctx); d != nil {
+		d.About("service", in.Body.Key().Tenant, string(in.Body.Name))
 	}
 	s, err := carried(ctx, in.Body)
 	if err != nil {

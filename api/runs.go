@@ -72,7 +72,7 @@ func (h runs) attach(ctx context.Context, in *struct {
 		return nil, problemOf(err, nil)
 	}
 	command, err := h.AttachRun(ctx, in.key(), in.Body, by)
-	if err != nil {
+	if command, err = entered(ctx, command, err); err != nil {
 		return nil, problemOf(err, nil)
 	}
 	return &huma.StreamResponse{Body: func(c huma.Context) { relay(c, command) }}, nil

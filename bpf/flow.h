@@ -407,7 +407,12 @@ inlined int carry(struct __sk_buff *skb, struct packet *p, const union flow_any 
 		return ANEW;
 	__u32 n = f->endpoint;
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &n);
-	if (unlikely(!e || !e->ifindex || e->epoch != f->epoch)) {
+	int gone = !e || !e->ifindex || e->epoch != f->epoch;
+	/* A silent host has not answered the client's first packet, which comes again: it may go to
+	 * another endpoint. So may a new connection with the same ports. */
+	if (unlikely(gone || (!is_held && e->away == AWAY_SILENT && (!tcp || opens)))) {
+		if (!gone && !(f->flags & (FLOW_FIN | FLOW_RST)))
+			count_live(n, -1);
 		if (remove_flow(k, f->service, six))
 			count(COUNT_REMOVED);
 		return !tcp || opens ? ANEW : REFUSE + DROP_NO_ENDPOINT;

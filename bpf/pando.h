@@ -133,13 +133,16 @@ struct fragment {
 	__u32 epoch;
 };
 
+/* Where an endpoint is. A silent host is dead by the probes, or has no lease. */
+enum away { AT_HOME, AWAY, AWAY_SILENT };
+
 struct endpoint {
 	__u32 ifindex; /* 0: unused */
 	__u32 epoch;   /* grows when the slot gets another instance */
 	__u8 mac[6];     /* of an endpoint of another host: a mark and the low 40 bits of its tag */
 	__u8 host_mac[6];
 	__u32 service;
-	__u32 away;      /* 1: it is on another host, and ifindex is the tunnel */
+	__u32 away;      /* enum away; if it is on another host, ifindex is the tunnel */
 	__u32 tunnel;    /* the high 24 bits of its tag */
 	__u32 remote[4]; /* the address of its host; of an endpoint here, see enum own_word */
 };

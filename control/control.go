@@ -42,6 +42,8 @@ type Config struct {
 	Taken func(pando.HostPort) (owner string, taken bool)
 	// Process adds the figures of this process: its store and its log. Nil: none.
 	Process func(*pando.ServerFigures)
+	// Audited gets each deed with its outcome, for a file of this host. Nil: there is none.
+	Audited func(pando.Deed) error
 }
 
 // Control decides for the whole cluster while it leads. It answers operators at any time.
@@ -57,6 +59,7 @@ type Control struct {
 	*callers
 	*tenants
 	*tokens
+	*auditor
 	counters *counters
 	// asks holds asks that agents brought themselves and that wait for a decision.
 	asks  map[pando.ServiceKey][]*ask
@@ -89,7 +92,9 @@ func New(c Config) *Control {
 	return &Control{
 		view: v, counters: n, streams: &streams{view: v, counters: n}, members: &members{view: v},
 		operators: o, volumes: &volumes{o}, recoveries: &recoveries{o},
-		secrets: &secrets{o}, snapshots: &snapshots{o}, tenants: &tenants{o}, tokens: &tokens{o},
+		secrets: &secrets{o, &auditor{v}}, snapshots: &snapshots{o}, tenants: &tenants{o},
+		tokens:  &tokens{o},
+		auditor: &auditor{v},
 		callers: &callers{o},
 		asks:    map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),
 		waiting: map[pando.ServiceKey]bool{},

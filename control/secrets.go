@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"pando.run/pando"
@@ -12,7 +14,10 @@ import (
 )
 
 // secrets carries out the requests about secrets.
-type secrets struct{ *operators }
+type secrets struct {
+	*operators
+	audit *auditor
+}
 
 // secretUsersMax bounds the services that one change of a secret notes.
 const secretUsersMax = 500
@@ -157,7 +162,7 @@ func newestSecret(w *world.World, s pando.Spec) (at pando.StoreRevision) {
 // GiveSecrets returns the contents of the secrets of an instance to its host. ErrForbidden: the
 // instance is not on that host.
 func (c *secrets) GiveSecrets(
-	_ context.Context, h pando.HostName, i pando.InstanceID,
+	ctx context.Context, h pando.HostName, i pando.InstanceID,
 ) (map[string][]byte, error) {
 	c.mu.RLock()
 	o, known := c.world.Instances[i]
@@ -194,5 +199,19 @@ func (c *secrets) GiveSecrets(
 		}
 		out[name] = content
 	}
+	if len(out) > 0 {
+		c.given(ctx, h, o.V, slices.Sorted(maps.Keys(out)))
+	}
 	return out, nil
+}
+
+// given records in the audit that a host has secrets of an instance.
+func (c *secrets) given(ctx context.Context, h pando.HostName, i pando.Instance, names []string) {
+	p := &pando.Pending{Deed: pando.Deed{Source: "agent " + string(h), Verb: "read-secrets",
+		Detail: strings.Join(names, ", ")}}
+	p.About("instance", i.Service.Tenant, string(i.ID))
+	p.Lock()
+	defer p.Unlock()
+	complete(c.view, p)
+	_ = c.audit.record(ctx, p, refusedWaitMax) // it logs a failure
 }

@@ -33,13 +33,15 @@ type view struct {
 }
 
 func newView(c Config) *view {
-	return &view{
+	v := &view{
 		Config: c, world: world.New(), changed: make(chan struct{}), nudge: make(chan struct{}, 1),
 		dirty: map[pando.ServiceKey]bool{}, wakes: map[pando.ServiceKey]time.Time{},
 		left: map[pando.HostName]time.Time{}, unwritten: map[pando.ServiceKey]unwritten{},
 		reserved: map[pando.ServiceKey]pando.Txn{},
 		tally:    tally{decisions: map[pando.ServiceKey]map[pando.DecisionKind]uint64{}},
 	}
+	v.Registry = auditing{c.Registry, v}
+	return v
 }
 
 func (c *view) take(b pando.Batch, reset bool) {

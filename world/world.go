@@ -28,7 +28,8 @@ type World struct {
 	Hosts     map[pando.HostName]Versioned[pando.Host]   // their agents hold their leases
 	Members   map[pando.HostName]Versioned[pando.Member] // admitted to the cluster
 	Cluster   Versioned[pando.Cluster]                   // the store's record of itself
-	Seen      pando.StoreRevision                        // the newest commit applied
+	Audit     Audit
+	Seen      pando.StoreRevision // the newest commit applied
 	byKey     map[pando.Key]noted
 	// gone holds deleted records, until every older message has arrived.
 	gone      map[pando.Key]pando.StoreRevision
@@ -76,6 +77,7 @@ func New() *World {
 		Tokens:    map[pando.TokenKey]Versioned[pando.Token]{},
 		Hosts:     map[pando.HostName]Versioned[pando.Host]{},
 		Members:   map[pando.HostName]Versioned[pando.Member]{},
+		Audit:     newAudit(),
 		byKey:     map[pando.Key]noted{},
 		gone:      map[pando.Key]pando.StoreRevision{},
 		intents:   map[pando.ServiceKey][]pando.IntentID{},
@@ -193,6 +195,10 @@ func DecodeAny(r pando.Record) (pando.Stored, error) {
 		return decode[pando.Account](r)
 	case pando.KindToken:
 		return decode[pando.Token](r)
+	case pando.KindAudit:
+		return decode[pando.Deed](r)
+	case pando.KindTrim:
+		return decode[pando.AuditTrim](r)
 	case pando.KindHost:
 		return decode[pando.Host](r)
 	case pando.KindMember:
@@ -259,6 +265,10 @@ func (w *World) put(v pando.Stored, at pando.StoreRevision) {
 		w.Tenants[v.Tenant] = Versioned[pando.Account]{v, at}
 	case pando.Token:
 		w.Tokens[v.TokenKey] = Versioned[pando.Token]{v, at}
+	case pando.Deed:
+		w.Audit.put(v, at)
+	case pando.AuditTrim:
+		w.Audit.Trim = Versioned[pando.AuditTrim]{v, at}
 	case pando.Host:
 		w.Hosts[v.Name] = Versioned[pando.Host]{v, at}
 	case pando.Member:
@@ -309,6 +319,8 @@ func (w *World) forget(k pando.Key, at pando.StoreRevision) {
 		delete(w.Tenants, v.Tenant)
 	case pando.Token:
 		delete(w.Tokens, v.TokenKey)
+	case pando.Deed:
+		w.Audit.drop(v)
 	case pando.Host:
 		delete(w.Hosts, v.Name)
 	case pando.Member:

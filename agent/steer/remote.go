@@ -26,7 +26,9 @@ func Remotes(
 		if !h.Tunnel || !h.Address.IsValid() || s.Phase != pando.PhaseDraining && !s.Phase.TakesFlows() {
 			continue
 		}
-		r := pando.Endpoint{Instance: s.Instance, Revision: s.Revision, Remote: h.Address}
+		r := pando.Endpoint{
+			Instance: s.Instance, Revision: s.Revision, Remote: h.Address, Silent: !here[s.Host],
+		}
 		if s.Phase.TakesFlows() && here[s.Host] {
 			r.Weight = s.Weight
 		}

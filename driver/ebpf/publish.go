@@ -53,7 +53,7 @@ func (x *index) leaveOut(t *pando.SteeringTable, out map[netip.Addr]error) {
 			if slot, ok := known[e.Instance]; !ok || !leadsTo(x.slots[slot], e) {
 				continue
 			}
-			e.Weight, e.Soon = 0, 0
+			e.Weight, e.Soon, e.Silent = 0, 0, true
 		}
 		all = append(all, e)
 	}
@@ -122,6 +122,8 @@ func (d *Driver) endpointSlots(service uint32, want []pando.Endpoint) (slots, go
 			if slot, err = d.addEndpoint(service, e); err != nil {
 				return nil, nil, err
 			}
+		} else if err = d.index.noteSilence(&d.objects, slot, e); err != nil {
+			return nil, nil, err
 		}
 		d.netns[slot] = e.Link.Netns
 		slots = append(slots, slot)

@@ -4,9 +4,9 @@ import (
 	"net/netip"
 	"runtime"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
+
+	"pando.run/pando/driver/sockets"
 )
 
 // connection is one connection of an instance: its client and its own end.
@@ -31,10 +31,8 @@ func openConnections(path string) (map[connection]bool, error) {
 			if err := netns.Set(ns); err != nil {
 				return err
 			}
-			for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-				if err := listConnections(family, out); err != nil {
-					return err
-				}
+			if err := listConnections(out); err != nil {
+				return err
 			}
 			return listTranslated(out)
 		}()
@@ -42,37 +40,20 @@ func openConnections(path string) (map[connection]bool, error) {
 	return out, <-done
 }
 
-func listConnections(family uint8, out map[connection]bool) error {
-	tcp, err := netlink.SocketDiagTCP(family)
+func listConnections(out map[connection]bool) error {
+	tcp, err := sockets.TCP()
 	if err != nil {
 		return err
 	}
-	udp, err := netlink.SocketDiagUDP(family)
+	udp, err := sockets.UDP()
 	if err != nil {
 		return err
 	}
 	for _, s := range tcp {
-		switch s.State {
-		case netlink.TCP_TIME_WAIT, netlink.TCP_CLOSE, netlink.TCP_LISTEN, netlink.TCP_SYN_SENT:
-		default:
-			out[connectionOf(protocols["tcp"], s.ID)] = s.State != netlink.TCP_SYN_RECV &&
-				s.State != tcpNewSynRecv
-		}
+		out[connection{protocols["tcp"], s.Remote, s.Local}] = s.Accepted()
 	}
 	for _, s := range udp {
-		if s.ID.DestinationPort != 0 {
-			out[connectionOf(protocols["udp"], s.ID)] = true
-		}
+		out[connection{protocols["udp"], s.Remote, s.Local}] = true
 	}
 	return nil
-}
-
-const tcpNewSynRecv = 12 // TCP_NEW_SYN_RECV of the kernel's net/tcp_states.h
-
-func connectionOf(protocol uint8, id netlink.SocketID) connection {
-	end := func(ip []byte, port uint16) netip.AddrPort {
-		a, _ := netip.AddrFromSlice(ip)
-		return netip.AddrPortFrom(a.Unmap(), port)
-	}
-	return connection{protocol, end(id.Destination, id.DestinationPort), end(id.Source, id.SourcePort)}
 }

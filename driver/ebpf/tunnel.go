@@ -108,7 +108,7 @@ func (t *tunnel) add(x *index, service uint32, e pando.Endpoint) (uint32, error)
 	slot, name := x.freeAway[last], x.tagOf(service, e.Instance)
 	v := steerEndpoint{
 		Ifindex: uint32(t.ifindex), Epoch: x.slots[slot].Epoch + 1, Service: service,
-		HostMac: tunnelSource, Away: 1, Tunnel: uint32(name >> 40), Remote: words(e.Remote),
+		HostMac: tunnelSource, Away: awayOf(e), Tunnel: uint32(name >> 40), Remote: words(e.Remote),
 	}
 	var low [8]byte
 	binary.BigEndian.PutUint64(low[:], name)
@@ -124,6 +124,29 @@ func (t *tunnel) add(x *index, service uint32, e pando.Endpoint) (uint32, error)
 	x.freeAway, x.slots[slot] = x.freeAway[:last], v
 	x.remember(slot, e.Instance)
 	return slot, nil
+}
+
+// awayOf returns where an endpoint of another host is (enum away in bpf/pando.h).
+func awayOf(e pando.Endpoint) uint32 {
+	const away, silent = 1, 2
+	if e.Silent {
+		return silent
+	}
+	return away
+}
+
+// noteSilence writes whether the host of an endpoint is silent. Its flows stay.
+func (x *index) noteSilence(o *steerObjects, slot uint32, e pando.Endpoint) error {
+	v := x.slots[slot]
+	if v.Away == 0 || v.Away == awayOf(e) {
+		return nil
+	}
+	v.Away = awayOf(e)
+	if err := o.Endpoints.Put(slot, v); err != nil {
+		return err
+	}
+	x.slots[slot] = v
+	return nil
 }
 
 // ignoreFull ignores the error of a full table. Flows to an endpoint without a tag in the table are

@@ -34,8 +34,8 @@ import (
 // that answers neither it nor three helpers is suspected. It has suspicionMult * probeEvery to
 // object (times the decimal logarithm of the number of hosts, from 10 hosts on).
 const (
-	probeEvery    = 100 * time.Millisecond
-	probeWait     = 60 * time.Millisecond // for the direct answer; the rest is for the helpers
+	probeEvery    = 80 * time.Millisecond
+	probeWait     = 50 * time.Millisecond // for the direct answer; the rest is for the helpers
 	gossipEvery   = 50 * time.Millisecond
 	suspicionMult = 3
 	suspicionMax  = 2 // times the time to object, until other hosts confirm the suspicion

@@ -18,6 +18,23 @@ health: {ready: "tcp 8080"}
 scale: {min: 1, max: 3}
 `
 
+// hasAudit looks for the deeds of a tenant's token: those of another tenant are left out.
+func hasAudit(t *testing.T, p *labtest.Pando, own labtest.Output, secret string) {
+	t.Helper()
+	all := p.Pando("audit")
+	has(t, all, "token acme/ci (anna)", "pin", "service acme/shop", "issue-tenant-token",
+		"exec", "echo inside: it runs", "service beta/vault", "deploy", "uid 0", "10.126.0.2")
+	if !strings.Contains(own.Text, "service acme/cart") || strings.Contains(own.Text, "vault") ||
+		own.Code != 0 {
+		t.Errorf("the token sees: %d\n%s", own.Code, own.Text)
+	}
+	file := p.Must(p.Hosts[0], "cat", filepath.Join(p.Data(p.Hosts[0]), "log", "audit.log"))
+	has(t, file, `"verb":"deploy"`, `"object":"service beta/vault"`)
+	if strings.Contains(all+file, secret) {
+		t.Error("the audit has the secret of a token")
+	}
+}
+
 // A caller without a host uses one tenant of the cluster over TLS, as its token allows, and learns
 // nothing of the others. Its token ends at once.
 func TestATokenOfATenant(t *testing.T) {
@@ -80,6 +97,7 @@ func TestATokenOfATenant(t *testing.T) {
 	has(t, mine("deploy", spec("shop", "acme")).Text, "command without image", "may not host")
 	is = issue("--may", "deploy,host", "--replace")
 	has(t, mine("deploy", spec("cart", "acme"), "--wait").Text, "cart")
+	hasAudit(t, p, mine("audit"), is.Token)
 	p.Pando("tenant", "token", "rm", "acme", "ci")
 	if out := mine("ps"); out.Code != 10 {
 		t.Errorf("a removed token: %d %s", out.Code, out.Text)

@@ -47,6 +47,7 @@ type estate struct {
 	hosts   []*host
 	place   map[string]*host
 	weights map[string]int
+	silent  *host
 	by      int // the family by which hosts reach each other: its place in host.own
 }
 
@@ -180,8 +181,8 @@ func (e *estate) table(h *host) pando.SteeringTable {
 		if at := e.place[name]; at == h {
 			end.Link = h.boxes[name].Link
 		} else {
-			end.Remote = at.own[e.by]
 			end.Own4, end.Own6 = at.boxes[name].Link.IP4, at.boxes[name].Link.IP6
+			end.Remote, end.Silent = at.own[e.by], at == e.silent
 		}
 		out.Endpoints = append(out.Endpoints, end)
 	}

@@ -44,6 +44,7 @@ func Remote(t *testing.T, open OpenHost) {
 		"the death of a host ends its flows only": deathEndsItsFlowsOnly,
 		"a second SYN waits for the other host":   secondSYNWaits,
 		"a SYN leaves an instance that is gone":   goneIsLeft,
+		"a SYN leaves a silent host":              silentIsLeft,
 		"every packet fits into the tunnel":       everyPacketFits,
 		"a host without others has no tunnel":     aloneHasNoTunnel,
 		"a deleted device is made again":          deletedIsMadeAgain,
@@ -307,6 +308,43 @@ func goneIsLeft(t *testing.T, e *estate) {
 	e.publish(e.hosts[0])
 	if err := <-done; err != nil {
 		t.Errorf("a connection to an instance that was gone: %v", err)
+	}
+}
+
+// silentIsLeft checks a client that sends its first packet to a dead host. It repeats the packet,
+// and reaches another host once the probes have found the death.
+func silentIsLeft(t *testing.T, e *estate) {
+	e.join(1, "b", 100)
+	e.join(2, "c", 0)
+	e.publish()
+	l, err := netlink.LinkByName(e.hosts[1].name())
+	check(t, err)
+	check(t, netlink.LinkSetDown(l)) // before the probes know
+	for six := range 2 {
+		e.weights["b"], e.weights["c"], e.silent = 100, 0, nil
+		e.publish(e.hosts[0])
+		opening := func() int { return entries(t, pins+"h1", []string{"opening", "opening6"}[six]) }
+		before, done := opening(), make(chan error, 1)
+		go func() {
+			done <- e.outside.Inside(func() error {
+				d := net.Dialer{Timeout: 20 * wait}
+				c, err := d.Dial("tcp", at(vip[six], 80).String())
+				if err != nil {
+					return err
+				}
+				defer c.Close()
+				if name, err := clientOf(c).ask("who"); err != nil || name != "c" {
+					return fmt.Errorf("answered by %q, %w", name, err)
+				}
+				return nil
+			})
+		}()
+		eventually(t, "a flow to b is opening", func() bool { return opening() > before })
+		e.weights["b"], e.weights["c"], e.silent = 0, 100, e.hosts[1]
+		e.publish(e.hosts[0])
+		if err := <-done; err != nil {
+			t.Errorf("a connection that began at a dead host: %v", err)
+		}
 	}
 }
 

@@ -38,6 +38,20 @@ func heldIn(t *testing.T, folder string, six uint32) (n uint64) {
 	return n
 }
 
+// entries returns the number of entries of a pinned table.
+func entries(t *testing.T, folder, name string) (n int) {
+	t.Helper()
+	m := pinned(t, folder, name)
+	defer m.Close()
+	var key, value []byte
+	all := m.Iterate()
+	for all.Next(&key, &value) {
+		n++
+	}
+	check(t, all.Err())
+	return n
+}
+
 // isReset reports whether the only held flow of a family counts as reset.
 func isReset(t *testing.T, folder string, six int) bool {
 	t.Helper()

@@ -57,7 +57,8 @@ func together(ctx context.Context, jobs ...job) error {
 // serveHTTP returns a job that serves until ctx ends.
 func serveHTTP(l net.Listener, h http.Handler) job {
 	return func(ctx context.Context) error {
-		s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: idleWaitMax}
+		s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: idleWaitMax,
+			ConnContext: byUser}
 		stop := context.AfterFunc(ctx, func() { s.Close() })
 		defer stop()
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {

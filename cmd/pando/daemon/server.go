@@ -20,6 +20,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/api"
 	"pando.run/pando/control"
+	"pando.run/pando/driver/deeds"
 	"pando.run/pando/driver/etcd"
 	"pando.run/pando/driver/front"
 	"pando.run/pando/driver/peer"
@@ -73,6 +74,7 @@ func serve(ctx context.Context, p place) error {
 		Registry: store.Registry(), Peers: peers, Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Name: p.Host, Heard: store.Registry().Heard, Writable: writable,
 		Taken: front.Owner, Vault: authority.Vault(), Process: processFigures(store),
+		Audited: deeds.Open(filepath.Join(p.logs(), "audit.log")).Add,
 	})
 	store.Decide(ctl)
 	admitOwn(ctx, ctl, p, log)

@@ -1,0 +1,129 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pando.run/pando"
+	"pando.run/pando/api"
+	"pando.run/pando/cmd/pando/cli"
+)
+
+// Audit returns `pando audit`.
+func Audit(o *Console) *cobra.Command {
+	var since string
+	var follow bool
+	var q pando.DeedQuery
+	c := &cobra.Command{
+		Use: "audit", Short: "list changes with their callers",
+		Long: "List the requests that changed something or reached into an instance, oldest first.\n" +
+			"A caller is an operator on a host (`host NAME`), a token of a tenant, or an agent that\n" +
+			"took secrets. The name in brackets is the caller's own word.\n" +
+			"The newest 10,000 are kept; the first line counts older ones. With a token of a tenant,\n" +
+			"the list is that of the tenant.",
+		Example: "  pando audit --since 24h\n  pando audit --tenant acme -o json\n" +
+			"  pando audit -f --actor token",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) (err error) {
+			if since != "" {
+				if q.Since, err = moment(since, time.Now()); err != nil {
+					return err
+				}
+			}
+			if follow {
+				return ended(c.Context(), followAudit(c.Context(), o, q))
+			}
+			a, err := api.Audit(c.Context(), o.client, q)
+			if err != nil {
+				return err
+			}
+			return o.Show(a, func(w io.Writer) { deeds(w, a) })
+		},
+	}
+	c.Flags().StringVar(&since, "since", "", "from this time or for this long, as 2h or 2026-01-31")
+	c.Flags().StringVar(&q.Source, "actor", "", "only callers with this in their name")
+	c.Flags().StringVar((*string)(&q.Tenant), "tenant", "", "only this tenant and its objects")
+	c.Flags().IntVarP(&q.Max, "number", "n", 0, "show the newest N (0 = all)")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "print further ones as they happen")
+	return o.Flag(c)
+}
+
+// followAudit prints deeds until ctx ends. An answer may repeat a deed that the caller has.
+func followAudit(ctx context.Context, o *Console, q pando.DeedQuery) error {
+	printed := map[string]string{} // results by id
+	for {
+		a, err := api.Audit(ctx, o.client, q)
+		if err != nil {
+			return err
+		}
+		var fresh []pando.Deed
+		for _, d := range a.Deeds {
+			if was, known := printed[d.ID]; !known || was != d.Result {
+				printed[d.ID] = d.Result
+				fresh = append(fresh, d)
+			}
+		}
+		for _, d := range fresh {
+			line := []byte(deedLine(d))
+			if o.JSON {
+				if line, err = json.Marshal(d); err != nil {
+					return err
+				}
+			}
+			if err := o.Print(append(line, '\n')); err != nil {
+				return err
+			}
+		}
+		if len(a.Deeds) == 0 {
+			clear(printed) // the store revision has passed all of them
+		}
+		q.After, q.Max, q.Wait = a.Seen, 0, pando.DeedWaitMax
+	}
+}
+
+// deeds prints the audit, and how much of it is gone.
+func deeds(w io.Writer, a pando.Audit) {
+	if t := a.Trim; t.Deeds > 0 {
+		fmt.Fprintf(w, "%s, the newest of %s, are gone: the audit keeps %d; the files audit.log of the "+
+			"servers have more\n", cli.Count(t.Deeds, "line"), stamp(t.Until), pando.DeedsMax)
+	}
+	if len(a.Deeds) == 0 {
+		fmt.Fprintln(w, "no lines")
+		return
+	}
+	rows := []string{row("TIME", "ACTOR", "FROM", "ACTION", "OBJECT", "REV", "RESULT")}
+	for _, d := range a.Deeds {
+		rows = append(rows, row(cells(d)...))
+	}
+	cli.Columns(w, rows...)
+}
+
+// cells returns the columns of a deed.
+func cells(d pando.Deed) []any {
+	caller := d.Source
+	if d.By != "" && !strings.HasSuffix(d.Source, d.By) {
+		caller += " (" + d.By + ")"
+	}
+	rev, result := "", d.Result
+	if d.Revision > 0 {
+		rev = fmt.Sprint(d.Revision)
+	}
+	if d.Detail != "" && result == pando.DeedDone {
+		result += ": " + d.Detail
+	}
+	return []any{stamp(d.At), caller, d.From, d.Verb, d.Object, rev, result}
+}
+
+// deedLine returns a deed as a line without a table.
+func deedLine(d pando.Deed) string {
+	return strings.ReplaceAll(row(cells(d)...), "\t", "  ")
+}
+
+// stamp returns a time in the local zone.
+func stamp(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }
