@@ -259,7 +259,7 @@ func (r end) mayDie(ctx context.Context) error {
 // openFlows counts the flows at the VIP, and the sockets that chose at connect.
 func (r end) openFlows(ctx context.Context) (int, error) {
 	n, err := r.box.Flows(ctx)
-	if n > 0 || err != nil || !r.a.choosesAtConnect(r.service) {
+	if n > 0 || err != nil || !(tables{r.a}).choosesAtConnect(r.service) {
 		return n, err
 	}
 	return r.a.sweeper.flows(ctx, r.id)

@@ -60,7 +60,8 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 }
 
 // choosesAtConnect reports whether sockets lead straight to the instances of a service.
-func (a *Agent) choosesAtConnect(s pando.ServiceKey) bool {
+func (t tables) choosesAtConnect(s pando.ServiceKey) bool {
+	a := t.a
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.world.Endpoints[s].V.Balance.At == pando.AtConnect

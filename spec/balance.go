@@ -16,8 +16,8 @@ var balanceFields = []field{
 		def: "hash", example: "score", kind: enumKind(balanceWords()...),
 		set: func(s *pando.Spec, v any) { s.Balance.By = pando.BalanceBy(v.(string)) },
 		get: func(s pando.Spec) any { return string(s.Balance.By) }},
-	{name: "at", doc: "packet: the first packet of a flow gets its instance. connect: a socket of an " +
-		"instance or a host also gets it, as its peer; its packets pass no table.",
+	{name: "at", doc: "packet: the first packet of a flow gets its instance. connect: a socket of " +
+		"an instance or a host also gets it, as its peer; its packets pass no table.",
 		def: "packet", example: "connect", kind: enumKind(balancePlaces()...),
 		set: func(s *pando.Spec, v any) { s.Balance.At = pando.BalanceAt(v.(string)) },
 		get: func(s pando.Spec) any { return string(s.Balance.At) }},

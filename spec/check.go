@@ -166,7 +166,7 @@ func (c *checks) argv(s pando.Spec) {
 	}
 }
 
-// connectConflicts returns what a choice at connect hides: no packet of a socket passes a counter.
+// connectConflicts returns the keys that need packets: none of a socket passes a counter.
 func connectConflicts(s pando.Spec) (out []conflict) {
 	if s.Balance.At != pando.AtConnect {
 		return nil

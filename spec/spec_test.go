@@ -380,7 +380,8 @@ var onlyParse = []string{"less than min", "needs a target", "has no effect witho
 	"counts traffic", "published twice", "names no port", "here twice",
 	"anchors", "tab indents", "3:7: ", "3:9: ", "in this file twice", "65536", "99999",
 	"longer than nothing", "../x", "must be longer", "longer than a year", "largest id",
-	"a reserve runs", "0 means order", "0 beside by", "contradicts spread", "has a state",
+	"a reserve runs", "0 means order", "0 beside by", "ends a service without", "contradicts spread",
+	"has a state",
 	"is part of the score", "with by: score", "is not below up", "want 0 to 1000", "want 50ms to 5s",
 	"want a share from", "publishes no port", "the order is stop-first", "before the soak is",
 	"names no number", "needs a canary", "is no number of the"}

@@ -329,7 +329,8 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 		return nil
 	}
 	d.shares.forget(s) // the table is gone, even if the rest of this fails
-	errs := []error{d.straights.forgetPorts(n, nil), d.index.forgetPorts(&d.objects, n, func(steerServiceKey) bool { return false })}
+	errs := []error{d.straights.forgetPorts(n, nil),
+		d.index.forgetPorts(&d.objects, n, func(steerServiceKey) bool { return false })}
 	for vip := range d.index.vipsOf[n] {
 		if at := d.index.vips[vip]; at&^elsewhere == n {
 			errs = append(errs, ignoreMissing(d.objects.Vips.Delete(vip)))

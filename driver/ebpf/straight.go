@@ -18,8 +18,8 @@ import (
 	"pando.run/pando/driver/hook"
 )
 
-// socketPins is the folder of the pins of programs at the root of the control groups. A former build
-// takes each pin in the folder links for that of a device.
+// socketPins is the folder of the pins of programs at the root of the control groups. A former
+// build takes each pin in the folder links for that of a device.
 const socketPins = "sockets"
 
 // straights writes the ways straight to endpoints, for services that choose at connect
@@ -119,8 +119,8 @@ func (s straights) attach(pins string) error {
 	return nil
 }
 
-// cookieOf returns the kernel's number of a network namespace: of that at a path, or of the caller's
-// for "".
+// cookieOf returns the kernel's number of a network namespace: of that at a path, or of the
+// caller's for "".
 func cookieOf(path string) (cookie uint64, err error) {
 	read := func() error {
 		s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -312,7 +312,8 @@ func (v *steerStraight) portsOf(translations map[steerPortKey]uint16) {
 		}
 	}
 	slices.SortFunc(keys, func(a, b steerPortKey) int {
-		return cmp.Or(cmp.Compare(network(a.Port), network(b.Port)), cmp.Compare(a.Protocol, b.Protocol))
+		return cmp.Or(cmp.Compare(network(a.Port), network(b.Port)),
+			cmp.Compare(a.Protocol, b.Protocol))
 	})
 	for n, k := range keys[:min(len(keys), len(v.Ports))] {
 		v.port(n, k.Port, translations[k], k.Protocol)

@@ -202,8 +202,8 @@ func outsideUsesTheVIP(t *testing.T, s *straight) {
 func drainWaitsForSockets(t *testing.T, s *straight) {
 	s.table(s.endpoint("a", 100), s.endpoint("b", 0))
 	held := s.dialWeb(s.guest.Inside, 0)
-	if who := held.who(t); who != "a" {
-		t.Fatalf("%s answers", who)
+	if got := held.who(t); got != "a" {
+		t.Fatalf("%s answers", got)
 	}
 	ends, err := s.Ends(t.Context(), web, "a")
 	if err != nil {
@@ -215,13 +215,13 @@ func drainWaitsForSockets(t *testing.T, s *straight) {
 	}
 	s.places(func(place string, six int, inside func(func() error) error) {
 		for range 20 {
-			if who := s.dialWeb(inside, six).who(t); who != "b" {
-				t.Fatalf("a new socket of %s went to %s, which drains", place, who)
+			if got := s.dialWeb(inside, six).who(t); got != "b" {
+				t.Fatalf("a new socket of %s went to %s, which drains", place, got)
 			}
 		}
 	})
-	if who := held.who(t); who != "a" {
-		t.Errorf("the held socket is answered by %s", who)
+	if got := held.who(t); got != "a" {
+		t.Errorf("the held socket is answered by %s", got)
 	}
 	held.Close()
 	eventually(t, "the drain is over", func() bool { return s.sweep(t).Flows["a"] == 0 })
@@ -234,12 +234,12 @@ func policyChoosesSockets(t *testing.T, s *straight) {
 	host := func(f func() error) error { return f() }
 	s.by = pando.ByRoundRobin
 	s.table(s.endpoint("a", 100), s.endpoint("b", 100))
-	var who string
+	var got string
 	for n := range 8 {
-		who += s.dialWeb(host, n%2).who(t)
+		got += s.dialWeb(host, n%2).who(t)
 	}
-	if who != "abababab" && who != "babababa" {
-		t.Errorf("by turns: %s", who)
+	if got != "abababab" && got != "babababa" {
+		t.Errorf("by turns: %s", got)
 	}
 	s.by = pando.ByScore
 	s.table(s.endpoint("a", 100), s.endpoint("b", 100))
@@ -248,13 +248,13 @@ func policyChoosesSockets(t *testing.T, s *straight) {
 	if err := s.Score(t.Context(), web, r); err != nil {
 		t.Fatal(err)
 	}
-	who = ""
+	got = ""
 	for range 20 {
-		who += s.dialWeb(s.guest.Inside, 0).who(t)
+		got += s.dialWeb(s.guest.Inside, 0).who(t)
 	}
 	// Eight draws of two instances find the good one.
-	if n := strings.Count(who, "b"); n < 19 {
-		t.Errorf("by score, with a excluded: %s", who)
+	if n := strings.Count(got, "b"); n < 19 {
+		t.Errorf("by score, with a excluded: %s", got)
 	}
 }
 
@@ -265,8 +265,8 @@ func fewerSocketsWin(t *testing.T, s *straight) {
 	held := map[string][]*client{}
 	for n := range 40 {
 		c := s.dialWeb(host, n%2)
-		who := c.who(t)
-		held[who] = append(held[who], c)
+		got := c.who(t)
+		held[got] = append(held[got], c)
 	}
 	if d := len(held["a"]) - len(held["b"]); d < -6 || d > 6 {
 		t.Errorf("40 sockets are shared %d and %d", len(held["a"]), len(held["b"]))
@@ -276,8 +276,8 @@ func fewerSocketsWin(t *testing.T, s *straight) {
 	}
 	s.sweep(t) // it corrects the numbers, and must leave the sockets in them
 	for n := range 10 {
-		if who := s.dialWeb(host, n%2).who(t); who != "a" && n < 8 {
-			t.Errorf("socket %d went to %s, which has %d more", n, who, len(held["b"]))
+		if got := s.dialWeb(host, n%2).who(t); got != "a" && n < 8 {
+			t.Errorf("socket %d went to %s, which has %d more", n, got, len(held["b"]))
 		}
 	}
 }
@@ -417,13 +417,13 @@ func straightToAnotherHost(t *testing.T, e *estate) {
 			c := e.dial("h1", six)
 			at, err := c.ask("local")
 			check(t, err)
-			who := c.who(t)
-			link := e.place[who].boxes[who].Link
+			got := c.who(t)
+			link := e.place[got].boxes[got].Link
 			local := netip.MustParseAddrPort(at).Addr().Unmap()
 			if local != link.IP4 && local != link.IP6 {
-				t.Errorf("a socket came to %s at %s", who, local)
+				t.Errorf("a socket came to %s at %s", got, local)
 			}
-			held[who] = c
+			held[got] = c
 		}
 	}
 	if len(held) != 2 {
@@ -442,13 +442,15 @@ func straightToAnotherHost(t *testing.T, e *estate) {
 	if n := flows(); n < 1 {
 		t.Error("the host of the instance counts no socket of the other host")
 	}
-	if who := held["b"].who(t); who != "b" {
-		t.Errorf("%s answers for b", who)
+	stays := held["b"]
+	if got := stays.who(t); got != "b" {
+		t.Errorf("%s answers for b", got)
 	}
 	for six := range 2 {
 		for range 10 {
-			if who := e.dial("h1", six).who(t); who != "c" {
-				t.Errorf("a new socket went to %s, which drains", who)
+			next := e.dial("h1", six)
+			if got := next.who(t); got != "c" {
+				t.Errorf("a new socket went to %s, which drains", got)
 			}
 		}
 	}

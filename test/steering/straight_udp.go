@@ -61,7 +61,7 @@ func askOnce(inside func(func() error) error, to netip.AddrPort, connected bool)
 		name = p[0]
 		return err
 	})
-	return netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), who, err
+	return netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), name, err
 }
 
 func datagramsStay(t *testing.T, s *straight) {

@@ -107,7 +107,7 @@ func boxOf(t *testing.T, name, ip string, vips ...netip.Addr) *lab.Box {
 	return b
 }
 
-// shape limits what a device sends. Nil is the host's namespace.
+// shape limits the sent bytes of a device. Nil is the host's namespace.
 func shape(t *testing.T, b *lab.Box, device string, megabits int) {
 	t.Helper()
 	command := []string{"tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate",
