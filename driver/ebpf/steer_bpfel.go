@@ -110,6 +110,14 @@ type steerHashKey struct {
 	Word [2]uint32
 }
 
+type steerHome struct {
+	_        structs.HostLayout
+	Ifindex  uint32
+	Mac      [6]uint8
+	HostMac  [6]uint8
+	Straight uint32
+}
+
 type steerInstanceLink struct {
 	_    structs.HostLayout
 	Addr [2][4]uint32
@@ -256,6 +264,7 @@ const (
 	steerMapFragments          = "fragments"
 	steerMapHashKeys           = "hash_keys"
 	steerMapHeld               = "held"
+	steerMapHomes              = "homes"
 	steerMapKnocks             = "knocks"
 	steerMapLinks              = "links"
 	steerMapLive               = "live"
@@ -393,6 +402,7 @@ type steerMapSpecs struct {
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
 	HashKeys      *ebpf.MapSpec `ebpf:"hash_keys"`
 	Held          *ebpf.MapSpec `ebpf:"held"`
+	Homes         *ebpf.MapSpec `ebpf:"homes"`
 	Knocks        *ebpf.MapSpec `ebpf:"knocks"`
 	Links         *ebpf.MapSpec `ebpf:"links"`
 	Live          *ebpf.MapSpec `ebpf:"live"`
@@ -472,6 +482,7 @@ type steerMaps struct {
 	Fragments     *ebpf.Map `ebpf:"fragments"`
 	HashKeys      *ebpf.Map `ebpf:"hash_keys"`
 	Held          *ebpf.Map `ebpf:"held"`
+	Homes         *ebpf.Map `ebpf:"homes"`
 	Knocks        *ebpf.Map `ebpf:"knocks"`
 	Links         *ebpf.Map `ebpf:"links"`
 	Live          *ebpf.Map `ebpf:"live"`
@@ -514,6 +525,7 @@ func (m *steerMaps) Close() error {
 		m.Fragments,
 		m.HashKeys,
 		m.Held,
+		m.Homes,
 		m.Knocks,
 		m.Links,
 		m.Live,
