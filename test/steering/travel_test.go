@@ -1,6 +1,7 @@
 package steering
 
 import (
+	"fmt"
 	"net/netip"
 	"os/exec"
 	"strings"
@@ -56,11 +57,16 @@ func lose(t *testing.T, s *stand) {
 	}
 	check(t, s.outside.Inside(func() error {
 		c := exec.Command("nft", "-f", "-")
-		c.Stdin = strings.NewReader("table inet loss { chain in { type filter hook input priority 0; " +
-			"meta l4proto tcp numgen random mod 10 0 drop; } }\n")
-		out, err := c.CombinedOutput()
-		t.Log(string(out))
-		return err
+		c.Stdin = strings.NewReader(`table inet loss {
+  chain in { type filter hook input priority 0;
+    meta l4proto tcp numgen random mod 10 0 drop
+  }
+}
+`)
+		if out, err := c.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
 	}))
 }
 
