@@ -50,7 +50,7 @@ type steering struct {
 	Prepare func(pando.Link) error // the link of a sandbox without an instance
 	Close   func() error
 	Path    func(ifindex int) pando.PathUse // nil: not known
-	mending func(*slog.Logger) job // keeps its devices and rules
+	mending func(*slog.Logger) job          // keeps its devices and rules
 }
 
 // switched returns the folder with the records of driver/ovs.
