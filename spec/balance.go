@@ -21,8 +21,8 @@ var balanceFields = []field{
 		def: "packet", example: "connect", kind: enumKind(balancePlaces()...),
 		set: func(s *pando.Spec, v any) { s.Balance.At = pando.BalanceAt(v.(string)) },
 		get: func(s pando.Spec) any { return string(s.Balance.At) }},
-	{name: "weights", doc: "Weight of each share in the score: cpu, memory, bandwidth, pressure, stall, " +
-		"loss, rtt. " +
+	{name: "weights", doc: "Weight of each share in the score: cpu, memory, bandwidth, " +
+		"pressure, stall, loss, rtt. " +
 		"A resource that is not named has the weight 0.",
 		def: "1 each", example: "{cpu: 2, memory: 1}", kind: weightsKind,
 		set: func(s *pando.Spec, v any) { s.Balance.Weights = v.(pando.Weights) },

@@ -48,8 +48,8 @@ func TestReact(t *testing.T) {
 		sheet.Note(round, "p99", p99)
 		strays += astray
 	}
-	sheet.Row(fmt.Sprintf("score change → the first byte of a new flow that follows it, %d services, p99",
-		services), "≤ 5 ms", "", fmt.Sprintf("%.2f ms (p50 %.2f ms)", sheet.Median("p99"),
+	measure := fmt.Sprintf("score change → first byte of a flow that follows it, %d services, p99", services)
+	sheet.Row(measure, "≤ 5 ms", "", fmt.Sprintf("%.2f ms (p50 %.2f ms)", sheet.Median("p99"),
 		sheet.Median("p50")), sheet.Median("p99") <= 5)
 	// Eight draws of two instances miss the better one with a chance of 1 in 256.
 	sheet.Row("flows to the instance that the newest score excludes", "≤ 1 %", "",
@@ -78,7 +78,8 @@ func newHost(t *testing.T) *host {
 		}
 	}
 	for n := range services {
-		table := pando.SteeringTable{Service: service(n), VIP4: address(n), Ports: ports, By: pando.ByScore}
+		table := pando.SteeringTable{Service: service(n), VIP4: address(n), Ports: ports,
+			By: pando.ByScore}
 		for at, b := range h.stand.Boxes {
 			table.Endpoints = append(table.Endpoints,
 				pando.Endpoint{Instance: instance(n, at), Weight: 100, Link: b.Link})
