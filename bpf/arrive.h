@@ -7,6 +7,7 @@
 #include "door.h"
 
 #define NO_SLOT 0xffffffff
+#define OFFERS 16 /* draws of an endpoint of this host for a flow without one */
 
 /* A packet's way through the tunnel. */
 struct arrival {
@@ -124,6 +125,17 @@ apart int learn(struct packet *p, struct arrival *a, __u32 six)
 	return DROP;
 }
 
+/* names_another returns whether the tag of a message is that of another endpoint than n. */
+apart int names_another(struct arrival *a, __u32 n)
+{
+	if (!a)
+		return 0;
+	__u64 tag = a->tag;
+	__u32 *slot = bpf_map_lookup_elem(&aways, &tag);
+
+	return slot && *slot != n;
+}
+
 /* believe obeys a message: hold or forget a flow that is opening, or remove a flow that has ended.
  * A message never has an answer. */
 apart int believe(struct packet *p, struct arrival *a, __u32 six)
@@ -145,7 +157,7 @@ apart int believe(struct packet *p, struct arrival *a, __u32 six)
 	__u32 n = f->endpoint;
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &n);
 	if (!e || !e->away || e->epoch != f->epoch || e->tunnel != a->tag >> 40 ||
-	    !same(e->remote, a->from, 1))
+	    !same(e->remote, a->from, 1) || names_another(a, n))
 		return a->mark == IS_PROVEN ? learn(p, a, six) : DROP;
 	if (a->mark == IS_ENDED)
 		return end_far(&k, f, six);
@@ -201,6 +213,32 @@ apart int settle(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u
 	return send(skb, p, slot, e, target, opens ? IS_FIRST : 0, 0);
 }
 
+/* write_tag writes a tag into the destination MAC. Apart from its callers, it keeps the stack of
+ * the deepest calls within the 512 bytes of a kernel before 6.4. */
+apart int write_tag(struct __sk_buff *skb, __u64 tag)
+{
+	__u8 mac[6] = {0, tag >> 32, tag >> 24, tag >> 16, tag >> 8, tag};
+
+	return bpf_skb_store_bytes(skb, 0, mac, sizeof(mac), 0);
+}
+
+/* report_proven reports which endpoint of this host has a packet's flow. */
+apart int report_proven(struct __sk_buff *skb, struct arrival *a, __u32 slot)
+{
+	if (!a)
+		return DROP;
+	if (a->slot != slot) { /* not the one that the other host has chosen */
+		struct endpoint *e = bpf_map_lookup_elem(&endpoints, &slot);
+		if (!e)
+			return DROP;
+		a->tag = (__u64)e->remote[OWN_TAG_HIGH] << 32 | e->remote[OWN_TAG_LOW];
+		a->slot = slot;
+		if (write_tag(skb, a->tag))
+			return drop(DROP_KERNEL);
+	}
+	return report(skb, a, IS_PROVEN);
+}
+
 /* resume sends a packet of a flow in this host's table to the flow's endpoint. The sockets are
  * here, so the choice of the other host does not count. It returns ANEW without such a flow. */
 inlined int resume(struct __sk_buff *skb, struct packet *p, struct arrival *a, int six)
@@ -222,7 +260,7 @@ inlined int resume(struct __sk_buff *skb, struct packet *p, struct arrival *a, i
 		f->flags = (f->flags & LOW_HALF) | a->number << HALF;
 	if (a->mark == TO_OPENING &&
 	    (is_held ? bpf_jiffies64() - f->seen > SEEN_STEP : is_proven(skb, p, f)))
-		report(skb, a, IS_PROVEN);
+		report_proven(skb, a, n);
 	return carry(skb, p, &k, f, is_held, six);
 }
 
@@ -252,15 +290,41 @@ apart int refuse_arrival(struct __sk_buff *skb, struct packet *p, __u32 why, __u
 	return PASS;
 }
 
-/* missing handles a packet of an unknown flow to an unknown endpoint. */
-apart int missing(struct __sk_buff *skb, struct packet *p, struct arrival *a)
+struct offer {
+	__u32 service, hashed;
+	int slot;
+};
+
+/* offer draws an endpoint of this host from the table of a service. */
+static long offer(__u32 n, struct offer *o)
+{
+	int at = pick(o->service, o->hashed + n * 0x9e3779b9, 0);
+	__u32 slot = at;
+	struct endpoint *e = at < 0 ? NULL : bpf_map_lookup_elem(&endpoints, &slot);
+
+	if (e && e->ifindex && !e->away)
+		o->slot = slot;
+	return at < 0 || o->slot != NONE_HERE;
+}
+
+/* missing handles a packet of an unknown flow to an unknown endpoint. If the packet opens a flow,
+ * its instance has just ended, and the other host has no news of it: an instance here takes it. */
+apart int missing(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u32 six)
 {
 	if (!p || !a)
 		return DROP;
 	if (p->protocol == IPPROTO_TCP && (p->flags & (SYN | ACK)) != SYN)
 		return give_back(skb, a, LOST);
 	report(skb, a, IS_GONE);
-	return REFUSE + DROP_NO_ENDPOINT;
+	struct offer o = {.service = service_of(p, six), .slot = NONE_HERE};
+	if (o.service == SERVICES_MAX || migrating)
+		return REFUSE + DROP_NO_ENDPOINT;
+	o.hashed = six ? hash(p, 1) : hash(p, 0);
+	bpf_loop(OFFERS, offer, &o, 0);
+	if (o.slot == NONE_HERE)
+		return REFUSE + DROP_NO_ENDPOINT;
+	a->slot = o.slot;
+	return settle(skb, p, a, six);
 }
 
 /* own_end returns this host's endpoint of a packet's flow by the connection table, else -1. */
@@ -288,15 +352,6 @@ apart int own_end(struct __sk_buff *skb, struct packet *p, __u32 six)
 	return flags & (FLOW_FIN | FLOW_RST) && !is_end_of(skb, p, n, six) ? -1 : (int)n;
 }
 
-/* write_tag writes a tag into the destination MAC. Apart from sought, it keeps the stack of the
- * deepest calls within the 512 bytes of a kernel before 6.4. */
-apart int write_tag(struct __sk_buff *skb, __u64 tag)
-{
-	__u8 mac[6] = {0, tag >> 32, tag >> 24, tag >> 16, tag >> 8, tag};
-
-	return bpf_skb_store_bytes(skb, 0, mac, sizeof(mac), 0);
-}
-
 /* sought answers a question. */
 apart int sought(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u32 six)
 {
@@ -312,12 +367,7 @@ apart int sought(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u
 	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &slot);
 	if (!e || e->away)
 		return at == UNKNOWN ? DROP : give_back(skb, a, NOT_HERE);
-	__u64 tag = (__u64)e->remote[OWN_TAG_HIGH] << 32 | e->remote[OWN_TAG_LOW];
-	a->tag = tag;
-	a->slot = slot;
-	if (write_tag(skb, tag))
-		return drop(DROP_KERNEL);
-	report(skb, a, IS_PROVEN);
+	report_proven(skb, a, slot);
 	if (known >= 0)
 		return six ? resume6(skb, p, a) : resume4(skb, p, a);
 	return settle(skb, p, a, six);
@@ -418,7 +468,7 @@ inlined int arrived(struct __sk_buff *skb, struct arrival *a, int six)
 	if (verdict == ANEW && a->slot != NO_SLOT)
 		verdict = settle(skb, &p, a, six);
 	else if (verdict == ANEW)
-		verdict = missing(skb, &p, a);
+		verdict = missing(skb, &p, a, six);
 	return verdict < REFUSE ? verdict : refuse_arrival(skb, &p, verdict - REFUSE, six);
 }
 

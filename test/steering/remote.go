@@ -45,6 +45,7 @@ func Remote(t *testing.T, open OpenHost) {
 		"a second SYN waits for the other host":   secondSYNWaits,
 		"a SYN leaves an instance that is gone":   goneIsLeft,
 		"a SYN leaves a silent host":              silentIsLeft,
+		"a host replaces its ended instance":      endedIsReplaced,
 		"every packet fits into the tunnel":       everyPacketFits,
 		"a host without others has no tunnel":     aloneHasNoTunnel,
 		"a deleted device is made again":          deletedIsMadeAgain,
@@ -308,6 +309,36 @@ func goneIsLeft(t *testing.T, e *estate) {
 	e.publish(e.hosts[0])
 	if err := <-done; err != nil {
 		t.Errorf("a connection to an instance that was gone: %v", err)
+	}
+}
+
+// endedIsReplaced checks a client that is sent to an instance that has just ended, on a host with
+// another one. That one answers at once, and keeps the connection when the first table is newer.
+func endedIsReplaced(t *testing.T, e *estate) {
+	const second = time.Second // a client repeats its first packet after that
+	e.join(1, "b", 100)
+	e.join(1, "d", 0)
+	for six := range 2 {
+		e.weights["b"], e.weights["d"] = 100, 0
+		e.publish(e.hosts[0])
+		delete(e.weights, "b")
+		e.weights["d"] = 100
+		e.publish(e.hosts[1])
+		begin := time.Now()
+		c := e.dial("outside", six)
+		if who := c.who(t); who != "d" || time.Since(begin) > second/2 {
+			t.Errorf("answered by %s after %s, want d before the client tries again", who,
+				time.Since(begin))
+		}
+		c.acknowledge(t)
+		c.who(t)
+		e.publish(e.hosts[0]) // b is gone here too
+		if who := c.who(t); who != "d" {
+			t.Errorf("the connection to d is answered by %s once the table is newer", who)
+		}
+		if who, err := e.askUDP("outside", six, 100); err != nil || who != 'd' {
+			t.Errorf("a datagram is answered by %q, %v; want d", who, err)
+		}
 	}
 }
 
