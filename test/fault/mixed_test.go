@@ -13,42 +13,45 @@ import (
 // written in the old layout until the last host is upgraded. No request fails on the way.
 func TestAClusterOfTwoBuildsServesAndSwitches(t *testing.T) {
 	s := newSite(t, labtest.Options{Hosts: 2, Idle: true})
-	one, two, old := s.Hosts[0], s.Hosts[1], s.Bin
-	next := labtest.Build(t, "./cmd/pando", "layoutnext")
+	s.upgrade(s.Bin, labtest.Build(t, "./cmd/pando", "layoutnext"), pando.Layout+1)
+}
+
+// upgrade brings two hosts from an older to a newer build under load, the second one first. At the
+// end, the cluster writes the layout of the newer build.
+func (s *site) upgrade(older, newer string, layout int) {
+	one, two := s.Hosts[0], s.Hosts[1]
+	s.Bin = older
 	s.Up(one)
 	invitation := s.Invitation()
-	s.Bin = next
+	s.Bin = newer
 	s.Up(two, invitation...)
-	s.Bin = old
+	s.Bin = older
 	s.deploy()
 	other := s.Deploy(labtest.Echo("other", "scale: {min: 2, max: 3}"))
-	held := other.Hold(labtest.Client)
+	held, before := other.Hold(labtest.Client), s.layout("0")
 	v := s.load(func() {
-		if n := s.layout("1"); n != pando.Layout {
-			t.Errorf("with an old server the cluster writes layout %d", n)
+		s.Pando.Pando("scale", "web", "3", "--wait") // decided by the older build
+		if n := s.layout("1"); n != before {
+			s.Errorf("with an old server the cluster writes layout %d, and %d before", n, before)
 		}
-		s.Pando.Pando("scale", "web", "3", "--wait") // decided by the old build
 		s.KillServer(one)
-		s.Bin = next
+		s.Bin = newer
 		s.Up(one)
-		s.Pando.Pando("scale", "web", "2", "--wait") // decided by the next one
-		if n := s.layout("2"); n != pando.Layout {
-			t.Errorf("with an old agent the cluster writes layout %d", n)
+		s.Pando.Pando("scale", "web", "2", "--wait") // decided by the newer one
+		if n := s.layout("2"); n != before {
+			s.Errorf("with an old agent the cluster writes layout %d, and %d before", n, before)
 		}
 		s.KillAgent(one)
 		s.Up(one)
-		s.Await("the switch", func() (string, bool) {
-			return "", s.layout("3") == pando.Layout+1
-		})
+		s.Await("the switch", func() (string, bool) { return "", s.layout("3") == layout })
 		s.Pando.Pando("scale", "web", "3", "--wait")
 	})
 	for _, why := range v.Failed {
-		t.Errorf("a request failed: %s", why)
+		s.Errorf("a request failed: %s", why)
 	}
 	if out := held.Stop(); out.Code != 0 {
-		t.Errorf("a connection broke: %s", out.Text)
+		s.Errorf("a connection broke: %s", out.Text)
 	}
-	s.Bin = old
 	s.verify()
 }
 
