@@ -48,7 +48,7 @@ func TestReact(t *testing.T) {
 		sheet.Note(round, "p99", p99)
 		strays += astray
 	}
-	measure := fmt.Sprintf("score change → first byte of a flow that follows it, %d services, p99", services)
+	measure := fmt.Sprintf("score change → first byte of a new flow, %d services, p99", services)
 	sheet.Row(measure, "≤ 5 ms", "", fmt.Sprintf("%.2f ms (p50 %.2f ms)", sheet.Median("p99"),
 		sheet.Median("p50")), sheet.Median("p99") <= 5)
 	// Eight draws of two instances miss the better one with a chance of 1 in 256.
