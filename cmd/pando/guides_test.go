@@ -20,9 +20,11 @@ var continued = regexp.MustCompile(`\\\n\s*`)
 // The test runs the guides as they are. A fenced block that names a file is that file. A fenced
 // block without a name is an excerpt of a spec. An indented block is a list of commands.
 func TestTheGuidesAreTrue(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"first-service.md", "operate.md", "bring-your-own-program.md",
 		"day-to-day.md", "configs.md", "edge.md"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			text, err := os.ReadFile(filepath.Join("..", "..", "docs", "guides", name))
 			if err != nil {
 				t.Fatal(err)

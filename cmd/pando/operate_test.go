@@ -58,6 +58,7 @@ func (o terminal) has(text string, wants ...string) {
 }
 
 func TestAnOperatorsDay(t *testing.T) {
+	t.Parallel()
 	o := begin(t)
 	o.has(o.says(0, "status"), "no services yet: pando deploy")
 	o.has(o.says(0, "ps"), "no instances")
@@ -144,6 +145,7 @@ func (o terminal) countsDrops(vip string) {
 }
 
 func TestWrongTurnsNameTheCauseAndTheNextStep(t *testing.T) {
+	t.Parallel()
 	o := begin(t)
 	deploy := func(name, spec string) string {
 		return o.says(7, "deploy --wait --timeout 20s "+o.Write(name+".yaml", "name: "+name+"\n"+spec))
@@ -228,6 +230,7 @@ func (o terminal) deploysSeveral() {
 }
 
 func TestUpSaysWhyItDoesNotComeUp(t *testing.T) {
+	t.Parallel()
 	p := labtest.UpWith(t, labtest.Options{Idle: true})
 	up := []string{p.Bin, "up", "--data-dir", p.Data(p.Host()), "--host", p.Host()}
 	p.Run(p.Host(), "ip", "address", "add", "10.128.9.9/32", "dev", "lo")
@@ -275,6 +278,7 @@ func TestUpSaysWhyItDoesNotComeUp(t *testing.T) {
 }
 
 func TestWrongPlacesAndDamagedFilesAreNamed(t *testing.T) {
+	t.Parallel()
 	p := labtest.Up(t)
 	data := p.Data(p.Host())
 	up := func(code int, want string, flags ...string) {
@@ -308,6 +312,7 @@ func TestWrongPlacesAndDamagedFilesAreNamed(t *testing.T) {
 }
 
 func TestRestartTouchesNoInstanceAndNoConnection(t *testing.T) {
+	t.Parallel()
 	p := labtest.Up(t)
 	web := p.Deploy(labtest.Echo("web"))
 	before := web.Status().Instances[0]

@@ -18,6 +18,7 @@ volumes: ["data:/data"]
 // A run has the spec of its service, and reads its volumes beside the instance that has them. It is
 // never in rotation, and leaves nothing.
 func TestACommandRunsBesideAService(t *testing.T) {
+	t.Parallel()
 	o := begin(t)
 	o.says(0, "deploy --wait "+o.Write("web.yaml", quietWeb))
 	o.Await("the note", func() (string, bool) {
@@ -58,6 +59,7 @@ func TestACommandRunsBesideAService(t *testing.T) {
 
 // A job runs at its deploy, is tried again after a failure, and keeps the end of each run.
 func TestAJobRunsToItsEnd(t *testing.T) {
+	t.Parallel()
 	o := begin(t)
 	dir := t.TempDir()
 	job := "name: tidy\nkind: job\nuser: root\nuserns_mode: host\nfolders: [\"" + dir + ":rw\"]\n" +
@@ -81,6 +83,7 @@ func TestAJobRunsToItsEnd(t *testing.T) {
 
 // The caller of an attached run dies: the run ends, and its instance goes.
 func TestARunEndsWithItsCaller(t *testing.T) {
+	t.Parallel()
 	p := labtest.Up(t)
 	p.Pando("deploy", p.Write("web.yaml", quietWeb), "--wait")
 	caller := p.Start(p.Host(), p.Bin, "run", "web", "--", "sh", "-c", "echo there; sleep 1000")

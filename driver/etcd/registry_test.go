@@ -366,20 +366,3 @@ func TestDialRefusesWhatIsNoEndpoint(t *testing.T) {
 		}
 	}
 }
-
-func TestCommitLatency(t *testing.T) {
-	s, endpoint := start(t, tempDir(t))
-	for _, one := range []struct {
-		name string
-		r    *Registry
-	}{{"in process", s.Registry()}, {"over the socket", dial(t, endpoint)}} {
-		var took []time.Duration
-		for i := range 200 {
-			begun := time.Now()
-			commit(t, one.r, pando.Txn{Put: []pando.Stored{service(fmt.Sprintf("s%d", i))}})
-			took = append(took, time.Since(begun))
-		}
-		slices.Sort(took)
-		t.Logf("durable commit %s: p50 %v, p90 %v, p99 %v", one.name, took[100], took[180], took[198])
-	}
-}

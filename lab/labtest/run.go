@@ -131,13 +131,28 @@ func (r *Process) Text() string {
 	return r.text.String()
 }
 
-// AwaitText waits until the process has printed a text.
+// AwaitText waits until the process has printed a text. It fails at once if the process ends
+// without it.
 func (r *Process) AwaitText(want string) {
 	r.m.Helper()
 	r.m.Await(strconv.Quote(want)+" from "+r.name, func() (string, bool) {
+		ended := r.ended() // before the text is read: an ended process prints no more
 		text := r.Text()
+		if ended && !strings.Contains(text, want) {
+			r.m.Fatalf("%s ended without %q; it printed:\n%s", r.name, want, text)
+		}
 		return text, strings.Contains(text, want)
 	})
+}
+
+// ended reports whether the process has ended.
+func (r *Process) ended() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // Stop asks the process to end and returns its result.

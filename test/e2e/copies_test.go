@@ -45,6 +45,7 @@ command:
 // TestAcknowledgedStateOutlivesItsHost kills the keeper of a state with two copies under load. The
 // service moves to the other copy, with every acknowledged commit and none twice.
 func TestAcknowledgedStateOutlivesItsHost(t *testing.T) {
+	t.Parallel()
 	p := labtest.UpWith(t, labtest.Options{Hosts: 3, One: true})
 	for _, h := range p.Hosts {
 		awaitState(p, h, pando.HostHere)

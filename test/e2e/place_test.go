@@ -13,6 +13,7 @@ import (
 // TestAServiceGoesWhereItsRuleAllows places services by the labels of two hosts. A new rule breaks
 // no connection.
 func TestAServiceGoesWhereItsRuleAllows(t *testing.T) {
+	t.Parallel()
 	p := labtest.UpWith(t, labtest.Options{Hosts: 2, Idle: true})
 	one, two := p.Hosts[0], p.Hosts[1]
 	p.Up(one, "--label", "zone=a", "--label", "disk=ssd")
@@ -51,6 +52,7 @@ func TestAServiceGoesWhereItsRuleAllows(t *testing.T) {
 // TestAServiceSpreadsOverHosts runs one service on three hosts. Each client reaches all instances,
 // scaling breaks no connection, and the instances of a host that dies are replaced on the others.
 func TestAServiceSpreadsOverHosts(t *testing.T) {
+	t.Parallel()
 	p := labtest.UpWith(t, labtest.Options{Hosts: 3, One: true})
 	for _, h := range p.Hosts {
 		awaitState(p, h, pando.HostHere)

@@ -49,11 +49,11 @@ func names(st pando.ServiceStatus) string {
 	return strings.Join(all, " ")
 }
 
-func TestServicesReturnAfterAReboot(t *testing.T) {
+func TestServicesReturnFromTheDataFolderAlone(t *testing.T) {
 	t.Parallel()
 	p := labtest.Up(t)
 	web := p.Deploy(labtest.Echo("web"))
-	p.Down(p.Host(), "--now") // only the data folder remains, as after a reboot
+	p.Down(p.Host(), "--now") // only the data folder remains
 	p.Up(p.Host())
 	web.AwaitPage(labtest.Client)
 	web.AwaitInstances(1)

@@ -11,6 +11,7 @@ import (
 
 // `pando down` breaks no connection that ends in time, and loses no write, committed or not.
 func TestDownDrainsAndMerges(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, labtest.Options{})
 	s.deploy()
 	echo := s.Deploy(labtest.Echo("echo"))

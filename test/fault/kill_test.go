@@ -31,6 +31,7 @@ var failpoints = []struct{ verb, name string }{
 
 // A crash of the agent or the server fails no request, at any failpoint.
 func TestKilledAtEveryFailpoint(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, labtest.Options{Tags: []string{"failpoints"}})
 	s.deploy()
 	for _, f := range failpoints {

@@ -12,6 +12,7 @@ import (
 // A cluster of two builds serves: a host of the next build joins a server of this one. Records are
 // written in the old layout until the last host is upgraded. No request fails on the way.
 func TestAClusterOfTwoBuildsServesAndSwitches(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, labtest.Options{Hosts: 2, Idle: true})
 	s.upgrade(s.Bin, labtest.Build(t, "./cmd/pando", "layoutnext"), pando.Layout+1)
 }

@@ -18,6 +18,7 @@ const exitFrozen = 12
 // ago brings the cluster back: no instance is killed, no request fails, no acknowledged write is
 // lost, and what the backup lacks is named.
 func TestALostDiskIsRestoredFromABackup(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, labtest.Options{})
 	s.deploy()
 	h, file := s.Host(), filepath.Join(s.Dir, "backup")

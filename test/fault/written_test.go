@@ -12,6 +12,7 @@ import (
 // An uncommitted write of an instance survives its agent. If the write is lost, the next commit
 // reports that once instead of committing the rest.
 func TestWhatIsWrittenOutlivesTheAgent(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, labtest.Options{})
 	s.deploy()
 	i := s.web.Status().Instances[0]

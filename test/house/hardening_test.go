@@ -12,14 +12,15 @@ import (
 	"testing"
 )
 
-// citation is a test that docs/hardening.md names, with the folder or the file before it.
+// citation is a test that a list of findings names, with the folder or the file before it.
 type citation struct{ place, name string }
 
 var (
 	item = regexp.MustCompile(`(?m)^- `)
 	// A place is a path or "the root's". A Go test has its usual name. A name of Rust, Python or C
-	// stands in quotes, directly after the place or after another such name.
-	cited = regexp.MustCompile("`([\\w./-]+)`|(the\\s+root's)|\\b((?:Test|Fuzz)[A-Z]\\w*)|\"(\\w+)\"")
+	// has underscores and stands in quotes.
+	cited = regexp.MustCompile("`([\\w./-]+)`|(the\\s+root's)|" +
+		"\\b((?:Test|Fuzz)[A-Z]\\w*)|\"(\\w+_\\w+)\"")
 )
 
 // citations returns the tests that a list of findings names.
@@ -83,19 +84,22 @@ func everyTest(t *testing.T) tests {
 	return all
 }
 
-// TestHardeningNamesTestsThatExist holds docs/hardening.md against the tree.
-func TestHardeningNamesTestsThatExist(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "hardening.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	named, all := citations(string(text)), everyTest(t)
-	if len(named) < 150 {
-		t.Fatalf("found %d tests: the test does not read docs/hardening.md", len(named))
-	}
-	for _, c := range named {
-		if reason := all.missing(c); reason != "" {
-			t.Errorf("docs/hardening.md: %s", reason)
+// TestFindingsNameTestsThatExist holds the lists of findings and attacks against the tree.
+func TestFindingsNameTestsThatExist(t *testing.T) {
+	all := everyTest(t)
+	for list, least := range map[string]int{"hardening.md": 300, "security.md": 50} {
+		text, err := os.ReadFile(filepath.Join("..", "..", "docs", list))
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := citations(string(text))
+		if len(named) < least {
+			t.Fatalf("found %d tests in docs/%s, want at least %d", len(named), list, least)
+		}
+		for _, c := range named {
+			if reason := all.missing(c); reason != "" {
+				t.Errorf("docs/%s: %s", list, reason)
+			}
 		}
 	}
 }
