@@ -11,12 +11,17 @@ const (
 	ImageArchivePrefix = "docker-archive:"
 )
 
-// OfFiles reports whether a host has read the image, or the bundle, from its files.
+// OfFiles reports whether the image comes from the files of a host, as a bundle and a snapshot do.
 func (i Image) OfFiles() bool {
 	return strings.HasPrefix(i.Reference, ImageFolderPrefix) ||
 		strings.HasPrefix(i.Reference, ImageArchivePrefix) ||
-		strings.HasPrefix(i.Reference, BundlePrefix)
+		strings.HasPrefix(i.Reference, BundlePrefix) ||
+		strings.HasPrefix(i.Reference, SnapshotPrefix)
 }
+
+// SnapshotPrefix begins the reference of a snapshot in a store of images. No registry has such a
+// name.
+const SnapshotPrefix = "snapshot of "
 
 // LeftOut returns the warning about files that a bundle leaves out.
 func LeftOut(files []string) string {

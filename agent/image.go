@@ -22,7 +22,7 @@ type fetching struct {
 func (r *birth) image(spec pando.Spec) (here bool, err error) {
 	files := spec.Files()
 	if r.inst.From != "" { // the spec of a snapshot has no image
-		files = pando.Image{Reference: "a snapshot", Digest: r.inst.From}
+		files = pando.Image{Reference: pando.SnapshotPrefix + "another instance", Digest: r.inst.From}
 	}
 	if files.Digest == "" {
 		return true, nil

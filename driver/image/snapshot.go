@@ -23,7 +23,6 @@ type Snapshots struct{ *Store }
 // A snapshot is an image of one layer. A label has its description.
 const (
 	snapshotLabel    = "run.pando.snapshot"
-	snapshotPrefix   = "snapshot of "
 	snapshotBytesMax = 8 << 30
 )
 
@@ -66,7 +65,7 @@ func (s Snapshots) Keep(
 		err = os.Rename(dir, s.layer(files))
 	}
 	if err == nil {
-		err = s.remember(top, snapshotPrefix+string(st.Instance))
+		err = s.remember(top, pando.SnapshotPrefix+string(st.Instance))
 	}
 	if err != nil {
 		return st, fmt.Errorf("store a snapshot: %w", noSpace(err))

@@ -3,9 +3,11 @@ package image
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"pando.run/pando"
@@ -114,5 +116,29 @@ func TestSeedsAndSnapshotsAreCountedApart(t *testing.T) {
 	last := 2*pando.SnapshotsMax + 1
 	if want := []int{1, last - 1, last}; !slices.Equal(revisions, want) {
 		t.Errorf("kept revisions %v, want %v", revisions, want)
+	}
+}
+
+// A host brings a snapshot from the host that has it. No registry is asked.
+func TestASnapshotComesFromAnotherHost(t *testing.T) {
+	a, b := Snapshots{Store: open(t)}, open(t)
+	st := keep(t, a, "memory")
+	b.Host, b.Peer = "host2", peers(map[pando.HostName]func(string, int64) (io.ReadCloser, error){
+		"host1": from(a.Store)})
+	i := pando.Image{Reference: pando.SnapshotPrefix + "another instance", Digest: st.Digest}
+	err := b.Pull(t.Context(), i, []pando.Host{{Name: "gone"}})
+	if !errors.Is(err, pando.ErrUnavailable) || !strings.Contains(err.Error(), "snapshot ls") {
+		t.Errorf("from a host that does not answer: %v", err)
+	}
+	if err := b.Pull(t.Context(), i, []pando.Host{{Name: "gone"}, {Name: "host1"}}); err != nil {
+		t.Fatal(err)
+	}
+	root, err := b.Root(st.Digest, "")
+	if err != nil || len(root.Layers) != 1 {
+		t.Fatalf("%+v, %v", root, err)
+	}
+	text, err := os.ReadFile(filepath.Join(b.LayersDir(), root.Layers[0], "pages-1.img"))
+	if err != nil || string(text) != "memory" {
+		t.Errorf("its files: %q, %v", text, err)
 	}
 }

@@ -84,6 +84,10 @@ func (s *Store) sources(
 		}
 		return append(out, &registry{ref: ref, certificates: s.Certificates}), nil
 	}
+	if len(out) == 0 && i.Host == "" && s.missing(top) {
+		return nil, fmt.Errorf("%w: no host that was asked has it; `pando snapshot ls` lists the "+
+			"snapshots of all hosts", pando.ErrUnavailable)
+	}
 	if len(out) == 0 && s.missing(top) {
 		return nil, fmt.Errorf("%w: only host %s has read it, and no host that was asked has it now; "+
 			"`pando hosts` shows them, and a new deploy on the server's host reads it again",
