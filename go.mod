@@ -46,6 +46,7 @@ require (
 
 require (
 	filippo.io/hpke v0.4.0 // indirect
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/armon/go-metrics v0.4.1 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cenkalti/backoff/v5 v5.0.3 // indirect

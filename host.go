@@ -405,6 +405,8 @@ type Cluster struct {
 	Restored   time.Time `json:"restored,omitzero"` // when a backup was restored last
 	Backup     time.Time `json:"backup,omitzero"`   // when that backup was made
 	Layout     int       `json:"layout,omitempty"`  // of the records that its members write
+	// Authority is the hash of the public key of the cluster's authority. "": of an earlier build.
+	Authority string `json:"authority,omitempty"`
 }
 
 // ClusterKey is the key of the store's record of itself.

@@ -30,7 +30,9 @@ type Config struct {
 	IDs      pando.IDs
 	Log      *slog.Logger
 	Vault    pando.Vault // nil: the cluster has no secrets
-	Name     string      // of this candidate, in the election
+	// Authority identifies the authority of the cluster, for a store without a record of itself.
+	Authority string
+	Name      string // of this candidate, in the election
 	// Heard returns the time since the last message from the agent of a host with a lease. Nil
 	// means unknown.
 	Heard func(ctx context.Context, h pando.HostName) (time.Duration, error)
@@ -195,6 +197,7 @@ func (c *Control) baptise(ctx context.Context, fence pando.Fence) error {
 		If: []pando.Condition{{Key: pando.ClusterKey}},
 		Put: []pando.Stored{pando.Cluster{
 			ID: c.IDs.Sequential(now), Generation: 1, Born: now, Layout: world.WrittenLayout(),
+			Authority: c.Authority,
 		}},
 	})
 }

@@ -202,6 +202,9 @@ func overheadTo(host netip.Addr) int {
 	return overhead6
 }
 
+// TunnelBytes returns the size of the largest packet that the network to a host must take.
+func TunnelBytes(host netip.Addr) int { return roomMin + overheadTo(host) }
+
 // roomTo returns the MTU inside the tunnel to a host.
 func roomTo(host netip.Addr) (int, error) {
 	ways, err := netlink.RouteGet(host.AsSlice())

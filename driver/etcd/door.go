@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net"
 	"os"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 
 	"pando.run/pando"
@@ -89,11 +91,29 @@ const (
 
 // open creates the server behind the door. guards check every call first.
 func (d *door) open(s *etcdserver.EtcdServer, guards ...grpc.ServerOption) {
-	d.server = v3rpc.Server(s, d.identity, nil, append(guards, grpc.ConnectionTimeout(greetingWaitMax),
-		grpc.KeepaliveParams(keepalive.ServerParameters{
-			Time: memberSilenceMax, Timeout: memberAnswerMax,
-		}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: memberPingMin}))...)
+	d.server = v3rpc.Server(s, d.identity, nil, append(guards, bearing...)...)
+}
+
+// lead creates the server behind the door, which passes calls to a foreign etcd. guards check every
+// call first.
+func (d *door) lead(to *passage, guards ...grpc.ServerOption) {
+	of := append(append(guards, bearing...), grpc.MaxRecvMsgSize(requestBytesMax),
+		grpc.MaxSendMsgSize(math.MaxInt32))
+	if d.identity != nil {
+		of = append(of, grpc.Creds(credentials.NewTLS(d.identity)))
+	}
+	d.server = grpc.NewServer(of...)
+	to.serve(d.server)
+}
+
+// requestBytesMax bounds the request of a client, as the embedded etcd does.
+const requestBytesMax = 2 << 20
+
+// bearing bounds the time of silent clients.
+var bearing = []grpc.ServerOption{
+	grpc.ConnectionTimeout(greetingWaitMax),
+	grpc.KeepaliveParams(keepalive.ServerParameters{Time: memberSilenceMax, Timeout: memberAnswerMax}),
+	grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: memberPingMin}),
 }
 
 // serve accepts clients until shut.

@@ -34,6 +34,8 @@ func sentinel(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %w", pando.ErrTooLarge, err)
 	case errors.Is(err, rpctypes.ErrDuplicateKey), errors.Is(err, rpctypes.ErrEmptyKey):
 		return fmt.Errorf("%w: %w", pando.ErrInvalid, err)
+	case errors.Is(err, rpctypes.ErrPermissionDenied):
+		return fmt.Errorf("%w: %w", pando.ErrForbidden, err)
 	case isForbidden(err):
 		return fmt.Errorf("%w: %s", pando.ErrForbidden,
 			strings.TrimPrefix(status.Convert(err).Message(), pando.ErrForbidden.Error()+": "))

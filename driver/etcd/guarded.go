@@ -245,9 +245,13 @@ func (g gate) followRights(ctx context.Context, clock pando.Clock, r *Registry) 
 		}
 	}
 	for ctx.Err() == nil {
-		now := pando.StoreRevision(g.store.kv.Rev())
+		now, err := g.store.from.now()
+		if err != nil {
+			_ = pando.Sleep(ctx, clock, time.Second)
+			continue
+		}
 		look(pando.ServiceKey{})
-		for b := range r.Watch(ctx, pando.KindEndpoints.Under(), now) {
+		for b := range r.Watch(ctx, pando.KindEndpoints.Under(), pando.StoreRevision(now)) {
 			for _, c := range b.Changes {
 				if s, ok := c.Key.Service(); ok {
 					look(s)

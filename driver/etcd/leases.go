@@ -31,17 +31,21 @@ type leases struct {
 	of map[pando.HostName]map[int64]bool // at most leasesMax each
 }
 
-func newLeases(
+func newLeases(keys func(context.Context, int64) ([][]byte, error)) *leases {
+	return &leases{of: map[pando.HostName]map[int64]bool{}, keys: keys}
+}
+
+// nearKeys returns the keys of a lease of this process's own store.
+func nearKeys(
 	look func(context.Context, *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error),
-) *leases {
-	return &leases{of: map[pando.HostName]map[int64]bool{},
-		keys: func(ctx context.Context, id int64) ([][]byte, error) {
-			got, err := look(ctx, &pb.LeaseTimeToLiveRequest{ID: id, Keys: true})
-			if err != nil {
-				return nil, err
-			}
-			return got.Keys, nil
-		}}
+) func(context.Context, int64) ([][]byte, error) {
+	return func(ctx context.Context, id int64) ([][]byte, error) {
+		got, err := look(ctx, &pb.LeaseTimeToLiveRequest{ID: id, Keys: true})
+		if err != nil {
+			return nil, err
+		}
+		return got.Keys, nil
+	}
 }
 
 func (l *leases) note(h pando.HostName, id int64) {

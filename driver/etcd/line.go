@@ -109,11 +109,24 @@ func (l *line) connect(ctx context.Context, endpoint string) (net.Conn, error) {
 	if err != nil || u.Scheme == "http" {
 		return c, err
 	}
-	secure := tls.Client(c, l.identity)
+	secure := tls.Client(c, expecting(l.identity, u.Hostname()))
 	if err := secure.HandshakeContext(ctx); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return secure, nil
+}
+
+// expecting returns a configuration that expects a name in the server's certificate: its own, or
+// else the given one. A member's configuration verifies the certificate itself.
+func expecting(c *tls.Config, name string) *tls.Config {
+	if c == nil {
+		c = &tls.Config{NextProtos: []string{"h2"}}
+	}
+	if c.ServerName == "" && !c.InsecureSkipVerify {
+		c = c.Clone()
+		c.ServerName = name
+	}
+	return c
 }
 
 // leave ends the use of a server. The next one in the order is tried first.

@@ -39,6 +39,15 @@ func eventually(t *testing.T, what string, holds func() error) {
 	}
 }
 
+// puts writes a service until the store takes it.
+func puts(t *testing.T, r *Registry, name string) {
+	t.Helper()
+	eventually(t, "write "+name, func() error {
+		_, err := r.Commit(context.Background(), pando.Txn{Put: []pando.Stored{service(name)}})
+		return err
+	})
+}
+
 // peerCluster is several servers in this process, with one authority.
 type peerCluster struct {
 	*testing.T

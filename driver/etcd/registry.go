@@ -1,5 +1,5 @@
-// Package etcd stores the registry in etcd. The etcd is embedded in this process (Start) or reached
-// over a socket (Dial).
+// Package etcd stores the registry in etcd. The etcd is embedded in this process (Start), reached
+// over a socket (Dial), or runs without Pando (Foreign).
 //
 // It maps package pando's transactions, watches, leaderships, host leases and errors to those of
 // etcd. The registry never decides anything and never decodes a record. Only the gate decodes
@@ -81,6 +81,10 @@ func Dial(
 	if err != nil {
 		return nil, err
 	}
+	return dialLine(ctx, l)
+}
+
+func dialLine(ctx context.Context, l *line, more ...grpc.DialOption) (*Registry, error) {
 	c, err := clientv3.New(clientv3.Config{
 		Context:              ctx,
 		Endpoints:            []string{"http://line"}, // the line dials, also with TLS
@@ -88,10 +92,10 @@ func Dial(
 		DialKeepAliveTimeout: lineAnswerMax,
 		MaxUnaryRetries:      readAttempts,
 		Logger:               zap.NewNop(),
-		DialOptions:          []grpc.DialOption{grpc.WithContextDialer(l.dial), quickly},
+		DialOptions:          append(more, grpc.WithContextDialer(l.dial), quickly),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("dial the store at %s: %w", endpoint, err)
+		return nil, fmt.Errorf("dial the store at %s: %w", l.at, err)
 	}
 	r := newRegistry(c, nil)
 	r.line = l

@@ -11,47 +11,34 @@ import (
 	"strings"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/server/v3/storage/mvcc"
 
 	"pando.run/pando"
 	"pando.run/pando/world"
 )
 
-// store reads records for the gate, in this process and at a revision. 0: the newest.
+// store reads records for the gate, at a revision. 0: the newest.
 type store struct {
-	kv       mvcc.KV
+	from     reader
 	revision int64
 }
 
-func (s *store) at(revision int64) *store { return &store{s.kv, revision} }
+func (s *store) at(revision int64) *store { return &store{s.from, revision} }
 
 // read decodes a record into v. It returns the revision of the record's last write, or 0 if the
 // record does not exist.
 func (s *store) read(k pando.Key, v any) (int64, error) {
-	got, err := s.get([]byte(k), nil, 0)
-	if err != nil || len(got.KVs) == 0 {
+	got, err := s.from.get([]byte(k), nil, 0, s.revision)
+	if err != nil || len(got) == 0 {
 		return 0, err
 	}
-	return got.KVs[0].ModRevision, world.Decode(record(got.KVs[0]), v)
+	return got[0].ModRevision, world.Decode(record(got[0]), v)
 }
 
 // any reports whether a key with this prefix exists.
 func (s *store) any(prefix pando.Key) (bool, error) {
 	end := append([]byte(prefix[:len(prefix)-1]), prefix[len(prefix)-1]+1)
-	got, err := s.get([]byte(prefix), end, 1)
-	return err == nil && len(got.KVs) > 0, err
-}
-
-// get reads records. The doors of a server that was taken out are open for a moment after its store
-// closed, and a read of a closed store panics.
-func (s *store) get(key, end []byte, limit int64) (got *mvcc.RangeResult, err error) {
-	defer func() {
-		if why := recover(); why != nil {
-			got, err = nil, fmt.Errorf("%w: the store is closing: %v", pando.ErrUnavailable, why)
-		}
-	}()
-	return s.kv.Range(context.Background(), key, end,
-		mvcc.RangeOptions{Limit: limit, Rev: s.revision})
+	got, err := s.from.get([]byte(prefix), end, 1, s.revision)
+	return err == nil && len(got) > 0, err
 }
 
 // valueBytesMax bounds one value in a member's write. The longest record of an instance has 20

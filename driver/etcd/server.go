@@ -29,6 +29,7 @@ type ServerConfig struct {
 	Peers        *Peers       // the other servers; nil: a single server
 	Name         string       // of the etcd member; default "pando"
 	QuotaBytes   int64        // limit of the database file; default 512 MiB
+	Foreign      *Foreign     // an etcd that runs already; then only the doors and Log count
 	Log          *slog.Logger // errors and changes of the disk; default slog.Default()
 }
 
@@ -45,9 +46,10 @@ const (
 	socketPathMax        = 107
 )
 
-// Server is an embedded etcd.
+// Server is an embedded etcd, or the doors to a foreign one.
 type Server struct {
-	etcd     *embed.Etcd
+	etcd     *embed.Etcd // nil: the store is foreign
+	foreign  *foreign    // nil: the store is embedded
 	registry *Registry
 	lock     *os.File
 	stop     context.CancelFunc // of the guard and of the gate
@@ -71,6 +73,9 @@ var shrinkSegments = sync.OnceFunc(func() { wal.SegmentSizeBytes = segmentBytes 
 // writes with pando.ErrStoreFull before that.
 func Start(ctx context.Context, c ServerConfig) (*Server, error) {
 	c = c.withDefaults()
+	if c.Foreign != nil {
+		return startForeign(ctx, c)
+	}
 	lock, err := lockDir(c.Dir)
 	if err != nil {
 		return nil, err
@@ -119,26 +124,32 @@ func (s *Server) start(ctx context.Context, c ServerConfig, g *guard) (err error
 		s.guarding.Go(func() { s.untilRemoved(ctx) })
 	}
 	s.guard(ctx, g, s.shapeOf(client, c.QuotaBytes))
-	s.refusals = &refusals{log: c.Log}
-	if c.Members != nil {
-		s.refusals.clock = c.Members.Clock
-	}
-	rules := gate{
-		members: c.Members, store: &store{kv: s.etcd.Server.KV()},
-		leases: newLeases(s.etcd.Server.LeaseTimeToLive), open: newStreams(), copies: &copies{},
-		log: c.Log, refusals: s.refusals, lapsed: &lapsed{},
-	}
+	rules := s.gate(ctx, c, nearReader{s.etcd.Server.KV()}, nearKeys(s.etcd.Server.LeaseTimeToLive))
 	if c.Peers != nil {
 		rules.newest = s.etcd.Server.LinearizableReadNotify
-	}
-	if c.Members != nil {
-		s.guarding.Go(func() { rules.followRights(ctx, c.Members.Clock, s.registry) })
-		s.guarding.Go(func() { rules.follow(ctx, c.Members.Clock, s.registry, c.Log) })
 	}
 	s.serve(rules, g)
 	return nil
 }
 
+// gate returns the rules of the doors. Their watches end with ctx.
+func (s *Server) gate(
+	ctx context.Context, c ServerConfig, from reader,
+	keys func(context.Context, int64) ([][]byte, error),
+) gate {
+	s.refusals = &refusals{log: c.Log}
+	rules := gate{
+		members: c.Members, store: &store{from: from}, leases: newLeases(keys), open: newStreams(),
+		copies: &copies{}, log: c.Log, refusals: s.refusals, lapsed: &lapsed{},
+	}
+	if c.Members == nil {
+		return rules
+	}
+	s.refusals.clock = c.Members.Clock
+	s.guarding.Go(func() { rules.followRights(ctx, c.Members.Clock, s.registry) })
+	s.guarding.Go(func() { rules.follow(ctx, c.Members.Clock, s.registry, c.Log) })
+	return rules
+}
 func (c ServerConfig) withDefaults() ServerConfig {
 	if c.Name == "" {
 		c.Name = "pando"
@@ -228,10 +239,15 @@ func (s *Server) serve(rules gate, disk *guard) {
 	for _, d := range s.doors {
 		d.open(s.etcd.Server, grpc.ChainUnaryInterceptor(rules.unary, disk.intercept),
 			grpc.ChainStreamInterceptor(rules.stream))
-		s.asks.serve(d.server)
-		s.serving.Go(func() { s.end(d.serve()) })
+		s.answer(d)
 	}
 	s.serving.Go(func() { s.end(<-s.etcd.Err()) })
+}
+
+// answer serves the clients of an open door, until the door is shut.
+func (s *Server) answer(d *door) {
+	s.asks.serve(d.server)
+	s.serving.Go(func() { s.end(d.serve()) })
 }
 
 // end sends the first error to Err. A nil error is a requested end.
@@ -281,7 +297,9 @@ func (s *Server) Close() error {
 			s.etcd.Close()
 		}
 		s.serving.Wait()
-		err = errors.Join(err, s.lock.Close())
+		if s.lock != nil {
+			err = errors.Join(err, s.lock.Close())
+		}
 	})
 	return err
 }

@@ -117,8 +117,12 @@ func (s *Server) shapeOf(c *clientv3.Client, quota int64) shape {
 	}
 }
 
-// Size returns the sizes of this server's database. It costs no request.
+// Size returns the sizes of this server's database, or the last known ones of a foreign etcd. It
+// costs no request.
 func (s *Server) Size() pando.StoreFigures {
+	if s.foreign != nil {
+		return s.foreign.figures()
+	}
 	file := s.etcd.Server.Backend()
 	return pando.StoreFigures{
 		FileBytes: file.Size(), UsedBytes: file.SizeInUse(),

@@ -80,15 +80,6 @@ func reads(r *Registry, names ...string) error {
 	return nil
 }
 
-// puts writes a service until the store takes it.
-func puts(t *testing.T, r *Registry, name string) {
-	t.Helper()
-	eventually(t, "write "+name, func() error {
-		_, err := r.Commit(context.Background(), pando.Txn{Put: []pando.Stored{service(name)}})
-		return err
-	})
-}
-
 // A single server becomes one of three, which outlive the death of one, the loss of its disk and
 // its return as a new one.
 func TestThreeServersOutliveTheLossOfOne(t *testing.T) {

@@ -175,7 +175,9 @@ func (p *Prober) Changed() <-chan struct{} {
 }
 
 // Forged implements pando.Liveness.
-func (p *Prober) Forged() uint64 { return p.wire.forged.Load() }
+func (p *Prober) Forged() uint64 {
+	return p.wire.forged.Load() + p.wire.unknown.total(p.Clock.Now(), p.isWatched)
+}
 
 // isWatched reports whether an address is that of a watched host.
 func (p *Prober) isWatched(a netip.Addr) bool {

@@ -38,7 +38,8 @@ type transport struct {
 	socket  *net.UDPConn
 	packets chan *memberlist.Packet
 	streams chan net.Conn
-	forged  atomic.Uint64
+	forged  atomic.Uint64 // from addresses of watched hosts
+	unknown strangers
 	wg      sync.WaitGroup
 	ctx     context.Context
 	end     context.CancelFunc
@@ -80,7 +81,11 @@ func (t *transport) receive() {
 			continue // an ICMP error for a packet of this host
 		}
 		now := t.Clock.Now()
-		text, ok := t.open(b[:n], from.Addr().Unmap())
+		if at := from.Addr().Unmap(); !t.knows(at) { // a stranger's packet costs no decryption
+			t.unknown.note(at, now)
+			continue
+		}
+		text, ok := t.open(b[:n])
 		if !ok {
 			t.forged.Add(1)
 			continue
@@ -93,9 +98,9 @@ func (t *transport) receive() {
 	}
 }
 
-// open returns the bytes of a sealed packet. A stranger's packet costs no decryption.
-func (t *transport) open(b []byte, from netip.Addr) ([]byte, bool) {
-	if len(b) <= chacha20poly1305.NonceSizeX || !t.knows(from) {
+// open returns the bytes of a sealed packet.
+func (t *transport) open(b []byte) ([]byte, bool) {
+	if len(b) <= chacha20poly1305.NonceSizeX {
 		return nil, false
 	}
 	nonce, sealed := b[:chacha20poly1305.NonceSizeX], b[chacha20poly1305.NonceSizeX:]
@@ -121,7 +126,7 @@ func (t *transport) greet(c net.Conn) {
 	defer t.wg.Done()
 	from, err := netip.ParseAddrPort(c.RemoteAddr().String())
 	if err != nil || !t.knows(from.Addr().Unmap()) {
-		t.forged.Add(1)
+		t.unknown.note(from.Addr().Unmap(), t.Clock.Now())
 		c.Close()
 		return
 	}

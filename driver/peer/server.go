@@ -26,6 +26,8 @@ type Serving struct {
 	Layout  int            `json:"layout"`  // the newest that its build reads
 	Version string         `json:"version"`
 	Now     time.Time      `json:"now"` // by its clock
+	// Foreign means that its store is an etcd that runs without Pando.
+	Foreign bool `json:"foreign,omitempty"`
 }
 
 // Handover is the answer to a new server. It goes to a verified member over mutual TLS.

@@ -66,6 +66,10 @@ func TestWhoMayJoin(t *testing.T) {
 	has(t, p.UpFails(8, two, "--join", "10.126.0.3", "--token", token),
 		"no server answers at 10.126.0.3:7401")
 
+	p.Must(two, "ip", "link", "set", "eth0", "mtu", "1329")
+	has(t, p.UpFails(3, two, good...), "takes packets of 1329 bytes", "needs 1330")
+	p.Must(two, "ip", "link", "set", "eth0", "mtu", "1500")
+
 	p.Up(three) // a cluster of its own
 	has(t, p.UpFails(10, two, "--join", "10.126.0.3", "--token", token), "another cluster's",
 		"`pando token`")

@@ -30,11 +30,15 @@ func (c *cluster) chaos(operators []*operator) {
 		}()
 	}
 	for _, o := range operators {
+		if o.key == contested {
+			continue // its clients are those of the history
+		}
 		act("operator "+string(o.key.Name), 4*time.Second, func(*rand.Rand) { _ = o.change() })
 	}
 	for _, h := range c.hosts {
 		act("clients "+string(h.record.Name), 30*time.Millisecond, h.visit)
 	}
+	c.contest(act)
 	if !c.lean {
 		c.hurt(act)
 	}

@@ -44,6 +44,7 @@ type cluster struct {
 	faults map[string]int
 	// trimEvery is the time between two trims of the states of a host.
 	trimEvery time.Duration
+	history   *history                              // of the contested service; nil: there is none
 	intents   map[pando.IntentID][]pando.InstanceID // the instances started for each intent
 	cut       []string                              // flows that a table took from a living instance
 }

@@ -44,7 +44,18 @@ func operatorsOf(c *cluster) []*operator {
 			all = append(all, o)
 		}
 	}
+	if c.history != nil {
+		o := newOperator(c, contested)
+		o.spec.Environment[envNoState], o.spec.State = "yes", nil
+		all = append(all, o)
+	}
 	return all
+}
+
+// clone copies a spec as the wire does: the world keeps its copy.
+func clone(s pando.Spec) pando.Spec {
+	s.Environment = maps.Clone(s.Environment)
+	return s
 }
 
 func newOperator(c *cluster, key pando.ServiceKey) *operator {
@@ -93,8 +104,7 @@ func (o *operator) operators(f func(context.Context, pando.Operators) error) err
 
 func (o *operator) deploy() error {
 	return o.operators(func(ctx context.Context, p pando.Operators) error {
-		spec := o.spec
-		spec.Environment = maps.Clone(o.spec.Environment) // as the wire does: the world keeps its copy
+		spec := clone(o.spec)
 		status, err := p.Deploy(ctx, spec, by)
 		if err == nil {
 			o.c.promises.keep(func() {

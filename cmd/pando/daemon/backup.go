@@ -89,6 +89,10 @@ func (m machine) backup(
 		return fmt.Errorf("%w: no server runs here; run `pando backup` on the server's host",
 			pando.ErrUnavailable)
 	}
+	if p.Store.there() {
+		return fmt.Errorf("%w: the store is %s: `etcdctl snapshot save FILE` there copies it",
+			pando.ErrUnsupported, p.Store.text())
+	}
 	w, err := backup.Create(path, passphrase)
 	if err != nil {
 		return err

@@ -46,7 +46,7 @@ func Down(out *cli.Output) *cobra.Command {
 		Example: "  pando down\n  pando down --drain 1m\n  pando down --now --purge",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := p.locate(); err != nil {
+			if err := errors.Join(p.locate(), completeStore(&p)); err != nil {
 				return err
 			}
 			if now {
@@ -132,6 +132,10 @@ func (m machine) down(ctx context.Context, p place, drain time.Duration, purge b
 	errs = append(errs, removeRun(p.Run))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("stop pando: %w", err)
+	}
+	if purge && p.Store.there() {
+		fmt.Fprintf(m.Stderr, "the records of the cluster stay in %s: `etcdctl del --prefix %s` deletes "+
+			"them\n", p.Store.text(), pando.Root)
 	}
 	is := struct {
 		Host   string `json:"host"`

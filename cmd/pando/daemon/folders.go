@@ -73,9 +73,20 @@ func (f folders) journals() journal.Folder {
 	return journal.Folder(filepath.Join(f.Run, "journal"))
 }
 
-// hasStore reports whether this host has a store of its own.
+// hasStore reports whether this host began a cluster, or has one of its servers.
 func (f folders) hasStore() (bool, error) {
-	_, err := os.Stat(filepath.Join(f.Data, "store"))
+	had, err := f.hasEmbedded()
+	if had || err != nil {
+		return had, err
+	}
+	return exists(f.storeNote())
+}
+
+// hasEmbedded reports whether this host has the files of an embedded store.
+func (f folders) hasEmbedded() (bool, error) { return exists(filepath.Join(f.Data, "store")) }
+
+func exists(path string) (bool, error) {
+	_, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -34,7 +35,7 @@ func Install(out *cli.Output) *cobra.Command {
 		Example: "  pando install && pando up\n  pando install --join 192.0.2.10 --token pando1…",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := p.locate(); err != nil {
+			if err := errors.Join(p.locate(), completeStore(&p)); err != nil {
 				return err
 			}
 			args := p.given(c.Flags()) // complete adds the machine's present addresses, which may change
@@ -94,6 +95,8 @@ func (p place) given(flags *pflag.FlagSet) []string {
 			values = p.Labels
 		case "bgp-router":
 			values = p.BGP.Routers
+		case "store":
+			values = p.Store.Endpoints
 		}
 		for _, v := range values {
 			out = append(out, "--"+name, v)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/ebpf"
+	"pando.run/pando/driver/kernel"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/trust"
 	"pando.run/pando/world"
@@ -70,6 +73,9 @@ func join(ctx context.Context, p place) (*trust.Membership, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := tunnelFits(ctx, p, server); err != nil {
+		return nil, err
+	}
 	next := &trust.Membership{Host: pando.HostName(p.Host), Server: server}
 	if next.Identity, err = trust.NewKey(); err != nil {
 		return nil, err
@@ -87,6 +93,21 @@ func join(ctx context.Context, p place) (*trust.Membership, error) {
 		return nil, err
 	}
 	return next, accept(p, next, got)
+}
+
+// tunnelFits refuses a join over a network with packets too small for the tunnel between hosts. It
+// checks the way to the server alone; the agents check the other ways.
+func tunnelFits(ctx context.Context, p place, server string) error {
+	at, err := net.ResolveUDPAddr("udp", server)
+	if err != nil || p.Steer != steerEBPF {
+		return nil // the join itself reports a name without an address
+	}
+	to := at.AddrPort()
+	to = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
+	if err := kernel.Fits(ctx, to, ebpf.TunnelBytes(to.Addr())); errors.Is(err, pando.ErrInvalid) {
+		return fmt.Errorf("join the cluster of %s: %w", server, err)
+	}
+	return nil
 }
 
 func (p place) joining(i *trust.Identity) (peer.Joining, error) {

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -41,9 +42,10 @@ type place struct {
 	BGP             routing
 	Join            string // the server of the cluster to join
 	Token           string
-	Serves          bool   // this host becomes one of several servers
-	Steer, OVS      string // how packets reach instances; the folder of Open vSwitch's sockets
-	Slot            int    // of this host in its cluster
+	Serves          bool         // this host becomes one of several servers
+	Store           foreignStore // the zero value: the embedded etcd
+	Steer, OVS      string       // how packets reach instances; the folder of Open vSwitch's sockets
+	Slot            int          // of this host in its cluster
 	Units           systemd.Manager
 }
 
@@ -53,6 +55,7 @@ func (p *place) flags(c *cobra.Command) {
 	p.networkFlags(c)
 	p.poolFlag(c)
 	p.labelFlag(c)
+	p.Store.flags(c)
 }
 
 // folderFlags adds the flags by which a command finds the daemons of this host.
@@ -109,6 +112,7 @@ func (p place) args() []string {
 	for _, l := range p.Labels {
 		out = append(out, "--label", l)
 	}
+	out = append(out, p.Store.args()...)
 	if p.Announce == announceBGP {
 		out = append(out, p.BGP.args()...)
 	}
@@ -122,7 +126,7 @@ var (
 
 // complete fills in missing flags from the machine.
 func (p *place) complete() error {
-	if err := p.locate(); err != nil {
+	if err := errors.Join(p.locate(), completeStore(p)); err != nil {
 		return err
 	}
 	if _, err := pando.LabelsOf(p.Labels); err != nil {

@@ -49,6 +49,9 @@ func afterEnd(all []server, own string) (string, error) {
 		}
 		voters++
 	}
+	if len(all) > 0 && all[0].Foreign {
+		return afterEndForeign(alive)
+	}
 	own1 := slices.ContainsFunc(all, func(s server) bool { return s.Name == own && !s.Learner })
 	need := voters/2 + 1
 	switch {
@@ -70,10 +73,20 @@ func afterEnd(all []server, own string) (string, error) {
 	return fmt.Sprintf("%d of %d servers stay and decide; %s", alive, voters, more), nil
 }
 
+// afterEndForeign is afterEnd for servers on a foreign etcd: one of them decides.
+func afterEndForeign(others int) (string, error) {
+	if others == 0 {
+		return "", fmt.Errorf("%w: no other server answers: services and connections would continue, "+
+			"and nothing would be decided; start another with `pando up` first, or give --force",
+			pando.ErrRefused)
+	}
+	return cli.Count(others, "other server") + " can decide", nil
+}
+
 // mayEnd prints how many servers stay after the end of this host's server. It refuses an end that
 // would stop all decisions, and the loss of the files of a server that the others count.
 func (m machine) mayEnd(ctx context.Context, p place, purge bool) error {
-	if s, err := p.readSeveral(); err != nil || s == nil {
+	if s, err := p.readSeveral(); err != nil || s == nil && !p.Store.there() {
 		return err
 	}
 	if _, serves := daemon(p, "server"); !serves {

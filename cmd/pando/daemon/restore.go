@@ -125,6 +125,10 @@ func (r *restoration) permitted(ctx context.Context) error {
 		return fmt.Errorf("%w: the backup is of the server on host %s, and this is host %s; "+
 			"restore it with --host %[2]s, at the address of that host", pando.ErrInvalid, r.is.Host, r.Host)
 	}
+	if r.Store.there() {
+		return fmt.Errorf("%w: the store is %s: `etcdctl snapshot restore` brings it back, by its owner",
+			pando.ErrUnsupported, r.Store.text())
+	}
 	if s, err := r.readSeveral(); err != nil || s != nil {
 		return errors.Join(err, fmt.Errorf("%w: this host has one of several servers, and the others "+
 			"would serve beside the restored one; end all of them, then restore on a host without "+

@@ -42,6 +42,7 @@ func Server() *cobra.Command {
 	p.networkFlags(c)
 	p.poolFlag(c)
 	p.labelFlag(c)
+	p.Store.flags(c)
 	for _, name := range []string{"pool", "label"} {
 		_ = c.Flags().MarkHidden(name) // the server only remembers it, for `pando restart`
 	}
@@ -61,7 +62,7 @@ func serve(ctx context.Context, p place) error {
 	if err != nil {
 		return err
 	}
-	store, err := startStore(ctx, p, identity, log)
+	store, err := startStore(ctx, p, authority, identity, log)
 	if err != nil {
 		return err
 	}
@@ -74,7 +75,7 @@ func serve(ctx context.Context, p place) error {
 		Registry: store.Registry(), Peers: peers, Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Name: p.Host, Heard: store.Registry().Heard, Writable: writable,
 		Taken: front.Owner, Vault: authority.Vault(), Process: processFigures(store),
-		Audited: deeds.Open(filepath.Join(p.logs(), "audit.log")).Add,
+		Authority: fingerprint(authority), Audited: deeds.Open(filepath.Join(p.logs(), "audit.log")).Add,
 	})
 	store.Decide(ctl)
 	admitOwn(ctx, ctl, p, log)
@@ -93,7 +94,7 @@ func serve(ctx context.Context, p place) error {
 	}
 	jobs := []job{
 		ctl.Run, serveHTTP(operators, face), serveHTTP(asks, asksOf(p, ctl)),
-		until(p, store.Err()), ops.keepImages(log),
+		until(p, store.Err()), dismissal(p, store.Registry()), ops.keepImages(log),
 	}
 	if p.Listen != "" {
 		forHosts, err := serveHosts(admission{p, ctl, authority}, identity, store.Registry(), face)
@@ -112,7 +113,7 @@ func serve(ctx context.Context, p place) error {
 		}
 		jobs = append(jobs, open)
 	}
-	log.Info("ready", "api", p.api(), "states", p.HTTP, "hosts", p.Listen)
+	log.Info("ready", "store", p.Store.Endpoints, "api", p.api(), "states", p.HTTP, "hosts", p.Listen)
 	systemd.Ready()
 	jobs = append(jobs, reviving(p, log), signOfLife(func() {
 		_, _ = ctl.Service(ctx, pando.ServiceKey{}) // it takes the lock of every decision
@@ -122,7 +123,8 @@ func serve(ctx context.Context, p place) error {
 
 // startStore starts the store of this server: a single one, or one of several.
 func startStore(
-	ctx context.Context, p place, identity *trust.Identity, log *slog.Logger,
+	ctx context.Context, p place, authority *trust.Authority, identity *trust.Identity,
+	log *slog.Logger,
 ) (*etcd.Server, error) {
 	peers, err := p.peers(identity)
 	if err != nil {
@@ -135,9 +137,19 @@ func startStore(
 	if peers != nil {
 		c.Name = p.Host
 	}
+	if p.Store.there() {
+		f, err := p.Store.config()
+		if err != nil {
+			return nil, err
+		}
+		f.Accept, c.Foreign = ownStore(p, authority), &f
+	}
 	store, err := etcd.Start(ctx, c)
 	if errors.Is(err, etcd.ErrRemoved) {
 		return nil, errors.Join(err, leaveServers(p))
+	}
+	if err != nil && p.Store.there() {
+		return nil, err
 	}
 	if err != nil {
 		return nil, damaged(p, err)

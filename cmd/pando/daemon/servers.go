@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
+	"slices"
 	"sync"
 	"text/tabwriter"
 	"time"
@@ -56,6 +58,8 @@ type server struct {
 	etcd.Peer
 	Answers bool `json:"answers"`
 	Leads   bool `json:"leads"`
+	// Foreign means that an etcd without Pando is the store, so no server has a vote.
+	Foreign bool `json:"foreign,omitempty"`
 }
 
 func tellServers(w io.Writer, all []server) {
@@ -66,6 +70,9 @@ func tellServers(w io.Writer, all []server) {
 		votes, state, at := "yes", "answers", s.Address
 		if s.Learner {
 			votes = "not yet"
+		}
+		if s.Foreign {
+			votes = "-"
 		}
 		if !s.Answers {
 			state = "silent"
@@ -105,16 +112,42 @@ func (m machine) lookServers(ctx context.Context, p *place) ([]server, error) {
 		return nil, err
 	}
 	defer store.Close()
-	known, err := store.Servers(ctx)
+	known, err := knownServers(ctx, *p, store)
 	if err != nil && len(known) > 0 {
 		err = fmt.Errorf("%w: the servers have lost their quorum, and nothing is decided: start the "+
 			"silent ones with `pando up` on their hosts", err)
 	}
 	all, lead := asked(ctx, p.Host, known), leading(ctx, store)
 	for n, s := range all {
+		all[n].Foreign = p.Store.there()
 		all[n].Leads = err == nil && s.Answers && s.Name == string(lead)
 	}
 	return all, err
+}
+
+// knownServers returns the servers: those of the embedded etcd, or the members with a server.
+func knownServers(
+	ctx context.Context, p place, store *etcd.Registry,
+) (all []etcd.Peer, err error) {
+	if !p.Store.there() {
+		return store.Servers(ctx)
+	}
+	now, err := store.Snapshot(ctx, pando.Root+pando.Key(pando.KindMember)+"/")
+	if err != nil {
+		return nil, fmt.Errorf("list the servers: %s: %w", p.Store.text(), err)
+	}
+	for _, rec := range now.Records {
+		var m pando.Member
+		if world.Decode(rec, &m) != nil || !m.Server {
+			continue
+		}
+		one := etcd.Peer{Name: string(m.Name)}
+		if m.Address.IsValid() {
+			one.Address = netip.AddrPortFrom(m.Address, storePort).String()
+		}
+		all = append(all, one)
+	}
+	return all, nil
 }
 
 // asked asks each server whether it answers.
@@ -122,7 +155,7 @@ func asked(ctx context.Context, own string, known []etcd.Peer) []server {
 	all := make([]server, len(known))
 	var asking sync.WaitGroup
 	for n, k := range known {
-		all[n] = server{k, k.Name == own || k.Address == "", false}
+		all[n] = server{Peer: k, Answers: k.Name == own || k.Address == ""}
 		if all[n].Name == "" && k.Address == "" || len(known) == 1 {
 			all[n].Name, all[n].Answers = own, true // a single server answered
 			continue
@@ -209,6 +242,9 @@ func (m machine) dismissServer(ctx context.Context, p *place, name string) error
 		return err
 	}
 	defer store.Close()
+	if p.Store.there() {
+		return dismissForeign(ctx, *p, store, name)
+	}
 	known, err := store.Servers(ctx)
 	if err != nil {
 		return fmt.Errorf("remove server %s: %w; without a quorum no server goes: start the silent ones "+
@@ -224,6 +260,33 @@ func (m machine) dismissServer(ctx context.Context, p *place, name string) error
 		_, undo := noteServer(ctx, store, pando.HostName(name), true)
 		return errors.Join(err, undo)
 	}
+	return err
+}
+
+// dismissForeign takes a server on a foreign etcd out, by the record of its host. The server ends
+// itself when it sees that.
+func dismissForeign(
+	ctx context.Context, p place, store *etcd.Registry, name string,
+) error {
+	known, err := knownServers(ctx, p, store)
+	if err != nil {
+		return err
+	}
+	others := 0
+	for _, s := range asked(ctx, p.Host, known) {
+		if s.Name != name && s.Answers {
+			others++
+		}
+	}
+	switch {
+	case !slices.ContainsFunc(known, func(k etcd.Peer) bool { return k.Name == name }):
+		return fmt.Errorf("remove server %s: %w; `pando servers ls` lists those there are", name,
+			pando.ErrNotFound)
+	case others == 0:
+		return fmt.Errorf("remove server %s: %w: no other server answers, and nothing would be decided; "+
+			"start one with `pando up` first", name, pando.ErrRefused)
+	}
+	_, err = noteServer(ctx, store, pando.HostName(name), false)
 	return err
 }
 

@@ -87,7 +87,7 @@ func (p place) mayServe() error {
 // peers returns the configuration of a store that several servers share, or nil for a single one.
 func (p place) peers(i *trust.Identity) (*etcd.Peers, error) {
 	s, err := p.readSeveral()
-	if err != nil || s == nil {
+	if err != nil || s == nil || p.Store.there() {
 		return nil, err
 	}
 	if p.Listen == "" {
@@ -167,7 +167,10 @@ func (o promotion) hand(
 	if err := fits(s, m, time.Now()); err != nil {
 		return out, err
 	}
-	if is, err := o.readSeveral(); err != nil || is == nil {
+	if err := o.sameStore(s); err != nil {
+		return out, err
+	}
+	if is, err := o.readSeveral(); err != nil || is == nil && !s.Foreign {
 		return out, errors.Join(err, o.begin())
 	}
 	if !m.Server {
@@ -181,8 +184,10 @@ func (o promotion) hand(
 			return out, err
 		}
 	}
-	if out.Servers, err = o.store.AddServer(ctx, string(h), s.Address); err != nil {
-		return out, err
+	if !s.Foreign {
+		if out.Servers, err = o.store.AddServer(ctx, string(h), s.Address); err != nil {
+			return out, err
+		}
 	}
 	key, err := trust.OpenSealingKey(o.trust())
 	if err != nil {
@@ -191,6 +196,20 @@ func (o promotion) hand(
 	out.Sealing = key
 	out.Authority, err = o.Seal(key)
 	return out, err
+}
+
+// sameStore refuses a new server that would use another store than this one.
+func (o promotion) sameStore(s peer.Serving) error {
+	switch {
+	case s.Foreign == o.Store.there():
+		return nil
+	case s.Foreign:
+		return fmt.Errorf("%w: the servers of this cluster have the store in themselves; leave out "+
+			"--store", pando.ErrInvalid)
+	}
+	return fmt.Errorf("%w: the store of this cluster is %s; give --store with its endpoints, and "+
+		"--store-ca, --store-cert and --store-key with files on that host", pando.ErrInvalid,
+		o.Store.text())
 }
 
 // begin makes a single server one of several, by a start anew.
@@ -250,12 +269,14 @@ func askServer(ctx context.Context, p place, m *trust.Membership) error {
 		return cli.Usagef("--server needs --join ADDRESS --token TOKEN: `pando servers add` on a " +
 			"server's host prints them; the first server needs no flag")
 	}
-	if err := p.hasRoom(); err != nil {
-		return err
+	if !p.Store.there() {
+		if err := p.hasRoom(); err != nil {
+			return err
+		}
 	}
 	ask := peer.Serving{
 		Token: p.Token, Host: m.Host, Address: p.open(peerPort), Layout: world.CurrentLayout(),
-		Version: cli.Version,
+		Version: cli.Version, Foreign: p.Store.there(),
 	}
 	for {
 		ask.Now = time.Now()
@@ -316,6 +337,9 @@ func leaveServers(p place) error {
 		if gone := os.Remove(filepath.Join(p.trust(), name)); !errors.Is(gone, os.ErrNotExist) {
 			err = errors.Join(err, gone)
 		}
+	}
+	if gone := os.Remove(p.storeNote()); !errors.Is(gone, os.ErrNotExist) {
+		err = errors.Join(err, gone)
 	}
 	if gone := os.Remove(p.severalFile()); !errors.Is(gone, os.ErrNotExist) {
 		err = errors.Join(err, gone)

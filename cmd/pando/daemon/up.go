@@ -80,12 +80,7 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 	if err := collides(p); err != nil {
 		return err
 	}
-	if had, err := p.hasStore(); err == nil && !had && p.Join == "" {
-		if err := p.hasRoom(); err != nil {
-			return err
-		}
-	}
-	if err := haveLeft(p); err != nil {
+	if err := prepareStore(ctx, p); err != nil {
 		return err
 	}
 	member, err := join(ctx, p)
@@ -121,7 +116,7 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 	if err == nil && guarded && len(p.installed(roles...)) == 0 {
 		err = startDaemon(p, wardenRole)
 	}
-	if err == nil && p.Serves {
+	if err == nil && p.Serves && !p.Store.there() {
 		err = m.awaitVote(ctx, p)
 	}
 	if err != nil {
@@ -135,6 +130,23 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 	return m.Show(is, func(w io.Writer) {
 		fmt.Fprintf(w, "pando is up on %s (api %s). Next: pando deploy SPEC.yaml\n", p.Host, p.api())
 	})
+}
+
+// prepareStore returns why this host cannot have its store, or nil. A host that was taken out of
+// the servers forgets its own.
+func prepareStore(ctx context.Context, p place) error {
+	if had, err := p.hasStore(); err == nil && !had && p.Join == "" && !p.Store.there() {
+		if err := p.hasRoom(); err != nil {
+			return err
+		}
+	}
+	if err := haveLeft(p); err != nil {
+		return err
+	}
+	if _, serves := daemon(p, "server"); serves {
+		return nil
+	}
+	return mayUseStore(ctx, p)
 }
 
 // collides returns an error if a new host already uses addresses of the cluster's ranges. A host of
@@ -232,6 +244,7 @@ func (p place) settings() map[string]string {
 		"steer": p.Steer, "ovs-run": p.OVS,
 	}
 	maps.Copy(is, p.BGP.settings())
+	maps.Copy(is, p.Store.settings())
 	return is
 }
 
@@ -258,7 +271,7 @@ func answering(
 		}
 		if serr := pando.Sleep(ctx, wall.Clock{}, 5*time.Millisecond); serr != nil {
 			why := ""
-			if full := p.hasRoom(); full != nil && roles[0] == "server" {
+			if full := p.hasRoom(); full != nil && roles[0] == "server" && !p.Store.there() {
 				why = "; " + full.Error()
 			}
 			for _, role := range roles {

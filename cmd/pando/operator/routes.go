@@ -1,12 +1,15 @@
 package operator
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/kernel"
 )
 
 // routing prints the hosts that announce VIPs to routers, and the sessions that are down.
@@ -43,4 +46,40 @@ func routes(r pando.Routes) (lines []string) {
 			"them not", r.Unable))
 	}
 	return lines
+}
+
+// sessionsWait bounds the question of `pando doctor` about BGP. No daemon needs to run.
+const sessionsWait = 3 * time.Second
+
+// sessions returns the findings about the hosts' BGP sessions, or none if no Pando answers.
+func sessions(ctx context.Context, o *Console) []kernel.Finding {
+	ctx, cancel := context.WithTimeout(ctx, sessionsWait)
+	defer cancel()
+	all, err := o.client.Hosts(ctx)
+	if err != nil {
+		return nil
+	}
+	return sessionFindings(all)
+}
+
+func sessionFindings(all []pando.HostStatus) (out []kernel.Finding) {
+	for _, h := range all {
+		if h.Losses == nil || h.Losses.Routes == nil {
+			continue
+		}
+		for _, s := range h.Losses.Routes.Routers {
+			f := kernel.Finding{
+				Name:  fmt.Sprintf("BGP, %s to %s (AS %d)", h.Name, s.Address, s.AS),
+				State: kernel.OK, Found: "the session is up",
+			}
+			if !s.Up {
+				f.State, f.Found = kernel.Missing, s.Why
+				f.Costs = "that router sends no flows to " + string(h.Name)
+				f.Mend = "let the router answer at TCP port 179 and name the same systems and password, " +
+					"as --bgp-router, --bgp-as and --bgp-password-file do on " + string(h.Name)
+			}
+			out = append(out, f)
+		}
+	}
+	return out
 }

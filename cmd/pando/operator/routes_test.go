@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/kernel"
 )
 
 func TestRoutesAndTheirTroubles(t *testing.T) {
@@ -38,5 +39,23 @@ func TestRoutesAndTheirTroubles(t *testing.T) {
 		{Host: pando.Host{Name: "h"}, Losses: &pando.Losses{Routes: &pando.Routes{Why: "it leaves"}}}})
 	if got := b2.String(); got != "h announces no VIP by BGP: it leaves\n" {
 		t.Errorf("%q", got)
+	}
+}
+
+// `pando doctor` names a session that is down, with its cause. It stays fit: services run.
+func TestTheDoctorNamesASessionThatIsDown(t *testing.T) {
+	up := pando.RouterStatus{Router: pando.Router{Address: netip.MustParseAddr("192.0.2.1"),
+		AS: 64500}, Up: true}
+	down := pando.RouterStatus{Router: pando.Router{Address: netip.MustParseAddr("192.0.2.2"),
+		AS: 64500}, Why: "the router refuses the connection"}
+	all := sessionFindings([]pando.HostStatus{
+		{Host: pando.Host{Name: "quiet"}},
+		{Host: pando.Host{Name: "h1"}, Losses: &pando.Losses{
+			Routes: &pando.Routes{Routers: []pando.RouterStatus{up, down}}}},
+	})
+	if len(all) != 2 || all[0].State != kernel.OK || all[1].State != kernel.Missing ||
+		all[1].Found != down.Why || all[1].Name != "BGP, h1 to 192.0.2.2 (AS 64500)" ||
+		all[1].Mend == "" || !kernel.Fit(all) {
+		t.Errorf("the findings are %+v", all)
 	}
 }
