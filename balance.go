@@ -58,9 +58,16 @@ type Weights struct {
 	CPU       float64 `json:"cpu,omitempty"`       // of its limit, or of its host
 	Memory    float64 `json:"memory,omitempty"`    // likewise
 	Pressure  float64 `json:"pressure,omitempty"`  // time that it waited for its processor limit
+	Stall     float64 `json:"stall,omitempty"`     // time that it waited for memory (PSI)
+	Loss      float64 `json:"loss,omitempty"`      // segments that it sent again
+	RTT       float64 `json:"rtt,omitempty"`       // round trip time to its clients, of RTTFull
 }
 
-// WeightsDefault are the weights of a spec without weights.
+// RTTFull is the round trip time that counts as a whole share.
+const RTTFull = 100 * time.Millisecond
+
+// WeightsDefault are the weights of a spec without weights. The meters of the network
+// depend on the clients as well, so a spec asks for them.
 var WeightsDefault = Weights{Bandwidth: 1, CPU: 1, Memory: 1, Pressure: 1}
 
 // Bounds of the time between two measurements.
@@ -98,7 +105,8 @@ func (b Balance) Scored() bool { return b.By == ByHaven || b.By == ByScore }
 // Check returns nil if the policy can be obeyed, else the reason.
 func (b Balance) Check() error {
 	for _, w := range []float64{
-		b.Weights.Bandwidth, b.Weights.CPU, b.Weights.Memory, b.Weights.Pressure,
+		b.Weights.Bandwidth, b.Weights.CPU, b.Weights.Memory, b.Weights.Pressure, b.Weights.Stall,
+		b.Weights.Loss, b.Weights.RTT,
 	} {
 		if !(w >= 0 && w <= WeightMax) {
 			return fmt.Errorf("%w: balance.weights: %g: want 0 to %g", ErrInvalid, w, WeightMax)
@@ -122,6 +130,12 @@ type Meter struct {
 	CPU      float64    `json:"cpu"`      // share
 	Memory   float64    `json:"memory"`   // share
 	Pressure float64    `json:"pressure"` // share of the time that its processor limit held it back
+	// Stall is the share of the time that it waited for memory. 0 under control groups of version 1.
+	Stall float64 `json:"stall,omitempty"`
+	// Loss is the share of resent segments, and RTTSeconds the mean round trip time, of TCP
+	// connections that it accepted while it was measured. 0: it has none.
+	Loss       float64 `json:"loss,omitempty"`
+	RTTSeconds float64 `json:"rtt_seconds,omitempty"`
 	// Metrics are the newest numbers of the application (PUT /v1/self/metrics).
 	Metrics map[string]float64 `json:"metrics,omitempty"`
 }

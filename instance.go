@@ -265,9 +265,17 @@ type Usage struct {
 type Strain struct {
 	CPU       time.Duration
 	Throttled time.Duration // its processes waited for its processor limit
+	Stalled   time.Duration // its processes waited for memory (PSI, some); 0: not known
 	Memory    int64         // bytes, at most a second old
 	CPUs      float64       // the limit in force; 0: none
 	MemoryMax int64         // likewise, in bytes
+}
+
+// PathUse is the experience of the TCP connections that an instance accepted, in totals.
+type PathUse struct {
+	RTT     time.Duration // the sum of all samples of the smoothed round trip time
+	Samples uint64
+	Resent  uint64 // segments
 }
 
 // InstanceUsage is the use of one instance at one moment.

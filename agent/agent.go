@@ -49,7 +49,9 @@ type Config struct {
 	Images  pando.Images  // nil: no service of this host has an image
 	// SnapshotStore keeps the snapshots of instances. Nil: this host makes none.
 	SnapshotStore pando.Snapshots
-	Link          func() float64 // the use of the busiest uplink (see meter.Config); nil: unknown
+	// Link and Path are those of meter.Config.
+	Link func() float64
+	Path func(ifindex int) pando.PathUse
 	// Control answers an ask in one durable write. If it is nil or unreachable, the agent writes the
 	// ask to the store, and the watch brings the answer.
 	Control pando.Decider
@@ -143,6 +145,7 @@ func New(c Config) *Agent {
 	a.snapshots, a.seeds = &snapshots{agent: a, turn: turn.New()}, newSeeds(a)
 	a.meter = meter.New(meter.Config{
 		Host: c.Host, Steering: c.Steering, Peers: c.Peers, Source: measured{a}, Link: c.Link,
+		Path:  c.Path,
 		Clock: c.Clock, Log: c.Log,
 	})
 	a.branches = branch.New(branch.Config{

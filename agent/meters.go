@@ -42,7 +42,8 @@ func (m measured) Service(s pando.ServiceKey) (out meter.Service, wanted bool) {
 	}
 	for _, r := range a.crews.of[s] {
 		if r.shown.runs && r.shown.inst.Phase != pando.PhaseWarm {
-			out.Here = append(out.Here, meter.Local{Instance: r.id, Box: r.shown.box})
+			out.Here = append(out.Here, meter.Local{Instance: r.id, Box: r.shown.box,
+				IfIndex: r.shown.link.IfIndex})
 			out.Hosts[r.id] = a.Host.Name // its seat may be on its way
 		}
 	}

@@ -51,6 +51,12 @@ var (
 		"Established connections of an instance at a VIP.", "tenant service instance")
 	hostScore = ofHost.gauge("pando_instance_score", "instances of the host",
 		"Score of an instance that is measured; lower is better.", "tenant service instance")
+	hostStall = ofHost.gauge("pando_instance_stall_ratio", "instances of the host",
+		"Share of the time that a measured instance waited for memory.", "tenant service instance")
+	hostLoss = ofHost.gauge("pando_instance_resent_ratio", "instances of the host",
+		"Share of the segments that a measured instance sent again.", "tenant service instance")
+	hostRTT = ofHost.gauge("pando_instance_rtt_seconds", "instances of the host",
+		"Mean round trip time of the connections of a measured instance.", "tenant service instance")
 	hostReported = ofHost.gauge("pando_instance_metric", "256 × instances of the host",
 		"A number of the application (PUT /v1/self/metrics).", "tenant service instance name")
 
@@ -137,6 +143,11 @@ func (g hostGauges) instance(s sample, u pando.InstanceUsage) {
 	}
 	if u.Score != nil {
 		s.put(hostScore, u.Score.Value, of...)
+	}
+	if m := u.Meter; m != nil {
+		s.put(hostStall, m.Stall, of...)
+		s.put(hostLoss, m.Loss, of...)
+		s.put(hostRTT, m.RTTSeconds, of...)
 	}
 	for name, v := range u.Metrics {
 		s.put(hostReported, v, append(of, name)...)

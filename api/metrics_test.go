@@ -173,7 +173,8 @@ func (agent) HostFigures(context.Context) (pando.HostFigures, error) {
 		Steering: pando.SteeringFigures{Published: 9, Failed: 1, Failing: 1},
 		Instances: []pando.InstanceUsage{
 			{Instance: "a", Service: shop, CPUSeconds: 1.5, MemoryBytes: 4096, PIDs: 3,
-				Metrics: map[string]float64{"queue \"x\"\n": 12}, Score: &pando.Score{Value: 0.25}},
+				Metrics: map[string]float64{"queue \"x\"\n": 12}, Score: &pando.Score{Value: 0.25},
+				Meter: &pando.Meter{Stall: 0.125, Loss: 0.5, RTTSeconds: 0.002}},
 			{Instance: "b", Service: shop, Missing: "it ended"},
 		},
 		Losses: pando.Losses{Dropped: map[pando.DropReason]uint64{"spoofed": 4}},
@@ -187,6 +188,8 @@ func TestAScrapeOfAHost(t *testing.T) {
 	text := scraped(t, h, HostMetricsPath, "")
 	wants(t, text, "pando_agent_instances 2", "pando_instance_cpu_seconds_total"+of+" 1.5",
 		"pando_instance_memory_bytes"+of+" 4096", "pando_instance_score"+of+" 0.25",
+		"pando_instance_stall_ratio"+of+" 0.125", "pando_instance_resent_ratio"+of+" 0.5",
+		"pando_instance_rtt_seconds"+of+" 0.002",
 		`pando_instance_metric{instance="a",name="queue \"x\"\n",service="shop",tenant="acme"} 12`,
 		`pando_agent_publishes_total{result="failed"} 1`, "pando_agent_publishes_failing 1",
 		"pando_agent_leases_lost_total 2", "pando_agent_vip_shares 128",

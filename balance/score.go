@@ -13,13 +13,17 @@ type Load struct {
 	CPU       float64 // β
 	Memory    float64 // γ
 	Pressure  float64 // beyond the paper: a throttled instance may use little of its limit
+	Stall     float64 // likewise: time lost to missing memory
+	Loss      float64 // likewise: segments sent again
+	RTT       float64 // likewise: the round trip time to clients, of pando.RTTFull
 }
 
 // Score is HAVEN Fig. 4: the sum of each weight times the square of its share. The square makes one
 // scarce resource count more than two that are half used.
 func Score(w pando.Weights, l Load) float64 {
 	return w.Bandwidth*l.Bandwidth*l.Bandwidth + w.CPU*l.CPU*l.CPU + w.Memory*l.Memory*l.Memory +
-		w.Pressure*l.Pressure*l.Pressure
+		w.Pressure*l.Pressure*l.Pressure + w.Stall*l.Stall*l.Stall + w.Loss*l.Loss*l.Loss +
+		w.RTT*l.RTT*l.RTT
 }
 
 // Path returns the use of the path from an ingress host to the host of an instance: that of the

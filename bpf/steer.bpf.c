@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Steers flows to instances without a process on the path (DSR without NAT; see driver/ebpf). */
-#include "straight.h"
+#include "travel.h"
 
 /* to_vip handles a packet to a VIP after its addresses were read. */
 inlined int to_vip(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
@@ -213,8 +213,10 @@ inlined int leaving(struct __sk_buff *skb, struct instance_link *l, int six)
 	int own = same(p.src, l->addr[six], six);
 	if (is_vip(p.dst, six))
 		return own ? to_vip(skb, &p, six, 0) : drop(DROP_SPOOFED);
-	if (own && p.protocol == IPPROTO_TCP)
-		return PASS;
+	if (own && p.protocol == IPPROTO_TCP) {
+		struct packet q = p;
+		return six ? across(skb, &q, 1) : across(skb, &q, 0);
+	}
 	if (transport(skb, &p, six))
 		return drop(DROP_HEADER);
 	if (!own && (same(p.src, l->vip[six], six) || (is_vip(p.src, six) && is_front(p.src, six))))

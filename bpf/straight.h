@@ -43,6 +43,18 @@ struct spoken_key {
 	__u16 pad[3];
 };
 
+/* An instance of this host, by its own address. */
+struct home {
+	__u32 ifindex;
+	__u8 mac[6];
+	__u8 host_mac[6];
+	__u32 straight; /* 1: sockets reach it straight */
+};
+
+struct {
+	GROWING(2 * ENDPOINTS_MAX, __u32[4], struct home);
+} homes SEC(".maps");
+
 /* The ports of services that choose at connect. */
 struct {
 	GROWING(1 << 12, struct service_key, __u32);
@@ -68,6 +80,32 @@ struct {
 struct {
 	TABLE_OF(LRU_HASH, SPOKEN_MAX, struct spoken_key, struct met);
 } spoken SEC(".maps");
+
+/* across sends a packet between two instances of this host to the link of its receiver, if one of
+ * them is reached straight. The kernel's forwarding costs more than the table. */
+cold int across(struct __sk_buff *skb, struct packet *p, __u32 six)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 key[4];
+
+	if (!p)
+		return DROP;
+	four(key, p->dst, six);
+	struct home *to = bpf_map_lookup_elem(&homes, key);
+	if (!to)
+		return PASS;
+	if (!to->straight) {
+		four(key, p->src, six);
+		struct home *from = bpf_map_lookup_elem(&homes, key);
+		if (!from || !from->straight)
+			return PASS;
+	}
+	if (data + ETH_HLEN > end)
+		return PASS;
+	__builtin_memcpy(data, to->mac, 6);
+	__builtin_memcpy(data + 6, to->host_mac, 6);
+	return bpf_redirect(to->ifindex, 0);
+}
 
 /* is_client returns whether this host steers the packets of a socket. */
 inlined int is_client(struct bpf_sock_addr *ctx)

@@ -21,7 +21,8 @@ var balanceFields = []field{
 		def: "packet", example: "connect", kind: enumKind(balancePlaces()...),
 		set: func(s *pando.Spec, v any) { s.Balance.At = pando.BalanceAt(v.(string)) },
 		get: func(s pando.Spec) any { return string(s.Balance.At) }},
-	{name: "weights", doc: "Weight of each resource in the score: cpu, memory, bandwidth, pressure. " +
+	{name: "weights", doc: "Weight of each share in the score: cpu, memory, bandwidth, " +
+		"pressure, stall, loss, rtt. " +
 		"A resource that is not named has the weight 0.",
 		def: "1 each", example: "{cpu: 2, memory: 1}", kind: weightsKind,
 		set: func(s *pando.Spec, v any) { s.Balance.Weights = v.(pando.Weights) },
@@ -52,6 +53,9 @@ var weightFields = map[string]func(*pando.Weights) *float64{
 	"cpu":       func(w *pando.Weights) *float64 { return &w.CPU },
 	"memory":    func(w *pando.Weights) *float64 { return &w.Memory },
 	"pressure":  func(w *pando.Weights) *float64 { return &w.Pressure },
+	"stall":     func(w *pando.Weights) *float64 { return &w.Stall },
+	"loss":      func(w *pando.Weights) *float64 { return &w.Loss },
+	"rtt":       func(w *pando.Weights) *float64 { return &w.RTT },
 }
 
 var weightsKind = makeWeightsKind()

@@ -12,6 +12,7 @@ import (
 type gauge struct {
 	at    time.Time
 	last  pando.Strain
+	path  pando.PathUse
 	shown pando.Meter
 	known bool // two readings exist
 }
@@ -34,12 +35,35 @@ func (g *gauge) read(now time.Time, s pando.Strain, h pando.Host) bool {
 	cpu := share((s.CPU - g.last.CPU).Seconds(), over*cpus)
 	pressure := share((s.Throttled - g.last.Throttled).Seconds(), over)
 	g.shown.Memory = share(float64(s.Memory), float64(memory))
+	g.shown.Stall = g.smooth(g.shown.Stall, share((s.Stalled-g.last.Stalled).Seconds(), over))
 	if g.known {
 		cpu, pressure = balance.Smooth(g.shown.CPU, cpu), balance.Smooth(g.shown.Pressure, pressure)
 	}
 	g.shown.CPU, g.shown.Pressure, g.known = cpu, pressure, true
 	g.at, g.last = now, s
 	return true
+}
+
+func (g *gauge) smooth(was, now float64) float64 {
+	if !g.known {
+		return now
+	}
+	return balance.Smooth(was, now)
+}
+
+// travel takes a reading of the connections. Without a sample the former round trip time stays:
+// nothing has contradicted it.
+func (g *gauge) travel(now pando.PathUse) {
+	was := g.path
+	g.path = now
+	if now.Samples < was.Samples || now.Resent < was.Resent { // another life of the counters
+		return
+	}
+	samples, resent := now.Samples-was.Samples, now.Resent-was.Resent
+	g.shown.Loss = g.smooth(g.shown.Loss, share(float64(resent), float64(samples+resent)))
+	if samples > 0 {
+		g.shown.RTTSeconds = (now.RTT - was.RTT).Seconds() / float64(samples)
+	}
 }
 
 // share returns a part of a whole, from 0 to 1.
@@ -64,6 +88,9 @@ func (m *Meter) measure(ctx context.Context, services []Service, now time.Time) 
 			strain, err := l.Box.Strain(ctx)
 			if err != nil || !g.read(now, strain, m.Host) {
 				continue // it ends, or it has just begun
+			}
+			if m.Path != nil {
+				g.travel(m.Path(l.IfIndex))
 			}
 			g.shown.Instance, g.shown.Service = l.Instance, s.Key
 			next.All = append(next.All, g.shown)

@@ -32,6 +32,7 @@ type Service struct {
 type Local struct {
 	Instance pando.InstanceID
 	Box      pando.Sandbox
+	IfIndex  int // of the host's end of its link
 }
 
 // Source is the agent's knowledge. Its methods take the agent's lock and never wait otherwise.
@@ -50,7 +51,9 @@ type Config struct {
 	Source   Source
 	// Link returns the use of this host's busiest uplink since its former call: a share of the speed
 	// of the link. Nil, or 0: not known.
-	Link  func() float64
+	Link func() float64
+	// Path returns the experience of the connections of the instance at a link. Nil: not known.
+	Path  func(ifindex int) pando.PathUse
 	Clock pando.Clock
 	Log   *slog.Logger
 }
@@ -233,6 +236,7 @@ func (m *Meter) loads(s Service, now time.Time) map[pando.InstanceID]balance.Loa
 			if one.Service == s.Key && s.Hosts[one.Instance] == from.Host {
 				out[one.Instance] = balance.Load{
 					Bandwidth: path, CPU: one.CPU, Memory: one.Memory, Pressure: one.Pressure,
+					Stall: one.Stall, Loss: one.Loss, RTT: share(one.RTTSeconds, pando.RTTFull.Seconds()),
 				}
 			}
 		}

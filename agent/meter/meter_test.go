@@ -124,7 +124,7 @@ func run(t *testing.T, by pando.BalanceBy, f func(t *testing.T, b *bed)) {
 			steering: sim.NewSteering(), peers: &peers{open: map[pando.HostName]chan pando.Meters{}},
 			one: &box{begun: time.Now(), cpus: 1}, two: &box{begun: time.Now(), throttled: 0.5, limit: 0.1},
 		}
-		here := []Local{{"web-1", b.one}, {"web-2", b.two}}
+		here := []Local{{Instance: "web-1", Box: b.one}, {Instance: "web-2", Box: b.two}}
 		b.source = &knowledge{wanted: true, service: Service{
 			Key: web, Balance: pando.Balance{By: by}, Here: here,
 			Takers: []pando.Endpoint{{Instance: "web-1"}, {Instance: "web-2"}},

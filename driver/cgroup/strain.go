@@ -43,6 +43,7 @@ func (g *Group) Strain() pando.Strain {
 		stat := s.read(g.file("cpu", "cpu.stat", "cpu.stat"))
 		s.last.CPU = time.Duration(fieldOf(stat, "usage_usec")) * time.Microsecond
 		s.last.Throttled = time.Duration(fieldOf(stat, "throttled_usec")) * time.Microsecond
+		s.last.Stalled = stalled(s.read(g.file("memory", "", "memory.pressure")))
 		return s.last
 	}
 	if s.last.CPUs > 0 { // nothing throttles a group without a limit
@@ -53,6 +54,19 @@ func (g *Group) Strain() pando.Strain {
 	n, _ := strconv.ParseInt(string(bytes.TrimSpace(total)), 10, 64)
 	s.last.CPU = time.Duration(n)
 	return s.last
+}
+
+// stalled returns the total of the line "some" of a file of pressure stall information.
+func stalled(text []byte) time.Duration {
+	for line := range bytes.Lines(text) {
+		if !bytes.HasPrefix(line, []byte("some ")) {
+			continue
+		}
+		_, total, _ := bytes.Cut(line, []byte("total="))
+		n, _ := strconv.ParseInt(string(bytes.TrimSpace(total)), 10, 64)
+		return time.Duration(n) * time.Microsecond
+	}
+	return 0
 }
 
 // limits returns the limits in force: 0 if there is none.

@@ -17,9 +17,13 @@ func TestStrainIsReadInTheWordsOfBothVersions(t *testing.T) {
 	files(t, dir, map[string]string{
 		"memory.current": "8192\n", "memory.max": "65536\n", "cpu.max": "50000 100000\n",
 		"cpu.stat": "usage_usec 1500\nnr_throttled 3\nthrottled_usec 40\n",
+		"memory.pressure": "some avg10=1.00 avg60=0.00 avg300=0.00 total=70\n" +
+			"full avg10=0.00 avg60=0.00 avg300=0.00 total=9\n",
 	})
-	if got := g.Strain(); got != want {
-		t.Errorf("v2: %+v, want %+v", got, want)
+	stalled := want
+	stalled.Stalled = 70 * time.Microsecond // version 1 has no such file
+	if got := g.Strain(); got != stalled {
+		t.Errorf("v2: %+v, want %+v", got, stalled)
 	}
 	root, g1 := v1Group(t)
 	files(t, root, map[string]string{

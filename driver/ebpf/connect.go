@@ -22,7 +22,8 @@ func (d *Driver) Connect(_ context.Context, l pando.Link, ports []pando.Port, vi
 	if err := d.objects.Links.Put(uint32(l.IfIndex), linkOf(l, vip4, vip6)); err != nil {
 		return fmt.Errorf("remember the link %s: %w", l.Host, err)
 	}
-	if err := d.straights.admit(l); err != nil {
+	err := errors.Join(d.straights.admit(l), d.straights.settle(l, d.straights.homes[l.IfIndex]))
+	if err != nil {
 		return err
 	}
 	return d.hooks.attach(l.Host, hook.Place{IfIndex: l.IfIndex}, d.objects.FromInstance)
@@ -97,7 +98,8 @@ func (d *Driver) Disconnect(_ context.Context, l pando.Link) error {
 	errs := []error{ignoreMissing(d.objects.Links.Delete(uint32(l.IfIndex))),
 		d.translate(uint32(l.IfIndex), nil)}
 	delete(d.index.translations, uint32(l.IfIndex))
-	errs = append(errs, d.straights.dismiss(l))
+	errs = append(errs, d.straights.dismiss(l),
+		ignoreMissing(d.objects.Paths.Delete(uint32(l.IfIndex))))
 	errs = append(errs, d.hooks.detach(l.Host))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("forget the link %s: %w", l.Host, err)

@@ -55,6 +55,7 @@ type Config struct {
 type Driver struct {
 	Config
 	*sleepers
+	travels
 	pando.FlowBook
 	objects   steerObjects
 	hooks     hooks
@@ -106,6 +107,7 @@ func Open(c Config) (*Driver, error) {
 	d.tunnel = tunnel{objects: &d.objects, hooks: &d.hooks, rooms: map[netip.Addr]int{}}
 	d.policies = policies{objects: &d.objects, of: map[uint32]*policy{}}
 	d.doors = doors{objects: &d.objects, of: map[uint32]*places{}, noted: map[uint32]bool{}}
+	d.travels = travels{&d.objects}
 	d.straights = newStraights(&d.objects)
 	d.flows = flowTable{objects: &d.objects, counts: counters{&d.objects, cpus}, tick: tick}
 	if err := d.takeUp(); err != nil {

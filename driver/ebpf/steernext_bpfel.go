@@ -111,6 +111,14 @@ type steerHashKey struct {
 	Word [2]uint32
 }
 
+type steerHome struct {
+	_        structs.HostLayout
+	Ifindex  uint32
+	Mac      [6]uint8
+	HostMac  [6]uint8
+	Straight uint32
+}
+
 type steerInstanceLink struct {
 	_    structs.HostLayout
 	Addr [2][4]uint32
@@ -148,6 +156,13 @@ type steerPace struct {
 	_       structs.HostLayout
 	Since   uint64
 	Answers uint64
+}
+
+type steerPathUse struct {
+	_       structs.HostLayout
+	RttUs   uint64
+	Samples uint64
+	Resent  uint64
 }
 
 type steerPeer struct {
@@ -250,6 +265,7 @@ const (
 	steerMapFragments          = "fragments"
 	steerMapHashKeys           = "hash_keys"
 	steerMapHeld               = "held"
+	steerMapHomes              = "homes"
 	steerMapKnocks             = "knocks"
 	steerMapLinks              = "links"
 	steerMapLive               = "live"
@@ -257,6 +273,7 @@ const (
 	steerMapOpening            = "opening"
 	steerMapOpening6           = "opening6"
 	steerMapPaces              = "paces"
+	steerMapPaths              = "paths"
 	steerMapPeers              = "peers"
 	steerMapPolicies           = "policies"
 	steerMapPorts              = "ports"
@@ -289,6 +306,7 @@ const (
 	steerProgStraightSendmsg4  = "straight_sendmsg4"
 	steerProgStraightSendmsg6  = "straight_sendmsg6"
 	steerProgTicks             = "ticks"
+	steerProgTravels           = "travels"
 	steerVarGateway            = "gateway"
 	steerVarGateway6           = "gateway6"
 	steerVarHeld6Max           = "held6_max"
@@ -363,6 +381,7 @@ type steerProgramSpecs struct {
 	StraightSendmsg4  *ebpf.ProgramSpec `ebpf:"straight_sendmsg4"`
 	StraightSendmsg6  *ebpf.ProgramSpec `ebpf:"straight_sendmsg6"`
 	Ticks             *ebpf.ProgramSpec `ebpf:"ticks"`
+	Travels           *ebpf.ProgramSpec `ebpf:"travels"`
 }
 
 // steerMapSpecs contains maps before they are loaded into the kernel.
@@ -384,6 +403,7 @@ type steerMapSpecs struct {
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
 	HashKeys      *ebpf.MapSpec `ebpf:"hash_keys"`
 	Held          *ebpf.MapSpec `ebpf:"held"`
+	Homes         *ebpf.MapSpec `ebpf:"homes"`
 	Knocks        *ebpf.MapSpec `ebpf:"knocks"`
 	Links         *ebpf.MapSpec `ebpf:"links"`
 	Live          *ebpf.MapSpec `ebpf:"live"`
@@ -391,6 +411,7 @@ type steerMapSpecs struct {
 	Opening       *ebpf.MapSpec `ebpf:"opening"`
 	Opening6      *ebpf.MapSpec `ebpf:"opening6"`
 	Paces         *ebpf.MapSpec `ebpf:"paces"`
+	Paths         *ebpf.MapSpec `ebpf:"paths"`
 	Peers         *ebpf.MapSpec `ebpf:"peers"`
 	Policies      *ebpf.MapSpec `ebpf:"policies"`
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
@@ -462,6 +483,7 @@ type steerMaps struct {
 	Fragments     *ebpf.Map `ebpf:"fragments"`
 	HashKeys      *ebpf.Map `ebpf:"hash_keys"`
 	Held          *ebpf.Map `ebpf:"held"`
+	Homes         *ebpf.Map `ebpf:"homes"`
 	Knocks        *ebpf.Map `ebpf:"knocks"`
 	Links         *ebpf.Map `ebpf:"links"`
 	Live          *ebpf.Map `ebpf:"live"`
@@ -469,6 +491,7 @@ type steerMaps struct {
 	Opening       *ebpf.Map `ebpf:"opening"`
 	Opening6      *ebpf.Map `ebpf:"opening6"`
 	Paces         *ebpf.Map `ebpf:"paces"`
+	Paths         *ebpf.Map `ebpf:"paths"`
 	Peers         *ebpf.Map `ebpf:"peers"`
 	Policies      *ebpf.Map `ebpf:"policies"`
 	Ports         *ebpf.Map `ebpf:"ports"`
@@ -503,6 +526,7 @@ func (m *steerMaps) Close() error {
 		m.Fragments,
 		m.HashKeys,
 		m.Held,
+		m.Homes,
 		m.Knocks,
 		m.Links,
 		m.Live,
@@ -510,6 +534,7 @@ func (m *steerMaps) Close() error {
 		m.Opening,
 		m.Opening6,
 		m.Paces,
+		m.Paths,
 		m.Peers,
 		m.Policies,
 		m.Ports,
@@ -568,6 +593,7 @@ type steerPrograms struct {
 	StraightSendmsg4  *ebpf.Program `ebpf:"straight_sendmsg4"`
 	StraightSendmsg6  *ebpf.Program `ebpf:"straight_sendmsg6"`
 	Ticks             *ebpf.Program `ebpf:"ticks"`
+	Travels           *ebpf.Program `ebpf:"travels"`
 }
 
 func (p *steerPrograms) Close() error {
@@ -589,6 +615,7 @@ func (p *steerPrograms) Close() error {
 		p.StraightSendmsg4,
 		p.StraightSendmsg6,
 		p.Ticks,
+		p.Travels,
 	)
 }
 

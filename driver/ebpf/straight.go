@@ -31,13 +31,14 @@ type straights struct {
 	served  map[uint32]map[steerServiceKey]bool // ports that choose at connect, by service
 	clients map[int]uint64                      // network namespaces, by the ifindex of their link
 	near    map[netip.Prefix]bool               // instances of other hosts with a route
+	homes   map[int]bool                        // links of this host's instances with a way
 }
 
 func newStraights(o *steerObjects) straights {
 	return straights{
 		objects: o, of: map[uint32]steerStraight{}, drains: map[uint32]bool{},
 		served:  map[uint32]map[steerServiceKey]bool{},
-		clients: map[int]uint64{}, near: map[netip.Prefix]bool{},
+		clients: map[int]uint64{}, near: map[netip.Prefix]bool{}, homes: map[int]bool{},
 	}
 }
 
@@ -107,6 +108,7 @@ func (s straights) attach(pins string) error {
 		{"recvmsg6", ebpf.AttachCGroupUDP6Recvmsg, o.StraightRecvmsg6},
 		{"sendmsg4", ebpf.AttachCGroupUDP4Sendmsg, o.StraightSendmsg4},
 		{"sendmsg6", ebpf.AttachCGroupUDP6Sendmsg, o.StraightSendmsg6},
+		{"travels", ebpf.AttachCGroupSockOps, o.Travels},
 		{"connect4", ebpf.AttachCGroupInet4Connect, o.StraightConnect4},
 		{"connect6", ebpf.AttachCGroupInet6Connect, o.StraightConnect6},
 	} {
@@ -178,12 +180,40 @@ func (s straights) admit(l pando.Link) error {
 }
 
 func (s straights) dismiss(l pando.Link) error {
-	cookie, ok := s.clients[l.IfIndex]
-	delete(s.clients, l.IfIndex)
-	if !ok {
-		return nil
+	var errs []error
+	for _, a := range []netip.Addr{l.IP4, l.IP6} {
+		if a.IsValid() {
+			errs = append(errs, ignoreMissing(s.objects.Homes.Delete(words(a))))
+		}
 	}
-	return ignoreMissing(s.objects.Clients.Delete(cookie))
+	delete(s.homes, l.IfIndex)
+	if cookie, ok := s.clients[l.IfIndex]; ok {
+		errs = append(errs, ignoreMissing(s.objects.Clients.Delete(cookie)))
+		delete(s.clients, l.IfIndex)
+	}
+	return errors.Join(errs...)
+}
+
+// settle writes the link of an instance of this host by its own addresses.
+func (s straights) settle(l pando.Link, straight bool) error {
+	h := steerHome{Ifindex: uint32(l.IfIndex)}
+	copy(h.Mac[:], l.MAC)
+	copy(h.HostMac[:], l.HostMAC)
+	if straight {
+		h.Straight = 1
+	}
+	for _, a := range []netip.Addr{l.IP4, l.IP6} {
+		if !a.IsValid() {
+			continue
+		}
+		if err := s.objects.Homes.Put(words(a), h); err != nil && !isFull(err) {
+			return fmt.Errorf("write the address of the instance at %s: %w", l.Host, err)
+		}
+	}
+	if straight {
+		s.homes[l.IfIndex] = true
+	}
+	return nil
 }
 
 // publish writes the ways to the endpoints of a service, by their slots. It is called when their
@@ -252,6 +282,11 @@ func (s straights) lead(x *index, slot uint32, e pando.Endpoint, ports []pando.P
 		}
 	} else {
 		v.portsOf(x.translations[uint32(e.Link.IfIndex)])
+		if !s.homes[e.Link.IfIndex] {
+			if err := s.settle(e.Link, true); err != nil {
+				return err
+			}
+		}
 	}
 	v.Epoch = x.slots[slot].Epoch
 	was, ok := s.of[slot]

@@ -16,7 +16,7 @@ import (
 )
 
 // mapsMax bounds the memory of all maps of a host with ten services.
-const mapsMax = 41_000_000
+const mapsMax = 42_000_000
 
 // mapBytes returns the memory of all pinned maps and of the slabs.
 func mapBytes(t *testing.T) (sum uint64) {

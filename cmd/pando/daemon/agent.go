@@ -94,7 +94,7 @@ func tend(ctx context.Context, p place) error {
 	a := agent.New(agent.Config{
 		Host: h, SnapshotStore: snapshotsIn(images, log), Registry: c.registry, Steering: steering,
 		Sandboxes: sandboxes, Prober: probe.New(), Peers: peers, Takes: peers, Flows: steering.Flows,
-		Link:    uplink.New(uplink.Root, p.Uplinks, wall.Clock{}).Busiest,
+		Link: uplink.New(uplink.Root, p.Uplinks, wall.Clock{}).Busiest, Path: steering.Path,
 		Objects: objects, Journals: p.journals(), Images: images, Kept: process.VolumesOf(sandboxes),
 		Secrets: c.secrets(p, peers), Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Control: c.leader(p, peers), Liveness: others.liveness, Announcer: announcer(p, log),

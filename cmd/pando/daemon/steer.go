@@ -49,7 +49,8 @@ type steering struct {
 	Flows   pando.FlowBook         // nil: a host that takes over a VIP learns no flows
 	Prepare func(pando.Link) error // the link of a sandbox without an instance
 	Close   func() error
-	mending func(*slog.Logger) job // keeps its devices and rules
+	Path    func(ifindex int) pando.PathUse // nil: not known
+	mending func(*slog.Logger) job          // keeps its devices and rules
 }
 
 // switched returns the folder with the records of driver/ovs.
@@ -76,7 +77,7 @@ func openSteering(ctx context.Context, p place, secret []byte) (steering, error)
 		mend := func(log *slog.Logger) job {
 			return func(ctx context.Context) error { return d.Mend(ctx, wall.Clock{}, log) }
 		}
-		return steering{d, nil, d.Prepare, func() error { return nil }, mend}, nil
+		return steering{d, nil, d.Prepare, func() error { return nil }, nil, mend}, nil
 	}
 	d, err := ebpf.Open(config)
 	if err != nil {
@@ -85,7 +86,7 @@ func openSteering(ctx context.Context, p place, secret []byte) (steering, error)
 	mend := func(log *slog.Logger) job {
 		return func(ctx context.Context) error { return ebpf.Mend(ctx, d, wall.Clock{}, log) }
 	}
-	return steering{d, d, d.Prepare, d.Close, mend}, nil
+	return steering{d, d, d.Prepare, d.Close, d.Path, mend}, nil
 }
 
 // frontPins returns the folder of the pins of driver/front.

@@ -121,17 +121,18 @@ func topRows(
 func top(w io.Writer, v topView) {
 	fmt.Fprintf(w, "balance by %s, scale by %s\n", v.Balance.WithDefaults().By, scaledBy(v.Scale))
 	rows := []string{row("INSTANCE", "HOST", "PHASE", "WEIGHT", "SCORE", "CPU", "MEMORY", "HELD",
-		"CONNS", "NEW/S")}
+		"LOSS", "RTT", "CONNS", "NEW/S")}
 	for _, r := range v.Instances {
 		if r.Missing != "" {
-			rows = append(rows, row(r.Instance, r.Host, r.Phase, "-", "-", "-", "-", "-", "-", r.Missing))
+			rows = append(rows, row(r.Instance, r.Host, r.Phase, "-", "-", "-", "-", "-", "-", "-",
+				"-", r.Missing))
 			continue
 		}
 		rate := "-"
 		if r.Rate != nil {
 			rate = strconv.FormatFloat(*r.Rate, 'f', 0, 64)
 		}
-		score, cpu, memory, held := "-", "-", "-", "-"
+		score, cpu, memory, held, loss, rtt := "-", "-", "-", "-", "-", "-"
 		if r.Score != nil {
 			score = strconv.FormatFloat(r.Score.Value, 'f', 3, 64)
 			if r.Score.Excluded {
@@ -140,9 +141,13 @@ func top(w io.Writer, v topView) {
 		}
 		if m := r.Meter; m != nil {
 			cpu, memory, held = percent(m.CPU), percent(m.Memory), percent(m.Pressure)
+			if m.RTTSeconds > 0 {
+				loss = strconv.FormatFloat(100*m.Loss, 'f', 1, 64) + "%"
+				rtt = strconv.FormatFloat(1000*m.RTTSeconds, 'f', 2, 64) + "ms"
+			}
 		}
-		rows = append(rows, row(r.Instance, r.Host, r.Phase, r.Weight, score, cpu, memory, held,
-			r.Connections, rate))
+		rows = append(rows, row(r.Instance, r.Host, r.Phase, r.Weight, score, cpu, memory, held, loss,
+			rtt, r.Connections, rate))
 	}
 	cli.Columns(w, rows...)
 	for _, b := range v.Decisions {

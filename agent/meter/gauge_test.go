@@ -1,0 +1,45 @@
+package meter
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"pando.run/pando"
+)
+
+// A gauge turns totals into shares of the time, and keeps the round trip time of the last sample.
+func TestAGaugeOfConnections(t *testing.T) {
+	ms := time.Millisecond
+	at, host := time.Unix(0, 0), pando.Host{CPUs: 1, Memory: 1 << 30}
+	g := &gauge{}
+	for n, step := range []struct {
+		stalled time.Duration
+		path    pando.PathUse
+		want    pando.Meter
+	}{
+		{0, pando.PathUse{}, pando.Meter{}},
+		{50 * ms, pando.PathUse{RTT: 20 * ms, Samples: 10, Resent: 10},
+			pando.Meter{Stall: 0.5, Loss: 0.3, RTTSeconds: 0.002}},
+		// Nothing happens: the shares fall smoothly, and the time stays.
+		{50 * ms, pando.PathUse{RTT: 20 * ms, Samples: 10, Resent: 10},
+			pando.Meter{Stall: 0.35, Loss: 0.21, RTTSeconds: 0.002}},
+		// The counters begin anew with another life of the instance's link.
+		{50 * ms, pando.PathUse{RTT: 9 * ms, Samples: 3},
+			pando.Meter{Stall: 0.245, Loss: 0.21, RTTSeconds: 0.002}},
+		{50 * ms, pando.PathUse{RTT: 15 * ms, Samples: 6},
+			pando.Meter{Stall: 0.1715, Loss: 0.147, RTTSeconds: 0.002}},
+	} {
+		known := g.read(at, pando.Strain{Stalled: step.stalled}, host)
+		if known {
+			g.travel(step.path)
+		}
+		got := pando.Meter{Stall: g.shown.Stall, Loss: g.shown.Loss, RTTSeconds: g.shown.RTTSeconds}
+		near := func(x, y float64) bool { return math.Abs(x-y) < 1e-9 }
+		if !near(got.Stall, step.want.Stall) || !near(got.Loss, step.want.Loss) ||
+			!near(got.RTTSeconds, step.want.RTTSeconds) {
+			t.Errorf("step %d: %+v, want %+v", n, got, step.want)
+		}
+		at = at.Add(100 * ms)
+	}
+}
