@@ -39,8 +39,6 @@ func (f *foreignStore) flags(c *cobra.Command) {
 	s.StringVar(&f.Key, "store-key", "", "with --store: file with the client's key")
 }
 
-var foreignFlags = []string{"store", "store-ca", "store-cert", "store-key"}
-
 // there reports whether the store is an etcd of others.
 func (f foreignStore) there() bool { return len(f.Endpoints) > 0 }
 
