@@ -66,8 +66,8 @@ type Weights struct {
 // RTTFull is the round trip time that counts as a whole share.
 const RTTFull = 100 * time.Millisecond
 
-// WeightsDefault are the weights of a spec without weights. The meters of the network
-// depend on the clients as well, so a spec asks for them.
+// WeightsDefault are the weights of a spec without weights. The meters of the network also depend
+// on the clients, so they count only in a spec that asks for them.
 var WeightsDefault = Weights{Bandwidth: 1, CPU: 1, Memory: 1, Pressure: 1}
 
 // Bounds of the time between two measurements.

@@ -307,8 +307,8 @@ static long offer(__u32 n, struct offer *o)
 	return at < 0 || o->slot != NONE_HERE;
 }
 
-/* missing handles a packet of an unknown flow to an unknown endpoint. If the packet opens a flow,
- * its instance has just ended, and the other host has no news of it: an instance here takes it. */
+/* missing handles a packet of an unknown flow to an unknown endpoint. A packet that opens a flow
+ * was sent to an instance that has just ended. Another instance of this host takes it. */
 apart int missing(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u32 six)
 {
 	if (!p || !a)

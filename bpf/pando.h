@@ -133,7 +133,8 @@ struct fragment {
 	__u32 epoch;
 };
 
-/* Where an endpoint is. A silent host is dead by the probes, or has no lease. */
+/* The place of an endpoint: this host, another one, or one that is dead by the probes or has no
+ * lease. */
 enum away { AT_HOME, AWAY, AWAY_SILENT };
 
 struct endpoint {

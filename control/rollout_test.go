@@ -311,7 +311,8 @@ func TestARolloutWithoutRoomWaits(t *testing.T) {
 	}
 }
 
-// Where a part of a service has room, that part runs. An ask of an instance gets its answer.
+// The part of a service that has room runs, and the other part waits. An ask of an instance gets
+// its answer.
 func TestAMinimumWithoutRoomWaits(t *testing.T) {
 	tb := newTable(t)
 	tb.put(pando.Host{Name: "h1", Memory: 1 << 30})

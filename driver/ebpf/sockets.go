@@ -2,10 +2,8 @@ package ebpf
 
 import (
 	"net/netip"
-	"runtime"
 
-	"github.com/vishvananda/netns"
-
+	"pando.run/pando/driver/netspace"
 	"pando.run/pando/driver/sockets"
 )
 
@@ -19,25 +17,12 @@ type connection struct {
 // with whether their handshake is done, and UDP sockets that have a peer.
 func openConnections(path string) (map[connection]bool, error) {
 	out := map[connection]bool{}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine: it never leaves the namespace
-		done <- func() error {
-			ns, err := netns.GetFromPath(path)
-			if err != nil {
-				return err
-			}
-			defer ns.Close()
-			if err := netns.Set(ns); err != nil {
-				return err
-			}
-			if err := listConnections(out); err != nil {
-				return err
-			}
-			return listTranslated(out)
-		}()
-	}()
-	return out, <-done
+	return out, netspace.At(path, func() error {
+		if err := listConnections(out); err != nil {
+			return err
+		}
+		return listTranslated(out)
+	})
 }
 
 func listConnections(out map[connection]bool) error {

@@ -7,15 +7,14 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 
 	"github.com/cilium/ebpf"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
 	"pando.run/pando/driver/hook"
+	"pando.run/pando/driver/netspace"
 )
 
 // socketPins is the folder of the pins of programs at the root of the control groups. A former
@@ -135,22 +134,7 @@ func cookieOf(path string) (cookie uint64, err error) {
 	if path == "" {
 		return cookie, read()
 	}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine: it never leaves the namespace
-		done <- func() error {
-			ns, err := netns.GetFromPath(path)
-			if err != nil {
-				return err
-			}
-			defer ns.Close()
-			if err := netns.Set(ns); err != nil {
-				return err
-			}
-			return read()
-		}()
-	}()
-	err = <-done
+	err = netspace.At(path, read)
 	return cookie, err
 }
 

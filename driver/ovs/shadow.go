@@ -13,10 +13,10 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/netspace"
 )
 
 // A shadow is the device of an instance that the switch has as a port. It is a pair of veths of its
@@ -168,22 +168,8 @@ func plain(l pando.Link) error {
 	if l.Netns == "" {
 		return nil
 	}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine: it never leaves the namespace
-		done <- func() error {
-			ns, err := netns.GetFromPath(l.Netns)
-			if err != nil {
-				return err
-			}
-			defer ns.Close()
-			if err := netns.Set(ns); err != nil {
-				return err
-			}
-			return offloadsOff(l.MAC.String())
-		}()
-	}()
-	if err := <-done; err != nil {
+	err := netspace.At(l.Netns, func() error { return offloadsOff(l.MAC.String()) })
+	if err != nil {
 		return fmt.Errorf("turn the offloads of the link %s off: %w", l.Host, err)
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/api/session"
+	"pando.run/pando/driver/netspace"
 )
 
 // dialInsideMax is the time for a connection to a port of an instance.
@@ -30,7 +31,7 @@ func (b *sandbox) connection(ctx context.Context, port uint16) (io.ReadWriteClos
 	}
 	defer ns.Close()
 	var c net.Conn
-	err = within(ns, func() error {
+	err = netspace.In(ns, func() error {
 		var failed []error
 		for _, at := range []string{"127.0.0.1", "::1", b.slot.IP4.String()} {
 			var err error

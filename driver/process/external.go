@@ -7,6 +7,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/netspace"
 )
 
 // forward makes the sandbox send its flows to an external endpoint. The kernel translates their
@@ -23,7 +24,7 @@ func (s *slot) forward(
 		return err
 	}
 	defer ns.Close()
-	err = within(ns, func() error {
+	err = netspace.In(ns, func() error {
 		for _, option := range []struct{ name, value string }{
 			{"ipv4/ip_forward", "1"}, {"ipv6/conf/all/forwarding", "1"},
 			// Flows leave by the link on which they come.

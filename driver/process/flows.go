@@ -6,22 +6,16 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netns"
-
 	"pando.run/pando"
+	"pando.run/pando/driver/netspace"
 	"pando.run/pando/driver/sockets"
 )
 
 // Flows implements pando.Sandbox. It counts TCP connections and connected UDP sockets with one of
 // the service's addresses on this end. Direct ones, to the instance's own address, do not count.
 func (b *sandbox) Flows(context.Context) (int, error) {
-	ns, err := netns.GetFromPath(b.slot.netns())
-	if err != nil {
-		return 0, fmt.Errorf("count the flows of %s: %w", b.slot.Instance, err)
-	}
-	defer ns.Close()
 	n := 0
-	err = within(ns, func() error {
+	err := netspace.At(b.slot.netns(), func() error {
 		tcp, err := sockets.TCP()
 		if err != nil {
 			return err

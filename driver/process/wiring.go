@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"strings"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/netspace"
 )
 
 func host(a netip.Addr) *netlink.Addr {
@@ -179,21 +179,6 @@ func bothUp(inside *netlink.Handle, outer, inner int) error {
 	return fmt.Errorf("%w: the link did not come up within %s", pando.ErrNotReady, linkWaitMax)
 }
 
-// within runs f on a thread in a network namespace.
-func within(ns netns.NsHandle, f func() error) error {
-	done := make(chan error)
-	go func() {
-		// The thread ends with the goroutine: it never runs outside the namespace again.
-		runtime.LockOSThread()
-		if err := netns.Set(ns); err != nil {
-			done <- err
-			return
-		}
-		done <- f()
-	}()
-	return <-done
-}
-
 // sysctls sets the options of an instance's link and namespace, before either is up.
 func (s *slot) sysctls(ns netns.NsHandle) error {
 	for _, name := range []string{"net/ipv4/conf/" + s.Link + "/rp_filter", "net/ipv6/conf/" + s.Link +
@@ -202,7 +187,7 @@ func (s *slot) sysctls(ns netns.NsHandle) error {
 			return err
 		}
 	}
-	return within(ns, func() error {
+	return netspace.In(ns, func() error {
 		for name, value := range map[string]string{
 			"net/ipv4/ip_unprivileged_port_start": "0", "net/ipv4/conf/all/rp_filter": "0",
 			"net/ipv4/conf/eth0/rp_filter":    "0",

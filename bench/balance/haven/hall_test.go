@@ -65,17 +65,9 @@ func newHall(t *testing.T, members int) *hall {
 		h.members = append(h.members, b)
 		h.programs = append(h.programs, startMember(t, b))
 	}
-	d, err := ebpf.Open(ebpf.Config{PinDir: "/sys/fs/bpf/pando/haven", Buckets: balance.Buckets,
-		Uplinks: []string{"hclient"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d, end := rig.Open(t, "haven", "hclient")
+	t.Cleanup(end)
 	h.steering = d
-	t.Cleanup(func() {
-		if err := d.Purge(); err != nil {
-			t.Error(err)
-		}
-	})
 	middle := netip.AddrPortFrom(h.middle.Link.IP4, port)
 	scores, stop := h.scoring()
 	h.ways = []way{

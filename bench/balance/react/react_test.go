@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/balance"
 	"pando.run/pando/bench/balance/rig"
 	"pando.run/pando/driver/ebpf"
 )
@@ -54,23 +53,15 @@ func TestReact(t *testing.T) {
 	// Eight draws of two instances miss the better one with a chance of 1 in 256.
 	sheet.Row("flows to the instance that the newest score excludes", "≤ 1 %", "",
 		fmt.Sprintf("%d of %d", strays, rounds*changes), strays*100 <= rounds*changes)
-	sheet.Publish("balance/react", "From a new score to the flow that follows it", "ms")
+	sheet.Publish("balance/react", "The time until a flow follows a new score", "ms")
 }
 
 func newHost(t *testing.T) *host {
 	t.Helper()
 	h := &host{T: t, stand: rig.NewStand(t, 2)}
-	d, err := ebpf.Open(ebpf.Config{PinDir: "/sys/fs/bpf/pando/react", Buckets: balance.Buckets,
-		Uplinks: []string{"rout"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d, end := rig.Open(t, "react", "rout")
+	t.Cleanup(end)
 	h.Driver = d
-	t.Cleanup(func() {
-		if err := d.Purge(); err != nil {
-			t.Error(err)
-		}
-	})
 	ports := []pando.Port{{Published: rig.Port, Target: rig.Port, Protocol: pando.TCP}}
 	for _, b := range h.stand.Boxes {
 		if err := d.Connect(t.Context(), b.Link, ports, rig.VIP, netip.Addr{}); err != nil {

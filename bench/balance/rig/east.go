@@ -4,23 +4,16 @@ import (
 	"net/netip"
 
 	"pando.run/pando"
-	"pando.run/pando/balance"
-	"pando.run/pando/driver/ebpf"
 )
 
 // East makes the client an instance of another service, and returns two ways to the VIP: the choice
 // at the first packet, and at connect. The caller ends them.
 func (s *Stand) East() (packet, connect Way, end func()) {
 	s.t.Helper()
-	d, err := ebpf.Open(ebpf.Config{
-		PinDir: "/sys/fs/bpf/pando/bench", Buckets: balance.Buckets, Uplinks: []string{"rout"},
-	})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	d, end := Open(s.t, "bench", "rout")
 	own, other := netip.MustParseAddr("10.128.0.200"), netip.MustParseAddr("10.127.0.8")
 	guest := boxOf(s.t, "pdguest", own, other)
-	err = guest.Inside(enoughPorts)
+	err := guest.Inside(enoughPorts)
 	if err == nil {
 		err = d.Connect(s.t.Context(), guest.Link, nil, other, netip.Addr{})
 	}
@@ -33,9 +26,5 @@ func (s *Stand) East() (packet, connect Way, end func()) {
 			return s.publishAt(d, at)
 		}}
 	}
-	return way(pando.AtPacket), way(pando.AtConnect), func() {
-		if err := d.Purge(); err != nil {
-			s.t.Error(err)
-		}
-	}
+	return way(pando.AtPacket), way(pando.AtConnect), end
 }

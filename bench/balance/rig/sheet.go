@@ -20,21 +20,24 @@ type Sheet struct {
 	t    testing.TB
 	out  *csv.Writer
 	file *os.File
-	rows []string
-	all  map[string][]float64
+	// folder is that of the published samples.
+	folder string
+	rows   []string
+	all    map[string][]float64
 }
 
-// NewSheet makes results.csv in the folder of the test.
+// NewSheet begins results.csv of the folder of the test.
 func NewSheet(t testing.TB) *Sheet { return NewSheetIn(t, ".") }
 
-// NewSheetIn makes results.csv in a folder beneath that of the test, for one of several plots.
+// NewSheetIn begins results.csv of a folder beneath that of the test, for one of several plots. The
+// file is elsewhere until it is published, so a run that is cut leaves the former samples.
 func NewSheetIn(t testing.TB, folder string) *Sheet {
 	t.Helper()
-	f, err := os.Create(filepath.Join(folder, "results.csv"))
+	f, err := os.Create(filepath.Join(t.TempDir(), "results.csv"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Sheet{t: t, out: csv.NewWriter(f), file: f, all: map[string][]float64{}}
+	s := &Sheet{t: t, out: csv.NewWriter(f), file: f, folder: folder, all: map[string][]float64{}}
 	s.write("round", "series", "value")
 	return s
 }
@@ -86,18 +89,22 @@ func (s *Sheet) Row(measure, goal, paper, measured string, held bool) {
 	s.t.Logf("%s: %s (goal %q, paper %q) %s", measure, measured, goal, paper, verdict)
 }
 
-// Publish draws the plot and writes the rows into bench/README.md. With PANDO_SMOKE it only ends
-// the sheet: a short run proves the program and publishes no figure.
+// Publish keeps the samples, draws the plot and writes the rows into bench/README.md. With
+// PANDO_SMOKE it only ends the sheet: a short run proves the program and publishes no figure.
 func (s *Sheet) Publish(name, title, unit string, flags ...string) {
 	s.t.Helper()
 	if err := s.file.Close(); err != nil {
 		s.t.Fatal(err)
 	}
 	if Smoke() {
-		if err := os.Remove(s.file.Name()); err != nil {
-			s.t.Fatal(err)
-		}
 		return
+	}
+	samples, err := os.ReadFile(s.file.Name())
+	if err == nil {
+		err = os.WriteFile(filepath.Join(s.folder, "results.csv"), samples, 0o644)
+	}
+	if err != nil {
+		s.t.Fatal(err)
 	}
 	args := append([]string{name, "--title", title, "--unit", unit}, append(flags, s.rows...)...)
 	if out, err := exec.Command("../../publish", args...).CombinedOutput(); err != nil {

@@ -107,21 +107,28 @@ func (s *Stand) publishAt(d pando.Steering, at pando.BalanceAt) error {
 	return d.Publish(s.t.Context(), table)
 }
 
+// Open opens a driver of steering with pins of its own, for an uplink. end purges it.
+func Open(t testing.TB, pins, uplink string) (d *ebpf.Driver, end func()) {
+	t.Helper()
+	d, err := ebpf.Open(ebpf.Config{
+		PinDir: "/sys/fs/bpf/pando/" + pins, Buckets: balance.Buckets, Uplinks: []string{uplink},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d, func() {
+		if err := d.Purge(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // EBPF is the way of driver/ebpf. The caller ends it.
 func (s *Stand) EBPF() (Way, func()) {
 	s.t.Helper()
-	d, err := ebpf.Open(ebpf.Config{
-		PinDir: "/sys/fs/bpf/pando/bench", Buckets: balance.Buckets, Uplinks: []string{"rout"},
-	})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	d, end := Open(s.t, "bench", "rout")
 	s.publish(d)
-	return Way{Name: "eBPF", To: always(VIP, Port)}, func() {
-		if err := d.Purge(); err != nil {
-			s.t.Error(err)
-		}
-	}
+	return Way{Name: "eBPF", To: always(VIP, Port)}, end
 }
 
 // OVS is a way of driver/ovs, with a switch of its own. The caller ends it.

@@ -65,7 +65,7 @@ func (f foreignStore) settings() map[string]string {
 // storeNote is the file by which a later start without --store finds the etcd.
 func (f folders) storeNote() string { return filepath.Join(f.Data, "store.json") }
 
-// completeStore makes the paths of the flags absolute. Without --store it reads the note.
+// completeStore makes the paths of the flags absolute. It reads the note if --store is missing.
 func completeStore(p *place) error {
 	s := &p.Store
 	if !s.there() {

@@ -22,8 +22,8 @@ func Doctor(o *Console) *cobra.Command {
 	c := &cobra.Command{
 		Use: "doctor", Short: "check this machine, and print how to mend it",
 		Long: "Try each kernel feature that Pando needs, and leave nothing behind. For each missing\n" +
-			"feature, print its cost and how to mend it. Where Pando runs, also print the BGP sessions\n" +
-			"of the hosts that are down. The exit code is 11 if Pando cannot run here.",
+			"feature, print its cost and how to mend it. If Pando runs here, also print the BGP\n" +
+			"sessions that are down. The exit code is 11 if Pando cannot run here.",
 		Example: "  pando doctor\n  pando doctor --steer ovs\n" +
 			"  pando doctor -o json | jq '.checks[] | select(.state != \"ok\")'",
 		Args: cobra.NoArgs,
