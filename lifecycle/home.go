@@ -92,8 +92,8 @@ func Waits(takers, fitting int, home pando.HostName, s Standing) string {
 		return ""
 	case s.Here && !s.Leaving:
 		return fmt.Sprintf("its home is %s, which %s: change its rule `place` or its `grants`, give "+
-			"that host the label (`pando up --label`) or allow the grant, or remove the service and deploy it "+
-			"again", home, s.Unfit)
+			"that host the label (`pando up --label`) or allow the grant, or remove the service and deploy "+
+			"it again", home, s.Unfit)
 	case s.Removed:
 		return fmt.Sprintf("its state was on %s, which was removed from the cluster: "+
 			"`pando rm --purge` and a new deploy begin without that state", home)
