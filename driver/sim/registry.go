@@ -89,6 +89,14 @@ func (r *Registry) History() []pando.Batch {
 	return slices.Clone(r.history)
 }
 
+// After returns the commits after a revision, in order, as far as no compaction forgot them.
+func (r *Registry) After(at pando.StoreRevision) []pando.Batch {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n, _ := slices.BinarySearchFunc(r.history, at+1, byRevision)
+	return slices.Clone(r.history[n:])
+}
+
 // Compact forgets the commits up to a revision. A watch that begins before it ends with
 // ErrCompacted.
 func (r *Registry) Compact(to pando.StoreRevision) {
@@ -165,6 +173,10 @@ func (r *Registry) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snapsh
 		return pando.Snapshot{}, fmt.Errorf("read %s*: %w", prefix, r.fault)
 	}
 	s := pando.Snapshot{Revision: r.revision, Store: r.id}
+	if one, whole := r.records[prefix]; whole { // no key is a prefix of another one
+		s.Records = []pando.Record{one}
+		return s, nil
+	}
 	if r.keys == nil {
 		r.keys = slices.Sorted(maps.Keys(r.records))
 	}

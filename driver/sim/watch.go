@@ -54,10 +54,7 @@ func (s *store) leave(w *watcher) {
 // reread fills the news of a watcher from the history. The caller holds the lock.
 func (s *store) reread(w *watcher) {
 	w.news = nil
-	revision := func(b pando.Batch, want pando.StoreRevision) int {
-		return cmp.Compare(b.Revision, want)
-	}
-	at, _ := slices.BinarySearchFunc(s.history, w.after+1, revision)
+	at, _ := slices.BinarySearchFunc(s.history, w.after+1, byRevision)
 	for _, b := range s.history[at:] {
 		for _, c := range b.Changes {
 			if strings.HasPrefix(string(c.Key), string(w.prefix)) {
@@ -65,6 +62,10 @@ func (s *store) reread(w *watcher) {
 			}
 		}
 	}
+}
+
+func byRevision(b pando.Batch, want pando.StoreRevision) int {
+	return cmp.Compare(b.Revision, want)
 }
 
 // add appends a change to the news, which keep the changes of a commit together.
