@@ -51,7 +51,7 @@ type fleet struct {
 	n  counts
 }
 
-// counts are what happened in a fleet.
+// counts holds the events of a fleet.
 type counts struct {
 	answered, unanswered, deaths, terms, deploys, commits, instancesMax int
 }
@@ -129,7 +129,7 @@ func (f *fleet) sorted() []*hollow {
 	return out
 }
 
-// live deploys the services, loads and hurts the cluster, and checks what is left.
+// live deploys the services, loads and hurts the cluster, and checks the end.
 func (f *fleet) live() {
 	ok := true
 	await := func(what string, most time.Duration, do func() error) {
@@ -155,7 +155,7 @@ func (f *fleet) live() {
 	}
 }
 
-// until retries a step and audits what was written meanwhile.
+// until retries a step and audits the commits meanwhile.
 func (f *fleet) until(what string, most time.Duration, do func() error) bool {
 	for deadline := time.Now().Add(most); ; nap(time.Second) {
 		err := do()
@@ -364,7 +364,7 @@ func (f *fleet) serve() error {
 	return nil
 }
 
-// report prints what happened, and the pace of the simulation.
+// report prints the counts, and the pace of the simulation.
 func (f *fleet) report(what string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
