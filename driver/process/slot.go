@@ -41,9 +41,12 @@ type slot struct {
 	Configs  bool             `json:"configs,omitempty"` // its shim keeps configs
 	Binds    bool             `json:"binds,omitempty"`   // and folders of the host
 	Users    bool             `json:"users,omitempty"`   // its shim makes user namespaces
-	dir      string
-	cgroup   pando.Cgroup
-	ready    *net.UnixConn // to the shim, ahead of need; may be nil
+	// Held: its network is sealed, because its program moves. Move is the one that brought it.
+	Held   bool            `json:"held,omitempty"`
+	Move   *pando.MoveMark `json:"move,omitempty"`
+	dir    string
+	cgroup pando.Cgroup
+	ready  *net.UnixConn // to the shim, ahead of need; may be nil
 }
 
 // The far end of every veth. Instances send everything there, without asking for an address first.
