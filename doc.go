@@ -19,6 +19,7 @@
 //	admissions   admission.go  the count of admitted hosts and of uses of tokens.
 //	figures      figures.go    the counts of a server or an agent since its start.
 //	token        token.go      of a tenant: lets a caller from outside the hosts use the API.
+//	grant        grant.go      a device, a path or the network of a host, given by its owner.
 //	right        right.go      a permission of the operators of one host.
 //	deed         audit.go      a request that changed something, with its caller and its outcome.
 //	audit        audit.go      the deeds of the cluster, bounded.

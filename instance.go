@@ -325,6 +325,9 @@ type Cgroup interface {
 	// Limit sets the limits of a spec, and lifts the limits that the spec does not have. If this
 	// machine cannot hold a limit, the error names its controller.
 	Limit(Resources) error
+	// Devices lets the group open the devices of every instance, and these, and no other. Nil may
+	// be called for a new group alone.
+	Devices(granted []Device) error
 	// Usage returns the use of the group since it was made.
 	Usage() Usage
 	// Strain returns the fast part of the use, with the limits in force.

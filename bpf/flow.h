@@ -4,6 +4,7 @@
 #define FLOW_H
 
 #include "choose.h"
+#include "held.h"
 
 #define REFUSE 100 /* above every action */
 #define ANEW 99    /* the packet begins another flow */
@@ -55,35 +56,6 @@ inlined struct flow *find_flow(const union flow_any *k, int six)
 	struct flow *f = find_held(k, six);
 
 	return f ? f : find_opening(k, six);
-}
-
-/* leave_held counts one held flow of a service less. */
-inlined void leave_held(__u32 service, __u32 six)
-{
-	__u32 own = 2 * service + six, all = 2 * SERVICES_MAX + six;
-	__u64 *n = bpf_map_lookup_elem(&held, &own), *sum = bpf_map_lookup_elem(&held, &all);
-
-	if (n && sum) {
-		__sync_fetch_and_add(n, -1);
-		__sync_fetch_and_add(sum, -1);
-	}
-}
-
-/* enter_held counts one held flow of a service more, unless the service has its share: three
- * times the places that are free. A flood of one service so leaves room for all others. */
-inlined int enter_held(__u32 service, __u32 six)
-{
-	__u32 own = 2 * service + six, all = 2 * SERVICES_MAX + six;
-	__u64 *n = bpf_map_lookup_elem(&held, &own), *sum = bpf_map_lookup_elem(&held, &all);
-	__u64 places = six ? held6_max : held_max;
-
-	if (!n || !sum || *sum >= places || *n >= 3 * (places - *sum)) {
-		count(COUNT_CROWDED);
-		return 0;
-	}
-	__sync_fetch_and_add(n, 1);
-	__sync_fetch_and_add(sum, 1);
-	return 1;
 }
 
 /* hold moves a flow to the held ones. */

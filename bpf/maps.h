@@ -42,6 +42,16 @@ struct {
 	TABLE_OF(ARRAY, 2 * (SERVICES_MAX + 1), __u32, __u64);
 } held SEC(".maps");
 
+/* The tenant of each service, by a number from 1 that user space assigns. 0: unknown. */
+struct {
+	TABLE_OF(ARRAY, SERVICES_MAX, __u32, __u32);
+} tenants SEC(".maps");
+
+/* The number of held flows of a tenant's services, at 2 * tenant + six. The sweep corrects it. */
+struct {
+	TABLE_OF(ARRAY, 2 * (SERVICES_MAX + 1), __u32, __s64);
+} tenant_held SEC(".maps");
+
 struct {
 	TABLE_OF(ARRAY, 1, __u32, struct hash_key);
 } hash_keys SEC(".maps");

@@ -42,7 +42,7 @@ enum count {
 	COUNT_ADDED,      /* flows added to the connection table */
 	COUNT_REMOVED,    /* flows removed by the programs */
 	COUNT_SWEPT,      /* flows removed by the sweep */
-	COUNT_CROWDED,    /* proven flows that stay among the opening ones: their service has its share */
+	COUNT_CROWDED,    /* proven flows that stay among the opening ones: a share is full (held.h) */
 	DROP_STRANGER,    /* a packet of a tunnel from a foreign address */
 	COUNTS,
 };

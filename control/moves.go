@@ -185,6 +185,8 @@ func (p *placer) mayMove(i pando.Instance, s pando.Spec) error {
 		cause, next = "its volumes are on its host", "`pando why --pending` shows where it may run"
 	case len(s.State) > 0 || pushed || p.keeper.Host != "":
 		cause = "its state is on its host"
+	case len(s.Grants) > 0:
+		cause = "its grants are parts of its host"
 	case len(s.Secrets)+len(s.Configs) > 0:
 		cause = "its secrets and configs are on its host"
 	case s.Place.Spread == "" && others:
@@ -214,7 +216,7 @@ func (p *placer) goal(
 		case !h.Freezes:
 			why = "takes no instance that moves; `pando doctor` there prints why"
 		default:
-			why = lifecycle.Unfit(h, p.newest().Place, p.apart)
+			why = lifecycle.Unfit(h, p.newest().Place, p.apart, nil)
 		}
 		if why == "" {
 			fit = append(fit, h)

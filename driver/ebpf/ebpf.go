@@ -70,6 +70,7 @@ type Driver struct {
 	tunnel    tunnel
 	policies  policies
 	doors     doors
+	payers    *payers
 	straights straights
 	// fresh: this Open created the connection table. filled: services with connections taken
 	// over since then. filledFrom: number of connections taken over per instance.
@@ -197,7 +198,10 @@ func (d *Driver) readTables(spec *ebpf.CollectionSpec) (err error) {
 	if d.tables, err = openTables(d.objects.Slabs, spec.Maps["slabs"].InnerMap); err != nil {
 		return err
 	}
-	d.index, err = readIndex(&d.objects, d.tables)
+	if d.index, err = readIndex(&d.objects, d.tables); err != nil {
+		return err
+	}
+	d.payers, err = readPayers(&d.objects, d.index)
 	return err
 }
 

@@ -49,18 +49,7 @@ func readIndex(o *steerObjects, t *tables) (*index, error) {
 }
 
 // all reads a whole array in one system call.
-func all[V any](m *ebpf.Map) ([]V, error) {
-	numbers, values := make([]uint32, m.MaxEntries()), make([]V, m.MaxEntries())
-	var cursor ebpf.MapBatchCursor
-	n, err := m.BatchLookup(&cursor, numbers, values, nil)
-	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil, err
-	}
-	if n != len(values) {
-		return nil, fmt.Errorf("%d of %d entries were read", n, len(values))
-	}
-	return values, nil
-}
+func all[V any](m *ebpf.Map) ([]V, error) { return first[V](m, m.MaxEntries()) }
 
 // names reads the names of all numbers.
 func names(m *ebpf.Map) (map[uint32]string, error) {

@@ -14,7 +14,9 @@ func TestTheTablesHoldAsManyServicesAsAClusterMayHave(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, places := range map[string]uint32{"services": 1, "service_names": 1, "vips": 2} {
+	for name, places := range map[string]uint32{
+		"services": 1, "service_names": 1, "vips": 2, "tenants": 1,
+	} {
 		m, ok := spec.Maps[name]
 		if !ok {
 			t.Errorf("there is no map %s", name)

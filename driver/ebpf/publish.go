@@ -73,6 +73,9 @@ func (d *Driver) publish(t pando.SteeringTable, out map[netip.Addr]error) error 
 	if err != nil {
 		return err
 	}
+	if err := d.payers.charge(n, t.Service.Tenant); err != nil {
+		return err
+	}
 	slots, gone, err := d.endpointSlots(n, t.Endpoints)
 	if err != nil {
 		return err
@@ -363,7 +366,7 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 		errs = append(errs, d.dropEndpoint(slot))
 	}
 	errs = append(errs, d.tables.clear(d.objects.Services, n), d.policies.withdraw(n),
-		d.doors.withdraw(n))
+		d.doors.withdraw(n), d.payers.acquit(n))
 	err := errors.Join(errs...)
 	if err == nil { // last, because the service keeps its number until all of this is done
 		err = ignoreMissing(d.objects.ServiceNames.Delete(n))

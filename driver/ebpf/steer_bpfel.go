@@ -283,6 +283,8 @@ const (
 	steerMapSlabs              = "slabs"
 	steerMapSpoken             = "spoken"
 	steerMapStraights          = "straights"
+	steerMapTenantHeld         = "tenant_held"
+	steerMapTenants            = "tenants"
 	steerMapTraffic            = "traffic"
 	steerMapTranslations       = "translations"
 	steerMapTurns              = "turns"
@@ -421,6 +423,8 @@ type steerMapSpecs struct {
 	Slabs         *ebpf.MapSpec `ebpf:"slabs"`
 	Spoken        *ebpf.MapSpec `ebpf:"spoken"`
 	Straights     *ebpf.MapSpec `ebpf:"straights"`
+	TenantHeld    *ebpf.MapSpec `ebpf:"tenant_held"`
+	Tenants       *ebpf.MapSpec `ebpf:"tenants"`
 	Traffic       *ebpf.MapSpec `ebpf:"traffic"`
 	Translations  *ebpf.MapSpec `ebpf:"translations"`
 	Turns         *ebpf.MapSpec `ebpf:"turns"`
@@ -501,6 +505,8 @@ type steerMaps struct {
 	Slabs         *ebpf.Map `ebpf:"slabs"`
 	Spoken        *ebpf.Map `ebpf:"spoken"`
 	Straights     *ebpf.Map `ebpf:"straights"`
+	TenantHeld    *ebpf.Map `ebpf:"tenant_held"`
+	Tenants       *ebpf.Map `ebpf:"tenants"`
 	Traffic       *ebpf.Map `ebpf:"traffic"`
 	Translations  *ebpf.Map `ebpf:"translations"`
 	Turns         *ebpf.Map `ebpf:"turns"`
@@ -544,6 +550,8 @@ func (m *steerMaps) Close() error {
 		m.Slabs,
 		m.Spoken,
 		m.Straights,
+		m.TenantHeld,
+		m.Tenants,
 		m.Traffic,
 		m.Translations,
 		m.Turns,

@@ -2,6 +2,7 @@ package ebpf
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -169,7 +170,7 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.policies.correct(before, steered)
+	return errors.Join(d.policies.correct(before, steered), d.payers.correct())
 }
 
 // ask looks for flows among the sockets of their instances, and counts the connections straight to

@@ -264,6 +264,11 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 	if err != nil {
 		return nil, err
 	}
+	if len(p.Devices) > 0 {
+		if err := s.cgroup.Devices(p.Devices); err != nil {
+			return nil, err
+		}
+	}
 	for _, name := range []string{"self.sock", "notify.sock"} {
 		path := filepath.Join(s.self(), name)
 		err := errors.Join(os.Chown(path, int(p.outside(p.UID)), int(p.outside(p.GID))),
@@ -360,7 +365,7 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	if p.Volumes, err = binds(spec.Spec.Binds(), d.Hidden); err != nil {
 		return p, err
 	}
-	if err := d.volumes(spec, &p); err != nil {
+	if err := errors.Join(d.volumes(spec, &p), grant(&p, spec.Spec, d.Hidden)); err != nil {
 		return p, err
 	}
 	if err := d.ranges.give(&p, spec.Spec); err != nil || p.Layers != nil {

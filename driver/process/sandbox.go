@@ -56,7 +56,7 @@ func (d thawer) hold(ctx context.Context, s *slot, q request) (*sandbox, error) 
 	var r reply
 	var f *os.File
 	q.Verb = "hold"
-	if err = send(b.watch, q, -1); err == nil {
+	if err = sendHold(b.watch, q); err == nil {
 		f, err = receive(b.watch, &r)
 	}
 	if !hurry() {

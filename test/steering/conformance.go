@@ -134,6 +134,14 @@ func box(t *testing.T, name string, ip4, ip6 netip.Addr, vips ...netip.Addr) *la
 // join adds another instance of web.
 func (s *stand) join(t *testing.T, name string, ports []pando.Port) *lab.Box {
 	t.Helper()
+	return s.joinAt(t, name, ports, vip)
+}
+
+// joinAt adds an instance of the service with these VIPs.
+func (s *stand) joinAt(
+	t *testing.T, name string, ports []pando.Port, vip [2]netip.Addr,
+) *lab.Box {
+	t.Helper()
 	n := byte(len(s.boxes) + 2)
 	ip := [2]netip.Addr{netip.AddrFrom4([4]byte{10, 128, 0, n}),
 		netip.AddrFrom16([16]byte{0xfd, 0x70, 0x61, 0x6e, 0x64, 0x6f, 0, 1, 15: n})}

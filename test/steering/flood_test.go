@@ -2,8 +2,12 @@ package steering
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 
 	"pando.run/pando"
@@ -113,6 +117,104 @@ func TestAServiceHoldsItsShareOfTheTable(t *testing.T) {
 	eventually(t, "all places are free", func() bool {
 		s.sweep(t)
 		return s.held(t, 0) == 0
+	})
+}
+
+// flooded publishes services of the tenant acme with an instance each. It returns their addresses.
+func (s *stand) flooded(t *testing.T, services int) (out []netip.AddrPort) {
+	t.Helper()
+	for n := range services {
+		at, name := vip, fmt.Sprintf("flooded%d", n)
+		four := vip[0].As4()
+		four[3] = byte(100 + n)
+		at[0] = netip.AddrFrom4(four)
+		serve(t, s.joinAt(t, name, webPorts, at), name)
+		check(t, s.Publish(t.Context(), pando.SteeringTable{
+			Service: pando.ServiceKey{Tenant: "acme", Name: pando.ServiceName(name)},
+			VIP4:    at[0], Ports: webPorts, Endpoints: []pando.Endpoint{s.endpoint(name, 100)}}))
+		out = append(out, netip.AddrPortFrom(at[0], 80))
+	}
+	return out
+}
+
+// tenantHeld returns the number of held IPv4 flows of each tenant with one, without their names.
+func tenantHeld(t *testing.T) (out []int64) {
+	t.Helper()
+	m := pinned(t, pins, "tenant_held")
+	defer m.Close()
+	for n := range uint32(pando.ServicesMax) {
+		var flows int64
+		check(t, m.Lookup(2*n, &flows))
+		if flows != 0 {
+			out = append(out, flows)
+		}
+	}
+	return out
+}
+
+// TestATenantHoldsItsShareOfTheTable floods four services of a tenant with SYNs and with whole
+// connections, more than the table has places. The connections of another tenant live, and its new
+// ones still get places. Then this build replaces one without tenants.
+func TestATenantHoldsItsShareOfTheTable(t *testing.T) {
+	const flows, most, before, after = 64, 48, 4, 6
+	s := newStand(t, func(t *testing.T, uplinks ...string) Subject {
+		return openSize(t, flows, uplinks...)
+	}, "a")
+	serve(t, s.boxes["a"], "a")
+	s.publish(t, s.endpoint("a", 100))
+	var open, floods []*client
+	dial := func(to netip.AddrPort) *client {
+		c := dialFrom(t, s.outside, to)
+		c.who(t)
+		return c
+	}
+	for range before {
+		open = append(open, dial(netip.AddrPortFrom(vip[0], 80)))
+	}
+	random := rand.New(rand.NewPCG(3, 4))
+	for _, to := range s.flooded(t, 4) {
+		for range flows / 2 {
+			floods = append(floods, dial(to))
+		}
+		s.flood(t, random, to, "S", 1<<13)
+	}
+	flood := s.held(t, 0) - before
+	if flood > most {
+		t.Errorf("a tenant holds %d of %d places, want at most %d", flood, flows, most)
+	}
+	for range after {
+		open = append(open, dial(netip.AddrPortFrom(vip[0], 80)))
+	}
+	if n := s.held(t, 0) - flood; n != before+after {
+		t.Errorf("%d of %d connections of the other tenant are held", n, before+after)
+	}
+	for _, c := range append(open, floods...) {
+		c.who(t)
+	}
+	was := tenantHeld(t)
+	dirs, err := filepath.Glob(filepath.Join(pins, "layout-*"))
+	check(t, err)
+	for _, name := range []string{"tenants", "tenant_held"} {
+		check(t, os.Remove(filepath.Join(dirs[0], name)))
+	}
+	s.Subject = openSize(t, flows, "out")
+	slices.Sort(was)
+	now := tenantHeld(t)
+	slices.Sort(now)
+	if len(was) != 2 || !slices.Equal(was, now) {
+		t.Errorf("the tenants hold %d flows, and %d after an upgrade", was, now)
+	}
+	for _, c := range append(open, floods...) {
+		c.Close()
+	}
+	services, err := s.Published(t.Context())
+	check(t, err)
+	for _, service := range services {
+		check(t, s.Withdraw(t.Context(), service))
+	}
+	eventually(t, "no tenant holds a flow", func() bool {
+		s.sweep(t)
+		return s.held(t, 0) == 0 && len(tenantHeld(t)) == 0
 	})
 }
 
