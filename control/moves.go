@@ -149,7 +149,7 @@ func (c *moves) plan(
 	if !known || !ok {
 		return m, from, "", fmt.Errorf("the spec of revision %d: %w", inst.Revision, pando.ErrNotFound)
 	}
-	p := &placer{ledger: l}
+	p := leaver{&placer{ledger: l}}
 	if err := errors.Join(c.world.Frozen(s), p.mayMove(inst, spec)); err != nil {
 		return m, from, "", err
 	}
@@ -166,8 +166,11 @@ func (c *moves) plan(
 	return m, from, why, nil
 }
 
+// leaver chooses where an instance moves.
+type leaver struct{ *placer }
+
 // mayMove returns nil if an instance can move, else the cause and the next command.
-func (p *placer) mayMove(i pando.Instance, s pando.Spec) error {
+func (p leaver) mayMove(i pando.Instance, s pando.Spec) error {
 	_, pushed := p.w.Heads[i.Service]
 	others := len(p.crew.all) > 1
 	cause, next := "", "`pando scale` starts others beside it"
@@ -198,7 +201,7 @@ func (p *placer) mayMove(i pando.Instance, s pando.Spec) error {
 }
 
 // goal returns the host of a move with the reason for it.
-func (p *placer) goal(
+func (p leaver) goal(
 	i pando.Instance, s pando.Spec, to pando.HostName,
 ) (pando.Host, string, error) {
 	var fit []pando.Host
