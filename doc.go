@@ -72,6 +72,7 @@
 //	revision     service.go    one version of a spec.
 //	snapshot     snapshot.go   the processes and the memory of an instance, as files.
 //	seed         snapshot.go   the snapshot that new instances of a revision continue.
+//	move         move.go       a running instance on its way to another host.
 //	session      session.go    a command that an operator runs inside an instance.
 //	machine      snapshot.go   a kind of machine that snapshots depend on.
 //	volume       volume.go     a folder of a service that outlives its instances.

@@ -316,6 +316,7 @@ type Peers interface {
 	// RemoveVolume deletes a volume of a service on a host (see Volumes.RemoveVolume).
 	RemoveVolume(ctx context.Context, h Host, s ServiceKey, name string) error
 	SnapshotPeers
+	MovePeers
 	// Meters streams the measurements of a host, the newest one at each time, until ctx ends or the
 	// host falls silent. Then the channel closes.
 	Meters(ctx context.Context, h Host) (<-chan Meters, error)
@@ -349,6 +350,7 @@ type HostAgent interface {
 	// RemoveVolume deletes a volume of a service on this host.
 	RemoveVolume(ctx context.Context, s ServiceKey, name string) error
 	SnapshotAgent
+	MoveAgent
 	// Meters streams the measurements of this host, the newest one at each time, until ctx ends.
 	Meters(ctx context.Context) (<-chan Meters, error)
 	// StateLog returns the newest commits of a service's main branch.

@@ -376,6 +376,7 @@ type Operators interface {
 	RemoveVolume(ctx context.Context, s ServiceKey, name string, by Asker) error
 	SecretOperators
 	SnapshotOperators
+	MoveOperators
 	TenantOperators
 	TokenOperators
 	// Counters returns the counters of a service's endpoints on all hosts.

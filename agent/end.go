@@ -135,6 +135,7 @@ func (r end) tearDown(ctx context.Context) error {
 		r.box, r.runner.end.left = nil, box
 		r.show()
 		r.wire.disconnect(ctx, box.Link())
+		r.a.departures.handOver(r.runner, box)
 	}
 	if left := r.runner.end.left; left != nil {
 		if err := left.Remove(ctx); err != nil {

@@ -50,6 +50,7 @@ func Handler(a pando.HostAgent) http.Handler {
 	})
 	volumeRoutes(mux, a)
 	snapshotRoutes(mux, a)
+	moveRoutes(mux, a)
 	mux.HandleFunc("GET /peer/meters", func(w http.ResponseWriter, r *http.Request) {
 		sendMeters(a, w, r)
 	})

@@ -27,6 +27,8 @@ type sandbox struct {
 	ended    chan struct{} // closed once the program has exited
 	empty    bool          // no program ever started in it
 	thaws    *frozen       // of a sandbox that waits for a frozen program
+	taps     sync.Mutex
+	tap      *tap // of a program that moves, guarded by taps; nil: none
 	once     sync.Once
 }
 
@@ -207,6 +209,9 @@ func (b *sandbox) Pause(ctx context.Context) error {
 // Resume implements pando.Sandbox. It wakes the processes itself instead of waiting for the shim to
 // be scheduled. A stopped process cannot start another one.
 func (b *sandbox) Resume(context.Context) error {
+	if err := (travel{b}).unseal(); err != nil {
+		return fmt.Errorf("resume %s: %w", b.slot.Instance, err)
+	}
 	pids, err := b.slot.cgroup.Processes()
 	if err != nil {
 		return fmt.Errorf("resume %s: %w", b.slot.Instance, err)
@@ -277,6 +282,7 @@ func (b *sandbox) stopShim(why error) error {
 // Remove implements pando.Sandbox. The first process of the sandbox ends only after all others.
 func (b *sandbox) Remove(context.Context) error {
 	b.close()
+	travel{b}.untap()
 	if err := b.slot.end(); err != nil {
 		return fmt.Errorf("remove %s: %w", b.slot.Instance, err)
 	}

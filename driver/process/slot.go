@@ -42,9 +42,12 @@ type slot struct {
 	Binds    bool             `json:"binds,omitempty"`   // and folders of the host
 	Users    bool             `json:"users,omitempty"`   // its shim makes user namespaces
 	Grants   bool             `json:"grants,omitempty"`  // its shim gives devices and a network
-	dir      string
-	cgroup   pando.Cgroup
-	ready    *net.UnixConn // to the shim, ahead of need; may be nil
+	// Held: its network is sealed, because its program moves. Move is the one that brought it.
+	Held   bool            `json:"held,omitempty"`
+	Move   *pando.MoveMark `json:"move,omitempty"`
+	dir    string
+	cgroup pando.Cgroup
+	ready  *net.UnixConn // to the shim, ahead of need; may be nil
 }
 
 // The far end of every veth. Instances send everything there, without asking for an address first.

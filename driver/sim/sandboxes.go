@@ -194,6 +194,7 @@ func (h *Sandboxes) Reboot() {
 
 // Sandbox is one instance.
 type Sandbox struct {
+	stays
 	Spec     pando.SandboxSpec
 	host     *Sandboxes
 	kill     context.CancelCauseFunc
