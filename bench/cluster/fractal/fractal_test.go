@@ -57,7 +57,7 @@ func up(t *testing.T, hosts int) *labtest.Pando {
 // The part of a processor that an instance may use. In the paper each has a core of its own; here
 // all instances share two, and a copy adds room only if each has a limit.
 const (
-	pageLimit = "cpus: 0.08" // of the web server with pages of 110 KB: about 200 requests/s
+	pageLimit = "resources: {cpus: 0.08}" // of the web server with pages of 110 KB: about 200 requests/s
 	siteLimit = 0.1          // of the website
 )
 

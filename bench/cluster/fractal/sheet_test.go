@@ -103,6 +103,6 @@ func site(t *testing.T, p *labtest.Pando, most int) *labtest.Service {
 		}
 	}
 	return p.Deploy(fmt.Sprintf("name: website\ncommand: [./website]\nenvironment: {WEBSITE_HIGH: %d, "+
-		"WEBSITE_LOW: 20}\nports: [\"80:8080\"]\nscale: {min: 1, max: %d}\ncpus: %g\n", high, most,
+		"WEBSITE_LOW: 20}\nports: [\"80:8080\"]\nscale: {min: 1, max: %d}\nresources: {cpus: %g}\n", high, most,
 		siteLimit))
 }
