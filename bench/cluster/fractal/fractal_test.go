@@ -3,7 +3,7 @@
 // Package fractal repeats the evaluation of the Fractal paper (§4, Fig. 7 to 10) on virtual hosts:
 // the processor of each instance by rate and number, the latency with local and remote replicas,
 // the processor of each as local replicas become remote, and a ramp that an instance answers with
-// copies of itself. The hosts and the client share one machine, so rates are a fifth of the paper's.
+// copies of itself. The hosts and the client share one machine: rates are a fifth of the paper's.
 package fractal
 
 import (
@@ -57,8 +57,8 @@ func up(t *testing.T, hosts int) *labtest.Pando {
 // The part of a processor that an instance may use. In the paper each has a core of its own; here
 // all instances share two, and a copy adds room only if each has a limit.
 const (
-	pageLimit = "resources: {cpus: 0.08}" // of the web server with pages of 110 KB: about 200 requests/s
-	siteLimit = 0.1          // of the website
+	pageLimit = "resources: {cpus: 0.08}" // of the web server: about 200 pages of 110 KB a second
+	siteLimit = 0.1                       // of the website
 )
 
 // serving deploys the web server with some instances, and waits until its page is there.

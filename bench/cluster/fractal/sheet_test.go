@@ -102,7 +102,7 @@ func site(t *testing.T, p *labtest.Pando, most int) *labtest.Service {
 			t.Fatalf("build the website: %v\n%s", err, out)
 		}
 	}
-	return p.Deploy(fmt.Sprintf("name: website\ncommand: [./website]\nenvironment: {WEBSITE_HIGH: %d, "+
-		"WEBSITE_LOW: 20}\nports: [\"80:8080\"]\nscale: {min: 1, max: %d}\nresources: {cpus: %g}\n", high, most,
-		siteLimit))
+	return p.Deploy(fmt.Sprintf("name: website\ncommand: [./website]\n"+
+		"environment: {WEBSITE_HIGH: %d, WEBSITE_LOW: 20}\nports: [\"80:8080\"]\n"+
+		"scale: {min: 1, max: %d}\nresources: {cpus: %g}\n", high, most, siteLimit))
 }
