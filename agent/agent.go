@@ -53,6 +53,10 @@ type Config struct {
 	Books pando.Books
 	// Traffic returns the bytes that a device of this host has sent and received. Nil: unknown.
 	Traffic func(device string) (sent, received uint64)
+	// Queues returns the queues of the devices of this host, by name. Nil: unknown. Uplinks names
+	// those to report.
+	Queues  func() (map[string]pando.LinkQueue, error)
+	Uplinks []string
 	// Link and Path are those of meter.Config.
 	Link func() float64
 	Path func(ifindex int) pando.PathUse

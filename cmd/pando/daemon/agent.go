@@ -98,6 +98,7 @@ func tend(ctx context.Context, p place) error {
 		Sandboxes: sandboxes, Prober: probe.New(), Peers: peers, Takes: peers, Flows: steering.Flows,
 		Link: uplink.New(uplink.Root, p.Uplinks, wall.Clock{}).Busiest, Path: steering.Path,
 		Books: book.File(filepath.Join(p.Data, "work.json")), Traffic: uplink.Traffic,
+		Queues: uplink.Queues, Uplinks: p.Uplinks,
 		Objects: objects, Journals: p.journals(), Images: images, Kept: process.VolumesOf(sandboxes),
 		Secrets: c.secrets(p, peers), Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Control: c.leader(p, peers), Liveness: others.liveness, Announcer: announcer(p, log),
