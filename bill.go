@@ -18,7 +18,7 @@ const (
 
 // Work is the counted work of a tenant: its meters.
 type Work struct {
-	InstanceSeconds float64 `json:"instance_seconds,omitempty"` // from placement to removal
+	InstanceSeconds float64 `json:"instance_seconds,omitempty"` // from start to removal
 	CPUSeconds      float64 `json:"cpu_seconds,omitempty"`
 	// BytesIn and BytesOut count all packets of the links of instances, with their headers.
 	BytesIn   uint64 `json:"bytes_in,omitempty"`

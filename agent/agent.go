@@ -107,6 +107,8 @@ type Agent struct {
 	*window
 	*snapshots
 	seeds *seeds
+	*departures
+	*arrivals
 	*records
 	*crews
 	*exchange
@@ -153,6 +155,7 @@ func New(c Config) *Agent {
 	a.selfAPI, a.window, a.preparer = &selfAPI{a}, &window{agent: a}, newPreparer(a)
 	a.snapshots, a.seeds = &snapshots{agent: a, turn: turn.New()}, newSeeds(a)
 	a.works = newWorks(a)
+	a.departures, a.arrivals = newDepartures(a), newArrivals(a)
 	a.meter = meter.New(meter.Config{
 		Host: c.Host, Steering: c.Steering, Peers: c.Peers, Source: measured{a}, Link: c.Link,
 		Path:  c.Path,
@@ -179,6 +182,12 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	for _, b := range boxes {
+		if m, comes := b.Arriving(); comes {
+			a.mu.Lock()
+			a.arrivals.found(b, m)
+			a.mu.Unlock()
+			continue
+		}
 		a.found[b.Instance()] = b
 	}
 	a.anchor.Recall(len(boxes) > 0)

@@ -41,7 +41,7 @@ func (w *works) open(running bool) {
 	}
 	w.book = work.New(w.a.IDs.Sequential(w.a.Clock.Now()))
 	if !running {
-		w.book.Began()
+		w.book.Looked(w.a.Clock.Now())
 	}
 }
 
@@ -59,7 +59,7 @@ func (w *works) run(ctx context.Context) {
 func (w *works) read(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	a := w.a
+	a, now := w.a, w.a.Clock.Now()
 	var all []status
 	a.mu.Lock()
 	for _, r := range a.everyRunner() {
@@ -71,7 +71,7 @@ func (w *works) read(ctx context.Context) {
 	for _, s := range all {
 		w.note(ctx, s.inst, s.box)
 	}
-	w.book.Began()
+	w.book.Looked(now)
 	if err := w.save(); err != nil {
 		a.Log.Error("the work of this host is kept in memory only", "error", err)
 	}

@@ -126,7 +126,7 @@ func (c *Control) recordsOf(a pando.Intent) ([]pando.Record, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w: intent %s was not answered", pando.ErrUnavailable, a.ID)
 	}
-	if i.V.Key() != a.Key() || i.V.By != a.By || i.V.Host != a.Host {
+	if i.V.Key() != a.Key() || i.V.By != a.By { // its host is that of the placement now
 		return nil, fmt.Errorf("%w: another has asked as intent %s", pando.ErrConflict, a.ID)
 	}
 	first, err := recordOf(i)

@@ -262,3 +262,42 @@ func TestAsksOfAServiceAreBounded(t *testing.T) {
 		}
 	})
 }
+
+// A service that spreads places the new instance on another host than the asker's.
+func TestAnAskThatIsPlacedElsewhereIsAnswered(t *testing.T) {
+	lead(t, 0, func(t *testing.T, l leadership) {
+		spread := pando.Spec{Name: "web", Command: []string{"web"}, Scale: pando.Scale{Max: 3},
+			Place: pando.Place{Spread: pando.SpreadHost}}.WithDefaults()
+		other, crash := context.WithCancel(t.Context())
+		defer crash()
+		h2 := pando.Host{Name: "h2", Tunnel: true}
+		if _, _, err := l.registry.Join(other, h2, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // the leader has placed the least number
+		now, err := l.registry.Snapshot(t.Context(), pando.KindInstance.Under())
+		if err != nil || len(now.Records) != 1 {
+			t.Fatalf("%d instances: %v", len(now.Records), err)
+		}
+		var first pando.Instance
+		if err := world.Decode(now.Records[0], &first); err != nil {
+			t.Fatal(err)
+		}
+		first.Phase = pando.PhaseInRotation
+		if _, err := l.registry.Commit(t.Context(), pando.Txn{Put: []pando.Stored{first,
+			pando.Revision{Service: web, Number: 1, Spec: spread, State: pando.RevisionCurrent},
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		records, err := l.Answer(t.Context(), l.host, l.ask(), func() {})
+		if err != nil || len(records) != 2 {
+			t.Errorf("%d records: %v", len(records), err)
+			return
+		}
+		var placed pando.Instance
+		if err := world.Decode(records[0], &placed); err != nil || placed.Host == first.Host {
+			t.Errorf("it is placed on %q beside the first: %v", placed.Host, err)
+		}
+	})
+}

@@ -58,6 +58,7 @@ type Control struct {
 	*recoveries
 	*secrets
 	*snapshots
+	*moves
 	*callers
 	*tenants
 	*tokens
@@ -95,7 +96,8 @@ func New(c Config) *Control {
 	return &Control{
 		view: v, counters: n, streams: &streams{view: v, counters: n}, members: &members{view: v},
 		operators: o, volumes: &volumes{o}, recoveries: &recoveries{o},
-		secrets: &secrets{o, &auditor{v}}, snapshots: &snapshots{o}, tenants: &tenants{o},
+		secrets: &secrets{o, &auditor{v}}, snapshots: &snapshots{o}, moves: &moves{o},
+		tenants: &tenants{o},
 		tokens:  &tokens{o},
 		auditor: &auditor{v}, bills: &bills{v, n},
 		callers: &callers{o},

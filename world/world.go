@@ -97,9 +97,14 @@ func New() *World {
 // (Unread). The other changes count.
 func (w *World) Apply(changes []pando.Record, at pando.StoreRevision) error {
 	var errs []error
-	for _, r := range changes {
-		if err := w.apply(r); err != nil {
-			errs = append(errs, err)
+	for _, gone := range []bool{true, false} { // a move deletes a name and puts it under another key
+		for _, r := range changes {
+			if gone != (r.Value == nil) {
+				continue
+			}
+			if err := w.apply(r); err != nil {
+				errs = append(errs, err)
+			}
 		}
 	}
 	w.Seen, w.former = max(w.Seen, at), nil
@@ -114,11 +119,11 @@ func (w *World) Apply(changes []pando.Record, at pando.StoreRevision) error {
 // Committed applies a transaction that this process has just committed, so that its next decision
 // need not wait for the watch.
 func (w *World) Committed(t pando.Txn, at pando.StoreRevision) {
-	for _, v := range t.Put {
-		w.put(v, at)
-	}
 	for _, k := range t.Delete {
 		w.forget(k, at)
+	}
+	for _, v := range t.Put {
+		w.put(v, at)
 	}
 }
 

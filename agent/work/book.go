@@ -42,6 +42,7 @@ type Book struct {
 	sealed  []pando.WorkLine
 	open    map[line]pando.Work
 	last    map[pando.InstanceID]Reading
+	looked  time.Time // at all instances, for the last time
 	// fresh: no former book existed. Instances that run already begin with their present totals.
 	fresh bool
 }
@@ -59,6 +60,7 @@ type stored struct {
 	Sealed  []pando.WorkLine             `json:"sealed"`
 	Open    []pando.WorkLine             `json:"open"`
 	Last    map[pando.InstanceID]Reading `json:"last"`
+	Looked  time.Time                    `json:"looked"`
 }
 
 // Parse reads a saved book.
@@ -71,7 +73,7 @@ func Parse(b []byte) (*Book, error) {
 		return nil, fmt.Errorf("read the work of this host: %w: no journal", pando.ErrInvalid)
 	}
 	out := New(s.Journal)
-	out.number, out.sealed, out.fresh = s.Number, s.Sealed, false
+	out.number, out.sealed, out.looked, out.fresh = s.Number, s.Sealed, s.Looked, false
 	for _, l := range s.Open {
 		out.open[lineOf(l.Tenant, l.Hour)] = l.Work
 	}
@@ -81,14 +83,16 @@ func Parse(b []byte) (*Book, error) {
 
 // Bytes returns the saved form.
 func (b *Book) Bytes() ([]byte, error) {
-	return json.Marshal(stored{b.journal, b.number, b.sealed, b.lines(len(b.open)), b.last})
+	return json.Marshal(stored{b.journal, b.number, b.sealed, b.lines(len(b.open)), b.last,
+		b.looked})
 }
 
 func lineOf(t pando.Tenant, at time.Time) line { return line{t, at.Truncate(time.Hour).Unix()} }
 
-// Note adds the work of an instance since its former reading. The first reading of an instance
-// counts from born, because its totals began then. A smaller total was not read: the former stays,
-// so that nothing counts twice.
+// Note adds the work of an instance since its former reading. The first reading counts from the
+// last look at the host, or from born if that is later: it has started or arrived since.
+//
+// A smaller total was not read. The former one stays, so that nothing counts twice.
 func (b *Book) Note(i pando.InstanceID, born time.Time, now Reading) {
 	was, known := b.last[i]
 	if known {
@@ -101,6 +105,9 @@ func (b *Book) Note(i pando.InstanceID, born time.Time, now Reading) {
 			return
 		}
 		was.At = born
+		if b.looked.After(born) {
+			was.At = b.looked
+		}
 	}
 	b.spread(now.Tenant, was.At, now.At)
 	b.add(lineOf(now.Tenant, now.At), pando.Work{CPUSeconds: now.CPUSeconds - was.CPUSeconds,
@@ -153,8 +160,8 @@ func byHour(x, y line) int {
 // End drops the reading of an instance that is gone. Its work stays.
 func (b *Book) End(i pando.InstanceID) { delete(b.last, i) }
 
-// Began ends the first look at a host: later instances count from their birth.
-func (b *Book) Began() { b.fresh = false }
+// Looked ends a look at all instances of a host. An instance without a reading began later.
+func (b *Book) Looked(at time.Time) { b.looked, b.fresh = at, false }
 
 // lines returns the oldest open lines.
 func (b *Book) lines(most int) []pando.WorkLine {

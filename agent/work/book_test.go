@@ -18,7 +18,7 @@ func TestNoWorkCountsTwice(t *testing.T) {
 		now := time.Date(2026, 11, 28, 9, 0, 0, 0, time.UTC)
 		born, total := now, uint64(0)
 		b := New("j1")
-		b.Began()
+		b.Looked(time.Time{})
 		saved, _ := b.Bytes()
 		mark, billed, seconds := pando.WorkMark{}, uint64(0), 0.0
 		collect := func(arrives bool) bool {
@@ -75,7 +75,7 @@ func TestNoWorkCountsTwice(t *testing.T) {
 func TestTheLinesOfALonelyHostAreBounded(t *testing.T) {
 	now := time.Date(2026, 11, 28, 9, 0, 0, 0, time.UTC)
 	b, want := New("j1"), 0.0
-	b.Began()
+	b.Looked(time.Time{})
 	for hour := range 100 {
 		for n := range 60 {
 			at := now.Add(time.Duration(hour) * time.Hour)
@@ -99,13 +99,19 @@ func TestAFailedReadingCountsNothingTwice(t *testing.T) {
 	now := time.Date(2026, 11, 28, 9, 0, 0, 0, time.UTC)
 	b := New("j1")
 	b.Note("old", now.Add(-time.Hour), Reading{Tenant: "acme", At: now, In: 500})
-	b.Began()
+	b.Looked(time.Time{})
 	for _, in := range []uint64{600, 0, 700} {
 		now = now.Add(time.Second)
 		b.Note("old", now, Reading{Tenant: "acme", At: now, In: in})
 	}
 	if l := b.lines(9); len(l) != 1 || l[0].BytesIn != 200 || l[0].InstanceSeconds != 3 {
 		t.Errorf("%+v, want 200 bytes in 3 s", l)
+	}
+	b.Looked(now)
+	now = now.Add(9 * time.Second) // an instance has arrived from another host
+	b.Note("moved", now.Add(-time.Hour), Reading{Tenant: "acme", At: now})
+	if l := b.lines(9); len(l) != 1 || l[0].InstanceSeconds != 12 {
+		t.Errorf("%+v, want 9 s more", l)
 	}
 	for _, text := range []string{"", "{}", "[", `{"journal":1}`} {
 		if _, err := Parse([]byte(text)); err == nil {

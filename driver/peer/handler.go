@@ -51,6 +51,7 @@ func Handler(a pando.HostAgent) http.Handler {
 	workRoute(mux, a)
 	volumeRoutes(mux, a)
 	snapshotRoutes(mux, a)
+	moveRoutes(mux, a)
 	mux.HandleFunc("GET /peer/meters", func(w http.ResponseWriter, r *http.Request) {
 		sendMeters(a, w, r)
 	})

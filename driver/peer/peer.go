@@ -36,6 +36,7 @@ var _ pando.Peers = (*Client)(nil)
 type Client struct {
 	Reach
 	works
+	mover
 	http   *http.Client
 	direct *http.Client // for asks: an instance waits for the answer
 }
@@ -52,6 +53,7 @@ type Reach struct {
 func New(r Reach) *Client {
 	c := &Client{Reach: r}
 	c.works = works{c}
+	c.mover.c = c
 	t := &http.Transport{
 		DialContext:         c.dial,
 		MaxIdleConnsPerHost: idleConns,

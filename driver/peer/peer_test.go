@@ -29,6 +29,7 @@ type host struct {
 	asked    pando.LogQuery
 	closed   chan struct{}
 	counters []pando.EndpointCounters
+	packets  [][]byte
 }
 
 func (h *host) Applied(_ context.Context, _ pando.ServiceKey, at pando.StoreRevision) error {

@@ -109,7 +109,7 @@ var _ pando.IDs = (*IDs)(nil)
 // IDs counts, so the same run gives the same names. Each process has its own counter, independent
 // of the others.
 type IDs struct {
-	Process int // below 10
+	Process int // below 1000
 	mu      sync.Mutex
 	n       int
 }
@@ -123,10 +123,10 @@ func (i *IDs) next() int {
 
 // Instance returns website-000001 and so on.
 func (i *IDs) Instance(s pando.ServiceName) pando.InstanceID {
-	return pando.InstanceID(fmt.Sprintf("%s-%d%05d", s, i.Process, i.next()))
+	return pando.InstanceID(fmt.Sprintf("%s-%03d%05d", s, i.Process, i.next()))
 }
 
 // Sequential returns an id that sorts by time, then by the order of the calls.
 func (i *IDs) Sequential(now time.Time) string {
-	return fmt.Sprintf("%013x%01d%012x", now.UnixMilli(), i.Process, i.next())
+	return fmt.Sprintf("%013x%03d%012x", now.UnixMilli(), i.Process, i.next())
 }

@@ -10,7 +10,6 @@
 package sim
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -46,7 +45,7 @@ type store struct {
 	keys     []pando.Key   // of the records, sorted; nil after a record came or went
 	history  []pando.Batch // every commit since the last compaction
 	forgot   int           // commits that compactions forgot
-	changed  chan struct{} // closed and replaced by every commit
+	watching
 }
 
 // NewRegistry returns an empty registry. Its calls and watches take up to delayMax each, drawn from
@@ -58,7 +57,7 @@ func NewRegistry(seed uint64, delayMax time.Duration) *Registry {
 		delayMax: delayMax,
 		id:       1,
 		records:  map[pando.Key]pando.Record{},
-		changed:  make(chan struct{}),
+		watching: watching{under: map[pando.Key][]*watcher{}},
 	}}
 }
 
@@ -72,7 +71,7 @@ func (r *Registry) Fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.fault = err
-	r.wake()
+	r.wakeAll()
 }
 
 // Lose makes a share of the commits happen without an answer. The writer receives
@@ -88,6 +87,14 @@ func (r *Registry) History() []pando.Batch {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.history)
+}
+
+// After returns the commits after a revision, in order, as far as no compaction forgot them.
+func (r *Registry) After(at pando.StoreRevision) []pando.Batch {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n, _ := slices.BinarySearchFunc(r.history, at+1, byRevision)
+	return slices.Clone(r.history[n:])
 }
 
 // Compact forgets the commits up to a revision. A watch that begins before it ends with
@@ -128,12 +135,6 @@ func (r *Registry) Overwrite(k pando.Key, value []byte) {
 	r.write(map[pando.Key][]byte{k: value}, nil)
 }
 
-// wake wakes every waiter after a change. The caller holds the lock.
-func (r *Registry) wake() {
-	close(r.changed)
-	r.changed = make(chan struct{})
-}
-
 // draw returns a number in [0, 1): the nth draw about a call, independent of other draws. The
 // caller holds the lock.
 func (r *Registry) draw(about string) float64 {
@@ -172,6 +173,10 @@ func (r *Registry) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snapsh
 		return pando.Snapshot{}, fmt.Errorf("read %s*: %w", prefix, r.fault)
 	}
 	s := pando.Snapshot{Revision: r.revision, Store: r.id}
+	if one, whole := r.records[prefix]; whole { // no key is a prefix of another one
+		s.Records = []pando.Record{one}
+		return s, nil
+	}
 	if r.keys == nil {
 		r.keys = slices.Sorted(maps.Keys(r.records))
 	}
@@ -268,68 +273,8 @@ func (r *Registry) write(puts map[pando.Key][]byte, deletes []pando.Key) pando.S
 		}
 	}
 	r.history = append(r.history, b)
-	r.wake()
+	r.publish(b)
 	return r.revision
-}
-
-// since returns the commits after a revision. The caller holds the lock.
-func (r *Registry) since(after pando.StoreRevision) []pando.Batch {
-	revision := func(b pando.Batch, want pando.StoreRevision) int {
-		return cmp.Compare(b.Revision, want)
-	}
-	at, _ := slices.BinarySearchFunc(r.history, after+1, revision)
-	return slices.Clone(r.history[at:])
-}
-
-// Watch streams every commit under prefix after a revision, each after a delay, in order. It ends
-// with pando.ErrUnavailable while the registry is out of reach.
-func (r *Registry) Watch(
-	ctx context.Context, prefix pando.Key, after pando.StoreRevision,
-) <-chan pando.Batch {
-	out := make(chan pando.Batch)
-	go func() {
-		defer close(out)
-		for {
-			r.mu.Lock()
-			fault, changed, id := r.fault, r.changed, r.id
-			news, from := r.since(after), int(after)-r.forgot
-			r.mu.Unlock()
-			if from < 0 {
-				send(ctx, out, pando.Batch{Revision: after, Err: pando.ErrCompacted})
-				return
-			}
-			for _, b := range news {
-				after, b.Store = b.Revision, id
-				b.Changes = slices.DeleteFunc(slices.Clone(b.Changes),
-					func(c pando.Record) bool { return !strings.HasPrefix(string(c.Key), string(prefix)) })
-				if len(b.Changes) == 0 {
-					continue
-				}
-				if r.travel(ctx, "watch "+string(b.Changes[0].Key)) != nil || !send(ctx, out, b) {
-					return
-				}
-			}
-			if fault != nil && fault != pando.ErrStoreFull {
-				send(ctx, out, pando.Batch{Revision: after, Err: fault})
-				return
-			}
-			select {
-			case <-changed:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return out
-}
-
-func send(ctx context.Context, out chan<- pando.Batch, b pando.Batch) bool {
-	select {
-	case out <- b:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // Lead waits until the role is free. The leadership lasts until ctx ends or Depose.
@@ -341,6 +286,10 @@ func (r *Registry) Lead(
 	if err != nil {
 		return pando.Fence{}, nil, err
 	}
+	r.mu.Lock()
+	w := r.subscribe(k, r.revision)
+	r.mu.Unlock()
+	defer r.leave(w)
 	for {
 		r.mu.Lock()
 		_, taken := r.records[k]
@@ -350,13 +299,13 @@ func (r *Registry) Lead(
 		}
 		if !taken {
 			f := pando.Fence{Key: k, Created: r.write(map[pando.Key][]byte{k: value}, nil)}
+			lost := r.hold(ctx, f, 0)
 			r.mu.Unlock()
-			return f, r.hold(ctx, f, 0), nil
+			return f, lost, nil
 		}
-		changed := r.changed
 		r.mu.Unlock()
 		select {
-		case <-changed:
+		case <-w.wake:
 		case <-ctx.Done():
 			return pando.Fence{}, nil, ctx.Err()
 		}
@@ -388,22 +337,24 @@ func (r *Registry) Join(
 }
 
 // hold returns a channel that closes when the fence is lost. After the end of ctx it waits for the
-// lease, then deletes the fence's key and the other keys.
+// lease, then deletes the fence's key and the other keys. The caller holds the lock.
 func (r *Registry) hold(
 	ctx context.Context, f pando.Fence, lease time.Duration, also ...pando.Key,
 ) <-chan struct{} {
 	lost := make(chan struct{})
+	w := r.subscribe(f.Key, r.revision)
 	go func() {
+		defer r.leave(w)
 		for {
 			r.mu.Lock()
-			held, changed := r.holds(f), r.changed
+			held := r.holds(f)
 			r.mu.Unlock()
 			if !held {
 				close(lost)
 				return
 			}
 			select {
-			case <-changed:
+			case <-w.wake:
 			case <-ctx.Done():
 				close(lost)
 				time.Sleep(lease)

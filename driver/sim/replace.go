@@ -33,7 +33,10 @@ func (r *Registry) Replace(i Image) {
 	}
 	r.id, r.revision, r.keys = i.id, i.revision, nil
 	r.records, r.history, r.forgot = maps.Clone(i.records), slices.Clone(i.history), i.forgot
-	r.wake()
+	for _, w := range r.every {
+		r.reread(w)
+	}
+	r.wakeAll()
 }
 
 // Restored returns the image as `pando restore` makes it a store: a new one, in which no host and

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A link of 8 kbit/s gets 40 packets of 1,000 bytes at once. Its queue has room for 10,000 bytes, so
-// it keeps some packets and drops the others.
+// A link of 8 kbit/s gets 40 packets of 1,000 bytes at once. Its queue has room for 10,000 bytes.
+// It keeps some packets and drops the others.
 func TestTheQueueOfALink(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a network namespace is made by root")

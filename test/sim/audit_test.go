@@ -54,7 +54,7 @@ func (a *audit) replay(history []pando.Batch) {
 				}
 			}
 		}
-		before := a.capacity()
+		before := a.capacity(b)
 		if err := a.world.Apply(b.Changes, b.Revision); err != nil {
 			a.fail(b.Revision, "%v", err)
 		}
@@ -176,9 +176,15 @@ var phases = map[pando.Phase]bool{
 	pando.PhaseMerged: true, pando.PhaseDead: true,
 }
 
-func (a *audit) capacity() map[pando.ServiceKey]int {
+// capacity counts the instances of the services of a commit.
+func (a *audit) capacity(b pando.Batch) map[pando.ServiceKey]int {
 	out := map[pando.ServiceKey]int{}
-	for k := range a.world.Services {
+	for _, r := range b.Changes {
+		if k, ok := r.Key.Service(); ok {
+			out[k] = 0
+		}
+	}
+	for k := range out {
 		out[k] = scale.Capacity(a.reachable(k))
 	}
 	return out
@@ -209,7 +215,7 @@ func (a *audit) bounds(b pando.Batch, before map[pando.ServiceKey]int) {
 			return
 		}
 	}
-	for k, n := range a.capacity() {
+	for k, n := range a.capacity(b) {
 		if n <= before[k] {
 			continue
 		}

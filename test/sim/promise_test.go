@@ -68,9 +68,31 @@ func (h *host) halt(i pando.InstanceID, r pando.HaltResult) {
 	}
 }
 
+// stepsOf holds the states that the store had of each intent.
+type stepsOf map[pando.IntentID][]pando.IntentState
+
+func (s stepsOf) note(i pando.Intent) {
+	for _, step := range i.History {
+		if !slices.Contains(s[i.ID], step.State) {
+			s[i.ID] = append(s[i.ID], step.State)
+		}
+	}
+}
+
+// verifyAnswers compares the answers to asks with the store.
+func (c *cluster) verifyAnswers(all stepsOf) {
+	c.promises.mu.Lock()
+	defer c.promises.mu.Unlock()
+	for id, state := range c.promises.answers {
+		if !slices.Contains(all[id], state) {
+			c.t.Errorf("an ask was answered %q, the store has intent %s with %q", state, id, all[id])
+		}
+	}
+}
+
 // verifyPromises compares every answer with the commits of the run.
 func (c *cluster) verifyPromises() {
-	steps := map[pando.IntentID][]pando.IntentState{}
+	all := stepsOf{}
 	heads, merged := map[pando.ObjectID]bool{{}: true}, map[pando.InstanceID]bool{}
 	revisions := map[pando.Key]string{}
 	for _, b := range c.registry.History() {
@@ -80,11 +102,7 @@ func (c *cluster) verifyPromises() {
 			}
 			switch v, _ := world.DecodeAny(r); v := v.(type) {
 			case pando.Intent:
-				for _, step := range v.History {
-					if !slices.Contains(steps[v.ID], step.State) {
-						steps[v.ID] = append(steps[v.ID], step.State)
-					}
-				}
+				all.note(v)
 			case pando.StateHead:
 				heads[v.Commit] = true
 			case pando.Instance:
@@ -94,14 +112,10 @@ func (c *cluster) verifyPromises() {
 			}
 		}
 	}
+	c.verifyAnswers(all)
 	p := c.promises
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for id, state := range p.answers {
-		if !slices.Contains(steps[id], state) {
-			c.t.Errorf("an ask was answered %q, the store has intent %s with %q", state, id, steps[id])
-		}
-	}
 	for id := range p.pushed {
 		if !heads[id] {
 			c.t.Errorf("a push was acknowledged with commit %s, and main was never there", id)

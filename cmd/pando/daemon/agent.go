@@ -197,7 +197,8 @@ func openSandboxes(
 		Self:    process.ShimCommand(self),
 		Prefix4: h.Instances4, Prefix6: h.Instances6, Cgroups: groups, Groups: cgroup.Root,
 		Hidden: []string{p.Data}, Volumes: p.volumes(), Users: p.users(), Freezer: cli.Freezer(),
-		Forward: nftables.Forward, Pool: p.Pool, Made: made, Clock: wall.Clock{}, Log: log,
+		Forward: nftables.Forward, Seal: nftables.Seal, Unseal: nftables.Unseal, Pool: p.Pool,
+		Made: made, Clock: wall.Clock{}, Log: log,
 	}
 	if images != nil {
 		config.Images, config.Layers = images, images.LayersDir()
