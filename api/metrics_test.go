@@ -179,7 +179,7 @@ func (agent) HostFigures(context.Context) (pando.HostFigures, error) {
 			{Instance: "b", Service: shop, Missing: "it ended"},
 		},
 		Uplinks: map[string]pando.LinkQueue{"eth0": {BacklogBytes: 500, Drops: 8}},
-		Losses: pando.Losses{Dropped: map[pando.DropReason]uint64{"spoofed": 4}},
+		Losses:  pando.Losses{Dropped: map[pando.DropReason]uint64{"spoofed": 4}},
 	}, nil
 }
 
