@@ -88,6 +88,7 @@
 //	sandbox      instance.go   the container of an instance.
 //	session      instance.go   a command that an operator runs inside an instance.
 //	probe        service.go    one check of an instance's health.
+//	health       health.go     the state of an instance that its probes show.
 //	decision     decision.go   a decision of Pando, with its inputs and its threshold.
 //	operators    request.go    every request that people may make.
 //	run          run.go        one run of a job, or of a command with a service's spec.
@@ -212,6 +213,7 @@ var (
 
 	ErrNoRoom   = errors.New("no host has room") // no host for an instance, or no slot for a host
 	ErrNotReady = errors.New("not ready")        // a condition did not hold by its deadline
+	ErrBusy     = errors.New("busy")             // it is there, and answers late or with "try later"
 
 	ErrUnsupported = errors.New("not supported on this kernel") // needs the kernel that the text names
 )

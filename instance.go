@@ -244,6 +244,7 @@ type Link struct {
 	Netns   string // path of the network namespace, for callers that must enter it
 	Service ServiceKey
 	Reach   []Reach // of the instance's spec
+	OfHost  bool    // its program has the network of the host instead
 }
 
 // SandboxEventKind is the kind of a sandbox event.
@@ -295,6 +296,9 @@ type InstanceUsage struct {
 	MemoryBytes int64   `json:"memory_bytes"`
 	PIDs        int64   `json:"pids"`        // processes and threads
 	Connections int     `json:"connections"` // established at a VIP
+	// Health is that of the probes, with their newest answers, oldest first. "": of an earlier build.
+	Health  HealthState   `json:"health,omitempty"`
+	Answers []ProbeAnswer `json:"answers,omitempty"`
 	// Metrics are the newest numbers of the application (PUT /v1/self/metrics).
 	Metrics map[string]float64 `json:"metrics,omitempty"`
 	// Flows is the number of new flows that its host steered to it since it was published.

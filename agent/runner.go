@@ -26,6 +26,7 @@ type runner struct {
 	events   *events
 	recorder *recorder
 	caller   caller
+	answers  answers
 	// spread, out of 1,024, scales the extra sixteenth of this runner's waits. The instances of a host
 	// then do not all retry at one instant after an outage.
 	spread time.Duration
@@ -356,7 +357,9 @@ func (r *runner) probe(
 	if len(spec.Ports) > 0 {
 		fallback = spec.Ports[0]
 	}
-	return r.a.Prober.Probe(ctx, p, box, fallback)
+	err := r.a.Prober.Probe(ctx, p, box, fallback)
+	r.answers.note(r.a.Clock.Now(), p.Kind, err)
+	return err
 }
 
 // fail takes the instance out of rotation at once and records a decision with the evidence.

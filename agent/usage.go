@@ -11,9 +11,11 @@ func (w *window) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.Instanc
 	a := w.agent
 	a.mu.Lock()
 	var all []status
+	said := map[pando.InstanceID]*answers{}
 	for _, r := range a.everyRunner() {
 		if r.shown.runs && (s.Name == "" || r.service == s) {
 			all = append(all, r.shown)
+			said[r.id] = &r.answers
 		}
 	}
 	a.mu.Unlock()
@@ -33,6 +35,7 @@ func (w *window) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.Instanc
 		u := pando.InstanceUsage{
 			Instance: r.inst.ID, Service: r.inst.Service, Host: a.Host.Name, At: a.Clock.Now(),
 		}
+		u.Health, u.Answers = said[u.Instance].of(r.inst.Phase)
 		use, err := r.box.Usage(ctx)
 		if err == nil {
 			u.Connections, err = r.box.Flows(ctx)

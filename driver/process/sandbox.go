@@ -186,7 +186,8 @@ func (s *slot) link() pando.Link {
 	hostMAC, _ := net.ParseMAC(s.HostMAC)
 	return pando.Link{IP4: s.IP4, IP6: s.IP6, IfIndex: s.IfIndex, Host: s.Link, MAC: mac,
 		HostMAC: hostMAC, Netns: s.netns(),
-		Service: s.Service, Reach: s.Spec.Reach}
+		Service: s.Service, Reach: s.Spec.Reach,
+		OfHost: s.Spec.HostNet()}
 }
 
 // Notify implements pando.Sandbox. The shim keeps the event for later agents.
