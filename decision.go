@@ -28,6 +28,7 @@ const (
 	DecidedLeader    DecisionKind = "leader"      // an ordinal leads, or leads no more
 	DecidedExec      DecisionKind = "exec"        // an operator ran a command inside an instance
 	DecidedSnapshot  DecisionKind = "snapshot"    // an operator stored a snapshot of an instance
+	DecidedMove      DecisionKind = "move"        // an operator moved an instance, or could not
 	DecidedRun       DecisionKind = "run"         // a run began, ended or was missed
 	DecidedSecret    DecisionKind = "secret"      // a secret changed, or reached an instance
 	DecidedConfig    DecisionKind = "config"      // a config of an instance changed, or could not

@@ -19,9 +19,13 @@
 //	admissions   admission.go  the count of admitted hosts and of uses of tokens.
 //	figures      figures.go    the counts of a server or an agent since its start.
 //	token        token.go      of a tenant: lets a caller from outside the hosts use the API.
+//	grant        grant.go      a device, a path or the network of a host, given by its owner.
 //	right        right.go      a permission of the operators of one host.
 //	deed         audit.go      a request that changed something, with its caller and its outcome.
 //	audit        audit.go      the deeds of the cluster, bounded.
+//	work         bill.go       the counted work of a tenant, by its meters.
+//	bill         bill.go       the work of a tenant by hours, days or months.
+//	mark         bill.go       the last batch of a host's work that the bills have.
 //	invitation   right.go      a token with the address at which it admits hosts.
 //	sighting     host.go       the store that a host has seen last.
 //	peers        host.go       the way to the agents of other hosts.
@@ -71,6 +75,7 @@
 //	revision     service.go    one version of a spec.
 //	snapshot     snapshot.go   the processes and the memory of an instance, as files.
 //	seed         snapshot.go   the snapshot that new instances of a revision continue.
+//	move         move.go       a running instance on its way to another host.
 //	session      session.go    a command that an operator runs inside an instance.
 //	machine      snapshot.go   a kind of machine that snapshots depend on.
 //	volume       volume.go     a folder of a service that outlives its instances.
@@ -86,6 +91,7 @@
 //	sandbox      instance.go   the container of an instance.
 //	session      instance.go   a command that an operator runs inside an instance.
 //	probe        service.go    one check of an instance's health.
+//	health       health.go     the state of an instance that its probes show.
 //	decision     decision.go   a decision of Pando, with its inputs and its threshold.
 //	operators    request.go    every request that people may make.
 //	run          run.go        one run of a job, or of a command with a service's spec.
@@ -210,6 +216,7 @@ var (
 
 	ErrNoRoom   = errors.New("no host has room") // no host for an instance, or no slot for a host
 	ErrNotReady = errors.New("not ready")        // a condition did not hold by its deadline
+	ErrBusy     = errors.New("busy")             // it is there, and answers late or with "try later"
 
 	ErrUnsupported = errors.New("not supported on this kernel") // needs the kernel that the text names
 )

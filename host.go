@@ -45,6 +45,7 @@ type Host struct {
 	Externals  bool         `json:"externals,omitempty"` // it serves external endpoints
 	Fronts     bool         `json:"fronts,omitempty"`    // it serves at its own address
 	Straight   bool         `json:"straight,omitempty"`  // its drains wait for AtConnect's sockets
+	Grants     bool         `json:"grants,omitempty"`    // its build gives grants
 	Layout     int          `json:"layout,omitempty"`    // its newest; 0: the first
 	// Frozen is why the host keeps what it has and follows nothing. "": it follows the store.
 	Frozen string `json:"frozen,omitempty"`
@@ -207,6 +208,9 @@ type Member struct {
 	// Rights of its operators, with the newest change of each. An earlier build drops them, which
 	// takes the rights away.
 	Rights map[Right]Granting `json:"rights,omitempty"`
+	// Grants that its owner gives to instances there, with the newest change of each. A server's
+	// host gives none by itself either.
+	Grants map[Grant]Granting `json:"grants,omitempty"`
 }
 
 // Key returns the key of the member's record.
@@ -282,6 +286,8 @@ type HostStatus struct {
 	Leads  bool      `json:"leads"`  // its server decides for the cluster
 	// Rights of its operators beyond those of every member.
 	Rights map[Right]Granting `json:"rights,omitempty"`
+	// Given are the grants of its owner, with the newest change of each.
+	Given map[Grant]Granting `json:"given,omitempty"`
 	// Heard is the newest sign of its agent. Zero: none since the server started.
 	Heard     time.Time `json:"heard,omitzero"`
 	Instances int       `json:"instances"`        // placed on it
@@ -305,11 +311,13 @@ type Peers interface {
 	Exec(ctx context.Context, h Host, i InstanceID, s SessionSpec) (io.ReadWriteCloser, error)
 	// Usage returns the use of every instance that runs on a host, or of one service's.
 	Usage(ctx context.Context, h Host, s ServiceKey) ([]InstanceUsage, error)
+	WorkPeers
 	// Volumes returns the volumes of a host.
 	Volumes(ctx context.Context, h Host, q VolumeQuery) ([]KeptVolume, error)
 	// RemoveVolume deletes a volume of a service on a host (see Volumes.RemoveVolume).
 	RemoveVolume(ctx context.Context, h Host, s ServiceKey, name string) error
 	SnapshotPeers
+	MovePeers
 	// Meters streams the measurements of a host, the newest one at each time, until ctx ends or the
 	// host falls silent. Then the channel closes.
 	Meters(ctx context.Context, h Host) (<-chan Meters, error)
@@ -338,11 +346,13 @@ type HostAgent interface {
 	Exec(ctx context.Context, i InstanceID, s SessionSpec) (io.ReadWriteCloser, error)
 	// Usage returns the use of every instance that runs here, or of one service's.
 	Usage(ctx context.Context, s ServiceKey) ([]InstanceUsage, error)
+	WorkAgent
 	// Volumes returns the volumes of this host.
 	Volumes(ctx context.Context, q VolumeQuery) ([]KeptVolume, error)
 	// RemoveVolume deletes a volume of a service on this host.
 	RemoveVolume(ctx context.Context, s ServiceKey, name string) error
 	SnapshotAgent
+	MoveAgent
 	// Meters streams the measurements of this host, the newest one at each time, until ctx ends.
 	Meters(ctx context.Context) (<-chan Meters, error)
 	// StateLog returns the newest commits of a service's main branch.

@@ -109,15 +109,17 @@ type Instance struct {
 	Start    StartMode `json:"start,omitempty"`
 	Position string    `json:"position,omitempty"`
 	// Term is the term in which the ordinal leads. 0: it follows.
-	Term   int64      `json:"term,omitempty"`
-	Run    *RunPart   `json:"run,omitempty"` // nil: it serves; else it stays starting
-	Phase  Phase      `json:"phase"`
-	Reason string     `json:"reason"`         // of the last change
-	Intent IntentID   `json:"intent"`         // the intent that started it
-	Halt   IntentID   `json:"halt,omitempty"` // the intent that ends it
-	From   string     `json:"from,omitempty"` // the snapshot that it continues
-	IP4    netip.Addr `json:"ip4,omitzero"`
-	IP6    netip.Addr `json:"ip6,omitzero"`
+	Term   int64    `json:"term,omitempty"`
+	Run    *RunPart `json:"run,omitempty"` // nil: it serves; else it stays starting
+	Phase  Phase    `json:"phase"`
+	Reason string   `json:"reason"`         // of the last change
+	Intent IntentID `json:"intent"`         // the intent that started it
+	Halt   IntentID `json:"halt,omitempty"` // the intent that ends it
+	From   string   `json:"from,omitempty"` // the snapshot that it continues
+	// Move is the move in progress to another host. Nil: it stays.
+	Move *MoveMark  `json:"move,omitempty"`
+	IP4  netip.Addr `json:"ip4,omitzero"`
+	IP6  netip.Addr `json:"ip6,omitzero"`
 	// Walk is set if the instance did not ask for its own drain. Its agent stops it once it is
 	// drained.
 	Walk  bool      `json:"walk,omitempty"`
@@ -171,6 +173,9 @@ type SandboxSpec struct {
 	Secrets map[string][]byte
 	Configs []ConfigFile // of the spec, rendered
 	From    string       // the snapshot that the program continues, as in ImageRoot.Layers
+	// Arrives is the program that Travels.Leave of another host writes, for the move of
+	// Instance.Move. The sandbox then starts stopped, as if it had left.
+	Arrives io.Reader
 }
 
 // Sandbox is one running instance as its host sees it. Its methods may be called from any
@@ -207,6 +212,7 @@ type Sandbox interface {
 	// carries the frames of api/session. The end of the connection ends the command.
 	Session(ctx context.Context, s SessionSpec) (io.ReadWriteCloser, error)
 	Freezes
+	Travels
 	// Renew replaces the secrets of the store with newer contents, and returns the names of those
 	// that differed. The program then gets the signals of those names, each once.
 	Renew(
@@ -238,6 +244,7 @@ type Link struct {
 	Netns   string // path of the network namespace, for callers that must enter it
 	Service ServiceKey
 	Reach   []Reach // of the instance's spec
+	OfHost  bool    // its program has the network of the host instead
 }
 
 // SandboxEventKind is the kind of a sandbox event.
@@ -289,6 +296,9 @@ type InstanceUsage struct {
 	MemoryBytes int64   `json:"memory_bytes"`
 	PIDs        int64   `json:"pids"`        // processes and threads
 	Connections int     `json:"connections"` // established at a VIP
+	// Health is that of the probes, with their newest answers, oldest first. "": of an earlier build.
+	Health  HealthState   `json:"health,omitempty"`
+	Answers []ProbeAnswer `json:"answers,omitempty"`
 	// Metrics are the newest numbers of the application (PUT /v1/self/metrics).
 	Metrics map[string]float64 `json:"metrics,omitempty"`
 	// Flows is the number of new flows that its host steered to it since it was published.
@@ -296,6 +306,8 @@ type InstanceUsage struct {
 	// Meter and Score are its newest measurement. Nil: its service is not measured.
 	Meter *Meter `json:"meter,omitempty"`
 	Score *Score `json:"score,omitempty"`
+	// Queue is the queue of its link, at the host's end. Nil: unknown.
+	Queue *LinkQueue `json:"queue,omitempty"`
 	// The rest comes from the records of the cluster.
 	Born     time.Time `json:"born,omitzero"`
 	Phase    Phase     `json:"phase,omitempty"`
@@ -319,6 +331,9 @@ type Cgroup interface {
 	// Limit sets the limits of a spec, and lifts the limits that the spec does not have. If this
 	// machine cannot hold a limit, the error names its controller.
 	Limit(Resources) error
+	// Devices lets the group open the devices of every instance, and these, and no other. Nil may
+	// be called for a new group alone.
+	Devices(granted []Device) error
 	// Usage returns the use of the group since it was made.
 	Usage() Usage
 	// Strain returns the fast part of the use, with the limits in force.

@@ -350,6 +350,7 @@ type Operators interface {
 	// Without force, also: the host is present with instances, or keeps states.
 	RemoveHost(ctx context.Context, h HostName, force bool, by Asker) error
 	RightOperators
+	GrantOperators
 	// Watch sends every change to services, instances, intents and decisions after a store revision
 	// (0: from now). It ends with ctx. A last change with Err set reports that history is
 	// compacted.
@@ -375,6 +376,7 @@ type Operators interface {
 	RemoveVolume(ctx context.Context, s ServiceKey, name string, by Asker) error
 	SecretOperators
 	SnapshotOperators
+	MoveOperators
 	TenantOperators
 	TokenOperators
 	// Counters returns the counters of a service's endpoints on all hosts.

@@ -69,6 +69,8 @@ type Spec struct {
 	UsernsMode string  `json:"userns_mode,omitempty"`
 	Rollout    Rollout `json:"rollout,omitzero"`
 	Place      Place   `json:"place,omitzero"`
+	// Grants name parts of the host that the instances need, beside a program's usual files.
+	Grants []Grant `json:"grants,omitempty"`
 	// Needs are services of the same tenant, with their conditions for the first start of a revision.
 	Needs   map[ServiceName]Need `json:"needs,omitempty"`
 	Balance Balance              `json:"balance,omitzero"`

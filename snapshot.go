@@ -37,8 +37,10 @@ type Frozen struct {
 	Pipe uint64
 	// The rest is for Thaw: the pipe that takes the output, and the cgroups of the sandbox.
 	Output uintptr
-	Groups string
-	Entry  CgroupEntry
+	// Connections continue their connections instead of closing them.
+	Connections bool
+	Groups      string
+	Entry       CgroupEntry
 }
 
 // Machine is a kind of machine, as far as a snapshot depends on it.

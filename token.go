@@ -153,6 +153,8 @@ func (s Spec) OfHosts() string {
 		return "security_opt"
 	case s.UsernsMode != "":
 		return "userns_mode"
+	case len(s.Grants) > 0:
+		return "grants"
 	case len(HostPorts(s.Ports)) > 0:
 		return "publish.host"
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
 
 // fetching brings the image or the bundle of an instance to this host while its record waits in
@@ -101,6 +102,9 @@ func (r *birth) begin(
 	ctx context.Context, i pando.Instance, svc pando.Service, spec pando.Spec,
 ) (pando.Sandbox, time.Duration) {
 	here, err := r.image(spec)
+	if err == nil {
+		err = r.given(spec)
+	}
 	if err == nil && !here {
 		return nil, 0
 	}
@@ -135,6 +139,20 @@ func (r *birth) begin(
 		return nil, time.Millisecond
 	}
 	return box, 0
+}
+
+// given returns nil if the owner of this host gives every grant of a spec. Control has looked
+// already. This look counts after a change since, and for a spec of another revision.
+func (r *birth) given(spec pando.Spec) error {
+	if len(spec.Grants) == 0 {
+		return nil
+	}
+	h, lacks := r.a.Host.Name, pando.Grant("")
+	r.a.read(func(w *world.World) { lacks = w.Members[h].V.Withholds(spec.Grants) })
+	if lacks == "" {
+		return nil
+	}
+	return fmt.Errorf("%w: host %s %s", pando.ErrForbidden, h, pando.NotGiven(h, lacks))
 }
 
 // snapshot returns the files of the snapshot that an instance continues, or "". An earlier error

@@ -24,6 +24,7 @@ type watch struct {
 	probed time.Time // the time of the last probe
 	falls  int       // probes that failed in a row
 	spared bool      // it stays although it does not answer, and that is recorded
+	overload
 }
 
 // live sends the live probe of the spec to an instance in rotation. An instance that does not
@@ -56,6 +57,12 @@ func (r *watch) live(ctx context.Context, i pando.Instance, box pando.Sandbox) t
 	err := r.probe(ctx, spec.Health.Live, spec, box)
 	if e, ok := spec.External(i.Ordinal); ok {
 		r.judgeExternal(ctx, e, spec.Health.Fall, err)
+		return every
+	}
+	busy := r.overloaded(ctx, box, err)
+	r.answers.overload(busy)
+	if busy {
+		r.lighten(err)
 		return every
 	}
 	if err == nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/sim"
 )
 
 // wellness answers live probes. sick selects the instances that fail them.
@@ -175,4 +176,83 @@ func TestOverloadLowersTheWeightFirst(t *testing.T) {
 			t.Errorf("%d flows were broken", b.steering.Broken())
 		}
 	})
+}
+
+// laden answers no live probe in time. The instances in works use processor time meanwhile.
+type laden struct{ works, answers func(pando.InstanceID) bool }
+
+func (l laden) Probe(_ context.Context, _ pando.Probe, box pando.Sandbox, _ pando.Port) error {
+	if l.works(box.Instance()) {
+		box.(*sim.Sandbox).CPU.Add(int64(time.Second / 2))
+	}
+	if l.answers(box.Instance()) {
+		return nil
+	}
+	return fmt.Errorf("no answer in time: %w", pando.ErrBusy)
+}
+
+// With ten times the load that a service can take, all its instances work and none answers in time.
+// Each gets fewer flows, and none is taken out.
+func TestOverloadOfAllTakesNoneOut(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.probed(8, never)
+		b.prober = laden{works: always, answers: never}
+		b.restart()
+		for range 10 * 60 {
+			b.pass(time.Second)
+			if in := b.takesFlows(); in != 8 {
+				t.Fatalf("%d of 8 take flows", in)
+			}
+		}
+		for _, u := range b.usage(web) {
+			n := len(u.Answers)
+			if u.Health != pando.HealthOverloaded || n != pando.AnswersKept || u.Answers[n-1].Error == "" {
+				t.Errorf("%s is %s, with the answers %v", u.Instance, u.Health, u.Answers)
+			}
+		}
+		for _, i := range b.world().Of(web) {
+			if i.Weight != unwellWeight || !strings.Contains(i.Reason, "overloaded: a quarter") {
+				t.Errorf("%s: weight %d, %s", i.ID, i.Weight, i.Reason)
+			}
+		}
+	})
+}
+
+// A hung instance uses no processor time, and one in an endless loop is alone with its trouble.
+// Both are replaced.
+func TestAHungInstanceIsNoOverloadedOne(t *testing.T) {
+	sick := func(i pando.InstanceID) bool { return i == "web-00" }
+	well := func(i pando.InstanceID) bool { return !sick(i) }
+	for name, c := range map[string]struct {
+		p     laden
+		after time.Duration
+	}{
+		"hung":      {laden{works: never, answers: well}, 15 * time.Second},
+		"in a loop": {laden{works: sick, answers: well}, 2 * strayMax},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onBench(t, func(b *bench) {
+				b.probed(4, never)
+				b.prober = c.p
+				b.restart()
+				b.pass(c.after)
+				if in := b.takesFlows(); in != 3 {
+					t.Errorf("%d of 4 take flows after %s, want 3", in, c.after)
+				}
+			})
+		})
+	}
+}
+
+func always(pando.InstanceID) bool { return true }
+func never(pando.InstanceID) bool  { return false }
+
+// usage returns the use of the instances of a service here.
+func (b *bench) usage(s pando.ServiceKey) []pando.InstanceUsage {
+	b.Helper()
+	all, err := b.agent.Usage(b.ctx, s)
+	if err != nil || len(all) == 0 {
+		b.Fatal(all, err)
+	}
+	return all
 }

@@ -66,7 +66,8 @@ func (p *preparer) prepare(i *pando.Intent) preparation {
 	budget := scale.Budget{Scale: spec.Scale, Pin: svc.Pin, Count: scale.CountOf(all)}
 	// Control chooses the volumes of an instance, and gives it its secrets. A config may have those.
 	// An instance that continues a seed starts no program.
-	if !ok || spec.Ordinals() || spec.Seeded() || len(spec.StoredSecrets)+len(spec.Configs) > 0 ||
+	if !ok || spec.Ordinals() || spec.Seeded() ||
+		len(spec.StoredSecrets)+len(spec.Configs)+len(spec.Grants) > 0 ||
 		scale.Replicate(budget, i.By, now).State != pando.IntentGranted {
 		return nothing
 	}

@@ -212,6 +212,7 @@ func written(
 	asks intents, known world.Versioned[pando.Instance], last pando.Instance, steps []step,
 ) pando.Txn {
 	ended := last.Phase.Leaving() || last.Phase == pando.PhaseFailed
+	move := last.Move
 	takenOut := known.V.Phase == pando.PhaseDraining && !ended
 	claimed := last.Warm && !known.V.Warm
 	switch {
@@ -225,7 +226,7 @@ func written(
 		last.IP4, last.IP6 = ip4, ip6
 	}
 	last.Halt, last.Walk = known.V.Halt, known.V.Walk || last.Walk
-	last.Start = known.V.Start // control's alone
+	last.Start, last.Move = known.V.Start, move // control's alone, and this agent's alone
 	t := pando.Txn{If: []pando.Condition{known.If()}, Put: []pando.Stored{last}}
 	for _, id := range []pando.IntentID{last.Intent, last.Halt} {
 		v, ok := asks[id]

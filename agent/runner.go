@@ -26,6 +26,7 @@ type runner struct {
 	events   *events
 	recorder *recorder
 	caller   caller
+	answers  answers
 	// spread, out of 1,024, scales the extra sixteenth of this runner's waits. The instances of a host
 	// then do not all retry at one instant after an outage.
 	spread time.Duration
@@ -45,6 +46,7 @@ type life struct {
 	called int  // asks on their way that may claim it from the reserve
 	begun  bool // its start took the prepared work, if there was any
 	gone   bool // it has ended
+	moving bool // its program is on its way to another host
 	// inherited: a former agent began its life, and may have written asks about it.
 	inherited bool
 	awake     bool // although it is in reserve
@@ -199,6 +201,12 @@ func (r *runner) receive(ctx context.Context, m message) {
 		r.reconfigured(ctx, m.outcome)
 	case secretsBrought:
 		r.renewed(ctx, m)
+	case departs:
+		r.a.departures.mark(r, m)
+	case stays:
+		r.a.departures.clear(r)
+	case resumed:
+		r.moving = false
 	case deathAsked:
 		m.answer <- r.end.die(ctx, m)
 	}
@@ -226,6 +234,8 @@ func (r *runner) step(ctx context.Context) time.Duration {
 		return 0 // stopEnded wakes it
 	case r.over:
 		return r.end.remove(ctx)
+	case r.moving:
+		return 0 // resumed wakes it
 	case r.exited != nil && !i.Phase.Leaving() && i.Phase != pando.PhaseFailed:
 		r.fail(exitReason(*r.exited), r.exited)
 		return time.Millisecond
@@ -302,12 +312,7 @@ func (r *runner) adopt(ctx context.Context) {
 		// The former agent started it and died before it recorded that.
 		r.become(pando.PhaseStarting, "found running after the agent restarted")
 	}
-	if r.inst.Phase != pando.PhaseWarm {
-		// The former agent may have died during a snapshot.
-		if err := r.box.Resume(ctx); err != nil {
-			r.a.Log.Warn("resume an instance of a former agent", "instance", r.id, "error", err)
-		}
-	}
+	r.a.departures.proceed(ctx, r)
 	r.show()
 	r.birth.bear()
 	r.serve(r.box)
@@ -352,7 +357,9 @@ func (r *runner) probe(
 	if len(spec.Ports) > 0 {
 		fallback = spec.Ports[0]
 	}
-	return r.a.Prober.Probe(ctx, p, box, fallback)
+	err := r.a.Prober.Probe(ctx, p, box, fallback)
+	r.answers.note(r.a.Clock.Now(), p.Kind, err)
+	return err
 }
 
 // fail takes the instance out of rotation at once and records a decision with the evidence.

@@ -41,13 +41,20 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 		Endpoints: make([]pando.Endpoint, 0, len(a.crews.of[s])),
 	}
 	for _, r := range a.crews.of[s] {
-		if e, ok := a.current(r).endpoint(); ok {
+		if e, ok := a.current(r).endpoint(); ok && !a.departures.left(all.V, r) {
 			out.Endpoints = append(out.Endpoints, e)
 		}
 	}
+	coming := a.arrivals.endpoints(s)
+	out.Endpoints = append(out.Endpoints, coming...)
 	if a.Host.Tunnel && isSpread(svc.V, all.V) {
 		find := a.presence.leavingOut(all.V, out.Endpoints, t.find)
-		out.Endpoints = steer.Prefer(out.Endpoints, steer.Remotes(all.V, a.Host.Name, find))
+		remote := slices.DeleteFunc(steer.Remotes(all.V, a.Host.Name, find),
+			func(r pando.Endpoint) bool {
+				return slices.ContainsFunc(coming,
+					func(e pando.Endpoint) bool { return e.Instance == r.Instance })
+			})
+		out.Endpoints = steer.Prefer(out.Endpoints, remote)
 	}
 	if t := svc.V.Trial; t != nil && svc.V.Soaking() && steer.Share(out.Endpoints, svc.V.Current,
 		t.Share) {

@@ -176,7 +176,11 @@ func (a *Agent) see(i pando.Instance) bool {
 		return false
 	}
 	if !known {
-		r = newRunner(a, i, a.found[i.ID])
+		box := a.found[i.ID]
+		if b := a.arrivals.take(i.ID); b != nil {
+			box = b
+		}
+		r = newRunner(a, i, box)
 		delete(a.found, i.ID)
 		a.enlist(r)
 		a.scope.rescope(i.Service)

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -98,7 +99,7 @@ func deedOf(c huma.Context) (d pando.Deed) {
 	if t := c.Param("tenant"); t != "" && d.Object == "" {
 		d.Owner, d.Object = pando.Tenant(t), "tenant "+t
 	}
-	d.Detail = c.Param("right")
+	d.Detail = cmp.Or(c.Param("right"), c.Query("grant"))
 	return d
 }
 

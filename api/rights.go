@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -24,6 +25,15 @@ func (h rightsFace) routes(a huma.API) {
 		func(ctx context.Context, in *righting) (*nothing, error) {
 			return nil, h.setRight(ctx, in, false)
 		})
+	const grants = " /v1/hosts/{host}/grants"
+	route(a, "give", "PUT"+grants, "Allow a host to give something to its instances.",
+		func(ctx context.Context, in *giving) (*nothing, error) {
+			return nil, h.setGrant(ctx, in, true)
+		})
+	route(a, "withhold", "DELETE"+grants, "Let a host give something to new instances no longer.",
+		func(ctx context.Context, in *giving) (*nothing, error) {
+			return nil, h.setGrant(ctx, in, false)
+		})
 	route(a, "invite", "POST /v1/tokens", "Make a token that admits new hosts to the cluster.",
 		h.invite)
 }
@@ -41,6 +51,25 @@ func (h rightsFace) setRight(ctx context.Context, in *righting, may bool) error 
 		return err
 	}
 	return h.SetRight(ctx, in.Host, in.Right, may, by)
+}
+
+// giving is a request about one grant of a host.
+type giving struct {
+	Asking
+	Host  pando.HostName `path:"host" doc:"name of the host" example:"host2"`
+	Grant string         `query:"grant" required:"true" doc:"KIND=NAME" example:"device=kvm"`
+}
+
+func (h rightsFace) setGrant(ctx context.Context, in *giving, may bool) error {
+	by, err := in.by()
+	if err != nil {
+		return err
+	}
+	g, err := pando.ParseGrant(in.Grant)
+	if err != nil {
+		return err
+	}
+	return h.SetGrant(ctx, in.Host, g, may, by)
 }
 
 // Inviting is the body of a request for a token.
@@ -84,6 +113,19 @@ func (m MembersClient) SetRight(
 	}
 	path := "/v1/hosts/" + string(h) + "/rights/" + string(r)
 	_, err := call[struct{}](ctx, m.c, method, path, nil, nil)
+	return err
+}
+
+// SetGrant allows a host to give something to its instances, or ends that.
+func (m MembersClient) SetGrant(
+	ctx context.Context, h pando.HostName, g pando.Grant, may bool,
+) error {
+	method := http.MethodPut
+	if !may {
+		method = http.MethodDelete
+	}
+	_, err := call[struct{}](ctx, m.c, method, "/v1/hosts/"+string(h)+"/grants",
+		url.Values{"grant": {string(g)}}, nil)
 	return err
 }
 

@@ -23,6 +23,8 @@ func (h snapshotsFace) routes(a huma.API) {
 		"Delete a snapshot on every host that has it.", h.removeSnapshot)
 	route(a, "restore-snapshot", "POST /v1/services/{name}/snapshots/{snapshot}/restore",
 		"Start one more instance, which continues from a snapshot.", h.restore)
+	route(a, "migrate", "POST /v1/services/{name}/move",
+		"Move an instance to another host, with its memory and its connections.", h.migrate)
 }
 
 func (h snapshotsFace) list(ctx context.Context, in *struct {
@@ -85,6 +87,23 @@ func (h snapshotsFace) restore(ctx context.Context, in *struct {
 	return &intended{i}, err
 }
 
+// moved is an answer about one move.
+type moved struct{ Body pando.MoveStatus }
+
+func (h snapshotsFace) migrate(ctx context.Context, in *struct {
+	Named
+	Asking
+	Instance pando.InstanceID `query:"instance" doc:"this instance, else the first that serves"`
+	To       pando.HostName   `query:"to" doc:"to this host, else the best one"`
+}) (*moved, error) {
+	by, err := in.by()
+	if err != nil {
+		return nil, err
+	}
+	st, err := h.Migrate(ctx, in.key(), in.Instance, in.To, by)
+	return &moved{st}, err
+}
+
 // SnapshotClient is the part of a client for snapshots.
 type SnapshotClient struct{ c *Client }
 
@@ -127,4 +146,19 @@ func (c SnapshotClient) Restore(
 ) (pando.Intent, error) {
 	path, q := of(s, "/snapshots/"+url.PathEscape(digest)+"/restore")
 	return call[pando.Intent](ctx, c.c, http.MethodPost, path, q, nil)
+}
+
+// Migrate moves an instance, or the first that serves with i "", to a host, or to the best one with
+// to "".
+func (c SnapshotClient) Migrate(
+	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, to pando.HostName,
+) (pando.MoveStatus, error) {
+	path, q := of(s, "/move")
+	if i != "" {
+		q.Set("instance", string(i))
+	}
+	if to != "" {
+		q.Set("to", string(to))
+	}
+	return call[pando.MoveStatus](ctx, c.c, http.MethodPost, path, q, nil)
 }

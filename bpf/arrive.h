@@ -240,7 +240,8 @@ apart int report_proven(struct __sk_buff *skb, struct arrival *a, __u32 slot)
 }
 
 /* resume sends a packet of a flow in this host's table to the flow's endpoint. The sockets are
- * here, so the choice of the other host does not count. It returns ANEW without such a flow. */
+ * here, so the choice of the other host does not count. It returns ANEW without such a flow, and
+ * GONE if the flow's endpoint has left. */
 inlined int resume(struct __sk_buff *skb, struct packet *p, struct arrival *a, int six)
 {
 	union flow_any k;
@@ -368,9 +369,10 @@ apart int sought(struct __sk_buff *skb, struct packet *p, struct arrival *a, __u
 	if (!e || e->away)
 		return at == UNKNOWN ? DROP : give_back(skb, a, NOT_HERE);
 	report_proven(skb, a, slot);
-	if (known >= 0)
-		return six ? resume6(skb, p, a) : resume4(skb, p, a);
-	return settle(skb, p, a, six);
+	if (known < 0)
+		return settle(skb, p, a, six);
+	int verdict = six ? resume6(skb, p, a) : resume4(skb, p, a);
+	return verdict == GONE ? drop(DROP_NO_ENDPOINT) : verdict;
 }
 
 /* not_there handles the answer of a host that does not have a flow. */
@@ -422,7 +424,9 @@ apart int gone_there(struct __sk_buff *skb, struct packet *p, struct arrival *a,
 	}
 	int verdict = seek(skb, p, 1, six);
 	if (verdict == KNOWN)
-		return approach(skb, p, six);
+		verdict = approach(skb, p, six);
+	if (verdict == GONE)
+		return drop(DROP_NO_ENDPOINT);
 	return verdict == ANEW ? REFUSE + DROP_NO_FLOW : verdict;
 }
 
@@ -465,6 +469,8 @@ inlined int arrived(struct __sk_buff *skb, struct arrival *a, int six)
 	if (a->mark == IS_PROVEN || a->mark == IS_GONE || a->mark == IS_ENDED)
 		return believe(&p, a, six);
 	verdict = six ? resume6(skb, &p, a) : resume4(skb, &p, a);
+	if (verdict == GONE)
+		return give_back(skb, a, LOST);
 	if (verdict == ANEW && a->slot != NO_SLOT)
 		verdict = settle(skb, &p, a, six);
 	else if (verdict == ANEW)

@@ -9,6 +9,7 @@
 #define REFUSE 100 /* above every action */
 #define ANEW 99    /* the packet begins another flow */
 #define KNOWN 98   /* the flow is in the table now */
+#define GONE 97    /* the flow's endpoint has left this host */
 #define USED (FLOW_ESTABLISHED | FLOW_FIN | FLOW_RST)
 #define ANSWER_WINDOW (1 << 20) /* bytes that an instance sends before its client's first ACK */
 #define SEEN_STEP 64 /* how exactly it is known when a flow was last seen, in ticks */
@@ -180,8 +181,7 @@ apart int note_end_of(__u32 n)
 	return 0;
 }
 
-/* elsewhere returns whether another host serves a VIP. Packets
- * without a flow here pass there unchanged by this host's routes. */
+/* elsewhere returns whether another host serves a VIP. Packets without a flow here pass there. */
 cold int elsewhere(const __u32 *vip, __u32 six)
 {
 	__u32 key[4];
@@ -367,8 +367,8 @@ inlined int is_proven(struct __sk_buff *skb, struct packet *p, const struct flow
 	return bpf_ntohl(acknowledged) - f->answer - 1 < ANSWER_WINDOW;
 }
 
-/* carry sends a packet of a known flow to the flow's endpoint. It returns
- * ANEW if the packet begins another flow, and REFUSE + reason to refuse it. */
+/* carry sends a packet of a known flow to the flow's endpoint. It returns ANEW if the packet begins
+ * another flow, and GONE if the endpoint has left. */
 inlined int carry(struct __sk_buff *skb, struct packet *p, const union flow_any *k, struct flow *f,
 		  int is_held, int six)
 {
@@ -387,7 +387,7 @@ inlined int carry(struct __sk_buff *skb, struct packet *p, const union flow_any 
 			count_live(n, -1);
 		if (remove_flow(k, f->service, six))
 			count(COUNT_REMOVED);
-		return !tcp || opens ? ANEW : REFUSE + DROP_NO_ENDPOINT;
+		return !tcp || opens ? ANEW : GONE;
 	}
 	if (tcp) {
 		__u32 flags = f->flags | (p->flags & SYN ? 0 : FLOW_ESTABLISHED) |
@@ -447,20 +447,20 @@ inlined int steer(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
 	}
 	flow_key_of(&k, p->src, p->dst, p->sport, p->dport, p->protocol, six);
 	struct flow *f = find_held(&k, six);
-	if (f) {
-		verdict = carry(skb, p, &k, f, 1, six);
-		if (verdict < ANEW)
-			return verdict;
-	}
+	if (f && (verdict = carry(skb, p, &k, f, 1, six)) < GONE)
+		return verdict;
 	struct packet q = *p; /* so that p itself may stay in registers */
 	if (!f)
 		verdict = approach(skb, &q, six);
-	if (verdict == ANEW && q.protocol == IPPROTO_TCP && (q.flags & (SYN | ACK)) != SYN)
-		verdict = seek(skb, &q, 0, six);
+	int gone = verdict == GONE;
+	if (gone || (verdict == ANEW && q.protocol == IPPROTO_TCP && (q.flags & (SYN | ACK)) != SYN))
+		verdict = seek(skb, &q, gone, six);
 	if (verdict == KNOWN)
 		verdict = approach(skb, &q, six);
+	if (unlikely(verdict == GONE)) /* at this moment */
+		return drop(DROP_NO_ENDPOINT);
 	if (verdict == ANEW) {
-		verdict = start(skb, &q, six);
+		verdict = gone ? REFUSE + DROP_NO_ENDPOINT : start(skb, &q, six);
 		/* Once this host has no flows to lose, its own packets (back) go there by a separate route. */
 		if (verdict >= REFUSE && !back && elsewhere(p->dst, six))
 			return PASS;

@@ -21,7 +21,7 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 		h.Instances4, h.Instances6 = pando.InstanceRange(h.Slot)
 		all[name] = pando.HostStatus{
 			Host: h, State: pando.HostAway, Server: m.V.Server, Heard: c.left[name],
-			Rights: m.V.Rights,
+			Rights: m.V.Rights, Given: m.V.Grants,
 		}
 	}
 	for name, h := range c.world.Hosts {
@@ -30,7 +30,8 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 			state = pando.HostFrozen
 		}
 		m := all[name]
-		all[name] = pando.HostStatus{Host: h.V, State: state, Server: m.Server, Rights: m.Rights}
+		all[name] = pando.HostStatus{Host: h.V, State: state, Server: m.Server, Rights: m.Rights,
+			Given: m.Given}
 	}
 	for name, h := range all {
 		h.Instances = c.world.CountOn(name)

@@ -195,6 +195,8 @@ func unable(w *world.World, s pando.Spec) string {
 		{len(pando.HostPorts(s.Ports)) > 0, func(h pando.Host) bool { return h.Fronts },
 			"publish.host: host %s does not serve at its own address: it has an older pando, or steers by " +
 				"Open vSwitch; upgrade pando there, or start it with --steer ebpf"},
+		{len(s.Grants) > 0, func(h pando.Host) bool { return h.Grants },
+			"grants: host %s has an older pando that gives none: upgrade pando there"},
 		{s.Stateful(), func(h pando.Host) bool { return h.Ordinals },
 			"kind: host %s has an older pando without stateful services: upgrade pando there"},
 		{len(s.Binds()) > 0, func(h pando.Host) bool { return h.Binds },
@@ -214,12 +216,14 @@ func unable(w *world.World, s pando.Spec) string {
 // stuck returns why a service that runs cannot keep the rule of placement of a new spec, or "".
 func stuck(w *world.World, svc pando.Service, s pando.Spec) string {
 	host, here := w.Hosts[svc.Home]
-	why := lifecycle.Unfit(host.V, pando.Place{Only: s.Place.Only}, nil)
+	host.V.Name = svc.Home
+	why := lifecycle.Unfit(host.V, pando.Place{Only: s.Place.Only}, nil, lacking(w, s))
 	if !here || why == "" || s.Place.Spread != "" || !w.HostsOf(svc.ServiceKey)[svc.Home] {
 		return ""
 	}
 	return fmt.Sprintf("it runs on %s, which %s, and a move would break its connections; give that "+
-		"host the label (`pando up --label`), or remove the service first (`pando rm %s`)",
+		"host the label (`pando up --label`) or allow the grant, or remove the service first "+
+		"(`pando rm %s`)",
 		svc.Home, why, svc.ServiceKey)
 }
 

@@ -75,7 +75,29 @@ func (p *placer) standing(h pando.HostName) lifecycle.Standing {
 	return lifecycle.Standing{
 		Here: here, Leaving: host.V.Leaving || host.V.Frozen != "",
 		Removed: !member && len(p.w.Members) > 0,
-		Unfit:   lifecycle.Unfit(host.V, pando.Place{Only: p.newest().Place.Only}, nil),
+		Unfit:   p.unfit(h, host.V),
+	}
+}
+
+// unfit returns why a host cannot stay the home of the service, or "".
+func (p *placer) unfit(name pando.HostName, h pando.Host) string {
+	h.Name = name
+	return lifecycle.Unfit(h, pando.Place{Only: p.newest().Place.Only}, nil, p.lacking(p.nextSpec()))
+}
+
+// lacking returns a function with the reason that a host does not give a grant of a spec. Nil: the
+// spec has none.
+func (p *placer) lacking(s pando.Spec) func(pando.HostName) string { return lacking(p.w, s) }
+
+func lacking(w *world.World, s pando.Spec) func(pando.HostName) string {
+	if len(s.Grants) == 0 {
+		return nil
+	}
+	return func(h pando.HostName) string {
+		if g := w.Members[h].V.Withholds(s.Grants); g != "" {
+			return pando.NotGiven(h, g)
+		}
+		return ""
 	}
 }
 
@@ -125,7 +147,8 @@ func (p *placer) hostless() string {
 // fitting returns the hosts that take new instances of the service, by its rule.
 func (p *placer) fitting() []pando.Host {
 	if p.fits == nil {
-		p.fits = lifecycle.Fitting(p.hosts(), p.newest().Place, p.apart)
+		p.fits = lifecycle.Fitting(p.hosts(), p.newest().Place, p.apart,
+			p.lacking(p.nextSpec()))
 	}
 	return p.fits
 }
@@ -146,6 +169,7 @@ func (p *placer) spreads() bool { return p.newest().Place.Spread != "" && p.home
 func (p *placer) wish(s pando.Spec, home pando.HostName) lifecycle.Wish {
 	return lifecycle.Wish{
 		Spec: s, Rule: p.newest().Place, Home: home, Apart: p.apart, Loads: p.loads(home),
+		Lacks: p.lacking(s),
 		Beside: func(h pando.HostName) int {
 			if !p.here(h) {
 				return 0

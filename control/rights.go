@@ -53,3 +53,45 @@ func (c *members) setRight(
 	}
 	return err
 }
+
+// SetGrant implements pando.GrantOperators. The grant is a part of the membership and ends with it.
+func (c *members) SetGrant(
+	ctx context.Context, h pando.HostName, of pando.Grant, may bool, by pando.Asker,
+) error {
+	if is, err := pando.ParseGrant(string(of)); err != nil || is != of {
+		return errors.Join(err, fmt.Errorf("%w: the grant %q: write %s", pando.ErrInvalid, of, is))
+	}
+	for n := 0; ; n++ {
+		err := c.setGrant(ctx, h, of, pando.Granting{May: may, By: by.Name, At: c.Clock.Now()})
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, pando.ErrConflict) || n == attempts {
+			return fmt.Errorf("the grant %s of host %s: %w", of, h, err)
+		}
+	}
+}
+
+func (c *members) setGrant(
+	ctx context.Context, h pando.HostName, of pando.Grant, g pando.Granting,
+) error {
+	w, err := c.stored(ctx, pando.MemberKey(h))
+	if err != nil {
+		return err
+	}
+	m, ok := w.Members[h]
+	if !ok {
+		return fmt.Errorf("%w; `pando hosts` lists those there are", pando.ErrNotFound)
+	}
+	next, changed, err := m.V.SetGrant(of, g)
+	if err != nil || !changed {
+		return err
+	}
+	_, err = c.Registry.Commit(ctx, pando.Txn{
+		If: []pando.Condition{m.If()}, Put: []pando.Stored{next},
+	})
+	if err == nil {
+		c.Log.Info("changed a grant of a host", "host", h, "grant", of, "may", g.May, "by", g.By)
+	}
+	return err
+}

@@ -8,9 +8,12 @@ import (
 	"pando.run/pando"
 )
 
-// Unfit returns why a host breaks the placement rule of a service, or "". The host is the subject
-// of the reason.
-func Unfit(h pando.Host, rule pando.Place, apart func(pando.HostName) bool) string {
+// Unfit returns why a host breaks the placement rule of a service, or does not give a grant, or "".
+// The host is the subject of the reason. lacks may be nil.
+func Unfit(
+	h pando.Host, rule pando.Place, apart func(pando.HostName) bool,
+	lacks func(pando.HostName) string,
+) string {
 	if rule.Only != "" {
 		if name, value, _ := strings.Cut(rule.Only, "="); h.Label(name) != value {
 			if name == pando.SpreadHost {
@@ -24,6 +27,9 @@ func Unfit(h pando.Host, rule pando.Place, apart func(pando.HostName) bool) stri
 	}
 	if rule.Apart != "" && apart(h.Name) {
 		return fmt.Sprintf("has instances of %s, and the service stays apart from it", rule.Apart)
+	}
+	if lacks != nil {
+		return lacks(h.Name)
 	}
 	return ""
 }
@@ -83,7 +89,7 @@ func (c Candidate) objection(w Wish) string {
 	case w.Home == c.Host.Name:
 		return c.full(w)
 	}
-	if why := Unfit(c.Host, w.Rule, w.Apart); why != "" {
+	if why := Unfit(c.Host, w.Rule, w.Apart, w.Lacks); why != "" {
 		return "it " + why
 	}
 	if w.Home != "" {
@@ -110,14 +116,16 @@ func (c Candidate) full(w Wish) string {
 	return ""
 }
 
-// Fitting returns the hosts that keep the placement rule of a service.
+// Fitting returns the hosts that keep the placement rule of a service, and give its grants. lacks
+// may be nil.
 func Fitting(
 	hosts []pando.Host, rule pando.Place, apart func(pando.HostName) bool,
+	lacks func(pando.HostName) string,
 ) []pando.Host {
-	if rule == (pando.Place{}) {
+	if rule == (pando.Place{}) && lacks == nil {
 		return hosts
 	}
 	return slices.DeleteFunc(slices.Clone(hosts), func(h pando.Host) bool {
-		return Unfit(h, rule, apart) != ""
+		return Unfit(h, rule, apart, lacks) != ""
 	})
 }

@@ -189,7 +189,7 @@ func TestPlaceIsDeterministicAndKeepsEveryRule(t *testing.T) {
 		}
 		takes, next := 0, pando.HostName("")
 		for n, f := range Explain(all, w, "") {
-			if ok := w.room(hosts[n]) && Unfit(hosts[n], w.Rule, w.Apart) == ""; f.Takes != ok ||
+			if ok := w.room(hosts[n]) && Unfit(hosts[n], w.Rule, w.Apart, w.Lacks) == ""; f.Takes != ok ||
 				f.Reason == "" {
 				t.Fatalf("%+v, and the host can take it: %t", f, ok)
 			}
@@ -205,7 +205,8 @@ func TestPlaceIsDeterministicAndKeepsEveryRule(t *testing.T) {
 		}
 		if err == nil && w.Rule.Spread == "host" {
 			for n, o := range hosts {
-				if w.room(hosts[n]) && Unfit(o, w.Rule, w.Apart) == "" && beside[o.Name] < beside[h.Name] {
+				fits := w.room(hosts[n]) && Unfit(o, w.Rule, w.Apart, w.Lacks) == ""
+				if fits && beside[o.Name] < beside[h.Name] {
 					t.Fatalf("placed on %s with %d, and %s has %d", h.Name, beside[h.Name], o.Name,
 						beside[o.Name])
 				}
@@ -275,10 +276,11 @@ func TestAServiceSpreadsOverHostsThatReceiveConnections(t *testing.T) {
 	if h, _, err := Place(hosts, w); err != nil || h.Name != "a1" {
 		t.Errorf("placed on %s, %v", h.Name, err)
 	}
-	if why := Unfit(hosts[4], w.Rule, w.Apart); !strings.Contains(why, "receives no connections") {
+	why := Unfit(hosts[4], w.Rule, w.Apart, w.Lacks)
+	if !strings.Contains(why, "receives no connections") {
 		t.Errorf("the older host is unfit: %q", why)
 	}
-	if why := Unfit(hosts[4], pando.Place{}, w.Apart); why != "" {
+	if why := Unfit(hosts[4], pando.Place{}, w.Apart, nil); why != "" {
 		t.Errorf("the older host as a home is unfit: %q", why)
 	}
 }

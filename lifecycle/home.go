@@ -85,13 +85,15 @@ func Waits(takers, fitting int, home pando.HostName, s Standing) string {
 	case takers == 0:
 		return "no host takes instances"
 	case home == "" && fitting == 0:
-		return "no host that takes instances keeps its rule `place`: change the rule, or give a host " +
-			"the label (`pando up --label`)"
+		return "no host that takes instances keeps its rule `place` and gives its `grants`: " +
+			"change them, give a host the label (`pando up --label`), or allow the grant there " +
+			"(`pando hosts allow`); `pando why NAME --pending` explains each host"
 	case home == "" || s.Takes():
 		return ""
 	case s.Here && !s.Leaving:
-		return fmt.Sprintf("its home is %s, which %s: change its rule `place`, give that host the label "+
-			"(`pando up --label`), or remove the service and deploy it again", home, s.Unfit)
+		return fmt.Sprintf("its home is %s, which %s: change its rule `place` or its `grants`, give "+
+			"that host the label (`pando up --label`) or allow the grant, or remove the service and deploy "+
+			"it again", home, s.Unfit)
 	case s.Removed:
 		return fmt.Sprintf("its state was on %s, which was removed from the cluster: "+
 			"`pando rm --purge` and a new deploy begin without that state", home)

@@ -78,6 +78,8 @@ type Wish struct {
 	Beside func(pando.HostName) int
 	// Apart reports whether a host has instances of the service in Rule.Apart.
 	Apart func(pando.HostName) bool
+	// Lacks returns why a host does not give a grant of the spec, or "". Nil: it has none.
+	Lacks func(pando.HostName) string
 	Loads map[pando.HostName]Load
 }
 
@@ -104,7 +106,7 @@ func Place(hosts []pando.Host, w Wish) (h pando.Host, why string, err error) {
 				"%d bytes of memory and %d processes: its home %s is full; lower its resources, or end "+
 				"something there", pando.ErrNoRoom, w.Spec.Key(), w.Spec.Resources.MemoryBytes,
 				w.Spec.Resources.PIDs, w.Home)
-		case w.room(h) && Unfit(h, w.Rule, w.Apart) == "":
+		case w.room(h) && Unfit(h, w.Rule, w.Apart, w.Lacks) == "":
 			with = append(with, h)
 		}
 	}

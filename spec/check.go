@@ -79,7 +79,8 @@ func Check(s pando.Spec) error {
 	for _, e := range s.Endpoints {
 		c.also(e.Check())
 	}
-	for _, why := range slices.Concat(externalConflicts(s), hostPortConflicts(s)) {
+	for _, why := range slices.Concat(externalConflicts(s), hostPortConflicts(s),
+		grantConflicts(s)) {
 		c.that(false, "%s: %s", why.path, why.text)
 	}
 	c.health(s.Health, len(s.Ports) > 0)

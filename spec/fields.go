@@ -191,6 +191,13 @@ var fields = []field{
 		def: "users of its own", example: "host", kind: enumKind(pando.UsernsHost),
 		set: func(s *pando.Spec, v any) { s.UsernsMode = v.(string) },
 		get: func(s pando.Spec) any { return s.UsernsMode }},
+	{name: "grants", doc: "Parts of the host that the instances need, as a list: `device: NAME` " +
+		"of /dev, `path: PATH:ro` (or :rw) at the same path, and `netns: host` for the network of the " +
+		"host. A host gives them only if its owner allows that (`pando hosts allow`). Until one does, " +
+		"the service waits.", def: "none", example: `[device: kvm, "path=/proc/modules:ro"]`,
+		kind: grantsKind,
+		set:  func(s *pando.Spec, v any) { s.Grants = v.([]pando.Grant) },
+		get:  func(s pando.Spec) any { return grantWords(s.Grants) }},
 	{name: "replicate", doc: "The beginning of new instances.", fields: replicateFields},
 	{name: "rollout", doc: "How a new revision takes over.", fields: rolloutFields},
 	{name: "place", doc: "The hosts on which the instances run.", fields: placeFields},

@@ -251,7 +251,8 @@ func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 	for _, c := range slices.Concat(scaleConflicts(s.Scale), placeConflicts(s), volumeConflicts(s),
 		connectConflicts(s),
 		replicateConflicts(s),
-		canaryConflicts(s), externalConflicts(s), jobConflicts(s), statefulConflicts(s)) {
+		canaryConflicts(s), externalConflicts(s), grantConflicts(s), jobConflicts(s),
+		statefulConflicts(s)) {
 		r.at(where[c.path], c.path, "%s", c.text)
 	}
 	if where["ports"] == nil {

@@ -37,6 +37,8 @@ type Hierarchies struct {
 	root string
 	v2   bool
 	v1   []string // mounted controllers
+	// devices reports that v1 has the hierarchy of devices.
+	devices bool
 }
 
 // controllers are those of v1 that limit or count.
@@ -55,6 +57,8 @@ func Open(root string) (Hierarchies, error) {
 			h.v1 = append(h.v1, c)
 		}
 	}
+	_, err := os.Stat(filepath.Join(root, devicesController, "tasks"))
+	h.devices = err == nil
 	if len(h.v1) == 0 {
 		return h, fmt.Errorf("%w: no control groups are mounted at %s; mount cgroup2 there",
 			pando.ErrNotFound, root)
@@ -64,11 +68,13 @@ func Open(root string) (Hierarchies, error) {
 
 // Group is the cgroup of one sandbox, in each hierarchy.
 type Group struct {
-	root   string
-	name   string            // below the root of each hierarchy
-	v2     string            // its folder in v2
-	v1     map[string]string // controller -> folder
-	strain strain
+	root string
+	name string            // below the root of each hierarchy
+	v2   string            // its folder in v2
+	v1   map[string]string // controller -> folder
+	// devices is its folder in v1's hierarchy of devices, or "".
+	devices string
+	strain  strain
 }
 
 // Make implements pando.Cgroups.
@@ -80,7 +86,10 @@ func (h Hierarchies) Make(name string) (pando.Cgroup, error) {
 	for _, c := range h.v1 {
 		g.v1[c] = filepath.Join(h.root, c, name)
 	}
-	for _, dir := range g.folders() {
+	if h.devices {
+		g.devices = filepath.Join(h.root, devicesController, name)
+	}
+	for _, dir := range g.all() {
 		if err := makeFolder(dir); err != nil {
 			return nil, errors.Join(fmt.Errorf("make a cgroup: %w", err), g.Remove())
 		}
@@ -133,6 +142,9 @@ func (h Hierarchies) Roots() []string {
 	for _, c := range h.v1 {
 		out = append(out, filepath.Join(h.root, c))
 	}
+	if h.devices {
+		out = append(out, filepath.Join(h.root, devicesController))
+	}
 	return out
 }
 
@@ -158,6 +170,14 @@ func (g *Group) folders() []string {
 	return out
 }
 
+// all returns every folder of the group, also that of its devices.
+func (g *Group) all() []string {
+	if g.devices == "" {
+		return g.folders()
+	}
+	return append(g.folders(), g.devices)
+}
+
 // Entry implements pando.Cgroup.
 func (g *Group) Entry() pando.CgroupEntry {
 	e := pando.CgroupEntry{}
@@ -167,6 +187,9 @@ func (g *Group) Entry() pando.CgroupEntry {
 	}
 	for _, dir := range g.v1 {
 		e.Tasks = append(e.Tasks, strings.TrimPrefix(filepath.Join(dir, "tasks"), g.root))
+	}
+	if g.devices != "" {
+		e.Tasks = append(e.Tasks, strings.TrimPrefix(filepath.Join(g.devices, "tasks"), g.root))
 	}
 	return e
 }
@@ -348,7 +371,7 @@ func (g *Group) Remove() error {
 
 func (g *Group) removeOnce() error {
 	var errs []error
-	for _, dir := range g.folders() {
+	for _, dir := range g.all() {
 		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}

@@ -67,20 +67,38 @@ func (c parts) capabilities(s types.ServiceConfig) {
 	}
 }
 
-// devices answers `devices`.
+// devices converts `devices` to grants. The owner of a host allows each.
 func (c parts) devices(s types.ServiceConfig) {
 	for _, d := range s.Devices {
-		switch {
-		case slices.Contains([]string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random",
-			"/dev/urandom", "/dev/tty", "/dev/shm"}, d.Source): // of every instance
-		case d.Source == "/dev/fuse" || d.Source == "/dev/net/tun":
-			c.deny(c.at("devices"), "%s mounts or makes interfaces, which needs privileges: run this "+
-				"program without Pando", d.Source)
-		default:
-			c.deny(c.at("devices"), "%s: instances have no device of the host: run this program without "+
-				"Pando, and reach it with `endpoints` of a spec", d.Source)
+		if slices.Contains([]string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random",
+			"/dev/urandom", "/dev/tty", "/dev/shm"}, d.Source) { // of every instance
+			continue
 		}
+		g, err := pando.ParseGrant("device=" + d.Source)
+		switch {
+		case err != nil || !strings.HasPrefix(d.Source, "/dev/"):
+			c.deny(c.at("devices"), "%s: name one device of /dev", d.Source)
+			continue
+		case d.Target != "" && d.Target != d.Source:
+			c.deny(c.at("devices"), "%s: an instance has it at its own path: write %[1]s:%[1]s, and name "+
+				"that path in the program", d.Source)
+			continue
+		}
+		c.grant("devices", g)
 	}
+	if s.NetworkMode == "host" {
+		c.grant("network_mode", pando.GrantHostNet)
+	}
+}
+
+// grant adds a grant to the spec.
+func (c parts) grant(word string, g pando.Grant) {
+	if slices.Contains(c.out.Grants, g) {
+		return
+	}
+	c.out.Grants = append(c.out.Grants, g)
+	c.warn(c.at(word), "becomes a grant: the service waits until the owner of a host gives it "+
+		"(`pando hosts allow HOST %s`)", g)
 }
 
 // hosts converts `extra_hosts`. The host itself is its gateway.

@@ -18,6 +18,12 @@ import (
 // program has one number there: the one that other services use, or else the published one.
 func (c *converter) ports(s types.ServiceConfig, out *pando.Spec) {
 	at := []string{"services", s.Name, "ports"}
+	if s.NetworkMode == "host" {
+		if len(s.Ports) > 0 {
+			c.warn(at, "are left out: with network_mode: host the program listens at the host's address")
+		}
+		return
+	}
 	for _, p := range s.Ports {
 		protocol := pando.Protocol(cmp.Or(p.Protocol, "tcp"))
 		if protocol != pando.TCP && protocol != pando.UDP {

@@ -149,7 +149,7 @@ func idle(key string, words map[string]any) bool {
 	case "build": // the image is there already
 		return words["image"] != nil
 	case "network_mode":
-		return v == "bridge"
+		return v == "bridge" || v == "host" // host is a grant
 	case "ipc":
 		return v == "private" || v == "shareable"
 	case "cgroup":

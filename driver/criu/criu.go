@@ -90,7 +90,11 @@ func (t Tool) Freeze(ctx context.Context, f pando.Frozen) error {
 
 // Thaw implements pando.Freezer.
 func (t Tool) Thaw(ctx context.Context, f pando.Frozen) error {
-	args := append([]string{"restore", "--restore-detached", "--tcp-close"}, common...)
+	connections := "--tcp-close"
+	if f.Connections {
+		connections = "--tcp-established"
+	}
+	args := append([]string{"restore", "--restore-detached", connections}, common...)
 	output, err := unix.Dup(int(f.Output))
 	if err != nil {
 		return err

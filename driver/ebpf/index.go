@@ -206,7 +206,10 @@ func (x *index) remember(slot uint32, name pando.InstanceID) {
 }
 
 func (x *index) forget(slot uint32) {
-	delete(x.endpoints[x.slots[slot].Service], x.names[slot])
+	of := x.endpoints[x.slots[slot].Service]
+	if of[x.names[slot]] == slot { // else the instance has moved to another slot
+		delete(of, x.names[slot])
+	}
 	delete(x.names, slot)
 }
 

@@ -114,12 +114,19 @@ func (d *Driver) endpointSlots(service uint32, want []pando.Endpoint) (slots, go
 	slots = make([]uint32, 0, len(want))
 	for _, e := range want {
 		slot, ok := d.index.endpoints[service][e.Instance]
-		// No flow can have survived a change of the link.
-		if ok && !leadsTo(d.index.slots[slot], e) {
-			if err := d.dropEndpoint(slot); err != nil {
+		if was := d.index.slots[slot]; ok && !leadsTo(was, e) {
+			switch away := e.Remote.IsValid(); {
+			case away && was.Away != 0:
+				err = d.index.relocate(&d.objects, slot, e)
+			case away || was.Away != 0:
+				// Its flows are found by their sockets (bpf/door.h), once the doors are published.
+				gone, ok = append(gone, slot), false
+			default: // no flow can have survived a change of the link
+				err, ok = d.dropEndpoint(slot), false
+			}
+			if err != nil {
 				return nil, nil, err
 			}
-			ok = false
 		}
 		if !ok {
 			if slot, err = d.addEndpoint(service, e); err != nil {
@@ -132,14 +139,25 @@ func (d *Driver) endpointSlots(service uint32, want []pando.Endpoint) (slots, go
 		slots = append(slots, slot)
 	}
 	if len(d.index.endpoints[service]) == len(slots) {
-		return slots, nil, nil
+		return slots, gone, nil
 	}
 	for _, slot := range d.index.endpoints[service] {
-		if !slices.Contains(slots, slot) {
+		if !slices.Contains(slots, slot) && !slices.Contains(gone, slot) {
 			gone = append(gone, slot)
 		}
 	}
 	return slots, gone, nil
+}
+
+// relocate gives a slot to an instance that has moved between two other hosts. It keeps its flows.
+func (x *index) relocate(o *steerObjects, slot uint32, e pando.Endpoint) error {
+	v := x.slots[slot]
+	v.Remote, v.Away = words(e.Remote), awayOf(e)
+	if err := o.Endpoints.Put(slot, v); err != nil {
+		return err
+	}
+	x.slots[slot] = v
+	return nil
 }
 
 // leadsTo reports whether a slot is that of an endpoint: it has the same link, or the same host.

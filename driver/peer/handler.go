@@ -48,8 +48,10 @@ func Handler(a pando.HostAgent) http.Handler {
 		}
 		answer(w, all, err)
 	})
+	workRoute(mux, a)
 	volumeRoutes(mux, a)
 	snapshotRoutes(mux, a)
+	moveRoutes(mux, a)
 	mux.HandleFunc("GET /peer/meters", func(w http.ResponseWriter, r *http.Request) {
 		sendMeters(a, w, r)
 	})

@@ -29,6 +29,7 @@ type host struct {
 	asked    pando.LogQuery
 	closed   chan struct{}
 	counters []pando.EndpointCounters
+	packets  [][]byte
 }
 
 func (h *host) Applied(_ context.Context, _ pando.ServiceKey, at pando.StoreRevision) error {
@@ -76,6 +77,11 @@ func (l *lines) Close() error {
 func (h *host) Losses(context.Context) (pando.Losses, error) {
 	return pando.Losses{Dropped: map[pando.DropReason]uint64{pando.DroppedSpoofed: 3},
 		Evicted: 2}, h.err
+}
+
+func (h *host) Work(_ context.Context, after pando.WorkMark) (pando.WorkBatch, error) {
+	return pando.WorkBatch{Journal: after.Journal, Number: after.Number + 1,
+		Lines: []pando.WorkLine{{Tenant: "acme", Work: pando.Work{BytesIn: 7}}}}, nil
 }
 
 func (h *host) Usage(_ context.Context, s pando.ServiceKey) ([]pando.InstanceUsage, error) {

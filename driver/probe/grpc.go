@@ -25,6 +25,8 @@ func check(ctx context.Context, at string) error {
 	switch {
 	case status.Code(err) == codes.Unimplemented:
 		return fmt.Errorf("the program has no grpc.health.v1.Health; register it, or probe tcp: %w", err)
+	case status.Code(err) == codes.ResourceExhausted:
+		return busy{err}
 	case err != nil:
 		return err
 	case a.Status != health.HealthCheckResponse_SERVING:

@@ -49,25 +49,20 @@ func (p *Prober) Probe(
 	if port == 0 {
 		port = fallback.Target
 	}
-	at := netip.AddrPortFrom(s.Link().IP4, port).String()
+	var err error
 	switch want.Kind {
 	case pando.ProbeStarted:
 		return nil // a sandbox exists only while its program runs
-	case pando.ProbeTCP:
-		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", at)
+	case pando.ProbeTCP, pando.ProbeHTTP, pando.ProbeGRPC:
+		for _, a := range addresses(s.Link()) {
+			// A program may listen by IPv6 alone.
+			err = p.dial(ctx, want, netip.AddrPortFrom(a, port).String())
+			if err == nil || !errors.Is(err, unix.ECONNREFUSED) {
+				break
+			}
+		}
 		if err != nil {
-			return fmt.Errorf("probe tcp %d of %s: %w", port, s.Instance(), told(ctx, err))
-		}
-		return c.Close()
-	case pando.ProbeHTTP:
-		if err := p.get(ctx, "http://"+at+want.Path); err != nil {
-			return fmt.Errorf("probe http GET :%d%s of %s: %w",
-				port, want.Path, s.Instance(), told(ctx, err))
-		}
-		return nil
-	case pando.ProbeGRPC:
-		if err := check(ctx, at); err != nil {
-			return fmt.Errorf("probe grpc %d of %s: %w", port, s.Instance(), told(ctx, err))
+			return fmt.Errorf("probe %s of %s: %w", words(want, port), s.Instance(), told(ctx, err))
 		}
 		return nil
 	case pando.ProbeExec:
@@ -86,6 +81,49 @@ func (p *Prober) Probe(
 		pando.ErrInvalid)
 }
 
+// addresses returns the addresses at which an instance may listen. One with the network of its host
+// listens at the host's own.
+func addresses(l pando.Link) (out []netip.Addr) {
+	all := []netip.Addr{l.IP4, l.IP6}
+	if l.OfHost {
+		all = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+	}
+	for _, a := range all {
+		if a.IsValid() {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// dial makes one probe at an address.
+func (p *Prober) dial(ctx context.Context, want pando.Probe, at string) error {
+	if want.Kind == pando.ProbeHTTP {
+		return p.get(ctx, "http://"+at+want.Path)
+	}
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", at)
+	if err == nil {
+		err = c.Close()
+	}
+	if err == nil && want.Kind == pando.ProbeGRPC {
+		err = check(ctx, at)
+	}
+	return err
+}
+
+// words returns a probe in the words of a spec.
+func words(p pando.Probe, port uint16) string {
+	if p.Kind == pando.ProbeHTTP {
+		return fmt.Sprintf("http GET :%d%s", port, p.Path)
+	}
+	return fmt.Sprintf("%s %d", p.Kind, port)
+}
+
+// busy is the answer of a program that wants to be asked later.
+type busy struct{ error }
+
+func (b busy) Unwrap() []error { return []error{b.error, pando.ErrBusy} }
+
 // get requests one page. It reads at most the first line, and only for the error.
 func (p *Prober) get(ctx context.Context, url string) error {
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -101,7 +139,11 @@ func (p *Prober) get(ctx context.Context, url string) error {
 		return nil
 	}
 	line, _, _ := bufio.NewReaderSize(a.Body, lineBytesMax).ReadLine()
-	return fmt.Errorf("it answered %s: %q", a.Status, line)
+	err = fmt.Errorf("it answered %s: %q", a.Status, line)
+	if a.StatusCode == http.StatusServiceUnavailable || a.StatusCode == http.StatusTooManyRequests {
+		err = busy{err}
+	}
+	return err
 }
 
 // answer is an error with a text that is fit for a record: short, and without terminal control
@@ -120,7 +162,7 @@ func told(ctx context.Context, err error) error {
 	switch {
 	// The dialler's own deadline may fire a moment earlier.
 	case errors.Is(ctx.Err(), context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
-		text = "no answer in time (`timeout` in the spec): " + text
+		text, err = "no answer in time (`timeout` in the spec): "+text, busy{err}
 	case errors.Is(err, unix.ECONNREFUSED):
 		text += " (nothing listens there; the program has to listen on " +
 			"every address, not on 127.0.0.1 alone)"

@@ -150,3 +150,73 @@ func TestTCPOfOneThatDoesNotAccept(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// both is a sandbox with two addresses.
+type both struct {
+	loopback
+	ofHost bool
+}
+
+func (b both) Link() pando.Link {
+	if b.ofHost {
+		return pando.Link{IP4: netip.MustParseAddr("192.0.2.7"), OfHost: true}
+	}
+	return pando.Link{IP4: netip.MustParseAddr("127.0.0.1"), IP6: netip.IPv6Loopback()}
+}
+
+// A program may listen by IPv6 alone, or in the network of its host.
+func TestAProgramThatListensElsewhereIsReady(t *testing.T) {
+	for network, box := range map[string]both{
+		"tcp6": {}, "tcp4": {}, "tcp4 of the host": {ofHost: true}, "tcp6 of the host": {ofHost: true},
+	} {
+		at := "[::1]:0"
+		if strings.HasPrefix(network, "tcp4") {
+			at = "127.0.0.1:0"
+		}
+		l, err := net.Listen(network[:4], at)
+		if err != nil {
+			t.Skip("needs IPv6 on the loopback device: ", err)
+		}
+		s := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Second}
+		go func() { _ = s.Serve(l) }()
+		port := netip.MustParseAddrPort(l.Addr().String()).Port()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		err = New().Probe(ctx, pando.Probe{Kind: pando.ProbeTCP, Port: port}, box, pando.Port{})
+		if err != nil {
+			t.Errorf("tcp, %s: %v", network, err)
+		}
+		page := pando.Probe{Kind: pando.ProbeHTTP, Port: port, Path: "/"}
+		err = New().Probe(ctx, page, box, pando.Port{})
+		if err == nil || !strings.Contains(err.Error(), "it answered 404") {
+			t.Errorf("http, %s: %v", network, err)
+		}
+		cancel()
+		s.Close()
+	}
+}
+
+func TestABusyAnswerIsNoDeath(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/later":
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case "/never":
+			<-r.Context().Done()
+		default:
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}))
+	defer s.Close()
+	port := netip.MustParseAddrPort(s.Listener.Addr().String()).Port()
+	for path, want := range map[string]bool{"/later": true, "/never": true, "/broken": false} {
+		err := ask(t, pando.Probe{Kind: pando.ProbeHTTP, Path: path}, port)
+		if err == nil || errors.Is(err, pando.ErrBusy) != want {
+			t.Errorf("%s: %v, busy %v", path, err, !want)
+		}
+	}
+	s.Close()
+	err := ask(t, pando.Probe{Kind: pando.ProbeTCP}, port)
+	if err == nil || errors.Is(err, pando.ErrBusy) {
+		t.Errorf("a closed port: %v", err)
+	}
+}

@@ -54,6 +54,10 @@ type Config struct {
 	// Forward makes a network namespace send the flows of some ports to an external endpoint. Nil:
 	// this host serves none.
 	Forward func(ns int, e pando.External, ports []pando.Port) error
+	// Seal drops all packets of a link of a network namespace, and Unseal no more. Nil: no program of
+	// this host moves.
+	Seal   func(ns int, link string) error
+	Unseal func(ns int) error
 	// Made is called for each sandbox that is made ahead of need, before its use. It may be nil.
 	Made  func(pando.Link) error
 	Clock pando.Clock
@@ -246,8 +250,9 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 		err = d.free(ctx, p.Volumes)
 	}
 	var cold *frozen
-	if err == nil && spec.From != "" {
-		cold, err = thawer{d}.thawable(spec.From, &p)
+	var moved *arriving
+	if err == nil && (spec.From != "" || spec.Arrives != nil) {
+		cold, moved, err = thawer{d}.thawable(spec, &p)
 	}
 	if err != nil {
 		return nil, err
@@ -258,6 +263,11 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 	}
 	if err != nil {
 		return nil, err
+	}
+	if len(p.Devices) > 0 {
+		if err := s.cgroup.Devices(p.Devices); err != nil {
+			return nil, err
+		}
 	}
 	for _, name := range []string{"self.sock", "notify.sock"} {
 		path := filepath.Join(s.self(), name)
@@ -290,7 +300,11 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 	if err != nil {
 		return nil, err
 	}
-	err = thawer{d}.thawIn(ctx, b, *cold, filepath.Join(d.Layers, spec.From))
+	if moved != nil {
+		err = moved.land(ctx, b, *cold)
+	} else {
+		err = thawer{d}.thawIn(ctx, b, *cold, filepath.Join(d.Layers, spec.From), false)
+	}
 	if err != nil {
 		b.close()
 		return nil, err
@@ -351,7 +365,7 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	if p.Volumes, err = binds(spec.Spec.Binds(), d.Hidden); err != nil {
 		return p, err
 	}
-	if err := d.volumes(spec, &p); err != nil {
+	if err := errors.Join(d.volumes(spec, &p), grant(&p, spec.Spec, d.Hidden)); err != nil {
 		return p, err
 	}
 	if err := d.ranges.give(&p, spec.Spec); err != nil || p.Layers != nil {

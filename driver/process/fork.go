@@ -58,9 +58,14 @@ func onThreadOfItsOwn(f func()) {
 }
 
 // waitToFork drops the privileges of this thread, then waits for a program and forks it. open
-// leaves out the filter of system calls on this thread.
-func waitToFork(e pando.CgroupEntry, groups string, open bool, turn <-chan forking) {
-	err := weaken()
+// leaves out the filter of system calls on this thread. network is that of the program, or nil.
+func waitToFork(
+	e pando.CgroupEntry, groups string, open bool, network *os.File, turn <-chan forking,
+) {
+	err := enterNetwork(network)
+	if err == nil {
+		err = weaken()
+	}
 	if err == nil {
 		err = enter(e, groups)
 	}

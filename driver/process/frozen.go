@@ -251,16 +251,21 @@ func readFrozen(dir string) (frozen, error) {
 	if err != nil {
 		return s.Program, fmt.Errorf("read a snapshot: %w", err)
 	}
+	return s.Program, s.runsHere()
+}
+
+// runsHere returns nil if this machine is of the kind of the program's.
+func (s stored) runsHere() error {
 	own := machine()
 	switch {
 	case s.Machine.Kernel != own.Kernel:
-		return s.Program, fmt.Errorf("%w: the snapshot is of kernel %s, and this host has %s",
+		return fmt.Errorf("%w: the snapshot is of kernel %s, and this host has %s",
 			pando.ErrRefused, s.Machine.Kernel, own.Kernel)
 	case s.Machine.CPU != own.CPU:
-		return s.Program, fmt.Errorf("%w: the snapshot is of a processor %q, and this host has %q",
+		return fmt.Errorf("%w: the snapshot is of a processor %q, and this host has %q",
 			pando.ErrRefused, s.Machine.CPU, own.CPU)
 	}
-	return s.Program, nil
+	return nil
 }
 
 func (s *slot) root() string { return fmt.Sprintf("/proc/%d/root", s.PID) }
@@ -269,30 +274,46 @@ func (s *slot) root() string { return fmt.Sprintf("/proc/%d/root", s.PID) }
 type thawer struct{ *Driver }
 
 // thawable reads a snapshot and gives a program the user of the frozen one.
-func (d thawer) thawable(dir string, p *program) (*frozen, error) {
+func (d thawer) thawable(spec pando.SandboxSpec, p *program) (*frozen, *arriving, error) {
 	if d.Freezer == nil {
-		return nil, fmt.Errorf("%w: this host has no CRIU", pando.ErrUnsupported)
+		return nil, nil, fmt.Errorf("%w: this host has no CRIU", pando.ErrUnsupported)
 	}
 	if err := d.Freezer.Missing(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	var f *frozen
+	var a *arriving
+	var err error
+	if spec.Arrives != nil {
+		a, f, err = newArriving(spec.Arrives, spec.Instance.Move)
+	} else {
+		f, err = d.kept(spec.From)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if p.Users != nil || p.Layers != nil {
+		return nil, nil, fmt.Errorf("%w: the spec has changed: its program has an image or root, and "+
+			"the snapshot has neither", pando.ErrConflict)
+	}
+	p.UID, p.GID = f.UID, f.GID
+	return f, a, nil
+}
+
+// kept reads a snapshot of this host's store.
+func (d thawer) kept(dir string) (*frozen, error) {
 	if d.Layers == "" || !filepath.IsLocal(dir) {
 		return nil, fmt.Errorf("%w: this host keeps no snapshot %s", pando.ErrNotFound, dir)
 	}
 	f, err := readFrozen(filepath.Join(d.Layers, dir))
-	if err != nil {
-		return nil, err
-	}
-	if p.Users != nil || p.Layers != nil {
-		return nil, fmt.Errorf("%w: the spec has changed: its program has an image or root, and the "+
-			"snapshot has neither", pando.ErrConflict)
-	}
-	p.UID, p.GID = f.UID, f.GID
-	return &f, nil
+	return &f, err
 }
 
-// thawIn starts the frozen program of a snapshot in a sandbox that is ready for it.
-func (d thawer) thawIn(ctx context.Context, b *sandbox, f frozen, dir string) error {
+// thawIn starts the frozen program of a snapshot in a sandbox that is ready for it. A program with
+// its connections stays stopped.
+func (d thawer) thawIn(
+	ctx context.Context, b *sandbox, f frozen, dir string, connections bool,
+) error {
 	s := b.slot
 	if b.thaws == nil {
 		return fmt.Errorf("%w: the sandbox was made by an older build", pando.ErrNotReady)
@@ -306,7 +327,8 @@ func (d thawer) thawIn(ctx context.Context, b *sandbox, f frozen, dir string) er
 	}
 	defer out.Close()
 	err = d.Freezer.Thaw(ctx, pando.Frozen{Inside: s.PID, PID: f.PID, UID: f.UID, GID: f.GID, Dir: dir,
-		Pipe: f.Pipe, Output: out.Fd(), Groups: d.Groups, Entry: s.cgroup.Entry()})
+		Pipe: f.Pipe, Output: out.Fd(), Groups: d.Groups, Entry: s.cgroup.Entry(),
+		Connections: connections})
 	if err != nil {
 		return err
 	}
@@ -314,7 +336,8 @@ func (d thawer) thawIn(ctx context.Context, b *sandbox, f frozen, dir string) er
 		_ = root.Remove(criuCache)
 		root.Close()
 	}
-	if err := send(b.watch, request{Verb: "go", PID: f.PID}, -1); err != nil {
+	err = send(b.watch, request{Verb: "go", PID: f.PID}, -1)
+	if err != nil || connections {
 		return err
 	}
 	return b.Resume(ctx)

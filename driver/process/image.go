@@ -77,7 +77,7 @@ func (s *shim) enter(p program) error {
 	if err := settleInImage(p); err != nil {
 		return err
 	}
-	err = errors.Join(s.keepSecrets(p), configuring{s}.keep(p), addHosts(p))
+	err = errors.Join(makeDevices(p.Devices), s.keepSecrets(p), configuring{s}.keep(p), addHosts(p))
 	if err != nil || !p.ReadOnly {
 		return err
 	}
@@ -332,7 +332,8 @@ func (d *Driver) claim(spec pando.Spec) (*slot, error) {
 	binds := len(spec.Binds()) > 0
 	if err != nil || (spec.Image.Digest == "" || s.Layers) &&
 		(spec.Bundle.Digest == "" || s.Bundles) && (!mounts || s.Mounts) && (!binds || s.Binds) &&
-		(len(spec.Configs)+len(spec.ExtraHosts) == 0 || s.Configs) && s.Users {
+		(len(spec.Configs)+len(spec.ExtraHosts) == 0 || s.Configs) && s.Users &&
+		(len(spec.Grants) == 0 || s.Grants) {
 		return s, err
 	}
 	if err := s.destroy(); err != nil {

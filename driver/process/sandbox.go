@@ -27,6 +27,8 @@ type sandbox struct {
 	ended    chan struct{} // closed once the program has exited
 	empty    bool          // no program ever started in it
 	thaws    *frozen       // of a sandbox that waits for a frozen program
+	taps     sync.Mutex
+	tap      *tap // of a program that moves, guarded by taps; nil: none
 	once     sync.Once
 }
 
@@ -54,7 +56,7 @@ func (d thawer) hold(ctx context.Context, s *slot, q request) (*sandbox, error) 
 	var r reply
 	var f *os.File
 	q.Verb = "hold"
-	if err = send(b.watch, q, -1); err == nil {
+	if err = sendHold(b.watch, q); err == nil {
 		f, err = receive(b.watch, &r)
 	}
 	if !hurry() {
@@ -184,7 +186,8 @@ func (s *slot) link() pando.Link {
 	hostMAC, _ := net.ParseMAC(s.HostMAC)
 	return pando.Link{IP4: s.IP4, IP6: s.IP6, IfIndex: s.IfIndex, Host: s.Link, MAC: mac,
 		HostMAC: hostMAC, Netns: s.netns(),
-		Service: s.Service, Reach: s.Spec.Reach}
+		Service: s.Service, Reach: s.Spec.Reach,
+		OfHost: s.Spec.HostNet()}
 }
 
 // Notify implements pando.Sandbox. The shim keeps the event for later agents.
@@ -206,6 +209,9 @@ func (b *sandbox) Pause(ctx context.Context) error {
 // Resume implements pando.Sandbox. It wakes the processes itself instead of waiting for the shim to
 // be scheduled. A stopped process cannot start another one.
 func (b *sandbox) Resume(context.Context) error {
+	if err := (travel{b}).unseal(); err != nil {
+		return fmt.Errorf("resume %s: %w", b.slot.Instance, err)
+	}
 	pids, err := b.slot.cgroup.Processes()
 	if err != nil {
 		return fmt.Errorf("resume %s: %w", b.slot.Instance, err)
@@ -276,6 +282,7 @@ func (b *sandbox) stopShim(why error) error {
 // Remove implements pando.Sandbox. The first process of the sandbox ends only after all others.
 func (b *sandbox) Remove(context.Context) error {
 	b.close()
+	travel{b}.untap()
 	if err := b.slot.end(); err != nil {
 		return fmt.Errorf("remove %s: %w", b.slot.Instance, err)
 	}

@@ -50,6 +50,7 @@ type shim struct {
 	// entrance leads to the files of images.
 	entrance entrance
 	users    int          // descriptor of the program's user namespace, if it has one
+	network  *os.File     // the host's, for a program that has it
 	files    *unix.Rlimit // of the program, where it is in a user namespace
 	waits    map[int]chan unix.WaitStatus
 	reaping  bool
@@ -97,7 +98,7 @@ func ShimMain(args []string) int {
 	}()
 	first := make(chan forking)
 	s.first = first
-	go onThreadOfItsOwn(func() { waitToFork(f.Entry, s.groups, false, first) })
+	go onThreadOfItsOwn(func() { waitToFork(f.Entry, s.groups, false, nil, first) })
 	go s.listenNotify()
 	control, err := net.FileListener(os.NewFile(controlFD, "control"))
 	if err != nil {
@@ -137,11 +138,13 @@ func (s *shim) serve(c *net.UnixConn) {
 	defer c.Close()
 	for {
 		var q request
-		if _, err := receive(c, &q); err != nil {
+		f, err := receive(c, &q)
+		if err != nil {
 			return
 		}
 		switch q.Verb {
 		case "hold":
+			keepNetwork(s, f)
 			s.hold(c, q)
 			return
 		case "exec":
@@ -389,12 +392,20 @@ func (s *shim) launch(do forking) (pid int, ended <-chan unix.WaitStatus, err er
 	turn := s.first
 	// The filter of the first thread lets nothing enter a user namespace: the program gets its own.
 	open := p.Open || p.Users != nil
-	if s.first = nil; turn != nil && open {
+	fresh := open || p.HostNet
+	if s.first = nil; turn != nil && fresh {
 		close(turn) // the thread ends, and leaves the cgroups of the instance
 	}
-	if turn == nil || open {
+	if turn == nil || fresh {
 		turn = make(chan forking, 1)
-		go onThreadOfItsOwn(func() { waitToFork(p.Cgroup, s.groups, open, turn) })
+		var network *os.File
+		if p.HostNet {
+			if network = s.network; network == nil {
+				return 0, nil, fmt.Errorf("%w: the network of the host did not arrive",
+					pando.ErrUnsupported)
+			}
+		}
+		go onThreadOfItsOwn(func() { waitToFork(p.Cgroup, s.groups, open, network, turn) })
 	}
 	turn <- do
 	f := <-do.done

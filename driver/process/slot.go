@@ -41,9 +41,13 @@ type slot struct {
 	Configs  bool             `json:"configs,omitempty"` // its shim keeps configs
 	Binds    bool             `json:"binds,omitempty"`   // and folders of the host
 	Users    bool             `json:"users,omitempty"`   // its shim makes user namespaces
-	dir      string
-	cgroup   pando.Cgroup
-	ready    *net.UnixConn // to the shim, ahead of need; may be nil
+	Grants   bool             `json:"grants,omitempty"`  // its shim gives devices and a network
+	// Held: its network is sealed, because its program moves. Move is the one that brought it.
+	Held   bool            `json:"held,omitempty"`
+	Move   *pando.MoveMark `json:"move,omitempty"`
+	dir    string
+	cgroup pando.Cgroup
+	ready  *net.UnixConn // to the shim, ahead of need; may be nil
 }
 
 // The far end of every veth. Instances send everything there, without asking for an address first.
@@ -69,7 +73,7 @@ func (d *Driver) newSlot(number int) (_ *slot, err error) {
 	s.IP4, s.IP6 = d.addresses(number)
 	s.Layers = d.Layers != ""
 	s.Bundles, s.Mounts, s.Binds, s.Users = s.Layers, true, true, true
-	s.Configs = true
+	s.Configs, s.Grants = true, true
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("make sandbox %d: %w", number, err), s.destroy())
@@ -85,6 +89,9 @@ func (d *Driver) newSlot(number int) (_ *slot, err error) {
 		return nil, err
 	}
 	if s.cgroup, err = d.Cgroups.Make(d.cgroupName(number)); err != nil {
+		return nil, err
+	}
+	if err := s.cgroup.Devices(nil); err != nil {
 		return nil, err
 	}
 	live, err := s.startShim(d.Self, furniture{

@@ -182,7 +182,7 @@ func (s *shim) settle(p program) error {
 	if err := mountVolumes(volumes, p); err != nil {
 		return err
 	}
-	if err := errors.Join(configuring{s}.keep(p), addHosts(p)); err != nil {
+	if err := errors.Join(makeDevices(p.Devices), configuring{s}.keep(p), addHosts(p)); err != nil {
 		return err
 	}
 	return readOnly("/", 0)

@@ -18,6 +18,8 @@ import (
 //
 // The reply to hold carries the listener of the instance's API. The events follow it, past ones
 // first. If the program was only loaded, the driver first sends go, which has no reply.
+//
+// A hold with a program that has the network of the host carries the descriptor of that network.
 type request struct {
 	// Verb is hold, go, notify, signal, renew, configure, kill, pause, describe, exec or session.
 	Verb string   `json:"verb"`
@@ -61,6 +63,8 @@ type program struct {
 	Hosts    map[string]string  `json:"hosts,omitempty"` // for /etc/hosts
 	ReadOnly bool               `json:"read_only,omitempty"`
 	Open     bool               `json:"open,omitempty"` // no filter of system calls
+	Devices  []pando.Device     `json:"devices,omitempty"`
+	HostNet  bool               `json:"host_net,omitempty"` // of the descriptor that comes with it
 	// Users is the range of its user namespace, in which UID, GID and Groups are. Nil: none.
 	Users *users `json:"users,omitempty"`
 }

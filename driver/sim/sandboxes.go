@@ -194,6 +194,7 @@ func (h *Sandboxes) Reboot() {
 
 // Sandbox is one instance.
 type Sandbox struct {
+	stays
 	Spec     pando.SandboxSpec
 	host     *Sandboxes
 	kill     context.CancelCauseFunc
@@ -203,6 +204,8 @@ type Sandbox struct {
 	paused   atomic.Pointer[chan struct{}]
 	listener *listener
 	configs  map[string]string // guarded by the host's lock
+	// CPU is the processor time that its program has used, in nanoseconds.
+	CPU atomic.Int64
 }
 
 // signalled is the reason for a program's end from outside.
@@ -347,8 +350,10 @@ func (b *Sandbox) Flows(context.Context) (int, error) {
 	return b.host.steering.FlowsOf(b.Instance()), nil
 }
 
-// Usage returns one process without a cost.
-func (b *Sandbox) Usage(context.Context) (pando.Usage, error) { return pando.Usage{PIDs: 1}, nil }
+// Usage returns one process with the processor time of CPU.
+func (b *Sandbox) Usage(context.Context) (pando.Usage, error) {
+	return pando.Usage{PIDs: 1, CPU: time.Duration(b.CPU.Load())}, nil
+}
 
 // Strain returns no use: a test of meters has sandboxes of its own.
 func (b *Sandbox) Strain(context.Context) (pando.Strain, error) { return pando.Strain{}, nil }

@@ -302,7 +302,7 @@ func fromServer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := peer.Shown(r)
 		kept := r.URL.Path == peer.ExecPath || r.URL.Path == peer.VolumesPath ||
-			r.URL.Path == peer.SnapshotsPath ||
+			r.URL.Path == peer.SnapshotsPath || r.URL.Path == peer.MovesPath ||
 			r.URL.Path == peer.VolumeFilesPath
 		if kept && (c == nil || c.Subject.CommonName != trust.ServerName) {
 			peer.Refuse(w, fmt.Errorf("%w: only the server may ask for %s",

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,7 +20,7 @@ import (
 // Audit returns `pando audit`.
 func Audit(o *Console) *cobra.Command {
 	var since string
-	var follow bool
+	var follow, given bool
 	var q pando.DeedQuery
 	c := &cobra.Command{
 		Use: "audit", Short: "list changes with their callers",
@@ -26,15 +28,19 @@ func Audit(o *Console) *cobra.Command {
 			"A caller is an operator on a host (`host NAME`), a token of a tenant, or an agent that\n" +
 			"took secrets. The name in brackets is the caller's own word.\n" +
 			"The newest 10,000 are kept; the first line counts older ones. With a token of a tenant,\n" +
-			"the list is that of the tenant.",
+			"the list is that of the tenant.\n" +
+			"With --grants, list the grants of hosts to instances (`pando hosts allow`).",
 		Example: "  pando audit --since 24h\n  pando audit --tenant acme -o json\n" +
-			"  pando audit -f --actor token",
+			"  pando audit -f --actor token\n  pando audit --grants",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) (err error) {
 			if since != "" {
 				if q.Since, err = moment(since, time.Now()); err != nil {
 					return err
 				}
+			}
+			if given {
+				return grants(c.Context(), o)
 			}
 			if follow {
 				return ended(c.Context(), followAudit(c.Context(), o, q))
@@ -51,7 +57,44 @@ func Audit(o *Console) *cobra.Command {
 	c.Flags().StringVar((*string)(&q.Tenant), "tenant", "", "only this tenant and its objects")
 	c.Flags().IntVarP(&q.Max, "number", "n", 0, "show the newest N (0 = all)")
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "print further ones as they happen")
+	c.Flags().BoolVar(&given, "grants", false, "list the grants of hosts in place of changes")
 	return o.Flag(c)
+}
+
+// hostGrant is one grant of a host, with its newest change.
+type hostGrant struct {
+	Host  pando.HostName `json:"host"`
+	Grant pando.Grant    `json:"grant"`
+	pando.Granting
+}
+
+// grants prints the grants of all hosts, withdrawn ones included.
+func grants(ctx context.Context, o *Console) error {
+	hosts, err := o.client.Hosts(ctx)
+	if err != nil {
+		return err
+	}
+	all := []hostGrant{}
+	for _, h := range hosts {
+		for _, g := range slices.Sorted(maps.Keys(h.Given)) {
+			all = append(all, hostGrant{h.Name, g, h.Given[g]})
+		}
+	}
+	return o.Show(all, func(w io.Writer) {
+		if len(all) == 0 {
+			fmt.Fprintln(w, "no host gives anything (`pando hosts allow HOST device=NAME`)")
+			return
+		}
+		rows := []string{row("HOST", "GRANT", "GIVEN", "BY", "SINCE")}
+		for _, g := range all {
+			may := "yes"
+			if !g.May {
+				may = "no"
+			}
+			rows = append(rows, row(g.Host, g.Grant, may, g.By, stamp(g.At)))
+		}
+		cli.Columns(w, rows...)
+	})
 }
 
 // followAudit prints deeds until ctx ends. An answer may repeat a deed that the caller has.

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -37,49 +38,99 @@ func Hosts(o *Console) *cobra.Command {
 
 // setRight returns `pando hosts allow` or `pando hosts deny`.
 func setRight(o *Console, verb string, may bool) *cobra.Command {
-	short, done := "give rights to the operators of a host", "%s: its operators may %s now\n"
+	short := "give rights to the operators of a host, or grants to it"
 	if !may {
-		short, done = "take rights from the operators of a host", "%s: its operators may not %s now\n"
+		short = "take rights or grants from a host"
 	}
 	return o.Flag(&cobra.Command{
-		Use: verb + " HOST RIGHT…", Short: short,
+		Use: verb + " HOST WORD…", Short: short,
 		Long: strings.ToUpper(short[:1]) + short[1:] + ". Every member may read, scale and remove\n" +
-			"services. RIGHT is one of:\n" +
+			"services. WORD is a right of the operators:\n" +
 			"  deploy  deploy, rollback, rollouts, images, secrets and volumes; values of environments\n" +
 			"  exec    commands inside instances\n" +
 			"  admit   tokens for new hosts, and the end of a membership\n" +
-			"The right to deploy runs programs as root on every host. A change counts at once, and\n" +
-			"`pando hosts -o json` shows its author. Run this command on a server's host.",
-		Example: "  pando hosts " + verb + " host2 deploy exec",
-		Args:    cobra.MinimumNArgs(2),
+			"or a grant, something of the host for instances with `grants` in their spec:\n" +
+			"  device=NAME              a file in /dev, such as device=kvm\n" +
+			"  path=PATH:ro, path=PATH:rw  a file or folder, such as path=/proc/modules:ro\n" +
+			"  netns=host               the network of the host\n" +
+			"The right to deploy runs programs as root on every host. A change counts at once for new\n" +
+			"instances, and running ones keep their grants. `pando audit --grants` lists the grants,\n" +
+			"and `pando hosts -o json` shows the author of each. Run this command on a server's host.",
+		Example: "  pando hosts " + verb + " host2 deploy exec\n  pando hosts " + verb +
+			" host2 device=kvm",
+		Args: cobra.MinimumNArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := pando.CheckLabel("host", args[0]); err != nil {
-				return err
-			}
-			h := pando.HostName(args[0])
-			var rights []pando.Right
-			for _, word := range args[1:] {
-				r, err := pando.ParseRight(word)
-				if err != nil {
-					return err
-				}
-				rights = append(rights, r)
-			}
-			for _, r := range rights {
-				if err := o.client.Members().SetRight(c.Context(), h, r, may); err != nil {
-					return err
-				}
-			}
-			is := struct {
-				Host   pando.HostName `json:"host"`
-				Rights []pando.Right  `json:"rights"`
-				May    bool           `json:"may"`
-			}{h, rights, may}
-			return o.Show(is, func(w io.Writer) {
-				fmt.Fprintf(w, done, h, strings.Join(args[1:], ", "))
-			})
+			return setWords(c.Context(), o, args[0], args[1:], may)
 		},
 	})
+}
+
+// changedWords is the answer of `pando hosts allow` and `pando hosts deny`.
+type changedWords struct {
+	Host   pando.HostName `json:"host"`
+	Rights []pando.Right  `json:"rights"`
+	Grants []pando.Grant  `json:"grants"`
+	May    bool           `json:"may"`
+}
+
+// setWords changes rights and grants of a host. It changes nothing if one of the words is invalid.
+func setWords(
+	ctx context.Context, o *Console, host string, words []string, may bool,
+) error {
+	if err := pando.CheckLabel("host", host); err != nil {
+		return err
+	}
+	is := changedWords{Host: pando.HostName(host), May: may,
+		Rights: []pando.Right{}, Grants: []pando.Grant{}}
+	for _, word := range words {
+		if strings.Contains(word, "=") {
+			g, err := pando.ParseGrant(word)
+			if err != nil {
+				return err
+			}
+			is.Grants = append(is.Grants, g)
+			continue
+		}
+		r, err := pando.ParseRight(word)
+		if err != nil {
+			return err
+		}
+		is.Rights = append(is.Rights, r)
+	}
+	for _, r := range is.Rights {
+		if err := o.client.Members().SetRight(ctx, is.Host, r, may); err != nil {
+			return err
+		}
+	}
+	for _, g := range is.Grants {
+		if err := o.client.Members().SetGrant(ctx, is.Host, g, may); err != nil {
+			return err
+		}
+	}
+	return o.Show(is, is.print)
+}
+
+func (is changedWords) print(w io.Writer) {
+	say := func(words []string, yes, no string) {
+		if len(words) == 0 {
+			return
+		}
+		if !is.May {
+			yes = no
+		}
+		fmt.Fprintf(w, "%s: "+yes+"\n", is.Host, strings.Join(words, ", "))
+	}
+	say(texts(is.Rights), "its operators may %s now", "its operators may not %s now")
+	say(texts(is.Grants), "it gives %s now", "it gives %s to no new instance now")
+}
+
+// texts returns words as plain texts.
+func texts[T ~string](all []T) []string {
+	out := make([]string, len(all))
+	for n, w := range all {
+		out[n] = string(w)
+	}
+	return out
 }
 
 func (o *Console) removeHost() *cobra.Command {

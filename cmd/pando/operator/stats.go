@@ -1,9 +1,11 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -31,7 +33,9 @@ func Stats(o *Console) *cobra.Command {
 		Use: "stats [SERVICE]", Short: "show the use of cpu, memory and connections",
 		Long: "Show the use of each instance: processors over the last second (1.00 is one),\n" +
 			"memory with its limit, processes and threads, connections to a VIP, age, and failures\n" +
-			"of its service since the newest deploy. A host is asked once for all of its instances.",
+			"of its service since the newest deploy. A host is asked once for all of its instances.\n" +
+			"The health and the newest answers of an instance that failed a probe follow. An overloaded\n" +
+			"one works and answers late: it gets a quarter of its new flows, and stays.",
 		Example: "  pando stats\n  pando stats website --watch\n  pando stats -o json",
 	}, cobra.MaximumNArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
 		before, err := o.client.Stats(ctx, key)
@@ -109,9 +113,25 @@ func stats(w io.Writer, all []usedNow, now time.Time) {
 		rows = append(rows, row(u.Instance, u.Host, cpu, memory, u.PIDs, u.Connections, age, u.Failures))
 	}
 	cli.Columns(w, rows...)
+	unanswered(w, all)
 	for _, u := range all {
 		if len(u.Metrics) > 0 {
 			fmt.Fprintf(w, "%s reports%s\n", cli.Clean(string(u.Instance)), inputs(u.Metrics))
+		}
+	}
+}
+
+// unanswered prints the newest answers of the instances that failed one of their last probes.
+func unanswered(w io.Writer, all []usedNow) {
+	for _, u := range all {
+		bad := func(a pando.ProbeAnswer) bool { return a.Error != "" }
+		if u.Health == pando.HealthStarting || !slices.ContainsFunc(u.Answers, bad) {
+			continue
+		}
+		fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s is %s", u.Instance, u.Health)))
+		for _, a := range u.Answers {
+			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("  %s %s", a.At.Local().Format("15:04:05"),
+				cmp.Or(a.Error, "answers its probe "+string(a.Probe)))))
 		}
 	}
 }

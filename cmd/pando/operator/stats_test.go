@@ -38,6 +38,17 @@ func TestStatsShowRatesAndLimits(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	b.Reset()
+	sick := rates(readings())[:1]
+	sick[0].Health = pando.HealthOverloaded
+	sick[0].Answers = []pando.ProbeAnswer{{At: noon, Probe: pando.ProbeHTTP},
+		{At: noon, Probe: pando.ProbeHTTP, Error: "no answer\x1b in time"}}
+	stats(&b, sick, noon)
+	clock := noon.Local().Format("15:04:05")
+	want = "web-a is overloaded\n" + clock + " answers its probe http\n" + clock + " no answer"
+	if got := squeeze(b.String()); !strings.Contains(got, want) || strings.Contains(got, "\x1b") {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	b.Reset()
 	if stats(&b, nil, noon); b.String() != "no instances\n" {
 		t.Errorf("got %q", b.String())
 	}

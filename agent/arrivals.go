@@ -1,0 +1,343 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/test/failpoint"
+)
+
+// arrivals takes instances that come from other hosts. The program of an arrival is stopped, and
+// the steering of this host finds its connections. It continues when the record of its instance is
+// on this host. It is removed when that can no longer happen.
+type arrivals struct {
+	a   *Agent
+	all map[string]*arrival // by the name of the move; the lock of the records guards all of them
+}
+
+// arrival is one move to this host.
+type arrival struct {
+	move   pando.Move
+	taken  bool          // its program comes, or has come
+	box    pando.Sandbox // nil: not complete
+	since  time.Time     // it is complete, or is expected
+	nudge  chan struct{} // it may be given up
+	landed chan struct{} // closed once the program runs
+	runs   bool
+	waited float64 // seconds between complete and landed
+}
+
+func newArrivals(a *Agent) *arrivals { return &arrivals{a: a, all: map[string]*arrival{}} }
+
+// Bounds of arrivals.
+const (
+	arrivalsMax     = 16
+	arrivalWaitMax  = 5 * time.Minute // for the program of a move
+	arrivalLook     = time.Second     // between two questions to the host that it leaves
+	arrivalKept     = time.Minute     // after the landing, for late packets
+	arrivalOrphaned = 10 * time.Minute
+	tableWaitMax    = 2 * time.Second
+)
+
+// Expect implements pando.HostAgent.
+func (v *arrivals) Expect(_ context.Context, m pando.Move) error {
+	if v.a.SnapshotStore == nil {
+		return fmt.Errorf("%w: this host takes no instance that moves; `pando doctor` there prints why",
+			pando.ErrUnsupported)
+	}
+	v.a.mu.Lock()
+	defer v.a.mu.Unlock()
+	if m.ID == "" || m.To.Name != v.a.Host.Name {
+		return fmt.Errorf("%w: the move %q leads to host %q", pando.ErrInvalid, m.ID, m.To.Name)
+	}
+	if len(v.all) >= arrivalsMax {
+		return fmt.Errorf("%w: %d instances are on their way to host %s; ask again later",
+			pando.ErrUnavailable, len(v.all), v.a.Host.Name)
+	}
+	v.add(&arrival{move: m})
+	return nil
+}
+
+// add adds an arrival. The caller holds the lock.
+func (v *arrivals) add(n *arrival) {
+	n.since, n.nudge, n.landed = v.a.Clock.Now(), make(chan struct{}, 1), make(chan struct{})
+	v.all[n.move.ID] = n
+	v.a.scope.rescope(n.move.Instance.Service)
+	v.a.announce()
+	v.a.spawn(func(ctx context.Context) { v.tend(ctx, n) })
+}
+
+// found adds the program that a former agent took. The caller holds the lock.
+func (v *arrivals) found(b pando.Sandbox, m pando.MoveMark) {
+	v.add(&arrival{taken: true, box: b, move: pando.Move{MoveMark: m,
+		Instance: pando.Instance{ID: b.Instance(), Service: b.Service()}}})
+}
+
+// Carry implements pando.HostAgent.
+func (v *arrivals) Carry(
+	ctx context.Context, from pando.HostName, id string, program io.Reader,
+) (out pando.Arrival, err error) {
+	v.a.mu.Lock()
+	n := v.all[id]
+	known := n != nil && n.move.From == from && !n.taken
+	if known {
+		n.taken = true
+	}
+	v.a.mu.Unlock()
+	if !known {
+		return out, fmt.Errorf("%w: no program of host %q is expected here", pando.ErrForbidden, from)
+	}
+	box, err := v.receive(ctx, n, program)
+	if err != nil {
+		v.drop(n)
+		return out, err
+	}
+	failpoint.Hit("move received")
+	v.a.mu.Lock()
+	n.box, n.since = box, v.a.Clock.Now()
+	v.a.steering.Changed(n.move.Instance.Service)
+	v.a.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, tableWaitMax)
+	defer cancel()
+	inForce, stop := v.a.steering.InForce(n.move.Instance.Service)
+	defer stop()
+	select {
+	case <-inForce:
+	case <-ctx.Done():
+		v.wake(n)
+		return out, fmt.Errorf("%w: the table with it is not in force", pando.ErrNotReady)
+	}
+	l := box.Link()
+	return pando.Arrival{IP4: l.IP4, IP6: l.IP6}, nil
+}
+
+// receive makes the sandbox of the program and connects it to steering.
+func (v *arrivals) receive(
+	ctx context.Context, n *arrival, program io.Reader,
+) (pando.Sandbox, error) {
+	m := n.move
+	m.Instance.Move = &m.MoveMark
+	box, err := v.a.Sandboxes.Start(ctx, pando.SandboxSpec{Instance: m.Instance, Spec: m.Spec,
+		VIP4: m.VIP4, VIP6: m.VIP6, Arrives: program})
+	if err != nil {
+		return nil, err
+	}
+	err = v.a.Steering.Connect(ctx, box.Link(), m.Spec.Ports, m.VIP4, m.VIP6)
+	if err != nil {
+		v.remove(context.WithoutCancel(ctx), box)
+		return nil, err
+	}
+	return box, nil
+}
+
+// drop forgets an arrival.
+func (v *arrivals) drop(n *arrival) {
+	v.a.mu.Lock()
+	defer v.a.mu.Unlock()
+	delete(v.all, n.move.ID)
+	v.a.scope.rescope(n.move.Instance.Service)
+	v.a.announce()
+}
+
+// wake lets tend look whether an arrival is given up.
+func (v *arrivals) wake(n *arrival) {
+	select {
+	case n.nudge <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the program of an instance after its record has come. The caller holds the lock.
+func (v *arrivals) take(i pando.InstanceID) pando.Sandbox {
+	for _, n := range v.all {
+		if n.move.Instance.ID == i && n.box != nil && !n.runs {
+			n.runs = true
+			return n.box
+		}
+	}
+	return nil
+}
+
+// land reports that the program of a move runs.
+func (v *arrivals) land(r *runner, m pando.MoveMark) {
+	v.a.mu.Lock()
+	if n := v.all[m.ID]; n != nil {
+		n.waited = v.a.Clock.Now().Sub(n.since).Seconds()
+		close(n.landed)
+	}
+	v.a.mu.Unlock()
+	r.events.send(v.a.Clock.Now(), pando.EventRestored, map[string]string{"from": string(m.From)})
+}
+
+// endpoints returns the endpoints of programs that wait here. They keep flows and get no new ones.
+// The caller holds the lock.
+func (v *arrivals) endpoints(s pando.ServiceKey) (out []pando.Endpoint) {
+	for _, n := range v.all {
+		if i := n.move.Instance; i.Service == s && n.box != nil && !n.runs {
+			out = append(out, pando.Endpoint{Instance: i.ID, Revision: i.Revision, Link: n.box.Link()})
+		}
+	}
+	slices.SortFunc(out, func(x, y pando.Endpoint) int {
+		return cmp.Compare(x.Instance, y.Instance)
+	})
+	return out
+}
+
+// expects reports whether an instance of a service is on its way here. The caller holds the lock.
+func (v *arrivals) expects(s pando.ServiceKey) bool {
+	for _, n := range v.all {
+		if n.move.Instance.Service == s && !n.runs {
+			return true
+		}
+	}
+	return false
+}
+
+// tend removes an arrival that can no longer land, and forgets one that has landed.
+func (v *arrivals) tend(ctx context.Context, n *arrival) {
+	for {
+		timer, stop := v.a.Clock.After(arrivalLook)
+		given := false
+		select {
+		case <-ctx.Done():
+		case <-n.landed:
+			_ = pando.Sleep(ctx, v.a.Clock, arrivalKept)
+			v.drop(n)
+			stop()
+			return
+		case <-n.nudge:
+			given = true
+		case <-timer:
+		}
+		stop()
+		if ctx.Err() != nil {
+			return
+		}
+		v.a.mu.Lock()
+		box, old, known := n.box, v.a.Clock.Now().Sub(n.since), v.all[n.move.ID] == n
+		runs, taken := n.runs, n.taken
+		v.a.mu.Unlock()
+		switch {
+		case !known:
+			return
+		case runs:
+		case box == nil:
+			if (given || old > arrivalWaitMax) && !taken {
+				v.drop(n)
+				return
+			}
+		case (given || v.closed(ctx, n, old)) && v.isNotOurs(ctx, n) && v.discard(ctx, n):
+			return
+		}
+	}
+}
+
+// closed reports whether the host that an instance leaves has ended the move.
+func (v *arrivals) closed(ctx context.Context, n *arrival, age time.Duration) bool {
+	v.a.mu.Lock()
+	h, here := v.a.world.Hosts[n.move.From]
+	v.a.mu.Unlock()
+	if !here {
+		return age > arrivalOrphaned
+	}
+	ctx, cancel := context.WithTimeout(ctx, arrivalLook)
+	defer cancel()
+	open, err := v.a.Peers.Moving(ctx, h.V, n.move.ID)
+	return err == nil && !open || err != nil && age > arrivalOrphaned
+}
+
+// isNotOurs reports whether the store has no record of the instance on this host.
+func (v *arrivals) isNotOurs(ctx context.Context, n *arrival) bool {
+	k := pando.Instance{ID: n.move.Instance.ID, Service: n.move.Instance.Service,
+		Host: v.a.Host.Name}.Key()
+	s, err := v.a.Registry.Snapshot(ctx, k)
+	return err == nil &&
+		!slices.ContainsFunc(s.Records, func(r pando.Record) bool { return r.Key == k })
+}
+
+// discard removes the program of an arrival. It returns false if its record has come meanwhile.
+func (v *arrivals) discard(ctx context.Context, n *arrival) bool {
+	v.a.mu.Lock()
+	if n.runs {
+		v.a.mu.Unlock()
+		return false
+	}
+	n.runs = true // no record takes it any more
+	v.a.steering.Changed(n.move.Instance.Service)
+	v.a.mu.Unlock()
+	v.a.Log.Info("an instance does not come: its move was given up", "instance",
+		n.move.Instance.ID, "from", n.move.From)
+	v.drop(n)
+	v.remove(ctx, n.box)
+	return true
+}
+
+// remove takes a sandbox from steering after the table without it, and removes it.
+func (v *arrivals) remove(ctx context.Context, box pando.Sandbox) {
+	tried, stop := v.a.steering.Tried(box.Service())
+	select {
+	case <-tried:
+	case <-ctx.Done():
+	}
+	stop()
+	if err := v.a.Steering.Disconnect(ctx, box.Link()); err != nil {
+		v.a.Log.Warn("disconnect an instance that does not come", "instance", box.Instance(),
+			"error", err)
+	}
+	v.a.removeStranger(ctx, box)
+}
+
+// GiveUp implements pando.HostAgent.
+func (v *arrivals) GiveUp(_ context.Context, id string) error {
+	v.a.mu.Lock()
+	defer v.a.mu.Unlock()
+	if n := v.all[id]; n != nil {
+		v.wake(n)
+	}
+	return nil
+}
+
+// awaitLanding waits until the program of a move runs here.
+func (v *arrivals) awaitLanding(ctx context.Context, id string) (*arrival, error) {
+	v.a.mu.Lock()
+	n := v.all[id]
+	v.a.mu.Unlock()
+	if n == nil {
+		return nil, fmt.Errorf("%w: the move %s is not known here", pando.ErrNotFound, id)
+	}
+	select {
+	case <-n.landed:
+		return n, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: the instance does not run here yet", pando.ErrNotReady)
+	}
+}
+
+// Landed implements pando.HostAgent.
+func (v *arrivals) Landed(ctx context.Context, id string) (pando.MoveStatus, error) {
+	n, err := v.awaitLanding(ctx, id)
+	if err != nil {
+		return pando.MoveStatus{}, err
+	}
+	return pando.MoveStatus{Service: n.move.Instance.Service, Instance: n.move.Instance.ID,
+		From: n.move.From, To: v.a.Host.Name, StoppedSeconds: n.waited}, nil
+}
+
+// Hand implements pando.HostAgent.
+func (v *arrivals) Hand(
+	ctx context.Context, from pando.HostName, id string, packets [][]byte,
+) error {
+	n, err := v.awaitLanding(ctx, id)
+	if err != nil {
+		return err
+	}
+	if n.move.From != from {
+		return fmt.Errorf("%w: host %q is not that of the move", pando.ErrForbidden, from)
+	}
+	return n.box.Deliver(packets)
+}

@@ -1,0 +1,318 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/agent/branch"
+	"pando.run/pando/agent/turn"
+	"pando.run/pando/test/failpoint"
+	"pando.run/pando/world"
+)
+
+// departures sends instances of this host to other hosts, one at a time.
+//
+//	mark in the record ──► stop, send ──► it waits there ──► record there: remove it here
+//	                           │                │
+//	                           └── failed ──────┴── no answer of control: take the mark away,
+//	                                                then continue here
+//
+// Control gives the instance to the other host only while its record here has the mark. So this
+// host continues a program only after it has taken the mark away, or if it never answered control.
+type departures struct {
+	a    *Agent
+	turn turn.Turn
+	to   map[pando.InstanceID]pando.Move // the lock of the records guards it
+}
+
+func newDepartures(a *Agent) *departures {
+	return &departures{a: a, turn: turn.New(), to: map[pando.InstanceID]pando.Move{}}
+}
+
+// switchWaitMax is how long a stopped program waits for control to give it to the other host.
+const switchWaitMax = 3 * time.Second
+
+// handWaitMax bounds the sending of late packets.
+const handWaitMax = 5 * time.Second
+
+// Depart implements pando.HostAgent.
+func (d *departures) Depart(ctx context.Context, m pando.Move) (pando.Arrival, error) {
+	r, err := d.a.runner(m.Instance.ID)
+	if err != nil {
+		return pando.Arrival{}, err
+	}
+	if err := d.turn.Take(ctx); err != nil {
+		return pando.Arrival{}, fmt.Errorf("%w: another instance leaves this host", pando.ErrUnavailable)
+	}
+	defer d.turn.Give()
+	if err := d.begin(ctx, r, m); err != nil {
+		return pando.Arrival{}, fmt.Errorf("move %s: %w", r.id, err)
+	}
+	out, err := d.send(ctx, r, m)
+	if err != nil {
+		d.stay(r, m, false)
+		return out, fmt.Errorf("move %s: %w", r.id, err)
+	}
+	d.a.spawn(func(ctx context.Context) {
+		timer, stop := d.a.Clock.After(switchWaitMax)
+		defer stop()
+		select {
+		case <-ctx.Done():
+		case <-r.ended:
+		case <-timer:
+			d.stay(r, m, true)
+		}
+	})
+	failpoint.Hit("move sent")
+	return out, nil
+}
+
+// begin marks the instance durably.
+func (d *departures) begin(ctx context.Context, r *runner, m pando.Move) error {
+	merged, err := d.a.branches.Merged(ctx, r.service, r.id)
+	switch {
+	case errors.Is(err, branch.ErrNoState):
+	case err != nil:
+		return err
+	case !merged:
+		return fmt.Errorf("%w: its state is not in main; POST /v1/self/state/push first",
+			pando.ErrRefused)
+	}
+	answer := make(chan error, 1)
+	r.post(departs{m, answer})
+	select {
+	case err = <-answer:
+	case <-r.ended:
+		err = fmt.Errorf("%w: the instance has ended", pando.ErrConflict)
+	}
+	if err != nil {
+		return err
+	}
+	if err := r.recorder.flush(ctx); err != nil {
+		d.stay(r, m, false)
+		return fmt.Errorf("record the move: %w", err)
+	}
+	failpoint.Hit("move marked")
+	return nil
+}
+
+// send stops the program and sends it to the other host.
+func (d *departures) send(
+	ctx context.Context, r *runner, m pando.Move,
+) (out pando.Arrival, err error) {
+	box := d.a.statusOf(r).box
+	if box == nil {
+		return out, fmt.Errorf("%w: its program does not run", pando.ErrConflict)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	in, w := io.Pipe()
+	counted := &countingWriter{Writer: w}
+	var stopped time.Time
+	var before int64
+	left := make(chan error, 1)
+	d.a.spawn(func(context.Context) {
+		err := box.Leave(ctx, counted, func() error {
+			if err := r.announce(ctx); err != nil {
+				return err
+			}
+			stopped, before = d.a.Clock.Now(), counted.n.Load()
+			return nil
+		})
+		w.CloseWithError(err)
+		left <- err
+	})
+	out, err = d.a.Peers.Carry(ctx, m.To, m.ID, in)
+	in.CloseWithError(errors.New("the other host takes no more"))
+	if failed := <-left; failed != nil && (err == nil || !errors.Is(err, pando.ErrRefused)) {
+		err = failed
+	}
+	out.Bytes = counted.n.Load()
+	out.StoppedBytes = out.Bytes - before
+	out.StoppedSeconds = d.a.Clock.Now().Sub(stopped).Seconds()
+	return out, err
+}
+
+// countingWriter counts bytes.
+type countingWriter struct {
+	io.Writer
+	n atomic.Int64
+}
+
+func (c *countingWriter) Write(b []byte) (int, error) {
+	n, err := c.Writer.Write(b)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+// stay takes the mark away and continues the program here. answered: control may have given the
+// instance to the other host, so the program continues only after the mark is gone. It returns
+// without an effect if control has.
+func (d *departures) stay(r *runner, m pando.Move, answered bool) {
+	d.a.spawn(func(ctx context.Context) {
+		r.post(stays{})
+		if !answered {
+			d.resume(ctx, r)
+		}
+		for wait := retryWait; ; wait = min(2*wait, retryWaitMax) {
+			err := d.unmark(ctx, r)
+			if err == nil {
+				break
+			}
+			d.a.Log.Warn("an instance waits to stay: the store does not answer", "instance", r.id,
+				"error", err)
+			if pando.Sleep(ctx, d.a.Clock, wait) != nil {
+				return
+			}
+		}
+		if d.a.record(r.id).Modified == 0 {
+			return // it is on the other host
+		}
+		if answered {
+			d.resume(ctx, r)
+		}
+		r.post(resumed{})
+		if m.To.Name != "" {
+			_ = d.a.Peers.GiveUp(ctx, m.To, m.ID) // that host asks as well
+		}
+	})
+}
+
+// unmark writes the record without the mark, unless the record is gone.
+func (d *departures) unmark(ctx context.Context, r *runner) error {
+	for {
+		if err := r.recorder.flush(ctx); err != nil {
+			return err
+		}
+		v := d.a.record(r.id)
+		if v.Modified == 0 || v.V.Move == nil {
+			return nil
+		}
+		if err := d.a.awaitChange(ctx, d.a.nextChange(), retryWait); err != nil {
+			return err
+		}
+	}
+}
+
+func (d *departures) resume(ctx context.Context, r *runner) {
+	if box := d.a.statusOf(r).box; box != nil {
+		if err := box.Resume(ctx); err != nil {
+			d.a.Log.Error("continue an instance that stays", "instance", r.id, "error", err)
+		}
+	}
+}
+
+// handOver sends the packets that came for a program after it stopped to its new host.
+func (d *departures) handOver(r *runner, box pando.Sandbox) {
+	d.a.mu.Lock()
+	m, ok := d.to[r.id]
+	delete(d.to, r.id)
+	d.a.mu.Unlock()
+	packets := box.Packets()
+	if !ok || len(packets) == 0 {
+		return
+	}
+	d.a.spawn(func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, handWaitMax)
+		defer cancel()
+		if err := d.a.Peers.Hand(ctx, m.To, m.ID, packets); err != nil {
+			d.a.Log.Warn("packets for an instance that left are lost; their senders repeat them",
+				"instance", r.id, "packets", len(packets), "error", err)
+		}
+	})
+}
+
+// Moving implements pando.HostAgent.
+func (d *departures) Moving(_ context.Context, id string) (bool, error) {
+	d.a.mu.Lock()
+	defer d.a.mu.Unlock()
+	if d.a.world.Seen == 0 {
+		return false, fmt.Errorf("%w: this agent has no records yet", pando.ErrNotReady)
+	}
+	for _, v := range d.a.world.On(d.a.Host.Name) {
+		if v.Move != nil && v.Move.ID == id {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// left reports whether an instance of this host is on another one by now. The caller holds the
+// lock.
+func (d *departures) left(e pando.Endpoints, r *runner) bool {
+	if r.shown.inst.Move == nil {
+		return false
+	}
+	for _, t := range e.Seats {
+		if t.Instance == r.id {
+			return e.HostOf(t) != d.a.Host.Name
+		}
+	}
+	return false
+}
+
+// departs is the order to stop for a move.
+type departs struct {
+	move   pando.Move
+	answer chan<- error // has room for it
+}
+
+type (
+	stays   struct{} // the move failed: the mark goes
+	resumed struct{} // the program runs on here
+)
+
+func (departs) isMessage() {}
+func (stays) isMessage()   {}
+func (resumed) isMessage() {}
+
+// mark stops the steps of an instance for a move. Its runner calls it.
+func (d *departures) mark(r *runner, q departs) {
+	switch {
+	case r.box == nil || r.exited != nil || !r.inst.Phase.TakesFlows():
+		q.answer <- fmt.Errorf("%w: instance %s is %s", pando.ErrConflict, r.id, r.inst.Phase)
+		return
+	case r.moving:
+		q.answer <- fmt.Errorf("%w: instance %s moves already", pando.ErrConflict, r.id)
+		return
+	}
+	mark := q.move.MoveMark
+	r.moving, r.inst.Move = true, &mark
+	d.a.read(func(*world.World) { d.to[r.id] = q.move })
+	r.recorder.add(r.inst, nil)
+	r.show()
+	q.answer <- nil
+}
+
+// clear takes the mark of a move away. Its runner calls it.
+func (d *departures) clear(r *runner) {
+	r.inst.Move = nil
+	d.a.read(func(*world.World) { delete(d.to, r.id) })
+	r.recorder.add(r.inst, nil)
+	r.show()
+}
+
+// proceed continues the program of a sandbox that this runner takes over. A former agent may have
+// died during a snapshot or a move, or another host has sent the program.
+func (d *departures) proceed(ctx context.Context, r *runner) {
+	m, came := r.box.Arriving()
+	switch {
+	case r.inst.Phase == pando.PhaseWarm:
+		return
+	case r.inst.Move != nil:
+		r.moving = true
+		d.stay(r, pando.Move{MoveMark: *r.inst.Move}, true)
+		return
+	}
+	if err := r.box.Resume(ctx); err != nil {
+		d.a.Log.Warn("resume an instance", "instance", r.id, "error", err)
+	}
+	if came {
+		d.a.arrivals.land(r, m)
+	}
+}
