@@ -312,6 +312,7 @@ type Peers interface {
 	Exec(ctx context.Context, h Host, i InstanceID, s SessionSpec) (io.ReadWriteCloser, error)
 	// Usage returns the use of every instance that runs on a host, or of one service's.
 	Usage(ctx context.Context, h Host, s ServiceKey) ([]InstanceUsage, error)
+	WorkPeers
 	// Volumes returns the volumes of a host.
 	Volumes(ctx context.Context, h Host, q VolumeQuery) ([]KeptVolume, error)
 	// RemoveVolume deletes a volume of a service on a host (see Volumes.RemoveVolume).
@@ -346,6 +347,7 @@ type HostAgent interface {
 	Exec(ctx context.Context, i InstanceID, s SessionSpec) (io.ReadWriteCloser, error)
 	// Usage returns the use of every instance that runs here, or of one service's.
 	Usage(ctx context.Context, s ServiceKey) ([]InstanceUsage, error)
+	WorkAgent
 	// Volumes returns the volumes of this host.
 	Volumes(ctx context.Context, q VolumeQuery) ([]KeptVolume, error)
 	// RemoveVolume deletes a volume of a service on this host.
