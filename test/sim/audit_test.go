@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -176,11 +177,11 @@ var phases = map[pando.Phase]bool{
 	pando.PhaseMerged: true, pando.PhaseDead: true,
 }
 
-// capacity counts the instances of the services of a commit.
+// capacity counts the instances of the services with a changed one in a commit.
 func (a *audit) capacity(b pando.Batch) map[pando.ServiceKey]int {
 	out := map[pando.ServiceKey]int{}
 	for _, r := range b.Changes {
-		if k, ok := r.Key.Service(); ok {
+		if k, ok := r.Key.Service(); ok && r.Key.Kind() == pando.KindInstance {
 			out[k] = 0
 		}
 	}
@@ -197,14 +198,14 @@ const newsMax = 200 * time.Millisecond
 // out instances of a host that came back at the same moment.
 func (a *audit) reachable(k pando.ServiceKey) []pando.Instance {
 	all := a.world.Of(k)
-	var out []pando.Instance
-	for _, i := range all {
-		host, alive := a.world.Hosts[i.Host]
-		if alive && all[len(all)-1].Born.Sub(host.V.Joined) > newsMax || len(a.world.Hosts) == 0 {
-			out = append(out, i)
-		}
+	if len(all) == 0 || len(a.world.Hosts) == 0 {
+		return all
 	}
-	return out
+	youngest := all[len(all)-1].Born
+	return slices.DeleteFunc(all, func(i pando.Instance) bool {
+		host, alive := a.world.Hosts[i.Host]
+		return !alive || youngest.Sub(host.V.Joined) <= newsMax
+	})
 }
 
 // bounds checks that no commit adds capacity beyond the service's bounds at that moment. Capacity

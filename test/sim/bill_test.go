@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"sync"
 	"testing"
@@ -94,8 +93,8 @@ func TestBillsCountOnce(t *testing.T) {
 		}
 		// Work of up to 30 s and 10 s has no bill yet, of six instances.
 		got := lines[0]
-		t.Log(fmt.Sprintf("%.0f of %.0f s, %d of %d decisions", got.InstanceSeconds, truth,
-			got.Decisions, decisions))
+		t.Logf("%.0f of %.0f s, %d of %d decisions", got.InstanceSeconds, truth,
+			got.Decisions, decisions)
 		if short := truth - got.InstanceSeconds; short < -0.001 || short > 6*45 ||
 			math.IsNaN(short) || truth < 6*600 {
 			t.Errorf("%g seconds are billed of %g", got.InstanceSeconds, truth)
