@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/test/failpoint"
 )
 
 // arrivals takes instances that come from other hosts. The program of an arrival is stopped, and
@@ -96,6 +97,7 @@ func (v *arrivals) Carry(
 		v.drop(n)
 		return out, err
 	}
+	failpoint.Hit("move received")
 	v.a.mu.Lock()
 	n.box, n.since = box, v.a.Clock.Now()
 	v.a.steering.Changed(n.move.Instance.Service)

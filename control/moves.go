@@ -10,6 +10,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/lifecycle"
+	"pando.run/pando/test/failpoint"
 	"pando.run/pando/world"
 )
 
@@ -74,9 +75,11 @@ func (c *moves) carry(
 	// A caller that leaves now leaves the program stopped until the old host has the mark away.
 	ctx, cancelRest := context.WithTimeout(context.WithoutCancel(ctx), landWaitMax)
 	defer cancelRest()
+	failpoint.Hit("move agreed")
 	if err := c.give(ctx, m, a); err != nil {
 		return err
 	}
+	failpoint.Hit("move given")
 	if _, err := c.Peers.Landed(ctx, m.To, m.ID); err != nil {
 		return fmt.Errorf("the instance belongs to %s, which does not report that it runs; `pando ps "+
 			"%s` shows it: %w", m.To.Name, m.Instance.Service.Name, err)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"pando.run/pando"
 )
@@ -92,7 +93,7 @@ func (a *arriving) receive(dir string) error {
 			err = fmt.Errorf("%w: the name %q", pando.ErrInvalid, h.Name)
 		}
 		if err == nil {
-			err = receiveFile(filepath.Join(dir, h.Name), a.in, b)
+			err = a.receiveFile(dir, h.Name, b)
 		}
 		if err != nil {
 			return fmt.Errorf("receive a program: %w", err)
@@ -100,7 +101,11 @@ func (a *arriving) receive(dir string) error {
 	}
 }
 
-func receiveFile(path string, in io.Reader, b []byte) error {
+func (a *arriving) receiveFile(dir, name string, b []byte) error {
+	path, in := filepath.Join(dir, name), a.in
+	if of, ok := strings.CutSuffix(path, deltaSuffix); ok {
+		return receiveDelta(of, filepath.Join(dir, baseFile), in)
+	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

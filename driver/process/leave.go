@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,11 +44,16 @@ func (b *sandbox) Leave(ctx context.Context, w io.Writer, stopping func() error)
 		return err
 	}
 	defer os.RemoveAll(dir)
+	was, err := travel{b}.sendMemory(out)
+	if err != nil {
+		return fmt.Errorf("send the program: %w", err)
+	}
+	defer was.close()
 	if err := stopping(); err != nil {
 		return err
 	}
 	if err = (travel{b}).stopQuietly(ctx); err == nil {
-		err = travel{b}.writeProgram(ctx, out, *p, dir)
+		err = travel{b}.writeProgram(ctx, out, *p, dir, was)
 	}
 	if err != nil {
 		err = errors.Join(err, b.Resume(context.WithoutCancel(ctx)))
@@ -73,8 +79,25 @@ func (b travel) movable(ctx context.Context) (*frozen, error) {
 	return r.Frozen, err
 }
 
+// sendMemory sends the memory of the program while it runs.
+func (b travel) sendMemory(out *tar.Writer) (*base, error) {
+	pids, err := b.slot.cgroup.Processes()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := movingDir()
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	pids = slices.DeleteFunc(pids, func(pid int) bool { return pid == b.slot.PID }) // the shim
+	return sendBase(out, pids, dir)
+}
+
 // writeProgram writes the stopped program.
-func (b travel) writeProgram(ctx context.Context, out *tar.Writer, p frozen, dir string) error {
+func (b travel) writeProgram(
+	ctx context.Context, out *tar.Writer, p frozen, dir string, was *base,
+) error {
 	err := b.d.Freezer.Freeze(ctx, pando.Frozen{Inside: b.slot.PID, PID: p.PID, UID: p.UID, GID: p.GID,
 		Dir: dir, Pipe: p.Pipe})
 	if err == nil {
@@ -84,9 +107,15 @@ func (b travel) writeProgram(ctx context.Context, out *tar.Writer, p frozen, dir
 		return err
 	}
 	files, err := os.ReadDir(dir)
+	images, _ := filepath.Glob(filepath.Join(dir, pagesFiles))
 	for _, f := range files {
-		if err == nil {
-			err = sendFile(out, filepath.Join(dir, f.Name()))
+		path := filepath.Join(dir, f.Name())
+		switch {
+		case err != nil:
+		case slices.Contains(images, path):
+			err = was.sendDelta(out, path, len(images) == 1)
+		default:
+			err = sendFile(out, path)
 		}
 	}
 	if err == nil {

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,8 +45,11 @@ type chat struct {
 	stop  chan struct{}
 	done  sync.WaitGroup
 	lines int
-	gap   time.Duration // the longest wait for an answer
-	err   error
+	count atomic.Int64 // of the program, as last answered
+	// skipped counts answers that do not have the next count: other connections, or another copy.
+	skipped int
+	gap     time.Duration // the longest wait for an answer
+	err     error
 }
 
 func startChat(t *testing.T, p *labtest.Pando, from, address string) *chat {
@@ -79,11 +84,16 @@ func (k *chat) run(conn net.Conn) {
 		want := fmt.Sprintf("%s %d", k.from, k.lines)
 		fmt.Fprintln(conn, want)
 		got, err := in.ReadString('\n')
-		if _, text, _ := strings.Cut(strings.TrimSpace(got), " "); err == nil && text != want {
+		count, text, _ := strings.Cut(strings.TrimSpace(got), " ")
+		if err == nil && text != want {
 			err = fmt.Errorf("%q came back as %q", want, got)
 		}
 		if k.err = err; err != nil {
 			return
+		}
+		n, _ := strconv.ParseInt(count, 10, 64)
+		if last := k.count.Swap(n); last > 0 && n != last+1 {
+			k.skipped++
 		}
 		k.lines++
 		k.gap = max(k.gap, time.Since(began))
