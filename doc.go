@@ -88,6 +88,7 @@
 //	instance     instance.go   one running copy of a service.
 //	phase        instance.go   one step in the life of an instance.
 //	image        instance.go   the files of a service that brings its own.
+//	vm           vm.go         a virtual machine in place of a program.
 //	sandbox      instance.go   the container of an instance.
 //	session      instance.go   a command that an operator runs inside an instance.
 //	probe        service.go    one check of an instance's health.

@@ -45,6 +45,7 @@ type Host struct {
 	Externals  bool         `json:"externals,omitempty"` // it serves external endpoints
 	Fronts     bool         `json:"fronts,omitempty"`    // it serves at its own address
 	Straight   bool         `json:"straight,omitempty"`  // its drains wait for AtConnect's sockets
+	VMs        bool         `json:"vms,omitempty"`       // its build runs virtual machines
 	Grants     bool         `json:"grants,omitempty"`    // its build gives grants
 	Layout     int          `json:"layout,omitempty"`    // its newest; 0: the first
 	// Frozen is why the host keeps what it has and follows nothing. "": it follows the store.

@@ -31,6 +31,7 @@ import (
 	"pando.run/pando/driver/sighting"
 	"pando.run/pando/driver/systemd"
 	"pando.run/pando/driver/uplink"
+	"pando.run/pando/driver/vm"
 	"pando.run/pando/driver/wall"
 )
 
@@ -198,7 +199,8 @@ func openSandboxes(
 		Prefix4: h.Instances4, Prefix6: h.Instances6, Cgroups: groups, Groups: cgroup.Root,
 		Hidden: []string{p.Data}, Volumes: p.volumes(), Users: p.users(), Freezer: cli.Freezer(),
 		Forward: nftables.Forward, Seal: nftables.Seal, Unseal: nftables.Unseal, Pool: p.Pool,
-		Made: made, Clock: wall.Clock{}, Log: log,
+		Machine: vm.Command,
+		Made:    made, Clock: wall.Clock{}, Log: log,
 	}
 	if images != nil {
 		config.Images, config.Layers = images, images.LayersDir()
