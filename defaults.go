@@ -17,6 +17,11 @@ func (s Spec) WithDefaults() Spec {
 			s.Job.Overlap = cmp.Or(s.Job.Overlap, OverlapForbid)
 		}
 	}
+	if s.IsVM() {
+		fill(&s.VM.MemoryBytes, VMMemoryBytes)
+		fill(&s.VM.CPUs, 1)
+		fill(&s.Resources.MemoryBytes, s.VM.MemoryBytes+VMOverheadBytes)
+	}
 	fill(&s.StopSignal, "SIGTERM")
 	fill(&s.StopSeconds, 10)
 	fill(&s.Restart, RestartAlways)

@@ -23,6 +23,9 @@
 //	right        right.go      a permission of the operators of one host.
 //	deed         audit.go      a request that changed something, with its caller and its outcome.
 //	audit        audit.go      the deeds of the cluster, bounded.
+//	work         bill.go       the counted work of a tenant, by its meters.
+//	bill         bill.go       the work of a tenant by hours, days or months.
+//	mark         bill.go       the last batch of a host's work that the bills have.
 //	invitation   right.go      a token with the address at which it admits hosts.
 //	sighting     host.go       the store that a host has seen last.
 //	peers        host.go       the way to the agents of other hosts.
@@ -85,6 +88,7 @@
 //	instance     instance.go   one running copy of a service.
 //	phase        instance.go   one step in the life of an instance.
 //	image        instance.go   the files of a service that brings its own.
+//	vm           vm.go         a virtual machine in place of a program.
 //	sandbox      instance.go   the container of an instance.
 //	session      instance.go   a command that an operator runs inside an instance.
 //	probe        service.go    one check of an instance's health.

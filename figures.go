@@ -38,6 +38,13 @@ type SteeringFigures struct {
 	Failing   int     `json:"failing"` // jobs with a failed last attempt
 }
 
+// LinkQueue is the queue of packets that a host sends by a device: to an instance, or by an uplink.
+type LinkQueue struct {
+	BacklogBytes   uint64 `json:"backlog_bytes,omitempty"` // that wait now
+	BacklogPackets uint64 `json:"backlog_packets,omitempty"`
+	Drops          uint64 `json:"drops,omitempty"` // packets, since the device was made
+}
+
 // HostFigures are the counts of one agent since its start, and the use of its instances. They feed
 // GET /metrics/host.
 type HostFigures struct {
@@ -46,6 +53,7 @@ type HostFigures struct {
 	Instances []InstanceUsage
 	Counters  []EndpointCounters // of every endpoint that the host steers
 	Losses    Losses
+	Uplinks   map[string]LinkQueue // by device
 	Steering  SteeringFigures
 	LeasesLost,
 	Merges, MergesFailed, Conflicts uint64

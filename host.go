@@ -45,6 +45,7 @@ type Host struct {
 	Externals  bool         `json:"externals,omitempty"` // it serves external endpoints
 	Fronts     bool         `json:"fronts,omitempty"`    // it serves at its own address
 	Straight   bool         `json:"straight,omitempty"`  // its drains wait for AtConnect's sockets
+	VMs        bool         `json:"vms,omitempty"`       // its build runs virtual machines
 	Grants     bool         `json:"grants,omitempty"`    // its build gives grants
 	Layout     int          `json:"layout,omitempty"`    // its newest; 0: the first
 	// Frozen is why the host keeps what it has and follows nothing. "": it follows the store.
@@ -311,6 +312,7 @@ type Peers interface {
 	Exec(ctx context.Context, h Host, i InstanceID, s SessionSpec) (io.ReadWriteCloser, error)
 	// Usage returns the use of every instance that runs on a host, or of one service's.
 	Usage(ctx context.Context, h Host, s ServiceKey) ([]InstanceUsage, error)
+	WorkPeers
 	// Volumes returns the volumes of a host.
 	Volumes(ctx context.Context, h Host, q VolumeQuery) ([]KeptVolume, error)
 	// RemoveVolume deletes a volume of a service on a host (see Volumes.RemoveVolume).
@@ -345,6 +347,7 @@ type HostAgent interface {
 	Exec(ctx context.Context, i InstanceID, s SessionSpec) (io.ReadWriteCloser, error)
 	// Usage returns the use of every instance that runs here, or of one service's.
 	Usage(ctx context.Context, s ServiceKey) ([]InstanceUsage, error)
+	WorkAgent
 	// Volumes returns the volumes of this host.
 	Volumes(ctx context.Context, q VolumeQuery) ([]KeptVolume, error)
 	// RemoveVolume deletes a volume of a service on this host.

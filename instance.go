@@ -306,6 +306,8 @@ type InstanceUsage struct {
 	// Meter and Score are its newest measurement. Nil: its service is not measured.
 	Meter *Meter `json:"meter,omitempty"`
 	Score *Score `json:"score,omitempty"`
+	// Queue is the queue of its link, at the host's end. Nil: unknown.
+	Queue *LinkQueue `json:"queue,omitempty"`
 	// The rest comes from the records of the cluster.
 	Born     time.Time `json:"born,omitzero"`
 	Phase    Phase     `json:"phase,omitempty"`

@@ -17,6 +17,7 @@ type Spec struct {
 	Tenant Tenant      `json:"tenant,omitempty"` // DefaultTenant
 	Kind   ServiceKind `json:"kind,omitempty"`   // instances that equal each other
 	Job    Job         `json:"job,omitzero"`     // of KindJob
+	VM     VM          `json:"vm,omitzero"`      // of KindVM
 	Hooks  Hooks       `json:"hooks,omitzero"`   // for Stateful only
 	Image  Image       `json:"image,omitzero"`   // none: the program is the host's
 	Bundle Bundle      `json:"bundle,omitzero"`  // none: the program is on every host; not with Image
@@ -105,6 +106,9 @@ func (s Spec) RunsAs(other Spec) bool {
 func (s Spec) Argv() []string {
 	if len(s.Endpoints) > 0 {
 		return slices.Clone(idle)
+	}
+	if s.IsVM() {
+		return []string{"qemu-system-x86_64"} // with words of the driver
 	}
 	return append(slices.Clone(s.Entrypoint), s.Command...)
 }

@@ -40,6 +40,8 @@ const (
 	KindToken     Kind = "token"     // a Token
 	KindAudit     Kind = "audit"     // a Deed
 	KindTrim      Kind = "trim"      // an AuditTrim
+	KindBill      Kind = "bill"      // a Bill
+	KindMark      Kind = "mark"      // a WorkMark
 	KindHost      Kind = "host"      // a Host, under its lease
 	KindMember    Kind = "member"    // a Member
 	KindCluster   Kind = "cluster"   // the Cluster, one record
@@ -110,7 +112,8 @@ func HostKey(h HostName) Key { return key(KindHost, string(h)) }
 func LeaderKey(role string) Key { return key(KindLeader, role) }
 
 // Stored is a value with a key: Service, Revision, Instance, Intent, Decision, StateHead,
-// Keeper, Endpoints, VolumeHome, Secret, Account, Token, Deed, AuditTrim, Host or Member.
+// Keeper, Endpoints, VolumeHome, Secret, Account, Token, Deed, AuditTrim, Bill,
+// WorkMark, Host or Member.
 type Stored interface {
 	// Key returns the key of the value's record.
 	Key() Key

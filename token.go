@@ -139,6 +139,8 @@ func (s Spec) OfHosts() string {
 	switch {
 	case len(s.Endpoints) > 0:
 		return "endpoints"
+	case s.IsVM():
+		return "kind: vm"
 	case s.Bundle.Folder != "":
 		return "bundle"
 	case s.Image.Reference == "":

@@ -49,6 +49,14 @@ type Config struct {
 	Images  pando.Images  // nil: no service of this host has an image
 	// SnapshotStore keeps the snapshots of instances. Nil: this host makes none.
 	SnapshotStore pando.Snapshots
+	// Books keeps the book of this host's work, for bills. Nil: its work is not billed.
+	Books pando.Books
+	// Traffic returns the bytes that a device of this host has sent and received. Nil: unknown.
+	Traffic func(device string) (sent, received uint64)
+	// Queues returns the queues of the devices of this host, by name. Nil: unknown. Uplinks names
+	// those to report.
+	Queues  func() (map[string]pando.LinkQueue, error)
+	Uplinks []string
 	// Link and Path are those of meter.Config.
 	Link func() float64
 	Path func(ifindex int) pando.PathUse
@@ -117,6 +125,7 @@ type Agent struct {
 	door    door
 	steps   atomic.Int64 // of all runners
 	tally   tally
+	works   *works
 	wg      sync.WaitGroup
 	ctx     context.Context // the context of Run
 
@@ -145,6 +154,7 @@ func New(c Config) *Agent {
 	a.adoption, a.heralding, a.routing = &adoption{Agent: a}, newHeralding(a), newRouting(a)
 	a.selfAPI, a.window, a.preparer = &selfAPI{a}, &window{agent: a}, newPreparer(a)
 	a.snapshots, a.seeds = &snapshots{agent: a, turn: turn.New()}, newSeeds(a)
+	a.works = newWorks(a)
 	a.departures, a.arrivals = newDepartures(a), newArrivals(a)
 	a.meter = meter.New(meter.Config{
 		Host: c.Host, Steering: c.Steering, Peers: c.Peers, Source: measured{a}, Link: c.Link,
@@ -181,6 +191,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.found[b.Instance()] = b
 	}
 	a.anchor.Recall(len(boxes) > 0)
+	a.works.open(len(boxes) > 0)
 	if err := a.join(ctx); err != nil {
 		return err
 	}
@@ -190,6 +201,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.spawn(a.heralding.run)
 	a.spawn(a.routing.run)
 	a.spawn(a.meter.Run)
+	a.spawn(a.works.run)
 	a.spawn(knocks{a}.run)
 	a.spawn(a.branches.TrimOften)
 	a.spawn(a.branches.Tend)

@@ -134,6 +134,7 @@ func (r end) tearDown(ctx context.Context) error {
 	if box := r.box; box != nil {
 		r.box, r.runner.end.left = nil, box
 		r.show()
+		r.a.works.end(ctx, r.runner, box)
 		r.wire.disconnect(ctx, box.Link())
 		r.a.departures.handOver(r.runner, box)
 	}

@@ -44,6 +44,13 @@ func (w *window) HostFigures(ctx context.Context) (f pando.HostFigures, err erro
 	if f.Counters, err = w.Counters(ctx); err != nil {
 		return f, err
 	}
+	f.Uplinks = map[string]pando.LinkQueue{}
+	queues := queuesOf(a)
+	for _, name := range a.Uplinks {
+		if q, known := queues[name]; known {
+			f.Uplinks[name] = q
+		}
+	}
 	f.Instances, err = w.Usage(ctx, pando.ServiceKey{})
 	return f, err
 }

@@ -27,6 +27,7 @@ func (w *window) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.Instanc
 	for _, c := range counters {
 		counted[c.Instance] = c
 	}
+	queues := queuesOf(a)
 	out := []pando.InstanceUsage{}
 	for _, r := range all {
 		if ctx.Err() != nil {
@@ -49,7 +50,22 @@ func (w *window) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.Instanc
 		if c.Score != nil {
 			u.Meter = c.Meter
 		}
+		if q, known := queues[r.link.Host]; known {
+			u.Queue = &q
+		}
 		out = append(out, u)
 	}
 	return out, nil
+}
+
+// queuesOf returns the queues of the devices of this host, as far as they are known.
+func queuesOf(a *Agent) map[string]pando.LinkQueue {
+	if a.Queues == nil {
+		return nil
+	}
+	all, err := a.Queues()
+	if err != nil {
+		a.Log.Debug("the queues of links are not reported", "error", err)
+	}
+	return all
 }

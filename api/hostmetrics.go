@@ -57,6 +57,10 @@ var (
 		"Share of the segments that a measured instance sent again.", "tenant service instance")
 	hostRTT = ofHost.gauge("pando_instance_rtt_seconds", "instances of the host",
 		"Mean round trip time of the connections of a measured instance.", "tenant service instance")
+	hostQueue = ofHost.gauge("pando_instance_queue_bytes", "instances of the host",
+		"Bytes that wait in the queue of an instance's link.", "tenant service instance")
+	hostQueueDrops = ofHost.counter("pando_instance_queue_drops_total", "instances of the host",
+		"Packets that the link of an instance dropped on their way to it.", "tenant service instance")
 	hostReported = ofHost.gauge("pando_instance_metric", "256 × instances of the host",
 		"A number of the application (PUT /v1/self/metrics).", "tenant service instance name")
 
@@ -65,6 +69,10 @@ var (
 		"tenant service")
 	hostBytes = ofHost.counter("pando_agent_bytes_total", "services",
 		"Bytes that the host steered to a service, likewise.", "tenant service")
+	hostUplinkQueue = ofHost.gauge("pando_agent_uplink_queue_bytes", "uplinks",
+		"Bytes that wait in the queue of an uplink.", "device")
+	hostUplinkDrops = ofHost.counter("pando_agent_uplink_queue_drops_total", "uplinks",
+		"Packets that the queue of an uplink dropped.", "device")
 	hostDropped = ofHost.counter("pando_agent_dropped_packets_total", "10",
 		"Packets that the steering of the host dropped, by reason.", "reason")
 	hostEvicted = ofHost.counter("pando_agent_evicted_flows_total", "1",
@@ -114,6 +122,10 @@ func (g hostGauges) Collect(to chan<- prometheus.Metric) {
 		s.put(hostFlows, float64(sum.flows), string(k.Tenant), string(k.Name))
 		s.put(hostBytes, float64(sum.bytes), string(k.Tenant), string(k.Name))
 	}
+	for device, q := range f.Uplinks {
+		s.put(hostUplinkQueue, float64(q.BacklogBytes), device)
+		s.put(hostUplinkDrops, float64(q.Drops), device)
+	}
 	for why, n := range f.Losses.Dropped {
 		s.put(hostDropped, float64(n), string(why))
 	}
@@ -140,6 +152,10 @@ func (g hostGauges) instance(s sample, u pando.InstanceUsage) {
 		s.put(hostMemory, float64(u.MemoryBytes), of...)
 		s.put(hostPIDs, float64(u.PIDs), of...)
 		s.put(hostConnections, float64(u.Connections), of...)
+	}
+	if q := u.Queue; q != nil {
+		s.put(hostQueue, float64(q.BacklogBytes), of...)
+		s.put(hostQueueDrops, float64(q.Drops), of...)
 	}
 	if u.Score != nil {
 		s.put(hostScore, u.Score.Value, of...)

@@ -71,6 +71,9 @@ var (
 	metricTenantQuota = ofCluster.gauge("pando_tenant_quota", "4 × tenants",
 		"Quota of a tenant, if it has one.", "tenant resource")
 
+	metricBilled = ofCluster.counter("pando_tenant_billed_total", "5 × tenants",
+		"Billed work: instance_seconds, cpu_seconds, bytes_in, bytes_out, decisions.", "tenant meter")
+
 	metricLeads = ofCluster.gauge("pando_server_leads", "1",
 		"1 if the server that answers decides for the cluster, else 0.", "")
 	metricTerms = ofCluster.counter("pando_server_terms_total", "1",
@@ -96,6 +99,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 	g.hosts(s)
 	g.services(s)
 	g.tenants(s)
+	g.bills(s)
 	g.server(s)
 	g.answers.each(func(method string, status int, n uint64) {
 		s.put(metricAPI, float64(n), method, strconv.Itoa(status))

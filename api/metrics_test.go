@@ -174,10 +174,12 @@ func (agent) HostFigures(context.Context) (pando.HostFigures, error) {
 		Instances: []pando.InstanceUsage{
 			{Instance: "a", Service: shop, CPUSeconds: 1.5, MemoryBytes: 4096, PIDs: 3,
 				Metrics: map[string]float64{"queue \"x\"\n": 12}, Score: &pando.Score{Value: 0.25},
+				Queue: &pando.LinkQueue{BacklogBytes: 3000, Drops: 6},
 				Meter: &pando.Meter{Stall: 0.125, Loss: 0.5, RTTSeconds: 0.002}},
 			{Instance: "b", Service: shop, Missing: "it ended"},
 		},
-		Losses: pando.Losses{Dropped: map[pando.DropReason]uint64{"spoofed": 4}},
+		Uplinks: map[string]pando.LinkQueue{"eth0": {BacklogBytes: 500, Drops: 8}},
+		Losses:  pando.Losses{Dropped: map[pando.DropReason]uint64{"spoofed": 4}},
 	}, nil
 }
 
@@ -190,6 +192,9 @@ func TestAScrapeOfAHost(t *testing.T) {
 		"pando_instance_memory_bytes"+of+" 4096", "pando_instance_score"+of+" 0.25",
 		"pando_instance_stall_ratio"+of+" 0.125", "pando_instance_resent_ratio"+of+" 0.5",
 		"pando_instance_rtt_seconds"+of+" 0.002",
+		"pando_instance_queue_bytes"+of+" 3000", "pando_instance_queue_drops_total"+of+" 6",
+		`pando_agent_uplink_queue_bytes{device="eth0"} 500`,
+		`pando_agent_uplink_queue_drops_total{device="eth0"} 8`,
 		`pando_instance_metric{instance="a",name="queue \"x\"\n",service="shop",tenant="acme"} 12`,
 		`pando_agent_publishes_total{result="failed"} 1`, "pando_agent_publishes_failing 1",
 		"pando_agent_leases_lost_total 2", "pando_agent_vip_shares 128",

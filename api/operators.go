@@ -65,6 +65,7 @@ func (h operators) routes(a huma.API) {
 	tenantsFace{h.Operators}.routes(a)
 	tokensFace{h.Operators}.routes(a)
 	auditFace{h.Operators}.routes(a)
+	billsFace{h.Operators}.routes(a)
 	route(a, "show-service", "GET /v1/services/{name}", "Show one service with its instances.", h.show)
 	route(a, "remove-service", "DELETE /v1/services/{name}",
 		"Drain every instance, merge its state, then remove the service.", h.remove)

@@ -18,6 +18,7 @@ var everyToken = []string{
 // everyTokenLists are lists of all tenants, of which the token gets its own part.
 var everyTokenLists = []string{
 	"GET /v1/services", "GET /v1/secrets", "GET /v1/tenants", "GET /v1/audit",
+	"GET /v1/bills",
 	"GET /healthz", "GET /readyz", "GET /openapi.json",
 }
 

@@ -153,6 +153,19 @@ func (*shared) Tenants(context.Context) ([]pando.TenantStatus, error) {
 	})
 }
 
+// Bills has a line for each tenant that a query wants.
+func (*shared) Bills(_ context.Context, q pando.BillQuery) (out []pando.BillLine, err error) {
+	all, err := both(func(t pando.Tenant) pando.BillLine {
+		return pando.BillLine{Tenant: t, Work: pando.Work{Decisions: 3, BytesOut: 7}}
+	})
+	for _, l := range all {
+		if q.Tenant == "" || l.Tenant == q.Tenant {
+			out = append(out, l)
+		}
+	}
+	return out, err
+}
+
 func (*shared) Watch(context.Context, pando.StoreRevision) <-chan pando.Change {
 	out := make(chan pando.Change, 9)
 	out <- pando.Change{Revision: 1, Kind: pando.KindBookmark}
@@ -181,13 +194,16 @@ func TestATokenSeesItsTenantAlone(t *testing.T) {
 	var api asked
 	h := ForTenants(ops, holds(), api.no)
 	for _, path := range []string{"/v1/services", "/v1/stats", "/v1/secrets", "/v1/tenants",
-		"/v1/watch"} {
+		"/v1/watch", "/v1/bills"} {
 		all := scraped(t, ops, path, "")
 		own := scraped(t, h, path, "")
 		if !strings.Contains(all, "beta") || strings.Contains(own, "beta") ||
 			!strings.Contains(own, "acme") {
 			t.Errorf("%s: the operator gets %s and the token %s", path, all, own)
 		}
+	}
+	if got := do(h, "GET", "/v1/bills?tenant=beta", nil); got != http.StatusForbidden {
+		t.Errorf("a token that asks for the bill of another tenant gets %d", got)
 	}
 	if got := scraped(t, h, "/v1/watch", ""); !strings.Contains(got, "id: 4") {
 		t.Errorf("the end of a foreign commit is missing, and a client could not resume: %s", got)

@@ -63,6 +63,7 @@ type Control struct {
 	*tenants
 	*tokens
 	*auditor
+	*bills
 	counters *counters
 	// asks holds asks that agents brought themselves and that wait for a decision.
 	asks  map[pando.ServiceKey][]*ask
@@ -98,7 +99,7 @@ func New(c Config) *Control {
 		secrets: &secrets{o, &auditor{v}}, snapshots: &snapshots{o}, moves: &moves{o},
 		tenants: &tenants{o},
 		tokens:  &tokens{o},
-		auditor: &auditor{v},
+		auditor: &auditor{v}, bills: &bills{v, n},
 		callers: &callers{o},
 		asks:    map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),
 		waiting: map[pando.ServiceKey]bool{},
@@ -155,6 +156,7 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 	ctx, stopReading := context.WithCancel(ctx)
 	defer c.workers.Wait()
 	defer stopReading()
+	c.workers.Go(func() { c.collect(ctx, fence) })
 	for {
 		c.switchLayout(ctx, fence, world.CurrentLayout())
 		c.decideAll(ctx, fence)

@@ -16,6 +16,7 @@ type tally struct {
 	terms, lost                atomic.Uint64
 	written, conflicts, failed atomic.Uint64
 	decisions                  map[pando.ServiceKey]map[pando.DecisionKind]uint64
+	unbilled                   []decided // by store revision
 }
 
 // wrote counts the outcome of a write.
@@ -49,6 +50,7 @@ func (t *tally) count(w *world.World, changes []pando.Record) {
 				t.decisions[s] = map[pando.DecisionKind]uint64{}
 			}
 			t.decisions[s][d.V.Kind]++
+			t.note(d.V, r.Modified)
 		}
 	}
 }

@@ -195,6 +195,8 @@ func unable(w *world.World, s pando.Spec) string {
 		{len(pando.HostPorts(s.Ports)) > 0, func(h pando.Host) bool { return h.Fronts },
 			"publish.host: host %s does not serve at its own address: it has an older pando, or steers by " +
 				"Open vSwitch; upgrade pando there, or start it with --steer ebpf"},
+		{s.IsVM(), func(h pando.Host) bool { return h.VMs },
+			"kind: host %s has an older pando without virtual machines: upgrade pando there"},
 		{len(s.Grants) > 0, func(h pando.Host) bool { return h.Grants },
 			"grants: host %s has an older pando that gives none: upgrade pando there"},
 		{s.Stateful(), func(h pando.Host) bool { return h.Ordinals },

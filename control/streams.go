@@ -85,7 +85,8 @@ func changes(b pando.Batch) []pando.Change {
 			Revision: b.Revision, Kind: r.Key.Kind(), Key: r.Key, Deleted: r.Value == nil, More: true,
 		}
 		if change.Kind == pando.KindLeader || change.Kind == pando.KindSecret ||
-			change.Kind == pando.KindTenant || change.Kind == pando.KindToken {
+			change.Kind == pando.KindTenant || change.Kind == pando.KindToken ||
+			change.Kind == pando.KindBill || change.Kind == pando.KindMark {
 			continue
 		}
 		if r.Value != nil {

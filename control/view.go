@@ -65,11 +65,13 @@ func (c *view) take(b pando.Batch, reset bool) {
 		c.tally.count(c.world, b.Changes)
 	}
 	if reset {
+		c.tally.recount(c.world)
 		c.markAll()
 		for _, t := range c.reserved {
 			c.world.Reserve(t)
 		}
 	}
+	c.tally.settle(c.world)
 	close(c.changed)
 	c.changed = make(chan struct{})
 	c.wake()

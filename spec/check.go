@@ -80,7 +80,7 @@ func Check(s pando.Spec) error {
 		c.also(e.Check())
 	}
 	for _, why := range slices.Concat(externalConflicts(s), hostPortConflicts(s),
-		grantConflicts(s)) {
+		grantConflicts(s), vmConflicts(s)) {
 		c.that(false, "%s: %s", why.path, why.text)
 	}
 	c.health(s.Health, len(s.Ports) > 0)
@@ -157,6 +157,9 @@ func placeConflicts(s pando.Spec) (out []conflict) {
 // argv checks the words of the program. An image that is not resolved yet may still give them.
 func (c *checks) argv(s pando.Spec) {
 	words := s.Argv()
+	if s.IsVM() {
+		return // the driver makes them
+	}
 	open := s.Image.Reference != "" && s.Image.Digest == ""
 	c.that(open || len(words) > 0 && words[0] != "", "command: is empty, and no image gives one")
 	for i, word := range s.Entrypoint {

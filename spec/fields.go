@@ -52,9 +52,10 @@ var fields = []field{
 		get:  func(s pando.Spec) any { return string(s.Tenant) }},
 	{name: "kind", doc: "job: its instances run to their end, in runs. A deploy of a new spec " +
 		"starts a run, or a schedule does. stateful: the instances are ordinals, each with a name " +
-		"such as db-0, a host and volumes of its own. They start, change and end one at a time.",
+		"such as db-0, a host and volumes of its own. They start, change and end one at a time. " +
+		"vm: each instance is a virtual machine.",
 		def: "instances that equal each other", example: "stateful",
-		kind: enumKind(string(pando.KindJob), string(pando.Stateful)),
+		kind: enumKind(string(pando.KindJob), string(pando.Stateful), string(pando.KindVM)),
 		set:  func(s *pando.Spec, v any) { s.Kind = pando.ServiceKind(v.(string)) },
 		get:  func(s pando.Spec) any { return string(s.Kind) }},
 	{name: "schedule", doc: "Times at which a job runs, as five words of cron.",
@@ -62,6 +63,7 @@ var fields = []field{
 		set: func(s *pando.Spec, v any) { s.Job.Schedule = v.(string) },
 		get: func(s pando.Spec) any { return s.Job.Schedule }},
 	{name: "job", doc: "The runs of a job.", fields: jobFields},
+	{name: "vm", doc: "The virtual machine of each instance, with kind: vm.", fields: vmFields},
 	{name: "hooks", doc: "Commands for the steps in the life of a stateful service, inside the " +
 		"instance.", fields: hookFields},
 	{name: "image",

@@ -188,7 +188,7 @@ func (r *reader) service(n ast.Node) (s pando.Spec, name ast.Node) {
 // place makes the paths of a spec absolute. Without an image there must be a command.
 func (r *reader) place(n ast.Node, s *pando.Spec, where map[string]ast.Node) {
 	if s.Image.Reference == "" {
-		if where["command"] == nil && len(s.Endpoints) == 0 {
+		if where["command"] == nil && len(s.Endpoints) == 0 && !s.IsVM() {
 			r.at(n, "command", "is missing: %s", commandDoc)
 		}
 		if where["entrypoint"] != nil && where["image"] == nil {
@@ -251,7 +251,7 @@ func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 	for _, c := range slices.Concat(scaleConflicts(s.Scale), placeConflicts(s), volumeConflicts(s),
 		connectConflicts(s),
 		replicateConflicts(s),
-		canaryConflicts(s), externalConflicts(s), grantConflicts(s), jobConflicts(s),
+		canaryConflicts(s), externalConflicts(s), grantConflicts(s), vmConflicts(s), jobConflicts(s),
 		statefulConflicts(s)) {
 		r.at(where[c.path], c.path, "%s", c.text)
 	}

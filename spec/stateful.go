@@ -77,7 +77,7 @@ func statefulConflicts(s pando.Spec) (out []conflict) {
 
 // stateful checks the kind of a service and its hooks.
 func (c *checks) stateful(s pando.Spec) {
-	word(c, "kind", s.Kind, "", pando.KindJob, pando.Stateful)
+	word(c, "kind", s.Kind, "", pando.KindJob, pando.Stateful, pando.KindVM)
 	for where, argv := range map[string][]string{"hooks.bootstrap": s.Hooks.Bootstrap,
 		"hooks.recover": s.Hooks.Recover, "hooks.joined": s.Hooks.Joined} {
 		c.that(len(argv) == 0 || argv[0] != "", "%s: is empty", where)

@@ -133,6 +133,11 @@ func (r *reader) absolute(s *pando.Spec) {
 		}
 		s.Folders[i].Path = filepath.Clean(f.Path)
 	}
+	for _, f := range []*string{&s.VM.Kernel, &s.VM.Initrd, &s.VM.Disk} {
+		if *f != "" && !filepath.IsAbs(*f) {
+			*f = filepath.Join(r.dir, *f)
+		}
+	}
 	for name, file := range s.Secrets {
 		if !filepath.IsAbs(file) {
 			s.Secrets[name] = filepath.Join(r.dir, file)
@@ -179,6 +184,10 @@ func (c *checks) walls(s pando.Spec) {
 		}
 		c.that(!slices.Contains(tooWide, f.Path),
 			"%s: want the folders below %s that the program needs", where, f.Path)
+	}
+	for _, f := range s.VM.Files() {
+		c.text("vm", f)
+		c.that(path.IsAbs(f), "vm: %s: want an absolute path", f)
 	}
 	c.volumes(s)
 	c.secrets(s)

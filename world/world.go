@@ -29,7 +29,9 @@ type World struct {
 	Members   map[pando.HostName]Versioned[pando.Member] // admitted to the cluster
 	Cluster   Versioned[pando.Cluster]                   // the store's record of itself
 	Audit     Audit
-	Seen      pando.StoreRevision // the newest commit applied
+	Bills     map[pando.Key]Versioned[pando.Bill]
+	Marks     map[pando.HostName]Versioned[pando.WorkMark] // "": of decisions
+	Seen      pando.StoreRevision                          // the newest commit applied
 	byKey     map[pando.Key]noted
 	// gone holds deleted records, until every older message has arrived.
 	gone      map[pando.Key]pando.StoreRevision
@@ -78,6 +80,8 @@ func New() *World {
 		Hosts:     map[pando.HostName]Versioned[pando.Host]{},
 		Members:   map[pando.HostName]Versioned[pando.Member]{},
 		Audit:     newAudit(),
+		Bills:     map[pando.Key]Versioned[pando.Bill]{},
+		Marks:     map[pando.HostName]Versioned[pando.WorkMark]{},
 		byKey:     map[pando.Key]noted{},
 		gone:      map[pando.Key]pando.StoreRevision{},
 		intents:   map[pando.ServiceKey][]pando.IntentID{},
@@ -204,6 +208,10 @@ func DecodeAny(r pando.Record) (pando.Stored, error) {
 		return decode[pando.Deed](r)
 	case pando.KindTrim:
 		return decode[pando.AuditTrim](r)
+	case pando.KindBill:
+		return decode[pando.Bill](r)
+	case pando.KindMark:
+		return decode[pando.WorkMark](r)
 	case pando.KindHost:
 		return decode[pando.Host](r)
 	case pando.KindMember:
@@ -274,6 +282,10 @@ func (w *World) put(v pando.Stored, at pando.StoreRevision) {
 		w.Audit.put(v, at)
 	case pando.AuditTrim:
 		w.Audit.Trim = Versioned[pando.AuditTrim]{v, at}
+	case pando.Bill:
+		w.Bills[v.Key()] = Versioned[pando.Bill]{v, at}
+	case pando.WorkMark:
+		w.Marks[v.Host] = Versioned[pando.WorkMark]{v, at}
 	case pando.Host:
 		w.Hosts[v.Name] = Versioned[pando.Host]{v, at}
 	case pando.Member:
@@ -326,6 +338,10 @@ func (w *World) forget(k pando.Key, at pando.StoreRevision) {
 		delete(w.Tokens, v.TokenKey)
 	case pando.Deed:
 		w.Audit.drop(v)
+	case pando.Bill:
+		delete(w.Bills, k)
+	case pando.WorkMark:
+		delete(w.Marks, v.Host)
 	case pando.Host:
 		delete(w.Hosts, v.Name)
 	case pando.Member:

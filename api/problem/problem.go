@@ -31,6 +31,7 @@ var Kinds = []Kind{
 	{pando.ErrStoreFull, "store_full", http.StatusInsufficientStorage},
 	{pando.ErrUnavailable, "unavailable", http.StatusServiceUnavailable},
 	{pando.ErrNotReady, "not_ready", http.StatusGatewayTimeout},
+	{pando.ErrBusy, "busy", http.StatusServiceUnavailable},
 	{pando.ErrNoRoom, "no_room", http.StatusConflict},
 	{pando.ErrLost, "lost", http.StatusConflict},
 	{pando.ErrFenced, "fenced", http.StatusConflict},

@@ -71,7 +71,7 @@ func rootCommand(env cli.Env) *cobra.Command {
 		operator.Rollout(o), operator.Recover(o), operator.Scale(o), operator.Rm(o), operator.Spec(o),
 		operator.Convert(o), operator.Image(o), operator.Volume(o), operator.Secret(o),
 		operator.Snapshot(o), operator.Migrate(o),
-		operator.Tenant(o), operator.Audit(o),
+		operator.Tenant(o), operator.Audit(o), operator.Bill(o),
 		operator.Ps(o), operator.Status(o), operator.Why(o), operator.Logs(o),
 		operator.Stats(o), operator.Top(o), operator.Exec(o), operator.Copy(o),
 		operator.PortForward(o), operator.Run(o), operator.Runs(o), operator.Watch(o), operator.State(o))

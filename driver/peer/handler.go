@@ -48,6 +48,7 @@ func Handler(a pando.HostAgent) http.Handler {
 		}
 		answer(w, all, err)
 	})
+	workRoute(mux, a)
 	volumeRoutes(mux, a)
 	snapshotRoutes(mux, a)
 	moveRoutes(mux, a)

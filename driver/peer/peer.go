@@ -35,6 +35,7 @@ var _ pando.Peers = (*Client)(nil)
 // connections.
 type Client struct {
 	Reach
+	works
 	mover
 	http   *http.Client
 	direct *http.Client // for asks: an instance waits for the answer
@@ -51,6 +52,7 @@ type Reach struct {
 // New returns a client. Close ends its idle connections.
 func New(r Reach) *Client {
 	c := &Client{Reach: r}
+	c.works = works{c}
 	c.mover.c = c
 	t := &http.Transport{
 		DialContext:         c.dial,

@@ -79,6 +79,11 @@ func (h *host) Losses(context.Context) (pando.Losses, error) {
 		Evicted: 2}, h.err
 }
 
+func (h *host) Work(_ context.Context, after pando.WorkMark) (pando.WorkBatch, error) {
+	return pando.WorkBatch{Journal: after.Journal, Number: after.Number + 1,
+		Lines: []pando.WorkLine{{Tenant: "acme", Work: pando.Work{BytesIn: 7}}}}, nil
+}
+
 func (h *host) Usage(_ context.Context, s pando.ServiceKey) ([]pando.InstanceUsage, error) {
 	return []pando.InstanceUsage{{Instance: "web-1", Service: s, PIDs: 3}}, h.err
 }

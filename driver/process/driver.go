@@ -58,6 +58,9 @@ type Config struct {
 	// this host moves.
 	Seal   func(ns int, link string) error
 	Unseal func(ns int) error
+	// Machine returns the words of the program that runs the machine of a spec of kind vm. Nil: this
+	// host runs none.
+	Machine func(pando.Spec) []string
 	// Made is called for each sandbox that is made ahead of need, before its use. It may be nil.
 	Made  func(pando.Link) error
 	Clock pando.Clock
@@ -352,6 +355,9 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 			return p, err
 		}
 	}
+	if err := inMachine(&p, spec.Spec, d.Machine); err != nil {
+		return p, err
+	}
 	for k, v := range env {
 		p.Env = append(p.Env, k+"="+v)
 	}
@@ -374,7 +380,7 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	if spec.Spec.Bundle.Digest != "" {
 		return p, d.inBundle(&p, spec.Spec)
 	}
-	p.Show = named(spec.Spec, p.Env)
+	p.Show = append(p.Show, named(spec.Spec, p.Env)...)
 	if p.mounts(p.Dir) {
 		return p, nil
 	}

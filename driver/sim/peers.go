@@ -101,6 +101,17 @@ func (p *Peers) Usage(
 	return a.Usage(ctx, s)
 }
 
+// Work returns the work of a host after a mark.
+func (p *Peers) Work(
+	ctx context.Context, h pando.Host, after pando.WorkMark,
+) (pando.WorkBatch, error) {
+	a, err := p.agent(h)
+	if err != nil {
+		return pando.WorkBatch{}, err
+	}
+	return a.Work(ctx, after)
+}
+
 // Volumes returns the volumes of a host.
 func (p *Peers) Volumes(
 	ctx context.Context, h pando.Host, q pando.VolumeQuery,

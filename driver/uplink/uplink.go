@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"pando.run/pando"
 )
 
@@ -61,6 +63,16 @@ func (u *Use) Busiest() float64 {
 	}
 	u.at, u.use = now, use
 	return use
+}
+
+// Traffic returns the bytes that a device of this network namespace has sent and received since it
+// was made. Both are 0 for a device that is gone.
+func Traffic(device string) (sent, received uint64) {
+	l, err := netlink.LinkByName(device)
+	if err != nil || l.Attrs().Statistics == nil {
+		return 0, 0
+	}
+	return l.Attrs().Statistics.TxBytes, l.Attrs().Statistics.RxBytes
 }
 
 // number reads one number of a device; 0 if it has none.

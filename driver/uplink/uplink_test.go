@@ -2,6 +2,7 @@ package uplink
 
 import (
 	"math"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -27,6 +28,24 @@ func device(t *testing.T, root, name, speed, received, sent string) {
 		if err := os.WriteFile(filepath.Join(dir, file), []byte(text+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+func TestTheTrafficOfADevice(t *testing.T) {
+	before, _ := Traffic("lo")
+	c, err := net.Dial("udp", "127.0.0.1:9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write(make([]byte, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	if sent, received := Traffic("lo"); sent < before+1000 || received == 0 {
+		t.Errorf("%d bytes were sent before, and %d with 1000 more; %d received", before, sent, received)
+	}
+	if sent, received := Traffic("gone"); sent != 0 || received != 0 {
+		t.Errorf("a device that is gone has %d and %d bytes", sent, received)
 	}
 }
 

@@ -81,26 +81,37 @@ func survivors(p *labtest.Pando, all []*talk, dead ...string) (broken int) {
 	return broken
 }
 
-// TestARouterSpreadsFlowsOverLivingHosts restarts an agent, which changes no route. Then it stops
-// one host and kills another. The router moves their flows to the last host, and no connection to
-// an instance there breaks.
+// TestARouterSpreadsFlowsOverLivingHosts restarts an agent and kills another one, which changes no
+// route. Then it stops one host and kills another. The router moves their flows to the last host,
+// and no connection to an instance there breaks.
 func TestARouterSpreadsFlowsOverLivingHosts(t *testing.T) {
 	t.Parallel()
 	p, web := routed(t, lab.BGP{})
 	awaitHops(p, web.Status().VIP6.String(), p.Hosts...)
 	all := talks(p, web, 90)
 	p.Must(lab.RouterName, "sh", "-c", "ip monitor route </dev/null >/run/changes 2>&1 &")
-	p.Must(p.Hosts[2], p.Bin, "restart")
-	p.Await("the session of the new agent", func() (string, bool) {
+	announced := func() (string, bool) {
 		out := p.Pando("hosts")
 		return out, strings.Count(out, "announces 2 VIPs to 10.126.0.253") == 3
+	}
+	p.Must(p.Hosts[2], p.Bin, "restart")
+	p.Await("the session of the new agent", announced)
+	p.KillAgent(p.Hosts[1])
+	p.Await("the loss of the killed agent's session", func() (string, bool) {
+		out := p.Run(lab.RouterName, "birdc", "-s", "/run/bird.ctl", "show", "protocols").Text
+		return out, strings.Count(out, "Established") < 3
 	})
+	p.Up(p.Hosts[1])
+	p.Await("the session of its successor", announced)
+	if n := survivors(p, all); n > 0 {
+		t.Errorf("%d connections broke when an agent was killed", n)
+	}
 	changes, err := os.ReadFile(p.Path(lab.RouterName, "/run/changes"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if strings.Contains(string(changes), web.VIP) {
-		t.Errorf("the restart of an agent changed routes:\n%s", changes)
+		t.Errorf("the restart or the kill of an agent changed routes:\n%s", changes)
 	}
 	p.Down(p.Hosts[2], "--drain", "100ms")
 	awaitHops(p, web.VIP, p.Hosts[0], p.Hosts[1])

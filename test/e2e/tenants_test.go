@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/lab/labtest"
@@ -32,6 +33,29 @@ func hasAudit(t *testing.T, p *labtest.Pando, own labtest.Output, secret string)
 	has(t, file, `"verb":"deploy"`, `"object":"service beta/vault"`)
 	if strings.Contains(all+file, secret) {
 		t.Error("the audit has the secret of a token")
+	}
+}
+
+// hasBill waits until both tenants have a bill with work, which takes 40 s. The token sees its own.
+func hasBill(t *testing.T, p *labtest.Pando, own func() labtest.Output) {
+	t.Helper()
+	var lines []pando.BillLine
+	p.AwaitFor(2*time.Minute, "two tenants have a bill", func() (string, bool) {
+		out := p.Pando("bill", "-o", "json")
+		if err := json.Unmarshal([]byte(out), &lines); err != nil {
+			t.Fatal(err)
+		}
+		done := 0
+		for _, l := range lines {
+			if l.InstanceSeconds > 1 && l.CPUSeconds > 0 && l.Decisions > 0 && l.BytesIn > 0 {
+				done++
+			}
+		}
+		return out, done == 2
+	})
+	if got := own(); got.Code != 0 || !strings.Contains(got.Text, "acme,20") ||
+		strings.Contains(got.Text, "beta") {
+		t.Errorf("the bill of the token: %d\n%s", got.Code, got.Text)
 	}
 }
 
@@ -98,6 +122,7 @@ func TestATokenOfATenant(t *testing.T) {
 	is = issue("--may", "deploy,host", "--replace")
 	has(t, mine("deploy", spec("cart", "acme"), "--wait").Text, "cart")
 	hasAudit(t, p, mine("audit"), is.Token)
+	hasBill(t, p, func() labtest.Output { return mine("bill", "--csv") })
 	p.Pando("tenant", "token", "rm", "acme", "ci")
 	if out := mine("ps"); out.Code != 10 {
 		t.Errorf("a removed token: %d %s", out.Code, out.Text)

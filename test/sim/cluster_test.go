@@ -120,6 +120,7 @@ type host struct {
 	objects   *sim.Objects
 	steering  *sim.Steering
 	sandboxes *sim.Sandboxes
+	books     books
 	starts    map[pando.InstanceID]int // since the machine booted; guarded by the cluster's lock
 	ids       *sim.IDs
 	agent     *agent.Agent // of this life; guarded by process.mu
@@ -199,6 +200,7 @@ func (h *host) boot(_ context.Context, m *mortal, life int) func(context.Context
 		Objects:   mortalObjects{faultyObjects{h.objects, faults}, m},
 		TrimEvery: h.c.trimEvery, Keep: state.Keep{Commits: 2, Age: 3 * time.Second},
 		Prober: prober{}, Control: &askers{h.c, m, uint64(life)},
+		Books: mortalBooks{&h.books, m},
 		Log:   h.c.log.With("process", h.name, "life", life),
 		Serve: func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() },
 	})

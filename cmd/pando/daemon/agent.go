@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -17,6 +18,7 @@ import (
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/bolt"
+	"pando.run/pando/driver/book"
 	"pando.run/pando/driver/cgroup"
 	"pando.run/pando/driver/dns"
 	"pando.run/pando/driver/ebpf"
@@ -29,6 +31,7 @@ import (
 	"pando.run/pando/driver/sighting"
 	"pando.run/pando/driver/systemd"
 	"pando.run/pando/driver/uplink"
+	"pando.run/pando/driver/vm"
 	"pando.run/pando/driver/wall"
 )
 
@@ -95,6 +98,8 @@ func tend(ctx context.Context, p place) error {
 		Host: h, SnapshotStore: snapshotsIn(images, log), Registry: c.registry, Steering: steering,
 		Sandboxes: sandboxes, Prober: probe.New(), Peers: peers, Takes: peers, Flows: steering.Flows,
 		Link: uplink.New(uplink.Root, p.Uplinks, wall.Clock{}).Busiest, Path: steering.Path,
+		Books: book.File(filepath.Join(p.Data, "work.json")), Traffic: uplink.Traffic,
+		Queues: uplink.Queues, Uplinks: p.Uplinks,
 		Objects: objects, Journals: p.journals(), Images: images, Kept: process.VolumesOf(sandboxes),
 		Secrets: c.secrets(p, peers), Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Control: c.leader(p, peers), Liveness: others.liveness, Announcer: announcer(p, log),
@@ -194,7 +199,8 @@ func openSandboxes(
 		Prefix4: h.Instances4, Prefix6: h.Instances6, Cgroups: groups, Groups: cgroup.Root,
 		Hidden: []string{p.Data}, Volumes: p.volumes(), Users: p.users(), Freezer: cli.Freezer(),
 		Forward: nftables.Forward, Seal: nftables.Seal, Unseal: nftables.Unseal, Pool: p.Pool,
-		Made: made, Clock: wall.Clock{}, Log: log,
+		Machine: vm.Command,
+		Made:    made, Clock: wall.Clock{}, Log: log,
 	}
 	if images != nil {
 		config.Images, config.Layers = images, images.LayersDir()

@@ -236,7 +236,7 @@ func (p place) record() pando.Host {
 		Name: pando.HostName(p.Host), Slot: p.Slot, Endpoint: "unix://" + p.agent(),
 		CPUs: float64(runtime.NumCPU()), Version: cli.Version, Joined: wall.Clock{}.Now(),
 		Layout: world.CurrentLayout(), Bundles: true, Volumes: true, Secrets: true, Binds: true,
-		Configs: true, Externals: true, Ordinals: true, Runs: true, Grants: true,
+		Configs: true, Externals: true, Ordinals: true, Runs: true, Grants: true, VMs: true,
 		Fronts:   p.Steer == "" || p.Steer == steerEBPF,
 		Straight: p.Steer == "" || p.Steer == steerEBPF,
 	}

@@ -38,6 +38,9 @@ pub struct Waiting {
     pub cost_ns: u64,
 }
 
+/// The tags of so many flows are kept in any case.
+const FLOWS_MIN: usize = 4096;
+
 /// The waiting packets of a unit. Packets of one flow are never reordered.
 #[derive(Debug)]
 pub struct Queue {
@@ -79,7 +82,11 @@ impl Queue {
             Discipline::Clock { parts } => {
                 let finish = self.finish.entry(w.flow).or_insert(0);
                 *finish = now.max(*finish) + w.cost_ns * u64::from(parts);
-                *finish
+                let tag = *finish;
+                if self.finish.len() > FLOWS_MIN.max(2 * self.heap.len()) {
+                    self.finish.retain(|_, finish| *finish > now);
+                }
+                tag
             }
         };
         self.arrivals += 1;
@@ -133,6 +140,19 @@ mod tests {
         (0..100).for_each(|i| q.push(packet(100 + i, 2 + i, 10), last_tag));
         let first: Vec<u32> = (0..100).map(|_| q.pop(last_tag).unwrap().packet).collect();
         assert!(first.iter().all(|&p| p < 100));
+    }
+
+    /// A unit that is never idle meets new flows for years.
+    #[test]
+    fn the_tags_of_past_flows_are_forgotten_while_packets_wait() {
+        let mut q = Queue::new(Discipline::DEFAULT);
+        for n in 0..100_000 {
+            q.push(packet(n, n, 10), u64::from(n) * 10);
+            if n > 10 {
+                q.pop(u64::from(n) * 10).unwrap();
+            }
+        }
+        assert!(q.finish.len() <= FLOWS_MIN + 1, "{} tags", q.finish.len());
     }
 
     proptest! {

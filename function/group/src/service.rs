@@ -80,6 +80,13 @@ impl Packet {
     }
 }
 
+/// The most bytes of packets that wait in a unit.
+pub const WAITING_MAX_BYTES: usize = 16 << 20;
+
+/// The most work that waits in a unit with a limited rate, in nanoseconds. A packet that waited
+/// longer is of no use to its sender.
+pub const WAITING_MAX_NS: u64 = 1_000_000_000;
+
 /// The packets that may be processed, and the time that each takes.
 pub struct Service {
     queue: Queue,
@@ -90,6 +97,7 @@ pub struct Service {
     came_ns: Vec<u64>,
     busy_ns: u64,
     work_ns: u64,
+    bytes: usize,
     limited: bool,
     bits: u64,
 }
@@ -106,6 +114,7 @@ impl Service {
             came_ns: Vec::new(),
             busy_ns: 0,
             work_ns: 0,
+            bytes: 0,
             limited: limit.is_some(),
             bits: limit.unwrap_or(nominal_bits).max(1),
         }
@@ -126,6 +135,11 @@ impl Service {
         self.len() == 0
     }
 
+    /// Reports whether more packets than the unit can hold wait. A caller then drops the next one.
+    pub fn is_full(&self) -> bool {
+        self.bytes >= WAITING_MAX_BYTES || self.limited && self.work_ns >= WAITING_MAX_NS
+    }
+
     /// Adds a packet.
     pub fn push(&mut self, packet: Packet, now_ns: u64) {
         let cost_ns = self.cost_ns(&packet);
@@ -135,6 +149,7 @@ impl Service {
             self.packets.push(None);
             self.came_ns.push(0);
         }
+        self.bytes += packet.frame.len();
         self.packets[place as usize] = Some(packet);
         self.came_ns[place as usize] = now_ns;
         self.work_ns += cost_ns;
@@ -154,7 +169,9 @@ impl Service {
             self.busy_ns = done_ns;
             self.work_ns -= next.cost_ns;
             self.free.push(next.packet);
-            due.extend(self.packets[next.packet as usize].take());
+            let packet = self.packets[next.packet as usize].take();
+            self.bytes -= packet.as_ref().map_or(0, |packet| packet.frame.len());
+            due.extend(packet);
         }
         due
     }
@@ -187,6 +204,38 @@ mod tests {
     use pando_handover::NO_UNIT;
 
     use super::*;
+
+    fn packet(bytes: usize) -> Packet {
+        let frame = &generate(&Shape { flows: 1, ..Shape::default() }).packets[0].frame;
+        let key = FlowKey::of_frame(frame).unwrap().0;
+        let header = Header {
+            flowlet_starts: true,
+            ethertype: 0x800,
+            unit: 0,
+            previous: NO_UNIT,
+            epoch: 1,
+            position: 0,
+            clock: 1,
+            replicas: 0,
+        };
+        let steered = Steered { header, back: false, translated: false, key };
+        Packet { frame: vec![0; bytes], steered, time_ns: 0, segment: 0 }
+    }
+
+    #[test]
+    fn a_unit_that_is_offered_too_much_is_full_until_it_has_worked() {
+        for (limit, most) in [(Some(20_000_000), 1667), (None, 11_185)] {
+            let mut service = Service::new(limit, 1_000_000_000);
+            let mut taken = 0;
+            while !service.is_full() {
+                service.push(packet(1500), 0);
+                taken += 1;
+            }
+            assert_eq!(taken, most, "limit {limit:?}");
+            assert_eq!(service.due(10_000_000_000, 2).len(), 2);
+            assert!(!service.is_full(), "limit {limit:?}");
+        }
+    }
     use pando_traffic::{Shape, generate};
 
     /// The tag is before steering's header on the way in, and after it on the way out.

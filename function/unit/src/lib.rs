@@ -7,6 +7,7 @@
 //! This crate joins the others: [`unit::Unit`] is the loop of a unit by itself, and
 //! [`member::Member`] the loop of a unit in a group. The chain is the core and does no I/O.
 
+mod events;
 pub mod member;
 pub mod status;
 pub mod unit;

@@ -77,6 +77,9 @@ pub struct HandoverStatus {
     /// Refused packets: repeated, or of a past assignment. They also count among the unit's lost
     /// ones.
     pub stale: u64,
+    /// Packets that found no room because too many waited. They also count among the lost ones.
+    #[serde(default)]
+    pub overflow: u64,
     /// States pushed ahead.
     pub pushes: u64,
     /// Pushes to units that had the state: only its fingerprint.

@@ -23,6 +23,7 @@ use pando_rules::Force;
 use pando_walls::cgroup::Limits;
 use pando_wasm::Function;
 
+use crate::events::Events;
 use crate::status::{HandoverStatus, Status};
 
 /// A unit with all its resources open.
@@ -50,6 +51,7 @@ pub struct Unit {
     /// Counts of its handovers with the other units of its group, if any.
     pub(crate) handover: Option<HandoverStatus>,
     pub(crate) counters: Counters,
+    events: Events,
 }
 
 #[derive(Default)]
@@ -111,6 +113,7 @@ impl Unit {
             journal: None,
             handover: None,
             counters,
+            events: Events::default(),
         }
     }
 
@@ -343,17 +346,16 @@ impl Unit {
 
     /// Logs events and printed text of functions, one JSON line each.
     pub(crate) fn print_events(&mut self) {
+        let now_ns = now().as_nanos() as u64;
         if !self.chain.events.is_empty() {
             let names: Vec<String> = self.chain.names().map(str::to_owned).collect();
-            let mut lines = String::new();
             for e in self.chain.events.drain(..) {
                 let line = serde_json::json!({
                     "time_ns": e.time_ns, "function": names[e.stage],
                     "flow": format!("{:?}", e.key), "event": e.code
                 });
-                lines += &format!("{line}\n");
+                self.events.add(now_ns, &line);
             }
-            let _ = io::stderr().write_all(lines.as_bytes());
         }
         for function in self.chain.executors_mut() {
             let printed = function.take_printed();
@@ -361,9 +363,10 @@ impl Unit {
                 // As JSON, printed text cannot look like other log lines or control a terminal.
                 let name = &function.descriptor().name;
                 let line = serde_json::json!({"function": name, "printed": spelled(&printed)});
-                let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+                self.events.add(now_ns, &line);
             }
         }
+        self.events.write(now_ns);
     }
 }
 

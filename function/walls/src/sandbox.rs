@@ -77,13 +77,15 @@ enum Test {
 
 /// Written memory is never executable. Signals reach only this process. No descriptor gets an owner
 /// to receive signals.
-fn bounded() -> [Bounded; 4] {
+fn bounded() -> [Bounded; 5] {
     let commands = [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL].map(|c| c as u32);
     let call = |number, argument, test| Bounded { number, argument, test };
     [
         call(libc::SYS_mmap, 2, Test::Without(libc::PROT_EXEC as u32)),
         call(libc::SYS_mprotect, 2, Test::Without(libc::PROT_EXEC as u32)),
         call(libc::SYS_tgkill, 0, Test::OneOf(vec![std::process::id()])),
+        // A log that is too long begins again. The shared memory of a group keeps its length.
+        call(libc::SYS_ftruncate, 0, Test::OneOf(vec![libc::STDERR_FILENO as u32])),
         call(libc::SYS_fcntl, 1, Test::OneOf(commands.to_vec())),
     ]
 }

@@ -74,6 +74,7 @@ pub struct Member {
     handover: Handover,
     service: Service,
     held: HashMap<FlowKey, Vec<Packet>>,
+    held_packets: usize,
     questions: Questions,
     held_ns: u64,
     alive: u64,
@@ -90,6 +91,10 @@ pub struct Member {
 
 /// The most frames taken from the ring at once.
 const TAKEN: usize = 256;
+
+/// The most packets of one flow that wait for its state, and those of all flows. Beyond that, a flow
+/// that waits already gets no further one.
+const HELD_MAX: (usize, usize) = (1024, 16_384);
 
 /// The handover's timers may fire this late. Mostly a packet comes first, and the timers run with
 /// it. A state pushed after T/2 of silence still arrives before the rule counts on it (`pull_ns` of
@@ -118,6 +123,7 @@ impl Member {
             handover: Handover::new(group.id, alive, group.timing),
             service: Service::new(group.capacity_bits, group.nominal_bits),
             held: HashMap::new(),
+            held_packets: 0,
             questions: Questions::default(),
             held_ns: 0,
             alive,
@@ -147,7 +153,7 @@ impl Member {
             let (ahead, others): (Vec<_>, Vec<_>) =
                 messages.into_iter().partition(|(_, message)| message.is_ahead());
             self.hear(ahead);
-            packets.into_iter().for_each(|packet| self.admit(packet));
+            packets.into_iter().for_each(|packet| self.admit_or_drop(packet));
             if taken < TAKEN {
                 self.taken_ns = before_ns;
             }
@@ -216,6 +222,18 @@ impl Member {
         (count, packets)
     }
 
+    /// Drops a packet that finds no room, before the handover knows of it: it counts as one that
+    /// never reached the unit.
+    fn admit_or_drop(&mut self, packet: Packet) {
+        let held = self.held.get(&packet.steered.key).map_or(0, Vec::len);
+        let waits = held >= HELD_MAX.0 || held > 0 && self.held_packets >= HELD_MAX.1;
+        if waits || self.service.is_full() {
+            self.status.overflow += 1;
+        } else {
+            self.admit(packet);
+        }
+    }
+
     fn admit(&mut self, packet: Packet) {
         let Steered { header, key, .. } = packet.steered;
         let now_ns = monotonic_ns();
@@ -226,6 +244,7 @@ impl Member {
             Admission::Run => self.service.push(packet, now_ns),
             Admission::Hold => {
                 self.held_ns += self.service.cost_ns(&packet);
+                self.held_packets += 1;
                 self.held.entry(key).or_default().push(packet);
             }
             Admission::Stale => {}
@@ -260,6 +279,7 @@ impl Member {
                         // By clock: packets of an earlier assignment precede those of a later one.
                         self.questions.answered(&key);
                         let mut packets = self.held.remove(&key).unwrap_or_default();
+                        self.held_packets -= packets.len();
                         packets.sort_by_key(|p| p.steered.header.clock);
                         for packet in packets {
                             self.held_ns -= self.service.cost_ns(&packet);
@@ -361,9 +381,9 @@ impl Member {
     }
 
     fn report(&mut self) {
-        self.unit.note_refused(self.handover.counts.stale);
+        self.unit.note_refused(self.handover.counts.stale + self.status.overflow);
         let now_ns = monotonic_ns();
-        let waiting = (self.service.len() + self.held.values().map(Vec::len).sum::<usize>()) as u64;
+        let waiting = (self.service.len() + self.held_packets) as u64;
         let finish_ns = self.service.finish_ns(now_ns) + self.held_ns;
         let (packets, bytes, left) = (self.packets, self.bytes, u64::from(self.left));
         self.group
@@ -373,7 +393,7 @@ impl Member {
 
     fn refresh_status(&mut self) {
         let c = self.handover.counts;
-        let held = self.held.values().map(Vec::len).sum();
+        let held = self.held_packets;
         self.unit.handover = Some(HandoverStatus {
             seamless: c.seamless,
             pulled: c.pulled,

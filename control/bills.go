@@ -1,0 +1,133 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+)
+
+var _ pando.Biller = (*Control)(nil)
+
+// Bounds of the collection of work.
+const (
+	billInterval = 30 * time.Second       // between two rounds, at least
+	billPerHost  = 300 * time.Millisecond // the interval grows with the hosts: 5 minutes at 1,000
+	billWaitMax  = 2 * time.Second        // for the answer of a host
+	billAskers   = 16                     // hosts that are asked at once
+	billBatches  = 100                    // of one host in one round
+)
+
+// bills collects the work of all hosts and adds it to the bills of tenants.
+type bills struct {
+	*view
+	counters *counters
+}
+
+// collect adds work to the bills until ctx ends. The fence keeps a former leader from adding any.
+func (c *bills) collect(ctx context.Context, fence pando.Fence) {
+	for ctx.Err() == nil {
+		if err := c.round(ctx, fence); err != nil && ctx.Err() == nil {
+			c.Log.Warn("work waits for its bill: it is collected again", "error", err)
+		}
+		wait := max(billInterval, time.Duration(len(c.hosts()))*billPerHost)
+		_ = pando.Sleep(ctx, c.Clock, wait)
+	}
+}
+
+// round collects from each host, then bills decisions, then removes old records.
+func (c *bills) round(ctx context.Context, fence pando.Fence) error {
+	hosts := c.hosts()
+	for n := 0; n < billBatches && len(hosts) > 0; n++ {
+		all := c.ask(ctx, hosts)
+		if err := c.bill(ctx, fence, all); err != nil {
+			return err
+		}
+		more := map[pando.HostName]bool{}
+		for _, d := range all {
+			more[d.mark.Host] = d.More
+		}
+		hosts = slices.DeleteFunc(hosts, func(h pando.Host) bool { return !more[h.Name] })
+	}
+	for n := 0; n < billBatches; n++ {
+		c.mu.RLock()
+		decided := c.tally.delivery(c.Clock.Now())
+		c.mu.RUnlock()
+		if decided == nil {
+			break
+		}
+		if err := c.bill(ctx, fence, decided); err != nil {
+			return err
+		}
+		c.mu.Lock()
+		c.tally.settle(c.world)
+		c.mu.Unlock()
+	}
+	c.mu.RLock()
+	gone := oldBills(c.world, c.Clock.Now())
+	c.mu.RUnlock()
+	if len(gone) == 0 {
+		return nil
+	}
+	return c.commit(ctx, fence, pando.Txn{Delete: gone})
+}
+
+// bill adds deliveries to the bills, in as many commits as they need.
+func (c *bills) bill(ctx context.Context, fence pando.Fence, all []delivery) error {
+	for len(all) > 0 {
+		c.mu.RLock()
+		t, rest, odd := billing(c.world, all, c.Clock.Now())
+		c.mu.RUnlock()
+		if odd != nil {
+			c.Log.Warn("a host reports work that cannot be billed", "error", odd)
+		}
+		if err := c.commit(ctx, fence, t); err != nil {
+			return fmt.Errorf("write bills: %w", err)
+		}
+		all = rest
+	}
+	return nil
+}
+
+// ask returns the next batch of each host that has one. A silent host is asked in a later round.
+func (c *bills) ask(ctx context.Context, hosts []pando.Host) (out []delivery) {
+	ctx, cancel := context.WithTimeout(ctx, billWaitMax)
+	defer cancel()
+	each, slots := make([]delivery, len(hosts)), make(chan struct{}, billAskers)
+	var wg sync.WaitGroup
+	for n, h := range hosts {
+		if c.counters.errSilent(h.Name) != nil {
+			continue
+		}
+		c.mu.RLock()
+		after := c.world.Marks[h.Name].V
+		c.mu.RUnlock()
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			b, err := c.Peers.Work(ctx, h, after)
+			if err != nil || len(b.Lines) == 0 {
+				return
+			}
+			each[n] = delivery{b, pando.WorkMark{Host: h.Name, Journal: b.Journal, Number: b.Number,
+				At: c.Clock.Now()}}
+		})
+	}
+	wg.Wait()
+	return slices.DeleteFunc(each, func(d delivery) bool { return len(d.Lines) == 0 })
+}
+
+// Bills implements pando.Biller.
+func (c *bills) Bills(_ context.Context, q pando.BillQuery) ([]pando.BillLine, error) {
+	switch q.By {
+	case "", pando.BillByHour, pando.BillByDay, pando.BillByMonth:
+	default:
+		return nil, fmt.Errorf("%w: a bill by %q: want hour, day or month", pando.ErrInvalid, q.By)
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return billLines(c.world, q, c.Clock.Now()), nil
+}
