@@ -1,5 +1,5 @@
 // Package book keeps the book of a host's work in one file. It replaces the file at once, so a kill
-// in between leaves the former book. It never reads what is in the book.
+// in between leaves the former book. It never reads the entries.
 package book
 
 import (

@@ -58,7 +58,7 @@ func (l load) run(t *testing.T) []reply {
 		})
 	}
 	for due := time.Duration(0); due < l.lasts; {
-		time.Sleep(time.Until(begin.Add(due)))
+		<-time.After(time.Until(begin.Add(due)))
 		turns <- due
 		due += time.Duration(float64(time.Second) / l.rate(due))
 	}

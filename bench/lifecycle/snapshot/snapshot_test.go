@@ -133,7 +133,8 @@ func TestSnapshot(t *testing.T) {
 	}
 	stall, stop := s.Median("migrate: stall of the client"), s.Median("migrate: stop")
 	snapshot, restore := s.Median("snapshot: stop"), s.Median("restore: in rotation")
-	s.Row("migrate 100 MB with an open connection under load: stall of the client, p50", "≤ 400 ms", "",
+	s.Row("migrate 100 MB with an open connection under load: stall of the client, p50",
+		"≤ 400 ms", "",
 		fmt.Sprintf("%.0f ms (stop %.0f ms; %d lines, 0 resets, 0 lost)", stall, stop, c.lines),
 		stall <= 400)
 	s.Row("snapshot of 100 MB: stop of the program, p50", "≤ 400 ms", "",

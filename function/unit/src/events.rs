@@ -63,8 +63,8 @@ impl Events {
     }
 }
 
-/// Empties a log file that is too long. Its writers append, so they continue at its start. The walls
-/// of a unit allow these two calls alone, the second on the standard error output only.
+/// Empties a log file that is too long. Its writers append, so they continue at its start. The
+/// walls of a unit allow these two calls, the second on the standard error output only.
 fn begin_again(file: &File, most: u64) {
     // SAFETY: a zeroed stat is valid, and lives during the call.
     let mut is: libc::stat = unsafe { std::mem::zeroed() };

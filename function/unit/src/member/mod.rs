@@ -92,8 +92,8 @@ pub struct Member {
 /// The most frames taken from the ring at once.
 const TAKEN: usize = 256;
 
-/// The most packets of one flow that wait for its state, and those of all flows. Beyond that, a flow
-/// that waits already gets no further one.
+/// The most packets of one flow that wait for its state, and those of all flows. Beyond that, a
+/// flow that waits already gets no further one.
 const HELD_MAX: (usize, usize) = (1024, 16_384);
 
 /// The handover's timers may fire this late. Mostly a packet comes first, and the timers run with
@@ -222,8 +222,7 @@ impl Member {
         (count, packets)
     }
 
-    /// Drops a packet that finds no room, before the handover knows of it: it counts as one that
-    /// never reached the unit.
+    /// Drops a packet without room before the handover has it. It then counts as lost on its way.
     fn admit_or_drop(&mut self, packet: Packet) {
         let held = self.held.get(&packet.steered.key).map_or(0, Vec::len);
         let waits = held >= HELD_MAX.0 || held > 0 && self.held_packets >= HELD_MAX.1;
