@@ -55,6 +55,10 @@ func TestAServiceHasAnInstanceForEachEndpoint(t *testing.T) {
 	if more.RunsAs(s) {
 		t.Error("an endpoint that leaves changes nothing")
 	}
+	more.Labels = map[string]string{"owner": "ann"}
+	if !s.RunsAs(more) {
+		t.Error("a label replaces endpoints")
+	}
 	more.Endpoints[0].Port = 9
 	if s.RunsAs(more) {
 		t.Error("another endpoint changes nothing")
