@@ -177,19 +177,22 @@ func (v View) operatingMember(p Pool, m Member) string {
 	ordinal := 1 + slices.IndexFunc(v.Status.Spec.Endpoints, func(e pando.External) bool {
 		return e.Address == m.Address && (e.Port == 0 || e.Port == m.Port)
 	})
+	newest, state := -1, "OFFLINE"
 	for _, i := range v.Status.Instances {
-		if ordinal == 0 || i.Ordinal != ordinal || !i.Phase.TakesFlows() {
+		if ordinal == 0 || i.Ordinal != ordinal || !i.Phase.TakesFlows() || i.Revision < newest {
 			continue
 		}
+		newest = i.Revision
 		switch {
 		case i.Weight == 0:
-			return "ERROR"
+			state = "ERROR"
 		case p.Monitor == nil || p.Monitor.Down:
-			return "NO_MONITOR"
+			state = "NO_MONITOR"
+		default:
+			state = "ONLINE"
 		}
-		return "ONLINE"
 	}
-	return "OFFLINE"
+	return state
 }
 
 // operatingPool sums its members up.

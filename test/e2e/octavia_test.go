@@ -91,7 +91,7 @@ func TestALoadBalancerOfOctavia(t *testing.T) {
 		"protocol_port": 80}}`, lb)
 	pool := c.make("/pools", `{"pool": {"listener_id": %q, "protocol": "TCP",
 		"lb_algorithm": "ROUND_ROBIN"}}`, listener)
-	c.make("/healthmonitors", `{"healthmonitor": {"pool_id": %q, "type": "TCP", "delay": 1,
+	monitor := c.make("/healthmonitors", `{"healthmonitor": {"pool_id": %q, "type": "TCP", "delay": 1,
 		"timeout": 1, "max_retries": 1, "max_retries_down": 1}}`, pool)
 	var members []string
 	for _, h := range p.Lab.Hosts[1:] {
@@ -117,6 +117,17 @@ func TestALoadBalancerOfOctavia(t *testing.T) {
 		}
 		return "", true
 	})
+	// The single member is replaced at once, although it has an open connection.
+	hold := p.Start(labtest.Client, p.WithEcho(), "hold", vip+":80")
+	hold.AwaitText("holding")
+	c.ask("PUT", "/healthmonitors/"+monitor, `{"healthmonitor": {"delay": 2}}`)
+	c.await("/loadbalancers/"+lb, "provisioning_status", "ACTIVE")
+	if got := page(); got != "machine-2" {
+		p.Errorf("after a change of the health monitor, a new connection reaches %q", got)
+	}
+	if out := hold.Stop(); out.Code != 0 {
+		p.Errorf("an open connection broke: %s", out.Text)
+	}
 	c.ask("DELETE", "/pools/"+pool+"/members/"+members[1], "")
 	c.await("/loadbalancers/"+lb, "provisioning_status", "ACTIVE")
 	c.await("/loadbalancers/"+lb, "operating_status", "OFFLINE")
