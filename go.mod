@@ -44,6 +44,8 @@ require (
 	pgregory.net/rapid v1.3.0
 )
 
+require github.com/gophercloud/gophercloud/v2 v2.15.0
+
 require (
 	filippo.io/hpke v0.4.0 // indirect
 	github.com/anishathalye/porcupine v1.3.1

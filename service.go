@@ -91,11 +91,12 @@ func (s Spec) Files() Image {
 
 // RunsAs reports whether an instance of s runs as one of another spec does. Such specs differ only
 // in their number of instances, the beginning of new ones, their rollout, their balance and the
-// services they need. Endpoints
-// that come last in another change no instance of s.
+// services they need. Endpoints that come last in another change no instance of s, and neither do
+// labels beside endpoints, which have no template that reads them.
 func (s Spec) RunsAs(other Spec) bool {
-	if n := len(s.Endpoints); n > 0 && n < len(other.Endpoints) {
-		other.Endpoints = other.Endpoints[:n]
+	if n := len(s.Endpoints); n > 0 {
+		other.Endpoints = other.Endpoints[:min(n, len(other.Endpoints))]
+		s.Labels = other.Labels
 	}
 	s.Scale, s.Rollout, s.Balance, s.Needs = other.Scale, other.Rollout, other.Balance, other.Needs
 	s.Replicate = other.Replicate

@@ -61,23 +61,8 @@ func settled(ctx context.Context, failed error) error {
 
 // deedOf returns the visible parts of a request: its caller, its address, the object in its path.
 func deedOf(c huma.Context) (d pando.Deed) {
-	d.Verb, d.By = c.Operation().OperationID, c.Header(operatorHeader)
-	if from, err := netip.ParseAddrPort(c.RemoteAddr()); err == nil {
-		d.From = from.Addr().Unmap().String()
-	}
-	if uid, ok := c.Context().Value(userKey{}).(uint32); ok {
-		d.From = fmt.Sprintf("uid %d", uid)
-	}
-	if m, member := callerOf(c.Context()); member {
-		d.Source = "host " + string(m.Name)
-		if uid := c.Header(userHeader); isUser.MatchString(uid) {
-			d.From += " " + uid
-		}
-	}
-	if t, token := tokenOf(c.Context()); token {
-		d.Source, d.Tenant = "token "+t.String(), t.Tenant
-	}
-	d.By = ownWord(d.By, d.Source)
+	d = caller(c.Context(), c.RemoteAddr(), c.Header)
+	d.Verb = c.Operation().OperationID
 	owner := pando.Tenant(c.Query("tenant"))
 	if owner == "" {
 		owner = pando.DefaultTenant
@@ -100,6 +85,28 @@ func deedOf(c huma.Context) (d pando.Deed) {
 		d.Owner, d.Object = pando.Tenant(t), "tenant "+t
 	}
 	d.Detail = cmp.Or(c.Param("right"), c.Query("grant"))
+	return d
+}
+
+// caller returns the part of a deed about its caller. header returns a header of the request.
+func caller(ctx context.Context, address string, header func(string) string) (d pando.Deed) {
+	d.By = header(operatorHeader)
+	if from, err := netip.ParseAddrPort(address); err == nil {
+		d.From = from.Addr().Unmap().String()
+	}
+	if uid, ok := ctx.Value(userKey{}).(uint32); ok {
+		d.From = fmt.Sprintf("uid %d", uid)
+	}
+	if m, member := callerOf(ctx); member {
+		d.Source = "host " + string(m.Name)
+		if uid := header(userHeader); isUser.MatchString(uid) {
+			d.From += " " + uid
+		}
+	}
+	if t, token := tokenOf(ctx); token {
+		d.Source, d.Tenant = "token "+t.String(), t.Tenant
+	}
+	d.By = ownWord(d.By, d.Source)
 	return d
 }
 

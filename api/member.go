@@ -45,9 +45,9 @@ func ForMembers(
 	operators http.Handler, asker func(*http.Request) (m pando.Member, ok bool),
 ) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		fail(w, fmt.Errorf("%w: this works on a server's host only; `pando hosts` shows the servers",
-			pando.ErrForbidden), nil)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		refuse(w, r, fmt.Errorf("%w: this works on a server's host only; `pando hosts` shows the servers",
+			pando.ErrForbidden))
 	})
 	for _, may := range everyMember {
 		mux.Handle(may, operators)
@@ -55,6 +55,11 @@ func ForMembers(
 	for right, requests := range byRight {
 		for _, r := range requests {
 			mux.Handle(r, withRight(right, operators))
+		}
+	}
+	for _, prefix := range octaviaPrefixes {
+		for _, method := range changing {
+			mux.Handle(method+" "+prefix, withRight(pando.RightDeploy, operators))
 		}
 	}
 	mux.HandleFunc("DELETE /v1/hosts/{host}", func(w http.ResponseWriter, r *http.Request) {
@@ -67,9 +72,9 @@ func ForMembers(
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		m, ok := asker(r)
 		if !ok {
-			fail(w,
+			refuse(w, r,
 				fmt.Errorf("%w: only members of the cluster may ask; `pando up --join` makes this host one",
-					pando.ErrForbidden), nil)
+					pando.ErrForbidden))
 			return
 		}
 		who := r.Header.Get(operatorHeader)
@@ -83,7 +88,7 @@ func ForMembers(
 func withRight(right pando.Right, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if m, _ := callerOf(r.Context()); !m.Has(right) {
-			fail(w, m.Lacks(right), nil)
+			refuse(w, r, m.Lacks(right))
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -31,6 +31,9 @@ func OperatorsHandler(ops pando.Operators, ready func(context.Context) error) ht
 		a.UseMiddleware(audited(to))
 	}
 	h.routes(a)
+	for _, prefix := range octaviaPrefixes {
+		mux.Handle(prefix, http.StripPrefix(prefix, loadBalancers{h.Operators, ops}))
+	}
 	mux.Handle("GET /state/", ops.State())
 	mux.Handle("POST /state/", ops.State())
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
@@ -309,7 +312,7 @@ func missed(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if len(methods) == 0 {
-		fail(w, fmt.Errorf("the path %s: %w", r.URL.Path, pando.ErrNotFound), nil)
+		refuse(w, r, fmt.Errorf("the path %s: %w", r.URL.Path, pando.ErrNotFound))
 		return
 	}
 	w.Header().Set("Allow", strings.Join(methods, ", "))

@@ -46,7 +46,7 @@ func ForTenants(
 ) http.Handler {
 	no := func(w http.ResponseWriter, r *http.Request, err error) {
 		refused(r, err)
-		fail(w, err, nil)
+		refuse(w, r, err)
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -71,6 +71,13 @@ func ForTenants(
 		})
 	}
 	mux.Handle("POST /v1/services", needs(pando.TokenDeploy, operators)) // fenced reads the spec
+	// The handler below these takes the tenant of the token.
+	for _, prefix := range octaviaPrefixes {
+		mux.Handle("GET "+prefix, operators)
+		for _, method := range changing {
+			mux.Handle(method+" "+prefix, needs(pando.TokenDeploy, operators))
+		}
+	}
 	for right, requests := range byTokenRight {
 		for _, r := range requests {
 			mux.Handle(r, needs(right, own))

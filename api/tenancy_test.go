@@ -49,6 +49,8 @@ func TestATokenOpensTheRequestsOfItsRights(t *testing.T) {
 		{"PUT /v1/secrets/key", pando.TokenDeploy},
 		{"POST /v1/services/shop/exec", pando.TokenExec},
 		{"POST /v1/services/shop/runs", pando.TokenExec},
+		{"GET /v2.0/lbaas/pools", ""}, {"POST /v2.0/lbaas/pools", pando.TokenDeploy},
+		{"PUT /v2/lbaas/pools/p", pando.TokenDeploy}, {"DELETE /v2/lbaas/pools/p", pando.TokenDeploy},
 		{"GET /v1/hosts", "-"}, {"DELETE /v1/hosts/h1", "-"}, {"PUT /v1/hosts/h1/rights/deploy", "-"},
 		{"GET /v1/services/shop/fits", "-"}, {"GET /v1/images", "-"}, {"POST /v1/images", "-"},
 		{"GET /v1/volumes", "-"}, {"GET /metrics", "-"}, {"GET /metrics/host", "-"},

@@ -52,15 +52,22 @@ func newGatekeeper(
 
 const bearer = "Bearer "
 
-// carries reports whether a request shows a token of a tenant.
-func carries(r *http.Request) bool {
+// tokenText returns the text of the token in a request, or "". Clients of Octavia have a header of
+// their own for it.
+func tokenText(r *http.Request) string {
 	text, ok := strings.CutPrefix(r.Header.Get("Authorization"), bearer)
-	return ok && trust.IsTenantToken(text)
+	if !ok && api.OfOctavia(r) {
+		return r.Header.Get("X-Auth-Token")
+	}
+	return text
 }
+
+// carries reports whether a request shows a token of a tenant.
+func carries(r *http.Request) bool { return trust.IsTenantToken(tokenText(r)) }
 
 // shown returns the name and the secret of the token of a request.
 func shown(r *http.Request) (pando.TokenKey, []byte, error) {
-	return trust.ReadTenantToken(strings.TrimPrefix(r.Header.Get("Authorization"), bearer))
+	return trust.ReadTenantToken(tokenText(r))
 }
 
 // failsOf returns the limit of wrong tokens from the address of a request.

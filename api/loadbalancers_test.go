@@ -1,0 +1,275 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/loadbalancer/v2/listeners"
+	"github.com/gophercloud/gophercloud/v2/openstack/loadbalancer/v2/loadbalancers"
+	"github.com/gophercloud/gophercloud/v2/openstack/loadbalancer/v2/monitors"
+	"github.com/gophercloud/gophercloud/v2/openstack/loadbalancer/v2/pools"
+
+	"pando.run/pando"
+	"pando.run/pando/api/octavia"
+)
+
+// storing keeps the newest spec of each service, as control does. Each deed is recorded.
+type storing struct {
+	pando.Operators
+	mu    sync.Mutex
+	kept  map[pando.ServiceKey]pando.ServiceStatus
+	deeds []pando.Deed
+	race  int // so many deploys find that the service has changed
+}
+
+func (s *storing) Deploy(
+	_ context.Context, spec pando.Spec, by pando.Asker,
+) (pando.ServiceStatus, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	spec = spec.WithDefaults()
+	st := s.kept[spec.Key()]
+	if s.race > 0 {
+		s.race--
+		return st, pando.ErrConflict
+	}
+	if by.Seen != 0 && by.Seen != st.Version {
+		return st, pando.ErrConflict
+	}
+	st.ServiceKey, st.Spec, st.VIP = spec.Key(), &spec, "10.128.0.1"
+	st.Version++
+	s.kept[spec.Key()] = st
+	return st, nil
+}
+
+func (s *storing) Service(
+	_ context.Context, k pando.ServiceKey,
+) (pando.ServiceStatus, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st, ok := s.kept[k]
+	if !ok {
+		return st, pando.ErrNotFound
+	}
+	return st, nil
+}
+
+func (s *storing) Services(context.Context) (out []pando.ServiceStatus, _ error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, st := range s.kept {
+		st.Spec = nil // a list has none
+		out = append(out, st)
+	}
+	return out, nil
+}
+
+func (s *storing) Remove(_ context.Context, k pando.ServiceKey, _ bool, _ pando.Asker) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.kept, k)
+	return nil
+}
+
+func (s *storing) Record(_ context.Context, p *pando.Pending) error {
+	s.deeds = append(s.deeds, p.Deed)
+	return nil
+}
+
+func (*storing) Deeds(context.Context, pando.DeedQuery) (a pando.Audit, _ error) { return a, nil }
+
+func (*storing) State() http.Handler { return http.NotFoundHandler() }
+
+// door serves the API of load balancers to a token of the tenant acme.
+func door(t *testing.T, rights ...pando.TokenRight) (*storing, *httptest.Server) {
+	ops := &storing{kept: map[pando.ServiceKey]pando.ServiceStatus{}}
+	h := ForTenants(OperatorsHandler(ops, nil), holds(rights...), func(*http.Request, error) {})
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return ops, s
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// The library of OpenStack's clients makes, reads, changes and deletes each object.
+func TestAClientOfOpenStack(t *testing.T) {
+	ops, s := door(t, pando.TokenDeploy, pando.TokenHost)
+	ctx := t.Context()
+	c := &gophercloud.ServiceClient{
+		ProviderClient: &gophercloud.ProviderClient{TokenID: "t"},
+		Endpoint:       s.URL + "/", ResourceBase: s.URL + "/v2.0/"}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	lb, err := loadbalancers.Create(ctx, c, loadbalancers.CreateOpts{Name: "web", VipSubnetID: "any",
+		ProjectID: "acme", Tags: []string{"a"}}).Extract()
+	must(err)
+	l, err := listeners.Create(ctx, c, listeners.CreateOpts{LoadbalancerID: lb.ID, Protocol: "TCP",
+		ProtocolPort: 80, TimeoutClientData: ptr(5000)}).Extract()
+	must(err)
+	p, err := pools.Create(ctx, c, pools.CreateOpts{ListenerID: l.ID, Protocol: "TCP",
+		LBMethod: "ROUND_ROBIN"}).Extract()
+	must(err)
+	m, err := pools.CreateMember(ctx, c, p.ID, pools.CreateMemberOpts{Address: "192.0.2.7",
+		ProtocolPort: 8080, Weight: ptr(2)}).Extract()
+	must(err)
+	ops.race = 2
+	must(pools.BatchUpdateMembers(ctx, c, p.ID, []pools.BatchUpdateMemberOpts{
+		{Address: "192.0.2.7", ProtocolPort: 8080, Weight: ptr(2)},
+		{Address: "192.0.2.8", ProtocolPort: 8080, Weight: ptr(5)}}).ExtractErr())
+	hm, err := monitors.Create(ctx, c, monitors.CreateOpts{PoolID: p.ID, Type: "HTTP", Delay: 5,
+		Timeout: 2, MaxRetries: 3, URLPath: "/ok", ExpectedCodes: "200"}).Extract()
+	must(err)
+	name := loadbalancers.UpdateOpts{Name: ptr("shop")}
+	lb, err = loadbalancers.Update(ctx, c, lb.ID, name).Extract()
+	must(err)
+	if lb.Name != "shop" || lb.VipSubnetID != "any" || lb.VipAddress == "" || len(lb.Listeners) != 1 ||
+		len(lb.Pools) != 1 || lb.ProjectID != "acme" || !slices.Equal(lb.Tags, []string{"a"}) {
+		t.Errorf("the load balancer is %+v", lb)
+	}
+	page, err := pools.ListMembers(c, p.ID, pools.ListMembersOpts{Limit: 1}).AllPages(ctx)
+	must(err)
+	all, err := pools.ExtractMembers(page)
+	must(err)
+	if len(all) != 2 || all[0].ID != m.ID || all[1].Weight != 5 {
+		t.Errorf("the members are %+v", all)
+	}
+	for _, st := range ops.kept {
+		if want := "[192.0.2.7 weight 2 192.0.2.8 weight 5] http"; fmt.Sprint(st.Spec.Endpoints, " ",
+			st.Spec.Health.Live.Kind) != want || st.Tenant != "acme" {
+			t.Errorf("the spec is %+v, want %s", st.Spec, want)
+		}
+	}
+	must(monitors.Delete(ctx, c, hm.ID).ExtractErr())
+	must(pools.DeleteMember(ctx, c, p.ID, m.ID).ExtractErr())
+	deleted(t, c, lb.ID)
+	hasDeeds(t, ops.deeds)
+}
+
+// deleted deletes a load balancer with its objects.
+func deleted(t *testing.T, c *gophercloud.ServiceClient, id string) {
+	ctx := t.Context()
+	err := loadbalancers.Delete(ctx, c, id, nil).ExtractErr()
+	if !gophercloud.ResponseCodeIs(err, http.StatusBadRequest) {
+		t.Errorf("a load balancer with objects is deleted: %v", err)
+	}
+	cascade := loadbalancers.DeleteOpts{Cascade: true}
+	if err := loadbalancers.Delete(ctx, c, id, cascade).ExtractErr(); err != nil {
+		t.Error(err)
+	}
+	_, err = loadbalancers.Get(ctx, c, id).Extract()
+	if !gophercloud.ResponseCodeIs(err, http.StatusNotFound) {
+		t.Errorf("a deleted load balancer: %v", err)
+	}
+}
+
+// hasDeeds looks for the changes of the client in the audit.
+func hasDeeds(t *testing.T, deeds []pando.Deed) {
+	verbs := map[string]int{}
+	for _, d := range deeds {
+		verbs[d.Verb]++
+		if d.Source != "token acme/ci" || !strings.HasPrefix(d.Object, "service acme/lb-") {
+			t.Errorf("the audit has %+v", d)
+		}
+	}
+	if want := "map[create-healthmonitor:1 create-listener:1 create-loadbalancer:1 create-member:1 " +
+		"create-pool:1 delete-healthmonitor:1 delete-loadbalancer:2 delete-member:1 " +
+		"update-loadbalancer:1 update-member:1]"; fmt.Sprint(verbs) != want {
+		t.Errorf("the audit has %v, want %s", verbs, want)
+	}
+}
+
+// create is the body of Octavia's reference for a new load balancer, with the words that Pando has.
+const create = `{"loadbalancer": {"description": "My favorite load balancer",
+	"admin_state_up": true, "project_id": "acme", "flavor_id": null,
+	"vip_subnet_id": "d4af86e1-0051-488c-b7a0-527f97490c9a", "provider": "octavia",
+	"name": "best_load_balancer", "additional_vips": [], "tags": ["test_tag"]}}`
+
+// Each request answers with the status and the format of Octavia.
+func TestRequestsOfOctavia(t *testing.T) {
+	_, s := door(t, pando.TokenDeploy, pando.TokenHost)
+	ask := func(method, path, body string) (int, string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Body.Close()
+		b, err := readBytes(&http.Request{Body: w.Body}, bodyBytesMax)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.StatusCode, string(b)
+	}
+	if code, body := ask("POST", "/v2/lbaas/loadbalancers", create); code != http.StatusCreated ||
+		!strings.Contains(body, `"description":"My favorite load balancer"`) {
+		t.Errorf("%d %s", code, body)
+	}
+	unknown := octavia.NewKey([8]byte{}).ID(octavia.PoolKind, 1)
+	for _, c := range []struct {
+		method, path, body string
+		code               int
+		text               string
+	}{
+		{"GET", "/v2.0/lbaas/loadbalancers?name=best_load_balancer", "", 200, `"tags":["test_tag"]`},
+		{"GET", "/v2.0/lbaas/loadbalancers?name=other", "", 200, `{"loadbalancers":[]}`},
+		{"GET", "/v2.0/lbaas/healthmonitors", "", 200, `{"healthmonitors":[]}`},
+		{"GET", "/v2.0/lbaas/pools/" + unknown, "", 404, `"faultcode":"Client"`},
+		{"GET", "/v2.0/lbaas/pools/" + unknown + "/members", "", 404, `"debuginfo":null`},
+		{"GET", "/v2.0/lbaas/l7policies", "", 404, "want loadbalancers, listeners"},
+		{"PATCH", "/v2.0/lbaas/pools/" + unknown, "", 403, "faultstring"},
+		{"PUT", "/v2.0/lbaas/pools", "", 405, "method not allowed"},
+		{"POST", "/v2.0/lbaas/loadbalancers", `{"loadbalancer": {"project_id": "beta"}}`, 403,
+			"not of beta"},
+		{"POST", "/v2.0/lbaas/loadbalancers", `{"loadbalancer": {"vip_address": "203.0.113.50"}}`, 501,
+			"loadbalancer.vip_address"},
+		{"POST", "/v2.0/lbaas/loadbalancers", `{"loadbalancer"`, 400, "the body"},
+		{"POST", "/v2.0/lbaas/listeners", `{"listener": {"protocol": "TCP"}}`, 400,
+			"want loadbalancer_id"},
+		{"POST", "/v2.0/lbaas/healthmonitors", `{"healthmonitor": {"pool_id": "` + unknown + `"}}`, 404,
+			"faultstring"},
+	} {
+		if code, body := ask(c.method, c.path, c.body); code != c.code ||
+			!strings.Contains(body, c.text) {
+			t.Errorf("%s %s: %d %s, want %d %s", c.method, c.path, code, body, c.code, c.text)
+		}
+	}
+}
+
+// A token without rights reads, and changes nothing.
+func TestRightsOfLoadBalancers(t *testing.T) {
+	for _, c := range []struct {
+		may  []pando.TokenRight
+		code int
+		text string
+	}{
+		{nil, http.StatusForbidden, "may not deploy"},
+		{[]pando.TokenRight{pando.TokenDeploy}, http.StatusForbidden, "may not host"},
+		{[]pando.TokenRight{pando.TokenDeploy, pando.TokenHost}, http.StatusCreated, "loadbalancer"},
+	} {
+		_, s := door(t, c.may...)
+		w := httptest.NewRecorder()
+		s.Config.Handler.ServeHTTP(w, httptest.NewRequest("POST", "/v2.0/lbaas/loadbalancers",
+			strings.NewReader(create)))
+		if w.Code != c.code || !strings.Contains(w.Body.String(), c.text) {
+			t.Errorf("%v: %d %s", c.may, w.Code, w.Body)
+		}
+		if got := do(s.Config.Handler, "GET", "/v2.0/lbaas/loadbalancers", nil); got != http.StatusOK {
+			t.Errorf("%v: a list answers %d", c.may, got)
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pando.run/pando"
+	"pando.run/pando/api/octavia"
+	"pando.run/pando/lab/labtest"
+)
+
+// curl is a client of Octavia with a token of the tenant acme, on the client's machine. It trusts
+// the authority of the cluster alone.
+type curl struct {
+	*labtest.Pando
+	token, authority string
+}
+
+// openStack returns a client of a new cluster.
+func openStack(p *labtest.Pando) curl {
+	p.Helper()
+	var is pando.IssuedToken
+	out := p.Pando("tenant", "token", "add", "acme", "lb", "--may", "deploy,host", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &is); err != nil {
+		p.Fatal(err)
+	}
+	h := p.Hosts[0]
+	authority := p.Must(h, "openssl", "x509", "-in", filepath.Join(p.Data(h), "trust/authority.pem"))
+	return curl{p, is.Token, p.Write("authority.crt", authority)}
+}
+
+// send sends a request and returns the body of the answer.
+func (c curl) send(method, path, body string) string {
+	c.Helper()
+	return c.Must(labtest.Client, "curl", "-sS", "-X", method, "-H", "X-Auth-Token: "+c.token, "-d",
+		body, "--cacert", c.authority, "--resolve", "server.pando:7401:"+c.Lab.Hosts[0].IPv4,
+		"https://server.pando:7401/v2.0/lbaas"+path)
+}
+
+// ask sends a request and returns the object in its answer.
+func (c curl) ask(method, path, body string) octavia.Object {
+	c.Helper()
+	out := c.send(method, path, body)
+	var all map[string]octavia.Object
+	if err := json.Unmarshal([]byte(out), &all); out != "" && err != nil {
+		c.Fatalf("%s %s: %v: %s", method, path, err, out)
+	}
+	for _, o := range all {
+		return o
+	}
+	return nil
+}
+
+// make creates an object and returns its id.
+func (c curl) make(path, format string, args ...any) string {
+	c.Helper()
+	o := c.ask("POST", path, fmt.Sprintf(format, args...))
+	id, ok := o["id"].(string)
+	if !ok {
+		c.Fatalf("POST %s: %v", path, o)
+	}
+	return id
+}
+
+// await waits until a word of an object has a value.
+func (c curl) await(path, word, want string) {
+	c.Helper()
+	c.Await(path+" is "+want, func() (string, bool) {
+		o := c.ask("GET", path, "")
+		return fmt.Sprint(o), o[word] == want
+	})
+}
+
+// A client of OpenStack's load balancers makes one of two machines without Pando. The VIP stays
+// while members and listeners come and go.
+func TestALoadBalancerOfOctavia(t *testing.T) {
+	t.Parallel()
+	p := labtest.UpWith(t, labtest.Options{Hosts: 3, Idle: true})
+	p.Up(p.Hosts[0])
+	for n, h := range p.Lab.Hosts[1:] {
+		p.Start(h.Name, "env", fmt.Sprintf("TEXT=machine-%d", n+1), p.WithEcho())
+	}
+	c := openStack(p)
+	lb := c.make("/loadbalancers", `{"loadbalancer": {"name": "web", "vip_subnet_id": "any"}}`)
+	c.await("/loadbalancers/"+lb, "provisioning_status", "ACTIVE")
+	vip := fmt.Sprint(c.ask("GET", "/loadbalancers/"+lb, "")["vip_address"])
+	listener := c.make("/listeners", `{"listener": {"loadbalancer_id": %q, "protocol": "TCP",
+		"protocol_port": 80}}`, lb)
+	pool := c.make("/pools", `{"pool": {"listener_id": %q, "protocol": "TCP",
+		"lb_algorithm": "ROUND_ROBIN"}}`, listener)
+	monitor := c.make("/healthmonitors", `{"healthmonitor": {"pool_id": %q, "type": "TCP", "delay": 1,
+		"timeout": 1, "max_retries": 1, "max_retries_down": 1}}`, pool)
+	var members []string
+	for _, h := range p.Lab.Hosts[1:] {
+		members = append(members, c.make("/pools/"+pool+"/members",
+			`{"member": {"address": %q, "protocol_port": 8080}}`, h.IPv4))
+	}
+	c.await("/loadbalancers/"+lb, "operating_status", "ONLINE")
+	c.await("/loadbalancers/"+lb, "provisioning_status", "ACTIVE")
+	page := func() string {
+		return strings.TrimSpace(p.Run(labtest.Client, "curl", "-s", "-m", "2", "http://"+vip+"/").Text)
+	}
+	seen := map[string]int{}
+	p.Await("a client reaches both machines", func() (string, bool) {
+		seen[page()]++
+		return fmt.Sprint(seen), seen["machine-1"] > 0 && seen["machine-2"] > 0
+	})
+	c.ask("DELETE", "/pools/"+pool+"/members/"+members[0], "")
+	p.Await("the member is gone", func() (string, bool) {
+		for range 10 {
+			if got := page(); got != "machine-2" {
+				return got, false
+			}
+		}
+		return "", true
+	})
+	// The single member is replaced at once, although it has an open connection.
+	hold := p.Start(labtest.Client, p.WithEcho(), "hold", vip+":80")
+	hold.AwaitText("holding")
+	c.ask("PUT", "/healthmonitors/"+monitor, `{"healthmonitor": {"delay": 2}}`)
+	c.await("/loadbalancers/"+lb, "provisioning_status", "ACTIVE")
+	if got := page(); got != "machine-2" {
+		p.Errorf("after a change of the health monitor, a new connection reaches %q", got)
+	}
+	if out := hold.Stop(); out.Code != 0 {
+		p.Errorf("an open connection broke: %s", out.Text)
+	}
+	c.ask("DELETE", "/pools/"+pool+"/members/"+members[1], "")
+	c.await("/loadbalancers/"+lb, "provisioning_status", "ACTIVE")
+	c.await("/loadbalancers/"+lb, "operating_status", "OFFLINE")
+	has(p, p.Pando("audit"), "token acme/lb", "create-member", "delete-member", "service acme/lb-")
+	if got := fmt.Sprint(c.ask("GET", "/loadbalancers/"+lb, "")["vip_address"]); got != vip {
+		p.Errorf("the VIP was %s and is %s", vip, got)
+	}
+	c.ask("DELETE", "/loadbalancers/"+lb+"?cascade=true", "")
+	p.Await("the load balancer is gone", func() (string, bool) {
+		out := c.send("GET", "/loadbalancers/"+lb, "")
+		return out, strings.Contains(out, `"faultcode":"Client"`)
+	})
+}
