@@ -82,10 +82,28 @@ func (p servers3) settled(n int) pando.ServiceStatus {
 		return fmt.Sprintf("%v %+v", err, st.Instances), err == nil && st.InRotation == n &&
 			len(st.Instances) == n
 	})
-	log := p.Pando("logs", "web", "--lines", "1000")
-	for _, i := range st.Instances {
-		if began := strings.Count(log, "hello from "+string(i.ID)+"\n"); began != 1 {
-			p.Errorf("%s began %d times", i.ID, began)
+	began := func() (counts map[pando.InstanceID]int, seen string) {
+		seen = p.Run(p.Host(), p.Bin, "logs", "web", "--lines", "1000").Text
+		counts = map[pando.InstanceID]int{}
+		for _, i := range st.Instances {
+			counts[i.ID] = strings.Count(seen, "hello from "+string(i.ID)+"\n")
+		}
+		return counts, seen
+	}
+	// A host that was out of reach a moment ago adds its lines a moment later.
+	p.Await("the first line of each program", func() (string, bool) {
+		counts, seen := began()
+		for _, n := range counts {
+			if n == 0 {
+				return seen, false
+			}
+		}
+		return seen, true
+	})
+	counts, _ := began()
+	for id, n := range counts {
+		if n != 1 {
+			p.Errorf("%s began %d times", id, n)
 		}
 	}
 	return st
@@ -193,6 +211,7 @@ func (p servers3) unbroken() {
 func TestACutLeaderDecidesNothing(t *testing.T) {
 	t.Parallel()
 	p := threeServers(t)
+	p.unbroken() // a connection to an instance that leaves would keep it for its drain
 	p.settled(3)
 	lead := p.leader(p.Host())
 	rest := p.others(lead)
