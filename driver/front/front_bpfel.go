@@ -241,6 +241,8 @@ const (
 	frontMapServiceNames  = "service_names"
 	frontMapServices      = "services"
 	frontMapSlabs         = "slabs"
+	frontMapTenantHeld    = "tenant_held"
+	frontMapTenants       = "tenants"
 	frontMapTraffic       = "traffic"
 	frontMapTranslations  = "translations"
 	frontMapTurns         = "turns"
@@ -346,6 +348,8 @@ type frontMapSpecs struct {
 	ServiceNames  *ebpf.MapSpec `ebpf:"service_names"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
 	Slabs         *ebpf.MapSpec `ebpf:"slabs"`
+	TenantHeld    *ebpf.MapSpec `ebpf:"tenant_held"`
+	Tenants       *ebpf.MapSpec `ebpf:"tenants"`
 	Traffic       *ebpf.MapSpec `ebpf:"traffic"`
 	Translations  *ebpf.MapSpec `ebpf:"translations"`
 	Turns         *ebpf.MapSpec `ebpf:"turns"`
@@ -421,6 +425,8 @@ type frontMaps struct {
 	ServiceNames  *ebpf.Map `ebpf:"service_names"`
 	Services      *ebpf.Map `ebpf:"services"`
 	Slabs         *ebpf.Map `ebpf:"slabs"`
+	TenantHeld    *ebpf.Map `ebpf:"tenant_held"`
+	Tenants       *ebpf.Map `ebpf:"tenants"`
 	Traffic       *ebpf.Map `ebpf:"traffic"`
 	Translations  *ebpf.Map `ebpf:"translations"`
 	Turns         *ebpf.Map `ebpf:"turns"`
@@ -459,6 +465,8 @@ func (m *frontMaps) Close() error {
 		m.ServiceNames,
 		m.Services,
 		m.Slabs,
+		m.TenantHeld,
+		m.Tenants,
 		m.Traffic,
 		m.Translations,
 		m.Turns,

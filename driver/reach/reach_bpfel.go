@@ -244,6 +244,8 @@ const (
 	reachMapServiceNames  = "service_names"
 	reachMapServices      = "services"
 	reachMapSlabs         = "slabs"
+	reachMapTenantHeld    = "tenant_held"
+	reachMapTenants       = "tenants"
 	reachMapTraffic       = "traffic"
 	reachMapTranslations  = "translations"
 	reachMapTurns         = "turns"
@@ -346,6 +348,8 @@ type reachMapSpecs struct {
 	ServiceNames  *ebpf.MapSpec `ebpf:"service_names"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
 	Slabs         *ebpf.MapSpec `ebpf:"slabs"`
+	TenantHeld    *ebpf.MapSpec `ebpf:"tenant_held"`
+	Tenants       *ebpf.MapSpec `ebpf:"tenants"`
 	Traffic       *ebpf.MapSpec `ebpf:"traffic"`
 	Translations  *ebpf.MapSpec `ebpf:"translations"`
 	Turns         *ebpf.MapSpec `ebpf:"turns"`
@@ -424,6 +428,8 @@ type reachMaps struct {
 	ServiceNames  *ebpf.Map `ebpf:"service_names"`
 	Services      *ebpf.Map `ebpf:"services"`
 	Slabs         *ebpf.Map `ebpf:"slabs"`
+	TenantHeld    *ebpf.Map `ebpf:"tenant_held"`
+	Tenants       *ebpf.Map `ebpf:"tenants"`
 	Traffic       *ebpf.Map `ebpf:"traffic"`
 	Translations  *ebpf.Map `ebpf:"translations"`
 	Turns         *ebpf.Map `ebpf:"turns"`
@@ -463,6 +469,8 @@ func (m *reachMaps) Close() error {
 		m.ServiceNames,
 		m.Services,
 		m.Slabs,
+		m.TenantHeld,
+		m.Tenants,
 		m.Traffic,
 		m.Translations,
 		m.Turns,
