@@ -11,8 +11,7 @@ import (
 	"pando.run/pando"
 )
 
-// The pages of the other host are those of this one, whatever happened to them after the base was
-// sent.
+// Both hosts have the same pages in the end. Some change, move or vanish after the base was sent.
 func TestMemoryTravelsAsADelta(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	page := func() []byte {

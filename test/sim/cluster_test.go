@@ -172,6 +172,26 @@ func newCluster(
 	return c
 }
 
+// startAll begins the first lives of the controls and of the agents.
+func (c *cluster) startAll() {
+	for _, p := range c.controls {
+		p.start()
+	}
+	for _, h := range c.hosts {
+		h.start()
+	}
+}
+
+// endAll ends every process and program, and waits: nothing may outlive the bubble, also after a
+// failure.
+func (c *cluster) endAll(cancel context.CancelFunc) {
+	cancel()
+	for _, h := range c.hosts {
+		h.sandboxes.Reboot()
+	}
+	c.wg.Wait()
+}
+
 func (c *cluster) control(name string, r pando.Registry, ids *sim.IDs) *control.Control {
 	return control.New(control.Config{
 		Registry: r, Peers: c.peers, Clock: sim.Clock{}, IDs: ids, Log: c.log.With("process", name),

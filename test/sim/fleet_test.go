@@ -101,19 +101,8 @@ func runFleet(t *testing.T, want size) {
 		f.hollow[name] = &hollow{f: f,
 			record: pando.Host{Name: name, Slot: n, CPUs: 64, Tunnel: true}}
 	}
-	defer f.wg.Wait()
-	defer func() {
-		cancel()
-		for _, h := range f.hosts {
-			h.sandboxes.Reboot()
-		}
-	}()
-	for _, p := range f.controls {
-		p.start()
-	}
-	for _, h := range f.hosts {
-		h.start()
-	}
+	defer f.endAll(cancel)
+	f.startAll()
 	f.go_(f.dispatch)
 	for _, h := range f.sorted() {
 		f.go_(h.start)

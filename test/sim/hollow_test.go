@@ -127,11 +127,7 @@ func (h *hollow) lost(i pando.Instance) bool {
 	defer h.mu.Unlock()
 	switch i.Phase {
 	case pando.PhasePlaced:
-		if h.started[i.ID] {
-			return false // the same order again
-		}
 		h.started[i.ID] = true
-		return false
 	case pando.PhaseStarting, pando.PhaseReady, pando.PhaseInRotation, pando.PhaseDraining:
 		return !h.started[i.ID]
 	}

@@ -87,19 +87,8 @@ func run(t *testing.T, seed uint64, set func(*cluster)) (written []pando.Batch) 
 	defer time.Sleep(agent.Lease + time.Second) // until the last lease has ended
 	c := newCluster(ctx, t, seed, hostsOf(seed),
 		max(delayLeast, time.Duration(seed%5)*4*time.Millisecond), set)
-	defer c.wg.Wait()
-	defer func() { // after a failure as well: nothing may outlive the bubble
-		cancel()
-		for _, h := range c.hosts {
-			h.sandboxes.Reboot()
-		}
-	}()
-	for _, p := range c.controls {
-		p.start()
-	}
-	for _, h := range c.hosts {
-		h.start()
-	}
+	defer c.endAll(cancel)
+	c.startAll()
 	all := operatorsOf(c)
 	each := func(f func(*operator) bool) bool {
 		return !slices.ContainsFunc(all, func(o *operator) bool { return !f(o) })

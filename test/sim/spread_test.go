@@ -17,19 +17,8 @@ func TestASpreadServiceLosesAHost(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer time.Sleep(pando.HostLease + time.Second) // until the last lease has ended
 		c := newCluster(ctx, t, spreadSeed, 3, delayLeast, nothingMore)
-		defer c.wg.Wait()
-		defer func() {
-			cancel()
-			for _, h := range c.hosts {
-				h.sandboxes.Reboot()
-			}
-		}()
-		for _, p := range c.controls {
-			p.start()
-		}
-		for _, h := range c.hosts {
-			h.start()
-		}
+		defer c.endAll(cancel)
+		c.startAll()
 		c.mu.Lock()
 		c.quiet = true // no asks: the numbers are the spec's
 		c.mu.Unlock()

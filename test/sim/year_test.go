@@ -48,19 +48,8 @@ func TestAYearOfRunning(t *testing.T) {
 		c := newCluster(ctx, t, seed, hostsOf(seed), delayLeast, nothingMore)
 		y := &year{cluster: c, audit: newAudit(t)}
 		y.trimEvery = 10 * time.Minute
-		defer y.wg.Wait()
-		defer func() {
-			cancel()
-			for _, h := range y.hosts {
-				h.sandboxes.Reboot()
-			}
-		}()
-		for _, p := range y.controls {
-			p.start()
-		}
-		for _, h := range y.hosts {
-			h.start()
-		}
+		defer y.endAll(cancel)
+		y.startAll()
 		y.o = newOperator(y.cluster, service)
 		y.o.spec.Environment[envCalm] = "yes"
 		y.o.spec.Scale = pando.Scale{Min: 2, Max: 6, Warm: 1}

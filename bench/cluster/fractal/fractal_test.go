@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"pando.run/pando"
 	"pando.run/pando/lab/labtest"
 )
 
@@ -28,34 +27,13 @@ func TestFractal(t *testing.T) {
 	t.Run("ramp", byRamp)
 }
 
-// up makes a cluster. Its last host has the label role=last.
+// up makes a cluster of hosts that all take instances.
 func up(t *testing.T, hosts int) *labtest.Pando {
-	p := labtest.UpWith(t, labtest.Options{Hosts: hosts, Idle: true})
-	for n, h := range p.Hosts {
-		var flags []string
-		if n > 0 {
-			flags = p.Invitation()
-		}
-		if n == hosts-1 {
-			flags = append(flags, "--label", "role=last")
-		}
-		p.Up(h, flags...)
-	}
-	p.Await("all hosts", func() (string, bool) {
-		all, err := p.API(p.Host()).Hosts(p.Context())
-		here := 0
-		for _, h := range all {
-			if h.State == pando.HostHere {
-				here++
-			}
-		}
-		return fmt.Sprint(here, err), here == hosts
-	})
-	return p
+	return labtest.UpWith(t, labtest.Options{Hosts: hosts, One: true})
 }
 
-// The part of a processor that an instance may use. In the paper each has a core of its own; here
-// all instances share two, and a copy adds room only if each has a limit.
+// Each instance may use a part of a processor. The paper gives it a core of its own. All instances
+// share two cores here, so a copy adds room only if each has a limit.
 const (
 	pageLimit = "resources: {cpus: 0.08}" // of the web server: about 200 pages of 110 KB a second
 	siteLimit = 0.1                       // of the website
@@ -168,7 +146,7 @@ func byMix(t *testing.T) {
 	}{
 		{0, serving(p, "four", "near: first", 4)},
 		{3, serving(p, "one", "spread: host", 4)},
-		{4, serving(p, "far", "near: first, only: role=last", 4)},
+		{4, serving(p, "far", "near: first, only: host="+p.Hosts[3], 4)},
 	}
 	for round := range rounds {
 		for n := range ways {
