@@ -110,16 +110,14 @@ func (b *sandbox) Reconfigure(ctx context.Context, c pando.ConfigChange) (bool, 
 		return false, err
 	}
 	if len(c.Check) > 0 {
-		command := make([]string, len(c.Check))
-		for n, word := range c.Check {
-			command[n] = strings.ReplaceAll(word, "{}", path.Join(pando.ConfigsNext, c.Name))
-		}
+		command := c.CheckOf(path.Join(pando.ConfigsNext, c.Name))
 		code, output, err := b.Exec(ctx, command)
 		if err != nil {
 			return false, fmt.Errorf("run the check of the config %s: %w", c.Name, err)
 		}
 		if code != 0 {
-			return false, &pando.CheckFailed{Command: command, Code: code, Output: output}
+			return false, &pando.CheckFailed{Config: c.Name, Command: command, Code: code,
+				Output: output}
 		}
 	}
 	c.Content = nil

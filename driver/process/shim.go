@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net"
 	"os"
@@ -176,6 +175,7 @@ func (s *shim) hold(c *net.UnixConn, q request) {
 		}
 		if err := s.run(*q.Run, g); err != nil {
 			r.Error = err.Error()
+			_ = errors.As(err, &r.Refused)
 		}
 	}
 	s.mu.Lock()
@@ -296,6 +296,9 @@ func (s *shim) run(p program, g *gate) error {
 		p.Secrets, p.Configs = nil, nil
 		s.program = &p
 		return nil
+	}
+	if err := (configuring{s}).approve(p); err != nil {
+		return err
 	}
 	var wait func() bool
 	if g != nil {
@@ -446,9 +449,6 @@ func (s *shim) reap() {
 	}
 }
 
-// outputBytesMax is the kept length of a command's output.
-const outputBytesMax = 4096
-
 // answerExec runs a command and answers. If the asker hangs up first, it kills the command and its
 // group.
 func (s *shim) answerExec(c *net.UnixConn, command []string) {
@@ -458,20 +458,7 @@ func (s *shim) answerExec(c *net.UnixConn, command []string) {
 		return
 	}
 	defer out.Close()
-	done := make(chan reply, 1)
-	go func() {
-		output, err := io.ReadAll(io.LimitReader(out, outputBytesMax))
-		r := reply{Output: output}
-		if err != nil {
-			r.Error = err.Error()
-		}
-		go func() { _, _ = io.Copy(io.Discard, out) }() // so that it does not wait for a reader
-		status := <-ended
-		if r.Code = status.ExitStatus(); status.Signaled() {
-			r.Code = 128 + int(status.Signal())
-		}
-		done <- r
-	}()
+	done := outcome(out, ended)
 	hungUp := make(chan struct{})
 	go func() {
 		_, _ = c.Read(make([]byte, 1))

@@ -3,6 +3,7 @@ package process
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -80,8 +81,18 @@ type reply struct {
 	Output []byte              `json:"output,omitempty"`
 	Names  []string            `json:"names,omitempty"` // of renewed secrets or configs
 	Event  *pando.SandboxEvent `json:"event,omitempty"`
+	// Refused is the answer of the check of a config, as the cause of Error.
+	Refused *pando.CheckFailed `json:"refused,omitempty"`
 	// Frozen describes the program, or the sandbox for a frozen one.
 	Frozen *frozen `json:"frozen,omitempty"`
+}
+
+// err returns the error of a reply that has one.
+func (r reply) err() error {
+	if r.Refused != nil {
+		return fmt.Errorf("the config %s is refused: %w", r.Refused.Config, r.Refused)
+	}
+	return errors.New(r.Error)
 }
 
 // messageBytesMax bounds a message in either direction.
