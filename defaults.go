@@ -29,6 +29,11 @@ func (s Spec) WithDefaults() Spec {
 		s.Scale.Min, s.Scale.Max = n, n
 		s.Health = s.healthOfEndpoints()
 	}
+	if up := &s.Health.Startup; up.Probe.Kind != ProbeExplicit {
+		fill(&up.IntervalSeconds, 0.05)
+		fill(&up.TimeoutSeconds, 1)
+		fill(&up.SecondsMax, 300)
+	}
 	fill(&s.Health.ReadySecondsMax, 30)
 	fill(&s.Health.IntervalSeconds, 1)
 	fill(&s.Health.TimeoutSeconds, 1)
