@@ -5,6 +5,7 @@
 
 #include "choose.h"
 #include "held.h"
+#include "sleep.h"
 
 #define REFUSE 100 /* above every action */
 #define ANEW 99    /* the packet begins another flow */
@@ -278,32 +279,6 @@ inlined int target_of(const struct endpoint *e, const struct packet *p, int six)
 	__u16 *target = translation(e->ifindex, p->dport, p->protocol,
 	    front ? HOST_TO_TARGET : TO_TARGET);
 	return target ? *target : -1;
-}
-
-/* hold_back gives the first packet of a flow to user space if its service sleeps. It returns 0 if
- * the service does not. A packet beyond the bounds is dropped: its client sends it again. */
-apart int hold_back(struct __sk_buff *skb, struct packet *p, __u32 service)
-{
-	if (!p)
-		return DROP;
-	struct service *s = bpf_map_lookup_elem(&services, &service);
-	__u32 bytes = skb->len;
-
-	if (!s || !s->asleep || p->part != WHOLE)
-		return 0;
-	if (bytes < ETH_HLEN || bytes > HELD_BYTES)
-		return drop(DROP_NO_ENDPOINT);
-	struct held_packet *h = bpf_ringbuf_reserve(&knocks, sizeof(*h), 0);
-	if (!h)
-		return drop(DROP_NO_ENDPOINT);
-	h->service = service;
-	h->bytes = bytes;
-	if (bpf_skb_load_bytes(skb, 0, h->frame, bytes)) {
-		bpf_ringbuf_discard(h, 0);
-		return drop(DROP_KERNEL);
-	}
-	bpf_ringbuf_submit(h, 0);
-	return DROP;
 }
 
 /* service_key_of writes the key of a packet's service. All fronts have the same services. */

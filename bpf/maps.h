@@ -117,7 +117,7 @@ struct {
 /* First packets for services that sleep. It has no pin: each agent reads a ring of its own. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 20);
+	__uint(max_entries, 1 << 18);
 } knocks SEC(".maps");
 
 /* The policies of services. They change ten times a second, the tables above do not. */
