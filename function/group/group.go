@@ -296,7 +296,7 @@ func (g *Group) alive() (set uint64) {
 }
 
 // bytesOf returns the bytes that units of nominal speed serve in this processor time. Small packets
-// and slow functions take more time than their bytes say.
+// and slow functions take more time for their bytes.
 func (g *Group) bytesOf(worked time.Duration) uint64 {
 	share := 1.0 // of a processor, which a unit may use
 	if g.Limits.CPUs > 0 {

@@ -50,6 +50,13 @@ impl Flow {
     pub fn changed(&self) -> u8 {
         self.mark.changed
     }
+
+    /// Notes a packet. Returns the time that functions see in it.
+    pub(crate) fn note(&mut self, reply: bool, time_ns: u64) -> u64 {
+        self.answered |= reply;
+        self.time_ns = self.time_ns.max(time_ns);
+        self.time_ns
+    }
 }
 
 /// Place of a flow in the current batch.

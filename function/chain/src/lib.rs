@@ -86,7 +86,7 @@ pub struct Chain<E> {
     pub changed: Vec<FlowId>,
     /// Keys of forgotten flows, if a log needs them. The reader empties this.
     pub forgotten: Option<Vec<FlowKey>>,
-    /// Number of flows without an answer whose place in a full table a new flow took.
+    /// Number of flows without an answer that new flows replaced in the full table.
     pub replaced: u64,
     fates: Vec<Fate>,
     touched: Vec<FlowId>,
@@ -255,10 +255,8 @@ impl<E: Executor> Chain<E> {
                         if steered.is_some_and(|(_, translated)| translated) {
                             (met.translated, met.reply) = (true, true);
                         }
-                        let flow = self.flows.flow_mut(met.flow);
-                        flow.answered |= met.reply;
-                        flow.time_ns = flow.time_ns.max(arrival.time_ns);
-                        let time_ns = flow.time_ns;
+                        let time_ns =
+                            self.flows.flow_mut(met.flow).note(met.reply, arrival.time_ns);
                         self.live.push(Live { index, met, place: Place::Arrived, time_ns });
                         room -= bytes;
                         Fate::Passed

@@ -1,4 +1,4 @@
-//! The clock of packets. It never steps, whatever sets the clock of the machine.
+//! The clock of packets. Steps of the machine's clock do not move it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -44,7 +44,7 @@ pub struct Status {
     pub unsent: u64,
     /// Flows with state.
     pub flows: usize,
-    /// Flows without an answer whose place in the full table a new flow took.
+    /// Flows without an answer that new flows replaced in the full table.
     #[serde(default)]
     pub replaced: u64,
     /// Time from the kernel's receipt to sending, in nanoseconds: p50, p75, p99.

@@ -315,7 +315,7 @@ fn a_greeting_is_answered_by_its_cause() {
     assert_eq!(host.server.leases.usage(), (10, 10), "no refused greeting holds memory");
 }
 
-/// All borrowers of a machine share one quota, whatever their ports.
+/// All borrowers of a machine share one quota.
 #[test]
 fn a_machine_gets_no_more_than_its_quota() {
     let host = host_of(Leases::new(20, 8), &Address::Tcp("127.0.0.1:0".into()));

@@ -296,7 +296,7 @@ fn to_log() {
     }
 }
 
-/// Returns a warning about a device whose packets the kernel forwards besides the unit.
+/// Returns a warning about a device if the kernel forwards the packets of the unit there.
 fn forwards(way: &str) -> Option<String> {
     let (device, _) = way.split_once(": AF_PACKET")?;
     let family = ["ipv4", "ipv6"].into_iter().find(|family| {

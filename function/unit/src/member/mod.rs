@@ -27,7 +27,7 @@ use pando_wasm::Function;
 
 use crate::status::{HandoverStatus, Status};
 use crate::unit::{Unit, whole_or_cut};
-use pace::Pace;
+use pace::{Pace, monotonic_ns};
 
 /// The states of the chain, for the handover.
 struct Carried<'a>(&'a mut Chain<Function>);
@@ -106,13 +106,6 @@ const LATE_NS: u64 = 125_000;
 
 /// A flow that is silent for this long has ended or moved to another unit.
 const IDLE_NS: u64 = 300_000_000_000;
-
-fn monotonic_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: time is a timespec of ours.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
 
 impl Member {
     /// Returns a unit of a group; `unit` has one device.

@@ -1,7 +1,5 @@
 //! The load of a unit without a limited rate, from the processor time and the packets that it
-//! measures. Its nominal rate says nothing about small packets and slow functions.
-
-use super::monotonic_ns;
+//! measures. Its nominal rate ignores small packets and slow functions.
 
 /// Share of the newest batch in the average time of a packet: one of this number.
 const WEIGHT: u64 = 8;
@@ -38,6 +36,14 @@ impl Pace {
     pub fn backlog_ns(&self, waiting: u64) -> u64 {
         self.behind_ns + waiting * self.packet_ns
     }
+}
+
+/// Returns the time of the kernel's monotonic clock.
+pub(super) fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: time is a timespec of ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Returns the processor time that this thread used.
