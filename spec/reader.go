@@ -250,7 +250,7 @@ func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 	}
 	for _, c := range slices.Concat(scaleConflicts(s.Scale), placeConflicts(s), volumeConflicts(s),
 		connectConflicts(s),
-		replicateConflicts(s), healthConflicts(s.Health),
+		replicateConflicts(s), healthConflicts(s.Health), runtimeConflicts(s),
 		canaryConflicts(s), externalConflicts(s), grantConflicts(s), vmConflicts(s), jobConflicts(s),
 		statefulConflicts(s)) {
 		r.at(where[c.path], c.path, "%s", c.text)
