@@ -122,12 +122,15 @@ func (r *reader) wrong(n ast.Node, path, want string) {
 }
 
 func kindName(n ast.Node) string {
-	switch n.(type) {
+	switch n := n.(type) {
 	case *ast.MappingNode, *ast.MappingValueNode:
 		return "a map"
 	case *ast.SequenceNode:
 		return "a list"
 	case *ast.NullNode:
+		if t := n.GetToken(); t.Type == token.NullType && t.Value != "~" {
+			return fmt.Sprintf("%s of YAML, which is empty: write \"%[1]s\" for the word", t.Value)
+		}
 		return "empty"
 	}
 	if s, ok := text(n); ok {
