@@ -356,10 +356,7 @@ func (p *placer) name(i pando.Intent) pando.InstanceID {
 }
 
 func (p *placer) role() pando.Role {
-	if p.crew.count(func(pando.HostName) bool { return true }).Capacity == 0 {
-		return pando.RoleFirst
-	}
-	return pando.RoleReplica
+	return p.crew.count(func(pando.HostName) bool { return true }).NextRole()
 }
 
 func with(a, b map[string]float64) map[string]float64 {
