@@ -85,7 +85,7 @@ func (p *preparer) prepare(i *pando.Intent) preparation {
 	return p.load(pando.SandboxSpec{
 		Instance: pando.Instance{
 			ID: i.Instance, Service: i.Service, Host: a.Host.Name, Revision: svc.Current,
-			Role: pando.RoleReplica,
+			Role: budget.Count.NextRole(),
 		},
 		Spec: spec, VIP4: svc.VIP4, VIP6: svc.VIP6,
 	})
