@@ -147,8 +147,8 @@ func (t flowTable) each(f func(entry)) error {
 	return errors.Join(errs...)
 }
 
-// noteUnguarded tells the programs whether they must look for unguarded flows. A program that adds
-// one says so first. It may be on its way, so the empty tables are read once more.
+// noteUnguarded clears the mark of unguarded flows if a walk over the table found none. A program
+// sets the mark, then adds a flow. A flow may be on its way, so the empty tables are read again.
 func (t flowTable) noteUnguarded(found openings) error {
 	var was uint32
 	if err := t.objects.Unguarded.Get(&was); err != nil || was == 0 || found.unguarded > 0 {
