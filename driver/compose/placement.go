@@ -56,7 +56,8 @@ func makeJob(out *pando.Spec) {
 
 // awaited reports whether a service runs to its end: it is not started again, and another service
 // of the project waits for its success.
-func (c *converter) awaited(s types.ServiceConfig, out pando.Spec) bool {
+func (c parts) awaited(s types.ServiceConfig) bool {
+	out := c.out
 	if out.Restart != pando.RestartNo || len(out.Ports) > 0 || out.Scale.Min < 1 {
 		return false
 	}

@@ -54,9 +54,6 @@ func (c *converter) service(s types.ServiceConfig) pando.Spec {
 	mounts{c, s.Name, &out, at}.convert(s)
 	out.Needs = c.needs(s)
 	parts{c, &out, at}.convert(s)
-	if !out.IsJob() && c.awaited(s, out) {
-		makeJob(&out)
-	}
 	c.walls(s, &out, at)
 	c.networks(s, at)
 	for _, why := range strings.Split(message(spec.Check(out.WithDefaults())), "\n") {
