@@ -65,6 +65,9 @@ type Spec struct {
 	Reach []Reach `json:"reach,omitempty"`
 	// SecurityOpt lifts walls, in Compose's words. Default: none.
 	SecurityOpt []string `json:"security_opt,omitempty"`
+	// Runtime is RuntimeCrun where a runtime of the host starts the program of an image. "": Pando
+	// itself.
+	Runtime string `json:"runtime,omitempty"`
 	// UsernsMode is UsernsHost where root and the ids of an image are to be the host's. Default: they
 	// are those of a user namespace, in a range of ids that the service has for itself.
 	UsernsMode string  `json:"userns_mode,omitempty"`
@@ -316,6 +319,9 @@ const SeccompUnconfined = "seccomp=unconfined"
 
 // UsernsHost is the word of Compose for the users of the host.
 const UsernsHost = "host"
+
+// RuntimeCrun is crun of the host, for programs of images.
+const RuntimeCrun = "crun"
 
 // Reach is a part of the network that an instance may open connections to. The published ports of
 // its own tenant, other instances of its own service and DNS need no word.

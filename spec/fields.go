@@ -188,6 +188,11 @@ var fields = []field{
 		"of 32-bit programs.", def: "none", example: "[seccomp=unconfined]", kind: securityKind,
 		set: func(s *pando.Spec, v any) { s.SecurityOpt = v.([]string) },
 		get: func(s pando.Spec) any { return s.SecurityOpt }},
+	{name: "runtime", doc: "crun: crun of the host starts the program of the image, instead of " +
+		"Pando. Each host has it.", def: "Pando itself", example: "crun",
+		kind: enumKind(pando.RuntimeCrun),
+		set:  func(s *pando.Spec, v any) { s.Runtime = v.(string) },
+		get:  func(s pando.Spec) any { return s.Runtime }},
 	{name: "userns_mode", doc: "host: root and the users of an image are the host's. Without it, a " +
 		"service of root or of an image has users of its own: they own nothing of the host.",
 		def: "users of its own", example: "host", kind: enumKind(pando.UsernsHost),

@@ -62,7 +62,7 @@ func (r *reader) grant(n ast.Node, at string) (string, bool) {
 	}
 	name, ok := text(pairs[0].value)
 	if !ok {
-		r.wrong(pairs[0].value, join(at, pairs[0].key), "a text")
+		r.wrong(pairs[0].value, join(at, pairs[0].key), grantWant)
 		return "", false
 	}
 	return pairs[0].key + "=" + name, true

@@ -122,12 +122,15 @@ func (r *reader) wrong(n ast.Node, path, want string) {
 }
 
 func kindName(n ast.Node) string {
-	switch n.(type) {
+	switch n := n.(type) {
 	case *ast.MappingNode, *ast.MappingValueNode:
 		return "a map"
 	case *ast.SequenceNode:
 		return "a list"
 	case *ast.NullNode:
+		if t := n.GetToken(); t.Type == token.NullType && t.Value != "~" {
+			return fmt.Sprintf("%s of YAML, which is empty: write \"%[1]s\" for the word", t.Value)
+		}
 		return "empty"
 	}
 	if s, ok := text(n); ok {
@@ -250,7 +253,7 @@ func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 	}
 	for _, c := range slices.Concat(scaleConflicts(s.Scale), placeConflicts(s), volumeConflicts(s),
 		connectConflicts(s),
-		replicateConflicts(s), healthConflicts(s.Health),
+		replicateConflicts(s), healthConflicts(s.Health), runtimeConflicts(s),
 		canaryConflicts(s), externalConflicts(s), grantConflicts(s), vmConflicts(s), jobConflicts(s),
 		statefulConflicts(s)) {
 		r.at(where[c.path], c.path, "%s", c.text)

@@ -48,13 +48,16 @@ type shim struct {
 	output  *os.File // of a program that is to be thawed
 	// entrance leads to the files of images.
 	entrance entrance
-	users    int          // descriptor of the program's user namespace, if it has one
-	network  *os.File     // the host's, for a program that has it
-	files    *unix.Rlimit // of the program, where it is in a user namespace
-	waits    map[int]chan unix.WaitStatus
-	reaping  bool
-	events   []pando.SandboxEvent
-	news     *sync.Cond
+	// top is the root of the program's files, as the shim sees it: "" for the shim's own.
+	top        string
+	containers int          // made by a runtime
+	users      int          // descriptor of the program's user namespace, if it has one
+	network    *os.File     // the host's, for a program that has it
+	files      *unix.Rlimit // of the program, where it is in a user namespace
+	waits      map[int]chan unix.WaitStatus
+	reaping    bool
+	events     []pando.SandboxEvent
+	news       *sync.Cond
 
 	readyOnce sync.Once
 }
@@ -393,6 +396,12 @@ func (s *shim) launch(do forking) (pid int, ended <-chan unix.WaitStatus, err er
 	p := do.program
 	do.done, do.users, do.files = make(chan forked, 1), s.users, s.files
 	turn := s.first
+	if p.Runtime != "" {
+		if s.first = nil; turn != nil {
+			close(turn)
+		}
+		return oci{s}.launch(do)
+	}
 	// The filter of the first thread lets nothing enter a user namespace: the program gets its own.
 	open := p.Open || p.Users != nil
 	fresh := open || p.HostNet
@@ -458,7 +467,7 @@ func (s *shim) answerExec(c *net.UnixConn, command []string) {
 		return
 	}
 	defer out.Close()
-	done := outcome(out, ended)
+	group, done := groupOf(pid), outcome(out, ended)
 	hungUp := make(chan struct{})
 	go func() {
 		_, _ = c.Read(make([]byte, 1))
@@ -468,7 +477,7 @@ func (s *shim) answerExec(c *net.UnixConn, command []string) {
 	case r := <-done:
 		_ = send(c, r, -1)
 	case <-hungUp:
-		_ = unix.Kill(-pid, unix.SIGKILL) // it leads its own session
+		_ = unix.Kill(-group, unix.SIGKILL)
 	}
 }
 

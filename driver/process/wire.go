@@ -65,7 +65,9 @@ type program struct {
 	ReadOnly bool               `json:"read_only,omitempty"`
 	Open     bool               `json:"open,omitempty"` // no filter of system calls
 	Devices  []pando.Device     `json:"devices,omitempty"`
-	HostNet  bool               `json:"host_net,omitempty"` // of the descriptor that comes with it
+	// Runtime is the program that starts it, instead of the shim: a runtime of OCI. "": the shim.
+	Runtime string `json:"runtime,omitempty"`
+	HostNet bool   `json:"host_net,omitempty"` // of the descriptor that comes with it
 	// Users is the range of its user namespace, in which UID, GID and Groups are. Nil: none.
 	Users *users `json:"users,omitempty"`
 }
