@@ -45,6 +45,7 @@ type cluster struct {
 	// trimEvery is the time between two trims of the states of a host.
 	trimEvery time.Duration
 	history   *history                              // of the contested service; nil: there is none
+	accounts  *accounts                             // of the run's service; nil: there are none
 	intents   map[pando.IntentID][]pando.InstanceID // the instances started for each intent
 	cut       []string                              // flows that a table took from a living instance
 }
