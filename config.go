@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Bounds of the configs of a spec. They hold for the text in the spec and for the rendered files.
@@ -36,8 +37,9 @@ type Config struct {
 	Target string `json:"target,omitempty"`
 	// Mode is the permissions: 0444, and 0400 for a template with a secret.
 	Mode uint32 `json:"mode,omitempty"`
-	// Check is a command inside the instance that decides about a new content of a running instance.
-	// The word {} is the path of the candidate. None: every content is good.
+	// Check is a command inside the instance that decides about the content: before the program
+	// starts, and before a new content replaces it. The word {} is the path of the file. None: every
+	// content is good.
 	Check []string `json:"check,omitempty"`
 	// OnChange is the signal that the program gets after a new content is in the file. "": none.
 	OnChange string `json:"on_change,omitempty"`
@@ -49,12 +51,25 @@ type ConfigFile struct {
 	Content []byte `json:"content"`
 	Target  string `json:"target,omitempty"`
 	Mode    uint32 `json:"mode"`
+	// Check is as in Config. Its words {} are not replaced yet.
+	Check []string `json:"check,omitempty"`
+}
+
+// ConfigCheckMax is the time for one check.
+const ConfigCheckMax = 10 * time.Second
+
+// CheckOf returns the check of a file at a path.
+func (f ConfigFile) CheckOf(at string) []string {
+	command := make([]string, len(f.Check))
+	for n, word := range f.Check {
+		command[n] = strings.ReplaceAll(word, "{}", at)
+	}
+	return command
 }
 
 // ConfigChange is a new content of a config of a running instance.
 type ConfigChange struct {
 	ConfigFile
-	Check    []string // as in Config; its words {} are not replaced yet
 	OnChange string
 }
 
@@ -63,15 +78,21 @@ func (s Spec) Templated() bool {
 	return slices.ContainsFunc(s.Configs, func(c Config) bool { return c.Template })
 }
 
-// CheckFailed is the answer of the check of a config that refused a new content.
+// CheckFailed is the answer of the check of a config that refused its content.
 type CheckFailed struct {
-	Command []string
-	Code    int
-	Output  []byte // the first 4 KiB; it may quote the file
+	Config  string   `json:"config"` // its name
+	Command []string `json:"command"`
+	Code    int      `json:"code"`
+	Output  []byte   `json:"output,omitempty"` // the first 4 KiB; it may quote the file
+	Late    bool     `json:"late,omitempty"`   // it was ended after ConfigCheckMax
 }
 
 // Error returns the command and its exit code, without the output.
 func (e *CheckFailed) Error() string {
+	if e.Late {
+		return fmt.Sprintf("its check %s did not end within %s", strings.Join(e.Command, " "),
+			ConfigCheckMax)
+	}
 	return fmt.Sprintf("its check %s exited with %d", strings.Join(e.Command, " "), e.Code)
 }
 

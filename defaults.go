@@ -29,6 +29,11 @@ func (s Spec) WithDefaults() Spec {
 		s.Scale.Min, s.Scale.Max = n, n
 		s.Health = s.healthOfEndpoints()
 	}
+	if up := &s.Health.Startup; up.Probe.Kind != ProbeExplicit {
+		fill(&up.IntervalSeconds, 0.05)
+		fill(&up.TimeoutSeconds, 1)
+		fill(&up.SecondsMax, 300)
+	}
 	fill(&s.Health.ReadySecondsMax, 30)
 	fill(&s.Health.IntervalSeconds, 1)
 	fill(&s.Health.TimeoutSeconds, 1)
@@ -36,8 +41,10 @@ func (s Spec) WithDefaults() Spec {
 	if !reflect.DeepEqual(s.Hooks, Hooks{}) {
 		fill(&s.Hooks.SecondsMax, 30)
 	}
-	// The order looks at Max as it is given. Nearly every spec has 1 after the lines below.
-	if s.Rollout.Order == "" && (s.Scale.Max == 1 || s.Ordinals()) {
+	// The order looks at Max as it is given. Nearly every spec has 1 after the lines below. An
+	// endpoint runs already, so two instances may stand for it.
+	one := (s.Scale.Max == 1 || s.Ordinals()) && len(s.Endpoints) == 0
+	if s.Rollout.Order == "" && one {
 		s.Rollout.Order = StopFirst
 	}
 	fill(&s.Rollout.Order, StartFirst)

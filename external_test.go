@@ -31,7 +31,7 @@ func TestAServiceHasAnInstanceForEachEndpoint(t *testing.T) {
 	b, _ := ParseExternal("192.0.2.2:80 weight 7")
 	s := Spec{Endpoints: []External{a, b}, Ports: []Port{{Published: 80, Target: 8080,
 		Protocol: TCP}}}.WithDefaults()
-	if s.Scale.Min != 2 || s.Scale.Max != 2 || !s.Ordinals() || s.Rollout.Order != StopFirst ||
+	if s.Scale.Min != 2 || s.Scale.Max != 2 || !s.Ordinals() || s.Rollout.Order != StartFirst ||
 		s.Health.Live.Kind != ProbeTCP || len(s.Argv()) == 0 {
 		t.Errorf("the defaults are %+v", s)
 	}

@@ -177,7 +177,8 @@ func (s Spec) IsJob() bool { return s.Kind == KindJob }
 // ForRun returns the spec by which an instance of a run runs: without ports and probes, and
 // without a replacement by the agent.
 func (s Spec) ForRun(p RunPart) Spec {
-	s.Ports, s.Health.Ready, s.Health.Live = nil, Probe{Kind: ProbeStarted}, Probe{}
+	s.Ports = nil
+	s.Health.Startup, s.Health.Ready, s.Health.Live = Startup{}, Probe{Kind: ProbeStarted}, Probe{}
 	s.State, s.StateCopies = nil, 0
 	if p.Command != nil && !p.Attached {
 		s.Entrypoint, s.Command = nil, p.Command

@@ -65,6 +65,9 @@ type Spec struct {
 	Reach []Reach `json:"reach,omitempty"`
 	// SecurityOpt lifts walls, in Compose's words. Default: none.
 	SecurityOpt []string `json:"security_opt,omitempty"`
+	// Runtime is RuntimeCrun where a runtime of the host starts the program of an image. "": Pando
+	// itself.
+	Runtime string `json:"runtime,omitempty"`
 	// UsernsMode is UsernsHost where root and the ids of an image are to be the host's. Default: they
 	// are those of a user namespace, in a range of ids that the service has for itself.
 	UsernsMode string  `json:"userns_mode,omitempty"`
@@ -165,15 +168,40 @@ type Port struct {
 
 // Health describes the probes that decide whether an instance may take traffic, and still can.
 type Health struct {
+	// Startup is asked first, until it succeeds once. Ready and Live wait for it.
+	Startup Startup `json:"startup,omitzero"`
 	// Ready is explicit by default (POST /v1/self/ready or sd_notify).
 	Ready Probe `json:"ready,omitzero"`
 	Live  Probe `json:"live,omitzero"` // none: only its exit counts
-	// ReadySecondsMax is the time for a start: 30. A slower start has failed.
+	// ReadySecondsMax is the time until it is ready: 30. It begins when Startup has succeeded. A
+	// slower start has failed.
 	ReadySecondsMax float64 `json:"ready_seconds_max,omitempty"`
 	IntervalSeconds float64 `json:"interval_seconds,omitempty"` // 1: between two live probes
 	TimeoutSeconds  float64 `json:"timeout_seconds,omitempty"`  // 1: for one probe
 	// Fall is the number of failed live probes in a row until the instance is unhealthy: 3.
 	Fall int `json:"fall,omitempty"`
+}
+
+// Startup is the probe of a program that starts slowly, with numbers of its own.
+type Startup struct {
+	Probe Probe `json:"probe,omitzero"` // none: Ready is asked at once
+	// IntervalSeconds is the longest time between two probes: 0.05. The first ones follow sooner.
+	IntervalSeconds float64 `json:"interval_seconds,omitempty"`
+	TimeoutSeconds  float64 `json:"timeout_seconds,omitempty"` // 1: for one probe
+	SecondsMax      float64 `json:"seconds_max,omitempty"`     // 300: a slower start has failed
+}
+
+// Probes returns the probes with their keys in a spec, in the order in which they are asked.
+func (h Health) Probes() []KeyedProbe {
+	return []KeyedProbe{
+		{"health.startup.probe", h.Startup.Probe}, {"health.ready", h.Ready}, {"health.live", h.Live},
+	}
+}
+
+// KeyedProbe is a probe with its key in a spec.
+type KeyedProbe struct {
+	Key string
+	Probe
 }
 
 // ProbeKind is the method of a probe.
@@ -187,6 +215,8 @@ const (
 	ProbeExec     ProbeKind = "exec" // a command inside the sandbox exits with 0
 	// ProbeStarted succeeds as soon as the program runs, for a program that reports nothing.
 	ProbeStarted ProbeKind = "started"
+	// ProbeReported is the report of the application, as the startup probe.
+	ProbeReported ProbeKind = "reported"
 )
 
 // Probe is one check: "tcp 7000", "http GET /ok", "grpc 7000" or "exec CMD". "http GET :7000/ok"
@@ -289,6 +319,9 @@ const SeccompUnconfined = "seccomp=unconfined"
 
 // UsernsHost is the word of Compose for the users of the host.
 const UsernsHost = "host"
+
+// RuntimeCrun is crun of the host, for programs of images.
+const RuntimeCrun = "crun"
 
 // Reach is a part of the network that an instance may open connections to. The published ports of
 // its own tenant, other instances of its own service and DNS need no word.

@@ -19,7 +19,6 @@ const (
 	configWaitMin  = 250 * time.Millisecond
 	configWaitMax  = 2 * time.Second
 	configQuiet    = 10 * time.Second // after a change: the next one counts at once
-	configCheckMax = 10 * time.Second // one check
 	configRetry    = 30 * time.Second // a config that was refused is tried again
 )
 
@@ -78,7 +77,8 @@ func (t templates) render(
 	i pando.Instance, spec pando.Spec, c pando.Config, secrets map[string][]byte,
 ) (pando.ConfigFile, error) {
 	const everyone, programAlone = 0o444, 0o400
-	file := pando.ConfigFile{Name: c.Name, Content: []byte(c.Text), Target: c.Target, Mode: c.Mode}
+	file := pando.ConfigFile{Name: c.Name, Content: []byte(c.Text), Target: c.Target, Mode: c.Mode,
+		Check: c.Check}
 	mode := uint32(everyone)
 	if c.Template {
 		text, err := config.Parse(c.Name, c.Text)
@@ -159,9 +159,9 @@ func (r *runner) bringConfigs(
 		file, err := templates{r.a}.render(i, spec, c, secrets)
 		changed := false
 		if err == nil {
-			checking, cancel := context.WithTimeout(ctx, configCheckMax)
+			checking, cancel := context.WithTimeout(ctx, pando.ConfigCheckMax)
 			changed, err = box.Reconfigure(checking, pando.ConfigChange{
-				ConfigFile: file, Check: c.Check, OnChange: c.OnChange,
+				ConfigFile: file, OnChange: c.OnChange,
 			})
 			cancel()
 		}
@@ -181,6 +181,9 @@ func readsSecrets(c pando.Config) bool {
 	return err == nil && len(t.Secrets()) > 0
 }
 
+// hushed explains why the output of a check is missing.
+const hushed = "; its output is left out, because the file has secrets"
+
 // refusalOf returns the reason of an error. The output of a check may quote a file with secrets, so
 // it is left out then.
 func refusalOf(err error, private bool) refusal {
@@ -188,14 +191,30 @@ func refusalOf(err error, private bool) refusal {
 	var check *pando.CheckFailed
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		out.reason = fmt.Sprintf("its check did not end within %s", configCheckMax)
+		out.reason = fmt.Sprintf("its check did not end within %s", pando.ConfigCheckMax)
 	case errors.As(err, &check) && private:
-		out.reason += "; its output is left out, because the file has secrets: run the check again " +
-			"with `pando exec`"
+		out.reason += hushed + ": run the check again with `pando exec`"
 	case errors.As(err, &check):
 		out.lines = evidence(string(check.Output))
 	}
 	return out
+}
+
+// failStart fails an instance that could not start. A refused config shows the last lines of its
+// check.
+func (r *birth) failStart(spec pando.Spec, err error) {
+	var check *pando.CheckFailed
+	if !errors.As(err, &check) {
+		r.fail(err.Error(), nil)
+		return
+	}
+	reason, lines := err.Error(), evidence(string(check.Output))
+	if slices.ContainsFunc(spec.Configs, func(c pando.Config) bool {
+		return c.Name == check.Config && readsSecrets(c)
+	}) {
+		reason, lines = reason+hushed, nil
+	}
+	r.failHook(reason+"; mend the file or its check, and deploy again", lines)
 }
 
 // cause returns the text of an error without the name of its kind.

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -144,4 +145,57 @@ func TestACountCostsItsProcessorTime(t *testing.T) {
 			}
 		})
 	}
+}
+
+// translating is a steering with flows that no socket of an instance shows: of UDP, or on their way
+// to an external endpoint.
+type translating struct {
+	pando.Steering
+	flows atomic.Int32
+}
+
+func (s *translating) Sweep(context.Context) (pando.SweepReport, error) {
+	return pando.SweepReport{Flows: map[pando.InstanceID]int{"web-1": int(s.flows.Load())}}, nil
+}
+
+// A flow that began after the last sweep holds a drain up, although the next sweep is not due.
+func TestAReportFromBeforeADrainEndsNoDrain(t *testing.T) {
+	onBench(t, func(b *bench) {
+		s := &translating{Steering: b.steering}
+		b.front = s
+		b.restart()
+		b.serving("web-1", 1)
+		b.ok(b.agent.sweeper.sweep(b.ctx, time.Now().Add(time.Nanosecond)))
+		s.flows.Store(1)
+		b.pass(time.Millisecond)
+		b.drain("web-1", true)
+		b.pass(time.Second)
+		b.phase("web-1", pando.PhaseDraining)
+		s.flows.Store(0)
+		b.pass(10 * time.Second)
+		if phase := b.world().Instances["web-1"].V.Phase; phase == pando.PhaseDraining {
+			t.Error("it drains after its last flow")
+		}
+	})
+}
+
+// While the allowance is spent, an old report proves flows and does not prove that there are none.
+func TestAnOldReportProvesNoAbsence(t *testing.T) {
+	onBench(t, func(b *bench) {
+		s := &translating{Steering: b.steering}
+		b.front = s
+		b.restart()
+		b.ok(b.agent.sweeper.sweep(b.ctx, time.Now().Add(time.Nanosecond)))
+		b.pass(time.Millisecond)
+		now := time.Now()
+		b.agent.sweeper.counts.spend(now, countDebt)
+		if n, known, err := b.agent.sweeper.flows(b.ctx, "web-1", now); n != 0 || known || err != nil {
+			t.Errorf("%d flows, known %v, %v; want none, and not known", n, known, err)
+		}
+		s.flows.Store(2)
+		b.pass(2 * recountMax)
+		if n, known, err := b.agent.sweeper.flows(b.ctx, "web-1", now); n != 2 || !known || err != nil {
+			t.Errorf("later: %d flows, known %v, %v; want 2", n, known, err)
+		}
+	})
 }

@@ -264,7 +264,8 @@ func (r end) openFlows(ctx context.Context) (int, error) {
 	if n > 0 || err != nil || !(tables{r.a}).choosesAtConnect(r.service) {
 		return n, err
 	}
-	return r.a.sweeper.flows(ctx, r.id)
+	n, _, err = r.a.sweeper.flows(ctx, r.id, r.inst.Since)
+	return n, err
 }
 
 // dyingMayBegin refuses death before halt.

@@ -117,7 +117,7 @@ func positionIn(lines []string) (pando.Position, error) {
 		pando.ErrInvalid)
 }
 
-// failHook fails the instance because of its hook, with the hook's last lines as evidence.
+// failHook fails the instance because of its hook or a check, with their last lines as evidence.
 func (r *birth) failHook(reason string, lines []string) {
 	d := r.a.decision(r.runner, pando.DecidedFailed, reason, nil)
 	d.Lines = lines

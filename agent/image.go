@@ -134,7 +134,7 @@ func (r *birth) begin(
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			r.fail(err.Error(), nil)
+			r.failStart(spec, err)
 		}
 		return nil, time.Millisecond
 	}

@@ -26,6 +26,7 @@ type leave struct {
 	*runner
 	counting  counting
 	uncounted time.Time // since when its flows cannot be counted, or zero
+	closed    time.Time // since when no new flow reaches it, or zero
 	stopping  bool      // its sandbox is being stopped
 	stopped   bool      // it was
 }
@@ -45,9 +46,12 @@ func (r *leave) drain(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 	if !steered && err == nil {
 		return retryWait // new flows may still come: the table wakes it
 	}
+	if r.closed.IsZero() {
+		r.closed = now
+	}
 	spent := now.Sub(i.Since)
 	n, rest, err := r.count(ctx, box, err)
-	if err == nil && n == 0 {
+	if err == nil && n == 0 && rest == 0 {
 		r.drained(fmt.Sprintf("its last flow ended after %s", spent.Round(time.Millisecond)))
 		return atOnce
 	}
@@ -82,23 +86,27 @@ func (r *leave) count(
 		return r.counting.flows, rest, nil
 	}
 	worked := r.a.sweeper.worked()
-	n, err = r.flows(ctx, box, unsteered)
+	n, known, err := r.flows(ctx, box, unsteered)
 	end := r.a.Clock.Now()
 	// A busy machine makes a count long, and not dear.
 	r.a.sweeper.counts.spend(end, min(end.Sub(now), r.a.sweeper.worked()-worked))
 	r.counting.note(end, n, err)
-	return n, 0, err
+	if err == nil && !known {
+		rest = max(r.a.sweeper.counts.wait(end), drainLookMin)
+	}
+	return n, rest, err
 }
 
 // flows counts the flows of the instance: its own sockets, or if it has none, its entries in the
 // connection table. unsteered is the error of the table without the instance. A count of zero has
-// no meaning while new flows come.
+// no meaning while new flows come. known is false for a count of zero from before that time.
 func (r *leave) flows(
 	ctx context.Context, box pando.Sandbox, unsteered error,
-) (int, error) {
-	n, err := box.Flows(ctx)
+) (n int, known bool, err error) {
+	n, err = box.Flows(ctx)
+	known = true
 	if err == nil && n == 0 {
-		n, err = r.a.sweeper.flows(ctx, r.id)
+		n, known, err = r.a.sweeper.flows(ctx, r.id, r.closed)
 	}
 	if err == nil && n == 0 {
 		err = unsteered
@@ -111,7 +119,7 @@ func (r *leave) flows(
 		r.a.Log.Warn("the flows of a draining instance cannot be counted; it is tried again",
 			"instance", r.id, "error", err)
 	}
-	return n, err
+	return n, known, err
 }
 
 // drainEnd is a time at which a drain ends although flows are left, with the reason.

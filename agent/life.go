@@ -19,8 +19,8 @@ const reserveWait = 100 * time.Millisecond
 // birth brings an instance from its placement into rotation.
 type birth struct {
 	*runner
-	deadline time.Time // of readiness, for the start that began at starting
-	starting time.Time
+	deadline time.Time // of its start, and then of readiness
+	starting starting
 	wait     time.Duration // before the next probe
 	behind   bool          // its branch does not have the pushes since it was made
 	fetching fetching
@@ -135,17 +135,16 @@ func (r *birth) awaitReady(
 		return 0 // it takes no flows
 	}
 	spec := r.spec()
-	now := r.a.Clock.Now()
-	if !r.starting.Equal(i.Since) {
-		r.starting, r.wait = i.Since, probeWaitMin
-		r.deadline = now.Add(pando.Seconds(spec.Health.ReadySecondsMax))
+	if wait, over := r.startup(ctx, i, spec, box); !over {
+		return wait
 	}
-	ready := r.ready
+	now := r.a.Clock.Now()
+	ready := r.ready && spec.Health.Startup.Probe.Kind != pando.ProbeReported
 	answer := "it never reported that it is ready; a program without Pando's SDK needs a probe," +
 		" for example health: {ready: \"tcp 8080\"}"
 	joins := len(spec.Hooks.Joined) > 0 && spec.Health.Ready.Kind == pando.ProbeExplicit
 	if ready = ready || joins; !ready && spec.Health.Ready.Kind != pando.ProbeExplicit {
-		err := r.probe(ctx, spec.Health.Ready, spec, box)
+		err := r.probe(ctx, spec.Health.Ready, spec.Health.TimeoutSeconds, spec, box)
 		if ready = err == nil; err != nil {
 			answer = err.Error()
 		}

@@ -54,7 +54,7 @@ func (r *watch) live(ctx context.Context, i pando.Instance, box pando.Sandbox) t
 		return every - since
 	}
 	r.probed = now
-	err := r.probe(ctx, spec.Health.Live, spec, box)
+	err := r.probe(ctx, spec.Health.Live, spec.Health.TimeoutSeconds, spec, box)
 	if e, ok := spec.External(i.Ordinal); ok {
 		r.judgeExternal(ctx, e, spec.Health.Fall, err)
 		return every

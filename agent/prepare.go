@@ -65,8 +65,8 @@ func (p *preparer) prepare(i *pando.Intent) preparation {
 	spec, ok := a.world.SpecOf(i.Service, svc.Current)
 	budget := scale.Budget{Scale: spec.Scale, Pin: svc.Pin, Count: scale.CountOf(all)}
 	// Control chooses the volumes of an instance, and gives it its secrets. A config may have those.
-	// An instance that continues a seed starts no program.
-	if !ok || spec.Ordinals() || spec.Seeded() ||
+	// An instance that continues a seed starts no program, and a runtime of the host loads none.
+	if !ok || spec.Ordinals() || spec.Seeded() || spec.Runtime != "" ||
 		len(spec.StoredSecrets)+len(spec.Configs)+len(spec.Grants) > 0 ||
 		scale.Replicate(budget, i.By, now).State != pando.IntentGranted {
 		return nothing
@@ -85,7 +85,7 @@ func (p *preparer) prepare(i *pando.Intent) preparation {
 	return p.load(pando.SandboxSpec{
 		Instance: pando.Instance{
 			ID: i.Instance, Service: i.Service, Host: a.Host.Name, Revision: svc.Current,
-			Role: pando.RoleReplica,
+			Role: budget.Count.NextRole(),
 		},
 		Spec: spec, VIP4: svc.VIP4, VIP6: svc.VIP6,
 	})

@@ -97,6 +97,43 @@ func TestAnAskPreparesTheStartThatItLeadsTo(t *testing.T) {
 	})
 }
 
+// noting keeps the newest prepared start.
+type noting struct {
+	*sim.Sandboxes
+	last *pando.SandboxSpec
+}
+
+func (n noting) Prepare(ctx context.Context, s pando.SandboxSpec) error {
+	*n.last = s
+	return n.Sandboxes.Prepare(ctx, s)
+}
+
+// The program learns its role from its environment, so a preparation with another role is useless.
+func TestThePreparedInstanceHasTheRoleThatControlGives(t *testing.T) {
+	for _, want := range []pando.Role{pando.RoleFirst, pando.RoleReplica} {
+		onBench(t, func(b *bench) {
+			b.atHome(nil)
+			b.fromZero()
+			var prepared pando.SandboxSpec
+			b.agent.Sandboxes = noting{b.sandboxes, &prepared}
+			b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
+				return b.grantAs(ctx, i, 0, i.Instance)
+			})
+			if want == pando.RoleFirst {
+				b.steering.Knock(web)
+			} else {
+				b.serving("web-1", 1)
+				_, err := b.agent.Replicate(b.ctx, "web-1", pando.Ask{})
+				b.ok(err)
+			}
+			synctest.Wait()
+			if got := prepared.Instance.Role; got != want {
+				t.Errorf("an instance with the role %q is prepared, want %q", got, want)
+			}
+		})
+	}
+}
+
 // late prepares a start only after let is closed.
 type late struct {
 	*sim.Sandboxes

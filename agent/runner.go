@@ -348,10 +348,11 @@ func (r *runner) described(i pando.Instance) (pando.Service, pando.Spec) {
 	return svc, spec
 }
 
+// probe asks a probe of the spec once, and keeps the answer.
 func (r *runner) probe(
-	ctx context.Context, p pando.Probe, spec pando.Spec, box pando.Sandbox,
+	ctx context.Context, p pando.Probe, limitSeconds float64, spec pando.Spec, box pando.Sandbox,
 ) error {
-	ctx, cancel := context.WithTimeout(ctx, pando.Seconds(spec.Health.TimeoutSeconds))
+	ctx, cancel := context.WithTimeout(ctx, pando.Seconds(limitSeconds))
 	defer cancel()
 	var fallback pando.Port
 	if len(spec.Ports) > 0 {

@@ -29,6 +29,7 @@ type sweeper struct {
 	worked   func() time.Duration
 	mu       sync.Mutex
 	report   pando.SweepReport
+	began    time.Time // of the sweep that reported
 }
 
 func newSweeper(c *Config) *sweeper {
@@ -41,20 +42,22 @@ func newSweeper(c *Config) *sweeper {
 
 func (a *Agent) sweepOften(ctx context.Context) {
 	for pando.Sleep(ctx, a.Clock, sweepInterval) == nil {
-		if err := a.sweeper.sweep(ctx); err != nil && ctx.Err() == nil {
+		if err := a.sweeper.sweep(ctx, time.Time{}); err != nil && ctx.Err() == nil {
 			a.Log.Warn("the connection table is swept again later", "in", sweepInterval, "error", err)
 		}
 	}
 }
 
-// sweep sweeps the table, at most once per sweepDrainInterval and for a fiftieth of the time.
-func (s *sweeper) sweep(ctx context.Context) error {
+// sweep sweeps the table, at most once per sweepDrainInterval and for a fiftieth of the time. It
+// also sweeps if the last sweep began before a time, while the allowance of counts lasts.
+func (s *sweeper) sweep(ctx context.Context, after time.Time) error {
 	if err := s.turn.Take(ctx); err != nil {
 		return err
 	}
 	defer s.turn.Give()
 	now := s.clock.Now()
-	if now.Sub(s.swept) < min(max(sweepDrainInterval, countShare*s.took), sweepInterval) {
+	rests := now.Sub(s.swept) < min(max(sweepDrainInterval, countShare*s.took), sweepInterval)
+	if rests && (!s.isOlder(after) || s.counts.wait(now) > 0) {
 		return nil
 	}
 	report, err := s.steering.Sweep(ctx)
@@ -65,16 +68,28 @@ func (s *sweeper) sweep(ctx context.Context) error {
 	s.took = s.swept.Sub(now)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.report = report
+	s.report, s.began = report, now
 	return nil
 }
 
-// flows returns the number of flows that an instance has in the connection table.
-func (s *sweeper) flows(ctx context.Context, i pando.InstanceID) (int, error) {
-	if err := s.sweep(ctx); err != nil {
-		return 0, err
+// isOlder reports whether the last report may lack flows that began before a time.
+func (s *sweeper) isOlder(than time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.began.Before(than)
+}
+
+// flows returns the number of flows that an instance has in the connection table. No new flow has
+// reached it since a time. A report of an earlier sweep proves flows, and does not prove that there
+// are none: known is false then.
+func (s *sweeper) flows(
+	ctx context.Context, i pando.InstanceID, since time.Time,
+) (n int, known bool, err error) {
+	if err := s.sweep(ctx, since); err != nil {
+		return 0, false, err
 	}
-	return s.last().Flows[i], nil
+	n = s.last().Flows[i]
+	return n, n > 0 || !s.isOlder(since), nil
 }
 
 // last returns the report of the last sweep. The caller does not change it.

@@ -5,6 +5,7 @@
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
+#include <linux/in6.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 #include <linux/pkt_cls.h>
@@ -24,6 +25,7 @@
 #define HEADER_TRANSLATED 4 /* matched its flow by an alias; from a unit: the packet is an alias */
 #define AT_ETHERTYPE offsetof(struct ethhdr, h_proto)
 #define IS_IP(type) ((type) == bpf_htons(ETH_P_IP) || (type) == bpf_htons(ETH_P_IPV6))
+#define IS_ICMP(protocol) ((protocol) == IPPROTO_ICMP || (protocol) == IPPROTO_ICMPV6)
 #define HEADER_ETHERTYPE 0x88b5 /* the first of the two for local experiments (IEEE 802) */
 
 /* Only decide: no header and no redirect. For benchmarks of the decision. */
@@ -190,39 +192,7 @@ inlined void order(struct flowlet_key *key, const __u32 *src, const __u32 *dst, 
 	key->high_port = ports[1] ^ swap;
 }
 
-/* has_ports returns all ones if ports follow the IP header, else 0. */
-inlined __u64 has_ports(__u8 protocol, __u32 fragment)
-{
-	__u64 tcp = (__u64)protocol ^ IPPROTO_TCP, udp = (__u64)protocol ^ IPPROTO_UDP;
-
-	return (assign_sign(tcp - 1) | assign_sign(udp - 1)) & assign_sign((__u64)fragment - 1);
-}
-
-/* unwrap skips VLAN tags and a PPPoE header, from offset `at`. It returns the IP
- * packet's offset << 16 | EtherType, or 0. function/flow/src/lib.rs skips the same. */
-__noinline __u32 unwrap(struct __sk_buff *skb, __u32 at, __u32 ethertype)
-{
-	__be16 tag[2], session[4];
-
-#pragma unroll
-	for (int i = 0; i < 2; i++) {
-		if (ethertype != bpf_htons(ETH_P_8021Q) && ethertype != bpf_htons(ETH_P_8021AD))
-			break;
-		if (bpf_skb_load_bytes(skb, at, tag, sizeof(tag)))
-			return 0;
-		ethertype = tag[1];
-		at += sizeof(tag);
-	}
-	if (ethertype == bpf_htons(ETH_P_PPP_SES)) {
-		/* Version 1, type 1, code 0; number; length; PPP's protocol. */
-		if (bpf_skb_load_bytes(skb, at, session, sizeof(session)) || session[0] != bpf_htons(0x1100))
-			return 0;
-		ethertype = session[3] == bpf_htons(0x0021) ? bpf_htons(ETH_P_IP)
-			  : session[3] == bpf_htons(0x0057) ? bpf_htons(ETH_P_IPV6) : 0;
-		at += sizeof(session);
-	}
-	return IS_IP(ethertype) ? at << 16 | ethertype : 0;
-}
+#include "inside.h"
 
 /* parse reads a packet's flow from its linear part, which holds the headers. The link header
  * ends at `at`. It returns the IP header's offset, or 0. *fragment is not 0 for a fragment. */
@@ -318,19 +288,20 @@ __noinline int meet(struct flowlet_key *key)
 {
 	__u32 zero = 0;
 	struct flowlet_tally *counts = bpf_map_lookup_elem(&flowlet_counts, &zero);
-	struct flowlet_key *original;
+	struct flowlet_key *original, own;
 	struct flowlet_flow new = {
 	    .flow = {.unit = ASSIGN_NONE, .previous = ASSIGN_NONE, .target = {0xff, 0xff, 0xff}}};
 	int flags = 0;
 
 	if (!key || !counts)
 		return 0;
-	original = bpf_map_lookup_elem(&flowlet_aliases, key);
+	own = *key; /* kernels before 6.2 look up keys of the stack only */
+	original = bpf_map_lookup_elem(&flowlet_aliases, &own);
 	if (original) {
-		*key = *original;
+		*key = own = *original;
 		flags = HEADER_TRANSLATED;
 	}
-	if (!bpf_map_update_elem(&flowlet_flows, key, &new, BPF_NOEXIST))
+	if (!bpf_map_update_elem(&flowlet_flows, &own, &new, BPF_NOEXIST))
 		counts->n[COUNT_FLOWS]++;
 	return flags;
 }
@@ -405,6 +376,8 @@ int flowlet(struct __sk_buff *skb)
 		counts->n[COUNT_OTHERS]++;
 		return leave(flags & HEADER_BACK ? WIRE_INNER : WIRE_OUTER, WIRE_ENDS);
 	}
+	if (IS_ICMP(header.key.protocol))
+		relate(skb, ip, &header.key, fragment);
 	struct assign_config *config = bpf_map_lookup_elem(&flowlet_config, &zero);
 	struct assign_units *units = bpf_map_lookup_elem(&flowlet_units, &zero);
 	if (!config || !units)
@@ -461,10 +434,13 @@ inlined void learn(struct __sk_buff *skb, const struct flowlet_header *header,
 		   struct flowlet_tally *counts)
 {
 	struct flowlet_key alias = {};
-	__u32 fragment;
+	__u32 fragment, ip;
 
-	if (!parse(skb, sizeof(struct ethhdr) + sizeof(*header), header->ethertype, &alias, &fragment))
+	ip = parse(skb, sizeof(struct ethhdr) + sizeof(*header), header->ethertype, &alias, &fragment);
+	if (!ip)
 		return;
+	if (IS_ICMP(alias.protocol))
+		relate(skb, ip, &alias, fragment);
 	struct flowlet_key *known = bpf_map_lookup_elem(&flowlet_aliases, &alias);
 	if (known && same(known, &header->key))
 		return;

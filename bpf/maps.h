@@ -18,6 +18,11 @@
 	TABLE_OF(HASH, entries, key_type, value_type); \
 	__uint(map_flags, BPF_F_NO_PREALLOC)
 
+/* User space writes a mapped array in its own memory, without a system call. */
+#define MAPPED(entries, value_type)                     \
+	TABLE_OF(ARRAY, entries, __u32, value_type); \
+	__uint(map_flags, BPF_F_MMAPABLE)
+
 /* The connection table by address family; short keys save 12 ns a packet. It has two parts.
  * Held flows are proven: their client answers their instance. No other flow evicts them. */
 struct {
@@ -101,7 +106,7 @@ struct {
 
 /* The policies of services. They change ten times a second, the tables above do not. */
 struct {
-	TABLE_OF(ARRAY, SERVICES_MAX, __u32, struct policy);
+	MAPPED(SERVICES_MAX, struct policy);
 } policies SEC(".maps");
 
 /* A service by turns has two ranks. Each has an entry per 128 endpoints. */
@@ -114,7 +119,7 @@ struct {
 } turns SEC(".maps");
 
 struct {
-	TABLE_OF(ARRAY, SLOTS_MAX, __u32, __u32);
+	MAPPED(SLOTS_MAX, __u32);
 } scores SEC(".maps"); /* by endpoint */
 
 /* The live flows that this host steers to each endpoint. The sweep corrects the numbers. */

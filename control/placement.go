@@ -273,6 +273,22 @@ func (p *placer) own(i pando.Intent) bool {
 	return !slices.ContainsFunc(p.intents, func(o pando.Intent) bool { return o.ID == i.ID })
 }
 
+// heldOrdinals returns a function that reports whether a new instance of a revision cannot have an
+// ordinal. Two instances cannot have one volume. An endpoint has one instance of the revision that
+// stays, and instances of other revisions may serve it meanwhile.
+func heldOrdinals(l *ledger, spec pando.Spec, revision int) func(int) bool {
+	if len(spec.Endpoints) == 0 {
+		return func(n int) bool { return l.crew.held[n] > 0 }
+	}
+	held, others := map[int]bool{}, alike(l, revision)
+	for _, i := range l.crew.all {
+		if (i.Revision == revision || others[i.Revision]) && i.Phase.May(pando.PhaseDraining) {
+			held[i.Ordinal] = true
+		}
+	}
+	return func(n int) bool { return held[n] }
+}
+
 // placeNew gives an intent a new instance, and moves it to placed. If no host has room, an ask
 // moves to failed. An intent of this decision itself is not written then: it would fail at every
 // look.
@@ -288,7 +304,7 @@ func (p *placer) placeNew(i pando.Intent, revision int, role pando.Role, warm bo
 	case p.newest().Stateful():
 		volumes = berths{p}.berth(&o)
 	case spec.Ordinals():
-		o.Ordinal = lifecycle.Ordinal(func(n int) bool { return p.crew.held[n] > 0 })
+		o.Ordinal = lifecycle.Ordinal(heldOrdinals(p.ledger, spec, revision))
 		if e, ok := spec.External(o.Ordinal); ok {
 			o.Weight = e.Weight
 		}
@@ -340,10 +356,7 @@ func (p *placer) name(i pando.Intent) pando.InstanceID {
 }
 
 func (p *placer) role() pando.Role {
-	if p.crew.count(func(pando.HostName) bool { return true }).Capacity == 0 {
-		return pando.RoleFirst
-	}
-	return pando.RoleReplica
+	return p.crew.count(func(pando.HostName) bool { return true }).NextRole()
 }
 
 func with(a, b map[string]float64) map[string]float64 {

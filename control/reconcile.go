@@ -136,7 +136,7 @@ func (d *draft) hold(spec pando.Spec) {
 	}
 	if d.svc.Current != 0 {
 		d.drainAll(ordinals{d}.orderly(
-			lifecycle.Strangers(d.reachable(), d.serving(), alike(d, d.serving()))))
+			lifecycle.Strangers(d.reachable(), d.serving(), alike(d.ledger, d.serving()))))
 	}
 	if home := d.home(); home != "" && d.count().Serving >= r.Least {
 		d.drainAll(lifecycle.BringHome(leased(d.w, d.crew.all), home))
@@ -248,21 +248,21 @@ func (d *draft) survey() *lifecycle.Stage {
 	return lifecycle.Survey(lifecycle.Takeover{
 		Paused: trial.Paused != nil, Age: trial.Age(d.now), Soaked: trial.Soaked,
 		Compared: trial.Compared,
-		Alike:    alike(d, d.svc.Target), Ordered: d.newest().Stateful(),
+		Alike:    alike(d.ledger, d.svc.Target), Ordered: d.newest().Stateful(),
 		Current: d.svc.Current, Target: d.svc.Target, Wanted: d.svc.Rolling, Rule: spec.Rollout,
 		Restart: spec.Restart, Failures: d.history().failures, Instances: d.reachable(),
 	}, d.now)
 }
 
 // alike returns the revisions of instances that run as those of another revision.
-func alike(d *draft, revision int) map[int]bool {
+func alike(l *ledger, revision int) map[int]bool {
 	var out map[int]bool
-	for n := range d.crew.revisions {
+	for n := range l.crew.revisions {
 		if n == revision {
 			continue
 		}
-		was, known := d.spec(n)
-		if is, ok := d.spec(revision); known && ok && was.RunsAs(is) {
+		was, known := l.spec(n)
+		if is, ok := l.spec(revision); known && ok && was.RunsAs(is) {
 			if out == nil {
 				out = map[int]bool{}
 			}

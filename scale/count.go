@@ -36,6 +36,14 @@ func (c Count) Plus(o Count) Count {
 	return Count{c.Capacity + o.Capacity, c.Serving + o.Serving, c.Present + o.Present}
 }
 
+// NextRole returns the role of the next instance: first if none serves or soon will.
+func (c Count) NextRole() pando.Role {
+	if c.Capacity == 0 {
+		return pando.RoleFirst
+	}
+	return pando.RoleReplica
+}
+
 func (c *Count) add(i *pando.Instance, n int) {
 	if i.Capacity() {
 		c.Capacity += n

@@ -275,24 +275,6 @@ func (c *checks) ports(ports []pando.Port) {
 	}
 }
 
-func (c *checks) health(h pando.Health, published bool) {
-	for where, p := range map[string]pando.Probe{"health.ready": h.Ready, "health.live": h.Live} {
-		word(c, where+".kind", p.Kind, pando.ProbeExplicit, pando.ProbeTCP, pando.ProbeHTTP,
-			pando.ProbeGRPC, pando.ProbeExec, pando.ProbeStarted)
-		c.that(p.Kind != pando.ProbeStarted || where == "health.ready",
-			"%s: started is a probe of health.ready: leave health.live out", where)
-		c.that(p.Kind != pando.ProbeExec || len(p.Command) > 0, "%s: exec needs a command", where)
-		c.that(p.Kind != pando.ProbeHTTP || strings.HasPrefix(p.Path, "/"),
-			"%s: path %q: want one that begins with /", where, p.Path)
-		c.that(published || p.Port > 0 || !p.Dials(),
-			"%s: names no port, and the service publishes none", where)
-	}
-	c.seconds("health.ready_seconds_max", h.ReadySecondsMax)
-	c.seconds("health.interval_seconds", h.IntervalSeconds)
-	c.seconds("health.timeout_seconds", h.TimeoutSeconds)
-	c.that(h.Fall >= 0, "health.fall: %d: want a number from 0 on", h.Fall)
-}
-
 func (c *checks) scale(s pando.Scale, published bool) {
 	for where, n := range map[string]int{
 		"scale.min": s.Min, "scale.max": s.Max, "scale.warm": s.Warm,

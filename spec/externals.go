@@ -48,15 +48,13 @@ func externalConflicts(s pando.Spec) (out []conflict) {
 		"%d beside %d endpoints: each is one instance: drop it", s.Scale.Max, n)
 	add(len(s.Ports) == 0, "endpoints", "nothing is published: add ports, such as [80:8080]")
 	add(n > pando.ExternalsMax, "endpoints", "%d of at most %d", n, pando.ExternalsMax)
-	for _, p := range []struct {
-		path  string
-		probe pando.Probe
-	}{{"health.ready", s.Health.Ready}, {"health.live", s.Health.Live}} {
-		add(p.probe.Kind == pando.ProbeExec, p.path, "runs inside an instance, and here is no program: "+
+	for _, p := range s.Health.Probes() {
+		add(p.Kind == pando.ProbeExec, p.Key, "runs inside an instance, and here is no program: "+
 			"use tcp or http")
-		add(p.probe.Dials() && p.probe.Port != 0 && !hasTarget(s, p.probe.Port), p.path,
-			"port %d is no target of ports: only these reach the endpoint", p.probe.Port)
+		add(p.Dials() && p.Port != 0 && !hasTarget(s, p.Port), p.Key,
+			"port %d is no target of ports: only these reach the endpoint", p.Port)
 	}
+	add(s.Health.Startup.Probe.Kind != pando.ProbeExplicit, "health.startup.probe", noProgram)
 	seen := map[pando.External]bool{}
 	for _, e := range s.Endpoints {
 		add(e.Port != 0 && len(s.Ports) > 1, "endpoints",

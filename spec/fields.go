@@ -188,6 +188,11 @@ var fields = []field{
 		"of 32-bit programs.", def: "none", example: "[seccomp=unconfined]", kind: securityKind,
 		set: func(s *pando.Spec, v any) { s.SecurityOpt = v.([]string) },
 		get: func(s pando.Spec) any { return s.SecurityOpt }},
+	{name: "runtime", doc: "crun: crun of the host starts the program of the image, instead of " +
+		"Pando. Each host has it.", def: "Pando itself", example: "crun",
+		kind: enumKind(pando.RuntimeCrun),
+		set:  func(s *pando.Spec, v any) { s.Runtime = v.(string) },
+		get:  func(s pando.Spec) any { return s.Runtime }},
 	{name: "userns_mode", doc: "host: root and the users of an image are the host's. Without it, a " +
 		"service of root or of an image has users of its own: they own nothing of the host.",
 		def: "users of its own", example: "host", kind: enumKind(pando.UsernsHost),
@@ -228,7 +233,27 @@ var publishFields = []field{
 		get: func(s pando.Spec) any { return hostPortTexts(s.Ports) }},
 }
 
+var startupFields = []field{
+	{name: "probe", doc: "Probe of a program that starts slowly. `health.ready` and `health.live` " +
+		"are asked once it has succeeded.", def: "none", example: "exec ./migrated", kind: probeKind,
+		set: func(s *pando.Spec, v any) { s.Health.Startup.Probe = v.(pando.Probe) },
+		get: func(s pando.Spec) any { return probeText(s.Health.Startup.Probe) }},
+	{name: "interval", doc: "Longest time between two startup probes. The first ones follow sooner.",
+		def: "50ms", example: "2s", kind: durationKind,
+		set: func(s *pando.Spec, v any) { s.Health.Startup.IntervalSeconds = v.(float64) },
+		get: func(s pando.Spec) any { return duration(s.Health.Startup.IntervalSeconds) }},
+	{name: "timeout", doc: "Time limit of one startup probe.", def: "1s", example: "5s",
+		kind: durationKind,
+		set:  func(s *pando.Spec, v any) { s.Health.Startup.TimeoutSeconds = v.(float64) },
+		get:  func(s pando.Spec) any { return duration(s.Health.Startup.TimeoutSeconds) }},
+	{name: "within", doc: "An instance without a success of its startup probe by then has failed. " +
+		"`health.ready_within` begins at its success.", def: "5m", example: "20m", kind: durationKind,
+		set: func(s *pando.Spec, v any) { s.Health.Startup.SecondsMax = v.(float64) },
+		get: func(s pando.Spec) any { return duration(s.Health.Startup.SecondsMax) }},
+}
+
 var healthFields = []field{
+	{name: "startup", doc: "How an instance shows that its start is over.", fields: startupFields},
 	{name: "ready", doc: "Probe after which an instance takes traffic. started: as soon as its " +
 		"program runs.", def: "the program reports it",
 		example: "http GET /ok", kind: probeKind,

@@ -62,7 +62,7 @@ func (r *reader) grant(n ast.Node, at string) (string, bool) {
 	}
 	name, ok := text(pairs[0].value)
 	if !ok {
-		r.wrong(pairs[0].value, join(at, pairs[0].key), "a text")
+		r.wrong(pairs[0].value, join(at, pairs[0].key), grantWant)
 		return "", false
 	}
 	return pairs[0].key + "=" + name, true
@@ -102,8 +102,8 @@ func grantConflicts(s pando.Spec) (out []conflict) {
 	}
 	add(len(s.Ports) > 0, "ports", "with netns: host the program listens at the address of its host, "+
 		"which nothing balances: drop ports, or the grant")
-	nameless := func(p pando.Probe) bool { return p.Dials() && p.Port == 0 }
-	add(nameless(s.Health.Ready), "health.ready", "name its port, as tcp 7000")
-	add(nameless(s.Health.Live), "health.live", "name its port, as tcp 7000")
+	for _, p := range s.Health.Probes() {
+		add(p.Dials() && p.Port == 0, p.Key, "name its port, as tcp 7000")
+	}
 	return out
 }

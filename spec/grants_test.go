@@ -28,9 +28,12 @@ func TestGrantsAreReadInBothForms(t *testing.T) {
 
 func TestGrantsThatCannotBe(t *testing.T) {
 	for text, want := range map[string]string{
-		"grants: kvm":                              "web.yaml:4:9: grants: want a list",
-		"grants: []":                               "want a list",
-		"grants: [device: null]":                   "web.yaml:4:18: grants[0].device: want a text",
+		"grants: kvm": "web.yaml:4:9: grants: want a list",
+		"grants: []":  "want a list",
+		"grants: [device: null]": "web.yaml:4:18: grants[0].device: want `device: NAME`, `path: " +
+			"PATH:ro`, `path: PATH:rw` or `netns: host`; this is null of YAML, which is empty: write " +
+			"\"null\" for the word",
+		"grants:\n  - device:":                     "`netns: host`; this is empty",
 		"grants: [device: kvm, device: kvm]":       "grants: the grant device=kvm is here twice",
 		"grants: [\"path=/a:ro\", \"path=/a:rw\"]": "twice",
 		"grants: [{device: kvm, netns: host}]":     "one grant in each item",

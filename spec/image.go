@@ -124,6 +124,11 @@ func healthFromImage(s *pando.Spec, h pando.Health, gave func(string)) {
 	if s.Health.Ready.Kind != pando.ProbeExplicit {
 		return
 	}
+	none := s.Health.Startup.Probe.Kind == pando.ProbeExplicit
+	if none && h.Startup.Probe.Kind != pando.ProbeExplicit {
+		s.Health.Startup = h.Startup
+		gave("health.startup")
+	}
 	tcp := slices.ContainsFunc(s.Ports, func(p pando.Port) bool { return p.Protocol == pando.TCP })
 	switch {
 	case has:
@@ -177,6 +182,8 @@ func Own(s pando.Spec) pando.Spec {
 			s.StopSignal = ""
 		case "health.live":
 			s.Health.Live = pando.Probe{}
+		case "health.startup":
+			s.Health.Startup = pando.Startup{}
 		case "health.ready":
 			s.Health.Ready = pando.Probe{}
 		case "health.interval":

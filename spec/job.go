@@ -3,6 +3,7 @@ package spec
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -121,7 +122,9 @@ func jobConflicts(s pando.Spec) (out []conflict) {
 	if len(s.Ports) > 0 {
 		add("ports", "a job takes no connections: leave ports out")
 	}
-	if s.Health.Ready.Kind != pando.ProbeExplicit || s.Health.Live.Kind != pando.ProbeExplicit {
+	if slices.ContainsFunc(s.Health.Probes(), func(p pando.KeyedProbe) bool {
+		return p.Kind != pando.ProbeExplicit
+	}) {
 		add("health", "a job has no probes: its exit code counts")
 	}
 	if s.Scale.Warm > 0 || s.Scale.By != pando.ByNothing {

@@ -201,9 +201,9 @@ var bytesKind = textKind(bytesPattern, "an amount of memory such as 64M, 512k or
 	})
 
 var probeKind = textKind(
-	`^(started|(tcp|grpc)( [0-9]{1,5})?|http GET (:[0-9]{1,5})?/[^ ]*|exec .*[^ ].*)$`,
-	`a probe: "tcp 7000", "http GET /ok", "http GET :7000/ok", "grpc 7000", "exec CMD" or `+
-		`"started"`, stringOnly,
+	`^(started|reported|(tcp|grpc)( [0-9]{1,5})?|http GET (:[0-9]{1,5})?/[^ ]*|exec .*[^ ].*)$`,
+	`a probe: "tcp 7000", "http GET /ok", "http GET :7000/ok", "grpc 7000", "exec CMD", `+
+		`"started" or "reported"`, stringOnly,
 	func(s string) (any, error) { return parseProbe(s) })
 
 func parseProbe(s string) (pando.Probe, error) {
@@ -211,7 +211,7 @@ func parseProbe(s string) (pando.Probe, error) {
 	p := pando.Probe{Kind: pando.ProbeKind(verb)}
 	var err error
 	switch p.Kind {
-	case pando.ProbeStarted:
+	case pando.ProbeStarted, pando.ProbeReported:
 	case pando.ProbeTCP, pando.ProbeGRPC:
 		if rest != "" {
 			p.Port, err = parsePort(rest)
@@ -246,8 +246,8 @@ func probeText(p pando.Probe) string {
 		return "http GET " + port + p.Path
 	case pando.ProbeExec:
 		return "exec " + quote(p.Command)
-	case pando.ProbeStarted:
-		return string(pando.ProbeStarted)
+	case pando.ProbeStarted, pando.ProbeReported:
+		return string(p.Kind)
 	}
 	return ""
 }

@@ -122,12 +122,15 @@ func (r *reader) wrong(n ast.Node, path, want string) {
 }
 
 func kindName(n ast.Node) string {
-	switch n.(type) {
+	switch n := n.(type) {
 	case *ast.MappingNode, *ast.MappingValueNode:
 		return "a map"
 	case *ast.SequenceNode:
 		return "a list"
 	case *ast.NullNode:
+		if t := n.GetToken(); t.Type == token.NullType && t.Value != "~" {
+			return fmt.Sprintf("%s of YAML, which is empty: write \"%[1]s\" for the word", t.Value)
+		}
 		return "empty"
 	}
 	if s, ok := text(n); ok {
@@ -250,18 +253,15 @@ func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 	}
 	for _, c := range slices.Concat(scaleConflicts(s.Scale), placeConflicts(s), volumeConflicts(s),
 		connectConflicts(s),
-		replicateConflicts(s),
+		replicateConflicts(s), healthConflicts(s.Health), runtimeConflicts(s),
 		canaryConflicts(s), externalConflicts(s), grantConflicts(s), vmConflicts(s), jobConflicts(s),
 		statefulConflicts(s)) {
 		r.at(where[c.path], c.path, "%s", c.text)
 	}
 	if where["ports"] == nil {
-		for _, p := range []struct {
-			path  string
-			probe pando.Probe
-		}{{"health.ready", s.Health.Ready}, {"health.live", s.Health.Live}} {
-			if p.probe.Dials() && p.probe.Port == 0 {
-				r.at(where[p.path], p.path,
+		for _, p := range s.Health.Probes() {
+			if p.Dials() && p.Port == 0 {
+				r.at(where[p.Key], p.Key,
 					"names no port and the service publishes none: write tcp 7000 or http GET :7000/ok")
 			}
 		}

@@ -88,14 +88,15 @@ func makeReference() []byte {
 		"| `cpus: 500m` | `cpus: 0.5` |\n" +
 		"| `restart: unless-stopped` | `restart: always`: a service that was removed is not started " +
 		"again |\n" +
-		"\n## Probes\n\n`health.ready` and `health.live` are one of:\n\n" +
+		"\n## Probes\n\n`health.startup.probe`, `health.ready` and `health.live` are one of:\n\n" +
 		"| probe | an instance is well when |\n|---|---|\n" +
 		"| `tcp` or `tcp 7000` | a connection to the first published port, or to this one, is accepted " +
 		"|\n| `http GET /ok` or `http GET :7000/ok` | the answer is 200 to 399 |\n" +
 		"| `grpc` or `grpc 7000` | the health service of gRPC (grpc.health.v1) answers SERVING |\n" +
 		"| `exec CMD` | the command ends with 0; it runs inside the instance, as its user, in its " +
 		"folder |\n" +
-		"| `started` | its program runs; of `health.ready` alone |\n\n" +
+		"| `started` | its program runs; of `health.ready` alone |\n" +
+		"| `reported` | the program reports it, as below; of `health.startup` alone |\n\n" +
 		"Without `health.ready`, a program reports that it is ready: by `POST /v1/self/ready` at " +
 		"`PANDO_SOCKET`, or by `READY=1` at\n" +
 		"`NOTIFY_SOCKET` as sd_notify does. A program that does neither fails after " +

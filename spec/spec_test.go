@@ -32,7 +32,7 @@ stop_grace_period: 1m30s
 restart: on-failure
 ports: ["80:8080", "53:53/udp", 9000, {target: 7000, published: 70}]
 health: {ready: "http GET /ok", live: tcp 7000, interval: 2s, timeout: 500ms, fall: 5,
-  ready_within: 5s}
+  startup: {probe: exec ./up, interval: 3s, timeout: 4s, within: 2m}, ready_within: 5s}
 scale: {min: 2, max: 8, warm: 1, rate: 30/m, by: {metric: connections/s, target: 100}, quiet: 1m}
 state: {hits: counter, access.log: append-log, "sessions/*": set}
 resources: {cpus: 0.5, memory: 1.5m, pids: 100}
@@ -57,7 +57,10 @@ func wholeSpec() pando.Spec {
 			{Published: 53, Target: 53, Protocol: "udp"},
 			{Published: 9000, Target: 9000, Protocol: "tcp"},
 			{Published: 70, Target: 7000, Protocol: "tcp"}},
-		Health: pando.Health{Ready: pando.Probe{Kind: "http", Path: "/ok"},
+		Health: pando.Health{Startup: pando.Startup{
+			Probe:           pando.Probe{Kind: "exec", Command: []string{"./up"}},
+			IntervalSeconds: 3, TimeoutSeconds: 4, SecondsMax: 120},
+			Ready:           pando.Probe{Kind: "http", Path: "/ok"},
 			Live:            pando.Probe{Kind: "tcp", Port: 7000},
 			IntervalSeconds: 2, TimeoutSeconds: .5, Fall: 5, ReadySecondsMax: 5},
 		Scale: pando.Scale{Min: 2, Max: 8, Warm: 1, RatePerSecond: .5, By: pando.ByConnections,

@@ -57,6 +57,8 @@ func vmConflicts(s pando.Spec) (out []conflict) {
 	add(len(s.Configs) > 0, "configs", inside)
 	add(len(s.Secrets)+len(s.StoredSecrets) > 0, "secrets", inside)
 	add(s.HostNet(), "grants", "netns: host "+inside)
+	add(s.Health.Startup.Probe.Kind == pando.ProbeReported, "health.startup.probe",
+		"a machine has no socket to report by: use tcp or http")
 	add(s.Health.Ready.Kind == pando.ProbeExplicit, "health",
 		"add ready, such as tcp or http GET /: a machine has no socket to report by")
 	return out

@@ -186,7 +186,7 @@ func volumeConflicts(s pando.Spec) (out []conflict) {
 		out = append(out, conflict{"place.spread", "the service has volumes, which are on one host: " +
 			"drop spread or volumes, or write kind: stateful"})
 	}
-	if s.Ordinals() && s.Rollout.Order == pando.StartFirst {
+	if s.Ordinals() && len(s.Endpoints) == 0 && s.Rollout.Order == pando.StartFirst {
 		out = append(out, conflict{"rollout.order", "two instances cannot have one volume: drop " +
 			"order, or give the volume the option shared"})
 	}

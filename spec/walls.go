@@ -200,6 +200,11 @@ func (c *checks) walls(s pando.Spec) {
 		c.that(o == pando.SeccompUnconfined || o == "no-new-privileges",
 			"security_opt: %q: want %s", o, pando.SeccompUnconfined)
 	}
+	c.that(s.Runtime == "" || s.Runtime == pando.RuntimeCrun,
+		"runtime: %q: want %s, or leave it out", s.Runtime, pando.RuntimeCrun)
+	for _, why := range runtimeConflicts(s) {
+		c.that(false, "%s: %s", why.path, why.text)
+	}
 	c.that(s.UsernsMode == "" || s.UsernsMode == pando.UsernsHost,
 		"userns_mode: %q: want %s, or leave it out", s.UsernsMode, pando.UsernsHost)
 }

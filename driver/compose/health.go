@@ -55,5 +55,12 @@ func (c *converter) health(s types.ServiceConfig, out *pando.Spec) {
 		out.Health.Fall = int(min(max(*h.Retries, 1), 1000))
 	}
 	tries := float64(out.Health.Fall) * (out.Health.IntervalSeconds + out.Health.TimeoutSeconds)
-	out.Health.ReadySecondsMax = max(duration(h.StartPeriod)+tries, 30)
+	if h.StartPeriod == nil && h.StartInterval == nil {
+		out.Health.ReadySecondsMax = max(tries, 30)
+		return
+	}
+	out.Health.Startup = pando.Startup{
+		Probe: probe, IntervalSeconds: duration(h.StartInterval),
+		TimeoutSeconds: out.Health.TimeoutSeconds, SecondsMax: duration(h.StartPeriod) + tries,
+	}
 }

@@ -22,6 +22,9 @@ func (c *converter) service(s types.ServiceConfig) pando.Spec {
 		StopSignal: signal(s.StopSignal),
 		Labels:     maps.Clone(map[string]string(s.Labels)),
 	}
+	if s.Runtime == pando.RuntimeCrun {
+		out.Runtime = s.Runtime
+	}
 	out.Image.Reference = spec.Beside(c.dir, s.Image)
 	if s.Image == "" && s.Build == nil {
 		c.deny(at(), "has no image")

@@ -155,7 +155,7 @@ func idle(key string, words map[string]any) bool {
 	case "cgroup":
 		return v == "private"
 	case "runtime":
-		return v == "runc"
+		return v == "runc" || v == "crun"
 	}
 	return false
 }

@@ -2,7 +2,11 @@ package ebpf
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf"
 
 	"pando.run/pando"
 )
@@ -80,31 +84,60 @@ func (d *Driver) Ends(_ context.Context, s pando.ServiceKey, i pando.InstanceID)
 	return n, nil
 }
 
-// Counters implements pando.Steering.
+// Counters implements pando.Steering. It reads the counters without the lock, and many at once: a
+// read of each by itself held up every publication for 5 ms at 2,000 endpoints.
 func (d *Driver) Counters(context.Context) ([]pando.EndpointCounters, error) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	services := map[uint32]pando.ServiceKey{}
-	for s, n := range d.index.services {
-		services[n] = s
-	}
-	var out []pando.EndpointCounters
+	out := make([]pando.EndpointCounters, 0, len(d.index.names))
+	slots := make([]uint32, 0, len(d.index.names))
 	for slot, name := range d.index.names {
 		if slot >= endpointsMax {
 			continue // the host of an endpoint counts its flows
 		}
-		var perCPU []steerCounters
-		if err := d.objects.Traffic.Lookup(slot, &perCPU); err != nil {
-			return nil, fmt.Errorf("read the steering counters: %w", err)
+		slots = append(slots, slot)
+		out = append(out, pando.EndpointCounters{Instance: name,
+			Service: d.index.keys[d.index.slots[slot].Service]})
+	}
+	d.mu.Unlock()
+	sums, err := d.flows.counts.traffic(slots)
+	if err != nil {
+		return nil, fmt.Errorf("read the steering counters: %w", err)
+	}
+	for n, slot := range slots {
+		c := sums[slot]
+		out[n].Flows, out[n].Packets, out[n].Bytes, out[n].Ends = c.Flows, c.Packets, c.Bytes, c.Ends
+	}
+	return out, nil
+}
+
+const trafficAtOnce = 512 // endpoints; each has a value for each CPU
+
+// traffic returns the counters of endpoints by slot, up to the highest of the given slots.
+func (c counters) traffic(slots []uint32) ([]steerCounters, error) {
+	if len(slots) == 0 {
+		return nil, nil
+	}
+	out := make([]steerCounters, 0, slices.Max(slots)+trafficAtOnce)
+	keys, perCPU := make([]uint32, trafficAtOnce), make([]steerCounters, trafficAtOnce*c.cpus)
+	var cursor ebpf.MapBatchCursor
+	for len(out) <= int(slices.Max(slots)) {
+		n, err := c.objects.Traffic.BatchLookup(&cursor, keys, perCPU, nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil, err
 		}
-		c := pando.EndpointCounters{Service: services[d.index.slots[slot].Service], Instance: name}
-		for _, v := range perCPU {
-			c.Flows += v.Flows
-			c.Packets += v.Packets
-			c.Bytes += v.Bytes
-			c.Ends += v.Ends
+		for at := range n {
+			var sum steerCounters
+			for _, v := range perCPU[at*c.cpus : (at+1)*c.cpus] {
+				sum.Flows += v.Flows
+				sum.Packets += v.Packets
+				sum.Bytes += v.Bytes
+				sum.Ends += v.Ends
+			}
+			out = append(out, sum)
 		}
-		out = append(out, c)
+		if err != nil { // the array ends here
+			break
+		}
 	}
 	return out, nil
 }

@@ -68,7 +68,7 @@ type Driver struct {
 	netns     map[uint32]string // by slot of a published endpoint
 	tables    *tables
 	tunnel    tunnel
-	policies  policies
+	policies  *policies
 	doors     doors
 	payers    *payers
 	straights straights
@@ -106,7 +106,7 @@ func Open(c Config) (*Driver, error) {
 	d.sleepers, d.FlowBook = newSleepers(&d.objects), book{d}
 	d.hooks = hooks{filepath.Join(c.PinDir, "links"), &d.objects, c.Clsact}
 	d.tunnel = tunnel{objects: &d.objects, hooks: &d.hooks, rooms: map[netip.Addr]int{}}
-	d.policies = policies{objects: &d.objects, of: map[uint32]*policy{}}
+	d.policies = newPolicies(&d.objects)
 	d.doors = doors{objects: &d.objects, of: map[uint32]*places{}, noted: map[uint32]bool{}}
 	d.travels = travels{&d.objects}
 	d.straights = newStraights(&d.objects)

@@ -365,7 +365,7 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 	for _, slot := range slices.Collect(maps.Values(d.index.endpoints[n])) {
 		errs = append(errs, d.dropEndpoint(slot))
 	}
-	errs = append(errs, d.tables.clear(d.objects.Services, n), d.policies.withdraw(n),
+	errs = append(errs, d.tables.clear(d.objects.Services, n), d.policies.withdraw(s, n),
 		d.doors.withdraw(n), d.payers.acquit(n))
 	err := errors.Join(errs...)
 	if err == nil { // last, because the service keeps its number until all of this is done

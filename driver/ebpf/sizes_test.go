@@ -7,10 +7,12 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
 )
 
 // A driver takes over the tables of a former build of this layout, which were larger. They are
-// those tables, with their entries.
+// those tables, with their entries. Scores come into force without mapped memory, by system calls.
 func TestLargerTablesAreTakenOver(t *testing.T) {
 	f := openFaulty(t)
 	dir := pins(f.PinDir).tables(layout)
@@ -26,6 +28,9 @@ func TestLargerTablesAreTakenOver(t *testing.T) {
 		}
 		if name == "links" { // it was made with room for all entries
 			former.MaxEntries, former.Flags = now.MaxEntries(), now.Flags()&^unix.BPF_F_NO_PREALLOC
+		}
+		if name == "policies" || name == "scores" { // they were made without mapped memory
+			former.MaxEntries, former.Flags = now.MaxEntries(), now.Flags()&^unix.BPF_F_MMAPABLE
 		}
 		m, err := ebpf.NewMap(former)
 		if err != nil {
@@ -51,4 +56,9 @@ func TestLargerTablesAreTakenOver(t *testing.T) {
 	if flags := again.objects.Links.Flags(); flags != 0 {
 		t.Errorf("the table of links has the flags %d, want those of the former build", flags)
 	}
+	publishScored(t, again)
+	if err := again.Score(t.Context(), scored, ranking); err != nil {
+		t.Fatal(err)
+	}
+	holds(t, again, map[pando.InstanceID]uint32{"a": scoreOne / 4, "b": scoreOne + excluded})
 }

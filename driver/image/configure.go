@@ -1,14 +1,28 @@
 package image
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"pando.run/pando"
 )
+
+// Docker's defaults of a healthcheck.
+const (
+	tryDefault     = 30 * time.Second // also its time limit
+	retriesDefault = 3
+)
+
+// triesSeconds returns the time in which the probes of a healthcheck fail.
+func triesSeconds(h *v1.HealthConfig) float64 {
+	one := cmp.Or(h.Interval, tryDefault) + cmp.Or(h.Timeout, tryDefault)
+	return float64(cmp.Or(h.Retries, retriesDefault)) * one.Seconds()
+}
 
 // configOf returns the part of a configuration that a spec can have as well.
 func configOf(f *v1.ConfigFile) pando.ImageConfig {
@@ -43,5 +57,11 @@ func configOf(f *v1.ConfigFile) pando.ImageConfig {
 	c.Health.IntervalSeconds = h.Interval.Seconds()
 	c.Health.TimeoutSeconds = h.Timeout.Seconds()
 	c.Health.Fall = h.Retries
+	if h.StartPeriod > 0 {
+		c.Health.Startup = pando.Startup{
+			Probe: c.Health.Live, TimeoutSeconds: h.Timeout.Seconds(),
+			SecondsMax: h.StartPeriod.Seconds() + triesSeconds(h),
+		}
+	}
 	return c
 }

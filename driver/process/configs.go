@@ -40,7 +40,8 @@ func (s configuring) keep(p program) error {
 		if c.Target == "" {
 			continue
 		}
-		if err := linkAt(c.Target, path.Join(pando.ConfigsFolder, c.Name), p.outside(0)); err != nil {
+		err := linkAt(s.top, c.Target, path.Join(pando.ConfigsFolder, c.Name), p.outside(0))
+		if err != nil {
 			return fmt.Errorf("show the config %s at %s: %w", c.Name, c.Target, err)
 		}
 	}
@@ -49,8 +50,8 @@ func (s configuring) keep(p program) error {
 
 // linkAt makes a link in the instance's own files, in place of the file there. A folder of the
 // host, a bundle or a volume would keep the link after the instance, so it is refused.
-func linkAt(at, to string, owner uint32) error {
-	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+func linkAt(top, at, to string, owner uint32) error {
+	root, err := unix.Open(top+"/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
@@ -110,16 +111,14 @@ func (b *sandbox) Reconfigure(ctx context.Context, c pando.ConfigChange) (bool, 
 		return false, err
 	}
 	if len(c.Check) > 0 {
-		command := make([]string, len(c.Check))
-		for n, word := range c.Check {
-			command[n] = strings.ReplaceAll(word, "{}", path.Join(pando.ConfigsNext, c.Name))
-		}
+		command := c.CheckOf(path.Join(pando.ConfigsNext, c.Name))
 		code, output, err := b.Exec(ctx, command)
 		if err != nil {
 			return false, fmt.Errorf("run the check of the config %s: %w", c.Name, err)
 		}
 		if code != 0 {
-			return false, &pando.CheckFailed{Command: command, Code: code, Output: output}
+			return false, &pando.CheckFailed{Config: c.Name, Command: command, Code: code,
+				Output: output}
 		}
 	}
 	c.Content = nil

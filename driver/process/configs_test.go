@@ -33,8 +33,9 @@ func withConfigs(t *testing.T, d *Driver, target string, change func(*pando.Spec
 }
 
 func configChange(content string, check ...string) pando.ConfigChange {
-	return pando.ConfigChange{OnChange: "SIGHUP", Check: check,
-		ConfigFile: pando.ConfigFile{Name: "a.conf", Content: []byte(content), Mode: 0o444}}
+	return pando.ConfigChange{OnChange: "SIGHUP",
+		ConfigFile: pando.ConfigFile{Name: "a.conf", Content: []byte(content), Mode: 0o444,
+			Check: check}}
 }
 
 // A running program finds a new content at both paths of a config and gets its signal, but only

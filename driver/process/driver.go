@@ -335,8 +335,12 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 			return program{}, err
 		}
 	}
+	by, err := runtimeOf(spec.Spec)
+	if err != nil {
+		return program{}, err
+	}
 	env, host := environment(spec)
-	p := program{
+	p := program{Runtime: by,
 		Instance: spec.Instance.ID, Service: spec.Instance.Service, Argv: spec.Spec.Argv(),
 		Dir: spec.Spec.WorkingDir, UID: uid, GID: gid,
 		LogDir: logName(spec.Instance.Service, spec.Instance.ID), Cgroup: s.cgroup.Entry(),
@@ -345,6 +349,10 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 		Hosts: spec.Spec.ExtraHosts,
 	}
 	p.Idle = spec.Instance.Run != nil && spec.Instance.Run.Attached
+	if p.Idle && by != "" {
+		return p, fmt.Errorf("%w: with `runtime: %s` a run has a command of its own: leave out -it, or "+
+			"enter a running instance with `pando exec -it`", pando.ErrUnsupported, spec.Spec.Runtime)
+	}
 	for _, a := range []netip.Addr{spec.VIP4, spec.VIP6} {
 		if a.IsValid() {
 			p.VIPs = append(p.VIPs, a)
@@ -364,7 +372,6 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	if p.Dir == "" || len(spec.Spec.Endpoints) > 0 {
 		p.Dir = "/"
 	}
-	var err error
 	if p.Secrets, err = readSecrets(spec); err != nil {
 		return p, err
 	}

@@ -13,12 +13,12 @@ import (
 
 const hostsFile = "/etc/hosts"
 
-// addHosts adds the names of a program to the instance's own copy of /etc/hosts.
-func addHosts(p program) error {
+// addHosts adds the names of a program to the instance's own copy of /etc/hosts, below its root.
+func addHosts(p program, top string) error {
 	if len(p.Hosts) == 0 {
 		return nil
 	}
-	text, err := os.ReadFile(hostsFile)
+	text, err := os.ReadFile(top + hostsFile)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", hostsFile, err)
 	}
@@ -27,8 +27,8 @@ func addHosts(p program) error {
 	for _, name := range slices.Sorted(maps.Keys(p.Hosts)) {
 		all.WriteString(p.Hosts[name] + " " + name + "\n")
 	}
-	_ = unix.Unmount(hostsFile, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) // the host's
-	etc, err := unix.Open("/etc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	_ = unix.Unmount(top+hostsFile, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) // the host's
+	etc, err := unix.Open(top+"/etc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}

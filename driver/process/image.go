@@ -56,6 +56,9 @@ func (s *shim) enter(p program) error {
 		return err
 	}
 	defer unix.Close(root)
+	if p.Runtime != "" {
+		return oci{s}.furnish(p, root, volumes)
+	}
 	for _, dir := range []string{"proc", "dev", "sys"} {
 		if err := carry(root, dir, p.outside(0)); err != nil {
 			return fmt.Errorf("bring /%s into the image: %w", dir, err)
@@ -71,13 +74,14 @@ func (s *shim) enter(p program) error {
 		unix.Close(fd)
 	}
 	s.entrance = entrance{-1, -1, -1}
-	if err := mountVolumes(volumes, p); err != nil {
+	if err := mountVolumes(volumes, p, ""); err != nil {
 		return err
 	}
 	if err := settleInImage(p); err != nil {
 		return err
 	}
-	err = errors.Join(makeDevices(p.Devices), s.keepSecrets(p), configuring{s}.keep(p), addHosts(p))
+	err = errors.Join(makeDevices(p.Devices), s.keepSecrets(p), configuring{s}.keep(p),
+		addHosts(p, ""))
 	if err != nil || !p.ReadOnly {
 		return err
 	}
@@ -333,7 +337,7 @@ func (d *Driver) claim(spec pando.Spec) (*slot, error) {
 	if err != nil || (spec.Image.Digest == "" || s.Layers) &&
 		(spec.Bundle.Digest == "" || s.Bundles) && (!mounts || s.Mounts) && (!binds || s.Binds) &&
 		(len(spec.Configs)+len(spec.ExtraHosts) == 0 || s.Configs) && s.Users &&
-		(len(spec.Grants) == 0 || s.Grants) {
+		(len(spec.Grants) == 0 || s.Grants) && (spec.Runtime == "" || s.Runtimes) {
 		return s, err
 	}
 	if err := s.destroy(); err != nil {

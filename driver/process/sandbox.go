@@ -67,7 +67,7 @@ func (d thawer) hold(ctx context.Context, s *slot, q request) (*sandbox, error) 
 		return nil, fmt.Errorf("talk to the shim of %s: %w", s.Instance, err)
 	}
 	if b.listener, err = newOwnListener(f, s.cgroup); err == nil && r.Error != "" {
-		err = errors.New(r.Error)
+		err = r.err()
 	}
 	if err != nil {
 		b.close()

@@ -52,7 +52,7 @@ func (b *sandbox) Session(ctx context.Context, s pando.SessionSpec) (io.ReadWrit
 
 // visit is a command that an operator runs in the sandbox.
 type visit struct {
-	pid    int
+	group  int // of processes, and their session
 	ended  <-chan unix.WaitStatus
 	stdin  *os.File // of the shim: the other end is the command's
 	master *os.File // of its terminal, or nil
@@ -69,14 +69,14 @@ func (s *shim) visit(c *net.UnixConn, spec pando.SessionSpec) {
 	}
 	defer v.close()
 	if send(c, reply{}, -1) != nil {
-		endSession(v.pid)
+		endSession(v.group)
 		return
 	}
 	done := make(chan struct{})
 	defer close(done)
 	go func() {
 		if gone(c, done) {
-			endSession(v.pid)
+			endSession(v.group)
 		}
 	}()
 	go v.listen(c)
@@ -100,7 +100,7 @@ func (s *shim) visit(c *net.UnixConn, spec pando.SessionSpec) {
 		end.Code = 128 + int(status.Signal())
 	}
 	_ = out.SendJSON(session.Exit, end) // the caller may be gone
-	endSession(v.pid)
+	endSession(v.group)
 }
 
 // visitOutputMax is how long the end of a command waits for the rest of its output.
@@ -128,9 +128,11 @@ func (s *shim) beginVisit(spec pando.SessionSpec) (*visit, error) {
 		if spec.Terminal && spec.Term != "" {
 			p.Env = append(p.Env, "TERM="+spec.Term)
 		}
-		v.pid, v.ended, err = s.launch(forking{
+		var pid int
+		pid, v.ended, err = s.launch(forking{
 			program: p, stdin: theirs[0], stdio: theirs[1], stderr: theirs[2], terminal: spec.Terminal,
 		})
+		v.group = groupOf(pid)
 	}
 	if err != nil {
 		v.close()
@@ -230,7 +232,7 @@ func (v *visit) listen(c net.Conn) {
 			}
 		case session.Signal:
 			if sig := unix.SignalNum(string(b)); sig != 0 {
-				_ = unix.Kill(-v.pid, sig) // it may have ended
+				_ = unix.Kill(-v.group, sig) // it may have ended
 			}
 		}
 	}

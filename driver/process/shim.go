@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net"
 	"os"
@@ -49,13 +48,16 @@ type shim struct {
 	output  *os.File // of a program that is to be thawed
 	// entrance leads to the files of images.
 	entrance entrance
-	users    int          // descriptor of the program's user namespace, if it has one
-	network  *os.File     // the host's, for a program that has it
-	files    *unix.Rlimit // of the program, where it is in a user namespace
-	waits    map[int]chan unix.WaitStatus
-	reaping  bool
-	events   []pando.SandboxEvent
-	news     *sync.Cond
+	// top is the root of the program's files, as the shim sees it: "" for the shim's own.
+	top        string
+	containers int          // made by a runtime
+	users      int          // descriptor of the program's user namespace, if it has one
+	network    *os.File     // the host's, for a program that has it
+	files      *unix.Rlimit // of the program, where it is in a user namespace
+	waits      map[int]chan unix.WaitStatus
+	reaping    bool
+	events     []pando.SandboxEvent
+	news       *sync.Cond
 
 	readyOnce sync.Once
 }
@@ -176,6 +178,7 @@ func (s *shim) hold(c *net.UnixConn, q request) {
 		}
 		if err := s.run(*q.Run, g); err != nil {
 			r.Error = err.Error()
+			_ = errors.As(err, &r.Refused)
 		}
 	}
 	s.mu.Lock()
@@ -297,6 +300,9 @@ func (s *shim) run(p program, g *gate) error {
 		s.program = &p
 		return nil
 	}
+	if err := (configuring{s}).approve(p); err != nil {
+		return err
+	}
 	var wait func() bool
 	if g != nil {
 		wait = g.wait
@@ -390,6 +396,12 @@ func (s *shim) launch(do forking) (pid int, ended <-chan unix.WaitStatus, err er
 	p := do.program
 	do.done, do.users, do.files = make(chan forked, 1), s.users, s.files
 	turn := s.first
+	if p.Runtime != "" {
+		if s.first = nil; turn != nil {
+			close(turn)
+		}
+		return oci{s}.launch(do)
+	}
 	// The filter of the first thread lets nothing enter a user namespace: the program gets its own.
 	open := p.Open || p.Users != nil
 	fresh := open || p.HostNet
@@ -446,9 +458,6 @@ func (s *shim) reap() {
 	}
 }
 
-// outputBytesMax is the kept length of a command's output.
-const outputBytesMax = 4096
-
 // answerExec runs a command and answers. If the asker hangs up first, it kills the command and its
 // group.
 func (s *shim) answerExec(c *net.UnixConn, command []string) {
@@ -458,20 +467,7 @@ func (s *shim) answerExec(c *net.UnixConn, command []string) {
 		return
 	}
 	defer out.Close()
-	done := make(chan reply, 1)
-	go func() {
-		output, err := io.ReadAll(io.LimitReader(out, outputBytesMax))
-		r := reply{Output: output}
-		if err != nil {
-			r.Error = err.Error()
-		}
-		go func() { _, _ = io.Copy(io.Discard, out) }() // so that it does not wait for a reader
-		status := <-ended
-		if r.Code = status.ExitStatus(); status.Signaled() {
-			r.Code = 128 + int(status.Signal())
-		}
-		done <- r
-	}()
+	group, done := groupOf(pid), outcome(out, ended)
 	hungUp := make(chan struct{})
 	go func() {
 		_, _ = c.Read(make([]byte, 1))
@@ -481,7 +477,7 @@ func (s *shim) answerExec(c *net.UnixConn, command []string) {
 	case r := <-done:
 		_ = send(c, r, -1)
 	case <-hungUp:
-		_ = unix.Kill(-pid, unix.SIGKILL) // it leads its own session
+		_ = unix.Kill(-group, unix.SIGKILL)
 	}
 }
 

@@ -35,13 +35,14 @@ type slot struct {
 	Instance pando.InstanceID `json:"instance,omitempty"` // empty: still in the pool
 	Service  pando.ServiceKey `json:"service,omitzero"`
 	Spec     pando.Spec       `json:"spec,omitzero"`
-	Layers   bool             `json:"layers,omitempty"`  // its shim can enter an image
-	Bundles  bool             `json:"bundles,omitempty"` // its shim can show a bundle
-	Mounts   bool             `json:"mounts,omitempty"`  // its shim mounts volumes
-	Configs  bool             `json:"configs,omitempty"` // its shim keeps configs
-	Binds    bool             `json:"binds,omitempty"`   // and folders of the host
-	Users    bool             `json:"users,omitempty"`   // its shim makes user namespaces
-	Grants   bool             `json:"grants,omitempty"`  // its shim gives devices and a network
+	Layers   bool             `json:"layers,omitempty"`   // its shim can enter an image
+	Bundles  bool             `json:"bundles,omitempty"`  // its shim can show a bundle
+	Mounts   bool             `json:"mounts,omitempty"`   // its shim mounts volumes
+	Configs  bool             `json:"configs,omitempty"`  // its shim keeps configs
+	Binds    bool             `json:"binds,omitempty"`    // and folders of the host
+	Users    bool             `json:"users,omitempty"`    // its shim makes user namespaces
+	Grants   bool             `json:"grants,omitempty"`   // its shim gives devices and a network
+	Runtimes bool             `json:"runtimes,omitempty"` // its shim starts programs by a runtime
 	// Held: its network is sealed, because its program moves. Move is the one that brought it.
 	Held   bool            `json:"held,omitempty"`
 	Move   *pando.MoveMark `json:"move,omitempty"`
@@ -73,7 +74,7 @@ func (d *Driver) newSlot(number int) (_ *slot, err error) {
 	s.IP4, s.IP6 = d.addresses(number)
 	s.Layers = d.Layers != ""
 	s.Bundles, s.Mounts, s.Binds, s.Users = s.Layers, true, true, true
-	s.Configs, s.Grants = true, true
+	s.Configs, s.Grants, s.Runtimes = true, true, true
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("make sandbox %d: %w", number, err), s.destroy())

@@ -179,10 +179,11 @@ func (s *shim) settle(p program) error {
 	if err := p.Bundle.show(tree); err != nil {
 		return err
 	}
-	if err := mountVolumes(volumes, p); err != nil {
+	if err := mountVolumes(volumes, p, ""); err != nil {
 		return err
 	}
-	if err := errors.Join(makeDevices(p.Devices), configuring{s}.keep(p), addHosts(p)); err != nil {
+	err = errors.Join(makeDevices(p.Devices), configuring{s}.keep(p), addHosts(p, ""))
+	if err != nil {
 		return err
 	}
 	return readOnly("/", 0)

@@ -242,9 +242,9 @@ func (s *shim) takeVolumes(p program) ([]copied, error) {
 	return out, nil
 }
 
-// mountVolumes mounts the volumes and the folders in memory of a program in the root of its
-// sandbox, outer ones first. No link of its files leads elsewhere.
-func mountVolumes(all []copied, p program) error {
+// mountVolumes mounts the volumes and the folders in memory of a program below its root, or below
+// that of the sandbox for "", outer ones first. No link of its files leads elsewhere.
+func mountVolumes(all []copied, p program, top string) error {
 	type step struct {
 		at    string
 		place func(root int, at string, owner uint32) (int, error)
@@ -271,7 +271,7 @@ func mountVolumes(all []copied, p program) error {
 		}})
 	}
 	slices.SortStableFunc(steps, func(a, b step) int { return cmp.Compare(len(a.at), len(b.at)) })
-	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	root, err := unix.Open(top+"/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package process
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -64,7 +65,9 @@ type program struct {
 	ReadOnly bool               `json:"read_only,omitempty"`
 	Open     bool               `json:"open,omitempty"` // no filter of system calls
 	Devices  []pando.Device     `json:"devices,omitempty"`
-	HostNet  bool               `json:"host_net,omitempty"` // of the descriptor that comes with it
+	// Runtime is the program that starts it, instead of the shim: a runtime of OCI. "": the shim.
+	Runtime string `json:"runtime,omitempty"`
+	HostNet bool   `json:"host_net,omitempty"` // of the descriptor that comes with it
 	// Users is the range of its user namespace, in which UID, GID and Groups are. Nil: none.
 	Users *users `json:"users,omitempty"`
 }
@@ -80,8 +83,18 @@ type reply struct {
 	Output []byte              `json:"output,omitempty"`
 	Names  []string            `json:"names,omitempty"` // of renewed secrets or configs
 	Event  *pando.SandboxEvent `json:"event,omitempty"`
+	// Refused is the answer of the check of a config, as the cause of Error.
+	Refused *pando.CheckFailed `json:"refused,omitempty"`
 	// Frozen describes the program, or the sandbox for a frozen one.
 	Frozen *frozen `json:"frozen,omitempty"`
+}
+
+// err returns the error of a reply that has one.
+func (r reply) err() error {
+	if r.Refused != nil {
+		return fmt.Errorf("the config %s is refused: %w", r.Refused.Config, r.Refused)
+	}
+	return errors.New(r.Error)
 }
 
 // messageBytesMax bounds a message in either direction.

@@ -3,10 +3,6 @@
 package uplink
 
 import (
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,31 +11,35 @@ import (
 	"pando.run/pando"
 )
 
-// Root is where the kernel lists its network devices.
-const Root = "/sys/class/net"
-
-// Use measures some devices. Its methods may be called from any goroutine.
+// Use measures devices of this network namespace. Its methods may be called from any goroutine.
 type Use struct {
-	root    string
+	read    func(device string) (bytes [2]float64, speed float64) // speed in bytes a second
 	devices []string
 	clock   pando.Clock
 
 	mu   sync.Mutex
 	at   time.Time
-	last map[string][2]float64 // bytes received and sent
+	last map[string][2]float64 // bytes sent and received
 	use  float64
 }
 
-// New returns the use of devices below root.
-func New(root string, devices []string, c pando.Clock) *Use {
-	return &Use{root: root, devices: devices, clock: c, last: map[string][2]float64{}}
+// New returns the use of devices. It asks the kernel by sockets, because /sys/class/net lists the
+// devices of the namespace in which sysfs was mounted.
+func New(devices []string, c pando.Clock) *Use {
+	return &Use{read: readDevice, devices: devices, clock: c, last: map[string][2]float64{}}
+}
+
+// readDevice returns the bytes that a device has sent and received, and its speed.
+func readDevice(device string) (bytes [2]float64, speed float64) {
+	sent, received := Traffic(device)
+	return [2]float64{float64(sent), float64(received)}, speedOf(device)
 }
 
 // restMin is the shortest time between two measurements. A caller in between gets the former one.
 const restMin = 40 * time.Millisecond
 
 // Busiest returns the use of the busiest device, of either direction, since the former call: 1 is
-// its speed. A device of unknown speed, such as a virtual one, counts as idle.
+// its speed. A device of unknown speed, such as a bridge, counts as idle.
 func (u *Use) Busiest() float64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -50,10 +50,9 @@ func (u *Use) Busiest() float64 {
 	}
 	use := 0.0
 	for _, d := range u.devices {
-		bytes := [2]float64{u.number(d, "statistics/rx_bytes"), u.number(d, "statistics/tx_bytes")}
+		bytes, speed := u.read(d)
 		was, known := u.last[d]
 		u.last[d] = bytes
-		speed := u.number(d, "speed") * 1e6 / 8
 		if !known || speed <= 0 || over <= 0 {
 			continue
 		}
@@ -73,14 +72,4 @@ func Traffic(device string) (sent, received uint64) {
 		return 0, 0
 	}
 	return l.Attrs().Statistics.TxBytes, l.Attrs().Statistics.RxBytes
-}
-
-// number reads one number of a device; 0 if it has none.
-func (u *Use) number(device, name string) float64 {
-	b, err := os.ReadFile(filepath.Join(u.root, device, name))
-	if err != nil {
-		return 0
-	}
-	n, _ := strconv.ParseFloat(strings.TrimSpace(string(b)), 64)
-	return n
 }

@@ -1,7 +1,7 @@
 //! Compiles each function's C for the host, with its name in front of every symbol.
 
 fn main() {
-    println!("cargo::rerun-if-changed=../../sdk/function/c/pando_nf.h");
+    println!("cargo::rerun-if-changed=../../sdk/function/c");
     for name in ["nat", "policer", "ids", "balancer", "whitelister"] {
         let source = format!("../functions/{name}/{name}.c");
         println!("cargo::rerun-if-changed={source}");

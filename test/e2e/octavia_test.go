@@ -117,10 +117,16 @@ func TestALoadBalancerOfOctavia(t *testing.T) {
 		}
 		return "", true
 	})
+	// The single member is replaced at once, although it has an open connection.
+	hold := p.Start(labtest.Client, p.WithEcho(), "hold", vip+":80")
+	hold.AwaitText("holding")
 	c.ask("PUT", "/healthmonitors/"+monitor, `{"healthmonitor": {"delay": 2}}`)
 	c.await("/loadbalancers/"+lb, "provisioning_status", "ACTIVE")
 	if got := page(); got != "machine-2" {
 		p.Errorf("after a change of the health monitor, a new connection reaches %q", got)
+	}
+	if out := hold.Stop(); out.Code != 0 {
+		p.Errorf("an open connection broke: %s", out.Text)
 	}
 	c.ask("DELETE", "/pools/"+pool+"/members/"+members[1], "")
 	c.await("/loadbalancers/"+lb, "provisioning_status", "ACTIVE")

@@ -26,8 +26,8 @@ func TestTheReferenceOfFunctionsIsTheSDK(t *testing.T) {
 		}
 		return string(b)
 	}
-	said, header, inGo := text("docs/reference/functions.md"), text("sdk/function/c/pando_nf.h"),
-		text("sdk/function/go/pando.go")
+	said, inGo := text("docs/reference/functions.md"), text("sdk/function/go/pando.go")
+	header := text("sdk/function/c/pando_nf.h") + text("sdk/function/c/pando_packet.h")
 	has := func(row string) {
 		if !strings.Contains(said, row) {
 			t.Errorf("docs/reference/functions.md lacks %s", row)
@@ -59,8 +59,8 @@ func TestTheReferenceOfFunctionsIsTheSDK(t *testing.T) {
 		}
 	}
 	for _, name := range used.FindAllString(said, -1) {
-		if name != "pando_nf" && !strings.Contains(header, name) {
-			t.Errorf("docs/reference/functions.md speaks of %s, and pando_nf.h has no such thing", name)
+		if name != "pando_nf" && name != "pando_packet" && !strings.Contains(header, name) {
+			t.Errorf("docs/reference/functions.md names %s, which no header for C has", name)
 		}
 	}
 	for _, m := range method.FindAllStringSubmatch(said, -1) {

@@ -36,13 +36,41 @@ pando rm web --wait
 pando down --purge
 `
 
-func TestTheOldestKernelServesAWebsite(t *testing.T) {
+// needVM skips a test where no virtual machine can be made.
+func needVM(t *testing.T) {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("packages of Debian are unpacked by root")
 	}
 	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
 		t.Skip("qemu-system-x86_64 is not there: deploy/deps test installs it")
 	}
+}
+
+// TestTheOldestKernelSteersFlowlets runs the tests of the flowlet program.
+func TestTheOldestKernelSteersFlowlets(t *testing.T) {
+	needVM(t)
+	root := filepath.Join("..", "..")
+	program := filepath.Join(t.TempDir(), "flowlet.test")
+	build := exec.Command("go", "test", "-c", "-o", program, "./driver/flowlet")
+	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the tests: %v\n%s", err, out)
+	}
+	vm := exec.Command(filepath.Join(root, "deploy", "in-kernel"), oldest, program)
+	vm.Stdin = strings.NewReader("flowlet.test -test.v")
+	out, err := vm.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if said := string(out); strings.Contains(said, "--- SKIP") ||
+		strings.Count(said, "\n--- PASS") < 5 {
+		t.Errorf("fewer than 5 tests passed, or one skipped:\n%s", said)
+	}
+}
+
+func TestTheOldestKernelServesAWebsite(t *testing.T) {
+	needVM(t)
 	root := filepath.Join("..", "..")
 	bin := labtest.Build(t, "./cmd/pando")
 	site := filepath.Join(t.TempDir(), "website")

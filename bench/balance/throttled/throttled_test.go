@@ -7,26 +7,19 @@
 package throttled
 
 import (
-	"bufio"
-	"encoding/csv"
 	"fmt"
-	"io"
 	"io/fs"
-	"math/rand/v2"
-	"net"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/bench/load"
+	"pando.run/pando/bench/sheet"
 	"pando.run/pando/lab/labtest"
 )
 
@@ -47,20 +40,17 @@ type series struct{ name, address string }
 
 func TestThrottled(t *testing.T) {
 	p := labtest.Up(t)
-	server := filepath.Join(p.Dir, "server")
-	build := exec.Command("go", "build", "-trimpath", "-o", server, "./server")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the server: %v\n%s", err, out)
-	}
+	load.Worker(t, p)
+	sheet := sheet.New(t, ".")
 	var all []series
 	rate := 0.0 // requests per second
 	deploy := func(name string, by pando.BalanceBy) *labtest.Service {
-		s := p.Deploy(fmt.Sprintf("name: web-%s\ncommand: [./server]\nenvironment: {WORK: \"%g\"}\n"+
+		s := p.Deploy(fmt.Sprintf("name: web-%s\ncommand: [./worker]\nenvironment: {WORK: \"%g\"}\n"+
 			"ports: [\"80:8080\"]\nhealth: {ready: tcp 8080}\nscale: {min: %d, max: %d}\n"+
 			"resources: {cpus: %g}\nbalance: {by: %s}\n", name, work, instances, instances, cpus, by))
 		if rate == 0 {
-			rate = 0.6 * capacity(p, s.VIP+":80")
+			whole := load.Capacity(load.Dialer(p), s.VIP+":80", callers, measured)
+			rate = 0.6 * whole
 			t.Logf("the load is %.0f requests/s", rate)
 		}
 		throttle(t, s.Status().Instances[0].ID)
@@ -70,35 +60,33 @@ func TestThrottled(t *testing.T) {
 		all = append(all, series{string(by), deploy(string(by), by).VIP + ":80"})
 	}
 	// Its own instances: those of another series still work on requests that nothing waits for.
-	all = append(all, series{"HAProxy leastconn", haproxy(p, deploy("haproxy", pando.ByHash))})
-	seconds := map[string][]float64{}
-	served := map[string][]float64{}
-	out := results(t)
+	peer := load.HAProxy(p, deploy("haproxy", pando.ByHash), 8000, "balance leastconn")
+	all = append(all, series{"HAProxy leastconn", peer})
+	dial := load.Dialer(p)
 	for round := range rounds {
-		for _, s := range all {
-			times, answers := load(p, s.address, rate)
-			slices.Sort(times)
-			p99 := times[len(times)*99/100]
-			out(strconv.Itoa(round), s.name+", p99 in ms", fmt.Sprintf("%.2f", 1000*p99))
-			out(strconv.Itoa(round), s.name+", answers per second", fmt.Sprintf("%.1f", answers))
-			seconds[s.name] = append(seconds[s.name], p99)
-			served[s.name] = append(served[s.name], answers)
-			t.Logf("round %d, %s: p99 %.1f ms, %.1f answers/s", round, s.name, 1000*p99, answers)
+		for n := range all {
+			way := all[(n+round)%len(all)]
+			got := slices.DeleteFunc(load.Load{
+				Dial: dial, Address: way.address, Rate: load.Always(rate),
+				Lasts: warmUp + measured, Patience: patience,
+			}.Run(), func(r load.Reply) bool { return r.Due < warmUp })
+			sheet.Note(round, way.name+", p99 in ms", load.Quantile(got, .99))
+			sheet.Note(round, way.name+", answers per second",
+				float64(load.Answered(got))/measured.Seconds())
 		}
 	}
-	more := median(served["score"]) / median(served["haven"])
-	tail := median(seconds["score"]) / median(seconds["haven"])
-	peer := median(seconds["score"]) / median(seconds["HAProxy leastconn"])
-	publish(t,
-		row("score against literal HAVEN, answers per second", "≥ 5 ×", more, more >= 5),
-		row("score against literal HAVEN, p99", "≤ 0.25 ×", tail, tail <= 0.25),
-		row("score against HAProxy leastconn, p99", "≤ 0.5 ×", peer, peer <= 0.5))
+	more := sheet.Ratio("score, answers per second", "haven, answers per second")
+	row(sheet, "score against literal HAVEN, answers per second", "≥ 5 ×", more, more >= 5)
+	tail := sheet.Ratio("score, p99 in ms", "haven, p99 in ms")
+	row(sheet, "score against literal HAVEN, p99", "≤ 0.25 ×", tail, tail <= 0.25)
+	leastconn := sheet.Ratio("score, p99 in ms", "HAProxy leastconn, p99 in ms")
+	row(sheet, "score against HAProxy leastconn, p99", "≤ 0.5 ×", leastconn, leastconn <= 0.5)
+	sheet.Publish("One of four instances throttled", "ms or answers per second")
 }
 
-func row(what, goal string, got float64, held bool) string {
-	verdict := map[bool]string{true: "held", false: "missed"}[held]
-	return fmt.Sprintf("one of %d instances throttled 10 ×, open loop at 60 %%: %s (%d rounds) | "+
-		"%s | | %.2f × | %s", instances, what, rounds, goal, got, verdict)
+func row(sheet *sheet.Sheet, what, goal string, got float64, held bool) {
+	sheet.Row(fmt.Sprintf("one of %d instances throttled 10 ×, open loop at 60 %%: %s (%d rounds)",
+		instances, what, rounds), goal, "", fmt.Sprintf("%.2f ×", got), held)
 }
 
 // throttle lowers the processor limit of a running instance to a tenth, in its own control group.
@@ -132,141 +120,9 @@ func holds(procs string, i pando.InstanceID) bool {
 		env, _ := os.ReadFile("/proc/" + pid + "/environ")
 		cmd, _ := os.ReadFile("/proc/" + pid + "/cmdline")
 		if strings.Contains(string(env), "PANDO_INSTANCE="+string(i)+"\x00") &&
-			strings.Contains(string(cmd), "server") {
+			strings.Contains(string(cmd), "worker") {
 			return true
 		}
 	}
 	return false
-}
-
-// haproxy balances the instances of a service by leastconn and returns its address.
-func haproxy(p *labtest.Pando, s *labtest.Service) string {
-	p.Helper()
-	var b strings.Builder
-	fmt.Fprintf(&b, "global\n maxconn 2000\ndefaults\n mode tcp\n timeout connect 2s\n"+
-		" timeout client 10s\n timeout server 10s\nlisten web\n bind :8000\n balance leastconn\n")
-	st := s.Status()
-	for n, i := range st.Instances {
-		host, _, _ := net.SplitHostPort(i.Endpoint)
-		fmt.Fprintf(&b, " server s%d %s:8080\n", n, host)
-	}
-	proxy := p.Start(p.Host(), "/usr/sbin/haproxy", "-db", "-f", p.Write("haproxy.cfg", b.String()))
-	hosts, err := p.API(p.Host()).Hosts(p.Context())
-	if err != nil || len(hosts) != 1 {
-		p.Fatalf("%d hosts: %v", len(hosts), err)
-	}
-	address := net.JoinHostPort(hosts[0].Address.String(), "8000")
-	p.Await("HAProxy to answer", func() (string, bool) {
-		out := p.Run(labtest.Client, "curl", "-sS", "--max-time", "2", "http://"+address+"/")
-		return out.Text + proxy.Text(), out.Code == 0
-	})
-	return address
-}
-
-// capacity returns the answers per second of a service under closed loops without a rest.
-func capacity(p *labtest.Pando, address string) float64 {
-	dial := p.Dialer(labtest.Client)
-	var answers atomic.Int64
-	var calling sync.WaitGroup
-	begun := time.Now()
-	for range callers {
-		calling.Go(func() {
-			for time.Since(begun) < measured {
-				if ask(dial, address) {
-					answers.Add(1)
-				}
-			}
-		})
-	}
-	calling.Wait()
-	return float64(answers.Load()) / time.Since(begun).Seconds()
-}
-
-// load offers requests at random moments and returns the times of those after the warm-up, and the
-// answers per second.
-func load(
-	p *labtest.Pando, address string, rate float64,
-) (seconds []float64, perSecond float64) {
-	dial := p.Dialer(labtest.Client)
-	random := rand.New(rand.NewPCG(7, 7))
-	begun := time.Now()
-	var mu sync.Mutex
-	var calling sync.WaitGroup
-	answers := 0
-	for due := begun; due.Sub(begun) < warmUp+measured; {
-		due = due.Add(time.Duration(random.ExpFloat64() / rate * float64(time.Second)))
-		<-time.After(time.Until(due))
-		calling.Go(func() {
-			ok := ask(dial, address)
-			took := min(time.Since(due), patience)
-			if due.Sub(begun) < warmUp {
-				return
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			seconds = append(seconds, took.Seconds())
-			if ok && took < patience {
-				answers++
-			}
-		})
-	}
-	calling.Wait()
-	return seconds, float64(answers) / measured.Seconds()
-}
-
-// ask sends one request on a new connection.
-func ask(dial func(string) (net.Conn, error), address string) bool {
-	conn, err := dial(address)
-	if err != nil {
-		return false
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(patience))
-	fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n")
-	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		return false
-	}
-	_, err = io.Copy(io.Discard, answer.Body)
-	return err == nil && answer.StatusCode == http.StatusOK
-}
-
-func median(all []float64) float64 {
-	sorted := slices.Sorted(slices.Values(all))
-	return sorted[len(sorted)/2]
-}
-
-// results opens the file of raw samples and returns its writer.
-func results(t *testing.T) func(cells ...string) {
-	t.Helper()
-	f, err := os.Create("results.csv")
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := csv.NewWriter(f)
-	write := func(cells ...string) {
-		if err := out.Write(cells); err != nil {
-			t.Fatal(err)
-		}
-		out.Flush()
-	}
-	t.Cleanup(func() { f.Close() })
-	write("round", "series", "value")
-	return write
-}
-
-func publish(t *testing.T, rows ...string) {
-	t.Helper()
-	args := []string{"balance/throttled", "--title", "One of four instances throttled", "--unit",
-		"ms or answers per second"}
-	for _, r := range rows {
-		args = append(args, "--row", r)
-	}
-	if os.Getenv("PANDO_BENCH_DRY") != "" {
-		t.Logf("not published: %q", args)
-		return
-	}
-	if out, err := exec.Command("../../publish", args...).CombinedOutput(); err != nil {
-		t.Fatalf("publish: %v\n%s", err, out)
-	}
 }

@@ -97,7 +97,7 @@ func tend(ctx context.Context, p place) error {
 	a := agent.New(agent.Config{
 		Host: h, SnapshotStore: snapshotsIn(images, log), Registry: c.registry, Steering: steering,
 		Sandboxes: sandboxes, Prober: probe.New(), Peers: peers, Takes: peers, Flows: steering.Flows,
-		Link: uplink.New(uplink.Root, p.Uplinks, wall.Clock{}).Busiest, Path: steering.Path,
+		Link: uplink.New(p.Uplinks, wall.Clock{}).Busiest, Path: steering.Path,
 		Books: book.File(filepath.Join(p.Data, "work.json")), Traffic: uplink.Traffic,
 		Queues: uplink.Queues, Uplinks: p.Uplinks,
 		Objects: objects, Journals: p.journals(), Images: images, Kept: process.VolumesOf(sandboxes),

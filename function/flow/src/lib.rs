@@ -17,7 +17,8 @@ pub enum Direction {
 ///
 /// Flowlets are directional, but the state of a NAT or of a load balancer is not. Both directions
 /// therefore share one key, and one unit. The ports are 0 in later fragments and in protocols
-/// without ports.
+/// without ports. An ICMP echo has its identifier as both ports. An ICMP error belongs to the flow
+/// of the packet that it quotes (RFC 5508), and runs against that packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowKey {
     bytes: [u8; FlowKey::LENGTH_BYTES],
@@ -237,11 +238,65 @@ fn upper(ip: &[u8], version: u8) -> Option<(u8, usize, bool)> {
 /// Returns the flow of an IP packet. Only the first fragment has ports.
 fn of_packet(ip: &[u8], version: u8) -> Option<(FlowKey, Direction)> {
     let (protocol, payload, is_fragment) = upper(ip, version)?;
-    let (from, to) = if is_fragment {
-        Default::default()
-    } else {
-        ports(protocol, ip.get(payload..).unwrap_or(&[]))
+    let payload = ip.get(payload..).unwrap_or(&[]);
+    if is_fragment {
+        return between(ip, version, protocol, Default::default());
+    }
+    match icmp(protocol, version, payload) {
+        Some(Icmp::Echo(id)) => between(ip, version, protocol, (id, id)),
+        Some(Icmp::Quoted(quoted)) => of_quoted(quoted, version)
+            .or_else(|| between(ip, version, protocol, Default::default())),
+        None => between(ip, version, protocol, ports(protocol, payload)),
+    }
+}
+
+/// Bytes of an ICMP header, which the quoted packet of an error follows.
+const ICMP_BYTES: usize = 8;
+
+/// The parts of an ICMP message that name a flow.
+enum Icmp<'a> {
+    /// A request or an answer, by its identifier.
+    Echo([u8; 2]),
+    /// An error, by the beginning of the packet that caused it.
+    Quoted(&'a [u8]),
+}
+
+/// Reads an ICMP message of either version; `None` for any other payload.
+fn icmp(protocol: u8, version: u8, payload: &[u8]) -> Option<Icmp<'_>> {
+    let header = payload.get(..ICMP_BYTES)?;
+    match (protocol, version, header[0]) {
+        (1, 4, 0 | 8) | (58, 6, 128 | 129) => Some(Icmp::Echo([header[4], header[5]])),
+        (1, 4, 3 | 11 | 12) | (58, 6, 1..=4) => Some(Icmp::Quoted(&payload[ICMP_BYTES..])),
+        _ => None,
+    }
+}
+
+/// Returns the flow of a quoted packet, with the direction of a packet against it. The quote needs
+/// a whole IP header and the 8 bytes behind it, as errors have.
+fn of_quoted(quoted: &[u8], version: u8) -> Option<(FlowKey, Direction)> {
+    ip_at(quoted, version, 0)?;
+    let (protocol, payload, is_fragment) = upper(quoted, version)?;
+    let payload = quoted.get(payload..).filter(|payload| payload.len() >= 8 && !is_fragment)?;
+    let ports = match icmp(protocol, version, payload) {
+        Some(Icmp::Echo(id)) => (id, id),
+        Some(Icmp::Quoted(_)) => return None, // no error is sent about an error
+        None => ports(protocol, payload),
     };
+    let (key, direction) = between(quoted, version, protocol, ports)?;
+    let against = match direction {
+        Direction::Up => Direction::Down,
+        Direction::Down => Direction::Up,
+    };
+    Some((key, against))
+}
+
+/// Returns the flow between the two addresses of an IP header.
+fn between(
+    ip: &[u8],
+    version: u8,
+    protocol: u8,
+    (from, to): ([u8; 2], [u8; 2]),
+) -> Option<(FlowKey, Direction)> {
     let (addresses, length) = if version == 4 { (12, 4) } else { (8, 16) };
     let address = |n: usize| ip.get(addresses + n * length..)?.get(..length);
     Some(FlowKey::between(
@@ -253,191 +308,4 @@ fn of_packet(ip: &[u8], version: u8) -> Option<(FlowKey, Direction)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn udp4(from: [u8; 6], to: [u8; 6]) -> Vec<u8> {
-        let mut f = vec![0; 12];
-        f.extend([8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
-        f.extend(&from[..4]);
-        f.extend(&to[..4]);
-        f.extend(&from[4..]);
-        f.extend(&to[4..]);
-        f.extend([0, 8, 0, 0]);
-        f
-    }
-
-    proptest! {
-        #[test]
-        fn both_directions_share_a_key(a: [u8; 6], b: [u8; 6]) {
-            prop_assume!(a != b);
-            let (there, way) = FlowKey::of_frame(&udp4(a, b)).unwrap();
-            let (back, other) = FlowKey::of_frame(&udp4(b, a)).unwrap();
-            prop_assert_eq!(there, back);
-            prop_assert_ne!(way, other);
-        }
-
-        #[test]
-        fn no_frame_panics(
-            frame in proptest::collection::vec(any::<u8>(), 0..120),
-            kind in 0..4usize,
-        ) {
-            let mut frame = frame;
-            if frame.len() > 14 {
-                frame[12..14]
-                    .copy_from_slice(&[[8, 0], [0x86, 0xdd], [0x81, 0], [0x88, 0x64]][kind]);
-                frame[14] = [0x45, 0x60, 8, 0x11][kind];
-            }
-            FlowKey::of_frame(&frame);
-        }
-    }
-
-    #[test]
-    fn tags_and_sessions_are_looked_through() {
-        let plain = udp4([10, 0, 0, 1, 1, 1], [10, 0, 0, 2, 2, 2]);
-        let behind = |shim: &[u8], ethertype: &[u8]| {
-            let mut frame = plain.clone();
-            frame.splice(12..14, [shim, ethertype].concat());
-            FlowKey::of_frame(&frame)
-        };
-        let flow = FlowKey::of_frame(&plain);
-        assert!(flow.is_some());
-        let session = [0x88, 0x64, 0x11, 0, 0, 9, 0, 30];
-        assert_eq!(behind(&[0x81, 0, 0, 7], &[8, 0]), flow);
-        assert_eq!(behind(&[0x88, 0xa8, 0, 7, 0x81, 0, 0, 8], &[8, 0]), flow);
-        assert_eq!(behind(&session, &[0, 0x21]), flow);
-        assert_eq!(behind(&[&[0x81, 0, 0, 7][..], &session].concat(), &[0, 0x21]), flow);
-        assert_eq!(behind(&session, &[0x21]), flow, "one byte of PPP's two");
-        assert_eq!(behind(&session, &[0x23]), None, "another protocol");
-        assert_eq!(
-            behind(&[0x81, 0, 0, 7, 0x81, 0, 0, 7, 0x81, 0, 0, 7], &[8, 0]),
-            None,
-            "three tags"
-        );
-        assert_eq!(behind(&session, &[0xc0, 0x21]), None, "LCP is no packet of a flow");
-        assert_eq!(
-            behind(&[0x88, 0x64, 0x11, 9, 0, 9, 0, 30], &[0, 0x21]),
-            None,
-            "a code other than session data"
-        );
-    }
-
-    /// Returns an IP packet with this payload.
-    fn packet(version: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
-        let length = payload.len() as u16;
-        let header = match version {
-            4 => [
-                &[0x45, 0][..],
-                &(20 + length).to_be_bytes(),
-                &[0, 0, 0, 0, 64, protocol, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2],
-            ]
-            .concat(),
-            _ => [&[0x60, 0, 0, 0][..], &length.to_be_bytes(), &[protocol, 64], &[7; 16], &[8; 16]]
-                .concat(),
-        };
-        [&header, payload].concat()
-    }
-
-    fn framed(version: u8, packet: &[u8]) -> Vec<u8> {
-        [&[2; 12][..], if version == 4 { &[8, 0] } else { &[0x86, 0xdd] }, packet].concat()
-    }
-
-    #[test]
-    fn a_flow_is_that_of_the_innermost_packet() {
-        let plain = udp4([10, 0, 0, 1, 1, 1], [10, 0, 0, 2, 2, 2]);
-        let flow = FlowKey::of_frame(&plain);
-        let inner = &plain[14..];
-        let inner6 = packet(6, 17, &[0, 1, 0, 2, 0, 8, 0, 0]);
-        let flow6 = FlowKey::of_frame(&framed(6, &inner6));
-        let gre = |head: &[u8], payload: &[u8]| {
-            FlowKey::of_frame(&framed(4, &packet(4, 47, &[head, payload].concat())))
-        };
-        for version in [4, 6] {
-            assert_eq!(
-                FlowKey::of_frame(&framed(version, &packet(version, 4, inner))),
-                flow,
-                "4 in {version}"
-            );
-            assert_eq!(
-                FlowKey::of_frame(&framed(version, &packet(version, 41, &inner6))),
-                flow6,
-                "6 in {version}"
-            );
-        }
-        assert_eq!(gre(&[0, 0, 8, 0], inner), flow);
-        assert_eq!(gre(&[0, 0, 0x86, 0xdd], &inner6), flow6);
-        assert_eq!(
-            gre(&[0xb0, 0, 8, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3], inner),
-            flow,
-            "checksum, key and sequence"
-        );
-        assert_eq!(gre(&[0x20, 0, 0x65, 0x58, 1, 1, 1, 1], &plain), flow, "an Ethernet frame");
-        assert_eq!(gre(&[0, 0, 0x88, 0xbe], &plain), flow, "ERSPAN, type I");
-        assert_eq!(
-            gre(&[0x10, 0, 0x88, 0xbe, 0, 0, 0, 1, 0x10, 1, 0, 1, 0, 0, 0, 2], &plain),
-            flow,
-            "ERSPAN, type II"
-        );
-        assert_eq!(
-            gre(&[0x30, 1, 0x88, 0x0b, 0, 9, 0, 9, 0, 0, 0, 1, 0xff, 3, 0, 0x21], inner),
-            flow,
-            "PPTP"
-        );
-        assert_eq!(
-            gre(&[0, 0, 0x88, 0x0b], inner),
-            gre(&[0, 0, 0x88, 0x0b], &[]),
-            "PPP is in version 1 only"
-        );
-        let twice = packet(6, 4, &packet(4, 47, &[&[0, 0, 8, 0], inner].concat()));
-        assert_eq!(FlowKey::of_frame(&framed(6, &twice)), flow, "a tunnel in a tunnel");
-        let cut = packet(4, 4, &inner[..19]);
-        assert!(
-            format!("{:?}", FlowKey::of_frame(&framed(4, &cut)).unwrap().0)
-                .starts_with("192.0.2.1:0"),
-            "half a header is no packet"
-        );
-        let mut deep = inner.to_vec();
-        (0..TUNNELS_MAX + 1).for_each(|_| deep = packet(4, 4, &deep));
-        assert_ne!(
-            FlowKey::of_frame(&framed(4, &deep)),
-            flow,
-            "a tunnel more than are looked into"
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn no_tunnel_panics(
-            kind in 0..4usize,
-            protocol in prop_oneof![Just(4u8), Just(41u8), Just(47u8)],
-            bytes in proptest::collection::vec(any::<u8>(), 0..80),
-        ) {
-            let mut bytes = bytes;
-            let gre: [&[u8]; 4] =
-                [&[0, 0, 8, 0, 0x45], &[0x10, 0, 0x88, 0xbe], &[0x30, 1, 0x88, 0x0b], &[0x60]];
-            let n = gre[kind].len().min(bytes.len());
-            bytes[..n].copy_from_slice(&gre[kind][..n]);
-            for version in [4, 6] {
-                let frame = framed(version, &packet(version, protocol, &bytes));
-                let (found, at) = innermost(&frame).unwrap();
-                prop_assert!(frame[at] >> 4 == found && at + 20 <= frame.len());
-                FlowKey::of_frame(&frame);
-            }
-        }
-    }
-
-    #[test]
-    fn only_the_first_fragment_has_the_ports() {
-        let with = |offset_and_more: u8| {
-            let mut frame = vec![0; 12];
-            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 16, 44, 64]);
-            frame.extend([1; 16].into_iter().chain([2; 16]));
-            frame.extend([17, 0, 0, offset_and_more, 0, 0, 0, 1, 0, 53, 0, 54, 0, 8, 0, 0]);
-            format!("{:?}", FlowKey::of_frame(&frame).unwrap().0)
-        };
-        assert!(with(0).contains("]:53"), "{}", with(0));
-        assert!(with(1).contains("]:53"), "{}", with(1));
-        assert!(with(9).contains("]:0"), "{}", with(9));
-    }
-}
+mod tests;

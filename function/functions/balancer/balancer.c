@@ -2,6 +2,7 @@
  *
  * Layer-4 load balancer (SNF §8). Rendezvous hashing of its two ends assigns a new flow to a
  * server, which the flow keeps. Adding or removing a server moves only the flows that must move.
+ * A ping is a flow too, and ICMP errors about a flow reach its server.
  *
  * Configuration:
  *     service=192.0.2.10            the address that clients use (needed)
@@ -61,43 +62,40 @@ static uint32_t pick(uint32_t client, uint16_t port)
 	return server;
 }
 
-/* Replaces the address at an offset, and updates the checksums of IP and of the transport. */
-static void rewrite(uint8_t *p, const struct pando_headers *h, uint32_t at, uint32_t address)
-{
-	uint8_t *ip_checksum = p + h->ip + 10, *checksum = p + h->transport + (h->protocol == 6 ? 16 : 6);
-	for (int half = 0; half < 2; half++, at += 2, address <<= 16) {
-		uint16_t before = pando_be16(p + at), after = (uint16_t)(address >> 16);
-		pando_set_be16(ip_checksum, pando_checksum_update(pando_be16(ip_checksum), before, after));
-		uint16_t sum = pando_be16(checksum);
-		if (h->protocol == 6 || sum) {
-			sum = pando_checksum_update(sum, before, after);
-			pando_set_be16(checksum, h->protocol == 17 && !sum ? 0xffff : sum);
-		}
-		pando_set_be16(p + at, after);
-	}
-}
-
 static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_packet *packet)
 {
-	struct pando_headers h;
+	struct pando_headers h, quoted;
 	uint8_t *p = pando_data(packet);
 	struct state s;
-	if (!pando_parse(p, packet->length, &h) || h.version != 4 || !pando_has_ports(&h))
+	if (!pando_parse(p, packet->length, &h) || h.version != 4)
+		return PANDO_DROP;
+	/* The quoted packet went the other way: its source is the error's destination. */
+	uint32_t error_sum = pando_quoted(p, &h, &quoted) ? h.transport + 2 : 0;
+	if (!error_sum && !pando_has_ports(&h) && !pando_is_echo(p, &h))
 		return PANDO_DROP;
 	if (packet->flags & PANDO_TRANSLATED) { /* from the server: send as the service */
 		if (!pando_get(ctx, &s))
 			return PANDO_DROP;
-		rewrite(p, &h, h.ip + 12, service);
+		/* An error may be a router's, before the server. */
+		if (!error_sum || pando_be32(p + h.ip + 12) == s.server)
+			pando_rewrite_ipv4(p, &h, 0, service, -1, 0);
+		if (error_sum)
+			pando_rewrite_ipv4(p, &quoted, 1, service, -1, error_sum);
 		return PANDO_PASS;
 	}
 	if (pando_be32(p + h.ip + 16) != service)
 		return PANDO_DROP;
 	if (!pando_get(ctx, &s)) {
-		s = (struct state){pick(pando_be32(p + h.ip + 12), pando_be16(p + h.transport)), 0};
+		if (error_sum)
+			return PANDO_DROP;
+		uint32_t port_at = h.transport + (pando_has_ports(&h) ? 0 : 4);
+		s = (struct state){pick(pando_be32(p + h.ip + 12), pando_be16(p + port_at)), 0};
 		pando_put(ctx, &s);
 		pando_alias(ctx);
 	}
-	rewrite(p, &h, h.ip + 16, s.server);
+	pando_rewrite_ipv4(p, &h, 1, s.server, -1, 0);
+	if (error_sum)
+		pando_rewrite_ipv4(p, &quoted, 0, s.server, -1, error_sum);
 	return PANDO_PASS;
 }
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Source NAT for TCP and UDP over IPv4 (SNF §8): each flow that begins inside gets a port of the
- * NAT's address. A unit leases its ports in blocks, so units need no agreement while packets flow.
+ * Source NAT for TCP, UDP and ping over IPv4 (SNF §8): each flow that begins inside gets a port of
+ * the NAT's address. A ping gets it as its identifier. ICMP errors about a flow pass both ways, so
+ * path MTU discovery and traceroute work (RFC 5508). A unit leases its ports in blocks, so units
+ * need no agreement while packets flow.
  *
  * Configuration:
  *     address=192.0.2.1    the address that the outside sees (needed)
@@ -44,51 +46,42 @@ static int configure(const uint8_t *config, uint32_t length)
 	return bad ? 2 : 0;
 }
 
-/* Replaces an address and a port, and updates the checksums of IP and of the transport. */
-static void rewrite(uint8_t *p, const struct pando_headers *h, uint32_t address_at,
-		    uint32_t port_at, uint32_t address, uint16_t port)
-{
-	uint8_t *ip_checksum = p + h->ip + 10, *checksum = p + h->transport + (h->protocol == 6 ? 16 : 6);
-	uint16_t high = pando_be16(p + address_at), low = pando_be16(p + address_at + 2);
-	uint16_t new_high = (uint16_t)(address >> 16), new_low = (uint16_t)address;
-	uint16_t sum = pando_checksum_update(pando_be16(ip_checksum), high, new_high);
-	pando_set_be16(ip_checksum, pando_checksum_update(sum, low, new_low));
-	sum = pando_be16(checksum);
-	if (h->protocol == 6 || sum) { /* UDP: 0 means no checksum and stays; it is never the result */
-		sum = pando_checksum_update(pando_checksum_update(sum, high, new_high), low, new_low);
-		sum = pando_checksum_update(sum, pando_be16(p + port_at), port);
-		pando_set_be16(checksum, h->protocol == 17 && !sum ? 0xffff : sum);
-	}
-	pando_set_be16(p + address_at, new_high);
-	pando_set_be16(p + address_at + 2, new_low);
-	pando_set_be16(p + port_at, port);
-}
-
 static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_packet *packet)
 {
-	struct pando_headers h;
+	struct pando_headers h, quoted;
 	uint8_t *p = pando_data(packet);
 	struct state s;
-	if (!pando_parse(p, packet->length, &h) || h.version != 4 || !pando_has_ports(&h) ||
-	    p[h.ip + 8] <= 1)
+	if (!pando_parse(p, packet->length, &h) || h.version != 4 || p[h.ip + 8] <= 1)
+		return PANDO_DROP;
+	/* The quoted packet went the other way: its source is the error's destination. */
+	uint32_t error_sum = pando_quoted(p, &h, &quoted) ? h.transport + 2 : 0;
+	const struct pando_headers *named = error_sum ? &quoted : &h;
+	if (!(error_sum ? named->protocol == 6 || named->protocol == 17 : pando_has_ports(named)) &&
+	    !pando_is_echo(p, named))
 		return PANDO_DROP;
 	if (packet->flags & PANDO_TRANSLATED) {
 		if (!pando_get(ctx, &s))
 			return PANDO_DROP;
-		rewrite(p, &h, h.ip + 16, h.transport + 2, s.inside_address, s.inside_port);
+		pando_rewrite_ipv4(p, &h, 1, s.inside_address, error_sum ? -1 : s.inside_port, 0);
+		if (error_sum)
+			pando_rewrite_ipv4(p, &quoted, 0, s.inside_address, s.inside_port, error_sum);
 	} else {
 		if (!pando_get(ctx, &s)) {
 			uint32_t port;
 			uint32_t source = pando_be32(p + h.ip + 12);
-			if ((source & inside_mask) != inside_network || !pando_lease(ctx, &port))
+			if (error_sum || (source & inside_mask) != inside_network ||
+			    !pando_lease(ctx, &port))
 				return PANDO_DROP;
-			s = (struct state){source, pando_be16(p + h.transport), (uint16_t)port};
+			uint32_t port_at = h.transport + (pando_has_ports(&h) ? 0 : 4);
+			s = (struct state){source, pando_be16(p + port_at), (uint16_t)port};
 			pando_put(ctx, &s);
 			pando_alias(ctx);
 		}
 		if (packet->flags & PANDO_REPLY) /* to the inside address, which the outside must not use */
 			return PANDO_DROP;
-		rewrite(p, &h, h.ip + 12, h.transport, nat_address, s.port);
+		pando_rewrite_ipv4(p, &h, 0, nat_address, error_sum ? -1 : s.port, 0);
+		if (error_sum)
+			pando_rewrite_ipv4(p, &quoted, 1, nat_address, s.port, error_sum);
 	}
 	uint16_t before = pando_be16(p + h.ip + 8);
 	p[h.ip + 8]--;

@@ -5,12 +5,13 @@ mod bed;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bed::group::{Bench, bench, run};
+use pando_flow::checksum;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
 const NAT: &str = "address=203.0.113.7";
@@ -284,5 +285,81 @@ fn a_closed_connection_gives_its_port_back() {
             };
             assert!(fetch(&mut stream, 10).unwrap());
         }
+    }
+}
+
+/// Sends a ping and waits for its answer, past other messages.
+fn ping(client: &Host) {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: a plain system call.
+    let raw = client.there(|| unsafe { libc::socket(libc::AF_INET, kind, libc::IPPROTO_ICMP) });
+    assert!(raw >= 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: the descriptor is this function's own; only the calls of all sockets are used.
+    let socket = unsafe { UdpSocket::from_raw_fd(raw) };
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut echo = [8, 0, 0, 0, 0x12, 0x34, 0, 1, b'p', b'i', b'n', b'g'];
+    let sum = checksum::fold(checksum::sum_of(&echo));
+    echo[2..4].copy_from_slice(&(!sum).to_be_bytes());
+    socket.send_to(&echo, (SERVER, 0)).unwrap();
+    let mut came = [0; 200];
+    loop {
+        let (length, from) = socket.recv_from(&mut came).expect("no answer");
+        if from.ip() == SERVER && came[20] == 0 {
+            assert_eq!(came[24..length], echo[4..]);
+            return;
+        }
+    }
+}
+
+/// Waits for the error that an ICMP message leaves at a socket.
+fn error_of(socket: &UdpSocket) -> i32 {
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.recv(&mut [0; 8]).expect_err("only an error comes").raw_os_error().unwrap()
+}
+
+/// A NAT translates pings, and errors about its flows in both directions.
+#[test]
+fn pings_and_errors_find_the_hosts_behind_a_nat() {
+    for units in [&[][..], &["--units", "1..4"]] {
+        let Some((bench, client, server)) = ends("errors") else { return };
+        start(&bench, units);
+        ping(&client);
+        // A closed port of the server: its error reaches the client that asked.
+        let from = client.there(|| UdpSocket::bind("10.0.0.2:0").unwrap());
+        from.connect((SERVER, 9)).unwrap();
+        from.send(b"x").unwrap();
+        assert_eq!(error_of(&from), libc::ECONNREFUSED, "{}", bench.status("g"));
+        // A closed port of the client: its error reaches the server that answered.
+        let to = server.there(|| UdpSocket::bind((SERVER, 53)).unwrap());
+        to.set_read_timeout(Some(PATIENCE)).unwrap();
+        let from = client.there(|| UdpSocket::bind("10.0.0.2:0").unwrap());
+        from.send_to(b"x", (SERVER, 53)).unwrap();
+        let (_, peer) = to.recv_from(&mut [0; 8]).unwrap();
+        drop(from);
+        to.connect(peer).unwrap();
+        to.send(b"x").unwrap();
+        assert_eq!(error_of(&to), libc::ECONNREFUSED, "{}", bench.status("g"));
+        // The server routes to a network with short frames, and reports the limit.
+        server.ip("link add short mtu 1000 type veth peer name far mtu 1000");
+        server.ip("link set short up");
+        server.ip("link set far up");
+        server.ip("route add 198.51.100.0/24 dev short");
+        server.there(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
+        let from = client.there(|| UdpSocket::bind("10.0.0.2:0").unwrap());
+        from.connect("198.51.100.9:53").unwrap();
+        let discover = libc::IP_PMTUDISC_DO;
+        // SAFETY: the option is an int that lives during the call.
+        let set = unsafe {
+            libc::setsockopt(
+                from.as_raw_fd(),
+                libc::IPPROTO_IP,
+                libc::IP_MTU_DISCOVER,
+                (&raw const discover).cast(),
+                size_of_val(&discover) as libc::socklen_t,
+            )
+        };
+        assert_eq!(set, 0);
+        from.send(&[0; 1400]).unwrap();
+        assert_eq!(error_of(&from), libc::EMSGSIZE, "{}", bench.status("g"));
     }
 }

@@ -31,7 +31,11 @@ pub struct Build {
     output: Format,
 }
 
-const SDK: &str = include_str!("../../../../sdk/function/c/pando_nf.h");
+/// The headers of the SDK for C.
+const SDK: [(&str, &str); 2] = [
+    ("pando_nf.h", include_str!("../../../../sdk/function/c/pando_nf.h")),
+    ("pando_packet.h", include_str!("../../../../sdk/function/c/pando_packet.h")),
+];
 
 impl Build {
     pub fn run(self) -> Result<ExitCode, Failure> {
@@ -150,8 +154,10 @@ fn build_c(directory: &Path, scratch: &Path, module: &Path) -> Result<(), Failur
             directory.display()
         )));
     }
-    std::fs::write(scratch.join("pando_nf.h"), SDK)
-        .map_err(|e| Failure::Internal(format!("write the SDK: {e}")))?;
+    for (name, text) in SDK {
+        std::fs::write(scratch.join(name), text)
+            .map_err(|e| Failure::Internal(format!("write the SDK: {e}")))?;
+    }
     let mut clang = Command::new("clang");
     clang.args(C_FLAGS).arg(scratch).args(&sources).arg("-o").arg(module);
     finish(clang, "clang (Debian: apt-get install clang lld)")

@@ -1,0 +1,56 @@
+package load
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+)
+
+func dial(address string) (net.Conn, error) { return net.Dial("tcp", address) }
+
+func TestEachRequestOfALoadHasAReply(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintln(w, r.URL.Path)
+	}))
+	defer s.Close()
+	l := Load{Dial: dial, Address: s.Listener.Addr().String(), Rate: Always(200),
+		Lasts: 200 * time.Millisecond, Patience: 10 * time.Second,
+		Visit: func(*rand.Rand) Visit { return Visit{"/page", 3} }}
+	all := l.Run()
+	if n := len(all); n < 30 || n > 300 || n%3 != 0 || Answered(all) != n {
+		t.Fatalf("%d replies, %d of them answered; want about 120, by threes", n, Answered(all))
+	}
+	for n, r := range all {
+		if r.By != "/page" || r.Took <= 0 || n > 0 && r.Due < all[n-1].Due {
+			t.Errorf("reply %d is %+v", n, r)
+		}
+	}
+	if q := Quantile(all, .5); q <= 0 || q > 10_000 {
+		t.Errorf("the median is %g ms", q)
+	}
+}
+
+func TestARequestWithoutAnAnswerCountsAsItsPatience(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	const patience = 50 * time.Millisecond
+	for _, l := range []net.Listener{silent, closed} {
+		all := Load{Dial: dial, Address: l.Addr().String(), Rate: Always(100),
+			Lasts: 100 * time.Millisecond, Patience: patience}.Run()
+		if len(all) == 0 || Answered(all) != 0 || all[0].Took != patience {
+			t.Errorf("%s gives %+v", l.Addr(), all)
+		}
+	}
+}

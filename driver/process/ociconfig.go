@@ -1,0 +1,184 @@
+package process
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
+)
+
+// ociConfig is the part of a config.json that a bundle needs (runtime-spec 1.0).
+type ociConfig struct {
+	Version string     `json:"ociVersion"`
+	Process ociProcess `json:"process"`
+	Root    ociRoot    `json:"root"`
+	Mounts  []ociMount `json:"mounts"`
+	Linux   ociLinux   `json:"linux"`
+}
+
+type ociRoot struct {
+	Path     string `json:"path"`
+	ReadOnly bool   `json:"readonly"`
+}
+
+type ociProcess struct {
+	Args          []string            `json:"args"`
+	Env           []string            `json:"env"`
+	Cwd           string              `json:"cwd"`
+	User          ociUser             `json:"user"`
+	NoPrivileges  bool                `json:"noNewPrivileges"`
+	Capabilities  map[string][]string `json:"capabilities"`
+	ResourceLimit []ociLimit          `json:"rlimits,omitempty"`
+}
+
+type ociUser struct {
+	UID    uint32   `json:"uid"`
+	GID    uint32   `json:"gid"`
+	Groups []uint32 `json:"additionalGids,omitempty"`
+}
+
+type ociLimit struct {
+	Type string `json:"type"`
+	Soft uint64 `json:"soft"`
+	Hard uint64 `json:"hard"`
+}
+
+type ociMount struct {
+	Destination string   `json:"destination"`
+	Type        string   `json:"type"`
+	Source      string   `json:"source"`
+	Options     []string `json:"options"`
+}
+
+type ociLinux struct {
+	Namespaces []ociNamespace `json:"namespaces"`
+	Seccomp    *ociSeccomp    `json:"seccomp,omitempty"`
+}
+
+// ociNamespace is a new namespace, or the one at a path. The program keeps those of the sandbox
+// that the list lacks.
+type ociNamespace struct {
+	Type string `json:"type"`
+	Path string `json:"path,omitempty"`
+}
+
+// ociCapabilities names the capabilities of root of an image, as imageRoot has them.
+var ociCapabilities = []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID",
+	"CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP"}
+
+// config returns the config.json of a program. Its root is already stacked.
+func (s oci) config(p program) ociConfig {
+	c := ociConfig{Version: "1.0.0", Process: s.process(p), Root: ociRoot{s.top, p.ReadOnly}}
+	shared := func(at string, options ...string) {
+		c.Mounts = append(c.Mounts, ociMount{at, "none", at, append(options, "rbind")})
+	}
+	for _, at := range []string{"/proc", "/dev", "/sys"} {
+		shared(at)
+	}
+	if len(p.Secrets) > 0 {
+		shared(secretsFolder, "ro", "nosuid", "nodev", "noexec")
+	}
+	if len(p.Configs) > 0 {
+		shared(pando.ConfigsFolder, "ro", "nosuid", "nodev", "noexec")
+	}
+	c.Linux.Namespaces = []ociNamespace{{Type: "mount"}}
+	if p.Users != nil {
+		c.Linux.Namespaces = append(c.Linux.Namespaces,
+			ociNamespace{"user", fmt.Sprintf("/proc/1/fd/%d", s.users)})
+	}
+	if !p.Open {
+		c.Linux.Seccomp = ociFilter()
+	}
+	return c
+}
+
+// process returns a program, or a command beside it, as the runtime starts it.
+func (s oci) process(p program) ociProcess {
+	out := ociProcess{Args: p.Argv, Env: p.Env, Cwd: p.Dir, User: ociUser{p.UID, p.GID, p.Groups},
+		NoPrivileges: true, Capabilities: map[string][]string{}}
+	var has []string
+	if p.Users != nil && p.UID == 0 {
+		has = ociCapabilities
+	}
+	for _, set := range []string{"bounding", "effective", "permitted"} {
+		out.Capabilities[set] = append([]string{}, has...)
+	}
+	for _, set := range []string{"inheritable", "ambient"} {
+		out.Capabilities[set] = []string{}
+	}
+	if s.files != nil {
+		out.ResourceLimit = []ociLimit{{"RLIMIT_NOFILE", s.files.Cur, s.files.Max}}
+	}
+	return out
+}
+
+// ociSeccomp is a filter in the words of the runtime, which are those of libseccomp.
+type ociSeccomp struct {
+	Default  string    `json:"defaultAction"`
+	Syscalls []ociCall `json:"syscalls"`
+}
+
+type ociCall struct {
+	Names  []string      `json:"names"`
+	Action string        `json:"action"`
+	Errno  uint32        `json:"errnoRet"`
+	Args   []ociArgument `json:"args,omitempty"`
+}
+
+type ociArgument struct {
+	Index    uint   `json:"index"`
+	Value    uint64 `json:"value"`
+	ValueTwo uint64 `json:"valueTwo"`
+	Op       string `json:"op"`
+}
+
+// ociFilter returns the rules of policy. A rule of libseccomp compares each argument once, so a
+// list of allowed values becomes the values between them.
+func ociFilter() *ociSeccomp {
+	f := &ociSeccomp{Default: "SCMP_ACT_ALLOW"}
+	refuse := func(e unix.Errno, names []string, args ...ociArgument) {
+		f.Syscalls = append(f.Syscalls, ociCall{names, "SCMP_ACT_ERRNO", uint32(e), args})
+	}
+	refuse(unix.EPERM, refused)
+	for bit := uint64(1); bit <= namespaces; bit <<= 1 {
+		if bit&namespaces != 0 {
+			refuse(unix.EPERM, []string{"unshare", "clone"},
+				ociArgument{0, bit, bit, "SCMP_CMP_MASKED_EQ"})
+		}
+	}
+	socket := []string{"socket"}
+	for _, a := range except(0, families) {
+		refuse(unix.EAFNOSUPPORT, socket, a)
+	}
+	for _, a := range except(2, netlinks) {
+		refuse(unix.EAFNOSUPPORT, socket,
+			ociArgument{Index: 0, Value: unix.AF_NETLINK, Op: "SCMP_CMP_EQ"}, a)
+	}
+	refuse(unix.ENOSYS, []string{"clone3"})
+	return f
+}
+
+// except returns comparisons of an argument that hold for every value outside a list.
+func except(index uint, allowed []uint64) (out []ociArgument) {
+	most, is := uint64(0), map[uint64]bool{}
+	for _, n := range allowed {
+		most, is[n] = max(most, n), true
+	}
+	for n := range most {
+		if !is[n] {
+			out = append(out, ociArgument{Index: index, Value: n, Op: "SCMP_CMP_EQ"})
+		}
+	}
+	return append(out, ociArgument{Index: index, Value: most, Op: "SCMP_CMP_GT"})
+}
+
+func writeJSON(file string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, b, 0o600)
+}

@@ -1,0 +1,56 @@
+package spec
+
+import (
+	"strings"
+
+	"pando.run/pando"
+)
+
+func (c *checks) health(h pando.Health, published bool) {
+	for _, p := range h.Probes() {
+		where := p.Key
+		word(c, where+".kind", p.Kind, pando.ProbeExplicit, pando.ProbeTCP, pando.ProbeHTTP,
+			pando.ProbeGRPC, pando.ProbeExec, pando.ProbeStarted, pando.ProbeReported)
+		c.that(p.Kind != pando.ProbeExec || len(p.Command) > 0, "%s: exec needs a command", where)
+		c.that(p.Kind != pando.ProbeHTTP || strings.HasPrefix(p.Path, "/"),
+			"%s: path %q: want one that begins with /", where, p.Path)
+		c.that(published || p.Port > 0 || !p.Dials(),
+			"%s: names no port, and the service publishes none", where)
+	}
+	for _, why := range healthConflicts(h) {
+		c.that(false, "%s: %s", why.path, why.text)
+	}
+	c.seconds("health.startup.interval_seconds", h.Startup.IntervalSeconds)
+	c.seconds("health.startup.timeout_seconds", h.Startup.TimeoutSeconds)
+	c.seconds("health.startup.seconds_max", h.Startup.SecondsMax)
+	c.seconds("health.ready_seconds_max", h.ReadySecondsMax)
+	c.seconds("health.interval_seconds", h.IntervalSeconds)
+	c.seconds("health.timeout_seconds", h.TimeoutSeconds)
+	c.that(h.Fall >= 0, "health.fall: %d: want a number from 0 on", h.Fall)
+}
+
+// healthConflicts returns the keys of a health that contradict each other.
+func healthConflicts(h pando.Health) (out []conflict) {
+	add := func(is bool, path, text string) {
+		if is {
+			out = append(out, conflict{path, text})
+		}
+	}
+	for _, p := range h.Probes() {
+		add(p.Kind == pando.ProbeStarted && p.Key != "health.ready", p.Key,
+			"started is a probe of health.ready: leave this one out")
+		add(p.Kind == pando.ProbeReported && p.Key != "health.startup.probe", p.Key,
+			"reported is a probe of health.startup: without health.ready, the program reports that it "+
+				"is ready")
+	}
+	up := h.Startup
+	add(up.Probe.Kind == pando.ProbeReported && h.Ready.Kind == pando.ProbeExplicit,
+		"health.startup.probe", "the one report of the program is for health.ready: give that a probe, "+
+			"such as tcp 7000, or leave this one out")
+	const alone = "has no effect without a probe, such as startup: {probe: exec ./migrated}"
+	none := up.Probe.Kind == pando.ProbeExplicit
+	add(none && up.IntervalSeconds != 0, "health.startup.interval", alone)
+	add(none && up.TimeoutSeconds != 0, "health.startup.timeout", alone)
+	add(none && up.SecondsMax != 0, "health.startup.within", alone)
+	return out
+}
