@@ -25,7 +25,7 @@ func (b *Branch) common(
 		root, err = w.rootOf(b.base)
 		return root, false, err
 	}
-	line, err := b.line(w)
+	l, err := b.strand(w)
 	if err != nil {
 		return root, false, err
 	}
@@ -35,28 +35,33 @@ func (b *Branch) common(
 			return root, false, err
 		}
 	}
-	n, err := b.newestIn(w, line, main, noted)
-	if err != nil || n == 0 && len(line) > 0 {
+	n, err := l.newestIn(main, noted)
+	if err != nil || n == 0 && len(l.own) > 0 {
 		return root, err == nil, err
 	}
-	root, err = b.commonTree(w, line, n, b.base)
+	root, err = l.common(n, b.base)
 	return root, false, err
 }
 
-// line returns the commits of the branch since its start, newest first. The history of main beside
-// them may be trimmed on this host: other hosts trim for their own branches only.
-func (b *Branch) line(w *work) ([]own, error) {
-	var line []own
-	var pulled []pando.ObjectID // by commit: what it pulled, or zero
+// strand holds the commits of a branch since its start, newest first. The history of main beside them
+// may be trimmed on this host: other hosts trim for their own branches only.
+type strand struct {
+	merge // its rules
+	since pando.ObjectID
+	own   []own
+}
+
+// strand reads the commits of the branch.
+func (b *Branch) strand(w *work) (strand, error) {
+	l := strand{since: b.since, merge: merge{work: w, types: b.repo.types, branch: b.instance}}
 	for id := b.head; id != b.since && !id.IsZero(); {
 		c, err := w.commit(id)
 		if err != nil {
-			return nil, err
+			return l, err
 		}
-		line = append(line, own{id: id})
-		pulled = append(pulled, pando.ObjectID{})
-		if len(c.parents) > 1 {
-			pulled[len(pulled)-1] = c.parents[1]
+		l.own = append(l.own, own{id: id})
+		if len(c.parents) > 1 { // it pulled
+			l.own[len(l.own)-1].main = c.parents[1]
 		}
 		if len(c.parents) == 0 || w.edge(id) {
 			break
@@ -64,70 +69,71 @@ func (b *Branch) line(w *work) ([]own, error) {
 		id = c.parents[0]
 	}
 	at := b.since
-	for n := range slices.Backward(line) {
-		if !pulled[n].IsZero() {
-			at = pulled[n]
+	for n, c := range slices.Backward(l.own) {
+		if !c.main.IsZero() {
+			at = c.main
 		}
-		line[n].main = at
+		l.own[n].main = at
 	}
-	return line, nil
+	return l, nil
 }
 
-// newestIn returns the place in the line of the newest commit that another commit contains, as its
-// history on this host or a note shows. It returns the length of the line if there is none.
-func (b *Branch) newestIn(w *work, line []own, of, noted pando.ObjectID) (int, error) {
-	if len(line) == 0 {
+// newestIn returns the place in the strand of the newest commit that another commit contains, as its
+// history on this host or a note shows. It returns the length of the strand if there is none.
+func (l strand) newestIn(of, noted pando.ObjectID) (int, error) {
+	if len(l.own) == 0 {
 		return 0, nil
 	}
-	start, err := w.commit(b.since)
+	start, err := l.commit(l.since)
 	if err != nil {
 		return 0, err
 	}
-	known, err := w.ancestors(of, start.at)
+	known, err := l.ancestors(of, start.at)
 	if err != nil {
 		return 0, err
 	}
-	for n, c := range line {
+	for n, c := range l.own {
 		if _, in := known[c.id]; in || c.id == noted {
 			return n, nil
 		}
 	}
-	return len(line), nil
+	return len(l.own), nil
 }
 
-// commonTree returns the common tree of two commits. One is a commit of main that contains the branch up
-// to place n of its line, and the other contains the whole line and a commit of main.
+// common returns the common tree of two commits. One is a commit of main that contains the branch
+// up to place n of its strand. The other contains the whole strand and a commit of main.
 //
 // Main only grows, so a commit of main contains all that the branch pulled before. If the branch
 // pulled main after place n, the histories cross: both commits contain place n and the pulled main,
 // and neither of these contains the other. Their merge is the base, and it needs the common tree of
 // the two (recursive merge base).
-func (b *Branch) commonTree(w *work, line []own, n int, main pando.ObjectID) (pando.ObjectID, error) {
-	if n == len(line) {
-		return w.rootOf(main)
+func (l strand) common(n int, main pando.ObjectID) (pando.ObjectID, error) {
+	if n == len(l.own) {
+		return l.rootOf(main)
 	}
-	if line[n].main == main {
-		return w.rootOf(line[n].id)
+	at := l.own[n]
+	if at.main == main {
+		return l.rootOf(at.id)
 	}
-	older, err := b.newestIn(w, line[n:], main, pando.ObjectID{})
+	l.own = l.own[n:]
+	older, err := l.newestIn(main, pando.ObjectID{})
 	if err != nil {
 		return main, err
 	}
 	if older == 0 { // the pulled main contains place n
-		return w.rootOf(main)
+		return l.rootOf(main)
 	}
-	under, err := b.commonTree(w, line[n:], older, line[n].main)
+	under, err := l.common(older, at.main)
 	if err != nil {
 		return under, err
 	}
-	ours, err := w.rootOf(main)
+	ours, err := l.rootOf(main)
 	if err != nil {
 		return ours, err
 	}
-	theirs, err := w.rootOf(line[n].id)
+	theirs, err := l.rootOf(at.id)
 	if err != nil {
 		return theirs, err
 	}
-	m := &merge{work: w, types: b.repo.types, branch: b.instance}
-	return m.folders("", under, ours, theirs)
+	return l.folders("", under, ours, theirs)
 }

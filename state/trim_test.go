@@ -136,9 +136,9 @@ func TestAnIdleBranchOfAFormerAgentMergesOnce(t *testing.T) {
 	}
 }
 
-// A push moves main and loses its answer while the instance pulls an older main. Both commits are in
-// the branch and in main, and neither contains the other. The history between them was cut by the
-// host that sent main. What was pushed counts once, and what was not counts too.
+// A push moves main and loses its answer while the instance pulls an older main. Both commits are
+// in the branch and in main, and neither contains the other. The host that sent main has cut the
+// history between them. Each line counts once: the pushed one, and the one after it.
 func TestCrossedHistoriesThatWereCutMergeOnce(t *testing.T) {
 	ctx, m, now := t.Context(), newMemory(), t0
 	next := func() time.Time { now = now.Add(time.Second); return now }

@@ -30,7 +30,7 @@ func (b *Branches) Push(
 	return result, nil
 }
 
-// Pull merges main into an instance's branch. It sees every push whose answer came before the call,
+// Pull merges main into an instance's branch. It sees every push that was answered before the call,
 // on any host.
 func (b *Branches) Pull(
 	ctx context.Context, s pando.ServiceKey, i pando.InstanceID,
@@ -50,8 +50,8 @@ func (b *Branches) Pull(
 	return result, b.moved(main, err)
 }
 
-// newest returns the head of main. A state on this host alone moves through this host, so its records
-// are enough. The records of a state with copies may be older than a push on another host.
+// newest returns the head of main. A state on this host alone moves through this host, so its
+// records are enough. The records of a state with copies may be older than a push on another host.
 func (b *Branches) newest(ctx context.Context, s pando.ServiceKey) (pando.StateHead, error) {
 	if !b.several(s) {
 		return b.Records.Main(s).V, nil

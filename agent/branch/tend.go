@@ -251,7 +251,7 @@ func (b *tender) tidy(ctx context.Context, k pando.Keeper) {
 		case b.Records.Alive(i), b.isOpen(i):
 			continue
 		case k.Host != b.Host && !b.seatedHere(k.Service, i):
-			if read { // else this host does not know its own instances yet
+			if read { // else the host's own instances are not read yet
 				err = b.release(ctx, k.Service, i)
 			}
 		case len(b.Records.Types(k.Service, target)) == 0: // the spec has not arrived

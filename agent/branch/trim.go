@@ -10,7 +10,7 @@ import (
 )
 
 // TrimOften trims old history from the states of this host every TrimEvery, if there was a push or
-// if an instance ended whose branch main contains. It returns when ctx ends.
+// if main contains the branch of an ended instance. It returns when ctx ends.
 func (b *Branches) TrimOften(ctx context.Context) {
 	last := int64(0)
 	for pando.Sleep(ctx, b.Clock, b.TrimEvery) == nil {

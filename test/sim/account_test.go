@@ -26,7 +26,7 @@ const (
 )
 
 // accounts collects the calls of the instances of the run's service. A number orders the beginnings
-// and the ends of the calls: virtual time stands still during a call that waits for nothing.
+// and the ends of the calls, because virtual time stands still during a short call.
 type accounts struct {
 	mu     sync.Mutex
 	number int64
@@ -174,7 +174,7 @@ func rotation() porcupine.Model {
 	return m.ToModel()
 }
 
-// book is what one instance has paid: a payment is begun, and repeated until its push succeeds.
+// book holds the open payment of an instance. A payment is repeated until its push succeeds.
 type book struct {
 	line  payment // of the last payment
 	began int64   // of the open payment; 0: none is open
@@ -330,8 +330,8 @@ func judge(t *testing.T, name string, m porcupine.Model, all []porcupine.Operati
 			first = &all[n]
 		}
 	}
-	t.Errorf("the history of %s is %s: of %d calls, %d have an order; the next one is %+v from %d to %d",
-		name, is, len(all), len(order), first.Input, first.Call, first.Return)
+	t.Errorf("the history of %s is %s: %d of %d calls have an order; the next one is %+v, %d to %d",
+		name, is, len(order), len(all), first.Input, first.Call, first.Return)
 }
 
 // The models find a lost payment, a read of the past, a payment out of turn, and a flow after a
