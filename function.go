@@ -102,6 +102,9 @@ type UnitLoad struct {
 	Age     time.Duration // since the unit wrote the report; huge if it never wrote one
 	Backlog time.Duration // time from now until the unit has served its packets
 	Waiting uint64        // packets not served yet
+	// Worked is the processor time that the unit used since its start. It is 0 for a unit with a
+	// limited rate.
+	Worked time.Duration
 }
 
 // UnitStatus is the report of a unit about its work (function/unit/src/unit.rs).

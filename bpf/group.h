@@ -26,6 +26,7 @@
 #define GROUP_REPORT_PACKETS 19 /* packets taken from steering */
 #define GROUP_REPORT_BYTES 20 /* bytes taken from steering */
 #define GROUP_REPORT_LEFT 21 /* 1: a leaving unit has handed over all its flows */
+#define GROUP_REPORT_WORKED 22 /* processor time used, in ns; 0 for a unit with a limited rate */
 
 /* The ring from unit i to unit j is the ring j * GROUP_UNITS + i. */
 #define GROUP_RINGS 33280 /* position of the first ring */

@@ -23,7 +23,11 @@ func (r *Registry) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision
 	if len(puts) == 0 {
 		return 0, fmt.Errorf("%w: a transaction that writes nothing", pando.ErrInvalid)
 	}
-	if err := r.guard.check(); err != nil && len(t.Put) > 0 {
+	written := make([]pando.Key, len(t.Put))
+	for n, v := range t.Put {
+		written[n] = v.Key()
+	}
+	if err := r.guard.check(); err != nil && !removes(len(t.Delete), written) {
 		return 0, err
 	}
 	if err := r.guard.mayAdd(txnAdds(t)); err != nil {

@@ -73,7 +73,7 @@ func (g *guard) check() error {
 		pando.ErrStoreFull, g.dir, free>>20, int64(openBytes)>>20)
 }
 
-// intercept applies the guard to calls through the server's doors. Deletions and reads pass.
+// intercept applies the guard to calls through the server's doors. Removals and reads pass.
 func (g *guard) intercept(
 	ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
 ) (any, error) {
@@ -100,13 +100,30 @@ func writes(req any) bool {
 	case *pb.PutRequest, *pb.LeaseGrantRequest:
 		return true
 	case *pb.TxnRequest:
+		var puts []pando.Key
+		deletes := 0
 		for _, op := range r.Success {
-			if op.GetRequestPut() != nil {
-				return true
+			if put := op.GetRequestPut(); put != nil {
+				puts = append(puts, pando.Key(put.Key))
+			} else if op.GetRequestDeleteRange() != nil {
+				deletes++
 			}
 		}
+		return !removes(deletes, puts)
 	}
 	return false
+}
+
+// removes reports whether a transaction passes on a full disk: it writes nothing, or it deletes
+// records and writes the decision and the remaining endpoints beside. A full disk would keep the
+// records that fill it otherwise. The number of records bounds such transactions.
+func removes(deletes int, puts []pando.Key) bool {
+	for _, k := range puts {
+		if deletes == 0 || k.Kind() != pando.KindDecision && k.Kind() != pando.KindEndpoints {
+			return false
+		}
+	}
+	return true
 }
 
 // requestAdds reports whether a call of another process adds a record for good.

@@ -77,12 +77,25 @@ func TestAFullDiskRefusesWritesAndRecovers(t *testing.T) {
 				t.Fatalf("%s: %v; want a refusal that names the directory", name, err)
 			}
 		}
-		if snap, err := r.Snapshot(t.Context(), pando.Root); err != nil || len(snap.Records) != 1 {
+		if snap, err := r.Snapshot(t.Context(), pando.Root); err != nil || len(snap.Records) == 0 {
 			t.Fatalf("%s: a full store cannot be read: %v", name, err)
 		}
 		_, err := r.Commit(t.Context(), pando.Txn{Delete: []pando.Key{service("none").Key()}})
 		if err != nil {
 			t.Fatalf("%s: a full store cannot delete: %v", name, err)
+		}
+		why := pando.Decision{ID: "1", Service: service("none").ServiceKey}
+		removal := pando.Txn{Put: []pando.Stored{why}, Delete: []pando.Key{service("none").Key()}}
+		if _, err := r.Commit(t.Context(), removal); err != nil {
+			t.Fatalf("%s: a full store cannot delete and write why: %v", name, err)
+		}
+		removal.Put = append(removal.Put, service("other"))
+		if _, err := r.Commit(t.Context(), removal); !errors.Is(err, pando.ErrStoreFull) {
+			t.Fatalf("%s: a full store writes a service beside a deletion: %v", name, err)
+		}
+		removal = pando.Txn{Put: []pando.Stored{why}}
+		if _, err := r.Commit(t.Context(), removal); !errors.Is(err, pando.ErrStoreFull) {
+			t.Fatalf("%s: a full store writes a decision without a deletion: %v", name, err)
 		}
 	}
 

@@ -23,7 +23,8 @@ const (
 	reportNow   = reportWord
 	reportEnd   = reportWord + 1
 	reportWaits = reportWord + 2
-	reportWords = 6
+	reportWork  = reportWord + 6
+	reportWords = 7
 	pagesBytes  = 8 * pageWords * (1 + pando.UnitsMax)
 )
 
@@ -103,6 +104,7 @@ func (m *Memory) Loads(units uint64) (loads [pando.UnitsMax]pando.UnitLoad, err 
 			Age:     time.Duration(now.Nano() - at(reportNow)),
 			Backlog: time.Duration(max(0, at(reportEnd)-now.Nano())),
 			Waiting: uint64(at(reportWaits)),
+			Worked:  time.Duration(at(reportWork)),
 		}
 	}
 	return loads, nil

@@ -48,7 +48,8 @@ func TestTheLayoutIsThatOfTheHeader(t *testing.T) {
 		"GROUP_UNITS": pando.UnitsMax, "GROUP_WORDS": memoryBytes / 8, "GROUP_PAGE_WORDS": pageWords,
 		"GROUP_ALIVE": aliveWord, "GROUP_RINGS": pagesBytes / 8,
 		"GROUP_REPORT_NOW": reportNow, "GROUP_REPORT_FINISH": reportEnd,
-		"GROUP_REPORT_WAITING": reportWaits, "GROUP_REPORT_LEFT": reportWord + reportWords - 1,
+		"GROUP_REPORT_WAITING": reportWaits,
+		"GROUP_REPORT_WORKED":  reportWord + reportWords - 1,
 	} {
 		if value, ok := defined[name]; !ok || value != ours {
 			t.Errorf("%s is %d here, bpf/group.h defines %d (%v)", name, ours, value, ok)
@@ -74,7 +75,7 @@ func TestTheGroupReadsTheReportsOfItsUnits(t *testing.T) {
 	page := defined["GROUP_PAGE_WORDS"] * (1 + id)
 	for name, value := range map[string]int64{
 		"NOW": now.Nano() - int64(time.Second), "FINISH": now.Nano() + int64(time.Hour), "WAITING": 7,
-		"PACKETS": 1, "BYTES": 2, "LEFT": 1,
+		"PACKETS": 1, "BYTES": 2, "LEFT": 1, "WORKED": int64(time.Minute),
 	} {
 		atomic.StoreUint64(m.word(0, page+defined["GROUP_REPORT_"+name]), uint64(value))
 	}
@@ -84,7 +85,7 @@ func TestTheGroupReadsTheReportsOfItsUnits(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := loads[id]
-	if l.Waiting != 7 || l.Age < time.Second || l.Age > time.Minute ||
+	if l.Waiting != 7 || l.Worked != time.Minute || l.Age < time.Second || l.Age > time.Minute ||
 		l.Backlog > time.Hour || l.Backlog < 59*time.Minute {
 		t.Errorf("the load is %+v", l)
 	}

@@ -59,8 +59,9 @@ type unit struct {
 	phase   function.Phase
 	process pando.Unit // nil before the unit is ready and after its end
 	started time.Time
-	leaves  int  // ticks until the order to leave, after the unit stopped taking packets
-	retired bool // the unit has ended, and flows may still refer to its number
+	leaves  int           // ticks until the order to leave, after the unit stopped taking packets
+	retired bool          // the unit has ended, and flows may still refer to its number
+	worked  time.Duration // processor time in its last report
 }
 
 // Group is a group of units. Run runs it.
@@ -250,17 +251,17 @@ func (g *Group) tick(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	need := g.activation.Tick(bytes-g.bytes, bits.OnesCount64(accepting))
+	backlog, busy, worked, err := g.queues()
+	if err != nil {
+		return err
+	}
+	need := g.activation.Tick(max(bytes-g.bytes, g.bytesOf(worked)), bits.OnesCount64(accepting))
 	g.bytes = bytes
 	var phases [pando.UnitsMax]function.Phase
 	for id := range g.units {
 		phases[id] = g.units[id].phase
 	}
 	plan := g.pool.Plan(need, phases[:])
-	backlog, busy, err := g.queues()
-	if err != nil {
-		return err
-	}
 	g.Memory.SetAlive(g.alive())
 	if err := g.Flowlets.Tick(plan.Accept, plan.Ready, backlog); err != nil {
 		return err
@@ -294,9 +295,21 @@ func (g *Group) alive() (set uint64) {
 	return set
 }
 
-// queues returns the remaining work of each unit with a fresh report, and the set of units that
-// hold packets.
-func (g *Group) queues() (backlog map[int]time.Duration, busy uint64, err error) {
+// bytesOf returns the bytes that units of nominal speed serve in this processor time. Small packets
+// and slow functions take more time for their bytes.
+func (g *Group) bytesOf(worked time.Duration) uint64 {
+	share := 1.0 // of a processor, which a unit may use
+	if g.Limits.CPUs > 0 {
+		share = min(share, g.Limits.CPUs)
+	}
+	return uint64(worked.Seconds() / share * float64(g.UnitBits) / 8)
+}
+
+// queues returns the remaining work of each unit with a fresh report, the set of units that hold
+// packets, and the processor time that all units used since the last call.
+func (g *Group) queues() (
+	backlog map[int]time.Duration, busy uint64, worked time.Duration, err error,
+) {
 	units := uint64(0)
 	for id := range g.units {
 		if g.units[id].process != nil {
@@ -305,7 +318,7 @@ func (g *Group) queues() (backlog map[int]time.Duration, busy uint64, err error)
 	}
 	loads, err := g.Memory.Loads(units)
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, 0, err
 	}
 	backlog = map[int]time.Duration{}
 	for ; units != 0; units &= units - 1 {
@@ -316,8 +329,10 @@ func (g *Group) queues() (backlog map[int]time.Duration, busy uint64, err error)
 		if loads[id].Age < fresh {
 			backlog[id] = loads[id].Backlog
 		}
+		worked += max(0, loads[id].Worked-g.units[id].worked)
+		g.units[id].worked = loads[id].Worked
 	}
-	return backlog, busy, nil
+	return backlog, busy, worked, nil
 }
 
 // leave orders units to leave that got no new packets for some ticks.

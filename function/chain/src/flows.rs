@@ -21,8 +21,10 @@ pub struct Flow {
     pub key: FlowKey,
     /// Direction of the first packet.
     pub first: Direction,
-    /// Time of the last packet.
+    /// Time of the last packet, or of the flow's arrival from another unit.
     pub last_ns: u64,
+    /// The latest time that functions saw in a packet of the flow.
+    pub(crate) time_ns: u64,
     /// Bit per stage: the flow has state.
     pub valid: u8,
     /// Bit per stage: the flow has a lease, taken or only offered.
@@ -33,6 +35,8 @@ pub struct Flow {
     pub leases: [u32; STAGES_MAX],
     /// Progress towards the end of its connection.
     pub ends: Ends,
+    /// Whether packets went both ways, so that a new flow never takes the place of this one.
+    pub answered: bool,
     /// A second key with packets of this flow: the addresses that its output has on return.
     pub alias: Option<FlowKey>,
     /// The last batch that touched the flow, and the flow's place there.
@@ -45,6 +49,13 @@ impl Flow {
     #[inline]
     pub fn changed(&self) -> u8 {
         self.mark.changed
+    }
+
+    /// Notes a packet. Returns the time that functions see in it.
+    pub(crate) fn note(&mut self, reply: bool, time_ns: u64) -> u64 {
+        self.answered |= reply;
+        self.time_ns = self.time_ns.max(time_ns);
+        self.time_ns
     }
 }
 
@@ -60,6 +71,9 @@ pub(crate) struct Mark {
     /// Whether the flow is in the batch's list of changed flows.
     pub noted: bool,
 }
+
+/// Places that a packet without room searches. More would cost each packet of a flood more.
+const SEARCHED: usize = 64;
 
 #[derive(Clone, Copy)]
 struct Place {
@@ -88,6 +102,8 @@ pub struct Flows {
     offsets: Vec<usize>,
     flows_max: usize,
     swept: usize,
+    /// Where the next search for a flow without an answer begins.
+    searched: usize,
     /// Flows count as seen until this time, because their last packets are unknown.
     seen_ns: u64,
 }
@@ -107,6 +123,7 @@ impl Flows {
             offsets,
             flows_max,
             swept: 0,
+            searched: 0,
             seen_ns: 0,
         }
     }
@@ -139,11 +156,13 @@ impl Flows {
             key,
             first: direction,
             last_ns: now_ns,
+            time_ns: 0,
             valid: 0,
             leased: 0,
             taken: 0,
             leases: [0; STAGES_MAX],
             ends: Ends::default(),
+            answered: false,
             alias: None,
             mark: Mark::default(),
             used: true,
@@ -314,6 +333,28 @@ impl Flows {
                 idle.push(self.swept as FlowId);
             }
         }
+    }
+
+    /// Returns the flow that a new one may replace in a full table, if any. Of the next
+    /// [`SEARCHED`] places, it is the flow that was silent for longest, without an answer and since
+    /// `before_ns`. A flow for which `is_used` holds stays.
+    pub(crate) fn replaceable(
+        &mut self,
+        before_ns: u64,
+        is_used: impl Fn(FlowId) -> bool,
+    ) -> Option<FlowId> {
+        let (places, from) = (self.flows.len(), self.searched);
+        self.searched = (from + SEARCHED) % places.max(1);
+        (0..SEARCHED.min(places))
+            .map(|n| ((from + n) % places) as FlowId)
+            .filter(|&id| {
+                let flow = self.flow(id);
+                flow.used
+                    && !flow.answered
+                    && flow.last_ns.max(self.seen_ns) < before_ns
+                    && !is_used(id)
+            })
+            .min_by_key(|&id| self.flow(id).last_ns)
     }
 
     /// Returns a fingerprint of all flows: keys, aliases, leases and states. Their order does not

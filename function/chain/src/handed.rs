@@ -113,6 +113,8 @@ impl<E: Executor> Chain<E> {
         (flow.valid, flow.leased, flow.taken, flow.leases) =
             (was.valid, was.taken, was.taken, was.leases);
         flow.ends = was.ends;
+        // Another unit may have seen both ways.
+        flow.answered = true;
         // After the leases: with the number of another flow comes that flow's alias.
         if let Some(alias) = was.alias {
             self.flows.add_alias(id, alias);

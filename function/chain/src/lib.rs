@@ -14,8 +14,8 @@ mod turn;
 
 use pando_abi::executor::{Executor, Trap};
 use pando_abi::{self as abi, BATCH_PACKETS};
-use pando_flow::FlowKey;
 use pando_flow::fragments::Taken;
+use pando_flow::{Direction, FlowKey};
 
 use crate::ends::CLOSED_NS;
 use crate::flows::{FlowId, Flows, Met, STAGES_MAX};
@@ -69,6 +69,8 @@ struct Live {
     index: usize,
     met: Met,
     place: Place,
+    /// The packet's time, which never decreases within its flow.
+    time_ns: u64,
 }
 
 /// Functions that every packet passes in order, and the flows of their unit.
@@ -84,6 +86,8 @@ pub struct Chain<E> {
     pub changed: Vec<FlowId>,
     /// Keys of forgotten flows, if a log needs them. The reader empties this.
     pub forgotten: Option<Vec<FlowKey>>,
+    /// Number of flows without an answer that new flows replaced in the full table.
+    pub replaced: u64,
     fates: Vec<Fate>,
     touched: Vec<FlowId>,
     live: Vec<Live>,
@@ -110,6 +114,7 @@ impl<E: Executor> Chain<E> {
             events: Vec::new(),
             changed: Vec::new(),
             forgotten: None,
+            replaced: 0,
             fates: Vec::new(),
             touched: Vec::new(),
             live: Vec::new(),
@@ -244,13 +249,15 @@ impl<E: Executor> Chain<E> {
             let fate = match flow {
                 _ if bytes > room || arrival.frame.is_empty() => Fate::TooLong,
                 None => Fate::Unseen,
-                Some((key, direction)) => match self.flows.meet(key, direction, arrival.time_ns) {
+                Some((key, direction)) => match self.meet(key, direction, arrival.time_ns) {
                     None => Fate::NoRoom,
                     Some(mut met) => {
                         if steered.is_some_and(|(_, translated)| translated) {
                             (met.translated, met.reply) = (true, true);
                         }
-                        self.live.push(Live { index, met, place: Place::Arrived });
+                        let time_ns =
+                            self.flows.flow_mut(met.flow).note(met.reply, arrival.time_ns);
+                        self.live.push(Live { index, met, place: Place::Arrived, time_ns });
                         room -= bytes;
                         Fate::Passed
                     }
@@ -269,6 +276,20 @@ impl<E: Executor> Chain<E> {
             }
         }
         self.fates.len()
+    }
+
+    /// Finds or makes a packet's flow. In a full table, a new flow replaces one without an answer:
+    /// a trickle of packets from ever new ports would close the unit otherwise.
+    fn meet(&mut self, key: FlowKey, direction: Direction, now_ns: u64) -> Option<Met> {
+        if let Some(met) = self.flows.meet(key, direction, now_ns) {
+            return Some(met);
+        }
+        let live = &self.live;
+        let is_used = |id| live.iter().any(|live| live.met.flow == id);
+        let id = self.flows.replaceable(now_ns.saturating_sub(ANSWER_NS), is_used)?;
+        self.forget(id);
+        self.replaced += 1;
+        self.flows.meet(key, direction, now_ns)
     }
 
     /// Ends a batch. Returns untaken leases, and forgets idle flows and flows that never got state.
@@ -322,6 +343,9 @@ impl<E: Executor> Chain<E> {
         }
     }
 }
+
+/// The silence after which a flow without an answer may lose its place in a full table.
+const ANSWER_NS: u64 = 1_000_000_000;
 
 /// Places in the table of flows to check after each batch. A full sweep would delay the batch.
 const SWEPT_PER_BATCH: usize = 64;

@@ -47,7 +47,7 @@ impl<E: Executor> Chain<E> {
                 && flow.valid & bit == 0
                 && flow.leased & bit == 0
                 && flow.mark.latest == 0
-                && let Some(number) = leases.take(arrivals[live.index].time_ns)
+                && let Some(number) = leases.take(live.time_ns)
             {
                 flow.leased |= bit;
                 flow.leases[at] = number;
@@ -77,7 +77,7 @@ impl<E: Executor> Chain<E> {
                 flags: flags.iter().filter(|(on, _)| *on).map(|(_, f)| f).sum(),
                 lease: flow.leases[at],
                 earlier: flow.mark.latest.into(),
-                time_ns: arrivals[live.index].time_ns,
+                time_ns: live.time_ns,
             });
             flow.mark.latest = n as u8 + 1;
             shares += frame.len().div_ceil(SHARE_BYTES);
@@ -134,7 +134,7 @@ impl<E: Executor> Chain<E> {
         }
         for (n, code) in abi::events(memory, descriptor, range.len()) {
             let live = &self.live[range.start + n];
-            let (key, time_ns) = (self.flows.flow(live.met.flow).key, arrivals[live.index].time_ns);
+            let (key, time_ns) = (self.flows.flow(live.met.flow).key, live.time_ns);
             self.events.push(Event { stage: at, key, code, time_ns });
         }
     }

@@ -53,6 +53,8 @@ pub struct Report {
     pub bytes: u64,
     /// 1 after a leaving unit has handed over all its flows.
     pub left: u64,
+    /// Processor time that the unit used, in nanoseconds; 0 for a unit with a limited rate.
+    pub worked_ns: u64,
 }
 
 /// The mapping.
@@ -112,7 +114,9 @@ impl Shared {
     /// Publishes the load of `unit`.
     pub fn report(&self, unit: UnitId, r: &Report) {
         for (n, value) in
-            [r.now_ns, r.finish_ns, r.waiting, r.packets, r.bytes, r.left].into_iter().enumerate()
+            [r.now_ns, r.finish_ns, r.waiting, r.packets, r.bytes, r.left, r.worked_ns]
+                .into_iter()
+                .enumerate()
         {
             self.of(unit, REPORT + n).store(value, Ordering::Release);
         }

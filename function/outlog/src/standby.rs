@@ -198,10 +198,7 @@ fn malformed(e: Malformed) -> io::Error {
 }
 
 fn now_ns() -> u64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_nanos() as u64
+    pando_net::clock::now().as_nanos() as u64
 }
 
 fn greet(mut link: Link, hello: &Hello) -> io::Result<Link> {

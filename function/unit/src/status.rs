@@ -44,6 +44,9 @@ pub struct Status {
     pub unsent: u64,
     /// Flows with state.
     pub flows: usize,
+    /// Flows without an answer that new flows replaced in the full table.
+    #[serde(default)]
+    pub replaced: u64,
     /// Time from the kernel's receipt to sending, in nanoseconds: p50, p75, p99.
     pub latency_ns: [u64; 3],
     /// The last trap of each function that had one.

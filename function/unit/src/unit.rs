@@ -13,7 +13,7 @@ use pando_abi::executor::Executor;
 use pando_chain::{Arrival, Chain, Fate};
 use pando_meter::latency::Latencies;
 use pando_meter::{Billed, Meter, Unserved};
-use pando_net::clock::now;
+use pando_net::clock::{Moment, now};
 use pando_net::offload;
 use pando_net::packet::Slot;
 use pando_net::port::Port;
@@ -194,13 +194,15 @@ impl Unit {
     fn batch(&mut self, from: usize, slots: &[Slot]) -> io::Result<()> {
         let to = (from + 1) % self.ports.len();
         let mut done = 0;
+        let moment = Moment::read();
         while done < slots.len() {
             let port = &self.ports[from];
             let arrivals: Vec<Arrival> = slots[done..]
                 .iter()
                 .map(|slot| {
                     let received = port.frame(slot);
-                    Arrival { frame: received.frame, time_ns: received.time_ns, steered: None }
+                    let time_ns = moment.of_stamp(received.time_ns);
+                    Arrival { frame: received.frame, time_ns, steered: None }
                 })
                 .collect();
             if let Some(journal) = &self.journal {
@@ -299,6 +301,7 @@ impl Unit {
             lost: self.counters.unserved().lost,
             unsent: self.counters.unsent,
             flows: self.chain.flows.len(),
+            replaced: self.chain.replaced,
             latency_ns: [quantile(0.5), quantile(0.75), quantile(0.99)],
             traps: names
                 .iter()
@@ -349,9 +352,10 @@ impl Unit {
         let now_ns = now().as_nanos() as u64;
         if !self.chain.events.is_empty() {
             let names: Vec<String> = self.chain.names().map(str::to_owned).collect();
+            let moment = Moment::read();
             for e in self.chain.events.drain(..) {
                 let line = serde_json::json!({
-                    "time_ns": e.time_ns, "function": names[e.stage],
+                    "time_ns": moment.wall_of(e.time_ns), "function": names[e.stage],
                     "flow": format!("{:?}", e.key), "event": e.code
                 });
                 self.events.add(now_ns, &line);

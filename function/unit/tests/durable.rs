@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use pando_abi::BATCH_PACKETS;
 use pando_chain::Arrival;
+use pando_net::clock::Moment;
 use pando_net::packet::Port;
 use serde_json::Value;
 
@@ -375,7 +376,11 @@ fn observer() -> Port {
 fn drain(port: &mut Port, into: &mut Vec<(Vec<u8>, u64)>) {
     let mut slots = Vec::new();
     port.receive(1024, &mut slots);
-    into.extend(slots.iter().map(|s| (port.frame(s).frame.to_vec(), port.frame(s).time_ns)));
+    let moment = Moment::read();
+    into.extend(slots.iter().map(|slot| {
+        let received = port.frame(slot);
+        (received.frame.to_vec(), moment.of_stamp(received.time_ns))
+    }));
     port.release(slots.len());
 }
 

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use bed::group::{Bench, bench, run};
@@ -82,7 +82,7 @@ fn ends(name: &str) -> Option<(Bench, Host, Host)> {
     Some((bench, client, server))
 }
 
-fn start(bench: &Bench, more: &[&str]) {
+fn start(bench: &Bench, more: &[&str]) -> Output {
     let nat = Path::new(env!("CARGO_MANIFEST_DIR")).join("../functions/nat/nat.wasm");
     let wire = [
         "--iface",
@@ -99,6 +99,7 @@ fn start(bench: &Bench, more: &[&str]) {
     ];
     let output = bench.pando(&[&["run", nat.to_str().unwrap()], &wire[..], more].concat());
     assert!(output.status.success(), "{output:?}");
+    output
 }
 
 /// Accepts connections for the whole test. Each reads lines and writes as many bytes as a line
@@ -286,6 +287,22 @@ fn a_closed_connection_gives_its_port_back() {
             assert!(fetch(&mut stream, 10).unwrap());
         }
     }
+}
+
+/// The kernel forwards the packets of AF_PACKET as well, if it is a router.
+#[test]
+fn a_kernel_that_forwards_past_the_functions_is_named() {
+    let Some((bench, _client, _server)) = ends("past") else { return };
+    let forwarding = "/proc/sys/net/ipv4/conf/inner1/forwarding";
+    std::fs::write("/proc/sys/net/ipv4/conf/all/forwarding", "0").unwrap();
+    std::fs::write(forwarding, "1").unwrap();
+    let said = String::from_utf8(start(&bench, &[]).stderr).unwrap();
+    let next = "`sysctl -w net/ipv4/conf/inner1/forwarding=0` stops that";
+    assert!(said.contains(next) && !said.contains("outer1"), "{said}");
+    bench.pando(&["rm", "g"]);
+    std::fs::write(forwarding, "0").unwrap();
+    let said = String::from_utf8(start(&bench, &[]).stderr).unwrap();
+    assert!(!said.contains("sysctl"), "{said}");
 }
 
 /// Sends a ping and waits for its answer, past other messages.

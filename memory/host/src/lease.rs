@@ -122,6 +122,8 @@ struct Held {
     last: bool,
     /// The borrower, for messages: the other end of the connection that opened the lease.
     borrower: String,
+    /// The machine or the user of the borrower, which its share is counted for.
+    owner: String,
 }
 
 /// One lease, for messages.
@@ -139,24 +141,32 @@ type Table = HashMap<u64, Held>;
 /// All leases of a memory host.
 pub struct Leases {
     slots_total: u64,
+    /// The most slots of one owner.
+    slots_each: u64,
     held: Mutex<Table>,
 }
 
 impl Leases {
-    /// Returns the leases of a memory host that lends `slots_total` slots.
-    pub fn new(slots_total: u64) -> Self {
-        Leases { slots_total, held: Mutex::new(HashMap::new()) }
+    /// Returns the leases of a memory host that lends `slots_total` slots, to one owner
+    /// `slots_each` at most.
+    pub fn new(slots_total: u64, slots_each: u64) -> Self {
+        Leases { slots_total, slots_each, held: Mutex::new(HashMap::new()) }
     }
 
-    /// Opens a lease of `slots` slots (0 = all that are free), with one connection to it. Err: the
-    /// slots that are free.
-    pub fn open(&self, slots: u64) -> io::Result<Result<Arc<Lease>, u64>> {
-        self.lend(&mut self.held.lock().expect("leases"), slots, 0)
+    /// Opens a lease of `slots` slots (0 = all that the owner may have), with one connection to it.
+    /// Err: the slots that are free for the owner.
+    pub fn open(&self, slots: u64, owner: &str) -> io::Result<Result<Arc<Lease>, u64>> {
+        self.lend(&mut self.held.lock().expect("leases"), slots, 0, owner)
     }
 
     /// Opens a lease in place of one that its borrower has given up, which ends. A borrower that
     /// repeats the request, because the answer was late, gets the same lease.
-    pub fn replace(&self, old: u64, slots: u64) -> io::Result<Result<Arc<Lease>, u64>> {
+    pub fn replace(
+        &self,
+        old: u64,
+        slots: u64,
+        owner: &str,
+    ) -> io::Result<Result<Arc<Lease>, u64>> {
         let mut held = self.held.lock().expect("leases");
         if let Some(h) = held.values_mut().find(|h| h.replaces == old && h.lease.slots == slots) {
             h.connections += 1;
@@ -165,7 +175,7 @@ impl Leases {
         if let Some(h) = held.remove(&old) {
             h.lease.end();
         }
-        self.lend(&mut held, slots, old)
+        self.lend(&mut held, slots, old, owner)
     }
 
     fn lend(
@@ -173,9 +183,14 @@ impl Leases {
         held: &mut Table,
         slots: u64,
         replaces: u64,
+        owner: &str,
     ) -> io::Result<Result<Arc<Lease>, u64>> {
         held.retain(|_, h| h.connections > 0 || h.idle_since.elapsed() < GRACE);
-        let free = self.slots_total - held.values().map(|h| h.lease.slots).sum::<u64>();
+        let lent = |who: &dyn Fn(&Held) -> bool| {
+            held.values().filter(|h| who(h)).map(|h| h.lease.slots).sum::<u64>()
+        };
+        let rest = self.slots_each.saturating_sub(lent(&|h| h.owner == owner));
+        let free = (self.slots_total - lent(&|_| true)).min(rest);
         let want = if slots == 0 { free } else { slots };
         if want > free || want == 0 {
             return Ok(Err(free));
@@ -190,6 +205,7 @@ impl Leases {
                 replaces,
                 last: false,
                 borrower: String::new(),
+                owner: owner.to_owned(),
             },
         );
         Ok(Ok(lease))
@@ -267,28 +283,41 @@ mod tests {
 
     #[test]
     fn a_lease_that_was_given_up_makes_room_for_the_next() {
-        let leases = Leases::new(100);
-        let first = leases.open(100).unwrap().unwrap();
-        assert_eq!(leases.open(1).unwrap().err(), Some(0));
+        let leases = Leases::new(100, 100);
+        let first = leases.open(100, "a").unwrap().unwrap();
+        assert_eq!(leases.open(1, "a").unwrap().err(), Some(0));
         // The lease still has connections. Its number allows a replacement, and the old connections
         // then read nothing more.
-        let second = leases.replace(first.id, 100).unwrap().unwrap();
+        let second = leases.replace(first.id, 100, "a").unwrap().unwrap();
         assert!(first.is_ended() && !second.is_ended() && leases.join(first.id, false).is_none());
         leases.leave(first.id);
         // A repeated request, as after a late answer, returns the same lease.
-        assert_eq!(leases.replace(first.id, 100).unwrap().unwrap().id, second.id);
+        assert_eq!(leases.replace(first.id, 100, "a").unwrap().unwrap().id, second.id);
         leases.leave(second.id);
         assert_eq!(leases.usage(), (100, 100));
-        let third = leases.replace(second.id, 100).unwrap().unwrap();
+        let third = leases.replace(second.id, 100, "a").unwrap().unwrap();
         assert!(second.is_ended() && third.id != second.id);
         // A number that was never issued gets no room of another lease.
-        assert_eq!(leases.replace(77, 100).unwrap().err(), Some(0));
+        assert_eq!(leases.replace(77, 100, "a").unwrap().err(), Some(0));
+    }
+
+    /// The share is of the machine, however many leases it opens.
+    #[test]
+    fn no_borrower_takes_more_than_its_share() {
+        let leases = Leases::new(100, 40);
+        let first = leases.open(30, "a").unwrap().unwrap();
+        assert_eq!(leases.open(20, "a").unwrap().err(), Some(10), "of its share");
+        assert_eq!(leases.replace(first.id, 41, "a").unwrap().err(), Some(40));
+        assert_eq!(leases.open(0, "a").unwrap().unwrap().slots, 40, "all that it may have");
+        assert_eq!(leases.open(1, "a").unwrap().err(), Some(0));
+        assert_eq!(leases.open(40, "b").unwrap().unwrap().slots, 40);
+        assert_eq!(leases.open(30, "c").unwrap().err(), Some(20), "of the host");
     }
 
     #[test]
     fn a_lease_ends_with_its_last_connection_when_its_borrower_has_said_so() {
-        let leases = Leases::new(100);
-        let lease = leases.open(100).unwrap().unwrap();
+        let leases = Leases::new(100, 100);
+        let lease = leases.open(100, "a").unwrap().unwrap();
         leases.leave(lease.id);
         assert_eq!(leases.usage(), (100, 100), "it outlives its last connection for a while");
         leases.join(lease.id, false).unwrap();

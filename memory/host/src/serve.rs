@@ -65,6 +65,14 @@ pub struct Server {
     pub lie_every: u64,
 }
 
+/// The other end of a connection.
+struct From {
+    /// Its name in messages.
+    name: String,
+    /// Its machine, or its user on this machine.
+    owner: String,
+}
+
 trait Stream: Read + Write + AsRawFd + Send + 'static {}
 impl<T: Read + Write + AsRawFd + Send + 'static> Stream for T {}
 
@@ -82,9 +90,9 @@ impl Server {
                         let _ = stream.set_nodelay(true);
                         widen(stream.as_raw_fd());
                         keep_alive(stream.as_raw_fd());
-                        let from = stream
-                            .peer_addr()
-                            .map_or_else(|_| "a borrower".to_string(), |a| a.to_string());
+                        // Gone already: its greeting cannot come.
+                        let Ok(peer) = stream.peer_addr() else { continue };
+                        let from = From { name: peer.to_string(), owner: peer.ip().to_string() };
                         me.clone().attend(stream, false, from);
                     }
                 });
@@ -113,7 +121,7 @@ impl Server {
         }
     }
 
-    fn attend(self: Arc<Self>, mut stream: impl Stream, local: bool, from: String) {
+    fn attend(self: Arc<Self>, mut stream: impl Stream, local: bool, from: From) {
         // Without a thread the connection closes, like one without a greeting: other borrowers wait
         // for its memory.
         let _ = std::thread::Builder::new().spawn(move || {
@@ -128,7 +136,7 @@ impl Server {
         });
     }
 
-    fn admit(&self, stream: &mut impl Stream, local: bool, from: String) -> Option<Arc<Lease>> {
+    fn admit(&self, stream: &mut impl Stream, local: bool, from: From) -> Option<Arc<Lease>> {
         let mut b = [0; Hello::BYTES];
         stream.read_exact(&mut b).ok()?;
         let (status, lease, slots, share) = match Hello::decode(&b) {
@@ -140,9 +148,9 @@ impl Server {
                     None => (Status::NoSuchLease, None, 0, false),
                 }
             }
-            Ok(hello) => match self.lend(&hello) {
+            Ok(hello) => match self.lend(&hello, &from.owner) {
                 Ok(Ok(l)) => {
-                    self.leases.lent_to(l.id, from);
+                    self.leases.lent_to(l.id, from.name);
                     if local {
                         l.populate();
                     }
@@ -166,11 +174,11 @@ impl Server {
         lease
     }
 
-    fn lend(&self, hello: &Hello) -> io::Result<Result<Arc<Lease>, u64>> {
+    fn lend(&self, hello: &Hello, owner: &str) -> io::Result<Result<Arc<Lease>, u64>> {
         if hello.lease != 0 {
-            self.leases.replace(hello.lease, hello.slots)
+            self.leases.replace(hello.lease, hello.slots, owner)
         } else {
-            self.leases.open(hello.slots)
+            self.leases.open(hello.slots, owner)
         }
     }
 
@@ -231,13 +239,16 @@ fn accepted<S>(stream: io::Result<S>) -> Option<S> {
 }
 
 /// Returns the process at the other end of a unix socket.
-fn borrower(fd: RawFd) -> String {
+fn borrower(fd: RawFd) -> From {
     let (mut who, mut len) =
         (libc::ucred { pid: 0, uid: 0, gid: 0 }, size_of::<libc::ucred>() as u32);
     unsafe {
         libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast(), &mut len)
     };
-    format!("process {} of this machine", who.pid)
+    From {
+        name: format!("process {} of this machine", who.pid),
+        owner: format!("user {} of this machine", who.uid),
+    }
 }
 
 /// Sets how long a read may last. Zero = without limit.

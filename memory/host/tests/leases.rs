@@ -50,7 +50,7 @@ impl World {
     }
 
     fn replace(&mut self, old: u64, slots: u64) {
-        let got = self.leases.replace(old, slots).unwrap();
+        let got = self.leases.replace(old, slots, "a").unwrap();
         let again = |loan: &&mut Loan| loan.replaces == old && loan.lease.slots == slots;
         if let Some(loan) = self.model.values_mut().find(again) {
             loan.connections += 1;
@@ -91,14 +91,15 @@ impl World {
 #[test]
 fn leases_never_hold_more_than_there_is_and_end_once() {
     let mut numbers = Numbers(5);
-    let mut world = World { leases: Leases::new(SLOTS), model: BTreeMap::new(), ended: vec![] };
+    let mut world =
+        World { leases: Leases::new(SLOTS, SLOTS), model: BTreeMap::new(), ended: vec![] };
     for _ in 0..3000 {
         let any = numbers.below(100) as usize;
         let id = world.model.keys().nth(any % world.model.len().max(1)).copied();
         let slots = numbers.below(13);
         match (numbers.below(6), id) {
             (0, _) => {
-                let got = world.leases.open(slots).unwrap();
+                let got = world.leases.open(slots, "a").unwrap();
                 world.opened(got, slots, 0);
             }
             (1, Some(id)) => world.replace(id, 1 + slots),
@@ -124,11 +125,11 @@ fn leases_never_hold_more_than_there_is_and_end_once() {
 
 #[test]
 fn a_lease_that_is_unknown_has_no_connection_to_leave() {
-    let leases = Leases::new(SLOTS);
+    let leases = Leases::new(SLOTS, SLOTS);
     leases.leave(7);
     leases.lent_to(7, "a borrower".into());
     assert!(leases.join(7, true).is_none() && leases.loans().is_empty());
-    let lease = leases.open(3).unwrap().unwrap();
+    let lease = leases.open(3, "a").unwrap().unwrap();
     let mut pieces = vec![];
     assert!(lease.pieces(&[0, 1, 2], &mut pieces).is_some() && pieces.len() == 1, "one run");
     assert!(lease.pieces(&[2, 1, 0], &mut pieces).is_some() && pieces.len() == 3);

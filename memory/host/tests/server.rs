@@ -28,8 +28,12 @@ fn host(slots: u64) -> Host {
 }
 
 fn host_at(slots: u64, address: &Address) -> Host {
+    host_of(Leases::new(slots, slots), address)
+}
+
+fn host_of(leases: Leases, address: &Address) -> Host {
     let server = Arc::new(Server {
-        leases: Arc::new(Leases::new(slots)),
+        leases: Arc::new(leases),
         token: TOKEN,
         delay: Duration::ZERO,
         lie_every: 0,
@@ -311,6 +315,20 @@ fn a_greeting_is_answered_by_its_cause() {
     assert_eq!(host.server.leases.usage(), (10, 10), "no refused greeting holds memory");
 }
 
+/// All borrowers of a machine share one quota.
+#[test]
+fn a_machine_gets_no_more_than_its_quota() {
+    let host = host_of(Leases::new(20, 8), &Address::Tcp("127.0.0.1:0".into()));
+    let refused = borrow(&host, Hello { slots: 9, ..HELLO }).welcome;
+    assert_eq!((refused.status, refused.slots), (Status::TooSmall, 8));
+    let first = borrow(&host, Hello { slots: 5, ..HELLO });
+    assert_eq!(first.welcome.status, Status::Ok);
+    let rest = borrow(&host, HELLO);
+    assert_eq!((rest.welcome.status, rest.welcome.slots), (Status::Ok, 3), "0 is all the rest");
+    assert_eq!(borrow(&host, HELLO).welcome.status, Status::TooSmall);
+    assert_eq!(host.server.leases.usage(), (8, 20));
+}
+
 #[test]
 fn a_lease_ends_with_the_last_connection_of_a_borrower_that_has_ended() {
     let host = host(10);
@@ -386,7 +404,7 @@ fn a_file_at_the_sockets_path_is_left_alone_and_a_dead_socket_is_replaced() {
 #[test]
 fn a_lying_host_flips_one_bit_in_every_nth_page() {
     let server = Arc::new(Server {
-        leases: Arc::new(Leases::new(8)),
+        leases: Arc::new(Leases::new(8, 8)),
         token: TOKEN,
         delay: Duration::from_micros(50),
         lie_every: 4,

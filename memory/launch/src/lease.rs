@@ -128,7 +128,8 @@ pub fn open(
             lender: Some((from.clone(), *token)),
         }),
         Status::TooSmall => Err(refusal::refused(format!(
-            "memory host {name} has only {} free; lower --far, or start it with a larger --size",
+            "memory host {name} has only {} free for this borrower; lower --far, or start it with \
+             a larger --size or --most-each",
             crate::size::show(welcome.slots * PAGE_BYTES as u64)
         ))),
         status => Err(refusal::refused(format!("memory host {name}: {}", status.text()))),

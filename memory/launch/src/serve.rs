@@ -19,6 +19,9 @@ pub struct Serve {
     /// Memory to lend
     #[arg(long, value_parser = size::parse)]
     size: u64,
+    /// Most memory for one borrowing machine, or for one user by a unix socket; default: all
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    most_each: Option<u64>,
     /// Address: HOST:PORT, or unix:PATH to share the memory itself within this machine;
     /// repeatable
     #[arg(long, required = true)]
@@ -53,8 +56,15 @@ impl Serve {
             .into());
         }
         let slots = self.size / PAGE_BYTES as u64;
+        let slots_each = self.most_each.unwrap_or(self.size) / PAGE_BYTES as u64;
+        if slots_each == 0 {
+            return Err(refusal::invalid(
+                "--most-each is less than a page, so no borrower gets memory; raise it".to_string(),
+            )
+            .into());
+        }
         let server = Arc::new(Server {
-            leases: Arc::new(Leases::new(slots)),
+            leases: Arc::new(Leases::new(slots, slots_each)),
             token: token(self.token_file.as_deref())?,
             delay: Duration::from_micros(self.delay_us),
             lie_every: self.lie_every,

@@ -44,7 +44,7 @@ impl Numbers {
 /// A memory host in this process.
 fn server(slots: u64) -> (Arc<Server>, SocketAddr) {
     let server = Arc::new(Server {
-        leases: Arc::new(Leases::new(slots)),
+        leases: Arc::new(Leases::new(slots, slots)),
         token: TOKEN,
         delay: Duration::ZERO,
         lie_every: 0,

@@ -3,6 +3,7 @@
 
 mod codec;
 mod fragments;
+mod full;
 mod handed;
 mod model;
 mod scripted;

@@ -47,7 +47,7 @@ fn the_layout_is_that_of_the_header() {
     let header: BTreeMap<&str, usize> = lines.filter_map(defined).collect();
     let [unit, _] = ends();
     let newest = Report { now_ns: 1, finish_ns: 2, waiting: 3, ..Report::default() };
-    unit.shared.report(0, &Report { packets: 4, bytes: 5, left: 6, ..newest });
+    unit.shared.report(0, &Report { packets: 4, bytes: 5, left: 6, worked_ns: 7, ..newest });
     let reported = |value| {
         let is_value = |&n: &usize| unit.shared.of(0, n).load(Ordering::Acquire) == value;
         (0..PAGE_WORDS).find(is_value).expect("a word of the page")
@@ -69,6 +69,7 @@ fn the_layout_is_that_of_the_header() {
         ("GROUP_REPORT_PACKETS", reported(4)),
         ("GROUP_REPORT_BYTES", reported(5)),
         ("GROUP_REPORT_LEFT", reported(6)),
+        ("GROUP_REPORT_WORKED", reported(7)),
         ("GROUP_RINGS", RINGS_AT),
         ("GROUP_RING_WORDS", RING_WORDS),
         ("GROUP_RING_HEAD", at(ring.head())),

@@ -174,7 +174,7 @@ impl Port {
                     checksum::complete_partial(frame);
                 }
                 let time_ns = match self.stamp(start) {
-                    0 => crate::clock::now().as_nanos() as u64,
+                    0 => crate::clock::wall().as_nanos() as u64,
                     stamp => stamp.saturating_sub(*ahead.get_or_insert_with(tai_ahead_ns)),
                 };
                 into.push(Slot { start, length: frame.len(), time_ns, segment: 0, large: None });

@@ -66,6 +66,8 @@ impl Run {
             tell!("{} runs: `pando fn ls`, `pando fn logs {0}`, `pando fn rm {0}`", self.name);
             if let Ok(status) = unit::ask(&place.control(), "status") {
                 status.ways.iter().for_each(|way| tell!("  {way}"));
+                let warnings = status.ways.iter().filter_map(|way| forwards(way));
+                warnings.for_each(|warning| pando_walls::say!("pando fn: {warning}"));
                 status.rules.iter().for_each(|force| pando_walls::say!("pando fn: {force}"));
             }
         };
@@ -292,6 +294,19 @@ fn to_log() {
         // SAFETY: as above.
         unsafe { libc::close(1) };
     }
+}
+
+/// Returns a warning about a device if the kernel forwards the packets of the unit there.
+fn forwards(way: &str) -> Option<String> {
+    let (device, _) = way.split_once(": AF_PACKET")?;
+    let family = ["ipv4", "ipv6"].into_iter().find(|family| {
+        std::fs::read(format!("/proc/sys/net/{family}/conf/{device}/forwarding"))
+            .is_ok_and(|set| set.starts_with(b"1"))
+    })?;
+    Some(format!(
+        "the kernel forwards its own copy of the packets that arrive at {device}, past the \
+         functions; `sysctl -w net/{family}/conf/{device}/forwarding=0` stops that"
+    ))
 }
 
 /// After this time, a unit's end does not count as a failed start.

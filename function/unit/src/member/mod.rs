@@ -4,6 +4,7 @@
 //! The unit has one device. Its chain, bill and control socket are those of [`crate::unit::Unit`].
 
 mod keep;
+mod pace;
 
 use std::collections::HashMap;
 use std::io;
@@ -21,11 +22,12 @@ use pando_group::store::Store;
 use pando_group::transport::Transport;
 use pando_handover::message::Snapshot;
 use pando_handover::{Admission, Effect, Handover, Message, Steered, Timing, UNITS_MAX, UnitId};
-use pando_net::clock::now;
+use pando_net::clock::{Moment, now};
 use pando_wasm::Function;
 
 use crate::status::{HandoverStatus, Status};
 use crate::unit::{Unit, whole_or_cut};
+use pace::{Pace, monotonic_ns};
 
 /// The states of the chain, for the handover.
 struct Carried<'a>(&'a mut Chain<Function>);
@@ -87,6 +89,7 @@ pub struct Member {
     status: HandoverStatus,
     bytes: u64,
     packets: u64,
+    pace: Pace,
 }
 
 /// The most frames taken from the ring at once.
@@ -103,13 +106,6 @@ const LATE_NS: u64 = 125_000;
 
 /// A flow that is silent for this long has ended or moved to another unit.
 const IDLE_NS: u64 = 300_000_000_000;
-
-fn monotonic_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: time is a timespec of ours.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
 
 impl Member {
     /// Returns a unit of a group; `unit` has one device.
@@ -134,6 +130,7 @@ impl Member {
             status: HandoverStatus { unit: group.id, ..HandoverStatus::default() },
             bytes: 0,
             packets: 0,
+            pace: Pace::default(),
             unit,
             group,
         }
@@ -204,8 +201,13 @@ impl Member {
         self.unit.note_lost(false);
         let count = slots.len();
         let mut packets = Vec::with_capacity(count);
-        for slot in &slots {
-            let received = self.unit.ports[0].frame(slot);
+        let moment = Moment::read();
+        for (n, slot) in slots.iter().enumerate() {
+            let mut received = self.unit.ports[0].frame(slot);
+            received.time_ns = moment.of_stamp(received.time_ns);
+            if n == 0 {
+                self.pace.took(count == TAKEN, moment.age_of(received.time_ns));
+            }
             match Packet::read(received) {
                 Some(packet) => packets.push(packet),
                 None if received.frame.is_empty() => {} // counted below
@@ -213,6 +215,9 @@ impl Member {
             }
         }
         self.unit.counters.fates[Fate::TooLong as usize] += self.unit.ports[0].too_long();
+        if count == 0 {
+            self.pace.took(false, 0);
+        }
         self.unit.ports[0].release(count);
         if let Some(chaos) = &mut self.group.chaos {
             packets = chaos.packets(packets);
@@ -322,11 +327,14 @@ impl Member {
                 break;
             }
             served += packets.len();
+            self.pace.begin();
             let mut rest = &packets[..];
             while !rest.is_empty() {
                 let count = self.batch(rest)?;
                 rest = &rest[count..];
             }
+            self.pace.end(packets.len());
+            self.publish(); // a slow function's round is longer than the group's tick
         }
         Ok(served)
     }
@@ -363,9 +371,9 @@ impl Member {
             unit.counters.unsent += (frames.len() - sent) as u64;
             unit.note_lost(true);
         }
-        let wall_ns = now().as_nanos() as u64;
+        let now_ns = now().as_nanos() as u64;
         for packet in &packets[..count] {
-            unit.counters.latencies.record(wall_ns.saturating_sub(packet.time_ns));
+            unit.counters.latencies.record(now_ns.saturating_sub(packet.time_ns));
             if self.group.store.is_some() {
                 continue;
             }
@@ -381,13 +389,22 @@ impl Member {
 
     fn report(&mut self) {
         self.unit.note_refused(self.handover.counts.stale + self.status.overflow);
+        self.publish();
+    }
+
+    /// Publishes the unit's load for the group.
+    fn publish(&self) {
         let now_ns = monotonic_ns();
         let waiting = (self.service.len() + self.held_packets) as u64;
-        let finish_ns = self.service.finish_ns(now_ns) + self.held_ns;
+        let mut finish_ns = self.service.finish_ns(now_ns) + self.held_ns;
+        let mut worked_ns = 0;
+        if self.group.capacity_bits.is_none() {
+            finish_ns = finish_ns.max(now_ns + self.pace.backlog_ns(waiting));
+            worked_ns = pace::worked_ns();
+        }
         let (packets, bytes, left) = (self.packets, self.bytes, u64::from(self.left));
-        self.group
-            .shared
-            .report(self.group.id, &Report { now_ns, finish_ns, waiting, packets, bytes, left });
+        let report = Report { now_ns, finish_ns, waiting, packets, bytes, left, worked_ns };
+        self.group.shared.report(self.group.id, &report);
     }
 
     fn refresh_status(&mut self) {

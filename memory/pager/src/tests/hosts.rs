@@ -102,7 +102,7 @@ pub fn world(n: usize, copies: usize, patience: Duration) -> World {
     for h in 0..n {
         let (server, at) = server(SLOTS);
         let link = Link::to(at);
-        let lease = (h < copies).then(|| server.leases.open(SLOTS).unwrap().unwrap());
+        let lease = (h < copies).then(|| server.leases.open(SLOTS, "test").unwrap().unwrap());
         addresses.push(address(link.at, lease.as_ref().map_or(1001 + 2 * h as u64, |l| l.id)));
         leases.extend(lease);
         servers.push(server);
