@@ -43,8 +43,8 @@ func (b *Branch) common(
 	return root, false, err
 }
 
-// strand holds the commits of a branch since its start, newest first. The history of main beside them
-// may be trimmed on this host: other hosts trim for their own branches only.
+// strand holds the commits of a branch since its start, newest first. The history of main beside
+// them may be trimmed on this host: other hosts trim for their own branches only.
 type strand struct {
 	merge // its rules
 	since pando.ObjectID
@@ -78,8 +78,8 @@ func (b *Branch) strand(w *work) (strand, error) {
 	return l, nil
 }
 
-// newestIn returns the place in the strand of the newest commit that another commit contains, as its
-// history on this host or a note shows. It returns the length of the strand if there is none.
+// newestIn returns the place in the strand of the newest commit that another commit contains, as
+// its history on this host or a note shows. It returns the length of the strand if there is none.
 func (l strand) newestIn(of, noted pando.ObjectID) (int, error) {
 	if len(l.own) == 0 {
 		return 0, nil

@@ -26,7 +26,7 @@ const (
 )
 
 // accounts collects the calls of the instances of the run's service. A number orders the beginnings
-// and the ends of the calls, because virtual time stands still during a short call.
+// and the ends of the calls. A short call begins and ends at one virtual time.
 type accounts struct {
 	mu     sync.Mutex
 	number int64
