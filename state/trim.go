@@ -22,7 +22,8 @@ type Keep struct {
 }
 
 // DefaultKeep is enough to look back and to fetch now and then. Its age also bounds the time of a
-// reader (a clone, a pull) for its first commit. A service with more than Most commits in that time
+// reader (a clone, a pull) for its first commit. It is longer than the lease of a host: a copy that
+// was away sees in main's history the branches that were merged meanwhile. A service with more than Most commits in that time
 // would fill the disk, so its readers have less time.
 var DefaultKeep = Keep{Commits: 1000, Age: 10 * time.Minute, Most: 10_000}
 
