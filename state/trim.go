@@ -23,8 +23,8 @@ type Keep struct {
 
 // DefaultKeep is enough to look back and to fetch now and then. Its age also bounds the time of a
 // reader (a clone, a pull) for its first commit. It is longer than the lease of a host: a copy that
-// was away sees in main's history the branches that were merged meanwhile. A service with more than Most commits in that time
-// would fill the disk, so its readers have less time.
+// was away sees in main's history the branches that were merged meanwhile. A service with more than
+// Most commits in that time would fill the disk, so its readers have less time.
 var DefaultKeep = Keep{Commits: 1000, Age: 10 * time.Minute, Most: 10_000}
 
 // Known is the registry's view of the states of a host. It may lag behind: the refs of this host
