@@ -62,3 +62,11 @@ func TestTheStartupProbeOfAnImage(t *testing.T) {
 		t.Errorf("beside a ready probe of the spec: %+v", s.Health)
 	}
 }
+
+// An image's healthcheck is none of a job's words.
+func TestAJobTakesNoProbeFromItsImage(t *testing.T) {
+	s := FromImage(pando.Spec{Name: "web", Kind: pando.KindJob}, pando.Image{}, webImage)
+	if s.Health.Ready.Kind != pando.ProbeExplicit || s.Health.Live.Kind != pando.ProbeExplicit {
+		t.Errorf("a job has the probes %+v", s.Health)
+	}
+}

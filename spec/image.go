@@ -94,7 +94,9 @@ func FromImage(s pando.Spec, i pando.Image, c pando.ImageConfig) pando.Spec {
 		s.StopSignal = sig
 		gave("stop_signal")
 	}
-	healthFromImage(&s, c.Health, gave)
+	if !s.IsJob() { // its exit code counts
+		healthFromImage(&s, c.Health, gave)
+	}
 	s.Image = i
 	return s
 }

@@ -28,6 +28,9 @@ func (c parts) convert(s types.ServiceConfig) {
 	c.capabilities(s)
 	c.devices(s)
 	c.hosts(s)
+	if !c.out.IsJob() && c.awaited(s) {
+		makeJob(c.out)
+	}
 }
 
 // configs converts the configs of a service. Their content becomes a part of the spec.

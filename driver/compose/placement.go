@@ -18,9 +18,7 @@ func (c parts) placement(s types.ServiceConfig) {
 	switch s.Deploy.Mode {
 	case "", "replicated":
 	case "replicated-job":
-		out.Kind, out.Job.Parallel = pando.KindJob, out.Scale.Min
-		out.Scale, out.Rollout = pando.Scale{}, pando.Rollout{}
-		out.Restart, out.Health = "", pando.Health{}
+		makeJob(out)
 	default:
 		c.deny(at("mode"), "%s: Pando has no such mode: write replicas, and "+
 			"placement: {max_replicas_per_node: 1} to have one on each host", s.Deploy.Mode)
@@ -47,6 +45,28 @@ func (c parts) placement(s types.ServiceConfig) {
 		c.warn(at("placement", "max_replicas_per_node"), "is left out: `place: {spread: host}` puts "+
 			"instances on the hosts with the fewest")
 	}
+}
+
+// makeJob makes a service run to its end, in as many instances at once as it has.
+func makeJob(out *pando.Spec) {
+	out.Kind, out.Job.Parallel = pando.KindJob, out.Scale.Min
+	out.Scale, out.Rollout = pando.Scale{}, pando.Rollout{}
+	out.Restart, out.Health = "", pando.Health{}
+}
+
+// awaited reports whether a service runs to its end: it is not started again, and another service
+// of the project waits for its success.
+func (c parts) awaited(s types.ServiceConfig) bool {
+	out := c.out
+	if out.Restart != pando.RestartNo || len(out.Ports) > 0 || out.Scale.Min < 1 {
+		return false
+	}
+	for _, other := range c.project.Services {
+		if other.DependsOn[s.Name].Condition == types.ServiceConditionCompletedSuccessfully {
+			return true
+		}
+	}
+	return false
 }
 
 // constraint converts node.labels.zone==a and node.hostname==h1.

@@ -21,7 +21,7 @@ func frozenDriver(t *testing.T) *Driver {
 		t.Skip("needs CRIU: deploy/criu unpacks it")
 	}
 	d := newDriver(t, 2)
-	d.Freezer = criu.Tool{Root: strings.TrimSpace(string(root))}
+	d.Freezer = criu.Tool{Root: strings.TrimSpace(string(root)), Cache: t.TempDir()}
 	return d
 }
 

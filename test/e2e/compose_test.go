@@ -52,7 +52,8 @@ func TestAComposeFileIsServed(t *testing.T) {
 	p.Write(".env", "GREETING=page\n")
 	file := p.Write("compose.yaml", threeTiers)
 	has(t, p.PandoFails(3, "deploy", "--strict", file), "compose.yaml:9:5: services.front.tty")
-	has(t, p.Pando("convert", file), "tenant: shop", `TEXT: "page of the API"`, "migrate: completed")
+	has(t, p.Pando("convert", file), "tenant: shop", `TEXT: "page of the API"`, "kind: job",
+		"migrate: completed")
 
 	p.Pando("deploy", "--wait", file)
 	vips := map[pando.ServiceName]string{}

@@ -192,12 +192,13 @@ func openSandboxes(
 	if err != nil {
 		return nil, err
 	}
-	h := p.record()
+	h, freezer := p.record(), cli.Freezer()
+	freezer.Cache = filepath.Join(p.Data, "criu")
 	config := process.Config{
 		Host: h.Name, RunDir: p.sandboxes(), LogDir: p.logs(),
 		Self:    process.ShimCommand(self),
 		Prefix4: h.Instances4, Prefix6: h.Instances6, Cgroups: groups, Groups: cgroup.Root,
-		Hidden: []string{p.Data}, Volumes: p.volumes(), Users: p.users(), Freezer: cli.Freezer(),
+		Hidden: []string{p.Data}, Volumes: p.volumes(), Users: p.users(), Freezer: freezer,
 		Forward: nftables.Forward, Seal: nftables.Seal, Unseal: nftables.Unseal, Pool: p.Pool,
 		Machine: vm.Command,
 		Made:    made, Clock: wall.Clock{}, Log: log,
