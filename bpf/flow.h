@@ -5,6 +5,7 @@
 
 #include "choose.h"
 #include "held.h"
+#include "sleep.h"
 
 #define REFUSE 100 /* above every action */
 #define ANEW 99    /* the packet begins another flow */
@@ -45,10 +46,28 @@ inlined struct flow *find_held(const union flow_any *k, int six)
 	return six ? bpf_map_lookup_elem(&flows6, &k->six) : bpf_map_lookup_elem(&flows, &k->four);
 }
 
+/* find_opening returns a flow that is not proven. Nearly always there is no unguarded one. */
 inlined struct flow *find_opening(const union flow_any *k, int six)
 {
+	struct flow *f = six ? bpf_map_lookup_elem(&guarded6, &k->six)
+			     : bpf_map_lookup_elem(&guarded, &k->four);
+
+	if (f || !unguarded)
+		return f;
 	return six ? bpf_map_lookup_elem(&opening6, &k->six)
 		   : bpf_map_lookup_elem(&opening, &k->four);
+}
+
+/* remove_opening deletes an opening flow of a service and returns whether there was one. */
+inlined int remove_opening(const union flow_any *k, __u32 service, __u32 six)
+{
+	if (!(six ? bpf_map_delete_elem(&guarded6, &k->six)
+		  : bpf_map_delete_elem(&guarded, &k->four))) {
+		leave_guarded(service, six);
+		return 1;
+	}
+	return unguarded && !(six ? bpf_map_delete_elem(&opening6, &k->six)
+				  : bpf_map_delete_elem(&opening, &k->four));
 }
 
 inlined struct flow *find_flow(const union flow_any *k, int six)
@@ -68,7 +87,7 @@ inlined int hold(const union flow_any *k, const struct flow *f, __u32 six)
 		leave_held(f->service, six);
 		return 0;
 	}
-	if (six ? bpf_map_delete_elem(&opening6, &k->six) : bpf_map_delete_elem(&opening, &k->four))
+	if (!remove_opening(k, f->service, six))
 		count(COUNT_ADDED);
 	return 1;
 }
@@ -78,8 +97,7 @@ inlined int remove_flow(const union flow_any *k, __u32 service, __u32 six)
 {
 	if (!(six ? bpf_map_delete_elem(&flows6, &k->six) : bpf_map_delete_elem(&flows, &k->four)))
 		leave_held(service, six);
-	else if (six ? bpf_map_delete_elem(&opening6, &k->six)
-		     : bpf_map_delete_elem(&opening, &k->four))
+	else if (!remove_opening(k, service, six))
 		return 0;
 	return 1;
 }
@@ -91,6 +109,14 @@ inlined void add_flow(const union flow_any *k, const struct flow *f, int six)
 	if (was && remove_flow(k, was->service, six))
 		count(COUNT_REMOVED);
 	count(COUNT_ADDED);
+	if (enter_guarded(f->service, six)) {
+		if (!(six ? bpf_map_update_elem(&guarded6, &k->six, f, BPF_ANY)
+			  : bpf_map_update_elem(&guarded, &k->four, f, BPF_ANY)))
+			return;
+		leave_guarded(f->service, six);
+	}
+	if (!unguarded)
+		unguarded = 1;
 	if (six)
 		bpf_map_update_elem(&opening6, &k->six, f, BPF_ANY);
 	else
@@ -253,32 +279,6 @@ inlined int target_of(const struct endpoint *e, const struct packet *p, int six)
 	__u16 *target = translation(e->ifindex, p->dport, p->protocol,
 	    front ? HOST_TO_TARGET : TO_TARGET);
 	return target ? *target : -1;
-}
-
-/* hold_back gives the first packet of a flow to user space if its service sleeps. It returns 0 if
- * the service does not. A packet beyond the bounds is dropped: its client sends it again. */
-apart int hold_back(struct __sk_buff *skb, struct packet *p, __u32 service)
-{
-	if (!p)
-		return DROP;
-	struct service *s = bpf_map_lookup_elem(&services, &service);
-	__u32 bytes = skb->len;
-
-	if (!s || !s->asleep || p->part != WHOLE)
-		return 0;
-	if (bytes < ETH_HLEN || bytes > HELD_BYTES)
-		return drop(DROP_NO_ENDPOINT);
-	struct held_packet *h = bpf_ringbuf_reserve(&knocks, sizeof(*h), 0);
-	if (!h)
-		return drop(DROP_NO_ENDPOINT);
-	h->service = service;
-	h->bytes = bytes;
-	if (bpf_skb_load_bytes(skb, 0, h->frame, bytes)) {
-		bpf_ringbuf_discard(h, 0);
-		return drop(DROP_KERNEL);
-	}
-	bpf_ringbuf_submit(h, 0);
-	return DROP;
 }
 
 /* service_key_of writes the key of a packet's service. All fronts have the same services. */

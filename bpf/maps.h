@@ -33,13 +33,23 @@ struct {
 	GROWING(1 << 18, struct flow_key6, struct flow);
 } flows6 SEC(".maps");
 
-/* Opening flows are not proven yet. A flood evicts other opening flows, the oldest first. */
+/* Opening flows are not proven yet. They are guarded while their tenant has no more than its share
+ * (held.h): no other flow evicts them. */
 struct {
-	TABLE_OF(LRU_HASH, 1 << 16, struct flow_key, struct flow);
+	GROWING(1 << 16, struct flow_key, struct flow);
+} guarded SEC(".maps");
+
+struct {
+	GROWING(1 << 14, struct flow_key6, struct flow);
+} guarded6 SEC(".maps");
+
+/* The other opening flows. A flood evicts some of these alone, the oldest first. */
+struct {
+	TABLE_OF(LRU_HASH, 1 << 15, struct flow_key, struct flow);
 } opening SEC(".maps");
 
 struct {
-	TABLE_OF(LRU_HASH, 3 << 12, struct flow_key6, struct flow);
+	TABLE_OF(LRU_HASH, 1 << 13, struct flow_key6, struct flow);
 } opening6 SEC(".maps");
 
 /* The number of held flows, at 2 * service + six. The last pair is the number of all services. */
@@ -56,6 +66,12 @@ struct {
 struct {
 	TABLE_OF(ARRAY, 2 * (SERVICES_MAX + 1), __u32, __s64);
 } tenant_held SEC(".maps");
+
+/* The number of guarded flows of a tenant's services, at 2 * tenant + six, and of all services, at
+ * six. The sweep corrects them. */
+struct {
+	TABLE_OF(ARRAY, 2 * (SERVICES_MAX + 1), __u32, __s32);
+} tenant_guarded SEC(".maps");
 
 struct {
 	TABLE_OF(ARRAY, 1, __u32, struct hash_key);
@@ -101,7 +117,7 @@ struct {
 /* First packets for services that sleep. It has no pin: each agent reads a ring of its own. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 20);
+	__uint(max_entries, 1 << 18);
 } knocks SEC(".maps");
 
 /* The policies of services. They change ten times a second, the tables above do not. */

@@ -45,6 +45,9 @@ volatile const __u32 own_addr[4]; /* of this host, for tunnels; 0: the kernel ch
 volatile const __u32 own6_addr[4]; /* likewise, towards hosts with an IPv6 address */
 volatile const __u32 own_slot; /* the number of this host */
 volatile const __u32 held_max, held6_max; /* places of held flows, by family */
+volatile const __u32 guarded_max, guarded6_max; /* places of guarded flows, by family */
+/* There may be unguarded flows. The sweep clears it, so that a first packet saves a lookup. */
+volatile __u32 unguarded = 1;
 volatile __u32 tunnel_device; /* its ifindex; 0: there is none */
 volatile __u32 migrating; /* flows are being copied from tables of another layout */
 

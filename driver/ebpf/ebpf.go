@@ -40,7 +40,7 @@ type Config struct {
 	Slot      int    // of this host, which chooses its front
 	Settings  string // a file for the kernel's former settings, for Restore; "": none
 	// FlowsMax is the number of held flows of IPv4; IPv6 has a quarter. 0: 1,048,576. A sixteenth of
-	// it, at least 512, may be opening.
+	// it, at least 512, may be opening and guarded, and half as many unguarded.
 	FlowsMax int
 	// Secret is the same on all hosts of a cluster. The key of the hash is derived from it, so two
 	// hosts with the same table choose the same endpoint. nil: the key is random.
@@ -250,7 +250,9 @@ func configure(spec *ebpf.CollectionSpec, c Config, migrating bool) error {
 		flows4, flows6 = uint32(flowsMax), uint32(max(flowsMax/4, 1))
 		opening := uint32(max(flowsMax/16, 512))
 		spec.Maps["flows"].MaxEntries, spec.Maps["flows6"].MaxEntries = flows4, flows6
-		spec.Maps["opening"].MaxEntries, spec.Maps["opening6"].MaxEntries = opening, max(opening/4, 512)
+		spec.Maps["guarded"].MaxEntries, spec.Maps["guarded6"].MaxEntries = opening, max(opening/4, 512)
+		spec.Maps["opening"].MaxEntries = max(opening/2, 512)
+		spec.Maps["opening6"].MaxEntries = max(opening/8, 512)
 	}
 	own4, own6 := c.HostAddr, c.HostAddr6
 	if own4.Is6() { // the published address is of IPv6
@@ -264,6 +266,7 @@ func configure(spec *ebpf.CollectionSpec, c Config, migrating bool) error {
 		"own_addr":  words(own4), "own6_addr": words(own6),
 		"own_slot": uint32(c.Slot),
 		"held_max": flows4, "held6_max": flows6,
+		"guarded_max": spec.Maps["guarded"].MaxEntries, "guarded6_max": spec.Maps["guarded6"].MaxEntries,
 	} {
 		if err := spec.Variables[name].Set(v); err != nil {
 			return fmt.Errorf("set %s of the steering programs: %w", name, err)

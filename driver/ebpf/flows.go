@@ -38,6 +38,7 @@ type entry struct {
 	protocol    uint8
 	flow        steerFlow
 	held        bool          // it is proven: no other flow evicts it
+	guarded     bool          // it is not proven, and no other flow evicts it
 	idle        time.Duration // for a TCP flow that is not established: its age
 }
 
@@ -117,16 +118,16 @@ func (t flowTable) each(f func(entry)) error {
 	idle := func(v steerFlow) time.Duration {
 		return time.Duration(max(0, int32(now-uint32(v.Seen)))) * t.tick
 	}
-	four := func(m *ebpf.Map, held bool) error {
+	four := func(m *ebpf.Map, held, guarded bool) error {
 		return each(m, func(k steerFlowKey, v steerFlow) {
 			client, vip, protocol := ends4(k)
-			f(entry{client, vip, protocol, v, held, idle(v)})
+			f(entry{client, vip, protocol, v, held, guarded, idle(v)})
 		})
 	}
-	six := func(m *ebpf.Map, held bool) error {
+	six := func(m *ebpf.Map, held, guarded bool) error {
 		return each(m, func(k steerFlowKey6, v steerFlow) {
 			client, vip, protocol := ends6(k)
-			f(entry{client, vip, protocol, v, held, idle(v)})
+			f(entry{client, vip, protocol, v, held, guarded, idle(v)})
 		})
 	}
 	var sums [2]uint64 // an empty table of a million places is not read
@@ -135,14 +136,34 @@ func (t flowTable) each(f func(entry)) error {
 			return err
 		}
 	}
-	errs := []error{four(t.objects.Opening, false), six(t.objects.Opening6, false)}
+	errs := []error{four(t.objects.Opening, false, false), six(t.objects.Opening6, false, false),
+		four(t.objects.Guarded, false, true), six(t.objects.Guarded6, false, true)}
 	if sums[0] > 0 {
-		errs = append(errs, four(t.objects.Flows, true))
+		errs = append(errs, four(t.objects.Flows, true, false))
 	}
 	if sums[1] > 0 {
-		errs = append(errs, six(t.objects.Flows6, true))
+		errs = append(errs, six(t.objects.Flows6, true, false))
 	}
 	return errors.Join(errs...)
+}
+
+// noteUnguarded clears the mark of unguarded flows if a walk over the table found none. A program
+// sets the mark, then adds a flow. A flow may be on its way, so the empty tables are read again.
+func (t flowTable) noteUnguarded(found openings) error {
+	var was uint32
+	if err := t.objects.Unguarded.Get(&was); err != nil || was == 0 || found.unguarded > 0 {
+		return err
+	}
+	if err := t.objects.Unguarded.Set(uint32(0)); err != nil {
+		return err
+	}
+	n := 0
+	err := errors.Join(each(t.objects.Opening, func(steerFlowKey, steerFlow) { n++ }),
+		each(t.objects.Opening6, func(steerFlowKey6, steerFlow) { n++ }))
+	if n == 0 && err == nil {
+		return nil
+	}
+	return errors.Join(err, t.objects.Unguarded.Set(uint32(1)))
 }
 
 func each[K, V any](m *ebpf.Map, f func(K, V)) error {

@@ -148,9 +148,9 @@ func (d book) enter(e entry, proven bool) (bool, error) {
 // find returns the flow with the key of an entry.
 func (t flowTable) find(e entry) (f steerFlow, ok bool, err error) {
 	var key any = key4(e)
-	tables := []*ebpf.Map{t.objects.Flows, t.objects.Opening}
+	tables := []*ebpf.Map{t.objects.Flows, t.objects.Guarded, t.objects.Opening}
 	if e.client.Addr().Is6() {
-		key, tables = key6(e), []*ebpf.Map{t.objects.Flows6, t.objects.Opening6}
+		key, tables = key6(e), []*ebpf.Map{t.objects.Flows6, t.objects.Guarded6, t.objects.Opening6}
 	}
 	for _, m := range tables {
 		if err := ignoreMissing(m.Lookup(key, &f)); err != nil {

@@ -97,7 +97,8 @@ func (p pins) prepare() (out prepared, err error) {
 }
 
 // ownWay names the tables that are not copied entry by entry.
-var ownWay = []string{"flows", "flows6", "opening", "opening6", "held", "slabs"}
+var ownWay = []string{"flows", "flows6", "opening", "opening6", "guarded", "guarded6", "held",
+	"tenant_guarded", "slabs"}
 
 // fill copies every table, with the fields that the old one has. The programs do not use the new
 // tables yet.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -23,7 +24,7 @@ func (p prepared) copyFlows(t flowTable) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{"flows", "flows6", "opening", "opening6"} {
+	for _, name := range []string{"flows", "flows6", "guarded", "guarded6", "opening", "opening6"} {
 		old, err := ebpf.LoadPinnedMap(filepath.Join(p.from, name), nil)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
@@ -46,7 +47,7 @@ func (t flowTable) copyFrom(
 	if err != nil {
 		return err
 	}
-	held, six := name == "flows" || name == "flows6", name == "flows6" || name == "opening6"
+	held, six := name == "flows" || name == "flows6", strings.HasSuffix(name, "6")
 	return eachRaw(old, func(k, v []byte) error {
 		e := entry{}
 		copy(bytesOf(&e.flow), value.apply(v))

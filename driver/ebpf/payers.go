@@ -95,8 +95,9 @@ func (p *payers) acquit(service uint32) error {
 
 // reset clears the flows of a number that no tenant has.
 func (p *payers) reset(n uint32) error {
-	return errors.Join(p.objects.TenantHeld.Put(2*n, int64(0)),
-		p.objects.TenantHeld.Put(2*n+1, int64(0)))
+	return errors.Join(
+		p.objects.TenantHeld.Put(2*n, int64(0)), p.objects.TenantHeld.Put(2*n+1, int64(0)),
+		p.objects.TenantGuarded.Put(2*n, int32(0)), p.objects.TenantGuarded.Put(2*n+1, int32(0)))
 }
 
 // correct sets the held flows of each tenant to the sum of its services. They differ after an
@@ -130,6 +131,70 @@ func (p *payers) correct() error {
 			return err
 		}
 		if err := p.objects.TenantHeld.Put(uint32(k), now+want-before[k]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openings counts the opening flows of a walk over the table: the guarded ones by service and
+// family, and the others.
+type openings struct {
+	guarded   map[[2]uint32]int32
+	unguarded int
+}
+
+func (o *openings) count(e entry) {
+	switch {
+	case e.guarded:
+		if o.guarded == nil {
+			o.guarded = map[[2]uint32]int32{}
+		}
+		o.guarded[[2]uint32{e.flow.Service, familyOf(e)}]++
+	case !e.held:
+		o.unguarded++
+	}
+}
+
+func familyOf(e entry) uint32 {
+	if e.client.Addr().Is6() {
+		return 1
+	}
+	return 0
+}
+
+// guarded returns the numbers of guarded flows, of all services and of each tenant (bpf/maps.h).
+func (p *payers) guarded() ([]int32, error) {
+	tenants := uint32(1)
+	for n := range p.names {
+		tenants = max(tenants, n+1)
+	}
+	out, err := first[int32](p.objects.TenantGuarded, 2*tenants)
+	if err != nil {
+		return nil, fmt.Errorf("read the guarded flows of tenants: %w", err)
+	}
+	return out, nil
+}
+
+// correctGuarded adds the error of the numbers at the start of a walk over the table: the flows
+// found, less their former number.
+func (p *payers) correctGuarded(before []int32, found openings) error {
+	off := make([]int32, len(before))
+	for k, n := range found.guarded {
+		off[k[1]] += n
+		if at := 2*p.of[k[0]] + k[1]; at > 1 && int(at) < len(off) {
+			off[at] += n
+		}
+	}
+	for k, want := range off {
+		if want == before[k] {
+			continue
+		}
+		var now int32
+		if err := p.objects.TenantGuarded.Lookup(uint32(k), &now); err != nil {
+			return err
+		}
+		if err := p.objects.TenantGuarded.Put(uint32(k), now+want-before[k]); err != nil {
 			return err
 		}
 	}

@@ -11,8 +11,8 @@ import (
 
 // Former builds of this layout made these tables larger, took the memory of all their entries at
 // once, or mapped none of it. A pinned one stays so until the next boot: a copy would cost packets.
-var formerSizes = []string{"fragments", "links", "opening6", "policies", "ports", "ranks",
-	"scores"}
+var formerSizes = []string{"fragments", "links", "opening", "opening6", "policies", "ports",
+	"ranks", "scores"}
 
 // keepSizes gives tables the sizes of the pinned ones in a folder.
 func keepSizes(spec *ebpf.CollectionSpec, dir string) error {

@@ -1,8 +1,12 @@
 package ebpf
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -61,4 +65,47 @@ func TestLargerTablesAreTakenOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	holds(t, again, map[pando.InstanceID]uint32{"a": scoreOne / 4, "b": scoreOne + excluded})
+}
+
+// The tables of a host with few services take less than 40 MB, with the ring and a slab
+// of buckets. The kernel reports the memory of each map.
+func TestTheTablesOfAFewServicesAreSmall(t *testing.T) {
+	f := openFaulty(t)
+	if err := f.Purge(); err != nil {
+		t.Fatal(err)
+	}
+	c := f.Config
+	c.FlowsMax = 0 // as in production
+	d, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	publishScored(t, d)
+	var maps []*ebpf.Map
+	for all, n := reflect.ValueOf(d.objects.steerMaps), 0; n < all.NumField(); n++ {
+		maps = append(maps, all.Field(n).Interface().(*ebpf.Map))
+	}
+	for _, s := range d.tables.slabs {
+		if s != nil {
+			maps = append(maps, s.chunks)
+		}
+	}
+	sum := 0
+	for _, m := range maps {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", m.FD()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, ok := strings.Cut(string(text), "memlock:")
+		bytes, err := strconv.Atoi(strings.Fields(rest)[0])
+		if !ok || err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		sum += bytes
+	}
+	if sum >= 40e6 {
+		t.Errorf("the maps take %d bytes", sum)
+	}
+	t.Logf("%d bytes", sum)
 }

@@ -263,6 +263,8 @@ const (
 	steerMapFlows              = "flows"
 	steerMapFlows6             = "flows6"
 	steerMapFragments          = "fragments"
+	steerMapGuarded            = "guarded"
+	steerMapGuarded6           = "guarded6"
 	steerMapHashKeys           = "hash_keys"
 	steerMapHeld               = "held"
 	steerMapHomes              = "homes"
@@ -284,6 +286,7 @@ const (
 	steerMapSlabs              = "slabs"
 	steerMapSpoken             = "spoken"
 	steerMapStraights          = "straights"
+	steerMapTenantGuarded      = "tenant_guarded"
 	steerMapTenantHeld         = "tenant_held"
 	steerMapTenants            = "tenants"
 	steerMapTraffic            = "traffic"
@@ -311,6 +314,8 @@ const (
 	steerProgTravels           = "travels"
 	steerVarGateway            = "gateway"
 	steerVarGateway6           = "gateway6"
+	steerVarGuarded6Max        = "guarded6_max"
+	steerVarGuardedMax         = "guarded_max"
 	steerVarHeld6Max           = "held6_max"
 	steerVarHeldMax            = "held_max"
 	steerVarMigrating          = "migrating"
@@ -319,6 +324,7 @@ const (
 	steerVarOwnAddr            = "own_addr"
 	steerVarOwnSlot            = "own_slot"
 	steerVarTunnelDevice       = "tunnel_device"
+	steerVarUnguarded          = "unguarded"
 	steerVarVip6Net            = "vip6_net"
 	steerVarVipMask            = "vip_mask"
 	steerVarVipNet             = "vip_net"
@@ -403,6 +409,8 @@ type steerMapSpecs struct {
 	Flows         *ebpf.MapSpec `ebpf:"flows"`
 	Flows6        *ebpf.MapSpec `ebpf:"flows6"`
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
+	Guarded       *ebpf.MapSpec `ebpf:"guarded"`
+	Guarded6      *ebpf.MapSpec `ebpf:"guarded6"`
 	HashKeys      *ebpf.MapSpec `ebpf:"hash_keys"`
 	Held          *ebpf.MapSpec `ebpf:"held"`
 	Homes         *ebpf.MapSpec `ebpf:"homes"`
@@ -424,6 +432,7 @@ type steerMapSpecs struct {
 	Slabs         *ebpf.MapSpec `ebpf:"slabs"`
 	Spoken        *ebpf.MapSpec `ebpf:"spoken"`
 	Straights     *ebpf.MapSpec `ebpf:"straights"`
+	TenantGuarded *ebpf.MapSpec `ebpf:"tenant_guarded"`
 	TenantHeld    *ebpf.MapSpec `ebpf:"tenant_held"`
 	Tenants       *ebpf.MapSpec `ebpf:"tenants"`
 	Traffic       *ebpf.MapSpec `ebpf:"traffic"`
@@ -439,6 +448,8 @@ type steerMapSpecs struct {
 type steerVariableSpecs struct {
 	Gateway           *ebpf.VariableSpec `ebpf:"gateway"`
 	Gateway6          *ebpf.VariableSpec `ebpf:"gateway6"`
+	Guarded6Max       *ebpf.VariableSpec `ebpf:"guarded6_max"`
+	GuardedMax        *ebpf.VariableSpec `ebpf:"guarded_max"`
 	Held6Max          *ebpf.VariableSpec `ebpf:"held6_max"`
 	HeldMax           *ebpf.VariableSpec `ebpf:"held_max"`
 	Migrating         *ebpf.VariableSpec `ebpf:"migrating"`
@@ -447,6 +458,7 @@ type steerVariableSpecs struct {
 	OwnAddr           *ebpf.VariableSpec `ebpf:"own_addr"`
 	OwnSlot           *ebpf.VariableSpec `ebpf:"own_slot"`
 	TunnelDevice      *ebpf.VariableSpec `ebpf:"tunnel_device"`
+	Unguarded         *ebpf.VariableSpec `ebpf:"unguarded"`
 	Vip6Net           *ebpf.VariableSpec `ebpf:"vip6_net"`
 	VipMask           *ebpf.VariableSpec `ebpf:"vip_mask"`
 	VipNet            *ebpf.VariableSpec `ebpf:"vip_net"`
@@ -485,6 +497,8 @@ type steerMaps struct {
 	Flows         *ebpf.Map `ebpf:"flows"`
 	Flows6        *ebpf.Map `ebpf:"flows6"`
 	Fragments     *ebpf.Map `ebpf:"fragments"`
+	Guarded       *ebpf.Map `ebpf:"guarded"`
+	Guarded6      *ebpf.Map `ebpf:"guarded6"`
 	HashKeys      *ebpf.Map `ebpf:"hash_keys"`
 	Held          *ebpf.Map `ebpf:"held"`
 	Homes         *ebpf.Map `ebpf:"homes"`
@@ -506,6 +520,7 @@ type steerMaps struct {
 	Slabs         *ebpf.Map `ebpf:"slabs"`
 	Spoken        *ebpf.Map `ebpf:"spoken"`
 	Straights     *ebpf.Map `ebpf:"straights"`
+	TenantGuarded *ebpf.Map `ebpf:"tenant_guarded"`
 	TenantHeld    *ebpf.Map `ebpf:"tenant_held"`
 	Tenants       *ebpf.Map `ebpf:"tenants"`
 	Traffic       *ebpf.Map `ebpf:"traffic"`
@@ -530,6 +545,8 @@ func (m *steerMaps) Close() error {
 		m.Flows,
 		m.Flows6,
 		m.Fragments,
+		m.Guarded,
+		m.Guarded6,
 		m.HashKeys,
 		m.Held,
 		m.Homes,
@@ -551,6 +568,7 @@ func (m *steerMaps) Close() error {
 		m.Slabs,
 		m.Spoken,
 		m.Straights,
+		m.TenantGuarded,
 		m.TenantHeld,
 		m.Tenants,
 		m.Traffic,
@@ -567,6 +585,8 @@ func (m *steerMaps) Close() error {
 type steerVariables struct {
 	Gateway           *ebpf.Variable `ebpf:"gateway"`
 	Gateway6          *ebpf.Variable `ebpf:"gateway6"`
+	Guarded6Max       *ebpf.Variable `ebpf:"guarded6_max"`
+	GuardedMax        *ebpf.Variable `ebpf:"guarded_max"`
 	Held6Max          *ebpf.Variable `ebpf:"held6_max"`
 	HeldMax           *ebpf.Variable `ebpf:"held_max"`
 	Migrating         *ebpf.Variable `ebpf:"migrating"`
@@ -575,6 +595,7 @@ type steerVariables struct {
 	OwnAddr           *ebpf.Variable `ebpf:"own_addr"`
 	OwnSlot           *ebpf.Variable `ebpf:"own_slot"`
 	TunnelDevice      *ebpf.Variable `ebpf:"tunnel_device"`
+	Unguarded         *ebpf.Variable `ebpf:"unguarded"`
 	Vip6Net           *ebpf.Variable `ebpf:"vip6_net"`
 	VipMask           *ebpf.Variable `ebpf:"vip_mask"`
 	VipNet            *ebpf.Variable `ebpf:"vip_net"`

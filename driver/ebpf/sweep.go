@@ -51,6 +51,7 @@ type known struct {
 	// straight are the endpoints of this host that drain and may have connections without an entry.
 	straight map[uint32]steerStraight
 	sockets  map[uint32]int32 // straight to each endpoint, from here
+	guarded  []int32          // the numbers of guarded flows
 }
 
 // lost reports whether the endpoint of a flow is gone.
@@ -116,6 +117,9 @@ func knownTo(d *Driver) (k known, live []int32, err error) {
 	if err == nil && live != nil {
 		k.sockets, err = d.straights.sockets()
 	}
+	if err == nil {
+		k.guarded, err = d.payers.guarded()
+	}
 	return k, live, err
 }
 
@@ -128,9 +132,10 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 	maps.Copy(steered, then.sockets)
 	suspects := map[uint32][]entry{}
 	var over, orphans []entry
-	present := 0
+	present, opening := 0, openings{}
 	err = d.flows.each(func(e entry) {
 		present++
+		opening.count(e)
 		if lost(then.slots, e.flow) {
 			orphans = append(orphans, e)
 			return
@@ -170,7 +175,8 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return errors.Join(d.policies.correct(before, steered), d.payers.correct())
+	return errors.Join(d.policies.correct(before, steered), d.payers.correct(),
+		d.payers.correctGuarded(then.guarded, opening), d.flows.noteUnguarded(opening))
 }
 
 // ask looks for flows among the sockets of their instances, and counts the connections straight to

@@ -97,8 +97,8 @@ func record(t *testing.T, round int, series string, value float64) {
 }
 
 func TestFullTable(t *testing.T) {
-	const flows = 512
-	Full(t, flows,
+	const flows, guarded = 512, 512
+	Full(t, flows+guarded,
 		func(t *testing.T, uplinks ...string) Subject { return openSize(t, flows, uplinks...) })
 }
 

@@ -383,7 +383,8 @@ func socketIsFound(t *testing.T, e *estate) {
 // emptyFlows deletes every flow of a host's tables.
 func emptyFlows(t *testing.T, h *host) {
 	t.Helper()
-	for _, name := range []string{"flows", "flows6", "opening", "opening6"} {
+	for _, name := range []string{"flows", "flows6", "guarded", "guarded6", "opening",
+		"opening6"} {
 		m := pinned(t, pins+h.name(), name)
 		var key, flow []byte
 		var all [][]byte

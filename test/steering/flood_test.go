@@ -218,6 +218,61 @@ func TestATenantHoldsItsShareOfTheTable(t *testing.T) {
 	})
 }
 
+// TestAFloodOfATenantEvictsNoOpeningFlowOfAnother opens flows to a service. Then SYNs for another
+// tenant come, many times more than the tables have places. The table changes meanwhile, and each
+// client repeats its SYN: the flow is still there, so the SYN reaches the first endpoint.
+func TestAFloodOfATenantEvictsNoOpeningFlowOfAnother(t *testing.T) {
+	const flows, guarded, most = 64, 512, 384 // three times the places that are free
+	s := newStand(t, func(t *testing.T, uplinks ...string) Subject {
+		return openSize(t, flows, uplinks...)
+	}, "a", "b")
+	s.publish(t, s.endpoint("a", 100), s.endpoint("b", 0))
+	syn := func(client int) (endpoint string) {
+		six := client % 2
+		from := netip.AddrPortFrom([2]netip.Addr{netip.MustParseAddr("192.0.2.9"),
+			netip.MustParseAddr("2001:db8::9")}[six], uint16(5000+client))
+		p := tcp(from, netip.AddrPortFrom(vip[six], 80), "S")
+		got, err := s.Try(Outside, s.outside.Link,
+			p.Bytes(s.outside.Link.MAC, s.outside.Link.HostMAC), false)
+		check(t, err)
+		if got.Fate != Sent {
+			t.Fatalf("a SYN is %s", got.Fate)
+		}
+		return fmt.Sprintf("%x", got.Frame[:6])
+	}
+	const clients = 100
+	first := syn(0)
+	for n := range clients {
+		syn(n)
+	}
+	random := rand.New(rand.NewPCG(5, 6))
+	for _, to := range s.flooded(t, 2) {
+		s.flood(t, random, to, "S", 8*guarded)
+	}
+	if n := entries(t, pins, "guarded"); n > most+clients {
+		t.Errorf("%d of %d places for guarded flows are taken", n, guarded)
+	}
+	s.publish(t, s.endpoint("a", 0), s.endpoint("b", 100))
+	for n := range clients {
+		if again := syn(n); again != first {
+			t.Fatalf("the flow of client %d was evicted: its SYN reaches %s, not %s", n, again, first)
+		}
+	}
+	if other := syn(clients); other == first {
+		t.Error("a new flow reaches an endpoint that drains")
+	}
+	s.sweep(t) // the numbers of guarded flows are those of the table from now on
+	m := pinned(t, pins, "tenant_guarded")
+	defer m.Close()
+	for six, table := range []string{"guarded", "guarded6"} {
+		var n int32
+		check(t, m.Lookup(uint32(six), &n))
+		if now := entries(t, pins, table); int(n) != now {
+			t.Errorf("%d flows count as guarded, the table %s has %d", n, table, now)
+		}
+	}
+}
+
 // TestTheHashHasAKey checks that a client cannot know the bucket of a flow. The same flows go to
 // other endpoints after the tables were made anew, and to the same after a restart of the driver.
 func TestTheHashHasAKey(t *testing.T) {

@@ -354,7 +354,7 @@ func silentIsLeft(t *testing.T, e *estate) {
 	for six := range 2 {
 		e.weights["b"], e.weights["c"], e.silent = 100, 0, nil
 		e.publish(e.hosts[0])
-		opening := func() int { return entries(t, pins+"h1", []string{"opening", "opening6"}[six]) }
+		opening := func() int { return entries(t, pins+"h1", []string{"guarded", "guarded6"}[six]) }
 		before, done := opening(), make(chan error, 1)
 		go func() {
 			done <- e.outside.Inside(func() error {
