@@ -16,10 +16,10 @@ import (
 // Times of configs. The first change counts at once. During a burst, the pause between two
 // looks grows, so that a program reloads at most every configWaitMax.
 const (
-	configWaitMin  = 250 * time.Millisecond
-	configWaitMax  = 2 * time.Second
-	configQuiet    = 10 * time.Second // after a change: the next one counts at once
-	configRetry    = 30 * time.Second // a config that was refused is tried again
+	configWaitMin = 250 * time.Millisecond
+	configWaitMax = 2 * time.Second
+	configQuiet   = 10 * time.Second // after a change: the next one counts at once
+	configRetry   = 30 * time.Second // a config that was refused is tried again
 )
 
 // reconfiguring is the work that brings new configs to a running instance.

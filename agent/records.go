@@ -155,6 +155,22 @@ func (r mains) Main(s pando.ServiceKey) world.Versioned[pando.StateHead] {
 	return r.world.Heads[s]
 }
 
+// Newest implements branch.Records.
+func (r mains) Newest(
+	ctx context.Context, s pando.ServiceKey,
+) (head pando.StateHead, err error) {
+	now, err := r.config.Registry.Snapshot(ctx, pando.HeadKey(s))
+	if err != nil {
+		return head, err
+	}
+	for _, rec := range now.Records {
+		if rec.Key == pando.HeadKey(s) { // and not a longer name's
+			err = world.Decode(rec, &head)
+		}
+	}
+	return head, err
+}
+
 // Types implements branch.Records.
 func (r mains) Types(s pando.ServiceKey, revision int) map[string]pando.StateType {
 	_, spec := r.service(s, revision)

@@ -1,123 +1,139 @@
 package state
 
 import (
-	"bytes"
-	"errors"
 	"slices"
-	"time"
 
 	"pando.run/pando"
 )
 
+// own is a commit of a branch, with the commit of main that the branch contained by then.
+type own struct{ id, main pando.ObjectID }
+
 // common returns the common tree of the branch and main. Usually that is the tree of base.
 //
-// Main may contain newer commits of the branch. Either the answer to a push was lost, or an agent
-// died before it noted its swap of main. Then common searches the histories back to the start of
-// the branch. If they cross, it merges the crossing first (recursive merge base).
+// Main may contain newer commits of the branch. The answer to a push was lost, an agent died before
+// it noted its swap of main, or another host merged a part of the branch. Then common looks for the
+// newest of them back to the start of the branch.
 func (b *Branch) common(
 	w *work, main pando.ObjectID,
 ) (root pando.ObjectID, contained bool, err error) {
 	if b.head == b.base {
 		return root, true, nil
 	}
-	if !b.unsure && (b.repo.shared == nil || !b.repo.shared()) {
+	shared := b.repo.shared != nil && b.repo.shared()
+	if !b.unsure && !shared {
 		root, err = w.rootOf(b.base)
 		return root, false, err
 	}
-	since, err := w.commit(b.since)
+	l, err := b.strand(w)
 	if err != nil {
 		return root, false, err
 	}
-	found, err := w.bases(b.head, main, since.at)
-	if err != nil {
-		return root, false, err
-	}
-	if b.repo.shared != nil && b.repo.shared() {
-		if found, err = withNotes(b, w, found); err != nil {
+	var noted pando.ObjectID
+	if shared { // a host that merges a part of a branch leaves a note
+		if noted, err = Merged(b.repo.objects, b.repo.service, b.instance); err != nil {
 			return root, false, err
 		}
 	}
-	if len(found) == 1 && found[0] == b.head {
-		return root, true, nil
+	n, err := l.newestIn(main, noted)
+	if err != nil || n == 0 && len(l.own) > 0 {
+		return root, err == nil, err
 	}
-	if len(found) == 0 {
-		// While the branch was idle, a trim may have cut the history between its start and main.
-		// Main then has no commit of the branch, and the base is certain.
-		cut, err := w.cut(main, since.at)
-		if err != nil {
-			return root, false, err
-		}
-		if cut {
-			root, err = w.rootOf(b.base)
-			return root, false, err
-		}
-	}
-	root, err = b.virtual(w, found, since.at)
+	root, err = l.common(n, b.base)
 	return root, false, err
 }
 
-// withNotes adds to the common commits of a branch and main those that the history on this host may
-// hide. Other hosts trim main for their own branches only. A host that merges a part of a branch
-// leaves a note. withNotes returns the newest of all of them.
-func withNotes(b *Branch, w *work, found []pando.ObjectID) ([]pando.ObjectID, error) {
-	id, err := Merged(b.repo.objects, b.repo.service, b.instance)
+// strand holds the commits of a branch since its start, newest first. The history of main beside
+// them may be trimmed on this host: other hosts trim for their own branches only.
+type strand struct {
+	merge // its rules
+	since pando.ObjectID
+	own   []own
+}
+
+// strand reads the commits of the branch.
+func (b *Branch) strand(w *work) (strand, error) {
+	l := strand{since: b.since, merge: merge{work: w, types: b.repo.types, branch: b.instance}}
+	for id := b.head; id != b.since && !id.IsZero(); {
+		c, err := w.commit(id)
+		if err != nil {
+			return l, err
+		}
+		l.own = append(l.own, own{id: id})
+		if len(c.parents) > 1 { // it pulled
+			l.own[len(l.own)-1].main = c.parents[1]
+		}
+		if len(c.parents) == 0 || w.edge(id) {
+			break
+		}
+		id = c.parents[0]
+	}
+	at := b.since
+	for n, c := range slices.Backward(l.own) {
+		if !c.main.IsZero() {
+			at = c.main
+		}
+		l.own[n].main = at
+	}
+	return l, nil
+}
+
+// newestIn returns the place in the strand of the newest commit that another commit contains, as
+// its history on this host or a note shows. It returns the length of the strand if there is none.
+func (l strand) newestIn(of, noted pando.ObjectID) (int, error) {
+	if len(l.own) == 0 {
+		return 0, nil
+	}
+	start, err := l.commit(l.since)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	switch in, err := w.isIn(id, b.head); {
-	case err != nil && !errors.Is(err, pando.ErrNotFound):
-		return nil, err
-	case in && err == nil:
-		found = append(found, id)
+	known, err := l.ancestors(of, start.at)
+	if err != nil {
+		return 0, err
 	}
-	return w.newest(append(found, b.base))
+	for n, c := range l.own {
+		if _, in := known[c.id]; in || c.id == noted {
+			return n, nil
+		}
+	}
+	return len(l.own), nil
 }
 
-// newest returns the commits that no other one contains.
-func (w *work) newest(all []pando.ObjectID) (out []pando.ObjectID, err error) {
-	slices.SortFunc(all, func(a, b pando.ObjectID) int { return bytes.Compare(a[:], b[:]) })
-	all = slices.Compact(all)
-	for _, id := range all {
-		behind := false
-		for _, other := range all {
-			if other == id || behind {
-				continue
-			}
-			if behind, err = w.isIn(id, other); err != nil {
-				return nil, err
-			}
-		}
-		if !behind {
-			out = append(out, id)
-		}
+// common returns the common tree of two commits. One is a commit of main that contains the branch
+// up to place n of its strand. The other contains the whole strand and a commit of main.
+//
+// Main only grows, so a commit of main contains all that the branch pulled before. If the branch
+// pulled main after place n, the histories cross: both commits contain place n and the pulled main,
+// and neither of these contains the other. Their merge is the base, and it needs the common tree of
+// the two (recursive merge base).
+func (l strand) common(n int, main pando.ObjectID) (pando.ObjectID, error) {
+	if n == len(l.own) {
+		return l.rootOf(main)
 	}
-	return out, nil
-}
-
-// virtual merges several bases into one tree, like an earlier merge of them.
-func (b *Branch) virtual(w *work, bases []pando.ObjectID, until time.Time) (pando.ObjectID, error) {
-	var root pando.ObjectID
-	for n, id := range bases {
-		next, err := w.rootOf(id)
-		if err != nil {
-			return root, err
-		}
-		if n == 0 {
-			root = next
-			continue
-		}
-		older, err := w.bases(bases[n-1], id, until)
-		if err != nil {
-			return root, err
-		}
-		under, err := b.virtual(w, older, until)
-		if err != nil {
-			return root, err
-		}
-		m := &merge{work: w, types: b.repo.types, branch: b.instance}
-		if root, err = m.folders("", under, root, next); err != nil {
-			return root, err
-		}
+	at := l.own[n]
+	if at.main == main {
+		return l.rootOf(at.id)
 	}
-	return root, nil
+	l.own = l.own[n:]
+	older, err := l.newestIn(main, pando.ObjectID{})
+	if err != nil {
+		return main, err
+	}
+	if older == 0 { // the pulled main contains place n
+		return l.rootOf(main)
+	}
+	under, err := l.common(older, at.main)
+	if err != nil {
+		return under, err
+	}
+	ours, err := l.rootOf(main)
+	if err != nil {
+		return ours, err
+	}
+	theirs, err := l.rootOf(at.id)
+	if err != nil {
+		return theirs, err
+	}
+	return l.folders("", under, ours, theirs)
 }

@@ -22,8 +22,9 @@ type Keep struct {
 }
 
 // DefaultKeep is enough to look back and to fetch now and then. Its age also bounds the time of a
-// reader (a clone, a pull) for its first commit. A service with more than Most commits in that time
-// would fill the disk, so its readers have less time.
+// reader (a clone, a pull) for its first commit. It is longer than the lease of a host: a copy that
+// was away sees in main's history the branches that were merged meanwhile. A service with more than
+// Most commits in that time would fill the disk, so its readers have less time.
 var DefaultKeep = Keep{Commits: 1000, Age: 10 * time.Minute, Most: 10_000}
 
 // Known is the registry's view of the states of a host. It may lag behind: the refs of this host
@@ -132,8 +133,26 @@ func (t *trim) run(ctx context.Context, known Known, keep Keep, done *Trimmed) e
 	return t.objects.Update(ctx, u)
 }
 
+// Bury drops the branches of former instances that main contains, and returns their number. It is
+// the part of Trim that a death calls for: a host with a copy sees a branch merged first, and its
+// instance end later.
+func Bury(ctx context.Context, o pando.Objects, known Known) (int, error) {
+	services, err := Services(o)
+	if err != nil {
+		return 0, fmt.Errorf("drop the branches of former instances: %w", err)
+	}
+	var done Trimmed
+	for _, s := range services {
+		t := trim{objects: o, service: s, main: known.Heads[s]}
+		if err := t.bury(ctx, known, &done); err != nil {
+			return done.Branches, fmt.Errorf("drop the branches of former instances of %s: %w", s, err)
+		}
+	}
+	return done.Branches, nil
+}
+
 // bury drops the branches of instances without a record, if main contains them. Their agent died
-// between the two steps.
+// between the two steps, or their host is another one.
 func (t *trim) bury(ctx context.Context, known Known, done *Trimmed) error {
 	branches, err := Branches(t.objects, t.service)
 	if err == nil {

@@ -1,7 +1,9 @@
 package state
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -131,5 +133,49 @@ func TestAnIdleBranchOfAFormerAgentMergesOnce(t *testing.T) {
 	}
 	if left := must(Branches(m, web)); len(left) != 0 {
 		t.Errorf("the branches %v of dead instances are left", left)
+	}
+}
+
+// A push moves main and loses its answer while the instance pulls an older main. Both commits are
+// in the branch and in main, and neither contains the other. The host that sent main has cut the
+// history between them. Each line counts once: the pushed one, and the one after it.
+func TestCrossedHistoriesThatWereCutMergeOnce(t *testing.T) {
+	ctx, m, now := t.Context(), newMemory(), t0
+	next := func() time.Time { now = now.Add(time.Second); return now }
+	r := Open(m, web, typed).Shared(func() bool { return true })
+	var main pando.ObjectID
+	other := must(r.Born(ctx, "other", main))
+	pay := func(b *Branch, line string) {
+		do(errors.Join(b.Patch("hits", []byte("1")), b.Patch("log", []byte(line))))
+		must(b.Commit(ctx, "", next()))
+	}
+	pay(other, "the first")
+	push(other, &main, next())
+	b := must(r.Born(ctx, "b", main))
+	pay(b, "pushed, the answer lost")
+	var cut pando.ObjectID
+	for n := range 6 {
+		pay(other, fmt.Sprint("another ", n))
+		push(other, &main, next())
+		if n == 3 {
+			cut = main
+		}
+	}
+	pulled := main
+	moved, _, err := b.Merge(ctx, main, next())
+	do(err)
+	must(b.Pull(ctx, pulled, next()))
+	pay(b, "not pushed yet")
+	main = moved
+	do(other.Settle(ctx))
+	other = must(r.Born(ctx, "third", main))
+	pay(other, "the last of others")
+	push(other, &main, next())
+	do(m.Update(ctx, pando.ObjectsUpdate{
+		Refs: map[string]pando.ObjectID{refOf(web, edgeRef, cut.String()): cut}}))
+	push(must(r.Born(ctx, "b", main)), &main, next())
+	if hits, log := text(r, main, "hits"), text(r, main, "log"); hits != "10" ||
+		strings.Count(log, "\n") != 10 || strings.Count(log, "the answer lost") != 1 {
+		t.Errorf("main has %s hits and the log\n%swant 10 lines, each once", hits, log)
 	}
 }

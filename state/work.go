@@ -1,10 +1,7 @@
 package state
 
 import (
-	"bytes"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"pando.run/pando"
@@ -115,36 +112,6 @@ func (w *work) isIn(id, main pando.ObjectID) (bool, error) {
 	return ok, err
 }
 
-// bases returns the newest common commits of two commits: one, or several if their histories cross.
-// until is the time of a certain common commit.
-func (w *work) bases(a, b pando.ObjectID, until time.Time) ([]pando.ObjectID, error) {
-	ofA, err := w.ancestors(a, until)
-	if err != nil {
-		return nil, err
-	}
-	ofB, err := w.ancestors(b, until)
-	if err != nil {
-		return nil, err
-	}
-	// The common set is closed under ancestors: a commit is among the newest unless it is a parent
-	// of another.
-	newest := map[pando.ObjectID]bool{}
-	for id := range ofA {
-		if _, ok := ofB[id]; ok {
-			newest[id] = true
-		}
-	}
-	for id := range ofA {
-		if _, ok := ofB[id]; ok {
-			for _, p := range ofA[id] {
-				delete(newest, p)
-			}
-		}
-	}
-	return slices.SortedFunc(maps.Keys(newest),
-		func(a, b pando.ObjectID) int { return bytes.Compare(a[:], b[:]) }), nil
-}
-
 // ancestors returns a commit and its ancestors back to a time, each with its parents.
 func (w *work) ancestors(
 	of pando.ObjectID, until time.Time,
@@ -169,17 +136,6 @@ func (w *work) ancestors(
 		}
 	}
 	return seen, nil
-}
-
-// cut reports whether history was trimmed between a commit and an earlier time.
-func (w *work) cut(of pando.ObjectID, until time.Time) (bool, error) {
-	all, err := w.ancestors(of, until)
-	for id := range all {
-		if w.edge(id) {
-			return true, nil
-		}
-	}
-	return false, err
 }
 
 // edge reports whether history was trimmed behind a commit.

@@ -25,6 +25,8 @@ import (
 type Records interface {
 	// Main returns the head of a service's main, or the zero value.
 	Main(s pando.ServiceKey) world.Versioned[pando.StateHead]
+	// Newest reads the head of a service's main from the registry, or the zero value.
+	Newest(ctx context.Context, s pando.ServiceKey) (pando.StateHead, error)
 	// Types returns the types of the paths in the spec of a revision.
 	Types(s pando.ServiceKey, revision int) map[string]pando.StateType
 	// Target returns the target revision of a service. ok is false if the service has no record.

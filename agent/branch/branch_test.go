@@ -36,6 +36,10 @@ func (l *ledger) Main(pando.ServiceKey) world.Versioned[pando.StateHead] {
 	return l.main
 }
 
+func (l *ledger) Newest(context.Context, pando.ServiceKey) (pando.StateHead, error) {
+	return l.main.V, nil
+}
+
 func (l *ledger) Types(pando.ServiceKey, int) map[string]pando.StateType {
 	return map[string]pando.StateType{"hits": pando.StateCounter}
 }

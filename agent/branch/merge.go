@@ -30,7 +30,8 @@ func (b *Branches) Push(
 	return result, nil
 }
 
-// Pull merges main into an instance's branch.
+// Pull merges main into an instance's branch. It sees every push that was answered before the call,
+// on any host.
 func (b *Branches) Pull(
 	ctx context.Context, s pando.ServiceKey, i pando.InstanceID,
 ) (pando.MergeResult, error) {
@@ -38,12 +39,28 @@ func (b *Branches) Pull(
 	if err != nil {
 		return pando.MergeResult{}, err
 	}
-	main := b.Records.Main(s).V
+	main, err := b.newest(ctx, s)
+	if err != nil {
+		return pando.MergeResult{}, err
+	}
 	if err := b.Bring(ctx, s, main.Commit); err != nil {
 		return pando.MergeResult{}, err
 	}
 	result, err := branch.Pull(ctx, main.Commit, b.Clock.Now())
 	return result, b.moved(main, err)
+}
+
+// newest returns the head of main. A state on this host alone moves through this host, so its
+// records are enough. The records of a state with copies may be older than a push on another host.
+func (b *Branches) newest(ctx context.Context, s pando.ServiceKey) (pando.StateHead, error) {
+	if !b.several(s) {
+		return b.Records.Main(s).V, nil
+	}
+	main, err := b.Records.Newest(ctx, s)
+	if err != nil {
+		return main, fmt.Errorf("read the newest commit of %s: %w", s, err)
+	}
+	return main, nil
 }
 
 // Merged reports whether main contains the branch of an instance and the branch has no uncommitted

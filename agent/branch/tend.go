@@ -244,15 +244,18 @@ func (b *tender) tidy(ctx context.Context, k pando.Keeper) {
 		return
 	}
 	target, _ := b.Records.Target(k.Service)
+	_, _, read := b.Records.Heads()
 	for _, i := range slices.Sorted(maps.Keys(branches)) {
 		_, seated := b.Records.Seat(k.Service, i)
 		switch {
 		case b.Records.Alive(i), b.isOpen(i):
 			continue
+		case k.Host != b.Host && !b.seatedHere(k.Service, i):
+			if read { // else the host's own instances are not read yet
+				err = b.release(ctx, k.Service, i)
+			}
 		case len(b.Records.Types(k.Service, target)) == 0: // the spec has not arrived
 			continue
-		case k.Host != b.Host && !b.seatedHere(k.Service, i):
-			err = b.release(ctx, k.Service, i)
 		case k.Whole() && !b.runs(k.Service, i):
 			err = b.salvage(ctx, k.Service, i, seated)
 		}

@@ -161,6 +161,12 @@ func (h *townHost) Main(pando.ServiceKey) world.Versioned[pando.StateHead] {
 	return h.main
 }
 
+func (h *townHost) Newest(
+	_ context.Context, s pando.ServiceKey,
+) (pando.StateHead, error) {
+	return h.Main(s).V, nil
+}
+
 func (h *townHost) Keeper(pando.ServiceKey) world.Versioned[pando.Keeper] {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -9,13 +9,13 @@ import (
 	"pando.run/pando/state"
 )
 
-// TrimOften trims old history from the states of this host every TrimEvery, if there was a push. It
-// returns when ctx ends.
+// TrimOften trims old history from the states of this host every TrimEvery, if there was a push or
+// if main contains the branch of an ended instance. It returns when ctx ends.
 func (b *Branches) TrimOften(ctx context.Context) {
 	last := int64(0)
 	for pando.Sleep(ctx, b.Clock, b.TrimEvery) == nil {
 		heads, merges, ok := b.Records.Heads()
-		if !ok || merges == last {
+		if !ok {
 			continue
 		}
 		b.Settle(ctx)
@@ -26,12 +26,15 @@ func (b *Branches) TrimOften(ctx context.Context) {
 				return ok
 			},
 		}
-		done, err := b.trim(ctx, known)
+		done, err := b.trim(ctx, known, merges == last)
 		if err != nil {
 			if !errors.Is(err, context.Canceled) {
 				b.Log.Warn("states could not be trimmed; it is tried again",
 					"in", b.TrimEvery, "error", err)
 			}
+			continue
+		}
+		if last == merges && done.Branches == 0 {
 			continue
 		}
 		last = merges
@@ -42,13 +45,22 @@ func (b *Branches) TrimOften(ctx context.Context) {
 // trimAgain is the wait before a trim looks again whether objects arrive from other hosts.
 const trimAgain = 20 * time.Millisecond
 
-// trim trims while no objects arrive that no ref has yet.
-func (b *Branches) trim(ctx context.Context, known state.Known) (state.Trimmed, error) {
+// trim trims while no objects arrive that no ref has yet. idle: nothing was merged since the last
+// trim, so history is trimmed only if a branch goes.
+func (b *Branches) trim(
+	ctx context.Context, known state.Known, idle bool,
+) (state.Trimmed, error) {
 	for !b.copies.whole.TryLock() {
 		if err := pando.Sleep(ctx, b.Clock, trimAgain); err != nil {
 			return state.Trimmed{}, err
 		}
 	}
 	defer b.copies.whole.Unlock()
-	return state.Trim(ctx, b.Objects, known, b.Keep, b.Clock.Now())
+	buried, err := state.Bury(ctx, b.Objects, known)
+	if err != nil || idle && buried == 0 {
+		return state.Trimmed{}, err
+	}
+	done, err := state.Trim(ctx, b.Objects, known, b.Keep, b.Clock.Now())
+	done.Branches += buried
+	return done, err
 }

@@ -45,6 +45,8 @@ type application struct {
 
 	mu      sync.Mutex
 	drained bool
+
+	book book
 }
 
 // The environment variables of a spec that make its programs behave in these ways.
@@ -65,20 +67,27 @@ func (h *host) program(ctx context.Context, box *sim.Sandbox) int {
 	if p.pause(ctx, 40*time.Millisecond) != nil {
 		return 0
 	}
+	defer p.closeBook()
 	if env[envSilent] == "" {
+		began := p.h.c.accounts.now()
 		for p.h.ask(ctx,
 			func(ctx context.Context, s pando.Self) error { return s.Ready(ctx, p.id) }) != nil {
 			if p.pause(ctx, 50*time.Millisecond) != nil {
+				p.h.c.accounts.noteTurn(p.id, began, stepReady, true)
 				return 0
 			}
 		}
+		p.h.c.accounts.noteTurn(p.id, began, stepReady, false)
 	}
 	if env[envLazy] == "" {
 		h.c.go_(func() { p.listen(ctx) })
 	}
 	rest := 400 * time.Millisecond
-	if env[envCalm] != "" {
+	switch {
+	case env[envCalm] != "":
 		rest = 4 * time.Minute
+	case env[envAccount] != "":
+		rest = 200 * time.Millisecond
 	}
 	for p.pause(ctx, rest) == nil {
 		p.step(ctx)
@@ -144,6 +153,8 @@ func (p *application) step(ctx context.Context) {
 	quiet := p.h.c.isQuiet()
 	lazy := p.box.Spec.Spec.Environment[envLazy] != ""
 	switch {
+	case roll < 70 && p.box.Spec.Spec.Environment[envAccount] != "":
+		p.account(ctx)
 	case roll < 55:
 		p.write(ctx)
 	case roll < 70:
@@ -165,13 +176,23 @@ func (p *application) step(ctx context.Context) {
 			return err
 		})
 	default:
-		_ = p.h.ask(ctx, func(ctx context.Context, s pando.Self) error {
-			result, err := s.Halt(ctx, p.id, pando.Ask{Reason: "idle"})
-			if err == nil && ctx.Err() == nil {
-				p.h.halt(p.id, result)
-			}
-			return err
-		})
+		p.halt(ctx)
+	}
+}
+
+// halt asks for the end of new flows.
+func (p *application) halt(ctx context.Context) {
+	began := p.h.c.accounts.now()
+	err := p.h.ask(ctx, func(ctx context.Context, s pando.Self) error {
+		result, err := s.Halt(ctx, p.id, pando.Ask{Reason: "idle"})
+		if err == nil && ctx.Err() == nil {
+			p.h.halt(p.id, result)
+			p.h.c.accounts.noteTurn(p.id, began, stepHalt, len(result.Unreachable) > 0)
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, pando.ErrRefused) {
+		p.h.c.accounts.noteTurn(p.id, began, stepHalt, true)
 	}
 }
 

@@ -127,10 +127,12 @@ func (h *host) crashOne(d *rand.Rand) {
 
 // visit opens a flow that lasts a while.
 func (h *host) visit(d *rand.Rand) {
+	began := h.c.accounts.now()
 	i, ok := h.steering.Open(service)
 	if !ok {
 		return
 	}
+	h.c.accounts.noteTurn(i, began, stepFlow, false)
 	if h.c.promises.isHalted(i) {
 		h.c.t.Errorf("a flow on %s reached %s after its halt was acknowledged", h.name, i)
 	}

@@ -42,9 +42,11 @@ type cluster struct {
 	quiet bool // applications make no further requests
 	// faults counts the failed calls of drivers by method.
 	faults map[string]int
+	keep   state.Keep
 	// trimEvery is the time between two trims of the states of a host.
 	trimEvery time.Duration
 	history   *history                              // of the contested service; nil: there is none
+	accounts  *accounts                             // of the run's service; nil: there are none
 	intents   map[pando.IntentID][]pando.InstanceID // the instances started for each intent
 	cut       []string                              // flows that a table took from a living instance
 }
@@ -134,7 +136,10 @@ func newCluster(
 		t: t, seed: seed, ctx: ctx, registry: sim.NewRegistry(seed, delayMax), peers: sim.NewPeers(),
 		ledger: newLedger(), promises: newPromises(), log: slog.New(slog.DiscardHandler),
 		intents: map[pando.IntentID][]pando.InstanceID{}, trimEvery: 700 * time.Millisecond,
-		faults: map[string]int{},
+		faults: map[string]int{}, keep: state.Keep{Commits: 2, Age: 3 * time.Second},
+	}
+	if hosts > 1 { // a copy that was away needs the history of that time
+		c.keep.Age = 2 * pando.HostLease
 	}
 	set(c)
 	if os.Getenv("PANDO_LOG") != "" {
@@ -218,7 +223,7 @@ func (h *host) boot(_ context.Context, m *mortal, life int) func(context.Context
 		Sandboxes: mortalSandboxes{faultySandboxes{h.sandboxes, faults}, m, h.started},
 		Steering:  mortalSteering{faultySteering{h.steering, faults}, m, h.watchTable},
 		Objects:   mortalObjects{faultyObjects{h.objects, faults}, m},
-		TrimEvery: h.c.trimEvery, Keep: state.Keep{Commits: 2, Age: 3 * time.Second},
+		TrimEvery: h.c.trimEvery, Keep: h.c.keep,
 		Prober: prober{}, Control: &askers{h.c, m, uint64(life)},
 		Books: mortalBooks{&h.books, m},
 		Log:   h.c.log.With("process", h.name, "life", life),

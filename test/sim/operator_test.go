@@ -69,8 +69,18 @@ func newOperator(c *cluster, key pando.ServiceKey) *operator {
 	if hostsOf(c.seed) > 1 {
 		o.spec.Environment[envNoState] = "yes"
 	}
+	if c.accounts != nil && key == service {
+		delete(o.spec.Environment, envNoState)
+		o.spec.Environment[envAccount] = "yes"
+		if hostsOf(c.seed) > 1 {
+			o.spec.StateCopies = 2
+		}
+	}
 	if spreads(c.seed) {
-		o.spec.State, o.spec.Place.Spread = nil, pando.SpreadHost
+		if o.spec.StateCopies == 0 {
+			o.spec.State = nil
+		}
+		o.spec.Place.Spread = pando.SpreadHost
 	}
 	if c.seed%4 == 1 {
 		o.spec.Environment[envLazy] = "yes"

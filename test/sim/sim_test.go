@@ -139,7 +139,10 @@ func (c *cluster) verify(main pando.StateHead) {
 	for _, cut := range c.cut {
 		c.t.Errorf("flows of a living instance were broken: %s", cut)
 	}
-	if len(c.hosts) == 1 {
+	switch {
+	case c.accounts != nil:
+		c.closeAccount(main)
+	case len(c.hosts) == 1:
 		c.verifyState(main)
 	}
 }
