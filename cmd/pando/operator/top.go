@@ -23,8 +23,8 @@ func Top(o *Console) *cobra.Command {
 		Use: "top SERVICE", Short: "show scores, use and flows of a service, live",
 		Long: "Show the score of each instance (lower is better), its shares of processor and memory,\n" +
 			"the time that its processor limit held it back, the queue of its link, its connections,\n" +
-			"and its new flows per second. An instance marked * gets no new flows. The last decisions stand below.\n" +
-			"Ctrl-C ends it.",
+			"and its new flows per second. An instance marked * gets no new flows. The last\n" +
+			"decisions stand below. Ctrl-C ends it.",
 		Example: "  pando top website\n  pando top website --once -o json",
 	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
 		before, err := o.client.Stats(ctx, key)
@@ -159,8 +159,8 @@ func top(w io.Writer, v topView) {
 	}
 }
 
-// queued describes the queue of an instance's link: the waiting bytes, and the dropped packets since
-// the former page.
+// queued describes the queue of an instance's link: the waiting bytes, and the dropped packets
+// since the former page.
 func queued(r topRow) string {
 	if r.Queue == nil {
 		return "-"
