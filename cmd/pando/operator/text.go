@@ -320,16 +320,38 @@ func because(w io.Writer, b pando.Because) {
 		return
 	}
 	i := b.Intent
-	about := i.By.String()
-	if i.Instance != "" && string(i.Instance) != i.By.Name {
-		about = fmt.Sprintf("%s → %s", i.By, i.Instance)
-	}
 	fmt.Fprintf(w, "%s  %-11s%s: %s%s\n",
-		clock(i.Asked()), cli.Clean(string(i.Verb)), cli.Clean(about), cli.Clean(i.Why()),
+		clock(i.Asked()), cli.Clean(string(i.Verb)), cli.Clean(about(*i)), cli.Clean(i.Why()),
 		inputs(i.Inputs))
 	if len(i.History) > 1 {
 		fmt.Fprintf(w, "%s%s\n", indent, cli.Clean(steps(i.History)))
 	}
+}
+
+// briefly prints one intent or decision on one line: its time, verb, subject, newest state and
+// reason.
+func briefly(w io.Writer, b pando.Because) {
+	i := b.Intent
+	if i == nil {
+		d := *b.Decision
+		d.Lines = nil
+		because(w, pando.Because{Decision: &d})
+		return
+	}
+	state := ""
+	if n := len(i.History); n > 0 {
+		state = ", " + string(i.History[n-1].State)
+	}
+	fmt.Fprintf(w, "%s  %-11s%s: %s\n", clock(i.Asked()), cli.Clean(string(i.Verb)),
+		cli.Clean(about(*i)+state), cli.Clean(i.Why()))
+}
+
+// about returns the author of an intent and its instance.
+func about(i pando.Intent) string {
+	if i.Instance != "" && string(i.Instance) != i.By.Name {
+		return fmt.Sprintf("%s → %s", i.By, i.Instance)
+	}
+	return i.By.String()
 }
 
 // shownAt returns the time that is printed before an intent or decision.

@@ -154,8 +154,11 @@ func top(w io.Writer, v topView) {
 			rtt, queued(r), r.Connections, rate))
 	}
 	cli.Columns(w, rows...)
-	for _, b := range v.Decisions {
-		because(w, b)
+	if len(v.Decisions) > 0 {
+		fmt.Fprintln(w)
+	}
+	for _, b := range v.Decisions { // a live page has a line for each; `pando why` has the steps
+		briefly(w, b)
 	}
 }
 

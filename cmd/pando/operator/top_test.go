@@ -48,6 +48,27 @@ func TestTopShowsScoresAndRates(t *testing.T) {
 	}
 }
 
+// A live page has one line for each decision, without its steps and inputs.
+func TestTopShowsDecisionsBriefly(t *testing.T) {
+	i := pando.Intent{Verb: pando.VerbReplicate, Instance: "web-c",
+		By: pando.Asker{Kind: "scaler"}, Inputs: map[string]float64{"score": 1.08},
+		History: []pando.Transition{
+			{State: pando.IntentAsked, At: noon, Reason: "the best score is 1.08"},
+			{State: pando.IntentGranted, At: noon, Reason: "3 of max 6 instances"},
+			{State: pando.IntentPlaced, At: noon, Reason: "on host1"},
+		}}
+	d := pando.Decision{At: noon, Kind: pando.DecidedFailed, Reason: "it ended",
+		Lines: []string{"panic: no memory"}}
+	var b bytes.Buffer
+	top(&b, topView{Decisions: []pando.Because{{Intent: &i}, {Decision: &d}}})
+	_, got, _ := strings.Cut(squeeze(b.String()), "NEW/S")
+	if lines := strings.Count(strings.TrimSpace(got), "\n"); lines != 1 ||
+		!strings.Contains(got, "scaler → web-c, placed: the best score is 1.08") ||
+		!strings.Contains(got, "it ended") {
+		t.Errorf("two decisions are\n%s", got)
+	}
+}
+
 func TestTopNamesTheScaler(t *testing.T) {
 	for want, s := range map[string]pando.Scale{
 		"its application":                    {},
