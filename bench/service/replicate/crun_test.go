@@ -91,7 +91,8 @@ func (c bundle) join(network string) error {
 // crun starts the program by crun alone, in a network namespace with a veth pair. It returns the
 // time to the first byte of the answer.
 func (b *bench) crun(round int, c bundle) time.Duration {
-	subnet, name := fmt.Sprintf("10.98.%d.", round), fmt.Sprintf("pando-bench-%d-%d", os.Getpid(), round)
+	subnet := fmt.Sprintf("10.98.%d.", round)
+	name := fmt.Sprintf("pando-bench-%d-%d", os.Getpid(), round)
 	began := time.Now()
 	ns, link := b.network(subnet)
 	defer ns.Close()
