@@ -18,8 +18,10 @@ const (
 	excludeLeast = 0.25
 )
 
-// An endpoint must have been bad for this long, in every measurement. One alone is noise.
-const badFor = 200 * time.Millisecond
+// An endpoint must have been bad for this long, in every measurement. A single long request of a
+// small instance looks the same for some tenths of a second. Meanwhile the choice at the SYN avoids
+// a bad endpoint, because it weighs the score.
+const badFor = time.Second
 
 // An endpoint stays out at least for outMin, and twice as long after each return that failed. A
 // slow endpoint recovers while it is out, so its score alone would call it back ten times a second,

@@ -55,6 +55,19 @@ func TestExclusion(t *testing.T) {
 	}
 }
 
+// A large request keeps a small instance busy for 0.8 s. It is no reason to leave it out.
+func TestALongRequestExcludesNothing(t *testing.T) {
+	j := &Judge{}
+	for at := time.Duration(0); at <= 800*time.Millisecond; at += 100 * time.Millisecond {
+		if out, _ := judged(j, t0.Add(at), 0.2, 0.2, 0.2, 1.6); len(out) > 0 {
+			t.Fatalf("excluded %v after %s", out, at)
+		}
+	}
+	if out, _ := judged(j, t0.Add(time.Second), 0.2, 0.2, 0.2, 1.6); len(out) != 1 {
+		t.Errorf("excluded %v after a second, want web-3", out)
+	}
+}
+
 // One measurement is noise: a garbage collection, a burst of requests.
 func TestOneBadMeasurementExcludesNothing(t *testing.T) {
 	j, now := &Judge{}, t0

@@ -143,6 +143,9 @@ func (s *Sheet) Publish(title, unit string, flags ...string) {
 	}
 	samples, err := os.ReadFile(s.file.Name())
 	if err == nil {
+		err = os.MkdirAll(folder, 0o755)
+	}
+	if err == nil {
 		err = os.WriteFile(filepath.Join(folder, "results.csv"), samples, 0o644)
 	}
 	if err != nil {

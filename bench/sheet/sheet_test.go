@@ -38,7 +38,7 @@ func bench(t *testing.T) (args string) {
 	if err := os.WriteFile(filepath.Join(dir, "publish"), []byte(program), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.MkdirAll(filepath.Join(dir, "room", "figure"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, "room"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Chdir(filepath.Join(dir, "room"))

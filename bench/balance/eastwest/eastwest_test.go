@@ -11,6 +11,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/bench/balance/rig"
+	"pando.run/pando/bench/sheet"
 )
 
 func TestMain(m *testing.M) { rig.Main(m) }
@@ -25,29 +26,29 @@ var loads = []struct {
 }
 
 func TestEastWest(t *testing.T) {
-	sheet := rig.NewSheet(t)
+	out := sheet.New(t, ".")
 	s := rig.NewStand(t, 4)
 	packet, connect, end := s.East()
 	defer end()
 	ways := []rig.Way{packet, connect, s.Straight()}
-	rounds, lasts := rig.Rounds(7, 1500*time.Millisecond)
+	rounds, lasts := sheet.Rounds(7, 1500*time.Millisecond)
 	for round := range rounds {
 		for _, l := range loads {
 			for n := range ways {
 				w := ways[(n+round)%len(ways)]
 				c := s.Measure(w, rig.Load{Bytes: l.bytes, Short: l.short, Clients: 16, Lasts: lasts})
-				sheet.Note(round, w.Name+", "+l.name, c.PerRequest)
+				out.Note(round, w.Name+", "+l.name, c.PerRequest)
 			}
 		}
 	}
 	for _, l := range loads {
 		for _, other := range []string{string(pando.AtPacket), "straight"} {
 			a, b := other+", "+l.name, string(pando.AtConnect)+", "+l.name
-			sheet.Row(fmt.Sprintf("CPU per request between services, %s, %s against connect", l.name, other),
-				"", "", fmt.Sprintf("%.2f × (%.1f µs against %.1f µs)", sheet.Ratio(a, b), sheet.Median(a),
-					sheet.Median(b)), true)
+			out.Row(fmt.Sprintf("CPU per request between services, %s, %s against connect", l.name, other),
+				"", "", fmt.Sprintf("%.2f × (%.1f µs against %.1f µs)", out.Ratio(a, b), out.Median(a),
+					out.Median(b)), true)
 		}
 	}
-	sheet.Publish("balance/eastwest", "Processor time of a request between services",
+	out.Publish("Processor time of a request between services",
 		"µs per request", "--log")
 }

@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"pando.run/pando/bench/balance/rig"
+	"pando.run/pando/bench/sheet"
 )
 
 func TestMain(m *testing.M) {
@@ -71,13 +72,13 @@ func TestHaven(t *testing.T) {
 			t.Fatalf("%v: apt-get install httperf haproxy nftables iproute2", err)
 		}
 	}
-	var sheets []*rig.Sheet
+	var sheets []*sheet.Sheet
 	for _, f := range figures {
-		sheets = append(sheets, rig.NewSheetIn(t, f.folder))
+		sheets = append(sheets, sheet.New(t, f.folder))
 	}
-	rounds, _ := rig.Rounds(5, 0)
+	rounds, _ := sheet.Rounds(5, 0)
 	for _, e := range experiments {
-		if rig.Smoke() {
+		if sheet.Smoke() {
 			e.connections, e.small, e.large = 2, 5, 1
 		}
 		t.Run(e.name, func(t *testing.T) { e.run(t, sheets, rounds) })
@@ -86,12 +87,12 @@ func TestHaven(t *testing.T) {
 		for _, e := range experiments {
 			compare(s, n, e.name)
 		}
-		s.Publish("balance/haven/"+figures[n].folder, figures[n].title, figures[n].unit, "--log")
+		s.Publish(figures[n].title, figures[n].unit, "--log")
 	}
 }
 
 // run measures every way of an experiment in every round.
-func (e experiment) run(t *testing.T, sheets []*rig.Sheet, rounds int) {
+func (e experiment) run(t *testing.T, sheets []*sheet.Sheet, rounds int) {
 	h := newHall(t, e.members)
 	for round := range rounds {
 		replies := -1
@@ -112,7 +113,7 @@ func (e experiment) run(t *testing.T, sheets []*rig.Sheet, rounds int) {
 func series(experiment, way string) string { return experiment + ", " + way }
 
 // compare adds the rows of an experiment: how many times better Pando is.
-func compare(s *rig.Sheet, figure int, experiment string) {
+func compare(s *sheet.Sheet, figure int, experiment string) {
 	for _, peer := range []string{haproxy, translation} {
 		for _, own := range []string{byScore, byTurns} {
 			a, b := series(experiment, peer), series(experiment, own)

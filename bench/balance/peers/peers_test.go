@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pando.run/pando/bench/balance/rig"
+	"pando.run/pando/bench/sheet"
 )
 
 func TestMain(m *testing.M) { rig.Main(m) }
@@ -34,44 +35,44 @@ var loads = []struct {
 }
 
 func TestPeers(t *testing.T) {
-	sheet := rig.NewSheet(t)
+	out := sheet.New(t, ".")
 	s := rig.NewStand(t, instances)
 	pando, end := s.EBPF()
 	defer end()
 	ways := []rig.Way{pando, s.Straight(), s.HAProxy(), s.Nginx(), s.Nftables()}
-	rounds, lasts := rig.Rounds(7, 1500*time.Millisecond)
+	rounds, lasts := sheet.Rounds(7, 1500*time.Millisecond)
 	for round := range rounds {
 		for _, l := range loads {
 			for n := range ways {
 				w := ways[(n+round)%len(ways)]
 				c := s.Measure(w, rig.Load{Bytes: l.bytes, Short: l.short, Clients: clients, Lasts: lasts})
-				sheet.Note(round, w.Name+", "+l.name, c.PerRequest)
+				out.Note(round, w.Name+", "+l.name, c.PerRequest)
 			}
 		}
 	}
 	for _, l := range loads {
-		compare(sheet, l.name, "HAProxy", l.goal)
-		compare(sheet, l.name, "nginx stream", 0)
+		compare(out, l.name, "HAProxy", l.goal)
+		compare(out, l.name, "nginx stream", 0)
 	}
-	compare(sheet, loads[0].name, "nftables", 1.15)
-	direct := sheet.Ratio("eBPF, "+loads[0].name, "straight, "+loads[0].name)
-	sheet.Row("CPU per request, keep-alive 1 KB, against straight", "≤ 1.10 ×", "",
+	compare(out, loads[0].name, "nftables", 1.15)
+	direct := out.Ratio("eBPF, "+loads[0].name, "straight, "+loads[0].name)
+	out.Row("CPU per request, keep-alive 1 KB, against straight", "≤ 1.10 ×", "",
 		fmt.Sprintf("%.2f ×", direct), direct <= 1.10)
-	sheet.Row("CPU per request against IPVS", "", "", ipvs(), true)
-	sheet.Publish("balance/peers", "Processor time of a request by six ways", "µs per request",
+	out.Row("CPU per request against IPVS", "", "", ipvs(), true)
+	out.Publish("Processor time of a request by six ways", "µs per request",
 		"--log")
 }
 
 // compare adds the row of a peer: how many times its processor time is Pando's. Goal 0: none.
-func compare(sheet *rig.Sheet, load, peer string, goal float64) {
+func compare(out *sheet.Sheet, load, peer string, goal float64) {
 	pando, other := "eBPF, "+load, peer+", "+load
-	r := sheet.Ratio(other, pando)
+	r := out.Ratio(other, pando)
 	text := ""
 	if goal > 0 {
 		text = fmt.Sprintf("≥ %.2f ×", goal)
 	}
-	sheet.Row(fmt.Sprintf("CPU per request, %s, %s against eBPF", load, peer), text, "",
-		fmt.Sprintf("%.2f × (%.1f µs against %.1f µs)", r, sheet.Median(other), sheet.Median(pando)),
+	out.Row(fmt.Sprintf("CPU per request, %s, %s against eBPF", load, peer), text, "",
+		fmt.Sprintf("%.2f × (%.1f µs against %.1f µs)", r, out.Median(other), out.Median(pando)),
 		r >= goal)
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/bench/balance/rig"
+	"pando.run/pando/bench/sheet"
 	"pando.run/pando/driver/ebpf"
 )
 
@@ -35,29 +36,29 @@ type host struct {
 }
 
 func TestReact(t *testing.T) {
-	sheet := rig.NewSheet(t)
+	out := sheet.New(t, ".")
 	h := newHost(t)
-	rounds, _ := rig.Rounds(5, 0)
+	rounds, _ := sheet.Rounds(5, 0)
 	strays := 0
 	for round := range rounds {
 		took, wrote, astray := h.round()
 		slices.Sort(took)
 		slices.Sort(wrote)
-		sheet.Note(round, "write p99", wrote[len(wrote)*99/100])
+		out.Note(round, "write p99", wrote[len(wrote)*99/100])
 		p99 := took[len(took)*99/100]
-		sheet.Note(round, "p50", took[len(took)/2])
-		sheet.Note(round, "p99", p99)
+		out.Note(round, "p50", took[len(took)/2])
+		out.Note(round, "p99", p99)
 		strays += astray
 	}
 	measure := fmt.Sprintf("score change → first byte of a new flow, %d services, p99", services)
-	sheet.Row(measure, "≤ 5 ms", "", fmt.Sprintf("%.2f ms (p50 %.2f ms)", sheet.Median("p99"),
-		sheet.Median("p50")), sheet.Median("p99") <= 5)
-	sheet.Row("of it, until the score is in the kernel, p99", "", "",
-		fmt.Sprintf("%.2f ms", sheet.Median("write p99")), true)
+	out.Row(measure, "≤ 5 ms", "", fmt.Sprintf("%.2f ms (p50 %.2f ms)", out.Median("p99"),
+		out.Median("p50")), out.Median("p99") <= 5)
+	out.Row("of it, until the score is in the kernel, p99", "", "",
+		fmt.Sprintf("%.2f ms", out.Median("write p99")), true)
 	// Eight draws of two instances miss the better one with a chance of 1 in 256.
-	sheet.Row("flows to the instance that the newest score excludes", "≤ 1 %", "",
+	out.Row("flows to the instance that the newest score excludes", "≤ 1 %", "",
 		fmt.Sprintf("%d of %d", strays, rounds*changes), strays*100 <= rounds*changes)
-	sheet.Publish("balance/react", "The time until a flow follows a new score", "ms")
+	out.Publish("The time until a flow follows a new score", "ms")
 }
 
 func newHost(t *testing.T) *host {

@@ -56,25 +56,3 @@ func TestLoadIsServedAndCounted(t *testing.T) {
 		t.Error("a closed port answers")
 	}
 }
-
-func TestASheetComparesRoundByRound(t *testing.T) {
-	t.Chdir(t.TempDir())
-	t.Setenv("PANDO_SMOKE", "1")
-	const published = "the samples of a whole run"
-	if err := os.WriteFile("results.csv", []byte(published), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	s := NewSheet(t)
-	for round, v := range [][2]float64{{10, 5}, {30, 10}, {16, 4}} {
-		s.Note(round, "a", v[0])
-		s.Note(round, "b", v[1])
-	}
-	if m, r := s.Median("a"), s.Ratio("a", "b"); m != 16 || r != 3 {
-		t.Errorf("median %g and ratio %g, want 16 and 3", m, r)
-	}
-	s.Row("a measure", "", "", "1", true)
-	s.Publish("balance/none", "", "")
-	if kept, err := os.ReadFile("results.csv"); err != nil || string(kept) != published {
-		t.Errorf("after a short run, the published samples are %q, %v", kept, err)
-	}
-}

@@ -1,3 +1,6 @@
+// Package rig is the test stand of benchmarks that compare ways to the same instances: network
+// namespaces, a server, clients and the processor time of every program on the way. It never
+// decides about the ways.
 package rig
 
 import (

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando/bench/balance/rig"
+	"pando.run/pando/bench/sheet"
 	"pando.run/pando/driver/ovs"
 )
 
@@ -32,19 +33,19 @@ var paper = map[string][3]string{
 }
 
 func TestTable1(t *testing.T) {
-	sheet := rig.NewSheet(t)
+	out := sheet.New(t, ".")
 	s := rig.NewStand(t, replicas)
 	kinds := []func() (rig.Way, func()){
 		func() (rig.Way, func()) { return s.OVS(ovs.Learn) },
 		func() (rig.Way, func()) { return s.OVS(ovs.Group) },
 		s.EBPF,
 	}
-	rounds, lasts := rig.Rounds(7, 6*time.Second)
+	rounds, lasts := sheet.Rounds(7, 6*time.Second)
 	for round := range rounds {
 		for n := range kinds {
 			w, end := kinds[(n+round)%len(kinds)]()
 			for _, rate := range rates {
-				measure(sheet, s, round, w, rig.Load{
+				measure(out, s, round, w, rig.Load{
 					Bytes: pageBytes, Short: true, Clients: clients, Lasts: lasts, Rate: rate,
 				})
 			}
@@ -53,18 +54,18 @@ func TestTable1(t *testing.T) {
 	}
 	for _, way := range []string{"OVS learn", "OVS group", "eBPF"} {
 		for _, rate := range rates {
-			rows(sheet, way, rate)
+			rows(out, way, rate)
 		}
 	}
-	sheet.Row("the paper's remote replica", "", "one of three", "not measured: all three are local",
+	out.Row("the paper's remote replica", "", "one of three", "not measured: all three are local",
 		true)
-	sheet.Publish("balance/table1", "Table 1 of Fractal: two pipelines of Open vSwitch, and eBPF",
+	out.Publish("Table 1 of Fractal: two pipelines of Open vSwitch, and eBPF",
 		"µs", "--log", "--plot", "CPU per request")
 }
 
-func measure(sheet *rig.Sheet, s *rig.Stand, round int, w rig.Way, l rig.Load) {
+func measure(out *sheet.Sheet, s *rig.Stand, round int, w rig.Way, l rig.Load) {
 	c := s.Measure(w, l)
-	note := func(name string, v float64) { sheet.Note(round, series(w.Name, l.Rate)+", "+name, v) }
+	note := func(name string, v float64) { out.Note(round, series(w.Name, l.Rate)+", "+name, v) }
 	note("switch", c.Way)
 	for i, share := range c.Servers {
 		note(fmt.Sprintf("replica %c", 'A'+i), share)
@@ -78,7 +79,7 @@ func measure(sheet *rig.Sheet, s *rig.Stand, round int, w rig.Way, l rig.Load) {
 func series(way string, rate int) string { return fmt.Sprintf("%s at %d/s", way, rate) }
 
 // rows adds the rows of a way at a rate, beside the paper's.
-func rows(s *rig.Sheet, way string, rate int) {
+func rows(s *sheet.Sheet, way string, rate int) {
 	name := series(way, rate)
 	m := func(what string) float64 { return s.Median(name + ", " + what) }
 	was := [3]string{}

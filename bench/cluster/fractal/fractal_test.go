@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"pando.run/pando/bench/sheet"
 	"pando.run/pando/lab/labtest"
 )
 
@@ -57,7 +58,7 @@ func (l load) to(p *labtest.Pando, s *labtest.Service) load {
 
 // byRate is Fig. 7: the processor of each instance as the rate grows, for one to four instances.
 func byRate(t *testing.T) {
-	out := newSheet(t, "rate")
+	out := sheet.Curves(t, "rate", "requests/s")
 	p := up(t, 1)
 	instances := []int{1, 2, 3, 4}
 	services := map[int]*labtest.Service{}
@@ -70,24 +71,23 @@ func byRate(t *testing.T) {
 			for _, rate := range rates {
 				l := load{bytes: pages, rate: always(rate), lasts: lasts}.to(p, services[n])
 				each, most := busy(t, p, services[n], func() { l.run(t) })
-				out.note(round, plural(n), rate, each)
+				out.Point(round, plural(n), rate, each)
 				if rate == rates[len(rates)-1] {
-					out.keep(fmt.Sprint("at ", n), each)
-					out.keep(fmt.Sprint("spread ", n), most/each)
+					out.Keep(fmt.Sprint("at ", n), each)
+					out.Keep(fmt.Sprint("spread ", n), most/each)
 				}
 			}
 		}
 	}
-	at := func(n int) float64 { return out.median(fmt.Sprint("at ", n)) }
-	out.row(fmt.Sprintf("%.0f requests/s: the processor of an instance with 2, 3 and 4 of them, "+
+	at := func(n int) float64 { return out.Median(fmt.Sprint("at ", n)) }
+	out.Row(fmt.Sprintf("%.0f requests/s: the processor of an instance with 2, 3 and 4 of them, "+
 		"against 1", rates[len(rates)-1]), "≤ 1.15 of an equal share", "near an equal share",
 		fmt.Sprintf("%.2f, %.2f and %.2f of %.1f %%", at(2)/at(1), at(3)/at(1), at(4)/at(1), at(1)),
 		at(2)/at(1) <= 1.15/2 && at(3)/at(1) <= 1.15/3 && at(4)/at(1) <= 1.15/4)
-	spread := out.median("spread 4")
-	out.row("the same: the busiest of 4 instances against their mean", "≤ 1.25 ×", "",
+	spread := out.Median("spread 4")
+	out.Row("the same: the busiest of 4 instances against their mean", "≤ 1.25 ×", "",
 		fmt.Sprintf("%.2f ×", spread), spread <= 1.25)
-	out.publish("The processor of an instance by rate (Fractal Fig. 7)", "per cent of a processor",
-		"requests/s")
+	out.Publish("The processor of an instance by rate (Fractal Fig. 7)", "per cent of a processor")
 }
 
 func plural(n int) string {
@@ -100,7 +100,7 @@ func plural(n int) string {
 // byPlace is Fig. 8: the latency of a page of 110 KB without a replica, with a local one, with a
 // remote one, and with both.
 func byPlace(t *testing.T) {
-	out := newSheet(t, "place")
+	out := sheet.Curves(t, "place", "requests/s")
 	p := up(t, 2)
 	ways := []struct {
 		name string
@@ -119,26 +119,27 @@ func byPlace(t *testing.T) {
 				got := load{bytes: func(*rand.Rand) int { return 110 << 10 }, rate: always(rate),
 					lasts: lasts}.to(p, w.s).run(t)
 				m := mean(got)
-				out.note(round, w.name, rate, m)
+				out.Point(round, w.name, rate, m)
 				if rate == rates[1] {
-					out.keep(w.name, m)
+					out.Keep(w.name, m)
 				}
 			}
 		}
 	}
-	local, remote := out.median("local replica"), out.median("remote replica")
-	out.row(fmt.Sprintf("110 KB, %.0f requests/s, mean latency: a remote replica against a local one",
+	local, remote := out.Median("local replica"), out.Median("remote replica")
+	out.Row(fmt.Sprintf("110 KB, %.0f requests/s, mean latency: a remote replica against a local one",
 		rates[1]), "≤ 1.3 ×", "a slight inflation", fmt.Sprintf("%.2f × (%.2f ms against %.2f ms)",
 		remote/local, remote, local), remote/local <= 1.3)
-	none, both := out.median("no replica"), out.median("local and remote replicas")
-	out.row("the same: no replica; both", "", "",
+	none, both := out.Median("no replica"), out.Median("local and remote replicas")
+	out.Row("the same: no replica; both", "", "",
 		fmt.Sprintf("%.2f ms; %.2f ms", none, both), true)
-	out.publish("The latency with local and remote replicas (Fractal Fig. 8)", "ms", "requests/s")
+	out.Publish("The latency with local and remote replicas (Fractal Fig. 8)", "ms", "requests/s")
 }
 
 // byMix is Fig. 9: the processor of four instances as some of them become remote.
+
 func byMix(t *testing.T) {
-	out := newSheet(t, "mix")
+	out := sheet.Curves(t, "mix", "remote instances")
 	p := up(t, 4)
 	ways := []struct {
 		remote float64
@@ -153,17 +154,17 @@ func byMix(t *testing.T) {
 			w := ways[(n+round)%len(ways)]
 			l := load{bytes: pages, rate: always(400), lasts: lasts}.to(p, w.s)
 			each, most := busy(t, p, w.s, func() { l.run(t) })
-			out.note(round, "mean of 4 instances", w.remote, each)
-			out.note(round, "busiest of 4 instances", w.remote, most)
-			out.keep(fmt.Sprint(w.remote), each)
+			out.Point(round, "mean of 4 instances", w.remote, each)
+			out.Point(round, "busiest of 4 instances", w.remote, most)
+			out.Keep(fmt.Sprint(w.remote), each)
 		}
 	}
-	near, three := out.median("0"), out.median("3")
-	out.row("400 requests/s over 4 instances: the processor of an instance, 3 of them remote against "+
+	near, three := out.Median("0"), out.Median("3")
+	out.Row("400 requests/s over 4 instances: the processor of an instance, 3 of them remote against "+
 		"all local", "within 10 %", "a small difference",
 		fmt.Sprintf("%.2f × (%.1f %% against %.1f %%)", three/near, three, near),
 		three/near < 1.1 && three/near > 0.9)
-	out.publish("The processor as local replicas become remote (Fractal Fig. 9)",
+	out.Publish("The processor as local replicas become remote (Fractal Fig. 9)",
 		"per cent of a processor", "remote instances")
 }
 
@@ -178,25 +179,26 @@ const (
 
 // byRamp is Fig. 10: the latency of clients while the rate grows and the instances copy themselves,
 // beside one instance that does not.
+
 func byRamp(t *testing.T) {
-	out := newSheet(t, "ramp")
+	out := sheet.Curves(t, "ramp", "requests/s")
 	for round := range rounds {
 		t.Run(fmt.Sprint(round), func(t *testing.T) { rampOnce(t, out, round) })
 	}
-	own, alone := out.median("replicates"), out.median("alone")
-	out.row(fmt.Sprintf("a ramp to %.0f requests/s, an instance asks at %d: p99 in the last step "+
+	own, alone := out.Median("replicates"), out.Median("alone")
+	out.Row(fmt.Sprintf("a ramp to %.0f requests/s, an instance asks at %d: p99 in the last step "+
 		"against the first", step*steps, high), "≤ 2 ×", "near the first after each copy",
-		fmt.Sprintf("%.2f × (%.1f ms, %.0f instances)", own/out.median("first"), own,
-			out.median("instances")), own/out.median("first") <= 2)
-	cost := out.median("first of replicates") / out.median("first of alone")
-	out.row("the first step: an instance that may replicate against one that may not, p50", "≤ 1.1 ×",
+		fmt.Sprintf("%.2f × (%.1f ms, %.0f instances)", own/out.Median("first"), own,
+			out.Median("instances")), own/out.Median("first") <= 2)
+	cost := out.Median("first of replicates") / out.Median("first of alone")
+	out.Row("the first step: an instance that may replicate against one that may not, p50", "≤ 1.1 ×",
 		"no overhead", fmt.Sprintf("%.2f ×", cost), cost <= 1.1)
-	out.row("the last step of an instance that may not, p99", "", "",
+	out.Row("the last step of an instance that may not, p99", "", "",
 		fmt.Sprintf("%.1f ms", alone), true)
-	out.publish("A ramp that the service answers with copies (Fractal Fig. 10)", "ms", "requests/s")
+	out.Publish("A ramp that the service answers with copies (Fractal Fig. 10)", "ms")
 }
 
-func rampOnce(t *testing.T, out *sheet, round int) {
+func rampOnce(t *testing.T, out *sheet.Sheet, round int) {
 	p := labtest.Up(t)
 	ramp := func(since time.Duration) float64 { return step * float64(1+int(since/stepLasts)) }
 	for _, w := range []struct {
@@ -214,20 +216,20 @@ func rampOnce(t *testing.T, out *sheet, round int) {
 				}
 			}
 			p99 := quantile(of, .99)
-			out.note(round, w.name+", p99", step*float64(n+1), p99)
-			out.note(round, w.name+", p50", step*float64(n+1), quantile(of, .5))
+			out.Point(round, w.name+", p99", step*float64(n+1), p99)
+			out.Point(round, w.name+", p50", step*float64(n+1), quantile(of, .5))
 			if n == steps-1 {
-				out.keep(w.name, p99)
+				out.Keep(w.name, p99)
 			}
 			if n == 0 {
-				out.keep("first of "+w.name, quantile(of, .5))
+				out.Keep("first of "+w.name, quantile(of, .5))
 			}
 			if n == 0 && w.most > 1 {
-				out.keep("first", p99)
+				out.Keep("first", p99)
 			}
 		}
 		if w.most > 1 {
-			out.keep("instances", float64(labtest.Running(s.Status())))
+			out.Keep("instances", float64(labtest.Running(s.Status())))
 		}
 		p.Pando("rm", "website", "--wait", "--purge")
 	}

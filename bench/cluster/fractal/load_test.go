@@ -10,6 +10,9 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -160,4 +163,20 @@ func busy(
 		most = max(most, share)
 	}
 	return each, most
+}
+
+// site deploys the website of the examples, which asks for a copy at the rate high.
+func site(t *testing.T, p *labtest.Pando, most int) *labtest.Service {
+	t.Helper()
+	program := filepath.Join(p.Dir, "website")
+	if _, err := os.Stat(program); err != nil {
+		build := exec.Command("go", "build", "-trimpath", "-o", program, ".")
+		build.Dir, build.Env = "../../../examples/website", append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("build the website: %v\n%s", err, out)
+		}
+	}
+	return p.Deploy(fmt.Sprintf("name: website\ncommand: [./website]\n"+
+		"environment: {WEBSITE_HIGH: %d, WEBSITE_LOW: 20}\nports: [\"80:8080\"]\n"+
+		"scale: {min: 1, max: %d}\nresources: {cpus: %g}\n", high, most, siteLimit))
 }

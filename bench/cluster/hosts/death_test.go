@@ -16,7 +16,7 @@ import (
 )
 
 // deadInstances ends instances as crashes would, and measures until no new connection fails.
-func (s *sheet) deadInstances(t *testing.T) {
+func (s table) deadInstances(t *testing.T) {
 	const each = 4
 	p := up(t, 3)
 	web := p.Deploy(labtest.Echo("web", "place: {spread: host}", "scale: {min: 6, max: 6}"))
@@ -28,7 +28,7 @@ func (s *sheet) deadInstances(t *testing.T) {
 			begin := time.Now()
 			go web.Kill(victim)
 			last := tries(t, dial, web.VIP+":80", time.Second)
-			s.note(round, "dead instance ms", max(0, last.Sub(begin).Seconds()*1000))
+			s.Note(round, "dead instance ms", max(0, last.Sub(begin).Seconds()*1000))
 			web.Await("the end of "+string(victim), func(st pando.ServiceStatus) bool {
 				for _, i := range st.Instances {
 					if i.ID == victim && i.Phase.TakesFlows() {
@@ -39,13 +39,13 @@ func (s *sheet) deadInstances(t *testing.T) {
 			})
 		}
 	}
-	worst := s.at("dead instance ms", .99)
+	worst := s.Quantile("dead instance ms", .99)
 	s.row("a dead instance out of rotation everywhere, p99, until the last failed connection began "+
 		"(with the time of the kill itself)", "≤ 20 ms", fmt.Sprintf("%.0f ms", worst), worst <= 20)
 }
 
 // deadHosts cuts the power of a host, and measures until no new connection fails.
-func (s *sheet) deadHosts(t *testing.T) {
+func (s table) deadHosts(t *testing.T) {
 	for round := range rounds {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
 			p := up(t, 3)
@@ -60,13 +60,13 @@ func (s *sheet) deadHosts(t *testing.T) {
 			}
 			p.KillHost(last)
 			end := tries(t, dial, web.VIP+":80", 3*time.Second)
-			s.note(round, "dead host ms", end.Sub(begin).Seconds()*1000)
+			s.Note(round, "dead host ms", end.Sub(begin).Seconds()*1000)
 		})
 	}
-	if len(s.all["dead host ms"]) == 0 {
+	if len(s.Values("dead host ms")) == 0 {
 		return
 	}
-	worst := s.at("dead host ms", .99)
+	worst := s.Quantile("dead host ms", .99)
 	s.row("a dead host out of rotation everywhere, worst of 5", "≤ 700 ms",
 		fmt.Sprintf("%.0f ms", worst), worst <= 700)
 }

@@ -5,84 +5,31 @@
 package hosts
 
 import (
-	"encoding/csv"
 	"fmt"
-	"os"
-	"os/exec"
 	"slices"
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/bench/sheet"
 	"pando.run/pando/lab/labtest"
 )
 
 const rounds = 5
 
-// sheet holds results.csv and the rows of the table.
-type sheet struct {
-	t    *testing.T
-	out  *csv.Writer
-	rows []string
-	all  map[string][]float64
-}
+// table is the sheet of the bench. No row of it has a figure of a paper.
+type table struct{ *sheet.Sheet }
 
-func (s *sheet) note(round int, series string, value float64) {
-	err := s.out.Write([]string{fmt.Sprint(round), series, fmt.Sprintf("%.4g", value)})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.all[series] = append(s.all[series], value)
-}
-
-func (s *sheet) at(series string, share float64) float64 {
-	v := slices.Sorted(slices.Values(s.all[series]))
-	return v[min(len(v)-1, int(float64(len(v))*share))]
-}
-
-// ratio returns the median of the ratios of two series round by round.
-func (s *sheet) ratio(a, b string) float64 {
-	var v []float64
-	for n := range s.all[a] {
-		v = append(v, s.all[a][n]/s.all[b][n])
-	}
-	slices.Sort(v)
-	return v[len(v)/2]
-}
-
-func (s *sheet) row(measure, goal, measured string, held bool) {
-	verdict := map[bool]string{true: "held", false: "missed"}[held]
-	s.rows = append(s.rows, "--row",
-		fmt.Sprintf("%s | %s | | %s | %s", measure, goal, measured, verdict))
-	s.t.Logf("%s: %s (%s) %s", measure, measured, goal, verdict)
+func (s table) row(measure, goal, measured string, held bool) {
+	s.Row(measure, goal, "", measured, held)
 }
 
 func TestHosts(t *testing.T) {
-	file := "results.csv"
-	if os.Getenv("BENCH_DRY") != "" {
-		file = os.DevNull
-	}
-	f, err := os.Create(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	s := &sheet{t: t, out: csv.NewWriter(f), all: map[string][]float64{}}
-	if err := s.out.Write([]string{"round", "series", "value"}); err != nil {
-		t.Fatal(err)
-	}
+	s := table{sheet.New(t, ".")}
 	t.Run("remote", s.remote)
 	t.Run("link", s.link)
 	t.Run("instances", s.deadInstances)
 	t.Run("hosts", s.deadHosts)
-	s.out.Flush()
-	if t.Failed() || os.Getenv("BENCH_DRY") != "" {
-		return
-	}
-	args := append([]string{"cluster/hosts", "--title", "Services on several hosts", "--unit",
-		"requests/s, µs or ms", "--log"}, s.rows...)
-	if out, err := exec.Command("../../publish", args...).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	s.Publish("Services on several hosts", "requests/s, µs or ms", "--log")
 }
 
 // up makes a cluster. Its last host has the label role=last.
@@ -113,7 +60,7 @@ func up(t *testing.T, hosts int) *labtest.Pando {
 
 // remote compares an instance on another host than that of the client's route with the same program
 // outside of Pando on that host.
-func (s *sheet) remote(t *testing.T) {
+func (s table) remote(t *testing.T) {
 	p := up(t, 2)
 	last := p.Hosts[1]
 	web := p.Deploy(labtest.Echo("web", "place: {spread: host, only: role=last}"))
@@ -132,20 +79,20 @@ func (s *sheet) remote(t *testing.T) {
 		}
 		size := fmt.Sprintf(" %d KB", bytes>>10)
 		s.interleave(ways, size)
-		r := s.ratio("tunnel"+size, "straight"+size)
+		r := s.Ratio("tunnel"+size, "straight"+size)
 		s.row("an instance on another host, by tunnel and direct return, against the same program "+
 			"there without Pando:"+size+", requests/s", "≥ 0.85 ×",
-			fmt.Sprintf("%.2f × (%.0f against %.0f)", r, s.at("tunnel"+size, .5),
-				s.at("straight"+size, .5)), r >= 0.85)
-		r = s.ratio("tunnel p50"+size, "straight p50"+size)
+			fmt.Sprintf("%.2f × (%.0f against %.0f)", r, s.Median("tunnel"+size),
+				s.Median("straight"+size)), r >= 0.85)
+		r = s.Ratio("tunnel p50"+size, "straight p50"+size)
 		s.row("the same:"+size+", p50", "≤ 1.15 ×",
-			fmt.Sprintf("%.2f × (%.0f µs against %.0f µs)", r, s.at("tunnel p50"+size, .5),
-				s.at("straight p50"+size, .5)), r <= 1.15)
+			fmt.Sprintf("%.2f × (%.0f µs against %.0f µs)", r, s.Median("tunnel p50"+size),
+				s.Median("straight p50"+size)), r <= 1.15)
 	}
 }
 
 // interleave measures the ways in turns, and begins each round with another one.
-func (s *sheet) interleave(ways map[string]*visitors, series string) {
+func (s table) interleave(ways map[string]*visitors, series string) {
 	names := []string{}
 	for name := range ways {
 		names = append(names, name)
@@ -155,8 +102,8 @@ func (s *sheet) interleave(ways map[string]*visitors, series string) {
 		for n := range names {
 			name := names[(n+round)%len(names)]
 			rate, p50 := ways[name].measure()
-			s.note(round, name+series, rate)
-			s.note(round, name+" p50"+series, p50)
+			s.Note(round, name+series, rate)
+			s.Note(round, name+" p50"+series, p50)
 		}
 	}
 }
@@ -165,7 +112,7 @@ const linkBits = 150_000_000
 
 // link compares four instances behind links of 150 Mbit/s with HAProxy on the first host. HAProxy
 // has the same program on the four hosts as its servers.
-func (s *sheet) link(t *testing.T) {
+func (s table) link(t *testing.T) {
 	p := up(t, 4)
 	web := p.Deploy(labtest.Echo("web", "place: {spread: host}", "scale: {min: 4, max: 4}"))
 	web.AwaitInstances(4)
@@ -192,12 +139,12 @@ func (s *sheet) link(t *testing.T) {
 		"Pando, links":   visit(t, dial, web.VIP+":80", bytes, open),
 		"HAProxy, links": visit(t, dial, front, bytes, open),
 	}, "")
-	r := s.ratio("Pando, links", "HAProxy, links")
+	r := s.Ratio("Pando, links", "HAProxy, links")
 	s.row("links of 150 Mbit/s, 4 hosts, 100 KB, against HAProxy on one of them: requests/s",
 		"≥ 3.8 ×",
-		fmt.Sprintf("%.2f × (%.0f against %.0f)", r, s.at("Pando, links", .5),
-			s.at("HAProxy, links", .5)), r >= 3.8)
-	r = s.ratio("HAProxy, links p50", "Pando, links p50")
+		fmt.Sprintf("%.2f × (%.0f against %.0f)", r, s.Median("Pando, links"),
+			s.Median("HAProxy, links")), r >= 3.8)
+	r = s.Ratio("HAProxy, links p50", "Pando, links p50")
 	s.row("the same, p50 lower by", "≥ 3.5 ×", fmt.Sprintf("%.2f × (%.1f ms against %.1f ms)", r,
-		s.at("Pando, links p50", .5)/1000, s.at("HAProxy, links p50", .5)/1000), r >= 3.5)
+		s.Median("Pando, links p50")/1000, s.Median("HAProxy, links p50")/1000), r >= 3.5)
 }

@@ -15,30 +15,31 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/bench/balance/rig"
+	"pando.run/pando/bench/sheet"
+
 	"pando.run/pando/lab/labtest"
 )
 
 // requestsMin is the least number of requests during an upgrade.
 const requestsMin = 5000
 
-// sheet is the sheet of the bench with the steps of a round.
-type sheet struct{ *rig.Sheet }
+// table is the sheet of the bench with the steps of a round.
+type table struct{ *sheet.Sheet }
 
 func TestCase(t *testing.T) {
-	s := sheet{rig.NewSheet(t)}
-	rounds, _ := rig.Rounds(5, 0)
+	s := table{sheet.New(t, ".")}
+	rounds, _ := sheet.Rounds(5, 0)
 	for round := range rounds {
 		if !t.Run(fmt.Sprint(round), func(t *testing.T) { s.round(t, round) }) {
 			return
 		}
 	}
-	s.table()
-	s.Publish("lifecycle/case", "The case of container-devops", "s or requests", "--log")
+	s.rows()
+	s.Publish("The case of container-devops", "s or requests", "--log")
 }
 
-// table makes the rows of the table.
-func (s sheet) table() {
+// rows makes the rows of the table.
+func (s table) rows() {
 	deploy, chain := s.Median("deploy s"), s.Median("deploy against its slowest chain")
 	s.Row("deploy Galera ×3, RabbitMQ ×3 and an API ×3, programs present", "≤ 60 s", "358 s",
 		fmt.Sprintf("%.1f s", deploy), deploy <= 60)
@@ -66,7 +67,7 @@ type scene struct {
 
 // round deploys the application on new hosts, upgrades the API under load, and kills a member of
 // the database.
-func (s sheet) round(t *testing.T, round int) {
+func (s table) round(t *testing.T, round int) {
 	p := labtest.UpWith(t, labtest.Options{Hosts: 3, One: true})
 	c := scene{p, filepath.Join(p.Dir, "three-tier", "pando.yaml")}
 	for _, name := range []string{"galera", "three-tier"} {
@@ -129,7 +130,7 @@ func (c scene) chain(begin time.Time) float64 {
 }
 
 // upgrade deploys another edition of the API under load.
-func (s sheet) upgrade(c scene, round int) {
+func (s table) upgrade(c scene, round int) {
 	spec, err := os.ReadFile(c.file)
 	if err != nil {
 		c.Fatal(err)
@@ -159,7 +160,7 @@ func (s sheet) upgrade(c scene, round int) {
 }
 
 // kill ends a member of the database as a crash would, and waits until it is synced again.
-func (s sheet) kill(c scene, round int) {
+func (s table) kill(c scene, round int) {
 	api := c.await("api", func(pando.ServiceStatus) bool { return true })
 	load := visit(c, "http://"+api.VIP, 8)
 	begin := time.Now()

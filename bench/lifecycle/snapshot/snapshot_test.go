@@ -15,7 +15,8 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/bench/balance/rig"
+	"pando.run/pando/bench/sheet"
+
 	"pando.run/pando/driver/wall"
 	"pando.run/pando/lab/labtest"
 )
@@ -105,8 +106,8 @@ func deploy(p *labtest.Pando, name, place string) *labtest.Service {
 }
 
 func TestSnapshot(t *testing.T) {
-	s := rig.NewSheet(t)
-	n, _ := rig.Rounds(rounds, 0)
+	s := sheet.New(t, ".")
+	n, _ := sheet.Rounds(rounds, 0)
 	p := labtest.UpWith(t, labtest.Options{Hosts: 2, One: true})
 	p.Write("program.py", program)
 	game := deploy(p, "game", "spread: host")
@@ -141,11 +142,11 @@ func TestSnapshot(t *testing.T) {
 		fmt.Sprintf("%.0f ms", snapshot), snapshot <= 400)
 	s.Row("restore of 100 MB: ask → in rotation, p50", "≤ 250 ms", "",
 		fmt.Sprintf("%.0f ms", restore), restore <= 250)
-	s.Publish("lifecycle/snapshot", "Snapshot, restore and migrate", "ms", "--log")
+	s.Publish("Snapshot, restore and migrate", "ms", "--log")
 }
 
 // move moves the instance to the other host.
-func move(t *testing.T, s *rig.Sheet, p *labtest.Pando, game *labtest.Service, c *client,
+func move(t *testing.T, s *sheet.Sheet, p *labtest.Pando, game *labtest.Service, c *client,
 	round int) {
 	to := p.Hosts[0]
 	if string(game.AwaitInstances(1).Instances[0].Host) == to {
@@ -163,7 +164,7 @@ func move(t *testing.T, s *rig.Sheet, p *labtest.Pando, game *labtest.Service, c
 
 // snap takes a snapshot of the instance, and restores it as a second one on its host. One of the
 // two then leaves.
-func snap(t *testing.T, s *rig.Sheet, p *labtest.Pando, still *labtest.Service, round int) {
+func snap(t *testing.T, s *sheet.Sheet, p *labtest.Pando, still *labtest.Service, round int) {
 	still.AwaitInstances(1)
 	var st pando.SnapshotStatus
 	if err := json.Unmarshal([]byte(p.Pando("snapshot", "still", "-o", "json")), &st); err != nil {
