@@ -163,8 +163,8 @@ func unopened(digest string, err error) error {
 		return fmt.Errorf("%w: the memory of this host has no room to decrypt a snapshot; stop another "+
 			"instance: %w", pando.ErrNoRoom, err)
 	}
-	return fmt.Errorf("%w: another cluster encrypted snapshot %.19s, or it is damaged; `pando snapshot "+
-		"--encrypt` takes a new one: %w", pando.ErrForbidden, digest, err)
+	return fmt.Errorf("%w: another cluster encrypted snapshot %.19s, or it is damaged; `pando "+
+		"snapshot --encrypt` takes a new one: %w", pando.ErrForbidden, digest, err)
 }
 
 // memory is a folder in memory without a name. It ends with this process at the latest.

@@ -75,9 +75,8 @@ func TestAHostKeepsTheNewestSnapshotsOfAService(t *testing.T) {
 func TestAFreezeThatFailsLeavesNoFiles(t *testing.T) {
 	s := Snapshots{Store: open(t)}
 	why := errors.New("it holds a socket")
-	_, err := s.Keep(t.Context(), pando.SnapshotStatus{}, "", func(string, *pando.SnapshotStatus) error {
-		return why
-	})
+	freeze := func(string, *pando.SnapshotStatus) error { return why }
+	_, err := s.Keep(t.Context(), pando.SnapshotStatus{}, "", freeze)
 	if !errors.Is(err, why) {
 		t.Errorf("%v, want %v", err, why)
 	}

@@ -124,8 +124,8 @@ func TestASnapshotContinuesAsAnotherInstance(t *testing.T) {
 	has(t, p.Pando("snapshot", "ls"), "no snapshots")
 }
 
-// An encrypted snapshot continues on another host than its own, and the disk of neither host has the
-// memory of the program.
+// An encrypted snapshot continues on another host. The disks of both hosts lack the memory of the
+// program.
 func TestAnEncryptedSnapshotContinuesOnAnotherHost(t *testing.T) {
 	t.Parallel()
 	needsCRIU(t)
