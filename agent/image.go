@@ -169,5 +169,5 @@ func (r *birth) snapshot(
 			"prints why", pando.ErrUnsupported)
 	}
 	return r.a.SnapshotStore.Open(ctx, i.From,
-		func(ctx context.Context) (pando.SnapshotKey, error) { return r.a.snapshotKey(ctx, r.id) })
+		func(ctx context.Context) (pando.SnapshotKey, error) { return r.a.snapshots.key(ctx, r.id) })
 }

@@ -59,7 +59,7 @@ func (s *snapshots) take(
 		Seed: t.seed}
 	var key pando.SnapshotKey
 	if t.encrypt {
-		if key, err = a.snapshotKey(ctx, r.id); err != nil {
+		if key, err = s.key(ctx, r.id); err != nil {
 			return st, fmt.Errorf("snapshot of %s: %w", r.id, err)
 		}
 	}
@@ -86,10 +86,11 @@ func (s *snapshots) take(
 	return st, nil
 }
 
-// snapshotKey brings the key of the encrypted snapshots of an instance from the server.
-func (a *Agent) snapshotKey(
+// key brings the key of the encrypted snapshots of an instance from the server.
+func (s *snapshots) key(
 	ctx context.Context, i pando.InstanceID,
 ) (key pando.SnapshotKey, err error) {
+	a := s.agent
 	if a.SnapshotKey == nil {
 		return "", fmt.Errorf("%w: this host encrypts no snapshots", pando.ErrUnsupported)
 	}
