@@ -161,7 +161,7 @@ func New(c Config) *Agent {
 	a.departures, a.arrivals = newDepartures(a), newArrivals(a)
 	a.meter = meter.New(meter.Config{
 		Host: c.Host, Steering: c.Steering, Peers: c.Peers, Source: measured{a}, Link: c.Link,
-		Path:  c.Path,
+		Path: c.Path, Queues: c.Queues,
 		Clock: c.Clock, Log: c.Log,
 	})
 	a.branches = branch.New(branch.Config{
