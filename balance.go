@@ -61,10 +61,15 @@ type Weights struct {
 	Stall     float64 `json:"stall,omitempty"`     // time that it waited for memory (PSI)
 	Loss      float64 `json:"loss,omitempty"`      // segments that it sent again
 	RTT       float64 `json:"rtt,omitempty"`       // round trip time to its clients, of RTTFull
+	Queue     float64 `json:"queue,omitempty"`     // bytes that wait on its link, of QueueFull
 }
 
 // RTTFull is the round trip time that counts as a whole share.
 const RTTFull = 100 * time.Millisecond
+
+// QueueFull is the number of waiting bytes that counts as a whole share: the 1,000 frames of 1,500
+// bytes that Linux queues for a device by default.
+const QueueFull = 1_500_000
 
 // WeightsDefault are the weights of a spec without weights. The meters of the network also depend
 // on the clients, so they count only in a spec that asks for them.
@@ -106,7 +111,7 @@ func (b Balance) Scored() bool { return b.By == ByHaven || b.By == ByScore }
 func (b Balance) Check() error {
 	for _, w := range []float64{
 		b.Weights.Bandwidth, b.Weights.CPU, b.Weights.Memory, b.Weights.Pressure, b.Weights.Stall,
-		b.Weights.Loss, b.Weights.RTT,
+		b.Weights.Loss, b.Weights.RTT, b.Weights.Queue,
 	} {
 		if !(w >= 0 && w <= WeightMax) {
 			return fmt.Errorf("%w: balance.weights: %g: want 0 to %g", ErrInvalid, w, WeightMax)
@@ -136,6 +141,9 @@ type Meter struct {
 	// connections that it accepted while it was measured. 0: it has none.
 	Loss       float64 `json:"loss,omitempty"`
 	RTTSeconds float64 `json:"rtt_seconds,omitempty"`
+	// Queue is the share of QueueFull that waits on its link. A dropped packet fills it. 0 also if no
+	// service of its host has a weight for it.
+	Queue float64 `json:"queue,omitempty"`
 	// Metrics are the newest numbers of the application (PUT /v1/self/metrics).
 	Metrics map[string]float64 `json:"metrics,omitempty"`
 }

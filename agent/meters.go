@@ -43,7 +43,7 @@ func (m measured) Service(s pando.ServiceKey) (out meter.Service, wanted bool) {
 	for _, r := range a.crews.of[s] {
 		if r.shown.runs && r.shown.inst.Phase != pando.PhaseWarm {
 			out.Here = append(out.Here, meter.Local{Instance: r.id, Box: r.shown.box,
-				IfIndex: r.shown.link.IfIndex})
+				IfIndex: r.shown.link.IfIndex, Device: r.shown.link.Host})
 			out.Hosts[r.id] = a.Host.Name // its seat may be on its way
 		}
 	}

@@ -16,6 +16,7 @@ type Load struct {
 	Stall     float64 // likewise: time lost to missing memory
 	Loss      float64 // likewise: segments sent again
 	RTT       float64 // likewise: the round trip time to clients, of pando.RTTFull
+	Queue     float64 // likewise: bytes that wait on the link of the instance, of pando.QueueFull
 }
 
 // Score is HAVEN Fig. 4: the sum of each weight times the square of its share. The square makes one
@@ -23,7 +24,7 @@ type Load struct {
 func Score(w pando.Weights, l Load) float64 {
 	return w.Bandwidth*l.Bandwidth*l.Bandwidth + w.CPU*l.CPU*l.CPU + w.Memory*l.Memory*l.Memory +
 		w.Pressure*l.Pressure*l.Pressure + w.Stall*l.Stall*l.Stall + w.Loss*l.Loss*l.Loss +
-		w.RTT*l.RTT*l.RTT
+		w.RTT*l.RTT*l.RTT + w.Queue*l.Queue*l.Queue
 }
 
 // Path returns the use of the path from an ingress host to the host of an instance: that of the

@@ -26,7 +26,8 @@ func TestScoreIsTheSumOfWeightedSquares(t *testing.T) {
 		{pando.Weights{CPU: 2, Memory: 0.5}, Load{Bandwidth: 1, CPU: 0.5, Memory: 0.4}, 0.58},
 		{pando.Weights{Pressure: 4}, Load{CPU: 1, Pressure: 0.5}, 1},
 		{pando.Weights{Stall: 4, Loss: 2, RTT: 1}, Load{CPU: 1, Stall: 0.5, Loss: 1, RTT: 0.5}, 3.25},
-		{pando.WeightsDefault, Load{Stall: 1, Loss: 1, RTT: 1}, 0},
+		{pando.Weights{Queue: 4, CPU: 1}, Load{CPU: 1, Queue: 0.5}, 2},
+		{pando.WeightsDefault, Load{Stall: 1, Loss: 1, RTT: 1, Queue: 1}, 0},
 	} {
 		if got := Score(c.w, c.l); math.Abs(got-c.want) > 1e-9 {
 			t.Errorf("%+v of %+v is %g, want %g", c.w, c.l, got, c.want)

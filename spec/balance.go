@@ -22,7 +22,7 @@ var balanceFields = []field{
 		set: func(s *pando.Spec, v any) { s.Balance.At = pando.BalanceAt(v.(string)) },
 		get: func(s pando.Spec) any { return string(s.Balance.At) }},
 	{name: "weights", doc: "Weight of each share in the score: cpu, memory, bandwidth, " +
-		"pressure, stall, loss, rtt. " +
+		"pressure, stall, loss, rtt, queue. " +
 		"A resource that is not named has the weight 0.",
 		def: "1 each", example: "{cpu: 2, memory: 1}", kind: weightsKind,
 		set: func(s *pando.Spec, v any) { s.Balance.Weights = v.(pando.Weights) },
@@ -56,6 +56,7 @@ var weightFields = map[string]func(*pando.Weights) *float64{
 	"stall":     func(w *pando.Weights) *float64 { return &w.Stall },
 	"loss":      func(w *pando.Weights) *float64 { return &w.Loss },
 	"rtt":       func(w *pando.Weights) *float64 { return &w.RTT },
+	"queue":     func(w *pando.Weights) *float64 { return &w.Queue },
 }
 
 var weightsKind = makeWeightsKind()

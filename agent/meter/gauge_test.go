@@ -8,6 +8,26 @@ import (
 	"pando.run/pando"
 )
 
+// A waiting byte is a share, and a drop fills the queue.
+func TestAGaugeOfAQueue(t *testing.T) {
+	g := &gauge{known: true}
+	for n, step := range []struct {
+		queue pando.LinkQueue
+		want  float64
+	}{
+		{pando.LinkQueue{Drops: 7}, 0}, // of a time before the gauge
+		{pando.LinkQueue{BacklogBytes: pando.QueueFull / 2, Drops: 7}, 0.3},
+		{pando.LinkQueue{BacklogBytes: 3 * pando.QueueFull, Drops: 7}, 0.72},
+		{pando.LinkQueue{Drops: 7}, 0.504},
+		{pando.LinkQueue{Drops: 8}, 0.8016},
+		{pando.LinkQueue{Drops: 2}, 0.56112}, // another device of that name
+	} {
+		if g.wait(step.queue); math.Abs(g.shown.Queue-step.want) > 1e-9 {
+			t.Errorf("step %d: %g, want %g", n, g.shown.Queue, step.want)
+		}
+	}
+}
+
 // A gauge turns totals into shares of the time, and keeps the round trip time of the last sample.
 func TestAGaugeOfConnections(t *testing.T) {
 	ms := time.Millisecond

@@ -32,7 +32,8 @@ type Service struct {
 type Local struct {
 	Instance pando.InstanceID
 	Box      pando.Sandbox
-	IfIndex  int // of the host's end of its link
+	IfIndex  int    // of the host's end of its link
+	Device   string // the name of that end
 }
 
 // Source is the agent's knowledge. Its methods take the agent's lock and never wait otherwise.
@@ -53,9 +54,11 @@ type Config struct {
 	// of the link. Nil, or 0: not known.
 	Link func() float64
 	// Path returns the experience of the connections of the instance at a link. Nil: not known.
-	Path  func(ifindex int) pando.PathUse
-	Clock pando.Clock
-	Log   *slog.Logger
+	Path func(ifindex int) pando.PathUse
+	// Queues returns the queues of the devices of this host, by name. Nil: not known.
+	Queues func() (map[string]pando.LinkQueue, error)
+	Clock  pando.Clock
+	Log    *slog.Logger
 }
 
 // silence is how long a measurement of another host counts, in intervals of the service, and at
@@ -68,7 +71,8 @@ const (
 // Meter measures one host. Its methods may be called from any goroutine.
 type Meter struct {
 	Config
-	wake chan struct{}
+	wake      chan struct{}
+	queuesDue time.Time // of the next reading of the queues
 
 	mu     sync.Mutex
 	wanted map[pando.ServiceKey]bool
@@ -237,6 +241,7 @@ func (m *Meter) loads(s Service, now time.Time) map[pando.InstanceID]balance.Loa
 				out[one.Instance] = balance.Load{
 					Bandwidth: path, CPU: one.CPU, Memory: one.Memory, Pressure: one.Pressure,
 					Stall: one.Stall, Loss: one.Loss, RTT: share(one.RTTSeconds, pando.RTTFull.Seconds()),
+					Queue: one.Queue,
 				}
 			}
 		}

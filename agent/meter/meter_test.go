@@ -174,6 +174,42 @@ func TestSharesBecomeScores(t *testing.T) {
 	})
 }
 
+// The queues are read for a service with a weight for them. A slow reading is repeated rarely.
+func TestAQueueScores(t *testing.T) {
+	run(t, pando.ByScore, func(t *testing.T, b *bed) {
+		reads := 0
+		b.Queues = func() (map[string]pando.LinkQueue, error) {
+			reads++
+			time.Sleep(5 * time.Millisecond)
+			return map[string]pando.LinkQueue{
+				"p1": {BacklogBytes: pando.QueueFull / 2}, "p2": {}, "eth0": {BacklogBytes: 1 << 30},
+			}, nil
+		}
+		b.source.service.Here[0].Device, b.source.service.Here[1].Device = "p1", "p2"
+		b.Want(web)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if m, _ := b.Of("web-1"); reads > 0 || m.Queue > 0 {
+			t.Fatalf("%d readings without a weight: %+v", reads, m)
+		}
+		b.source.mu.Lock()
+		b.source.service.Balance.Weights = pando.Weights{Queue: 1}
+		b.source.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if m, _ := b.Of("web-1"); m.Queue < 0.49 || m.Queue > 0.51 {
+			t.Errorf("web-1 measures %+v", m)
+		}
+		all := b.Scores(web)
+		if len(all) != 2 || all[0].Value < 0.24 || all[0].Value > 0.26 || all[1].Value != 0 {
+			t.Errorf("scores %+v, want a quarter and 0", all)
+		}
+		if reads < 15 || reads > 21 {
+			t.Errorf("%d readings of 5 ms in 10 s, want one of 100 durations", reads)
+		}
+	})
+}
+
 // A meter without a service reads nothing, and a wanted service is measured at once.
 func TestAnIdleMeterRests(t *testing.T) {
 	run(t, pando.ByScore, func(t *testing.T, b *bed) {

@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -44,6 +45,50 @@ func TestConnectionsGoToFreeInstances(t *testing.T) {
 			t.Fatalf("a connection went to %s, which is full", excluded)
 		}
 	}
+}
+
+// New connections avoid an instance behind a full queue, and `pando top` shows the queue.
+func TestConnectionsAvoidAFullQueue(t *testing.T) {
+	t.Parallel()
+	p := labtest.Up(t)
+	web := p.Deploy(labtest.Echo("web", "scale: {min: 2, max: 2}",
+		"balance: {by: score, weights: {queue: 1}, every: 50ms}"))
+	slow := web.AwaitInstances(2).Instances[0]
+	address, _, _ := strings.Cut(slow.Endpoint, ":")
+	route := strings.Fields(p.Must(p.Host(), "ip", "route", "get", address))
+	device := route[slices.Index(route, "dev")+1]
+	p.Must(p.Host(), "tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate", "80kbit",
+		"burst", "1600", "limit", "10000")
+	flood := p.Start(p.Host(), "bash", "-c",
+		"while head -c 20000 /dev/zero >/dev/udp/"+address+"/9; do :; done")
+	var page string
+	p.Await("the instance behind the full queue to be left out", func() (string, bool) {
+		var top struct {
+			Instances []struct {
+				pando.InstanceUsage
+				Dropped uint64
+			}
+		}
+		page = p.Pando("top", "web", "--once", "-o", "json")
+		if err := json.Unmarshal([]byte(page), &top); err != nil {
+			return page, false
+		}
+		for _, i := range top.Instances {
+			if i.Instance == slow.ID && i.Score != nil && i.Score.Excluded {
+				return page, i.Meter.Queue > 0.5 && i.Queue.BacklogBytes > 0 && i.Dropped > 0
+			}
+		}
+		return page, false
+	})
+	if text := p.Pando("top", "web", "--once"); !strings.Contains(text, " dropped") {
+		t.Errorf("top shows no dropped packets:\n%s", text)
+	}
+	for range 30 {
+		if got := web.Get(p.Host(), "/"); strings.HasPrefix(got, string(slow.ID)) {
+			t.Fatalf("a connection went to %s, which has a full queue", slow.ID)
+		}
+	}
+	flood.Stop()
 }
 
 // An application's own number scales its service, reaches the operator, and is the recorded reason.

@@ -22,9 +22,9 @@ func Top(o *Console) *cobra.Command {
 	c := o.of(&cobra.Command{
 		Use: "top SERVICE", Short: "show scores, use and flows of a service, live",
 		Long: "Show the score of each instance (lower is better), its shares of processor and memory,\n" +
-			"the time that its processor limit held it back, its connections, and its new flows\n" +
-			"per second. An instance marked * gets no new flows. The last decisions stand below.\n" +
-			"Ctrl-C ends it.",
+			"the time that its processor limit held it back, the queue of its link, its connections,\n" +
+			"and its new flows per second. An instance marked * gets no new flows. The last\n" +
+			"decisions stand below. Ctrl-C ends it.",
 		Example: "  pando top website\n  pando top website --once -o json",
 	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
 		before, err := o.client.Stats(ctx, key)
@@ -64,8 +64,9 @@ type topView struct {
 // topRow is one instance of `pando top`.
 type topRow struct {
 	pando.InstanceUsage
-	Weight int      `json:"weight"`
-	Rate   *float64 `json:"flows_per_second"` // null: unknown
+	Weight  int      `json:"weight"`
+	Rate    *float64 `json:"flows_per_second"` // null: unknown
+	Dropped uint64   `json:"dropped"`          // packets on the way to it, since the former reading
 }
 
 // look reads the newest numbers of a service.
@@ -113,6 +114,9 @@ func topRows(
 			rate := float64(u.Flows-old.Flows) / took
 			out[n].Rate = &rate
 		}
+		if old.Queue != nil && u.Queue != nil && u.Queue.Drops > old.Queue.Drops {
+			out[n].Dropped = u.Queue.Drops - old.Queue.Drops
+		}
 	}
 	return out
 }
@@ -121,11 +125,11 @@ func topRows(
 func top(w io.Writer, v topView) {
 	fmt.Fprintf(w, "balance by %s, scale by %s\n", v.Balance.WithDefaults().By, scaledBy(v.Scale))
 	rows := []string{row("INSTANCE", "HOST", "PHASE", "WEIGHT", "SCORE", "CPU", "MEMORY", "HELD",
-		"LOSS", "RTT", "CONNS", "NEW/S")}
+		"LOSS", "RTT", "QUEUE", "CONNS", "NEW/S")}
 	for _, r := range v.Instances {
 		if r.Missing != "" {
 			rows = append(rows, row(r.Instance, r.Host, r.Phase, "-", "-", "-", "-", "-", "-", "-",
-				"-", r.Missing))
+				"-", "-", r.Missing))
 			continue
 		}
 		rate := "-"
@@ -147,12 +151,25 @@ func top(w io.Writer, v topView) {
 			}
 		}
 		rows = append(rows, row(r.Instance, r.Host, r.Phase, r.Weight, score, cpu, memory, held, loss,
-			rtt, r.Connections, rate))
+			rtt, queued(r), r.Connections, rate))
 	}
 	cli.Columns(w, rows...)
 	for _, b := range v.Decisions {
 		because(w, b)
 	}
+}
+
+// queued describes the queue of an instance's link: the waiting bytes, and the dropped packets
+// since the former page.
+func queued(r topRow) string {
+	if r.Queue == nil {
+		return "-"
+	}
+	text := size(int64(r.Queue.BacklogBytes))
+	if r.Dropped > 0 {
+		text += fmt.Sprintf(", %d dropped", r.Dropped)
+	}
+	return text
 }
 
 func percent(share float64) string { return strconv.FormatFloat(100*share, 'f', 0, 64) + "%" }
