@@ -172,7 +172,8 @@ type SandboxSpec struct {
 	// Secrets are the contents of the secrets of the store in the spec.
 	Secrets map[string][]byte
 	Configs []ConfigFile // of the spec, rendered
-	From    string       // the snapshot that the program continues, as in ImageRoot.Layers
+	// From is the folder of the snapshot that the program continues, as Snapshots.Open returns it.
+	From string
 	// Arrives is the program that Travels.Leave of another host writes, for the move of
 	// Instance.Move. The sandbox then starts stopped, as if it had left.
 	Arrives io.Reader

@@ -74,6 +74,8 @@ type Vault interface {
 	Seal(k SecretKey, content []byte) ([]byte, error)
 	// Open returns the content of a sealed secret. ErrForbidden: another cluster or name sealed it.
 	Open(k SecretKey, sealed []byte) ([]byte, error)
+	// SnapshotKey returns the key of the encrypted snapshots of a tenant.
+	SnapshotKey(t Tenant) (SnapshotKey, error)
 }
 
 // SecretOperators is every request about secrets. None returns a content.

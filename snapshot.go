@@ -60,12 +60,24 @@ type SnapshotStatus struct {
 	Bytes    int64      `json:"bytes"`
 	// Machine is that of the instance. No other kind can restore it.
 	Machine Machine `json:"machine"`
+	// Encrypted is set if only a host with the cluster's key reads the files.
+	Encrypted bool `json:"encrypted,omitempty"`
 	// Seed is set if Pando took it for the new instances of its revision (see Replicate).
 	Seed bool `json:"seed,omitempty"`
 	// StoppedSeconds is how long the program stood still.
 	StoppedSeconds float64 `json:"stopped_seconds"`
 	// Missing is the reason why a host did not list its snapshots.
 	Missing string `json:"missing,omitempty"`
+}
+
+// SnapshotKey encrypts the snapshots of a tenant. A server derives it from the cluster's authority,
+// so a cluster that is restored from a backup has the same one. "": no encryption.
+type SnapshotKey string
+
+// SnapshotAsk is an order to store a snapshot.
+type SnapshotAsk struct {
+	Instance InstanceID // "": the first that serves
+	Encrypt  bool
 }
 
 // SnapshotsMax is the largest number of snapshots of one service on one host. A new one takes the
@@ -87,6 +99,8 @@ const FromSnapshot ReplicateFrom = "snapshot"
 // Replicate describes how new instances of a service begin.
 type Replicate struct {
 	From ReplicateFrom `json:"from,omitempty"` // "": the start of the program
+	// Encrypt encrypts the seeds. It needs From.
+	Encrypt bool `json:"encrypt,omitempty"`
 }
 
 // Seeded reports whether new instances of the service continue a seed.
@@ -96,10 +110,17 @@ func (s Spec) Seeded() bool { return s.Replicate.From == FromSnapshot }
 // from another host and Images.Root finds its files.
 type Snapshots interface {
 	// Keep makes a folder, calls freeze, and stores the files of the folder with the description that
-	// freeze completed.
+	// freeze completed. With a key the folder is in memory, and only the encrypted files reach a disk.
 	Keep(
-		ctx context.Context, s SnapshotStatus, freeze func(dir string, s *SnapshotStatus) error,
+		ctx context.Context, s SnapshotStatus, key SnapshotKey,
+		freeze func(dir string, s *SnapshotStatus) error,
 	) (SnapshotStatus, error)
+	// Open returns the files of a snapshot for SandboxSpec.From. It decrypts an encrypted one into
+	// memory with the key, and done frees that. ErrForbidden: another cluster encrypted it, or it is
+	// damaged.
+	Open(
+		ctx context.Context, digest string, key func(context.Context) (SnapshotKey, error),
+	) (from string, done func(), err error)
 	// Kept returns the snapshots of a service, or of all services for the zero key, newest first.
 	Kept(s ServiceKey) ([]SnapshotStatus, error)
 	// Drop deletes a snapshot of a service. ErrNotFound: this host does not have it.
@@ -109,7 +130,7 @@ type Snapshots interface {
 // SnapshotPeers are the requests about snapshots to the agent of a host.
 type SnapshotPeers interface {
 	// Snapshot stores a snapshot of an instance of a host. The instance runs on.
-	Snapshot(ctx context.Context, h Host, i InstanceID) (SnapshotStatus, error)
+	Snapshot(ctx context.Context, h Host, ask SnapshotAsk) (SnapshotStatus, error)
 	// Snapshots returns the snapshots that a host keeps of a service, or of all for the zero key.
 	Snapshots(ctx context.Context, h Host, s ServiceKey) ([]SnapshotStatus, error)
 	// DropSnapshot deletes a snapshot of a service on a host.
@@ -119,7 +140,7 @@ type SnapshotPeers interface {
 // SnapshotAgent is the answering side of SnapshotPeers.
 type SnapshotAgent interface {
 	// Snapshot stores a snapshot of an instance of this host.
-	Snapshot(ctx context.Context, i InstanceID) (SnapshotStatus, error)
+	Snapshot(ctx context.Context, ask SnapshotAsk) (SnapshotStatus, error)
 	// Snapshots returns the snapshots that this host keeps.
 	Snapshots(ctx context.Context, s ServiceKey) ([]SnapshotStatus, error)
 	// DropSnapshot deletes a snapshot on this host.
@@ -128,9 +149,9 @@ type SnapshotAgent interface {
 
 // SnapshotOperators are the requests of operators about snapshots.
 type SnapshotOperators interface {
-	// Snapshot stores a snapshot of instance i, or of the first that serves with i "".
+	// Snapshot stores a snapshot of an instance of a service.
 	Snapshot(
-		ctx context.Context, s ServiceKey, i InstanceID, by Asker,
+		ctx context.Context, s ServiceKey, ask SnapshotAsk, by Asker,
 	) (SnapshotStatus, error)
 	// Snapshots returns the snapshots on all hosts, newest first, with one request per host. A host
 	// that does not answer has one entry, with the reason in Missing.

@@ -117,7 +117,8 @@ func (r *birth) begin(
 	}
 	r.begun = true
 	r.show()
-	from, err := r.snapshot(i, err)
+	from, done, err := r.snapshot(ctx, i, err)
+	defer done()
 	var configs []pando.ConfigFile
 	if err == nil {
 		configs, err = r.configs(svc, spec, secrets)
@@ -156,17 +157,17 @@ func (r *birth) given(spec pando.Spec) error {
 }
 
 // snapshot returns the files of the snapshot that an instance continues, or "". An earlier error
-// stays.
-func (r *birth) snapshot(i pando.Instance, err error) (string, error) {
+// stays. The caller calls done after the start.
+func (r *birth) snapshot(
+	ctx context.Context, i pando.Instance, err error,
+) (from string, done func(), _ error) {
 	if err != nil || i.From == "" {
-		return "", err
+		return "", func() {}, err
 	}
-	root, err := r.a.Images.Root(i.From, "")
-	if err == nil && len(root.Layers) != 1 {
-		err = fmt.Errorf("%w: %s is no snapshot", pando.ErrInvalid, i.From)
+	if r.a.SnapshotStore == nil {
+		return "", func() {}, fmt.Errorf("%w: this host restores no snapshots; `pando doctor` there "+
+			"prints why", pando.ErrUnsupported)
 	}
-	if err != nil {
-		return "", err
-	}
-	return root.Layers[0], nil
+	return r.a.SnapshotStore.Open(ctx, i.From,
+		func(ctx context.Context) (pando.SnapshotKey, error) { return r.a.snapshots.key(ctx, r.id) })
 }

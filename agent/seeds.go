@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -181,7 +182,9 @@ func (r *birth) grow(ctx context.Context, s pando.SandboxSpec) (pando.Sandbox, e
 		why = fmt.Sprintf("its seed %s cannot be continued: %v", shortDigest(digest), err)
 		r.a.Log.Warn("an instance starts cold: its seed cannot be continued", "instance", r.id,
 			"snapshot", digest, "error", err)
-		r.a.seeds.reject(r.service, s.Instance.Revision, digest, why)
+		if !errors.Is(err, pando.ErrUnavailable) { // else the server has its key
+			r.a.seeds.reject(r.service, s.Instance.Revision, digest, why)
+		}
 	}
 	r.began = "the program runs, from its start: " + oneLine(why, evidenceBytesMax)
 	return r.a.Sandboxes.Start(ctx, s)
@@ -195,10 +198,12 @@ func (r *birth) growFrom(
 	defer cancel()
 	i := s.Instance
 	i.From = digest
-	var err error
-	if s.From, err = r.snapshot(i, nil); err != nil {
+	from, done, err := r.snapshot(ctx, i, nil)
+	defer done()
+	if err != nil {
 		return nil, err
 	}
+	s.From = from
 	box, err := r.a.Sandboxes.Start(ctx, s)
 	if err != nil {
 		return nil, err
@@ -227,7 +232,7 @@ func (r *birth) sow(i pando.Instance, spec pando.Spec) bool {
 	r.a.spawn(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, seedSecondsMax)
 		defer cancel()
-		st, err := r.a.snapshots.take(ctx, r.runner, taking{seed: true,
+		st, err := r.a.snapshots.take(ctx, r.runner, taking{seed: true, encrypt: spec.Replicate.Encrypt,
 			resumed: func() { r.post(seedTaken{}) }})
 		r.a.seeds.end(r.service, i.Revision, st.Digest, err)
 		r.post(seedTaken{})

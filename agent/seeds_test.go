@@ -54,8 +54,10 @@ func (n *nursery) Root(digest, _ string) (pando.ImageRoot, error) {
 }
 
 func (n *nursery) Keep(
-	ctx context.Context, s pando.SnapshotStatus, freeze func(string, *pando.SnapshotStatus) error,
+	ctx context.Context, s pando.SnapshotStatus, key pando.SnapshotKey,
+	freeze func(string, *pando.SnapshotStatus) error,
 ) (pando.SnapshotStatus, error) {
+	s.Encrypted = key != ""
 	if err := freeze("", &s); err != nil {
 		return s, err
 	}
@@ -63,6 +65,18 @@ func (n *nursery) Keep(
 	s.Digest = fmt.Sprintf("sha256:%02dabcdef0123456789", n.frozen)
 	n.kept = append([]pando.SnapshotStatus{s}, n.kept...)
 	return s, nil
+}
+
+// Open brings the key of an encrypted snapshot.
+func (n *nursery) Open(
+	ctx context.Context, digest string, key func(context.Context) (pando.SnapshotKey, error),
+) (from string, done func(), err error) {
+	for _, s := range n.kept {
+		if s.Digest == digest && s.Encrypted {
+			_, err = key(ctx)
+		}
+	}
+	return "layer of " + digest, func() {}, err
 }
 
 func (n *nursery) Kept(pando.ServiceKey) ([]pando.SnapshotStatus, error) { return n.kept, nil }
@@ -241,5 +255,35 @@ func TestSeedsOfOldRevisionsAreForgotten(t *testing.T) {
 			t.Errorf("%d seeds are known after %d freezes, want %d", got, n.frozen, pando.SeedsMax)
 		}
 		synctest.Wait()
+	})
+}
+
+// A server that does not answer costs one start its seed, and the seed remains.
+func TestAnEncryptedSeedNeedsTheServer(t *testing.T) {
+	onBench(t, func(b *bench) {
+		n := b.nursery()
+		spec := b.world().Revisions[web][2].V.Spec
+		spec.Replicate.Encrypt = true
+		b.put(pando.Revision{Service: web, Number: 2, Spec: spec, State: pando.RevisionCurrent})
+		var away error
+		b.agent.SnapshotKey = func(context.Context, pando.InstanceID) (pando.SnapshotKey, error) {
+			return "key", away
+		}
+		b.serving("web-1", 2)
+		b.pass(time.Second)
+		if len(n.kept) != 1 || !n.kept[0].Encrypted {
+			t.Fatalf("kept %+v", n.kept)
+		}
+		away = pando.ErrUnavailable
+		b.serving("web-2", 2)
+		if from := b.from("web-2"); from != "" {
+			t.Errorf("without the key it continues %q", from)
+		}
+		away = nil
+		b.place("web-3", 2)
+		b.phase("web-3", pando.PhaseInRotation)
+		if from := b.from("web-3"); from != n.kept[0].Digest || n.frozen != 1 {
+			t.Errorf("with the key it continues %q, after %d snapshots", from, n.frozen)
+		}
 	})
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -18,6 +19,7 @@ type snapshots struct {
 // taking is an order to take a snapshot.
 type taking struct {
 	seed    bool
+	encrypt bool
 	resumed func() // the program runs on, before the files are stored; nil: no one waits
 }
 
@@ -26,13 +28,13 @@ const hookWait = 50 * time.Millisecond
 
 // Snapshot implements pando.HostAgent.
 func (s *snapshots) Snapshot(
-	ctx context.Context, i pando.InstanceID,
+	ctx context.Context, ask pando.SnapshotAsk,
 ) (pando.SnapshotStatus, error) {
-	r, err := s.agent.runner(i)
+	r, err := s.agent.runner(ask.Instance)
 	if err != nil {
 		return pando.SnapshotStatus{}, err
 	}
-	return s.take(ctx, r, taking{})
+	return s.take(ctx, r, taking{encrypt: ask.Encrypt})
 }
 
 // take stores a snapshot of an instance. The program stops only during the freeze.
@@ -55,10 +57,16 @@ func (s *snapshots) take(
 	defer s.turn.Give()
 	st = pando.SnapshotStatus{Service: r.service, Instance: r.id, Revision: now.inst.Revision,
 		Seed: t.seed}
+	var key pando.SnapshotKey
+	if t.encrypt {
+		if key, err = s.key(ctx, r.id); err != nil {
+			return st, fmt.Errorf("snapshot of %s: %w", r.id, err)
+		}
+	}
 	if err := r.announce(ctx); err != nil {
 		return st, err
 	}
-	st, err = a.SnapshotStore.Keep(ctx, st, func(dir string, st *pando.SnapshotStatus,
+	st, err = a.SnapshotStore.Keep(ctx, st, key, func(dir string, st *pando.SnapshotStatus,
 	) (err error) {
 		began := a.Clock.Now()
 		st.Machine, err = now.box.Freeze(ctx, dir)
@@ -76,6 +84,29 @@ func (s *snapshots) take(
 		return st, fmt.Errorf("snapshot of %s: %w", r.id, err)
 	}
 	return st, nil
+}
+
+// key brings the key of the encrypted snapshots of an instance from the server.
+func (s *snapshots) key(
+	ctx context.Context, i pando.InstanceID,
+) (key pando.SnapshotKey, err error) {
+	a := s.agent
+	if a.SnapshotKey == nil {
+		return "", fmt.Errorf("%w: this host encrypts no snapshots", pando.ErrUnsupported)
+	}
+	ctx, cancel := context.WithTimeout(ctx, secretsWaitMax)
+	defer cancel()
+	key, err = a.SnapshotKey(ctx, i)
+	if err == nil && key == "" {
+		err = fmt.Errorf("%w: the server gave none", pando.ErrUnavailable)
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w: %w", pando.ErrUnavailable, err)
+	}
+	if err != nil {
+		return "", fmt.Errorf("bring the key of its snapshots; `pando hosts` shows the server: %w", err)
+	}
+	return key, nil
 }
 
 // Snapshots implements pando.HostAgent.

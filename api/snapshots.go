@@ -45,12 +45,14 @@ func (h snapshotsFace) take(ctx context.Context, in *struct {
 	Named
 	Asking
 	Instance pando.InstanceID `query:"instance" doc:"this instance, else the first that serves"`
+	Encrypt  bool             `query:"encrypt" doc:"encrypt its files with the key of the cluster"`
 }) (*stored, error) {
 	by, err := in.by()
 	if err != nil {
 		return nil, err
 	}
-	st, err := h.Snapshot(ctx, in.key(), in.Instance, by)
+	st, err := h.Snapshot(ctx, in.key(),
+		pando.SnapshotAsk{Instance: in.Instance, Encrypt: in.Encrypt}, by)
 	return &stored{st}, err
 }
 
@@ -122,13 +124,16 @@ func (c SnapshotClient) All(
 	return call[[]pando.SnapshotStatus](ctx, c.c, http.MethodGet, "/v1/snapshots", v, nil)
 }
 
-// Take stores a snapshot of an instance, or of the first that serves with i "".
+// Take stores a snapshot of an instance of a service.
 func (c SnapshotClient) Take(
-	ctx context.Context, s pando.ServiceKey, i pando.InstanceID,
+	ctx context.Context, s pando.ServiceKey, ask pando.SnapshotAsk,
 ) (pando.SnapshotStatus, error) {
 	path, q := of(s, "/snapshots")
-	if i != "" {
-		q.Set("instance", string(i))
+	if ask.Instance != "" {
+		q.Set("instance", string(ask.Instance))
+	}
+	if ask.Encrypt {
+		q.Set("encrypt", "true")
 	}
 	return call[pando.SnapshotStatus](ctx, c.c, http.MethodPost, path, q, nil)
 }

@@ -205,6 +205,30 @@ func (c *secrets) GiveSecrets(
 	return out, nil
 }
 
+// GiveSnapshotKey returns the key of the encrypted snapshots of an instance's tenant to its host.
+// ErrForbidden: the instance is not on that host.
+func (c *secrets) GiveSnapshotKey(
+	ctx context.Context, h pando.HostName, i pando.InstanceID,
+) (pando.SnapshotKey, error) {
+	c.mu.RLock()
+	o, known := c.world.Instances[i]
+	c.mu.RUnlock()
+	switch {
+	case !known:
+		return "", fmt.Errorf("%w: this server has not read the record of instance %s",
+			pando.ErrUnavailable, i)
+	case o.V.Host != h:
+		return "", fmt.Errorf("%w: instance %s is not on host %s", pando.ErrForbidden, i, h)
+	case c.Vault == nil:
+		return "", fmt.Errorf("%w: this server has no key for snapshots", pando.ErrUnsupported)
+	}
+	key, err := c.Vault.SnapshotKey(o.V.Service.Tenant)
+	if err == nil {
+		c.given(ctx, h, o.V, []string{"the key of encrypted snapshots"})
+	}
+	return key, err
+}
+
 // given records in the audit that a host has secrets of an instance.
 func (c *secrets) given(ctx context.Context, h pando.HostName, i pando.Instance, names []string) {
 	p := &pando.Pending{Deed: pando.Deed{Source: "agent " + string(h), Verb: "read-secrets",

@@ -135,3 +135,26 @@ func TestASecretThatCannotBeSetOrRemoved(t *testing.T) {
 		t.Errorf("left: %+v, %v", all, err)
 	}
 }
+
+func TestTheKeyOfSnapshotsGoesToAHostOfTheTenantAlone(t *testing.T) {
+	c := keeping(t)
+	want, err := c.Vault.SnapshotKey(web.Tenant)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if key, err := c.GiveSnapshotKey(t.Context(), "h1", "web-9"); err != nil || key != want {
+		t.Errorf("its host gets %q, %v", key, err)
+	}
+	if _, err := c.GiveSnapshotKey(t.Context(), "h2", "web-9"); !errors.Is(err, pando.ErrForbidden) {
+		t.Errorf("another host: %v", err)
+	}
+	if _, err := c.GiveSnapshotKey(t.Context(), "h1", "web-x"); !errors.Is(err,
+		pando.ErrUnavailable) {
+		t.Errorf("an instance without a record: %v", err)
+	}
+	c.Vault = nil
+	if _, err := c.GiveSnapshotKey(t.Context(), "h1", "web-9"); !errors.Is(err,
+		pando.ErrUnsupported) {
+		t.Errorf("without a vault: %v", err)
+	}
+}

@@ -20,9 +20,9 @@ const snapshotWaitMax = 5 * time.Minute
 
 // Snapshot implements pando.Operators.
 func (c *snapshots) Snapshot(
-	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, by pando.Asker,
+	ctx context.Context, s pando.ServiceKey, ask pando.SnapshotAsk, by pando.Asker,
 ) (pando.SnapshotStatus, error) {
-	on, h, err := c.visited(s, i)
+	on, h, err := c.visited(s, ask.Instance)
 	if err != nil {
 		return pando.SnapshotStatus{}, err
 	}
@@ -32,7 +32,7 @@ func (c *snapshots) Snapshot(
 	}
 	ctx, cancel := context.WithTimeout(ctx, snapshotWaitMax)
 	defer cancel()
-	st, err := c.Peers.Snapshot(ctx, h, on)
+	st, err := c.Peers.Snapshot(ctx, h, pando.SnapshotAsk{Instance: on, Encrypt: ask.Encrypt})
 	if err != nil {
 		return st, err
 	}

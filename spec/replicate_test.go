@@ -31,6 +31,7 @@ func TestReplicateNeedsAProgramThatFitsEveryInstance(t *testing.T) {
 		{"replicate: {from: image}", "a.yaml:3:19: replicate.from: want one of snapshot"},
 		{"replicate: snapshot", "a.yaml:3:12: replicate: want a map"},
 		{"replicate: {form: snapshot}", "did you mean `from`"},
+		{"replicate: {encrypt: true}", "replicate.encrypt: no snapshots are taken"},
 		{"user: root", "a.yaml:4:13: replicate.from: a program of root"},
 		{"user: '0:7'", "a program of root"},
 		{"image: shop/web", "of an image"},

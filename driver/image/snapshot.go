@@ -29,7 +29,8 @@ const (
 // Keep implements pando.Snapshots. The folder becomes the unpacked layer, so this host copies the
 // files only once.
 func (s Snapshots) Keep(
-	ctx context.Context, st pando.SnapshotStatus, freeze func(string, *pando.SnapshotStatus) error,
+	ctx context.Context, st pando.SnapshotStatus, key pando.SnapshotKey,
+	freeze func(string, *pando.SnapshotStatus) error,
 ) (pando.SnapshotStatus, error) {
 	done, err := s.using(ctx)
 	if err != nil {
@@ -44,7 +45,12 @@ func (s Snapshots) Keep(
 		return st, fmt.Errorf("make a folder for a snapshot: %w", noSpace(err))
 	}
 	defer os.RemoveAll(dir)
-	if err := freeze(dir, &st); err != nil {
+	if st.Encrypted = key != ""; st.Encrypted {
+		err = sealed{key}.fill(dir, func(memory string) error { return freeze(memory, &st) })
+	} else {
+		err = freeze(dir, &st)
+	}
+	if err != nil {
 		return st, noSpace(err)
 	}
 	if st.Bytes, err = ownByRoot(dir); err != nil {

@@ -17,7 +17,7 @@ import (
 func keep(t *testing.T, s Snapshots, text string) pando.SnapshotStatus {
 	t.Helper()
 	st := pando.SnapshotStatus{Service: pando.DefaultService("game"), Instance: "game-1"}
-	st, err := s.Keep(t.Context(), st, func(dir string, st *pando.SnapshotStatus) error {
+	st, err := s.Keep(t.Context(), st, "", func(dir string, st *pando.SnapshotStatus) error {
 		st.StoppedSeconds = 0.25
 		return os.WriteFile(filepath.Join(dir, "pages-1.img"), []byte(text), 0o600)
 	})
@@ -75,9 +75,8 @@ func TestAHostKeepsTheNewestSnapshotsOfAService(t *testing.T) {
 func TestAFreezeThatFailsLeavesNoFiles(t *testing.T) {
 	s := Snapshots{Store: open(t)}
 	why := errors.New("it holds a socket")
-	_, err := s.Keep(t.Context(), pando.SnapshotStatus{}, func(string, *pando.SnapshotStatus) error {
-		return why
-	})
+	freeze := func(string, *pando.SnapshotStatus) error { return why }
+	_, err := s.Keep(t.Context(), pando.SnapshotStatus{}, "", freeze)
 	if !errors.Is(err, why) {
 		t.Errorf("%v, want %v", err, why)
 	}
@@ -93,7 +92,7 @@ func TestSeedsAndSnapshotsAreCountedApart(t *testing.T) {
 	keep := func(n int, seed bool) {
 		t.Helper()
 		_, err := s.Keep(t.Context(), pando.SnapshotStatus{Service: web, Instance: "web-1", Revision: n,
-			Seed: seed}, func(dir string, _ *pando.SnapshotStatus) error {
+			Seed: seed}, "", func(dir string, _ *pando.SnapshotStatus) error {
 			return os.WriteFile(filepath.Join(dir, "pages"), fmt.Append(nil, n, seed), 0o600)
 		})
 		if err != nil {

@@ -103,9 +103,10 @@ func (h *host) RemoveVolume(_ context.Context, s pando.ServiceKey, name string) 
 }
 
 func (h *host) Snapshot(
-	_ context.Context, i pando.InstanceID,
+	_ context.Context, ask pando.SnapshotAsk,
 ) (pando.SnapshotStatus, error) {
-	return pando.SnapshotStatus{Service: pando.DefaultService("web"), Instance: i}, h.err
+	return pando.SnapshotStatus{Service: pando.DefaultService("web"), Instance: ask.Instance,
+		Encrypted: ask.Encrypt}, h.err
 }
 
 func (h *host) Snapshots(

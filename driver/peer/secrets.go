@@ -13,14 +13,18 @@ import (
 // SecretsPath is the path at which a server gives an agent the secrets of an instance of its host.
 const SecretsPath = "/control/secrets"
 
-// SecretsHandler serves the secrets of instances to their hosts. hostOf returns the host that asks.
-func SecretsHandler(
-	give func(context.Context, pando.HostName, pando.InstanceID) (map[string][]byte, error),
+// SnapshotKeyPath is the path of the key of an instance's encrypted snapshots.
+const SnapshotKeyPath = "/control/snapshot-key"
+
+// SecretsHandler serves the secrets of instances, or the keys of their snapshots, to their hosts.
+// hostOf returns the host that asks.
+func SecretsHandler[T any](
+	give func(context.Context, pando.HostName, pando.InstanceID) (T, error),
 	hostOf func(*http.Request) (pando.HostName, error),
 ) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h, err := hostOf(r)
-		var all map[string][]byte
+		var all T
 		if err == nil {
 			all, err = give(r.Context(), h, pando.InstanceID(r.FormValue("instance")))
 		}
@@ -36,27 +40,49 @@ func (c Control) Secrets(
 	return out, c.Client.get(ctx, c.Server, SecretsPath, url.Values{"instance": {string(i)}}, &out)
 }
 
+// SnapshotKey returns the key of an instance's encrypted snapshots from the server on this host.
+func (c Control) SnapshotKey(
+	ctx context.Context, i pando.InstanceID,
+) (out pando.SnapshotKey, err error) {
+	return out, c.Client.get(ctx, c.Server, SnapshotKeyPath, url.Values{"instance": {string(i)}}, &out)
+}
+
 // RemoteSecrets returns the secrets of an instance of this host from a server on another host. The
 // connections of the client lead to the server.
 func RemoteSecrets(
 	ctx context.Context, by *http.Client, i pando.InstanceID,
-) (out map[string][]byte, err error) {
-	u := url.URL{Scheme: "https", Host: "server", Path: SecretsPath,
+) (map[string][]byte, error) {
+	return remotely[map[string][]byte](ctx, by, SecretsPath, i)
+}
+
+// RemoteSnapshotKey returns the key of an instance's encrypted snapshots from a server on another
+// host.
+func RemoteSnapshotKey(
+	ctx context.Context, by *http.Client, i pando.InstanceID,
+) (pando.SnapshotKey, error) {
+	return remotely[pando.SnapshotKey](ctx, by, SnapshotKeyPath, i)
+}
+
+// remotely asks a server on another host about an instance.
+func remotely[T any](
+	ctx context.Context, by *http.Client, path string, i pando.InstanceID,
+) (out T, err error) {
+	u := url.URL{Scheme: "https", Host: "server", Path: path,
 		RawQuery: url.Values{"instance": {string(i)}}.Encode()}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return nil, fmt.Errorf("ask the server for secrets: %w", err)
+		return out, fmt.Errorf("ask the server for secrets: %w", err)
 	}
 	resp, err := by.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("%w: ask the server for secrets: %w", pando.ErrUnavailable, err)
+		return out, fmt.Errorf("%w: ask the server for secrets: %w", pando.ErrUnavailable, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("ask the server for secrets: %w", readProblem(resp))
+		return out, fmt.Errorf("ask the server for secrets: %w", readProblem(resp))
 	}
 	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil {
-		return nil, fmt.Errorf("%w: ask the server for secrets: %w", pando.ErrUnavailable, err)
+		return out, fmt.Errorf("%w: ask the server for secrets: %w", pando.ErrUnavailable, err)
 	}
 	return out, nil
 }

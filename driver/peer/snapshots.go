@@ -15,9 +15,12 @@ const SnapshotsPath = "/peer/snapshots"
 
 // Snapshot stores a snapshot of an instance of a host.
 func (c *Client) Snapshot(
-	ctx context.Context, h pando.Host, i pando.InstanceID,
+	ctx context.Context, h pando.Host, ask pando.SnapshotAsk,
 ) (out pando.SnapshotStatus, err error) {
-	q := url.Values{"instance": {string(i)}}
+	q := url.Values{"instance": {string(ask.Instance)}}
+	if ask.Encrypt {
+		q.Set("encrypt", "true")
+	}
 	return out, c.read(ctx, h, http.MethodPost, SnapshotsPath, q, nil, &out)
 }
 
@@ -44,7 +47,9 @@ func (c *Client) DropSnapshot(
 // snapshotRoutes serves the snapshots of a host.
 func snapshotRoutes(mux *http.ServeMux, a pando.HostAgent) {
 	mux.HandleFunc("POST "+SnapshotsPath, func(w http.ResponseWriter, r *http.Request) {
-		s, err := a.Snapshot(r.Context(), pando.InstanceID(r.FormValue("instance")))
+		s, err := a.Snapshot(r.Context(), pando.SnapshotAsk{
+			Instance: pando.InstanceID(r.FormValue("instance")),
+			Encrypt:  r.FormValue("encrypt") == "true"})
 		answer(w, s, err)
 	})
 	mux.HandleFunc("GET "+SnapshotsPath, func(w http.ResponseWriter, r *http.Request) {

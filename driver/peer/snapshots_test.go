@@ -10,9 +10,11 @@ import (
 func TestRequestsAboutSnapshotsArriveAtTheirHost(t *testing.T) {
 	to, c := serve(t, &host{}, "unix")
 	web := pando.DefaultService("web")
-	st, err := c.Snapshot(t.Context(), to, "web-1")
-	if err != nil || st.Instance != "web-1" {
-		t.Errorf("%+v, %v", st, err)
+	for _, encrypt := range []bool{false, true} {
+		st, err := c.Snapshot(t.Context(), to, pando.SnapshotAsk{Instance: "web-1", Encrypt: encrypt})
+		if err != nil || st.Instance != "web-1" || st.Encrypted != encrypt {
+			t.Errorf("encrypted %v: %+v, %v", encrypt, st, err)
+		}
 	}
 	for _, s := range []pando.ServiceKey{{}, web} {
 		all, err := c.Snapshots(t.Context(), to, s)
@@ -29,7 +31,8 @@ func TestRequestsAboutSnapshotsArriveAtTheirHost(t *testing.T) {
 		}
 	}
 	to, c = serve(t, &host{err: pando.ErrRefused}, "unix")
-	if _, err := c.Snapshot(t.Context(), to, "web-1"); !errors.Is(err, pando.ErrRefused) {
+	_, err := c.Snapshot(t.Context(), to, pando.SnapshotAsk{Instance: "web-1"})
+	if !errors.Is(err, pando.ErrRefused) {
 		t.Errorf("a refused snapshot: %v", err)
 	}
 }

@@ -306,7 +306,7 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 	if moved != nil {
 		err = moved.land(ctx, b, *cold)
 	} else {
-		err = thawer{d}.thawIn(ctx, b, *cold, filepath.Join(d.Layers, spec.From), false)
+		err = thawer{d}.thawIn(ctx, b, *cold, thawer{d}.folder(spec.From), false)
 	}
 	if err != nil {
 		b.close()

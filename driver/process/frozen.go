@@ -302,11 +302,19 @@ func (d thawer) thawable(spec pando.SandboxSpec, p *program) (*frozen, *arriving
 
 // kept reads a snapshot of this host's store.
 func (d thawer) kept(dir string) (*frozen, error) {
-	if d.Layers == "" || !filepath.IsLocal(dir) {
+	if !filepath.IsAbs(dir) && (d.Layers == "" || !filepath.IsLocal(dir)) {
 		return nil, fmt.Errorf("%w: this host keeps no snapshot %s", pando.ErrNotFound, dir)
 	}
-	f, err := readFrozen(filepath.Join(d.Layers, dir))
+	f, err := readFrozen(d.folder(dir))
 	return &f, err
+}
+
+// folder returns the folder of a snapshot. A decrypted one is outside the store.
+func (d thawer) folder(from string) string {
+	if filepath.IsAbs(from) {
+		return from
+	}
+	return filepath.Join(d.Layers, from)
 }
 
 // thawIn starts the frozen program of a snapshot in a sandbox that is ready for it. A program with

@@ -8,13 +8,13 @@ import (
 
 // Snapshot asks an agent for a snapshot.
 func (p *Peers) Snapshot(
-	ctx context.Context, h pando.Host, i pando.InstanceID,
+	ctx context.Context, h pando.Host, ask pando.SnapshotAsk,
 ) (pando.SnapshotStatus, error) {
 	a, err := p.agent(h)
 	if err != nil {
 		return pando.SnapshotStatus{}, err
 	}
-	return a.Snapshot(ctx, i)
+	return a.Snapshot(ctx, ask)
 }
 
 // Snapshots returns the snapshots of a host.

@@ -24,12 +24,21 @@ const vaultWork = 1
 func (a *Authority) Vault() pando.Vault { return vault{a} }
 
 // passphrase returns the key of a tenant as age takes it.
-func (v vault) passphrase(t pando.Tenant) (string, error) {
+func (v vault) passphrase(t pando.Tenant) (string, error) { return v.derive("secrets", t) }
+
+// SnapshotKey implements pando.Vault.
+func (v vault) SnapshotKey(t pando.Tenant) (pando.SnapshotKey, error) {
+	key, err := v.derive("snapshots", t)
+	return pando.SnapshotKey(key), err
+}
+
+// derive returns a key of 256 bits for one kind of things of a tenant.
+func (v vault) derive(kind string, t pando.Tenant) (string, error) {
 	secret, err := v.a.key.Bytes()
 	if err != nil {
-		return "", fmt.Errorf("make the key of the secrets: %w", err)
+		return "", fmt.Errorf("make the key of the %s: %w", kind, err)
 	}
-	key, err := hkdf.Key(sha256.New, secret, nil, "pando secrets of "+string(t), sha256.Size)
+	key, err := hkdf.Key(sha256.New, secret, nil, "pando "+kind+" of "+string(t), sha256.Size)
 	return hex.EncodeToString(key), err
 }
 

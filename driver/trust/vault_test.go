@@ -47,3 +47,28 @@ func TestASecretOpensUnderItsNameAlone(t *testing.T) {
 		}
 	}
 }
+
+// The key of snapshots depends on the tenant and the authority alone, and it opens no secret.
+func TestEachTenantHasItsKeyOfSnapshots(t *testing.T) {
+	dir := t.TempDir()
+	keyOf := func(dir string, tenant pando.Tenant) pando.SnapshotKey {
+		t.Helper()
+		a, err := OpenAuthority(dir, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		key, err := a.Vault().SnapshotKey(tenant)
+		if secrets, _ := (vault{a}).passphrase(tenant); err != nil || len(key) != 64 ||
+			string(key) == secrets {
+			t.Errorf("a key of %d digits, %v", len(key), err)
+		}
+		return key
+	}
+	key := keyOf(dir, "default")
+	if keyOf(dir, "default") != key {
+		t.Error("the authority, opened again, has another key")
+	}
+	if keyOf(dir, "shop") == key || keyOf(t.TempDir(), "default") == key {
+		t.Error("another tenant or cluster has the same key")
+	}
+}

@@ -1,11 +1,14 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +30,7 @@ class Handler(socketserver.StreamRequestHandler):
 class Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
 ballast = os.urandom(int(sys.argv[1]) << 20)
+hidden = sys.argv[-1][::-1] # only its memory has this text
 Server(("0.0.0.0", 9000), Handler).serve_forever()
 `
 
@@ -118,4 +122,77 @@ func TestASnapshotContinuesAsAnotherInstance(t *testing.T) {
 	has(t, p.PandoFails(4, "restore", "game", "--from", "123456"), "snapshot ls game")
 	p.Pando("snapshot", "rm", "game", st.Digest[7:19])
 	has(t, p.Pando("snapshot", "ls"), "no snapshots")
+}
+
+// An encrypted snapshot continues on another host. The disks of both hosts lack the memory of the
+// program.
+func TestAnEncryptedSnapshotContinuesOnAnotherHost(t *testing.T) {
+	t.Parallel()
+	needsCRIU(t)
+	p := labtest.UpWith(t, labtest.Options{Hosts: 2, One: true, Flags: []string{"--pool", "1"}})
+	text := "the-memory-of-the-game-has-this-text"
+	spec := strings.Replace(counterSpec(p, 1, "scale: {min: 1, max: 2}",
+		"place: {spread: host}"), `"1"]`, `"1", `+text+`]`, 1)
+	game := p.Deploy(spec)
+	first := game.AwaitInstances(1).Instances[0]
+	dial := p.Dialer(p.Host())
+	conn, err := dial(first.IP4.String() + ":9000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	count(t, conn)
+	var st pando.SnapshotStatus
+	if err := json.Unmarshal([]byte(p.Pando("snapshot", "--encrypt", "game", "-o", "json")),
+		&st); err != nil {
+		t.Fatal(err)
+	}
+	if !st.Encrypted {
+		t.Errorf("snapshot %+v", st)
+	}
+	has(t, p.Pando("snapshot", "ls", "game"), "encrypted")
+	has(t, p.Pando("restore", "game", "--from", st.Digest[7:19]), "continues snapshot")
+	for _, i := range game.AwaitInstances(2).Instances {
+		if i.ID == first.ID {
+			continue
+		}
+		if i.Host == first.Host {
+			t.Errorf("both instances are on %s", i.Host)
+		}
+		p.Await("an answer of the copy", func() (string, bool) {
+			other, err := dial(i.IP4.String() + ":9000")
+			if err != nil {
+				return err.Error(), false
+			}
+			defer other.Close()
+			n, who := count(t, other)
+			return fmt.Sprint(n, who), n == 2 && who == string(i.ID)
+		})
+	}
+	has(t, p.Pando("audit"), "the key of encrypted snapshots")
+	hidden := []byte(text)
+	slices.Reverse(hidden)
+	for _, h := range p.Hosts {
+		for _, path := range filesWith(t, p.Data(h), hidden) {
+			t.Errorf("the memory of the program is readable in %s", path)
+		}
+	}
+}
+
+// filesWith returns the files below a folder that contain a text.
+func filesWith(t *testing.T, dir string, text []byte) (out []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return nil // it was removed meanwhile
+		}
+		if b, err := os.ReadFile(path); err == nil && bytes.Contains(b, text) {
+			out = append(out, path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }

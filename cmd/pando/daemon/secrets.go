@@ -16,13 +16,17 @@ func asksOf(p place, ctl *control.Control) http.Handler {
 	mux.Handle("/", peer.ControlHandler(ctl))
 	mux.Handle("GET "+peer.SecretsPath, peer.SecretsHandler(ctl.GiveSecrets,
 		func(*http.Request) (pando.HostName, error) { return pando.HostName(p.Host), nil }))
+	mux.Handle("GET "+peer.SnapshotKeyPath, peer.SecretsHandler(ctl.GiveSnapshotKey,
+		func(*http.Request) (pando.HostName, error) { return pando.HostName(p.Host), nil }))
 	return mux
 }
 
-// secretsForMembers serves the secrets of instances to the agents of other hosts. A host gets those
-// of its own instances alone.
-func secretsForMembers(ctl *control.Control, keeper *doorkeeper) http.Handler {
-	return keeper.guard(peer.SecretsHandler(ctl.GiveSecrets,
+// secretsForMembers serves the secrets of instances, or the keys of their snapshots, to the agents
+// of other hosts. A host gets those of its own instances alone.
+func secretsForMembers[T any](
+	give func(context.Context, pando.HostName, pando.InstanceID) (T, error), keeper *doorkeeper,
+) http.Handler {
+	return keeper.guard(peer.SecretsHandler(give,
 		func(r *http.Request) (pando.HostName, error) {
 			h, err := keeper.member(r.Context(), peer.Shown(r))
 			if err == nil && h == "" {
@@ -43,5 +47,19 @@ func (c cluster) secrets(
 	by := &http.Client{Transport: c.toServer(serverWaitMax)}
 	return func(ctx context.Context, i pando.InstanceID) (map[string][]byte, error) {
 		return peer.RemoteSecrets(ctx, by, i)
+	}
+}
+
+// snapshotKey returns the way to the keys of encrypted snapshots of instances of this host.
+func (c cluster) snapshotKey(
+	p place, peers *peer.Client,
+) func(context.Context, pando.InstanceID) (pando.SnapshotKey, error) {
+	if c.server == "" {
+		server := pando.Host{Name: "server", Endpoint: "unix://" + p.control()}
+		return peer.Control{Client: peers, Server: server}.SnapshotKey
+	}
+	by := &http.Client{Transport: c.toServer(serverWaitMax)}
+	return func(ctx context.Context, i pando.InstanceID) (pando.SnapshotKey, error) {
+		return peer.RemoteSnapshotKey(ctx, by, i)
 	}
 }

@@ -14,12 +14,14 @@ import (
 
 // Snapshot returns `pando snapshot`.
 func Snapshot(o *Console) *cobra.Command {
+	var encrypt bool
 	c := &cobra.Command{
 		Use: "snapshot SERVICE[/INSTANCE]", Short: "store a running instance, to continue it later",
 		Long: "Store the processes of an instance with their memory, and its files in memory. The\n" +
 			"instance stops for a moment and continues. `pando restore SERVICE --from SNAPSHOT`\n" +
-			"starts one more instance from there. Files on disk and in volumes are not part of it.",
-		Example: "  pando snapshot game\n  pando snapshot game/game-7k3fq -o json\n" +
+			"starts one more instance from there. Files on disk and in volumes are not part of it.\n" +
+			"With --encrypt its files are encrypted with the key of the cluster.",
+		Example: "  pando snapshot game\n  pando snapshot --encrypt game/game-7k3fq\n" +
 			"  pando restore game --from 3f9a02c1be77",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: o.complete,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -27,17 +29,24 @@ func Snapshot(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			st, err := api.SnapshotsOf(o.client).Take(c.Context(), key, instance)
+			st, err := api.SnapshotsOf(o.client).Take(c.Context(), key,
+				pando.SnapshotAsk{Instance: instance, Encrypt: encrypt})
 			if err != nil {
 				return o.meant(c.Context(), key, err)
 			}
 			return o.Show(st, func(w io.Writer) {
-				fmt.Fprintf(w, "snapshot %s of %s on %s: %s; it stood still for %.0f ms\n",
-					shortDigest(st.Digest), st.Instance, st.Host, size(st.Bytes), st.StoppedSeconds*1000)
+				how := ""
+				if st.Encrypted {
+					how = " encrypted"
+				}
+				fmt.Fprintf(w, "snapshot %s of %s on %s: %s%s; it stood still for %.0f ms\n",
+					shortDigest(st.Digest), st.Instance, st.Host, size(st.Bytes), how,
+					st.StoppedSeconds*1000)
 				fmt.Fprintf(w, "next: pando restore %s --from %s\n", key.Name, shortDigest(st.Digest))
 			})
 		},
 	}
+	c.Flags().BoolVar(&encrypt, "encrypt", false, "encrypt its files with the key of the cluster")
 	c.AddCommand(snapshotList(o), snapshotRemove(o))
 	return o.Flag(c)
 }
@@ -64,6 +73,9 @@ func snapshotList(o *Console) *cobra.Command {
 				use := "restore"
 				if s.Seed {
 					use = "new instances"
+				}
+				if s.Encrypted {
+					use += ", encrypted"
 				}
 				rows = append(rows, row(shortDigest(s.Digest), s.Service, s.Instance, s.Revision, s.Host,
 					size(s.Bytes), s.At.Local().Format("2006-01-02 15:04:05"), use))
