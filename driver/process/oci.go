@@ -61,7 +61,7 @@ func (s oci) furnish(p program, root int, volumes []copied) error {
 	if err == nil {
 		err = workingFolder(root, p)
 	}
-	err = errors.Join(err, s.keepSecrets(p), configuring{s.shim}.keep(p), addHosts(p, s.top))
+	err = errors.Join(err, s.keepSecrets(p), configuring(s).keep(p), addHosts(p, s.top))
 	// crun of Debian 12 refuses a machine with both versions of cgroups, which it does not use here.
 	_ = unix.Unmount("/sys/fs/cgroup/unified", unix.MNT_DETACH)
 	return errors.Join(err, os.MkdirAll(ociState, 0o700))

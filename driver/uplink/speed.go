@@ -14,13 +14,14 @@ const (
 
 // settings is struct ethtool_cmd.
 type settings struct {
-	command, supported, advertising                   uint32
-	speed                                             uint16 // the low half, in Mbit/s
-	duplex, port, address, transceiver, negotiates, _ uint8
-	_                                                 [2]uint32
-	speedHigh                                         uint16
-	_, _                                              uint8
-	_                                                 [3]uint32
+	command   uint32
+	_         [2]uint32
+	speed     uint16 // the low half, in Mbit/s
+	_         [6]uint8
+	_         [2]uint32
+	speedHigh uint16
+	_         [2]uint8
+	_         [3]uint32
 }
 
 // speedOf returns the speed of a device of this network namespace in bytes a second; 0 if it is not

@@ -20,10 +20,7 @@ import (
 func (b *bench) bare(round int, program string) time.Duration {
 	subnet := fmt.Sprintf("10.99.%d.", round)
 	began := time.Now()
-	ns, link, err := b.network(subnet)
-	if err != nil {
-		b.Fatalf("make a namespace by hand: %v", err)
-	}
+	ns, link := b.network(subnet)
 	defer ns.Close()
 	cmd := exec.Command(program)
 	cmd.Env = []string{"PANDO_INSTANCE=bare"} // its name
@@ -45,14 +42,22 @@ func (b *bench) bare(round int, program string) time.Duration {
 	defer func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		_ = link()
+		link()
 	}()
 	return b.first(subnet+"2:8080", "nobody").Sub(began)
 }
 
 // network makes a namespace and a veth pair to the host's namespace. The function remove deletes
 // the pair.
-func (b *bench) network(subnet string) (ns netns.NsHandle, remove func() error, err error) {
+func (b *bench) network(subnet string) (ns netns.NsHandle, remove func()) {
+	ns, remove, err := b.connected(subnet)
+	if err != nil {
+		b.Fatalf("make a namespace by hand: %v", err)
+	}
+	return ns, remove
+}
+
+func (b *bench) connected(subnet string) (ns netns.NsHandle, remove func(), err error) {
 	made := make(chan error)
 	go func() {
 		runtime.LockOSThread()
@@ -79,7 +84,7 @@ func (b *bench) network(subnet string) (ns netns.NsHandle, remove func() error, 
 	if err := host.LinkAdd(veth); err != nil {
 		return ns, nil, err
 	}
-	remove = func() error { defer host.Close(); return host.LinkDel(veth) }
+	remove = func() { _ = host.LinkDel(veth); host.Close() }
 	if err := up(host, "bare0", subnet+"1/24"); err != nil {
 		return ns, remove, err
 	}

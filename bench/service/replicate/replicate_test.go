@@ -2,8 +2,8 @@
 
 // Package replicate measures the cost of a copy. It measures the time from replicate() to its
 // durable answer and to the first byte of the new instance, and from die() to an empty place. One
-// peer is a durable put into the same store. The other is the bare kernel: a network namespace, a
-// veth pair, clone and exec of the same program.
+// peer is a durable put into the same store. Another is the bare kernel: a network namespace, a
+// veth pair, clone and exec of the same program. For an instance of an image it is crun.
 package replicate
 
 import (
@@ -18,10 +18,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pando.run/pando"
@@ -54,6 +56,7 @@ const (
 	// The first put after a pause, because an ask also comes after a pause.
 	restedPut         = "one durable put, the first after a rest"
 	bare, cold, woken = "namespace + veth + exec", "replicate(), new process", "replicate(), warm"
+	crunAlone, imaged = "namespace + veth + crun run", "replicate(), image"
 	died, reaped      = "die() → sandbox and record gone", "… its link and folder, too"
 )
 
@@ -84,6 +87,11 @@ func TestReplicate(t *testing.T) {
 	spec := "name: %s\ncommand: [./asker]\nports: [\"80:8080\"]\nscale: {min: 1, max: 3%s}\n"
 	plain := b.Deploy(fmt.Sprintf(spec, "plain", ""))
 	warm := b.Deploy(fmt.Sprintf(spec, "warm", ", warm: 1"))
+	container := b.newBundle(text)
+	b.SaveImage("image.tar", b.Image(runtime.GOARCH, v1.Config{Entrypoint: []string{"/app/asker"}},
+		map[string][]byte{"/app/asker": text}))
+	image := b.Deploy("name: image\nimage: docker-archive:image.tar\nports: [\"80:8080\"]\n" +
+		"scale: {min: 1, max: 3}\n")
 	for round := range rounds {
 		b.rest()
 		b.put(round)
@@ -92,6 +100,10 @@ func TestReplicate(t *testing.T) {
 		b.round(round, plain, cold)
 		b.rest()
 		b.round(round, warm, woken)
+		b.rest()
+		b.add(round, crunAlone, b.crun(round, container))
+		b.rest()
+		b.round(round, image, imaged)
 	}
 	b.out.Flush()
 	b.publish()
@@ -252,6 +264,7 @@ func (b *bench) publish() {
 	a, av := ratio(accepted, put, 3)
 	w, wv := ratio(woken, bare, 0.6)
 	c, cv := ratio(cold, bare, 2)
+	i, iv := ratio(imaged, crunAlone, 0.5)
 	rows := []string{
 		fmt.Sprintf("replicate() accepted and durable (ask, answer and placement in one write), "+
 			"against one durable put into the same store | ≤ 3 × | | %s; against the first put after a "+
@@ -260,6 +273,10 @@ func (b *bench) publish() {
 		fmt.Sprintf("replicate() → first byte through the VIP, warm, against namespace + veth + clone "+
 			"+ exec | ≤ 0.6 × (≈ 5 ms) | | %s | %s", w, wv),
 		fmt.Sprintf("the same, new process | ≤ 2 × (≈ 25 ms) | | %s | %s", c, cv),
+		fmt.Sprintf("the same, new instance of an image, its layers present | ≤ 15 ms p50 | | %.1f ms "+
+			"p50 | %s", m(imaged), verdict(m(imaged) <= 15)),
+		fmt.Sprintf("the same against namespace + veth + crun run of the same program | ≤ 0.5 × | | %s "+
+			"| %s", i, iv),
 		fmt.Sprintf("die() → record and every process of the sandbox gone | ≤ 50 ms p50 | | %.1f ms "+
 			"p50; its link and folder, too: %.1f ms | %s", m(died), m(reaped), verdict(m(died) <= 50)),
 	}
