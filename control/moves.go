@@ -61,6 +61,9 @@ func (c *moves) carry(
 	ctx, cancel := context.WithTimeout(ctx, moveWaitMax)
 	defer cancel()
 	if err := c.Peers.Expect(ctx, m.To, m); err != nil {
+		if errors.Is(err, pando.ErrUnavailable) {
+			err = fmt.Errorf("%w; `pando hosts` shows the hosts that answer", err)
+		}
 		return err
 	}
 	a, err := c.Peers.Depart(ctx, from, m)
@@ -187,13 +190,15 @@ func (p leaver) mayMove(i pando.Instance, s pando.Spec) error {
 		cause, next = "it has an image, which cannot be frozen", "run the program without an image"
 	case len(s.Endpoints) > 0:
 		cause, next = "its endpoint is a machine outside the cluster", "move that machine"
+	case s.IsVM():
+		cause = "it is a virtual machine, which cannot be frozen"
 	case s.Stateful() || s.Ordinals() || len(s.Volumes) > 0:
 		cause, next = "its volumes are on its host", "`pando why --pending` shows where it may run"
 	case len(s.State) > 0 || pushed || p.keeper.Host != "":
 		cause = "its state is on its host"
 	case len(s.Grants) > 0:
 		cause = "its grants are parts of its host"
-	case len(s.Secrets)+len(s.Configs) > 0:
+	case len(s.Secrets)+len(s.StoredSecrets)+len(s.Configs) > 0:
 		cause = "its secrets and configs are on its host"
 	case s.Place.Spread == "" && others:
 		cause, next = "all instances of the service are on one host", "write `place: {spread: host}`"
@@ -208,6 +213,9 @@ func (p leaver) goal(
 	i pando.Instance, s pando.Spec, to pando.HostName,
 ) (pando.Host, string, error) {
 	var fit []pando.Host
+	if _, live := p.w.Hosts[to]; to != "" && !live {
+		return pando.Host{}, "", p.absent(to)
+	}
 	for _, name := range slices.Sorted(maps.Keys(p.w.Hosts)) {
 		h := p.w.Hosts[name].V
 		if to != "" && name != to {
@@ -216,23 +224,22 @@ func (p leaver) goal(
 		why := ""
 		switch {
 		case name == i.Host:
-			why = "has it already"
+			why = "has it already; `pando hosts` lists the others"
 		case h.Leaving || h.Frozen != "":
-			why = "takes no instances now"
+			why = "takes no instances now; `pando hosts` shows why"
 		case !h.Freezes:
 			why = "takes no instance that moves; `pando doctor` there prints why"
 		default:
 			why = lifecycle.Unfit(h, p.newest().Place, p.apart, nil)
+			if why != "" {
+				why += "; `pando why " + string(s.Name) + " --pending` explains each host"
+			}
 		}
 		if why == "" {
 			fit = append(fit, h)
 		} else if to != "" {
 			return h, "", fmt.Errorf("%w: host %s %s", pando.ErrRefused, to, why)
 		}
-	}
-	if to != "" && len(fit) == 0 {
-		return pando.Host{}, "", fmt.Errorf("host %s: %w; `pando hosts` lists them", to,
-			pando.ErrNotFound)
 	}
 	if len(fit) == 0 {
 		return pando.Host{}, "", fmt.Errorf("%w: no other host takes it; `pando hosts` lists them",
@@ -242,5 +249,17 @@ func (p leaver) goal(
 	for _, h := range fit {
 		p.load[h.Name] = lifecycle.Load(p.w.LoadOn(h.Name))
 	}
-	return lifecycle.Place(fit, p.wish(s, ""))
+	h, why, err := lifecycle.Place(fit, p.wish(s, ""))
+	if err != nil && to != "" {
+		err = fmt.Errorf("host %s: %w", to, err)
+	}
+	return h, why, err
+}
+
+// absent returns the reason why no instance moves to a host without an agent.
+func (p leaver) absent(to pando.HostName) error {
+	if _, known := p.w.Members[to]; known {
+		return fmt.Errorf("%w: host %s is away; `pando hosts` shows since when", pando.ErrUnavailable, to)
+	}
+	return fmt.Errorf("host %s: %w; `pando hosts` lists them", to, pando.ErrNotFound)
 }

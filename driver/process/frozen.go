@@ -196,6 +196,9 @@ func (b *sandbox) Freeze(ctx context.Context, dir string) (pando.Machine, error)
 // freezable returns nil if a program can be frozen, else the reason.
 func freezable(p *frozen, s pando.Spec) error {
 	switch {
+	case s.IsVM():
+		return fmt.Errorf("%w: it is a virtual machine, which cannot be frozen; `pando scale` starts "+
+			"others beside it", pando.ErrUnsupported)
 	case p == nil:
 		return fmt.Errorf("%w: an older build started this instance; `pando deploy` replaces it",
 			pando.ErrUnsupported)
@@ -259,11 +262,11 @@ func (s stored) runsHere() error {
 	own := machine()
 	switch {
 	case s.Machine.Kernel != own.Kernel:
-		return fmt.Errorf("%w: the snapshot is of kernel %s, and this host has %s",
-			pando.ErrRefused, s.Machine.Kernel, own.Kernel)
+		return fmt.Errorf("%w: the program was frozen on kernel %s, and this host has %s; choose a "+
+			"host with that kernel (`pando version` there)", pando.ErrRefused, s.Machine.Kernel, own.Kernel)
 	case s.Machine.CPU != own.CPU:
-		return fmt.Errorf("%w: the snapshot is of a processor %q, and this host has %q",
-			pando.ErrRefused, s.Machine.CPU, own.CPU)
+		return fmt.Errorf("%w: the program was frozen on a processor %q, and this host has %q; choose "+
+			"a host with that processor", pando.ErrRefused, s.Machine.CPU, own.CPU)
 	}
 	return nil
 }

@@ -1,6 +1,9 @@
 package process
 
 import (
+	"archive/tar"
+	"bytes"
+	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -127,5 +130,47 @@ func TestAFrozenProgramContinuesInAnotherSandbox(t *testing.T) {
 	}
 	if u, _ := os.ReadDir(dir); len(u) == 0 {
 		t.Error("no files")
+	}
+}
+
+// A program of another kernel or processor is refused before it has a sandbox.
+func TestAProgramOfAnotherMachineIsRefused(t *testing.T) {
+	d := frozenDriver(t)
+	d.Layers = t.TempDir()
+	spec := pando.Spec{Name: "web", Command: []string{"python3"}, WorkingDir: "/"}.WithDefaults()
+	own := machine()
+	for name, m := range map[string]pando.Machine{
+		"kernel 2.6.1":    {Kernel: "2.6.1", CPU: own.CPU},
+		`processor "Z80"`: {Kernel: own.Kernel, CPU: "Z80"},
+	} {
+		s := stored{Program: frozen{PID: pidFirst}, Machine: m}
+		dir := t.TempDir()
+		if err := storeFrozen(dir, s); err != nil {
+			t.Fatal(err)
+		}
+		var moved bytes.Buffer
+		if err := writeFrozen(tar.NewWriter(&moved), s); err != nil {
+			t.Fatal(err)
+		}
+		i := pando.Instance{ID: "web-2", Service: spec.Key()}
+		arrives := i
+		arrives.Move = &pando.MoveMark{ID: "m1", From: "h2"}
+		for how, start := range map[string]pando.SandboxSpec{
+			"restored": {Instance: i, Spec: spec, VIP4: vip, From: dir},
+			"moved":    {Instance: arrives, Spec: spec, VIP4: vip, Arrives: &moved},
+		} {
+			_, err := d.Start(t.Context(), start)
+			if !errors.Is(err, pando.ErrRefused) || !strings.Contains(err.Error(), name) ||
+				!strings.Contains(err.Error(), "choose a host with that") {
+				t.Errorf("%s, %s: %v", name, how, err)
+			}
+		}
+	}
+}
+
+func TestAVirtualMachineIsNotFrozen(t *testing.T) {
+	err := freezable(&frozen{PID: pidFirst}, pando.Spec{Kind: pando.KindVM})
+	if !errors.Is(err, pando.ErrUnsupported) || !strings.Contains(err.Error(), "pando scale") {
+		t.Errorf("%v", err)
 	}
 }

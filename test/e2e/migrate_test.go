@@ -155,3 +155,45 @@ func TestAnInstanceMovesWithItsConnections(t *testing.T) {
 	has(t, p.PandoFails(5, "migrate", "game", "--to", at), "has it already")
 	has(t, p.PandoFails(4, "migrate", "game", "--to", "nowhere"), "pando hosts")
 }
+
+// A refused move names its cause and the next command, and the program serves on.
+func TestARefusedMoveLeavesTheProgramServing(t *testing.T) {
+	t.Parallel()
+	needsCRIU(t)
+	p := labtest.UpWith(t, labtest.Options{Hosts: 2, One: true, Flags: []string{"--pool", "1"}})
+	game := p.Deploy(echoSpec(p, 1, "scale: {min: 1, max: 1}", "place: {spread: host}"))
+	at := string(game.AwaitInstances(1).Instances[0].Host)
+	other := p.Hosts[0]
+	if at == other {
+		other = p.Hosts[1]
+	}
+	p.Deploy("name: notes\ncommand: [sleep, inf]\nvolumes: ['notes:/notes']\n" +
+		"health: {ready: started}").AwaitInstances(1)
+	p.Deploy("name: sleeper\ncommand: [sleep, inf]\nscale: {min: 0, max: 1}\n" +
+		"health: {ready: started}")
+	k := startChat(t, p, labtest.Client, game.VIP+":9000")
+	refused := func(code int, what, to string, want ...string) {
+		t.Helper()
+		before := k.count.Load()
+		has(t, p.PandoFails(code, "migrate", what, "--to", to), want...)
+		p.Await("two more answers", func() (string, bool) {
+			return "none", k.count.Load() > before+2
+		})
+	}
+	refused(5, "game", at, "has it already", "pando hosts")
+	refused(4, "game", "nowhere", "nowhere", "pando hosts")
+	refused(5, "notes", other, "its volumes are on its host", "pando why")
+	refused(6, "sleeper", other, "no instance", "pando ps")
+	p.KillAgent(other)
+	refused(8, "game", other, "does not answer", "pando hosts")
+	p.Await("the end of the host's lease", func() (string, bool) {
+		out := p.Run(p.Host(), p.Bin, "migrate", "game", "--to", other)
+		return out.Text, strings.Contains(out.Text, other+" is away")
+	})
+	refused(8, "game", other, "is away", "pando hosts")
+	k.end(t)
+	if k.skipped > 0 {
+		t.Errorf("the count of the program jumped %d times", k.skipped)
+	}
+	has(t, p.Pando("why", "game"), "it failed, and the instance stays")
+}
