@@ -6,7 +6,8 @@
 // HorizontalPodAutoscaler sets its number of instances every 15 seconds.
 //
 // An instance has a processor limit of a fifth of a core, because the instances and the clients
-// share two cores. A round counts only if each service has one instance at the step.
+// share two cores. An operator's number holds Pando's service at one instance until the step. A round
+// fails if either service has a second one before. The command that ends the hold is part of the time.
 package step
 
 import (
@@ -69,6 +70,7 @@ func TestStep(t *testing.T) {
 func once(t *testing.T, p *labtest.Pando, out *sheet.Sheet, round int, after time.Duration) {
 	pandos := deploy(p, "own", fmt.Sprintf(
 		"scale: {min: 1, max: %d, by: score, up: %g, down: 0.02, quiet: 30s}", most, up))
+	p.Pando("scale", pandos.Name, "1")
 	looped := deploy(p, "looped", fmt.Sprintf("scale: {min: 1, max: %d}", most))
 	dial := load.Dialer(p)
 	l := load.Load{Dial: dial, Lasts: settle + after, Patience: patience, Seed: uint64(round),
@@ -83,6 +85,7 @@ func once(t *testing.T, p *labtest.Pando, out *sheet.Sheet, round int, after tim
 	var scaling, calling sync.WaitGroup
 	// The loop looks at other times after the step in each round, evenly apart.
 	offset := period * time.Duration(2*round+1) / time.Duration(2*rounds)
+	scaling.Go(func() { release(ctx, p, pandos, begin.Add(settle)) })
 	scaling.Go(func() { alone(ctx, p, begin.Add(settle), pandos, looped) })
 	scaling.Go(func() { autoscale(ctx, p, looped, begin.Add(settle+offset)) })
 	replies := map[string][]load.Reply{}
@@ -127,6 +130,13 @@ func deploy(p *labtest.Pando, name, scale string) *labtest.Service {
 		"balance: {by: score}\n%s\n", name, work, cpus, scale))
 	s.AwaitInstances(1)
 	return s
+}
+
+// release lets a service scale from the step on.
+func release(ctx context.Context, p *labtest.Pando, s *labtest.Service, step time.Time) {
+	if until(ctx, step) {
+		p.Pando("scale", s.Name, "auto")
+	}
 }
 
 // alone fails the test unless each service has one instance at the step. An instance that came
