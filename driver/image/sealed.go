@@ -24,16 +24,24 @@ const sealedFile = "snapshot.tar.age"
 const sealedWork = 1
 
 // sealed encrypts the files of snapshots and decrypts them.
-type sealed struct{ key pando.SnapshotKey }
+type sealed struct {
+	key pando.SnapshotKey
+	// size bounds the folder in memory, as tmpfs(5) reads it. "": half of the memory of the host.
+	size string
+}
 
 // fill calls write with a folder in memory, and seals its files into a folder on the disk.
 func (s sealed) fill(dir string, write func(memory string) error) error {
-	m, err := newMemory()
+	m, err := newMemory(s.size)
 	if err != nil {
 		return err
 	}
 	defer m.Close()
 	if err := write(m.path()); err != nil {
+		if m.full() {
+			return fmt.Errorf("%w: an encrypted snapshot needs the memory of the program once more, and "+
+				"this host has less; leave --encrypt out, or stop another instance: %v", pando.ErrNoRoom, err)
+		}
 		return err
 	}
 	f, err := os.OpenFile(filepath.Join(dir, sealedFile), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
@@ -146,11 +154,11 @@ func (s Snapshots) Open(
 	if err != nil {
 		return "", nothing, err
 	}
-	m, err := newMemory()
+	m, err := newMemory("")
 	if err != nil {
 		return "", nothing, err
 	}
-	if err := (sealed{k}).unseal(f, m.path()); err != nil {
+	if err := (sealed{key: k}).unseal(f, m.path()); err != nil {
 		m.Close()
 		return "", nothing, unopened(text, err)
 	}
@@ -173,8 +181,15 @@ type memory struct{ *os.File }
 // path returns the path of the folder for this process.
 func (m memory) path() string { return fmt.Sprintf("/proc/self/fd/%d", m.Fd()) }
 
-// newMemory makes a folder in memory. Linux 6.4 keeps it out of the swap space.
-func newMemory() (memory, error) {
+// full reports whether no page is left.
+func (m memory) full() bool {
+	var st unix.Statfs_t
+	return unix.Fstatfs(int(m.Fd()), &st) == nil && st.Bavail == 0
+}
+
+// newMemory makes a folder in memory of at most a size, or of half of the memory. Linux 6.4 keeps
+// it out of the swap space.
+func newMemory(size string) (memory, error) {
 	failed := func(err error) (memory, error) {
 		return memory{}, fmt.Errorf("make a folder in memory for a snapshot: %w", err)
 	}
@@ -185,6 +200,11 @@ func newMemory() (memory, error) {
 	defer unix.Close(fs)
 	if err := unix.FsconfigSetString(fs, "mode", "0700"); err != nil {
 		return failed(err)
+	}
+	if size != "" {
+		if err := unix.FsconfigSetString(fs, "size", size); err != nil {
+			return failed(err)
+		}
 	}
 	_ = unix.FsconfigSetFlag(fs, "noswap") // an older kernel does not have it
 	if err := unix.FsconfigCreate(fs); err != nil {

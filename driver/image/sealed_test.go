@@ -123,3 +123,13 @@ func TestASnapshotThatIsNotEncryptedNeedsNoKey(t *testing.T) {
 		t.Errorf("%q, %v", from, err)
 	}
 }
+
+func TestAnEncryptedSnapshotWithoutRoomInMemoryIsRefused(t *testing.T) {
+	err := sealed{key: "a key", size: "1m"}.fill(t.TempDir(), func(dir string) error {
+		return os.WriteFile(filepath.Join(dir, "pages-1.img"), make([]byte, 2<<20), 0o600)
+	})
+	if !errors.Is(noSpace(err), pando.ErrNoRoom) || errors.Is(noSpace(err), pando.ErrStoreFull) ||
+		!strings.Contains(err.Error(), "leave --encrypt out") {
+		t.Errorf("%v", err)
+	}
+}

@@ -46,7 +46,7 @@ func (s Snapshots) Keep(
 	}
 	defer os.RemoveAll(dir)
 	if st.Encrypted = key != ""; st.Encrypted {
-		err = sealed{key}.fill(dir, func(memory string) error { return freeze(memory, &st) })
+		err = sealed{key: key}.fill(dir, func(memory string) error { return freeze(memory, &st) })
 	} else {
 		err = freeze(dir, &st)
 	}

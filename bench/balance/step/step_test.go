@@ -6,8 +6,9 @@
 // HorizontalPodAutoscaler sets its number of instances every 15 seconds.
 //
 // An instance has a processor limit of a fifth of a core, because the instances and the clients
-// share two cores. An operator's number holds Pando's service at one instance until the step. A round
-// fails if either service has a second one before. The command that ends the hold is part of the time.
+// share two cores. An operator's number holds Pando's service at one instance until the step. The
+// command that ends the hold is part of the time. A round fails if either service has a second
+// instance before the step.
 package step
 
 import (
