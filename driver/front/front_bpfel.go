@@ -223,6 +223,8 @@ const (
 	frontMapFlows         = "flows"
 	frontMapFlows6        = "flows6"
 	frontMapFragments     = "fragments"
+	frontMapGuarded       = "guarded"
+	frontMapGuarded6      = "guarded6"
 	frontMapHashKeys      = "hash_keys"
 	frontMapHeld          = "held"
 	frontMapHostPorts     = "host_ports"
@@ -241,6 +243,7 @@ const (
 	frontMapServiceNames  = "service_names"
 	frontMapServices      = "services"
 	frontMapSlabs         = "slabs"
+	frontMapTenantGuarded = "tenant_guarded"
 	frontMapTenantHeld    = "tenant_held"
 	frontMapTenants       = "tenants"
 	frontMapTraffic       = "traffic"
@@ -254,6 +257,8 @@ const (
 	frontProgToHost       = "to_host"
 	frontVarGateway       = "gateway"
 	frontVarGateway6      = "gateway6"
+	frontVarGuarded6Max   = "guarded6_max"
+	frontVarGuardedMax    = "guarded_max"
 	frontVarHeld6Max      = "held6_max"
 	frontVarHeldMax       = "held_max"
 	frontVarMigrating     = "migrating"
@@ -262,6 +267,7 @@ const (
 	frontVarOwnAddr       = "own_addr"
 	frontVarOwnSlot       = "own_slot"
 	frontVarTunnelDevice  = "tunnel_device"
+	frontVarUnguarded     = "unguarded"
 	frontVarVip6Net       = "vip6_net"
 	frontVarVipMask       = "vip_mask"
 	frontVarVipNet        = "vip_net"
@@ -330,6 +336,8 @@ type frontMapSpecs struct {
 	Flows         *ebpf.MapSpec `ebpf:"flows"`
 	Flows6        *ebpf.MapSpec `ebpf:"flows6"`
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
+	Guarded       *ebpf.MapSpec `ebpf:"guarded"`
+	Guarded6      *ebpf.MapSpec `ebpf:"guarded6"`
 	HashKeys      *ebpf.MapSpec `ebpf:"hash_keys"`
 	Held          *ebpf.MapSpec `ebpf:"held"`
 	HostPorts     *ebpf.MapSpec `ebpf:"host_ports"`
@@ -348,6 +356,7 @@ type frontMapSpecs struct {
 	ServiceNames  *ebpf.MapSpec `ebpf:"service_names"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
 	Slabs         *ebpf.MapSpec `ebpf:"slabs"`
+	TenantGuarded *ebpf.MapSpec `ebpf:"tenant_guarded"`
 	TenantHeld    *ebpf.MapSpec `ebpf:"tenant_held"`
 	Tenants       *ebpf.MapSpec `ebpf:"tenants"`
 	Traffic       *ebpf.MapSpec `ebpf:"traffic"`
@@ -363,6 +372,8 @@ type frontMapSpecs struct {
 type frontVariableSpecs struct {
 	Gateway      *ebpf.VariableSpec `ebpf:"gateway"`
 	Gateway6     *ebpf.VariableSpec `ebpf:"gateway6"`
+	Guarded6Max  *ebpf.VariableSpec `ebpf:"guarded6_max"`
+	GuardedMax   *ebpf.VariableSpec `ebpf:"guarded_max"`
 	Held6Max     *ebpf.VariableSpec `ebpf:"held6_max"`
 	HeldMax      *ebpf.VariableSpec `ebpf:"held_max"`
 	Migrating    *ebpf.VariableSpec `ebpf:"migrating"`
@@ -371,6 +382,7 @@ type frontVariableSpecs struct {
 	OwnAddr      *ebpf.VariableSpec `ebpf:"own_addr"`
 	OwnSlot      *ebpf.VariableSpec `ebpf:"own_slot"`
 	TunnelDevice *ebpf.VariableSpec `ebpf:"tunnel_device"`
+	Unguarded    *ebpf.VariableSpec `ebpf:"unguarded"`
 	Vip6Net      *ebpf.VariableSpec `ebpf:"vip6_net"`
 	VipMask      *ebpf.VariableSpec `ebpf:"vip_mask"`
 	VipNet       *ebpf.VariableSpec `ebpf:"vip_net"`
@@ -407,6 +419,8 @@ type frontMaps struct {
 	Flows         *ebpf.Map `ebpf:"flows"`
 	Flows6        *ebpf.Map `ebpf:"flows6"`
 	Fragments     *ebpf.Map `ebpf:"fragments"`
+	Guarded       *ebpf.Map `ebpf:"guarded"`
+	Guarded6      *ebpf.Map `ebpf:"guarded6"`
 	HashKeys      *ebpf.Map `ebpf:"hash_keys"`
 	Held          *ebpf.Map `ebpf:"held"`
 	HostPorts     *ebpf.Map `ebpf:"host_ports"`
@@ -425,6 +439,7 @@ type frontMaps struct {
 	ServiceNames  *ebpf.Map `ebpf:"service_names"`
 	Services      *ebpf.Map `ebpf:"services"`
 	Slabs         *ebpf.Map `ebpf:"slabs"`
+	TenantGuarded *ebpf.Map `ebpf:"tenant_guarded"`
 	TenantHeld    *ebpf.Map `ebpf:"tenant_held"`
 	Tenants       *ebpf.Map `ebpf:"tenants"`
 	Traffic       *ebpf.Map `ebpf:"traffic"`
@@ -447,6 +462,8 @@ func (m *frontMaps) Close() error {
 		m.Flows,
 		m.Flows6,
 		m.Fragments,
+		m.Guarded,
+		m.Guarded6,
 		m.HashKeys,
 		m.Held,
 		m.HostPorts,
@@ -465,6 +482,7 @@ func (m *frontMaps) Close() error {
 		m.ServiceNames,
 		m.Services,
 		m.Slabs,
+		m.TenantGuarded,
 		m.TenantHeld,
 		m.Tenants,
 		m.Traffic,
@@ -481,6 +499,8 @@ func (m *frontMaps) Close() error {
 type frontVariables struct {
 	Gateway      *ebpf.Variable `ebpf:"gateway"`
 	Gateway6     *ebpf.Variable `ebpf:"gateway6"`
+	Guarded6Max  *ebpf.Variable `ebpf:"guarded6_max"`
+	GuardedMax   *ebpf.Variable `ebpf:"guarded_max"`
 	Held6Max     *ebpf.Variable `ebpf:"held6_max"`
 	HeldMax      *ebpf.Variable `ebpf:"held_max"`
 	Migrating    *ebpf.Variable `ebpf:"migrating"`
@@ -489,6 +509,7 @@ type frontVariables struct {
 	OwnAddr      *ebpf.Variable `ebpf:"own_addr"`
 	OwnSlot      *ebpf.Variable `ebpf:"own_slot"`
 	TunnelDevice *ebpf.Variable `ebpf:"tunnel_device"`
+	Unguarded    *ebpf.Variable `ebpf:"unguarded"`
 	Vip6Net      *ebpf.Variable `ebpf:"vip6_net"`
 	VipMask      *ebpf.Variable `ebpf:"vip_mask"`
 	VipNet       *ebpf.Variable `ebpf:"vip_net"`

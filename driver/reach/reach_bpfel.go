@@ -226,6 +226,8 @@ const (
 	reachMapFlows         = "flows"
 	reachMapFlows6        = "flows6"
 	reachMapFragments     = "fragments"
+	reachMapGuarded       = "guarded"
+	reachMapGuarded6      = "guarded6"
 	reachMapHashKeys      = "hash_keys"
 	reachMapHeld          = "held"
 	reachMapKnocks        = "knocks"
@@ -244,6 +246,7 @@ const (
 	reachMapServiceNames  = "service_names"
 	reachMapServices      = "services"
 	reachMapSlabs         = "slabs"
+	reachMapTenantGuarded = "tenant_guarded"
 	reachMapTenantHeld    = "tenant_held"
 	reachMapTenants       = "tenants"
 	reachMapTraffic       = "traffic"
@@ -255,6 +258,8 @@ const (
 	reachProgFromWalled   = "from_walled"
 	reachVarGateway       = "gateway"
 	reachVarGateway6      = "gateway6"
+	reachVarGuarded6Max   = "guarded6_max"
+	reachVarGuardedMax    = "guarded_max"
 	reachVarHeld6Max      = "held6_max"
 	reachVarHeldMax       = "held_max"
 	reachVarInstances6Net = "instances6_net"
@@ -265,6 +270,7 @@ const (
 	reachVarOwnAddr       = "own_addr"
 	reachVarOwnSlot       = "own_slot"
 	reachVarTunnelDevice  = "tunnel_device"
+	reachVarUnguarded     = "unguarded"
 	reachVarVip6Net       = "vip6_net"
 	reachVarVipMask       = "vip_mask"
 	reachVarVipNet        = "vip_net"
@@ -330,6 +336,8 @@ type reachMapSpecs struct {
 	Flows         *ebpf.MapSpec `ebpf:"flows"`
 	Flows6        *ebpf.MapSpec `ebpf:"flows6"`
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
+	Guarded       *ebpf.MapSpec `ebpf:"guarded"`
+	Guarded6      *ebpf.MapSpec `ebpf:"guarded6"`
 	HashKeys      *ebpf.MapSpec `ebpf:"hash_keys"`
 	Held          *ebpf.MapSpec `ebpf:"held"`
 	Knocks        *ebpf.MapSpec `ebpf:"knocks"`
@@ -348,6 +356,7 @@ type reachMapSpecs struct {
 	ServiceNames  *ebpf.MapSpec `ebpf:"service_names"`
 	Services      *ebpf.MapSpec `ebpf:"services"`
 	Slabs         *ebpf.MapSpec `ebpf:"slabs"`
+	TenantGuarded *ebpf.MapSpec `ebpf:"tenant_guarded"`
 	TenantHeld    *ebpf.MapSpec `ebpf:"tenant_held"`
 	Tenants       *ebpf.MapSpec `ebpf:"tenants"`
 	Traffic       *ebpf.MapSpec `ebpf:"traffic"`
@@ -364,6 +373,8 @@ type reachMapSpecs struct {
 type reachVariableSpecs struct {
 	Gateway       *ebpf.VariableSpec `ebpf:"gateway"`
 	Gateway6      *ebpf.VariableSpec `ebpf:"gateway6"`
+	Guarded6Max   *ebpf.VariableSpec `ebpf:"guarded6_max"`
+	GuardedMax    *ebpf.VariableSpec `ebpf:"guarded_max"`
 	Held6Max      *ebpf.VariableSpec `ebpf:"held6_max"`
 	HeldMax       *ebpf.VariableSpec `ebpf:"held_max"`
 	Instances6Net *ebpf.VariableSpec `ebpf:"instances6_net"`
@@ -374,6 +385,7 @@ type reachVariableSpecs struct {
 	OwnAddr       *ebpf.VariableSpec `ebpf:"own_addr"`
 	OwnSlot       *ebpf.VariableSpec `ebpf:"own_slot"`
 	TunnelDevice  *ebpf.VariableSpec `ebpf:"tunnel_device"`
+	Unguarded     *ebpf.VariableSpec `ebpf:"unguarded"`
 	Vip6Net       *ebpf.VariableSpec `ebpf:"vip6_net"`
 	VipMask       *ebpf.VariableSpec `ebpf:"vip_mask"`
 	VipNet        *ebpf.VariableSpec `ebpf:"vip_net"`
@@ -410,6 +422,8 @@ type reachMaps struct {
 	Flows         *ebpf.Map `ebpf:"flows"`
 	Flows6        *ebpf.Map `ebpf:"flows6"`
 	Fragments     *ebpf.Map `ebpf:"fragments"`
+	Guarded       *ebpf.Map `ebpf:"guarded"`
+	Guarded6      *ebpf.Map `ebpf:"guarded6"`
 	HashKeys      *ebpf.Map `ebpf:"hash_keys"`
 	Held          *ebpf.Map `ebpf:"held"`
 	Knocks        *ebpf.Map `ebpf:"knocks"`
@@ -428,6 +442,7 @@ type reachMaps struct {
 	ServiceNames  *ebpf.Map `ebpf:"service_names"`
 	Services      *ebpf.Map `ebpf:"services"`
 	Slabs         *ebpf.Map `ebpf:"slabs"`
+	TenantGuarded *ebpf.Map `ebpf:"tenant_guarded"`
 	TenantHeld    *ebpf.Map `ebpf:"tenant_held"`
 	Tenants       *ebpf.Map `ebpf:"tenants"`
 	Traffic       *ebpf.Map `ebpf:"traffic"`
@@ -451,6 +466,8 @@ func (m *reachMaps) Close() error {
 		m.Flows,
 		m.Flows6,
 		m.Fragments,
+		m.Guarded,
+		m.Guarded6,
 		m.HashKeys,
 		m.Held,
 		m.Knocks,
@@ -469,6 +486,7 @@ func (m *reachMaps) Close() error {
 		m.ServiceNames,
 		m.Services,
 		m.Slabs,
+		m.TenantGuarded,
 		m.TenantHeld,
 		m.Tenants,
 		m.Traffic,
@@ -486,6 +504,8 @@ func (m *reachMaps) Close() error {
 type reachVariables struct {
 	Gateway       *ebpf.Variable `ebpf:"gateway"`
 	Gateway6      *ebpf.Variable `ebpf:"gateway6"`
+	Guarded6Max   *ebpf.Variable `ebpf:"guarded6_max"`
+	GuardedMax    *ebpf.Variable `ebpf:"guarded_max"`
 	Held6Max      *ebpf.Variable `ebpf:"held6_max"`
 	HeldMax       *ebpf.Variable `ebpf:"held_max"`
 	Instances6Net *ebpf.Variable `ebpf:"instances6_net"`
@@ -496,6 +516,7 @@ type reachVariables struct {
 	OwnAddr       *ebpf.Variable `ebpf:"own_addr"`
 	OwnSlot       *ebpf.Variable `ebpf:"own_slot"`
 	TunnelDevice  *ebpf.Variable `ebpf:"tunnel_device"`
+	Unguarded     *ebpf.Variable `ebpf:"unguarded"`
 	Vip6Net       *ebpf.Variable `ebpf:"vip6_net"`
 	VipMask       *ebpf.Variable `ebpf:"vip_mask"`
 	VipNet        *ebpf.Variable `ebpf:"vip_net"`
