@@ -42,6 +42,10 @@ services:
     <<: *app
     environment: {TEXT: of the database}
     expose: ["8080", "7007/udp"]
+    healthcheck:
+      test: [CMD, /app/echo, udp, "127.0.0.1:7007", x]
+      interval: 1s
+      timeout: 5s
 `
 
 func TestAComposeFileIsServed(t *testing.T) {

@@ -40,7 +40,7 @@ func TestAnImageIsServedByCrun(t *testing.T) {
 	if got := web.Get(labtest.Client, "/"); !strings.HasSuffix(got, " of the spec") {
 		t.Errorf("after a rollout the service answers %q", got)
 	}
-	web.Kill(web.Status().Instances[0].ID)
+	web.Kill(web.AwaitInstances(3).Instances[0].ID)
 	p.Await("the end is explained", func() (string, bool) {
 		why := web.Why()
 		return why, strings.Contains(why, "exited with 9") && strings.Contains(why, "hello from web-")
