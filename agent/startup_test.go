@@ -78,7 +78,7 @@ func TestAStartupProbeComesBeforeTheOthers(t *testing.T) {
 		if n := s.count(pando.ProbeHTTP) + s.count(pando.ProbeGRPC); n > 0 {
 			t.Errorf("other probes are asked %d times before the start is over", n)
 		}
-		// From 1 ms on it doubles up to 5 s: 13 questions in the first 8 s, and one in 5 s.
+		// The wait doubles from 1 ms to 5 s: 13 questions in the first 8 s, then one every 5 s.
 		if n := s.count(pando.ProbeTCP); n < 15 || n > 25 {
 			t.Errorf("%d startup probes in 50 s, want about 21", n)
 		}

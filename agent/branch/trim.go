@@ -56,9 +56,12 @@ func (b *Branches) trim(
 		}
 	}
 	defer b.copies.whole.Unlock()
-	buried, err := state.Bury(ctx, b.Objects, known)
-	if err != nil || idle && buried == 0 {
-		return state.Trimmed{}, err
+	buried := 0
+	if idle {
+		var err error
+		if buried, err = state.Bury(ctx, b.Objects, known); err != nil || buried == 0 {
+			return state.Trimmed{}, err
+		}
 	}
 	done, err := state.Trim(ctx, b.Objects, known, b.Keep, b.Clock.Now())
 	done.Branches += buried

@@ -3,7 +3,7 @@
 // Package replicate measures the cost of a copy. It measures the time from replicate() to its
 // durable answer and to the first byte of the new instance, and from die() to an empty place. One
 // peer is a durable put into the same store. Another is the bare kernel: a network namespace, a
-// veth pair, clone and exec of the same program. For an instance of an image it is crun.
+// veth pair, clone and exec of the same program. The peer of an image's instance is crun.
 package replicate
 
 import (
