@@ -25,7 +25,7 @@ func (b *Branch) common(
 		root, err = w.rootOf(b.base)
 		return root, false, err
 	}
-	l, err := b.strand(w)
+	s, err := b.strand(w)
 	if err != nil {
 		return root, false, err
 	}
@@ -35,11 +35,11 @@ func (b *Branch) common(
 			return root, false, err
 		}
 	}
-	n, err := l.newestIn(main, noted)
-	if err != nil || n == 0 && len(l.own) > 0 {
+	n, err := s.newestIn(main, noted)
+	if err != nil || n == 0 && len(s.own) > 0 {
 		return root, err == nil, err
 	}
-	root, err = l.common(n, b.base)
+	root, err = s.common(n, b.base)
 	return root, false, err
 }
 
@@ -53,15 +53,15 @@ type strand struct {
 
 // strand reads the commits of the branch.
 func (b *Branch) strand(w *work) (strand, error) {
-	l := strand{since: b.since, merge: merge{work: w, types: b.repo.types, branch: b.instance}}
+	s := strand{since: b.since, merge: merge{work: w, types: b.repo.types, branch: b.instance}}
 	for id := b.head; id != b.since && !id.IsZero(); {
 		c, err := w.commit(id)
 		if err != nil {
-			return l, err
+			return s, err
 		}
-		l.own = append(l.own, own{id: id})
+		s.own = append(s.own, own{id: id})
 		if len(c.parents) > 1 { // it pulled
-			l.own[len(l.own)-1].main = c.parents[1]
+			s.own[len(s.own)-1].main = c.parents[1]
 		}
 		if len(c.parents) == 0 || w.edge(id) {
 			break
@@ -69,35 +69,35 @@ func (b *Branch) strand(w *work) (strand, error) {
 		id = c.parents[0]
 	}
 	at := b.since
-	for n, c := range slices.Backward(l.own) {
+	for n, c := range slices.Backward(s.own) {
 		if !c.main.IsZero() {
 			at = c.main
 		}
-		l.own[n].main = at
+		s.own[n].main = at
 	}
-	return l, nil
+	return s, nil
 }
 
 // newestIn returns the place in the strand of the newest commit that another commit contains, as
 // its history on this host or a note shows. It returns the length of the strand if there is none.
-func (l strand) newestIn(of, noted pando.ObjectID) (int, error) {
-	if len(l.own) == 0 {
+func (s strand) newestIn(of, noted pando.ObjectID) (int, error) {
+	if len(s.own) == 0 {
 		return 0, nil
 	}
-	start, err := l.commit(l.since)
+	start, err := s.commit(s.since)
 	if err != nil {
 		return 0, err
 	}
-	known, err := l.ancestors(of, start.at)
+	known, err := s.ancestors(of, start.at)
 	if err != nil {
 		return 0, err
 	}
-	for n, c := range l.own {
+	for n, c := range s.own {
 		if _, in := known[c.id]; in || c.id == noted {
 			return n, nil
 		}
 	}
-	return len(l.own), nil
+	return len(s.own), nil
 }
 
 // common returns the common tree of two commits. One is a commit of main that contains the branch
@@ -107,33 +107,33 @@ func (l strand) newestIn(of, noted pando.ObjectID) (int, error) {
 // pulled main after place n, the histories cross: both commits contain place n and the pulled main,
 // and neither of these contains the other. Their merge is the base, and it needs the common tree of
 // the two (recursive merge base).
-func (l strand) common(n int, main pando.ObjectID) (pando.ObjectID, error) {
-	if n == len(l.own) {
-		return l.rootOf(main)
+func (s strand) common(n int, main pando.ObjectID) (pando.ObjectID, error) {
+	if n == len(s.own) {
+		return s.rootOf(main)
 	}
-	at := l.own[n]
+	at := s.own[n]
 	if at.main == main {
-		return l.rootOf(at.id)
+		return s.rootOf(at.id)
 	}
-	l.own = l.own[n:]
-	older, err := l.newestIn(main, pando.ObjectID{})
+	s.own = s.own[n:]
+	older, err := s.newestIn(main, pando.ObjectID{})
 	if err != nil {
 		return main, err
 	}
 	if older == 0 { // the pulled main contains place n
-		return l.rootOf(main)
+		return s.rootOf(main)
 	}
-	under, err := l.common(older, at.main)
+	under, err := s.common(older, at.main)
 	if err != nil {
 		return under, err
 	}
-	ours, err := l.rootOf(main)
+	ours, err := s.rootOf(main)
 	if err != nil {
 		return ours, err
 	}
-	theirs, err := l.rootOf(at.id)
+	theirs, err := s.rootOf(at.id)
 	if err != nil {
 		return theirs, err
 	}
-	return l.folders("", under, ours, theirs)
+	return s.folders("", under, ours, theirs)
 }
