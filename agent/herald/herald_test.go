@@ -39,6 +39,8 @@ type resident struct {
 	announced []netip.Addr
 	learned   []pando.InstanceFlows
 	serving   bool
+	viewed    func() // runs once, between the next read of the view and its use
+	asked     func() // runs once, within the next take that it gets
 }
 
 func newTown(t *testing.T, names ...pando.HostName) *town {
@@ -110,9 +112,25 @@ func (r *resident) finds(dead ...string) {
 }
 
 func (r *resident) View() View {
+	v, then := r.read()
+	then()
+	return v
+}
+
+func (r *resident) read() (v View, then func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.view
+	return r.view, once(&r.viewed)
+}
+
+// once takes a hook out of its place.
+func once(hook *func()) func() {
+	f := *hook
+	*hook = nil
+	if f == nil {
+		return func() {}
+	}
+	return f
 }
 
 func (r *resident) Changed() <-chan struct{} {
@@ -151,7 +169,9 @@ func (r *resident) TakeVIPs(
 	to := r.town.heralds[h.Name]
 	to.mu.Lock()
 	err = to.err
+	asked := once(&to.asked)
 	to.mu.Unlock()
+	asked()
 	if errors.Is(err, context.DeadlineExceeded) {
 		<-ctx.Done()
 		return g, ctx.Err()
@@ -347,6 +367,66 @@ func TestAPausedHostTakesItsVIPsAgain(t *testing.T) {
 			t.Error("b did not come back")
 		}
 	})
+}
+
+// A host that grants shares by a new view does not take them again by the view before.
+func TestAStepTakesNothingThatItGranted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newTown(t, "a", "b")
+		o.settle(time.Second)
+		a := o.heralds["a"]
+		a.finds("b")
+		a.alone()
+		var refused pando.Shares
+		a.mu.Lock()
+		a.viewed = func() { // it read that b is dead
+			a.finds()
+			refused = a.Grant(pando.VIPTake{Host: "b", Segment: a.view.Segment, Shares: all()})
+		}
+		a.mu.Unlock()
+		a.step(t.Context())
+		if got, _ := a.Held(); got != refused || refused.Len() == pando.VIPShares {
+			t.Errorf("it holds %d shares, and refused %d of %d to b", got.Len(), refused.Len(),
+				pando.VIPShares)
+		}
+	})
+}
+
+// A take that a pause interrupts gives nothing, also if the host held nothing before it.
+func TestATakeEndsWithAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newTown(t, "a", "b")
+		o.settle(time.Second)
+		a, b := o.heralds["a"], o.heralds["b"]
+		b.alone()
+		b.Grant(pando.VIPTake{Host: "a", Segment: b.view.Segment, Shares: all(), Gone: true, At: 9})
+		a.mu.Lock()
+		a.asked = func() {
+			b.clock.mu.Lock()
+			b.clock.ahead = time.Hour
+			b.clock.mu.Unlock()
+			b.confirm()
+		}
+		a.mu.Unlock()
+		b.step(t.Context())
+		if n := held(b); n != 0 {
+			t.Errorf("it holds %d shares by a view of an hour ago", n)
+		}
+	})
+}
+
+// alone ends Run, so that the test makes the steps.
+func (r *resident) alone() {
+	synctest.Wait()
+	r.end()
+	synctest.Wait()
+}
+
+func all() (s pando.Shares) {
+	for n := range pando.VIPShares {
+		s.Add(n)
+	}
+	return s
 }
 
 // A host that leaves answers until another one has taken its VIPs.
