@@ -12,8 +12,8 @@ import (
 
 // unmet returns the services on which the service waits (lifecycle.Unmet), or "". Only the first
 // start of a revision waits. A crash, a larger number or a restart of the machine starts instances
-// of a revision that served before, and must not depend on another service. Each run of a job is a
-// first start: it waits.
+// of a revision that served before, and must not depend on another service. Each run of a job
+// waits.
 func (p *placer) unmet() string {
 	spec := p.newest()
 	served := p.svc.Target == p.svc.Current && !spec.IsJob()

@@ -186,7 +186,7 @@ func TestACycleOfNeedsIsRefused(t *testing.T) {
 	}
 }
 
-// Each run of a job waits, however often the control plane looks at it, and says so.
+// Each run of a job waits at every look of the control plane. The reason names the need.
 func TestEachRunOfAJobWaitsForNeeds(t *testing.T) {
 	tb := newTable(t)
 	job := pando.Spec{Name: "web", Kind: pando.KindJob, Command: []string{"true"},

@@ -141,8 +141,7 @@ func (h *Herald) confirm() {
 	h.until = now.Add(PauseMax)
 }
 
-// drop leaves all VIPs. A take in progress gets none: it goes by an earlier view. The caller holds
-// the lock.
+// drop leaves all VIPs. A take in progress gets none: its view is older. The caller holds the lock.
 func (h *Herald) drop(why string) {
 	for n := range pando.VIPShares {
 		h.yielded.Add(n)
@@ -198,8 +197,8 @@ func (h *Herald) holders(living []string) [pando.VIPShares]string {
 	return h.rule
 }
 
-// step brings the held shares to the newest view. It does not take what it leaves meanwhile: the
-// other host may know more than this view.
+// step brings the held shares to the newest view. Shares that are granted meanwhile stay away: the
+// asker may have a newer view.
 func (h *Herald) step(ctx context.Context) {
 	h.mu.Lock()
 	h.yielded = pando.Shares{}
