@@ -435,7 +435,7 @@ unsafe fn counted(big: &Big) -> usize {
             }
         };
         let threads: Vec<_> = (0..THREADS).map(|t| s.spawn(counting(t))).collect();
-        (0..20).for_each(|_| unsafe { big.sweep() });
+        (0..8).for_each(|_| unsafe { big.sweep() });
         is_over.store(true, Relaxed);
         threads.into_iter().map(|t| t.join().unwrap()).sum()
     })
