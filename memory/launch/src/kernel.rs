@@ -130,8 +130,8 @@ mod tests {
             (libc::EPERM, false, true, 10, "a security module"),
             (libc::EMFILE, false, true, 1, "no userfaultfd"),
         ] {
-            let said = why(&Error::from_raw_os_error(error), &facts(filtered, device));
-            assert!(said.code == code && said.words.contains(words), "{error}: {said:?}");
+            let refusal = why(&Error::from_raw_os_error(error), &facts(filtered, device));
+            assert!(refusal.code == code && refusal.words.contains(words), "{error}: {refusal:?}");
         }
     }
 }

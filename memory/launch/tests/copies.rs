@@ -22,16 +22,16 @@ fn copied(h: &Host, mode: &str, program: &str, args: &[&str]) -> (String, Option
 fn every_byte_is_right_and_no_write_is_lost() {
     let h = host(&["--size", "1GiB"]);
     for mode in ["sigbus", "thread"] {
-        let (said, code) = copied(&h, mode, "touch", &["64", "16", "40000", "7"]);
-        assert!(code == Some(0) && said.contains("wrong 0"), "{mode}: {code:?} {said}");
+        let (output, code) = copied(&h, mode, "touch", &["64", "16", "40000", "7"]);
+        assert!(code == Some(0) && output.contains("wrong 0"), "{mode}: {code:?} {output}");
         for (case, finds) in [
             ("counted", "wrong 0"),
             ("files", "[] wrong 0"),
             ("stacks", "0 wrong 0"),
             ("under way", "child 0 wrong 0"),
         ] {
-            let (said, code) = copied(&h, mode, "probes", &[case]);
-            assert!(code == Some(0) && said == finds, "{case} in {mode}: {code:?} {said:?}");
+            let (output, code) = copied(&h, mode, "probes", &[case]);
+            assert!(code == Some(0) && output == finds, "{case} in {mode}: {code:?} {output:?}");
         }
     }
 }
@@ -118,8 +118,8 @@ fn behind_a_filter_of_calls_the_device_serves_and_a_refusal_names_the_filter() {
         filtered(command.arg(example("touch")).args(["24", "2", "20000", "7"])).output().unwrap()
     };
     let (open, hidden) = (start("true"), start("mount -t tmpfs none /dev"));
-    let said = String::from_utf8_lossy(&open.stdout);
-    assert!(open.status.success() && said.contains("wrong 0"), "{open:?}");
+    let output = String::from_utf8_lossy(&open.stdout);
+    assert!(open.status.success() && output.contains("wrong 0"), "{open:?}");
     assert!(open.stderr.is_empty(), "thread mode has no message: {open:?}");
     let why = String::from_utf8_lossy(&hidden.stderr);
     assert!(hidden.status.code() == Some(10), "{hidden:?}");
@@ -172,7 +172,7 @@ fn the_oldest_kernel_runs_programs_on_far_memory() {
     let mut vm = bound(&mut vm).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     vm.stdin.take().unwrap().write_all(ON_THE_OLDEST.as_bytes()).unwrap();
     let out = vm.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&out.stdout);
-    assert!(out.status.success(), "{:?}\n{said}", out.status);
-    assert!(said.matches("wrong 0").count() == 2 && figure_in(&said, "pages_fetched") > 1000);
+    let output = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{:?}\n{output}", out.status);
+    assert!(output.matches("wrong 0").count() == 2 && figure_in(&output, "pages_fetched") > 1000);
 }
