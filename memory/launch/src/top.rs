@@ -109,6 +109,7 @@ const FIGURES: &[Figure] = &[
     ("slots_now", "slots in use", |s| &s.slots_now),
     ("slots_total_now", "slots leased", |s| &s.slots_total),
     ("copies_now", "whole copies", |s| &s.copies_now),
+    ("filling_now", "percent of a copy that is being filled", |s| &s.filling_now),
     ("outside_now", "memory of the program that stays outside far memory, bytes", |s| {
         &s.outside_now
     }),
@@ -233,7 +234,7 @@ fn text(p: &Process, now: &Look, last: Option<&Look>, every: f64) -> String {
     let outside = outside(now.get("outside_now") + now.get("children_now"), budget);
     format!(
         "{} {}   local {} of {} {}{over}{outside}\n\
-         far  {} in use   {} of {} leased hold pages   {} whole cop{}\n\
+         far  {} in use   {} of {} leased hold pages   {} whole cop{}{}\n\
          faults{per}  zero {:.0}  second chance {:.0}  fetch {:.0}  waited {:.0}  for room \
          {:.0}   syscalls pinned{per} {:.0}\n\
          rounds{per} {:.0}  per request {per_request}   pages{per}  fetched {:.0}  ahead {:.0}  \
@@ -251,6 +252,10 @@ fn text(p: &Process, now: &Look, last: Option<&Look>, every: f64) -> String {
         size::show(now.get("slots_total_now") << 12),
         now.get("copies_now"),
         if now.get("copies_now") == 1 { "y" } else { "ies" },
+        match now.get("filling_now") {
+            0 => String::new(),
+            n => format!(", {n} % of another"),
+        },
         rate("faults_zero"),
         rate("faults_rescue"),
         rate("faults_fetch"),

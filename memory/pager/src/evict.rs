@@ -234,6 +234,7 @@ impl Evictor {
         s.slots_now.store(slots as u64, Relaxed);
         s.prefetch_paused_now.store(paused as u64, Relaxed);
         s.copies_now.store(self.pager.hosts.whole() as u64, Relaxed);
+        s.filling_now.store(self.pager.hosts.filled(), Relaxed);
     }
 
     /// Evicts one batch if room is short. Returns whether there is more to do.
