@@ -132,9 +132,11 @@ const WeightMax = 1000.0
 type Meter struct {
 	Instance InstanceID `json:"instance"`
 	Service  ServiceKey `json:"service"`
-	CPU      float64    `json:"cpu"`      // share
-	Memory   float64    `json:"memory"`   // share
-	Pressure float64    `json:"pressure"` // share of the time that its processor limit held it back
+	CPU      float64    `json:"cpu"` // share
+	// Processors is the mean number of processors in use. 0: none, or not known.
+	Processors float64 `json:"processors,omitempty"`
+	Memory     float64 `json:"memory"`   // share
+	Pressure   float64 `json:"pressure"` // share of the time that its processor limit held it back
 	// Stall is the share of the time that it waited for memory. 0 under control groups of version 1.
 	Stall float64 `json:"stall,omitempty"`
 	// Loss is the share of resent segments, and RTTSeconds the mean round trip time, of TCP

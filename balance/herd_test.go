@@ -112,12 +112,13 @@ func (p *plant) measure() {
 		p.fresh[n] = Load{
 			CPU:      Smooth(p.fresh[n].CPU, min(p.used[n]/(over*p.capacity[n]), 1)),
 			Pressure: p.pressure(n, over),
+			Used:     (p.fresh[n].Used + p.used[n]/over) / 2,
 		}
 		p.used[n], p.held[n] = 0, 0
 	}
 	p.scores = Scores(pando.WeightsDefault, names, load)
 	p.now = p.now.Add(interval * time.Millisecond)
-	p.judge.Step(p.now, p.scores)
+	p.judge.Step(p.now, p.scores, load)
 }
 
 // pressure is the time in which a limited instance was held back.
@@ -173,6 +174,18 @@ func (p *plant) byBest() int {
 	best := 0
 	for n := range p.scores {
 		if p.price(n) < p.price(best) {
+			best = n
+		}
+	}
+	return best
+}
+
+// byLeast sends every flow to an instance with the fewest jobs: leastconn of one balancer.
+func (p *plant) byLeast() int {
+	best, from := 0, p.random.IntN(len(p.queue))
+	for n := range p.queue {
+		n = (n + from) % len(p.queue)
+		if n == from || len(p.queue[n]) < len(p.queue[best]) {
 			best = n
 		}
 	}
@@ -253,4 +266,24 @@ func TestScoreAvoidsTheThrottled(t *testing.T) {
 	}
 	t.Logf("flows %v; p99 %.3f s by score, %.3f by hash, %.3f in turn", score.flows, score.p99(),
 		hash.p99(), turn.p99())
+}
+
+// All four have a small limit, so the limit holds back each of them, and their scores differ by
+// less than two. The one with a tenth of it still loses its flows.
+func TestScoreAvoidsTheThrottledOfTheLimited(t *testing.T) {
+	p := newPlant(0.25, 0.25, 0.25, 0.025)
+	p.run(60, 200, 0.6/200, p.byScore)
+	if share := float64(p.flows[3]) / 12000; share > 0.005 {
+		t.Errorf("the throttled instance gets %.2f %% of the flows", 100*share)
+	}
+	if even := spread(p.flows[:3]); even > 1.1 {
+		t.Errorf("the healthy ones get %v", p.flows)
+	}
+	leastconn := newPlant(0.25, 0.25, 0.25, 0.025)
+	leastconn.run(60, 200, 0.6/200, leastconn.byLeast)
+	if a, b := p.p99(), leastconn.p99(); a > b/2 {
+		t.Errorf("p99 is %.3f s, by the fewest connections %.3f s", a, b)
+	}
+	t.Logf("flows %v; p99 %.3f s, %.3f by the fewest connections", p.flows, p.p99(),
+		leastconn.p99())
 }

@@ -23,6 +23,17 @@ const (
 // a bad endpoint, because it weighs the score.
 const badFor = time.Second
 
+// A weak endpoint is held back by its processor limit, and uses less than weakShare of the mean
+// processor time of the others. Its limit was lowered. A long request looks different: an endpoint
+// that works on it uses its whole limit. So a weak endpoint is out after weakFor: the third
+// measurement of 100 ms. The score alone finds it late or never. Where all have limits, the scores
+// of an endpoint at full use and of one with a tenth of its limit differ by less than excludeAbove.
+const (
+	weakHeld  = 0.5 // share of the time that the limit held it back
+	weakShare = 0.25
+	weakFor   = 150 * time.Millisecond
+)
+
 // An endpoint stays out at least for outMin, and twice as long after each return that failed. A
 // slow endpoint recovers while it is out, so its score alone would call it back ten times a second,
 // each time for a burst of flows. After a good return of outMax, its history is forgotten.
@@ -41,8 +52,9 @@ const (
 // Judge turns the scores of one service into those that the steering uses. Its state is bounded by
 // the endpoints of the service.
 type Judge struct {
-	out map[pando.InstanceID]*penalty
-	bad map[pando.InstanceID]time.Time // the first bad measurement in a row
+	out  map[pando.InstanceID]*penalty
+	bad  map[pando.InstanceID]time.Time // the first bad measurement in a row
+	weak map[pando.InstanceID]time.Time // the first weak measurement in a row
 }
 
 // penalty is the history of one endpoint that was excluded.
@@ -58,14 +70,17 @@ type penalty struct {
 const returnFactor = 8.0
 
 // Step marks the endpoints that are far worse than the rest, at most half of them: the worst first.
-// Then it evens out small differences.
-func (j *Judge) Step(now time.Time, scores []pando.Score) {
+// Then it evens out small differences. The loads are those of the scores; one may be missing.
+func (j *Judge) Step(
+	now time.Time, scores []pando.Score, loads map[pando.InstanceID]Load,
+) {
 	if j.out == nil {
 		j.out = map[pando.InstanceID]*penalty{}
 		j.bad = map[pando.InstanceID]time.Time{}
+		j.weak = map[pando.InstanceID]time.Time{}
 	}
 	j.forget(scores)
-	bad := j.find(now, scores)
+	bad := j.find(now, scores, loads)
 	slices.SortStableFunc(bad, func(a, b int) int {
 		return cmp.Compare(scores[b].Value, scores[a].Value)
 	})
@@ -88,29 +103,49 @@ func (j *Judge) forget(scores []pando.Score) {
 	}
 	maps.DeleteFunc(j.out, func(i pando.InstanceID, _ *penalty) bool { return !here[i] })
 	maps.DeleteFunc(j.bad, func(i pando.InstanceID, _ time.Time) bool { return !here[i] })
+	maps.DeleteFunc(j.weak, func(i pando.InstanceID, _ time.Time) bool { return !here[i] })
 }
 
 // find returns the places of the endpoints to exclude.
-func (j *Judge) find(now time.Time, scores []pando.Score) (out []int) {
+func (j *Judge) find(
+	now time.Time, scores []pando.Score, loads map[pando.InstanceID]Load,
+) (out []int) {
 	// An endpoint that is out, or has just returned, has less load than its share. The mean leaves it
 	// out, because it would make the others look bad.
-	sum, in := 0.0, 0.0
+	sum, in, used := 0.0, 0.0, 0.0
 	for _, s := range scores {
 		if !j.restricted(now, s.Instance) {
 			sum += s.Value
+			used += loads[s.Instance].Used
 			in++
 		}
 	}
 	for n, s := range scores {
-		rest, others := in, sum
+		rest, others, work := in, sum, used
 		if !j.restricted(now, s.Instance) {
-			rest, others = in-1, sum-s.Value
+			rest, others, work = in-1, sum-s.Value, used-loads[s.Instance].Used
 		}
-		if j.worse(now, s, others/max(rest, 1), rest) {
+		bad := j.worse(now, s, others/max(rest, 1), rest)
+		weak := j.isWeak(now, s.Instance, loads[s.Instance], work/max(rest, 1))
+		if bad || weak {
 			out = append(out, n)
 		}
 	}
 	return out
+}
+
+// isWeak reports whether an endpoint has been weak for long enough, by the processors in use by
+// each of the others.
+func (j *Judge) isWeak(now time.Time, i pando.InstanceID, l Load, others float64) bool {
+	if l.Pressure < weakHeld || l.Used <= 0 || l.Used >= weakShare*others {
+		delete(j.weak, i)
+		return false
+	}
+	since, ok := j.weak[i]
+	if !ok {
+		j.weak[i] = now
+	}
+	return ok && now.Sub(since) >= weakFor
 }
 
 // restricted reports whether an endpoint is out, or has returned for less time than it was out.
@@ -144,6 +179,7 @@ func (j *Judge) note(now time.Time, i pando.InstanceID, excluded bool) {
 	p := j.out[i]
 	if excluded {
 		delete(j.bad, i) // a return begins anew
+		delete(j.weak, i)
 	}
 	switch {
 	case p == nil && excluded:

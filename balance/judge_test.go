@@ -24,7 +24,7 @@ func judged(
 	j *Judge, now time.Time, values ...float64,
 ) (out []pando.InstanceID, scores []pando.Score) {
 	scores = scoresOf(values)
-	j.Step(now, scores)
+	j.Step(now, scores, nil)
 	for _, s := range scores {
 		if s.Excluded {
 			out = append(out, s.Instance)
@@ -65,6 +65,59 @@ func TestALongRequestExcludesNothing(t *testing.T) {
 	}
 	if out, _ := judged(j, t0.Add(time.Second), 0.2, 0.2, 0.2, 1.6); len(out) != 1 {
 		t.Errorf("excluded %v after a second, want web-3", out)
+	}
+}
+
+// A weak endpoint is out after three measurements. One with a long request uses its whole limit. An
+// agent of a former version sends no number of processors.
+func TestAWeakEndpointIsOutSoon(t *testing.T) {
+	for name, c := range map[string]struct {
+		last Load
+		want int // measurements until it is out; 0: never
+	}{
+		"a tenth of the others":           {Load{Pressure: 0.95, Used: 0.02}, 3},
+		"a long request":                  {Load{Pressure: 0.95, Used: 0.25}, 0},
+		"a light load, nothing waits":     {Load{Pressure: 0.1, Used: 0.02}, 0},
+		"an agent that does not count it": {Load{Pressure: 0.95}, 0},
+	} {
+		j, got := &Judge{}, 0
+		for n := 1; n <= 5 && got == 0; n++ {
+			scores := scoresOf([]float64{1, 1, 1, 1.7})
+			loads := map[pando.InstanceID]Load{}
+			for _, s := range scores[:3] {
+				loads[s.Instance] = Load{Pressure: 0.5, Used: 0.2}
+			}
+			loads[scores[3].Instance] = c.last
+			j.Step(t0.Add(time.Duration(n)*100*time.Millisecond), scores, loads)
+			if scores[3].Excluded {
+				got = n
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: out after %d measurements, want %d", name, got, c.want)
+		}
+		if j.Step(t0, nil, nil); len(j.weak) > 0 {
+			t.Errorf("%s: an endpoint that is gone is remembered", name)
+		}
+	}
+}
+
+// Weakness that comes and goes is noise.
+func TestOneWeakMeasurementExcludesNothing(t *testing.T) {
+	j := &Judge{}
+	for n := range 20 {
+		scores := scoresOf([]float64{1, 1, 1, 1.7})
+		loads := map[pando.InstanceID]Load{scores[3].Instance: {Pressure: 0.9, Used: 0.02}}
+		for _, s := range scores[:3] {
+			loads[s.Instance] = Load{Used: 0.2}
+		}
+		if n%2 == 0 {
+			loads[scores[3].Instance] = Load{Pressure: 0.9, Used: 0.1}
+		}
+		at := t0.Add(time.Duration(n) * 100 * time.Millisecond)
+		if j.Step(at, scores, loads); scores[3].Excluded {
+			t.Fatalf("excluded at step %d", n)
+		}
 	}
 }
 

@@ -17,6 +17,7 @@ type Load struct {
 	Loss      float64 // likewise: segments sent again
 	RTT       float64 // likewise: the round trip time to clients, of pando.RTTFull
 	Queue     float64 // likewise: bytes that wait on the link of the instance, of pando.QueueFull
+	Used      float64 // processors in use, for Judge; 0: not known. No score counts it.
 }
 
 // Score is HAVEN Fig. 4: the sum of each weight times the square of its share. The square makes one

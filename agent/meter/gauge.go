@@ -42,6 +42,7 @@ func (g *gauge) read(now time.Time, s pando.Strain, h pando.Host) bool {
 		cpu, pressure = balance.Smooth(g.shown.CPU, cpu), balance.Smooth(g.shown.Pressure, pressure)
 	}
 	g.shown.CPU, g.shown.Pressure, g.known = cpu, pressure, true
+	g.shown.Processors = (g.shown.Processors + (s.CPU-g.last.CPU).Seconds()/over) / 2
 	g.at, g.last = now, s
 	return true
 }

@@ -28,6 +28,22 @@ func TestAGaugeOfAQueue(t *testing.T) {
 	}
 }
 
+// A gauge evens out the number of processors in use. Another control group begins anew.
+func TestAGaugeOfProcessors(t *testing.T) {
+	ms := time.Millisecond
+	at, g := time.Unix(0, 0), &gauge{}
+	for n, step := range []struct {
+		cpu  time.Duration
+		want float64
+	}{{0, 0}, {80 * ms, 0.4}, {80 * ms, 0.2}, {280 * ms, 1.1}, {10 * ms, 1.1}} {
+		g.read(at, pando.Strain{CPU: step.cpu}, pando.Host{CPUs: 4, Memory: 1 << 30})
+		if math.Abs(g.shown.Processors-step.want) > 1e-9 {
+			t.Errorf("step %d: %g processors, want %g", n, g.shown.Processors, step.want)
+		}
+		at = at.Add(100 * ms)
+	}
+}
+
 // A gauge turns totals into shares of the time, and keeps the round trip time of the last sample.
 func TestAGaugeOfConnections(t *testing.T) {
 	ms := time.Millisecond

@@ -210,7 +210,7 @@ func (m *Meter) score(ctx context.Context, s Service, now time.Time) {
 	if m.judges[s.Key] == nil {
 		m.judges[s.Key] = &balance.Judge{}
 	}
-	m.judges[s.Key].Step(now, scores)
+	m.judges[s.Key].Step(now, scores, load)
 	for n := range raw { // operators, the scaler and the rank get the value as it is
 		raw[n].Excluded = scores[n].Excluded
 	}
@@ -241,7 +241,7 @@ func (m *Meter) loads(s Service, now time.Time) map[pando.InstanceID]balance.Loa
 				out[one.Instance] = balance.Load{
 					Bandwidth: path, CPU: one.CPU, Memory: one.Memory, Pressure: one.Pressure,
 					Stall: one.Stall, Loss: one.Loss, RTT: share(one.RTTSeconds, pando.RTTFull.Seconds()),
-					Queue: one.Queue,
+					Queue: one.Queue, Used: one.Processors,
 				}
 			}
 		}

@@ -156,7 +156,7 @@ func (h *Hosts) measure() {
 	}
 	h.scores = balance.Scores(pando.WeightsDefault, h.names, load)
 	h.now = h.now.Add(interval)
-	h.judge.Step(h.now, h.scores)
+	h.judge.Step(h.now, h.scores, load)
 	for host := range h.Hosts {
 		for i, s := range h.scores {
 			h.chooser.Score(host, i, s)
