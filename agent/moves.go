@@ -213,8 +213,11 @@ func (d *departures) handOver(r *runner, box pando.Sandbox) {
 	m, ok := d.to[r.id]
 	delete(d.to, r.id)
 	d.a.mu.Unlock()
+	if !ok {
+		return // the sandbox counts them
+	}
 	packets := box.Packets()
-	if !ok || len(packets) == 0 {
+	if len(packets) == 0 {
 		return
 	}
 	d.a.spawn(func(ctx context.Context) {

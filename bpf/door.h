@@ -91,7 +91,7 @@ struct search {
 	__u32 service, six;
 	int slot;    /* of the endpoint that has the flow */
 	int unknown; /* an endpoint of this host could not be asked */
-	__u32 looks;
+	__u32 looks; /* at endpoints, or hosts asked */
 	__u32 hosts;
 };
 
@@ -182,6 +182,7 @@ static long count_host(__u32 n, struct search *s)
 	return 0;
 }
 
+/* ask_host sends a copy to a host. The last host gets the packet itself, from question. */
 static long ask_host(__u32 n, struct search *s)
 {
 	struct door_key k = {.service = s->service, .n = n};
@@ -189,7 +190,9 @@ static long ask_host(__u32 n, struct search *s)
 
 	if (!d || address_tunnel(s->skb, d->remote, DOOR_VNI))
 		return 1;
-	bpf_clone_redirect(s->skb, tunnel_device, 0);
+	s->looks++;
+	if (s->looks < s->hosts)
+		bpf_clone_redirect(s->skb, tunnel_device, 0);
 	return 0;
 }
 
@@ -202,7 +205,8 @@ inlined int address_door(struct __sk_buff *skb, __u8 kind, __u32 id)
 }
 
 /* question sends a packet to every host of its service. It returns ANEW if there is none. complete:
- * no endpoint of this host has the flow. */
+ * no endpoint of this host has the flow. The last host gets the packet itself. After a drop, a
+ * socket of this host counts its packet as not sent, and refuses the answer. */
 apart int question(struct __sk_buff *skb, __u32 service, __u32 complete, __u32 named)
 {
 	struct search s = {.skb = skb, .service = service};
@@ -219,7 +223,9 @@ apart int question(struct __sk_buff *skb, __u32 service, __u32 complete, __u32 n
 	if (address_door(skb, QUESTION, id))
 		return drop(DROP_KERNEL);
 	bpf_loop(s.hosts, ask_host, &s, 0);
-	return DROP; /* the hosts have copies: their answers decide */
+	if (s.looks < s.hosts)
+		return DROP; /* a host has left the list at this moment, and the others decide */
+	return bpf_redirect(tunnel_device, 0);
 }
 
 /* seek finds the endpoint of a packet that opens nothing, if the table lacks its flow. It returns

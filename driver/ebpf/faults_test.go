@@ -71,6 +71,7 @@ func (f faulty) without(name string, call func() error) error {
 		"endpoints": &f.objects.Endpoints, "endpoint_names": &f.objects.EndpointNames,
 		"service_names": &f.objects.ServiceNames, "traffic": &f.objects.Traffic,
 		"links": &f.objects.Links, "translations": &f.objects.Translations,
+		"arrivals": &f.objects.Arrivals, "aways": &f.objects.Aways, "doors": &f.objects.Doors,
 	}[name]
 	if err := (*at).Close(); err != nil {
 		f.t.Fatal(err)

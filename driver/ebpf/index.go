@@ -18,6 +18,9 @@ type index struct {
 	freeServices []uint32                               // the last one is taken first
 	endpoints    map[uint32]map[pando.InstanceID]uint32 // by service
 	names        map[uint32]pando.InstanceID
+	// left has the former slots of instances that have another one by now, by service. A publication
+	// drops them at its end. They stay here if it fails.
+	left         map[uint32][]uint32
 	slots        []steerEndpoint // by number
 	free         []uint32        // below endpointsMax, for endpoints of this host
 	freeAway     []uint32        // the others, for endpoints of other hosts
@@ -37,6 +40,7 @@ func readIndex(o *steerObjects, t *tables) (*index, error) {
 		ports: map[steerServiceKey]uint32{}, vips: map[[4]uint32]uint32{},
 		translations: map[uint32]map[steerPortKey]uint16{},
 		portsOf:      map[uint32]map[steerServiceKey]bool{}, vipsOf: map[uint32]map[[4]uint32]bool{},
+		left: map[uint32][]uint32{},
 	}
 	err := errors.Join(x.readServices(o, t), x.readEndpoints(o), x.readPorts(o))
 	if err == nil {
@@ -187,6 +191,7 @@ func (x *index) drop(service uint32) {
 	delete(x.portsOf, service)
 	delete(x.vipsOf, service)
 	delete(x.endpoints, service)
+	delete(x.left, service)
 }
 
 func (x *index) translate(k steerPortKey, other uint16) {
@@ -196,21 +201,58 @@ func (x *index) translate(k steerPortKey, other uint16) {
 	x.translations[k.Ifindex][k] = other
 }
 
-// remember and forget add and remove an endpoint. Its slot has the number of its service.
+// name writes the name and the tag of an endpoint, which has its link by then. After an error it
+// has neither, so the slot is free.
+func (x *index) name(o *steerObjects, service, slot uint32, i pando.InstanceID) error {
+	tag, tags := x.tagOf(service, i), o.Arrivals
+	if slot >= endpointsMax {
+		tags = o.Aways
+	}
+	err := tags.Put(tag, slot)
+	if slot >= endpointsMax {
+		err = ignoreFull(err)
+	}
+	if err != nil {
+		return err
+	}
+	err = o.EndpointNames.Put(slot, nameOf(service, string(i)))
+	if err != nil {
+		err = errors.Join(err, ignoreMissing(tags.Delete(tag)))
+	}
+	return err
+}
+
+// remember adds an endpoint. Its slot has the number of its service.
 func (x *index) remember(slot uint32, name pando.InstanceID) {
 	service := x.slots[slot].Service
 	if x.endpoints[service] == nil {
 		x.endpoints[service] = map[pando.InstanceID]uint32{}
 	}
+	if was, ok := x.endpoints[service][name]; ok && was != slot {
+		x.left[service] = append(x.left[service], was)
+	}
 	x.endpoints[service][name], x.names[slot] = slot, name
 }
 
+// forget removes an endpoint.
 func (x *index) forget(slot uint32) {
-	of := x.endpoints[x.slots[slot].Service]
+	service := x.slots[slot].Service
+	of := x.endpoints[service]
 	if of[x.names[slot]] == slot { // else the instance has moved to another slot
 		delete(of, x.names[slot])
 	}
+	x.left[service] = slices.DeleteFunc(x.left[service], func(n uint32) bool { return n == slot })
+	if len(x.left[service]) == 0 {
+		delete(x.left, service)
+	}
 	delete(x.names, slot)
+}
+
+// hasTag reports whether the tag of an endpoint leads to its slot. A newer slot of the same
+// instance may have the tag.
+func (x *index) hasTag(slot uint32) bool {
+	now, ok := x.endpoints[x.slots[slot].Service][x.names[slot]]
+	return !ok || now == slot || (now < endpointsMax) != (slot < endpointsMax)
 }
 
 // forgetPorts deletes the ports of a service that keep rejects.

@@ -119,8 +119,9 @@ func (d *Driver) endpointSlots(service uint32, want []pando.Endpoint) (slots, go
 			case away && was.Away != 0:
 				err = d.index.relocate(&d.objects, slot, e)
 			case away || was.Away != 0:
-				// Its flows are found by their sockets (bpf/door.h), once the doors are published.
-				gone, ok = append(gone, slot), false
+				// Its flows are found by their sockets (bpf/door.h), once the doors are published. The
+				// slot is among those that it has left.
+				ok = false
 			default: // no flow can have survived a change of the link
 				err, ok = d.dropEndpoint(slot), false
 			}
@@ -138,11 +139,12 @@ func (d *Driver) endpointSlots(service uint32, want []pando.Endpoint) (slots, go
 		d.netns[slot] = e.Link.Netns
 		slots = append(slots, slot)
 	}
+	gone = slices.Clone(d.index.left[service])
 	if len(d.index.endpoints[service]) == len(slots) {
 		return slots, gone, nil
 	}
 	for _, slot := range d.index.endpoints[service] {
-		if !slices.Contains(slots, slot) && !slices.Contains(gone, slot) {
+		if !slices.Contains(slots, slot) {
 			gone = append(gone, slot)
 		}
 	}
@@ -182,13 +184,15 @@ func (d *Driver) addEndpoint(service uint32, e pando.Endpoint) (uint32, error) {
 		Service: service}
 	copy(v.Mac[:], e.Link.MAC)
 	copy(v.HostMac[:], e.Link.HostMAC)
-	if err := errors.Join(
+	err := errors.Join(
 		d.policies.begin(slot),
 		d.objects.Traffic.Put(slot, make([]steerCounters, d.flows.counts.cpus)),
 		d.objects.Endpoints.Put(slot, v),
-		d.objects.EndpointNames.Put(slot, nameOf(service, string(e.Instance))),
-		d.objects.Arrivals.Put(d.index.tagOf(service, e.Instance), slot),
-	); err != nil {
+	)
+	if err == nil {
+		err = d.index.name(&d.objects, service, slot, e.Instance)
+	}
+	if err != nil {
 		return 0, err
 	}
 	d.index.free, d.index.slots[slot] = d.index.free[:last], v
@@ -198,17 +202,22 @@ func (d *Driver) addEndpoint(service uint32, e pando.Endpoint) (uint32, error) {
 
 // dropEndpoint ends an endpoint's epoch, which makes all its flows unknown.
 func (d *Driver) dropEndpoint(slot uint32) error {
-	v := steerEndpoint{Epoch: d.index.slots[slot].Epoch + 1}
+	was := d.index.slots[slot]
+	v := steerEndpoint{Epoch: was.Epoch + 1}
+	// The slot has no link until its end. After an error the next publication drops it again.
+	d.index.slots[slot] = steerEndpoint{Epoch: was.Epoch, Service: was.Service}
 	errs := []error{
 		d.objects.Endpoints.Put(slot, v), ignoreMissing(d.objects.EndpointNames.Delete(slot)),
 		d.straights.forget(slot),
 	}
-	tag := d.index.tagOf(d.index.slots[slot].Service, d.index.names[slot])
+	tag := d.index.tagOf(was.Service, d.index.names[slot])
+	tags := d.objects.Aways
 	if slot < endpointsMax {
-		errs = append(errs, ignoreMissing(d.objects.Arrivals.Delete(tag)))
+		tags = d.objects.Arrivals
 		delete(d.doors.noted, slot)
-	} else {
-		errs = append(errs, ignoreMissing(d.objects.Aways.Delete(tag)))
+	}
+	if d.index.hasTag(slot) {
+		errs = append(errs, ignoreMissing(tags.Delete(tag)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -362,7 +371,8 @@ func (d *Driver) Withdraw(_ context.Context, s pando.ServiceKey) error {
 		}
 		delete(d.index.vipsOf[n], vip)
 	}
-	for _, slot := range slices.Collect(maps.Values(d.index.endpoints[n])) {
+	slots := slices.Collect(maps.Values(d.index.endpoints[n]))
+	for _, slot := range append(slots, d.index.left[n]...) {
 		errs = append(errs, d.dropEndpoint(slot))
 	}
 	errs = append(errs, d.tables.clear(d.objects.Services, n), d.policies.withdraw(s, n),

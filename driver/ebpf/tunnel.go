@@ -114,11 +114,10 @@ func (t *tunnel) add(x *index, service uint32, e pando.Endpoint) (uint32, error)
 	binary.BigEndian.PutUint64(low[:], name)
 	copy(v.Mac[:], low[2:])
 	v.Mac[0] = toHeld
-	if err := errors.Join(
-		t.objects.Endpoints.Put(slot, v),
-		t.objects.EndpointNames.Put(slot, nameOf(service, string(e.Instance))),
-		ignoreFull(t.objects.Aways.Put(name, slot)),
-	); err != nil {
+	if err := t.objects.Endpoints.Put(slot, v); err != nil {
+		return 0, err
+	}
+	if err := x.name(t.objects, service, slot, e.Instance); err != nil {
 		return 0, err
 	}
 	x.freeAway, x.slots[slot] = x.freeAway[:last], v

@@ -282,9 +282,12 @@ func (b *sandbox) stopShim(why error) error {
 // Remove implements pando.Sandbox. The first process of the sandbox ends only after all others.
 func (b *sandbox) Remove(context.Context) error {
 	b.close()
-	travel{b}.untap()
 	if err := b.slot.end(); err != nil {
 		return fmt.Errorf("remove %s: %w", b.slot.Instance, err)
+	}
+	if late := (travel{b}).untap(); len(late) > 0 {
+		b.d.Log.Warn("late packets for an instance that left are lost; their senders repeat them",
+			"instance", b.slot.Instance, "packets", len(late))
 	}
 	b.d.removals.Add(1)
 	go func() {

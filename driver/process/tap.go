@@ -70,6 +70,18 @@ func (t *tap) take() (all [][]byte) {
 	}
 }
 
+// dropped returns how many packets had no room since its last call.
+func (t *tap) dropped() uint32 {
+	if t == nil {
+		return 0
+	}
+	n, err := unix.GetsockoptTpacketStats(t.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
+	if err != nil {
+		return 0
+	}
+	return n.Drops
+}
+
 func (t *tap) close() error {
 	if t == nil {
 		return nil
@@ -92,9 +104,20 @@ func (b travel) watchPackets() error {
 func (b travel) untap() [][]byte {
 	b.taps.Lock()
 	defer b.taps.Unlock()
-	all := b.tap.take()
+	all := b.takePackets()
 	_ = b.tap.close()
 	b.tap = nil
+	return all
+}
+
+// takePackets takes the packets of the tap, and reports those that had no room. The caller holds
+// the lock of the tap.
+func (b travel) takePackets() [][]byte {
+	all := b.tap.take()
+	if n := b.tap.dropped(); n > 0 {
+		b.d.Log.Warn("packets for a stopped program exceed their room; their senders repeat them",
+			"instance", b.slot.Instance, "packets", n, "bytes", pando.PacketBytesMax)
+	}
 	return all
 }
 
@@ -102,7 +125,7 @@ func (b travel) untap() [][]byte {
 func (b *sandbox) Packets() [][]byte {
 	b.taps.Lock()
 	defer b.taps.Unlock()
-	return b.tap.take()
+	return travel{b}.takePackets()
 }
 
 // Deliver implements pando.Sandbox. The packets of another sandbox get the address of this one.

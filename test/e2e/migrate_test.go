@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"pando.run/pando"
 	"pando.run/pando/lab/labtest"
 )
@@ -52,15 +54,51 @@ type chat struct {
 	err     error
 }
 
-func startChat(t *testing.T, p *labtest.Pando, from, address string) *chat {
-	t.Helper()
-	var conn net.Conn
+// open connects from a host.
+func open(p *labtest.Pando, from, address string) (conn net.Conn) {
+	p.Helper()
 	dial := p.Dialer(from)
 	p.Await("a connection from "+from, func() (string, bool) { // its table may be older
 		var err error
 		conn, err = dial(address)
 		return fmt.Sprint(err), err == nil
 	})
+	p.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// sendsOnce sends a line on an idle connection. The socket must count it as sent, or it refuses the
+// answer.
+func sendsOnce(t *testing.T, c net.Conn) {
+	t.Helper()
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	if err == nil {
+		err = c.SetDeadline(time.Now().Add(labtest.Patience))
+	}
+	if err == nil {
+		_, err = fmt.Fprintln(c, "hello")
+	}
+	var info *unix.TCPInfo
+	if err == nil {
+		err = raw.Control(func(fd uintptr) {
+			info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Notsent_bytes > 0 {
+		t.Errorf("%s waits with %d bytes", c.LocalAddr(), info.Notsent_bytes)
+	}
+	answer, err := bufio.NewReader(c).ReadString('\n')
+	if err != nil || !strings.HasSuffix(answer, " hello\n") {
+		t.Errorf("%s got %q, %v", c.LocalAddr(), answer, err)
+	}
+}
+
+func startChat(t *testing.T, p *labtest.Pando, from, address string) *chat {
+	t.Helper()
+	conn := open(p, from, address)
 	k := &chat{from: from, stop: make(chan struct{})}
 	k.done.Go(func() {
 		defer conn.Close()
@@ -132,6 +170,10 @@ func TestAnInstanceMovesWithItsConnections(t *testing.T) {
 	for _, from := range append([]string{labtest.Client}, p.Hosts...) {
 		talks = append(talks, startChat(t, p, from, game.VIP+":9000"))
 	}
+	local := map[string]net.Conn{}
+	for _, h := range p.Hosts {
+		local[h] = open(p, h, game.VIP+":9000")
+	}
 	at := string(first.Host)
 	for n := range 3 {
 		to := p.Hosts[(n+1)%3]
@@ -142,6 +184,7 @@ func TestAnInstanceMovesWithItsConnections(t *testing.T) {
 		if string(st.From) != at || string(st.To) != to || st.StoppedSeconds <= 0 {
 			t.Errorf("from %s to %s: %+v", at, to, st)
 		}
+		sendsOnce(t, local[at]) // the host that it left has no entry of the flow any more
 		at = to
 		now := game.AwaitInstances(1).Instances[0]
 		if now.ID != first.ID || string(now.Host) != to {

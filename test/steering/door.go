@@ -11,9 +11,11 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
 )
@@ -79,6 +81,7 @@ func Doors(t *testing.T, open OpenHost) {
 		"a forged packet ends":                    forgedPacketEnds,
 		"a UDP flow finds its instance by hash":   datagramsMove,
 		"a socket without an entry is found":      socketIsFound,
+		"a question sends the packet":             questionSends,
 	} {
 		for by, family := range []string{"", "by IPv6, "} {
 			t.Run(family+name, func(t *testing.T) { f(t, newEstate(t, open, 3, by)) })
@@ -378,6 +381,48 @@ func socketIsFound(t *testing.T, e *estate) {
 		e.weights["a"], e.weights["b"], e.weights["c"] = 0, 100, 0
 		e.publish()
 	}
+}
+
+// questionSends checks a packet of a host's own client that becomes a question. The client's socket
+// counts it as sent. Otherwise the socket refuses the answer, and sends the packet again later.
+func questionSends(t *testing.T, e *estate) {
+	e.join(1, "b", 100)
+	e.join(2, "c", 0)
+	e.publish()
+	for six := range 2 {
+		if e.by == 1 && six == 0 {
+			continue // a host without IPv4 has no source for its own packets
+		}
+		c := e.dial("h1", six)
+		c.who(t)
+		c.acknowledge(t)
+		c.who(t)
+		emptyFlows(t, e.hosts[0])
+		check(t, c.SetDeadline(time.Now().Add(wait)))
+		_, err := fmt.Fprintln(c, "who")
+		check(t, err)
+		if n := c.unsent(t); n != 0 {
+			t.Errorf("%s: %d bytes of a question wait to be sent", vip[six], n)
+		}
+		if who, err := c.in.ReadString('\n'); who != "b\n" || err != nil {
+			t.Errorf("%s: %q answers, %v", vip[six], who, err)
+		}
+	}
+}
+
+// unsent returns the bytes that the client's socket has not sent yet.
+func (c *client) unsent(t *testing.T) (bytes uint32) {
+	t.Helper()
+	raw, err := c.Conn.(*net.TCPConn).SyscallConn()
+	check(t, err)
+	check(t, raw.Control(func(fd uintptr) {
+		var info *unix.TCPInfo
+		if info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			bytes = info.Notsent_bytes
+		}
+	}))
+	check(t, err)
+	return bytes
 }
 
 // emptyFlows deletes every flow of a host's tables.
