@@ -6,7 +6,7 @@
 //! never has it.
 
 use crate::PAGE_BYTES;
-use aes::cipher::{BlockDecrypt, BlockEncrypt, KeyInit, generic_array::GenericArray};
+use aes::cipher::{BlockDecrypt, BlockEncrypt, KeyInit};
 use aes::{Aes128, Block};
 
 /// Bytes of a key.
@@ -45,31 +45,24 @@ impl Seal {
         let mut first = Block::from(unit.to_le_bytes());
         self.tweak.encrypt_block(&mut first);
         let mut tweak = u128::from_le_bytes(first.into());
-        let mut blocks = [GenericArray::default(); BLOCKS];
-        for piece in bytes.chunks_mut(BLOCKS * BLOCK_BYTES) {
-            let mut tweaks = [0; BLOCKS];
-            for t in &mut tweaks {
+        for piece in bytes.as_chunks_mut::<BLOCK_BYTES>().0.chunks_mut(BLOCKS) {
+            let (mut tweaks, mut blocks) = ([0; BLOCKS], [Block::default(); BLOCKS]);
+            for ((t, block), bytes) in tweaks.iter_mut().zip(&mut blocks).zip(piece.iter()) {
                 *t = tweak;
+                *block = add(*bytes, tweak).into();
                 tweak = (tweak << 1) ^ ((tweak >> 127) * POLYNOMIAL);
             }
-            let n = piece.len() / BLOCK_BYTES;
-            for ((block, bytes), t) in blocks.iter_mut().zip(piece.chunks(BLOCK_BYTES)).zip(tweaks)
-            {
-                *block = add(bytes, t);
-            }
-            cipher(&mut blocks[..n]);
-            for ((block, bytes), t) in blocks.iter().zip(piece.chunks_mut(BLOCK_BYTES)).zip(tweaks)
-            {
-                bytes.copy_from_slice(&add(block, t));
+            cipher(&mut blocks[..piece.len()]);
+            for ((t, block), bytes) in tweaks.iter().zip(&blocks).zip(piece) {
+                *bytes = add((*block).into(), *t);
             }
         }
     }
 }
 
 /// Adds a tweak to a block.
-fn add(bytes: &[u8], tweak: u128) -> Block {
-    let block = u128::from_le_bytes(bytes.try_into().expect("a block has 16 bytes"));
-    (block ^ tweak).to_le_bytes().into()
+fn add(bytes: [u8; BLOCK_BYTES], tweak: u128) -> [u8; BLOCK_BYTES] {
+    (u128::from_le_bytes(bytes) ^ tweak).to_le_bytes()
 }
 
 #[cfg(test)]
