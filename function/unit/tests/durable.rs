@@ -231,9 +231,14 @@ fn killed(case: &Case, kills: u64) {
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos()
             as u64;
     let mut traffic = Traffic { seed, first: 0, made: 0 };
-    let arguments =
-        [case.arguments(&bench.directory.join("test.rules")), LOG.map(str::to_owned).to_vec()]
-            .concat();
+    // A unit without a processor for half a second would be killed once more.
+    let awake = ["--hang-ms", "20000"].map(str::to_owned).to_vec();
+    let arguments = [
+        case.arguments(&bench.directory.join("test.rules")),
+        LOG.map(str::to_owned).to_vec(),
+        awake,
+    ]
+    .concat();
     let mut far = observer();
     bench.start_with(case.name, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
     let (mut seen, mut left) = (Vec::new(), Vec::new());
