@@ -25,7 +25,9 @@ func isSpecFile(arg string) bool {
 }
 
 // loadOne reads a file with one spec.
-func (o *Console) loadOne(ctx context.Context, path string, f composed) (pando.Spec, error) {
+func loadOne(
+	ctx context.Context, o *Console, path string, f composed,
+) (pando.Spec, error) {
 	all, err := o.load(ctx, path, f)
 	if err != nil {
 		return pando.Spec{}, err

@@ -43,7 +43,7 @@ func Run(o *Console) *cobra.Command {
 					return cli.Usagef("run: --detach needs a deployed service: the one of a file ends with " +
 						"its caller")
 				}
-				s, err := o.loadOne(c.Context(), args[0], f)
+				s, err := loadOne(c.Context(), o, args[0], f)
 				if err != nil {
 					return err
 				}
