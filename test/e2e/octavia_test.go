@@ -108,6 +108,21 @@ func TestALoadBalancerOfOctavia(t *testing.T) {
 		seen[page()]++
 		return fmt.Sprint(seen), seen["machine-1"] > 0 && seen["machine-2"] > 0
 	})
+	// SOURCE_IP keeps the client at one machine, and null ends that.
+	c.ask("PUT", "/pools/"+pool, `{"pool": {"session_persistence": {"type": "SOURCE_IP"}}}`)
+	c.await("/loadbalancers/"+lb, "provisioning_status", "ACTIVE")
+	first := page()
+	for range 12 {
+		if got := page(); got != first {
+			p.Errorf("the client reached %q, and then %q", first, got)
+		}
+	}
+	c.ask("PUT", "/pools/"+pool, `{"pool": {"session_persistence": null}}`)
+	p.Await("the client reaches both machines again", func() (string, bool) {
+		got := page()
+		return got, got != first && got != ""
+	})
+	c.await("/loadbalancers/"+lb, "provisioning_status", "ACTIVE")
 	c.ask("DELETE", "/pools/"+pool+"/members/"+members[0], "")
 	p.Await("the member is gone", func() (string, bool) {
 		for range 10 {
