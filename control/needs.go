@@ -12,13 +12,12 @@ import (
 
 // unmet returns the services on which the service waits (lifecycle.Unmet), or "". Only the first
 // start of a revision waits. A crash, a larger number or a restart of the machine starts instances
-// of a revision that served before, and must not depend on another service.
+// of a revision that served before, and must not depend on another service. Each run of a job
+// waits.
 func (p *placer) unmet() string {
-	if p.svc.Target == p.svc.Current || p.svc.Removing {
-		return ""
-	}
 	spec := p.newest()
-	if len(spec.Needs) == 0 {
+	served := p.svc.Target == p.svc.Current && !spec.IsJob()
+	if served || p.svc.Removing || len(spec.Needs) == 0 {
 		return ""
 	}
 	needs := make([]lifecycle.Needed, 0, len(spec.Needs))

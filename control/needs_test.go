@@ -7,6 +7,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/lifecycle"
+	"pando.run/pando/world"
 )
 
 var database = pando.DefaultService("db")
@@ -182,5 +183,35 @@ func TestACycleOfNeedsIsRefused(t *testing.T) {
 	spec.Tenant = "other" // with another web
 	if got := needsCycle(tb.w, spec); got != "" {
 		t.Errorf("in another tenant: %q", got)
+	}
+}
+
+// Each run of a job waits at every look of the control plane. The reason names the need.
+func TestEachRunOfAJobWaitsForNeeds(t *testing.T) {
+	tb := newTable(t)
+	job := pando.Spec{Name: "web", Kind: pando.KindJob, Command: []string{"true"},
+		Needs: map[pando.ServiceName]pando.Need{"db": pando.NeedHealthy}}
+	tb.deploy(1, func(s *pando.Spec) { *s = job })
+	for run := range 2 {
+		tb.other(pando.ServiceDeploying, 0)
+		tb.begins(nil)
+		for range 5 {
+			tb.settle()
+			tb.work()
+			tb.now = tb.now.Add(partLook)
+		}
+		st := tb.w.Services[web].V
+		if n := len(world.RunsOf(tb.w, web)); n != 0 || !strings.Contains(st.Reason, "it waits for db") {
+			t.Fatalf("run %d has %d instances before db is healthy: %s", run, n, st.Reason)
+		}
+		tb.other(pando.ServiceServing, 1)
+		tb.settle()
+		all := world.RunsOf(tb.w, web)
+		if len(all) != 1 {
+			t.Fatalf("run %d has %d instances, want 1", run, len(all))
+		}
+		tb.work()
+		tb.ends(world.RunsOf(tb.w, web)[0], 0)
+		tb.settle()
 	}
 }

@@ -142,7 +142,17 @@ func (d shift) judge() {
 		d.svc.Current, d.svc.Rolling, d.svc.Trial = d.svc.Target, 0, nil
 	}
 	d.svc.Phase, d.svc.Reason = lifecycle.JudgeJob(d.svc.Book, d.newest().Job)
-	if why := d.hostless(); why != "" && d.svc.Phase == pando.ServiceRunning {
+	if d.svc.Phase != pando.ServiceRunning {
+		return
+	}
+	needs := ""
+	if len(d.parts) == 0 {
+		needs = d.unmet()
+	}
+	if needs != "" {
+		d.lookAgain(d.now.Add(lifecycle.NeedsLook(d.now.Sub(d.svc.Asked))))
+	}
+	if why := cmp.Or(needs, d.hostless()); why != "" {
 		d.svc.Reason += ": " + why
 	}
 }

@@ -75,7 +75,7 @@ type Herald struct {
 
 	mu      sync.Mutex
 	held    pando.Shares
-	yielded pando.Shares // since the take in progress began
+	yielded pando.Shares // since the step in progress began
 	until   time.Time    // the view is confirmed until then
 	why     string       // of the newest change of held
 	waits   string       // why shares are not held yet
@@ -134,18 +134,20 @@ func (h *Herald) confirm() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := h.Clock.Now()
-	if late := now.Sub(h.until); !h.until.IsZero() && late > 0 && h.held.Len() > 0 {
+	if late := now.Sub(h.until); !h.until.IsZero() && late > 0 {
 		h.drop(fmt.Sprintf("this agent paused for %s: another host may answer now",
 			(late + PauseMax).Round(time.Millisecond)))
 	}
 	h.until = now.Add(PauseMax)
 }
 
-// drop leaves all VIPs. The caller holds the lock.
+// drop leaves all VIPs. A take in progress gets none: its view is older. The caller holds the lock.
 func (h *Herald) drop(why string) {
+	for n := range pando.VIPShares {
+		h.yielded.Add(n)
+	}
 	if h.held.Len() > 0 {
 		h.Log.Warn("this host answers for no VIP any more", "shares", h.held.Len(), "why", why)
-		h.yielded = h.yielded.Or(h.held)
 		h.held, h.why = pando.Shares{}, why
 	}
 }
@@ -195,8 +197,12 @@ func (h *Herald) holders(living []string) [pando.VIPShares]string {
 	return h.rule
 }
 
-// step brings the held shares to the newest view.
+// step brings the held shares to the newest view. Shares that are granted meanwhile stay away: the
+// asker may have a newer view.
 func (h *Herald) step(ctx context.Context) {
+	h.mu.Lock()
+	h.yielded = pando.Shares{}
+	h.mu.Unlock()
 	v := h.Source.View()
 	h.remember(v)
 	own, silent := h.wanted(v)
@@ -204,7 +210,6 @@ func (h *Herald) step(ctx context.Context) {
 	if silent != "" {
 		h.drop(silent)
 	}
-	h.yielded = pando.Shares{}
 	missing := own.Less(h.held)
 	h.mu.Unlock()
 	if missing.Len() > 0 {

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -15,7 +14,6 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/sim"
 )
 
 // town is a network of heralds that reach each other by calls.
@@ -39,6 +37,8 @@ type resident struct {
 	announced []netip.Addr
 	learned   []pando.InstanceFlows
 	serving   bool
+	viewed    func() // runs once, between the next read of the view and its use
+	asked     func() // runs once, within the next take that it gets
 }
 
 func newTown(t *testing.T, names ...pando.HostName) *town {
@@ -110,9 +110,25 @@ func (r *resident) finds(dead ...string) {
 }
 
 func (r *resident) View() View {
+	v, then := r.read()
+	then()
+	return v
+}
+
+func (r *resident) read() (v View, then func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.view
+	return r.view, once(&r.viewed)
+}
+
+// once takes a hook out of its place.
+func once(hook *func()) func() {
+	f := *hook
+	*hook = nil
+	if f == nil {
+		return func() {}
+	}
+	return f
 }
 
 func (r *resident) Changed() <-chan struct{} {
@@ -151,7 +167,9 @@ func (r *resident) TakeVIPs(
 	to := r.town.heralds[h.Name]
 	to.mu.Lock()
 	err = to.err
+	asked := once(&to.asked)
 	to.mu.Unlock()
+	asked()
 	if errors.Is(err, context.DeadlineExceeded) {
 		<-ctx.Done()
 		return g, ctx.Err()
@@ -300,51 +318,6 @@ func TestACutHostFallsSilentAndComesBack(t *testing.T) {
 		o.watch(time.Second)
 		if held(c) < 40 {
 			t.Errorf("it came back with %d shares", held(c))
-		}
-	})
-}
-
-// pauser is a clock that can be set forward, as after a pause of the process.
-type pauser struct {
-	sim.Clock
-	mu    sync.Mutex
-	ahead time.Duration
-}
-
-func (p *pauser) Now() time.Time {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return time.Now().Add(p.ahead)
-}
-
-// A host that was paused does not answer by its old view, even before its first step.
-func TestAPausedHostTakesItsVIPsAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := newTown(t, "a", "b")
-		o.settle(time.Second)
-		a, b := o.heralds["a"], o.heralds["b"]
-		b.clock.mu.Lock()
-		b.clock.ahead = time.Hour
-		b.clock.mu.Unlock()
-		a.finds("b") // meanwhile
-		for n := range pando.VIPShares {
-			if b.answers(vipOf(n)) {
-				t.Fatal("it answers with a view of an hour ago")
-			}
-		}
-		o.settle(time.Second)
-		o.watch(time.Second)
-		if held(b) != 0 || held(a) != pando.VIPShares {
-			t.Errorf("a holds %d shares, b %d", held(a), held(b))
-		}
-		if _, why := b.Held(); !strings.HasPrefix(why, "this agent paused for 1h0m0") {
-			t.Errorf("the reason is %q", why)
-		}
-		a.finds()
-		o.settle(time.Second)
-		o.watch(time.Second)
-		if held(b) == 0 {
-			t.Error("b did not come back")
 		}
 	})
 }

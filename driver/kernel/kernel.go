@@ -100,8 +100,8 @@ var trials = []trial{
 		"build the kernel with CONFIG_XDP_SOCKETS", false, inside(tryXDP)},
 	{"userfaultfd", "far memory (pando mem) does not run", "build the kernel with CONFIG_USERFAULTFD",
 		false, tryUserfaultfd},
-	{"UFFDIO_MOVE", "far memory copies pages (1 µs) instead of moving them (0.05 µs)",
-		"boot a kernel from 6.8 on", false, tryMove},
+	{"UFFDIO_MOVE", "far memory copies pages (1 µs) instead of moving them (0.05 µs), and " +
+		"refuses O_DIRECT and io_uring", "boot a kernel from 6.8 on", false, tryMove},
 }
 
 // Examine runs every trial, in order, until ctx ends. Without root it stops after the first: a

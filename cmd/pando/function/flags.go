@@ -73,6 +73,7 @@ var unitRows = []row{
 var loneRows = []row{
 	{name: "log", value: "HOST:PORT",
 		usage: "output log on another host, run there by `pando fn log`"},
+	{name: "log-key", value: "FILE", usage: "with --log: a file with the tenant's key there"},
 	{name: "hang-ms", value: "MS", def: "500",
 		usage: "with --durability log: kill a unit after this silence"},
 }

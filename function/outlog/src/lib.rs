@@ -36,13 +36,17 @@ pub mod behind;
 pub mod copy;
 pub mod hold;
 pub mod journal;
+pub mod keys;
 pub mod link;
 pub mod orders;
 pub mod record;
 pub mod ring;
+pub mod sealed;
 pub mod server;
 pub mod standby;
+pub mod stream;
 pub mod tail;
+pub mod transport;
 pub mod vitals;
 
 use serde::{Deserialize, Serialize};

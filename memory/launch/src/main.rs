@@ -3,6 +3,7 @@
 
 mod counters;
 mod elf;
+mod kernel;
 mod lease;
 mod mode;
 mod refusal;

@@ -1,10 +1,11 @@
 //! `pando mem run`: checks everything, leases the memory, and becomes the program.
 
+use crate::kernel::Kernel;
 use crate::lease::Lease;
 use crate::mode::Mode;
 use crate::refusal::{self, Refusal};
 use crate::size::Local;
-use crate::{counters, elf, lease, serve, size};
+use crate::{counters, elf, kernel, lease, serve, size};
 use clap::{Args, ValueEnum};
 use memory_core::PAGE_BYTES;
 use memory_core::wire::TOKEN_BYTES;
@@ -58,6 +59,9 @@ pub struct Run {
     /// File with the token that the hosts want
     #[arg(long)]
     token_file: Option<PathBuf>,
+    /// For tests: copy pages, as before Linux 6.8
+    #[arg(long, hide = true)]
+    copy_pages: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true)]
     program: Vec<String>,
@@ -89,16 +93,34 @@ struct Borrowed {
 impl Run {
     pub fn run(self) -> Result<(), Box<dyn Error>> {
         let program = elf::inspect(&self.program[0])?;
-        let sigbus = self.mode.is_sigbus(&self.program[0], program.raw_syscalls)?;
+        let kernel = self.kernel(&program)?;
+        let sigbus = self.mode.is_sigbus(kernel.threads, &self.program[0], program.raw_syscalls)?;
         let beside = beside()?;
         let pager = library(&beside, "libpando_pager.so")?;
         let borrowed = self.borrow()?;
         let local = self.local_bytes(borrowed.slots)?;
         let counters = handed_on(counters::create()?)?;
         let mut command = self.command(&program, &beside, pager)?;
-        command.env("PANDO_MEM", self.config(&program, sigbus, local, &borrowed, &counters));
+        command.env(
+            "PANDO_MEM",
+            self.config(&program, sigbus, kernel.moves, local, &borrowed, &counters),
+        );
         let e = command.exec();
         Err(refusal::of(&e, format!("cannot start {}: {e}", program.path.display())).into())
+    }
+
+    /// Returns the abilities of the machine, if they are enough for the program.
+    fn kernel(&self, program: &elf::Program) -> Result<Kernel, Refusal> {
+        let kernel = kernel::probe()?;
+        let moves = kernel.moves && !self.copy_pages;
+        if !moves && program.raw_syscalls {
+            return Err(refusal::unsupported(format!(
+                "{} uses io_uring, which writes into pages that the pager copies: boot Linux 6.8 \
+                 or newer",
+                self.program[0]
+            )));
+        }
+        Ok(Kernel { moves, ..kernel })
     }
 
     /// Returns the number of copies, if `--from` has a host for each.
@@ -171,6 +193,7 @@ impl Run {
         &self,
         program: &elf::Program,
         sigbus: bool,
+        moves: bool,
         local: u64,
         borrowed: &Borrowed,
         counters: &File,
@@ -179,11 +202,12 @@ impl Run {
         let prefetch = self.prefetch.to_possible_value().expect("a value").get_name().to_string();
         format!(
             "exe={}:{} local={local} slots={slots} copies={copies} patience={} prefetch={prefetch} \
-             mode={} token={} stats={} {}",
+             mode={} pages={} token={} stats={} {}",
             program.device,
             program.inode,
             self.patience.as_nanos(),
             if sigbus { "sigbus" } else { "thread" },
+            if moves { "move" } else { "copy" },
             lease::hex(token),
             counters.as_raw_fd(),
             leases

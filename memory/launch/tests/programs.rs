@@ -4,8 +4,6 @@ mod far;
 
 use far::*;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 
 fn touch(from: &str, extra: &[&str], mib: &str, threads: &str, accesses: &str) {
     let program = example("touch");
@@ -72,17 +70,6 @@ fn threads_end_while_what_the_c_library_noted_of_them_is_away() {
         out.status,
         String::from_utf8_lossy(&out.stderr)
     );
-}
-
-/// Copies a program and adds the name of the io_uring library to its bytes, by which the launcher
-/// detects its use.
-fn with_io_uring(folder: &Folder) -> PathBuf {
-    let program = folder.path.join("touch");
-    let mut bytes = std::fs::read(example("touch")).unwrap();
-    bytes.extend(b"liburing.so.2\0");
-    std::fs::write(&program, bytes).unwrap();
-    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
-    program
 }
 
 #[test]

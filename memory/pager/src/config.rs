@@ -46,6 +46,8 @@ pub struct Config {
     pub prefetch: Kind,
     /// Whether the faulting thread serves its own fault.
     pub sigbus: bool,
+    /// Whether the kernel moves pages. Otherwise the pager copies them.
+    pub moves: bool,
     /// The token of the memory hosts.
     pub token: [u8; TOKEN_BYTES],
     /// The memory hosts: the first `hosts_len` entries.
@@ -67,6 +69,7 @@ pub fn parse(text: &str) -> Option<Config> {
         patience_ns: 60_000_000_000,
         prefetch: Kind::None,
         sigbus: true,
+        moves: true,
         token: [0; TOKEN_BYTES],
         hosts: [none; HOSTS_MAX],
         hosts_len: 0,
@@ -93,6 +96,7 @@ pub fn parse(text: &str) -> Option<Config> {
                 }
             }
             "mode" => c.sigbus = value == "sigbus",
+            "pages" => c.moves = value == "move",
             "token" => c.token.copy_from_slice(&unhex::<TOKEN_BYTES>(value)?.0),
             "stats" => c.stats = value.parse().ok()?,
             "host" => {

@@ -11,10 +11,8 @@ use crate::pager::{Pager, running};
 use crate::room::{high_water, low_water};
 use crate::sys;
 use crate::sys::Lock;
-use crate::uffd::Uffd;
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::Relaxed;
-use memory_core::PAGE_BYTES;
 use memory_core::stats::add;
 
 /// Pages that are unmapped, or stored, in one batch.
@@ -288,12 +286,7 @@ impl Evictor {
             while i + k < n && victims[i + k] == victims[i] + k as u32 {
                 k += 1;
             }
-            let (to, from) = (pager.memory.frame(first + i as u32), pager.memory.at(victims[i]));
-            let moved = unsafe { Uffd.move_pages(to, from, k * PAGE_BYTES) };
-            let moved = match moved {
-                Ok(()) => k,
-                Err((_, bytes)) => bytes / PAGE_BYTES,
-            };
+            let moved = pager.memory.take_out(first + i as u32, victims[i], k);
             for &page in &victims[i..i + moved] {
                 g.heart.unmapped(page);
             }

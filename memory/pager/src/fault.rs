@@ -175,13 +175,10 @@ impl Fault<'_> {
             return false;
         };
         let memory = &pager.memory;
-        unsafe {
-            if frame == FRESH {
-                Uffd.copy(memory.at(page), pager.zeros, PAGE_BYTES);
-            } else {
-                core::ptr::write_bytes(memory.frame(frame), 0, PAGE_BYTES);
-                memory.put(memory.at(page), frame, 1);
-            }
+        if frame == FRESH {
+            unsafe { Uffd.copy(memory.at(page), pager.zeros, PAGE_BYTES) };
+        } else {
+            memory.put_zeros(memory.at(page), frame, pager.zeros);
         }
         g.heart.zeroed(page, frame);
         add(&pager.stats.faults_zero, 1);

@@ -4,9 +4,7 @@
 use crate::lane::Lane;
 use crate::lead::Lead;
 use crate::pager::{Guard, Pager};
-use crate::uffd::Uffd;
 use crate::{evict, sys};
-use memory_core::PAGE_BYTES;
 use memory_core::stats::{Stats, add};
 
 /// Fetches those of the first `n` pages in the lane's list that are remote; returns how many.
@@ -108,9 +106,7 @@ fn leave_as_probe(pager: &Pager, g: &mut Guard, page: u32, frame: u32, guided: b
         return false;
     }
     let Some(tail) = g.heart.can_probe() else { return false };
-    let moved = unsafe {
-        Uffd.move_pages(pager.memory.frame(tail), pager.memory.frame(frame), PAGE_BYTES).is_ok()
-    };
+    let moved = pager.memory.shift(tail, frame);
     if moved {
         g.heart.probed(page, frame, guided);
     }

@@ -10,6 +10,7 @@
 
 mod atfork;
 mod budget;
+mod carry;
 mod config;
 mod descriptor;
 mod evict;
@@ -77,6 +78,9 @@ extern "C" fn start() {
         // not removed: programs that write their title over the environment rely on its being in
         // one piece.
         core::ptr::write_bytes(raw, b'-', libc::strlen(raw));
+        if !config.moves {
+            mode::choose_copies();
+        }
         if config.sigbus {
             handler::install();
         }

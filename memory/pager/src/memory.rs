@@ -3,7 +3,7 @@
 
 use crate::lane::{LANES, Lane};
 use crate::sys;
-use crate::uffd::{self, Uffd};
+use crate::uffd::Uffd;
 use memory_core::page::{Page, State, flag};
 use memory_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 
@@ -132,33 +132,5 @@ impl Memory {
     /// Returns `n` pages to the kernel; they read as zeros afterwards.
     pub fn empty(&self, at: *mut u8, n: usize) {
         unsafe { sys!(libc::SYS_madvise, at, n * PAGE_BYTES, libc::MADV_DONTNEED) };
-    }
-
-    /// Moves the memory of frames to pages. Copies where the kernel cannot move: the memory is
-    /// shared with a child.
-    pub fn put(&self, to: *mut u8, frame: u32, n: usize) {
-        let (mut to, mut from, mut left) = (to, self.frame(frame), n * PAGE_BYTES);
-        while left > 0 {
-            match unsafe { Uffd.move_pages(to, from, left) } {
-                Ok(()) => return,
-                Err((e, done)) if e == libc::EBUSY as isize => unsafe {
-                    (to, from, left) = (to.add(done), from.add(done), left - done);
-                    if !Uffd.copy(to, from, PAGE_BYTES) {
-                        sys::die(format_args!("a page was there before it was brought in"));
-                    }
-                    self.empty(from, 1);
-                    (to, from, left) =
-                        (to.add(PAGE_BYTES), from.add(PAGE_BYTES), left - PAGE_BYTES);
-                },
-                // The destination has only the mark of a lost page, which the move carried along.
-                Err((e, done))
-                    if e == libc::EEXIST as isize && !unsafe { uffd::is_there(to.add(done)) } =>
-                unsafe {
-                    (to, from, left) = (to.add(done), from.add(done), left - done);
-                    self.empty(to, 1);
-                },
-                Err((e, _)) => sys::die(format_args!("a page cannot be brought in (error {e})")),
-            }
-        }
     }
 }

@@ -60,8 +60,8 @@ unsafe fn reserve(limit: usize, slots: usize, sigbus: bool) -> Memory {
         let pool_pages = ring_pages + LANES * BATCH_PAGES_MAX;
         if let Err(e) = Uffd::open(sigbus) {
             sys::die(format_args!(
-                "this kernel gives no userfaultfd with MOVE (error {e}): it takes Linux 6.8, and \
-                 for --mode thread CAP_SYS_PTRACE"
+                "no userfaultfd (error {e}), though `pando mem run` had one: a filter of system \
+                 calls or a limit is between them"
             ))
         }
         let region =

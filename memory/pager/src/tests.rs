@@ -76,6 +76,7 @@ fn config(hosts: &[Address], copies: usize, slots: u64, patience: Duration) -> C
         patience_ns: patience.as_nanos() as u64,
         prefetch: Kind::None,
         sigbus: true,
+        moves: true,
         token: TOKEN,
         hosts: all,
         hosts_len: hosts.len(),

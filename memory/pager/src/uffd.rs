@@ -1,4 +1,4 @@
-//! userfaultfd by its ioctls (the crates lack MOVE).
+//! userfaultfd by its ioctls (the crates lack MOVE and write protection).
 
 use crate::sys::{Lock, apart};
 use crate::{descriptor, mode, sys};
@@ -6,8 +6,11 @@ use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
 use memory_core::PAGE_BYTES;
 
 const API: u64 = 0xaa;
+const FEATURE_WRITE_PROTECT: u64 = 1;
 const FEATURE_SIGBUS: u64 = 1 << 7;
 const FEATURE_MOVE: u64 = 1 << 16;
+const REGISTER_MISSING: u64 = 1;
+const REGISTER_WRITE_PROTECT: u64 = 2;
 const USER_MODE_ONLY: i32 = 1;
 
 const fn iowr(nr: u64, bytes: u64) -> u64 {
@@ -123,7 +126,8 @@ impl Uffd {
                 return Err(-fd);
             }
             let fd = descriptor::adopt(fd as i32);
-            let mut api = [API, FEATURE_MOVE | if sigbus { FEATURE_SIGBUS } else { 0 }, 0];
+            let how = if mode::moves() { FEATURE_MOVE } else { FEATURE_WRITE_PROTECT };
+            let mut api = [API, how | if sigbus { FEATURE_SIGBUS } else { 0 }, 0];
             match sys!(libc::SYS_ioctl, fd, iowr(0x3f, 24), api.as_mut_ptr()) {
                 0 => FILE.store(descriptor::file(fd), SeqCst),
                 e => return Err(-e),
@@ -157,7 +161,8 @@ impl Uffd {
     /// Has faults in a range served by the userfaultfd.
     pub unsafe fn register(self, at: *mut u8, bytes: usize) {
         unsafe {
-            let mut r = [at as u64, bytes as u64, 1, 0];
+            let protect = if mode::moves() { 0 } else { REGISTER_WRITE_PROTECT };
+            let mut r = [at as u64, bytes as u64, REGISTER_MISSING | protect, 0];
             let e = self.ioctl(iowr(0, 32), r.as_mut_ptr());
             if e < 0 {
                 sys::die(format_args!("userfaultfd does not take the region (error {})", -e));
@@ -212,6 +217,24 @@ impl Uffd {
                 }
             }
             true
+        }
+    }
+
+    /// Protects present pages against writes. A write is a fault from now on, and the page table
+    /// has the state of the page.
+    pub unsafe fn protect(self, at: *mut u8, bytes: usize) {
+        unsafe {
+            let mut p = [at as u64, bytes as u64, 1];
+            loop {
+                match self.ioctl(iowr(6, 24), p.as_mut_ptr()) {
+                    0 => return,
+                    e if e == -(libc::EAGAIN as isize) => {}
+                    e => sys::die(format_args!(
+                        "userfaultfd does not protect a page that leaves (error {})",
+                        -e
+                    )),
+                }
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 
 use clap::Args;
 use pando_net::packet;
@@ -82,8 +83,11 @@ pub struct DurableArgs {
     pub durability: Durability,
     /// The output log on another host, run there by `pando fn log --listen`; without it, a process
     /// here
-    #[arg(long, value_name = "HOST:PORT", requires = "durability")]
+    #[arg(long, value_name = "HOST:PORT", requires = "durability", requires = "log_key")]
     pub log: Option<String>,
+    /// A file with the tenant's key at that log, as `pando fn log --new-key` prints it
+    #[arg(long, value_name = "FILE", requires = "log")]
+    pub log_key: Option<PathBuf>,
     /// Kill a unit after this many milliseconds without a sign of life; its standby follows
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(200..))]
     pub hang_ms: u64,

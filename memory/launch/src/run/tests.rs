@@ -53,7 +53,7 @@ fn the_pager_reads_what_the_launcher_writes() {
             copies: run.checked_copies().unwrap(),
             slots: u64::MAX >> k,
         };
-        let text = run.config(&PROGRAM(), k % 2 == 0, 1 << 30, &borrowed, &counters);
+        let text = run.config(&PROGRAM(), k % 2 == 0, k % 3 == 0, 1 << 30, &borrowed, &counters);
         let c = config::parse(&text).unwrap_or_else(|| panic!("the pager refuses {text:?}"));
         assert_eq!((c.exe, c.local_bytes, c.slots), ((u64::MAX, 17), 1 << 30, u64::MAX >> k));
         assert_eq!((c.copies, c.patience_ns), (2.min(k + 1), 300_000_000_000));

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Error, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -138,6 +139,17 @@ impl Host {
 /// Whether a process exists and is not a zombie.
 pub fn lives(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z "))
+}
+
+/// Copies a program and adds the name of the io_uring library to its bytes, by which the launcher
+/// detects its use.
+pub fn with_io_uring(folder: &Folder) -> PathBuf {
+    let program = folder.path.join("touch");
+    let mut bytes = std::fs::read(example("touch")).unwrap();
+    bytes.extend(b"liburing.so.2\0");
+    std::fs::write(&program, bytes).unwrap();
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    program
 }
 
 /// Returns one figure of `pando mem top -o json`.

@@ -5,6 +5,7 @@
 use std::ffi::{c_int, c_void};
 use std::io::Error;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const PAGE: usize = 4096;
 const BIG: usize = 48 << 20;
@@ -410,6 +411,50 @@ unsafe fn small_writes(big: &Big) -> String {
     }
 }
 
+/// Counts up in pages that leave at the same moment, in threads of its own. They are few pages, so
+/// most writes meet no fault. Returns the counts that are wrong in the end.
+unsafe fn counted(big: &Big) -> usize {
+    const THREADS: usize = 2;
+    const PAGES: usize = 512;
+    let at = big.0 as usize;
+    let is_over = &AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let counting = |t: usize| {
+            move || unsafe {
+                let place = |page: usize| (at as *mut u64).byte_add(page * PAGE + 128).add(t);
+                let mut counts = vec![0u64; PAGES];
+                let mut n = t;
+                while !is_over.load(Relaxed) {
+                    n = n.wrapping_add(1);
+                    let page = pattern(n) as usize % PAGES;
+                    counts[page] += 1;
+                    place(page).write_volatile(place(page).read_volatile() + 1);
+                }
+                let is = |page: usize| place(page).read_volatile();
+                counts.iter().enumerate().filter(|&(page, n)| is(page) != *n).count()
+            }
+        };
+        let threads: Vec<_> = (0..THREADS).map(|t| s.spawn(counting(t))).collect();
+        (0..8).for_each(|_| unsafe { big.sweep() });
+        is_over.store(true, Relaxed);
+        threads.into_iter().map(|t| t.join().unwrap()).sum()
+    })
+}
+
+/// Opens this program for direct reads, by every call; prints the errors.
+unsafe fn direct() -> String {
+    unsafe {
+        let (path, flags) = (c"/proc/self/exe".as_ptr(), libc::O_RDONLY | libc::O_DIRECT);
+        let opens: [&dyn Fn() -> i64; 4] = [
+            &|| libc::open(path, flags) as i64,
+            &|| libc::openat(libc::AT_FDCWD, path, flags) as i64,
+            &|| libc::syscall(libc::SYS_open, path, flags, 0),
+            &|| libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, 0),
+        ];
+        format!("{:?}", opens.map(|open| if open() < 0 { errno() } else { 0 }))
+    }
+}
+
 unsafe fn run(case: &str) -> String {
     unsafe {
         let big = Big::new();
@@ -417,6 +462,8 @@ unsafe fn run(case: &str) -> String {
             "zerocopy" => zerocopy(&big),
             "vmsplice" => vmsplice(&big),
             "files" => files(&big),
+            "counted" => format!("wrong {}", counted(&big)),
+            "direct" => direct(),
             "dropped" => dropped(&big),
             "poisoned" => poisoned(&big),
             "small writes" => small_writes(&big),

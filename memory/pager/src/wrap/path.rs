@@ -1,7 +1,9 @@
 //! Calls with names of files, which may be in far memory.
 
-use crate::next;
+use super::answer;
+use crate::pager::pager;
 use crate::pin::{Pin, pin_text};
+use crate::{mode, next};
 use libc::{c_char, c_int, c_void, size_t, ssize_t};
 
 /// Defines wrappers that pin their texts and then call the C library.
@@ -17,14 +19,40 @@ macro_rules! texts {
     )*};
 }
 
+/// Whether a file may not be opened with these flags. A direct read writes into pages after the
+/// kernel has looked them up. A page that the pager copies meanwhile would miss the bytes. The
+/// answer is that of a file system without direct reads.
+pub fn is_refused(flags: c_int) -> bool {
+    flags & libc::O_DIRECT != 0 && !mode::moves() && pager().is_some()
+}
+
+/// Defines wrappers of calls that open a file.
+macro_rules! opens {
+    ($($name:ident($($a:ident: $t:ty),*); $path:ident, $flags:ident;)*) => {$(
+        /// # Safety
+        /// As the function of this name in the C library.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($a: $t),*) -> c_int { unsafe {
+            if is_refused($flags) {
+                return answer(-(libc::EINVAL as isize)) as c_int;
+            }
+            let _pin = pin_text($path);
+            next!($name: fn($($t),*) -> c_int)($($a),*)
+        }}
+    )*};
+}
+
+opens! {
+    open(path: *const c_char, flags: c_int, mode: c_int); path, flags;
+    open64(path: *const c_char, flags: c_int, mode: c_int); path, flags;
+    openat(at: c_int, path: *const c_char, flags: c_int, mode: c_int); path, flags;
+    __open_2(path: *const c_char, flags: c_int); path, flags;
+    __open64_2(path: *const c_char, flags: c_int); path, flags;
+    __openat_2(at: c_int, path: *const c_char, flags: c_int); path, flags;
+    __openat64_2(at: c_int, path: *const c_char, flags: c_int); path, flags;
+}
+
 texts! {
-    open(path: *const c_char, flags: c_int, mode: c_int) -> c_int; path;
-    open64(path: *const c_char, flags: c_int, mode: c_int) -> c_int; path;
-    openat(at: c_int, path: *const c_char, flags: c_int, mode: c_int) -> c_int; path;
-    __open_2(path: *const c_char, flags: c_int) -> c_int; path;
-    __open64_2(path: *const c_char, flags: c_int) -> c_int; path;
-    __openat_2(at: c_int, path: *const c_char, flags: c_int) -> c_int; path;
-    __openat64_2(at: c_int, path: *const c_char, flags: c_int) -> c_int; path;
     creat(path: *const c_char, mode: c_int) -> c_int; path;
     access(path: *const c_char, mode: c_int) -> c_int; path;
     unlink(path: *const c_char) -> c_int; path;

@@ -1,12 +1,14 @@
 //! System calls by number. Calls that need care behave like the functions of the same name.
 
 use super::signal::ours;
-use super::{EFAULT, answer, descriptor, io, memory, process, socket, vector, zerocopy};
+use super::{EFAULT, answer, descriptor, io, memory, path, process, socket, vector, zerocopy};
+use crate::pager::pager;
 use crate::pin::{Pin, is_far};
-use crate::sys;
+use crate::{mode, sys};
 use libc::{c_int, c_long, c_uint, c_void, size_t, socklen_t};
 
-/// io_uring would meet EFAULT where the pager cannot help. It is refused, as in many containers,
+/// io_uring would meet EFAULT where the pager cannot help, or write into pages that the pager has
+/// copied. It is refused, as in many containers,
 /// and programs fall back to read and write.
 ///
 /// # Safety
@@ -22,7 +24,7 @@ pub unsafe extern "C" fn syscall(
     f: size_t,
 ) -> c_long {
     unsafe {
-        if nr == libc::SYS_io_uring_setup && ours() {
+        if nr == libc::SYS_io_uring_setup && (ours() || pager().is_some() && !mode::moves()) {
             return answer(-(libc::ENOSYS as isize)) as c_long;
         }
         let arguments = [a, b, c, d, e, f];
@@ -59,6 +61,12 @@ unsafe fn wrapped(nr: c_long, arguments: [size_t; 6]) -> Option<c_long> {
             libc::SYS_dup3 => descriptor::dup3(a as _, b as _, c as _) as c_long,
             libc::SYS_setsockopt => {
                 zerocopy::setsockopt(a as _, b as _, c as _, d as _, e as socklen_t) as c_long
+            }
+            libc::SYS_open if path::is_refused(b as _) => {
+                answer(-(libc::EINVAL as isize)) as c_long
+            }
+            libc::SYS_openat if path::is_refused(c as _) => {
+                answer(-(libc::EINVAL as isize)) as c_long
             }
             libc::SYS_vmsplice => zerocopy::vmsplice(a as _, b as _, c, d as c_uint) as c_long,
             libc::SYS_sendto => {
