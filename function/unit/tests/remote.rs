@@ -118,6 +118,68 @@ fn a_log_on_another_host_does_the_same() {
     assert_eq!(status(&bench)["durability"]["state_lost"], 0);
 }
 
+/// With --on-log-lost go-on, packets leave after a while without a log, and are counted. A log that
+/// returns gets the state, and protects the flows again.
+#[test]
+fn a_unit_may_serve_without_its_log() {
+    let Some(mut bench) = bench("alone") else { return };
+    let mut elsewhere = Elsewhere::start(&bench, 7003);
+    let log = ["--log", "192.0.2.2:7003", "--log-key", &elsewhere.keys];
+    let alone = ["--on-log-lost", "go-on", "--log-lost-ms", "200"];
+    bench.start_with("nat", &[&NAT[..], &LOG, &log, &alone].concat());
+    let before = translate(&mut bench);
+    soon("there is a standby", || standing_by(&bench, 2).then_some(()));
+    assert_eq!(status(&bench)["durability"]["unlogged"], 0);
+    elsewhere.kill();
+    assert_eq!(translate(&mut bench), before, "packets leave without a log");
+    let newer = translate_from(&mut bench, 200);
+    let durability = status(&bench)["durability"].clone();
+    assert!(durability["unlogged"].as_u64() >= Some(200), "{durability}");
+    let said = String::from_utf8(bench.run(&["logs", "n"]).stdout).unwrap();
+    assert!(said.contains("packets leave without an output log"), "{said}");
+    assert!(said.contains("after 200ms packets leave without it"), "{said}");
+
+    elsewhere.log = Elsewhere::log(&elsewhere.namespace, 7003, &elsewhere.keys);
+    soon("the log and the standby have the state", || {
+        let durability = status(&bench)["durability"].clone();
+        (durability["refills"].as_u64() >= Some(2) && durability["behind"] == 0).then_some(())
+    });
+    let unit = pid(&bench);
+    signal(unit, libc::SIGKILL);
+    assert_eq!(translate(&mut bench), before);
+    assert_eq!(translate_from(&mut bench, 200), newer, "flows of the time without a log");
+    let durability = status(&bench)["durability"].clone();
+    assert_eq!(
+        (&durability["takeovers"], &durability["state_lost"]),
+        (&1.into(), &0.into()),
+        "{durability}"
+    );
+}
+
+/// A log that hung has an older state than the packets that left without it. A standby does not
+/// serve with that state, and counts the loss.
+#[test]
+fn a_state_that_is_older_than_the_packets_counts_as_lost() {
+    let Some(mut bench) = bench("older") else { return };
+    let elsewhere = Elsewhere::start(&bench, 7004);
+    let log = ["--log", "192.0.2.2:7004", "--log-key", &elsewhere.keys];
+    let alone = ["--on-log-lost", "go-on", "--log-lost-ms", "100"];
+    bench.start_with("nat", &[&NAT[..], &LOG, &log, &alone].concat());
+    translate(&mut bench);
+    soon("the standby has the state", || {
+        let behind = &status(&bench)["durability"]["behind"];
+        (standing_by(&bench, 2) && *behind == 0).then_some(())
+    });
+    let unit = pid(&bench);
+    signal(i64::from(elsewhere.log.id()), libc::SIGSTOP);
+    translate_from(&mut bench, 200);
+    signal(unit, libc::SIGKILL);
+    signal(i64::from(elsewhere.log.id()), libc::SIGCONT);
+    next_unit(&bench, unit, 3);
+    translate_from(&mut bench, 400);
+    assert_eq!(status(&bench)["durability"]["state_lost"], 1);
+}
+
 /// A unit with another key than the log's gets nothing there, and its log names both files. A file
 /// of keys that others may read is refused.
 #[test]

@@ -73,16 +73,20 @@ pub fn supervise(run: &Run, ready: impl FnOnce()) -> Result<ExitCode, Failure> {
 }
 
 /// Returns the message about a log's host that does not answer, or answers again.
-fn away(address: SocketAddr, why: Option<io::Error>) -> String {
+fn away(address: SocketAddr, why: Option<io::Error>, patience: Option<Duration>) -> String {
+    let then = match patience {
+        Some(patience) => format!("after {patience:?} packets leave without it"),
+        None => "no packet leaves until it does".to_owned(),
+    };
     match why {
         Some(e) if e.kind() == io::ErrorKind::PermissionDenied => format!(
-            "the output log at {address} lets this unit not in ({e}): no packet leaves until it \
-             does; compare the files of --log-key and, there, --keys"
+            "the output log at {address} lets this unit not in ({e}): {then}; compare the files of \
+             --log-key and, there, --keys"
         ),
         Some(e) => {
             format!(
-                "the output log at {address} does not answer ({e}): no packet leaves until it \
-                 does; there: `pando fn log --listen {address} --keys FILE`"
+                "the output log at {address} does not answer ({e}): {then}; there: \
+                 `pando fn log --listen {address} --keys FILE`"
             )
         }
         None => format!("the output log at {address} answers"),
@@ -167,7 +171,7 @@ impl<'a> Watch<'a> {
             process.link = if linked.is_ok() { self.links } else { 0 };
             if let (Some((address, _)), true) = (self.address, self.away == linked.is_ok()) {
                 self.away = !self.away;
-                pando_walls::say!("{}", away(address, linked.err()));
+                pando_walls::say!("{}", away(address, linked.err(), self.run.durable.patience()));
             }
         }
         if let Some(standby) = self.standby.as_ref().filter(|_| self.unit.link != before) {
@@ -423,6 +427,7 @@ pub fn unit(run: &Run) -> Result<ExitCode, Failure> {
     let _ = orders.send("ready", &[]);
     let signals = unit.signals.as_raw_fd();
     let mut journal = Journal::new(orders, vitals, hello);
+    journal.patience = run.durable.patience();
     let call = standby::wait(&mut unit.chain, &mut journal, signals, watcher)
         .map_err(internal("wait for the unit's end"))?;
     match call {
