@@ -212,7 +212,7 @@ func theDrainingGetNothing(t *testing.T, c *chooser) {
 	}
 }
 
-// Connections of a client reach one endpoint, and clients share all of them. A client is an address.
+// Connections of one address reach one endpoint, and all addresses share the endpoints.
 func aClientStays(t *testing.T, c *chooser) {
 	c.by(pando.ByClient, "a", "b", "c")
 	for family := range vip {
