@@ -91,7 +91,7 @@ func (p *Policy) byMetric(s pando.Scale, instances []pando.Instance, now Sample)
 	}
 	if wanted > n && n < s.Max {
 		p.quiet = time.Time{}
-		p.pace.grew(now.At)
+		p.pace.grew(now.At, n)
 		return Wish{Verb: pando.VerbReplicate, Inputs: inputs,
 			Reason: fmt.Sprintf("%.0f %s on %d instances, target %g each", rate, s.By, n, s.Target) + why}
 	}

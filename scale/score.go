@@ -10,9 +10,15 @@ import (
 )
 
 // upAfter is how long the best score stays above Up before an instance is added. Scores are
-// smooth already, so this only outlasts one odd reading. Growth is quick and shrinking is slow:
-// an instance too many costs little, one too few costs requests.
-const upAfter = 300 * time.Millisecond
+// smooth already, so this only outlasts one odd reading of 200 ms. Growth is quick and shrinking is
+// slow: an instance too many costs little, one too few costs requests.
+//
+// Within growFor after an instance was added, one reading is enough to add another. The load has
+// proved to last, and the new instance must be measured and above Up too.
+const (
+	upAfter = 150 * time.Millisecond
+	growFor = 2 * time.Second
+)
 
 // A service that shrinks and grows again within flapWindow has flapped. After flapsMax flaps within
 // flapMemory it shrinks flapPenalty times later, until they are forgotten.
@@ -26,16 +32,25 @@ const (
 // pace limits how a policy changes direction.
 type pace struct {
 	high, low time.Time // since when the load is above, or below; zero: it is not
+	grown     time.Time // the last ask to replicate
+	from      int       // the number of instances before it
 	shrunk    time.Time // the last ask to halt
 	flaps     []time.Time
 }
 
-// grew notes an ask to replicate.
-func (p *pace) grew(now time.Time) {
+// grew notes an ask to replicate n instances.
+func (p *pace) grew(now time.Time, n int) {
 	if !p.shrunk.IsZero() && now.Sub(p.shrunk) < flapWindow {
 		p.flaps = append(p.flaps[max(0, len(p.flaps)-flapsMax):], now)
 	}
 	p.high, p.low, p.shrunk = time.Time{}, time.Time{}, time.Time{}
+	p.grown, p.from = now, n
+}
+
+// grows reports whether an instance was added within growFor to n instances. A refused ask added
+// none, so the next one waits.
+func (p *pace) grows(now time.Time, n int) bool {
+	return !p.grown.IsZero() && now.Sub(p.grown) < growFor && n > p.from
 }
 
 // flapped returns the flaps that still count.
@@ -101,8 +116,8 @@ func (p *Policy) byScore(s pando.Scale, instances []pando.Instance, now Sample) 
 	inputs := map[string]float64{"score": best, "up": s.Up, "down": s.Down, "instances": float64(n)}
 	if !ScaleUp(best, s.Up, n-serving, s.Max-n) {
 		p.pace.high = time.Time{}
-	} else if lasted(&p.pace.high, now.At, upAfter) {
-		p.pace.grew(now.At)
+	} else if lasted(&p.pace.high, now.At, upAfter) || unknown == 0 && p.pace.grows(now.At, n) {
+		p.pace.grew(now.At, n)
 		return Wish{Verb: pando.VerbReplicate, Inputs: inputs, Reason: fmt.Sprintf(
 			"the best of %d scores is %.2f, and %g adds an instance", len(scores), best, s.Up)}
 	}
@@ -170,7 +185,7 @@ func (p *Policy) byGauge(s pando.Scale, instances []pando.Instance, now Sample) 
 	if wanted <= n || n >= s.Max {
 		p.pace.high = time.Time{}
 	} else if lasted(&p.pace.high, now.At, upAfter) {
-		p.pace.grew(now.At)
+		p.pace.grew(now.At, n)
 		return Wish{Verb: pando.VerbReplicate, Inputs: inputs, Reason: fmt.Sprintf(
 			"%s is %.4g on %d instances, target %g each", s.By, sum, n, s.Target) + why}
 	}

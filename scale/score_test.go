@@ -1,6 +1,7 @@
 package scale
 
 import (
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -106,6 +107,38 @@ func TestScoresGrowQuicklyAndShrinkLate(t *testing.T) {
 	asks = k.run(2*time.Second, all(0.01))
 	if len(asks) != 1 || asks[0].Verb != pando.VerbHalt || asks[0].Inputs["down"] != 0.1 {
 		t.Fatalf("low for longer: %v", asks)
+	}
+}
+
+// One reading adds the next instance of a service that has just grown. It waits for the measurement
+// of the new one, and a refused ask is repeated at the usual pace.
+func TestGrowthContinuesAtOnce(t *testing.T) {
+	const reading = 200 * time.Millisecond
+	k := byScores()
+	grow := func() {
+		k.in = append(k.in, k.in[0])
+		k.in[len(k.in)-1].ID = pando.InstanceID(fmt.Sprintf("web-%d", len(k.in)))
+	}
+	if asks := k.run(2*reading, all(0.9)); len(asks) != 1 {
+		t.Fatalf("two readings above up: %v", asks)
+	}
+	if asks := k.run(reading, all(0.9)); len(asks) != 0 {
+		t.Errorf("the ask was refused: %v", asks)
+	}
+	k.run(reading, all(0.9)) // asked again, and granted
+	grow()
+	newest := k.in[3].ID
+	others := func(i pando.InstanceID) (float64, bool) { return 0.9, i != newest }
+	if asks := k.run(reading, others); len(asks) != 0 {
+		t.Errorf("the new instance is not measured: %v", asks)
+	}
+	if asks := k.run(reading, all(0.9)); len(asks) != 1 || asks[0].Inputs["instances"] != 4 {
+		t.Errorf("all are above up again: %v", asks)
+	}
+	grow()
+	k.run(growFor, all(0.5))
+	if asks := k.run(reading, all(0.9)); len(asks) != 0 {
+		t.Errorf("one odd reading later: %v", asks)
 	}
 }
 

@@ -42,7 +42,8 @@ func Command(env cli.Env) *cobra.Command {
 		u.command("receive", "measure packets of `pando fn replay --stamp`",
 			"  pando fn receive --iface veth-out --write out.pcap"),
 		u.command("log", "keep the output log of units on other hosts",
-			"  pando fn log --listen 192.0.2.2:7001"),
+			"  (umask 077; pando fn log --new-key default > log.keys)\n"+
+				"  pando fn log --listen 192.0.2.2:7001 --keys log.keys"),
 		u.command("simulate [RULE…]", "compare rules of assignment in virtual time",
 			"  pando fn simulate --captures DIR --workload A --load 9500 star flow,reallocate_ms=50"),
 	)

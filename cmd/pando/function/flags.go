@@ -73,6 +73,11 @@ var unitRows = []row{
 var loneRows = []row{
 	{name: "log", value: "HOST:PORT",
 		usage: "output log on another host, run there by `pando fn log`"},
+	{name: "log-key", value: "FILE", usage: "with --log: a file with the tenant's key there"},
+	{name: "on-log-lost", value: "stop|go-on", def: "stop",
+		usage: "without an output log: no packet leaves, or packets leave unprotected"},
+	{name: "log-lost-ms", value: "MS", def: "1000",
+		usage: "with --on-log-lost go-on: wait this long for a log first"},
 	{name: "hang-ms", value: "MS", def: "500",
 		usage: "with --durability log: kill a unit after this silence"},
 }

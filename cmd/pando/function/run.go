@@ -39,7 +39,8 @@ func (u unit) run() *cobra.Command {
 			"With --units, run a group of units instead. The kernel steers each flowlet to one\n" +
 			"unit, units start and leave with demand, and flow state moves between them. Only a\n" +
 			"group has --chaos, --exchange, --gap, --per-flow, --replicas, --state-store and\n" +
-			"--unit-capacity; only a single unit has --log and --hang-ms.",
+			"--unit-capacity; only a single unit has --log, --log-key, --log-lost-ms, --on-log-lost and\n" +
+			"--hang-ms.",
 		Example: "  pando fn run nat.wasm --set address=192.0.2.1 --iface lan --out wan -d\n" +
 			"  pando fn run nat.wasm --set address=192.0.2.1 --iface lan --out wan --units 1..4",
 		Args: cobra.MinimumNArgs(1),

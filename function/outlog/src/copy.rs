@@ -46,6 +46,12 @@ impl Copy {
         self.heads.len()
     }
 
+    /// Returns about the memory that the copy takes.
+    pub fn bytes(&self) -> usize {
+        let flow = size_of::<FlowHead>() + 2 * size_of::<(FlowKey, usize)>() + 1;
+        self.heads.capacity() * flow + self.states.capacity() + self.last.capacity()
+    }
+
     /// Reports whether the copy has a whole state.
     pub fn is_whole(&self) -> bool {
         !self.last.is_empty()

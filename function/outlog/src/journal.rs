@@ -33,6 +33,12 @@ pub struct Journal {
     /// The message that was sent or received last.
     pub(super) message: Vec<u8>,
     lag: Lag,
+    /// The longest wait for a log. After it, packets leave without one. `None` waits for ever.
+    pub patience: Option<Duration>,
+    /// Since when there is no log.
+    lost: Option<Instant>,
+    /// Packets leave without a log, and this has been reported.
+    alone: bool,
     /// When the death of the previous unit was noticed; `None` after the first packet has left.
     noticed: Option<Instant>,
 }
@@ -90,6 +96,9 @@ impl Journal {
             sequence: 0,
             message,
             lag: Lag::None,
+            patience: None,
+            lost: None,
+            alone: false,
             noticed: None,
         }
     }
@@ -181,7 +190,11 @@ impl Journal {
 
     fn lose(&mut self) {
         if let Some(link) = self.link.take() {
-            pando_walls::say!("the output log is gone: nothing leaves until another has the state");
+            let then = match self.patience {
+                Some(patience) => format!("packets wait for another at most {patience:?}"),
+                None => "nothing leaves until another has the state".to_owned(),
+            };
+            pando_walls::say!("the output log is gone: {then}");
             self.tell(&format!("lost {}", link.number));
         }
     }
@@ -207,6 +220,10 @@ impl Journal {
             self.vitals.set_sent(self.sequence);
         }
         self.vitals.add(Count::Refills, 1);
+        self.lost = None;
+        if std::mem::take(&mut self.alone) {
+            pando_walls::say!("an output log has the state of all flows again");
+        }
     }
 
     fn send_flows<E: Executor>(&mut self, chain: &Chain<E>) -> io::Result<()> {
@@ -224,7 +241,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Puts a batch into the log; returns when the log keeps it. Without a log, it waits for one.
+    /// Puts a batch into the log; returns when the log keeps it. Without a log, it waits for one,
+    /// at most for [`Journal::patience`].
     pub fn append<E: Executor>(
         &mut self,
         chain: &Chain<E>,
@@ -240,6 +258,9 @@ impl Journal {
         let since = Instant::now();
         while self.link.is_none() {
             self.vitals.beat();
+            if self.leaves_alone(done.frames.len()) {
+                break;
+            }
             let Some(orders) = &self.orders else { return Err(Ended::Unwatched) };
             if orders::poll(&[signals, orders.as_raw_fd()], BEAT.as_millis() as i32)?[0] {
                 return Err(Ended::Told);
@@ -248,6 +269,22 @@ impl Journal {
         }
         self.vitals.add(Count::HeldNs, since.elapsed().as_nanos() as u64);
         Ok(())
+    }
+
+    /// Reports whether packets leave without a log, and counts them then.
+    fn leaves_alone(&mut self, packets: usize) -> bool {
+        let lost = *self.lost.get_or_insert_with(Instant::now);
+        if self.patience.is_none_or(|patience| lost.elapsed() < patience) {
+            return false;
+        }
+        if !std::mem::replace(&mut self.alone, true) {
+            pando_walls::say!(
+                "packets leave without an output log: the death of this unit would cost the state \
+                 of all flows"
+            );
+        }
+        self.vitals.add(Count::Unlogged, packets as u64);
+        true
     }
 
     fn encode<E: Executor>(&mut self, chain: &Chain<E>, done: &Done, changed: &[FlowId]) {

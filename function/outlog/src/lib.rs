@@ -36,13 +36,17 @@ pub mod behind;
 pub mod copy;
 pub mod hold;
 pub mod journal;
+pub mod keys;
 pub mod link;
 pub mod orders;
 pub mod record;
 pub mod ring;
+pub mod sealed;
 pub mod server;
 pub mod standby;
+pub mod stream;
 pub mod tail;
+pub mod transport;
 pub mod vitals;
 
 use serde::{Deserialize, Serialize};
@@ -67,6 +71,9 @@ pub struct Durability {
     pub behind: u64,
     /// Logs filled from the unit: the first, and one for each lost log.
     pub refills: u64,
+    /// Packets that left without a log, because it was away for longer than the unit waits.
+    #[serde(default)]
+    pub unlogged: u64,
     /// Nanoseconds in which packets waited for a log.
     pub held_ns: u64,
     /// Nanoseconds of the last takeover, from noticing the death until the state was restored.
@@ -86,6 +93,7 @@ impl Durability {
             state_lost: vitals.count(Count::StateLost),
             behind: vitals.behind(),
             refills: vitals.count(Count::Refills),
+            unlogged: vitals.count(Count::Unlogged),
             held_ns: vitals.count(Count::HeldNs),
             transfer_ns: vitals.count(Count::TransferNs),
             first_packet_ns: vitals.count(Count::FirstPacketNs),

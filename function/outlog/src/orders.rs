@@ -130,8 +130,18 @@ pub fn socketpair(kind: libc::c_int) -> io::Result<[OwnedFd; 2]> {
 /// Waits until one of `fds` is readable or gone, at most `timeout_ms` (-1: forever). Returns a flag
 /// per descriptor.
 pub fn poll(fds: &[RawFd], timeout_ms: i32) -> io::Result<Vec<bool>> {
-    let mut polled: Vec<libc::pollfd> =
-        fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+    poll_with_room(&fds.iter().map(|&fd| (fd, false)).collect::<Vec<_>>(), timeout_ms)
+}
+
+/// Waits as [`poll`] does. A descriptor with true also ends the wait when it has room for bytes.
+pub fn poll_with_room(fds: &[(RawFd, bool)], timeout_ms: i32) -> io::Result<Vec<bool>> {
+    let mut polled: Vec<libc::pollfd> = fds
+        .iter()
+        .map(|&(fd, room)| {
+            let events = libc::POLLIN | if room { libc::POLLOUT } else { 0 };
+            libc::pollfd { fd, events, revents: 0 }
+        })
+        .collect();
     // SAFETY: polled is a valid array.
     let result =
         unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout_ms) };

@@ -131,6 +131,8 @@ impl Hello {
     }
 }
 
+/// The longest tenant and name of a unit, with the stroke between them.
+const UNIT_BYTES_MAX: usize = 127;
 /// Version of these messages.
 const VERSION: u8 = 4;
 
@@ -159,6 +161,9 @@ impl<'a> Parts<'a> for Reader<'a> {
         let state_bytes =
             (0..stages).map(|_| Ok(self.u32()? as usize)).collect::<Result<Vec<_>, _>>()?;
         if state_bytes.iter().any(|&b| b > pando_abi::STATE_BYTES_MAX) {
+            return Err(Malformed);
+        }
+        if self.0.len() > UNIT_BYTES_MAX {
             return Err(Malformed);
         }
         let unit = str::from_utf8(self.0).map_err(|_| Malformed)?.to_owned();

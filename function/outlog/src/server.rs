@@ -3,17 +3,25 @@
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
-use std::net::TcpListener;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
 use super::copy::{CHUNK_BYTES, Copy};
-use super::link::{Shared, Stream, Transport};
+use super::link::{Shared, Transport};
 use super::orders::{self, Orders};
 use super::record::{Hello, Malformed, Mark, Parts, Reader, kind};
 
+mod door;
+mod guests;
+mod hand;
+
+use door::CALL_TIME;
+pub use door::{Bounds, Door};
+
 /// Messages of one peer before the others get their turn.
 const TURN: usize = 256;
+/// … and their bytes.
+const TURN_BYTES: usize = 1 << 20;
 
 /// Pause between two updates of a standby. It bounds the cost of a standby under many changes.
 const FOLLOW_EVERY: Duration = Duration::from_millis(5);
@@ -23,11 +31,16 @@ const ORPHAN: Duration = Duration::from_secs(60);
 
 struct Peer {
     link: Box<dyn Transport>,
+    /// The tenant of a peer on another host, by its key.
+    tenant: Option<String>,
+    since: Instant,
     hello: Option<Hello>,
     /// This peer filled the copy or took it: it is the unit, not a standby.
     active: bool,
     /// When this standby was last updated; `None` if it is not the standby that follows its unit.
     follows: Option<Instant>,
+    /// This standby takes over, and lacks a part of the state.
+    takes: bool,
     /// The last batch that this standby has completely.
     has: Option<Mark>,
 }
@@ -36,8 +49,8 @@ struct Peer {
 pub struct Server {
     /// The source of links within the host. After it has ended, the log ends with its last peer.
     pub orders: Option<Orders>,
-    /// Accepts units of other hosts.
-    pub listener: Option<TcpListener>,
+    /// Lets units of other hosts in.
+    pub door: Option<Door>,
     /// SIGTERM and SIGINT.
     pub signals: RawFd,
     peers: Vec<Peer>,
@@ -54,14 +67,28 @@ enum Parting {
     Malformed(#[from] Malformed),
     #[error("epoch {0} is over: another unit has gone on")]
     Over(u32),
+    #[error("it has the key of tenant {0} and calls itself {1:?}")]
+    Foreign(String, String),
+    #[error("it did not introduce itself within 5 s, or too many others called")]
+    Silent,
+    #[error("tenant {0} has {1} connections already")]
+    Crowd(String, usize),
+    #[error("tenant {0} holds {1} MiB, and may hold {2} (`pando fn log --tenant-mib`)")]
+    Full(String, usize, usize),
+}
+
+impl Peer {
+    fn is_late(&self) -> bool {
+        self.since.elapsed() >= CALL_TIME
+    }
 }
 
 impl Server {
     /// Returns a log without units.
-    pub fn new(orders: Option<Orders>, listener: Option<TcpListener>, signals: RawFd) -> Server {
+    pub fn new(orders: Option<Orders>, door: Option<Door>, signals: RawFd) -> Server {
         Server {
             orders,
-            listener,
+            door,
             signals,
             peers: Vec::new(),
             copies: HashMap::new(),
@@ -71,7 +98,7 @@ impl Server {
 
     /// Serves until it is ordered to end, or until it has no peer and can get no more.
     pub fn run(&mut self) -> io::Result<()> {
-        while self.orders.is_some() || self.listener.is_some() || !self.peers.is_empty() {
+        while self.orders.is_some() || self.door.is_some() || !self.peers.is_empty() {
             let mut at = 0;
             while at < self.peers.len() {
                 match self.turn(at) {
@@ -79,7 +106,8 @@ impl Server {
                     Err(parting) => self.part(at, &parting),
                 }
             }
-            let next = self.tell_standbys();
+            self.keep_bounds();
+            let next = [self.tell_standbys(), self.hand_on()].into_iter().flatten().min();
             if self.sleep(next)? {
                 return Ok(());
             }
@@ -94,6 +122,10 @@ impl Server {
         for at in 0..self.peers.len() {
             let peer = &self.peers[at];
             let (Some(hello), Some(told)) = (&peer.hello, peer.follows) else { continue };
+            // The changes go to the standby that takes over first.
+            if self.of_unit(&hello.unit).any(|p| self.peers[p].takes) {
+                continue;
+            }
             let is_ahead = |c: &Copy| c.is_ahead() || c.is_whole() && peer.has != Some(c.mark());
             let copy = self
                 .copies
@@ -135,52 +167,72 @@ impl Server {
             may_sleep &= peer.link.may_sleep();
         }
         let orders = self.orders.as_ref().map_or(-1, |o| o.as_raw_fd());
-        let listener = self.listener.as_ref().map_or(-1, |l| l.as_raw_fd());
-        let fds: Vec<RawFd> = [self.signals, orders, listener]
+        let (door, due) = self.door.as_ref().map(Door::fds).unwrap_or_default();
+        let silent = self.peers.iter().filter(|p| p.tenant.is_some() && p.hello.is_none());
+        let until = [until, due, silent.map(|p| p.since + CALL_TIME).min()];
+        let until = until.into_iter().flatten().min();
+        let fds: Vec<(RawFd, bool)> = [self.signals, orders]
             .into_iter()
-            .chain(self.peers.iter().map(|p| p.link.fd()))
+            .chain(door)
+            .map(|fd| (fd, false))
+            .chain(self.peers.iter().map(|p| (p.link.fd(), p.link.unsent())))
             .collect();
-        let ready = orders::poll(&fds, if may_sleep { until.map_or(-1, left_ms) } else { 0 })?;
+        let timeout_ms = if may_sleep { until.map_or(-1, left_ms) } else { 0 };
+        let ready = orders::poll_with_room(&fds, timeout_ms)?;
         if ready[0] {
             return Ok(true);
         }
         for peer in &mut self.peers {
             // The peer's turn reports its end, after all its messages are read.
             let _ = peer.link.woken();
+            if peer.link.unsent() {
+                let _ = peer.link.flush();
+            }
         }
-        self.admit(ready[1], ready[2])?;
+        self.admit(ready[1])?;
         Ok(false)
     }
 
-    fn admit(&mut self, ordered: bool, called: bool) -> io::Result<()> {
+    fn admit(&mut self, ordered: bool) -> io::Result<()> {
         if ordered && let Some(orders) = &self.orders {
             match orders.receive(false) {
                 Ok(mut order) => {
                     if let (Some(socket), Some(memory)) = (order.fds.pop(), order.fds.pop()) {
-                        self.welcome(Box::new(Shared::open(&memory, socket, false)?));
+                        self.welcome(Box::new(Shared::open(&memory, socket, false)?), None);
                     }
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
                 Err(_) => self.orders = None,
             }
         }
-        if called && let Some(listener) = &self.listener {
-            // A caller that has already left is no reason to end.
-            if let Ok(link) = listener.accept().and_then(|(socket, _)| Stream::new(socket)) {
-                self.welcome(Box::new(link));
-            }
-        }
+        let guests = self.door.as_mut().map(Door::attend).unwrap_or_default();
+        guests.into_iter().for_each(|guest| self.receive(guest));
         Ok(())
     }
 
-    fn welcome(&mut self, link: Box<dyn Transport>) {
+    fn welcome(&mut self, link: Box<dyn Transport>, tenant: Option<String>) {
         self.copies.retain(|_, copy| copy.orphaned.is_none_or(|since| since.elapsed() < ORPHAN));
-        self.peers.push(Peer { link, hello: None, active: false, follows: None, has: None });
+        self.peers.push(Peer {
+            link,
+            tenant,
+            since: Instant::now(),
+            hello: None,
+            active: false,
+            follows: None,
+            takes: false,
+            has: None,
+        });
     }
 
     fn turn(&mut self, at: usize) -> Result<(), Parting> {
+        let mut bytes = 0;
         for _ in 0..TURN {
-            if !self.read(at)? {
+            if bytes > TURN_BYTES {
+                break;
+            }
+            let read = self.read(at)?;
+            bytes += self.message.len();
+            if !read {
                 // A unit may write, and die, between the last look and this one. Its end counts
                 // when all its messages are read.
                 return match self.peers[at].link.woken() {
@@ -209,7 +261,14 @@ impl Server {
         let mut reader = Reader(message);
         let kind = reader.u8()?;
         if kind == kind::HELLO {
-            self.peers[at].hello = Some(reader.hello()?);
+            let (hello, peer) = (reader.hello()?, &mut self.peers[at]);
+            let is_of = |tenant: &String| {
+                hello.unit.strip_prefix(tenant.as_str()).is_some_and(|name| name.starts_with('/'))
+            };
+            if let Some(tenant) = peer.tenant.as_ref().filter(|tenant| !is_of(tenant)) {
+                return Err(Parting::Foreign(tenant.clone(), hello.unit));
+            }
+            peer.hello = Some(hello);
             return Ok(());
         }
         let hello = self.peers[at].hello.clone().ok_or(Malformed)?;
@@ -321,38 +380,6 @@ impl Server {
         }
     }
 
-    /// Makes a standby the unit if it cannot read the dead unit's memory. Sends it everything that
-    /// it lacks.
-    fn hand_over(&mut self, at: usize, hello: &Hello) -> Result<(), Parting> {
-        let followed = self.succeed(at, hello)?;
-        let is_followed = self.is_followed(&hello.unit);
-        let link = &mut self.peers[at].link;
-        let copy = self.copies.entry(hello.unit.clone()).or_default();
-        if !followed {
-            copy.follow();
-        }
-        let whole = copy.is_whole() && copy.fits(&hello.state_bytes);
-        let flows = if whole { copy.flows() as u32 } else { 0 };
-        if whole {
-            copy.catch_up(|message| {
-                link.send(message)?;
-                link.flush().map(|()| true)
-            })?;
-        }
-        // The collected changes went to this standby. One that follows already begins anew.
-        if is_followed {
-            copy.follow();
-        } else {
-            copy.unfollow();
-        }
-        link.send(&[&[kind::TAKEN, u8::from(whole)][..], &flows.to_le_bytes()].concat())?;
-        if whole {
-            link.send(copy.last())?;
-        }
-        link.flush()?;
-        Ok(())
-    }
-
     /// Drops a peer. The copy stays for a standby that may still be on its way.
     fn part(&mut self, at: usize, parting: &Parting) {
         let peer = self.peers.swap_remove(at);
@@ -368,6 +395,9 @@ impl Server {
         if let Some(copy) = self.copies.get_mut(&hello.unit) {
             if !followed {
                 copy.unfollow();
+            } else if peer.takes {
+                // It has got a part of the changes. The one that follows begins anew.
+                copy.follow();
             }
             if orphaned {
                 copy.orphaned = Some(Instant::now());

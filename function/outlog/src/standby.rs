@@ -215,6 +215,14 @@ struct Taken {
     last: Option<(Head, Vec<Vec<u8>>)>,
 }
 
+impl Taken {
+    /// Fails if the last batch came before the batch `sent`, which left without a log.
+    fn newest(self, sent: u64) -> io::Result<Taken> {
+        let is_older = self.last.as_ref().is_some_and(|(head, _)| head.sequence < sent);
+        if is_older { Err(io::Error::other("the log has an older state")) } else { Ok(self) }
+    }
+}
+
 /// Turns the standby into the unit, after the death of the unit before it.
 pub fn take_over<E: Executor>(
     chain: &mut Chain<E>,
@@ -225,7 +233,8 @@ pub fn take_over<E: Executor>(
 ) -> io::Result<()> {
     let (mut link, mut followed) = call;
     let number = link.as_ref().map_or(0, |l| l.number);
-    let taken = take(&mut link, chain, journal, &mut followed);
+    let taken = take(&mut link, chain, journal, &mut followed)
+        .and_then(|taken| taken.newest(journal.vitals.sent()));
     if !taken.as_ref().is_ok_and(|t| t.last.is_some()) {
         // The followed state may be older than the packets that the unit has sent.
         chain.release_all();

@@ -31,6 +31,8 @@ pub enum Count {
     FirstPacketNs = 23,
     /// Takeovers that had to ask the log.
     Asked = 24,
+    /// Packets that left without a log.
+    Unlogged = 25,
 }
 
 const HEARTBEAT: usize = 0;

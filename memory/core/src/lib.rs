@@ -16,6 +16,7 @@ pub mod heart;
 pub mod page;
 pub mod poll;
 pub mod prefetch;
+pub mod seal;
 pub mod slots;
 pub mod spans;
 pub mod stats;

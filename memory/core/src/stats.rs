@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// First word of the counters; the low byte is the version of the layout.
-pub const STATS_MAGIC: u64 = 0x7061_6e64_6f6d_6d02;
+pub const STATS_MAGIC: u64 = 0x7061_6e64_6f6d_6d03;
 /// Buckets of the stall histogram: four per power of two of nanoseconds.
 pub const STALL_BUCKETS: usize = 160;
 
@@ -79,6 +79,8 @@ pub struct Stats {
     pub anon_now: AtomicU64,
     /// Whole copies.
     pub copies_now: AtomicU64,
+    /// Percent of the slots that a copy has which is being filled. 0 = there is no such copy.
+    pub filling_now: AtomicU64,
     /// 1 while prefetching is paused.
     pub prefetch_paused_now: AtomicU64,
     /// Memory of the process that the pager cannot move, bytes.

@@ -9,14 +9,19 @@ use crate::BATCH_PAGES_MAX;
 
 /// First bytes of a connection; the digit is the version of the format.
 pub const MAGIC: [u8; 8] = *b"PANDOFM2";
-/// Bytes of a token on the wire, padded with zeros. It is not encrypted, so the network must be
-/// trusted.
+/// Bytes of a token on the wire, padded with zeros. It is not encrypted, as pages are, so the
+/// network must be trusted.
 pub const TOKEN_BYTES: usize = 32;
 
 /// The socket option TCP_RTO_MAX_MS of Linux 6.15 and later, and its value on both ends. Segments
 /// that a cut link lost are retransmitted within a second of its return. Older kernels refuse the
 /// option, and retransmit later.
 pub const TCP_RTO_MAX_MS: (i32, i32) = (44, 1000);
+
+/// The socket options SO_SNDBUFFORCE and SO_RCVBUFFORCE, and their value: a batch fits twice. Root
+/// may set them. The options for users would end the growth of the buffers by themselves, at a
+/// limit that is a tenth of a batch on most distributions.
+pub const WIDE: [(i32, i32); 2] = [(32, 4 << 20), (33, 4 << 20)];
 
 /// The result of a request. The text is for users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

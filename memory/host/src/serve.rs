@@ -3,7 +3,7 @@
 
 use crate::inbox::Inbox;
 use crate::lease::{Lease, Leases};
-use memory_core::wire::{Hello, Op, Reply, Status, TCP_RTO_MAX_MS, TOKEN_BYTES, Welcome};
+use memory_core::wire::{Hello, Op, Reply, Status, TCP_RTO_MAX_MS, TOKEN_BYTES, WIDE, Welcome};
 use memory_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpListener;
@@ -327,10 +327,10 @@ fn all(
     Ok(())
 }
 
-/// Makes the socket buffers hold a whole batch, so that one answer is one wake-up.
+/// Makes the socket buffers hold a whole batch, so that one answer is one wake-up. Only root may:
+/// for other users the kernel sizes the buffers itself.
 fn widen(fd: RawFd) {
-    let bytes: i32 = 4 << 20;
-    for option in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
+    for (option, bytes) in WIDE {
         unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const bytes).cast(), 4) };
     }
 }

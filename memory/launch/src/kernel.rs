@@ -40,7 +40,25 @@ pub fn probe() -> Result<Kernel, Refusal> {
             Facts::read().release
         )));
     }
-    Ok(Kernel { threads, moves: has & MOVE != 0 })
+    let swapped = has_swap(&text("/proc/swaps")) && !moves_swapped(&Facts::read().release);
+    Ok(Kernel { threads, moves: has & MOVE != 0 && !swapped })
+}
+
+fn text(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Whether the machine swaps, from its list of swap devices.
+fn has_swap(list: &str) -> bool {
+    list.lines().count() > 1
+}
+
+/// Whether a kernel moves pages safely while it swaps them. Before Linux 6.16, a page may be in the
+/// swap cache during its move and lose its content. Older stable kernels with the fix copy as well.
+fn moves_swapped(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse::<u32>());
+    let (major, minor) = (numbers.next(), numbers.next());
+    matches!((major, minor), (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (6, 16))
 }
 
 /// Creates a userfaultfd by the system call, or else by the device. The error is the system call's.
@@ -79,7 +97,6 @@ struct Facts {
 
 impl Facts {
     fn read() -> Facts {
-        let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         Facts {
             release: text("/proc/sys/kernel/osrelease").trim().to_string(),
             filtered: text("/proc/self/status").lines().any(|l| l == "Seccomp:\t2"),
@@ -118,6 +135,23 @@ fn why(e: &Error, facts: &Facts) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kernel_that_loses_moved_pages_in_its_swap_copies() {
+        let head = "Filename\tType\tSize\tUsed\tPriority\n";
+        assert!(!has_swap(head) && has_swap(&format!("{head}/dev/zram0 partition 1 0 100\n")));
+        for (release, moves) in [
+            ("6.8.0-31-generic", false),
+            ("6.12.38+deb13-amd64", false),
+            ("6.15.11", false),
+            ("6.16.0-rc1", true),
+            ("6.18.44-fc-v595", true),
+            ("7.0", true),
+            ("unknown", false),
+        ] {
+            assert_eq!(moves_swapped(release), moves, "{release}");
+        }
+    }
 
     #[test]
     fn a_refusal_has_its_cause_and_the_next_step() {

@@ -59,6 +59,9 @@ pub struct Run {
     /// File with the token that the hosts want
     #[arg(long)]
     token_file: Option<PathBuf>,
+    /// Encrypt pages before they leave the program [auto: unless all hosts share memory with it]
+    #[arg(long, value_enum, default_value = "auto")]
+    encrypt: Encrypt,
     /// For tests: copy pages, as before Linux 6.8
     #[arg(long, hide = true)]
     copy_pages: bool,
@@ -73,6 +76,13 @@ enum Prefetch {
     Sequential,
     Stride,
     Extent,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Encrypt {
+    Auto,
+    Always,
+    Never,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -170,6 +180,15 @@ impl Run {
         Ok(borrowed)
     }
 
+    /// Whether pages leave the program encrypted.
+    fn is_encrypted(&self) -> bool {
+        match self.encrypt {
+            Encrypt::Auto => self.from.iter().any(|name| !name.starts_with("unix:")),
+            Encrypt::Always => true,
+            Encrypt::Never => false,
+        }
+    }
+
     /// Returns the local memory of the program, bytes, beside this many pages of far memory.
     fn local_bytes(&self, slots: u64) -> Result<u64, Refusal> {
         let far = slots.saturating_mul(PAGE_BYTES as u64);
@@ -202,12 +221,13 @@ impl Run {
         let prefetch = self.prefetch.to_possible_value().expect("a value").get_name().to_string();
         format!(
             "exe={}:{} local={local} slots={slots} copies={copies} patience={} prefetch={prefetch} \
-             mode={} pages={} token={} stats={} {}",
+             mode={} pages={} sealed={} token={} stats={} {}",
             program.device,
             program.inode,
             self.patience.as_nanos(),
             if sigbus { "sigbus" } else { "thread" },
             if moves { "move" } else { "copy" },
+            if self.is_encrypted() { "yes" } else { "no" },
             lease::hex(token),
             counters.as_raw_fd(),
             leases

@@ -109,6 +109,7 @@ const FIGURES: &[Figure] = &[
     ("slots_now", "slots in use", |s| &s.slots_now),
     ("slots_total_now", "slots leased", |s| &s.slots_total),
     ("copies_now", "whole copies", |s| &s.copies_now),
+    ("filling_now", "percent of a copy that is being filled", |s| &s.filling_now),
     ("outside_now", "memory of the program that stays outside far memory, bytes", |s| {
         &s.outside_now
     }),
@@ -233,7 +234,7 @@ fn text(p: &Process, now: &Look, last: Option<&Look>, every: f64) -> String {
     let outside = outside(now.get("outside_now") + now.get("children_now"), budget);
     format!(
         "{} {}   local {} of {} {}{over}{outside}\n\
-         far  {} in use   {} of {} leased hold pages   {} whole cop{}\n\
+         far  {} in use   {} of {} leased hold pages   {}\n\
          faults{per}  zero {:.0}  second chance {:.0}  fetch {:.0}  waited {:.0}  for room \
          {:.0}   syscalls pinned{per} {:.0}\n\
          rounds{per} {:.0}  per request {per_request}   pages{per}  fetched {:.0}  ahead {:.0}  \
@@ -249,8 +250,7 @@ fn text(p: &Process, now: &Look, last: Option<&Look>, every: f64) -> String {
         size::show(now.get("in_use_now") << 12),
         size::show(now.get("slots_now") << 12),
         size::show(now.get("slots_total_now") << 12),
-        now.get("copies_now"),
-        if now.get("copies_now") == 1 { "y" } else { "ies" },
+        copies(now.get("copies_now"), now.get("filling_now")),
         rate("faults_zero"),
         rate("faults_rescue"),
         rate("faults_fetch"),
@@ -276,6 +276,12 @@ fn text(p: &Process, now: &Look, last: Option<&Look>, every: f64) -> String {
         longest(&stalls) as f64 / 1e3,
         histogram(&stalls),
     )
+}
+
+/// Describes the whole copies, and the percent of one that is being filled.
+fn copies(whole: u64, filling: u64) -> String {
+    let another = if filling > 0 { format!(", {filling} % of another") } else { String::new() };
+    format!("{whole} whole cop{}{another}", if whole == 1 { "y" } else { "ies" })
 }
 
 /// Describes memory that far memory cannot move, once it takes more than half of the budget.

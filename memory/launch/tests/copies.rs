@@ -37,6 +37,18 @@ fn every_byte_is_right_and_no_write_is_lost() {
 }
 
 #[test]
+fn pages_leave_while_a_child_shares_them() {
+    let h = host(&["--size", "1GiB"]);
+    let program = example("probes");
+    for mode in ["sigbus", "thread"] {
+        let how = ["--local", "16MiB", "--far", "256MiB", "--from", &h.address, "--mode", mode];
+        let moved = run(&[&how[..], &["--", program.to_str().unwrap(), "shared"]].concat());
+        assert_eq!(String::from_utf8_lossy(&moved.stdout).trim(), "leave true", "{mode}");
+        assert_eq!(copied(&h, mode, "probes", &["shared"]).0, "leave true", "copies in {mode}");
+    }
+}
+
+#[test]
 fn a_direct_read_is_refused_only_where_pages_are_copied() {
     let h = host(&["--size", "1GiB"]);
     for mode in ["sigbus", "thread"] {

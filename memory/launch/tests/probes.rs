@@ -4,6 +4,8 @@
 mod far;
 
 use far::*;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// Runs a case of the program in a mode; returns its output and exit code.
 fn probe(h: &Host, mode: &str, case: &str) -> (String, Option<i32>) {
@@ -88,4 +90,28 @@ fn nothing_is_sent_without_a_copy() {
     let zerocopy = format!("[{unsupported}, {unsupported}] true wrong 0");
     let vmsplice = format!("[{invalid}, {invalid}] 4096 wrong 0");
     find(&h, &[("zerocopy", &zerocopy), ("vmsplice", &vmsplice)]);
+}
+
+#[test]
+fn a_mapping_does_not_replace_far_memory_unasked() {
+    let h = host(&["--size", "1GiB"]);
+    find(&h, &[("taken", &format!("{} wrong 0", libc::EEXIST))]);
+}
+
+#[test]
+fn a_parent_may_have_blocked_the_signal_of_faults() {
+    let h = host(&["--size", "1GiB"]);
+    let mut command = Command::new(pando_mem());
+    command.args(["run", "--local", "16MiB", "--from", &h.address, "--mode", "sigbus", "--"]);
+    unsafe {
+        command.pre_exec(|| {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            libc::sigaddset(&mut set, libc::SIGBUS);
+            libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+            Ok(())
+        })
+    };
+    let out = command.arg(example("probes")).arg("direct").output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&out.stdout).trim(), "[0, 0, 0, 0]", "{out:?}");
 }

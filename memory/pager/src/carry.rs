@@ -14,19 +14,35 @@ const COPY_PAGES: usize = 32;
 
 impl Memory {
     /// Moves adjacent pages of the program to adjacent empty frames. Returns how many have moved
-    /// before the first one that stays: the kernel uses it, or shares it with a child.
+    /// before the first one that stays, because a device may write into it.
     pub fn take_out(&self, frame: u32, page: u32, n: usize) -> usize {
         let (to, from, bytes) = (self.frame(frame), self.at(page), n * PAGE_BYTES);
         unsafe {
             if mode::moves() {
-                return match Uffd.move_pages(to, from, bytes) {
-                    Ok(()) => n,
-                    Err((_, moved)) => moved / PAGE_BYTES,
-                };
+                return self.move_out(to, from, bytes) / PAGE_BYTES;
             }
             Uffd.protect(from, bytes);
             self.copy(to, from, n);
             n
+        }
+    }
+
+    /// Moves bytes of the program to empty frames; returns how many. The kernel moves no page that
+    /// a child shares, or has shared. A write fault gives the program a page of its own.
+    unsafe fn move_out(&self, to: *mut u8, from: *mut u8, bytes: usize) -> usize {
+        unsafe {
+            let (mut done, mut is_own) = (0, false);
+            while let Err((e, moved)) = Uffd.move_pages(to.add(done), from.add(done), bytes - done)
+            {
+                done += moved;
+                if e != libc::EBUSY as isize || is_own {
+                    return done;
+                }
+                let rest = (from.add(done), bytes - done);
+                sys!(libc::SYS_madvise, rest.0, rest.1, libc::MADV_POPULATE_WRITE);
+                is_own = true;
+            }
+            bytes
         }
     }
 

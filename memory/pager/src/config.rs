@@ -48,6 +48,8 @@ pub struct Config {
     pub sigbus: bool,
     /// Whether the kernel moves pages. Otherwise the pager copies them.
     pub moves: bool,
+    /// Whether pages are encrypted before they leave this process.
+    pub seals: bool,
     /// The token of the memory hosts.
     pub token: [u8; TOKEN_BYTES],
     /// The memory hosts: the first `hosts_len` entries.
@@ -70,6 +72,7 @@ pub fn parse(text: &str) -> Option<Config> {
         prefetch: Kind::None,
         sigbus: true,
         moves: true,
+        seals: false,
         token: [0; TOKEN_BYTES],
         hosts: [none; HOSTS_MAX],
         hosts_len: 0,
@@ -96,6 +99,7 @@ pub fn parse(text: &str) -> Option<Config> {
                 }
             }
             "mode" => c.sigbus = value == "sigbus",
+            "sealed" => c.seals = value == "yes",
             "pages" => c.moves = value == "move",
             "token" => c.token.copy_from_slice(&unhex::<TOKEN_BYTES>(value)?.0),
             "stats" => c.stats = value.parse().ok()?,

@@ -13,6 +13,7 @@ use crate::sys;
 use crate::sys::Lock;
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::Relaxed;
+use memory_core::PAGE_BYTES;
 use memory_core::stats::add;
 
 /// Pages that are unmapped, or stored, in one batch.
@@ -92,6 +93,7 @@ pub unsafe fn begin(pager: &'static Pager) {
             ticked_ns: 0,
             tick_ns: TICK_NS,
             tended_ns: 0,
+            sealed: sys::reserve(CLEAN_BATCH * PAGE_BYTES),
             is_full: false,
         });
     }
@@ -167,6 +169,8 @@ pub struct Evictor {
     /// Time until the next tick.
     tick_ns: u64,
     tended_ns: u64,
+    /// Room for the encrypted copies of a batch.
+    sealed: *mut u8,
     /// The user has the message that far memory is full.
     is_full: bool,
 }
@@ -234,6 +238,7 @@ impl Evictor {
         s.slots_now.store(slots as u64, Relaxed);
         s.prefetch_paused_now.store(paused as u64, Relaxed);
         s.copies_now.store(self.pager.hosts.whole() as u64, Relaxed);
+        s.filling_now.store(self.pager.hosts.filled(), Relaxed);
     }
 
     /// Evicts one batch if room is short. Returns whether there is more to do.

@@ -54,6 +54,7 @@ fn transfer(pager: &Pager, lane: &mut Lane, n: usize, lead: &mut Lead) {
         lead.pass_if_crowded();
         evict::ahead(pager)
     });
+    pager.open(&slots[..n], &memory[..n]);
     for i in 0..n {
         if pager.fingerprint(memory[i]) == sums[i] {
             continue;
@@ -67,6 +68,7 @@ fn transfer(pager: &Pager, lane: &mut Lane, n: usize, lead: &mut Lead) {
             ));
         }
         pager.hosts.read(ports, pager.stats, &slots[i..=i], &memory[i..=i], from, || {});
+        pager.open(&slots[i..=i], &memory[i..=i]);
         if pager.fingerprint(memory[i]) != sums[i] {
             sys::die(format_args!(
                 "both memory hosts returned a page that is not what was stored (checksum). The \

@@ -19,6 +19,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::SeqCst};
 use memory_core::heart::Heart;
 use memory_core::page::{State, flag};
 use memory_core::prefetch::{Accuracy, Prefetcher};
+use memory_core::seal::{KEY_BYTES, Seal};
 use memory_core::spans::Spans;
 use memory_core::stats::{Stats, add};
 use memory_core::{PAGE_BYTES, fingerprint};
@@ -61,6 +62,7 @@ pub struct Pager {
     /// The counters.
     pub stats: &'static Stats,
     seed: u64,
+    seal: Option<Seal>,
     /// A page of zeros.
     pub zeros: *mut u8,
     /// Queues of threads that wait for a busy page.
@@ -117,6 +119,16 @@ impl Drop for Guard<'_> {
     }
 }
 
+/// Returns a key. Ends the program if the kernel has no random numbers for it.
+unsafe fn random_key() -> [u8; KEY_BYTES] {
+    let mut key = [0; KEY_BYTES];
+    let r = unsafe { sys!(libc::SYS_getrandom, key.as_mut_ptr(), KEY_BYTES, 0) };
+    if r != KEY_BYTES as isize {
+        sys::die(format_args!("no random key for the pages (error {}); allow getrandom", -r));
+    }
+    key
+}
+
 impl Pager {
     /// Makes a pager that serves no fault before [`publish`].
     pub unsafe fn new(
@@ -139,6 +151,7 @@ impl Pager {
                 room: Room::new(config.local_bytes, stats),
                 hosts: Hosts::new(config),
                 fork: Fork::new(),
+                seal: config.seals.then(|| Seal::new(&random_key())),
                 stats,
                 seed,
                 zeros,
@@ -182,6 +195,27 @@ impl Pager {
     /// Returns the fingerprint of a page's bytes.
     pub fn fingerprint(&self, memory: *mut u8) -> u64 {
         fingerprint(unsafe { core::slice::from_raw_parts(memory, PAGE_BYTES) }, self.seed)
+    }
+
+    /// Decrypts pages that hosts have sent, in place, if this program encrypts.
+    pub fn open(&self, slots: &[u32], memory: &[*mut u8]) {
+        let Some(seal) = &self.seal else { return };
+        for (&slot, &page) in slots.iter().zip(memory) {
+            seal.open(slot, unsafe { &mut *page.cast::<[u8; PAGE_BYTES]>() });
+        }
+    }
+
+    /// Encrypts pages in place, if this program encrypts.
+    pub fn close(&self, slots: &[u32], memory: &[*mut u8]) {
+        let Some(seal) = &self.seal else { return };
+        for (&slot, &page) in slots.iter().zip(memory) {
+            seal.close(slot, unsafe { &mut *page.cast::<[u8; PAGE_BYTES]>() });
+        }
+    }
+
+    /// Whether this program encrypts its pages.
+    pub fn seals(&self) -> bool {
+        self.seal.is_some()
     }
 
     /// Waits until a busy page may have changed.

@@ -5,7 +5,7 @@ use crate::sys::follow;
 use crate::transport::{Broken, LONG, Transport, Watch};
 use crate::{descriptor, mode, sys};
 use memory_core::poll::Poll;
-use memory_core::wire::{Hello, Op, Reply, Request, Status, TCP_RTO_MAX_MS, Welcome};
+use memory_core::wire::{Hello, Op, Reply, Request, Status, TCP_RTO_MAX_MS, WIDE, Welcome};
 use memory_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 
 /// Sockets time out after this, so that silence is counted in steps.
@@ -90,6 +90,12 @@ impl Port {
         Port { host, ..Port::default() }
     }
 
+    /// Returns the descriptor of an open connection.
+    #[cfg(test)]
+    pub fn socket(&self) -> i32 {
+        self.fd - 1
+    }
+
     /// Whether the port is connected to this lease. A host that was given up and came back may
     /// still serve its old lease.
     pub fn is_open(&self, lease: u64) -> bool {
@@ -147,7 +153,6 @@ impl Port {
         self.fd = fd + 1;
         self.serial = 0;
         let wait = libc::timeval { tv_sec: 0, tv_usec: TICK_US };
-        let wide = 4i32 << 20;
         unsafe {
             sys!(
                 libc::SYS_setsockopt,
@@ -165,8 +170,9 @@ impl Port {
                 &raw const wait,
                 size_of::<libc::timeval>()
             );
-            sys!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &raw const wide, 4);
-            sys!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &raw const wide, 4);
+            for (option, bytes) in WIDE {
+                sys!(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, option, &raw const bytes, 4);
+            }
             if to.family() != libc::AF_UNIX {
                 for (option, value) in
                     [(libc::TCP_NODELAY, 1), (libc::TCP_USER_TIMEOUT, NEVER_MS), TCP_RTO_MAX_MS]

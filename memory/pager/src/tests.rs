@@ -77,6 +77,7 @@ fn config(hosts: &[Address], copies: usize, slots: u64, patience: Duration) -> C
         prefetch: Kind::None,
         sigbus: true,
         moves: true,
+        seals: false,
         token: TOKEN,
         hosts: all,
         hosts_len: hosts.len(),

@@ -8,7 +8,7 @@ const STATE_BYTES: usize = 4;
 /// A unit's or standby's end of a link to the log.
 fn call(server: &mut Server, epoch: u32) -> Shared {
     let (memory, unit, log) = Shared::make().unwrap();
-    server.welcome(Box::new(Shared::open(&memory, log, false).unwrap()));
+    server.welcome(Box::new(Shared::open(&memory, log, false).unwrap()), None);
     let mut link = Shared::open(&memory, unit, true).unwrap();
     link.send(
         &Hello { epoch, state_bytes: vec![STATE_BYTES], unit: "tenant/unit".into() }.encode(),
@@ -183,10 +183,10 @@ fn a_unit_that_writes_and_dies_after_the_last_look_is_read_to_its_end() {
     .unwrap();
     unit.send(&[kind::CLEAR]).unwrap();
     unit.send(&batch(1, 1, 1)).unwrap();
-    server.welcome(Box::new(Sudden {
-        link: Shared::open(&memory, log, false).unwrap(),
-        unit: Some(unit),
-    }));
+    server.welcome(
+        Box::new(Sudden { link: Shared::open(&memory, log, false).unwrap(), unit: Some(unit) }),
+        None,
+    );
     let mut standby = call(&mut server, 2);
     turns(&mut server);
     assert_eq!(taken(&mut server, &mut standby), Some(2));
@@ -230,7 +230,7 @@ fn damaged_messages_harm_no_other_unit() {
         let mut random = seed;
         let mut server = Server::new(None, None, -1);
         let (memory, unit, log) = Shared::make().unwrap();
-        server.welcome(Box::new(Shared::open(&memory, log, false).unwrap()));
+        server.welcome(Box::new(Shared::open(&memory, log, false).unwrap()), None);
         let mut other = Shared::open(&memory, unit, true).unwrap();
         let hello = Hello { epoch: 1, state_bytes: vec![STATE_BYTES], unit: "another/unit".into() };
         other.send(&hello.encode()).unwrap();
@@ -263,7 +263,7 @@ fn a_stranger_is_let_go() {
     for message in [vec![kind::CLEAR], vec![kind::TAKE], batch(1, 1, 1), vec![], vec![99]] {
         let mut server = Server::new(None, None, -1);
         let (memory, unit, log) = Shared::make().unwrap();
-        server.welcome(Box::new(Shared::open(&memory, log, false).unwrap()));
+        server.welcome(Box::new(Shared::open(&memory, log, false).unwrap()), None);
         let mut stranger = Shared::open(&memory, unit, true).unwrap();
         stranger.send(&message).unwrap();
         turns(&mut server);

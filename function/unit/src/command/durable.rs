@@ -23,15 +23,18 @@ use pando_meter::Meter;
 use pando_net::port::Port;
 use pando_outlog::hold::Watcher;
 use pando_outlog::journal::Journal;
+use pando_outlog::keys::Key;
 use pando_outlog::link::Shared;
 use pando_outlog::orders::{self, Orders};
 use pando_outlog::record::Hello;
+use pando_outlog::sealed::{self, Session};
 use pando_outlog::standby::{self, Call};
 use pando_outlog::vitals::{self, Vitals};
 use pando_unit::unit::{self, Unit};
 
 use super::failure::Failure;
 use super::flags::Run;
+use super::keys;
 use super::process::{Process, internal};
 
 /// The run ends after this many deaths in a row without a finished batch.
@@ -49,7 +52,8 @@ struct Watch<'a> {
     unit: Process,
     standby: Option<Process>,
     log: Option<Process>,
-    address: Option<SocketAddr>,
+    /// The log on another host, and the tenant's key there.
+    address: Option<(SocketAddr, Key)>,
     /// The log's host does not answer, and this has been reported.
     away: bool,
     /// Links so far.
@@ -69,12 +73,20 @@ pub fn supervise(run: &Run, ready: impl FnOnce()) -> Result<ExitCode, Failure> {
 }
 
 /// Returns the message about a log's host that does not answer, or answers again.
-fn away(address: SocketAddr, why: Option<io::Error>) -> String {
+fn away(address: SocketAddr, why: Option<io::Error>, patience: Option<Duration>) -> String {
+    let then = match patience {
+        Some(patience) => format!("after {patience:?} packets leave without it"),
+        None => "no packet leaves until it does".to_owned(),
+    };
     match why {
+        Some(e) if e.kind() == io::ErrorKind::PermissionDenied => format!(
+            "the output log at {address} lets this unit not in ({e}): {then}; compare the files of \
+             --log-key and, there, --keys"
+        ),
         Some(e) => {
             format!(
-                "the output log at {address} does not answer ({e}): no packet leaves until it \
-                 does; there: `pando fn log --listen {address}`"
+                "the output log at {address} does not answer ({e}): {then}; there: \
+                 `pando fn log --listen {address} --keys FILE`"
             )
         }
         None => format!("the output log at {address} answers"),
@@ -84,7 +96,7 @@ fn away(address: SocketAddr, why: Option<io::Error>) -> String {
 impl<'a> Watch<'a> {
     fn start(run: &'a Run) -> Result<Watch<'a>, Failure> {
         let signals = unit::signals().map_err(internal("signals"))?;
-        let address = run.durable.log.as_deref().map(resolve).transpose()?;
+        let address = elsewhere(run)?;
         let opened = run.open_ports()?;
         let ports: Vec<OwnedFd> = opened
             .iter()
@@ -148,14 +160,18 @@ impl<'a> Watch<'a> {
                     process.send(&order, &[memory.as_fd(), unit.as_fd()]);
                     process.memory = Some(memory);
                 }),
-                (None, Some(address)) => TcpStream::connect_timeout(&address, 2 * CALL_AGAIN)
-                    .map(|socket| process.send(&order, &[socket.as_fd()])),
+                (None, Some((address, key))) => {
+                    call(address, &self.run.tenant, &key).map(|(socket, session)| {
+                        let order = format!("{order} {}", session.word());
+                        process.send(&order, &[socket.as_fd()]);
+                    })
+                }
                 (None, None) => Err(io::ErrorKind::NotConnected.into()),
             };
             process.link = if linked.is_ok() { self.links } else { 0 };
-            if let (Some(address), true) = (self.address, self.away == linked.is_ok()) {
+            if let (Some((address, _)), true) = (self.address, self.away == linked.is_ok()) {
                 self.away = !self.away;
-                pando_walls::say!("{}", away(address, linked.err()));
+                pando_walls::say!("{}", away(address, linked.err(), self.run.durable.patience()));
             }
         }
         if let Some(standby) = self.standby.as_ref().filter(|_| self.unit.link != before) {
@@ -371,6 +387,29 @@ impl<'a> Watch<'a> {
     }
 }
 
+/// Returns the address of the log on another host, and the tenant's key there.
+fn elsewhere(run: &Run) -> Result<Option<(SocketAddr, Key)>, Failure> {
+    let (Some(address), Some(file)) = (&run.durable.log, &run.durable.log_key) else {
+        return Ok(None);
+    };
+    let key = keys::read(file)?.of(&run.tenant).copied().ok_or_else(|| {
+        Failure::Invalid(format!(
+            "{} has no key of tenant {}: `pando fn log --new-key {1}` prints one, for this file \
+             and that of the log",
+            file.display(),
+            run.tenant
+        ))
+    })?;
+    Ok(Some((resolve(address)?, key)))
+}
+
+/// Connects to a log on another host, and proves the key.
+fn call(address: SocketAddr, tenant: &str, key: &Key) -> io::Result<(TcpStream, Session)> {
+    let socket = TcpStream::connect_timeout(&address, 2 * CALL_AGAIN)?;
+    let session = sealed::call(&socket, tenant, key, 3 * CALL_AGAIN)?;
+    Ok((socket, session))
+}
+
 fn resolve(address: &str) -> Result<SocketAddr, Failure> {
     let found = address
         .to_socket_addrs()
@@ -388,6 +427,7 @@ pub fn unit(run: &Run) -> Result<ExitCode, Failure> {
     let _ = orders.send("ready", &[]);
     let signals = unit.signals.as_raw_fd();
     let mut journal = Journal::new(orders, vitals, hello);
+    journal.patience = run.durable.patience();
     let call = standby::wait(&mut unit.chain, &mut journal, signals, watcher)
         .map_err(internal("wait for the unit's end"))?;
     match call {

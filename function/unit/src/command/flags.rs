@@ -2,6 +2,8 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use pando_net::packet;
@@ -82,8 +84,18 @@ pub struct DurableArgs {
     pub durability: Durability,
     /// The output log on another host, run there by `pando fn log --listen`; without it, a process
     /// here
-    #[arg(long, value_name = "HOST:PORT", requires = "durability")]
+    #[arg(long, value_name = "HOST:PORT", requires = "durability", requires = "log_key")]
     pub log: Option<String>,
+    /// A file with the tenant's key at that log, as `pando fn log --new-key` prints it
+    #[arg(long, value_name = "FILE", requires = "log")]
+    pub log_key: Option<PathBuf>,
+    /// Without an output log: no packet leaves (stop), or packets leave without the protection from
+    /// crashes (go-on)
+    #[arg(long, value_enum, default_value_t)]
+    pub on_log_lost: OnLogLost,
+    /// With --on-log-lost go-on: wait this many milliseconds for a log first
+    #[arg(long, default_value_t = 1000, value_name = "MS")]
+    pub log_lost_ms: u64,
     /// Kill a unit after this many milliseconds without a sign of life; its standby follows
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(200..))]
     pub hang_ms: u64,
@@ -99,6 +111,23 @@ pub enum Durability {
     None,
     /// Nothing that was already sent: an output log outlives the unit.
     Log,
+}
+
+/// The way of a unit without an output log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum OnLogLost {
+    /// Packets wait.
+    #[default]
+    Stop,
+    /// Packets leave.
+    GoOn,
+}
+
+impl DurableArgs {
+    /// Returns the longest wait for an output log; `None` waits for ever.
+    pub fn patience(&self) -> Option<Duration> {
+        (self.on_log_lost == OnLogLost::GoOn).then(|| Duration::from_millis(self.log_lost_ms))
+    }
 }
 
 impl Run {

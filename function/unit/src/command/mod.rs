@@ -9,6 +9,7 @@ mod durable;
 mod failure;
 mod flags;
 mod generate;
+mod keys;
 mod limits;
 mod log;
 mod member;

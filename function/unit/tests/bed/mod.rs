@@ -4,6 +4,7 @@
 pub mod cases;
 pub mod group;
 pub mod numbers;
+pub mod watched;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

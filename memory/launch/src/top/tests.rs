@@ -84,8 +84,12 @@ fn rates_are_of_the_time_between_two_looks() {
     let p = process("x");
     p.stats.rounds.store(100, Relaxed);
     p.stats.stalls.0[bucket(1_000)].store(50, Relaxed);
+    p.stats.copies_now.store(1, Relaxed);
+    p.stats.filling_now.store(34, Relaxed);
     let first = Look::at(p.stats);
-    assert!(text(&p, &first, None, 2.0).contains("\nrounds 100  per request -"), "sums at first");
+    let sums = text(&p, &first, None, 2.0);
+    assert!(sums.contains("\nrounds 100  per request -"), "sums at first");
+    assert!(sums.contains(" 1 whole copy, 34 % of another\n"), "{sums}");
     p.stats.rounds.store(120, Relaxed);
     p.stats.requests.store(5, Relaxed);
     p.stats.stalls.0[bucket(9_000_000)].store(1, Relaxed);

@@ -2,10 +2,11 @@
 //! descriptors, sending without copying, running on small stacks. `probes CASE` prints its results,
 //! which include `wrong 0` if all is well.
 
+mod leaving;
+
 use std::ffi::{c_int, c_void};
 use std::io::Error;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const PAGE: usize = 4096;
 const BIG: usize = 48 << 20;
@@ -411,36 +412,6 @@ unsafe fn small_writes(big: &Big) -> String {
     }
 }
 
-/// Counts up in pages that leave at the same moment, in threads of its own. They are few pages, so
-/// most writes meet no fault. Returns the counts that are wrong in the end.
-unsafe fn counted(big: &Big) -> usize {
-    const THREADS: usize = 2;
-    const PAGES: usize = 512;
-    let at = big.0 as usize;
-    let is_over = &AtomicBool::new(false);
-    std::thread::scope(|s| {
-        let counting = |t: usize| {
-            move || unsafe {
-                let place = |page: usize| (at as *mut u64).byte_add(page * PAGE + 128).add(t);
-                let mut counts = vec![0u64; PAGES];
-                let mut n = t;
-                while !is_over.load(Relaxed) {
-                    n = n.wrapping_add(1);
-                    let page = pattern(n) as usize % PAGES;
-                    counts[page] += 1;
-                    place(page).write_volatile(place(page).read_volatile() + 1);
-                }
-                let is = |page: usize| place(page).read_volatile();
-                counts.iter().enumerate().filter(|&(page, n)| is(page) != *n).count()
-            }
-        };
-        let threads: Vec<_> = (0..THREADS).map(|t| s.spawn(counting(t))).collect();
-        (0..8).for_each(|_| unsafe { big.sweep() });
-        is_over.store(true, Relaxed);
-        threads.into_iter().map(|t| t.join().unwrap()).sum()
-    })
-}
-
 /// Opens this program for direct reads, by every call; prints the errors.
 unsafe fn direct() -> String {
     unsafe {
@@ -455,6 +426,15 @@ unsafe fn direct() -> String {
     }
 }
 
+/// Maps memory where far memory is, without a right to replace it; prints the error.
+unsafe fn taken(big: &Big) -> String {
+    unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let at = libc::mmap(big.0.cast(), PAGE, libc::PROT_READ, flags, -1, 0);
+        format!("{} wrong {}", (at == libc::MAP_FAILED) as i32 * errno(), big.wrong())
+    }
+}
+
 unsafe fn run(case: &str) -> String {
     unsafe {
         let big = Big::new();
@@ -462,8 +442,10 @@ unsafe fn run(case: &str) -> String {
             "zerocopy" => zerocopy(&big),
             "vmsplice" => vmsplice(&big),
             "files" => files(&big),
-            "counted" => format!("wrong {}", counted(&big)),
+            "counted" => format!("wrong {}", leaving::counted(&big)),
+            "shared" => format!("leave {}", leaving::shared(&big)),
             "direct" => direct(),
+            "taken" => taken(&big),
             "dropped" => dropped(&big),
             "poisoned" => poisoned(&big),
             "small writes" => small_writes(&big),

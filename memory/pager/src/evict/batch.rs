@@ -4,6 +4,7 @@ use super::{Batch, CLEAN_BATCH, Evictor};
 use crate::hosts::write::{Wait, Writing};
 use crate::lane::Lane;
 use crate::sys;
+use memory_core::PAGE_BYTES;
 use memory_core::heart::{Clean, Need};
 use memory_core::stats::add;
 
@@ -89,6 +90,7 @@ impl Evictor {
             kept += 1;
         }
         drop(g);
+        self.seal(writes);
         let writing = if writes > 0 {
             let Lane { slots, memory, ports, .. } = &mut *self.lane;
             pager.hosts.begin_write(ports, &slots[..writes], &memory[..writes])
@@ -99,6 +101,20 @@ impl Evictor {
         if full > 0 {
             self.full(full);
         }
+    }
+
+    /// Encrypts copies of the batch's pages, which the lane then has in their place. A frame keeps
+    /// its content, because a fault may map it again.
+    fn seal(&mut self, writes: usize) {
+        if !self.pager.seals() {
+            return;
+        }
+        for (i, page) in self.lane.memory[..writes].iter_mut().enumerate() {
+            let copy = self.sealed.wrapping_add(i * PAGE_BYTES);
+            unsafe { copy.copy_from_nonoverlapping(*page, PAGE_BYTES) };
+            *page = copy;
+        }
+        self.pager.close(&self.lane.slots[..writes], &self.lane.memory[..writes]);
     }
 
     fn full(&mut self, pages: usize) {

@@ -36,12 +36,14 @@ impl Evictor {
         }
         let Lane { slots, memory, sums, ports, .. } = &mut *self.lane;
         pager.hosts.read(ports, pager.stats, &slots[..n], &memory[..n], h, || {});
+        pager.open(&slots[..n], &memory[..n]);
         if (0..n).any(|i| pager.fingerprint(memory[i]) != sums[i]) {
             sys::die(format_args!(
                 "a page is wrong on the only whole copy (checksum). The program is stopped before \
                  it reads it"
             ));
         }
+        pager.close(&slots[..n], &memory[..n]);
         if pager.hosts.write_to(ports, pager.stats, h, &slots[..n], &memory[..n]) {
             host.rebuilt.store(from as u32, SeqCst);
             add(&pager.stats.slots_rebuilt, n as u64);

@@ -79,6 +79,14 @@ impl Hosts {
         })
     }
 
+    /// Returns how many percent of its slots the host has that is being rebuilt: at least 1. 0 =
+    /// there is no such host.
+    pub fn filled(&self) -> u64 {
+        self.rebuilding().map_or(0, |h| {
+            (self.all[h].rebuilt.load(SeqCst) as u64 * 100 / self.config.slots).max(1)
+        })
+    }
+
     /// Returns the host that is being rebuilt, if any.
     pub fn rebuilding(&self) -> Option<usize> {
         (0..self.config.hosts_len).find(|&h| self.all[h].state() == REBUILDING)

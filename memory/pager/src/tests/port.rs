@@ -220,3 +220,42 @@ fn a_write_that_no_one_takes_ends_when_the_patience_ends() {
     assert!(!port.is_open(9));
     served.join().unwrap();
 }
+
+/// Takes CAP_NET_ADMIN from the calling thread.
+fn drop_net_admin() {
+    let (head, mut sets) = ([0x2008_0522u32, 0], [[0u32; 3]; 2]);
+    unsafe {
+        assert_eq!(libc::syscall(libc::SYS_capget, head.as_ptr(), sets.as_mut_ptr()), 0);
+        sets[0][0] &= !(1 << 12);
+        assert_eq!(libc::syscall(libc::SYS_capset, head.as_ptr(), sets.as_ptr()), 0);
+    }
+}
+
+/// Returns the value of an option of a port's socket.
+fn option(port: &Port, name: i32) -> i32 {
+    let (mut value, mut len) = (0i32, 4u32);
+    let at = (&raw mut value).cast();
+    let r = unsafe { libc::getsockopt(port.socket(), libc::SOL_SOCKET, name, at, &raw mut len) };
+    assert_eq!(r, 0);
+    value
+}
+
+#[test]
+fn buffers_hold_a_batch_for_root_and_grow_by_themselves_for_users() {
+    const SO_BUF_LOCK: i32 = 72;
+    let (_server, at) = server(16);
+    let open = move || {
+        let mut port = port();
+        port.open(&address(at, 0), &Hello { slots: 1, ..HELLO }).expect("opens");
+        port
+    };
+    if unsafe { libc::geteuid() } == 0 {
+        let port = open();
+        assert!([libc::SO_RCVBUF, libc::SO_SNDBUF].iter().all(|o| option(&port, *o) >= 8 << 20));
+    }
+    let user = std::thread::spawn(move || {
+        drop_net_admin();
+        option(&open(), SO_BUF_LOCK)
+    });
+    assert_eq!(user.join().unwrap(), 0, "the kernel sizes both buffers");
+}

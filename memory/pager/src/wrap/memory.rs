@@ -94,10 +94,10 @@ unsafe fn fixed(
         if !is_far(at.cast(), bytes) {
             return kernel_mmap(at, bytes, prot, flags, fd, offset);
         }
-        let plain = fd == -1
-            && flags & libc::MAP_ANONYMOUS != 0
-            && flags & libc::MAP_FIXED != 0
-            && prot & libc::PROT_EXEC == 0;
+        if flags & libc::MAP_FIXED_NOREPLACE != 0 {
+            return answer(-(libc::EEXIST as isize)) as *mut c_void;
+        }
+        let plain = fd == -1 && flags & libc::MAP_ANONYMOUS != 0 && prot & libc::PROT_EXEC == 0;
         match whole(pager, at.cast(), bytes) {
             Some((first, pages)) if plain => {
                 pager.discard(first, pages);

@@ -1,6 +1,8 @@
 //! The test bed of the runs: a namespace, two veths, a unit on one end, and the load from the
 //! other.
 
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -13,6 +15,8 @@ use serde_json::Value;
 pub const FLOWS: usize = 1000;
 /// Frames of every ring: more than arrive during a recovery.
 pub const RING_FRAMES: usize = 32_768;
+/// The file with the key of the log over TCP.
+pub const KEYS: &str = "/tmp/bench-recovery.keys";
 /// A deadline for packets that only a defect exceeds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -102,8 +106,11 @@ impl Bed {
 
     /// Starts an output log, as on another host.
     pub fn log(&self, address: &str) -> Child {
+        let made = Command::new(Self::program()).args(["log", "--new-key", "default"]).output();
+        let keys = std::fs::OpenOptions::new().write(true).create(true).mode(0o600).open(KEYS);
+        keys.and_then(|mut file| file.write_all(&made?.stdout)).expect("make a key");
         let mut log = Command::new(Self::program())
-            .args(["log", "--listen", address])
+            .args(["log", "--listen", address, "--keys", KEYS])
             .stdout(Stdio::piped())
             .spawn()
             .expect("start a log");
@@ -120,6 +127,7 @@ impl Bed {
         let _ = log.kill();
         let _ = log.wait();
         let _ = std::fs::remove_dir_all(&self.directory);
+        let _ = std::fs::remove_file(KEYS);
     }
 
     fn json(&self, arguments: &[&str]) -> Value {

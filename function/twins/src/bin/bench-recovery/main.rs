@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use pando_twins::steal::undisturbed;
 
-use bed::{Bed, FLOWS, Load};
+use bed::{Bed, FLOWS, KEYS, Load};
 
 const ROUNDS: u32 = 27;
 const LOG: [&str; 2] = ["--durability", "log"];
-const TCP: [&str; 4] = ["--durability", "log", "--log", "127.0.0.1:7171"];
+const TCP: [&str; 6] = ["--durability", "log", "--log", "127.0.0.1:7171", "--log-key", KEYS];
 
 fn main() {
     if std::env::args().nth(1).as_deref() == Some("peer") {
