@@ -22,10 +22,13 @@ const (
 	ByScore BalanceBy = "score"
 	// ByLeastFlows draws two likewise and takes the one with fewer live flows.
 	ByLeastFlows BalanceBy = "least-flows"
+	// ByClient is ByHash of the client's address alone: a client stays at one instance while no
+	// instance comes or goes.
+	ByClient BalanceBy = "client"
 )
 
 // BalanceKinds lists every policy, in the order of enum balance_by in bpf/pando.h.
-var BalanceKinds = []BalanceBy{ByHash, ByRoundRobin, ByHaven, ByScore, ByLeastFlows}
+var BalanceKinds = []BalanceBy{ByHash, ByRoundRobin, ByHaven, ByScore, ByLeastFlows, ByClient}
 
 // BalanceAt is the moment of the choice.
 type BalanceAt string
@@ -120,6 +123,10 @@ func (b Balance) Check() error {
 	every := Seconds(b.EverySeconds)
 	if b.EverySeconds != 0 && (every < MeterMin || every > MeterMax) {
 		return fmt.Errorf("%w: balance.every: %s: want %s to %s", ErrInvalid, every, MeterMin, MeterMax)
+	}
+	if b.By == ByClient && b.At == AtConnect {
+		return fmt.Errorf("%w: balance.at: connect, and a socket has no address yet: drop it, or take "+
+			"another policy than client", ErrInvalid)
 	}
 	return nil
 }

@@ -192,6 +192,32 @@ func (s Spec) ForRun(p RunPart) Spec {
 	return s
 }
 
+// rarely is a schedule in place of the run that a deploy of a job starts: 29 February.
+const rarely = "0 0 29 2 *"
+
+// Once returns the spec of a job for one run of s, under another name. The job takes no connections
+// and keeps no state.
+func (s Spec) Once(name ServiceName) (Spec, error) {
+	why := ""
+	switch {
+	case s.IsVM():
+		why = "a virtual machine has no command of its own"
+	case len(s.Endpoints) > 0:
+		why = "its endpoints are programs elsewhere"
+	case s.Kind == Stateful:
+		why = "its volumes belong to instances with numbers"
+	}
+	if why != "" {
+		return Spec{}, fmt.Errorf("%w: one run of %s is not possible: %s; `pando deploy` starts it",
+			ErrRefused, s.Name, why)
+	}
+	s.Name, s.Kind, s.Job = name, KindJob, Job{Schedule: rarely}
+	s.Ports, s.State, s.StateCopies, s.Hooks = nil, nil, 0, Hooks{}
+	s.Health, s.Restart, s.Scale, s.Replicate = Health{}, "", Scale{}, Replicate{}
+	s.Rollout, s.Balance, s.DrainSecondsMax = Rollout{}, Balance{}, 0
+	return s, nil
+}
+
 // RunAsk is the request of an operator for a run.
 type RunAsk struct {
 	// Command replaces the command of the spec. Only a job may run without one.

@@ -57,3 +57,25 @@ func TestTheSpecOfARunServesNothing(t *testing.T) {
 		t.Errorf("a NUL byte: %v", err)
 	}
 }
+
+func TestTheSpecOfOneRunServesNothing(t *testing.T) {
+	s := Spec{Name: "web", Tenant: "shop", Kind: KindJob, Job: Job{Schedule: "* * * * *", Parallel: 4},
+		Command: []string{"serve"}, Environment: map[string]string{"A": "b"},
+		Ports: []Port{{Published: 80}}, Restart: RestartAlways, Scale: Scale{Min: 3, Max: 9, Warm: 2},
+		Volumes: []Volume{{Name: "data"}}, State: map[string]StateType{"n": "counter"},
+		StateCopies: 2, DrainSecondsMax: 5}
+	got, err := s.Once("web-run-1")
+	want := Spec{Name: "web-run-1", Tenant: "shop", Kind: KindJob, Job: Job{Schedule: rarely},
+		Command: s.Command, Environment: s.Environment, Volumes: s.Volumes}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v\nwant %+v", got, err, want)
+	}
+	if full := got.WithDefaults(); full.Scale.Min != 0 || full.Scale.Max != 1 || full.Scale.Warm != 0 {
+		t.Errorf("it scales: %+v", full.Scale)
+	}
+	for _, s := range []Spec{{Kind: KindVM}, {Kind: Stateful}, {Endpoints: make([]External, 1)}} {
+		if _, err := s.Once("x"); !errors.Is(err, ErrRefused) {
+			t.Errorf("%+v: %v", s, err)
+		}
+	}
+}

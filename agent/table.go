@@ -58,7 +58,10 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	}
 	if t := svc.V.Trial; t != nil && svc.V.Soaking() && steer.Share(out.Endpoints, svc.V.Current,
 		t.Share) {
-		out.By = pando.ByHash // the other policies count instances, or prefer one that fails fast
+		// A client stays at its instance. Other policies count instances, or prefer one that fails fast.
+		if out.By != pando.ByClient {
+			out.By = pando.ByHash
+		}
 	}
 	via := t.elsewhere(s, out.Endpoints)
 	out.Via4, out.Via6 = via.Address, via.Address6

@@ -320,7 +320,7 @@ apart int missing(struct __sk_buff *skb, struct packet *p, struct arrival *a, __
 	struct offer o = {.service = service_of(p, six), .slot = NONE_HERE};
 	if (o.service == SERVICES_MAX || migrating)
 		return REFUSE + DROP_NO_ENDPOINT;
-	o.hashed = six ? hash(p, 1) : hash(p, 0);
+	o.hashed = place_of(p, o.service, six);
 	bpf_loop(OFFERS, offer, &o, 0);
 	if (o.slot == NONE_HERE)
 		return REFUSE + DROP_NO_ENDPOINT;

@@ -129,7 +129,7 @@ apart int choose(__u32 service, __u32 hashed)
 	struct policy *p = bpf_map_lookup_elem(&policies, &service);
 	struct draw d = {.service = service, .hashed = hashed, .best = -1};
 
-	if (!p || p->by == BY_HASH || bpf_ktime_get_coarse_ns() >= p->until)
+	if (!p || p->by == BY_HASH || p->by == BY_CLIENT || bpf_ktime_get_coarse_ns() >= p->until)
 		return pick(service, hashed, 0);
 	if (p->by == BY_ROUND_ROBIN || p->by == BY_HAVEN) {
 		int at = in_turn(service, p);

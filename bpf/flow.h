@@ -154,8 +154,9 @@ inlined void sip_word(__u32 *v, __u32 word)
 	v[0] ^= word;
 }
 
-/* hash is HalfSipHash-1-3 of a flow, with a random key: a client cannot choose its bucket. */
-inlined __u32 hash(const struct packet *p, int six)
+/* hash is HalfSipHash-1-3 of a flow, or of its client, with a random key: a client cannot choose
+ * its bucket. */
+inlined __u32 hash(const struct packet *p, int client, int six)
 {
 	__u32 zero = 0, words = six ? 7 : 4;
 	struct hash_key *key = bpf_map_lookup_elem(&hash_keys, &zero);
@@ -169,14 +170,28 @@ inlined __u32 hash(const struct packet *p, int six)
 		sip_word(v, p->src[2]);
 		sip_word(v, p->src[3]);
 	}
-	sip_word(v, (__u32)p->sport << 16 | p->dport);
-	sip_word(v, six ? p->dst[3] : p->dst[0]);
-	sip_word(v, words << 26 | p->protocol);
+	if (!client) {
+		sip_word(v, (__u32)p->sport << 16 | p->dport);
+		sip_word(v, six ? p->dst[3] : p->dst[0]);
+	}
+	sip_word(v, words << 26 | (client ? 0 : p->protocol));
 	v[2] ^= 0xff;
 	sip_round(v);
 	sip_round(v);
 	sip_round(v);
 	return v[1] ^ v[3];
+}
+
+/* place_of returns the place of a packet in the table of its service, by the service's policy. */
+apart __u32 place_of(struct packet *p, __u32 service, __u32 six)
+{
+	if (!p)
+		return 0;
+	struct policy *how = bpf_map_lookup_elem(&policies, &service);
+
+	if (how && how->by == BY_CLIENT)
+		return six ? hash(p, 1, 1) : hash(p, 1, 0);
+	return six ? hash(p, 0, 1) : hash(p, 0, 0);
 }
 
 /* forward sends a packet to an endpoint. */
@@ -317,7 +332,7 @@ apart int start(struct __sk_buff *skb, struct packet *p, __u32 six)
 			return drop(DROP_NO_SERVICE);
 		return REFUSE + DROP_NO_SERVICE;
 	}
-	__u32 hashed = six ? hash(p, 1) : hash(p, 0);
+	__u32 hashed = place_of(p, *service, six);
 	if (!opens && migrating) /* another layout's table may have it: its sender tries again */
 		return elsewhere(p->dst, six) ? PASS : drop(DROP_NO_FLOW);
 	int now = opens ? choose(*service, hashed) : pick(*service, hashed, 0), n = now;

@@ -208,7 +208,7 @@ struct chunk {
 };
 
 /* How a service chooses the endpoint of a new flow. */
-enum balance_by { BY_HASH = 0, BY_ROUND_ROBIN, BY_HAVEN, BY_SCORE, BY_LEAST_FLOWS };
+enum balance_by { BY_HASH = 0, BY_ROUND_ROBIN, BY_HAVEN, BY_SCORE, BY_LEAST_FLOWS, BY_CLIENT };
 
 /* Ranks are lists of endpoints, one in use and one to write. Scores and ranks of a
  * dead agent grow old: from the time until on, the service chooses by hash. */

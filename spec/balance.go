@@ -12,7 +12,7 @@ import (
 var balanceFields = []field{
 	{name: "by", doc: "hash: by weight alone. round-robin: in turn. haven: the least score of those " +
 		"with the fewest flows since the last scores. score: the better of two by score and live " +
-		"flows. least-flows: the fewer live flows of two.",
+		"flows. least-flows: the fewer live flows of two. client: by the client's address.",
 		def: "hash", example: "score", kind: enumKind(balanceWords()...),
 		set: func(s *pando.Spec, v any) { s.Balance.By = pando.BalanceBy(v.(string)) },
 		get: func(s pando.Spec) any { return string(s.Balance.By) }},

@@ -113,6 +113,11 @@ func TestCheckNamesAWrongPolicy(t *testing.T) {
 			t.Errorf("at %s: %v", at, err)
 		}
 	}
+	atConnect := good()
+	atConnect.Balance = pando.Balance{By: pando.ByClient, At: pando.AtConnect}
+	if err := Check(atConnect); err == nil || !strings.Contains(err.Error(), "has no address yet") {
+		t.Errorf("by client at connect: %v", err)
+	}
 	for _, by := range pando.BalanceKinds {
 		s := good()
 		s.Balance = pando.Balance{By: by}.WithDefaults()

@@ -241,14 +241,37 @@ func (d *Document) UpdatePool(n uint64, r *Request) error {
 // read reads the words of a pool that may change.
 func (p *Pool) read(r *Request) error {
 	r.head(&p.Head)
-	if r.Text("lb_algorithm") == sourceIP {
-		return fmt.Errorf("%w: pool.lb_algorithm: SOURCE_IP keeps all connections of a client at one "+
-			"member, and Pando chooses for each connection: use SOURCE_IP_PORT", pando.ErrUnsupported)
-	}
-	r.one("lb_algorithm", &p.Algorithm, roundRobin, leastConnections, sourceIPPort)
-	r.plain("session_persistence", "ca_tls_container_ref", "crl_container_ref", "tls_container_ref",
+	r.one("lb_algorithm", &p.Algorithm, roundRobin, leastConnections, sourceIP, sourceIPPort)
+	p.readPersistence(r)
+	r.plain("ca_tls_container_ref", "crl_container_ref", "tls_container_ref",
 		"tls_enabled", "tls_ciphers", "tls_versions", "alpn_protocols")
 	return r.end()
+}
+
+// readPersistence reads session_persistence. Only that by the client's address exists: others need
+// a proxy that reads HTTP. An update with null ends it.
+func (p *Pool) readPersistence(r *Request) {
+	if _, named := r.words["session_persistence"]; !named {
+		return
+	}
+	p.Persistence = ""
+	var raw json.RawMessage
+	if !take(r, "session_persistence", "an object", &raw) {
+		return
+	}
+	inner, err := object(r.kind, raw)
+	if err != nil {
+		r.wrong("session_persistence", "want an object")
+		return
+	}
+	inner.one("type", &p.Persistence, sourceIP)
+	inner.plain("cookie_name", "persistence_timeout", "persistence_granularity")
+	if len(inner.words) == 0 && inner.err == nil && p.Persistence == "" {
+		return // {} asks for none
+	}
+	if err := inner.end(); err != nil && r.err == nil {
+		r.err = fmt.Errorf("session_persistence: %w", err)
+	}
 }
 
 // DeletePool removes a pool with its members. Its listeners stay without one.

@@ -63,10 +63,12 @@ type Listener struct {
 // Pool is a list of members.
 type Pool struct {
 	Head
-	Protocol  string   `json:"protocol"`
-	Algorithm string   `json:"by"` // lb_algorithm
-	Members   []Member `json:"members,omitempty"`
-	Monitor   *Monitor `json:"monitor,omitempty"` // nil: none
+	Protocol  string `json:"protocol"`
+	Algorithm string `json:"by"` // lb_algorithm
+	// Persistence is the type of session_persistence, SOURCE_IP. "": none.
+	Persistence string   `json:"persistence,omitempty"`
+	Members     []Member `json:"members,omitempty"`
+	Monitor     *Monitor `json:"monitor,omitempty"` // nil: none
 }
 
 // Member is a port of a machine.

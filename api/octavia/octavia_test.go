@@ -92,6 +92,13 @@ func TestALoadBalancerBecomesASpec(t *testing.T) {
 		"weighted": {listen("TCP", 80, roundRobin, two(8080, "")+
 			`,{"address": "192.0.2.9", "protocol_port": 8080, "weight": 3}`, ""),
 			"[80:8080/tcp] [192.0.2.7 weight 1 192.0.2.8 weight 1 192.0.2.9 weight 3]  hash"},
+		"by client": {listen("TCP", 80, sourceIP, two(8080, ""), ""),
+			"[80:8080/tcp] [192.0.2.7 192.0.2.8]  client"},
+		"with persistence": {listen("TCP", 80, leastConnections, two(8080, ""),
+			`, "session_persistence": {"type": "SOURCE_IP", "cookie_name": null}`),
+			"[80:8080/tcp] [192.0.2.7 192.0.2.8]  client"},
+		"with empty persistence": {listen("TCP", 80, roundRobin, two(8080, ""),
+			`, "session_persistence": {}`), "[80:8080/tcp] [192.0.2.7 192.0.2.8]  round-robin"},
 		"by large weights": {listen("TCP", 80, leastConnections, two(8080, `, "weight": 1`)+
 			`,{"address": "192.0.2.9", "protocol_port": 8080, "weight": 256}`, ""),
 			"[80:8080/tcp] [192.0.2.7 weight 1 192.0.2.8 weight 1 192.0.2.9 weight 100]  least-flows"},
@@ -160,9 +167,15 @@ func TestWhatALoadBalancerRefuses(t *testing.T) {
 		`{"listeners": [{"protocol": "TCP", "protocol_port": 80, "connection_limit": 9}]}`: "want -1",
 		`{"listeners": [{"protocol": "TCP", "protocol_port": 80, "allowed_cidrs": ["10.0.0.0/8"]}]}`: "" +
 			"allowed_cidrs",
-		`{"listeners": [` + listen("TCP", 80, sourceIP, two(1, ""), "") + `]}`: "use SOURCE_IP_PORT",
 		`{"listeners": [` + listen("TCP", 80, roundRobin, two(1, ""),
-			`, "session_persistence": {"type": "SOURCE_IP"}`) + `]}`: "pool.session_persistence",
+			`, "session_persistence": {"type": "APP_COOKIE"}`) + `]}`: "want SOURCE_IP",
+		`{"listeners": [` + listen("TCP", 80, roundRobin, two(1, ""),
+			`, "session_persistence": {"type": "SOURCE_IP", "persistence_timeout": 9}`) + `]}`: "" +
+			"persistence_timeout",
+		`{"listeners": [` + listen("TCP", 80, roundRobin, two(1, ""),
+			`, "session_persistence": "SOURCE_IP"`) + `]}`: "want an object",
+		`{"listeners": [` + tcp80 + "," + listen("TCP", 81, roundRobin, two(8081, ""),
+			`, "session_persistence": {"type": "SOURCE_IP"}`) + `]}`: "only some of the pools",
 		`{"listeners": [` + listen("TCP", 80, roundRobin, two(1, `, "backup": true`), "") + `]}`: "" +
 			"member.backup",
 		`{"listeners": [` + listen("TCP", 80, roundRobin, two(1, "")+","+two(1, ""), "") + `]}`: "" +

@@ -211,6 +211,11 @@ func (m Monitor) like(o Monitor) bool {
 // the policy of that name ignores them.
 func policy(all []leading, endpoints []pando.External) (pando.BalanceBy, error) {
 	for _, l := range all {
+		if l.pool.Persistence != all[0].pool.Persistence {
+			return "", fmt.Errorf("%w: only some of the pools have session_persistence, and a load "+
+				"balancer has it as a whole; give it to all, or create another load balancer",
+				pando.ErrRefused)
+		}
 		if l.pool.Algorithm != all[0].pool.Algorithm {
 			return "", fmt.Errorf("%w: the pools have %s and %s, and a load balancer has one "+
 				"lb_algorithm; create another load balancer", pando.ErrRefused, all[0].pool.Algorithm,
@@ -218,6 +223,8 @@ func policy(all []leading, endpoints []pando.External) (pando.BalanceBy, error) 
 		}
 	}
 	switch {
+	case all[0].pool.Algorithm == sourceIP, all[0].pool.Persistence == sourceIP:
+		return pando.ByClient, nil
 	case all[0].pool.Algorithm == leastConnections:
 		return pando.ByLeastFlows, nil
 	case all[0].pool.Algorithm == roundRobin && endpoints[0].Weight == 0:

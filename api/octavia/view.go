@@ -122,6 +122,10 @@ func (v View) Listener(l Listener) Object {
 func (v View) Pool(p Pool) Object {
 	o := v.common(PoolKind, p.Head, v.operatingPool(p))
 	o["protocol"], o["lb_algorithm"], o["session_persistence"] = p.Protocol, p.Algorithm, nil
+	if p.Persistence != "" {
+		o["session_persistence"] = Object{"type": p.Persistence, "cookie_name": nil,
+			"persistence_timeout": nil, "persistence_granularity": nil}
+	}
 	o["loadbalancers"], o["healthmonitor_id"] = v.self(), nil
 	if p.Monitor != nil {
 		o["healthmonitor_id"] = v.id(MonitorKind, p.Monitor.Number)

@@ -43,6 +43,7 @@ const (
 	byHaven
 	byScore
 	byLeastFlows
+	byClient
 )
 
 // The scale of a score in the kernel, which has no fractions.

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"pando.run/pando"
@@ -50,6 +52,24 @@ func TestRelief(t *testing.T) {
 		if got := relieve(c.is, c.full); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.what, got, c.want)
 		}
+	}
+}
+
+// An empty store has two log files, a reserve against a full disk, and little else.
+func TestAnEmptyStoreIsSmall(t *testing.T) {
+	dir := t.TempDir()
+	start(t, dir)
+	var size int64
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		var st unix.Stat_t
+		if err == nil {
+			err = unix.Lstat(path, &st)
+		}
+		size += st.Blocks * 512
+		return err
+	})
+	if most := int64(2*segmentBytes + ballastBytes + aheadBytes + mib); err != nil || size > most {
+		t.Errorf("it takes %d bytes of the disk, want at most %d: %v", size, most, err)
 	}
 }
 

@@ -201,7 +201,7 @@ func (d *Driver) enforce(ctx context.Context, was, now *service) error {
 	}
 	after = append(after, fresh...)
 	if d.Mode == Group && len(slots(shares)) > 0 {
-		if group := buckets(now.Number, shares); group != now.Group {
+		if group := buckets(now.Number, now.Table.By, shares); group != now.Group {
 			before, now.Group = append(before, group), group
 		}
 	}

@@ -99,11 +99,19 @@ func TestADrainingEndpointGetsNoNewFlows(t *testing.T) {
 	if got := grouped["table=22,priority=10,reg1=9"].Actions; got != "group:9" {
 		t.Errorf("the choice of a group is %q", got)
 	}
-	group := buckets(9, shares)
+	group := buckets(9, "", shares)
 	for _, want := range []string{"bucket_id:3,weight:100", "bucket_id:4,weight:0"} {
 		if !strings.Contains(group, want) {
 			t.Errorf("the group %q has no %q", group, want)
 		}
+	}
+	table.By = pando.ByClient
+	choice = serviceRules(table, 9, Learn, shares)["table=22,priority=10,reg1=9"].Actions
+	if !strings.HasPrefix(choice, "bundle_load(nw_src,") {
+		t.Errorf("by client, the bundle is %q", choice)
+	}
+	if group := buckets(9, table.By, shares); !strings.Contains(group, "fields(ip_src,ipv6_src),") {
+		t.Errorf("by client, the group is %q", group)
 	}
 	if _, ok := serviceRules(table, 9, Learn, shares[1:])["table=22,priority=10,reg1=9"]; ok {
 		t.Error("a service without an endpoint has a choice")

@@ -91,14 +91,14 @@ func serviceRules(t pando.SteeringTable, n uint32, m Mode, shares []share) rules
 				"load:0->NXM_NX_REG0[]", to(tablePick))
 		}
 	}
-	if action := pick(n, m, shares); action != "" {
+	if action := pick(n, m, t.By, shares); action != "" {
 		r.add(tablePick, 10, is, own, action)
 	}
 	return r
 }
 
 // pick returns the action that gives a new flow its endpoint, or "" if none takes new flows.
-func pick(n uint32, m Mode, shares []share) string {
+func pick(n uint32, m Mode, by pando.BalanceBy, shares []share) string {
 	members := slots(shares)
 	if len(members) == 0 {
 		return ""
@@ -110,8 +110,12 @@ func pick(n uint32, m Mode, shares []share) string {
 	for at, port := range members {
 		text[at] = fmt.Sprint(port)
 	}
-	return fmt.Sprintf("bundle_load(symmetric_l3l4,0,hrw,ofport,NXM_NX_REG0[0..15],members:%s),%s",
-		strings.Join(text, ","), resubmit(tableLearn))
+	of := "symmetric_l3l4"
+	if by == pando.ByClient {
+		of = "nw_src" // of either family
+	}
+	return fmt.Sprintf("bundle_load(%s,0,hrw,ofport,NXM_NX_REG0[0..15],members:%s),%s",
+		of, strings.Join(text, ","), resubmit(tableLearn))
 }
 
 // echo answers a ping in place.
@@ -125,10 +129,14 @@ func echo(f family) []string {
 }
 
 // buckets returns the command that sets the group of a service.
-func buckets(n uint32, shares []share) string {
+func buckets(n uint32, by pando.BalanceBy, shares []share) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "group add_or_mod group_id=%d,type=select,selection_method=hash,"+
-		"fields(ip_src,ip_dst,ipv6_src,ipv6_dst,tcp_src,tcp_dst,udp_src,udp_dst)", n)
+	fields := "ip_src,ip_dst,ipv6_src,ipv6_dst,tcp_src,tcp_dst,udp_src,udp_dst"
+	if by == pando.ByClient {
+		fields = "ip_src,ipv6_src"
+	}
+	fmt.Fprintf(&b, "group add_or_mod group_id=%d,type=select,selection_method=hash,fields(%s)", n,
+		fields)
 	for _, s := range slices.SortedFunc(slices.Values(shares), func(x, y share) int {
 		return int(x.Port) - int(y.Port)
 	}) {

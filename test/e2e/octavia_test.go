@@ -74,6 +74,25 @@ func (c curl) await(path, word, want string) {
 	})
 }
 
+// persists checks that SOURCE_IP keeps the client at one machine, and that null ends it.
+func (c curl) persists(lb, pool string, page func() string) {
+	c.Helper()
+	c.ask("PUT", "/pools/"+pool, `{"pool": {"session_persistence": {"type": "SOURCE_IP"}}}`)
+	c.await("/loadbalancers/"+lb, "provisioning_status", "ACTIVE")
+	first := page()
+	for range 12 {
+		if got := page(); got != first {
+			c.Errorf("the client reached %q, and then %q", first, got)
+		}
+	}
+	c.ask("PUT", "/pools/"+pool, `{"pool": {"session_persistence": null}}`)
+	c.Await("the client reaches both machines again", func() (string, bool) {
+		got := page()
+		return got, got != first && got != ""
+	})
+	c.await("/loadbalancers/"+lb, "provisioning_status", "ACTIVE")
+}
+
 // A client of OpenStack's load balancers makes one of two machines without Pando. The VIP stays
 // while members and listeners come and go.
 func TestALoadBalancerOfOctavia(t *testing.T) {
@@ -108,6 +127,7 @@ func TestALoadBalancerOfOctavia(t *testing.T) {
 		seen[page()]++
 		return fmt.Sprint(seen), seen["machine-1"] > 0 && seen["machine-2"] > 0
 	})
+	c.persists(lb, pool, page)
 	c.ask("DELETE", "/pools/"+pool+"/members/"+members[0], "")
 	p.Await("the member is gone", func() (string, bool) {
 		for range 10 {

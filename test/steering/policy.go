@@ -2,9 +2,13 @@ package steering
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
 )
@@ -20,6 +24,7 @@ func Policies(t *testing.T, open func(t *testing.T, uplinks ...string) Subject) 
 		"fewer live flows win":                      fewerLiveFlowsWin,
 		"an endpoint that drains gets nothing":      theDrainingGetNothing,
 		"a policy may change":                       aPolicyMayChange,
+		"a client stays at one endpoint":            aClientStays,
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &chooser{stand: newStand(t, open, "a", "b", "c"), t: t}
@@ -207,12 +212,56 @@ func theDrainingGetNothing(t *testing.T, c *chooser) {
 	}
 }
 
+// Connections of one address reach one endpoint, and all addresses share the endpoints.
+func aClientStays(t *testing.T, c *chooser) {
+	c.by(pando.ByClient, "a", "b", "c")
+	for family := range vip {
+		all := map[string]int{}
+		for n := range byte(24) {
+			from, who := clientAt(t, family, n), ""
+			for range 3 {
+				who += dialAs(t, from, netip.AddrPortFrom(vip[family], 80)).who(t)
+			}
+			if who != strings.Repeat(who[:1], 3) {
+				t.Errorf("3 connections of %s: %s", from, who)
+			}
+			all[who[:1]]++
+		}
+		if all["a"] == 0 || all["b"] == 0 || all["c"] == 0 {
+			t.Errorf("24 clients share the endpoints as %v", all)
+		}
+	}
+}
+
+// clientAt gives the host the address of a client.
+func clientAt(t *testing.T, family int, n byte) netip.Addr {
+	t.Helper()
+	a := [2]netip.Addr{netip.AddrFrom4([4]byte{198, 51, 100, 100 + n}),
+		netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: 100 + n})}[family]
+	lo, err := netlink.LinkByName("lo")
+	check(t, err)
+	at := &netlink.Addr{IPNet: netlink.NewIPNet(a.AsSlice()), Flags: unix.IFA_F_NODAD}
+	check(t, netlink.AddrAdd(lo, at))
+	t.Cleanup(func() { check(t, netlink.AddrDel(lo, at)) })
+	return a
+}
+
+// dialAs connects from an address of the host.
+func dialAs(t *testing.T, from netip.Addr, to netip.AddrPort) *client {
+	t.Helper()
+	local := net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+	c, err := (&net.Dialer{Timeout: wait, LocalAddr: local}).Dial("tcp", to.String())
+	check(t, err)
+	t.Cleanup(func() { c.Close() })
+	return clientOf(c)
+}
+
 func aPolicyMayChange(t *testing.T, c *chooser) {
 	for _, p := range append([]pando.BalanceBy{"", pando.ByScore}, pando.BalanceKinds...) {
 		c.by(p, "a", "b")
 		got := c.shares(c.connect(30))
 		// Earlier flows stay open, and least-flows evens their shares.
-		uneven := p != pando.ByLeastFlows && (got["a"] < 3 || got["b"] < 3)
+		uneven := p != pando.ByLeastFlows && p != pando.ByClient && (got["a"] < 3 || got["b"] < 3)
 		if uneven || got["a"]+got["b"] != 30 {
 			t.Errorf("%q: shares of 30: %v", p, got)
 		}

@@ -20,24 +20,38 @@ import (
 // Run returns `pando run`.
 func Run(o *Console) *cobra.Command {
 	var input, terminal, detach bool
+	var f composed
 	c := &cobra.Command{
-		Use: "run SERVICE [-- COMMAND…]", Short: "run a command with a service's spec, or a job once",
+		Use: "run SERVICE|FILE.yaml [-- COMMAND…]", Short: "run a command with a spec, or a job once",
 		Long: "Run a command in an instance of its own: with the service's image, environment and\n" +
 			"secrets, its volumes read-only, and never in rotation. The instance is removed at the end,\n" +
 			"and the exit code is the command's. Without a command, run a job and wait for its end:\n" +
 			"exit code 0 if it succeeded. --detach returns at once; `pando runs` and `pando logs` show\n" +
-			"the rest.",
+			"the rest.\n\n" +
+			"With a spec file, run its command, or another one, without deploying the file. A service\n" +
+			"NAME-run-… exists until the end of the run. Its volumes begin empty and end with it.",
 		Example: "  pando run shop/web -- ./manage.py migrate\n  pando run -it web -- sh\n" +
-			"  pando run nightly --detach",
+			"  pando run nightly --detach\n  pando run pando.yaml -- ./manage.py check",
 		Args: cobra.MinimumNArgs(1), ValidArgsFunction: o.complete,
 		RunE: func(c *cobra.Command, args []string) error {
-			key, err := pando.ParseServiceKey(args[0])
-			if err != nil {
-				return err
-			}
 			command := args[1:]
 			if len(command) > 0 && command[0] == "--" {
 				command = command[1:]
+			}
+			if isSpecFile(args[0]) {
+				if detach {
+					return cli.Usagef("run: --detach needs a deployed service: the one of a file ends with " +
+						"its caller")
+				}
+				s, err := loadOne(c.Context(), o, args[0], f)
+				if err != nil {
+					return err
+				}
+				return once(c.Context(), o, s, pando.SessionSpec{Command: command, Terminal: terminal}, input)
+			}
+			key, err := pando.ParseServiceKey(args[0])
+			if err != nil {
+				return err
 			}
 			ask := pando.RunAsk{Command: command}
 			switch {
@@ -59,6 +73,7 @@ func Run(o *Console) *cobra.Command {
 	c.Flags().BoolVarP(&input, "interactive", "i", false, "pass standard input on")
 	c.Flags().BoolVarP(&terminal, "tty", "t", false, "give the command a terminal")
 	c.Flags().BoolVarP(&detach, "detach", "d", false, "return once the run has begun")
+	f.envFlag(c)
 	return o.Flag(c)
 }
 

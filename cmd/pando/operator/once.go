@@ -1,0 +1,88 @@
+package operator
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/api"
+	"pando.run/pando/cmd/pando/cli"
+)
+
+// onceRemoveMax bounds the removal of the service of one run.
+const onceRemoveMax = 10 * time.Second
+
+// isSpecFile reports whether an argument names a file. The name of a service has no dot.
+func isSpecFile(arg string) bool {
+	ext := filepath.Ext(arg)
+	return ext == ".yaml" || ext == ".yml"
+}
+
+// loadOne reads a file with one spec.
+func loadOne(
+	ctx context.Context, o *Console, path string, f composed,
+) (pando.Spec, error) {
+	all, err := o.load(ctx, path, f)
+	if err != nil {
+		return pando.Spec{}, err
+	}
+	if len(all) != 1 {
+		var names []string
+		for _, s := range all {
+			names = append(names, string(s.Name))
+		}
+		return pando.Spec{}, fmt.Errorf("%w: %s has %s (%s), and a run needs one; put it into a file "+
+			"of its own, or `pando deploy %s` and `pando run SERVICE`", pando.ErrInvalid, path,
+			cli.Count(len(all), "service"), strings.Join(names, ", "), path)
+	}
+	return all[0], nil
+}
+
+// once runs a command with a spec that is not deployed. Its service exists until the run ends.
+func once(
+	ctx context.Context, o *Console, s pando.Spec, command pando.SessionSpec, input bool,
+) (err error) {
+	s, err = s.Once(onceName(s.Name))
+	if err != nil {
+		return err
+	}
+	key := s.Key()
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), onceRemoveMax)
+		defer cancel()
+		gone := o.client.Remove(ctx, key, true)
+		if gone != nil && !errors.Is(gone, pando.ErrNotFound) {
+			fmt.Fprintf(o.Stderr, "warning: %s is left (%s); remove it: pando rm --purge %s\n", key,
+				cli.Clean(gone.Error()), key)
+		}
+	}()
+	st, err := o.client.Deploy(ctx, s)
+	if err != nil {
+		return err
+	}
+	for _, w := range st.Warnings {
+		fmt.Fprintf(o.Stderr, "warning: %s: %s\n", key, cli.Clean(w))
+	}
+	if len(command.Command) == 0 {
+		if st, err = o.client.Service(ctx, key); err != nil {
+			return err
+		}
+		command.Command = st.Spec.Argv() // or those of its image
+	}
+	return attend(ctx, o, &command, input, func(ctx context.Context) (io.ReadWriteCloser, error) {
+		return api.Runs(o.client).Attach(ctx, key, command)
+	})
+}
+
+// onceName returns the name of the service of one run.
+func onceName(of pando.ServiceName) pando.ServiceName {
+	const most = 30
+	short := strings.TrimRight(string(of)[:min(len(of), most)], "-")
+	return pando.ServiceName(short + "-run-" + strings.ToLower(rand.Text()[:5]))
+}
