@@ -47,6 +47,7 @@ type Host struct {
 	Straight   bool         `json:"straight,omitempty"`  // its drains wait for AtConnect's sockets
 	VMs        bool         `json:"vms,omitempty"`       // its build runs virtual machines
 	Grants     bool         `json:"grants,omitempty"`    // its build gives grants
+	Crun       bool         `json:"crun,omitempty"`      // it has the runtime crun
 	Layout     int          `json:"layout,omitempty"`    // its newest; 0: the first
 	// Frozen is why the host keeps what it has and follows nothing. "": it follows the store.
 	Frozen string `json:"frozen,omitempty"`

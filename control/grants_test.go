@@ -78,3 +78,31 @@ func TestADeployOfAGrantThatTheHomeDoesNotGiveIsRefused(t *testing.T) {
 		t.Errorf("an older host: %q", why)
 	}
 }
+
+// A service with a runtime starts on a host that has it, and waits while none has.
+func TestAServiceStartsWhereItsRuntimeIs(t *testing.T) {
+	tb := newTable(t)
+	tb.put(pando.Host{Name: "h1"}, pando.Host{Name: "h2"})
+	tb.deploy(1, func(s *pando.Spec) { s.Runtime = pando.RuntimeCrun })
+	tb.settle()
+	if all := tb.w.Of(web); len(all) != 0 {
+		t.Fatalf("it started without crun: %v", all)
+	}
+	if why := tb.w.Services[web].V.Reason; !strings.Contains(why, "install crun") {
+		t.Errorf("its reason is %q", why)
+	}
+	tb.put(pando.Host{Name: "h2", Crun: true})
+	tb.now = tb.now.Add(apartLook)
+	tb.settle()
+	tb.run()
+	tb.settle()
+	if tb.on("h2", pando.PhaseInRotation) != 2 || tb.on("h1", pando.PhaseInRotation) != 0 {
+		t.Errorf("it runs on %v, want h2", tb.w.Of(web))
+	}
+	c := New(Config{Clock: wall.Clock{}, IDs: tb.ids})
+	c.world = tb.w
+	fits, err := c.Fits(t.Context(), web)
+	if err != nil || len(fits) != 2 || !strings.Contains(fits[0].Reason, "has no crun") {
+		t.Errorf("%+v, %v", fits, err)
+	}
+}

@@ -85,15 +85,18 @@ func (p *placer) unfit(name pando.HostName, h pando.Host) string {
 	return lifecycle.Unfit(h, pando.Place{Only: p.newest().Place.Only}, nil, p.lacking(p.nextSpec()))
 }
 
-// lacking returns a function with the reason that a host does not give a grant of a spec. Nil: the
-// spec has none.
+// lacking returns a function with the reason that a host lacks the runtime or a grant of a spec.
+// Nil: the spec has neither.
 func (p *placer) lacking(s pando.Spec) func(pando.HostName) string { return lacking(p.w, s) }
 
 func lacking(w *world.World, s pando.Spec) func(pando.HostName) string {
-	if len(s.Grants) == 0 {
+	if len(s.Grants) == 0 && s.Runtime == "" {
 		return nil
 	}
 	return func(h pando.HostName) string {
+		if s.Runtime == pando.RuntimeCrun && !w.Hosts[h].V.Crun {
+			return "has no crun (`apt-get install crun` there, then `pando up` again)"
+		}
 		if g := w.Members[h].V.Withholds(s.Grants); g != "" {
 			return pando.NotGiven(h, g)
 		}

@@ -318,8 +318,8 @@ func (d *draft) judge() {
 		d.lookAgain(d.now.Add(lifecycle.NeedsLook(d.now.Sub(d.svc.Asked))))
 	}
 	c.Done = d.done(c.Least)
-	if c.Waits != "" && (d.newest().Place.Apart != "" || len(d.nextSpec().Grants) > 0) {
-		d.lookAgain(d.now.Add(apartLook)) // the other service may leave a host, or one may give it
+	if c.Waits != "" && (d.newest().Place.Apart != "" || d.lacking(d.nextSpec()) != nil) {
+		d.lookAgain(d.now.Add(apartLook)) // the other service may leave a host, or one may get it
 	}
 	j := lifecycle.Judge(c)
 	if j.Note != "" && !d.quotaNoted {

@@ -85,9 +85,9 @@ func Waits(takers, fitting int, home pando.HostName, s Standing) string {
 	case takers == 0:
 		return "no host takes instances"
 	case home == "" && fitting == 0:
-		return "no host that takes instances keeps its rule `place` and gives its `grants`: " +
-			"change them, give a host the label (`pando up --label`), or allow the grant there " +
-			"(`pando hosts allow`); `pando why NAME --pending` explains each host"
+		return "no host that takes instances keeps its rule `place`, gives its `grants` and has its " +
+			"`runtime`: change them, give a host the label (`pando up --label`), allow the grant there " +
+			"(`pando hosts allow`), or install crun; `pando why NAME --pending` explains each host"
 	case home == "" || s.Takes():
 		return ""
 	case s.Here && !s.Leaving:

@@ -256,7 +256,7 @@ func word[T ~string](c *checks, where string, got T, want ...T) {
 			words = append(words, string(w))
 		}
 	}
-	c.that(false, "%s: %q: want one of %s", where, got, strings.Join(words, ", "))
+	c.that(false, "%s: %q: want %s", where, got, oneOf(words))
 }
 
 func (c *checks) ports(ports []pando.Port) {

@@ -93,9 +93,16 @@ var signalKind = textKind(`^(SIG)?(HUP|INT|QUIT|ABRT|KILL|USR1|USR2|ALRM|TERM|CO
 	func(s string) (any, error) { return "SIG" + strings.TrimPrefix(s, "SIG"), nil })
 
 func enumKind(words ...string) kind {
-	return textKind("^("+strings.Join(words, "|")+")$", "one of "+strings.Join(words, ", "),
-		stringOnly,
+	return textKind("^("+strings.Join(words, "|")+")$", oneOf(words), stringOnly,
 		func(s string) (any, error) { return s, nil })
+}
+
+// oneOf returns what a message wants of a word: one of several, or the only one.
+func oneOf(words []string) string {
+	if len(words) == 1 {
+		return words[0]
+	}
+	return "one of " + strings.Join(words, ", ")
 }
 
 var durationKind = textKind(`^([0-9]+(\.[0-9]+)?(us|ms|s|m|h))+$`,

@@ -28,7 +28,7 @@ func TestReplicateFromASnapshotIsReadAndWritten(t *testing.T) {
 
 func TestReplicateNeedsAProgramThatFitsEveryInstance(t *testing.T) {
 	for _, c := range [][2]string{
-		{"replicate: {from: image}", "a.yaml:3:19: replicate.from: want one of snapshot"},
+		{"replicate: {from: image}", "a.yaml:3:19: replicate.from: want snapshot"},
 		{"replicate: snapshot", "a.yaml:3:12: replicate: want a map"},
 		{"replicate: {form: snapshot}", "did you mean `from`"},
 		{"replicate: {encrypt: true}", "replicate.encrypt: no snapshots are taken"},
@@ -57,7 +57,7 @@ func TestReplicateNeedsAProgramThatFitsEveryInstance(t *testing.T) {
 		t.Errorf("a shared volume: %v", err)
 	}
 	odd := pando.Spec{Name: "web", Command: []string{"x"}, Replicate: pando.Replicate{From: "disk"}}
-	if err := Check(odd.WithDefaults()); err == nil || !strings.Contains(err.Error(), "want one of") {
+	if err := Check(odd.WithDefaults()); err == nil || !strings.Contains(err.Error(), "want snapshot") {
 		t.Errorf("an unknown beginning: %v", err)
 	}
 }

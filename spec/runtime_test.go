@@ -11,7 +11,7 @@ func TestARuntimeIsForImages(t *testing.T) {
 	const image = "name: web\nimage: shop/web:1\nruntime: crun\n"
 	for text, want := range map[string]string{
 		minimal + "runtime: crun":               "a.yaml:3:1: runtime: crun runs images",
-		minimal + "runtime: runc":               "want one of crun",
+		minimal + "runtime: runc":               "want crun",
 		image + "grants: [device=kvm]":          "grants: parts of the host",
 		image + "replicate: {from: snapshot}":   "replicate.from: ",
 		image + "kind: vm\nvm: {kernel: ./k}\n": "image: has no effect in a virtual machine",

@@ -192,7 +192,7 @@ var refused = []struct{ yaml, want string }{
 	{"scale: 3", "3:8: scale: want a map with min, max"},
 	{"scale: {min: 3, max: 2}", "3:17: scale.max: max 2 is less than min 3"},
 	{"scale: {max: 1, warm: 1}", "3:17: scale.warm: a reserve runs beside the instance"},
-	{"place: {near: last}", "3:15: place.near: want one of first"},
+	{"place: {near: last}", "3:15: place.near: want first"},
 	{"place: {only: zone}", "place.only: want a label such as zone=a"},
 	{"place: {spread: host, near: first}", "place.near: contradicts spread"},
 	{"place: {spread: zone}\nstate: {hits: counter}", "place.spread: the service has a state"},

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"regexp"
 	"runtime"
 	"strconv"
@@ -240,6 +241,8 @@ func (p place) record() pando.Host {
 		Fronts:   p.Steer == "" || p.Steer == steerEBPF,
 		Straight: p.Steer == "" || p.Steer == steerEBPF,
 	}
+	_, err := exec.LookPath(pando.RuntimeCrun)
+	h.Crun = err == nil
 	if p.Listen != "" {
 		h.Endpoint = p.endpoint()
 	}
