@@ -20,6 +20,7 @@ func (s Spec) WithDefaults() Spec {
 	if s.IsVM() {
 		fill(&s.VM.MemoryBytes, VMMemoryBytes)
 		fill(&s.VM.CPUs, 1)
+		fill(&s.StopSignal, PowerButton)
 		fill(&s.Resources.MemoryBytes, s.VM.MemoryBytes+VMOverheadBytes)
 	}
 	fill(&s.StopSignal, "SIGTERM")

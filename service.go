@@ -32,7 +32,7 @@ type Spec struct {
 	WorkingDir string `json:"working_dir,omitempty"`
 	// User is a name, a uid or uid:gid. Default: an unprivileged uid of its own, or the image's.
 	User       string `json:"user,omitempty"`
-	StopSignal string `json:"stop_signal,omitempty"` // SIGTERM
+	StopSignal string `json:"stop_signal,omitempty"` // SIGTERM; PowerButton for a VM
 	// StopSeconds is the time from the stop signal to SIGKILL: 10.
 	StopSeconds float64       `json:"stop_seconds,omitempty"`
 	Restart     RestartPolicy `json:"restart,omitempty"` // always
@@ -319,6 +319,10 @@ const SeccompUnconfined = "seccomp=unconfined"
 
 // UsernsHost is the word of Compose for the users of the host.
 const UsernsHost = "host"
+
+// PowerButton is the stop signal that presses the power button of a virtual machine. Another signal
+// ends its emulator, and so the machine at once.
+const PowerButton = "SIGPWR"
 
 // RuntimeCrun is crun of the host, for programs of images.
 const RuntimeCrun = "crun"

@@ -107,7 +107,8 @@ var fields = []field{
 		def: "an unprivileged uid of its own, or the image's", example: "www-data", kind: userKind,
 		set: func(s *pando.Spec, v any) { s.User = v.(string) },
 		get: func(s pando.Spec) any { return s.User }},
-	{name: "stop_signal", doc: "Signal that asks the program to end.", def: "SIGTERM",
+	{name: "stop_signal", doc: "Signal that asks the program to end. SIGPWR, " +
+		"the power button, is the default of a virtual machine.", def: "SIGTERM",
 		example: "SIGQUIT", kind: signalKind,
 		set: func(s *pando.Spec, v any) { s.StopSignal = v.(string) },
 		get: func(s pando.Spec) any { return s.StopSignal }},

@@ -97,7 +97,7 @@ func enumKind(words ...string) kind {
 		func(s string) (any, error) { return s, nil })
 }
 
-// oneOf returns what a message wants of a word: one of several, or the only one.
+// oneOf returns the words of which a message wants one. The only one stands alone.
 func oneOf(words []string) string {
 	if len(words) == 1 {
 		return words[0]

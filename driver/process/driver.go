@@ -61,6 +61,9 @@ type Config struct {
 	// Machine returns the words of the program that runs the machine of a spec of kind vm. Nil: this
 	// host runs none.
 	Machine func(pando.Spec) []string
+	// PowerOff presses the power button of the machine in the network namespace of the calling
+	// thread. Nil: a machine is switched off at once.
+	PowerOff func(context.Context) error
 	// Made is called for each sandbox that is made ahead of need, before its use. It may be nil.
 	Made  func(pando.Link) error
 	Clock pando.Clock

@@ -1,12 +1,15 @@
 package process
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/netspace"
 )
 
 // inMachine makes the program of a spec of kind vm its emulator. It sees the files of the machine.
@@ -26,4 +29,23 @@ func inMachine(p *program, s pando.Spec, command func(pando.Spec) []string) erro
 		p.Show = append(p.Show, shown{Path: f})
 	}
 	return nil
+}
+
+// buttonWait is how long an emulator may take to press the power button of its machine.
+const buttonWait = 2 * time.Second
+
+// pressed presses the power button of a virtual machine, and reports whether its system may shut
+// down now.
+func (b *sandbox) pressed(ctx context.Context) bool {
+	if !b.slot.Spec.IsVM() || b.slot.Spec.StopSignal != pando.PowerButton || b.d.PowerOff == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), buttonWait)
+	defer cancel()
+	err := netspace.At(b.slot.netns(), func() error { return b.d.PowerOff(ctx) })
+	if err != nil {
+		b.d.Log.Warn("a machine is switched off without a shutdown: its power button does not work",
+			"instance", b.slot.Instance, "error", err)
+	}
+	return err == nil
 }

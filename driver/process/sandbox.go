@@ -234,12 +234,14 @@ func (b *sandbox) Stop(ctx context.Context) error {
 	if !b.slot.alive() {
 		return nil // the kernel ended everything with its shim
 	}
-	sig := unix.SignalNum(b.slot.Spec.StopSignal)
-	if sig == 0 {
-		sig = unix.SIGTERM
-	}
-	if err := b.insist(ctx, request{Verb: "signal", Signal: int(sig)}); err != nil {
-		return b.stopShim(fmt.Errorf("stop %s: %w", b.slot.Instance, err))
+	if !b.pressed(ctx) {
+		sig := unix.SignalNum(b.slot.Spec.StopSignal)
+		if sig == 0 {
+			sig = unix.SIGTERM
+		}
+		if err := b.insist(ctx, request{Verb: "signal", Signal: int(sig)}); err != nil {
+			return b.stopShim(fmt.Errorf("stop %s: %w", b.slot.Instance, err))
+		}
 	}
 	timer, stop := b.d.Clock.After(pando.Seconds(b.slot.Spec.StopSeconds))
 	defer stop()

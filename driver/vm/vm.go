@@ -33,6 +33,7 @@ func Command(s pando.Spec) []string {
 		"-smp", strconv.Itoa(v.CPUs), "-m", fmt.Sprintf("%dB", v.MemoryBytes),
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio",
 		"-kernel", v.Kernel, "-append", strings.TrimSpace("console=ttyS0 panic=-1 "+v.Append))
+	out = append(out, controls(monitor)...)
 	if v.Initrd != "" {
 		out = append(out, "-initrd", v.Initrd)
 	}

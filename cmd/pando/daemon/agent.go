@@ -200,8 +200,8 @@ func openSandboxes(
 		Prefix4: h.Instances4, Prefix6: h.Instances6, Cgroups: groups, Groups: cgroup.Root,
 		Hidden: []string{p.Data}, Volumes: p.volumes(), Users: p.users(), Freezer: freezer,
 		Forward: nftables.Forward, Seal: nftables.Seal, Unseal: nftables.Unseal, Pool: p.Pool,
-		Machine: vm.Command,
-		Made:    made, Clock: wall.Clock{}, Log: log,
+		Machine: vm.Command, PowerOff: vm.PowerOff,
+		Made: made, Clock: wall.Clock{}, Log: log,
 	}
 	if images != nil {
 		config.Images, config.Layers = images, images.LayersDir()
