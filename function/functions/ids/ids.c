@@ -5,8 +5,12 @@
  * every packet. A rule also selects packets by protocol, addresses, ports, direction, and whether
  * their flow is established. It searches inside tunnels.
  *
- * TCP is followed by sequence number. A gap restarts the search, and a segment from before the gap
- * is searched by itself. Segments are not reordered, so a content is missed if part of it is late.
+ * TCP is followed by sequence number, in two streams for each direction. A segment is searched in
+ * each stream that it continues. One that continues none is searched by itself, and if it is not
+ * late, a stream begins with it. So does a new connection, by its handshake. A new stream replaces
+ * the one that did not advance last. So one forged packet, of any number, ends no search. Several
+ * between two segments may end one, and the next segment begins it again. Segments are not
+ * reordered, so a content is missed if part of it is late.
  *
  * A flow's server is the sender of SYN and ACK. Without those, it is the end that did not send
  * first, unless only the first sender's port is below 1024. A TCP segment with data makes its flow
@@ -47,6 +51,13 @@
 #define TO_CLIENT 32u
 
 #define TURN_BYTES 4
+/* A segment that ends up to so many bytes before the end of a stream is late, or sent again. Others
+ * are of another stream. */
+#define LATE_BYTES (1u << 20)
+
+/* flags of TCP */
+#define SYN 2u
+#define ACK 16u
 
 struct node {
 	uint32_t edge, edge_count, fail, output, output_count;
@@ -67,10 +78,14 @@ static const struct rule *rules;
 static const uint32_t *sets;
 static uint32_t rule_count, set_words;
 
+struct stream {
+	uint32_t at[2];    /* node of each automaton */
+	uint32_t next;     /* sequence number after the last byte */
+	uint32_t followed; /* 1: the stream exists */
+};
+
 struct direction {
-	uint32_t at[2];     /* node of each automaton */
-	uint32_t next_sequence;
-	uint32_t following; /* 1: next_sequence is valid */
+	struct stream streams[2]; /* the first one advanced last, or is of the newest handshake */
 };
 
 struct state {
@@ -278,11 +293,11 @@ static inline uint32_t hurry(const uint8_t *p, uint32_t i, uint32_t length, uint
 }
 
 static void search(struct pando_ctx *ctx, struct state *s, const struct question *q,
-		   struct direction *d, const uint8_t *p, uint32_t length)
+		   uint32_t nodes[2], const uint8_t *p, uint32_t length)
 {
 	const struct automaton *exact = &automata[0], *folded = &automata[1];
-	uint32_t at[2] = {d->at[0] < exact->node_count ? d->at[0] : 0,
-			  d->at[1] < folded->node_count ? d->at[1] : 0};
+	uint32_t at[2] = {nodes[0] < exact->node_count ? nodes[0] : 0,
+			  nodes[1] < folded->node_count ? nodes[1] : 0};
 	for (uint32_t i = 0; i < length; i++) {
 		if (at[0] < exact->row_count && at[1] < folded->row_count)
 			i = hurry(p, i, length, at);
@@ -293,8 +308,78 @@ static void search(struct pando_ctx *ctx, struct state *s, const struct question
 		report_all(ctx, s, q, exact, at[0]);
 		report_all(ctx, s, q, folded, at[1]);
 	}
-	d->at[0] = at[0];
-	d->at[1] = at[1];
+	nodes[0] = at[0];
+	nodes[1] = at[1];
+}
+
+/* Follows a stream from a sequence number on, and returns its index. A stream that is already there
+ * keeps its automata, which find all that new ones would. */
+static uint32_t follow(struct direction *d, uint32_t next)
+{
+	for (uint32_t n = 0; n < 2; n++)
+		if (d->streams[n].followed && d->streams[n].next == next)
+			return n;
+	uint32_t n = d->streams[0].followed ? 1 : 0;
+	d->streams[n] = (struct stream){{0, 0}, next, 1};
+	return n;
+}
+
+static void put_first(struct direction *d, uint32_t n)
+{
+	struct stream first = d->streams[n];
+	d->streams[n] = d->streams[0];
+	d->streams[0] = first;
+}
+
+/* Follows the connection of a handshake. Anybody may send a SYN into a connection, which its
+ * receiver ignores. So the former stream stays beside the new one. A SYN of a flow without state
+ * leaves none, so a SYN flood leaves none. */
+static void greet(struct pando_ctx *ctx, struct state *s, const uint8_t *tcp, uint32_t reply)
+{
+	uint32_t next = pando_be32(tcp + 4) + 1;
+	if (tcp[13] & ACK) {
+		s->server = 2 - reply;
+		put_first(&s->directions[reply], follow(&s->directions[reply], next));
+		put_first(&s->directions[!reply], follow(&s->directions[!reply], pando_be32(tcp + 8)));
+	} else if (ctx->packet->flags & PANDO_STATE_VALID)
+		follow(&s->directions[reply], next);
+	else
+		return;
+	pando_changed(ctx);
+}
+
+/* Searches a segment in each stream that it continues, or by itself. */
+static void search_segment(struct pando_ctx *ctx, struct state *s, const struct question *q,
+			   struct direction *d, uint32_t sequence)
+{
+	const uint8_t *p = q->p + q->h.payload;
+	uint32_t length = q->h.end - q->h.payload, continued = 0, late = 0;
+	for (uint32_t n = 0; n < 2; n++) {
+		struct stream *stream = &d->streams[n];
+		uint32_t behind = stream->next - sequence;
+		if (!stream->followed)
+			continue;
+		if (behind >= length) {
+			late |= behind <= LATE_BYTES;
+			continue;
+		}
+		search(ctx, s, q, stream->at, p + behind, length - behind);
+		stream->next = sequence + length;
+		continued |= 1 + n;
+	}
+	struct stream *streams = d->streams, alone = {{0, 0}, 0, 0};
+	if (continued == 2)
+		put_first(d, 1);
+	else if (continued == 3 && streams[0].at[0] == streams[1].at[0] &&
+		 streams[0].at[1] == streams[1].at[1])
+		streams[1].followed = 0; /* both are one */
+	else if (!continued && late)
+		search(ctx, s, q, alone.at, p, length);
+	else if (!continued) {
+		struct stream *fresh = &streams[follow(d, sequence)];
+		search(ctx, s, q, fresh->at, p, length);
+		fresh->next = sequence + length;
+	}
 }
 
 /* Returns the flow's state, updated by this packet of direction `way` (1 or 2). */
@@ -319,35 +404,18 @@ static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_pac
 	uint32_t reply = packet->flags & PANDO_REPLY ? 1 : 0;
 	if (!pando_parse_inner(q.p, packet->length, h) || !pando_has_ports(h))
 		return PANDO_PASS;
-	/* SYN and ACK is the only part of the handshake that leaves state, so a SYN flood leaves none. */
-	if (h->protocol == 6 && (q.p[h->transport + 13] & 0x12) == 0x12 && s->server != 2 - reply) {
-		s->server = 2 - reply;
-		pando_changed(ctx);
-	}
+	const uint8_t *transport = q.p + h->transport;
+	uint32_t syn = h->protocol == 6 && transport[13] & SYN ? 1 : 0;
+	if (syn)
+		greet(ctx, s, transport, reply);
 	if (h->payload >= h->end)
 		return PANDO_PASS;
 	q.flags = flow_flags(s, &q, 1 + reply);
-	struct direction *d = &s->directions[reply];
-	struct direction alone = {{0, 0}, 0, 0};
-	uint32_t length = h->end - h->payload, skip = 0;
-	if (h->protocol == 6) {
-		uint32_t sequence = pando_be32(q.p + h->transport + 4);
-		uint32_t behind = d->next_sequence - sequence;
-		if (d->following && behind < 0x80000000u)
-			skip = behind;
-		else if (d->following)
-			d->at[0] = d->at[1] = 0;
-		if (skip >= length) { /* seen before, or late: a segment in a gap is searched by itself */
-			d = &alone;
-			skip = 0;
-		} else {
-			d->next_sequence = sequence + length;
-			d->following = 1;
-		}
-	} else {
-		d->at[0] = d->at[1] = 0; /* each datagram is searched by itself */
-	}
-	search(ctx, s, &q, d, q.p + h->payload + skip, length - skip);
+	uint32_t at[2] = {0, 0};
+	if (h->protocol == 6) /* a SYN takes a number of its own, before its data */
+		search_segment(ctx, s, &q, &s->directions[reply], pando_be32(transport + 4) + syn);
+	else /* each datagram is searched by itself */
+		search(ctx, s, &q, at, q.p + h->payload, h->end - h->payload);
 	pando_changed(ctx);
 	return PANDO_PASS;
 }

@@ -32,6 +32,8 @@ struct Packet {
     tcp: Option<u8>,
     from: (IpAddr, u16),
     to: (IpAddr, u16),
+    sequence: u32,
+    acknowledged: u32,
     payload: &'static [u8],
 }
 
@@ -39,7 +41,11 @@ impl Packet {
     fn ip(&self) -> Vec<u8> {
         let mut upper = [self.from.1.to_be_bytes(), self.to.1.to_be_bytes()].concat();
         match self.tcp {
-            Some(flags) => upper.extend([0, 0, 0, 1, 0, 0, 0, 0, 0x50, flags, 1, 0, 0, 0, 0, 0]),
+            Some(flags) => {
+                upper.extend(self.sequence.to_be_bytes());
+                upper.extend(self.acknowledged.to_be_bytes());
+                upper.extend([0x50, flags, 1, 0, 0, 0, 0, 0]);
+            }
             None => upper.extend([(8 + self.payload.len() as u16).to_be_bytes(), [0, 0]].concat()),
         }
         upper.extend(self.payload);
@@ -76,7 +82,7 @@ fn packet(tcp: Option<u8>, from: &str, to: &str, payload: &'static [u8]) -> Pack
     let end = |text: &str| {
         text.parse::<std::net::SocketAddr>().map(|end| (end.ip(), end.port())).unwrap()
     };
-    Packet { tcp, from: end(from), to: end(to), payload }
+    Packet { tcp, from: end(from), to: end(to), sequence: 1, acknowledged: 0, payload }
 }
 
 /// Returns the sids that are reported for these frames, each in its own batch.
@@ -169,7 +175,8 @@ proptest! {
             ["10.1.2.3", "10.1.2.4", "10.2.0.1", "198.51.100.1"]
         };
         let [from, to] = ends.map(|(n, port)| (addresses[n].parse().unwrap(), port));
-        let packet = Packet { tcp: tcp.then_some(ACK), from, to, payload: b"a needle" };
+        let of = packet(tcp.then_some(ACK), "10.0.0.1:1", "10.0.0.1:1", b"a needle");
+        let packet = Packet { from, to, ..of };
         let expected: BTreeSet<u32> = rules::parse(heads(), "heads", &Variables::default())
             .unwrap()
             .patterns
@@ -326,6 +333,107 @@ fn tunnels_are_looked_into() {
         let events: Vec<String> =
             chain.events.iter().map(|e| format!("{} on {:?}", e.code, e.key)).collect();
         assert_eq!(events, ["1 on 10.0.0.1:1000<>10.0.0.2:80/6"], "{name}");
+    }
+}
+
+const NEEDLE: &str = "alert tcp any any -> any any (content:\"needle\"; sid:1;)\n";
+
+/// A packet of the client, with a sequence number.
+fn sent(flags: u8, sequence: u32, payload: &'static [u8]) -> Vec<u8> {
+    Packet { sequence, ..packet(Some(flags), "10.0.0.1:1000", "10.0.0.2:80", payload) }.frame()
+}
+
+/// The server's answer to a SYN with that number.
+fn answered(sequence: u32, to: u32) -> Vec<u8> {
+    let acknowledged = to.wrapping_add(1);
+    let answer = packet(Some(SYN | ACK), "10.0.0.2:80", "10.0.0.1:1000", b"");
+    Packet { sequence, acknowledged, ..answer }.frame()
+}
+
+/// The client chooses its first sequence number, also below those of its former connection.
+#[test]
+fn a_second_connection_is_followed_from_its_handshake() {
+    for below in [1, 10, 1000, 1 << 20, 1 << 21, 0x7fff_ffff, 0x8000_0000] {
+        let first = 5_000_000_u32;
+        let second = first.wrapping_sub(below);
+        let seen = [
+            ("all of it", vec![sent(SYN, second, b""), answered(77, second)]),
+            ("the client alone", vec![sent(SYN, second, b"")]),
+            ("the server alone", vec![answered(77, second)]),
+        ];
+        for (name, handshake) in seen {
+            let mut frames =
+                vec![sent(SYN, first, b""), answered(9, first), sent(ACK, first + 1, b"before")];
+            frames.extend(handshake);
+            frames.push(sent(ACK, second.wrapping_add(1), b"a nee"));
+            frames.push(sent(ACK, second.wrapping_add(6), b"dle"));
+            assert_eq!(reported(&mut ids(NEEDLE), &frames), [1].into(), "{below} below, {name}");
+        }
+    }
+}
+
+#[test]
+fn a_connection_without_a_handshake_is_followed() {
+    let frames = [
+        sent(ACK, 5_000_000, b"before"),
+        sent(ACK, 2_000_000, b"a nee"),
+        sent(ACK, 2_000_005, b"dle"),
+    ];
+    assert_eq!(reported(&mut ids(NEEDLE), &frames), [1].into());
+}
+
+#[test]
+fn the_data_of_a_syn_has_the_numbers_after_it() {
+    let frames = [sent(SYN, 9, b"nee"), sent(ACK, 13, b"dle")];
+    assert_eq!(reported(&mut ids(NEEDLE), &frames), [1].into());
+}
+
+#[test]
+fn forged_segments_harm_no_later_search() {
+    let far = |n: u32| sent(ACK, 1000 + (n << 26), b"forged");
+    let mut frames = vec![sent(ACK, 1000, b"before")];
+    frames.extend((1..20).map(far));
+    frames.extend([sent(ACK, 1006, b"lost "), sent(ACK, 1011, b"a nee"), sent(ACK, 1016, b"dle")]);
+    assert_eq!(reported(&mut ids(NEEDLE), &frames), [1].into());
+}
+
+/// A segment that is sent again, whole or in part, is searched once and ends no search.
+#[test]
+fn a_segment_that_comes_again_ends_no_search() {
+    let frames = [
+        sent(ACK, 1000, b"before"),
+        sent(ACK, 1006, b"a nee"),
+        sent(ACK, 1000, b"before"),
+        sent(ACK, 1008, b"needle"),
+    ];
+    assert_eq!(reported(&mut ids(NEEDLE), &frames), [1].into());
+    let twice = [sent(ACK, 1000, b"nee"), sent(ACK, 1000, b"nee"), sent(ACK, 1003, b"dle")];
+    assert_eq!(reported(&mut ids(NEEDLE), &twice), [1].into());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// The receiver ignores a packet outside its window, so it may hide no content.
+    #[test]
+    fn one_forged_packet_ends_no_search(
+        cut in 1..6usize,
+        start: u32,
+        distance in prop_oneof![Just(0u32), 1..2000u32, any::<u32>()],
+        behind: bool,
+        flags in proptest::sample::select(vec![ACK, SYN, SYN | ACK]),
+        payload in proptest::sample::select(vec![&b""[..], b"z", b"forged"]),
+    ) {
+        let rest = start.wrapping_add(cut as u32);
+        let number = if behind { rest.wrapping_sub(distance) } else { rest.wrapping_add(distance) };
+        let data = number.wrapping_add(u32::from(flags & SYN != 0));
+        prop_assume!(rest.wrapping_sub(data) as usize >= payload.len(), "it is the next data");
+        let frames = [
+            sent(ACK, start, &b"needle"[..cut]),
+            sent(flags, number, payload),
+            sent(ACK, rest, &b"needle"[cut..]),
+        ];
+        prop_assert_eq!(reported(&mut ids(NEEDLE), &frames), [1].into());
     }
 }
 
