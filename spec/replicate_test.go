@@ -57,7 +57,8 @@ func TestReplicateNeedsAProgramThatFitsEveryInstance(t *testing.T) {
 		t.Errorf("a shared volume: %v", err)
 	}
 	odd := pando.Spec{Name: "web", Command: []string{"x"}, Replicate: pando.Replicate{From: "disk"}}
-	if err := Check(odd.WithDefaults()); err == nil || !strings.Contains(err.Error(), "want snapshot") {
+	err := Check(odd.WithDefaults())
+	if err == nil || !strings.Contains(err.Error(), "want snapshot") {
 		t.Errorf("an unknown beginning: %v", err)
 	}
 }

@@ -34,9 +34,12 @@ func inMachine(p *program, s pando.Spec, command func(pando.Spec) []string) erro
 // buttonWait is how long an emulator may take to press the power button of its machine.
 const buttonWait = 2 * time.Second
 
+// emulator is a sandbox with the emulator of a machine.
+type emulator struct{ *sandbox }
+
 // pressed presses the power button of a virtual machine, and reports whether its system may shut
 // down now.
-func (b *sandbox) pressed(ctx context.Context) bool {
+func (b emulator) pressed(ctx context.Context) bool {
 	if !b.slot.Spec.IsVM() || b.slot.Spec.StopSignal != pando.PowerButton || b.d.PowerOff == nil {
 		return false
 	}

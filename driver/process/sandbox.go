@@ -234,7 +234,7 @@ func (b *sandbox) Stop(ctx context.Context) error {
 	if !b.slot.alive() {
 		return nil // the kernel ended everything with its shim
 	}
-	if !b.pressed(ctx) {
+	if !(emulator{b}).pressed(ctx) {
 		sig := unix.SignalNum(b.slot.Spec.StopSignal)
 		if sig == 0 {
 			sig = unix.SIGTERM

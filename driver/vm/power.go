@@ -17,7 +17,7 @@ const answersMax = 64 << 10
 
 // PowerOff presses the power button (ACPI) of the machine in the network namespace of the calling
 // thread. It returns once the emulator has pressed it. The machine ends later, or never if its
-// system does not know the button.
+// system has no driver for the button.
 func PowerOff(ctx context.Context) error { return powerOff(ctx, monitor) }
 
 func powerOff(ctx context.Context, name string) error {

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// wire is an emulator that has said everything already.
+// wire is an emulator with all its answers.
 type wire struct {
 	io.Reader
-	said strings.Builder
+	sent strings.Builder
 }
 
-func (w *wire) Write(p []byte) (int, error) { return w.said.Write(p) }
+func (w *wire) Write(p []byte) (int, error) { return w.sent.Write(p) }
 
 func TestThePowerButtonIsPressedOnce(t *testing.T) {
 	const hello, ok, event = `{"QMP": {"version": {}}}` + "\n", `{"return": {}}` + "\n",
@@ -33,7 +33,7 @@ func TestThePowerButtonIsPressedOnce(t *testing.T) {
 	} {
 		w := &wire{Reader: strings.NewReader(answers)}
 		err := press(w)
-		if want == "" && err == nil && strings.Count(w.said.String(), "system_powerdown") == 1 {
+		if want == "" && err == nil && strings.Count(w.sent.String(), "system_powerdown") == 1 {
 			continue
 		}
 		if want == "" || err == nil || !strings.Contains(err.Error(), want) {
