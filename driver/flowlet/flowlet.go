@@ -106,6 +106,7 @@ type Driver struct {
 	memory  *ebpf.Memory          // of flowlet_units
 	hooks   map[string]*hook.Hook // by device: the ends of the wire, the units' devices
 	mtu     int                   // the larger of the wire's ends
+	all     []int                 // sockets that make the wire's ends promiscuous
 }
 
 // Open loads and attaches the program. It takes over the program and the flows that an earlier
@@ -185,6 +186,14 @@ func (d *Driver) attach() error {
 		if err := d.objects.FlowletWire.Put(end, uint32(device.Attrs().Index)); err != nil {
 			return fmt.Errorf("write the ends of the wire: %w", err)
 		}
+		if d.Out == "" { // at one device alone, packets for other hosts would be sent again
+			continue
+		}
+		socket, err := passAll(name, device.Attrs().Index)
+		if err != nil {
+			return err
+		}
+		d.all = append(d.all, socket)
 	}
 	for _, name := range ends {
 		if err := d.attachAt(name, d.objects.Flowlet); err != nil {
@@ -394,12 +403,17 @@ func (d *Driver) forgetAliases(gone map[flowletFlowletKey]bool) error {
 	return nil
 }
 
-// Close closes the program. The pinned parts keep working; see Remove.
+// Close closes the program, and ends the promiscuous mode of its devices. The pinned parts keep
+// working; see Remove.
 func (d *Driver) Close() error {
 	errs := []error{d.objects.Close()}
 	for _, h := range d.hooks {
 		errs = append(errs, h.Close())
 	}
+	for _, socket := range d.all {
+		errs = append(errs, unix.Close(socket))
+	}
+	d.all = nil
 	return errors.Join(errs...)
 }
 

@@ -4,4 +4,5 @@ pub mod clock;
 pub mod offload;
 pub mod packet;
 pub mod port;
+mod promiscuous;
 pub mod xdp;

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use crate::packet::{self, Received, Slot};
+use crate::promiscuous;
 use crate::xdp;
 
 /// The requested kernel interface.
@@ -24,6 +25,8 @@ pub struct Port {
     way: Way,
     /// The error of AF_XDP, if the port uses AF_PACKET because of it.
     instead: Option<String>,
+    /// Makes the device of AF_XDP promiscuous.
+    _promiscuous: Option<OwnedFd>,
 }
 
 enum Way {
@@ -42,7 +45,7 @@ macro_rules! either {
 
 impl From<packet::Port> for Port {
     fn from(port: packet::Port) -> Port {
-        Port { way: Way::Packet(port), instead: None }
+        Port { way: Way::Packet(port), instead: None, _promiscuous: None }
     }
 }
 
@@ -50,8 +53,11 @@ impl Port {
     /// Opens `device` with room for `frames` packets.
     pub fn open(device: &str, frames: usize, wanted: Wanted) -> io::Result<Port> {
         let xdp = || {
-            xdp::Port::open(device, frames)
-                .map(|port| Port { way: Way::Xdp(Box::new(port)), instead: None })
+            xdp::Port::open(device, frames).map(|port| Port {
+                way: Way::Xdp(Box::new(port)),
+                instead: None,
+                _promiscuous: None,
+            })
         };
         let packet = |instead| Ok(Port { instead, ..packet::Port::open(device, frames)?.into() });
         match wanted {
@@ -75,6 +81,22 @@ impl Port {
                 io::ErrorKind::Unsupported,
                 "AF_XDP's memory is one process's own",
             )),
+        }
+    }
+
+    /// Makes the device pass packets for every address, until this port and its shares are closed.
+    pub fn pass_all(&mut self) -> io::Result<()> {
+        match &self.way {
+            // SAFETY: the port keeps its descriptor open.
+            Way::Packet(port) => {
+                promiscuous::hold(unsafe { BorrowedFd::borrow_raw(port.as_raw_fd()) }, &port.device)
+            }
+            Way::Xdp(port) => {
+                let socket = promiscuous::socket()?;
+                promiscuous::hold(socket.as_fd(), &port.device)?;
+                self._promiscuous = Some(socket);
+                Ok(())
+            }
         }
     }
 

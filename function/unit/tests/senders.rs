@@ -305,6 +305,33 @@ fn a_kernel_that_forwards_past_the_functions_is_named() {
     assert!(!said.contains("sysctl"), "{said}");
 }
 
+/// Returns how many sockets have made the ends of the wire promiscuous.
+fn promiscuous() -> [u64; 2] {
+    ["inner1", "outer1"].map(|device| {
+        let shown = run(Command::new("ip").args(["-j", "-d", "link", "show", device]));
+        let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+        shown[0]["promiscuity"].as_u64().unwrap()
+    })
+}
+
+/// A physical device passes packets for its own address only, unless it is promiscuous.
+#[test]
+fn both_ends_of_a_wire_pass_packets_for_all_addresses() {
+    let Some((bench, _client, _server)) = ends("promiscuous") else { return };
+    let ways =
+        [&[][..], &["--restart"], &["--port", "xdp"], &["--durability", "log"], &["--units", "1"]];
+    for more in ways {
+        assert_eq!(promiscuous(), [0, 0], "before {more:?}");
+        start(&bench, more);
+        assert_eq!(promiscuous(), [1, 1], "{more:?}");
+        bench.pando(&["rm", "g"]);
+        let deadline = Instant::now() + PATIENCE;
+        while promiscuous() != [0, 0] {
+            assert!(Instant::now() < deadline, "{:?} after {more:?}", promiscuous());
+        }
+    }
+}
+
 /// Sends a ping and waits for its answer, past other messages.
 fn ping(client: &Host) {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;

@@ -150,8 +150,15 @@ impl Run {
         };
         self.devices()
             .map(|device| {
-                Port::open(device, self.ring_frames, wanted)
-                    .map_err(|e| Failure::of_device(device, &e))
+                let open = || {
+                    let mut port = Port::open(device, self.ring_frames, wanted)?;
+                    // On one device alone, packets for other hosts would be sent again.
+                    if self.out.is_some() {
+                        port.pass_all()?;
+                    }
+                    Ok(port)
+                };
+                open().map_err(|e: std::io::Error| Failure::of_device(device, &e))
             })
             .collect()
     }
