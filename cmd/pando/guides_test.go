@@ -75,8 +75,10 @@ func TestTheGuideOfFunctionsIsTrue(t *testing.T) {
 		filepath.Join(dir, "function")); err != nil {
 		t.Fatal(err)
 	}
-	// The other host is an address of this one. Its server keeps running during the next commands.
+	// The other host is an address of this one, and has its files. Its server keeps running during the
+	// next commands.
 	script := "set -e -o pipefail\nip link set lo up; ip addr add 192.0.2.2/32 dev lo\n" +
+		"scp() { test -e $1; }\n" +
 		"pando() { case $2 in run|ls|top|logs|rm|bill) set -- \"$@\" --run-dir $PWD/run --data-dir " +
 		"$PWD/data;; esac; " + labtest.Build(t, "./cmd/pando") + " \"$@\"; }\n" +
 		"listening() { until grep -q \" 020200C0:\" /proc/net/tcp; do [ $SECONDS -lt 60 ]; done; }\n"
