@@ -44,7 +44,7 @@ type FlowletCounts struct {
 	Others uint64
 	// Dropped, in this order: no accepting unit, a full flow table, no room for the header.
 	NoUnit, Full, NoHeader uint64
-	// Aggregates are packets that a device had merged: switch its GRO off.
+	// Aggregates are packets that a device had merged (GRO). They pass whole.
 	Aggregates uint64
 	// Packets that came from units, and aliases of flows learnt from them.
 	Returned, Aliases uint64
