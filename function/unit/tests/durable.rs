@@ -6,14 +6,12 @@ mod bed;
 
 use std::collections::HashSet;
 use std::os::fd::AsRawFd;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use pando_abi::BATCH_PACKETS;
 use pando_chain::Arrival;
 use pando_net::clock::Moment;
 use pando_net::packet::Port;
-use serde_json::Value;
 
 use bed::cases::{CASES, Case, Traffic};
 use bed::watched::*;

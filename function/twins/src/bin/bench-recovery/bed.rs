@@ -107,7 +107,12 @@ impl Bed {
     /// Starts an output log, as on another host.
     pub fn log(&self, address: &str) -> Child {
         let made = Command::new(Self::program()).args(["log", "--new-key", "default"]).output();
-        let keys = std::fs::OpenOptions::new().write(true).create(true).mode(0o600).open(KEYS);
+        let keys = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(KEYS);
         keys.and_then(|mut file| file.write_all(&made?.stdout)).expect("make a key");
         let mut log = Command::new(Self::program())
             .args(["log", "--listen", address, "--keys", KEYS])
