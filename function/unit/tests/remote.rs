@@ -33,7 +33,7 @@ struct Elsewhere {
 impl Elsewhere {
     /// Starts the log with a new key of the default tenant, in a file of the bench.
     fn start(bench: &Bench, port: u16) -> Elsewhere {
-        let namespace = format!("log-{}", std::process::id());
+        let namespace = format!("log-{}-{port}", std::process::id()); // others run beside it
         ip(&format!("netns add {namespace}"));
         ip(&format!("link add name here type veth peer name there netns {namespace}"));
         ip("address add 192.0.2.1/24 dev here");
