@@ -26,8 +26,8 @@ const badFor = time.Second
 // A weak endpoint is held back by its processor limit, and uses less than weakShare of the mean
 // processor time of the others. Its limit was lowered. A long request looks different: an endpoint
 // that works on it uses its whole limit. So a weak endpoint is out after weakFor: the third
-// measurement of 100 ms. The score alone finds it late or never. Where all have limits, the scores
-// of an endpoint at full use and of one with a tenth of its limit differ by less than excludeAbove.
+// measurement of 100 ms. The score alone finds it late or never: if all have limits, an endpoint at
+// full use and one with a tenth of its limit have scores that differ by less than excludeAbove.
 const (
 	weakHeld  = 0.5 // share of the time that the limit held it back
 	weakShare = 0.25

@@ -17,6 +17,18 @@ func given(h pando.HostName, grants ...pando.Grant) pando.Member {
 	return m
 }
 
+// startsOnH2 lets the service look for a host again. Its two instances must start on h2.
+func (tb *table) startsOnH2(t *testing.T) {
+	t.Helper()
+	tb.now = tb.now.Add(apartLook)
+	tb.settle()
+	tb.run()
+	tb.settle()
+	if tb.on("h2", pando.PhaseInRotation) != 2 || tb.on("h1", pando.PhaseInRotation) != 0 {
+		t.Errorf("it runs on %v, want h2", tb.w.Of(web))
+	}
+}
+
 // A service waits until a host gives its grants, with a reason for each host, and starts there.
 func TestAServiceWaitsForAHostThatGivesItsGrants(t *testing.T) {
 	tb := newTable(t)
@@ -43,13 +55,7 @@ func TestAServiceWaitsForAHostThatGivesItsGrants(t *testing.T) {
 		}
 	}
 	tb.put(given("h2", "device=kvm"))
-	tb.now = tb.now.Add(apartLook)
-	tb.settle()
-	tb.run()
-	tb.settle()
-	if tb.on("h2", pando.PhaseInRotation) != 2 || tb.on("h1", pando.PhaseInRotation) != 0 {
-		t.Errorf("it runs on %v, want h2", tb.w.Of(web))
-	}
+	tb.startsOnH2(t)
 	// A running instance stays when the owner takes the grant away.
 	tb.put(given("h2"))
 	tb.settle()
@@ -92,13 +98,7 @@ func TestAServiceStartsWhereItsRuntimeIs(t *testing.T) {
 		t.Errorf("its reason is %q", why)
 	}
 	tb.put(pando.Host{Name: "h2", Crun: true})
-	tb.now = tb.now.Add(apartLook)
-	tb.settle()
-	tb.run()
-	tb.settle()
-	if tb.on("h2", pando.PhaseInRotation) != 2 || tb.on("h1", pando.PhaseInRotation) != 0 {
-		t.Errorf("it runs on %v, want h2", tb.w.Of(web))
-	}
+	tb.startsOnH2(t)
 	c := New(Config{Clock: wall.Clock{}, IDs: tb.ids})
 	c.world = tb.w
 	fits, err := c.Fits(t.Context(), web)

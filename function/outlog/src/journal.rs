@@ -241,8 +241,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Puts a batch into the log; returns when the log keeps it. Without a log, it waits for one,
-    /// at most for [`Journal::patience`].
+    /// Puts a batch into the log, and returns when the log keeps it. It waits for a log that is
+    /// away, at most for [`Journal::patience`].
     pub fn append<E: Executor>(
         &mut self,
         chain: &Chain<E>,

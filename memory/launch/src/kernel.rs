@@ -54,7 +54,8 @@ fn has_swap(list: &str) -> bool {
 }
 
 /// Whether a kernel moves pages safely while it swaps them. Before Linux 6.16, a page may be in the
-/// swap cache during its move and lose its content. Older stable kernels with the fix copy as well.
+/// swap cache during its move and lose its content. Older stable kernels may have the fix, and
+/// copy too.
 fn moves_swapped(release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse::<u32>());
     let (major, minor) = (numbers.next(), numbers.next());

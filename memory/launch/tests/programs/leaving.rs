@@ -33,7 +33,7 @@ pub unsafe fn counted(big: &Big) -> usize {
     })
 }
 
-/// Which pages are there.
+/// Returns for each page whether it is in memory.
 unsafe fn present(big: &Big) -> Vec<bool> {
     let mut there = vec![0u8; BIG / PAGE];
     unsafe { libc::mincore(big.0.cast(), BIG, there.as_mut_ptr()) };
