@@ -61,10 +61,18 @@ func (s *sender) send(fresh bool) (o outcome) {
 	case errors.Is(err, errDial):
 		o.failed = err.Error()
 	default:
-		o.failed, o.broken = "connection broken: "+cause(err), 1
+		o.failed, o.broken = s.brokenBy(err), 1
 		s.close()
 	}
 	return o
+}
+
+// brokenBy returns the reason of a connection's end, with the server that had answered there.
+func (s *sender) brokenBy(err error) string {
+	if s.by == "" {
+		return "connection broken: " + cause(err)
+	}
+	return "connection to " + s.by + " broken: " + cause(err)
 }
 
 var (
