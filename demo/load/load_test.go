@@ -155,8 +155,11 @@ func TestAResetNamesTheServerOfItsConnection(t *testing.T) {
 		t.Fatalf("the first request: %+v", o)
 	}
 	o := s.send(false)
-	if o.failed != "connection to web-a broken: connection reset by peer" || o.broken != 1 {
-		t.Errorf("the second request: %+v", o)
+	counts := newTally()
+	counts.count(o, time.Second)
+	if r := counts.take(time.Second, true); r.Failed["connection broken: connection reset by peer"] != 1 ||
+		r.Broken != 1 || r.BrokenAt["web-a"] != 1 || len(r.BrokenAt) != 1 {
+		t.Errorf("the second request: %+v", r)
 	}
 }
 
