@@ -79,8 +79,8 @@ func newDriver(t *testing.T, pool int) *Driver {
 	return newDriverIn(t, pool, cgroup.Root)
 }
 
-// newDriverIn returns a driver with the cgroups below a root, after the changes of its configuration:
-// once it runs, its pool reads that. Its sandboxes end with the test.
+// newDriverIn returns a driver with the cgroups below a root. The changes come before its start,
+// because its pool reads the configuration. Its sandboxes end with the test.
 func newDriverIn(t *testing.T, pool int, root string, changes ...func(*Config)) *Driver {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -103,9 +103,8 @@ func (s *site) letGo() {
 }
 
 // end closes an idle connection. A request may arrive at that moment. A plain close would then
-// reset the connection, and the client could not tell that from a broken one. So the end of the
-// stream goes out first: the client reads it, and sends the request on another connection. The
-// caller holds the lock.
+// reset the connection, which looks broken to the client. So the end of the stream goes out first.
+// The client reads it, and sends the request on another connection. The caller holds the lock.
 func (s *site) end(c net.Conn) {
 	delete(s.idle, c)
 	s.gone[c] = true
