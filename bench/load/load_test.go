@@ -81,7 +81,7 @@ func TestALoadEndsEarly(t *testing.T) {
 			t.Errorf("%d of %d requests were answered", Answered(got), len(got))
 		}
 	case <-time.After(30 * time.Second):
-		t.Error("the load goes on")
+		t.Error("the load continues")
 	}
 }
 

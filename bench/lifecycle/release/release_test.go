@@ -61,7 +61,8 @@ func TestRelease(t *testing.T) {
 
 // spec returns the spec of a revision. No two rounds have the same one.
 func spec(b bad, round int) string {
-	return fmt.Sprintf("name: web\ncommand: %s\nenvironment: {%sREPORT: \"1\", LATE: \"%d\", ROUND: \"%d\"}\n"+
+	return fmt.Sprintf("name: web\ncommand: %s\n"+
+		"environment: {%sREPORT: \"1\", LATE: \"%d\", ROUND: \"%d\"}\n"+
 		"ports: [\"80:8080\"]\nhealth: {ready: tcp 8080, ready_within: 3s}\n"+
 		"scale: {min: %d, max: %d}\nrollout: {canary: %d%%, soak: 20s, "+
 		"gate: {metric: bad_share, above: 0.01}}\n",

@@ -14,7 +14,7 @@ import (
 
 // faults are those of a bad program: FAIL is the share of requests that it answers with 500, SLEEP
 // the milliseconds before each answer, and LAST the request with which it exits. With REPORT=1 it
-// tells Pando the share of bad answers as bad_share: those that failed or took over LATE
+// reports the share of bad answers to Pando as bad_share: those that failed or took over LATE
 // milliseconds.
 type faults struct {
 	fail      float64
@@ -38,7 +38,7 @@ func newFaults(value func(string) string) *faults {
 // of adds the faults to the page of a handler. Its probes see none.
 func (f *faults) of(h http.Handler) http.Handler {
 	if f.report {
-		go f.tell()
+		go f.send()
 	}
 	m := http.NewServeMux()
 	m.Handle("/live", h)
@@ -68,8 +68,8 @@ func (f *faults) fails(n int64) bool {
 // share returns the share of bad answers so far.
 func (f *faults) share() float64 { return float64(f.hurt.Load()) / float64(max(1, f.all.Load())) }
 
-// tell reports the share of bad answers until the program ends.
-func (f *faults) tell() {
+// send reports the share of bad answers until the program ends.
+func (f *faults) send() {
 	c := http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", os.Getenv("PANDO_SOCKET"))
