@@ -179,7 +179,7 @@ func row(out *sheet.Sheet, name string) {
 		held = share <= 0.1 && requests >= requestsMin
 	}
 	out.Row(fmt.Sprintf("kill -9 of one of %d instances at %.0f requests/s, %s: failed requests",
-		instances, rate, name), goal, "1.8–5.8 %", fmt.Sprintf("%.3f %% (%.0f of %.0f, and %.0f over %s; "+
-		"replaced after %.1f s p50)", share, sum("failed"), requests, sum("late"), late,
-		out.Median(name+": replaced after s")), held)
+		instances, rate, name), goal, "1.8–5.8 %",
+		fmt.Sprintf("%.3f %% (%.0f of %.0f, and %.0f over %s; replaced after %.1f s p50)", share,
+			sum("failed"), requests, sum("late"), late, out.Median(name+": replaced after s")), held)
 }

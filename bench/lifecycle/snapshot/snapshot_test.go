@@ -153,9 +153,9 @@ func TestSnapshot(t *testing.T) {
 	s.Row("restore of 100 MB: ask → in rotation, p50", "≤ 250 ms", "",
 		fmt.Sprintf("%.0f ms", restore), restore <= 250)
 	sooner := s.Ratio("cold: in rotation", "warm: in rotation")
-	s.Row("replicate from snapshot against a cold start, a Python service with a slow import (examples/warm)",
-		"≥ 8 × sooner", "", fmt.Sprintf("%.1f × (%.0f against %.0f ms p50)", sooner,
-			s.Median("warm: in rotation"), s.Median("cold: in rotation")), sooner >= 8)
+	s.Row("replicate from snapshot against a cold start, a Python service with a slow import "+
+		"(examples/warm)", "≥ 8 × sooner", "", fmt.Sprintf("%.1f × (%.0f against %.0f ms p50)", sooner,
+		s.Median("warm: in rotation"), s.Median("cold: in rotation")), sooner >= 8)
 	s.Publish("Snapshot, restore and migrate", "ms", "--log")
 }
 

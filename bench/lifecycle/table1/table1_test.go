@@ -1,7 +1,7 @@
 //go:build bench
 
-// Package table1 counts what an operator of examples/three-tier has to install, to download and to
-// set (container-devops Table I). The case has the same parts as the paper's: a database, a queue
+// Package table1 counts the dependencies, the downloads and the variables of examples/three-tier
+// (container-devops Table I). The case has the same parts as the paper's: a database, a queue
 // and a controller, three times each. The paper's controller is OpenStack's, and is larger.
 package table1
 

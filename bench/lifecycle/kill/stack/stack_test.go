@@ -12,7 +12,8 @@ import (
 )
 
 func TestHAProxyTakesTheConfiguration(t *testing.T) {
-	for _, servers := range [][]server{nil, {{"peer-1", "127.0.0.1:8081"}, {"peer-2", "127.0.0.1:8082"}}} {
+	two := []server{{"peer-1", "127.0.0.1:8081"}, {"peer-2", "127.0.0.1:8082"}}
+	for _, servers := range [][]server{nil, two} {
 		dir := t.TempDir()
 		text, err := render(filepath.Join(dir, "haproxy.sock"), servers)
 		if err != nil {
@@ -51,7 +52,9 @@ func TestAProgramAnswersOrNot(t *testing.T) {
 }
 
 func TestOtherWordsAreRefused(t *testing.T) {
-	for _, args := range [][]string{nil, {"sidekick"}, {"confd", "http://127.0.0.1:1"}, {"stop", "a", "b"}} {
+	for _, args := range [][]string{
+		nil, {"sidekick"}, {"confd", "http://127.0.0.1:1"}, {"stop", "a", "b"},
+	} {
 		if err := run(t.Context(), args); err == nil || !strings.Contains(err.Error(), "want sidekick") {
 			t.Errorf("%q gives %v", args, err)
 		}
