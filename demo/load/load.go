@@ -45,6 +45,8 @@ type Report struct {
 	Unanswered map[string]int `json:"unanswered,omitempty"`
 	// connections that ended unannounced during a request
 	Broken int `json:"broken"`
+	// BrokenAt counts those among Broken by server, as Unanswered does.
+	BrokenAt map[string]int `json:"broken_at,omitempty"`
 	// Requests repeated because the server had closed an idle connection.
 	IdleClosed    int     `json:"idle_closed"`
 	Dialled       int     `json:"dialled"`
@@ -73,10 +75,10 @@ func (t *tally) count(o outcome, latency time.Duration) {
 	if o.failed != "" {
 		t.fail(o.failed)
 		if o.failed == timedOut {
-			if t.now.Unanswered == nil {
-				t.now.Unanswered = map[string]int{}
-			}
-			t.now.Unanswered[o.at]++
+			t.now.Unanswered = one(t.now.Unanswered, o.at)
+		}
+		if o.broken > 0 {
+			t.now.BrokenAt = one(t.now.BrokenAt, o.at)
 		}
 		return
 	}
@@ -88,10 +90,16 @@ func (t *tally) count(o outcome, latency time.Duration) {
 
 // fail counts a failure. The caller holds the lock.
 func (t *tally) fail(reason string) {
-	if t.now.Failed == nil {
-		t.now.Failed = map[string]int{}
+	t.now.Failed = one(t.now.Failed, reason)
+}
+
+// one adds 1 to a count. It makes the map if there is none.
+func one(counts map[string]int, of string) map[string]int {
+	if counts == nil {
+		counts = map[string]int{}
 	}
-	t.now.Failed[reason]++
+	counts[of]++
+	return counts
 }
 
 // take returns the counts since the last call and resets them.

@@ -130,6 +130,40 @@ func TestATimeoutNamesTheServerOfItsConnection(t *testing.T) {
 	}
 }
 
+// A reset names the server of an earlier answer: the flow may have reached another one.
+func TestAResetNamesTheServerOfItsConnection(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		read := bufio.NewReader(conn)
+		_, _ = http.ReadRequest(read)
+		_, _ = io.WriteString(conn,
+			"HTTP/1.1 200 OK\r\nX-Served-By: web-a\r\nContent-Length: 0\r\n\r\n")
+		_, _ = read.Peek(1)
+		_ = conn.(*net.TCPConn).SetLinger(0)
+		conn.Close()
+	}()
+	s := sender{config: Config{Address: l.Addr().String(), Path: "/", Timeout: time.Minute}}
+	defer s.close()
+	if o := s.send(false); o.failed != "" {
+		t.Fatalf("the first request: %+v", o)
+	}
+	o := s.send(false)
+	counts := newTally()
+	counts.count(o, time.Second)
+	if r := counts.take(time.Second, true); r.Broken != 1 || r.BrokenAt["web-a"] != 1 ||
+		len(r.BrokenAt) != 1 || r.Failed["connection broken: connection reset by peer"] != 1 {
+		t.Errorf("the second request: %+v", r)
+	}
+}
+
 func TestARefusedConnectionIsNotTriedAgain(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

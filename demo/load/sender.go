@@ -18,7 +18,7 @@ const timedOut = "timeout"
 // outcome is the result of one request.
 type outcome struct {
 	failed                      string // the reason, or empty if it was answered
-	at                          string // the server that did not answer, if it is known
+	at                          string // the server of the connection, if it is known
 	dialled, broken, idleClosed int
 }
 
@@ -61,7 +61,7 @@ func (s *sender) send(fresh bool) (o outcome) {
 	case errors.Is(err, errDial):
 		o.failed = err.Error()
 	default:
-		o.failed, o.broken = "connection broken: "+cause(err), 1
+		o.failed, o.at, o.broken = "connection broken: "+cause(err), s.by, 1
 		s.close()
 	}
 	return o

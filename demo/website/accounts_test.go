@@ -214,18 +214,22 @@ func TestTheAuditExcusesTheLinesOfFailedRequests(t *testing.T) {
 func TestOnlyConnectionsToTheKilledHostMayFail(t *testing.T) {
 	dead := map[string]bool{"web-a": true, "web-b": true}
 	for name, c := range map[string]struct {
-		failed, unanswered map[string]int
-		broken, missed     int
+		failed, unanswered, broken map[string]int
+		missed                     int
 	}{
-		"none": {nil, nil, 0, 0},
+		"none": {nil, nil, nil, 0},
 		"on the dead": {map[string]int{"timeout": 3}, map[string]int{"web-a": 2, "web-b": 1},
-			0, 0},
-		"on a new connection":  {map[string]int{"timeout": 2}, map[string]int{"web-a": 1, "": 1}, 0, 0},
-		"on many new ones":     {map[string]int{"timeout": 17}, map[string]int{"": 17}, 0, 1},
-		"on a living instance": {map[string]int{"timeout": 1}, map[string]int{"web-c": 1}, 0, 1},
+			nil, 0},
+		"on a new connection":  {map[string]int{"timeout": 2}, map[string]int{"web-a": 1, "": 1}, nil, 0},
+		"on many new ones":     {map[string]int{"timeout": 17}, map[string]int{"": 17}, nil, 1},
+		"on a living instance": {map[string]int{"timeout": 1}, map[string]int{"web-c": 1}, nil, 1},
 		"of another kind": {map[string]int{"timeout": 1, "status 503": 1}, map[string]int{"web-a": 1},
-			0, 1},
-		"with a broken one": {map[string]int{"broken": 1}, nil, 1, 2},
+			nil, 1},
+		"with a refused one on the dead": {map[string]int{"timeout": 1, "broken": 1},
+			map[string]int{"web-a": 1}, map[string]int{"web-b": 1}, 0},
+		"with a broken one on a living instance": {map[string]int{"broken": 1}, nil,
+			map[string]int{"web-c": 1}, 2},
+		"with a broken new one": {map[string]int{"broken": 1}, nil, map[string]int{"": 1}, 2},
 	} {
 		n := 0
 		for _, k := range c.failed {
@@ -233,7 +237,7 @@ func TestOnlyConnectionsToTheKilledHostMayFail(t *testing.T) {
 		}
 		var all totals
 		all.add(load.Report{Offered: 50 + n, Answered: 50, Failed: c.failed, Unanswered: c.unanswered,
-			Broken: c.broken})
+			Broken: len(c.broken), BrokenAt: c.broken})
 		if _, no := held(all.checks("demo3", dead)); len(no) != c.missed {
 			t.Errorf("%s: missed %v", name, no)
 		}

@@ -35,7 +35,8 @@ type Peers struct {
 	ServerName             string // in the certificates of the other servers
 	// Join lists every server of the cluster by name, this one too, with its address:port. It is for
 	// the first start of a new server, and nil for a server with a store.
-	Join map[string]string
+	Join  map[string]string
+	Clock pando.Clock // finds the times at which this process stood still
 	// Bound limits callers that have not shown a certificate yet. If nil, there is no limit.
 	Bound func(net.Listener) net.Listener
 }
@@ -80,6 +81,7 @@ func (p *Peers) shared(conf *embed.Config) {
 // peerDoor serves the other servers.
 type peerDoor struct {
 	net.Listener
+	stale  *stale
 	server *http.Server
 }
 
@@ -98,13 +100,14 @@ func (p *Peers) openPeers() (*peerDoor, error) {
 	if p.Bound != nil {
 		l = p.Bound(l)
 	}
-	return &peerDoor{Listener: tls.NewListener(l, p.TLS)}, nil
+	return &peerDoor{Listener: tls.NewListener(l, p.TLS), stale: newStale(p.Clock)}, nil
 }
 
 // serve answers the other servers in the background, until shut.
 func (d *peerDoor) serve(s *etcdserver.EtcdServer, run func(func()), end func(error)) {
 	d.server = &http.Server{
-		Handler: etcdhttp.NewPeerHandler(s.Logger(), s), ReadTimeout: 5 * time.Minute, // as etcd
+		Handler:           d.stale.handler(etcdhttp.NewPeerHandler(s.Logger(), s)),
+		ReadTimeout:       5 * time.Minute,            // as etcd
 		ReadHeaderTimeout: 10 * time.Second,           // of strangers, also for their handshake
 		ErrorLog:          log.New(io.Discard, "", 0), // strangers must not fill the log
 	}

@@ -97,7 +97,7 @@ func (c *peerCluster) config(s *seat, join map[string]string) ServerConfig {
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Peers: &Peers{
 			Listen: s.address, TLS: c.identity.Servers(), Join: join, ServerName: trust.ServerName,
-			Certificate: c.files.Certificate, Authority: c.files.Authority,
+			Certificate: c.files.Certificate, Authority: c.files.Authority, Clock: wall.Clock{},
 		},
 	}
 }

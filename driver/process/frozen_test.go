@@ -13,19 +13,21 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/cgroup"
 	"pando.run/pando/driver/criu"
 )
 
-// frozenDriver returns a driver that freezes.
+// frozenDriver returns a driver that freezes, with a folder of layers.
 func frozenDriver(t *testing.T) *Driver {
 	t.Helper()
 	root, err := exec.Command("../../deploy/criu", "--print").Output()
 	if err != nil {
 		t.Skip("needs CRIU: deploy/criu unpacks it")
 	}
-	d := newDriver(t, 2)
-	d.Freezer = criu.Tool{Root: strings.TrimSpace(string(root)), Cache: t.TempDir()}
-	return d
+	return newDriverIn(t, 2, cgroup.Root, func(c *Config) {
+		c.Freezer = criu.Tool{Root: strings.TrimSpace(string(root)), Cache: t.TempDir()}
+		c.Layers = t.TempDir()
+	})
 }
 
 // counter serves its count, which only its memory has, and keeps a file in /tmp.
@@ -81,7 +83,6 @@ func TestAFrozenProgramContinuesInAnotherSandbox(t *testing.T) {
 	if got := countIn(t, b); got != "1 a file 1" {
 		t.Fatalf("before: %q", got)
 	}
-	d.Layers = t.TempDir()
 	dir := filepath.Join(d.Layers, "snapshot")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -136,7 +137,6 @@ func TestAFrozenProgramContinuesInAnotherSandbox(t *testing.T) {
 // A program of another kernel or processor is refused before it has a sandbox.
 func TestAProgramOfAnotherMachineIsRefused(t *testing.T) {
 	d := frozenDriver(t)
-	d.Layers = t.TempDir()
 	spec := pando.Spec{Name: "web", Command: []string{"python3"}, WorkingDir: "/"}.WithDefaults()
 	own := machine()
 	for name, m := range map[string]pando.Machine{

@@ -188,10 +188,10 @@ func TestManyLivesLeaveNothing(t *testing.T) {
 	}
 	settled := func(most things) things {
 		for deadline := time.Now().Add(10 * time.Second); ; {
-			now := inventory(t)
 			d.pool.mu.Lock()
 			quiet := len(d.pool.ready) == 2 && len(d.pool.taken) == 2
 			d.pool.mu.Unlock()
+			now := inventory(t) // of a pool that is full already
 			if quiet && !now.exceed(most) || time.Now().After(deadline) {
 				return now
 			}

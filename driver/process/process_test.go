@@ -79,8 +79,9 @@ func newDriver(t *testing.T, pool int) *Driver {
 	return newDriverIn(t, pool, cgroup.Root)
 }
 
-// newDriverIn returns a driver with the cgroups below a root. Its sandboxes end with the test.
-func newDriverIn(t *testing.T, pool int, root string) *Driver {
+// newDriverIn returns a driver with the cgroups below a root. The changes come before its start,
+// because its pool reads the configuration. Its sandboxes end with the test.
+func newDriverIn(t *testing.T, pool int, root string, changes ...func(*Config)) *Driver {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -94,12 +95,16 @@ func newDriverIn(t *testing.T, pool int, root string) *Driver {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := New(Config{
+	c := Config{
 		Cgroups: groups, Groups: root, Host: testHost, RunDir: filepath.Join(dir, "run"),
 		LogDir: filepath.Join(dir, "log"), Self: []string{"/proc/self/exe"},
 		Prefix4: v4, Prefix6: v6, Pool: pool, Clock: wall.Clock{}, Log: slog.New(slog.DiscardHandler),
 		Volumes: filepath.Join(dir, "volumes"), Users: filepath.Join(dir, "users"),
-	})
+	}
+	for _, change := range changes {
+		change(&c)
+	}
+	d, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -20,12 +21,13 @@ type site struct {
 	mu    sync.Mutex
 	lines []string // answered, not yet written
 	idle  map[net.Conn]bool
+	gone  map[net.Conn]bool // closed here, and not yet left by the server
 }
 
 func newSite(instance string) *site {
-	s := &site{instance: instance, idle: map[net.Conn]bool{}}
+	s := &site{instance: instance, idle: map[net.Conn]bool{}, gone: map[net.Conn]bool{}}
 	s.server = http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout: 10 * time.Second, ConnState: s.track}
+		IdleTimeout: 10 * time.Second, ConnState: s.track, ConnContext: withConn}
 	return s
 }
 
@@ -34,6 +36,9 @@ func (s *site) serve(l net.Listener) error { return s.server.Serve(l) }
 // ServeHTTP answers with the name of the instance. The line is kept before the answer is sent. With
 // a remote book it is stored before the answer is sent.
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.ended(r) {
+		panic(http.ErrAbortHandler) // the client sends it again: it gets its line there
+	}
 	n := s.served.Add(1)
 	line := fmt.Sprintf("%s-%d %s %s %s", s.instance, n, time.Now().UTC().Format(time.RFC3339Nano),
 		r.Method, r.URL.Path)
@@ -75,23 +80,51 @@ func (s *site) track(c net.Conn, state http.ConnState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case state != http.StateIdle:
-		delete(s.idle, c)
-	case s.leaving.Load():
-		c.Close()
-	default:
+	case state == http.StateIdle && s.leaving.Load():
+		s.end(c)
+	case state == http.StateIdle:
 		s.idle[c] = true
+	default:
+		delete(s.idle, c)
+	}
+	if state == http.StateClosed {
+		delete(s.gone, c)
 	}
 }
 
-// letGo asks every client to leave. Busy connections end with the next answer. The server closes an
-// idle one unless a request arrives first: a request that it has read gets its answer and its line.
+// letGo asks every client to leave. Busy connections end with the next answer, and idle ones now.
 func (s *site) letGo() {
 	s.leaving.Store(true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.idle {
-		_ = c.SetReadDeadline(time.Now()) // fails only on a connection that has ended
-		delete(s.idle, c)
+		s.end(c)
 	}
+}
+
+// end closes an idle connection. A request may arrive at that moment. A plain close would then
+// reset the connection, which looks broken to the client. So the end of the stream goes out first.
+// The client reads it, and sends the request on another connection. The caller holds the lock.
+func (s *site) end(c net.Conn) {
+	delete(s.idle, c)
+	s.gone[c] = true
+	if half, ok := c.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite() // fails only on a connection that has ended
+	}
+	c.Close()
+}
+
+// connKey finds the connection of a request in its context.
+type connKey struct{}
+
+func withConn(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, c)
+}
+
+// ended reports whether the connection of a request was closed as idle just before.
+func (s *site) ended(r *http.Request) bool {
+	c, _ := r.Context().Value(connKey{}).(net.Conn)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.gone[c]
 }

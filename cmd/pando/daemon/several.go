@@ -100,7 +100,8 @@ func (p place) peers(i *trust.Identity) (*etcd.Peers, error) {
 	}
 	return &etcd.Peers{
 		Listen: p.open(peerPort), TLS: i.Servers(), Certificate: files.Certificate,
-		Authority: files.Authority, ServerName: trust.ServerName, Join: s.Join, Bound: bounded,
+		Authority: files.Authority, ServerName: trust.ServerName, Join: s.Join, Clock: wall.Clock{},
+		Bound: bounded,
 	}, nil
 }
 
