@@ -74,6 +74,18 @@ func (c curl) await(path, word, want string) {
 	})
 }
 
+// counts waits until the statistics have the one open connection.
+func (c curl) counts(path string) {
+	c.Helper()
+	c.Await("the statistics of "+path, func() (string, bool) {
+		o := c.ask("GET", path+"/stats", "")
+		all, _ := o["total_connections"].(float64)
+		in, _ := o["bytes_in"].(float64)
+		out, _ := o["bytes_out"].(float64)
+		return fmt.Sprint(o), o["active_connections"] == 1.0 && all >= 1 && in > 60*all && out > 60*all
+	})
+}
+
 // persists checks that SOURCE_IP keeps the client at one machine, and that null ends it.
 func (c curl) persists(lb, pool string, page func() string) {
 	c.Helper()
@@ -185,6 +197,8 @@ func TestALoadBalancerOfOctavia(t *testing.T) {
 	// The single member is replaced at once, although it has an open connection.
 	hold := p.Start(labtest.Client, p.WithEcho(), "hold", vip+":80")
 	hold.AwaitText("holding")
+	c.counts("/loadbalancers/" + lb)
+	c.counts("/listeners/" + listener)
 	c.ask("PUT", "/healthmonitors/"+monitor, `{"healthmonitor": {"delay": 2}}`)
 	c.await("/loadbalancers/"+lb, "provisioning_status", "ACTIVE")
 	if got := page(); got != "machine-2" {
