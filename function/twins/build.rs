@@ -4,7 +4,7 @@ fn main() {
     println!("cargo::rerun-if-changed=../../sdk/function/c");
     for name in ["nat", "policer", "ids", "balancer", "whitelister"] {
         let source = format!("../functions/{name}/{name}.c");
-        println!("cargo::rerun-if-changed={source}");
+        println!("cargo::rerun-if-changed=../functions/{name}");
         cc::Build::new()
             .file(source)
             .include("../../sdk/function/c")
