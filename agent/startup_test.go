@@ -112,7 +112,7 @@ func TestAStartThatTakesTooLongHasFailed(t *testing.T) {
 	})
 }
 
-// A report alone makes no instance ready whose spec has a ready probe.
+// Beside a ready probe, a report alone makes no instance ready.
 func TestAReportStandsForNoProbe(t *testing.T) {
 	tcp := pando.Health{Ready: pando.Probe{Kind: pando.ProbeTCP}, ReadySecondsMax: 60}
 	onBench(t, func(b *bench) {
