@@ -213,24 +213,49 @@ const (
 	ProbeHTTP     ProbeKind = "http" // GET answers 200..399
 	ProbeGRPC     ProbeKind = "grpc" // grpc.health.v1 answers SERVING for the whole server
 	ProbeExec     ProbeKind = "exec" // a command inside the sandbox exits with 0
+	ProbeUDP      ProbeKind = "udp"  // a datagram is answered, or at least not refused
+	// ProbePing is an answered ICMP echo of the machine of an external endpoint. The kernel answers
+	// for any other instance, so it proves nothing there.
+	ProbePing ProbeKind = "ping"
 	// ProbeStarted succeeds as soon as the program runs, for a program that reports nothing.
 	ProbeStarted ProbeKind = "started"
 	// ProbeReported is the report of the application, as the startup probe.
 	ProbeReported ProbeKind = "reported"
 )
 
-// Probe is one check: "tcp 7000", "http GET /ok", "grpc 7000" or "exec CMD". "http GET :7000/ok"
-// names a port.
+// Probe is one check: "tcp 7000", "http GET /ok", "grpc 7000", "udp 53", "ping" or "exec CMD".
+// "http GET :7000/ok" names a port.
 type Probe struct {
 	Kind    ProbeKind `json:"kind,omitempty"`
-	Port    uint16    `json:"port,omitempty"`    // tcp, http, grpc; 0: the first target port
+	Port    uint16    `json:"port,omitempty"`    // tcp, http, grpc, udp; 0: the first target port
 	Path    string    `json:"path,omitempty"`    // http
 	Command []string  `json:"command,omitempty"` // exec
 }
 
-// Dials reports whether the probe connects to a port of the instance.
-func (p Probe) Dials() bool {
-	return p.Kind == ProbeTCP || p.Kind == ProbeHTTP || p.Kind == ProbeGRPC
+// Dials returns the protocol by which the probe connects to a port of the instance. "": it needs no
+// port.
+func (p Probe) Dials() Protocol {
+	switch p.Kind {
+	case ProbeTCP, ProbeHTTP, ProbeGRPC:
+		return TCP
+	case ProbeUDP:
+		return UDP
+	}
+	return ""
+}
+
+// ProbePort returns the port for a probe that names none: the first of the probe's protocol, or
+// else the first port. The zero port: the service publishes none.
+func (s Spec) ProbePort(p Probe) (first Port) {
+	for n, port := range s.Ports {
+		if port.Protocol == p.Dials() {
+			return port
+		}
+		if n == 0 {
+			first = port
+		}
+	}
+	return first
 }
 
 // Scale bounds the number of instances and names the scaler.

@@ -354,11 +354,7 @@ func (r *runner) probe(
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, pando.Seconds(limitSeconds))
 	defer cancel()
-	var fallback pando.Port
-	if len(spec.Ports) > 0 {
-		fallback = spec.Ports[0]
-	}
-	err := r.a.Prober.Probe(ctx, p, box, fallback)
+	err := r.a.Prober.Probe(ctx, p, box, spec.ProbePort(p))
 	r.answers.note(r.a.Clock.Now(), p.Kind, err)
 	return err
 }

@@ -45,6 +45,9 @@ func (w *window) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.Instanc
 			u.Missing = oneLine(err.Error(), evidenceBytesMax)
 		}
 		u.CPUSeconds, u.MemoryBytes, u.PIDs = use.CPU.Seconds(), use.MemoryBytes, use.PIDs
+		if a.Traffic != nil {
+			u.BytesIn, u.BytesOut = a.Traffic(r.link.Host)
+		}
 		c := counted[u.Instance]
 		u.Metrics, u.Flows, u.Score = a.metricsOf(u.Instance), c.Flows, c.Score
 		if c.Score != nil {

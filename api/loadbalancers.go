@@ -64,12 +64,17 @@ var collections = map[string]octavia.Kind{
 	"pools": octavia.PoolKind, "healthmonitors": octavia.MonitorKind,
 }
 
+// aspects are the last words of paths that read something of an object.
+var aspects = map[octavia.Kind][]string{
+	octavia.LoadBalancerKind: {"status", "statuses", "stats"}, octavia.ListenerKind: {"stats"},
+}
+
 // lbTarget is the object or the list that a path names.
 type lbTarget struct {
 	octavia.Edit
 	key  octavia.Key // of the load balancer; zero for a list or a new object
 	list bool
-	tree bool // the states below a load balancer
+	of   string // the aspect of the object: status, statuses or stats. "": the object itself
 }
 
 // targetOf reads a path below a prefix.
@@ -84,10 +89,9 @@ func targetOf(path string) (t lbTarget, err error) {
 	case n == 2:
 		t.key, t.Number, err = octavia.ParseID(kind, parts[1])
 		return t, err
-	case n == 3 && kind == octavia.LoadBalancerKind &&
-		(parts[2] == "status" || parts[2] == "statuses"):
-		t.tree = true
-		t.key, _, err = octavia.ParseID(kind, parts[1])
+	case n == 3 && slices.Contains(aspects[kind], parts[2]):
+		t.of = parts[2]
+		t.key, t.Number, err = octavia.ParseID(kind, parts[1])
 		return t, err
 	case (n == 3 || n == 4) && kind == octavia.PoolKind && parts[2] == "members":
 		t.Kind, t.list = octavia.MemberKind, n == 3
@@ -148,11 +152,27 @@ func (h loadBalancers) get(r *http.Request, t lbTarget) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.tree {
+	o, err := v.Find(t.Kind, t.Pool, t.Number)
+	switch {
+	case err != nil:
+		return nil, err
+	case t.of == "stats":
+		o, err = h.stats(r.Context(), v)
+		return map[string]any{"stats": o}, err
+	case t.of != "":
 		return map[string]any{"statuses": map[string]any{"loadbalancer": v.Tree()}}, nil
 	}
-	o, err := v.Find(t.Kind, t.Pool, t.Number)
-	return map[string]any{t.Kind.String(): o}, err
+	return map[string]any{t.Kind.String(): o}, nil
+}
+
+// stats returns the traffic of a load balancer.
+func (h loadBalancers) stats(ctx context.Context, v octavia.View) (octavia.Object, error) {
+	counters, err := h.Counters(ctx, v.Status.ServiceKey)
+	if err != nil {
+		return nil, err
+	}
+	usage, err := h.Stats(ctx, v.Status.ServiceKey)
+	return octavia.Stats(counters, usage), err
 }
 
 // list answers a request for a list.
@@ -260,6 +280,8 @@ func (h loadBalancers) change(
 	status = http.StatusOK
 	var edit func(*octavia.Document) (uint64, error)
 	switch {
+	case t.of != "":
+		return 0, nil, fmt.Errorf("%s %s: %w: want GET", r.Method, r.URL.Path, errMethod)
 	case r.Method == http.MethodPost && t.list && t.Kind == octavia.LoadBalancerKind:
 		body, err := h.create(ctx, t.Body, by)
 		return http.StatusCreated, body, err
@@ -271,7 +293,7 @@ func (h loadBalancers) change(
 	case r.Method == http.MethodPut && t.list && t.Kind == octavia.MemberKind:
 		_, err := h.edit(ctx, t.key, t.Replace, by)
 		return http.StatusAccepted, nil, err
-	case r.Method == http.MethodPut && !t.list && !t.tree:
+	case r.Method == http.MethodPut && !t.list:
 		edit = t.Update
 	case r.Method == http.MethodDelete && !t.list && t.Kind == octavia.LoadBalancerKind:
 		return http.StatusNoContent, nil, h.remove(ctx, t.key, r.URL.Query().Get("cascade"), by)

@@ -71,6 +71,17 @@ func (s *storing) Services(context.Context) (out []pando.ServiceStatus, _ error)
 	return out, nil
 }
 
+func (s *storing) Counters(
+	_ context.Context, k pando.ServiceKey,
+) ([]pando.EndpointCounters, error) {
+	one := pando.EndpointCounters{Service: k, Instance: "1", Host: "h", Flows: 3, Bytes: 300, Open: 2}
+	return []pando.EndpointCounters{one}, nil
+}
+
+func (s *storing) Stats(_ context.Context, k pando.ServiceKey) ([]pando.InstanceUsage, error) {
+	return []pando.InstanceUsage{{Service: k, Instance: "1", Host: "h", BytesOut: 1000}}, nil
+}
+
 func (s *storing) Remove(_ context.Context, k pando.ServiceKey, _ bool, _ pando.Asker) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,10 +161,25 @@ func TestAClientOfOpenStack(t *testing.T) {
 			t.Errorf("the spec is %+v, want %s", st.Spec, want)
 		}
 	}
+	counts(t, c, lb.ID, l.ID)
 	must(monitors.Delete(ctx, c, hm.ID).ExtractErr())
 	must(pools.DeleteMember(ctx, c, p.ID, m.ID).ExtractErr())
 	deleted(t, c, lb.ID)
 	hasDeeds(t, ops.deeds)
+}
+
+// counts reads the statistics of a load balancer and of its listener.
+func counts(t *testing.T, c *gophercloud.ServiceClient, lb, listener string) {
+	t.Helper()
+	want := loadbalancers.Stats{BytesIn: 300, BytesOut: 700, ActiveConnections: 2, TotalConnections: 3}
+	whole, err := loadbalancers.GetStats(t.Context(), c, lb).Extract()
+	if err != nil || *whole != want {
+		t.Errorf("the statistics are %+v, %v", whole, err)
+	}
+	one, err := listeners.GetStats(t.Context(), c, listener).Extract()
+	if err != nil || loadbalancers.Stats(*one) != want {
+		t.Errorf("the statistics of the listener are %+v, %v", one, err)
+	}
 }
 
 // deleted deletes a load balancer with its objects.
@@ -197,7 +223,7 @@ const create = `{"loadbalancer": {"description": "My favorite load balancer",
 
 // Each request answers with the status and the format of Octavia.
 func TestRequestsOfOctavia(t *testing.T) {
-	_, s := door(t, pando.TokenDeploy, pando.TokenHost)
+	ops, s := door(t, pando.TokenDeploy, pando.TokenHost)
 	ask := func(method, path, body string) (int, string) {
 		t.Helper()
 		r, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, strings.NewReader(body))
@@ -220,6 +246,11 @@ func TestRequestsOfOctavia(t *testing.T) {
 		t.Errorf("%d %s", code, body)
 	}
 	unknown := octavia.NewKey([8]byte{}).ID(octavia.PoolKind, 1)
+	path := "/v2/lbaas/loadbalancers/"
+	for k := range ops.kept {
+		key, _ := octavia.KeyOf(k.Name)
+		path += key.ID(octavia.LoadBalancerKind, 0)
+	}
 	for _, c := range []struct {
 		method, path, body string
 		code               int
@@ -230,6 +261,12 @@ func TestRequestsOfOctavia(t *testing.T) {
 		{"GET", "/v2.0/lbaas/healthmonitors", "", 200, `{"healthmonitors":[]}`},
 		{"GET", "/v2.0/lbaas/pools/" + unknown, "", 404, `"faultcode":"Client"`},
 		{"GET", "/v2.0/lbaas/pools/" + unknown + "/members", "", 404, `"debuginfo":null`},
+		{"DELETE", path + "/status", "", 405, "want GET"},
+		{"PUT", path + "/stats", "{}", 405, "want GET"},
+		{"GET", path + "/status", "", 200, `"listeners":[]`},
+		{"GET", path + "/stats", "", 200, `"total_connections":3`},
+		{"GET", path + "/amphorae", "", 404, "want loadbalancers"},
+		{"GET", "/v2.0/lbaas/listeners/" + unknown + "/stats", "", 404, "faultstring"},
 		{"GET", "/v2.0/lbaas/l7policies", "", 404, "want loadbalancers, listeners"},
 		{"PATCH", "/v2.0/lbaas/pools/" + unknown, "", 403, "faultstring"},
 		{"PUT", "/v2.0/lbaas/pools", "", 405, "method not allowed"},

@@ -49,7 +49,7 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 		"ports[1]: 80/tcp is published":     func(s *pando.Spec) { s.Ports[1].Protocol = pando.TCP },
 		"ports[0]: a port is 0":             func(s *pando.Spec) { s.Ports[0].Target = 0 },
 		"ports[0].protocol: \"sctp\"":       func(s *pando.Spec) { s.Ports[0].Protocol = "sctp" },
-		"health.ready.kind: \"ping\"":       func(s *pando.Spec) { s.Health.Ready.Kind = "ping" },
+		"health.ready.kind: \"pong\"":       func(s *pando.Spec) { s.Health.Ready.Kind = "pong" },
 		"health.live: exec needs":           func(s *pando.Spec) { s.Health.Live.Kind = pando.ProbeExec },
 		"health.live: path": func(s *pando.Spec) {
 			s.Health.Live = pando.Probe{Kind: pando.ProbeHTTP, Path: "ok"}
@@ -127,14 +127,15 @@ func TestCheckNamesAWrongPolicy(t *testing.T) {
 	}
 }
 
-// A probe of gRPC reads as it is printed, and stands for the first port where it names none.
-func TestAProbeOfGRPC(t *testing.T) {
-	for text, port := range map[string]uint16{"grpc": 0, "grpc 7000": 7000} {
-		s, err := Parse("x", []byte(minimal+"ports: [80]\nhealth: {live: "+text+"}\n"), "/d")
+// A probe reads as it is printed, and stands for the first port where it names none.
+func TestAProbeIsPrintedAsItIsRead(t *testing.T) {
+	for text, port := range map[string]uint16{"grpc": 0, "grpc 7000": 7000, "udp": 0, "udp 53": 53} {
+		s, err := Parse("x", []byte(minimal+"ports: [80, 53/udp]\nhealth: {live: "+text+"}\n"), "/d")
 		if err != nil || len(s) != 1 {
 			t.Fatalf("%s: %v", text, err)
 		}
-		if got := s[0].Health.Live; got.Kind != pando.ProbeGRPC || got.Port != port {
+		if got := s[0].Health.Live; string(got.Kind) != strings.Fields(text)[0] ||
+			got.Port != port {
 			t.Errorf("%s reads as %+v", text, got)
 		}
 		if out := string(Format(s[0])); !strings.Contains(out, "live: \""+text+"\"") &&

@@ -18,11 +18,22 @@ func externalTexts(all []pando.External) []string {
 	return out
 }
 
+// pingConflicts returns the probes by ICMP echo of a spec with programs of its own.
+func pingConflicts(s pando.Spec) (out []conflict) {
+	for _, p := range s.Health.Probes() {
+		if p.Kind == pando.ProbePing && len(s.Endpoints) == 0 {
+			out = append(out, conflict{p.Key, "ping proves nothing of a program, because the kernel of " +
+				"its host answers: use tcp or udp; ping is a probe of endpoints"})
+		}
+	}
+	return out
+}
+
 // externalConflicts returns the keys of a spec that contradict its endpoints.
 func externalConflicts(s pando.Spec) (out []conflict) {
 	n := len(s.Endpoints)
 	if n == 0 {
-		return nil
+		return pingConflicts(s)
 	}
 	add := func(is bool, path, format string, about ...any) {
 		if is {
@@ -51,8 +62,12 @@ func externalConflicts(s pando.Spec) (out []conflict) {
 	for _, p := range s.Health.Probes() {
 		add(p.Kind == pando.ProbeExec, p.Key, "runs inside an instance, and here is no program: "+
 			"use tcp or http")
-		add(p.Dials() && p.Port != 0 && !hasTarget(s, p.Port), p.Key,
-			"port %d is no target of ports: only these reach the endpoint", p.Port)
+		port, by := p.Port, p.Dials()
+		if port == 0 {
+			port = s.ProbePort(p.Probe).Target
+		}
+		add(by != "" && len(s.Ports) > 0 && !hasTarget(s, port, by), p.Key,
+			"%s port %d is no target of ports: only these reach the endpoint", by, port)
 	}
 	add(s.Health.Startup.Probe.Kind != pando.ProbeExplicit, "health.startup.probe", noProgram)
 	seen := map[pando.External]bool{}
@@ -66,9 +81,9 @@ func externalConflicts(s pando.Spec) (out []conflict) {
 	return out
 }
 
-func hasTarget(s pando.Spec, port uint16) bool {
+func hasTarget(s pando.Spec, port uint16, by pando.Protocol) bool {
 	for _, p := range s.Ports {
-		if p.Target == port {
+		if p.Target == port && p.Protocol == by {
 			return true
 		}
 	}

@@ -27,12 +27,26 @@ func TestEndpointsContradictAProgram(t *testing.T) {
 		"scale: {by: x, target: 1}":     "scale.by: has no effect",
 		"health: {live: tcp 9}":         "port 9 is no target",
 		"health: {live: exec true}":     "here is no program",
+		"health: {live: udp}":           "udp port 8080 is no target",
+		"health: {live: udp 8080}":      "udp port 8080 is no target",
 		"balance: {by: score, every: 1": "f:4:",
 	} {
 		_, err := Parse("f", []byte(good+more+"\n"), "/")
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", more, err, want)
 		}
+	}
+	for _, probe := range []string{"ping", "tcp", "http GET /ok"} {
+		if _, err := Parse("f", []byte(good+"health: {live: "+probe+"}\n"), "/"); err != nil {
+			t.Errorf("%s: %v", probe, err)
+		}
+	}
+	udp := strings.Replace(good, "80:8080", "53:53/udp", 1) + "health: {live: "
+	if _, err := Parse("f", []byte(udp+"udp}"), "/"); err != nil {
+		t.Errorf("udp: %v", err)
+	}
+	if _, err := Parse("f", []byte(udp+"tcp}"), "/"); err == nil {
+		t.Error("tcp of a service by UDP alone reads")
 	}
 	port := pando.External{Address: all[0].Endpoints[0].Address, Port: 9}
 	two := all[0]

@@ -103,7 +103,7 @@ func grantConflicts(s pando.Spec) (out []conflict) {
 	add(len(s.Ports) > 0, "ports", "with netns: host the program listens at the address of its host, "+
 		"which nothing balances: drop ports, or the grant")
 	for _, p := range s.Health.Probes() {
-		add(p.Dials() && p.Port == 0, p.Key, "name its port, as tcp 7000")
+		add(p.Dials() != "" && p.Port == 0, p.Key, "name its port, as tcp 7000")
 	}
 	return out
 }

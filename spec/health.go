@@ -10,11 +10,12 @@ func (c *checks) health(h pando.Health, published bool) {
 	for _, p := range h.Probes() {
 		where := p.Key
 		word(c, where+".kind", p.Kind, pando.ProbeExplicit, pando.ProbeTCP, pando.ProbeHTTP,
-			pando.ProbeGRPC, pando.ProbeExec, pando.ProbeStarted, pando.ProbeReported)
+			pando.ProbeGRPC, pando.ProbeExec, pando.ProbeUDP, pando.ProbePing, pando.ProbeStarted,
+			pando.ProbeReported)
 		c.that(p.Kind != pando.ProbeExec || len(p.Command) > 0, "%s: exec needs a command", where)
 		c.that(p.Kind != pando.ProbeHTTP || strings.HasPrefix(p.Path, "/"),
 			"%s: path %q: want one that begins with /", where, p.Path)
-		c.that(published || p.Port > 0 || !p.Dials(),
+		c.that(published || p.Port > 0 || p.Dials() == "",
 			"%s: names no port, and the service publishes none", where)
 	}
 	for _, why := range healthConflicts(h) {

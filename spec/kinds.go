@@ -208,9 +208,10 @@ var bytesKind = textKind(bytesPattern, "an amount of memory such as 64M, 512k or
 	})
 
 var probeKind = textKind(
-	`^(started|reported|(tcp|grpc)( [0-9]{1,5})?|http GET (:[0-9]{1,5})?/[^ ]*|exec .*[^ ].*)$`,
-	`a probe: "tcp 7000", "http GET /ok", "http GET :7000/ok", "grpc 7000", "exec CMD", `+
-		`"started" or "reported"`, stringOnly,
+	`^(started|reported|ping|(tcp|grpc|udp)( [0-9]{1,5})?|http GET (:[0-9]{1,5})?/[^ ]*|`+
+		`exec .*[^ ].*)$`,
+	`a probe: "tcp 7000", "http GET /ok", "http GET :7000/ok", "grpc 7000", "udp 53", "ping", `+
+		`"exec CMD", "started" or "reported"`, stringOnly,
 	func(s string) (any, error) { return parseProbe(s) })
 
 func parseProbe(s string) (pando.Probe, error) {
@@ -218,8 +219,8 @@ func parseProbe(s string) (pando.Probe, error) {
 	p := pando.Probe{Kind: pando.ProbeKind(verb)}
 	var err error
 	switch p.Kind {
-	case pando.ProbeStarted, pando.ProbeReported:
-	case pando.ProbeTCP, pando.ProbeGRPC:
+	case pando.ProbeStarted, pando.ProbeReported, pando.ProbePing:
+	case pando.ProbeTCP, pando.ProbeGRPC, pando.ProbeUDP:
 		if rest != "" {
 			p.Port, err = parsePort(rest)
 		}
@@ -244,7 +245,7 @@ func probeText(p pando.Probe) string {
 		port = strconv.Itoa(int(p.Port))
 	}
 	switch p.Kind {
-	case pando.ProbeTCP, pando.ProbeGRPC:
+	case pando.ProbeTCP, pando.ProbeGRPC, pando.ProbeUDP:
 		return strings.TrimSuffix(string(p.Kind)+" "+port, " ")
 	case pando.ProbeHTTP:
 		if port != "" {
@@ -253,7 +254,7 @@ func probeText(p pando.Probe) string {
 		return "http GET " + port + p.Path
 	case pando.ProbeExec:
 		return "exec " + quote(p.Command)
-	case pando.ProbeStarted, pando.ProbeReported:
+	case pando.ProbeStarted, pando.ProbeReported, pando.ProbePing:
 		return string(p.Kind)
 	}
 	return ""

@@ -260,7 +260,7 @@ func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 	}
 	if where["ports"] == nil {
 		for _, p := range s.Health.Probes() {
-			if p.Dials() && p.Port == 0 {
+			if p.Dials() != "" && p.Port == 0 {
 				r.at(where[p.Key], p.Key,
 					"names no port and the service publishes none: write tcp 7000 or http GET :7000/ok")
 			}

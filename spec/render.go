@@ -90,9 +90,12 @@ func makeReference() []byte {
 		"again |\n" +
 		"\n## Probes\n\n`health.startup.probe`, `health.ready` and `health.live` are one of:\n\n" +
 		"| probe | an instance is well when |\n|---|---|\n" +
-		"| `tcp` or `tcp 7000` | a connection to the first published port, or to this one, is accepted " +
-		"|\n| `http GET /ok` or `http GET :7000/ok` | the answer is 200 to 399 |\n" +
+		"| `tcp` or `tcp 7000` | a connection to the first published TCP port, or to this one, is " +
+		"accepted |\n| `http GET /ok` or `http GET :7000/ok` | the answer is 200 to 399 |\n" +
 		"| `grpc` or `grpc 7000` | the health service of gRPC (grpc.health.v1) answers SERVING |\n" +
+		"| `udp` or `udp 53` | an empty datagram to the first published UDP port, or to this one, is " +
+		"answered, or not refused within 250 ms |\n" +
+		"| `ping` | the machine of an endpoint answers an ICMP echo; of `endpoints` alone |\n" +
 		"| `exec CMD` | the command ends with 0; it runs inside the instance, as its user, in its " +
 		"folder |\n" +
 		"| `started` | its program runs; of `health.ready` alone |\n" +

@@ -198,6 +198,10 @@ var refused = []struct{ yaml, want string }{
 	{"place: {spread: zone}\nstate: {hits: counter}", "place.spread: the service has a state"},
 	{"rollout: {order: stop-last}", "3:18: rollout.order: want one of start-first, stop-first"},
 	{"health: {ready: grpc}", "names no port"},
+	{"health: {live: udp}", "names no port"},
+	{"health: {live: udp 0}", "port 0: want 1 to 65535"},
+	{"health: {live: ping 80}", "3:16: health.live: want a probe"},
+	{"health: {live: ping}", "3:10: health.live: ping proves nothing of a program"},
 	{"health: {ready: grpc 7000 db}", "3:17: health.ready: want a probe"},
 	{"rollout: {canary: 60%}", "3:19: rollout.canary: 60%: want a share from 1% to 50%"},
 	{"rollout: {canary: 10%}", "publishes no port"},
@@ -387,7 +391,7 @@ var onlyParse = []string{"less than min", "needs a target", "has no effect witho
 	"has a state",
 	"is part of the score", "with by: score", "is not below up", "want 0 to 1000", "want 50ms to 5s",
 	"want a share from", "publishes no port", "the order is stop-first", "before the soak is",
-	"names no number", "needs a canary", "is no number of the"}
+	"names no number", "needs a canary", "is no number of the", "want 1 to 65535", "proves nothing"}
 
 func TestSchemaAndParserAgree(t *testing.T) {
 	s := compiledSchema(t)

@@ -104,13 +104,13 @@ func (d *Document) CreateMonitor(p *Pool, r *Request) (uint64, error) {
 		return 0, fmt.Errorf("%w: the pool has a health monitor already; change that one",
 			pando.ErrExists)
 	}
-	if p.Protocol != tcp {
-		return 0, fmt.Errorf("%w: a health monitor of a %s pool: Pando probes by TCP; leave it out",
-			pando.ErrUnsupported, p.Protocol)
-	}
 	m := Monitor{Head: Head{Number: d.next()}, Fall: 3}
 	r.drop("pool_id")
-	r.one("type", &m.Type, tcp, http)
+	if p.Protocol == udp {
+		r.one("type", &m.Type, udpConnect, ping) // members get the protocol of their pool alone
+	} else {
+		r.one("type", &m.Type, tcp, http, ping)
+	}
 	if err := m.read(r); err != nil {
 		return 0, err
 	}
@@ -122,8 +122,12 @@ func (d *Document) CreateMonitor(p *Pool, r *Request) (uint64, error) {
 	return m.Number, nil
 }
 
-// http is the type of a health monitor that sends GET.
-const http = "HTTP"
+// The types of health monitors beside tcp.
+const (
+	http       = "HTTP"        // GET
+	udpConnect = "UDP-CONNECT" // a datagram that no ICMP error refuses
+	ping       = "PING"        // an ICMP echo
+)
 
 // UpdateMonitor changes a health monitor.
 func (d *Document) UpdateMonitor(n uint64, r *Request) error {

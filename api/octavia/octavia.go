@@ -83,7 +83,7 @@ type Member struct {
 // Monitor is the probe of a pool's members. Times are in seconds.
 type Monitor struct {
 	Head
-	Type    string `json:"type"` // TCP or HTTP
+	Type    string `json:"type"` // TCP, HTTP, UDP-CONNECT or PING
 	Delay   int    `json:"delay"`
 	Timeout int    `json:"timeout"`
 	Rise    int    `json:"rise"`            // max_retries, which has no effect

@@ -76,6 +76,29 @@ func TestAnIDLeadsToItsService(t *testing.T) {
 	}
 }
 
+func monitorOf(kind string) string {
+	return fmt.Sprintf(`, "healthmonitor": {"type": %q, "delay": 5, "timeout": 2, "max_retries": 2}`,
+		kind)
+}
+
+// summary returns the words of a spec that follow from a load balancer.
+func summary(s pando.Spec) string {
+	zero := ""
+	if s.Scale.Zero {
+		zero = "zero"
+	}
+	var ports []string
+	for _, p := range s.Ports {
+		ports = append(ports, fmt.Sprintf("%d:%d/%s", p.Published, p.Target, p.Protocol))
+	}
+	out := fmt.Sprintf("%v %v %s %s", ports, s.Endpoints, zero, s.Balance.WithDefaults().By)
+	if h := s.Health; h.Live.Kind != "" {
+		out += fmt.Sprintf(" %s :%d%s %g %g %d", h.Live.Kind, h.Live.Port, h.Live.Path,
+			h.IntervalSeconds, h.TimeoutSeconds, h.Fall)
+	}
+	return out
+}
+
 // Each listener is a port, and the machines in all pools are the endpoints.
 func TestALoadBalancerBecomesASpec(t *testing.T) {
 	monitor := `, "healthmonitor": {"type": "HTTP", "delay": 5, "timeout": 2, "max_retries": 2,
@@ -111,6 +134,16 @@ func TestALoadBalancerBecomesASpec(t *testing.T) {
 		"two listeners": {listen("TCP", 80, roundRobin, two(8080, ""), "") + "," +
 			listen("TCP", 443, roundRobin, `{"address": "192.0.2.8", "protocol_port": 8443}`, monitor),
 			"[80:8080/tcp 443:8443/tcp] [192.0.2.8]  round-robin http :8443/ok 5 2 3"},
+		"by UDP, monitored": {listen("UDP", 53, sourceIPPort, two(53, ""), monitorOf("UDP-CONNECT")),
+			"[53:53/udp] [192.0.2.7 192.0.2.8]  hash udp :0 5 2 3"},
+		"pinged": {listen("UDP", 53, sourceIPPort, two(53, ""), monitorOf("PING")),
+			"[53:53/udp] [192.0.2.7 192.0.2.8]  hash ping :0 5 2 3"},
+		"two, pinged": {listen("TCP", 80, roundRobin, two(80, ""), "") + "," +
+			listen("TCP", 81, roundRobin, two(81, ""), monitorOf("PING")),
+			"[80:80/tcp 81:81/tcp] [192.0.2.7 192.0.2.8]  round-robin ping :0 5 2 3"},
+		"two, monitored by UDP": {listen("TCP", 80, roundRobin, two(80, ""), "") + "," +
+			listen("UDP", 53, roundRobin, two(53, ""), monitorOf("UDP-CONNECT")),
+			"[80:80/tcp 53:53/udp] [192.0.2.7 192.0.2.8]  round-robin udp :53 5 2 3"},
 		"a pool that is down": {listen("TCP", 80, roundRobin, two(8080, ""),
 			`, "admin_state_up": false`), "[] [] zero hash"},
 		"monitored": {listen("TCP", 80, roundRobin, two(8080, ""), monitor),
@@ -122,20 +155,7 @@ func TestALoadBalancerBecomesASpec(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		zero := ""
-		if s.Scale.Zero {
-			zero = "zero"
-		}
-		var ports []string
-		for _, p := range s.Ports {
-			ports = append(ports, fmt.Sprintf("%d:%d/%s", p.Published, p.Target, p.Protocol))
-		}
-		got := fmt.Sprintf("%v %v %s %s", ports, s.Endpoints, zero, s.Balance.WithDefaults().By)
-		if h := s.Health; h.Live.Kind != "" {
-			got += fmt.Sprintf(" %s :%d%s %g %g %d", h.Live.Kind, h.Live.Port, h.Live.Path,
-				h.IntervalSeconds, h.TimeoutSeconds, h.Fall)
-		}
-		if got != c.want {
+		if got := summary(s); got != c.want {
 			t.Errorf("%s:\n got %s\nwant %s", name, got, c.want)
 		}
 		back, ok := Of(&s)
@@ -182,7 +202,9 @@ func TestWhatALoadBalancerRefuses(t *testing.T) {
 			"has a member 192.0.2.7 port 1",
 		`{"listeners": [` + listen("TCP", 80, roundRobin,
 			`{"address": "127.0.0.1", "protocol_port": 1}`, "") + `]}`: "no meaning on another machine",
-		monitored(`"type": "PING"`):                          `"PING": want TCP or HTTP`,
+		monitored(`"type": "UDP-CONNECT"`): `"UDP-CONNECT": want TCP or HTTP or PING`,
+		`{"listeners": [` + listen("UDP", 53, sourceIPPort, two(53, ""), `, "healthmonitor": {"delay": 1,
+			"timeout": 1, "max_retries": 1, "type": "TCP"}`) + `]}`: "want UDP-CONNECT or PING",
 		monitored(`"type": "HTTP", "expected_codes": "404"`): `"404": want 200 or 200-399`,
 		monitored(`"type": "HTTP", "domain_name": "web"`):    "healthmonitor.domain_name",
 		monitored(`"type": "TCP", "delay": 0`):               "want 1 to",

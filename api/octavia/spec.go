@@ -187,14 +187,12 @@ func health(all []leading, several bool) (h pando.Health, err error) {
 		chosen = m
 		h.IntervalSeconds, h.TimeoutSeconds = float64(m.Delay), float64(m.Timeout)
 		h.Fall = m.Fall
-		h.Live.Kind = pando.ProbeTCP
+		h.Live.Kind = map[string]pando.ProbeKind{tcp: pando.ProbeTCP, http: pando.ProbeHTTP,
+			udpConnect: pando.ProbeUDP, ping: pando.ProbePing}[m.Type]
 		if m.Type == http {
-			h.Live.Kind, h.Live.Path = pando.ProbeHTTP, m.Path
-			if m.Path == "" {
-				h.Live.Path = "/"
-			}
+			h.Live.Path = or(m.Path, "/")
 		}
-		if several {
+		if several && h.Live.Dials() != "" {
 			h.Live.Port, _ = l.pool.target()
 		}
 	}

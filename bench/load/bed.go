@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,19 +28,27 @@ func Worker(t testing.TB, p *labtest.Pando) string {
 	return file
 }
 
-// dialers open the connections of a load. Each waits for one connection at a time.
+// dialers is the usual number of connections that a load opens at the same time.
 const dialers = 4
 
-// Dialer opens connections from the client of a lab.
+// Dialer opens connections from the client of a lab, 4 at the same time.
 func Dialer(p *labtest.Pando) Dial {
 	p.Helper()
-	var dials []Dial
-	for range dialers {
-		dials = append(dials, p.Dialer(labtest.Client))
+	return DialerOf(p, dialers)
+}
+
+// DialerOf opens up to n connections from the client of a lab at the same time. A connection to an
+// address without an answer occupies one of them until it has failed.
+func DialerOf(p *labtest.Pando, n int) Dial {
+	p.Helper()
+	free := make(chan Dial, n)
+	for range n {
+		free <- p.Dialer(labtest.Client)
 	}
-	var next atomic.Uint64
 	return func(address string) (net.Conn, error) {
-		return dials[next.Add(1)%dialers](address)
+		dial := <-free
+		defer func() { free <- dial }()
+		return dial(address)
 	}
 }
 

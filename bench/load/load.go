@@ -32,6 +32,8 @@ type Load struct {
 	// Rate is that of new connections per second, at a time since the begin.
 	Rate  func(since time.Duration) float64
 	Lasts time.Duration
+	// Until ends the load before it has lasted its time; nil: it lasts.
+	Until <-chan struct{}
 	Seed  uint64 // of the random moments and visits: loads of one seed are equal
 	// Patience is the longest time of a request. Later answers count as none.
 	Patience time.Duration
@@ -74,7 +76,13 @@ func (l Load) Run() []Reply {
 		if l.Visit != nil {
 			v = l.Visit(dice)
 		}
-		<-time.After(time.Until(begin.Add(due)))
+		select {
+		case <-time.After(time.Until(begin.Add(due))):
+		case <-l.Until:
+		}
+		if l.ended() {
+			break
+		}
 		calling.Go(func() {
 			var replies []Reply
 			if open.Add(1) > OpenMax {
@@ -91,6 +99,16 @@ func (l Load) Run() []Reply {
 	calling.Wait()
 	slices.SortFunc(out, func(a, b Reply) int { return int(a.Due - b.Due) })
 	return out
+}
+
+// ended reports whether the load ends early.
+func (l Load) ended() bool {
+	select {
+	case <-l.Until:
+		return true
+	default:
+		return false
+	}
 }
 
 // visit makes the requests of a connection. The next one is due once the former is answered. The
@@ -164,17 +182,29 @@ func Answered(all []Reply) (n int) {
 func Capacity(
 	dial Dial, address string, callers int, lasts time.Duration,
 ) float64 {
+	begin := time.Now()
+	all := Closed(dial, address, callers, lasts)
+	return float64(Answered(all)) / time.Since(begin).Seconds()
+}
+
+// Closed returns the replies of an address to callers in closed loops without a rest. Each request
+// has a connection of its own.
+func Closed(dial Dial, address string, callers int, lasts time.Duration) (out []Reply) {
 	l := Load{Dial: dial, Address: address, Patience: time.Minute}
-	var answers atomic.Int64
+	var mu sync.Mutex
 	var calling sync.WaitGroup
 	begin := time.Now()
 	for range callers {
 		calling.Go(func() {
+			var own []Reply
 			for due := time.Since(begin); due < lasts; due = time.Since(begin) {
-				answers.Add(int64(Answered(l.visit(begin, due, Visit{"/", 1}))))
+				own = append(own, l.visit(begin, due, Visit{"/", 1})...)
 			}
+			mu.Lock()
+			defer mu.Unlock()
+			out = append(out, own...)
 		})
 	}
 	calling.Wait()
-	return float64(answers.Load()) / time.Since(begin).Seconds()
+	return out
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -52,5 +53,51 @@ func TestARequestWithoutAnAnswerCountsAsItsPatience(t *testing.T) {
 		if len(all) == 0 || Answered(all) != 0 || all[0].Took != patience {
 			t.Errorf("%s gives %+v", l.Addr(), all)
 		}
+	}
+}
+
+func TestALoadEndsEarly(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "web-1")
+	}))
+	defer s.Close()
+	end := make(chan struct{})
+	first := make(chan struct{}, 1)
+	l := Load{Address: s.Listener.Addr().String(), Rate: Always(1000), Lasts: time.Hour,
+		Until: end, Patience: 10 * time.Second, Dial: func(address string) (net.Conn, error) {
+			select {
+			case first <- struct{}{}:
+			default:
+			}
+			return dial(address)
+		}}
+	all := make(chan []Reply)
+	go func() { all <- l.Run() }()
+	<-first
+	close(end)
+	select {
+	case got := <-all:
+		if len(got) == 0 || Answered(got) != len(got) {
+			t.Errorf("%d of %d requests were answered", Answered(got), len(got))
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the load continues")
+	}
+}
+
+func TestCallersWaitForTheirAnswers(t *testing.T) {
+	var now, most atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		n := now.Add(1)
+		defer now.Add(-1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		fmt.Fprintln(w, "web-1")
+	}))
+	defer s.Close()
+	all := Closed(dial, s.Listener.Addr().String(), 3, 100*time.Millisecond)
+	if len(all) < 3 || Answered(all) != len(all) || most.Load() > 3 {
+		t.Errorf("%d of %d requests were answered, %d at once by 3 callers", Answered(all), len(all),
+			most.Load())
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
@@ -16,6 +18,7 @@ import (
 // of its own addresses. ns is open in this process. A former endpoint is replaced.
 //
 //	prerouting:   to the target of a port    dnat to the endpoint
+//	              an ICMP echo               dnat to the endpoint, which is what a ping probes
 //	postrouting:  translated so              masquerade: the endpoint answers through the namespace
 //	forward:      not translated             drop: the namespace is no router
 func Forward(ns int, e pando.External, ports []pando.Port) error {
@@ -35,6 +38,7 @@ func Forward(ns int, e pando.External, ports []pando.Port) error {
 	for _, p := range ports {
 		c.AddRule(&nftables.Rule{Table: table, Chain: in, Exprs: translated(e, p, family)})
 	}
+	c.AddRule(&nftables.Rule{Table: table, Chain: in, Exprs: echoes(e, family)})
 	out := c.AddChain(&nftables.Chain{Name: "from-here", Table: table, Type: nftables.ChainTypeNAT,
 		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource})
 	c.AddRule(&nftables.Rule{Table: table, Chain: out,
@@ -67,6 +71,22 @@ func translated(e pando.External, p pando.Port, family nftables.TableFamily) []e
 		&expr.Immediate{Register: 1, Data: e.Address.AsSlice()},
 		&expr.Immediate{Register: 2, Data: binary.BigEndian.AppendUint16(nil, to)},
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(family), RegAddrMin: 1, RegProtoMin: 2},
+	}
+}
+
+// echoes sends ICMP echoes to the endpoint.
+func echoes(e pando.External, family nftables.TableFamily) []expr.Any {
+	protocol, request := byte(unix.IPPROTO_ICMP), byte(ipv4.ICMPTypeEcho)
+	if family == nftables.TableFamilyIPv6 {
+		protocol, request = unix.IPPROTO_ICMPV6, byte(ipv6.ICMPTypeEchoRequest)
+	}
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{protocol}},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Len: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{request}},
+		&expr.Immediate{Register: 1, Data: e.Address.AsSlice()},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(family), RegAddrMin: 1},
 	}
 }
 

@@ -36,7 +36,9 @@ func TestANamespaceSendsFlowsToItsEndpoint(t *testing.T) {
 		got := rules(t)
 		for _, want := range []string{"tcp dport 8080 dnat to 192.0.2.7:8080",
 			"udp dport 53 dnat to 192.0.2.7:53", "tcp dport 8080 dnat to [2001:db8::1]:99",
-			"ct status dnat masquerade", "ct status ! dnat drop"} {
+			"icmp type echo-request dnat to 192.0.2.7",
+			"icmpv6 type echo-request dnat to 2001:db8::1", "ct status dnat masquerade",
+			"ct status ! dnat drop"} {
 			if !strings.Contains(got, want) {
 				t.Errorf("there is no %q in:\n%s", want, got)
 			}

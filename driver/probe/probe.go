@@ -53,7 +53,12 @@ func (p *Prober) Probe(
 	switch want.Kind {
 	case pando.ProbeStarted:
 		return nil // a sandbox exists only while its program runs
-	case pando.ProbeTCP, pando.ProbeHTTP, pando.ProbeGRPC:
+	case pando.ProbePing:
+		if err := answersPing(ctx, addresses(s.Link())); err != nil {
+			return fmt.Errorf("probe ping of %s: %w", s.Instance(), told(ctx, err))
+		}
+		return nil
+	case pando.ProbeTCP, pando.ProbeHTTP, pando.ProbeGRPC, pando.ProbeUDP:
 		for _, a := range addresses(s.Link()) {
 			// A program may listen by IPv6 alone.
 			err = p.dial(ctx, want, netip.AddrPortFrom(a, port).String())
@@ -98,8 +103,11 @@ func addresses(l pando.Link) (out []netip.Addr) {
 
 // dial makes one probe at an address.
 func (p *Prober) dial(ctx context.Context, want pando.Probe, at string) error {
-	if want.Kind == pando.ProbeHTTP {
+	switch want.Kind {
+	case pando.ProbeHTTP:
 		return p.get(ctx, "http://"+at+want.Path)
+	case pando.ProbeUDP:
+		return takes(ctx, at)
 	}
 	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", at)
 	if err == nil {

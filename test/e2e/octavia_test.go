@@ -74,6 +74,18 @@ func (c curl) await(path, word, want string) {
 	})
 }
 
+// counts waits until the statistics have the one open connection.
+func (c curl) counts(path string) {
+	c.Helper()
+	c.Await("the statistics of "+path, func() (string, bool) {
+		o := c.ask("GET", path+"/stats", "")
+		all, _ := o["total_connections"].(float64)
+		in, _ := o["bytes_in"].(float64)
+		out, _ := o["bytes_out"].(float64)
+		return fmt.Sprint(o), o["active_connections"] == 1.0 && all >= 1 && in > 60*all && out > 60*all
+	})
+}
+
 // persists checks that SOURCE_IP keeps the client at one machine, and that null ends it.
 func (c curl) persists(lb, pool string, page func() string) {
 	c.Helper()
@@ -91,6 +103,51 @@ func (c curl) persists(lb, pool string, page func() string) {
 		return got, got != first && got != ""
 	})
 	c.await("/loadbalancers/"+lb, "provisioning_status", "ACTIVE")
+}
+
+// By UDP-CONNECT, a machine without the program is found. By PING, it is well again. PING finds a
+// machine that is off.
+func TestMonitorsByUDPAndPing(t *testing.T) {
+	t.Parallel()
+	p := labtest.UpWith(t, labtest.Options{Hosts: 3, Idle: true})
+	p.Up(p.Hosts[0])
+	var programs []*labtest.Process
+	for _, h := range p.Lab.Hosts[1:] {
+		programs = append(programs, p.Start(h.Name, p.WithEcho()))
+	}
+	c := openStack(p)
+	lb := c.make("/loadbalancers", `{"loadbalancer": {"listeners": [{"protocol": "UDP",
+		"protocol_port": 7007, "default_pool": {"protocol": "UDP", "lb_algorithm": "SOURCE_IP_PORT",
+		"members": [{"address": %q, "protocol_port": 7007}, {"address": %q, "protocol_port": 7007}]}}]}}`,
+		p.Lab.Hosts[1].IPv4, p.Lab.Hosts[2].IPv4)
+	pools := c.ask("GET", "/loadbalancers/"+lb, "")["pools"].([]any)
+	pool := fmt.Sprint(pools[0].(map[string]any)["id"])
+	monitor := func(kind string) string {
+		return c.make("/healthmonitors", `{"healthmonitor": {"pool_id": %q, "type": %q, "delay": 1,
+			"timeout": 1, "max_retries": 1, "max_retries_down": 2}}`, pool, kind)
+	}
+	udp := monitor("UDP-CONNECT")
+	c.await("/loadbalancers/"+lb, "provisioning_status", "ACTIVE")
+	c.await("/pools/"+pool, "operating_status", "ONLINE")
+	programs[0].Stop()
+	c.await("/pools/"+pool, "operating_status", "DEGRADED")
+	vip := fmt.Sprint(c.ask("GET", "/loadbalancers/"+lb, "")["vip_address"])
+	for range 10 { // each from a port of its own
+		out := p.Run(labtest.Client, p.WithEcho(), "udp", vip+":7007", "hello")
+		if out.Code != 0 {
+			p.Errorf("a new flow reaches the closed port: %s", out.Text)
+		}
+	}
+	has(p, p.Pando("why", "acme/lb-"+strings.ReplaceAll(lb, "-", "")[:16]),
+		"probe udp 7007", "connection refused")
+	c.ask("DELETE", "/healthmonitors/"+udp, "")
+	monitor("PING")
+	c.await("/loadbalancers/"+lb, "provisioning_status", "ACTIVE")
+	c.await("/pools/"+pool, "operating_status", "ONLINE")
+	p.Must(p.Hosts[1], "ip", "link", "set", "eth0", "down")
+	c.await("/pools/"+pool, "operating_status", "DEGRADED")
+	p.Must(p.Hosts[1], "ip", "link", "set", "eth0", "up")
+	c.await("/pools/"+pool, "operating_status", "ONLINE")
 }
 
 // A client of OpenStack's load balancers makes one of two machines without Pando. The VIP stays
@@ -140,6 +197,8 @@ func TestALoadBalancerOfOctavia(t *testing.T) {
 	// The single member is replaced at once, although it has an open connection.
 	hold := p.Start(labtest.Client, p.WithEcho(), "hold", vip+":80")
 	hold.AwaitText("holding")
+	c.counts("/loadbalancers/" + lb)
+	c.counts("/listeners/" + listener)
 	c.ask("PUT", "/healthmonitors/"+monitor, `{"healthmonitor": {"delay": 2}}`)
 	c.await("/loadbalancers/"+lb, "provisioning_status", "ACTIVE")
 	if got := page(); got != "machine-2" {

@@ -2,7 +2,8 @@
 
 // Package snapshot measures a program with 100 MB of memory: the stop of a snapshot, the time of a
 // restore, and the stall that a client sees while the program moves to another virtual host. The
-// client sends a line a millisecond over one connection and counts each answer.
+// client sends a line a millisecond over one connection and counts each answer. It also measures
+// copies of a slow starter (examples/warm), from a snapshot and cold.
 package snapshot
 
 import (
@@ -10,6 +11,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -132,6 +135,13 @@ func TestSnapshot(t *testing.T) {
 	for round := range n {
 		snap(t, s, p, still, round)
 	}
+	p.Pando("rm", "still", "--wait")
+	slow := slowStarters(p)
+	for round := range n {
+		for k := range slow {
+			copies(p, s, slow[(k+round)%len(slow)], round)
+		}
+	}
 	stall, stop := s.Median("migrate: stall of the client"), s.Median("migrate: stop")
 	snapshot, restore := s.Median("snapshot: stop"), s.Median("restore: in rotation")
 	s.Row("migrate 100 MB with an open connection under load: stall of the client, p50",
@@ -142,6 +152,10 @@ func TestSnapshot(t *testing.T) {
 		fmt.Sprintf("%.0f ms", snapshot), snapshot <= 400)
 	s.Row("restore of 100 MB: ask → in rotation, p50", "≤ 250 ms", "",
 		fmt.Sprintf("%.0f ms", restore), restore <= 250)
+	sooner := s.Ratio("cold: in rotation", "warm: in rotation")
+	s.Row("replicate from snapshot against a cold start, a Python service with a slow import "+
+		"(examples/warm)", "≥ 8 × sooner", "", fmt.Sprintf("%.1f × (%.0f against %.0f ms p50)", sooner,
+		s.Median("warm: in rotation"), s.Median("cold: in rotation")), sooner >= 8)
 	s.Publish("Snapshot, restore and migrate", "ms", "--log")
 }
 
@@ -185,4 +199,47 @@ func snap(t *testing.T, s *sheet.Sheet, p *labtest.Pando, still *labtest.Service
 	p.Pando("scale", "still", "1", "--wait")
 	still.AwaitInstances(1)
 	p.Pando("scale", "still", "auto")
+}
+
+// slowStarters deploys examples/warm, with copies from a snapshot and without.
+func slowStarters(p *labtest.Pando) (all []*labtest.Service) {
+	p.Helper()
+	const line = "replicate: {from: snapshot}\n"
+	if err := os.CopyFS(p.Dir, os.DirFS("../../../examples/warm")); err != nil {
+		p.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(p.Dir, "pando.yaml"))
+	if err != nil || strings.Count(string(text), line) != 1 {
+		p.Fatalf("examples/warm has no %q: %v", line, err)
+	}
+	spec := "place: {only: host=" + p.Host() + "}\n" + string(text)
+	cold := strings.NewReplacer(line, "", "name: warm", "name: cold").Replace(spec)
+	for _, text := range []string{spec, cold} {
+		s := p.DeployFile(p.Write("pando.yaml", text))
+		s.AwaitInstances(1)
+		all = append(all, s)
+	}
+	return all
+}
+
+// copies asks for a second instance and notes the time from its birth until it is in rotation. One
+// of the two then leaves.
+func copies(p *labtest.Pando, s *sheet.Sheet, of *labtest.Service, round int) {
+	p.Helper()
+	var first pando.InstanceID
+	for _, one := range of.AwaitInstances(1).Instances {
+		first = one.ID
+	}
+	p.Pando("scale", of.Name, "2", "--wait")
+	for _, one := range of.AwaitInstances(2).Instances {
+		if one.ID != first && of.Name == "warm" && one.From == "" {
+			p.Fatalf("a copy started cold: %s", of.Why())
+		}
+		if one.ID != first {
+			s.Note(round, of.Name+": in rotation", float64(one.Since.Sub(one.Born))/1e6)
+		}
+	}
+	p.Pando("scale", of.Name, "1", "--wait")
+	of.AwaitInstances(1)
+	p.Pando("scale", of.Name, "auto")
 }

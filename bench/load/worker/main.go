@@ -1,10 +1,14 @@
 // Worker is a service with requests that cost processor time. GET /?ms=N answers after N
 // milliseconds of hashing by one processor, or after the number in WORK. GET /live answers at once.
 // With QUEUE=1 it serves one request at a time, also of /live, and drops those of clients that have
-// left. It listens on 8080, or on the socket of its starter (LISTEN_FDS of systemd).
+// left. It listens on PORT (8080), or on the socket of its starter (LISTEN_FDS of systemd), after
+// START milliseconds.
+//
+// FAIL, SLEEP, LAST, LATE and REPORT make it a bad program that reports itself (see faults).
 package main
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"net"
@@ -18,7 +22,7 @@ import (
 func main() {
 	l, err := listen()
 	if err == nil {
-		h := handler(number(os.Getenv("WORK")), os.Getenv("PANDO_INSTANCE"))
+		h := newFaults(os.Getenv).of(handler(number(os.Getenv("WORK")), os.Getenv("PANDO_INSTANCE")))
 		if os.Getenv("QUEUE") == "1" {
 			h = oneByOne(h)
 		}
@@ -32,8 +36,9 @@ func main() {
 const firstPassed = 3
 
 func listen() (net.Listener, error) {
+	time.Sleep(milliseconds(os.Getenv("START")))
 	if os.Getenv("LISTEN_FDS") == "" {
-		return net.Listen("tcp", ":8080")
+		return net.Listen("tcp", ":"+cmp.Or(os.Getenv("PORT"), "8080"))
 	}
 	f := os.NewFile(firstPassed, "listener")
 	defer f.Close()
@@ -83,6 +88,11 @@ func number(text string) float64 {
 		return 0
 	}
 	return min(n, 10_000)
+}
+
+// milliseconds returns the duration of such a number.
+func milliseconds(text string) time.Duration {
+	return time.Duration(number(text) * float64(time.Millisecond))
 }
 
 // speed returns the number of hashes in a millisecond: the best of some short trials.

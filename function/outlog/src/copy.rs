@@ -6,7 +6,7 @@ use std::time::Instant;
 use pando_flow::FlowKey;
 
 use super::behind::Behind;
-use super::record::{self, FlowHead, Malformed, Mark, Parts, Reader, kind};
+use super::record::{self, FlowHead, Hello, Malformed, Mark, Parts, Reader, kind};
 
 /// Size of one message to a standby. The standby restores one while the log writes the next.
 pub const CHUNK_BYTES: usize = 32 << 10;
@@ -25,6 +25,10 @@ pub struct Copy {
     /// The last [`kind::BATCH`] as received; empty without a whole state.
     last: Vec<u8>,
     filling: bool,
+    /// The functions that can use the state, see [`Hello`].
+    chain: u64,
+    /// The run that the copy belongs to. Messages of other runs are refused.
+    pub run: u64,
     /// The latest epoch of the unit. Messages of earlier epochs are refused.
     pub epoch: u32,
     /// Sequence of the last batch.
@@ -36,9 +40,10 @@ pub struct Copy {
 }
 
 impl Copy {
-    /// Returns an empty copy for a unit with these state sizes per stage.
-    pub fn new(state_bytes: Vec<usize>) -> Copy {
-        Copy { state_bytes, ..Copy::default() }
+    /// Returns an empty copy for a unit.
+    pub fn of(hello: &Hello) -> Copy {
+        let Hello { run, chain, epoch, ref state_bytes, .. } = *hello;
+        Copy { run, chain, epoch, state_bytes: state_bytes.clone(), ..Copy::default() }
     }
 
     /// Returns the number of flows with state.
@@ -57,9 +62,9 @@ impl Copy {
         !self.last.is_empty()
     }
 
-    /// Reports whether the copy belongs to a chain with these state sizes per stage.
-    pub fn fits(&self, state_bytes: &[usize]) -> bool {
-        self.state_bytes == state_bytes
+    /// Reports whether the functions of a unit can use the state.
+    pub fn fits(&self, hello: &Hello) -> bool {
+        (self.chain, &self.state_bytes) == (hello.chain, &hello.state_bytes)
     }
 
     fn stride(&self) -> usize {
@@ -73,10 +78,13 @@ impl Copy {
             kind::CLEAR => {
                 let behind = self.behind.take().map(|_| Behind::all());
                 *self = Copy {
+                    run: self.run,
+                    chain: self.chain,
                     epoch: self.epoch,
+                    state_bytes: std::mem::take(&mut self.state_bytes),
                     filling: true,
                     behind,
-                    ..Copy::new(std::mem::take(&mut self.state_bytes))
+                    ..Copy::default()
                 };
                 Ok(())
             }
@@ -301,7 +309,7 @@ mod tests {
     }
 
     fn filling() -> Copy {
-        let mut copy = Copy::new(vec![4, 2]);
+        let mut copy = Copy { state_bytes: vec![4, 2], ..Copy::default() };
         copy.apply(&[kind::CLEAR]).unwrap();
         copy
     }

@@ -10,6 +10,7 @@ use pando_chain::flows::FlowId;
 use pando_flow::FlowKey;
 
 use super::Positions;
+use super::answer::Answer;
 use super::link::{Link, PATIENCE};
 use super::orders::{self, Order, Orders};
 use super::record::{self, Head, Hello, Reader, kind};
@@ -24,21 +25,28 @@ const BEAT: Duration = Duration::from_millis(100);
 
 /// The unit's connection to its log.
 pub struct Journal {
-    link: Option<Link>,
-    orders: Option<Orders>,
+    pub(super) link: Option<Link>,
+    pub(super) orders: Option<Orders>,
     /// Shared with the watching process.
     pub vitals: Vitals,
-    hello: Hello,
-    sequence: u64,
+    pub(super) hello: Hello,
+    pub(super) sequence: u64,
     /// The message that was sent or received last.
     pub(super) message: Vec<u8>,
     lag: Lag,
     /// The longest wait for a log. After it, packets leave without one. `None` waits for ever.
     pub patience: Option<Duration>,
+    /// The log may have the state of a run before, so the first unit asks it. Set it before the
+    /// unit serves.
+    pub takes_up: bool,
+    /// The progress of the answer of the first log.
+    pub(super) answer: Answer,
     /// Since when there is no log.
-    lost: Option<Instant>,
+    pub(super) lost: Option<Instant>,
+    /// The loss of the log has been reported.
+    missed: bool,
     /// Packets leave without a log, and this has been reported.
-    alone: bool,
+    pub(super) alone: bool,
     /// When the death of the previous unit was noticed; `None` after the first packet has left.
     noticed: Option<Instant>,
 }
@@ -97,7 +105,10 @@ impl Journal {
             message,
             lag: Lag::None,
             patience: None,
+            takes_up: false,
+            answer: Answer::default(),
             lost: None,
+            missed: false,
             alone: false,
             noticed: None,
         }
@@ -181,46 +192,74 @@ impl Journal {
         Ok(())
     }
 
-    fn tell(&self, text: &str) {
+    pub(super) fn tell(&self, text: &str) {
         if let Some(orders) = &self.orders {
             // Reading orders reports a dead watching process.
             let _ = orders.send(text, &[]);
         }
     }
 
-    fn lose(&mut self) {
+    pub(super) fn lose(&mut self) {
         if let Some(link) = self.link.take() {
+            self.tell(&format!("lost {}", link.number));
+            if std::mem::replace(&mut self.missed, true) {
+                return;
+            }
             let then = match self.patience {
                 Some(patience) => format!("packets wait for another at most {patience:?}"),
                 None => "nothing leaves until another has the state".to_owned(),
             };
             pando_walls::say!("the output log is gone: {then}");
-            self.tell(&format!("lost {}", link.number));
         }
     }
 
     /// Sends a new log the whole state and the packets that wait to leave. Nothing leaves before
     /// the log has both.
     fn refill<E: Executor>(&mut self, chain: &Chain<E>, order: Order, done: &Done) {
-        self.sequence += 1;
+        // A run without a log until now has a newer state than the run before it left.
+        let anew = self.takes_up && self.vitals.appended() == 0;
+        if self.greet(order, anew.then_some(&[kind::ADOPT, 0])) {
+            self.fill(chain, done);
+        }
+    }
+
+    /// Opens the link of an order and introduces the unit. Returns whether it has a link.
+    pub(super) fn greet(&mut self, order: Order, then: Option<&[u8; 2]>) -> bool {
         let number = Link::number_of(&order);
-        let Ok(link) = Link::open(order) else { return self.tell(&format!("unlinked {number}")) };
-        let link = self.link.insert(link);
-        let greeted =
-            link.way.send(&self.hello.encode()).and_then(|()| link.way.send(&[kind::CLEAR]));
-        let filled = greeted.and_then(|()| {
+        let Ok(link) = Link::open(order) else {
+            self.tell(&format!("unlinked {number}"));
+            return false;
+        };
+        let way = &mut self.link.insert(link).way;
+        let said = way.send(&self.hello.encode());
+        if said.and_then(|()| then.map_or(Ok(()), |then| way.send(then))).is_err() {
+            self.lose();
+        }
+        self.link.is_some()
+    }
+
+    /// Sends the whole state over a new link.
+    pub(super) fn fill<E: Executor>(&mut self, chain: &Chain<E>, done: &Done) {
+        self.sequence += 1;
+        let mut filled = || {
+            self.link.as_mut().ok_or(ErrorKind::NotConnected)?.way.send(&[kind::CLEAR])?;
             self.send_flows(chain)?;
             self.encode(chain, done, &[]);
             self.hand_over()
-        });
-        if filled.is_err() {
+        };
+        if filled().is_err() {
             return self.lose();
         }
         if done.frames.is_empty() {
             self.vitals.set_sent(self.sequence);
         }
         self.vitals.add(Count::Refills, 1);
-        self.lost = None;
+        self.found();
+    }
+
+    /// Notes that a log has the state of all flows.
+    pub(super) fn found(&mut self) {
+        (self.lost, self.missed) = (None, false);
         if std::mem::take(&mut self.alone) {
             pando_walls::say!("an output log has the state of all flows again");
         }
@@ -272,7 +311,7 @@ impl Journal {
     }
 
     /// Reports whether packets leave without a log, and counts them then.
-    fn leaves_alone(&mut self, packets: usize) -> bool {
+    pub(super) fn leaves_alone(&mut self, packets: usize) -> bool {
         let lost = *self.lost.get_or_insert_with(Instant::now);
         if self.patience.is_none_or(|patience| lost.elapsed() < patience) {
             return false;
@@ -287,7 +326,12 @@ impl Journal {
         true
     }
 
-    fn encode<E: Executor>(&mut self, chain: &Chain<E>, done: &Done, changed: &[FlowId]) {
+    pub(super) fn encode<E: Executor>(
+        &mut self,
+        chain: &Chain<E>,
+        done: &Done,
+        changed: &[FlowId],
+    ) {
         let message = &mut self.message;
         message.clear();
         let head = Head {
@@ -311,7 +355,7 @@ impl Journal {
     }
 
     /// Sends the encoded message; returns when the log keeps it.
-    fn hand_over(&mut self) -> io::Result<()> {
+    pub(super) fn hand_over(&mut self) -> io::Result<()> {
         let link = self.link.as_mut().ok_or(ErrorKind::NotConnected)?.way.as_mut();
         link.send(&self.message)?;
         self.lag = Lag::Fresh;

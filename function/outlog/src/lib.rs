@@ -29,9 +29,14 @@
 //! changed flows. After the unit's death it reads the unit's latest writes itself ([`tail`]). It
 //! asks the log instead if the log is on another host or if it has fallen too far behind.
 //!
+//! A log on another host outlives the host of its unit. The first unit of a new run, anywhere,
+//! takes up the state that the run before left there ([`begin`]).
+//!
 //! The log does not protect against the death of unit, log and standby together. The state is lost
 //! then, and the loss is reported and counted.
 
+pub mod answer;
+pub mod begin;
 pub mod behind;
 pub mod copy;
 pub mod hold;
@@ -74,6 +79,9 @@ pub struct Durability {
     /// Packets that left without a log, because it was away for longer than the unit waits.
     #[serde(default)]
     pub unlogged: u64,
+    /// Flows that the first unit took up from the log. A run before, on any host, had left them.
+    #[serde(default)]
+    pub taken_up: u64,
     /// Nanoseconds in which packets waited for a log.
     pub held_ns: u64,
     /// Nanoseconds of the last takeover, from noticing the death until the state was restored.
@@ -94,6 +102,7 @@ impl Durability {
             behind: vitals.behind(),
             refills: vitals.count(Count::Refills),
             unlogged: vitals.count(Count::Unlogged),
+            taken_up: vitals.count(Count::TakenUp),
             held_ns: vitals.count(Count::HeldNs),
             transfer_ns: vitals.count(Count::TransferNs),
             first_packet_ns: vitals.count(Count::FirstPacketNs),

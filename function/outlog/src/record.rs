@@ -34,11 +34,22 @@ pub mod kind {
     pub const EVEN: u8 = 10;
     /// Standby → log: the unit is dead, I have everything that it wrote, and I continue from there.
     pub const GO_ON: u8 = 11;
+    /// Unit → log: my run begins. Send me the state of the run before mine, as after [`TAKE`]. The
+    /// log answers when that run has no link any more. With a second byte 0, I have a newer state,
+    /// and the log sends none.
+    pub const ADOPT: u8 = 12;
+    /// Unit → log: I was ordered to end, so forget my state.
+    pub const END: u8 = 13;
 }
 
 /// Introduces a unit or standby to the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
+    /// The run that the unit belongs to, a random number. Epochs of different runs have no
+    /// order.
+    pub run: u64,
+    /// A digest of the functions and their configuration. No other chain can use the state.
+    pub chain: u64,
     /// Epoch of the unit.
     pub epoch: u32,
     /// State of a flow at each stage of the chain, in bytes.
@@ -121,6 +132,8 @@ impl Hello {
     /// Encodes the introduction as a message.
     pub fn encode(&self) -> Vec<u8> {
         let mut message = vec![kind::HELLO, VERSION];
+        message.extend_from_slice(&self.run.to_le_bytes());
+        message.extend_from_slice(&self.chain.to_le_bytes());
         message.extend_from_slice(&self.epoch.to_le_bytes());
         message.push(self.state_bytes.len() as u8);
         for bytes in &self.state_bytes {
@@ -134,7 +147,7 @@ impl Hello {
 /// The longest tenant and name of a unit, with the stroke between them.
 const UNIT_BYTES_MAX: usize = 127;
 /// Version of these messages.
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
 
 /// Reads the parts of a message.
 pub trait Parts<'a> {
@@ -153,7 +166,7 @@ impl<'a> Parts<'a> for Reader<'a> {
         if self.u8()? != VERSION {
             return Err(Malformed);
         }
-        let epoch = self.u32()?;
+        let (run, chain, epoch) = (self.u64()?, self.u64()?, self.u32()?);
         let stages = usize::from(self.u8()?);
         if stages > STAGES_MAX {
             return Err(Malformed);
@@ -167,7 +180,7 @@ impl<'a> Parts<'a> for Reader<'a> {
             return Err(Malformed);
         }
         let unit = str::from_utf8(self.0).map_err(|_| Malformed)?.to_owned();
-        Ok(Hello { epoch, state_bytes, unit })
+        Ok(Hello { run, chain, epoch, state_bytes, unit })
     }
 
     fn head(&mut self) -> Result<(Head, [usize; 3]), Malformed> {
@@ -257,13 +270,15 @@ mod tests {
 
         #[test]
         fn an_introduction_is_read_as_it_was_written(
+            run: u64,
+            chain: u64,
             epoch: u32,
             state_bytes in proptest::collection::vec(0..=4096usize, 0..=STAGES_MAX),
             unit in "[a-zé]{0,20}/[a-z0-9.]{0,20}",
             position: Option<u64>,
             sequence: u64,
         ) {
-            let hello = Hello { epoch, state_bytes, unit };
+            let hello = Hello { run, chain, epoch, state_bytes, unit };
             prop_assert_eq!(Reader(&hello.encode()[1..]).hello(), Ok(hello));
             let mark = Mark { epoch, sequence, position };
             prop_assert_eq!(Reader(&mark.encode()[1..]).mark(), Ok(mark));
@@ -274,7 +289,8 @@ mod tests {
     #[test]
     fn introductions_and_heads_beyond_bounds_are_refused() {
         let hello = |state_bytes: Vec<usize>| {
-            Hello { epoch: 1, state_bytes, unit: "u".into() }.encode()[1..].to_vec()
+            let (run, chain, unit) = (1, 1, "u".into());
+            Hello { run, chain, epoch: 1, state_bytes, unit }.encode()[1..].to_vec()
         };
         let refused = |bytes: &[u8]| assert_eq!(Reader(bytes).hello(), Err(Malformed));
         refused(&hello(vec![pando_abi::STATE_BYTES_MAX + 1]));

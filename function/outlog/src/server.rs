@@ -26,8 +26,11 @@ const TURN_BYTES: usize = 1 << 20;
 /// Pause between two updates of a standby. It bounds the cost of a standby under many changes.
 const FOLLOW_EVERY: Duration = Duration::from_millis(5);
 
-/// How long a copy is kept for a new standby after its unit and standby are gone.
+/// How long a copy is kept after its unit and standby are gone, for a standby on its way or a new
+/// run. A log with a door has its own time.
 const ORPHAN: Duration = Duration::from_secs(60);
+/// The same report about a unit is printed again after this time.
+const REPORT_AGAIN: Duration = Duration::from_secs(10);
 
 struct Peer {
     link: Box<dyn Transport>,
@@ -41,6 +44,9 @@ struct Peer {
     follows: Option<Instant>,
     /// This standby takes over, and lacks a part of the state.
     takes: bool,
+    /// This unit is the first of its run and waits for the end of the run before. True: it wants
+    /// the state of that run.
+    adopts: Option<bool>,
     /// The last batch that this standby has completely.
     has: Option<Mark>,
 }
@@ -56,6 +62,8 @@ pub struct Server {
     peers: Vec<Peer>,
     copies: HashMap<String, Copy>,
     message: Vec<u8>,
+    /// The last report, and its time.
+    reported: Option<(String, Instant)>,
 }
 
 /// The reason for dropping a peer.
@@ -67,6 +75,8 @@ enum Parting {
     Malformed(#[from] Malformed),
     #[error("epoch {0} is over: another unit has gone on")]
     Over(u32),
+    #[error("another run of this unit has taken up its state")]
+    Succeeded,
     #[error("it has the key of tenant {0} and calls itself {1:?}")]
     Foreign(String, String),
     #[error("it did not introduce itself within 5 s, or too many others called")]
@@ -93,6 +103,7 @@ impl Server {
             peers: Vec::new(),
             copies: HashMap::new(),
             message: Vec::new(),
+            reported: None,
         }
     }
 
@@ -123,14 +134,14 @@ impl Server {
             let peer = &self.peers[at];
             let (Some(hello), Some(told)) = (&peer.hello, peer.follows) else { continue };
             // The changes go to the standby that takes over first.
-            if self.of_unit(&hello.unit).any(|p| self.peers[p].takes) {
+            if self.of_unit(hello).any(|p| self.peers[p].takes) {
                 continue;
             }
             let is_ahead = |c: &Copy| c.is_ahead() || c.is_whole() && peer.has != Some(c.mark());
             let copy = self
                 .copies
                 .get_mut(&hello.unit)
-                .filter(|c| is_ahead(c) && c.fits(&hello.state_bytes));
+                .filter(|c| c.run == hello.run && is_ahead(c) && c.fits(hello));
             let Some(copy) = copy else { continue };
             let (now, mut due) = (Instant::now(), told + FOLLOW_EVERY);
             if now >= due {
@@ -211,7 +222,8 @@ impl Server {
     }
 
     fn welcome(&mut self, link: Box<dyn Transport>, tenant: Option<String>) {
-        self.copies.retain(|_, copy| copy.orphaned.is_none_or(|since| since.elapsed() < ORPHAN));
+        let keep = self.door.as_ref().map_or(ORPHAN, |door| door.bounds.orphan);
+        self.copies.retain(|_, copy| copy.orphaned.is_none_or(|since| since.elapsed() < keep));
         self.peers.push(Peer {
             link,
             tenant,
@@ -220,6 +232,7 @@ impl Server {
             active: false,
             follows: None,
             takes: false,
+            adopts: None,
             has: None,
         });
     }
@@ -274,11 +287,16 @@ impl Server {
         let hello = self.peers[at].hello.clone().ok_or(Malformed)?;
         match kind {
             kind::CLEAR => self.begin(at, &hello),
+            kind::ADOPT => self.adopt(at, reader.u8()? == 1),
+            kind::END => {
+                self.forget(&hello);
+                Ok(())
+            }
             kind::TAKE => self.hand_over(at, &hello),
             kind::GO_ON => {
                 self.succeed(at, &hello)?;
                 // The next standby may follow already.
-                if !self.is_followed(&hello.unit) {
+                if !self.is_followed(&hello) {
                     self.copies.entry(hello.unit).and_modify(Copy::unfollow);
                 }
                 Ok(())
@@ -293,6 +311,9 @@ impl Server {
                     .get_mut(&hello.unit)
                     .filter(|_| self.peers[at].active)
                     .ok_or(Malformed)?;
+                if copy.run != hello.run {
+                    return Err(Parting::Succeeded);
+                }
                 if hello.epoch < copy.epoch {
                     return Err(Parting::Over(hello.epoch));
                 }
@@ -307,43 +328,47 @@ impl Server {
         }
     }
 
-    fn of_unit<'a>(&'a self, unit: &'a str) -> impl Iterator<Item = usize> + 'a {
-        (0..self.peers.len())
-            .filter(move |&p| self.peers[p].hello.as_ref().is_some_and(|h| h.unit == unit))
+    /// Returns the peers of a unit that belong to the same run.
+    fn of_unit<'a>(&'a self, hello: &'a Hello) -> impl Iterator<Item = usize> + 'a {
+        let is_of = |h: &Hello| (h.run, &h.unit) == (hello.run, &hello.unit);
+        (0..self.peers.len()).filter(move |&p| self.peers[p].hello.as_ref().is_some_and(is_of))
     }
 
-    fn is_followed(&self, unit: &str) -> bool {
-        self.of_unit(unit).any(|p| self.peers[p].follows.is_some())
+    fn is_followed(&self, hello: &Hello) -> bool {
+        self.of_unit(hello).any(|p| self.peers[p].follows.is_some())
     }
 
     /// Begins to send a standby all changes of its unit, from an empty state.
     fn follow(&mut self, at: usize, hello: &Hello) {
         // The standby that it replaces is gone, or will notice that it is.
-        let others: Vec<usize> = self.of_unit(&hello.unit).collect();
+        let others: Vec<usize> = self.of_unit(hello).collect();
         others.into_iter().for_each(|p| self.peers[p].follows = None);
         self.peers[at].follows = Some(Instant::now());
-        if let Some(copy) = self.copies.get_mut(&hello.unit) {
+        if let Some(copy) = self.copies.get_mut(&hello.unit).filter(|c| c.run == hello.run) {
             copy.follow();
         }
     }
 
-    /// Fails if a later unit is at work: this peer's unit is dead, and its message came late.
+    /// Fails if a later unit or another run is at work: this peer's unit is dead, and its message
+    /// came late, or its host was cut off.
     fn refuse_over(&self, hello: &Hello) -> Result<(), Parting> {
         let later = |p: usize| {
             self.peers[p].active
                 && self.peers[p].hello.as_ref().is_some_and(|h| h.epoch > hello.epoch)
         };
-        if self.of_unit(&hello.unit).any(later) { Err(Parting::Over(hello.epoch)) } else { Ok(()) }
+        if self.copies.get(&hello.unit).is_some_and(|copy| copy.run != hello.run) {
+            return Err(Parting::Succeeded);
+        }
+        if self.of_unit(hello).any(later) { Err(Parting::Over(hello.epoch)) } else { Ok(()) }
     }
 
     /// Starts a new copy: a unit is about to send its whole state.
     fn begin(&mut self, at: usize, hello: &Hello) -> Result<(), Parting> {
         self.refuse_over(hello)?;
         self.peers[at].active = true;
-        let mut copy = Copy::new(hello.state_bytes.clone());
-        copy.epoch = hello.epoch;
+        let mut copy = Copy::of(hello);
         copy.apply(&[kind::CLEAR])?;
-        if self.is_followed(&hello.unit) {
+        if self.is_followed(hello) {
             copy.follow();
         }
         self.copies.insert(hello.unit.clone(), copy);
@@ -357,10 +382,10 @@ impl Server {
         // A unit that lived shortly may have written all its messages, its GO_ON too, since the
         // log's last turn with it. The order of the peers is not the order of the units.
         (0..self.peers.len()).filter(|&p| p != at).for_each(|p| self.catch_up(p, hello));
-        for other in self.of_unit(&hello.unit).collect::<Vec<_>>() {
+        for other in self.of_unit(hello).collect::<Vec<_>>() {
             self.peers[other].active = other == at;
         }
-        let copy = self.copies.entry(hello.unit.clone()).or_default();
+        let copy = self.copies.entry(hello.unit.clone()).or_insert_with(|| Copy::of(hello));
         (copy.epoch, copy.position, copy.orphaned) = (copy.epoch.max(hello.epoch), None, None);
         Ok(self.peers[at].follows.take().is_some())
     }
@@ -370,7 +395,8 @@ impl Server {
     fn catch_up(&mut self, other: usize, hello: &Hello) {
         let mut message = Vec::new();
         let precedes = |peer: &Peer| {
-            peer.hello.as_ref().is_none_or(|h| h.unit == hello.unit && h.epoch < hello.epoch)
+            let is_of = |h: &Hello| (h.run, &h.unit) == (hello.run, &hello.unit);
+            peer.hello.as_ref().is_none_or(|h| is_of(h) && h.epoch < hello.epoch)
         };
         while precedes(&self.peers[other])
             && matches!(self.peers[other].link.receive(&mut message), Ok(true))
@@ -378,6 +404,16 @@ impl Server {
         {
             message.clear();
         }
+    }
+
+    /// Prints a report about a unit, unless it printed the same one a moment ago.
+    fn report(&mut self, words: String) {
+        if self.reported.as_ref().is_some_and(|(w, at)| *w == words && at.elapsed() < REPORT_AGAIN)
+        {
+            return;
+        }
+        pando_walls::say!("{words}");
+        self.reported = Some((words, Instant::now()));
     }
 
     /// Drops a peer. The copy stays for a standby that may still be on its way.
@@ -388,11 +424,12 @@ impl Server {
             matches!(e.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset)
         };
         if !matches!(parting, Parting::Io(e) if closed(e)) {
-            pando_walls::say!("unit {} (epoch {}) is let go: {parting}", hello.unit, hello.epoch);
+            let (unit, epoch) = (&hello.unit, hello.epoch);
+            self.report(format!("unit {unit} (epoch {epoch}) is let go: {parting}"));
         }
-        let followed = self.is_followed(&hello.unit);
-        let orphaned = self.of_unit(&hello.unit).next().is_none();
-        if let Some(copy) = self.copies.get_mut(&hello.unit) {
+        let followed = self.is_followed(&hello);
+        let orphaned = self.of_unit(&hello).next().is_none();
+        if let Some(copy) = self.copies.get_mut(&hello.unit).filter(|c| c.run == hello.run) {
             if !followed {
                 copy.unfollow();
             } else if peer.takes {

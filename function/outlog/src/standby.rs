@@ -26,10 +26,11 @@ use pando_chain::Chain;
 use pando_net::port::Port;
 
 use super::Positions;
+use super::answer::{Answer, Taken, follow, malformed, now_ns};
 use super::hold::Watcher;
 use super::journal::Journal;
 use super::link::{Link, PATIENCE, Shared, Transport};
-use super::record::{Head, Hello, Malformed, Mark, Parts, Reader, kind};
+use super::record::{Head, Hello, Mark, kind};
 use super::ring::Ring;
 use super::vitals::{Count, Vitals};
 use super::{orders, tail};
@@ -174,53 +175,11 @@ fn waited<E: Executor>(
     }
 }
 
-/// Applies a message of the log to the flows. Returns the batch that the flows now contain, if the
-/// message is an [`kind::EVEN`].
-pub fn follow<E: Executor>(
-    chain: &mut Chain<E>,
-    message: &[u8],
-) -> Result<Option<Mark>, Malformed> {
-    let mut reader = Reader(message);
-    match reader.u8()? {
-        kind::CLEAR => chain.release_all(),
-        kind::FORGET => {
-            (0..reader.u32()?).try_for_each(|_| reader.key().map(|key| chain.release(&key)))?
-        }
-        kind::FLOWS => drop(restore(chain, reader, now_ns())?),
-        kind::EVEN => return reader.mark().map(Some),
-        _ => return Err(Malformed),
-    }
-    Ok(None)
-}
-
-fn malformed(e: Malformed) -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, e)
-}
-
-fn now_ns() -> u64 {
-    pando_net::clock::now().as_nanos() as u64
-}
-
 fn greet(mut link: Link, hello: &Hello) -> io::Result<Link> {
     link.way.send(&hello.encode())?;
     link.way.send(&[kind::FOLLOW])?;
     link.way.flush()?;
     Ok(link)
-}
-
-/// The result of a takeover.
-struct Taken {
-    flows: usize,
-    /// The last batch, its counts read, and its packets.
-    last: Option<(Head, Vec<Vec<u8>>)>,
-}
-
-impl Taken {
-    /// Fails if the last batch came before the batch `sent`, which left without a log.
-    fn newest(self, sent: u64) -> io::Result<Taken> {
-        let is_older = self.last.as_ref().is_some_and(|(head, _)| head.sequence < sent);
-        if is_older { Err(io::Error::other("the log has an older state")) } else { Ok(self) }
-    }
 }
 
 /// Turns the standby into the unit, after the death of the unit before it.
@@ -323,41 +282,14 @@ fn ask<E: Executor>(
     link.send(&[kind::TAKE])?;
     link.flush()?;
     let deadline = Instant::now() + PATIENCE;
-    let mut taken = None;
+    let mut answer = Answer::default();
     loop {
         message.clear();
         link.receive_by(message, deadline)?;
-        let mut reader = Reader(message);
-        match (reader.u8().map_err(malformed)?, taken) {
-            (kind::TAKEN, None) => {
-                let (whole, flows) = (
-                    reader.u8().map_err(malformed)? == 1,
-                    reader.u32().map_err(malformed)? as usize,
-                );
-                if !whole {
-                    return Ok(Taken { flows: 0, last: None });
-                }
-                taken = Some(flows);
-            }
-            (kind::BATCH, Some(flows)) => {
-                return Ok(Taken { flows, last: Some(tail::last(message).map_err(malformed)?) });
-            }
-            (_, None) => drop(follow(chain, message).map_err(malformed)?),
-            _ => return Err(malformed(Malformed)),
+        if let Some(taken) = answer.read(chain, message).map_err(malformed)? {
+            return Ok(taken);
         }
     }
-}
-
-/// Puts flows into the chain as their unit had them; returns how many.
-pub fn restore<E: Executor>(
-    chain: &mut Chain<E>,
-    mut reader: Reader,
-    now_ns: u64,
-) -> Result<usize, Malformed> {
-    let count = reader.u32()? as usize;
-    // Flows beyond this unit's room are forgotten, as in the unit that died.
-    (0..count).try_for_each(|_| chain.restore(&mut reader, now_ns))?;
-    Ok(count)
 }
 
 /// Moves to the frame that the dead unit had reached. Drops a batch on which two units died.

@@ -33,6 +33,8 @@ pub enum Count {
     Asked = 24,
     /// Packets that left without a log.
     Unlogged = 25,
+    /// Flows that the first unit of the run has from the run before.
+    TakenUp = 26,
 }
 
 const HEARTBEAT: usize = 0;
@@ -43,6 +45,7 @@ const DEATHS: usize = 4;
 const APPENDED: usize = 6;
 const FOLLOWED: usize = 7;
 const POSITIONS: usize = 8;
+const RUN: usize = 10;
 /// The lock of the working thread, on cache lines of its own.
 const HOLD: usize = 256;
 
@@ -88,6 +91,16 @@ impl Vitals {
         const { assert!(HOLD * 8 + size_of::<libc::pthread_mutex_t>() <= 4096) };
         // SAFETY: inside the page, aligned.
         unsafe { self.words.add(HOLD).cast() }
+    }
+
+    /// Sets the number of the run, before its first unit starts.
+    pub fn set_run(&self, run: u64) {
+        self.word(RUN).store(run, Ordering::Release);
+    }
+
+    /// Returns the number of the run.
+    pub fn run(&self) -> u64 {
+        self.word(RUN).load(Ordering::Acquire)
     }
 
     /// Notes that the unit is alive.

@@ -54,6 +54,14 @@ impl Log {
         Stream::of_unit(socket, &session)
     }
 
+    /// Calls as the first unit of a run of blue's NAT, on a new host.
+    fn run(&self, run: u64, chain: u64) -> Stream {
+        let mut link = self.call("blue", &BLUE).unwrap();
+        let (state_bytes, unit) = (vec![STATE_BYTES], "blue/nat".into());
+        link.send(&Hello { run, chain, epoch: 1, state_bytes, unit }.encode()).unwrap();
+        link
+    }
+
     /// Calls as a unit of blue.
     fn unit(&self, name: &str, epoch: u32) -> Stream {
         let mut link = self.call("blue", &BLUE).unwrap();
@@ -71,7 +79,8 @@ impl Drop for Log {
 }
 
 fn introduce(link: &mut Stream, unit: &str, epoch: u32, state_bytes: usize) {
-    let hello = Hello { epoch, state_bytes: vec![state_bytes], unit: unit.into() };
+    let state_bytes = vec![state_bytes];
+    let hello = Hello { run: 1, chain: 1, epoch, state_bytes, unit: unit.into() };
     link.send(&hello.encode()).unwrap();
 }
 
@@ -111,6 +120,11 @@ fn fill(link: &mut Stream, state: u8) {
 /// Returns the last batch that the log hands to a standby.
 fn taken(link: &mut Stream) -> io::Result<Option<u64>> {
     link.send(&[kind::TAKE])?;
+    handed(link)
+}
+
+/// Returns the last batch of the state that the log hands over.
+fn handed(link: &mut Stream) -> io::Result<Option<u64>> {
     let mut whole = false;
     loop {
         let mut message = Vec::new();
@@ -150,7 +164,8 @@ fn a_caller_without_the_key_takes_and_clears_nothing() {
 
     // The talk of a release before this one, in the clear.
     let mut plain = log.connect();
-    let hello = Hello { epoch: 9, state_bytes: vec![STATE_BYTES], unit: "blue/nat".into() };
+    let (state_bytes, name) = (vec![STATE_BYTES], "blue/nat".into());
+    let hello = Hello { run: 1, chain: 1, epoch: 9, state_bytes, unit: name };
     for message in [hello.encode(), vec![kind::CLEAR]] {
         let length = (message.len() as u32).to_le_bytes();
         let _ = plain.write_all(&[&length[..], &message].concat());
@@ -299,7 +314,8 @@ fn what_a_tenant_may_hold_has_bounds() {
     let mut links: Vec<Stream> = Vec::new();
     let refused = (0..8).find_map(|n| {
         let mut link = log.call("blue", &BLUE).unwrap();
-        let hello = Hello { epoch: 1, state_bytes: vec![], unit: format!("blue/{n}") };
+        let unit = format!("blue/{n}");
+        let hello = Hello { run: 1, chain: 1, epoch: 1, state_bytes: vec![], unit };
         let ended = link.send(&hello.encode()).and_then(|()| link.send(&[kind::TAKE]));
         let ended = ended
             .and_then(|()| link.receive_by(&mut Vec::new(), Instant::now() + PATIENCE).map(drop));
@@ -322,4 +338,76 @@ fn silent_callers_make_room_for_units() {
     assert!(silent.iter().all(closed), "each is let go, the last ones by time");
     unit.send(&batch(2, 7, &[2; STATE_BYTES])).unwrap();
     applied(&mut unit, 2).unwrap();
+}
+
+/// The host of a unit is gone. A unit that starts on another one gets the state of all flows, when
+/// the log has read all that the other one wrote. A host that was only cut off changes nothing any
+/// more.
+#[test]
+fn a_new_run_takes_up_the_state_of_the_run_before() {
+    let log = Log::start(Bounds::default());
+    let (mut first, mut standby) = (log.run(1, 7), log.run(1, 7));
+    fill(&mut first, 1);
+    standby.send(&[kind::FOLLOW]).unwrap();
+    let mut next = log.run(2, 7);
+    next.send(&[kind::ADOPT, 1]).unwrap();
+    // Without the question, another run clears nothing.
+    let mut rude = log.run(3, 7);
+    rude.send(&[kind::CLEAR]).unwrap();
+    assert!(is_closed(end_of(&mut rude)));
+    first.send(&batch(2, 7, &[2; STATE_BYTES])).unwrap();
+    applied(&mut first, 2).unwrap();
+    drop(first);
+    // The standby of the old run is there, and may take over.
+    assert_eq!(taken(&mut standby).unwrap(), Some(2));
+    standby.send(&batch(3, 7, &[3; STATE_BYTES])).unwrap();
+    applied(&mut standby, 3).unwrap();
+    drop(standby);
+    assert_eq!(handed(&mut next).unwrap(), Some(3));
+    next.send(&batch(4, 7, &[4; STATE_BYTES])).unwrap();
+    applied(&mut next, 4).unwrap();
+
+    for message in [vec![kind::CLEAR], vec![kind::TAKE], vec![kind::GO_ON], batch(4, 7, &[9; 4])] {
+        let mut late = log.run(1, 7);
+        late.send(&message).unwrap();
+        assert!(is_closed(end_of(&mut late)), "{message:?}");
+    }
+    let mut late = log.run(1, 7);
+    late.send(&[kind::END]).unwrap();
+    drop(late);
+    next.send(&batch(5, 7, &[5; STATE_BYTES])).unwrap();
+    applied(&mut next, 5).unwrap();
+    // Its answer is lost, so it asks again.
+    let mut again = log.run(2, 7);
+    again.send(&[kind::ADOPT, 1]).unwrap();
+    assert_eq!(handed(&mut again).unwrap(), Some(5));
+}
+
+/// No state is taken up by other functions, by a unit with a newer state, after an order to end,
+/// and after the time of a copy without a unit.
+#[test]
+fn a_run_that_cannot_use_a_state_gets_none() {
+    let bounds = [Bounds::default(), Bounds { orphan: Duration::ZERO, ..Bounds::default() }];
+    let cases: [(usize, u64, &[u8], &[u8]); 4] = [
+        (0, 8, &[kind::FOLLOW], &[kind::ADOPT, 1]),
+        (0, 7, &[kind::FOLLOW], &[kind::ADOPT, 0]),
+        (0, 7, &[kind::END], &[kind::ADOPT, 1]),
+        (1, 7, &[kind::FOLLOW], &[kind::ADOPT, 1]),
+    ];
+    for (n, (bound, chain, last, first)) in cases.into_iter().enumerate() {
+        let log = Log::start(bounds[bound]);
+        let mut unit = log.run(1, 7);
+        fill(&mut unit, 1);
+        unit.send(last).unwrap();
+        drop(unit);
+        if bound == 1 {
+            // The log looks at the time when a unit comes, after it has noticed the end.
+            let mut other = log.unit("other", 1);
+            fill(&mut other, 1);
+        }
+        let mut next = log.run(2, chain);
+        next.send(first).unwrap();
+        assert_eq!(handed(&mut next).unwrap(), None, "case {n}");
+        fill(&mut next, 2);
+    }
 }

@@ -120,6 +120,11 @@ impl Unit {
     /// Serves until a signal or a request on the control socket stops it.
     pub fn run(&mut self) -> io::Result<()> {
         self.counters.started = Some(now());
+        while self.journal.as_ref().is_some_and(Journal::begins) {
+            if self.begin()? {
+                return Ok(());
+            }
+        }
         let mut slots = Vec::with_capacity(BATCH_PACKETS);
         let mut since_turn = 0;
         loop {
@@ -150,23 +155,46 @@ impl Unit {
                 1000
             };
             let sleep_ms = self.journal.as_mut().map_or(idle_ms, |j| j.idle(!worked));
-            let ready = self.poll(sleep_ms)?;
+            let ready = self.poll(sleep_ms, true)?;
             if ready.journal {
                 self.attend()?;
             }
-            if ready.signalled || ready.control && self.answer()? {
-                if let Some(journal) = &self.journal {
-                    journal.vitals.stop();
-                }
+            if self.is_over(&ready)? {
                 return Ok(());
             }
         }
     }
 
-    fn poll(&self, timeout_ms: i32) -> io::Result<Ready> {
+    /// Waits once for the output log, which may have a state for this unit. Packets wait in the
+    /// rings.
+    /// Returns whether a signal or a request stopped the unit.
+    fn begin(&mut self) -> io::Result<bool> {
+        let sleep_ms = self.journal.as_mut().map_or(0, |journal| journal.idle(true));
+        let ready = self.poll(sleep_ms, false)?;
+        if let Some(journal) = &mut self.journal {
+            journal.start(&mut self.chain, &mut self.ports)?;
+        }
+        self.is_over(&ready)
+    }
+
+    /// Answers requests. Returns whether one of them or a signal stops the unit.
+    fn is_over(&mut self, ready: &Ready) -> io::Result<bool> {
+        let asked = ready.control && self.answer()?;
+        let over = ready.signalled || asked;
+        if let Some(journal) = self.journal.as_mut().filter(|_| over) {
+            journal.vitals.stop();
+            // After a signal, as at the end of its host, another unit may continue.
+            if asked {
+                journal.end();
+            }
+        }
+        Ok(over)
+    }
+
+    fn poll(&self, timeout_ms: i32, packets: bool) -> io::Result<Ready> {
         let fds = [self.signals.as_raw_fd(), self.control.as_raw_fd()];
         let journal = self.journal.as_ref().map_or([-1; 2], Journal::fds);
-        let ports = self.ports.iter().flat_map(Port::fds);
+        let ports = self.ports.iter().filter(|_| packets).flat_map(Port::fds);
         let mut polled: Vec<libc::pollfd> = fds
             .into_iter()
             .chain(journal)

@@ -9,8 +9,8 @@ use pando_chain::{Arrival, Chain, Policy, Stage};
 use pando_flow::FlowKey;
 use pando_outlog::copy::Copy;
 use pando_outlog::link::{Shared, Transport};
-use pando_outlog::record::{self, FlowHead, Head, Mark, kind};
-use pando_outlog::{standby, tail};
+use pando_outlog::record::{self, FlowHead, Head, Hello, Mark, kind};
+use pando_outlog::{answer, tail};
 use pando_wasm::{Function, Limits, Runtime};
 use proptest::prelude::*;
 
@@ -29,6 +29,11 @@ fn chain(name: &str, settings: &[u8]) -> Chain<Function> {
     );
     chain.forgotten = Some(Vec::new());
     chain
+}
+
+fn hello(unit: &Chain<Function>) -> Hello {
+    let state_bytes = unit.flows.stage_bytes();
+    Hello { run: 1, chain: 1, epoch: 0, state_bytes, unit: "tenant/unit".into() }
 }
 
 /// Returns the unit's message about its last batch.
@@ -52,7 +57,7 @@ fn followed(
     standby: &mut Chain<Function>,
     batches: &[(Vec<u32>, u64, u8)],
 ) {
-    let mut copy = Copy::new(unit.flows.stage_bytes());
+    let mut copy = Copy::of(&hello(unit));
     copy.apply(&[kind::CLEAR]).unwrap();
     copy.follow();
     let mut time_ns = 1_000_000;
@@ -66,11 +71,11 @@ fn followed(
         let mut room = *room;
         copy.catch_up(|message| {
             room >>= 1;
-            if room & 1 == 1 { standby::follow(standby, message).map(|_| true) } else { Ok(false) }
+            if room & 1 == 1 { answer::follow(standby, message).map(|_| true) } else { Ok(false) }
         })
         .unwrap();
     }
-    copy.catch_up(|message| standby::follow(standby, message).map(|_| true)).unwrap();
+    copy.catch_up(|message| answer::follow(standby, message).map(|_| true)).unwrap();
     assert_eq!(standby.flows.len(), unit.flows.len());
     assert_eq!(standby.flows.digest(), unit.flows.digest());
     assert_eq!(standby.leases_free(0), unit.leases_free(0));
@@ -89,7 +94,7 @@ fn found(
         Shared::open(&memory, other, false).unwrap(),
     );
     let (mut copy, mut mark, mut message, mut time_ns) =
-        (Copy::new(unit.flows.stage_bytes()), None, Vec::new(), 1_000_000);
+        (Copy::of(&hello(unit)), None, Vec::new(), 1_000_000);
     copy.apply(&[kind::CLEAR]).unwrap();
     copy.follow();
     for (n, (flows, passed_ns, told)) in batches.iter().enumerate() {
@@ -104,8 +109,8 @@ fn found(
         copy.apply(&message).unwrap();
         copy.position = log.received_at();
         if told % 8 == 0 {
-            copy.catch_up(|message| standby::follow(standby, message).map(|_| true)).unwrap();
-            mark = standby::follow(standby, &copy.mark().encode()).unwrap();
+            copy.catch_up(|message| answer::follow(standby, message).map(|_| true)).unwrap();
+            mark = answer::follow(standby, &copy.mark().encode()).unwrap();
         }
     }
     let (appended, ring) = (batches.len() as u64 - 1, Shared::written(&memory).unwrap());

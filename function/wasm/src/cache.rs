@@ -122,6 +122,16 @@ fn name(wasm: &[u8]) -> String {
     format!("{digest}.cwasm")
 }
 
+/// Returns a digest of some parts, in their order.
+pub(crate) fn digest(parts: &[&[u8]]) -> u64 {
+    let mut sum = Sha256::new();
+    for part in parts {
+        sum.update((part.len() as u64).to_le_bytes());
+        sum.update(part);
+    }
+    u64::from_le_bytes(*sum.finalize().first_chunk().expect("a sum has 32 bytes"))
+}
+
 fn user() -> u32 {
     // SAFETY: no arguments.
     unsafe { libc::geteuid() }

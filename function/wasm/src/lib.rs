@@ -111,7 +111,8 @@ impl Runtime {
         compiler: &Compiler,
     ) -> Result<Prepared, ModuleError> {
         let shown = path.display().to_string();
-        let code = compiler.code(&self.engine, &shown, &read(path)?)?;
+        let module = read(path)?;
+        let code = compiler.code(&self.engine, &shown, &module)?;
         self.check_exports(&shown, &code)?;
         let mut linker = Linker::new(&self.engine);
         wasi::add_to(&mut linker);
@@ -132,6 +133,7 @@ impl Runtime {
             path: shown,
             pre,
             configuration: configuration.into(),
+            digest: cache::digest(&[&module, configuration]),
         })
     }
 
@@ -167,6 +169,8 @@ pub struct Prepared {
     path: String,
     pre: InstancePre<Host>,
     configuration: Arc<[u8]>,
+    /// A digest of the module and its configuration, the same on every host.
+    pub digest: u64,
 }
 
 impl Prepared {

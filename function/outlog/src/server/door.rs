@@ -30,11 +30,15 @@ pub struct Bounds {
     pub tenant_links: usize,
     /// Connections of all.
     pub links: usize,
+    /// How long a copy waits for a new run after its unit is gone. It is looked at when a
+    /// connection comes.
+    pub orphan: Duration,
 }
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        Bounds { tenant_bytes: 512 << 20, tenant_links: 256, links: 4096 }
+        let orphan = Duration::from_secs(3600);
+        Bounds { tenant_bytes: 512 << 20, tenant_links: 256, links: 4096, orphan }
     }
 }
 

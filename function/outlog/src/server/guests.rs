@@ -26,10 +26,10 @@ impl Server {
             let Some(at) = last.max_by_key(|&p| (self.peers[p].active, self.peers[p].since)) else {
                 return;
             };
-            let unit = self.peers[at].hello.as_ref().map(|h| h.unit.clone());
+            let hello = self.peers[at].hello.clone();
             let (mib, most) = (held >> 20, bounds.tenant_bytes >> 20);
             self.part(at, &Parting::Full(tenant, mib, most));
-            unit.into_iter().for_each(|unit| drop(self.copies.remove(&unit)));
+            hello.iter().for_each(|hello| self.forget(hello));
         }
     }
 

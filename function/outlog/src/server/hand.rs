@@ -1,4 +1,5 @@
-//! Hands the state of a dead unit to the standby that takes over.
+//! Hands the state of a dead unit to the standby that takes over, and that of a dead run to the
+//! first unit of the next one.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +17,46 @@ impl Server {
         if !self.succeed(at, hello)? {
             self.copies.entry(hello.unit.clone()).and_modify(Copy::follow);
         }
-        self.peers[at].takes = true;
+        // Its run has begun.
+        (self.peers[at].takes, self.peers[at].adopts) = (true, None);
         self.hand(at).map(drop)
+    }
+
+    /// Begins the run of a unit, which wants the state of the run before it or has a newer one.
+    pub(super) fn adopt(&mut self, at: usize, wants: bool) -> Result<(), Parting> {
+        self.peers[at].adopts = Some(wants);
+        self.hand(at).map(drop)
+    }
+
+    /// Gives the copy of a unit to a new run, if no peer of the run before is left. Such a peer may
+    /// be alive, and the log has not read all that it wrote. A host without power has a link for 20
+    /// s more.
+    fn grant(&mut self, at: usize, hello: &Hello, wants: bool) -> bool {
+        let before = self.copies.get(&hello.unit).map_or(hello.run, |copy| copy.run);
+        let is_of = |h: &Hello| (h.run, &h.unit) == (before, &hello.unit);
+        if before != hello.run && self.peers.iter().any(|p| p.hello.as_ref().is_some_and(is_of)) {
+            self.report(format!(
+                "unit {} of a new run waits for the end of the run before it, which has links",
+                hello.unit
+            ));
+            return false;
+        }
+        let copy = self.copies.remove(&hello.unit).filter(|copy| wants && copy.fits(hello));
+        let mut copy = copy.unwrap_or_else(|| Copy::of(hello));
+        (copy.run, copy.epoch) = (hello.run, hello.epoch);
+        (copy.position, copy.orphaned) = (None, None);
+        copy.follow();
+        self.copies.insert(hello.unit.clone(), copy);
+        let peer = &mut self.peers[at];
+        (peer.active, peer.takes, peer.adopts) = (true, true, None);
+        true
+    }
+
+    /// Drops the copy of a unit that ends on order. The next run begins without its state.
+    pub(super) fn forget(&mut self, hello: &Hello) {
+        if self.copies.get(&hello.unit).is_some_and(|copy| copy.run == hello.run) {
+            self.copies.remove(&hello.unit);
+        }
     }
 
     /// Sends standbys that take over the missing state, as far as they have room. Returns when to
@@ -41,11 +80,20 @@ impl Server {
     /// Sends a standby that takes over the missing state, as far as it has room. Returns true at
     /// the end of the state.
     pub(super) fn hand(&mut self, at: usize) -> Result<bool, Parting> {
+        let Some(hello) = self.peers[at].hello.clone() else { return Ok(true) };
+        // The end of a peer wakes the log, so nothing is due while it waits for one.
+        if let Some(wants) = self.peers[at].adopts
+            && !self.grant(at, &hello, wants)
+        {
+            return Ok(true);
+        }
         let peer = &mut self.peers[at];
-        let Some(hello) = peer.hello.clone().filter(|_| peer.takes) else { return Ok(true) };
+        if !peer.takes {
+            return Ok(true);
+        }
         let link = &mut peer.link;
-        let copy = self.copies.entry(hello.unit.clone()).or_default();
-        let whole = copy.is_whole() && copy.fits(&hello.state_bytes);
+        let copy = self.copies.entry(hello.unit.clone()).or_insert_with(|| Copy::of(&hello));
+        let whole = copy.is_whole() && copy.fits(&hello);
         let flows = if whole { copy.flows() as u32 } else { 0 };
         let told = !whole
             || copy.catch_up(|message| {
@@ -65,7 +113,7 @@ impl Server {
         link.flush()?;
         peer.takes = false;
         // The collected changes went to this standby. One that follows already begins anew.
-        if self.is_followed(&hello.unit) {
+        if self.is_followed(&hello) {
             self.copies.entry(hello.unit).and_modify(Copy::follow);
         } else {
             self.copies.entry(hello.unit).and_modify(Copy::unfollow);

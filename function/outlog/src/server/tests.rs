@@ -11,7 +11,14 @@ fn call(server: &mut Server, epoch: u32) -> Shared {
     server.welcome(Box::new(Shared::open(&memory, log, false).unwrap()), None);
     let mut link = Shared::open(&memory, unit, true).unwrap();
     link.send(
-        &Hello { epoch, state_bytes: vec![STATE_BYTES], unit: "tenant/unit".into() }.encode(),
+        &Hello {
+            run: 1,
+            chain: 1,
+            epoch,
+            state_bytes: vec![STATE_BYTES],
+            unit: "tenant/unit".into(),
+        }
+        .encode(),
     )
     .unwrap();
     link
@@ -178,7 +185,14 @@ fn a_unit_that_writes_and_dies_after_the_last_look_is_read_to_its_end() {
     let (memory, unit, log) = Shared::make().unwrap();
     let mut unit = Shared::open(&memory, unit, true).unwrap();
     unit.send(
-        &Hello { epoch: 1, state_bytes: vec![STATE_BYTES], unit: "tenant/unit".into() }.encode(),
+        &Hello {
+            run: 1,
+            chain: 1,
+            epoch: 1,
+            state_bytes: vec![STATE_BYTES],
+            unit: "tenant/unit".into(),
+        }
+        .encode(),
     )
     .unwrap();
     unit.send(&[kind::CLEAR]).unwrap();
@@ -232,7 +246,13 @@ fn damaged_messages_harm_no_other_unit() {
         let (memory, unit, log) = Shared::make().unwrap();
         server.welcome(Box::new(Shared::open(&memory, log, false).unwrap()), None);
         let mut other = Shared::open(&memory, unit, true).unwrap();
-        let hello = Hello { epoch: 1, state_bytes: vec![STATE_BYTES], unit: "another/unit".into() };
+        let hello = Hello {
+            run: 1,
+            chain: 1,
+            epoch: 1,
+            state_bytes: vec![STATE_BYTES],
+            unit: "another/unit".into(),
+        };
         other.send(&hello.encode()).unwrap();
         life(1, 1).iter().for_each(|message| other.send(message).unwrap());
         turns(&mut server);
@@ -284,7 +304,13 @@ fn a_standby_of_another_chain_gets_no_state() {
     life(1, 1).iter().for_each(|message| first.send(message).unwrap());
     turns(&mut server);
     let mut standby = call(&mut server, 2);
-    let hello = Hello { epoch: 2, state_bytes: vec![STATE_BYTES, 8], unit: "tenant/unit".into() };
+    let hello = Hello {
+        run: 1,
+        chain: 1,
+        epoch: 2,
+        state_bytes: vec![STATE_BYTES, 8],
+        unit: "tenant/unit".into(),
+    };
     standby.send(&hello.encode()).unwrap();
     standby.send(&[kind::TAKE]).unwrap();
     turns(&mut server);

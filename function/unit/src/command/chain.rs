@@ -74,6 +74,9 @@ pub struct Code {
     functions: Vec<Prepared>,
     /// How many rules are in force, if the chain has an IDS.
     pub force: Option<Force>,
+    /// A digest of the modules, their configurations and the numbers that they lease. It is the
+    /// same on every host.
+    pub digest: u64,
 }
 
 impl ChainArgs {
@@ -98,8 +101,13 @@ impl ChainArgs {
             }
             Ok(runtime.prepare(path, &self.configuration(path, &patterns)?, compiler)?)
         });
-        let functions = functions.collect::<Result<_, Failure>>()?;
-        Ok(Code { functions, force: (!self.rules.is_empty()).then_some(force) })
+        let functions = functions.collect::<Result<Vec<Prepared>, Failure>>()?;
+        let digest = functions
+            .iter()
+            .fold(u64::from(self.ports.0) << 32 | u64::from(self.ports.1), |digest, function| {
+                digest.rotate_left(1) ^ function.digest
+            });
+        Ok(Code { functions, force: (!self.rules.is_empty()).then_some(force), digest })
     }
 
     /// Compiles the functions while another thread runs `other`. The kernel takes some 10 ms to

@@ -108,6 +108,7 @@ impl<'a> Watch<'a> {
         let page = vitals::memory().map_err(internal("shared memory"))?;
         let vitals = Vitals::map(page.as_fd()).map_err(internal("shared memory"))?;
         vitals.make_hold().map_err(internal("shared memory"))?;
+        vitals.set_run(u64::from_le_bytes(keys::random()?));
         let log = if address.is_none() { Some(Process::log()?) } else { None };
         let mut unit = Process::unit(&ports, &control, &page)?;
         unit.ready().inspect_err(|_| unit.kill())?;
@@ -428,11 +429,13 @@ pub fn unit(run: &Run) -> Result<ExitCode, Failure> {
     let signals = unit.signals.as_raw_fd();
     let mut journal = Journal::new(orders, vitals, hello);
     journal.patience = run.durable.patience();
+    journal.takes_up = run.durable.log.is_some();
     let call = standby::wait(&mut unit.chain, &mut journal, signals, watcher)
         .map_err(internal("wait for the unit's end"))?;
     match call {
         Call::End => return Ok(ExitCode::SUCCESS),
         Call::Serve => {}
+        Call::TakeOver(link, _, noticed) if journal.begins() => journal.begin_again(link, noticed),
         Call::TakeOver(link, followed, noticed) => {
             standby::take_over(
                 &mut unit.chain,
@@ -459,10 +462,12 @@ fn prepare(run: &Run, orders: &Orders) -> Result<(Unit, Hello, Vitals, Watcher),
     let control = UnixListener::from(order.fds.pop().ok_or_else(missing)?);
     let vitals = Vitals::map(page.as_fd()).map_err(internal("shared memory"))?;
     let watcher = Watcher::start(page.as_fd()).map_err(internal("a thread that waits"))?;
-    let mut unit = run.assemble(|| run.adopt_ports(order.fds), control, signals)?;
+    let (mut unit, chain) = run.assemble(|| run.adopt_ports(order.fds), control, signals)?;
     unit.chain.forgotten = Some(Vec::new());
     unit.chain.flows.warm(standby::WARM_FLOWS);
     let hello = Hello {
+        run: vitals.run(),
+        chain,
         epoch: unit.meter.epoch,
         state_bytes: unit.chain.flows.stage_bytes(),
         unit: format!("{}/{}", run.tenant, run.name),

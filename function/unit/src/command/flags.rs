@@ -185,15 +185,15 @@ impl Run {
     }
 
     /// Makes a sandboxed unit on the ports from `open`. Its functions are compiled before it enters
-    /// the sandbox, and run only inside it.
+    /// the sandbox, and run only inside it. Returns also the digest of the chain.
     pub fn assemble(
         &self,
         open: impl FnOnce() -> Opened + Send,
         control: UnixListener,
         signals: OwnedFd,
-    ) -> Result<Unit, Failure> {
+    ) -> Result<(Unit, u64), Failure> {
         let (ports, code) = self.chain.prepare_while(&self.places.compiler(&self.tenant)?, open)?;
-        let force = code.force.clone();
+        let (force, digest) = (code.force.clone(), code.digest);
         let mut meter = self.places.meter(&self.tenant, &self.name)?;
         pando_walls::sandbox::enter(&self.tenant)
             .map_err(|e| Failure::Internal(format!("close the walls around the unit: {e}")))?;
@@ -220,7 +220,7 @@ impl Run {
         );
         unit.limits = self.limits.limits();
         unit.rules = force;
-        Ok(unit)
+        Ok((unit, digest))
     }
 }
 

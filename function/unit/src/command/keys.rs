@@ -35,11 +35,16 @@ pub fn read(file: &Path) -> Result<Keys, Failure> {
 
 /// Returns a line with a new key of a tenant.
 pub fn new(tenant: &str) -> Result<String, Failure> {
-    let mut key = [0; KEY_BYTES];
+    Ok(keys::line(tenant, &random::<KEY_BYTES>()?))
+}
+
+/// Returns random bytes.
+pub fn random<const N: usize>() -> Result<[u8; N], Failure> {
+    let mut bytes = [0; N];
     std::fs::File::open("/dev/urandom")
-        .and_then(|mut random| random.read_exact(&mut key))
-        .map_err(|e| Failure::Internal(format!("make a key: {e}")))?;
-    Ok(keys::line(tenant, &key))
+        .and_then(|mut random| random.read_exact(&mut bytes))
+        .map_err(|e| Failure::Internal(format!("read /dev/urandom: {e}")))?;
+    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 use pando_outlog::orders::Orders;
@@ -39,6 +40,10 @@ pub struct Log {
     #[arg(long, value_name = "MIB", default_value_t = 512, requires = "listen",
         value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     tenant_mib: u64,
+    /// Keep the state of a unit that is gone for this long; the next run of its name takes it up
+    #[arg(long, value_name = "MINUTES", default_value_t = 60, requires = "listen",
+        value_parser = clap::value_parser!(u64).range(1..=10_080))]
+    keep_minutes: u64,
     /// Print a line with a new key of a tenant, and end
     #[arg(long, value_name = "TENANT", value_parser = name)]
     new_key: Option<String>,
@@ -75,7 +80,8 @@ impl Log {
         let invalid = |e| Failure::Invalid(format!("listen on {address}: {e}"));
         let listener = TcpListener::bind(address).map_err(invalid)?;
         let tenant_bytes = (self.tenant_mib << 20) as usize;
-        let bounds = Bounds { tenant_bytes, ..Bounds::default() };
+        let orphan = Duration::from_secs(60 * self.keep_minutes);
+        let bounds = Bounds { tenant_bytes, orphan, ..Bounds::default() };
         let files = open_more_files().map_err(|e| Failure::Internal(format!("open files: {e}")))?;
         let bounds = Bounds { links: bounds.links.min(files * 3 / 4), ..bounds };
         Door::new(listener, keys, bounds).map(Some).map_err(invalid)

@@ -282,7 +282,8 @@ impl Run {
 
     fn prepare(&self) -> Result<Unit, Failure> {
         let signals = unit::signals().map_err(|e| Failure::Internal(format!("signals: {e}")))?;
-        self.assemble(|| self.open_ports(), self.bind_control()?, signals)
+        let (unit, _) = self.assemble(|| self.open_ports(), self.bind_control()?, signals)?;
+        Ok(unit)
     }
 }
 

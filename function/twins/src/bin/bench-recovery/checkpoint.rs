@@ -14,8 +14,8 @@ use pando_net::packet::Port;
 use pando_outlog::link::{Shared, Transport};
 use pando_outlog::orders::{self, Orders};
 use pando_outlog::record::{self, Parts, Reader};
-use pando_outlog::standby;
 use pando_outlog::vitals::{self, Vitals};
+use pando_outlog::{answer, standby};
 use pando_wasm::{Function, Limits, Runtime};
 
 use super::bed::{Bed, FLOWS, Load, RING_FRAMES};
@@ -124,7 +124,7 @@ fn recovered(chain: &mut Chain<Function>, replay: &mut Port, link: &mut Shared) 
         link.receive_by(&mut message, deadline).expect("a recovery");
         let mut reader = Reader(&message[1..]);
         match message[0] {
-            FLOWS_OF => drop(standby::restore(chain, reader, now_ns).expect("a checkpoint")),
+            FLOWS_OF => drop(answer::restore(chain, reader, now_ns).expect("a checkpoint")),
             PACKETS => {
                 let mut packets = Vec::new();
                 while let Ok(frame) = reader.packet() {
