@@ -321,7 +321,8 @@ mod tests {
             nonce in any::<[u8; NONCE_BYTES]>(),
             bit in 0..Hello::BYTES * 8,
         ) {
-            let (hello, challenge) = (Hello { lease, slots, token, share, last }, Challenge { nonce });
+            let hello = Hello { lease, slots, token, share, last };
+            let challenge = Challenge { nonce };
             let sent = hello.encode(&challenge);
             prop_assert_eq!(Hello::decode(&sent, &challenge, &token), Ok(hello));
             let mut changed = sent;

@@ -140,8 +140,8 @@ impl Port {
         self.fd <= 0 || unsafe { sys!(libc::SYS_ppoll, &raw mut p, 1, &raw const t, 0, 0) } == 1
     }
 
-    /// Connects and answers the host's challenge with the greeting. Returns the lease, its slots, and the memory file if
-    /// `share` is set.
+    /// Connects and answers the host's challenge with the greeting. Returns the lease, its slots,
+    /// and the memory file if `share` is set.
     pub fn open(&mut self, to: &Address, hello: &Hello) -> Result<(Welcome, i32), Broken> {
         self.close();
         let fd = unsafe {
