@@ -15,14 +15,17 @@ const asking = `while :; do if curl -sS --fail --max-time 20 -o /dev/null "$0"; 
 	`else echo bad; fi; done`
 
 // killRounds is how often each daemon is killed. PANDO_ROUNDS sets another number: 20 in the soak.
-func killRounds(t *testing.T) int {
-	text := os.Getenv("PANDO_ROUNDS")
+func killRounds(t *testing.T) int { return numberOf(t, "PANDO_ROUNDS", 2) }
+
+// numberOf returns the number in an environment variable, or another one without it.
+func numberOf(t *testing.T, name string, otherwise int) int {
+	text := os.Getenv(name)
 	if text == "" {
-		return 2
+		return otherwise
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
-		t.Fatalf("PANDO_ROUNDS is %q", text)
+		t.Fatalf("%s is %q", name, text)
 	}
 	return n
 }
