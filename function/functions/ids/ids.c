@@ -5,12 +5,15 @@
  * every packet. A rule also selects packets by protocol, addresses, ports, direction, and whether
  * their flow is established. It searches inside tunnels.
  *
- * TCP is followed by sequence number, in two streams for each direction. A segment is searched in
- * each stream that it continues. One that continues none is searched by itself, and if it is not
- * late, a stream begins with it. So does a new connection, by its handshake. A new stream replaces
- * the one that did not advance last. So one forged packet, of any number, ends no search. Several
- * between two segments may end one, and the next segment begins it again. Segments are not
- * reordered, so a content is missed if part of it is late.
+ * TCP is followed by sequence number, in each direction from several places of the stream. The
+ * receiver alone knows the segments that it takes, so data that comes twice from one place is
+ * searched twice. A forged segment adds a place and takes none away. The places that the receiver
+ * acknowledged last stay. A segment without a place is searched by itself, and if it is not late,
+ * its end is a new place. So is the beginning of a new connection, by its handshake.
+ *
+ * The first bytes of a segment that came early are kept. A search that reaches them continues in
+ * them. So a content is found in segments out of order, if its part in early segments is within
+ * these bytes.
  *
  * A flow's server is the sender of SYN and ACK. Without those, it is the end that did not send
  * first, unless only the first sender's port is below 1024. A TCP segment with data makes its flow
@@ -38,6 +41,8 @@
 #define PANDO_CONFIG_BYTES (24 << 20)
 #include <pando_nf.h>
 
+#include "places.h"
+
 #define SLOW 0x80000000u
 #define NODE 0x00ffffffu
 #define REPORTED 16
@@ -51,8 +56,10 @@
 #define TO_CLIENT 32u
 
 #define TURN_BYTES 4
-/* A segment that ends up to so many bytes before the end of a stream is late, or sent again. Others
- * are of another stream. */
+/* Bytes of a segment between two looks for searches that have become the same. */
+#define STRETCH_BYTES 64
+/* A segment that ends up to so many bytes before a place is late, or sent again. Others are of
+ * another connection. */
 #define LATE_BYTES (1u << 20)
 
 /* flags of TCP */
@@ -77,16 +84,6 @@ static struct automaton automata[2];
 static const struct rule *rules;
 static const uint32_t *sets;
 static uint32_t rule_count, set_words;
-
-struct stream {
-	uint32_t at[2];    /* node of each automaton */
-	uint32_t next;     /* sequence number after the last byte */
-	uint32_t followed; /* 1: the stream exists */
-};
-
-struct direction {
-	struct stream streams[2]; /* the first one advanced last, or is of the newest handshake */
-};
 
 struct state {
 	struct direction directions[2];
@@ -312,74 +309,118 @@ static void search(struct pando_ctx *ctx, struct state *s, const struct question
 	nodes[1] = at[1];
 }
 
-/* Follows a stream from a sequence number on, and returns its index. A stream that is already there
- * keeps its automata, which find all that new ones would. */
-static uint32_t follow(struct direction *d, uint32_t next)
-{
-	for (uint32_t n = 0; n < 2; n++)
-		if (d->streams[n].followed && d->streams[n].next == next)
-			return n;
-	uint32_t n = d->streams[0].followed ? 1 : 0;
-	d->streams[n] = (struct stream){{0, 0}, next, 1};
-	return n;
-}
-
-static void put_first(struct direction *d, uint32_t n)
-{
-	struct stream first = d->streams[n];
-	d->streams[n] = d->streams[0];
-	d->streams[0] = first;
-}
-
 /* Follows the connection of a handshake. Anybody may send a SYN into a connection, which its
- * receiver ignores. So the former stream stays beside the new one. A SYN of a flow without state
+ * receiver ignores. So the former places stay beside the new one. A SYN of a flow without state
  * leaves none, so a SYN flood leaves none. */
 static void greet(struct pando_ctx *ctx, struct state *s, const uint8_t *tcp, uint32_t reply)
 {
+	static const uint32_t root[2];
 	uint32_t next = pando_be32(tcp + 4) + 1;
 	if (tcp[13] & ACK) {
 		s->server = 2 - reply;
-		put_first(&s->directions[reply], follow(&s->directions[reply], next));
-		put_first(&s->directions[!reply], follow(&s->directions[!reply], pando_be32(tcp + 8)));
-	} else if (ctx->packet->flags & PANDO_STATE_VALID)
-		follow(&s->directions[reply], next);
-	else
+		note(&s->directions[!reply], pando_be32(tcp + 8), root);
+		s->directions[!reply].acknowledged = pando_be32(tcp + 8);
+	} else if (!(ctx->packet->flags & PANDO_STATE_VALID))
 		return;
+	note(&s->directions[reply], next, root);
 	pando_changed(ctx);
 }
 
-/* Searches a segment in each stream that it continues, or by itself. */
+/* Continues a search that has reached pieces, in each of them to its end or to the beginning of
+ * another one. It ends, since each step is further. */
+static void join(struct pando_ctx *ctx, struct state *s, const struct question *q,
+		 struct direction *d, uint32_t next, const uint32_t at[2])
+{
+	for (uint32_t n = 0; n < d->piece_count && n < PIECES; n++) {
+		const struct piece *piece = &d->pieces[n];
+		uint32_t from = next - piece->sequence, nodes[2] = {at[0], at[1]};
+		uint32_t length = piece->length < PIECE_BYTES ? piece->length : PIECE_BYTES;
+		if (from >= length)
+			continue;
+		uint32_t to = length;
+		for (uint32_t m = 0; m < d->piece_count && m < PIECES; m++) {
+			uint32_t begin = d->pieces[m].sequence - piece->sequence;
+			if (from < begin && begin < to)
+				to = begin;
+		}
+		search(ctx, s, q, nodes, piece->bytes + from, to - from);
+		if (to == length)
+			note(d, piece->sequence + to, nodes);
+		join(ctx, s, q, d, piece->sequence + to, nodes);
+	}
+}
+
+/* A search in a segment, from one of its bytes on. */
+struct run {
+	uint32_t from, at[2];
+};
+
+/* Runs searches to the end of a segment. Returns their number without those that became the same
+ * as an earlier one: they find the same from there on. */
+static uint32_t run_all(struct pando_ctx *ctx, struct state *s, const struct question *q,
+			struct run *runs, uint32_t count, uint32_t length)
+{
+	const uint8_t *p = q->p + q->h.payload;
+	for (uint32_t i = 0, end = 0; i < length; i = end) {
+		end = count == 1 || length - i < STRETCH_BYTES ? length : i + STRETCH_BYTES;
+		for (uint32_t n = 0; n < count; n++) {
+			uint32_t from = runs[n].from > i ? runs[n].from : i;
+			if (from < end)
+				search(ctx, s, q, runs[n].at, p + from, end - from);
+		}
+		for (uint32_t n = 1; n < count; n++)
+			for (uint32_t m = 0; m < n; m++)
+				if (runs[n].from < end && runs[m].from < end &&
+				    runs[n].at[0] == runs[m].at[0] && runs[n].at[1] == runs[m].at[1]) {
+					runs[n--] = runs[--count];
+					break;
+				}
+	}
+	return count;
+}
+
+/* Searches a segment from each place within it, or by itself. */
 static void search_segment(struct pando_ctx *ctx, struct state *s, const struct question *q,
 			   struct direction *d, uint32_t sequence)
 {
 	const uint8_t *p = q->p + q->h.payload;
-	uint32_t length = q->h.end - q->h.payload, continued = 0, late = 0;
-	for (uint32_t n = 0; n < 2; n++) {
-		struct stream *stream = &d->streams[n];
-		uint32_t behind = stream->next - sequence;
-		if (!stream->followed)
-			continue;
-		if (behind >= length) {
-			late |= behind <= LATE_BYTES;
-			continue;
-		}
-		search(ctx, s, q, stream->at, p + behind, length - behind);
-		stream->next = sequence + length;
-		continued |= 1 + n;
+	uint32_t length = q->h.end - q->h.payload, next = sequence + length, count = 0, late = 0;
+	struct run runs[PLACES];
+	for (uint32_t n = 0; n < d->place_count && n < PLACES; n++) {
+		const struct place *place = &d->places[n];
+		uint32_t from = place->next - sequence;
+		if (from < length)
+			runs[count++] = (struct run){from, {place->at[0], place->at[1]}};
+		else
+			late |= from <= LATE_BYTES;
 	}
-	struct stream *streams = d->streams, alone = {{0, 0}, 0, 0};
-	if (continued == 2)
-		put_first(d, 1);
-	else if (continued == 3 && streams[0].at[0] == streams[1].at[0] &&
-		 streams[0].at[1] == streams[1].at[1])
-		streams[1].followed = 0; /* both are one */
-	else if (!continued && late)
-		search(ctx, s, q, alone.at, p, length);
-	else if (!continued) {
-		struct stream *fresh = &streams[follow(d, sequence)];
-		search(ctx, s, q, fresh->at, p, length);
-		fresh->next = sequence + length;
+	/* A receiver takes other data for all that it has not acknowledged. */
+	late = late && (!d->acknowledged || (int32_t)(d->acknowledged - sequence) > 0);
+	uint32_t alone = !count;
+	if (alone)
+		runs[count++] = (struct run){0, {0, 0}};
+	count = run_all(ctx, s, q, runs, count, length);
+	/* Nothing comes before data that the receiver waits for. */
+	if (!d->acknowledged || (int32_t)(sequence - d->acknowledged) > 0) {
+		if (alone && !late)
+			keep(d, sequence, p, length);
+		else
+			lengthen(d, sequence, p, length);
 	}
+	for (uint32_t n = count; n-- > 0;) {
+		if (!alone || !late)
+			note(d, next, runs[n].at);
+		join(ctx, s, q, d, next, runs[n].at);
+	}
+}
+
+/* Notes an acknowledgment by the receiver of the other direction. */
+static void acknowledge(struct pando_ctx *ctx, struct direction *d, uint32_t number)
+{
+	if (!(ctx->packet->flags & PANDO_STATE_VALID) || d->acknowledged == number)
+		return;
+	d->acknowledged = number;
+	pando_changed(ctx);
 }
 
 /* Returns the flow's state, updated by this packet of direction `way` (1 or 2). */
@@ -408,6 +449,8 @@ static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_pac
 	uint32_t syn = h->protocol == 6 && transport[13] & SYN ? 1 : 0;
 	if (syn)
 		greet(ctx, s, transport, reply);
+	else if (h->protocol == 6 && transport[13] & ACK)
+		acknowledge(ctx, &s->directions[!reply], pando_be32(transport + 8));
 	if (h->payload >= h->end)
 		return PANDO_PASS;
 	q.flags = flow_flags(s, &q, 1 + reply);

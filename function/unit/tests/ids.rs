@@ -12,6 +12,9 @@ use pando_wasm::{Compiler, Function, Limits, Prepared, Runtime};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 
+#[path = "ids/late.rs"]
+mod late;
+
 fn ids(rules: &str) -> Chain<Function> {
     let read = rules::parse(rules, "test.rules", &Variables::default()).unwrap();
     assert!(read.others.is_empty(), "{:?}", read.others);
