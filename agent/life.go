@@ -139,11 +139,12 @@ func (r *birth) awaitReady(
 		return wait
 	}
 	now := r.a.Clock.Now()
-	ready := r.ready && spec.Health.Startup.Probe.Kind != pando.ProbeReported
 	answer := "it never reported that it is ready; a program without Pando's SDK needs a probe," +
 		" for example health: {ready: \"tcp 8080\"}"
-	joins := len(spec.Hooks.Joined) > 0 && spec.Health.Ready.Kind == pando.ProbeExplicit
-	if ready = ready || joins; !ready && spec.Health.Ready.Kind != pando.ProbeExplicit {
+	probed := spec.Health.Ready.Kind != pando.ProbeExplicit
+	joins := len(spec.Hooks.Joined) > 0 && !probed
+	ready := joins || !probed && r.ready || r.proven // a report stands for no probe of the spec
+	if probed && !ready {
 		err := r.probe(ctx, spec.Health.Ready, spec.Health.TimeoutSeconds, spec, box)
 		if ready = err == nil; err != nil {
 			answer = err.Error()
@@ -177,7 +178,7 @@ func (r *birth) awaitReady(
 		return time.Millisecond
 	case !r.wire.connected:
 		return min(retryWait, r.deadline.Sub(now))
-	case spec.Health.Ready.Kind == pando.ProbeExplicit && !joins:
+	case !probed && !joins:
 		return r.deadline.Sub(now)
 	}
 	r.wait = min(r.wait*2, probeWaitMax)

@@ -43,6 +43,7 @@ type life struct {
 	exited *pando.Exit
 	over   bool // its record is gone
 	ready  bool // the application reported that it is ready
+	proven bool // its ready probe has succeeded as the startup probe, or in its seed
 	called int  // asks on their way that may claim it from the reserve
 	begun  bool // its start took the prepared work, if there was any
 	gone   bool // it has ended

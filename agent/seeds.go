@@ -208,7 +208,7 @@ func (r *birth) growFrom(
 	if err != nil {
 		return nil, err
 	}
-	r.seeded, r.ready = digest, true // the program was ready when it was stored
+	r.seeded, r.ready, r.proven = digest, true, true // the program was ready when it was stored
 	r.inst.From = digest
 	r.began = "it continues the seed " + shortDigest(digest) + " of its revision"
 	r.events.send(r.a.Clock.Now(), pando.EventRestored, map[string]string{"snapshot": digest})

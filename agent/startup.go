@@ -66,7 +66,7 @@ func (r *birth) startup(
 // for both.
 func (r *birth) started(i pando.Instance, spec pando.Spec, now time.Time) {
 	h := spec.Health
-	r.ready = r.ready || reflect.DeepEqual(h.Ready, h.Startup.Probe)
+	r.proven = r.proven || reflect.DeepEqual(h.Ready, h.Startup.Probe)
 	r.deadline, r.wait = now.Add(pando.Seconds(h.ReadySecondsMax)), probeWaitMin
 	r.inst.Reason = fmt.Sprintf("its startup probe succeeded after %s",
 		now.Sub(i.Born).Round(100*time.Microsecond))

@@ -112,6 +112,23 @@ func TestAStartThatTakesTooLongHasFailed(t *testing.T) {
 	})
 }
 
+// Beside a ready probe, a report alone makes no instance ready.
+func TestAReportStandsForNoProbe(t *testing.T) {
+	tcp := pando.Health{Ready: pando.Probe{Kind: pando.ProbeTCP}, ReadySecondsMax: 60}
+	onBench(t, func(b *bench) {
+		s := b.starts(20*time.Second, tcp)
+		b.pass(time.Second)
+		b.ok(b.agent.Ready(b.ctx, "web-1"))
+		b.pass(10 * time.Second)
+		b.phase("web-1", pando.PhaseStarting)
+		if s.count(pando.ProbeTCP) == 0 {
+			t.Error("the ready probe is never asked")
+		}
+		b.pass(15 * time.Second)
+		b.phase("web-1", pando.PhaseInRotation)
+	})
+}
+
 // The program's own report ends the start, and the ready probe follows. Without the report the
 // start fails, and the reason names both ways.
 func TestTheReportOfAProgramEndsItsStart(t *testing.T) {

@@ -103,7 +103,8 @@ func makeReference() []byte {
 		"Without `health.ready`, a program reports that it is ready: by `POST /v1/self/ready` at " +
 		"`PANDO_SOCKET`, or by `READY=1` at\n" +
 		"`NOTIFY_SOCKET` as sd_notify does. A program that does neither fails after " +
-		"`health.ready_within`.\n")
+		"`health.ready_within`. Beside\n`health.ready`, a report alone is not enough: the probe has to " +
+		"succeed.\n")
 	return []byte(b.String())
 }
 

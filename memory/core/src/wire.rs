@@ -1,17 +1,21 @@
 //! The wire format between a pager and a memory host: fixed little-endian headers, then slots, then
 //! pages.
 //!
-//! A connection begins with a [`Hello`] and its answer. Then requests and answers alternate:
+//! A connection begins with the host's [`Challenge`], a [`Hello`] and its answer. Then requests and
+//! answers alternate:
 //! [`Request`], `count` slot numbers of 4 bytes, and for a write `count` pages; the answer is a
 //! [`Reply`], and for a read `count` pages.
 
 use crate::BATCH_PAGES_MAX;
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
 
 /// First bytes of a connection; the digit is the version of the format.
-pub const MAGIC: [u8; 8] = *b"PANDOFM2";
-/// Bytes of a token on the wire, padded with zeros. It is not encrypted, as pages are, so the
-/// network must be trusted.
+pub const MAGIC: [u8; 8] = *b"PANDOFM3";
+/// Bytes of a token, padded with zeros. It never travels: a greeting proves it.
 pub const TOKEN_BYTES: usize = 32;
+const PROOF_BYTES: usize = 32;
+const NONCE_BYTES: usize = 16;
 
 /// The socket option TCP_RTO_MAX_MS of Linux 6.15 and later, and its value on both ends. Segments
 /// that a cut link lost are retransmitted within a second of its return. Older kernels refuse the
@@ -31,7 +35,7 @@ pub enum Status {
     Ok = 0,
     /// The greeting is of another version.
     WrongVersion,
-    /// The greeting has another token.
+    /// The greeting proves another token.
     WrongToken,
     /// Fewer slots are free than requested.
     TooSmall,
@@ -76,17 +80,59 @@ impl Status {
     }
 }
 
+/// The first message of a memory host: a random number. Each greeting proves the token for the
+/// number of its own connection, so a recorded one admits no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Challenge {
+    /// The random number.
+    pub nonce: [u8; NONCE_BYTES],
+}
+
+impl Challenge {
+    /// Bytes of the message on the wire.
+    pub const BYTES: usize = 8 + NONCE_BYTES;
+
+    /// Returns the message as it is sent.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut b = [0; Self::BYTES];
+        b[..8].copy_from_slice(&MAGIC);
+        b[8..].copy_from_slice(&self.nonce);
+        b
+    }
+
+    /// Parses a received message.
+    pub fn decode(b: &[u8; Self::BYTES]) -> Result<Challenge, Status> {
+        let mut nonce = [0; NONCE_BYTES];
+        nonce.copy_from_slice(&b[8..]);
+        if b[..8] == MAGIC { Ok(Challenge { nonce }) } else { Err(Status::WrongVersion) }
+    }
+
+    /// Begins the proof of a greeting: HMAC-SHA-256 (RFC 2104) by the token, over the random number
+    /// and all of the greeting but the proof.
+    fn proof(&self, token: &[u8; TOKEN_BYTES], hello: &[u8; Hello::BYTES]) -> Hmac<Sha256> {
+        let mut proof = <Hmac<Sha256> as Mac>::new_from_slice(token).expect("a key of any length");
+        proof.update(&self.nonce);
+        proof.update(&hello[..PROOF_AT]);
+        proof.update(&hello[FLAGS_AT..]);
+        proof
+    }
+}
+
+/// Places in a greeting.
+const PROOF_AT: usize = 24;
+const FLAGS_AT: usize = PROOF_AT + PROOF_BYTES;
+
 /// The first message of a pager. `lease` 0 requests a new lease of `slots` slots. Another value
 /// joins that lease. With `slots`, it requests a new lease that replaces that one, which ends. The
-/// number of a lease authenticates its owner. A number that was never issued is allowed, and a
-/// repeated request returns the same lease.
+/// number of a lease authenticates its owner to other owners of the token. A number that was never
+/// issued is allowed, and a repeated request returns the same lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The lease to join. 0 = a new lease.
     pub lease: u64,
     /// Slots of the new lease. 0 = join the lease.
     pub slots: u64,
-    /// The token of the memory host.
+    /// The token of the memory host, which the message proves.
     pub token: [u8; TOKEN_BYTES],
     /// Requests the memory itself, over a unix socket.
     pub share: bool,
@@ -96,36 +142,44 @@ pub struct Hello {
 
 impl Hello {
     /// Bytes of the greeting on the wire.
-    pub const BYTES: usize = 8 + 8 + 8 + TOKEN_BYTES + 8;
+    pub const BYTES: usize = FLAGS_AT + 8;
 
-    /// Returns the message as it is sent.
-    pub fn encode(&self) -> [u8; Self::BYTES] {
+    /// Returns the message as it is sent, in answer to a challenge.
+    pub fn encode(&self, challenge: &Challenge) -> [u8; Self::BYTES] {
         let mut b = [0; Self::BYTES];
         b[..8].copy_from_slice(&MAGIC);
         b[8..16].copy_from_slice(&self.lease.to_le_bytes());
         b[16..24].copy_from_slice(&self.slots.to_le_bytes());
-        b[24..56].copy_from_slice(&self.token);
-        b[56] = self.share as u8;
-        b[57] = self.last as u8;
+        b[FLAGS_AT] = self.share as u8;
+        b[FLAGS_AT + 1] = self.last as u8;
+        let proof = challenge.proof(&self.token, &b).finalize().into_bytes();
+        b[PROOF_AT..FLAGS_AT].copy_from_slice(&proof);
         b
     }
 
-    /// Parses a received message.
-    pub fn decode(b: &[u8; Self::BYTES]) -> Result<Hello, Status> {
+    /// Parses a received message. It must prove `token` for the challenge of its connection.
+    pub fn decode(
+        b: &[u8; Self::BYTES],
+        challenge: &Challenge,
+        token: &[u8; TOKEN_BYTES],
+    ) -> Result<Hello, Status> {
         if b[..8] != MAGIC {
             return Err(Status::WrongVersion);
         }
-        if b[56] > 1 || b[57] > 1 || b[58..] != [0; 6] {
+        if b[FLAGS_AT] > 1 || b[FLAGS_AT + 1] > 1 || b[FLAGS_AT + 2..] != [0; 6] {
             return Err(Status::BadRequest);
         }
-        let mut token = [0; TOKEN_BYTES];
-        token.copy_from_slice(&b[24..56]);
+        // In constant time, so that the duration does not reveal the proof.
+        challenge
+            .proof(token, b)
+            .verify_slice(&b[PROOF_AT..FLAGS_AT])
+            .map_err(|_| Status::WrongToken)?;
         Ok(Hello {
             lease: u64_at(b, 8),
             slots: u64_at(b, 16),
-            token,
-            share: b[56] == 1,
-            last: b[57] == 1,
+            token: *token,
+            share: b[FLAGS_AT] == 1,
+            last: b[FLAGS_AT + 1] == 1,
         })
     }
 }
@@ -258,18 +312,39 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
-        /// Arbitrary bytes are either refused, or are the same when they are encoded again.
+        /// A greeting is read as it was meant. No other bytes are one: a changed bit, another token
+        /// or the challenge of another connection.
         #[test]
-        fn hello_round_trip(
-            bytes in proptest::collection::vec(any::<u8>(), Hello::BYTES),
-            good in any::<bool>(),
+        fn a_greeting_holds_for_its_token_and_its_connection_alone(
+            (lease, slots, share, last) in any::<(u64, u64, bool, bool)>(),
+            token in any::<[u8; TOKEN_BYTES]>(),
+            nonce in any::<[u8; NONCE_BYTES]>(),
+            bit in 0..Hello::BYTES * 8,
+        ) {
+            let hello = Hello { lease, slots, token, share, last };
+            let challenge = Challenge { nonce };
+            let sent = hello.encode(&challenge);
+            prop_assert_eq!(Hello::decode(&sent, &challenge, &token), Ok(hello));
+            let mut changed = sent;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Hello::decode(&changed, &challenge, &token).is_err());
+            let (mut other, mut elsewhere) = (token, challenge);
+            other[bit % TOKEN_BYTES] ^= 1;
+            prop_assert_eq!(Hello::decode(&sent, &challenge, &other), Err(Status::WrongToken));
+            elsewhere.nonce[bit % NONCE_BYTES] ^= 1;
+            prop_assert_eq!(Hello::decode(&sent, &elsewhere, &token), Err(Status::WrongToken));
+            prop_assert!(!sent.windows(8).any(|part| token.windows(8).any(|t| t == part)));
+            prop_assert_eq!(Challenge::decode(&challenge.encode()), Ok(challenge));
+        }
+
+        #[test]
+        fn arbitrary_bytes_are_no_greeting(
+            bytes in proptest::collection::vec(any::<u8>(), Hello::BYTES), good in any::<bool>(),
         ) {
             let mut b: [u8; Hello::BYTES] = bytes.try_into().unwrap();
-            if good { b[..8].copy_from_slice(&MAGIC); b[56] &= 1; b[57..].fill(0); }
-            match Hello::decode(&b) {
-                Ok(h) => prop_assert_eq!(h.encode(), b),
-                Err(_) => prop_assert!(!good),
-            }
+            if good { b[..8].copy_from_slice(&MAGIC); b[FLAGS_AT] &= 1; b[FLAGS_AT + 1..].fill(0); }
+            let read = Hello::decode(&b, &Challenge { nonce: [1; 16] }, &[2; TOKEN_BYTES]);
+            prop_assert!(read == Err(Status::WrongToken) || !good && read.is_err());
         }
 
         #[test]

@@ -269,12 +269,14 @@ impl Leases {
 
 /// Returns a random id. The id and the token admit a connection to the lease.
 fn fresh_id() -> io::Result<u64> {
-    let mut b = [0u8; 8];
-    let n = unsafe { libc::getrandom(b.as_mut_ptr().cast(), 8, 0) };
-    if n != 8 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(u64::from_le_bytes(b) | 1)
+    Ok(u64::from_le_bytes(random()?) | 1)
+}
+
+/// Returns random bytes: at most 256, which the kernel never cuts short.
+pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut b = [0; N];
+    let n = unsafe { libc::getrandom(b.as_mut_ptr().cast(), N, 0) };
+    if n == N as isize { Ok(b) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

@@ -11,4 +11,4 @@ mod lease;
 mod serve;
 
 pub use lease::{Lease, Leases, Loan};
-pub use serve::{Address, Server};
+pub use serve::{Address, Server, greet};

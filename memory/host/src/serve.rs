@@ -2,8 +2,10 @@
 //! host.
 
 use crate::inbox::Inbox;
-use crate::lease::{Lease, Leases};
-use memory_core::wire::{Hello, Op, Reply, Status, TCP_RTO_MAX_MS, TOKEN_BYTES, WIDE, Welcome};
+use crate::lease::{Lease, Leases, random};
+use memory_core::wire::{
+    Challenge, Hello, Op, Reply, Status, TCP_RTO_MAX_MS, TOKEN_BYTES, WIDE, Welcome,
+};
 use memory_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpListener;
@@ -57,7 +59,7 @@ const HELLO_WITHIN: Duration = Duration::from_secs(5);
 pub struct Server {
     /// The leases of the host.
     pub leases: Arc<Leases>,
-    /// The token that borrowers must give.
+    /// The token that borrowers must prove.
     pub token: [u8; TOKEN_BYTES],
     /// For experiments: delay of every answer to a read or write, like a longer wire.
     pub delay: Duration,
@@ -71,6 +73,16 @@ struct From {
     name: String,
     /// Its machine, or its user on this machine.
     owner: String,
+}
+
+/// Greets a memory host as a borrower: reads its challenge, and sends the greeting. The answer
+/// follows. `InvalidData`: it is no memory host of this version.
+pub fn greet(stream: &mut (impl Read + Write + ?Sized), hello: &Hello) -> io::Result<()> {
+    let mut b = [0; Challenge::BYTES];
+    stream.read_exact(&mut b)?;
+    let challenge =
+        Challenge::decode(&b).map_err(|s| io::Error::new(ErrorKind::InvalidData, s.text()))?;
+    stream.write_all(&hello.encode(&challenge))
 }
 
 trait Stream: Read + Write + AsRawFd + Send + 'static {}
@@ -137,11 +149,12 @@ impl Server {
     }
 
     fn admit(&self, stream: &mut impl Stream, local: bool, from: From) -> Option<Arc<Lease>> {
+        let challenge = Challenge { nonce: random().ok()? };
+        stream.write_all(&challenge.encode()).ok()?;
         let mut b = [0; Hello::BYTES];
         stream.read_exact(&mut b).ok()?;
-        let (status, lease, slots, share) = match Hello::decode(&b) {
+        let (status, lease, slots, share) = match Hello::decode(&b, &challenge, &self.token) {
             Err(status) => (status, None, 0, false),
-            Ok(hello) if !same(&hello.token, &self.token) => (Status::WrongToken, None, 0, false),
             Ok(hello) if hello.lease != 0 && hello.slots == 0 => {
                 match self.leases.join(hello.lease, hello.last) {
                     Some(l) => (Status::Ok, Some(l.clone()), l.slots, hello.share),
@@ -287,11 +300,6 @@ fn put(mut bytes: &[u8], pieces: &mut [libc::iovec]) {
         (piece.iov_base, piece.iov_len) = (piece.iov_base.wrapping_byte_add(n), piece.iov_len - n);
         bytes = &bytes[n..];
     }
-}
-
-/// Compares in constant time, so that the duration does not reveal the token.
-fn same(a: &[u8; TOKEN_BYTES], b: &[u8; TOKEN_BYTES]) -> bool {
-    a.iter().zip(b).fold(0, |d, (x, y)| d | (x ^ y)) == 0
 }
 
 /// Calls a vectored read or write until all pieces are done.

@@ -1,7 +1,9 @@
 //! A memory host over real sockets: its memory against a plain model, its greetings, and requests
 //! that are cut, malformed or for memory that is gone.
 
-use memory_core::wire::{Hello, MAGIC, Op, Reply, Request, Status, TOKEN_BYTES, Welcome};
+use memory_core::wire::{
+    Challenge, Hello, MAGIC, Op, Reply, Request, Status, TOKEN_BYTES, Welcome,
+};
 use memory_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 use memory_host::{Address, Leases, Server};
 use std::collections::HashMap;
@@ -81,11 +83,26 @@ fn borrow(host: &Host, hello: Hello) -> Borrower<TcpStream> {
     let stream = TcpStream::connect(&host.address).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     stream.set_nodelay(true).unwrap();
-    greet(stream, &hello.encode())
+    greet(stream, &hello)
 }
 
-fn greet<S: Read + Write>(mut stream: S, hello: &[u8; Hello::BYTES]) -> Borrower<S> {
-    stream.write_all(hello).unwrap();
+fn greet<S: Read + Write>(mut stream: S, hello: &Hello) -> Borrower<S> {
+    memory_host::greet(&mut stream, hello).unwrap();
+    welcomed(stream)
+}
+
+/// Sends a greeting that is changed by a function.
+fn changed(host: &Host, change: impl Fn(&mut [u8; Hello::BYTES])) -> Welcome {
+    let mut stream = TcpStream::connect(&host.address).unwrap();
+    let mut b = [0; Challenge::BYTES];
+    stream.read_exact(&mut b).unwrap();
+    let mut hello = HELLO.encode(&Challenge::decode(&b).unwrap());
+    change(&mut hello);
+    stream.write_all(&hello).unwrap();
+    welcomed(stream).welcome
+}
+
+fn welcomed<S: Read + Write>(mut stream: S) -> Borrower<S> {
     let mut b = [0; Welcome::BYTES];
     stream.read_exact(&mut b).unwrap();
     Borrower { stream, welcome: Welcome::decode(&b).unwrap(), serial: 0 }
@@ -296,15 +313,14 @@ fn a_greeting_is_answered_by_its_cause() {
         wrong.token[at] ^= 0x80;
         assert_eq!(borrow(&host, wrong).welcome.status, Status::WrongToken, "byte {at}");
     }
-    let tcp = || TcpStream::connect(&host.address).unwrap();
-    let mut old = HELLO.encode();
-    old[MAGIC.len() - 1] = b'1';
-    assert_eq!(greet(tcp(), &old).welcome.status, Status::WrongVersion);
+    let old = changed(&host, |b| b[MAGIC.len() - 1] = b'1');
+    assert_eq!(old.status, Status::WrongVersion);
     for at in 56..Hello::BYTES {
-        let mut bad = HELLO.encode();
-        bad[at] = 2;
-        assert_eq!(greet(tcp(), &bad).welcome.status, Status::BadRequest, "byte {at}");
+        assert_eq!(changed(&host, |b| b[at] = 2).status, Status::BadRequest, "byte {at}");
     }
+    let recorded = HELLO.encode(&Challenge { nonce: [1; 16] });
+    let repeated = changed(&host, |b| *b = recorded);
+    assert_eq!(repeated.status, Status::WrongToken, "the greeting of another connection");
     let much = borrow(&host, Hello { slots: 11, ..HELLO }).welcome;
     assert_eq!((much.status, much.slots), (Status::TooSmall, 10), "the slots that are free");
     let endless = borrow(&host, Hello { slots: u64::MAX, ..HELLO }).welcome;
@@ -347,7 +363,7 @@ fn a_lease_ends_with_the_last_connection_of_a_borrower_that_has_ended() {
 fn share(path: &PathBuf, slots: u64) -> (UnixStream, Welcome, OwnedFd) {
     let mut stream = UnixStream::connect(path).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    stream.write_all(&Hello { slots, share: true, ..HELLO }.encode()).unwrap();
+    memory_host::greet(&mut stream, &Hello { slots, share: true, ..HELLO }).unwrap();
     let (mut bytes, mut control) = ([0u8; Welcome::BYTES], [0u64; 4]);
     let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let fd = unsafe {
@@ -376,10 +392,8 @@ fn shared_memory_is_the_lease_itself_and_can_neither_grow_nor_shrink() {
     assert!(file.set_len(7 * PAGE_BYTES as u64).is_err(), "a borrower grows its lease");
     use std::os::unix::fs::FileExt;
     file.write_all_at(&page(8), 5 * PAGE_BYTES as u64).unwrap();
-    let mut joined = greet(
-        UnixStream::connect(&socket.0).unwrap(),
-        &Hello { lease: welcome.lease, ..HELLO }.encode(),
-    );
+    let mut joined =
+        greet(UnixStream::connect(&socket.0).unwrap(), &Hello { lease: welcome.lease, ..HELLO });
     assert!(joined.read(&[5]) == page(8), "the same memory by either way");
     let borrower = format!("process {} of this machine", std::process::id());
     assert_eq!(host.server.leases.loans()[0].borrower, borrower);

@@ -4,7 +4,7 @@ use crate::refusal::{self, Refusal};
 use memory_core::PAGE_BYTES;
 use memory_core::wire::{Hello, Status, TOKEN_BYTES, Welcome};
 use memory_host::Address;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -29,8 +29,7 @@ impl Drop for Lease {
             let hello = Hello { lease: self.id, slots: 0, token: *token, share: false, last: true };
             // A host that does not answer lets the lease expire.
             let _ = reach(from, "").and_then(|(_, mut stream)| {
-                let said = stream
-                    .write_all(&hello.encode())
+                let said = memory_host::greet(&mut *stream, &hello)
                     .and_then(|()| stream.read_exact(&mut [0; Welcome::BYTES]));
                 said.map_err(away(""))
             });
@@ -65,7 +64,7 @@ fn resolve(a: &str, name: &str) -> Result<Vec<SocketAddr>, Refusal> {
 /// Connects to the first of these addresses that answers. `localhost` often has one of IPv6 before
 /// the one that a host listens at.
 fn connect(all: &[SocketAddr]) -> std::io::Result<(SocketAddr, TcpStream)> {
-    let mut failed = std::io::ErrorKind::AddrNotAvailable.into();
+    let mut failed = ErrorKind::AddrNotAvailable.into();
     for &to in all {
         match TcpStream::connect_timeout(&to, PATIENCE) {
             Ok(stream) => return Ok((to, stream)),
@@ -104,13 +103,14 @@ pub fn open(
     slots: u64,
 ) -> Result<Lease, Refusal> {
     let (address, mut stream) = reach(from, name)?;
-    stream
-        .write_all(&Hello { lease: 0, slots, token: *token, share: false, last: false }.encode())
-        .map_err(away(name))?;
+    let hello = Hello { lease: 0, slots, token: *token, share: false, last: false };
     let mut b = [0; Welcome::BYTES];
-    stream.read_exact(&mut b).map_err(|_| {
-        refusal::invalid(format!("{name} is no memory host, or of another release"))
-    })?;
+    memory_host::greet(&mut *stream, &hello).and_then(|()| stream.read_exact(&mut b)).map_err(
+        |e| match e.kind() {
+            ErrorKind::InvalidData => refusal::invalid(format!("memory host {name}: {e}")),
+            _ => refusal::invalid(format!("{name} is no memory host, or of another release")),
+        },
+    )?;
     let welcome = Welcome::decode(&b)
         .map_err(|s| refusal::invalid(format!("memory host {name}: {}", s.text())))?;
     match welcome.status {

@@ -4,7 +4,7 @@
 mod far;
 
 use far::*;
-use memory_core::wire::{Hello, MAGIC, Op, Reply as Answer, Request, Status, Welcome};
+use memory_core::wire::{Hello, Op, Reply as Answer, Request, Status, Welcome};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
@@ -15,10 +15,13 @@ fn connect(address: &str) -> TcpStream {
     s
 }
 
+fn hello(slots: u64) -> Hello {
+    Hello { lease: 0, slots, token: [0; 32], share: false, last: false }
+}
+
 fn borrow(address: &str, slots: u64) -> (TcpStream, Welcome) {
     let mut s = connect(address);
-    s.write_all(&Hello { lease: 0, slots, token: [0; 32], share: false, last: false }.encode())
-        .unwrap();
+    memory_host::greet(&mut s, &hello(slots)).unwrap();
     let mut b = [0; Welcome::BYTES];
     s.read_exact(&mut b).unwrap();
     (s, Welcome::decode(&b).unwrap())
@@ -49,10 +52,9 @@ fn a_memory_host_survives_nonsense() {
             0 => s.write_all(&noise).unwrap_or(()),
             // A correct greeting, then noise.
             1 => {
-                let mut hello = noise.clone();
-                hello.resize(Hello::BYTES.max(noise.len()), 0);
-                hello[..8].copy_from_slice(&MAGIC);
-                s.write_all(&hello).unwrap_or(());
+                let correct = hello(u64::from_le_bytes(noise[..8].try_into().unwrap()));
+                memory_host::greet(&mut s, &correct).unwrap();
+                s.write_all(&noise).unwrap_or(());
             }
             // A new lease, then noise as requests.
             2 => {
@@ -112,12 +114,10 @@ fn who_says_nothing_takes_no_place_and_no_want_ends_a_memory_host() {
     assert_eq!(read_slot(&mut honest, 5), vec![0; 4096]);
     let mut late = connect(&h.address);
     late.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    late.write_all(
-        &Hello { lease: 0, slots: 1, token: [0; 32], share: false, last: false }.encode(),
-    )
-    .unwrap();
     let mut b = [0; Welcome::BYTES];
-    late.read_exact(&mut b).expect("the silent ones are turned away");
+    memory_host::greet(&mut late, &hello(1))
+        .and_then(|()| late.read_exact(&mut b))
+        .expect("the silent ones are turned away");
     assert_eq!(Welcome::decode(&b).unwrap().status, Status::Ok);
     drop(silent);
 }
@@ -128,12 +128,14 @@ fn a_borrower_whose_machine_is_gone_is_noticed() {
     let (_borrower, w) = borrow(&h.address, 64);
     assert_eq!(w.status, Status::Ok);
     let port = format!(":{}", h.address.rsplit(':').next().unwrap());
-    let out = std::process::Command::new("ss")
-        .args(["-Htno", "state", "established", "sport", "=", &port])
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&out.stdout);
-    assert!(text.contains("timer:(keepalive"), "the kernel asks for it: {text:?}");
+    // Until the borrower's kernel has acknowledged the answer, another timer runs.
+    until("the kernel asks for it", || {
+        let out = std::process::Command::new("ss")
+            .args(["-Htno", "state", "established", "sport", "=", &port])
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&out.stdout).contains("timer:(keepalive")
+    });
 }
 
 #[test]

@@ -3,7 +3,7 @@
 mod far;
 
 use far::*;
-use memory_core::wire::{Hello, Status, Welcome};
+use memory_core::wire::{Challenge, Hello, Status, Welcome};
 use std::os::unix::fs::PermissionsExt;
 
 /// A memory host of 64 MiB, and the files of the cases.
@@ -53,13 +53,14 @@ fn refused(common: &[&str], cases: &[Case]) {
     }
 }
 
-/// Listens like a host of another kind. Answers each connection with `answer` once it has received
-/// `first` bytes.
-fn impostor(first: usize, answer: Vec<u8>) -> String {
+/// Listens like a host of another kind. Sends `begin` to each connection, and `answer` once it has
+/// received `first` bytes.
+fn impostor(begin: Vec<u8>, first: usize, answer: Vec<u8>) -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
         for mut s in listener.incoming().flatten() {
+            let _ = std::io::Write::write_all(&mut s, &begin);
             let _ = std::io::Read::read_exact(&mut s, &mut vec![0; first]);
             let _ = std::io::Write::write_all(&mut s, &answer);
         }
@@ -71,9 +72,10 @@ fn impostor(first: usize, answer: Vec<u8>) -> String {
 fn hosts_that_do_not_lend() {
     let place = Place::new("lend");
     let at = place.at();
-    let mail = impostor(0, b"220 mail.example.org ESMTP, at your service\r\n".to_vec());
+    let mail = impostor(vec![], 0, b"220 mail.example.org ESMTP, at your service\r\n".to_vec());
     // More than any machine has.
     let boast = impostor(
+        Challenge { nonce: [0; 16] }.encode().to_vec(),
         Hello::BYTES,
         Welcome { status: Status::Ok, lease: 7, slots: u64::MAX }.encode().to_vec(),
     );

@@ -5,7 +5,9 @@ use crate::sys::follow;
 use crate::transport::{Broken, LONG, Transport, Watch};
 use crate::{descriptor, mode, sys};
 use memory_core::poll::Poll;
-use memory_core::wire::{Hello, Op, Reply, Request, Status, TCP_RTO_MAX_MS, WIDE, Welcome};
+use memory_core::wire::{
+    Challenge, Hello, Op, Reply, Request, Status, TCP_RTO_MAX_MS, WIDE, Welcome,
+};
 use memory_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 
 /// Sockets time out after this, so that silence is counted in steps.
@@ -138,8 +140,8 @@ impl Port {
         self.fd <= 0 || unsafe { sys!(libc::SYS_ppoll, &raw mut p, 1, &raw const t, 0, 0) } == 1
     }
 
-    /// Connects and sends the greeting. Returns the lease, its slots, and the memory file if
-    /// `share` is set.
+    /// Connects and answers the host's challenge with the greeting. Returns the lease, its slots,
+    /// and the memory file if `share` is set.
     pub fn open(&mut self, to: &Address, hello: &Hello) -> Result<(Welcome, i32), Broken> {
         self.close();
         let fd = unsafe {
@@ -182,7 +184,13 @@ impl Port {
             }
         }
         self.connect(to)?;
-        let hello = hello.encode();
+        let mut bytes = [0; Challenge::BYTES];
+        let memory = self.message(&mut bytes)?;
+        let challenge = match Challenge::decode(&bytes) {
+            Ok(challenge) if memory < 0 => challenge,
+            _ => return self.refuse(memory, Broken::Refused(Status::WrongVersion)),
+        };
+        let hello = hello.encode(&challenge);
         let mut piece = [libc::iovec { iov_base: hello.as_ptr() as *mut _, iov_len: hello.len() }];
         self.all(libc::SYS_sendmsg, &mut piece, false)?;
         self.welcome()
@@ -213,9 +221,24 @@ impl Port {
         }
     }
 
-    /// Receives the answer to the greeting, which may come in pieces.
+    /// Receives the answer to the greeting.
     fn welcome(&mut self) -> Result<(Welcome, i32), Broken> {
-        let (mut bytes, mut memory) = ([0u8; Welcome::BYTES], -1);
+        let mut bytes = [0; Welcome::BYTES];
+        let memory = self.message(&mut bytes)?;
+        match Welcome::decode(&bytes) {
+            Ok(w) if w.status == Status::Ok => {
+                self.lease = w.lease;
+                Ok((w, memory))
+            }
+            Ok(w) => self.refuse(memory, Broken::Refused(w.status)),
+            Err(status) => self.refuse(memory, Broken::Refused(status)),
+        }
+    }
+
+    /// Receives a message, which may come in pieces. Returns the memory file that came with it, or
+    /// -1.
+    fn message(&mut self, bytes: &mut [u8]) -> Result<i32, Broken> {
+        let mut memory = -1;
         let mut silence = self.silence(self.patience);
         let mut len = 0;
         while len < bytes.len() {
@@ -226,14 +249,7 @@ impl Port {
                 return self.refuse(memory, silence.ended_by(if waits { TIMEOUT } else { n }));
             }
         }
-        match Welcome::decode(&bytes) {
-            Ok(w) if w.status == Status::Ok => {
-                self.lease = w.lease;
-                Ok((w, memory))
-            }
-            Ok(w) => self.refuse(memory, Broken::Refused(w.status)),
-            Err(status) => self.refuse(memory, Broken::Refused(status)),
-        }
+        Ok(memory)
     }
 
     /// Receives bytes, and perhaps a descriptor, which it stores in `memory`.

@@ -1,6 +1,7 @@
 //! A lease from hosts that answer anything, and its return when the start is refused.
 
 use super::*;
+use memory_core::wire::Challenge;
 use std::net::TcpListener;
 use std::os::fd::FromRawFd;
 use std::thread::JoinHandle;
@@ -15,10 +16,12 @@ fn host(answers: Vec<Vec<u8>>) -> (String, JoinHandle<Vec<Hello>>) {
     let served = std::thread::spawn(move || {
         let serve = |answer: Vec<u8>| {
             let mut stream = listener.accept().unwrap().0;
+            let challenge = Challenge { nonce: [3; 16] };
+            stream.write_all(&challenge.encode()).unwrap();
             let mut hello = [0; Hello::BYTES];
             stream.read_exact(&mut hello).unwrap();
             stream.write_all(&answer).unwrap();
-            Hello::decode(&hello).unwrap()
+            Hello::decode(&hello, &challenge, &TOKEN).unwrap()
         };
         answers.into_iter().map(serve).collect()
     });

@@ -41,11 +41,8 @@ impl Borrower {
     fn new(address: &str, slots: u64) -> Borrower {
         let mut stream = TcpStream::connect(address).expect("the host listens");
         stream.set_nodelay(true).unwrap();
-        stream
-            .write_all(
-                &Hello { lease: 0, slots, token: [0; 32], share: false, last: false }.encode(),
-            )
-            .unwrap();
+        let hello = Hello { lease: 0, slots, token: [0; 32], share: false, last: false };
+        memory_host::greet(&mut stream, &hello).unwrap();
         let mut b = [0; Welcome::BYTES];
         stream.read_exact(&mut b).unwrap();
         let w = Welcome::decode(&b).unwrap();

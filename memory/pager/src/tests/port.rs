@@ -4,7 +4,7 @@ use super::*;
 use crate::port::Port;
 use crate::transport::{Broken, Transport};
 use memory_core::BATCH_PAGES_MAX;
-use memory_core::wire::{Hello, Reply, Request, Status, Welcome};
+use memory_core::wire::{Challenge, Hello, Reply, Request, Status, Welcome};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -71,10 +71,35 @@ fn host(serve: impl FnOnce(TcpStream) + Send + 'static) -> (Address, JoinHandle<
     let served = std::thread::spawn(move || {
         let mut stream = listener.accept().unwrap().0;
         stream.set_nodelay(true).unwrap();
+        stream.write_all(&Challenge { nonce: [5; 16] }.encode()).unwrap();
         stream.read_exact(&mut [0; Hello::BYTES]).unwrap();
         serve(stream);
     });
     (address(at, 9), served)
+}
+
+#[test]
+fn a_host_that_begins_otherwise_gets_no_greeting() {
+    for (begin, why) in [
+        (vec![b'x'; Challenge::BYTES], Broken::Refused(Status::WrongVersion)),
+        (b"PANDOFM2 and its first answer".to_vec(), Broken::Refused(Status::WrongVersion)),
+        (Challenge { nonce: [5; 16] }.encode()[..23].to_vec(), Broken::Away),
+        (vec![], Broken::Away),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let served = std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            stream.write_all(&begin).unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut sent = vec![];
+            let _ = stream.read_to_end(&mut sent);
+            sent
+        });
+        let mut port = port();
+        assert_eq!(port.open(&address(at, 9), &HELLO), Err(why));
+        assert_eq!(served.join().unwrap(), [], "nothing of the token");
+    }
 }
 
 const WELCOME: Welcome = Welcome { status: Status::Ok, lease: 9, slots: 8 };
