@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/cgroup"
 )
 
 // withCrun starts a program of an image by crun.
@@ -103,6 +105,46 @@ func TestCrunStartsAProgramOfAnImage(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// crun looks at the version of the cgroups of the machine.
+func TestCrunStartsAProgramOnCgroupsV2(t *testing.T) {
+	const inV2 = "PROCESS_TEST_V2"
+	if os.Getenv(inV2) == "" {
+		cmd := exec.Command("/proc/self/exe", "-test.run", "^"+t.Name()+"$", "-test.v")
+		cmd.Env = append(os.Environ(), inV2+"=own")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET,
+			Unshareflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
+		out, err := cmd.CombinedOutput()
+		t.Logf("%s", out)
+		if err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	if err := unix.Mount("cgroup2", cgroup.Root, "cgroup2", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	d := newImageDriver(t, 1)
+	b, err := withCrun(t, d, "one\n", func(s *pando.Spec) { s.User = "web" }, waits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitLast(t, b, "ready")
+	for script, want := range map[string]string{
+		"id": "uid=101 gid=102", "cat /proc/self/cgroup": "0::/pando/",
+		"cat /run/secrets/key /etc/shop/a.conf": "hushone",
+	} {
+		if got := inside(t, b, script); !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", script, got, want)
+		}
+	}
+	if all, err := b.(*sandbox).slot.cgroup.Processes(); err != nil || len(all) < 1 {
+		t.Errorf("the cgroup of the instance has the processes %v (%v)", all, err)
+	}
+	if err := b.Stop(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
