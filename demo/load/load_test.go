@@ -90,33 +90,42 @@ func TestScheduleRefusesWhatItCannotRead(t *testing.T) {
 	}
 }
 
-// A server that takes connections and then is silent: the timeout names the server of an earlier
-// answer. A connection that is not taken at all is tried again.
-func TestATimeoutNamesTheServerOfItsConnection(t *testing.T) {
+// answeredOnce returns a sender with one answer by web-a. After the answer, the server calls then.
+func answeredOnce(
+	t *testing.T, timeout time.Duration, then func(*net.TCPConn, *bufio.Reader),
+) *sender {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	t.Cleanup(func() { l.Close() })
 	go func() {
 		conn, err := l.Accept()
 		if err != nil {
 			return
 		}
 		defer conn.Close()
-		for n := range 2 {
-			if _, err := http.ReadRequest(bufio.NewReader(conn)); err != nil || n == 1 {
-				break
-			}
-			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nX-Served-By: web-a\r\nContent-Length: 0\r\n\r\n")
-		}
-		<-t.Context().Done()
+		read := bufio.NewReader(conn)
+		_, _ = http.ReadRequest(read)
+		_, _ = io.WriteString(conn,
+			"HTTP/1.1 200 OK\r\nX-Served-By: web-a\r\nContent-Length: 0\r\n\r\n")
+		then(conn.(*net.TCPConn), read)
 	}()
-	s := sender{config: Config{Address: l.Addr().String(), Path: "/", Timeout: 300 * time.Millisecond}}
-	defer s.close()
+	s := &sender{config: Config{Address: l.Addr().String(), Path: "/", Timeout: timeout}}
+	t.Cleanup(s.close)
 	if o := s.send(false); o.failed != "" {
 		t.Fatalf("the first request: %+v", o)
 	}
+	return s
+}
+
+// A server that takes connections and then is silent: the timeout names the server of an earlier
+// answer. A connection that is not taken at all is tried again.
+func TestATimeoutNamesTheServerOfItsConnection(t *testing.T) {
+	s := answeredOnce(t, 300*time.Millisecond, func(*net.TCPConn, *bufio.Reader) {
+		<-t.Context().Done()
+	})
 	o := s.send(false)
 	if o.failed != timedOut || o.at != "web-a" || o.broken != 0 {
 		t.Errorf("the second request: %+v", o)
@@ -132,32 +141,12 @@ func TestATimeoutNamesTheServerOfItsConnection(t *testing.T) {
 
 // A reset names the server of an earlier answer: the flow may have reached another one.
 func TestAResetNamesTheServerOfItsConnection(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	go func() {
-		conn, err := l.Accept()
-		if err != nil {
-			return
-		}
-		read := bufio.NewReader(conn)
-		_, _ = http.ReadRequest(read)
-		_, _ = io.WriteString(conn,
-			"HTTP/1.1 200 OK\r\nX-Served-By: web-a\r\nContent-Length: 0\r\n\r\n")
+	s := answeredOnce(t, time.Minute, func(conn *net.TCPConn, read *bufio.Reader) {
 		_, _ = read.Peek(1)
-		_ = conn.(*net.TCPConn).SetLinger(0)
-		conn.Close()
-	}()
-	s := sender{config: Config{Address: l.Addr().String(), Path: "/", Timeout: time.Minute}}
-	defer s.close()
-	if o := s.send(false); o.failed != "" {
-		t.Fatalf("the first request: %+v", o)
-	}
-	o := s.send(false)
+		_ = conn.SetLinger(0)
+	})
 	counts := newTally()
-	counts.count(o, time.Second)
+	counts.count(s.send(false), time.Second)
 	if r := counts.take(time.Second, true); r.Broken != 1 || r.BrokenAt["web-a"] != 1 ||
 		len(r.BrokenAt) != 1 || r.Failed["connection broken: connection reset by peer"] != 1 {
 		t.Errorf("the second request: %+v", r)

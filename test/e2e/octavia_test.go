@@ -105,8 +105,8 @@ func (c curl) persists(lb, pool string, page func() string) {
 	c.await("/loadbalancers/"+lb, "provisioning_status", "ACTIVE")
 }
 
-// By UDP-CONNECT, a machine without the program is found. By PING, it is well again. PING finds a
-// machine that is off.
+// UDP-CONNECT finds a machine without the program. PING calls that machine well. It finds a machine
+// that is off.
 func TestMonitorsByUDPAndPing(t *testing.T) {
 	t.Parallel()
 	p := labtest.UpWith(t, labtest.Options{Hosts: 3, Idle: true})

@@ -58,7 +58,7 @@ func TestTable1(t *testing.T) {
 		}
 	}
 	variables += len(secrets)
-	// Pando is a dependency as well, and its archive a download.
+	// Pando counts as a dependency, and its archive as a download.
 	dependencies, downloads := len(named)+1, len(named)+len(images)+1
 	s := sheet.New(t, ".")
 	for _, one := range []struct {
