@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -330,11 +329,14 @@ func (e Endpoints) On(h HostName) bool {
 	return ok
 }
 
-// TakesFlows reports whether an instance on the host at a place in Hosts takes new flows.
-func (e Endpoints) TakesFlows(host int) bool {
-	return slices.ContainsFunc(e.Seats, func(s Seat) bool {
-		return s.Host == host && s.Phase.TakesFlows()
-	})
+// Takers returns for each place in Hosts whether an instance on that host takes new flows.
+func (e Endpoints) Takers() []bool {
+	out := make([]bool, len(e.Hosts))
+	for n := range e.Seats {
+		s := &e.Seats[n]
+		out[s.Host] = out[s.Host] || s.Phase.TakesFlows()
+	}
+	return out
 }
 
 // HostOf returns the host of a seat.
@@ -377,16 +379,6 @@ func (s Seat) MarshalJSON() ([]byte, error) {
 	return append(b, ']'), nil
 }
 
-// plain reports whether a text stands in JSON as it is.
-func plain(s string) bool {
-	for n := range len(s) {
-		if c := s[n]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
-			return false
-		}
-	}
-	return true
-}
-
 // UnmarshalJSON reads the array of MarshalJSON. It ignores later fields of a newer build.
 func (s *Seat) UnmarshalJSON(b []byte) error {
 	if s.read(b) {
@@ -412,48 +404,6 @@ func (s *Seat) UnmarshalJSON(b []byte) error {
 	}
 	s.at(since)
 	return nil
-}
-
-func (s *Seat) at(milliseconds int64) {
-	if s.Since = (time.Time{}); milliseconds != 0 {
-		s.Since = time.UnixMilli(milliseconds).UTC()
-	}
-}
-
-// read reads a seat in the very form of MarshalJSON, and reports whether it is in that form. An
-// agent reads thousands of seats.
-func (s *Seat) read(b []byte) bool {
-	text := string(b)
-	if len(text) < 2 || text[0] != '[' || text[len(text)-1] != ']' {
-		return false
-	}
-	fields := strings.Split(text[1:len(text)-1], ",")
-	at, err5 := 0, error(nil)
-	if len(fields) == 7 {
-		at, err5 = strconv.Atoi(fields[6])
-	}
-	if len(fields) < 6 || len(fields) > 7 || err5 != nil {
-		return false
-	}
-	word := func(t string) (string, bool) {
-		inner := len(t) >= 2 && t[0] == '"' && t[len(t)-1] == '"'
-		return strings.Trim(t, `"`), inner && plain(t[1:len(t)-1])
-	}
-	id, ok := word(fields[0])
-	phase, known := word(fields[2])
-	host, err1 := strconv.Atoi(fields[1])
-	revision, err2 := strconv.Atoi(fields[3])
-	weight, err3 := strconv.Atoi(fields[4])
-	since, err4 := strconv.ParseInt(fields[5], 10, 64)
-	if !ok || !known || err1 != nil || err2 != nil || err3 != nil || err4 != nil {
-		return false
-	}
-	*s = Seat{
-		Instance: InstanceID(id), Host: host, Phase: Phase(phase), Revision: revision, Weight: weight,
-		At: at,
-	}
-	s.at(since)
-	return true
 }
 
 // Connection is one connection of an instance, as its own sockets show it.
