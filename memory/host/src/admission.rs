@@ -14,7 +14,7 @@ pub struct Borrower {
 
 /// The borrowers that a memory host admits.
 pub enum Admission {
-    /// All that prove one token. Each machine, or each user of this machine, counts as one borrower.
+    /// All that prove one token. Each machine, or each user of this one, counts as one borrower.
     Shared([u8; TOKEN_BYTES]),
     /// Each by a token of its own. The list may change while the host runs.
     Each(RwLock<Vec<Borrower>>),

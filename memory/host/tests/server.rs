@@ -349,7 +349,7 @@ fn a_machine_gets_no_more_than_its_quota() {
     assert_eq!(host.server.leases.usage(), (8, 20));
 }
 
-/// Returns a borrower whose token has these bytes.
+/// Returns a borrower with a token of these bytes.
 fn named(name: &str, byte: u8) -> memory_host::Borrower {
     memory_host::Borrower { name: name.into(), token: [byte; TOKEN_BYTES] }
 }

@@ -69,7 +69,7 @@ pub struct List {
 }
 
 impl List {
-    /// Reads a list. Each line has a name and a token. Empty lines and those after `#` do not count.
+    /// Reads a list. Each line has a name and a token. Empty lines and comments (`#`) do not count.
     pub fn read(path: &Path) -> Result<List, Refusal> {
         let mut list = List { path: path.into(), seen: None, now: Vec::new() };
         list.changed()?;

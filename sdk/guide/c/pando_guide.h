@@ -52,7 +52,7 @@ void pando_guide_request(void);
 
 /* Called at a fault on far memory, in the faulting thread, before the fetch. It adds up to `max`
  * ranges to the same round trip and returns their number. It runs like a signal handler: it must
- * not allocate, lock, or touch far memory. pando_guide_read copies what it needs. `context` is the
+ * not allocate, lock, or touch far memory. pando_guide_read copies memory for it. `context` is the
  * pointer given at registration. */
 typedef size_t (*pando_guide_on_fault)(void *context, const void *at, struct pando_range *out,
 				       size_t max);

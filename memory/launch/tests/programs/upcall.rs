@@ -91,7 +91,8 @@ fn main() {
     let n: u64 = args[1].parse().expect("a number of pages");
     N.store(n, SeqCst);
     let (pages, order) = (memory(n as usize * PAGE), memory(n as usize * 8));
-    (PAGES.store(pages, SeqCst), ORDER.store(order, SeqCst));
+    PAGES.store(pages, SeqCst);
+    ORDER.store(order, SeqCst);
     for i in 0..n {
         unsafe {
             *order.add(i as usize) = page_at(i);
