@@ -3,9 +3,87 @@ package pando
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 )
+
+// Seat is one instance in the record of its service.
+type Seat struct {
+	Instance InstanceID
+	Host     int // its place in Hosts
+	// Phase is placed until the instance is ready, and draining from the end of its rotation. The
+	// steps in between concern its own host only.
+	Phase    Phase
+	Revision int
+	Weight   int
+	Since    time.Time // of the phase, to the millisecond; zero if it leaves
+	// At is the number of its address in the range of its host, while it takes flows. 0: unknown.
+	At int
+}
+
+// Addresses returns the addresses of a seat on a host with a slot. ok is false if they are unknown.
+func (s Seat) Addresses(slot int) (v4, v6 netip.Addr, ok bool) {
+	if s.At <= 0 || s.At >= 1<<12 {
+		return v4, v6, false
+	}
+	range4, range6 := InstanceRange(slot)
+	four, six := range4.Addr().As4(), range6.Addr().As16()
+	four[2], four[3] = four[2]|byte(s.At>>8), byte(s.At)
+	copy(six[12:], four[:])
+	return netip.AddrFrom4(four), netip.AddrFrom16(six), true
+}
+
+// MarshalJSON writes a seat as an array, because a service may have thousands.
+func (s Seat) MarshalJSON() ([]byte, error) {
+	since := int64(0)
+	if !s.Since.IsZero() {
+		since = s.Since.UnixMilli()
+	}
+	if !plain(string(s.Instance)) || !plain(string(s.Phase)) {
+		return json.Marshal([]any{s.Instance, s.Host, s.Phase, s.Revision, s.Weight, since, s.At})
+	}
+	b := make([]byte, 0, len(s.Instance)+len(s.Phase)+48)
+	b = append(append(append(b, `["`...), s.Instance...), `",`...)
+	b = append(strconv.AppendInt(b, int64(s.Host), 10), `,"`...)
+	b = append(append(b, s.Phase...), `",`...)
+	b = append(strconv.AppendInt(b, int64(s.Revision), 10), ',')
+	b = append(strconv.AppendInt(b, int64(s.Weight), 10), ',')
+	b = strconv.AppendInt(b, since, 10)
+	if s.At > 0 {
+		b = strconv.AppendInt(append(b, ','), int64(s.At), 10)
+	}
+	return append(b, ']'), nil
+}
+
+// UnmarshalJSON reads the array of MarshalJSON. It ignores later fields of a newer build.
+func (s *Seat) UnmarshalJSON(b []byte) error {
+	if s.read(b) {
+		return nil
+	}
+	var since int64
+	fields := []any{&s.Instance, &s.Host, &s.Phase, &s.Revision, &s.Weight, &since}
+	var raw []json.RawMessage
+	if err := json.Unmarshal(b, &raw); err != nil {
+		return err
+	}
+	if len(raw) < len(fields) {
+		return fmt.Errorf("%w: a seat has %d fields, want %d", ErrInvalid, len(raw), len(fields))
+	}
+	const older = 6 // fields of a build without At
+	if fields = append(fields, &s.At); len(raw) == older {
+		fields = fields[:older]
+	}
+	for n, f := range fields {
+		if err := json.Unmarshal(raw[n], f); err != nil {
+			return err
+		}
+	}
+	s.at(since)
+	return nil
+}
 
 // seatsOpening opens the seats in the JSON of endpoints. The text of a string never contains it,
 // because the quotes in a string are escaped.
