@@ -132,17 +132,23 @@ func TestAnAskBesideManyHostsCostsAsBesideFew(t *testing.T) {
 	}
 }
 
-// A decision about a service that spreads, and that moves nothing, looks at no other host.
+// A decision about a service that spreads, and that moves nothing, looks at few hosts.
 func TestADecisionThatMovesNothingCostsTheSameBesideManyHosts(t *testing.T) {
-	decided := func(hosts int) uint64 {
+	decided := func(hosts int, phase pando.Phase) uint64 {
 		w, ids := grown(hosts, 10), &counting{}
 		key := pando.DefaultService("s00007")
 		spec, _ := w.SpecOf(key, 1)
 		spec.Place.Spread = pando.SpreadHost
 		svc := w.Services[key].V
 		svc.Home = ""
-		w.Committed(pando.Txn{Put: []pando.Stored{svc,
-			pando.Revision{Service: key, Number: 1, Spec: spec}}}, 2)
+		first := w.Of(key)[0]
+		first.Phase = phase
+		put := []pando.Stored{svc, first, pando.Revision{Service: key, Number: 1, Spec: spec}}
+		for _, h := range w.Hosts {
+			h.V.Tunnel = true
+			put = append(put, h.V)
+		}
+		w.Committed(pando.Txn{Put: put}, 2)
 		for range 3 { // the first decisions write the record of the endpoints
 			txn, _ := Decide(w, key, t0, ids)
 			w.Committed(txn, 3)
@@ -153,8 +159,10 @@ func TestADecisionThatMovesNothingCostsTheSameBesideManyHosts(t *testing.T) {
 			}
 		})
 	}
-	if few, many := decided(10), decided(1000); many > few+8192 {
-		t.Errorf("a decision takes %d bytes beside 1,000 hosts, %d beside 10", many, few)
+	for _, phase := range []pando.Phase{pando.PhaseInRotation, pando.PhaseStarting} {
+		if few, many := decided(10, phase), decided(1000, phase); many > few+8192 {
+			t.Errorf("%s: a decision takes %d bytes beside 1,000 hosts, %d beside 10", phase, many, few)
+		}
 	}
 }
 

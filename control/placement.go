@@ -144,7 +144,23 @@ func (p *placer) hostless() string {
 	if home != "" && at.Takes() {
 		return "" // the usual case looks at no other host
 	}
+	if home == "" && p.fitsSome() {
+		return ""
+	}
 	return lifecycle.Waits(len(p.hosts()), len(p.fitting()), home, at)
+}
+
+// fitsSome reports whether a host takes new instances of the service. It looks at no host after the
+// first one, because a service asks while its instances start.
+func (p *placer) fitsSome() bool {
+	rule, lacks := p.newest().Place, p.lacking(p.nextSpec())
+	for _, name := range p.w.HostNames() {
+		h := p.w.Hosts[name].V
+		if !h.Leaving && h.Frozen == "" && lifecycle.Unfit(h, rule, p.apart, lacks) == "" {
+			return true
+		}
+	}
+	return false
 }
 
 // fitting returns the hosts that take new instances of the service, by its rule.

@@ -321,7 +321,7 @@ func (f *fleet) on(h pando.HostName) (out []world.Versioned[pando.Instance]) {
 	return out
 }
 
-// fleetTick is the time of a call to the store, as a durable write to a real one takes. The events
+// fleetTick is the time of a call to the store, as a durable write to a busy one takes. The events
 // of a tick run on all processors. One tick has many commits of a large fleet.
 const fleetTick = 5 * time.Millisecond
 
