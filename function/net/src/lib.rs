@@ -5,4 +5,5 @@ pub mod offload;
 pub mod packet;
 pub mod port;
 mod promiscuous;
+mod sending;
 pub mod xdp;
