@@ -299,9 +299,9 @@ type HostStatus struct {
 // Peers connects servers and agents to the agents of all hosts. driver/peer implements it over
 // HTTP. Nothing durable goes this way. ErrUnavailable names the host.
 type Peers interface {
-	// Applied returns once the steering of a host reflects every record of the service up to a
-	// store revision.
-	Applied(ctx context.Context, h Host, s ServiceKey, at StoreRevision) error
+	// Applied returns once the steering of a host reflects every record of services up to a store
+	// revision.
+	Applied(ctx context.Context, h Host, of []ServiceKey, at StoreRevision) error
 	// Logs returns the lines of instances of one host that a query wants. An instance without a log
 	// is left out; ErrNotFound: none has a log.
 	Logs(ctx context.Context, h Host, i []InstanceID, q LogQuery) (LogLines, error)
@@ -336,8 +336,8 @@ type Peers interface {
 // HostAgent is the answering side of Peers. The agent implements it. Its arguments are those of
 // Peers without the host.
 type HostAgent interface {
-	// Applied returns once the steering of this host reflects the service up to a store revision.
-	Applied(ctx context.Context, s ServiceKey, at StoreRevision) error
+	// Applied returns once the steering of this host reflects services up to a store revision.
+	Applied(ctx context.Context, of []ServiceKey, at StoreRevision) error
 	// Logs returns the lines of instances of this host that a query wants.
 	Logs(ctx context.Context, i []InstanceID, q LogQuery) (LogLines, error)
 	// Counters returns the counters of this host's steering.

@@ -379,6 +379,10 @@ type Operators interface {
 	MoveOperators
 	TenantOperators
 	TokenOperators
+	// Steering reports for each host with a lease whether it steers services by their newest
+	// endpoints. It waits for their confirmations, at most SteeringWaitMax, with one request per
+	// host. A host that loses its lease meanwhile is left out. ErrNotFound: no such service.
+	Steering(ctx context.Context, of []ServiceKey, wait time.Duration) ([]HostSteering, error)
 	// Counters returns the counters of a service's endpoints on all hosts.
 	Counters(ctx context.Context, s ServiceKey) ([]EndpointCounters, error)
 	// StateLog returns the newest commits of a service's state. max 0 returns all.

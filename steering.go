@@ -146,6 +146,20 @@ func InForce(err error) bool {
 	return err == nil || unreached || taken
 }
 
+// HostSteering reports whether a host steers services by their newest endpoints.
+type HostSteering struct {
+	Host      HostName `json:"host"`
+	Confirmed bool     `json:"confirmed"`
+	// WaitedSeconds is the time since a caller first asked whether hosts have these endpoints. Only a
+	// host that has not confirmed them has it.
+	WaitedSeconds float64 `json:"waited_seconds,omitempty"`
+	// Reason explains why the host has not confirmed them.
+	Reason string `json:"reason,omitempty"`
+}
+
+// SteeringWaitMax bounds Operators.Steering. The registry forgets a host that is silent for longer.
+const SteeringWaitMax = HostLease
+
 // SweepReport is the result of a sweep.
 type SweepReport struct {
 	Flows   map[InstanceID]int // still in the table

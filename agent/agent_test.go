@@ -18,6 +18,8 @@ import (
 
 var web = pando.DefaultService("web")
 
+var onlyWeb = []pando.ServiceKey{web}
+
 // bench is one host in virtual time: a real agent over driver/sim, and a test that plays control.
 type bench struct {
 	*testing.T

@@ -71,7 +71,7 @@ func (s *selfAPI) Halt(
 		hosts = append(hosts, h.V)
 	}
 	s.a.mu.Unlock()
-	missing := s.acknowledged(ctx, hosts, r.service, at)
+	missing := s.acknowledged(ctx, hosts, []pando.ServiceKey{r.service}, at)
 	return pando.HaltResult{Intent: intent, Unreachable: missing}, nil
 }
 
@@ -104,7 +104,7 @@ func (s *selfAPI) dismiss(i *pando.Intent) {
 // acknowledged waits until every host steers by a revision of the registry. It returns the hosts
 // without an acknowledgement.
 func (s *selfAPI) acknowledged(
-	ctx context.Context, hosts []pando.Host, of pando.ServiceKey, at pando.StoreRevision,
+	ctx context.Context, hosts []pando.Host, of []pando.ServiceKey, at pando.StoreRevision,
 ) []pando.HostName {
 	ctx, cancel := context.WithTimeout(ctx, ackWait)
 	defer cancel()

@@ -5,18 +5,25 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 
 	"pando.run/pando"
 	"pando.run/pando/state"
 )
 
 // Applied implements pando.HostAgent. It waits until this host has seen the endpoints of services
-// at a revision and the newest table of the service is in force.
-func (a *Agent) Applied(ctx context.Context, s pando.ServiceKey, at pando.StoreRevision) error {
-	if err := a.wait(ctx, func() bool { return a.scope.seen >= at && a.scope.obeys(s) }); err != nil {
-		return err
+// at a revision and the newest table of each service is in force.
+func (a *Agent) Applied(ctx context.Context, of []pando.ServiceKey, at pando.StoreRevision) error {
+	disobeys := func(s pando.ServiceKey) bool { return !a.scope.obeys(s) }
+	err := a.wait(ctx, func() bool {
+		return a.scope.seen >= at && !slices.ContainsFunc(of, disobeys)
+	})
+	for _, s := range of {
+		if err == nil {
+			err = a.steering.Wait(ctx, s)
+		}
 	}
-	return a.steering.Wait(ctx, s)
+	return err
 }
 
 // Losses implements pando.HostAgent.

@@ -22,14 +22,15 @@ func TestAFailedPublicationIsTriedAgain(t *testing.T) {
 		at := b.world().Endpoints[web].Modified
 		within, cancel := context.WithTimeout(b.ctx, ackWait)
 		defer cancel()
-		if err := b.agent.Applied(within, web, at); !errors.Is(err, context.DeadlineExceeded) {
+		if err := b.agent.Applied(within, onlyWeb, at); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a host that steers as before acknowledges: %v", err)
 		}
-		if err := b.agent.Applied(b.ctx, pando.DefaultService("other"), at); err != nil {
+		onlyOther := []pando.ServiceKey{pando.DefaultService("other")}
+		if err := b.agent.Applied(b.ctx, onlyOther, at); err != nil {
 			t.Errorf("another service waits for it: %v", err)
 		}
 		b.steering.Fail("Publish", 0)
-		b.ok(b.agent.Applied(b.ctx, web, at))
+		b.ok(b.agent.Applied(b.ctx, onlyWeb, at))
 		for range 2 {
 			if got, _ := b.steering.Open(web); got != "web-2" {
 				t.Errorf("after the acknowledgement a new flow went to %s", got)

@@ -2,6 +2,9 @@ package api
 
 import (
 	"context"
+	"net/http"
+	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -79,6 +82,34 @@ func (h operators) logs(ctx context.Context, in *struct {
 			}
 		}
 	}, nil
+}
+
+func (h operators) steering(ctx context.Context, in *struct {
+	Services []pando.ServiceName `query:"service,explode" required:"true" minItems:"1" doc:"each name"`
+	Tenant   pando.Tenant        `query:"tenant" default:"default" doc:"owner of the services"`
+	Wait     float64             `query:"wait_seconds" minimum:"0" maximum:"8" doc:"for all hosts"`
+}) (*listOf[pando.HostSteering], error) {
+	var of []pando.ServiceKey
+	for _, name := range in.Services {
+		of = append(of, pando.ServiceKey{Tenant: in.Tenant, Name: name})
+	}
+	return all(h.Steering(ctx, of, pando.Seconds(in.Wait)))
+}
+
+// SteeringClient asks which hosts steer services.
+type SteeringClient struct{ *Client }
+
+// Steering reports for each host whether it steers services of one tenant by their newest
+// endpoints. It waits for all hosts, at most pando.SteeringWaitMax.
+func (c SteeringClient) Steering(
+	ctx context.Context, tenant pando.Tenant, of []pando.ServiceName, wait time.Duration,
+) ([]pando.HostSteering, error) {
+	q := url.Values{"tenant": {string(tenant)},
+		"wait_seconds": {strconv.FormatFloat(wait.Seconds(), 'f', -1, 64)}}
+	for _, name := range of {
+		q.Add("service", string(name))
+	}
+	return call[[]pando.HostSteering](ctx, c.Client, http.MethodGet, "/v1/steering", q, nil)
 }
 
 func (h operators) stats(ctx context.Context, in *struct {

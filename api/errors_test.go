@@ -118,6 +118,12 @@ func (f failing) Stats(context.Context, pando.ServiceKey) ([]pando.InstanceUsage
 	return nil, f.err
 }
 
+func (f failing) Steering(
+	context.Context, []pando.ServiceKey, time.Duration,
+) ([]pando.HostSteering, error) {
+	return nil, f.err
+}
+
 func (f failing) Counters(context.Context, pando.ServiceKey) ([]pando.EndpointCounters, error) {
 	return nil, f.err
 }
@@ -219,6 +225,7 @@ var ofOperators = []request{
 	{"POST", "/v1/services/web/rollout/undo", `{}`},
 	{"POST", "/v1/services/web/recover", `{"move": "web-1"}`},
 	{"GET", "/v1/stats", ""},
+	{"GET", "/v1/steering?service=web", ""},
 	{"GET", "/v1/hosts", ""},
 	{"DELETE", "/v1/hosts/h2", ""},
 	{"GET", "/readyz", ""},

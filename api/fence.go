@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"time"
 
 	"pando.run/pando"
 )
@@ -59,6 +60,19 @@ func (f fenced) Services(ctx context.Context) ([]pando.ServiceStatus, error) {
 func (f fenced) Stats(ctx context.Context, s pando.ServiceKey) ([]pando.InstanceUsage, error) {
 	all, err := f.Operators.Stats(ctx, s)
 	return within(ctx, all, err, func(u pando.InstanceUsage) pando.Tenant { return u.Service.Tenant })
+}
+
+// Steering implements pando.Operators. A token sees how many hosts have confirmed, without names.
+func (f fenced) Steering(
+	ctx context.Context, of []pando.ServiceKey, wait time.Duration,
+) ([]pando.HostSteering, error) {
+	all, err := f.Operators.Steering(ctx, of, wait)
+	if _, ok := tokenOf(ctx); ok {
+		for n := range all {
+			all[n].Host, all[n].Reason = "", ""
+		}
+	}
+	return all, err
 }
 
 // Secrets implements pando.Operators.

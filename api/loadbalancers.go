@@ -152,6 +152,7 @@ func (h loadBalancers) get(r *http.Request, t lbTarget) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	v.Behind = h.isBehind(r.Context(), v.Status)
 	o, err := v.Find(t.Kind, t.Pool, t.Number)
 	switch {
 	case err != nil:
@@ -163,6 +164,21 @@ func (h loadBalancers) get(r *http.Request, t lbTarget) (any, error) {
 		return map[string]any{"statuses": map[string]any{"loadbalancer": v.Tree()}}, nil
 	}
 	return map[string]any{t.Kind.String(): o}, nil
+}
+
+// lateSecondsMax bounds how long a host holds back ACTIVE. A host that the server cannot ask may
+// steer well.
+const lateSecondsMax = 30
+
+// isBehind reports whether a host does not steer yet by the newest change of a service.
+func (h loadBalancers) isBehind(ctx context.Context, st pando.ServiceStatus) bool {
+	if st.Target != st.Current || st.Removing {
+		return false
+	}
+	hosts, err := h.Steering(ctx, []pando.ServiceKey{st.ServiceKey}, 0)
+	return err == nil && slices.ContainsFunc(hosts, func(s pando.HostSteering) bool {
+		return !s.Confirmed && s.WaitedSeconds < lateSecondsMax
+	})
 }
 
 // stats returns the traffic of a load balancer.

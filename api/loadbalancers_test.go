@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack/loadbalancer/v2/listeners"
@@ -27,6 +29,7 @@ type storing struct {
 	kept  map[pando.ServiceKey]pando.ServiceStatus
 	deeds []pando.Deed
 	race  int // so many deploys find that the service has changed
+	hosts []pando.HostSteering
 }
 
 func (s *storing) Deploy(
@@ -80,6 +83,12 @@ func (s *storing) Counters(
 
 func (s *storing) Stats(_ context.Context, k pando.ServiceKey) ([]pando.InstanceUsage, error) {
 	return []pando.InstanceUsage{{Service: k, Instance: "1", Host: "h", BytesOut: 1000}}, nil
+}
+
+func (s *storing) Steering(
+	context.Context, []pando.ServiceKey, time.Duration,
+) ([]pando.HostSteering, error) {
+	return s.hosts, nil
 }
 
 func (s *storing) Remove(_ context.Context, k pando.ServiceKey, _ bool, _ pando.Asker) error {
@@ -307,6 +316,37 @@ func TestRightsOfLoadBalancers(t *testing.T) {
 		}
 		if got := do(s.Config.Handler, "GET", "/v2.0/lbaas/loadbalancers", nil); got != http.StatusOK {
 			t.Errorf("%v: a list answers %d", c.may, got)
+		}
+	}
+}
+
+// A load balancer is ACTIVE once every host steers it. A host that the server cannot ask delays it
+// for a while.
+func TestAHostThatDoesNotSteerYetHoldsBackActive(t *testing.T) {
+	ops, s := door(t, pando.TokenDeploy, pando.TokenHost)
+	var made struct{ LoadBalancer struct{ ID string } }
+	w := httptest.NewRecorder()
+	s.Config.Handler.ServeHTTP(w, httptest.NewRequest("POST", "/v2.0/lbaas/loadbalancers",
+		strings.NewReader(`{"loadbalancer": {"name": "web"}}`)))
+	if err := json.Unmarshal(w.Body.Bytes(), &made); err != nil {
+		t.Fatal(err)
+	}
+	for k, st := range ops.kept { // its rollout is over
+		st.Current, st.Target = 1, 1
+		ops.kept[k] = st
+	}
+	h1 := pando.HostSteering{Host: "h1", Confirmed: true}
+	for want, hosts := range map[string][]pando.HostSteering{
+		`"ACTIVE"`:                       {h1, {Host: "h2", Confirmed: true}},
+		`"PENDING_UPDATE"`:               {h1, {Host: "h2", WaitedSeconds: 1}},
+		`"provisioning_status":"ACTIVE"`: {h1, {Host: "h2", WaitedSeconds: lateSecondsMax}},
+	} {
+		ops.hosts = hosts
+		w := httptest.NewRecorder()
+		s.Config.Handler.ServeHTTP(w, httptest.NewRequest("GET",
+			"/v2.0/lbaas/loadbalancers/"+made.LoadBalancer.ID, nil))
+		if !strings.Contains(w.Body.String(), want) {
+			t.Errorf("with %+v: %s, want %s", hosts, w.Body, want)
 		}
 	}
 }

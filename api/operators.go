@@ -83,6 +83,9 @@ func (h operators) routes(a huma.API) {
 		"Print the log of the instances, each line with its instance.", h.logs)
 	route(a, "counters", "GET /v1/services/{name}/counters",
 		"Count flows, packets and bytes per instance since it was published.", h.counters)
+	route(a, "steering", "GET /v1/steering",
+		"Report for each host whether it steers services by their newest endpoints. Once every host "+
+			"does, the first connection to a new VIP finds the service on all of them.", h.steering)
 	route(a, "state-log", "GET /v1/services/{name}/state",
 		"List the newest commits of a service's merged state.", h.stateLog)
 	route(a, "list-hosts", "GET /v1/hosts", "List the hosts.", h.hosts)

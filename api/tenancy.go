@@ -12,7 +12,8 @@ import (
 var everyToken = []string{
 	"GET /v1/services/{name}", "GET /v1/services/{name}/why", "GET /v1/services/{name}/logs",
 	"GET /v1/services/{name}/counters", "GET /v1/services/{name}/revisions",
-	"GET /v1/services/{name}/state", "GET /v1/stats", "GET /v1/watch",
+	"GET /v1/services/{name}/state", "GET /v1/stats", "GET /v1/steering",
+	"GET /v1/watch",
 }
 
 // everyTokenLists are lists of all tenants, of which the token gets its own part.

@@ -40,6 +40,7 @@ func TestATokenOpensTheRequestsOfItsRights(t *testing.T) {
 	}{
 		{"GET /v1/services", ""}, {"GET /v1/services/shop", ""}, {"GET /v1/services/shop/why", ""},
 		{"GET /v1/services/shop/logs", ""}, {"GET /v1/stats", ""}, {"GET /v1/watch", ""},
+		{"GET /v1/steering?service=shop", ""},
 		{"GET /v1/services/shop/counters", ""}, {"GET /v1/secrets", ""}, {"GET /v1/tenants", ""},
 		{"POST /v1/services/shop/pin", pando.TokenScale},
 		{"DELETE /v1/services/shop/pin", pando.TokenScale},

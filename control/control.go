@@ -64,6 +64,7 @@ type Control struct {
 	*tokens
 	*auditor
 	*bills
+	*confirmations
 	counters *counters
 	// asks holds asks that agents brought themselves and that wait for a decision.
 	asks  map[pando.ServiceKey][]*ask
@@ -100,8 +101,9 @@ func New(c Config) *Control {
 		tenants: &tenants{o},
 		tokens:  &tokens{o},
 		auditor: &auditor{v}, bills: &bills{v, n},
-		callers: &callers{o},
-		asks:    map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),
+		callers:       &callers{o},
+		confirmations: &confirmations{view: v, known: map[pando.ServiceKey]*confirmation{}},
+		asks:          map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),
 		waiting: map[pando.ServiceKey]bool{},
 	}
 }

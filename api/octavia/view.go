@@ -13,6 +13,8 @@ type Object map[string]any
 type View struct {
 	Document
 	Status pando.ServiceStatus
+	// Behind means that a host does not steer by the newest change yet.
+	Behind bool
 
 	serving map[uint64]bool // pools of published listeners
 }
@@ -73,9 +75,9 @@ func (v View) provisioning() string {
 	switch st := v.Status; {
 	case st.Removing:
 		return "PENDING_DELETE"
-	case st.Target == st.Current:
+	case st.Target == st.Current && !v.Behind:
 		return "ACTIVE"
-	case st.Problem != nil:
+	case st.Problem != nil && st.Target != st.Current:
 		return "ERROR"
 	case st.Current == 0:
 		return "PENDING_CREATE"

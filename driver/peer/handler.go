@@ -17,13 +17,13 @@ import (
 func Handler(a pando.HostAgent) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /peer/applied", func(w http.ResponseWriter, r *http.Request) {
-		s, err := service(r)
+		of, err := services(r)
 		at, err2 := number(r, "at")
 		if err == nil {
 			err = err2
 		}
 		if err == nil {
-			err = a.Applied(r.Context(), s, pando.StoreRevision(at))
+			err = a.Applied(r.Context(), of, pando.StoreRevision(at))
 		}
 		answer(w, struct{}{}, err)
 	})
@@ -155,6 +155,19 @@ func answer(w http.ResponseWriter, v any, err error) {
 
 func service(r *http.Request) (pando.ServiceKey, error) {
 	return pando.ParseServiceKey(r.FormValue("tenant") + "/" + r.FormValue("service"))
+}
+
+// services returns the services of a request: the one of its own words, and those beside it.
+func services(r *http.Request) ([]pando.ServiceKey, error) {
+	s, err := service(r)
+	all := []pando.ServiceKey{s}
+	for _, text := range r.Form["also"] {
+		if err == nil {
+			s, err = pando.ParseServiceKey(text)
+			all = append(all, s)
+		}
+	}
+	return all, err
 }
 
 func number(r *http.Request, name string) (int64, error) {

@@ -194,15 +194,21 @@ func (c *Client) readBy(ctx context.Context, by *http.Client, h pando.Host, meth
 	return err
 }
 
-// Applied returns once the host's steering reflects every record of the service up to a store
-// revision.
+// Applied returns once the host's steering reflects every record of services up to a store
+// revision. An agent of a build before this one reads the first service alone.
 func (c *Client) Applied(
-	ctx context.Context, h pando.Host, s pando.ServiceKey, at pando.StoreRevision,
+	ctx context.Context, h pando.Host, of []pando.ServiceKey, at pando.StoreRevision,
 ) error {
+	if len(of) == 0 {
+		return nil
+	}
+	q := url.Values{"tenant": {string(of[0].Tenant)}, "service": {string(of[0].Name)},
+		"at": {strconv.FormatInt(int64(at), 10)}}
+	for _, s := range of[1:] {
+		q.Add("also", string(s.Tenant)+"/"+string(s.Name))
+	}
 	var done struct{}
-	return c.get(ctx, h, "/peer/applied", url.Values{
-		"tenant": {string(s.Tenant)}, "service": {string(s.Name)},
-		"at": {strconv.FormatInt(int64(at), 10)}}, &done)
+	return c.get(ctx, h, "/peer/applied", q, &done)
 }
 
 // Logs streams lines of instances of a host. The stream ends with ctx, or when the caller closes

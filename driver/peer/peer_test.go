@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,14 +27,15 @@ const patience = 10 * time.Second
 type host struct {
 	err      error
 	applied  pando.StoreRevision
+	of       []pando.ServiceKey
 	asked    pando.LogQuery
 	closed   chan struct{}
 	counters []pando.EndpointCounters
 	packets  [][]byte
 }
 
-func (h *host) Applied(_ context.Context, _ pando.ServiceKey, at pando.StoreRevision) error {
-	h.applied = at
+func (h *host) Applied(_ context.Context, of []pando.ServiceKey, at pando.StoreRevision) error {
+	h.applied, h.of = at, of
 	return h.err
 }
 
@@ -220,8 +222,12 @@ func TestEveryQuestionOverBothNetworks(t *testing.T) {
 			}
 			h, c := serve(t, a, network)
 			ctx := t.Context()
-			if err := c.Applied(ctx, h, pando.DefaultService("web"), 42); err != nil || a.applied != 42 {
-				t.Errorf("applied: %d, %v", a.applied, err)
+			of := []pando.ServiceKey{pando.DefaultService("web"), {Tenant: "acme", Name: "shop"}}
+			for n := range 3 {
+				if err := c.Applied(ctx, h, of[:n], 42); err != nil || n > 0 && a.applied != 42 ||
+					!slices.Equal(a.of, of[:n]) {
+					t.Errorf("applied: %d of %v, %v", a.applied, a.of, err)
+				}
 			}
 			if got, err := c.Losses(ctx, h); err != nil || got.Dropped[pando.DroppedSpoofed] != 3 ||
 				got.Evicted != 2 {
@@ -298,14 +304,16 @@ func TestSentinelsCrossTheWire(t *testing.T) {
 	h, c := serve(t, a, "unix")
 	for _, k := range problem.Kinds {
 		a.err = fmt.Errorf("a sentence about web: %w", k.Err)
-		err := c.Applied(t.Context(), h, pando.DefaultService("web"), 1)
+		err := c.Applied(t.Context(), h, []pando.ServiceKey{pando.DefaultService("web")}, 1)
 		if !errors.Is(err, k.Err) || !strings.Contains(err.Error(), "a sentence about web") {
 			t.Errorf("%v came as %v", k.Err, err)
 		}
 	}
-	err := c.Applied(t.Context(), h, pando.ServiceKey{Tenant: "default", Name: "No"}, 1)
-	if !errors.Is(err, pando.ErrInvalid) {
-		t.Errorf("a bad name: %v", err)
+	bad := pando.ServiceKey{Tenant: "default", Name: "No"}
+	for _, of := range [][]pando.ServiceKey{{bad}, {pando.DefaultService("web"), bad}} {
+		if err := c.Applied(t.Context(), h, of, 1); !errors.Is(err, pando.ErrInvalid) {
+			t.Errorf("a bad name among %v: %v", of, err)
+		}
 	}
 }
 

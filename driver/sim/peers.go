@@ -50,15 +50,15 @@ func (p *Peers) agent(h pando.Host) (pando.HostAgent, error) {
 	return a, nil
 }
 
-// Applied returns once the host's steering reflects the service up to a store revision.
+// Applied returns once the host's steering reflects services up to a store revision.
 func (p *Peers) Applied(
-	ctx context.Context, h pando.Host, s pando.ServiceKey, at pando.StoreRevision,
+	ctx context.Context, h pando.Host, of []pando.ServiceKey, at pando.StoreRevision,
 ) error {
 	a, err := p.agent(h)
 	if err != nil {
 		return err
 	}
-	return a.Applied(ctx, s, at)
+	return a.Applied(ctx, of, at)
 }
 
 // Logs returns lines of instances of a host.

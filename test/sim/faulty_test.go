@@ -362,7 +362,7 @@ type faultyPeers struct {
 }
 
 func (p faultyPeers) Applied(
-	ctx context.Context, h pando.Host, s pando.ServiceKey, at pando.StoreRevision,
+	ctx context.Context, h pando.Host, of []pando.ServiceKey, at pando.StoreRevision,
 ) error {
-	return p.call("Applied", func() error { return p.Peers.Applied(ctx, h, s, at) })
+	return p.call("Applied", func() error { return p.Peers.Applied(ctx, h, of, at) })
 }

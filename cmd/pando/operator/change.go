@@ -40,13 +40,16 @@ func Scale(o *Console) *cobra.Command {
 				"%d is beyond the budget of %s and holds until `pando scale %s auto`\n",
 				n, bounds(st.Scale), key.Name)
 		}
+		scaled := []deployed{{ServiceStatus: st, err: err}}
 		if err == nil && o.wait {
-			st, err = o.until(ctx, key, o.watching(st), pinned(st, n))
+			began := time.Now()
+			scaled[0].ServiceStatus, scaled[0].err = o.until(ctx, key, o.watching(st), pinned(st, n))
+			confirming{o, began}.all(ctx, scaled)
 		}
-		if err != nil {
+		if st, err = scaled[0].ServiceStatus, scaled[0].err; err != nil {
 			return err
 		}
-		return o.Show(st, func(w io.Writer) { oneLine(w, st) })
+		return o.Show(scaled[0], func(w io.Writer) { oneLine(w, st) })
 	})
 	c.Flags().DurationVar(&keep, "for", 0, "fix it for this time (0 = until auto)")
 	return o.Flag(c)

@@ -27,8 +27,9 @@ func Deploy(o *Console) *cobra.Command {
 			"the old revision back. A spec without a change changes nothing.\n\n" +
 			"A file may hold several services. Each is deployed on its own, so a failure of one\n" +
 			"does not stop the others. The command then fails, and -o json prints a list. --wait\n" +
-			"waits for the revision that this command deployed; on a terminal it prints each change\n" +
-			"of an instance, and why none starts.\n\n" +
+			"waits for the revision that this command deployed, and until every host steers it. It\n" +
+			"names a host that does not confirm that for 8 seconds. On a terminal it prints each\n" +
+			"change of an instance, and why none starts.\n\n" +
 			"--env staging adds the changes of pando.staging.yaml, which lies beside pando.yaml.\n\n" +
 			"A Compose file is converted first, as `pando convert` shows.",
 		Example: "  pando deploy examples/website/pando.yaml --wait\n" +
@@ -55,9 +56,11 @@ func Deploy(o *Console) *cobra.Command {
 // deployed is the result of deploying one service of a file.
 type deployed struct {
 	pando.ServiceStatus
-	Deployed int    `json:"deployed,omitempty"` // the revision that the deploy created or selected
-	Failed   string `json:"error,omitempty"`
-	err      error
+	Deployed int `json:"deployed,omitempty"` // the revision that the deploy created or selected
+	// Unconfirmed are the hosts that --wait lists: they have not confirmed their steering.
+	Unconfirmed []pando.HostName `json:"unconfirmed,omitempty"`
+	Failed      string           `json:"error,omitempty"`
+	err         error
 }
 
 // deployAll deploys every service of a file and reports each result. With --wait it waits for all
@@ -108,13 +111,15 @@ func (o *Console) deployOne(ctx context.Context, s pando.Spec) (d deployed) {
 	return d
 }
 
-// awaitAll waits until every deployed service serves its revision or has failed.
+// awaitAll waits until every deployed service serves its revision or has failed, and every host
+// steers those that serve.
 func (o *Console) awaitAll(ctx context.Context, all []deployed) {
 	var known []pando.ServiceStatus
 	for _, d := range all {
 		known = append(known, d.ServiceStatus)
 	}
 	shown := o.watching(known...)
+	began := time.Now()
 	o.rest = waitLook * time.Duration(1+len(all)/4)
 	var group sync.WaitGroup
 	for n := range all {
@@ -127,6 +132,7 @@ func (o *Console) awaitAll(ctx context.Context, all []deployed) {
 		}
 	}
 	group.Wait()
+	confirming{o, began}.all(ctx, all)
 }
 
 // showAll prints a line for each service of a file.

@@ -1,0 +1,278 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/world"
+)
+
+const (
+	// steeringWaitMin is how long a host may take to answer a caller that does not wait.
+	steeringWaitMin = 300 * time.Millisecond
+	// steeringAgain is the pause before a host is asked again that did not answer.
+	steeringAgain = 100 * time.Millisecond
+)
+
+// confirmations asks the hosts whether they steer services by their newest endpoints. It keeps the
+// answers, so a service costs one request per host and change.
+type confirmations struct {
+	*view
+	noting sync.Mutex
+	known  map[pando.ServiceKey]*confirmation // noting guards it
+}
+
+// confirmation holds the hosts that steer a service by its endpoints at a revision.
+type confirmation struct {
+	at    pando.StoreRevision
+	since time.Time // the first request
+	// hosts has the revision of each host's record. A host that joins again may have lost its tables.
+	hosts map[pando.HostName]pando.StoreRevision
+}
+
+// Steering implements pando.Operators.
+func (c *confirmations) Steering(
+	ctx context.Context, of []pando.ServiceKey, wait time.Duration,
+) ([]pando.HostSteering, error) {
+	if len(of) == 0 || wait < 0 || wait > pando.SteeringWaitMax {
+		return nil, fmt.Errorf("%w: %d services, wait %s: want a service, and a wait of at most %s",
+			pando.ErrInvalid, len(of), wait, pando.SteeringWaitMax)
+	}
+	within, cancel := context.WithTimeout(ctx, max(wait, steeringWaitMin))
+	defer cancel()
+	at, err := c.published(within, of)
+	if at == nil || ctx.Err() != nil {
+		return nil, errors.Join(err, ctx.Err())
+	}
+	since := c.begin(at)
+	hosts := c.leases()
+	failed := map[pando.HostName]error{}
+	if err == nil {
+		failed = c.confirm(within, hosts, at)
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	out := []pando.HostSteering{}
+	for _, h := range hosts {
+		if _, err := c.Present(h.V.Name); err != nil {
+			continue
+		}
+		one := pando.HostSteering{Host: h.V.Name, Confirmed: true}
+		if err := errors.Join(err, failed[h.V.Name]); err != nil {
+			waited := c.Clock.Now().Sub(since).Seconds()
+			one = pando.HostSteering{Host: h.V.Name, WaitedSeconds: waited, Reason: err.Error()}
+		}
+		out = append(out, one)
+	}
+	return out, nil
+}
+
+// published waits until the endpoints of services show their newest instances. It returns the
+// revisions of these endpoints, also beside the error that they are late.
+func (c *confirmations) published(
+	ctx context.Context, of []pando.ServiceKey,
+) (map[pando.ServiceKey]pando.StoreRevision, error) {
+	for {
+		c.mu.RLock()
+		news := c.changed
+		at, late, err := c.endpoints(of)
+		c.mu.RUnlock()
+		if err != nil || late == nil {
+			return at, err
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return at, fmt.Errorf("%w: control has not published the endpoints of %s yet",
+				pando.ErrNotReady, late)
+		}
+	}
+}
+
+// endpoints returns the revisions of the endpoints of services, and a service with late ones or
+// nil. A service without a VIP has none. The caller holds the lock.
+func (c *confirmations) endpoints(
+	of []pando.ServiceKey,
+) (at map[pando.ServiceKey]pando.StoreRevision, late *pando.ServiceKey, err error) {
+	at = make(map[pando.ServiceKey]pando.StoreRevision, len(of))
+	for _, s := range of {
+		svc, ok := c.world.Services[s]
+		if !ok {
+			return nil, nil, fmt.Errorf("service %s: %w; `pando status` lists the services", s,
+				pando.ErrNotFound)
+		}
+		if !svc.V.VIP4.IsValid() {
+			continue
+		}
+		e := c.world.Endpoints[s]
+		at[s] = e.Modified
+		if e.V.Service.Current != svc.V.Current || !shows(e.V, c.world.Of(s)) {
+			late = &s
+		}
+	}
+	return at, late, nil
+}
+
+// shows reports whether endpoints send flows to exactly the instances that take them.
+func shows(e pando.Endpoints, all []pando.Instance) bool {
+	takers := map[pando.InstanceID]bool{}
+	for _, t := range e.Seats {
+		if t.Phase.TakesFlows() {
+			takers[t.Instance] = true
+		}
+	}
+	for _, i := range all {
+		if i.Phase.TakesFlows() {
+			if !takers[i.ID] {
+				return false
+			}
+			delete(takers, i.ID)
+		}
+	}
+	return len(takers) == 0
+}
+
+// leases returns the hosts with a lease, by name.
+func (c *confirmations) leases() (out []world.Versioned[pando.Host]) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, name := range slices.Sorted(maps.Keys(c.world.Hosts)) {
+		out = append(out, c.world.Hosts[name])
+	}
+	return out
+}
+
+// begin forgets the answers about older endpoints. It returns the first request for one of these.
+func (c *confirmations) begin(at map[pando.ServiceKey]pando.StoreRevision) (since time.Time) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	c.noting.Lock()
+	defer c.noting.Unlock()
+	if len(c.known) > 2*len(c.world.Services) {
+		maps.DeleteFunc(c.known, func(s pando.ServiceKey, _ *confirmation) bool {
+			_, known := c.world.Services[s]
+			return !known
+		})
+	}
+	since = c.Clock.Now()
+	for s, at := range at {
+		k := c.known[s]
+		if k == nil || k.at != at {
+			k = &confirmation{at, c.Clock.Now(), map[pando.HostName]pando.StoreRevision{}}
+			c.known[s] = k
+		}
+		if k.since.Before(since) {
+			since = k.since
+		}
+	}
+	return since
+}
+
+// confirm asks each host once, all at the same time, about the endpoints that it has not confirmed.
+// It asks a host without an answer again, until ctx ends or the host loses its lease. It returns
+// the hosts without a confirmation.
+func (c *confirmations) confirm(
+	ctx context.Context, hosts []world.Versioned[pando.Host],
+	at map[pando.ServiceKey]pando.StoreRevision,
+) map[pando.HostName]error {
+	failed := map[pando.HostName]error{}
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	for _, h := range hosts {
+		open, newest := c.unconfirmed(h, at)
+		if len(open) == 0 {
+			continue
+		}
+		asking.Go(func() {
+			err := c.ask(ctx, h, open, newest)
+			if err == nil {
+				c.note(h, open, at)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			failed[h.V.Name] = err
+		})
+	}
+	asking.Wait()
+	return failed
+}
+
+// ask returns nil once a host steers services by their endpoints at a revision.
+func (c *confirmations) ask(
+	ctx context.Context, h world.Versioned[pando.Host], of []pando.ServiceKey,
+	at pando.StoreRevision,
+) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		defer cancel()
+		c.stays(ctx, h.V.Name)
+	}()
+	for {
+		err := c.Peers.Applied(ctx, h.V, of, at)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("%w: it has not confirmed its steering", pando.ErrNotReady)
+		}
+		if pando.Sleep(ctx, c.Clock, steeringAgain) != nil {
+			return err
+		}
+	}
+}
+
+// stays returns when a host has lost its lease, or ctx ends.
+func (c *confirmations) stays(ctx context.Context, h pando.HostName) {
+	for ctx.Err() == nil {
+		c.mu.RLock()
+		news := c.changed
+		c.mu.RUnlock()
+		if _, err := c.Present(h); err != nil {
+			return
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// unconfirmed returns the services without a confirmation of a host, with the newest revision of
+// their endpoints.
+func (c *confirmations) unconfirmed(
+	h world.Versioned[pando.Host], at map[pando.ServiceKey]pando.StoreRevision,
+) (open []pando.ServiceKey, newest pando.StoreRevision) {
+	c.noting.Lock()
+	defer c.noting.Unlock()
+	for s, rev := range at {
+		k := c.known[s]
+		if k == nil || k.at != rev || k.hosts[h.V.Name] != h.Modified {
+			open, newest = append(open, s), max(newest, rev)
+		}
+	}
+	slices.SortFunc(open, pando.ServiceKey.Compare)
+	return open, newest
+}
+
+// note keeps the confirmation of a host.
+func (c *confirmations) note(
+	h world.Versioned[pando.Host], of []pando.ServiceKey,
+	at map[pando.ServiceKey]pando.StoreRevision,
+) {
+	c.noting.Lock()
+	defer c.noting.Unlock()
+	for _, s := range of {
+		if k := c.known[s]; k != nil && k.at == at[s] {
+			k.hosts[h.V.Name] = h.Modified
+		}
+	}
+}
