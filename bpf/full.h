@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* New flows, and the places that they take in a full table. A new flow replaces one that has no
- * answer, or whose connection is over, and that was silent for a second. So a flood of new flows
- * closes no group, and breaks no answered flow. flowlet.bpf.c includes this after its maps.
+/* New flows, and the places that they take in a full table. A new flow replaces one without an
+ * answer or of a closed connection, after a second of silence. So a flood of new flows closes no
+ * group, and breaks no answered flow. flowlet.bpf.c includes this after its maps.
  *
  * A queue has the candidates: each flow from its beginning on, and again from its end on. Where
  * the queue is full, the oldest candidate leaves it. */
@@ -32,8 +32,8 @@ struct {
 	__type(value, struct flowlet_key);
 } flowlet_young SEC(".maps");
 
-/* The highest epoch and clock of replaced flows. A new flow continues from there, so a unit tells
- * it from an earlier flow with the same key. */
+/* The highest epoch and clock of replaced flows. A new flow continues from there, so a unit
+ * does not mistake it for an earlier flow with the same key. */
 struct flowlet_past {
 	__u64 clock;
 	__u32 epoch;

@@ -121,12 +121,12 @@ func TestAClosedConnectionGivesItsPlaceBack(t *testing.T) {
 	}
 	for _, n := range []int{again, open} {
 		if h, _ := f.passes(n, false, ack); h.Clock < 4 {
-			t.Errorf("conversation %d is not what it was: %+v", n, h)
+			t.Errorf("conversation %d was replaced: %+v", n, h)
 		}
 	}
 }
 
-// A unit tells a flow from a replaced one with the same key: its epoch and its clock are higher.
+// A flow after a replaced one with the same key has a higher epoch and clock.
 func TestAReplacedFlowThatReturnsContinuesNoEpoch(t *testing.T) {
 	f := newFull(t)
 	var last header

@@ -21,34 +21,33 @@ const watchFlag = "watch"
 // first (function/unit/src/command/places.rs).
 const watchedFile = "watched"
 
-// watch runs a group as a child process, and starts it again when a signal ends it: the kernel out of
-// memory, or a kill. The units end with their group, so the next one begins with new units, and
-// without the states of flows. A group that ends by itself is not started again, nor one that never
-// served.
+// watch runs a group as a child process, and starts it again when a signal ends it, for example for
+// want of memory. The units end with their group, so the next one has new units and no states of
+// flows. A group that ends by itself, or that never served, is not started again.
 func (u unit) watch(ctx context.Context, folder string, group func() *exec.Cmd) error {
 	watched := filepath.Join(folder, watchedFile)
 	if err := os.WriteFile(watched, nil, 0o644); err != nil {
 		return asRoot(err)
 	}
-	said := &firstWrite{to: u.Stdout}
+	output := &firstWrite{to: u.Stdout}
 	wait := time.Duration(0)
 	for {
 		since := time.Now()
 		child := group()
-		child.Stdout, child.Stderr = said, u.Stderr
+		child.Stdout, child.Stderr = output, u.Stderr
 		err := runThrough(child)
 		var exit *exec.ExitError
 		if errors.As(err, &exit) && exit.Exited() {
 			return cli.Code(exit.ExitCode())
 		}
-		if _, gone := os.Stat(watched); err == nil || !said.done || gone != nil {
+		if _, gone := os.Stat(watched); err == nil || !output.done || gone != nil {
 			return err
 		}
 		wait = cli.RestartWait(wait, time.Since(since))
 		fmt.Fprintf(u.Stderr, "the group ended (%v) and is started again in %v; "+
 			"the states of its flows are lost\n", err, wait)
 		if err := pando.Sleep(ctx, wall.Clock{}, wait); err != nil {
-			return nil // it was told to end
+			return nil // a signal ends the watch
 		}
 	}
 }

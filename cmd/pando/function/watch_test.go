@@ -37,7 +37,7 @@ func TestAKilledGroupIsStartedAgain(t *testing.T) {
 	stdout, stderr, err := watched(t, killed, killed, "echo serves; exit 7")
 	if stdout != "serves\n" || cli.CodeOf(err) != 7 ||
 		strings.Count(stderr, "the group ended (signal: killed) and is started again") != 2 {
-		t.Errorf("said %q and %q, ended with %v", stdout, stderr, err)
+		t.Errorf("printed %q and %q, ended with %v", stdout, stderr, err)
 	}
 }
 

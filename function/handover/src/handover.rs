@@ -185,8 +185,8 @@ impl Handover {
             Role::Waiting(_) => self.stale(),
             Role::Fenced(_) if header.epoch <= epoch => self.stale(),
             Role::Replica { .. } if header.epoch < epoch => self.stale(),
-            // Steering forgot the flow for want of room, and begins it anew at this unit. Packets of
-            // before come first.
+            // Steering forgot the flow for want of room, and begins it anew at this unit. Earlier
+            // packets come first.
             Role::Owner | Role::Replica { .. } | Role::Fenced(_)
                 if header.previous == NO_UNIT && header.epoch > epoch && flow.pending == 0 =>
             {

@@ -6,4 +6,5 @@ pub mod packet;
 pub mod port;
 mod promiscuous;
 mod sending;
+mod socket;
 pub mod xdp;

@@ -11,11 +11,12 @@
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::offload::Offload;
 use crate::sending::Sending;
+use crate::socket::{self, Head, bind, index_of, set, set_of};
 
 /// Frames of a ring. They last for 33 ms at a million packets per second while the unit is off its
 /// core.
@@ -30,27 +31,6 @@ const QUEUE_BYTES: libc::c_int = 16 << 20;
 const LARGE_BYTES: usize = 65_535 + 128;
 /// Bytes in front of a packet from the queue: room for a tag, and the virtio header.
 const IN_FRONT: usize = TAG_BYTES + Offload::LENGTH_BYTES;
-
-/// The kernel's `struct tpacket2_hdr`.
-#[repr(C)]
-pub(crate) struct Head {
-    pub(crate) status: u32,
-    pub(crate) length: u32,
-    captured: u32,
-    mac: u16,
-    net: u16,
-    seconds: u32,
-    nanoseconds: u32,
-    vlan: u16,
-    vlan_type: u16,
-    padding: [u8; 4],
-}
-
-impl Head {
-    fn time_ns(&self) -> u64 {
-        u64::from(self.seconds) * 1_000_000_000 + u64::from(self.nanoseconds)
-    }
-}
 
 /// A device that receives and sends packets.
 pub struct Port {
@@ -91,66 +71,6 @@ pub struct Received<'a> {
     pub segment: u16,
 }
 
-pub(crate) fn check(result: libc::c_int, what: &str) -> io::Result<libc::c_int> {
-    if result >= 0 {
-        return Ok(result);
-    }
-    let cause = io::Error::last_os_error();
-    Err(io::Error::new(cause.kind(), format!("{what}: {cause}")))
-}
-
-pub(crate) fn set<T>(
-    socket: &OwnedFd,
-    option: libc::c_int,
-    value: &T,
-    what: &str,
-) -> io::Result<()> {
-    set_of(socket, libc::SOL_PACKET, option, value, what)
-}
-
-fn set_of<T>(
-    socket: &OwnedFd,
-    level: libc::c_int,
-    option: libc::c_int,
-    value: &T,
-    what: &str,
-) -> io::Result<()> {
-    let size = size_of::<T>() as libc::socklen_t;
-    // SAFETY: value points to size bytes.
-    check(
-        unsafe {
-            libc::setsockopt(socket.as_raw_fd(), level, option, (value as *const T).cast(), size)
-        },
-        what,
-    )
-    .map(drop)
-}
-
-/// Binds a packet socket to the device with this index.
-pub(crate) fn bind(socket: &OwnedFd, protocol: u16, index: i32) -> io::Result<()> {
-    // SAFETY: an all-zero sockaddr_ll is valid.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = protocol.to_be();
-    address.sll_ifindex = index;
-    let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: address is a sockaddr_ll of size bytes.
-    let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size) };
-    check(bound, "bind to the device").map(drop)
-}
-
-/// Returns the index of the device that a packet socket is bound to.
-fn index_of(socket: &OwnedFd) -> io::Result<i32> {
-    // SAFETY: an all-zero sockaddr_ll is valid.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    let mut size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: address is a sockaddr_ll of size bytes.
-    let read =
-        unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &mut size) };
-    check(read, "read the device of a packet socket")?;
-    Ok(address.sll_ifindex)
-}
-
 impl Port {
     /// Opens `device` with a ring of `frames` frames, rounded up to a multiple of 512. Needs
     /// CAP_NET_RAW.
@@ -166,13 +86,7 @@ impl Port {
             ));
         }
         // The protocol stays 0 until the bind, so that no packet of another device enters the ring.
-        // SAFETY: plain system call.
-        let socket = check(
-            unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) },
-            "open a packet socket",
-        )?;
-        // SAFETY: just opened.
-        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        let socket = socket::open()?;
         set(&socket, libc::PACKET_VERSION, &1i32, "PACKET_VERSION")?;
         set(&socket, PACKET_IGNORE_OUTGOING, &1i32, "PACKET_IGNORE_OUTGOING")?;
         set(&socket, libc::PACKET_QDISC_BYPASS, &1i32, "PACKET_QDISC_BYPASS")?;

@@ -2,18 +2,19 @@
 //!
 //! The kernel takes the packets from a ring that this process fills, and sends them on the device
 //! of the socket. The call names no device, so the walls of a unit refuse calls that name one
-//! (`function/walls`). A call with many packets, each with an address, could not be refused: seccomp
-//! does not see behind pointers.
+//! (`function/walls`). They could not refuse the addresses of `sendmmsg`, because seccomp does not
+//! see behind pointers.
 //!
-//! The ring is empty again after each call. A slot stays the kernel's while a device has its packet.
+//! The ring is empty again after each call. A slot stays the kernel's while a device has its
+//! packet.
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::offload::Offload;
-use crate::packet::{Head, bind, check, set};
+use crate::socket::{self, Head, bind, check, set};
 
 const SLOTS: usize = 512;
 const SLOT_BYTES: usize = 2048;
@@ -40,13 +41,7 @@ unsafe impl Send for Sending {}
 impl Sending {
     /// Opens a device by its name and its index. Needs CAP_NET_RAW.
     pub(crate) fn open(device: &str, index: i32) -> io::Result<Sending> {
-        // SAFETY: plain system call. A socket of protocol 0 receives nothing.
-        let socket = check(
-            unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) },
-            "open a packet socket to send",
-        )?;
-        // SAFETY: just opened.
-        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        let socket = socket::open()?;
         set(&socket, libc::PACKET_VERSION, &1i32, "PACKET_VERSION")?;
         set(&socket, libc::PACKET_QDISC_BYPASS, &1i32, "PACKET_QDISC_BYPASS")?;
         set(&socket, libc::PACKET_VNET_HDR, &1i32, "PACKET_VNET_HDR")?;

@@ -1,4 +1,4 @@
-//! A device sends all that fits, in order, whatever the lengths, and counts what it refuses.
+//! A device sends all frames that fit, of all lengths and in order, and counts the refused ones.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ fn ip(arguments: &str) {
     assert!(done.success(), "ip {arguments}");
 }
 
-/// Moves this thread into a fresh network namespace with a veth `near` - `far`, whose near end has
+/// Moves this thread into a fresh network namespace with a veth `near` - `far`. The near end has
 /// this MTU. Returns both ends.
 fn wire(mtu: u32) -> Option<[Port; 2]> {
     // SAFETY: plain system calls.

@@ -7,8 +7,8 @@
 //! can start no other process.
 //!
 //! A packet socket could send on every device of the namespace in which it was opened, if a call
-//! named the device. So no call that sends may have an address: packets leave by the device of their
-//! socket only.
+//! named the device. So no call that sends may have an address. Packets leave by the device of
+//! their socket only.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -75,8 +75,8 @@ enum Test {
 }
 
 /// Written memory is never executable. Signals reach only this process. No descriptor gets an owner
-/// to receive signals. No data has an address, unless it leaves by the socket `addresses`. No packet
-/// socket changes.
+/// to receive signals. Only data of the socket `addresses` has an address. No packet socket
+/// changes.
 fn bounded(addresses: Option<RawFd>) -> Vec<Bounded> {
     let commands = [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL].map(|c| c as u32);
     let call = |number, argument, test| Bounded { number, argument, test };
