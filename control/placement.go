@@ -144,7 +144,7 @@ func (p *placer) hostless() string {
 	if home != "" && at.Takes() {
 		return "" // the usual case looks at no other host
 	}
-	if home == "" && p.fitsSome() {
+	if home == "" && fitsSome(p) {
 		return ""
 	}
 	return lifecycle.Waits(len(p.hosts()), len(p.fitting()), home, at)
@@ -152,7 +152,7 @@ func (p *placer) hostless() string {
 
 // fitsSome reports whether a host takes new instances of the service. It looks at no host after the
 // first one, because a service asks while its instances start.
-func (p *placer) fitsSome() bool {
+func fitsSome(p *placer) bool {
 	rule, lacks := p.newest().Place, p.lacking(p.nextSpec())
 	for _, name := range p.w.HostNames() {
 		h := p.w.Hosts[name].V
