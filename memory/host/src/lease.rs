@@ -220,6 +220,12 @@ impl Leases {
         Some(h.lease.clone())
     }
 
+    /// Whether another owner holds a lease of this number, or one in its place.
+    pub fn is_of_another(&self, id: u64, owner: &str) -> bool {
+        let held = self.held.lock().expect("leases");
+        held.values().any(|h| (h.lease.id == id || h.replaces == id) && h.owner != owner)
+    }
+
     /// Removes a connection from a lease.
     pub fn leave(&self, id: u64) {
         let mut held = self.held.lock().expect("leases");

@@ -6,9 +6,11 @@
 
 #![warn(missing_docs)]
 
+mod admission;
 mod inbox;
 mod lease;
 mod serve;
 
+pub use admission::{Admission, Borrower};
 pub use lease::{Lease, Leases, Loan};
 pub use serve::{Address, Server, greet};

@@ -1,11 +1,10 @@
 //! Connections. Each has a blocking thread, which is enough for the few pagers that share a memory
 //! host.
 
+use crate::admission::Admission;
 use crate::inbox::Inbox;
 use crate::lease::{Lease, Leases, random};
-use memory_core::wire::{
-    Challenge, Hello, Op, Reply, Status, TCP_RTO_MAX_MS, TOKEN_BYTES, WIDE, Welcome,
-};
+use memory_core::wire::{Challenge, Hello, Op, Reply, Status, TCP_RTO_MAX_MS, WIDE, Welcome};
 use memory_core::{BATCH_PAGES_MAX, PAGE_BYTES};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpListener;
@@ -59,8 +58,8 @@ const HELLO_WITHIN: Duration = Duration::from_secs(5);
 pub struct Server {
     /// The leases of the host.
     pub leases: Arc<Leases>,
-    /// The token that borrowers must prove.
-    pub token: [u8; TOKEN_BYTES],
+    /// The borrowers that it serves.
+    pub admission: Admission,
     /// For experiments: delay of every answer to a read or write, like a longer wire.
     pub delay: Duration,
     /// For tests of the checksum: one bit is flipped in every n-th page that is read. 0 = none.
@@ -71,8 +70,16 @@ pub struct Server {
 struct From {
     /// Its name in messages.
     name: String,
-    /// Its machine, or its user on this machine.
+    /// The borrower that its memory is counted for: its name, or else its machine or its user on
+    /// this machine.
     owner: String,
+}
+
+impl From {
+    /// Returns the other end as a borrower with a token of its own.
+    fn named(self, borrower: &str) -> From {
+        From { name: format!("{borrower} ({})", self.name), owner: format!("borrower {borrower}") }
+    }
 }
 
 /// Greets a memory host as a borrower: reads its challenge, and sends the greeting. The answer
@@ -153,25 +160,9 @@ impl Server {
         stream.write_all(&challenge.encode()).ok()?;
         let mut b = [0; Hello::BYTES];
         stream.read_exact(&mut b).ok()?;
-        let (status, lease, slots, share) = match Hello::decode(&b, &challenge, &self.token) {
+        let (status, lease, slots, share) = match self.admission.admit(&b, &challenge) {
             Err(status) => (status, None, 0, false),
-            Ok(hello) if hello.lease != 0 && hello.slots == 0 => {
-                match self.leases.join(hello.lease, hello.last) {
-                    Some(l) => (Status::Ok, Some(l.clone()), l.slots, hello.share),
-                    None => (Status::NoSuchLease, None, 0, false),
-                }
-            }
-            Ok(hello) => match self.lend(&hello, &from.owner) {
-                Ok(Ok(l)) => {
-                    self.leases.lent_to(l.id, from.name);
-                    if local {
-                        l.populate();
-                    }
-                    (Status::Ok, Some(l.clone()), l.slots, hello.share)
-                }
-                Ok(Err(free)) => (Status::TooSmall, None, free, false),
-                Err(_) => (Status::TooSmall, None, 0, false),
-            },
+            Ok((hello, name)) => self.answer(&hello, name, local, from),
         };
         let welcome = Welcome { status, lease: lease.as_ref().map_or(0, |l| l.id), slots }.encode();
         let sent = match &lease {
@@ -185,6 +176,45 @@ impl Server {
             return None;
         }
         lease
+    }
+
+    /// Returns the answer to a greeting: its result, the lease, slots, and whether the lease's
+    /// memory is passed on. A lease of a named borrower is of this borrower alone.
+    fn answer(
+        &self,
+        hello: &Hello,
+        name: Option<String>,
+        local: bool,
+        from: From,
+    ) -> (Status, Option<Arc<Lease>>, u64, bool) {
+        let from = match name {
+            Some(name) => {
+                let from = from.named(&name);
+                // The number of a lease travels in the clear.
+                if hello.lease != 0 && self.leases.is_of_another(hello.lease, &from.owner) {
+                    return (Status::NoSuchLease, None, 0, false);
+                }
+                from
+            }
+            None => from,
+        };
+        if hello.lease != 0 && hello.slots == 0 {
+            return match self.leases.join(hello.lease, hello.last) {
+                Some(l) => (Status::Ok, Some(l.clone()), l.slots, hello.share),
+                None => (Status::NoSuchLease, None, 0, false),
+            };
+        }
+        match self.lend(hello, &from.owner) {
+            Ok(Ok(l)) => {
+                self.leases.lent_to(l.id, from.name);
+                if local {
+                    l.populate();
+                }
+                (Status::Ok, Some(l.clone()), l.slots, hello.share)
+            }
+            Ok(Err(free)) => (Status::TooSmall, None, free, false),
+            Err(_) => (Status::TooSmall, None, 0, false),
+        }
     }
 
     fn lend(&self, hello: &Hello, owner: &str) -> io::Result<Result<Arc<Lease>, u64>> {

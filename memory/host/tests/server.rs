@@ -5,14 +5,14 @@ use memory_core::wire::{
     Challenge, Hello, MAGIC, Op, Reply, Request, Status, TOKEN_BYTES, Welcome,
 };
 use memory_core::{BATCH_PAGES_MAX, PAGE_BYTES};
-use memory_host::{Address, Leases, Server};
+use memory_host::{Address, Admission, Leases, Server};
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 const TOKEN: [u8; TOKEN_BYTES] = [7; TOKEN_BYTES];
@@ -34,9 +34,13 @@ fn host_at(slots: u64, address: &Address) -> Host {
 }
 
 fn host_of(leases: Leases, address: &Address) -> Host {
+    host_for(Admission::Shared(TOKEN), leases, address)
+}
+
+fn host_for(admission: Admission, leases: Leases, address: &Address) -> Host {
     let server = Arc::new(Server {
         leases: Arc::new(leases),
-        token: TOKEN,
+        admission,
         delay: Duration::ZERO,
         lie_every: 0,
     });
@@ -345,6 +349,53 @@ fn a_machine_gets_no_more_than_its_quota() {
     assert_eq!(host.server.leases.usage(), (8, 20));
 }
 
+/// Returns a borrower with a token of these bytes.
+fn named(name: &str, byte: u8) -> memory_host::Borrower {
+    memory_host::Borrower { name: name.into(), token: [byte; TOKEN_BYTES] }
+}
+
+/// Each borrower has a token and a share of its own, and no lease of another one, although their
+/// connections come from one machine.
+#[test]
+fn a_borrower_with_a_token_of_its_own_has_its_own_leases() {
+    let both = Admission::Each(RwLock::new(vec![named("shop", 7), named("bank", 8)]));
+    let host = host_for(both, Leases::new(20, 8), &Address::Tcp("127.0.0.1:0".into()));
+    let other = Hello { token: [8; TOKEN_BYTES], ..HELLO };
+    let mut shop = borrow(&host, HELLO);
+    assert_eq!((shop.welcome.status, shop.welcome.slots), (Status::Ok, 8));
+    shop.write(&[0], &page(1));
+    assert_eq!(borrow(&host, HELLO).welcome.status, Status::TooSmall, "its share is lent");
+    let bank = borrow(&host, Hello { slots: 5, ..other });
+    assert_eq!(bank.welcome.status, Status::Ok);
+    let id = shop.welcome.lease;
+    // A lease of another borrower is neither joined nor replaced, nor is the lease in its place.
+    let joins = borrow(&host, Hello { lease: id, ..other }).welcome;
+    let takes = borrow(&host, Hello { lease: id, slots: 1, ..other }).welcome;
+    assert_eq!((joins.status, takes.status), (Status::NoSuchLease, Status::NoSuchLease));
+    assert!(borrow(&host, Hello { lease: id, ..HELLO }).read(&[0]) == page(1));
+    assert_eq!(borrow(&host, Hello { lease: id, slots: 8, ..HELLO }).welcome.status, Status::Ok);
+    let takes = borrow(&host, Hello { lease: id, slots: 8, ..other }).welcome;
+    assert_eq!(takes.status, Status::NoSuchLease);
+    let none = borrow(&host, Hello { token: [9; TOKEN_BYTES], ..HELLO }).welcome;
+    assert_eq!(none.status, Status::WrongToken);
+    let loans = host.server.leases.loans();
+    assert!(loans.iter().any(|l| l.borrower.starts_with("bank (127.0.0.1:")), "by its name");
+}
+
+/// A borrower that left the list keeps its memory, and opens no more.
+#[test]
+fn the_list_of_borrowers_changes_while_the_host_runs() {
+    let admission = Admission::Each(RwLock::new(vec![named("shop", 7)]));
+    let host = host_for(admission, Leases::new(20, 20), &Address::Tcp("127.0.0.1:0".into()));
+    let mut shop = borrow(&host, Hello { slots: 4, ..HELLO });
+    shop.write(&[3], &page(3));
+    host.server.admission.replace(vec![named("bank", 8)]);
+    assert_eq!(borrow(&host, HELLO).welcome.status, Status::WrongToken);
+    let bank = borrow(&host, Hello { token: [8; TOKEN_BYTES], ..HELLO }).welcome;
+    assert_eq!((bank.status, bank.slots), (Status::Ok, 16));
+    assert!(shop.read(&[3]) == page(3), "an open connection stays");
+}
+
 #[test]
 fn a_lease_ends_with_the_last_connection_of_a_borrower_that_has_ended() {
     let host = host(10);
@@ -419,7 +470,7 @@ fn a_file_at_the_sockets_path_is_left_alone_and_a_dead_socket_is_replaced() {
 fn a_lying_host_flips_one_bit_in_every_nth_page() {
     let server = Arc::new(Server {
         leases: Arc::new(Leases::new(8, 8)),
-        token: TOKEN,
+        admission: Admission::Shared(TOKEN),
         delay: Duration::from_micros(50),
         lie_every: 4,
     });

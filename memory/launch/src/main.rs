@@ -10,6 +10,7 @@ mod refusal;
 mod run;
 mod serve;
 mod size;
+mod token;
 mod top;
 
 use clap::{Parser, Subcommand};

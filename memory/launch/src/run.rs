@@ -5,7 +5,7 @@ use crate::lease::Lease;
 use crate::mode::Mode;
 use crate::refusal::{self, Refusal};
 use crate::size::Local;
-use crate::{counters, elf, kernel, lease, serve, size};
+use crate::{counters, elf, kernel, lease, size, token};
 use clap::{Args, ValueEnum};
 use memory_core::PAGE_BYTES;
 use memory_core::wire::TOKEN_BYTES;
@@ -157,7 +157,7 @@ impl Run {
     /// Leases far memory from the first hosts, and adds the others as spares.
     fn borrow(&self) -> Result<Borrowed, Refusal> {
         let copies = self.checked_copies()?;
-        let token = serve::token(self.token_file.as_deref())?;
+        let token = token::token(self.token_file.as_deref())?;
         if let Local::Bytes(n) = self.local {
             enough(n)?;
         }

@@ -1,16 +1,14 @@
 //! `pando mem serve`.
 
-use crate::refusal::{self, Refusal};
+use crate::refusal;
 use crate::size;
+use crate::token::{List, token};
 use clap::Args;
 use memory_core::PAGE_BYTES;
-use memory_core::wire::TOKEN_BYTES;
-use memory_host::{Address, Leases, Loan, Server};
+use memory_host::{Address, Admission, Leases, Loan, Server};
 use std::error::Error;
-use std::fs::File;
-use std::io::{ErrorKind, Read};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 #[derive(Args)]
@@ -19,7 +17,8 @@ pub struct Serve {
     /// Memory to lend
     #[arg(long, value_parser = size::parse)]
     size: u64,
-    /// Most memory for one borrowing machine, or for one user by a unix socket; default: all
+    /// Most memory for one borrower of --borrowers, one machine, or one user by a unix socket;
+    /// default: all
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     most_each: Option<u64>,
     /// Address: HOST:PORT, or unix:PATH to share the memory itself within this machine;
@@ -29,6 +28,9 @@ pub struct Serve {
     /// File with the token that borrowers must show, 8 to 32 bytes
     #[arg(long)]
     token_file: Option<PathBuf>,
+    /// File with a line for each borrower: its name and its own token. Read again when it changes
+    #[arg(long, value_name = "FILE", conflicts_with = "token_file")]
+    borrowers: Option<PathBuf>,
     /// For experiments: delay every answer by this many microseconds
     #[arg(long, default_value_t = 0)]
     delay_us: u64,
@@ -63,9 +65,13 @@ impl Serve {
             )
             .into());
         }
+        let mut list = self.borrowers.as_deref().map(List::read).transpose()?;
         let server = Arc::new(Server {
             leases: Arc::new(Leases::new(slots, slots_each)),
-            token: token(self.token_file.as_deref())?,
+            admission: match &list {
+                Some(list) => Admission::Each(RwLock::new(list.now.clone())),
+                None => Admission::Shared(token(self.token_file.as_deref())?),
+            },
             delay: Duration::from_micros(self.delay_us),
             lie_every: self.lie_every,
         });
@@ -75,8 +81,8 @@ impl Serve {
                 refusal::of(&e, format!("cannot listen at {address}: {e}; choose another --listen"))
             })?;
             let is_remote = matches!(address, Address::Tcp(a) if !a.starts_with("127."));
-            if is_remote && self.token_file.is_none() {
-                eprintln!("pando-mem: warning: any client of {bound} may borrow; use --token-file");
+            if is_remote && self.token_file.is_none() && list.is_none() {
+                eprintln!("pando-mem: warning: any client of {bound} may borrow; use --borrowers");
             }
             println!("lending {} at {bound}", size::show(self.size));
         }
@@ -93,6 +99,13 @@ impl Serve {
                 }
             }
             server.leases.sweep();
+            match list.as_mut().map_or(Ok(None), List::changed) {
+                Ok(None) => {}
+                Ok(Some(borrowers)) => server.admission.replace(borrowers),
+                Err(refusal) => {
+                    eprintln!("pando-mem: warning: {refusal}; the borrowers stay as they were")
+                }
+            }
         }
     }
 }
@@ -132,49 +145,6 @@ fn lost(loans: &[Loan]) -> String {
         out += &format!("pando-mem: and {} more leases\n", loans.len() - LOANS_MAX);
     }
     out
-}
-
-/// A longer file is read only up to this size: its token is too long in any case.
-const TOKEN_FILE_BYTES_MAX: u64 = 4096;
-
-/// Returns the token of a file in its wire form. Without a file, zeros.
-pub fn token(path: Option<&std::path::Path>) -> Result<[u8; TOKEN_BYTES], Refusal> {
-    let mut token = [0; TOKEN_BYTES];
-    let Some(path) = path else { return Ok(token) };
-    let mut text = String::new();
-    // The path may name an endless file.
-    let read =
-        File::open(path).and_then(|file| file.take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut text));
-    read.map_err(|e| {
-        let next = match e.kind() {
-            ErrorKind::NotFound => {
-                format!(
-                    "; `head -c 24 /dev/urandom | base64 >{}` makes one, the same for both sides",
-                    path.display()
-                )
-            }
-            _ => String::new(),
-        };
-        refusal::of(&e, format!("cannot read the token file {}: {e}{next}", path.display()))
-    })?;
-    let text = text.trim_end();
-    if !(8..=TOKEN_BYTES).contains(&text.len()) {
-        let more = if text.len() as u64 > TOKEN_FILE_BYTES_MAX / 2 { " or more" } else { "" };
-        return Err(refusal::invalid(format!(
-            "the token in {} has {} bytes{more}; it wants 8 to {TOKEN_BYTES}",
-            path.display(),
-            text.len()
-        )));
-    }
-    // A token is padded with zeros, so one of zeros would be the same as none.
-    if text.contains('\0') {
-        return Err(refusal::invalid(format!(
-            "the token in {} has a zero byte; it wants text",
-            path.display()
-        )));
-    }
-    token[..text.len()].copy_from_slice(text.as_bytes());
-    Ok(token)
 }
 
 /// Returns the memory that this machine could give without swapping.

@@ -28,6 +28,7 @@ fn every_byte_is_right_and_no_write_is_lost() {
             ("counted", "wrong 0"),
             ("files", "[] wrong 0"),
             ("stacks", "0 wrong 0"),
+            ("split", "0 wrong 0"),
             ("under way", "child 0 wrong 0"),
         ] {
             let (output, code) = copied(&h, mode, "probes", &[case]);

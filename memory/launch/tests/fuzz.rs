@@ -185,3 +185,31 @@ fn a_guide_may_say_anything() {
         out.status
     );
 }
+
+/// The upcall of a guide: it reads the program's array at each fault and names
+/// the pages that the program visits next. Pages leave meanwhile, and no read sees a wrong byte.
+#[test]
+fn a_callback_reads_the_programs_structures() {
+    let h = host(&["--size", "256MiB"]);
+    let program = example("upcall");
+    for mode in ["sigbus", "thread"] {
+        let visit = |reads: &[&str]| {
+            let mut args = vec!["--local", "16MiB", "--far", "64MiB", "--from", &h.address];
+            args.extend(["--prefetch", "none", "--mode", mode, "--"]);
+            args.extend([program.to_str().unwrap(), "8192"]);
+            args.extend(reads);
+            let out = run(&args);
+            let text = String::from_utf8_lossy(&out.stdout).into_owned();
+            assert!(out.status.success(), "{mode}: {:?} {text} {out:?}", out.status);
+            let numbers: Vec<u64> =
+                text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+            let [faults, wrong, short] = numbers[..] else { panic!("{text}") };
+            assert_eq!(wrong, 0, "{mode}: {text}");
+            (faults, short)
+        };
+        let (alone, led) = (visit(&[]), visit(&["reads"]));
+        println!("{mode}: {} faults without reading, {} with it", alone.0, led.0);
+        assert!(led.0 * 4 < alone.0, "{mode}: {} faults, then {}", alone.0, led.0);
+        assert!(led.1 > 0, "{mode}: a read of an absent page ends there");
+    }
+}

@@ -115,3 +115,10 @@ fn a_parent_may_have_blocked_the_signal_of_faults() {
     let out = command.arg(example("probes")).arg("direct").output().unwrap();
     assert_eq!(String::from_utf8_lossy(&out.stdout).trim(), "[0, 0, 0, 0]", "{out:?}");
 }
+
+/// A run of pages crosses mappings, and some of its pages cannot be moved.
+#[test]
+fn a_mapping_that_the_program_splits_and_locks_is_still_far_memory() {
+    let h = host(&["--size", "1GiB"]);
+    find(&h, &[("split", "0 wrong 0")]);
+}

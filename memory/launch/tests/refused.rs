@@ -117,6 +117,24 @@ fn wrong_tokens() {
     refused(&["--local", "32MiB", "--from", place.at()], cases);
 }
 
+/// Each borrower proves its own token. The host serves a borrower once its line is in the list.
+#[test]
+fn borrowers_with_tokens_of_their_own() {
+    let folder = Folder::new("borrowers");
+    let list = file(&folder, "borrowers", "shop correct horse\n");
+    let host = host(&["--size", "64MiB", "--borrowers", &list]);
+    let (shop, bank) =
+        (file(&folder, "shop", "correct horse"), file(&folder, "bank", "wrong battery"));
+    let from =
+        ["--local", "32MiB", "--from", host.address.as_str(), "--far", "16MiB", "--token-file"];
+    let starts = |token: &str| run(&[&from[..], &[token, "--", "true"]].concat());
+    assert!(starts(&shop).status.success());
+    refused(&from, &[(&[&bank, "--", "true"], "refuses the token", 5)]);
+    file(&folder, "borrowers", "shop correct horse\nbank wrong battery\n");
+    until("the host serves the new borrower", || starts(&bank).status.success());
+    assert!(starts(&shop).status.success());
+}
+
 #[test]
 fn wrong_sizes_and_flags() {
     let place = Place::new("sizes");

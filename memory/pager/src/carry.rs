@@ -69,7 +69,7 @@ impl Memory {
     }
 
     /// Moves the memory of frames to pages. Copies where the kernel cannot move: the memory is
-    /// shared with a child.
+    /// shared with a child, or the program has locked the page by a bare system call.
     pub fn put(&self, to: *mut u8, frame: u32, n: usize) {
         if !mode::moves() {
             return self.copy(to, self.frame(frame), n);
@@ -78,7 +78,7 @@ impl Memory {
         while left > 0 {
             match unsafe { Uffd.move_pages(to, from, left) } {
                 Ok(()) => return,
-                Err((e, done)) if e == libc::EBUSY as isize => unsafe {
+                Err((e, done)) if [libc::EBUSY, libc::EINVAL].contains(&(e as i32)) => unsafe {
                     (to, from, left) = (to.add(done), from.add(done), left - done);
                     self.copy(to, from, 1);
                     (to, from, left) =

@@ -58,6 +58,40 @@ pub unsafe extern "C" fn pando_guide_extent(at: *const u8) -> usize {
     pager.memory.extent_end(page).map_or(0, |end| pager.memory.at(end) as usize - at as usize)
 }
 
+/// Bytes that are copied under the lock at a time.
+const READ_BYTES: usize = 512;
+
+/// Copies memory of the program without a fault, up to the first page that is absent; returns how
+/// many bytes. The evictor takes no page away meanwhile. A callback for faults may call it, so it
+/// can follow the program's own structures.
+///
+/// # Safety
+/// `from` is memory of the program, and `to` has room for `bytes`. In a callback, `to` is not far.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pando_guide_read(to: *mut u8, from: *const u8, bytes: usize) -> usize {
+    let Some(pager) = pager() else {
+        unsafe { from.copy_to_nonoverlapping(to, bytes) };
+        return bytes;
+    };
+    // The caller's room may be far memory, which is not touched under the lock.
+    let mut piece = [0u8; READ_BYTES];
+    let mut done = 0;
+    while done < bytes {
+        let at = from.wrapping_add(done);
+        let n = READ_BYTES.min(bytes - done).min(PAGE_BYTES - at as usize % PAGE_BYTES);
+        let page = pager.memory.page_of(at as usize);
+        let g = pager.lock();
+        if page.is_some_and(|page| g.heart.pages[page as usize].state != State::Resident) {
+            break;
+        }
+        unsafe { at.copy_to_nonoverlapping(piece.as_mut_ptr(), n) };
+        drop(g);
+        unsafe { piece.as_ptr().copy_to_nonoverlapping(to.add(done), n) };
+        done += n;
+    }
+    done
+}
+
 /// `pando_guide_on_fault`.
 type OnFault = unsafe extern "C" fn(*mut c_void, *const u8, *mut Range, usize) -> usize;
 

@@ -129,8 +129,9 @@ impl Memory {
         unsafe { sys!(libc::SYS_madvise, self.region, self.region_pages * PAGE_BYTES, advice) };
     }
 
-    /// Returns `n` pages to the kernel; they read as zeros afterwards.
+    /// Returns `n` pages to the kernel, also if the program has locked them; they read as zeros
+    /// afterwards.
     pub fn empty(&self, at: *mut u8, n: usize) {
-        unsafe { sys!(libc::SYS_madvise, at, n * PAGE_BYTES, libc::MADV_DONTNEED) };
+        unsafe { sys!(libc::SYS_madvise, at, n * PAGE_BYTES, libc::MADV_DONTNEED_LOCKED) };
     }
 }

@@ -142,7 +142,22 @@ impl Port {
 
     /// Connects and answers the host's challenge with the greeting. Returns the lease, its slots,
     /// and the memory file if `share` is set.
+    ///
+    /// A program may close this connection by a bare system call meanwhile, and another one of the
+    /// pager may get its number. Both then read parts of each other's messages. So a refusal of the
+    /// version or the token is believed at the third time.
     pub fn open(&mut self, to: &Address, hello: &Hello) -> Result<(Welcome, i32), Broken> {
+        for _ in 0..2 {
+            match self.greet(to, hello) {
+                Err(Broken::Refused(Status::WrongVersion | Status::WrongToken)) => {}
+                answer => return answer,
+            }
+        }
+        self.greet(to, hello)
+    }
+
+    /// Connects and greets the host once.
+    fn greet(&mut self, to: &Address, hello: &Hello) -> Result<(Welcome, i32), Broken> {
         self.close();
         let fd = unsafe {
             sys!(libc::SYS_socket, to.family(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)

@@ -14,7 +14,7 @@ use crate::config::{Address, Config, HOSTS_MAX};
 use memory_core::PAGE_BYTES;
 use memory_core::prefetch::Kind;
 use memory_core::wire::TOKEN_BYTES;
-use memory_host::{Leases, Server};
+use memory_host::{Admission, Leases, Server};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ impl Numbers {
 fn server(slots: u64) -> (Arc<Server>, SocketAddr) {
     let server = Arc::new(Server {
         leases: Arc::new(Leases::new(slots, slots)),
-        token: TOKEN,
+        admission: Admission::Shared(TOKEN),
         delay: Duration::ZERO,
         lie_every: 0,
     });

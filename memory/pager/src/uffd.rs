@@ -180,14 +180,18 @@ impl Uffd {
         bytes: usize,
     ) -> Result<(), (isize, usize)> {
         unsafe {
-            let mut done = 0;
+            let (mut done, mut most) = (0, bytes);
             while done < bytes {
-                let mut m =
-                    [dst.add(done) as u64, src.add(done) as u64, (bytes - done) as u64, 0, 0u64];
+                let some = most.min(bytes - done) as u64;
+                let mut m = [dst.add(done) as u64, src.add(done) as u64, some, 0, 0u64];
                 let e = self.ioctl(iowr(5, 40), m.as_mut_ptr());
                 let moved = m[4] as i64;
                 if moved > 0 {
                     done += moved as usize;
+                } else if e == -(libc::EINVAL as isize) && most > PAGE_BYTES {
+                    // The program has split the mapping (madvise, mbind, prctl), and one call moves
+                    // within one mapping.
+                    most = PAGE_BYTES;
                 } else if e < 0 && e != -(libc::EAGAIN as isize) {
                     if is_there(src.add(done)) || !is_there(dst.add(done)) {
                         return Err((-e, done));
@@ -202,14 +206,16 @@ impl Uffd {
     /// Copies pages in. Returns false if a page was present already.
     pub unsafe fn copy(self, dst: *mut u8, src: *const u8, bytes: usize) -> bool {
         unsafe {
-            let mut done = 0;
+            let (mut done, mut most) = (0, bytes);
             while done < bytes {
-                let mut c =
-                    [dst.add(done) as u64, src.add(done) as u64, (bytes - done) as u64, 0, 0u64];
+                let some = most.min(bytes - done) as u64;
+                let mut c = [dst.add(done) as u64, src.add(done) as u64, some, 0, 0u64];
                 let e = self.ioctl(iowr(3, 40), c.as_mut_ptr());
                 let copied = c[4] as i64;
                 if copied > 0 {
                     done += copied as usize;
+                } else if e == -(libc::ENOENT as isize) && most > PAGE_BYTES {
+                    most = PAGE_BYTES; // as in move_pages
                 } else if e == -(libc::EEXIST as isize) {
                     return false;
                 } else if e < 0 && e != -(libc::EAGAIN as isize) {

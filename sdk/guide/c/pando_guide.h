@@ -6,7 +6,8 @@
  *
  * A hint may be useless, never wrong: no call changes the bytes that the program reads, and wrong
  * addresses are ignored. All functions may be called from any thread, but not from a signal
- * handler. docs/guides/write-a-guide.md shows how.
+ * handler. A callback for faults may call pando_guide_read, pando_guide_is_resident and
+ * pando_guide_extent. docs/guides/write-a-guide.md shows how.
  */
 #ifndef PANDO_GUIDE_H
 #define PANDO_GUIDE_H
@@ -40,13 +41,19 @@ int pando_guide_is_resident(const void *at);
  * first pagers of ABI 1 lack this function: dlsym then returns NULL. */
 size_t pando_guide_extent(const void *at);
 
+/* Copies memory of the program without a fault, up to the first page that is absent. Returns how
+ * many bytes it copied. The evictor takes no page away meanwhile. A callback for faults reads the
+ * program's structures by it, into a variable of its own. The first pagers of ABI 1 lack this
+ * function. */
+size_t pando_guide_read(void *to, const void *from, size_t bytes);
+
 /* Counts a request, so that `pando mem top` can show rounds per request. */
 void pando_guide_request(void);
 
 /* Called at a fault on far memory, in the faulting thread, before the fetch. It adds up to `max`
  * ranges to the same round trip and returns their number. It runs like a signal handler: it must
- * not allocate, lock, or touch far memory that it has not found resident. `context` is the pointer
- * given at registration. */
+ * not allocate, lock, or touch far memory. pando_guide_read copies memory for it. `context` is the
+ * pointer given at registration. */
 typedef size_t (*pando_guide_on_fault)(void *context, const void *at, struct pando_range *out,
 				       size_t max);
 

@@ -59,3 +59,21 @@ pub unsafe fn shared(big: &Big) -> bool {
         stays < before.iter().filter(|was| **was).count() / 4
     }
 }
+
+/// Splits the mapping of far memory at many places, and locks a part of it, by bare system calls.
+/// Returns the errors of these calls.
+pub unsafe fn split(big: &Big) -> usize {
+    const STRETCH: usize = 5 * PAGE;
+    const MLOCK_ONFAULT: usize = 1;
+    let mut failed = 0;
+    unsafe {
+        for at in (0..BIG - STRETCH).step_by(2 * STRETCH) {
+            let (at, advice) = (big.0.add(at), libc::MADV_DONTDUMP);
+            failed += (libc::syscall(libc::SYS_madvise, at, STRETCH, advice) != 0) as usize;
+        }
+        let part = big.0.add(BIG / 2);
+        failed += (libc::syscall(libc::SYS_mlock2, part, 8 * STRETCH, MLOCK_ONFAULT) != 0) as usize;
+        (0..4).for_each(|_| big.sweep());
+    }
+    failed
+}

@@ -444,6 +444,7 @@ unsafe fn run(case: &str) -> String {
             "files" => files(&big),
             "counted" => format!("wrong {}", leaving::counted(&big)),
             "shared" => format!("leave {}", leaving::shared(&big)),
+            "split" => format!("{} wrong {}", leaving::split(&big), big.wrong()),
             "direct" => direct(),
             "taken" => taken(&big),
             "dropped" => dropped(&big),

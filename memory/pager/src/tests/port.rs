@@ -65,17 +65,35 @@ fn pages_come_back_to_any_place_from_any_slots() {
 
 /// A memory host that serves one connection with a function, which gets the stream after the
 /// greeting.
-fn host(serve: impl FnOnce(TcpStream) + Send + 'static) -> (Address, JoinHandle<()>) {
+fn host(serve: impl Fn(TcpStream) + Send + 'static) -> (Address, JoinHandle<()>) {
+    host_of(1, serve)
+}
+
+/// A memory host that serves some connections, one after the other.
+fn host_of(
+    connections: usize,
+    serve: impl Fn(TcpStream) + Send + 'static,
+) -> (Address, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     let served = std::thread::spawn(move || {
-        let mut stream = listener.accept().unwrap().0;
-        stream.set_nodelay(true).unwrap();
-        stream.write_all(&Challenge { nonce: [5; 16] }.encode()).unwrap();
-        stream.read_exact(&mut [0; Hello::BYTES]).unwrap();
-        serve(stream);
+        for _ in 0..connections {
+            let mut stream = listener.accept().unwrap().0;
+            stream.set_nodelay(true).unwrap();
+            stream.write_all(&Challenge { nonce: [5; 16] }.encode()).unwrap();
+            stream.read_exact(&mut [0; Hello::BYTES]).unwrap();
+            serve(stream);
+        }
     });
     (address(at, 9), served)
+}
+
+/// Returns how often a port opens a connection that ends in this way.
+fn tries(why: &Broken) -> usize {
+    match why {
+        Broken::Refused(Status::WrongVersion | Status::WrongToken) => 3,
+        _ => 1,
+    }
 }
 
 #[test]
@@ -88,12 +106,15 @@ fn a_host_that_begins_otherwise_gets_no_greeting() {
     ] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
+        let connections = tries(&why);
         let served = std::thread::spawn(move || {
-            let mut stream = listener.accept().unwrap().0;
-            stream.write_all(&begin).unwrap();
-            stream.shutdown(std::net::Shutdown::Write).unwrap();
             let mut sent = vec![];
-            let _ = stream.read_to_end(&mut sent);
+            for _ in 0..connections {
+                let mut stream = listener.accept().unwrap().0;
+                stream.write_all(&begin).unwrap();
+                stream.shutdown(std::net::Shutdown::Write).unwrap();
+                let _ = stream.read_to_end(&mut sent);
+            }
             sent
         });
         let mut port = port();
@@ -152,10 +173,32 @@ fn a_greeting_that_is_not_answered_well_leaves_the_port_closed() {
     cases.push((WELCOME.encode()[..31].to_vec(), Broken::Away));
     for (answer, why) in cases {
         let sent = answer.clone();
-        let (at, served) = host(move |mut stream| stream.write_all(&sent).unwrap());
+        let (at, served) = host_of(tries(&why), move |mut stream| stream.write_all(&sent).unwrap());
         let mut port = port();
         assert_eq!(port.open(&at, &HELLO), Err(why), "{answer:?}");
         assert!(!port.is_open(9));
+        served.join().unwrap();
+    }
+}
+
+/// The program closed a descriptor by a bare system call, and its number went to another connection
+/// of the pager.
+#[test]
+fn parts_of_another_connection_are_no_refusal() {
+    let mut refusal = Challenge { nonce: [6; 16] }.encode().to_vec();
+    refusal.extend(Welcome { status: Status::WrongToken, ..WELCOME }.encode());
+    for begin in [vec![b'x'; Challenge::BYTES], refusal] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let served = std::thread::spawn(move || {
+            let mut first = listener.accept().unwrap().0;
+            first.write_all(&begin).unwrap();
+            let mut stream = listener.accept().unwrap().0;
+            stream.write_all(&Challenge { nonce: [5; 16] }.encode()).unwrap();
+            stream.read_exact(&mut [0; Hello::BYTES]).unwrap();
+            stream.write_all(&WELCOME.encode()).unwrap();
+        });
+        assert_eq!(port().open(&address(at, 9), &HELLO), Ok((WELCOME, -1)));
         served.join().unwrap();
     }
 }
