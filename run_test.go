@@ -69,7 +69,7 @@ func TestTheSpecOfOneRunServesNothing(t *testing.T) {
 		Command: s.Command, Environment: s.Environment, Volumes: s.Volumes,
 		Labels: map[string]string{"team": "shop", OnceLabel: "yes"}}
 	if s.IsOnce() || !got.IsOnce() || len(s.Labels) != 1 {
-		t.Errorf("the spec of a run is not told from others: %v, %v", s.Labels, got.Labels)
+		t.Errorf("the labels of a run are %v, of its spec %v", s.Labels, got.Labels)
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v\nwant %+v", got, err, want)

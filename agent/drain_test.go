@@ -70,9 +70,9 @@ func TestAShortDrainIsLookedAtOften(t *testing.T) {
 	}
 }
 
-// However many instances drain and however long a count takes, the host counts a fiftieth of the
+// However many instances drain and however long a count takes, the host counts an eightieth of the
 // time. A short count never waits.
-func TestCountsTakeAFiftiethOfTheTime(t *testing.T) {
+func TestCountsTakeAnEightiethOfTheTime(t *testing.T) {
 	var b allowance
 	begin := time.Unix(0, 0)
 	now, spent := begin, time.Duration(0)
@@ -100,7 +100,7 @@ func TestCountsTakeAFiftiethOfTheTime(t *testing.T) {
 	}
 }
 
-// A machine under load makes counts long. They hold up a drain for recountMax, and not for fifty
+// A machine under load makes counts long. They hold up a drain for recountMax, and not for eighty
 // times their sum.
 func TestLongCountsHoldADrainUpForTenSeconds(t *testing.T) {
 	var b allowance

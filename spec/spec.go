@@ -89,7 +89,8 @@ func Load(ctx context.Context, path string) ([]pando.Spec, error) {
 
 // isOther reports whether a path has the extension of another kind of file. A pipe has none.
 func isOther(path string) bool {
-	return !slices.Contains([]string{"", ".yaml", ".yml", ".json"}, strings.ToLower(filepath.Ext(path)))
+	ext := strings.ToLower(filepath.Ext(path))
+	return !slices.Contains([]string{"", ".yaml", ".yml", ".json"}, ext)
 }
 
 // Read reads the file at a path of any kind. It waits for the writer of a pipe until ctx ends. It
