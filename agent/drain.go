@@ -50,7 +50,7 @@ func (c *counting) look(now time.Time, spent time.Duration) time.Duration {
 
 // Counts of flows may take an eightieth of a processor, over all instances of a host, after the
 // first half second. One count in recountMax is always allowed, however long it took. The looks at
-// the steering and the sweeps come on top: all together stay near a fiftieth.
+// the steering and the sweeps come on top.
 const (
 	countShare = 80
 	countBurst = 500 * time.Millisecond

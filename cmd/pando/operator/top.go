@@ -21,10 +21,10 @@ func Top(o *Console) *cobra.Command {
 	once := false
 	c := o.of(&cobra.Command{
 		Use: "top SERVICE", Short: "show scores, use and flows of a service, live",
-		Long: "Show the score of each instance (lower is better), the processors in use, its shares of\n" +
-			"processor and memory, the time that its processor limit held it back, the queue of its\n" +
-			"link, its connections, and its new flows per second. An instance marked * gets no new\n" +
-			"flows. The last decisions stand below. Ctrl-C ends it.",
+		Long: "Show the score of each instance (lower is better), the processors in use, its shares\n" +
+			"of processor and memory, the time that its processor limit held it back, the queue of\n" +
+			"its link, its connections, and its new flows per second. An instance marked * gets no\n" +
+			"new flows. The last decisions stand below. Ctrl-C ends it.",
 		Example: "  pando top website\n  pando top website --once -o json",
 	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
 		before, err := o.client.Stats(ctx, key)
