@@ -48,11 +48,10 @@ func (c *counting) look(now time.Time, spent time.Duration) time.Duration {
 	return min(max(min(spent/50, now.Sub(c.changed)/4), drainLookMin), drainLookMax)
 }
 
-// Counts of flows may take an eightieth of a processor, over all instances of a host, after the
-// first half second. One count in recountMax is always allowed, however long it took. The looks at
-// the steering and the sweeps come on top.
+// Counts of flows may take a fiftieth of a processor, over all instances of a host, after the first
+// half second. One count in recountMax is always allowed, however long it took.
 const (
-	countShare = 80
+	countShare = 50
 	countBurst = 500 * time.Millisecond
 	countDebt  = countBurst + recountMax/countShare
 )

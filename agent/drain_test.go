@@ -70,9 +70,9 @@ func TestAShortDrainIsLookedAtOften(t *testing.T) {
 	}
 }
 
-// However many instances drain and however long a count takes, the host counts an eightieth of the
+// However many instances drain and however long a count takes, the host counts a fiftieth of the
 // time. A short count never waits.
-func TestCountsTakeAnEightiethOfTheTime(t *testing.T) {
+func TestCountsTakeAFiftiethOfTheTime(t *testing.T) {
 	var b allowance
 	begin := time.Unix(0, 0)
 	now, spent := begin, time.Duration(0)
@@ -100,7 +100,7 @@ func TestCountsTakeAnEightiethOfTheTime(t *testing.T) {
 	}
 }
 
-// A machine under load makes counts long. They hold up a drain for recountMax, and not for eighty
+// A machine under load makes counts long. They hold up a drain for recountMax, and not for fifty
 // times their sum.
 func TestLongCountsHoldADrainUpForTenSeconds(t *testing.T) {
 	var b allowance

@@ -48,7 +48,7 @@ func (a *Agent) sweepOften(ctx context.Context) {
 	}
 }
 
-// sweep sweeps the table, at most once per sweepDrainInterval and for an eightieth of the time. It
+// sweep sweeps the table, at most once per sweepDrainInterval and for a fiftieth of the time. It
 // also sweeps if the last sweep began before a time, while the allowance of counts lasts.
 func (s *sweeper) sweep(ctx context.Context, after time.Time) error {
 	if err := s.turn.Take(ctx); err != nil {
