@@ -58,7 +58,7 @@
 //	external     external.go   an endpoint that Pando does not start.
 //	front        front.go      a VIP that stands for the own address of a host.
 //	endpoints    steering.go   the compact record of a service that every host follows.
-//	seat         steering.go   one instance in the endpoints of its service.
+//	seat         seats.go      one instance in the endpoints of its service.
 //	flow         steering.go   the packets of one 5-tuple; the kernel has its entry.
 //	weight       steering.go   an endpoint's share of new flows.
 //	bucket       balance/      one slot of a steering table.

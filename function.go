@@ -48,6 +48,8 @@ type FlowletCounts struct {
 	Aggregates uint64
 	// Packets that came from units, and aliases of flows learnt from them.
 	Returned, Aliases uint64
+	// Replaced are flows that gave their place in a full table to a new one.
+	Replaced uint64
 }
 
 // Units starts the units of one group (driver/unit). Its methods may be called from any goroutine.

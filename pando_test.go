@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -402,7 +403,7 @@ func TestEndpointsHaveWhatSteeringNeedsAndNoMore(t *testing.T) {
 	if !reflect.DeepEqual(e.Seats, want) || !reflect.DeepEqual(e.Hosts, []HostName{"h1", "h2"}) {
 		t.Errorf("the seats are %+v on %v,\nwant %+v", e.Seats, e.Hosts, want)
 	}
-	if !e.On("h1") || e.On("h3") || e.TakesFlows(0) || !e.TakesFlows(1) ||
+	if !e.On("h1") || e.On("h3") || !slices.Equal(e.Takers(), []bool{false, true}) ||
 		e.HostOf(e.Seats[0]) != "h2" {
 		t.Errorf("the hosts of %+v are confused", e)
 	}

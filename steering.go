@@ -2,14 +2,11 @@ package pando
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 )
 
@@ -264,20 +261,6 @@ func namesOf(spec Spec, instances []Instance) (out []Named) {
 	return out
 }
 
-// Seat is one instance in the record of its service.
-type Seat struct {
-	Instance InstanceID
-	Host     int // its place in Hosts
-	// Phase is placed until the instance is ready, and draining from the end of its rotation. The
-	// steps in between concern its own host only.
-	Phase    Phase
-	Revision int
-	Weight   int
-	Since    time.Time // of the phase, to the millisecond; zero if it leaves
-	// At is the number of its address in the range of its host, while it takes flows. 0: unknown.
-	At int
-}
-
 // EndpointsOf returns the record of a service with these instances, oldest first. spec is that of
 // its target.
 func EndpointsOf(svc Service, spec Spec, instances []Instance) Endpoints {
@@ -326,29 +309,20 @@ func placeIn(a netip.Addr) int {
 	return int(b[2]&0xf)<<8 | int(b[3])
 }
 
-// Addresses returns the addresses of a seat on a host with a slot. ok is false if they are unknown.
-func (s Seat) Addresses(slot int) (v4, v6 netip.Addr, ok bool) {
-	if s.At <= 0 || s.At >= 1<<12 {
-		return v4, v6, false
-	}
-	range4, range6 := InstanceRange(slot)
-	four, six := range4.Addr().As4(), range6.Addr().As16()
-	four[2], four[3] = four[2]|byte(s.At>>8), byte(s.At)
-	copy(six[12:], four[:])
-	return netip.AddrFrom4(four), netip.AddrFrom16(six), true
-}
-
 // On reports whether an instance of the service is on a host.
 func (e Endpoints) On(h HostName) bool {
 	_, ok := slices.BinarySearch(e.Hosts, h)
 	return ok
 }
 
-// TakesFlows reports whether an instance on the host at a place in Hosts takes new flows.
-func (e Endpoints) TakesFlows(host int) bool {
-	return slices.ContainsFunc(e.Seats, func(s Seat) bool {
-		return s.Host == host && s.Phase.TakesFlows()
-	})
+// Takers returns for each place in Hosts whether an instance on that host takes new flows.
+func (e Endpoints) Takers() []bool {
+	out := make([]bool, len(e.Hosts))
+	for n := range e.Seats {
+		s := &e.Seats[n]
+		out[s.Host] = out[s.Host] || s.Phase.TakesFlows()
+	}
+	return out
 }
 
 // HostOf returns the host of a seat.
@@ -367,107 +341,6 @@ func (e Endpoints) Check() error {
 		}
 	}
 	return nil
-}
-
-// MarshalJSON writes a seat as an array, because a service may have thousands.
-func (s Seat) MarshalJSON() ([]byte, error) {
-	since := int64(0)
-	if !s.Since.IsZero() {
-		since = s.Since.UnixMilli()
-	}
-	if !plain(string(s.Instance)) || !plain(string(s.Phase)) {
-		return json.Marshal([]any{s.Instance, s.Host, s.Phase, s.Revision, s.Weight, since, s.At})
-	}
-	b := make([]byte, 0, len(s.Instance)+len(s.Phase)+48)
-	b = append(append(append(b, `["`...), s.Instance...), `",`...)
-	b = append(strconv.AppendInt(b, int64(s.Host), 10), `,"`...)
-	b = append(append(b, s.Phase...), `",`...)
-	b = append(strconv.AppendInt(b, int64(s.Revision), 10), ',')
-	b = append(strconv.AppendInt(b, int64(s.Weight), 10), ',')
-	b = strconv.AppendInt(b, since, 10)
-	if s.At > 0 {
-		b = strconv.AppendInt(append(b, ','), int64(s.At), 10)
-	}
-	return append(b, ']'), nil
-}
-
-// plain reports whether a text stands in JSON as it is.
-func plain(s string) bool {
-	for n := range len(s) {
-		if c := s[n]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
-			return false
-		}
-	}
-	return true
-}
-
-// UnmarshalJSON reads the array of MarshalJSON. It ignores later fields of a newer build.
-func (s *Seat) UnmarshalJSON(b []byte) error {
-	if s.read(b) {
-		return nil
-	}
-	var since int64
-	fields := []any{&s.Instance, &s.Host, &s.Phase, &s.Revision, &s.Weight, &since}
-	var raw []json.RawMessage
-	if err := json.Unmarshal(b, &raw); err != nil {
-		return err
-	}
-	if len(raw) < len(fields) {
-		return fmt.Errorf("%w: a seat has %d fields, want %d", ErrInvalid, len(raw), len(fields))
-	}
-	const older = 6 // fields of a build without At
-	if fields = append(fields, &s.At); len(raw) == older {
-		fields = fields[:older]
-	}
-	for n, f := range fields {
-		if err := json.Unmarshal(raw[n], f); err != nil {
-			return err
-		}
-	}
-	s.at(since)
-	return nil
-}
-
-func (s *Seat) at(milliseconds int64) {
-	if s.Since = (time.Time{}); milliseconds != 0 {
-		s.Since = time.UnixMilli(milliseconds).UTC()
-	}
-}
-
-// read reads a seat in the very form of MarshalJSON, and reports whether it is in that form. An
-// agent reads thousands of seats.
-func (s *Seat) read(b []byte) bool {
-	text := string(b)
-	if len(text) < 2 || text[0] != '[' || text[len(text)-1] != ']' {
-		return false
-	}
-	fields := strings.Split(text[1:len(text)-1], ",")
-	at, err5 := 0, error(nil)
-	if len(fields) == 7 {
-		at, err5 = strconv.Atoi(fields[6])
-	}
-	if len(fields) < 6 || len(fields) > 7 || err5 != nil {
-		return false
-	}
-	word := func(t string) (string, bool) {
-		inner := len(t) >= 2 && t[0] == '"' && t[len(t)-1] == '"'
-		return strings.Trim(t, `"`), inner && plain(t[1:len(t)-1])
-	}
-	id, ok := word(fields[0])
-	phase, known := word(fields[2])
-	host, err1 := strconv.Atoi(fields[1])
-	revision, err2 := strconv.Atoi(fields[3])
-	weight, err3 := strconv.Atoi(fields[4])
-	since, err4 := strconv.ParseInt(fields[5], 10, 64)
-	if !ok || !known || err1 != nil || err2 != nil || err3 != nil || err4 != nil {
-		return false
-	}
-	*s = Seat{
-		Instance: InstanceID(id), Host: host, Phase: Phase(phase), Revision: revision, Weight: weight,
-		At: at,
-	}
-	s.at(since)
-	return true
 }
 
 // Connection is one connection of an instance, as its own sockets show it.

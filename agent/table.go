@@ -110,9 +110,10 @@ func (t tables) elsewhere(s pando.ServiceKey, here []pando.Endpoint) (via pando.
 		return via
 	}
 	e := w.Endpoints[s].V
+	takers := e.Takers()
 	for n, name := range e.Hosts {
 		h, alive := w.Hosts[name]
-		if !alive || name == t.a.Host.Name || !e.TakesFlows(n) || !t.vouched(h.V) {
+		if !alive || name == t.a.Host.Name || !takers[n] || !t.vouched(h.V) {
 			continue
 		}
 		if h.V.Name == w.Services[s].V.Home || via.Name == "" {

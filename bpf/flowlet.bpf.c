@@ -47,6 +47,7 @@ enum flowlet_count {
 	COUNT_AGGREGATES,  /* packets that the device aggregated: one for the function */
 	COUNT_RETURNED,    /* from a unit, sent on */
 	COUNT_ALIASES,     /* learnt */
+	COUNT_REPLACED,    /* flows that gave their place to a new one */
 	COUNTS,
 };
 
@@ -67,7 +68,8 @@ struct flowlet_key {
 struct flowlet_flow {
 	struct assign_flow flow;
 	struct bpf_spin_lock lock; /* processors share a flow; each clock value must be unique */
-	__u32 pad;
+	__u32 marks;               /* full.h */
+	struct flowlet_key alias;  /* the last one, or zeroes */
 };
 
 /* The header behind the Ethernet header, little endian (function/handover/src/header.rs). */
@@ -164,9 +166,10 @@ inlined int drop(struct flowlet_tally *counts, enum flowlet_count why)
 	return DROP;
 }
 
-/* order writes the two ends of a packet into the key in ascending order. It has
- * no branches: each would double the verifier's paths through the whole rule. */
-inlined void order(struct flowlet_key *key, const __u32 *src, const __u32 *dst, const __u16 *ports,
+/* order writes the two ends of a packet into the key in ascending order, and returns all ones if
+ * the packet comes from the higher one, else 0. It has no branches: each would double the
+ * verifier's paths through the whole rule. */
+inlined __u64 order(struct flowlet_key *key, const __u32 *src, const __u32 *dst, const __u16 *ports,
 		   int words)
 {
 	__u64 differ = 0, other; /* differ: the first difference of the two ends, as a signed number */
@@ -190,16 +193,18 @@ inlined void order(struct flowlet_key *key, const __u32 *src, const __u32 *dst, 
 	__u16 swap = (ports[0] ^ ports[1]) & other;
 	key->low_port = ports[0] ^ swap;
 	key->high_port = ports[1] ^ swap;
+	return other;
 }
 
 #include "inside.h"
 
 /* parse reads a packet's flow from its linear part, which holds the headers. The link header
- * ends at `at`. It returns the IP header's offset, or 0. *fragment is not 0 for a fragment. */
+ * ends at `at`. It returns the IP header's offset, or 0. *fragment is not 0 for a fragment. *way
+ * is bit 0, set in packets of the higher end, and TCP's flags from bit 8 on. */
 inlined __u32 parse(struct __sk_buff *skb, __u32 at, __be16 ethertype, struct flowlet_key *key,
-		    __u32 *fragment)
+		    __u32 *fragment, __u32 *way)
 {
-	__u16 ports[2] = {};
+	__u16 ports[2] = {}, flags = 0;
 
 	if (ethertype != bpf_htons(ETH_P_IP) && ethertype != bpf_htons(ETH_P_IPV6)) {
 		__u32 found = unwrap(skb, at, ethertype);
@@ -219,8 +224,10 @@ inlined __u32 parse(struct __sk_buff *skb, __u32 at, __be16 ethertype, struct fl
 		bpf_skb_load_bytes(skb, at + ip->ihl * 4, ports, sizeof(ports));
 		ports[0] &= with;
 		ports[1] &= with;
+		bpf_skb_load_bytes(skb, at + ip->ihl * 4 + TCP_FLAGS, &flags, sizeof(flags));
+		*way = flags & with & FLAGS_MASK & is_tcp(ip->protocol);
 		__u32 src = ip->saddr, dst = ip->daddr;
-		order(key, &src, &dst, ports, 1);
+		*way |= order(key, &src, &dst, ports, 1) & 1;
 	} else if (ethertype == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr *ip = packet;
 		struct {
@@ -242,7 +249,9 @@ inlined __u32 parse(struct __sk_buff *skb, __u32 at, __be16 ethertype, struct fl
 		bpf_skb_load_bytes(skb, behind, ports, sizeof(ports));
 		ports[0] &= with;
 		ports[1] &= with;
-		order(key, (__u32 *)&ip->saddr, (__u32 *)&ip->daddr, ports, 4);
+		bpf_skb_load_bytes(skb, behind + TCP_FLAGS, &flags, sizeof(flags));
+		*way = flags & with & FLAGS_MASK & is_tcp(header.next);
+		*way |= order(key, (__u32 *)&ip->saddr, (__u32 *)&ip->daddr, ports, 4) & 1;
 	} else {
 		return 0;
 	}
@@ -282,29 +291,18 @@ __noinline int gather(struct __sk_buff *skb, __u32 at, struct flowlet_key *key)
 	return 0;
 }
 
-/* meet maps an unknown key to the flow of its alias, or else to a new flow without a unit. It
- * returns HEADER_TRANSLATED for an alias. Not inlined: the verifier follows the rule once. */
-__noinline int meet(struct flowlet_key *key)
+inlined int same(const struct flowlet_key *a, const struct flowlet_key *b)
 {
-	__u32 zero = 0;
-	struct flowlet_tally *counts = bpf_map_lookup_elem(&flowlet_counts, &zero);
-	struct flowlet_key *original, own;
-	struct flowlet_flow new = {
-	    .flow = {.unit = ASSIGN_NONE, .previous = ASSIGN_NONE, .target = {0xff, 0xff, 0xff}}};
-	int flags = 0;
+	const __u16 *x = (void *)a, *y = (void *)b;
+	__u16 differ = 0;
 
-	if (!key || !counts)
-		return 0;
-	own = *key; /* kernels before 6.2 look up keys of the stack only */
-	original = bpf_map_lookup_elem(&flowlet_aliases, &own);
-	if (original) {
-		*key = own = *original;
-		flags = HEADER_TRANSLATED;
-	}
-	if (!bpf_map_update_elem(&flowlet_flows, &own, &new, BPF_NOEXIST))
-		counts->n[COUNT_FLOWS]++;
-	return flags;
+#pragma unroll
+	for (int i = 0; i < sizeof(*a) / sizeof(*x); i++)
+		differ |= x[i] ^ y[i];
+	return !differ;
 }
+
+#include "full.h"
 
 /* leave sends a packet out of an end, or else out of `other`; WIRE_ENDS is the kernel's stack. */
 inlined int leave(__u32 end, __u32 other)
@@ -371,13 +369,15 @@ int flowlet(struct __sk_buff *skb)
 	if (!counts)
 		return DROP;
 	__u64 flags = back(skb), later = 0;
-	__u32 fragment = 0, ip = parse(skb, ETH_HLEN, header.ethertype, &header.key, &fragment);
+	__u32 fragment = 0, way = 0, ended = 0;
+	__u32 ip = parse(skb, ETH_HLEN, header.ethertype, &header.key, &fragment, &way);
 	if (!ip) {
 		counts->n[COUNT_OTHERS]++;
 		return leave(flags & HEADER_BACK ? WIRE_INNER : WIRE_OUTER, WIRE_ENDS);
 	}
-	if (IS_ICMP(header.key.protocol))
-		relate(skb, ip, &header.key, fragment);
+	if (IS_ICMP(header.key.protocol) && relate(skb, ip, &header.key, fragment))
+		way |= WAY_OTHER;
+	__u64 now = time_is_stamp ? skb->tstamp : bpf_ktime_get_ns();
 	struct assign_config *config = bpf_map_lookup_elem(&flowlet_config, &zero);
 	struct assign_units *units = bpf_map_lookup_elem(&flowlet_units, &zero);
 	if (!config || !units)
@@ -388,12 +388,16 @@ int flowlet(struct __sk_buff *skb)
 	if (!known) {
 		flags |= meet(&header.key);
 		known = bpf_map_lookup_elem(&flowlet_flows, &header.key);
+		if (!known && replace(now)) {
+			meet(&header.key);
+			known = bpf_map_lookup_elem(&flowlet_flows, &header.key);
+		}
 		if (!known)
 			return drop(counts, COUNT_FULL);
 	}
 
-	__u64 now = time_is_stamp ? skb->tstamp : bpf_ktime_get_ns();
 	bpf_spin_lock(&known->lock);
+	ended = mark(known, way, flags);
 	/* No flowlet begins while state moves, nor after a datagram's first fragment. */
 	known->flow.ready = assign_max(known->flow.ready, (now + 1) & -(later & 1));
 	int result = assign_packet(config, units, &known->flow, now, len);
@@ -404,6 +408,8 @@ int flowlet(struct __sk_buff *skb)
 	header.clock = known->flow.clock;
 	header.replicas = assign_targets(&known->flow);
 	bpf_spin_unlock(&known->lock);
+	if (ended) /* it may give its place to another flow */
+		bpf_map_push_elem(&flowlet_young, &header.key, BPF_EXIST);
 	if (header.unit >= ASSIGN_UNITS)
 		return drop(counts, COUNT_NO_UNIT);
 	header.flags = flags | (result & ASSIGN_FLOWLET); /* HEADER_FLOWLET is the same bit */
@@ -417,26 +423,16 @@ int flowlet(struct __sk_buff *skb)
 	return decide_only ? PASS : send(skb, &header, counts);
 }
 
-inlined int same(const struct flowlet_key *a, const struct flowlet_key *b)
-{
-	const __u16 *x = (void *)a, *y = (void *)b;
-	__u16 differ = 0;
-
-#pragma unroll
-	for (int i = 0; i < sizeof(*a) / sizeof(*x); i++)
-		differ |= x[i] ^ y[i];
-	return !differ;
-}
-
 /* learn stores the key of a flow's packets after the unit as an alias.
  * It deletes a flow under that key: its packets were unsolicited. */
 inlined void learn(struct __sk_buff *skb, const struct flowlet_header *header,
 		   struct flowlet_tally *counts)
 {
-	struct flowlet_key alias = {};
-	__u32 fragment, ip;
+	struct flowlet_key alias = {}, own = header->key;
+	__u32 fragment, way, ip;
 
-	ip = parse(skb, sizeof(struct ethhdr) + sizeof(*header), header->ethertype, &alias, &fragment);
+	ip = parse(skb, sizeof(struct ethhdr) + sizeof(*header), header->ethertype, &alias, &fragment,
+	    &way);
 	if (!ip)
 		return;
 	if (IS_ICMP(alias.protocol))
@@ -444,7 +440,10 @@ inlined void learn(struct __sk_buff *skb, const struct flowlet_header *header,
 	struct flowlet_key *known = bpf_map_lookup_elem(&flowlet_aliases, &alias);
 	if (known && same(known, &header->key))
 		return;
-	bpf_map_update_elem(&flowlet_aliases, &alias, &header->key, BPF_ANY);
+	bpf_map_update_elem(&flowlet_aliases, &alias, &own, BPF_ANY);
+	struct flowlet_flow *flow = bpf_map_lookup_elem(&flowlet_flows, &own);
+	if (flow)
+		flow->alias = alias;
 	bpf_map_delete_elem(&flowlet_flows, &alias);
 	counts->n[COUNT_ALIASES]++;
 }

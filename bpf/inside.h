@@ -12,6 +12,15 @@ inlined __u64 has_ports(__u8 protocol, __u32 fragment)
 	return (assign_sign(tcp - 1) | assign_sign(udp - 1)) & assign_sign((__u64)fragment - 1);
 }
 
+#define TCP_FLAGS 12      /* of the TCP header: two bytes, the second one has the flags */
+#define FLAGS_MASK 0xff00 /* in those two bytes, as a little-endian number */
+
+/* is_tcp returns all ones for TCP, else 0. */
+inlined __u64 is_tcp(__u8 protocol)
+{
+	return assign_sign(((__u64)protocol ^ IPPROTO_TCP) - 1);
+}
+
 /* unwrap skips VLAN tags and a PPPoE header, from offset `at`. It returns the IP
  * packet's offset << 16 | EtherType, or 0. function/flow/src/lib.rs skips the same. */
 __noinline __u32 unwrap(struct __sk_buff *skb, __u32 at, __u32 ethertype)
@@ -93,7 +102,8 @@ inlined void quote(struct __sk_buff *skb, __u32 at, struct flowlet_key *key)
 }
 
 /* relate gives an ICMP message with IP header `at` its flow: an echo has its identifier as both
- * ports, an error has the flow of the packet that it quotes. A later fragment has no header.
+ * ports, an error has the flow of the packet that it quotes. A later fragment has no header. It
+ * returns 1 for an error, which neither end of the flow needs to have sent.
  * function/flow/src/lib.rs does the same. */
 __noinline int relate(struct __sk_buff *skb, __u32 at, struct flowlet_key *key, __u32 fragment)
 {
@@ -114,8 +124,10 @@ __noinline int relate(struct __sk_buff *skb, __u32 at, struct flowlet_key *key, 
 	}
 	if (!fragment && (key->protocol == IPPROTO_ICMP
 			      ? icmp.type == 3 || icmp.type == 11 || icmp.type == 12
-			      : icmp.type >= 1 && icmp.type <= 4))
+			      : icmp.type >= 1 && icmp.type <= 4)) {
 		quote(skb, at + sizeof(icmp), key);
+		return 1;
+	}
 	return 0;
 }
 

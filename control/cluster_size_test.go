@@ -132,6 +132,32 @@ func TestAnAskBesideManyHostsCostsAsBesideFew(t *testing.T) {
 	}
 }
 
+// A decision about a service that spreads, and that moves nothing, looks at no other host.
+func TestADecisionThatMovesNothingCostsTheSameBesideManyHosts(t *testing.T) {
+	decided := func(hosts int) uint64 {
+		w, ids := grown(hosts, 10), &counting{}
+		key := pando.DefaultService("s00007")
+		spec, _ := w.SpecOf(key, 1)
+		spec.Place.Spread = pando.SpreadHost
+		svc := w.Services[key].V
+		svc.Home = ""
+		w.Committed(pando.Txn{Put: []pando.Stored{svc,
+			pando.Revision{Service: key, Number: 1, Spec: spec}}}, 2)
+		for range 3 { // the first decisions write the record of the endpoints
+			txn, _ := Decide(w, key, t0, ids)
+			w.Committed(txn, 3)
+		}
+		return memoryOf(func() {
+			if txn, _ := Decide(w, key, t0, ids); len(txn.Put) > 0 {
+				t.Errorf("it writes %v", txn.Put)
+			}
+		})
+	}
+	if few, many := decided(10), decided(1000); many > few+8192 {
+		t.Errorf("a decision takes %d bytes beside 1,000 hosts, %d beside 10", many, few)
+	}
+}
+
 // recordsOf encodes values as a watch delivers them.
 func recordsOf(t *testing.T, at pando.StoreRevision, all ...pando.Stored) (out []pando.Record) {
 	t.Helper()

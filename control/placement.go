@@ -110,7 +110,7 @@ func (p *placer) hosts() []pando.Host {
 		return p.takers
 	}
 	p.takers = make([]pando.Host, 0, len(p.w.Hosts))
-	for _, name := range slices.Sorted(maps.Keys(p.w.Hosts)) {
+	for _, name := range p.w.HostNames() {
 		if h := p.w.Hosts[name].V; !h.Leaving && h.Frozen == "" {
 			p.takers = append(p.takers, h)
 		}

@@ -92,8 +92,12 @@ func (d *draft) evacuate() {
 // abandon drains the instances on hosts that are away, if their service spreads and another host
 // takes their place. A service on one host moves as a whole instead (lifecycle.BringHome).
 func (d *draft) abandon() {
-	if !d.svc.Removing && !d.newest().Stateful() && d.spreads() && len(d.fitting()) > 0 {
-		d.drainAll(lifecycle.Abandon(d.crew.all, d.here))
+	if d.svc.Removing || d.newest().Stateful() || !d.spreads() {
+		return
+	}
+	// Nearly every decision ends here, and does not look at the hosts of the cluster.
+	if away := lifecycle.Abandon(d.crew.all, d.here); len(away) > 0 && len(d.fitting()) > 0 {
+		d.drainAll(away)
 	}
 }
 

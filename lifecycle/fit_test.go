@@ -188,9 +188,11 @@ func TestPlaceIsDeterministicAndKeepsEveryRule(t *testing.T) {
 			all[n] = Candidate{o, Standing{Here: true}}
 		}
 		takes, next := 0, pando.HostName("")
+		can := func(h *pando.Host) bool {
+			return w.with(h).fits(h) && Unfit(*h, w.Rule, w.Apart, w.Lacks) == ""
+		}
 		for n, f := range Explain(all, w, "") {
-			if ok := w.room(hosts[n]) && Unfit(hosts[n], w.Rule, w.Apart, w.Lacks) == ""; f.Takes != ok ||
-				f.Reason == "" {
+			if ok := can(&hosts[n]); f.Takes != ok || f.Reason == "" {
 				t.Fatalf("%+v, and the host can take it: %t", f, ok)
 			}
 			if f.Takes {
@@ -205,8 +207,7 @@ func TestPlaceIsDeterministicAndKeepsEveryRule(t *testing.T) {
 		}
 		if err == nil && w.Rule.Spread == "host" {
 			for n, o := range hosts {
-				fits := w.room(hosts[n]) && Unfit(o, w.Rule, w.Apart, w.Lacks) == ""
-				if fits && beside[o.Name] < beside[h.Name] {
+				if can(&hosts[n]) && beside[o.Name] < beside[h.Name] {
 					t.Fatalf("placed on %s with %d, and %s has %d", h.Name, beside[h.Name], o.Name,
 						beside[o.Name])
 				}
@@ -282,5 +283,43 @@ func TestAServiceSpreadsOverHostsThatReceiveConnections(t *testing.T) {
 	}
 	if why := Unfit(hosts[4], pando.Place{}, w.Apart, nil); why != "" {
 		t.Errorf("the older host as a home is unfit: %q", why)
+	}
+}
+
+// spreading returns hosts, and the wish of a service that spreads over them. looks counts the
+// questions about a host.
+func spreading(n int, looks *int) ([]pando.Host, Wish) {
+	hosts, loads := make([]pando.Host, n), map[pando.HostName]Load{}
+	for n := range hosts {
+		h := pando.Host{Name: pando.HostName(fmt.Sprintf("h%04d", n)), CPUs: 64, Tunnel: true}
+		hosts[n], loads[h.Name] = h, Load{Instances: 100}
+	}
+	w := Wish{Rule: pando.Place{Spread: pando.SpreadHost}, Loads: loads}
+	w.Beside = func(pando.HostName) int {
+		*looks++
+		return 1
+	}
+	return hosts, w
+}
+
+// A placement looks at each host once, and once more at the chosen one.
+func TestAPlacementLooksAtEachHostOnce(t *testing.T) {
+	looks := 0
+	hosts, w := spreading(1000, &looks)
+	if h, why, err := Place(hosts, w); err != nil || h.Name != "h0000" {
+		t.Fatalf("placed on %s: %s, %v", h.Name, why, err)
+	}
+	if looks > len(hosts)+1 {
+		t.Errorf("%d looks at %d hosts", looks, len(hosts))
+	}
+}
+
+func BenchmarkAPlacementAmongAThousandHosts(b *testing.B) {
+	looks := 0
+	hosts, w := spreading(1000, &looks)
+	for range b.N {
+		if _, _, err := Place(hosts, w); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

@@ -8,7 +8,6 @@ package lifecycle
 import (
 	"cmp"
 	"fmt"
-	"slices"
 
 	"pando.run/pando"
 )
@@ -48,7 +47,7 @@ func one(r pando.Resources) Load { return Load{1, r.MemoryBytes, r.PIDs, r.CPUs}
 
 // weight returns the largest share that a load takes of a host's resources. Limits of processor
 // time may add up to more than a host has, because instances share it. They only order the hosts.
-func (l Load) weight(h pando.Host) float64 {
+func (l Load) weight(h *pando.Host) float64 {
 	most := l.share(h)
 	if h.CPUs > 0 {
 		most = max(most, l.CPUs/h.CPUs)
@@ -58,7 +57,7 @@ func (l Load) weight(h pando.Host) float64 {
 
 // share returns the largest part that a load takes of instances, memory or processes of a host. 1
 // is all of it.
-func (l Load) share(h pando.Host) float64 {
+func (l Load) share(h *pando.Host) float64 {
 	most := float64(l.Instances) / InstancesPerHostMax
 	if h.Memory > 0 {
 		most = max(most, float64(l.MemoryBytes)/float64(h.Memory))
@@ -84,9 +83,10 @@ type Wish struct {
 }
 
 // with returns the load of a host with the new instance.
-func (w Wish) with(h pando.Host) Load { return w.Loads[h.Name].Plus(one(w.Spec.Resources)) }
+func (w Wish) with(h *pando.Host) Load { return w.Loads[h.Name].Plus(one(w.Spec.Resources)) }
 
-func (w Wish) room(h pando.Host) bool { return w.with(h).share(h) <= 1 }
+// fits reports whether a host has room for a load.
+func (l Load) fits(h *pando.Host) bool { return l.share(h) <= 1 }
 
 // Place chooses the host of a new instance among those that take instances. It returns the
 // service's home, which has its state and its VIP. A service that spreads goes where the fewest of
@@ -96,18 +96,20 @@ func Place(hosts []pando.Host, w Wish) (h pando.Host, why string, err error) {
 		return h, "", fmt.Errorf("%w: no host takes instances; is the agent running? (`pando up`)",
 			pando.ErrNoRoom)
 	}
-	var with []pando.Host
-	for _, h := range hosts {
+	with := make([]candidate, 0, len(hosts))
+	for n := range hosts {
+		h := &hosts[n]
+		load := w.with(h)
 		switch {
-		case h.Name == w.Home && w.room(h):
-			return h, fmt.Sprintf("on %s, the home of %s", h.Name, w.Spec.Key()), nil
+		case h.Name == w.Home && load.fits(h):
+			return *h, fmt.Sprintf("on %s, the home of %s", h.Name, w.Spec.Key()), nil
 		case h.Name == w.Home:
 			return pando.Host{}, "", fmt.Errorf("%w for another instance of %s, which may use "+
 				"%d bytes of memory and %d processes: its home %s is full; lower its resources, or end "+
 				"something there", pando.ErrNoRoom, w.Spec.Key(), w.Spec.Resources.MemoryBytes,
 				w.Spec.Resources.PIDs, w.Home)
-		case w.room(h) && Unfit(h, w.Rule, w.Apart, w.Lacks) == "":
-			with = append(with, h)
+		case load.fits(h) && Unfit(*h, w.Rule, w.Apart, w.Lacks) == "":
+			with = append(with, candidate{host: h, load: load})
 		}
 	}
 	if len(with) == 0 {
@@ -116,36 +118,57 @@ func Place(hosts []pando.Host, w Wish) (h pando.Host, why string, err error) {
 			"`pando why %[2]s --pending` explains each host",
 			pando.ErrNoRoom, w.Spec.Key(), w.Spec.Resources.MemoryBytes, w.Spec.Resources.PIDs)
 	}
-	h = w.best(hosts, with)
+	h = *w.best(hosts, with)
 	return h, w.praise(h), nil
+}
+
+// candidate is a host with room for the next instance. It is judged once per placement, which looks
+// at every host of the cluster.
+type candidate struct {
+	host   *pando.Host
+	load   Load // with the new instance
+	there  int  // instances of the service with the same value of its label
+	beside int  // instances of the service on the host
+	weight float64
+}
+
+func (a candidate) compare(b candidate) int {
+	return cmp.Or(
+		cmp.Compare(a.there, b.there),
+		cmp.Compare(a.beside, b.beside),
+		cmp.Compare(a.weight, b.weight),
+		cmp.Compare(a.load.Instances, b.load.Instances),
+		cmp.Compare(a.host.Name, b.host.Name),
+	)
 }
 
 // best returns the host that the service prefers. Instances on all hosts count in the spread over
 // the values of a label.
-func (w Wish) best(all, with []pando.Host) pando.Host {
+func (w Wish) best(all []pando.Host, with []candidate) *pando.Host {
 	there := map[string]int{} // instances of the service, by the value of its label
 	label := w.Rule.Spread
 	spreads := label != "" && w.Home == ""
-	if spreads && label != pando.SpreadHost {
+	byLabel := spreads && label != pando.SpreadHost
+	if byLabel {
 		for _, h := range all {
 			there[h.Label(label)] += w.Beside(h.Name)
 		}
 	}
-	beside := func(h pando.Host) int {
-		if !spreads {
-			return 0
+	best := -1
+	for n := range with {
+		c := &with[n]
+		c.weight = c.load.weight(c.host)
+		if byLabel {
+			c.there = there[c.host.Label(label)]
 		}
-		return w.Beside(h.Name)
+		if spreads {
+			c.beside = w.Beside(c.host.Name)
+		}
+		if best < 0 || c.compare(with[best]) < 0 {
+			best = n
+		}
 	}
-	return slices.MinFunc(with, func(a, b pando.Host) int {
-		return cmp.Or(
-			cmp.Compare(there[a.Label(label)], there[b.Label(label)]),
-			cmp.Compare(beside(a), beside(b)),
-			cmp.Compare(w.with(a).weight(a), w.with(b).weight(b)),
-			cmp.Compare(w.Loads[a.Name].Instances, w.Loads[b.Name].Instances),
-			cmp.Compare(a.Name, b.Name),
-		)
-	})
+	return with[best].host
 }
 
 // praise returns the reason for the chosen host.

@@ -28,6 +28,7 @@ type ledgers struct {
 	services  map[pando.Tenant]int
 	taken     map[netip.Addr]pando.ServiceKey
 	homes     map[pando.HostName]map[pando.ServiceKey]bool
+	hostNames []pando.HostName              // of those with a lease, in order
 	onTheWay  map[pando.InstanceID]reserved // also counted in loads
 	unsettled map[pando.ServiceKey]bool     // those that wait, roll or lack instances
 	resting   []rested                      // of removed services, oldest first; at most restingMax
@@ -186,6 +187,22 @@ func (l *ledgers) ServicesOf(t pando.Tenant) int { return l.services[t] }
 func (l *ledgers) HasVIP(a netip.Addr) (s pando.ServiceKey, ok bool) {
 	s, ok = l.taken[a]
 	return s, ok
+}
+
+// HostNames returns the hosts with a lease in order. The caller must not change the slice, and the
+// world may change it later.
+func (l *ledgers) HostNames() []pando.HostName { return l.hostNames }
+
+func (l *ledgers) arrive(h pando.HostName) {
+	if at, there := slices.BinarySearch(l.hostNames, h); !there {
+		l.hostNames = slices.Insert(l.hostNames, at, h)
+	}
+}
+
+func (l *ledgers) depart(h pando.HostName) {
+	if at, there := slices.BinarySearch(l.hostNames, h); there {
+		l.hostNames = slices.Delete(l.hostNames, at, at+1)
+	}
 }
 
 // Concerned returns the services in order that a change of a host's record may concern: those with

@@ -2,6 +2,7 @@ package world
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -23,7 +24,9 @@ func TestAWorldCountsLoadsHomesAndAddressesAsAScanDoes(t *testing.T) {
 	for at := pando.StoreRevision(1); at < 4000; at++ {
 		s := services[dice.IntN(len(services))]
 		var v pando.Stored
-		switch dice.IntN(4) {
+		switch dice.IntN(5) {
+		case 4:
+			v = pando.Host{Name: hosts[dice.IntN(3)]}
 		case 0:
 			v = pando.Revision{Service: s, Number: 1 + dice.IntN(2), Spec: pando.Spec{
 				Resources: pando.Resources{CPUs: 0.1 * float64(dice.IntN(9)), MemoryBytes: dice.Int64N(99)},
@@ -52,6 +55,9 @@ func TestAWorldCountsLoadsHomesAndAddressesAsAScanDoes(t *testing.T) {
 // scan compares the ledgers of a world with its records.
 func scan(t *testing.T, w *World, hosts []pando.HostName, at pando.StoreRevision) {
 	t.Helper()
+	if want := slices.Sorted(maps.Keys(w.Hosts)); !slices.Equal(w.HostNames(), want) {
+		t.Fatalf("revision %d: the hosts are %v, want %v", at, w.HostNames(), want)
+	}
 	for _, h := range hosts {
 		var want weight
 		concerned := map[pando.ServiceKey]bool{}

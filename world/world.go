@@ -288,6 +288,7 @@ func (w *World) put(v pando.Stored, at pando.StoreRevision) {
 		w.Marks[v.Host] = Versioned[pando.WorkMark]{v, at}
 	case pando.Host:
 		w.Hosts[v.Name] = Versioned[pando.Host]{v, at}
+		w.arrive(v.Name)
 	case pando.Member:
 		w.Members[v.Name] = Versioned[pando.Member]{v, at}
 	case pando.Cluster:
@@ -344,6 +345,7 @@ func (w *World) forget(k pando.Key, at pando.StoreRevision) {
 		delete(w.Marks, v.Host)
 	case pando.Host:
 		delete(w.Hosts, v.Name)
+		w.depart(v.Name)
 	case pando.Member:
 		delete(w.Members, v.Name)
 	case pando.Cluster:

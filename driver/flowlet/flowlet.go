@@ -324,7 +324,8 @@ func (d *Driver) Counts() (pando.FlowletCounts, error) {
 	}
 	for _, cpu := range perCPU {
 		for i, into := range []*uint64{&c.Packets, &c.Bytes, &c.Flows, &c.Flowlets, &c.Moves, &c.Grown,
-			&c.Others, &c.NoUnit, &c.Full, &c.NoHeader, &c.Aggregates, &c.Returned, &c.Aliases} {
+			&c.Others, &c.NoUnit, &c.Full, &c.NoHeader, &c.Aggregates, &c.Returned, &c.Aliases,
+			&c.Replaced} {
 			*into += cpu.N[i]
 		}
 	}

@@ -77,7 +77,8 @@ type flowletFlowletFlow struct {
 		_   structs.HostLayout
 		Val uint32
 	}
-	Pad uint32
+	Marks uint32
+	Alias flowletFlowletKey
 }
 
 type flowletFlowletKey struct {
@@ -91,9 +92,43 @@ type flowletFlowletKey struct {
 	Pad      [2]uint8
 }
 
+type flowletFlowletPast struct {
+	_     structs.HostLayout
+	Clock uint64
+	Epoch uint32
+	Lock  struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+}
+
+type flowletFlowletScratch struct {
+	_    structs.HostLayout
+	Flow struct {
+		_           structs.HostLayout
+		Seen        uint64
+		Finish      uint64
+		Alone       uint64
+		Ready       uint64
+		Clock       uint64
+		Window      uint64
+		WindowBytes uint32
+		DemandBytes uint32
+		Bytes       uint32
+		Epoch       uint32
+		Position    uint32
+		Unit        uint16
+		Previous    uint16
+		Target      [3]uint8
+		Pad         [5]uint8
+	}
+	Rest      [12]uint32
+	Candidate flowletFlowletKey
+}
+
 type flowletFlowletTally struct {
 	_ structs.HostLayout
-	N [13]uint64
+	N [14]uint64
 }
 
 // Names of all BPF objects in the ELF.
@@ -106,8 +141,11 @@ const (
 	flowletMapFlowletDatagrams = "flowlet_datagrams"
 	flowletMapFlowletDevices   = "flowlet_devices"
 	flowletMapFlowletFlows     = "flowlet_flows"
+	flowletMapFlowletPast      = "flowlet_past"
+	flowletMapFlowletScratch   = "flowlet_scratch"
 	flowletMapFlowletUnits     = "flowlet_units"
 	flowletMapFlowletWire      = "flowlet_wire"
+	flowletMapFlowletYoung     = "flowlet_young"
 	flowletProgFlowlet         = "flowlet"
 	flowletProgFlowletReturn   = "flowlet_return"
 	flowletVarDecideOnly       = "decide_only"
@@ -170,8 +208,11 @@ type flowletMapSpecs struct {
 	FlowletDatagrams *ebpf.MapSpec `ebpf:"flowlet_datagrams"`
 	FlowletDevices   *ebpf.MapSpec `ebpf:"flowlet_devices"`
 	FlowletFlows     *ebpf.MapSpec `ebpf:"flowlet_flows"`
+	FlowletPast      *ebpf.MapSpec `ebpf:"flowlet_past"`
+	FlowletScratch   *ebpf.MapSpec `ebpf:"flowlet_scratch"`
 	FlowletUnits     *ebpf.MapSpec `ebpf:"flowlet_units"`
 	FlowletWire      *ebpf.MapSpec `ebpf:"flowlet_wire"`
+	FlowletYoung     *ebpf.MapSpec `ebpf:"flowlet_young"`
 }
 
 // flowletVariableSpecs contains global variables before they are loaded into the kernel.
@@ -208,8 +249,11 @@ type flowletMaps struct {
 	FlowletDatagrams *ebpf.Map `ebpf:"flowlet_datagrams"`
 	FlowletDevices   *ebpf.Map `ebpf:"flowlet_devices"`
 	FlowletFlows     *ebpf.Map `ebpf:"flowlet_flows"`
+	FlowletPast      *ebpf.Map `ebpf:"flowlet_past"`
+	FlowletScratch   *ebpf.Map `ebpf:"flowlet_scratch"`
 	FlowletUnits     *ebpf.Map `ebpf:"flowlet_units"`
 	FlowletWire      *ebpf.Map `ebpf:"flowlet_wire"`
+	FlowletYoung     *ebpf.Map `ebpf:"flowlet_young"`
 }
 
 func (m *flowletMaps) Close() error {
@@ -220,8 +264,11 @@ func (m *flowletMaps) Close() error {
 		m.FlowletDatagrams,
 		m.FlowletDevices,
 		m.FlowletFlows,
+		m.FlowletPast,
+		m.FlowletScratch,
 		m.FlowletUnits,
 		m.FlowletWire,
+		m.FlowletYoung,
 	)
 }
 

@@ -16,7 +16,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -37,12 +36,13 @@ type store struct {
 	seed     uint64
 	drawn    map[string]uint64 // draws so far about each call
 	delayMax time.Duration
+	even     bool
 	fault    error
 	lose     float64 // share of the commits with a lost answer
 	id       pando.StoreID
 	revision pando.StoreRevision
 	records  map[pando.Key]pando.Record
-	keys     []pando.Key   // of the records, sorted; nil after a record came or went
+	keys     keys          // of the records
 	history  []pando.Batch // every commit since the last compaction
 	forgot   int           // commits that compactions forgot
 	watching
@@ -72,6 +72,15 @@ func (r *Registry) Fail(err error) {
 	defer r.mu.Unlock()
 	r.fault = err
 	r.wakeAll()
+}
+
+// Even makes each call take the same time, up to the end of a tick of delayMax. A watch brings all
+// commits of a tick together. Processes then work at the same instants, on all processors, and the
+// scheduler picks their order. A tick of a large cluster has many commits, as in a real store.
+func (r *Registry) Even() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.even = true
 }
 
 // Lose makes a share of the commits happen without an answer. The writer receives
@@ -153,13 +162,23 @@ func diceOf(seed uint64, about string, n uint64) *rand.Rand {
 
 // travel waits for the travel time of a call or a message.
 func (r *Registry) travel(ctx context.Context, about string) error {
-	r.mu.Lock()
-	d := time.Duration(r.draw(about) * float64(r.delayMax))
-	r.mu.Unlock()
+	d := r.delay(about)
 	if d == 0 {
 		return ctx.Err()
 	}
 	return pando.Sleep(ctx, Clock{}, d)
+}
+
+func (r *Registry) delay(about string) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.delayMax == 0:
+		return 0
+	case r.even:
+		return r.delayMax - time.Duration(Clock{}.Now().UnixNano())%r.delayMax
+	}
+	return time.Duration(r.draw(about) * float64(r.delayMax))
 }
 
 // Snapshot reads every record under prefix.
@@ -177,14 +196,7 @@ func (r *Registry) Snapshot(ctx context.Context, prefix pando.Key) (pando.Snapsh
 		s.Records = []pando.Record{one}
 		return s, nil
 	}
-	if r.keys == nil {
-		r.keys = slices.Sorted(maps.Keys(r.records))
-	}
-	first, _ := slices.BinarySearch(r.keys, prefix)
-	for _, k := range r.keys[first:] {
-		if !strings.HasPrefix(string(k), string(prefix)) {
-			break
-		}
+	for k := range r.keys.under(prefix) {
 		s.Records = append(s.Records, r.records[k])
 	}
 	return s, nil
@@ -260,7 +272,8 @@ func (r *Registry) write(puts map[pando.Key][]byte, deletes []pando.Key) pando.S
 	for _, k := range slices.Sorted(maps.Keys(puts)) {
 		rec := pando.Record{Key: k, Value: puts[k], Created: r.records[k].Created, Modified: r.revision}
 		if rec.Created == 0 {
-			rec.Created, r.keys = r.revision, nil
+			rec.Created = r.revision
+			r.keys.add(k)
 		}
 		r.records[k] = rec
 		b.Changes = append(b.Changes, rec)
@@ -268,7 +281,7 @@ func (r *Registry) write(puts map[pando.Key][]byte, deletes []pando.Key) pando.S
 	for _, k := range deletes {
 		if _, ok := r.records[k]; ok {
 			delete(r.records, k)
-			r.keys = nil
+			r.keys.drop(k)
 			b.Changes = append(b.Changes, pando.Record{Key: k, Modified: r.revision})
 		}
 	}

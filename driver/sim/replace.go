@@ -31,7 +31,7 @@ func (r *Registry) Replace(i Image) {
 	if i.records == nil {
 		i.id, i.records = r.id+1000, map[pando.Key]pando.Record{}
 	}
-	r.id, r.revision, r.keys = i.id, i.revision, nil
+	r.id, r.revision, r.keys = i.id, i.revision, keysOf(i.records)
 	r.records, r.history, r.forgot = maps.Clone(i.records), slices.Clone(i.history), i.forgot
 	for _, w := range r.every {
 		r.reread(w)

@@ -132,9 +132,13 @@ func (r *Registry) Watch(
 		r.mu.Unlock()
 		defer r.leave(w)
 		for {
+			if r.even && r.travel(ctx, "") != nil {
+				return
+			}
 			news, fault := r.take(w)
 			for _, b := range news {
-				if r.travel(ctx, "watch "+string(b.Changes[0].Key)) != nil || !send(ctx, out, b) {
+				if !r.even && r.travel(ctx, "watch "+string(b.Changes[0].Key)) != nil ||
+					!send(ctx, out, b) {
 					return
 				}
 			}

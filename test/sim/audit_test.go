@@ -19,6 +19,7 @@ type audit struct {
 	ended  map[pando.InstanceID]bool // their records are gone
 	grants map[pando.ServiceKey][]time.Time
 	faults int
+	steps  stepsOf // of the intents, if it is not nil
 }
 
 func newAudit(t *testing.T) *audit {
@@ -32,11 +33,15 @@ func (a *audit) fail(at pando.StoreRevision, format string, args ...any) {
 	}
 }
 
+// replay checks commits in order. It decodes each record once.
 func (a *audit) replay(history []pando.Batch) {
 	for _, b := range history {
+		var gone []pando.Record
+		var put []pando.Stored
 		for _, r := range b.Changes {
 			if r.Value == nil {
 				a.deleted(r)
+				gone = append(gone, r)
 				continue
 			}
 			v, err := world.DecodeAny(r)
@@ -44,22 +49,59 @@ func (a *audit) replay(history []pando.Batch) {
 				a.fail(b.Revision, "%v", err)
 				continue
 			}
-			switch v := v.(type) {
-			case pando.Intent:
-				a.intent(b.Revision, v)
-			case pando.Instance:
-				a.instance(b.Revision, v)
-			case pando.Decision:
-				if v.Reason == "" {
-					a.fail(b.Revision, "decision %s (%s) has no reason", v.ID, v.Kind)
-				}
+			if v != nil {
+				put = append(put, v)
+				a.record(b.Revision, v)
 			}
 		}
-		before := a.capacity(b)
-		if err := a.world.Apply(b.Changes, b.Revision); err != nil {
+		before := a.capacity(a.growing(put))
+		if err := a.world.Apply(gone, b.Revision); err != nil {
 			a.fail(b.Revision, "%v", err)
 		}
+		for _, v := range put {
+			a.unique(b.Revision, v)
+			a.world.Committed(pando.Txn{Put: []pando.Stored{v}}, b.Revision)
+		}
 		a.bounds(b, before)
+	}
+}
+
+// record checks a written record against the one before it.
+func (a *audit) record(at pando.StoreRevision, v pando.Stored) {
+	switch v := v.(type) {
+	case pando.Intent:
+		a.intent(at, v)
+		if a.steps != nil {
+			a.steps.note(v)
+		}
+	case pando.Instance:
+		a.instance(at, v)
+	case pando.Decision:
+		if v.Reason == "" {
+			a.fail(at, "decision %s (%s) has no reason", v.ID, v.Kind)
+		}
+	}
+}
+
+// unique checks that no other record has the name of an instance, an intent or a decision.
+func (a *audit) unique(at pando.StoreRevision, v pando.Stored) {
+	other := v.Key()
+	switch v := v.(type) {
+	case pando.Instance:
+		if was, there := a.world.Instances[v.ID]; there {
+			other = was.V.Key()
+		}
+	case pando.Intent:
+		if was, there := a.world.Intents[v.ID]; there {
+			other = was.V.Key()
+		}
+	case pando.Decision:
+		if was, there := a.world.Decisions[v.ID]; there {
+			other = was.V.Key()
+		}
+	}
+	if other != v.Key() {
+		a.fail(at, "record %s has the name of %s", v.Key(), other)
 	}
 }
 
@@ -155,6 +197,9 @@ func (a *audit) alone(at pando.StoreRevision, v pando.Instance) {
 }
 
 func reaches(p, q pando.Phase) bool {
+	if p.May(q) {
+		return true
+	}
 	seen := map[pando.Phase]bool{p: true}
 	for queue := []pando.Phase{p}; len(queue) > 0; queue = queue[1:] {
 		for next := range phases {
@@ -177,15 +222,22 @@ var phases = map[pando.Phase]bool{
 	pando.PhaseMerged: true, pando.PhaseDead: true,
 }
 
-// capacity counts the instances of the services with a changed one in a commit.
-func (a *audit) capacity(b pando.Batch) map[pando.ServiceKey]int {
-	out := map[pando.ServiceKey]int{}
-	for _, r := range b.Changes {
-		if k, ok := r.Key.Service(); ok && r.Key.Kind() == pando.KindInstance {
-			out[k] = 0
+// growing returns the services to which a commit adds an instance that counts. No other commit
+// adds capacity.
+func (a *audit) growing(all []pando.Stored) map[pando.ServiceKey]bool {
+	out := map[pando.ServiceKey]bool{}
+	for _, v := range all {
+		if i, ok := v.(pando.Instance); ok && i.Capacity() && !a.world.Instances[i.ID].V.Capacity() {
+			out[i.Service] = true
 		}
 	}
-	for k := range out {
+	return out
+}
+
+// capacity counts the instances of services.
+func (a *audit) capacity(of map[pando.ServiceKey]bool) map[pando.ServiceKey]int {
+	out := make(map[pando.ServiceKey]int, len(of))
+	for k := range of {
 		out[k] = scale.Capacity(a.reachable(k))
 	}
 	return out
@@ -216,8 +268,9 @@ func (a *audit) bounds(b pando.Batch, before map[pando.ServiceKey]int) {
 			return
 		}
 	}
-	for k, n := range a.capacity(b) {
-		if n <= before[k] {
+	for k, was := range before {
+		n := scale.Capacity(a.reachable(k))
+		if n <= was {
 			continue
 		}
 		svc := a.world.Services[k].V
@@ -234,7 +287,7 @@ func (a *audit) bounds(b pando.Batch, before map[pando.ServiceKey]int) {
 				"%s, rolling %d with surge %d", why, svc.Rolling, spec.Rollout.Surge)
 		}
 		if n > most {
-			a.fail(b.Revision, "%s grew from %d to %d instances (%s):%s", k, before[k], n, why,
+			a.fail(b.Revision, "%s grew from %d to %d instances (%s):%s", k, was, n, why,
 				list(a.world.Of(k)))
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"testing"
@@ -42,24 +44,23 @@ type fleet struct {
 	size   size
 	hollow map[pando.HostName]*hollow
 	ids    *sim.IDs // of the asks of hollow hosts
-	audit  *audit
-	read   pando.StoreRevision
-	steps  stepsOf
-	began  time.Duration // of the machine's clock, as the next one
-	told   time.Duration // of the last report
+	*auditor
+	read  pando.StoreRevision
+	began time.Duration // of the machine's clock, as the next one
+	told  time.Duration // of the last report
 
-	mu sync.Mutex
-	n  counts
+	counting sync.Mutex
+	n        counts
 }
 
 // counts holds the events of a fleet.
 type counts struct {
-	answered, unanswered, deaths, terms, deploys, commits, instancesMax int
+	answered, unanswered, deaths, terms, deploys, commits int
 }
 
 func (f *fleet) count(do func(*counts)) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.counting.Lock()
+	defer f.counting.Unlock()
 	do(&f.n)
 }
 
@@ -75,6 +76,8 @@ func machineTime() time.Duration {
 func TestAFleet(t *testing.T) {
 	want := fleetDefault
 	if n := int(number(t, "PANDO_FLEET", 0)); n > 0 {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(runtime.NumCPU())) // see TestMain
+		defer debug.SetGCPercent(debug.SetGCPercent(200))              // its records take gigabytes
 		want = size{hosts: n, real: min(n, realHosts), services: n, instances: 100 * n,
 			asks:   float64(number(t, "PANDO_FLEET_ASKS", 100)),
 			length: time.Duration(number(t, "PANDO_FLEET_SECONDS", 300)) * time.Second}
@@ -82,16 +85,21 @@ func TestAFleet(t *testing.T) {
 	if slower > 1 {
 		want.hosts, want.services, want.instances = 20, 10, 100
 	}
-	synctest.Test(t, func(t *testing.T) { runFleet(t, want) })
+	a := newAuditor(t)
+	var audits sync.WaitGroup
+	audits.Go(a.run)
+	defer audits.Wait()
+	defer close(a.news)
+	synctest.Test(t, func(t *testing.T) { runFleet(t, want, a) })
 }
 
-func runFleet(t *testing.T, want size) {
+func runFleet(t *testing.T, want size, a *auditor) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer time.Sleep(agent.Lease + time.Second)
 	f := &fleet{size: want, hollow: map[pando.HostName]*hollow{}, ids: &sim.IDs{Process: 999},
-		audit: newAudit(t), steps: stepsOf{}, began: machineTime(),
-		told: machineTime()}
-	f.cluster = newCluster(ctx, t, 2, want.real, delayLeast, func(c *cluster) { c.lean = true })
+		auditor: a, began: machineTime(), told: machineTime()}
+	f.cluster = newCluster(ctx, t, 2, want.real, fleetTick, func(c *cluster) { c.lean = true })
+	f.registry.Even()
 	f.trimEvery = 10 * time.Minute
 	for _, h := range f.hosts {
 		h.record.CPUs = 64
@@ -140,7 +148,8 @@ func (f *fleet) live() {
 	f.registry.Lose(0)
 	await("the services serve again", 20*time.Minute, f.serve)
 	f.report("settled")
-	f.verifyAnswers(f.steps)
+	f.catchUp()
+	f.verifyAnswers(f.audit.steps)
 	for _, cut := range f.cut {
 		f.t.Errorf("flows of a living instance were broken: %s", cut)
 	}
@@ -157,8 +166,8 @@ func (f *fleet) until(what string, most time.Duration, do func() error) bool {
 			}
 			nap(followEvery)
 		}
-		if err == nil || f.t.Failed() {
-			return !f.t.Failed()
+		if err == nil || f.t.Failed() || f.failed() {
+			return !f.t.Failed() && !f.failed()
 		}
 		if time.Now().After(deadline) {
 			f.t.Errorf("%s within %s: %v", what, most, err)
@@ -167,13 +176,14 @@ func (f *fleet) until(what string, most time.Duration, do func() error) bool {
 	}
 }
 
-func (f *fleet) joined() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if n := len(f.audit.world.Hosts); n < f.size.hosts {
-		return fmt.Errorf("%d of %d hosts have joined", n, f.size.hosts)
-	}
-	return nil
+func (f *fleet) joined() (err error) {
+	f.catchUp()
+	f.view(func(w *world.World) {
+		if n := len(w.Hosts); n < f.size.hosts {
+			err = fmt.Errorf("%d of %d hosts have joined", n, f.size.hosts)
+		}
+	})
+	return err
 }
 
 func keyOf(n int) pando.ServiceKey {
@@ -251,9 +261,8 @@ func (f *fleet) load() {
 
 // askOne makes an instance of a hollow host ask, for one more or for its own end.
 func (f *fleet) askOne(d *rand.Rand) {
-	f.mu.Lock()
-	all := f.audit.world.Of(keyOf(d.IntN(f.size.services)))
-	f.mu.Unlock()
+	var all []pando.Instance
+	f.view(func(w *world.World) { all = w.Of(keyOf(d.IntN(f.size.services))) })
 	if len(all) == 0 {
 		return
 	}
@@ -312,6 +321,10 @@ func (f *fleet) on(h pando.HostName) (out []world.Versioned[pando.Instance]) {
 	return out
 }
 
+// fleetTick is the time of a call to the store, as a durable write to a real one takes. The events
+// of a tick run on all processors. One tick has many commits of a large fleet.
+const fleetTick = 5 * time.Millisecond
+
 // followEvery is short: a large fleet makes 100,000 commits in a second of virtual time.
 const followEvery = 20 * time.Millisecond
 
@@ -324,21 +337,8 @@ func (f *fleet) follow() {
 	if len(all) == 0 {
 		return
 	}
-	f.mu.Lock()
-	f.audit.replay(all)
-	f.n.commits += len(all)
-	f.n.instancesMax = max(f.n.instancesMax, len(f.audit.world.Instances))
-	f.mu.Unlock()
-	for _, b := range all {
-		for _, r := range b.Changes {
-			if r.Key.Kind() != pando.KindIntent || r.Value == nil {
-				continue
-			}
-			if v, _ := world.DecodeAny(r); v != nil {
-				f.steps.note(v.(pando.Intent))
-			}
-		}
-	}
+	f.count(func(n *counts) { n.commits += len(all) })
+	f.news <- all
 	f.read = all[len(all)-1].Revision
 	f.registry.Compact(f.read - min(f.read, 1000))
 	if now := machineTime(); now-f.told > fleetReportEvery {
@@ -348,10 +348,13 @@ func (f *fleet) follow() {
 }
 
 // serve checks that every service has its instances, on hosts that are there.
-func (f *fleet) serve() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	w := f.audit.world
+func (f *fleet) serve() (err error) {
+	f.catchUp()
+	f.view(func(w *world.World) { err = f.serves(w) })
+	return err
+}
+
+func (f *fleet) serves(w *world.World) error {
 	for n := range f.size.services {
 		k := keyOf(n)
 		svc := w.Services[k].V
@@ -373,11 +376,14 @@ func (f *fleet) serve() error {
 
 // report prints the counts, and the pace of the simulation.
 func (f *fleet) report(what string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.auditing.Lock()
+	most := f.instancesMax
+	f.auditing.Unlock()
+	f.counting.Lock()
+	defer f.counting.Unlock()
 	took := machineTime() - f.began
 	f.t.Logf("%s: %d hosts, %d services, at most %d instances, %d commits; %d asks answered, %d not;"+
 		" %d hosts died, %d leaders, %d deploys; %s of machine time", what, f.size.hosts,
-		f.size.services, f.n.instancesMax, f.n.commits, f.n.answered, f.n.unanswered, f.n.deaths,
+		f.size.services, most, f.n.commits, f.n.answered, f.n.unanswered, f.n.deaths,
 		f.n.terms, f.n.deploys, took.Round(time.Second/10))
 }

@@ -105,7 +105,7 @@ func (h *hollow) step(ctx context.Context, i world.Versioned[pando.Instance]) {
 		return
 	}
 	dice := h.f.dice(string(i.V.ID), uint64(i.Modified))
-	nap(next.after/2 + time.Duration(dice.Int64N(int64(next.after))))
+	nap((next.after/2 + time.Duration(dice.Int64N(int64(next.after)))).Round(fleetTick))
 	for ctx.Err() == nil {
 		err := h.write(ctx, i, next)
 		switch {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/wall"
 )
 
@@ -63,22 +64,6 @@ func watchOver(ctx context.Context, p place) error {
 	return errors.Join(os.Remove(pidFile(p, wardenRole))) // its end was asked for
 }
 
-// Waits of a warden. The first restart comes at once, because the host decides nothing meanwhile.
-const (
-	restartWaitMin = 100 * time.Millisecond
-	restartWaitMax = 30 * time.Second
-	steadyAfter    = time.Minute // a daemon that lived longer is not failing again and again
-)
-
-// restartWait returns the wait before the next start of a daemon, from the wait before its last
-// start and the time that it lived.
-func restartWait(last, lived time.Duration) time.Duration {
-	if lived >= steadyAfter || last == 0 {
-		return restartWaitMin
-	}
-	return min(2*last, restartWaitMax)
-}
-
 // keepAlive starts a daemon again each time it ends, until ctx ends.
 func keepAlive(ctx context.Context, p place, role string, log *slog.Logger) {
 	wait := time.Duration(0)
@@ -93,7 +78,7 @@ func keepAlive(ctx context.Context, p place, role string, log *slog.Logger) {
 			log.Warn("this host has this daemon no more")
 			return
 		}
-		wait = restartWait(wait, time.Since(since))
+		wait = cli.RestartWait(wait, time.Since(since))
 		log.Warn("a daemon ended and is started again", "wait", wait)
 		if pando.Sleep(ctx, wall.Clock{}, wait) != nil {
 			return

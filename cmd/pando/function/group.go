@@ -30,7 +30,7 @@ type groupFlags struct {
 	units, capacity, store, exchange, chaos string
 	replicas                                uint32
 	gap                                     time.Duration
-	perFlow                                 bool
+	perFlow, watch                          bool
 }
 
 // add adds the flags of a group to a command.
@@ -49,6 +49,8 @@ func (g *groupFlags) flags() *pflag.FlagSet {
 	f.StringVar(&g.store, "state-store", "", "socket of a Redis that holds the states, for comparison")
 	f.StringVar(&g.exchange, "exchange", "memory", "how units exchange states: memory or udp")
 	f.StringVar(&g.chaos, "chaos", "", "LOSS,REPETITION,DISORDER in percent, for tests")
+	f.BoolVar(&g.watch, watchFlag, false, "start the group again when a signal ends it")
+	_ = f.MarkHidden(watchFlag)
 	return f
 }
 
@@ -76,6 +78,15 @@ func (u unit) group(c *cobra.Command, g *groupFlags, functions []string) error {
 	}
 	if c.Flags().Lookup("detach").Value.String() == "true" {
 		return u.detach(config, append(slices.Clone(functions), arguments(c.Flags(), "detach")...))
+	}
+	if g.watch {
+		own, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		args := slices.Concat([]string{"fn", "run"}, functions, arguments(c.Flags(), watchFlag))
+		return u.watch(c.Context(), filepath.Join(config.RunDir, config.Name),
+			func() *exec.Cmd { return exec.Command(own, args...) })
 	}
 	return units.Run(c.Context(), config, func() {
 		fmt.Fprintf(u.Stdout, "%s runs: `pando fn ls`, `pando fn top`, `pando fn rm %[1]s`\n",
@@ -238,7 +249,7 @@ func (u unit) detach(c units.Config, args []string) error {
 		return asRoot(err)
 	}
 	defer log.Close()
-	child := exec.Command(own, append([]string{"fn", "run"}, args...)...)
+	child := exec.Command(own, append([]string{"fn", "run", "--" + watchFlag}, args...)...)
 	child.Stderr, child.SysProcAttr = log, &syscall.SysProcAttr{Setsid: true}
 	ready, err := child.StdoutPipe()
 	if err != nil {

@@ -5,6 +5,7 @@ use pando_flow::{End, FlowKey};
 
 use crate::ends::Ends;
 use crate::flows::STAGES_MAX;
+pub use crate::zeros::put_state;
 
 /// The error of a malformed message.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,13 +40,6 @@ pub struct FlowHead {
 pub fn put_flow(into: &mut Vec<u8>, flow: &FlowHead) {
     into.extend_from_slice(flow.key.as_bytes());
     flow.encode(into);
-}
-
-/// Writes the state of a flow at one stage, without its trailing zeroes.
-pub fn put_state(into: &mut Vec<u8>, state: &[u8]) {
-    let used = state.len() - state.iter().rev().take_while(|&&byte| byte == 0).count();
-    into.extend_from_slice(&(used as u16).to_le_bytes());
-    into.extend_from_slice(&state[..used]);
 }
 
 /// Flags of a flow.
@@ -180,21 +174,6 @@ impl<'a> Reader<'a> {
             version,
         )
         .0)
-    }
-
-    /// Reads a state from [`put_state`] into a stage's state.
-    pub fn state(&mut self, into: &mut [u8]) -> Result<(), Malformed> {
-        let used = u16::from_le_bytes(self.array()?).into();
-        let (part, rest) = into.split_at_mut_checked(used).ok_or(Malformed)?;
-        part.copy_from_slice(self.bytes(used)?);
-        rest.fill(0);
-        Ok(())
-    }
-
-    /// Skips a state from [`put_state`].
-    pub fn skip_state(&mut self) -> Result<(), Malformed> {
-        let used = u16::from_le_bytes(self.array()?);
-        self.bytes(used.into()).map(drop)
     }
 }
 

@@ -11,6 +11,7 @@ mod handed;
 pub mod leases;
 mod stage;
 mod turn;
+mod zeros;
 
 use pando_abi::executor::{Executor, Trap};
 use pando_abi::{self as abi, BATCH_PACKETS};

@@ -185,6 +185,14 @@ impl Handover {
             Role::Waiting(_) => self.stale(),
             Role::Fenced(_) if header.epoch <= epoch => self.stale(),
             Role::Replica { .. } if header.epoch < epoch => self.stale(),
+            // Steering forgot the flow for want of room, and begins it anew at this unit. Earlier
+            // packets come first.
+            Role::Owner | Role::Replica { .. } | Role::Fenced(_)
+                if header.previous == NO_UNIT && header.epoch > epoch && flow.pending == 0 =>
+            {
+                flow.own(header.epoch, before);
+                self.run(now_ns, key, header)
+            }
             // The flow left and came back before another unit processed a packet of it.
             Role::Owner if flow.seen.clock == before && flow.seen.holes() == 0 => {
                 flow.epoch = header.epoch;

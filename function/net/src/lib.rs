@@ -5,4 +5,6 @@ pub mod offload;
 pub mod packet;
 pub mod port;
 mod promiscuous;
+mod sending;
+mod socket;
 pub mod xdp;

@@ -11,10 +11,12 @@
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::offload::Offload;
+use crate::sending::Sending;
+use crate::socket::{self, Head, bind, index_of, set, set_of};
 
 /// Frames of a ring. They last for 33 ms at a million packets per second while the unit is off its
 /// core.
@@ -30,30 +32,10 @@ const LARGE_BYTES: usize = 65_535 + 128;
 /// Bytes in front of a packet from the queue: room for a tag, and the virtio header.
 const IN_FRONT: usize = TAG_BYTES + Offload::LENGTH_BYTES;
 
-/// The kernel's `struct tpacket2_hdr`.
-#[repr(C)]
-struct Head {
-    status: u32,
-    length: u32,
-    captured: u32,
-    mac: u16,
-    net: u16,
-    seconds: u32,
-    nanoseconds: u32,
-    vlan: u16,
-    vlan_type: u16,
-    padding: [u8; 4],
-}
-
-impl Head {
-    fn time_ns(&self) -> u64 {
-        u64::from(self.seconds) * 1_000_000_000 + u64::from(self.nanoseconds)
-    }
-}
-
 /// A device that receives and sends packets.
 pub struct Port {
     socket: OwnedFd,
+    sending: Sending,
     ring: *mut u8,
     ring_bytes: usize,
     frames: usize,
@@ -89,36 +71,6 @@ pub struct Received<'a> {
     pub segment: u16,
 }
 
-fn check(result: libc::c_int, what: &str) -> io::Result<libc::c_int> {
-    if result >= 0 {
-        return Ok(result);
-    }
-    let cause = io::Error::last_os_error();
-    Err(io::Error::new(cause.kind(), format!("{what}: {cause}")))
-}
-
-fn set<T>(socket: &OwnedFd, option: libc::c_int, value: &T, what: &str) -> io::Result<()> {
-    set_of(socket, libc::SOL_PACKET, option, value, what)
-}
-
-fn set_of<T>(
-    socket: &OwnedFd,
-    level: libc::c_int,
-    option: libc::c_int,
-    value: &T,
-    what: &str,
-) -> io::Result<()> {
-    let size = size_of::<T>() as libc::socklen_t;
-    // SAFETY: value points to size bytes.
-    check(
-        unsafe {
-            libc::setsockopt(socket.as_raw_fd(), level, option, (value as *const T).cast(), size)
-        },
-        what,
-    )
-    .map(drop)
-}
-
 impl Port {
     /// Opens `device` with a ring of `frames` frames, rounded up to a multiple of 512. Needs
     /// CAP_NET_RAW.
@@ -134,13 +86,7 @@ impl Port {
             ));
         }
         // The protocol stays 0 until the bind, so that no packet of another device enters the ring.
-        // SAFETY: plain system call.
-        let socket = check(
-            unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) },
-            "open a packet socket",
-        )?;
-        // SAFETY: just opened.
-        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        let socket = socket::open()?;
         set(&socket, libc::PACKET_VERSION, &1i32, "PACKET_VERSION")?;
         set(&socket, PACKET_IGNORE_OUTGOING, &1i32, "PACKET_IGNORE_OUTGOING")?;
         set(&socket, libc::PACKET_QDISC_BYPASS, &1i32, "PACKET_QDISC_BYPASS")?;
@@ -162,24 +108,20 @@ impl Port {
             frames as u32,
         ];
         set(&socket, libc::PACKET_RX_RING, &request, "PACKET_RX_RING")?;
-        let port = Port::adopt(socket, device, frames)?;
-        // SAFETY: an all-zero sockaddr_ll is valid.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-        address.sll_ifindex = index;
-        let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-        // SAFETY: address is a sockaddr_ll of size bytes.
-        check(
-            unsafe { libc::bind(port.socket.as_raw_fd(), (&raw const address).cast(), size) },
-            "bind to the device",
-        )?;
+        let port = Port::map(socket, device, index, frames)?;
+        bind(&port.socket, libc::ETH_P_ALL as u16, index)?;
         Ok(port)
     }
 
     /// Maps the ring of `frames` frames that another process opened on `device`. Both processes may
     /// map it, but only one may use it.
     pub fn adopt(socket: OwnedFd, device: &str, frames: usize) -> io::Result<Port> {
+        let index = index_of(&socket)?;
+        Port::map(socket, device, index, frames)
+    }
+
+    fn map(socket: OwnedFd, device: &str, index: i32, frames: usize) -> io::Result<Port> {
+        let sending = Sending::open(device, index)?;
         let frames = frames.next_multiple_of(BLOCK_BYTES / FRAME_BYTES);
         let ring_bytes = frames * FRAME_BYTES;
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
@@ -193,6 +135,7 @@ impl Port {
         let device = device.to_owned();
         Ok(Port {
             socket,
+            sending,
             ring: ring.cast(),
             ring_bytes,
             frames,
@@ -381,34 +324,7 @@ impl Port {
     /// Sends frames and returns how many the kernel took. It takes fewer when the device's queue is
     /// full.
     pub fn send(&self, frames: &[&[u8]]) -> usize {
-        let vector = |bytes: &[u8]| libc::iovec {
-            iov_base: bytes.as_ptr().cast_mut().cast(),
-            iov_len: bytes.len(),
-        };
-        let mut vectors: Vec<[libc::iovec; 2]> =
-            frames.iter().map(|frame| [vector(&Offload::NONE), vector(frame)]).collect();
-        let mut messages: Vec<libc::mmsghdr> = Vec::with_capacity(frames.len());
-        for vectors in &mut vectors {
-            // SAFETY: an all-zero mmsghdr is valid.
-            let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
-            message.msg_hdr.msg_iov = vectors.as_mut_ptr();
-            message.msg_hdr.msg_iovlen = vectors.len();
-            messages.push(message);
-        }
-        let mut sent = 0;
-        while sent < messages.len() {
-            let rest = &mut messages[sent..];
-            // SAFETY: rest is a valid array of headers, whose vectors live until the call returns.
-            match unsafe {
-                libc::sendmmsg(self.socket.as_raw_fd(), rest.as_mut_ptr(), rest.len() as u32, 0)
-            } {
-                taken if taken > 0 => sent += taken as usize,
-                // The first frame cannot be sent (too long, device down, queue full). It is lost as
-                // on a wire.
-                _ => return sent + self.send(&frames[(sent + 1).min(frames.len())..]),
-            }
-        }
-        sent
+        self.sending.send(frames, self.socket.as_fd())
     }
 
     /// Returns [`Port::lost`] if a received frame reported a loss, else 0 without asking the

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use crate::packet::{self, Received, Slot};
 use crate::promiscuous;
+use crate::socket;
 use crate::xdp;
 
 /// The requested kernel interface.
@@ -92,7 +93,7 @@ impl Port {
                 promiscuous::hold(unsafe { BorrowedFd::borrow_raw(port.as_raw_fd()) }, &port.device)
             }
             Way::Xdp(port) => {
-                let socket = promiscuous::socket()?;
+                let socket = socket::open()?;
                 promiscuous::hold(socket.as_fd(), &port.device)?;
                 self._promiscuous = Some(socket);
                 Ok(())

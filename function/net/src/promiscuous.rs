@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Makes `device` promiscuous until `socket`, a packet socket, and its duplicates are closed.
 pub fn hold(socket: BorrowedFd, device: &str) -> io::Result<()> {
@@ -26,15 +26,4 @@ pub fn hold(socket: BorrowedFd, device: &str) -> io::Result<()> {
         )
     };
     if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Opens a packet socket that receives nothing.
-pub fn socket() -> io::Result<OwnedFd> {
-    // SAFETY: plain system call.
-    let opened = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    if opened < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: just opened.
-    Ok(unsafe { OwnedFd::from_raw_fd(opened) })
 }

@@ -147,7 +147,7 @@ impl Hello {
 /// The longest tenant and name of a unit, with the stroke between them.
 const UNIT_BYTES_MAX: usize = 127;
 /// Version of these messages.
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
 
 /// Reads the parts of a message.
 pub trait Parts<'a> {

@@ -215,6 +215,34 @@ fn a_log_has_the_states_of_a_killed_unit() {
     assert!(handed_over(&status, "kept") > 0, "{status}");
 }
 
+/// The process of a group is killed, and with it its units. Another one serves again by itself.
+/// After `pando fn rm` none does.
+#[test]
+fn a_killed_group_is_started_again() {
+    let Some(mut bench) = bench("killed") else { return };
+    bench.start(&["--units", "2"]);
+    let pid = |status: &serde_json::Value| status["pid"].as_i64();
+    let mut killed = pid(&bench.status("g")).unwrap();
+    for _ in 0..2 {
+        // SAFETY: the process of this test's own group, which answered just now.
+        assert_eq!(unsafe { libc::kill(killed as i32, libc::SIGKILL) }, 0);
+        let since = Instant::now();
+        let again = |status: &serde_json::Value| {
+            status["group"]["units"] == 2 && pid(status) != Some(killed)
+        };
+        let status = until(&mut bench, again, |_| std::thread::yield_now());
+        println!("{} ms without a group", since.elapsed().as_millis());
+        killed = pid(&status).unwrap();
+        let mut numbers = Numbers::new();
+        let sent = bench.play(0..10, &mut numbers, |_, _| {});
+        assert_eq!(came(&numbers), sent, "{}", bench.status("g"));
+    }
+    assert!(bench.pando(&["rm", "g"]).status.success());
+    assert!(bench.status("g").is_null());
+    let folder = bench.directory.join("run/g");
+    assert!(!folder.exists(), "{} is there again", folder.display());
+}
+
 /// A process that ends with the test, however the test ends.
 struct Ended(std::process::Child);
 

@@ -6,14 +6,16 @@
 //! refuses every file. seccomp allows only system calls that move packets and memory. The process
 //! can start no other process.
 //!
-//! One gap remains. A packet socket sends on every device of the namespace in which it was opened.
-//! If tenants must not reach each other's devices, put the devices into separate namespaces.
+//! A packet socket could send on every device of the namespace in which it was opened, if a call
+//! named the device. So no call that sends may have an address. Packets leave by the device of
+//! their socket only.
 
 use std::io;
+use std::os::fd::RawFd;
 
 /// System calls that the unit may make with any arguments. All others fail with EPERM, except for
 /// [`Bounded`].
-const ALLOWED: [libc::c_long; 36] = [
+const ALLOWED: [libc::c_long; 32] = [
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_writev,
@@ -23,12 +25,8 @@ const ALLOWED: [libc::c_long; 36] = [
     libc::SYS_recvfrom,
     libc::SYS_recvmsg,
     libc::SYS_recvmmsg,
-    libc::SYS_sendto,
-    libc::SYS_sendmsg,
-    libc::SYS_sendmmsg,
     libc::SYS_accept4,
     libc::SYS_getsockopt,
-    libc::SYS_setsockopt,
     libc::SYS_shutdown,
     libc::SYS_munmap,
     libc::SYS_mremap,
@@ -60,7 +58,8 @@ fn checked(result: libc::c_long, what: &str) -> io::Result<libc::c_long> {
     Err(io::Error::new(cause.kind(), format!("{what}: {cause}")))
 }
 
-/// A system call that is allowed for some values of one argument.
+/// A system call that is allowed for some values of one argument. With several entries, a call is
+/// allowed if one of them allows it.
 struct Bounded {
     number: libc::c_long,
     argument: u32,
@@ -76,28 +75,36 @@ enum Test {
 }
 
 /// Written memory is never executable. Signals reach only this process. No descriptor gets an owner
-/// to receive signals.
-fn bounded() -> [Bounded; 5] {
+/// to receive signals. Only data of the socket `addresses` has an address. No packet socket
+/// changes.
+fn bounded(addresses: Option<RawFd>) -> Vec<Bounded> {
     let commands = [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL].map(|c| c as u32);
     let call = |number, argument, test| Bounded { number, argument, test };
-    [
+    let levels = [libc::SOL_SOCKET, libc::IPPROTO_TCP].map(|level| level as u32);
+    let addresses = addresses.map(|fd| call(libc::SYS_sendto, 0, Test::OneOf(vec![fd as u32])));
+    let rules = [
+        // The length of the address. Without one, a packet leaves by its socket's device.
+        call(libc::SYS_sendto, 5, Test::OneOf(vec![0])),
+        call(libc::SYS_setsockopt, 1, Test::OneOf(levels.to_vec())),
         call(libc::SYS_mmap, 2, Test::Without(libc::PROT_EXEC as u32)),
         call(libc::SYS_mprotect, 2, Test::Without(libc::PROT_EXEC as u32)),
         call(libc::SYS_tgkill, 0, Test::OneOf(vec![std::process::id()])),
         // A log that is too long begins again. The shared memory of a group keeps its length.
         call(libc::SYS_ftruncate, 0, Test::OneOf(vec![libc::STDERR_FILENO as u32])),
         call(libc::SYS_fcntl, 1, Test::OneOf(commands.to_vec())),
-    ]
+    ];
+    addresses.into_iter().chain(rules).collect()
 }
 
-/// Closes the walls around this process, which works for `tenant`. There is no way back.
+/// Closes the walls around this process, which works for `tenant`. There is no way back. Only the
+/// socket `addresses`, if any, may send to an address. It must be no packet socket.
 ///
 /// The working thread must call this, because Landlock and the namespace apply only to the calling
 /// thread. The other walls apply to all threads.
 ///
 /// Without root, the process keeps its user and its network namespace, and only the calling thread
 /// drops its capabilities. The other walls need no privilege.
-pub fn enter(tenant: &str) -> io::Result<()> {
+pub fn enter(tenant: &str, addresses: Option<RawFd>) -> io::Result<()> {
     // SAFETY: no arguments.
     if unsafe { libc::geteuid() } == 0 {
         // SAFETY: plain system call.
@@ -123,7 +130,7 @@ pub fn enter(tenant: &str) -> io::Result<()> {
     }
     no_files()?;
     no_capabilities()?;
-    few_system_calls()
+    few_system_calls(addresses)
 }
 
 /// Returns the user of a tenant by the hash of its name. The 2^28 users are a range that systemd's
@@ -207,7 +214,7 @@ fn no_capabilities() -> io::Result<()> {
         .map(drop)
 }
 
-fn few_system_calls() -> io::Result<()> {
+fn few_system_calls(addresses: Option<RawFd>) -> io::Result<()> {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let jump = |k: u32, jt: u8, jf: u8| libc::sock_filter {
         code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
@@ -223,7 +230,8 @@ fn few_system_calls() -> io::Result<()> {
     for number in ALLOWED {
         program.extend([jump(number as u32, 0, 1), answer(libc::SECCOMP_RET_ALLOW)]);
     }
-    for call in bounded() {
+    let mut calls = bounded(addresses).into_iter().peekable();
+    while let Some(call) = calls.next() {
         // Load the low half of the argument. Both architectures are little endian, and no test
         // needs the high half.
         let mut body = vec![load(16 + 8 * call.argument)];
@@ -241,7 +249,11 @@ fn few_system_calls() -> io::Result<()> {
                 answer(libc::SECCOMP_RET_ALLOW),
             ]),
         }
-        body.push(refused);
+        if calls.peek().is_some_and(|next| next.number == call.number) {
+            body.push(load(0)); // the next entry decides
+        } else {
+            body.push(refused);
+        }
         program.push(jump(call.number as u32, 0, body.len() as u8));
         program.extend(body);
     }

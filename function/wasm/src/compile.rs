@@ -160,7 +160,7 @@ const WALLS: i32 = 4;
 /// Runs the compiler's process. Standard input is the module. Standard output gets the code, or the
 /// reason for the exit code.
 pub fn behind_walls(tenant: &str) -> u8 {
-    let (code, said) = match bounds().and_then(|()| sandbox::enter(tenant)) {
+    let (code, said) = match bounds().and_then(|()| sandbox::enter(tenant, None)) {
         Err(e) => (WALLS, format!("{e}").into_bytes()),
         Ok(()) => match translated() {
             Ok(code) => (0, code),

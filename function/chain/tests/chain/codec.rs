@@ -41,6 +41,13 @@ fn heads() -> impl Strategy<Value = FlowHead> {
     )
 }
 
+/// Returns states with runs of zeroes of all lengths.
+fn state() -> impl Strategy<Value = Vec<u8>> {
+    let bytes = proptest::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..20);
+    let part = (0..150usize, bytes).prop_map(|(zeroes, bytes)| [vec![0; zeroes], bytes].concat());
+    proptest::collection::vec(part, 0..4).prop_map(|parts| parts.concat())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 1000,
@@ -53,10 +60,7 @@ proptest! {
     #[test]
     fn any_flow_is_read_as_it_was_written(
         head in heads(),
-        states in proptest::collection::vec(
-            proptest::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..20),
-            0..4,
-        ),
+        states in proptest::collection::vec(state(), 0..4),
     ) {
         let mut bytes = Vec::new();
         put_flow(&mut bytes, &head);
@@ -96,6 +100,15 @@ proptest! {
         }
         let mut reader = Reader(&bytes);
         prop_assert_eq!((reader.skip_state(), reader.0.len()), (Ok(()), 0));
+    }
+
+    /// Bytes that are no state are refused, or fit their place.
+    #[test]
+    fn no_bytes_of_a_state_panic(
+        bytes in proptest::collection::vec(any::<u8>(), 0..60),
+        room in 0..400usize,
+    ) {
+        let _ = Reader(&bytes).state(&mut vec![0; room]);
     }
 }
 

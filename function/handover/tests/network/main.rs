@@ -97,6 +97,34 @@ fn a_flow_comes_back_to_a_state_that_was_pushed() {
     );
 }
 
+/// A full table of flows forgets a silent flow. When the flow returns, its epoch and clock are
+/// beyond the former ones. It begins at the unit that has the former state, at one with a replica,
+/// or elsewhere, and later moves with its state.
+#[test]
+fn a_flow_that_steering_forgot_begins_anew() {
+    for unit in 0..3 {
+        let mut world = World::new(7, 0, 1, 1);
+        let header = |clock, unit, previous, epoch| Header {
+            flowlet_starts: true,
+            ethertype: 0x800,
+            unit,
+            previous,
+            epoch,
+            position: 0,
+            clock,
+            replicas: 0b11,
+        };
+        world.at(0, Event::Packet(header(1, 0, NO_UNIT, 1)));
+        world.at(1_000_000, Event::Packet(header(2, 1, 0, 2)));
+        world.at(2_000_000_000, Event::Packet(header(5, unit, NO_UNIT, 4)));
+        world.at(2_001_000_000, Event::Packet(header(6, 3, unit, 5)));
+        world.run();
+        let counts = || world.units.iter().map(|unit| unit.core.counts);
+        assert_eq!(counts().map(|c| c.stale + c.gave_up + c.updates_lost).sum::<u64>(), 0);
+        assert_eq!(final_state(&world)[final_state(&world).len() - 2..], [5, 6], "unit {unit}");
+    }
+}
+
 /// Sends a flow's packets, each a flowlet at the next unit, with pushes to all units.
 fn around(world: &mut World, clocks: std::ops::RangeInclusive<u64>) {
     for clock in clocks {

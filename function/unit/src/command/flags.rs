@@ -195,7 +195,7 @@ impl Run {
         let (ports, code) = self.chain.prepare_while(&self.places.compiler(&self.tenant)?, open)?;
         let (force, digest) = (code.force.clone(), code.digest);
         let mut meter = self.places.meter(&self.tenant, &self.name)?;
-        pando_walls::sandbox::enter(&self.tenant)
+        pando_walls::sandbox::enter(&self.tenant, None)
             .map_err(|e| Failure::Internal(format!("close the walls around the unit: {e}")))?;
         let chain = self.chain.start(code)?;
         let names: Vec<&str> = chain.names().collect();

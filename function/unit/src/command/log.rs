@@ -65,7 +65,7 @@ impl Log {
         let signals = unit::signals().map_err(internal("signals"))?;
         let door = self.door()?;
         let orders = self.inside.then(Orders::inherited);
-        sandbox::enter(USER).map_err(internal("close the walls around the log"))?;
+        sandbox::enter(USER, None).map_err(internal("close the walls around the log"))?;
         if let Some(address) = self.listen.filter(|_| door.is_some()) {
             tell!("the output log listens on {address}");
         }

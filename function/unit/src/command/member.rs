@@ -124,7 +124,7 @@ impl Member {
         let mut meter = self.places.meter(&self.tenant, &self.name)?;
         let group =
             self.membership(self.store()?).map_err(internal("open the memory of the group"))?;
-        pando_walls::sandbox::enter(&self.tenant)
+        pando_walls::sandbox::enter(&self.tenant, self.udp_fd)
             .map_err(internal("close the walls around the unit"))?;
         let force = code.force.clone();
         let chain = self.chain.start(code)?;

@@ -115,6 +115,13 @@ impl UnitPlace {
         Some(Cgroup::of(Path::new(cgroup::ROOT), folders.lines().map(PathBuf::from).collect()))
     }
 
+    /// Lets the process that watches a group start it no more
+    /// (`cmd/pando/function/watch.go`).
+    pub fn unwatch(&self) {
+        // Only detached groups have the file.
+        let _ = std::fs::remove_file(self.directory.join("watched"));
+    }
+
     /// Removes the unit's control group and directory.
     pub fn remove(&self) -> io::Result<()> {
         let group = self.group().map_or(Ok(()), |group| group.remove());

@@ -269,6 +269,7 @@ impl Remove {
         let places =
             names.iter().map(|name| self.places.known(name)).collect::<Result<Vec<_>, _>>()?;
         for (name, place) in names.iter().zip(places) {
+            place.unwatch();
             match ask(&place.control(), "stop") {
                 Ok(_) => drop(comes(|| ask(&place.control(), "status").is_err())),
                 Err(e) if unit::is_silence(&e) => end(name, &place)?,
