@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"time"
 )
@@ -195,6 +196,13 @@ func (s Spec) ForRun(p RunPart) Spec {
 // rarely is a schedule in place of the run that a deploy of a job starts: 29 February.
 const rarely = "0 0 29 2 *"
 
+// OnceLabel is a label of the spec of one run. Control removes its service once the run is over, so
+// a caller that is killed leaves none.
+const OnceLabel = "pando-run-once"
+
+// IsOnce reports whether the service of the spec exists for one run.
+func (s Spec) IsOnce() bool { return s.IsJob() && s.Labels[OnceLabel] != "" }
+
 // Once returns the spec of a job for one run of s, under another name. The job takes no connections
 // and keeps no state.
 func (s Spec) Once(name ServiceName) (Spec, error) {
@@ -215,6 +223,9 @@ func (s Spec) Once(name ServiceName) (Spec, error) {
 	s.Ports, s.State, s.StateCopies, s.Hooks = nil, nil, 0, Hooks{}
 	s.Health, s.Restart, s.Scale, s.Replicate = Health{}, "", Scale{}, Replicate{}
 	s.Rollout, s.Balance, s.DrainSecondsMax = Rollout{}, Balance{}, 0
+	labels := map[string]string{OnceLabel: "yes"}
+	maps.Copy(labels, s.Labels)
+	s.Labels = labels
 	return s, nil
 }
 

@@ -63,10 +63,14 @@ func TestTheSpecOfOneRunServesNothing(t *testing.T) {
 		Command: []string{"serve"}, Environment: map[string]string{"A": "b"},
 		Ports: []Port{{Published: 80}}, Restart: RestartAlways, Scale: Scale{Min: 3, Max: 9, Warm: 2},
 		Volumes: []Volume{{Name: "data"}}, State: map[string]StateType{"n": "counter"},
-		StateCopies: 2, DrainSecondsMax: 5}
+		StateCopies: 2, DrainSecondsMax: 5, Labels: map[string]string{"team": "shop"}}
 	got, err := s.Once("web-run-1")
 	want := Spec{Name: "web-run-1", Tenant: "shop", Kind: KindJob, Job: Job{Schedule: rarely},
-		Command: s.Command, Environment: s.Environment, Volumes: s.Volumes}
+		Command: s.Command, Environment: s.Environment, Volumes: s.Volumes,
+		Labels: map[string]string{"team": "shop", OnceLabel: "yes"}}
+	if s.IsOnce() || !got.IsOnce() || len(s.Labels) != 1 {
+		t.Errorf("the labels of a run are %v, of its spec %v", s.Labels, got.Labels)
+	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v\nwant %+v", got, err, want)
 	}

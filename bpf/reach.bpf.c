@@ -4,7 +4,8 @@
 #include "reply.h"
 
 #define WALLED_MAX 8192 /* instances of a host */
-#define PLACES_MAX (1 << 17)
+/* The VIPs of 16,384 services, 8,192 instances and 1,024 hosts, each by both families. */
+#define PLACES_MAX (1 << 16)
 #define ANSWERS_MAX 8 /* UDP ports of a service */
 #define CONTROL_FIRST 7401 /* the hosts' own ports */
 #define CONTROL_LAST 7404 /* the tunnel */
@@ -27,7 +28,7 @@ struct owner {
 };
 
 struct {
-	TABLE_OF(HASH, WALLED_MAX, __u32, struct walled);
+	GROWING(WALLED_MAX, __u32, struct walled);
 } walls SEC(".maps");
 
 struct {

@@ -33,6 +33,7 @@ func Decide(
 	d.abandon()
 	d.answerAsks()
 	shift{d}.work()
+	shift{d}.endOnce()
 	ordinals{d}.assemble()
 	switch spec, known := d.spec(d.serving()); {
 	case d.svc.Removing:

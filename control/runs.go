@@ -49,6 +49,19 @@ func (d shift) work() {
 	}
 }
 
+// endOnce removes the service of one run that its caller has left behind.
+func (d shift) endOnce() {
+	if d.svc.Removing || d.forgotten {
+		return
+	}
+	over, at := lifecycle.OnceOver(d.newest(), d.svc.Book, d.svc.Asked, d.now)
+	d.lookAgain(at)
+	if over {
+		d.svc.Removing, d.svc.Purge = true, true
+		d.record(pando.DecidedRemove, "", "its one run is over, and its caller is gone", nil)
+	}
+}
+
 // compareMoves puts notes first and starts last, and each kind in an order that no map decides.
 func compareMoves(a, b lifecycle.RunMove) int {
 	rank := func(m lifecycle.RunMove) int {

@@ -235,3 +235,39 @@ func TestARunIsRefusedWithItsReason(t *testing.T) {
 		}
 	})
 }
+
+// A caller that is killed leaves no service of its run, and no volume.
+func TestControlRemovesTheServiceOfOneRun(t *testing.T) {
+	tb := newTable(t)
+	tb.deploy(1, func(s *pando.Spec) {
+		once, err := s.Once(s.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		*s = once
+	})
+	svc := tb.w.Services[web].V
+	svc.Asked = tb.now
+	tb.put(svc)
+	tb.settle()
+	tb.begins(nil)
+	tb.settle()
+	tb.work()
+	tb.now = tb.now.Add(10 * time.Minute)
+	tb.settle()
+	parts := world.RunsOf(tb.w, web)
+	if len(parts) != 1 {
+		t.Fatalf("%d instances run after ten minutes", len(parts))
+	}
+	tb.ends(parts[0], 0)
+	tb.settle()
+	txn, next := Decide(tb.w, web, tb.now, tb.ids)
+	if _, there := tb.w.Services[web]; !there || len(txn.Put) > 0 || next.Before(tb.now) {
+		t.Fatalf("the caller had no time to remove it; next look at %v", next)
+	}
+	tb.now = next
+	tb.settle()
+	if _, there := tb.w.Services[web]; there {
+		t.Error("the service of one run is left")
+	}
+}

@@ -334,3 +334,24 @@ func RememberedRuns(kept map[string]bool, decisions []pando.Decision, b *pando.R
 		}
 	}
 }
+
+// onceGrace is how long the caller of a run of its own service may take to remove that service.
+const onceGrace = 10 * time.Second
+
+// OnceOver reports whether the service of one run is of no more use: its run has ended, or never
+// began, and its caller has not removed it. at is the time of the next look, or zero.
+func OnceOver(
+	s pando.Spec, b *pando.RunBook, asked, now time.Time,
+) (over bool, at time.Time) {
+	if !s.IsOnce() || b.Active() > 0 {
+		return false, at
+	}
+	at = asked.Add(pando.RunAliveMax)
+	if newest, ran := b.Newest(); ran {
+		at = newest.Ended.Add(onceGrace)
+	}
+	if now.Before(at) {
+		return false, at
+	}
+	return true, time.Time{}
+}

@@ -212,3 +212,40 @@ func TestAJobHasAPhase(t *testing.T) {
 		}
 	}
 }
+
+// The service of one run goes once the run is over, or if none begins. Its caller is given time.
+func TestTheServiceOfOneRunGoesWithoutItsCaller(t *testing.T) {
+	once, err := pando.Spec{Name: "web", Command: []string{"x"}}.Once("web-run-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	book := func(change func(*pando.Run)) *pando.RunBook {
+		var none *pando.RunBook
+		b := none.With(pando.Run{Began: noon})
+		change(&b.Runs[0])
+		return b
+	}
+	active := book(func(*pando.Run) {})
+	ended := book(func(r *pando.Run) { *r = r.End(pando.RunEnded, noon, "gone") })
+	for name, c := range map[string]struct {
+		spec  pando.Spec
+		book  *pando.RunBook
+		after time.Duration
+		over  bool
+	}{
+		"its run is in progress":       {once, active, time.Hour, false},
+		"its run has just ended":       {once, ended, onceGrace - 1, false},
+		"its run has ended":            {once, ended, onceGrace, true},
+		"its run may begin":            {once, nil, pando.RunAliveMax - 1, false},
+		"its run never began":          {once, nil, pando.RunAliveMax, true},
+		"a job of its operator stays":  {pando.Spec{Kind: pando.KindJob}, ended, time.Hour, false},
+		"a service with runs stays":    {pando.Spec{}, ended, time.Hour, false},
+		"a label makes no job of this": {pando.Spec{Labels: once.Labels}, ended, time.Hour, false},
+	} {
+		over, at := OnceOver(c.spec, c.book, noon, noon.Add(c.after))
+		waits := c.spec.IsOnce() && c.book.Active() == 0 && !c.over
+		if over != c.over || waits == at.IsZero() {
+			t.Errorf("%s: %v, next look at %v", name, over, at)
+		}
+	}
+}

@@ -79,7 +79,18 @@ func Load(ctx context.Context, path string) ([]pando.Spec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the spec %s: %w", path, err)
 	}
-	return Parse(path, data, dir)
+	all, err := Parse(path, data, dir)
+	if err != nil && isOther(path) {
+		return nil, fmt.Errorf("%w\n%s has not the name of a spec: a spec is a YAML file with name and "+
+			"command or image, such as pando.yaml; `pando spec schema` prints all its keys", err, path)
+	}
+	return all, err
+}
+
+// isOther reports whether a path has the extension of another kind of file. A pipe has none.
+func isOther(path string) bool {
+	ext := strings.ToLower(filepath.Ext(path))
+	return !slices.Contains([]string{"", ".yaml", ".yml", ".json"}, ext)
 }
 
 // Read reads the file at a path of any kind. It waits for the writer of a pipe until ctx ends. It

@@ -226,7 +226,7 @@ func (d *Driver) load(dir string, migrating bool) (*ebpf.CollectionSpec, error) 
 			m.Pinning = ebpf.PinByName
 		}
 	}
-	if err := keepSizes(spec, dir); err != nil {
+	if err := hook.KeepSizes(spec, dir, formerSizes...); err != nil {
 		return nil, err
 	}
 	err = spec.LoadAndAssign(&d.objects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}})

@@ -42,6 +42,9 @@ type objects struct {
 	Counts     *ebpf.Map     `ebpf:"counts"`
 }
 
+// Former builds made these tables larger, or took the memory of all their entries at once.
+var formerSizes = []string{"walls", "owners"}
+
 var _ pando.Steering = (*Steering)(nil)
 
 // Open puts walls before a steering. pins is a folder of a bpffs. It takes over the walls of a
@@ -62,6 +65,9 @@ func Open(s pando.Steering, pins string) (*Steering, error) {
 	}
 	for _, name := range []string{"walls", "owners", "names"} {
 		spec.Maps[name].Pinning = ebpf.PinByName
+	}
+	if err := hook.KeepSizes(spec, pins, formerSizes...); err != nil {
+		return nil, err
 	}
 	options := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}}
 	if err := spec.LoadAndAssign(&w.objects, options); err != nil {

@@ -41,6 +41,9 @@ scale: {min: 2, max: 4}
 		return ps, strings.Contains(ps, "long-run-") && strings.Contains(ps, "running")
 	})
 	caller.Stop() // the signal goes to the command
+	killed := p.Run(p.Host(), "bash", "-c", p.Bin+" run "+long+` & caller=$!
+until `+p.Bin+` ps | grep "long-run-.*running"; do :; done; kill -9 $caller`)
+	has(t, killed.Text, "long-run-")
 	p.Await("a cluster without services", func() (string, bool) {
 		ps := p.Pando("status")
 		return ps, !strings.Contains(ps, "-run-")

@@ -26,6 +26,14 @@ type usedNow struct {
 	CPUs *float64 `json:"cpus"` // processors in use since the reading before; null: unknown
 }
 
+// inUse returns the processors in use, for a list.
+func (u usedNow) inUse() string {
+	if u.CPUs == nil {
+		return "-"
+	}
+	return strconv.FormatFloat(*u.CPUs, 'f', 2, 64)
+}
+
 // Stats returns `pando stats`.
 func Stats(o *Console) *cobra.Command {
 	var watch bool
@@ -99,10 +107,7 @@ func stats(w io.Writer, all []usedNow, now time.Time) {
 			rows = append(rows, row(u.Instance, u.Host, "-", "-", "-", "-", age, u.Missing))
 			continue
 		}
-		cpu := "-"
-		if u.CPUs != nil {
-			cpu = strconv.FormatFloat(*u.CPUs, 'f', 2, 64)
-		}
+		cpu := u.inUse()
 		if u.Limits.CPUs > 0 {
 			cpu += "/" + strconv.FormatFloat(u.Limits.CPUs, 'g', 3, 64)
 		}

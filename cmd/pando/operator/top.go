@@ -21,10 +21,10 @@ func Top(o *Console) *cobra.Command {
 	once := false
 	c := o.of(&cobra.Command{
 		Use: "top SERVICE", Short: "show scores, use and flows of a service, live",
-		Long: "Show the score of each instance (lower is better), its shares of processor and memory,\n" +
-			"the time that its processor limit held it back, the queue of its link, its connections,\n" +
-			"and its new flows per second. An instance marked * gets no new flows. The last\n" +
-			"decisions stand below. Ctrl-C ends it.",
+		Long: "Show the score of each instance (lower is better), the processors in use, its shares\n" +
+			"of processor and memory, the time that its processor limit held it back, the queue of\n" +
+			"its link, its connections, and its new flows per second. An instance marked * gets no\n" +
+			"new flows. The last decisions stand below. Ctrl-C ends it.",
 		Example: "  pando top website\n  pando top website --once -o json",
 	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
 		before, err := o.client.Stats(ctx, key)
@@ -63,7 +63,7 @@ type topView struct {
 
 // topRow is one instance of `pando top`.
 type topRow struct {
-	pando.InstanceUsage
+	usedNow
 	Weight  int      `json:"weight"`
 	Rate    *float64 `json:"flows_per_second"` // null: unknown
 	Dropped uint64   `json:"dropped"`          // packets on the way to it, since the former reading
@@ -106,8 +106,8 @@ func topRows(
 		was[u.Instance] = u
 	}
 	out := make([]topRow, len(now))
-	for n, u := range now {
-		out[n] = topRow{InstanceUsage: u, Weight: weights[u.Instance]}
+	for n, u := range rates(before, now) {
+		out[n] = topRow{usedNow: u, Weight: weights[u.Instance]}
 		old, known := was[u.Instance]
 		took := u.At.Sub(old.At).Seconds()
 		if known && old.Missing == "" && u.Missing == "" && took > 0 && u.Flows >= old.Flows {
@@ -124,12 +124,12 @@ func topRows(
 // top prints a page.
 func top(w io.Writer, v topView) {
 	fmt.Fprintf(w, "balance by %s, scale by %s\n", v.Balance.WithDefaults().By, scaledBy(v.Scale))
-	rows := []string{row("INSTANCE", "HOST", "PHASE", "WEIGHT", "SCORE", "CPU", "MEMORY", "HELD",
-		"LOSS", "RTT", "QUEUE", "CONNS", "NEW/S")}
+	rows := []string{row("INSTANCE", "HOST", "PHASE", "WEIGHT", "SCORE", "CPUS", "CPU", "MEMORY",
+		"HELD", "LOSS", "RTT", "QUEUE", "CONNS", "NEW/S")}
 	for _, r := range v.Instances {
 		if r.Missing != "" {
 			rows = append(rows, row(r.Instance, r.Host, r.Phase, "-", "-", "-", "-", "-", "-", "-",
-				"-", "-", r.Missing))
+				"-", "-", "-", r.Missing))
 			continue
 		}
 		rate := "-"
@@ -150,8 +150,8 @@ func top(w io.Writer, v topView) {
 				rtt = strconv.FormatFloat(1000*m.RTTSeconds, 'f', 2, 64) + "ms"
 			}
 		}
-		rows = append(rows, row(r.Instance, r.Host, r.Phase, r.Weight, score, cpu, memory, held, loss,
-			rtt, queued(r), r.Connections, rate))
+		rows = append(rows, row(r.Instance, r.Host, r.Phase, r.Weight, score, r.inUse(), cpu, memory,
+			held, loss, rtt, queued(r), r.Connections, rate))
 	}
 	cli.Columns(w, rows...)
 	if len(v.Decisions) > 0 {

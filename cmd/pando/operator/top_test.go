@@ -19,6 +19,7 @@ func TestTopShowsScoresAndRates(t *testing.T) {
 	now := []pando.InstanceUsage{
 		one("web-a", later, 300), one("web-b", later, 5), one("web-c", later, 1),
 		{Instance: "web-d", Host: "host2", Phase: pando.PhaseReady, Missing: "no answer"}}
+	now[0].CPUSeconds = 1
 	now[0].Meter = &pando.Meter{CPU: 0.5, Memory: 0.25, Pressure: 0.125, Loss: 0.0125,
 		RTTSeconds: 0.00034}
 	before[0].Queue = &pando.LinkQueue{Drops: 2}
@@ -36,10 +37,10 @@ func TestTopShowsScoresAndRates(t *testing.T) {
 	got := squeeze(b.String())
 	for _, want := range []string{
 		"balance by score, scale by score (up 0.6, down 0.1)",
-		"web-a host1 in rotation 100 0.328 50% 25% 12% 1.2% 0.34ms 8.6K, 40 dropped 7 100",
-		"web-b host1 in rotation 25 1.500* 100% 0% 0% - - 0B 7 -", // its counters began anew
-		"web-c host1 in rotation 0 - - - - - - - 7 -",
-		"web-d host2 ready - - - - - - - - - no answer",
+		"web-a host1 in rotation 100 0.328 0.50 50% 25% 12% 1.2% 0.34ms 8.6K, 40 dropped 7 100",
+		"web-b host1 in rotation 25 1.500* 0.00 100% 0% 0% - - 0B 7 -", // its counters began anew
+		"web-c host1 in rotation 0 - - - - - - - - 7 -",
+		"web-d host2 ready - - - - - - - - - - no answer",
 		"it ended",
 	} {
 		if !strings.Contains(got, want) {
