@@ -3,8 +3,8 @@
  * answer or of a closed connection, after a second of silence. So a flood of new flows closes no
  * group, and breaks no answered flow. flowlet.bpf.c includes this after its maps.
  *
- * A queue has the candidates: each flow from its beginning on, and again from its end on. Where
- * the queue is full, the oldest candidate leaves it. */
+ * A queue has the candidates. A flow enters it when it begins, and again when it ends. The oldest
+ * candidate leaves a full queue. */
 #ifndef FULL_H
 #define FULL_H
 

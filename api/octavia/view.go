@@ -13,7 +13,7 @@ type Object map[string]any
 type View struct {
 	Document
 	Status pando.ServiceStatus
-	// Behind means that a host does not steer by the newest change yet.
+	// Behind is true while a host steers by an older change.
 	Behind bool
 
 	serving map[uint64]bool // pools of published listeners
