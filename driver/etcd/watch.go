@@ -3,8 +3,10 @@ package etcd
 import (
 	"context"
 	"fmt"
+	"strconv"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
 
 	"pando.run/pando"
 )
@@ -27,7 +29,7 @@ func (r *Registry) Watch(
 				return false
 			}
 		}
-		in := r.client.Watch(clientv3.WithRequireLeader(ctx), string(prefix),
+		in := r.client.Watch(r.streamed(clientv3.WithRequireLeader(ctx)), string(prefix),
 			clientv3.WithPrefix(), clientv3.WithRev(int64(after)+1), clientv3.WithProgressNotify())
 		for resp := range in {
 			if err := resp.Err(); err != nil {
@@ -48,6 +50,16 @@ func (r *Registry) Watch(
 		}
 	}()
 	return out
+}
+
+// streamed returns a context whose watch has a stream of its own, in the process of a server. The
+// client keeps one stream for each set of headers.
+func (r *Registry) streamed(ctx context.Context) context.Context {
+	if !r.apart {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, "pando-watch",
+		strconv.FormatUint(r.opens.Add(1), 10))
 }
 
 // batches splits a response into one batch per commit. A response has several commits if the
