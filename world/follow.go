@@ -75,9 +75,19 @@ func followOnce(
 		return err
 	}
 	take(pando.Batch{Changes: s.Records, Revision: s.Revision}, true)
+	return Continue(ctx, c, r, prefix, s.Revision, func(b pando.Batch) { take(b, false) })
+}
+
+// Continue passes every commit under a prefix after a revision to take, in order. It resumes while
+// the store is out of reach, with a growing wait (jittered). It returns every other error, and that
+// of ctx.
+func Continue(
+	ctx context.Context, c pando.Clock, r pando.Registry, prefix pando.Key,
+	after pando.StoreRevision, take func(pando.Batch),
+) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	after, wait := s.Revision, waitMin
+	wait := waitMin
 	for {
 		err := pando.ErrUnavailable
 		for b := range r.Watch(ctx, prefix, after) {
@@ -86,7 +96,7 @@ func followOnce(
 				break
 			}
 			after, wait = b.Revision, waitMin
-			take(b, false)
+			take(b)
 		}
 		if ctx.Err() != nil || !errors.Is(err, pando.ErrUnavailable) {
 			return err
