@@ -108,6 +108,7 @@ func tend(ctx context.Context, p place) error {
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 		Logged: logged.figures, Worked: wall.Worked,
 	})
+	images.Member = a.HasHostAt
 	faces, err := agentFaces(p, c, images, facesOf(p, a, images, objects))
 	if err != nil {
 		return err
