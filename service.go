@@ -360,7 +360,7 @@ const (
 	ReachTenant   Reach = "tenant"   // the services of its own tenant, which need no word
 	ReachInternet Reach = "internet" // everything beyond the hosts, but for metadata
 	ReachTenants  Reach = "tenants"  // the services of other tenants
-	ReachHost     Reach = "host"     // the ports of its own host
+	ReachHost     Reach = "host"     // the hosts of the cluster, at every port
 	ReachMetadata Reach = "metadata" // the metadata service of a cloud
 )
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"time"
 
 	"pando.run/pando"
@@ -28,11 +29,13 @@ const registriesFile = "/etc/pando/registries"
 // imageFreeMin is the space that images leave free: the store of the cluster ends on a full disk.
 const imageFreeMin = 256 << 20
 
-// openImages opens this host's store of images. The server and the agent of a host share it.
+// openImages opens this host's store of images. The server and the agent of a host share it. Only
+// the agent, which runs as root, unpacks layers.
 func openImages(p place, peers *peer.Client, log *slog.Logger) (*image.Store, error) {
 	return image.Open(image.Config{
 		Dir: p.images(), Host: pando.HostName(p.Host), Peer: peers.Blob, Clock: wall.Clock{}, Log: log,
 		Certificates: certificateFolders, Registries: registriesFile, FreeMin: imageFreeMin,
+		Packed: os.Geteuid() == serverUser,
 	})
 }
 
