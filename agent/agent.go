@@ -120,6 +120,7 @@ type Agent struct {
 	sweeper  *sweeper
 	preparer *preparer
 	renewals secretsSeen
+	pulls    *pulls
 	meter    *meter.Meter
 	scope    *scope
 	presence *presence
@@ -150,6 +151,7 @@ func New(c Config) *Agent {
 	a := &Agent{
 		Config: c, anchor: own, sweeper: newSweeper(&c),
 		found: map[pando.InstanceID]pando.Sandbox{}, renewals: secretsSeen{},
+		pulls: newPulls(),
 	}
 	a.scope, a.presence = newScope(a), newPresence(a)
 	a.records = newRecords(&a.Config)

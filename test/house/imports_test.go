@@ -17,7 +17,7 @@ type room struct {
 // driver/ is a room of its own, so drivers never import each other.
 var rooms = []room{
 	{"test/failpoint", 0}, {"spec/nearest", 0},
-	{"bpf", 1}, {"sdk", 1}, {"world", 1}, {"spec", 1}, {"state", 1}, {"api", 1}, {"driver/hook", 1},
+	{"access", 1}, {"bpf", 1}, {"sdk", 1}, {"world", 1}, {"spec", 1}, {"state", 1}, {"api", 1}, {"driver/hook", 1},
 	{"driver/sockets", 1}, {"driver/netspace", 1},
 	{"scale", 2}, {"balance", 2}, {"lifecycle", 2}, {"function", 2}, {"memory", 2}, {"driver", 2},
 	{"control", 3}, {"agent", 3}, {"function/group", 3}, {"lab", 3},
