@@ -159,23 +159,18 @@ func (s *vault) fetch(ctx context.Context, d v1.Descriptor, from []source) error
 	if s.has(d) {
 		return nil
 	}
-	unlock, err := s.lock(ctx, "blob-"+d.Digest.Hex[:2], unix.LOCK_EX)
+	part := s.part(d.Digest, from)
+	f, err := s.lockFile(ctx, part, unix.LOCK_EX)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer f.Close()
 	if s.has(d) {
 		return nil
 	}
 	if err := s.room(d.Size); err != nil {
 		return err
 	}
-	part := s.blob(d.Digest) + ".part"
-	f, err := os.OpenFile(part, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return fmt.Errorf("store a blob: %w", err)
-	}
-	defer f.Close()
 	err = s.attempt(ctx, from, func(src source) (bool, error) { return s.resume(ctx, f, d, src) })
 	if err != nil {
 		return fmt.Errorf("get blob %s: %w", d.Digest, noSpace(err))
@@ -184,6 +179,18 @@ func (s *vault) fetch(ctx context.Context, d v1.Descriptor, from []source) error
 		return fmt.Errorf("store blob %s: %w", d.Digest, noSpace(err))
 	}
 	return nil
+}
+
+// part returns the file of a blob on its way. Each registry has one of its own: a slow registry of one
+// tenant must not hold up another tenant, who wants the same blob from elsewhere.
+func (s *vault) part(h v1.Hash, from []source) string {
+	registries := ""
+	for _, src := range from {
+		if r, ok := src.(*registry); ok {
+			registries += r.host() + " "
+		}
+	}
+	return fmt.Sprintf("%s.%s.part", s.blob(h), hash([]byte(registries)).Hex[:16])
 }
 
 // resume adds the rest of a blob to a file, and checks the whole. It reports whether bytes came.

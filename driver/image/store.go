@@ -137,14 +137,23 @@ const lockWait = 20 * time.Millisecond
 
 // lock takes a lock by name against all processes and goroutines. Shared locks exclude only others.
 func (s *vault) lock(ctx context.Context, name string, how int) (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(s.locks(), name), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := s.lockFile(ctx, filepath.Join(s.locks(), name), how)
+	if err != nil {
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
+// lockFile opens a file, or makes it, and locks it until it is closed.
+func (s *vault) lockFile(ctx context.Context, path string, how int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock the store of images: %w", err)
 	}
 	for {
 		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
 		if err == nil {
-			return func() { f.Close() }, nil
+			return f, nil
 		}
 		if err == unix.EWOULDBLOCK {
 			err = pando.Sleep(ctx, s.Clock, lockWait)

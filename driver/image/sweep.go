@@ -181,8 +181,11 @@ func removeOthers(dir string, keep map[string]bool) error {
 	return errors.Join(errs...)
 }
 
-// sizeSuffix ends the name of the file that has the bytes of a layer's files.
-const sizeSuffix = ".bytes"
+// Suffixes of files beside the folder of a layer: the bytes of its files, and the lock of its making.
+const (
+	sizeSuffix = ".bytes"
+	lockSuffix = ".lock"
+)
 
 // bytes returns the size of the store: blobs, and the files of layers.
 func (s *vault) bytes() (n int64) {

@@ -53,11 +53,12 @@ func (s *Store) unpack(ctx context.Context, d v1.Descriptor, files v1.Hash) erro
 	if s.unpacked(files) {
 		return nil
 	}
-	unlock, err := s.lock(ctx, "layer-"+files.Hex[:2], unix.LOCK_EX)
+	// A layer has a lock of its own: one that takes long holds up no other.
+	lock, err := s.lockFile(ctx, s.layer(files)+lockSuffix, unix.LOCK_EX)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer lock.Close()
 	if s.unpacked(files) {
 		return nil
 	}
