@@ -312,15 +312,23 @@ func (s *vault) cancelStalled(
 }
 
 // room returns an error if the disk has too little space for more bytes.
-func (s *vault) room(need int64) error {
+func (s *vault) room(need int64) error { return room(s.Dir, need, s.FreeMin) }
+
+// inodesMin is the number of inodes that stay free, on a disk that has many.
+const inodesMin = 1 << 14
+
+func room(dir string, need, freeMin int64) error {
 	var st unix.Statfs_t
-	if err := unix.Statfs(s.Dir, &st); err != nil {
-		return fmt.Errorf("measure the free space of %s: %w", s.Dir, err)
+	if err := unix.Statfs(dir, &st); err != nil {
+		return fmt.Errorf("measure the free space of %s: %w", dir, err)
 	}
-	if free := int64(st.Bavail) * st.Bsize; free-need < s.FreeMin {
-		return fmt.Errorf("%w: no space for %d MiB more of an image: %s has %d MiB free, and %d stay "+
-			"free; `pando image rm` removes an image", pando.ErrStoreFull, need>>20+1, s.Dir, free>>20,
-			s.FreeMin>>20)
+	if free := int64(st.Bavail) * st.Bsize; free-need < freeMin {
+		return fmt.Errorf("%w: no space for %d MiB more of an image: the disk has %d MiB free, and %d stay "+
+			"free; `pando image rm` removes an image", pando.ErrStoreFull, need>>20+1, free>>20, freeMin>>20)
+	}
+	if freeMin > 0 && st.Files > 0 && st.Ffree < min(inodesMin, st.Files/20) {
+		return fmt.Errorf("%w: no inodes for more files of an image: the disk has %d of %d free; `pando "+
+			"image rm` removes an image", pando.ErrStoreFull, st.Ffree, st.Files)
 	}
 	return nil
 }

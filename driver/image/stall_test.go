@@ -13,7 +13,7 @@ import (
 type impatient struct{ hurried }
 
 func (c *impatient) After(d time.Duration) (<-chan time.Time, func()) {
-	if d == stallsMax {
+	if d >= stallsMax {
 		d = 20 * time.Millisecond
 	}
 	return c.hurried.After(d)

@@ -59,8 +59,11 @@ type Config struct {
 	Log    *slog.Logger
 	// FreeMin is the space that a pull leaves free on the disk.
 	FreeMin int64
-	// UnpackedMax bounds the files of one layer in bytes. Zero: 16 GiB.
+	// UnpackedMax bounds the files of one image in bytes, and its blobs. Zero: 16 GiB.
 	UnpackedMax int64
+	// Unpack is a command that calls UnpackMain, so that an archive of a stranger is read by a process
+	// with limits. Nil: this process reads it.
+	Unpack []string
 
 	level func(netip.Addr) reach // of a test
 }
@@ -72,8 +75,9 @@ type vault struct{ Config }
 // from any goroutine.
 type Store struct {
 	*vault
-	mu    sync.Mutex
-	known map[string]*known // by digest: what Root needs, read once
+	refusals refusals
+	mu       sync.Mutex
+	known    map[string]*known // by digest: what Root needs, read once
 }
 
 // known is an image as its blobs describe it.
