@@ -203,6 +203,10 @@ func (r *runner) receive(ctx context.Context, m message) {
 		}
 	case imagePulled:
 		r.birth.fetching.done, r.birth.fetching.err = true, m.err
+	case imageWaits:
+		if !r.birth.fetching.done && r.inst.Phase == pando.PhasePlaced {
+			r.birth.fetches(m.what)
+		}
 	case seedTaken:
 		r.birth.sowing = false
 	case hookEnded:

@@ -75,6 +75,7 @@ type (
 	leads         struct{ term int64 }          // it leads in a term; 0: it follows
 	stopEnded     struct{ err error }           // of its sandbox
 	imagePulled   struct{ err error }           // nil: the layers of its image are on this host
+	imageWaits    struct{ what string }         // its pull waits for a registry or a turn; "": no more
 
 	seedTaken struct{} // or refused: its program runs on
 
@@ -98,6 +99,7 @@ func (called) isMessage()         {}
 func (leads) isMessage()          {}
 func (stopEnded) isMessage()      {}
 func (imagePulled) isMessage()    {}
+func (imageWaits) isMessage()     {}
 func (seedTaken) isMessage()      {}
 func (deathAsked) isMessage()     {}
 func (secretsChanged) isMessage() {}
