@@ -45,7 +45,7 @@ func (h rollouts) pause(ctx context.Context, in *struct {
 	Asking
 	Body Reasoned
 }) (*progressed, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (h rollouts) resume(ctx context.Context, in *struct {
 	Named
 	Asking
 }) (*progressed, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (h rollouts) undo(ctx context.Context, in *struct {
 	Asking
 	Body Reasoned
 }) (*one, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
