@@ -78,10 +78,16 @@ type Spec struct {
 	// Needs are services of the same tenant, with their conditions for the first start of a revision.
 	Needs   map[ServiceName]Need `json:"needs,omitempty"`
 	Balance Balance              `json:"balance,omitzero"`
-	// DrainSecondsMax is the time for a drain. 0: wait for the last connection.
+	// DrainSecondsMax is the time for a drain: 600. DrainForever: wait for the last connection.
 	DrainSecondsMax float64           `json:"drain_seconds_max,omitempty"`
 	Labels          map[string]string `json:"labels,omitempty"`
 }
+
+// DrainForever in DrainSecondsMax makes a drain wait for the last connection.
+const DrainForever = -1
+
+// drainSeconds is the time for a drain unless the spec sets another.
+const drainSeconds = 600
 
 // Files returns the image or the bundle that a host needs before an instance starts there. Without
 // either its digest is "".
