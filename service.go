@@ -448,10 +448,12 @@ type Service struct {
 	Rolling  int          `json:"rolling,omitempty"` // instances that a rollout must end with
 	Purge    bool         `json:"purge,omitempty"`   // removal deletes its state
 	Removing bool         `json:"removing,omitempty"`
-	Asked    time.Time    `json:"asked"`           // when the newest spec arrived
-	Trial    *Trial       `json:"trial,omitempty"` // of the rollout in progress, if there is one
-	Book     *RunBook     `json:"book,omitempty"`  // its runs; nil: none so far
-	Roll     *Roll        `json:"roll,omitempty"`  // of a stateful service: its ordinals
+	// EndNow is set if an operator wants the removal without a wait for connections.
+	EndNow bool      `json:"end_now,omitempty"`
+	Asked  time.Time `json:"asked"`           // when the newest spec arrived
+	Trial  *Trial    `json:"trial,omitempty"` // of the rollout in progress, if there is one
+	Book   *RunBook  `json:"book,omitempty"`  // its runs; nil: none so far
+	Roll   *Roll     `json:"roll,omitempty"`  // of a stateful service: its ordinals
 }
 
 // Pin is a number of instances that an operator fixed for a while. Automatic scaling pauses until
