@@ -346,7 +346,7 @@ func (c *operators) Remove(
 	ctx context.Context, s pando.ServiceKey, purge bool, by pando.Asker,
 ) error {
 	return c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) (*pando.Decision, error) {
-		svc.Removing, svc.Purge = true, purge
+		svc.Removing, svc.Purge = true, purge || svc.Purge
 		return &pando.Decision{Kind: pando.DecidedRemove, By: by, Reason: "asked to go"}, nil
 	})
 }
