@@ -12,6 +12,7 @@
 //	tenant       doc.go        the owner of services and functions.
 //	account      tenant.go     the record of a tenant.
 //	quota        tenant.go     a limit of all services of a tenant together.
+//	bound        access/share  a limit with a share for each owner and a reserve for operators.
 //	error        doc.go        a reason that a caller may test for.
 //	clock        doc.go        the only source of time below cmd/ and demo/.
 //	host         host.go       a machine that runs the agent.

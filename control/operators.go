@@ -64,7 +64,7 @@ func (c *operators) Deploy(
 			return pando.Txn{}, err
 		}
 		alone = oneHost(w, s)
-		return c.deploy(w, pando.Revision{Service: key, Spec: s, At: now, By: by}, "")
+		return c.deploy(ctx, w, pando.Revision{Service: key, Spec: s, At: now, By: by}, "")
 	})
 	if err != nil {
 		return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", key, err)
@@ -99,7 +99,9 @@ func warnings(s pando.Spec) []string {
 
 // deploy makes r the newest revision of its service. r has no number and no state yet. reason
 // follows the number in the decision.
-func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pando.Txn, error) {
+func (c *operators) deploy(
+	ctx context.Context, w *world.World, r pando.Revision, reason string,
+) (pando.Txn, error) {
 	key, by, now := r.Service, r.By, r.At
 	old, exists := w.Services[key]
 	svc := old.V
@@ -117,7 +119,7 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	if done, err := settled(w, old.V, old.Modified, key, by); done || err != nil {
 		return pando.Txn{}, err
 	}
-	if err := unset(w, r.Spec); err != nil {
+	if err := errors.Join(pando.MayUseHosts(ctx, r.Spec), unset(w, r.Spec)); err != nil {
 		return pando.Txn{}, err
 	}
 	if known, ok := w.SpecOf(key, svc.Target); ok && sameSpec(known, r.Spec) {
