@@ -126,7 +126,11 @@ func TestAnInstanceMayLeaveWhileItsImageIsOnTheWay(t *testing.T) {
 		if p := b.world().Instances["web-1"].V.Phase; p == pando.PhasePlaced {
 			t.Errorf("it is still %s", p)
 		}
-		images.end <- nil
+		select {
+		case images.end <- nil:
+			t.Error("its image still comes")
+		default:
+		}
 		synctest.Wait()
 		if n := len(b.sandboxes.All()); n > 0 {
 			t.Errorf("%d sandboxes after it left", n)
