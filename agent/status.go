@@ -9,12 +9,13 @@ import (
 
 // status is the state of a runner as its host sees it: a copy that nothing changes.
 type status struct {
-	inst  pando.Instance
-	box   pando.Sandbox // nil: none
-	link  pando.Link    // of box
-	runs  bool          // it has a sandbox, and its program has not ended
-	begun bool          // its start took the prepared work, if there was any
-	born  time.Time     // see runner.born
+	inst   pando.Instance
+	box    pando.Sandbox // nil: none
+	link   pando.Link    // of box
+	runs   bool          // it has a sandbox, and its program has not ended
+	begun  bool          // its start took the prepared work, if there was any
+	born   time.Time     // see runner.born
+	silent string        // why its shim does not answer; "": it does
 }
 
 // endpoint returns the place of the instance in the steering table. ok is false if it has none.
