@@ -48,6 +48,7 @@ impl Packet {
         Arrival {
             frame: &self.frame,
             time_ns: self.time_ns,
+            outer: self.steered.back,
             steered: Some((self.steered.key, self.steered.translated)),
         }
     }
