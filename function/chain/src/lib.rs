@@ -228,10 +228,10 @@ impl<E: Executor> Chain<E> {
             };
             // Each function may lengthen a packet, and the next function gets the longer one.
             let bytes = abi::room_for(frame.len() + self.stages.len() * (abi::GROWTH_BYTES + 64));
-            let steered = arrival.steered;
+            let Arrival { steered, outer, .. } = *arrival;
             let flow = FlowKey::of_frame(frame)
                 .map(|(key, way)| (steered.map_or(key, |(key, _)| key), way));
-            let crosses = flow.is_some_and(|(key, _)| self.crosses(&key, arrival.outer));
+            let crosses = flow.is_some_and(|(key, _)| self.crosses(&key, outer));
             match taken {
                 Taken::Held | Taken::Refused => {
                     self.fates.push(if taken == Taken::Held {
@@ -260,7 +260,6 @@ impl<E: Executor> Chain<E> {
                         }
                         let time_ns =
                             self.flows.flow_mut(met.flow).note(met.reply, arrival.time_ns);
-                        let outer = arrival.outer;
                         self.live.push(Live { index, met, outer, place: Place::Arrived, time_ns });
                         room -= bytes;
                         Fate::Passed
