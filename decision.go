@@ -38,6 +38,17 @@ const (
 	DecidedFrozen    DecisionKind = "frozen"      // in a status only: a record cannot be read
 )
 
+// OfAgents reports whether the agents of hosts write decisions of a kind. Only control writes the
+// others.
+func (k DecisionKind) OfAgents() bool {
+	switch k {
+	case DecidedFailed, DecidedUnhealthy, DecidedConflict, DecidedSalvage, DecidedDrainEnd,
+		DecidedLeader, DecidedSnapshot, DecidedSecret, DecidedConfig, DecidedRestored:
+		return true
+	}
+	return false
+}
+
 // Decision is one decision or observation of Pando, with its author, reason, inputs and threshold.
 type Decision struct {
 	ID       string             `json:"id"` // sorts by time

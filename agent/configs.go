@@ -54,9 +54,9 @@ func (r *birth) configs(
 	}
 	r.a.crews.follow(r.runner, spec)
 	var out []pando.ConfigFile
-	size := 0
+	size, all := 0, r.a.templates()
 	for _, c := range spec.Configs {
-		file, err := templates{r.a}.render(r.inst, spec, c, secrets)
+		file, err := all.render(r.inst, spec, c, secrets)
 		if err != nil {
 			return nil, err
 		}
@@ -69,8 +69,13 @@ func (r *birth) configs(
 	return out, nil
 }
 
-// templates renders configs from the records of this host.
-type templates struct{ a *Agent }
+// templates renders the configs of one instance from the records of this host.
+type templates struct {
+	a      *Agent
+	budget *config.Budget
+}
+
+func (a *Agent) templates() templates { return templates{a, config.NewBudget()} }
 
 // render returns one config of an instance as a file.
 func (t templates) render(
@@ -85,7 +90,7 @@ func (t templates) render(
 		if err != nil {
 			return file, err
 		}
-		file.Content, err = text.Render(t.facts(i, spec, secrets, text.Services()))
+		file.Content, err = text.Render(t.facts(i, spec, secrets, text.Services()), t.budget)
 		if err != nil {
 			return file, err
 		}
@@ -146,6 +151,7 @@ func (r *runner) bringConfigs(
 ) (o configOutcome) {
 	o.refused = map[string]refusal{}
 	var secrets map[string][]byte
+	all := r.a.templates()
 	for _, c := range spec.Configs {
 		if !c.Template {
 			continue
@@ -156,7 +162,7 @@ func (r *runner) bringConfigs(
 				return o
 			}
 		}
-		file, err := templates{r.a}.render(i, spec, c, secrets)
+		file, err := all.render(i, spec, c, secrets)
 		changed := false
 		if err == nil {
 			checking, cancel := context.WithTimeout(ctx, pando.ConfigCheckMax)

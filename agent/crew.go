@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"pando.run/pando"
@@ -20,6 +21,7 @@ type crews struct {
 	rotation map[pando.ServiceKey]map[pando.InstanceID]bool
 	waves    map[pando.ServiceKey]*wave // of instances drained because they do not answer
 	sources  sources
+	at       map[netip.Addr]*runner // by the addresses of their sandboxes
 }
 
 func newCrews(r *records, q *steer.Queue) *crews {
@@ -28,7 +30,7 @@ func newCrews(r *records, q *steer.Queue) *crews {
 		of:       map[pando.ServiceKey][]*runner{},
 		rotation: map[pando.ServiceKey]map[pando.InstanceID]bool{},
 		waves:    map[pando.ServiceKey]*wave{},
-		sources:  sources{},
+		sources:  sources{}, at: map[netip.Addr]*runner{},
 	}
 }
 
@@ -59,6 +61,7 @@ func (c *crews) delist(r *runner) {
 	defer c.mu.Unlock()
 	defer c.announce()
 	delete(c.runners, r.id)
+	c.locate(r, r.shown.link, pando.Link{})
 	c.unfollow(r)
 	crew := slices.DeleteFunc(c.of[r.service], func(o *runner) bool { return o == r })
 	if c.of[r.service] = crew; len(crew) == 0 {
@@ -92,9 +95,35 @@ func (c *crews) shown(r *runner, now status) {
 	defer c.mu.Unlock()
 	was := r.shown
 	r.shown = now
+	c.locate(r, was.link, now.link)
 	if movesFlows(was, now) {
 		c.steering.Changed(r.service)
 	}
+}
+
+// locate moves a runner to the addresses of its sandbox. The caller holds the lock.
+func (c *crews) locate(r *runner, was, now pando.Link) {
+	for _, a := range []netip.Addr{was.IP4, was.IP6} {
+		if c.at[a] == r {
+			delete(c.at, a)
+		}
+	}
+	for _, a := range []netip.Addr{now.IP4, now.IP6} {
+		if a.IsValid() {
+			c.at[a] = r
+		}
+	}
+}
+
+// TenantAt returns the tenant of the instance of this host with an address.
+func (c *crews) TenantAt(a netip.Addr) (t pando.Tenant, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r, ok := c.at[a]
+	if !ok {
+		return "", false
+	}
+	return r.service.Tenant, true
 }
 
 // statusOf returns the state of a runner, with a step of control that the runner has not received

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -72,6 +73,13 @@ func (a *Agent) imageHosts(i pando.Image) []pando.Host {
 		return cmp.Compare(x.Name, y.Name)
 	})
 	return out
+}
+
+// HasHostAt reports whether a host of the cluster has an address.
+func (a *Agent) HasHostAt(at netip.Addr) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.world.HasHostAt(at)
 }
 
 // ImagesInUse returns the digests of images and bundles that a revision known to this host has.

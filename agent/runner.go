@@ -50,7 +50,8 @@ type life struct {
 	moving bool // its program is on its way to another host
 	// inherited: a former agent began its life, and may have written asks about it.
 	inherited bool
-	awake     bool // although it is in reserve
+	enlisted  uint64 // the place in askReads.seq at which it began
+	awake     bool   // although it is in reserve
 
 	stuck      string        // the step that failed last
 	pause      time.Duration // before its next attempt
@@ -70,7 +71,8 @@ func newRunner(a *Agent, i pando.Instance, box pando.Sandbox) *runner {
 	r := &runner{
 		a: a, id: i.ID, service: i.Service, events: newEvents(a.Clock.Now()),
 		inbox: inbox{filled: make(chan struct{}, 1)}, ended: make(chan struct{}),
-		life: life{inst: i, box: box, inherited: box != nil || i.Phase != pando.PhasePlaced},
+		life: life{inst: i, box: box, inherited: box != nil || i.Phase != pando.PhasePlaced,
+			enlisted: a.askReads.seq.Add(1)},
 	}
 	if box != nil {
 		r.link = box.Link()
@@ -208,6 +210,8 @@ func (r *runner) receive(ctx context.Context, m message) {
 		r.a.departures.clear(r)
 	case resumed:
 		r.moving = false
+	case flowsCounted:
+		r.leave.receive(ctx, m)
 	case deathAsked:
 		m.answer <- r.end.die(ctx, m)
 	}

@@ -64,7 +64,7 @@ func (c *operators) Deploy(
 			return pando.Txn{}, err
 		}
 		alone = oneHost(w, s)
-		return c.deploy(w, pando.Revision{Service: key, Spec: s, At: now, By: by}, "")
+		return c.deploy(ctx, w, pando.Revision{Service: key, Spec: s, At: now, By: by}, "")
 	})
 	if err != nil {
 		return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", key, err)
@@ -77,6 +77,26 @@ func (c *operators) Deploy(
 		}
 	}
 	return st, err
+}
+
+// Admits returns the error with which Deploy would refuse a spec now, or nil. It writes nothing, and
+// the image of the spec need not be resolved.
+func (c *operators) Admits(ctx context.Context, s pando.Spec, by pando.Asker) error {
+	s = s.WithDefaults()
+	err := spec.Check(s)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err = c.world.Frozen(s.Key()); err == nil {
+		_, err = c.deploy(ctx, c.world,
+			pando.Revision{Service: s.Key(), Spec: s, At: c.Clock.Now(), By: by}, "")
+	}
+	if err != nil {
+		return fmt.Errorf("deploy %s: %w", s.Key(), err)
+	}
+	return nil
 }
 
 // warnings returns the risks of a spec that a deploy accepts.
@@ -99,7 +119,9 @@ func warnings(s pando.Spec) []string {
 
 // deploy makes r the newest revision of its service. r has no number and no state yet. reason
 // follows the number in the decision.
-func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pando.Txn, error) {
+func (c *operators) deploy(
+	ctx context.Context, w *world.World, r pando.Revision, reason string,
+) (pando.Txn, error) {
 	key, by, now := r.Service, r.By, r.At
 	old, exists := w.Services[key]
 	svc := old.V
@@ -117,7 +139,7 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	if done, err := settled(w, old.V, old.Modified, key, by); done || err != nil {
 		return pando.Txn{}, err
 	}
-	if err := unset(w, r.Spec); err != nil {
+	if err := errors.Join(pando.MayUseHosts(ctx, r.Spec), unset(w, r.Spec)); err != nil {
 		return pando.Txn{}, err
 	}
 	if known, ok := w.SpecOf(key, svc.Target); ok && sameSpec(known, r.Spec) {
@@ -275,6 +297,7 @@ func (c *operators) nothing(
 func sameSpec(a, b pando.Spec) bool {
 	// An older build without other orders wrote the spec.
 	a.Rollout.Order = cmp.Or(a.Rollout.Order, pando.StartFirst)
+	a.Image.Inside = b.Image.Inside // of the asker, and not of the program
 	x, errA := world.Encode(a)
 	y, errB := world.Encode(b)
 	return errA == nil && errB == nil && reflect.DeepEqual(x, y)

@@ -39,11 +39,13 @@ func (e finalError) Is(target error) bool { return target == errFinal }
 
 // Attempts at a blob. An attempt that brought bytes does not count against vainMax.
 const (
-	triesMax  = 40
-	vainMax   = 5
-	againMin  = 200 * time.Millisecond
-	againMax  = 5 * time.Second
-	stallsMax = 30 * time.Second // without a byte, a source counts as dead
+	triesMax = 40
+	vainMax  = 5
+	againMin = 200 * time.Millisecond
+	againMax = 5 * time.Second
+	// A source that brings fewer than stallBytes in stallsMax counts as dead.
+	stallsMax  = 30 * time.Second
+	stallBytes = 64 << 10
 )
 
 // attempt asks the sources in turn until get succeeds. It rests between rounds, and gives up once
@@ -60,7 +62,9 @@ func (s *vault) attempt(
 			if dead[n] {
 				continue
 			}
+			told := pando.Waiting(ctx, s.Clock, src.String())
 			moved, err := get(src)
+			told()
 			if err == nil {
 				return nil
 			}
@@ -103,7 +107,9 @@ func (s *vault) small(ctx context.Context, d v1.Descriptor, from []source) ([]by
 	}
 	var b []byte
 	err := s.attempt(ctx, from, func(src source) (bool, error) {
-		r, err := src.open(ctx, d, 0)
+		r, err := s.opened(ctx, func(ctx context.Context) (io.ReadCloser, error) {
+			return src.open(ctx, d, 0)
+		})
 		if err != nil {
 			return false, err
 		}
@@ -222,52 +228,80 @@ func (s *vault) resume(
 	return false, errors.Join(wrong, f.Truncate(0))
 }
 
-// copyRest copies the bytes from an offset on. It gives up on a source without a byte for
-// stallsMax.
+// copyRest copies the bytes from an offset on.
 func (s *vault) copyRest(
 	ctx context.Context, f *os.File, d v1.Descriptor, src source, at int64,
 ) (int64, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	if _, err := f.Seek(at, io.SeekStart); err != nil {
 		return 0, final(err)
 	}
-	var moved atomic.Int64
-	go s.cancelStalled(ctx, cancel, &moved)
-	r, err := src.open(ctx, d, at)
+	r, err := s.opened(ctx, func(ctx context.Context) (io.ReadCloser, error) {
+		return src.open(ctx, d, at)
+	})
 	if err != nil {
 		return 0, err
 	}
 	defer r.Close()
-	n, err := io.Copy(f, io.LimitReader(&counting{r, &moved}, d.Size-at))
-	if cause := context.Cause(ctx); err != nil && cause != nil {
-		err = cause
+	return io.Copy(f, io.LimitReader(r, d.Size-at))
+}
+
+// opened returns the body that open gives. The opening and each read end with an error once the
+// source stalls.
+func (s *vault) opened(
+	ctx context.Context, open func(context.Context) (io.ReadCloser, error),
+) (io.ReadCloser, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	b := &body{ctx: ctx, cancel: cancel}
+	go s.cancelStalled(ctx, cancel, &b.moved)
+	in, err := open(ctx)
+	if err != nil {
+		err = b.cause(err)
+		cancel(nil)
+		return nil, err
 	}
-	return n, err
+	b.in = in
+	return b, nil
 }
 
-// counting counts the bytes that arrive.
-type counting struct {
-	io.Reader
-	n *atomic.Int64
+// body counts the bytes that arrive from a source.
+type body struct {
+	in     io.ReadCloser
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	moved  atomic.Int64
 }
 
-func (c *counting) Read(b []byte) (int, error) {
-	n, err := c.Reader.Read(b)
-	c.n.Add(int64(n))
-	return n, err
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.in.Read(p)
+	b.moved.Add(int64(n))
+	return n, b.cause(err)
+}
+
+// Close implements io.Closer.
+func (b *body) Close() error {
+	b.cancel(nil)
+	return b.in.Close()
+}
+
+// cause returns the reason why the source was given up, if it was, in place of an error.
+func (b *body) cause(err error) error {
+	if why := context.Cause(b.ctx); err != nil && err != io.EOF && why != nil {
+		return why
+	}
+	return err
 }
 
 func (s *vault) cancelStalled(
 	ctx context.Context, cancel context.CancelCauseFunc, moved *atomic.Int64,
 ) {
-	for before := int64(-1); before != moved.Load(); {
+	for before := int64(-stallBytes); moved.Load()-before >= stallBytes; {
 		before = moved.Load()
 		if pando.Sleep(ctx, s.Clock, stallsMax) != nil {
 			return
 		}
 	}
-	cancel(fmt.Errorf("%w: no byte for %s", pando.ErrUnavailable, stallsMax))
+	cancel(fmt.Errorf("%w: fewer than %d KiB came within %s", pando.ErrUnreachable, stallBytes>>10,
+		stallsMax))
 }
 
 // room returns an error if the disk has too little space for more bytes.

@@ -155,7 +155,9 @@ func marshal(t testing.TB, v any) []byte {
 // pulled resolves and pulls an image.
 func pulled(t testing.TB, s *Store, reference string) (pando.Image, pando.ImageConfig) {
 	t.Helper()
-	i, c, err := s.Resolve(context.Background(), pando.Image{Reference: reference})
+	from := pando.Image{Reference: reference}
+	from.Inside = !from.OfFiles()
+	i, c, err := s.Resolve(context.Background(), from)
 	if err == nil {
 		err = s.Pull(context.Background(), i, nil)
 	}

@@ -15,6 +15,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -50,14 +51,20 @@ type Config struct {
 	Peer func(ctx context.Context, h pando.Host, digest string, offset int64) (io.ReadCloser, error)
 	// Certificates are folders with one folder per registry, named HOST:PORT, and authorities in it.
 	Certificates []string
-	Clock        pando.Clock
-	Log          *slog.Logger
+	// Registries is the file in which the owner of this host lists registries. "": there is none.
+	Registries string
+	// Member reports whether an address is of a host of the cluster. Nil: none is known.
+	Member func(netip.Addr) bool
+	Clock  pando.Clock
+	Log    *slog.Logger
 	// FreeMin is the space that a pull leaves free on the disk.
 	FreeMin int64
 	// Packed: this process unpacks no layer. Another one of the host, with root's rights, does.
 	Packed bool
 	// UnpackedMax bounds the files of one layer in bytes. Zero: 16 GiB.
 	UnpackedMax int64
+
+	level func(netip.Addr) reach // of a test
 }
 
 // vault is the files of a store: blobs, folders of layers, and their locks.

@@ -109,6 +109,7 @@ func tend(ctx context.Context, p place) error {
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 		Logged: logged.figures, Worked: wall.Worked,
 	})
+	images.Member = a.HasHostAt
 	faces, err := agentFaces(p, c, images, facesOf(p, a, images, objects))
 	if err != nil {
 		return err
@@ -147,13 +148,27 @@ func introduce(p place, log *slog.Logger) pando.Host {
 func answerNames(h pando.Host, a *agent.Agent, log *slog.Logger) (close func()) {
 	answers := dns.New(dns.Config{
 		Addr: netip.AddrPortFrom(pando.Gateway4, 53).String(), Lookup: a.VIPs,
-		Endpoints: a.Endpoints, Recurses: recurses(h),
+		Endpoints: a.Endpoints, Recurses: recurses(h), Owner: ownerAt(h, a.TenantAt),
 	})
 	if err := answers.Start(); err != nil {
 		log.Warn("this host does not answer names of services", "error", err)
 		return func() {}
 	}
 	return func() { answers.Close() }
+}
+
+// ownerAt returns the tenants of the addresses of instances. An address of no known instance has an
+// owner as well: the programs of the host alone have the reserve of operators.
+func ownerAt(
+	h pando.Host, tenantAt func(netip.Addr) (pando.Tenant, bool),
+) func(netip.Addr) (pando.Tenant, bool) {
+	return func(a netip.Addr) (pando.Tenant, bool) {
+		if !h.Instances4.Contains(a) && !h.Instances6.Contains(a) {
+			return "", false
+		}
+		t, _ := tenantAt(a)
+		return t, true
+	}
 }
 
 // recurses returns a test for addresses that may resolve external names at the host's DNS. These

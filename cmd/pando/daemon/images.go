@@ -23,6 +23,9 @@ import (
 // certificateFolders are where docker and podman keep the authorities of registries.
 var certificateFolders = []string{"/etc/docker/certs.d", "/etc/containers/certs.d"}
 
+// registriesFile is the list of registries of a host's owner.
+const registriesFile = "/etc/pando/registries"
+
 // imageFreeMin is the space that images leave free: the store of the cluster ends on a full disk.
 const imageFreeMin = 256 << 20
 
@@ -31,7 +34,7 @@ const imageFreeMin = 256 << 20
 func openImages(p place, peers *peer.Client, log *slog.Logger) (*image.Store, error) {
 	return image.Open(image.Config{
 		Dir: p.images(), Host: pando.HostName(p.Host), Peer: peers.Blob, Clock: wall.Clock{}, Log: log,
-		Certificates: certificateFolders, FreeMin: imageFreeMin,
+		Certificates: certificateFolders, Registries: registriesFile, FreeMin: imageFreeMin,
 		Packed: os.Geteuid() == serverUser,
 	})
 }
@@ -53,6 +56,9 @@ func withImages(
 	ctl *control.Control, p place, a *trust.Authority, peers *peer.Client, log *slog.Logger,
 ) (imageOperators, error) {
 	images, err := openImages(p, peers, log)
+	if err == nil {
+		images.Member = ctl.HasHostAt
+	}
 	return imageOperators{ctl, images, p.sandboxes(), inviter{p, a, log}}, err
 }
 
@@ -116,6 +122,7 @@ func (o imageOperators) PullImage(
 	if err := o.travelled(ctx, want); err != nil {
 		return pando.ImageStatus{}, err
 	}
+	want.Inside = !want.OfFiles() // no token pulls
 	i, _, err := o.images.Resolve(ctx, want)
 	if err == nil {
 		err = o.images.Pull(ctx, i, nil)
@@ -207,12 +214,16 @@ func (o imageOperators) Deploy(
 		s.Image = pando.Image{}
 		return o.deployBundle(ctx, s, by)
 	}
-	if err := spec.CheckImage(s.Image.Reference); err != nil {
+	err := spec.CheckImage(s.Image.Reference)
+	if err == nil { // no registry is asked for a spec that is refused in any case
+		err = o.Control.Admits(ctx, s, by)
+	}
+	if err != nil {
 		return pando.ServiceStatus{}, err
 	}
 	var i pando.Image
 	var c pando.ImageConfig
-	err := o.travelled(ctx, s.Image)
+	err = o.travelled(ctx, s.Image)
 	if err == nil {
 		i, c, err = o.images.Resolve(ctx, s.Image)
 	}
