@@ -61,3 +61,10 @@ type Decision struct {
 	Lines    []string           `json:"lines,omitempty"` // a probe's answer, the end of a log
 	At       time.Time          `json:"at"`
 }
+
+// InputTimes is the input of a decision that stands for several equal events: their number.
+const InputTimes = "times"
+
+// Times returns the number of equal events for which the decision stands. At is the time of the
+// first one.
+func (d Decision) Times() int { return max(1, int(d.Inputs[InputTimes])) }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"sync"
+	"time"
 
 	"pando.run/pando"
 )
@@ -13,6 +14,7 @@ type status struct {
 	link  pando.Link    // of box
 	runs  bool          // it has a sandbox, and its program has not ended
 	begun bool          // its start took the prepared work, if there was any
+	born  time.Time     // see runner.born
 }
 
 // endpoint returns the place of the instance in the steering table. ok is false if it has none.
