@@ -52,6 +52,9 @@ func fault(r Row, known map[string][]string) string {
 	if r.Want == Blocked && len(r.Tests) == 0 {
 		return "is blocked, and no test tries it"
 	}
+	if r.Want == Open && len(r.Tests) > 0 {
+		return "is open, and a test tries it"
+	}
 	if r.Want == Choice && strings.HasPrefix(r.ID, "H") {
 		return "none of the holes may become a choice"
 	}
@@ -169,6 +172,9 @@ func TestAllAttacks(t *testing.T) {
 	}
 	places := map[string][]string{}
 	for _, r := range Table {
+		if r.Want == Open {
+			t.Errorf("%s (%s): no test of this tree tries it", r.ID, r.Attack)
+		}
 		for _, one := range r.Tests {
 			if one.Place != "test/attack" && !slices.Contains(places[one.Place], one.Name) {
 				places[one.Place] = append(places[one.Place], one.Name)
