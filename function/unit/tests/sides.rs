@@ -46,9 +46,7 @@ fn through(chain: &mut Chain<Function>, packets: &[(bool, &[u8])]) -> Vec<Option
     while !rest.is_empty() {
         let count = chain.process(rest);
         outputs.extend(
-            chain
-                .outputs(rest)
-                .map(|(fate, bytes)| (fate == Fate::Passed).then(|| bytes.concat())),
+            chain.outputs(rest).map(|(fate, bytes)| (fate == Fate::Passed).then(|| bytes.concat())),
         );
         rest = &rest[count..];
     }
