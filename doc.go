@@ -34,6 +34,7 @@
 //	registry     store.go      the records of the cluster, with leases and fences.
 //	record       store.go      one key of the registry with its value.
 //	cgroup       instance.go   the group that limits and counts a sandbox.
+//	turn         access/turns  the right to do bounded work, such as a pull, with a share per owner.
 //
 // Services that scale themselves (fractal):
 //
@@ -208,6 +209,8 @@ var (
 	ErrForbidden = errors.New("forbidden")      // this asker may not ask that
 	ErrTooLarge  = errors.New("too large")      // a body or a record is over its limit
 
+	// ErrKeyReused: the key of a request has named another request before.
+	ErrKeyReused = errors.New("another request had the Idempotency-Key")
 	ErrLost      = errors.New("lost")                      // an earlier write is gone; nothing done
 	ErrFenced    = errors.New("fenced")                    // the writer lost its leadership or epoch
 	ErrStoreFull = errors.New("the store is out of space") // no room for writes; traffic still flows

@@ -203,6 +203,10 @@ func (r *runner) receive(ctx context.Context, m message) {
 		}
 	case imagePulled:
 		r.birth.fetching.done, r.birth.fetching.err = true, m.err
+	case imageWaits:
+		if !r.birth.fetching.done && r.inst.Phase == pando.PhasePlaced {
+			r.birth.fetches(m.what)
+		}
 	case seedTaken:
 		r.birth.sowing = false
 	case hookEnded:
@@ -236,11 +240,12 @@ func (r *runner) follow(theirs pando.Instance) {
 	if !fresh {
 		return
 	}
+	drains := r.inst.Phase == pando.PhaseDraining
 	r.inst = now
 	if now.Phase == pando.PhasePlaced {
 		r.met = r.a.Clock.Now()
 	}
-	if now.Phase == pando.PhaseDraining && now.Walk {
+	if !drains && now.Phase == pando.PhaseDraining && now.Walk {
 		r.events.send(r.a.Clock.Now(), pando.EventHalted, map[string]string{"reason": now.Reason})
 	}
 	r.show()

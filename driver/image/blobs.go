@@ -159,23 +159,18 @@ func (s *vault) fetch(ctx context.Context, d v1.Descriptor, from []source) error
 	if s.has(d) {
 		return nil
 	}
-	unlock, err := s.lock(ctx, "blob-"+d.Digest.Hex[:2], unix.LOCK_EX)
+	part := s.part(d.Digest, from)
+	f, err := s.lockFile(ctx, part, unix.LOCK_EX)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer f.Close()
 	if s.has(d) {
 		return nil
 	}
 	if err := s.room(d.Size); err != nil {
 		return err
 	}
-	part := s.blob(d.Digest) + ".part"
-	f, err := os.OpenFile(part, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return fmt.Errorf("store a blob: %w", err)
-	}
-	defer f.Close()
 	err = s.attempt(ctx, from, func(src source) (bool, error) { return s.resume(ctx, f, d, src) })
 	if err != nil {
 		return fmt.Errorf("get blob %s: %w", d.Digest, noSpace(err))
@@ -184,6 +179,18 @@ func (s *vault) fetch(ctx context.Context, d v1.Descriptor, from []source) error
 		return fmt.Errorf("store blob %s: %w", d.Digest, noSpace(err))
 	}
 	return nil
+}
+
+// part returns the file of a blob on its way. Each registry has one of its own: a slow registry of one
+// tenant must not hold up another tenant, who wants the same blob from elsewhere.
+func (s *vault) part(h v1.Hash, from []source) string {
+	registries := ""
+	for _, src := range from {
+		if r, ok := src.(*registry); ok {
+			registries += r.host() + " "
+		}
+	}
+	return fmt.Sprintf("%s.%s.part", s.blob(h), hash([]byte(registries)).Hex[:16])
 }
 
 // resume adds the rest of a blob to a file, and checks the whole. It reports whether bytes came.
@@ -305,15 +312,23 @@ func (s *vault) cancelStalled(
 }
 
 // room returns an error if the disk has too little space for more bytes.
-func (s *vault) room(need int64) error {
+func (s *vault) room(need int64) error { return room(s.Dir, need, s.FreeMin) }
+
+// inodesMin is the number of inodes that stay free, on a disk that has many.
+const inodesMin = 1 << 14
+
+func room(dir string, need, freeMin int64) error {
 	var st unix.Statfs_t
-	if err := unix.Statfs(s.Dir, &st); err != nil {
-		return fmt.Errorf("measure the free space of %s: %w", s.Dir, err)
+	if err := unix.Statfs(dir, &st); err != nil {
+		return fmt.Errorf("measure the free space of %s: %w", dir, err)
 	}
-	if free := int64(st.Bavail) * st.Bsize; free-need < s.FreeMin {
-		return fmt.Errorf("%w: no space for %d MiB more of an image: %s has %d MiB free, and %d stay "+
-			"free; `pando image rm` removes an image", pando.ErrStoreFull, need>>20+1, s.Dir, free>>20,
-			s.FreeMin>>20)
+	if free := int64(st.Bavail) * st.Bsize; free-need < freeMin {
+		return fmt.Errorf("%w: no space for %d MiB more of an image: the disk has %d MiB free, and %d stay "+
+			"free; `pando image rm` removes an image", pando.ErrStoreFull, need>>20+1, free>>20, freeMin>>20)
+	}
+	if freeMin > 0 && st.Files > 0 && st.Ffree < min(inodesMin, st.Files/20) {
+		return fmt.Errorf("%w: no inodes for more files of an image: the disk has %d of %d free; `pando "+
+			"image rm` removes an image", pando.ErrStoreFull, st.Ffree, st.Files)
 	}
 	return nil
 }

@@ -174,7 +174,8 @@ func unpackOne(t testing.TB, s *Store, packed, plain []byte) (string, error) {
 	if err := os.WriteFile(s.blob(d.Digest), packed, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return s.layer(hash(plain)), s.unpack(context.Background(), d, hash(plain))
+	return s.layer(hash(plain)), s.unpack(context.Background(), d, hash(plain),
+		&allowance{bytes: s.UnpackedMax})
 }
 
 func TestAnImageOfALayoutIsPulledAndStacked(t *testing.T) {

@@ -98,6 +98,12 @@ func write(t *testing.T, s *httptest.Server, reference string, img v1.Image) {
 var home string
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == UnpackRole { // started by a test
+		os.Exit(UnpackMain(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == limitsRole {
+		os.Exit(printLimits())
+	}
 	var err error
 	if home, err = os.MkdirTemp("", "pando-image"); err != nil {
 		log.Fatal(err)

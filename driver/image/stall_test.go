@@ -2,7 +2,9 @@ package image
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -11,7 +13,7 @@ import (
 type impatient struct{ hurried }
 
 func (c *impatient) After(d time.Duration) (<-chan time.Time, func()) {
-	if d == stallsMax {
+	if d >= stallsMax {
 		d = 20 * time.Millisecond
 	}
 	return c.hurried.After(d)
@@ -41,5 +43,43 @@ func TestARegistryThatSaysNothingMoreIsGivenUp(t *testing.T) {
 			!strings.Contains(err.Error(), "fewer than 64 KiB") {
 			t.Errorf("%s: %v", kind, err)
 		}
+	}
+}
+
+// The registry of one tenant that drips the bytes of a blob holds up nobody who has it from
+// elsewhere.
+func TestASlowRegistryHoldsUpNoOther(t *testing.T) {
+	clean(t)
+	begun, end := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	slow := served(t, func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			if q.Method == http.MethodGet && strings.Contains(q.URL.Path, "/blobs/") {
+				r := httptest.NewRecorder()
+				next.ServeHTTP(r, q)
+				if r.Body.Len() > 1<<19 { // a layer
+					once.Do(func() { close(begun) })
+					<-end
+				}
+			}
+			next.ServeHTTP(w, q)
+		})
+	})
+	fast := served(t, nil)
+	reference, img := push(t, slow, "v1")
+	other := strings.TrimPrefix(fast.URL, "http://") + "/else/where:v1"
+	write(t, fast, other, img)
+	s := open(t)
+	i, _, err := s.Resolve(t.Context(), inside(reference))
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := make(chan error, 1)
+	go func() { held <- s.Pull(t.Context(), i, nil) }()
+	<-begun
+	pulled(t, s, other) // all its layers are being pulled already
+	close(end)
+	if err := <-held; err != nil {
+		t.Error(err)
 	}
 }

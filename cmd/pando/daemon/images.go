@@ -9,8 +9,11 @@ import (
 	"os"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"pando.run/pando"
 	"pando.run/pando/agent"
+	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/control"
 	"pando.run/pando/driver/image"
 	"pando.run/pando/driver/peer"
@@ -36,7 +39,17 @@ func openImages(p place, peers *peer.Client, log *slog.Logger) (*image.Store, er
 		Dir: p.images(), Host: pando.HostName(p.Host), Peer: peers.Blob, Clock: wall.Clock{}, Log: log,
 		Certificates: certificateFolders, Registries: registriesFile, FreeMin: imageFreeMin,
 		Packed: os.Geteuid() == serverUser,
+		Unpack: []string{"/proc/self/exe", image.UnpackRole}, // the same build, also during an upgrade
 	})
+}
+
+// Unpack returns the hidden command that unpacks one layer.
+func Unpack() *cobra.Command {
+	return &cobra.Command{
+		Use: image.UnpackRole, Short: "unpack one layer of an image (started by a daemon)",
+		Hidden: true, DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error { return cli.Exit(image.UnpackMain(args)) },
+	}
 }
 
 // imageOperators resolves the image of a spec before control decides about it.

@@ -248,7 +248,8 @@ func storeForMembers(p place, i *trust.Identity) *etcd.Members {
 		return nil
 	}
 	return &etcd.Members{
-		Listen: p.open(storePort), TLS: i.Members("h2"), HostOf: trust.HostOf, Clock: wall.Clock{},
+		Listen: p.open(storePort), TLS: recognizing(i.Members("h2")),
+		HostOf: trust.HostOf, Clock: wall.Clock{},
 		Bound: bounded,
 	}
 }
