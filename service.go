@@ -431,24 +431,26 @@ const (
 // Service is the record of one service: its target and its progress.
 type Service struct {
 	ServiceKey
-	VIP4     netip.Addr   `json:"vip4"`
-	VIP6     netip.Addr   `json:"vip6"`
-	Current  int          `json:"current"` // the revision that serves; 0 before the first does
-	Target   int          `json:"target"`  // the newest wanted revision; != Current during a rollout
-	Latest   int          `json:"latest"`  // the highest revision number so far
-	Phase    ServicePhase `json:"phase"`
-	Home     HostName     `json:"home,omitempty"` // the one host of all its instances
-	Reason   string       `json:"reason,omitempty"`
-	Pin      *Pin         `json:"pin,omitempty"`
-	Rolling  int          `json:"rolling,omitempty"` // instances that a rollout must end with
+	VIP4    netip.Addr   `json:"vip4"`
+	VIP6    netip.Addr   `json:"vip6"`
+	Current int          `json:"current"` // the revision that serves; 0 before the first does
+	Target  int          `json:"target"`  // the newest wanted revision; != Current during a rollout
+	Latest  int          `json:"latest"`  // the highest revision number so far
+	Phase   ServicePhase `json:"phase"`
+	Home    HostName     `json:"home,omitempty"` // the one host of all its instances
+	Reason  string       `json:"reason,omitempty"`
+	Pin     *Pin         `json:"pin,omitempty"`
+	// Rolling is the number of instances that a rollout must end with. A rollout that overtakes
+	// another one takes it over. After a rollback it is the number to come back to. 0: neither.
+	Rolling int `json:"rolling,omitempty"`
 	// Healed is the last commit that created an instance which succeeded after failures.
 	Healed   StoreRevision `json:"healed,omitempty"`
-	Purge    bool         `json:"purge,omitempty"`   // removal deletes its state
-	Removing bool         `json:"removing,omitempty"`
-	Asked    time.Time    `json:"asked"`           // when the newest spec arrived
-	Trial    *Trial       `json:"trial,omitempty"` // of the rollout in progress, if there is one
-	Book     *RunBook     `json:"book,omitempty"`  // its runs; nil: none so far
-	Roll     *Roll        `json:"roll,omitempty"`  // of a stateful service: its ordinals
+	Purge    bool          `json:"purge,omitempty"` // removal deletes its state
+	Removing bool          `json:"removing,omitempty"`
+	Asked    time.Time     `json:"asked"`           // when the newest spec arrived
+	Trial    *Trial        `json:"trial,omitempty"` // of the rollout in progress, if there is one
+	Book     *RunBook      `json:"book,omitempty"`  // its runs; nil: none so far
+	Roll     *Roll         `json:"roll,omitempty"`  // of a stateful service: its ordinals
 }
 
 // Pin is a number of instances that an operator fixed for a while. Automatic scaling pauses until
