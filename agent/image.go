@@ -168,6 +168,9 @@ func (r *birth) snapshot(
 		return "", func() {}, fmt.Errorf("%w: this host restores no snapshots; `pando doctor` there "+
 			"prints why", pando.ErrUnsupported)
 	}
-	return r.a.SnapshotStore.Open(ctx, i.From,
-		func(ctx context.Context) (pando.SnapshotKey, error) { return r.a.snapshots.key(ctx, r.id) })
+	return r.a.SnapshotStore.Open(ctx, r.service, i.From,
+		func(ctx context.Context) (pando.SnapshotKey, error) {
+			keys, err := r.a.snapshots.keys(ctx, r.id)
+			return keys.Files, err
+		})
 }
