@@ -12,6 +12,7 @@
 //	tenant       doc.go        the owner of services and functions.
 //	account      tenant.go     the record of a tenant.
 //	quota        tenant.go     a limit of all services of a tenant together.
+//	bound        access/share  a limit with a share for each owner and a reserve for operators.
 //	error        doc.go        a reason that a caller may test for.
 //	clock        doc.go        the only source of time below cmd/ and demo/.
 //	host         host.go       a machine that runs the agent.
@@ -208,6 +209,8 @@ var (
 	ErrForbidden = errors.New("forbidden")      // this asker may not ask that
 	ErrTooLarge  = errors.New("too large")      // a body or a record is over its limit
 
+	// ErrKeyReused: the key of a request has named another request before.
+	ErrKeyReused = errors.New("another request had the Idempotency-Key")
 	ErrLost      = errors.New("lost")                      // an earlier write is gone; nothing done
 	ErrFenced    = errors.New("fenced")                    // the writer lost its leadership or epoch
 	ErrStoreFull = errors.New("the store is out of space") // no room for writes; traffic still flows

@@ -23,7 +23,7 @@ func (s *Store) Pull(ctx context.Context, i pando.Image, hosts []pando.Host) err
 	if err != nil {
 		return err
 	}
-	if k, err := s.look(top); err == nil && s.complete(k) {
+	if k, err := s.look(top); err == nil && s.present(k) {
 		return nil
 	}
 	done, err := s.using(ctx)
@@ -105,8 +105,10 @@ func (s *Store) affords(k *known, left *allowance) error {
 			return layerError{fmt.Errorf("%w: its layers have more than %d MiB", pando.ErrTooLarge,
 				s.UnpackedMax>>20)}
 		}
-		if !s.unpacked(files) {
+		if !s.ready(d, files) {
 			need += 2 * d.Size // packed and unpacked, at least
+		} else if s.Packed {
+			continue
 		} else if err := left.take(s.unpackedBytes(files)); err != nil {
 			return err
 		}
@@ -139,10 +141,10 @@ func (a *allowance) take(n int64) error {
 func (s *Store) layerOf(
 	ctx context.Context, d v1.Descriptor, files v1.Hash, from []source, left *allowance,
 ) error {
-	if s.unpacked(files) && s.has(d) {
+	if s.ready(d, files) && s.has(d) {
 		return nil
 	}
-	if err := s.fetch(ctx, d, from); err != nil {
+	if err := s.fetch(ctx, d, from); err != nil || s.Packed {
 		return err
 	}
 	return s.unpack(ctx, d, files, left)
@@ -254,6 +256,21 @@ func (s *Store) choose(all []v1.Descriptor) (v1.Descriptor, error) {
 	}
 	return v1.Descriptor{}, fmt.Errorf("%w: it is built for %s, and this host is linux/%s; name an "+
 		"image for this host", pando.ErrRefused, strings.Join(offers, ", "), s.Architecture)
+}
+
+// ready reports whether a layer is here, in the form that this store brings it to.
+func (s *Store) ready(d v1.Descriptor, files v1.Hash) bool {
+	return s.unpacked(files) || s.Packed && s.has(d)
+}
+
+// present reports whether all layers of an image are here.
+func (s *Store) present(k *known) bool {
+	for n, files := range k.config.RootFS.DiffIDs {
+		if !s.ready(k.manifest.Layers[n], files) {
+			return false
+		}
+	}
+	return true
 }
 
 // complete reports whether all layers of an image are unpacked here.

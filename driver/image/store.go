@@ -59,6 +59,8 @@ type Config struct {
 	Log    *slog.Logger
 	// FreeMin is the space that a pull leaves free on the disk.
 	FreeMin int64
+	// Packed: this process unpacks no layer. Another one of the host, with root's rights, does.
+	Packed bool
 	// UnpackedMax bounds the files of one image in bytes, and its blobs. Zero: 16 GiB.
 	UnpackedMax int64
 	// Unpack is a command that calls UnpackMain, so that an archive of a stranger is read by a process

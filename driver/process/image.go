@@ -3,6 +3,7 @@ package process
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"runtime"
@@ -278,7 +279,10 @@ func plainFile(dir int, name, text string, owner uint32) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	_, err = unix.Write(fd, []byte(text))
+	n, err := unix.Write(fd, []byte(text))
+	if err == nil && n < len(text) {
+		err = io.ErrShortWrite // the file system of the upper layer is full
+	}
 	err = errors.Join(err, unix.Fchown(fd, int(owner), int(owner)))
 	if err = errors.Join(err, unix.Close(fd)); err != nil {
 		return -1, err
@@ -342,10 +346,7 @@ func (d *Driver) claim(spec pando.Spec) (*slot, error) {
 		(len(spec.Grants) == 0 || s.Grants) && (spec.Runtime == "" || s.Runtimes) {
 		return s, err
 	}
-	if err := s.destroy(); err != nil {
-		return nil, err
-	}
-	d.pool.free(s.Number)
+	d.scrap(s)
 	return d.pool.make()
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -31,11 +32,13 @@ const registriesFile = "/etc/pando/registries"
 // imageFreeMin is the space that images leave free: the store of the cluster ends on a full disk.
 const imageFreeMin = 256 << 20
 
-// openImages opens this host's store of images. The server and the agent of a host share it.
+// openImages opens this host's store of images. The server and the agent of a host share it. Only
+// the agent, which runs as root, unpacks layers.
 func openImages(p place, peers *peer.Client, log *slog.Logger) (*image.Store, error) {
 	return image.Open(image.Config{
 		Dir: p.images(), Host: pando.HostName(p.Host), Peer: peers.Blob, Clock: wall.Clock{}, Log: log,
 		Certificates: certificateFolders, Registries: registriesFile, FreeMin: imageFreeMin,
+		Packed: os.Geteuid() == serverUser,
 		Unpack: []string{"/proc/self/exe", image.UnpackRole}, // the same build, also during an upgrade
 	})
 }
@@ -167,7 +170,11 @@ func (o imageOperators) RemoveImage(ctx context.Context, digest string) error {
 		return fmt.Errorf("%w: service %s uses image %s; `pando rm %s` removes the service",
 			pando.ErrRefused, i.Services[0], digest, i.Services[0].Name)
 	}
-	if process.Images(o.sandboxes)[digest] {
+	running, err := process.Images(o.sandboxes)
+	if err != nil {
+		return fmt.Errorf("remove image %s: %w; run the command again", digest, err)
+	}
+	if running[digest] {
 		return fmt.Errorf("%w: an instance on this host runs image %s; `pando ps` lists them",
 			pando.ErrRefused, digest)
 	}
@@ -186,7 +193,12 @@ func sweepImages(p place, images *image.Store, a *agent.Agent, log *slog.Logger)
 	return func(ctx context.Context) error {
 		for pando.Sleep(ctx, wall.Clock{}, imageSweepEvery) == nil {
 			keep := a.ImagesInUse()
-			maps.Copy(keep, process.Images(p.sandboxes()))
+			running, err := process.Images(p.sandboxes())
+			if err != nil {
+				log.Warn("images that nothing uses stay", "error", err)
+				continue
+			}
+			maps.Copy(keep, running)
 			gone, err := images.Sweep(ctx, keep, image.Bounds{Age: imageAgeMax, Bytes: imageBytesMax})
 			if err != nil {
 				log.Warn("images that nothing uses stay", "error", err)
@@ -226,7 +238,7 @@ func (o imageOperators) Deploy(
 	}
 	err := spec.CheckImage(s.Image.Reference)
 	if err == nil { // no registry is asked for a spec that is refused in any case
-		err = o.Control.Admits(s, by)
+		err = o.Control.Admits(ctx, s, by)
 	}
 	if err != nil {
 		return pando.ServiceStatus{}, err
