@@ -198,6 +198,8 @@ func DecodeAny(r pando.Record) (pando.Stored, error) {
 		return decode[pando.Endpoints](r)
 	case pando.KindVolumes:
 		return decode[pando.VolumeHome](r)
+	case pando.KindRest:
+		return decode[pando.Rest](r)
 	case pando.KindSecret:
 		return decode[pando.Secret](r)
 	case pando.KindTenant:
@@ -272,6 +274,8 @@ func (w *World) put(v pando.Stored, at pando.StoreRevision) {
 		w.putEndpoints(v, at)
 	case pando.VolumeHome:
 		w.Volumes[v.Service] = Versioned[pando.VolumeHome]{v, at}
+	case pando.Rest:
+		w.rest(v)
 	case pando.Secret:
 		w.Secrets[v.SecretKey] = Versioned[pando.Secret]{v, at}
 	case pando.Account:
@@ -323,6 +327,8 @@ func (w *World) forget(k pando.Key, at pando.StoreRevision) {
 	case pando.Decision:
 		delete(w.Decisions, v.ID)
 		unlist(w.decisions, v.Service, v.ID)
+	case pando.Rest:
+		w.unrest(v)
 	case pando.StateHead:
 		delete(w.Heads, v.Service)
 	case pando.Keeper:
