@@ -343,6 +343,9 @@ type Image struct {
 	Digest string `json:"digest,omitempty"`
 	// Host read the image from a folder or a file. Other hosts get it there. Empty: a registry has it.
 	Host HostName `json:"host,omitempty"`
+	// Inside: the address of the registry may be inside the network of the hosts. Only an operator, or
+	// the list of registries on a server's host, says so. A token alone never does.
+	Inside bool `json:"inside,omitempty"`
 	// Gave lists the words of the spec that come from the configuration of the image.
 	Gave []string `json:"gave,omitempty"`
 }

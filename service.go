@@ -360,7 +360,7 @@ const (
 	ReachTenant   Reach = "tenant"   // the services of its own tenant, which need no word
 	ReachInternet Reach = "internet" // everything beyond the hosts, but for metadata
 	ReachTenants  Reach = "tenants"  // the services of other tenants
-	ReachHost     Reach = "host"     // the ports of its own host
+	ReachHost     Reach = "host"     // the hosts of the cluster, at every port
 	ReachMetadata Reach = "metadata" // the metadata service of a cloud
 )
 
@@ -420,6 +420,7 @@ const (
 	ServiceServing   ServicePhase = "serving"   // at least min instances are in rotation
 	ServiceRolling   ServicePhase = "rolling"   // a newer revision is taking over
 	ServiceDegraded  ServicePhase = "degraded"  // fewer than min in rotation; Reason has the cause
+	ServiceFailing   ServicePhase = "failing"   // likewise, and its instances fail without end
 	ServiceCompleted ServicePhase = "completed" // its instances ended with 0, and none is replaced
 	ServiceRemoving  ServicePhase = "removing"  // its instances drain and merge, then it is deleted
 	ServiceRunning   ServicePhase = "running"   // a run of the job is in progress
@@ -440,6 +441,8 @@ type Service struct {
 	Reason   string       `json:"reason,omitempty"`
 	Pin      *Pin         `json:"pin,omitempty"`
 	Rolling  int          `json:"rolling,omitempty"` // instances that a rollout must end with
+	// Healed is the last commit that created an instance which succeeded after failures.
+	Healed   StoreRevision `json:"healed,omitempty"`
 	Purge    bool         `json:"purge,omitempty"`   // removal deletes its state
 	Removing bool         `json:"removing,omitempty"`
 	Asked    time.Time    `json:"asked"`           // when the newest spec arrived

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 // phase placed.
 type fetching struct {
 	begun, done bool
+	reference   string
 	err         error
 }
 
@@ -40,15 +42,35 @@ func (r *birth) image(spec pando.Spec) (here bool, err error) {
 	if _, err := r.a.Images.Root(files.Digest, ""); err == nil {
 		return true, nil
 	}
-	r.fetching.begun = true
-	r.inst.Reason = "its image is on the way: " + files.Reference
-	r.recorder.add(r.inst, nil)
-	r.show()
-	hosts := r.a.imageHosts(files)
+	r.fetching.begun, r.fetching.reference = true, files.Reference
+	r.fetches("")
 	r.a.spawn(func(ctx context.Context) {
-		r.post(imagePulled{r.a.Images.Pull(ctx, files, hosts)})
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go func() { // the pull is of this instance, and ends with it
+			select {
+			case <-r.ended:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+		r.post(imagePulled{r.a.pulls.bring(ctx, r.service.Tenant, files,
+			func(what string) { r.post(imageWaits{what}) },
+			func(ctx context.Context) error {
+				return r.a.Images.Pull(ctx, files, r.a.imageHosts(files))
+			})})
 	})
 	return false, nil
+}
+
+// fetches records that the image of an instance is on its way, and what its pull waits for.
+func (r *birth) fetches(what string) {
+	r.inst.Reason = "its image is on the way: " + r.fetching.reference
+	if what != "" {
+		r.inst.Reason += "; it waits for " + what
+	}
+	r.recorder.add(r.inst, nil)
+	r.show()
 }
 
 // imageHosts returns the other hosts that may have an image: the one that read it, then the others
@@ -72,6 +94,13 @@ func (a *Agent) imageHosts(i pando.Image) []pando.Host {
 		return cmp.Compare(x.Name, y.Name)
 	})
 	return out
+}
+
+// HasHostAt reports whether a host of the cluster has an address.
+func (a *Agent) HasHostAt(at netip.Addr) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.world.HasHostAt(at)
 }
 
 // ImagesInUse returns the digests of images and bundles that a revision known to this host has.

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"sync"
+	"time"
 
 	"pando.run/pando"
 )
@@ -13,6 +14,7 @@ type status struct {
 	link  pando.Link    // of box
 	runs  bool          // it has a sandbox, and its program has not ended
 	begun bool          // its start took the prepared work, if there was any
+	born  time.Time     // see runner.born
 }
 
 // endpoint returns the place of the instance in the steering table. ok is false if it has none.
@@ -73,6 +75,7 @@ type (
 	leads         struct{ term int64 }          // it leads in a term; 0: it follows
 	stopEnded     struct{ err error }           // of its sandbox
 	imagePulled   struct{ err error }           // nil: the layers of its image are on this host
+	imageWaits    struct{ what string }         // its pull waits for a registry or a turn; "": no more
 
 	seedTaken struct{} // or refused: its program runs on
 
@@ -96,6 +99,7 @@ func (called) isMessage()         {}
 func (leads) isMessage()          {}
 func (stopEnded) isMessage()      {}
 func (imagePulled) isMessage()    {}
+func (imageWaits) isMessage()     {}
 func (seedTaken) isMessage()      {}
 func (deathAsked) isMessage()     {}
 func (secretsChanged) isMessage() {}

@@ -98,9 +98,8 @@ func stream[I any](a huma.API, id, pattern, kind, summary string,
 			c.SetHeader("Cache-Control", "no-store")
 			c.SetStatus(http.StatusOK)
 			to := newSender(c.BodyWriter())
-			if to.send(nil) {
-				do(to)
-			}
+			to.send(nil) // do meets a caller that is gone, and gives back what it holds
+			do(to)
 		}}, nil
 	})
 }

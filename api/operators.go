@@ -12,19 +12,21 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"pando.run/pando"
+	"pando.run/pando/access/share"
 )
 
 // operators serves pando.Operators.
 type operators struct {
 	pando.Operators
-	ready   func(context.Context) error
-	answers *answers
+	ready     func(context.Context) error
+	answers   *answers
+	listeners *share.Pool[string]
 }
 
 // OperatorsHandler serves the operators' API. Any process that can open its socket may use it.
 // ready reports whether the store answers.
 func OperatorsHandler(ops pando.Operators, ready func(context.Context) error) http.Handler {
-	h := operators{veiled{fenced{ops}}, ready, newAnswers()}
+	h := operators{veiled{fenced{ops}}, ready, newAnswers(), share.New[string](listenersBound)}
 	mux := http.NewServeMux()
 	a := humago.New(mux, document())
 	if to, ok := ops.(pando.Auditor); ok {
@@ -80,7 +82,7 @@ func (h operators) routes(a huma.API) {
 	route(a, "fits", "GET /v1/services/{name}/fits",
 		"Report for each host whether the next instance may start there, and why.", h.fits)
 	stream(a, "logs", "GET /v1/services/{name}/logs", "text/plain",
-		"Print the log of the instances, each line with its instance.", h.logs)
+		"Print the log of the instances, each line with its instance.", seated(h.listeners, h.logs))
 	route(a, "counters", "GET /v1/services/{name}/counters",
 		"Count flows, packets and bytes per instance since it was published.", h.counters)
 	route(a, "steering", "GET /v1/steering",
@@ -96,7 +98,7 @@ func (h operators) routes(a huma.API) {
 	stream(a, "watch", "GET /v1/watch", "text/event-stream",
 		"Send every change of services, instances, intents and decisions as a server-sent event. "+
 			"The id is the store revision of a whole commit. A client that returns it as Last-Event-ID "+
-			"misses nothing.", h.watch)
+			"misses nothing.", seated(h.listeners, h.watch))
 	route(a, "healthz", "GET /healthz", "Report that the process answers.", h.healthz)
 	route(a, "readyz", "GET /readyz", "Report that the store answers and that a control leads.",
 		h.readyz)
@@ -195,6 +197,10 @@ func (h operators) remove(ctx context.Context, in *struct {
 	by, err := in.by()
 	if err != nil {
 		return nil, err
+	}
+	// A state is gone for good. A captured host must not delete those of all tenants.
+	if m, ok := callerOf(ctx); ok && in.Purge && !m.Has(pando.RightDeploy) {
+		return nil, m.Lacks(pando.RightDeploy)
 	}
 	return nil, h.Remove(ctx, in.key(), in.Purge, by)
 }

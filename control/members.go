@@ -111,7 +111,7 @@ func (c *members) admission(
 				"that does not return", pando.ErrNoRoom, pando.Slots())
 		}
 		if r, rests := w.SlotRests(m.Slot); rests {
-			t.Delete = append(t.Delete, r.Key())
+			t.Delete = append(t.Delete, r.V.Key())
 		}
 		so.Hosts++
 	}
@@ -131,18 +131,18 @@ func (c *members) admission(
 // freeSlot returns the lowest slot that no host has or had, else the one that was released first. The
 // instances of a removed host may run on, with the addresses of its slot.
 func freeSlot(w *world.World, taken map[int]bool) int {
-	oldest, found := pando.Rest{Slot: pando.Slots()}, false
+	oldest, found := world.Versioned[pando.Rest]{V: pando.Rest{Slot: pando.Slots()}}, false
 	for n := range pando.Slots() {
 		r, rests := w.SlotRests(n)
 		switch {
 		case taken[n]:
 		case !rests:
 			return n
-		case !found || r.At.Before(oldest.At):
+		case !found || r.Modified < oldest.Modified:
 			oldest, found = r, true
 		}
 	}
-	return oldest.Slot
+	return oldest.V.Slot
 }
 
 // admissions returns the record of admissions, and the condition that it has not changed.

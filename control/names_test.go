@@ -78,7 +78,7 @@ func TestAnAddressIsNotGivenToAnotherServiceAtOnce(t *testing.T) {
 		now = now.Add(time.Second)
 		txn, _ := Decide(tb.w, svc.ServiceKey, now, tb.ids)
 		tb.rev++
-		tb.w.Committed(txn, tb.rev)
+		tb.commit(txn, tb.rev)
 	}
 	first := address("one")
 	remove("one")

@@ -86,8 +86,8 @@ func (c *operators) ResumeRollout(
 		if t.Paused == nil {
 			return nil
 		}
-		length := now.Sub(t.Paused.At)
-		t.PausedSeconds += max(0, length.Seconds())
+		length := now.Sub(c.world.Local(s, t.Paused.At)) // another server may have paused it
+		t.PausedSeconds += length.Seconds()
 		t.Paused = nil
 		return &pando.Decision{Kind: pando.DecidedResume, By: by, Reason: fmt.Sprintf(
 			"the rollout continues after a pause of %s", length.Round(time.Second))}

@@ -3,7 +3,6 @@ package control
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/world"
@@ -42,13 +41,13 @@ func TestTheSlotOfARemovedHostRests(t *testing.T) {
 }
 
 func TestTheSlotThatRestsLongestIsGivenRatherThanNone(t *testing.T) {
-	w, taken, began := world.New(), map[int]bool{}, time.Unix(1_800_000_000, 0)
+	w, taken := world.New(), map[int]bool{}
 	for n := range pando.Slots() {
 		taken[n] = n >= 5
 	}
-	for n, minutes := range []int{3, 2, 1, 4} { // since the release; slot 4 was never given
-		w.Committed(pando.Txn{Put: []pando.Stored{pando.Rest{Slot: n, Host: "gone",
-			At: began.Add(-time.Duration(minutes) * time.Minute)}}}, 1)
+	for n, slot := range []int{3, 0, 1, 2} { // in the order of their release; 4 was never given
+		w.Committed(pando.Txn{Put: []pando.Stored{pando.Rest{Slot: slot, Host: "gone"}}},
+			pando.StoreRevision(n+1))
 	}
 	for _, want := range []int{4, 3, 0, 1, 2, pando.Slots()} {
 		got := freeSlot(w, taken)

@@ -1,6 +1,7 @@
 package world
 
 import (
+	"cmp"
 	"net/netip"
 
 	"pando.run/pando"
@@ -13,23 +14,24 @@ var restBound = share.Bound{Total: 1000, Each: 250}
 
 // rests are the released VIPs and slots, as stored.
 type rests struct {
-	vips  map[netip.Addr]pando.Rest
-	slots map[int]pando.Rest
+	vips  map[netip.Addr]Versioned[pando.Rest]
+	slots map[int]Versioned[pando.Rest]
 	of    map[pando.Tenant]int // resting VIPs
 }
 
 func newRests() rests {
-	return rests{map[netip.Addr]pando.Rest{}, map[int]pando.Rest{}, map[pando.Tenant]int{}}
+	return rests{map[netip.Addr]Versioned[pando.Rest]{}, map[int]Versioned[pando.Rest]{},
+		map[pando.Tenant]int{}}
 }
 
-func (l *rests) rest(r pando.Rest) {
-	if !r.VIP.IsValid() {
-		l.slots[r.Slot] = r
+func (l *rests) rest(r Versioned[pando.Rest]) {
+	if !r.V.VIP.IsValid() {
+		l.slots[r.V.Slot] = r
 		return
 	}
-	l.wake(r.VIP)
-	l.vips[r.VIP] = r
-	l.of[r.Service.Tenant]++
+	l.wake(r.V.VIP)
+	l.vips[r.V.VIP] = r
+	l.of[r.V.Service.Tenant]++
 }
 
 // unrest removes a record.
@@ -44,20 +46,20 @@ func (l *rests) unrest(r pando.Rest) {
 func (l *rests) wake(vip netip.Addr) {
 	if was, ok := l.vips[vip]; ok {
 		delete(l.vips, vip)
-		if l.of[was.Service.Tenant]--; l.of[was.Service.Tenant] == 0 {
-			delete(l.of, was.Service.Tenant)
+		if l.of[was.V.Service.Tenant]--; l.of[was.V.Service.Tenant] == 0 {
+			delete(l.of, was.V.Service.Tenant)
 		}
 	}
 }
 
 // Rests returns the record of a VIP that was lately the address of a service that is removed.
 func (l *rests) Rests(vip netip.Addr) (r pando.Rest, ok bool) {
-	r, ok = l.vips[vip]
-	return r, ok
+	v, ok := l.vips[vip]
+	return v.V, ok
 }
 
 // SlotRests returns the record of a slot whose host was removed.
-func (l *rests) SlotRests(slot int) (r pando.Rest, ok bool) {
+func (l *rests) SlotRests(slot int) (r Versioned[pando.Rest], ok bool) {
 	r, ok = l.slots[slot]
 	return r, ok
 }
@@ -85,15 +87,18 @@ func (l *rests) BeyondRest(t pando.Tenant) (r pando.Rest, ok bool) {
 	return r, false
 }
 
-// oldest returns the resting VIP that was released first among those that fit.
-func (l *rests) oldest(fits func(pando.Rest) bool) (out pando.Rest, ok bool) {
+// oldest returns the resting VIP that was released first among those that fit, by the order of the
+// store: clocks of leaders differ.
+func (l *rests) oldest(fits func(pando.Rest) bool) (_ pando.Rest, ok bool) {
+	var out Versioned[pando.Rest]
 	for _, r := range l.vips {
-		if !fits(r) {
+		if !fits(r.V) {
 			continue
 		}
-		if c := r.At.Compare(out.At); !ok || c < 0 || c == 0 && r.VIP.Less(out.VIP) {
+		c := cmp.Compare(r.Modified, out.Modified)
+		if !ok || c < 0 || c == 0 && r.V.VIP.Less(out.V.VIP) {
 			out, ok = r, true
 		}
 	}
-	return out, ok
+	return out.V, ok
 }

@@ -19,7 +19,8 @@ func resting(t pando.Tenant, n int) pando.Rest {
 // A world reads the resting addresses from the store, and ends them when their records go.
 func TestRestsComeFromTheStore(t *testing.T) {
 	w, one, two := New(), resting("acme", 1), resting("acme", 2)
-	w.Committed(pando.Txn{Put: []pando.Stored{two, one}}, 1)
+	w.Committed(pando.Txn{Put: []pando.Stored{one}}, 1)
+	w.Committed(pando.Txn{Put: []pando.Stored{two}}, 2)
 	if last, ok := w.LastVIP(one.Service); !ok || last != one.VIP {
 		t.Errorf("the last address of %s is %s", one.Service, last)
 	}
@@ -30,7 +31,7 @@ func TestRestsComeFromTheStore(t *testing.T) {
 	if oldest, ok := w.OldestVIP(every); !ok || oldest != one.VIP {
 		t.Errorf("%s rests longest, want %s", oldest, one.VIP)
 	}
-	w.Committed(pando.Txn{Delete: []pando.Key{one.Key()}}, 2)
+	w.Committed(pando.Txn{Delete: []pando.Key{one.Key()}}, 3)
 	if _, ok := w.Rests(one.VIP); ok {
 		t.Error("an address rests without its record")
 	}

@@ -3,6 +3,7 @@ package process
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"runtime"
@@ -276,7 +277,10 @@ func plainFile(dir int, name, text string, owner uint32) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	_, err = unix.Write(fd, []byte(text))
+	n, err := unix.Write(fd, []byte(text))
+	if err == nil && n < len(text) {
+		err = io.ErrShortWrite // the file system of the upper layer is full
+	}
 	err = errors.Join(err, unix.Fchown(fd, int(owner), int(owner)))
 	if err = errors.Join(err, unix.Close(fd)); err != nil {
 		return -1, err

@@ -40,6 +40,9 @@ type Sandboxes struct {
 	steering  *Steering
 	// Check decides about new configs, as their checks do. Nil: every content is good.
 	Check func(pando.ConfigChange) error
+	// FlowsTake is how long a count of an instance's flows takes. A host has one processor for them.
+	FlowsTake atomic.Int64
+	processor chan struct{}
 }
 
 // NewSandboxes returns a host's sandboxes. A start takes up to startMax, an instance crashes within
@@ -50,7 +53,7 @@ func NewSandboxes(
 	return &Sandboxes{
 		seed: seed, run: run, startMax: startMax, lifeMax: lifeMax,
 		sandboxes: map[pando.InstanceID]*Sandbox{}, prepared: map[pando.InstanceID]pando.SandboxSpec{},
-		steering: steering,
+		steering: steering, processor: make(chan struct{}, 1),
 	}
 }
 
@@ -343,7 +346,14 @@ func (b *Sandbox) Session(context.Context, pando.SessionSpec) (io.ReadWriteClose
 }
 
 // Flows returns the instance's open flows in the steering.
-func (b *Sandbox) Flows(context.Context) (int, error) {
+func (b *Sandbox) Flows(ctx context.Context) (int, error) {
+	if d := time.Duration(b.host.FlowsTake.Load()); d > 0 {
+		b.host.processor <- struct{}{}
+		defer func() { <-b.host.processor }()
+		if err := pando.Sleep(ctx, Clock{}, d); err != nil {
+			return 0, err
+		}
+	}
 	if err := b.host.steering.called("Flows"); err != nil {
 		return 0, err
 	}
