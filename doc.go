@@ -210,6 +210,8 @@ var (
 	ErrForbidden = errors.New("forbidden")      // this asker may not ask that
 	ErrTooLarge  = errors.New("too large")      // a body or a record is over its limit
 
+	// ErrKeyReused: the key of a request has named another request before.
+	ErrKeyReused = errors.New("another request had the Idempotency-Key")
 	ErrLost      = errors.New("lost")                      // an earlier write is gone; nothing done
 	ErrFenced    = errors.New("fenced")                    // the writer lost its leadership or epoch
 	ErrStoreFull = errors.New("the store is out of space") // no room for writes; traffic still flows

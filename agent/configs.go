@@ -45,30 +45,6 @@ type refusal struct {
 	lines  []string
 }
 
-// configs renders the configs of an instance before its start.
-func (r *birth) configs(
-	svc pando.Service, spec pando.Spec, secrets map[string][]byte,
-) ([]pando.ConfigFile, error) {
-	if len(spec.Configs) == 0 {
-		return nil, nil
-	}
-	r.a.crews.follow(r.runner, spec)
-	var out []pando.ConfigFile
-	size, all := 0, r.a.templates()
-	for _, c := range spec.Configs {
-		file, err := all.render(r.inst, spec, c, secrets)
-		if err != nil {
-			return nil, err
-		}
-		if size += len(file.Content); size > pando.ConfigsBytesMax {
-			return nil, fmt.Errorf("%w: the configs of the instance have more than %d bytes",
-				pando.ErrTooLarge, pando.ConfigsBytesMax)
-		}
-		out = append(out, file)
-	}
-	return out, nil
-}
-
 // templates renders the configs of one instance from the records of this host.
 type templates struct {
 	a      *Agent

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"pando.run/pando"
 	"pando.run/pando/agent/steer"
@@ -205,4 +206,28 @@ func (c *crews) count(s pando.ServiceKey) map[pando.InstanceID]bool {
 		}
 	}
 	return in
+}
+
+// silentMax bounds the instances that the losses of a host name.
+const silentMax = 8
+
+// silent names the instances whose shims do not answer, with the reasons.
+func (c *crews) silent() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []string
+	more := 0
+	for _, r := range c.everyRunner() {
+		switch {
+		case r.shown.silent == "":
+		case len(all) == silentMax:
+			more++
+		default:
+			all = append(all, fmt.Sprintf("%s (%s)", r.id, r.shown.silent))
+		}
+	}
+	if more > 0 {
+		all = append(all, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(all, ", ")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"strings"
 	"time"
 
 	"pando.run/pando"
@@ -41,13 +42,15 @@ type life struct {
 	box    pando.Sandbox
 	link   pando.Link // of box
 	exited *pando.Exit
-	over   bool // its record is gone
-	ready  bool // the application reported that it is ready
-	proven bool // its ready probe has succeeded as the startup probe, or in its seed
-	called int  // asks on their way that may claim it from the reserve
-	begun  bool // its start took the prepared work, if there was any
-	gone   bool // it has ended
-	moving bool // its program is on its way to another host
+	over   bool   // its record is gone
+	ready  bool   // the application reported that it is ready
+	proven bool   // its ready probe has succeeded as the startup probe, or in its seed
+	called int    // asks on their way that may claim it from the reserve
+	begun  bool   // its start took the prepared work, if there was any
+	gone   bool   // it has ended
+	moving bool   // its program is on its way to another host
+	silent string // why its shim does not answer; "": it does
+	before string // the reason on its line before that
 	// inherited: a former agent began its life, and may have written asks about it.
 	inherited bool
 	enlisted  uint64 // the place in askReads.seq at which it began
@@ -96,6 +99,7 @@ func (r *runner) status() status {
 	return status{
 		inst: r.inst, box: r.box, link: r.link, runs: r.box != nil && r.exited == nil, begun: r.begun,
 		born: r.born(),
+		silent: r.silent,
 	}
 }
 
@@ -177,6 +181,14 @@ func (r *runner) programChanged(e pando.SandboxEvent, open bool) {
 		r.ready = true
 	case e.Kind == pando.SandboxExited:
 		r.exited = &e.Exit
+	case e.Kind == pando.SandboxSilent:
+		r.silent, r.before = e.Why, r.inst.Reason
+		r.explain("its shim does not answer, and is asked again: " + e.Why)
+	case e.Kind == pando.SandboxAnswers:
+		said := strings.HasSuffix(r.inst.Reason, r.silent)
+		if r.silent = ""; said {
+			r.explain(r.before)
+		}
 	}
 	r.show()
 }
@@ -240,11 +252,12 @@ func (r *runner) follow(theirs pando.Instance) {
 	if !fresh {
 		return
 	}
+	drains := r.inst.Phase == pando.PhaseDraining
 	r.inst = now
 	if now.Phase == pando.PhasePlaced {
 		r.met = r.a.Clock.Now()
 	}
-	if now.Phase == pando.PhaseDraining && now.Walk {
+	if !drains && now.Phase == pando.PhaseDraining && now.Walk {
 		r.events.send(r.a.Clock.Now(), pando.EventHalted, map[string]string{"reason": now.Reason})
 	}
 	r.show()

@@ -137,6 +137,9 @@ func (c *operators) deploy(
 			"%w: it is being removed; wait until `pando status` no longer shows it", pando.ErrConflict)
 	}
 	if done, err := settled(w, old.V, old.Modified, key, by); done || err != nil {
+		if done && err == nil {
+			err = otherSpec(w, r)
+		}
 		return pando.Txn{}, err
 	}
 	if err := errors.Join(pando.MayUseHosts(ctx, r.Spec), unset(w, r.Spec)); err != nil {
@@ -258,9 +261,11 @@ func stuck(w *world.World, svc pando.Service, s pando.Spec) string {
 // version.
 func settled(w *world.World, svc pando.Service, version pando.StoreRevision, key pando.ServiceKey,
 	by pando.Asker) (bool, error) {
-	if by.Request != "" && slices.ContainsFunc(w.DecisionsOf(key), func(d pando.Decision) bool {
-		return d.By.Request == by.Request
-	}) {
+	if before, ok := asked(w, key, by); ok {
+		if before.By.Digest != by.Digest {
+			return true, fmt.Errorf("%s: %w %q, which is recorded as: %s; send it with a new one", key,
+				pando.ErrKeyReused, by.Request, cut(before.Reason))
+		}
 		return true, nil
 	}
 	switch {
@@ -272,6 +277,39 @@ func settled(w *world.World, svc pando.Service, version pando.StoreRevision, key
 	}
 	return false, fmt.Errorf("%w: %s is %s at version %d and was at %d when you looked: look again",
 		pando.ErrConflict, key, svc.Phase, version, by.Seen)
+}
+
+// asked returns the decision that a request made when it came before.
+func asked(w *world.World, key pando.ServiceKey, by pando.Asker) (pando.Decision, bool) {
+	if by.Request == "" {
+		return pando.Decision{}, false
+	}
+	all := w.DecisionsOf(key)
+	n := slices.IndexFunc(all, func(d pando.Decision) bool { return d.By.Request == by.Request })
+	if n < 0 {
+		return pando.Decision{}, false
+	}
+	return all[n], true
+}
+
+// otherSpec returns an error if a deploy that came before had another spec. The digest of a deploy
+// says nothing of its body, because a body has environments.
+func otherSpec(w *world.World, r pando.Revision) error {
+	for n := range w.Revisions[r.Service] {
+		was := w.Revisions[r.Service][n].V
+		if was.By.Request == r.By.Request && !sameSpec(asSent(was.Spec), asSent(r.Spec)) {
+			return fmt.Errorf("%w %q, and made revision %d of another spec; send it with a new one",
+				pando.ErrKeyReused, r.By.Request, was.Number)
+		}
+	}
+	return nil
+}
+
+// asSent returns a spec without what the server found out about its files: a tag may have moved.
+func asSent(s pando.Spec) pando.Spec {
+	s.Image.Digest, s.Image.Host, s.Image.Gave = "", "", nil
+	s.Bundle.Digest, s.Bundle.Host = "", ""
+	return s
 }
 
 // nothingsKept is how many requests without an effect are remembered. A deploy every minute must
@@ -311,7 +349,7 @@ func (c *operators) Remove(
 	ctx context.Context, s pando.ServiceKey, purge bool, by pando.Asker,
 ) error {
 	return c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) (*pando.Decision, error) {
-		svc.Removing, svc.Purge = true, purge
+		svc.Removing, svc.Purge = true, purge || svc.Purge
 		return &pando.Decision{Kind: pando.DecidedRemove, By: by, Reason: "asked to go"}, nil
 	})
 }

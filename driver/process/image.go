@@ -344,10 +344,7 @@ func (d *Driver) claim(spec pando.Spec) (*slot, error) {
 		(len(spec.Grants) == 0 || s.Grants) && (spec.Runtime == "" || s.Runtimes) {
 		return s, err
 	}
-	if err := s.destroy(); err != nil {
-		return nil, err
-	}
-	d.pool.free(s.Number)
+	d.scrap(s)
 	return d.pool.make()
 }
 

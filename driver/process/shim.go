@@ -206,6 +206,7 @@ func (s *shim) answer(q request) reply {
 	var r reply
 	var err error
 	switch q.Verb {
+	case "ping": // it answers
 	case "notify":
 		s.happened(pando.SandboxEvent{Kind: pando.SandboxNotified})
 	case "signal":

@@ -22,7 +22,8 @@ import (
 //
 // A hold with a program that has the network of the host carries the descriptor of that network.
 type request struct {
-	// Verb is hold, go, notify, signal, renew, configure, kill, pause, describe, exec or session.
+	// Verb is hold, go, ping, notify, signal, renew, configure, kill, pause, describe, exec or
+	// session.
 	Verb string   `json:"verb"`
 	Run  *program `json:"run,omitempty"`
 	// The program waits before its first instruction for a message go.

@@ -170,7 +170,11 @@ func (o imageOperators) RemoveImage(ctx context.Context, digest string) error {
 		return fmt.Errorf("%w: service %s uses image %s; `pando rm %s` removes the service",
 			pando.ErrRefused, i.Services[0], digest, i.Services[0].Name)
 	}
-	if process.Images(o.sandboxes)[digest] {
+	running, err := process.Images(o.sandboxes)
+	if err != nil {
+		return fmt.Errorf("remove image %s: %w; run the command again", digest, err)
+	}
+	if running[digest] {
 		return fmt.Errorf("%w: an instance on this host runs image %s; `pando ps` lists them",
 			pando.ErrRefused, digest)
 	}
@@ -189,7 +193,12 @@ func sweepImages(p place, images *image.Store, a *agent.Agent, log *slog.Logger)
 	return func(ctx context.Context) error {
 		for pando.Sleep(ctx, wall.Clock{}, imageSweepEvery) == nil {
 			keep := a.ImagesInUse()
-			maps.Copy(keep, process.Images(p.sandboxes()))
+			running, err := process.Images(p.sandboxes())
+			if err != nil {
+				log.Warn("images that nothing uses stay", "error", err)
+				continue
+			}
+			maps.Copy(keep, running)
 			gone, err := images.Sweep(ctx, keep, image.Bounds{Age: imageAgeMax, Bytes: imageBytesMax})
 			if err != nil {
 				log.Warn("images that nothing uses stay", "error", err)

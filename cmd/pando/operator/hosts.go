@@ -214,6 +214,10 @@ func outOfReach(w io.Writer, all []pando.HostStatus) {
 			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s steers around hosts: %s", h.Name,
 				h.Losses.Unreached)))
 		}
+		if h.Losses != nil && h.Losses.Silent != "" {
+			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s asks again, for these programs run without a shim "+
+				"that answers: %s", h.Name, h.Losses.Silent)))
+		}
 	}
 }
 
