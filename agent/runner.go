@@ -370,7 +370,8 @@ func (r *runner) fail(reason string, exit *pando.Exit) {
 	if exit != nil && exit.Signal == "" {
 		inputs[lifecycle.ExitCode] = float64(exit.Code)
 	}
-	d := r.a.decision(r, pando.DecidedFailed, reason, inputs)
+	kind := lifecycle.OfEnd(exit, r.inst.Run != nil, r.spec().Restart)
+	d := r.a.decision(r, kind, reason, inputs)
 	if r.box != nil {
 		d.Lines = r.box.LastLines(20)
 	}
