@@ -155,7 +155,8 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 		// The rollout that this one overtakes has the wanted number. Its surge is no part of it.
 		svc.Trial = &pando.Trial{Began: now}
 	default:
-		svc.Rolling = max(1, scale.Capacity(leased(w, w.Of(key))))
+		here := leased(w, w.Of(key))
+		svc.Rolling = max(1, scale.Capacity(here)-swapping(here))
 		svc.Trial = &pando.Trial{Began: now}
 	}
 	r.Number, r.State = svc.Latest, pando.RevisionRolling
