@@ -29,7 +29,7 @@ func (a *Agent) secretsOf(
 	defer cancel()
 	all, err := a.Secrets(ctx, i)
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("%w: %w", pando.ErrUnavailable, err)
+		err = fmt.Errorf("the server is %w: %w", pando.ErrUnavailable, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("bring its secrets: %w", err)

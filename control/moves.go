@@ -259,7 +259,7 @@ func (p leaver) goal(
 // absent returns the reason why no instance moves to a host without an agent.
 func (p leaver) absent(to pando.HostName) error {
 	if _, known := p.w.Members[to]; known {
-		return fmt.Errorf("%w: host %s is away; `pando hosts` shows since when", pando.ErrUnavailable, to)
+		return fmt.Errorf("%w: host %s is away; `pando hosts` shows since when", pando.ErrUnreachable, to)
 	}
 	return fmt.Errorf("host %s: %w; `pando hosts` lists them", to, pando.ErrNotFound)
 }
