@@ -141,6 +141,12 @@ func (h Host) Check() error {
 	return err
 }
 
+// The ports of a host at which Pando itself may listen. No service publishes them there.
+const (
+	OwnPortFirst = 7400
+	OwnPortLast  = LivenessPort
+)
+
 // Addresses of the cluster. Every host answers for every VIP. Each host has its own range for
 // instances.
 var (

@@ -6,7 +6,8 @@ import (
 )
 
 // Freezer writes the processes of a sandbox to files, and starts them again from those files
-// (driver/criu).
+// (driver/criu). It believes no file about the rights of a process: a file whose process would have
+// another user, group, capability or filter than Frozen is refused, by Freeze and by Thaw.
 type Freezer interface {
 	// Missing returns why this host can freeze nothing, or nil. The error has the next command.
 	Missing() error
@@ -32,6 +33,8 @@ type Frozen struct {
 	PID    int    // of the program, as the sandbox numbers it
 	UID    uint32 // of the program
 	GID    uint32
+	// Filter is the filter of system calls that every thread has, as the kernel takes it. Nil: none.
+	Filter []byte
 	Dir    string // the folder of the files
 	// Pipe is the inode of the pipe that the program writes its output to.
 	Pipe uint64

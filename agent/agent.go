@@ -122,6 +122,7 @@ type Agent struct {
 	askReads *askReads
 	preparer *preparer
 	renewals secretsSeen
+	pulls    *pulls
 	meter    *meter.Meter
 	scope    *scope
 	presence *presence
@@ -152,6 +153,7 @@ func New(c Config) *Agent {
 	a := &Agent{
 		Config: c, anchor: own, sweeper: newSweeper(&c),
 		found: map[pando.InstanceID]pando.Sandbox{}, renewals: secretsSeen{},
+		pulls: newPulls(),
 	}
 	a.scope, a.presence = newScope(a), newPresence(a)
 	a.records = newRecords(&a.Config)

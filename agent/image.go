@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 // phase placed.
 type fetching struct {
 	begun, done bool
+	reference   string
 	err         error
 }
 
@@ -27,21 +29,32 @@ func (r *birth) fetch(files pando.Image) error {
 	case r.fetching.begun:
 		return r.fetching.err
 	}
-	r.fetching.begun = true
-	r.explain("its image is on the way: " + files.Reference)
+	r.fetching.begun, r.fetching.reference = true, files.Reference
+	r.fetches("")
 	r.a.spawn(func(ctx context.Context) {
 		ctx, cancel := context.WithCancel(ctx)
-		pulled := make(chan error, 1)
-		r.a.spawn(func(context.Context) { pulled <- r.a.pull(ctx, files) })
-		select {
-		case err := <-pulled:
-			r.post(imagePulled{err})
-		case <-r.ended:
-		case <-ctx.Done():
-		}
-		cancel()
+		defer cancel()
+		go func() { // the pull is of this instance, and ends with it
+			select {
+			case <-r.ended:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+		r.post(imagePulled{r.a.pull(ctx, r.service.Tenant, files,
+			func(what string) { r.post(imageWaits{what}) })})
 	})
 	return nil
+}
+
+// fetches records that the image of an instance is on its way, and what its pull waits for.
+func (r *birth) fetches(what string) {
+	r.inst.Reason = "its image is on the way: " + r.fetching.reference
+	if what != "" {
+		r.inst.Reason += "; it waits for " + what
+	}
+	r.recorder.add(r.inst, nil)
+	r.show()
 }
 
 // imageHosts returns the other hosts that may have an image: the one that read it, then the others
@@ -65,6 +78,13 @@ func (a *Agent) imageHosts(i pando.Image) []pando.Host {
 		return cmp.Compare(x.Name, y.Name)
 	})
 	return out
+}
+
+// HasHostAt reports whether a host of the cluster has an address.
+func (a *Agent) HasHostAt(at netip.Addr) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.world.HasHostAt(at)
 }
 
 // ImagesInUse returns the digests of images and bundles that a revision known to this host has.

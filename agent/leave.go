@@ -29,8 +29,9 @@ type leave struct {
 	uncounted time.Time // since when its flows cannot be counted, or zero
 	unknown   error     // why they cannot be counted
 	closed    time.Time // since when no new flow reaches it, or zero
-	stopping  bool      // its sandbox is being stopped
-	stopped   bool      // it was
+	waiting   waiting
+	stopping  bool // its sandbox is being stopped
+	stopped   bool // it was
 }
 
 // drain waits until the last flow ends or a bound of the drain is reached.
@@ -61,14 +62,14 @@ func (r *leave) drain(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 		return atOnce
 	}
 	r.recount(ctx, box, now)
-	look := r.counting.look(now, spent)
+	look := min(r.counting.look(now, spent), r.report(ctx, box, now))
 	for _, end := range r.drainEnds(i) {
 		left := end.at.Sub(now)
 		if left <= 0 {
-			n := r.counting.flows
-			r.a.decide(ctx, r.runner, pando.DecidedDrainEnd,
-				fmt.Sprintf("%s: %d flows were ended", end.why, n), map[string]float64{"flows": float64(n)})
-			r.drained(fmt.Sprintf("%s, %d flows were ended", end.why, n))
+			ended := r.endedText(ctx, box)
+			r.a.decide(ctx, r.runner, pando.DecidedDrainEnd, end.why+": "+ended,
+				map[string]float64{"flows": float64(r.counting.flows)})
+			r.drained(end.why + ", " + ended)
 			return atOnce
 		}
 		look = min(look, left)
@@ -134,7 +135,10 @@ func (r *leave) drainEnds(i pando.Instance) (ends []drainEnd) {
 		end(leaveBy, "its host leaves")
 	}
 	if limit := r.spec().DrainSecondsMax; limit > 0 {
-		end(r.ordered.Add(pando.Seconds(limit)), "drain_max of %gs was over", limit)
+		end(r.ordered.Add(pando.Seconds(limit)), "drain_max of %s was over", pando.Seconds(limit))
+	}
+	if i.EndNow {
+		end(r.ordered, "an operator ended the drain")
 	}
 	if i.Walk && i.Halt == "" { // it did not answer, and this host wrote Since (takeOut)
 		end(i.Since.Add(unwellDrainMax), "it does not answer, and %s were over", unwellDrainMax)

@@ -54,7 +54,10 @@ type life struct {
 	// inherited: a former agent began its life, and may have written asks about it.
 	inherited bool
 	enlisted  uint64 // the place in askReads.seq at which it began
-	awake     bool   // although it is in reserve
+	// met is when this agent got to know it, or its claim from the reserve, by the clock of this host.
+	// The times that control wrote are of another clock.
+	met   time.Time
+	awake bool // although it is in reserve
 
 	stuck      string        // the step that failed last
 	pause      time.Duration // before its next attempt
@@ -75,7 +78,7 @@ func newRunner(a *Agent, i pando.Instance, box pando.Sandbox) *runner {
 		a: a, id: i.ID, service: i.Service, events: newEvents(a.Clock.Now()),
 		inbox: inbox{filled: make(chan struct{}, 1)}, ended: make(chan struct{}),
 		life: life{inst: i, box: box, inherited: box != nil || i.Phase != pando.PhasePlaced,
-			enlisted: a.askReads.seq.Add(1)},
+			enlisted: a.askReads.seq.Add(1), met: a.Clock.Now()},
 	}
 	if box != nil {
 		r.link = box.Link()
@@ -95,8 +98,17 @@ func (r *runner) post(m message) { r.inbox.put(m) }
 func (r *runner) status() status {
 	return status{
 		inst: r.inst, box: r.box, link: r.link, runs: r.box != nil && r.exited == nil, begun: r.begun,
-		silent: r.silent,
+		silent: r.silent, born: r.born(),
 	}
+}
+
+// born returns when the instance came to this host, by the clock of this host. Its record has the
+// clock of control, which counts only if a former agent met the instance.
+func (r *runner) born() time.Time {
+	if r.inherited && r.inst.Born.Before(r.met) {
+		return r.inst.Born
+	}
+	return r.met
 }
 
 // show sends the state of the runner to the agent.
@@ -202,6 +214,10 @@ func (r *runner) receive(ctx context.Context, m message) {
 		}
 	case imagePulled:
 		r.birth.fetching.done, r.birth.fetching.err = true, m.err
+	case imageWaits:
+		if !r.birth.fetching.done && r.inst.Phase == pando.PhasePlaced {
+			r.birth.fetches(m.what)
+		}
 	case seedTaken:
 		r.birth.sowing = false
 	case hookEnded:
@@ -235,8 +251,12 @@ func (r *runner) follow(theirs pando.Instance) {
 	if !fresh {
 		return
 	}
+	drains := r.inst.Phase == pando.PhaseDraining
 	r.inst = now
-	if now.Phase == pando.PhaseDraining && now.Walk {
+	if now.Phase == pando.PhasePlaced {
+		r.met = r.a.Clock.Now()
+	}
+	if !drains && now.Phase == pando.PhaseDraining && now.Walk {
 		r.events.send(r.a.Clock.Now(), pando.EventHalted, map[string]string{"reason": now.Reason})
 	}
 	r.show()
@@ -385,6 +405,11 @@ func (r *runner) fail(reason string, exit *pando.Exit) {
 	inputs := map[string]float64{}
 	if exit != nil && exit.Signal == "" {
 		inputs[lifecycle.ExitCode] = float64(exit.Code)
+	}
+	if i := r.inst; i.Phase == pando.PhaseInRotation { // this host wrote Since
+		if served := r.a.Clock.Now().Sub(i.Since); served > 0 {
+			inputs[lifecycle.Served] = served.Seconds()
+		}
 	}
 	d := r.a.decision(r, pando.DecidedFailed, reason, inputs)
 	if r.box != nil {

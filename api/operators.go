@@ -27,6 +27,7 @@ type operators struct {
 // ready reports whether the store answers.
 func OperatorsHandler(ops pando.Operators, ready func(context.Context) error) http.Handler {
 	h := operators{veiled{fenced{ops}}, ready, newAnswers(), share.New[string](listenersBound)}
+	names := newKeys()
 	mux := http.NewServeMux()
 	a := humago.New(mux, document())
 	if to, ok := ops.(pando.Auditor); ok {
@@ -43,7 +44,7 @@ func OperatorsHandler(ops pando.Operators, ready func(context.Context) error) ht
 		_, _ = w.Write(openAPI) // the caller is gone
 	})
 	mux.Handle("GET /metrics", h.metrics())
-	return h.answers.counted(isJSON(known(mux)))
+	return h.answers.counted(names.naming(isJSON(known(mux))))
 }
 
 // isJSON declares every body as JSON. curl, for example, declares each body as a form.
@@ -122,8 +123,23 @@ type Asking struct {
 
 // by returns the asker of a request. All users of the socket are one asker for now. The request may
 // carry a name for the record.
-func (a Asking) by() (pando.Asker, error) {
+func (a Asking) by(ctx context.Context) (pando.Asker, error) {
+	by, err := a.bySecretly(ctx)
+	if n := namedOf(ctx); n != nil && err == nil {
+		by.Digest = digestOf(n.all)
+	}
+	return by, err
+}
+
+// bySecretly is by for a request whose body no record may give away, not even as a digest.
+func (a Asking) bySecretly(ctx context.Context) (pando.Asker, error) {
 	by := pando.Asker{Kind: pando.AskerOperator, Name: a.Operator, Request: a.Request}
+	if n := namedOf(ctx); n != nil {
+		by.Digest = digestOf(n.public)
+		if err := n.admit(); err != nil {
+			return by, err
+		}
+	}
 	if a.IfMatch == "" || a.IfMatch == "*" {
 		return by, nil
 	}
@@ -167,7 +183,7 @@ func (h operators) deploy(ctx context.Context, in *struct {
 	Left string `header:"Pando-Left" maxLength:"8192" doc:"files that the bundle leaves out"`
 	Body pando.Spec
 }) (*one, error) {
-	by, err := in.by()
+	by, err := in.bySecretly(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -194,9 +210,13 @@ func (h operators) remove(ctx context.Context, in *struct {
 	Asking
 	Purge bool `query:"purge" doc:"also delete its state"`
 }) (*nothing, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
+	}
+	// A state is gone for good. A captured host must not delete those of all tenants.
+	if m, ok := callerOf(ctx); ok && in.Purge && !m.Has(pando.RightDeploy) {
+		return nil, m.Lacks(pando.RightDeploy)
 	}
 	return nil, h.Remove(ctx, in.key(), in.Purge, by)
 }
@@ -212,7 +232,7 @@ func (h operators) pin(ctx context.Context, in *struct {
 	Asking
 	Body Pinned
 }) (*one, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -223,7 +243,7 @@ func (h operators) unpin(ctx context.Context, in *struct {
 	Named
 	Asking
 }) (*one, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -262,7 +282,7 @@ func (h operators) removeHost(ctx context.Context, in *struct {
 	Host  pando.HostName `path:"host" doc:"name of the host" example:"host2"`
 	Force bool           `query:"force" doc:"also a live host, or one that keeps states"`
 }) (*nothing, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -73,7 +73,7 @@ func TestAnAddressIsNotGivenToAnotherServiceAtOnce(t *testing.T) {
 	remove := func(name pando.ServiceName) {
 		tb.rev++
 		k := pando.DefaultService(name)
-		tb.w.Committed(pando.Txn{Delete: []pando.Key{k.Key(), pando.Endpoints{
+		tb.commit(pando.Txn{Delete: []pando.Key{k.Key(), pando.Endpoints{
 			Service: pando.Service{ServiceKey: k}}.Key()}}, tb.rev)
 	}
 	first := address("one")

@@ -54,7 +54,7 @@ func (p *placer) overdrawn() string {
 		p.quotaNoted = true
 		name, _, _ := strings.Cut(why, ": ")
 		lately := slices.ContainsFunc(p.decisions, func(d pando.Decision) bool {
-			return d.Kind == pando.DecidedQuota && p.now.Sub(d.At) < quotaNote &&
+			return d.Kind == pando.DecidedQuota && lately(d.At, p.now, quotaNote) &&
 				strings.Contains(d.Reason, name)
 		})
 		if !lately {

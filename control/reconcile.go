@@ -179,15 +179,26 @@ func (d *draft) drainAll(moves []lifecycle.Move) {
 // failures. wanted is the number of instances that there have to be.
 func (d *draft) mayStart(revision, wanted int) bool {
 	past := d.history()
-	w := lifecycle.BackOff(past.failures, revision, wanted, past.started, d.now)
+	w := lifecycle.BackOff(past.failures, revision, wanted, past.healed, past.started, d.now)
 	if w.Until.IsZero() {
 		return d.waits() == ""
 	}
 	d.lookAgain(w.Until)
-	if !w.Recorded(d.decisions, d.now) {
+	if !w.Recorded(d.decisions) {
 		d.record(pando.DecidedBackOff, "", w.Reason(wanted), w.Inputs())
 	}
 	return false
+}
+
+// failing returns how the service fails without end, or "".
+func (d *draft) failing(wanted int) string {
+	past := d.history()
+	w := lifecycle.BackOff(past.failures, d.serving(), wanted, past.healed, past.started, d.now)
+	if !w.Failing {
+		return ""
+	}
+	return fmt.Sprintf("%d failures without a success, the last because %s; starts are %s apart "+
+		"(`pando logs %s`; a new deploy starts at once)", w.Failures, w.Last, w.For, d.svc.ServiceKey)
 }
 
 // start asks and grants in one step, because control needs no permission to hold a bound. It
@@ -248,13 +259,13 @@ func (d *draft) survey() *lifecycle.Stage {
 	if d.stopFirst() {
 		spec.Rollout.Order = pando.StopFirst
 	}
-	trial := trialOf(d.svc)
+	trial := d.localTrial()
 	return lifecycle.Survey(lifecycle.Takeover{
 		Paused: trial.Paused != nil, Age: trial.Age(d.now), Soaked: trial.Soaked,
 		Compared: trial.Compared,
 		Alike:    alike(d.ledger, d.svc.Target), Ordered: d.newest().Stateful(),
 		Current: d.svc.Current, Target: d.svc.Target, Wanted: d.svc.Rolling, Rule: spec.Rollout,
-		Restart: spec.Restart, Failures: d.history().failures, Instances: d.reachable(),
+		Restart: spec.Restart, Failures: d.history().failures, Instances: d.locals(d.reachable()),
 	}, d.now)
 }
 
@@ -319,9 +330,12 @@ func (d *draft) judge() {
 	}
 	c.Waits = cmp.Or(c.Waits, d.roomless)
 	if c.Needs = d.unmet(); c.Needs != "" {
-		d.lookAgain(d.now.Add(lifecycle.NeedsLook(d.now.Sub(d.svc.Asked))))
+		d.lookAgain(d.now.Add(lifecycle.NeedsLook(d.now.Sub(d.localTime(d.svc.Asked)))))
 	}
 	c.Done = d.done(c.Least)
+	if c.Serving < c.Least && !c.Done {
+		c.Failing = d.failing(c.Least)
+	}
 	if c.Waits != "" && (d.newest().Place.Apart != "" || d.lacking(d.nextSpec()) != nil) {
 		d.lookAgain(d.now.Add(apartLook)) // the other service may leave a host, or one may get it
 	}
@@ -344,6 +358,21 @@ const (
 	trimStep      = 40 // at a time, to keep transactions small
 )
 
+// fold lets equal failures share a record.
+func (d *draft) fold(trimmed []pando.Key) {
+	put, gone := lifecycle.Folded(d.decisions, d.newest().Restart, trimStep)
+	if slices.ContainsFunc(put, func(v pando.Decision) bool {
+		return slices.Contains(trimmed, v.Key())
+	}) || slices.ContainsFunc(gone, func(k pando.Key) bool { return slices.Contains(trimmed, k) }) {
+		return // after the trim
+	}
+	for _, v := range put {
+		d.puts[v.Key()] = v
+		d.conds[v.Key()] = d.w.Decisions[v.ID].If()
+	}
+	d.deletes = append(d.deletes, gone...)
+}
+
 // trim deletes old records of the service's history.
 func (d *draft) trim() {
 	if d.forgotten {
@@ -361,6 +390,7 @@ func (d *draft) trim() {
 		old = append(old, lifecycle.OldDecisions(d.decisions, kept, keep, trimStep)...)
 	}
 	d.deletes = append(d.deletes, old...)
+	d.fold(old)
 	all := d.w.Revisions[d.svc.ServiceKey]
 	if len(all) <= RevisionsKept {
 		return

@@ -86,12 +86,54 @@ func (c *operators) ResumeRollout(
 		if t.Paused == nil {
 			return nil
 		}
-		length := now.Sub(t.Paused.At)
-		t.PausedSeconds += max(0, length.Seconds())
+		length := now.Sub(c.world.Local(s, t.Paused.At)) // another server may have paused it
+		t.PausedSeconds += length.Seconds()
 		t.Paused = nil
 		return &pando.Decision{Kind: pando.DecidedResume, By: by, Reason: fmt.Sprintf(
 			"the rollout continues after a pause of %s", length.Round(time.Second))}
 	})
+}
+
+// EndDrains implements pando.Rollouts.
+func (c *operators) EndDrains(ctx context.Context, s pando.ServiceKey, by pando.Asker) error {
+	err := c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) (*pando.Decision, error) {
+		drains := len(drainingOf(c.world, s))
+		if drains == 0 && !svc.Removing {
+			return nil, fmt.Errorf("%w: no instance of %s drains; `pando ps` shows its instances",
+				pando.ErrRefused, s)
+		}
+		svc.EndNow = svc.Removing
+		return &pando.Decision{Kind: pando.DecidedDrainEnd, By: by, Reason: fmt.Sprintf(
+			"an operator ends the drains of %d instances now", drains)}, nil
+	})
+	for more := true; more && err == nil; {
+		err = c.change(ctx, func(w *world.World, _ time.Time) (t pando.Txn, _ error) {
+			more = false
+			for _, v := range drainingOf(w, s) {
+				if v.V.EndNow {
+					continue
+				}
+				if more = len(t.Put) == operationsMax; more {
+					break
+				}
+				t.If = append(t.If, v.If())
+				v.V.EndNow = true
+				t.Put = append(t.Put, v.V)
+			}
+			return t, nil
+		})
+	}
+	return err
+}
+
+// drainingOf returns the draining instances of a service, oldest first.
+func drainingOf(w *world.World, s pando.ServiceKey) (out []world.Versioned[pando.Instance]) {
+	for _, i := range w.Of(s) {
+		if i.Phase == pando.PhaseDraining {
+			out = append(out, w.Instances[i.ID])
+		}
+	}
+	return out
 }
 
 // turnRollout changes the trial of the rollout in progress. A nil decision means that nothing

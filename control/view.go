@@ -50,6 +50,7 @@ func (c *view) take(b pando.Batch, reset bool) {
 	if reset {
 		c.world = c.world.Next()
 	}
+	c.world.At(c.Clock.Now())
 	// This control has already considered its own writes.
 	news := slices.DeleteFunc(slices.Clone(b.Changes), c.world.Knows)
 	if err := c.world.Apply(b.Changes, b.Revision); err != nil {
@@ -193,6 +194,7 @@ func (c *view) commit(ctx context.Context, fence pando.Fence, t pando.Txn) error
 // took applies this control's own write to the world. The watch delivers it again later and then
 // changes nothing. The caller holds the lock.
 func (c *view) took(t pando.Txn, at pando.StoreRevision) {
+	c.world.At(c.Clock.Now())
 	c.world.Committed(t, at)
 	world.Publish(c.world, t, c.Clock.Now())
 	for _, v := range t.Put {

@@ -40,6 +40,7 @@ func newIllegible() illegible {
 func (w *World) Next() *World {
 	next := New()
 	next.former, next.scoped, next.resting = w.byKey, w.scoped, w.resting
+	next.clock = w.clock
 	return next
 }
 
@@ -57,7 +58,7 @@ func (w *World) misread(r pando.Record, err error) {
 	}
 	if was, ok := w.former[r.Key]; ok {
 		if _, taken := w.namesake(was.value); !taken {
-			w.put(was.value, was.modified)
+			w.put(was.value, was.created, was.modified)
 		}
 	}
 }

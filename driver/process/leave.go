@@ -98,8 +98,10 @@ func (b travel) sendMemory(out *tar.Writer) (*base, error) {
 func (b travel) writeProgram(
 	ctx context.Context, out *tar.Writer, p frozen, dir string, was *base,
 ) error {
-	err := b.d.Freezer.Freeze(ctx, pando.Frozen{Inside: b.slot.PID, PID: p.PID, UID: p.UID, GID: p.GID,
-		Dir: dir, Pipe: p.Pipe})
+	of, err := b.slot.frozen(p, dir)
+	if err == nil {
+		err = b.d.Freezer.Freeze(ctx, of)
+	}
 	if err == nil {
 		err = packPrivate(b.slot.root(), dir)
 	}

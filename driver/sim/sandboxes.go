@@ -220,6 +220,8 @@ type Sandbox struct {
 	configs  map[string]string // guarded by the host's lock
 	// CPU is the processor time that its program has used, in nanoseconds.
 	CPU atomic.Int64
+	// Probes counts the calls of ProbeClients.
+	Probes atomic.Int64
 }
 
 // signalled is the reason for a program's end from outside.
@@ -369,6 +371,22 @@ func (b *Sandbox) Flows(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	return b.host.steering.FlowsOf(b.Instance()), nil
+}
+
+// Clients returns a client for each of the instance's open flows. Each is silent for a minute.
+func (b *Sandbox) Clients(ctx context.Context) (out []pando.Client, err error) {
+	n, err := b.Flows(ctx)
+	for k := range n {
+		out = append(out, pando.Client{Protocol: pando.TCP, Idle: time.Minute,
+			Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 1}), uint16(1000+k))})
+	}
+	return out, err
+}
+
+// ProbeClients counts its calls: every simulated client lives.
+func (b *Sandbox) ProbeClients(context.Context) error {
+	b.Probes.Add(1)
+	return nil
 }
 
 // Usage returns one process with the processor time of CPU.

@@ -22,6 +22,7 @@ import (
 	"pando.run/pando/driver/cgroup"
 	"pando.run/pando/driver/dns"
 	"pando.run/pando/driver/ebpf"
+	"pando.run/pando/driver/front"
 	"pando.run/pando/driver/git"
 	"pando.run/pando/driver/image"
 	"pando.run/pando/driver/nftables"
@@ -108,6 +109,7 @@ func tend(ctx context.Context, p place) error {
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 		Logged: logged.figures, Worked: wall.Worked,
 	})
+	images.Member = a.HasHostAt
 	faces, err := agentFaces(p, c, images, facesOf(p, a, images, objects))
 	if err != nil {
 		return err
@@ -128,7 +130,8 @@ func facesOf(p place, a *agent.Agent, images *image.Store, objects *bolt.Store) 
 	forPeers := peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(peer.VIPHandler(
 		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), a), images.Blob), objects.Copy)
 	metrics := api.HostMetrics(a)
-	return faces{forPeers, api.WithHostMetrics(peer.OwnHandler(a, forPeers), metrics), metrics}
+	forOwn := peer.OwnHandler(a, front.Owner, forPeers)
+	return faces{forPeers, api.WithHostMetrics(forOwn, metrics), metrics}
 }
 
 // introduce returns this host's record, after the ways to and from its instances are open.

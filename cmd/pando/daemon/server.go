@@ -22,7 +22,6 @@ import (
 	"pando.run/pando/control"
 	"pando.run/pando/driver/deeds"
 	"pando.run/pando/driver/etcd"
-	"pando.run/pando/driver/front"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/process"
 	"pando.run/pando/driver/systemd"
@@ -54,6 +53,9 @@ func serve(ctx context.Context, p place) error {
 	if err := p.complete(); err != nil {
 		return err
 	}
+	if os.Geteuid() != serverUser {
+		return demoteServer(p)
+	}
 	log, err := settle(p, "server")
 	if err != nil {
 		return err
@@ -74,7 +76,7 @@ func serve(ctx context.Context, p place) error {
 	ctl := control.New(control.Config{
 		Registry: store.Registry(), Peers: peers, Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Name: p.Host, Heard: store.Registry().Heard, Writable: writable,
-		Taken: front.Owner, Vault: authority.Vault(), Process: processFigures(store),
+		Taken: takenPort(ctx, p, peers), Vault: authority.Vault(), Process: processFigures(store),
 		Authority: fingerprint(authority), Audited: deeds.Open(filepath.Join(p.logs(), "audit.log")).Add,
 	})
 	store.Decide(ctl)
@@ -87,6 +89,9 @@ func serve(ctx context.Context, p place) error {
 	operators, err := listen(p.api(), 0o660)
 	if err != nil {
 		return err
+	}
+	if err := os.Chown(p.api(), -1, 0); err != nil { // an operator may give it to another group
+		return fmt.Errorf("give the API's socket to root's group: %w", err)
 	}
 	asks, err := listen(p.control(), 0o600)
 	if err != nil {
@@ -115,7 +120,7 @@ func serve(ctx context.Context, p place) error {
 	}
 	log.Info("ready", "store", p.Store.Endpoints, "api", p.api(), "states", p.HTTP, "hosts", p.Listen)
 	systemd.Ready()
-	jobs = append(jobs, reviving(p, log), signOfLife(func() {
+	jobs = append(jobs, signOfLife(func() {
 		_, _ = ctl.Service(ctx, pando.ServiceKey{}) // it takes the lock of every decision
 	}))
 	return together(ctx, jobs...)
@@ -237,7 +242,8 @@ func storeForMembers(p place, i *trust.Identity) *etcd.Members {
 		return nil
 	}
 	return &etcd.Members{
-		Listen: p.open(storePort), TLS: i.Members("h2"), HostOf: trust.HostOf, Clock: wall.Clock{},
+		Listen: p.open(storePort), TLS: recognizing(i.Members("h2")),
+		HostOf: trust.HostOf, Clock: wall.Clock{},
 		Bound: bounded,
 	}
 }
