@@ -133,6 +133,7 @@ func TestAnInstanceMayLeaveWhileItsImageIsOnTheWay(t *testing.T) {
 			t.Error("its pull goes on")
 		default:
 		}
+		synctest.Wait()
 		if n := len(b.sandboxes.All()); n > 0 {
 			t.Errorf("%d sandboxes after it left", n)
 		}

@@ -14,8 +14,8 @@ type status struct {
 	link   pando.Link    // of box
 	runs   bool          // it has a sandbox, and its program has not ended
 	begun  bool          // its start took the prepared work, if there was any
-	silent string        // why its shim does not answer; "": it does
 	born   time.Time     // see runner.born
+	silent string        // why its shim does not answer; "": it does
 }
 
 // endpoint returns the place of the instance in the steering table. ok is false if it has none.

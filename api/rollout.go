@@ -70,7 +70,7 @@ func (h rollouts) finish(ctx context.Context, in *struct {
 	Named
 	Asking
 }) (*struct{}, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}

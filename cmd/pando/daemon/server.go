@@ -86,14 +86,7 @@ func serve(ctx context.Context, p place) error {
 		return err
 	}
 	face := withHostMetrics(p, api.OperatorsHandler(ops, leads(store.Registry())))
-	operators, err := listen(p.api(), 0o660)
-	if err != nil {
-		return err
-	}
-	if err := os.Chown(p.api(), -1, 0); err != nil { // an operator may give it to another group
-		return fmt.Errorf("give the API's socket to root's group: %w", err)
-	}
-	asks, err := listen(p.control(), 0o600)
+	operators, asks, err := listenHere(p)
 	if err != nil {
 		return err
 	}
@@ -124,6 +117,19 @@ func serve(ctx context.Context, p place) error {
 		_, _ = ctl.Service(ctx, pando.ServiceKey{}) // it takes the lock of every decision
 	}))
 	return together(ctx, jobs...)
+}
+
+// listenHere opens the sockets for the operators and the agent of this host. The operators' is of
+// root's group, and an operator may give it to another one.
+func listenHere(p place) (operators, asks net.Listener, err error) {
+	if operators, err = listen(p.api(), 0o660); err != nil {
+		return nil, nil, err
+	}
+	if err := os.Chown(p.api(), -1, 0); err != nil {
+		return nil, nil, fmt.Errorf("give the API's socket to root's group: %w", err)
+	}
+	asks, err = listen(p.control(), 0o600)
+	return operators, asks, err
 }
 
 // startStore starts the store of this server: a single one, or one of several.
