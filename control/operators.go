@@ -162,6 +162,9 @@ func (c *operators) deploy(
 	if err := runnable(w, svc, key, r.Spec); err != nil {
 		return pando.Txn{}, err
 	}
+	if why := vipsOf(w, key.Tenant).usedUp(); !exists && why != "" {
+		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrRefused, why)
+	}
 	if why := overQuota(w, r.Spec, now); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s; `pando tenant show %s` shows its use",
 			pando.ErrRefused, why, key.Tenant)
@@ -171,10 +174,17 @@ func (c *operators) deploy(
 	}
 	replaced, unserved := w.Revisions[key][svc.Target].V, svc.Target != svc.Current
 	svc.Latest++
-	svc.Target, svc.Rolling, svc.Asked, svc.Trial = svc.Latest, 0, now, nil
+	svc.Target, svc.Asked, svc.Trial = svc.Latest, now, nil
 	svc.Book = deployed(svc, r)
-	if svc.Current != 0 && svc.Current != svc.Target && !r.Spec.IsJob() {
-		svc.Rolling, svc.Trial = max(1, scale.Capacity(w.Of(key))), &pando.Trial{Began: now}
+	switch {
+	case svc.Current == 0 || svc.Current == svc.Target || r.Spec.IsJob():
+		svc.Rolling = 0
+	case svc.Rolling > 0:
+		// The rollout that this one overtakes has the wanted number. Its surge is no part of it.
+		svc.Trial = &pando.Trial{Began: now}
+	default:
+		svc.Rolling = max(1, scale.Capacity(leased(w, w.Of(key))))
+		svc.Trial = &pando.Trial{Began: now}
 	}
 	r.Number, r.State = svc.Latest, pando.RevisionRolling
 	d := pando.Decision{
