@@ -248,6 +248,21 @@ type Clock interface {
 	After(d time.Duration) (c <-chan time.Time, stop func())
 }
 
+// SuspendClock is a Clock that knows how long its machine was suspended. Now does not count that time.
+type SuspendClock interface {
+	Clock
+	// Suspended returns the time since the boot in which the machine stood still.
+	Suspended() time.Duration
+}
+
+// Suspended returns the time in which the machine of a clock stood still, or 0 if it does not know.
+func Suspended(c Clock) time.Duration {
+	if s, ok := c.(SuspendClock); ok {
+		return s.Suspended()
+	}
+	return 0
+}
+
 // IDs makes unused names. Sequential names begin with the time, so they sort by birth.
 type IDs interface {
 	Instance(ServiceName) InstanceID // website-7k3fq

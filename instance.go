@@ -279,7 +279,8 @@ const (
 	SandboxExited   SandboxEventKind = "exited"   // its program ended
 	// SandboxSilent says that the shim of the sandbox does not answer, and why. Its program runs on.
 	// The shim is asked again until SandboxAnswers or SandboxExited.
-	SandboxSilent  SandboxEventKind = "silent"
+	SandboxSilent SandboxEventKind = "silent"
+	// SandboxAnswers says that the shim answers again.
 	SandboxAnswers SandboxEventKind = "answers"
 )
 

@@ -74,7 +74,7 @@ func (v *arrivals) Expect(_ context.Context, m pando.Move) error {
 		defer cancel()
 		missing, err := v.a.missingFiles(n.start(nil))
 		if err == nil && missing.Digest != "" {
-			err = v.a.pull(ctx, missing)
+			err = v.a.pull(ctx, m.Instance.Service.Tenant, missing, func(string) {})
 		}
 		if err != nil {
 			n.files <- err
