@@ -48,6 +48,8 @@ struct {
 } names SEC(".maps");
 
 volatile const __u32 instances_net, instances_mask, instances6_net[2];
+/* The ports at which the hosts themselves listen, the tunnel's among them. */
+volatile const __u16 own_port_first, own_port_last;
 
 inlined int is_instance(const __u32 *a, int six)
 {
@@ -72,10 +74,14 @@ inlined struct owner *owner_of(const __u32 *a, int six)
 	return bpf_map_lookup_elem(&owners, key);
 }
 
-/* answers returns whether a UDP packet comes from a port of the instance's service. */
+/* answers returns whether a UDP packet comes from a port of the instance's service. No client has a
+ * port of the hosts' own: on its way out, such a packet gets the address of this host, and the
+ * tunnel of another host would take it for a member's. */
 inlined int answers(const struct walled *w, const struct packet *p)
 {
-	if (p->protocol != IPPROTO_UDP || !p->sport)
+	__u16 to = bpf_ntohs(p->dport);
+
+	if (p->protocol != IPPROTO_UDP || !p->sport || (to >= own_port_first && to <= own_port_last))
 		return 0;
 	for (int i = 0; i < ANSWERS_MAX; i++)
 		if (w->answers[i] == p->sport)

@@ -268,6 +268,8 @@ const (
 	reachVarMigrating     = "migrating"
 	reachVarOwn6Addr      = "own6_addr"
 	reachVarOwnAddr       = "own_addr"
+	reachVarOwnPortFirst  = "own_port_first"
+	reachVarOwnPortLast   = "own_port_last"
 	reachVarOwnSlot       = "own_slot"
 	reachVarTunnelDevice  = "tunnel_device"
 	reachVarUnguarded     = "unguarded"
@@ -383,6 +385,8 @@ type reachVariableSpecs struct {
 	Migrating     *ebpf.VariableSpec `ebpf:"migrating"`
 	Own6Addr      *ebpf.VariableSpec `ebpf:"own6_addr"`
 	OwnAddr       *ebpf.VariableSpec `ebpf:"own_addr"`
+	OwnPortFirst  *ebpf.VariableSpec `ebpf:"own_port_first"`
+	OwnPortLast   *ebpf.VariableSpec `ebpf:"own_port_last"`
 	OwnSlot       *ebpf.VariableSpec `ebpf:"own_slot"`
 	TunnelDevice  *ebpf.VariableSpec `ebpf:"tunnel_device"`
 	Unguarded     *ebpf.VariableSpec `ebpf:"unguarded"`
@@ -514,6 +518,8 @@ type reachVariables struct {
 	Migrating     *ebpf.Variable `ebpf:"migrating"`
 	Own6Addr      *ebpf.Variable `ebpf:"own6_addr"`
 	OwnAddr       *ebpf.Variable `ebpf:"own_addr"`
+	OwnPortFirst  *ebpf.Variable `ebpf:"own_port_first"`
+	OwnPortLast   *ebpf.Variable `ebpf:"own_port_last"`
 	OwnSlot       *ebpf.Variable `ebpf:"own_slot"`
 	TunnelDevice  *ebpf.Variable `ebpf:"tunnel_device"`
 	Unguarded     *ebpf.Variable `ebpf:"unguarded"`

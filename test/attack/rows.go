@@ -247,6 +247,8 @@ var Table = []Row{
 		by("test/steering", "TestRemoteOfEBPF"))},
 	{"P9", Instance, "noise to the names of the host", Blocked,
 		by("driver/dns", "TestNoise", "FuzzMessage")},
+	{"P10", Instance, "packets for a tunnel, by UDP from a published port", Blocked,
+		by("driver/reach", "TestWallsRefuseNewFlowsOnly")},
 	{"H10", Instance, "ports of other hosts", Blocked, join(
 		by("driver/reach", "TestWallsRefuseNewFlowsOnly"),
 		lab)},
