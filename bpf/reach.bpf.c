@@ -9,7 +9,8 @@
 #define ANSWERS_MAX 8 /* UDP ports of a service */
 #define DNS 53
 
-enum reach { INTERNET = 1, TENANTS = 2, HOST = 4, METADATA = 8 };
+/* No spec has NOBODY. */
+enum reach { INTERNET = 1, TENANTS = 2, HOST = 4, METADATA = 8, NOBODY = 16 };
 
 /* An instance, by the ifindex of the host's end of its link. */
 struct walled {
@@ -49,7 +50,7 @@ struct {
 
 volatile const __u32 instances_net, instances_mask, instances6_net[2];
 /* The ports at which the hosts themselves listen, the tunnel's among them. */
-volatile const __u16 own_port_first, own_port_last;
+volatile const __u16 own_port_first, own_port_last, tunnel_port;
 
 inlined int is_instance(const __u32 *a, int six)
 {
@@ -145,7 +146,9 @@ cold __u32 needs(struct __sk_buff *skb, struct packet *p, const struct walled *w
 	if (is_metadata(p->dst, six))
 		return METADATA;
 	/* Another host has the same walls as this one, at every port and for every protocol. */
-	return o || is_local(skb, p, six) ? HOST : INTERNET;
+	if (!o && !is_local(skb, p, six))
+		return INTERNET;
+	return p->protocol == IPPROTO_UDP && p->dport == bpf_htons(tunnel_port) ? NOBODY : HOST;
 }
 
 inlined int begins(struct __sk_buff *skb, struct walled *w, int six)

@@ -272,6 +272,7 @@ const (
 	reachVarOwnPortLast   = "own_port_last"
 	reachVarOwnSlot       = "own_slot"
 	reachVarTunnelDevice  = "tunnel_device"
+	reachVarTunnelPort    = "tunnel_port"
 	reachVarUnguarded     = "unguarded"
 	reachVarVip6Net       = "vip6_net"
 	reachVarVipMask       = "vip_mask"
@@ -389,6 +390,7 @@ type reachVariableSpecs struct {
 	OwnPortLast   *ebpf.VariableSpec `ebpf:"own_port_last"`
 	OwnSlot       *ebpf.VariableSpec `ebpf:"own_slot"`
 	TunnelDevice  *ebpf.VariableSpec `ebpf:"tunnel_device"`
+	TunnelPort    *ebpf.VariableSpec `ebpf:"tunnel_port"`
 	Unguarded     *ebpf.VariableSpec `ebpf:"unguarded"`
 	Vip6Net       *ebpf.VariableSpec `ebpf:"vip6_net"`
 	VipMask       *ebpf.VariableSpec `ebpf:"vip_mask"`
@@ -522,6 +524,7 @@ type reachVariables struct {
 	OwnPortLast   *ebpf.Variable `ebpf:"own_port_last"`
 	OwnSlot       *ebpf.Variable `ebpf:"own_slot"`
 	TunnelDevice  *ebpf.Variable `ebpf:"tunnel_device"`
+	TunnelPort    *ebpf.Variable `ebpf:"tunnel_port"`
 	Unguarded     *ebpf.Variable `ebpf:"unguarded"`
 	Vip6Net       *ebpf.Variable `ebpf:"vip6_net"`
 	VipMask       *ebpf.Variable `ebpf:"vip_mask"`
