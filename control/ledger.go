@@ -238,6 +238,7 @@ func (l *ledger) forget() {
 		l.deletes = append(l.deletes, e.V.Key())
 	}
 	l.keepVolumes()
+	l.retireVIP()
 	if head, ok := l.w.Heads[k]; ok && l.svc.Purge {
 		l.deletes = append(l.deletes, head.V.Key())
 	}

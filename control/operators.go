@@ -162,6 +162,9 @@ func (c *operators) deploy(
 	if err := runnable(w, svc, key, r.Spec); err != nil {
 		return pando.Txn{}, err
 	}
+	if why := vipsOf(w, key.Tenant).usedUp(); !exists && why != "" {
+		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrRefused, why)
+	}
 	if why := overQuota(w, r.Spec, now); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s; `pando tenant show %s` shows its use",
 			pando.ErrRefused, why, key.Tenant)

@@ -78,9 +78,13 @@ func (c *view) take(b pando.Batch, reset bool) {
 	c.wake()
 }
 
-// touch marks the services that a change concerns: its own, or those that the change of a host's
+// touch marks the services that a change concerns: its own, those of a changed tenant, or those that the change of a host's
 // record may concern. The first and the last host concern all.
 func (c *view) touch(k pando.Key) {
+	if k.Kind() == pando.KindTenant {
+		c.touchTenant(pando.Tenant(k[len(pando.TenantKey("")):]))
+		return
+	}
 	if h, ok := k.Host(); ok {
 		if len(c.world.Hosts) < 2 {
 			c.markAll()
@@ -93,6 +97,15 @@ func (c *view) touch(k pando.Key) {
 	}
 	if s, ok := k.Service(); ok {
 		c.mark(s)
+	}
+}
+
+// touchTenant marks the services of a tenant: its quota or its VIPs changed.
+func (c *view) touchTenant(t pando.Tenant) {
+	for _, s := range c.world.Names() {
+		if s.Tenant == t {
+			c.mark(s)
+		}
 	}
 }
 
