@@ -249,7 +249,7 @@ func (p leaver) goal(
 	for _, h := range fit {
 		p.load[h.Name] = lifecycle.Load(p.w.LoadOn(h.Name))
 	}
-	h, why, err := lifecycle.Place(fit, p.wish(s, ""))
+	h, why, err := lifecycle.Place(fit, p.wish(s, "", p.fellows(i.Revision, false)))
 	if err != nil && to != "" {
 		err = fmt.Errorf("host %s: %w", to, err)
 	}

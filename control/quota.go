@@ -30,7 +30,8 @@ func (p *placer) beyond() string {
 	if !ok {
 		return ""
 	}
-	if _, warm := lifecycle.Claim(p.crew.reserve(), p.serving(), p.claims()); warm {
+	if _, warm := lifecycle.Claim(p.crew.reserve(), p.serving(), p.claims(),
+		p.fellows(p.serving(), false)); warm {
 		return ""
 	}
 	use := scale.Use(p.w.UseOf(p.svc.Tenant)).Plus(p.taken)
