@@ -39,6 +39,17 @@ const (
 	DecidedFrozen    DecisionKind = "frozen"      // in a status only: a record cannot be read
 )
 
+// OfAgents reports whether the agents of hosts write decisions of a kind. Only control writes the
+// others.
+func (k DecisionKind) OfAgents() bool {
+	switch k {
+	case DecidedFailed, DecidedUnhealthy, DecidedConflict, DecidedSalvage, DecidedDrainEnd,
+		DecidedLeader, DecidedSnapshot, DecidedSecret, DecidedConfig, DecidedRestored:
+		return true
+	}
+	return false
+}
+
 // Decision is one decision or observation of Pando, with its author, reason, inputs and threshold.
 type Decision struct {
 	ID       string             `json:"id"` // sorts by time
@@ -51,3 +62,10 @@ type Decision struct {
 	Lines    []string           `json:"lines,omitempty"` // a probe's answer, the end of a log
 	At       time.Time          `json:"at"`
 }
+
+// InputTimes is the input of a decision that stands for several equal events: their number.
+const InputTimes = "times"
+
+// Times returns the number of equal events for which the decision stands. At is the time of the
+// first one.
+func (d Decision) Times() int { return max(1, int(d.Inputs[InputTimes])) }

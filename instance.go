@@ -163,7 +163,8 @@ type Sandboxes interface {
 	Prepare(ctx context.Context, s SandboxSpec) error
 	// Discard undoes Prepare.
 	Discard(i InstanceID)
-	// Attach returns every sandbox that outlived a former agent of this host.
+	// Attach returns every sandbox that outlived a former agent of this host. One that does not
+	// answer in time is among them, with the event SandboxSilent.
 	Attach(ctx context.Context) ([]Sandbox, error)
 }
 
@@ -272,12 +273,17 @@ type SandboxEventKind string
 const (
 	SandboxNotified SandboxEventKind = "notified" // it is ready: sd_notify READY=1, or Notify
 	SandboxExited   SandboxEventKind = "exited"   // its program ended
+	// SandboxSilent says that the shim of the sandbox does not answer, and why. Its program runs on.
+	// The shim is asked again until SandboxAnswers or SandboxExited.
+	SandboxSilent  SandboxEventKind = "silent"
+	SandboxAnswers SandboxEventKind = "answers"
 )
 
 // SandboxEvent is one event in a sandbox.
 type SandboxEvent struct {
 	Kind SandboxEventKind
-	Exit Exit // of SandboxExited
+	Exit Exit   // of SandboxExited
+	Why  string // of SandboxSilent
 }
 
 // Usage is the resource use of a sandbox.
@@ -361,6 +367,9 @@ type Image struct {
 	Digest string `json:"digest,omitempty"`
 	// Host read the image from a folder or a file. Other hosts get it there. Empty: a registry has it.
 	Host HostName `json:"host,omitempty"`
+	// Inside: the address of the registry may be inside the network of the hosts. Only an operator, or
+	// the list of registries on a server's host, says so. A token alone never does.
+	Inside bool `json:"inside,omitempty"`
 	// Gave lists the words of the spec that come from the configuration of the image.
 	Gave []string `json:"gave,omitempty"`
 }

@@ -89,6 +89,8 @@ type Asker struct {
 	Name string    `json:"name,omitempty"`
 	// Request names the request. A request that arrives again is not done again.
 	Request string `json:"request,omitempty"`
+	// Digest is of the content of the request. Another content under the same name is refused.
+	Digest string `json:"digest,omitempty"`
 	// Seen is the version of the service that the asker decided on (ServiceStatus.Version); 0
 	// matches any.
 	Seen StoreRevision `json:"seen,omitempty"`

@@ -197,6 +197,8 @@ type Losses struct {
 	Dead   string `json:"dead,omitempty"`
 	// Unreached names the hosts that get no new flows from this one, because it has no way to them.
 	Unreached string `json:"unreached,omitempty"`
+	// Silent names the instances whose shims do not answer, with the reason. Their programs run on.
+	Silent string `json:"silent,omitempty"`
 	// Announces is how many VIPs the host answers for on its network, and why. "": for none.
 	Announces string `json:"announces,omitempty"`
 	// Routes are those that the host announces to routers. Nil: it speaks with none.

@@ -48,7 +48,7 @@ func (h rollouts) pause(ctx context.Context, in *struct {
 	Asking
 	Body Reasoned
 }) (*progressed, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (h rollouts) resume(ctx context.Context, in *struct {
 	Named
 	Asking
 }) (*progressed, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (h rollouts) finish(ctx context.Context, in *struct {
 	Named
 	Asking
 }) (*struct{}, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (h rollouts) undo(ctx context.Context, in *struct {
 	Asking
 	Body Reasoned
 }) (*one, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -66,7 +66,8 @@ func (c *operators) progress(out *pando.RolloutStatus) {
 func (c *operators) PauseRollout(
 	ctx context.Context, s pando.ServiceKey, reason string, by pando.Asker,
 ) (pando.RolloutStatus, error) {
-	return c.turnRollout(ctx, s, reason, by, func(t *pando.Trial, now time.Time) *pando.Decision {
+	may := func(*pando.Service) error { return nil } // a pause brings nothing into force
+	return c.turnRollout(ctx, s, reason, by, may, func(t *pando.Trial, now time.Time) *pando.Decision {
 		if t.Paused != nil {
 			return nil
 		}
@@ -80,12 +81,13 @@ func (c *operators) PauseRollout(
 func (c *operators) ResumeRollout(
 	ctx context.Context, s pando.ServiceKey, by pando.Asker,
 ) (pando.RolloutStatus, error) {
-	return c.turnRollout(ctx, s, "", by, func(t *pando.Trial, now time.Time) *pando.Decision {
+	may := func(svc *pando.Service) error { return mayUse(ctx, c.world, s, svc.Target) }
+	return c.turnRollout(ctx, s, "", by, may, func(t *pando.Trial, now time.Time) *pando.Decision {
 		if t.Paused == nil {
 			return nil
 		}
-		length := now.Sub(t.Paused.At)
-		t.PausedSeconds += max(0, length.Seconds())
+		length := now.Sub(c.world.Local(s, t.Paused.At)) // another server may have paused it
+		t.PausedSeconds += length.Seconds()
 		t.Paused = nil
 		return &pando.Decision{Kind: pando.DecidedResume, By: by, Reason: fmt.Sprintf(
 			"the rollout continues after a pause of %s", length.Round(time.Second))}
@@ -138,7 +140,7 @@ func drainingOf(w *world.World, s pando.ServiceKey) (out []world.Versioned[pando
 // changes.
 func (c *operators) turnRollout(
 	ctx context.Context, s pando.ServiceKey, reason string, by pando.Asker,
-	change func(*pando.Trial, time.Time) *pando.Decision,
+	may func(*pando.Service) error, change func(*pando.Trial, time.Time) *pando.Decision,
 ) (pando.RolloutStatus, error) {
 	if err := checkReason(reason); err != nil {
 		return pando.RolloutStatus{}, err
@@ -147,6 +149,9 @@ func (c *operators) turnRollout(
 		if svc.Current == 0 || svc.Target == svc.Current {
 			return nil, fmt.Errorf("%w: no rollout of %s is in progress; `pando rollout status %s` shows "+
 				"the newest one", pando.ErrRefused, s, s)
+		}
+		if err := may(svc); err != nil {
+			return nil, err
 		}
 		trial := trialOf(*svc)
 		d := change(&trial, now)
@@ -169,9 +174,9 @@ func (c *operators) UndoRollout(
 	err := c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
 		svc := w.Services[s].V
 		if svc.Current == 0 || svc.Target == svc.Current || svc.Removing {
-			return c.rollback(w, s, 0, reason, now, by)
+			return c.rollback(ctx, w, s, 0, reason, now, by)
 		}
-		return c.undo(w, s, reason, now, by)
+		return c.undo(ctx, w, s, reason, now, by)
 	})
 	if err != nil {
 		return pando.ServiceStatus{}, fmt.Errorf("undo the rollout of %s: %w", s, err)
@@ -181,9 +186,13 @@ func (c *operators) UndoRollout(
 
 // undo makes the current revision the target again. The loop then drains the new instances.
 func (c *operators) undo(
-	w *world.World, s pando.ServiceKey, reason string, now time.Time, by pando.Asker,
+	ctx context.Context, w *world.World, s pando.ServiceKey, reason string, now time.Time,
+	by pando.Asker,
 ) (pando.Txn, error) {
 	old := w.Services[s]
+	if err := mayUse(ctx, w, s, old.V.Current); err != nil {
+		return pando.Txn{}, err
+	}
 	if err := w.Frozen(s); err != nil {
 		return pando.Txn{}, err
 	}
@@ -192,7 +201,7 @@ func (c *operators) undo(
 	}
 	svc := old.V
 	failed, text := svc.Target, because(fmt.Sprintf("undone by %s", by), reason)
-	svc.Target, svc.Rolling, svc.Trial = svc.Current, 0, nil
+	svc.Target, svc.Trial = svc.Current, nil // Rolling stays: see pando.Service
 	t := pando.Txn{If: []pando.Condition{old.If()}, Put: []pando.Stored{svc, pando.Decision{
 		ID: c.IDs.Sequential(now), Service: s, Kind: pando.DecidedRollback, By: by, At: now,
 		Reason: fmt.Sprintf("back to revision %d: %s", svc.Current, text),

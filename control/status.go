@@ -144,7 +144,7 @@ func failuresOf(decisions []pando.Decision) (n int) {
 	for _, d := range slices.Backward(decisions) {
 		switch d.Kind {
 		case pando.DecidedFailed:
-			n++
+			n += d.Times()
 		case pando.DecidedDeploy:
 			return n
 		}

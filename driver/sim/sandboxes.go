@@ -149,8 +149,19 @@ func (h *Sandboxes) All() []*Sandbox {
 	return out
 }
 
-// eventsMax is the number of events of one sandbox: ready and exited.
-const eventsMax = 2
+// eventsMax is the number of events of one sandbox: ready and exited, and the silence of its shim.
+const eventsMax = 4
+
+// Silence makes the shim silent for the reason why, or lets it answer again (""). For tests.
+func (b *Sandbox) Silence(why string) {
+	e := pando.SandboxEvent{Kind: pando.SandboxAnswers}
+	if why != "" {
+		e = pando.SandboxEvent{Kind: pando.SandboxSilent, Why: why}
+	}
+	b.host.mu.Lock()
+	defer b.host.mu.Unlock()
+	b.events <- e
+}
 
 // tell sends an event and stores it for the next agent. The caller holds the host's lock.
 func (b *Sandbox) tell(e pando.SandboxEvent) {
