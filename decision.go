@@ -45,8 +45,7 @@ const (
 func (k DecisionKind) OfAgents() bool {
 	switch k {
 	case DecidedFailed, DecidedUnhealthy, DecidedConflict, DecidedSalvage, DecidedDrainEnd,
-		DecidedDrainWait,
-		DecidedLeader, DecidedSnapshot, DecidedSecret, DecidedConfig, DecidedRestored:
+		DecidedDrainWait, DecidedLeader, DecidedSnapshot, DecidedSecret, DecidedConfig, DecidedRestored:
 		return true
 	}
 	return false
