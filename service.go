@@ -437,20 +437,22 @@ const (
 // Service is the record of one service: its target and its progress.
 type Service struct {
 	ServiceKey
-	VIP4     netip.Addr   `json:"vip4"`
-	VIP6     netip.Addr   `json:"vip6"`
-	Current  int          `json:"current"` // the revision that serves; 0 before the first does
-	Target   int          `json:"target"`  // the newest wanted revision; != Current during a rollout
-	Latest   int          `json:"latest"`  // the highest revision number so far
-	Phase    ServicePhase `json:"phase"`
-	Home     HostName     `json:"home,omitempty"` // the one host of all its instances
-	Reason   string       `json:"reason,omitempty"`
-	Pin      *Pin         `json:"pin,omitempty"`
-	Rolling  int          `json:"rolling,omitempty"` // instances that a rollout must end with
+	VIP4    netip.Addr   `json:"vip4"`
+	VIP6    netip.Addr   `json:"vip6"`
+	Current int          `json:"current"` // the revision that serves; 0 before the first does
+	Target  int          `json:"target"`  // the newest wanted revision; != Current during a rollout
+	Latest  int          `json:"latest"`  // the highest revision number so far
+	Phase   ServicePhase `json:"phase"`
+	Home    HostName     `json:"home,omitempty"` // the one host of all its instances
+	Reason  string       `json:"reason,omitempty"`
+	Pin     *Pin         `json:"pin,omitempty"`
+	// Rolling is the number of instances that a rollout must end with. A rollout that overtakes
+	// another one takes it over. After a rollback it is the number to come back to. 0: neither.
+	Rolling int `json:"rolling,omitempty"`
 	// Healed is the last commit that created an instance which succeeded after failures.
 	Healed   StoreRevision `json:"healed,omitempty"`
-	Purge    bool         `json:"purge,omitempty"`   // removal deletes its state
-	Removing bool         `json:"removing,omitempty"`
+	Purge    bool          `json:"purge,omitempty"` // removal deletes its state
+	Removing bool          `json:"removing,omitempty"`
 	// EndNow is set if an operator wants the removal without a wait for connections.
 	EndNow bool      `json:"end_now,omitempty"`
 	Asked  time.Time `json:"asked"`           // when the newest spec arrived

@@ -49,9 +49,9 @@ type Config struct {
 	Images  pando.Images  // nil: no service of this host has an image
 	// SnapshotStore keeps the snapshots of instances. Nil: this host makes none.
 	SnapshotStore pando.Snapshots
-	// SnapshotKey returns the key of the encrypted snapshots of an instance of this host, from the
-	// server. Nil: this host encrypts none.
-	SnapshotKey func(context.Context, pando.InstanceID) (pando.SnapshotKey, error)
+	// SnapshotKeys returns the keys of the snapshots of an instance of this host, from the server. Nil:
+	// this host makes none.
+	SnapshotKeys func(context.Context, pando.InstanceID) (pando.SnapshotKeys, error)
 	// Books keeps the book of this host's work, for bills. Nil: its work is not billed.
 	Books pando.Books
 	// Traffic returns the bytes that a device of this host has sent and received. Nil: unknown.

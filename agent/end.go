@@ -67,6 +67,7 @@ func (r end) bury(ctx context.Context) time.Duration {
 		return r.again(ctx, "remove a sandbox", err)
 	}
 	failpoint.Hit("die removed")
+	r.removeVolumes(ctx)
 	if err := r.bringAsks(ctx); err != nil {
 		return r.again(ctx, "read the asks about an instance", err)
 	}
@@ -80,6 +81,23 @@ func (r end) bury(ctx context.Context) time.Duration {
 	}
 	failpoint.Hit("die forgotten")
 	return r.remove(ctx)
+}
+
+// removeVolumes deletes the volumes of a service that exists for one run. The record of the instance
+// is still there, so an agent that starts in between deletes them as well.
+func (r end) removeVolumes(ctx context.Context) {
+	_, spec := r.described(r.inst)
+	if !spec.IsOnce() || r.inst.Run == nil || r.a.Kept == nil {
+		return
+	}
+	for _, v := range spec.Volumes {
+		err := r.a.Kept.RemoveVolume(ctx, r.service, v.Name)
+		// Another instance of the run has it, and deletes it; or it was never made.
+		if err != nil && !errors.Is(err, pando.ErrConflict) && !errors.Is(err, pando.ErrNotFound) {
+			r.a.Log.Warn("a volume of one run stays; `pando volume rm` deletes it", "service",
+				r.service.String(), "volume", v.Name, "error", err)
+		}
+	}
 }
 
 // lastWrite deletes the record of the instance and ends the intents that end with it.

@@ -82,7 +82,7 @@ func (s *seeds) load() {
 		return
 	}
 	for _, st := range slices.Backward(kept) { // the newest last
-		if st.Seed {
+		if st.Seed && !st.Copy { // a copy was brought for one instance
 			s.get(st.Service, st.Revision).digest = st.Digest
 		}
 	}
@@ -108,7 +108,9 @@ func (s *seeds) end(k pando.ServiceKey, revision int, digest string, err error) 
 	one := s.get(k, revision)
 	one.taking, one.digest = false, digest
 	if err != nil {
-		one.failed++
+		if !errors.Is(err, pando.ErrUnavailable) { // else the server has its keys, and may answer later
+			one.failed++
+		}
 		one.why = err.Error()
 	}
 }
@@ -230,7 +232,7 @@ func (r *birth) sow(i pando.Instance, spec pando.Spec) bool {
 	r.a.spawn(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, seedSecondsMax)
 		defer cancel()
-		st, err := r.a.snapshots.take(ctx, r.runner, taking{seed: true, encrypt: spec.Replicate.Encrypt,
+		st, err := r.a.snapshots.take(ctx, r.runner, taking{seed: true, plain: spec.Replicate.Plain,
 			resumed: func() { r.post(seedTaken{}) }})
 		r.a.seeds.end(r.service, i.Revision, st.Digest, err)
 		r.post(seedTaken{})

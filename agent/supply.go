@@ -75,8 +75,11 @@ func (g supplied) continuing(ctx context.Context, digest string) (supplied, erro
 			pando.ErrUnsupported)
 	}
 	id := g.spec.Instance.ID
-	from, done, err := g.a.SnapshotStore.Open(ctx, digest,
-		func(ctx context.Context) (pando.SnapshotKey, error) { return g.a.snapshots.key(ctx, id) })
+	from, done, err := g.a.SnapshotStore.Open(ctx, g.spec.Instance.Service, digest,
+		func(ctx context.Context) (pando.SnapshotKey, error) {
+			keys, err := g.a.snapshots.keys(ctx, id)
+			return keys.Files, err
+		})
 	if done == nil {
 		done = func() {}
 	}

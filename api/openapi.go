@@ -58,7 +58,12 @@ var asJSON = huma.Format{
 		_, _ = b.WriteTo(w)
 		return nil
 	},
-	Unmarshal: huma.DefaultJSONFormat.Unmarshal,
+	Unmarshal: func(data []byte, v any) error {
+		if err := checkNulls(data, v); err != nil {
+			return err
+		}
+		return huma.DefaultJSONFormat.Unmarshal(data, v)
+	},
 }
 
 // route adds an operation. pattern is its method and path.

@@ -106,6 +106,9 @@ func read(r *http.Request, v any) error {
 	if err != nil || len(b) == 0 {
 		return err
 	}
+	if err := checkNulls(b, v); err != nil {
+		return err
+	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {

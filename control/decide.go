@@ -196,8 +196,10 @@ func (d *draft) answerReplicate(i pando.Intent) {
 	switch v.State {
 	case pando.IntentGranted:
 		revision := d.serving()
-		if d.rolling() {
+		if d.svc.Rolling > 0 {
 			d.svc.Rolling++
+		}
+		if d.rolling() {
 			revision = d.svc.Target
 			if d.svc.Paused() || d.svc.Soaking() {
 				revision = d.svc.Current

@@ -170,10 +170,17 @@ func (c *operators) deploy(
 	}
 	replaced, unserved := w.Revisions[key][svc.Target].V, svc.Target != svc.Current
 	svc.Latest++
-	svc.Target, svc.Rolling, svc.Asked, svc.Trial = svc.Latest, 0, now, nil
+	svc.Target, svc.Asked, svc.Trial = svc.Latest, now, nil
 	svc.Book = deployed(svc, r)
-	if svc.Current != 0 && svc.Current != svc.Target && !r.Spec.IsJob() {
-		svc.Rolling, svc.Trial = max(1, scale.Capacity(w.Of(key))), &pando.Trial{Began: now}
+	switch {
+	case svc.Current == 0 || svc.Current == svc.Target || r.Spec.IsJob():
+		svc.Rolling = 0
+	case svc.Rolling > 0:
+		// The rollout that this one overtakes has the wanted number. Its surge is no part of it.
+		svc.Trial = &pando.Trial{Began: now}
+	default:
+		svc.Rolling = max(1, scale.Capacity(leased(w, w.Of(key))))
+		svc.Trial = &pando.Trial{Began: now}
 	}
 	r.Number, r.State = svc.Latest, pando.RevisionRolling
 	d := pando.Decision{

@@ -80,7 +80,7 @@ func (d *draft) remove() {
 // hold keeps a service outside a rollout within its bounds, its reserve filled, and its instances
 // at home.
 func (d *draft) hold(spec pando.Spec) {
-	r := scale.Bounds(spec, d.svc.Pin, d.now)
+	r := d.restored(scale.Bounds(spec, d.svc.Pin, d.now))
 	if d.svc.Pin == nil {
 		r = r.Ended(lifecycle.Ended(d.decisions, spec.Restart))
 	}
@@ -102,6 +102,27 @@ func (d *draft) hold(spec pando.Spec) {
 	if home := d.home(); home != "" && d.count().Serving >= r.Least {
 		d.drainAll(lifecycle.BringHome(leased(d.w, d.crew.all), home))
 	}
+}
+
+// restored returns the range of a service whose last rollout did not finish: the number that it had
+// before is the least, until that many instances of the serving revision are there again.
+func (d *draft) restored(r scale.Range) scale.Range {
+	if d.svc.Rolling == 0 {
+		return r
+	}
+	wanted := min(d.svc.Rolling, r.Most)
+	same := alike(d.ledger, d.serving())
+	stay := slices.DeleteFunc(slices.Clone(d.reachable()), func(i pando.Instance) bool {
+		return i.Revision != d.serving() && !same[i.Revision]
+	})
+	if d.newest().Stateful() || scale.Capacity(stay) >= wanted {
+		d.svc.Rolling = 0
+		return r
+	}
+	if wanted > r.Least {
+		r.Least, r.Why = wanted, fmt.Sprintf("%d before the rollout", wanted)
+	}
+	return r
 }
 
 // carryOut writes moves into the ledger until it is full.
@@ -260,7 +281,7 @@ func (d *draft) rollBack(reason string) {
 	d.record(pando.DecidedRollback, "", fmt.Sprintf("back to revision %d: %s", d.svc.Current, reason),
 		map[string]float64{"from": float64(failed), "to": float64(d.svc.Current)},
 		lifecycle.LastWords(d.decisions, d.history().failures, failed)...)
-	d.svc.Target, d.svc.Rolling, d.svc.Trial = d.svc.Current, 0, nil
+	d.svc.Target, d.svc.Trial = d.svc.Current, nil // Rolling stays: see pando.Service
 	if spec, ok := d.spec(d.svc.Current); ok {
 		d.hold(spec)
 	}

@@ -201,7 +201,7 @@ func (c *operators) undo(
 	}
 	svc := old.V
 	failed, text := svc.Target, because(fmt.Sprintf("undone by %s", by), reason)
-	svc.Target, svc.Rolling, svc.Trial = svc.Current, 0, nil
+	svc.Target, svc.Trial = svc.Current, nil // Rolling stays: see pando.Service
 	t := pando.Txn{If: []pando.Condition{old.If()}, Put: []pando.Stored{svc, pando.Decision{
 		ID: c.IDs.Sequential(now), Service: s, Kind: pando.DecidedRollback, By: by, At: now,
 		Reason: fmt.Sprintf("back to revision %d: %s", svc.Current, text),

@@ -23,8 +23,11 @@ func (s *Store) Pull(ctx context.Context, i pando.Image, hosts []pando.Host) err
 	if err != nil {
 		return err
 	}
+	isSnapshot := strings.HasPrefix(i.Reference, pando.SnapshotPrefix)
 	if k, err := s.look(top); err == nil && s.present(k) {
-		return nil
+		if _, described := s.snapshot(top); described || !isSnapshot {
+			return nil
+		}
 	}
 	done, err := s.using(ctx)
 	if err != nil {
@@ -34,6 +37,9 @@ func (s *Store) Pull(ctx context.Context, i pando.Image, hosts []pando.Host) err
 	from, err := s.sources(ctx, i, top, hosts)
 	if err == nil {
 		err = s.bring(ctx, i.Reference, top, from)
+	}
+	if err == nil && isSnapshot {
+		err = s.describeCopy(ctx, top, hosts)
 	}
 	if err != nil {
 		return fmt.Errorf("pull %s (%s): %w", called(i.Reference), short(top), err)
@@ -161,6 +167,17 @@ func (s *Store) look(top v1.Hash) (*known, error) {
 	return s.describe(context.Background(), top, nil)
 }
 
+// ourLabel returns a label of an image with a name of Pando. Pando itself writes none, so that no
+// reader ever takes a label of anybody for a word of Pando.
+func ourLabel(labels map[string]string) string {
+	for name := range labels {
+		if strings.HasPrefix(name, "run.pando.") || name == "run.pando" {
+			return name
+		}
+	}
+	return ""
+}
+
 // knownMax bounds the images that are kept in memory. The oldest are read again.
 const knownMax = 256
 
@@ -182,6 +199,9 @@ func (s *Store) describe(ctx context.Context, top v1.Hash, from []source) (*know
 	case config.OS != "linux" || config.Architecture != s.Architecture:
 		return nil, fmt.Errorf("%w: it is built for %s/%s, and this host is linux/%s; name an image "+
 			"for this host", pando.ErrRefused, config.OS, config.Architecture, s.Architecture)
+	case ourLabel(config.Config.Labels) != "":
+		return nil, fmt.Errorf("%w: it has the label %s, and only Pando writes labels of run.pando; build "+
+			"it without", pando.ErrRefused, ourLabel(config.Config.Labels))
 	case n != len(config.RootFS.DiffIDs):
 		return nil, fmt.Errorf("%w: %d layers, and its configuration has %d", pando.ErrInvalid, n,
 			len(config.RootFS.DiffIDs))

@@ -49,6 +49,8 @@ type Config struct {
 	Architecture string
 	// Peer opens a blob of another host's store from an offset on. Nil: other hosts are not asked.
 	Peer func(ctx context.Context, h pando.Host, digest string, offset int64) (io.ReadCloser, error)
+	// PeerSnapshot returns the description of a snapshot of another host's store. Nil: none has one.
+	PeerSnapshot func(ctx context.Context, h pando.Host, digest string) (pando.SealedSnapshot, error)
 	// Certificates are folders with one folder per registry, named HOST:PORT, and authorities in it.
 	Certificates []string
 	// Registries is the file in which the owner of this host lists registries. "": there is none.
@@ -101,7 +103,8 @@ func Open(c Config) (*Store, error) {
 		c.UnpackedMax = blobBytesMax
 	}
 	s := &Store{vault: &vault{c}, known: map[string]*known{}}
-	for _, dir := range []string{c.Dir, s.LayersDir(), s.blobs(), s.records(), s.locks()} {
+	for _, dir := range []string{c.Dir, s.LayersDir(), s.blobs(), s.records(), s.locks(),
+		s.snapshots()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("make a folder for images: %w", err)
 		}
@@ -113,6 +116,7 @@ func Open(c Config) (*Store, error) {
 func (s *vault) LayersDir() string { return filepath.Join(s.Dir, "layers") }
 func (s *vault) blobs() string     { return filepath.Join(s.Dir, "blobs") }
 func (s *vault) records() string   { return filepath.Join(s.Dir, "images") }
+func (s *vault) snapshots() string { return filepath.Join(s.Dir, "snapshots") }
 func (s *vault) locks() string     { return filepath.Join(s.Dir, "locks") }
 
 func (s *vault) blob(h v1.Hash) string   { return filepath.Join(s.blobs(), h.Hex) }

@@ -138,7 +138,7 @@ func (s *vault) tryAll() (done func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// prune deletes every blob and every layer that no recorded image has. The caller excludes pulls.
+// prune deletes every blob, layer and description of a snapshot that no recorded image has. The caller excludes pulls.
 func (s *Store) prune() error {
 	s.mu.Lock()
 	clear(s.known)
@@ -147,12 +147,13 @@ func (s *Store) prune() error {
 	if err != nil {
 		return fmt.Errorf("find unused layers: %w", err)
 	}
-	blobs, layers := map[string]bool{}, map[string]bool{}
+	blobs, layers, recorded := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, e := range entries {
 		top, err := digest("sha256:" + e.Name())
 		if err != nil {
 			continue
 		}
+		recorded[top.Hex] = true
 		k, err := s.look(top)
 		if err != nil {
 			continue // without its manifest it cannot run, and the next pull brings everything
@@ -164,7 +165,8 @@ func (s *Store) prune() error {
 			layers[layerName(k.config.RootFS.DiffIDs[n])] = true
 		}
 	}
-	return errors.Join(removeOthers(s.blobs(), blobs), removeOthers(s.LayersDir(), layers))
+	return errors.Join(removeOthers(s.blobs(), blobs), removeOthers(s.LayersDir(), layers),
+		removeOthers(s.snapshots(), recorded))
 }
 
 // removeOthers deletes the files and folders of a folder that are not to keep.

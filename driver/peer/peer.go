@@ -8,7 +8,6 @@ package peer
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -187,11 +186,10 @@ func (c *Client) readBy(ctx context.Context, by *http.Client, h pando.Host, meth
 		return err
 	}
 	defer body.Close()
-	if err := json.NewDecoder(body).Decode(into); err != nil {
-		return fmt.Errorf("ask host %s for %s: %w", h.Name, path, outOfReach(ctx, h, err))
+	if err := readAnswer(body, hostAnswerMax, into); err != nil {
+		return fmt.Errorf("ask host %s for %s: %w", h.Name, path, unreadable(ctx, h, err))
 	}
-	_, err = io.Copy(io.Discard, body) // to the end, so that the connection is kept
-	return err
+	return nil
 }
 
 // Applied returns once the host's steering reflects every record of services up to a store

@@ -107,7 +107,9 @@ func (s *shim) stack(p program) (int, error) {
 		return -1, err
 	}
 	defer func() { _ = os.Chdir("/") }()
-	options := fmt.Sprintf("lowerdir=%s,upperdir=%s/upper,workdir=%[2]s/work",
+	// The layers and the upper folder lie on two file systems. Without xino a file has another device
+	// than its folder, and another inode once it is written to: programs take a hard link for two files.
+	options := fmt.Sprintf("xino=on,lowerdir=%s,upperdir=%s/upper,workdir=%[2]s/work",
 		strings.Join(layers, ":"),
 		stage)
 	err = unix.Mount("overlay", path.Join(stage, "root"), "overlay", plain, options)
