@@ -126,11 +126,10 @@ func (c *operators) deploy(
 	old, exists := w.Services[key]
 	svc := old.V
 	switch {
-	case !exists && len(w.Services) >= c.most:
-		return pando.Txn{}, fmt.Errorf("%w: the cluster has %d services, and steering holds no more; "+
-			"remove one (`pando ps`, `pando rm NAME`), or serve several from one service's ports",
-			pando.ErrRefused, len(w.Services))
 	case !exists:
+		if why := cmp.Or(crowded(w, key.Tenant, c.most), vipsOf(w, key.Tenant).usedUp()); why != "" {
+			return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrRefused, why)
+		}
 		svc = pando.Service{ServiceKey: key, Phase: pando.ServiceDeploying}
 	case svc.Removing:
 		return pando.Txn{}, fmt.Errorf(
@@ -161,9 +160,6 @@ func (c *operators) deploy(
 	}
 	if err := runnable(w, svc, key, r.Spec); err != nil {
 		return pando.Txn{}, err
-	}
-	if why := vipsOf(w, key.Tenant).usedUp(); !exists && why != "" {
-		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrRefused, why)
 	}
 	if why := overQuota(w, r.Spec, now); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s; `pando tenant show %s` shows its use",
