@@ -54,9 +54,10 @@ func contract(t *testing.T) *huma.OpenAPI {
 // limits are patterns of parameters whose form the code checks, with errors that explain more than
 // a pattern.
 var limits = map[string]string{
-	"query service":   `^[a-z]([a-z0-9-]{0,51}[a-z0-9])?$`,
-	"query tenant":    `^[a-z]([a-z0-9-]{0,51}[a-z0-9])?$`,
-	"header If-Match": `^(\*|"[1-9][0-9]{0,17}"|[1-9][0-9]{0,17})$`,
+	"query service":   `^([a-z]([a-z0-9-]{0,51}[a-z0-9])?)?$`,
+	"query tenant":    `^([a-z]([a-z0-9-]{0,51}[a-z0-9])?)?$`,
+	"header If-Match": `^(\*|"[1-9][0-9]{0,17}"|[1-9][0-9]{0,17})?$`,
+	"query grant":     `^(device=.+|path=/.*:(ro|rw)|netns=host)$`,
 	"path snapshot":   `^(sha256:)?[0-9a-f]{6,64}$`,
 }
 
