@@ -22,6 +22,7 @@ const (
 	DecidedConflict  DecisionKind = "conflict"    // two versions of a state path were both kept
 	DecidedSalvage   DecisionKind = "salvage"     // a crashed instance's branch was merged
 	DecidedDrainEnd  DecisionKind = "drain-ended" // drain_seconds_max ended flows; Inputs counts them
+	DecidedDrainWait DecisionKind = "drain-waits" // a drain waits for connections; Inputs counts them
 	DecidedKeeper    DecisionKind = "keeper"      // the hosts with copies of its state change
 	DecidedHostLost  DecisionKind = "host-lost"   // its lease ended with instances on it
 	DecidedRecover   DecisionKind = "recover"     // the first ordinal after a crash of all, or a move
@@ -39,6 +40,17 @@ const (
 	DecidedFrozen    DecisionKind = "frozen"      // in a status only: a record cannot be read
 )
 
+// OfAgents reports whether the agents of hosts write decisions of a kind. Only control writes the
+// others.
+func (k DecisionKind) OfAgents() bool {
+	switch k {
+	case DecidedFailed, DecidedUnhealthy, DecidedConflict, DecidedSalvage, DecidedDrainEnd,
+		DecidedLeader, DecidedSnapshot, DecidedSecret, DecidedConfig, DecidedRestored:
+		return true
+	}
+	return false
+}
+
 // Decision is one decision or observation of Pando, with its author, reason, inputs and threshold.
 type Decision struct {
 	ID       string             `json:"id"` // sorts by time
@@ -51,3 +63,10 @@ type Decision struct {
 	Lines    []string           `json:"lines,omitempty"` // a probe's answer, the end of a log
 	At       time.Time          `json:"at"`
 }
+
+// InputTimes is the input of a decision that stands for several equal events: their number.
+const InputTimes = "times"
+
+// Times returns the number of equal events for which the decision stands. At is the time of the
+// first one.
+func (d Decision) Times() int { return max(1, int(d.Inputs[InputTimes])) }

@@ -426,6 +426,29 @@ type InstanceStatus struct {
 	Away     string `json:"away,omitempty"` // the host is away: the phase is the last one reported
 }
 
+// DrainsOf returns what the draining instances of a service wait for, or "".
+func DrainsOf(all []InstanceStatus) (text string) {
+	n := 0
+	for _, i := range all {
+		if i.Phase != PhaseDraining {
+			continue
+		}
+		n++
+		if text == "" && i.Waits != "" {
+			text = string(i.ID) + " " + i.Waits
+		}
+	}
+	switch {
+	case n == 0:
+		return ""
+	case text == "":
+		return fmt.Sprintf("%d of its instances drain", n)
+	case n > 1:
+		return fmt.Sprintf("%d of its instances drain: %s", n, text)
+	}
+	return text
+}
+
 // Because is one entry of `pando why`: an intent or a decision.
 type Because struct {
 	At       time.Time `json:"at"`

@@ -73,7 +73,7 @@ func (k *keys) naming(next http.Handler) http.Handler {
 
 // ownerOf returns whose keys a request uses.
 func ownerOf(ctx context.Context) string {
-	if t, ok := tokenOf(ctx); ok {
+	if t, ok := pando.TokenOf(ctx); ok {
 		return "tenant " + string(t.Tenant)
 	}
 	if m, ok := callerOf(ctx); ok {

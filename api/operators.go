@@ -215,6 +215,10 @@ func (h operators) remove(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
+	// A state is gone for good. A captured host must not delete those of all tenants.
+	if m, ok := callerOf(ctx); ok && in.Purge && !m.Has(pando.RightDeploy) {
+		return nil, m.Lacks(pando.RightDeploy)
+	}
 	return nil, h.Remove(ctx, in.key(), in.Purge, by)
 }
 

@@ -45,14 +45,14 @@ func (h snapshotsFace) take(ctx context.Context, in *struct {
 	Named
 	Asking
 	Instance pando.InstanceID `query:"instance" doc:"this instance, else the first that serves"`
-	Encrypt  bool             `query:"encrypt" doc:"encrypt its files with the key of the cluster"`
+	Plain    bool             `query:"plain" doc:"do not encrypt its files with the key of the cluster"`
 }) (*stored, error) {
 	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
 	st, err := h.Snapshot(ctx, in.key(),
-		pando.SnapshotAsk{Instance: in.Instance, Encrypt: in.Encrypt}, by)
+		pando.SnapshotAsk{Instance: in.Instance, Plain: in.Plain}, by)
 	return &stored{st}, err
 }
 
@@ -132,8 +132,8 @@ func (c SnapshotClient) Take(
 	if ask.Instance != "" {
 		q.Set("instance", string(ask.Instance))
 	}
-	if ask.Encrypt {
-		q.Set("encrypt", "true")
+	if ask.Plain {
+		q.Set("plain", "true")
 	}
 	return call[pando.SnapshotStatus](ctx, c.c, http.MethodPost, path, q, nil)
 }

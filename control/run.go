@@ -38,7 +38,7 @@ func (c *callers) begin(
 			return nil, fmt.Errorf("%w: %d runs of %s are in progress, and more than that never are; "+
 				"`pando runs %s` lists them", pando.ErrRefused, svc.Book.Active(), s, s)
 		}
-		if err := ask.Check(spec); err != nil {
+		if err := errors.Join(pando.MayUseHosts(ctx, spec), ask.Check(spec)); err != nil {
 			return nil, err
 		}
 		for name, h := range c.world.Hosts {

@@ -217,7 +217,8 @@ func changes(b pando.Batch) []pando.Change {
 		}
 		if change.Kind == pando.KindLeader || change.Kind == pando.KindSecret ||
 			change.Kind == pando.KindTenant || change.Kind == pando.KindToken ||
-			change.Kind == pando.KindBill || change.Kind == pando.KindMark {
+			change.Kind == pando.KindBill || change.Kind == pando.KindMark ||
+			change.Kind == pando.KindRest {
 			continue
 		}
 		if r.Value != nil {
