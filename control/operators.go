@@ -463,7 +463,7 @@ func (c *operators) change(
 		if err != nil || len(t.Put)+len(t.Delete) == 0 {
 			return err
 		}
-		at, err := c.Registry.Commit(ctx, t)
+		at, err := c.commitSurely(ctx, t)
 		c.outcome(err)
 		if err == nil {
 			c.mu.Lock()
