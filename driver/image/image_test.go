@@ -155,7 +155,7 @@ func marshal(t testing.TB, v any) []byte {
 // pulled resolves and pulls an image.
 func pulled(t testing.TB, s *Store, reference string) (pando.Image, pando.ImageConfig) {
 	t.Helper()
-	i, c, err := s.Resolve(context.Background(), pando.Image{Reference: reference})
+	i, c, err := s.Resolve(context.Background(), "", pando.Image{Reference: reference})
 	if err == nil {
 		err = s.Pull(context.Background(), i, nil)
 	}
@@ -369,7 +369,7 @@ func TestBoundsOfALayerHold(t *testing.T) {
 func TestAnImageForAnotherMachineIsNamed(t *testing.T) {
 	s, l := open(t), newLayout(t)
 	l.add(t, "arm", "arm64", v1.Config{}, archive(t, file{name: "a"}))
-	_, _, err := s.Resolve(context.Background(), pando.Image{Reference: "oci:" + l.dir})
+	_, _, err := s.Resolve(context.Background(), "", pando.Image{Reference: "oci:" + l.dir})
 	if !errors.Is(err, pando.ErrRefused) || !strings.Contains(err.Error(), "linux/arm64") ||
 		!strings.Contains(err.Error(), "this host is linux/amd64") {
 		t.Errorf("an image for arm64: %v", err)

@@ -108,7 +108,7 @@ func tend(ctx context.Context, p place) error {
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 		Logged: logged.figures, Worked: wall.Worked,
 	})
-	faces, err := agentFaces(p, c, images, facesOf(p, a, images, objects))
+	faces, err := agentFaces(p, c, images, facesOf(p, a, newLender(images, c.imageRight(p, peers)), objects))
 	if err != nil {
 		return err
 	}
@@ -124,9 +124,9 @@ func tend(ctx context.Context, p place) error {
 // faces are the handlers of an agent: for the other hosts, for this one, and for its metrics.
 type faces struct{ forPeers, forOwn, metrics http.Handler }
 
-func facesOf(p place, a *agent.Agent, images *image.Store, objects *bolt.Store) faces {
+func facesOf(p place, a *agent.Agent, images peer.Images, objects *bolt.Store) faces {
 	forPeers := peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(peer.VIPHandler(
-		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), a), images.Blob), objects.Copy)
+		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), a), images), objects.Copy)
 	metrics := api.HostMetrics(a)
 	return faces{forPeers, api.WithHostMetrics(peer.OwnHandler(a, forPeers), metrics), metrics}
 }

@@ -29,7 +29,7 @@ const imageFreeMin = 256 << 20
 func openImages(p place, peers *peer.Client, log *slog.Logger) (*image.Store, error) {
 	return image.Open(image.Config{
 		Dir: p.images(), Host: pando.HostName(p.Host), Peer: peers.Blob, Clock: wall.Clock{}, Log: log,
-		Certificates: certificateFolders, FreeMin: imageFreeMin,
+		PeerSnapshot: peers.Described, Certificates: certificateFolders, FreeMin: imageFreeMin,
 	})
 }
 
@@ -113,7 +113,7 @@ func (o imageOperators) PullImage(
 	if err := o.travelled(ctx, want); err != nil {
 		return pando.ImageStatus{}, err
 	}
-	i, _, err := o.images.Resolve(ctx, want)
+	i, _, err := o.images.Resolve(ctx, "", want)
 	if err == nil {
 		err = o.images.Pull(ctx, i, nil)
 	}
@@ -211,7 +211,7 @@ func (o imageOperators) Deploy(
 	var c pando.ImageConfig
 	err := o.travelled(ctx, s.Image)
 	if err == nil {
-		i, c, err = o.images.Resolve(ctx, s.Image)
+		i, c, err = o.images.Resolve(ctx, s.Key().Tenant, s.Image)
 	}
 	if err != nil {
 		return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", s.Key(), err)
