@@ -21,6 +21,7 @@ const (
 	DecidedConflict  DecisionKind = "conflict"    // two versions of a state path were both kept
 	DecidedSalvage   DecisionKind = "salvage"     // a crashed instance's branch was merged
 	DecidedDrainEnd  DecisionKind = "drain-ended" // drain_seconds_max ended flows; Inputs counts them
+	DecidedDrainWait DecisionKind = "drain-waits" // a drain waits for connections; Inputs counts them
 	DecidedKeeper    DecisionKind = "keeper"      // the hosts with copies of its state change
 	DecidedHostLost  DecisionKind = "host-lost"   // its lease ended with instances on it
 	DecidedRecover   DecisionKind = "recover"     // the first ordinal after a crash of all, or a move
@@ -61,3 +62,10 @@ type Decision struct {
 	Lines    []string           `json:"lines,omitempty"` // a probe's answer, the end of a log
 	At       time.Time          `json:"at"`
 }
+
+// InputTimes is the input of a decision that stands for several equal events: their number.
+const InputTimes = "times"
+
+// Times returns the number of equal events for which the decision stands. At is the time of the
+// first one.
+func (d Decision) Times() int { return max(1, int(d.Inputs[InputTimes])) }

@@ -57,9 +57,9 @@ type SteeringTable struct {
 	Ports      []Port     // published ports; Connect has an instance's targets
 	Names      []Named    // ordinals of a stateful service, which its tenant may reach
 	Endpoints  []Endpoint // at most EndpointsMax
-	// Via is the host that serves the service while no endpoint here takes new flows. Packets
-	// without a flow here are forwarded to it unchanged. Zero: no other host serves it, or not by
-	// this address family.
+	// Via is the host that serves the service while no endpoint here takes new flows, or the one that
+	// still has its flows while no host takes new ones. Packets without a flow here are forwarded to
+	// it unchanged. Zero: there is no such host, or not by this address family.
 	Via4, Via6 netip.Addr
 	// By chooses the endpoints of new flows. "": ByHash. Policies without a rank obey the weights.
 	// ByRoundRobin and ByHaven only leave out the endpoints that drain.
@@ -197,6 +197,8 @@ type Losses struct {
 	Dead   string `json:"dead,omitempty"`
 	// Unreached names the hosts that get no new flows from this one, because it has no way to them.
 	Unreached string `json:"unreached,omitempty"`
+	// Silent names the instances whose shims do not answer, with the reason. Their programs run on.
+	Silent string `json:"silent,omitempty"`
 	// Announces is how many VIPs the host answers for on its network, and why. "": for none.
 	Announces string `json:"announces,omitempty"`
 	// Routes are those that the host announces to routers. Nil: it speaks with none.
@@ -321,6 +323,17 @@ func (e Endpoints) Takers() []bool {
 	for n := range e.Seats {
 		s := &e.Seats[n]
 		out[s.Host] = out[s.Host] || s.Phase.TakesFlows()
+	}
+	return out
+}
+
+// Keepers returns for each place in Hosts whether an instance on that host may have flows. An
+// instance that drains has old ones and takes no new ones.
+func (e Endpoints) Keepers() []bool {
+	out := make([]bool, len(e.Hosts))
+	for n := range e.Seats {
+		s := &e.Seats[n]
+		out[s.Host] = out[s.Host] || s.Phase.KeepsFlows()
 	}
 	return out
 }

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
+	"strings"
 
 	"pando.run/pando"
 	"pando.run/pando/agent/steer"
@@ -20,6 +22,7 @@ type crews struct {
 	rotation map[pando.ServiceKey]map[pando.InstanceID]bool
 	waves    map[pando.ServiceKey]*wave // of instances drained because they do not answer
 	sources  sources
+	at       map[netip.Addr]*runner // by the addresses of their sandboxes
 }
 
 func newCrews(r *records, q *steer.Queue) *crews {
@@ -28,7 +31,7 @@ func newCrews(r *records, q *steer.Queue) *crews {
 		of:       map[pando.ServiceKey][]*runner{},
 		rotation: map[pando.ServiceKey]map[pando.InstanceID]bool{},
 		waves:    map[pando.ServiceKey]*wave{},
-		sources:  sources{},
+		sources:  sources{}, at: map[netip.Addr]*runner{},
 	}
 }
 
@@ -59,6 +62,7 @@ func (c *crews) delist(r *runner) {
 	defer c.mu.Unlock()
 	defer c.announce()
 	delete(c.runners, r.id)
+	c.locate(r, r.shown.link, pando.Link{})
 	c.unfollow(r)
 	crew := slices.DeleteFunc(c.of[r.service], func(o *runner) bool { return o == r })
 	if c.of[r.service] = crew; len(crew) == 0 {
@@ -92,9 +96,35 @@ func (c *crews) shown(r *runner, now status) {
 	defer c.mu.Unlock()
 	was := r.shown
 	r.shown = now
+	c.locate(r, was.link, now.link)
 	if movesFlows(was, now) {
 		c.steering.Changed(r.service)
 	}
+}
+
+// locate moves a runner to the addresses of its sandbox. The caller holds the lock.
+func (c *crews) locate(r *runner, was, now pando.Link) {
+	for _, a := range []netip.Addr{was.IP4, was.IP6} {
+		if c.at[a] == r {
+			delete(c.at, a)
+		}
+	}
+	for _, a := range []netip.Addr{now.IP4, now.IP6} {
+		if a.IsValid() {
+			c.at[a] = r
+		}
+	}
+}
+
+// TenantAt returns the tenant of the instance of this host with an address.
+func (c *crews) TenantAt(a netip.Addr) (t pando.Tenant, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r, ok := c.at[a]
+	if !ok {
+		return "", false
+	}
+	return r.service.Tenant, true
 }
 
 // statusOf returns the state of a runner, with a step of control that the runner has not received
@@ -176,4 +206,28 @@ func (c *crews) count(s pando.ServiceKey) map[pando.InstanceID]bool {
 		}
 	}
 	return in
+}
+
+// silentMax bounds the instances that the losses of a host name.
+const silentMax = 8
+
+// silent names the instances whose shims do not answer, with the reasons.
+func (c *crews) silent() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []string
+	more := 0
+	for _, r := range c.everyRunner() {
+		switch {
+		case r.shown.silent == "":
+		case len(all) == silentMax:
+			more++
+		default:
+			all = append(all, fmt.Sprintf("%s (%s)", r.id, r.shown.silent))
+		}
+	}
+	if more > 0 {
+		all = append(all, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(all, ", ")
 }

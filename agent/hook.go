@@ -66,7 +66,7 @@ func (r *birth) recover(
 }
 
 // explain records why an instance waits in its phase.
-func (r *birth) explain(reason string) {
+func (r *runner) explain(reason string) {
 	r.inst.Reason = reason
 	r.recorder.add(r.inst, nil)
 	r.show()

@@ -33,7 +33,7 @@ func (r *birth) start(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 	if box != nil {
 		return r.resume(ctx, box)
 	}
-	if wait := reserveWait - r.a.Clock.Now().Sub(i.Since); i.Warm && wait > 0 {
+	if wait := reserveWait - r.a.Clock.Now().Sub(r.met); i.Warm && wait > 0 {
 		return wait
 	}
 	svc, spec := r.described(i)
@@ -169,7 +169,7 @@ func (r *birth) awaitReady(
 	case ready && r.sow(i, spec):
 		return 0 // seedTaken wakes it
 	case ready:
-		after := now.Sub(i.Born).Round(100 * time.Microsecond)
+		after := now.Sub(r.born()).Round(100 * time.Microsecond)
 		r.become(pando.PhaseReady, fmt.Sprintf("after %s", after))
 		return atOnce
 	case !now.Before(r.deadline):

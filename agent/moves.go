@@ -128,14 +128,23 @@ func (d *departures) send(
 		left <- err
 	})
 	out, err = d.a.Peers.Carry(ctx, m.To, m.ID, in)
-	in.CloseWithError(errors.New("the other host takes no more"))
-	if failed := <-left; failed != nil && (err == nil || !errors.Is(err, pando.ErrRefused)) {
+	in.CloseWithError(errTakesNoMore)
+	// The end of the pipe is the other host's doing, and its own answer says why.
+	if failed := <-left; failed != nil && (err == nil || !endOfPipe(failed)) {
 		err = failed
 	}
 	out.Bytes = counted.n.Load()
 	out.StoppedBytes = out.Bytes - before
 	out.StoppedSeconds = d.a.Clock.Now().Sub(stopped).Seconds()
 	return out, err
+}
+
+// errTakesNoMore is the error of a program that is sent to a host that has answered.
+var errTakesNoMore = errors.New("the other host takes no more")
+
+// endOfPipe reports whether an error is the consequence of the other host's end.
+func endOfPipe(err error) bool {
+	return errors.Is(err, errTakesNoMore) || errors.Is(err, io.ErrClosedPipe)
 }
 
 // countingWriter counts bytes.

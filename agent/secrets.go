@@ -43,22 +43,17 @@ func (a *Agent) secretsOf(
 	return all, nil
 }
 
-// secrets brings the secrets of an instance before its start. wait is the time before the next
-// attempt, or zero if the secrets are here.
-func (r *birth) secrets(
-	ctx context.Context, spec pando.Spec,
-) (all map[string][]byte, wait time.Duration, err error) {
-	all, err = r.a.secretsOf(ctx, r.id, spec)
-	if !errors.Is(err, pando.ErrUnavailable) {
-		return all, 0, err
+// awaitSecrets returns the time before the next attempt to bring the secrets of an instance, and
+// shows why it waits. A secret that is missing may be set at any time.
+func (r *birth) awaitSecrets(ctx context.Context, why error) time.Duration {
+	reason := "its secrets are on the way from the server"
+	if errors.Is(why, pando.ErrNotFound) {
+		reason = "it waits for a secret: " + oneLine(why.Error(), evidenceBytesMax)
 	}
-	const reason = "its secrets are on the way from the server"
 	if r.inst.Reason != reason {
-		r.inst.Reason = reason
-		r.recorder.add(r.inst, nil)
-		r.show()
+		r.explain(reason)
 	}
-	return nil, r.again(ctx, "bring the secrets of an instance", err), nil
+	return r.again(ctx, "bring the secrets of an instance", why)
 }
 
 // secretsSeen is the newest change of the secrets that each service here names. The agent's lock

@@ -69,7 +69,7 @@ func (r *birth) started(i pando.Instance, spec pando.Spec, now time.Time) {
 	r.proven = r.proven || reflect.DeepEqual(h.Ready, h.Startup.Probe)
 	r.deadline, r.wait = now.Add(pando.Seconds(h.ReadySecondsMax)), probeWaitMin
 	r.inst.Reason = fmt.Sprintf("its startup probe succeeded after %s",
-		now.Sub(i.Born).Round(100*time.Microsecond))
+		now.Sub(r.born()).Round(100*time.Microsecond))
 	r.recorder.add(r.inst, nil)
 	r.show()
 }

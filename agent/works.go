@@ -69,7 +69,7 @@ func (w *works) read(ctx context.Context) {
 	}
 	a.mu.Unlock()
 	for _, s := range all {
-		w.note(ctx, s.inst, s.box)
+		w.note(ctx, s)
 	}
 	w.book.Looked(now)
 	if err := w.save(); err != nil {
@@ -78,7 +78,8 @@ func (w *works) read(ctx context.Context) {
 }
 
 // note takes a reading of an instance. The caller holds the lock.
-func (w *works) note(ctx context.Context, i pando.Instance, box pando.Sandbox) {
+func (w *works) note(ctx context.Context, s status) {
+	i, box := s.inst, s.box
 	use, err := box.Usage(ctx)
 	if err != nil {
 		return // it is read again
@@ -89,7 +90,7 @@ func (w *works) note(ctx context.Context, i pando.Instance, box pando.Sandbox) {
 	if w.a.Traffic != nil {
 		now.In, now.Out = w.a.Traffic(box.Link().Host)
 	}
-	w.book.Note(i.ID, i.Born, now)
+	w.book.Note(i.ID, s.born, now)
 }
 
 // end takes the last reading of an instance, which is out of sight and not removed yet.
@@ -97,7 +98,7 @@ func (w *works) end(ctx context.Context, r *runner, box pando.Sandbox) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.book != nil {
-		w.note(ctx, r.inst, box)
+		w.note(ctx, status{inst: r.inst, box: box, born: r.born()})
 		w.book.End(r.id)
 	}
 }

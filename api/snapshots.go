@@ -47,7 +47,7 @@ func (h snapshotsFace) take(ctx context.Context, in *struct {
 	Instance pando.InstanceID `query:"instance" doc:"this instance, else the first that serves"`
 	Plain    bool             `query:"plain" doc:"do not encrypt its files with the key of the cluster"`
 }) (*stored, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func (h snapshotsFace) removeSnapshot(ctx context.Context, in *struct {
 	Asking
 	OfSnapshot
 }) (*nothing, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func (h snapshotsFace) restore(ctx context.Context, in *struct {
 	Asking
 	OfSnapshot
 }) (*intended, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (h snapshotsFace) migrate(ctx context.Context, in *struct {
 	Instance pando.InstanceID `query:"instance" doc:"this instance, else the first that serves"`
 	To       pando.HostName   `query:"to" doc:"to this host, else the best one"`
 }) (*moved, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}

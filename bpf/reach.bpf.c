@@ -7,8 +7,6 @@
 /* The VIPs of 16,384 services, 8,192 instances and 1,024 hosts, each by both families. */
 #define PLACES_MAX (1 << 16)
 #define ANSWERS_MAX 8 /* UDP ports of a service */
-#define CONTROL_FIRST 7401 /* the hosts' own ports */
-#define CONTROL_LAST 7404 /* the tunnel */
 #define DNS 53
 
 enum reach { INTERNET = 1, TENANTS = 2, HOST = 4, METADATA = 8 };
@@ -22,7 +20,7 @@ struct walled {
 	__u32 pad;
 };
 
-/* A VIP (service 0), an instance of this host, or another host (tenant 0). */
+/* A VIP (service 0), an instance of this host, or another host (both 0). */
 struct owner {
 	__u64 tenant, service;
 };
@@ -140,10 +138,8 @@ cold __u32 needs(struct __sk_buff *skb, struct packet *p, const struct walled *w
 		return (o && o->service == w->service) || is_open(w, p, six) ? 0 : TENANTS;
 	if (is_metadata(p->dst, six))
 		return METADATA;
-	__u16 port = bpf_ntohs(p->dport);
-	if (o && port >= CONTROL_FIRST && port <= CONTROL_LAST)
-		return HOST;
-	return is_local(skb, p, six) ? HOST : INTERNET;
+	/* Another host has the same walls as this one, at every port and for every protocol. */
+	return o || is_local(skb, p, six) ? HOST : INTERNET;
 }
 
 inlined int begins(struct __sk_buff *skb, struct walled *w, int six)

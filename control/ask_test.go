@@ -29,7 +29,7 @@ func TestAnAskThatNobodyHasWrittenIsWrittenOnceWithItsAnswer(t *testing.T) {
 		t.Errorf("conditions %+v do not require that the ask is unchanged", txn.If)
 	}
 	tb.rev++
-	tb.w.Committed(txn, tb.rev)
+	tb.commit(txn, tb.rev)
 	if i := tb.w.Intents[ask.ID].V; i.State != pando.IntentPlaced || len(i.History) != 3 {
 		t.Errorf("the ask is %s by way of %v", i.State, i.History)
 	}

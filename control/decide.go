@@ -68,8 +68,9 @@ type draft struct {
 
 // past holds the earlier failures and starts of the service. A decision does not change them.
 type past struct {
-	failures []lifecycle.Failure
-	started  time.Time // when control itself last placed an instance
+	failures []lifecycle.Failure // their times are on the clock of this process
+	started  time.Time           // when control itself last placed an instance
+	healed   pando.StoreRevision // the last commit that created an instance which succeeded
 }
 
 // history returns the past of the service. It is read once, and only if a rule needs it.
@@ -79,9 +80,34 @@ func (d *draft) history() *past {
 			return lifecycle.Revisions(d.intents, d.crew.all)
 		})
 		of := func(i pando.InstanceID) int { return revisions()[i] }
-		d.past = &past{lifecycle.Failures(d.decisions, of), lifecycle.LastStart(d.intents)}
+		created := func(v pando.Decision) pando.StoreRevision { return d.w.CreatedOf(v.Key()) }
+		d.past = &past{
+			failures: lifecycle.Failures(d.localDecisions(), of, created),
+			started:  lifecycle.LastStart(d.intents, d.placedAt),
+			healed:   d.svc.Healed,
+		}
+		d.heal()
 	}
 	return d.past
+}
+
+// heal notes in the record of the service that an instance has succeeded, if failures came before.
+// Otherwise the end of that instance would bring them back.
+func (d *draft) heal() {
+	all := d.past.failures
+	if len(all) == 0 || all[len(all)-1].Created <= d.svc.Healed {
+		return
+	}
+	since := func(i *pando.Instance) time.Time { return d.local(*i).Since }
+	created := func(i *pando.Instance) pando.StoreRevision {
+		start := pando.Intent{ID: i.Intent, Service: i.Service}
+		return max(d.w.CreatedOf(i.Key()), d.w.CreatedOf(start.Key()))
+	}
+	healed, next := lifecycle.HealedBy(d.crew.all, since, created, d.now)
+	d.lookAgain(next)
+	if healed > d.svc.Healed && all[0].Created < healed {
+		d.svc.Healed, d.past.healed = healed, healed
+	}
 }
 
 // reach returns a function that reports whether the instances of a host count (lifecycle.Counts).
@@ -170,8 +196,10 @@ func (d *draft) answerReplicate(i pando.Intent) {
 	switch v.State {
 	case pando.IntentGranted:
 		revision := d.serving()
-		if d.rolling() {
+		if d.svc.Rolling > 0 {
 			d.svc.Rolling++
+		}
+		if d.rolling() {
 			revision = d.svc.Target
 			if d.svc.Paused() || d.svc.Soaking() {
 				revision = d.svc.Current

@@ -22,9 +22,9 @@ func (c *counting) Instance(s pando.ServiceName) pando.InstanceID {
 	return pando.InstanceID(fmt.Sprintf("%s-%d", s, c.n))
 }
 
-func (c *counting) Sequential(time.Time) string {
+func (c *counting) Sequential(now time.Time) string {
 	c.n++
-	return fmt.Sprintf("%026d", c.n)
+	return fmt.Sprintf("%020d%06d", now.UnixNano(), c.n) // sorts by the writer's clock, as a daemon's
 }
 
 // table is a world that applies decisions as the store would.
@@ -33,8 +33,19 @@ type table struct {
 	w   *world.World
 	ids *counting
 	rev pando.StoreRevision
-	now time.Time
+	now time.Time // of control's clock
+	// skew is how far the clock of the hosts is ahead of control's.
+	skew time.Duration
 }
+
+// commit applies a transaction as the store would, at control's time.
+func (tb *table) commit(t pando.Txn, at pando.StoreRevision) {
+	tb.w.At(tb.now)
+	tb.w.Committed(t, at)
+}
+
+// hostNow returns the time of the hosts' clock.
+func (tb *table) hostNow() time.Time { return tb.now.Add(tb.skew) }
 
 func newTable(t *testing.T) *table {
 	tb := &table{t: t, w: world.New(), ids: &counting{}, now: t0}
@@ -54,7 +65,7 @@ func serving(t *testing.T) *table {
 
 func (tb *table) put(v ...pando.Stored) {
 	tb.rev++
-	tb.w.Committed(pando.Txn{Put: v}, tb.rev)
+	tb.commit(pando.Txn{Put: v}, tb.rev)
 }
 
 var web = pando.DefaultService("web")
@@ -94,7 +105,7 @@ func (tb *table) settle() {
 		}
 		tb.fits(txn)
 		tb.rev++
-		tb.w.Committed(txn, tb.rev)
+		tb.commit(txn, tb.rev)
 	}
 	tb.t.Fatalf("the decisions do not settle")
 }
@@ -124,11 +135,11 @@ func (tb *table) run() {
 			i.Phase = pando.PhaseWarm
 			tb.put(i)
 		case i.Phase == pando.PhasePlaced:
-			i.Phase, i.Since = pando.PhaseInRotation, tb.now
+			i.Phase, i.Since = pando.PhaseInRotation, tb.hostNow()
 			tb.put(i)
 		case i.Phase == pando.PhaseDraining:
 			tb.rev++
-			tb.w.Committed(pando.Txn{Delete: []pando.Key{i.Key()}}, tb.rev)
+			tb.commit(pando.Txn{Delete: []pando.Key{i.Key()}}, tb.rev)
 		}
 	}
 }
@@ -137,13 +148,13 @@ func (tb *table) run() {
 // the record.
 func (tb *table) fail(i pando.Instance, code float64) {
 	tb.put(pando.Decision{
-		ID: tb.ids.Sequential(tb.now), Service: web, Instance: i.ID, Kind: pando.DecidedFailed,
-		At:     tb.now,
+		ID: tb.ids.Sequential(tb.hostNow()), Service: web, Instance: i.ID, Kind: pando.DecidedFailed,
+		At:     tb.hostNow(),
 		Reason: "it exited", Inputs: map[string]float64{"exit_code": code},
 		Lines: []string{string(i.ID) + " says why"},
 	})
 	tb.rev++
-	tb.w.Committed(pando.Txn{Delete: []pando.Key{i.Key()}}, tb.rev)
+	tb.commit(pando.Txn{Delete: []pando.Key{i.Key()}}, tb.rev)
 }
 
 // crash lets this many instances of a revision serve for a moment and then fail, one after the
@@ -342,7 +353,7 @@ func TestARollbackTakesOutWhatTheSameDecisionPlacesOnlyAfterwards(t *testing.T) 
 		t.Fatalf("%d instances are placed for the ask, want 1", placed)
 	}
 	tb.rev++
-	tb.w.Committed(txn, tb.rev)
+	tb.commit(txn, tb.rev)
 	tb.settle()
 	if i := tb.w.Intents[ask].V.Instance; tb.w.Instances[i].V.Phase != pando.PhaseDraining {
 		t.Errorf("an instance of the revision that failed is %s", tb.w.Instances[i].V.Phase)

@@ -10,7 +10,7 @@ import (
 // lose ends the lease of a host, as the store does when its agent is silent.
 func (tb *table) lose(h pando.HostName) {
 	tb.rev++
-	tb.w.Committed(pando.Txn{Delete: []pando.Key{pando.HostKey(h)}}, tb.rev)
+	tb.commit(pando.Txn{Delete: []pando.Key{pando.HostKey(h)}}, tb.rev)
 }
 
 // on counts the instances of web on a host in a phase.

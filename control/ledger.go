@@ -45,8 +45,8 @@ func newLedger(w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs)
 	}, true
 }
 
-// addAsks adds the asks that the store does not have. The decision fails with a conflict if an ask
-// is written before it.
+// addAsks adds the asks that the store does not have, in the order in which they came: their names
+// are the times of their hosts. The decision fails with a conflict if an ask is written before it.
 func (l *ledger) addAsks(asks []pando.Intent) {
 	for _, i := range asks {
 		_, written := l.w.Intents[i.ID]
@@ -56,9 +56,6 @@ func (l *ledger) addAsks(asks []pando.Intent) {
 		}
 		l.intents = append(l.intents, i)
 		l.conds[i.Key()] = pando.Condition{Key: i.Key()}
-	}
-	if len(asks) > 0 {
-		slices.SortFunc(l.intents, func(a, b pando.Intent) int { return cmp.Compare(a.ID, b.ID) })
 	}
 }
 
@@ -200,7 +197,7 @@ func (l *ledger) grant(v pando.Verb, reason string) pando.Intent {
 func (l *ledger) takeOut(i pando.Instance, halt pando.Intent, walk bool, reason string) {
 	halt.Instance, halt.Host = i.ID, i.Host
 	l.putIntent(halt.Become(pando.IntentDraining, l.now, reason))
-	i.Halt, i.Walk = halt.ID, walk
+	i.Halt, i.Walk, i.EndNow = halt.ID, walk, l.svc.EndNow
 	l.putInstance(i.Become(pando.PhaseDraining, l.now, reason))
 }
 
@@ -241,6 +238,7 @@ func (l *ledger) forget() {
 		l.deletes = append(l.deletes, e.V.Key())
 	}
 	l.keepVolumes()
+	l.retireVIP()
 	if head, ok := l.w.Heads[k]; ok && l.svc.Purge {
 		l.deletes = append(l.deletes, head.V.Key())
 	}

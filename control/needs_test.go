@@ -154,7 +154,7 @@ func TestANeededServiceLeavesLast(t *testing.T) {
 	draining := func() bool {
 		txn, _ := Decide(tb.w, database, tb.now, tb.ids)
 		tb.rev++
-		tb.w.Committed(txn, tb.rev)
+		tb.commit(txn, tb.rev)
 		return tb.w.Instances["db-1"].V.Phase == pando.PhaseDraining
 	}
 	leave(web)
@@ -165,7 +165,7 @@ func TestANeededServiceLeavesLast(t *testing.T) {
 		t.Errorf("the reason is %q", r)
 	}
 	tb.rev++
-	tb.w.Committed(pando.Txn{Delete: []pando.Key{web.Key()}}, tb.rev)
+	tb.commit(pando.Txn{Delete: []pando.Key{web.Key()}}, tb.rev)
 	if !draining() {
 		t.Error("db stays though web is gone")
 	}

@@ -64,7 +64,7 @@ func (c *operators) Deploy(
 			return pando.Txn{}, err
 		}
 		alone = oneHost(w, s)
-		return c.deploy(w, pando.Revision{Service: key, Spec: s, At: now, By: by}, "")
+		return c.deploy(ctx, w, pando.Revision{Service: key, Spec: s, At: now, By: by}, "")
 	})
 	if err != nil {
 		return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", key, err)
@@ -77,6 +77,26 @@ func (c *operators) Deploy(
 		}
 	}
 	return st, err
+}
+
+// Admits returns the error with which Deploy would refuse a spec now, or nil. It writes nothing, and
+// the image of the spec need not be resolved.
+func (c *operators) Admits(ctx context.Context, s pando.Spec, by pando.Asker) error {
+	s = s.WithDefaults()
+	err := spec.Check(s)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err = c.world.Frozen(s.Key()); err == nil {
+		_, err = c.deploy(ctx, c.world,
+			pando.Revision{Service: s.Key(), Spec: s, At: c.Clock.Now(), By: by}, "")
+	}
+	if err != nil {
+		return fmt.Errorf("deploy %s: %w", s.Key(), err)
+	}
+	return nil
 }
 
 // warnings returns the risks of a spec that a deploy accepts.
@@ -99,7 +119,9 @@ func warnings(s pando.Spec) []string {
 
 // deploy makes r the newest revision of its service. r has no number and no state yet. reason
 // follows the number in the decision.
-func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pando.Txn, error) {
+func (c *operators) deploy(
+	ctx context.Context, w *world.World, r pando.Revision, reason string,
+) (pando.Txn, error) {
 	key, by, now := r.Service, r.By, r.At
 	old, exists := w.Services[key]
 	svc := old.V
@@ -115,9 +137,12 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 			"%w: it is being removed; wait until `pando status` no longer shows it", pando.ErrConflict)
 	}
 	if done, err := settled(w, old.V, old.Modified, key, by); done || err != nil {
+		if done && err == nil {
+			err = otherSpec(w, r)
+		}
 		return pando.Txn{}, err
 	}
-	if err := unset(w, r.Spec); err != nil {
+	if err := errors.Join(pando.MayUseHosts(ctx, r.Spec), unset(w, r.Spec)); err != nil {
 		return pando.Txn{}, err
 	}
 	if known, ok := w.SpecOf(key, svc.Target); ok && sameSpec(known, r.Spec) {
@@ -137,6 +162,9 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	if err := runnable(w, svc, key, r.Spec); err != nil {
 		return pando.Txn{}, err
 	}
+	if why := vipsOf(w, key.Tenant).usedUp(); !exists && why != "" {
+		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrRefused, why)
+	}
 	if why := overQuota(w, r.Spec, now); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s; `pando tenant show %s` shows its use",
 			pando.ErrRefused, why, key.Tenant)
@@ -146,10 +174,17 @@ func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pan
 	}
 	replaced, unserved := w.Revisions[key][svc.Target].V, svc.Target != svc.Current
 	svc.Latest++
-	svc.Target, svc.Rolling, svc.Asked, svc.Trial = svc.Latest, 0, now, nil
+	svc.Target, svc.Asked, svc.Trial = svc.Latest, now, nil
 	svc.Book = deployed(svc, r)
-	if svc.Current != 0 && svc.Current != svc.Target && !r.Spec.IsJob() {
-		svc.Rolling, svc.Trial = max(1, scale.Capacity(w.Of(key))), &pando.Trial{Began: now}
+	switch {
+	case svc.Current == 0 || svc.Current == svc.Target || r.Spec.IsJob():
+		svc.Rolling = 0
+	case svc.Rolling > 0:
+		// The rollout that this one overtakes has the wanted number. Its surge is no part of it.
+		svc.Trial = &pando.Trial{Began: now}
+	default:
+		svc.Rolling = max(1, scale.Capacity(leased(w, w.Of(key))))
+		svc.Trial = &pando.Trial{Began: now}
 	}
 	r.Number, r.State = svc.Latest, pando.RevisionRolling
 	d := pando.Decision{
@@ -233,9 +268,11 @@ func stuck(w *world.World, svc pando.Service, s pando.Spec) string {
 // version.
 func settled(w *world.World, svc pando.Service, version pando.StoreRevision, key pando.ServiceKey,
 	by pando.Asker) (bool, error) {
-	if by.Request != "" && slices.ContainsFunc(w.DecisionsOf(key), func(d pando.Decision) bool {
-		return d.By.Request == by.Request
-	}) {
+	if before, ok := asked(w, key, by); ok {
+		if before.By.Digest != by.Digest {
+			return true, fmt.Errorf("%s: %w %q, which is recorded as: %s; send it with a new one", key,
+				pando.ErrKeyReused, by.Request, cut(before.Reason))
+		}
 		return true, nil
 	}
 	switch {
@@ -247,6 +284,39 @@ func settled(w *world.World, svc pando.Service, version pando.StoreRevision, key
 	}
 	return false, fmt.Errorf("%w: %s is %s at version %d and was at %d when you looked: look again",
 		pando.ErrConflict, key, svc.Phase, version, by.Seen)
+}
+
+// asked returns the decision that a request made when it came before.
+func asked(w *world.World, key pando.ServiceKey, by pando.Asker) (pando.Decision, bool) {
+	if by.Request == "" {
+		return pando.Decision{}, false
+	}
+	all := w.DecisionsOf(key)
+	n := slices.IndexFunc(all, func(d pando.Decision) bool { return d.By.Request == by.Request })
+	if n < 0 {
+		return pando.Decision{}, false
+	}
+	return all[n], true
+}
+
+// otherSpec returns an error if a deploy that came before had another spec. The digest of a deploy
+// says nothing of its body, because a body has environments.
+func otherSpec(w *world.World, r pando.Revision) error {
+	for n := range w.Revisions[r.Service] {
+		was := w.Revisions[r.Service][n].V
+		if was.By.Request == r.By.Request && !sameSpec(asSent(was.Spec), asSent(r.Spec)) {
+			return fmt.Errorf("%w %q, and made revision %d of another spec; send it with a new one",
+				pando.ErrKeyReused, r.By.Request, was.Number)
+		}
+	}
+	return nil
+}
+
+// asSent returns a spec without what the server found out about its files: a tag may have moved.
+func asSent(s pando.Spec) pando.Spec {
+	s.Image.Digest, s.Image.Host, s.Image.Gave = "", "", nil
+	s.Bundle.Digest, s.Bundle.Host = "", ""
+	return s
 }
 
 // nothingsKept is how many requests without an effect are remembered. A deploy every minute must
@@ -275,6 +345,7 @@ func (c *operators) nothing(
 func sameSpec(a, b pando.Spec) bool {
 	// An older build without other orders wrote the spec.
 	a.Rollout.Order = cmp.Or(a.Rollout.Order, pando.StartFirst)
+	a.Image.Inside = b.Image.Inside // of the asker, and not of the program
 	x, errA := world.Encode(a)
 	y, errB := world.Encode(b)
 	return errA == nil && errB == nil && reflect.DeepEqual(x, y)
@@ -285,7 +356,7 @@ func (c *operators) Remove(
 	ctx context.Context, s pando.ServiceKey, purge bool, by pando.Asker,
 ) error {
 	return c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) (*pando.Decision, error) {
-		svc.Removing, svc.Purge = true, purge
+		svc.Removing, svc.Purge = true, purge || svc.Purge
 		return &pando.Decision{Kind: pando.DecidedRemove, By: by, Reason: "asked to go"}, nil
 	})
 }

@@ -273,7 +273,7 @@ func TestAServiceWaitsUntilTheOtherHasLeftAHost(t *testing.T) {
 		t.Error("it never looks again")
 	}
 	tb.rev++
-	tb.w.Committed(pando.Txn{Delete: []pando.Key{first.Key()}}, tb.rev)
+	tb.commit(pando.Txn{Delete: []pando.Key{first.Key()}}, tb.rev)
 	tb.settle()
 	if n := tb.on("h1", pando.PhasePlaced); n != 2 {
 		t.Errorf("%d of 2 placed after db has left", n)

@@ -1,7 +1,6 @@
 package control
 
 import (
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -54,7 +53,7 @@ func (p *placer) overdrawn() string {
 		p.quotaNoted = true
 		name, _, _ := strings.Cut(why, ": ")
 		lately := slices.ContainsFunc(p.decisions, func(d pando.Decision) bool {
-			return d.Kind == pando.DecidedQuota && p.now.Sub(d.At) < quotaNote &&
+			return d.Kind == pando.DecidedQuota && lately(d.At, p.now, quotaNote) &&
 				strings.Contains(d.Reason, name)
 		})
 		if !lately {
@@ -113,18 +112,4 @@ func pinBeyond(w *world.World, s pando.ServiceKey, n int, now time.Time) string 
 	}
 	spec, _ := w.SpecOf(s, w.Services[s].V.Target)
 	return scale.Beyond(a.V, scale.Use(w.UseOf(s.Tenant)).Plus(scale.Of(more, spec.Resources)))
-}
-
-// ranges returns the VIPs of the service's tenant, and those that belong to other tenants alone.
-func (l *ledger) ranges() (mine netip.Prefix, others []netip.Prefix) {
-	mine = l.w.Tenants[l.svc.Tenant].V.VIPs
-	if mine.IsValid() {
-		return mine, nil // ranges do not overlap
-	}
-	for _, a := range l.w.Tenants {
-		if a.V.VIPs.IsValid() {
-			others = append(others, a.V.VIPs)
-		}
-	}
-	return mine, others
 }

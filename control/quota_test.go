@@ -40,7 +40,7 @@ func (tb *table) settleOn(k pando.ServiceKey) {
 			return
 		}
 		tb.rev++
-		tb.w.Committed(txn, tb.rev)
+		tb.commit(txn, tb.rev)
 		world.Publish(tb.w, txn, tb.now)
 	}
 	tb.t.Fatalf("the decisions about %s do not settle", k)
@@ -54,7 +54,7 @@ func (tb *table) asks(k pando.ServiceKey) pando.Intent {
 	}.Become(pando.IntentAsked, tb.now, "more")
 	txn, _ := Decide(tb.w, k, tb.now, tb.ids, ask)
 	tb.rev++
-	tb.w.Committed(txn, tb.rev)
+	tb.commit(txn, tb.rev)
 	world.Publish(tb.w, txn, tb.now)
 	tb.now = tb.now.Add(100 * time.Millisecond)
 	return tb.w.Intents[ask.ID].V

@@ -2,10 +2,8 @@ package control
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -13,47 +11,6 @@ import (
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
 )
-
-// address gives a new service its VIPs: those that it had before it was removed, or the lowest pair
-// that no service has or had lately. Only the leader assigns VIPs, so two services never get the
-// same.
-func (d *draft) address() {
-	if d.svc.VIP4.IsValid() {
-		return
-	}
-	mine, others := d.ranges()
-	free := func(v4 netip.Addr) bool {
-		_, taken := d.w.HasVIP(v4)
-		foreign := func(p netip.Prefix) bool { return p.Contains(v4) }
-		return !taken && v4 != pando.Gateway4 && !pando.IsFront(v4) &&
-			(mine.Contains(v4) || !mine.IsValid()) && !slices.ContainsFunc(others, foreign)
-	}
-	if last, ok := d.w.LastVIP(d.svc.ServiceKey); ok && pando.VIPs4.Contains(last) && free(last) {
-		d.giveVIP(last)
-		return
-	}
-	first := binary.BigEndian.Uint32(pando.VIPs4.Addr().AsSlice())
-	from := uint32(1)
-	if mine.IsValid() {
-		from = max(1, binary.BigEndian.Uint32(mine.Addr().AsSlice())-first)
-	}
-	for n := from; n < 1<<16-1; n++ {
-		var b [4]byte
-		binary.BigEndian.PutUint32(b[:], first+n)
-		if v4 := netip.AddrFrom4(b); free(v4) && !d.w.Rests(v4) {
-			d.giveVIP(v4)
-			return
-		}
-	}
-}
-
-// giveVIP sets an IPv4 VIP and the IPv6 VIP with the same number.
-func (d *draft) giveVIP(v4 netip.Addr) {
-	first := binary.BigEndian.Uint32(pando.VIPs4.Addr().AsSlice())
-	six := pando.VIPs6.Addr().As16()
-	binary.BigEndian.PutUint32(six[12:], binary.BigEndian.Uint32(v4.AsSlice())-first)
-	d.svc.VIP4, d.svc.VIP6 = v4, netip.AddrFrom16(six)
-}
 
 // liftPin ends an expired pin.
 func (d *draft) liftPin() {
@@ -123,7 +80,7 @@ func (d *draft) remove() {
 // hold keeps a service outside a rollout within its bounds, its reserve filled, and its instances
 // at home.
 func (d *draft) hold(spec pando.Spec) {
-	r := scale.Bounds(spec, d.svc.Pin, d.now)
+	r := d.restored(scale.Bounds(spec, d.svc.Pin, d.now))
 	if d.svc.Pin == nil {
 		r = r.Ended(lifecycle.Ended(d.decisions, spec.Restart))
 	}
@@ -145,6 +102,27 @@ func (d *draft) hold(spec pando.Spec) {
 	if home := d.home(); home != "" && d.count().Serving >= r.Least {
 		d.drainAll(lifecycle.BringHome(leased(d.w, d.crew.all), home))
 	}
+}
+
+// restored returns the range of a service whose last rollout did not finish: the number that it had
+// before is the least, until that many instances of the serving revision are there again.
+func (d *draft) restored(r scale.Range) scale.Range {
+	if d.svc.Rolling == 0 {
+		return r
+	}
+	wanted := min(d.svc.Rolling, r.Most)
+	same := alike(d.ledger, d.serving())
+	stay := slices.DeleteFunc(slices.Clone(d.reachable()), func(i pando.Instance) bool {
+		return i.Revision != d.serving() && !same[i.Revision]
+	})
+	if d.newest().Stateful() || scale.Capacity(stay) >= wanted {
+		d.svc.Rolling = 0
+		return r
+	}
+	if wanted > r.Least {
+		r.Least, r.Why = wanted, fmt.Sprintf("%d before the rollout", wanted)
+	}
+	return r
 }
 
 // carryOut writes moves into the ledger until it is full.
@@ -179,15 +157,26 @@ func (d *draft) drainAll(moves []lifecycle.Move) {
 // failures. wanted is the number of instances that there have to be.
 func (d *draft) mayStart(revision, wanted int) bool {
 	past := d.history()
-	w := lifecycle.BackOff(past.failures, revision, wanted, past.started, d.now)
+	w := lifecycle.BackOff(past.failures, revision, wanted, past.healed, past.started, d.now)
 	if w.Until.IsZero() {
 		return d.waits() == ""
 	}
 	d.lookAgain(w.Until)
-	if !w.Recorded(d.decisions, d.now) {
+	if !w.Recorded(d.decisions) {
 		d.record(pando.DecidedBackOff, "", w.Reason(wanted), w.Inputs())
 	}
 	return false
+}
+
+// failing returns how the service fails without end, or "".
+func (d *draft) failing(wanted int) string {
+	past := d.history()
+	w := lifecycle.BackOff(past.failures, d.serving(), wanted, past.healed, past.started, d.now)
+	if !w.Failing {
+		return ""
+	}
+	return fmt.Sprintf("%d failures without a success, the last because %s; starts are %s apart "+
+		"(`pando logs %s`; a new deploy starts at once)", w.Failures, w.Last, w.For, d.svc.ServiceKey)
 }
 
 // start asks and grants in one step, because control needs no permission to hold a bound. It
@@ -248,13 +237,13 @@ func (d *draft) survey() *lifecycle.Stage {
 	if d.stopFirst() {
 		spec.Rollout.Order = pando.StopFirst
 	}
-	trial := trialOf(d.svc)
+	trial := d.localTrial()
 	return lifecycle.Survey(lifecycle.Takeover{
 		Paused: trial.Paused != nil, Age: trial.Age(d.now), Soaked: trial.Soaked,
 		Compared: trial.Compared,
 		Alike:    alike(d.ledger, d.svc.Target), Ordered: d.newest().Stateful(),
 		Current: d.svc.Current, Target: d.svc.Target, Wanted: d.svc.Rolling, Rule: spec.Rollout,
-		Restart: spec.Restart, Failures: d.history().failures, Instances: d.reachable(),
+		Restart: spec.Restart, Failures: d.history().failures, Instances: d.locals(d.reachable()),
 	}, d.now)
 }
 
@@ -292,7 +281,7 @@ func (d *draft) rollBack(reason string) {
 	d.record(pando.DecidedRollback, "", fmt.Sprintf("back to revision %d: %s", d.svc.Current, reason),
 		map[string]float64{"from": float64(failed), "to": float64(d.svc.Current)},
 		lifecycle.LastWords(d.decisions, d.history().failures, failed)...)
-	d.svc.Target, d.svc.Rolling, d.svc.Trial = d.svc.Current, 0, nil
+	d.svc.Target, d.svc.Trial = d.svc.Current, nil // Rolling stays: see pando.Service
 	if spec, ok := d.spec(d.svc.Current); ok {
 		d.hold(spec)
 	}
@@ -319,9 +308,12 @@ func (d *draft) judge() {
 	}
 	c.Waits = cmp.Or(c.Waits, d.roomless)
 	if c.Needs = d.unmet(); c.Needs != "" {
-		d.lookAgain(d.now.Add(lifecycle.NeedsLook(d.now.Sub(d.svc.Asked))))
+		d.lookAgain(d.now.Add(lifecycle.NeedsLook(d.now.Sub(d.localTime(d.svc.Asked)))))
 	}
 	c.Done = d.done(c.Least)
+	if c.Serving < c.Least && !c.Done {
+		c.Failing = d.failing(c.Least)
+	}
 	if c.Waits != "" && (d.newest().Place.Apart != "" || d.lacking(d.nextSpec()) != nil) {
 		d.lookAgain(d.now.Add(apartLook)) // the other service may leave a host, or one may get it
 	}
@@ -344,6 +336,21 @@ const (
 	trimStep      = 40 // at a time, to keep transactions small
 )
 
+// fold lets equal failures share a record.
+func (d *draft) fold(trimmed []pando.Key) {
+	put, gone := lifecycle.Folded(d.decisions, d.newest().Restart, trimStep)
+	if slices.ContainsFunc(put, func(v pando.Decision) bool {
+		return slices.Contains(trimmed, v.Key())
+	}) || slices.ContainsFunc(gone, func(k pando.Key) bool { return slices.Contains(trimmed, k) }) {
+		return // after the trim
+	}
+	for _, v := range put {
+		d.puts[v.Key()] = v
+		d.conds[v.Key()] = d.w.Decisions[v.ID].If()
+	}
+	d.deletes = append(d.deletes, gone...)
+}
+
 // trim deletes old records of the service's history.
 func (d *draft) trim() {
 	if d.forgotten {
@@ -361,6 +368,7 @@ func (d *draft) trim() {
 		old = append(old, lifecycle.OldDecisions(d.decisions, kept, keep, trimStep)...)
 	}
 	d.deletes = append(d.deletes, old...)
+	d.fold(old)
 	all := d.w.Revisions[d.svc.ServiceKey]
 	if len(all) <= RevisionsKept {
 		return

@@ -24,10 +24,10 @@ func (d shift) work() {
 		return
 	}
 	p := lifecycle.Runs(lifecycle.RunCase{
-		Spec: s, Revision: d.svc.Target, Book: d.svc.Book, Ends: lifecycle.RunEndsOf(d.decisions),
+		Spec: s, Revision: d.svc.Target, Book: d.svc.Book, Ends: lifecycle.RunEndsOf(d.localDecisions()),
 		Instances: slices.Collect(maps.Values(d.parts)), Removing: d.svc.Removing, Here: d.here,
 		Leaving: func(h pando.HostName) bool { return d.w.Hosts[h].V.Leaving },
-		After:   timetable(s.Job), Now: d.now,
+		After:   timetable(s.Job), Now: d.now, Local: d.localTime,
 	})
 	d.svc.Book = p.Book
 	d.lookAgain(p.Wake)
@@ -54,7 +54,7 @@ func (d shift) endOnce() {
 	if d.svc.Removing || d.forgotten {
 		return
 	}
-	over, at := lifecycle.OnceOver(d.newest(), d.svc.Book, d.svc.Asked, d.now)
+	over, at := lifecycle.OnceOver(d.newest(), d.svc.Book, d.svc.Asked, d.now, d.localTime)
 	d.lookAgain(at)
 	if over {
 		d.svc.Removing, d.svc.Purge = true, true
@@ -163,7 +163,7 @@ func (d shift) judge() {
 		needs = d.unmet()
 	}
 	if needs != "" {
-		d.lookAgain(d.now.Add(lifecycle.NeedsLook(d.now.Sub(d.svc.Asked))))
+		d.lookAgain(d.now.Add(lifecycle.NeedsLook(d.now.Sub(d.localTime(d.svc.Asked)))))
 	}
 	if why := cmp.Or(needs, d.hostless()); why != "" {
 		d.svc.Reason += ": " + why

@@ -17,7 +17,7 @@ func (tb *table) work() {
 	for _, i := range world.RunsOf(tb.w, web) {
 		switch i.Phase {
 		case pando.PhasePlaced:
-			i.Phase, i.Since = pando.PhaseStarting, tb.now
+			i.Phase, i.Since = pando.PhaseStarting, tb.hostNow()
 			tb.put(i)
 		case pando.PhaseDraining:
 			tb.gone(i)
@@ -27,14 +27,14 @@ func (tb *table) work() {
 
 func (tb *table) gone(i pando.Instance) {
 	tb.rev++
-	tb.w.Committed(pando.Txn{Delete: []pando.Key{i.Key()}}, tb.rev)
+	tb.commit(pando.Txn{Delete: []pando.Key{i.Key()}}, tb.rev)
 }
 
 // ends ends an instance of a run by itself.
 func (tb *table) ends(i pando.Instance, code float64) {
 	tb.put(pando.Decision{
-		ID: tb.ids.Sequential(tb.now), Service: web, Instance: i.ID, Kind: pando.DecidedFailed,
-		At: tb.now, Reason: fmt.Sprintf("it exited with %g", code),
+		ID: tb.ids.Sequential(tb.hostNow()), Service: web, Instance: i.ID, Kind: pando.DecidedFailed,
+		At: tb.hostNow(), Reason: fmt.Sprintf("it exited with %g", code),
 		Inputs: map[string]float64{lifecycle.ExitCode: code, lifecycle.Run: float64(i.Run.Number)},
 	})
 	tb.gone(i)

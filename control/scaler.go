@@ -114,7 +114,7 @@ func (s *scaler) judge(ctx context.Context, fence pando.Fence, v counted) {
 			s.policies[key] = p
 		}
 		s.c.mu.Lock()
-		instances := leased(s.c.world, s.c.world.Of(key))
+		instances := measured(s.c.world, leased(s.c.world, s.c.world.Of(key)))
 		s.c.mu.Unlock()
 		wish := p.Step(spec.Scale, instances, sample(of[key], spec.Scale.By, v.at))
 		if wish.Verb != "" {

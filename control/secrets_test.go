@@ -38,6 +38,7 @@ func TestSecretsGoToTheHostOfTheInstanceAlone(t *testing.T) {
 	if _, err := c.GiveSecrets(t.Context(), "h1", "web-9"); !errors.Is(err, pando.ErrNotFound) {
 		t.Errorf("before it is set: %v", err)
 	}
+	go func() { _ = c.feedFrom(t.Context(), 0) }()
 	watch := c.Watch(t.Context(), 0)
 	st, err := c.SetSecret(t.Context(), ownKey, []byte("hush"), pando.Asker{Name: "ann"})
 	if err != nil || st.By != "ann" || len(st.Services) != 1 || st.Services[0] != web {

@@ -206,6 +206,9 @@ func (c *snapshots) RestoreSnapshot(
 				"`pando rollback %s --to %[2]d` first", pando.ErrConflict, found[0].Revision, s,
 				svc.V.Current, s.Name)
 		}
+		if err := mayUse(ctx, w, s, svc.V.Current); err != nil {
+			return pando.Txn{}, err
+		}
 		for _, h := range w.Hosts {
 			if home := svc.V.Home; (home == "" || home == h.V.Name) && !h.V.Freezes {
 				return pando.Txn{}, fmt.Errorf("%w: host %s restores no snapshots; `pando doctor` there "+

@@ -142,7 +142,7 @@ func TestAQuorumRecoversWithoutAHost(t *testing.T) {
 		}
 		tb.settle()
 		tb.rev++
-		tb.w.Committed(pando.Txn{Delete: []pando.Key{pando.Host{Name: "h1"}.Key()}}, tb.rev)
+		tb.commit(pando.Txn{Delete: []pando.Key{pando.Host{Name: "h1"}.Key()}}, tb.rev)
 		for _, i := range tb.w.Of(web) {
 			if i.Ordinal > 1 {
 				tb.fail(i, 137)
@@ -191,7 +191,7 @@ func TestAnOrdinalWaitsForItsHost(t *testing.T) {
 	tb := formedGroup(t)
 	tb.crashAll()
 	tb.rev++
-	tb.w.Committed(pando.Txn{Delete: []pando.Key{pando.HostKey("h3")}}, tb.rev)
+	tb.commit(pando.Txn{Delete: []pando.Key{pando.HostKey("h3")}}, tb.rev)
 	tb.settle()
 	tb.report(7, 6, -1)
 	tb.settle()
@@ -268,7 +268,7 @@ func (tb *table) settleLoosely() {
 			return
 		}
 		tb.rev++
-		tb.w.Committed(txn, tb.rev)
+		tb.commit(txn, tb.rev)
 	}
 }
 

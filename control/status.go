@@ -94,6 +94,9 @@ func (c *view) recorded(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 		}
 		st.Instances = append(st.Instances, is)
 	}
+	if waits := pando.DrainsOf(st.Instances); waits != "" {
+		st.Reason = strings.TrimPrefix(st.Reason+"; "+waits, "; ")
+	}
 	st.InRotation = scale.Serving(leased(c.world, c.world.Of(s)))
 	decisions := c.world.DecisionsOf(s)
 	st.Problem, st.Failures = problem(v.V, decisions), failuresOf(decisions)
@@ -141,7 +144,7 @@ func failuresOf(decisions []pando.Decision) (n int) {
 	for _, d := range slices.Backward(decisions) {
 		switch d.Kind {
 		case pando.DecidedFailed:
-			n++
+			n += d.Times()
 		case pando.DecidedDeploy:
 			return n
 		}

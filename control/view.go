@@ -50,6 +50,7 @@ func (c *view) take(b pando.Batch, reset bool) {
 	if reset {
 		c.world = c.world.Next()
 	}
+	c.world.At(c.Clock.Now())
 	// This control has already considered its own writes.
 	news := slices.DeleteFunc(slices.Clone(b.Changes), c.world.Knows)
 	if err := c.world.Apply(b.Changes, b.Revision); err != nil {
@@ -77,9 +78,13 @@ func (c *view) take(b pando.Batch, reset bool) {
 	c.wake()
 }
 
-// touch marks the services that a change concerns: its own, or those that the change of a host's
+// touch marks the services that a change concerns: its own, those of a changed tenant, or those that the change of a host's
 // record may concern. The first and the last host concern all.
 func (c *view) touch(k pando.Key) {
+	if k.Kind() == pando.KindTenant {
+		c.touchTenant(pando.Tenant(k[len(pando.TenantKey("")):]))
+		return
+	}
 	if h, ok := k.Host(); ok {
 		if len(c.world.Hosts) < 2 {
 			c.markAll()
@@ -92,6 +97,15 @@ func (c *view) touch(k pando.Key) {
 	}
 	if s, ok := k.Service(); ok {
 		c.mark(s)
+	}
+}
+
+// touchTenant marks the services of a tenant: its quota or its VIPs changed.
+func (c *view) touchTenant(t pando.Tenant) {
+	for _, s := range c.world.Names() {
+		if s.Tenant == t {
+			c.mark(s)
+		}
 	}
 }
 
@@ -193,6 +207,7 @@ func (c *view) commit(ctx context.Context, fence pando.Fence, t pando.Txn) error
 // took applies this control's own write to the world. The watch delivers it again later and then
 // changes nothing. The caller holds the lock.
 func (c *view) took(t pando.Txn, at pando.StoreRevision) {
+	c.world.At(c.Clock.Now())
 	c.world.Committed(t, at)
 	world.Publish(c.world, t, c.Clock.Now())
 	for _, v := range t.Put {

@@ -1,7 +1,9 @@
 package lifecycle
 
 import (
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"pando.run/pando"
@@ -15,17 +17,38 @@ const ExitCode = "exit_code"
 // decision concerns.
 const Revision = "revision"
 
+// Served is the input of a failed decision that carries how many seconds the instance was in
+// rotation, on the clock of its host. It is absent if it never was.
+const Served = "served_seconds"
+
 // Failure is the unrequested end of one instance: it exited, was killed, or never became ready.
 type Failure struct {
-	At       time.Time
-	Revision int // of the instance, or 0 if unknown
+	At       time.Time           // on the clock of the reader
+	Created  pando.StoreRevision // the commit that recorded it
+	Revision int                 // of the instance, or 0 if unknown
 	Reason   string
-	Clean    bool // it exited with 0
+	Clean    bool          // it exited with 0
+	Served   time.Duration // it was in rotation for so long
+	Times    int           // how many equal ones it stands for; 0 is 1
 }
 
-// Failures returns the failures since the last deploy, oldest first. A new spec is a new chance.
-// revision returns the revision of an instance if the decision lacks it, or 0 if unknown.
-func Failures(decisions []pando.Decision, revision func(pando.InstanceID) int) []Failure {
+// times returns the number of failures that f stands for.
+func (f Failure) times() int { return max(1, f.Times) }
+
+// CountFailures returns the number of failures, with those that one record stands for.
+func CountFailures(all []Failure) (n int) {
+	for _, f := range all {
+		n += f.times()
+	}
+	return n
+}
+
+// Failures returns the failures since the last deploy, oldest first. The decisions are in the order
+// of the store, so no clock decides which came after the deploy. A new spec is a new chance.
+// revision returns the revision of an instance if the decision lacks it, or 0 if unknown. created
+// returns the commit that recorded a decision. Nil: unknown.
+func Failures(decisions []pando.Decision, revision func(pando.InstanceID) int,
+	created func(pando.Decision) pando.StoreRevision) []Failure {
 	var out []Failure
 	for _, d := range decisions {
 		switch d.Kind {
@@ -36,7 +59,12 @@ func Failures(decisions []pando.Decision, revision func(pando.InstanceID) int) [
 			if !known {
 				by = float64(revision(d.Instance))
 			}
-			out = append(out, Failure{At: d.At, Revision: int(by), Reason: d.Reason, Clean: cleanExit(d)})
+			f := Failure{At: d.At, Revision: int(by), Reason: d.Reason, Clean: cleanExit(d),
+				Served: pando.Seconds(d.Inputs[Served]), Times: d.Times()}
+			if created != nil {
+				f.Created = created(d)
+			}
+			out = append(out, f)
 		}
 	}
 	return out
@@ -109,6 +137,71 @@ func ended(decisions []pando.Decision, policy pando.RestartPolicy) []pando.Decis
 		}
 	}
 	return out
+}
+
+// failuresShown is the number of equal failures of a service that keep a record each. Older ones
+// share one.
+const failuresShown = 3
+
+// Folded returns the decisions that take the place of several equal failures, and the keys of those
+// that they replace, at most `most`. A program that fails without end thus pushes nothing else out
+// of the history. Failures that the restart policy does not replace, and those of a run, are
+// counted one by one elsewhere and stay.
+func Folded(
+	decisions []pando.Decision, policy pando.RestartPolicy, most int,
+) (put []pando.Decision, gone []pando.Key) {
+	type cause struct {
+		revision, code float64
+		clean          bool
+		reason         string
+	}
+	causeOf := func(d pando.Decision) cause {
+		return cause{d.Inputs[Revision], d.Inputs[ExitCode], cleanExit(d), withoutNumbers(d.Reason)}
+	}
+	of := map[cause][]int{}
+	for n, d := range decisions {
+		_, run := d.Inputs[Run]
+		final := policy == pando.RestartNo || policy == pando.RestartOnFailure && cleanExit(d)
+		switch {
+		case d.Kind == pando.DecidedDeploy:
+			clear(of) // what it forgets is trimmed
+		case d.Kind == pando.DecidedFailed && !run && !final && d.Inputs[Served] < Healed.Seconds():
+			of[causeOf(d)] = append(of[causeOf(d)], n)
+		}
+	}
+	for n, d := range decisions { // in order, so that the result does not depend on a map
+		if d.Kind != pando.DecidedFailed {
+			continue
+		}
+		all := of[causeOf(d)]
+		if len(all) < failuresShown+2 || all[0] != n {
+			continue
+		}
+		middle := all[1 : len(all)-failuresShown]
+		middle = middle[:min(len(middle), most-len(gone))]
+		if len(middle) == 0 {
+			continue
+		}
+		d.Inputs = maps.Clone(d.Inputs)
+		times := d.Times()
+		for _, m := range middle {
+			times += decisions[m].Times()
+			gone = append(gone, decisions[m].Key())
+		}
+		d.Inputs[pando.InputTimes] = float64(times)
+		put = append(put, d)
+	}
+	return put, gone
+}
+
+// withoutNumbers returns a text whose numbers do not tell it from others.
+func withoutNumbers(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return -1
+		}
+		return r
+	}, text)
 }
 
 func cleanExit(d pando.Decision) bool {

@@ -14,6 +14,7 @@ type Case struct {
 	Left            int                 // instances with a record
 	Serving, Least  int                 // instances in rotation, and the least there have to be
 	Waits           string              // why no instance can start now, or ""
+	Failing         string              // it fails without end: how, or ""
 	Needs           string              // the services on which the target revision waits, or ""
 	Done            bool                // its instances ended with 0, and none is replaced
 	Current, Target int                 // revisions; Current is 0 before the first one served
@@ -52,6 +53,8 @@ func Judge(c Case) Judgement {
 		return Judgement{Phase: pando.ServiceDeploying, Reason: inRotation + ": " + c.Needs}
 	case short && c.Waits != "":
 		return Judgement{Phase: pando.ServiceDegraded, Reason: inRotation + ": " + c.Waits, Note: note}
+	case c.Failing != "" && short && (c.Current == 0 || c.Current == c.Target):
+		return Judgement{Phase: pando.ServiceFailing, Reason: inRotation + ": " + c.Failing}
 	case c.Current == 0 && short:
 		return Judgement{Phase: pando.ServiceDeploying, Reason: inRotation}
 	case c.Current != 0 && c.Target != c.Current:

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -88,32 +89,39 @@ func TestPlaceGoesWhereThereIsMostProcessorTimeAndRefusesNothingForIt(t *testing
 
 func failures(revision, n int, at time.Time) (out []Failure) {
 	for range n {
-		out = append(out, Failure{At: at, Revision: revision})
+		out = append(out, Failure{At: at, Created: 7, Revision: revision})
 	}
 	return out
 }
 
-func TestBackOffDoublesToItsCapAndForgets(t *testing.T) {
+func TestBackOffDoublesToItsCapAndHoldsUntilASuccess(t *testing.T) {
 	for _, wanted := range []int{1, 20} {
 		var last time.Duration
-		for n := range 12 * wanted {
+		for n := range 15 * wanted {
 			all := failures(1, n+1, t0)
-			w := BackOff(all, 1, wanted, t0, t0)
+			w := BackOff(all, 1, wanted, 0, t0, t0)
 			if w.Failures != n+1 || w.For < last || w.For > BackOffCap || n < wanted && !w.Until.IsZero() ||
 				n >= wanted && !w.Until.Equal(t0.Add(w.For)) {
 				t.Fatalf("%d failures of %d instances: %+v after %s", n+1, wanted, w, last)
 			}
 			last = w.For
-			if w := BackOff(all, 2, wanted, t0, t0); w.Failures != 0 {
+			if w := BackOff(all, 2, wanted, 0, t0, t0); w.Failures != 0 {
 				t.Fatalf("failures of another revision count: %+v", w)
 			}
-			if w := BackOff(all, 1, wanted, t0, t0.Add(2*BackOffMemory)); w.Failures != 0 ||
-				!w.Until.IsZero() {
-				t.Fatalf("old failures are not forgotten: %+v", w)
+			if late := BackOff(all, 1, wanted, 0, t0.Add(time.Hour), t0.Add(time.Hour)); late.For != w.For {
+				t.Fatalf("after an hour the wait is %s, and was %s: there was no success", late.For, w.For)
+			}
+			if w := BackOff(all, 1, wanted, 7, t0, t0); w.Failures != 0 || !w.Until.IsZero() {
+				t.Fatalf("failures before a success count: %+v", w)
 			}
 		}
 		if last != BackOffCap {
-			t.Errorf("%d failures of %d wait %s, want the cap", 12*wanted, wanted, last)
+			t.Errorf("%d failures of %d wait %s, want the cap", 15*wanted, wanted, last)
+		}
+		all := failures(1, 15*wanted, t0)
+		all[len(all)-1].Served = Healed
+		if w := BackOff(all, 1, wanted, 0, t0, t0); w.Failures != 1 || !w.Until.IsZero() || w.Failing {
+			t.Errorf("after the end of an instance that had served: %+v", w)
 		}
 	}
 }
@@ -125,19 +133,37 @@ func TestReplacementDoesNotStarve(t *testing.T) {
 		3 * time.Second: 19, time.Second: 18, 100 * time.Millisecond: 0,
 	} {
 		const wanted = 20
-		n, worst := wanted, wanted
+		dice := rand.New(rand.NewPCG(1, 2))
+		commit := pando.StoreRevision(1)
+		run := make([]pando.StoreRevision, wanted) // the commits of the instances
+		born := map[pando.StoreRevision]time.Time{}
+		for n := range run {
+			run[n], born[run[n]] = commit, t0
+		}
+		worst := wanted
 		var all []Failure
+		var healed pando.StoreRevision
 		started, killed, held := t0, t0, time.Duration(0)
 		for now := t0; now.Sub(t0) < 5*time.Minute; now = now.Add(50 * time.Millisecond) {
-			if now.Sub(killed) >= every && n > 0 {
-				killed = now
-				n--
-				all = append(all, Failure{At: now, Revision: 1})
-			} else if n < wanted && BackOff(all, 1, wanted, started, now).Until.IsZero() {
-				held = max(held, now.Sub(started))
-				n, started = wanted, now
+			for _, c := range run {
+				if now.Sub(born[c]) >= Healed {
+					healed = max(healed, c)
+				}
 			}
-			worst = min(worst, n)
+			commit++
+			if now.Sub(killed) >= every && len(run) > 0 {
+				n := dice.IntN(len(run))
+				served := now.Sub(born[run[n]])
+				all = append(all, Failure{At: now, Created: commit, Revision: 1, Served: served})
+				killed, run = now, slices.Delete(run, n, n+1)
+			} else if len(run) < wanted && BackOff(all, 1, wanted, healed, started, now).Until.IsZero() {
+				held = max(held, now.Sub(started))
+				for born[commit] = now; len(run) < wanted; {
+					run = append(run, commit)
+				}
+				started = now
+			}
+			worst = min(worst, len(run))
 		}
 		if held > BackOffCap+time.Second {
 			t.Errorf("one killed every %s: nothing is started for %s", every, held)

@@ -128,9 +128,9 @@ func (s *Stage) Drained() {
 // place, wait until it is healthy, and repeat. Never more than the wanted number run.
 func (s *Stage) Next() Move {
 	t := &s.facts
-	if n := len(s.failed); n >= t.strikes() {
+	if n := CountFailures(s.failed); n >= t.strikes() {
 		return Move{Abort: true, Reason: fmt.Sprintf("%d of revision %d failed, the last because %s",
-			n, t.Target, s.failed[n-1].Reason)}
+			n, t.Target, s.failed[len(s.failed)-1].Reason)}
 	}
 	if reason := t.failedGate(); reason != "" {
 		return Move{Abort: true, Reason: reason}
@@ -208,7 +208,7 @@ func (s *Stage) ends() {
 		switch {
 		case f.Revision != s.facts.Target:
 		case f.Clean && s.facts.Restart != pando.RestartAlways:
-			done++
+			done += f.times()
 		default:
 			s.failed = append(s.failed, f)
 		}

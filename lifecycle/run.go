@@ -49,7 +49,16 @@ type RunCase struct {
 	Leaving   func(pando.HostName) bool
 	// After returns the next time of the schedule after a time. Zero: there is none.
 	After func(time.Time) time.Time
+	// Local returns a time of the book on the clock of Now. Nil: one clock wrote all of them.
+	Local func(time.Time) time.Time
 	Now   time.Time
+}
+
+func (c RunCase) local(t time.Time) time.Time {
+	if c.Local == nil {
+		return t
+	}
+	return c.Local(t)
 }
 
 // RunMove is one change that the runs of a service need. One of its parts is set.
@@ -171,21 +180,25 @@ func (p *RunPlan) step(c RunCase, r *pando.Run, its []pando.Instance) {
 	}
 }
 
+// runBackOffMax bounds the wait between two tries of a run, which has few of them.
+const runBackOffMax = 15 * time.Second
+
 // runBackOff returns the time from a failure of a run to its next start. It doubles with each.
 func runBackOff(e RunEnds) time.Duration {
 	if e.Failed > 8 {
-		return BackOffCap
+		return runBackOffMax
 	}
-	return min(BackOffCap, BackOffStep<<e.Failed)
+	return min(runBackOffMax, BackOffStep<<e.Failed)
 }
 
 // outcome returns the final state of a run with its reason, or "" if it has none yet.
 func (p *RunPlan) outcome(
 	c RunCase, r *pando.Run, e RunEnds,
 ) (state pando.RunState, reason string) {
-	deadline := r.Began.Add(pando.Seconds(r.DeadlineSeconds))
-	silent := r.Alive.Add(pando.RunAliveMax)
-	took := c.Now.Sub(r.Began).Round(time.Millisecond)
+	began := c.local(r.Began)
+	deadline := began.Add(pando.Seconds(r.DeadlineSeconds))
+	silent := c.local(r.Alive).Add(pando.RunAliveMax)
+	took := c.Now.Sub(began).Round(time.Millisecond)
 	switch {
 	case c.Removing:
 		return pando.RunEnded, "the service is being removed"
@@ -339,16 +352,16 @@ func RememberedRuns(kept map[string]bool, decisions []pando.Decision, b *pando.R
 const onceGrace = 10 * time.Second
 
 // OnceOver reports whether the service of one run is of no more use: its run has ended, or never
-// began, and its caller has not removed it. at is the time of the next look, or zero.
-func OnceOver(
-	s pando.Spec, b *pando.RunBook, asked, now time.Time,
-) (over bool, at time.Time) {
+// began, and its caller has not removed it. at is the time of the next look, or zero. local returns
+// a time of the records on the clock of now.
+func OnceOver(s pando.Spec, b *pando.RunBook, asked, now time.Time,
+	local func(time.Time) time.Time) (over bool, at time.Time) {
 	if !s.IsOnce() || b.Active() > 0 {
 		return false, at
 	}
-	at = asked.Add(pando.RunAliveMax)
+	at = local(asked).Add(pando.RunAliveMax)
 	if newest, ran := b.Newest(); ran {
-		at = newest.Ended.Add(onceGrace)
+		at = local(newest.Ended).Add(onceGrace)
 	}
 	if now.Before(at) {
 		return false, at

@@ -242,7 +242,8 @@ func TestTheServiceOfOneRunGoesWithoutItsCaller(t *testing.T) {
 		"a service with runs stays":    {pando.Spec{}, ended, time.Hour, false},
 		"a label makes no job of this": {pando.Spec{Labels: once.Labels}, ended, time.Hour, false},
 	} {
-		over, at := OnceOver(c.spec, c.book, noon, noon.Add(c.after))
+		over, at := OnceOver(c.spec, c.book, noon, noon.Add(c.after),
+			func(t time.Time) time.Time { return t })
 		waits := c.spec.IsOnce() && c.book.Active() == 0 && !c.over
 		if over != c.over || waits == at.IsZero() {
 			t.Errorf("%s: %v, next look at %v", name, over, at)

@@ -16,7 +16,9 @@ type Grant struct {
 }
 
 // Grants returns the grants of the last second, oldest first. It reads them from the histories of
-// the intents. Control's own starts need no permission and are no grants.
+// the intents. Control's own starts need no permission and are no grants. A grant after now has the
+// clock of an earlier leader. It is older than the change of leaders, which takes longer than a
+// second.
 func Grants(intents []pando.Intent, now time.Time) []Grant {
 	var out []Grant
 	for n := range intents {
@@ -25,7 +27,8 @@ func Grants(intents []pando.Intent, now time.Time) []Grant {
 			continue
 		}
 		for _, t := range i.History {
-			if t.State == pando.IntentGranted && now.Sub(t.At) <= time.Second {
+			age := now.Sub(t.At)
+			if t.State == pando.IntentGranted && age >= 0 && age <= time.Second {
 				out = append(out, Grant{Intent: i.ID, By: i.By, Instance: i.Instance, At: t.At})
 			}
 		}

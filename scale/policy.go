@@ -129,7 +129,7 @@ func (p *Policy) take(instances []pando.Instance, now Sample) {
 
 // begin returns the reading before the first one of an endpoint. An endpoint began at zero if it
 // was published within Short, or published anew since its last reading. The earlier load of any
-// other endpoint is unknown.
+// other endpoint is unknown. A time after now is of another clock, and proves nothing.
 func begin(i pando.Instance, before []reading, now time.Time) []reading {
 	at := now.Add(-Short)
 	if len(before) > 0 {
@@ -138,7 +138,8 @@ func begin(i pando.Instance, before []reading, now time.Time) []reading {
 		}
 		return []reading{{at, 0}}
 	}
-	if i.Phase.TakesFlows() && now.Sub(i.Since) <= Short || now.Sub(i.Born) <= Short {
+	within := func(t time.Time) bool { return !t.After(now) && now.Sub(t) <= Short }
+	if i.Phase.TakesFlows() && within(i.Since) || within(i.Born) {
 		return []reading{{at, 0}}
 	}
 	return nil

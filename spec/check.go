@@ -72,7 +72,9 @@ func Check(s pando.Spec) error {
 	c.that(s.StopSignal == "" || signal.MatchString(s.StopSignal),
 		"stop_signal: %q: want a signal such as SIGTERM", s.StopSignal)
 	c.seconds("stop_seconds", s.StopSeconds)
-	c.seconds("drain_seconds_max", s.DrainSecondsMax)
+	if s.DrainSecondsMax != pando.DrainForever {
+		c.seconds("drain_seconds_max", s.DrainSecondsMax)
+	}
 	word(c, "restart", s.Restart, "", pando.RestartAlways, pando.RestartOnFailure, pando.RestartNo)
 	c.job(s)
 	c.ports(s.Ports)

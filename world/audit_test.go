@@ -26,7 +26,7 @@ func TestTheAuditCountsItsDeeds(t *testing.T) {
 			continue
 		}
 		d.Result = fmt.Sprintf("%0*d", dice.IntN(50)+1, 0)
-		w.put(d, at)
+		w.put(d, at, at)
 	}
 	bytes, of := 0, map[string]int{}
 	for _, d := range w.Audit.deeds {
@@ -51,7 +51,7 @@ func TestAFloodPushesOutItsOwnDeeds(t *testing.T) {
 	add := func(source string) {
 		at++
 		n++
-		w.put(deed(n, source), at)
+		w.put(deed(n, source), at, at)
 		for _, d := range w.Audit.Excess(most, 1<<30) {
 			at++
 			if d.Source != "token acme/ci" {
@@ -86,7 +86,7 @@ func TestAFloodPushesOutItsOwnDeeds(t *testing.T) {
 func TestTheBytesOfTheAuditAreBounded(t *testing.T) {
 	w := New()
 	for n := range 100 {
-		w.put(deed(n, fmt.Sprint("host h", n%7)), pando.StoreRevision(n+1))
+		w.put(deed(n, fmt.Sprint("host h", n%7)), pando.StoreRevision(n+1), pando.StoreRevision(n+1))
 	}
 	if gone := w.Audit.Excess(1000, w.Audit.Bytes()); gone != nil {
 		t.Errorf("%d go although all fit", len(gone))
@@ -104,7 +104,7 @@ func TestTheBytesOfTheAuditAreBounded(t *testing.T) {
 func TestAQueryContinuesAfterARevision(t *testing.T) {
 	w := New()
 	for n := range 10 {
-		w.put(deed(n, "host h"), pando.StoreRevision(n+1))
+		w.put(deed(n, "host h"), pando.StoreRevision(n+1), pando.StoreRevision(n+1))
 	}
 	for after, want := range map[pando.StoreRevision]int{0: 10, 4: 6, 9: 1, 10: 0, 99: 0} {
 		if got := w.Audit.Deeds(pando.DeedQuery{After: after}); len(got) != want {
@@ -114,7 +114,7 @@ func TestAQueryContinuesAfterARevision(t *testing.T) {
 	if got := w.Audit.Deeds(pando.DeedQuery{Max: 3}); len(got) != 3 || got[2].ID != "000009" {
 		t.Errorf("%+v", got)
 	}
-	w.put(deed(2, "host h"), 20)
+	w.put(deed(2, "host h"), 20, 20)
 	if got := w.Audit.Deeds(pando.DeedQuery{After: 10}); len(got) != 1 || got[0].ID != "000002" {
 		t.Errorf("%+v", got)
 	}

@@ -39,7 +39,8 @@ func newIllegible() illegible {
 // that this build cannot read, the new world keeps the value of w.
 func (w *World) Next() *World {
 	next := New()
-	next.former, next.scoped, next.resting = w.byKey, w.scoped, w.resting
+	next.former, next.scoped = w.byKey, w.scoped
+	next.clock = w.clock
 	return next
 }
 
@@ -57,7 +58,7 @@ func (w *World) misread(r pando.Record, err error) {
 	}
 	if was, ok := w.former[r.Key]; ok {
 		if _, taken := w.namesake(was.value); !taken {
-			w.put(was.value, was.modified)
+			w.put(was.value, was.created, was.modified)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"pando.run/pando"
 )
@@ -35,20 +36,23 @@ type World struct {
 	byKey     map[pando.Key]noted
 	// gone holds deleted records, until every older message has arrived.
 	gone      map[pando.Key]pando.StoreRevision
-	scoped    bool                                  // see NewScoped
-	intents   map[pando.ServiceKey][]pando.IntentID // of each service, in order
-	decisions map[pando.ServiceKey][]string         // likewise
+	scoped    bool                                        // see NewScoped
+	intents   map[pando.ServiceKey][]line[pando.IntentID] // of each service, in the store's order
+	decisions map[pando.ServiceKey][]line[string]         // likewise
 	ofService rosters[pando.ServiceKey]
 	onHost    rosters[pando.HostName]
 	illegible
 	former map[pando.Key]noted // until the first Apply: see Next
+	clock  moments
 	ledgers
 }
 
 // noted is the world's record of one key, so that a late message never brings back an older state.
 type noted struct {
 	value    pando.Stored
+	created  pando.StoreRevision
 	modified pando.StoreRevision
+	since    time.Time // on this process's clock: see Since
 }
 
 // Versioned is a value with the store revision of its last write, for conditions.
@@ -84,8 +88,8 @@ func New() *World {
 		Marks:     map[pando.HostName]Versioned[pando.WorkMark]{},
 		byKey:     map[pando.Key]noted{},
 		gone:      map[pando.Key]pando.StoreRevision{},
-		intents:   map[pando.ServiceKey][]pando.IntentID{},
-		decisions: map[pando.ServiceKey][]string{},
+		intents:   map[pando.ServiceKey][]line[pando.IntentID]{},
+		decisions: map[pando.ServiceKey][]line[string]{},
 		ofService: rosters[pando.ServiceKey]{},
 		onHost:    rosters[pando.HostName]{},
 		illegible: newIllegible(),
@@ -107,7 +111,7 @@ func (w *World) Apply(changes []pando.Record, at pando.StoreRevision) error {
 			}
 		}
 	}
-	w.Seen, w.former = max(w.Seen, at), nil
+	w.Seen, w.former, w.clock.loaded = max(w.Seen, at), nil, true
 	for _, r := range changes {
 		if r.Value == nil && w.gone[r.Key] <= r.Modified {
 			delete(w.gone, r.Key) // older messages about this key have all arrived
@@ -122,8 +126,13 @@ func (w *World) Committed(t pando.Txn, at pando.StoreRevision) {
 	for _, k := range t.Delete {
 		w.forget(k, at)
 	}
+	w.clock.loaded = true
 	for _, v := range t.Put {
-		w.put(v, at)
+		created := at
+		if was, known := w.byKey[v.Key()]; known {
+			created = was.created
+		}
+		w.put(v, created, at)
 	}
 }
 
@@ -156,7 +165,7 @@ func (w *World) apply(r pando.Record) error {
 	if other, taken := w.namesake(v); taken {
 		return fmt.Errorf("record %s: %w: its name is that of %s", r.Key, pando.ErrExists, other)
 	}
-	w.put(v, r.Modified)
+	w.put(v, r.Created, r.Modified)
 	return nil
 }
 
@@ -198,6 +207,8 @@ func DecodeAny(r pando.Record) (pando.Stored, error) {
 		return decode[pando.Endpoints](r)
 	case pando.KindVolumes:
 		return decode[pando.VolumeHome](r)
+	case pando.KindRest:
+		return decode[pando.Rest](r)
 	case pando.KindSecret:
 		return decode[pando.Secret](r)
 	case pando.KindTenant:
@@ -240,14 +251,19 @@ func decode[T pando.Stored](r pando.Record) (pando.Stored, error) {
 	return v, nil
 }
 
-func (w *World) put(v pando.Stored, at pando.StoreRevision) {
-	if w.byKey[v.Key()].modified > at || w.gone[v.Key()] > at {
+func (w *World) put(v pando.Stored, created, at pando.StoreRevision) {
+	was, known := w.byKey[v.Key()]
+	if was.modified > at || w.gone[v.Key()] > at {
 		return
 	}
-	w.byKey[v.Key()] = noted{value: v, modified: at}
+	if known && was.created != created {
+		w.unlistAll(was) // it was deleted and created again
+	}
+	w.byKey[v.Key()] = noted{v, created, at, w.since(v, was, known)}
 	w.readable(v.Key(), at)
 	switch v := v.(type) {
 	case pando.Service:
+		w.noteTimes(v)
 		w.settle(w.Services[v.ServiceKey].V, v)
 		w.Services[v.ServiceKey] = Versioned[pando.Service]{v, at}
 	case pando.Revision:
@@ -260,10 +276,10 @@ func (w *World) put(v pando.Stored, at pando.StoreRevision) {
 		w.enlist(Versioned[pando.Instance]{v, at})
 	case pando.Intent:
 		w.Intents[v.ID] = Versioned[pando.Intent]{v, at}
-		list(w.intents, v.Service, v.ID)
+		list(w.intents, v.Service, line[pando.IntentID]{created, v.ID})
 	case pando.Decision:
 		w.Decisions[v.ID] = Versioned[pando.Decision]{v, at}
-		list(w.decisions, v.Service, v.ID)
+		list(w.decisions, v.Service, line[string]{created, v.ID})
 	case pando.StateHead:
 		w.Heads[v.Service] = Versioned[pando.StateHead]{v, at}
 	case pando.Keeper:
@@ -272,6 +288,8 @@ func (w *World) put(v pando.Stored, at pando.StoreRevision) {
 		w.putEndpoints(v, at)
 	case pando.VolumeHome:
 		w.Volumes[v.Service] = Versioned[pando.VolumeHome]{v, at}
+	case pando.Rest:
+		w.rest(Versioned[pando.Rest]{v, at})
 	case pando.Secret:
 		w.Secrets[v.SecretKey] = Versioned[pando.Secret]{v, at}
 	case pando.Account:
@@ -308,6 +326,7 @@ func (w *World) forget(k pando.Key, at pando.StoreRevision) {
 	switch v := n.value.(type) {
 	case pando.Service:
 		w.settle(v, pando.Service{})
+		delete(w.clock.of, v.ServiceKey)
 		delete(w.Services, v.ServiceKey)
 	case pando.Revision:
 		delete(w.Revisions[v.Service], v.Number)
@@ -319,10 +338,12 @@ func (w *World) forget(k pando.Key, at pando.StoreRevision) {
 		w.delist(v)
 	case pando.Intent:
 		delete(w.Intents, v.ID)
-		unlist(w.intents, v.Service, v.ID)
+		w.unlistAll(n)
 	case pando.Decision:
 		delete(w.Decisions, v.ID)
-		unlist(w.decisions, v.Service, v.ID)
+		w.unlistAll(n)
+	case pando.Rest:
+		w.unrest(v)
 	case pando.StateHead:
 		delete(w.Heads, v.Service)
 	case pando.Keeper:
@@ -357,30 +378,50 @@ func byBirth(a, b pando.Instance) int {
 	return cmp.Or(a.Born.Compare(b.Born), cmp.Compare(a.ID, b.ID))
 }
 
-// IntentsOf returns the intents of a service in the order of their asks.
+// IntentsOf returns the intents of a service in the order in which the store got them.
 func (w *World) IntentsOf(s pando.ServiceKey) []pando.Intent {
 	return listed(w.Intents, w.intents[s])
 }
 
-// DecisionsOf returns the decisions about a service, oldest first.
+// DecisionsOf returns the decisions about a service in the order in which the store got them.
 func (w *World) DecisionsOf(s pando.ServiceKey) []pando.Decision {
 	return listed(w.Decisions, w.decisions[s])
 }
 
-// list inserts a name in order among those of its service. Later names are greater, so it is nearly
-// always the end.
-func list[N cmp.Ordered](names map[pando.ServiceKey][]N, s pando.ServiceKey, n N) {
-	if at, there := slices.BinarySearch(names[s], n); !there {
-		names[s] = slices.Insert(names[s], at, n)
+// line is the place of a record among those of its service: by the commit that created it, and then
+// by its name. The writers' clocks take no part, except among the records of one commit.
+type line[N cmp.Ordered] struct {
+	created pando.StoreRevision
+	name    N
+}
+
+func (a line[N]) compare(b line[N]) int {
+	return cmp.Or(cmp.Compare(a.created, b.created), cmp.Compare(a.name, b.name))
+}
+
+// list inserts a record in order among those of its service. It is nearly always the end.
+func list[N cmp.Ordered](all map[pando.ServiceKey][]line[N], s pando.ServiceKey, n line[N]) {
+	if at, there := slices.BinarySearchFunc(all[s], n, line[N].compare); !there {
+		all[s] = slices.Insert(all[s], at, n)
 	}
 }
 
-func unlist[N cmp.Ordered](names map[pando.ServiceKey][]N, s pando.ServiceKey, n N) {
-	if at, there := slices.BinarySearch(names[s], n); there {
-		names[s] = slices.Delete(names[s], at, at+1)
+func unlist[N cmp.Ordered](all map[pando.ServiceKey][]line[N], s pando.ServiceKey, n line[N]) {
+	if at, there := slices.BinarySearchFunc(all[s], n, line[N].compare); there {
+		all[s] = slices.Delete(all[s], at, at+1)
 	}
-	if len(names[s]) == 0 {
-		delete(names, s)
+	if len(all[s]) == 0 {
+		delete(all, s)
+	}
+}
+
+// unlistAll takes a record out of the list of its service.
+func (w *World) unlistAll(n noted) {
+	switch v := n.value.(type) {
+	case pando.Intent:
+		unlist(w.intents, v.Service, line[pando.IntentID]{n.created, v.ID})
+	case pando.Decision:
+		unlist(w.decisions, v.Service, line[string]{n.created, v.ID})
 	}
 }
 
@@ -388,13 +429,13 @@ func unlist[N cmp.Ordered](names map[pando.ServiceKey][]N, s pando.ServiceKey, n
 // would copy hundreds of old ones.
 const spare = 16
 
-func listed[N comparable, T pando.Stored](all map[N]Versioned[T], names []N) []T {
+func listed[N cmp.Ordered, T pando.Stored](all map[N]Versioned[T], names []line[N]) []T {
 	if len(names) == 0 {
 		return nil
 	}
 	out := make([]T, len(names), len(names)+spare)
-	for n, name := range names {
-		out[n] = all[name].V
+	for n, at := range names {
+		out[n] = all[at.name].V
 	}
 	return out
 }

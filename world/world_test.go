@@ -18,6 +18,7 @@ func TestAWorldListsWhatBelongsToAServiceInOrder(t *testing.T) {
 	w := New()
 	services := []pando.ServiceKey{{Tenant: pando.DefaultTenant, Name: "a"},
 		{Tenant: pando.DefaultTenant, Name: "b"}}
+	created := map[string]pando.StoreRevision{}
 	for at := pando.StoreRevision(1); at < 500; at++ {
 		id, s := fmt.Sprintf("%02d", dice.IntN(40)), services[0]
 		if id >= "20" {
@@ -25,8 +26,12 @@ func TestAWorldListsWhatBelongsToAServiceInOrder(t *testing.T) {
 		}
 		i, d := pando.Intent{ID: pando.IntentID(id), Service: s}, pando.Decision{ID: id, Service: s}
 		if dice.IntN(3) == 0 {
+			delete(created, id)
 			w.Committed(pando.Txn{Delete: []pando.Key{i.Key(), d.Key()}}, at)
 		} else {
+			if created[id] == 0 {
+				created[id] = at
+			}
 			w.Committed(pando.Txn{Put: []pando.Stored{i, d}}, at)
 		}
 		for _, s := range services {
@@ -36,13 +41,15 @@ func TestAWorldListsWhatBelongsToAServiceInOrder(t *testing.T) {
 					intents = append(intents, v.V.ID)
 				}
 			}
-			slices.Sort(intents)
+			slices.SortFunc(intents, func(a, b pando.IntentID) int {
+				return cmp.Compare(created[string(a)], created[string(b)])
+			})
 			if got := w.IntentsOf(s); !slices.EqualFunc(
 				got, intents, func(i pando.Intent, id pando.IntentID) bool { return i.ID == id }) {
 				t.Fatalf("revision %d: intents of %s are %v, want %v", at, s, got, intents)
 			}
 			got := w.DecisionsOf(s)
-			if !slices.IsSortedFunc(got, func(a, b pando.Decision) int { return cmp.Compare(a.ID, b.ID) }) ||
+			if !slices.IsSortedFunc(got, func(a, b pando.Decision) int { return cmp.Compare(created[a.ID], created[b.ID]) }) ||
 				len(got) != len(intents) {
 				t.Fatalf("revision %d: decisions about %s are %v, want %d in order", at, s, got, len(intents))
 			}
@@ -301,5 +308,17 @@ func TestListsHaveRoomForADecision(t *testing.T) {
 	}
 	if all := w.Of(pando.DefaultService("none")); all != nil {
 		t.Errorf("a service without instances has %v", all)
+	}
+}
+
+func TestAHostIsKnownByItsAddresses(t *testing.T) {
+	w := New()
+	a := netip.MustParseAddr("203.0.113.7")
+	if w.HasHostAt(a) {
+		t.Error("an empty cluster has a host")
+	}
+	w.Members["h1"] = Versioned[pando.Member]{V: pando.Member{Name: "h1", Address: a}}
+	if !w.HasHostAt(a) || w.HasHostAt(a.Next()) {
+		t.Error("a member is not known by its address alone")
 	}
 }

@@ -27,6 +27,7 @@ var Kinds = []Kind{
 	{pando.ErrExists, "exists", http.StatusConflict},
 	{pando.ErrConflict, "conflict", http.StatusConflict},
 	{pando.ErrRefused, "refused", http.StatusConflict},
+	{pando.ErrKeyReused, "key_reused", http.StatusUnprocessableEntity},
 	{pando.ErrTooLarge, "too_large", http.StatusRequestEntityTooLarge},
 	{pando.ErrStoreFull, "store_full", http.StatusInsufficientStorage},
 	{pando.ErrUnavailable, "unavailable", http.StatusServiceUnavailable},

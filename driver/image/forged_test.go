@@ -41,7 +41,7 @@ func TestALabelMakesNoSnapshot(t *testing.T) {
 		}
 		reference := strings.TrimPrefix(r.URL, "http://") + "/evil/x:" + strings.ReplaceAll(label, ".", "-")
 		write(t, r, reference, img)
-		_, _, err = s.Resolve(t.Context(), "acme", pando.Image{Reference: reference})
+		_, _, err = s.Resolve(t.Context(), "acme", inside(reference))
 		if !errors.Is(err, want) || want != nil && !strings.Contains(err.Error(), label) {
 			t.Errorf("%s is deployed: %v, want %v", label, err, want)
 		}
@@ -49,7 +49,7 @@ func TestALabelMakesNoSnapshot(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = s.Pull(t.Context(), pando.Image{Reference: reference, Digest: top.String()}, nil)
+		err = s.Pull(t.Context(), pando.Image{Reference: reference, Digest: top.String(), Inside: true}, nil)
 		if !errors.Is(err, want) {
 			t.Errorf("%s is pulled: %v, want %v", label, err, want)
 		}
@@ -120,13 +120,13 @@ func TestADigestOfAnotherTenantOpensNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.Resolve(t.Context(), "bank", pando.Image{Reference: reference}); err != nil {
+	if _, _, err := s.Resolve(t.Context(), "bank", inside(reference)); err != nil {
 		t.Fatal(err)
 	}
 	closed = true
 	repository := strings.TrimSuffix(reference, ":v1")
-	pinned := pando.Image{Reference: repository + "@" + top.String()}
-	nobody := pando.Image{Reference: "127.0.0.1:1/none@" + top.String()}
+	pinned := inside(repository + "@" + top.String())
+	nobody := inside("127.0.0.1:1/none@" + top.String())
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for _, i := range []pando.Image{pinned, nobody} {
@@ -162,7 +162,7 @@ func TestASnapshotIsDeployedByNobody(t *testing.T) {
 	s := Snapshots{Store: open(t)}
 	st := keep(t, s, "memory")
 	for _, by := range []pando.Tenant{"acme", ""} {
-		_, _, err := s.Resolve(t.Context(), by, pando.Image{Reference: "127.0.0.1:1/x", Digest: st.Digest})
+		_, _, err := s.Resolve(t.Context(), by, pando.Image{Reference: "127.0.0.1:1/x", Digest: st.Digest, Inside: true})
 		if !errors.Is(err, pando.ErrRefused) {
 			t.Errorf("%q: %v", by, err)
 		}

@@ -95,11 +95,11 @@ func (s *Store) sources(
 		}
 	}
 	if !i.OfFiles() {
-		ref, err := parse(i.Reference)
+		r, err := s.registryOf(pando.Image{Reference: i.Reference, Inside: i.Inside})
 		if err != nil {
 			return nil, err
 		}
-		return append(out, &registry{ref: ref, certificates: s.Certificates}), nil
+		return append(out, r), nil
 	}
 	if len(out) == 0 && i.Host == "" && s.missing(top) {
 		return nil, fmt.Errorf("%w: no host that was asked has it; `pando snapshot ls` lists the "+
@@ -156,6 +156,8 @@ func (s *Store) Resolve(
 	i.Reference = reference
 	if i.OfFiles() {
 		i.Host = s.Host
+	} else if i.Inside, err = s.admits(from); err != nil {
+		return i, c, err
 	}
 	top, err := s.find(ctx, by, from)
 	if err != nil {
@@ -244,19 +246,15 @@ func (s *Store) find(
 func (s *Store) fromRegistry(
 	ctx context.Context, by pando.Tenant, from pando.Image,
 ) (v1.Hash, error) {
-	ref, err := parse(from.Reference)
+	r, err := s.registryOf(from)
 	if err != nil {
 		return v1.Hash{}, err
 	}
-	if from.Digest != "" {
-		ref = ref.Context().Digest(from.Digest)
-	}
-	if h, err := digest(ref.Identifier()); err == nil {
-		if _, err := s.look(h); err == nil && s.admitted(h, by, ref.Context().Name()) {
+	if h, err := digest(r.ref.Identifier()); err == nil {
+		if _, err := s.look(h); err == nil && s.admitted(h, by, r.ref.Context().Name()) {
 			return h, nil // the digest names one image for ever
 		}
 	}
-	r := &registry{ref: ref, certificates: s.Certificates}
 	var top v1.Hash
 	err = s.attempt(ctx, []source{r}, func(source) (bool, error) {
 		h, raw, err := r.resolve(ctx)

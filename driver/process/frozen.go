@@ -169,7 +169,7 @@ func (b *sandbox) Freeze(ctx context.Context, dir string) (pando.Machine, error)
 	if err := b.d.Freezer.Missing(); err != nil {
 		return own, err
 	}
-	r, err := b.ask(ctx, request{Verb: "describe"})
+	r, err := b.askSoon(ctx, request{Verb: "describe"})
 	if err == nil {
 		err = freezable(r.Frozen, b.slot.Spec)
 	}

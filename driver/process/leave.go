@@ -69,7 +69,7 @@ func (b travel) movable(ctx context.Context) (*frozen, error) {
 	if err := b.d.Freezer.Missing(); err != nil {
 		return nil, err
 	}
-	r, err := b.ask(ctx, request{Verb: "describe"})
+	r, err := b.askSoon(ctx, request{Verb: "describe"})
 	if err == nil {
 		err = freezable(r.Frozen, b.slot.Spec)
 	}

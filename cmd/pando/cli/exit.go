@@ -39,7 +39,7 @@ var Codes = []struct {
 	Name string
 	errs []error
 }{
-	{3, "invalid input", []error{pando.ErrInvalid, pando.ErrTooLarge}},
+	{3, "invalid input", []error{pando.ErrInvalid, pando.ErrTooLarge, pando.ErrKeyReused}},
 	{4, "not found", []error{pando.ErrNotFound, fs.ErrNotExist}},
 	{5, "refused", []error{pando.ErrRefused, pando.ErrNoRoom}},
 	{6, "conflict", []error{

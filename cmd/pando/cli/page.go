@@ -48,7 +48,7 @@ const (
 )
 
 // alarming lists the words that a terminal shows in red.
-var alarming = []string{"failed", "degraded", "problem", "unhealthy", "away", "dead", "lost"}
+var alarming = []string{"failed", "failing", "degraded", "problem", "unhealthy", "away", "dead", "lost"}
 
 // paint colours a cell of a table if its first word is alarming.
 func paint(cell string) string {

@@ -22,6 +22,7 @@ import (
 	"pando.run/pando/driver/cgroup"
 	"pando.run/pando/driver/dns"
 	"pando.run/pando/driver/ebpf"
+	"pando.run/pando/driver/front"
 	"pando.run/pando/driver/git"
 	"pando.run/pando/driver/image"
 	"pando.run/pando/driver/nftables"
@@ -108,7 +109,9 @@ func tend(ctx context.Context, p place) error {
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 		Logged: logged.figures, Worked: wall.Worked,
 	})
-	faces, err := agentFaces(p, c, images, facesOf(p, a, newLender(images, c.imageRight(p, peers)), objects))
+	images.Member = a.HasHostAt
+	lends := newLender(images, c.imageRight(p, peers))
+	faces, err := agentFaces(p, c, images, facesOf(p, a, lends, objects))
 	if err != nil {
 		return err
 	}
@@ -128,7 +131,8 @@ func facesOf(p place, a *agent.Agent, images peer.Images, objects *bolt.Store) f
 	forPeers := peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(peer.VIPHandler(
 		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), a), images), objects.Copy)
 	metrics := api.HostMetrics(a)
-	return faces{forPeers, api.WithHostMetrics(peer.OwnHandler(a, forPeers), metrics), metrics}
+	forOwn := peer.OwnHandler(a, front.Owner, forPeers)
+	return faces{forPeers, api.WithHostMetrics(forOwn, metrics), metrics}
 }
 
 // introduce returns this host's record, after the ways to and from its instances are open.
@@ -145,13 +149,27 @@ func introduce(p place, log *slog.Logger) pando.Host {
 func answerNames(h pando.Host, a *agent.Agent, log *slog.Logger) (close func()) {
 	answers := dns.New(dns.Config{
 		Addr: netip.AddrPortFrom(pando.Gateway4, 53).String(), Lookup: a.VIPs,
-		Endpoints: a.Endpoints, Recurses: recurses(h),
+		Endpoints: a.Endpoints, Recurses: recurses(h), Owner: ownerAt(h, a.TenantAt),
 	})
 	if err := answers.Start(); err != nil {
 		log.Warn("this host does not answer names of services", "error", err)
 		return func() {}
 	}
 	return func() { answers.Close() }
+}
+
+// ownerAt returns the tenants of the addresses of instances. An address of no known instance has an
+// owner as well: the programs of the host alone have the reserve of operators.
+func ownerAt(
+	h pando.Host, tenantAt func(netip.Addr) (pando.Tenant, bool),
+) func(netip.Addr) (pando.Tenant, bool) {
+	return func(a netip.Addr) (pando.Tenant, bool) {
+		if !h.Instances4.Contains(a) && !h.Instances6.Contains(a) {
+			return "", false
+		}
+		t, _ := tenantAt(a)
+		return t, true
+	}
 }
 
 // recurses returns a test for addresses that may resolve external names at the host's DNS. These

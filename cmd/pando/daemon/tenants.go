@@ -116,6 +116,9 @@ func (g *gatekeeper) asker(r *http.Request) (pando.Token, error) {
 		fails.Allow()
 		return pando.Token{TokenKey: k}, err
 	}
+	if err := counted(r, k.Tenant); err != nil {
+		return t, err
+	}
 	if !g.callsOf(k).Allow() {
 		return t, fmt.Errorf("%w: more than %d calls a second with the token %s; try again in a second",
 			pando.ErrUnavailable, callsPerSecond, k)

@@ -46,7 +46,8 @@ func setRight(o *Console, verb string, may bool) *cobra.Command {
 		Use: verb + " HOST WORD…", Short: short,
 		Long: strings.ToUpper(short[:1]) + short[1:] + ". Every member may read, scale and remove\n" +
 			"services. WORD is a right of the operators:\n" +
-			"  deploy  deploy, rollback, rollouts, images, secrets and volumes; values of environments\n" +
+			"  deploy  deploy, rollback, rollouts, images, secrets and volumes; values of environments;\n" +
+			"          pando rm --purge\n" +
 			"  exec    commands inside instances\n" +
 			"  admit   tokens for new hosts, and the end of a membership\n" +
 			"or a grant, something of the host for instances with `grants` in their spec:\n" +
@@ -212,6 +213,10 @@ func outOfReach(w io.Writer, all []pando.HostStatus) {
 		if h.Losses != nil && h.Losses.Unreached != "" {
 			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s steers around hosts: %s", h.Name,
 				h.Losses.Unreached)))
+		}
+		if h.Losses != nil && h.Losses.Silent != "" {
+			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s asks again, for these programs run without a shim "+
+				"that answers: %s", h.Name, h.Losses.Silent)))
 		}
 	}
 }

@@ -93,7 +93,7 @@ func instances(w io.Writer, all []pando.ServiceStatus, now time.Time) {
 				name.Name = pando.ServiceName(pando.OrdinalName(name.Name, i.Ordinal))
 			}
 			rows = append(rows, row(name, i.ID, i.Host, cmp.Or(i.Endpoint, runOf(i)),
-				i.Revision, phaseOf(i), brief(now.Sub(i.Since)), cmp.Or(i.Away, reason)))
+				i.Revision, phaseOf(i), brief(now.Sub(i.Since)), cmp.Or(i.Away, i.Waits, reason)))
 		}
 	}
 	if len(rows) == 1 {
@@ -313,7 +313,7 @@ func because(w io.Writer, b pando.Because) {
 	if d := b.Decision; d != nil {
 		fmt.Fprintf(w, "%s  %-11s%s: %s\n",
 			clock(d.At), cli.Clean(string(d.Kind)), cli.Clean(subject(d.By, d.Instance)),
-			cli.Clean(d.Reason))
+			cli.Clean(d.Reason)+repeated(*d))
 		for _, l := range d.Lines {
 			fmt.Fprintf(w, "%s| %s\n", indent, cli.Clean(l))
 		}
@@ -326,6 +326,14 @@ func because(w io.Writer, b pando.Because) {
 	if len(i.History) > 1 {
 		fmt.Fprintf(w, "%s%s\n", indent, cli.Clean(steps(i.History)))
 	}
+}
+
+// repeated returns how often an equal event happened, as text, or "" for once.
+func repeated(d pando.Decision) string {
+	if n := d.Times(); n > 1 {
+		return fmt.Sprintf(" (%d times since then)", n)
+	}
+	return ""
 }
 
 // briefly prints one intent or decision on one line: its time, verb, subject, newest state and
@@ -409,7 +417,9 @@ func clock(t time.Time) string { return t.Local().Format("15:04:05.000") }
 
 // brief formats a duration with its two most significant figures.
 func brief(d time.Duration) string {
-	switch d = max(0, d); {
+	switch {
+	case d < 0: // the times are of two clocks
+		return "-" + brief(-d)
 	case d < time.Millisecond:
 		return d.Round(10 * time.Microsecond).String()
 	case d < time.Second:

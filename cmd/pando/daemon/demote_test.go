@@ -1,0 +1,42 @@
+package daemon
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// A store that root made, such as one of an earlier build or a restored one, becomes the server's.
+func TestAStoreOfRootIsHandedOver(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir := t.TempDir()
+	store := filepath.Join(dir, "store")
+	if err := handOver(store, serverUser); err != nil {
+		t.Errorf("no store yet: %v", err)
+	}
+	outside := filepath.Join(dir, "outside")
+	db := filepath.Join(store, "member", "snap", "db")
+	link := filepath.Join(store, "link")
+	for _, err := range []error{
+		os.MkdirAll(filepath.Dir(db), 0o700), os.WriteFile(db, nil, 0o600),
+		os.WriteFile(outside, nil, 0o600), os.Symlink(outside, link),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := handOver(store, serverUser); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]uint32{
+		store: serverUser, filepath.Dir(db): serverUser, db: serverUser, link: serverUser, outside: 0,
+	} {
+		st, err := os.Lstat(path)
+		if err != nil || st.Sys().(*syscall.Stat_t).Uid != want {
+			t.Errorf("%s belongs to %d, %v", path, st.Sys().(*syscall.Stat_t).Uid, err)
+		}
+	}
+}
