@@ -28,3 +28,11 @@ func LeftOut(files []string) string {
 	return fmt.Sprintf("the bundle is without %s: not everyone may read it, or it is no file; a "+
 		"private file belongs into `secrets`", strings.Join(files, ", "))
 }
+
+// ImageQuestion asks control whether a host may have an image out of the store of another host.
+type ImageQuestion struct {
+	Host   HostName // that wants it
+	Digest string   // of the image
+	// Snapshot is the description of the image if it is the memory of a program. Nil: it is none.
+	Snapshot *SealedSnapshot
+}

@@ -489,8 +489,9 @@ type ImageOperators interface {
 type Images interface {
 	// Resolve finds the image that a reference names now, or the one of the digest if there is a
 	// digest. It returns the image's configuration. It copies the layers of a folder or a file into
-	// this host's store.
-	Resolve(ctx context.Context, i Image) (Image, ImageConfig, error)
+	// this host's store. An image that is here for another tenant counts only once its registry has
+	// let this tenant read it; "" is an operator of the hosts.
+	Resolve(ctx context.Context, by Tenant, i Image) (Image, ImageConfig, error)
 	// Pull brings the layers of a resolved image to this host: from one of the hosts if it has them,
 	// else from the registry. It returns at once if they are here.
 	Pull(ctx context.Context, i Image, from []Host) error

@@ -17,7 +17,9 @@ type Files interface {
 	// Bundle returns a folder as a bundle of this host, and the files that it leaves out.
 	Bundle(ctx context.Context, folder string) (b pando.Bundle, left []string, err error)
 	// Resolve returns the image that a reference names now, with its digest.
-	Resolve(ctx context.Context, i pando.Image) (pando.Image, pando.ImageConfig, error)
+	Resolve(
+		ctx context.Context, by pando.Tenant, i pando.Image,
+	) (pando.Image, pando.ImageConfig, error)
 }
 
 // leftHeader has the files that a bundle of another host leaves out, for the warning.
@@ -87,7 +89,7 @@ func carrySpec(ctx context.Context, f Files, r *http.Request, body []byte) (any,
 		r.Header.Set(leftHeader, strings.Join(left, ","))
 		word, value = "bundle", b
 	case s.Image.OfFiles() && s.Image.Digest == "":
-		i, _, err := f.Resolve(ctx, s.Image)
+		i, _, err := f.Resolve(ctx, "", s.Image)
 		if err != nil {
 			return nil, err
 		}
@@ -106,7 +108,7 @@ func carryImage(ctx context.Context, f Files, _ *http.Request, body []byte) (any
 	if json.Unmarshal(body, &p) != nil || !(pando.Image{Reference: p.Reference}).OfFiles() {
 		return nil, nil
 	}
-	i, _, err := f.Resolve(ctx, pando.Image{Reference: p.Reference})
+	i, _, err := f.Resolve(ctx, "", pando.Image{Reference: p.Reference})
 	p.Digest, p.Host = i.Digest, i.Host
 	return p, err
 }

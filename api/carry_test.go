@@ -30,7 +30,7 @@ func (f *readFiles) Bundle(
 }
 
 func (f *readFiles) Resolve(
-	_ context.Context, i pando.Image,
+	_ context.Context, _ pando.Tenant, i pando.Image,
 ) (pando.Image, pando.ImageConfig, error) {
 	f.seen = append(f.seen, i.Reference)
 	i.Digest, i.Host = "sha256:i", "h2"

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"strings"
 	"time"
 
 	"pando.run/pando"
@@ -11,7 +12,8 @@ import (
 // veil is the value of an environment variable in answers to the other hosts of a cluster.
 const veil = "(hidden: this host may not deploy)"
 
-// veiled hides the environments of services from members that may not deploy. It changes answers to
+// veiled hides the environments of services and the digests of snapshots from members that may not
+// deploy. It changes answers to
 // requests that passed ForMembers, and no others.
 type veiled struct{ pando.Operators }
 
@@ -114,4 +116,26 @@ func (v veiled) Watch(ctx context.Context, after pando.StoreRevision) <-chan pan
 		}
 	}()
 	return out
+}
+
+// veiledDigits is the length of a snapshot's digest for a member that may not deploy. It names the
+// snapshot in requests, and it is no digest of a blob.
+const veiledDigits = 12
+
+func veilDigest(text string) string {
+	text = strings.TrimPrefix(text, "sha256:")
+	return text[:min(len(text), veiledDigits)]
+}
+
+// Snapshots implements pando.Operators. The digest of a snapshot is for hosts that may deploy.
+func (v veiled) Snapshots(
+	ctx context.Context, s pando.ServiceKey,
+) ([]pando.SnapshotStatus, error) {
+	all, err := v.Operators.Snapshots(ctx, s)
+	if isVeiled(ctx) {
+		for n := range all {
+			all[n].Digest = veilDigest(all[n].Digest)
+		}
+	}
+	return all, err
 }

@@ -77,6 +77,30 @@ func TestMembersSeeNoEnvironment(t *testing.T) {
 	}
 }
 
+func (telling) Snapshots(context.Context, pando.ServiceKey) ([]pando.SnapshotStatus, error) {
+	return []pando.SnapshotStatus{{Digest: toldDigest}}, nil
+}
+
+var toldDigest = "sha256:" + strings.Repeat("0123456789abcdef", 4)
+
+// The digest of a snapshot names the memory of a program. A captured host sees its beginning, which
+// names it in a request.
+func TestMembersSeeTheBeginningOfADigest(t *testing.T) {
+	all := OperatorsHandler(telling{}, func(context.Context) error { return nil })
+	members := ForMembers(all, isHost("h2", pando.RightExec, pando.RightAdmit))
+	for caller, h := range map[string]http.Handler{"operator": all, "member": members} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/snapshots", nil))
+		got := w.Body.String()
+		if w.Code != http.StatusOK || !strings.Contains(got, "0123456789ab") {
+			t.Fatalf("as %s: %d %s", caller, w.Code, got)
+		}
+		if shown := strings.Contains(got, toldDigest[7:]); shown != (caller == "operator") {
+			t.Errorf("it shows the digest to the %s: %v", caller, shown)
+		}
+	}
+}
+
 // removing counts the services that are removed, by whether their states go too.
 type removing struct {
 	pando.Operators

@@ -88,19 +88,10 @@ func TestATokenWithoutHostBringsNoSpecOfTheHostsIntoForce(t *testing.T) {
 	}
 }
 
-// kept is a cluster with one snapshot of revision 1.
-type kept struct{ *hosts }
-
-func (kept) Snapshots(
-	context.Context, pando.Host, pando.ServiceKey,
-) ([]pando.SealedSnapshot, error) {
-	return []pando.SealedSnapshot{{SnapshotStatus: pando.SnapshotStatus{Host: "h1", Service: web,
-		Revision: 1, Digest: "sha256:" + strings.Repeat("b", 64)}}}, nil
-}
-
 func TestATokenWithoutHostRestoresNoSnapshotOfASpecOfTheHosts(t *testing.T) {
-	c := visitable(t, &hosts{})
-	c.Peers = kept{}
+	c := keeping(t)
+	c.Peers = lists{all: map[pando.HostName][]pando.SealedSnapshot{
+		"h1": {proved(t, c, web, "web-9", "sha256:"+strings.Repeat("b", 64))}}}
 	c.world.Committed(pando.Txn{Put: []pando.Stored{
 		pando.Host{Name: "h1", Freezes: true},
 		pando.Service{ServiceKey: web, Current: 1, Target: 1, Latest: 1},

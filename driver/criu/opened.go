@@ -144,7 +144,7 @@ func (r *rights) regular(m message) error {
 func (r *rights) mappings(all []os.DirEntry) error {
 	const areas, number, prot, flags, status, opened = 14, 4, 5, 6, 7, 10
 	const ofFile, ofPlugin = 1<<6 | 1<<7, 1 << 27
-	return r.each(all, "mm-", func(m message) error {
+	return r.each(all, "mm-", func(_ string, m message) error {
 		for _, v := range m[areas] {
 			one, err := decode(v.bytes)
 			if err != nil {
@@ -206,7 +206,7 @@ func (r *rights) about(f *file) bool {
 	}
 	for _, text := range m[1:] {
 		n, err := strconv.ParseUint(text, 10, 32)
-		if text != "" && (err != nil || !r.pids[uint32(n)]) {
+		if _, own := r.leader[uint32(n)]; text != "" && (err != nil || !own) {
 			return false
 		}
 	}

@@ -19,7 +19,7 @@ import (
 
 // listed are the files that a restore may read. CRIU's other files make mounts, devices, links and
 // firewalls, or are of older releases. The last three are Pando's.
-var listed = regexp.MustCompile(`^(inventory|pstree|files|seccomp|timens-0|pipes-data|fifo-data|` +
+var listed = regexp.MustCompile(`^(inventory|pstree|files|seccomp|timens-\d+|pipes-data|fifo-data|` +
 	`filelocks|sk-queues|remap-fpath|memfd|eventpoll-tfd|inotify-wd|signalfd|timerfd|` +
 	`itimers-\d+|posix-timers-\d+|signal-[sp]-\d+|core-\d+|fdinfo-\d+|fs-\d+|ids-\d+|mm-\d+|` +
 	`pagemap-\d+|pagemap-shmem-\d+|pages-\d+|ghost-file-[0-9a-f]+|tcp-stream-[0-9a-f]+|` +
@@ -29,11 +29,12 @@ var listed = regexp.MustCompile(`^(inventory|pstree|files|seccomp|timens-0|pipes
 // as root whatever its files say, and anybody can write such files.
 type rights struct {
 	pando.Frozen
-	filters [][]int          // by the index of a filter: it and those that it follows
-	code    [][]byte         // of each filter
+	filters []filter        // of system calls
+	synced  map[uint32]bool // threads whose filters cover all threads of their process
+	bare    map[uint32]bool // threads without filters of their own
+	leader  map[uint32]uint32
 	writes  map[uint32]bool  // files that a mapping writes to, by number
 	ghosts  map[uint32]bool  // deleted files, which CRIU makes anew in the sandbox
-	pids    map[uint32]bool  // of the program's processes and threads
 	opened  map[uint32]*file // regular files, folders and devices
 }
 
@@ -43,10 +44,18 @@ type file struct {
 	flags, mode uint32
 }
 
+// filter is a filter of system calls: its code, and the filters that it follows.
+type filter struct {
+	code  []byte
+	all   bool // it is set for every thread of the process
+	chain []int
+}
+
 // check returns nil if the program of a folder has the rights of f, and no others.
 func check(f pando.Frozen) error {
 	r := &rights{Frozen: f, writes: map[uint32]bool{}, ghosts: map[uint32]bool{},
-		pids: map[uint32]bool{}, opened: map[uint32]*file{}}
+		opened: map[uint32]*file{}, synced: map[uint32]bool{}, bare: map[uint32]bool{},
+		leader: map[uint32]uint32{}}
 	names, err := os.ReadDir(f.Dir)
 	if err != nil {
 		return fmt.Errorf("read the files of a frozen program: %w", err)
@@ -71,7 +80,7 @@ func (r *rights) names(all []os.DirEntry) error {
 }
 
 // each reads the files with a prefix in their names.
-func (r *rights) each(all []os.DirEntry, prefix string, read func(message) error) error {
+func (r *rights) each(all []os.DirEntry, prefix string, read func(string, message) error) error {
 	found := false
 	for _, e := range all {
 		if !strings.HasPrefix(e.Name(), prefix) {
@@ -80,7 +89,7 @@ func (r *rights) each(all []os.DirEntry, prefix string, read func(message) error
 		found = true
 		m, err := only(filepath.Join(r.Dir, e.Name()))
 		if err == nil {
-			err = read(m)
+			err = read(e.Name(), m)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", e.Name(), err)
@@ -108,9 +117,14 @@ func (r *rights) processes([]os.DirEntry) error {
 		if n == 0 && int(id) != r.PID {
 			return fmt.Errorf("the program has the number %d, want %d", id, r.PID)
 		}
-		r.pids[id] = true
+		if len(own) == 0 {
+			own = []uint64{uint64(id)}
+		}
 		for _, t := range own {
-			r.pids[uint32(t)] = true
+			if _, twice := r.leader[uint32(t)]; twice {
+				return fmt.Errorf("two threads of the number %d", t)
+			}
+			r.leader[uint32(t)] = id
 		}
 	}
 	if len(all) == 0 {
@@ -121,7 +135,7 @@ func (r *rights) processes([]os.DirEntry) error {
 
 // seccomp reads the filters of system calls. Each may follow an earlier one.
 func (r *rights) seccomp(all []os.DirEntry) error {
-	const filters, code, prev = 1, 1, 2
+	const filters, code, prev, flags = 1, 1, 2, 3
 	if !slices.ContainsFunc(all, func(e os.DirEntry) bool { return e.Name() == "seccomp.img" }) {
 		return nil // no thread has one
 	}
@@ -136,7 +150,8 @@ func (r *rights) seccomp(all []os.DirEntry) error {
 		}
 		text, _, err := one.text(code)
 		before, follows, err2 := one.number(prev)
-		if err := errors.Join(err, err2); err != nil {
+		how, _, err3 := one.number(flags)
+		if err := errors.Join(err, err2, err3); err != nil {
 			return err
 		}
 		chain := []int{n}
@@ -144,41 +159,56 @@ func (r *rights) seccomp(all []os.DirEntry) error {
 			if int(before) >= n {
 				return fmt.Errorf("the filter %d follows %d", n, before)
 			}
-			chain = append(chain, r.filters[before]...)
+			chain = append(chain, r.filters[before].chain...)
 		}
-		r.code, r.filters = append(r.code, text), append(r.filters, chain)
+		r.filters = append(r.filters,
+			filter{code: text, all: how&unix.SECCOMP_FILTER_FLAG_TSYNC != 0, chain: chain})
 	}
 	return nil
 }
 
 // cores checks every thread.
 func (r *rights) cores(all []os.DirEntry) error {
-	const task, ids, thread = 3, 4, 5
-	return r.each(all, "core-", func(m message) error {
-		of, ofTask, err := m.sub(task)
-		if err == nil && ofTask {
-			if ended, err := hasEnded(of); ended || err != nil {
-				return err
-			}
+	if err := r.each(all, "core-", r.core); err != nil {
+		return err
+	}
+	for t := range r.bare {
+		if !r.synced[r.leader[t]] {
+			return fmt.Errorf("the thread %d without a filter of system calls", t)
 		}
-		if err != nil {
+	}
+	return nil
+}
+
+func (r *rights) core(name string, m message) error {
+	const task, ids, thread = 3, 4, 5
+	tid, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimPrefix(name, "core-"), ".img"), 10, 32)
+	if err != nil {
+		return err
+	}
+	of, ofTask, err := m.sub(task)
+	if first := uint32(tid); err == nil && ofTask && r.leader[first] == first {
+		if ended, err := hasEnded(of); ended || err != nil {
 			return err
 		}
-		t, there, err := m.sub(thread)
-		if err == nil && !there {
-			err = errors.New("a thread without its rights")
-		}
-		if err == nil && len(m[ids]) > 0 {
-			err = errors.New("namespaces of its own")
-		}
-		if err == nil {
-			err = r.thread(t)
-		}
-		if err == nil && ofTask {
-			err = r.task(of)
-		}
+	}
+	if err != nil {
 		return err
-	})
+	}
+	t, there, err := m.sub(thread)
+	if err == nil && !there {
+		err = errors.New("a thread without its rights")
+	}
+	if err == nil && len(m[ids]) > 0 {
+		err = errors.New("namespaces of its own")
+	}
+	if err == nil {
+		err = r.thread(uint32(tid), t)
+	}
+	if err == nil && ofTask {
+		err = r.task(of)
+	}
+	return err
 }
 
 // hasEnded reports whether a process has ended, and only its exit code is left.
@@ -205,8 +235,8 @@ func (r *rights) task(m message) error {
 }
 
 // thread checks the rights of one thread.
-func (r *rights) thread(m message) error {
-	const policy, creds, mode, filter = 4, 10, 11, 12
+func (r *rights) thread(tid uint32, m message) error {
+	const policy, creds = 4, 10
 	is, there, err := m.number(policy)
 	if err != nil {
 		return err
@@ -225,16 +255,27 @@ func (r *rights) thread(m message) error {
 	if err != nil || r.Filter == nil {
 		return err
 	}
-	kind, _, err := m.number(mode)
+	return r.filtered(tid, m)
+}
+
+// filtered checks that a thread has the filter of Pando. CRIU notes filters that all threads of a
+// process share at its first thread.
+func (r *rights) filtered(tid uint32, m message) error {
+	const mode, filter = 11, 12
+	kind, has, err := m.number(mode)
 	of, there, err2 := m.number(filter)
 	switch err := errors.Join(err, err2); {
 	case err != nil:
 		return err
+	case !has && !there:
+		r.bare[tid] = true
+		return nil
 	case kind != unix.SECCOMP_MODE_FILTER || !there || int(of) >= len(r.filters):
 		return errors.New("a thread without a filter of system calls")
 	}
-	for _, n := range r.filters[of] {
-		if bytes.Equal(r.code[n], r.Filter) {
+	for _, n := range r.filters[of].chain {
+		if f := r.filters[n]; bytes.Equal(f.code, r.Filter) {
+			r.synced[tid] = r.synced[tid] || f.all
 			return nil
 		}
 	}
@@ -302,7 +343,7 @@ func (r *rights) profile(m message, field protowire.Number) error {
 // namespaces checks that every process has the namespaces of the sandbox. CRIU would make others,
 // with mounts and links from the files.
 func (r *rights) namespaces(all []os.DirEntry) error {
-	const rootIDs, first, last = 3, 5, 12
+	const rootIDs, first, last = 3, 5, 11 // 12 is that of clocks, which a restored program has
 	m, err := only(filepath.Join(r.Dir, "inventory.img"))
 	if err != nil {
 		return err
@@ -314,7 +355,7 @@ func (r *rights) namespaces(all []os.DirEntry) error {
 	if err != nil {
 		return err
 	}
-	return r.each(all, "ids-", func(m message) error {
+	return r.each(all, "ids-", func(_ string, m message) error {
 		for field := protowire.Number(first); field <= last; field++ {
 			want, there, err := root.number(field)
 			is, here, err2 := m.number(field)

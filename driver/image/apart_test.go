@@ -228,7 +228,7 @@ func TestARefusedImageIsNotListed(t *testing.T) {
 		s, l := open(t), newLayout(t)
 		s.UnpackedMax = 10_000
 		l.add(t, "v1", "amd64", v1.Config{}, layers...)
-		i, _, err := s.Resolve(t.Context(), pando.Image{Reference: "oci:" + l.dir})
+		i, _, err := s.Resolve(t.Context(), "", pando.Image{Reference: "oci:" + l.dir})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -79,7 +79,7 @@ func TestATokenLearnsNothingOfTheInside(t *testing.T) {
 	texts := map[string]bool{}
 	for _, host := range []string{at, shut, "localhost:" + port, "0.0.0.0:" + port, "10.255.255.1:" + port,
 		"nowhere.invalid:" + port} {
-		_, _, err := s.Resolve(t.Context(), pando.Image{Reference: host + "/x"})
+		_, _, err := s.Resolve(t.Context(), "", pando.Image{Reference: host + "/x"})
 		if !errors.Is(err, pando.ErrForbidden) {
 			t.Fatalf("%s: %v", host, err)
 		}
@@ -98,7 +98,7 @@ func TestAnOwnersListAdmitsARegistryForTokens(t *testing.T) {
 	s, r := open(t), served(t, nil)
 	reference, _ := push(t, r, "v1")
 	s.Registries = listed(t, "# ours\n"+strings.TrimPrefix(r.URL, "http://")+" inside http\n")
-	i, _, err := s.Resolve(t.Context(), pando.Image{Reference: reference})
+	i, _, err := s.Resolve(t.Context(), "", pando.Image{Reference: reference})
 	if err != nil || !i.Inside {
 		t.Fatalf("%+v, %v", i, err)
 	}
@@ -159,7 +159,7 @@ func TestARegistryOutsideLeadsNowhereInside(t *testing.T) {
 		}
 		for _, by := range []bool{false, true} { // an operator's word is about the registry alone
 			i := pando.Image{Reference: leading(t, answer) + "/x", Inside: by}
-			_, _, err := s.Resolve(t.Context(), i)
+			_, _, err := s.Resolve(t.Context(), "", i)
 			if err == nil || kind == "redirect" && !errors.Is(err, pando.ErrForbidden) || strings.Contains(err.Error(), "secret") {
 				t.Errorf("%s: %v", kind, err)
 			}
@@ -211,7 +211,7 @@ func TestAPasswordNeverGoesWithoutTLS(t *testing.T) {
 		s := open(t)
 		s.Certificates = []string{"/etc/docker/certs.d"}
 		withPassword(t, host)
-		_, _, err := s.Resolve(t.Context(), inside(host+"/x"))
+		_, _, err := s.Resolve(t.Context(), "", inside(host+"/x"))
 		if err == nil || !strings.Contains(err.Error(), want) || errors.Is(err, pando.ErrUnavailable) {
 			t.Errorf("%s: %v", host, err)
 		}
@@ -222,7 +222,7 @@ func TestAPasswordNeverGoesWithoutTLS(t *testing.T) {
 	s := open(t)
 	s.Registries = listed(t, elsewhere+" http")
 	withPassword(t, elsewhere)
-	if _, _, err := s.Resolve(t.Context(), inside(elsewhere+"/x")); !errors.Is(err, pando.ErrForbidden) {
+	if _, _, err := s.Resolve(t.Context(), "", inside(elsewhere+"/x")); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("a wrong password: %v", err)
 	}
 	if passwords.Load() == 0 {
@@ -242,7 +242,7 @@ func TestAnAuthorityOfOneRegistryStandsInItsFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Certificates = []string{certs}
-	if _, _, err := s.Resolve(t.Context(), inside(host+"/x")); !errors.Is(err, pando.ErrNotFound) {
+	if _, _, err := s.Resolve(t.Context(), "", inside(host+"/x")); !errors.Is(err, pando.ErrNotFound) {
 		t.Errorf("with its authority: %v", err)
 	}
 }

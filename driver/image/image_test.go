@@ -157,7 +157,7 @@ func pulled(t testing.TB, s *Store, reference string) (pando.Image, pando.ImageC
 	t.Helper()
 	from := pando.Image{Reference: reference}
 	from.Inside = !from.OfFiles()
-	i, c, err := s.Resolve(context.Background(), from)
+	i, c, err := s.Resolve(context.Background(), "", from)
 	if err == nil {
 		err = s.Pull(context.Background(), i, nil)
 	}
@@ -372,7 +372,7 @@ func TestBoundsOfALayerHold(t *testing.T) {
 func TestAnImageForAnotherMachineIsNamed(t *testing.T) {
 	s, l := open(t), newLayout(t)
 	l.add(t, "arm", "arm64", v1.Config{}, archive(t, file{name: "a"}))
-	_, _, err := s.Resolve(context.Background(), pando.Image{Reference: "oci:" + l.dir})
+	_, _, err := s.Resolve(context.Background(), "", pando.Image{Reference: "oci:" + l.dir})
 	if !errors.Is(err, pando.ErrRefused) || !strings.Contains(err.Error(), "linux/arm64") ||
 		!strings.Contains(err.Error(), "this host is linux/amd64") {
 		t.Errorf("an image for arm64: %v", err)

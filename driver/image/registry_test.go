@@ -139,11 +139,11 @@ func TestATagIsResolvedOnceToItsDigest(t *testing.T) {
 	if _, err := other.Root(i.Digest, ""); err != nil {
 		t.Error(err)
 	}
-	again, _, err := s.Resolve(t.Context(), inside(reference))
+	again, _, err := s.Resolve(t.Context(), "", inside(reference))
 	if err != nil || again.Digest == i.Digest {
 		t.Errorf("the moved tag is %s (%v), want another digest", again.Digest, err)
 	}
-	same, _, err := s.Resolve(t.Context(), i)
+	same, _, err := s.Resolve(t.Context(), "", i)
 	if err != nil || same.Digest != i.Digest {
 		t.Errorf("the digest is %s (%v), want %s", same.Digest, err, i.Digest)
 	}
@@ -164,7 +164,7 @@ func TestARegistryBehindTLSNeedsAnAuthorityThatIsKnown(t *testing.T) {
 	}
 	host := strings.TrimPrefix(r.URL, "https://")
 	write(t, r, host+"/web:v1", img)
-	_, _, err = s.Resolve(t.Context(), inside(host+"/web:v1"))
+	_, _, err = s.Resolve(t.Context(), "", inside(host+"/web:v1"))
 	if !errors.Is(err, pando.ErrRefused) || !strings.Contains(err.Error(), "authority") {
 		t.Errorf("without its authority: %v", err)
 	}
@@ -197,7 +197,7 @@ func TestCredentialsComeFromTheUsualFile(t *testing.T) {
 	locked.Store(true)
 	host := strings.TrimPrefix(r.URL, "http://")
 	s.Registries = listed(t, host+" http")
-	_, _, err := s.Resolve(t.Context(), inside(reference))
+	_, _, err := s.Resolve(t.Context(), "", inside(reference))
 	if !errors.Is(err, pando.ErrForbidden) || !strings.Contains(err.Error(), "docker login") {
 		t.Errorf("without credentials: %v", err)
 	}
@@ -216,7 +216,7 @@ func TestAMissingImageIsNamed(t *testing.T) {
 	clean(t)
 	s, r := open(t), served(t, nil)
 	reference, _ := push(t, r, "v1")
-	_, _, err := s.Resolve(t.Context(), inside(reference+"2"))
+	_, _, err := s.Resolve(t.Context(), "", inside(reference+"2"))
 	if !errors.Is(err, pando.ErrNotFound) ||
 		!strings.Contains(err.Error(), "check the name and the tag") {
 		t.Errorf("a missing tag: %v", err)
@@ -224,7 +224,7 @@ func TestAMissingImageIsNamed(t *testing.T) {
 	r.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	_, _, err = s.Resolve(ctx, inside(reference))
+	_, _, err = s.Resolve(ctx, "", inside(reference))
 	if !errors.Is(err, pando.ErrUnreachable) || !strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("a registry that is gone: %v", err)
 	}
@@ -288,7 +288,7 @@ func TestARegistryThatStaysDeadIsNamed(t *testing.T) {
 	r := served(t, func(next http.Handler) http.Handler { d.next = next; return d })
 	reference, _ := push(t, r, "v1")
 	s := open(t)
-	i, _, err := s.Resolve(t.Context(), inside(reference))
+	i, _, err := s.Resolve(t.Context(), "", inside(reference))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,7 +325,7 @@ func TestWrongBytesAreNeverKept(t *testing.T) {
 	})
 	reference, _ := push(t, r, "v1")
 	s := open(t)
-	i, _, err := s.Resolve(t.Context(), inside(reference))
+	i, _, err := s.Resolve(t.Context(), "", inside(reference))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -349,12 +349,12 @@ func TestAPeerWithTheLayersSparesTheRegistry(t *testing.T) {
 	r.Close() // the registry is gone
 	broken := errors.New("the link is cut")
 	var cuts atomic.Int64
-	b.Host, b.Peer = "host2", func(_ context.Context, h pando.Host, digest string, at int64,
+	b.Host, b.Peer = "host2", func(_ context.Context, h pando.Host, _, digest string, at int64,
 	) (io.ReadCloser, error) {
 		if h.Name != "host1" {
 			return nil, broken
 		}
-		f, err := a.Blob(digest)
+		f, err := os.Open(filepath.Join(a.blobs(), strings.TrimPrefix(digest, "sha256:")))
 		if err != nil {
 			return nil, err
 		}
@@ -405,7 +405,7 @@ func TestAnArchiveOfDockerSaveIsTheSameImageEveryTime(t *testing.T) {
 	if one.Digest != two.Digest {
 		t.Errorf("%s and %s", one.Digest, two.Digest)
 	}
-	_, _, err = s.Resolve(t.Context(), pando.Image{Reference: "docker-archive:" + file + "x"})
+	_, _, err = s.Resolve(t.Context(), "", pando.Image{Reference: "docker-archive:" + file + "x"})
 	if !errors.Is(err, pando.ErrNotFound) {
 		t.Errorf("a missing file: %v", err)
 	}
@@ -455,7 +455,7 @@ func TestAnIndexIsChosenByArchitecture(t *testing.T) {
 	}
 	s.Architecture = "riscv64"
 	s.known = map[string]*known{}
-	_, _, err = s.Resolve(t.Context(), inside(ref.String()))
+	_, _, err = s.Resolve(t.Context(), "", inside(ref.String()))
 	if !errors.Is(err, pando.ErrRefused) ||
 		!strings.Contains(err.Error(), "linux/arm64, linux/amd64") {
 		t.Errorf("for another machine: %v", err)

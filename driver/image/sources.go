@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,11 +32,19 @@ const (
 	peerWaitMax = 5 * time.Second
 )
 
-// Blob opens a blob of this store. ErrNotFound: it is not here, or not whole.
-func (s *Store) Blob(text string) (*os.File, error) {
+// Blob opens a blob of an image of this store. ErrNotFound: it is not here, not whole, or of another
+// image.
+func (s *Store) Blob(image, text string) (*os.File, error) {
+	top, err := digest(image)
+	if err != nil {
+		return nil, err
+	}
 	h, err := digest(text)
 	if err != nil {
 		return nil, err
+	}
+	if k, err := s.look(top); h != top && (err != nil || !k.has(h)) {
+		return nil, fmt.Errorf("blob %s of image %s: %w", short(h), short(top), pando.ErrNotFound)
 	}
 	f, err := os.Open(s.blob(h))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -44,17 +53,25 @@ func (s *Store) Blob(text string) (*os.File, error) {
 	return f, err
 }
 
+// has reports whether a blob is part of an image.
+func (k *known) has(h v1.Hash) bool {
+	return h == k.top || h == k.child || h == k.manifest.Config.Digest ||
+		slices.ContainsFunc(k.manifest.Layers, func(d v1.Descriptor) bool { return d.Digest == h })
+}
+
 // another is the store of another host.
 type another struct {
 	s *Store
 	h pando.Host
+	// top is the image that the blobs are of. The other host asks whether this one may have it.
+	top v1.Hash
 }
 
 // String names the host.
 func (a another) String() string { return "host " + string(a.h.Name) }
 
 func (a another) open(ctx context.Context, d v1.Descriptor, offset int64) (io.ReadCloser, error) {
-	r, err := a.s.Peer(ctx, a.h, d.Digest.String(), offset)
+	r, err := a.s.Peer(ctx, a.h, a.top.String(), d.Digest.String(), offset)
 	if errors.Is(err, pando.ErrNotFound) || errors.Is(err, pando.ErrForbidden) {
 		err = final(err)
 	}
@@ -74,7 +91,7 @@ func (s *Store) sources(
 		}
 		asked++
 		if s.peerHas(ctx, h, top) {
-			out = append(out, another{s, h})
+			out = append(out, another{s, h, top})
 		}
 	}
 	if !i.OfFiles() {
@@ -113,7 +130,7 @@ func (s *Store) missing(top v1.Hash) bool {
 func (s *Store) peerHas(ctx context.Context, h pando.Host, top v1.Hash) bool {
 	ctx, cancel := context.WithTimeout(ctx, peerWaitMax)
 	defer cancel()
-	r, err := s.Peer(ctx, h, top.String(), 0)
+	r, err := s.Peer(ctx, h, top.String(), top.String(), 0)
 	if err != nil {
 		return false
 	}
@@ -123,7 +140,7 @@ func (s *Store) peerHas(ctx context.Context, h pando.Host, top v1.Hash) bool {
 
 // Resolve implements pando.Images.
 func (s *Store) Resolve(
-	ctx context.Context, from pando.Image,
+	ctx context.Context, by pando.Tenant, from pando.Image,
 ) (i pando.Image, c pando.ImageConfig, err error) {
 	reference := from.Reference
 	defer func() {
@@ -142,20 +159,61 @@ func (s *Store) Resolve(
 	} else if i.Inside, err = s.admits(from); err != nil {
 		return i, c, err
 	}
-	top, err := s.find(ctx, from)
+	top, err := s.find(ctx, by, from)
 	if err != nil {
 		return i, c, err
+	}
+	if _, err := os.Stat(s.described(top)); err == nil {
+		return i, c, fmt.Errorf("%w: it is the memory of a program; `pando restore` continues it",
+			pando.ErrRefused)
 	}
 	k, err := s.look(top)
 	if err != nil {
 		return i, c, err
 	}
 	i.Digest = top.String()
-	return i, configOf(k.config), s.remember(top, reference)
+	if err := s.remember(top, reference); err != nil || i.OfFiles() {
+		return i, configOf(k.config), err
+	}
+	ref, err := parse(reference)
+	if err == nil {
+		err = s.admit(top, by, ref.Context().Name())
+	}
+	return i, configOf(k.config), err
 }
 
-// find returns the digest of an image, once its manifest and its configuration are here.
-func (s *Store) find(ctx context.Context, from pando.Image) (v1.Hash, error) {
+// admission is a repository that has let a tenant read an image.
+type admission struct {
+	Tenant     pando.Tenant `json:"tenant"`
+	Repository string       `json:"repository"`
+}
+
+// admissionsMax bounds the admissions of one image. A forgotten one costs a question.
+const admissionsMax = 500
+
+// admit notes that a repository has let a tenant read an image.
+func (s *Store) admit(h v1.Hash, by pando.Tenant, repository string) error {
+	r, one := s.recalled(h), admission{by, repository}
+	if slices.Contains(r.Admitted, one) {
+		return nil
+	}
+	r.Admitted = append(r.Admitted, one)
+	r.Admitted = r.Admitted[max(0, len(r.Admitted)-admissionsMax):]
+	return s.write(h, r)
+}
+
+// admitted reports whether a tenant may use an image of this store without a question to its
+// registry: the repository has let the tenant read it before. A digest is no right: it is no secret.
+// An operator of the hosts has the right to all images.
+func (s *Store) admitted(h v1.Hash, by pando.Tenant, repository string) bool {
+	return by == "" || slices.Contains(s.recalled(h).Admitted, admission{by, repository})
+}
+
+// find returns the digest of an image, once its manifest and its configuration are here. Only an
+// operator names a digest apart from the reference.
+func (s *Store) find(
+	ctx context.Context, by pando.Tenant, from pando.Image,
+) (v1.Hash, error) {
 	if from.Digest != "" {
 		top, err := digest(from.Digest)
 		if err != nil {
@@ -168,7 +226,7 @@ func (s *Store) find(ctx context.Context, from pando.Image) (v1.Hash, error) {
 	folder, isFolder := strings.CutPrefix(from.Reference, folderPrefix)
 	file, isArchive := strings.CutPrefix(from.Reference, archivePrefix)
 	if !isFolder && !isArchive {
-		return s.fromRegistry(ctx, from)
+		return s.fromRegistry(ctx, by, from)
 	}
 	read := s.fromFolder
 	if isArchive {
@@ -183,14 +241,17 @@ func (s *Store) find(ctx context.Context, from pando.Image) (v1.Hash, error) {
 }
 
 // fromRegistry stores the manifest and the configuration of an image. Its layers come when a host
-// needs them.
-func (s *Store) fromRegistry(ctx context.Context, from pando.Image) (v1.Hash, error) {
+// needs them. The registry sends the manifest to each tenant once, also of an image that is here for
+// another one: a digest alone opens nothing.
+func (s *Store) fromRegistry(
+	ctx context.Context, by pando.Tenant, from pando.Image,
+) (v1.Hash, error) {
 	r, err := s.registryOf(from)
 	if err != nil {
 		return v1.Hash{}, err
 	}
 	if h, err := digest(r.ref.Identifier()); err == nil {
-		if _, err := s.look(h); err == nil {
+		if _, err := s.look(h); err == nil && s.admitted(h, by, r.ref.Context().Name()) {
 			return h, nil // the digest names one image for ever
 		}
 	}

@@ -38,7 +38,7 @@ func TestARegistryThatSaysNothingMoreIsGivenUp(t *testing.T) {
 		reference, _ := push(t, r, "v1")
 		s := open(t)
 		s.Clock = &impatient{}
-		_, _, err := s.Resolve(t.Context(), inside(reference)) // its manifest and its configuration
+		_, _, err := s.Resolve(t.Context(), "", inside(reference)) // its manifest and its configuration
 		if err == nil || !strings.Contains(err.Error(), "registry 127.0.0.1") ||
 			!strings.Contains(err.Error(), "fewer than 64 KiB") {
 			t.Errorf("%s: %v", kind, err)
@@ -70,7 +70,7 @@ func TestASlowRegistryHoldsUpNoOther(t *testing.T) {
 	other := strings.TrimPrefix(fast.URL, "http://") + "/else/where:v1"
 	write(t, fast, other, img)
 	s := open(t)
-	i, _, err := s.Resolve(t.Context(), inside(reference))
+	i, _, err := s.Resolve(t.Context(), "", inside(reference))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,8 +47,11 @@ type Config struct {
 	Host pando.HostName
 	// Architecture of the images, in Go's word. Empty: this program's.
 	Architecture string
-	// Peer opens a blob of another host's store from an offset on. Nil: other hosts are not asked.
-	Peer func(ctx context.Context, h pando.Host, digest string, offset int64) (io.ReadCloser, error)
+	// Peer opens a blob of an image of another host's store from an offset on. Nil: other hosts are
+	// not asked.
+	Peer func(
+		ctx context.Context, h pando.Host, image, digest string, offset int64,
+	) (io.ReadCloser, error)
 	// PeerSnapshot returns the description of a snapshot of another host's store. Nil: none has one.
 	PeerSnapshot func(ctx context.Context, h pando.Host, digest string) (pando.SealedSnapshot, error)
 	// Certificates are folders with one folder per registry, named HOST:PORT, and authorities in it.
@@ -185,6 +188,8 @@ func (s *vault) using(ctx context.Context) (done func(), err error) {
 type named struct {
 	Digest     string   `json:"digest"`
 	References []string `json:"references"`
+	// Admitted are the tenants that may use the image without a question to its registry.
+	Admitted []admission `json:"admitted,omitempty"`
 }
 
 // remember writes the record of an image, with one more reference.
@@ -195,6 +200,10 @@ func (s *Store) remember(h v1.Hash, reference string) error {
 		r.References = append(r.References, reference)
 		r.References = r.References[max(0, len(r.References)-namesMax):]
 	}
+	return s.write(h, r)
+}
+
+func (s *Store) write(h v1.Hash, r named) error {
 	b, err := json.Marshal(r)
 	if err != nil {
 		return err

@@ -116,7 +116,7 @@ func TestImagesAreListedAndNamed(t *testing.T) {
 	s, l := open(t), newLayout(t)
 	l.add(t, "v1", "amd64", v1.Config{Cmd: []string{"x"}}, archive(t, file{name: "a"}))
 	reference := "oci:" + l.dir + ":v1"
-	i, _, err := s.Resolve(t.Context(), pando.Image{Reference: reference})
+	i, _, err := s.Resolve(t.Context(), "", pando.Image{Reference: reference})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestNoSpaceIsNamed(t *testing.T) {
 	s, l := open(t), newLayout(t)
 	l.add(t, "v1", "amd64", v1.Config{}, archive(t, file{name: "a"}))
 	s.FreeMin = 1 << 60
-	_, _, err := s.Resolve(t.Context(), pando.Image{Reference: "oci:" + l.dir})
+	_, _, err := s.Resolve(t.Context(), "", pando.Image{Reference: "oci:" + l.dir})
 	if !errors.Is(err, pando.ErrStoreFull) || !strings.Contains(err.Error(), "`pando image rm`") {
 		t.Errorf("without space: %v", err)
 	}

@@ -36,14 +36,14 @@ func SecretsHandler[T any](
 func (c Control) Secrets(
 	ctx context.Context, i pando.InstanceID,
 ) (out map[string][]byte, err error) {
-	return out, c.Client.get(ctx, c.Server, SecretsPath, url.Values{"instance": {string(i)}}, &out)
+	return out, c.Client.get(ctx, c.Server, SecretsPath, ofInstance(i), &out)
 }
 
 // SnapshotKeys returns the keys of an instance's snapshots from the server on this host.
 func (c Control) SnapshotKeys(
 	ctx context.Context, i pando.InstanceID,
 ) (out pando.SnapshotKeys, err error) {
-	return out, c.Client.get(ctx, c.Server, SnapshotKeyPath, url.Values{"instance": {string(i)}}, &out)
+	return out, c.Client.get(ctx, c.Server, SnapshotKeyPath, ofInstance(i), &out)
 }
 
 // RemoteSecrets returns the secrets of an instance of this host from a server on another host. The
@@ -51,36 +51,38 @@ func (c Control) SnapshotKeys(
 func RemoteSecrets(
 	ctx context.Context, by *http.Client, i pando.InstanceID,
 ) (map[string][]byte, error) {
-	return remotely[map[string][]byte](ctx, by, SecretsPath, i)
+	return remotely[map[string][]byte](ctx, by, SecretsPath, ofInstance(i), "for secrets")
 }
 
 // RemoteSnapshotKeys returns the keys of an instance's snapshots from a server on another host.
 func RemoteSnapshotKeys(
 	ctx context.Context, by *http.Client, i pando.InstanceID,
 ) (pando.SnapshotKeys, error) {
-	return remotely[pando.SnapshotKeys](ctx, by, SnapshotKeyPath, i)
+	return remotely[pando.SnapshotKeys](ctx, by, SnapshotKeyPath, ofInstance(i),
+		"for the keys of snapshots")
 }
 
-// remotely asks a server on another host about an instance.
+func ofInstance(i pando.InstanceID) url.Values { return url.Values{"instance": {string(i)}} }
+
+// remotely asks a server on another host.
 func remotely[T any](
-	ctx context.Context, by *http.Client, path string, i pando.InstanceID,
+	ctx context.Context, by *http.Client, path string, q url.Values, about string,
 ) (out T, err error) {
-	u := url.URL{Scheme: "https", Host: "server", Path: path,
-		RawQuery: url.Values{"instance": {string(i)}}.Encode()}
+	u := url.URL{Scheme: "https", Host: "server", Path: path, RawQuery: q.Encode()}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return out, fmt.Errorf("ask the server for secrets: %w", err)
+		return out, fmt.Errorf("ask the server %s: %w", about, err)
 	}
 	resp, err := by.Do(req)
 	if err != nil {
-		return out, fmt.Errorf("%w: ask the server for secrets: %w", pando.ErrUnavailable, err)
+		return out, fmt.Errorf("%w: ask the server %s: %w", pando.ErrUnavailable, about, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return out, fmt.Errorf("ask the server for secrets: %w", readProblem(resp))
+		return out, fmt.Errorf("ask the server %s: %w", about, readProblem(resp))
 	}
 	if err := readAnswer(resp.Body, hostAnswerMax, &out); err != nil {
-		return out, fmt.Errorf("%w: ask the server for secrets: %w", pando.ErrUnavailable, err)
+		return out, fmt.Errorf("%w: ask the server %s: %w", pando.ErrUnavailable, about, err)
 	}
 	return out, nil
 }

@@ -121,6 +121,8 @@ func welcome(a promotion, keeper *doorkeeper, face http.Handler) http.Handler {
 	mux.Handle("POST "+peer.ServerPath, peer.ServerHandler(a.hand))
 	mux.Handle("GET "+peer.SecretsPath, secretsForMembers(a.Control.GiveSecrets, keeper))
 	mux.Handle("GET "+peer.SnapshotKeyPath, secretsForMembers(a.Control.GiveSnapshotKeys, keeper))
+	mux.Handle("GET "+peer.ImageRightPath,
+		keeper.guard(peer.ImageRightHandler(a.Control.MayHaveImage)))
 	members := keeper.whileMember(api.ForMembers(face, keeper.asker))
 	tenants := newGatekeeper(a.Control.Token, a.Log).admit(face)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {

@@ -109,7 +109,8 @@ func tend(ctx context.Context, p place) error {
 		Logged: logged.figures, Worked: wall.Worked,
 	})
 	images.Member = a.HasHostAt
-	faces, err := agentFaces(p, c, images, facesOf(p, a, images, objects))
+	lends := newLender(images, c.imageRight(p, peers))
+	faces, err := agentFaces(p, c, images, facesOf(p, a, lends, objects))
 	if err != nil {
 		return err
 	}
@@ -125,9 +126,9 @@ func tend(ctx context.Context, p place) error {
 // faces are the handlers of an agent: for the other hosts, for this one, and for its metrics.
 type faces struct{ forPeers, forOwn, metrics http.Handler }
 
-func facesOf(p place, a *agent.Agent, images *image.Store, objects *bolt.Store) faces {
+func facesOf(p place, a *agent.Agent, images peer.Images, objects *bolt.Store) faces {
 	forPeers := peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(peer.VIPHandler(
-		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), a), images.Blob), objects.Copy)
+		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), a), images), objects.Copy)
 	metrics := api.HostMetrics(a)
 	forOwn := peer.OwnHandler(a, front.Owner, forPeers)
 	return faces{forPeers, api.WithHostMetrics(forOwn, metrics), metrics}

@@ -37,6 +37,7 @@ const imageFreeMin = 256 << 20
 func openImages(p place, peers *peer.Client, log *slog.Logger) (*image.Store, error) {
 	return image.Open(image.Config{
 		Dir: p.images(), Host: pando.HostName(p.Host), Peer: peers.Blob, Clock: wall.Clock{}, Log: log,
+		PeerSnapshot: peers.Described,
 		Certificates: certificateFolders, Registries: registriesFile, FreeMin: imageFreeMin,
 		Packed: os.Geteuid() == serverUser,
 		Unpack: []string{"/proc/self/exe", image.UnpackRole}, // the same build, also during an upgrade
@@ -136,7 +137,7 @@ func (o imageOperators) PullImage(
 		return pando.ImageStatus{}, err
 	}
 	want.Inside = !want.OfFiles() // no token pulls
-	i, _, err := o.images.Resolve(ctx, want)
+	i, _, err := o.images.Resolve(ctx, "", want)
 	if err == nil {
 		err = o.images.Pull(ctx, i, nil)
 	}
@@ -247,7 +248,7 @@ func (o imageOperators) Deploy(
 	var c pando.ImageConfig
 	err = o.travelled(ctx, s.Image)
 	if err == nil {
-		i, c, err = o.images.Resolve(ctx, s.Image)
+		i, c, err = o.images.Resolve(ctx, s.Key().Tenant, s.Image)
 	}
 	if err != nil {
 		return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", s.Key(), err)

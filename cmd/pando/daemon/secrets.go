@@ -18,6 +18,7 @@ func asksOf(p place, ctl *control.Control) http.Handler {
 		func(*http.Request) (pando.HostName, error) { return pando.HostName(p.Host), nil }))
 	mux.Handle("GET "+peer.SnapshotKeyPath, peer.SecretsHandler(ctl.GiveSnapshotKeys,
 		func(*http.Request) (pando.HostName, error) { return pando.HostName(p.Host), nil }))
+	mux.Handle("GET "+peer.ImageRightPath, peer.ImageRightHandler(ctl.MayHaveImage))
 	return mux
 }
 
@@ -61,5 +62,19 @@ func (c cluster) snapshotKeys(
 	by := &http.Client{Transport: c.toServer(serverWaitMax)}
 	return func(ctx context.Context, i pando.InstanceID) (pando.SnapshotKeys, error) {
 		return peer.RemoteSnapshotKeys(ctx, by, i)
+	}
+}
+
+// imageRight returns the way to ask a server whether another host may have an image.
+func (c cluster) imageRight(
+	p place, peers *peer.Client,
+) func(context.Context, pando.ImageQuestion) error {
+	if c.server == "" {
+		server := pando.Host{Name: "server", Endpoint: "unix://" + p.control()}
+		return peer.Control{Client: peers, Server: server}.MayHaveImage
+	}
+	by := &http.Client{Transport: c.toServer(serverWaitMax)}
+	return func(ctx context.Context, q pando.ImageQuestion) error {
+		return peer.RemoteImageRight(ctx, by, q)
 	}
 }
