@@ -52,6 +52,7 @@
 //
 //	VIP          service.go    the address of a service on every host.
 //	share        vip.go        a part of the VIPs with one holder.
+//	wait         waits.go      work that waits for another machine, and tells its caller.
 //	rest         rest.go       a released VIP or slot, which nobody else gets yet.
 //	holder       vip.go        the host of a network that answers for a VIP.
 //	router       route.go      a neighbour of a host that speaks BGP.
