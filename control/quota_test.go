@@ -187,3 +187,12 @@ func TestADeployBeyondTheQuotaIsRefused(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A spec that would be refused is refused before its image is looked for, and nothing is written.
+func TestASpecIsJudgedBeforeItsImageIsResolved(t *testing.T) {
+	same := pando.Spec{Image: pando.Image{Reference: "a", Inside: true}}
+	other := pando.Spec{Image: pando.Image{Reference: "a"}}
+	if !sameSpec(same, other) {
+		t.Error("who may use a registry makes another spec")
+	}
+}
