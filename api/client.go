@@ -25,9 +25,12 @@ import (
 type Client struct {
 	// Operator is the name of the person, for the record. It may be empty.
 	Operator string
-	http     *http.Client
-	socket   string
-	clock    pando.Clock
+	// Waits gets what a request waits for, after some seconds, such as "registry r.example". It may be
+	// nil.
+	Waits  func(what string)
+	http   *http.Client
+	socket string
+	clock  pando.Clock
 }
 
 // NewClient returns a client of the daemons behind a socket. The clock times the retries of Watch.
@@ -92,7 +95,7 @@ func (c *Client) send(
 			return nil, err
 		}
 		r.Header = header
-		resp, err := c.http.Do(r)
+		resp, err := c.http.Do(c.traced(r))
 		var op *net.OpError
 		switch {
 		case err == nil:

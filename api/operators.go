@@ -45,7 +45,7 @@ func OperatorsHandler(ops pando.Operators, ready func(context.Context) error) ht
 		_, _ = w.Write(openAPI) // the caller is gone
 	})
 	mux.Handle("GET /metrics", h.metrics())
-	return h.answers.counted(names.naming(isJSON(known(mux))))
+	return reportingWaits(h.answers.counted(names.naming(isJSON(known(mux)))))
 }
 
 // isJSON declares every body as JSON. curl, for example, declares each body as a form.

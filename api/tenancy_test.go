@@ -219,7 +219,8 @@ func TestATokenSeesItsTenantAlone(t *testing.T) {
 
 // A token deploys into its tenant, an image of a registry alone, and names no digest.
 func TestWhatATokenDeploys(t *testing.T) {
-	image := pando.Image{Reference: "registry.example/shop:1", Digest: "sha256:beta", Host: "h1"}
+	image := pando.Image{Reference: "registry.example/shop:1", Digest: "sha256:beta", Host: "h1",
+		Inside: true}
 	program := pando.Spec{Name: "shop", Command: []string{"sh"}}
 	foreign := pando.Spec{Name: "shop", Image: image, Tenant: "beta"}
 	for name, c := range map[string]struct {
@@ -251,7 +252,8 @@ func TestWhatATokenDeploys(t *testing.T) {
 			continue
 		}
 		if w.Code != http.StatusOK || len(ops.deployed) != 1 ||
-			ops.deployed[0].Tenant != c.tenant || ops.deployed[0].Image.Digest != "" {
+			ops.deployed[0].Tenant != c.tenant || ops.deployed[0].Image.Digest != "" ||
+			ops.deployed[0].Image.Inside {
 			t.Errorf("%s: %d %s, deployed %+v", name, w.Code, w.Body, ops.deployed)
 		}
 	}

@@ -237,3 +237,12 @@ func TestATenantWithoutARecordHasTheDefaultQuota(t *testing.T) {
 		t.Errorf("with a record: %q", why)
 	}
 }
+
+// A spec that would be refused is refused before its image is looked for, and nothing is written.
+func TestASpecIsJudgedBeforeItsImageIsResolved(t *testing.T) {
+	same := pando.Spec{Image: pando.Image{Reference: "a", Inside: true}}
+	other := pando.Spec{Image: pando.Image{Reference: "a"}}
+	if !sameSpec(same, other) {
+		t.Error("who may use a registry makes another spec")
+	}
+}

@@ -44,6 +44,7 @@ func Open(out *cli.Output) *Console {
 		client = remote(socket, token)
 	}
 	client.Operator = cli.Person(out.Getenv)
+	client.Waits = func(what string) { fmt.Fprintf(out.Stderr, "waits for %s\n", cli.Clean(what)) }
 	return &Console{Output: out, client: client, rest: waitLook}
 }
 
