@@ -12,6 +12,7 @@ const (
 	DecidedUnpin     DecisionKind = "unpin"       // scaling is automatic again
 	DecidedNothing   DecisionKind = "nothing"     // the request changed nothing
 	DecidedFailed    DecisionKind = "failed"      // an instance exited or never became ready
+	DecidedEnded     DecisionKind = "ended"       // an instance did its work and exited with 0
 	DecidedBackOff   DecisionKind = "back-off"    // the next start waits
 	DecidedUnhealthy DecisionKind = "unhealthy"   // live probes failed
 	DecidedRollout   DecisionKind = "rollout"     // a step of it
@@ -44,7 +45,7 @@ const (
 func (k DecisionKind) OfAgents() bool {
 	switch k {
 	case DecidedFailed, DecidedUnhealthy, DecidedConflict, DecidedSalvage, DecidedDrainEnd,
-		DecidedLeader, DecidedSnapshot, DecidedSecret, DecidedConfig, DecidedRestored:
+		DecidedDrainWait, DecidedLeader, DecidedSnapshot, DecidedSecret, DecidedConfig, DecidedRestored:
 		return true
 	}
 	return false

@@ -98,7 +98,7 @@ func (r *runner) post(m message) { r.inbox.put(m) }
 func (r *runner) status() status {
 	return status{
 		inst: r.inst, box: r.box, link: r.link, runs: r.box != nil && r.exited == nil, begun: r.begun,
-		born: r.born(),
+		born:   r.born(),
 		silent: r.silent,
 	}
 }
@@ -412,7 +412,8 @@ func (r *runner) fail(reason string, exit *pando.Exit) {
 			inputs[lifecycle.Served] = served.Seconds()
 		}
 	}
-	d := r.a.decision(r, pando.DecidedFailed, reason, inputs)
+	kind := lifecycle.OfEnd(exit, r.inst.Run != nil, r.spec().Restart)
+	d := r.a.decision(r, kind, reason, inputs)
 	if r.box != nil {
 		d.Lines = r.box.LastLines(20)
 	}

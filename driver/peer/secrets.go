@@ -2,7 +2,6 @@ package peer
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -82,7 +81,7 @@ func remotely[T any](
 	if resp.StatusCode != http.StatusOK {
 		return out, fmt.Errorf("ask the server %s: %w", about, readProblem(resp))
 	}
-	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil {
+	if err := readAnswer(resp.Body, hostAnswerMax, &out); err != nil {
 		return out, fmt.Errorf("%w: ask the server %s: %w", pando.ErrUnavailable, about, err)
 	}
 	return out, nil
