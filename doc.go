@@ -78,6 +78,8 @@
 //	default      defaults.go   the value of a field that a spec leaves out.
 //	revision     service.go    one version of a spec.
 //	snapshot     snapshot.go   the processes and the memory of an instance, as files.
+//	seal         snapshot.go   the proof that Pando wrote the description of a snapshot.
+//	image        image.go      the files of a service, and the hosts that may have them.
 //	seed         snapshot.go   the snapshot that new instances of a revision continue.
 //	move         move.go       a running instance on its way to another host.
 //	session      session.go    a command that an operator runs inside an instance.

@@ -112,34 +112,19 @@ func writeAll(t *testing.T, files map[string][]byte) pando.Frozen {
 		Filter: []byte("ours")}
 }
 
-// Anybody can write the files of a frozen program. A restore as root takes only those that give a
-// process what Pando gives it.
-func TestAFrozenProgramHasTheRightsOfItsServiceOnly(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	folder, err := os.MkdirTemp("/tmp", "pando-criu-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(folder)
-	free, secret := filepath.Join(folder, "free"), filepath.Join(folder, "secret")
-	if err := errors.Join(os.Chmod(folder, 0o755), os.WriteFile(free, nil, 0o644),
-		os.Chmod(free, 0o644), os.WriteFile(secret, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	if err := check(writeAll(t, frozenFiles(free))); err != nil {
-		t.Fatalf("a program as Pando starts it: %v", err)
-	}
+// forgedFile is a file of CRIU that gives a process more than its spec does.
+type forgedFile struct {
+	name string
+	b    []byte
+	want string
+}
+
+func forgedFiles(free, secret string) map[string]forgedFile {
 	threads := []put{{11, 2}, {12, 1}}
 	file := func(kind int, more ...put) []byte {
 		return imageOf(encode(put{1, kind}, put{2, 1}, put{3, encode(append([]put{{1, 1}}, more...)...)}))
 	}
-	for what, c := range map[string]struct {
-		name string
-		b    []byte
-		want string
-	}{
+	return map[string]forgedFile{
 		"root":           {"core-1001.img", core(creds(put{3, 0}), threads...), "the user 0"},
 		"another group":  {"core-1000.img", core(creds(put{8, 0}), threads...), "the group 0"},
 		"no user":        {"core-1000.img", core(creds(put{1, nil}), threads...), "the user 0"},
@@ -184,7 +169,29 @@ func TestAFrozenProgramHasTheRightsOfItsServiceOnly(t *testing.T) {
 		"a ghost setuid": {"ghost-file-9.img", imageOf(encode(put{3, unix.S_IFREG | 0o4755})), "rights of its owner"},
 		"cut":            {"core-1000.img", core(creds())[:40], "no file of CRIU"},
 		"empty":          {"core-1000.img", nil, "no file of CRIU"},
-	} {
+	}
+}
+
+// Anybody can write the files of a frozen program. A restore as root takes only those that give a
+// process what Pando gives it.
+func TestAFrozenProgramHasTheRightsOfItsServiceOnly(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	folder, err := os.MkdirTemp("/tmp", "pando-criu-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(folder)
+	free, secret := filepath.Join(folder, "free"), filepath.Join(folder, "secret")
+	if err := errors.Join(os.Chmod(folder, 0o755), os.WriteFile(free, nil, 0o644),
+		os.Chmod(free, 0o644), os.WriteFile(secret, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := check(writeAll(t, frozenFiles(free))); err != nil {
+		t.Fatalf("a program as Pando starts it: %v", err)
+	}
+	for what, c := range forgedFiles(free, secret) {
 		files := frozenFiles(free)
 		files[c.name] = c.b
 		err := check(writeAll(t, files))

@@ -112,6 +112,34 @@ func protoUID(s []byte) []byte {
 	return s[from : from+bytes.Index(s[from:], []byte(`,"pipe"`))]
 }
 
+// unpackAll unpacks an archive with some entries into a sandbox.
+func unpackAll(t *testing.T, at string, all []tar.Header) error {
+	t.Helper()
+	dir := t.TempDir()
+	f, err := os.Create(filepath.Join(dir, privateFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	out := tar.NewWriter(f)
+	for _, h := range all {
+		if h.Typeflag == tar.TypeReg {
+			h.Size = 1
+		}
+		h.Mode |= 0o755
+		if err := out.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if h.Typeflag == tar.TypeReg {
+			_, _ = out.Write([]byte("x"))
+		}
+	}
+	if err := out.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return unpackPrivate(at, dir)
+}
+
 // The files in memory of a snapshot reach no other file of the sandbox: not of the host's folders,
 // volumes and kernel.
 func TestFilesInMemoryStayInTheirFolders(t *testing.T) {
@@ -136,31 +164,7 @@ func TestFilesInMemoryStayInTheirFolders(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(volume, unix.MNT_DETACH) })
-	unpack := func(all ...tar.Header) error {
-		dir := t.TempDir()
-		f, err := os.Create(filepath.Join(dir, privateFile))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		out := tar.NewWriter(f)
-		for _, h := range all {
-			if h.Typeflag == tar.TypeReg {
-				h.Size = 1
-			}
-			h.Mode |= 0o755
-			if err := out.WriteHeader(&h); err != nil {
-				t.Fatal(err)
-			}
-			if h.Typeflag == tar.TypeReg {
-				_, _ = out.Write([]byte("x"))
-			}
-		}
-		if err := out.Close(); err != nil {
-			t.Fatal(err)
-		}
-		return unpackPrivate(at, dir)
-	}
+	unpack := func(all ...tar.Header) error { return unpackAll(t, at, all) }
 	file := func(name string) tar.Header { return tar.Header{Typeflag: tar.TypeReg, Name: name} }
 	link := func(name, to string) tar.Header {
 		return tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: to}

@@ -108,9 +108,7 @@ func tend(ctx context.Context, p place) error {
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 		Logged: logged.figures, Worked: wall.Worked,
 	})
-	images.Member = a.HasHostAt
-	lends := newLender(images, c.imageRight(p, peers))
-	faces, err := agentFaces(p, c, images, facesOf(p, a, lends, objects))
+	faces, err := agentFaces(p, c, images, facesOf(p, a, images, c.imageRight(p, peers), objects))
 	if err != nil {
 		return err
 	}
@@ -126,9 +124,13 @@ func tend(ctx context.Context, p place) error {
 // faces are the handlers of an agent: for the other hosts, for this one, and for its metrics.
 type faces struct{ forPeers, forOwn, metrics http.Handler }
 
-func facesOf(p place, a *agent.Agent, images peer.Images, objects *bolt.Store) faces {
+func facesOf(
+	p place, a *agent.Agent, images *image.Store,
+	mayHave func(context.Context, pando.ImageQuestion) error, objects *bolt.Store,
+) faces {
+	images.Member = a.HasHostAt
 	forPeers := peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(peer.VIPHandler(
-		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), a), images), objects.Copy)
+		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), a), newLender(images, mayHave)), objects.Copy)
 	metrics := api.HostMetrics(a)
 	forOwn := peer.OwnHandler(a, front.Owner, forPeers)
 	return faces{forPeers, api.WithHostMetrics(forOwn, metrics), metrics}
