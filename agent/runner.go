@@ -98,7 +98,7 @@ func (r *runner) post(m message) { r.inbox.put(m) }
 func (r *runner) status() status {
 	return status{
 		inst: r.inst, box: r.box, link: r.link, runs: r.box != nil && r.exited == nil, begun: r.begun,
-		born: r.born(),
+		born:   r.born(),
 		silent: r.silent,
 	}
 }
