@@ -12,6 +12,7 @@ const (
 	DecidedUnpin     DecisionKind = "unpin"       // scaling is automatic again
 	DecidedNothing   DecisionKind = "nothing"     // the request changed nothing
 	DecidedFailed    DecisionKind = "failed"      // an instance exited or never became ready
+	DecidedEnded     DecisionKind = "ended"       // an instance did its work and exited with 0
 	DecidedBackOff   DecisionKind = "back-off"    // the next start waits
 	DecidedUnhealthy DecisionKind = "unhealthy"   // live probes failed
 	DecidedRollout   DecisionKind = "rollout"     // a step of it

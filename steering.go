@@ -188,9 +188,9 @@ type Drops struct {
 
 // Losses are the packets and flows that the steering of one host lost since its birth.
 type Losses struct {
-	Dropped  map[DropReason]uint64 `json:"dropped"`  // packets by reason; reasons with 0 are left out
-	Answered uint64                `json:"answered"` // of them, those answered by RST or ICMP
-	Evicted  int                   `json:"evicted"`  // flows that a full connection table dropped
+	Dropped  map[DropReason]uint64 `json:"dropped,omitempty"` // packets by reason; reasons with 0 are left out
+	Answered uint64                `json:"answered"`          // of them, those answered by RST or ICMP
+	Evicted  int                   `json:"evicted"`           // flows that a full connection table dropped
 	// Forged are the probes that no member sent. Dead names the hosts that this host's probes find
 	// dead, separated by spaces.
 	Forged uint64 `json:"forged,omitempty"`
@@ -201,6 +201,8 @@ type Losses struct {
 	Silent string `json:"silent,omitempty"`
 	// Announces is how many VIPs the host answers for on its network, and why. "": for none.
 	Announces string `json:"announces,omitempty"`
+	// Holds are the shares of the VIPs that the host answers for, as Shares.String returns them.
+	Holds string `json:"holds,omitempty"`
 	// Routes are those that the host announces to routers. Nil: it speaks with none.
 	Routes *Routes `json:"routes,omitempty"`
 }

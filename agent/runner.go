@@ -412,7 +412,8 @@ func (r *runner) fail(reason string, exit *pando.Exit) {
 			inputs[lifecycle.Served] = served.Seconds()
 		}
 	}
-	d := r.a.decision(r, pando.DecidedFailed, reason, inputs)
+	kind := lifecycle.OfEnd(exit, r.inst.Run != nil, r.spec().Restart)
+	d := r.a.decision(r, kind, reason, inputs)
 	if r.box != nil {
 		d.Lines = r.box.LastLines(20)
 	}

@@ -58,7 +58,12 @@ var asJSON = huma.Format{
 		_, _ = b.WriteTo(w)
 		return nil
 	},
-	Unmarshal: huma.DefaultJSONFormat.Unmarshal,
+	Unmarshal: func(data []byte, v any) error {
+		if err := checkNulls(data, v); err != nil {
+			return err
+		}
+		return huma.DefaultJSONFormat.Unmarshal(data, v)
+	},
 }
 
 // route adds an operation. pattern is its method and path.
@@ -66,7 +71,11 @@ func route[I, O any](
 	a huma.API, id, pattern, summary string, do func(context.Context, *I) (*O, error),
 ) {
 	huma.Register(a, operation(a, id, pattern, summary), func(ctx context.Context, in *I) (*O, error) {
-		out, err := do(ctx, in)
+		var out *O
+		err := checkNames(in)
+		if err == nil {
+			out, err = do(ctx, in)
+		}
 		if err = settled(ctx, err); err != nil {
 			namedOf(ctx).ended(err)
 			return nil, problemOf(err, nil)
@@ -91,6 +100,10 @@ func stream[I any](a huma.API, id, pattern, kind, summary string,
 	op.Responses = map[string]*huma.Response{"200": {Description: "OK",
 		Content: map[string]*huma.MediaType{kind: {Schema: text}}}}
 	huma.Register(a, op, func(ctx context.Context, in *I) (*huma.StreamResponse, error) {
+		err := checkNames(in)
+		if err != nil {
+			return nil, problemOf(err, nil)
+		}
 		do, err := begin(ctx, in)
 		if err != nil {
 			return nil, problemOf(err, nil)

@@ -30,6 +30,7 @@ func OperatorsHandler(ops pando.Operators, ready func(context.Context) error) ht
 	names := newKeys()
 	mux := http.NewServeMux()
 	a := humago.New(mux, document())
+	a.UseMiddleware(givenEmpty)
 	if to, ok := ops.(pando.Auditor); ok {
 		a.UseMiddleware(audited(to))
 	}
@@ -223,7 +224,7 @@ func (h operators) remove(ctx context.Context, in *struct {
 
 // Pinned is the body that fixes a number of instances.
 type Pinned struct {
-	Instances  int     `json:"instances" minimum:"0"`
+	Instances  int     `json:"instances" minimum:"0" maximum:"4096"`
 	ForSeconds float64 `json:"for_seconds,omitempty" minimum:"0"` // 0: until it is lifted
 }
 

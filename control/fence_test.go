@@ -93,9 +93,9 @@ type kept struct{ *hosts }
 
 func (kept) Snapshots(
 	context.Context, pando.Host, pando.ServiceKey,
-) ([]pando.SnapshotStatus, error) {
-	return []pando.SnapshotStatus{{Host: "h1", Service: web, Revision: 1,
-		Digest: "sha256:" + strings.Repeat("b", 64)}}, nil
+) ([]pando.SealedSnapshot, error) {
+	return []pando.SealedSnapshot{{SnapshotStatus: pando.SnapshotStatus{Host: "h1", Service: web,
+		Revision: 1, Digest: "sha256:" + strings.Repeat("b", 64)}}}, nil
 }
 
 func TestATokenWithoutHostRestoresNoSnapshotOfASpecOfTheHosts(t *testing.T) {

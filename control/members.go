@@ -36,7 +36,7 @@ func (c *members) Admit(
 		if err != nil {
 			return m, fmt.Errorf("admit host %s: %w", m.Name, err)
 		}
-		if _, err = c.Registry.Commit(ctx, t); err == nil {
+		if _, err = c.commitSurely(ctx, t); err == nil {
 			return m, nil
 		}
 		if !errors.Is(err, pando.ErrConflict) || n == attempts {
@@ -226,7 +226,7 @@ func (c *members) RemoveHost(
 		t.If, t.Delete = []pando.Condition{m.If()}, append(t.Delete, m.V.Key())
 		t.Put = []pando.Stored{pando.Rest{Slot: m.V.Slot, Host: h, At: c.Clock.Now()}}
 	}
-	if _, err := c.Registry.Commit(ctx, t); err != nil {
+	if _, err := c.commitSurely(ctx, t); err != nil {
 		return fmt.Errorf("remove host %s: %w", h, err)
 	}
 	for n := 1; ; n++ { // control may have placed one meanwhile
@@ -304,6 +304,6 @@ func (c *members) forget(
 			Reason: fmt.Sprintf("host %s was removed from the cluster, with %d instances", h, lost[s]),
 		})
 	}
-	_, err := c.Registry.Commit(ctx, t)
+	_, err := c.commitSurely(ctx, t)
 	return err
 }

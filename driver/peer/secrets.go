@@ -2,7 +2,6 @@ package peer
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -80,7 +79,7 @@ func remotely[T any](
 	if resp.StatusCode != http.StatusOK {
 		return out, fmt.Errorf("ask the server for secrets: %w", readProblem(resp))
 	}
-	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil {
+	if err := readAnswer(resp.Body, hostAnswerMax, &out); err != nil {
 		return out, fmt.Errorf("%w: ask the server for secrets: %w", pando.ErrUnavailable, err)
 	}
 	return out, nil

@@ -255,6 +255,9 @@ func (b *Sandbox) Events() <-chan pando.SandboxEvent {
 // Crash ends the program as its own fault would.
 func (b *Sandbox) Crash() { b.kill(signalled("SIGSEGV")) }
 
+// Finish ends the program as if it had done its work. Its application must return 0 then.
+func (b *Sandbox) Finish() { b.kill(nil) }
+
 // Instance returns the name of the instance.
 func (b *Sandbox) Instance() pando.InstanceID { return b.Spec.Instance.ID }
 
