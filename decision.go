@@ -44,7 +44,8 @@ const (
 // others.
 func (k DecisionKind) OfAgents() bool {
 	switch k {
-	case DecidedFailed, DecidedUnhealthy, DecidedConflict, DecidedSalvage, DecidedDrainEnd,
+	case DecidedFailed, DecidedEnded, DecidedUnhealthy, DecidedConflict, DecidedSalvage,
+		DecidedDrainEnd, DecidedDrainWait,
 		DecidedLeader, DecidedSnapshot, DecidedSecret, DecidedConfig, DecidedRestored:
 		return true
 	}
