@@ -45,8 +45,8 @@ const (
 func (k DecisionKind) OfAgents() bool {
 	switch k {
 	case DecidedFailed, DecidedEnded, DecidedUnhealthy, DecidedConflict, DecidedSalvage,
-		DecidedDrainEnd, DecidedDrainWait,
-		DecidedLeader, DecidedSnapshot, DecidedSecret, DecidedConfig, DecidedRestored:
+		DecidedDrainEnd, DecidedDrainWait, DecidedLeader, DecidedSnapshot, DecidedSecret,
+		DecidedConfig, DecidedRestored:
 		return true
 	}
 	return false

@@ -216,11 +216,11 @@ var (
 	ErrFenced    = errors.New("fenced")                    // the writer lost its leadership or epoch
 	ErrStoreFull = errors.New("the store is out of space") // no room for writes; traffic still flows
 	// ErrUnavailable: the store or its server gives no answer. Try again: the write may have happened.
-	ErrUnavailable = errors.New("the store is out of reach")
+	ErrUnavailable = errors.New("out of reach")
 	// ErrUnreachable: something beside the store gives no answer, such as a registry or another host,
 	// and the text names it. It is an ErrUnavailable for whoever only tries again.
-	ErrUnreachable error = unreachable{}
-	ErrCompacted         = errors.New("history is compacted") // start the watch again with a snapshot
+	ErrUnreachable = unreachable("out of reach")
+	ErrCompacted   = errors.New("history is compacted") // start the watch again with a snapshot
 
 	// ErrFrozen: a record cannot be read, or the store is not the one that is known. Nothing is done.
 	ErrFrozen = errors.New("frozen")
@@ -232,10 +232,10 @@ var (
 	ErrUnsupported = errors.New("not supported on this kernel") // needs the kernel that the text names
 )
 
-type unreachable struct{}
+type unreachable string
 
 // Error implements error.
-func (unreachable) Error() string { return "out of reach" }
+func (u unreachable) Error() string { return string(u) }
 
 // Unwrap makes it an ErrUnavailable.
 func (unreachable) Unwrap() error { return ErrUnavailable }
@@ -246,6 +246,21 @@ type Clock interface {
 	Now() time.Time
 	// After delivers once, d from now. Stop releases it early.
 	After(d time.Duration) (c <-chan time.Time, stop func())
+}
+
+// SuspendClock is a Clock that knows how long its machine was suspended. Now does not count that time.
+type SuspendClock interface {
+	Clock
+	// Suspended returns the time since the boot in which the machine stood still.
+	Suspended() time.Duration
+}
+
+// Suspended returns the time in which the machine of a clock stood still, or 0 if it does not know.
+func Suspended(c Clock) time.Duration {
+	if s, ok := c.(SuspendClock); ok {
+		return s.Suspended()
+	}
+	return 0
 }
 
 // IDs makes unused names. Sequential names begin with the time, so they sort by birth.

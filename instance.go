@@ -109,8 +109,12 @@ type Instance struct {
 	Start    StartMode `json:"start,omitempty"`
 	Position string    `json:"position,omitempty"`
 	// Term is the term in which the ordinal leads. 0: it follows.
-	Term   int64    `json:"term,omitempty"`
-	Run    *RunPart `json:"run,omitempty"` // nil: it serves; else it stays starting
+	Term int64    `json:"term,omitempty"`
+	Run  *RunPart `json:"run,omitempty"` // nil: it serves; else it stays starting
+	// Replaces is the instance that leaves once this one is in rotation: it evens the spread.
+	Replaces InstanceID `json:"replaces,omitempty"`
+	// Unwell is why control should replace it, by its host: it does not answer. "": it answers.
+	Unwell string   `json:"unwell,omitempty"`
 	Phase  Phase    `json:"phase"`
 	Reason string   `json:"reason"` // of the last change
 	// Waits is what a drain waits for: the connections and the clients. "": nothing, or not yet known.
@@ -275,7 +279,8 @@ const (
 	SandboxExited   SandboxEventKind = "exited"   // its program ended
 	// SandboxSilent says that the shim of the sandbox does not answer, and why. Its program runs on.
 	// The shim is asked again until SandboxAnswers or SandboxExited.
-	SandboxSilent  SandboxEventKind = "silent"
+	SandboxSilent SandboxEventKind = "silent"
+	// SandboxAnswers says that the shim answers again.
 	SandboxAnswers SandboxEventKind = "answers"
 )
 

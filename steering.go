@@ -201,6 +201,8 @@ type Losses struct {
 	Silent string `json:"silent,omitempty"`
 	// Announces is how many VIPs the host answers for on its network, and why. "": for none.
 	Announces string `json:"announces,omitempty"`
+	// Holds are the shares of the VIPs that the host answers for, as Shares.String returns them.
+	Holds string `json:"holds,omitempty"`
 	// Routes are those that the host announces to routers. Nil: it speaks with none.
 	Routes *Routes `json:"routes,omitempty"`
 }

@@ -64,7 +64,7 @@ func (v *arrivals) Expect(_ context.Context, m pando.Move) error {
 	}
 	if len(v.all) >= arrivalsMax {
 		return fmt.Errorf("%w: %d instances are on their way to host %s; ask again later",
-			pando.ErrUnavailable, len(v.all), v.a.Host.Name)
+			pando.ErrBusy, len(v.all), v.a.Host.Name)
 	}
 	n := &arrival{move: m, files: make(chan error, 1)}
 	v.add(n)
@@ -74,7 +74,7 @@ func (v *arrivals) Expect(_ context.Context, m pando.Move) error {
 		defer cancel()
 		missing, err := v.a.missingFiles(n.start(nil))
 		if err == nil && missing.Digest != "" {
-			err = v.a.pull(ctx, missing)
+			err = v.a.pull(ctx, m.Instance.Service.Tenant, missing, func(string) {})
 		}
 		if err != nil {
 			n.files <- err

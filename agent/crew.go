@@ -20,7 +20,6 @@ type crews struct {
 	of       map[pando.ServiceKey][]*runner // per service, sorted by instance name
 	// rotation holds the instances that take flows, as last sent to the crews.
 	rotation map[pando.ServiceKey]map[pando.InstanceID]bool
-	waves    map[pando.ServiceKey]*wave // of instances drained because they do not answer
 	sources  sources
 	at       map[netip.Addr]*runner // by the addresses of their sandboxes
 }
@@ -30,7 +29,6 @@ func newCrews(r *records, q *steer.Queue) *crews {
 		records: r, steering: q, runners: map[pando.InstanceID]*runner{},
 		of:       map[pando.ServiceKey][]*runner{},
 		rotation: map[pando.ServiceKey]map[pando.InstanceID]bool{},
-		waves:    map[pando.ServiceKey]*wave{},
 		sources:  sources{}, at: map[netip.Addr]*runner{},
 	}
 }
@@ -68,7 +66,6 @@ func (c *crews) delist(r *runner) {
 	if c.of[r.service] = crew; len(crew) == 0 {
 		delete(c.of, r.service)
 		delete(c.rotation, r.service)
-		delete(c.waves, r.service)
 	}
 }
 

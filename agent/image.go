@@ -41,11 +41,8 @@ func (r *birth) fetch(files pando.Image) error {
 			case <-ctx.Done():
 			}
 		}()
-		r.post(imagePulled{r.a.pulls.bring(ctx, r.service.Tenant, files,
-			func(what string) { r.post(imageWaits{what}) },
-			func(ctx context.Context) error {
-				return r.a.Images.Pull(ctx, files, r.a.imageHosts(files))
-			})})
+		r.post(imagePulled{r.a.pull(ctx, r.service.Tenant, files,
+			func(what string) { r.post(imageWaits{what}) })})
 	})
 	return nil
 }

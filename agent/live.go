@@ -23,13 +23,13 @@ type watch struct {
 	*runner
 	probed time.Time // the time of the last probe
 	falls  int       // probes that failed in a row
-	spared bool      // it stays although it does not answer, and that is recorded
+	spared bool      // it keeps its share although it does not answer, and that is recorded
 	overload
 }
 
-// live sends the live probe of the spec to an instance in rotation. An instance that does not
-// answer is drained and replaced. At most a quarter of the service is out at once, and never the
-// last instance. Overload is not death.
+// live sends the live probe of the spec to an instance in rotation. It reports an instance that does
+// not answer, and control replaces it: only control knows how many of the service are out on all
+// hosts. Overload is not death.
 func (r *watch) live(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
 	soon := time.Duration(0)
 	if i.Phase == pando.PhaseReady {
@@ -66,7 +66,8 @@ func (r *watch) live(ctx context.Context, i pando.Instance, box pando.Sandbox) t
 		return every
 	}
 	if err == nil {
-		r.falls, r.spared = 0, false
+		r.falls = 0
+		r.recovered()
 		r.share(wholeWeight, "it answers its live probes again")
 		return every
 	}
@@ -78,15 +79,8 @@ func (r *watch) live(ctx context.Context, i pando.Instance, box pando.Sandbox) t
 		return every
 	}
 	r.falls = 0
-	reason := fmt.Sprintf("%d live probes failed: %v", spec.Health.Fall, err)
-	if spared := r.takeOut(reason); spared != "" {
-		if !r.spared { // record it once until the instance answers again
-			r.spared = true
-			r.a.decide(ctx, r.runner, pando.DecidedUnhealthy, reason+"; it stays, for "+spared, nil)
-		}
-		return every
-	}
-	return atOnce
+	r.report(fmt.Sprintf("%d live probes failed: %v", spec.Health.Fall, err))
+	return every
 }
 
 // share gives an instance in rotation another share of new flows. An overloaded one recovers with
@@ -100,27 +94,32 @@ func (r *watch) share(weight int, reason string) {
 	r.show()
 }
 
-// takeOut drains an instance that does not answer, or returns why it stays. Such an end is no
-// failure, so its replacement starts without a back-off.
-func (r *watch) takeOut(reason string) (spared string) {
-	if !r.inst.Phase.May(pando.PhaseDraining) {
-		return ""
+// report marks an instance that does not answer, for control. That is no failure of the instance,
+// so its replacement starts without a back-off. A new revision on trial has failed: its rollout ends.
+func (r *watch) report(reason string) {
+	if r.inst.Phase != pando.PhaseInRotation || r.inst.Unwell != "" {
+		return
 	}
-	if spared := r.a.spares(r.runner); spared != "" {
-		return spared
-	}
-	d := r.a.decision(r.runner, pando.DecidedUnhealthy, reason+"; it is drained and replaced", nil)
+	d := r.a.decision(r.runner, pando.DecidedUnhealthy, reason, nil)
 	svc, _ := r.a.service(r.service, r.inst.Revision)
 	if svc.Target != svc.Current && r.inst.Revision == svc.Target {
-		// A new revision is on trial: its rollout ends.
 		d.Kind, d.Reason = pando.DecidedFailed, oneLine(reason, evidenceBytesMax)
 		r.becomeFor(pando.PhaseFailed, d.Reason, &d)
-		return ""
+		return
 	}
-	r.inst.Walk = true // without an intent to halt, unlike a drain by control
-	r.becomeFor(pando.PhaseDraining, d.Reason, &d)
-	r.events.send(r.a.Clock.Now(), pando.EventHalted, map[string]string{"reason": d.Reason})
-	return ""
+	r.inst.Unwell = d.Reason
+	r.recorder.add(r.inst, &d)
+	r.show()
+}
+
+// recovered takes back the report about an instance that answers again.
+func (r *watch) recovered() {
+	if r.inst.Unwell == "" {
+		return
+	}
+	r.inst.Unwell = ""
+	r.recorder.add(r.inst, nil)
+	r.show()
 }
 
 // doze pauses an instance in reserve unless an ask on its way may claim it.

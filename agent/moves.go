@@ -48,7 +48,7 @@ func (d *departures) Depart(ctx context.Context, m pando.Move) (pando.Arrival, e
 		return pando.Arrival{}, err
 	}
 	if err := d.turn.Take(ctx); err != nil {
-		return pando.Arrival{}, fmt.Errorf("%w: another instance leaves this host", pando.ErrUnavailable)
+		return pando.Arrival{}, fmt.Errorf("%w: another instance leaves this host; try again later", pando.ErrBusy)
 	}
 	defer d.turn.Give()
 	if err := d.begin(ctx, r, m); err != nil {

@@ -14,8 +14,8 @@ const (
 	// workingShare is the least processor time of an instance that works, of the time that passed.
 	// A program that waits for a lock uses none.
 	workingShare = 0.02
-	// strayMax is how long one instance may be overloaded while another one here answers. Its trouble
-	// is then its own, such as an endless loop.
+	// strayMax is how long one instance may be overloaded while another one of the service answers, on
+	// whatever host. Its trouble is then its own, such as an endless loop.
 	strayMax = time.Minute
 )
 
@@ -56,7 +56,8 @@ func (r *watch) lighten(failed error) {
 		"answers again: %v", failed))
 }
 
-// answers reports whether another instance of a service serves here with its whole share.
+// answers reports whether another instance of a service serves with its whole share, here or on a
+// host that is alive.
 func (c *crews) answers(r *runner) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -66,6 +67,13 @@ func (c *crews) answers(r *runner) bool {
 		}
 		s := c.current(o)
 		if s.runs && s.inst.Phase == pando.PhaseInRotation && s.inst.Weight == wholeWeight {
+			return true
+		}
+	}
+	e := c.world.Endpoints[r.service].V
+	for _, t := range e.Seats {
+		_, here := c.world.Hosts[e.HostOf(t)]
+		if c.runners[t.Instance] == nil && here && t.Phase.TakesFlows() && t.Weight == wholeWeight {
 			return true
 		}
 	}

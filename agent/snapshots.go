@@ -52,7 +52,8 @@ func (s *snapshots) take(
 		return out, fmt.Errorf("%w: instance %s is %s", pando.ErrConflict, r.id, now.inst.Phase)
 	}
 	if err := s.turn.Take(ctx); err != nil {
-		return out, fmt.Errorf("%w: another snapshot of this host is in progress", pando.ErrUnavailable)
+		return out, fmt.Errorf("%w: another snapshot of this host is in progress; try again later",
+			pando.ErrBusy)
 	}
 	defer s.turn.Give()
 	st := pando.SnapshotStatus{Service: r.service, Instance: r.id, Revision: now.inst.Revision,
@@ -99,7 +100,7 @@ func (s *snapshots) keys(
 		err = fmt.Errorf("%w: the server gave none", pando.ErrUnavailable)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("%w: %w", pando.ErrUnavailable, err)
+		err = fmt.Errorf("the server is %w: %w", pando.ErrUnavailable, err)
 	}
 	if err != nil {
 		return keys, fmt.Errorf("bring the key of its snapshots; `pando hosts` shows the server: %w", err)

@@ -105,9 +105,13 @@ func (a *Agent) missingFiles(s start) (pando.Image, error) {
 	return files, nil
 }
 
-// pull brings files to this host from the other hosts.
-func (a *Agent) pull(ctx context.Context, files pando.Image) error {
-	return a.Images.Pull(ctx, files, a.imageHosts(files))
+// pull brings files to this host from the other hosts or a registry, for an instance of a tenant. It
+// reports what it waits for.
+func (a *Agent) pull(
+	ctx context.Context, t pando.Tenant, files pando.Image, waits func(what string),
+) error {
+	return a.pulls.bring(ctx, t, files, waits,
+		func(ctx context.Context) error { return a.Images.Pull(ctx, files, a.imageHosts(files)) })
 }
 
 // given returns nil if the owner of this host gives every grant of a spec. Control has looked

@@ -16,7 +16,7 @@ const (
 	reportAfter = 2 * time.Second
 	reportEvery = 10 * time.Second
 	probeAfter  = 15 * time.Second
-	noteAfter   = 30 * time.Second
+	noteAfter   = 20 * time.Second
 )
 
 // clientsNamed bounds the clients that a text names.

@@ -34,6 +34,11 @@ func TestADrainNamesTheClientThatItWaitsFor(t *testing.T) {
 			t.Errorf("it is still %s after drain_max", i.V.Phase)
 		}
 		b.decided("drain_max of 10m0s was over: 1 flow was ended, of 192.0.2.1:1000")
+		for _, d := range b.world().DecisionsOf(web) {
+			if !d.Kind.OfAgents() {
+				t.Errorf("an agent may not write a decision of the kind %q", d.Kind)
+			}
+		}
 	})
 }
 

@@ -436,7 +436,7 @@ func (h loadBalancers) edit(
 		}
 	}
 	return 0, fmt.Errorf("%w: others change the load balancer all the time; try again",
-		pando.ErrUnavailable)
+		pando.ErrBusy)
 }
 
 // remove deletes a load balancer. One with listeners or pools needs cascade.

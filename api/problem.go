@@ -44,7 +44,7 @@ func (p *Problem) ContentType(string) string { return "application/problem+json"
 
 // GetHeaders returns the headers of the answer. Retry-After is set if the caller may try again.
 func (p *Problem) GetHeaders() http.Header {
-	if p.Status == http.StatusServiceUnavailable {
+	if p.Status == http.StatusServiceUnavailable || p.Status == http.StatusBadGateway {
 		return http.Header{"Retry-After": {"1"}}
 	}
 	return nil

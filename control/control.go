@@ -82,6 +82,7 @@ type Control struct {
 	adoption struct {
 		generation int
 		until      time.Time
+		adrift     map[pando.ServiceKey]time.Time // the end of the wait for instances of a service
 	}
 }
 

@@ -16,9 +16,17 @@ type crew struct {
 	counts    map[pando.HostName]scale.Count
 	revisions map[int]int            // instances of each revision
 	staying   map[pando.HostName]int // of each host: they serve, soon will, or are in reserve
+	fellows   map[fellowship]int     // of staying, by revision and use
 	held      map[int]int            // instances with the volumes of each ordinal
 	warm      []pando.InstanceID     // in phase warm when the decision began
 	changes   int                    // so far; a list made before the last one is stale
+}
+
+// fellowship is a group of instances that come and leave together.
+type fellowship struct {
+	host     pando.HostName
+	revision int
+	reserve  bool
 }
 
 func newCrew(all []pando.Instance) *crew {
@@ -31,6 +39,7 @@ func (c *crew) index() {
 	c.at = make(map[pando.InstanceID]int, len(c.all))
 	c.counts, c.revisions, c.warm = map[pando.HostName]scale.Count{}, map[int]int{}, nil
 	c.staying, c.held = map[pando.HostName]int{}, map[int]int{}
+	c.fellows = map[fellowship]int{}
 	c.changes++
 	for n := range c.all {
 		i := &c.all[n]
@@ -79,6 +88,7 @@ func (c *crew) put(i pando.Instance) {
 func (c *crew) stay(i pando.Instance, n int) {
 	if i.Phase.May(pando.PhaseDraining) {
 		c.staying[i.Host] += n
+		c.fellows[fellowship{i.Host, i.Revision, i.Warm}] += n
 	}
 	if lifecycle.HasVolumes(i) {
 		c.held[i.Ordinal] += n

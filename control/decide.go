@@ -35,6 +35,7 @@ func Decide(
 	shift{d}.work()
 	shift{d}.endOnce()
 	ordinals{d}.assemble()
+	d.replaceUnwell()
 	switch spec, known := d.spec(d.serving()); {
 	case d.svc.Removing:
 		d.remove()

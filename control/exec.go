@@ -109,7 +109,7 @@ func (c *operators) visited(
 	h, ok := c.world.Hosts[chosen.Host]
 	if !ok {
 		return "", h.V, fmt.Errorf("%w: host %s of instance %s is away; `pando hosts` shows it",
-			pando.ErrUnavailable, chosen.Host, chosen.ID)
+			pando.ErrUnreachable, chosen.Host, chosen.ID)
 	}
 	return chosen.ID, h.V, nil
 }

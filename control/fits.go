@@ -19,7 +19,7 @@ func (c *operators) Fits(_ context.Context, s pando.ServiceKey) ([]pando.HostFit
 		return nil, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 	}
 	p := &placer{ledger: l}
-	return lifecycle.Explain(p.candidates(), p.wish(p.nextSpec(), p.home()), p.waits()), nil
+	return lifecycle.Explain(p.candidates(), p.wish(p.nextSpec(), p.home(), nil), p.waits()), nil
 }
 
 // nextSpec returns the spec of the next instance.

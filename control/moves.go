@@ -258,7 +258,7 @@ func (p leaver) goal(
 	for _, h := range fit {
 		p.load[h.Name] = lifecycle.Load(p.w.LoadOn(h.Name))
 	}
-	h, why, err := lifecycle.Place(fit, p.wish(s, ""))
+	h, why, err := lifecycle.Place(fit, p.wish(s, "", p.fellows(i.Revision, false)))
 	if err != nil && to != "" {
 		err = fmt.Errorf("host %s: %w", to, err)
 	}
@@ -268,7 +268,7 @@ func (p leaver) goal(
 // absent returns the reason why no instance moves to a host without an agent.
 func (p leaver) absent(to pando.HostName) error {
 	if _, known := p.w.Members[to]; known {
-		return fmt.Errorf("%w: host %s is away; `pando hosts` shows since when", pando.ErrUnavailable, to)
+		return fmt.Errorf("%w: host %s is away; `pando hosts` shows since when", pando.ErrUnreachable, to)
 	}
 	return fmt.Errorf("host %s: %w; `pando hosts` lists them", to, pando.ErrNotFound)
 }

@@ -126,11 +126,10 @@ func (c *operators) deploy(
 	old, exists := w.Services[key]
 	svc := old.V
 	switch {
-	case !exists && len(w.Services) >= c.most:
-		return pando.Txn{}, fmt.Errorf("%w: the cluster has %d services, and steering holds no more; "+
-			"remove one (`pando ps`, `pando rm NAME`), or serve several from one service's ports",
-			pando.ErrRefused, len(w.Services))
 	case !exists:
+		if why := cmp.Or(crowded(w, key.Tenant, c.most), vipsOf(w, key.Tenant).usedUp()); why != "" {
+			return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrRefused, why)
+		}
 		svc = pando.Service{ServiceKey: key, Phase: pando.ServiceDeploying}
 	case svc.Removing:
 		return pando.Txn{}, fmt.Errorf(
@@ -162,9 +161,6 @@ func (c *operators) deploy(
 	if err := runnable(w, svc, key, r.Spec); err != nil {
 		return pando.Txn{}, err
 	}
-	if why := vipsOf(w, key.Tenant).usedUp(); !exists && why != "" {
-		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrRefused, why)
-	}
 	if why := overQuota(w, r.Spec, now); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s; `pando tenant show %s` shows its use",
 			pando.ErrRefused, why, key.Tenant)
@@ -174,18 +170,7 @@ func (c *operators) deploy(
 	}
 	replaced, unserved := w.Revisions[key][svc.Target].V, svc.Target != svc.Current
 	svc.Latest++
-	svc.Target, svc.Asked, svc.Trial = svc.Latest, now, nil
-	svc.Book = deployed(svc, r)
-	switch {
-	case svc.Current == 0 || svc.Current == svc.Target || r.Spec.IsJob():
-		svc.Rolling = 0
-	case svc.Rolling > 0:
-		// The rollout that this one overtakes has the wanted number. Its surge is no part of it.
-		svc.Trial = &pando.Trial{Began: now}
-	default:
-		svc.Rolling = max(1, scale.Capacity(leased(w, w.Of(key))))
-		svc.Trial = &pando.Trial{Began: now}
-	}
+	svc = targeted(w, svc, r)
 	r.Number, r.State = svc.Latest, pando.RevisionRolling
 	d := pando.Decision{
 		ID: c.IDs.Sequential(now), Service: key, Kind: pando.DecidedDeploy, By: by, At: now,
@@ -200,6 +185,25 @@ func (c *operators) deploy(
 		t.Put = append(t.Put, replaced)
 	}
 	return t, nil
+}
+
+// targeted returns the record of a service whose newest revision is r, with the number of instances
+// that the rollout must end with.
+func targeted(w *world.World, svc pando.Service, r pando.Revision) pando.Service {
+	svc.Target, svc.Asked, svc.Trial = svc.Latest, r.At, nil
+	svc.Book = deployed(svc, r)
+	switch {
+	case svc.Current == 0 || svc.Current == svc.Target || r.Spec.IsJob():
+		svc.Rolling = 0
+		return svc
+	case svc.Rolling > 0:
+		// The rollout that this one overtakes has the wanted number. Its surge is no part of it.
+	default:
+		here := leased(w, w.Of(r.Service))
+		svc.Rolling = max(1, scale.Capacity(here)-swapping(here))
+	}
+	svc.Trial = &pando.Trial{Began: r.At}
+	return svc
 }
 
 // unable returns why a host of the cluster cannot run a spec, or "". An older agent would ignore

@@ -2,8 +2,10 @@ package control
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/driver/wall"
@@ -126,25 +128,109 @@ func TestASpreadServiceIsRemovedWithoutALostHost(t *testing.T) {
 	}
 }
 
-// A rollout of a spread service replaces each instance, and stays spread.
-func TestARolloutStaysSpread(t *testing.T) {
-	tb := spread(t, 3, nil)
-	tb.deploy(2, func(s *pando.Spec) {
-		s.Scale, s.Place.Spread = pando.Scale{Min: 3, Max: 6}, pando.SpreadHost
-		s.Command = []string{"false"}
-	})
-	for range 12 {
+// rolled deploys a revision and lets it take over.
+func (tb *table) rolled(number int, change func(*pando.Spec)) {
+	tb.t.Helper()
+	tb.deploy(number, change)
+	for range 60 {
 		tb.settle()
 		tb.run()
-		tb.now = tb.now.Add(2e9)
+		if tb.w.Services[web].V.Current == number {
+			return // before anything evens the spread afterwards
+		}
+		tb.now = tb.now.Add(2 * time.Second)
 	}
-	tb.settle()
-	for _, i := range tb.w.Of(web) {
-		if i.Revision != 2 {
-			t.Errorf("%s has revision %d", i.ID, i.Revision)
+	tb.t.Fatalf("revision %d is current, want %d", tb.w.Services[web].V.Current, number)
+}
+
+// Each rollout of a service that spreads leaves it exactly even. What leaves does not count as what
+// stays.
+func TestARolloutLeavesASpreadServiceEven(t *testing.T) {
+	for _, hosts := range []int{2, 3} {
+		for _, least := range []int{2, 3, 4, 6} {
+			for _, rule := range []string{pando.SpreadHost, "zone"} {
+				tb := spread(t, least, func(s *pando.Spec) { s.Place.Spread = rule })
+				tb.put(pando.Host{Name: "h1", Labels: "zone=a", Tunnel: true},
+					pando.Host{Name: "h2", Labels: "zone=b", Tunnel: true},
+					pando.Host{Name: "h3", Labels: "zone=c", Tunnel: true})
+				if hosts == 2 {
+					tb.lose("h3")
+				}
+				for revision := 2; revision <= 6; revision++ {
+					tb.rolled(revision, func(s *pando.Spec) {
+						s.Scale, s.Place.Spread = pando.Scale{Min: least, Max: 2 * least}, rule
+						s.Rollout.Surge = 1 + revision%2
+					})
+					got := tb.hosts()
+					there := got[:hosts]
+					if slices.Max(there)-slices.Min(there) > 1 || got[0]+got[1]+got[2] != least {
+						t.Errorf("%d instances on %d hosts, spread by %s: %v after revision %d",
+							least, hosts, rule, got, revision)
+					}
+				}
+			}
 		}
 	}
-	if got := tb.hosts(); got[0] > 2 || got[1] > 2 || got[2] > 2 || got[0]+got[1]+got[2] != 3 {
+}
+
+// A service with a home that spreads from now on is even after the first rollout.
+func TestAHomeSpreadsEvenly(t *testing.T) {
+	tb := newTable(t)
+	tb.put(pando.Host{Name: "h1", Tunnel: true}, pando.Host{Name: "h2", Tunnel: true})
+	tb.deploy(1, nil)
+	tb.settle()
+	tb.run()
+	tb.settle()
+	tb.rolled(2, func(s *pando.Spec) { s.Place.Spread = pando.SpreadHost })
+	if got := tb.hosts(); got != [3]int{1, 1, 0} {
+		t.Errorf("%v in rotation", got)
+	}
+}
+
+// While the counts differ by two, one instance at a time moves: another one serves before it leaves.
+// A host that has just come gets none.
+func TestASpreadServiceBecomesEven(t *testing.T) {
+	for _, most := range []int{6, 12} { // also with all that it may have
+		tb := spread(t, 6, func(s *pando.Spec) { s.Scale.Max = most })
+		tb.lose("h2")
+		for range 5 {
+			tb.settle()
+			tb.run()
+		}
+		tb.put(pando.Host{Name: "h2", Tunnel: true})
+		tb.now = tb.now.Add(evenAfter - time.Second)
+		tb.settle()
+		if got := tb.hosts(); got != [3]int{3, 0, 3} || len(tb.w.Of(web)) != 6 {
+			t.Fatalf("%v in rotation of %d, before the host has settled", got, len(tb.w.Of(web)))
+		}
+		for range 20 {
+			tb.now = tb.now.Add(evenLook)
+			tb.settle()
+			tb.run()
+			tb.settle()
+			got := tb.hosts()
+			if sum := got[0] + got[1] + got[2]; sum < 6 || len(tb.w.Of(web)) > 7 {
+				t.Fatalf("%v in rotation of %d", got, len(tb.w.Of(web)))
+			}
+		}
+		if got := tb.hosts(); got != [3]int{2, 2, 2} || len(tb.w.Of(web)) != 6 {
+			t.Errorf("%v in rotation of %d, at most %d", got, len(tb.w.Of(web)), most)
+		}
+	}
+}
+
+// A claim from the reserve keeps the spread.
+func TestAClaimKeepsTheSpread(t *testing.T) {
+	tb := spread(t, 3, func(s *pando.Spec) { s.Scale.Max, s.Scale.Warm = 9, 3 })
+	for range 3 {
+		tb.ask(pando.VerbReplicate, tb.w.Of(web)[0].ID)
+		tb.settle()
+		tb.run()
+		tb.settle()
+		tb.run()
+		tb.now = tb.now.Add(2 * time.Second)
+	}
+	if got := tb.hosts(); got != [3]int{2, 2, 2} {
 		t.Errorf("%v in rotation", got)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"pando.run/pando"
@@ -25,6 +26,8 @@ type placer struct {
 	// shunned are the hosts with instances of the service from which this one stays apart.
 	shunned map[pando.HostName]bool
 	taken   scale.Use // by the new instances of this decision
+	// replaces is the instance that the next new one replaces (Instance.Replaces).
+	replaces pando.InstanceID
 	// roomless is the reason why no host has room for the next instance, or "".
 	roomless string
 	// quotaNoted is set once this decision has looked for the record of a wait for a quota.
@@ -193,11 +196,36 @@ func (p *placer) apart(h pando.HostName) bool {
 // spreads reports whether the instances of the service need no common host.
 func (p *placer) spreads() bool { return p.newest().Place.Spread != "" && p.home() == "" }
 
+// fellows returns the number of instances on a host that stay with a new one of a revision: those of
+// the same revision, or alike. A reserve counts only beside another reserve.
+func (p *placer) fellows(revision int, reserve bool) func(pando.HostName) int {
+	same := sync.OnceValue(func() map[int]bool { return alike(p.ledger, revision) })
+	of := func(h pando.HostName, revision int) int {
+		n := p.crew.fellows[fellowship{h, revision, false}]
+		if reserve {
+			n += p.crew.fellows[fellowship{h, revision, true}]
+		}
+		return n
+	}
+	return func(h pando.HostName) int {
+		if !p.here(h) {
+			return 0
+		}
+		n := of(h, revision)
+		for other := range same() {
+			n += of(h, other)
+		}
+		return n
+	}
+}
+
 // wish returns the facts that choose the host of an instance.
-func (p *placer) wish(s pando.Spec, home pando.HostName) lifecycle.Wish {
+func (p *placer) wish(
+	s pando.Spec, home pando.HostName, fellows func(pando.HostName) int,
+) lifecycle.Wish {
 	return lifecycle.Wish{
 		Spec: s, Rule: p.newest().Place, Home: home, Apart: p.apart, Loads: p.loads(home),
-		Lacks: p.lacking(s),
+		Lacks: p.lacking(s), Fellows: fellows,
 		Beside: func(h pando.HostName) int {
 			if !p.here(h) {
 				return 0
@@ -208,13 +236,15 @@ func (p *placer) wish(s pando.Spec, home pando.HostName) lifecycle.Wish {
 }
 
 // choose finds the host of a new instance and makes it the service's home. An ordinal with volumes
-// starts on their host.
-func (p *placer) choose(s pando.Spec, volumes pando.HostName) (pando.Host, string, error) {
+// starts on their host. fellows are those that stay with it (nil: all).
+func (p *placer) choose(
+	s pando.Spec, volumes pando.HostName, fellows func(pando.HostName) int,
+) (pando.Host, string, error) {
 	if why := p.waits(); why != "" {
 		return pando.Host{}, "", fmt.Errorf("%w: %s", pando.ErrNoRoom, why)
 	}
 	home := cmp.Or(volumes, p.home())
-	h, why, err := lifecycle.Place(p.choices(home), p.wish(s, home))
+	h, why, err := lifecycle.Place(p.choices(home), p.wish(s, home, fellows))
 	if err != nil {
 		return h, why, err
 	}
@@ -268,7 +298,7 @@ func (p *placer) addLoad(instances ...pando.Instance) {
 // place gives a granted replicate an instance: a warm one of the same revision if there is one,
 // else a new one. It reports whether there is one.
 func (p *placer) place(i pando.Intent, revision int) bool {
-	o, warm := lifecycle.Claim(p.crew.reserve(), revision, p.claims())
+	o, warm := lifecycle.Claim(p.crew.reserve(), revision, p.claims(), p.fellows(revision, false))
 	if !warm || i.From != "" {
 		return p.placeNew(i, revision, p.role(), false)
 	}
@@ -276,7 +306,7 @@ func (p *placer) place(i pando.Intent, revision int) bool {
 	i.Inputs = with(i.Inputs, map[string]float64{lifecycle.Revision: float64(revision)})
 	reason := fmt.Sprintf("warm on %s", o.Host)
 	p.putIntent(i.Become(pando.IntentPlaced, p.now, reason))
-	o.Warm, o.Intent, o.Born, o.Role = false, i.ID, p.now, p.role()
+	o.Warm, o.Intent, o.Born, o.Role, o.Replaces = false, i.ID, p.now, p.role(), p.replaces
 	p.putInstance(o.Become(pando.PhasePlaced, p.now, reason))
 	return true
 }
@@ -325,7 +355,7 @@ func (p *placer) placeNew(i pando.Intent, revision int, role pando.Role, warm bo
 	o := pando.Instance{
 		ID: p.name(i), Service: p.svc.ServiceKey, Revision: revision,
 		Weight: 100, Role: role, Warm: warm, Phase: pando.PhasePlaced, Reason: i.Reason,
-		From: i.From, Intent: i.ID, Born: p.now, Since: p.now,
+		From: i.From, Intent: i.ID, Born: p.now, Since: p.now, Replaces: p.replaces,
 	}
 	var volumes pando.HostName
 	switch {
@@ -337,7 +367,7 @@ func (p *placer) placeNew(i pando.Intent, revision int, role pando.Role, warm bo
 			o.Weight = e.Weight
 		}
 	}
-	host, why, err := p.choose(spec, volumes)
+	host, why, err := p.choose(spec, volumes, p.fellows(revision, warm))
 	switch {
 	case err == nil:
 	case p.own(i):

@@ -87,6 +87,9 @@ func (d *draft) hold(spec pando.Spec) {
 	if (ordinals{d}).shed(r) {
 		return
 	}
+	if d.spreads() {
+		r.Most += swapping(d.reachable())
+	}
 	if d.count().Capacity >= r.Least || d.mayStart(d.serving(), r.Least) {
 		d.carryOut(scale.Hold(r, d.reachable(), d.stopFirst()))
 	}
@@ -99,6 +102,7 @@ func (d *draft) hold(spec pando.Spec) {
 		d.drainAll(ordinals{d}.orderly(
 			lifecycle.Strangers(d.reachable(), d.serving(), alike(d.ledger, d.serving()))))
 	}
+	d.even()
 	if home := d.home(); home != "" && d.count().Serving >= r.Least {
 		d.drainAll(lifecycle.BringHome(leased(d.w, d.crew.all), home))
 	}

@@ -104,7 +104,7 @@ func (d shift) startPart(number int, reason string) {
 		d.lookAgain(d.now.Add(partLook))
 		return
 	}
-	host, why, err := d.choose(s, "")
+	host, why, err := d.choose(s, "", nil)
 	if err != nil {
 		d.lookAgain(d.now.Add(partLook))
 		return

@@ -255,7 +255,7 @@ func (c *view) Present(h pando.HostName) (pando.Host, error) {
 		return v.V, nil
 	}
 	return pando.Host{}, fmt.Errorf("%w: host %s has no lease; `pando hosts` shows it",
-		pando.ErrUnavailable, h)
+		pando.ErrUnreachable, h)
 }
 
 // hostOf returns the host of an instance that has a record.
@@ -270,7 +270,7 @@ func (c *view) hostOf(i pando.InstanceID) (pando.Host, error) {
 		return h.V, nil
 	}
 	return pando.Host{}, fmt.Errorf("%w: host %s of instance %s has no lease",
-		pando.ErrUnavailable, v.V.Host, i)
+		pando.ErrUnreachable, v.V.Host, i)
 }
 
 // stateHost returns the host that has the objects of a service's main head.
@@ -285,7 +285,7 @@ func (c *view) stateHost(s pando.ServiceKey) (pando.Host, error) {
 	h, ok := c.world.Hosts[head.V.Host]
 	if !ok {
 		return pando.Host{}, fmt.Errorf("%w: host %s, which has the state of %s, has no lease",
-			pando.ErrUnavailable, head.V.Host, s)
+			pando.ErrUnreachable, head.V.Host, s)
 	}
 	return h.V, nil
 }

@@ -91,14 +91,20 @@ func TestAClaimTakesTheFirstWarmInstanceOfTheRevisionAtHome(t *testing.T) {
 	on := func(home pando.HostName) func(pando.HostName) bool {
 		return func(h pando.HostName) bool { return h == home }
 	}
-	if i, ok := Claim(reserve, 2, on("a")); !ok || i.ID != "first" {
+	none := func(pando.HostName) int { return 0 }
+	if i, ok := Claim(reserve, 2, on("a"), none); !ok || i.ID != "first" {
 		t.Errorf("claimed %s", i.ID)
 	}
-	if i, ok := Claim(reserve, 3, on("a")); ok {
+	if i, ok := Claim(reserve, 3, on("a"), none); ok {
 		t.Errorf("claimed %s of another revision", i.ID)
 	}
-	if i, ok := Claim(reserve, 2, on("")); ok {
+	if i, ok := Claim(reserve, 2, on(""), none); ok {
 		t.Errorf("claimed %s without a home", i.ID)
+	}
+	fellows := func(h pando.HostName) int { return len(h) * map[pando.HostName]int{"a": 2, "b": 1}[h] }
+	anywhere := func(pando.HostName) bool { return true }
+	if i, ok := Claim(reserve, 2, anywhere, fellows); !ok || i.ID != "elsewhere" {
+		t.Errorf("claimed %s, want the one on the host with the fewest", i.ID)
 	}
 }
 

@@ -8,6 +8,7 @@ package lifecycle
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"pando.run/pando"
 )
@@ -75,6 +76,9 @@ type Wish struct {
 	Home pando.HostName // of all instances; "": they need no common host
 	// Beside returns the number of instances of the service that run on a host or soon will.
 	Beside func(pando.HostName) int
+	// Fellows returns how many of them stay with the new instance, on the host, and do not leave in a
+	// rollout. They count first in a spread. Nil: all of them.
+	Fellows func(pando.HostName) int
 	// Apart reports whether a host has instances of the service in Rule.Apart.
 	Apart func(pando.HostName) bool
 	// Lacks returns why a host does not give a grant of the spec, or "". Nil: it has none.
@@ -127,6 +131,8 @@ func Place(hosts []pando.Host, w Wish) (h pando.Host, why string, err error) {
 type candidate struct {
 	host   *pando.Host
 	load   Load // with the new instance
+	same   int  // fellows with the same value of the label
+	fellow int  // fellows on the host
 	there  int  // instances of the service with the same value of its label
 	beside int  // instances of the service on the host
 	weight float64
@@ -134,6 +140,8 @@ type candidate struct {
 
 func (a candidate) compare(b candidate) int {
 	return cmp.Or(
+		cmp.Compare(a.same, b.same),
+		cmp.Compare(a.fellow, b.fellow),
 		cmp.Compare(a.there, b.there),
 		cmp.Compare(a.beside, b.beside),
 		cmp.Compare(a.weight, b.weight),
@@ -142,16 +150,33 @@ func (a candidate) compare(b candidate) int {
 	)
 }
 
+// there returns the number of instances on a host, and of those that stay with the new one.
+func (w Wish) there(h pando.HostName) (all, fellows int) {
+	if all = w.Beside(h); w.Fellows == nil {
+		return all, all
+	}
+	return all, w.Fellows(h)
+}
+
+// fellows returns the number of instances on a host that stay with the new one.
+func (w Wish) fellows(h pando.HostName) int {
+	_, n := w.there(h)
+	return n
+}
+
 // best returns the host that the service prefers. Instances on all hosts count in the spread over
-// the values of a label.
+// the values of a label. What stays counts first: a rollout that placed beside what leaves would
+// end with all on one host.
 func (w Wish) best(all []pando.Host, with []candidate) *pando.Host {
-	there := map[string]int{} // instances of the service, by the value of its label
+	same, there := map[string]int{}, map[string]int{} // by the value of the label
 	label := w.Rule.Spread
 	spreads := label != "" && w.Home == ""
 	byLabel := spreads && label != pando.SpreadHost
 	if byLabel {
 		for _, h := range all {
-			there[h.Label(label)] += w.Beside(h.Name)
+			n, fellows := w.there(h.Name)
+			same[h.Label(label)] += fellows
+			there[h.Label(label)] += n
 		}
 	}
 	best := -1
@@ -159,10 +184,10 @@ func (w Wish) best(all []pando.Host, with []candidate) *pando.Host {
 		c := &with[n]
 		c.weight = c.load.weight(c.host)
 		if byLabel {
-			c.there = there[c.host.Label(label)]
+			c.same, c.there = same[c.host.Label(label)], there[c.host.Label(label)]
 		}
 		if spreads {
-			c.beside = w.Beside(c.host.Name)
+			c.beside, c.fellow = w.there(c.host.Name)
 		}
 		if best < 0 || c.compare(with[best]) < 0 {
 			best = n
@@ -179,22 +204,60 @@ func (w Wish) praise(h pando.Host) string {
 			h.Name, w.Loads[h.Name].Instances)
 	case label == pando.SpreadHost:
 		return fmt.Sprintf("on %s, with the fewest instances of %s (%d)",
-			h.Name, w.Spec.Key(), w.Beside(h.Name))
+			h.Name, w.Spec.Key(), w.fellows(h.Name))
 	default:
 		return fmt.Sprintf("on %s of %s %q, with the fewest instances of %s (%d on the host)",
-			h.Name, label, h.Label(label), w.Spec.Key(), w.Beside(h.Name))
+			h.Name, label, h.Label(label), w.Spec.Key(), w.fellows(h.Name))
 	}
 }
 
 // Claim returns the instance in reserve that a start of a revision takes: the first one on a host
-// where an instance of the service may start.
+// where an instance of the service may start, and of those on the host with the fewest fellows.
 func Claim(
 	reserve []pando.Instance, revision int, on func(pando.HostName) bool,
+	fellows func(pando.HostName) int,
 ) (pando.Instance, bool) {
-	for _, i := range reserve {
-		if i.Phase == pando.PhaseWarm && i.Revision == revision && on(i.Host) {
-			return i, true
+	best, least := -1, 0
+	for n := range reserve {
+		i := &reserve[n]
+		if i.Phase != pando.PhaseWarm || i.Revision != revision || !on(i.Host) {
+			continue
+		}
+		if f := fellows(i.Host); best < 0 || f < least {
+			best, least = n, f
 		}
 	}
-	return pando.Instance{}, false
+	if best < 0 {
+		return pando.Instance{}, false
+	}
+	return reserve[best], true
+}
+
+// Evens returns the instance that another one on the host `to` may replace, so that the instances of
+// a service that spreads become even. of returns the group of a host: itself, or the value of its
+// label. It returns "" while the groups differ by less than two. The youngest leaves first.
+func Evens(
+	instances []pando.Instance, to pando.HostName, of func(pando.HostName) string,
+) pando.InstanceID {
+	counts := map[string]int{}
+	for n := range instances {
+		if i := &instances[n]; i.Capacity() {
+			counts[of(i.Host)]++
+		}
+	}
+	most := ""
+	for n := range instances { // in order, so that the result does not depend on a map
+		if g := of(instances[n].Host); counts[g] > counts[most] {
+			most = g
+		}
+	}
+	if counts[most]-counts[of(to)] < 2 {
+		return ""
+	}
+	for _, i := range slices.Backward(instances) {
+		if i.Phase == pando.PhaseInRotation && of(i.Host) == most {
+			return i.ID
+		}
+	}
+	return ""
 }

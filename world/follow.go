@@ -89,7 +89,7 @@ func Continue(
 	defer cancel()
 	wait := waitMin
 	for {
-		err := pando.ErrUnavailable
+		err := fmt.Errorf("the store is %w", pando.ErrUnavailable)
 		for b := range r.Watch(ctx, prefix, after) {
 			if b.Err != nil {
 				err = b.Err

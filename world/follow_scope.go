@@ -3,6 +3,7 @@ package world
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -200,7 +201,7 @@ func (f *following) watch(
 				return
 			}
 		}
-		send(pando.Batch{Err: pando.ErrUnavailable})
+		send(pando.Batch{Err: fmt.Errorf("the store is %w", pando.ErrUnavailable)})
 	}()
 }
 

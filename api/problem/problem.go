@@ -30,6 +30,7 @@ var Kinds = []Kind{
 	{pando.ErrKeyReused, "key_reused", http.StatusUnprocessableEntity},
 	{pando.ErrTooLarge, "too_large", http.StatusRequestEntityTooLarge},
 	{pando.ErrStoreFull, "store_full", http.StatusInsufficientStorage},
+	{pando.ErrUnreachable, "unreachable", http.StatusBadGateway},
 	{pando.ErrUnavailable, "unavailable", http.StatusServiceUnavailable},
 	{pando.ErrNotReady, "not_ready", http.StatusGatewayTimeout},
 	{pando.ErrBusy, "busy", http.StatusServiceUnavailable},

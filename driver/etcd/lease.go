@@ -229,10 +229,10 @@ func (l *lease) await(
 				return nil
 			}
 		case <-l.alive:
-			return fmt.Errorf("%w: %w", pando.ErrUnavailable, errLeaseLost)
+			return fmt.Errorf("the store is %w: %w", pando.ErrUnavailable, errLeaseLost)
 		case resp, ok := <-gone:
 			if !ok {
-				return pando.ErrUnavailable
+				return fmt.Errorf("the store is %w", pando.ErrUnavailable)
 			}
 			if resp.Err() != nil || len(resp.Events) > 0 {
 				return nil // the next attempt to win shows the current holder

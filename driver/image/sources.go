@@ -86,12 +86,12 @@ func (s *Store) sources(
 	}
 	if len(out) == 0 && i.Host == "" && s.missing(top) {
 		return nil, fmt.Errorf("%w: no host that was asked has it; `pando snapshot ls` lists the "+
-			"snapshots of all hosts", pando.ErrUnavailable)
+			"snapshots of all hosts", pando.ErrUnreachable)
 	}
 	if len(out) == 0 && s.missing(top) {
 		return nil, fmt.Errorf("%w: only host %s has read it, and no host that was asked has it now; "+
 			"`pando hosts` shows them, and a new deploy on the server's host reads it again",
-			pando.ErrUnavailable, i.Host)
+			pando.ErrUnreachable, i.Host)
 	}
 	return out, nil
 }

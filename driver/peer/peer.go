@@ -163,7 +163,7 @@ func outOfReach(ctx context.Context, h pando.Host, err error) error {
 		return ctx.Err()
 	}
 	return fmt.Errorf("%w: host %s at %s does not answer: %w",
-		pando.ErrUnavailable, h.Name, h.Endpoint, err)
+		pando.ErrUnreachable, h.Name, h.Endpoint, err)
 }
 
 // get reads the answer of a host.

@@ -288,6 +288,11 @@ func (b *sandbox) Stop(ctx context.Context) error {
 		return nil // the kernel ended everything with its shim
 	}
 	b.slot.wake() // an order to end waits for no one to continue it
+	return b.stop(ctx)
+}
+
+// stop is Stop for a shim that runs.
+func (b *sandbox) stop(ctx context.Context) error {
 	if !(emulator{b}).pressed(ctx) {
 		sig := unix.SignalNum(b.slot.Spec.StopSignal)
 		if sig == 0 {

@@ -2,7 +2,6 @@ package process
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -19,10 +18,9 @@ import (
 
 // Times of shims that do not answer.
 const (
-	shimLook     = 2 * time.Second  // between two looks at all shims
-	askAgainMin  = time.Second      // before the second question
-	askAgainMax  = 30 * time.Second // between later ones
-	shimEndsSoon = time.Second      // from the end of a connection to that of a process that ends
+	shimLook    = 2 * time.Second  // between two looks at all shims
+	askAgainMin = time.Second      // before the second question
+	askAgainMax = 30 * time.Second // between later ones
 )
 
 // silence is what is known about the answers of a shim.
@@ -121,7 +119,7 @@ func (d *Driver) silent(s *slot, why error) *sandbox {
 // resume finds out why the talk with a shim ended. It returns true once there is a new one, and
 // false if the shim has ended or the agent has left the sandbox.
 func (b *sandbox) resume(why error) bool {
-	if closed(b.left) || b.slot.endsWithin(shimEndsSoon) {
+	if closed(b.left) || b.slot.endsSoon() {
 		return false
 	}
 	b.silence.mu.Lock()
@@ -185,26 +183,24 @@ func (b *sandbox) join(fresh *sandbox) bool {
 	return true
 }
 
-// endsWithin reports whether the shim ends within a time.
-func (s *slot) endsWithin(most time.Duration) bool {
+// endsSoon reports whether the shim ends within about a second. A connection ends before its process.
+func (s *slot) endsSoon() bool {
+	const looks, lookMilliseconds = 10, 100
 	fd, err := unix.PidfdOpen(s.PID, 0)
 	if err != nil {
 		return !s.alive()
 	}
 	defer unix.Close(fd)
-	deadline := time.Now().Add(most)
-	for s.alive() {
-		left := time.Until(deadline)
-		if left <= 0 {
-			return false
+	for range looks {
+		if !s.alive() {
+			return true
 		}
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}},
-			int(left.Milliseconds())+1)
-		if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, lookMilliseconds)
+		if n > 0 || err != nil && err != unix.EINTR {
 			return n > 0 || !s.alive()
 		}
 	}
-	return true
+	return false
 }
 
 func (d *Driver) watchShim(b *sandbox) {

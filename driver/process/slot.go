@@ -165,13 +165,7 @@ func (s *slot) startShim(self []string, furnish furniture) (live *os.File, err e
 		}
 		files = append(files, f)
 	}
-	notify, err := net.ListenUnixgram("unixgram",
-		&net.UnixAddr{Name: filepath.Join(s.self(), "notify.sock"), Net: "unixgram"})
-	if err != nil {
-		return nil, err
-	}
-	f, err := notify.File()
-	notify.Close()
+	f, err := s.listenNotify()
 	if err != nil {
 		return nil, err
 	}
@@ -206,6 +200,17 @@ func (s *slot) startShim(self []string, furnish furniture) (live *os.File, err e
 		return nil, fmt.Errorf("start a shim: %w", err)
 	}
 	return live, nil
+}
+
+// listenNotify makes the socket for the program's sd_notify datagrams.
+func (s *slot) listenNotify() (*os.File, error) {
+	notify, err := net.ListenUnixgram("unixgram",
+		&net.UnixAddr{Name: filepath.Join(s.self(), "notify.sock"), Net: "unixgram"})
+	if err != nil {
+		return nil, err
+	}
+	defer notify.Close()
+	return notify.File()
 }
 
 // reap waits for the end of a child. The runtime polls its pidfd, so no thread waits per sandbox.

@@ -92,6 +92,8 @@ func configure(spec *ebpf.CollectionSpec) error {
 		"vip6_net":      [2]uint32(vip6[:2]),
 		"instances_net": words(instances4.Addr())[0], "instances_mask": mask(instances4.Bits()),
 		"instances6_net": [2]uint32(net6[:2]),
+		"own_port_first": uint16(pando.OwnPortFirst), "own_port_last": uint16(pando.OwnPortLast),
+		"tunnel_port": uint16(pando.TunnelPort),
 	} {
 		if err := spec.Variables[name].Set(v); err != nil {
 			return fmt.Errorf("set %s of the program of walls: %w", name, err)

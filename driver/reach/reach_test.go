@@ -202,8 +202,11 @@ func passes(t *testing.T, w *Steering, ifindex int, p packet) bool {
 type newFlow struct {
 	name  string
 	p     packet
-	needs pando.Reach // "": it always passes
+	needs pando.Reach // "": it always passes; nobody: never
 }
+
+// nobody is a word that no spec has.
+const nobody pando.Reach = "nobody"
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
@@ -237,6 +240,15 @@ func flowsOf(link pando.Link) []newFlow {
 		{"a ping of another host", packet{link.IP4, otherHost, "ping", 0, 0}, ""},
 		{"a reply to another host", packet{link.IP4, otherHost, "synack", 8080, 5}, ""},
 		{"an answer to another host", packet{link.IP4, otherHost, "udp", 7007, 9}, ""},
+		{"an answer to a tunnel", packet{link.IP4, otherHost, "udp", 7007, pando.TunnelPort}, nobody},
+		{"a tunnel", packet{link.IP4, otherHost, "udp", 5, pando.TunnelPort}, nobody},
+		{"a tunnel, IPv6", packet{link.IP6, otherHost6, "udp", 5, pando.TunnelPort}, nobody},
+		{"its own tunnel", packet{link.IP4, hostAddress, "udp", 7007, pando.TunnelPort}, nobody},
+		{"another server", packet{link.IP4, otherHost, "syn", 5, pando.TunnelPort}, pando.ReachHost},
+		{"an answer to probes", packet{link.IP6, otherHost6, "udp", 7007, pando.LivenessPort},
+			pando.ReachHost},
+		{"an answer to such a port outside", packet{link.IP4, outside, "udp", 7007, pando.TunnelPort},
+			pando.ReachInternet},
 		{"the Internet", packet{link.IP4, outside, "syn", 5, 443}, pando.ReachInternet},
 		{"a reply of the VIP", packet{addr("10.127.0.2"), hostAddress, "syn", 80, 5}, ""},
 		{"the Internet, IPv6", packet{link.IP6, outside6, "syn", 5, 443}, pando.ReachInternet},

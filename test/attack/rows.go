@@ -247,6 +247,8 @@ var Table = []Row{
 		by("test/steering", "TestRemoteOfEBPF"))},
 	{"P9", Instance, "noise to the names of the host", Blocked,
 		by("driver/dns", "TestNoise", "FuzzMessage")},
+	{"P10", Instance, "packets for a tunnel, by UDP from a published port", Blocked,
+		by("driver/reach", "TestWallsRefuseNewFlowsOnly")},
 	{"H10", Instance, "ports of other hosts", Blocked, join(
 		by("driver/reach", "TestWallsRefuseNewFlowsOnly"),
 		lab)},
@@ -272,7 +274,10 @@ var Table = []Row{
 			"TestARegistryOutsideLeadsNowhereInside",
 			"TestAPasswordNeverGoesWithoutTLS")},
 	{"H8", Disk, "a full disk by one volume or one image", Open, nil},
-	{"H9", Network, "all places of port 7401 by strangers", Open, nil},
+	{"H9", Network, "all places of port 7401 by strangers", Blocked,
+		by("cmd/pando/daemon",
+			"TestAFloodOfStrangersShutsOutNobody",
+			"TestOneNetworkHasAShareOfTheStrangers")},
 	{"H11", Token, "memory of the server by slow watches", Blocked,
 		by("control/stream", "TestTheLogIsBoundedInBytes")},
 	{"H12", Token, "all sessions of a host", Blocked,
@@ -283,5 +288,6 @@ var Table = []Row{
 			"TestATenantCannotTakeTheConnectionsOfOthers")},
 	{"H14", Instance, "all translated connections of a host", Open, nil},
 	{"H15", Token, "all services of the cluster", Open, nil},
-	{"H16", Image, "layers of deep paths", Open, nil},
+	{"H16", Image, "layers of deep paths", Blocked,
+		by("driver/image", "TestADeepPathIsRefused", "TestTheProcessThatUnpacksHasLimits")},
 }

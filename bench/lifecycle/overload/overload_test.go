@@ -93,7 +93,7 @@ func left(p *labtest.Pando, s *labtest.Service) (n int) {
 	}
 	for _, b := range all {
 		switch {
-		case b.Decision != nil && b.Decision.Kind == pando.DecidedUnhealthy,
+		case b.Decision != nil && b.Decision.Inputs["replaced"] > 0, // it did not answer
 			b.Decision != nil && b.Decision.Kind == pando.DecidedFailed,
 			b.Intent != nil && b.Intent.Verb == pando.VerbHalt:
 			n++

@@ -76,9 +76,8 @@ func tend(ctx context.Context, p place) error {
 	}
 	defer steering.Close()
 	h := introduce(p, log)
-	peers := peer.New(peer.Reach{
-		Own: h.Name, Socket: p.agent(), TLS: c.identity.ToHost, Clock: wall.Clock{},
-	})
+	peers := peer.New(peer.Reach{Own: h.Name, Socket: p.agent(), TLS: c.identity.ToHost,
+		Clock: wall.Clock{}})
 	defer peers.Close()
 	images, err := openImages(p, peers, log)
 	if err != nil {

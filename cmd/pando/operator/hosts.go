@@ -177,6 +177,9 @@ func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 	frozen(w, all)
 	presumedDead(w, all)
 	announcing(w, all)
+	for _, text := range twoHolders(all) {
+		fmt.Fprintln(w, cli.Clean(text))
+	}
 	routing(w, all)
 	for _, h := range all {
 		if text := lost(h.Losses); text != "" {
@@ -229,4 +232,24 @@ func announcing(w io.Writer, all []pando.HostStatus) {
 				h.Losses.Announces)))
 		}
 	}
+}
+
+// twoHolders names the pairs of hosts that answer for the same VIPs of one network.
+func twoHolders(all []pando.HostStatus) (out []string) {
+	held := func(h pando.HostStatus) (s pando.Shares) {
+		if h.Losses != nil {
+			s, _ = pando.ParseShares(h.Losses.Holds) // a host of another build says nothing
+		}
+		return s
+	}
+	for n, h := range all {
+		for _, o := range all[n+1:] {
+			if both := held(h).And(held(o)).Len(); h.Segment == o.Segment && both > 0 {
+				out = append(out, fmt.Sprintf("two holders: %s and %s both answer on %s for %d of %d "+
+					"shares of the VIPs; they settle that within seconds once they reach each other",
+					h.Name, o.Name, h.Segment, both, pando.VIPShares))
+			}
+		}
+	}
+	return out
 }
