@@ -44,8 +44,9 @@ const (
 // others.
 func (k DecisionKind) OfAgents() bool {
 	switch k {
-	case DecidedFailed, DecidedUnhealthy, DecidedConflict, DecidedSalvage, DecidedDrainEnd,
-		DecidedDrainWait, DecidedLeader, DecidedSnapshot, DecidedSecret, DecidedConfig, DecidedRestored:
+	case DecidedFailed, DecidedEnded, DecidedUnhealthy, DecidedConflict, DecidedSalvage,
+		DecidedDrainEnd, DecidedDrainWait, DecidedLeader, DecidedSnapshot, DecidedSecret,
+		DecidedConfig, DecidedRestored:
 		return true
 	}
 	return false
