@@ -300,6 +300,30 @@ type HostStatus struct {
 	Heard     time.Time `json:"heard,omitzero"`
 	Instances int       `json:"instances"`        // placed on it
 	Losses    *Losses   `json:"losses,omitempty"` // packets its steering lost; nil: it does not answer
+	// SkewSeconds is how far its clock is ahead of the answering server's, less what the way of the
+	// answer may explain. Nil: it does not answer.
+	SkewSeconds *float64 `json:"skew_seconds,omitempty"`
+}
+
+// The skew of a host's clock from which it is shown, and from which it is a fault. Pando orders and
+// measures by one clock, but certificates, tokens, schedules and logs rest on each host's own.
+const (
+	SkewShown = time.Second
+	SkewFault = 5 * time.Second
+)
+
+// SkewOf returns how far another clock is ahead of the own one. The other clock was read at `at`,
+// between two readings of the own one. What the time between them may explain is no skew.
+func SkewOf(at, before, after time.Time) time.Duration {
+	half := after.Sub(before) / 2
+	off := at.Sub(before.Add(half))
+	switch {
+	case off > half:
+		return off - half
+	case off < -half:
+		return off + half
+	}
+	return 0
 }
 
 // Peers connects servers and agents to the agents of all hosts. driver/peer implements it over

@@ -454,6 +454,8 @@ type Because struct {
 	At       time.Time `json:"at"`
 	Intent   *Intent   `json:"intent,omitempty"`
 	Decision *Decision `json:"decision,omitempty"`
+	// Created is the commit that recorded it. It orders what several hosts wrote by their clocks.
+	Created StoreRevision `json:"created"`
 }
 
 // HostFit is one line of `pando why --pending`: a host as the place of a service's next instance.

@@ -205,6 +205,8 @@ type Losses struct {
 	Holds string `json:"holds,omitempty"`
 	// Routes are those that the host announces to routers. Nil: it speaks with none.
 	Routes *Routes `json:"routes,omitempty"`
+	// Now is the time of the host's clock at its answer.
+	Now time.Time `json:"now,omitzero"`
 }
 
 // EndpointCounters are totals since the endpoint was published.

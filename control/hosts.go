@@ -48,7 +48,8 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 				h.Heard = c.Clock.Now().Add(-ago)
 			}
 		}
-		h.Losses, h.Leads = losses[name], name == leads
+		h.Losses, h.Leads = losses[name].of, name == leads
+		h.SkewSeconds = losses[name].skew
 		out = append(out, h)
 	}
 	return out, nil
@@ -78,22 +79,34 @@ func (c *operators) leads(ctx context.Context) (h pando.HostName) {
 // lossesWait bounds how long hosts may take to report their losses.
 const lossesWait = 300 * time.Millisecond
 
-// losses asks every host for its lost packets. A host that does not answer is left out.
-func (c *operators) losses(ctx context.Context) map[pando.HostName]*pando.Losses {
+// report is the answer of a host.
+type report struct {
+	of   *pando.Losses
+	skew *float64
+}
+
+// losses asks every host for its lost packets and its time. A host that does not answer is left out.
+func (c *operators) losses(ctx context.Context) map[pando.HostName]report {
 	ctx, cancel := context.WithTimeout(ctx, lossesWait)
 	defer cancel()
-	out := map[pando.HostName]*pando.Losses{}
+	out := map[pando.HostName]report{}
 	var mu sync.Mutex
 	var asking sync.WaitGroup
 	for _, h := range c.hosts() {
 		asking.Go(func() {
+			before := c.Clock.Now()
 			l, err := c.Peers.Losses(ctx, h)
 			if err != nil {
 				return
 			}
+			r := report{of: &l}
+			if !l.Now.IsZero() {
+				off := pando.SkewOf(l.Now, before, c.Clock.Now()).Seconds()
+				r.skew = &off
+			}
 			mu.Lock()
 			defer mu.Unlock()
-			out[h.Name] = &l
+			out[h.Name] = r
 		})
 	}
 	asking.Wait()

@@ -515,15 +515,24 @@ func (c *operators) Why(_ context.Context, s pando.ServiceKey, most int) ([]pand
 	if _, ok := c.world.Services[s]; !ok {
 		return nil, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 	}
-	out := []pando.Because{}
+	out, changed := []pando.Because{}, map[pando.Key]pando.StoreRevision{}
 	for _, i := range c.world.IntentsOf(s) {
-		out = append(out, pando.Because{At: i.Changed(), Intent: &i})
+		v := c.world.Intents[i.ID]
+		changed[v.V.Key()] = v.Modified
+		out = append(out, pando.Because{At: i.Changed(), Intent: &i, Created: c.world.CreatedOf(i.Key())})
 	}
 	for _, d := range c.world.DecisionsOf(s) {
-		out = append(out, pando.Because{At: d.At, Decision: &d})
+		at := c.world.CreatedOf(d.Key())
+		changed[d.Key()] = at
+		out = append(out, pando.Because{At: d.At, Decision: &d, Created: at})
 	}
-	slices.SortStableFunc(out,
-		func(a, b pando.Because) int { return cmp.Compare(a.At.UnixNano(), b.At.UnixNano()) })
+	of := func(b pando.Because) pando.StoreRevision {
+		if b.Intent != nil {
+			return changed[b.Intent.Key()]
+		}
+		return changed[b.Decision.Key()]
+	}
+	slices.SortStableFunc(out, func(a, b pando.Because) int { return cmp.Compare(of(a), of(b)) })
 	if most > 0 && len(out) > most {
 		out = out[len(out)-most:]
 	}

@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -33,7 +34,12 @@ type Config struct {
 	OnlyIPv6 bool // no member has an IPv4 address
 	// Router adds a router between the client and the VIPs. Route starts it.
 	Router bool
+	// Skew is how far the clocks of hosts are ahead, by name. Only the pando of a host sees it.
+	Skew map[string]time.Duration
 }
+
+// SkewVariable is the environment variable with the skew of the clock of a lab host.
+const SkewVariable = "PANDO_LAB_SKEW"
 
 // Host is one member of the lab: a virtual host, the switch or the client.
 type Host struct {
@@ -43,6 +49,8 @@ type Host struct {
 	IPv4  string `json:"ipv4,omitempty"`
 	IPv6  string `json:"ipv6,omitempty"`
 	Port  string `json:"port,omitempty"` // its device on the switch
+	// Skew is how far its clock is ahead.
+	Skew  time.Duration `json:"skew,omitempty"`
 	leash *os.File
 }
 
@@ -98,6 +106,7 @@ func Up(ctx context.Context, c Config) (_ *Lab, err error) {
 		if err != nil {
 			return nil, err
 		}
+		h.Skew = c.Skew[h.Name]
 		l.Hosts = append(l.Hosts, h)
 	}
 	if err := l.wire(); err != nil {
@@ -202,7 +211,11 @@ func (l *Lab) Exec(ctx context.Context, name string, argv ...string) (*exec.Cmd,
 	if at := h.folder(); at != "" {
 		args = append(args, "--wdns="+at)
 	}
-	return exec.CommandContext(ctx, "nsenter", append(append(args, "--"), argv...)...), nil
+	args = append(args, "--")
+	if h.Skew != 0 {
+		args = append(args, "env", SkewVariable+"="+h.Skew.String())
+	}
+	return exec.CommandContext(ctx, "nsenter", append(args, argv...)...), nil
 }
 
 // Data returns the folder on this machine that a host sees as /var/lib/pando.
@@ -258,6 +271,7 @@ func (l *Lab) Boot(ctx context.Context, name string) error {
 	if err := l.replug(&h, i+1); err != nil {
 		return errors.Join(fmt.Errorf("boot lab host %s: %w", name, err), h.end())
 	}
+	h.Skew = l.Hosts[i].Skew
 	l.Hosts[i] = h
 	return l.save()
 }

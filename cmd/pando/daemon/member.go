@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -18,6 +17,7 @@ import (
 	"pando.run/pando/driver/kernel"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/wall"
 	"pando.run/pando/world"
 )
 
@@ -115,7 +115,7 @@ func (p place) joining(i *trust.Identity) (peer.Joining, error) {
 	return peer.Joining{
 		Host: pando.HostName(p.Host), Address: p.Address, Address6: p.address6,
 		Layout: world.CurrentLayout(), Version: cli.Version, Request: request,
-		Now: time.Now(),
+		Now: wall.Clock{}.Now(),
 	}, err
 }
 

@@ -161,11 +161,11 @@ func (o promotion) hand(
 		return out, err
 	}
 	if !m.Server {
-		if err := o.CheckServer(s.Token, time.Now()); err != nil {
+		if err := o.CheckServer(s.Token, wall.Clock{}.Now()); err != nil {
 			return out, err
 		}
 	}
-	if err := fits(s, m, time.Now()); err != nil {
+	if err := fits(s, m, wall.Clock{}.Now()); err != nil {
 		return out, err
 	}
 	if err := o.sameStore(s); err != nil {
@@ -177,7 +177,7 @@ func (o promotion) hand(
 	if !m.Server {
 		server := m
 		server.Server = true
-		use, err := o.UseServer(s.Token, time.Now())
+		use, err := o.UseServer(s.Token, wall.Clock{}.Now())
 		if err != nil {
 			return out, err
 		}
@@ -280,7 +280,7 @@ func askServer(ctx context.Context, p place, m *trust.Membership) error {
 		Version: cli.Version, Foreign: p.Store.there(),
 	}
 	for {
-		ask.Now = time.Now()
+		ask.Now = wall.Clock{}.Now()
 		got, err := peer.Serve(ctx, m.Server, m.Identity.ToServer(), ask)
 		if err == nil {
 			return acceptServer(p, m, got)
@@ -326,7 +326,7 @@ func leaveServers(p place) error {
 		return err
 	}
 	store := filepath.Join(p.Data, "store")
-	aside := store + ".removed-" + time.Now().UTC().Format("20060102T150405")
+	aside := store + ".removed-" + wall.Clock{}.Now().UTC().Format("20060102T150405")
 	err := os.Rename(store, aside)
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil

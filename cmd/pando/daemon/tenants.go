@@ -183,7 +183,7 @@ func (o imageOperators) IssueToken(
 		return is, err
 	}
 	t := pando.Token{TokenKey: k, Hash: pando.TokenHash(secret), May: c.May,
-		Until: time.Now().Add(pando.Seconds(c.ForSeconds)).Truncate(time.Second)}
+		Until: wall.Clock{}.Now().Add(pando.Seconds(c.ForSeconds)).Truncate(time.Second)}
 	if err := o.SetToken(ctx, t, c.Replace, by); err != nil {
 		return is, err
 	}

@@ -83,7 +83,7 @@ func invitation(
 		return pando.Invitation{}, fmt.Errorf("%w: the server does not listen for other hosts; "+
 			"`pando down`, then `pando up --listen ADDRESS`", pando.ErrRefused)
 	}
-	until := time.Now().Add(keep).Truncate(time.Second)
+	until := wall.Clock{}.Now().Add(keep).Truncate(time.Second)
 	token, err := mint(until)
 	return pando.Invitation{Token: token, Join: p.open(joinPort), Until: until, Uses: uses}, err
 }
@@ -94,7 +94,7 @@ func (m machine) invite(
 	live place, keep time.Duration, uses int, more string,
 	mint func(a *trust.Authority, until time.Time) (string, error),
 ) error {
-	a, err := trust.OpenAuthority(live.trust(), time.Now())
+	a, err := trust.OpenAuthority(live.trust(), wall.Clock{}.Now())
 	if err != nil {
 		return err
 	}

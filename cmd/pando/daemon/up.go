@@ -106,7 +106,7 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 			continue
 		}
 		if role == "agent" {
-			since = time.Now() // an older record belongs to a former agent
+			since = wall.Clock{}.Now() // an older record belongs to a former agent
 		}
 		if err := p.begin(ctx, role); err != nil {
 			return err

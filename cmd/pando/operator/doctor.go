@@ -1,9 +1,11 @@
 package operator
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -23,7 +25,8 @@ func Doctor(o *Console) *cobra.Command {
 		Use: "doctor", Short: "check this machine, and print how to mend it",
 		Long: "Try each kernel feature that Pando needs, and leave nothing behind. For each missing\n" +
 			"feature, print its cost and how to mend it. If Pando runs here, also print the BGP\n" +
-			"sessions that are down. The exit code is 11 if Pando cannot run here.",
+			"sessions that are down, and the hosts whose clocks differ. The exit code is 11 if\n" +
+			"Pando cannot run here.",
 		Example: "  pando doctor\n  pando doctor --steer ovs\n" +
 			"  pando doctor -o json | jq '.checks[] | select(.state != \"ok\")'",
 		Args: cobra.NoArgs,
@@ -36,6 +39,7 @@ func Doctor(o *Console) *cobra.Command {
 			}
 			all = append(all, snapshotFinding())
 			all = append(all, sessions(c.Context(), o)...)
+			all = append(all, clocks(c.Context(), o)...)
 			report := struct {
 				Fit    bool             `json:"fit"`
 				Checks []kernel.Finding `json:"checks"`
@@ -57,6 +61,26 @@ func Doctor(o *Console) *cobra.Command {
 	c.Flags().StringVar(&run, "ovs-run", ovs.RunDir, "folder with the sockets of Open vSwitch")
 	return o.Flag(c)
 }
+
+// clocks returns a finding for each host of the cluster whose clock differs from the server's, if
+// Pando runs here.
+func clocks(ctx context.Context, o *Console) (out []kernel.Finding) {
+	ctx, cancel := context.WithTimeout(ctx, clocksWait)
+	defer cancel()
+	all, err := o.client.Hosts(ctx)
+	if err != nil {
+		return nil // Pando does not run here
+	}
+	for _, text := range skewed(all) {
+		out = append(out, kernel.Finding{Name: "clocks of the cluster", State: kernel.Missing, Found: text,
+			Costs: "its certificates, tokens, schedules and the times in its logs are off by that",
+			Mend:  "set the clock there: `timedatectl set-ntp true`"})
+	}
+	return out
+}
+
+// clocksWait is how long `pando doctor` waits for the hosts.
+const clocksWait = 2 * time.Second
 
 // openVSwitch is the finding about the switch of `pando up --steer ovs`.
 func openVSwitch(run string) kernel.Finding {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"time"
 
@@ -176,6 +177,9 @@ func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 	cli.Columns(w, rows...)
 	frozen(w, all)
 	presumedDead(w, all)
+	for _, text := range skewed(all) {
+		fmt.Fprintln(w, cli.Clean(text))
+	}
 	announcing(w, all)
 	for _, text := range twoHolders(all) {
 		fmt.Fprintln(w, cli.Clean(text))
@@ -187,6 +191,26 @@ func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 		}
 	}
 	outOfReach(w, all)
+}
+
+// skewed returns a line for each host whose clock differs from the server's.
+func skewed(all []pando.HostStatus) (out []string) {
+	for _, h := range all {
+		if h.SkewSeconds == nil || math.Abs(*h.SkewSeconds) < pando.SkewShown.Seconds() {
+			continue
+		}
+		off, way := pando.Seconds(math.Abs(*h.SkewSeconds)), "ahead of"
+		if *h.SkewSeconds < 0 {
+			way = "behind"
+		}
+		text := fmt.Sprintf("the clock of %s is %s %s the server's", h.Name, brief(off), way)
+		if off >= pando.SkewFault {
+			text = "fault: " + text + ": certificates, tokens, schedules and logs rest on it; set it there " +
+				"(`timedatectl set-ntp true`)"
+		}
+		out = append(out, text)
+	}
+	return out
 }
 
 // serversOf counts the hosts with a server.

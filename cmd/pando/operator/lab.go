@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -79,20 +80,27 @@ func LabInit() *cobra.Command {
 func (o *Console) labUp(dir *string) *cobra.Command {
 	var hosts int
 	var bare, router bool
+	var skews map[string]string
 	c := &cobra.Command{
 		Use: "up", Short: "make hosts, a switch and a client, and start Pando",
 		Long: "Make virtual hosts, a switch between them and a client. The first host runs the\n" +
 			"server, and the others join it. With --bare, the hosts run nothing. With --router, a\n" +
-			"router (BIRD) lies between the client and the VIPs. The hosts announce the VIPs by BGP.",
+			"router (BIRD) lies between the client and the VIPs. The hosts announce the VIPs by BGP.\n" +
+			"With --skew, the pando of a host has a clock that is off.",
 		Example: "  pando lab up --hosts 3\n  pando lab up --hosts 2 --bare\n" +
-			"  pando lab up --router && pando lab exec router -- ip route", Args: cobra.NoArgs,
+			"  pando lab up --router && pando lab exec router -- ip route\n" +
+			"  pando lab up --hosts 2 --skew host2=-60s", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			self, err := os.Executable()
 			if err != nil {
 				return fmt.Errorf("find the pando binary: %w", err)
 			}
+			skew, err := skewsOf(skews, hosts)
+			if err != nil {
+				return err
+			}
 			l, err := lab.Up(c.Context(), lab.Config{Hosts: hosts, Name: "host", Self: self, Dir: *dir,
-				Router: router})
+				Router: router, Skew: skew})
 			if err == nil && router {
 				if err = lab.Route(c.Context(), l, lab.BGP{}); err != nil {
 					err = errors.Join(err, l.Down())
@@ -112,7 +120,25 @@ func (o *Console) labUp(dir *string) *cobra.Command {
 	c.Flags().IntVar(&hosts, "hosts", 3, "number of hosts")
 	c.Flags().BoolVar(&bare, "bare", false, "start nothing on the hosts")
 	c.Flags().BoolVar(&router, "router", false, "add a router, to which the hosts speak BGP")
+	c.Flags().StringToStringVar(&skews, "skew", nil, "how far the clock of a host is ahead, as HOST=60s")
 	return o.Flag(c)
+}
+
+// skewsOf reads the skews of hosts of a lab.
+func skewsOf(given map[string]string, hosts int) (map[string]time.Duration, error) {
+	out := map[string]time.Duration{}
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		d, err := time.ParseDuration(given[name])
+		if err != nil {
+			return nil, cli.Usagef("--skew %s=%s: want a duration such as -60s", name, given[name])
+		}
+		n, err := strconv.Atoi(strings.TrimPrefix(name, "host"))
+		if err != nil || n < 1 || n > hosts {
+			return nil, cli.Usagef("--skew %s: the lab has the hosts host1 to host%d", name, hosts)
+		}
+		out[name] = d
+	}
+	return out, nil
 }
 
 // populate joins the hosts of a lab into one cluster.

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -193,7 +194,7 @@ func Why(o *Console) *cobra.Command {
 		}
 		return o.Show(all, func(w io.Writer) {
 			slices.SortStableFunc(all,
-				func(a, b pando.Because) int { return shownAt(a).Compare(shownAt(b)) })
+				func(a, b pando.Because) int { return cmp.Compare(a.Created, b.Created) })
 			for _, b := range all {
 				because(w, b)
 			}

@@ -362,26 +362,26 @@ func about(i pando.Intent) string {
 	return i.By.String()
 }
 
-// shownAt returns the time that is printed before an intent or decision.
-func shownAt(b pando.Because) time.Time {
-	if b.Decision != nil {
-		return b.Decision.At
-	}
-	return b.Intent.Asked()
-}
-
 // steps returns the states of an intent after the first one. Each has the time since the ask, and
 // its reason if that changed.
 func steps(h []pando.Transition) string {
 	var out []string
 	for n, t := range h[1:] {
-		text := fmt.Sprintf("%s +%s", t.State, brief(t.At.Sub(h[0].At)))
+		text := fmt.Sprintf("%s %s", t.State, after(h[0].At, t.At))
 		if t.Reason != h[n].Reason && t.Reason != "" {
 			text += " (" + t.Reason + ")"
 		}
 		out = append(out, text)
 	}
 	return strings.Join(out, " → ")
+}
+
+// after returns the time of a step after the first one. A step before it is of another host's clock.
+func after(first, t time.Time) string {
+	if d := t.Sub(first); d < 0 {
+		return "(by its host's clock " + brief(-d) + " earlier)"
+	}
+	return "+" + brief(t.Sub(first))
 }
 
 // inputs returns the inputs of a decision as text.
@@ -419,7 +419,7 @@ func clock(t time.Time) string { return t.Local().Format("15:04:05.000") }
 func brief(d time.Duration) string {
 	switch {
 	case d < 0: // the times are of two clocks
-		return "-" + brief(-d)
+		return "-" + brief(-max(d, -math.MaxInt64))
 	case d < time.Millisecond:
 		return d.Round(10 * time.Microsecond).String()
 	case d < time.Second:
