@@ -109,7 +109,6 @@ func tend(ctx context.Context, p place) error {
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 		Logged: logged.figures, Worked: wall.Worked,
 	})
-	images.Member = a.HasHostAt
 	faces, err := agentFaces(p, c, images, facesOf(p, a, images, objects))
 	if err != nil {
 		return err
@@ -127,6 +126,7 @@ func tend(ctx context.Context, p place) error {
 type faces struct{ forPeers, forOwn, metrics http.Handler }
 
 func facesOf(p place, a *agent.Agent, images *image.Store, objects *bolt.Store) faces {
+	images.Member = a.HasHostAt // addresses that no registry of a token may have
 	forPeers := peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(peer.VIPHandler(
 		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), a), images.Blob), objects.Copy)
 	metrics := api.HostMetrics(a)
