@@ -34,6 +34,7 @@
 //	registry     store.go      the records of the cluster, with leases and fences.
 //	record       store.go      one key of the registry with its value.
 //	cgroup       instance.go   the group that limits and counts a sandbox.
+//	wait         waits.go      work that reports what it waits for.
 //	turn         access/turns  the right to do bounded work, such as a pull, with a share per owner.
 //
 // Services that scale themselves (fractal):

@@ -12,11 +12,10 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/wall"
 )
 
 // hasty is a clock whose waits end at once.
-type hasty struct{ wall.Clock }
+type hasty struct{ pando.Clock }
 
 func (hasty) After(time.Duration) (<-chan time.Time, func()) {
 	c := make(chan time.Time, 1)
@@ -52,7 +51,7 @@ func TestADeployTellsWhatItWaitsFor(t *testing.T) {
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(at) }})
 	defer relay.Close()
 	for _, s := range []*httptest.Server{server, relay} {
-		c := NewClient("", wall.Clock{})
+		c := NewClient("", hasty{})
 		c.http = &http.Client{Transport: &http.Transport{
 			DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 				return (&net.Dialer{}).DialContext(ctx, network, s.Listener.Addr().String())

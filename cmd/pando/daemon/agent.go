@@ -128,7 +128,7 @@ func facesOf(
 	p place, a *agent.Agent, images *image.Store,
 	mayHave func(context.Context, pando.ImageQuestion) error, objects *bolt.Store,
 ) faces {
-	images.Member = a.HasHostAt
+	images.Member = a.HasHostAt // addresses that no registry of a token may have
 	forPeers := peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(peer.VIPHandler(
 		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), a), newLender(images, mayHave)), objects.Copy)
 	metrics := api.HostMetrics(a)
