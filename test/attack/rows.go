@@ -287,7 +287,10 @@ var Table = []Row{
 			"TestATenantCannotTakeTheLookupsOfOthers",
 			"TestATenantCannotTakeTheConnectionsOfOthers")},
 	{"H14", Instance, "all translated connections of a host", Open, nil},
-	{"H15", Token, "all services of the cluster", Open, nil},
+	{"H15", Token, "all services of the cluster", Blocked,
+		by("control",
+			"TestServicesHaveAShareForEachTenant",
+			"TestATenantWithoutARecordHasTheDefaultQuota")},
 	{"H16", Image, "layers of deep paths", Blocked,
 		by("driver/image", "TestADeepPathIsRefused", "TestTheProcessThatUnpacksHasLimits")},
 }
