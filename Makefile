@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help build programs demo demo-fn demo-mem test soak lint generate clean
+.PHONY: help build programs demo demo-fn demo-mem check test test-all soak lint generate clean
 GO_BUILD := CGO_ENABLED=0 go build -trimpath -ldflags "-s -w"
 
 help: ## list the targets
@@ -32,9 +32,16 @@ demo-fn: build ## a capture through two functions; [CAPTURE=FILE] [RULES=FILE] [
 generate: ## make again what is generated and committed (needs clang)
 	go generate ./...
 
-test: ## run every check and test there is; the last line counts them
+check: ## what needs neither root nor a package, in a minute; [ROOM=control]
+	@deploy/check $(ROOM)
+
+test: ## test every promise of the README; the last line counts the tests
 	@deploy/deps
-	@deploy/test $(STATICCHECK)
+	@deploy/test
+
+test-all: ## what takes longer than `make test`: static checks, races, the long tests
+	@deploy/deps
+	@deploy/test-all $(STATICCHECK)
 
 N ?= 10
 soak: ## what is drawn at random, N times as often as `make test` does (N=10 unless given)

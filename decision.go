@@ -12,6 +12,7 @@ const (
 	DecidedUnpin     DecisionKind = "unpin"       // scaling is automatic again
 	DecidedNothing   DecisionKind = "nothing"     // the request changed nothing
 	DecidedFailed    DecisionKind = "failed"      // an instance exited or never became ready
+	DecidedEnded     DecisionKind = "ended"       // an instance did its work and exited with 0
 	DecidedBackOff   DecisionKind = "back-off"    // the next start waits
 	DecidedUnhealthy DecisionKind = "unhealthy"   // live probes failed
 	DecidedRollout   DecisionKind = "rollout"     // a step of it
@@ -21,6 +22,7 @@ const (
 	DecidedConflict  DecisionKind = "conflict"    // two versions of a state path were both kept
 	DecidedSalvage   DecisionKind = "salvage"     // a crashed instance's branch was merged
 	DecidedDrainEnd  DecisionKind = "drain-ended" // drain_seconds_max ended flows; Inputs counts them
+	DecidedDrainWait DecisionKind = "drain-waits" // a drain waits for connections; Inputs counts them
 	DecidedKeeper    DecisionKind = "keeper"      // the hosts with copies of its state change
 	DecidedHostLost  DecisionKind = "host-lost"   // its lease ended with instances on it
 	DecidedRecover   DecisionKind = "recover"     // the first ordinal after a crash of all, or a move
@@ -37,6 +39,17 @@ const (
 	DecidedRestored  DecisionKind = "restored"    // an instance that a restored backup lacked is back
 	DecidedFrozen    DecisionKind = "frozen"      // in a status only: a record cannot be read
 )
+
+// OfAgents reports whether the agents of hosts write decisions of a kind. Only control writes the
+// others.
+func (k DecisionKind) OfAgents() bool {
+	switch k {
+	case DecidedFailed, DecidedUnhealthy, DecidedConflict, DecidedSalvage, DecidedDrainEnd,
+		DecidedDrainWait, DecidedLeader, DecidedSnapshot, DecidedSecret, DecidedConfig, DecidedRestored:
+		return true
+	}
+	return false
+}
 
 // Decision is one decision or observation of Pando, with its author, reason, inputs and threshold.
 type Decision struct {

@@ -25,6 +25,7 @@ func (s Spec) WithDefaults() Spec {
 	}
 	fill(&s.StopSignal, "SIGTERM")
 	fill(&s.StopSeconds, 10)
+	fill(&s.DrainSecondsMax, drainSeconds)
 	fill(&s.Restart, RestartAlways)
 	if n := len(s.Endpoints); n > 0 {
 		s.Scale.Min, s.Scale.Max = n, n

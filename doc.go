@@ -12,6 +12,7 @@
 //	tenant       doc.go        the owner of services and functions.
 //	account      tenant.go     the record of a tenant.
 //	quota        tenant.go     a limit of all services of a tenant together.
+//	bound        access/share  a limit with a share for each owner and a reserve for operators.
 //	error        doc.go        a reason that a caller may test for.
 //	clock        doc.go        the only source of time below cmd/ and demo/.
 //	host         host.go       a machine that runs the agent.
@@ -33,6 +34,7 @@
 //	registry     store.go      the records of the cluster, with leases and fences.
 //	record       store.go      one key of the registry with its value.
 //	cgroup       instance.go   the group that limits and counts a sandbox.
+//	turn         access/turns  the right to do bounded work, such as a pull, with a share per owner.
 //
 // Services that scale themselves (fractal):
 //
@@ -50,6 +52,7 @@
 //
 //	VIP          service.go    the address of a service on every host.
 //	share        vip.go        a part of the VIPs with one holder.
+//	rest         rest.go       a released VIP or slot, which nobody else gets yet.
 //	holder       vip.go        the host of a network that answers for a VIP.
 //	router       route.go      a neighbour of a host that speaks BGP.
 //	routes       route.go      the VIPs that one host announces to routers.
@@ -207,11 +210,17 @@ var (
 	ErrForbidden = errors.New("forbidden")      // this asker may not ask that
 	ErrTooLarge  = errors.New("too large")      // a body or a record is over its limit
 
-	ErrLost        = errors.New("lost")                      // an earlier write is gone; nothing done
-	ErrFenced      = errors.New("fenced")                    // the writer lost its leadership or epoch
-	ErrStoreFull   = errors.New("the store is out of space") // no room for writes; traffic still flows
-	ErrUnavailable = errors.New("the store is out of reach") // try again: the write may have happened
-	ErrCompacted   = errors.New("history is compacted")      // start the watch again with a snapshot
+	// ErrKeyReused: the key of a request has named another request before.
+	ErrKeyReused = errors.New("another request had the Idempotency-Key")
+	ErrLost      = errors.New("lost")                      // an earlier write is gone; nothing done
+	ErrFenced    = errors.New("fenced")                    // the writer lost its leadership or epoch
+	ErrStoreFull = errors.New("the store is out of space") // no room for writes; traffic still flows
+	// ErrUnavailable: the store or its server gives no answer. Try again: the write may have happened.
+	ErrUnavailable = errors.New("out of reach")
+	// ErrUnreachable: something beside the store gives no answer, such as a registry or another host,
+	// and the text names it. It is an ErrUnavailable for whoever only tries again.
+	ErrUnreachable = unreachable("out of reach")
+	ErrCompacted   = errors.New("history is compacted") // start the watch again with a snapshot
 
 	// ErrFrozen: a record cannot be read, or the store is not the one that is known. Nothing is done.
 	ErrFrozen = errors.New("frozen")
@@ -223,12 +232,35 @@ var (
 	ErrUnsupported = errors.New("not supported on this kernel") // needs the kernel that the text names
 )
 
+type unreachable string
+
+// Error implements error.
+func (u unreachable) Error() string { return string(u) }
+
+// Unwrap makes it an ErrUnavailable.
+func (unreachable) Unwrap() error { return ErrUnavailable }
+
 // Clock is the only source of time below cmd/. In a simulation it is virtual.
 type Clock interface {
 	// Now returns the time.
 	Now() time.Time
 	// After delivers once, d from now. Stop releases it early.
 	After(d time.Duration) (c <-chan time.Time, stop func())
+}
+
+// SuspendClock is a Clock that knows how long its machine was suspended. Now does not count that time.
+type SuspendClock interface {
+	Clock
+	// Suspended returns the time since the boot in which the machine stood still.
+	Suspended() time.Duration
+}
+
+// Suspended returns the time in which the machine of a clock stood still, or 0 if it does not know.
+func Suspended(c Clock) time.Duration {
+	if s, ok := c.(SuspendClock); ok {
+		return s.Suspended()
+	}
+	return 0
 }
 
 // IDs makes unused names. Sequential names begin with the time, so they sort by birth.

@@ -141,6 +141,12 @@ func (h Host) Check() error {
 	return err
 }
 
+// The ports of a host at which Pando itself may listen. No service publishes them there.
+const (
+	OwnPortFirst = 7400
+	OwnPortLast  = LivenessPort
+)
+
 // Addresses of the cluster. Every host answers for every VIP. Each host has its own range for
 // instances.
 var (
@@ -368,7 +374,8 @@ type HostAgent interface {
 	Counters(ctx context.Context) ([]EndpointCounters, error)
 	// Losses returns the losses of this host's steering.
 	Losses(ctx context.Context) (Losses, error)
-	// Exec runs a command inside an instance of this host. ErrRefused: it has SessionsMax sessions.
+	// Exec runs a command inside an instance of this host. ErrRefused: the host
+	// has no place for a session, or the tenant of the token in ctx has its share.
 	Exec(ctx context.Context, i InstanceID, s SessionSpec) (io.ReadWriteCloser, error)
 	// Usage returns the use of every instance that runs here, or of one service's.
 	Usage(ctx context.Context, s ServiceKey) ([]InstanceUsage, error)

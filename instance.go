@@ -68,7 +68,7 @@ func (i Instance) Become(q Phase, at time.Time, reason string) Instance {
 	if !i.Phase.May(q) {
 		panic("instance " + string(i.ID) + ": " + string(i.Phase) + " cannot become " + string(q))
 	}
-	i.Phase, i.Since, i.Reason = q, at, reason
+	i.Phase, i.Since, i.Reason, i.Waits = q, at, reason, ""
 	return i
 }
 
@@ -116,7 +116,11 @@ type Instance struct {
 	// Unwell is why control should replace it, by its host: it does not answer. "": it answers.
 	Unwell string   `json:"unwell,omitempty"`
 	Phase  Phase    `json:"phase"`
-	Reason string   `json:"reason"`         // of the last change
+	Reason string   `json:"reason"` // of the last change
+	// Waits is what a drain waits for: the connections and the clients. "": nothing, or not yet known.
+	Waits string `json:"waits,omitempty"`
+	// EndNow is set if an operator ended the drain: its connections are not waited for.
+	EndNow bool     `json:"end_now,omitempty"`
 	Intent IntentID `json:"intent"`         // the intent that started it
 	Halt   IntentID `json:"halt,omitempty"` // the intent that ends it
 	From   string   `json:"from,omitempty"` // the snapshot that it continues
@@ -163,7 +167,8 @@ type Sandboxes interface {
 	Prepare(ctx context.Context, s SandboxSpec) error
 	// Discard undoes Prepare.
 	Discard(i InstanceID)
-	// Attach returns every sandbox that outlived a former agent of this host.
+	// Attach returns every sandbox that outlived a former agent of this host. One that does not
+	// answer in time is among them, with the event SandboxSilent.
 	Attach(ctx context.Context) ([]Sandbox, error)
 }
 
@@ -229,6 +234,11 @@ type Sandbox interface {
 	// Flows counts the instance's established TCP connections and connected UDP sockets that have a
 	// VIP as their local address.
 	Flows(ctx context.Context) (int, error)
+	// Clients returns the connections that Flows counts, those that are silent for the longest first.
+	Clients(ctx context.Context) ([]Client, error)
+	// ProbeClients makes the kernel probe the silent clients of the instance's connections. It ends
+	// the connection of one that answers no probe for minutes, as if the program had asked for that.
+	ProbeClients(ctx context.Context) error
 	// Usage returns the sandbox's resource use since its start.
 	Usage(ctx context.Context) (Usage, error)
 	// Strain returns the part of its use that a meter reads ten times a second. It is cheap.
@@ -236,6 +246,15 @@ type Sandbox interface {
 	// LastLines returns the end of the instance's log as evidence. It cuts long lines and replaces
 	// terminal control characters.
 	LastLines(n int) []string
+}
+
+// Client is the other end of one connection of an instance, as its socket shows it.
+type Client struct {
+	Address  netip.AddrPort
+	Protocol Protocol
+	Idle     time.Duration // since the last data of either side; UDP: 0, for it is not known
+	// Unanswered counts the segments to the client since its last answer: probes and repetitions.
+	Unanswered int
 }
 
 // Link is the host's path to an instance.
@@ -258,12 +277,18 @@ type SandboxEventKind string
 const (
 	SandboxNotified SandboxEventKind = "notified" // it is ready: sd_notify READY=1, or Notify
 	SandboxExited   SandboxEventKind = "exited"   // its program ended
+	// SandboxSilent says that the shim of the sandbox does not answer, and why. Its program runs on.
+	// The shim is asked again until SandboxAnswers or SandboxExited.
+	SandboxSilent SandboxEventKind = "silent"
+	// SandboxAnswers says that the shim answers again.
+	SandboxAnswers SandboxEventKind = "answers"
 )
 
 // SandboxEvent is one event in a sandbox.
 type SandboxEvent struct {
 	Kind SandboxEventKind
-	Exit Exit // of SandboxExited
+	Exit Exit   // of SandboxExited
+	Why  string // of SandboxSilent
 }
 
 // Usage is the resource use of a sandbox.
@@ -347,6 +372,9 @@ type Image struct {
 	Digest string `json:"digest,omitempty"`
 	// Host read the image from a folder or a file. Other hosts get it there. Empty: a registry has it.
 	Host HostName `json:"host,omitempty"`
+	// Inside: the address of the registry may be inside the network of the hosts. Only an operator, or
+	// the list of registries on a server's host, says so. A token alone never does.
+	Inside bool `json:"inside,omitempty"`
 	// Gave lists the words of the spec that come from the configuration of the image.
 	Gave []string `json:"gave,omitempty"`
 }

@@ -404,6 +404,7 @@ func TestEndpointsHaveWhatSteeringNeedsAndNoMore(t *testing.T) {
 		t.Errorf("the seats are %+v on %v,\nwant %+v", e.Seats, e.Hosts, want)
 	}
 	if !e.On("h1") || e.On("h3") || !slices.Equal(e.Takers(), []bool{false, true}) ||
+		!slices.Equal(e.Keepers(), []bool{true, true}) ||
 		e.HostOf(e.Seats[0]) != "h2" {
 		t.Errorf("the hosts of %+v are confused", e)
 	}

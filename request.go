@@ -89,6 +89,8 @@ type Asker struct {
 	Name string    `json:"name,omitempty"`
 	// Request names the request. A request that arrives again is not done again.
 	Request string `json:"request,omitempty"`
+	// Digest is of the content of the request. Another content under the same name is refused.
+	Digest string `json:"digest,omitempty"`
 	// Seen is the version of the service that the asker decided on (ServiceStatus.Version); 0
 	// matches any.
 	Seen StoreRevision `json:"seen,omitempty"`
@@ -422,6 +424,29 @@ type InstanceStatus struct {
 	Instance
 	Endpoint string `json:"endpoint"`       // ip:port, "" before it has an address
 	Away     string `json:"away,omitempty"` // the host is away: the phase is the last one reported
+}
+
+// DrainsOf returns what the draining instances of a service wait for, or "".
+func DrainsOf(all []InstanceStatus) (text string) {
+	n := 0
+	for _, i := range all {
+		if i.Phase != PhaseDraining {
+			continue
+		}
+		n++
+		if text == "" && i.Waits != "" {
+			text = string(i.ID) + " " + i.Waits
+		}
+	}
+	switch {
+	case n == 0:
+		return ""
+	case text == "":
+		return fmt.Sprintf("%d of its instances drain", n)
+	case n > 1:
+		return fmt.Sprintf("%d of its instances drain: %s", n, text)
+	}
+	return text
 }
 
 // Because is one entry of `pando why`: an intent or a decision.

@@ -10,12 +10,13 @@ import (
 )
 
 // Right is a permission for the operators of one host. Every member may read, scale and remove
-// services. The operators of a server's host have all rights. A new member has none, so that a
+// services, and removes no state. The operators of a server's host have all rights. A new member has none, so that a
 // captured host starts no program on another.
 type Right string
 
 const (
-	// RightDeploy allows changes of specs, rollouts, images, secrets and volumes. Its owner sees
+	// RightDeploy allows changes of specs, rollouts, images, secrets and volumes, and the removal of
+	// states. Its owner sees
 	// the values of environments, because a deploy returns the spec.
 	RightDeploy Right = "deploy"
 	// RightExec allows commands inside instances, and runs.

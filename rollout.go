@@ -121,6 +121,9 @@ type Rollouts interface {
 	// PauseRollout halts the rollout in progress. Its failed gates still act. A missing instance is
 	// replaced by one of the revision that serves. ErrRefused: no rollout is in progress.
 	PauseRollout(ctx context.Context, s ServiceKey, reason string, by Asker) (RolloutStatus, error)
+	// EndDrains ends the drains of a service: its draining instances wait for no connection, and
+	// neither do those that a removal takes out later. ErrRefused: none drains.
+	EndDrains(ctx context.Context, s ServiceKey, by Asker) error
 	// ResumeRollout continues a paused rollout. ErrRefused: no rollout is in progress.
 	ResumeRollout(ctx context.Context, s ServiceKey, by Asker) (RolloutStatus, error)
 	// UndoRollout ends the rollout in progress: the new instances leave, and the revision that serves

@@ -76,6 +76,8 @@ type Vault interface {
 	Open(k SecretKey, sealed []byte) ([]byte, error)
 	// SnapshotKey returns the key of the encrypted snapshots of a tenant.
 	SnapshotKey(t Tenant) (SnapshotKey, error)
+	// SnapshotSealKey returns the key that proves the snapshots of an instance and its revision.
+	SnapshotSealKey(s ServiceKey, i InstanceID, revision int) (SnapshotSealKey, error)
 }
 
 // SecretOperators is every request about secrets. None returns a content.

@@ -78,10 +78,16 @@ type Spec struct {
 	// Needs are services of the same tenant, with their conditions for the first start of a revision.
 	Needs   map[ServiceName]Need `json:"needs,omitempty"`
 	Balance Balance              `json:"balance,omitzero"`
-	// DrainSecondsMax is the time for a drain. 0: wait for the last connection.
+	// DrainSecondsMax is the time for a drain: 600. DrainForever: wait for the last connection.
 	DrainSecondsMax float64           `json:"drain_seconds_max,omitempty"`
 	Labels          map[string]string `json:"labels,omitempty"`
 }
+
+// DrainForever in DrainSecondsMax makes a drain wait for the last connection.
+const DrainForever = -1
+
+// drainSeconds is the time for a drain unless the spec sets another.
+const drainSeconds = 600
 
 // Files returns the image or the bundle that a host needs before an instance starts there. Without
 // either its digest is "".
@@ -360,7 +366,7 @@ const (
 	ReachTenant   Reach = "tenant"   // the services of its own tenant, which need no word
 	ReachInternet Reach = "internet" // everything beyond the hosts, but for metadata
 	ReachTenants  Reach = "tenants"  // the services of other tenants
-	ReachHost     Reach = "host"     // the ports of its own host
+	ReachHost     Reach = "host"     // the hosts of the cluster, at every port
 	ReachMetadata Reach = "metadata" // the metadata service of a cloud
 )
 
@@ -447,10 +453,12 @@ type Service struct {
 	Healed   StoreRevision `json:"healed,omitempty"`
 	Purge    bool          `json:"purge,omitempty"` // removal deletes its state
 	Removing bool          `json:"removing,omitempty"`
-	Asked    time.Time     `json:"asked"`           // when the newest spec arrived
-	Trial    *Trial        `json:"trial,omitempty"` // of the rollout in progress, if there is one
-	Book     *RunBook      `json:"book,omitempty"`  // its runs; nil: none so far
-	Roll     *Roll         `json:"roll,omitempty"`  // of a stateful service: its ordinals
+	// EndNow is set if an operator wants the removal without a wait for connections.
+	EndNow bool      `json:"end_now,omitempty"`
+	Asked  time.Time `json:"asked"`           // when the newest spec arrived
+	Trial  *Trial    `json:"trial,omitempty"` // of the rollout in progress, if there is one
+	Book   *RunBook  `json:"book,omitempty"`  // its runs; nil: none so far
+	Roll   *Roll     `json:"roll,omitempty"`  // of a stateful service: its ordinals
 }
 
 // Pin is a number of instances that an operator fixed for a while. Automatic scaling pauses until

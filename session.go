@@ -5,8 +5,12 @@ import (
 	"strings"
 )
 
-// SessionsMax is the largest number of sessions on one host.
-const SessionsMax = 16
+// Bounds of the sessions on one host.
+const (
+	SessionsMax         = 32 // of all
+	SessionsOfTenantMax = 8  // of the tokens of one tenant
+	SessionsReserve     = 8  // of SessionsMax, for operators alone
+)
 
 // SessionSpec describes a command that an operator runs inside an instance, with the rights of its
 // program, or a connection to a port of the instance.

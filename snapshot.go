@@ -2,11 +2,17 @@ package pando
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
 	"time"
 )
 
 // Freezer writes the processes of a sandbox to files, and starts them again from those files
-// (driver/criu).
+// (driver/criu). It believes no file about the rights of a process: a file whose process would have
+// another user, group, capability or filter than Frozen is refused, by Freeze and by Thaw.
 type Freezer interface {
 	// Missing returns why this host can freeze nothing, or nil. The error has the next command.
 	Missing() error
@@ -32,6 +38,8 @@ type Frozen struct {
 	PID    int    // of the program, as the sandbox numbers it
 	UID    uint32 // of the program
 	GID    uint32
+	// Filter is the filter of system calls that every thread has, as the kernel takes it. Nil: none.
+	Filter []byte
 	Dir    string // the folder of the files
 	// Pipe is the inode of the pipe that the program writes its output to.
 	Pipe uint64
@@ -71,13 +79,56 @@ type SnapshotStatus struct {
 }
 
 // SnapshotKey encrypts the snapshots of a tenant. A server derives it from the cluster's authority,
-// so a cluster that is restored from a backup has the same one. "": no encryption.
+// so a cluster that is restored from a backup has the same one.
 type SnapshotKey string
+
+// SnapshotSealKey proves the descriptions of snapshots of one instance and revision. A server
+// derives it as well. Only the host of the instance gets it.
+type SnapshotSealKey string
+
+// SnapshotKeys are what the host of an instance needs for its snapshots.
+type SnapshotKeys struct {
+	Files SnapshotKey     `json:"files"`
+	Seal  SnapshotSealKey `json:"seal"`
+}
+
+// SealedSnapshot is a description of a snapshot with the proof that Pando wrote it. Anybody can make
+// files and labels like those of a snapshot.
+type SealedSnapshot struct {
+	SnapshotStatus
+	// Copy is set if another host took it. The seal does not cover it.
+	Copy bool `json:"copy,omitempty"`
+	// Seal proves every field of the description but Host and Missing.
+	Seal string `json:"seal"`
+}
+
+// Prove returns the description of a snapshot with its proof.
+func (k SnapshotSealKey) Prove(s SnapshotStatus) (SealedSnapshot, error) {
+	seal, err := k.sealOf(s)
+	return SealedSnapshot{SnapshotStatus: s, Seal: seal}, err
+}
+
+// Proves reports whether the holder of this key wrote a description.
+func (k SnapshotSealKey) Proves(s SealedSnapshot) bool {
+	want, err := k.sealOf(s.SnapshotStatus)
+	return k != "" && err == nil && hmac.Equal([]byte(want), []byte(s.Seal))
+}
+
+func (k SnapshotSealKey) sealOf(s SnapshotStatus) (string, error) {
+	s.Host, s.Missing = "", ""
+	text, err := json.Marshal(s)
+	if err != nil {
+		return "", fmt.Errorf("seal the description of a snapshot: %w", err)
+	}
+	sum := hmac.New(sha256.New, []byte(k))
+	sum.Write(append([]byte("pando snapshot 1\n"), text...))
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
 
 // SnapshotAsk is an order to store a snapshot.
 type SnapshotAsk struct {
 	Instance InstanceID // "": the first that serves
-	Encrypt  bool
+	Plain    bool       // do not encrypt its files
 }
 
 // SnapshotsMax is the largest number of snapshots of one service on one host. A new one takes the
@@ -99,8 +150,8 @@ const FromSnapshot ReplicateFrom = "snapshot"
 // Replicate describes how new instances of a service begin.
 type Replicate struct {
 	From ReplicateFrom `json:"from,omitempty"` // "": the start of the program
-	// Encrypt encrypts the seeds. It needs From.
-	Encrypt bool `json:"encrypt,omitempty"`
+	// Plain leaves the seeds without encryption. It needs From.
+	Plain bool `json:"plain,omitempty"`
 }
 
 // Seeded reports whether new instances of the service continue a seed.
@@ -110,19 +161,23 @@ func (s Spec) Seeded() bool { return s.Replicate.From == FromSnapshot }
 // from another host and Images.Root finds its files.
 type Snapshots interface {
 	// Keep makes a folder, calls freeze, and stores the files of the folder with the description that
-	// freeze completed. With a key the folder is in memory, and only the encrypted files reach a disk.
+	// freeze completed, proved by a key. The folder of an encrypted snapshot is in memory, and only the
+	// encrypted files reach a disk.
 	Keep(
-		ctx context.Context, s SnapshotStatus, key SnapshotKey,
+		ctx context.Context, s SnapshotStatus, keys SnapshotKeys,
 		freeze func(dir string, s *SnapshotStatus) error,
-	) (SnapshotStatus, error)
-	// Open returns the files of a snapshot for SandboxSpec.From. It decrypts an encrypted one into
-	// memory with the key, and done frees that. ErrForbidden: another cluster encrypted it, or it is
-	// damaged.
+	) (SealedSnapshot, error)
+	// Open returns the files of a snapshot of a service for SandboxSpec.From. It decrypts an encrypted
+	// one into memory with the key, and done frees that. ErrForbidden: it is no snapshot of the
+	// service, another cluster encrypted it, or it is damaged.
 	Open(
-		ctx context.Context, digest string, key func(context.Context) (SnapshotKey, error),
+		ctx context.Context, s ServiceKey, digest string,
+		key func(context.Context) (SnapshotKey, error),
 	) (from string, done func(), err error)
-	// Kept returns the snapshots of a service, or of all services for the zero key, newest first.
-	Kept(s ServiceKey) ([]SnapshotStatus, error)
+	// Kept returns the snapshots of a service, or of all services for the zero key, newest first. An
+	// image never is one: this host wrote the description of each, or brought it from the host that
+	// did.
+	Kept(s ServiceKey) ([]SealedSnapshot, error)
 	// Drop deletes a snapshot of a service. ErrNotFound: this host does not have it.
 	Drop(ctx context.Context, s ServiceKey, digest string) error
 }
@@ -130,9 +185,10 @@ type Snapshots interface {
 // SnapshotPeers are the requests about snapshots to the agent of a host.
 type SnapshotPeers interface {
 	// Snapshot stores a snapshot of an instance of a host. The instance runs on.
-	Snapshot(ctx context.Context, h Host, ask SnapshotAsk) (SnapshotStatus, error)
-	// Snapshots returns the snapshots that a host keeps of a service, or of all for the zero key.
-	Snapshots(ctx context.Context, h Host, s ServiceKey) ([]SnapshotStatus, error)
+	Snapshot(ctx context.Context, h Host, ask SnapshotAsk) (SealedSnapshot, error)
+	// Snapshots returns the snapshots that a host keeps of a service, or of all for the zero key. The
+	// caller looks at the proofs.
+	Snapshots(ctx context.Context, h Host, s ServiceKey) ([]SealedSnapshot, error)
 	// DropSnapshot deletes a snapshot of a service on a host.
 	DropSnapshot(ctx context.Context, h Host, s ServiceKey, digest string) error
 }
@@ -140,9 +196,9 @@ type SnapshotPeers interface {
 // SnapshotAgent is the answering side of SnapshotPeers.
 type SnapshotAgent interface {
 	// Snapshot stores a snapshot of an instance of this host.
-	Snapshot(ctx context.Context, ask SnapshotAsk) (SnapshotStatus, error)
+	Snapshot(ctx context.Context, ask SnapshotAsk) (SealedSnapshot, error)
 	// Snapshots returns the snapshots that this host keeps.
-	Snapshots(ctx context.Context, s ServiceKey) ([]SnapshotStatus, error)
+	Snapshots(ctx context.Context, s ServiceKey) ([]SealedSnapshot, error)
 	// DropSnapshot deletes a snapshot on this host.
 	DropSnapshot(ctx context.Context, s ServiceKey, digest string) error
 }

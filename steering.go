@@ -57,9 +57,9 @@ type SteeringTable struct {
 	Ports      []Port     // published ports; Connect has an instance's targets
 	Names      []Named    // ordinals of a stateful service, which its tenant may reach
 	Endpoints  []Endpoint // at most EndpointsMax
-	// Via is the host that serves the service while no endpoint here takes new flows. Packets
-	// without a flow here are forwarded to it unchanged. Zero: no other host serves it, or not by
-	// this address family.
+	// Via is the host that serves the service while no endpoint here takes new flows, or the one that
+	// still has its flows while no host takes new ones. Packets without a flow here are forwarded to
+	// it unchanged. Zero: there is no such host, or not by this address family.
 	Via4, Via6 netip.Addr
 	// By chooses the endpoints of new flows. "": ByHash. Policies without a rank obey the weights.
 	// ByRoundRobin and ByHaven only leave out the endpoints that drain.
@@ -188,17 +188,21 @@ type Drops struct {
 
 // Losses are the packets and flows that the steering of one host lost since its birth.
 type Losses struct {
-	Dropped  map[DropReason]uint64 `json:"dropped"`  // packets by reason; reasons with 0 are left out
-	Answered uint64                `json:"answered"` // of them, those answered by RST or ICMP
-	Evicted  int                   `json:"evicted"`  // flows that a full connection table dropped
+	Dropped  map[DropReason]uint64 `json:"dropped,omitempty"` // packets by reason; reasons with 0 are left out
+	Answered uint64                `json:"answered"`          // of them, those answered by RST or ICMP
+	Evicted  int                   `json:"evicted"`           // flows that a full connection table dropped
 	// Forged are the probes that no member sent. Dead names the hosts that this host's probes find
 	// dead, separated by spaces.
 	Forged uint64 `json:"forged,omitempty"`
 	Dead   string `json:"dead,omitempty"`
 	// Unreached names the hosts that get no new flows from this one, because it has no way to them.
 	Unreached string `json:"unreached,omitempty"`
+	// Silent names the instances whose shims do not answer, with the reason. Their programs run on.
+	Silent string `json:"silent,omitempty"`
 	// Announces is how many VIPs the host answers for on its network, and why. "": for none.
 	Announces string `json:"announces,omitempty"`
+	// Holds are the shares of the VIPs that the host answers for, as Shares.String returns them.
+	Holds string `json:"holds,omitempty"`
 	// Routes are those that the host announces to routers. Nil: it speaks with none.
 	Routes *Routes `json:"routes,omitempty"`
 	// Now is the time of the host's clock at its answer.
@@ -323,6 +327,17 @@ func (e Endpoints) Takers() []bool {
 	for n := range e.Seats {
 		s := &e.Seats[n]
 		out[s.Host] = out[s.Host] || s.Phase.TakesFlows()
+	}
+	return out
+}
+
+// Keepers returns for each place in Hosts whether an instance on that host may have flows. An
+// instance that drains has old ones and takes no new ones.
+func (e Endpoints) Keepers() []bool {
+	out := make([]bool, len(e.Hosts))
+	for n := range e.Seats {
+		s := &e.Seats[n]
+		out[s.Host] = out[s.Host] || s.Phase.KeepsFlows()
 	}
 	return out
 }

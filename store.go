@@ -35,6 +35,7 @@ const (
 	KindKeeper    Kind = "keeper"    // a Keeper
 	KindEndpoints Kind = "endpoints" // an Endpoints
 	KindVolumes   Kind = "volumes"   // a VolumeHome
+	KindRest      Kind = "rest"      // a Rest
 	KindSecret    Kind = "secret"    // a Secret
 	KindTenant    Kind = "tenant"    // an Account
 	KindToken     Kind = "token"     // a Token
@@ -112,7 +113,7 @@ func HostKey(h HostName) Key { return key(KindHost, string(h)) }
 func LeaderKey(role string) Key { return key(KindLeader, role) }
 
 // Stored is a value with a key: Service, Revision, Instance, Intent, Decision, StateHead,
-// Keeper, Endpoints, VolumeHome, Secret, Account, Token, Deed, AuditTrim, Bill,
+// Keeper, Endpoints, VolumeHome, Rest, Secret, Account, Token, Deed, AuditTrim, Bill,
 // WorkMark, Host or Member.
 type Stored interface {
 	// Key returns the key of the value's record.

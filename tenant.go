@@ -17,13 +17,19 @@ const (
 // Quota limits all services of a tenant together. A zero field is no limit.
 type Quota struct {
 	Instances   int     `json:"instances,omitempty" minimum:"0"` // in any phase, with the reserve
-	CPUs        float64 `json:"cpus,omitempty" minimum:"0"`      // the sum of resources.cpus
+	Services    int     `json:"services,omitempty" minimum:"0"`
+	CPUs        float64 `json:"cpus,omitempty" minimum:"0"` // the sum of resources.cpus
 	MemoryBytes int64   `json:"memory_bytes,omitempty" minimum:"0"`
 	// PublishPerSecond limits the changes of steering tables, which every host follows.
 	PublishPerSecond float64 `json:"publish_per_second,omitempty" minimum:"0"`
 }
 
-// Account is the record of a tenant. A tenant without a record has no quota.
+// DefaultQuota is the quota of a tenant without a record. It bounds no processors and no memory:
+// such a quota makes every spec set its limits. `pando tenant set` writes a record.
+var DefaultQuota = Quota{Instances: 200, Services: 100}
+
+// Account is the record of a tenant. A tenant without a record has DefaultQuota, and the tenant
+// default has none.
 type Account struct {
 	Tenant Tenant       `json:"tenant"`
 	Quota  Quota        `json:"quota"`
@@ -49,7 +55,7 @@ func (a Account) Check() error {
 	case a.Tenant == DefaultTenant:
 		return fmt.Errorf("%w: the tenant %s has no quota: give the services another tenant",
 			ErrInvalid, a.Tenant)
-	case !finite || q.Instances < 0 || q.CPUs < 0 || q.MemoryBytes < 0 || q.PublishPerSecond < 0:
+	case !finite || q.Instances < 0 || q.Services < 0 || q.CPUs < 0 || q.MemoryBytes < 0 || q.PublishPerSecond < 0:
 		return fmt.Errorf("%w: a quota is below 0 or no number: want 0 for no limit", ErrInvalid)
 	case q.CPUs > 1e6 || q.MemoryBytes > 1<<50:
 		return fmt.Errorf("%w: a quota is larger than any cluster: want 0 for no limit", ErrInvalid)
@@ -67,6 +73,7 @@ func (a Account) Check() error {
 // AccountChange changes the fields of a tenant's record that are not nil. 0 lifts a quota.
 type AccountChange struct {
 	Instances        *int     `json:"instances,omitempty" minimum:"0"`
+	Services         *int     `json:"services,omitempty" minimum:"0"`
 	CPUs             *float64 `json:"cpus,omitempty" minimum:"0"`
 	MemoryBytes      *int64   `json:"memory_bytes,omitempty" minimum:"0"`
 	PublishPerSecond *float64 `json:"publish_per_second,omitempty" minimum:"0"`
@@ -77,6 +84,7 @@ type AccountChange struct {
 // Of returns an account with the change.
 func (c AccountChange) Of(a Account) (Account, error) {
 	set(&a.Quota.Instances, c.Instances)
+	set(&a.Quota.Services, c.Services)
 	set(&a.Quota.CPUs, c.CPUs)
 	set(&a.Quota.MemoryBytes, c.MemoryBytes)
 	set(&a.Quota.PublishPerSecond, c.PublishPerSecond)

@@ -28,7 +28,7 @@ const (
 	TokenDeploy TokenRight = "deploy"
 	// TokenExec allows commands inside instances, and runs.
 	TokenExec TokenRight = "exec"
-	// TokenHost lets TokenDeploy use programs, folders and users of the hosts.
+	// TokenHost lets TokenDeploy and TokenExec use programs, folders and users of the hosts.
 	TokenHost TokenRight = "host"
 )
 
@@ -166,6 +166,33 @@ func (s Spec) OfHosts() string {
 		}
 	}
 	return ""
+}
+
+type tokenKey struct{}
+
+// WithToken returns the context of a request by a token of a tenant. Control refuses what the token
+// may not do where the request takes effect.
+func WithToken(ctx context.Context, t Token) context.Context {
+	return context.WithValue(ctx, tokenKey{}, t)
+}
+
+// TokenOf returns the token of a request. ok is false for operators of hosts and for decisions of
+// control.
+func TokenOf(ctx context.Context) (t Token, ok bool) {
+	t, ok = ctx.Value(tokenKey{}).(Token)
+	return t, ok
+}
+
+// MayUseHosts returns nil if the author of a request may bring a spec into force, or run commands
+// with it. Else it returns the reason: the spec uses something of the hosts, and the token has no
+// right to that.
+func MayUseHosts(ctx context.Context, s Spec) error {
+	t, ok := TokenOf(ctx)
+	word := s.OfHosts()
+	if !ok || word == "" || t.Has(TokenHost) {
+		return nil
+	}
+	return fmt.Errorf("%s uses something of the hosts: %w", word, t.Lacks(TokenHost))
 }
 
 // TokenChange asks for a new token.

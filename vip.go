@@ -2,9 +2,12 @@ package pando
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"math/bits"
 	"net/netip"
+	"strconv"
+	"strings"
 )
 
 // VIPShares is the number of parts into which the VIPs fall. Hosts of one network share the work of
@@ -58,6 +61,34 @@ func (s Shares) Less(o Shares) Shares {
 	return s
 }
 
+// String returns the shares as hexadecimal digits, or "" for none. ParseShares reads them.
+func (s Shares) String() string {
+	if s.Len() == 0 {
+		return ""
+	}
+	var b strings.Builder
+	for _, word := range s {
+		fmt.Fprintf(&b, "%016x", word)
+	}
+	return b.String()
+}
+
+// ParseShares reads the text of Shares.String.
+func ParseShares(text string) (s Shares, err error) {
+	if text == "" {
+		return s, nil
+	}
+	if len(text) != 16*len(s) {
+		return s, fmt.Errorf("%w: %d digits are no shares of VIPs", ErrInvalid, len(text))
+	}
+	for n := range s {
+		if s[n], err = strconv.ParseUint(text[16*n:16*n+16], 16, 64); err != nil {
+			return s, fmt.Errorf("%w: shares of VIPs: %w", ErrInvalid, err)
+		}
+	}
+	return s, nil
+}
+
 // All returns the shares in order.
 func (s Shares) All() iter.Seq[int] {
 	return func(yield func(int) bool) {
@@ -101,10 +132,13 @@ type FlowBook interface {
 
 // VIPTake asks another host to leave VIPs to the asker, and for the flows of its instances.
 type VIPTake struct {
-	Host    HostName      `json:"host"`    // the asker; the receiver sets it by the certificate
-	Segment string        `json:"segment"` // see Host.Segment
-	Shares  Shares        `json:"shares"`
-	At      StoreRevision `json:"at"` // the newest that the asker has seen
+	Host    HostName `json:"host"`    // the asker; the receiver sets it by the certificate
+	Segment string   `json:"segment"` // see Host.Segment
+	Shares  Shares   `json:"shares"`
+	// Offers: Host has these shares, and its view gives them to the receiver. It leaves them when the
+	// receiver takes them, also if the receiver has them already.
+	Offers bool          `json:"offers,omitempty"`
+	At     StoreRevision `json:"at"` // the newest that the asker has seen
 	// Gone: at that revision the receiver has no lease.
 	Gone bool `json:"gone,omitempty"`
 }

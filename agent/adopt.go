@@ -60,17 +60,19 @@ func (a *adoption) once(
 		return false
 	}
 	a.mu.Lock()
-	a.running = false
 	adrift := slices.Sorted(maps.Keys(a.adrift))
 	for id := range a.found { // a former agent started it, and its record is lost
 		adrift = append(adrift, id)
 	}
-	a.steerAll()
 	a.mu.Unlock()
 	if err := a.anchor.Adopted(ctx, adrift); err != nil {
 		a.Log.Warn("the store does not show yet what this host brought back", "error", err)
 		return false
 	}
+	a.mu.Lock()
+	a.running = false // not before: a second adoption would begin beside this one
+	a.steerAll()
+	a.mu.Unlock()
 	a.Log.Info("what runs here is in the restored store", "instances", len(all), "adrift", adrift)
 	return true
 }

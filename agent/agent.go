@@ -49,9 +49,9 @@ type Config struct {
 	Images  pando.Images  // nil: no service of this host has an image
 	// SnapshotStore keeps the snapshots of instances. Nil: this host makes none.
 	SnapshotStore pando.Snapshots
-	// SnapshotKey returns the key of the encrypted snapshots of an instance of this host, from the
-	// server. Nil: this host encrypts none.
-	SnapshotKey func(context.Context, pando.InstanceID) (pando.SnapshotKey, error)
+	// SnapshotKeys returns the keys of the snapshots of an instance of this host, from the server. Nil:
+	// this host makes none.
+	SnapshotKeys func(context.Context, pando.InstanceID) (pando.SnapshotKeys, error)
 	// Books keeps the book of this host's work, for bills. Nil: its work is not billed.
 	Books pando.Books
 	// Traffic returns the bytes that a device of this host has sent and received. Nil: unknown.
@@ -118,8 +118,11 @@ type Agent struct {
 	anchor   *anchor.Anchor // its Registry
 	branches *branch.Branches
 	sweeper  *sweeper
+	counts   *counts
+	askReads *askReads
 	preparer *preparer
 	renewals secretsSeen
+	pulls    *pulls
 	meter    *meter.Meter
 	scope    *scope
 	presence *presence
@@ -150,14 +153,15 @@ func New(c Config) *Agent {
 	a := &Agent{
 		Config: c, anchor: own, sweeper: newSweeper(&c),
 		found: map[pando.InstanceID]pando.Sandbox{}, renewals: secretsSeen{},
+		pulls: newPulls(),
 	}
 	a.scope, a.presence = newScope(a), newPresence(a)
 	a.records = newRecords(&a.Config)
 	a.crews = newCrews(a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log))
 	a.adoption, a.heralding, a.routing = &adoption{Agent: a}, newHeralding(a), newRouting(a)
-	a.selfAPI, a.window, a.preparer = &selfAPI{a}, &window{agent: a}, newPreparer(a)
+	a.selfAPI, a.window, a.preparer = &selfAPI{a}, &window{a, newSessions()}, newPreparer(a)
 	a.snapshots, a.seeds = &snapshots{agent: a, turn: turn.New()}, newSeeds(a)
-	a.works = newWorks(a)
+	a.works, a.counts, a.askReads = newWorks(a), newCounts(a), newAskReads(a)
 	a.departures, a.arrivals = newDepartures(a), newArrivals(a)
 	a.meter = meter.New(meter.Config{
 		Host: c.Host, Steering: c.Steering, Peers: c.Peers, Source: measured{a}, Link: c.Link,
@@ -200,6 +204,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.spawn(a.steering.Run)
 	a.spawn(a.sweepOften)
+	a.spawn(a.counts.run)
 	a.spawn(a.presence.run)
 	a.spawn(a.heralding.run)
 	a.spawn(a.routing.run)

@@ -119,7 +119,7 @@ func withEndpoints(w *world.World, t pando.Txn) pando.Txn {
 	for _, s := range w.Names() {
 		svc := w.Services[s].V
 		spec, _ := w.SpecOf(s, svc.Target)
-		now := pando.EndpointsOf(svc, spec, w.Of(s))
+		now := pando.EndpointsOf(svc, spec, append(w.Of(s), world.RunsOf(w, s)...))
 		if was := w.Endpoints[s]; was.Modified == 0 || !reflect.DeepEqual(was.V, now) {
 			t.Put = append(t.Put, now)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"pando.run/pando"
@@ -24,6 +25,8 @@ type arrivals struct {
 type arrival struct {
 	move   pando.Move
 	taken  bool          // its program comes, or has come
+	cancel func()        // ends the coming of its program; nil: it does not come yet
+	files  chan error    // closed once its files are on this host, after an error if they are not
 	box    pando.Sandbox // nil: not complete
 	since  time.Time     // it is complete, or is expected
 	nudge  chan struct{} // it may be given up
@@ -55,12 +58,40 @@ func (v *arrivals) Expect(_ context.Context, m pando.Move) error {
 	if m.ID == "" || m.To.Name != v.a.Host.Name {
 		return fmt.Errorf("%w: the move %q leads to host %q", pando.ErrInvalid, m.ID, m.To.Name)
 	}
+	if _, twice := v.all[m.ID]; twice {
+		return fmt.Errorf("%w: the move %s is on its way to host %s", pando.ErrConflict, m.ID,
+			v.a.Host.Name)
+	}
 	if len(v.all) >= arrivalsMax {
 		return fmt.Errorf("%w: %d instances are on their way to host %s; ask again later",
-			pando.ErrUnavailable, len(v.all), v.a.Host.Name)
+			pando.ErrBusy, len(v.all), v.a.Host.Name)
 	}
-	v.add(&arrival{move: m})
+	n := &arrival{move: m, files: make(chan error, 1)}
+	v.add(n)
+	v.a.spawn(func(ctx context.Context) { // while the program still runs on the other host
+		defer close(n.files)
+		ctx, cancel := context.WithTimeout(ctx, arrivalWaitMax)
+		defer cancel()
+		missing, err := v.a.missingFiles(n.start(nil))
+		if err == nil && missing.Digest != "" {
+			err = v.a.pull(ctx, m.Instance.Service.Tenant, missing, func(string) {})
+		}
+		if err != nil {
+			n.files <- err
+		}
+	})
 	return nil
+}
+
+// start returns the start of the instance on this host, with its program.
+func (n *arrival) start(program io.Reader) start {
+	m := n.move
+	m.Instance.Move = &m.MoveMark
+	if program == nil {
+		program = strings.NewReader("")
+	}
+	return start{inst: m.Instance, spec: m.Spec, arrives: program,
+		svc: pando.Service{VIP4: m.VIP4, VIP6: m.VIP6}}
 }
 
 // add adds an arrival. The caller holds the lock.
@@ -85,25 +116,37 @@ func (v *arrivals) Carry(
 	v.a.mu.Lock()
 	n := v.all[id]
 	known := n != nil && n.move.From == from && !n.taken
+	coming, cancel := context.WithCancel(ctx)
+	defer cancel()
 	if known {
-		n.taken = true
+		n.taken, n.cancel, n.since = true, cancel, v.a.Clock.Now()
 	}
 	v.a.mu.Unlock()
 	if !known {
 		return out, fmt.Errorf("%w: no program of host %q is expected here", pando.ErrForbidden, from)
 	}
-	box, err := v.receive(ctx, n, program)
+	if c, ok := program.(io.Closer); ok { // it ends a read that waits for the other host
+		defer context.AfterFunc(coming, func() { c.Close() })()
+	}
+	box, err := v.receive(coming, n, &watched{Reader: program, ctx: coming, n: n, v: v})
 	if err != nil {
+		v.a.Log.Warn("an instance does not come: its program was not received", "instance",
+			n.move.Instance.ID, "from", from, "error", err)
 		v.drop(n)
 		return out, err
 	}
 	failpoint.Hit("move received")
 	v.a.mu.Lock()
+	if v.all[id] != n { // given up at this moment
+		v.a.mu.Unlock()
+		v.remove(context.WithoutCancel(ctx), box)
+		return out, fmt.Errorf("%w: the move was given up", pando.ErrConflict)
+	}
 	n.box, n.since = box, v.a.Clock.Now()
 	v.a.steering.Changed(n.move.Instance.Service)
 	v.a.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, tableWaitMax)
-	defer cancel()
+	ctx, cancelWait := context.WithTimeout(ctx, tableWaitMax)
+	defer cancelWait()
 	inForce, stop := v.a.steering.InForce(n.move.Instance.Service)
 	defer stop()
 	select {
@@ -116,17 +159,36 @@ func (v *arrivals) Carry(
 	return pando.Arrival{IP4: l.IP4, IP6: l.IP6}, nil
 }
 
-// receive makes the sandbox of the program and connects it to steering.
+// receive makes the sandbox of the program and connects it to steering. It takes the steps of every
+// start.
 func (v *arrivals) receive(
 	ctx context.Context, n *arrival, program io.Reader,
 ) (pando.Sandbox, error) {
-	m := n.move
-	m.Instance.Move = &m.MoveMark
-	box, err := v.a.Sandboxes.Start(ctx, pando.SandboxSpec{Instance: m.Instance, Spec: m.Spec,
-		VIP4: m.VIP4, VIP6: m.VIP6, Arrives: program})
+	select {
+	case err := <-n.files:
+		if err != nil {
+			return nil, fmt.Errorf("bring %s to host %s: %w", n.move.Spec.Files().Reference,
+				v.a.Host.Name, err)
+		}
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: its files are not on host %s yet", pando.ErrNotReady, v.a.Host.Name)
+	}
+	g, lacks, err := v.a.supply(ctx, n.start(program))
+	defer func() { g.done() }()
+	switch {
+	case err != nil:
+		return nil, err
+	case lacks.secrets != nil:
+		return nil, lacks.secrets
+	case !lacks.none():
+		return nil, fmt.Errorf("%w: host %s has no %s", pando.ErrNotReady, v.a.Host.Name,
+			lacks.files.Reference)
+	}
+	box, err := g.start(ctx)
 	if err != nil {
 		return nil, err
 	}
+	m := n.move
 	err = v.a.Steering.Connect(ctx, box.Link(), m.Spec.Ports, m.VIP4, m.VIP6)
 	if err != nil {
 		v.remove(context.WithoutCancel(ctx), box)
@@ -135,11 +197,32 @@ func (v *arrivals) receive(
 	return box, nil
 }
 
+// watched notes when bytes of a program come, and ends with its context.
+type watched struct {
+	io.Reader
+	ctx context.Context
+	v   *arrivals
+	n   *arrival
+}
+
+func (w *watched) Read(b []byte) (int, error) {
+	n, err := w.Reader.Read(b)
+	if ended := w.ctx.Err(); ended != nil {
+		return 0, fmt.Errorf("%w: the move was given up", pando.ErrConflict)
+	}
+	w.v.a.mu.Lock()
+	w.n.since = w.v.a.Clock.Now()
+	w.v.a.mu.Unlock()
+	return n, err
+}
+
 // drop forgets an arrival.
 func (v *arrivals) drop(n *arrival) {
 	v.a.mu.Lock()
 	defer v.a.mu.Unlock()
-	delete(v.all, n.move.ID)
+	if v.all[n.move.ID] == n {
+		delete(v.all, n.move.ID)
+	}
 	v.a.scope.rescope(n.move.Instance.Service)
 	v.a.announce()
 }
@@ -226,11 +309,13 @@ func (v *arrivals) tend(ctx context.Context, n *arrival) {
 		case !known:
 			return
 		case runs:
-		case box == nil:
-			if (given || old > arrivalWaitMax) && !taken {
-				v.drop(n)
-				return
+		case box == nil && (given || old > arrivalWaitMax):
+			// Nothing of it has come for long, or the other host has given it up.
+			if v.drop(n); taken {
+				n.cancel()
 			}
+			return
+		case box == nil:
 		case (given || v.closed(ctx, n, old)) && v.isNotOurs(ctx, n) && v.discard(ctx, n):
 			return
 		}

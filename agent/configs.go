@@ -45,32 +45,13 @@ type refusal struct {
 	lines  []string
 }
 
-// configs renders the configs of an instance before its start.
-func (r *birth) configs(
-	svc pando.Service, spec pando.Spec, secrets map[string][]byte,
-) ([]pando.ConfigFile, error) {
-	if len(spec.Configs) == 0 {
-		return nil, nil
-	}
-	r.a.crews.follow(r.runner, spec)
-	var out []pando.ConfigFile
-	size := 0
-	for _, c := range spec.Configs {
-		file, err := templates{r.a}.render(r.inst, spec, c, secrets)
-		if err != nil {
-			return nil, err
-		}
-		if size += len(file.Content); size > pando.ConfigsBytesMax {
-			return nil, fmt.Errorf("%w: the configs of the instance have more than %d bytes",
-				pando.ErrTooLarge, pando.ConfigsBytesMax)
-		}
-		out = append(out, file)
-	}
-	return out, nil
+// templates renders the configs of one instance from the records of this host.
+type templates struct {
+	a      *Agent
+	budget *config.Budget
 }
 
-// templates renders configs from the records of this host.
-type templates struct{ a *Agent }
+func (a *Agent) templates() templates { return templates{a, config.NewBudget()} }
 
 // render returns one config of an instance as a file.
 func (t templates) render(
@@ -85,7 +66,7 @@ func (t templates) render(
 		if err != nil {
 			return file, err
 		}
-		file.Content, err = text.Render(t.facts(i, spec, secrets, text.Services()))
+		file.Content, err = text.Render(t.facts(i, spec, secrets, text.Services()), t.budget)
 		if err != nil {
 			return file, err
 		}
@@ -146,6 +127,7 @@ func (r *runner) bringConfigs(
 ) (o configOutcome) {
 	o.refused = map[string]refusal{}
 	var secrets map[string][]byte
+	all := r.a.templates()
 	for _, c := range spec.Configs {
 		if !c.Template {
 			continue
@@ -156,7 +138,7 @@ func (r *runner) bringConfigs(
 				return o
 			}
 		}
-		file, err := templates{r.a}.render(i, spec, c, secrets)
+		file, err := all.render(i, spec, c, secrets)
 		changed := false
 		if err == nil {
 			checking, cancel := context.WithTimeout(ctx, pando.ConfigCheckMax)

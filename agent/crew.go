@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
+	"strings"
 
 	"pando.run/pando"
 	"pando.run/pando/agent/steer"
@@ -19,6 +21,7 @@ type crews struct {
 	// rotation holds the instances that take flows, as last sent to the crews.
 	rotation map[pando.ServiceKey]map[pando.InstanceID]bool
 	sources  sources
+	at       map[netip.Addr]*runner // by the addresses of their sandboxes
 }
 
 func newCrews(r *records, q *steer.Queue) *crews {
@@ -26,7 +29,7 @@ func newCrews(r *records, q *steer.Queue) *crews {
 		records: r, steering: q, runners: map[pando.InstanceID]*runner{},
 		of:       map[pando.ServiceKey][]*runner{},
 		rotation: map[pando.ServiceKey]map[pando.InstanceID]bool{},
-		sources:  sources{},
+		sources:  sources{}, at: map[netip.Addr]*runner{},
 	}
 }
 
@@ -57,6 +60,7 @@ func (c *crews) delist(r *runner) {
 	defer c.mu.Unlock()
 	defer c.announce()
 	delete(c.runners, r.id)
+	c.locate(r, r.shown.link, pando.Link{})
 	c.unfollow(r)
 	crew := slices.DeleteFunc(c.of[r.service], func(o *runner) bool { return o == r })
 	if c.of[r.service] = crew; len(crew) == 0 {
@@ -89,9 +93,35 @@ func (c *crews) shown(r *runner, now status) {
 	defer c.mu.Unlock()
 	was := r.shown
 	r.shown = now
+	c.locate(r, was.link, now.link)
 	if movesFlows(was, now) {
 		c.steering.Changed(r.service)
 	}
+}
+
+// locate moves a runner to the addresses of its sandbox. The caller holds the lock.
+func (c *crews) locate(r *runner, was, now pando.Link) {
+	for _, a := range []netip.Addr{was.IP4, was.IP6} {
+		if c.at[a] == r {
+			delete(c.at, a)
+		}
+	}
+	for _, a := range []netip.Addr{now.IP4, now.IP6} {
+		if a.IsValid() {
+			c.at[a] = r
+		}
+	}
+}
+
+// TenantAt returns the tenant of the instance of this host with an address.
+func (c *crews) TenantAt(a netip.Addr) (t pando.Tenant, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r, ok := c.at[a]
+	if !ok {
+		return "", false
+	}
+	return r.service.Tenant, true
 }
 
 // statusOf returns the state of a runner, with a step of control that the runner has not received
@@ -173,4 +203,28 @@ func (c *crews) count(s pando.ServiceKey) map[pando.InstanceID]bool {
 		}
 	}
 	return in
+}
+
+// silentMax bounds the instances that the losses of a host name.
+const silentMax = 8
+
+// silent names the instances whose shims do not answer, with the reasons.
+func (c *crews) silent() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []string
+	more := 0
+	for _, r := range c.everyRunner() {
+		switch {
+		case r.shown.silent == "":
+		case len(all) == silentMax:
+			more++
+		default:
+			all = append(all, fmt.Sprintf("%s (%s)", r.id, r.shown.silent))
+		}
+	}
+	if more > 0 {
+		all = append(all, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(all, ", ")
 }

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/agent/branch"
+	"pando.run/pando/agent/turn"
 	"pando.run/pando/test/failpoint"
 	"pando.run/pando/world"
 )
@@ -18,7 +20,8 @@ import (
 // end merges the branch of an instance and removes the instance.
 type end struct {
 	*runner
-	left pando.Sandbox // it is out of sight, and not removed yet
+	left  pando.Sandbox    // it is out of sight, and not removed yet
+	stale []pando.IntentID // its asks, of which one has changed
 }
 
 // salvage merges the branch of a stopped instance on its behalf.
@@ -64,13 +67,14 @@ func (r end) bury(ctx context.Context) time.Duration {
 		return r.again(ctx, "remove a sandbox", err)
 	}
 	failpoint.Hit("die removed")
+	r.removeVolumes(ctx)
 	if err := r.bringAsks(ctx); err != nil {
 		return r.again(ctx, "read the asks about an instance", err)
 	}
 	if _, err := r.a.commit(ctx, r.lastWrite()); err != nil {
 		if errors.Is(err, pando.ErrConflict) {
-			r.a.forgetIntents(r.asks()...)
-			r.inherited = true // all are read again
+			r.runner.end.stale = r.asks() // they are read again
+			r.a.forgetIntents(r.runner.end.stale...)
 			return 5 * time.Millisecond
 		}
 		return r.again(ctx, "remove the record of an instance", err)
@@ -79,16 +83,37 @@ func (r end) bury(ctx context.Context) time.Duration {
 	return r.remove(ctx)
 }
 
+// removeVolumes deletes the volumes of a service that exists for one run. The record of the instance
+// is still there, so an agent that starts in between deletes them as well.
+func (r end) removeVolumes(ctx context.Context) {
+	_, spec := r.described(r.inst)
+	if !spec.IsOnce() || r.inst.Run == nil || r.a.Kept == nil {
+		return
+	}
+	for _, v := range spec.Volumes {
+		err := r.a.Kept.RemoveVolume(ctx, r.service, v.Name)
+		// Another instance of the run has it, and deletes it; or it was never made.
+		if err != nil && !errors.Is(err, pando.ErrConflict) && !errors.Is(err, pando.ErrNotFound) {
+			r.a.Log.Warn("a volume of one run stays; `pando volume rm` deletes it", "service",
+				r.service.String(), "volume", v.Name, "error", err)
+		}
+	}
+}
+
 // lastWrite deletes the record of the instance and ends the intents that end with it.
 func (r end) lastWrite() pando.Txn {
 	t := pando.Txn{Delete: []pando.Key{r.inst.Key()}}
 	now := r.a.Clock.Now()
 	r.a.read(func(*world.World) {
-		for _, id := range slices.Sorted(maps.Keys(r.a.intents)) {
-			v := r.a.intents[id]
-			if !r.ends(v.V) || !v.V.State.May(pando.IntentDead) {
-				continue
+		var ends []pando.IntentID
+		for id, v := range r.a.intents {
+			if r.ends(v.V) && v.V.State.May(pando.IntentDead) {
+				ends = append(ends, id)
 			}
+		}
+		slices.Sort(ends)
+		for _, id := range ends {
+			v := r.a.intents[id]
 			dead := v.V.Become(pando.IntentDead, now, "its sandbox and its record are gone")
 			t.If = append(t.If, v.If())
 			t.Put = append(t.Put, dead)
@@ -117,11 +142,53 @@ func (r end) asks() (ids []pando.IntentID) {
 // bringAsks reads the intents that end with the instance. A former agent may have written one that
 // the record does not name.
 func (r end) bringAsks(ctx context.Context) error {
-	if !r.inherited {
-		return r.a.bringIntents(ctx, r.service, r.inst.Halt)
+	if r.inherited {
+		if err := r.a.askReads.read(ctx, r.service, r.enlisted); err != nil {
+			return err
+		}
 	}
-	prefix := pando.Intent{Service: r.service}.Key()
-	return r.a.readIntents(ctx, prefix, r.ends)
+	return r.a.bringIntents(ctx, r.service, append(r.stale, r.inst.Halt)...)
+}
+
+// askReads reads the asks of services that former agents wrote for instances of this host. The asks
+// of a service grow with its instances, so all instances that this agent took over share one read.
+type askReads struct {
+	a    *Agent
+	turn turn.Turn
+	seq  atomic.Uint64
+	// began is the place in seq at which the last whole read of a service began. The turn guards it.
+	began map[pando.ServiceKey]uint64
+}
+
+func newAskReads(a *Agent) *askReads {
+	return &askReads{a: a, turn: turn.New(), began: map[pando.ServiceKey]uint64{}}
+}
+
+// read brings the asks that end with instances of this host, unless a read of their service began
+// after a place in seq.
+func (q *askReads) read(ctx context.Context, s pando.ServiceKey, after uint64) error {
+	if err := q.turn.Take(ctx); err != nil {
+		return err
+	}
+	defer q.turn.Give()
+	if q.began[s] > after {
+		return nil
+	}
+	q.forget()
+	began := q.seq.Add(1)
+	here := func(i pando.Intent) bool { r := q.a.runners[i.Instance]; return r != nil && r.end.ends(i) }
+	if err := q.a.readIntents(ctx, pando.Intent{Service: s}.Key(), here); err != nil {
+		return err
+	}
+	q.began[s] = began
+	return nil
+}
+
+// forget drops the services without an instance here. The caller holds the turn.
+func (q *askReads) forget() {
+	q.a.read(func(*world.World) {
+		maps.DeleteFunc(q.began, func(s pando.ServiceKey, _ uint64) bool { return len(q.a.crews.of[s]) == 0 })
+	})
 }
 
 // tearDown releases everything that the instance has on this host except its record and its branch.
@@ -264,8 +331,7 @@ func (r end) openFlows(ctx context.Context) (int, error) {
 	if n > 0 || err != nil || !(tables{r.a}).choosesAtConnect(r.service) {
 		return n, err
 	}
-	n, _, err = r.a.sweeper.flows(ctx, r.id, r.inst.Since)
-	return n, err
+	return r.a.sweeper.flows(ctx, r.id, r.inst.Since)
 }
 
 // dyingMayBegin refuses death before halt.

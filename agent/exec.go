@@ -4,32 +4,31 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"sync"
 
 	"pando.run/pando"
+	"pando.run/pando/access/share"
 )
 
-// sessions counts the commands that operators run inside instances of this host.
-type sessions struct {
-	mu   sync.Mutex
-	open int
+// sessions counts the commands that callers run inside instances of this host, by tenant.
+type sessions = share.Pool[pando.Tenant]
+
+func newSessions() *sessions {
+	return share.New[pando.Tenant](share.Bound{Total: pando.SessionsMax,
+		Each: pando.SessionsOfTenantMax, Reserve: pando.SessionsReserve})
 }
 
-// enter takes one of the places. It reports whether one was free.
-func (s *sessions) enter() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.open >= pando.SessionsMax {
-		return false
+// enter takes a place for a session. A session of a token counts for its tenant.
+func (w *window) enter(ctx context.Context) (*share.Hold[pando.Tenant], error) {
+	t, token := pando.TokenOf(ctx)
+	take := w.sessions.TakeAsOperator
+	if token {
+		take = func(n int64) (*share.Hold[pando.Tenant], error) { return w.sessions.Take(t.Tenant, n) }
 	}
-	s.open++
-	return true
-}
-
-func (s *sessions) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.open--
+	place, err := take(1)
+	if err != nil {
+		return nil, fmt.Errorf("one more session on host %s: %w; end one of them", w.agent.Host.Name, err)
+	}
+	return place, nil
 }
 
 // Exec implements pando.HostAgent.
@@ -44,16 +43,16 @@ func (w *window) Exec(
 	if !now.runs {
 		return nil, fmt.Errorf("%w: the program of instance %s does not run", pando.ErrConflict, i)
 	}
-	if !w.sessions.enter() {
-		return nil, fmt.Errorf("%w: host %s has %d sessions; end one of them", pando.ErrRefused,
-			w.agent.Host.Name, pando.SessionsMax)
+	place, err := w.enter(ctx)
+	if err != nil {
+		return nil, err
 	}
 	conn, err := now.box.Session(ctx, s)
 	if err != nil {
-		w.sessions.leave()
+		place.Close()
 		return nil, err
 	}
-	return &counted{ReadWriteCloser: conn, leave: sync.OnceFunc(w.sessions.leave)}, nil
+	return &counted{ReadWriteCloser: conn, leave: place.Close}, nil
 }
 
 // counted is a session that frees its place when it closes.

@@ -37,6 +37,12 @@ func (h *heralding) run(ctx context.Context) {
 // GrantVIPs implements pando.VIPHolder. A host that answers for no VIP still reports the flows of
 // its instances.
 func (h *heralding) GrantVIPs(ctx context.Context, t pando.VIPTake) (g pando.VIPGrant, err error) {
+	if t.Offers {
+		if h.herald != nil {
+			h.herald.Offered(t)
+		}
+		return g, nil
+	}
 	if h.herald != nil {
 		g.Refused = h.herald.Grant(t)
 	}
@@ -52,6 +58,7 @@ func (h *heralding) losses(l pando.Losses) pando.Losses {
 		return l
 	}
 	held, why := h.herald.Held()
+	l.Holds = held.String()
 	var fours []string
 	for _, vip := range (heraldSource{h.a}).VIPs(held) {
 		if vip.Is4() || vip.Is6() && len(fours) == 0 {

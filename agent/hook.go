@@ -65,8 +65,22 @@ func (r *birth) recover(
 	return 0
 }
 
+// clear removes the sandbox of a hook that could not be removed at its end. No other sandbox of the
+// instance begins before that. It returns the wait before the next attempt, or 0.
+func (r *birth) clear(ctx context.Context) time.Duration {
+	left := r.runner.end.left
+	if left == nil || r.hooking.begun {
+		return 0
+	}
+	if err := left.Remove(ctx); err != nil {
+		return r.again(ctx, "remove the sandbox of a hook", err)
+	}
+	r.runner.end.left = nil
+	return 0
+}
+
 // explain records why an instance waits in its phase.
-func (r *birth) explain(reason string) {
+func (r *runner) explain(reason string) {
 	r.inst.Reason = reason
 	r.recorder.add(r.inst, nil)
 	r.show()
@@ -80,10 +94,11 @@ func (r *birth) hooked(ctx context.Context, m hookEnded) {
 	}
 	lines := box.LastLines(20)
 	if err := box.Remove(ctx); err != nil {
-		r.a.Log.Warn("remove the sandbox of a hook", "instance", r.id, "error", err)
-		return // removed with the instance
+		r.a.Log.Warn("remove the sandbox of a hook: it is tried again before the program starts",
+			"instance", r.id, "error", err)
+	} else {
+		r.runner.end.left = nil
 	}
-	r.runner.end.left = nil
 	if r.inst.Phase != pando.PhasePlaced {
 		return
 	}

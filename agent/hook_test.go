@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -60,4 +61,57 @@ func TestAPositionIsTheLastWord(t *testing.T) {
 			t.Errorf("%q has the position %v (%v), want %q", output, p, err, want)
 		}
 	}
+}
+
+// hooks is a driver whose programs end at once, with a position.
+type hooks struct {
+	pando.Sandboxes
+	starts int
+}
+
+func (h *hooks) Start(ctx context.Context, s pando.SandboxSpec) (pando.Sandbox, error) {
+	h.starts++
+	box, err := h.Sandboxes.Start(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	events := make(chan pando.SandboxEvent, 1)
+	events <- pando.SandboxEvent{Kind: pando.SandboxExited}
+	return hookBox{box, events}, nil
+}
+
+type hookBox struct {
+	pando.Sandbox
+	events chan pando.SandboxEvent
+}
+
+func (h hookBox) Events() <-chan pando.SandboxEvent { return h.events }
+func (h hookBox) LastLines(int) []string            { return []string{"a:7"} }
+
+// The sandbox of a hook that cannot be removed at first leaves nobody behind, and its hook runs once.
+func TestAHookWhoseSandboxStaysRunsOnce(t *testing.T) {
+	onBench(t, func(b *bench) {
+		h := &hooks{Sandboxes: b.sandboxes}
+		b.agent.Sandboxes = h
+		spec := pando.Spec{Name: "web", Kind: pando.Stateful, Command: []string{"db"},
+			Scale: pando.Scale{Min: 1, Max: 1}, Hooks: pando.Hooks{Recover: []string{"recover"}}}
+		b.put(pando.Revision{Service: web, Number: 2, Spec: spec.WithDefaults(),
+			State: pando.RevisionCurrent})
+		b.steering.Fail("Remove", 3)
+		b.put(pando.Instance{ID: "web-1", Service: web, Host: "h1", Revision: 2, Weight: 100,
+			Ordinal: 1, Start: pando.StartRecover, Phase: pando.PhasePlaced, Born: time.Now(),
+			Since: time.Now()})
+		b.pass(10 * time.Second)
+		i := b.world().Instances["web-1"].V
+		if h.starts != 1 || i.Position != "a:7" {
+			t.Errorf("the hook ran %d times; the instance is %s with position %q: %s", h.starts, i.Phase,
+				i.Position, i.Reason)
+		}
+		i.Start = pando.StartBootstrap
+		b.put(i)
+		b.pass(10 * time.Second)
+		if n := len(b.sandboxes.All()); h.starts != 2 || n != 0 {
+			t.Errorf("its program has ended after %d starts, and %d sandboxes are left", h.starts, n)
+		}
+	})
 }

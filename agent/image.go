@@ -4,51 +4,57 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/world"
 )
 
 // fetching brings the image or the bundle of an instance to this host while its record waits in
 // phase placed.
 type fetching struct {
 	begun, done bool
+	reference   string
 	err         error
 }
 
-// image returns whether the image or the bundle of a spec is on this host. Otherwise it begins to
-// bring it, and imagePulled wakes the runner.
-func (r *birth) image(spec pando.Spec) (here bool, err error) {
-	files := spec.Files()
-	if r.inst.From != "" { // the spec of a snapshot has no image
-		files = pando.Image{Reference: pando.SnapshotPrefix + "another instance", Digest: r.inst.From}
-	}
-	if files.Digest == "" {
-		return true, nil
-	}
-	if r.a.Images == nil {
-		return false, fmt.Errorf("%w: this host keeps no images", pando.ErrUnsupported)
-	}
+// fetch begins to bring the files that a start lacks, and imagePulled wakes the runner. The pull ends
+// with the instance. It returns an error if they cannot be had.
+func (r *birth) fetch(files pando.Image) error {
 	switch {
-	case r.fetching.done:
-		return r.fetching.err == nil, r.fetching.err
+	case r.fetching.done && r.fetching.err == nil:
+		return fmt.Errorf("%w: %s came to this host and is gone again", pando.ErrNotReady,
+			files.Reference)
 	case r.fetching.begun:
-		return false, nil
+		return r.fetching.err
 	}
-	if _, err := r.a.Images.Root(files.Digest, ""); err == nil {
-		return true, nil
+	r.fetching.begun, r.fetching.reference = true, files.Reference
+	r.fetches("")
+	r.a.spawn(func(ctx context.Context) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go func() { // the pull is of this instance, and ends with it
+			select {
+			case <-r.ended:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+		r.post(imagePulled{r.a.pull(ctx, r.service.Tenant, files,
+			func(what string) { r.post(imageWaits{what}) })})
+	})
+	return nil
+}
+
+// fetches records that the image of an instance is on its way, and what its pull waits for.
+func (r *birth) fetches(what string) {
+	r.inst.Reason = "its image is on the way: " + r.fetching.reference
+	if what != "" {
+		r.inst.Reason += "; it waits for " + what
 	}
-	r.fetching.begun = true
-	r.inst.Reason = "its image is on the way: " + files.Reference
 	r.recorder.add(r.inst, nil)
 	r.show()
-	hosts := r.a.imageHosts(files)
-	r.a.spawn(func(ctx context.Context) {
-		r.post(imagePulled{r.a.Images.Pull(ctx, files, hosts)})
-	})
-	return false, nil
 }
 
 // imageHosts returns the other hosts that may have an image: the one that read it, then the others
@@ -74,6 +80,13 @@ func (a *Agent) imageHosts(i pando.Image) []pando.Host {
 	return out
 }
 
+// HasHostAt reports whether a host of the cluster has an address.
+func (a *Agent) HasHostAt(at netip.Addr) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.world.HasHostAt(at)
+}
+
 // ImagesInUse returns the digests of images and bundles that a revision known to this host has.
 func (a *Agent) ImagesInUse() map[string]bool {
 	a.mu.Lock()
@@ -97,40 +110,30 @@ func (a *Agent) ImagesInUse() map[string]bool {
 	return out
 }
 
-// begin makes the sandbox of an instance once its image is here.
+// begin makes the sandbox of an instance once everything that it needs is here.
 func (r *birth) begin(
 	ctx context.Context, i pando.Instance, svc pando.Service, spec pando.Spec,
 ) (pando.Sandbox, time.Duration) {
-	here, err := r.image(spec)
-	if err == nil {
-		err = r.given(spec)
+	if len(spec.Configs) > 0 {
+		r.a.crews.follow(r.runner, spec)
 	}
-	if err == nil && !here {
-		return nil, 0
-	}
-	var secrets map[string][]byte
-	if err == nil {
-		var wait time.Duration
-		if secrets, wait, err = r.secrets(ctx, spec); wait > 0 {
-			return nil, wait
+	g, lacks, err := r.a.supply(ctx, start{inst: i, svc: svc, spec: spec})
+	defer func() { g.done() }()
+	switch {
+	case err != nil:
+	case lacks.secrets != nil:
+		return nil, r.awaitSecrets(ctx, lacks.secrets)
+	case !lacks.none():
+		if err = r.fetch(lacks.files); err == nil {
+			return nil, 0
 		}
 	}
-	r.begun = true
-	r.show()
-	from, done, err := r.snapshot(ctx, i, err)
-	defer done()
-	var configs []pando.ConfigFile
-	if err == nil {
-		configs, err = r.configs(svc, spec, secrets)
-	}
 	var box pando.Sandbox
-	if err == nil {
-		box, err = r.grow(ctx, pando.SandboxSpec{
-			Instance: i, Spec: spec, VIP4: svc.VIP4, VIP6: svc.VIP6, Secrets: secrets, From: from,
-			Configs: configs,
-		})
+	if r.begun = true; err == nil {
+		r.show()
+		box, err = r.grow(ctx, g)
 	}
-	if err == nil && from != "" {
+	if err == nil && i.From != "" {
 		r.events.send(r.a.Clock.Now(), pando.EventRestored, map[string]string{"snapshot": i.From})
 	}
 	if err != nil {
@@ -140,34 +143,4 @@ func (r *birth) begin(
 		return nil, time.Millisecond
 	}
 	return box, 0
-}
-
-// given returns nil if the owner of this host gives every grant of a spec. Control has looked
-// already. This look counts after a change since, and for a spec of another revision.
-func (r *birth) given(spec pando.Spec) error {
-	if len(spec.Grants) == 0 {
-		return nil
-	}
-	h, lacks := r.a.Host.Name, pando.Grant("")
-	r.a.read(func(w *world.World) { lacks = w.Members[h].V.Withholds(spec.Grants) })
-	if lacks == "" {
-		return nil
-	}
-	return fmt.Errorf("%w: host %s %s", pando.ErrForbidden, h, pando.NotGiven(h, lacks))
-}
-
-// snapshot returns the files of the snapshot that an instance continues, or "". An earlier error
-// stays. The caller calls done after the start.
-func (r *birth) snapshot(
-	ctx context.Context, i pando.Instance, err error,
-) (from string, done func(), _ error) {
-	if err != nil || i.From == "" {
-		return "", func() {}, err
-	}
-	if r.a.SnapshotStore == nil {
-		return "", func() {}, fmt.Errorf("%w: this host restores no snapshots; `pando doctor` there "+
-			"prints why", pando.ErrUnsupported)
-	}
-	return r.a.SnapshotStore.Open(ctx, i.From,
-		func(ctx context.Context) (pando.SnapshotKey, error) { return r.a.snapshots.key(ctx, r.id) })
 }

@@ -3,8 +3,10 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -126,7 +128,11 @@ func TestAnInstanceMayLeaveWhileItsImageIsOnTheWay(t *testing.T) {
 		if p := b.world().Instances["web-1"].V.Phase; p == pando.PhasePlaced {
 			t.Errorf("it is still %s", p)
 		}
-		images.end <- nil
+		select {
+		case images.end <- nil:
+			t.Error("its pull goes on")
+		default:
+		}
 		synctest.Wait()
 		if n := len(b.sandboxes.All()); n > 0 {
 			t.Errorf("%d sandboxes after it left", n)
@@ -140,5 +146,92 @@ func TestAHostWithoutAStoreRefusesImages(t *testing.T) {
 		b.agent.Images = nil
 		b.place("web-1", 2)
 		b.phase("web-1", pando.PhaseFailed)
+	})
+}
+
+// waitingImages is a store whose pulls wait for a registry until their context ends.
+type waitingImages struct {
+	slowImages
+	active, ended int
+}
+
+func (s *waitingImages) Pull(ctx context.Context, _ pando.Image, _ []pando.Host) error {
+	s.active++
+	defer func() { s.active, s.ended = s.active-1, s.ended+1 }()
+	defer pando.Waiting(ctx, agentClock{}, "registry r.example")()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// agentClock is the time of the bubble.
+type agentClock struct{ pando.Clock }
+
+func (agentClock) After(d time.Duration) (<-chan time.Time, func()) {
+	t := time.NewTimer(d)
+	return t.C, func() { t.Stop() }
+}
+
+func TestInstancesShareAPullThatEndsWithTheLastOfThem(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.withImage()
+		images := &waitingImages{}
+		b.agent.Images = images
+		b.place("web-1", 2)
+		b.place("web-2", 2)
+		b.pass(pando.WaitToldAfter + time.Second)
+		if images.active != 1 {
+			t.Fatalf("%d pulls, want 1 for both", images.active)
+		}
+		for _, id := range []pando.InstanceID{"web-1", "web-2"} {
+			why := b.world().Instances[id].V.Reason
+			if !strings.Contains(why, "it waits for registry r.example") {
+				t.Errorf("the reason of %s is %q", id, why)
+			}
+		}
+		b.drain("web-1", true)
+		b.pass(time.Minute)
+		if images.ended > 0 {
+			t.Error("the pull ended with the first instance")
+		}
+		b.drain("web-2", true)
+		b.pass(time.Minute)
+		if images.ended != 1 || len(b.agent.pulls.running) > 0 {
+			t.Errorf("%d pulls ended, %d run on", images.ended, len(b.agent.pulls.running))
+		}
+	})
+}
+
+func TestPullsOfOneTenantLeaveTurnsForAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, ctx := newPulls(), t.Context()
+		active := map[pando.Tenant]int{}
+		var mu sync.Mutex
+		var waits []string
+		bring := func(of pando.Tenant, n int) {
+			i := pando.Image{Reference: fmt.Sprint(of, n)}
+			_ = p.bring(ctx, of, i, func(what string) {
+				mu.Lock()
+				defer mu.Unlock()
+				waits = append(waits, what)
+			}, func(ctx context.Context) error {
+				mu.Lock()
+				active[of]++
+				mu.Unlock()
+				<-ctx.Done()
+				return nil
+			})
+		}
+		for n := range 20 {
+			go bring("acme", n)
+		}
+		synctest.Wait()
+		go bring("beta", 0)
+		synctest.Wait()
+		if active["acme"] != pullTurns.Each || active["beta"] != 1 {
+			t.Errorf("pulls at once: %v", active)
+		}
+		if len(waits) == 0 || !strings.Contains(waits[0], "a turn") {
+			t.Errorf("the waits are %q", waits)
+		}
 	})
 }

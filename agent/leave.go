@@ -24,16 +24,22 @@ const (
 // leave takes an instance out: it waits for its flows and for its program.
 type leave struct {
 	*runner
+	ordered   time.Time // when this agent learned that it leaves, or zero
 	counting  counting
 	uncounted time.Time // since when its flows cannot be counted, or zero
+	unknown   error     // why they cannot be counted
 	closed    time.Time // since when no new flow reaches it, or zero
-	stopping  bool      // its sandbox is being stopped
-	stopped   bool      // it was
+	waiting   waiting
+	stopping  bool // its sandbox is being stopped
+	stopped   bool // it was
 }
 
 // drain waits until the last flow ends or a bound of the drain is reached.
 func (r *leave) drain(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
 	now := r.a.Clock.Now()
+	if r.ordered.IsZero() {
+		r.ordered = now
+	}
 	if box == nil || r.exited != nil {
 		r.drained("the program is not there any more")
 		return atOnce
@@ -42,26 +48,28 @@ func (r *leave) drain(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 		r.drained("it never took a flow")
 		return atOnce
 	}
-	steered, err := r.wire.inForce()
-	if !steered && err == nil {
+	steered, unsteered := r.wire.inForce()
+	if !steered && unsteered == nil {
 		return retryWait // new flows may still come: the table wakes it
 	}
-	if r.closed.IsZero() {
+	if steered && r.closed.IsZero() {
 		r.closed = now
+		r.counting.again()
 	}
-	spent := now.Sub(i.Since)
-	n, rest, err := r.count(ctx, box, err)
-	if err == nil && n == 0 && rest == 0 {
+	spent := now.Sub(r.ordered)
+	if r.counting.proven && r.counting.flows == 0 {
 		r.drained(fmt.Sprintf("its last flow ended after %s", spent.Round(time.Millisecond)))
 		return atOnce
 	}
-	look := max(rest, r.counting.look(now, spent))
-	for _, end := range r.drainEnds(i, err) {
+	r.recount(ctx, box, now)
+	look := min(r.counting.look(now, spent), r.report(ctx, box, now))
+	for _, end := range r.drainEnds(i) {
 		left := end.at.Sub(now)
 		if left <= 0 {
-			r.a.decide(ctx, r.runner, pando.DecidedDrainEnd,
-				fmt.Sprintf("%s: %d flows were ended", end.why, n), map[string]float64{"flows": float64(n)})
-			r.drained(fmt.Sprintf("%s, %d flows were ended", end.why, n))
+			ended := r.endedText(ctx, box)
+			r.a.decide(ctx, r.runner, pando.DecidedDrainEnd, end.why+": "+ended,
+				map[string]float64{"flows": float64(r.counting.flows)})
+			r.drained(end.why + ", " + ended)
 			return atOnce
 		}
 		look = min(look, left)
@@ -69,57 +77,46 @@ func (r *leave) drain(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 	return look
 }
 
-// count returns the number of the instance's flows. It is that of the last count if none has ended
-// since. rest is the time until another count may begin.
-func (r *leave) count(
-	ctx context.Context, box pando.Sandbox, unsteered error,
-) (n int, rest time.Duration, err error) {
-	now := r.a.Clock.Now()
+// recount asks for a count of the instance's flows if one is due. The number of the last count holds
+// until then.
+func (r *leave) recount(ctx context.Context, box pando.Sandbox, now time.Time) {
 	ends, err := r.a.Steering.Ends(ctx, r.service, r.id)
 	if err != nil {
 		ends = r.counting.ends // the sockets know
 	}
-	if r.counting.due(now, ends) > 0 {
-		return r.counting.flows, 0, nil
+	wait, prompt := r.counting.due(now, ends)
+	if wait > 0 || r.counting.asked {
+		return
 	}
-	if rest = r.a.sweeper.counts.wait(now); rest > 0 && !r.counting.counted.IsZero() {
-		return r.counting.flows, rest, nil
-	}
-	worked := r.a.sweeper.worked()
-	n, known, err := r.flows(ctx, box, unsteered)
-	end := r.a.Clock.Now()
-	// A busy machine makes a count long, and not dear.
-	r.a.sweeper.counts.spend(end, min(end.Sub(now), r.a.sweeper.worked()-worked))
-	r.counting.note(end, n, err)
-	if err == nil && !known {
-		rest = max(r.a.sweeper.counts.wait(end), drainLookMin)
-	}
-	return n, rest, err
+	r.counting.asked = true
+	r.a.counts.ask(countAsk{r.runner, box}, prompt)
 }
 
-// flows counts the flows of the instance: its own sockets, or if it has none, its entries in the
-// connection table. unsteered is the error of the table without the instance. A count of zero has
-// no meaning while new flows come. known is false for a count of zero from before that time.
-func (r *leave) flows(
-	ctx context.Context, box pando.Sandbox, unsteered error,
-) (n int, known bool, err error) {
-	n, err = box.Flows(ctx)
-	known = true
-	if err == nil && n == 0 {
-		n, known, err = r.a.sweeper.flows(ctx, r.id, r.closed)
+// receive applies the result of a count. A count from before the table without the instance proves
+// nothing, because new flows came. Neither does a count of zero without that table.
+func (r *leave) receive(ctx context.Context, m flowsCounted) {
+	now := r.a.Clock.Now()
+	r.counting.note(now, m.flows, m.err, m.cost)
+	r.counting.proven = m.err == nil && !r.closed.IsZero() && !m.began.Before(r.closed)
+	if !r.closed.IsZero() && m.began.Before(r.closed) {
+		r.counting.again()
 	}
-	if err == nil && n == 0 {
+	err := m.err
+	if _, unsteered := r.wire.inForce(); err == nil && m.flows == 0 {
 		err = unsteered
 	}
 	switch {
 	case err == nil:
-		r.uncounted = time.Time{}
-	case ctx.Err() == nil && r.uncounted.IsZero():
-		r.uncounted = r.a.Clock.Now()
+		r.uncounted, r.unknown = time.Time{}, nil
+	case ctx.Err() != nil || !r.inst.Phase.Leaving():
+	case r.uncounted.IsZero():
+		r.uncounted = now
 		r.a.Log.Warn("the flows of a draining instance cannot be counted; it is tried again",
 			"instance", r.id, "error", err)
+		fallthrough
+	default:
+		r.unknown = err
 	}
-	return n, known, err
 }
 
 // drainEnd is a time at which a drain ends although flows are left, with the reason.
@@ -128,8 +125,9 @@ type drainEnd struct {
 	why string
 }
 
-// drainEnds returns the bounds of a drain. uncounted is the error of the last count of its flows.
-func (r *leave) drainEnds(i pando.Instance, uncounted error) (ends []drainEnd) {
+// drainEnds returns the bounds of a drain. That of the spec runs from the moment at which this agent
+// learned of the order, by its own clock: the clock of the host that gave the order may be off.
+func (r *leave) drainEnds(i pando.Instance) (ends []drainEnd) {
 	end := func(at time.Time, format string, about ...any) {
 		ends = append(ends, drainEnd{at, fmt.Sprintf(format, about...)})
 	}
@@ -137,14 +135,17 @@ func (r *leave) drainEnds(i pando.Instance, uncounted error) (ends []drainEnd) {
 		end(leaveBy, "its host leaves")
 	}
 	if limit := r.spec().DrainSecondsMax; limit > 0 {
-		end(i.Since.Add(pando.Seconds(limit)), "drain_max of %gs was over", limit)
+		end(r.ordered.Add(pando.Seconds(limit)), "drain_max of %s was over", pando.Seconds(limit))
 	}
-	if i.Walk && i.Halt == "" { // it did not answer (takeOut)
+	if i.EndNow {
+		end(r.ordered, "an operator ended the drain")
+	}
+	if i.Walk && i.Halt == "" { // it did not answer, and this host wrote Since (takeOut)
 		end(i.Since.Add(unwellDrainMax), "it does not answer, and %s were over", unwellDrainMax)
 	}
-	if uncounted != nil {
+	if r.unknown != nil {
 		end(r.uncounted.Add(countWaitMax),
-			"its flows could not be counted for %s (%v)", countWaitMax, uncounted)
+			"its flows could not be counted for %s (%v)", countWaitMax, r.unknown)
 	}
 	return ends
 }

@@ -36,6 +36,9 @@ func (r *birth) start(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 	if wait := reserveWait - r.a.Clock.Now().Sub(r.met); i.Warm && wait > 0 {
 		return wait
 	}
+	if wait := r.clear(ctx); wait > 0 {
+		return wait
+	}
 	svc, spec := r.described(i)
 	if spec.Stateful() && i.Run == nil {
 		spec.Entrypoint, spec.Command = nil, spec.Run(i.Start)

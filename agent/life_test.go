@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -101,6 +102,47 @@ func TestWhatACrashedInstanceCommittedIsSalvaged(t *testing.T) {
 			t.Errorf("decisions %v; want one failure and one salvage", kinds)
 		}
 	})
+}
+
+// An instance that did its work and exited with 0 has not failed: that of a run, and that of a
+// service that is not restarted. Another clean exit is a failure.
+func TestAnInstanceThatDidItsWorkHasNotFailed(t *testing.T) {
+	for _, c := range []struct {
+		restart pando.RestartPolicy
+		run     *pando.RunPart
+		crash   bool
+		want    pando.DecisionKind
+	}{
+		{pando.RestartAlways, nil, false, pando.DecidedFailed},
+		{pando.RestartNo, nil, false, pando.DecidedEnded},
+		{pando.RestartOnFailure, nil, false, pando.DecidedEnded},
+		{pando.RestartAlways, &pando.RunPart{Number: 1}, false, pando.DecidedEnded},
+		{pando.RestartAlways, &pando.RunPart{Number: 1}, true, pando.DecidedFailed},
+		{pando.RestartNo, nil, true, pando.DecidedFailed},
+	} {
+		onBench(t, func(b *bench) {
+			b.put(pando.Revision{Service: web, Number: 1, State: pando.RevisionCurrent,
+				Spec: pando.Spec{Name: "web", Command: []string{"web"}, Restart: c.restart,
+					Scale: pando.Scale{Min: 1, Max: 3}}.WithDefaults()})
+			b.put(pando.Instance{ID: "web-1", Service: web, Host: "h1", Revision: 1, Weight: 100,
+				Phase: pando.PhasePlaced, Born: time.Now(), Since: time.Now(), Run: c.run})
+			b.pass(time.Second)
+			if c.crash {
+				b.sandboxes.All()[0].Crash()
+			} else {
+				b.sandboxes.All()[0].Finish()
+			}
+			b.pass(time.Second)
+			var got []pando.DecisionKind
+			for _, d := range b.world().DecisionsOf(web) {
+				got = append(got, d.Kind)
+			}
+			if !slices.Contains(got, c.want) || slices.Contains(got, pando.DecidedFailed) !=
+				(c.want == pando.DecidedFailed) {
+				t.Errorf("%+v: %v", c, got)
+			}
+		})
+	}
 }
 
 // An instance that does not use the API is stopped after its drain, and its last writes are merged.

@@ -13,7 +13,7 @@ import (
 // window shows operators the instances of this host: their logs, their use, and their inside.
 type window struct {
 	agent    *Agent
-	sessions sessions
+	sessions *sessions
 }
 
 // logRest is how long a followed log stays open after its instance is gone, for its last lines.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,7 +48,7 @@ func (d *departures) Depart(ctx context.Context, m pando.Move) (pando.Arrival, e
 		return pando.Arrival{}, err
 	}
 	if err := d.turn.Take(ctx); err != nil {
-		return pando.Arrival{}, fmt.Errorf("%w: another instance leaves this host", pando.ErrUnavailable)
+		return pando.Arrival{}, fmt.Errorf("%w: another instance leaves this host; try again later", pando.ErrBusy)
 	}
 	defer d.turn.Give()
 	if err := d.begin(ctx, r, m); err != nil {
@@ -124,18 +125,35 @@ func (d *departures) send(
 			stopped, before = d.a.Clock.Now(), counted.n.Load()
 			return nil
 		})
+		left <- err // before the other side learns of it
 		w.CloseWithError(err)
-		left <- err
 	})
 	out, err = d.a.Peers.Carry(ctx, m.To, m.ID, in)
-	in.CloseWithError(errors.New("the other host takes no more"))
-	if failed := <-left; failed != nil && (err == nil || !errors.Is(err, pando.ErrRefused)) {
-		err = failed
-	}
+	err = causeOf(err, left, func() { in.CloseWithError(errTakesNoMore) })
 	out.Bytes = counted.n.Load()
 	out.StoppedBytes = out.Bytes - before
 	out.StoppedSeconds = d.a.Clock.Now().Sub(stopped).Seconds()
 	return out, err
+}
+
+// errTakesNoMore ends the sending side after the receiving one has ended.
+var errTakesNoMore = errors.New("the other host takes no more")
+
+// causeOf returns the error of the side of a transfer that failed first. received is the error of the
+// receiving side, and left delivers that of the sending side; stop ends the sending side.
+func causeOf(received error, left <-chan error, stop func()) error {
+	select {
+	case sent := <-left: // it ended before the answer of the receiving side came
+		stop()
+		if received != nil && errors.Is(sent, io.ErrClosedPipe) || errors.Is(received, pando.ErrRefused) {
+			return received // the receiving side had closed the pipe
+		}
+		return cmp.Or(sent, received)
+	default:
+	}
+	stop()
+	sent := <-left
+	return cmp.Or(received, sent)
 }
 
 // countingWriter counts bytes.

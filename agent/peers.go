@@ -29,7 +29,8 @@ func (a *Agent) Applied(ctx context.Context, of []pando.ServiceKey, at pando.Sto
 // Losses implements pando.HostAgent.
 func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) {
 	l, err := a.sweeper.losses(ctx)
-	l.Unreached, l.Now = a.steering.Unreached(), a.Clock.Now()
+	l.Unreached, l.Silent = a.steering.Unreached(), a.silent()
+	l.Now = a.Clock.Now()
 	return a.routing.losses(a.heralding.losses(a.presence.losses(l))), err
 }
 

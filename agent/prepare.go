@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -38,7 +39,11 @@ func newPreparer(a *Agent) *preparer {
 func (p *preparer) wasVain(s pando.ServiceKey) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.vain[s] = p.a.Clock.Now()
+	now := p.a.Clock.Now()
+	maps.DeleteFunc(p.vain, func(_ pando.ServiceKey, at time.Time) bool {
+		return now.Sub(at) >= vainWait
+	})
+	p.vain[s] = now
 }
 
 // isVain reports whether an unused preparation of a service was discarded within vainWait.

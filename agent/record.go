@@ -226,6 +226,7 @@ func written(
 		last.IP4, last.IP6 = ip4, ip6
 	}
 	last.Halt, last.Walk = known.V.Halt, known.V.Walk || last.Walk
+	last.EndNow = known.V.EndNow || last.EndNow
 	last.Start, last.Move = known.V.Start, move // control's alone, and this agent's alone
 	t := pando.Txn{If: []pando.Condition{known.If()}, Put: []pando.Stored{last}}
 	for _, id := range []pando.IntentID{last.Intent, last.Halt} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"strings"
 	"time"
 
 	"pando.run/pando"
@@ -41,15 +42,18 @@ type life struct {
 	box    pando.Sandbox
 	link   pando.Link // of box
 	exited *pando.Exit
-	over   bool // its record is gone
-	ready  bool // the application reported that it is ready
-	proven bool // its ready probe has succeeded as the startup probe, or in its seed
-	called int  // asks on their way that may claim it from the reserve
-	begun  bool // its start took the prepared work, if there was any
-	gone   bool // it has ended
-	moving bool // its program is on its way to another host
+	over   bool   // its record is gone
+	ready  bool   // the application reported that it is ready
+	proven bool   // its ready probe has succeeded as the startup probe, or in its seed
+	called int    // asks on their way that may claim it from the reserve
+	begun  bool   // its start took the prepared work, if there was any
+	gone   bool   // it has ended
+	moving bool   // its program is on its way to another host
+	silent string // why its shim does not answer; "": it does
+	before string // the reason on its line before that
 	// inherited: a former agent began its life, and may have written asks about it.
 	inherited bool
+	enlisted  uint64 // the place in askReads.seq at which it began
 	// met is when this agent got to know it, or its claim from the reserve, by the clock of this host.
 	// The times that control wrote are of another clock.
 	met   time.Time
@@ -74,7 +78,7 @@ func newRunner(a *Agent, i pando.Instance, box pando.Sandbox) *runner {
 		a: a, id: i.ID, service: i.Service, events: newEvents(a.Clock.Now()),
 		inbox: inbox{filled: make(chan struct{}, 1)}, ended: make(chan struct{}),
 		life: life{inst: i, box: box, inherited: box != nil || i.Phase != pando.PhasePlaced,
-			met: a.Clock.Now()},
+			enlisted: a.askReads.seq.Add(1), met: a.Clock.Now()},
 	}
 	if box != nil {
 		r.link = box.Link()
@@ -94,7 +98,8 @@ func (r *runner) post(m message) { r.inbox.put(m) }
 func (r *runner) status() status {
 	return status{
 		inst: r.inst, box: r.box, link: r.link, runs: r.box != nil && r.exited == nil, begun: r.begun,
-		born: r.born(),
+		born:   r.born(),
+		silent: r.silent,
 	}
 }
 
@@ -176,6 +181,14 @@ func (r *runner) programChanged(e pando.SandboxEvent, open bool) {
 		r.ready = true
 	case e.Kind == pando.SandboxExited:
 		r.exited = &e.Exit
+	case e.Kind == pando.SandboxSilent:
+		r.silent, r.before = e.Why, r.inst.Reason
+		r.explain("its shim does not answer, and is asked again: " + e.Why)
+	case e.Kind == pando.SandboxAnswers:
+		said := strings.HasSuffix(r.inst.Reason, r.silent)
+		if r.silent = ""; said {
+			r.explain(r.before)
+		}
 	}
 	r.show()
 }
@@ -202,6 +215,10 @@ func (r *runner) receive(ctx context.Context, m message) {
 		}
 	case imagePulled:
 		r.birth.fetching.done, r.birth.fetching.err = true, m.err
+	case imageWaits:
+		if !r.birth.fetching.done && r.inst.Phase == pando.PhasePlaced {
+			r.birth.fetches(m.what)
+		}
 	case seedTaken:
 		r.birth.sowing = false
 	case hookEnded:
@@ -222,6 +239,8 @@ func (r *runner) receive(ctx context.Context, m message) {
 		r.a.departures.clear(r)
 	case resumed:
 		r.moving = false
+	case flowsCounted:
+		r.leave.receive(ctx, m)
 	case deathAsked:
 		m.answer <- r.end.die(ctx, m)
 	}
@@ -233,11 +252,12 @@ func (r *runner) follow(theirs pando.Instance) {
 	if !fresh {
 		return
 	}
+	drains := r.inst.Phase == pando.PhaseDraining
 	r.inst = now
 	if now.Phase == pando.PhasePlaced {
 		r.met = r.a.Clock.Now()
 	}
-	if now.Phase == pando.PhaseDraining && now.Walk {
+	if !drains && now.Phase == pando.PhaseDraining && now.Walk {
 		r.events.send(r.a.Clock.Now(), pando.EventHalted, map[string]string{"reason": now.Reason})
 	}
 	r.show()
@@ -392,7 +412,8 @@ func (r *runner) fail(reason string, exit *pando.Exit) {
 			inputs[lifecycle.Served] = served.Seconds()
 		}
 	}
-	d := r.a.decision(r, pando.DecidedFailed, reason, inputs)
+	kind := lifecycle.OfEnd(exit, r.inst.Run != nil, r.spec().Restart)
+	d := r.a.decision(r, kind, reason, inputs)
 	if r.box != nil {
 		d.Lines = r.box.LastLines(20)
 	}

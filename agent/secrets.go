@@ -29,7 +29,7 @@ func (a *Agent) secretsOf(
 	defer cancel()
 	all, err := a.Secrets(ctx, i)
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("%w: %w", pando.ErrUnavailable, err)
+		err = fmt.Errorf("the server is %w: %w", pando.ErrUnavailable, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("bring its secrets: %w", err)
@@ -43,22 +43,17 @@ func (a *Agent) secretsOf(
 	return all, nil
 }
 
-// secrets brings the secrets of an instance before its start. wait is the time before the next
-// attempt, or zero if the secrets are here.
-func (r *birth) secrets(
-	ctx context.Context, spec pando.Spec,
-) (all map[string][]byte, wait time.Duration, err error) {
-	all, err = r.a.secretsOf(ctx, r.id, spec)
-	if !errors.Is(err, pando.ErrUnavailable) {
-		return all, 0, err
+// awaitSecrets returns the time before the next attempt to bring the secrets of an instance, and
+// shows why it waits. A secret that is missing may be set at any time.
+func (r *birth) awaitSecrets(ctx context.Context, why error) time.Duration {
+	reason := "its secrets are on the way from the server"
+	if errors.Is(why, pando.ErrNotFound) {
+		reason = "it waits for a secret: " + oneLine(why.Error(), evidenceBytesMax)
 	}
-	const reason = "its secrets are on the way from the server"
 	if r.inst.Reason != reason {
-		r.inst.Reason = reason
-		r.recorder.add(r.inst, nil)
-		r.show()
+		r.explain(reason)
 	}
-	return nil, r.again(ctx, "bring the secrets of an instance", err), nil
+	return r.again(ctx, "bring the secrets of an instance", why)
 }
 
 // secretsSeen is the newest change of the secrets that each service here names. The agent's lock
@@ -79,8 +74,12 @@ func (s secretsSeen) renewed(k pando.ServiceKey, now pando.StoreRevision) bool {
 // renewal is the work that brings new secrets to a running instance.
 type renewal struct {
 	running bool
-	again   bool // they changed once more meanwhile
+	again   bool   // they changed once more meanwhile
+	said    string // why the last attempt failed, as recorded; "": it did not
 }
+
+// secretsRetry is the wait before the next attempt to renew secrets.
+const secretsRetry = 30 * time.Second
 
 // renew brings the newest secrets to the instance. The sandbox compares them with those it has, so
 // a renewal without a change has no effect.
@@ -93,7 +92,7 @@ func (r *runner) renew() {
 		r.renewal.again = true
 		return
 	}
-	r.renewal = renewal{running: true}
+	r.renewal = renewal{running: true, said: r.renewal.said}
 	box := r.box
 	r.a.spawn(func(ctx context.Context) {
 		changed, err := r.bringSecrets(ctx, spec, box)
@@ -131,14 +130,25 @@ func (r *runner) bringSecrets(
 
 // renewed records the end of a renewal.
 func (r *runner) renewed(ctx context.Context, m secretsBrought) {
-	again := r.renewal.again
+	again, said := r.renewal.again, r.renewal.said
 	r.renewal = renewal{}
 	switch {
 	case again:
 		r.renew()
 	case m.err != nil && ctx.Err() == nil:
-		r.a.Log.Warn("an instance has older secrets", "instance", r.id, "error", m.err)
-		r.a.decide(ctx, r, pando.DecidedSecret, "it has older secrets: "+m.err.Error(), nil)
+		if r.renewal.said = m.err.Error(); r.renewal.said != said {
+			r.a.Log.Warn("an instance has older secrets; they are tried again", "instance", r.id, "error",
+				m.err)
+			r.a.decide(ctx, r, pando.DecidedSecret, "it has older secrets: "+m.err.Error(), nil)
+		}
+		if errors.Is(m.err, pando.ErrUnsupported) {
+			return // it began without secrets
+		}
+		r.a.spawn(func(ctx context.Context) {
+			if r.pauseFor(ctx, secretsRetry) == nil {
+				r.post(secretsChanged{})
+			}
+		})
 	case len(m.changed) > 0:
 		slices.Sort(m.changed)
 		r.a.decide(ctx, r, pando.DecidedSecret, "it has new secrets: "+

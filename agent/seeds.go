@@ -82,7 +82,7 @@ func (s *seeds) load() {
 		return
 	}
 	for _, st := range slices.Backward(kept) { // the newest last
-		if st.Seed {
+		if st.Seed && !st.Copy { // a copy was brought for one instance
 			s.get(st.Service, st.Revision).digest = st.Digest
 		}
 	}
@@ -108,7 +108,9 @@ func (s *seeds) end(k pando.ServiceKey, revision int, digest string, err error) 
 	one := s.get(k, revision)
 	one.taking, one.digest = false, digest
 	if err != nil {
-		one.failed++
+		if !errors.Is(err, pando.ErrUnavailable) { // else the server has its keys, and may answer later
+			one.failed++
+		}
 		one.why = err.Error()
 	}
 }
@@ -169,13 +171,14 @@ type seeding struct {
 
 // grow starts the sandbox of an instance. With `replicate: {from: snapshot}` it continues the seed
 // of its revision. Without a seed, or after one that cannot be continued, the program starts.
-func (r *birth) grow(ctx context.Context, s pando.SandboxSpec) (pando.Sandbox, error) {
+func (r *birth) grow(ctx context.Context, g supplied) (pando.Sandbox, error) {
+	s := g.spec
 	if !s.Spec.Seeded() || s.From != "" || s.Instance.Run != nil {
-		return r.a.Sandboxes.Start(ctx, s)
+		return g.start(ctx)
 	}
 	digest, why := r.a.seeds.find(r.service, s.Instance.Revision)
 	if digest != "" {
-		box, err := r.growFrom(ctx, s, digest)
+		box, err := r.growFrom(ctx, g, digest)
 		if err == nil || ctx.Err() != nil {
 			return box, err
 		}
@@ -187,24 +190,21 @@ func (r *birth) grow(ctx context.Context, s pando.SandboxSpec) (pando.Sandbox, e
 		}
 	}
 	r.began = "the program runs, from its start: " + oneLine(why, evidenceBytesMax)
-	return r.a.Sandboxes.Start(ctx, s)
+	return g.start(ctx)
 }
 
 // growFrom starts the sandbox of an instance that continues a seed.
 func (r *birth) growFrom(
-	ctx context.Context, s pando.SandboxSpec, digest string,
+	ctx context.Context, g supplied, digest string,
 ) (pando.Sandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, seedStartMax)
 	defer cancel()
-	i := s.Instance
-	i.From = digest
-	from, done, err := r.snapshot(ctx, i, nil)
-	defer done()
+	g, err := g.continuing(ctx, digest)
+	defer func() { g.done() }()
 	if err != nil {
 		return nil, err
 	}
-	s.From = from
-	box, err := r.a.Sandboxes.Start(ctx, s)
+	box, err := g.start(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -232,7 +232,7 @@ func (r *birth) sow(i pando.Instance, spec pando.Spec) bool {
 	r.a.spawn(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, seedSecondsMax)
 		defer cancel()
-		st, err := r.a.snapshots.take(ctx, r.runner, taking{seed: true, encrypt: spec.Replicate.Encrypt,
+		st, err := r.a.snapshots.take(ctx, r.runner, taking{seed: true, plain: spec.Replicate.Plain,
 			resumed: func() { r.post(seedTaken{}) }})
 		r.a.seeds.end(r.service, i.Revision, st.Digest, err)
 		r.post(seedTaken{})

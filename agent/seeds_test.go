@@ -18,7 +18,7 @@ import (
 type nursery struct {
 	pando.Sandboxes
 	pando.Images
-	kept   []pando.SnapshotStatus
+	kept   []pando.SealedSnapshot
 	frozen int           // number of freezes
 	fails  error         // of a freeze
 	barren error         // of a start that continues a snapshot
@@ -54,22 +54,23 @@ func (n *nursery) Root(digest, _ string) (pando.ImageRoot, error) {
 }
 
 func (n *nursery) Keep(
-	ctx context.Context, s pando.SnapshotStatus, key pando.SnapshotKey,
+	ctx context.Context, s pando.SnapshotStatus, keys pando.SnapshotKeys,
 	freeze func(string, *pando.SnapshotStatus) error,
-) (pando.SnapshotStatus, error) {
-	s.Encrypted = key != ""
+) (pando.SealedSnapshot, error) {
 	if err := freeze("", &s); err != nil {
-		return s, err
+		return pando.SealedSnapshot{}, err
 	}
 	time.Sleep(n.slow)
 	s.Digest = fmt.Sprintf("sha256:%02dabcdef0123456789", n.frozen)
-	n.kept = append([]pando.SnapshotStatus{s}, n.kept...)
-	return s, nil
+	out, err := keys.Seal.Prove(s)
+	n.kept = append([]pando.SealedSnapshot{out}, n.kept...)
+	return out, err
 }
 
 // Open brings the key of an encrypted snapshot.
 func (n *nursery) Open(
-	ctx context.Context, digest string, key func(context.Context) (pando.SnapshotKey, error),
+	ctx context.Context, _ pando.ServiceKey, digest string,
+	key func(context.Context) (pando.SnapshotKey, error),
 ) (from string, done func(), err error) {
 	for _, s := range n.kept {
 		if s.Digest == digest && s.Encrypted {
@@ -79,12 +80,14 @@ func (n *nursery) Open(
 	return "layer of " + digest, func() {}, err
 }
 
-func (n *nursery) Kept(pando.ServiceKey) ([]pando.SnapshotStatus, error) { return n.kept, nil }
+func (n *nursery) Kept(pando.ServiceKey) ([]pando.SealedSnapshot, error) { return n.kept, nil }
 
 func (n *nursery) Drop(_ context.Context, _ pando.ServiceKey, digest string) error {
-	n.kept = slices.DeleteFunc(n.kept, func(s pando.SnapshotStatus) bool { return s.Digest == digest })
+	n.kept = slices.DeleteFunc(n.kept, func(s pando.SealedSnapshot) bool { return s.Digest == digest })
 	return nil
 }
+
+var snapshotKeys = pando.SnapshotKeys{Files: "key", Seal: "seal"}
 
 // seeded gives the service revision n. New instances of it continue a seed.
 func (b *bench) seeded(n int) {
@@ -104,6 +107,9 @@ func (b *bench) nursery() *nursery {
 
 func (b *bench) useNursery(n *nursery) {
 	b.agent.Sandboxes, b.agent.Images, b.agent.SnapshotStore = n, n, n
+	b.agent.SnapshotKeys = func(context.Context, pando.InstanceID) (pando.SnapshotKeys, error) {
+		return snapshotKeys, nil
+	}
 }
 
 // decided waits for a decision about the seeds that contains a text.
@@ -262,12 +268,9 @@ func TestSeedsOfOldRevisionsAreForgotten(t *testing.T) {
 func TestAnEncryptedSeedNeedsTheServer(t *testing.T) {
 	onBench(t, func(b *bench) {
 		n := b.nursery()
-		spec := b.world().Revisions[web][2].V.Spec
-		spec.Replicate.Encrypt = true
-		b.put(pando.Revision{Service: web, Number: 2, Spec: spec, State: pando.RevisionCurrent})
 		var away error
-		b.agent.SnapshotKey = func(context.Context, pando.InstanceID) (pando.SnapshotKey, error) {
-			return "key", away
+		b.agent.SnapshotKeys = func(context.Context, pando.InstanceID) (pando.SnapshotKeys, error) {
+			return snapshotKeys, away
 		}
 		b.serving("web-1", 2)
 		b.pass(time.Second)

@@ -19,7 +19,7 @@ type snapshots struct {
 // taking is an order to take a snapshot.
 type taking struct {
 	seed    bool
-	encrypt bool
+	plain   bool   // not encrypted
 	resumed func() // the program runs on, before the files are stored; nil: no one waits
 }
 
@@ -29,44 +29,43 @@ const hookWait = 50 * time.Millisecond
 // Snapshot implements pando.HostAgent.
 func (s *snapshots) Snapshot(
 	ctx context.Context, ask pando.SnapshotAsk,
-) (pando.SnapshotStatus, error) {
+) (pando.SealedSnapshot, error) {
 	r, err := s.agent.runner(ask.Instance)
 	if err != nil {
-		return pando.SnapshotStatus{}, err
+		return pando.SealedSnapshot{}, err
 	}
-	return s.take(ctx, r, taking{encrypt: ask.Encrypt})
+	return s.take(ctx, r, taking{plain: ask.Plain})
 }
 
 // take stores a snapshot of an instance. The program stops only during the freeze.
 func (s *snapshots) take(
 	ctx context.Context, r *runner, t taking,
-) (st pando.SnapshotStatus, err error) {
+) (out pando.SealedSnapshot, err error) {
 	a := s.agent
 	now := a.statusOf(r)
 	switch {
 	case a.SnapshotStore == nil:
-		return st, fmt.Errorf("%w: this host keeps no snapshots", pando.ErrUnsupported)
+		return out, fmt.Errorf("%w: this host keeps no snapshots", pando.ErrUnsupported)
 	case !now.runs:
-		return st, fmt.Errorf("%w: the program of instance %s does not run", pando.ErrConflict, r.id)
+		return out, fmt.Errorf("%w: the program of instance %s does not run", pando.ErrConflict, r.id)
 	case !now.inst.Phase.TakesFlows() && now.inst.Phase != pando.PhaseStarting:
-		return st, fmt.Errorf("%w: instance %s is %s", pando.ErrConflict, r.id, now.inst.Phase)
+		return out, fmt.Errorf("%w: instance %s is %s", pando.ErrConflict, r.id, now.inst.Phase)
 	}
 	if err := s.turn.Take(ctx); err != nil {
-		return st, fmt.Errorf("%w: another snapshot of this host is in progress", pando.ErrUnavailable)
+		return out, fmt.Errorf("%w: another snapshot of this host is in progress; try again later",
+			pando.ErrBusy)
 	}
 	defer s.turn.Give()
-	st = pando.SnapshotStatus{Service: r.service, Instance: r.id, Revision: now.inst.Revision,
-		Seed: t.seed}
-	var key pando.SnapshotKey
-	if t.encrypt {
-		if key, err = s.key(ctx, r.id); err != nil {
-			return st, fmt.Errorf("snapshot of %s: %w", r.id, err)
-		}
+	st := pando.SnapshotStatus{Service: r.service, Instance: r.id, Revision: now.inst.Revision,
+		Seed: t.seed, Encrypted: !t.plain}
+	keys, err := s.keys(ctx, r.id)
+	if err != nil {
+		return out, fmt.Errorf("snapshot of %s: %w", r.id, err)
 	}
 	if err := r.announce(ctx); err != nil {
-		return st, err
+		return out, err
 	}
-	st, err = a.SnapshotStore.Keep(ctx, st, key, func(dir string, st *pando.SnapshotStatus,
+	out, err = a.SnapshotStore.Keep(ctx, st, keys, func(dir string, st *pando.SnapshotStatus,
 	) (err error) {
 		began := a.Clock.Now()
 		st.Machine, err = now.box.Freeze(ctx, dir)
@@ -81,38 +80,38 @@ func (s *snapshots) take(
 		return err
 	})
 	if err != nil {
-		return st, fmt.Errorf("snapshot of %s: %w", r.id, err)
+		return out, fmt.Errorf("snapshot of %s: %w", r.id, err)
 	}
-	return st, nil
+	return out, nil
 }
 
-// key brings the key of the encrypted snapshots of an instance from the server.
-func (s *snapshots) key(
+// keys brings the keys of the snapshots of an instance from the server.
+func (s *snapshots) keys(
 	ctx context.Context, i pando.InstanceID,
-) (key pando.SnapshotKey, err error) {
+) (keys pando.SnapshotKeys, err error) {
 	a := s.agent
-	if a.SnapshotKey == nil {
-		return "", fmt.Errorf("%w: this host encrypts no snapshots", pando.ErrUnsupported)
+	if a.SnapshotKeys == nil {
+		return keys, fmt.Errorf("%w: this host has no keys of snapshots", pando.ErrUnsupported)
 	}
 	ctx, cancel := context.WithTimeout(ctx, secretsWaitMax)
 	defer cancel()
-	key, err = a.SnapshotKey(ctx, i)
-	if err == nil && key == "" {
+	keys, err = a.SnapshotKeys(ctx, i)
+	if err == nil && (keys.Files == "" || keys.Seal == "") {
 		err = fmt.Errorf("%w: the server gave none", pando.ErrUnavailable)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("%w: %w", pando.ErrUnavailable, err)
+		err = fmt.Errorf("the server is %w: %w", pando.ErrUnavailable, err)
 	}
 	if err != nil {
-		return "", fmt.Errorf("bring the key of its snapshots; `pando hosts` shows the server: %w", err)
+		return keys, fmt.Errorf("bring the key of its snapshots; `pando hosts` shows the server: %w", err)
 	}
-	return key, nil
+	return keys, nil
 }
 
 // Snapshots implements pando.HostAgent.
 func (s *snapshots) Snapshots(
 	_ context.Context, k pando.ServiceKey,
-) ([]pando.SnapshotStatus, error) {
+) ([]pando.SealedSnapshot, error) {
 	if s.agent.SnapshotStore == nil {
 		return nil, nil
 	}

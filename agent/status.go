@@ -9,12 +9,13 @@ import (
 
 // status is the state of a runner as its host sees it: a copy that nothing changes.
 type status struct {
-	inst  pando.Instance
-	box   pando.Sandbox // nil: none
-	link  pando.Link    // of box
-	runs  bool          // it has a sandbox, and its program has not ended
-	begun bool          // its start took the prepared work, if there was any
-	born  time.Time     // see runner.born
+	inst   pando.Instance
+	box    pando.Sandbox // nil: none
+	link   pando.Link    // of box
+	runs   bool          // it has a sandbox, and its program has not ended
+	begun  bool          // its start took the prepared work, if there was any
+	born   time.Time     // see runner.born
+	silent string        // why its shim does not answer; "": it does
 }
 
 // endpoint returns the place of the instance in the steering table. ok is false if it has none.
@@ -45,10 +46,14 @@ func movesFlows(was, now status) bool {
 
 // controlled returns an instance after control's newest write to its record. fresh is false if the
 // write is known. Control writes two steps: placed over warm, and draining. It also orders an
-// instance of a stateful service to start.
+// instance of a stateful service to start, and a drain to end.
 func controlled(mine, theirs pando.Instance) (now pando.Instance, fresh bool) {
 	if mine.Phase == pando.PhasePlaced && theirs.Phase == mine.Phase && theirs.Start != mine.Start {
 		mine.Start, mine.Reason = theirs.Start, theirs.Reason
+		return mine, true
+	}
+	if mine.Phase == pando.PhaseDraining && theirs.Phase == mine.Phase && theirs.EndNow && !mine.EndNow {
+		mine.EndNow = true
 		return mine, true
 	}
 	claimed := theirs.Phase == pando.PhasePlaced && mine.Phase == pando.PhaseWarm && !theirs.Warm
@@ -75,6 +80,7 @@ type (
 	leads         struct{ term int64 }          // it leads in a term; 0: it follows
 	stopEnded     struct{ err error }           // of its sandbox
 	imagePulled   struct{ err error }           // nil: the layers of its image are on this host
+	imageWaits    struct{ what string }         // its pull waits for a registry or a turn; "": no more
 
 	seedTaken struct{} // or refused: its program runs on
 
@@ -98,6 +104,7 @@ func (called) isMessage()         {}
 func (leads) isMessage()          {}
 func (stopEnded) isMessage()      {}
 func (imagePulled) isMessage()    {}
+func (imageWaits) isMessage()     {}
 func (seedTaken) isMessage()      {}
 func (deathAsked) isMessage()     {}
 func (secretsChanged) isMessage() {}

@@ -25,19 +25,13 @@ type sweeper struct {
 	turn     turn.Turn
 	swept    time.Time     // guarded by the turn
 	took     time.Duration // of the last sweep; guarded by the turn
-	counts   allowance     // of counting flows
-	worked   func() time.Duration
 	mu       sync.Mutex
 	report   pando.SweepReport
 	began    time.Time // of the sweep that reported
 }
 
 func newSweeper(c *Config) *sweeper {
-	s := &sweeper{steering: c.Steering, clock: c.Clock, turn: turn.New(), worked: c.Worked}
-	if s.worked == nil {
-		s.worked = func() time.Duration { return time.Duration(s.clock.Now().UnixNano()) }
-	}
-	return s
+	return &sweeper{steering: c.Steering, clock: c.Clock, turn: turn.New()}
 }
 
 func (a *Agent) sweepOften(ctx context.Context) {
@@ -49,7 +43,7 @@ func (a *Agent) sweepOften(ctx context.Context) {
 }
 
 // sweep sweeps the table, at most once per sweepDrainInterval and for a fiftieth of the time. It
-// also sweeps if the last sweep began before a time, while the allowance of counts lasts.
+// always sweeps if the last sweep began before a time. Callers that wait together share one sweep.
 func (s *sweeper) sweep(ctx context.Context, after time.Time) error {
 	if err := s.turn.Take(ctx); err != nil {
 		return err
@@ -57,7 +51,7 @@ func (s *sweeper) sweep(ctx context.Context, after time.Time) error {
 	defer s.turn.Give()
 	now := s.clock.Now()
 	rests := now.Sub(s.swept) < min(max(sweepDrainInterval, countShare*s.took), sweepInterval)
-	if rests && (!s.isOlder(after) || s.counts.wait(now) > 0) {
+	if rests && !s.isOlder(after) {
 		return nil
 	}
 	report, err := s.steering.Sweep(ctx)
@@ -80,16 +74,12 @@ func (s *sweeper) isOlder(than time.Time) bool {
 }
 
 // flows returns the number of flows that an instance has in the connection table. No new flow has
-// reached it since a time. A report of an earlier sweep proves flows, and does not prove that there
-// are none: known is false then.
-func (s *sweeper) flows(
-	ctx context.Context, i pando.InstanceID, since time.Time,
-) (n int, known bool, err error) {
+// reached it since a time.
+func (s *sweeper) flows(ctx context.Context, i pando.InstanceID, since time.Time) (int, error) {
 	if err := s.sweep(ctx, since); err != nil {
-		return 0, false, err
+		return 0, err
 	}
-	n = s.last().Flows[i]
-	return n, n > 0 || !s.isOlder(since), nil
+	return s.last().Flows[i], nil
 }
 
 // last returns the report of the last sweep. The caller does not change it.

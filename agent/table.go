@@ -65,7 +65,7 @@ func (t tables) Table(s pando.ServiceKey) (pando.SteeringTable, steer.Action) {
 	}
 	via := t.elsewhere(s, out.Endpoints)
 	out.Via4, out.Via6 = via.Address, via.Address6
-	out.Asleep = via.Name == "" && sleeps(svc.V, all.V, a.Clock.Now())
+	out.Asleep = sleeps(svc.V, all.V, a.Clock.Now())
 	return out, steer.Publish
 }
 
@@ -101,23 +101,38 @@ func (t tables) unattached(s pando.ServiceKey) bool {
 	return false
 }
 
-// elsewhere returns the host that serves a service while no endpoint here takes new flows, or the
-// zero Host. The caller holds the lock.
+// elsewhere returns the host that packets without a flow here pass to, or the zero Host. It is a host
+// that takes new flows, while no endpoint here does. If no host takes new flows, it is a host that
+// still has flows of the service: this host forwarded their packets by a route and has no memory of
+// them. A host that has such flows itself passes none on, so that no packet goes to and fro. The
+// caller holds the lock.
 func (t tables) elsewhere(s pando.ServiceKey, here []pando.Endpoint) (via pando.Host) {
-	w := t.a.world
 	takesFlows := func(e pando.Endpoint) bool { return e.Weight > 0 }
-	if len(w.Hosts) < 2 || slices.ContainsFunc(here, takesFlows) {
+	if slices.ContainsFunc(here, takesFlows) {
 		return via
 	}
-	e := w.Endpoints[s].V
-	takers := e.Takers()
+	w := t.a.world
+	e, home := w.Endpoints[s].V, w.Services[s].V.Home
+	takers, keepers := e.Takers(), e.Keepers()
+	own, isHere := slices.BinarySearch(e.Hosts, t.a.Host.Name)
+	leads := !isHere || !keepers[own]
+	best := 0
 	for n, name := range e.Hosts {
-		h, alive := w.Hosts[name]
-		if !alive || name == t.a.Host.Name || !takers[n] || !t.vouched(h.V) {
+		h, alive := t.find(name)
+		if name == t.a.Host.Name || h.Name == "" || !keepers[n] {
 			continue
 		}
-		if h.V.Name == w.Services[s].V.Home || via.Name == "" {
-			via = h.V
+		rank := 1 // its agent is away, and its programs steer on
+		switch {
+		case alive && takers[n]:
+			rank = 3
+		case !leads:
+			continue
+		case alive:
+			rank = 2
+		}
+		if rank > best || rank == best && name == home {
+			best, via = rank, h
 		}
 	}
 	return via

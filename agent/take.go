@@ -168,10 +168,11 @@ func (a *Agent) followInstance(id pando.InstanceID) (stale bool) {
 }
 
 // see sends a record to the runner of its instance and reports whether it was new. It makes the
-// runner if there is none. The caller holds the lock.
+// runner if there is none. An instance that leaves waits for nothing that a start needs. The caller
+// holds the lock.
 func (a *Agent) see(i pando.Instance) bool {
 	r, known := a.runners[i.ID]
-	if !known && !a.scope.complete(i) {
+	if !known && !i.Phase.Leaving() && !a.scope.complete(i) {
 		a.scope.parked[i.Service] = true
 		return false
 	}

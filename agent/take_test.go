@@ -102,3 +102,21 @@ func TestAnAnswerDuringASnapshotIsNotUndone(t *testing.T) {
 		})
 	}
 }
+
+// An order to end waits for nothing that a start needs: the spec of the instance never arrives.
+func TestAnInstanceWithoutItsSpecObeysAnEnd(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.serving("web-1", 1) // its service concerns this host
+		i := pando.Instance{ID: "web-9", Service: web, Host: "h1", Revision: 9, Weight: 100,
+			Phase: pando.PhasePlaced, Born: time.Now(), Since: time.Now()}
+		b.put(i)
+		if _, err := b.agent.runner("web-9"); err == nil {
+			t.Fatal("an instance without its spec has a runner")
+		}
+		b.put(i.Become(pando.PhaseDraining, time.Now(), "the service is being removed"))
+		b.pass(2 * time.Second)
+		if _, there := b.world().Instances["web-9"]; there {
+			t.Errorf("it is still there: %+v", b.world().Instances["web-9"].V)
+		}
+	})
+}

@@ -103,7 +103,7 @@ func caller(ctx context.Context, address string, header func(string) string) (d 
 			d.From += " " + uid
 		}
 	}
-	if t, token := tokenOf(ctx); token {
+	if t, token := pando.TokenOf(ctx); token {
 		d.Source, d.Tenant = "token "+t.String(), t.Tenant
 	}
 	d.By = ownWord(d.By, d.Source)
@@ -160,7 +160,7 @@ func (h auditFace) deeds(ctx context.Context, in *struct {
 	}
 	q := pando.DeedQuery{Since: in.Since, Source: in.Source, Tenant: in.Tenant, After: in.After,
 		Max: in.Max, Wait: pando.Seconds(in.Wait)}
-	t, token := tokenOf(ctx)
+	t, token := pando.TokenOf(ctx)
 	if token {
 		if err := foreign(ctx, q.Tenant); err != nil && q.Tenant != "" {
 			return nil, err

@@ -33,7 +33,7 @@ func (h billsFace) bills(ctx context.Context, in *struct {
 		return nil, fmt.Errorf("%w: this server keeps no bills", pando.ErrUnsupported)
 	}
 	q := pando.BillQuery{Tenant: in.Tenant, Since: in.Since, By: in.By}
-	if t, token := tokenOf(ctx); token {
+	if t, token := pando.TokenOf(ctx); token {
 		if err := foreign(ctx, q.Tenant); err != nil && q.Tenant != "" {
 			return nil, err
 		}

@@ -48,7 +48,7 @@ func (h operators) rollback(ctx context.Context, in *struct {
 	Asking
 	Body GoingBack
 }) (*one, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}

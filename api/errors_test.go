@@ -50,6 +50,8 @@ func (f failing) PauseRollout(
 	return pando.RolloutStatus{}, f.err
 }
 
+func (f failing) EndDrains(context.Context, pando.ServiceKey, pando.Asker) error { return f.err }
+
 func (f failing) ResumeRollout(
 	context.Context, pando.ServiceKey, pando.Asker,
 ) (pando.RolloutStatus, error) {

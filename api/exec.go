@@ -36,7 +36,7 @@ func (h operators) exec(a huma.API) {
 			return nil, problemOf(fmt.Errorf("%w: the request has no header Upgrade: %s",
 				pando.ErrInvalid, session.Protocol), nil)
 		}
-		by, err := in.by()
+		by, err := in.by(ctx)
 		if err != nil {
 			return nil, problemOf(err, nil)
 		}

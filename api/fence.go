@@ -13,22 +13,14 @@ import (
 // passed ForTenants, and no others.
 type fenced struct{ pando.Operators }
 
-type tokenKey struct{}
-
 // fromTenant marks a request with a token of a tenant.
 func fromTenant(r *http.Request, t pando.Token) *http.Request {
-	return r.WithContext(context.WithValue(r.Context(), tokenKey{}, t))
-}
-
-// tokenOf returns the token of a request; ok is false for operators of hosts.
-func tokenOf(ctx context.Context) (t pando.Token, ok bool) {
-	t, ok = ctx.Value(tokenKey{}).(pando.Token)
-	return t, ok
+	return r.WithContext(pando.WithToken(r.Context(), t))
 }
 
 // within returns the values of the caller's tenant.
 func within[T any](ctx context.Context, all []T, err error, of func(T) pando.Tenant) ([]T, error) {
-	t, ok := tokenOf(ctx)
+	t, ok := pando.TokenOf(ctx)
 	if !ok || err != nil {
 		return all, err
 	}
@@ -43,7 +35,7 @@ func within[T any](ctx context.Context, all []T, err error, of func(T) pando.Ten
 
 // foreign returns the error of a request about another tenant, or nil.
 func foreign(ctx context.Context, of pando.Tenant) error {
-	if t, ok := tokenOf(ctx); ok && t.Tenant != of {
+	if t, ok := pando.TokenOf(ctx); ok && t.Tenant != of {
 		return fmt.Errorf("%w: the token %s is of tenant %s and not of %s", pando.ErrForbidden,
 			t.TokenKey, t.Tenant, of)
 	}
@@ -67,7 +59,7 @@ func (f fenced) Steering(
 	ctx context.Context, of []pando.ServiceKey, wait time.Duration,
 ) ([]pando.HostSteering, error) {
 	all, err := f.Operators.Steering(ctx, of, wait)
-	if _, ok := tokenOf(ctx); ok {
+	if _, ok := pando.TokenOf(ctx); ok {
 		for n := range all {
 			all[n].Host, all[n].Reason = "", ""
 		}
@@ -89,18 +81,19 @@ func (f fenced) Tenants(ctx context.Context) ([]pando.TenantStatus, error) {
 
 // Hosts implements pando.Operators.
 func (f fenced) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
-	if t, ok := tokenOf(ctx); ok {
+	if t, ok := pando.TokenOf(ctx); ok {
 		return nil, fmt.Errorf("%w: the token %s sees no hosts", pando.ErrForbidden, t.TokenKey)
 	}
 	return f.Operators.Hosts(ctx)
 }
 
-// Deploy implements pando.Operators. A spec without a tenant is of the caller's.
+// Deploy implements pando.Operators. A spec without a tenant is of the caller's. An operator's word
+// admits a registry inside the network, a token's does not.
 func (f fenced) Deploy(
 	ctx context.Context, s pando.Spec, by pando.Asker,
 ) (pando.ServiceStatus, error) {
-	t, ok := tokenOf(ctx)
-	if !ok {
+	t, ok := pando.TokenOf(ctx)
+	if s.Image.Inside = !ok && s.Image.Reference != "" && !s.Image.OfFiles(); !ok {
 		return f.Operators.Deploy(ctx, s, by)
 	}
 	if s.Tenant == "" || s.Tenant == pando.DefaultTenant {
@@ -109,9 +102,10 @@ func (f fenced) Deploy(
 	if err := foreign(ctx, s.Tenant); err != nil {
 		return pando.ServiceStatus{}, err
 	}
-	if word := s.OfHosts(); word != "" && !t.Has(pando.TokenHost) {
-		return pando.ServiceStatus{}, fmt.Errorf("%s uses something of the hosts: %w", word,
-			t.Lacks(pando.TokenHost))
+	// Control checks this again where the spec takes effect. Here it comes before the server reads
+	// images and bundles for the spec.
+	if err := pando.MayUseHosts(ctx, s); err != nil {
+		return pando.ServiceStatus{}, err
 	}
 	// The registry alone chooses the bytes of an image: a digest could be that of another tenant.
 	s.Image.Digest, s.Image.Host, s.Image.Gave = "", "", nil
@@ -123,7 +117,7 @@ func (f fenced) Deploy(
 // caller can resume.
 func (f fenced) Watch(ctx context.Context, after pando.StoreRevision) <-chan pando.Change {
 	in := f.Operators.Watch(ctx, after)
-	t, ok := tokenOf(ctx)
+	t, ok := pando.TokenOf(ctx)
 	if !ok {
 		return in
 	}

@@ -65,6 +65,9 @@ func (h operators) pullImage(ctx context.Context, in *struct {
 	Body Pulling
 }) (*oneImage, error) {
 	k, err := h.keeper()
+	if err == nil {
+		_, err = in.by(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -81,6 +84,9 @@ func (h operators) removeImage(ctx context.Context, in *struct {
 	Digest string `path:"digest" maxLength:"100" doc:"sha256:…" example:"sha256:4cd3"`
 }) (*nothing, error) {
 	k, err := h.keeper()
+	if err == nil {
+		_, err = in.by(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}

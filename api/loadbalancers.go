@@ -249,7 +249,7 @@ func (h loadBalancers) view(ctx context.Context, key octavia.Key) (v octavia.Vie
 	none := fmt.Errorf("load balancer %s: %w; GET /v2.0/lbaas/loadbalancers lists them",
 		key.ID(octavia.LoadBalancerKind, 0), pando.ErrNotFound)
 	s := pando.ServiceKey{Name: key.Service()}
-	if t, ok := tokenOf(ctx); ok {
+	if t, ok := pando.TokenOf(ctx); ok {
 		s.Tenant = t.Tenant
 	} else {
 		all, err := h.Services(ctx)
@@ -369,7 +369,7 @@ func (h loadBalancers) create(ctx context.Context, body []byte, by pando.Asker) 
 		return nil, err
 	}
 	owner := pando.DefaultTenant
-	if t, ok := tokenOf(ctx); ok {
+	if t, ok := pando.TokenOf(ctx); ok {
 		owner = t.Tenant
 	}
 	for _, word := range []string{"project_id", "tenant_id"} {
@@ -436,7 +436,7 @@ func (h loadBalancers) edit(
 		}
 	}
 	return 0, fmt.Errorf("%w: others change the load balancer all the time; try again",
-		pando.ErrUnavailable)
+		pando.ErrBusy)
 }
 
 // remove deletes a load balancer. One with listeners or pools needs cascade.

@@ -14,7 +14,7 @@ import (
 )
 
 // everyMember lists the requests that every member may make: reads, the number of instances, the
-// removal of a service.
+// removal of a service without its state.
 var everyMember = []string{"GET /", "POST /state/", "POST /v1/services/{name}/pin",
 	"DELETE /v1/services/{name}/pin", "DELETE /v1/services/{name}"}
 

@@ -36,7 +36,8 @@ func document() huma.Config {
 					"served on a unix socket, /run/pando/api.sock. A process that can open the socket can " +
 					"use it. Errors are problems (RFC 9457) with a stable `code`. A repeated request with " +
 					"the same Idempotency-Key has no effect while its service stores the first one: the 300 " +
-					"newest decisions, and 20 without a change. A request with If-Match is refused with 409 " +
+					"newest decisions, and 20 without a change. A key that names another request is refused with " +
+					"422. A request with If-Match is refused with 409 " +
 					"if the service has changed since.",
 			},
 			Components: &huma.Components{Schemas: schemas},
@@ -57,7 +58,12 @@ var asJSON = huma.Format{
 		_, _ = b.WriteTo(w)
 		return nil
 	},
-	Unmarshal: huma.DefaultJSONFormat.Unmarshal,
+	Unmarshal: func(data []byte, v any) error {
+		if err := checkNulls(data, v); err != nil {
+			return err
+		}
+		return huma.DefaultJSONFormat.Unmarshal(data, v)
+	},
 }
 
 // route adds an operation. pattern is its method and path.
@@ -65,8 +71,13 @@ func route[I, O any](
 	a huma.API, id, pattern, summary string, do func(context.Context, *I) (*O, error),
 ) {
 	huma.Register(a, operation(a, id, pattern, summary), func(ctx context.Context, in *I) (*O, error) {
-		out, err := do(ctx, in)
+		var out *O
+		err := checkNames(in)
+		if err == nil {
+			out, err = do(ctx, in)
+		}
 		if err = settled(ctx, err); err != nil {
+			namedOf(ctx).ended(err)
 			return nil, problemOf(err, nil)
 		}
 		return out, nil
@@ -89,6 +100,10 @@ func stream[I any](a huma.API, id, pattern, kind, summary string,
 	op.Responses = map[string]*huma.Response{"200": {Description: "OK",
 		Content: map[string]*huma.MediaType{kind: {Schema: text}}}}
 	huma.Register(a, op, func(ctx context.Context, in *I) (*huma.StreamResponse, error) {
+		err := checkNames(in)
+		if err != nil {
+			return nil, problemOf(err, nil)
+		}
 		do, err := begin(ctx, in)
 		if err != nil {
 			return nil, problemOf(err, nil)
@@ -98,9 +113,8 @@ func stream[I any](a huma.API, id, pattern, kind, summary string,
 			c.SetHeader("Cache-Control", "no-store")
 			c.SetStatus(http.StatusOK)
 			to := newSender(c.BodyWriter())
-			if to.send(nil) {
-				do(to)
-			}
+			to.send(nil) // do meets a caller that is gone, and gives back what it holds
+			do(to)
 		}}, nil
 	})
 }

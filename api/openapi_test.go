@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"go/ast"
@@ -45,8 +46,42 @@ func contract(t *testing.T) *huma.OpenAPI {
 	t.Helper()
 	a := humago.New(http.NewServeMux(), document())
 	operators{}.routes(a)
+	limit(a.OpenAPI())
 	explain(readSources(t), a.OpenAPI().Components.Schemas)
 	return a.OpenAPI()
+}
+
+// limits are patterns of parameters whose form the code checks, with errors that explain more than
+// a pattern.
+var limits = map[string]string{
+	"query service":   `^([a-z]([a-z0-9-]{0,51}[a-z0-9])?)?$`,
+	"query tenant":    `^([a-z]([a-z0-9-]{0,51}[a-z0-9])?)?$`,
+	"header If-Match": `^(\*|"[1-9][0-9]{0,17}"|[1-9][0-9]{0,17})?$`,
+	"query grant":     `^(device=.+|path=/.*:(ro|rw)|netns=host)$`,
+	"path snapshot":   `^(sha256:)?[0-9a-f]{6,64}$`,
+}
+
+// limit writes the limits into the document.
+func limit(doc *huma.OpenAPI) {
+	for _, item := range doc.Paths {
+		for _, op := range []*huma.Operation{item.Get, item.Put, item.Post, item.Patch, item.Delete} {
+			if op == nil {
+				continue
+			}
+			for _, p := range op.Parameters {
+				s, one := p.Schema, 1
+				if s.Type == huma.TypeArray {
+					s = s.Items
+				}
+				if s.Type != huma.TypeString {
+					continue
+				}
+				if s.Pattern = cmp.Or(s.Pattern, limits[p.In+" "+p.Name]); p.Required && s.Pattern == "" {
+					s.MinLength = &one
+				}
+			}
+		}
+	}
 }
 
 func TestTheDocumentIsTheCode(t *testing.T) {
@@ -88,7 +123,8 @@ func explainField(s *huma.Schema, owner string, f reflect.StructField, words wor
 	if p.Description == "" {
 		p.Description = words.fields[owner+"."+f.Name]
 	}
-	if values := words.values[f.Type.Name()]; len(values) > 0 && p.Type == "string" {
+	values, open := words.values[f.Type.Name()], map[string]bool{"Tenant": true, "Key": true}
+	if len(values) > 0 && p.Type == "string" && !open[f.Type.Name()] {
 		for _, v := range values {
 			p.Enum = append(p.Enum, v)
 		}

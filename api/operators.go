@@ -12,21 +12,25 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"pando.run/pando"
+	"pando.run/pando/access/share"
 )
 
 // operators serves pando.Operators.
 type operators struct {
 	pando.Operators
-	ready   func(context.Context) error
-	answers *answers
+	ready     func(context.Context) error
+	answers   *answers
+	listeners *share.Pool[string]
 }
 
 // OperatorsHandler serves the operators' API. Any process that can open its socket may use it.
 // ready reports whether the store answers.
 func OperatorsHandler(ops pando.Operators, ready func(context.Context) error) http.Handler {
-	h := operators{veiled{fenced{ops}}, ready, newAnswers()}
+	h := operators{veiled{fenced{ops}}, ready, newAnswers(), share.New[string](listenersBound)}
+	names := newKeys()
 	mux := http.NewServeMux()
 	a := humago.New(mux, document())
+	a.UseMiddleware(givenEmpty)
 	if to, ok := ops.(pando.Auditor); ok {
 		a.UseMiddleware(audited(to))
 	}
@@ -41,7 +45,7 @@ func OperatorsHandler(ops pando.Operators, ready func(context.Context) error) ht
 		_, _ = w.Write(openAPI) // the caller is gone
 	})
 	mux.Handle("GET /metrics", h.metrics())
-	return h.answers.counted(isJSON(known(mux)))
+	return h.answers.counted(names.naming(isJSON(known(mux))))
 }
 
 // isJSON declares every body as JSON. curl, for example, declares each body as a form.
@@ -80,7 +84,7 @@ func (h operators) routes(a huma.API) {
 	route(a, "fits", "GET /v1/services/{name}/fits",
 		"Report for each host whether the next instance may start there, and why.", h.fits)
 	stream(a, "logs", "GET /v1/services/{name}/logs", "text/plain",
-		"Print the log of the instances, each line with its instance.", h.logs)
+		"Print the log of the instances, each line with its instance.", seated(h.listeners, h.logs))
 	route(a, "counters", "GET /v1/services/{name}/counters",
 		"Count flows, packets and bytes per instance since it was published.", h.counters)
 	route(a, "steering", "GET /v1/steering",
@@ -96,7 +100,7 @@ func (h operators) routes(a huma.API) {
 	stream(a, "watch", "GET /v1/watch", "text/event-stream",
 		"Send every change of services, instances, intents and decisions as a server-sent event. "+
 			"The id is the store revision of a whole commit. A client that returns it as Last-Event-ID "+
-			"misses nothing.", h.watch)
+			"misses nothing.", seated(h.listeners, h.watch))
 	route(a, "healthz", "GET /healthz", "Report that the process answers.", h.healthz)
 	route(a, "readyz", "GET /readyz", "Report that the store answers and that a control leads.",
 		h.readyz)
@@ -120,8 +124,23 @@ type Asking struct {
 
 // by returns the asker of a request. All users of the socket are one asker for now. The request may
 // carry a name for the record.
-func (a Asking) by() (pando.Asker, error) {
+func (a Asking) by(ctx context.Context) (pando.Asker, error) {
+	by, err := a.bySecretly(ctx)
+	if n := namedOf(ctx); n != nil && err == nil {
+		by.Digest = digestOf(n.all)
+	}
+	return by, err
+}
+
+// bySecretly is by for a request whose body no record may give away, not even as a digest.
+func (a Asking) bySecretly(ctx context.Context) (pando.Asker, error) {
 	by := pando.Asker{Kind: pando.AskerOperator, Name: a.Operator, Request: a.Request}
+	if n := namedOf(ctx); n != nil {
+		by.Digest = digestOf(n.public)
+		if err := n.admit(); err != nil {
+			return by, err
+		}
+	}
 	if a.IfMatch == "" || a.IfMatch == "*" {
 		return by, nil
 	}
@@ -165,7 +184,7 @@ func (h operators) deploy(ctx context.Context, in *struct {
 	Left string `header:"Pando-Left" maxLength:"8192" doc:"files that the bundle leaves out"`
 	Body pando.Spec
 }) (*one, error) {
-	by, err := in.by()
+	by, err := in.bySecretly(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -192,16 +211,20 @@ func (h operators) remove(ctx context.Context, in *struct {
 	Asking
 	Purge bool `query:"purge" doc:"also delete its state"`
 }) (*nothing, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
+	}
+	// A state is gone for good. A captured host must not delete those of all tenants.
+	if m, ok := callerOf(ctx); ok && in.Purge && !m.Has(pando.RightDeploy) {
+		return nil, m.Lacks(pando.RightDeploy)
 	}
 	return nil, h.Remove(ctx, in.key(), in.Purge, by)
 }
 
 // Pinned is the body that fixes a number of instances.
 type Pinned struct {
-	Instances  int     `json:"instances" minimum:"0"`
+	Instances  int     `json:"instances" minimum:"0" maximum:"4096"`
 	ForSeconds float64 `json:"for_seconds,omitempty" minimum:"0"` // 0: until it is lifted
 }
 
@@ -210,7 +233,7 @@ func (h operators) pin(ctx context.Context, in *struct {
 	Asking
 	Body Pinned
 }) (*one, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -221,7 +244,7 @@ func (h operators) unpin(ctx context.Context, in *struct {
 	Named
 	Asking
 }) (*one, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -260,7 +283,7 @@ func (h operators) removeHost(ctx context.Context, in *struct {
 	Host  pando.HostName `path:"host" doc:"name of the host" example:"host2"`
 	Force bool           `query:"force" doc:"also a live host, or one that keeps states"`
 }) (*nothing, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -44,7 +44,7 @@ func (p *Problem) ContentType(string) string { return "application/problem+json"
 
 // GetHeaders returns the headers of the answer. Retry-After is set if the caller may try again.
 func (p *Problem) GetHeaders() http.Header {
-	if p.Status == http.StatusServiceUnavailable {
+	if p.Status == http.StatusServiceUnavailable || p.Status == http.StatusBadGateway {
 		return http.Header{"Retry-After": {"1"}}
 	}
 	return nil
@@ -104,6 +104,9 @@ const bodyBytesMax = 1 << 20
 func read(r *http.Request, v any) error {
 	b, err := readBytes(r, bodyBytesMax)
 	if err != nil || len(b) == 0 {
+		return err
+	}
+	if err := checkNulls(b, v); err != nil {
 		return err
 	}
 	d := json.NewDecoder(bytes.NewReader(b))

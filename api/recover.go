@@ -22,7 +22,7 @@ func (h recoveries) recover(ctx context.Context, in *struct {
 	Asking
 	Body pando.Recovery
 }) (*one, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -46,7 +46,7 @@ type righting struct {
 }
 
 func (h rightsFace) setRight(ctx context.Context, in *righting, may bool) error {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ type giving struct {
 }
 
 func (h rightsFace) setGrant(ctx context.Context, in *giving, may bool) error {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (h rightsFace) invite(ctx context.Context, in *struct {
 	Asking
 	Body Inviting
 }) (*struct{ Body pando.Invitation }, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,9 @@ func (h rollouts) routes(a huma.API) {
 	route(a, "pause-rollout", "POST"+path+"/pause",
 		"Pause the rollout in progress. Failures of the new revision still end it.", h.pause)
 	route(a, "resume-rollout", "DELETE"+path+"/pause", "Continue a paused rollout.", h.resume)
+	route(a, "finish-rollout", "POST"+path+"/finish",
+		"End the drains of the service now: its draining instances wait for no connection. The "+
+			"instances of a service that is being removed do so as well.", h.finish)
 	route(a, "undo-rollout", "POST"+path+"/undo",
 		"End the rollout in progress and keep the revision that serves. Outside a rollout, deploy the "+
 			"spec that served before.", h.undo)
@@ -45,7 +48,7 @@ func (h rollouts) pause(ctx context.Context, in *struct {
 	Asking
 	Body Reasoned
 }) (*progressed, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -56,11 +59,22 @@ func (h rollouts) resume(ctx context.Context, in *struct {
 	Named
 	Asking
 }) (*progressed, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return progress(h.ResumeRollout(ctx, in.key(), by))
+}
+
+func (h rollouts) finish(ctx context.Context, in *struct {
+	Named
+	Asking
+}) (*struct{}, error) {
+	by, err := in.by(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return nil, h.EndDrains(ctx, in.key(), by)
 }
 
 func (h rollouts) undo(ctx context.Context, in *struct {
@@ -68,7 +82,7 @@ func (h rollouts) undo(ctx context.Context, in *struct {
 	Asking
 	Body Reasoned
 }) (*one, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -97,6 +111,13 @@ func (c *Client) ResumeRollout(
 ) (pando.RolloutStatus, error) {
 	path, q := of(s, "/rollout/pause")
 	return call[pando.RolloutStatus](ctx, c, "DELETE", path, q, nil)
+}
+
+// EndDrains ends the drains of a service now.
+func (c *Client) EndDrains(ctx context.Context, s pando.ServiceKey) error {
+	path, q := of(s, "/rollout/finish")
+	_, err := call[struct{}](ctx, c, "POST", path, q, nil)
+	return err
 }
 
 // UndoRollout ends the rollout of a service, or goes back to the revision that served before.

@@ -36,7 +36,7 @@ func (h runs) start(ctx context.Context, in *struct {
 	Asking
 	Body pando.RunAsk
 }) (*ranOnce, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func (h runs) end(ctx context.Context, in *struct {
 	Asking
 	Number int `path:"number" minimum:"0" doc:"number of the run, or 0 for the newest"`
 }) (*ranOnce, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func (h runs) attach(ctx context.Context, in *struct {
 		return nil, problemOf(fmt.Errorf("%w: the request has no header Upgrade: %s",
 			pando.ErrInvalid, session.Protocol), nil)
 	}
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, problemOf(err, nil)
 	}

@@ -53,7 +53,7 @@ func (h secretsFace) setSecret(ctx context.Context, in *struct {
 	Asking
 	Body SecretContent
 }) (*oneSecret, error) {
-	by, err := in.by()
+	by, err := in.bySecretly(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (h secretsFace) removeSecret(ctx context.Context, in *struct {
 	NamedSecret
 	Asking
 }) (*nothing, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -45,14 +45,14 @@ func (h snapshotsFace) take(ctx context.Context, in *struct {
 	Named
 	Asking
 	Instance pando.InstanceID `query:"instance" doc:"this instance, else the first that serves"`
-	Encrypt  bool             `query:"encrypt" doc:"encrypt its files with the key of the cluster"`
+	Plain    bool             `query:"plain" doc:"do not encrypt its files with the key of the cluster"`
 }) (*stored, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
 	st, err := h.Snapshot(ctx, in.key(),
-		pando.SnapshotAsk{Instance: in.Instance, Encrypt: in.Encrypt}, by)
+		pando.SnapshotAsk{Instance: in.Instance, Plain: in.Plain}, by)
 	return &stored{st}, err
 }
 
@@ -66,7 +66,7 @@ func (h snapshotsFace) removeSnapshot(ctx context.Context, in *struct {
 	Asking
 	OfSnapshot
 }) (*nothing, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func (h snapshotsFace) restore(ctx context.Context, in *struct {
 	Asking
 	OfSnapshot
 }) (*intended, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (h snapshotsFace) migrate(ctx context.Context, in *struct {
 	Instance pando.InstanceID `query:"instance" doc:"this instance, else the first that serves"`
 	To       pando.HostName   `query:"to" doc:"to this host, else the best one"`
 }) (*moved, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -132,8 +132,8 @@ func (c SnapshotClient) Take(
 	if ask.Instance != "" {
 		q.Set("instance", string(ask.Instance))
 	}
-	if ask.Encrypt {
-		q.Set("encrypt", "true")
+	if ask.Plain {
+		q.Set("plain", "true")
 	}
 	return call[pando.SnapshotStatus](ctx, c.c, http.MethodPost, path, q, nil)
 }

@@ -51,7 +51,7 @@ func ForTenants(
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		t, _ := tokenOf(r.Context())
+		t, _ := pando.TokenOf(r.Context())
 		no(w, r, fmt.Errorf("%w: the token %s has no access to %s %s", pando.ErrForbidden, t.TokenKey,
 			r.Method, r.URL.Path))
 	})
@@ -64,7 +64,7 @@ func ForTenants(
 	}
 	needs := func(right pando.TokenRight, next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if t, _ := tokenOf(r.Context()); !t.Has(right) {
+			if t, _ := pando.TokenOf(r.Context()); !t.Has(right) {
 				no(w, r, t.Lacks(right))
 				return
 			}
@@ -106,7 +106,7 @@ func inTenant(
 	next http.Handler, no func(http.ResponseWriter, *http.Request, error),
 ) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		t, _ := tokenOf(r.Context())
+		t, _ := pando.TokenOf(r.Context())
 		q := r.URL.Query()
 		for _, asked := range q["tenant"] {
 			of := pando.Tenant(asked)

@@ -211,7 +211,7 @@ func TestATokenSeesItsTenantAlone(t *testing.T) {
 	if got := scraped(t, h, "/v1/watch", ""); !strings.Contains(got, "id: 4") {
 		t.Errorf("the end of a foreign commit is missing, and a client could not resume: %s", got)
 	}
-	if _, err := (fenced{&shared{}}).Hosts(context.WithValue(t.Context(), tokenKey{},
+	if _, err := (fenced{&shared{}}).Hosts(pando.WithToken(t.Context(),
 		pando.Token{})); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("a token sees hosts: %v", err)
 	}

@@ -42,7 +42,7 @@ func (h tenantsFace) setTenant(ctx context.Context, in *struct {
 	Asking
 	Body pando.AccountChange
 }) (*oneTenant, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func (h tenantsFace) removeTenant(ctx context.Context, in *struct {
 	NamedTenant
 	Asking
 }) (*nothing, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -42,7 +42,7 @@ func (h tokensFace) issue(ctx context.Context, in *struct {
 	Asking
 	Body pando.TokenChange
 }) (*struct{ Body pando.IssuedToken }, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func (h tokensFace) remove(ctx context.Context, in *struct {
 	NamedToken
 	Asking
 }) (*nothing, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}

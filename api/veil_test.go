@@ -77,6 +77,46 @@ func TestMembersSeeNoEnvironment(t *testing.T) {
 	}
 }
 
+// removing counts the services that are removed, by whether their states go too.
+type removing struct {
+	pando.Operators
+	purged *[]bool
+}
+
+func (r removing) Remove(_ context.Context, _ pando.ServiceKey, purge bool, _ pando.Asker) error {
+	*r.purged = append(*r.purged, purge)
+	return nil
+}
+
+// The right counts where the state is removed, in whatever words the request says it.
+func TestAMemberWithoutARightRemovesNoState(t *testing.T) {
+	var purged []bool
+	all := OperatorsHandler(removing{telling{}, &purged}, func(context.Context) error { return nil })
+	members := ForMembers(all, isHost("h2", pando.RightExec, pando.RightAdmit))
+	deployers := ForMembers(all, isHost("h2", pando.RightDeploy))
+	for _, words := range []string{"purge=true", "purge=1", "purge=T", "tenant=bank&purge=TRUE"} {
+		for caller, h := range map[string]http.Handler{"operator": all, "member": members,
+			"deployer": deployers} {
+			purged = nil
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest("DELETE", "/v1/services/web?"+words, http.NoBody))
+			removed := len(purged) == 1 && purged[0]
+			if may := caller != "member"; removed != may || (w.Code == http.StatusForbidden) == may {
+				t.Errorf("%s as %s: %d %s", words, caller, w.Code, w.Body)
+			}
+			if caller == "member" && !strings.Contains(w.Body.String(), "pando hosts allow h2 deploy") {
+				t.Errorf("the refusal names no next command: %s", w.Body)
+			}
+		}
+	}
+	purged = nil
+	w := httptest.NewRecorder()
+	members.ServeHTTP(w, httptest.NewRequest("DELETE", "/v1/services/web", http.NoBody))
+	if len(purged) != 1 || purged[0] {
+		t.Errorf("a member removes a service and keeps its state: %v, %d %s", purged, w.Code, w.Body)
+	}
+}
+
 // withImages is a server with images.
 type withImages struct {
 	telling

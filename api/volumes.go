@@ -42,7 +42,7 @@ func (h volumesFace) removeVolume(ctx context.Context, in *struct {
 	Asking
 	Volume string `path:"volume" doc:"name of the volume" example:"data"`
 }) (*nothing, error) {
-	by, err := in.by()
+	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -27,12 +27,13 @@ func NoRoutes(leaving bool, hosts, dead int, blind string, sighted bool) string 
 
 // Serves reports whether a host with this table can serve new flows. lost are the hosts to which it
 // has no way. A service without an instance is served: its clients get an answer, and its first
-// packet may start one.
+// packet may start one. While all instances drain, an endpoint in reach serves the old flows.
 func Serves(t pando.SteeringTable, lost []netip.Addr) bool {
 	if len(lost) == 0 {
 		return true
 	}
+	takes := slices.ContainsFunc(t.Endpoints, func(e pando.Endpoint) bool { return e.Weight > 0 })
 	return slices.ContainsFunc(t.Endpoints, func(e pando.Endpoint) bool {
-		return e.Weight > 0 && !slices.Contains(lost, e.Remote)
+		return (e.Weight > 0 || !takes) && !slices.Contains(lost, e.Remote)
 	})
 }

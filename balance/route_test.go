@@ -47,6 +47,9 @@ func TestATableServesByAnEndpointThatIsInReach(t *testing.T) {
 	}
 	drains := table(near, far)
 	drains.Endpoints[0].Weight = 0
+	allDrain := table(near, far)
+	allDrain.Endpoints[0].Weight, allDrain.Endpoints[1].Weight = 0, 0
+	farDrains := pando.SteeringTable{Endpoints: allDrain.Endpoints[1:]}
 	for _, c := range []struct {
 		name  string
 		table pando.SteeringTable
@@ -57,6 +60,8 @@ func TestATableServesByAnEndpointThatIsInReach(t *testing.T) {
 		{"all in reach", table(far), nil, true},
 		{"its only instance is out of reach", table(far), lost, false},
 		{"one here", table(near, far), lost, true},
+		{"all drain, one here", allDrain, lost, true},
+		{"all drain, none in reach", farDrains, lost, false},
 		{"one on a third host", table(far, third), lost, true},
 		{"the one here drains", drains, lost, false},
 	} {

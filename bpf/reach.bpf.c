@@ -7,11 +7,10 @@
 /* The VIPs of 16,384 services, 8,192 instances and 1,024 hosts, each by both families. */
 #define PLACES_MAX (1 << 16)
 #define ANSWERS_MAX 8 /* UDP ports of a service */
-#define CONTROL_FIRST 7401 /* the hosts' own ports */
-#define CONTROL_LAST 7404 /* the tunnel */
 #define DNS 53
 
-enum reach { INTERNET = 1, TENANTS = 2, HOST = 4, METADATA = 8 };
+/* No spec has NOBODY. */
+enum reach { INTERNET = 1, TENANTS = 2, HOST = 4, METADATA = 8, NOBODY = 16 };
 
 /* An instance, by the ifindex of the host's end of its link. */
 struct walled {
@@ -22,7 +21,7 @@ struct walled {
 	__u32 pad;
 };
 
-/* A VIP (service 0), an instance of this host, or another host (tenant 0). */
+/* A VIP (service 0), an instance of this host, or another host (both 0). */
 struct owner {
 	__u64 tenant, service;
 };
@@ -50,6 +49,8 @@ struct {
 } names SEC(".maps");
 
 volatile const __u32 instances_net, instances_mask, instances6_net[2];
+/* The ports at which the hosts themselves listen, the tunnel's among them. */
+volatile const __u16 own_port_first, own_port_last, tunnel_port;
 
 inlined int is_instance(const __u32 *a, int six)
 {
@@ -74,10 +75,14 @@ inlined struct owner *owner_of(const __u32 *a, int six)
 	return bpf_map_lookup_elem(&owners, key);
 }
 
-/* answers returns whether a UDP packet comes from a port of the instance's service. */
+/* answers returns whether a UDP packet comes from a port of the instance's service. No client has a
+ * port of the hosts' own: on its way out, such a packet gets the address of this host, and the
+ * tunnel of another host would take it for a member's. */
 inlined int answers(const struct walled *w, const struct packet *p)
 {
-	if (p->protocol != IPPROTO_UDP || !p->sport)
+	__u16 to = bpf_ntohs(p->dport);
+
+	if (p->protocol != IPPROTO_UDP || !p->sport || (to >= own_port_first && to <= own_port_last))
 		return 0;
 	for (int i = 0; i < ANSWERS_MAX; i++)
 		if (w->answers[i] == p->sport)
@@ -140,10 +145,10 @@ cold __u32 needs(struct __sk_buff *skb, struct packet *p, const struct walled *w
 		return (o && o->service == w->service) || is_open(w, p, six) ? 0 : TENANTS;
 	if (is_metadata(p->dst, six))
 		return METADATA;
-	__u16 port = bpf_ntohs(p->dport);
-	if (o && port >= CONTROL_FIRST && port <= CONTROL_LAST)
-		return HOST;
-	return is_local(skb, p, six) ? HOST : INTERNET;
+	/* Another host has the same walls as this one, at every port and for every protocol. */
+	if (!o && !is_local(skb, p, six))
+		return INTERNET;
+	return p->protocol == IPPROTO_UDP && p->dport == bpf_htons(tunnel_port) ? NOBODY : HOST;
 }
 
 inlined int begins(struct __sk_buff *skb, struct walled *w, int six)

@@ -82,6 +82,7 @@ type Control struct {
 	adoption struct {
 		generation int
 		until      time.Time
+		adrift     map[pando.ServiceKey]time.Time // the end of the wait for instances of a service
 	}
 }
 
@@ -95,7 +96,7 @@ func New(c Config) *Control {
 	n := &counters{view: v}
 	o := &operators{view: v, creating: make(chan struct{}, 1), most: pando.ServicesMax}
 	return &Control{
-		view: v, counters: n, streams: &streams{view: v, counters: n}, members: &members{view: v},
+		view: v, counters: n, streams: newStreams(v, n), members: &members{view: v},
 		operators: o, volumes: &volumes{o}, recoveries: &recoveries{o},
 		secrets: &secrets{o, &auditor{v}}, snapshots: &snapshots{o}, moves: &moves{o},
 		tenants: &tenants{o},
@@ -108,21 +109,29 @@ func New(c Config) *Control {
 	}
 }
 
-// Run follows the registry until ctx ends. It decides while it is elected.
+// Run follows the registry until ctx ends. It decides while it is elected. It returns an error of
+// its own if changes of the store do not arrive any more.
 func (c *Control) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	wg.Add(1)
 	go func() {
 		defer wg.Done()
 		c.campaign(ctx)
 	}()
 	wg.Go(func() { c.watchPauses(ctx) })
-	return world.Follow(ctx, c.Clock, c.Registry, pando.Root, c.take, func(err error) {
+	wg.Go(func() { c.feed(ctx) })
+	wg.Go(func() {
+		if err := c.checkFollower(ctx); ctx.Err() == nil {
+			cancel(err)
+		}
+	})
+	_ = world.Follow(ctx, c.Clock, c.Registry, pando.Root, c.take, func(err error) {
 		c.Log.Error("the store cannot be followed; it is tried again", "error", err)
 	})
+	return context.Cause(ctx)
 }
 
 func (c *Control) campaign(ctx context.Context) {

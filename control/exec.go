@@ -34,6 +34,9 @@ func (c *operators) Exec(
 		return nil, err
 	}
 	on, h, err := c.visited(s, i)
+	if err == nil && spec.Port == 0 { // a connection runs no command
+		err = c.mayEnter(ctx, s, on)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -59,6 +62,14 @@ func (c *operators) Exec(
 		c.rememberEnd(ctx, d)
 	})
 	return v, nil
+}
+
+// mayEnter returns nil if the author of a request may run commands in an instance. A command has
+// everything of the hosts that the instance has.
+func (c *operators) mayEnter(ctx context.Context, s pando.ServiceKey, i pando.InstanceID) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return mayUse(ctx, c.world, s, c.world.Instances[i].V.Revision)
 }
 
 // kindOf returns the kind of a session's record. Many connections never push out the commands.
@@ -98,7 +109,7 @@ func (c *operators) visited(
 	h, ok := c.world.Hosts[chosen.Host]
 	if !ok {
 		return "", h.V, fmt.Errorf("%w: host %s of instance %s is away; `pando hosts` shows it",
-			pando.ErrUnavailable, chosen.Host, chosen.ID)
+			pando.ErrUnreachable, chosen.Host, chosen.ID)
 	}
 	return chosen.ID, h.V, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -52,6 +53,13 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 		out = append(out, h)
 	}
 	return out, nil
+}
+
+// HasHostAt reports whether a host of the cluster has an address.
+func (c *operators) HasHostAt(at netip.Addr) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.world.HasHostAt(at)
 }
 
 // leads returns the host of the leading control, or "".

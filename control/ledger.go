@@ -197,7 +197,7 @@ func (l *ledger) grant(v pando.Verb, reason string) pando.Intent {
 func (l *ledger) takeOut(i pando.Instance, halt pando.Intent, walk bool, reason string) {
 	halt.Instance, halt.Host = i.ID, i.Host
 	l.putIntent(halt.Become(pando.IntentDraining, l.now, reason))
-	i.Halt, i.Walk = halt.ID, walk
+	i.Halt, i.Walk, i.EndNow = halt.ID, walk, l.svc.EndNow
 	l.putInstance(i.Become(pando.PhaseDraining, l.now, reason))
 }
 
@@ -238,6 +238,7 @@ func (l *ledger) forget() {
 		l.deletes = append(l.deletes, e.V.Key())
 	}
 	l.keepVolumes()
+	l.retireVIP()
 	if head, ok := l.w.Heads[k]; ok && l.svc.Purge {
 		l.deletes = append(l.deletes, head.V.Key())
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -166,6 +167,7 @@ func (c *streams) following(
 	f := &follower{
 		streams: c, service: s, query: q, mixer: logs.NewMixer(), cancel: cancel,
 		open: map[pando.InstanceID]bool{}, ended: make(chan broken),
+		marks: map[pando.InstanceID]mark{},
 	}
 	for _, l := range first {
 		f.mixer.Add(l, nil)
@@ -174,21 +176,33 @@ func (c *streams) following(
 	return f
 }
 
-// follower follows the logs of one service for one caller.
+// follower follows the logs of one service for one caller. run owns its maps.
 type follower struct {
 	*streams
 	service pando.ServiceKey
 	query   pando.LogQuery
 	mixer   *logs.Mixer
 	cancel  context.CancelFunc
-	open    map[pando.InstanceID]bool // instances with a source; run owns it
+	open    map[pando.InstanceID]bool // instances with a source
+	marks   map[pando.InstanceID]mark // instances whose source broke off
+	first   map[pando.InstanceID]bool // instances at the first look
 	ended   chan broken
 }
 
-// broken is the end of a source: of these instances, after this line.
+// mark is the end of what the caller has of an instance's log: the time of the last lines, their
+// number, and the host that has the log. Each instance has its own: hosts have different clocks, and
+// one source may break off long before another.
+type mark struct {
+	at   time.Time
+	same int
+	host pando.HostName
+	left int // looks at the log of an instance that is gone
+}
+
+// broken is the end of a source.
 type broken struct {
-	ids  []pando.InstanceID
-	last pando.LogLine
+	ids   []pando.InstanceID
+	marks map[pando.InstanceID]mark
 }
 
 // Next implements pando.LogLines.
@@ -203,13 +217,15 @@ func (f *follower) Close() error {
 // run opens the logs of instances as they appear.
 func (f *follower) run(ctx context.Context) {
 	defer f.mixer.Close()
-	seen := time.Time{} // of the newest line of a source that broke off
 	for ctx.Err() == nil {
 		st, err := f.Service(ctx, f.service)
-		if errors.Is(err, pando.ErrNotFound) && len(f.open) == 0 {
+		if err == nil || errors.Is(err, pando.ErrNotFound) {
+			f.openNew(ctx, st)
+			f.openGone(ctx, st)
+		}
+		if errors.Is(err, pando.ErrNotFound) && len(f.open) == 0 && len(f.marks) == 0 {
 			return // the service is gone, and its last log has ended
 		}
-		f.openNew(ctx, st, seen)
 		timer, stop := f.Clock.After(followWait)
 		select {
 		case <-ctx.Done():
@@ -218,63 +234,174 @@ func (f *follower) run(ctx context.Context) {
 			for _, i := range b.ids {
 				delete(f.open, i)
 			}
-			if b.last.At.After(seen) {
-				seen = b.last.At
-			}
+			maps.Copy(f.marks, b.marks)
 			_ = pando.Sleep(ctx, f.Clock, followWait) // its host may be restarting its agent
 		}
 		stop()
 	}
 }
 
-// openNew opens the logs of instances without a source: in one request per host, and in one of its
-// own for an instance that starts, because it may have no log yet.
-func (f *follower) openNew(ctx context.Context, st pando.ServiceStatus, seen time.Time) {
-	q := f.query
-	if seen.After(q.Since) {
-		q.Since, q.Lines = seen.Add(time.Nanosecond), pando.LogLinesMax
+// openNew opens the logs of instances without a source: in one request per host for those whose
+// source broke off, in another for the others, and in one of its own for an instance that starts,
+// because it may have no log yet.
+func (f *follower) openNew(ctx context.Context, st pando.ServiceStatus) {
+	if f.first == nil {
+		f.first = map[pando.InstanceID]bool{}
+		for _, i := range st.Instances {
+			f.first[i.ID] = true
+		}
 	}
-	groups := map[pando.HostName][][]pando.InstanceID{}
+	type group struct {
+		host   pando.HostName
+		resume bool
+		alone  pando.InstanceID
+		fresh  bool
+	}
+	groups := map[group][]pando.InstanceID{}
 	for _, i := range st.Instances {
 		if f.open[i.ID] || i.Away != "" {
 			continue
 		}
-		of := groups[i.Host]
-		starts := i.Phase == pando.PhasePlaced || i.Phase == pando.PhaseStarting
-		if len(of) == 0 {
-			of = append(of, nil)
+		_, resume := f.marks[i.ID]
+		g := group{host: i.Host, resume: resume, fresh: !resume && !f.first[i.ID]}
+		if i.Phase == pando.PhasePlaced || i.Phase == pando.PhaseStarting {
+			g.alone = i.ID
 		}
-		if starts {
-			of = append(of, []pando.InstanceID{i.ID})
-		} else {
-			of[0] = append(of[0], i.ID)
-		}
-		groups[i.Host] = of
+		groups[g] = append(groups[g], i.ID)
 	}
 	for _, h := range f.hosts() {
-		for _, ids := range groups[h.Name] {
-			if len(ids) > 0 {
-				f.add(ctx, h, ids, q)
+		for g, ids := range groups {
+			if g.host == h.Name {
+				f.add(ctx, h, ids, g.fresh)
 			}
 		}
 	}
 }
 
-// add follows the logs of instances of one host. After a failure the next look tries again.
-func (f *follower) add(
-	ctx context.Context, h pando.Host, ids []pando.InstanceID, q pando.LogQuery,
-) {
+// goneLooksMax is how often the rest of the log of an instance is looked for that ended while its
+// source was broken off.
+const goneLooksMax = 30
+
+// openGone reads the rest of the logs of instances that ended while their source was broken off.
+func (f *follower) openGone(ctx context.Context, st pando.ServiceStatus) {
+	here := map[pando.InstanceID]bool{}
+	for _, i := range st.Instances {
+		here[i.ID] = true
+	}
+	hosts := f.hosts()
+	for i, m := range f.marks {
+		if here[i] || f.open[i] {
+			continue
+		}
+		at := slices.IndexFunc(hosts, func(h pando.Host) bool { return h.Name == m.host })
+		if m.left++; at < 0 || m.left > goneLooksMax {
+			delete(f.marks, i)
+			continue
+		}
+		f.marks[i] = m
+		q := f.resumed([]pando.InstanceID{i})
+		q.Follow = false
+		lines, err := f.Peers.Logs(ctx, hosts[at], []pando.InstanceID{i}, q)
+		if err == nil {
+			f.mixer.Add(&resumption{LogLines: lines, skip: map[pando.InstanceID]mark{i: m}}, nil)
+		}
+		if err == nil || errors.Is(err, pando.ErrNotFound) {
+			delete(f.marks, i)
+		}
+	}
+}
+
+// resumed returns the query for the rest of the logs of instances with marks. Lines that the caller
+// has are left out as they arrive.
+func (f *follower) resumed(ids []pando.InstanceID) pando.LogQuery {
+	q := f.query
+	q.Lines = pando.LogLinesMax
+	var since time.Time
+	for n, i := range ids {
+		if at := f.marks[i].at; n == 0 || at.Before(since) {
+			since = at
+		}
+	}
+	if since.After(q.Since) {
+		q.Since = since
+	}
+	return q
+}
+
+// add follows the logs of instances of one host: from their marks on if they have some, and from
+// their beginning if they are fresh. After a failure the next look tries again.
+func (f *follower) add(ctx context.Context, h pando.Host, ids []pando.InstanceID, fresh bool) {
+	q := f.query
+	if fresh {
+		q.Lines = pando.LogLinesMax
+	}
+	skip := map[pando.InstanceID]mark{}
+	for _, i := range ids {
+		if m, ok := f.marks[i]; ok {
+			skip[i] = m
+		}
+	}
+	if len(skip) > 0 {
+		q = f.resumed(ids)
+	}
 	lines, err := f.Peers.Logs(ctx, h, ids, q)
 	if err != nil {
 		return
 	}
 	for _, i := range ids {
 		f.open[i] = true
+		delete(f.marks, i)
 	}
-	f.mixer.Add(lines, func(last pando.LogLine) {
+	r := &resumption{LogLines: lines, host: h.Name, skip: skip,
+		marks: make(map[pando.InstanceID]mark, len(ids))}
+	maps.Copy(r.marks, skip)
+	f.mixer.Add(r, func(pando.LogLine) {
+		for _, i := range ids {
+			if _, ok := r.marks[i]; !ok && f.query.Lines > 0 {
+				r.marks[i] = mark{host: h.Name} // it had no lines: all later ones are new
+			}
+		}
 		select {
-		case f.ended <- broken{ids, last}:
+		case f.ended <- broken{ids, r.marks}:
 		case <-ctx.Done():
 		}
 	})
+}
+
+// resumption passes the lines of a source on, without those that the caller has, and keeps the
+// marks of its instances.
+type resumption struct {
+	pando.LogLines
+	host  pando.HostName
+	skip  map[pando.InstanceID]mark // same counts down
+	marks map[pando.InstanceID]mark // nil: none are kept
+}
+
+// Next implements pando.LogLines.
+func (r *resumption) Next() (pando.LogLine, error) {
+	for {
+		l, err := r.LogLines.Next()
+		if err != nil {
+			return l, err
+		}
+		if m, ok := r.skip[l.Instance]; ok {
+			if l.At.Before(m.at) {
+				continue
+			}
+			if l.At.Equal(m.at) && m.same > 0 {
+				m.same--
+				r.skip[l.Instance] = m
+				continue
+			}
+		}
+		if r.marks != nil {
+			m := r.marks[l.Instance]
+			if !m.at.Equal(l.At) {
+				m = mark{at: l.At}
+			}
+			m.same, m.host, m.left = m.same+1, r.host, 0
+			r.marks[l.Instance] = m
+		}
+		return l, nil
+	}
 }

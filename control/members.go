@@ -36,7 +36,7 @@ func (c *members) Admit(
 		if err != nil {
 			return m, fmt.Errorf("admit host %s: %w", m.Name, err)
 		}
-		if _, err = c.Registry.Commit(ctx, t); err == nil {
+		if _, err = c.commitSurely(ctx, t); err == nil {
 			return m, nil
 		}
 		if !errors.Is(err, pando.ErrConflict) || n == attempts {
@@ -71,8 +71,13 @@ func (c *members) admission(
 	if err != nil {
 		return pando.Txn{}, err
 	}
+	released, err := c.Registry.Snapshot(ctx, pando.RestingSlots)
+	if err != nil {
+		return pando.Txn{}, err
+	}
 	w := world.New()
-	if err := w.Apply(at.Records, at.Revision); err != nil {
+	if err := errors.Join(w.Apply(at.Records, at.Revision),
+		w.Apply(released.Records, released.Revision)); err != nil {
 		return pando.Txn{}, err // a slot that cannot be read must not be given again
 	}
 	t := pando.Txn{}
@@ -100,11 +105,13 @@ func (c *members) admission(
 		return t, pando.NotMember(m.Name)
 	default:
 		t.If = append(t.If, pando.Condition{Key: m.Key()})
-		for m.Slot, m.Since = 0, now; taken[m.Slot]; m.Slot++ {
-		}
-		if m.Slot >= pando.Slots() {
+		m.Since = now
+		if m.Slot = freeSlot(w, taken); m.Slot >= pando.Slots() {
 			return t, fmt.Errorf("%w: a cluster has at most %d hosts; `pando hosts rm NAME` takes out one "+
 				"that does not return", pando.ErrNoRoom, pando.Slots())
+		}
+		if r, rests := w.SlotRests(m.Slot); rests {
+			t.Delete = append(t.Delete, r.V.Key())
 		}
 		so.Hosts++
 	}
@@ -119,6 +126,23 @@ func (c *members) admission(
 		t.If, t.Put = append(t.If, seen), append(t.Put, so)
 	}
 	return t, nil
+}
+
+// freeSlot returns the lowest slot that no host has or had, else the one that was released first. The
+// instances of a removed host may run on, with the addresses of its slot.
+func freeSlot(w *world.World, taken map[int]bool) int {
+	oldest, found := world.Versioned[pando.Rest]{V: pando.Rest{Slot: pando.Slots()}}, false
+	for n := range pando.Slots() {
+		r, rests := w.SlotRests(n)
+		switch {
+		case taken[n]:
+		case !rests:
+			return n
+		case !found || r.Modified < oldest.Modified:
+			oldest, found = r, true
+		}
+	}
+	return oldest.V.Slot
 }
 
 // admissions returns the record of admissions, and the condition that it has not changed.
@@ -200,8 +224,9 @@ func (c *members) RemoveHost(
 	t := pando.Txn{Delete: []pando.Key{pando.HostKey(h), pando.LeaderKey("host-" + string(h))}}
 	if member {
 		t.If, t.Delete = []pando.Condition{m.If()}, append(t.Delete, m.V.Key())
+		t.Put = []pando.Stored{pando.Rest{Slot: m.V.Slot, Host: h, At: c.Clock.Now()}}
 	}
-	if _, err := c.Registry.Commit(ctx, t); err != nil {
+	if _, err := c.commitSurely(ctx, t); err != nil {
 		return fmt.Errorf("remove host %s: %w", h, err)
 	}
 	for n := 1; ; n++ { // control may have placed one meanwhile
@@ -279,6 +304,6 @@ func (c *members) forget(
 			Reason: fmt.Sprintf("host %s was removed from the cluster, with %d instances", h, lost[s]),
 		})
 	}
-	_, err := c.Registry.Commit(ctx, t)
+	_, err := c.commitSurely(ctx, t)
 	return err
 }

@@ -47,12 +47,21 @@ func (c *moves) Migrate(
 			st.From, st.To, why, st.Bytes, st.StoppedSeconds*1000),
 	}
 	if err != nil {
-		d.Reason = fmt.Sprintf("from %s to %s: it failed, and the instance stays: %s", st.From, st.To,
-			cut(err.Error()))
+		outcome := "it failed, and the instance stays"
+		switch {
+		case errors.Is(err, errUnknown):
+			outcome = "whether it moved is unknown"
+		case errors.Is(err, errSilent):
+			outcome = "it moved, and the new host does not report that it runs"
+		}
+		d.Reason = fmt.Sprintf("from %s to %s: %s: %s", st.From, st.To, outcome, cut(err.Error()))
 	}
 	c.rememberEnd(ctx, d)
 	return st, err
 }
+
+// errSilent is the end of a move whose new host has the instance and does not report it.
+var errSilent = errors.New("which does not report that it runs")
 
 // carry moves the instance and completes the status.
 func (c *moves) carry(
@@ -84,8 +93,8 @@ func (c *moves) carry(
 	}
 	failpoint.Hit("move given")
 	if _, err := c.Peers.Landed(ctx, m.To, m.ID); err != nil {
-		return fmt.Errorf("the instance belongs to %s, which does not report that it runs; `pando ps "+
-			"%s` shows it: %w", m.To.Name, m.Instance.Service.Name, err)
+		return fmt.Errorf("the instance belongs to %s, %w; `pando ps %s` shows it: %w", m.To.Name,
+			errSilent, m.Instance.Service.Name, err)
 	}
 	st.StoppedSeconds += c.Clock.Now().Sub(began).Seconds()
 	return nil
@@ -259,7 +268,7 @@ func (p leaver) goal(
 // absent returns the reason why no instance moves to a host without an agent.
 func (p leaver) absent(to pando.HostName) error {
 	if _, known := p.w.Members[to]; known {
-		return fmt.Errorf("%w: host %s is away; `pando hosts` shows since when", pando.ErrUnavailable, to)
+		return fmt.Errorf("%w: host %s is away; `pando hosts` shows since when", pando.ErrUnreachable, to)
 	}
 	return fmt.Errorf("host %s: %w; `pando hosts` lists them", to, pando.ErrNotFound)
 }

@@ -67,14 +67,18 @@ func TestAnAddressIsNotGivenToAnotherServiceAtOnce(t *testing.T) {
 		s := pando.DefaultService(name)
 		tb.put(pando.Service{ServiceKey: s, Target: 1, Latest: 1})
 		txn, _ := Decide(tb.w, s, now, tb.ids)
-		tb.put(txn.Put...)
+		tb.rev++
+		tb.w.Committed(txn, tb.rev)
 		return tb.w.Services[s].V
 	}
 	remove := func(name pando.ServiceName) {
+		svc := tb.w.Services[pando.DefaultService(name)].V
+		svc.Removing = true
+		tb.put(svc)
+		now = now.Add(time.Second)
+		txn, _ := Decide(tb.w, svc.ServiceKey, now, tb.ids)
 		tb.rev++
-		k := pando.DefaultService(name)
-		tb.commit(pando.Txn{Delete: []pando.Key{k.Key(), pando.Endpoints{
-			Service: pando.Service{ServiceKey: k}}.Key()}}, tb.rev)
+		tb.commit(txn, tb.rev)
 	}
 	first := address("one")
 	remove("one")
@@ -88,10 +92,20 @@ func TestAnAddressIsNotGivenToAnotherServiceAtOnce(t *testing.T) {
 			first.VIP6)
 	}
 	remove("one")
-	tb.w = world.New() // another leader, which has seen no removal
+	rest, ok := tb.w.Rests(first.VIP4)
+	if !ok {
+		t.Fatalf("%s does not rest", first.VIP4)
+	}
+	tb.w = world.New() // another leader, which reads the store
 	tb.rev = 0
-	tb.put(pando.Host{Name: "h1"}, second)
-	if third := address("three"); third.VIP4 != first.VIP4 {
-		t.Errorf("three has %s: addresses are given from the lowest on", third.VIP4)
+	tb.put(pando.Host{Name: "h1"}, second, rest)
+	if third := address("three"); third.VIP4 == first.VIP4 || third.VIP4 == second.VIP4 {
+		t.Errorf("three has %s at once", third.VIP4)
+	}
+	if again := address("one"); again.VIP4 != first.VIP4 {
+		t.Errorf("one came back at %s, it had %s", again.VIP4, first.VIP4)
+	}
+	if _, rests := tb.w.Rests(first.VIP4); rests {
+		t.Error("an address in use rests")
 	}
 }

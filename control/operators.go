@@ -64,7 +64,7 @@ func (c *operators) Deploy(
 			return pando.Txn{}, err
 		}
 		alone = oneHost(w, s)
-		return c.deploy(w, pando.Revision{Service: key, Spec: s, At: now, By: by}, "")
+		return c.deploy(ctx, w, pando.Revision{Service: key, Spec: s, At: now, By: by}, "")
 	})
 	if err != nil {
 		return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", key, err)
@@ -77,6 +77,26 @@ func (c *operators) Deploy(
 		}
 	}
 	return st, err
+}
+
+// Admits returns the error with which Deploy would refuse a spec now, or nil. It writes nothing, and
+// the image of the spec need not be resolved.
+func (c *operators) Admits(ctx context.Context, s pando.Spec, by pando.Asker) error {
+	s = s.WithDefaults()
+	err := spec.Check(s)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err = c.world.Frozen(s.Key()); err == nil {
+		_, err = c.deploy(ctx, c.world,
+			pando.Revision{Service: s.Key(), Spec: s, At: c.Clock.Now(), By: by}, "")
+	}
+	if err != nil {
+		return fmt.Errorf("deploy %s: %w", s.Key(), err)
+	}
+	return nil
 }
 
 // warnings returns the risks of a spec that a deploy accepts.
@@ -99,25 +119,29 @@ func warnings(s pando.Spec) []string {
 
 // deploy makes r the newest revision of its service. r has no number and no state yet. reason
 // follows the number in the decision.
-func (c *operators) deploy(w *world.World, r pando.Revision, reason string) (pando.Txn, error) {
+func (c *operators) deploy(
+	ctx context.Context, w *world.World, r pando.Revision, reason string,
+) (pando.Txn, error) {
 	key, by, now := r.Service, r.By, r.At
 	old, exists := w.Services[key]
 	svc := old.V
 	switch {
-	case !exists && len(w.Services) >= c.most:
-		return pando.Txn{}, fmt.Errorf("%w: the cluster has %d services, and steering holds no more; "+
-			"remove one (`pando ps`, `pando rm NAME`), or serve several from one service's ports",
-			pando.ErrRefused, len(w.Services))
 	case !exists:
+		if why := cmp.Or(crowded(w, key.Tenant, c.most), vipsOf(w, key.Tenant).usedUp()); why != "" {
+			return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrRefused, why)
+		}
 		svc = pando.Service{ServiceKey: key, Phase: pando.ServiceDeploying}
 	case svc.Removing:
 		return pando.Txn{}, fmt.Errorf(
 			"%w: it is being removed; wait until `pando status` no longer shows it", pando.ErrConflict)
 	}
 	if done, err := settled(w, old.V, old.Modified, key, by); done || err != nil {
+		if done && err == nil {
+			err = otherSpec(w, r)
+		}
 		return pando.Txn{}, err
 	}
-	if err := unset(w, r.Spec); err != nil {
+	if err := errors.Join(pando.MayUseHosts(ctx, r.Spec), unset(w, r.Spec)); err != nil {
 		return pando.Txn{}, err
 	}
 	if known, ok := w.SpecOf(key, svc.Target); ok && sameSpec(known, r.Spec) {
@@ -248,9 +272,11 @@ func stuck(w *world.World, svc pando.Service, s pando.Spec) string {
 // version.
 func settled(w *world.World, svc pando.Service, version pando.StoreRevision, key pando.ServiceKey,
 	by pando.Asker) (bool, error) {
-	if by.Request != "" && slices.ContainsFunc(w.DecisionsOf(key), func(d pando.Decision) bool {
-		return d.By.Request == by.Request
-	}) {
+	if before, ok := asked(w, key, by); ok {
+		if before.By.Digest != by.Digest {
+			return true, fmt.Errorf("%s: %w %q, which is recorded as: %s; send it with a new one", key,
+				pando.ErrKeyReused, by.Request, cut(before.Reason))
+		}
 		return true, nil
 	}
 	switch {
@@ -262,6 +288,39 @@ func settled(w *world.World, svc pando.Service, version pando.StoreRevision, key
 	}
 	return false, fmt.Errorf("%w: %s is %s at version %d and was at %d when you looked: look again",
 		pando.ErrConflict, key, svc.Phase, version, by.Seen)
+}
+
+// asked returns the decision that a request made when it came before.
+func asked(w *world.World, key pando.ServiceKey, by pando.Asker) (pando.Decision, bool) {
+	if by.Request == "" {
+		return pando.Decision{}, false
+	}
+	all := w.DecisionsOf(key)
+	n := slices.IndexFunc(all, func(d pando.Decision) bool { return d.By.Request == by.Request })
+	if n < 0 {
+		return pando.Decision{}, false
+	}
+	return all[n], true
+}
+
+// otherSpec returns an error if a deploy that came before had another spec. The digest of a deploy
+// says nothing of its body, because a body has environments.
+func otherSpec(w *world.World, r pando.Revision) error {
+	for n := range w.Revisions[r.Service] {
+		was := w.Revisions[r.Service][n].V
+		if was.By.Request == r.By.Request && !sameSpec(asSent(was.Spec), asSent(r.Spec)) {
+			return fmt.Errorf("%w %q, and made revision %d of another spec; send it with a new one",
+				pando.ErrKeyReused, r.By.Request, was.Number)
+		}
+	}
+	return nil
+}
+
+// asSent returns a spec without what the server found out about its files: a tag may have moved.
+func asSent(s pando.Spec) pando.Spec {
+	s.Image.Digest, s.Image.Host, s.Image.Gave = "", "", nil
+	s.Bundle.Digest, s.Bundle.Host = "", ""
+	return s
 }
 
 // nothingsKept is how many requests without an effect are remembered. A deploy every minute must
@@ -290,6 +349,7 @@ func (c *operators) nothing(
 func sameSpec(a, b pando.Spec) bool {
 	// An older build without other orders wrote the spec.
 	a.Rollout.Order = cmp.Or(a.Rollout.Order, pando.StartFirst)
+	a.Image.Inside = b.Image.Inside // of the asker, and not of the program
 	x, errA := world.Encode(a)
 	y, errB := world.Encode(b)
 	return errA == nil && errB == nil && reflect.DeepEqual(x, y)
@@ -300,7 +360,7 @@ func (c *operators) Remove(
 	ctx context.Context, s pando.ServiceKey, purge bool, by pando.Asker,
 ) error {
 	return c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) (*pando.Decision, error) {
-		svc.Removing, svc.Purge = true, purge
+		svc.Removing, svc.Purge = true, purge || svc.Purge
 		return &pando.Decision{Kind: pando.DecidedRemove, By: by, Reason: "asked to go"}, nil
 	})
 }
@@ -403,7 +463,7 @@ func (c *operators) change(
 		if err != nil || len(t.Put)+len(t.Delete) == 0 {
 			return err
 		}
-		at, err := c.Registry.Commit(ctx, t)
+		at, err := c.commitSurely(ctx, t)
 		c.outcome(err)
 		if err == nil {
 			c.mu.Lock()

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"pando.run/pando"
@@ -69,6 +70,9 @@ func (c *Control) holdsStill(s pando.ServiceKey) (until time.Time, err error) {
 	if err := c.awaitsAdoption(now); err != nil {
 		return now.Add(adoptionLook), err
 	}
+	if err := c.awaitsAdrift(s, now); err != nil {
+		return now.Add(adoptionLook), err
+	}
 	return c.pulse.until, c.missing(s, now)
 }
 
@@ -99,6 +103,45 @@ func (c *Control) awaitsAdoption(now time.Time) error {
 		}
 	}
 	c.adoption.until = now
+	return nil
+}
+
+// adriftWait is how long a service that is back after a restore waits for its instances that run
+// without a record. Its host writes them in less than a second.
+const adriftWait = 10 * time.Second
+
+// awaitsAdrift returns an error while a host may still bring back an instance of a service that was
+// deployed again after a restore. Without the wait, a new instance would run beside it. The caller
+// holds the lock.
+func (c *Control) awaitsAdrift(s pando.ServiceKey, now time.Time) error {
+	own := c.world.Cluster.V
+	if own.Generation < 2 || now.After(own.Restored.Add(pando.AdoptionTime)) {
+		c.adoption.adrift = nil
+		return nil
+	}
+	if c.world.Services[s].Modified == 0 {
+		return nil
+	}
+	for name, h := range c.world.Hosts {
+		for id := range strings.FieldsSeq(h.V.Adrift) {
+			_, back := c.world.Instances[pando.InstanceID(id)]
+			if at := strings.LastIndexByte(id, '-'); back || at < 0 || id[:at] != string(s.Name) {
+				continue
+			}
+			if c.adoption.adrift == nil {
+				c.adoption.adrift = map[pando.ServiceKey]time.Time{}
+			}
+			until, waits := c.adoption.adrift[s]
+			if !waits {
+				until = now.Add(adriftWait)
+				c.adoption.adrift[s] = until
+			}
+			if now.Before(until) {
+				return fmt.Errorf("%w: instance %s runs on host %s without a record since the restore; "+
+					"it may come back until %s", pando.ErrUnavailable, id, name, until.Format(time.TimeOnly))
+			}
+		}
+	}
 	return nil
 }
 

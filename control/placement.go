@@ -134,7 +134,16 @@ func (p *placer) choices(home pando.HostName) []pando.Host {
 // waits returns why no instance of the service can start now, or "" if one can.
 func (p *placer) waits() string {
 	why, _ := berths{p}.berthed()
-	return cmp.Or(p.unmet(), p.hostless(), p.overdrawn(), why)
+	return cmp.Or(p.unaddressed(), p.unmet(), p.hostless(), p.overdrawn(), why)
+}
+
+// unaddressed returns why no instance starts without an address of the service, or "". An agent
+// would not begin it, and nobody could reach it.
+func (p *placer) unaddressed() string {
+	if p.svc.VIP4.IsValid() {
+		return ""
+	}
+	return "the service waits for an address"
 }
 
 // hostless returns why no host takes an instance of the service now, or "" if one does.

@@ -1,12 +1,13 @@
 package control
 
 import (
-	"net/netip"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access/share"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
 	"pando.run/pando/world"
@@ -18,10 +19,51 @@ const quotaLook = 2 * time.Second
 // quotaNote is the time between two records of a service that still waits.
 const quotaNote = time.Hour
 
-// account returns the record of the tenant, if it has one.
+// accountOf returns the record of a tenant, or the default one. ok is false for the tenant default,
+// which belongs to the operators.
+func accountOf(w *world.World, t pando.Tenant) (a pando.Account, ok bool) {
+	if t == pando.DefaultTenant {
+		return a, false
+	}
+	if v, known := w.Tenants[t]; known {
+		return v.V, true
+	}
+	return pando.Account{Tenant: t, Quota: pando.DefaultQuota}, true
+}
+
+// crowded returns why a tenant may have no new service, or "". A tenant has at most a quarter of the
+// services of the cluster, unless its quota says otherwise. A part of all is kept for the services
+// of operators, which have the tenant default.
+func crowded(w *world.World, t pando.Tenant, most int) string {
+	all := int64(len(w.Services))
+	own, operators := int64(w.ServicesOf(t)), int64(w.ServicesOf(pando.DefaultTenant))
+	b := share.Bound{Total: int64(most), Each: max(1, int64(most)/4), Reserve: int64(most) / 16}
+	a, tenant := accountOf(w, t)
+	u := share.Use{All: all, Owners: all - operators, Own: own}
+	if !tenant {
+		if b.AdmitsOperator(u, 1) == nil {
+			return ""
+		}
+		return fmt.Sprintf("the cluster has %d services, and steering holds no more; remove one "+
+			"(`pando ps`, `pando rm NAME`), or serve several from one service's ports", all)
+	}
+	if n := a.Quota.Services; n > 0 {
+		if own >= int64(n) {
+			return fmt.Sprintf("tenant %s: quota services: %d of at most %d; remove one (`pando rm NAME`), "+
+				"or let an operator raise it (`pando tenant set %[1]s --services`)", t, own+1, n)
+		}
+		b.Each = int64(n)
+	}
+	if err := b.Admits(u, 1); err != nil {
+		return fmt.Sprintf("services of tenant %s: %s; remove one (`pando rm NAME`)", t,
+			strings.TrimPrefix(err.Error(), pando.ErrRefused.Error()+": "))
+	}
+	return ""
+}
+
+// account returns the record of the tenant, or the default one. ok is false without a quota.
 func (p *placer) account() (pando.Account, bool) {
-	a, ok := p.w.Tenants[p.svc.Tenant]
-	return a.V, ok
+	return accountOf(p.w, p.svc.Tenant)
 }
 
 // beyond returns the quota that one more instance of the newest spec would exceed, or "". An
@@ -81,14 +123,14 @@ func (p *placer) forbidden() string {
 // counts the instances that the spec always has in place of the service's present ones.
 func overQuota(w *world.World, s pando.Spec, now time.Time) string {
 	key := s.Key()
-	a, ok := w.Tenants[key.Tenant]
+	a, ok := accountOf(w, key.Tenant)
 	if !ok {
 		return ""
 	}
-	if why := scale.Hasty(a.V, w.Published(key.Tenant, now)); why != "" {
+	if why := scale.Hasty(a, w.Published(key.Tenant, now)); why != "" {
 		return why
 	}
-	if why := scale.Unbounded(a.V, s.Resources); why != "" {
+	if why := scale.Unbounded(a, s.Resources); why != "" {
 		return why
 	}
 	use := scale.Use(w.UseOf(key.Tenant))
@@ -96,16 +138,16 @@ func overQuota(w *world.World, s pando.Spec, now time.Time) string {
 		spec, _ := w.SpecOf(key, i.Revision)
 		use = use.Minus(scale.Of(1, spec.Resources))
 	}
-	return scale.Beyond(a.V, use.Plus(scale.Of(s.Scale.Min+s.Scale.Warm, s.Resources)))
+	return scale.Beyond(a, use.Plus(scale.Of(s.Scale.Min+s.Scale.Warm, s.Resources)))
 }
 
 // pinBeyond returns the quota of its tenant that a service with n instances would exceed, or "".
 func pinBeyond(w *world.World, s pando.ServiceKey, n int, now time.Time) string {
-	a, ok := w.Tenants[s.Tenant]
+	a, ok := accountOf(w, s.Tenant)
 	if !ok {
 		return ""
 	}
-	if why := scale.Hasty(a.V, w.Published(s.Tenant, now)); why != "" {
+	if why := scale.Hasty(a, w.Published(s.Tenant, now)); why != "" {
 		return why
 	}
 	more := n - w.CountOf(s)
@@ -113,19 +155,5 @@ func pinBeyond(w *world.World, s pando.ServiceKey, n int, now time.Time) string 
 		return ""
 	}
 	spec, _ := w.SpecOf(s, w.Services[s].V.Target)
-	return scale.Beyond(a.V, scale.Use(w.UseOf(s.Tenant)).Plus(scale.Of(more, spec.Resources)))
-}
-
-// ranges returns the VIPs of the service's tenant, and those that belong to other tenants alone.
-func (l *ledger) ranges() (mine netip.Prefix, others []netip.Prefix) {
-	mine = l.w.Tenants[l.svc.Tenant].V.VIPs
-	if mine.IsValid() {
-		return mine, nil // ranges do not overlap
-	}
-	for _, a := range l.w.Tenants {
-		if a.V.VIPs.IsValid() {
-			others = append(others, a.V.VIPs)
-		}
-	}
-	return mine, others
+	return scale.Beyond(a, scale.Use(w.UseOf(s.Tenant)).Plus(scale.Of(more, spec.Resources)))
 }

@@ -2,6 +2,7 @@ package control
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -185,5 +186,54 @@ func TestADeployBeyondTheQuotaIsRefused(t *testing.T) {
 	c.world.Committed(pando.Txn{Delete: []pando.Key{shop.Key()}}, 10)
 	if err := c.RemoveTenant(ctx, acme, by); err != nil {
 		t.Error(err)
+	}
+}
+
+// One tenant deploys until it is refused. Another tenant and the operators still get theirs.
+func TestServicesHaveAShareForEachTenant(t *testing.T) {
+	const most = 64
+	tb := newTable(t)
+	fill := func(tenant pando.Tenant) (n int, why string) {
+		for ; ; n++ {
+			if why = crowded(tb.w, tenant, most); why != "" || n > most {
+				return n, why
+			}
+			tb.put(pando.Service{ServiceKey: pando.ServiceKey{Tenant: tenant,
+				Name: pando.ServiceName(fmt.Sprint("s", n))}})
+		}
+	}
+	tb.put(pando.Account{Tenant: "acme"}, pando.Account{Tenant: "small", Quota: pando.Quota{Services: 2}})
+	for _, c := range []struct {
+		tenant pando.Tenant
+		want   int
+		why    string
+	}{
+		{"acme", most / 4, "16 of the 16 that one owner may have"},
+		{"small", 2, "quota services: 3 of at most 2"},
+		{"bank", most - most/16 - most/4 - 2, "4 of them are kept for operators"}, // without a record
+		{"late", 0, "kept for operators"},
+		{pando.DefaultTenant, most / 16, "the cluster has 64 services"},
+	} {
+		if n, why := fill(c.tenant); n != c.want || !strings.Contains(why, c.why) {
+			t.Errorf("%s has %d services (%s), want %d", c.tenant, n, why, c.want)
+		}
+	}
+}
+
+func TestATenantWithoutARecordHasTheDefaultQuota(t *testing.T) {
+	tb := newTable(t)
+	spec := pando.Spec{Name: "shop", Tenant: "acme", Command: []string{"shop"},
+		Scale: pando.Scale{Min: pando.DefaultQuota.Instances + 1, Max: 1000}}.WithDefaults()
+	if why := overQuota(tb.w, spec, tb.now); !strings.Contains(why, "quota instances: 201 of at most 200") {
+		t.Errorf("beyond the default quota: %q", why)
+	}
+	spec.Tenant = pando.DefaultTenant
+	if why := overQuota(tb.w, spec, tb.now); why != "" {
+		t.Errorf("the tenant of the operators: %q", why)
+	}
+	spec.Tenant = "acme"
+	tb.put(pando.Account{Tenant: "acme", Quota: pando.Quota{Instances: 300}})
+	if why := overQuota(tb.w, spec, tb.now); why != "" {
+		t.Errorf("with a record: %q", why)
 	}
 }

@@ -2,10 +2,8 @@ package control
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -13,47 +11,6 @@ import (
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
 )
-
-// address gives a new service its VIPs: those that it had before it was removed, or the lowest pair
-// that no service has or had lately. Only the leader assigns VIPs, so two services never get the
-// same.
-func (d *draft) address() {
-	if d.svc.VIP4.IsValid() {
-		return
-	}
-	mine, others := d.ranges()
-	free := func(v4 netip.Addr) bool {
-		_, taken := d.w.HasVIP(v4)
-		foreign := func(p netip.Prefix) bool { return p.Contains(v4) }
-		return !taken && v4 != pando.Gateway4 && !pando.IsFront(v4) &&
-			(mine.Contains(v4) || !mine.IsValid()) && !slices.ContainsFunc(others, foreign)
-	}
-	if last, ok := d.w.LastVIP(d.svc.ServiceKey); ok && pando.VIPs4.Contains(last) && free(last) {
-		d.giveVIP(last)
-		return
-	}
-	first := binary.BigEndian.Uint32(pando.VIPs4.Addr().AsSlice())
-	from := uint32(1)
-	if mine.IsValid() {
-		from = max(1, binary.BigEndian.Uint32(mine.Addr().AsSlice())-first)
-	}
-	for n := from; n < 1<<16-1; n++ {
-		var b [4]byte
-		binary.BigEndian.PutUint32(b[:], first+n)
-		if v4 := netip.AddrFrom4(b); free(v4) && !d.w.Rests(v4) {
-			d.giveVIP(v4)
-			return
-		}
-	}
-}
-
-// giveVIP sets an IPv4 VIP and the IPv6 VIP with the same number.
-func (d *draft) giveVIP(v4 netip.Addr) {
-	first := binary.BigEndian.Uint32(pando.VIPs4.Addr().AsSlice())
-	six := pando.VIPs6.Addr().As16()
-	binary.BigEndian.PutUint32(six[12:], binary.BigEndian.Uint32(v4.AsSlice())-first)
-	d.svc.VIP4, d.svc.VIP6 = v4, netip.AddrFrom16(six)
-}
 
 // liftPin ends an expired pin.
 func (d *draft) liftPin() {

@@ -6,7 +6,22 @@ import (
 	"fmt"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
+
+// mayUse returns nil if the author of a request may bring a stored revision into force, or run
+// commands with it (pando.MayUseHosts). The caller holds the lock.
+func mayUse(ctx context.Context, w *world.World, s pando.ServiceKey, revision int) error {
+	stored, ok := w.SpecOf(s, revision)
+	if _, token := pando.TokenOf(ctx); !token || revision == 0 {
+		return nil
+	}
+	if !ok {
+		return fmt.Errorf("%w: the spec of revision %d of %s has not arrived", pando.ErrNotReady, revision,
+			s)
+	}
+	return pando.MayUseHosts(ctx, stored)
+}
 
 // SetRight implements pando.Operators. The right is a part of the membership and ends with it.
 func (c *members) SetRight(
@@ -45,7 +60,7 @@ func (c *members) setRight(
 	if !changed {
 		return nil
 	}
-	_, err = c.Registry.Commit(ctx, pando.Txn{
+	_, err = c.commitSurely(ctx, pando.Txn{
 		If: []pando.Condition{m.If()}, Put: []pando.Stored{next},
 	})
 	if err == nil {
@@ -87,7 +102,7 @@ func (c *members) setGrant(
 	if err != nil || !changed {
 		return err
 	}
-	_, err = c.Registry.Commit(ctx, pando.Txn{
+	_, err = c.commitSurely(ctx, pando.Txn{
 		If: []pando.Condition{m.If()}, Put: []pando.Stored{next},
 	})
 	if err == nil {

@@ -24,7 +24,7 @@ func (c *operators) Rollback(
 		return pando.ServiceStatus{}, err
 	}
 	err := c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
-		return c.rollback(w, s, to, reason, now, by)
+		return c.rollback(ctx, w, s, to, reason, now, by)
 	})
 	if err != nil {
 		return pando.ServiceStatus{}, fmt.Errorf("roll %s back: %w", s, err)
@@ -33,7 +33,8 @@ func (c *operators) Rollback(
 }
 
 func (c *operators) rollback(
-	w *world.World, s pando.ServiceKey, to int, reason string, now time.Time, by pando.Asker,
+	ctx context.Context, w *world.World, s pando.ServiceKey, to int, reason string, now time.Time,
+	by pando.Asker,
 ) (pando.Txn, error) {
 	old, ok := w.Services[s]
 	if !ok {
@@ -54,7 +55,7 @@ func (c *operators) rollback(
 		text += ": " + reason
 	}
 	again := pando.Revision{Service: s, Spec: r.Spec, At: now, By: by, Repeats: r.Number}
-	return c.deploy(w, again, text)
+	return c.deploy(ctx, w, again, text)
 }
 
 // Revisions implements pando.Operators.

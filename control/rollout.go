@@ -66,7 +66,8 @@ func (c *operators) progress(out *pando.RolloutStatus) {
 func (c *operators) PauseRollout(
 	ctx context.Context, s pando.ServiceKey, reason string, by pando.Asker,
 ) (pando.RolloutStatus, error) {
-	return c.turnRollout(ctx, s, reason, by, func(t *pando.Trial, now time.Time) *pando.Decision {
+	may := func(*pando.Service) error { return nil } // a pause brings nothing into force
+	return c.turnRollout(ctx, s, reason, by, may, func(t *pando.Trial, now time.Time) *pando.Decision {
 		if t.Paused != nil {
 			return nil
 		}
@@ -80,7 +81,8 @@ func (c *operators) PauseRollout(
 func (c *operators) ResumeRollout(
 	ctx context.Context, s pando.ServiceKey, by pando.Asker,
 ) (pando.RolloutStatus, error) {
-	return c.turnRollout(ctx, s, "", by, func(t *pando.Trial, now time.Time) *pando.Decision {
+	may := func(svc *pando.Service) error { return mayUse(ctx, c.world, s, svc.Target) }
+	return c.turnRollout(ctx, s, "", by, may, func(t *pando.Trial, now time.Time) *pando.Decision {
 		if t.Paused == nil {
 			return nil
 		}
@@ -92,11 +94,53 @@ func (c *operators) ResumeRollout(
 	})
 }
 
+// EndDrains implements pando.Rollouts.
+func (c *operators) EndDrains(ctx context.Context, s pando.ServiceKey, by pando.Asker) error {
+	err := c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) (*pando.Decision, error) {
+		drains := len(drainingOf(c.world, s))
+		if drains == 0 && !svc.Removing {
+			return nil, fmt.Errorf("%w: no instance of %s drains; `pando ps` shows its instances",
+				pando.ErrRefused, s)
+		}
+		svc.EndNow = svc.Removing
+		return &pando.Decision{Kind: pando.DecidedDrainEnd, By: by, Reason: fmt.Sprintf(
+			"an operator ends the drains of %d instances now", drains)}, nil
+	})
+	for more := true; more && err == nil; {
+		err = c.change(ctx, func(w *world.World, _ time.Time) (t pando.Txn, _ error) {
+			more = false
+			for _, v := range drainingOf(w, s) {
+				if v.V.EndNow {
+					continue
+				}
+				if more = len(t.Put) == operationsMax; more {
+					break
+				}
+				t.If = append(t.If, v.If())
+				v.V.EndNow = true
+				t.Put = append(t.Put, v.V)
+			}
+			return t, nil
+		})
+	}
+	return err
+}
+
+// drainingOf returns the draining instances of a service, oldest first.
+func drainingOf(w *world.World, s pando.ServiceKey) (out []world.Versioned[pando.Instance]) {
+	for _, i := range w.Of(s) {
+		if i.Phase == pando.PhaseDraining {
+			out = append(out, w.Instances[i.ID])
+		}
+	}
+	return out
+}
+
 // turnRollout changes the trial of the rollout in progress. A nil decision means that nothing
 // changes.
 func (c *operators) turnRollout(
 	ctx context.Context, s pando.ServiceKey, reason string, by pando.Asker,
-	change func(*pando.Trial, time.Time) *pando.Decision,
+	may func(*pando.Service) error, change func(*pando.Trial, time.Time) *pando.Decision,
 ) (pando.RolloutStatus, error) {
 	if err := checkReason(reason); err != nil {
 		return pando.RolloutStatus{}, err
@@ -105,6 +149,9 @@ func (c *operators) turnRollout(
 		if svc.Current == 0 || svc.Target == svc.Current {
 			return nil, fmt.Errorf("%w: no rollout of %s is in progress; `pando rollout status %s` shows "+
 				"the newest one", pando.ErrRefused, s, s)
+		}
+		if err := may(svc); err != nil {
+			return nil, err
 		}
 		trial := trialOf(*svc)
 		d := change(&trial, now)
@@ -127,9 +174,9 @@ func (c *operators) UndoRollout(
 	err := c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
 		svc := w.Services[s].V
 		if svc.Current == 0 || svc.Target == svc.Current || svc.Removing {
-			return c.rollback(w, s, 0, reason, now, by)
+			return c.rollback(ctx, w, s, 0, reason, now, by)
 		}
-		return c.undo(w, s, reason, now, by)
+		return c.undo(ctx, w, s, reason, now, by)
 	})
 	if err != nil {
 		return pando.ServiceStatus{}, fmt.Errorf("undo the rollout of %s: %w", s, err)
@@ -139,9 +186,13 @@ func (c *operators) UndoRollout(
 
 // undo makes the current revision the target again. The loop then drains the new instances.
 func (c *operators) undo(
-	w *world.World, s pando.ServiceKey, reason string, now time.Time, by pando.Asker,
+	ctx context.Context, w *world.World, s pando.ServiceKey, reason string, now time.Time,
+	by pando.Asker,
 ) (pando.Txn, error) {
 	old := w.Services[s]
+	if err := mayUse(ctx, w, s, old.V.Current); err != nil {
+		return pando.Txn{}, err
+	}
 	if err := w.Frozen(s); err != nil {
 		return pando.Txn{}, err
 	}

@@ -38,7 +38,7 @@ func (c *callers) begin(
 			return nil, fmt.Errorf("%w: %d runs of %s are in progress, and more than that never are; "+
 				"`pando runs %s` lists them", pando.ErrRefused, svc.Book.Active(), s, s)
 		}
-		if err := ask.Check(spec); err != nil {
+		if err := errors.Join(pando.MayUseHosts(ctx, spec), ask.Check(spec)); err != nil {
 			return nil, err
 		}
 		for name, h := range c.world.Hosts {
@@ -64,12 +64,26 @@ func (c *callers) begin(
 		return &pando.Decision{Kind: pando.DecidedRun, By: by, Reason: reason,
 			Inputs: map[string]float64{"number": float64(out.Number)}}, nil
 	})
-	if err == nil && out.Number == 0 { // the request was done before
-		c.mu.Lock()
-		out, _ = c.world.Services[s].V.Book.Newest()
-		c.mu.Unlock()
+	return c.ranBefore(s, by, out, err)
+}
+
+// ranBefore returns the run of a request that was done before: run is then without a number.
+func (c *callers) ranBefore(
+	s pando.ServiceKey, by pando.Asker, run pando.Run, err error,
+) (pando.Run, error) {
+	if err != nil || run.Number > 0 {
+		return run, err
 	}
-	return out, err
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d, _ := asked(c.world, s, by)
+	number := int(d.Inputs["number"])
+	book := c.world.Services[s].V.Book
+	if at := book.Find(number); at >= 0 {
+		return book.Runs[at], nil
+	}
+	return run, fmt.Errorf("%w: the request was done before, and run %d of %s is no longer kept",
+		pando.ErrNotFound, number, s)
 }
 
 // EndRun implements pando.RunOperators.
@@ -109,7 +123,7 @@ func (c *callers) turnRun(
 		return &pando.Decision{Kind: pando.DecidedRun, By: by, Reason: reason,
 			Inputs: map[string]float64{"number": float64(number)}}, nil
 	})
-	return out, err
+	return c.ranBefore(s, by, out, err)
 }
 
 // AttachRun implements pando.RunOperators.

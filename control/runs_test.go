@@ -33,8 +33,9 @@ func (tb *table) gone(i pando.Instance) {
 // ends ends an instance of a run by itself.
 func (tb *table) ends(i pando.Instance, code float64) {
 	tb.put(pando.Decision{
-		ID: tb.ids.Sequential(tb.hostNow()), Service: web, Instance: i.ID, Kind: pando.DecidedFailed,
-		At: tb.hostNow(), Reason: fmt.Sprintf("it exited with %g", code),
+		ID: tb.ids.Sequential(tb.hostNow()), Service: web, Instance: i.ID,
+		Kind: lifecycle.OfEnd(&pando.Exit{Code: int(code)}, true, ""),
+		At:   tb.hostNow(), Reason: fmt.Sprintf("it exited with %g", code),
 		Inputs: map[string]float64{lifecycle.ExitCode: code, lifecycle.Run: float64(i.Run.Number)},
 	})
 	tb.gone(i)
@@ -89,6 +90,10 @@ func TestARunIsBesideItsService(t *testing.T) {
 	}
 	tb.ends(parts[0], 0)
 	tb.settle()
+	decisions := tb.w.DecisionsOf(web)
+	if n, p := failuresOf(decisions), problem(svc, decisions); n != 0 || p != nil {
+		t.Errorf("a run that succeeded counts as %d failures, with the problem %+v", n, p)
+	}
 	if r := tb.newestRun(); r.State != pando.RunSucceeded || len(world.RunsOf(tb.w, web)) != 0 {
 		t.Errorf("%+v", r)
 	}

@@ -205,28 +205,32 @@ func (c *secrets) GiveSecrets(
 	return out, nil
 }
 
-// GiveSnapshotKey returns the key of the encrypted snapshots of an instance's tenant to its host.
-// ErrForbidden: the instance is not on that host.
-func (c *secrets) GiveSnapshotKey(
+// GiveSnapshotKeys returns the key of the encrypted snapshots of an instance's tenant, and the one
+// that proves snapshots of this instance, to its host. ErrForbidden: the instance is not on that
+// host.
+func (c *secrets) GiveSnapshotKeys(
 	ctx context.Context, h pando.HostName, i pando.InstanceID,
-) (pando.SnapshotKey, error) {
+) (keys pando.SnapshotKeys, err error) {
 	c.mu.RLock()
 	o, known := c.world.Instances[i]
 	c.mu.RUnlock()
 	switch {
 	case !known:
-		return "", fmt.Errorf("%w: this server has not read the record of instance %s",
+		return keys, fmt.Errorf("%w: this server has not read the record of instance %s",
 			pando.ErrUnavailable, i)
 	case o.V.Host != h:
-		return "", fmt.Errorf("%w: instance %s is not on host %s", pando.ErrForbidden, i, h)
+		return keys, fmt.Errorf("%w: instance %s is not on host %s", pando.ErrForbidden, i, h)
 	case c.Vault == nil:
-		return "", fmt.Errorf("%w: this server has no key for snapshots", pando.ErrUnsupported)
+		return keys, fmt.Errorf("%w: this server has no key for snapshots", pando.ErrUnsupported)
 	}
-	key, err := c.Vault.SnapshotKey(o.V.Service.Tenant)
-	if err == nil {
-		c.given(ctx, h, o.V, []string{"the key of encrypted snapshots"})
+	if keys.Files, err = c.Vault.SnapshotKey(o.V.Service.Tenant); err == nil {
+		keys.Seal, err = c.Vault.SnapshotSealKey(o.V.Service, o.V.ID, o.V.Revision)
 	}
-	return key, err
+	if err != nil {
+		return pando.SnapshotKeys{}, err
+	}
+	c.given(ctx, h, o.V, []string{"the key of encrypted snapshots"})
+	return keys, nil
 }
 
 // given records in the audit that a host has secrets of an instance.

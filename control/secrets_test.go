@@ -38,6 +38,7 @@ func TestSecretsGoToTheHostOfTheInstanceAlone(t *testing.T) {
 	if _, err := c.GiveSecrets(t.Context(), "h1", "web-9"); !errors.Is(err, pando.ErrNotFound) {
 		t.Errorf("before it is set: %v", err)
 	}
+	go func() { _ = c.feedFrom(t.Context(), 0) }()
 	watch := c.Watch(t.Context(), 0)
 	st, err := c.SetSecret(t.Context(), ownKey, []byte("hush"), pando.Asker{Name: "ann"})
 	if err != nil || st.By != "ann" || len(st.Services) != 1 || st.Services[0] != web {
@@ -142,18 +143,23 @@ func TestTheKeyOfSnapshotsGoesToAHostOfTheTenantAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if key, err := c.GiveSnapshotKey(t.Context(), "h1", "web-9"); err != nil || key != want {
-		t.Errorf("its host gets %q, %v", key, err)
+	seal, err := c.Vault.SnapshotSealKey(web, "web-9", c.world.Instances["web-9"].V.Revision)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if _, err := c.GiveSnapshotKey(t.Context(), "h2", "web-9"); !errors.Is(err, pando.ErrForbidden) {
+	keys, err := c.GiveSnapshotKeys(t.Context(), "h1", "web-9")
+	if err != nil || keys.Files != want || keys.Seal != seal {
+		t.Errorf("its host gets %+v, %v", keys, err)
+	}
+	if _, err := c.GiveSnapshotKeys(t.Context(), "h2", "web-9"); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("another host: %v", err)
 	}
-	if _, err := c.GiveSnapshotKey(t.Context(), "h1", "web-x"); !errors.Is(err,
+	if _, err := c.GiveSnapshotKeys(t.Context(), "h1", "web-x"); !errors.Is(err,
 		pando.ErrUnavailable) {
 		t.Errorf("an instance without a record: %v", err)
 	}
 	c.Vault = nil
-	if _, err := c.GiveSnapshotKey(t.Context(), "h1", "web-9"); !errors.Is(err,
+	if _, err := c.GiveSnapshotKeys(t.Context(), "h1", "web-9"); !errors.Is(err,
 		pando.ErrUnsupported) {
 		t.Errorf("without a vault: %v", err)
 	}

@@ -5,10 +5,12 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
 
-// The slot of a removed host is given to the next one, so short-lived hosts never use them up.
-func TestTheSlotOfARemovedHostIsGivenAgain(t *testing.T) {
+// The slot of a removed host rests while others are free, also after another server began to lead.
+// Its programs may run on, with the addresses of the slot.
+func TestTheSlotOfARemovedHostRests(t *testing.T) {
 	lead(t, 0, func(t *testing.T, l leadership) {
 		admit := func(name pando.HostName) int {
 			t.Helper()
@@ -24,8 +26,8 @@ func TestTheSlotOfARemovedHostIsGivenAgain(t *testing.T) {
 		}
 		for n := range 20 {
 			name := pando.HostName(fmt.Sprintf("short-%d", n))
-			if slot := admit(name); slot != 3 {
-				t.Errorf("%s has slot %d, want that of the host before it", name, slot)
+			if slot := admit(name); slot != 3+n {
+				t.Errorf("%s has slot %d, want %d, which nobody had", name, slot, 3+n)
 			}
 			by := pando.Asker{Kind: pando.AskerOperator}
 			if err := l.RemoveHost(t.Context(), name, true, by); err != nil {
@@ -36,4 +38,22 @@ func TestTheSlotOfARemovedHostIsGivenAgain(t *testing.T) {
 			t.Errorf("b has slot %d, want its own", again)
 		}
 	})
+}
+
+func TestTheSlotThatRestsLongestIsGivenRatherThanNone(t *testing.T) {
+	w, taken := world.New(), map[int]bool{}
+	for n := range pando.Slots() {
+		taken[n] = n >= 5
+	}
+	for n, slot := range []int{3, 0, 1, 2} { // in the order of their release; 4 was never given
+		w.Committed(pando.Txn{Put: []pando.Stored{pando.Rest{Slot: slot, Host: "gone"}}},
+			pando.StoreRevision(n+1))
+	}
+	for _, want := range []int{4, 3, 0, 1, 2, pando.Slots()} {
+		got := freeSlot(w, taken)
+		if got != want {
+			t.Errorf("the next slot is %d, want %d", got, want)
+		}
+		taken[got] = true
+	}
 }

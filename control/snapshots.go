@@ -32,7 +32,12 @@ func (c *snapshots) Snapshot(
 	}
 	ctx, cancel := context.WithTimeout(ctx, snapshotWaitMax)
 	defer cancel()
-	st, err := c.Peers.Snapshot(ctx, h, pando.SnapshotAsk{Instance: on, Encrypt: ask.Encrypt})
+	sealed, err := c.Peers.Snapshot(ctx, h, pando.SnapshotAsk{Instance: on, Plain: ask.Plain})
+	st := sealed.SnapshotStatus
+	if err == nil && !c.proven(sealed, s) {
+		err = fmt.Errorf("%w: host %s stored a snapshot without Pando's proof; look at that host, or put "+
+			"it out: pando hosts rm %[2]s", pando.ErrForbidden, h.Name)
+	}
 	if err != nil {
 		return st, err
 	}
@@ -79,16 +84,46 @@ func (c *snapshots) Snapshots(
 				out = append(out, pando.SnapshotStatus{Host: h.Name,
 					Missing: fmt.Sprintf("host %s does not answer: %v", h.Name, err)})
 			}
-			for _, one := range all {
-				if one.Host == h.Name && (s.Name == "" || one.Service == s) {
-					out = append(out, one)
-				}
-			}
+			out = append(out, c.believed(h.Name, s, all)...)
 		})
 	}
 	wg.Wait()
 	slices.SortStableFunc(out, func(a, b pando.SnapshotStatus) int { return b.At.Compare(a.At) })
 	return out, nil
+}
+
+// snapshotsOfMax bounds the list of one host. A host may lie about its number.
+const snapshotsOfMax = 10_000
+
+// believed returns the snapshots of a host that Pando has taken. A host gets the key for the proof
+// with each of its instances, so it names no snapshot of a service that it never ran.
+func (c *snapshots) believed(
+	h pando.HostName, s pando.ServiceKey, all []pando.SealedSnapshot,
+) (out []pando.SnapshotStatus) {
+	forged := 0
+	for _, one := range all[:min(len(all), snapshotsOfMax)] {
+		switch {
+		case one.Host != h || s.Name != "" && one.Service != s:
+		case !c.proven(one, one.Service):
+			forged++
+		default:
+			out = append(out, one.SnapshotStatus)
+		}
+	}
+	if forged > 0 {
+		c.Log.Warn("a host lists snapshots that Pando did not take; they are left out", "host", h,
+			"snapshots", forged, "next", "look at that host, or put it out: pando hosts rm "+string(h))
+	}
+	return out
+}
+
+// proven reports whether the host of an instance of a service has written a description.
+func (c *snapshots) proven(one pando.SealedSnapshot, s pando.ServiceKey) bool {
+	if c.Vault == nil || one.Service != s {
+		return false
+	}
+	key, err := c.Vault.SnapshotSealKey(s, one.Instance, one.Revision)
+	return err == nil && key.Proves(one)
 }
 
 // find returns the snapshots of a service with a digest, or its beginning. Several hosts may have
@@ -170,6 +205,9 @@ func (c *snapshots) RestoreSnapshot(
 			return pando.Txn{}, fmt.Errorf("%w: the snapshot is of revision %d, and %s serves revision %d; "+
 				"`pando rollback %s --to %[2]d` first", pando.ErrConflict, found[0].Revision, s,
 				svc.V.Current, s.Name)
+		}
+		if err := mayUse(ctx, w, s, svc.V.Current); err != nil {
+			return pando.Txn{}, err
 		}
 		for _, h := range w.Hosts {
 			if home := svc.V.Home; (home == "" || home == h.V.Name) && !h.V.Freezes {

@@ -225,7 +225,7 @@ func (c *recoveries) moveOrdinal(
 		kept, err := c.Peers.Volumes(ctx, at.V, pando.VolumeQuery{Service: s})
 		if err != nil {
 			return fmt.Errorf("%w: host %s is here and does not list its volumes: %w",
-				pando.ErrUnavailable, at.V.Name, err)
+				pando.ErrUnreachable, at.V.Name, err)
 		}
 		part := strconv.Itoa(n)
 		if slices.ContainsFunc(kept, func(v pando.KeptVolume) bool { return v.Part == part }) {

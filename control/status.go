@@ -94,6 +94,9 @@ func (c *view) recorded(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 		}
 		st.Instances = append(st.Instances, is)
 	}
+	if waits := pando.DrainsOf(st.Instances); waits != "" {
+		st.Reason = strings.TrimPrefix(st.Reason+"; "+waits, "; ")
+	}
 	st.InRotation = scale.Serving(leased(c.world, c.world.Of(s)))
 	decisions := c.world.DecisionsOf(s)
 	st.Problem, st.Failures = problem(v.V, decisions), failuresOf(decisions)

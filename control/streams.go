@@ -7,8 +7,10 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/stream"
 	"pando.run/pando/world"
 )
 
@@ -16,7 +18,25 @@ import (
 type streams struct {
 	*view
 	counters *counters
+	newest   *stream.Log
+	reading  chan struct{} // a place for each listener that reads older changes
 }
+
+func newStreams(v *view, n *counters) *streams {
+	return &streams{
+		view: v, counters: n, newest: stream.NewLog(logBytesMax),
+		reading: make(chan struct{}, catchUpsMax),
+	}
+}
+
+// The bounds of listeners.
+const (
+	logBytesMax  = 8 << 20          // of changes in memory, for all listeners together
+	pieceBytes   = 1 << 20          // of older changes that one listener reads at once
+	catchUpsMax  = 16               // listeners that read older changes at the same time
+	catchUpWait  = 10 * time.Second // for one of those places
+	catchUpLimit = 30 * time.Second // for the piece of older changes
+)
 
 // Watch implements pando.Operators. Its first event is a bookmark. A caller that starts with "from
 // now on" thus gets a revision to resume from, even if the stream breaks before the first change.
@@ -29,51 +49,162 @@ func (c *streams) Watch(ctx context.Context, after pando.StoreRevision) <-chan p
 	out := make(chan pando.Change, 64)
 	go func() {
 		defer close(out)
-		watch, end := context.WithCancel(ctx)
-		defer end()
+		l := listener{streams: c, out: out, after: after}
 		first := pando.Change{Revision: after, Kind: pando.KindBookmark}
-		passOn(ctx, out, first, c.Registry.Watch(watch, pando.Root, after), end)
+		if err := l.send(ctx, first); err != nil {
+			return
+		}
+		if err := l.listen(ctx); err != nil && ctx.Err() == nil {
+			_ = l.send(ctx, pando.Change{Revision: l.after, Err: err})
+		}
 	}()
 	return out
 }
 
-// changesWaiting bounds the changes that wait for a slow listener. The store's client would
-// otherwise keep any number of them in memory.
-const changesWaiting = 4096
+// listener is one caller of Watch: its place in the log of the newest changes.
+type listener struct {
+	*streams
+	out   chan<- pando.Change
+	after pando.StoreRevision // the newest commit that was sent whole
+}
 
-// passOn sends changes to a listener, until the watch or ctx ends. It ends the watch when too many
-// changes wait. The listener then still gets the changes of whole commits, and at last the reason.
-func passOn(
-	ctx context.Context, out chan<- pando.Change, first pando.Change, in <-chan pando.Batch,
-	end func(),
-) {
-	queue := []pando.Change{first}
-	for in != nil || len(queue) > 0 {
-		var to chan<- pando.Change
-		var next pando.Change
-		if len(queue) > 0 {
-			to, next = out, queue[0]
-		}
+func (l *listener) send(ctx context.Context, all ...pando.Change) error {
+	for _, one := range all {
 		select {
-		case to <- next:
-			queue = queue[1:]
-		case b, ok := <-in:
-			if !ok {
-				in = nil
-				continue
-			}
-			if queue = append(queue, changes(b)...); len(queue) > changesWaiting {
-				end()
-				in = nil
-				queue = append(queue, pando.Change{Revision: b.Revision, Err: fmt.Errorf(
-					"%w: this listener is %d changes behind and is let go; resume after the last event",
-					pando.ErrUnavailable, len(queue))})
-			}
+		case l.out <- one:
 		case <-ctx.Done():
-			return
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// listen sends every commit after the listener's revision, until ctx ends or the listener is behind
+// the log. It reads older changes from the store first.
+func (l *listener) listen(ctx context.Context) error {
+	for caughtUp := false; ; {
+		next, news, place := l.newest.Next(l.after)
+		switch {
+		case next != nil:
+			if err := l.send(ctx, next.Changes...); err != nil {
+				return err
+			}
+			l.after, caughtUp = next.Revision, true
+		case place == stream.Behind && caughtUp:
+			return fmt.Errorf("%w: this listener is more than %d MiB of changes behind and is let go; "+
+				"resume after the last event", pando.ErrUnavailable, logBytesMax>>20)
+		case place == stream.Behind:
+			if err := l.catchUp(ctx); err != nil {
+				return err
+			}
+		default:
+			caughtUp = caughtUp || place == stream.Within
+			select {
+			case <-news:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		}
 	}
 }
+
+// catchUp sends a piece of the changes after the listener's revision, which are older than the log.
+// It holds one of few places while it reads, and none while it sends.
+func (l *listener) catchUp(ctx context.Context) error {
+	piece, err := l.older(ctx)
+	for _, one := range piece {
+		if err := l.send(ctx, one.Changes...); err != nil {
+			return err
+		}
+		l.after = one.Revision
+	}
+	return err
+}
+
+// older reads changes after the listener's revision from the store, up to the beginning of the log,
+// or a piece of them.
+func (l *listener) older(ctx context.Context) (piece []stream.Commit, err error) {
+	if err := l.place(ctx); err != nil {
+		return nil, err
+	}
+	defer func() { <-l.reading }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	late, stop := l.Clock.After(catchUpLimit)
+	defer stop()
+	bytes, in := 0, l.Registry.Watch(ctx, pando.Root, l.after)
+	for {
+		select {
+		case b, ok := <-in:
+			if !ok {
+				return piece, fmt.Errorf("%w: resume after the last event", pando.ErrUnavailable)
+			}
+			if b.Err != nil {
+				return piece, b.Err
+			}
+			one := stream.NewCommit(b, changes(b))
+			piece, bytes = append(piece, one), bytes+one.Bytes
+			if bytes >= pieceBytes || l.newest.Covers(b.Revision) {
+				return piece, nil
+			}
+		case <-late:
+			return piece, fmt.Errorf("%w: older changes have not come for %s; resume after the last event",
+				pando.ErrUnavailable, catchUpLimit)
+		case <-ctx.Done():
+			return piece, ctx.Err()
+		}
+	}
+}
+
+// place takes one of the places of listeners that read older changes.
+func (l *listener) place(ctx context.Context) error {
+	late, stop := l.Clock.After(catchUpWait)
+	defer stop()
+	select {
+	case l.reading <- struct{}{}:
+		return nil
+	case <-late:
+		return fmt.Errorf("%w: %d listeners read older changes already; resume after the last event",
+			pando.ErrUnavailable, catchUpsMax)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// feed keeps the log of the newest changes, by one watch of its own, until ctx ends. Control follows
+// the store by another.
+func (c *streams) feed(ctx context.Context) {
+	for ctx.Err() == nil {
+		c.mu.Lock()
+		seen, news := c.world.Seen, c.changed
+		c.mu.Unlock()
+		if seen == 0 {
+			select {
+			case <-news:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		err := c.feedFrom(ctx, seen)
+		if ctx.Err() == nil && !errors.Is(err, pando.ErrCompacted) {
+			c.Log.Warn("the changes for listeners cannot be read; it is tried again", "error", err)
+		}
+		_ = pando.Sleep(ctx, c.Clock, feedWait)
+	}
+}
+
+// feedFrom keeps the log of the changes after a revision, until an error.
+func (c *streams) feedFrom(ctx context.Context, after pando.StoreRevision) error {
+	c.newest.Begin(after)
+	return world.Continue(ctx, c.Clock, c.Registry, pando.Root, after, func(b pando.Batch) {
+		if len(b.Changes) > 0 {
+			c.newest.Add(stream.NewCommit(b, changes(b)))
+		}
+	})
+}
+
+// feedWait is the wait after changes that cannot be continued.
+const feedWait = time.Second
 
 func changes(b pando.Batch) []pando.Change {
 	if b.Err != nil {
@@ -86,7 +217,8 @@ func changes(b pando.Batch) []pando.Change {
 		}
 		if change.Kind == pando.KindLeader || change.Kind == pando.KindSecret ||
 			change.Kind == pando.KindTenant || change.Kind == pando.KindToken ||
-			change.Kind == pando.KindBill || change.Kind == pando.KindMark {
+			change.Kind == pando.KindBill || change.Kind == pando.KindMark ||
+			change.Kind == pando.KindRest {
 			continue
 		}
 		if r.Value != nil {

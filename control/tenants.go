@@ -53,7 +53,8 @@ func (c *tenants) SetTenant(
 
 // tenantStatus returns the status of a tenant without its number of services.
 func tenantStatus(w *world.World, t pando.Tenant, now time.Time) pando.TenantStatus {
-	st := pando.TenantStatus{Account: w.Tenants[t].V}
+	a, _ := accountOf(w, t)
+	st := pando.TenantStatus{Account: a}
 	st.Tenant = t
 	u := w.UseOf(t)
 	st.Use = pando.TenantUse{Instances: u.Instances, CPUs: u.CPUs, MemoryBytes: u.MemoryBytes,

@@ -19,6 +19,7 @@ func TestATokenLivesUntilItIsRemoved(t *testing.T) {
 	if _, err := c.Token(k, secret); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("before it is made: %v", err)
 	}
+	go func() { _ = c.feedFrom(t.Context(), 0) }()
 	watch := c.Watch(t.Context(), 0)
 	if err := c.SetToken(t.Context(), one, false, ann); err != nil {
 		t.Fatal(err)

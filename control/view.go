@@ -78,9 +78,13 @@ func (c *view) take(b pando.Batch, reset bool) {
 	c.wake()
 }
 
-// touch marks the services that a change concerns: its own, or those that the change of a host's
+// touch marks the services that a change concerns: its own, those of a changed tenant, or those that the change of a host's
 // record may concern. The first and the last host concern all.
 func (c *view) touch(k pando.Key) {
+	if k.Kind() == pando.KindTenant {
+		c.touchTenant(pando.Tenant(k[len(pando.TenantKey("")):]))
+		return
+	}
 	if h, ok := k.Host(); ok {
 		if len(c.world.Hosts) < 2 {
 			c.markAll()
@@ -93,6 +97,15 @@ func (c *view) touch(k pando.Key) {
 	}
 	if s, ok := k.Service(); ok {
 		c.mark(s)
+	}
+}
+
+// touchTenant marks the services of a tenant: its quota or its VIPs changed.
+func (c *view) touchTenant(t pando.Tenant) {
+	for _, s := range c.world.Names() {
+		if s.Tenant == t {
+			c.mark(s)
+		}
 	}
 }
 
@@ -242,7 +255,7 @@ func (c *view) Present(h pando.HostName) (pando.Host, error) {
 		return v.V, nil
 	}
 	return pando.Host{}, fmt.Errorf("%w: host %s has no lease; `pando hosts` shows it",
-		pando.ErrUnavailable, h)
+		pando.ErrUnreachable, h)
 }
 
 // hostOf returns the host of an instance that has a record.
@@ -257,7 +270,7 @@ func (c *view) hostOf(i pando.InstanceID) (pando.Host, error) {
 		return h.V, nil
 	}
 	return pando.Host{}, fmt.Errorf("%w: host %s of instance %s has no lease",
-		pando.ErrUnavailable, v.V.Host, i)
+		pando.ErrUnreachable, v.V.Host, i)
 }
 
 // stateHost returns the host that has the objects of a service's main head.
@@ -272,7 +285,7 @@ func (c *view) stateHost(s pando.ServiceKey) (pando.Host, error) {
 	h, ok := c.world.Hosts[head.V.Host]
 	if !ok {
 		return pando.Host{}, fmt.Errorf("%w: host %s, which has the state of %s, has no lease",
-			pando.ErrUnavailable, head.V.Host, s)
+			pando.ErrUnreachable, head.V.Host, s)
 	}
 	return h.V, nil
 }

@@ -121,7 +121,7 @@ func (c *volumes) RemoveVolume(
 	switch {
 	case len(on) == 0 && silent != "":
 		return fmt.Errorf("%w: volume %s of %s is on no host that answers: %s",
-			pando.ErrUnavailable, name, s, silent)
+			pando.ErrUnreachable, name, s, silent)
 	case len(on) == 0:
 		return fmt.Errorf("volume %s of %s: %w; `pando volume ls` lists the volumes", name, s,
 			pando.ErrNotFound)
@@ -175,7 +175,7 @@ func (c *volumes) unused(s pando.ServiceKey, name string) error {
 	for _, h := range on {
 		if h != "" && !here(c.world, h) {
 			return fmt.Errorf("%w: host %s has the volumes of %s and is away; `pando hosts` shows it",
-				pando.ErrUnavailable, h, s)
+				pando.ErrUnreachable, h, s)
 		}
 	}
 	return nil

@@ -21,6 +21,21 @@ const Revision = "revision"
 // rotation, on the clock of its host. It is absent if it never was.
 const Served = "served_seconds"
 
+// OfEnd returns the kind of decision about the end of an instance. An instance of a run, or of a
+// service that the restart policy does not restart, has done its work when it exits with 0.
+func OfEnd(exit *pando.Exit, run bool, policy pando.RestartPolicy) pando.DecisionKind {
+	clean := exit != nil && exit.Code == 0 && exit.Signal == ""
+	if clean && (run || policy == pando.RestartNo || policy == pando.RestartOnFailure) {
+		return pando.DecidedEnded
+	}
+	return pando.DecidedFailed
+}
+
+// isEnd reports whether a decision is about an instance that ended by itself.
+func isEnd(d pando.Decision) bool {
+	return d.Kind == pando.DecidedFailed || d.Kind == pando.DecidedEnded
+}
+
 // Failure is the unrequested end of one instance: it exited, was killed, or never became ready.
 type Failure struct {
 	At       time.Time           // on the clock of the reader
@@ -54,7 +69,7 @@ func Failures(decisions []pando.Decision, revision func(pando.InstanceID) int,
 		switch d.Kind {
 		case pando.DecidedDeploy:
 			out = nil
-		case pando.DecidedFailed:
+		case pando.DecidedFailed, pando.DecidedEnded:
 			by, known := d.Inputs[Revision]
 			if !known {
 				by = float64(revision(d.Instance))
@@ -89,7 +104,7 @@ func Revisions(intents []pando.Intent, instances []pando.Instance) map[pando.Ins
 // of the decisions.
 func LastWords(decisions []pando.Decision, failures []Failure, revision int) []string {
 	for _, v := range slices.Backward(decisions) {
-		if v.Kind != pando.DecidedFailed || len(failures) == 0 {
+		if !isEnd(v) || len(failures) == 0 {
 			continue
 		}
 		newest := failures[len(failures)-1]
@@ -131,7 +146,7 @@ func ended(decisions []pando.Decision, policy pando.RestartPolicy) []pando.Decis
 		switch {
 		case d.Kind == pando.DecidedDeploy:
 			out = nil
-		case d.Kind != pando.DecidedFailed:
+		case !isEnd(d):
 		case policy == pando.RestartNo, policy == pando.RestartOnFailure && cleanExit(d):
 			out = append(out, d)
 		}

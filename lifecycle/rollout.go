@@ -142,8 +142,11 @@ func (s *Stage) Next() Move {
 		return s.canary(n)
 	}
 	if len(s.old) == 0 && s.healthy >= s.wanted {
-		reason := fmt.Sprintf("%d instances of revision %d are in rotation, none of revision %d is left",
+		reason := fmt.Sprintf("%d instances of revision %d are in rotation, and none of revision %d",
 			s.fresh, t.Target, t.Current)
+		if s.leaving > 0 {
+			reason += fmt.Sprintf("; %d that leave still serve their connections", s.leaving)
+		}
 		if t.Alike[t.Current] {
 			reason = fmt.Sprintf("instances of revision %d run as those of revision %d, and stay",
 				t.Current, t.Target)

@@ -23,7 +23,7 @@ func RunEndsOf(decisions []pando.Decision) map[int]RunEnds {
 	out := map[int]RunEnds{}
 	for _, d := range decisions {
 		number, of := d.Inputs[Run]
-		if !of || d.Kind != pando.DecidedFailed {
+		if !of || !isEnd(d) {
 			continue
 		}
 		e := out[int(number)]

@@ -72,7 +72,7 @@ func Check(s pando.Spec) error {
 	c.that(s.StopSignal == "" || signal.MatchString(s.StopSignal),
 		"stop_signal: %q: want a signal such as SIGTERM", s.StopSignal)
 	c.seconds("stop_seconds", s.StopSeconds)
-	c.seconds("drain_seconds_max", s.DrainSecondsMax)
+	c.drain(s.DrainSecondsMax)
 	word(c, "restart", s.Restart, "", pando.RestartAlways, pando.RestartOnFailure, pando.RestartNo)
 	c.job(s)
 	c.ports(s.Ports)
@@ -237,6 +237,12 @@ func (c *checks) text(where, s string) {
 
 func (c *checks) seconds(where string, s float64) {
 	c.that(s >= 0 && s <= SecondsMax, "%s: %g: want 0 to %g", where, s, SecondsMax)
+}
+
+func (c *checks) drain(s float64) {
+	if s != pando.DrainForever {
+		c.seconds("drain_seconds_max", s)
+	}
 }
 
 func (c *checks) number(where string, n float64) {

@@ -103,7 +103,7 @@ var configsKind = kind{
 				r.at(p.where, at, "needs a file or a content that is not empty")
 				continue
 			}
-			if err := checkTemplate(c); err != nil {
+			if err := checkTemplate(c, config.NewBudget()); err != nil {
 				r.at(p.where, at, "%s", strings.TrimPrefix(err.Error(), pando.ErrInvalid.Error()+": "))
 				continue
 			}
@@ -150,7 +150,7 @@ func CheckConfigText(s string) error {
 }
 
 // checkTemplate parses the template of a config and renders it once with sample facts.
-func checkTemplate(c pando.Config) error {
+func checkTemplate(c pando.Config, b *config.Budget) error {
 	if !c.Template {
 		return nil
 	}
@@ -158,7 +158,7 @@ func checkTemplate(c pando.Config) error {
 	if err == nil {
 		_, err = t.Render(t.Sample(config.Self{
 			Ports: []config.Port{{Published: 80, Target: 8080, Protocol: "tcp"}},
-		}))
+		}), b)
 	}
 	return err
 }
@@ -168,7 +168,7 @@ var configName = regexp.MustCompile(configPattern)
 // configs checks the configs of a spec.
 func (c *checks) configs(s pando.Spec) {
 	c.that(len(s.Configs) <= pando.ConfigsMax, "configs: more than %d", pando.ConfigsMax)
-	seen, all := map[string]bool{}, 0
+	seen, all, budget := map[string]bool{}, 0, config.NewBudget()
 	for _, one := range s.Configs {
 		where := "configs." + one.Name
 		c.that(configName.MatchString(one.Name), "%s: want a name of letters, digits, '_', '-' and '.'",
@@ -188,7 +188,7 @@ func (c *checks) configs(s pando.Spec) {
 			c.configTarget(s, where, one.Target)
 			c.that(!seen[one.Target], "%s: target: %s has a config already", where, one.Target)
 		}
-		c.configSecrets(s, one)
+		c.configSecrets(s, one, budget)
 		seen[one.Name], seen[one.Target] = true, true
 		all += len(one.Text)
 	}
@@ -223,11 +223,11 @@ func (c *checks) configTarget(s pando.Spec, where, at string) {
 }
 
 // configSecrets checks that the templates name secrets that the service has.
-func (c *checks) configSecrets(s pando.Spec, one pando.Config) {
+func (c *checks) configSecrets(s pando.Spec, one pando.Config, b *config.Budget) {
 	if !one.Template {
 		return
 	}
-	if err := checkTemplate(one); err != nil {
+	if err := checkTemplate(one, b); err != nil {
 		c.also(fmt.Errorf("configs.%s: %w", one.Name, err))
 		return
 	}

@@ -216,10 +216,16 @@ var fields = []field{
 		set: func(s *pando.Spec, v any) { s.Needs = v.(map[pando.ServiceName]pando.Need) },
 		get: func(s pando.Spec) any { return needTexts(s.Needs) }},
 	{name: "balance", doc: "The choice of the instance for each new flow.", fields: balanceFields},
-	{name: "drain_max", doc: "End the connections of an instance that leaves after this long.",
-		def: "wait for the last one", example: "10m", kind: durationKind,
+	{name: "drain_max", doc: "End the connections of an instance that leaves after this long. none: " +
+		"wait for the last one.",
+		def: "10m", example: "30s", kind: drainKind,
 		set: func(s *pando.Spec, v any) { s.DrainSecondsMax = v.(float64) },
-		get: func(s pando.Spec) any { return duration(s.DrainSecondsMax) }},
+		get: func(s pando.Spec) any {
+			if s.DrainSecondsMax == pando.DrainForever {
+				return endless
+			}
+			return duration(s.DrainSecondsMax)
+		}},
 	{name: "labels", doc: "Words of your own, as a map or as a list of KEY=value.",
 		example: "{team: web}", kind: pairsKind,
 		set: func(s *pando.Spec, v any) { s.Labels = v.(map[string]string) },

@@ -105,21 +105,37 @@ func oneOf(words []string) string {
 	return "one of " + strings.Join(words, ", ")
 }
 
-var durationKind = textKind(`^([0-9]+(\.[0-9]+)?(us|ms|s|m|h))+$`,
-	"a duration such as 500ms, 10s or 1m30s", stringOnly,
+const durationPattern = `([0-9]+(\.[0-9]+)?(us|ms|s|m|h))+`
+
+var durationKind = textKind("^"+durationPattern+"$", "a duration such as 500ms, 10s or 1m30s",
+	stringOnly, parseDuration)
+
+// endless is the drain_max that waits for the last connection.
+const endless = "none"
+
+var drainKind = textKind("^(none|"+durationPattern+")$",
+	"a duration such as 30s or 10m, or none to wait for the last connection", stringOnly,
 	func(s string) (any, error) {
-		d, err := time.ParseDuration(s)
-		if err != nil {
-			return nil, fmt.Errorf("%q is too long a duration", s)
+		if s == endless {
+			return float64(pando.DrainForever), nil
 		}
-		if d <= 0 {
-			return nil, fmt.Errorf("%q: must be longer than nothing", s)
-		}
-		if d > pando.Seconds(SecondsMax) {
-			return nil, fmt.Errorf("%q is longer than a year", s)
-		}
-		return float64(d) / float64(time.Second), nil // d.Seconds adds two roundings
+		return parseDuration(s)
 	})
+
+// parseDuration returns a duration in seconds.
+func parseDuration(s string) (any, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return nil, fmt.Errorf("%q is too long a duration", s)
+	}
+	if d <= 0 {
+		return nil, fmt.Errorf("%q: must be longer than nothing", s)
+	}
+	if d > pando.Seconds(SecondsMax) {
+		return nil, fmt.Errorf("%q is longer than a year", s)
+	}
+	return float64(d) / float64(time.Second), nil // d.Seconds adds two roundings
+}
 
 func duration(seconds float64) string {
 	if seconds == 0 {

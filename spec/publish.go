@@ -127,12 +127,6 @@ func publishedFor(ports []pando.Port, p pando.Port) int {
 	return at
 }
 
-// The ports of a host at which Pando itself may listen.
-const (
-	ownPortFirst = 7400
-	ownPortLast  = 7404
-)
-
 // hostPortConflicts returns why a service cannot have its ports of the hosts.
 func hostPortConflicts(s pando.Spec) (out []conflict) {
 	seen := map[pando.HostPort]bool{}
@@ -141,9 +135,9 @@ func hostPortConflicts(s pando.Spec) (out []conflict) {
 		switch {
 		case seen[p]:
 			why = fmt.Sprintf("port %s of the hosts is there twice", p)
-		case p.Port >= ownPortFirst && p.Port <= ownPortLast:
+		case p.Port >= pando.OwnPortFirst && p.Port <= pando.OwnPortLast:
 			why = fmt.Sprintf("port %s of the hosts is Pando's own (%d to %d): choose another one", p,
-				ownPortFirst, ownPortLast)
+				pando.OwnPortFirst, pando.OwnPortLast)
 		}
 		if why != "" {
 			out = append(out, conflict{"publish.host", why})

@@ -54,6 +54,7 @@ func TestPortsOfHostsThatCannotBe(t *testing.T) {
 		ports + "publish: {host: [80, \"8080:80\"]}":     "published at 80 of the hosts already",
 		ports + "publish: {host: [\"1:80\", \"1:443\"]}": "port 1/tcp of the hosts is there twice",
 		ports + "publish: {host: \"7402:80\"}":           "Pando's own",
+		ports + "publish: {host: \"7405:80\"}":           "Pando's own",
 		ports + "publish: {host: []}":                    "want a port such as 443",
 		ports + "publish: {host: true}":                  "want a port such as 443",
 		ports + "publish: {host: 99999}":                 "99999",

@@ -14,11 +14,11 @@ var replicateFields = []field{
 		def: "the program's start", example: "snapshot", kind: enumKind(string(pando.FromSnapshot)),
 		set: func(s *pando.Spec, v any) { s.Replicate.From = pando.ReplicateFrom(v.(string)) },
 		get: func(s pando.Spec) any { return string(s.Replicate.From) }},
-	{name: "encrypt", doc: "Encrypt those snapshots with the key of the cluster. A start then needs " +
-		"an answer of the server.",
+	{name: "plain", doc: "Do not encrypt those snapshots. A start then needs no answer of the server. " +
+		"Else they are encrypted with the key of the cluster.",
 		def: "false", example: "true", kind: boolKind,
-		set: func(s *pando.Spec, v any) { s.Replicate.Encrypt = v.(bool) },
-		get: func(s pando.Spec) any { return s.Replicate.Encrypt }},
+		set: func(s *pando.Spec, v any) { s.Replicate.Plain = v.(bool) },
+		get: func(s pando.Spec) any { return s.Replicate.Plain }},
 }
 
 // replicateConflicts returns the keys of a spec that contradict `replicate`. A copy has everything
@@ -50,7 +50,7 @@ func replicateConflicts(s pando.Spec) (out []conflict) {
 // replicate checks the beginning of new instances.
 func (c *checks) replicate(s pando.Spec) {
 	word(c, "replicate.from", s.Replicate.From, "", pando.FromSnapshot)
-	c.that(s.Seeded() || !s.Replicate.Encrypt, "replicate.encrypt: no snapshots are taken: write "+
+	c.that(s.Seeded() || !s.Replicate.Plain, "replicate.plain: no snapshots are taken: write "+
 		"`from: snapshot` beside it")
 	for _, why := range replicateConflicts(s) {
 		c.that(false, "%s: %s", why.path, why.text)

@@ -31,7 +31,7 @@ func TestReplicateNeedsAProgramThatFitsEveryInstance(t *testing.T) {
 		{"replicate: {from: image}", "a.yaml:3:19: replicate.from: want snapshot"},
 		{"replicate: snapshot", "a.yaml:3:12: replicate: want a map"},
 		{"replicate: {form: snapshot}", "did you mean `from`"},
-		{"replicate: {encrypt: true}", "replicate.encrypt: no snapshots are taken"},
+		{"replicate: {plain: true}", "replicate.plain: no snapshots are taken"},
 		{"user: root", "a.yaml:4:13: replicate.from: a program of root"},
 		{"user: '0:7'", "a program of root"},
 		{"image: shop/web", "of an image"},

@@ -493,3 +493,22 @@ func TestAMinimumOfZeroCanBeSaid(t *testing.T) {
 		t.Error("idle may stand beside min: 1")
 	}
 }
+
+// A drain has an end unless the spec says none, in either form of the spec.
+func TestADrainHasAnEndUnlessNone(t *testing.T) {
+	for text, want := range map[string]float64{
+		"": 600, "drain_max: 30s\n": 30, "drain_max: none\n": pando.DrainForever,
+	} {
+		parsed, err := Parse("x.yaml", []byte("name: web\ncommand: [./web]\n"+text), "/")
+		if err != nil || len(parsed) != 1 {
+			t.Fatal(parsed, err)
+		}
+		if got := parsed[0].WithDefaults().DrainSecondsMax; got != want {
+			t.Errorf("%q: %g, want %g", text, got, want)
+		}
+		back, err := Parse("x.yaml", Format(parsed[0].WithDefaults()), "/")
+		if err != nil || back[0].WithDefaults().DrainSecondsMax != want || Check(back[0]) != nil {
+			t.Errorf("%q: written and read again: %v, %v", text, back, err)
+		}
+	}
+}

@@ -10,8 +10,9 @@ import (
 )
 
 // The wait after a store that did not answer, and after one that answered with an odd error,
-// doubles up to these bounds.
+// doubles from the first of these up to one of the others.
 const (
+	waitMin     = 10 * time.Millisecond
 	awayWaitMax = time.Second
 	oddWaitMax  = 5 * time.Second
 )
@@ -23,7 +24,7 @@ const (
 func Follow(ctx context.Context, c pando.Clock, r pando.Registry, prefix pando.Key,
 	take func(b pando.Batch, reset bool), odd ...func(error)) error {
 	return again(ctx, c, odd, func(arrived func()) error {
-		return followOnce(ctx, r, prefix, func(b pando.Batch, reset bool) {
+		return followOnce(ctx, c, r, prefix, func(b pando.Batch, reset bool) {
 			arrived()
 			take(b, reset)
 		})
@@ -34,9 +35,9 @@ func Follow(ctx context.Context, c pando.Clock, r pando.Registry, prefix pando.K
 func again(
 	ctx context.Context, c pando.Clock, odd []func(error), once func(arrived func()) error,
 ) error {
-	wait, said := 10*time.Millisecond, ""
+	wait, said := waitMin, ""
 	for {
-		err := once(func() { wait, said = 10*time.Millisecond, "" })
+		err := once(func() { wait, said = waitMin, "" })
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -64,34 +65,51 @@ func jittered(wait time.Duration, now time.Time) time.Duration {
 	return wait + wait/2*time.Duration(now.Nanosecond()%1_000_000)/1_000_000
 }
 
+// followOnce follows a prefix from a snapshot to an error.
 func followOnce(
-	ctx context.Context, r pando.Registry, prefix pando.Key, take func(pando.Batch, bool),
+	ctx context.Context, c pando.Clock, r pando.Registry, prefix pando.Key,
+	take func(pando.Batch, bool),
 ) error {
 	s, err := r.Snapshot(ctx, prefix)
 	if err != nil {
 		return err
 	}
 	take(pando.Batch{Changes: s.Records, Revision: s.Revision}, true)
+	return Continue(ctx, c, r, prefix, s.Revision, func(b pando.Batch) { take(b, false) })
+}
+
+// Continue passes every commit under a prefix after a revision to take, in order. It resumes while
+// the store is out of reach, with a growing wait (jittered). It returns every other error, and that
+// of ctx.
+func Continue(
+	ctx context.Context, c pando.Clock, r pando.Registry, prefix pando.Key,
+	after pando.StoreRevision, take func(pando.Batch),
+) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	after := s.Revision
+	wait := waitMin
 	for {
-		err := pando.ErrUnavailable
+		err := fmt.Errorf("the store is %w", pando.ErrUnavailable)
 		for b := range r.Watch(ctx, prefix, after) {
 			if b.Err != nil {
 				err = b.Err
 				break
 			}
-			after = b.Revision
-			take(b, false)
+			after, wait = b.Revision, waitMin
+			take(b)
 		}
 		if ctx.Err() != nil || !errors.Is(err, pando.ErrUnavailable) {
 			return err
 		}
 		// The store is out of reach. Earlier records stay true, so the watch continues from its
-		// last revision. The snapshot tests whether the store is back.
+		// last revision. The snapshot tests whether the store is back. It may answer reads and fail
+		// every watch, so the next watch waits too.
 		if _, err := r.Snapshot(ctx, pando.Root+pando.Key(pando.KindLeader)); err != nil {
 			return err
 		}
+		if err := pando.Sleep(ctx, c, jittered(wait, c.Now())); err != nil {
+			return err
+		}
+		wait = min(2*wait, awayWaitMax)
 	}
 }

@@ -3,8 +3,10 @@ package world
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"pando.run/pando"
 )
@@ -35,7 +37,7 @@ type Scope struct {
 func FollowScope(ctx context.Context, c pando.Clock, r pando.Registry, s Scope) error {
 	return again(ctx, c, []func(error){s.Odd}, func(arrived func()) error {
 		f := &following{
-			scope: s, registry: r, arrived: arrived, events: make(chan event),
+			scope: s, clock: c, registry: r, arrived: arrived, events: make(chan event),
 			watches: map[pando.Key]*watched{},
 		}
 		return f.run(ctx)
@@ -45,6 +47,7 @@ func FollowScope(ctx context.Context, c pando.Clock, r pando.Registry, s Scope) 
 // following is one run of FollowScope, from a snapshot to an error.
 type following struct {
 	scope    Scope
+	clock    pando.Clock
 	registry pando.Registry
 	arrived  func()
 	events   chan event
@@ -55,6 +58,7 @@ type following struct {
 type watched struct {
 	after pando.StoreRevision
 	stop  context.CancelFunc
+	wait  time.Duration // before the next watch, if this one fails
 }
 
 // event is a batch of one watch. A prefix may have had other watches before.
@@ -89,7 +93,7 @@ func (f *following) run(ctx context.Context) error {
 func (f *following) read(ctx context.Context, prefix pando.Key) (pando.Snapshot, error) {
 	s, err := f.registry.Snapshot(ctx, prefix)
 	if err == nil {
-		f.watch(ctx, prefix, s.Revision)
+		f.watch(ctx, prefix, s.Revision, 0)
 	}
 	return s, err
 }
@@ -171,10 +175,13 @@ func (f *following) fresh(prefix pando.Key, s pando.Snapshot) pando.Batch {
 	return b
 }
 
-// watch sends the changes under a prefix to events until its stop or an error.
-func (f *following) watch(ctx context.Context, prefix pando.Key, after pando.StoreRevision) {
+// watch sends the changes under a prefix to events until its stop or an error. It begins after a
+// wait.
+func (f *following) watch(
+	ctx context.Context, prefix pando.Key, after pando.StoreRevision, wait time.Duration,
+) {
 	ctx, stop := context.WithCancel(ctx)
-	w := &watched{after: after, stop: stop}
+	w := &watched{after: after, stop: stop, wait: max(waitMin, min(2*wait, awayWaitMax))}
 	f.watches[prefix] = w
 	go func() {
 		defer stop()
@@ -186,12 +193,15 @@ func (f *following) watch(ctx context.Context, prefix pando.Key, after pando.Sto
 				return false
 			}
 		}
+		if wait > 0 && pando.Sleep(ctx, f.clock, jittered(wait, f.clock.Now())) != nil {
+			return
+		}
 		for b := range f.registry.Watch(ctx, prefix, after) {
 			if !send(b) {
 				return
 			}
 		}
-		send(pando.Batch{Err: pando.ErrUnavailable})
+		send(pando.Batch{Err: fmt.Errorf("the store is %w", pando.ErrUnavailable)})
 	}()
 }
 
@@ -202,7 +212,7 @@ func (f *following) take(ctx context.Context, e event) error {
 		return nil // sent before the prefix was left
 	}
 	if e.Err == nil {
-		w.after = max(w.after, e.Revision)
+		w.after, w.wait = max(w.after, e.Revision), waitMin
 		f.arrived()
 		f.scope.Take(e.Batch, false)
 		return nil
@@ -211,11 +221,12 @@ func (f *following) take(ctx context.Context, e event) error {
 		return e.Err
 	}
 	// Earlier records stay true, so the watch continues from its last revision. The snapshot tests
-	// whether the store is back.
+	// whether the store is back. It may answer reads and fail every watch, so the next watch waits
+	// too.
 	if _, err := f.registry.Snapshot(ctx, pando.KindLeader.Under()); err != nil {
 		return err
 	}
 	w.stop()
-	f.watch(ctx, e.prefix, w.after)
+	f.watch(ctx, e.prefix, w.after, w.wait)
 	return nil
 }

@@ -31,7 +31,7 @@ type ledgers struct {
 	hostNames []pando.HostName              // of those with a lease, in order
 	onTheWay  map[pando.InstanceID]reserved // also counted in loads
 	unsettled map[pando.ServiceKey]bool     // those that wait, roll or lack instances
-	resting   []rested                      // of removed services, oldest first; at most restingMax
+	rests
 }
 
 func newLedgers() ledgers {
@@ -41,7 +41,7 @@ func newLedgers() ledgers {
 		weights: map[pando.InstanceID]weight{},
 		taken:   map[netip.Addr]pando.ServiceKey{}, unsettled: map[pando.ServiceKey]bool{},
 		homes:    map[pando.HostName]map[pando.ServiceKey]bool{},
-		onTheWay: map[pando.InstanceID]reserved{},
+		onTheWay: map[pando.InstanceID]reserved{}, rests: newRests(),
 	}
 }
 
@@ -153,7 +153,6 @@ func (l *ledgers) settle(was, now pando.Service) {
 	l.count(was, -1)
 	l.count(now, 1)
 	if now.Name == "" {
-		l.retire(was)
 		return
 	}
 	for _, a := range []netip.Addr{now.VIP4, now.VIP6} {

@@ -1,43 +1,104 @@
 package world
 
 import (
+	"cmp"
 	"net/netip"
-	"slices"
 
 	"pando.run/pando"
+	"pando.run/pando/access/share"
 )
 
-// restingMax is the number of released addresses that no other service gets yet. A client with an
-// old answer of the DNS so reaches no foreign service. A leader remembers the releases that it saw.
-const restingMax = 1000
+// restBound bounds the released VIPs that rest. Each tenant has a share, so that the short-lived
+// services of one do not end the rest of the others.
+var restBound = share.Bound{Total: 1000, Each: 250}
 
-// rested is a released VIP with its last service.
-type rested struct {
-	vip     netip.Addr
-	service pando.ServiceKey
+// rests are the released VIPs and slots, as stored.
+type rests struct {
+	vips  map[netip.Addr]Versioned[pando.Rest]
+	slots map[int]Versioned[pando.Rest]
+	of    map[pando.Tenant]int // resting VIPs
 }
 
-// retire remembers the address of a removed service.
-func (l *ledgers) retire(s pando.Service) {
-	if !s.VIP4.IsValid() {
+func newRests() rests {
+	return rests{map[netip.Addr]Versioned[pando.Rest]{}, map[int]Versioned[pando.Rest]{},
+		map[pando.Tenant]int{}}
+}
+
+func (l *rests) rest(r Versioned[pando.Rest]) {
+	if !r.V.VIP.IsValid() {
+		l.slots[r.V.Slot] = r
 		return
 	}
-	l.resting = slices.DeleteFunc(l.resting, func(r rested) bool { return r.vip == s.VIP4 })
-	l.resting = append(l.resting, rested{s.VIP4, s.ServiceKey})
-	l.resting = l.resting[max(0, len(l.resting)-restingMax):]
+	l.wake(r.V.VIP)
+	l.vips[r.V.VIP] = r
+	l.of[r.V.Service.Tenant]++
 }
 
-// Rests reports whether a VIP was lately the address of a service that is removed.
-func (l *ledgers) Rests(vip netip.Addr) bool {
-	return slices.ContainsFunc(l.resting, func(r rested) bool { return r.vip == vip })
+// unrest removes a record.
+func (l *rests) unrest(r pando.Rest) {
+	if !r.VIP.IsValid() {
+		delete(l.slots, r.Slot)
+		return
+	}
+	l.wake(r.VIP)
+}
+
+func (l *rests) wake(vip netip.Addr) {
+	if was, ok := l.vips[vip]; ok {
+		delete(l.vips, vip)
+		if l.of[was.V.Service.Tenant]--; l.of[was.V.Service.Tenant] == 0 {
+			delete(l.of, was.V.Service.Tenant)
+		}
+	}
+}
+
+// Rests returns the record of a VIP that was lately the address of a service that is removed.
+func (l *rests) Rests(vip netip.Addr) (r pando.Rest, ok bool) {
+	v, ok := l.vips[vip]
+	return v.V, ok
+}
+
+// SlotRests returns the record of a slot whose host was removed.
+func (l *rests) SlotRests(slot int) (r Versioned[pando.Rest], ok bool) {
+	r, ok = l.slots[slot]
+	return r, ok
 }
 
 // LastVIP returns the last address of a removed service, if it rests.
-func (l *ledgers) LastVIP(s pando.ServiceKey) (vip netip.Addr, ok bool) {
-	for _, r := range slices.Backward(l.resting) {
-		if r.service == s {
-			return r.vip, true
+func (l *rests) LastVIP(s pando.ServiceKey) (vip netip.Addr, ok bool) {
+	r, ok := l.oldest(func(r pando.Rest) bool { return r.Service == s })
+	return r.VIP, ok
+}
+
+// OldestVIP returns the VIP that rests longest among those that fit.
+func (l *rests) OldestVIP(fits func(netip.Addr) bool) (vip netip.Addr, ok bool) {
+	r, ok := l.oldest(func(r pando.Rest) bool { return fits(r.VIP) })
+	return r.VIP, ok
+}
+
+// BeyondRest returns the record that ends when one more VIP of a tenant rests, if one does.
+func (l *rests) BeyondRest(t pando.Tenant) (r pando.Rest, ok bool) {
+	switch {
+	case int64(l.of[t]) >= restBound.Each:
+		return l.oldest(func(r pando.Rest) bool { return r.Service.Tenant == t })
+	case int64(len(l.vips)) >= restBound.Total:
+		return l.oldest(func(pando.Rest) bool { return true })
+	}
+	return r, false
+}
+
+// oldest returns the resting VIP that was released first among those that fit, by the order of the
+// store: clocks of leaders differ.
+func (l *rests) oldest(fits func(pando.Rest) bool) (_ pando.Rest, ok bool) {
+	var out Versioned[pando.Rest]
+	for _, r := range l.vips {
+		if !fits(r.V) {
+			continue
+		}
+		c := cmp.Compare(r.Modified, out.Modified)
+		if !ok || c < 0 || c == 0 && r.V.VIP.Less(out.V.VIP) {
+			out, ok = r, true
 		}
 	}
-	return vip, false
+	return out.V, ok
 }

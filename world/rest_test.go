@@ -4,39 +4,71 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	"pando.run/pando"
 )
 
-// The address of a removed service rests while fewer than restingMax others were removed after it.
-func TestTheAddressOfARemovedServiceRests(t *testing.T) {
-	w, at := New(), pando.StoreRevision(0)
-	vip := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 127, byte(n >> 8), byte(n)}) }
-	removed := func(n int) pando.ServiceKey {
-		s := pando.Service{ServiceKey: pando.DefaultService(pando.ServiceName(fmt.Sprint("s", n))),
-			VIP4: vip(n)}
-		at++
-		w.Committed(pando.Txn{Put: []pando.Stored{s}}, at)
-		if w.Rests(vip(n)) {
-			t.Fatalf("the address of a living service rests")
+// resting returns the record of the nth released address.
+func resting(t pando.Tenant, n int) pando.Rest {
+	return pando.Rest{VIP: netip.AddrFrom4([4]byte{10, 127, byte(n >> 8), byte(n)}),
+		Service: pando.ServiceKey{Tenant: t, Name: pando.ServiceName(fmt.Sprint("s", n))},
+		At:      time.Unix(int64(n), 0)}
+}
+
+// A world reads the resting addresses from the store, and ends them when their records go.
+func TestRestsComeFromTheStore(t *testing.T) {
+	w, one, two := New(), resting("acme", 1), resting("acme", 2)
+	w.Committed(pando.Txn{Put: []pando.Stored{one}}, 1)
+	w.Committed(pando.Txn{Put: []pando.Stored{two}}, 2)
+	if last, ok := w.LastVIP(one.Service); !ok || last != one.VIP {
+		t.Errorf("the last address of %s is %s", one.Service, last)
+	}
+	if r, ok := w.Rests(two.VIP); !ok || r != two {
+		t.Errorf("%s does not rest", two.VIP)
+	}
+	every := func(netip.Addr) bool { return true }
+	if oldest, ok := w.OldestVIP(every); !ok || oldest != one.VIP {
+		t.Errorf("%s rests longest, want %s", oldest, one.VIP)
+	}
+	w.Committed(pando.Txn{Delete: []pando.Key{one.Key()}}, 3)
+	if _, ok := w.Rests(one.VIP); ok {
+		t.Error("an address rests without its record")
+	}
+	if oldest, _ := w.OldestVIP(every); oldest != two.VIP {
+		t.Errorf("%s rests longest", oldest)
+	}
+}
+
+// The services of one tenant that come and go end no rest of another tenant.
+func TestRestsHaveAShareForEachTenant(t *testing.T) {
+	w := New()
+	other := resting("bank", 0)
+	w.Committed(pando.Txn{Put: []pando.Stored{other}}, 1)
+	n := 1
+	removed := func(tenant pando.Tenant) {
+		txn := pando.Txn{Put: []pando.Stored{resting(tenant, n)}}
+		if r, ok := w.BeyondRest(tenant); ok {
+			txn.Delete = []pando.Key{r.Key()}
 		}
-		at++
-		w.Committed(pando.Txn{Delete: []pando.Key{s.Key()}}, at)
-		return s.ServiceKey
+		n++
+		w.Committed(txn, pando.StoreRevision(n))
 	}
-	first := removed(0)
-	if last, ok := w.LastVIP(first); !ok || last != vip(0) || !w.Rests(vip(0)) {
-		t.Errorf("the last address of %s is %s", first, last)
+	for range 2 * restBound.Total {
+		removed("acme")
 	}
-	w = w.Next() // a new snapshot of the store
-	for n := 1; n < restingMax; n++ {
-		removed(n)
+	if int64(w.of["acme"]) != restBound.Each {
+		t.Errorf("%d addresses of one tenant rest, want %d", w.of["acme"], restBound.Each)
 	}
-	if !w.Rests(vip(0)) || len(w.resting) != restingMax {
-		t.Errorf("%d addresses rest, want %d", len(w.resting), restingMax)
+	if _, ok := w.Rests(other.VIP); !ok {
+		t.Error("the address of another tenant rests no longer")
 	}
-	removed(restingMax)
-	if _, ok := w.LastVIP(first); ok || w.Rests(vip(0)) || len(w.resting) != restingMax {
-		t.Errorf("%d addresses rest, the first among them", len(w.resting))
+	for _, tenant := range []pando.Tenant{"c", "d", "e", "f"} {
+		for range restBound.Each {
+			removed(tenant)
+		}
+	}
+	if int64(len(w.vips)) != restBound.Total {
+		t.Errorf("%d addresses rest, want %d", len(w.vips), restBound.Total)
 	}
 }

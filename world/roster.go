@@ -1,6 +1,7 @@
 package world
 
 import (
+	"net/netip"
 	"slices"
 
 	"pando.run/pando"
@@ -104,3 +105,18 @@ func (w *World) CountOf(s pando.ServiceKey) int { return len(w.ofService[s]) }
 
 // CountOn returns the number of instances of a host.
 func (w *World) CountOn(h pando.HostName) int { return len(w.onHost[h]) }
+
+// HasHostAt reports whether a member of the cluster has an address.
+func (w *World) HasHostAt(at netip.Addr) bool {
+	for _, m := range w.Members {
+		if m.V.Address == at || m.V.Address6 == at {
+			return true
+		}
+	}
+	for _, h := range w.Hosts {
+		if h.V.Address == at || h.V.Address6 == at {
+			return true
+		}
+	}
+	return false
+}

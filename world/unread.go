@@ -39,7 +39,7 @@ func newIllegible() illegible {
 // that this build cannot read, the new world keeps the value of w.
 func (w *World) Next() *World {
 	next := New()
-	next.former, next.scoped, next.resting = w.byKey, w.scoped, w.resting
+	next.former, next.scoped = w.byKey, w.scoped
 	next.clock = w.clock
 	return next
 }

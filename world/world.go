@@ -207,6 +207,8 @@ func DecodeAny(r pando.Record) (pando.Stored, error) {
 		return decode[pando.Endpoints](r)
 	case pando.KindVolumes:
 		return decode[pando.VolumeHome](r)
+	case pando.KindRest:
+		return decode[pando.Rest](r)
 	case pando.KindSecret:
 		return decode[pando.Secret](r)
 	case pando.KindTenant:
@@ -286,6 +288,8 @@ func (w *World) put(v pando.Stored, created, at pando.StoreRevision) {
 		w.putEndpoints(v, at)
 	case pando.VolumeHome:
 		w.Volumes[v.Service] = Versioned[pando.VolumeHome]{v, at}
+	case pando.Rest:
+		w.rest(Versioned[pando.Rest]{v, at})
 	case pando.Secret:
 		w.Secrets[v.SecretKey] = Versioned[pando.Secret]{v, at}
 	case pando.Account:
@@ -338,6 +342,8 @@ func (w *World) forget(k pando.Key, at pando.StoreRevision) {
 	case pando.Decision:
 		delete(w.Decisions, v.ID)
 		w.unlistAll(n)
+	case pando.Rest:
+		w.unrest(v)
 	case pando.StateHead:
 		delete(w.Heads, v.Service)
 	case pando.Keeper:

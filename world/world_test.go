@@ -310,3 +310,15 @@ func TestListsHaveRoomForADecision(t *testing.T) {
 		t.Errorf("a service without instances has %v", all)
 	}
 }
+
+func TestAHostIsKnownByItsAddresses(t *testing.T) {
+	w := New()
+	a := netip.MustParseAddr("203.0.113.7")
+	if w.HasHostAt(a) {
+		t.Error("an empty cluster has a host")
+	}
+	w.Members["h1"] = Versioned[pando.Member]{V: pando.Member{Name: "h1", Address: a}}
+	if !w.HasHostAt(a) || w.HasHostAt(a.Next()) {
+		t.Error("a member is not known by its address alone")
+	}
+}

@@ -159,7 +159,7 @@ func (a *Anchor) check(
 			return err
 		}
 		if own.Store != s.Store {
-			return fmt.Errorf("%w: it was replaced during a read", pando.ErrUnavailable)
+			return fmt.Errorf("the store is %w: it was replaced during a read", pando.ErrUnavailable)
 		}
 	}
 	if known {

@@ -111,7 +111,7 @@ func (w *watch) look(ctx context.Context) error {
 	s, err := w.a.look(ctx)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: it is silent: %w", pando.ErrUnavailable, err)
+		return fmt.Errorf("the store is %w: it is silent: %w", pando.ErrUnavailable, err)
 	case w.store != 0 && s.Store != w.store, s.Revision < w.after:
 		return w.replaced()
 	}

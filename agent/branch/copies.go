@@ -188,7 +188,7 @@ func (b *Carrier) send(ctx context.Context, c copyOf, head pando.Shipment,
 	h, ok := b.Records.Reach(c.host)
 	if !ok {
 		return fmt.Errorf("%w: host %s, which keeps a copy of the state of %s, is away",
-			pando.ErrUnavailable, c.host, c.service)
+			pando.ErrUnreachable, c.host, c.service)
 	}
 	var want []pando.ObjectID
 	for _, id := range head.Refs {

@@ -28,7 +28,7 @@ func (b *Carrier) Bring(ctx context.Context, s pando.ServiceKey, main pando.Obje
 	}
 	q := pando.StateWanted{Service: s, Want: main, Have: has.Commits, Edge: has.Edge}
 	from := append([]pando.HostName{k.V.Host}, k.V.Copies...)
-	errs := []error{fmt.Errorf("%w: main of %s is on no host that answers", pando.ErrUnavailable, s)}
+	errs := []error{fmt.Errorf("%w: main of %s is on no host that answers", pando.ErrUnreachable, s)}
 	for _, name := range from {
 		h, here := b.Records.Reach(name)
 		if !here || name == b.Host {

@@ -5,7 +5,11 @@
 // the flows of that host's instances. The asked host refuses while its own view makes it their
 // holder. So one host answers at any time, or none while two views differ.
 //
-// It never answers by a view from before a pause: it then takes all its VIPs again.
+// Two hosts that held one VIP during a cut agree after it: each offers what the rule gives to the
+// other, which takes it again, and so the offerer leaves it.
+//
+// It never answers by a view from before a pause, or from before a suspension of its machine: it then
+// takes all its VIPs again.
 package herald
 
 import (
@@ -35,6 +39,7 @@ const (
 	formerMax   = time.Minute            // a host without a lease is asked for this long
 	learnAgain  = 200 * time.Millisecond // flows may begin while the first ones are learned
 	repeatAfter = time.Second            // an announcement may be lost
+	offerEvery  = time.Second            // to a host that does not take what it is offered
 )
 
 // Source returns the view of this host.
@@ -75,14 +80,17 @@ type Herald struct {
 
 	mu      sync.Mutex
 	held    pando.Shares
-	yielded pando.Shares // since the step in progress began
-	until   time.Time    // the view is confirmed until then
-	why     string       // of the newest change of held
-	waits   string       // why shares are not held yet
+	yielded pando.Shares  // since the step in progress began
+	offered pando.Shares  // that another host has, and offers
+	until   time.Time     // the view is confirmed until then
+	slept   time.Duration // of this machine at that time
+	why     string        // of the newest change of held
+	waits   string        // why shares are not held yet
 
 	// Of the goroutine of Run:
 	former map[pando.HostName]formerHost
 	later  []errand
+	offers time.Time // the next ones
 	rule   [pando.VIPShares]string
 	ruleOf string // the hosts of rule
 }
@@ -133,12 +141,18 @@ func (h *Herald) beat(ctx context.Context) {
 func (h *Herald) confirm() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now := h.Clock.Now()
-	if late := now.Sub(h.until); !h.until.IsZero() && late > 0 {
+	now, slept := h.Clock.Now(), pando.Suspended(h.Clock)
+	late, asleep := now.Sub(h.until), slept-h.slept
+	switch {
+	case h.until.IsZero():
+	case late > 0:
 		h.drop(fmt.Sprintf("this agent paused for %s: another host may answer now",
 			(late + PauseMax).Round(time.Millisecond)))
+	case asleep > PauseMax:
+		h.drop(fmt.Sprintf("this machine was suspended for %s: another host may answer now",
+			asleep.Round(time.Millisecond)))
 	}
-	h.until = now.Add(PauseMax)
+	h.until, h.slept = now.Add(PauseMax), slept
 }
 
 // drop leaves all VIPs. A take in progress gets none: its view is older. The caller holds the lock.
@@ -159,7 +173,8 @@ func (h *Herald) answers(vip netip.Addr) bool {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.held.Has(pando.VIPShare(vip)) && h.Clock.Now().Before(h.until)
+	return h.held.Has(pando.VIPShare(vip)) && h.Clock.Now().Before(h.until) &&
+		pando.Suspended(h.Clock)-h.slept <= PauseMax
 }
 
 // wanted returns the shares that a view gives to this host. silent is why it must answer for none.
@@ -210,12 +225,79 @@ func (h *Herald) step(ctx context.Context) {
 	if silent != "" {
 		h.drop(silent)
 	}
-	missing := own.Less(h.held)
+	missing, surplus := own.Less(h.held.Less(h.offered)), h.held.Less(own)
+	h.offered = pando.Shares{}
 	h.mu.Unlock()
 	if missing.Len() > 0 {
 		h.take(ctx, v, missing)
 	}
+	if surplus.Len() > 0 {
+		h.offer(ctx, v, surplus)
+	}
 	h.run(ctx, v)
+}
+
+// offer offers shares to the hosts that the rule gives them to. A holder asks for shares only while it
+// lacks them, so two holders would stay two.
+func (h *Herald) offer(ctx context.Context, v View, surplus pando.Shares) {
+	now := h.Clock.Now()
+	if now.Before(h.offers) {
+		return
+	}
+	h.offers = now.Add(offerEvery)
+	to := map[string]pando.Shares{}
+	living := slices.DeleteFunc(slices.Clone(v.Hosts), func(name pando.HostName) bool {
+		return v.Dead[string(name)] && name != h.Own
+	})
+	for n, name := range h.holders(texts(living)) {
+		if surplus.Has(n) && name != string(h.Own) {
+			s := to[name]
+			s.Add(n)
+			to[name] = s
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, askWait)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, o := range v.Others {
+		s := to[string(o.Name)]
+		if s.Len() == 0 {
+			continue
+		}
+		wg.Go(func() {
+			_, err := h.Peers.TakeVIPs(ctx, o, pando.VIPTake{
+				Host: h.Own, Segment: v.Segment, Shares: s, At: v.At, Offers: true,
+			})
+			if err != nil {
+				h.Log.Debug("a host was not offered its VIPs", "host", o.Name, "error", err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// Offered notes shares that another host has, and leaves once this one takes them. The next step
+// takes those that its view gives to this host.
+func (h *Herald) Offered(t pando.VIPTake) {
+	v := h.Source.View()
+	if t.Segment != v.Segment || t.Host == h.Own {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if both := t.Shares.And(h.held); both.Len() > 0 {
+		h.Log.Warn("two hosts answer for the same VIPs; the rule leaves one", "other", t.Host, "shares",
+			both.Len())
+	}
+	h.offered = h.offered.Or(t.Shares)
+}
+
+// texts returns names as plain texts.
+func texts(names []pando.HostName) (out []string) {
+	for _, name := range names {
+		out = append(out, string(name))
+	}
+	return out
 }
 
 // remember keeps hosts that lost their lease. One that is merely cut from the store may answer.

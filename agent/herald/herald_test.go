@@ -177,6 +177,10 @@ func (r *resident) TakeVIPs(
 	if err != nil {
 		return g, err
 	}
+	if t.Offers {
+		to.Offered(t)
+		return g, nil
+	}
 	g.Refused = to.Grant(t)
 	g.Flows = []pando.InstanceFlows{{Instance: pando.InstanceID("of-" + h.Name)}}
 	return g, nil

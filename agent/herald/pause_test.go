@@ -16,6 +16,14 @@ type pauser struct {
 	sim.Clock
 	mu    sync.Mutex
 	ahead time.Duration
+	slept time.Duration
+}
+
+// Suspended implements pando.SuspendClock.
+func (p *pauser) Suspended() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.slept
 }
 
 func (p *pauser) Now() time.Time {

@@ -88,7 +88,7 @@ func rootCommand(env cli.Env) *cobra.Command {
 		daemon.Server(), daemon.Agent(),
 		operator.Hosts(o), operator.Doctor(o), operator.Lab(o))
 	section(c, "Functions and memory, without a cluster", function.Command(env), memory.Command())
-	c.AddCommand(operator.Version(o), daemon.Shim(), daemon.Warden(), operator.LabInit())
+	c.AddCommand(operator.Version(o), daemon.Shim(), daemon.Unpack(), daemon.Warden(), operator.LabInit())
 	explain(c)
 	return c
 }

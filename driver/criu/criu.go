@@ -4,6 +4,8 @@
 // machine. It neither writes nor makes namespaces, mounts and cgroups: the sandbox has them. The
 // program's parent is the sandbox's shim, before and after.
 //
+// A file of CRIU decides nothing about the rights of a process: see rights.go.
+//
 // It never decides which program is frozen, and it keeps no files.
 package criu
 
@@ -90,11 +92,18 @@ func (t Tool) Freeze(ctx context.Context, f pando.Frozen) error {
 	if err := t.run(ctx, f, nil, args); err != nil {
 		return fmt.Errorf("freeze the program: %w", err)
 	}
+	// A program that no host would thaw is refused now.
+	if err := check(f); err != nil {
+		return fmt.Errorf("freeze the program: %w", err)
+	}
 	return nil
 }
 
 // Thaw implements pando.Freezer.
 func (t Tool) Thaw(ctx context.Context, f pando.Frozen) error {
+	if err := check(f); err != nil {
+		return fmt.Errorf("thaw the program: %w", err)
+	}
 	connections := "--tcp-close"
 	if f.Connections {
 		connections = "--tcp-established"

@@ -21,6 +21,7 @@ import (
 	"github.com/miekg/dns"
 
 	"pando.run/pando"
+	"pando.run/pando/access/share"
 )
 
 // Zone is the domain of every service.
@@ -31,12 +32,18 @@ const (
 	upstreamWaitMax  = 2 * time.Second
 	shutdownWaitMax  = upstreamWaitMax + 500*time.Millisecond // Close waits for forwarded questions
 	resolvConf       = "/etc/resolv.conf"
-	forwardedAtMost  = 256 // questions that wait for upstream; more are refused, to bound memory
-	zoneSerial       = 1   // the zone has no transfers
+	zoneSerial       = 1 // the zone has no transfers
 	refreshSeconds   = 3600
 	udpPayloadBytes  = 1232
 	namesOfTheZone   = "ns." + Zone
 	mailboxOfTheZone = "hostmaster." + Zone
+)
+
+// forwarded bounds the questions that wait for upstream. connected bounds the connections. Further
+// ones are refused, to bound memory and descriptors.
+var (
+	forwarded = share.Bound{Total: 256, Each: 64, Reserve: 64}
+	connected = share.Bound{Total: 512, Each: 64, Reserve: 64}
 )
 
 // Config configures a Server.
@@ -52,6 +59,9 @@ type Config struct {
 	// Recurses reports whether an address may ask for names outside the zone. By default, every
 	// address may.
 	Recurses func(netip.Addr) bool
+	// Owner returns the tenant of the instance with an address. ok is false for programs of the host,
+	// which have the reserve of operators. By default, all are.
+	Owner func(netip.Addr) (t pando.Tenant, ok bool)
 }
 
 // Server is a DNS server. Make it with New, then Start; end it with Close.
@@ -59,14 +69,16 @@ type Server struct {
 	config  Config
 	servers [2]*dns.Server
 	serving sync.WaitGroup
-	slots   chan struct{}
+	slots   *share.Pool[pando.Tenant]
+	conns   *share.Pool[pando.Tenant]
 	closing atomic.Bool
 	addr    string
 }
 
 // New returns a server that does not listen yet.
 func New(c Config) *Server {
-	return &Server{config: c, slots: make(chan struct{}, forwardedAtMost)}
+	return &Server{config: c, slots: share.New[pando.Tenant](forwarded),
+		conns: share.New[pando.Tenant](connected)}
 }
 
 // Addr returns the server's address, with the kernel's choice in place of port 0.
@@ -82,7 +94,7 @@ func (s *Server) Start() error {
 		return fmt.Errorf("answer DNS on %s: %w", s.config.Addr, err)
 	}
 	s.addr = udp.LocalAddr().String()
-	s.servers = [2]*dns.Server{{PacketConn: udp, Handler: s}, {Listener: tcp, Handler: s}}
+	s.servers = [2]*dns.Server{{PacketConn: udp, Handler: s}, {Listener: bounded{tcp, s}, Handler: s}}
 	var started sync.WaitGroup
 	for _, one := range s.servers {
 		started.Add(1)
@@ -152,6 +164,39 @@ func systemUpstreams(self string) []string {
 	return out
 }
 
+// bounded is the listener of a server. It closes the connections beyond the bounds.
+type bounded struct {
+	net.Listener
+	of *Server
+}
+
+// Accept implements net.Listener.
+func (b bounded) Accept() (net.Conn, error) {
+	for {
+		c, err := b.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		place, err := b.of.take(b.of.conns, c.RemoteAddr())
+		if err == nil {
+			return &client{c, place}, nil
+		}
+		c.Close()
+	}
+}
+
+// client is a connection that frees its place when it closes.
+type client struct {
+	net.Conn
+	place *share.Hold[pando.Tenant]
+}
+
+// Close closes the connection.
+func (c *client) Close() error {
+	defer c.place.Close()
+	return c.Conn.Close()
+}
+
 // ServeDNS answers one message.
 func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	m := new(dns.Msg)
@@ -170,7 +215,7 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	case !s.recurses(w.RemoteAddr()): // an open resolver amplifies attacks on others
 		m.SetRcode(q, dns.RcodeRefused)
 	default:
-		m = s.forward(q, w.RemoteAddr().Network())
+		m = s.forward(q, w.RemoteAddr())
 	}
 	if w.RemoteAddr().Network() == "udp" {
 		size := dns.MinMsgSize
@@ -241,18 +286,33 @@ func soa() dns.RR {
 	}
 }
 
+// take takes a place of a pool for the owner of an address.
+func (s *Server) take(
+	p *share.Pool[pando.Tenant], from net.Addr,
+) (*share.Hold[pando.Tenant], error) {
+	if s.config.Owner != nil {
+		a, err := netip.ParseAddrPort(from.String())
+		if err != nil {
+			return nil, err
+		}
+		if t, ok := s.config.Owner(a.Addr().Unmap().WithZone("")); ok {
+			return p.Take(t, 1)
+		}
+	}
+	return p.TakeAsOperator(1)
+}
+
 // forward asks the upstreams in turn, over the network by which the question came.
-func (s *Server) forward(q *dns.Msg, network string) *dns.Msg {
+func (s *Server) forward(q *dns.Msg, from net.Addr) *dns.Msg {
 	failed := new(dns.Msg)
 	failed.SetRcode(q, dns.RcodeServerFailure)
-	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
-	default:
+	slot, err := s.take(s.slots, from)
+	if err != nil {
 		failed.Rcode = dns.RcodeRefused
 		return failed
 	}
-	client := dns.Client{Net: network, Timeout: upstreamWaitMax}
+	defer slot.Close()
+	client := dns.Client{Net: from.Network(), Timeout: upstreamWaitMax}
 	for _, upstream := range s.config.Upstreams {
 		if s.closing.Load() {
 			break

@@ -117,7 +117,7 @@ func TestADeadUpstreamHoldsUpNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	for range 2 * forwardedAtMost {
+	for range 2 * forwarded.Total {
 		m := new(dns.Msg)
 		m.SetQuestion("example.org.", dns.TypeA)
 		b, err := m.Pack()

@@ -62,6 +62,7 @@ type Driver struct {
 	flows     flowTable
 	shares    *shares
 	sweeping  sync.Mutex // one sweep at a time; taken before mu
+	pauses    pauses     // guarded by sweeping
 	mu        sync.Mutex // guards the fields below
 	index     *index
 	ways      ways
@@ -72,6 +73,8 @@ type Driver struct {
 	doors     doors
 	payers    *payers
 	straights straights
+	// drains are the slots of endpoints of this host that take no new flows.
+	drains map[uint32]bool
 	// fresh: this Open created the connection table. filled: services with connections taken
 	// over since then. filledFrom: number of connections taken over per instance.
 	fresh      bool
@@ -109,7 +112,7 @@ func Open(c Config) (*Driver, error) {
 	d.policies = newPolicies(&d.objects)
 	d.doors = doors{objects: &d.objects, of: map[uint32]*places{}, noted: map[uint32]bool{}}
 	d.travels = travels{&d.objects}
-	d.straights = newStraights(&d.objects)
+	d.straights, d.drains = newStraights(&d.objects), map[uint32]bool{}
 	d.flows = flowTable{objects: &d.objects, counts: counters{&d.objects, cpus}, tick: tick}
 	if err := d.takeUp(); err != nil {
 		return nil, err

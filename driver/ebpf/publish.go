@@ -99,6 +99,11 @@ func (d *Driver) publish(t pando.SteeringTable, out map[netip.Addr]error) error 
 	if err := d.straights.publish(d.index, n, t, slots); err != nil {
 		return err
 	}
+	for n, e := range t.Endpoints {
+		if delete(d.drains, slots[n]); e.Weight == 0 && !e.Remote.IsValid() {
+			d.drains[slots[n]] = true
+		}
+	}
 	for _, slot := range gone {
 		if err := d.dropEndpoint(slot); err != nil {
 			return err
@@ -224,6 +229,7 @@ func (d *Driver) dropEndpoint(slot uint32) error {
 	}
 	d.index.forget(slot)
 	delete(d.netns, slot)
+	delete(d.drains, slot)
 	d.index.slots[slot] = v
 	d.index.release(slot)
 	return nil

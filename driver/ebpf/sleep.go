@@ -31,13 +31,15 @@ type sleepers struct {
 	objects *steerObjects
 	reader  *ringbuf.Reader // nil: not open
 	socket  int             // sends frames out of pando0, where from_host steers them
+	routed  [2]int          // send IPv4 and IPv6 packets by the host's routes
 	ifindex int
 	knocks  chan pando.ServiceKey
 	done    chan struct{}
 
 	mu      sync.Mutex // guards the fields below; taken after the driver's
 	of      map[uint32]*sleeper
-	count   int // packets of all services
+	routes  map[uint32]bool // services that woke on a host to which a route leads
+	count   int             // packets of all services
 	dropped uint64
 }
 
@@ -57,7 +59,8 @@ type heldPacket struct {
 func isOld(h heldPacket, now uint64) bool { return now > h.at+uint64(heldFor) }
 
 func newSleepers(o *steerObjects) *sleepers {
-	return &sleepers{objects: o, of: map[uint32]*sleeper{}, done: make(chan struct{}),
+	return &sleepers{objects: o, of: map[uint32]*sleeper{}, routes: map[uint32]bool{},
+		done:   make(chan struct{}),
 		knocks: make(chan pando.ServiceKey, knocksMax)}
 }
 
@@ -72,8 +75,14 @@ func (s *sleepers) open() error {
 	if s.socket, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
 		return fmt.Errorf("open a socket for held packets: %w", err)
 	}
+	for n, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		s.routed[n], err = unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+		if err != nil && (family == unix.AF_INET || hasIPv6()) {
+			return errors.Join(fmt.Errorf("open a socket for held packets: %w", err), s.shut())
+		}
+	}
 	if s.reader, err = ringbuf.NewReader(s.objects.Knocks); err != nil {
-		return errors.Join(fmt.Errorf("open the ring of held packets: %w", err), unix.Close(s.socket))
+		return errors.Join(fmt.Errorf("open the ring of held packets: %w", err), s.shut())
 	}
 	go s.run()
 	return nil
@@ -87,7 +96,18 @@ func (s *sleepers) close() error {
 	err := s.reader.Close()
 	<-s.done
 	s.reader = nil
-	return errors.Join(err, unix.Close(s.socket))
+	return errors.Join(err, s.shut())
+}
+
+// shut closes the sockets.
+func (s *sleepers) shut() (err error) {
+	for _, fd := range []int{s.socket, s.routed[0], s.routed[1]} {
+		if fd > 0 {
+			err = errors.Join(err, unix.Close(fd))
+		}
+	}
+	s.routed = [2]int{}
+	return err
 }
 
 // Knocks implements pando.Steering.
@@ -130,7 +150,7 @@ func (s *sleepers) take(n uint32, frame []byte) {
 	if at == nil {
 		var v steerService
 		err = errors.Join(err, s.objects.Services.Lookup(n, &v))
-		if err == nil && v.Asleep == 0 && s.send(frame) == nil {
+		if err == nil && v.Asleep == 0 && s.send(frame, s.routes[n]) == nil {
 			return
 		}
 		s.dropped++ // a former agent's service: this one has not published it yet
@@ -166,6 +186,9 @@ func (s *sleepers) publish(n uint32, t pando.SteeringTable) error {
 	sleeps := t.Asleep && !takes
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if delete(s.routes, n); !takes && t.Via4.IsValid() {
+		s.routes[n] = true
+	}
 	if sleeps && s.of[n] == nil {
 		s.of[n] = &sleeper{key: t.Service}
 	}
@@ -193,7 +216,7 @@ func (s *sleepers) publish(n uint32, t pando.SteeringTable) error {
 			s.dropped++
 			continue
 		}
-		if err := s.send(h.frame); err != nil {
+		if err := s.send(h.frame, s.routes[n]); err != nil {
 			s.dropped++
 		}
 	}
@@ -204,6 +227,7 @@ func (s *sleepers) publish(n uint32, t pando.SteeringTable) error {
 func (s *sleepers) forget(n uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	delete(s.routes, n)
 	if at := s.of[n]; at != nil {
 		s.dropped += uint64(len(at.held))
 		s.drop(n)
@@ -216,8 +240,19 @@ func (s *sleepers) drop(n uint32) {
 	delete(s.of, n)
 }
 
-// send sends a frame out of pando0.
-func (s *sleepers) send(frame []byte) error {
+// send sends a frame out of pando0, or by the route to the host that serves it: from_host refuses a
+// packet without an endpoint here.
+func (s *sleepers) send(frame []byte, routed bool) error {
+	if packet := frame[ethBytes:]; routed && len(packet) >= ip4Bytes {
+		if binary.BigEndian.Uint16(frame[12:]) == unix.ETH_P_IP {
+			to := &unix.SockaddrInet4{Addr: [4]byte(packet[16:20])}
+			return unix.Sendto(s.routed[0], packet, unix.MSG_DONTWAIT, to)
+		}
+		if len(packet) >= ip6Bytes {
+			to := &unix.SockaddrInet6{Addr: [16]byte(packet[24:40])}
+			return unix.Sendto(s.routed[1], packet, unix.MSG_DONTWAIT, to)
+		}
+	}
 	to := &unix.SockaddrLinklayer{Ifindex: s.ifindex,
 		Protocol: binary.NativeEndian.Uint16(frame[12:14])}
 	return unix.Sendto(s.socket, frame, unix.MSG_DONTWAIT, to)

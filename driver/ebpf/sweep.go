@@ -50,6 +50,7 @@ type known struct {
 	netns map[uint32]string
 	// straight are the endpoints of this host that drain and may have connections without an entry.
 	straight map[uint32]steerStraight
+	drains   map[uint32]bool  // endpoints of this host without new flows
 	sockets  map[uint32]int32 // straight to each endpoint, from here
 	guarded  []int32          // the numbers of guarded flows
 }
@@ -112,7 +113,7 @@ func knownTo(d *Driver) (k known, live []int32, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	k = known{slots: slices.Clone(d.index.slots), names: maps.Clone(d.index.names),
-		netns: maps.Clone(d.netns), straight: d.straights.draining()}
+		netns: maps.Clone(d.netns), straight: d.straights.draining(), drains: maps.Clone(d.drains)}
 	live, err = d.policies.live()
 	if err == nil && live != nil {
 		k.sockets, err = d.straights.sockets()
@@ -133,6 +134,11 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 	suspects := map[uint32][]entry{}
 	var over, orphans []entry
 	present, opening := 0, openings{}
+	now, err := monotonic()
+	if err != nil {
+		return err
+	}
+	d.pauses.begin(time.Duration(now))
 	err = d.flows.each(func(e entry) {
 		present++
 		opening.count(e)
@@ -143,6 +149,8 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 		found := look(e)
 		if then.slots[e.flow.Endpoint].Away != 0 {
 			found = lookAway(e)
+		} else if then.drains[e.flow.Endpoint] {
+			found = d.pauses.look(e, found)
 		}
 		switch found {
 		case ended:
@@ -160,6 +168,7 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 	if err != nil {
 		return err
 	}
+	d.pauses.end()
 	ends, err := d.flows.ask(then, suspects, report)
 	if err != nil {
 		return err

@@ -171,6 +171,9 @@ func (l *listener) Close() error {
 	return err
 }
 
+// NetConn returns the connection below, as tls.Conn does.
+func (v *visitor) NetConn() net.Conn { return v.Conn }
+
 func (v *visitor) Close() error {
 	v.of.mu.Lock()
 	delete(v.of.in, v)

@@ -23,7 +23,7 @@ func sentinel(ctx context.Context, err error) error {
 	case errors.Is(ended, context.Canceled):
 		return ended
 	case errors.Is(ended, context.DeadlineExceeded):
-		return fmt.Errorf("%w: no answer in time: %w", pando.ErrUnavailable, ended)
+		return fmt.Errorf("the store is %w: no answer in time: %w", pando.ErrUnavailable, ended)
 	}
 	switch {
 	case errors.Is(err, rpctypes.ErrNoSpace), isFull(err):
@@ -40,7 +40,7 @@ func sentinel(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %s", pando.ErrForbidden,
 			strings.TrimPrefix(status.Convert(err).Message(), pando.ErrForbidden.Error()+": "))
 	case unreachable(err):
-		return fmt.Errorf("%w: %w", pando.ErrUnavailable, err)
+		return fmt.Errorf("the store is %w: %w", pando.ErrUnavailable, err)
 	}
 	return err
 }

@@ -70,6 +70,7 @@ func startForeign(ctx context.Context, c ServerConfig) (_ *Server, err error) {
 	if s.registry, err = c.Foreign.dial(context.WithoutCancel(ctx)); err != nil {
 		return nil, err
 	}
+	s.registry.apart = true
 	if err := s.foreign.accept(ctx, s.registry); err != nil {
 		return nil, err
 	}

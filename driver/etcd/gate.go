@@ -53,7 +53,7 @@ type Members struct {
 //	instance                an instance that control placed on it.
 //	intent                  an ask by one of its instances, or a later step about one, and never
 //	                        control's answer.
-//	decision                about one of its instances.
+//	decision                about one of its instances, of a kind that agents write.
 //	head                    of a state that it keeps.
 //
 // It never writes a service, revision, member or other leader record.

@@ -171,6 +171,7 @@ type lease struct {
 	id     clientv3.LeaseID
 	alive  <-chan struct{} // closes when the lease is lost
 	stop   context.CancelFunc
+	apart  func(context.Context) context.Context // of a watch: see Registry.streamed
 }
 
 func (r *Registry) grant(ctx context.Context, ttl time.Duration) (*lease, error) {
@@ -187,7 +188,7 @@ func (r *Registry) grant(ctx context.Context, ttl time.Duration) (*lease, error)
 	// Keep-alives outlive ctx: a leader needs its lease until giveUp revokes it.
 	keep, stop := context.WithCancel(context.WithoutCancel(ctx))
 	return &lease{
-		client: r.client, id: granted.ID, stop: stop,
+		client: r.client, id: granted.ID, stop: stop, apart: r.streamed,
 		alive: renewal(keep, time.Duration(granted.TTL)*time.Second, r.renews(granted.ID)),
 	}, nil
 }
@@ -217,7 +218,7 @@ func (l *lease) await(
 	defer cancel()
 	t := time.NewTicker(firstLook)
 	defer t.Stop()
-	gone := l.client.Watch(clientv3.WithRequireLeader(ctx), string(holder.Key),
+	gone := l.client.Watch(l.apart(clientv3.WithRequireLeader(ctx)), string(holder.Key),
 		clientv3.WithRev(seen+1), clientv3.WithFilterPut())
 	for {
 		select {
@@ -228,10 +229,10 @@ func (l *lease) await(
 				return nil
 			}
 		case <-l.alive:
-			return fmt.Errorf("%w: %w", pando.ErrUnavailable, errLeaseLost)
+			return fmt.Errorf("the store is %w: %w", pando.ErrUnavailable, errLeaseLost)
 		case resp, ok := <-gone:
 			if !ok {
-				return pando.ErrUnavailable
+				return fmt.Errorf("the store is %w", pando.ErrUnavailable)
 			}
 			if resp.Err() != nil || len(resp.Events) > 0 {
 				return nil // the next attempt to win shows the current holder
@@ -246,7 +247,8 @@ func (l *lease) hold(ctx context.Context, f pando.Fence) {
 	defer cancel()
 	seen := int64(f.Created)
 	watch := func() clientv3.WatchChan {
-		return l.client.Watch(ctx, string(f.Key), clientv3.WithRev(seen+1), clientv3.WithFilterPut())
+		return l.client.Watch(l.apart(ctx), string(f.Key), clientv3.WithRev(seen+1),
+			clientv3.WithFilterPut())
 	}
 	gone := watch()
 	for {

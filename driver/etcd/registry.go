@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -33,8 +34,12 @@ type Registry struct {
 	line   *line  // nil in the server's process
 	// first reports whether the server of this process leads the others. Its control takes the lead
 	// too, so that both outlive a lost server in the time of one election. Nil: it is no server.
-	first  func() bool
-	paged  int64 // records of one answer of a Snapshot; tests lower it
+	first func() bool
+	paged int64 // records of one answer of a Snapshot; tests lower it
+	// apart gives each watch a stream of its own. The watches of one etcd client share one stream
+	// otherwise, and a client whose watches end all at once may block that stream for good.
+	apart  bool
+	opens  atomic.Uint64 // watches with a stream of their own, so far
 	close  sync.Once
 	err    error // of close
 	asking asking

@@ -204,6 +204,8 @@ func (w *rights) instance(next, now pando.Instance, there bool) error {
 			next.Ordinal, next.Start, now.Ordinal, now.Start)
 	case there && !reflect.DeepEqual(next.Run, now.Run):
 		return fmt.Errorf("its part in a run is not as control wrote it")
+	case there && now.From != "" && next.From != now.From:
+		return fmt.Errorf("it continues another snapshot than control wrote")
 	case there && next.Revision != now.Revision, !next.Phase.Known():
 		return fmt.Errorf("revision %d, phase %q: want revision %d and a phase that there is",
 			next.Revision, next.Phase, now.Revision)
@@ -247,10 +249,10 @@ func (w *rights) intent(next, now pando.Intent, there bool) error {
 		if !asks || !about || !begins {
 			return errSince
 		}
-		return nil
+		return ownStart(next)
 	}
 	if next.Verb != now.Verb || next.By != now.By || next.Instance != now.Instance ||
-		next.Host != now.Host {
+		next.Host != now.Host || next.From != now.From {
 		return fmt.Errorf("it was asked otherwise: by %s, to %s %s", now.By, now.Verb, now.Instance)
 	}
 	if now.Host != w.member.Name || !w.has(now.Service, now.Instance) {
@@ -268,6 +270,14 @@ func (w *rights) knock(next pando.Intent) error {
 	if next.Host != w.member.Name || next.By.Name != string(w.member.Name) ||
 		next.Verb != pando.VerbReplicate || next.State != pando.IntentAsked {
 		return errSince
+	}
+	return ownStart(next)
+}
+
+// ownStart refuses an ask for an instance that continues a snapshot. Only an operator restores one.
+func ownStart(next pando.Intent) error {
+	if next.From != "" {
+		return errors.New("only an operator starts an instance from a snapshot")
 	}
 	return nil
 }
@@ -287,10 +297,17 @@ func mayFollow(was, next pando.IntentState) bool {
 	return false
 }
 
-// decision checks a decision: it must be this agent's evidence about an instance of this host.
+// decision checks a decision: it must be this agent's evidence about an instance of this host, of a
+// kind that agents write. The history of a service shows the other kinds as acts of operators and
+// of control.
 func (w *rights) decision(next, now pando.Decision, there bool) error {
-	if !w.has(next.Service, next.Instance) || next.By.Name != "agent "+string(w.member.Name) ||
-		there && next.By != now.By {
+	own := pando.Asker{Kind: pando.AskerControl, Name: "agent " + string(w.member.Name)}
+	switch {
+	case !w.has(next.Service, next.Instance) || next.By != own:
+		return errSince
+	case !next.Kind.OfAgents():
+		return fmt.Errorf("an agent writes no decision of kind %q", next.Kind)
+	case there && (next.By != now.By || next.Kind != now.Kind || next.Instance != now.Instance):
 		return errSince
 	}
 	return nil

@@ -112,6 +112,7 @@ func (s *Server) start(ctx context.Context, c ServerConfig, g *guard) (err error
 	client := v3client.New(s.etcd.Server)
 	g.crowded = s.crowdedOf(c.QuotaBytes)
 	s.registry = newRegistry(client, g)
+	s.registry.apart = true
 	running := ctx
 	ctx, s.stop = context.WithCancel(context.Background())
 	if c.Peers != nil {

@@ -3,8 +3,11 @@ package etcd
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
 
 	"pando.run/pando"
 )
@@ -27,9 +30,14 @@ func (r *Registry) Watch(
 				return false
 			}
 		}
-		in := r.client.Watch(clientv3.WithRequireLeader(ctx), string(prefix),
+		ctx = r.streamed(clientv3.WithRequireLeader(ctx))
+		in := r.client.Watch(ctx, string(prefix),
 			clientv3.WithPrefix(), clientv3.WithRev(int64(after)+1), clientv3.WithProgressNotify())
-		for resp := range in {
+		for {
+			resp, ok := r.receive(ctx, in)
+			if !ok {
+				break
+			}
 			if err := resp.Err(); err != nil {
 				send(pando.Batch{Revision: after, Err: fmt.Errorf("watch %s* after revision %d: %w",
 					prefix, after, sentinel(ctx, err))})
@@ -48,6 +56,39 @@ func (r *Registry) Watch(
 		}
 	}()
 	return out
+}
+
+// streamed returns a context whose watch has a stream of its own, in the process of a server. The
+// client keeps one stream for each set of headers.
+func (r *Registry) streamed(ctx context.Context) context.Context {
+	if !r.apart {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, "pando-watch",
+		strconv.FormatUint(r.opens.Add(1), 10))
+}
+
+// progressEvery is the time between two questions for the progress of a watch. An etcd that runs
+// without Pando reports it by itself only every ten minutes.
+const progressEvery = 5 * time.Second
+
+// receive returns the next response of a watch. It asks a foreign etcd for the progress of a silent
+// watch. The answer is a response without changes, unless the watch is behind.
+func (r *Registry) receive(ctx context.Context, in clientv3.WatchChan) (clientv3.WatchResponse, bool) {
+	if r.guard != nil || !r.apart {
+		resp, ok := <-in // an embedded etcd reports progress by itself (ServerConfig)
+		return resp, ok
+	}
+	t := time.NewTicker(progressEvery)
+	defer t.Stop()
+	for {
+		select {
+		case resp, ok := <-in:
+			return resp, ok
+		case <-t.C:
+			_ = r.client.RequestProgress(ctx) // a watch that is broken reports that itself
+		}
+	}
 }
 
 // batches splits a response into one batch per commit. A response has several commits if the

@@ -39,11 +39,13 @@ func (e finalError) Is(target error) bool { return target == errFinal }
 
 // Attempts at a blob. An attempt that brought bytes does not count against vainMax.
 const (
-	triesMax  = 40
-	vainMax   = 5
-	againMin  = 200 * time.Millisecond
-	againMax  = 5 * time.Second
-	stallsMax = 30 * time.Second // without a byte, a source counts as dead
+	triesMax = 40
+	vainMax  = 5
+	againMin = 200 * time.Millisecond
+	againMax = 5 * time.Second
+	// A source that brings fewer than stallBytes in stallsMax counts as dead.
+	stallsMax  = 30 * time.Second
+	stallBytes = 64 << 10
 )
 
 // attempt asks the sources in turn until get succeeds. It rests between rounds, and gives up once
@@ -60,7 +62,9 @@ func (s *vault) attempt(
 			if dead[n] {
 				continue
 			}
+			told := pando.Waiting(ctx, s.Clock, src.String())
 			moved, err := get(src)
+			told()
 			if err == nil {
 				return nil
 			}
@@ -103,7 +107,9 @@ func (s *vault) small(ctx context.Context, d v1.Descriptor, from []source) ([]by
 	}
 	var b []byte
 	err := s.attempt(ctx, from, func(src source) (bool, error) {
-		r, err := src.open(ctx, d, 0)
+		r, err := s.opened(ctx, func(ctx context.Context) (io.ReadCloser, error) {
+			return src.open(ctx, d, 0)
+		})
 		if err != nil {
 			return false, err
 		}
@@ -153,23 +159,18 @@ func (s *vault) fetch(ctx context.Context, d v1.Descriptor, from []source) error
 	if s.has(d) {
 		return nil
 	}
-	unlock, err := s.lock(ctx, "blob-"+d.Digest.Hex[:2], unix.LOCK_EX)
+	part := s.part(d.Digest, from)
+	f, err := s.lockFile(ctx, part, unix.LOCK_EX)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer f.Close()
 	if s.has(d) {
 		return nil
 	}
 	if err := s.room(d.Size); err != nil {
 		return err
 	}
-	part := s.blob(d.Digest) + ".part"
-	f, err := os.OpenFile(part, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return fmt.Errorf("store a blob: %w", err)
-	}
-	defer f.Close()
 	err = s.attempt(ctx, from, func(src source) (bool, error) { return s.resume(ctx, f, d, src) })
 	if err != nil {
 		return fmt.Errorf("get blob %s: %w", d.Digest, noSpace(err))
@@ -178,6 +179,18 @@ func (s *vault) fetch(ctx context.Context, d v1.Descriptor, from []source) error
 		return fmt.Errorf("store blob %s: %w", d.Digest, noSpace(err))
 	}
 	return nil
+}
+
+// part returns the file of a blob on its way. Each registry has one of its own: a slow registry of one
+// tenant must not hold up another tenant, who wants the same blob from elsewhere.
+func (s *vault) part(h v1.Hash, from []source) string {
+	registries := ""
+	for _, src := range from {
+		if r, ok := src.(*registry); ok {
+			registries += r.host() + " "
+		}
+	}
+	return fmt.Sprintf("%s.%s.part", s.blob(h), hash([]byte(registries)).Hex[:16])
 }
 
 // resume adds the rest of a blob to a file, and checks the whole. It reports whether bytes came.
@@ -222,64 +235,100 @@ func (s *vault) resume(
 	return false, errors.Join(wrong, f.Truncate(0))
 }
 
-// copyRest copies the bytes from an offset on. It gives up on a source without a byte for
-// stallsMax.
+// copyRest copies the bytes from an offset on.
 func (s *vault) copyRest(
 	ctx context.Context, f *os.File, d v1.Descriptor, src source, at int64,
 ) (int64, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	if _, err := f.Seek(at, io.SeekStart); err != nil {
 		return 0, final(err)
 	}
-	var moved atomic.Int64
-	go s.cancelStalled(ctx, cancel, &moved)
-	r, err := src.open(ctx, d, at)
+	r, err := s.opened(ctx, func(ctx context.Context) (io.ReadCloser, error) {
+		return src.open(ctx, d, at)
+	})
 	if err != nil {
 		return 0, err
 	}
 	defer r.Close()
-	n, err := io.Copy(f, io.LimitReader(&counting{r, &moved}, d.Size-at))
-	if cause := context.Cause(ctx); err != nil && cause != nil {
-		err = cause
+	return io.Copy(f, io.LimitReader(r, d.Size-at))
+}
+
+// opened returns the body that open gives. The opening and each read end with an error once the
+// source stalls.
+func (s *vault) opened(
+	ctx context.Context, open func(context.Context) (io.ReadCloser, error),
+) (io.ReadCloser, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	b := &body{ctx: ctx, cancel: cancel}
+	go s.cancelStalled(ctx, cancel, &b.moved)
+	in, err := open(ctx)
+	if err != nil {
+		err = b.cause(err)
+		cancel(nil)
+		return nil, err
 	}
-	return n, err
+	b.in = in
+	return b, nil
 }
 
-// counting counts the bytes that arrive.
-type counting struct {
-	io.Reader
-	n *atomic.Int64
+// body counts the bytes that arrive from a source.
+type body struct {
+	in     io.ReadCloser
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	moved  atomic.Int64
 }
 
-func (c *counting) Read(b []byte) (int, error) {
-	n, err := c.Reader.Read(b)
-	c.n.Add(int64(n))
-	return n, err
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.in.Read(p)
+	b.moved.Add(int64(n))
+	return n, b.cause(err)
+}
+
+// Close implements io.Closer.
+func (b *body) Close() error {
+	b.cancel(nil)
+	return b.in.Close()
+}
+
+// cause returns the reason why the source was given up, if it was, in place of an error.
+func (b *body) cause(err error) error {
+	if why := context.Cause(b.ctx); err != nil && err != io.EOF && why != nil {
+		return why
+	}
+	return err
 }
 
 func (s *vault) cancelStalled(
 	ctx context.Context, cancel context.CancelCauseFunc, moved *atomic.Int64,
 ) {
-	for before := int64(-1); before != moved.Load(); {
+	for before := int64(-stallBytes); moved.Load()-before >= stallBytes; {
 		before = moved.Load()
 		if pando.Sleep(ctx, s.Clock, stallsMax) != nil {
 			return
 		}
 	}
-	cancel(fmt.Errorf("%w: no byte for %s", pando.ErrUnavailable, stallsMax))
+	cancel(fmt.Errorf("%w: fewer than %d KiB came within %s", pando.ErrUnreachable, stallBytes>>10,
+		stallsMax))
 }
 
 // room returns an error if the disk has too little space for more bytes.
-func (s *vault) room(need int64) error {
+func (s *vault) room(need int64) error { return room(s.Dir, need, s.FreeMin) }
+
+// inodesMin is the number of inodes that stay free, on a disk that has many.
+const inodesMin = 1 << 14
+
+func room(dir string, need, freeMin int64) error {
 	var st unix.Statfs_t
-	if err := unix.Statfs(s.Dir, &st); err != nil {
-		return fmt.Errorf("measure the free space of %s: %w", s.Dir, err)
+	if err := unix.Statfs(dir, &st); err != nil {
+		return fmt.Errorf("measure the free space of %s: %w", dir, err)
 	}
-	if free := int64(st.Bavail) * st.Bsize; free-need < s.FreeMin {
-		return fmt.Errorf("%w: no space for %d MiB more of an image: %s has %d MiB free, and %d stay "+
-			"free; `pando image rm` removes an image", pando.ErrStoreFull, need>>20+1, s.Dir, free>>20,
-			s.FreeMin>>20)
+	if free := int64(st.Bavail) * st.Bsize; free-need < freeMin {
+		return fmt.Errorf("%w: no space for %d MiB more of an image: the disk has %d MiB free, and %d stay "+
+			"free; `pando image rm` removes an image", pando.ErrStoreFull, need>>20+1, free>>20, freeMin>>20)
+	}
+	if freeMin > 0 && st.Files > 0 && st.Ffree < min(inodesMin, st.Files/20) {
+		return fmt.Errorf("%w: no inodes for more files of an image: the disk has %d of %d free; `pando "+
+			"image rm` removes an image", pando.ErrStoreFull, st.Ffree, st.Files)
 	}
 	return nil
 }

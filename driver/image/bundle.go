@@ -44,7 +44,7 @@ func (s *Store) Bundle(ctx context.Context, folder string) (b pando.Bundle, left
 	}
 	defer done()
 	p := &packer{ctx: ctx, left: bundleBytesMax}
-	top, _, err := s.pack(p, folder, nil)
+	top, _, err := s.pack(p, folder)
 	left = p.without
 	if err == nil {
 		err = s.remember(top, bundlePrefix+folder)
@@ -57,8 +57,7 @@ func (s *Store) Bundle(ctx context.Context, folder string) (b pando.Bundle, left
 
 // pack stores a folder as an image of one layer, and returns the digests of the image and of the
 // layer.
-func (s *vault) pack(p *packer, folder string, labels map[string]string) (top, files v1.Hash,
-	err error) {
+func (s *vault) pack(p *packer, folder string) (top, files v1.Hash, err error) {
 	if err := s.room(0); err != nil {
 		return top, files, err
 	}
@@ -82,7 +81,6 @@ func (s *vault) pack(p *packer, folder string, labels map[string]string) (top, f
 		return top, files, noSpace(err)
 	}
 	config, err := json.Marshal(v1.ConfigFile{OS: "linux", Architecture: s.Architecture,
-		Config: v1.Config{Labels: labels},
 		RootFS: v1.RootFS{Type: "layers", DiffIDs: []v1.Hash{files}}})
 	if err != nil {
 		return top, files, err

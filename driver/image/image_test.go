@@ -155,7 +155,9 @@ func marshal(t testing.TB, v any) []byte {
 // pulled resolves and pulls an image.
 func pulled(t testing.TB, s *Store, reference string) (pando.Image, pando.ImageConfig) {
 	t.Helper()
-	i, c, err := s.Resolve(context.Background(), pando.Image{Reference: reference})
+	from := pando.Image{Reference: reference}
+	from.Inside = !from.OfFiles()
+	i, c, err := s.Resolve(context.Background(), from)
 	if err == nil {
 		err = s.Pull(context.Background(), i, nil)
 	}
@@ -172,7 +174,8 @@ func unpackOne(t testing.TB, s *Store, packed, plain []byte) (string, error) {
 	if err := os.WriteFile(s.blob(d.Digest), packed, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return s.layer(hash(plain)), s.unpack(context.Background(), d, hash(plain))
+	return s.layer(hash(plain)), s.unpack(context.Background(), d, hash(plain),
+		&allowance{bytes: s.UnpackedMax})
 }
 
 func TestAnImageOfALayoutIsPulledAndStacked(t *testing.T) {

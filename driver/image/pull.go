@@ -23,8 +23,11 @@ func (s *Store) Pull(ctx context.Context, i pando.Image, hosts []pando.Host) err
 	if err != nil {
 		return err
 	}
-	if k, err := s.look(top); err == nil && s.complete(k) {
-		return nil
+	isSnapshot := strings.HasPrefix(i.Reference, pando.SnapshotPrefix)
+	if k, err := s.look(top); err == nil && s.present(k) {
+		if _, described := s.snapshot(top); described || !isSnapshot {
+			return nil
+		}
 	}
 	done, err := s.using(ctx)
 	if err != nil {
@@ -34,6 +37,9 @@ func (s *Store) Pull(ctx context.Context, i pando.Image, hosts []pando.Host) err
 	from, err := s.sources(ctx, i, top, hosts)
 	if err == nil {
 		err = s.bring(ctx, i.Reference, top, from)
+	}
+	if err == nil && isSnapshot {
+		err = s.describeCopy(ctx, top, hosts)
 	}
 	if err != nil {
 		return fmt.Errorf("pull %s (%s): %w", called(i.Reference), short(top), err)
@@ -47,14 +53,9 @@ func (s *Store) bring(ctx context.Context, reference string, top v1.Hash, from [
 	if err != nil {
 		return err
 	}
-	var need int64
-	for n, d := range k.manifest.Layers {
-		if !s.unpacked(k.config.RootFS.DiffIDs[n]) {
-			need += 2 * d.Size // packed and unpacked, at least
-		}
-	}
-	if err := s.room(need); err != nil {
-		return err
+	left := &allowance{bytes: s.UnpackedMax}
+	if err := s.affords(k, left); err != nil {
+		return s.unlisted(top, err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -65,16 +66,25 @@ func (s *Store) bring(ctx context.Context, reference string, top v1.Hash, from [
 		group.Go(func() {
 			turn <- struct{}{}
 			defer func() { <-turn }()
-			if errs[n] = s.layerOf(ctx, d, k.config.RootFS.DiffIDs[n], from); errs[n] != nil {
+			if errs[n] = s.layerOf(ctx, d, k.config.RootFS.DiffIDs[n], from, left); errs[n] != nil {
 				cancel()
 			}
 		})
 	}
 	group.Wait()
 	if err := firstCause(errs); err != nil {
-		return err
+		return s.unlisted(top, err)
 	}
 	return s.remember(top, reference)
+}
+
+// unlisted returns the error of a pull, and forgets an image that was refused for its content: it
+// never becomes an image of this host.
+func (s *Store) unlisted(top v1.Hash, err error) error {
+	if errors.As(err, new(layerError)) {
+		return errors.Join(err, s.forget(top))
+	}
+	return err
 }
 
 // firstCause returns the error that is not the end of the others.
@@ -91,14 +101,59 @@ func firstCause(errs []error) error {
 	return last
 }
 
-func (s *Store) layerOf(ctx context.Context, d v1.Descriptor, files v1.Hash, from []source) error {
-	if s.unpacked(files) && s.has(d) {
+// affords returns an error for an image that is too large for its bound or for the disk, as far as
+// the sizes are known.
+func (s *Store) affords(k *known, left *allowance) error {
+	var need, packed int64
+	for n, d := range k.manifest.Layers {
+		files := k.config.RootFS.DiffIDs[n]
+		if packed += max(d.Size, 0); packed > s.UnpackedMax {
+			return layerError{fmt.Errorf("%w: its layers have more than %d MiB", pando.ErrTooLarge,
+				s.UnpackedMax>>20)}
+		}
+		if !s.ready(d, files) {
+			need += 2 * d.Size // packed and unpacked, at least
+		} else if s.Packed {
+			continue
+		} else if err := left.take(s.unpackedBytes(files)); err != nil {
+			return err
+		}
+	}
+	return s.room(need)
+}
+
+// allowance is what the layers of one image may still unpack to.
+type allowance struct {
+	mu    sync.Mutex
+	bytes int64
+}
+
+func (a *allowance) now() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.bytes
+}
+
+func (a *allowance) take(n int64) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.bytes -= n; a.bytes < 0 {
+		return layerError{fmt.Errorf("%w: the files of its layers together are larger than the bound of an "+
+			"image", pando.ErrTooLarge)}
+	}
+	return nil
+}
+
+func (s *Store) layerOf(
+	ctx context.Context, d v1.Descriptor, files v1.Hash, from []source, left *allowance,
+) error {
+	if s.ready(d, files) && s.has(d) {
 		return nil
 	}
-	if err := s.fetch(ctx, d, from); err != nil {
+	if err := s.fetch(ctx, d, from); err != nil || s.Packed {
 		return err
 	}
-	return s.unpack(ctx, d, files)
+	return s.unpack(ctx, d, files, left)
 }
 
 // look returns an image from this store alone.
@@ -110,6 +165,17 @@ func (s *Store) look(top v1.Hash) (*known, error) {
 		return k, nil
 	}
 	return s.describe(context.Background(), top, nil)
+}
+
+// ourLabel returns a label of an image with a name of Pando. Pando itself writes none, so that no
+// reader ever takes a label of anybody for a word of Pando.
+func ourLabel(labels map[string]string) string {
+	for name := range labels {
+		if strings.HasPrefix(name, "run.pando.") || name == "run.pando" {
+			return name
+		}
+	}
+	return ""
 }
 
 // knownMax bounds the images that are kept in memory. The oldest are read again.
@@ -133,6 +199,9 @@ func (s *Store) describe(ctx context.Context, top v1.Hash, from []source) (*know
 	case config.OS != "linux" || config.Architecture != s.Architecture:
 		return nil, fmt.Errorf("%w: it is built for %s/%s, and this host is linux/%s; name an image "+
 			"for this host", pando.ErrRefused, config.OS, config.Architecture, s.Architecture)
+	case ourLabel(config.Config.Labels) != "":
+		return nil, fmt.Errorf("%w: it has the label %s, and only Pando writes labels of run.pando; build "+
+			"it without", pando.ErrRefused, ourLabel(config.Config.Labels))
 	case n != len(config.RootFS.DiffIDs):
 		return nil, fmt.Errorf("%w: %d layers, and its configuration has %d", pando.ErrInvalid, n,
 			len(config.RootFS.DiffIDs))
@@ -207,6 +276,21 @@ func (s *Store) choose(all []v1.Descriptor) (v1.Descriptor, error) {
 	}
 	return v1.Descriptor{}, fmt.Errorf("%w: it is built for %s, and this host is linux/%s; name an "+
 		"image for this host", pando.ErrRefused, strings.Join(offers, ", "), s.Architecture)
+}
+
+// ready reports whether a layer is here, in the form that this store brings it to.
+func (s *Store) ready(d v1.Descriptor, files v1.Hash) bool {
+	return s.unpacked(files) || s.Packed && s.has(d)
+}
+
+// present reports whether all layers of an image are here.
+func (s *Store) present(k *known) bool {
+	for n, files := range k.config.RootFS.DiffIDs {
+		if !s.ready(k.manifest.Layers[n], files) {
+			return false
+		}
+	}
+	return true
 }
 
 // complete reports whether all layers of an image are unpacked here.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,11 +38,36 @@ var accepted = []string{
 
 // registry is the repository of one image. It logs in once, when it is first asked.
 type registry struct {
-	ref          name.Reference
-	certificates []string
-	once         sync.Once
-	client       *http.Client
-	err          error
+	*vault
+	ref      name.Reference
+	admitted bool // its address may be inside the network
+	once     sync.Once
+	client   *http.Client
+	guard    *guard
+	err      error
+}
+
+// registryOf returns the registry of an image.
+func (s *vault) registryOf(i pando.Image) (*registry, error) {
+	ref, err := parse(i.Reference)
+	if err != nil {
+		return nil, err
+	}
+	if i.Digest != "" {
+		ref = ref.Context().Digest(i.Digest)
+	}
+	return &registry{vault: s, ref: ref, admitted: i.Inside}, nil
+}
+
+// admits reports whether the address of a reference's registry may be inside the network, by the
+// word of this host's owner.
+func (s *vault) admits(i pando.Image) (bool, error) {
+	ref, err := parse(i.Reference)
+	if err != nil || i.Inside {
+		return i.Inside, err
+	}
+	r, err := readRules(s.Registries)
+	return r[ref.Context().RegistryStr()].inside, err
 }
 
 // parse reads a reference of a registry.
@@ -54,7 +80,9 @@ func parse(reference string) (name.Reference, error) {
 }
 
 // String names the registry.
-func (r *registry) String() string { return "registry " + r.ref.Context().RegistryStr() }
+func (r *registry) String() string { return "registry " + r.host() }
+
+func (r *registry) host() string { return r.ref.Context().RegistryStr() }
 
 func (r *registry) open(ctx context.Context, d v1.Descriptor, offset int64) (io.ReadCloser, error) {
 	if d.MediaType.IsImage() || d.MediaType.IsIndex() {
@@ -83,12 +111,18 @@ func (r *registry) open(ctx context.Context, d v1.Descriptor, offset int64) (io.
 
 // resolve returns the digest and the bytes of the manifest that the reference names now.
 func (r *registry) resolve(ctx context.Context) (v1.Hash, []byte, error) {
-	resp, err := r.get(ctx, "manifests", r.ref.Identifier(), "")
+	in, err := r.opened(ctx, func(ctx context.Context) (io.ReadCloser, error) {
+		resp, err := r.get(ctx, "manifests", r.ref.Identifier(), "")
+		if err != nil {
+			return nil, err
+		}
+		return resp.Body, nil
+	})
 	if err != nil {
 		return v1.Hash{}, nil, err
 	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, smallMax+1))
+	defer in.Close()
+	b, err := io.ReadAll(io.LimitReader(in, smallMax+1))
 	switch {
 	case err != nil:
 		return v1.Hash{}, nil, err
@@ -117,10 +151,8 @@ func (r *registry) get(ctx context.Context, kind, id, part string) (*http.Respon
 		r.once = sync.Once{} // the next attempt may reach it
 		return nil, err
 	}
-	repo := r.ref.Context()
-	url := fmt.Sprintf("%s://%s/v2/%s/%s/%s", repo.Registry.Scheme(), repo.RegistryStr(),
-		repo.RepositoryStr(), kind, id)
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	at := fmt.Sprintf("https://%s/v2/%s/%s/%s", r.host(), r.ref.Context().RepositoryStr(), kind, id)
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
 		return nil, final(err)
 	}
@@ -146,21 +178,30 @@ func (r *registry) get(ctx context.Context, kind, id, part string) (*http.Respon
 // that docker and podman write.
 func (r *registry) login(ctx context.Context) (*http.Client, error) {
 	repo := r.ref.Context()
-	auth, err := authn.Resolve(ctx, authn.DefaultKeychain, repo)
-	if err != nil {
-		return nil, final(fmt.Errorf("read the credentials for %s: %w", repo.RegistryStr(), err))
-	}
-	tlsConfig, err := trusting(r.certificates, repo.RegistryStr())
+	list, err := readRules(r.Registries)
 	if err != nil {
 		return nil, final(err)
 	}
-	inner := &http.Transport{
-		Proxy: http.ProxyFromEnvironment, TLSClientConfig: tlsConfig, ForceAttemptHTTP2: true,
-		DialContext:         (&net.Dialer{Timeout: dialWaitMax}).DialContext,
-		TLSHandshakeTimeout: dialWaitMax, ResponseHeaderTimeout: answerWaitMax,
-		DisableCompression: true, IdleConnTimeout: answerWaitMax, MaxIdleConnsPerHost: atOnce,
+	auth, err := authn.Resolve(ctx, authn.DefaultKeychain, repo)
+	if err != nil {
+		return nil, final(fmt.Errorf("read the credentials for %s: %w", r.host(), err))
 	}
-	t, err := transport.NewWithContext(ctx, repo.Registry, auth, inner,
+	tlsConfig, err := trusting(r.Certificates, r.host())
+	if err != nil {
+		return nil, final(err)
+	}
+	admitted := r.admitted || list[r.host()].inside
+	g := newGuard(r.vault, r.host(), admitted, list, tlsConfig)
+	r.guard = g
+	if onThisHost(r.host()) && !g.plain(r.host()) {
+		if g.bare, err = g.lacksTLS(ctx); err != nil {
+			return nil, err
+		}
+		if g.bare {
+			auth = authn.Anonymous
+		}
+	}
+	t, err := transport.NewWithContext(ctx, repo.Registry, auth, g,
 		[]string{repo.Scope(transport.PullScope)})
 	if err != nil {
 		return nil, err
@@ -194,29 +235,64 @@ func trusting(folders []string, host string) (*tls.Config, error) {
 
 // explain adds the cause and the next command to the error of a registry.
 func (r *registry) explain(err error) error {
-	host := r.ref.Context().RegistryStr()
 	var answer *transport.Error
-	if !errors.As(err, &answer) {
-		if errors.Is(err, errFinal) || errors.Is(err, context.Canceled) {
-			return err
-		}
-		return fmt.Errorf("%w: %s does not answer: %w", pando.ErrUnavailable, host, err)
+	switch {
+	case errors.Is(err, errFinal) || errors.Is(err, context.Canceled):
+		return err
+	case errors.Is(err, errInside), !r.mayBeInside() && errors.As(err, new(*net.DNSError)):
+		return r.refused()
+	case errors.As(err, &answer):
+		return r.explainAnswer(answer.StatusCode)
 	}
-	switch answer.StatusCode {
+	return r.explainSilence(err)
+}
+
+func (r *registry) mayBeInside() bool { return r.guard == nil || r.guard.admitted }
+
+// explainAnswer returns the error for a status that is no success.
+func (r *registry) explainAnswer(status int) error {
+	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return final(fmt.Errorf("%w: %s does not let this host read %s; log in there as root with "+
-			"`docker login %[2]s` or `podman login %[2]s`, and try again", pando.ErrForbidden, host,
-			r.ref.Context().RepositoryStr()))
+		if r.guard != nil && r.guard.bare {
+			return final(fmt.Errorf("%w: it asks for a password, and it does not speak TLS; a password goes "+
+				"there once `%s http` is a line of %s", pando.ErrForbidden, r.host(), r.Registries))
+		}
+		return final(fmt.Errorf("%w: it does not let this host read %s; log in there as root with "+
+			"`docker login %s` or `podman login %[3]s`, and try again", pando.ErrForbidden,
+			r.ref.Context().RepositoryStr(), r.host()))
 	case http.StatusNotFound:
-		return final(fmt.Errorf("%w: %s has no %s; check the name and the tag", pando.ErrNotFound, host,
-			r.ref))
+		return final(fmt.Errorf("%w: it has no %s; check the name and the tag", pando.ErrNotFound, r.ref))
 	case http.StatusRequestedRangeNotSatisfiable:
 		return errRange
 	}
-	err = fmt.Errorf("%w: %s answered %d", pando.ErrUnavailable, host, answer.StatusCode)
-	if answer.StatusCode/100 == 4 && answer.StatusCode != http.StatusTooManyRequests &&
-		answer.StatusCode != http.StatusRequestTimeout {
+	err := fmt.Errorf("%w: it answered %d", pando.ErrUnreachable, status)
+	if status/100 == 4 && status != http.StatusTooManyRequests && status != http.StatusRequestTimeout {
 		err = final(err)
 	}
 	return err
+}
+
+// explainSilence returns the error for a registry without an answer, or with one that cannot be
+// used.
+func (r *registry) explainSilence(err error) error {
+	var wrong *tls.CertificateVerificationError
+	var first *url.Error // the library may add that HTTP was refused
+	asked := errors.As(err, &first)
+	switch {
+	case errors.As(err, new(x509.UnknownAuthorityError)):
+		where := "the system's store"
+		if len(r.Certificates) > 0 {
+			where = filepath.Join(r.Certificates[0], r.host(), "ca.crt")
+		}
+		return final(fmt.Errorf("%w: its certificate is of an authority that this host does not know; put "+
+			"the authority's certificate into %s on each host", pando.ErrRefused, where))
+	case errors.As(err, &wrong):
+		return final(fmt.Errorf("%w: its certificate is not valid: %w", pando.ErrRefused, wrong.Err))
+	case errors.Is(err, http.ErrSchemeMismatch), asked && errors.Is(first.Err, errPlain):
+		return final(fmt.Errorf("%w: it, or what it leads to, does not speak TLS; give it a certificate, "+
+			"or add the line `%s http` to %s on each host", pando.ErrRefused, r.host(), r.Registries))
+	case !asked:
+		return final(fmt.Errorf("%w: it does not answer as a registry: %w", pando.ErrRefused, err))
+	}
+	return fmt.Errorf("%w: it does not answer: %w", pando.ErrUnreachable, first.Err)
 }

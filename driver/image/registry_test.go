@@ -42,6 +42,21 @@ func served(t *testing.T, change func(http.Handler) http.Handler) *httptest.Serv
 	return s
 }
 
+// inside is an image that an operator deploys: the registries of these tests are on this host.
+func inside(reference string) pando.Image {
+	return pando.Image{Reference: reference, Inside: true}
+}
+
+// listed returns a list of registries.
+func listed(t *testing.T, lines string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "registries")
+	if err := os.WriteFile(file, []byte(lines), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
 // push puts an image with large random layers into a registry, and returns its reference.
 func push(t *testing.T, s *httptest.Server, tag string) (reference string, img v1.Image) {
 	t.Helper()
@@ -83,6 +98,12 @@ func write(t *testing.T, s *httptest.Server, reference string, img v1.Image) {
 var home string
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == UnpackRole { // started by a test
+		os.Exit(UnpackMain(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == limitsRole {
+		os.Exit(printLimits())
+	}
 	var err error
 	if home, err = os.MkdirTemp("", "pando-image"); err != nil {
 		log.Fatal(err)
@@ -118,7 +139,7 @@ func TestATagIsResolvedOnceToItsDigest(t *testing.T) {
 	if _, err := other.Root(i.Digest, ""); err != nil {
 		t.Error(err)
 	}
-	again, _, err := s.Resolve(t.Context(), pando.Image{Reference: reference})
+	again, _, err := s.Resolve(t.Context(), inside(reference))
 	if err != nil || again.Digest == i.Digest {
 		t.Errorf("the moved tag is %s (%v), want another digest", again.Digest, err)
 	}
@@ -143,8 +164,8 @@ func TestARegistryBehindTLSNeedsAnAuthorityThatIsKnown(t *testing.T) {
 	}
 	host := strings.TrimPrefix(r.URL, "https://")
 	write(t, r, host+"/web:v1", img)
-	_, _, err = s.Resolve(t.Context(), pando.Image{Reference: host + "/web:v1"})
-	if !errors.Is(err, pando.ErrUnavailable) {
+	_, _, err = s.Resolve(t.Context(), inside(host+"/web:v1"))
+	if !errors.Is(err, pando.ErrRefused) || !strings.Contains(err.Error(), "authority") {
 		t.Errorf("without its authority: %v", err)
 	}
 	certs := t.TempDir()
@@ -174,11 +195,12 @@ func TestCredentialsComeFromTheUsualFile(t *testing.T) {
 	})
 	reference, _ := push(t, r, "v1")
 	locked.Store(true)
-	_, _, err := s.Resolve(t.Context(), pando.Image{Reference: reference})
+	host := strings.TrimPrefix(r.URL, "http://")
+	s.Registries = listed(t, host+" http")
+	_, _, err := s.Resolve(t.Context(), inside(reference))
 	if !errors.Is(err, pando.ErrForbidden) || !strings.Contains(err.Error(), "docker login") {
 		t.Errorf("without credentials: %v", err)
 	}
-	host := strings.TrimPrefix(r.URL, "http://")
 	auth := base64.StdEncoding.EncodeToString([]byte("me:secret"))
 	config := fmt.Sprintf(`{"auths":{%q:{"auth":%q}}}`, host, auth)
 	dir := filepath.Join(os.Getenv("HOME"), ".docker")
@@ -194,7 +216,7 @@ func TestAMissingImageIsNamed(t *testing.T) {
 	clean(t)
 	s, r := open(t), served(t, nil)
 	reference, _ := push(t, r, "v1")
-	_, _, err := s.Resolve(t.Context(), pando.Image{Reference: reference + "2"})
+	_, _, err := s.Resolve(t.Context(), inside(reference+"2"))
 	if !errors.Is(err, pando.ErrNotFound) ||
 		!strings.Contains(err.Error(), "check the name and the tag") {
 		t.Errorf("a missing tag: %v", err)
@@ -202,8 +224,8 @@ func TestAMissingImageIsNamed(t *testing.T) {
 	r.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	_, _, err = s.Resolve(ctx, pando.Image{Reference: reference})
-	if !errors.Is(err, pando.ErrUnavailable) || !strings.Contains(err.Error(), "does not answer") {
+	_, _, err = s.Resolve(ctx, inside(reference))
+	if !errors.Is(err, pando.ErrUnreachable) || !strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("a registry that is gone: %v", err)
 	}
 }
@@ -266,7 +288,7 @@ func TestARegistryThatStaysDeadIsNamed(t *testing.T) {
 	r := served(t, func(next http.Handler) http.Handler { d.next = next; return d })
 	reference, _ := push(t, r, "v1")
 	s := open(t)
-	i, _, err := s.Resolve(t.Context(), pando.Image{Reference: reference})
+	i, _, err := s.Resolve(t.Context(), inside(reference))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +325,7 @@ func TestWrongBytesAreNeverKept(t *testing.T) {
 	})
 	reference, _ := push(t, r, "v1")
 	s := open(t)
-	i, _, err := s.Resolve(t.Context(), pando.Image{Reference: reference})
+	i, _, err := s.Resolve(t.Context(), inside(reference))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -433,7 +455,7 @@ func TestAnIndexIsChosenByArchitecture(t *testing.T) {
 	}
 	s.Architecture = "riscv64"
 	s.known = map[string]*known{}
-	_, _, err = s.Resolve(t.Context(), pando.Image{Reference: ref.String()})
+	_, _, err = s.Resolve(t.Context(), inside(ref.String()))
 	if !errors.Is(err, pando.ErrRefused) ||
 		!strings.Contains(err.Error(), "linux/arm64, linux/amd64") {
 		t.Errorf("for another machine: %v", err)

@@ -40,7 +40,7 @@ func (s sealed) fill(dir string, write func(memory string) error) error {
 	if err := write(m.path()); err != nil {
 		if m.full() {
 			return fmt.Errorf("%w: an encrypted snapshot needs the memory of the program once more, and "+
-				"this host has less; leave --encrypt out, or stop another instance: %v", pando.ErrNoRoom, err)
+				"this host has less; use --plain (`plain: true` in `replicate`), or stop another instance: %v", pando.ErrNoRoom, err)
 		}
 		return err
 	}
@@ -132,9 +132,17 @@ func (s sealed) unseal(f io.Reader, dir string) error {
 
 // Open implements pando.Snapshots.
 func (s Snapshots) Open(
-	ctx context.Context, text string, key func(context.Context) (pando.SnapshotKey, error),
+	ctx context.Context, of pando.ServiceKey, text string,
+	key func(context.Context) (pando.SnapshotKey, error),
 ) (from string, done func(), err error) {
 	nothing := func() {}
+	st, err := s.Described(text)
+	if errors.Is(err, pando.ErrNotFound) || err == nil && st.Service != of {
+		err = fmt.Errorf("%w: %.19s is no snapshot that Pando took of %s", pando.ErrForbidden, text, of)
+	}
+	if err != nil {
+		return "", nothing, err
+	}
 	root, err := s.Root(text, "")
 	if err == nil && len(root.Layers) != 1 {
 		err = fmt.Errorf("%w: %s is no snapshot", pando.ErrInvalid, text)
@@ -143,11 +151,11 @@ func (s Snapshots) Open(
 		return "", nothing, err
 	}
 	f, err := os.Open(filepath.Join(s.LayersDir(), root.Layers[0], sealedFile))
-	if errors.Is(err, fs.ErrNotExist) {
+	if !st.Encrypted && errors.Is(err, fs.ErrNotExist) {
 		return root.Layers[0], nothing, nil
 	}
 	if err != nil {
-		return "", nothing, err
+		return "", nothing, fmt.Errorf("read snapshot %.19s: %w", text, err)
 	}
 	defer f.Close()
 	k, err := key(ctx)
@@ -172,7 +180,7 @@ func unopened(digest string, err error) error {
 			"instance: %w", pando.ErrNoRoom, err)
 	}
 	return fmt.Errorf("%w: another cluster encrypted snapshot %.19s, or it is damaged; `pando "+
-		"snapshot --encrypt` takes a new one: %w", pando.ErrForbidden, digest, err)
+		"snapshot` takes a new one: %w", pando.ErrForbidden, digest, err)
 }
 
 // memory is a folder in memory without a name. It ends with this process at the latest.

@@ -17,10 +17,12 @@ import (
 const memoryText = "kX9v2-the-secret-in-the-memory-7qLw"
 
 // keepSealed stores an encrypted snapshot.
-func keepSealed(t *testing.T, s Snapshots, key pando.SnapshotKey) pando.SnapshotStatus {
+func keepSealed(t *testing.T, s Snapshots, key pando.SnapshotKey) pando.SealedSnapshot {
 	t.Helper()
-	st := pando.SnapshotStatus{Service: pando.DefaultService("game"), Instance: "game-1"}
-	st, err := s.Keep(t.Context(), st, key, func(dir string, _ *pando.SnapshotStatus) error {
+	st := pando.SnapshotStatus{Service: pando.DefaultService("game"), Instance: "game-1",
+		Encrypted: true}
+	keys := pando.SnapshotKeys{Files: key, Seal: "a key of the instance"}
+	out, err := s.Keep(t.Context(), st, keys, func(dir string, _ *pando.SnapshotStatus) error {
 		err := os.WriteFile(filepath.Join(dir, "pages-1.img"), []byte(memoryText), 0o600)
 		unseen(t, s.Dir)
 		return errors.Join(err, os.WriteFile(filepath.Join(dir, "pando.json"), []byte("{}"), 0o600))
@@ -28,7 +30,7 @@ func keepSealed(t *testing.T, s Snapshots, key pando.SnapshotKey) pando.Snapshot
 	if err != nil {
 		t.Fatal(err)
 	}
-	return st
+	return out
 }
 
 // unseen checks that no file below a folder has the text of the memory.
@@ -63,7 +65,7 @@ func TestAnEncryptedSnapshotIsReadableInMemoryAlone(t *testing.T) {
 		t.Errorf("kept %+v, %v, want %+v", all, err, st)
 	}
 	unseen(t, s.Dir)
-	from, done, err := s.Open(t.Context(), st.Digest, givesKey("a key of the cluster"))
+	from, done, err := s.Open(t.Context(), st.Service, st.Digest, givesKey("a key of the cluster"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,12 +83,12 @@ func TestAnEncryptedSnapshotIsReadableInMemoryAlone(t *testing.T) {
 func TestAnotherClustersSnapshotIsRefused(t *testing.T) {
 	s := Snapshots{Store: open(t)}
 	st := keepSealed(t, s, "a key of the cluster")
-	_, _, err := s.Open(t.Context(), st.Digest, givesKey("another key"))
+	_, _, err := s.Open(t.Context(), st.Service, st.Digest, givesKey("another key"))
 	if !errors.Is(err, pando.ErrForbidden) || !strings.Contains(err.Error(), "another cluster") ||
-		!strings.Contains(err.Error(), "pando snapshot --encrypt") {
+		!strings.Contains(err.Error(), "pando snapshot") {
 		t.Errorf("another key: %v", err)
 	}
-	_, _, err = s.Open(t.Context(), st.Digest,
+	_, _, err = s.Open(t.Context(), st.Service, st.Digest,
 		func(context.Context) (pando.SnapshotKey, error) { return "", pando.ErrUnavailable })
 	if !errors.Is(err, pando.ErrUnavailable) {
 		t.Errorf("no key: %v", err)
@@ -104,7 +106,7 @@ func TestAnotherClustersSnapshotIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = s.Open(t.Context(), st.Digest, givesKey("a key of the cluster"))
+	_, _, err = s.Open(t.Context(), st.Service, st.Digest, givesKey("a key of the cluster"))
 	if !errors.Is(err, pando.ErrForbidden) || !strings.Contains(err.Error(), "damaged") {
 		t.Errorf("a changed byte: %v", err)
 	}
@@ -113,7 +115,7 @@ func TestAnotherClustersSnapshotIsRefused(t *testing.T) {
 func TestASnapshotThatIsNotEncryptedNeedsNoKey(t *testing.T) {
 	s := Snapshots{Store: open(t)}
 	st := keep(t, s, "memory")
-	from, done, err := s.Open(t.Context(), st.Digest,
+	from, done, err := s.Open(t.Context(), st.Service, st.Digest,
 		func(context.Context) (pando.SnapshotKey, error) {
 			t.Error("it asks for a key")
 			return "", nil
@@ -125,11 +127,14 @@ func TestASnapshotThatIsNotEncryptedNeedsNoKey(t *testing.T) {
 }
 
 func TestAnEncryptedSnapshotWithoutRoomInMemoryIsRefused(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounts need root")
+	}
 	err := sealed{key: "a key", size: "1m"}.fill(t.TempDir(), func(dir string) error {
 		return os.WriteFile(filepath.Join(dir, "pages-1.img"), make([]byte, 2<<20), 0o600)
 	})
 	if !errors.Is(noSpace(err), pando.ErrNoRoom) || errors.Is(noSpace(err), pando.ErrStoreFull) ||
-		!strings.Contains(err.Error(), "leave --encrypt out") {
+		!strings.Contains(err.Error(), "use --plain") {
 		t.Errorf("%v", err)
 	}
 }

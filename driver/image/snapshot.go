@@ -20,64 +20,77 @@ var _ pando.Snapshots = Snapshots{}
 // Snapshots is the part of a store with the snapshots of instances.
 type Snapshots struct{ *Store }
 
-// A snapshot is an image of one layer. A label has its description.
-const (
-	snapshotLabel    = "run.pando.snapshot"
-	snapshotBytesMax = 8 << 30
-)
+// A snapshot is an image of one layer. Its description is a file of this store, which no image can
+// make: an image of a registry is never a snapshot, whatever its labels say.
+const snapshotBytesMax = 8 << 30
+
+// described is the file with the description of a snapshot.
+func (s *vault) described(top v1.Hash) string { return filepath.Join(s.snapshots(), top.Hex) }
 
 // Keep implements pando.Snapshots. The folder becomes the unpacked layer, so this host copies the
 // files only once.
 func (s Snapshots) Keep(
-	ctx context.Context, st pando.SnapshotStatus, key pando.SnapshotKey,
+	ctx context.Context, st pando.SnapshotStatus, keys pando.SnapshotKeys,
 	freeze func(string, *pando.SnapshotStatus) error,
-) (pando.SnapshotStatus, error) {
+) (out pando.SealedSnapshot, err error) {
+	if keys.Seal == "" || st.Encrypted && keys.Files == "" {
+		return out, fmt.Errorf("%w: a snapshot without its keys", pando.ErrInvalid)
+	}
 	done, err := s.using(ctx)
 	if err != nil {
-		return st, err
+		return out, err
 	}
 	defer done()
 	if err := s.room(0); err != nil {
-		return st, err
+		return out, err
 	}
 	dir, err := os.MkdirTemp(s.LayersDir(), ".new-*")
 	if err != nil {
-		return st, fmt.Errorf("make a folder for a snapshot: %w", noSpace(err))
+		return out, fmt.Errorf("make a folder for a snapshot: %w", noSpace(err))
 	}
 	defer os.RemoveAll(dir)
-	if st.Encrypted = key != ""; st.Encrypted {
-		err = sealed{key: key}.fill(dir, func(memory string) error { return freeze(memory, &st) })
+	if st.Encrypted {
+		err = sealed{key: keys.Files}.fill(dir, func(memory string) error { return freeze(memory, &st) })
 	} else {
 		err = freeze(dir, &st)
 	}
 	if err != nil {
-		return st, noSpace(err)
+		return out, noSpace(err)
 	}
 	if st.Bytes, err = ownByRoot(dir); err != nil {
-		return st, err
+		return out, err
 	}
-	st.At, st.Host = s.Clock.Now().UTC().Round(0), s.Host
-	label, err := json.Marshal(st)
+	top, files, err := s.pack(&packer{ctx: ctx, left: snapshotBytesMax}, dir)
 	if err != nil {
-		return st, err
+		return out, fmt.Errorf("store a snapshot: %w", err)
 	}
-	top, files, err := s.pack(&packer{ctx: ctx, left: snapshotBytesMax}, dir,
-		map[string]string{snapshotLabel: string(label)})
-	if err != nil {
-		return st, fmt.Errorf("store a snapshot: %w", err)
+	st.At, st.Host, st.Digest = s.Clock.Now().UTC().Round(0), s.Host, top.String()
+	if out, err = keys.Seal.Prove(st); err != nil {
+		return out, err
 	}
 	err = writeFile(s.layer(files)+sizeSuffix, fmt.Appendf(nil, "%d", st.Bytes))
 	if err == nil && !s.unpacked(files) {
 		err = os.Rename(dir, s.layer(files))
 	}
 	if err == nil {
+		err = s.describeSnapshot(top, out)
+	}
+	if err == nil {
 		err = s.remember(top, pando.SnapshotPrefix+string(st.Instance))
 	}
 	if err != nil {
-		return st, fmt.Errorf("store a snapshot: %w", noSpace(err))
+		return out, fmt.Errorf("store a snapshot: %w", noSpace(err))
 	}
-	st.Digest = top.String()
-	return st, s.forgetOld(st.Service)
+	return out, s.forgetOld(st.Service)
+}
+
+// describeSnapshot writes the description of a snapshot. Its Host is the one that took it.
+func (s *vault) describeSnapshot(top v1.Hash, st pando.SealedSnapshot) error {
+	text, err := json.Marshal(st)
+	if err != nil {
+		return err
+	}
+	return writeFile(s.described(top), text)
 }
 
 // ownByRoot makes the files of a folder root's and readable, as those of an unpacked layer are, and
@@ -102,8 +115,9 @@ func ownByRoot(dir string) (bytes int64, err error) {
 	return bytes, err
 }
 
-// forgetOld removes the records of old snapshots of a service: all but the newest SnapshotsMax, and
-// all but the newest SeedsMax of its seeds. The sweep deletes their files.
+// forgetOld removes the records of old snapshots of a service that this host took: all but the
+// newest SnapshotsMax, and all but the newest SeedsMax of its seeds. The sweep deletes their files. A
+// copy displaces none: another host wrote its time.
 func (s Snapshots) forgetOld(k pando.ServiceKey) error {
 	all, err := s.Kept(k)
 	if err != nil {
@@ -111,6 +125,9 @@ func (s Snapshots) forgetOld(k pando.ServiceKey) error {
 	}
 	var snapshots, seeds int
 	for _, old := range all {
+		if old.Copy {
+			continue
+		}
 		n, most := &snapshots, pando.SnapshotsMax
 		if old.Seed {
 			n, most = &seeds, pando.SeedsMax
@@ -120,7 +137,7 @@ func (s Snapshots) forgetOld(k pando.ServiceKey) error {
 		}
 		top, err := digest(old.Digest)
 		if err == nil {
-			err = os.Remove(s.record(top))
+			err = errors.Join(os.Remove(s.described(top)), os.Remove(s.record(top)))
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove an old snapshot: %w", err)
@@ -130,12 +147,12 @@ func (s Snapshots) forgetOld(k pando.ServiceKey) error {
 }
 
 // Kept implements pando.Snapshots.
-func (s Snapshots) Kept(k pando.ServiceKey) ([]pando.SnapshotStatus, error) {
-	entries, err := os.ReadDir(s.records())
+func (s Snapshots) Kept(k pando.ServiceKey) ([]pando.SealedSnapshot, error) {
+	entries, err := os.ReadDir(s.snapshots())
 	if err != nil {
 		return nil, fmt.Errorf("list the snapshots of this host: %w", err)
 	}
-	var out []pando.SnapshotStatus
+	var out []pando.SealedSnapshot
 	for _, e := range entries {
 		top, err := digest("sha256:" + e.Name())
 		if err != nil {
@@ -145,22 +162,63 @@ func (s Snapshots) Kept(k pando.ServiceKey) ([]pando.SnapshotStatus, error) {
 			out = append(out, st)
 		}
 	}
-	slices.SortFunc(out, func(a, b pando.SnapshotStatus) int { return b.At.Compare(a.At) })
+	slices.SortFunc(out, func(a, b pando.SealedSnapshot) int { return b.At.Compare(a.At) })
 	return out, nil
 }
 
-// snapshot returns the description of an image that is a snapshot.
-func (s Snapshots) snapshot(top v1.Hash) (st pando.SnapshotStatus, ok bool) {
-	k, err := s.look(top)
-	if err != nil {
+// snapshot returns the description of a snapshot whose files are here.
+func (s *Store) snapshot(top v1.Hash) (st pando.SealedSnapshot, ok bool) {
+	text, err := readBounded(s.described(top), recordMax)
+	if err != nil || json.Unmarshal(text, &st) != nil || st.Digest != top.String() {
 		return st, false
 	}
-	label := k.config.Config.Labels[snapshotLabel]
-	if label == "" || json.Unmarshal([]byte(label), &st) != nil {
+	if _, err := os.Stat(s.record(top)); err != nil {
 		return st, false
 	}
-	st.Digest, st.Host = top.String(), s.Host
+	if _, err := s.look(top); err != nil {
+		return st, false
+	}
+	st.Host, st.Copy = s.Host, st.Host != s.Host
 	return st, true
+}
+
+// Described returns the description of a snapshot, for another host. ErrNotFound: this host has none.
+func (s Snapshots) Described(text string) (pando.SealedSnapshot, error) {
+	top, err := digest(text)
+	if err != nil {
+		return pando.SealedSnapshot{}, err
+	}
+	st, ok := s.snapshot(top)
+	if !ok {
+		err = fmt.Errorf("snapshot %s: %w on this host", short(top), pando.ErrNotFound)
+	}
+	return st, err
+}
+
+// describeCopy brings the description of a snapshot from a host that has it. Control names the
+// snapshot that an instance continues, after it has looked at the proof.
+func (s *Store) describeCopy(ctx context.Context, top v1.Hash, hosts []pando.Host) error {
+	if _, ok := s.snapshot(top); ok {
+		return nil
+	}
+	asked := 0
+	errs := []error{fmt.Errorf("%w: no host has the description of snapshot %s; `pando snapshot ls` "+
+		"lists the snapshots of all hosts", pando.ErrUnavailable, short(top))}
+	for _, h := range hosts {
+		if s.PeerSnapshot == nil || h.Name == s.Host || asked == peersMax {
+			continue
+		}
+		asked++
+		ctx, cancel := context.WithTimeout(ctx, peerWaitMax)
+		st, err := s.PeerSnapshot(ctx, h, top.String())
+		cancel()
+		if err == nil && st.Digest == top.String() {
+			st.Host = h.Name
+			return s.describeSnapshot(top, st)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // Drop implements pando.Snapshots.

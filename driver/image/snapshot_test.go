@@ -1,6 +1,7 @@
 package image
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,18 +15,21 @@ import (
 )
 
 // keep stores a snapshot with one file.
-func keep(t *testing.T, s Snapshots, text string) pando.SnapshotStatus {
+func keep(t *testing.T, s Snapshots, text string) pando.SealedSnapshot {
 	t.Helper()
 	st := pando.SnapshotStatus{Service: pando.DefaultService("game"), Instance: "game-1"}
-	st, err := s.Keep(t.Context(), st, "", func(dir string, st *pando.SnapshotStatus) error {
+	out, err := s.Keep(t.Context(), st, keys, func(dir string, st *pando.SnapshotStatus) error {
 		st.StoppedSeconds = 0.25
 		return os.WriteFile(filepath.Join(dir, "pages-1.img"), []byte(text), 0o600)
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return st
+	return out
 }
+
+// keys are those of an instance.
+var keys = pando.SnapshotKeys{Files: "a key of the cluster", Seal: "a key of the instance"}
 
 func TestASnapshotIsAnImageOfOneLayer(t *testing.T) {
 	s := Snapshots{Store: open(t)}
@@ -62,7 +66,7 @@ func TestASnapshotIsAnImageOfOneLayer(t *testing.T) {
 
 func TestAHostKeepsTheNewestSnapshotsOfAService(t *testing.T) {
 	s := Snapshots{Store: open(t)}
-	var last pando.SnapshotStatus
+	var last pando.SealedSnapshot
 	for n := range pando.SnapshotsMax + 3 {
 		last = keep(t, s, fmt.Sprint(n))
 	}
@@ -76,7 +80,7 @@ func TestAFreezeThatFailsLeavesNoFiles(t *testing.T) {
 	s := Snapshots{Store: open(t)}
 	why := errors.New("it holds a socket")
 	freeze := func(string, *pando.SnapshotStatus) error { return why }
-	_, err := s.Keep(t.Context(), pando.SnapshotStatus{}, "", freeze)
+	_, err := s.Keep(t.Context(), pando.SnapshotStatus{}, keys, freeze)
 	if !errors.Is(err, why) {
 		t.Errorf("%v, want %v", err, why)
 	}
@@ -92,7 +96,7 @@ func TestSeedsAndSnapshotsAreCountedApart(t *testing.T) {
 	keep := func(n int, seed bool) {
 		t.Helper()
 		_, err := s.Keep(t.Context(), pando.SnapshotStatus{Service: web, Instance: "web-1", Revision: n,
-			Seed: seed}, "", func(dir string, _ *pando.SnapshotStatus) error {
+			Seed: seed}, keys, func(dir string, _ *pando.SnapshotStatus) error {
 			return os.WriteFile(filepath.Join(dir, "pages"), fmt.Append(nil, n, seed), 0o600)
 		})
 		if err != nil {
@@ -122,6 +126,12 @@ func TestSeedsAndSnapshotsAreCountedApart(t *testing.T) {
 func TestASnapshotComesFromAnotherHost(t *testing.T) {
 	a, b := Snapshots{Store: open(t)}, open(t)
 	st := keep(t, a, "memory")
+	b.PeerSnapshot = func(_ context.Context, h pando.Host, digest string) (pando.SealedSnapshot, error) {
+		if h.Name != "host1" {
+			return pando.SealedSnapshot{}, pando.ErrUnavailable
+		}
+		return a.Described(digest)
+	}
 	b.Host, b.Peer = "host2", peers(map[pando.HostName]func(string, int64) (io.ReadCloser, error){
 		"host1": from(a.Store)})
 	i := pando.Image{Reference: pando.SnapshotPrefix + "another instance", Digest: st.Digest}
@@ -139,5 +149,9 @@ func TestASnapshotComesFromAnotherHost(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(b.LayersDir(), root.Layers[0], "pages-1.img"))
 	if err != nil || string(text) != "memory" {
 		t.Errorf("its files: %q, %v", text, err)
+	}
+	all, err := Snapshots{Store: b}.Kept(st.Service)
+	if err != nil || len(all) != 1 || all[0].Host != "host2" || !all[0].Copy || !keys.Seal.Proves(all[0]) {
+		t.Errorf("the copy: %+v, %v", all, err)
 	}
 }

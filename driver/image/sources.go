@@ -78,20 +78,20 @@ func (s *Store) sources(
 		}
 	}
 	if !i.OfFiles() {
-		ref, err := parse(i.Reference)
+		r, err := s.registryOf(pando.Image{Reference: i.Reference, Inside: i.Inside})
 		if err != nil {
 			return nil, err
 		}
-		return append(out, &registry{ref: ref, certificates: s.Certificates}), nil
+		return append(out, r), nil
 	}
 	if len(out) == 0 && i.Host == "" && s.missing(top) {
 		return nil, fmt.Errorf("%w: no host that was asked has it; `pando snapshot ls` lists the "+
-			"snapshots of all hosts", pando.ErrUnavailable)
+			"snapshots of all hosts", pando.ErrUnreachable)
 	}
 	if len(out) == 0 && s.missing(top) {
 		return nil, fmt.Errorf("%w: only host %s has read it, and no host that was asked has it now; "+
 			"`pando hosts` shows them, and a new deploy on the server's host reads it again",
-			pando.ErrUnavailable, i.Host)
+			pando.ErrUnreachable, i.Host)
 	}
 	return out, nil
 }
@@ -139,6 +139,8 @@ func (s *Store) Resolve(
 	i.Reference = reference
 	if i.OfFiles() {
 		i.Host = s.Host
+	} else if i.Inside, err = s.admits(from); err != nil {
+		return i, c, err
 	}
 	top, err := s.find(ctx, from)
 	if err != nil {
@@ -183,19 +185,15 @@ func (s *Store) find(ctx context.Context, from pando.Image) (v1.Hash, error) {
 // fromRegistry stores the manifest and the configuration of an image. Its layers come when a host
 // needs them.
 func (s *Store) fromRegistry(ctx context.Context, from pando.Image) (v1.Hash, error) {
-	ref, err := parse(from.Reference)
+	r, err := s.registryOf(from)
 	if err != nil {
 		return v1.Hash{}, err
 	}
-	if from.Digest != "" {
-		ref = ref.Context().Digest(from.Digest)
-	}
-	if h, err := digest(ref.Identifier()); err == nil {
+	if h, err := digest(r.ref.Identifier()); err == nil {
 		if _, err := s.look(h); err == nil {
 			return h, nil // the digest names one image for ever
 		}
 	}
-	r := &registry{ref: ref, certificates: s.Certificates}
 	var top v1.Hash
 	err = s.attempt(ctx, []source{r}, func(source) (bool, error) {
 		h, raw, err := r.resolve(ctx)

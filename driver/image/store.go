@@ -15,6 +15,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -48,14 +49,27 @@ type Config struct {
 	Architecture string
 	// Peer opens a blob of another host's store from an offset on. Nil: other hosts are not asked.
 	Peer func(ctx context.Context, h pando.Host, digest string, offset int64) (io.ReadCloser, error)
+	// PeerSnapshot returns the description of a snapshot of another host's store. Nil: none has one.
+	PeerSnapshot func(ctx context.Context, h pando.Host, digest string) (pando.SealedSnapshot, error)
 	// Certificates are folders with one folder per registry, named HOST:PORT, and authorities in it.
 	Certificates []string
-	Clock        pando.Clock
-	Log          *slog.Logger
+	// Registries is the file in which the owner of this host lists registries. "": there is none.
+	Registries string
+	// Member reports whether an address is of a host of the cluster. Nil: none is known.
+	Member func(netip.Addr) bool
+	Clock  pando.Clock
+	Log    *slog.Logger
 	// FreeMin is the space that a pull leaves free on the disk.
 	FreeMin int64
-	// UnpackedMax bounds the files of one layer in bytes. Zero: 16 GiB.
+	// Packed: this process unpacks no layer. Another one of the host, with root's rights, does.
+	Packed bool
+	// UnpackedMax bounds the files of one image in bytes, and its blobs. Zero: 16 GiB.
 	UnpackedMax int64
+	// Unpack is a command that calls UnpackMain, so that an archive of a stranger is read by a process
+	// with limits. Nil: this process reads it.
+	Unpack []string
+
+	level func(netip.Addr) reach // of a test
 }
 
 // vault is the files of a store: blobs, folders of layers, and their locks.
@@ -65,8 +79,9 @@ type vault struct{ Config }
 // from any goroutine.
 type Store struct {
 	*vault
-	mu    sync.Mutex
-	known map[string]*known // by digest: what Root needs, read once
+	refusals refusals
+	mu       sync.Mutex
+	known    map[string]*known // by digest: what Root needs, read once
 }
 
 // known is an image as its blobs describe it.
@@ -88,7 +103,8 @@ func Open(c Config) (*Store, error) {
 		c.UnpackedMax = blobBytesMax
 	}
 	s := &Store{vault: &vault{c}, known: map[string]*known{}}
-	for _, dir := range []string{c.Dir, s.LayersDir(), s.blobs(), s.records(), s.locks()} {
+	for _, dir := range []string{c.Dir, s.LayersDir(), s.blobs(), s.records(), s.locks(),
+		s.snapshots()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("make a folder for images: %w", err)
 		}
@@ -100,6 +116,7 @@ func Open(c Config) (*Store, error) {
 func (s *vault) LayersDir() string { return filepath.Join(s.Dir, "layers") }
 func (s *vault) blobs() string     { return filepath.Join(s.Dir, "blobs") }
 func (s *vault) records() string   { return filepath.Join(s.Dir, "images") }
+func (s *vault) snapshots() string { return filepath.Join(s.Dir, "snapshots") }
 func (s *vault) locks() string     { return filepath.Join(s.Dir, "locks") }
 
 func (s *vault) blob(h v1.Hash) string   { return filepath.Join(s.blobs(), h.Hex) }
@@ -130,14 +147,23 @@ const lockWait = 20 * time.Millisecond
 
 // lock takes a lock by name against all processes and goroutines. Shared locks exclude only others.
 func (s *vault) lock(ctx context.Context, name string, how int) (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(s.locks(), name), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := s.lockFile(ctx, filepath.Join(s.locks(), name), how)
+	if err != nil {
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
+// lockFile opens a file, or makes it, and locks it until it is closed.
+func (s *vault) lockFile(ctx context.Context, path string, how int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock the store of images: %w", err)
 	}
 	for {
 		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
 		if err == nil {
-			return func() { f.Close() }, nil
+			return f, nil
 		}
 		if err == unix.EWOULDBLOCK {
 			err = pando.Sleep(ctx, s.Clock, lockWait)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
@@ -137,7 +138,7 @@ func (s *vault) tryAll() (done func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// prune deletes every blob and every layer that no recorded image has. The caller excludes pulls.
+// prune deletes every blob, layer and description of a snapshot that no recorded image has. The caller excludes pulls.
 func (s *Store) prune() error {
 	s.mu.Lock()
 	clear(s.known)
@@ -146,12 +147,13 @@ func (s *Store) prune() error {
 	if err != nil {
 		return fmt.Errorf("find unused layers: %w", err)
 	}
-	blobs, layers := map[string]bool{}, map[string]bool{}
+	blobs, layers, recorded := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, e := range entries {
 		top, err := digest("sha256:" + e.Name())
 		if err != nil {
 			continue
 		}
+		recorded[top.Hex] = true
 		k, err := s.look(top)
 		if err != nil {
 			continue // without its manifest it cannot run, and the next pull brings everything
@@ -163,7 +165,8 @@ func (s *Store) prune() error {
 			layers[layerName(k.config.RootFS.DiffIDs[n])] = true
 		}
 	}
-	return errors.Join(removeOthers(s.blobs(), blobs), removeOthers(s.LayersDir(), layers))
+	return errors.Join(removeOthers(s.blobs(), blobs), removeOthers(s.LayersDir(), layers),
+		removeOthers(s.snapshots(), recorded))
 }
 
 // removeOthers deletes the files and folders of a folder that are not to keep.
@@ -181,8 +184,11 @@ func removeOthers(dir string, keep map[string]bool) error {
 	return errors.Join(errs...)
 }
 
-// sizeSuffix ends the name of the file that has the bytes of a layer's files.
-const sizeSuffix = ".bytes"
+// Suffixes of files beside the folder of a layer: the bytes of its files, and the lock of its making.
+const (
+	sizeSuffix = ".bytes"
+	lockSuffix = ".lock"
+)
 
 // bytes returns the size of the store: blobs, and the files of layers.
 func (s *vault) bytes() (n int64) {
@@ -194,10 +200,30 @@ func (s *vault) bytes() (n int64) {
 	}
 	sizes, _ := filepath.Glob(filepath.Join(s.LayersDir(), "*"+sizeSuffix))
 	for _, file := range sizes {
-		if b, err := readBounded(file, 64); err == nil {
-			bytes, _ := strconv.ParseInt(string(b), 10, 64)
-			n += bytes
-		}
+		n += bytesIn(file)
 	}
 	return n
+}
+
+// unpackedBytes returns the bytes of the files of a layer that is here.
+func (s *vault) unpackedBytes(files v1.Hash) int64 { return bytesIn(s.layer(files) + sizeSuffix) }
+
+func bytesIn(file string) int64 {
+	b, err := readBounded(file, 64)
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.ParseInt(string(b), 10, 64)
+	return n
+}
+
+// forget removes the record of an image. The next sweep deletes its blobs and its layers.
+func (s *Store) forget(top v1.Hash) error {
+	s.mu.Lock()
+	delete(s.known, top.Hex)
+	s.mu.Unlock()
+	if err := os.Remove(s.record(top)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("forget image %s: %w", short(top), err)
+	}
+	return nil
 }

@@ -28,8 +28,11 @@ import (
 const (
 	entriesMax = 1 << 20
 	pathMax    = 4096
+	partsMax   = 100 // of one path
 	nameMax    = 255
-	xattrMax   = 4096 // bytes of one value
+	foldersMax = 64 << 20 // bytes of the paths of folders, which stay in memory
+	parentsMax = 64       // folders that stay open
+	xattrMax   = 4096     // bytes of one value
 )
 
 // Words of layers and of overlayfs.
@@ -46,20 +49,28 @@ const (
 
 // unpack makes the folder of a layer from its blob. The files have the digest that the image's
 // configuration names, or the folder is not made.
-func (s *Store) unpack(ctx context.Context, d v1.Descriptor, files v1.Hash) error {
+//
+// left is what the image may still unpack to.
+func (s *Store) unpack(
+	ctx context.Context, d v1.Descriptor, files v1.Hash, left *allowance,
+) error {
 	if _, err := digest(files.String()); err != nil {
 		return err
 	}
 	if s.unpacked(files) {
 		return nil
 	}
-	unlock, err := s.lock(ctx, "layer-"+files.Hex[:2], unix.LOCK_EX)
+	// A layer has a lock of its own: one that takes long holds up no other.
+	lock, err := s.lockFile(ctx, s.layer(files)+lockSuffix, unix.LOCK_EX)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer lock.Close()
 	if s.unpacked(files) {
 		return nil
+	}
+	if err := s.refusals.of(d.Digest, files, s.Clock.Now()); err != nil {
+		return err
 	}
 	blob, err := os.Open(s.blob(d.Digest))
 	if err != nil {
@@ -67,9 +78,15 @@ func (s *Store) unpack(ctx context.Context, d v1.Descriptor, files v1.Hash) erro
 	}
 	defer blob.Close()
 	dir, err := os.MkdirTemp(s.LayersDir(), ".new-*")
-	var bytes int64
+	bytes, most := int64(0), left.now()
 	if err == nil {
-		bytes, err = s.unpackTo(ctx, dir, blob, files)
+		bytes, err = s.unpackApart(ctx, dir, blob,
+			task{Files: files.String(), Bytes: most, FreeMin: s.FreeMin})
+	}
+	// What is too large for the rest of this image may fit into another one.
+	lasts := ofContent(err) && (most == s.UnpackedMax || !errors.Is(err, pando.ErrTooLarge))
+	if err == nil {
+		err = left.take(bytes)
 	}
 	if err == nil {
 		err = writeFile(s.layer(files)+sizeSuffix, fmt.Appendf(nil, "%d", bytes))
@@ -78,7 +95,15 @@ func (s *Store) unpack(ctx context.Context, d v1.Descriptor, files v1.Hash) erro
 		err = os.Rename(dir, s.layer(files))
 	}
 	if err != nil {
-		return fmt.Errorf("unpack layer %s: %w", d.Digest, errors.Join(noSpace(err), os.RemoveAll(dir)))
+		refused := ofContent(err)
+		err = fmt.Errorf("unpack layer %s: %w", d.Digest, errors.Join(noSpace(err), os.RemoveAll(dir)))
+		if refused {
+			err = layerError{err}
+		}
+		if lasts {
+			s.refusals.add(d.Digest, files, err, s.Clock.Now())
+		}
+		return err
 	}
 	return nil
 }
@@ -88,13 +113,18 @@ func (s *Store) unpacked(files v1.Hash) bool {
 	return err == nil && st.IsDir()
 }
 
+// task is the unpacking of one layer, with its bounds.
+type task struct {
+	Files   string `json:"files"`    // the digest of the archive
+	Bytes   int64  `json:"bytes"`    // that its files may have
+	FreeMin int64  `json:"free_min"` // that stay free on the disk
+}
+
 // unpackTo unpacks an archive into an empty folder, durably, and returns the bytes of its files.
-func (s *Store) unpackTo(
-	ctx context.Context, dir string, packed io.Reader, want v1.Hash,
-) (int64, error) {
+func (t task) unpackTo(ctx context.Context, dir string, packed io.Reader) (int64, error) {
 	plain, err := decompress(packed)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("%w: its compression: %w", pando.ErrInvalid, err)
 	}
 	defer plain.Close()
 	root, err := os.OpenRoot(dir)
@@ -106,8 +136,10 @@ func (s *Store) unpackTo(
 		return 0, err
 	}
 	sum := sha256.New()
-	left := &bounded{r: io.TeeReader(plain, sum), left: 2 * s.UnpackedMax, ctx: ctx}
-	u := &unpacker{root: root, left: s.UnpackedMax, times: map[string]time.Time{}}
+	left := &bounded{r: io.TeeReader(plain, sum), left: 2 * t.Bytes, ctx: ctx}
+	u := &unpacker{root: root, left: t.Bytes, times: map[string]time.Time{},
+		room: func() error { return room(dir, 0, t.FreeMin) }}
+	defer u.forget()
 	if err := u.all(tar.NewReader(left)); err != nil {
 		return 0, err
 	}
@@ -115,6 +147,10 @@ func (s *Store) unpackTo(
 		return 0, err
 	}
 	got := v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum.Sum(nil))}
+	want, err := digest(t.Files)
+	if err != nil {
+		return 0, err
+	}
 	if got != want {
 		return 0, wrongDigest(want, got)
 	}
@@ -123,7 +159,7 @@ func (s *Store) unpackTo(
 		return 0, err
 	}
 	defer f.Close()
-	return s.UnpackedMax - u.left, unix.Syncfs(int(f.Fd()))
+	return t.Bytes - u.left, unix.Syncfs(int(f.Fd()))
 }
 
 // bounded reads at most a number of bytes, and ends with a context.
@@ -163,11 +199,23 @@ func decompress(r io.Reader) (io.ReadCloser, error) {
 	return io.NopCloser(in), nil
 }
 
+// Between two looks at the free space of the disk.
+const (
+	lookBytes   = 16 << 20
+	lookEntries = 1 << 12
+)
+
 // unpacker writes the entries of one layer. Its root keeps every path inside the layer's folder.
 type unpacker struct {
-	root  *os.Root
-	left  int64                // bytes that files may still have
-	times map[string]time.Time // of folders, set at the end
+	root    *os.Root
+	left    int64                // bytes that files may still have
+	times   map[string]time.Time // of folders, set at the end
+	named   int                  // bytes of the keys of times
+	room    func() error         // an error once the disk has too little space
+	written int64                // since the last look at the disk
+	// parents are open folders by path. An entry thus walks no path again.
+	parents map[string]*os.Root
+	stale   bool // something took the place of an open folder, perhaps
 }
 
 func (u *unpacker) all(in *tar.Reader) error {
@@ -181,6 +229,11 @@ func (u *unpacker) all(in *tar.Reader) error {
 		}
 		if n >= entriesMax {
 			return fmt.Errorf("%w: more than %d files", pando.ErrTooLarge, entriesMax)
+		}
+		if n%lookEntries == 0 {
+			if err := u.room(); err != nil {
+				return err
+			}
 		}
 		if err := u.entry(h, in); err != nil {
 			return fmt.Errorf("%q: %w", h.Name, err)
@@ -197,17 +250,74 @@ func (u *unpacker) all(in *tar.Reader) error {
 	return nil
 }
 
+// spacious looks at the free space of the disk from time to time, while bytes go through it.
+type spacious struct {
+	io.Writer
+	u *unpacker
+}
+
+func (s spacious) Write(p []byte) (int, error) {
+	if s.u.written += int64(len(p)); s.u.written >= lookBytes {
+		s.u.written = 0
+		if err := s.u.room(); err != nil {
+			return 0, err
+		}
+	}
+	return s.Writer.Write(p)
+}
+
+// parent opens a folder of the layer.
+func (u *unpacker) parent(dir string) (*os.Root, error) {
+	if dir == "." {
+		return u.root, nil
+	}
+	if r := u.parents[dir]; r != nil {
+		return r, nil
+	}
+	r, err := u.root.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	if len(u.parents) >= parentsMax {
+		u.forget()
+	}
+	if u.parents == nil {
+		u.parents = map[string]*os.Root{}
+	}
+	u.parents[dir] = r
+	return r, nil
+}
+
+// forget closes the open folders.
+func (u *unpacker) forget() {
+	for _, r := range u.parents {
+		r.Close()
+	}
+	clear(u.parents)
+}
+
 // local returns the path of an entry below the layer's folder, "." for the folder itself.
 func local(name string) (string, error) {
 	if len(name) > pathMax || strings.ContainsRune(name, 0) {
 		return "", fmt.Errorf("%w: a path of %d bytes", pando.ErrInvalid, len(name))
 	}
+	parts := 0
 	for part := range strings.SplitSeq(name, "/") {
 		if part == ".." || len(part) > nameMax {
 			return "", fmt.Errorf("%w: the path would leave the layer", pando.ErrForbidden)
 		}
+		if parts++; parts > partsMax {
+			return "", fmt.Errorf("%w: a path of more than %d parts", pando.ErrTooLarge, partsMax)
+		}
 	}
 	return strings.TrimPrefix(path.Clean("/"+name), "/"), nil
+}
+
+// place is where an entry goes: a name in an open folder of the layer.
+type place struct {
+	in   *os.Root
+	base string
+	path string // from the root of the layer
 }
 
 func (u *unpacker) entry(h *tar.Header, in io.Reader) error {
@@ -218,26 +328,34 @@ func (u *unpacker) entry(h *tar.Header, in io.Reader) error {
 	if name == "" {
 		name = "."
 	}
-	if err := u.parents(path.Dir(name)); err != nil {
+	if u.stale {
+		u.forget()
+		u.stale = false
+	}
+	if err := u.makeParents(path.Dir(name)); err != nil {
 		return err
 	}
-	if base := path.Base(name); strings.HasPrefix(base, whiteout) {
-		return u.hide(path.Dir(name), base)
+	at := place{base: path.Base(name), path: name}
+	if at.in, err = u.parent(path.Dir(name)); err != nil {
+		return err
+	}
+	if strings.HasPrefix(at.base, whiteout) {
+		return u.hide(at)
 	}
 	switch h.Typeflag {
 	case tar.TypeDir:
-		return u.folder(name, h)
+		return u.folder(at, h)
 	case tar.TypeReg, tar.TypeGNUSparse, tar.TypeCont: // the reader turns old types into TypeReg
-		return u.file(name, h, in)
+		return u.file(at, h, in)
 	case tar.TypeSymlink:
-		if err := u.clear(name); err != nil {
+		if err := u.clear(at); err != nil {
 			return err
 		}
-		return errors.Join(u.root.Symlink(h.Linkname, name), u.root.Lchown(name, h.Uid, h.Gid))
+		return errors.Join(at.in.Symlink(h.Linkname, at.base), at.in.Lchown(at.base, h.Uid, h.Gid))
 	case tar.TypeLink:
-		return u.link(name, h.Linkname)
+		return u.link(at, h.Linkname)
 	case tar.TypeFifo:
-		return u.node(name, h, unix.S_IFIFO)
+		return u.node(at, h, unix.S_IFIFO)
 	case tar.TypeChar, tar.TypeBlock:
 		if strings.HasPrefix(name, "dev/") {
 			return nil // every instance has a /dev of its own
@@ -250,82 +368,92 @@ func (u *unpacker) entry(h *tar.Header, in io.Reader) error {
 	return fmt.Errorf("%w: an entry of type %q", pando.ErrInvalid, h.Typeflag)
 }
 
-// parents makes the folders above an entry. A folder over a hidden name hides the lower one.
-func (u *unpacker) parents(dir string) error {
-	if dir == "." {
+// makeParents makes the folders above an entry. A folder over a hidden name hides the lower one.
+func (u *unpacker) makeParents(dir string) error {
+	if dir == "." || u.parents[dir] != nil {
 		return nil
 	}
 	if st, err := u.root.Stat(dir); err == nil && st.IsDir() {
 		return nil
 	}
-	if err := u.parents(path.Dir(dir)); err != nil {
+	if err := u.makeParents(path.Dir(dir)); err != nil {
 		return err
 	}
-	return u.makeFolder(dir)
+	in, err := u.parent(path.Dir(dir))
+	if err != nil {
+		return err
+	}
+	return u.makeFolder(place{in, path.Base(dir), dir})
 }
 
-func (u *unpacker) makeFolder(name string) error {
-	st, err := u.root.Lstat(name)
+func (u *unpacker) makeFolder(at place) error {
+	st, err := at.in.Lstat(at.base)
 	hidden := err == nil && isWhiteout(st)
 	switch {
 	case err == nil && st.IsDir():
 		return nil
 	case hidden:
-		if err := u.root.Remove(name); err != nil {
+		if err := at.in.Remove(at.base); err != nil {
 			return err
 		}
 	case err == nil:
-		return fmt.Errorf("%w: %s is no folder", pando.ErrInvalid, name)
+		return fmt.Errorf("%w: %s is no folder", pando.ErrInvalid, at.path)
 	}
-	if err := u.root.Mkdir(name, folderMode); err != nil {
+	if err := at.in.Mkdir(at.base, folderMode); err != nil {
 		return err
 	}
-	if err := u.root.Chmod(name, folderMode); err != nil { // at any umask
+	if err := at.in.Chmod(at.base, folderMode); err != nil { // at any umask
 		return err
 	}
 	if hidden {
-		return u.setOpaque(name)
+		return setOpaque(at.in, at.base)
 	}
 	return nil
 }
 
-func (u *unpacker) folder(name string, h *tar.Header) error {
-	if st, err := u.root.Lstat(name); err == nil && !st.IsDir() && !isWhiteout(st) {
-		if err := u.clear(name); err != nil {
+func (u *unpacker) folder(at place, h *tar.Header) error {
+	if st, err := at.in.Lstat(at.base); err == nil && !st.IsDir() && !isWhiteout(st) {
+		if err := u.clear(at); err != nil {
 			return err
 		}
 	}
-	if name != "." {
-		if err := u.makeFolder(name); err != nil {
+	if at.path != "." {
+		if err := u.makeFolder(at); err != nil {
 			return err
 		}
 	}
-	u.times[name] = h.ModTime
-	f, err := u.root.Open(name)
+	if _, again := u.times[at.path]; !again {
+		if u.named += len(at.path); u.named > foldersMax {
+			return fmt.Errorf("%w: the paths of its folders have more than %d MiB", pando.ErrTooLarge,
+				foldersMax>>20)
+		}
+	}
+	u.times[at.path] = h.ModTime
+	f, err := at.in.Open(at.base)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	return errors.Join(u.root.Lchown(name, h.Uid, h.Gid), u.root.Chmod(name, mode(h)), xattrs(f, h))
+	return errors.Join(at.in.Lchown(at.base, h.Uid, h.Gid), at.in.Chmod(at.base, mode(h)), xattrs(f, h))
 }
 
-func (u *unpacker) file(name string, h *tar.Header, in io.Reader) error {
+func (u *unpacker) file(at place, h *tar.Header, in io.Reader) error {
 	if u.left -= h.Size; h.Size < 0 || u.left < 0 {
 		return fmt.Errorf("%w: the layer's files are larger than its bound", pando.ErrTooLarge)
 	}
-	if err := u.clear(name); err != nil {
+	if err := u.clear(at); err != nil {
 		return err
 	}
-	f, err := u.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	f, err := at.in.OpenFile(at.base, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(f, in)
+	_, err = io.Copy(spacious{f, u}, in)
 	err = errors.Join(err, f.Chown(h.Uid, h.Gid), f.Chmod(mode(h)), xattrs(f, h), f.Close())
-	return errors.Join(err, u.root.Chtimes(name, h.ModTime, h.ModTime))
+	return errors.Join(err, at.in.Chtimes(at.base, h.ModTime, h.ModTime))
 }
 
-func (u *unpacker) link(name, to string) error {
+func (u *unpacker) link(at place, to string) error {
 	to, err := local(to)
 	if err != nil {
 		return err
@@ -334,65 +462,72 @@ func (u *unpacker) link(name, to string) error {
 		return fmt.Errorf("%w: it links to %q, which the layer does not have before it",
 			pando.ErrInvalid, to)
 	}
-	if name == to {
+	if at.path == to {
 		return nil
 	}
-	if err := u.clear(name); err != nil {
+	if err := u.clear(at); err != nil {
 		return err
 	}
-	return u.root.Link(to, name)
+	return u.root.Link(to, at.path)
 }
 
 // clear removes what an earlier entry of the layer has put at a name.
-func (u *unpacker) clear(name string) error {
-	if name == "." {
+func (u *unpacker) clear(at place) error {
+	if at.path == "." {
 		return fmt.Errorf("%w: the root of a layer is a folder", pando.ErrInvalid)
 	}
-	return u.root.RemoveAll(name)
+	st, err := at.in.Lstat(at.base)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err == nil && (st.IsDir() || st.Mode()&fs.ModeSymlink != 0):
+		u.stale = true // it may be above an open folder
+	}
+	return at.in.RemoveAll(at.base)
 }
 
 // hide writes a whiteout in the form of overlayfs: a device 0:0, or an attribute of a folder.
-func (u *unpacker) hide(dir, base string) error {
-	switch name := strings.TrimPrefix(base, whiteout); {
-	case base == whiteoutAll:
-		return u.setOpaque(dir)
-	case strings.HasPrefix(base, whiteoutMeta):
+func (u *unpacker) hide(at place) error {
+	switch name := strings.TrimPrefix(at.base, whiteout); {
+	case at.base == whiteoutAll:
+		return setOpaque(at.in, ".")
+	case strings.HasPrefix(at.base, whiteoutMeta):
 		return nil // notes of an old file system
 	case name == "" || name == "." || name == "..":
 		return fmt.Errorf("%w: a whiteout of %q", pando.ErrInvalid, name)
 	default:
 		// A whiteout hides the layers below, not this one.
-		switch st, err := u.root.Lstat(path.Join(dir, name)); {
+		switch st, err := at.in.Lstat(name); {
 		case err == nil && st.IsDir():
-			return u.setOpaque(path.Join(dir, name))
+			return setOpaque(at.in, name)
 		case err == nil:
 			return nil
 		}
-		return u.node(path.Join(dir, name), nil, unix.S_IFCHR)
+		return u.node(place{at.in, name, path.Join(path.Dir(at.path), name)}, nil, unix.S_IFCHR)
 	}
 }
 
 // node makes a pipe, or a whiteout.
-func (u *unpacker) node(name string, h *tar.Header, kind uint32) error {
-	if err := u.clear(name); err != nil {
+func (u *unpacker) node(at place, h *tar.Header, kind uint32) error {
+	if err := u.clear(at); err != nil {
 		return err
 	}
-	dir, err := u.root.Open(path.Dir(name))
+	dir, err := at.in.Open(".")
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	if err := unix.Mknodat(int(dir.Fd()), path.Base(name), kind, 0); err != nil {
-		return fmt.Errorf("make %s: %w", name, err)
+	if err := unix.Mknodat(int(dir.Fd()), at.base, kind, 0); err != nil {
+		return fmt.Errorf("make %s: %w", at.path, err)
 	}
 	if h == nil {
 		return nil
 	}
-	return errors.Join(u.root.Lchown(name, h.Uid, h.Gid), u.root.Chmod(name, mode(h)))
+	return errors.Join(at.in.Lchown(at.base, h.Uid, h.Gid), at.in.Chmod(at.base, mode(h)))
 }
 
-func (u *unpacker) setOpaque(dir string) error {
-	f, err := u.root.Open(dir)
+func setOpaque(in *os.Root, dir string) error {
+	f, err := in.Open(dir)
 	if err != nil {
 		return err
 	}

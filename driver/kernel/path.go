@@ -23,7 +23,7 @@ const pathWait = 300 * time.Millisecond
 func Fits(ctx context.Context, to netip.AddrPort, bytes int) error {
 	c, err := (&net.Dialer{}).DialContext(ctx, "udp", to.String())
 	if err != nil {
-		return fmt.Errorf("%w: find the way to %s: %w", pando.ErrUnavailable, to, err)
+		return fmt.Errorf("%w: find the way to %s: %w", pando.ErrUnreachable, to, err)
 	}
 	defer c.Close()
 	udp := c.(*net.UDPConn)

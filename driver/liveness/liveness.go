@@ -145,7 +145,7 @@ func (p *Prober) Watch(hosts []pando.Host) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if maps.Equal(next, p.hosts) {
+	if maps.Equal(next, p.hosts) && maps.Equal(ports, p.ports) {
 		return
 	}
 	p.hosts, p.known, p.ports = next, known, ports
@@ -217,23 +217,30 @@ func (p *Prober) NotifyLeave(n *memberlist.Node) {
 // suspect begins to question a host that answers no probe. It is dead after so many unanswered
 // questions in a row. The caller holds the lock.
 func (p *Prober) suspect(name pando.HostName, unanswered int) {
-	port, watched := p.ports[name]
-	if !watched || p.lost[name] != nil || p.ctx.Err() != nil {
+	if _, watched := p.ports[name]; !watched || p.lost[name] != nil || p.ctx.Err() != nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(p.ctx)
 	p.lost[name] = cancel
 	p.wg.Add(1)
-	go p.question(ctx, name, port, unanswered)
+	go p.question(ctx, name, unanswered)
 }
 
 // question asks whether the agent's port of a host answers, until the host answers the probes.
-func (p *Prober) question(ctx context.Context, name pando.HostName, port string, unanswered int) {
+func (p *Prober) question(ctx context.Context, name pando.HostName, unanswered int) {
 	defer p.wg.Done()
 	for silent := 0; ctx.Err() == nil; {
+		p.mu.Lock()
+		port := p.ports[name] // its agent may have another one now
+		p.mu.Unlock()
 		gap := questionGap
-		if silent++; p.answers(ctx, name, port) {
+		answers, err := p.answers(ctx, name, port)
+		switch {
+		case err != nil: // nothing was asked
+		case answers:
 			silent, gap = 0, answeredGap
+		default:
+			silent++
 		}
 		p.mu.Lock()
 		if dead := silent >= unanswered; ctx.Err() == nil && p.dead[name] != dead {
@@ -250,12 +257,21 @@ func (p *Prober) question(ctx context.Context, name pando.HostName, port string,
 
 // answers reports whether an agent's port answers in any way: its kernel refuses the connection, or
 // the agent takes part in a handshake. The kernel of a frozen agent accepts the connection, and
-// then there is no answer.
-func (p *Prober) answers(ctx context.Context, name pando.HostName, port string) bool {
+// then there is no answer. An error says that this host could not ask: it has no descriptor, port or
+// memory left, which says nothing about the other host.
+func (p *Prober) answers(
+	ctx context.Context, name pando.HostName, port string,
+) (answers bool, err error) {
 	d := net.Dialer{Timeout: answerWait}
 	c, err := d.DialContext(ctx, "tcp", port)
+	for _, own := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS,
+		unix.EADDRNOTAVAIL} {
+		if errors.Is(err, own) {
+			return false, err
+		}
+	}
 	if err != nil {
-		return errors.Is(err, unix.ECONNREFUSED)
+		return errors.Is(err, unix.ECONNREFUSED), nil
 	}
 	defer c.Close()
 	_ = c.SetDeadline(p.Clock.Now().Add(handshakeMax)) // a TCP connection supports deadlines
@@ -264,7 +280,7 @@ func (p *Prober) answers(ctx context.Context, name pando.HostName, port string) 
 		config = p.ToHost(name)
 	}
 	err = tls.Client(c, config).HandshakeContext(ctx)
-	return !errors.Is(err, os.ErrDeadlineExceeded)
+	return !errors.Is(err, os.ErrDeadlineExceeded), nil
 }
 
 // forgive ends the verdict about a host. The caller holds the lock.

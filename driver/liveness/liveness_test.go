@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"pando.run/pando"
 	"pando.run/pando/driver/wall"
 )
@@ -263,5 +265,41 @@ func TestAHostThatWasNeverMet(t *testing.T) {
 	})
 	if dead := c.deadAt("h1"); slices.Contains(dead, old.Name) {
 		t.Errorf("%v count as dead: a host of an earlier build is among them", dead)
+	}
+}
+
+// A host that has no descriptor left learns nothing about another one.
+func TestAHostThatCannotAskCallsNobodyDead(t *testing.T) {
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	p := &Prober{Config: Config{Clock: wall.Clock{}}}
+	const nobody = "127.0.0.1:1"
+	if answers, err := p.answers(t.Context(), "h2", nobody); err != nil || !answers {
+		t.Fatalf("its kernel refuses: %t, %v", answers, err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: was.Max}); err != nil {
+		t.Fatal(err)
+	}
+	answers, err := p.answers(t.Context(), "h2", nobody)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	if err == nil || answers {
+		t.Errorf("without a descriptor: %t, %v", answers, err)
+	}
+}
+
+// An agent that listens at another port is asked there.
+func TestWatchSeesAnotherPort(t *testing.T) {
+	p := &Prober{hurry: make(chan struct{}, 1)}
+	h := pando.Host{Name: "h2", Address: netip.MustParseAddr("192.0.2.2")}
+	for _, at := range []string{"192.0.2.2:7403", "192.0.2.2:7503"} {
+		h.Endpoint = "https://" + at
+		p.Watch([]pando.Host{h})
+		if got := p.ports["h2"]; got != at {
+			t.Errorf("it is asked at %s, want %s", got, at)
+		}
 	}
 }

@@ -29,7 +29,13 @@ func (c *Client) Exec(
 	if err != nil {
 		return nil, err
 	}
-	u.Path, u.RawQuery = ExecPath, url.Values{"instance": {string(i)}}.Encode()
+	q := url.Values{"instance": {string(i)}}
+	if t, ok := pando.TokenOf(ctx); ok {
+		q.Set("tenant", string(t.Tenant))
+	} else {
+		q.Set("operator", "true")
+	}
+	u.Path, u.RawQuery = ExecPath, q.Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("ask host %s for %s: %w", h.Name, ExecPath, err)
@@ -61,7 +67,13 @@ func exec(a pando.HostAgent, w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, err)
 		return
 	}
-	command, err := a.Exec(r.Context(), pando.InstanceID(r.FormValue("instance")), s)
+	ctx := r.Context()
+	if r.FormValue("operator") != "true" { // the agent counts its sessions by tenant
+		ctx = pando.WithToken(ctx, pando.Token{TokenKey: pando.TokenKey{
+			Tenant: pando.Tenant(r.FormValue("tenant")),
+		}})
+	}
+	command, err := a.Exec(ctx, pando.InstanceID(r.FormValue("instance")), s)
 	if err != nil {
 		writeProblem(w, err)
 		return

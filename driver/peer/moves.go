@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"time"
 
 	"pando.run/pando"
 )
@@ -117,7 +118,8 @@ func moveRoutes(mux *http.ServeMux, a pando.HostAgent) {
 		answer(w, out, err)
 	})
 	mux.HandleFunc("POST "+CarryPath, func(w http.ResponseWriter, r *http.Request) {
-		out, err := a.Carry(r.Context(), Asker(r.Context()), r.URL.Query().Get("move"), r.Body)
+		out, err := a.Carry(r.Context(), Asker(r.Context()), r.URL.Query().Get("move"),
+			endable{r.Body, http.NewResponseController(w)})
 		answer(w, out, err)
 	})
 	mux.HandleFunc("PUT "+CarryPath, func(w http.ResponseWriter, r *http.Request) {
@@ -136,3 +138,12 @@ func moveRoutes(mux *http.ServeMux, a pando.HostAgent) {
 		answer(w, is, err)
 	})
 }
+
+// endable is the body of a request. Close also ends a read that waits for the other host, as Close
+// of the body does not.
+type endable struct {
+	io.Reader
+	c *http.ResponseController
+}
+
+func (e endable) Close() error { return e.c.SetReadDeadline(time.Unix(1, 0)) }

@@ -8,7 +8,6 @@ package peer
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -164,7 +163,7 @@ func outOfReach(ctx context.Context, h pando.Host, err error) error {
 		return ctx.Err()
 	}
 	return fmt.Errorf("%w: host %s at %s does not answer: %w",
-		pando.ErrUnavailable, h.Name, h.Endpoint, err)
+		pando.ErrUnreachable, h.Name, h.Endpoint, err)
 }
 
 // get reads the answer of a host.
@@ -187,11 +186,10 @@ func (c *Client) readBy(ctx context.Context, by *http.Client, h pando.Host, meth
 		return err
 	}
 	defer body.Close()
-	if err := json.NewDecoder(body).Decode(into); err != nil {
-		return fmt.Errorf("ask host %s for %s: %w", h.Name, path, outOfReach(ctx, h, err))
+	if err := readAnswer(body, hostAnswerMax, into); err != nil {
+		return fmt.Errorf("ask host %s for %s: %w", h.Name, path, unreadable(ctx, h, err))
 	}
-	_, err = io.Copy(io.Discard, body) // to the end, so that the connection is kept
-	return err
+	return nil
 }
 
 // Applied returns once the host's steering reflects every record of services up to a store

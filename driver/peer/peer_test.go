@@ -106,15 +106,17 @@ func (h *host) RemoveVolume(_ context.Context, s pando.ServiceKey, name string) 
 
 func (h *host) Snapshot(
 	_ context.Context, ask pando.SnapshotAsk,
-) (pando.SnapshotStatus, error) {
-	return pando.SnapshotStatus{Service: pando.DefaultService("web"), Instance: ask.Instance,
-		Encrypted: ask.Encrypt}, h.err
+) (pando.SealedSnapshot, error) {
+	return pando.SealedSnapshot{Seal: "proof", SnapshotStatus: pando.SnapshotStatus{
+		Service: pando.DefaultService("web"), Instance: ask.Instance,
+		Encrypted: !ask.Plain}}, h.err
 }
 
 func (h *host) Snapshots(
 	_ context.Context, s pando.ServiceKey,
-) ([]pando.SnapshotStatus, error) {
-	return []pando.SnapshotStatus{{Service: s, Digest: "sha256:1"}}, h.err
+) ([]pando.SealedSnapshot, error) {
+	return []pando.SealedSnapshot{{SnapshotStatus: pando.SnapshotStatus{Service: s,
+		Digest: "sha256:1"}}}, h.err
 }
 
 func (h *host) DropSnapshot(_ context.Context, s pando.ServiceKey, digest string) error {

@@ -2,7 +2,6 @@ package peer
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -13,7 +12,7 @@ import (
 // SecretsPath is the path at which a server gives an agent the secrets of an instance of its host.
 const SecretsPath = "/control/secrets"
 
-// SnapshotKeyPath is the path of the key of an instance's encrypted snapshots.
+// SnapshotKeyPath is the path of the keys of an instance's snapshots.
 const SnapshotKeyPath = "/control/snapshot-key"
 
 // SecretsHandler serves the secrets of instances, or the keys of their snapshots, to their hosts.
@@ -40,10 +39,10 @@ func (c Control) Secrets(
 	return out, c.Client.get(ctx, c.Server, SecretsPath, url.Values{"instance": {string(i)}}, &out)
 }
 
-// SnapshotKey returns the key of an instance's encrypted snapshots from the server on this host.
-func (c Control) SnapshotKey(
+// SnapshotKeys returns the keys of an instance's snapshots from the server on this host.
+func (c Control) SnapshotKeys(
 	ctx context.Context, i pando.InstanceID,
-) (out pando.SnapshotKey, err error) {
+) (out pando.SnapshotKeys, err error) {
 	return out, c.Client.get(ctx, c.Server, SnapshotKeyPath, url.Values{"instance": {string(i)}}, &out)
 }
 
@@ -55,12 +54,11 @@ func RemoteSecrets(
 	return remotely[map[string][]byte](ctx, by, SecretsPath, i)
 }
 
-// RemoteSnapshotKey returns the key of an instance's encrypted snapshots from a server on another
-// host.
-func RemoteSnapshotKey(
+// RemoteSnapshotKeys returns the keys of an instance's snapshots from a server on another host.
+func RemoteSnapshotKeys(
 	ctx context.Context, by *http.Client, i pando.InstanceID,
-) (pando.SnapshotKey, error) {
-	return remotely[pando.SnapshotKey](ctx, by, SnapshotKeyPath, i)
+) (pando.SnapshotKeys, error) {
+	return remotely[pando.SnapshotKeys](ctx, by, SnapshotKeyPath, i)
 }
 
 // remotely asks a server on another host about an instance.
@@ -81,7 +79,7 @@ func remotely[T any](
 	if resp.StatusCode != http.StatusOK {
 		return out, fmt.Errorf("ask the server for secrets: %w", readProblem(resp))
 	}
-	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil {
+	if err := readAnswer(resp.Body, hostAnswerMax, &out); err != nil {
 		return out, fmt.Errorf("%w: ask the server for secrets: %w", pando.ErrUnavailable, err)
 	}
 	return out, nil

@@ -16,10 +16,10 @@ const SnapshotsPath = "/peer/snapshots"
 // Snapshot stores a snapshot of an instance of a host.
 func (c *Client) Snapshot(
 	ctx context.Context, h pando.Host, ask pando.SnapshotAsk,
-) (out pando.SnapshotStatus, err error) {
+) (out pando.SealedSnapshot, err error) {
 	q := url.Values{"instance": {string(ask.Instance)}}
-	if ask.Encrypt {
-		q.Set("encrypt", "true")
+	if ask.Plain {
+		q.Set("plain", "true")
 	}
 	return out, c.read(ctx, h, http.MethodPost, SnapshotsPath, q, nil, &out)
 }
@@ -27,7 +27,7 @@ func (c *Client) Snapshot(
 // Snapshots returns the snapshots of a host.
 func (c *Client) Snapshots(
 	ctx context.Context, h pando.Host, s pando.ServiceKey,
-) (out []pando.SnapshotStatus, err error) {
+) (out []pando.SealedSnapshot, err error) {
 	q := url.Values{}
 	if s.Name != "" {
 		q = url.Values{"tenant": {string(s.Tenant)}, "service": {string(s.Name)}}
@@ -49,7 +49,7 @@ func snapshotRoutes(mux *http.ServeMux, a pando.HostAgent) {
 	mux.HandleFunc("POST "+SnapshotsPath, func(w http.ResponseWriter, r *http.Request) {
 		s, err := a.Snapshot(r.Context(), pando.SnapshotAsk{
 			Instance: pando.InstanceID(r.FormValue("instance")),
-			Encrypt:  r.FormValue("encrypt") == "true"})
+			Plain:    r.FormValue("plain") == "true"})
 		answer(w, s, err)
 	})
 	mux.HandleFunc("GET "+SnapshotsPath, func(w http.ResponseWriter, r *http.Request) {
@@ -58,7 +58,7 @@ func snapshotRoutes(mux *http.ServeMux, a pando.HostAgent) {
 		if r.FormValue("service") != "" {
 			s, err = service(r)
 		}
-		var all []pando.SnapshotStatus
+		var all []pando.SealedSnapshot
 		if err == nil {
 			all, err = a.Snapshots(r.Context(), s)
 		}

@@ -10,10 +10,10 @@ import (
 func TestRequestsAboutSnapshotsArriveAtTheirHost(t *testing.T) {
 	to, c := serve(t, &host{}, "unix")
 	web := pando.DefaultService("web")
-	for _, encrypt := range []bool{false, true} {
-		st, err := c.Snapshot(t.Context(), to, pando.SnapshotAsk{Instance: "web-1", Encrypt: encrypt})
-		if err != nil || st.Instance != "web-1" || st.Encrypted != encrypt {
-			t.Errorf("encrypted %v: %+v, %v", encrypt, st, err)
+	for _, plain := range []bool{false, true} {
+		st, err := c.Snapshot(t.Context(), to, pando.SnapshotAsk{Instance: "web-1", Plain: plain})
+		if err != nil || st.Instance != "web-1" || st.Encrypted == plain || st.Seal != "proof" {
+			t.Errorf("plain %v: %+v, %v", plain, st, err)
 		}
 	}
 	for _, s := range []pando.ServiceKey{{}, web} {

@@ -56,6 +56,7 @@ func sendFile(out *tar.Writer, path string) error {
 type arriving struct {
 	in   *tar.Reader
 	move pando.MoveMark
+	room room // for its files
 }
 
 // newArriving reads the description of the program.
@@ -82,7 +83,15 @@ func newArriving(r io.Reader, m *pando.MoveMark) (*arriving, *frozen, error) {
 }
 
 // receive writes the rest of the program to a folder.
-func (a *arriving) receive(dir string) error {
+func (a *arriving) receive(dir string) (err error) {
+	if a.room, err = roomIn(dir); err != nil {
+		return err
+	}
+	return a.receiveIn(dir)
+}
+
+// receiveIn is receive within the room of a.
+func (a *arriving) receiveIn(dir string) error {
 	b := make([]byte, copyBytes)
 	for {
 		h, err := a.in.Next()
@@ -91,6 +100,9 @@ func (a *arriving) receive(dir string) error {
 		}
 		if err == nil && h.Name != filepath.Base(h.Name) {
 			err = fmt.Errorf("%w: the name %q", pando.ErrInvalid, h.Name)
+		}
+		if err == nil {
+			err = a.room.take(h.Size)
 		}
 		if err == nil {
 			err = a.receiveFile(dir, h.Name, b)
@@ -104,7 +116,7 @@ func (a *arriving) receive(dir string) error {
 func (a *arriving) receiveFile(dir, name string, b []byte) error {
 	path, in := filepath.Join(dir, name), a.in
 	if of, ok := strings.CutSuffix(path, deltaSuffix); ok {
-		return receiveDelta(of, filepath.Join(dir, baseFile), in)
+		return receiveDelta(of, filepath.Join(dir, baseFile), in, &a.room)
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -13,15 +13,21 @@ import (
 	"pando.run/pando"
 )
 
-// A hung shim delays its caller for a while only: it is killed, and its program with it.
+// A hung shim delays its caller for a while only: it is killed, and its program with it. Stop
+// continues a stopped one first, so the test calls what follows.
 func TestAHungShimIsKilled(t *testing.T) {
 	b := run(t, newDriver(t, 0), nil, "/bin/sleep", "1000")
 	slot := b.(*sandbox).slot
 	if err := unix.Kill(slot.PID, unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	for deadline := time.Now().Add(10 * time.Second); !slot.stopped(); {
+		if time.Now().After(deadline) {
+			t.Fatal("SIGSTOP does not stop it")
+		}
+	}
 	stopped := make(chan error, 1)
-	go func() { stopped <- b.Stop(t.Context()) }()
+	go func() { stopped <- b.(*sandbox).stop(t.Context()) }()
 	select {
 	case err := <-stopped:
 		if err != nil {

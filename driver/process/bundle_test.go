@@ -48,8 +48,8 @@ func TestAProgramSeesItsBundleWhereTheHostHasNone(t *testing.T) {
 	if _, err := os.Stat("/srv/pando-test"); err == nil {
 		t.Error("the host has the folder of the bundle now")
 	}
-	if got := Images(d.RunDir); !got["sha256:1"] {
-		t.Errorf("the bundle in use is not among %v", got)
+	if got, err := Images(d.RunDir); err != nil || !got["sha256:1"] {
+		t.Errorf("the bundle in use is not among %v (%v)", got, err)
 	}
 }
 

@@ -47,7 +47,7 @@ func (b *sandbox) connection(ctx context.Context, port uint16) (io.ReadWriteClos
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w: nothing takes connections at port %d inside %s: %w",
-			pando.ErrUnavailable, port, b.slot.Instance, errors.Unwrap(err))
+			pando.ErrUnreachable, port, b.slot.Instance, errors.Unwrap(err))
 	}
 	near, far := net.Pipe()
 	go passOn(far, c.(*net.TCPConn))

@@ -209,7 +209,7 @@ func (b *base) sendDelta(out *tar.Writer, path string, only bool) error {
 }
 
 // receiveDelta writes the file of pages that sendDelta sent.
-func receiveDelta(path, basePath string, in io.Reader) (err error) {
+func receiveDelta(path, basePath string, in io.Reader, r *room) (err error) {
 	var b base
 	f, err := os.Open(basePath)
 	if err != nil {
@@ -228,12 +228,18 @@ func receiveDelta(path, basePath string, in io.Reader) (err error) {
 	if n > literal/pageBytes {
 		return fmt.Errorf("%w: %d pages", pando.ErrInvalid, n)
 	}
+	if most := int64(n) * pageBytes; most > r.bytes+int64(len(b.pages)) {
+		return r.take(most)
+	}
 	refs := make([]byte, 4*int(n))
 	if _, err := io.ReadFull(in, refs); err != nil {
 		return err
 	}
 	if head[0] == 1 && differing(refs) < int(n)/4 {
 		return patch(path, basePath, b.pages, refs, in)
+	}
+	if err := r.take(copiesIn(refs) * pageBytes); err != nil {
+		return err
 	}
 	out, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -316,4 +322,14 @@ func patch(path, basePath string, was, refs []byte, in io.Reader) (err error) {
 		return err
 	}
 	return os.Rename(basePath, path)
+}
+
+// copiesIn counts the pages of a delta that are copied from the base.
+func copiesIn(refs []byte) (n int64) {
+	for at := 0; at < len(refs); at += 4 {
+		if binary.LittleEndian.Uint32(refs[at:]) != literal {
+			n++
+		}
+	}
+	return n
 }

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math"
 	"net/netip"
@@ -77,7 +78,8 @@ type Driver struct {
 	ranges   ranges
 	mu       sync.Mutex
 	prepared map[pando.InstanceID]*prepared
-	gone     chan struct{} // wakes the sweep of logs
+	boxes    map[*sandbox]bool // whose shims are watched
+	gone     chan struct{}     // wakes the sweep of logs
 	done     chan struct{}
 	wg       sync.WaitGroup
 	removals sync.WaitGroup
@@ -99,20 +101,26 @@ func New(c Config) (*Driver, error) {
 	d := &Driver{
 		Config:   c,
 		prepared: map[pando.InstanceID]*prepared{},
+		boxes:    map[*sandbox]bool{},
 		ranges:   ranges{dir: c.Users, runDir: c.RunDir, clock: c.Clock},
 		gone:     make(chan struct{}, 1),
 		done:     make(chan struct{}),
 	}
 	d.pool = newPool(c, d.newSlot)
-	for _, s := range d.found() {
+	found, err := d.found()
+	if err != nil {
+		return nil, fmt.Errorf("find the sandboxes of a former agent: %w", err)
+	}
+	for _, s := range found {
 		d.pool.adopt(s)
 	}
-	d.wg.Add(2)
+	d.wg.Add(3)
 	go func() {
 		defer d.wg.Done()
 		d.pool.keepReady(d.done)
 	}()
 	go d.sweeping()
+	go d.watchShims()
 	d.pool.refill()
 	return d, nil
 }
@@ -129,8 +137,9 @@ func (d *Driver) Close() error {
 func (d *Driver) Purge(context.Context) error {
 	d.pool.stop()
 	d.removals.Wait()
-	var errs []error
-	for _, s := range d.found() {
+	found, err := d.found()
+	errs := []error{err}
+	for _, s := range found {
 		errs = append(errs, s.destroy())
 	}
 	d.Cgroups.Prune(filepath.Dir(d.cgroupName(0)))
@@ -138,66 +147,99 @@ func (d *Driver) Purge(context.Context) error {
 }
 
 // found reads the slots of former agents from the run directory. If an agent died while it made a
-// slot, the slot has no record and soon no shim. The list has it as dead.
-func (d *Driver) found() []*slot {
-	dirs, _ := filepath.Glob(filepath.Join(d.RunDir, "*"))
+// slot, the slot has no record and soon no shim. The list has it as dead. A slot whose record cannot
+// be understood is left alone: its program may run. An error says that a record could not be read.
+func (d *Driver) found() ([]*slot, error) {
+	dirs, err := os.ReadDir(d.RunDir)
+	if err != nil {
+		return nil, err
+	}
 	var out []*slot
 	for _, dir := range dirs {
-		number, err := strconv.Atoi(filepath.Base(dir))
+		number, err := strconv.Atoi(dir.Name())
 		if err != nil {
 			continue
 		}
 		s := d.slot(number)
-		if b, err := os.ReadFile(filepath.Join(dir, "slot.json")); err == nil {
-			err = json.Unmarshal(b, s)
-			if err != nil {
-				d.Log.Error("the record of a sandbox cannot be read", "number", number, "error", err)
-			}
+		err = readSlot(s.dir, s)
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			s.cgroup, err = d.Cgroups.Make(d.cgroupName(number))
+		} else if !errors.Is(err, pando.ErrInvalid) {
+			return nil, err
 		}
-		if s.cgroup, err = d.Cgroups.Make(d.cgroupName(s.Number)); err != nil {
-			d.Log.Error("a sandbox without its cgroup is left out", "instance", s.Instance, "error", err)
+		if err != nil {
+			d.pool.keep(number)
+			d.Log.Error("a sandbox is left out and left alone", "number", number, "instance", s.Instance,
+				"error", err)
 			continue
 		}
 		out = append(out, s)
 	}
 	slices.SortFunc(out, func(a, b *slot) int { return a.Number - b.Number })
-	return out
+	return out, nil
 }
 
-// records reads the slots with an instance in a run directory, with or without an agent.
-func records(runDir string) (out []slot) {
-	files, _ := filepath.Glob(filepath.Join(runDir, "*", "slot.json"))
-	for _, file := range files {
+// readSlot reads the record of a sandbox in its folder. ErrInvalid: the record is there, and makes no
+// sense.
+func readSlot(dir string, s *slot) error {
+	b, err := os.ReadFile(filepath.Join(dir, "slot.json"))
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, s); err != nil {
+		return fmt.Errorf("%w: the record of the sandbox in %s: %w", pando.ErrInvalid, dir, err)
+	}
+	return nil
+}
+
+// records reads the slots with an instance in a run directory, with or without an agent. An error
+// says that there may be more.
+func records(runDir string) (out []slot, err error) {
+	dirs, err := os.ReadDir(runDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, dir := range dirs {
 		var s slot
-		if b, err := os.ReadFile(file); err == nil && json.Unmarshal(b, &s) == nil && s.Instance != "" {
+		err := readSlot(filepath.Join(runDir, dir.Name()), &s)
+		switch {
+		case err == nil && s.Instance != "":
 			out = append(out, s)
+		case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR):
+			return out, fmt.Errorf("list the sandboxes of this host: %w", err)
 		}
 	}
-	return out
+	return out, nil
 }
 
-// Instances counts the instances with a sandbox in a run directory, with or without an agent.
-func Instances(runDir string) int { return len(records(runDir)) }
+// Instances counts the instances with a sandbox in a run directory, with or without an agent. An
+// error says that there may be more.
+func Instances(runDir string) (int, error) {
+	all, err := records(runDir)
+	return len(all), err
+}
 
 // Images returns the digests of the images and bundles that instances with a sandbox in a run
-// directory run.
-func Images(runDir string) map[string]bool {
+// directory run. An error says that there may be more.
+func Images(runDir string) (map[string]bool, error) {
 	out := map[string]bool{}
-	for _, s := range records(runDir) {
+	all, err := records(runDir)
+	for _, s := range all {
 		if digest := s.Spec.Files().Digest; digest != "" {
 			out[digest] = true
 		}
 	}
-	return out
+	return out, err
 }
 
 // servicesOf returns the services of the instances with a sandbox in a run directory.
-func servicesOf(runDir string) map[pando.ServiceKey]bool {
+func servicesOf(runDir string) (map[pando.ServiceKey]bool, error) {
 	out := map[pando.ServiceKey]bool{}
-	for _, s := range records(runDir) {
+	all, err := records(runDir)
+	for _, s := range all {
 		out[s.Service] = true
 	}
-	return out
+	return out, err
 }
 
 func (d *Driver) cgroupName(number int) string {
@@ -241,10 +283,8 @@ func (d *Driver) use(ctx context.Context, s *slot, spec pando.SandboxSpec, load 
 	error) {
 	b, err := d.start(ctx, s, spec, load)
 	if err != nil {
-		err = fmt.Errorf("start %s: %w", spec.Instance.ID, err)
-		err = errors.Join(err, s.destroy())
-		d.pool.free(s.Number)
-		return nil, err
+		d.scrap(s)
+		return nil, fmt.Errorf("start %s: %w", spec.Instance.ID, err)
 	}
 	return b, nil
 }
@@ -456,34 +496,71 @@ func identity(name string, otherwise uint32) (uid, gid uint32, err error) {
 	return uint32(a), uint32(b), nil
 }
 
-// Attach implements pando.Sandboxes.
+// attachingMax bounds the shims that Attach asks at a time.
+const attachingMax = 32
+
+// Attach implements pando.Sandboxes. It asks all shims side by side, each for at most shimWaitMax: a
+// shim that does not answer keeps no agent out.
 func (d *Driver) Attach(ctx context.Context) ([]pando.Sandbox, error) {
-	var out []pando.Sandbox
-	for _, s := range d.found() {
-		if s.Instance == "" {
-			continue
-		}
-		b, err := d.open(ctx, s, request{})
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("find the sandboxes of a former agent: %w", ctx.Err())
-		}
-		if err == nil && b.empty {
-			// A former agent died between the claim and the start: there is no program to continue.
-			b.close()
-			if err := s.destroy(); err != nil {
-				d.Log.Error("a sandbox that was claimed and never used is not wholly gone", "instance",
-					s.Instance, "error", err)
-			}
-			d.pool.free(s.Number)
-			continue
-		}
-		if err != nil {
-			// Its shim ended without an agent, and the kernel ended the program with it. The agent
-			// gets the exit from the sandbox, with the last lines of its log, and then removes it.
-			d.Log.Warn("the shim of a sandbox is gone", "instance", s.Instance, "error", err)
-			b = d.lost(s)
-		}
-		out = append(out, b)
+	slots, err := d.found()
+	if err != nil {
+		return nil, fmt.Errorf("find the sandboxes of a former agent: %w", err)
 	}
-	return out, nil
+	slots = slices.DeleteFunc(slots, func(s *slot) bool { return s.Instance == "" })
+	out := make([]pando.Sandbox, len(slots))
+	var wg sync.WaitGroup
+	places := make(chan struct{}, attachingMax)
+	for n, s := range slots {
+		places <- struct{}{}
+		wg.Go(func() {
+			if b := d.attach(ctx, s); b != nil {
+				out[n] = b
+			}
+			<-places
+		})
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("find the sandboxes of a former agent: %w", ctx.Err())
+	}
+	return slices.DeleteFunc(out, func(b pando.Sandbox) bool { return b == nil }), nil
+}
+
+// attach returns the sandbox of a slot of a former agent, or nil if no program ever started in it.
+func (d *Driver) attach(ctx context.Context, s *slot) *sandbox {
+	ctx, cancel := context.WithTimeout(ctx, shimWaitMax)
+	defer cancel()
+	var b *sandbox
+	err := s.answerable()
+	if err == nil {
+		b, err = d.open(ctx, s, request{})
+	}
+	switch {
+	case err == nil && b.empty:
+		// A former agent died between the claim and the start: there is no program to continue.
+		b.close()
+		d.scrap(s)
+		return nil
+	case err == nil:
+		return b
+	case s.alive():
+		// Its program runs on. What failed may pass, and its shim is asked again.
+		return d.silent(s, err)
+	}
+	// Its shim ended without an agent, and the kernel ended the program with it. The agent gets the
+	// exit from the sandbox, with the last lines of its log, and then removes it.
+	d.Log.Warn("the shim of a sandbox is gone", "instance", s.Instance, "error", err)
+	return d.lost(s)
+}
+
+// scrap removes a sandbox in which nothing runs, and frees its number once it is gone.
+func (d *Driver) scrap(s *slot) {
+	if err := s.destroy(); err != nil {
+		d.Log.Error("a sandbox without a program is not wholly gone; the next agent tries again",
+			"number", s.Number, "instance", s.Instance, "error", err)
+		if s.alive() {
+			return
+		}
+	}
+	d.pool.free(s.Number)
 }

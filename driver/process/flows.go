@@ -25,8 +25,7 @@ func (b *sandbox) Flows(context.Context) (int, error) {
 			return err
 		}
 		for _, s := range slices.Concat(tcp, udp) {
-			// A handshake that the client has not completed holds nothing up.
-			if s.State != sockets.NewSynRecv && steered(s.Local.Addr()) {
+			if counts(s) {
 				n++
 			}
 		}
@@ -36,6 +35,12 @@ func (b *sandbox) Flows(context.Context) (int, error) {
 		return 0, fmt.Errorf("count the flows of %s: %w", b.slot.Instance, err)
 	}
 	return n, nil
+}
+
+// counts reports whether a socket has a flow. A handshake that the client has not completed holds
+// nothing up.
+func counts(s sockets.Socket) bool {
+	return s.State != sockets.NewSynRecv && steered(s.Local.Addr())
 }
 
 // steered reports whether a socket's own address is a VIP.

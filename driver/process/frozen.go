@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -168,7 +169,7 @@ func (b *sandbox) Freeze(ctx context.Context, dir string) (pando.Machine, error)
 	if err := b.d.Freezer.Missing(); err != nil {
 		return own, err
 	}
-	r, err := b.ask(ctx, request{Verb: "describe"})
+	r, err := b.askSoon(ctx, request{Verb: "describe"})
 	if err == nil {
 		err = freezable(r.Frozen, b.slot.Spec)
 	}
@@ -179,8 +180,10 @@ func (b *sandbox) Freeze(ctx context.Context, dir string) (pando.Machine, error)
 		return own, err
 	}
 	p := *r.Frozen
-	err = b.d.Freezer.Freeze(ctx, pando.Frozen{Inside: b.slot.PID, PID: p.PID, UID: p.UID, GID: p.GID,
-		Dir: dir, Pipe: p.Pipe})
+	of, err := b.slot.frozen(p, dir)
+	if err == nil {
+		err = b.d.Freezer.Freeze(ctx, of)
+	}
 	if err == nil {
 		err = packPrivate(b.slot.root(), dir)
 	}
@@ -191,6 +194,21 @@ func (b *sandbox) Freeze(ctx context.Context, dir string) (pando.Machine, error)
 		err = errors.Join(err, b.Resume(context.WithoutCancel(ctx)))
 	}
 	return own, err
+}
+
+// frozen describes a program of this sandbox for the Freezer, with the rights that its spec gives.
+func (s *slot) frozen(p frozen, dir string) (pando.Frozen, error) {
+	f := pando.Frozen{Inside: s.PID, PID: p.PID, UID: p.UID, GID: p.GID, Dir: dir, Pipe: p.Pipe}
+	if s.Spec.Unconfined() {
+		return f, nil
+	}
+	rules, err := filter()
+	for _, r := range rules {
+		f.Filter = binary.NativeEndian.AppendUint16(f.Filter, r.Op)
+		f.Filter = append(f.Filter, r.Jt, r.Jf)
+		f.Filter = binary.NativeEndian.AppendUint32(f.Filter, r.K)
+	}
+	return f, err
 }
 
 // freezable returns nil if a program can be frozen, else the reason.
@@ -276,7 +294,8 @@ func (s *slot) root() string { return fmt.Sprintf("/proc/%d/root", s.PID) }
 // thawer starts the frozen programs of snapshots.
 type thawer struct{ *Driver }
 
-// thawable reads a snapshot and gives a program the user of the frozen one.
+// thawable reads a snapshot and gives a program the user of the frozen one, if the spec gives it
+// that user.
 func (d thawer) thawable(spec pando.SandboxSpec, p *program) (*frozen, *arriving, error) {
 	if d.Freezer == nil {
 		return nil, nil, fmt.Errorf("%w: this host has no CRIU", pando.ErrUnsupported)
@@ -299,8 +318,29 @@ func (d thawer) thawable(spec pando.SandboxSpec, p *program) (*frozen, *arriving
 		return nil, nil, fmt.Errorf("%w: the spec has changed: its program has an image or root, and "+
 			"the snapshot has neither", pando.ErrConflict)
 	}
+	if err := f.hasUser(spec.Spec, *p); err != nil {
+		return nil, nil, err
+	}
 	p.UID, p.GID = f.UID, f.GID
 	return f, a, nil
+}
+
+// hasUser returns nil if a frozen program has the user of the spec. Without a user in it, each
+// sandbox has one of its own, and a program keeps that of the sandbox where it began.
+func (f *frozen) hasUser(s pando.Spec, p program) error {
+	switch {
+	case f.PID < pidFirst:
+		return fmt.Errorf("%w: its process has the number %d, which no program of a sandbox has",
+			pando.ErrForbidden, f.PID)
+	case s.User != "" && (f.UID != p.UID || f.GID != p.GID):
+		return fmt.Errorf("%w: it was frozen as user %d and group %d, and the user %q of the spec has %d "+
+			"and %d on this host; `pando deploy` starts the program anew", pando.ErrForbidden, f.UID, f.GID,
+			s.User, p.UID, p.GID)
+	case s.User == "" && (f.UID != f.GID || f.UID < uidFirst || f.UID >= uidVolumes):
+		return fmt.Errorf("%w: it was frozen as user %d and group %d, and the spec gives it a user of "+
+			"its own; `pando deploy` starts the program anew", pando.ErrForbidden, f.UID, f.GID)
+	}
+	return nil
 }
 
 // kept reads a snapshot of this host's store.
@@ -337,9 +377,11 @@ func (d thawer) thawIn(
 		return fmt.Errorf("open the output of the program: %w", err)
 	}
 	defer out.Close()
-	err = d.Freezer.Thaw(ctx, pando.Frozen{Inside: s.PID, PID: f.PID, UID: f.UID, GID: f.GID, Dir: dir,
-		Pipe: f.Pipe, Output: out.Fd(), Groups: d.Groups, Entry: s.cgroup.Entry(),
-		Connections: connections})
+	of, err := s.frozen(f, dir)
+	if err == nil {
+		of.Output, of.Groups, of.Entry, of.Connections = out.Fd(), d.Groups, s.cgroup.Entry(), connections
+		err = d.Freezer.Thaw(ctx, of)
+	}
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package process
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"runtime"
@@ -106,7 +107,9 @@ func (s *shim) stack(p program) (int, error) {
 		return -1, err
 	}
 	defer func() { _ = os.Chdir("/") }()
-	options := fmt.Sprintf("lowerdir=%s,upperdir=%s/upper,workdir=%[2]s/work",
+	// The layers and the upper folder lie on two file systems. Without xino a file has another device
+	// than its folder, and another inode once it is written to: programs take a hard link for two files.
+	options := fmt.Sprintf("xino=on,lowerdir=%s,upperdir=%s/upper,workdir=%[2]s/work",
 		strings.Join(layers, ":"),
 		stage)
 	err = unix.Mount("overlay", path.Join(stage, "root"), "overlay", plain, options)
@@ -276,7 +279,10 @@ func plainFile(dir int, name, text string, owner uint32) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	_, err = unix.Write(fd, []byte(text))
+	n, err := unix.Write(fd, []byte(text))
+	if err == nil && n < len(text) {
+		err = io.ErrShortWrite // the file system of the upper layer is full
+	}
 	err = errors.Join(err, unix.Fchown(fd, int(owner), int(owner)))
 	if err = errors.Join(err, unix.Close(fd)); err != nil {
 		return -1, err
@@ -340,10 +346,7 @@ func (d *Driver) claim(spec pando.Spec) (*slot, error) {
 		(len(spec.Grants) == 0 || s.Grants) && (spec.Runtime == "" || s.Runtimes) {
 		return s, err
 	}
-	if err := s.destroy(); err != nil {
-		return nil, err
-	}
-	d.pool.free(s.Number)
+	d.scrap(s)
 	return d.pool.make()
 }
 

@@ -73,7 +73,7 @@ func newImageDriver(t *testing.T, pool int) *Driver {
 	dir := t.TempDir()
 	layers := filepath.Join(dir, "layers")
 	copyProgram(t, filepath.Join(layers, "low"), "/bin/sh", "/usr/bin/id", "/bin/ls", "/bin/cat",
-		"/bin/touch", "/bin/grep", "/bin/sleep")
+		"/bin/touch", "/bin/grep", "/bin/sleep", "/bin/ln", "/bin/cp", "/usr/bin/stat")
 	for name, text := range map[string]string{"low/data/low": "low", "high/data/high": "high"} {
 		path := filepath.Join(layers, name)
 		err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
@@ -140,6 +140,20 @@ func TestAProgramSeesItsImageAndNothingOfTheHost(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(d.Layers, "high/data/mine")); err == nil {
 		t.Error("the instance wrote into a layer of its image")
+	}
+}
+
+// A file has one identity: the two names of a hard link are one file, in the folder's file system,
+// also once it was written to.
+func TestAFileOfAnImageHasOneIdentity(t *testing.T) {
+	d := newImageDriver(t, 1)
+	b := run(t, d, withImage, "/bin/sh", "-c", `cd /data; stat -c %i high; ln high two; cp high two 2>&1
+		cat high; echo; stat -c %i high; stat -c %i two; stat -c %d . high two`)
+	exited(t, b)
+	out := b.LastLines(20)
+	if len(out) != 8 || !strings.Contains(out[1], "same file") || out[2] != "high" ||
+		out[3] != out[0] || out[4] != out[0] || out[5] != out[6] || out[5] != out[7] {
+		t.Errorf("inode, cp, content, inodes, devices:\n%s", strings.Join(out, "\n"))
 	}
 }
 

@@ -69,7 +69,7 @@ func (b travel) movable(ctx context.Context) (*frozen, error) {
 	if err := b.d.Freezer.Missing(); err != nil {
 		return nil, err
 	}
-	r, err := b.ask(ctx, request{Verb: "describe"})
+	r, err := b.askSoon(ctx, request{Verb: "describe"})
 	if err == nil {
 		err = freezable(r.Frozen, b.slot.Spec)
 	}
@@ -98,8 +98,10 @@ func (b travel) sendMemory(out *tar.Writer) (*base, error) {
 func (b travel) writeProgram(
 	ctx context.Context, out *tar.Writer, p frozen, dir string, was *base,
 ) error {
-	err := b.d.Freezer.Freeze(ctx, pando.Frozen{Inside: b.slot.PID, PID: p.PID, UID: p.UID, GID: p.GID,
-		Dir: dir, Pipe: p.Pipe})
+	of, err := b.slot.frozen(p, dir)
+	if err == nil {
+		err = b.d.Freezer.Freeze(ctx, of)
+	}
 	if err == nil {
 		err = packPrivate(b.slot.root(), dir)
 	}

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"fmt"
 	"log/slog"
 	"runtime"
 	"sync"
@@ -46,7 +47,10 @@ func newPool(c Config, newSlot func(number int) (*slot, error)) *pool {
 // it. adopt destroys an unused slot without a shim.
 func (p *pool) adopt(s *slot) {
 	if s.Instance == "" && !s.alive() {
-		_ = s.destroy()
+		if err := s.destroy(); err != nil {
+			p.log.Error("a sandbox of a former agent is not wholly gone", "number", s.Number, "error", err)
+			p.keep(s.Number)
+		}
 		return
 	}
 	p.mu.Lock()
@@ -55,6 +59,13 @@ func (p *pool) adopt(s *slot) {
 	if s.Instance == "" {
 		p.ready = append(p.ready, s)
 	}
+}
+
+// keep marks the number of a sandbox that is left alone.
+func (p *pool) keep(number int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.taken[number] = true
 }
 
 // stop empties the pool and makes no new sandboxes ahead of need. The sandboxes keep running.
@@ -163,25 +174,35 @@ const makingPerCPU = 4
 func (p *pool) make() (*slot, error) {
 	p.making <- struct{}{}
 	defer func() { <-p.making }()
-	number := p.take()
-	s, err := p.newSlot(number)
+	number, err := p.take()
 	if err != nil {
+		return nil, err
+	}
+	s, err := p.newSlot(number)
+	if err != nil && s == nil {
 		p.free(number)
 	}
-	return s, err
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
-// take marks the next free number as used, and returns it.
-func (p *pool) take() int {
+// take marks the next free number as used, and returns it. It refuses if there is none: two
+// sandboxes of one number would share addresses and a folder.
+func (p *pool) take() (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for n := 0; p.taken[p.next] && n <= p.numbers; n++ {
+	for range p.numbers {
+		number := p.next
 		p.next = (p.next + 1) % p.numbers
+		if !p.taken[number] {
+			p.taken[number] = true
+			return number, nil
+		}
 	}
-	number := p.next
-	p.taken[number] = true
-	p.next = (p.next + 1) % p.numbers
-	return number
+	return 0, fmt.Errorf("%w: all %d sandboxes of this host are in use; start it on another host",
+		pando.ErrRefused, p.numbers)
 }
 
 // free returns the number of a sandbox that is gone.
@@ -199,10 +220,13 @@ func (p *pool) claim() (*slot, error) {
 		if s == nil {
 			return p.make()
 		}
-		if s.alive() {
+		if s.answerable() == nil {
 			return s, nil
 		}
-		_ = s.destroy()
+		if err := s.destroy(); err != nil {
+			p.log.Error("a sandbox without a shim is not wholly gone", "number", s.Number, "error", err)
+			continue // its number stays taken
+		}
 		p.free(s.Number)
 	}
 }

@@ -119,3 +119,20 @@ func TestFewSandboxesAreMadeAtATime(t *testing.T) {
 		}
 	})
 }
+
+// Two sandboxes never have one number, also when all are in use.
+func TestAPoolWithoutAFreeNumberRefuses(t *testing.T) {
+	p := fakePool()
+	for range p.numbers {
+		if _, err := p.claim(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s, err := p.claim(); err == nil {
+		t.Errorf("got the number %d twice", s.Number)
+	}
+	p.free(2)
+	if s, err := p.claim(); err != nil || s.Number != 2 {
+		t.Error(s, err)
+	}
+}

@@ -99,9 +99,5 @@ func (d *Driver) Discard(i pando.InstanceID) {
 // drop removes a sandbox in which nothing has started.
 func (d *Driver) drop(p *prepared) {
 	p.box.close()
-	if err := p.box.slot.destroy(); err != nil {
-		d.Log.Error("a sandbox that was prepared and never used is not wholly gone", "instance",
-			p.box.slot.Instance, "error", err)
-	}
-	d.pool.free(p.box.slot.Number)
+	d.scrap(p.box.slot)
 }

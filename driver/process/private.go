@@ -131,8 +131,8 @@ func (p *privatePacker) add(name string, e fs.DirEntry, err error) error {
 	return err
 }
 
-// unpackPrivate writes the files of a snapshot into a sandbox without a program. Its root keeps
-// every path inside.
+// unpackPrivate writes the files of a snapshot into a sandbox without a program. Anybody can make
+// such a file, so it writes below the folders in memory only, and follows no link of the archive.
 func unpackPrivate(at, dir string) error {
 	root, err := os.OpenRoot(at)
 	if err != nil {
@@ -144,13 +144,20 @@ func unpackPrivate(at, dir string) error {
 		return err
 	}
 	defer f.Close()
+	u := &privateUnpacker{root: root, left: privateBytesMax, device: map[string]uint64{}}
+	for _, folder := range frozenFolders {
+		var device uint64
+		if inMemory(filepath.Join(at, folder), &device) {
+			u.device[folder] = device
+		}
+	}
 	for in := tar.NewReader(f); ; {
 		h, err := in.Next()
 		if err == io.EOF {
 			return nil
 		}
 		if err == nil {
-			err = putPrivate(root, h, in)
+			err = u.put(h, in)
 		}
 		if err != nil {
 			return fmt.Errorf("bring back the files in memory: %w", err)
@@ -158,14 +165,59 @@ func unpackPrivate(at, dir string) error {
 	}
 }
 
-func putPrivate(root *os.Root, h *tar.Header, in io.Reader) error {
-	name := strings.TrimSuffix(h.Name, "/")
+type privateUnpacker struct {
+	root *os.Root
+	left int64
+	// device is that of each folder in memory. A file of another device is another mount: a folder of
+	// the host, a volume, a file of the kernel.
+	device map[string]uint64
+}
+
+// within returns nil if a name may be written: it and its folder are of a folder in memory.
+func (u *privateUnpacker) within(name string) error {
+	bad := fmt.Errorf("%w: %q is not in a folder of the sandbox in memory", pando.ErrForbidden, name)
+	for left := range frozenLeft {
+		if name == left || strings.HasPrefix(name, left+"/") {
+			return bad
+		}
+	}
+	for folder, device := range u.device {
+		if name != folder && !strings.HasPrefix(name, folder+"/") {
+			continue
+		}
+		if name != folder {
+			st, err := u.root.Stat(filepath.Dir(name))
+			if err != nil || st.Sys().(*syscall.Stat_t).Dev != device {
+				return bad
+			}
+		}
+		st, err := u.root.Lstat(name)
+		if err == nil && st.Sys().(*syscall.Stat_t).Dev != device {
+			return bad
+		}
+		return nil
+	}
+	return bad
+}
+
+func (u *privateUnpacker) put(h *tar.Header, in io.Reader) error {
+	root, name := u.root, strings.TrimSuffix(h.Name, "/")
 	if frozenLeft[name] {
 		return nil
 	}
+	if !filepath.IsLocal(name) || filepath.Clean(name) != name {
+		return fmt.Errorf("%w: the name %q", pando.ErrInvalid, h.Name)
+	}
+	if err := u.within(name); err != nil {
+		return err
+	}
+	was, err := root.Lstat(name)
 	mode := h.FileInfo().Mode()
 	switch h.Typeflag {
 	case tar.TypeDir:
+		if err == nil && !was.IsDir() {
+			return fmt.Errorf("%w: %q is no folder", pando.ErrForbidden, name)
+		}
 		if err := root.Mkdir(name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
@@ -176,23 +228,37 @@ func putPrivate(root *os.Root, h *tar.Header, in io.Reader) error {
 		}
 		return errors.Join(err, root.Lchown(name, h.Uid, h.Gid))
 	case tar.TypeReg:
-		w, err := root.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-		if err != nil {
-			return err
+		if err == nil && !was.Mode().IsRegular() {
+			return fmt.Errorf("%w: %q is no file", pando.ErrForbidden, name)
 		}
-		_, err = io.Copy(w, in)
-		if err := errors.Join(err, w.Close()); err != nil {
+		if err := u.write(name, h.Size, in); err != nil {
 			return err
 		}
 	default:
 		return nil
 	}
-	err := root.Chown(name, h.Uid, h.Gid)
+	err = root.Chown(name, h.Uid, h.Gid)
 	if err == nil {
+		if !mode.IsDir() { // no file of memory gives the rights of its owner
+			mode &^= fs.ModeSetuid | fs.ModeSetgid
+		}
 		err = root.Chmod(name, mode)
 	}
 	if errors.Is(err, syscall.EROFS) { // a folder of the view itself
 		return nil
 	}
 	return err
+}
+
+// write writes one file. What Pando packs has at most privateBytesMax in all.
+func (u *privateUnpacker) write(name string, size int64, in io.Reader) error {
+	if u.left -= size; u.left < 0 {
+		return fmt.Errorf("%w: its files have more than %d MiB", pando.ErrTooLarge, privateBytesMax>>20)
+	}
+	w, err := u.root.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(w, in)
+	return errors.Join(err, w.Close())
 }

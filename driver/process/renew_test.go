@@ -89,3 +89,23 @@ func TestAnInstanceWithoutSecretsGetsNone(t *testing.T) {
 		t.Error("it is tried again")
 	}
 }
+
+// A secret that cannot be written keeps no signal from the program for one that was. The next attempt
+// writes the other one.
+func TestASecretThatFailsHidesNoOther(t *testing.T) {
+	d := newDriver(t, 1)
+	secrets := map[string][]byte{"key": []byte("one"), "rest": []byte("same")}
+	b := withSecrets(t, d, "web-1", func(*pando.Spec) {}, secrets)
+	secrets["key"], secrets["no/folder"] = []byte("two"), []byte("x")
+	changed, err := b.Renew(t.Context(), secrets, map[string]string{"key": "SIGHUP"})
+	if err == nil {
+		t.Fatalf("a file in no folder was written: %v", changed)
+	}
+	awaitLast(t, b, "two") // the program was signalled
+	delete(secrets, "no/folder")
+	secrets["rest"] = []byte("new")
+	changed, err = b.Renew(t.Context(), secrets, nil)
+	if err != nil || !slices.Equal(changed, []string{"rest"}) {
+		t.Errorf("the next attempt: %v, %v", changed, err)
+	}
+}

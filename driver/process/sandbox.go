@@ -21,15 +21,22 @@ var _ pando.Sandbox = (*sandbox)(nil)
 type sandbox struct {
 	d        *Driver
 	slot     *slot
-	events   chan pando.SandboxEvent
 	listener *ownListener
 	watch    *net.UnixConn
+	events   chan pando.SandboxEvent
 	ended    chan struct{} // closed once the program has exited
+	left     chan struct{} // closed once the agent lets go of it
 	empty    bool          // no program ever started in it
 	thaws    *frozen       // of a sandbox that waits for a frozen program
 	taps     sync.Mutex
 	tap      *tap // of a program that moves, guarded by taps; nil: none
 	once     sync.Once
+	silence
+}
+
+func (d *Driver) newSandbox(s *slot) *sandbox {
+	return &sandbox{d: d, slot: s, events: make(chan pando.SandboxEvent, 16),
+		ended: make(chan struct{}), left: make(chan struct{})}
 }
 
 // open connects to the shim of a slot, and starts or loads a program if the request has one. It
@@ -42,29 +49,26 @@ func (d *Driver) open(ctx context.Context, s *slot, q request) (*sandbox, error)
 	return b, err
 }
 
+// holdWaitMax is how long a shim may take to start a program: it mounts its files, and runs the
+// checks of its configs.
+const holdWaitMax = 30*time.Second + pando.ConfigCheckMax
+
 // hold is open without a listener to the events.
 func (d thawer) hold(ctx context.Context, s *slot, q request) (*sandbox, error) {
-	b := &sandbox{d: d.Driver, slot: s, events: make(chan pando.SandboxEvent, 16),
-		ended: make(chan struct{})}
+	b := d.newSandbox(s)
 	var err error
 	if b.watch, s.ready = s.ready, nil; b.watch == nil {
 		if b.watch, err = dialShim(s); err != nil {
 			return nil, err
 		}
 	}
-	hurry := context.AfterFunc(ctx, func() { _ = b.watch.SetReadDeadline(time.Unix(1, 0)) })
-	var r reply
-	var f *os.File
 	q.Verb = "hold"
-	if err = sendHold(b.watch, q); err == nil {
-		f, err = receive(b.watch, &r)
-	}
-	if !hurry() {
-		err = errors.Join(ctx.Err(), err)
-	}
+	ctx, cancel := context.WithTimeout(ctx, holdWaitMax)
+	defer cancel()
+	r, f, err := converse(ctx, b.watch, q)
 	if err != nil {
 		b.close()
-		return nil, fmt.Errorf("talk to the shim of %s: %w", s.Instance, err)
+		return nil, fmt.Errorf("the sandbox of %s: %w", s.Instance, s.unanswered(ctx, err))
 	}
 	if b.listener, err = newOwnListener(f, s.cgroup); err == nil && r.Error != "" {
 		err = r.err()
@@ -74,16 +78,48 @@ func (d thawer) hold(ctx context.Context, s *slot, q request) (*sandbox, error) 
 		return nil, err
 	}
 	b.empty, b.thaws = r.Code == emptyCode, r.Frozen
+	d.watchShim(b)
 	return b, nil
+}
+
+// converse sends a request and returns its reply. The end of ctx ends both, also against a shim that
+// reads nothing.
+func converse(ctx context.Context, c *net.UnixConn, q request) (r reply, f *os.File, err error) {
+	hurry := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	if err = sendHold(c, q); err == nil {
+		f, err = receive(c, &r)
+	}
+	if !hurry() {
+		if f != nil {
+			f.Close()
+		}
+		return r, nil, errors.Join(ctx.Err(), err)
+	}
+	return r, f, err
+}
+
+// unanswered names the cause of an error in a talk with the shim: it is gone, or it does not answer,
+// or the talk failed on this side.
+func (s *slot) unanswered(ctx context.Context, err error) error {
+	switch {
+	case !s.alive():
+		return fmt.Errorf("%w: its shim is gone: %w", pando.ErrNotFound, err)
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return fmt.Errorf("%w: its shim (process %d) does not answer in time: %w", pando.ErrNotReady,
+			s.PID, ctx.Err())
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return fmt.Errorf("talk to its shim (process %d): %w", s.PID, err)
 }
 
 // lost returns the sandbox of a slot with an ended shim. It reports only that end.
 func (d *Driver) lost(s *slot) *sandbox {
-	b := &sandbox{d: d, slot: s, events: make(chan pando.SandboxEvent, 1),
-		listener: &ownListener{Listener: noListener{}}, ended: make(chan struct{})}
+	b := d.newSandbox(s)
+	b.listener = &ownListener{Listener: noListener{}}
 	b.events <- pando.SandboxEvent{Kind: pando.SandboxExited,
 		Exit: pando.Exit{Code: -1, Signal: shimEnded, LastLines: b.LastLines(20)}}
-	close(b.events)
+	b.over()
 	close(b.ended)
 	return b
 }
@@ -100,8 +136,8 @@ func (noListener) Close() error              { return nil }
 func (noListener) Addr() net.Addr            { return &net.UnixAddr{Net: "unix"} }
 
 func dialShim(s *slot) (*net.UnixConn, error) {
-	if !s.alive() {
-		return nil, fmt.Errorf("the shim of %s: %w", s.Instance, pando.ErrNotFound)
+	if err := s.answerable(); err != nil {
+		return nil, fmt.Errorf("the shim of %s: %w", s.Instance, err)
 	}
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.control(), Net: "unix"})
 	if err != nil {
@@ -112,6 +148,10 @@ func dialShim(s *slot) (*net.UnixConn, error) {
 
 func (b *sandbox) close() {
 	b.once.Do(func() {
+		close(b.left)
+		b.d.forgetShim(b)
+		b.silence.mu.Lock()
+		defer b.silence.mu.Unlock()
 		if b.watch != nil {
 			b.watch.Close()
 		}
@@ -121,33 +161,48 @@ func (b *sandbox) close() {
 	})
 }
 
-// listen passes on the events of the shim. The end of the shim is the end of its program.
+// listen passes on the events of the shim. The end of the shim is the end of its program. An end of
+// the talk alone is not.
 func (b *sandbox) listen() {
-	defer close(b.events)
+	said := map[pando.SandboxEventKind]bool{} // a new talk repeats the past
 	for {
 		var r reply
 		_, err := receive(b.watch, &r)
-		if err != nil {
-			r.Event = &pando.SandboxEvent{Kind: pando.SandboxExited,
-				Exit: pando.Exit{Code: -1, Signal: shimEnded}}
-		}
-		if r.Event == nil {
-			continue
-		}
-		e := *r.Event
-		if e.Kind == pando.SandboxExited {
-			e.Exit.OOMKilled = e.Exit.Signal == "SIGKILL" && b.slot.cgroup.OOMKilled()
-			e.Exit.LastLines = b.LastLines(20)
-			if e.Exit.Code != 0 {
-				view := fmt.Sprintf("/proc/%d/root", b.slot.PID)
-				e.Exit.LastLines = append(e.Exit.LastLines, missing(e.Exit.LastLines, view)...)
-			}
-			b.events <- e
-			close(b.ended)
+		switch {
+		case err != nil && b.resume(err):
+		case err != nil:
+			b.tellShimEnd()
 			return
+		case r.Event == nil || said[r.Event.Kind]:
+		case r.Event.Kind == pando.SandboxExited:
+			b.tellEnd(r.Event.Exit)
+			return
+		default:
+			said[r.Event.Kind] = true
+			b.events <- *r.Event
 		}
-		b.events <- e
 	}
+}
+
+// tellShimEnd is tellEnd for a shim that is gone. At the end of the agent it may just be silent.
+func (b *sandbox) tellShimEnd() {
+	if !closed(b.d.done) || !b.slot.alive() {
+		b.tellEnd(pando.Exit{Code: -1, Signal: shimEnded})
+	}
+}
+
+// tellEnd tells the agent that the program has ended, with the last lines of its log, and ends the
+// events.
+func (b *sandbox) tellEnd(e pando.Exit) {
+	e.OOMKilled = e.Signal == "SIGKILL" && b.slot.cgroup.OOMKilled()
+	e.LastLines = b.LastLines(20)
+	if e.Code != 0 {
+		view := fmt.Sprintf("/proc/%d/root", b.slot.PID)
+		e.LastLines = append(e.LastLines, missing(e.LastLines, view)...)
+	}
+	b.events <- pando.SandboxEvent{Kind: pando.SandboxExited, Exit: e}
+	close(b.ended)
+	b.over()
 }
 
 // ask sends one request on its own connection, so requests do not wait for each other. It hangs up
@@ -159,15 +214,13 @@ func (b *sandbox) ask(ctx context.Context, q request) (reply, error) {
 		return r, fmt.Errorf("%s: %w", q.Verb, err)
 	}
 	defer c.Close()
-	defer context.AfterFunc(ctx, func() { c.Close() })()
-	if err = send(c, q, -1); err == nil {
-		_, err = receive(c, &r)
+	r, _, err = converse(ctx, c, q)
+	if err != nil && q.Verb != "exec" && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		b.doubts() // a command may take longer than its caller waits
 	}
 	switch {
-	case err != nil && ctx.Err() != nil:
-		return r, fmt.Errorf("%s in %s: no answer in time: %w", q.Verb, b.slot.Instance, ctx.Err())
 	case err != nil:
-		return r, fmt.Errorf("%s: the shim is gone: %w", q.Verb, err)
+		return r, fmt.Errorf("%s in %s: %w", q.Verb, b.slot.Instance, b.slot.unanswered(ctx, err))
 	case r.Error != "":
 		return r, errors.New(r.Error)
 	}
@@ -234,6 +287,12 @@ func (b *sandbox) Stop(ctx context.Context) error {
 	if !b.slot.alive() {
 		return nil // the kernel ended everything with its shim
 	}
+	b.slot.wake() // an order to end waits for no one to continue it
+	return b.stop(ctx)
+}
+
+// stop is Stop for a shim that runs.
+func (b *sandbox) stop(ctx context.Context) error {
 	if !(emulator{b}).pressed(ctx) {
 		sig := unix.SignalNum(b.slot.Spec.StopSignal)
 		if sig == 0 {
@@ -294,10 +353,7 @@ func (b *sandbox) Remove(context.Context) error {
 	b.d.removals.Add(1)
 	go func() {
 		defer b.d.removals.Done()
-		if err := b.slot.destroy(); err != nil {
-			b.d.Log.Error("a sandbox is not wholly gone", "instance", b.slot.Instance, "error", err)
-		}
-		b.d.pool.free(b.slot.Number)
+		b.d.scrap(b.slot)
 		b.d.tellGone()
 	}()
 	return nil

@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -80,25 +81,26 @@ func (s *shim) renew(secrets map[string][]byte, signals map[string]string) ([]st
 			pando.ErrUnsupported)
 	}
 	var changed []string
+	var failed []error
 	due := map[unix.Signal]bool{}
 	for _, name := range slices.Sorted(maps.Keys(secrets)) {
 		if s.secrets.has(name, secrets[name]) {
 			continue
 		}
 		if err := s.secrets.put(name, secrets[name], secretMode, *s.program); err != nil {
-			return changed, fmt.Errorf("replace the secret %s: %w", name, err)
+			failed = append(failed, fmt.Errorf("replace the secret %s: %w", name, err))
+			continue
 		}
 		changed = append(changed, name)
 		if sig := unix.SignalNum(signals[name]); sig != 0 {
 			due[sig] = true
 		}
 	}
+	// A secret that was written is not written again, so its signal comes now or never.
 	for sig := range due {
-		if err := hint(s.pid, sig); err != nil {
-			return changed, err
-		}
+		failed = append(failed, hint(s.pid, sig))
 	}
-	return changed, nil
+	return changed, errors.Join(failed...)
 }
 
 // hint signals a program that a file has changed.

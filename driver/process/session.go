@@ -3,7 +3,6 @@ package process
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -32,13 +31,14 @@ func (b *sandbox) Session(ctx context.Context, s pando.SessionSpec) (io.ReadWrit
 	if err != nil {
 		return nil, fmt.Errorf("run a command in %s: %w", b.slot.Instance, err)
 	}
-	hurry := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
-	var r reply
-	if err = send(c, request{Verb: "session", Session: &s}, -1); err == nil {
-		_, err = receive(c, &r)
-	}
-	if !hurry() {
-		err = errors.Join(ctx.Err(), err)
+	begin, cancel := context.WithTimeout(ctx, shimWaitMax)
+	defer cancel()
+	r, _, err := converse(begin, c, request{Verb: "session", Session: &s})
+	if err != nil {
+		if b.slot.alive() && ctx.Err() == nil && begin.Err() != nil {
+			b.doubts()
+		}
+		err = b.slot.unanswered(begin, err)
 	}
 	if err == nil && r.Error != "" {
 		err = fmt.Errorf("%w: %s", pando.ErrInvalid, r.Error)

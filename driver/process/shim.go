@@ -75,6 +75,9 @@ func ShimMain(args []string) int {
 		return 2
 	}
 	catchSignals()
+	// The kernel spares the agent when memory is short. An instance is not spared, and cannot change
+	// that.
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("0"), 0)
 	s := &shim{waits: map[int]chan unix.WaitStatus{}, files: f.openFiles()}
 	s.lastPID, _ = os.OpenFile("/proc/sys/kernel/ns_last_pid", os.O_WRONLY, 0)
 	// The program must not inherit the sockets that command its shim.
@@ -203,6 +206,7 @@ func (s *shim) answer(q request) reply {
 	var r reply
 	var err error
 	switch q.Verb {
+	case "ping": // it answers
 	case "notify":
 		s.happened(pando.SandboxEvent{Kind: pando.SandboxNotified})
 	case "signal":

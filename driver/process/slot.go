@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -68,8 +69,9 @@ func (d *Driver) slot(number int) *slot {
 		dir: filepath.Join(d.RunDir, strconv.Itoa(number))}
 }
 
-// newSlot makes a ready sandbox. If a step fails, newSlot undoes the earlier ones.
-func (d *Driver) newSlot(number int) (_ *slot, err error) {
+// newSlot makes a ready sandbox. If a step fails, newSlot undoes the earlier ones. With an error it
+// returns a slot only if its shim still runs.
+func (d *Driver) newSlot(number int) (made *slot, err error) {
 	s := d.slot(number)
 	s.IP4, s.IP6 = d.addresses(number)
 	s.Layers = d.Layers != ""
@@ -78,6 +80,9 @@ func (d *Driver) newSlot(number int) (_ *slot, err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("make sandbox %d: %w", number, err), s.destroy())
+			if made = nil; s.alive() {
+				made = s
+			}
 		}
 	}()
 	if err := os.RemoveAll(s.dir); err != nil {
@@ -160,13 +165,7 @@ func (s *slot) startShim(self []string, furnish furniture) (live *os.File, err e
 		}
 		files = append(files, f)
 	}
-	notify, err := net.ListenUnixgram("unixgram",
-		&net.UnixAddr{Name: filepath.Join(s.self(), "notify.sock"), Net: "unixgram"})
-	if err != nil {
-		return nil, err
-	}
-	f, err := notify.File()
-	notify.Close()
+	f, err := s.listenNotify()
 	if err != nil {
 		return nil, err
 	}
@@ -194,9 +193,24 @@ func (s *slot) startShim(self []string, furnish furniture) (live *os.File, err e
 		return nil, fmt.Errorf("start a shim: %w; pando needs root", err)
 	}
 	s.PID = cmd.Process.Pid
-	s.Started = startTime(s.PID)
+	_, s.Started, err = processAt(s.PID)
 	go reap(cmd.Process) // no zombie stays while this agent lives
+	if err != nil {
+		live.Close() // the shim ends
+		return nil, fmt.Errorf("start a shim: %w", err)
+	}
 	return live, nil
+}
+
+// listenNotify makes the socket for the program's sd_notify datagrams.
+func (s *slot) listenNotify() (*os.File, error) {
+	notify, err := net.ListenUnixgram("unixgram",
+		&net.UnixAddr{Name: filepath.Join(s.self(), "notify.sock"), Net: "unixgram"})
+	if err != nil {
+		return nil, err
+	}
+	defer notify.Close()
+	return notify.File()
 }
 
 // reap waits for the end of a child. The runtime polls its pidfd, so no thread waits per sandbox.
@@ -221,21 +235,43 @@ func reap(p *os.Process) {
 	_ = p.Release() // the process is gone
 }
 
-// startTime distinguishes a process from a later one with the same number.
+// startTime distinguishes a process from a later one with the same number. It is 0 for a process
+// that is gone.
 func startTime(pid int) uint64 {
+	_, started, _ := processAt(pid)
+	return started
+}
+
+// processAt returns the state of a process, as in proc_pid_stat(5), and its start time. Both are 0
+// for a process that is gone. An error says that the answer is unknown.
+func processAt(pid int) (state byte, started uint64, err error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return 0, 0, nil
+	}
 	if err != nil {
-		return 0
+		return 0, 0, err
 	}
 	fields := splitStat(string(b))
 	if len(fields) < 20 {
-		return 0
+		return 0, 0, fmt.Errorf("%w: /proc/%d/stat has %d fields", pando.ErrInvalid, pid, len(fields))
 	}
-	n, _ := strconv.ParseUint(fields[19], 10, 64)
-	return n
+	started, err = strconv.ParseUint(fields[19], 10, 64)
+	return fields[0][0], started, err
 }
 
-func (s *slot) alive() bool { return s.Started != 0 && startTime(s.PID) == s.Started }
+// alive reports whether the shim runs. Nothing is concluded from an error such as EMFILE: a shim
+// that may run is alive, and so is its program.
+func (s *slot) alive() bool {
+	state, started, err := processAt(s.PID)
+	return s.Started != 0 && (err != nil || started == s.Started && state != 'Z')
+}
+
+// stopped reports whether a signal has stopped the shim.
+func (s *slot) stopped() bool {
+	state, started, _ := processAt(s.PID)
+	return started == s.Started && (state == 'T' || state == 't')
+}
 
 func (s *slot) netns() string { return fmt.Sprintf("/proc/%d/ns/net", s.PID) }
 
@@ -308,13 +344,16 @@ func (s *slot) wire() error {
 // number.
 func (s *slot) end() error {
 	fd, err := unix.PidfdOpen(s.PID, 0)
-	if err != nil || !s.alive() {
-		if err == nil {
-			unix.Close(fd)
-		}
+	if err == unix.ESRCH {
 		return nil
 	}
+	if err != nil {
+		return fmt.Errorf("reach the shim of sandbox %d: %w", s.Number, err)
+	}
 	defer unix.Close(fd)
+	if !s.alive() {
+		return nil
+	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && err != unix.ESRCH {
 		return fmt.Errorf("kill the shim of sandbox %d: %w", s.Number, err)
 	}
@@ -336,13 +375,17 @@ func (s *slot) end() error {
 
 const endWaitMax = 5 * time.Second
 
+// destroy ends the sandbox and removes what it has on the host. While a process of it may run, its
+// record stays, so that a later agent finds it.
 func (s *slot) destroy() error {
 	var errs []error
 	if s.ready != nil {
 		s.ready.Close()
 	}
 	if s.PID != 0 {
-		errs = append(errs, s.end())
+		if err := s.end(); err != nil {
+			return err
+		}
 	}
 	if l, err := netlink.LinkByName(s.Link); err == nil {
 		// The kernel may be faster: the link ends with the namespace of its other end.

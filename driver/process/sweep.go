@@ -2,7 +2,6 @@ package process
 
 import (
 	"cmp"
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,7 +32,9 @@ const (
 func (d *Driver) sweeping() {
 	defer d.wg.Done()
 	for {
-		sweep(d.LogDir, d.livingLogs, d.Clock.Now(), kept)
+		if err := sweep(d.LogDir, d.livingLogs, d.Clock.Now(), kept); err != nil {
+			d.Log.Warn("old logs stay until the sandboxes can be listed", "error", err)
+		}
 		for _, wait := range []struct {
 			most time.Duration
 			news <-chan struct{}
@@ -59,17 +60,15 @@ func (d *Driver) tellGone() {
 	}
 }
 
-// livingLogs returns the log folders of instances that have a sandbox.
-func (d *Driver) livingLogs() map[string]bool {
-	records, _ := filepath.Glob(filepath.Join(d.RunDir, "*", "slot.json"))
+// livingLogs returns the log folders of instances that have a sandbox. An error says that there may
+// be more.
+func (d *Driver) livingLogs() (map[string]bool, error) {
 	out := map[string]bool{}
-	for _, file := range records {
-		var s slot
-		if b, err := os.ReadFile(file); err == nil && json.Unmarshal(b, &s) == nil && s.Instance != "" {
-			out[logName(s.Service, s.Instance)] = true
-		}
+	all, err := records(d.RunDir)
+	for _, s := range all {
+		out[logName(s.Service, s.Instance)] = true
 	}
-	return out
+	return out, err
 }
 
 // oldLog is the log folder of one instance.
@@ -80,14 +79,17 @@ type oldLog struct {
 }
 
 // sweep removes the logs beyond the bounds. An instance has its record before its log, so sweep
-// calls living after it has listed the folders.
-func sweep(dir string, living func() map[string]bool, now time.Time, k keeping) {
+// calls living after it has listed the folders. It removes nothing while living is not known.
+func sweep(dir string, living func() (map[string]bool, error), now time.Time, k keeping) error {
 	services, _ := filepath.Glob(filepath.Join(dir, "*", "*"))
 	all := map[string][]oldLog{}
 	for _, service := range services {
 		all[service] = logsBelow(dir, service)
 	}
-	live := living()
+	live, err := living()
+	if err != nil {
+		return err
+	}
 	trimLiving(dir, live, k.older)
 	var rest []oldLog
 	var bytes int64
@@ -106,11 +108,12 @@ func sweep(dir string, living func() map[string]bool, now time.Time, k keeping) 
 	slices.SortFunc(rest, newestFirst)
 	for _, l := range slices.Backward(rest) {
 		if bytes <= k.bytes {
-			return
+			break
 		}
 		_ = os.RemoveAll(filepath.Join(dir, l.name))
 		bytes -= l.bytes
 	}
+	return nil
 }
 
 // trimLiving removes rotated files of living instances, the oldest first, until all of them are

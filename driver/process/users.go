@@ -110,7 +110,11 @@ func (r *ranges) free(most int) (uint32, error) {
 			return first, nil
 		}
 	}
-	for key := range servicesOf(r.runDir) {
+	services, err := servicesOf(r.runDir)
+	if err != nil {
+		return 0, err
+	}
+	for key := range services {
 		delete(used, filepath.Join(r.dir, string(key.Tenant), string(key.Name)))
 	}
 	oldest := ""

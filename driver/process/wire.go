@@ -22,7 +22,8 @@ import (
 //
 // A hold with a program that has the network of the host carries the descriptor of that network.
 type request struct {
-	// Verb is hold, go, notify, signal, renew, configure, kill, pause, describe, exec or session.
+	// Verb is hold, go, ping, notify, signal, renew, configure, kill, pause, describe, exec or
+	// session.
 	Verb string   `json:"verb"`
 	Run  *program `json:"run,omitempty"`
 	// The program waits before its first instruction for a message go.
@@ -97,21 +98,32 @@ func (r reply) err() error {
 	return errors.New(r.Error)
 }
 
-// messageBytesMax bounds a message in either direction.
-const messageBytesMax = 2 << 20
+// messageBytesMax bounds a message in either direction. A start has the environment of a record (at
+// most 1.5 MiB), secrets and configs (together 1.7 MiB in base64).
+const messageBytesMax = 4 << 20
 
-// send writes one message, with the descriptor fd unless it is negative.
+// send writes one message, with the descriptor fd unless it is negative. It writes the whole
+// message or returns an error: the kernel takes no more than the buffer of the socket with the
+// descriptor, and the rest follows once the reader has made room.
 func send(c *net.UnixConn, v any, fd int) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	b = append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
-	var rights []byte
-	if fd >= 0 {
-		rights = unix.UnixRights(fd)
+	if len(b) > messageBytesMax {
+		return fmt.Errorf("%w: a message of %d bytes to or from a shim, which takes %d: the program's "+
+			"environment, configs and secrets are too long together", pando.ErrTooLarge, len(b),
+			messageBytesMax)
 	}
-	_, _, err = c.WriteMsgUnix(b, rights, nil)
+	b = append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
+	if fd >= 0 {
+		n, _, err := c.WriteMsgUnix(b, unix.UnixRights(fd), nil)
+		if err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	_, err = c.Write(b)
 	return err
 }
 
@@ -122,22 +134,39 @@ func receive(c *net.UnixConn, v any) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	file := descriptorIn(oob[:oobn])
+	if err = receiveBody(c, head, n, v); err != nil && file != nil {
+		file.Close()
+		file = nil
+	}
+	return file, err
+}
+
+// receiveBody reads a message of which the first n bytes have come.
+func receiveBody(c *net.UnixConn, head []byte, n int, v any) error {
 	if _, err := io.ReadFull(c, head[n:]); err != nil {
-		return nil, err
+		return err
 	}
 	size := binary.BigEndian.Uint32(head)
 	if size > messageBytesMax {
-		return nil, fmt.Errorf("a message of %d bytes: %w", size, pando.ErrTooLarge)
+		return fmt.Errorf("a message of %d bytes: %w", size, pando.ErrTooLarge)
 	}
 	body := make([]byte, size)
 	if _, err := io.ReadFull(c, body); err != nil {
-		return nil, err
+		return err
 	}
-	var file *os.File
-	if messages, err := unix.ParseSocketControlMessage(oob[:oobn]); err == nil && len(messages) > 0 {
-		if fds, err := unix.ParseUnixRights(&messages[0]); err == nil && len(fds) > 0 {
-			file = os.NewFile(uintptr(fds[0]), "from shim")
-		}
+	return json.Unmarshal(body, v)
+}
+
+// descriptorIn returns the descriptor that came with the first bytes of a message, or nil.
+func descriptorIn(oob []byte) *os.File {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil || len(messages) == 0 {
+		return nil
 	}
-	return file, json.Unmarshal(body, v)
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) == 0 {
+		return nil
+	}
+	return os.NewFile(uintptr(fds[0]), "from shim")
 }

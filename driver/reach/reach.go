@@ -1,5 +1,5 @@
 // Package reach refuses new flows of instances to the parts of the network that their specs do not
-// name: other tenants, the host's own ports and the metadata service of a cloud.
+// name: other tenants, the hosts and the metadata service of a cloud.
 //
 // Its program runs before steering, on the same links. It never decides about packets of
 // established flows and about replies.
@@ -30,7 +30,7 @@ type Steering struct {
 	objects objects
 	vips    map[pando.ServiceKey][]netip.Addr
 	named   named
-	hosts   []netip.Addr
+	hosts   map[[4]uint32]bool // the addresses of the other hosts
 }
 
 // objects are the program and the maps that user space needs.
@@ -74,6 +74,7 @@ func Open(s pando.Steering, pins string) (*Steering, error) {
 		return nil, fmt.Errorf("load the program of walls (a kernel of at least 6.1 is needed): %w", err)
 	}
 	w.named = recall(w.objects.Names)
+	w.hosts = recallHosts(w.objects.Owners)
 	if err := w.replaceAll(); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
@@ -91,6 +92,8 @@ func configure(spec *ebpf.CollectionSpec) error {
 		"vip6_net":      [2]uint32(vip6[:2]),
 		"instances_net": words(instances4.Addr())[0], "instances_mask": mask(instances4.Bits()),
 		"instances6_net": [2]uint32(net6[:2]),
+		"own_port_first": uint16(pando.OwnPortFirst), "own_port_last": uint16(pando.OwnPortLast),
+		"tunnel_port": uint16(pando.TunnelPort),
 	} {
 		if err := spec.Variables[name].Set(v); err != nil {
 			return fmt.Errorf("set %s of the program of walls: %w", name, err)
@@ -221,22 +224,36 @@ func (w *Steering) Withdraw(ctx context.Context, s pando.ServiceKey) error {
 	return errors.Join(errs...)
 }
 
-// Neighbours implements pando.Steering. The control ports of other hosts are part of the word host.
+// recallHosts returns the addresses of the other hosts that a former agent knew. Without them, the
+// address of a host that left meanwhile would stay a host's.
+func recallHosts(owners *ebpf.Map) map[[4]uint32]bool {
+	hosts := map[[4]uint32]bool{}
+	var at [4]uint32
+	var o reachOwner
+	for all := owners.Iterate(); all.Next(&at, &o); {
+		if o == (reachOwner{}) {
+			hosts[at] = true
+		}
+	}
+	return hosts
+}
+
+// Neighbours implements pando.Steering. The addresses of other hosts are part of the word host.
 func (w *Steering) Neighbours(ctx context.Context, hosts []pando.Host) error {
 	w.mu.Lock()
-	var now []netip.Addr
+	now := map[[4]uint32]bool{}
 	var errs []error
 	for _, h := range hosts {
 		for _, a := range []netip.Addr{h.Address, h.Address6} {
 			if a.IsValid() {
 				errs = append(errs, w.objects.Owners.Put(key(a), reachOwner{}))
-				now = append(now, a)
+				now[key(a)] = true
 			}
 		}
 	}
-	for _, a := range w.hosts {
-		if !has(now, a) {
-			errs = append(errs, missingIsFine(w.objects.Owners.Delete(key(a))))
+	for at := range w.hosts {
+		if !now[at] {
+			errs = append(errs, missingIsFine(w.objects.Owners.Delete(at)))
 		}
 	}
 	w.hosts = now

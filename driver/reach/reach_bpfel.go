@@ -268,8 +268,11 @@ const (
 	reachVarMigrating     = "migrating"
 	reachVarOwn6Addr      = "own6_addr"
 	reachVarOwnAddr       = "own_addr"
+	reachVarOwnPortFirst  = "own_port_first"
+	reachVarOwnPortLast   = "own_port_last"
 	reachVarOwnSlot       = "own_slot"
 	reachVarTunnelDevice  = "tunnel_device"
+	reachVarTunnelPort    = "tunnel_port"
 	reachVarUnguarded     = "unguarded"
 	reachVarVip6Net       = "vip6_net"
 	reachVarVipMask       = "vip_mask"
@@ -383,8 +386,11 @@ type reachVariableSpecs struct {
 	Migrating     *ebpf.VariableSpec `ebpf:"migrating"`
 	Own6Addr      *ebpf.VariableSpec `ebpf:"own6_addr"`
 	OwnAddr       *ebpf.VariableSpec `ebpf:"own_addr"`
+	OwnPortFirst  *ebpf.VariableSpec `ebpf:"own_port_first"`
+	OwnPortLast   *ebpf.VariableSpec `ebpf:"own_port_last"`
 	OwnSlot       *ebpf.VariableSpec `ebpf:"own_slot"`
 	TunnelDevice  *ebpf.VariableSpec `ebpf:"tunnel_device"`
+	TunnelPort    *ebpf.VariableSpec `ebpf:"tunnel_port"`
 	Unguarded     *ebpf.VariableSpec `ebpf:"unguarded"`
 	Vip6Net       *ebpf.VariableSpec `ebpf:"vip6_net"`
 	VipMask       *ebpf.VariableSpec `ebpf:"vip_mask"`
@@ -514,8 +520,11 @@ type reachVariables struct {
 	Migrating     *ebpf.Variable `ebpf:"migrating"`
 	Own6Addr      *ebpf.Variable `ebpf:"own6_addr"`
 	OwnAddr       *ebpf.Variable `ebpf:"own_addr"`
+	OwnPortFirst  *ebpf.Variable `ebpf:"own_port_first"`
+	OwnPortLast   *ebpf.Variable `ebpf:"own_port_last"`
 	OwnSlot       *ebpf.Variable `ebpf:"own_slot"`
 	TunnelDevice  *ebpf.Variable `ebpf:"tunnel_device"`
+	TunnelPort    *ebpf.Variable `ebpf:"tunnel_port"`
 	Unguarded     *ebpf.Variable `ebpf:"unguarded"`
 	Vip6Net       *ebpf.Variable `ebpf:"vip6_net"`
 	VipMask       *ebpf.Variable `ebpf:"vip_mask"`

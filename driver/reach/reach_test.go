@@ -51,6 +51,7 @@ func (s *plainSteering) Neighbours(context.Context, []pando.Host) error {
 var (
 	hostAddress = netip.MustParseAddr("192.0.2.1")
 	otherHost   = netip.MustParseAddr("192.0.2.2")
+	otherHost6  = netip.MustParseAddr("2001:db8:2::2")
 	outside     = netip.MustParseAddr("203.0.113.9")
 	outside6    = netip.MustParseAddr("2001:db8::9")
 )
@@ -147,6 +148,8 @@ func (p packet) bytes(t *testing.T) []byte {
 		protocol = layers.IPProtocolUDP
 	case "ping":
 		protocol = layers.IPProtocolICMPv4
+	case "gre":
+		protocol = layers.IPProtocolGRE
 	}
 	if p.to.Is4() {
 		four := &layers.IPv4{Version: 4, IHL: 5, TTL: 64, Protocol: protocol,
@@ -199,8 +202,11 @@ func passes(t *testing.T, w *Steering, ifindex int, p packet) bool {
 type newFlow struct {
 	name  string
 	p     packet
-	needs pando.Reach // "": it always passes
+	needs pando.Reach // "": it always passes; nobody: never
 }
+
+// nobody is a word that no spec has.
+const nobody pando.Reach = "nobody"
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
@@ -223,7 +229,26 @@ func flowsOf(link pando.Link) []newFlow {
 		{"a reply to a probe", packet{link.IP4, hostAddress, "synack", 8080, 5}, ""},
 		{"an established flow", packet{link.IP4, hostAddress, "ack", 8080, 5}, ""},
 		{"a control port", packet{link.IP4, otherHost, "syn", 5, 7402}, pando.ReachHost},
-		{"another host", packet{link.IP4, otherHost, "syn", 5, 5432}, pando.ReachInternet},
+		{"another host", packet{link.IP4, otherHost, "syn", 5, 5432}, pando.ReachHost},
+		{"its probes", packet{link.IP4, otherHost, "udp", 5, pando.LivenessPort}, pando.ReachHost},
+		{"its first port", packet{link.IP4, otherHost, "udp", 5, 1}, pando.ReachHost},
+		{"another protocol there", packet{link.IP4, otherHost, "gre", 0, 0}, pando.ReachHost},
+		{"another protocol outside", packet{link.IP4, outside, "gre", 0, 0}, pando.ReachInternet},
+		{"another host, IPv6", packet{link.IP6, otherHost6, "syn", 5, 2222}, pando.ReachHost},
+		{"its probes, IPv6", packet{link.IP6, otherHost6, "udp", 5, pando.LivenessPort},
+			pando.ReachHost},
+		{"a ping of another host", packet{link.IP4, otherHost, "ping", 0, 0}, ""},
+		{"a reply to another host", packet{link.IP4, otherHost, "synack", 8080, 5}, ""},
+		{"an answer to another host", packet{link.IP4, otherHost, "udp", 7007, 9}, ""},
+		{"an answer to a tunnel", packet{link.IP4, otherHost, "udp", 7007, pando.TunnelPort}, nobody},
+		{"a tunnel", packet{link.IP4, otherHost, "udp", 5, pando.TunnelPort}, nobody},
+		{"a tunnel, IPv6", packet{link.IP6, otherHost6, "udp", 5, pando.TunnelPort}, nobody},
+		{"its own tunnel", packet{link.IP4, hostAddress, "udp", 7007, pando.TunnelPort}, nobody},
+		{"another server", packet{link.IP4, otherHost, "syn", 5, pando.TunnelPort}, pando.ReachHost},
+		{"an answer to probes", packet{link.IP6, otherHost6, "udp", 7007, pando.LivenessPort},
+			pando.ReachHost},
+		{"an answer to such a port outside", packet{link.IP4, outside, "udp", 7007, pando.TunnelPort},
+			pando.ReachInternet},
 		{"the Internet", packet{link.IP4, outside, "syn", 5, 443}, pando.ReachInternet},
 		{"a reply of the VIP", packet{addr("10.127.0.2"), hostAddress, "syn", 80, 5}, ""},
 		{"the Internet, IPv6", packet{link.IP6, outside6, "syn", 5, 443}, pando.ReachInternet},
@@ -250,7 +275,7 @@ func TestWallsRefuseNewFlowsOnly(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	others := []pando.Host{{Name: "host2", Address: otherHost}}
+	others := []pando.Host{{Name: "host2", Address: otherHost, Address6: otherHost6}}
 	if err := w.Neighbours(t.Context(), others); err != nil {
 		t.Fatal(err)
 	}
@@ -357,7 +382,31 @@ func lives(t *testing.T, w *Steering, inner *plainSteering, pins string, link pa
 	if left, err := os.ReadDir(w.links); err != nil || len(left) > 0 {
 		t.Errorf("%v, %v are left", left, err)
 	}
-	if err := w.Neighbours(t.Context(), nil); err != nil {
+	forgets(t, w, inner, pins, link)
+}
+
+// forgets checks that a host that left while no agent ran is no host to the next agent.
+func forgets(t *testing.T, w *Steering, inner *plainSteering, pins string, link pando.Link) {
+	t.Helper()
+	link.Reach = []pando.Reach{pando.ReachInternet}
+	if err := w.objects.Walls.Put(uint32(link.IfIndex), walls(link, nil)); err != nil {
+		t.Fatal(err)
+	}
+	to := packet{link.IP4, otherHost, "syn", 5, 5432}
+	if passes(t, w, link.IfIndex, to) {
+		t.Error("another host is the Internet")
+	}
+	next, err := Open(inner, pins)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := next.Neighbours(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+	if !passes(t, next, link.IfIndex, to) {
+		t.Error("a host that left is still a host to the next agent")
+	}
+	if err := next.Close(); err != nil {
 		t.Error(err)
 	}
 }

@@ -3,7 +3,6 @@ package reach
 import (
 	"encoding/binary"
 	"net/netip"
-	"slices"
 )
 
 // words returns an address as the program reads it from a packet. IPv4 has the first word only.
@@ -30,5 +29,3 @@ func network(port uint16) uint16 {
 	binary.BigEndian.PutUint16(b[:], port)
 	return binary.NativeEndian.Uint16(b[:])
 }
-
-func has(all []netip.Addr, a netip.Addr) bool { return slices.Contains(all, a) }

@@ -105,6 +105,9 @@ func runIn(t *testing.T, root string, argv ...string) string {
 
 // Programs run in their image: it has their libraries, their interpreters and their links.
 func TestProgramsRunInTheirImage(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("chroot needs root")
+	}
 	recipe := write(t, `
 programs: [/usr/sbin/nginx, /usr/bin/ldd, /usr/bin/cat]
 files: {nginx.conf: /etc/nginx.conf, site: /srv/www}
@@ -144,6 +147,9 @@ stop_signal: SIGQUIT
 }
 
 func TestAPackageRunsInItsImage(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("chroot needs root")
+	}
 	b := build(t, write(t, "packages: [redis-server]\ncommand: [redis-server]\n", nil))
 	root := unpack(t, b)
 	if out := runIn(t, root, "/usr/bin/redis-server", "--version"); !strings.Contains(out, "v=") {
@@ -178,6 +184,9 @@ func TestAnImageIsReproducible(t *testing.T) {
 
 // An image over a base has the files of both, and the base's words where the recipe has none.
 func TestAnImageOverABase(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("chroot needs root")
+	}
 	base := build(t, write(t, "programs: [/usr/bin/cat]\nfiles: {lib.txt: /lib/base.txt}\n"+
 		"command: [cat, /lib/base.txt]\nworking_dir: /lib\n", map[string]string{"lib.txt": "base"}))
 	top := build(t, write(t, "base: docker-archive:"+base.File+"\nprograms: [/usr/bin/head]\n"+

@@ -45,7 +45,7 @@ func (p *Peers) agent(h pando.Host) (pando.HostAgent, error) {
 	defer p.mu.Unlock()
 	a, ok := p.agents[h.Name]
 	if !ok {
-		return nil, fmt.Errorf("%w: host %s does not answer", pando.ErrUnavailable, h.Name)
+		return nil, fmt.Errorf("%w: host %s does not answer", pando.ErrUnreachable, h.Name)
 	}
 	return a, nil
 }

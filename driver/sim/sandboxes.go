@@ -40,6 +40,9 @@ type Sandboxes struct {
 	steering  *Steering
 	// Check decides about new configs, as their checks do. Nil: every content is good.
 	Check func(pando.ConfigChange) error
+	// FlowsTake is how long a count of an instance's flows takes. A host has one processor for them.
+	FlowsTake atomic.Int64
+	processor chan struct{}
 }
 
 // NewSandboxes returns a host's sandboxes. A start takes up to startMax, an instance crashes within
@@ -50,7 +53,7 @@ func NewSandboxes(
 	return &Sandboxes{
 		seed: seed, run: run, startMax: startMax, lifeMax: lifeMax,
 		sandboxes: map[pando.InstanceID]*Sandbox{}, prepared: map[pando.InstanceID]pando.SandboxSpec{},
-		steering: steering,
+		steering: steering, processor: make(chan struct{}, 1),
 	}
 }
 
@@ -146,8 +149,19 @@ func (h *Sandboxes) All() []*Sandbox {
 	return out
 }
 
-// eventsMax is the number of events of one sandbox: ready and exited.
-const eventsMax = 2
+// eventsMax is the number of events of one sandbox: ready and exited, and the silence of its shim.
+const eventsMax = 4
+
+// Silence makes the shim silent for the reason why, or lets it answer again (""). For tests.
+func (b *Sandbox) Silence(why string) {
+	e := pando.SandboxEvent{Kind: pando.SandboxAnswers}
+	if why != "" {
+		e = pando.SandboxEvent{Kind: pando.SandboxSilent, Why: why}
+	}
+	b.host.mu.Lock()
+	defer b.host.mu.Unlock()
+	b.events <- e
+}
 
 // tell sends an event and stores it for the next agent. The caller holds the host's lock.
 func (b *Sandbox) tell(e pando.SandboxEvent) {
@@ -206,6 +220,8 @@ type Sandbox struct {
 	configs  map[string]string // guarded by the host's lock
 	// CPU is the processor time that its program has used, in nanoseconds.
 	CPU atomic.Int64
+	// Probes counts the calls of ProbeClients.
+	Probes atomic.Int64
 }
 
 // signalled is the reason for a program's end from outside.
@@ -238,6 +254,9 @@ func (b *Sandbox) Events() <-chan pando.SandboxEvent {
 
 // Crash ends the program as its own fault would.
 func (b *Sandbox) Crash() { b.kill(signalled("SIGSEGV")) }
+
+// Finish ends the program as if it had done its work. Its application must return 0 then.
+func (b *Sandbox) Finish() { b.kill(nil) }
 
 // Instance returns the name of the instance.
 func (b *Sandbox) Instance() pando.InstanceID { return b.Spec.Instance.ID }
@@ -343,11 +362,34 @@ func (b *Sandbox) Session(context.Context, pando.SessionSpec) (io.ReadWriteClose
 }
 
 // Flows returns the instance's open flows in the steering.
-func (b *Sandbox) Flows(context.Context) (int, error) {
+func (b *Sandbox) Flows(ctx context.Context) (int, error) {
+	if d := time.Duration(b.host.FlowsTake.Load()); d > 0 {
+		b.host.processor <- struct{}{}
+		defer func() { <-b.host.processor }()
+		if err := pando.Sleep(ctx, Clock{}, d); err != nil {
+			return 0, err
+		}
+	}
 	if err := b.host.steering.called("Flows"); err != nil {
 		return 0, err
 	}
 	return b.host.steering.FlowsOf(b.Instance()), nil
+}
+
+// Clients returns a client for each of the instance's open flows. Each is silent for a minute.
+func (b *Sandbox) Clients(ctx context.Context) (out []pando.Client, err error) {
+	n, err := b.Flows(ctx)
+	for k := range n {
+		out = append(out, pando.Client{Protocol: pando.TCP, Idle: time.Minute,
+			Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 1}), uint16(1000+k))})
+	}
+	return out, err
+}
+
+// ProbeClients counts its calls: every simulated client lives.
+func (b *Sandbox) ProbeClients(context.Context) error {
+	b.Probes.Add(1)
+	return nil
 }
 
 // Usage returns one process with the processor time of CPU.

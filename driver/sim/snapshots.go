@@ -9,10 +9,10 @@ import (
 // Snapshot asks an agent for a snapshot.
 func (p *Peers) Snapshot(
 	ctx context.Context, h pando.Host, ask pando.SnapshotAsk,
-) (pando.SnapshotStatus, error) {
+) (pando.SealedSnapshot, error) {
 	a, err := p.agent(h)
 	if err != nil {
-		return pando.SnapshotStatus{}, err
+		return pando.SealedSnapshot{}, err
 	}
 	return a.Snapshot(ctx, ask)
 }
@@ -20,7 +20,7 @@ func (p *Peers) Snapshot(
 // Snapshots returns the snapshots of a host.
 func (p *Peers) Snapshots(
 	ctx context.Context, h pando.Host, s pando.ServiceKey,
-) ([]pando.SnapshotStatus, error) {
+) ([]pando.SealedSnapshot, error) {
 	a, err := p.agent(h)
 	if err != nil {
 		return nil, err

@@ -71,21 +71,25 @@ func UDP() ([]Socket, error) {
 	return out, nil
 }
 
-func list(kind int, request []byte) ([]Socket, error) {
+func list(kind int, request []byte) (out []Socket, err error) {
+	err = each(kind, request, func(message []byte) error {
+		s, err := parse(message)
+		out = append(out, s)
+		return err
+	})
+	return out, err
+}
+
+// each calls f with each message of a list, until an error.
+func each(kind int, request []byte, f func([]byte) error) error {
 	r := nl.NewNetlinkRequest(kind, unix.NLM_F_DUMP)
 	r.AddRawData(request)
-	var out []Socket
 	var bad error
 	err := r.ExecuteIter(unix.NETLINK_INET_DIAG, uint16(kind), func(message []byte) bool {
-		s, err := parse(message)
-		if err != nil {
-			bad = err
-			return false
-		}
-		out = append(out, s)
-		return true
+		bad = f(message)
+		return bad == nil
 	})
-	return out, errors.Join(err, bad)
+	return errors.Join(err, bad)
 }
 
 // messageLen is the length of struct inet_diag_msg.

@@ -56,6 +56,25 @@ func TestWordsReachTheProgramUnchanged(t *testing.T) {
 	}
 }
 
+func TestADaemonIsFencedIn(t *testing.T) {
+	server := Unit{Name: "pando-server", Exec: []string{"/p"}, OOMScore: -500,
+		Folders: []string{"/var/lib/a b", "/run/p"}, Capabilities: []string{"CAP_CHOWN", "CAP_SETUID"}}
+	for _, want := range append(slices.Clone(fences), "OOMScoreAdjust=-500",
+		"CapabilityBoundingSet=CAP_CHOWN CAP_SETUID", `ReadWritePaths="/var/lib/a b" /run/p`,
+		`ExecStartPre=+/bin/mkdir -p "/var/lib/a b" /run/p`) {
+		if !strings.Contains(server.Text(), "\n"+want+"\n") {
+			t.Errorf("the unit lacks %q:\n%s", want, server.Text())
+		}
+	}
+	// An agent mounts for its host, and a program of an image may be setuid in its own users.
+	open := agent("/p").Text()
+	for _, not := range []string{"ProtectSystem", "NoNewPrivileges", "MemoryMax", "ReadWritePaths"} {
+		if strings.Contains(open, not) {
+			t.Errorf("an agent's unit has %s", not)
+		}
+	}
+}
+
 // systemd itself checks the units: an unknown directive is an error.
 func TestSystemdAcceptsTheUnits(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
@@ -68,7 +87,8 @@ func TestSystemdAcceptsTheUnits(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := Unit{Name: "pando-server", Description: "Pando server",
-		Exec: []string{"/bin/true", "server", "--data-dir", odd}, Log: filepath.Join(odd, "log")}
+		Exec: []string{"/bin/true", "server", "--data-dir", odd}, Log: filepath.Join(odd, "log"),
+		OOMScore: -500, Folders: []string{odd, "/run/pando"}, Capabilities: []string{"CAP_CHOWN"}}
 	for _, u := range []Unit{server, agent("/bin/true", "agent", "--data-dir", odd)} {
 		path := filepath.Join(dir, u.File())
 		if err := os.WriteFile(path, []byte(u.Text()), 0o644); err != nil {

@@ -18,6 +18,24 @@ type Unit struct {
 	After       []string // units that start before this one, if they start
 	Log         string   // file for the output; its folder must exist
 	Delegate    bool     // the daemon makes control groups below its own
+	OOMScore    int      // the lower, the later the kernel ends it when memory is short
+	// Capabilities bound those of the daemon and of all that it starts, such as CAP_CHOWN, or
+	// "~CAP_SYS_TIME" for all but those. Empty: all.
+	Capabilities []string
+	// Folders are the only ones where the daemon may write. Empty: everywhere, as for a daemon that
+	// mounts for others.
+	Folders []string
+}
+
+// fences are the settings of a daemon that writes to a few folders only. It neither mounts nor
+// changes the kernel, and its memory is bounded.
+var fences = []string{
+	"NoNewPrivileges=yes", "ProtectSystem=strict", "ProtectHome=read-only", "PrivateDevices=yes",
+	"ProtectKernelTunables=yes", "ProtectKernelModules=yes", "ProtectKernelLogs=yes",
+	"ProtectControlGroups=yes", "ProtectClock=yes", "ProtectHostname=yes",
+	"RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK", "RestrictNamespaces=yes",
+	"RestrictRealtime=yes", "RestrictSUIDSGID=yes", "LockPersonality=yes",
+	"MemoryDenyWriteExecute=yes", "SystemCallArchitectures=native", "MemoryHigh=50%", "MemoryMax=75%",
 }
 
 // watchdogSeconds is how long a daemon may be silent. systemd then ends it with SIGABRT, which logs
@@ -56,6 +74,19 @@ func (u Unit) Text() string {
 	line("TasksMax=infinity")
 	if u.Delegate {
 		line("Delegate=yes")
+	}
+	if u.OOMScore != 0 {
+		line("OOMScoreAdjust=%d", u.OOMScore)
+	}
+	if len(u.Capabilities) > 0 {
+		line("CapabilityBoundingSet=%s", strings.Join(u.Capabilities, " "))
+	}
+	if len(u.Folders) > 0 {
+		line("ExecStartPre=+%s", command(append([]string{"/bin/mkdir", "-p"}, u.Folders...)))
+		line("ReadWritePaths=%s", command(u.Folders))
+		for _, f := range fences {
+			line("%s", f)
+		}
 	}
 	line("\n[Install]")
 	line("WantedBy=multi-user.target")

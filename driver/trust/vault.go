@@ -32,6 +32,16 @@ func (v vault) SnapshotKey(t pando.Tenant) (pando.SnapshotKey, error) {
 	return pando.SnapshotKey(key), err
 }
 
+// SnapshotSealKey implements pando.Vault.
+func (v vault) SnapshotSealKey(
+	s pando.ServiceKey, i pando.InstanceID, revision int,
+) (pando.SnapshotSealKey, error) {
+	// No name has a slash or a space, so no two instances have one key.
+	key, err := v.derive(fmt.Sprintf("snapshot seal of %s/%s/%s revision %d", s.Tenant, s.Name, i,
+		revision), s.Tenant)
+	return pando.SnapshotSealKey(key), err
+}
+
 // derive returns a key of 256 bits for one kind of things of a tenant.
 func (v vault) derive(kind string, t pando.Tenant) (string, error) {
 	secret, err := v.a.key.Bytes()

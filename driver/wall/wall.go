@@ -31,6 +31,16 @@ func (Clock) After(d time.Duration) (c <-chan time.Time, stop func()) {
 	return t.C, func() { t.Stop() }
 }
 
+// Suspended returns the time since the boot in which this machine was suspended.
+func (Clock) Suspended() time.Duration {
+	var boot, ran unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil ||
+		unix.ClockGettime(unix.CLOCK_MONOTONIC, &ran) != nil {
+		return 0 // every Linux has these clocks
+	}
+	return time.Duration(boot.Nano() - ran.Nano())
+}
+
 // Worked returns the processor time that this process has used, in all its threads.
 func Worked() time.Duration {
 	var t unix.Timespec

@@ -2,13 +2,14 @@
 // services that it names, and secrets. The language is text/template with a few functions.
 //
 // A template has the names of services and secrets as plain texts. So Sources lists them without
-// running it, and a change of any other service never renders it again. Rendering always ends: it
-// loops over lists alone, and its output is bounded.
+// running it, and a change of any other service never renders it again. Rendering ends soon and in
+// little memory: it loops over lists alone, and a Budget bounds its work and its output.
 package config
 
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -23,6 +24,7 @@ type Template struct {
 	tree     *template.Template
 	services []pando.ServiceName // that it names, sorted
 	secrets  []string
+	nodes    int // outside the bodies of loops
 }
 
 // Service is a service as a template sees it.
@@ -78,13 +80,20 @@ type Facts struct {
 // Parse reads a template. Errors carry the line in the template.
 func Parse(name, text string) (*Template, error) {
 	t := &Template{name: name}
-	tree, err := template.New(name).Option("missingkey=zero").Funcs(t.functions(Facts{})).Parse(text)
+	if len(declares.FindAllStringIndex(text, parsedVariablesMax+1)) > parsedVariablesMax {
+		return nil, t.wrong(fmt.Errorf("%s:1: more than %d variables", name, variablesMax))
+	}
+	tree, err := template.New(name).Option("missingkey=zero").
+		Funcs(t.functions(Facts{}, NewBudget())).Parse(text)
 	if err != nil {
 		return nil, t.wrong(err)
 	}
 	t.tree = tree
 	if err := t.look(); err != nil {
 		return nil, err
+	}
+	if tree.Tree != nil {
+		t.nodes = charge(tree.Root)
 	}
 	return t, nil
 }
@@ -118,16 +127,21 @@ func (o *output) Write(b []byte) (int, error) {
 	return o.Builder.Write(b)
 }
 
-// Render returns the file for an instance.
-func (t *Template) Render(f Facts) ([]byte, error) {
+// Render returns the file for an instance. It takes from the budget of the instance.
+func (t *Template) Render(f Facts, b *Budget) ([]byte, error) {
 	tree, err := t.tree.Clone()
 	if err != nil {
 		return nil, t.wrong(err)
 	}
 	var out output
-	err = tree.Funcs(t.functions(f)).Execute(&out, f.Self)
-	if errors.Is(err, errLarge) {
+	if err = b.step(t.nodes); err == nil {
+		err = tree.Funcs(t.functions(f, b)).Execute(&out, f.Self)
+	}
+	switch {
+	case errors.Is(err, errLarge):
 		return nil, fmt.Errorf("%w: the template of %s: %w", pando.ErrTooLarge, t.name, errLarge)
+	case errors.Is(err, errWork):
+		return nil, fmt.Errorf("the template of %s: %w", t.name, errWork)
 	}
 	if err != nil {
 		return nil, t.wrong(err)
@@ -136,8 +150,9 @@ func (t *Template) Render(f Facts) ([]byte, error) {
 }
 
 // functions returns the functions of a template over facts.
-func (t *Template) functions(f Facts) template.FuncMap {
-	return template.FuncMap{
+func (t *Template) functions(f Facts, b *Budget) template.FuncMap {
+	all := b.functions()
+	maps.Copy(all, template.FuncMap{
 		"service": func(name string) *Service {
 			if s, ok := f.Services[pando.ServiceName(name)]; ok {
 				return &s
@@ -152,7 +167,7 @@ func (t *Template) functions(f Facts) template.FuncMap {
 			if !ok {
 				return "", fmt.Errorf("secret %s: %w", name, pando.ErrNotFound)
 			}
-			return string(content), nil
+			return b.text(string(content))
 		},
 		"default": func(otherwise, value string) string {
 			if value == "" {
@@ -160,24 +175,18 @@ func (t *Template) functions(f Facts) template.FuncMap {
 			}
 			return value
 		},
-		"printf": printf,
-		"trim":   strings.TrimSpace,
-		"lower":  strings.ToLower,
-		"upper":  strings.ToUpper,
-		"join":   func(by string, all []string) string { return strings.Join(all, by) },
-		"split":  func(by, text string) []string { return strings.Split(text, by) },
-	}
+	})
+	return all
 }
+
+// declares finds a new variable. Reading a template takes time by the square of their number, so one
+// with parsedVariablesMax is not read.
+var declares = regexp.MustCompile(`\$\w*\s*:=`)
+
+const parsedVariablesMax = 10 * variablesMax
 
 // wide is a width or a precision in a format that would fill the memory.
 var wide = regexp.MustCompile(`[0-9]{4,}|\*`)
-
-func printf(format string, args ...any) (string, error) {
-	if wide.MatchString(format) {
-		return "", fmt.Errorf("the format %q has a width above 999", format)
-	}
-	return fmt.Sprintf(format, args...), nil
-}
 
 // Sample returns facts that have every service and secret of a template. A deploy renders it once,
 // so that a wrong field is found there.

@@ -1,10 +1,14 @@
 package config
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pando.run/pando"
 )
@@ -48,10 +52,10 @@ func TestTemplatesRender(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 			continue
 		}
-		if got, err := tmpl.Render(facts()); err != nil || string(got) != want {
+		if got, err := tmpl.Render(facts(), NewBudget()); err != nil || string(got) != want {
 			t.Errorf("%s renders %q (%v), want %q", text, got, err, want)
 		}
-		if _, err := tmpl.Render(tmpl.Sample(Self{})); err != nil {
+		if _, err := tmpl.Render(tmpl.Sample(Self{}), NewBudget()); err != nil {
 			t.Errorf("%s with samples: %v", text, err)
 		}
 	}
@@ -110,7 +114,7 @@ func TestErrorsOfRenderingHaveALine(t *testing.T) {
 	} {
 		tmpl, err := Parse("a.conf", text)
 		if err == nil {
-			_, err = tmpl.Render(facts())
+			_, err = tmpl.Render(facts(), NewBudget())
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
@@ -130,7 +134,7 @@ func TestAFileHasABound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tmpl.Render(f); !errors.Is(err, pando.ErrTooLarge) {
+	if _, err := tmpl.Render(f, NewBudget()); !errors.Is(err, pando.ErrTooLarge) {
 		t.Errorf("a million lines: %v", err)
 	}
 	var all strings.Builder
@@ -142,21 +146,144 @@ func TestAFileHasABound(t *testing.T) {
 	}
 }
 
-// No template panics, and each that parses renders with samples or has an error.
+// cost returns the bytes that a render allocates and the error of it.
+func cost(tmpl *Template, f Facts) (bytes uint64, err error) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err = tmpl.Render(f, NewBudget())
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc, err
+}
+
+// costMax is more than any render allocates: its texts, one result that is too long, and a few words
+// for each step.
+const costMax = 128 << 20
+
+// crowded are facts as large as they get.
+func crowded() Facts {
+	f := facts()
+	many := make([]Endpoint, pando.EndpointsMax)
+	for n := range many {
+		many[n] = Endpoint{Name: "api-" + strings.Repeat("x", 50), Host: "h", IP: "10.126.0.2", Port: 1}
+	}
+	f.Services["api"] = Service{Name: "api", Endpoints: many}
+	f.Self.Environment["BIG"] = strings.Repeat("b", 100<<10)
+	f.Self.Environment["BIG2"] = strings.Repeat("b", 100<<10)
+	f.Secrets["key"] = bytes.Repeat([]byte("s"), pando.SecretBytesMax)
+	return f
+}
+
+// Each of these took any amount of memory or time.
+func TestTheWorkOfATemplateIsBounded(t *testing.T) {
+	twice := func(action string, times int) string { return strings.Repeat(action, times) }
+	commas := strings.Repeat(",", 10_000)
+	body := `{{range .Environment}}` + twice(`{{if eq 1 2}}{{end}}`, 3000) + `{{end}}`
+	for name, text := range map[string]string{
+		"printf doubles":  `{{$a := "0123456789abcdef"}}` + twice(`{{$a = printf "%s%s" $a $a}}`, 40) + "x",
+		"print doubles":   `{{$a := "0123456789abcdef"}}` + twice(`{{$a = print $a $a}}`, 40),
+		"println doubles": `{{$a := "0123456789abcdef"}}` + twice(`{{$a = println $a $a}}`, 40),
+		"html grows":      `{{$a := "<<<<<<<<<<<<<<<<"}}` + twice(`{{$a = html $a}}`, 2000),
+		"js grows":        `{{$a := "<<<<<<<<<<<<<<<<"}}` + twice(`{{$a = js $a $a}}`, 2000),
+		"urlquery grows":  `{{$a := "%%%%%%%%%%%%%%%%"}}` + twice(`{{$a = urlquery $a $a}}`, 2000),
+		"upper again":     `{{$a := .Environment.BIG}}` + twice(`{{$a = upper $a}}`, 2000),
+		"join doubles": `{{$a := "0123456789abcdef,"}}` + twice(
+			`{{$a = join $a (split "," (print $a ",,,,,,,,"))}}`, 40),
+		"a verb repeats an argument": `{{printf "` + twice("%[1]s", 20_000) + `" .Environment.BIG}}`,
+		"a list as a text":           `{{len (printf "` + twice("%[1]v", 20_000) + `" (endpoints "api"))}}`,
+		"a list printed":             `{{len (print (endpoints "api"))}}`,
+		"wide verbs":                 `{{len (printf "` + twice("%999.999f", 10_000) + `" 1.0)}}`,
+		"split in loops": `{{range split "," "` + commas + `"}}{{range split "," "` + commas +
+			`"}}{{range split "," "` + commas + `"}}{{end}}{{end}}{{end}}`,
+		"endpoints in loops": `{{range endpoints "api"}}{{range endpoints "api"}}` +
+			`{{range endpoints "api"}}{{end}}{{end}}{{end}}`,
+		"a long body in loops": `{{range endpoints "api"}}{{range endpoints "api"}}` + body + `{{end}}{{end}}`,
+		"secrets again":        twice(`{{if secret "key"}}{{end}}`, 100),
+	} {
+		tmpl, err := Parse("a.conf", text)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		used, err := cost(tmpl, crowded())
+		if err == nil || used > costMax {
+			t.Errorf("%s: %d bytes, %v", name, used, err)
+		}
+	}
+	for name, text := range map[string]string{
+		"many variables": func() string {
+			var all strings.Builder
+			for n := range 5000 {
+				fmt.Fprintf(&all, `{{$a%d := 1}}`, n)
+			}
+			return all.String()
+		}(),
+		"the charge itself": `{{_loop 0 .Ports}}`,
+	} {
+		if _, err := Parse("a.conf", text); !errors.Is(err, pando.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// The templates of an instance share a budget: 32 small ones cost no more than one.
+func TestTemplatesOfAnInstanceShareABudget(t *testing.T) {
+	tmpl, err := Parse("a.conf", `{{range endpoints "api"}}{{range .Name | split "-"}}{{end}}{{end}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, f := NewBudget(), crowded()
+	for n := range 100 {
+		if _, err = tmpl.Render(f, b); err != nil {
+			if n == 0 {
+				t.Error("a loop over the endpoints of a large service is refused")
+			}
+			break
+		}
+	}
+	if !errors.Is(err, pando.ErrTooLarge) {
+		t.Errorf("no end of the budget: %v", err)
+	}
+}
+
+// A loop over all endpoints of a large service with a usual line fits.
+func TestAUsualTemplateIsWithinTheBudget(t *testing.T) {
+	f := facts()
+	many := make([]Endpoint, 2000)
+	f.Services["api"] = Service{Name: "api", Endpoints: many}
+	tmpl, err := Parse("a.conf", `{{range $i, $e := endpoints "api"}}`+
+		`  server {{$e.Name}} {{$e.IP}}:{{$e.Port}} weight {{$e.Weight}} check{{if eq $i 0}} x{{end}}
+{{end}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := tmpl.Render(f, NewBudget()); err != nil || len(out) < 28*2000 {
+		t.Errorf("%d bytes: %v", len(out), err)
+	}
+}
+
+// No template panics, each that parses renders with samples or has an error, and none costs much.
 func FuzzTemplate(f *testing.F) {
 	for _, text := range []string{`{{range endpoints "a"}}{{.IP}}{{end}}`,
 		`{{with service "a"}}{{end}}`,
-		`{{secret "x" | default "y"}}`, `{{range $k, $v := .Labels}}{{$k}}{{else}}{{break}}{{end}}`} {
+		`{{secret "x" | default "y"}}`, `{{range $k, $v := .Labels}}{{$k}}{{else}}{{break}}{{end}}`,
+		`{{$a := "ab"}}{{$a = printf "%s%s" $a $a}}{{$a = print $a $a | html}}{{$a = join $a (split "" $a)}}`,
+		`{{range endpoints "api"}}{{range split "x" .Name}}{{upper .}}{{end}}{{end}}`,
+		`{{printf "%[1]q%[1]x% #x" .Environment.BIG}}{{if eq .Environment.BIG .Environment.BIG2}}{{end}}`} {
 		f.Add(text)
 	}
+	large := crowded()
 	f.Fuzz(func(t *testing.T, text string) {
 		tmpl, err := Parse("a.conf", text)
 		if err != nil {
 			return
 		}
-		out, err := tmpl.Render(tmpl.Sample(Self{}))
+		out, err := tmpl.Render(tmpl.Sample(Self{}), NewBudget())
 		if err == nil && len(out) > pando.ConfigBytesMax {
 			t.Errorf("%d bytes", len(out))
+		}
+		began := time.Now()
+		if used, _ := cost(tmpl, large); used > costMax || time.Since(began) > 10*time.Second {
+			t.Errorf("%d bytes in %v", used, time.Since(began))
 		}
 	})
 }

@@ -20,6 +20,7 @@ type looker struct {
 	t      *Template
 	errs   []error
 	ranges int
+	names  int // variables
 }
 
 // look finds the services and secrets of a template, and refuses parts without a bound.
@@ -105,6 +106,13 @@ func (l *looker) pipe(p *parse.PipeNode) {
 	if p == nil {
 		return
 	}
+	if !p.IsAssign {
+		l.names += len(p.Decl)
+	}
+	if l.names > variablesMax {
+		l.deny(p, "more than %d variables", variablesMax)
+		return
+	}
 	for _, c := range p.Cmds {
 		for n, arg := range c.Args {
 			switch arg := arg.(type) {
@@ -123,6 +131,9 @@ func (l *looker) pipe(p *parse.PipeNode) {
 
 // call notes the name of a service or secret. Computed names would hide the sources.
 func (l *looker) call(p *parse.PipeNode, c *parse.CommandNode, n int, f *parse.IdentifierNode) {
+	if f.Ident == loopName {
+		l.deny(f, "function %q not defined", loopName)
+	}
 	if f.Ident != "service" && f.Ident != "endpoints" && f.Ident != "secret" {
 		return
 	}

@@ -134,7 +134,7 @@ func TestAHostHasABoundedNumberOfSessions(t *testing.T) {
 		open = append(open, conn)
 	}
 	if _, err := c.Exec(t.Context(), web, "", cat); !errors.Is(err, pando.ErrRefused) ||
-		!strings.Contains(err.Error(), "has 16 sessions") {
+		!strings.Contains(err.Error(), "one more session on host") {
 		t.Errorf("one more: %v", err)
 	}
 	open[0].Close()

@@ -53,7 +53,8 @@ func open(t testing.TB) *house {
 		<-ctx.Done()
 		return 0
 	}
-	host := pando.Host{Name: "h1", Endpoint: "sim", CPUs: 2, Memory: 1 << 30}
+	host := pando.Host{Name: "h1", Endpoint: "sim", CPUs: 2, Memory: 1 << 30,
+		Runs: true}
 	host.Instances4, host.Instances6 = pando.InstanceRange(0)
 	h.agent = agent.New(agent.Config{
 		Host: host, Registry: h.registry, Sandboxes: sim.NewSandboxes(1, stays, 0, 0, steering),

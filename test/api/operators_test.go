@@ -55,7 +55,7 @@ func TestOperatorsRefusals(t *testing.T) {
 		{"DELETE", "/v1/services/none/pin", "", nil, 404, "not_found", "service none"},
 		{"POST", "/v1/services/web/pin", `{}`, nil, 400, "invalid", "instances"},
 		{"POST", "/v1/services/web/pin", `{"instances": -1}`, nil, 400, "invalid", "body.instances"},
-		{"POST", "/v1/services/web/pin", `{"instances": 9999}`, nil, 400, "invalid", "want 0 to 4096"},
+		{"POST", "/v1/services/web/pin", `{"instances": 9999}`, nil, 400, "invalid", "4096"},
 		{"POST", "/v1/services/web/pin", `{"instances": "two"}`, nil, 400, "invalid",
 			"body.instances: expected integer"},
 		{"POST", "/v1/services/web/pin", `{"instance": 2}`, nil, 400, "invalid",

@@ -211,7 +211,9 @@ func everyCommand(p *labtest.Pando) {
 		}
 	}
 	p.Must(p.Hosts[2], p.Bin, "scale", "web", "auto")
-	p.Must(p.Hosts[2], p.Bin, "rm", s.Name, "--purge", "--wait")
+	out := p.Run(p.Hosts[2], p.Bin, "rm", s.Name, "--purge", "--wait")
+	has(p, out.Text, "pando hosts allow "+p.Hosts[2]+" deploy") // a state needs the right
+	p.Pando("rm", s.Name, "--purge", "--wait")
 }
 
 // cutLink checks that an unreachable host is away and continues by itself. When the link is back,

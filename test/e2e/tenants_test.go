@@ -91,7 +91,8 @@ func TestATokenOfATenant(t *testing.T) {
 	}
 	has(t, mine("scale", "acme/shop", "2", "--wait").Text, "2")
 	has(t, p.Pando("why", "acme/shop"), "token acme/ci (anna)")
-	has(t, mine("exec", "shop", "--", "echo", "inside").Text, "inside")
+	// The program is one of the hosts.
+	has(t, mine("exec", "shop", "--", "echo", "inside").Text, "may not host")
 	for _, c := range []struct {
 		args []string
 		code int
@@ -119,8 +120,9 @@ func TestATokenOfATenant(t *testing.T) {
 		t.Errorf("a replaced token: %d %s", out.Code, out.Text)
 	}
 	has(t, mine("deploy", spec("shop", "acme")).Text, "command without image", "may not host")
-	is = issue("--may", "deploy,host", "--replace")
+	is = issue("--may", "deploy,exec,host", "--replace")
 	has(t, mine("deploy", spec("cart", "acme"), "--wait").Text, "cart")
+	has(t, mine("exec", "shop", "--", "echo", "inside").Text, "inside")
 	hasAudit(t, p, mine("audit"), is.Token)
 	hasBill(t, p, func() labtest.Output { return mine("bill", "--csv") })
 	p.Pando("tenant", "token", "rm", "acme", "ci")

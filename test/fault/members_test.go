@@ -130,7 +130,7 @@ func TestAMemberWritesItsOwnRecordsOnly(t *testing.T) {
 	of := pando.Asker{Kind: pando.AskerControl, Name: "agent h2"}
 	for _, own := range []pando.Stored{
 		ready, hostIn(2), asks("i3", web, "web-1"),
-		pando.Decision{ID: "d1", Service: web, Instance: "web-1", By: of},
+		pando.Decision{ID: "d1", Service: web, Instance: "web-1", Kind: pando.DecidedFailed, By: of},
 		pando.Intent{ID: "i1", Service: web, Verb: pando.VerbReplicate, Host: "h2", Instance: "web-1",
 			State: pando.IntentReady},
 		pando.StateHead{Service: web, Host: "h2"}, pando.StateHead{Service: web, Host: "h2", Merges: 1},
@@ -183,6 +183,15 @@ func foreign(mine, theirs pando.Instance, of pando.Asker) map[string]pando.Store
 	huge.Reason = strings.Repeat("x", 200<<10)
 	answer := asks("i3", web, "web-1")
 	answer.State = pando.IntentGranted
+	restores, knocks := asks("i10", web, "web-1"), asks("i11", web, "web-1")
+	restores.Verb, restores.From = pando.VerbReplicate, "sha256:0123"
+	knocks.Verb, knocks.From = pando.VerbReplicate, "sha256:0123"
+	knocks.By = pando.Asker{Kind: pando.AskerTraffic, Name: "h2"}
+	about := func(id string, kind pando.DecisionKind) pando.Decision {
+		return pando.Decision{ID: id, Service: web, Instance: "web-1", Kind: kind, By: of}
+	}
+	begun := pando.Intent{ID: "i1", Service: web, Verb: pando.VerbReplicate, Host: "h2",
+		Instance: "web-1", State: pando.IntentReady, From: "sha256:0123"}
 	return map[string]pando.Stored{
 		"an answer to its own ask":                answer,
 		"another host's instance":                 on1,
@@ -205,7 +214,14 @@ func foreign(mine, theirs pando.Instance, of pando.Asker) map[string]pando.Store
 		"a decision about another host": pando.Decision{ID: "d2", Service: vault, Instance: "vault-1",
 			By: of},
 		"a decision of control": pando.Decision{ID: "d3", Service: web, Instance: "web-1",
-			By: pando.Asker{Kind: pando.AskerControl}},
+			Kind: pando.DecidedFailed, By: pando.Asker{Kind: pando.AskerControl}},
+		"a deploy":                        about("d4", pando.DecidedDeploy),
+		"a command":                       about("d5", pando.DecidedExec),
+		"a decision of no kind":           about("d6", ""),
+		"another kind below its decision": about("d1", pando.DecidedSnapshot),
+		"an ask for a snapshot":           restores,
+		"a knock for a snapshot":          knocks,
+		"a snapshot into an intent":       begun,
 		"the head of another service": pando.StateHead{Service: vault, Host: "h2", Merges: 99},
 		"a head elsewhere":            pando.StateHead{Service: web, Host: "h1"}, "a large value": huge,
 	}

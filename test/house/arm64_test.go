@@ -27,6 +27,9 @@ type checked struct {
 // arm64 does, with its sizes and its numbers of system calls. A build finds the same, but compiles
 // every dependency once more, which takes minutes. `make soak` does that.
 func TestTheSourcesAreOfArm64Too(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it reads every dependency: make test-all runs it")
+	}
 	t.Parallel()
 	list := exec.Command("go", "list", "-deps", "-test",
 		"-json=ImportPath,Dir,GoFiles,ImportMap,DepOnly", "./...")

@@ -17,13 +17,14 @@ type room struct {
 // driver/ is a room of its own, so drivers never import each other.
 var rooms = []room{
 	{"test/failpoint", 0}, {"spec/nearest", 0},
-	{"bpf", 1}, {"sdk", 1}, {"world", 1}, {"spec", 1}, {"state", 1}, {"api", 1}, {"driver/hook", 1},
-	{"driver/sockets", 1}, {"driver/netspace", 1},
-	{"scale", 2}, {"balance", 2}, {"lifecycle", 2}, {"function", 2}, {"memory", 2}, {"driver", 2},
-	{"control", 3}, {"agent", 3}, {"function/group", 3}, {"lab", 3},
-	{"cmd", 4},
-	{"bench", 5}, {"examples", 5}, {"deploy", 5}, {"demo", 6},
-	{"test", 7},
+	{"access", 1},
+	{"bpf", 2}, {"sdk", 2}, {"world", 2}, {"spec", 2}, {"state", 2}, {"api", 2}, {"driver/hook", 2},
+	{"driver/sockets", 2}, {"driver/netspace", 2},
+	{"scale", 3}, {"balance", 3}, {"lifecycle", 3}, {"function", 3}, {"memory", 3}, {"driver", 3},
+	{"control", 4}, {"agent", 4}, {"function/group", 4}, {"lab", 4},
+	{"cmd", 5},
+	{"bench", 6}, {"examples", 6}, {"deploy", 6}, {"demo", 7},
+	{"test", 8},
 }
 
 // roomOf returns the room of a folder and its rank. ok is false if the table has no such room.

@@ -165,7 +165,7 @@ func (c *cluster) register(ctx context.Context) (out result, err error) {
 			return out, err
 		}
 		out.latest = s.Latest
-		if s.Pin != nil {
+		if s.Pin.Holds(time.Now()) { // a pin that has ended stays in the record until control looks
 			out.pin = s.Pin.Instances
 		}
 	}

@@ -39,7 +39,7 @@ var Codes = []struct {
 	Name string
 	errs []error
 }{
-	{3, "invalid input", []error{pando.ErrInvalid, pando.ErrTooLarge}},
+	{3, "invalid input", []error{pando.ErrInvalid, pando.ErrTooLarge, pando.ErrKeyReused}},
 	{4, "not found", []error{pando.ErrNotFound, fs.ErrNotExist}},
 	{5, "refused", []error{pando.ErrRefused, pando.ErrNoRoom}},
 	{6, "conflict", []error{
@@ -51,8 +51,14 @@ var Codes = []struct {
 	{10, "not allowed", []error{pando.ErrForbidden, fs.ErrPermission}},
 	{11, "not supported here", []error{pando.ErrUnsupported}},
 	{12, "frozen", []error{pando.ErrFrozen}},
+	{unreachable, "a host or a registry is out of reach", []error{
+		pando.ErrUnreachable, pando.ErrBusy,
+	}},
 	{Interrupted, "interrupted", []error{context.Canceled}},
 }
+
+// unreachable is the exit code where something beside Pando's own server gives no answer.
+const unreachable = 13
 
 // CodeOf returns the exit code of a command that ended with an error or nil.
 func CodeOf(err error) int {
@@ -65,9 +71,10 @@ func CodeOf(err error) int {
 	case errors.As(err, new(UsageError)):
 		return 2
 	}
+	beside := errors.Is(err, pando.ErrUnreachable) // it is an ErrUnavailable as well
 	for _, k := range Codes {
 		for _, sentinel := range k.errs {
-			if errors.Is(err, sentinel) {
+			if errors.Is(err, sentinel) && !(beside && sentinel == pando.ErrUnavailable) {
 				return k.Code
 			}
 		}

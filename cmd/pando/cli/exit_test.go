@@ -23,7 +23,8 @@ func TestExitCodesShowTheCause(t *testing.T) {
 		{pando.ErrConflict, 6}, {pando.ErrExists, 6}, {pando.ErrFenced, 6}, {pando.ErrLost, 6},
 		{pando.ErrNotReady, 7}, {context.DeadlineExceeded, 7},
 		{pando.ErrUnavailable, 8}, {pando.ErrStoreFull, 9}, {pando.ErrForbidden, 10},
-		{pando.ErrUnsupported, 11}, {context.Canceled, 130},
+		{pando.ErrUnsupported, 11}, {pando.ErrUnreachable, 13}, {pando.ErrBusy, 13},
+		{fmt.Errorf("registry r: %w", pando.ErrUnreachable), 13}, {context.Canceled, 130},
 	} {
 		if got := CodeOf(c.err); got != c.want {
 			t.Errorf("%v: exit code %d, want %d", c.err, got, c.want)

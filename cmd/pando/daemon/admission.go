@@ -121,7 +121,7 @@ func welcome(a promotion, keeper *doorkeeper, face http.Handler) http.Handler {
 	mux.Handle("POST "+peer.JoinPath, peer.JoinHandler(check, a.join))
 	mux.Handle("POST "+peer.ServerPath, peer.ServerHandler(a.hand))
 	mux.Handle("GET "+peer.SecretsPath, secretsForMembers(a.Control.GiveSecrets, keeper))
-	mux.Handle("GET "+peer.SnapshotKeyPath, secretsForMembers(a.Control.GiveSnapshotKey, keeper))
+	mux.Handle("GET "+peer.SnapshotKeyPath, secretsForMembers(a.Control.GiveSnapshotKeys, keeper))
 	members := keeper.whileMember(api.ForMembers(face, keeper.asker))
 	tenants := newGatekeeper(a.Control.Token, a.Log).admit(face)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {

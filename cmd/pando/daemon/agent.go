@@ -22,6 +22,7 @@ import (
 	"pando.run/pando/driver/cgroup"
 	"pando.run/pando/driver/dns"
 	"pando.run/pando/driver/ebpf"
+	"pando.run/pando/driver/front"
 	"pando.run/pando/driver/git"
 	"pando.run/pando/driver/image"
 	"pando.run/pando/driver/nftables"
@@ -75,9 +76,8 @@ func tend(ctx context.Context, p place) error {
 	}
 	defer steering.Close()
 	h := introduce(p, log)
-	peers := peer.New(peer.Reach{
-		Own: h.Name, Socket: p.agent(), TLS: c.identity.ToHost, Clock: wall.Clock{},
-	})
+	peers := peer.New(peer.Reach{Own: h.Name, Socket: p.agent(), TLS: c.identity.ToHost,
+		Clock: wall.Clock{}})
 	defer peers.Close()
 	images, err := openImages(p, peers, log)
 	if err != nil {
@@ -101,13 +101,14 @@ func tend(ctx context.Context, p place) error {
 		Books: book.File(filepath.Join(p.Data, "work.json")), Traffic: uplink.Traffic,
 		Queues: uplink.Queues, Uplinks: p.Uplinks,
 		Objects: objects, Journals: p.journals(), Images: images, Kept: process.VolumesOf(sandboxes),
-		Secrets: c.secrets(p, peers), SnapshotKey: c.snapshotKey(p, peers),
+		Secrets: c.secrets(p, peers), SnapshotKeys: c.snapshotKeys(p, peers),
 		Clock: wall.Clock{}, IDs: names{}, Log: log, Control: c.leader(p, peers),
 		Liveness: others.liveness, Announcer: announcer(p, log), Routers: speaker, Ends: endsFor(p, log),
 		Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 		Logged: logged.figures, Worked: wall.Worked,
 	})
+	images.Member = a.HasHostAt
 	faces, err := agentFaces(p, c, images, facesOf(p, a, images, objects))
 	if err != nil {
 		return err
@@ -128,7 +129,8 @@ func facesOf(p place, a *agent.Agent, images *image.Store, objects *bolt.Store) 
 	forPeers := peer.ObjectsHandler(peer.WithImages(peer.CopyHandler(peer.VIPHandler(
 		peer.VolumesHandler(peer.Handler(a), archiveOf(p)), a), a), images.Blob), objects.Copy)
 	metrics := api.HostMetrics(a)
-	return faces{forPeers, api.WithHostMetrics(peer.OwnHandler(a, forPeers), metrics), metrics}
+	forOwn := peer.OwnHandler(a, front.Owner, forPeers)
+	return faces{forPeers, api.WithHostMetrics(forOwn, metrics), metrics}
 }
 
 // introduce returns this host's record, after the ways to and from its instances are open.
@@ -145,13 +147,27 @@ func introduce(p place, log *slog.Logger) pando.Host {
 func answerNames(h pando.Host, a *agent.Agent, log *slog.Logger) (close func()) {
 	answers := dns.New(dns.Config{
 		Addr: netip.AddrPortFrom(pando.Gateway4, 53).String(), Lookup: a.VIPs,
-		Endpoints: a.Endpoints, Recurses: recurses(h),
+		Endpoints: a.Endpoints, Recurses: recurses(h), Owner: ownerAt(h, a.TenantAt),
 	})
 	if err := answers.Start(); err != nil {
 		log.Warn("this host does not answer names of services", "error", err)
 		return func() {}
 	}
 	return func() { answers.Close() }
+}
+
+// ownerAt returns the tenants of the addresses of instances. An address of no known instance has an
+// owner as well: the programs of the host alone have the reserve of operators.
+func ownerAt(
+	h pando.Host, tenantAt func(netip.Addr) (pando.Tenant, bool),
+) func(netip.Addr) (pando.Tenant, bool) {
+	return func(a netip.Addr) (pando.Tenant, bool) {
+		if !h.Instances4.Contains(a) && !h.Instances6.Contains(a) {
+			return "", false
+		}
+		t, _ := tenantAt(a)
+		return t, true
+	}
 }
 
 // recurses returns a test for addresses that may resolve external names at the host's DNS. These

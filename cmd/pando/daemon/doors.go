@@ -2,13 +2,11 @@ package daemon
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -22,84 +20,11 @@ import (
 // The bounds of a port that strangers can reach. A host needs only a few connections to each port
 // of another host.
 const (
-	connectionsMax    = 4096             // to one port: more are closed at once
-	connectionsOfMax  = 128              // from one address; likewise
 	strangerWaitMax   = 10 * time.Second // for the whole request of a caller without a certificate
 	idleWaitMax       = 2 * time.Minute  // between two requests of a connection
 	writeWaitMax      = time.Minute      // for a reader to take a piece of an answer
 	memberReadWaitMax = time.Second      // for reading the record of a member that is not cached yet
 )
-
-// crowd is a listener that limits the number of open connections, in total and per address.
-type crowd struct {
-	net.Listener
-	mu  sync.Mutex
-	all int
-	of  map[netip.Addr]int // open connections per address
-}
-
-// bounded limits the open connections of a listener.
-func bounded(l net.Listener) net.Listener {
-	return &crowd{Listener: l, of: map[netip.Addr]int{}}
-}
-
-// listenTLS listens for other hosts.
-func listenTLS(address string, c *tls.Config) (net.Listener, error) {
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("listen for other hosts: %w; choose another address with --listen", err)
-	}
-	return tls.NewListener(bounded(l), c), nil
-}
-
-// Accept returns the next connection that is within the bounds. It closes the others.
-func (c *crowd) Accept() (net.Conn, error) {
-	for {
-		conn, err := c.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		from, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
-		if a := from.Addr().Unmap(); c.enter(a) {
-			return &guest{Conn: &impatient{conn, writeWaitMax}, leave: sync.OnceFunc(func() {
-				c.leave(a)
-			})}, nil
-		}
-		conn.Close()
-	}
-}
-
-func (c *crowd) enter(a netip.Addr) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.all >= connectionsMax || c.of[a] >= connectionsOfMax {
-		return false
-	}
-	c.all++
-	c.of[a]++
-	return true
-}
-
-func (c *crowd) leave(a netip.Addr) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.all--
-	if c.of[a]--; c.of[a] == 0 {
-		delete(c.of, a)
-	}
-}
-
-// guest is an accepted connection, which counts towards the bounds.
-type guest struct {
-	net.Conn
-	leave func()
-}
-
-// Close closes the connection and frees its place.
-func (g *guest) Close() error {
-	defer g.leave()
-	return g.Conn.Close()
-}
 
 // impatient is a connection that ends if its reader takes nothing for a while. A stopped reader of
 // a stream would otherwise keep its part of the daemon's memory for ever.

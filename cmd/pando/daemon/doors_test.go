@@ -75,7 +75,7 @@ func TestAnAddressHasSoManyConnections(t *testing.T) {
 	}
 	crowd := bounded(l)
 	defer crowd.Close()
-	in := make(chan net.Conn, connectionsOfMax+1)
+	in := make(chan net.Conn, strangerConnections.Each+1)
 	go func() {
 		for {
 			c, err := crowd.Accept()
@@ -93,14 +93,14 @@ func TestAnAddressHasSoManyConnections(t *testing.T) {
 		return patiently(t, c)
 	}
 	var first net.Conn
-	for n := range connectionsOfMax {
+	for n := range int(strangerConnections.Each) {
 		dial()
 		if c := <-in; n == 0 {
 			first = c
 		}
 	}
 	if _, err := dial().Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("connection %d is let in: %v", connectionsOfMax+1, err)
+		t.Errorf("connection %d is let in: %v", int(strangerConnections.Each)+1, err)
 	}
 	first.Close()
 	first.Close() // closing twice frees only one place

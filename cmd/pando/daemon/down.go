@@ -81,12 +81,13 @@ func (m machine) evacuate(ctx context.Context, p place, drain time.Duration) err
 	defer own.Close()
 	agent := pando.Host{Name: pando.HostName(p.Host), Endpoint: "unix://" + p.agent()}
 	left, err := own.Leave(ctx, agent, drain)
+	running, unknown := process.Instances(p.sandboxes())
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("stop pando: %w; instances are leaving and the daemons run; "+
 			"repeat `pando down`, or add --now", ctx.Err())
 	// It reports nothing if the host has no instances.
-	case err != nil && process.Instances(p.sandboxes()) > 0:
+	case err != nil && (running > 0 || unknown != nil):
 		fmt.Fprintf(m.Stderr,
 			"the instances did not drain (%v) and are killed: their committed state stays\n", err)
 	case left > 0:

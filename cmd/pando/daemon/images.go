@@ -6,10 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"pando.run/pando"
 	"pando.run/pando/agent"
+	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/control"
 	"pando.run/pando/driver/image"
 	"pando.run/pando/driver/peer"
@@ -22,15 +26,30 @@ import (
 // certificateFolders are where docker and podman keep the authorities of registries.
 var certificateFolders = []string{"/etc/docker/certs.d", "/etc/containers/certs.d"}
 
+// registriesFile is the list of registries of a host's owner.
+const registriesFile = "/etc/pando/registries"
+
 // imageFreeMin is the space that images leave free: the store of the cluster ends on a full disk.
 const imageFreeMin = 256 << 20
 
-// openImages opens this host's store of images. The server and the agent of a host share it.
+// openImages opens this host's store of images. The server and the agent of a host share it. Only
+// the agent, which runs as root, unpacks layers.
 func openImages(p place, peers *peer.Client, log *slog.Logger) (*image.Store, error) {
 	return image.Open(image.Config{
 		Dir: p.images(), Host: pando.HostName(p.Host), Peer: peers.Blob, Clock: wall.Clock{}, Log: log,
-		Certificates: certificateFolders, FreeMin: imageFreeMin,
+		Certificates: certificateFolders, Registries: registriesFile, FreeMin: imageFreeMin,
+		Packed: os.Geteuid() == serverUser,
+		Unpack: []string{"/proc/self/exe", image.UnpackRole}, // the same build, also during an upgrade
 	})
+}
+
+// Unpack returns the hidden command that unpacks one layer.
+func Unpack() *cobra.Command {
+	return &cobra.Command{
+		Use: image.UnpackRole, Short: "unpack one layer of an image (started by a daemon)",
+		Hidden: true, DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error { return cli.Exit(image.UnpackMain(args)) },
+	}
 }
 
 // imageOperators resolves the image of a spec before control decides about it.
@@ -50,6 +69,9 @@ func withImages(
 	ctl *control.Control, p place, a *trust.Authority, peers *peer.Client, log *slog.Logger,
 ) (imageOperators, error) {
 	images, err := openImages(p, peers, log)
+	if err == nil {
+		images.Member = ctl.HasHostAt
+	}
 	return imageOperators{ctl, images, p.sandboxes(), inviter{p, a, log}}, err
 }
 
@@ -113,6 +135,7 @@ func (o imageOperators) PullImage(
 	if err := o.travelled(ctx, want); err != nil {
 		return pando.ImageStatus{}, err
 	}
+	want.Inside = !want.OfFiles() // no token pulls
 	i, _, err := o.images.Resolve(ctx, want)
 	if err == nil {
 		err = o.images.Pull(ctx, i, nil)
@@ -147,7 +170,11 @@ func (o imageOperators) RemoveImage(ctx context.Context, digest string) error {
 		return fmt.Errorf("%w: service %s uses image %s; `pando rm %s` removes the service",
 			pando.ErrRefused, i.Services[0], digest, i.Services[0].Name)
 	}
-	if process.Images(o.sandboxes)[digest] {
+	running, err := process.Images(o.sandboxes)
+	if err != nil {
+		return fmt.Errorf("remove image %s: %w; run the command again", digest, err)
+	}
+	if running[digest] {
 		return fmt.Errorf("%w: an instance on this host runs image %s; `pando ps` lists them",
 			pando.ErrRefused, digest)
 	}
@@ -166,7 +193,12 @@ func sweepImages(p place, images *image.Store, a *agent.Agent, log *slog.Logger)
 	return func(ctx context.Context) error {
 		for pando.Sleep(ctx, wall.Clock{}, imageSweepEvery) == nil {
 			keep := a.ImagesInUse()
-			maps.Copy(keep, process.Images(p.sandboxes()))
+			running, err := process.Images(p.sandboxes())
+			if err != nil {
+				log.Warn("images that nothing uses stay", "error", err)
+				continue
+			}
+			maps.Copy(keep, running)
 			gone, err := images.Sweep(ctx, keep, image.Bounds{Age: imageAgeMax, Bytes: imageBytesMax})
 			if err != nil {
 				log.Warn("images that nothing uses stay", "error", err)
@@ -204,12 +236,16 @@ func (o imageOperators) Deploy(
 		s.Image = pando.Image{}
 		return o.deployBundle(ctx, s, by)
 	}
-	if err := spec.CheckImage(s.Image.Reference); err != nil {
+	err := spec.CheckImage(s.Image.Reference)
+	if err == nil { // no registry is asked for a spec that is refused in any case
+		err = o.Control.Admits(ctx, s, by)
+	}
+	if err != nil {
 		return pando.ServiceStatus{}, err
 	}
 	var i pando.Image
 	var c pando.ImageConfig
-	err := o.travelled(ctx, s.Image)
+	err = o.travelled(ctx, s.Image)
 	if err == nil {
 		i, c, err = o.images.Resolve(ctx, s.Image)
 	}

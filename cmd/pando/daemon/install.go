@@ -105,17 +105,30 @@ func (p place) given(flags *pflag.FlagSet) []string {
 	return out
 }
 
+// The capabilities of the units. The server gives up all but serverCapabilities when it starts: it
+// needs the last three for that. No agent and no instance changes the kernel's code, the clock or
+// the policy of the machine.
+var (
+	serverUnitCapabilities = []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH",
+		"CAP_FOWNER", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"}
+	agentUnitCapabilities = []string{"~CAP_SYS_MODULE", "CAP_SYS_TIME", "CAP_SYS_BOOT",
+		"CAP_SYS_RAWIO", "CAP_SYS_TTY_CONFIG", "CAP_WAKE_ALARM", "CAP_BLOCK_SUSPEND", "CAP_MAC_ADMIN",
+		"CAP_MAC_OVERRIDE", "CAP_AUDIT_CONTROL", "CAP_AUDIT_READ", "CAP_SYSLOG", "CAP_LEASE"}
+)
+
 // unitsOf returns the units of some roles. self is the program.
 func unitsOf(p place, self string, roles, args []string) []systemd.Unit {
 	about := map[string]systemd.Unit{
-		"server": {Description: "Pando server: the store, the control loop, the operators' API"},
-		"agent":  {Description: "Pando agent: instances and steering of this host", Delegate: true},
+		"server": {Description: "Pando server: the store, the control loop, the operators' API",
+			Folders: []string{p.Data, p.Run}, Capabilities: serverUnitCapabilities},
+		"agent": {Description: "Pando agent: instances and steering of this host", Delegate: true,
+			Capabilities: agentUnitCapabilities},
 	}
 	var out []systemd.Unit
 	for _, role := range roles {
 		u := about[role]
 		u.Name, u.Exec = units[role], append([]string{self, role}, args...)
-		u.Log = daemonLog(p, role)
+		u.Log, u.OOMScore = daemonLog(p, role), oomScores[role]
 		if len(out) > 0 {
 			u.After = []string{out[0].File()}
 		}

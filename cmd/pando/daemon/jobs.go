@@ -58,7 +58,9 @@ func together(ctx context.Context, jobs ...job) error {
 func serveHTTP(l net.Listener, h http.Handler) job {
 	return func(ctx context.Context) error {
 		s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: idleWaitMax,
-			ConnContext: byUser}
+			ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+				return byGuest(byUser(ctx, c), c)
+			}}
 		stop := context.AfterFunc(ctx, func() { s.Close() })
 		defer stop()
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {

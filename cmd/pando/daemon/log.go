@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"fmt"
+	"io"
 	"log"
 	"os"
 	"sync"
@@ -47,7 +48,15 @@ func (d *daemonFile) Write(b []byte) (int, error) {
 	if err := unix.Fstat(d.fds[0], &is); err == nil && is.Size > 0 && is.Size+int64(len(b)) > d.most {
 		d.rotate()
 	}
-	return unix.Write(d.fds[0], b)
+	for n := 0; ; {
+		wrote, err := unix.Write(d.fds[0], b[n:]) // a disk that is nearly full takes a part
+		if n += max(0, wrote); n == len(b) || err != nil && err != unix.EINTR {
+			return n, err
+		}
+		if wrote == 0 {
+			return n, io.ErrShortWrite
+		}
+	}
 }
 
 // rotate begins a new file. If that fails, the current file grows, because losing a line is worse

@@ -177,7 +177,7 @@ func (p place) useRanges() error {
 
 // locate fills in the host's name and the places of its folders.
 func (p *place) locate() error {
-	if os.Geteuid() != 0 {
+	if is := os.Geteuid(); is != 0 && is != serverUser {
 		return fmt.Errorf("%w: the daemons of pando need root (namespaces, eBPF, cgroups); try sudo",
 			pando.ErrForbidden)
 	}

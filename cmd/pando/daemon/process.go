@@ -26,10 +26,12 @@ func daemon(p place, role string) (pid int, alive bool) {
 		return 0, false
 	}
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	// During exec a process has a program and no arguments yet. An ended process has neither.
+	// During exec a process has a program and no arguments yet. If another thread than the first one
+	// calls exec, the first one ends before. An ended process has no program and one thread.
 	if err == nil && len(line) == 0 {
 		_, err = os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-		return pid, err == nil
+		threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+		return pid, err == nil || len(threads) > 1
 	}
 	words := strings.Split(string(line), "\x00")
 	return pid, err == nil && len(words) > 1 && words[1] == role
@@ -69,6 +71,7 @@ func startDaemon(p place, role string) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start the %s: %w", role, err)
 	}
+	spare(cmd.Process.Pid, role)
 	if err := writePid(p, role, cmd.Process.Pid); err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ func asksOf(p place, ctl *control.Control) http.Handler {
 	mux.Handle("/", peer.ControlHandler(ctl))
 	mux.Handle("GET "+peer.SecretsPath, peer.SecretsHandler(ctl.GiveSecrets,
 		func(*http.Request) (pando.HostName, error) { return pando.HostName(p.Host), nil }))
-	mux.Handle("GET "+peer.SnapshotKeyPath, peer.SecretsHandler(ctl.GiveSnapshotKey,
+	mux.Handle("GET "+peer.SnapshotKeyPath, peer.SecretsHandler(ctl.GiveSnapshotKeys,
 		func(*http.Request) (pando.HostName, error) { return pando.HostName(p.Host), nil }))
 	return mux
 }
@@ -50,16 +50,16 @@ func (c cluster) secrets(
 	}
 }
 
-// snapshotKey returns the way to the keys of encrypted snapshots of instances of this host.
-func (c cluster) snapshotKey(
+// snapshotKeys returns the way to the keys of the snapshots of instances of this host.
+func (c cluster) snapshotKeys(
 	p place, peers *peer.Client,
-) func(context.Context, pando.InstanceID) (pando.SnapshotKey, error) {
+) func(context.Context, pando.InstanceID) (pando.SnapshotKeys, error) {
 	if c.server == "" {
 		server := pando.Host{Name: "server", Endpoint: "unix://" + p.control()}
-		return peer.Control{Client: peers, Server: server}.SnapshotKey
+		return peer.Control{Client: peers, Server: server}.SnapshotKeys
 	}
 	by := &http.Client{Transport: c.toServer(serverWaitMax)}
-	return func(ctx context.Context, i pando.InstanceID) (pando.SnapshotKey, error) {
-		return peer.RemoteSnapshotKey(ctx, by, i)
+	return func(ctx context.Context, i pando.InstanceID) (pando.SnapshotKeys, error) {
+		return peer.RemoteSnapshotKeys(ctx, by, i)
 	}
 }

@@ -22,7 +22,6 @@ import (
 	"pando.run/pando/control"
 	"pando.run/pando/driver/deeds"
 	"pando.run/pando/driver/etcd"
-	"pando.run/pando/driver/front"
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/process"
 	"pando.run/pando/driver/systemd"
@@ -54,6 +53,9 @@ func serve(ctx context.Context, p place) error {
 	if err := p.complete(); err != nil {
 		return err
 	}
+	if os.Geteuid() != serverUser {
+		return demoteServer(p)
+	}
 	log, err := settle(p, "server")
 	if err != nil {
 		return err
@@ -74,7 +76,7 @@ func serve(ctx context.Context, p place) error {
 	ctl := control.New(control.Config{
 		Registry: store.Registry(), Peers: peers, Clock: wall.Clock{}, IDs: names{}, Log: log,
 		Name: p.Host, Heard: store.Registry().Heard, Writable: writable,
-		Taken: front.Owner, Vault: authority.Vault(), Process: processFigures(store),
+		Taken: takenPort(ctx, p, peers), Vault: authority.Vault(), Process: processFigures(store),
 		Authority: fingerprint(authority), Audited: deeds.Open(filepath.Join(p.logs(), "audit.log")).Add,
 	})
 	store.Decide(ctl)
@@ -84,11 +86,7 @@ func serve(ctx context.Context, p place) error {
 		return err
 	}
 	face := withHostMetrics(p, api.OperatorsHandler(ops, leads(store.Registry())))
-	operators, err := listen(p.api(), 0o660)
-	if err != nil {
-		return err
-	}
-	asks, err := listen(p.control(), 0o600)
+	operators, asks, err := listenHere(p)
 	if err != nil {
 		return err
 	}
@@ -115,10 +113,23 @@ func serve(ctx context.Context, p place) error {
 	}
 	log.Info("ready", "store", p.Store.Endpoints, "api", p.api(), "states", p.HTTP, "hosts", p.Listen)
 	systemd.Ready()
-	jobs = append(jobs, reviving(p, log), signOfLife(func() {
+	jobs = append(jobs, signOfLife(func() {
 		_, _ = ctl.Service(ctx, pando.ServiceKey{}) // it takes the lock of every decision
 	}))
 	return together(ctx, jobs...)
+}
+
+// listenHere opens the sockets for the operators and the agent of this host. The operators' is of
+// root's group, and an operator may give it to another one.
+func listenHere(p place) (operators, asks net.Listener, err error) {
+	if operators, err = listen(p.api(), 0o660); err != nil {
+		return nil, nil, err
+	}
+	if err := os.Chown(p.api(), -1, 0); err != nil {
+		return nil, nil, fmt.Errorf("give the API's socket to root's group: %w", err)
+	}
+	asks, err = listen(p.control(), 0o600)
+	return operators, asks, err
 }
 
 // startStore starts the store of this server: a single one, or one of several.
@@ -237,7 +248,8 @@ func storeForMembers(p place, i *trust.Identity) *etcd.Members {
 		return nil
 	}
 	return &etcd.Members{
-		Listen: p.open(storePort), TLS: i.Members("h2"), HostOf: trust.HostOf, Clock: wall.Clock{},
+		Listen: p.open(storePort), TLS: recognizing(i.Members("h2")),
+		HostOf: trust.HostOf, Clock: wall.Clock{},
 		Bound: bounded,
 	}
 }

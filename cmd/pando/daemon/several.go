@@ -99,7 +99,7 @@ func (p place) peers(i *trust.Identity) (*etcd.Peers, error) {
 		return nil, err
 	}
 	return &etcd.Peers{
-		Listen: p.open(peerPort), TLS: i.Servers(), Certificate: files.Certificate,
+		Listen: p.open(peerPort), TLS: recognizing(i.Servers()), Certificate: files.Certificate,
 		Authority: files.Authority, ServerName: trust.ServerName, Join: s.Join, Clock: wall.Clock{},
 		Bound: bounded,
 	}, nil

@@ -105,7 +105,7 @@ func (g *gatekeeper) asker(r *http.Request) (pando.Token, error) {
 	fails := g.failsOf(r)
 	if fails.Tokens() < 1 {
 		return pando.Token{}, fmt.Errorf("%w: too many wrong tokens from your address; try again in a "+
-			"minute", pando.ErrUnavailable)
+			"minute", pando.ErrBusy)
 	}
 	k, secret, err := shown(r)
 	t := pando.Token{TokenKey: k}
@@ -116,9 +116,12 @@ func (g *gatekeeper) asker(r *http.Request) (pando.Token, error) {
 		fails.Allow()
 		return pando.Token{TokenKey: k}, err
 	}
+	if err := counted(r, k.Tenant); err != nil {
+		return t, err
+	}
 	if !g.callsOf(k).Allow() {
 		return t, fmt.Errorf("%w: more than %d calls a second with the token %s; try again in a second",
-			pando.ErrUnavailable, callsPerSecond, k)
+			pando.ErrBusy, callsPerSecond, k)
 	}
 	return t, nil
 }

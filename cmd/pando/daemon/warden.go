@@ -124,8 +124,8 @@ const (
 )
 
 // reviving returns a job that starts the warden again if it ended without being asked: its pid file
-// is then still there. Every daemon has this job, so no single kill leaves the host without a
-// warden.
+// is then still there. The agent has this job. The server, which has no right to start a daemon of
+// root, has not.
 func reviving(p place, log *slog.Logger) job {
 	return func(ctx context.Context) error {
 		for {

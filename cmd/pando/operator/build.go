@@ -1,30 +1,42 @@
 package operator
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/spf13/cobra"
 
+	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/recipe"
 )
 
 // imageBuild builds an image on this machine. It asks no server.
 func imageBuild(o *Console) *cobra.Command {
-	var file, tag string
+	var recipeFile, file, tag string
+	var force bool
 	c := o.Flag(&cobra.Command{
 		Use: "build [RECIPE]", Short: "build an image from a recipe, without a registry",
 		Long: "Build an image from programs, Debian packages and files of this machine. RECIPE is\n" +
 			"image.yaml unless given. The same files give the same image, byte by byte. A\n" +
 			"Containerfile is a matter for `buildah build` or `docker build`.",
-		Example: "  pando image build\n  pando image build web/image.yaml --file web.tar",
+		Example: "  pando image build\n  pando image build -f web/image.yaml --tar web.tar",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			from := "image.yaml"
-			if len(args) > 0 {
+			switch {
+			case len(args) > 0 && recipeFile != "":
+				return cli.Usagef("two recipes: %s and --file %s; name one", args[0], recipeFile)
+			case len(args) > 0:
 				from = args[0]
+			case recipeFile != "":
+				from = recipeFile
 			}
 			r, err := recipe.Read(from)
 			if err != nil {
@@ -32,6 +44,9 @@ func imageBuild(o *Console) *cobra.Command {
 			}
 			if file == "" {
 				file = strings.TrimSuffix(from, filepath.Ext(from)) + ".tar"
+			}
+			if err := mayReplace(file, force); err != nil {
+				return err
 			}
 			if tag == "" {
 				tag = "pando/" + imageName(from) + ":latest"
@@ -46,9 +61,30 @@ func imageBuild(o *Console) *cobra.Command {
 			})
 		},
 	})
-	c.Flags().StringVarP(&file, "file", "f", "", "`FILE` to write; RECIPE with .tar unless given")
+	c.Flags().StringVarP(&recipeFile, "file", "f", "", "the recipe, in place of RECIPE")
+	c.Flags().StringVar(&file, "tar", "", "`FILE` to write; the recipe's name with .tar unless given")
+	c.Flags().BoolVar(&force, "force", false, "write over a file that is no image")
 	c.Flags().StringVarP(&tag, "tag", "t", "", "`NAME[:TAG]` in the file; pando/FOLDER unless given")
 	return c
+}
+
+// mayReplace returns an error if a file is there that `image build` did not write: it is no archive
+// of an image.
+func mayReplace(file string, force bool) error {
+	st, err := os.Lstat(file)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && force && !st.IsDir() {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("write the image: %w", err)
+	}
+	if st.Mode().IsRegular() {
+		if _, err := tarball.ImageFromPath(file, nil); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: %s is there and is no image; name another file with --tar, or add --force",
+		pando.ErrExists, file)
 }
 
 // imageName returns the name of an image after the folder of its recipe.

@@ -90,16 +90,22 @@ func inService(st pando.ServiceStatus) int {
 
 // Rm returns `pando rm`.
 func Rm(o *Console) *cobra.Command {
-	var purge bool
+	var purge, now bool
 	c := o.of(o.waits(&cobra.Command{
 		Use: "rm SERVICE", Short: "drain a service, merge its state and remove it",
 		Long: "Take every instance out of rotation, wait for its connections to end, merge its state,\n" +
 			"then remove the service. The merged state stays, and a service of the same name finds\n" +
-			"it again. --purge deletes it.",
-		Example: "  pando rm website --wait\n  pando rm website --purge",
+			"it again. --purge deletes it. --now waits for no connection, also of a removal that is\n" +
+			"in progress.",
+		Example: "  pando rm website --wait\n  pando rm website --purge\n  pando rm website --now",
 	}), cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
 		if err := o.client.Remove(ctx, key, purge); err != nil {
 			return err
+		}
+		if now { // a service without instances may be gone already
+			if err := o.client.EndDrains(ctx, key); err != nil && !errors.Is(err, pando.ErrNotFound) {
+				return err
+			}
 		}
 		gone := "is leaving"
 		if o.wait {
@@ -117,5 +123,6 @@ func Rm(o *Console) *cobra.Command {
 		return o.Show(done, func(w io.Writer) { fmt.Fprintf(w, "%s %s\n", key, gone) })
 	})
 	c.Flags().BoolVar(&purge, "purge", false, "also delete its state")
+	c.Flags().BoolVar(&now, "now", false, "break the open connections")
 	return o.Flag(c)
 }

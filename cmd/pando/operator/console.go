@@ -161,6 +161,14 @@ func (o *Console) until(
 // explain returns the error of a revision that does not serve. The error has the newest failure,
 // its log lines and the command that prints more.
 func explain(st pando.ServiceStatus, revision int) error {
+	if waits := pando.DrainsOf(st.Instances); waits != "" && st.Problem == nil {
+		end := fmt.Sprintf("pando rollout finish %s --now", st.ServiceKey)
+		if st.Removing {
+			end = fmt.Sprintf("pando rm %s --now", st.ServiceKey)
+		}
+		return fmt.Errorf("%s: %w: %s; `%s` ends that at once", st.ServiceKey, pando.ErrNotReady,
+			cli.Clean(waits), end)
+	}
 	if st.Problem == nil {
 		return fmt.Errorf("revision %d of %s: %w: the service is %s: %s; `pando why %s` prints more",
 			revision, st.ServiceKey, pando.ErrNotReady, st.Phase, cli.Clean(st.Reason), st.ServiceKey)

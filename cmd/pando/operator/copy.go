@@ -111,7 +111,7 @@ func (r copying) run(
 		}
 		if err != nil {
 			return 0, fmt.Errorf("%w: the copy broke off: the instance or a daemon ended; `pando ps` "+
-				"shows the instances", pando.ErrUnavailable)
+				"shows the instances", pando.ErrUnreachable)
 		}
 		switch kind {
 		case session.Output:

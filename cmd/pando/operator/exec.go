@@ -171,7 +171,7 @@ func (o *Console) show(conn io.Reader) (int, error) {
 		kind, b, err := session.Read(conn)
 		if err != nil {
 			return 0, fmt.Errorf("%w: the session broke off: its instance or a daemon ended, or you "+
-				"hung up; `pando ps` shows the instances", pando.ErrUnavailable)
+				"hung up; `pando ps` shows the instances", pando.ErrUnreachable)
 		}
 		switch kind {
 		case session.Output:

@@ -147,7 +147,7 @@ func received(to io.Writer, s io.Reader) error {
 		case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
 			return nil
 		case err != nil:
-			return fmt.Errorf("%w: the connection broke off: %w", pando.ErrUnavailable, err)
+			return fmt.Errorf("%w: the connection broke off: %w", pando.ErrUnreachable, err)
 		case kind == session.Exit:
 			return nil
 		case kind == session.Output:

@@ -47,7 +47,8 @@ func setRight(o *Console, verb string, may bool) *cobra.Command {
 		Use: verb + " HOST WORD…", Short: short,
 		Long: strings.ToUpper(short[:1]) + short[1:] + ". Every member may read, scale and remove\n" +
 			"services. WORD is a right of the operators:\n" +
-			"  deploy  deploy, rollback, rollouts, images, secrets and volumes; values of environments\n" +
+			"  deploy  deploy, rollback, rollouts, images, secrets and volumes; values of environments;\n" +
+			"          pando rm --purge\n" +
 			"  exec    commands inside instances\n" +
 			"  admit   tokens for new hosts, and the end of a membership\n" +
 			"or a grant, something of the host for instances with `grants` in their spec:\n" +
@@ -180,6 +181,9 @@ func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 		fmt.Fprintln(w, cli.Clean(text))
 	}
 	announcing(w, all)
+	for _, text := range twoHolders(all) {
+		fmt.Fprintln(w, cli.Clean(text))
+	}
 	routing(w, all)
 	for _, h := range all {
 		if text := lost(h.Losses); text != "" {
@@ -237,6 +241,10 @@ func outOfReach(w io.Writer, all []pando.HostStatus) {
 			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s steers around hosts: %s", h.Name,
 				h.Losses.Unreached)))
 		}
+		if h.Losses != nil && h.Losses.Silent != "" {
+			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s asks again, for these programs run without a shim "+
+				"that answers: %s", h.Name, h.Losses.Silent)))
+		}
 	}
 }
 
@@ -248,4 +256,24 @@ func announcing(w io.Writer, all []pando.HostStatus) {
 				h.Losses.Announces)))
 		}
 	}
+}
+
+// twoHolders names the pairs of hosts that answer for the same VIPs of one network.
+func twoHolders(all []pando.HostStatus) (out []string) {
+	held := func(h pando.HostStatus) (s pando.Shares) {
+		if h.Losses != nil {
+			s, _ = pando.ParseShares(h.Losses.Holds) // a host of another build says nothing
+		}
+		return s
+	}
+	for n, h := range all {
+		for _, o := range all[n+1:] {
+			if both := held(h).And(held(o)).Len(); h.Segment == o.Segment && both > 0 {
+				out = append(out, fmt.Sprintf("two holders: %s and %s both answer on %s for %d of %d "+
+					"shares of the VIPs; they settle that within seconds once they reach each other",
+					h.Name, o.Name, h.Segment, both, pando.VIPShares))
+			}
+		}
+	}
+	return out
 }

@@ -60,7 +60,7 @@ func (p *progress) print(st pando.ServiceStatus) {
 			continue
 		}
 		p.known[i.ID] = i.Phase
-		text := fmt.Sprintf("%s  revision %d  %s", i.ID, i.Revision, i.Phase)
+		text := fmt.Sprintf("%s  revision %d  %s", i.ID, i.Revision, phaseOf(i))
 		if i.Reason != "" {
 			text += ": " + i.Reason
 		}

@@ -15,12 +15,13 @@ import (
 // Rollout returns `pando rollout`.
 func Rollout(o *Console) *cobra.Command {
 	c := &cobra.Command{
-		Use: "rollout", Short: "show, pause, resume or undo a rollout",
+		Use: "rollout", Short: "show, pause, resume, undo or finish a rollout",
 		Long: "Look after the way from one revision of a service to the next. A deploy starts it, and\n" +
 			"a failed gate of the spec ends it by itself.",
 		Example: "  pando rollout status website\n  pando rollout undo website --wait",
 	}
-	c.AddCommand(rolloutStatus(o), rolloutPause(o), rolloutResume(o), rolloutUndo(o))
+	c.AddCommand(rolloutStatus(o), rolloutPause(o), rolloutResume(o), rolloutUndo(o),
+		rolloutFinish(o))
 	return c
 }
 
@@ -55,6 +56,31 @@ func rolloutResume(o *Console) *cobra.Command {
 	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
 		return showRollout(o)(o.client.ResumeRollout(ctx, key))
 	}))
+}
+
+func rolloutFinish(o *Console) *cobra.Command {
+	var now bool
+	c := o.of(&cobra.Command{
+		Use: "finish SERVICE --now", Short: "end the drains of old instances at once",
+		Long: "End the drains of a service: its draining instances wait for no connection. Their\n" +
+			"programs stop, and their states are merged. The open connections break. `pando ps`\n" +
+			"shows what a drain waits for.",
+		Example: "  pando rollout finish website --now",
+	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
+		if !now {
+			return cli.Usagef("rollout finish breaks the open connections of the old instances; " +
+				"confirm it with --now, or let drain_max of the spec end the wait")
+		}
+		if err := o.client.EndDrains(ctx, key); err != nil {
+			return err
+		}
+		done := struct {
+			Service pando.ServiceKey `json:"service"`
+		}{key}
+		return o.Show(done, func(w io.Writer) { fmt.Fprintf(w, "the drains of %s end now\n", key) })
+	})
+	c.Flags().BoolVar(&now, "now", false, "break the open connections")
+	return o.Flag(c)
 }
 
 func rolloutUndo(o *Console) *cobra.Command {

@@ -14,14 +14,14 @@ import (
 
 // Snapshot returns `pando snapshot`.
 func Snapshot(o *Console) *cobra.Command {
-	var encrypt bool
+	var plain bool
 	c := &cobra.Command{
 		Use: "snapshot SERVICE[/INSTANCE]", Short: "store a running instance, to continue it later",
 		Long: "Store the processes of an instance with their memory, and its files in memory. The\n" +
 			"instance stops for a moment and continues. `pando restore SERVICE --from SNAPSHOT`\n" +
 			"starts one more instance from there. Files on disk and in volumes are not part of it.\n" +
-			"With --encrypt its files are encrypted with the key of the cluster.",
-		Example: "  pando snapshot game\n  pando snapshot --encrypt game/game-7k3fq\n" +
+			"Its files are encrypted with the key of the cluster; with --plain they are not.",
+		Example: "  pando snapshot game\n  pando snapshot game/game-7k3fq\n" +
 			"  pando restore game --from 3f9a02c1be77",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: o.complete,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -30,7 +30,7 @@ func Snapshot(o *Console) *cobra.Command {
 				return err
 			}
 			st, err := api.SnapshotsOf(o.client).Take(c.Context(), key,
-				pando.SnapshotAsk{Instance: instance, Encrypt: encrypt})
+				pando.SnapshotAsk{Instance: instance, Plain: plain})
 			if err != nil {
 				return o.meant(c.Context(), key, err)
 			}
@@ -46,7 +46,7 @@ func Snapshot(o *Console) *cobra.Command {
 			})
 		},
 	}
-	c.Flags().BoolVar(&encrypt, "encrypt", false, "encrypt its files with the key of the cluster")
+	c.Flags().BoolVar(&plain, "plain", false, "do not encrypt its files")
 	c.AddCommand(snapshotList(o), snapshotRemove(o))
 	return o.Flag(c)
 }

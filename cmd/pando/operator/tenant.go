@@ -18,7 +18,7 @@ func Tenant(o *Console) *cobra.Command {
 	c := &cobra.Command{
 		Use: "tenant", Short: "set, list and remove tenants",
 		Long: "Look after the tenants and their quotas. A spec names its tenant in `tenant`. A\n" +
-			"tenant without a record has no quota.",
+			"tenant without a record has a default quota: " + quotaText(pando.DefaultQuota) + ".",
 		Example: "  pando tenant set acme --instances 50 --cpus 8 --memory 16G\n  pando tenant ls",
 	}
 	c.AddCommand(tenantSet(o), tenantList(o), tenantShow(o), tenantRemove(o), tenantToken(o))
@@ -27,7 +27,7 @@ func Tenant(o *Console) *cobra.Command {
 
 // quotaFlags are the words of `pando tenant set`. A flag that is not given changes nothing.
 type quotaFlags struct {
-	instances            int
+	instances, services  int
 	cpus                 float64
 	memory, publish, vip string
 }
@@ -36,6 +36,9 @@ func (f quotaFlags) change(c *cobra.Command) (out pando.AccountChange, err error
 	given := c.Flags().Changed
 	if given("instances") {
 		out.Instances = &f.instances
+	}
+	if given("services") {
+		out.Services = &f.services
 	}
 	if given("cpus") {
 		out.CPUs = &f.cpus
@@ -97,6 +100,7 @@ func tenantSet(o *Console) *cobra.Command {
 		},
 	}
 	c.Flags().IntVar(&f.instances, "instances", 0, "most instances (0 = no limit)")
+	c.Flags().IntVar(&f.services, "services", 0, "most services (0 = a quarter of the cluster's)")
 	c.Flags().Float64Var(&f.cpus, "cpus", 0, "most processors, by resources.cpus (0 = no limit)")
 	c.Flags().StringVar(&f.memory, "memory", "0", "most memory, by resources.memory (0 = no limit)")
 	c.Flags().StringVar(&f.publish, "publish-rate", "0", "most changes of tables a second, as 5/s")
@@ -112,7 +116,8 @@ func showTenants(w io.Writer, all ...pando.TenantStatus) {
 		if t.VIPs.IsValid() {
 			vips = t.VIPs.String()
 		}
-		rows = append(rows, row(t.Tenant, t.Use.Services,
+		rows = append(rows, row(t.Tenant,
+			ofQuota(fmt.Sprint(t.Use.Services), fmt.Sprint(q.Services), q.Services == 0),
 			ofQuota(fmt.Sprint(t.Use.Instances), fmt.Sprint(q.Instances), q.Instances == 0),
 			ofQuota(fmt.Sprintf("%g", t.Use.CPUs), fmt.Sprintf("%g", q.CPUs), q.CPUs == 0),
 			ofQuota(size(t.Use.MemoryBytes), size(q.MemoryBytes), q.MemoryBytes == 0),
@@ -120,6 +125,25 @@ func showTenants(w io.Writer, all ...pando.TenantStatus) {
 				q.PublishPerSecond == 0), vips))
 	}
 	cli.Columns(w, rows...)
+}
+
+// quotaText returns the limits of a quota in words.
+func quotaText(q pando.Quota) string {
+	var out []string
+	add := func(limits bool, format string, args ...any) {
+		if limits {
+			out = append(out, fmt.Sprintf(format, args...))
+		}
+	}
+	add(q.Instances > 0, "%d instances", q.Instances)
+	add(q.Services > 0, "%d services", q.Services)
+	add(q.CPUs > 0, "%g processors", q.CPUs)
+	add(q.MemoryBytes > 0, "%s of memory", size(q.MemoryBytes))
+	add(q.PublishPerSecond > 0, "%g changes a second", q.PublishPerSecond)
+	if len(out) == 0 {
+		return "no limit"
+	}
+	return strings.Join(out, ", ")
 }
 
 // ofQuota returns "3/50", or "3" without a quota.

@@ -93,7 +93,7 @@ func instances(w io.Writer, all []pando.ServiceStatus, now time.Time) {
 				name.Name = pando.ServiceName(pando.OrdinalName(name.Name, i.Ordinal))
 			}
 			rows = append(rows, row(name, i.ID, i.Host, cmp.Or(i.Endpoint, runOf(i)),
-				i.Revision, phaseOf(i), brief(now.Sub(i.Since)), cmp.Or(i.Away, reason)))
+				i.Revision, phaseOf(i), brief(now.Sub(i.Since)), cmp.Or(i.Away, i.Waits, reason)))
 		}
 	}
 	if len(rows) == 1 {

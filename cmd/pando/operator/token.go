@@ -72,9 +72,13 @@ func tokenAdd(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			quota, err := o.quotaOf(c.Context(), k.Tenant)
+			if err != nil {
+				return err
+			}
 			return o.Show(is, func(w io.Writer) {
-				fmt.Fprintf(w, "until %s:\n  export PANDO_API=%s\n  export PANDO_TOKEN=%s\n",
-					is.Until.Local().Format("2006-01-02 15:04"), is.API, is.Token)
+				fmt.Fprintf(w, "%s\nuntil %s:\n  export PANDO_API=%s\n  export PANDO_TOKEN=%s\n",
+					quota, is.Until.Local().Format("2006-01-02 15:04"), is.API, is.Token)
 			})
 		},
 	}
@@ -82,6 +86,24 @@ func tokenAdd(o *Console) *cobra.Command {
 	c.Flags().DurationVar(&keep, "for", 90*24*time.Hour, "how long it is valid")
 	c.Flags().BoolVar(&replace, "replace", false, "end the token of this name first")
 	return o.Flag(c)
+}
+
+// quotaOf returns the quota of a tenant in words, and where it comes from.
+func (o *Console) quotaOf(ctx context.Context, t pando.Tenant) (string, error) {
+	all, err := api.TenantClient{Client: o.client}.Tenants(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, one := range all {
+		if one.Tenant == t && !one.At.IsZero() {
+			return fmt.Sprintf("tenant %s has the quota of its record: %s", t, quotaText(one.Quota)), nil
+		}
+	}
+	if t == pando.DefaultTenant {
+		return "tenant default has no quota", nil
+	}
+	return fmt.Sprintf("tenant %s has no record, so the default quota holds: %s (`pando tenant set %[1]s` "+
+		"changes it)", t, quotaText(pando.DefaultQuota)), nil
 }
 
 func tokenList(o *Console) *cobra.Command {

@@ -20,7 +20,7 @@ const FRAME_BYTES_MIN: usize = 14;
 /// Bytes by which a function may grow a packet.
 pub const GROWTH_BYTES: usize = 64;
 
-/// Flags of a packet. The unit sets the first four, the function sets the others.
+/// Flags of a packet. The unit sets the first four and the last, the function sets the others.
 pub mod flag {
     /// The flow has state.
     pub const STATE_VALID: u32 = 1;
@@ -36,6 +36,8 @@ pub mod flag {
     pub const LEASE_TAKEN: u32 = 32;
     /// Returns to the output's addresses belong to this flow.
     pub const ALIAS: u32 = 64;
+    /// The packet came in at the outer of two devices.
+    pub const OUTER: u32 = 128;
 }
 
 const PASS: u32 = 1;

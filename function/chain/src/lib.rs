@@ -69,6 +69,7 @@ enum Place {
 struct Live {
     index: usize,
     met: Met,
+    outer: bool,
     place: Place,
     /// The packet's time, which never decreases within its flow.
     time_ns: u64,
@@ -227,9 +228,10 @@ impl<E: Executor> Chain<E> {
             };
             // Each function may lengthen a packet, and the next function gets the longer one.
             let bytes = abi::room_for(frame.len() + self.stages.len() * (abi::GROWTH_BYTES + 64));
-            let steered = arrival.steered;
+            let Arrival { steered, outer, .. } = *arrival;
             let flow = FlowKey::of_frame(frame)
                 .map(|(key, way)| (steered.map_or(key, |(key, _)| key), way));
+            let crosses = flow.is_some_and(|(key, _)| self.crosses(&key, outer));
             match taken {
                 Taken::Held | Taken::Refused => {
                     self.fates.push(if taken == Taken::Held {
@@ -239,8 +241,8 @@ impl<E: Executor> Chain<E> {
                     });
                     continue;
                 }
-                Taken::Whole if bytes > room && index > 0 => break,
-                Taken::Complete(datagram) if bytes > room && index > 0 => {
+                Taken::Whole if (bytes > room || crosses) && index > 0 => break,
+                Taken::Complete(datagram) if (bytes > room || crosses) && index > 0 => {
                     self.datagrams.postpone(datagram);
                     break;
                 }
@@ -258,7 +260,7 @@ impl<E: Executor> Chain<E> {
                         }
                         let time_ns =
                             self.flows.flow_mut(met.flow).note(met.reply, arrival.time_ns);
-                        self.live.push(Live { index, met, place: Place::Arrived, time_ns });
+                        self.live.push(Live { index, met, outer, place: Place::Arrived, time_ns });
                         room -= bytes;
                         Fate::Passed
                     }
@@ -277,6 +279,16 @@ impl<E: Executor> Chain<E> {
             }
         }
         self.fates.len()
+    }
+
+    /// Reports whether a packet meets a flow without state that this batch has from the other device.
+    /// A function may refuse the first packet because of its device, so the second one, which then
+    /// begins the flow, waits for the next batch.
+    fn crosses(&self, key: &FlowKey, outer: bool) -> bool {
+        self.flows.find(key).is_some_and(|id| {
+            self.flows.flow(id).valid == 0
+                && self.live.iter().any(|live| live.met.flow == id && live.outer != outer)
+        })
     }
 
     /// Finds or makes a packet's flow. In a full table, a new flow replaces one without an answer:

@@ -112,7 +112,7 @@ mod tests {
         ]
         .concat();
         let arrivals: Vec<Arrival> = (0..BATCH_PACKETS as u64)
-            .map(|time_ns| Arrival { frame: &frame, time_ns, steered: None })
+            .map(|time_ns| Arrival { frame: &frame, time_ns, outer: false, steered: None })
             .collect();
         for starts in [1, 2, 3 + BATCH_PACKETS] {
             assert_eq!(chain.process(&arrivals), BATCH_PACKETS);

@@ -70,6 +70,7 @@ impl<E: Executor> Chain<E> {
                 (live.met.reply, flag::REPLY),
                 (live.met.translated, flag::TRANSLATED),
                 (flow.leased & bit != 0, flag::LEASED),
+                (live.outer, flag::OUTER),
             ];
             writer.push(&Input {
                 frame,

@@ -3,7 +3,8 @@
  * Source NAT for TCP, UDP and ping over IPv4 (SNF §8): each flow that begins inside gets a port of
  * the NAT's address. A ping gets it as its identifier. ICMP errors about a flow pass both ways, so
  * path MTU discovery and traceroute work (RFC 5508). A unit leases its ports in blocks, so units
- * need no agreement while packets flow.
+ * need no agreement while packets flow. Outside is the device of `--out`: its packets begin no flow,
+ * whatever address they claim. With one device, `inside` is all that tells the sides apart.
  *
  * Configuration:
  *     address=192.0.2.1    the address that the outside sees (needed)
@@ -66,6 +67,8 @@ static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_pac
 		if (error_sum)
 			pando_rewrite_ipv4(p, &quoted, 0, s.inside_address, s.inside_port, error_sum);
 	} else {
+		if (packet->flags & PANDO_OUTER) /* by an inside address, which it has or claims */
+			return PANDO_DROP;
 		if (!pando_get(ctx, &s)) {
 			uint32_t port;
 			uint32_t source = pando_be32(p + h.ip + 12);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * UDP whitelister (SNF §8, after Bohatei). UDP from outside passes only as the answer to a request
- * from inside, while the flow is remembered. That stops reflection attacks. It also inspects
- * tunnels. Other protocols pass. It drops an IP packet with headers that contradict each other.
+ * from inside, while the flow is remembered. That stops reflection attacks. A packet of the device
+ * of `--out` is from outside, whatever address it claims. It also inspects tunnels. Other protocols pass. It drops an IP packet with headers that contradict each other.
  *
  * Configuration:
  *     inside=10.0.0.0/8          IPv4 network that may send requests
@@ -123,9 +123,14 @@ static enum pando_verdict process_packet(struct pando_ctx *ctx, struct pando_pac
 	uint8_t *p = pando_data(packet);
 	if (!pando_parse_inner(p, packet->length, &h))
 		return PANDO_DROP;
-	if (h.protocol != 17 || packet->flags & PANDO_STATE_VALID)
+	if (h.protocol != 17)
 		return PANDO_PASS;
-	if (!(h.version == 4 ? is_in(&inside, p + h.ip + 12) : is_in(&inside6, p + h.ip + 8)))
+	int asks = h.version == 4 ? is_in(&inside, p + h.ip + 12) : is_in(&inside6, p + h.ip + 8);
+	if (packet->flags & PANDO_OUTER && asks) /* its source is a lie (RFC 2827) */
+		return PANDO_DROP;
+	if (packet->flags & PANDO_STATE_VALID)
+		return PANDO_PASS;
+	if (!asks)
 		return PANDO_DROP;
 	struct state s = {1, 0};
 	pando_put(ctx, &s);

@@ -48,6 +48,7 @@ impl Packet {
         Arrival {
             frame: &self.frame,
             time_ns: self.time_ns,
+            outer: self.steered.back,
             steered: Some((self.steered.key, self.steered.translated)),
         }
     }
@@ -237,6 +238,15 @@ mod tests {
         }
     }
     use pando_traffic::{Shape, generate};
+
+    /// Functions refuse by the device what claims to come from inside.
+    #[test]
+    fn a_packet_keeps_the_end_by_which_it_came() {
+        let mut p = packet(100);
+        assert!(!p.arrival().outer);
+        p.steered.back = true;
+        assert!(p.arrival().outer);
+    }
 
     /// The tag is before steering's header on the way in, and after it on the way out.
     #[test]

@@ -90,7 +90,7 @@ fn ample<E: Executor>(executor: E) -> Chain<E> {
 fn outcome<E: Executor>(mut chain: Chain<E>, frames: &[(Vec<u8>, u64)]) -> Outcome {
     let arrivals: Vec<Arrival> = frames
         .iter()
-        .map(|(frame, time_ns)| Arrival { frame, time_ns: *time_ns, steered: None })
+        .map(|(frame, time_ns)| Arrival { frame, time_ns: *time_ns, outer: false, steered: None })
         .collect();
     let (mut at, mut outputs) = (0, Vec::new());
     while at < arrivals.len() {

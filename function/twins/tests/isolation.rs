@@ -37,7 +37,7 @@ fn run(chain: &mut Chain<Function>, packets: &[Vec<u8>]) -> Vec<(Fate, Vec<u8>)>
     let arrivals: Vec<Arrival> = packets
         .iter()
         .enumerate()
-        .map(|(n, frame)| Arrival { frame, time_ns: n as u64, steered: None })
+        .map(|(n, frame)| Arrival { frame, time_ns: n as u64, outer: false, steered: None })
         .collect();
     let (mut at, mut outputs) = (0, Vec::new());
     while at < arrivals.len() {

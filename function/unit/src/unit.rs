@@ -230,7 +230,7 @@ impl Unit {
                 .map(|slot| {
                     let received = port.frame(slot);
                     let time_ns = moment.of_stamp(received.time_ns);
-                    Arrival { frame: received.frame, time_ns, steered: None }
+                    Arrival { frame: received.frame, time_ns, outer: from == 1, steered: None }
                 })
                 .collect();
             if let Some(journal) = &self.journal {

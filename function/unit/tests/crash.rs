@@ -249,6 +249,7 @@ impl Model {
             Arrival {
                 frame,
                 time_ns,
+                outer: false,
                 steered: Some((key, FlowKey::of_frame(frame).unwrap().0 != key)),
             }
         };

@@ -208,7 +208,7 @@ fn expected(case: &Case, seen: &[(Vec<u8>, u64)]) -> (Vec<Vec<u8>>, u64) {
     let mut chain = case.chain();
     let arrivals: Vec<Arrival> = seen
         .iter()
-        .map(|(frame, time_ns)| Arrival { frame, time_ns: *time_ns, steered: None })
+        .map(|(frame, time_ns)| Arrival { frame, time_ns: *time_ns, outer: false, steered: None })
         .collect();
     let (mut outputs, mut at) = (Vec::new(), 0);
     while at < arrivals.len() {

@@ -64,8 +64,10 @@ fn followed(
     for (n, (flows, passed_ns, room)) in batches.iter().enumerate() {
         time_ns += passed_ns;
         let frames: Vec<Vec<u8>> = flows.iter().map(|&n| frame(n)).collect();
-        let arrivals: Vec<Arrival> =
-            frames.iter().map(|frame| Arrival { frame, time_ns, steered: None }).collect();
+        let arrivals: Vec<Arrival> = frames
+            .iter()
+            .map(|frame| Arrival { frame, time_ns, outer: false, steered: None })
+            .collect();
         assert_eq!(unit.process(&arrivals), arrivals.len());
         copy.apply(&batch(unit, n as u64)).unwrap();
         let mut room = *room;
@@ -100,8 +102,10 @@ fn found(
     for (n, (flows, passed_ns, told)) in batches.iter().enumerate() {
         time_ns += passed_ns;
         let frames: Vec<Vec<u8>> = flows.iter().map(|&n| frame(n)).collect();
-        let arrivals: Vec<Arrival> =
-            frames.iter().map(|frame| Arrival { frame, time_ns, steered: None }).collect();
+        let arrivals: Vec<Arrival> = frames
+            .iter()
+            .map(|frame| Arrival { frame, time_ns, outer: false, steered: None })
+            .collect();
         assert_eq!(unit.process(&arrivals), arrivals.len());
         written.send(&batch(unit, n as u64)).unwrap();
         message.clear();
@@ -199,7 +203,7 @@ fn a_flow_that_a_standby_heard_of_long_ago_is_not_silent_since() {
     let mut standby = chain("nat", b"address=203.0.113.7\n");
     let arrive = |standby: &mut Chain<Function>, n: u32, time_ns| {
         let frame = frame(n);
-        standby.process(&[Arrival { frame: &frame, time_ns, steered: None }]);
+        standby.process(&[Arrival { frame: &frame, time_ns, outer: false, steered: None }]);
     };
     arrive(&mut standby, 0, 1_000);
     standby.flows.see_all(100_000);

@@ -46,7 +46,7 @@ fn cut(whole: &[u8], most: usize) -> Vec<Vec<u8>> {
 fn through(chain: &mut Chain<Function>, frames: &[Vec<u8>]) -> Vec<(Fate, Vec<Vec<u8>>)> {
     let mut outputs = Vec::new();
     for (n, frame) in frames.iter().enumerate() {
-        let arrivals = [Arrival { frame, time_ns: n as u64, steered: None }];
+        let arrivals = [Arrival { frame, time_ns: n as u64, outer: false, steered: None }];
         assert_eq!(chain.process(&arrivals), 1);
         outputs.extend(
             chain
@@ -130,7 +130,7 @@ fn largest_datagrams_share_batches_with_others() {
     let arrivals: Vec<Arrival> = frames
         .iter()
         .enumerate()
-        .map(|(n, frame)| Arrival { frame, time_ns: n as u64, steered: None })
+        .map(|(n, frame)| Arrival { frame, time_ns: n as u64, outer: false, steered: None })
         .collect();
     let mut chain = ids();
     let (mut at, mut passed) = (0, Vec::new());

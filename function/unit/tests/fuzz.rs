@@ -149,7 +149,12 @@ fn pass(chain: &mut Chain<Function>, frames: &[Vec<u8>]) {
     let arrivals: Vec<Arrival> = frames
         .iter()
         .enumerate()
-        .map(|(n, frame)| Arrival { frame, time_ns: n as u64 * 1_000_000, steered: None })
+        .map(|(n, frame)| Arrival {
+            frame,
+            time_ns: n as u64 * 1_000_000,
+            outer: false,
+            steered: None,
+        })
         .collect();
     let mut at = 0;
     while at < arrivals.len() {

@@ -91,7 +91,7 @@ fn packet(tcp: Option<u8>, from: &str, to: &str, payload: &'static [u8]) -> Pack
 /// Returns the sids that are reported for these frames, each in its own batch.
 fn reported(chain: &mut Chain<Function>, frames: &[Vec<u8>]) -> BTreeSet<u32> {
     for (n, frame) in frames.iter().enumerate() {
-        let arrivals = [Arrival { frame, time_ns: n as u64 + 1, steered: None }];
+        let arrivals = [Arrival { frame, time_ns: n as u64 + 1, outer: false, steered: None }];
         chain.process(&arrivals);
     }
     chain.events.drain(..).map(|event| event.code).collect()
@@ -331,7 +331,7 @@ fn tunnels_are_looked_into() {
     ];
     for (name, frame) in tunnels {
         let mut chain = ids(rules);
-        let arrivals = [Arrival { frame: &frame, time_ns: 1, steered: None }];
+        let arrivals = [Arrival { frame: &frame, time_ns: 1, outer: false, steered: None }];
         chain.process(&arrivals);
         let events: Vec<String> =
             chain.events.iter().map(|e| format!("{} on {:?}", e.code, e.key)).collect();
@@ -449,7 +449,7 @@ fn whitelister(settings: &str) -> Chain<Function> {
 
 fn passes(chain: &mut Chain<Function>, packet: &Packet) -> bool {
     let frame = packet.frame();
-    let arrivals = [Arrival { frame: &frame, time_ns: 1, steered: None }];
+    let arrivals = [Arrival { frame: &frame, time_ns: 1, outer: false, steered: None }];
     chain.process(&arrivals);
     chain.outputs(&arrivals).next().unwrap().0 == Fate::Passed
 }

@@ -44,7 +44,7 @@ fn chain(module: &Built) -> Chain<Function> {
 
 fn fate(chain: &mut Chain<Function>, millions: u8) -> Fate {
     let frame = udp(1, &[millions]);
-    let arrivals = [Arrival { frame: &frame, time_ns: 1, steered: None }];
+    let arrivals = [Arrival { frame: &frame, time_ns: 1, outer: false, steered: None }];
     chain.process(&arrivals);
     chain.outputs(&arrivals).next().unwrap().0
 }

@@ -28,7 +28,7 @@ fn chain(function: &str, configuration: &str) -> Chain<Function> {
 }
 
 fn through(chain: &mut Chain<Function>, frame: &[u8], time_ns: u64) -> Option<Vec<u8>> {
-    let arrivals = [Arrival { frame, time_ns, steered: None }];
+    let arrivals = [Arrival { frame, time_ns, outer: false, steered: None }];
     chain.process(&arrivals);
     let (fate, bytes) = chain.outputs(&arrivals).next().unwrap();
     (fate == Fate::Passed).then(|| bytes.concat())

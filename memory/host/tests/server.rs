@@ -242,6 +242,21 @@ fn a_request_beyond_the_lease_is_refused_and_changes_nothing() {
     assert!(other.read(&[0]) == page(5), "another lease is untouched");
 }
 
+/// Silent connections would take all threads of the host.
+#[test]
+fn a_connection_without_a_greeting_is_closed() {
+    let host = host(8);
+    let mut silent: Vec<TcpStream> =
+        (0..4).map(|_| TcpStream::connect(&host.address).unwrap()).collect();
+    for stream in &mut silent {
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).expect("closed, and not silent for ever");
+        assert_eq!(rest.len(), Challenge::BYTES);
+    }
+    borrow(&host, HELLO);
+}
+
 #[test]
 fn a_malformed_request_ends_its_connection_only() {
     let host = host(16);

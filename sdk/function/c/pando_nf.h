@@ -41,6 +41,7 @@ enum pando_verdict { PANDO_DROP = 0, PANDO_PASS = 1 };
 #define PANDO_REPLY 2u       /* against the direction of the flow's first packet */
 #define PANDO_TRANSLATED 4u  /* it met the flow by addresses of an earlier output (pando_alias) */
 #define PANDO_LEASED 8u      /* .lease is good: a new flow is offered one, and keeps what it took */
+#define PANDO_OUTER 128u     /* it came in at the device of --out; never with one device */
 /* … set by the function */
 #define PANDO_STATE_PUT 16u
 #define PANDO_LEASE_TAKEN 32u

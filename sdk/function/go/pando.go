@@ -18,6 +18,7 @@ const (
 	statePut   = 16
 	leaseTaken = 32
 	alias      = 64
+	outer      = 128
 )
 
 type entry struct {
@@ -94,6 +95,9 @@ func (p *Packet) IsReply() bool { return p.e.flags&reply != 0 }
 // IsTranslated reports whether the packet matched its flow by the addresses of an earlier output
 // (Alias).
 func (p *Packet) IsTranslated() bool { return p.e.flags&translated != 0 }
+
+// IsOuter reports whether the packet came in at the device of --out. With one device, none did.
+func (p *Packet) IsOuter() bool { return p.e.flags&outer != 0 }
 
 // Lease takes a number that is unique among the function's flows, for example a port. Each new flow
 // is offered one, and keeps it once taken.

@@ -84,8 +84,10 @@ fn a_datagram_on_which_a_function_trapped_leaves_as_it_came() {
         let mut chain = chain(1, Policy { trapped_passes: passes, ..Policy::default() });
         let whole = crate::scripted::frame(1, &[act::TRAP; 100]);
         let parts = cut(&whole, 40);
-        let arrivals: Vec<Arrival> =
-            parts.iter().map(|frame| Arrival { frame, time_ns: 1, steered: None }).collect();
+        let arrivals: Vec<Arrival> = parts
+            .iter()
+            .map(|frame| Arrival { frame, time_ns: 1, outer: false, steered: None })
+            .collect();
         assert_eq!(chain.process(&arrivals), parts.len());
         let (fates, out): (Vec<Fate>, Vec<Vec<Vec<u8>>>) = chain
             .outputs(&arrivals)
@@ -102,8 +104,10 @@ fn bytes_behind_the_end_of_a_datagram_do_not_leave() {
     let mut chain = chain(1, Policy::default());
     let whole = crate::scripted::frame(1, &[act::GROW; 100]);
     let parts = cut(&whole, 40);
-    let arrivals: Vec<Arrival> =
-        parts.iter().map(|frame| Arrival { frame, time_ns: 1, steered: None }).collect();
+    let arrivals: Vec<Arrival> = parts
+        .iter()
+        .map(|frame| Arrival { frame, time_ns: 1, outer: false, steered: None })
+        .collect();
     chain.process(&arrivals);
     let out: Vec<Vec<u8>> =
         chain.outputs(&arrivals).flat_map(|(_, out)| out.iter()).map(<[u8]>::to_vec).collect();

@@ -36,8 +36,9 @@ fn a_batch_replaces_no_flow_of_its_own() {
     let mut unit = chain(1, Policy { flows_max: 1, ..Policy::default() });
     through(&mut unit, &[frame(1, &[act::COUNT])], SECOND_NS);
     let (old, new) = (frame(1, &[act::COUNT]), frame(2, &[act::COUNT]));
-    let arrivals = [(&old, SECOND_NS), (&new, 9 * SECOND_NS)]
-        .map(|(frame, time_ns)| pando_chain::Arrival { frame, time_ns, steered: None });
+    let arrivals = [(&old, SECOND_NS), (&new, 9 * SECOND_NS)].map(|(frame, time_ns)| {
+        pando_chain::Arrival { frame, time_ns, outer: false, steered: None }
+    });
     assert_eq!(unit.process(&arrivals), 2);
     let fates: Vec<Fate> = unit.outputs(&arrivals).map(|(fate, _)| fate).collect();
     assert_eq!(fates, [Fate::Passed, Fate::NoRoom]);

@@ -28,8 +28,10 @@ pub fn through(
     frames: &[Vec<u8>],
     now_ns: u64,
 ) -> Vec<(Fate, Vec<u8>)> {
-    let arrivals: Vec<Arrival> =
-        frames.iter().map(|frame| Arrival { frame, time_ns: now_ns, steered: None }).collect();
+    let arrivals: Vec<Arrival> = frames
+        .iter()
+        .map(|frame| Arrival { frame, time_ns: now_ns, outer: false, steered: None })
+        .collect();
     assert_eq!(chain.process(&arrivals), frames.len());
     chain.outputs(&arrivals).map(|(fate, out)| (fate, out.concat())).collect()
 }

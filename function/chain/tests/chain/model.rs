@@ -263,7 +263,7 @@ fn packets_that_grow_in_every_function_fit_into_each_memory() {
         let sent = frames[0].len();
         let arrivals: Vec<pando_chain::Arrival> = frames
             .iter()
-            .map(|frame| pando_chain::Arrival { frame, time_ns: 0, steered: None })
+            .map(|frame| pando_chain::Arrival { frame, time_ns: 0, outer: false, steered: None })
             .collect();
         let mut at = 0;
         while at < arrivals.len() {
@@ -290,7 +290,7 @@ fn a_frame_longer_than_a_batch_is_dropped_alone() {
     let frames = [huge, small.clone(), Vec::new(), small];
     let arrivals: Vec<pando_chain::Arrival> = frames
         .iter()
-        .map(|frame| pando_chain::Arrival { frame, time_ns: 0, steered: None })
+        .map(|frame| pando_chain::Arrival { frame, time_ns: 0, outer: false, steered: None })
         .collect();
     let mut fates = Vec::new();
     while fates.len() < arrivals.len() {

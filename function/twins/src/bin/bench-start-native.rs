@@ -32,6 +32,7 @@ fn main() {
             let of = |slot| Arrival {
                 frame: port.frame(slot).frame,
                 time_ns: port.frame(slot).time_ns,
+                outer: false,
                 steered: None,
             };
             let arrivals: Vec<Arrival> = slots[done..].iter().map(of).collect();

@@ -106,8 +106,10 @@ fn main() {
         let path = format!("{functions}/{name}/{name}.wasm");
         for bytes in [64, 368, 1434] {
             let frames = frames(bytes, matches!(name, "whitelister" | "ids"));
-            let arrivals: Vec<Arrival> =
-                frames.iter().map(|frame| Arrival { frame, time_ns: 1, steered: None }).collect();
+            let arrivals: Vec<Arrival> = frames
+                .iter()
+                .map(|frame| Arrival { frame, time_ns: 1, outer: false, steered: None })
+                .collect();
             let mut wasm = chain_of(
                 Runtime::new(Limits::default(), 2)
                     .load(path.as_ref(), configuration)

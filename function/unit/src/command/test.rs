@@ -86,7 +86,7 @@ impl Test {
             Report { functions: name_of(&chain), packets: input.len(), ..Report::default() };
         let arrivals: Vec<Arrival> = input
             .iter()
-            .map(|p| Arrival { frame: &p.frame, time_ns: p.time_ns, steered: None })
+            .map(|p| Arrival { frame: &p.frame, time_ns: p.time_ns, outer: false, steered: None })
             .collect();
         let mut output: Vec<Captured> = Vec::new();
         let mut at = 0;

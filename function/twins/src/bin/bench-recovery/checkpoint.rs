@@ -87,7 +87,7 @@ fn batch(chain: &mut Chain<Function>, port: &mut Port, sends: bool) -> usize {
     let arrivals: Vec<Arrival> = slots
         .iter()
         .map(|s| port.frame(s))
-        .map(|r| Arrival { frame: r.frame, time_ns: r.time_ns, steered: None })
+        .map(|r| Arrival { frame: r.frame, time_ns: r.time_ns, outer: false, steered: None })
         .collect();
     let mut done = 0;
     while done < arrivals.len() {
@@ -128,7 +128,7 @@ fn recovered(chain: &mut Chain<Function>, replay: &mut Port, link: &mut Shared) 
             PACKETS => {
                 let mut packets = Vec::new();
                 while let Ok(frame) = reader.packet() {
-                    packets.push(Arrival { frame, time_ns: now_ns, steered: None });
+                    packets.push(Arrival { frame, time_ns: now_ns, outer: false, steered: None });
                 }
                 let mut done = 0;
                 while done < packets.len() {

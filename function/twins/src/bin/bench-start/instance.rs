@@ -98,7 +98,7 @@ fn alone(module: &Path) -> (Engine, InstancePre<()>) {
 /// Measures the time from the order for another instance to the verdict on its first packet.
 fn unit(start: &Start) -> Duration {
     let frame = packet();
-    let arrivals = [Arrival { frame: &frame, time_ns: 1, steered: None }];
+    let arrivals = [Arrival { frame: &frame, time_ns: 1, outer: false, steered: None }];
     let began = Instant::now();
     let function = start.function.another().expect("another instance");
     let mut chain =
