@@ -222,8 +222,8 @@ func foreign(mine, theirs pando.Instance, of pando.Asker) map[string]pando.Store
 		"an ask for a snapshot":           restores,
 		"a knock for a snapshot":          knocks,
 		"a snapshot into an intent":       begun,
-		"the head of another service": pando.StateHead{Service: vault, Host: "h2", Merges: 99},
-		"a head elsewhere":            pando.StateHead{Service: web, Host: "h1"}, "a large value": huge,
+		"the head of another service":     pando.StateHead{Service: vault, Host: "h2", Merges: 99},
+		"a head elsewhere":                pando.StateHead{Service: web, Host: "h1"}, "a large value": huge,
 	}
 }
 

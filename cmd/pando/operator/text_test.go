@@ -100,7 +100,7 @@ func TestAHostWithoutANetworkHasNoAddress(t *testing.T) {
 
 func TestBriefShowsTheTwoFiguresThatMatter(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		-time.Second: "0s", 0: "0s", 123456: "120µs", 12345678: "12ms",
+		-time.Second: "-1s", 0: "0s", 123456: "120µs", 12345678: "12ms",
 		5292300 * time.Microsecond: "5.3s", 83*time.Second + 1: "1m23s",
 		3*time.Hour + 25*time.Minute + 40*time.Second: "3h26m", 100 * time.Hour: "4d",
 	} {
