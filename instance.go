@@ -114,9 +114,9 @@ type Instance struct {
 	// Replaces is the instance that leaves once this one is in rotation: it evens the spread.
 	Replaces InstanceID `json:"replaces,omitempty"`
 	// Unwell is why control should replace it, by its host: it does not answer. "": it answers.
-	Unwell string   `json:"unwell,omitempty"`
-	Phase  Phase    `json:"phase"`
-	Reason string   `json:"reason"` // of the last change
+	Unwell string `json:"unwell,omitempty"`
+	Phase  Phase  `json:"phase"`
+	Reason string `json:"reason"` // of the last change
 	// Waits is what a drain waits for: the connections and the clients. "": nothing, or not yet known.
 	Waits string `json:"waits,omitempty"`
 	// EndNow is set if an operator ended the drain: its connections are not waited for.
