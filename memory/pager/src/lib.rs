@@ -74,6 +74,7 @@ extern "C" fn start() {
         {
             return;
         }
+        sys::apart::keep_error();
         // Processes that this program starts run without far memory. The variable is overwritten,
         // not removed: programs that write their title over the environment rely on its being in
         // one piece.

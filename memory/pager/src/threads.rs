@@ -48,10 +48,12 @@ unsafe fn start_apart(pager: &Pager) {
         }
         let mut from = 0;
         while let Some(fd) = descriptor::next(from) {
-            if !pager.fork.is_for_children(fd as i32) && fd as i32 != identity::bell() {
-                descriptor::close(fd as i32);
+            let fd = fd as i32;
+            let stays = [identity::bell(), apart::error()].contains(&fd);
+            if !pager.fork.is_for_children(fd) && !stays {
+                descriptor::close(fd);
             }
-            from = fd + 1;
+            from = fd as u32 + 1;
         }
     }
 }
