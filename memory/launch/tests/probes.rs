@@ -124,6 +124,22 @@ fn a_mapping_that_the_program_splits_and_locks_is_still_far_memory() {
     find(&h, &[("split", "0 wrong 0")]);
 }
 
+/// Advice that is not followed fails. `madvise(DONTFORK)` and `madvise(WIPEONFORK)` keep secrets from
+/// children, so a 0 without effect would show them.
+#[test]
+fn calls_on_far_memory_do_what_they_answer() {
+    let h = host(&["--size", "1GiB"]);
+    let (exists, invalid) = (libc::EEXIST, libc::EINVAL);
+    let (memory, access) = (libc::ENOMEM, libc::EACCES);
+    let i = invalid;
+    let advice =
+        format!("{:?} true {:?} {i} wrong 0", [0, 0, 0, 0, 0, 0, i, i, i, i, i, i], [i, i]);
+    let remaps = format!("{:?} wrong 0", [0, 0, 0, 0, i, i, i, i, i, i]);
+    let maps = format!("{:?} wrong 0", [0, 0, exists, exists, i, i, i, i]);
+    let rarer = format!("{:?} wrong 0", [memory, memory, memory, memory, access, 0, i, i, i, i, i]);
+    find(&h, &[("advice", &advice), ("remaps", &remaps), ("maps", &maps), ("rarer", &rarer)]);
+}
+
 /// The program gives number 2 to a file of its own, and then its far memory is lost.
 #[test]
 fn a_message_of_the_pager_never_goes_to_a_file_of_the_program() {

@@ -89,7 +89,7 @@ impl Memory {
     pub fn overlaps(&self, at: usize, bytes: usize) -> bool {
         bytes > 0
             && at < self.region as usize + self.region_pages * PAGE_BYTES
-            && at + bytes > self.region as usize
+            && at.saturating_add(bytes) > self.region as usize
     }
 
     /// Returns the page of an address in the region.
@@ -127,6 +127,12 @@ impl Memory {
     pub fn inherit(&self, on: bool) {
         let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
         unsafe { sys!(libc::SYS_madvise, self.region, self.region_pages * PAGE_BYTES, advice) };
+    }
+
+    /// Leaves the pool out of core dumps: it holds pages of the program for a while.
+    pub fn leave_out_pool(&self) {
+        let bytes = self.pool_pages * PAGE_BYTES;
+        unsafe { sys!(libc::SYS_madvise, self.pool, bytes, libc::MADV_DONTDUMP) };
     }
 
     /// Returns `n` pages to the kernel, also if the program has locked them; they read as zeros
