@@ -133,11 +133,24 @@ fn calls_on_far_memory_do_what_they_answer() {
     let (memory, access) = (libc::ENOMEM, libc::EACCES);
     let i = invalid;
     let advice =
-        format!("{:?} true {:?} {i} wrong 0", [0, 0, 0, 0, 0, 0, i, i, i, i, i, i], [i, i]);
+        format!("{:?} true {:?} {i} wrong 0", [0, 0, 0, 0, 0, 0, i, i, i, i, i, i], [i, i, i]);
     let remaps = format!("{:?} wrong 0", [0, 0, 0, 0, i, i, i, i, i, i]);
     let maps = format!("{:?} wrong 0", [0, 0, exists, exists, i, i, i, i]);
     let rarer = format!("{:?} wrong 0", [memory, memory, memory, memory, access, 0, i, i, i, i, i]);
     find(&h, &[("advice", &advice), ("remaps", &remaps), ("maps", &maps), ("rarer", &rarer)]);
+}
+
+/// `env` becomes the program, which then has no far memory.
+#[test]
+fn a_wrapper_does_not_lose_far_memory_in_silence() {
+    let h = host(&["--size", "256MiB"]);
+    let (program, mode) = (example("probes"), "sigbus");
+    let program = program.to_str().unwrap();
+    let args = ["--local", "16MiB", "--far", "128MiB", "--from", &h.address, "--mode", mode, "--"];
+    let out = run(&[&args[..], &["env", "A=1", program, "taken"]].concat());
+    let said = String::from_utf8_lossy(&out.stderr);
+    let sentence = format!("has become {program}, which has no far memory; ");
+    assert_eq!(said.matches(&sentence).count(), 1, "{said}");
 }
 
 /// The program gives number 2 to a file of its own, and then its far memory is lost.

@@ -53,6 +53,11 @@ pub unsafe fn advice(big: &Big) -> String {
         let call = libc::SYS_process_madvise;
         let process = [libc::MADV_DONTNEED, 102]
             .map(|advice| error(libc::syscall(call, me, &raw const piece, 1, advice, 0) < 0));
+        // Memory that is shared, with its flags checked, is never anonymous.
+        let (shared, rw) = (libc::MAP_SHARED_VALIDATE, libc::PROT_READ | libc::PROT_WRITE);
+        let flags = shared | libc::MAP_ANONYMOUS;
+        let mapped = libc::mmap(std::ptr::null_mut(), BYTES, rw, flags, -1, 0);
+        let process = [process[0], process[1], error(mapped == libc::MAP_FAILED)];
         let posix = libc::posix_madvise(at.cast(), BYTES, 9999);
         let wrong = differs(at, BYTES, pattern);
         format!("{named:?} {} {process:?} {posix} wrong {wrong}", numbered == named)

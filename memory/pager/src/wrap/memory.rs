@@ -35,7 +35,7 @@ fn wanted(bytes: usize, prot: c_int, flags: c_int, fd: c_int) -> bool {
         | libc::MAP_32BIT;
     fd == -1
         && flags & libc::MAP_ANONYMOUS != 0
-        && flags & libc::MAP_PRIVATE != 0
+        && flags & libc::MAP_TYPE == libc::MAP_PRIVATE
         && flags & never == 0
         && prot & libc::PROT_WRITE != 0
         && prot & libc::PROT_EXEC == 0
