@@ -137,7 +137,7 @@ fn calls_on_far_memory_do_what_they_answer() {
     let remaps = format!("{:?} wrong 0", [0, 0, 0, 0, i, i, i, i, i, i]);
     let maps = format!("{:?} wrong 0", [0, 0, exists, exists, i, i, i, i]);
     let rarer = format!("{:?} wrong 0", [memory, memory, memory, memory, access, 0, i, i, i, i, i]);
-    find(&h, &[("advice", &advice), ("remaps", &remaps), ("maps", &maps), ("rarer", &rarer)]);
+    find(&h, &[("promises", &[advice, remaps, maps, rarer].join("; "))]);
 }
 
 /// `env` becomes the program, which then has no far memory.

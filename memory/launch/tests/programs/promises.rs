@@ -20,14 +20,19 @@ const ADVICE: [c_int; 12] = [
     9999,
 ];
 
-/// Makes areas with a pattern, all of them away.
+/// All cases, in one process.
+pub unsafe fn all(big: &Big) -> [String; 4] {
+    unsafe { [advice(big), remaps(big), maps(big), rarer(big)] }
+}
+
+/// Makes areas with a pattern. They leave, because more than stays local is read after them.
 unsafe fn filled<const N: usize>(big: &Big) -> [*mut u8; N] {
     unsafe {
         let areas = [(); N].map(|()| map(BYTES));
         for at in areas {
             (0..BYTES / 8).for_each(|i| at.cast::<u64>().add(i).write(pattern(i)));
         }
-        big.send_away(areas[N - 1], BYTES);
+        assert_eq!(big.wrong(), 0);
         areas
     }
 }
@@ -41,7 +46,7 @@ fn error(failed: bool) -> i32 {
 }
 
 /// Gives all kinds of advice, by name, by number, and for the whole process; prints the errors.
-pub unsafe fn advice(big: &Big) -> String {
+unsafe fn advice(big: &Big) -> String {
     unsafe {
         let named =
             ADVICE.map(|advice| error(libc::madvise(map(BYTES).cast(), BYTES, advice) != 0));
@@ -65,7 +70,7 @@ pub unsafe fn advice(big: &Big) -> String {
 }
 
 /// Moves memory by name and by number, with each flag; prints the errors, and 0 for what was done.
-pub unsafe fn remaps(big: &Big) -> String {
+unsafe fn remaps(big: &Big) -> String {
     unsafe {
         let (moves, fixed, stays) =
             (libc::MREMAP_MAYMOVE, libc::MREMAP_FIXED, libc::MREMAP_DONTUNMAP);
@@ -87,8 +92,8 @@ pub unsafe fn remaps(big: &Big) -> String {
                 error(got == libc::MAP_FAILED)
             })
             .collect();
-        big.sweep();
-        let mut wrong: usize = now.iter().map(|at| differs(*at, BYTES, pattern)).sum();
+        let mut wrong: usize = big.wrong();
+        wrong += now.iter().map(|at| differs(*at, BYTES, pattern)).sum::<usize>();
         for i in (0..areas.len()).filter(|i| kinds[i / 2] == moves | stays) {
             wrong += (now[i] == areas[i]) as usize + differs(areas[i], BYTES, |_| 0);
         }
@@ -97,7 +102,7 @@ pub unsafe fn remaps(big: &Big) -> String {
 }
 
 /// Maps over far memory by name and by number; prints the errors.
-pub unsafe fn maps(big: &Big) -> String {
+unsafe fn maps(big: &Big) -> String {
     unsafe {
         let file = libc::memfd_create(c"probes".as_ptr(), 0);
         libc::ftruncate(file, BYTES as i64);
@@ -121,15 +126,15 @@ pub unsafe fn maps(big: &Big) -> String {
                 error(got == libc::MAP_FAILED)
             })
             .collect();
-        big.sweep();
+        let wrong = big.wrong();
         let holds =
             |i: usize| differs(areas[i], BYTES, |w| if said[i] == 0 { 0 } else { pattern(w) });
-        format!("{said:?} wrong {}", (0..areas.len()).map(holds).sum::<usize>())
+        format!("{said:?} wrong {}", wrong + (0..areas.len()).map(holds).sum::<usize>())
     }
 }
 
 /// Locks, protects and replaces far memory in rarer ways; prints the errors.
-pub unsafe fn rarer(big: &Big) -> String {
+unsafe fn rarer(big: &Big) -> String {
     unsafe {
         let [at] = filled(big);
         let (r, rw) = (libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE);
@@ -149,8 +154,7 @@ pub unsafe fn rarer(big: &Big) -> String {
         ];
         let said = calls.map(|call| error(call() == -1));
         libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut());
-        big.sweep();
-        format!("{said:?} wrong {}", differs(at, BYTES, pattern))
+        format!("{said:?} wrong {}", big.wrong() + differs(at, BYTES, pattern))
     }
 }
 
