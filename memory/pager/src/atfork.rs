@@ -85,7 +85,7 @@ unsafe fn become_child(pager: &Pager, limit: usize) {
         if mode::is_sigbus() {
             descriptor::close(uffd::number());
         }
-        sys::apart::leave_error();
+        sys::error::leave();
         pager.lanes.become_child();
         pager.hosts.become_child();
         sys::apart::clear();

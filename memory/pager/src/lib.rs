@@ -78,7 +78,7 @@ extern "C" fn start() {
         {
             return;
         }
-        sys::apart::keep_error();
+        sys::error::keep();
         // Processes that this program starts run without far memory. The variable is overwritten,
         // not removed: programs that write their title over the environment rely on its being in
         // one piece.

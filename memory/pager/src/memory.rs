@@ -98,6 +98,16 @@ impl Memory {
         (offset < self.region_pages * PAGE_BYTES).then_some((offset / PAGE_BYTES) as u32)
     }
 
+    /// Returns the first page and the pages of a range that begins at a page and lies in the region.
+    pub fn whole(&self, at: *const u8, bytes: usize) -> Option<(u32, u32)> {
+        let first = self.page_of(at as usize)?;
+        let pages = bytes.div_ceil(PAGE_BYTES);
+        ((at as usize).is_multiple_of(PAGE_BYTES)
+            && pages > 0
+            && first as usize + pages <= self.region_pages)
+            .then_some((first, pages as u32))
+    }
+
     /// Returns the address of a page.
     pub fn at(&self, page: u32) -> *mut u8 {
         self.region.wrapping_add(page as usize * PAGE_BYTES)

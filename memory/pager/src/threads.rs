@@ -9,6 +9,7 @@
 
 use crate::pager::{Pager, running};
 use crate::sys::apart::{self, HANDLERS};
+use crate::sys::error;
 use crate::{descriptor, evict, guide, handler, identity, mode, sys, tend, uffd};
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
@@ -49,7 +50,7 @@ unsafe fn start_apart(pager: &Pager) {
         let mut from = 0;
         while let Some(fd) = descriptor::next(from) {
             let fd = fd as i32;
-            let stays = [identity::bell(), apart::error()].contains(&fd);
+            let stays = [identity::bell(), error::copy()].contains(&fd);
             if !pager.fork.is_for_children(fd) && !stays {
                 descriptor::close(fd);
             }

@@ -2,8 +2,7 @@
 
 use super::raw::sys;
 use crate::config::TRANSFERS;
-use crate::descriptor;
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
+use core::sync::atomic::{AtomicI32, Ordering::SeqCst};
 
 /// Threads that serve faults in thread mode, one for each transfer at once.
 pub const HANDLERS: usize = TRANSFERS;
@@ -58,71 +57,13 @@ unsafe fn from_table(of: isize, fd: i32) -> isize {
 pub unsafe fn from_program(tid: i32, fd: i32) -> isize {
     unsafe {
         match sys!(libc::SYS_pidfd_open, tid, PIDFD_THREAD) {
-            e if e == -(libc::EINVAL as isize) => {
-                from_table(sys!(libc::SYS_pidfd_open, sys!(libc::SYS_getpid), 0), fd)
-            }
+            e if e == -(libc::EINVAL as isize) => from_process(fd),
             of => from_table(of, fd),
         }
     }
 }
 
-/// The copy of standard error, and the file that standard error was at the start.
-static ERROR: AtomicI32 = AtomicI32::new(-1);
-static ERROR_FILE: AtomicU64 = AtomicU64::new(UNKNOWN);
-const STANDARD_ERROR: i32 = 2;
-/// The program has not reached [`keep_error`].
-const UNKNOWN: u64 = 1;
-
-/// Keeps a copy of standard error: the program may close number 2 and open a file of its own there.
-/// Before any code of the program runs.
-pub unsafe fn keep_error() {
-    unsafe {
-        ERROR_FILE.store(descriptor::file(STANDARD_ERROR), SeqCst);
-        let copy = sys!(libc::SYS_fcntl, STANDARD_ERROR, libc::F_DUPFD_CLOEXEC, 0);
-        if copy >= 0 {
-            ERROR.store(descriptor::adopt(copy as i32), SeqCst);
-        }
-    }
-}
-
-/// Returns the number of the copy of standard error. Negative = there is none.
-pub fn error() -> i32 {
-    ERROR.load(SeqCst)
-}
-
-/// Gives up the copy, in a forked child: one that goes into the background would hold the pipe of a
-/// caller who reads standard error to its end. It writes to number 2 while that is the same file.
-pub unsafe fn leave_error() {
-    unsafe {
-        let copy = ERROR.swap(-1, SeqCst);
-        if copy >= 0 {
-            descriptor::close(copy);
-        }
-    }
-}
-
-/// Writes a message to the standard error that the program was started with, from either file
-/// table, and to no other file.
-pub unsafe fn write_error(text: &[u8]) {
-    unsafe {
-        let known = ERROR_FILE.load(SeqCst);
-        let is_error = |fd: i32| match known {
-            UNKNOWN => true,
-            file => file != 0 && descriptor::file(fd) == file,
-        };
-        let write =
-            |fd: i32| is_error(fd) && sys!(libc::SYS_write, fd, text.as_ptr(), text.len()) >= 0;
-        if error() >= 0 && write(error()) {
-            return;
-        }
-        if !is_here() {
-            write(STANDARD_ERROR);
-            return;
-        }
-        let fd = from_table(sys!(libc::SYS_pidfd_open, sys!(libc::SYS_getpid), 0), STANDARD_ERROR);
-        if fd >= 0 {
-            write(fd as i32);
-            sys!(libc::SYS_close, fd);
-        }
-    }
+/// Copies a descriptor from the file table of the process.
+pub unsafe fn from_process(fd: i32) -> isize {
+    unsafe { from_table(sys!(libc::SYS_pidfd_open, sys!(libc::SYS_getpid), 0), fd) }
 }

@@ -103,7 +103,7 @@ unsafe fn fixed(
             && flags & libc::MAP_TYPE == libc::MAP_PRIVATE
             && flags & never == 0
             && prot & libc::PROT_EXEC == 0;
-        match whole(pager, at.cast(), bytes) {
+        match pager.memory.whole(at.cast(), bytes) {
             Some((first, pages)) if plain => {
                 pager.discard(first, pages);
                 promise::forget(pager, first, pages);
@@ -128,16 +128,6 @@ pub unsafe extern "C" fn mmap64(
     unsafe { mmap(at, bytes, prot, flags, fd, offset) }
 }
 
-/// Returns the pages of a range that begins at a page and lies in the region.
-pub fn whole(pager: &Pager, at: *const u8, bytes: usize) -> Option<(u32, u32)> {
-    let first = pager.memory.page_of(at as usize)?;
-    let pages = bytes.div_ceil(PAGE_BYTES);
-    ((at as usize).is_multiple_of(PAGE_BYTES)
-        && pages > 0
-        && first as usize + pages <= pager.memory.region_pages)
-        .then_some((first, pages as u32))
-}
-
 /// # Safety
 /// As munmap(2).
 #[unsafe(no_mangle)]
@@ -146,7 +136,7 @@ pub unsafe extern "C" fn munmap(at: *mut c_void, bytes: size_t) -> c_int {
         let Some(pager) = pager().filter(|_| is_far(at.cast(), bytes)) else {
             return answer(sys!(libc::SYS_munmap, at, bytes)) as c_int;
         };
-        let Some((first, pages)) = whole(pager, at.cast(), bytes) else {
+        let Some((first, pages)) = pager.memory.whole(at.cast(), bytes) else {
             return answer(-(libc::EINVAL as isize)) as c_int;
         };
         give(pager, first, pages);
@@ -219,7 +209,7 @@ pub unsafe extern "C" fn mremap(
         };
         let stays = flags & libc::MREMAP_DONTUNMAP != 0;
         let known = flags & !(libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) == 0;
-        let (Some((first, have)), true) = (whole(pager, at.cast(), old), known) else {
+        let (Some((first, have)), true) = (pager.memory.whole(at.cast(), old), known) else {
             return answer(-(libc::EINVAL as isize)) as *mut c_void;
         };
         let want = u32::try_from(new.div_ceil(PAGE_BYTES)).unwrap_or(u32::MAX);

@@ -3,7 +3,6 @@
 //! gives.
 
 use super::answer;
-use super::memory::whole;
 use crate::pager::{Pager, pager};
 use crate::pin::is_far;
 use crate::{next, sys};
@@ -43,7 +42,7 @@ pub unsafe extern "C" fn madvise(at: *mut c_void, bytes: size_t, advice: c_int) 
         let Some(pager) = pager().filter(|_| is_far(at.cast(), bytes)) else {
             return answer(sys!(libc::SYS_madvise, at, bytes, advice)) as c_int;
         };
-        let Some((first, pages)) = whole(pager, at.cast(), bytes) else {
+        let Some((first, pages)) = pager.memory.whole(at.cast(), bytes) else {
             return answer(-(libc::EINVAL as isize)) as c_int;
         };
         answer(advise(pager, first, pages, advice)) as c_int
