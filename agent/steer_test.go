@@ -191,7 +191,8 @@ func TestPeersAreToldOncePerChange(t *testing.T) {
 		defer cancel()
 		r, err := b.agent.runner("web-1")
 		b.ok(err)
-		news := r.events.stream(ctx, 0)
+		told, _ := r.events.since(0)
+		news := r.events.stream(ctx, told[len(told)-1].ID)
 		i := b.world().Instances["web-2"].V
 		i.Weight = 50 // a change that does not affect the set of instances that take flows
 		b.put(i)
