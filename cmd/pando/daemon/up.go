@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"pando.run/pando"
 	"pando.run/pando/api"
@@ -41,7 +40,7 @@ func Up(out *cli.Output) *cobra.Command {
 		Long: "Start the server and the agent, each as a process, unless they run. With --join, start\n" +
 			"only an agent, as a host of the cluster of that server; `pando token` on the server's\n" +
 			"host prints the token. A host that joined stays a member, so a later `pando up` needs\n" +
-			"no flags. With --server, the host also becomes one of several servers;\n" +
+			"no flags: the data folder keeps them. Give a flag again to change it. With --server, the host also becomes one of several servers;\n" +
 			"`pando servers add` prints that command line.\n\n" +
 			"A warden restarts a daemon that ends. After `pando install`, systemd does that, and it\n" +
 			"starts the daemons at every boot.",
@@ -49,10 +48,11 @@ func Up(out *cli.Output) *cobra.Command {
 			"  pando up --join 192.0.2.10 --token pando1…",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := p.complete(); err != nil {
+			asked, err := p.completeAgain(c.Flags())
+			if err != nil {
 				return err
 			}
-			if err := errors.Join(p.settled(c.Flags()), ignored(p, c.Flags())); err != nil {
+			if err := errors.Join(p.settled(asked), ignored(p, asked)); err != nil {
 				return err
 			}
 			return m.up(c.Context(), p, guarded)
@@ -89,6 +89,11 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 	}
 	if p.Serves {
 		if err := m.becomeServer(ctx, p, member); err != nil {
+			return err
+		}
+	}
+	if p.keep != nil {
+		if err := p.writeFlags(p.keep); err != nil {
 			return err
 		}
 	}
@@ -198,9 +203,9 @@ func elsewhere(p place) error {
 }
 
 // ignored returns an error for flags that running daemons would ignore.
-func ignored(p place, given *pflag.FlagSet) error {
+func ignored(p place, given map[string]bool) error {
 	asked := p.settings()
-	maps.DeleteFunc(asked, func(name, _ string) bool { return !given.Changed(name) })
+	maps.DeleteFunc(asked, func(name, _ string) bool { return !given[name] })
 	if len(asked) == 0 || !p.whole() {
 		return nil
 	}
