@@ -84,6 +84,9 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 		return err
 	}
 	member, err := join(ctx, p)
+	if err == nil {
+		err = expired(p, member, wall.Clock{}.Now())
+	}
 	if err != nil {
 		return err
 	}
@@ -268,7 +271,7 @@ func answering(
 				log := daemonLog(p, role)
 				end := tail(log, began[role], 10)
 				if strings.Contains(end, "panic: ") { // etcd panics at a file that it cannot read
-					end += "\n" + p.mend()
+					end += "\n" + p.advice()
 				}
 				return nil, fmt.Errorf("%w: the %s ended at once; the end of %s:\n%s",
 					pando.ErrNotReady, role, log, end)
