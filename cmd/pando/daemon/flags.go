@@ -38,8 +38,11 @@ func (f folders) readFlags() (keptFlags, error) {
 	return kept, nil
 }
 
-// writeFlags stores the flags for later starts.
+// writeFlags stores the flags for later starts. nil changes nothing.
 func (f folders) writeFlags(kept keptFlags) error {
+	if kept == nil {
+		return nil
+	}
 	text, err := json.Marshal(kept)
 	if err == nil {
 		err = os.MkdirAll(f.Data, 0o755)

@@ -109,10 +109,8 @@ func (r *restoration) run(ctx context.Context, file, passphrase string, states b
 	if err := r.permitted(ctx); err != nil {
 		return err
 	}
-	if r.keep != nil {
-		if err := r.writeFlags(r.keep); err != nil {
-			return err
-		}
+	if err := r.writeFlags(r.keep); err != nil {
+		return err
 	}
 	if err := r.store(ctx); err != nil {
 		return err

@@ -83,10 +83,7 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 	if err := prepareStore(ctx, p); err != nil {
 		return err
 	}
-	member, err := join(ctx, p)
-	if err == nil {
-		err = expired(p, member, wall.Clock{}.Now())
-	}
+	member, err := joinFresh(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -95,10 +92,8 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 			return err
 		}
 	}
-	if p.keep != nil {
-		if err := p.writeFlags(p.keep); err != nil {
-			return err
-		}
+	if err := p.writeFlags(p.keep); err != nil {
+		return err
 	}
 	roles, err := p.roles()
 	if err != nil {
