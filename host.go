@@ -257,7 +257,7 @@ func (m Member) ComesFrom(from netip.Addr) error {
 // NotMember returns the error for a host with a certificate but without a member record.
 func NotMember(h HostName) error {
 	return fmt.Errorf("%w: host %s was removed from the cluster; to join again: `pando down "+
-		"--purge` there, then `pando up --join` with a new token", ErrForbidden, h)
+		"--purge` there (its volumes stay), then `pando up --join` with a new token", ErrForbidden, h)
 }
 
 // Vouches returns nil if the record of a host agrees with its membership, else the reason. The host
