@@ -12,7 +12,7 @@ import (
 	"pando.run/pando/cmd/pando/cli"
 )
 
-// `pando up` starts every role with the flags of its place, and `pando restart` reads them back
+// `pando up` starts every role with the flags of its place, and `pando daemons restart` reads them back
 // from a command line. A role that refused one would never start.
 func TestEveryRoleTakesTheFlagsOfItsPlace(t *testing.T) {
 	is := place{
