@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -132,9 +133,9 @@ func (s stuck) Start(_ context.Context, spec pando.SandboxSpec) (pando.Sandbox, 
 // A secret that is missing is waited for, with its name, and the start goes on once it is there.
 func TestAStartWaitsForAMissingSecret(t *testing.T) {
 	onBench(t, func(b *bench) {
-		there := false
+		var there atomic.Bool
 		b.agent.Secrets = func(context.Context, pando.InstanceID) (map[string][]byte, error) {
-			if !there {
+			if !there.Load() {
 				return nil, errors.Join(pando.ErrNotFound, errors.New("secret key"))
 			}
 			return map[string][]byte{"key": []byte("x")}, nil
@@ -149,7 +150,7 @@ func TestAStartWaitsForAMissingSecret(t *testing.T) {
 			!strings.Contains(i.Reason, "it waits for a secret") {
 			t.Errorf("without the secret it is %s: %s", i.Phase, i.Reason)
 		}
-		there = true
+		there.Store(true)
 		b.pass(2 * retryWaitMax)
 		if i := b.world().Instances["web-1"].V; i.Phase != pando.PhaseStarting {
 			t.Errorf("with the secret it is %s: %s", i.Phase, i.Reason)

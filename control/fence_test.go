@@ -9,16 +9,17 @@ import (
 	"pando.run/pando"
 )
 
-// A stored spec may use the hosts, because an operator deployed it. Each request that brings it into
-// force, or runs commands with it, needs the right of its own author.
-func TestATokenWithoutHostBringsNoSpecOfTheHostsIntoForce(t *testing.T) {
+// fenced is a request that brings a stored spec into force, or runs commands with it.
+type fenced struct {
+	arrange func(t *testing.T, l leadership) // with revision 2 of the hosts in force
+	ask     func(ctx context.Context, l leadership) error
+}
+
+func fencedRequests() map[string]fenced {
 	image := pando.Spec{Name: "web", Command: []string{"web"},
 		Image: pando.Image{Reference: "r.example/web", Digest: "sha256:" + strings.Repeat("a", 64)},
 		Scale: pando.Scale{Min: 3, Max: 3}, Rollout: pando.Rollout{HealthySeconds: 5}}
-	for name, c := range map[string]struct {
-		arrange func(t *testing.T, l leadership) // with revision 2 of the hosts in force
-		ask     func(ctx context.Context, l leadership) error
-	}{
+	return map[string]fenced{
 		"deploy": {nil, func(ctx context.Context, l leadership) error {
 			_, err := l.Deploy(ctx, pando.Spec{Name: "web", Command: []string{"sh"}}, anna)
 			return err
@@ -62,7 +63,13 @@ func TestATokenWithoutHostBringsNoSpecOfTheHostsIntoForce(t *testing.T) {
 			_, err := l.Exec(ctx, web, "", pando.SessionSpec{Command: []string{"sh"}}, anna)
 			return err
 		}},
-	} {
+	}
+}
+
+// A stored spec may use the hosts, because an operator deployed it. Each request that brings it into
+// force, or runs commands with it, needs the right of its own author.
+func TestATokenWithoutHostBringsNoSpecOfTheHostsIntoForce(t *testing.T) {
+	for name, c := range fencedRequests() {
 		t.Run(name, func(t *testing.T) {
 			led(t, func(t *testing.T, l leadership) {
 				if c.arrange != nil {

@@ -99,6 +99,22 @@ func (p *printers) restart(h pando.HostName, after time.Duration) {
 	})
 }
 
+// readAll reads lines by their instance until the end. read closes then.
+func readAll(lines pando.LogLines) (got map[pando.InstanceID][]string, read chan struct{}) {
+	got, read = map[pando.InstanceID][]string{}, make(chan struct{})
+	go func() {
+		defer close(read)
+		for {
+			l, err := lines.Next()
+			if err != nil {
+				return
+			}
+			got[l.Instance] = append(got[l.Instance], l.Text)
+		}
+	}()
+	return got, read
+}
+
 // Agents restart one after the other, with clocks a minute apart, while each instance prints. One
 // ends in between, and one starts. The caller gets every line of every instance once, in its order.
 func TestAFollowerLosesNoLine(t *testing.T) {
@@ -121,18 +137,7 @@ func TestAFollowerLosesNoLine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := map[pando.InstanceID][]string{}
-		read := make(chan struct{})
-		go func() {
-			defer close(read)
-			for {
-				l, err := lines.Next()
-				if err != nil {
-					return
-				}
-				got[l.Instance] = append(got[l.Instance], l.Text)
-			}
-		}()
+		got, read := readAll(lines)
 		until := map[pando.InstanceID]int{"web-a": 400, "web-b": 400, "web-c": 130, "web-d": 400}
 		for n := range 400 { // 20 s
 			for i, h := range at {

@@ -238,10 +238,9 @@ func TestATenantWithoutARecordHasTheDefaultQuota(t *testing.T) {
 	}
 }
 
-// A spec that would be refused is refused before its image is looked for, and nothing is written.
-func TestASpecIsJudgedBeforeItsImageIsResolved(t *testing.T) {
-	same := pando.Spec{Image: pando.Image{Reference: "a", Inside: true}}
-	other := pando.Spec{Image: pando.Image{Reference: "a"}}
+func TestWhoMayUseARegistryMakesNoOtherSpec(t *testing.T) {
+	same := pando.Spec{Image: pando.Image{Reference: "a", Inside: true}}.WithDefaults()
+	other := pando.Spec{Image: pando.Image{Reference: "a"}}.WithDefaults()
 	if !sameSpec(same, other) {
 		t.Error("who may use a registry makes another spec")
 	}

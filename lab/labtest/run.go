@@ -3,6 +3,7 @@ package labtest
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -20,8 +21,31 @@ import (
 
 // Output is the result of a command.
 type Output struct {
-	Code int
-	Text string // its output, errors included
+	Code   int
+	Text   string // its output, errors included
+	Result string // its standard output alone
+}
+
+// transcript collects both outputs of a command in their order, and the standard one apart.
+type transcript struct {
+	mu       sync.Mutex
+	all, out bytes.Buffer
+}
+
+// stream is one of the outputs of a command.
+type stream struct {
+	to  *transcript
+	out bool
+}
+
+// Write implements io.Writer.
+func (s stream) Write(b []byte) (int, error) {
+	s.to.mu.Lock()
+	defer s.to.mu.Unlock()
+	if s.out {
+		s.to.out.Write(b)
+	}
+	return s.to.all.Write(b)
 }
 
 // Run runs a command inside all namespaces of a member of the lab, to its end.
@@ -46,6 +70,18 @@ func (p *Pando) Pando(args ...string) string {
 	return p.Must(p.Host(), append([]string{p.Bin}, args...)...)
 }
 
+// PandoJSON runs an operator's command with -o json on the first host, and reads its result into v.
+func (p *Pando) PandoJSON(v any, args ...string) {
+	p.Helper()
+	out := p.Run(p.Host(), append(append([]string{p.Bin}, args...), "-o", "json")...)
+	if out.Code != 0 {
+		p.Fatalf("pando %s: exit code %d\n%s", strings.Join(args, " "), out.Code, out.Text)
+	}
+	if err := json.Unmarshal([]byte(out.Result), v); err != nil {
+		p.Fatalf("pando %s -o json: %v\n%s", strings.Join(args, " "), err, out.Text)
+	}
+}
+
 // PandoFails runs an operator's command that must fail with an exit code. It returns the command's
 // output.
 func (p *Pando) PandoFails(code int, args ...string) string {
@@ -64,13 +100,15 @@ func (m *Members) run(ctx context.Context, host string, argv ...string) Output {
 	if err != nil {
 		return Output{Code: -1, Text: err.Error()}
 	}
-	out, err := cmd.CombinedOutput()
-	text := string(out)
+	said := &transcript{}
+	cmd.Stdout, cmd.Stderr = stream{said, true}, stream{said, false}
+	err = cmd.Run()
+	text := said.all.String()
 	// Also after a success, if the output was not read to its end.
 	if err != nil && !errors.As(err, new(*exec.ExitError)) {
 		return Output{Code: -1, Text: text + err.Error()}
 	}
-	return Output{Code: cmd.ProcessState.ExitCode(), Text: text}
+	return Output{Code: cmd.ProcessState.ExitCode(), Text: text, Result: said.out.String()}
 }
 
 // command returns a command that ends with ctx, together with its whole process group: nsenter

@@ -116,11 +116,8 @@ func (s *Service) Update(spec string) {
 
 func (s *Service) deploy() {
 	s.p.Helper()
-	out := s.p.Pando("deploy", "--wait", "-o", "json", s.file)
 	var st pando.ServiceStatus
-	if err := json.Unmarshal([]byte(out), &st); err != nil {
-		s.p.Fatalf("pando deploy -o json: %v\n%s", err, out)
-	}
+	s.p.PandoJSON(&st, "deploy", "--wait", s.file)
 	s.Name, s.VIP = string(st.Name), st.VIP
 }
 

@@ -252,7 +252,11 @@ var Table = []Row{
 	{"H10", Instance, "ports of other hosts", Blocked, join(
 		by("driver/reach", "TestWallsRefuseNewFlowsOnly"),
 		lab)},
-	{"H1", Image, "a snapshot of a service that anybody made, with credentials of its choice", Open, nil},
+	{"H1", Image, "a snapshot of a service that anybody made, with credentials of its choice", Blocked, join(
+		by("driver/image", "TestALabelMakesNoSnapshot", "TestASnapshotIsDeployedByNobody"),
+		by("driver/criu", "TestAFrozenProgramHasTheRightsOfItsServiceOnly"),
+		by("driver/process", "TestAForgedProgramDoesNotBecomeRoot"),
+		by("control", "TestControlBelievesProvenSnapshotsOnly"))},
 	{"H2", Token, "watches that are not read, to stop control", Blocked, join(
 		by("api", "TestATenantThatHoldsManyWatchesLocksOutNobody"),
 		by("control",
@@ -266,8 +270,11 @@ var Table = []Row{
 		by("control",
 			"TestATokenWithoutHostBringsNoSpecOfTheHostsIntoForce",
 			"TestATokenWithoutHostRestoresNoSnapshotOfASpecOfTheHosts")},
-	{"H5", Token, "another tenant's image, by its digest", Open, nil},
-	{"H6", Member, "the memory of every tenant's snapshots", Open, nil},
+	{"H5", Token, "another tenant's image, by its digest", Blocked,
+		by("driver/image", "TestADigestOfAnotherTenantOpensNothing")},
+	{"H6", Member, "the memory of every tenant's snapshots", Blocked, join(
+		by("cmd/pando/daemon", "TestAHostLendsImagesByTheWordOfControl"),
+		by("driver/image", "TestABlobIsOfItsImage"))},
 	{"H7", Token, "requests of the server to addresses of the inside", Blocked,
 		by("driver/image",
 			"TestATokenLearnsNothingOfTheInside",

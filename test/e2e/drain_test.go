@@ -117,17 +117,23 @@ func TestConnectionsFromOtherHostsOutliveEachWayToLeave(t *testing.T) {
 			unbroken(t, "while it drains", open[w.name])
 		})
 	}
-	// A program that halted itself has 30 s to die. This one dies once its connections have ended.
-	last := services["halted"].Status().Instances[0]
-	for _, v := range open["halted"] {
+	dies(p, services["halted"], open["halted"])
+	delete(open, "halted")
+	t.Run("evacuated", func(t *testing.T) { evacuated(t, p.In(t), home, open) })
+}
+
+// dies ends the connections of an instance that halted itself, and then the instance. Its program
+// would have 30 s for that.
+func dies(p *labtest.Pando, s *labtest.Service, open []*visit) {
+	p.Helper()
+	last := s.Status().Instances[0]
+	for _, v := range open {
 		v.conn.Close()
 	}
-	delete(open, "halted")
 	p.Await("the death of the instance that halted itself", func() (string, bool) {
 		out := bySelf(p, last, "die")
 		return out.Text, out.Code == 0
 	})
-	t.Run("evacuated", func(t *testing.T) { evacuated(t, p.In(t), home, open) })
 }
 
 // bySelf asks Pando in the name of an instance of the echo program.

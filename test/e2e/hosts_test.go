@@ -94,7 +94,7 @@ func TestWhoMayJoin(t *testing.T) {
 		t.Errorf("the hosts are %+v", all)
 	}
 	p.Up(two, p.Invitation()...)
-	if h := seen(p, one)[two]; h.Slot != 1 {
+	if h := seen(p, one)[two]; h.Slot != 2 { // its former slot rests
 		t.Errorf("it came back as %+v", h)
 	}
 }
@@ -158,8 +158,8 @@ func TestAHostThatIsRemovedIsOut(t *testing.T) {
 		return out.Text, out.Code == 0
 	})
 	p.Down(two, "--now", "--purge")
-	p.Up(two, p.Invitation()...) // the name and the slot are free
-	if h := seen(p, one)[two]; h.Slot != 1 || h.State != pando.HostHere {
+	p.Up(two, p.Invitation()...) // the name is free, and the slot rests
+	if h := seen(p, one)[two]; h.Slot != 3 || h.State != pando.HostHere {
 		t.Errorf("it came back as %+v", h)
 	}
 	has(t, asked("10.126.0.1:7401"), "403 ") // and the former key is no longer valid

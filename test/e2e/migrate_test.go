@@ -228,7 +228,7 @@ func TestARefusedMoveLeavesTheProgramServing(t *testing.T) {
 	refused(5, "notes", other, "its volumes are on its host", "pando why")
 	refused(6, "sleeper", other, "no instance", "pando ps")
 	p.KillAgent(other)
-	refused(8, "game", other, "does not answer", "pando hosts")
+	refused(13, "game", other, "does not answer", "pando hosts")
 	p.Await("the end of the host's lease", func() (string, bool) {
 		out := p.Run(p.Host(), p.Bin, "migrate", "game", "--to", other)
 		return out.Text, strings.Contains(out.Text, other+" is away")

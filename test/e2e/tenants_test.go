@@ -110,14 +110,12 @@ func TestATokenOfATenant(t *testing.T) {
 			t.Errorf("%v: exit code %d, want %d: %s", c.args, out.Code, c.code, out.Text)
 		}
 	}
-	wrong := is.Token[:len(is.Token)-8] + "aaaaaaaa"
-	if out := outside(wrong, "ps"); out.Code != 10 || strings.Contains(out.Text, wrong) {
-		t.Errorf("a wrong token: %d %s", out.Code, out.Text)
-	}
-	former := is
+	wrong, replaced := is.Token[:len(is.Token)-8]+"aaaaaaaa", is.Token
 	is = issue("--may", "deploy", "--replace")
-	if out := outside(former.Token, "ps"); out.Code != 10 {
-		t.Errorf("a replaced token: %d %s", out.Code, out.Text)
+	for _, token := range []string{wrong, replaced} {
+		if out := outside(token, "ps"); out.Code != 10 || strings.Contains(out.Text, token) {
+			t.Errorf("a wrong or replaced token: %d %s", out.Code, out.Text)
+		}
 	}
 	has(t, mine("deploy", spec("shop", "acme")).Text, "command without image", "may not host")
 	is = issue("--may", "deploy,exec,host", "--replace")

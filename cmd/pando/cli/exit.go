@@ -87,7 +87,7 @@ func Meanings() string {
 	s := "Exit codes: 0 done, 1 internal error, 2 usage"
 	for n, k := range Codes {
 		sep := ", "
-		if n == 2 || n == 6 {
+		if n == 2 || n == 6 || n == 10 {
 			sep = ",\n"
 		}
 		s += fmt.Sprintf("%s%d %s", sep, k.Code, k.Name)

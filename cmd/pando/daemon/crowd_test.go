@@ -69,21 +69,8 @@ func TestTheOldestStrangerMakesRoom(t *testing.T) {
 	}
 }
 
-// While strangers take all their places again and again, a member and a token come in and stay.
-func TestAFloodOfStrangersShutsOutNobody(t *testing.T) {
-	ca, err := trust.OpenAuthority(t.TempDir(), time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	server, err := ca.Identity("", time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := bounded(l).(*crowd)
+// serveCrowd answers members and tokens of a tenant until the returned function is called.
+func serveCrowd(t *testing.T, c *crowd, server *trust.Identity) (end func()) {
 	gate := newGatekeeper(func(k pando.TokenKey, _ []byte) (pando.Token, error) {
 		return pando.Token{TokenKey: k}, nil
 	}, slog.New(slog.DiscardHandler))
@@ -100,7 +87,25 @@ func TestAFloodOfStrangersShutsOutNobody(t *testing.T) {
 				answer(w, r)
 			}))(ctx)
 	}()
-	defer func() { stop(); <-ended }()
+	return func() { stop(); <-ended }
+}
+
+// While strangers take all their places again and again, a member and a token come in and stay.
+func TestAFloodOfStrangersShutsOutNobody(t *testing.T) {
+	ca, err := trust.OpenAuthority(t.TempDir(), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := ca.Identity("", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := bounded(l).(*crowd)
+	defer serveCrowd(t, c, server)()
 	rounds := byte(0)
 	flood := func() {
 		rounds++

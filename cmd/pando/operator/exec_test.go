@@ -50,7 +50,7 @@ func TestTheOutputOfASessionGoesToItsStreams(t *testing.T) {
 		t.Errorf("%d, %v, %q, %q", code, err, out.String(), errs.String())
 	}
 	_, err := o.show(strings.NewReader(whole[:len(whole)-3]))
-	if cli.CodeOf(err) != 8 || !strings.Contains(err.Error(), "the session broke off") {
+	if cli.CodeOf(err) != 13 || !strings.Contains(err.Error(), "the session broke off") {
 		t.Errorf("a torn end: %v", err)
 	}
 	wire.Reset()

@@ -196,7 +196,7 @@ func problem(what string, answer *http.Response) error {
 	sentinel := map[string]error{
 		"refused": ErrRefused, "conflict": ErrPending, "not_found": ErrNotFound, "invalid": ErrInvalid,
 		"lost":        ErrLost,
-		"unavailable": ErrAway,
+		"unavailable": ErrAway, "unreachable": ErrAway, "busy": ErrAway,
 	}[p.Code]
 	if sentinel == nil {
 		return errors.New(p.Detail)

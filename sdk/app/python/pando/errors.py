@@ -45,6 +45,8 @@ _BY_CODE: dict[str, type[PandoError]] = {
     "too_large": Invalid,
     "lost": Lost,
     "unavailable": Away,
+    "unreachable": Away,
+    "busy": Away,
 }
 
 

@@ -146,6 +146,8 @@ class TestSelf(Case):
             "too_large": pando.Invalid,
             "lost": pando.Lost,
             "unavailable": pando.Away,
+            "unreachable": pando.Away,
+            "busy": pando.Away,
             "store_full": pando.PandoError,
         }
         for code, kind in kinds.items():
