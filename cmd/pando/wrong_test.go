@@ -48,7 +48,7 @@ func TestCommandsOfOtherToolsGetTheCommandOfPando(t *testing.T) {
 // A check takes what a deploy takes: a Compose file, and the standard input.
 func TestSpecCheckTakesWhatDeployTakes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "compose.yaml")
-	text := "services: {web: {image: nginx, command: [nginx], restart: always}}\n"
+	text := "name: shop\nservices: {web: {image: nginx, command: [nginx], restart: always}}\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
