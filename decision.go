@@ -17,6 +17,7 @@ const (
 	DecidedUnhealthy DecisionKind = "unhealthy"   // live probes failed
 	DecidedRollout   DecisionKind = "rollout"     // a step of it
 	DecidedRollback  DecisionKind = "rollback"    // the former revision serves again
+	DecidedRestart   DecisionKind = "restart"     // an operator replaced instances
 	DecidedPause     DecisionKind = "pause"       // an operator paused the rollout
 	DecidedResume    DecisionKind = "resume"      // an operator let the rollout continue
 	DecidedConflict  DecisionKind = "conflict"    // two versions of a state path were both kept

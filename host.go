@@ -251,13 +251,13 @@ func (m Member) ComesFrom(from netip.Addr) error {
 	}
 	return fmt.Errorf("%w: the certificate of host %s, a member at %s, is used from %s: either that "+
 		"machine is a copy, and `pando down --purge` there ends it, or the host has moved, and `pando "+
-		"restart` there tells the cluster", ErrForbidden, m.Name, m.Address, from)
+		"daemons restart` there tells the cluster", ErrForbidden, m.Name, m.Address, from)
 }
 
 // NotMember returns the error for a host with a certificate but without a member record.
 func NotMember(h HostName) error {
 	return fmt.Errorf("%w: host %s was removed from the cluster; to join again: `pando down "+
-		"--purge` there, then `pando up --join` with a new token", ErrForbidden, h)
+		"--purge` there (its volumes stay), then `pando up --join` with a new token", ErrForbidden, h)
 }
 
 // Vouches returns nil if the record of a host agrees with its membership, else the reason. The host
@@ -269,7 +269,7 @@ func (m Member) Vouches(h Host) error {
 			ErrForbidden, m.Name, m.Slot, h.Name, h.Slot)
 	case h.Address != m.Address, m.Address6.IsValid() && h.Address6 != m.Address6:
 		return fmt.Errorf("%w: host %s is a member at %s (%s) and now has the addresses %s (%s); "+
-			"`pando restart` there records them",
+			"`pando daemons restart` there records them",
 			ErrForbidden, m.Name, m.Address, m.Address6, h.Address, h.Address6)
 	}
 	return h.Check()

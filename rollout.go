@@ -124,6 +124,10 @@ type Rollouts interface {
 	// EndDrains ends the drains of a service: its draining instances wait for no connection, and
 	// neither do those that a removal takes out later. ErrRefused: none drains.
 	EndDrains(ctx context.Context, s ServiceKey, by Asker) error
+	// Restart replaces the instances of a service by new ones of the same revision: a new one serves
+	// before an old one leaves, unless the service stops first. ErrRefused: a rollout is in progress,
+	// or there is no instance. ErrNotFound: it has no such instance.
+	Restart(ctx context.Context, s ServiceKey, ask RestartAsk, by Asker) (ServiceStatus, error)
 	// ResumeRollout continues a paused rollout. ErrRefused: no rollout is in progress.
 	ResumeRollout(ctx context.Context, s ServiceKey, by Asker) (RolloutStatus, error)
 	// UndoRollout ends the rollout in progress: the new instances leave, and the revision that serves

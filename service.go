@@ -457,8 +457,26 @@ type Service struct {
 	EndNow bool      `json:"end_now,omitempty"`
 	Asked  time.Time `json:"asked"`           // when the newest spec arrived
 	Trial  *Trial    `json:"trial,omitempty"` // of the rollout in progress, if there is one
+	Renew  *Renewal  `json:"renew,omitempty"` // the restart in progress; nil: none
 	Book   *RunBook  `json:"book,omitempty"`  // its runs; nil: none so far
 	Roll   *Roll     `json:"roll,omitempty"`  // of a stateful service: its ordinals
+}
+
+// RenewalMax bounds the instances that a restart names.
+const RenewalMax = 64
+
+// Renewal is a restart in progress: the instances that leave once others have taken their places.
+// The revision of the service stays.
+type Renewal struct {
+	// Before is the store revision of the newest instance that leaves. Later ones stay.
+	Before StoreRevision `json:"before"`
+	Only   []InstanceID  `json:"only,omitempty"` // none: all instances up to Before
+}
+
+// RestartAsk is the wish of an operator to replace the instances of a service.
+type RestartAsk struct {
+	Instance InstanceID `json:"instance,omitempty"` // "": all instances
+	Cancel   bool       `json:"cancel,omitempty"`   // end the restart in progress
 }
 
 // Pin is a number of instances that an operator fixed for a while. Automatic scaling pauses until

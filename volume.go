@@ -3,6 +3,7 @@ package pando
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -119,4 +120,16 @@ type Volumes interface {
 	// RemoveVolume deletes a volume of a service with all its parts. ErrConflict: an instance has
 	// it. ErrNotFound: this host has no such volume.
 	RemoveVolume(ctx context.Context, s ServiceKey, name string) error
+}
+
+// namedMax is the number of names that Few writes out.
+const namedMax = 8
+
+// Few returns the first names of a list as text, and the number of the others.
+func Few(names []string) string {
+	text := strings.Join(names[:min(len(names), namedMax)], ", ")
+	if more := len(names) - namedMax; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }

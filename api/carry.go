@@ -129,7 +129,7 @@ func carried(ctx context.Context, s pando.Spec) (pando.Spec, error) {
 
 func notCarried(m pando.Member) error {
 	return fmt.Errorf("%w: the files of host %s did not come with the request: an older pando runs "+
-		"there; upgrade it, run `pando restart`, then try again", pando.ErrInvalid, m.Name)
+		"there; upgrade it, run `pando daemons restart`, then try again", pando.ErrInvalid, m.Name)
 }
 
 // leftOut returns the warning about files that a bundle leaves out, from the header of a request.

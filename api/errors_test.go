@@ -52,6 +52,12 @@ func (f failing) PauseRollout(
 
 func (f failing) EndDrains(context.Context, pando.ServiceKey, pando.Asker) error { return f.err }
 
+func (f failing) Restart(
+	context.Context, pando.ServiceKey, pando.RestartAsk, pando.Asker,
+) (pando.ServiceStatus, error) {
+	return pando.ServiceStatus{}, f.err
+}
+
 func (f failing) ResumeRollout(
 	context.Context, pando.ServiceKey, pando.Asker,
 ) (pando.RolloutStatus, error) {

@@ -22,6 +22,10 @@ func (h rollouts) routes(a huma.API) {
 	route(a, "finish-rollout", "POST"+path+"/finish",
 		"End the drains of the service now: its draining instances wait for no connection. The "+
 			"instances of a service that is being removed do so as well.", h.finish)
+	route(a, "restart-service", "POST /v1/services/{name}/restart",
+		"Replace all instances of a service, or one, by new ones of the same revision. A new one serves "+
+			"before an old one leaves, unless the service stops first. With cancel, end the restart in "+
+			"progress.", h.restart)
 	route(a, "undo-rollout", "POST"+path+"/undo",
 		"End the rollout in progress and keep the revision that serves. Outside a rollout, deploy the "+
 			"spec that served before.", h.undo)
@@ -77,6 +81,18 @@ func (h rollouts) finish(ctx context.Context, in *struct {
 	return nil, h.EndDrains(ctx, in.key(), by)
 }
 
+func (h rollouts) restart(ctx context.Context, in *struct {
+	Named
+	Asking
+	Body pando.RestartAsk
+}) (*one, error) {
+	by, err := in.by(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return about(h.Restart(ctx, in.key(), in.Body, by))
+}
+
 func (h rollouts) undo(ctx context.Context, in *struct {
 	Named
 	Asking
@@ -118,6 +134,14 @@ func (c *Client) EndDrains(ctx context.Context, s pando.ServiceKey) error {
 	path, q := of(s, "/rollout/finish")
 	_, err := call[struct{}](ctx, c, "POST", path, q, nil)
 	return err
+}
+
+// Restart replaces the instances of a service.
+func (c *Client) Restart(
+	ctx context.Context, s pando.ServiceKey, ask pando.RestartAsk,
+) (pando.ServiceStatus, error) {
+	path, q := of(s, "/restart")
+	return call[pando.ServiceStatus](ctx, c, "POST", path, q, ask)
 }
 
 // UndoRollout ends the rollout of a service, or goes back to the revision that served before.

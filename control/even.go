@@ -23,7 +23,7 @@ const evenLook = 30 * time.Second
 func (d *draft) even() {
 	d.relieve()
 	if !d.spreads() || d.newest().Stateful() || d.stopFirst() || d.full() ||
-		d.svc.Removing || d.svc.Rolling > 0 || d.svc.Current != d.svc.Target {
+		d.svc.Removing || d.svc.Rolling > 0 || d.svc.Renew != nil || d.svc.Current != d.svc.Target {
 		return
 	}
 	most := 0
@@ -80,9 +80,21 @@ func (d *draft) relieve() {
 		if i.Replaces == "" || i.Phase != pando.PhaseInRotation {
 			continue
 		}
-		if o, ok := d.crew.get(i.Replaces); ok && o.Capacity() && !d.full() {
-			d.drain(o.ID, fmt.Sprintf("%s takes its place: the spread becomes even", i.ID))
+		o, ok := d.crew.get(i.Replaces)
+		if !ok || !o.Capacity() || d.full() {
+			continue
 		}
+		why := "the spread becomes even"
+		if d.svc.Renew != nil {
+			why = "an operator restarts the service"
+			spec, _ := d.spec(i.Revision)
+			healthy := d.local(i).Since.Add(pando.Seconds(spec.Rollout.HealthySeconds))
+			if d.now.Before(healthy) {
+				d.lookAgain(healthy)
+				continue
+			}
+		}
+		d.drain(o.ID, fmt.Sprintf("%s takes its place: %s", i.ID, why))
 	}
 }
 

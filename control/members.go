@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"pando.run/pando"
@@ -248,23 +249,6 @@ func (c *members) RemoveHost(
 
 // removable returns why a host may not be removed, or nil.
 func removable(w *world.World, m pando.Member, here bool, instances int, force bool) error {
-	states, volumes := 0, 0
-	for _, s := range w.Heads {
-		if s.V.Host == m.Name {
-			states++
-		}
-	}
-	for _, v := range w.Volumes {
-		if v.V.Host == m.Name {
-			volumes++
-		}
-	}
-	ordinals := 0
-	for _, s := range w.Services {
-		if r := s.V.Roll; r != nil && slices.Contains(r.Hosts, m.Name) {
-			ordinals++
-		}
-	}
 	switch {
 	case m.Server:
 		return fmt.Errorf("%w: the server of the cluster runs there; one of several goes with "+
@@ -274,17 +258,61 @@ func removable(w *world.World, m pando.Member, here bool, instances int, force b
 	case here && instances > 0:
 		return fmt.Errorf("%w: it is here with %d instances: `pando down` there takes them out; "+
 			"--force leaves them running there without the cluster", pando.ErrRefused, instances)
-	case states > 0:
-		return fmt.Errorf("%w: it keeps the states of %d services, which the cluster loses with it: "+
-			"--force accepts that", pando.ErrRefused, states)
-	case ordinals > 0:
-		return fmt.Errorf("%w: it keeps volumes of ordinals of %d stateful services, which the cluster "+
-			"loses with it: --force accepts that", pando.ErrRefused, ordinals)
-	case volumes > 0:
-		return fmt.Errorf("%w: it keeps the volumes of %d removed services, which the cluster loses "+
-			"with it: --force accepts that", pando.ErrRefused, volumes)
+	}
+	if only := onlyOn(w, m.Name); len(only) > 0 {
+		return fmt.Errorf("%w: it has %s, which the cluster loses with it: --force accepts that",
+			pando.ErrRefused, strings.Join(only, ", and "))
 	}
 	return nil
+}
+
+// onlyOn lists what the cluster has on one host only, with the names of the services.
+func onlyOn(w *world.World, h pando.HostName) (out []string) {
+	var states, ordinals, removed, living []string
+	for s, head := range w.Heads {
+		if head.V.Host == h {
+			states = append(states, s.String())
+		}
+	}
+	for s, v := range w.Volumes {
+		if _, lives := w.Services[s]; v.V.Host == h && !lives {
+			removed = append(removed, s.String())
+		}
+		if r := v.V.Roll; r != nil && slices.Contains(r.Hosts, h) {
+			removed = append(removed, s.String())
+		}
+	}
+	for s, v := range w.Services {
+		if r := v.V.Roll; r != nil && slices.Contains(r.Hosts, h) {
+			ordinals = append(ordinals, s.String())
+		} else if r == nil && hasVolumesOn(w, v.V, h) {
+			living = append(living, s.String())
+		}
+	}
+	line := func(what string, names []string) {
+		if len(names) > 0 {
+			slices.Sort(names)
+			names = slices.Compact(names)
+			out = append(out, fmt.Sprintf(what, len(names))+" ("+pando.Few(names)+")")
+		}
+	}
+	line("the states of %d services", states)
+	line("volumes of ordinals of %d stateful services", ordinals)
+	line("the volumes of %d services", living)
+	line("the volumes of %d removed services", removed)
+	return out
+}
+
+// hasVolumesOn reports whether a service has volumes on a host: on its home, or near its instances
+// there. A service that never ran keeps those of a removed one of its name.
+func hasVolumesOn(w *world.World, s pando.Service, h pando.HostName) bool {
+	for _, n := range []int{s.Current, s.Target} {
+		if spec, ok := w.SpecOf(s.ServiceKey, n); ok && len(spec.Volumes) > 0 {
+			return s.Home == h || w.HostsOf(s.ServiceKey)[h] ||
+				s.Home == "" && w.Volumes[s.ServiceKey].V.Host == h
+		}
+	}
+	return false
 }
 
 // forget deletes the records of instances on a removed host, with one decision per service.

@@ -87,7 +87,7 @@ func (d *draft) hold(spec pando.Spec) {
 	if (ordinals{d}).shed(r) {
 		return
 	}
-	if d.spreads() {
+	if d.spreads() || d.svc.Renew != nil {
 		r.Most += swapping(d.reachable())
 	}
 	if d.count().Capacity >= r.Least || d.mayStart(d.serving(), r.Least) {
@@ -102,6 +102,7 @@ func (d *draft) hold(spec pando.Spec) {
 		d.drainAll(ordinals{d}.orderly(
 			lifecycle.Strangers(d.reachable(), d.serving(), alike(d.ledger, d.serving()))))
 	}
+	d.renew()
 	d.even()
 	if home := d.home(); home != "" && d.count().Serving >= r.Least {
 		d.drainAll(lifecycle.BringHome(leased(d.w, d.crew.all), home))

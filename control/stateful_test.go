@@ -300,3 +300,38 @@ func TestAHostWithOrdinalsIsNotRemoved(t *testing.T) {
 		t.Errorf("another host: %v", err)
 	}
 }
+
+// The host with the volumes of a service is not removed by mistake, whether the service lives, was
+// removed or spreads its instances. The refusal names the services.
+func TestAHostWithVolumesIsNotRemoved(t *testing.T) {
+	volumes := func(s *pando.Spec) {
+		s.Volumes = []pando.Volume{{Name: "data", Path: "/data", Shared: true}}
+	}
+	tb := newTable(t)
+	tb.put(pando.Host{Name: "h2"})
+	tb.deploy(1, volumes)
+	tb.settle()
+	home := tb.w.Services[web].V.Home
+	other := map[pando.HostName]pando.HostName{"h1": "h2", "h2": "h1"}[home]
+	refused := func(h pando.HostName, want string) {
+		t.Helper()
+		err := removable(tb.w, pando.Member{Name: h}, false, 0, false)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("the removal of %s answers %v, want %q", h, err, want)
+		}
+	}
+	refused(home, "the volumes of 1 services (web)")
+	refused(other, "")
+	svc := tb.w.Services[web].V
+	svc.Removing = true
+	tb.put(svc)
+	for range 10 {
+		tb.settleLoosely()
+		tb.run()
+	}
+	if len(tb.w.Services) != 0 {
+		t.Fatal("the service is still there")
+	}
+	refused(home, "the volumes of 1 removed services (web)")
+	refused(other, "")
+}

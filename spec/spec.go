@@ -96,13 +96,23 @@ func isOther(path string) bool {
 // Read reads the file at a path of any kind. It waits for the writer of a pipe until ctx ends. It
 // returns at most a byte more than Plain allows, also of an endless file.
 func Read(ctx context.Context, path string) ([]byte, error) {
+	return await(ctx, func() ([]byte, error) { return readBounded(path) })
+}
+
+// ReadFrom reads a spec from an open stream, within the limits of Read.
+func ReadFrom(ctx context.Context, r io.Reader) ([]byte, error) {
+	return await(ctx, func() ([]byte, error) { return io.ReadAll(io.LimitReader(r, fileBytesMax+1)) })
+}
+
+// await reads until ctx ends.
+func await(ctx context.Context, all func() ([]byte, error)) ([]byte, error) {
 	type read struct {
 		data []byte
 		err  error
 	}
 	done := make(chan read, 1)
 	go func() {
-		data, err := readBounded(path)
+		data, err := all()
 		done <- read{data, err}
 	}()
 	select {

@@ -74,7 +74,8 @@ func rootCommand(env cli.Env) *cobra.Command {
 	o := operator.Open(out)
 	section(c, "Services",
 		operator.Deploy(o), operator.Diff(o), operator.History(o), operator.Rollback(o),
-		operator.Rollout(o), operator.Recover(o), operator.Scale(o), operator.Rm(o), operator.Spec(o),
+		operator.Rollout(o), operator.Recover(o), operator.Scale(o), operator.Restart(o),
+		operator.Rm(o), operator.Spec(o),
 		operator.Convert(o), operator.Image(o), operator.Volume(o), operator.Secret(o),
 		operator.Snapshot(o), operator.Migrate(o),
 		operator.Tenant(o), operator.Audit(o), operator.Bill(o),
@@ -82,7 +83,7 @@ func rootCommand(env cli.Env) *cobra.Command {
 		operator.Stats(o), operator.Top(o), operator.Exec(o), operator.Copy(o),
 		operator.PortForward(o), operator.Run(o), operator.Runs(o), operator.Watch(o), operator.State(o))
 	section(c, "Machines",
-		daemon.Up(out), daemon.Restart(out), daemon.Down(out), daemon.Token(out), daemon.Servers(out),
+		daemon.Up(out), daemon.Daemons(out), daemon.Down(out), daemon.Token(out), daemon.Servers(out),
 		daemon.Backup(out), operator.RestoreFrom(o, daemon.Restore(out)),
 		daemon.Install(out), daemon.Uninstall(out),
 		daemon.Server(), daemon.Agent(),

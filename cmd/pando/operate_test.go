@@ -319,7 +319,7 @@ func TestRestartTouchesNoInstanceAndNoConnection(t *testing.T) {
 	hold := web.Hold(labtest.Client)
 	pid := func(role string) string { return p.Must(p.Host(), "cat", "/run/pando/"+role+".pid") }
 	server, agent := pid("server"), pid("agent")
-	if got := p.Pando("restart"); !strings.Contains(got, "pando is up on "+p.Host()) {
+	if got := p.Pando("daemons", "restart"); !strings.Contains(got, "pando is up on "+p.Host()) {
 		t.Errorf("restart printed %s", got)
 	}
 	if pid("server") == server || pid("agent") == agent {
@@ -339,7 +339,7 @@ func TestRestartTouchesNoInstanceAndNoConnection(t *testing.T) {
 	if !strings.Contains(got, "ok") {
 		t.Errorf("readyz: %s", got)
 	}
-	if got := p.PandoFails(8, "restart", "--run-dir",
+	if got := p.PandoFails(8, "daemons", "restart", "--run-dir",
 		"/run/none"); !strings.Contains(got, "start them with `pando up`") {
 		t.Errorf("said %s", got)
 	}

@@ -17,6 +17,9 @@ const helps = "helps"
 // explain turns every wrong command line into a usage error that explains the correct form.
 func explain(c *cobra.Command) {
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		if words := c.Flags().Args(); c.Annotations != nil && len(words) > 0 { // flags of a wrong command
+			return noCommand(c, words)
+		}
 		return cli.Usagef("%s; `%s --help` lists its flags", flagError(err), c.CommandPath())
 	})
 	strict(c)
@@ -34,8 +37,7 @@ func strict(c *cobra.Command) {
 			if len(args) == 0 {
 				return c.Help()
 			}
-			return cli.Usagef("%s has no command %q%s; `%s --help` lists them",
-				c.CommandPath(), args[0], near(c, args[0]), c.CommandPath())
+			return noCommand(c, args)
 		}
 	case check != nil:
 		c.Args = func(c *cobra.Command, args []string) error {
@@ -45,6 +47,16 @@ func strict(c *cobra.Command) {
 			return nil
 		}
 	}
+}
+
+// noCommand returns the error for words that are no command of c, with the command that is meant.
+func noCommand(c *cobra.Command, words []string) error {
+	hint := near(c, words[0])
+	if to := translated(strings.Fields(c.CommandPath())[1:], words); to != "" {
+		hint = ": Pando has `" + strings.ReplaceAll(to, "; ", "`, or `") + "`"
+	}
+	return cli.Usagef("%s has no command %q%s; `%s --help` lists them",
+		c.CommandPath(), words[0], hint, c.CommandPath())
 }
 
 // given describes the number of arguments in words.

@@ -188,7 +188,7 @@ func (t *tunnel) fits(host netip.Addr) error {
 	}
 	if over := overheadTo(host); room < roomMin {
 		return fmt.Errorf("%w: the network to host %s takes packets of %d bytes, and a tunnel needs "+
-			"%d; raise the MTU of its links, then `pando restart` on this host",
+			"%d; raise the MTU of its links, then `pando daemons restart` on this host",
 			pando.ErrInvalid, host, room+over, roomMin+over)
 	}
 	return nil

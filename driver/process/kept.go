@@ -23,6 +23,11 @@ type keeper struct{ *Driver }
 // VolumesOf returns the volumes of the host of a driver.
 func VolumesOf(d *Driver) pando.Volumes { return keeper{d} }
 
+// VolumesIn returns the volumes below a folder of a host without a driver.
+func VolumesIn(dir string, h pando.HostName) pando.Volumes {
+	return keeper{&Driver{Config: Config{Volumes: dir, Host: h}}}
+}
+
 // filesMeasuredMax bounds the files that a measurement of one volume reads.
 const filesMeasuredMax = 2_000_000
 

@@ -98,7 +98,7 @@ func (a *Authority) refresh(now time.Time) error {
 		a.key = key
 	}
 	if !a.key.Equal(key) {
-		return fmt.Errorf("%w: %s has another key than this process; restart with `pando restart`",
+		return fmt.Errorf("%w: %s has another key than this process; restart with `pando daemons restart`",
 			pando.ErrInvalid, path)
 	}
 	a.certificate.Store(certificate)

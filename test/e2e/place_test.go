@@ -45,7 +45,7 @@ func TestAServiceGoesWhereItsRuleAllows(t *testing.T) {
 	}
 	web.AwaitPage(labtest.Client)
 
-	p.Pando("restart")
+	p.Pando("daemons", "restart")
 	has(p, p.Pando("hosts"), "disk=ssd zone=a")
 }
 

@@ -94,7 +94,7 @@ func TestARouterSpreadsFlowsOverLivingHosts(t *testing.T) {
 		out := p.Pando("hosts")
 		return out, strings.Count(out, "announces 2 VIPs to 10.126.0.253") == 3
 	}
-	p.Must(p.Hosts[2], p.Bin, "restart")
+	p.Must(p.Hosts[2], p.Bin, "daemons", "restart")
 	p.Await("the session of the new agent", announced)
 	p.KillAgent(p.Hosts[1])
 	p.Await("the loss of the killed agent's session", func() (string, bool) {

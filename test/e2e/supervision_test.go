@@ -53,10 +53,10 @@ func TestAWardenBringsEveryDaemonBack(t *testing.T) {
 	if after := names(web.AwaitInstances(2)); after != before {
 		t.Errorf("the instances are %s, before they were %s", after, before)
 	}
-	p.Pando("restart") // it ends the warden first, and starts another
+	p.Pando("daemons", "restart") // it ends the warden first, and starts another
 	web.AwaitPage(labtest.Client)
 	if pid(p, "warden") == "" {
-		t.Error("pando restart left no warden")
+		t.Error("pando daemons restart left no warden")
 	}
 	if out := held.Stop(); out.Code != 0 {
 		t.Errorf("a connection was broken: %s", out.Text)

@@ -77,7 +77,7 @@ func (a admission) asked(j peer.Joining, known *x509.Certificate) (m pando.Membe
 	if own := world.WrittenLayout(); j.Layout < own {
 		return m, fmt.Errorf("%w: host %s runs pando %s, which reads records up to layout %d, "+
 			"and this cluster writes layout %d (pando %s); "+
-			"install a newer pando there, run `pando restart`, then try again",
+			"install a newer pando there, run `pando daemons restart`, then try again",
 			pando.ErrInvalid, j.Host, j.Version, j.Layout, own, cli.Version)
 	}
 	// A member keeps its place when its clock drifts. A new host gets the cause before it has a slot.

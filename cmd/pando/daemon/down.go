@@ -29,7 +29,7 @@ import (
 func Down(out *cli.Output) *cobra.Command {
 	m := machine{out}
 	var p place
-	var purge, now, force bool
+	var purges, volumes, now, force bool
 	var drain time.Duration
 	c := &cobra.Command{
 		Use: "down", Short: "stop every instance and the daemons",
@@ -38,9 +38,10 @@ func Down(out *cli.Output) *cobra.Command {
 			"stops as its spec describes, and its state is merged. Services, states and logs stay,\n" +
 			"and `pando up` brings them back. --now kills instances at once: committed state stays,\n" +
 			"and uncommitted state is lost.\n\n" +
-			"--purge deletes services, states, logs, systemd units, and the network functions of this\n" +
-			"machine with their bills. The data folder stays, empty. The kernel's forwarding\n" +
-			"settings return to their values before Pando.\n\n" +
+			"--purge deletes services, secrets, states, images, logs, systemd units, and the network\n" +
+			"functions of this machine with their bills, and names them. Volumes stay in the data\n" +
+			"folder, and --volumes deletes them too. The kernel's forwarding settings return to their\n" +
+			"values before Pando.\n\n" +
 			"On one of several servers, it prints how many servers stay. It refuses to end the\n" +
 			"majority, or to purge a server that the others count on, without --force.",
 		Example: "  pando down\n  pando down --drain 1m\n  pando down --now --purge",
@@ -49,21 +50,32 @@ func Down(out *cli.Output) *cobra.Command {
 			if err := errors.Join(p.locate(), completeStore(&p)); err != nil {
 				return err
 			}
+			if volumes && !purges {
+				return cli.Usagef("down: --volumes deletes volumes together with --purge only")
+			}
 			if now {
 				drain = -1
 			}
 			if !force {
-				if err := m.mayEnd(c.Context(), p, purge); err != nil {
+				if err := m.mayEnd(c.Context(), p, purges); err != nil {
 					return fmt.Errorf("stop the server of host %s: %w", p.Host, err)
 				}
 			}
-			return m.down(c.Context(), p, drain, purge)
+			if !purges {
+				return m.down(c.Context(), p, drain, nil)
+			}
+			u, err := planPurge(c.Context(), p, volumes)
+			if err != nil {
+				return err
+			}
+			return m.down(c.Context(), p, drain, &u)
 		},
 	}
 	p.folderFlags(c)
 	m.unitFlags(c, &p)
-	c.Flags().BoolVar(&purge, "purge", false,
-		"also delete services, states, logs, functions and bills")
+	c.Flags().BoolVar(&purges, "purge", false,
+		"also delete services, secrets, states, logs, functions and bills")
+	c.Flags().BoolVar(&volumes, "volumes", false, "with --purge: also delete the volumes")
 	c.Flags().DurationVar(&drain, "drain", 10*time.Second, "time for open connections to end")
 	c.Flags().BoolVar(&now, "now", false, "kill instances at once")
 	c.Flags().BoolVar(&force, "force", false, "also end a server that the others need")
@@ -97,7 +109,8 @@ func (m machine) evacuate(ctx context.Context, p place, drain time.Duration) err
 	return nil
 }
 
-func (m machine) down(ctx context.Context, p place, drain time.Duration, purge bool) error {
+// down ends everything on this host. A purge also deletes its files; nil: they stay.
+func (m machine) down(ctx context.Context, p place, drain time.Duration, u *purge) error {
 	if drain >= 0 {
 		if err := m.evacuate(ctx, p, drain); err != nil {
 			return err
@@ -110,7 +123,7 @@ func (m machine) down(ctx context.Context, p place, drain time.Duration, purge b
 		return fmt.Errorf("stop pando: %w", err)
 	}
 	for _, role := range []string{"agent", "server"} {
-		if err := m.stopDaemon(ctx, p, role, asking, purge); err != nil {
+		if err := m.stopDaemon(ctx, p, role, asking, u != nil); err != nil {
 			return fmt.Errorf("stop pando: %w; nothing was removed; repeat `pando down`", err)
 		}
 	}
@@ -122,26 +135,31 @@ func (m machine) down(ctx context.Context, p place, drain time.Duration, purge b
 	errs = append(errs, err)
 	errs = append(errs, front.Purge(frontPins(p)), ebpf.Purge(p.pins()),
 		ovs.PurgeAll(switched(p), p.pins()+"-ovs"), nftables.Purge())
-	if purge {
+	if u != nil {
+		if err := u.addStates(p.states()); err != nil {
+			fmt.Fprintf(m.Stderr, "the names of the states in %s are unknown (%v)\n", p.states(), err)
+		}
+		u.print(m.Stderr, p.volumes())
 		m.resign(ctx, p)
 		if names := p.installed("agent", "server"); len(names) > 0 { // they would begin a new cluster
 			errs = append(errs, p.Units.Remove(ctx, names...))
 		}
 		errs = append(errs, function.RemoveAll(ctx, p.functions()))
-		errs = append(errs, ebpf.Restore(p.settingsFile()), empty(p.Data))
+		errs = append(errs, ebpf.Restore(p.settingsFile()), u.emptyData(p))
 	}
 	errs = append(errs, removeRun(p.Run))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("stop pando: %w", err)
 	}
-	if purge && p.Store.there() {
+	if u != nil && p.Store.there() {
 		fmt.Fprintf(m.Stderr, "the records of the cluster stay in %s: `etcdctl del --prefix %s` deletes "+
 			"them\n", p.Store.text(), pando.Root)
 	}
 	is := struct {
 		Host   string `json:"host"`
 		Purged bool   `json:"purged"`
-	}{p.Host, purge}
+		Purge  *purge `json:"purge,omitempty"`
+	}{p.Host, u != nil, u}
 	return m.Show(is, func(w io.Writer) { fmt.Fprintf(w, "pando is down on %s\n", p.Host) })
 }
 
@@ -179,20 +197,6 @@ func removeRun(dir string) error {
 		default:
 			errs = append(errs, err)
 		}
-	}
-	return errors.Join(errs...)
-}
-
-// empty removes everything in a folder, but not the folder. Another mount namespace may have a
-// mount on the folder, and the kernel would detach that mount if the folder were removed.
-func empty(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	var errs []error
-	for _, e := range entries {
-		errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
 	}
 	return errors.Join(errs...)
 }

@@ -13,7 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/bolt"
 )
 
 // A silent agent, for example after a failed start, does not cause a warning if there are no
@@ -85,6 +87,59 @@ func TestPurgeEmptiesTheDataFolder(t *testing.T) {
 	}
 	if got, want := below(t, dir), []string{"", "/data"}; !slices.Equal(got, want) {
 		t.Errorf("left are %q, want %q", got, want)
+	}
+}
+
+// A purge keeps volumes unless it is asked for them, and names every service that loses something.
+func TestPurgeNamesWhatItDeletesAndKeepsVolumes(t *testing.T) {
+	dir := t.TempDir()
+	p := place{folders: folders{Run: dir + "/run", Data: dir + "/data"}, Host: "h1"}
+	files(t, p.Data, "volumes/default/db/data/1/table", "volumes/shop/queue/log/shared/0", "store/wal",
+		"trust/key")
+	states, err := bolt.Open(p.states())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = errors.Join(states.Update(t.Context(), pando.ObjectsUpdate{
+		Refs: map[string]pando.ObjectID{"default/counter/merged/head": {7}},
+	}), states.Close())
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := func(volumes bool) (purge, string) {
+		t.Helper()
+		u, err := planPurge(t.Context(), p, volumes) // no server answers
+		var said strings.Builder
+		if err := errors.Join(err, u.addStates(p.states())); err != nil {
+			t.Fatal(err)
+		}
+		u.print(&said, p.volumes())
+		return u, said.String()
+	}
+	for _, c := range []struct {
+		volumes bool
+		want    string
+	}{{false, "the volumes of db, shop/queue stay in " + p.volumes()},
+		{true, "--purge deletes the volumes on this host of: db, shop/queue"}} {
+		if _, said := plan(c.volumes); !strings.Contains(said, c.want) ||
+			!strings.Contains(said, "the states on this host of: counter") {
+			t.Errorf("with --volumes=%v it says:\n%s", c.volumes, said)
+		}
+	}
+	u, _ := plan(false)
+	if err := u.emptyData(p); err != nil {
+		t.Fatal(err)
+	}
+	if got := below(t, p.Data); !slices.Contains(got, "/volumes/default/db/data/1/table") ||
+		!slices.Contains(got, "/volumes/shop/queue/log/shared/0") || slices.Contains(got, "/store") {
+		t.Errorf("left are %q", got)
+	}
+	u, _ = plan(true)
+	if err := u.emptyData(p); err != nil {
+		t.Fatal(err)
+	}
+	if got := below(t, p.Data); !slices.Equal(got, []string{""}) {
+		t.Errorf("with --volumes, left are %q", got)
 	}
 }
 

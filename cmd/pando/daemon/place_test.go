@@ -12,7 +12,7 @@ import (
 	"pando.run/pando/cmd/pando/cli"
 )
 
-// `pando up` starts every role with the flags of its place, and `pando restart` reads them back
+// `pando up` starts every role with the flags of its place, and `pando daemons restart` reads them back
 // from a command line. A role that refused one would never start.
 func TestEveryRoleTakesTheFlagsOfItsPlace(t *testing.T) {
 	is := place{
@@ -72,7 +72,7 @@ func TestDownHasOnlyTheFlagsThatItUses(t *testing.T) {
 	var got []string
 	Down(&cli.Output{}).Flags().VisitAll(func(f *pflag.Flag) { got = append(got, f.Name) })
 	if want := []string{"data-dir", "drain", "force", "host", "now", "output", "purge",
-		"run-dir", "unit-dir"}; !slices.Equal(got, want) {
+		"run-dir", "unit-dir", "volumes"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if f := Server().Flags().Lookup("pool"); f == nil || !f.Hidden {

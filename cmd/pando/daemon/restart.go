@@ -13,8 +13,20 @@ import (
 	"pando.run/pando/cmd/pando/cli"
 )
 
-// Restart returns `pando restart`.
-func Restart(out *cli.Output) *cobra.Command {
+// Daemons returns `pando daemons`.
+func Daemons(out *cli.Output) *cobra.Command {
+	c := &cobra.Command{
+		Use: "daemons", Short: "restart the daemons of Pando on this machine",
+		Long: "The daemons are the server and the agent. `pando up` starts them, and `pando down` ends\n" +
+			"them with all instances.",
+		Example: "  pando daemons restart",
+	}
+	c.AddCommand(restart(out))
+	return c
+}
+
+// restart returns `pando daemons restart`.
+func restart(out *cli.Output) *cobra.Command {
 	m := machine{out}
 	var p place
 	c := &cobra.Command{
@@ -22,7 +34,7 @@ func Restart(out *cli.Output) *cobra.Command {
 		Long: "Restart the server and the agent from this binary, with their current flags. Instances\n" +
 			"and connections continue. Requests of operators and instances wait, or fail for a\n" +
 			"moment.",
-		Example: "  pando restart", Args: cobra.NoArgs,
+		Example: "  pando daemons restart", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			before, err := running(p)
 			if err != nil {

@@ -43,7 +43,7 @@ func Server() *cobra.Command {
 	p.labelFlag(c)
 	p.Store.flags(c)
 	for _, name := range []string{"pool", "label"} {
-		_ = c.Flags().MarkHidden(name) // the server only remembers it, for `pando restart`
+		_ = c.Flags().MarkHidden(name) // the server only remembers it, for `pando daemons restart`
 	}
 	return c
 }

@@ -239,7 +239,7 @@ func fits(s peer.Serving, m pando.Member, now time.Time) error {
 			"again", pando.ErrInvalid, s.Host, off)
 	case s.Version != cli.Version || s.Layout != world.CurrentLayout():
 		return fmt.Errorf("%w: host %s runs pando %s (layout %d) and this server %s (layout %d); "+
-			"install the same pando on both, run `pando restart`, then try again", pando.ErrInvalid, s.Host,
+			"install the same pando on both, run `pando daemons restart`, then try again", pando.ErrInvalid, s.Host,
 			s.Version, s.Layout, cli.Version, world.CurrentLayout())
 	case err != nil || at.Addr().Unmap() != m.Address && at.Addr().Unmap() != m.Address6:
 		return fmt.Errorf("%w: host %s is a member at %s and would serve at %s; give it --listen %[3]s",

@@ -44,7 +44,7 @@ func (f *composed) envFlag(c *cobra.Command) {
 // load reads the specs of a spec file or a Compose file. It prints
 // the words that a conversion leaves out.
 func (o *Console) load(ctx context.Context, path string, f composed) ([]pando.Spec, error) {
-	data, err := spec.Read(ctx, path)
+	data, err := o.read(ctx, path, f)
 	if err != nil {
 		return nil, err
 	}
@@ -85,6 +85,18 @@ func (o *Console) load(ctx context.Context, path string, f composed) ([]pando.Sp
 		fmt.Fprintf(o.Stderr, "warning: %s\n", cli.Clean(w.Error()))
 	}
 	return r.Specs, nil
+}
+
+// read returns the content of a file, or of the standard input for the name -. Paths in it are
+// relative to the working folder then.
+func (o *Console) read(ctx context.Context, path string, f composed) ([]byte, error) {
+	if path != "-" {
+		return spec.Read(ctx, path)
+	}
+	if f.env != "" {
+		return nil, cli.Usagef("--env names a file beside the spec, and the standard input has none")
+	}
+	return spec.ReadFrom(ctx, o.Stdin)
 }
 
 // routed reads the specs of manifests of the Gateway API.

@@ -32,9 +32,10 @@ func Deploy(o *Console) *cobra.Command {
 			"names a host that does not confirm that for 8 seconds. On a terminal it prints each\n" +
 			"change of an instance, and why none starts.\n\n" +
 			"--env staging adds the changes of pando.staging.yaml, which lies beside pando.yaml.\n\n" +
-			"A Compose file is converted first, as `pando convert` shows.",
+			"A Compose file is converted first, as `pando convert` shows. FILE may be -, the standard\n" +
+			"input: its paths are relative to the working folder.",
 		Example: "  pando deploy examples/website/pando.yaml --wait\n" +
-			"  pando deploy pando.yaml --dry-run\n  pando deploy pando.yaml --env staging",
+			"  pando deploy pando.yaml --dry-run\n  cat pando.yaml | pando deploy -\n  pando deploy pando.yaml --env staging",
 		Args: cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.FixedCompletions(
 			[]cobra.Completion{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt),

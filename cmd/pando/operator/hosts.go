@@ -141,8 +141,8 @@ func (o *Console) removeHost() *cobra.Command {
 		Use: "rm HOST", Short: "end the membership of a host",
 		Long: "End the membership of a host. Its certificate becomes invalid, its name and slot\n" +
 			"become free, and its instances are forgotten. Services that can start elsewhere do so.\n" +
-			"A present host with instances is refused, and so is a host with states, unless --force\n" +
-			"is given. Processes on the host keep running; `pando down` there stops them. Run this\n" +
+			"A present host with instances is refused, and so is a host with states or volumes, unless\n" +
+			"--force is given. Processes on the host keep running; `pando down` there stops them. Run this\n" +
 			"command on a server's host, or on a host with the right `admit`.",
 		Example: "  pando hosts rm host2\n  pando hosts rm host2 --force", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -160,7 +160,7 @@ func (o *Console) removeHost() *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&force, "force", false,
-		"also end a present host with instances, or one with states")
+		"also end a present host with instances, or one with states or volumes")
 	return o.Flag(c)
 }
 

@@ -49,7 +49,7 @@ func Logs(o *Console) *cobra.Command {
 		}
 		return o.copyLogs(ctx, key, f, q)
 	})
-	c.Flags().IntVar(&f.lines, "lines", logLines, "start this many lines before the end")
+	c.Flags().IntVarP(&f.lines, "lines", "n", logLines, "start this many lines before the end")
 	c.Flags().BoolVarP(&f.follow, "follow", "f", false, "print new lines as they arrive")
 	c.Flags().StringVar(&f.instance, "instance", "", "print the log of this instance")
 	c.Flags().StringVar(&f.since, "since", "", "lines from this time on: 10m, or 2006-01-02T15:04")

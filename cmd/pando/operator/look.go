@@ -20,8 +20,17 @@ import (
 func Ps(o *Console) *cobra.Command {
 	var watch bool
 	c := &cobra.Command{
-		Use: "ps", Short: "list instances", Example: "  pando ps\n  pando ps --watch", Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
+		Use: "ps [SERVICE]", Short: "list instances",
+		Example: "  pando ps\n  pando ps website\n  pando ps --watch", Args: cobra.MaximumNArgs(1),
+		ValidArgsFunction: o.complete,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				if watch {
+					return cli.Usagef("ps: --watch lists all services; `pando watch %s` prints the changes of "+
+						"one", args[0])
+				}
+				return o.instancesOf(c.Context(), args[0])
+			}
 			if watch {
 				return o.live(c.Context())
 			}
@@ -38,6 +47,20 @@ func Ps(o *Console) *cobra.Command {
 	}
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "print the list again whenever it changes")
 	return o.Flag(c)
+}
+
+// instancesOf lists the instances of one service.
+func (o *Console) instancesOf(ctx context.Context, name string) error {
+	key, err := pando.ParseServiceKey(name)
+	if err != nil {
+		return err
+	}
+	st, err := o.client.Service(ctx, key)
+	if err != nil {
+		return o.meant(ctx, key, err)
+	}
+	all := []pando.ServiceStatus{st}
+	return o.Show(all, func(w io.Writer) { instances(w, all, time.Now()) })
 }
 
 // hostsSeen returns the hosts, or none for a caller with a token of a tenant.

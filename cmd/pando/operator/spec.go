@@ -21,13 +21,15 @@ func Spec(o *Console) *cobra.Command {
 }
 
 func specCheck(o *Console) *cobra.Command {
-	return o.Flag(&cobra.Command{
-		Use: "check FILE…", Short: "print every mistake in spec files",
-		Example: "  pando spec check pando.yaml", Args: cobra.MinimumNArgs(1),
+	var f composed
+	c := o.Flag(&cobra.Command{
+		Use: "check FILE…", Short: "print every mistake in spec files and Compose files",
+		Example: "  pando spec check pando.yaml\n  pando spec check compose.yaml",
+		Args:    cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			all := []pando.Spec{}
 			for _, file := range args {
-				specs, err := spec.Load(c.Context(), file)
+				specs, err := o.load(c.Context(), file, f)
 				if err != nil {
 					return err
 				}
@@ -43,6 +45,8 @@ func specCheck(o *Console) *cobra.Command {
 			})
 		},
 	})
+	f.flags(c)
+	return c
 }
 
 func specSchema(o *Console) *cobra.Command {

@@ -1,0 +1,104 @@
+package control
+
+import (
+	"testing"
+	"time"
+
+	"pando.run/pando"
+)
+
+// restart marks the instances of the table's service that leave, as Restart does.
+func (tb *table) restart(only pando.InstanceID) {
+	tb.t.Helper()
+	c := &operators{view: &view{world: tb.w}}
+	svc := tb.w.Services[web].V
+	if _, err := c.beginRestart(&svc, only, pando.Asker{}); err != nil {
+		tb.t.Fatal(err)
+	}
+	tb.put(svc)
+}
+
+// settleRestart decides and runs until the restart is over. It returns the least number in rotation
+// and the largest number of instances that count meanwhile.
+func (tb *table) settleRestart() (least, most int) {
+	tb.t.Helper()
+	least = tb.count(pando.PhaseInRotation)
+	for range 40 {
+		tb.settle()
+		in, all := tb.count(pando.PhaseInRotation), 0
+		for _, i := range tb.w.Of(web) {
+			if i.Capacity() {
+				all++
+			}
+		}
+		least, most = min(least, in), max(most, all)
+		if tb.w.Services[web].V.Renew == nil {
+			return least, most
+		}
+		tb.now = tb.now.Add(2 * time.Second)
+		tb.run()
+	}
+	tb.t.Fatalf("the restart does not end: %+v", tb.w.Services[web].V)
+	return 0, 0
+}
+
+func TestARestartReplacesEveryInstanceOfTheRevision(t *testing.T) {
+	for name, c := range map[string]struct {
+		change      func(*pando.Spec)
+		least, most int
+	}{
+		"start-first": {func(*pando.Spec) {}, 2, 3},
+		"one home":    {func(s *pando.Spec) { s.Scale = pando.Scale{Min: 1, Max: 4} }, 1, 2},
+		"surge": {func(s *pando.Spec) {
+			s.Scale, s.Rollout.Surge = pando.Scale{Min: 6, Max: 6}, 3
+		}, 6, 9},
+		"stop-first": {func(s *pando.Spec) { s.Rollout.Order = pando.StopFirst }, 1, 2},
+		"one writer": {func(s *pando.Spec) { s.Scale = pando.Scale{Min: 1, Max: 1} }, 0, 1},
+		"volumes": {func(s *pando.Spec) {
+			s.Volumes = []pando.Volume{{Name: "data", Path: "/data"}}
+		}, 1, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tb := newTable(t)
+			tb.deploy(1, c.change)
+			for range 4 {
+				tb.settle()
+				tb.run()
+				tb.now = tb.now.Add(2 * time.Second)
+			}
+			tb.settle()
+			former := map[pando.InstanceID]bool{}
+			for _, i := range tb.w.Of(web) {
+				former[i.ID] = true
+			}
+			wanted := tb.count(pando.PhaseInRotation)
+			tb.restart("")
+			if least, most := tb.settleRestart(); least < c.least || most > c.most {
+				t.Errorf("%d to %d instances served, want %d to %d", least, most, c.least, c.most)
+			}
+			for _, i := range tb.w.Of(web) {
+				if former[i.ID] && i.Capacity() {
+					t.Errorf("%s stays", i.ID)
+				}
+			}
+			if n := tb.count(pando.PhaseInRotation); n != wanted || len(tb.w.Revisions[web]) != 1 {
+				t.Errorf("%d of %d in rotation, of %d revisions", n, wanted, len(tb.w.Revisions[web]))
+			}
+		})
+	}
+}
+
+func TestARestartOfOneInstanceLeavesTheOthers(t *testing.T) {
+	tb := serving(t)
+	all := tb.w.Of(web)
+	tb.restart(all[0].ID)
+	tb.settleRestart()
+	tb.run()
+	left := map[pando.InstanceID]bool{}
+	for _, i := range tb.w.Of(web) {
+		left[i.ID] = i.Capacity()
+	}
+	if left[all[0].ID] || !left[all[1].ID] || tb.count(pando.PhaseInRotation) != 2 {
+		t.Errorf("the instances are %v", left)
+	}
+}
