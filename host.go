@@ -330,8 +330,8 @@ func SkewOf(at, before, after time.Time) time.Duration {
 // HTTP. Nothing durable goes this way. ErrUnavailable names the host.
 type Peers interface {
 	// Applied returns once the steering of a host reflects every record of services up to a store
-	// revision.
-	Applied(ctx context.Context, h Host, of []ServiceKey, at StoreRevision) error
+	// revision. missing says what the tables in force leave out, or is "".
+	Applied(ctx context.Context, h Host, of []ServiceKey, at StoreRevision) (missing string, err error)
 	// Logs returns the lines of instances of one host that a query wants. An instance without a log
 	// is left out; ErrNotFound: none has a log.
 	Logs(ctx context.Context, h Host, i []InstanceID, q LogQuery) (LogLines, error)
@@ -367,7 +367,7 @@ type Peers interface {
 // Peers without the host.
 type HostAgent interface {
 	// Applied returns once the steering of this host reflects services up to a store revision.
-	Applied(ctx context.Context, of []ServiceKey, at StoreRevision) error
+	Applied(ctx context.Context, of []ServiceKey, at StoreRevision) (missing string, err error)
 	// Logs returns the lines of instances of this host that a query wants.
 	Logs(ctx context.Context, i []InstanceID, q LogQuery) (LogLines, error)
 	// Counters returns the counters of this host's steering.

@@ -147,10 +147,13 @@ func InForce(err error) bool {
 type HostSteering struct {
 	Host      HostName `json:"host"`
 	Confirmed bool     `json:"confirmed"`
+	// Partly: it steers by them and leaves out a part that it cannot do, such as a host behind a
+	// tunnel that does not fit, or a published port that another program has.
+	Partly bool `json:"partly,omitempty"`
 	// WaitedSeconds is the time since a caller first asked whether hosts have these endpoints. Only a
 	// host that has not confirmed them has it.
 	WaitedSeconds float64 `json:"waited_seconds,omitempty"`
-	// Reason explains why the host has not confirmed them.
+	// Reason explains why the host has not confirmed them, or what it leaves out.
 	Reason string `json:"reason,omitempty"`
 }
 

@@ -174,6 +174,14 @@ func (b *bench) drain(id pando.InstanceID, walk bool) {
 	b.put(i)
 }
 
+// applied waits until this host steers web by its endpoints at a revision.
+func (b *bench) applied(at pando.StoreRevision) {
+	b.Helper()
+	if missing, err := b.agent.Applied(b.ctx, onlyWeb, at); err != nil || missing != "" {
+		b.Errorf("applied: %q, %v", missing, err)
+	}
+}
+
 // phase waits up to a second for the recorded phase of an instance. A recorder collects steps
 // before it writes them.
 func (b *bench) phase(id pando.InstanceID, want pando.Phase) {

@@ -116,10 +116,12 @@ func (s *selfAPI) acknowledged(
 	for _, h := range hosts {
 		go func() {
 			if h.Name == s.a.Host.Name {
-				answers <- answer{h.Name, s.a.Applied(ctx, of, at)}
+				_, err := s.a.Applied(ctx, of, at)
+				answers <- answer{h.Name, err}
 				return
 			}
-			answers <- answer{h.Name, s.a.Peers.Applied(ctx, h, of, at)}
+			_, err := s.a.Peers.Applied(ctx, h, of, at)
+			answers <- answer{h.Name, err}
 		}()
 	}
 	var missing []pando.HostName

@@ -1,8 +1,11 @@
 package agent
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,16 +27,26 @@ type events struct {
 	mu     sync.Mutex
 	next   uint64
 	kept   []pando.SelfEvent
+	latest map[pando.SelfEventKind]pando.SelfEvent // of each kind that carries a state
 	subs   map[chan struct{}]bool
 	closed bool
 	budget budget // as last sent
+}
+
+// carriesState reports whether events of a kind tell what is so now. A listener that connects later
+// needs the newest one, because nothing else tells it.
+func carriesState(k pando.SelfEventKind) bool {
+	return k != pando.EventSnapshot // which only announces a moment
 }
 
 // newEvents starts an agent's event ids at its start time in microseconds. An agent sends fewer
 // events than microseconds pass, so the next agent's ids are greater. A listener that resumes with
 // the next agent misses nothing.
 func newEvents(now time.Time) *events {
-	return &events{next: uint64(max(1, now.UnixMicro())), subs: map[chan struct{}]bool{}}
+	return &events{
+		next: uint64(max(1, now.UnixMicro())), subs: map[chan struct{}]bool{},
+		latest: map[pando.SelfEventKind]pando.SelfEvent{},
+	}
 }
 
 func (e *events) send(at time.Time, kind pando.SelfEventKind, data any) {
@@ -54,15 +67,25 @@ func (e *events) sendBudget(at time.Time, b budget) {
 
 // add appends an event. The caller holds the lock.
 func (e *events) add(at time.Time, kind pando.SelfEventKind, data any) {
-	if last := len(e.kept) - 1; last >= 0 && kind == pando.EventPeers && e.kept[last].Kind == kind {
-		e.kept = e.kept[:last] // a newer number of peers replaces the one before
+	if last := len(e.kept) - 1; last >= 0 && replaces(kind) && e.kept[last].Kind == kind {
+		e.kept = e.kept[:last]
 	}
-	e.kept = append(e.kept, pando.SelfEvent{ID: e.next, Kind: kind, At: at, Data: data})
+	event := pando.SelfEvent{ID: e.next, Kind: kind, At: at, Data: data}
+	e.kept = append(e.kept, event)
+	if carriesState(kind) {
+		e.latest[kind] = event
+	}
 	e.next++
 	if len(e.kept) > eventsKept {
 		e.kept = e.kept[len(e.kept)-eventsKept:]
 	}
 	e.rouse()
+}
+
+// replaces reports whether an event replaces the one of its kind directly before it: a newer number
+// of peers, or the same news again.
+func replaces(k pando.SelfEventKind) bool {
+	return k == pando.EventPeers || k == pando.EventDrained
 }
 
 func (e *events) rouse() {
@@ -87,27 +110,43 @@ func (e *events) listeners() int {
 	return len(e.subs)
 }
 
-// since returns the kept events after id. It also reports whether more can follow.
+// since returns the kept events after id, and the states after id whose events are kept no more. It
+// also reports whether more can follow.
 func (e *events) since(id uint64) ([]pando.SelfEvent, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for n, v := range e.kept {
-		if v.ID > id {
-			return append([]pando.SelfEvent(nil), e.kept[n:]...), !e.closed
+	from := slices.IndexFunc(e.kept, func(v pando.SelfEvent) bool { return v.ID > id })
+	if from < 0 {
+		return nil, !e.closed
+	}
+	news := slices.Clone(e.kept[from:])
+	for _, v := range e.present() {
+		if id < v.ID && v.ID < e.kept[0].ID {
+			news = append(news, v)
 		}
 	}
-	return nil, !e.closed
+	slices.SortFunc(news, byID)
+	return news, !e.closed
 }
 
+// present returns the newest event of each kind that carries a state. The caller holds the lock.
+func (e *events) present() []pando.SelfEvent {
+	return slices.SortedFunc(maps.Values(e.latest), byID)
+}
+
+func byID(a, b pando.SelfEvent) int { return cmp.Compare(a.ID, b.ID) }
+
 // stream sends every event after id until ctx ends or the instance is gone. An id of 0 starts with
-// the next event. An id beyond the newest starts with the oldest kept event.
+// the present state: the newest event of each kind that carries one. An id beyond the newest starts
+// with the oldest kept event.
 func (e *events) stream(ctx context.Context, after uint64) <-chan pando.SelfEvent {
 	out := make(chan pando.SelfEvent)
 	rouse := make(chan struct{}, 1)
+	var first []pando.SelfEvent
 	e.mu.Lock()
 	switch {
 	case after == 0:
-		after = e.next - 1
+		first, after = e.present(), e.next-1
 	case after >= e.next: // an id of the agent before this one: every kept event is newer
 		after = 0
 	}
@@ -120,15 +159,17 @@ func (e *events) stream(ctx context.Context, after uint64) <-chan pando.SelfEven
 			delete(e.subs, rouse)
 			e.mu.Unlock()
 		}()
-		for {
-			news, more := e.since(after)
+		for news, more := first, true; ; {
 			for _, v := range news {
 				select {
 				case out <- v:
-					after = v.ID
 				case <-ctx.Done():
 					return
 				}
+			}
+			if news, more = e.since(after); len(news) > 0 {
+				after = news[len(news)-1].ID
+				continue
 			}
 			if !more {
 				return

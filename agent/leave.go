@@ -19,6 +19,9 @@ const (
 	// dieGrace is how long a drained instance that halted itself may take to merge and die. After that
 	// the agent stops it and merges its state.
 	dieGrace = 30 * time.Second
+	// drainedAgain is the wait between two events drained for a program that does not die. Its listener
+	// may have read the first one before the answer of its halt.
+	drainedAgain = 2 * time.Second
 )
 
 // leave takes an instance out: it waits for its flows and for its program.
@@ -30,8 +33,9 @@ type leave struct {
 	unknown   error     // why they cannot be counted
 	closed    time.Time // since when no new flow reaches it, or zero
 	waiting   waiting
-	stopping  bool // its sandbox is being stopped
-	stopped   bool // it was
+	stopping  bool      // its sandbox is being stopped
+	stopped   bool      // it was
+	said      time.Time // when the event drained was last sent, or zero
 }
 
 // drain waits until the last flow ends or a bound of the drain is reached.
@@ -152,16 +156,25 @@ func (r *leave) drainEnds(i pando.Instance) (ends []drainEnd) {
 
 func (r *leave) drained(reason string) {
 	r.become(pando.PhaseDrained, reason)
-	r.events.send(r.a.Clock.Now(), pando.EventDrained, map[string]string{"reason": reason})
+	r.sayDrained(reason)
+}
+
+// sayDrained sends the event drained.
+func (r *leave) sayDrained(reason string) {
+	r.said = r.a.Clock.Now()
+	r.events.send(r.said, pando.EventDrained, map[string]string{"reason": reason})
 }
 
 // await waits for the application to merge and die. It stops the application after a grace period,
 // or at once if another party took the instance out and the program reads no events. Then it merges
-// the state for the instance.
+// the state for the instance. It repeats the event drained as long as it waits.
 func (r *leave) await(ctx context.Context, i pando.Instance, box pando.Sandbox) time.Duration {
 	if box != nil && r.exited == nil && !r.stopped {
 		if wait := r.patience(i); wait > 0 {
-			return wait
+			if r.a.Clock.Now().Sub(r.said) >= drainedAgain {
+				r.sayDrained(i.Reason)
+			}
+			return min(wait, drainedAgain)
 		}
 		r.stop(box)
 		return 0

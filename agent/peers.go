@@ -13,9 +13,11 @@ import (
 
 // Applied implements pando.HostAgent. It waits until this host has seen the endpoints of services
 // at a revision and the newest table of each service is in force.
-func (a *Agent) Applied(ctx context.Context, of []pando.ServiceKey, at pando.StoreRevision) error {
+func (a *Agent) Applied(
+	ctx context.Context, of []pando.ServiceKey, at pando.StoreRevision,
+) (missing string, err error) {
 	disobeys := func(s pando.ServiceKey) bool { return !a.scope.obeys(s) }
-	err := a.wait(ctx, func() bool {
+	err = a.wait(ctx, func() bool {
 		return a.scope.seen >= at && !slices.ContainsFunc(of, disobeys)
 	})
 	for _, s := range of {
@@ -23,7 +25,28 @@ func (a *Agent) Applied(ctx context.Context, of []pando.ServiceKey, at pando.Sto
 			err = a.steering.Wait(ctx, s)
 		}
 	}
-	return err
+	if err != nil {
+		return "", err
+	}
+	return a.leftOut(of), nil
+}
+
+// leftOut returns what the tables of services in force leave out, or "".
+func (a *Agent) leftOut(of []pando.ServiceKey) (first string) {
+	more := 0
+	for _, s := range of {
+		if err := a.steering.Status(s).Err; err == nil || !pando.InForce(err) {
+			continue
+		} else if first == "" {
+			first = fmt.Sprintf("%s: %v", s, err)
+		} else {
+			more++
+		}
+	}
+	if more > 0 {
+		first += fmt.Sprintf("; and %d more services", more)
+	}
+	return first
 }
 
 // Losses implements pando.HostAgent.

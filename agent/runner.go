@@ -367,7 +367,7 @@ func (r *runner) repeatEvents(i pando.Instance) {
 		r.events.send(now, pando.EventHalted, map[string]string{"reason": i.Reason})
 	}
 	if i.Phase == pando.PhaseDrained {
-		r.events.send(now, pando.EventDrained, map[string]string{"reason": i.Reason})
+		r.leave.sayDrained(i.Reason)
 	}
 }
 

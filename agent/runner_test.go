@@ -93,7 +93,7 @@ func TestABusyRunnerDelaysNothing(t *testing.T) {
 		_, err := b.agent.Die(within, "web-00", pando.Ask{})
 		b.refused(err)
 		b.drain("web-00", false)
-		b.ok(b.agent.Applied(b.ctx, onlyWeb, b.world().Endpoints[web].Modified))
+		b.applied(b.world().Endpoints[web].Modified)
 		for range 4 {
 			if got, _ := b.steering.Open(web); got != "web-01" {
 				t.Errorf("after the acknowledgement a new flow went to %s", got)
@@ -226,11 +226,11 @@ func TestASlowPublicationHoldsNoLock(t *testing.T) {
 		}
 		within, cancel := context.WithTimeout(b.ctx, time.Second)
 		defer cancel()
-		if err := b.agent.Applied(within, onlyWeb, b.world().Endpoints[web].Modified); err == nil {
+		if _, err := b.agent.Applied(within, onlyWeb, b.world().Endpoints[web].Modified); err == nil {
 			t.Error("the host acknowledges a table that is not in force")
 		}
 		close(g.open)
-		b.ok(b.agent.Applied(b.ctx, onlyWeb, b.world().Endpoints[web].Modified))
+		b.applied(b.world().Endpoints[web].Modified)
 	})
 }
 
@@ -259,7 +259,7 @@ func TestHaltNamesAHostWhoseTableDidNotChange(t *testing.T) {
 				t.Errorf("the halt of %s lists %v, want %v", c.id, result.Unreachable, c.want)
 			}
 			b.steering.Fail("Publish", 0)
-			b.ok(b.agent.Applied(b.ctx, onlyWeb, b.world().Endpoints[web].Modified))
+			b.applied(b.world().Endpoints[web].Modified)
 		}
 		if got, ok := b.steering.Open(web); ok {
 			t.Errorf("a new flow went to %s after both halts", got)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,15 +24,15 @@ func TestAFailedPublicationIsTriedAgain(t *testing.T) {
 		at := b.world().Endpoints[web].Modified
 		within, cancel := context.WithTimeout(b.ctx, ackWait)
 		defer cancel()
-		if err := b.agent.Applied(within, onlyWeb, at); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := b.agent.Applied(within, onlyWeb, at); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a host that steers as before acknowledges: %v", err)
 		}
 		onlyOther := []pando.ServiceKey{pando.DefaultService("other")}
-		if err := b.agent.Applied(b.ctx, onlyOther, at); err != nil {
+		if _, err := b.agent.Applied(b.ctx, onlyOther, at); err != nil {
 			t.Errorf("another service waits for it: %v", err)
 		}
 		b.steering.Fail("Publish", 0)
-		b.ok(b.agent.Applied(b.ctx, onlyWeb, at))
+		b.applied(at)
 		for range 2 {
 			if got, _ := b.steering.Open(web); got != "web-2" {
 				t.Errorf("after the acknowledgement a new flow went to %s", got)
@@ -191,7 +193,8 @@ func TestPeersAreToldOncePerChange(t *testing.T) {
 		defer cancel()
 		r, err := b.agent.runner("web-1")
 		b.ok(err)
-		news := r.events.stream(ctx, 0)
+		told, _ := r.events.since(0)
+		news := r.events.stream(ctx, told[len(told)-1].ID)
 		i := b.world().Instances["web-2"].V
 		i.Weight = 50 // a change that does not affect the set of instances that take flows
 		b.put(i)
@@ -237,4 +240,32 @@ func TestEventsAreNotLostOverARestart(t *testing.T) {
 			t.Errorf("after %d the listener received %v of %v", last, news, all)
 		}
 	})
+}
+
+// partial publishes every table less a part.
+type partial struct {
+	pando.Steering
+	no error
+}
+
+func (p partial) Publish(ctx context.Context, t pando.SteeringTable) error {
+	return errors.Join(p.Steering.Publish(ctx, t), p.no)
+}
+
+// A tunnel that does not fit and a published port that another program has are in the answer.
+func TestAHostSaysWhatItsTablesLeaveOut(t *testing.T) {
+	for _, no := range []error{
+		pando.Unreached(map[netip.Addr]error{netip.MustParseAddr("192.0.2.9"): errors.New("too narrow")}),
+		&pando.TakenError{Port: pando.HostPort{Port: 9090}, Owner: "nginx"},
+	} {
+		onBench(t, func(b *bench) {
+			b.front = partial{b.steering, no}
+			b.restart()
+			b.serving("web-1", 1)
+			missing, err := b.agent.Applied(b.ctx, onlyWeb, b.world().Endpoints[web].Modified)
+			if err != nil || !strings.Contains(missing, "web: "+no.Error()) {
+				t.Errorf("with %v: %q, %v", no, missing, err)
+			}
+		})
+	}
 }

@@ -54,7 +54,8 @@ func (f fenced) Stats(ctx context.Context, s pando.ServiceKey) ([]pando.Instance
 	return within(ctx, all, err, func(u pando.InstanceUsage) pando.Tenant { return u.Service.Tenant })
 }
 
-// Steering implements pando.Operators. A token sees how many hosts have confirmed, without names.
+// Steering implements pando.Operators. A token sees how many hosts have confirmed, without names
+// and reasons.
 func (f fenced) Steering(
 	ctx context.Context, of []pando.ServiceKey, wait time.Duration,
 ) ([]pando.HostSteering, error) {

@@ -59,8 +59,9 @@ func (h self) routes() []selfRoute {
 				"leader.SERVICE.pando.",
 			`{"term": 3}`, "204; 409 refused: the service is not stateful", h.lead},
 		{"GET /v1/self/events",
-			"Receive server-sent events: drained, halted, peers, budget, state, intent. Last-Event-ID " +
-				"resumes.",
+			"Receive server-sent events: drained, halted, peers, budget, state, snapshot, restored. " +
+				"Last-Event-ID resumes. Without it, the newest event of each kind that tells a state comes " +
+				"first. drained comes again every 2 s until the instance dies; after 30 s the agent stops it.",
 			"", "200 stream of SelfEvent", h.events},
 		{"POST /v1/self/state/commit",
 			"Make all writes so far durable, together with the atomic change in the body. The answer " +

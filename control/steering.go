@@ -18,6 +18,9 @@ const (
 	steeringWaitMin = 300 * time.Millisecond
 	// steeringAgain is the pause before a host is asked again that did not answer.
 	steeringAgain = 100 * time.Millisecond
+	// steeringPartly is the pause before a host is asked again that leaves out a part. A tunnel to a
+	// new host may open in between.
+	steeringPartly = time.Second
 )
 
 // confirmations asks the hosts whether they steer services by their newest endpoints. It keeps the
@@ -52,9 +55,9 @@ func (c *confirmations) Steering(
 	}
 	since := c.begin(at)
 	hosts := c.leases()
-	failed := map[pando.HostName]error{}
+	failed, partly := map[pando.HostName]error{}, map[pando.HostName]string{}
 	if err == nil {
-		failed = c.confirm(within, hosts, at)
+		failed, partly = c.confirm(within, hosts, at)
 	}
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -64,7 +67,8 @@ func (c *confirmations) Steering(
 		if _, err := c.Present(h.V.Name); err != nil {
 			continue
 		}
-		one := pando.HostSteering{Host: h.V.Name, Confirmed: true}
+		part := partly[h.V.Name]
+		one := pando.HostSteering{Host: h.V.Name, Confirmed: true, Partly: part != "", Reason: part}
 		if err := errors.Join(err, failed[h.V.Name]); err != nil {
 			waited := c.Clock.Now().Sub(since).Seconds()
 			one = pando.HostSteering{Host: h.V.Name, WaitedSeconds: waited, Reason: err.Error()}
@@ -177,12 +181,12 @@ func (c *confirmations) begin(at map[pando.ServiceKey]pando.StoreRevision) (sinc
 
 // confirm asks each host once, all at the same time, about the endpoints that it has not confirmed.
 // It asks a host without an answer again, until ctx ends or the host loses its lease. It returns
-// the hosts without a confirmation.
+// the hosts without a confirmation, and what the others leave out.
 func (c *confirmations) confirm(
 	ctx context.Context, hosts []world.Versioned[pando.Host],
 	at map[pando.ServiceKey]pando.StoreRevision,
-) map[pando.HostName]error {
-	failed := map[pando.HostName]error{}
+) (failed map[pando.HostName]error, partly map[pando.HostName]string) {
+	failed, partly = map[pando.HostName]error{}, map[pando.HostName]string{}
 	var mu sync.Mutex
 	var asking sync.WaitGroup
 	for _, h := range hosts {
@@ -191,25 +195,30 @@ func (c *confirmations) confirm(
 			continue
 		}
 		asking.Go(func() {
-			err := c.ask(ctx, h, open, newest)
-			if err == nil {
+			missing, err := c.ask(ctx, h, open, newest)
+			if err == nil && missing == "" {
 				c.note(h, open, at)
 				return
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			failed[h.V.Name] = err
+			if err != nil {
+				failed[h.V.Name] = err
+			} else {
+				partly[h.V.Name] = missing
+			}
 		})
 	}
 	asking.Wait()
-	return failed
+	return failed, partly
 }
 
-// ask returns nil once a host steers services by their endpoints at a revision.
+// ask returns once a host steers services by their endpoints at a revision. A host that leaves out
+// a part has until ctx ends to do it too.
 func (c *confirmations) ask(
 	ctx context.Context, h world.Versioned[pando.Host], of []pando.ServiceKey,
 	at pando.StoreRevision,
-) error {
+) (missing string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
@@ -217,15 +226,20 @@ func (c *confirmations) ask(
 		c.stays(ctx, h.V.Name)
 	}()
 	for {
-		err := c.Peers.Applied(ctx, h.V, of, at)
+		is, err := c.Peers.Applied(ctx, h.V, of, at)
+		pause := steeringAgain
 		if err == nil {
-			return nil
+			if missing = is; missing == "" {
+				return "", nil
+			}
+			pause = steeringPartly
+		} else if missing != "" {
+			return missing, nil // it said so, and the time is over or the host is gone
+		} else if ctx.Err() != nil {
+			return "", fmt.Errorf("%w: it has not confirmed its steering", pando.ErrNotReady)
 		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("%w: it has not confirmed its steering", pando.ErrNotReady)
-		}
-		if pando.Sleep(ctx, c.Clock, steeringAgain) != nil {
-			return err
+		if pando.Sleep(ctx, c.Clock, pause) != nil {
+			return missing, err
 		}
 	}
 }

@@ -23,23 +23,24 @@ type publishing struct {
 	mu     sync.Mutex
 	asked  map[pando.HostName]int
 	silent map[pando.HostName]chan struct{} // closed: it confirms
+	misses map[pando.HostName]string        // what it leaves out
 }
 
 func (p *publishing) Applied(
 	ctx context.Context, h pando.Host, _ []pando.ServiceKey, _ pando.StoreRevision,
-) error {
+) (string, error) {
 	p.mu.Lock()
 	p.asked[h.Name]++
-	open := p.silent[h.Name]
+	open, misses := p.silent[h.Name], p.misses[h.Name]
 	p.mu.Unlock()
 	if open == nil {
-		return nil
+		return misses, nil
 	}
 	select {
 	case <-open:
-		return nil
+		return misses, nil
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", pando.ErrUnavailable, ctx.Err())
+		return "", fmt.Errorf("%w: %w", pando.ErrUnavailable, ctx.Err())
 	}
 }
 
@@ -203,4 +204,27 @@ func TestSteeringRefusesWhatItCannotAnswer(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, one.want)
 		}
 	}
+}
+
+// A host that leaves out a part says so. It is asked again until the wait ends, and by the next
+// caller.
+func TestAHostThatSteersInPartSaysWhatItLeavesOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, p := steered("one", "two")
+		p.misses = map[pando.HostName]string{"two": "web: port 9090 is taken"}
+		all, err := c.Steering(t.Context(), []pando.ServiceKey{web}, 2500*time.Millisecond)
+		if err != nil || len(all) != 2 || all[0].Partly || !all[1].Confirmed || !all[1].Partly ||
+			all[1].Reason != "web: port 9090 is taken" {
+			t.Fatalf("got %+v, %v", all, err)
+		}
+		if n := p.times("two"); n < 2 || n > 4 {
+			t.Errorf("it was asked %d times in 2.5 s, want once a second", n)
+		}
+		p.mu.Lock()
+		p.misses = nil
+		p.mu.Unlock()
+		if all, err = c.Steering(t.Context(), []pando.ServiceKey{web}, time.Second); err != nil || all[1].Partly {
+			t.Errorf("after its cure: %+v, %v", all, err)
+		}
+	})
 }

@@ -75,6 +75,8 @@ type Driver struct {
 	straights straights
 	// drains are the slots of endpoints of this host that take no new flows.
 	drains map[uint32]bool
+	// evicted is the number of flows that a full table evicted, as last computed.
+	evicted int
 	// fresh: this Open created the connection table. filled: services with connections taken
 	// over since then. filledFrom: number of connections taken over per instance.
 	fresh      bool

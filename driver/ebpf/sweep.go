@@ -53,6 +53,7 @@ type known struct {
 	drains   map[uint32]bool  // endpoints of this host without new flows
 	sockets  map[uint32]int32 // straight to each endpoint, from here
 	guarded  []int32          // the numbers of guarded flows
+	added    int              // the flows that the table ever got
 }
 
 // lost reports whether the endpoint of a flow is gone.
@@ -121,6 +122,9 @@ func knownTo(d *Driver) (k known, live []int32, err error) {
 	if err == nil {
 		k.guarded, err = d.payers.guarded()
 	}
+	if err == nil {
+		k.added, err = d.flows.added()
+	}
 	return k, live, err
 }
 
@@ -179,7 +183,7 @@ func (d *Driver) sweep(report *pando.SweepReport) error {
 			steered[e.flow.Endpoint]--
 		}
 	}
-	if err := d.forgetAll(over, orphans, present, report); err != nil {
+	if err := d.forgetAll(over, orphans, then.added, present, report); err != nil {
 		return err
 	}
 	d.mu.Lock()
@@ -227,7 +231,10 @@ func (t flowTable) ask(then known, suspects map[uint32][]entry, report *pando.Sw
 }
 
 // forgetAll deletes the flows that are over, and those with an endpoint that is still gone.
-func (d *Driver) forgetAll(over, orphans []entry, present int, report *pando.SweepReport) error {
+// The table had added flows in all before it was read, and present ones then.
+func (d *Driver) forgetAll(
+	over, orphans []entry, added, present int, report *pando.SweepReport,
+) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, e := range orphans {
@@ -255,18 +262,27 @@ func (d *Driver) forgetAll(over, orphans []entry, present int, report *pando.Swe
 	if err := d.tables.trim(); err != nil {
 		return err
 	}
-	var err error
-	report.Evicted, err = d.flows.evicted(present - report.Closed)
+	n, err := d.flows.evicted(added, present-report.Closed)
+	d.evicted = max(d.evicted, n)
+	report.Evicted = d.evicted
 	return err
 }
 
-// evicted returns how many flows the full table has evicted since it was made. The kernel does not
-// report evictions, so they are computed: flows added, less those removed, swept and present.
-func (t flowTable) evicted(present int) (int, error) {
+// added returns how many flows the table ever got.
+func (t flowTable) added() (int, error) {
+	counts, err := t.counts.sums()
+	return int(counts[countAdded]), err
+}
+
+// evicted returns how many flows the full table has evicted at least since it was made. The kernel
+// does not report evictions, so they are computed: flows added, less those removed, swept and
+// present. Flows come and go while the table is read: those added are counted before, and those
+// removed after. Otherwise a flow that came meanwhile would look evicted.
+func (t flowTable) evicted(added, present int) (int, error) {
 	counts, err := t.counts.sums()
 	if err != nil {
 		return 0, err
 	}
 	gone := int(counts[countRemoved]) + int(counts[countSwept])
-	return max(0, int(counts[countAdded])-gone-present), nil
+	return max(0, added-gone-present), nil
 }

@@ -3,6 +3,8 @@ package ebpf
 import (
 	"testing"
 	"time"
+
+	"pando.run/pando"
 )
 
 func TestALookAtAFlow(t *testing.T) {
@@ -34,5 +36,41 @@ func TestALookAtAFlow(t *testing.T) {
 		if got := look(e); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}
+	}
+}
+
+// A flow that comes while a sweep reads the table is not evicted, although the sweep did not see it.
+func TestAFlowThatComesDuringASweepIsNotEvicted(t *testing.T) {
+	d := openFaulty(t)
+	add := func() {
+		var perCPU []uint64
+		if err := d.objects.Counts.Lookup(uint32(countAdded), &perCPU); err != nil {
+			t.Fatal(err)
+		}
+		perCPU[0]++
+		if err := d.objects.Counts.Put(uint32(countAdded), perCPU); err != nil {
+			t.Fatal(err)
+		}
+	}
+	evicted := func(during func(), present int) int {
+		then, _, err := knownTo(d.Driver)
+		if err != nil {
+			t.Fatal(err)
+		}
+		during()
+		var report pando.SweepReport
+		if err := d.forgetAll(nil, nil, then.added, present, &report); err != nil {
+			t.Fatal(err)
+		}
+		return report.Evicted
+	}
+	if n := evicted(add, 0); n != 0 {
+		t.Errorf("with a flow that came during the sweep: %d evicted", n)
+	}
+	if n := evicted(func() {}, 0); n != 1 {
+		t.Errorf("with a flow that is gone: %d evicted, want 1", n)
+	}
+	if n := evicted(add, 2); n != 1 {
+		t.Errorf("the number of evicted flows fell to %d", n)
 	}
 }

@@ -13,6 +13,11 @@ import (
 	"pando.run/pando/api/logs"
 )
 
+// applied is the answer of a host that steers by the newest records.
+type applied struct {
+	Missing string `json:"missing,omitempty"` // what its tables leave out
+}
+
 // Handler serves an agent to its peers, below /peer/.
 func Handler(a pando.HostAgent) http.Handler {
 	mux := http.NewServeMux()
@@ -22,10 +27,11 @@ func Handler(a pando.HostAgent) http.Handler {
 		if err == nil {
 			err = err2
 		}
+		var is applied
 		if err == nil {
-			err = a.Applied(r.Context(), of, pando.StoreRevision(at))
+			is.Missing, err = a.Applied(r.Context(), of, pando.StoreRevision(at))
 		}
-		answer(w, struct{}{}, err)
+		answer(w, is, err)
 	})
 	mux.HandleFunc("GET /peer/counters", func(w http.ResponseWriter, r *http.Request) {
 		c, err := a.Counters(r.Context())

@@ -196,17 +196,18 @@ func (c *Client) readBy(ctx context.Context, by *http.Client, h pando.Host, meth
 // revision. An agent of a build before this one reads the first service alone.
 func (c *Client) Applied(
 	ctx context.Context, h pando.Host, of []pando.ServiceKey, at pando.StoreRevision,
-) error {
+) (missing string, err error) {
 	if len(of) == 0 {
-		return nil
+		return "", nil
 	}
 	q := url.Values{"tenant": {string(of[0].Tenant)}, "service": {string(of[0].Name)},
 		"at": {strconv.FormatInt(int64(at), 10)}}
 	for _, s := range of[1:] {
 		q.Add("also", string(s.Tenant)+"/"+string(s.Name))
 	}
-	var done struct{}
-	return c.get(ctx, h, "/peer/applied", q, &done)
+	var is applied
+	err = c.get(ctx, h, "/peer/applied", q, &is)
+	return is.Missing, err
 }
 
 // Logs streams lines of instances of a host. The stream ends with ctx, or when the caller closes

@@ -26,6 +26,7 @@ const patience = 10 * time.Second
 // host is an agent that answers with values from the test.
 type host struct {
 	err      error
+	missing  string
 	applied  pando.StoreRevision
 	of       []pando.ServiceKey
 	asked    pando.LogQuery
@@ -34,9 +35,11 @@ type host struct {
 	packets  [][]byte
 }
 
-func (h *host) Applied(_ context.Context, of []pando.ServiceKey, at pando.StoreRevision) error {
+func (h *host) Applied(
+	_ context.Context, of []pando.ServiceKey, at pando.StoreRevision,
+) (string, error) {
 	h.applied, h.of = at, of
-	return h.err
+	return h.missing, h.err
 }
 
 func (h *host) Logs(
@@ -220,14 +223,15 @@ func TestEveryQuestionOverBothNetworks(t *testing.T) {
 	for _, network := range []string{"unix", "tcp"} {
 		t.Run(network, func(t *testing.T) {
 			a := &host{
-				closed: make(chan struct{}), counters: []pando.EndpointCounters{{Instance: "web-1", Flows: 7}},
+				closed: make(chan struct{}), missing: "web: a part", counters: []pando.EndpointCounters{{Instance: "web-1", Flows: 7}},
 			}
 			h, c := serve(t, a, network)
 			ctx := t.Context()
 			of := []pando.ServiceKey{pando.DefaultService("web"), {Tenant: "acme", Name: "shop"}}
 			for n := range 3 {
-				if err := c.Applied(ctx, h, of[:n], 42); err != nil || n > 0 && a.applied != 42 ||
-					!slices.Equal(a.of, of[:n]) {
+				missing, err := c.Applied(ctx, h, of[:n], 42)
+				if err != nil || n > 0 && missing != a.missing ||
+					n > 0 && a.applied != 42 || !slices.Equal(a.of, of[:n]) {
 					t.Errorf("applied: %d of %v, %v", a.applied, a.of, err)
 				}
 			}
@@ -306,14 +310,14 @@ func TestSentinelsCrossTheWire(t *testing.T) {
 	h, c := serve(t, a, "unix")
 	for _, k := range problem.Kinds {
 		a.err = fmt.Errorf("a sentence about web: %w", k.Err)
-		err := c.Applied(t.Context(), h, []pando.ServiceKey{pando.DefaultService("web")}, 1)
+		_, err := c.Applied(t.Context(), h, []pando.ServiceKey{pando.DefaultService("web")}, 1)
 		if !errors.Is(err, k.Err) || !strings.Contains(err.Error(), "a sentence about web") {
 			t.Errorf("%v came as %v", k.Err, err)
 		}
 	}
 	bad := pando.ServiceKey{Tenant: "default", Name: "No"}
 	for _, of := range [][]pando.ServiceKey{{bad}, {pando.DefaultService("web"), bad}} {
-		if err := c.Applied(t.Context(), h, of, 1); !errors.Is(err, pando.ErrInvalid) {
+		if _, err := c.Applied(t.Context(), h, of, 1); !errors.Is(err, pando.ErrInvalid) {
 			t.Errorf("a bad name among %v: %v", of, err)
 		}
 	}

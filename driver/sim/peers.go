@@ -53,10 +53,10 @@ func (p *Peers) agent(h pando.Host) (pando.HostAgent, error) {
 // Applied returns once the host's steering reflects services up to a store revision.
 func (p *Peers) Applied(
 	ctx context.Context, h pando.Host, of []pando.ServiceKey, at pando.StoreRevision,
-) error {
+) (string, error) {
 	a, err := p.agent(h)
 	if err != nil {
-		return err
+		return "", err
 	}
 	return a.Applied(ctx, of, at)
 }

@@ -233,7 +233,7 @@ func TestARefusedMoveLeavesTheProgramServing(t *testing.T) {
 		out := p.Run(p.Host(), p.Bin, "migrate", "game", "--to", other)
 		return out.Text, strings.Contains(out.Text, other+" is away")
 	})
-	refused(8, "game", other, "is away", "pando hosts")
+	refused(13, "game", other, "is away", "pando hosts")
 	k.end(t)
 	if k.skipped > 0 {
 		t.Errorf("the count of the program jumped %d times", k.skipped)

@@ -363,6 +363,10 @@ type faultyPeers struct {
 
 func (p faultyPeers) Applied(
 	ctx context.Context, h pando.Host, of []pando.ServiceKey, at pando.StoreRevision,
-) error {
-	return p.call("Applied", func() error { return p.Peers.Applied(ctx, h, of, at) })
+) (missing string, err error) {
+	err = p.call("Applied", func() error {
+		missing, err = p.Peers.Applied(ctx, h, of, at)
+		return err
+	})
+	return missing, err
 }

@@ -99,7 +99,7 @@ const (
 	storeBytesMin  = 40 << 20 // space below which an existing store refuses writes
 )
 
-// hasRoom returns an error if the disk has too little space for the store.
+// hasRoom returns an error if the disk has too little space or too few inodes for the store.
 func (f folders) hasRoom() error {
 	need := int64(storeBytesMin)
 	if had, err := f.hasStore(); err == nil && !had {
@@ -121,5 +121,26 @@ func (f folders) hasRoom() error {
 			"or choose another disk with --data-dir",
 			pando.ErrStoreFull, dir, free>>20, need>>20)
 	}
-	return nil
+	return hasInodes(dir, s)
+}
+
+// storeInodesMin is the number of files that a server makes at its start, with a reserve.
+const storeInodesMin = 64
+
+// hasInodes returns an error if a disk takes no more files. One that counts none takes any number.
+func hasInodes(dir string, s syscall.Statfs_t) error {
+	if s.Files == 0 || s.Ffree >= storeInodesMin {
+		return nil
+	}
+	return fmt.Errorf("%w: %s has no inodes left for new files (%d of %d are free; its space does not "+
+		"matter): remove files there, or choose another disk with --data-dir", pando.ErrStoreFull, dir,
+		s.Ffree, s.Files)
+}
+
+// advice returns the next step for a store that does not start: make room, or mend its files.
+func (f folders) advice() string {
+	if full := f.hasRoom(); full != nil {
+		return full.Error()
+	}
+	return f.mend()
 }

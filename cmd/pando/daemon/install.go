@@ -31,17 +31,22 @@ func Install(out *cli.Output) *cobra.Command {
 		Long: "Write a systemd unit for each daemon of this host and enable it. `pando up` starts\n" +
 			"the units, systemd restarts a daemon that ends or hangs, and after a reboot everything\n" +
 			"comes back. The units keep the flags that you give here. Without systemd, `pando up`\n" +
-			"starts a warden, which restarts the daemons until the next reboot.",
+			"starts a warden, which restarts the daemons until the next reboot. The units also have\n" +
+			"the flags that an earlier start of this data folder had.",
 		Example: "  pando install && pando up\n  pando install --join 192.0.2.10 --token pando1…",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := errors.Join(p.locate(), completeStore(&p)); err != nil {
 				return err
 			}
+			if _, err := p.recallFlags(c.Flags()); err != nil {
+				return err
+			}
 			args := p.given(c.Flags()) // complete adds the machine's present addresses, which may change
 			if err := p.complete(); err != nil {
 				return err
 			}
+			p.keep = p.lastingFlags(c.Flags())
 			return m.install(c.Context(), p, args)
 		},
 	}
@@ -159,6 +164,9 @@ func (m machine) install(ctx context.Context, p place, args []string) error {
 	if err := os.MkdirAll(p.logs(), 0o755); err != nil {
 		return fmt.Errorf("make the folder for logs: %w", err)
 	}
+	if err := p.writeFlags(p.keep); err != nil {
+		return err
+	}
 	all := unitsOf(p, self, roles, args)
 	if err := p.Units.Install(ctx, all...); err != nil {
 		return fmt.Errorf("install the daemons: %w", err)
@@ -220,12 +228,12 @@ func (p place) unitEnds(ctx context.Context, role string) (bool, error) {
 }
 
 // settled returns an error for flags that the units do not have.
-func (p place) settled(given *pflag.FlagSet) error {
+func (p place) settled(given map[string]bool) error {
 	if len(p.installed("agent")) == 0 {
 		return nil
 	}
 	for name := range p.settings() {
-		if given.Changed(name) {
+		if given[name] {
 			return cli.Usagef("the units of this host have their own flags: run `pando install` with "+
 				"--%s, then `pando up`", name)
 		}

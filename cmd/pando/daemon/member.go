@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -93,6 +94,31 @@ func join(ctx context.Context, p place) (*trust.Membership, error) {
 		return nil, err
 	}
 	return next, accept(p, next, got)
+}
+
+// joinFresh makes this host a member as join does, and refuses one whose certificate has ended.
+func joinFresh(ctx context.Context, p place) (*trust.Membership, error) {
+	m, err := join(ctx, p)
+	if err == nil {
+		err = expired(p, m, wall.Clock{}.Now())
+	}
+	return m, err
+}
+
+// expired returns an error for a member whose certificate has ended: no server admits its agent. A
+// server signs its own.
+func expired(p place, m *trust.Membership, now time.Time) error {
+	if m == nil || m.Identity.Ends().After(now) {
+		return nil
+	}
+	if serves, err := p.isServer(); err != nil || serves {
+		return err
+	}
+	const clock = "2006-01-02 15:04:05"
+	return fmt.Errorf("%w: the certificate of this host ended on %s (UTC), and its clock shows %s: set "+
+		"the clock if it is wrong; else print a token by `pando token` on %s, then `pando up --join %[4]s "+
+		"--token TOKEN`", pando.ErrForbidden, m.Identity.Ends().UTC().Format(clock),
+		now.UTC().Format(clock), m.Server)
 }
 
 // tunnelFits refuses a join over a network with packets too small for the tunnel between hosts. It

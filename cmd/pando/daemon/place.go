@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -48,6 +49,7 @@ type place struct {
 	Steer, OVS      string       // how packets reach instances; the folder of Open vSwitch's sockets
 	Slot            int          // of this host in its cluster
 	Units           systemd.Manager
+	keep            keptFlags // for later starts of the data folder; nil: it keeps what it has
 }
 
 // flags adds every flag by which a command starts a daemon.
@@ -125,6 +127,22 @@ var (
 	sandboxLink = regexp.MustCompile(`^p[deov][0-9]+$|^ovs-`) // also of driver/ovs
 )
 
+// completeAgain fills in missing flags from the earlier starts of the data folder, then from the
+// machine. It returns the names of the flags on the command line.
+func (p *place) completeAgain(flags *pflag.FlagSet) (asked map[string]bool, err error) {
+	if err := p.locate(); err != nil {
+		return nil, err
+	}
+	if asked, err = p.recallFlags(flags); err != nil {
+		return nil, err
+	}
+	if err := p.complete(); err != nil {
+		return nil, err
+	}
+	p.keep = p.lastingFlags(flags)
+	return asked, nil
+}
+
 // complete fills in missing flags from the machine.
 func (p *place) complete() error {
 	if err := errors.Join(p.locate(), completeStore(p)); err != nil {
@@ -181,6 +199,16 @@ func (p *place) locate() error {
 		return fmt.Errorf("%w: the daemons of pando need root (namespaces, eBPF, cgroups); try sudo",
 			pando.ErrForbidden)
 	}
+	if err := p.folders.locate(); err != nil {
+		return err
+	}
+	if p.Host == "" {
+		kept, err := p.readFlags()
+		if err != nil {
+			return err
+		}
+		p.Host = strings.Join(kept["host"], "")
+	}
 	if p.Host == "" {
 		name, err := os.Hostname()
 		if err != nil {
@@ -189,10 +217,7 @@ func (p *place) locate() error {
 		short, _, _ := strings.Cut(strings.ToLower(name), ".")
 		p.Host = strings.Trim(notLabel.ReplaceAllString(short, "-"), "-")
 	}
-	if err := pando.CheckLabel("host", p.Host); err != nil {
-		return err
-	}
-	return p.folders.locate()
+	return pando.CheckLabel("host", p.Host)
 }
 
 // uplinks returns the interfaces that lead out of this host.

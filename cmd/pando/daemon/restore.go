@@ -44,12 +44,14 @@ func Restore(out *cli.Output) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if live, err := running(place{folders: folders{Run: p.Run}}); err == nil {
+			live, err := running(place{folders: folders{Run: p.Run}})
+			if err == nil {
 				p = live
-			} else if !errors.Is(err, pando.ErrUnavailable) {
-				return err
+				err = p.complete()
+			} else if errors.Is(err, pando.ErrUnavailable) {
+				_, err = p.completeAgain(c.Flags())
 			}
-			if err := p.complete(); err != nil {
+			if err != nil {
 				return err
 			}
 			r := restoration{machine: m, place: p, replace: replace, volumes: volumes}
@@ -105,6 +107,9 @@ func (r *restoration) run(ctx context.Context, file, passphrase string, states b
 		return r.volumesOnly()
 	}
 	if err := r.permitted(ctx); err != nil {
+		return err
+	}
+	if err := r.writeFlags(r.keep); err != nil {
 		return err
 	}
 	if err := r.store(ctx); err != nil {

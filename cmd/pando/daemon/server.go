@@ -225,7 +225,7 @@ func damaged(p place, err error) error {
 	if !had || intact {
 		return err
 	}
-	return fmt.Errorf("%w; %s", err, p.mend())
+	return fmt.Errorf("%w; %s", err, p.advice())
 }
 
 // serverTrust opens the authority of this host's cluster and the server's own certificate.

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"pando.run/pando"
 	"pando.run/pando/api"
@@ -41,7 +40,7 @@ func Up(out *cli.Output) *cobra.Command {
 		Long: "Start the server and the agent, each as a process, unless they run. With --join, start\n" +
 			"only an agent, as a host of the cluster of that server; `pando token` on the server's\n" +
 			"host prints the token. A host that joined stays a member, so a later `pando up` needs\n" +
-			"no flags. With --server, the host also becomes one of several servers;\n" +
+			"no flags: the data folder keeps them. Give a flag again to change it. With --server, the host also becomes one of several servers;\n" +
 			"`pando servers add` prints that command line.\n\n" +
 			"A warden restarts a daemon that ends. After `pando install`, systemd does that, and it\n" +
 			"starts the daemons at every boot.",
@@ -49,10 +48,11 @@ func Up(out *cli.Output) *cobra.Command {
 			"  pando up --join 192.0.2.10 --token pando1…",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := p.complete(); err != nil {
+			asked, err := p.completeAgain(c.Flags())
+			if err != nil {
 				return err
 			}
-			if err := errors.Join(p.settled(c.Flags()), ignored(p, c.Flags())); err != nil {
+			if err := errors.Join(p.settled(asked), ignored(p, asked)); err != nil {
 				return err
 			}
 			return m.up(c.Context(), p, guarded)
@@ -83,7 +83,7 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 	if err := prepareStore(ctx, p); err != nil {
 		return err
 	}
-	member, err := join(ctx, p)
+	member, err := joinFresh(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -91,6 +91,9 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 		if err := m.becomeServer(ctx, p, member); err != nil {
 			return err
 		}
+	}
+	if err := p.writeFlags(p.keep); err != nil {
+		return err
 	}
 	roles, err := p.roles()
 	if err != nil {
@@ -198,9 +201,9 @@ func elsewhere(p place) error {
 }
 
 // ignored returns an error for flags that running daemons would ignore.
-func ignored(p place, given *pflag.FlagSet) error {
+func ignored(p place, given map[string]bool) error {
 	asked := p.settings()
-	maps.DeleteFunc(asked, func(name, _ string) bool { return !given.Changed(name) })
+	maps.DeleteFunc(asked, func(name, _ string) bool { return !given[name] })
 	if len(asked) == 0 || !p.whole() {
 		return nil
 	}
@@ -263,7 +266,7 @@ func answering(
 				log := daemonLog(p, role)
 				end := tail(log, began[role], 10)
 				if strings.Contains(end, "panic: ") { // etcd panics at a file that it cannot read
-					end += "\n" + p.mend()
+					end += "\n" + p.advice()
 				}
 				return nil, fmt.Errorf("%w: the %s ended at once; the end of %s:\n%s",
 					pando.ErrNotReady, role, log, end)

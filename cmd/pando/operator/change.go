@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,7 +50,8 @@ func Scale(o *Console) *cobra.Command {
 		if st, err = scaled[0].ServiceStatus, scaled[0].err; err != nil {
 			return err
 		}
-		return o.Show(scaled[0], func(w io.Writer) { oneLine(w, st) })
+		err = o.Show(scaled[0], func(w io.Writer) { oneLine(w, st) })
+		return cmp.Or(err, unsteered(scaled[0]))
 	})
 	c.Flags().DurationVar(&keep, "for", 0, "fix it for this time (0 = until auto)")
 	return o.Flag(c)

@@ -19,7 +19,7 @@ type confirming struct {
 
 // all waits until every host steers the services that a command waited for. Then the first
 // connection to a new VIP finds its service, through any host. It lists the hosts without a
-// confirmation and leaves the result of the command as it is: the services do serve.
+// confirmation, and those that leave out a part.
 func (o confirming) all(ctx context.Context, all []deployed) {
 	of := map[pando.Tenant][]int{}
 	for n := range all {
@@ -32,9 +32,9 @@ func (o confirming) all(ctx context.Context, all []deployed) {
 		for _, n := range places {
 			names = append(names, all[n].Name)
 		}
-		missing := o.unconfirmed(ctx, tenant, names)
+		missing, partly := o.unconfirmed(ctx, tenant, names)
 		for _, n := range places {
-			all[n].Unconfirmed = missing
+			all[n].Unconfirmed, all[n].Partly = missing, partly
 		}
 		if ctx.Err() != nil {
 			for _, n := range places {
@@ -45,34 +45,68 @@ func (o confirming) all(ctx context.Context, all []deployed) {
 }
 
 // unconfirmed waits for the hosts, at most as long as a silent host keeps its lease. It returns the
-// hosts without a confirmation. A token sees their number alone.
+// hosts without a confirmation, and those that leave out a part. A token sees their number alone.
 func (o confirming) unconfirmed(
 	ctx context.Context, tenant pando.Tenant, of []pando.ServiceName,
-) (missing []pando.HostName) {
+) (missing []pando.HostName, partly []pando.HostSteering) {
 	left := min(pando.SteeringWaitMax, max(0, o.within-time.Since(o.began)))
 	wait := min(reasonAfter, left)
 	for {
 		hosts, err := api.SteeringClient{Client: o.client}.Steering(ctx, tenant, of, wait)
 		if err != nil {
-			return nil // an older server, or a service that is being removed: nothing is known
+			return nil, nil // a service that is being removed: nothing is known
 		}
-		missing = nil
+		missing, partly = nil, nil
 		for _, h := range hosts {
 			if !h.Confirmed {
 				missing = append(missing, h.Host)
+			} else if h.Partly {
+				partly = append(partly, h)
 			}
 		}
-		if left -= wait; len(missing) == 0 {
-			return nil
+		if left -= wait; len(missing)+len(partly) == 0 {
+			return nil, nil
+		}
+		word, after := "waiting", ""
+		if left <= 0 {
+			word, after = "warning", "; a new connection by way of such a host may be refused"
+		}
+		if len(missing) > 0 {
+			fmt.Fprintf(o.Stderr, "%s: %s confirmed the steering yet%s\n", word, lacking(missing), after)
+		}
+		if len(partly) > 0 {
+			fmt.Fprintf(o.Stderr, "%s: %s%s\n", word, partlyText(partly), after)
 		}
 		if left <= 0 {
-			fmt.Fprintf(o.Stderr, "warning: %s confirmed the steering yet; a new connection by way of "+
-				"such a host may be refused\n", lacking(missing))
-			return missing
+			return missing, partly
 		}
-		fmt.Fprintf(o.Stderr, "waiting: %s confirmed the steering yet\n", lacking(missing))
 		wait = left
 	}
+}
+
+// partlyText says which hosts leave out a part, and what the first one leaves out. Hosts often have
+// the same reason.
+func partlyText(hosts []pando.HostSteering) string {
+	var names []pando.HostName
+	for _, h := range hosts {
+		names = append(names, h.Host)
+	}
+	text := lacking(names) + " taken over a part of the steering"
+	if first := hosts[0]; first.Reason != "" {
+		text += fmt.Sprintf(": %s: %s", cli.Clean(string(first.Host)), cli.Clean(first.Reason))
+	}
+	return text + "; `pando hosts` tells more"
+}
+
+// unsteered returns the exit code of a command whose services serve, while hosts do not steer to
+// all of them, or nil. The warnings are printed.
+func unsteered(all ...deployed) error {
+	for _, d := range all {
+		if d.err == nil && len(d.Unconfirmed)+len(d.Partly) > 0 {
+			return cli.Code(cli.CodeOf(pando.ErrNotReady))
+		}
+	}
+	return nil
 }
 
 // lacking names hosts that have not done something, up to the verb.

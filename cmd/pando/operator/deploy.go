@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,8 +61,10 @@ type deployed struct {
 	Deployed int `json:"deployed,omitempty"` // the revision that the deploy created or selected
 	// Unconfirmed are the hosts that --wait lists: they have not confirmed their steering.
 	Unconfirmed []pando.HostName `json:"unconfirmed,omitempty"`
-	Failed      string           `json:"error,omitempty"`
-	err         error
+	// Partly are the hosts that --wait lists: they steer by it and leave out a part.
+	Partly []pando.HostSteering `json:"partly,omitempty"`
+	Failed string               `json:"error,omitempty"`
+	err    error
 }
 
 // deployAll deploys every service of a file and reports each result. With --wait it waits for all
@@ -86,9 +89,10 @@ func (o *Console) deployAll(ctx context.Context, specs []pando.Spec) error {
 		if all[0].err != nil {
 			return all[0].err
 		}
-		return o.Show(all[0], func(w io.Writer) { oneLine(w, all[0].ServiceStatus) })
+		err := o.Show(all[0], func(w io.Writer) { oneLine(w, all[0].ServiceStatus) })
+		return cmp.Or(err, unsteered(all[0]))
 	}
-	return errors.Join(o.showAll(all), failures(all))
+	return cmp.Or(errors.Join(o.showAll(all), failures(all)), unsteered(all...))
 }
 
 func (o *Console) deployOne(ctx context.Context, s pando.Spec) (d deployed) {

@@ -85,6 +85,7 @@ unsafe fn become_child(pager: &Pager, limit: usize) {
         if mode::is_sigbus() {
             descriptor::close(uffd::number());
         }
+        sys::error::leave();
         pager.lanes.become_child();
         pager.hosts.become_child();
         sys::apart::clear();

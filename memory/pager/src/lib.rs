@@ -58,7 +58,11 @@ static START: extern "C" fn() = start;
 extern "C" fn start() {
     unsafe {
         let raw = libc::getenv(config::VARIABLE.as_ptr());
-        if raw.is_null() || *raw as u8 == b'-' {
+        if raw.is_null() {
+            return;
+        }
+        if *raw as u8 == USED {
+            report_replaced(raw);
             return;
         }
         let Ok(text) = core::ffi::CStr::from_ptr(raw).to_str() else { return };
@@ -74,10 +78,13 @@ extern "C" fn start() {
         {
             return;
         }
+        sys::error::keep();
         // Processes that this program starts run without far memory. The variable is overwritten,
         // not removed: programs that write their title over the environment rely on its being in
         // one piece.
-        core::ptr::write_bytes(raw, b'-', libc::strlen(raw));
+        let len = libc::strlen(raw);
+        core::ptr::write_bytes(raw.cast::<u8>(), USED, len);
+        raw.add(1).cast::<[u8; 4]>().write_unaligned(pid_text());
         if !config.moves {
             mode::choose_copies();
         }
@@ -88,6 +95,36 @@ extern "C" fn start() {
         wrap::process::register();
         wrap::heap::begin();
         start::start(config, stats(config.stats));
+    }
+}
+
+/// The variable is overwritten with this, and with the number of the process.
+const USED: u8 = b'-';
+
+/// Returns the number of this process as four letters without a zero.
+fn pid_text() -> [u8; 4] {
+    let pid = unsafe { sys!(libc::SYS_getpid) } as u32;
+    [0, 6, 12, 18].map(|shift| b'0' + (pid >> shift & 0x3f) as u8)
+}
+
+/// Reports that the program on far memory has started another one in its place, as `nice`, `env`
+/// and shells do: that one has no far memory. Processes that it has started beside itself have
+/// other numbers.
+unsafe fn report_replaced(raw: *const core::ffi::c_char) {
+    unsafe {
+        let of = pid_text();
+        let is_same = (0..of.len()).all(|i| *raw.add(1 + i) as u8 == of[i]);
+        if !is_same {
+            return;
+        }
+        let mut path = [0u8; 256];
+        let (link, room) = (c"/proc/self/exe".as_ptr(), path.len());
+        let n = sys!(libc::SYS_readlink, link, path.as_mut_ptr(), room).max(0) as usize;
+        let name = core::str::from_utf8(&path[..n]).unwrap_or("another program");
+        sys::say(format_args!(
+            "the program that `pando mem run` started has become {name}, which has no far memory; \
+             give `pando mem run` that program itself"
+        ));
     }
 }
 

@@ -89,13 +89,23 @@ impl Memory {
     pub fn overlaps(&self, at: usize, bytes: usize) -> bool {
         bytes > 0
             && at < self.region as usize + self.region_pages * PAGE_BYTES
-            && at + bytes > self.region as usize
+            && at.saturating_add(bytes) > self.region as usize
     }
 
     /// Returns the page of an address in the region.
     pub fn page_of(&self, at: usize) -> Option<u32> {
         let offset = at.wrapping_sub(self.region as usize);
         (offset < self.region_pages * PAGE_BYTES).then_some((offset / PAGE_BYTES) as u32)
+    }
+
+    /// Returns the first page and the pages of a range that begins at a page and lies in the region.
+    pub fn whole(&self, at: *const u8, bytes: usize) -> Option<(u32, u32)> {
+        let first = self.page_of(at as usize)?;
+        let pages = bytes.div_ceil(PAGE_BYTES);
+        ((at as usize).is_multiple_of(PAGE_BYTES)
+            && pages > 0
+            && first as usize + pages <= self.region_pages)
+            .then_some((first, pages as u32))
     }
 
     /// Returns the address of a page.
@@ -127,6 +137,12 @@ impl Memory {
     pub fn inherit(&self, on: bool) {
         let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
         unsafe { sys!(libc::SYS_madvise, self.region, self.region_pages * PAGE_BYTES, advice) };
+    }
+
+    /// Leaves the pool out of core dumps: it holds pages of the program for a while.
+    pub fn leave_out_pool(&self) {
+        let bytes = self.pool_pages * PAGE_BYTES;
+        unsafe { sys!(libc::SYS_madvise, self.pool, bytes, libc::MADV_DONTDUMP) };
     }
 
     /// Returns `n` pages to the kernel, also if the program has locked them; they read as zeros

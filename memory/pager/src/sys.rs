@@ -2,6 +2,7 @@
 //! this library are not involved.
 
 pub mod apart;
+pub mod error;
 pub mod follow;
 mod message;
 pub mod raw;

@@ -9,6 +9,7 @@
 
 use crate::pager::{Pager, running};
 use crate::sys::apart::{self, HANDLERS};
+use crate::sys::error;
 use crate::{descriptor, evict, guide, handler, identity, mode, sys, tend, uffd};
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
@@ -48,10 +49,12 @@ unsafe fn start_apart(pager: &Pager) {
         }
         let mut from = 0;
         while let Some(fd) = descriptor::next(from) {
-            if !pager.fork.is_for_children(fd as i32) && fd as i32 != identity::bell() {
-                descriptor::close(fd as i32);
+            let fd = fd as i32;
+            let stays = [identity::bell(), error::copy()].contains(&fd);
+            if !pager.fork.is_for_children(fd) && !stays {
+                descriptor::close(fd);
             }
-            from = fd + 1;
+            from = fd as u32 + 1;
         }
     }
 }

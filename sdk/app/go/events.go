@@ -30,8 +30,9 @@ type Event struct {
 // reconnect is the pause before Events tries again while the agent is away.
 const reconnect = 100 * time.Millisecond
 
-// Events yields events of this instance from now on, until ctx ends or the caller stops. While the
-// agent restarts, Events waits and then continues after the last event.
+// Events yields the present state, as the newest event of each kind that tells one, and then each
+// new event, until ctx ends or the caller stops. While the agent restarts, Events waits and then
+// continues after the last event. Drained comes again until the instance dies.
 func (s *Self) Events(ctx context.Context) iter.Seq[Event] {
 	return func(yield func(Event) bool) {
 		last := ""

@@ -1,6 +1,6 @@
 //! Pages that leave under load: while threads write to them, and while a child shares them.
 
-use super::{BIG, Big, PAGE, pattern};
+use super::{BIG, Big, PAGE, pattern, raw};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Counts up in pages that leave at the same moment, in threads of its own. They are few pages, so
@@ -64,15 +64,17 @@ pub unsafe fn shared(big: &Big) -> bool {
 /// Returns the errors of these calls.
 pub unsafe fn split(big: &Big) -> usize {
     const STRETCH: usize = 5 * PAGE;
-    const MLOCK_ONFAULT: usize = 1;
+    const MLOCK_ONFAULT: i64 = 1;
     let mut failed = 0;
     unsafe {
         for at in (0..BIG - STRETCH).step_by(2 * STRETCH) {
             let (at, advice) = (big.0.add(at), libc::MADV_DONTDUMP);
-            failed += (libc::syscall(libc::SYS_madvise, at, STRETCH, advice) != 0) as usize;
+            failed +=
+                (raw(libc::SYS_madvise, at as i64, STRETCH as i64, advice as i64) != 0) as usize;
         }
         let part = big.0.add(BIG / 2);
-        failed += (libc::syscall(libc::SYS_mlock2, part, 8 * STRETCH, MLOCK_ONFAULT) != 0) as usize;
+        let locked = raw(libc::SYS_mlock2, part as i64, 8 * STRETCH as i64, MLOCK_ONFAULT);
+        failed += (locked != 0) as usize;
         (0..4).for_each(|_| big.sweep());
     }
     failed

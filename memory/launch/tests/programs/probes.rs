@@ -3,6 +3,7 @@
 //! which include `wrong 0` if all is well.
 
 mod leaving;
+mod promises;
 
 use std::ffi::{c_int, c_void};
 use std::io::Error;
@@ -167,13 +168,15 @@ unsafe fn vmsplice(big: &Big) -> String {
 /// Descriptors that a program may have: those of the pager are among the numbers.
 const NUMBERS: std::ops::Range<c_int> = 3..4096;
 
-/// A system call past the C library.
-unsafe fn raw(nr: i64, a: i64, b: i64, c: i64) {
+/// A system call past the C library. Returns the kernel's result.
+unsafe fn raw(nr: i64, a: i64, b: i64, c: i64) -> i64 {
     unsafe {
+        let mut r = nr;
         std::arch::asm!(
-            "syscall", inlateout("rax") nr => _, in("rdi") a, in("rsi") b, in("rdx") c,
+            "syscall", inlateout("rax") r, in("rdi") a, in("rsi") b, in("rdx") c,
             lateout("rcx") _, lateout("r11") _,
         );
+        r
     }
 }
 
@@ -188,9 +191,9 @@ unsafe fn close_all(how: &str) {
             "syscall close" => others.for_each(|fd| _ = libc::syscall(libc::SYS_close, fd)),
             "syscall dup2" => others.for_each(|fd| _ = libc::syscall(libc::SYS_dup2, other, fd)),
             "syscall close_range" => _ = libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0),
-            "raw close" => NUMBERS.for_each(|fd| raw(libc::SYS_close, fd as i64, 0, 0)),
-            "raw close_range" => raw(libc::SYS_close_range, 3, u32::MAX as i64, 0),
-            "raw dup2" => others.for_each(|fd| raw(libc::SYS_dup2, other as i64, fd as i64, 0)),
+            "raw close" => NUMBERS.for_each(|fd| _ = raw(libc::SYS_close, fd as i64, 0, 0)),
+            "raw close_range" => _ = raw(libc::SYS_close_range, 3, u32::MAX as i64, 0),
+            "raw dup2" => others.for_each(|fd| _ = raw(libc::SYS_dup2, other as i64, fd as i64, 0)),
             _ => panic!("no case {how}"),
         }
     }
@@ -447,6 +450,8 @@ unsafe fn run(case: &str) -> String {
             "split" => format!("{} wrong {}", leaving::split(&big), big.wrong()),
             "direct" => direct(),
             "taken" => taken(&big),
+            "promises" => promises::all(&big).join("; "),
+            "closed" | "child" | "raw replaced" => promises::error_file(&big, case),
             "dropped" => dropped(&big),
             "poisoned" => poisoned(&big),
             "small writes" => small_writes(&big),

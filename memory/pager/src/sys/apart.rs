@@ -57,25 +57,13 @@ unsafe fn from_table(of: isize, fd: i32) -> isize {
 pub unsafe fn from_program(tid: i32, fd: i32) -> isize {
     unsafe {
         match sys!(libc::SYS_pidfd_open, tid, PIDFD_THREAD) {
-            e if e == -(libc::EINVAL as isize) => {
-                from_table(sys!(libc::SYS_pidfd_open, sys!(libc::SYS_getpid), 0), fd)
-            }
+            e if e == -(libc::EINVAL as isize) => from_process(fd),
             of => from_table(of, fd),
         }
     }
 }
 
-/// Writes a message to the program's standard error, from either file table.
-pub unsafe fn write_error(text: &[u8]) {
-    unsafe {
-        if !is_here() {
-            sys!(libc::SYS_write, 2, text.as_ptr(), text.len());
-            return;
-        }
-        let fd = from_table(sys!(libc::SYS_pidfd_open, sys!(libc::SYS_getpid), 0), 2);
-        if fd >= 0 {
-            sys!(libc::SYS_write, fd, text.as_ptr(), text.len());
-            sys!(libc::SYS_close, fd);
-        }
-    }
+/// Copies a descriptor from the file table of the process.
+pub unsafe fn from_process(fd: i32) -> isize {
+    unsafe { from_table(sys!(libc::SYS_pidfd_open, sys!(libc::SYS_getpid), 0), fd) }
 }

@@ -1,6 +1,6 @@
 //! Messages for the user, on the program's standard error.
 
-use super::apart;
+use super::error;
 use super::raw::sys;
 
 /// A fixed buffer to format into.
@@ -25,7 +25,7 @@ pub fn say(what: core::fmt::Arguments) {
     t.len = t.len.min(t.bytes.len() - 1);
     t.bytes[t.len] = b'\n';
     t.len += 1;
-    unsafe { apart::write_error(&t.bytes[..t.len]) };
+    unsafe { error::write(&t.bytes[..t.len]) };
 }
 
 /// Exit code of a program that lost its far memory.

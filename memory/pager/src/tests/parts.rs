@@ -8,7 +8,7 @@ use crate::fork::{ALLOWANCE, Fork};
 use crate::lane::{LANES, Lanes};
 use crate::mode;
 use crate::queue::{Alarm, PageQueues, Queue};
-use crate::sys::Lock;
+use crate::sys::{Lock, error};
 use libc::iovec;
 use std::cell::UnsafeCell;
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -266,4 +266,28 @@ fn pieces_are_the_bytes_after_those_that_are_done() {
         assert_eq!(flat(got), expected, "round {round}");
         assert_eq!(pieces.bytes, expected.iter().map(|piece| piece.1).sum::<usize>());
     }
+}
+
+/// A message that nobody reads must not end the program. A signal of the program's own stays.
+#[test]
+fn a_message_without_a_reader_leaves_no_signal() {
+    let is_pending = || unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigpending(&mut set);
+        libc::sigismember(&set, libc::SIGPIPE) == 1
+    };
+    let writes = || unsafe {
+        // Only a blocked signal stays pending while it is ignored.
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigaddset(&mut set, libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let wrote = error::write_quietly(writer.as_raw_fd(), b"nobody reads this");
+        let after_message = is_pending();
+        libc::write(writer.as_raw_fd(), b"x".as_ptr().cast(), 1);
+        error::write_quietly(writer.as_raw_fd(), b"nobody reads this");
+        (wrote, after_message, is_pending())
+    };
+    assert_eq!(scope(|s| s.spawn(writes).join().unwrap()), (false, false, true));
 }

@@ -1,10 +1,10 @@
 //! mmap and its relatives: large private anonymous mappings come from the region.
 
-use super::answer;
+use super::{answer, promise};
 use crate::pager::{Pager, pager};
 use crate::pin::is_far;
-use crate::{next, sys};
-use libc::{c_int, c_void, off_t, size_t};
+use crate::sys;
+use libc::{c_int, c_uint, c_void, off_t, size_t};
 use memory_core::PAGE_BYTES;
 
 /// Smaller mappings stay local: they are not worth a fault.
@@ -35,7 +35,7 @@ fn wanted(bytes: usize, prot: c_int, flags: c_int, fd: c_int) -> bool {
         | libc::MAP_32BIT;
     fd == -1
         && flags & libc::MAP_ANONYMOUS != 0
-        && flags & libc::MAP_PRIVATE != 0
+        && flags & libc::MAP_TYPE == libc::MAP_PRIVATE
         && flags & never == 0
         && prot & libc::PROT_WRITE != 0
         && prot & libc::PROT_EXEC == 0
@@ -97,10 +97,16 @@ unsafe fn fixed(
         if flags & libc::MAP_FIXED_NOREPLACE != 0 {
             return answer(-(libc::EEXIST as isize)) as *mut c_void;
         }
-        let plain = fd == -1 && flags & libc::MAP_ANONYMOUS != 0 && prot & libc::PROT_EXEC == 0;
-        match whole(pager, at.cast(), bytes) {
+        let never = libc::MAP_GROWSDOWN | libc::MAP_HUGETLB;
+        let plain = fd == -1
+            && flags & libc::MAP_ANONYMOUS != 0
+            && flags & libc::MAP_TYPE == libc::MAP_PRIVATE
+            && flags & never == 0
+            && prot & libc::PROT_EXEC == 0;
+        match pager.memory.whole(at.cast(), bytes) {
             Some((first, pages)) if plain => {
                 pager.discard(first, pages);
+                promise::forget(pager, first, pages);
                 at
             }
             _ => answer(-(libc::EINVAL as isize)) as *mut c_void,
@@ -122,16 +128,6 @@ pub unsafe extern "C" fn mmap64(
     unsafe { mmap(at, bytes, prot, flags, fd, offset) }
 }
 
-/// Returns the pages of a range that begins at a page and lies in the region.
-fn whole(pager: &Pager, at: *const u8, bytes: usize) -> Option<(u32, u32)> {
-    let first = pager.memory.page_of(at as usize)?;
-    let pages = bytes.div_ceil(PAGE_BYTES);
-    ((at as usize).is_multiple_of(PAGE_BYTES)
-        && pages > 0
-        && first as usize + pages <= pager.memory.region_pages)
-        .then_some((first, pages as u32))
-}
-
 /// # Safety
 /// As munmap(2).
 #[unsafe(no_mangle)]
@@ -140,7 +136,7 @@ pub unsafe extern "C" fn munmap(at: *mut c_void, bytes: size_t) -> c_int {
         let Some(pager) = pager().filter(|_| is_far(at.cast(), bytes)) else {
             return answer(sys!(libc::SYS_munmap, at, bytes)) as c_int;
         };
-        let Some((first, pages)) = whole(pager, at.cast(), bytes) else {
+        let Some((first, pages)) = pager.memory.whole(at.cast(), bytes) else {
             return answer(-(libc::EINVAL as isize)) as c_int;
         };
         give(pager, first, pages);
@@ -151,39 +147,8 @@ pub unsafe extern "C" fn munmap(at: *mut c_void, bytes: size_t) -> c_int {
 fn give(pager: &Pager, first: u32, pages: u32) {
     if pages > 0 {
         pager.discard(first, pages);
+        promise::forget(pager, first, pages);
         pager.lock().spans.give(first, pages);
-    }
-}
-
-/// # Safety
-/// As madvise(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn madvise(at: *mut c_void, bytes: size_t, advice: c_int) -> c_int {
-    unsafe {
-        let Some(pager) = pager().filter(|_| is_far(at.cast(), bytes)) else {
-            return answer(sys!(libc::SYS_madvise, at, bytes, advice)) as c_int;
-        };
-        let Some((first, pages)) = whole(pager, at.cast(), bytes) else {
-            return answer(-(libc::EINVAL as isize)) as c_int;
-        };
-        // MADV_FREE promises nothing about the content. All other advice is for the kernel, which
-        // does not manage this memory.
-        if advice == libc::MADV_DONTNEED {
-            pager.discard(first, pages);
-        }
-        0
-    }
-}
-
-/// # Safety
-/// As posix_madvise(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_madvise(at: *mut c_void, bytes: size_t, advice: c_int) -> c_int {
-    unsafe {
-        if is_far(at.cast(), bytes) {
-            return 0;
-        }
-        next!(posix_madvise: fn(*mut c_void, size_t, c_int) -> c_int)(at, bytes, advice)
     }
 }
 
@@ -199,6 +164,29 @@ pub unsafe extern "C" fn mprotect(at: *mut c_void, bytes: size_t, prot: c_int) -
             return answer(sys!(libc::SYS_mprotect, at, bytes, prot)) as c_int;
         }
         answer(if prot & libc::PROT_EXEC == 0 { 0 } else { -(libc::EACCES as isize) }) as c_int
+    }
+}
+
+/// The keys of a processor do not protect far memory, so a key is refused. Without one (-1), and
+/// with the key of all memory (0), this is mprotect.
+///
+/// # Safety
+/// As pkey_mprotect(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pkey_mprotect(
+    at: *mut c_void,
+    bytes: size_t,
+    prot: c_int,
+    key: c_int,
+) -> c_int {
+    unsafe {
+        if !is_far(at.cast(), bytes) {
+            return answer(sys!(libc::SYS_pkey_mprotect, at, bytes, prot, key as isize)) as c_int;
+        }
+        if key > 0 {
+            return answer(-(libc::EINVAL as isize)) as c_int;
+        }
+        mprotect(at, bytes, prot)
     }
 }
 
@@ -219,19 +207,23 @@ pub unsafe extern "C" fn mremap(
         else {
             return answer(sys!(libc::SYS_mremap, at, old, new, flags, target)) as *mut c_void;
         };
-        let (Some((first, have)), false) = (whole(pager, at.cast(), old), fixed) else {
+        let stays = flags & libc::MREMAP_DONTUNMAP != 0;
+        let known = flags & !(libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) == 0;
+        let (Some((first, have)), true) = (pager.memory.whole(at.cast(), old), known) else {
             return answer(-(libc::EINVAL as isize)) as *mut c_void;
         };
         let want = u32::try_from(new.div_ceil(PAGE_BYTES)).unwrap_or(u32::MAX);
-        if new == 0 {
+        let may_move = flags & libc::MREMAP_MAYMOVE != 0;
+        if new == 0 || stays && (!may_move || want != have) {
             return answer(-(libc::EINVAL as isize)) as *mut c_void;
         }
-        if want <= have {
+        if want <= have && !stays {
             give(pager, first + want, have - want);
             return at;
         }
-        let to = if flags & libc::MREMAP_MAYMOVE != 0 { take(pager, want as usize) } else { None };
+        let to = if may_move { take(pager, want as usize) } else { None };
         let Some(to) = to else { return answer(-(libc::ENOMEM as isize)) as *mut c_void };
+        promise::carry(pager, to, want);
         // Pages that were never touched stay untouched. Few pages exist twice at any time.
         for from in (0..have).step_by(MOVED_PAGES as usize) {
             let pages = MOVED_PAGES.min(have - from);
@@ -241,7 +233,11 @@ pub unsafe extern "C" fn mremap(
                     .at(to + k)
                     .copy_from_nonoverlapping(pager.memory.at(first + k), PAGE_BYTES);
             }
-            give(pager, first + from, pages);
+            if stays {
+                pager.discard(first + from, pages);
+            } else {
+                give(pager, first + from, pages);
+            }
         }
         pager.memory.at(to).cast()
     }
@@ -258,6 +254,20 @@ pub unsafe extern "C" fn mlock(at: *const c_void, bytes: size_t) -> c_int {
             -(libc::ENOMEM as isize)
         } else {
             sys!(libc::SYS_mlock, at, bytes)
+        };
+        answer(r) as c_int
+    }
+}
+
+/// # Safety
+/// As mlock2(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlock2(at: *const c_void, bytes: size_t, flags: c_uint) -> c_int {
+    unsafe {
+        let r = if is_far(at.cast(), bytes) {
+            -(libc::ENOMEM as isize)
+        } else {
+            sys!(libc::SYS_mlock2, at, bytes, flags)
         };
         answer(r) as c_int
     }

@@ -16,6 +16,7 @@ mod path;
 mod pieces;
 mod poll;
 pub mod process;
+mod promise;
 pub mod signal;
 mod small;
 mod socket;

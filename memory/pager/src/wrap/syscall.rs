@@ -1,11 +1,13 @@
 //! System calls by number. Calls that need care behave like the functions of the same name.
 
 use super::signal::ours;
-use super::{EFAULT, answer, descriptor, io, memory, path, process, socket, vector, zerocopy};
+use super::{
+    EFAULT, answer, descriptor, io, memory, path, process, promise, socket, vector, zerocopy,
+};
 use crate::pager::pager;
 use crate::pin::{Pin, is_far};
 use crate::{mode, sys};
-use libc::{c_int, c_long, c_uint, c_void, size_t, socklen_t};
+use libc::{c_int, c_long, c_uint, size_t, socklen_t};
 
 /// io_uring would meet EFAULT where the pager cannot help, or write into pages that the pager has
 /// copied. It is refused, as in many containers,
@@ -28,7 +30,7 @@ pub unsafe extern "C" fn syscall(
             return answer(-(libc::ENOSYS as isize)) as c_long;
         }
         let arguments = [a, b, c, d, e, f];
-        if let Some(r) = wrapped(nr, arguments) {
+        if let Some(r) = on_memory(nr, arguments).or_else(|| wrapped(nr, arguments)) {
             return r;
         }
         let mut r = sys::call(nr, arguments);
@@ -43,18 +45,47 @@ pub unsafe extern "C" fn syscall(
     }
 }
 
+/// Makes a call on far memory, which the kernel does not manage, like the function of the same name.
+/// Returns `None` for all other calls. A mapping without a fixed address stays the kernel's.
+unsafe fn on_memory(nr: c_long, arguments: [size_t; 6]) -> Option<c_long> {
+    unsafe {
+        pager()?;
+        let [a, b, c, d, e, f] = arguments;
+        let fixed = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
+        let far = || is_far(a as *const u8, b);
+        Some(match nr {
+            libc::SYS_mmap if d as c_int & fixed != 0 && far() => {
+                memory::mmap(a as _, b, c as _, d as _, e as _, f as _) as c_long
+            }
+            libc::SYS_munmap if far() => memory::munmap(a as _, b) as c_long,
+            libc::SYS_mremap => memory::mremap(a as _, b, c, d as _, e as _) as c_long,
+            libc::SYS_mprotect if far() => memory::mprotect(a as _, b, c as _) as c_long,
+            libc::SYS_pkey_mprotect if far() => {
+                memory::pkey_mprotect(a as _, b, c as _, d as _) as c_long
+            }
+            libc::SYS_madvise if far() => promise::madvise(a as _, b, c as _) as c_long,
+            libc::SYS_process_madvise => {
+                promise::process_madvise(a as _, b as _, c, d as _, e as _) as c_long
+            }
+            libc::SYS_mlock if far() => memory::mlock(a as _, b) as c_long,
+            libc::SYS_mlock2 if far() => memory::mlock2(a as _, b, c as _) as c_long,
+            libc::SYS_mlockall => memory::mlockall(a as _) as c_long,
+            libc::SYS_remap_file_pages if far() => {
+                promise::remap_file_pages(a as _, b, c as _, d, e as _) as c_long
+            }
+            libc::SYS_mseal if far() => promise::mseal(a as _, b, c as _) as c_long,
+            libc::SYS_shmat => promise::shmat(a as _, b as _, c as _) as c_long,
+            _ => return None,
+        })
+    }
+}
+
 /// Makes a call that needs care, like the function of the same name. Returns `None` for all other
 /// calls.
 unsafe fn wrapped(nr: c_long, arguments: [size_t; 6]) -> Option<c_long> {
     unsafe {
         let [a, b, c, d, e, f] = arguments;
         Some(match nr {
-            libc::SYS_munmap if is_far(a as *const u8, b) => {
-                memory::munmap(a as *mut c_void, b) as c_long
-            }
-            libc::SYS_madvise if is_far(a as *const u8, b) => {
-                memory::madvise(a as *mut c_void, b, c as c_int) as c_long
-            }
             libc::SYS_close => descriptor::close(a as _) as c_long,
             libc::SYS_close_range => descriptor::close_range(a as _, b as _, c as _) as c_long,
             libc::SYS_dup2 => descriptor::dup2(a as _, b as _) as c_long,

@@ -148,7 +148,8 @@ class Self:
         wire.call_json(self.socket, "PUT", "/metrics", metrics)
 
     def events(self, stop: threading.Event | None = None) -> Iterator[Event]:
-        """Yields events of this instance from now on, until the caller stops or stop is set.
+        """Yields the present state, as the newest event of each kind that tells one, and then each
+        new event, until the caller stops or stop is set. DRAINED comes again until the instance dies.
 
         It checks stop between events and at least every 45 s. While the agent restarts, it waits
         and then continues after the last event."""

@@ -1,0 +1,39 @@
+package operator
+
+import (
+	"strings"
+	"testing"
+
+	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
+)
+
+// A host that steers around another one, or lacks a published port, is named, and the command does
+// not end with 0.
+func TestAWaitCarriesTheNoOfEachHost(t *testing.T) {
+	const why = "web: port 9090 belongs to nginx"
+	for name, c := range map[string]struct {
+		host pando.HostSteering
+		says string
+		code int
+	}{
+		"whole": {pando.HostSteering{Host: "two", Confirmed: true}, "", 0},
+		"a part is left out": {pando.HostSteering{Host: "two", Confirmed: true, Partly: true,
+			Reason: why}, why, 7},
+		"a token sees no name": {pando.HostSteering{Confirmed: true, Partly: true}, "1 host has not", 7},
+		"not confirmed": {pando.HostSteering{Host: "two", Reason: "late"}, "host two has not confirmed",
+			7},
+	} {
+		o, out := answering(t, map[string]any{"GET /v1/steering": []pando.HostSteering{
+			{Host: "one", Confirmed: true}, c.host}})
+		all := []deployed{{}}
+		all[0].ServiceKey = pando.DefaultService("web")
+		confirming{Console: o}.all(t.Context(), all)
+		if got := cli.CodeOf(unsteered(all...)); got != c.code {
+			t.Errorf("%s: exit code %d, want %d", name, got, c.code)
+		}
+		if !strings.Contains(out.String(), c.says) || (c.says == "") != (out.String() == "") {
+			t.Errorf("%s: printed %q, want %q", name, out.String(), c.says)
+		}
+	}
+}
