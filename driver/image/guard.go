@@ -197,6 +197,13 @@ func (g *guard) own(at string) bool {
 		(port == want || want == "" && (port == "443" || port == "80"))
 }
 
+// speakHTTP makes the guard speak HTTP to the registry. A dial of the trial before may still go on.
+func (g *guard) speakHTTP() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.bare = true
+}
+
 // check returns an error for an address that the guard does not admit.
 func (g *guard) check(own bool, a netip.Addr) error {
 	far := g.levels(a)

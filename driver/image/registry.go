@@ -194,10 +194,12 @@ func (r *registry) login(ctx context.Context) (*http.Client, error) {
 	g := newGuard(r.vault, r.host(), admitted, list, tlsConfig)
 	r.guard = g
 	if onThisHost(r.host()) && !g.plain(r.host()) {
-		if g.bare, err = g.lacksTLS(ctx); err != nil {
+		bare, err := g.lacksTLS(ctx)
+		if err != nil {
 			return nil, err
 		}
-		if g.bare {
+		if bare {
+			g.speakHTTP()
 			auth = authn.Anonymous
 		}
 	}

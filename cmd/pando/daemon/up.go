@@ -40,8 +40,8 @@ func Up(out *cli.Output) *cobra.Command {
 		Long: "Start the server and the agent, each as a process, unless they run. With --join, start\n" +
 			"only an agent, as a host of the cluster of that server; `pando token` on the server's\n" +
 			"host prints the token. A host that joined stays a member, so a later `pando up` needs\n" +
-			"no flags: the data folder keeps them. Give a flag again to change it. With --server, the host also becomes one of several servers;\n" +
-			"`pando servers add` prints that command line.\n\n" +
+			"no flags: the data folder keeps them. Give a flag again to change it. With --server, the\n" +
+			"host also becomes one of several servers; `pando servers add` prints that command line.\n\n" +
 			"A warden restarts a daemon that ends. After `pando install`, systemd does that, and it\n" +
 			"starts the daemons at every boot.",
 		Example: "  pando up\n  pando up --uplink eth0 --address 192.0.2.10\n" +
@@ -92,9 +92,6 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 			return err
 		}
 	}
-	if err := p.writeFlags(p.keep); err != nil {
-		return err
-	}
 	roles, err := p.roles()
 	if err != nil {
 		return err
@@ -116,6 +113,9 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 		}
 	}
 	hosts, err := answering(ctx, p, roles, since, began)
+	if err == nil { // the flags of a start that failed may be its cause
+		err = p.writeFlags(p.keep)
+	}
 	if err == nil && guarded && len(p.installed(roles...)) == 0 {
 		err = startDaemon(p, wardenRole)
 	}
