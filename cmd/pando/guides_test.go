@@ -61,7 +61,7 @@ func TestTheGuideOfFunctionsIsTrue(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(bin, "pando-unit")); err != nil {
-		t.Skip("bin/pando-unit is not there: deploy/build-unit builds it with cargo")
+		t.Skip("bin/pando-unit is not there (deploy/build-unit): make test-all runs it")
 	}
 	if os.Geteuid() != 0 {
 		t.Skip("namespaces need root")

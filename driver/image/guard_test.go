@@ -68,12 +68,11 @@ func TestATokenLearnsNothingOfTheInside(t *testing.T) {
 	clean(t)
 	s := open(t)
 	at, hits := counted(t)
-	shut, _ := counted(t)
 	closing, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	shut = closing.Addr().String()
+	shut := closing.Addr().String()
 	closing.Close()
 	_, port, _ := net.SplitHostPort(at)
 	texts := map[string]bool{}

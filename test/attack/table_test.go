@@ -168,7 +168,7 @@ var actorText = map[Actor]string{
 // TestAllAttacks runs the test of every row. It takes as long as those tests of their rooms.
 func TestAllAttacks(t *testing.T) {
 	if os.Getenv("PANDO_ATTACKS") != "all" {
-		t.Skip("PANDO_ATTACKS=all runs the tests of all rows; `make test` runs them in their rooms")
+		t.Skip("it runs the tests of all rows once more (PANDO_ATTACKS=all): make soak runs it")
 	}
 	places := map[string][]string{}
 	for _, r := range Table {

@@ -231,7 +231,7 @@ func functions(t *testing.T) string {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(unit); err != nil {
-		t.Skip("bin/pando-unit is not there: deploy/build-unit builds it with cargo")
+		t.Skip("bin/pando-unit is not there (deploy/build-unit): make test-all runs it")
 	}
 	return unit
 }

@@ -22,7 +22,7 @@ func TestFlagsAreThoseOfPandoUnit(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := exec.LookPath(path); err != nil {
-		t.Skip("bin/pando-unit is not there: deploy/build-unit builds it with cargo")
+		t.Skip("bin/pando-unit is not there (deploy/build-unit): make test-all runs it")
 	}
 	for command, rows := range map[string][]row{
 		"run":  slices.Concat(unitRows, chainRows, loneRows),
