@@ -38,7 +38,7 @@ func counted(p *labtest.Pando) map[string]int {
 	p.Helper()
 	out := map[string]int{}
 	for name, command := range counts {
-		text := p.Run(p.Host(), "sh", "-c", command).Text
+		text := p.Run(p.Host(), "sh", "-c", command).Result
 		n, err := strconv.Atoi(strings.TrimSpace(text))
 		if err != nil {
 			p.Fatalf("%s: %q", name, text)
