@@ -35,7 +35,8 @@ fn touch(from: &str, extra: &[&str], mib: &str, threads: &str, accesses: &str) {
 
 #[test]
 fn every_byte_in_64_threads_inside_malloc_and_inside_signal_handlers() {
-    let h = host(&["--size", "256MiB"]);
+    // Room for two leases: a busy host may still hold the first when the second mode asks.
+    let h = host(&["--size", "512MiB"]);
     for mode in ["sigbus", "thread"] {
         touch(
             &h.address,
