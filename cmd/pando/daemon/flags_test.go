@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,9 @@ import (
 // started returns the place and the flags of a start on a data folder, up to its host's own settings.
 func started(t *testing.T, data string, args ...string) (place, *pflag.FlagSet) {
 	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("a start needs root")
+	}
 	var p place
 	c := &cobra.Command{}
 	p.flags(c)
