@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,18 +80,19 @@ func TestDrainedComesAgainUntilTheInstanceDies(t *testing.T) {
 		defer cancel()
 		news, err := b.agent.Events(ctx, "web-1", 0)
 		b.ok(err)
-		times := 0
+		var times atomic.Int64
 		go func() {
 			for e := range news {
 				if e.Kind == pando.EventDrained {
-					times++
+					times.Add(1)
 				}
 			}
 		}()
 		b.drain("web-1", false)
 		time.Sleep(dieGrace - time.Second)
-		if most := int(dieGrace / drainedAgain); times < most/2 || times > most {
-			t.Errorf("the program was told %d times in %s, want about every %s", times, dieGrace,
+		n, most := times.Load(), int64(dieGrace/drainedAgain)
+		if n < most/2 || n > most {
+			t.Errorf("the program was told %d times in %s, want about every %s", n, dieGrace,
 				drainedAgain)
 		}
 	})
