@@ -11,7 +11,7 @@ import (
 
 // A start is what one instance needs of this host before its program can run. Every way to start
 // takes the same steps: a new instance, a moved, a restored, a seeded, an evacuated and a failed over
-// one. The steps are here and nowhere else, and only a supplied start makes a sandbox.
+// one. The steps are here only. A sandbox is made by a supplied start.
 type start struct {
 	inst pando.Instance
 	svc  pando.Service // its addresses

@@ -19,7 +19,7 @@ func reportingWaits(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		// pando.Waiting tells while the handler waits, so nobody else uses the writer.
+		// The handler waits during this call, so the writer is free.
 		ctx := pando.TellWaits(r.Context(), func(what string) {
 			if what == "" {
 				return

@@ -78,7 +78,7 @@ type Pool[O comparable] struct {
 	mu     sync.Mutex
 	all    int64
 	owners int64
-	of     map[O]int64 // no entry is 0, so the map is no larger than what is held
+	of     map[O]int64 // entries of 0 are deleted, so holders bound the map
 }
 
 // New returns a pool of which nothing is held.

@@ -2,8 +2,7 @@
 // Each owner has at most a share of the turns, so one owner with slow work never keeps all others
 // waiting. Those who wait get their turns in order, past the ones whose owner has its share.
 //
-// It never refuses work for its kind or size, and it ends nothing: a turn ends when its holder says
-// so.
+// It never refuses work for its kind or size. A turn ends when its holder gives it back.
 package turns
 
 import (
@@ -37,7 +36,7 @@ type waiter[O comparable] struct {
 	turn  chan struct{} // closed when it is its turn
 }
 
-// New returns a queue in which nobody has a turn.
+// New returns an empty queue.
 func New[O comparable](b Bound) *Queue[O] { return &Queue[O]{bound: b, of: map[O]int{}} }
 
 // Take waits for a turn of an owner, until ctx ends. The caller calls done once, at the end of its
