@@ -112,7 +112,8 @@ fn a_host_that_begins_otherwise_gets_no_greeting() {
             for _ in 0..connections {
                 let mut stream = listener.accept().unwrap().0;
                 stream.write_all(&begin).unwrap();
-                stream.shutdown(std::net::Shutdown::Write).unwrap();
+                // A port that left a byte unread has reset the connection already.
+                let _ = stream.shutdown(std::net::Shutdown::Write);
                 let _ = stream.read_to_end(&mut sent);
             }
             sent
