@@ -145,9 +145,10 @@ var fields = []field{
 		example: `["/srv/fonts", "./web.conf:/etc/web.conf", "./data:/data:rw"]`, kind: foldersKind,
 		set: func(s *pando.Spec, v any) { s.Folders = v.([]pando.Folder) },
 		get: func(s pando.Spec) any { return folderTexts(s.Folders) }},
-	{name: "volumes", doc: "Folders that outlive the instances: NAME:PATH, with :ro or :shared. " +
-		"Each instance has its own, by its ordinal. A shared volume is one folder of all instances.",
-		example: `["data:/var/lib/valkey"]`, kind: volumesKind,
+	{name: "volumes", doc: "Folders that outlive the instances: NAME:PATH, with :ro, :shared or " +
+		":size=20g. Each instance has its own, by its ordinal. A shared volume is one folder of all " +
+		"instances. A tenant's volume without a size has at most 10 GiB.",
+		example: `["data:/var/lib/valkey:size=20g"]`, kind: volumesKind,
 		set: func(s *pando.Spec, v any) { s.Volumes = v.([]pando.Volume) },
 		get: func(s pando.Spec) any { return volumeTexts(s.Volumes) }},
 	{name: "tmpfs", doc: "Empty folders in memory for each instance: PATH, with " +

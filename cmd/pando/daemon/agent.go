@@ -101,6 +101,7 @@ func tend(ctx context.Context, p place) error {
 		Books: book.File(filepath.Join(p.Data, "work.json")), Traffic: uplink.Traffic,
 		Queues: uplink.Queues, Uplinks: p.Uplinks,
 		Objects: objects, Journals: p.journals(), Images: images, Kept: process.VolumesOf(sandboxes),
+		Disk:    process.DiskOf(sandboxes),
 		Secrets: c.secrets(p, peers), SnapshotKeys: c.snapshotKeys(p, peers),
 		Clock: wall.Clock{}, IDs: names{}, Log: log, Control: c.leader(p, peers),
 		Liveness: others.liveness, Announcer: announcer(p, log), Routers: speaker, Ends: endsFor(p, log),
