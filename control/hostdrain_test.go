@@ -43,10 +43,30 @@ func (tb *table) settleDrain(from pando.HostName) (least int) {
 			return least
 		}
 		tb.now = tb.now.Add(2 * time.Second)
-		tb.run()
+		tb.trickle()
 	}
 	tb.t.Fatalf("%s is not empty: %+v", from, tb.w.Of(web))
 	return 0
+}
+
+// trickle is run with one start at a time.
+func (tb *table) trickle() {
+	started := false
+	for _, i := range tb.w.Of(web) {
+		switch {
+		case i.Phase == pando.PhasePlaced && started:
+		case i.Phase == pando.PhasePlaced:
+			started = true
+			i.Phase, i.Since = pando.PhaseInRotation, tb.hostNow()
+			if i.Warm {
+				i.Phase = pando.PhaseWarm
+			}
+			tb.put(i)
+		case i.Phase == pando.PhaseDraining:
+			tb.rev++
+			tb.commit(pando.Txn{Delete: []pando.Key{i.Key()}}, tb.rev)
+		}
+	}
 }
 
 // left returns what is left on a host.
@@ -189,6 +209,40 @@ func TestWhatCannotLeaveADrainedHostIsNamedAndServes(t *testing.T) {
 				t.Errorf("%d notes are on record", noted)
 			}
 		})
+	}
+}
+
+// An instance on a drained host serves until another one has been healthy for as long as a rollout
+// wants it.
+func TestADrainedHostServesUntilOthersAreHealthy(t *testing.T) {
+	for name, change := range map[string]func(*pando.Spec){
+		"one home": nil,
+		"spread":   func(s *pando.Spec) { s.Place.Spread, s.Scale.Min = pando.SpreadHost, 2 },
+	} {
+		tb := newTable(t)
+		tb.members("h1", "h2", "h3")
+		tb.put(pando.Host{Name: "h1", Tunnel: true})
+		tb.deploy(1, change)
+		for range 3 {
+			tb.settle()
+			tb.run()
+			tb.now = tb.now.Add(2 * time.Second)
+		}
+		tb.put(pando.Host{Name: "h2", Tunnel: true}, pando.Host{Name: "h3", Tunnel: true})
+		tb.mark("h1", true)
+		for range 3 {
+			tb.settle()
+			tb.run()
+		}
+		tb.settle()
+		if n := tb.on("h1", pando.PhaseInRotation); n != 2 {
+			t.Errorf("%s: %d of 2 serve on h1 while no other is healthy", name, n)
+		}
+		tb.now = tb.now.Add(2 * time.Second)
+		tb.settle()
+		if n := tb.on("h1", pando.PhaseDraining); n == 0 {
+			t.Errorf("%s: none drains on h1: %+v", name, tb.w.Of(web))
+		}
 	}
 }
 
