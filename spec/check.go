@@ -79,10 +79,7 @@ func Check(s pando.Spec) error {
 	for _, e := range s.Endpoints {
 		c.also(e.Check())
 	}
-	for _, why := range slices.Concat(externalConflicts(s), hostPortConflicts(s),
-		grantConflicts(s), vmConflicts(s)) {
-		c.that(false, "%s: %s", why.path, why.text)
-	}
+	c.forms(s)
 	c.health(s.Health, len(s.Ports) > 0)
 	c.scale(s.Scale, len(s.Ports) > 0)
 	for p, t := range s.State {
@@ -115,6 +112,16 @@ func Check(s pando.Spec) error {
 	word(c, "balance.at", s.Balance.At, append(slices.Clone(pando.BalancePlaces), "")...)
 	c.also(s.Balance.Check())
 	return errors.Join(c.errs...)
+}
+
+// forms checks the words that depend on the form of the service.
+func (c *checks) forms(s pando.Spec) {
+	placed := s
+	placed.WorkingDir = "" // a loader makes it absolute, also where it has no effect
+	for _, why := range slices.Concat(externalConflicts(s), hostPortConflicts(s),
+		grantConflicts(s), vmConflicts(s), formConflicts(placed), aloneConflicts(s)) {
+		c.that(false, "%s: %s", why.path, why.text)
+	}
 }
 
 // place checks the rule of placement.

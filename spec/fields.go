@@ -172,7 +172,7 @@ var fields = []field{
 		"is a file beside the spec, or a map: file or content, template (true: it sees services, " +
 		"secrets and the spec), target (a second path of it), mode, check (a command that accepts a " +
 		"new content, where {} is its path) and on_change (a signal after a change).",
-		example: "{haproxy.cfg: {file: ./haproxy.cfg, template: true, check: haproxy -c -f {}, " +
+		example: "{haproxy.cfg: {file: ./haproxy.cfg, template: true, check: \"haproxy -c -f {}\", " +
 			"on_change: SIGUSR2}}", kind: configsKind,
 		set: func(s *pando.Spec, v any) { s.Configs = v.([]pando.Config) },
 		get: func(s pando.Spec) any { return configList(s.Configs) }},
