@@ -150,7 +150,7 @@ func introduce(p place, log *slog.Logger) pando.Host {
 func answerNames(h pando.Host, a *agent.Agent, log *slog.Logger) (close func()) {
 	answers := dns.New(dns.Config{
 		Addr: netip.AddrPortFrom(pando.Gateway4, 53).String(), Lookup: a.VIPs,
-		Endpoints: a.Endpoints, Recurses: recurses(h), Owner: ownerAt(h, a.TenantAt),
+		Endpoints: a.Endpoints, Aliased: a.Aliased, Recurses: recurses(h), Owner: ownerAt(h, a.TenantAt),
 	})
 	if err := answers.Start(); err != nil {
 		log.Warn("this host does not answer names of services", "error", err)
