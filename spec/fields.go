@@ -176,6 +176,10 @@ var fields = []field{
 			"on_change: SIGUSR2}}", kind: configsKind,
 		set: func(s *pando.Spec, v any) { s.Configs = v.([]pando.Config) },
 		get: func(s pando.Spec) any { return configList(s.Configs) }},
+	{name: "aliases", doc: "Further names by which programs of the tenant reach the service.",
+		example: "[db.internal, web_app]", kind: aliasesKind,
+		set: func(s *pando.Spec, v any) { s.Aliases = v.([]string) },
+		get: func(s pando.Spec) any { return s.Aliases }},
 	{name: "extra_hosts", doc: "Names with addresses in /etc/hosts of the instances, as a map or " +
 		"as a list of NAME=ADDRESS.", example: "{printer.lan: 192.0.2.9}", kind: pairsKind,
 		set: func(s *pando.Spec, v any) { s.ExtraHosts = v.(map[string]string) },

@@ -154,7 +154,8 @@ func answerNames(
 ) (close func()) {
 	answers := dns.New(dns.Config{
 		Addr: netip.AddrPortFrom(pando.Gateway4, 53).String(), Lookup: a.VIPs,
-		Endpoints: a.Endpoints, Recurses: recurses(h), Owner: ownerAt(h, a.TenantAt), Silent: silent,
+		Endpoints: a.Endpoints, Aliased: a.Aliased, Recurses: recurses(h),
+		Owner: ownerAt(h, a.TenantAt), Silent: silent,
 	})
 	if err := answers.Start(); err != nil {
 		log.Warn("this host does not answer names of services", "error", err)
