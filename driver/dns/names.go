@@ -24,8 +24,28 @@ func (s *Server) lookup(name string) (v4, v6 netip.Addr, ok bool) {
 	if n := len(labels); n != 1 && n != 2 {
 		return v4, v6, false
 	}
-	key := serviceOf(labels)
-	return s.config.Lookup(key.Name, key.Tenant)
+	return s.service(serviceOf(labels))
+}
+
+// service returns the VIPs of a service that its instances answer. A resolver sorts an IPv6 address
+// before the others, so a client would send there first, and by UDP all would be lost in silence.
+func (s *Server) service(key pando.ServiceKey) (v4, v6 netip.Addr, ok bool) {
+	v4, v6, ok = s.config.Lookup(key.Name, key.Tenant)
+	if e, known := s.endpoints(key); known {
+		v4, v6 = heard(v4, v6, e.Hears)
+	}
+	return v4, v6, ok
+}
+
+// heard returns the addresses that are answered.
+func heard(v4, v6 netip.Addr, h pando.Hearing) (netip.Addr, netip.Addr) {
+	if !h.By4() {
+		v4 = netip.Addr{}
+	}
+	if !h.By6() {
+		v6 = netip.Addr{}
+	}
+	return v4, v6
 }
 
 // serviceOf returns the service of the labels NAME or NAME.TENANT.
@@ -50,7 +70,8 @@ func (s *Server) ordinal(name string, of pando.ServiceKey) (v4, v6 netip.Addr, o
 	if name == pando.LeaderLabel {
 		e, _ := s.endpoints(of)
 		if n := pando.LeaderOf(e.Names); n != nil {
-			return n.IP4, n.IP6, true
+			v4, v6 = heard(n.IP4, n.IP6, n.Hears)
+			return v4, v6, true
 		}
 		return v4, v6, false
 	}
@@ -63,7 +84,8 @@ func (s *Server) ordinal(name string, of pando.ServiceKey) (v4, v6 netip.Addr, o
 	if at < 0 {
 		return v4, v6, false
 	}
-	return e.Names[at].IP4, e.Names[at].IP6, true
+	v4, v6 = heard(e.Names[at].IP4, e.Names[at].IP6, e.Names[at].Hears)
+	return v4, v6, true
 }
 
 // records answers a question for SRV records, such as _http._tcp.web.pando. It returns true for any
@@ -86,12 +108,13 @@ func (s *Server) records(m *dns.Msg, q dns.Question) (others bool) {
 	}
 	service := strings.Join(labels[2:], ".") + "." + Zone
 	if e.Names == nil {
-		v4, v6, _ := s.config.Lookup(key.Name, key.Tenant)
+		v4, v6, _ := s.service(key)
 		s.srv(m, q.Name, service, port.Published, v4, v6)
 	}
 	for _, n := range e.Names {
 		name := pando.OrdinalName(key.Name, n.Ordinal) + "." + service
-		s.srv(m, q.Name, name, port.Target, n.IP4, n.IP6)
+		v4, v6 := heard(n.IP4, n.IP6, n.Hears)
+		s.srv(m, q.Name, name, port.Target, v4, v6)
 	}
 	return false
 }

@@ -51,3 +51,26 @@ func TestTheNameOfAnInstanceWithAVolumeOfItsOwnStays(t *testing.T) {
 		}
 	}
 }
+
+// The agent sees by which families the program of an instance accepts, in its own network.
+func TestTheListenersOfAnInstanceAreSeen(t *testing.T) {
+	ports := []pando.Port{{Published: 80, Target: 8080, Protocol: pando.TCP}}
+	other := []pando.Port{{Published: 80, Target: 8081, Protocol: pando.TCP}}
+	for at, c := range map[string]struct {
+		family string
+		want   pando.Hearing
+	}{"0.0.0.0": {"AF_INET", "4"}, "::": {"AF_INET6", "46"}} {
+		t.Run(at, func(t *testing.T) {
+			b := run(t, newDriver(t, 0), nil, "python3", "-uc", "import socket,time; "+
+				"s=socket.socket(socket."+c.family+"); s.bind(('"+at+"',8080)); s.listen(); "+
+				"print('ready'); time.sleep(60)")
+			awaitLast(t, b, "ready")
+			if got, err := b.Hears(ports); got != c.want || err != nil {
+				t.Errorf("%q, %v, want %q", got, err, c.want)
+			}
+			if got, err := b.Hears(other); got != "" || err != nil {
+				t.Errorf("a port without a listener: %q, %v", got, err)
+			}
+		})
+	}
+}
