@@ -72,9 +72,15 @@ type Spec struct {
 	Runtime string `json:"runtime,omitempty"`
 	// UsernsMode is UsernsHost where root and the ids of an image are to be the host's. Default: they
 	// are those of a user namespace, in a range of ids that the service has for itself.
-	UsernsMode string  `json:"userns_mode,omitempty"`
-	Rollout    Rollout `json:"rollout,omitzero"`
-	Place      Place   `json:"place,omitzero"`
+	UsernsMode string `json:"userns_mode,omitempty"`
+	// Init puts an init of Pando before the program of an image, which is PID 1 otherwise. It reaps
+	// orphans. Programs of the host always have it.
+	Init bool `json:"init,omitempty"`
+	// Hostname is the name of the machine that every instance sees. "": instances with a volume of
+	// their own have that of their ordinal, and the others their ID.
+	Hostname string  `json:"hostname,omitempty"`
+	Rollout  Rollout `json:"rollout,omitzero"`
+	Place    Place   `json:"place,omitzero"`
 	// Grants name parts of the host that the instances need, beside a program's usual files.
 	Grants []Grant `json:"grants,omitempty"`
 	// Needs are services of the same tenant, with their conditions for the first start of a revision.

@@ -95,6 +95,11 @@ var effects = []effect{
 	{"environment", ofVM | ofEndpoints, ""},
 	{"env_file", ofVM | ofEndpoints, ""},
 	{"working_dir", ofVM | ofEndpoints, ""},
+	{"init", ofVM, "the system of a virtual machine has its own: leave it out"},
+	{"init", ofEndpoints, ""},
+	{"hostname", ofVM, "the system of a virtual machine sets its own: leave it out"},
+	{"hostname", ofEndpoints, ""},
+	{"aliases", ofJob, "a job has no name: drop them"},
 	{"user", ofEndpoints, ""}, // of a machine: the user of its emulator
 	{"stop_signal", ofEndpoints, ""},
 	{"stop_grace_period", ofEndpoints, ""},
