@@ -59,7 +59,7 @@ func VolumesFile(h pando.HostName) string { return volumesDir + string(h) + ".ta
 // Writer writes one backup.
 type Writer struct {
 	path  string
-	file  *os.File
+	file  *os.File       // beside path
 	seal  io.WriteCloser // nil: not encrypted
 	tar   *tar.Writer
 	parts map[string]string
@@ -67,7 +67,7 @@ type Writer struct {
 
 // Create begins a backup at path. The file appears there only after Close.
 func Create(path, passphrase string) (*Writer, error) {
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	f, err := os.CreateTemp(filepath.Dir(path), ".pando-backup-")
 	if err != nil {
 		return nil, fmt.Errorf("create the backup: %w", err)
 	}
@@ -86,6 +86,24 @@ func Create(path, passphrase string) (*Writer, error) {
 	}
 	w.tar = tar.NewWriter(out)
 	return w, nil
+}
+
+// Wrote reports whether a file is a backup. An encrypted one opens with the passphrase.
+func Wrote(file, passphrase string) bool {
+	f, err := os.Open(file)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	in := bufio.NewReader(f)
+	var from io.Reader = in
+	if head, _ := in.Peek(len(sealed)); string(head) == sealed {
+		if from, err = unseal(in, passphrase); err != nil {
+			return false
+		}
+	}
+	h, err := tar.NewReader(from).Next()
+	return err == nil && h.Name == StoreFile
 }
 
 // Abort gives the backup up and removes its file.
