@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/spec/nearest"
 )
@@ -89,8 +90,8 @@ func flagError(err error) string {
 		return err.Error()
 	}
 	switch cause := m[3]; {
-	case strings.HasPrefix(cause, "time: "):
-		return fmt.Sprintf("%s: want a duration such as 500ms, 10s, 5m or 24h, got %q", m[2], m[1])
+	case strings.HasPrefix(cause, pando.ErrInvalid.Error()+": "):
+		return fmt.Sprintf("%s: %s", m[2], strings.TrimPrefix(cause, pando.ErrInvalid.Error()+": "))
 	case strings.HasPrefix(cause, "strconv.ParseBool"):
 		return fmt.Sprintf("%s: want true or false, got %q", m[2], m[1])
 	case strings.HasPrefix(cause, "strconv."):

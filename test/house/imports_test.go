@@ -16,7 +16,7 @@ type room struct {
 // rooms is the table of ranks. A folder below a room belongs to it. Each folder directly below
 // driver/ is a room of its own, so drivers never import each other.
 var rooms = []room{
-	{"test/failpoint", 0}, {"spec/nearest", 0},
+	{"test/failpoint", 0}, {"spec/nearest", 0}, {"spec/span", 0},
 	{"access", 1},
 	{"bpf", 2}, {"sdk", 2}, {"world", 2}, {"spec", 2}, {"state", 2}, {"api", 2}, {"driver/hook", 2},
 	{"driver/sockets", 2}, {"driver/netspace", 2},

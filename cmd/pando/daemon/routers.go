@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/bgp"
 	"pando.run/pando/driver/wall"
 )
@@ -38,9 +39,9 @@ func (r *routing) flags(c *cobra.Command) {
 	f.StringVar(&r.AS, "bgp-as", "64512", "with --announce bgp: autonomous system of this host")
 	f.StringSliceVar(&r.Routers, "bgp-router", nil, "with --announce bgp: routers, as ADDRESS=AS")
 	f.StringVar(&r.Password, "bgp-password-file", "", "file with the password of the sessions")
-	f.DurationVar(&r.Hold, "bgp-hold", bgp.HoldMin,
+	cli.DurationVar(f, &r.Hold, "bgp-hold", bgp.HoldMin,
 		"a router drops the routes of a silent host after this")
-	f.DurationVar(&r.BFD, "bgp-bfd", 0, "interval of BFD, such as 100ms (0 = none)")
+	cli.DurationVar(f, &r.BFD, "bgp-bfd", 0, "interval of BFD, such as 100ms (0 = none)")
 }
 
 // args returns the flags that pass the settings to another role.

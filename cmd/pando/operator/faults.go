@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/wall"
 	"pando.run/pando/lab"
 )
@@ -151,7 +152,7 @@ func (o *Console) labChaos(open openLab) *cobra.Command {
 	}
 	c.Flags().Uint64Var(&seed, "seed", 1, "of the dice")
 	c.Flags().IntVar(&faults, "faults", 10, "number of faults, one after another")
-	c.Flags().DurationVar(&gap, "gap", 2*time.Second, "length of a fault, and of the rest behind it")
+	cli.DurationVar(c.Flags(), &gap, "gap", 2*time.Second, "length of a fault, and of the rest behind it")
 	c.Flags().BoolVar(&show, "print", false, "print the scenario and play nothing")
 	return c
 }
