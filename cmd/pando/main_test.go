@@ -198,6 +198,9 @@ func TestWrongCommandLinesSayWhatWouldBeRight(t *testing.T) {
 		"exec -t web -- ls":      "standard input is no terminal",
 		"diff a.yaml 2":          "a file has no revisions",
 		"rollback web --to -1":   "--to: want the number of a revision, got -1",
+		"down --drain 1d --now":  "--drain and --now do not go together: write one of them",
+		"recover web":            "write one of --force-from and --move",
+		"why web -n 2 --pending": "--number and --pending do not go together",
 		"down --purge=maybe":     `--purge: want true or false, got "maybe"`,
 	} {
 		want, code := want, 2
