@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -187,7 +188,14 @@ func Extract(file, passphrase, dir string) (m Manifest, err error) {
 	defer f.Close()
 	in := bufio.NewReader(f)
 	var from io.Reader = in
-	if head, _ := in.Peek(len(sealed)); string(head) == sealed {
+	head, err := in.Peek(len(sealed))
+	switch {
+	case len(head) == 0 && errors.Is(err, io.EOF):
+		return m, fmt.Errorf("%w: %s is empty, and no backup; `pando backup FILE` writes one",
+			pando.ErrInvalid, file)
+	case err != nil && !errors.Is(err, io.EOF):
+		return m, fmt.Errorf("open the backup: %w", err)
+	case string(head) == sealed:
 		if from, err = unseal(in, passphrase); err != nil {
 			return m, err
 		}
@@ -197,6 +205,10 @@ func Extract(file, passphrase, dir string) (m Manifest, err error) {
 		return m, fmt.Errorf("%w: the backup %s is damaged: %w", pando.ErrInvalid, file, err)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, manifest))
+	if errors.Is(err, fs.ErrNotExist) {
+		return m, fmt.Errorf("%w: the backup %s is damaged or cut off: its end, the %s, is missing",
+			pando.ErrInvalid, file, manifest)
+	}
 	if err == nil {
 		err = json.Unmarshal(text, &m)
 	}

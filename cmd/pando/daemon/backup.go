@@ -36,9 +36,10 @@ func (s secret) passphrase(env cli.Env) (string, error) {
 	if s.file == "" {
 		return env.Getenv("PANDO_PASSPHRASE"), nil
 	}
-	text, err := os.ReadFile(s.file)
+	text, err := cli.ReadFile("read the passphrase", s.file,
+		"write it there, or give it in PANDO_PASSPHRASE")
 	if err != nil {
-		return "", fmt.Errorf("read the passphrase: %w", err)
+		return "", err
 	}
 	return strings.TrimRight(string(text), "\r\n"), nil
 }

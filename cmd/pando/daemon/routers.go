@@ -132,11 +132,15 @@ func passwordIn(file string) (string, error) {
 		return "", nil
 	}
 	st, err := os.Stat(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("%w: there is no file %s", pando.ErrInvalid, file)
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("%w: there is no file %s; write the password of the sessions there",
+			pando.ErrInvalid, file)
+	case err != nil:
 		return "", err
+	case st.IsDir():
+		return "", fmt.Errorf("%w: %s is a folder; name the file with the password", pando.ErrInvalid,
+			file)
 	}
 	if st.Mode().Perm()&0o077 != 0 {
 		return "", fmt.Errorf("%w: others may read %s; `chmod 600 %[2]s`", pando.ErrInvalid, file)
@@ -144,6 +148,10 @@ func passwordIn(file string) (string, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return "", err
+	}
+	if len(text) == 0 {
+		return "", fmt.Errorf("%w: the file %s is empty; write the password of the sessions there",
+			pando.ErrInvalid, file)
 	}
 	password := strings.TrimRight(string(text), "\r\n")
 	if password == "" || len(password) > passwordMax || strings.ContainsAny(password, "\r\n\x00") {

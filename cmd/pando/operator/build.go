@@ -35,7 +35,8 @@ func imageBuild(o *Console) *cobra.Command {
 			}
 			r, err := recipe.Read(from)
 			if err != nil {
-				return fmt.Errorf("read the recipe: %w", err)
+				return cli.OfFile("read the recipe", from, "write one, as the guide \"Bring your own image\" "+
+					"shows, or name it: `pando image build RECIPE`", fmt.Errorf("read the recipe: %w", err))
 			}
 			if file == "" {
 				file = strings.TrimSuffix(from, filepath.Ext(from)) + ".tar"

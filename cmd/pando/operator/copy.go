@@ -178,7 +178,7 @@ func (r copying) get(ctx context.Context, from, to string) error {
 	out.CloseWithError(err)
 	got := <-done
 	r.leftOut(got.left)
-	if got.err != nil && !errors.Is(err, got.err) {
+	if got.err != nil && (err == nil || !errors.Is(got.err, err)) {
 		return errors.Join(err, got.err)
 	}
 	return err
@@ -187,7 +187,8 @@ func (r copying) get(ctx context.Context, from, to string) error {
 // put copies a path of this machine into the instance.
 func (r copying) put(ctx context.Context, from, to string) error {
 	if _, err := os.Lstat(from); err != nil {
-		return fmt.Errorf("read the copy's source: %w", err)
+		return cli.OfFile("read the copy's source", from, "name a file or a folder of this machine",
+			fmt.Errorf("read the copy's source: %w", err))
 	}
 	dir, base := split(to)
 	// A folder that is there takes the copy inside.

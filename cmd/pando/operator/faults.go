@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/wall"
 	"pando.run/pando/lab"
@@ -104,14 +106,14 @@ func (o *Console) labPlay(open openLab) *cobra.Command {
 			"  5s    kill host3\n  8s    boot host3\n  10s   heal",
 		Example: "  pando lab play faults.txt", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			file, err := os.Open(args[0])
+			text, err := cli.ReadFile("play a scenario", args[0],
+				"write one: `pando lab chaos --print` prints an example")
 			if err != nil {
-				return fmt.Errorf("play a scenario: %w", err)
+				return err
 			}
-			defer file.Close()
-			steps, err := lab.ReadScenario(file)
+			steps, err := lab.ReadScenario(bytes.NewReader(text))
 			if err != nil {
-				return fmt.Errorf("play %s: %w", args[0], err)
+				return fmt.Errorf("play %s: %w: %w", args[0], pando.ErrInvalid, err)
 			}
 			return o.play(c.Context(), open, steps)
 		},
