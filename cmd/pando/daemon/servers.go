@@ -209,7 +209,7 @@ func (m machine) addServer() *cobra.Command {
 		},
 	}
 	p.runFlag(c)
-	c.Flags().DurationVar(&keep, "for", time.Hour, "how long a host can become a server by it")
+	cli.DurationVar(c.Flags(), &keep, "for", time.Hour, "how long a host can become a server by it")
 	return m.Flag(c)
 }
 
