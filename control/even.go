@@ -88,8 +88,8 @@ func (d *draft) relieve() {
 		switch {
 		case d.svc.Renew != nil:
 			why = "an operator restarts the service"
-		case drained(d.w, o.Host):
-			why = fmt.Sprintf("its host %s is drained", o.Host)
+		case d.leaves(o):
+			why = d.reasonToLeave(o)
 		default:
 			asked = false
 		}

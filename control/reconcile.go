@@ -104,7 +104,7 @@ func (d *draft) hold(spec pando.Spec) {
 			lifecycle.Strangers(d.reachable(), d.serving(), alike(d.ledger, d.serving()))))
 	}
 	d.renew()
-	d.leaveDrained()
+	d.leaveHosts()
 	d.even()
 	d.bringHome(r)
 }

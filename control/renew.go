@@ -123,7 +123,7 @@ func (d *draft) renew() {
 		d.renewStopFirst(serving, "an operator restarts it: it ends before another one starts in its place")
 		return
 	}
-	d.renewStartFirst(serving, "which an operator restarts")
+	d.renewStartFirst(serving, "an operator restarts it")
 }
 
 // takeForRestart drains an instance, and notes the number to come back to. The ordinals of a
@@ -172,7 +172,7 @@ func (d *draft) renewStartFirst(due []pando.Instance, why string) {
 		}
 		d.replaces = i.ID
 		d.placeNew(d.grant(pando.VerbReplicate,
-			fmt.Sprintf("in place of %s, %s", i.ID, why)), d.serving(), d.role(), false)
+			fmt.Sprintf("in place of %s: %s", i.ID, why)), d.serving(), d.role(), false)
 		d.replaces = ""
 	}
 }
