@@ -154,6 +154,21 @@ func (d *draft) movers() (n int) {
 	return n
 }
 
+// servingElsewhere returns the number of instances that serve on a host that the service leaves, and
+// do not count at its new home.
+func (d *draft) servingElsewhere() (n int) {
+	if d.movers() == 0 {
+		return 0
+	}
+	home := d.home()
+	for _, i := range d.leavers() {
+		if i.Host != home && i.Phase.TakesFlows() && !i.Warm {
+			n++
+		}
+	}
+	return n
+}
+
 // withMovers returns the range of a service that moves from a drained host.
 func (d *draft) withMovers(r scale.Range) scale.Range {
 	if n := min(d.movers(), r.Most); n > r.Least {
