@@ -347,8 +347,8 @@ func (d *draft) leftReason(i pando.Instance) (why string, stays bool) {
 	if o := d.obstacle(i.Host); o.why != "" {
 		return o.why, o.stays
 	}
-	if why := d.failing(max(1, d.bounds().Least)); why != "" {
-		return "its replacement fails: " + why, false
+	if why := d.failingReplacement(); why != "" {
+		return why, false
 	}
 	return "another one starts in its place", false
 }

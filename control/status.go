@@ -99,7 +99,11 @@ func (c *view) recorded(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 	if waits := pando.DrainsOf(st.Instances); waits != "" {
 		st.Reason = strings.TrimPrefix(st.Reason+"; "+waits, "; ")
 	}
-	st.InRotation = scale.Serving(leased(c.world, c.world.Of(s)))
+	all := leased(c.world, c.world.Of(s))
+	if why := caveats(c.world, v.V, spec, scale.Capacity(all)); why != "" {
+		st.Reason = strings.TrimPrefix(st.Reason+"; "+why, "; ")
+	}
+	st.InRotation = scale.Serving(all)
 	decisions := c.world.DecisionsOf(s)
 	st.Problem, st.Failures = problem(v.V, decisions), failuresOf(decisions)
 	return st, true
