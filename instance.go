@@ -121,6 +121,9 @@ type Instance struct {
 	Reason string  `json:"reason"` // of the last change
 	// Waits is what a drain waits for: the connections and the clients. "": nothing, or not yet known.
 	Waits string `json:"waits,omitempty"`
+	// Ordered is when its host learned of the drain, by that host's clock. The host notes it with the
+	// first report, so that an agent that starts again continues drain_max. Zero: not yet.
+	Ordered time.Time `json:"ordered,omitzero"`
 	// EndNow is set if an operator ended the drain: its connections are not waited for.
 	EndNow bool     `json:"end_now,omitempty"`
 	Intent IntentID `json:"intent"`         // the intent that started it
