@@ -237,12 +237,13 @@ type EndpointCounters struct {
 // steer it. Control writes it in the commit that changes it. A change of a service thus costs every
 // agent one small event. No agent follows intents, decisions or the instances of other hosts.
 type Endpoints struct {
-	Service Service    `json:"service"`          // its record of the same commit
-	Ports   []Port     `json:"ports,omitempty"`  // of its target revision
-	Scale   Scale      `json:"scale,omitzero"`   // likewise
-	Balance Balance    `json:"balance,omitzero"` // likewise
-	Hosts   []HostName `json:"hosts,omitempty"`  // those with an instance, sorted
-	Seats   []Seat     `json:"seats,omitempty"`  // its instances, oldest first
+	Service Service    `json:"service"`           // its record of the same commit
+	Ports   []Port     `json:"ports,omitempty"`   // of its target revision
+	Scale   Scale      `json:"scale,omitzero"`    // likewise
+	Balance Balance    `json:"balance,omitzero"`  // likewise
+	Aliases []string   `json:"aliases,omitempty"` // likewise
+	Hosts   []HostName `json:"hosts,omitempty"`   // those with an instance, sorted
+	Seats   []Seat     `json:"seats,omitempty"`   // its instances, oldest first
 	// Names are the addresses of the ordinals of a stateful service, by ordinal.
 	Names []Named `json:"names,omitempty"`
 	// Secrets is the newest change of the secrets that the spec of its target names. 0: none.
@@ -279,7 +280,8 @@ func namesOf(spec Spec, instances []Instance) (out []Named) {
 func EndpointsOf(svc Service, spec Spec, instances []Instance) Endpoints {
 	svc.Book = nil // only operators read it
 	e := Endpoints{Service: svc, Ports: spec.Ports, Scale: spec.Scale, Balance: spec.Balance,
-		Names: namesOf(spec, instances)}
+		Aliases: spec.Aliases,
+		Names:   namesOf(spec, instances)}
 	for n := range instances {
 		if n == 0 || instances[n].Host != instances[n-1].Host { // nearly all are on one host
 			e.Hosts = append(e.Hosts, instances[n].Host)

@@ -80,6 +80,13 @@ func (a *Agent) State() http.Handler {
 	})
 }
 
+// Aliased returns the service of a tenant that has a further name.
+func (a *Agent) Aliased(t pando.Tenant, name string) (pando.ServiceKey, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.world.Aliased(t, name)
+}
+
 // VIPs returns the VIPs of a service by its name.
 func (a *Agent) VIPs(
 	name pando.ServiceName, tenant pando.Tenant,

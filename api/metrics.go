@@ -182,6 +182,7 @@ func (g gauges) tenants(s sample) {
 			{"instances", float64(t.Use.Instances), float64(t.Quota.Instances)},
 			{"cpus", t.Use.CPUs, t.Quota.CPUs},
 			{"memory_bytes", float64(t.Use.MemoryBytes), float64(t.Quota.MemoryBytes)},
+			{"disk_bytes", float64(t.Use.DiskBytes), float64(t.Quota.DiskBytes)},
 		} {
 			s.put(metricTenantUse, r.use, name, r.resource)
 			if r.quota > 0 {

@@ -102,6 +102,7 @@ func tend(ctx context.Context, p place) error {
 		Books: book.File(filepath.Join(p.Data, "work.json")), Traffic: uplink.Traffic,
 		Queues: uplink.Queues, Uplinks: p.Uplinks,
 		Objects: objects, Journals: p.journals(), Images: images, Kept: process.VolumesOf(sandboxes),
+		Disk:    process.DiskOf(sandboxes),
 		Secrets: c.secrets(p, peers), SnapshotKeys: c.snapshotKeys(p, peers),
 		Clock: wall.Clock{}, IDs: names{}, Log: log, Control: c.leader(p, peers),
 		Liveness: others.liveness, Announcer: announcer(p, log), Routers: speaker, Ends: endsFor(p, log),
@@ -153,7 +154,8 @@ func answerNames(
 ) (close func()) {
 	answers := dns.New(dns.Config{
 		Addr: netip.AddrPortFrom(pando.Gateway4, 53).String(), Lookup: a.VIPs,
-		Endpoints: a.Endpoints, Recurses: recurses(h), Owner: ownerAt(h, a.TenantAt), Silent: silent,
+		Endpoints: a.Endpoints, Aliased: a.Aliased, Recurses: recurses(h),
+		Owner: ownerAt(h, a.TenantAt), Silent: silent,
 	})
 	if err := answers.Start(); err != nil {
 		log.Warn("this host does not answer names of services", "error", err)

@@ -33,7 +33,8 @@ func Hosts(o *Console) *cobra.Command {
 			return frozenCode(all)
 		},
 	})
-	c.AddCommand(setRight(o, "allow", true), setRight(o, "deny", false), o.removeHost())
+	c.AddCommand(setRight(o, "allow", true), setRight(o, "deny", false), o.removeHost(), o.drainHost(),
+		o.undrainHost())
 	return c
 }
 
@@ -171,10 +172,11 @@ func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 	servers := serversOf(all)
 	for _, h := range all {
 		memory := fmt.Sprintf("%.1f GiB", float64(h.Memory)/(1<<30))
-		rows = append(rows, row(h.Name, hostAddress(h.Address), roleOf(h, servers), h.State,
+		rows = append(rows, row(h.Name, hostAddress(h.Address), roleOf(h, servers), stateOf(h),
 			lastSeen(h, now), h.Instances, h.CPUs, memory, h.Version, h.RightsText(), cmp.Or(h.Labels, "-")))
 	}
 	cli.Columns(w, rows...)
+	drainedHosts(w, all, now)
 	troubles(w, all)
 	for _, text := range skewed(all) {
 		fmt.Fprintln(w, cli.Clean(text))
@@ -186,6 +188,14 @@ func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s %s", h.Name, text)))
 		}
 	}
+}
+
+// stateOf returns the state of a host, and whether an operator drains it.
+func stateOf(h pando.HostStatus) string {
+	if h.Drain == nil {
+		return string(h.State)
+	}
+	return string(h.State) + ", drained"
 }
 
 // skewed returns a line for each host whose clock differs from the server's.
