@@ -271,6 +271,15 @@ type Link struct {
 	OfHost  bool    // its program has the network of the host instead
 }
 
+// Outbound shares among tenants what a host has for the connections that instances open to other
+// machines. driver/nftables implements it. Each method may take milliseconds.
+type Outbound interface {
+	// Charge makes a tenant pay for the connections of a link.
+	Charge(l Link, t Tenant) error
+	// Forget ends that. The addresses of the link may have another tenant next.
+	Forget(l Link) error
+}
+
 // SandboxEventKind is the kind of a sandbox event.
 type SandboxEventKind string
 

@@ -297,7 +297,10 @@ var Table = []Row{
 		by("driver/dns",
 			"TestATenantCannotTakeTheLookupsOfOthers",
 			"TestATenantCannotTakeTheConnectionsOfOthers")},
-	{"H14", Instance, "all translated connections of a host", Open, nil},
+	{"H14", Instance, "all translated connections of a host", Blocked, join(
+		by("driver/nftables", "TestATenantCannotTakeTheTrackedConnectionsOfOthers"),
+		by("agent", "TestATenantPaysForTheConnectionsOfItsInstances"),
+		lab)},
 	{"H15", Token, "all services of the cluster", Blocked,
 		by("control",
 			"TestServicesHaveAShareForEachTenant",
