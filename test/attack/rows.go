@@ -271,7 +271,8 @@ var Table = []Row{
 			"TestATokenWithoutHostBringsNoSpecOfTheHostsIntoForce",
 			"TestATokenWithoutHostRestoresNoSnapshotOfASpecOfTheHosts")},
 	{"H5", Token, "another tenant's image, by its digest", Blocked,
-		by("driver/image", "TestADigestOfAnotherTenantOpensNothing")},
+		by("driver/image", "TestADigestOfAnotherTenantOpensNothing",
+			"TestAManifestOfABlobOfAnotherTenantOpensNothing")},
 	{"H6", Member, "the memory of every tenant's snapshots", Blocked, join(
 		by("cmd/pando/daemon", "TestAHostLendsImagesByTheWordOfControl"),
 		by("driver/image", "TestABlobIsOfItsImage"))},
