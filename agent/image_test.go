@@ -229,7 +229,14 @@ func TestPullsOfOneTenantLeaveTurnsForAnother(t *testing.T) {
 		synctest.Wait()
 		go bring("beta", 0)
 		synctest.Wait()
-		if active["acme"] != pullTurns.Each || active["beta"] != 1 {
+		for _, of := range []pando.Tenant{"coop", "bank"} { // all turns without the reserve are taken
+			go bring(of, 0)
+			go bring(of, 1)
+		}
+		synctest.Wait()
+		go bring(pando.DefaultTenant, 0)
+		synctest.Wait()
+		if active["acme"] != pullTurns.Each || active["beta"] != 1 || active[pando.DefaultTenant] != 1 {
 			t.Errorf("pulls at once: %v", active)
 		}
 		if len(waits) == 0 || !strings.Contains(waits[0], "a turn") {
