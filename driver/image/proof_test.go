@@ -77,6 +77,23 @@ func (h *liar) config(files ...v1.Hash) v1.Descriptor {
 	return h.json("", types.OCIConfigJSON, c)
 }
 
+// layer returns the bytes of a layer of its own.
+func (h *liar) layer() []byte {
+	own, err := random.Layer(1<<10, types.OCILayer)
+	if err != nil {
+		h.Fatal(err)
+	}
+	packed, err := own.Compressed()
+	if err != nil {
+		h.Fatal(err)
+	}
+	b, err := io.ReadAll(packed)
+	if err != nil {
+		h.Fatal(err)
+	}
+	return b
+}
+
 // A manifest that names a blob of another tenant opens nothing: the registry of the manifest has to
 // send the blob itself.
 func TestAManifestOfABlobOfAnotherTenantOpensNothing(t *testing.T) {
@@ -106,19 +123,7 @@ func TestAManifestOfABlobOfAnotherTenantOpensNothing(t *testing.T) {
 	h.image("layer", h.config(files), secret)
 	h.image("config", m.Config, m.Layers...)
 	h.put("same", types.OCIManifestSchema1, raw)
-	own, err := random.Layer(1<<10, types.OCILayer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	packed, err := own.Compressed()
-	if err != nil {
-		t.Fatal(err)
-	}
-	bytes, err := io.ReadAll(packed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.image("files", h.config(files), h.put("", types.OCILayer, bytes)) // its own blob, with the name of the files
+	h.image("files", h.config(files), h.put("", types.OCILayer, h.layer())) // its own blob, and bank's files
 	bare := *m
 	h.json("index", types.OCIImageIndex, v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex,
 		Manifests: []v1.Descriptor{{MediaType: bare.MediaType, Digest: hash(raw), Size: int64(len(raw))}}})

@@ -136,79 +136,111 @@ func (w *wire) tracked(from ...netip.Addr) (n int) {
 	return n
 }
 
-// One tenant fills its share with several instances, of both families. Another tenant and the
-// operators still open connections.
-func TestATenantCannotTakeTheTrackedConnectionsOfOthers(t *testing.T) {
+// shared is a host with instances of several tenants: number 0 has just begun, 1 and 2 are of acme, 3
+// of bank, 4 of coop and 5 of operators.
+type shared struct {
+	*wire
+	four, six netip.Prefix
+	bound     share.Bound
+}
+
+func (s shared) at(p netip.Prefix, n int) netip.Addr {
+	a := p.Addr()
+	for range n {
+		a = a.Next()
+	}
+	return a
+}
+
+func (s shared) link(n int) pando.Link { return pando.Link{IP4: s.at(s.four, n), IP6: s.at(s.six, n)} }
+
+// of returns the connections of instances.
+func (s shared) of(all ...int) (n int) {
+	for _, i := range all {
+		n += s.tracked(s.at(s.four, i), s.at(s.six, i))
+	}
+	return n
+}
+
+func (s shared) between(what string, got, least, most int) {
+	s.Helper()
+	if got < least || got > most {
+		s.Errorf("%s has %d connections, want %d to %d\n%s", what, got, least, most, rules(s.T))
+	}
+}
+
+// onShared runs a test on such a host.
+func onShared(t *testing.T, test func(s shared, shares *Shares)) {
 	inOwnNetwork(t, func() {
 		four, six := pando.InstanceRange(3)
-		at := func(p netip.Prefix, n int) netip.Addr {
-			a := p.Addr()
-			for range n {
-				a = a.Next()
-			}
-			return a
-		}
-		link := func(n int) pando.Link { return pando.Link{IP4: at(four, n), IP6: at(six, n)} }
-		w := newWire(t, four, six)
+		s := shared{newWire(t, four, six), four, six,
+			share.Bound{Total: 400, Each: 100, Reserve: 150}} // 250 for all tenants
 		if err := Translate(four, six); err != nil {
 			t.Error(err)
 			return
 		}
-		bound := share.Bound{Total: 400, Each: 100, Reserve: 150} // 250 for all tenants
-		s, err := ShareConnections(four, six, bound)
+		shares, err := ShareConnections(four, six, s.bound)
 		if err != nil {
 			t.Error(err)
 			return
 		}
 		for n, tenant := range []pando.Tenant{"", "acme", "acme", "bank", "coop", pando.DefaultTenant} {
-			if tenant != "" {
-				if err := s.Charge(link(n), tenant); err != nil {
-					t.Errorf("charge %s: %v", tenant, err)
-					return
-				}
+			if tenant == "" {
+				continue
+			}
+			if err := shares.Charge(s.link(n), tenant); err != nil {
+				t.Errorf("charge %s: %v", tenant, err)
+				return
 			}
 		}
-		of := func(n int) int { return w.tracked(at(four, n), at(six, n)) }
-		between := func(what string, got, least, most int) {
-			t.Helper()
-			if got < least || got > most {
-				t.Errorf("%s has %d connections, want %d to %d\n%s", what, got, least, most, rules(t))
-			}
-		}
-		w.send(at(four, 1), 1000, 120)
-		w.send(at(six, 2), 1000, 120)
-		between("acme", of(1)+of(2), 95, 101)
-		w.bare(at(four, 1), 200)
-		between("acme, by packets without ports", of(1)+of(2), 95, 101)
-		w.send(at(four, 3), 1000, 50)
-		between("bank", of(3), 50, 50)
-		w.send(at(four, 0), 1000, 30) // its tenant is not known yet
-		between("an instance that just began", of(0), 30, 30)
-		w.send(at(four, 4), 1000, 120)
-		between("all tenants", of(0)+of(1)+of(2)+of(3)+of(4), 235, 251)
-		w.send(at(four, 5), 1000, 140)
-		between("the operators", of(5), 140, 140)
+		test(s, shares)
+	})
+}
 
-		again, err := ShareConnections(four, six, bound) // the next agent
-		if len(again.at) != 10 || again.at[at(six, 2)] != chainOf {
-			t.Errorf("the next agent finds %v", again.at)
-		}
+// One tenant fills its share with several instances, of both families. Another tenant and the
+// operators still open connections.
+func TestATenantCannotTakeTheTrackedConnectionsOfOthers(t *testing.T) {
+	onShared(t, func(s shared, _ *Shares) {
+		s.send(s.at(s.four, 1), 1000, 120)
+		s.send(s.at(s.six, 2), 1000, 120)
+		s.between("acme", s.of(1, 2), 95, 101)
+		s.bare(s.at(s.four, 1), 200)
+		s.between("acme, by packets without ports", s.of(1, 2), 95, 101)
+		s.send(s.at(s.four, 3), 1000, 50)
+		s.between("bank", s.of(3), 50, 50)
+		s.send(s.at(s.four, 0), 1000, 30) // its tenant is not known yet
+		s.between("an instance that just began", s.of(0), 30, 30)
+		s.send(s.at(s.four, 4), 1000, 120)
+		s.between("all tenants", s.of(0, 1, 2, 3, 4), 235, 251)
+		s.send(s.at(s.four, 5), 1000, 140)
+		s.between("the operators", s.of(5), 140, 140)
+	})
+}
+
+// A share lasts over the agent. An address of another owner counts for that one, and nothing is left.
+func TestTheSharesOfConnectionsLast(t *testing.T) {
+	onShared(t, func(s shared, _ *Shares) {
+		s.send(s.at(s.four, 1), 1000, 120)
+		again, err := ShareConnections(s.four, s.six, s.bound) // the next agent
 		if err != nil {
 			t.Error(err)
 			return
 		}
-		w.send(at(four, 1), 5000, 50)
-		between("acme, after a restart", of(1)+of(2), 95, 101)
-		if err := again.Charge(link(1), pando.DefaultTenant); err != nil { // a new owner of the address
+		if len(again.at) != 10 || again.at[s.at(s.six, 2)] != chainOf {
+			t.Errorf("the next agent finds %v", again.at)
+		}
+		s.send(s.at(s.four, 1), 5000, 50)
+		s.between("acme, after a restart", s.of(1, 2), 95, 101)
+		if err := again.Charge(s.link(1), pando.DefaultTenant); err != nil { // a new owner of the address
 			t.Error(err)
 		}
-		before := of(1)
-		w.send(at(four, 1), 6000, 20)
-		between("the address of operators now", of(1)-before, 20, 20)
-		if err := again.Forget(link(1)); err != nil {
+		before := s.of(1)
+		s.send(s.at(s.four, 1), 6000, 20)
+		s.between("the address of operators now", s.of(1)-before, 20, 20)
+		if err := again.Forget(s.link(1)); err != nil {
 			t.Error(err)
 		}
-		if got := rules(t); strings.Contains(got, at(four, 1).String()+",") {
+		if got := rules(t); strings.Contains(got, s.at(s.four, 1).String()+",") {
 			t.Errorf("a forgotten address stays:\n%s", got)
 		}
 		if err := Purge(); err != nil {
