@@ -234,6 +234,14 @@ func (p *placer) wish(
 	return lifecycle.Wish{
 		Spec: s, Rule: p.newest().Place, Home: home, Apart: p.apart, Loads: p.loads(home),
 		Lacks: p.lacking(s), Fellows: fellows,
+		Seats: func(h pando.HostName) (own, operators int) {
+			fresh := p.load[h].Instances - p.w.LoadOn(h).Instances // of this decision
+			own, operators = p.w.SeatsOf(p.svc.Tenant, h), p.w.SeatsOf(pando.DefaultTenant, h)
+			if own += fresh; p.svc.Tenant == pando.DefaultTenant {
+				operators += fresh
+			}
+			return own, operators
+		},
 		Beside: func(h pando.HostName) int {
 			if !p.here(h) {
 				return 0
