@@ -19,6 +19,17 @@ type Volume struct {
 	Path     string `json:"path"` // in the instance
 	Shared   bool   `json:"shared,omitempty"`
 	ReadOnly bool   `json:"read_only,omitempty"`
+	// Of is the service of the tenant whose volume it is. The instances then run on the home of that
+	// service. "": the service's own.
+	Of ServiceName `json:"of,omitempty"`
+}
+
+// Owner returns the service whose volume it is, for an instance of s.
+func (v Volume) Owner(s ServiceKey) ServiceKey {
+	if v.Of != "" {
+		s.Name = v.Of
+	}
+	return s
 }
 
 // Part returns the name of the folder of an instance with an ordinal.

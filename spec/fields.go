@@ -146,7 +146,8 @@ var fields = []field{
 		set: func(s *pando.Spec, v any) { s.Folders = v.([]pando.Folder) },
 		get: func(s pando.Spec) any { return folderTexts(s.Folders) }},
 	{name: "volumes", doc: "Folders that outlive the instances: NAME:PATH, with :ro or :shared. " +
-		"Each instance has its own, by its ordinal. A shared volume is one folder of all instances.",
+		"Each instance has its own, by its ordinal. A shared volume is one folder of all instances. " +
+		":of=SERVICE is the shared volume of another service, on whose host the instances run.",
 		example: `["data:/var/lib/valkey"]`, kind: volumesKind,
 		set: func(s *pando.Spec, v any) { s.Volumes = v.([]pando.Volume) },
 		get: func(s pando.Spec) any { return volumeTexts(s.Volumes) }},

@@ -30,7 +30,7 @@ const volumePattern = `^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$`
 var volumeName = regexp.MustCompile(volumePattern)
 
 var volumesKind = listKind(`["data:/var/lib/valkey", "media:/srv/media:shared"]`,
-	map[string]any{"type": "string", "pattern": `^[^\x00:]+:/[^\x00:]*(:[a-z,]+)?$`}, parseVolume)
+	map[string]any{"type": "string", "pattern": `^[^\x00:]+:/[^\x00:]*(:[a-z0-9,=-]+)?$`}, parseVolume)
 
 func parseVolume(s string) (pando.Volume, error) {
 	name, rest, two := strings.Cut(s, ":")
@@ -51,7 +51,11 @@ func parseVolume(s string) (pando.Volume, error) {
 		case "shared":
 			v.Shared = true
 		default:
-			return v, fmt.Errorf("%q: option %q: want ro, rw or shared", s, option)
+			of, ok := strings.CutPrefix(option, "of=")
+			if !ok {
+				return v, fmt.Errorf("%q: option %q: want ro, rw, shared or of=SERVICE", s, option)
+			}
+			v.Of, v.Shared = pando.ServiceName(of), true
 		}
 	}
 	return v, nil
@@ -64,7 +68,10 @@ func volumeTexts(all []pando.Volume) []string {
 		if v.ReadOnly {
 			options = append(options, "ro")
 		}
-		if v.Shared {
+		switch {
+		case v.Of != "":
+			options = append(options, "of="+string(v.Of))
+		case v.Shared:
 			options = append(options, "shared")
 		}
 		text := v.Name + ":" + v.Path
@@ -171,6 +178,11 @@ func (c *checks) volumes(s pando.Spec) {
 		c.that(!twice || was == v.Shared, "%s: volume %s is shared in one place alone", where, v.Name)
 		shared[v.Name] = v.Shared
 		mount(where, v.Path, false)
+		if v.Of != "" {
+			c.also(pando.CheckLabel("service", string(v.Of)))
+			c.that(v.Shared && v.Of != s.Name, "%s: of=%s: want a volume of another service, which both share",
+				where, v.Of)
+		}
 	}
 	for n, f := range s.Folders {
 		if f.At != "" {

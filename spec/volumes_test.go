@@ -23,7 +23,7 @@ func TestVolumesOfASpec(t *testing.T) {
 		"volumes: [\"data:/proc/x\"]":                         "the instance's own",
 		"volumes: [\"data:/run\"]":                            "the instance's own",
 		"volumes: [\"data:/etc\"]":                            "want the folder below",
-		"volumes: [\"data:/d:rx\"]":                           "want ro, rw or shared",
+		"volumes: [\"data:/d:rx\"]":                           "want ro, rw, shared or of=SERVICE",
 		"volumes: [\"a:/d\", \"b:/d\"]":                       "mounted already, by volumes[0]",
 		"volumes: [\"a:/d\", \"a:/e:shared\"]":                "shared in one place alone",
 		"volumes: [\"a:/d\"]\ntmpfs: [/d]":                    "mounted already, by volumes[0]",
