@@ -462,6 +462,8 @@ type Service struct {
 	Renew  *Renewal  `json:"renew,omitempty"` // the restart in progress; nil: none
 	Book   *RunBook  `json:"book,omitempty"`  // its runs; nil: none so far
 	Roll   *Roll     `json:"roll,omitempty"`  // of a stateful service: its ordinals
+	// Sizes are those of its volumes, also of those that its revisions no longer have.
+	Sizes []VolumeSize `json:"sizes,omitempty"`
 }
 
 // RenewalMax bounds the instances that a restart names.

@@ -198,10 +198,14 @@ type Losses struct {
 	// dead, separated by spaces.
 	Forged uint64 `json:"forged,omitempty"`
 	Dead   string `json:"dead,omitempty"`
+	// Cut names the hosts that live, and between which and this host no packet comes through.
+	Cut string `json:"cut,omitempty"`
 	// Unreached names the hosts that get no new flows from this one, because it has no way to them.
 	Unreached string `json:"unreached,omitempty"`
 	// Silent names the instances whose shims do not answer, with the reason. Their programs run on.
 	Silent string `json:"silent,omitempty"`
+	// Resolvers names the name servers of the host that did not answer its newest question to them.
+	Resolvers string `json:"resolvers,omitempty"`
 	// Announces is how many VIPs the host answers for on its network, and why. "": for none.
 	Announces string `json:"announces,omitempty"`
 	// Holds are the shares of the VIPs that the host answers for, as Shares.String returns them.

@@ -53,6 +53,9 @@ func (a *Agent) leftOut(of []pando.ServiceKey) (first string) {
 func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) {
 	l, err := a.sweeper.losses(ctx)
 	l.Unreached, l.Silent, l.Now = a.steering.Unreached(), a.silent(), a.Clock.Now()
+	if a.Resolvers != nil {
+		l.Resolvers = a.Resolvers()
+	}
 	return a.routing.losses(a.heralding.losses(a.presence.losses(l))), err
 }
 

@@ -78,10 +78,7 @@ func Check(s pando.Spec) error {
 	for _, e := range s.Endpoints {
 		c.also(e.Check())
 	}
-	for _, why := range slices.Concat(externalConflicts(s), hostPortConflicts(s),
-		grantConflicts(s), vmConflicts(s)) {
-		c.that(false, "%s: %s", why.path, why.text)
-	}
+	c.forms(s)
 	c.health(s.Health, len(s.Ports) > 0)
 	c.scale(s.Scale, len(s.Ports) > 0)
 	for p, t := range s.State {
@@ -114,6 +111,16 @@ func Check(s pando.Spec) error {
 	word(c, "balance.at", s.Balance.At, append(slices.Clone(pando.BalancePlaces), "")...)
 	c.also(s.Balance.Check())
 	return errors.Join(c.errs...)
+}
+
+// forms checks the words that depend on the form of the service.
+func (c *checks) forms(s pando.Spec) {
+	placed := s
+	placed.WorkingDir = "" // a loader makes it absolute, also where it has no effect
+	for _, why := range slices.Concat(externalConflicts(s), hostPortConflicts(s),
+		grantConflicts(s), vmConflicts(s), formConflicts(placed), aloneConflicts(s)) {
+		c.that(false, "%s: %s", why.path, why.text)
+	}
 }
 
 // place checks the rule of placement.
@@ -278,7 +285,6 @@ func (c *checks) aliases(s pando.Spec) {
 	for _, a := range s.Aliases {
 		c.also(pando.CheckAlias(a))
 	}
-	c.that(len(s.Aliases) == 0 || len(s.Ports) > 0 || !s.IsJob(), "aliases: a job has no name: drop them")
 }
 
 func (c *checks) ports(ports []pando.Port) {

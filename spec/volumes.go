@@ -29,7 +29,7 @@ const volumePattern = `^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$`
 
 var volumeName = regexp.MustCompile(volumePattern)
 
-var volumesKind = listKind(`["data:/var/lib/valkey", "media:/srv/media:shared"]`,
+var volumesKind = listKind(`["data:/var/lib/valkey:size=20g", "media:/srv/media:shared"]`,
 	map[string]any{"type": "string", "pattern": `^[^\x00:]+:/[^\x00:]*(:[a-z0-9,=-]+)?$`}, parseVolume)
 
 func parseVolume(s string) (pando.Volume, error) {
@@ -51,11 +51,20 @@ func parseVolume(s string) (pando.Volume, error) {
 		case "shared":
 			v.Shared = true
 		default:
-			of, ok := strings.CutPrefix(option, "of=")
-			if !ok {
-				return v, fmt.Errorf("%q: option %q: want ro, rw, shared or of=SERVICE", s, option)
+			size, sized := strings.CutPrefix(option, "size=")
+			of, lent := strings.CutPrefix(option, "of=")
+			var err error
+			switch {
+			case sized:
+				v.Bytes, err = parseBytes(size)
+			case lent:
+				v.Of, v.Shared = pando.ServiceName(of), true
+			default:
+				err = fmt.Errorf("want ro, rw, shared, size=10g or of=SERVICE")
 			}
-			v.Of, v.Shared = pando.ServiceName(of), true
+			if err != nil {
+				return v, fmt.Errorf("%q: option %q: %w", s, option, err)
+			}
 		}
 	}
 	return v, nil
@@ -73,6 +82,9 @@ func volumeTexts(all []pando.Volume) []string {
 			options = append(options, "of="+string(v.Of))
 		case v.Shared:
 			options = append(options, "shared")
+		}
+		if v.Bytes > 0 {
+			options = append(options, fmt.Sprintf("size=%d", v.Bytes))
 		}
 		text := v.Name + ":" + v.Path
 		if options != nil {
@@ -169,14 +181,17 @@ func (c *checks) volumes(s pando.Spec) {
 	}
 	c.that(len(s.Volumes) <= pando.VolumesMax, "volumes: more than %d", pando.VolumesMax)
 	c.that(len(s.Tmpfs) <= pando.VolumesMax, "tmpfs: more than %d", pando.VolumesMax)
-	shared := map[string]bool{}
+	first := map[string]pando.Volume{}
 	for n, v := range s.Volumes {
 		where := fmt.Sprintf("volumes[%d]", n)
 		c.that(volumeName.MatchString(v.Name), "%s: %q: want a name of letters in lower case, digits, "+
 			"'_', '-' and '.'", where, v.Name)
-		was, twice := shared[v.Name]
-		c.that(!twice || was == v.Shared, "%s: volume %s is shared in one place alone", where, v.Name)
-		shared[v.Name] = v.Shared
+		was, twice := first[v.Name]
+		c.that(!twice || was.Shared == v.Shared, "%s: volume %s is shared in one place alone", where,
+			v.Name)
+		c.that(!twice || was.Bytes == v.Bytes, "%s: volume %s has two sizes", where, v.Name)
+		c.that(v.Bytes >= 0 && v.Bytes <= pando.VolumeBytesMax, "%s: the size is impossible", where)
+		first[v.Name] = v
 		mount(where, v.Path, false)
 		if v.Of != "" {
 			c.also(pando.CheckLabel("service", string(v.Of)))

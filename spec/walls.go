@@ -162,7 +162,6 @@ func (c *checks) bundle(s pando.Spec) {
 		c.that(s.Bundle.Digest == "", "bundle: has a digest and no folder")
 		return
 	}
-	c.that(s.Image.Reference == "", "bundle: %s", bundleInImage)
 	c.text("bundle", f)
 	c.that(path.IsAbs(f) && path.Clean(f) == f, "bundle: %q is no absolute path", f)
 	c.that(strings.Count(f, "/") > 1, "bundle: %s is a folder at the top: want the folder below it "+

@@ -58,6 +58,8 @@ type Config struct {
 	// Upstreams are host:port of resolvers for all other names. The default is those of
 	// /etc/resolv.conf.
 	Upstreams []string
+	// Silent records the upstreams that do not answer. It may be nil.
+	Silent *Silent
 	// Recurses reports whether an address may ask for names outside the zone. By default, every
 	// address may.
 	Recurses func(netip.Addr) bool
@@ -328,7 +330,9 @@ func (s *Server) forward(q *dns.Msg, from net.Addr) *dns.Msg {
 		if s.closing.Load() {
 			break
 		}
-		if m, _, err := client.Exchange(q, upstream); err == nil {
+		m, _, err := client.Exchange(q, upstream)
+		s.config.Silent.note(upstream, err == nil)
+		if err == nil {
 			return m
 		}
 	}
