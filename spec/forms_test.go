@@ -236,9 +236,9 @@ func TestEachFieldOfASpecHasAWord(t *testing.T) {
 var further = map[string][]string{
 	"scale.min":            {"0"},
 	"scale.by":             {"{metric: connections/s, target: 3}"},
-	"health.ready":         {"exec ./check", "http GET :7000/ok"},
-	"health.live":          {"tcp 7000", "exec x", "http GET /"},
-	"health.startup.probe": {"http GET :7000/ok"},
+	"health.ready":         {"exec ./check", "http GET :7000/ok", "https GET / -H A:b"},
+	"health.live":          {"tcp 7000", "exec x", "http GET /", "https GET / -H A:b"},
+	"health.startup.probe": {"http GET :7000/ok", "https GET / -H A:b"},
 	"state":                {"{hits: counter, copies: 2}"},
 	"volumes":              {`["data:/data:ro", "all:/all:shared", "media:/m:of=db"]`},
 	"tmpfs":                {`["/x:size=1m,mode=1777"]`},
