@@ -58,8 +58,18 @@ type Result struct {
 
 var isCompose = regexp.MustCompile(`(?m)^["']?(services|include)["']?[ \t]*:`)
 
-// Is reports whether a file is a Compose file. A spec has no key `services`.
-func Is(data []byte) bool { return isCompose.Match(plain(data)) }
+// Is reports whether a file is a Compose file, in YAML or in JSON. A spec has no key `services`.
+func Is(data []byte) bool {
+	data = plain(data)
+	if !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
+		return isCompose.Match(data)
+	}
+	if spec.Plain("", data) != nil {
+		return false
+	}
+	p, err := placesOf("", data)
+	return err == nil && (p.has("services") || p.has("include"))
+}
 
 // plain returns a file without the byte order mark that some editors write.
 func plain(data []byte) []byte { return bytes.TrimPrefix(data, []byte("\ufeff")) }
