@@ -358,7 +358,12 @@ func (s *Store) fromArchive(ctx context.Context, path string) (v1.Hash, error) {
 		return v1.Hash{}, fmt.Errorf("%w: %w; `docker save` or `podman save` writes such a file",
 			pando.ErrNotFound, err)
 	}
-	img, err := tarball.ImageFromPath(path, nil)
+	plain, remove, err := s.plainArchive(ctx, path)
+	if err != nil {
+		return v1.Hash{}, fmt.Errorf("read %s: %w", path, err)
+	}
+	defer remove()
+	img, err := tarball.ImageFromPath(plain, nil)
 	if err != nil {
 		return v1.Hash{}, fmt.Errorf("%w: %s is no file of `docker save` with one image: %w",
 			pando.ErrInvalid, path, err)
