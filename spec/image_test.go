@@ -49,6 +49,20 @@ func TestTheSpecWinsOverTheImage(t *testing.T) {
 			return s.Environment["MODE"] == "spec" && s.User == "1" && s.Health.Fall == 0 &&
 				s.StopSignal == "SIGINT" && s.WorkingDir == "/w" && s.Health.Live.Path == "/"
 		}, ""},
+		"a volume of the image": {pando.Spec{}, keeping("/var/lib/mysql", "/etc", "/proc/x"),
+			func(s pando.Spec) bool {
+				return slices.Equal(s.Volumes, []pando.Volume{{Name: "image-var-lib-mysql",
+					Path: "/var/lib/mysql"}})
+			}, "volumes.image-var-lib-mysql"},
+		"a volume of the spec in its place": {pando.Spec{Volumes: []pando.Volume{{Name: "d",
+			Path: "/var/lib"}}}, keeping("/var/lib/mysql"),
+			func(s pando.Spec) bool { return len(s.Volumes) == 1 }, ""},
+		"a folder in memory in its place": {pando.Spec{Tmpfs: []pando.Tmpfs{{Path: "/data"}}},
+			keeping("/data"), func(s pando.Spec) bool { return s.Volumes == nil }, ""},
+		"several copies keep no volume": {pando.Spec{Scale: pando.Scale{Max: 3}}, keeping("/data"),
+			func(s pando.Spec) bool { return s.Volumes == nil }, ""},
+		"a job keeps no volume": {pando.Spec{Kind: pando.KindJob}, keeping("/data"),
+			func(s pando.Spec) bool { return s.Volumes == nil }, ""},
 		"a signal by number": {pando.Spec{}, pando.ImageConfig{StopSignal: "3"},
 			func(s pando.Spec) bool { return s.StopSignal == "SIGQUIT" }, "stop_signal"},
 		"a signal that is none": {pando.Spec{}, pando.ImageConfig{StopSignal: "99"},
@@ -67,6 +81,34 @@ func TestTheSpecWinsOverTheImage(t *testing.T) {
 		if again := FromImage(own, s.Image, c.config).WithDefaults(); !reflect.DeepEqual(again, s) {
 			t.Errorf("%s: a second deploy makes another spec:\n%+v\n%+v", name, again, s)
 		}
+	}
+}
+
+// keeping returns the configuration of an image with volumes.
+func keeping(paths ...string) pando.ImageConfig { return pando.ImageConfig{Volumes: paths} }
+
+// A deploy says what will be lost, and only that.
+func TestTheVolumesOfAnImageThatAreLostAreNamed(t *testing.T) {
+	c := keeping("/data/", "/var/www")
+	for name, lost := range map[string]struct {
+		spec pando.Spec
+		want string
+	}{
+		"one instance":   {pando.Spec{}, ""},
+		"a job":          {pando.Spec{Kind: pando.KindJob, Scale: pando.Scale{Max: 3}}, ""},
+		"several copies": {pando.Spec{Scale: pando.Scale{Max: 3}}, "keeps /data, /var/www as a volume"},
+		"one is mounted": {pando.Spec{Scale: pando.Scale{Max: 3},
+			Volumes: []pando.Volume{{Name: "d", Path: "/data", Shared: true}}},
+			"keeps /var/www as a volume"},
+	} {
+		got := LostVolumes(FromImage(lost.spec, pando.Image{}, c), c)
+		if !strings.Contains(got, lost.want) || (got == "") != (lost.want == "") {
+			t.Errorf("%s: %q, want %q", name, got, lost.want)
+		}
+	}
+	long := imageVolumeName("/opt/" + strings.Repeat("Very Long/", 20))
+	if !volumeName.MatchString(long) || !volumeName.MatchString(imageVolumeName("/a/_")) {
+		t.Errorf("the name %q is none", long)
 	}
 }
 

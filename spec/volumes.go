@@ -134,6 +134,9 @@ func tmpfsTexts(all []pando.Tmpfs) []string {
 	return out
 }
 
+// noMount are the folders of which a program needs some, and never all in another form.
+var noMount = []string{"/", "/etc", "/usr"}
+
 // instanceFolders are folders of the instance over which a spec mounts nothing.
 var instanceFolders = []string{"/proc", "/sys", "/dev", "/run/pando", "/run/secrets",
 	pando.ConfigsFolder}
@@ -148,7 +151,7 @@ func (c *checks) volumes(s pando.Spec) {
 			c.that(at != own && !strings.HasPrefix(at, own+"/") && !strings.HasPrefix(own, at+"/"),
 				"%s: %s is the instance's own", where, own)
 		}
-		c.that(!slices.Contains([]string{"/", "/etc", "/usr"}, at),
+		c.that(!slices.Contains(noMount, at),
 			"%s: want the folder below %s that the program needs", where, at)
 		c.that(seen[at] == "", "%s: %s is mounted already, by %s", where, at, seen[at])
 		seen[at] = where

@@ -421,10 +421,11 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	if p.Volumes, err = binds(spec.Spec.Binds(), d.Hidden); err != nil {
 		return p, err
 	}
-	if err := errors.Join(d.volumes(spec, &p), grant(&p, spec.Spec, d.Hidden)); err != nil {
+	if err := d.ranges.give(&p, spec.Spec); err != nil {
 		return p, err
 	}
-	if err := d.ranges.give(&p, spec.Spec); err != nil || p.Layers != nil {
+	err = errors.Join(d.volumes(spec, &p), grant(&p, spec.Spec, d.Hidden))
+	if err != nil || p.Layers != nil {
 		return p, err
 	}
 	if spec.Spec.Bundle.Digest != "" {

@@ -150,7 +150,8 @@ func stackable(p program, folder, users int) ([]string, error) {
 		at := path.Join(stage, "layers", name)
 		err = os.MkdirAll(at, 0o755)
 		if err == nil {
-			err = mapUsers(tree, users, "the layers of images")
+			err = mapUsers(tree, users, "the layers of images maps no users; move `--data-dir` to "+
+				"ext4, XFS or btrfs, or set `userns_mode: host` in the spec")
 		}
 		if err == nil {
 			err = unix.MoveMount(tree, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH)
