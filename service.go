@@ -59,6 +59,8 @@ type Spec struct {
 	StoredSecrets []StoredSecret `json:"stored_secrets,omitempty"`
 	// Configs are files in /run/configs, by name.
 	Configs []Config `json:"configs,omitempty"`
+	// Aliases are further names by which programs of the tenant reach the service.
+	Aliases []string `json:"aliases,omitempty"`
 	// ExtraHosts maps names to addresses, in /etc/hosts of the instances.
 	ExtraHosts map[string]string `json:"extra_hosts,omitempty"`
 	// Reach is the part of the network that instances may open connections to: internet.
@@ -106,7 +108,7 @@ func (s Spec) Files() Image {
 
 // RunsAs reports whether an instance of s runs as one of another spec does. Such specs differ only
 // in their number of instances, the beginning of new ones, their rollout, their balance and the
-// services they need. Endpoints that come last in another change no instance of s, and neither do
+// services they need, or in their aliases. Endpoints that come last in another change no instance of s, and neither do
 // labels beside endpoints, which have no template that reads them.
 func (s Spec) RunsAs(other Spec) bool {
 	if n := len(s.Endpoints); n > 0 {
@@ -114,7 +116,7 @@ func (s Spec) RunsAs(other Spec) bool {
 		s.Labels = other.Labels
 	}
 	s.Scale, s.Rollout, s.Balance, s.Needs = other.Scale, other.Rollout, other.Balance, other.Needs
-	s.Replicate = other.Replicate
+	s.Replicate, s.Aliases = other.Replicate, other.Aliases
 	return reflect.DeepEqual(s, other)
 }
 
@@ -466,6 +468,8 @@ type Service struct {
 	Renew  *Renewal  `json:"renew,omitempty"` // the restart in progress; nil: none
 	Book   *RunBook  `json:"book,omitempty"`  // its runs; nil: none so far
 	Roll   *Roll     `json:"roll,omitempty"`  // of a stateful service: its ordinals
+	// Sizes are those of its volumes, also of those that its revisions no longer have.
+	Sizes []VolumeSize `json:"sizes,omitempty"`
 }
 
 // RenewalMax bounds the instances that a restart names.

@@ -19,12 +19,9 @@ var (
 		stringOnly, func(s string) (any, error) { return s, nil })
 )
 
-// hostname checks the name of the machine that instances see, and their init.
+// hostname checks the name of the machine that instances see.
 func (c *checks) hostname(s pando.Spec) {
 	c.that(s.Hostname == "" || isHostname(s.Hostname) && len(s.Hostname) <= hostnameBytesMax,
 		"hostname: %q: want labels of letters, digits and hyphens, %d bytes at most, such as "+
 			"mail.example.com", s.Hostname, hostnameBytesMax)
-	c.that(s.Hostname == "" || !s.IsVM(), "hostname: the system of a virtual machine sets its own: "+
-		"leave it out")
-	c.that(!s.Init || !s.IsVM(), "init: the system of a virtual machine has its own: leave it out")
 }

@@ -51,6 +51,8 @@ type Config struct {
 	Addr string // host:port, for UDP and TCP
 	// Lookup returns a service's VIPs. An address that the service does not have is invalid.
 	Lookup func(name pando.ServiceName, tenant pando.Tenant) (v4, v6 netip.Addr, ok bool)
+	// Aliased returns the service of a tenant that has a further name. Nil: no service has one.
+	Aliased func(t pando.Tenant, name string) (pando.ServiceKey, bool)
 	// Endpoints returns the ports and the ordinals of a service. Nil: no service has any.
 	Endpoints func(s pando.ServiceKey) (pando.Endpoints, bool)
 	// Upstreams are host:port of resolvers for all other names. The default is those of Resolv, as
@@ -58,6 +60,8 @@ type Config struct {
 	Upstreams []string
 	// Resolv is a file in the form of resolv.conf. The default is /etc/resolv.conf.
 	Resolv string
+	// Silent records the upstreams that do not answer. It may be nil.
+	Silent *Silent
 	// Recurses reports whether an address may ask for names outside the zone. By default, every
 	// address may.
 	Recurses func(netip.Addr) bool
@@ -195,6 +199,7 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 		m.SetEdns0(udpPayloadBytes, false)
 	case dns.IsSubDomain(Zone, dns.CanonicalName(q.Question[0].Name)):
 		s.own(m, q)
+	case s.further(m, q, w.RemoteAddr()):
 	case nobodys(q.Question[0]):
 		m.SetRcode(q, dns.RcodeNameError)
 	case !s.recurses(w.RemoteAddr()): // an open resolver amplifies attacks on others
@@ -238,7 +243,6 @@ func (s *Server) own(m, q *dns.Msg) {
 	header := func(t uint16) dns.RR_Header {
 		return dns.RR_Header{Name: question.Name, Rrtype: t, Class: dns.ClassINET, Ttl: ttlSeconds}
 	}
-	any := question.Qtype == dns.TypeANY
 	if name == Zone {
 		switch question.Qtype {
 		case dns.TypeSOA, dns.TypeANY:
@@ -251,15 +255,24 @@ func (s *Server) own(m, q *dns.Msg) {
 		if !exists {
 			m.Rcode = dns.RcodeNameError
 		}
-		if v4.Is4() && (any || question.Qtype == dns.TypeA) {
-			m.Answer = append(m.Answer, &dns.A{Hdr: header(dns.TypeA), A: v4.AsSlice()})
-		}
-		if v6.Is6() && (any || question.Qtype == dns.TypeAAAA) {
-			m.Answer = append(m.Answer, &dns.AAAA{Hdr: header(dns.TypeAAAA), AAAA: v6.AsSlice()})
-		}
+		addresses(m, question, v4, v6)
 	}
 	if len(m.Answer) == 0 {
 		m.Ns = append(m.Ns, soa()) // how long clients may cache the negative answer
+	}
+}
+
+// addresses answers a question with the addresses of a service.
+func addresses(m *dns.Msg, q dns.Question, v4, v6 netip.Addr) {
+	header := func(t uint16) dns.RR_Header {
+		return dns.RR_Header{Name: q.Name, Rrtype: t, Class: dns.ClassINET, Ttl: ttlSeconds}
+	}
+	any := q.Qtype == dns.TypeANY
+	if v4.Is4() && (any || q.Qtype == dns.TypeA) {
+		m.Answer = append(m.Answer, &dns.A{Hdr: header(dns.TypeA), A: v4.AsSlice()})
+	}
+	if v6.Is6() && (any || q.Qtype == dns.TypeAAAA) {
+		m.Answer = append(m.Answer, &dns.AAAA{Hdr: header(dns.TypeAAAA), AAAA: v6.AsSlice()})
 	}
 }
 
@@ -307,6 +320,7 @@ func (s *Server) forward(q *dns.Msg, from net.Addr) *dns.Msg {
 			break
 		}
 		m, _, err := client.ExchangeContext(ctx, q, upstream)
+		s.config.Silent.note(upstream, err == nil)
 		if err != nil {
 			continue
 		}

@@ -21,10 +21,30 @@ func (s *Server) lookup(name string) (v4, v6 netip.Addr, ok bool) {
 			return v4, v6, true
 		}
 	}
-	if n := len(labels); n != 1 && n != 2 {
+	if n := len(labels); n == 1 || n == 2 {
+		key := serviceOf(labels)
+		if v4, v6, ok = s.service(key); ok {
+			return v4, v6, true
+		}
+	}
+	return s.aliased(labels)
+}
+
+// aliased returns the addresses of a further name: ALIAS.TENANT.pando., or a name without dots in
+// the default tenant.
+func (s *Server) aliased(labels []string) (v4, v6 netip.Addr, ok bool) {
+	tenant := pando.DefaultTenant
+	if n := len(labels); n > 1 {
+		tenant, labels = pando.Tenant(labels[n-1]), labels[:n-1]
+	}
+	if s.config.Aliased == nil || len(labels) == 0 {
 		return v4, v6, false
 	}
-	return s.service(serviceOf(labels))
+	key, ok := s.config.Aliased(tenant, strings.Join(labels, "."))
+	if !ok {
+		return v4, v6, false
+	}
+	return s.service(key)
 }
 
 // service returns the VIPs of a service that its instances answer. A resolver sorts an IPv6 address
@@ -46,6 +66,39 @@ func heard(v4, v6 netip.Addr, h pando.Hearing) (netip.Addr, netip.Addr) {
 		v6 = netip.Addr{}
 	}
 	return v4, v6
+}
+
+// further answers an instance's question for a further name that stands alone. Resolvers of musl
+// search no domains for a name with a dot. It returns false for any other question.
+func (s *Server) further(m, q *dns.Msg, from net.Addr) bool {
+	question := q.Question[0]
+	if s.config.Aliased == nil || s.config.Owner == nil || question.Qclass != dns.ClassINET {
+		return false
+	}
+	a, err := netip.ParseAddrPort(from.String())
+	if err != nil {
+		return false
+	}
+	tenant, ok := s.config.Owner(a.Addr().Unmap().WithZone(""))
+	if !ok {
+		return false
+	}
+	name := strings.TrimSuffix(dns.CanonicalName(question.Name), ".")
+	key, ok := s.config.Aliased(tenant, name)
+	if !ok {
+		return false
+	}
+	v4, v6, ok := s.service(key)
+	if !ok {
+		return false
+	}
+	m.SetReply(q)
+	m.Authoritative, m.RecursionAvailable = true, true
+	if q.IsEdns0() != nil {
+		m.SetEdns0(udpPayloadBytes, false)
+	}
+	addresses(m, question, v4, v6)
+	return true
 }
 
 // serviceOf returns the service of the labels NAME or NAME.TENANT.

@@ -143,3 +143,43 @@ func TestANameHasTheAddressesThatAreHeard(t *testing.T) {
 		}
 	}
 }
+
+// A further name leads to its service: below its tenant for every client, and alone for instances
+// of the tenant. Names of services come first.
+func TestFurtherNamesAreAnswered(t *testing.T) {
+	vip := netip.MustParseAddr("10.127.0.10")
+	known := map[string]pando.ServiceName{"wp_db": "db", "minio.local": "store", "db": "store"}
+	s := New(Config{Addr: "127.0.0.1:0", Upstreams: []string{},
+		Lookup: func(n pando.ServiceName, tenant pando.Tenant) (v4, v6 netip.Addr, ok bool) {
+			switch {
+			case tenant == "shop" && n == "db":
+				return vip, v6, true
+			case tenant == "shop" && n == "store":
+				return vip.Next(), v6, true
+			}
+			return v4, v6, false
+		},
+		Aliased: func(t pando.Tenant, name string) (pando.ServiceKey, bool) {
+			n, ok := known[name]
+			return pando.ServiceKey{Tenant: t, Name: n}, ok && t == "shop"
+		},
+		Owner: func(netip.Addr) (pando.Tenant, bool) { return "shop", true }})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for name, want := range map[string]string{
+		"WP_DB.shop.pando.": "10.127.0.10", "minio.local.shop.pando.": "10.127.0.11",
+		"db.shop.pando.": "10.127.0.10", "wp_db.blog.pando.": "", "wp_db.pando.": "",
+		"wp_db.": "10.127.0.10", "Minio.Local.": "10.127.0.11", "other.local.": "",
+		"x.wp_db.shop.pando.": "",
+	} {
+		answer, got := ask(t, s, "udp", name, dns.TypeA), ""
+		if len(answer.Answer) > 0 {
+			got = answer.Answer[0].(*dns.A).A.String()
+		}
+		if got != want || (got == "") == (answer.Rcode == dns.RcodeSuccess) {
+			t.Errorf("%s is %q, code %d, want %q", name, got, answer.Rcode, want)
+		}
+	}
+}

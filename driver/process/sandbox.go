@@ -296,7 +296,7 @@ func (b *sandbox) Stop(ctx context.Context) error {
 // stop is Stop for a shim that runs.
 func (b *sandbox) stop(ctx context.Context) error {
 	if !(emulator{b}).pressed(ctx) {
-		sig := unix.SignalNum(b.slot.Spec.StopSignal)
+		sig := unix.Signal(pando.SignalNumber(b.slot.Spec.StopSignal))
 		if sig == 0 {
 			sig = unix.SIGTERM
 		}

@@ -230,7 +230,7 @@ func (v *visit) listen(c net.Conn) {
 				v.resize(w)
 			}
 		case session.Signal:
-			if sig := unix.SignalNum(string(b)); sig != 0 {
+			if sig := syscall.Signal(pando.SignalNumber(string(b))); sig != 0 {
 				_ = unix.Kill(-v.group, sig) // it may have ended
 			}
 		}
