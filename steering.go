@@ -283,8 +283,7 @@ func namesOf(spec Spec, instances []Instance) (out []Named) {
 func EndpointsOf(svc Service, spec Spec, instances []Instance) Endpoints {
 	svc.Book = nil // only operators read it
 	e := Endpoints{Service: svc, Ports: spec.Ports, Scale: spec.Scale, Balance: spec.Balance,
-		Aliases: spec.Aliases, Hears: hearingOf(instances),
-		Names: namesOf(spec, instances)}
+		Aliases: spec.Aliases, Names: namesOf(spec, instances), Hears: hearingOf(instances)}
 	for n := range instances {
 		if n == 0 || instances[n].Host != instances[n-1].Host { // nearly all are on one host
 			e.Hosts = append(e.Hosts, instances[n].Host)

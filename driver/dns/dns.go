@@ -58,10 +58,10 @@ type Config struct {
 	// Upstreams are host:port of resolvers for all other names. The default is those of Resolv, as
 	// the file is when a question comes.
 	Upstreams []string
-	// Resolv is a file in the form of resolv.conf. The default is /etc/resolv.conf.
-	Resolv string
 	// Silent records the upstreams that do not answer. It may be nil.
 	Silent *Silent
+	// Resolv is a file in the form of resolv.conf. The default is /etc/resolv.conf.
+	Resolv string
 	// Recurses reports whether an address may ask for names outside the zone. By default, every
 	// address may.
 	Recurses func(netip.Addr) bool

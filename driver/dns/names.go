@@ -22,8 +22,7 @@ func (s *Server) lookup(name string) (v4, v6 netip.Addr, ok bool) {
 		}
 	}
 	if n := len(labels); n == 1 || n == 2 {
-		key := serviceOf(labels)
-		if v4, v6, ok = s.service(key); ok {
+		if v4, v6, ok = s.service(serviceOf(labels)); ok {
 			return v4, v6, true
 		}
 	}
