@@ -11,6 +11,13 @@ import (
 
 const volumeWord = "volumes."
 
+// noMount are the folders of which a program needs some, and never all in another form.
+var noMount = []string{"/", "/etc", "/usr"}
+
+// instanceFolders are folders of the instance over which a spec mounts nothing.
+var instanceFolders = []string{"/proc", "/sys", "/dev", "/run/pando", "/run/secrets",
+	pando.ConfigsFolder}
+
 // volumesFromImage makes each VOLUME of an image a volume of the service that outlives its instances,
 // where the spec mounts nothing there. The name comes from the path. A service of several copies
 // keeps none: volumes would bind all of them to one host.
@@ -67,8 +74,8 @@ func unmounted(s pando.Spec, paths []string) (out []string) {
 	}
 	for _, at := range paths {
 		at = path.Clean("/" + at)
-		covers := func(o string) bool { return within(o, at) }
-		own := func(o string) bool { return within(o, at) || within(at, o) }
+		covers := func(o string) bool { return strings.HasPrefix(at+"/", o+"/") }
+		own := func(o string) bool { return covers(o) || strings.HasPrefix(o, at+"/") }
 		if !slices.ContainsFunc(mounted, covers) && !slices.ContainsFunc(instanceFolders, own) &&
 			!slices.Contains(noMount, at) && !slices.Contains(out, at) && !strings.ContainsAny(at, ":\x00") {
 			out = append(out, at)

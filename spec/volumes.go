@@ -144,13 +144,6 @@ func tmpfsTexts(all []pando.Tmpfs) []string {
 	return out
 }
 
-// noMount are the folders of which a program needs some, and never all in another form.
-var noMount = []string{"/", "/etc", "/usr"}
-
-// instanceFolders are folders of the instance over which a spec mounts nothing.
-var instanceFolders = []string{"/proc", "/sys", "/dev", "/run/pando", "/run/secrets",
-	pando.ConfigsFolder}
-
 // memoryFolders are folders of the instance that a spec may replace by one in memory, of another
 // size or mode.
 var memoryFolders = []string{"/run", "/dev/shm"}

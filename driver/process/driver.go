@@ -418,13 +418,12 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	if p.Secrets, err = readSecrets(spec); err != nil {
 		return p, err
 	}
-	if p.Volumes, err = binds(spec.Spec.Binds(), d.Hidden); err != nil {
-		return p, err
+	if p.Volumes, err = binds(spec.Spec.Binds(), d.Hidden); err == nil {
+		err = d.ranges.give(&p, spec.Spec)
 	}
-	if err := d.ranges.give(&p, spec.Spec); err != nil {
-		return p, err
+	if err == nil {
+		err = errors.Join(d.volumes(spec, &p), grant(&p, spec.Spec, d.Hidden))
 	}
-	err = errors.Join(d.volumes(spec, &p), grant(&p, spec.Spec, d.Hidden))
 	if err != nil || p.Layers != nil {
 		return p, err
 	}

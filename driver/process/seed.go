@@ -33,13 +33,13 @@ func isFresh(fd int) bool {
 	return err == nil
 }
 
-// alone waits until this shim alone has a fresh volume, and reports whether it is to fill it. The
+// awaitFresh waits until this shim alone has a fresh volume, and reports whether it is to fill it. The
 // driver ends a start that takes too long.
-func alone(fd int, v mounted) (bool, error) {
-	if v.Host || v.Peek || !isFresh(fd) {
+func awaitFresh(fd int, shared bool) (bool, error) {
+	if !isFresh(fd) {
 		return false, nil
 	}
-	if v.Shared {
+	if shared {
 		if err := unix.Flock(fd, unix.LOCK_EX); err != nil {
 			return false, err
 		}
@@ -47,10 +47,11 @@ func alone(fd int, v mounted) (bool, error) {
 	return isFresh(fd), nil
 }
 
-// seed fills a fresh volume from the image below a root, and lets others share it.
-func (c copied) seed(root int, p program) error {
+// fillVolume fills the fresh volume of a descriptor, by a mount of it, from the image below a root.
+// Then others may share it.
+func fillVolume(root, tree, volume int, at string, shared bool, p program) error {
 	s := seeder{p: p, files: seedFilesMax, bytes: seedBytesMax}
-	to, err := unix.Openat(c.tree, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	to, err := unix.Openat(tree, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
@@ -58,18 +59,18 @@ func (c copied) seed(root int, p program) error {
 	if err := s.clear(to); err != nil {
 		return fmt.Errorf("empty a volume that was filled in part: %w", err)
 	}
-	owner, err := s.fill(root, to, c.at)
+	owner, err := s.fill(root, to, at)
 	if err == nil {
 		err = errors.Join(unix.Fchown(to, owner.uid, owner.gid), unix.Fchmod(to, owner.mode))
 	}
 	if err == nil {
-		err = unix.Fremovexattr(c.seeds, freshMark)
+		err = unix.Fremovexattr(volume, freshMark)
 	}
-	if err == nil && c.shared {
-		err = unix.Flock(c.seeds, unix.LOCK_SH)
+	if err == nil && shared {
+		err = unix.Flock(volume, unix.LOCK_SH)
 	}
 	if err != nil {
-		return fmt.Errorf("fill the new volume at %s from the image: %w", c.at, err)
+		return fmt.Errorf("fill the new volume at %s from the image: %w", at, err)
 	}
 	return nil
 }

@@ -220,7 +220,7 @@ type copied struct {
 	folder bool // not a file
 	write  bool
 	shared bool
-	seeds  int // descriptor of a volume that is to be filled; 0: none
+	fills  int // descriptor of a volume that is to be filled; 0: none
 }
 
 // takeVolumes locks the volumes of a program while the host's root is visible. The shim keeps their
@@ -254,10 +254,10 @@ func (s *shim) takeVolumes(p program) ([]copied, error) {
 			err = mapUsers(tree, s.users, v.cure())
 		}
 		c := copied{at: v.At, tree: tree, write: v.Write, shared: v.Shared}
-		if err == nil && p.Layers != nil {
+		if err == nil && p.Layers != nil && !v.Host && !v.Peek {
 			var fills bool
-			if fills, err = alone(fd, v); fills {
-				c.seeds = fd
+			if fills, err = awaitFresh(fd, v.Shared); fills {
+				c.fills = fd
 			}
 		}
 		if err != nil {
@@ -334,8 +334,8 @@ func mountVolumes(all []copied, p program, top string) error {
 	}
 	defer unix.Close(root)
 	for _, c := range all {
-		if c.seeds > 0 {
-			if err := c.seed(root, p); err != nil {
+		if c.fills > 0 {
+			if err := fillVolume(root, c.tree, c.fills, c.at, c.shared, p); err != nil {
 				return err
 			}
 		}
