@@ -445,6 +445,7 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 func environment(spec pando.SandboxSpec) map[string]string {
 	env := map[string]string{
 		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp",
+		"HOSTNAME":     hostname(spec),
 		"PANDO_SOCKET": "/run/pando/self.sock", "PANDO_INSTANCE": string(spec.Instance.ID),
 		"PANDO_SERVICE": string(spec.Spec.Name),
 		"PANDO_ROLE":    string(spec.Instance.Role), "NOTIFY_SOCKET": "/run/pando/notify.sock",
