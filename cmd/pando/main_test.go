@@ -22,10 +22,13 @@ type said struct {
 }
 
 // invoke runs one command line in this process, against the API at a socket.
-func invoke(socket string, args ...string) said {
+func invoke(socket string, args ...string) said { return invokeWith("", socket, args...) }
+
+// invokeWith is invoke with a standard input.
+func invokeWith(stdin, socket string, args ...string) said {
 	var out, errs bytes.Buffer
 	code := run(args, cli.Env{
-		Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs,
+		Stdin: strings.NewReader(stdin), Stdout: &out, Stderr: &errs,
 		Getenv: func(name string) string { return map[string]string{"PANDO_API": socket}[name] },
 	})
 	return said{code, out.String(), errs.String()}
