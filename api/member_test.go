@@ -58,6 +58,7 @@ func TestAMemberMayNotDeploy(t *testing.T) {
 		{"POST", "/v1/services", 403},
 		{"PUT", "/v1/services/web", 403},
 		{"POST", "/v1/services/web/pin/more", 403},
+		{"PUT", "/v1/hosts/h2/drain", 200},
 		{"POST", "/v1/tokens", 403},
 	} {
 		before := len(api.seen)
@@ -89,6 +90,9 @@ func TestARightOpensItsRequestsAndNoOthers(t *testing.T) {
 		{"POST", "/v1/services/web/exec", pando.RightExec},
 		{"POST", "/v1/tokens", pando.RightAdmit},
 		{"DELETE", "/v1/hosts/h3", pando.RightAdmit},
+		{"PUT", "/v1/hosts/h3/drain", pando.RightAdmit},
+		{"DELETE", "/v1/hosts/h3/drain", pando.RightAdmit},
+		{"DELETE", "/v1/hosts/h2/drain", pando.RightAdmit}, // its own too
 		{"PUT", "/v1/hosts/h2/rights/deploy", ""},
 		{"DELETE", "/v1/hosts/h2/rights/deploy", ""},
 	} {

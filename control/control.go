@@ -171,7 +171,7 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 	for {
 		c.switchLayout(ctx, fence, world.CurrentLayout())
 		c.decideAll(ctx, fence)
-		next := c.markDue()
+		next := min(c.liftDrains(ctx, fence), c.markDue())
 		scaler.step(ctx, fence)
 		if c.isDirty() {
 			next = 0

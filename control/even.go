@@ -84,15 +84,17 @@ func (d *draft) relieve() {
 		if !ok || !o.Capacity() || d.full() {
 			continue
 		}
-		why := "the spread becomes even"
-		if d.svc.Renew != nil {
+		why, asked := "the spread becomes even", true
+		switch {
+		case d.svc.Renew != nil:
 			why = "an operator restarts the service"
-			spec, _ := d.spec(i.Revision)
-			healthy := d.local(i).Since.Add(pando.Seconds(spec.Rollout.HealthySeconds))
-			if d.now.Before(healthy) {
-				d.lookAgain(healthy)
-				continue
-			}
+		case drained(d.w, o.Host):
+			why = fmt.Sprintf("its host %s is drained", o.Host)
+		default:
+			asked = false
+		}
+		if asked && !d.healthy(i) {
+			continue
 		}
 		d.drain(o.ID, fmt.Sprintf("%s takes its place: %s", i.ID, why))
 	}

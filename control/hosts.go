@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -22,7 +23,7 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 		h.Instances4, h.Instances6 = pando.InstanceRange(h.Slot)
 		all[name] = pando.HostStatus{
 			Host: h, State: pando.HostAway, Server: m.V.Server, Heard: c.left[name],
-			Rights: m.V.Rights, Given: m.V.Grants,
+			Rights: m.V.Rights, Given: m.V.Grants, Drain: m.V.Drain,
 		}
 	}
 	for name, h := range c.world.Hosts {
@@ -32,10 +33,13 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 		}
 		m := all[name]
 		all[name] = pando.HostStatus{Host: h.V, State: state, Server: m.Server, Rights: m.Rights,
-			Given: m.Given}
+			Given: m.Given, Drain: m.Drain}
 	}
 	for name, h := range all {
 		h.Instances = c.world.CountOn(name)
+		if h.Drain != nil {
+			h.Staying = stayingText(c.hostDrain(c.world.Members[name].V))
+		}
 		all[name] = h
 	}
 	c.mu.RUnlock()
@@ -120,4 +124,19 @@ func awayNote(left map[pando.HostName]time.Time, h pando.HostName) string {
 		return fmt.Sprintf("host %s is away since %s", h, since.UTC().Format("15:04:05Z"))
 	}
 	return fmt.Sprintf("host %s is away", h)
+}
+
+// stayingText names the services that stay on a drained host, with the reason of the first, or "".
+func stayingText(st pando.HostDrainStatus) string {
+	var names []string
+	why := ""
+	for _, left := range st.Left {
+		if left.Stays {
+			names, why = append(names, left.Service.String()), cmp.Or(why, left.Reason)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s: %s", pando.Few(slices.Compact(names)), why)
 }

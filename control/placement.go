@@ -70,13 +70,23 @@ func here(w *world.World, h pando.HostName) bool {
 	return alive || len(w.Hosts) == 0
 }
 
+// takesNew reports whether a host has its lease and takes new instances.
+func takesNew(w *world.World, h pando.HostName) bool {
+	host, here := w.Hosts[h]
+	return here && !host.V.Leaving && host.V.Frozen == "" && !drained(w, h)
+}
+
+// drained reports whether an operator drains a host.
+func drained(w *world.World, h pando.HostName) bool { return w.Drained[h] }
+
 // standing returns whether a host can be the home of the service. A service that is there already
 // may stay beside any other.
 func (p *placer) standing(h pando.HostName) lifecycle.Standing {
 	host, here := p.w.Hosts[h]
 	_, member := p.w.Members[h]
 	return lifecycle.Standing{
-		Here: here, Leaving: host.V.Leaving || host.V.Frozen != "",
+		Here: here, Leaving: host.V.Leaving || host.V.Frozen != "" || drained(p.w, h),
+		Drained: drained(p.w, h),
 		Removed: !member && len(p.w.Members) > 0,
 		Unfit:   p.unfit(h, host.V),
 	}
@@ -114,7 +124,7 @@ func (p *placer) hosts() []pando.Host {
 	}
 	p.takers = make([]pando.Host, 0, len(p.w.Hosts))
 	for _, name := range p.w.HostNames() {
-		if h := p.w.Hosts[name].V; !h.Leaving && h.Frozen == "" {
+		if h := p.w.Hosts[name].V; takesNew(p.w, name) {
 			p.takers = append(p.takers, h)
 		}
 	}
@@ -124,9 +134,8 @@ func (p *placer) hosts() []pando.Host {
 // choices returns the hosts among which the next instance is placed: the home alone, if it takes
 // new instances. The cost then does not grow with the cluster.
 func (p *placer) choices(home pando.HostName) []pando.Host {
-	h, here := p.w.Hosts[home]
-	if home != "" && here && !h.V.Leaving && h.V.Frozen == "" {
-		return []pando.Host{h.V}
+	if home != "" && takesNew(p.w, home) {
+		return []pando.Host{p.w.Hosts[home].V}
 	}
 	return p.hosts()
 }
@@ -167,8 +176,7 @@ func (p *placer) hostless() string {
 func fitsSome(p *placer) bool {
 	rule, lacks := p.newest().Place, p.lacking(p.nextSpec())
 	for _, name := range p.w.HostNames() {
-		h := p.w.Hosts[name].V
-		if !h.Leaving && h.Frozen == "" && lifecycle.Unfit(h, rule, p.apart, lacks) == "" {
+		if takesNew(p.w, name) && lifecycle.Unfit(p.w.Hosts[name].V, rule, p.apart, lacks) == "" {
 			return true
 		}
 	}
@@ -379,6 +387,7 @@ func (p *placer) placeNew(i pando.Intent, revision int, role pando.Role, warm bo
 		p.putIntent(i.Become(pando.IntentFailed, p.now, err.Error()))
 		return false
 	}
+	p.svc.Sizes = pando.KeepSizes(p.svc.Sizes, spec, o.Ordinal)
 	if o.Host = host.Name; p.newest().Stateful() {
 		berths{p}.moor(o)
 	}

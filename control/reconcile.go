@@ -87,6 +87,7 @@ func (d *draft) hold(spec pando.Spec) {
 	if (ordinals{d}).shed(r) {
 		return
 	}
+	r = d.withMovers(r)
 	if d.spreads() || d.svc.Renew != nil {
 		r.Most += swapping(d.reachable())
 	}
@@ -103,10 +104,9 @@ func (d *draft) hold(spec pando.Spec) {
 			lifecycle.Strangers(d.reachable(), d.serving(), alike(d.ledger, d.serving()))))
 	}
 	d.renew()
+	d.leaveDrained()
 	d.even()
-	if home := d.home(); home != "" && d.count().Serving >= r.Least {
-		d.drainAll(lifecycle.BringHome(leased(d.w, d.crew.all), home))
-	}
+	d.bringHome(r)
 }
 
 // restored returns the range of a service whose last rollout did not finish: the number that it had

@@ -120,10 +120,10 @@ func (d *draft) renew() {
 		}
 	}
 	if spec := d.newest(); spec.Stateful() || spec.Ordinals() || d.stopFirst() {
-		d.renewStopFirst(serving)
+		d.renewStopFirst(serving, "an operator restarts it: it ends before another one starts in its place")
 		return
 	}
-	d.renewStartFirst(serving)
+	d.renewStartFirst(serving, "which an operator restarts")
 }
 
 // takeForRestart drains an instance, and notes the number to come back to. The ordinals of a
@@ -144,15 +144,17 @@ func (d *draft) steady() bool {
 		})
 }
 
-func (d *draft) renewStopFirst(due []pando.Instance) {
+// renewStopFirst ends one instance, and notes the number to come back to.
+func (d *draft) renewStopFirst(due []pando.Instance, why string) {
 	ends := slices.ContainsFunc(d.crew.all, func(i pando.Instance) bool { return !i.Warm && !i.Capacity() })
 	if ends || len(due) == 0 || !d.steady() || d.full() {
 		return // its change leads here again
 	}
-	d.takeForRestart(due[0], "an operator restarts it: it ends before another one starts in its place")
+	d.takeForRestart(due[0], why)
 }
 
-func (d *draft) renewStartFirst(due []pando.Instance) {
+// renewStartFirst starts instances in place of others, within the surge.
+func (d *draft) renewStartFirst(due []pando.Instance, why string) {
 	replaced := map[pando.InstanceID]bool{}
 	for _, i := range d.reachable() {
 		if i.Replaces != "" && i.Capacity() {
@@ -170,7 +172,7 @@ func (d *draft) renewStartFirst(due []pando.Instance) {
 		}
 		d.replaces = i.ID
 		d.placeNew(d.grant(pando.VerbReplicate,
-			fmt.Sprintf("in place of %s, which an operator restarts", i.ID)), d.serving(), d.role(), false)
+			fmt.Sprintf("in place of %s, %s", i.ID, why)), d.serving(), d.role(), false)
 		d.replaces = ""
 	}
 }

@@ -31,12 +31,17 @@ func Evacuate(instances []pando.Instance, leaving func(pando.HostName) bool) []M
 	})
 }
 
-// BringHome returns the drains of the instances outside the home. They ran on a host that was away
-// while the service moved, and the host is now back. They leave once the home serves.
-func BringHome(instances []pando.Instance, home pando.HostName) []Move {
+// BringHome returns the drains of the instances outside the home. They run on a drained host, or on
+// one that was away while the service moved, and that is now back. They leave once the home serves.
+func BringHome(
+	instances []pando.Instance, home pando.HostName, drained func(pando.HostName) bool,
+) []Move {
 	return leave(instances, func(i *pando.Instance) string {
-		if i.Host == home {
+		switch {
+		case i.Host == home:
 			return ""
+		case drained(i.Host):
+			return fmt.Sprintf("the service moved to %s, because %s is drained", home, i.Host)
 		}
 		return fmt.Sprintf("the service moved to %s while %s was away", home, i.Host)
 	})

@@ -23,8 +23,7 @@ const (
 )
 
 var (
-	user   = regexp.MustCompile(`^([a-z_][a-z0-9_-]{0,31}|[0-9]+(:[0-9]+)?)$`)
-	signal = regexp.MustCompile(`^SIG[A-Z0-9]{2,6}$`)
+	user = regexp.MustCompile(`^([a-z_][a-z0-9_-]{0,31}|[0-9]+(:[0-9]+)?)$`)
 )
 
 // CheckUser returns nil if s can be the user of a program, else the reason.
@@ -69,9 +68,9 @@ func Check(s pando.Spec) error {
 	case s.User != "":
 		c.also(CheckUser(s.User))
 	}
-	c.that(s.StopSignal == "" || signal.MatchString(s.StopSignal),
-		"stop_signal: %q: want a signal such as SIGTERM", s.StopSignal)
+	c.signal("stop_signal", s.StopSignal)
 	c.seconds("stop_seconds", s.StopSeconds)
+	c.aliases(s)
 	c.drain(s.DrainSecondsMax)
 	word(c, "restart", s.Restart, "", pando.RestartAlways, pando.RestartOnFailure, pando.RestartNo)
 	c.job(s)
@@ -270,6 +269,22 @@ func word[T ~string](c *checks, where string, got T, want ...T) {
 		}
 	}
 	c.that(false, "%s: %q: want %s", where, got, oneOf(words))
+}
+
+// signal checks a signal, which has the name that a spec writes.
+func (c *checks) signal(where, s string) {
+	name, err := pando.SignalName(s)
+	c.that(s == "" || err == nil && name == s, "%s: %q: want a signal such as SIGTERM or SIGRTMIN+3",
+		where, s)
+}
+
+// aliases checks the further names of a service.
+func (c *checks) aliases(s pando.Spec) {
+	c.that(len(s.Aliases) <= pando.AliasesMax, "aliases: %d: at most %d", len(s.Aliases),
+		pando.AliasesMax)
+	for _, a := range s.Aliases {
+		c.also(pando.CheckAlias(a))
+	}
 }
 
 func (c *checks) ports(ports []pando.Port) {
