@@ -111,11 +111,17 @@ func stats(w io.Writer, all []usedNow, now time.Time) {
 		if u.Limits.CPUs > 0 {
 			cpu += "/" + strconv.FormatFloat(u.Limits.CPUs, 'g', 3, 64)
 		}
-		memory := size(u.MemoryBytes)
+		memory, pids := "-", "-" // a running instance has some of both: 0 is not measured
+		if u.MemoryBytes > 0 {
+			memory = size(u.MemoryBytes)
+		}
+		if u.PIDs > 0 {
+			pids = strconv.FormatInt(u.PIDs, 10)
+		}
 		if u.Limits.MemoryBytes > 0 {
 			memory += "/" + size(u.Limits.MemoryBytes)
 		}
-		rows = append(rows, row(u.Instance, u.Host, cpu, memory, u.PIDs, u.Connections, age, u.Failures))
+		rows = append(rows, row(u.Instance, u.Host, cpu, memory, pids, u.Connections, age, u.Failures))
 	}
 	cli.Columns(w, rows...)
 	unanswered(w, all)

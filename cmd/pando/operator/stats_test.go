@@ -21,6 +21,7 @@ func readings() (before, now []pando.InstanceUsage) {
 	now = []pando.InstanceUsage{one("web-a", later, 11), one("web-b", later, 4),
 		one("web-c", later, 9), one("web-d", later, 1),
 		{Instance: "web-e", Host: "host2", Born: noon, Missing: "host host2 does not answer"}}
+	now[2].MemoryBytes, now[2].PIDs = 0, 0 // a machine that counts neither
 	now[0].Limits = pando.Resources{CPUs: 1.5, MemoryBytes: 64 << 20}
 	return before, now
 }
@@ -31,7 +32,7 @@ func TestStatsShowRatesAndLimits(t *testing.T) {
 	want := "INSTANCE HOST CPU MEMORY PIDS CONNS AGE FAILS\n" +
 		"web-a host1 0.50/1.5 20M/64M 3 12 1m 2\n" +
 		"web-b host1 0.00 20M 3 12 1m 2\n" + // its group began anew
-		"web-c host1 - 20M 3 12 1m 2\n" +
+		"web-c host1 - - - 12 1m 2\n" +
 		"web-d host1 - 20M 3 12 1m 2\n" +
 		"web-e host2 - - - - 1m host host2 does not answer"
 	if got := squeeze(b.String()); got != want {
