@@ -50,6 +50,22 @@ func TestStatsShowRatesAndLimits(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	b.Reset()
+	well := rates(readings())[:1]
+	well[0].Health = pando.HealthReady
+	well[0].Answers = []pando.ProbeAnswer{{At: noon, Probe: pando.ProbeHTTP, Error: "refused"},
+		{At: noon, Probe: pando.ProbeHTTP}}
+	if stats(&b, well, noon); strings.Contains(b.String(), "refused") {
+		t.Errorf("the troubles of a start are shown as present:\n%s", b.String())
+	}
+	elsewhere := pando.InstanceUsage{Instance: "old-1", At: noon, Connections: 3}
+	later := elsewhere
+	later.At = noon.Add(time.Second)
+	b.Reset()
+	stats(&b, rates([]pando.InstanceUsage{elsewhere}, []pando.InstanceUsage{later}), noon)
+	if got := squeeze(b.String()); !strings.Contains(got, "old-1 - - - - 3") {
+		t.Errorf("a program that nobody measures: %s", got)
+	}
+	b.Reset()
 	if stats(&b, nil, noon); b.String() != "no instances\n" {
 		t.Errorf("got %q", b.String())
 	}
