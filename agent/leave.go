@@ -44,6 +44,9 @@ func (r *leave) drain(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 	now := r.a.Clock.Now()
 	if r.ordered.IsZero() {
 		r.ordered = now
+		if was := r.inst.Ordered; !was.IsZero() && was.Before(now) { // the agent starts again
+			r.ordered = was
+		}
 	}
 	if box == nil || r.exited != nil {
 		r.drained("the program is not there any more")

@@ -53,7 +53,7 @@ func (r *leave) report(ctx context.Context, box pando.Sandbox, now time.Time) ti
 	}
 	text := r.waitText(clients)
 	if r.inst.Waits != text {
-		r.inst.Waits = text
+		r.inst.Waits, r.inst.Ordered = text, r.ordered
 		r.recorder.add(r.inst, nil)
 		r.show()
 	}

@@ -110,3 +110,24 @@ func TestTheTextOfAWait(t *testing.T) {
 		}
 	})
 }
+
+// drain_max continues when the agent starts again, as for an upgrade. It began anew before.
+func TestDrainMaxContinuesWhenTheAgentStartsAgain(t *testing.T) {
+	onBench(t, func(b *bench) {
+		const id = pando.InstanceID("web-1")
+		b.serving(id, 1)
+		b.steering.Open(web)
+		b.order(id, time.Now())
+		for range 3 {
+			b.pass(3 * time.Minute)
+			b.restart()
+		}
+		if now := b.world().Instances[id].V; now.Phase != pando.PhaseDraining {
+			t.Fatalf("it is %q (%s) before drain_max is over", now.Phase, now.Reason)
+		}
+		b.pass(70 * time.Second)
+		if now, there := b.world().Instances[id]; there && now.V.Phase == pando.PhaseDraining {
+			t.Errorf("it is %s after drain_max", now.V.Phase)
+		}
+	})
+}
