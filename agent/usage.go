@@ -11,11 +11,13 @@ func (w *window) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.Instanc
 	a := w.agent
 	a.mu.Lock()
 	var all []status
-	said := map[pando.InstanceID]*answers{}
+	said, elsewhere := map[pando.InstanceID]*answers{}, map[pando.InstanceID]bool{}
 	for _, r := range a.everyRunner() {
 		if r.shown.runs && (s.Name == "" || r.service == s) {
 			all = append(all, r.shown)
 			said[r.id] = &r.answers
+			spec, _ := a.world.SpecOf(r.service, r.shown.inst.Revision)
+			elsewhere[r.id] = len(spec.Endpoints) > 0
 		}
 	}
 	a.mu.Unlock()
@@ -44,7 +46,9 @@ func (w *window) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.Instanc
 		if err != nil {
 			u.Missing = oneLine(err.Error(), evidenceBytesMax)
 		}
-		u.CPUSeconds, u.MemoryBytes, u.PIDs = use.CPU.Seconds(), use.MemoryBytes, use.PIDs
+		if !elsewhere[u.Instance] { // nothing measures a program that Pando does not run
+			u.CPUSeconds, u.MemoryBytes, u.PIDs = use.CPU.Seconds(), use.MemoryBytes, use.PIDs
+		}
 		if a.Traffic != nil {
 			u.BytesIn, u.BytesOut = a.Traffic(r.link.Host)
 		}

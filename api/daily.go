@@ -91,6 +91,9 @@ func (h operators) steering(ctx context.Context, in *struct {
 }) (*listOf[pando.HostSteering], error) {
 	var of []pando.ServiceKey
 	for _, name := range in.Services {
+		if err := pando.CheckLabel("service", string(name)); err != nil {
+			return nil, err
+		}
 		of = append(of, pando.ServiceKey{Tenant: in.Tenant, Name: name})
 	}
 	return all(h.Steering(ctx, of, pando.Seconds(in.Wait)))
@@ -116,9 +119,9 @@ func (h operators) stats(ctx context.Context, in *struct {
 	Service pando.ServiceName `query:"service" doc:"only instances of this service"`
 	Tenant  pando.Tenant      `query:"tenant" default:"default" doc:"owner of the service"`
 }) (*listOf[pando.InstanceUsage], error) {
-	var key pando.ServiceKey
-	if in.Service != "" {
-		key = pando.ServiceKey{Tenant: in.Tenant, Name: in.Service}
+	key, err := optionalKey(in.Tenant, in.Service)
+	if err != nil {
+		return nil, err
 	}
 	return all(h.Stats(ctx, key))
 }

@@ -440,3 +440,22 @@ func FuzzBodies(f *testing.F) {
 		}
 	})
 }
+
+// A query with a name that cannot be one is wrong itself: no host is asked, and none is called
+// silent.
+func TestAWrongNameInAQueryIsRefused(t *testing.T) {
+	h := contracts(pando.ErrUnreachable)["operators"].handler
+	for _, path := range []string{"/v1/volumes", "/v1/snapshots", "/v1/stats", "/v1/steering",
+		"/v1/watch"} {
+		for _, query := range []string{"service=%01", "service=Web", "service=-x", "service=a/b",
+			"service=web&tenant=%01"} {
+			if path == "/v1/steering" && strings.Contains(query, "tenant") {
+				continue
+			}
+			w := request{"GET", path + "?" + query, ""}.ask(h)
+			if w.Code/100 != 4 || !strings.Contains(w.Body.String(), `"invalid"`) {
+				t.Errorf("%s?%s: %d %s", path, query, w.Code, w.Body)
+			}
+		}
+	}
+}

@@ -113,6 +113,17 @@ type Named struct {
 	Tenant pando.Tenant      `query:"tenant" default:"default" doc:"owner of the service"`
 }
 
+// optionalKey returns the key of the service that a query names, or the zero key for none. A host that
+// is asked about a name that cannot be one would refuse it, which is no silence of that host.
+func optionalKey(t pando.Tenant, name pando.ServiceName) (s pando.ServiceKey, err error) {
+	if name == "" {
+		return s, nil
+	}
+	s = pando.ServiceKey{Tenant: t, Name: name}
+	return s, errors.Join(pando.CheckLabel("tenant", string(t)),
+		pando.CheckLabel("service", string(name)))
+}
+
 func (n Named) key() pando.ServiceKey { return pando.ServiceKey{Tenant: n.Tenant, Name: n.Name} }
 
 // Asking holds the optional headers of a request that changes something. The document explains them

@@ -31,9 +31,9 @@ func (h snapshotsFace) list(ctx context.Context, in *struct {
 	Service pando.ServiceName `query:"service" doc:"only snapshots of this service"`
 	Tenant  pando.Tenant      `query:"tenant" default:"default" doc:"owner of the service"`
 }) (*listOf[pando.SnapshotStatus], error) {
-	var s pando.ServiceKey
-	if in.Service != "" {
-		s = pando.ServiceKey{Tenant: in.Tenant, Name: in.Service}
+	s, err := optionalKey(in.Tenant, in.Service)
+	if err != nil {
+		return nil, err
 	}
 	return all(h.Snapshots(ctx, s))
 }

@@ -30,10 +30,11 @@ func (h volumesFace) listVolumes(ctx context.Context, in *struct {
 	Volume  string            `query:"volume" doc:"only volumes with this name"`
 	Measure bool              `query:"measure" doc:"also sizes: their host reads every folder"`
 }) (*listOf[pando.KeptVolume], error) {
-	q := pando.VolumeQuery{Name: in.Volume, Measure: in.Measure}
-	if in.Service != "" {
-		q.Service = pando.ServiceKey{Tenant: in.Tenant, Name: in.Service}
+	of, err := optionalKey(in.Tenant, in.Service)
+	if err != nil {
+		return nil, err
 	}
+	q := pando.VolumeQuery{Name: in.Volume, Measure: in.Measure, Service: of}
 	return all(h.Volumes(ctx, q))
 }
 

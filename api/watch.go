@@ -28,7 +28,10 @@ func (h operators) watch(ctx context.Context, in *struct {
 	if after == 0 {
 		after = uint64(in.After)
 	}
-	of := pando.ServiceKey{Tenant: in.Tenant, Name: in.Service}
+	of, err := optionalKey(in.Tenant, in.Service)
+	if err != nil {
+		return nil, err
+	}
 	return func(to *sender) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()

@@ -31,6 +31,24 @@ func TestAProblemIsOfTheRevisionThatIsWanted(t *testing.T) {
 	}
 }
 
+// A crash of the past is no problem of a service that is being removed, or that serves again.
+func TestAPastFailureIsNoProblem(t *testing.T) {
+	decisions := []pando.Decision{{Kind: pando.DecidedDeploy},
+		{Kind: pando.DecidedFailed, Instance: "web-a", Inputs: map[string]float64{"revision": 1}}}
+	for _, c := range []struct {
+		s    pando.Service
+		want bool
+	}{
+		{pando.Service{Target: 1, Phase: pando.ServiceDeploying}, true},
+		{pando.Service{Target: 1, Phase: pando.ServiceServing}, false},
+		{pando.Service{Target: 1, Phase: pando.ServiceRemoving, Removing: true}, false},
+	} {
+		if p := problem(c.s, decisions); (p != nil) != c.want {
+			t.Errorf("%s: %+v, want a problem: %t", c.s.Phase, p, c.want)
+		}
+	}
+}
+
 func TestARootWithAFolderIsWarnedOf(t *testing.T) {
 	for user, want := range map[string]bool{
 		"": false, "0": true, "0:100": true, "root": true, "1000": false, "www-data": false,

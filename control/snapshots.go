@@ -82,7 +82,7 @@ func (c *snapshots) Snapshots(
 			defer mu.Unlock()
 			if err != nil {
 				out = append(out, pando.SnapshotStatus{Host: h.Name,
-					Missing: fmt.Sprintf("host %s does not answer: %v", h.Name, err)})
+					Missing: unheard(h.Name, err)})
 			}
 			out = append(out, c.believed(h.Name, s, all)...)
 		})

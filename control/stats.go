@@ -3,7 +3,6 @@ package control
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -84,7 +83,7 @@ func (c *streams) usage(ctx context.Context, s pando.ServiceKey, of []pando.Host
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				out.failed[h.Name] = fmt.Sprintf("host %s does not answer: %v", h.Name, err)
+				out.failed[h.Name] = unheard(h.Name, err)
 			}
 			for _, u := range all {
 				if u.Host == h.Name { // a host speaks for its own instances

@@ -157,7 +157,9 @@ func problem(s pando.Service, decisions []pando.Decision) *pando.Decision {
 		case pando.DecidedFailed, pando.DecidedUnhealthy:
 			of, known := d.Inputs["revision"]
 			superseded := known && int(of) != s.Target && int(of) != s.Current
-			well := s.Phase == pando.ServiceServing || s.Phase == pando.ServiceCompleted
+			// A service that is being removed has other waits; `why` keeps its failures.
+			well := s.Phase == pando.ServiceServing || s.Phase == pando.ServiceCompleted ||
+				s.Removing
 			if !superseded && !well {
 				return &d
 			}

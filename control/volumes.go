@@ -59,7 +59,7 @@ func (c *volumes) Volumes(
 			defer mu.Unlock()
 			if err != nil {
 				out = append(out, pando.KeptVolume{Host: h.Name,
-					Missing: fmt.Sprintf("host %s does not answer: %v", h.Name, err)})
+					Missing: unheard(h.Name, err)})
 			}
 			for _, v := range all {
 				if v.Host == h.Name && q.Wants(v.Service, v.Name) { // a host speaks for its own volumes

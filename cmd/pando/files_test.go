@@ -77,9 +77,9 @@ func TestWrongFilesAreNamed(t *testing.T) {
 // lines are command lines that need a server, for every command that does.
 var lines = map[string]string{
 	"audit": "", "bill": "", "cp": "web:/x FILE", "deploy": "SPEC", "diff": "web", "exec": "web -- ls",
-	"history": "web", "hosts": "", "hosts allow": "h exec", "hosts deny": "h exec", "hosts rm": "h",
+	"history": "web", "hosts": "", "hosts allow": "h exec", "hosts deny": "h exec", "hosts drain": "h", "hosts undrain": "h", "hosts rm": "h",
 	"image ls": "", "image pull": "a/b", "image rm": "a/b", "image show": "a/b", "logs": "web",
-	"migrate": "web/web-1 --to host2", "port-forward": "web 80", "ps": "",
+	"migrate": "web/web-1 --to host2", "port-forward": "web 80", "ps": "", "rebalance": "",
 	"recover": "web --force-from web-0", "restart": "web", "restore": "web --from abc", "rm": "web",
 	"rollback": "web", "rollout finish": "web --now", "rollout pause": "web", "rollout resume": "web",
 	"rollout status": "web", "rollout undo": "web", "run": "web -- ls", "runs": "web", "runs end": "web 1",

@@ -9,9 +9,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -44,7 +46,12 @@ func run(args []string, env cli.Env) int {
 	defer stop()
 	c := rootCommand(env)
 	c.SetArgs(args)
+	help := &helpOutput{to: env.Stdout}
+	c.SetOut(help)
 	err := c.ExecuteContext(ctx)
+	if err == nil && help.err != nil {
+		err = fmt.Errorf("the output is incomplete: %w", help.err)
+	}
 	if ended := new(exec.ExitError); ctx.Err() != nil && errors.As(err, &ended) && !ended.Exited() {
 		return cli.Interrupted // the child received the same signal
 	}
@@ -53,6 +60,19 @@ func run(args []string, env cli.Env) int {
 		fmt.Fprintln(env.Stderr, "pando:", cli.CleanLines(err.Error()))
 	}
 	return cli.CodeOf(err)
+}
+
+// helpOutput is the output of helps. It keeps the first error, which the library drops.
+type helpOutput struct {
+	to  io.Writer
+	err error
+}
+
+// Write implements io.Writer.
+func (h *helpOutput) Write(text []byte) (int, error) {
+	n, err := h.to.Write(text)
+	h.err = cmp.Or(h.err, err)
+	return n, err
 }
 
 // rootCommand returns pando with all its commands.
@@ -68,7 +88,6 @@ func rootCommand(env cli.Env) *cobra.Command {
 		SilenceErrors: true, SilenceUsage: true,
 	}
 	c.SetIn(env.Stdin)
-	c.SetOut(env.Stdout)
 	c.SetErr(env.Stderr)
 	out := &cli.Output{Env: env}
 	o := operator.Open(out)

@@ -162,6 +162,9 @@ func outOfReach(ctx context.Context, h pando.Host, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return ctx.Err()
 	}
+	if u := (*url.Error)(nil); errors.As(err, &u) { // its URL has the name of the host in hex
+		err = u.Err
+	}
 	return fmt.Errorf("%w: host %s at %s does not answer: %w",
 		pando.ErrUnreachable, h.Name, h.Endpoint, err)
 }

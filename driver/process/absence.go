@@ -1,15 +1,11 @@
 package process
 
 import (
-	"bufio"
-	"debug/elf"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"pando.run/pando"
@@ -17,12 +13,6 @@ import (
 
 // The kernel reports ENOENT for a program that is there, if its interpreter is not. absence
 // finds the file that a program lacks.
-
-// noProgram is in the error of a program that is not there.
-const noProgram = "there is no program"
-
-// hopsMax bounds the links and interpreters that are followed, as the kernel does.
-const hopsMax = 40
 
 // absence returns why a program does not start with ENOENT: the file that it leads to and that the
 // instance does not see. It returns nil if all of them are there.
@@ -79,48 +69,6 @@ func target(path string) (string, error) {
 		path = to
 	}
 	return path, fmt.Errorf("%w: too many links", pando.ErrInvalid)
-}
-
-// interpreterOf returns the interpreter of a program: the one in the first line of a script, with that
-// line, or the one in the head of a binary.
-func interpreterOf(path string) (line, interpreter string, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", "", err
-	}
-	defer f.Close()
-	text, _ := bufio.NewReaderSize(f, 256).ReadSlice('\n')
-	if by := interpreterIn(strings.NewReader(string(text))); by != "" {
-		return strings.TrimSuffix(string(text), "\n"), by, nil
-	}
-	e, err := elf.NewFile(f)
-	if err != nil {
-		return "", "", err
-	}
-	for _, part := range e.Progs {
-		if part.Type != elf.PT_INTERP {
-			continue
-		}
-		name, err := io.ReadAll(io.LimitReader(part.Open(), 4096))
-		return "", strings.TrimRight(string(name), "\x00"), err
-	}
-	return "", "", nil
-}
-
-// unseen adds to the error of a start that this host has the program which an instance does not see.
-// It runs in the agent, which sees the host's files.
-func unseen(p program, err error) error {
-	if err == nil || !strings.Contains(err.Error(), noProgram) || p.Layers != nil || p.Bundle != nil {
-		return err // the shim's errors come as text
-	}
-	at, there := lookPath(p)
-	if there != nil || p.mounts(at) || slices.ContainsFunc(p.Show, func(s shown) bool {
-		return below(s.Path, at)
-	}) {
-		return err
-	}
-	return fmt.Errorf("%w; this host has %s: add `folders: [%s]` to the spec",
-		err, at, prefix(at))
 }
 
 // sight returns how an instance comes to see a file.

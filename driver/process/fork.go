@@ -304,6 +304,9 @@ func lookPath(p program) (string, error) {
 		"`environment` in the spec", pando.ErrNotFound, name, search)
 }
 
+// noProgram is in the error of a program that is not there.
+const noProgram = "there is no program"
+
 func runnable(path string) error {
 	info, err := os.Stat(path)
 	switch {

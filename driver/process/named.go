@@ -2,6 +2,7 @@ package process
 
 import (
 	"bufio"
+	"debug/elf"
 	"fmt"
 	"io"
 	"os"
@@ -100,6 +101,22 @@ func linked(path string) []string {
 	return out
 }
 
+// unseen adds to the error of a start that this host has the program which an instance does not see.
+// It runs in the agent, which sees the host's files.
+func unseen(p program, err error) error {
+	if err == nil || !strings.Contains(err.Error(), noProgram) || p.Layers != nil || p.Bundle != nil {
+		return err // the shim's errors come as text
+	}
+	at, there := lookPath(p)
+	if there != nil || p.mounts(at) || slices.ContainsFunc(p.Show, func(s shown) bool {
+		return below(s.Path, at)
+	}) {
+		return err
+	}
+	return fmt.Errorf("%w; this host has %s: add `folders: [%s]` to the spec",
+		err, at, prefix(at))
+}
+
 // prefix returns the folder of a program. Its libraries lie beside its bin.
 func prefix(path string) string {
 	dir := filepath.Dir(path)
@@ -110,6 +127,35 @@ func prefix(path string) string {
 		}
 	}
 	return dir
+}
+
+// hopsMax bounds the links and interpreters that are followed, as the kernel does.
+const hopsMax = 40
+
+// interpreterOf returns the interpreter of a program: the one in the first line of a script, with that
+// line, or the one in the head of a binary.
+func interpreterOf(path string) (line, interpreter string, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", "", err
+	}
+	defer f.Close()
+	text, _ := bufio.NewReaderSize(f, 256).ReadSlice('\n')
+	if by := interpreterIn(strings.NewReader(string(text))); by != "" {
+		return strings.TrimSuffix(string(text), "\n"), by, nil
+	}
+	e, err := elf.NewFile(f)
+	if err != nil {
+		return "", "", err
+	}
+	for _, part := range e.Progs {
+		if part.Type != elf.PT_INTERP {
+			continue
+		}
+		name, err := io.ReadAll(io.LimitReader(part.Open(), 4096))
+		return "", strings.TrimRight(string(name), "\x00"), err
+	}
+	return "", "", nil
 }
 
 // interpreterIn returns the program that the first line of a script names, or "".

@@ -164,6 +164,7 @@ type flowlets struct {
 	scanning  bool
 	scans     int          // for reusable places
 	scanned   atomic.Int64 // the begin of the last one, in ns of the Unix time, once it has ended
+	uncounted atomic.Bool  // Counts fails
 	sweeps    []time.Time
 	removed   bool
 	refused   error // by SetUnit
@@ -265,6 +266,9 @@ func (f *flowlets) Sweep(time.Duration) (int, error) {
 }
 
 func (f *flowlets) Counts() (pando.FlowletCounts, error) {
+	if f.uncounted.Load() {
+		return pando.FlowletCounts{}, errors.New("the table cannot be read")
+	}
 	return pando.FlowletCounts{Packets: 12}, nil
 }
 

@@ -16,12 +16,12 @@ type Status struct {
 
 // Members is the part of the status that only a group has.
 type Members struct {
-	Units     int                 `json:"units"`
-	Accepting int                 `json:"accepting"`
-	UnitBits  uint64              `json:"unit_bits"`
-	Counts    Counts              `json:"counts"`
-	Failure   string              `json:"failure,omitempty"` // why the newest start of a unit failed
-	Steering  pando.FlowletCounts `json:"steering"`
+	Units     int                  `json:"units"`
+	Accepting int                  `json:"accepting"`
+	UnitBits  uint64               `json:"unit_bits"`
+	Counts    Counts               `json:"counts"`
+	Failure   string               `json:"failure,omitempty"`  // why the newest start of a unit failed
+	Steering  *pando.FlowletCounts `json:"steering,omitempty"` // nil: unknown
 }
 
 // Counts are the counters of a group.
@@ -109,7 +109,9 @@ func (g *Group) snapshot() (s snapshot) {
 	if g.Limits != (pando.Resources{}) {
 		s.status.Limits = &pando.UnitLimits{MemoryBytes: g.Limits.MemoryBytes, CPUs: g.Limits.CPUs}
 	}
-	s.status.Group.Steering, _ = g.Flowlets.Counts() // on an error the zeroes are the best answer
+	if counts, err := g.Flowlets.Counts(); err == nil {
+		s.status.Group.Steering = &counts
+	}
 	if _, accepting, err := g.Flowlets.Demand(); err == nil {
 		s.status.Group.Accepting = bits.OnesCount64(accepting)
 	}

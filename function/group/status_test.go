@@ -45,6 +45,16 @@ func TestAStatusIsTheSumOfTheUnits(t *testing.T) {
 	})
 }
 
+// Counts that cannot be read are unknown, and not 0.
+func TestUnreadCountsAreUnknown(t *testing.T) {
+	onBench(t, Config{Least: 1, Most: 2}, func(b *bench) {
+		b.flowlets.uncounted.Store(true)
+		if s := b.status(); s.Group.Steering != nil {
+			b.Errorf("the counts are %+v", s.Group.Steering)
+		}
+	})
+}
+
 func TestASlowUnitDelaysNoTick(t *testing.T) {
 	onBench(t, Config{Least: 2, Most: 3}, func(b *bench) {
 		b.units.process(1).thinking = time.Second

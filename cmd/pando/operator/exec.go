@@ -175,7 +175,7 @@ func (o *Console) show(conn io.Reader) (int, error) {
 		}
 		switch kind {
 		case session.Output:
-			_, err = o.Stdout.Write(b)
+			_, err = entire{o.Stdout}.Write(b)
 		case session.Errors:
 			_, err = o.Stderr.Write(b)
 		case session.Exit:

@@ -144,10 +144,11 @@ func (o *Console) labChaos(open openLab) *cobra.Command {
 			}
 			steps := lab.Chaos(seed, names, faults, gap)
 			if show {
+				var text strings.Builder
 				for _, s := range steps {
-					fmt.Fprintln(o.Stdout, s)
+					fmt.Fprintln(&text, s)
 				}
-				return nil
+				return o.Print([]byte(text.String()))
 			}
 			return o.play(c.Context(), open, steps)
 		},
@@ -169,7 +170,9 @@ func (o *Console) play(ctx context.Context, open openLab, steps []lab.Step) erro
 		return err
 	}
 	return lab.Play(ctx, wall.Clock{}, steps, func(ctx context.Context, s lab.Step) error {
-		fmt.Fprintln(o.Stdout, s)
+		if err := o.Print([]byte(s.String() + "\n")); err != nil {
+			return err
+		}
 		return perform(ctx, l, s)
 	})
 }

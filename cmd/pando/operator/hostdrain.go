@@ -59,9 +59,9 @@ func (o *Console) drainHost() *cobra.Command {
 			return nil
 		},
 	}
-	c.Flags().DurationVar(&keep, "for", 0, "end the drain by itself after this time (0 = until undrain)")
+	cli.DurationVar(c.Flags(), &keep, "for", 0, "end the drain by itself after this time (0 = until undrain)")
 	c.Flags().BoolVar(&wait, "wait", true, "wait until the host is empty")
-	c.Flags().DurationVar(&within, "timeout", drainWait, "time limit of --wait")
+	cli.DurationVar(c.Flags(), &within, "timeout", drainWait, "time limit of --wait")
 	return o.Flag(c)
 }
 

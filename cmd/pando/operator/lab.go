@@ -227,11 +227,15 @@ type labHost struct {
 
 // labHosts returns the role and the state of every member of a lab. The state depends on the
 // namespaces and on the answer of the first host's server.
-func labHosts(ctx context.Context, l *lab.Lab) []labHost {
+// The second result is why the roles are unknown, or nil.
+func labHosts(ctx context.Context, l *lab.Lab) ([]labHost, error) {
 	ctx, cancel := context.WithTimeout(ctx, labLook)
 	defer cancel()
 	socket := fmt.Sprintf("/proc/%d/root/run/pando/api.sock", l.Hosts[0].Pid)
-	known, _ := api.NewClient(socket, wall.Clock{}).Hosts(ctx)
+	known, err := api.NewClient(socket, wall.Clock{}).Hosts(ctx)
+	if _, none := os.Stat(socket); none != nil {
+		err = nil // no server was started there, or its host is dead
+	}
 	alive := l.List()
 	faults, _ := l.Faults()
 	var out []labHost
@@ -255,11 +259,14 @@ func labHosts(ctx context.Context, l *lab.Lab) []labHost {
 		}
 		out = append(out, one)
 	}
-	return out
+	return out, err
 }
 
 func (o *Console) listLab(ctx context.Context, l *lab.Lab) error {
-	all := labHosts(ctx, l)
+	all, unknown := labHosts(ctx, l)
+	if unknown != nil {
+		fmt.Fprintf(o.Stderr, "the roles are unknown: %v\n", unknown)
+	}
 	return o.Show(all, func(w io.Writer) {
 		rows := []string{row("HOST", "IPV4", "IPV6", "ROLE", "STATE", "PID")}
 		for _, h := range all {

@@ -145,6 +145,18 @@ func (o *Console) copyOnce(
 		return 0, err
 	}
 	defer log.Close()
-	n, err := io.Copy(to, log)
+	n, err := io.Copy(entire{to}, log)
 	return n, ended(ctx, err)
+}
+
+// entire names a failed write of a stream, so that it is no failure of the server.
+type entire struct{ to io.Writer }
+
+// Write implements io.Writer.
+func (w entire) Write(text []byte) (int, error) {
+	n, err := w.to.Write(text)
+	if err != nil {
+		err = fmt.Errorf("the output is incomplete: %w", err)
+	}
+	return n, err
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -31,6 +32,22 @@ func answering(t *testing.T, answers map[string]any) (*Console, *strings.Builder
 	out := &strings.Builder{}
 	getenv := func(name string) string { return map[string]string{"PANDO_API": socket}[name] }
 	return Open(&cli.Output{Env: cli.Env{Stdout: out, Stderr: out, Getenv: getenv}}), out
+}
+
+// A log that cannot be written is a matter of the output, not of the server.
+func TestALogOnAFullDiskNamesTheDisk(t *testing.T) {
+	o, _ := answering(t, map[string]any{"GET /v1/services/web/logs": "line"})
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	o.Stdout = full
+	err = o.copyLogs(t.Context(), pando.DefaultService("web"), logged{}, pando.LogQuery{Lines: 1})
+	if cli.CodeOf(err) != 1 || !strings.Contains(err.Error(), "the output is incomplete: ") ||
+		!strings.Contains(err.Error(), "no space left") {
+		t.Errorf("code %d: %v", cli.CodeOf(err), err)
+	}
 }
 
 // A name without a service leads to the likely one: of the same tenant with a slip, or of another

@@ -44,7 +44,7 @@ func Rebalance(o *Console) *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&ask.DryRun, "dry-run", false, "print the plan")
-	c.Flags().DurationVar(&within, "timeout", within, "time limit")
+	cli.DurationVar(c.Flags(), &within, "timeout", within, "time limit")
 	return o.Flag(c)
 }
 

@@ -84,7 +84,8 @@ func rates(before, now []pando.InstanceUsage) []usedNow {
 		out[n].InstanceUsage = u
 		old, known := was[u.Instance]
 		took := u.At.Sub(old.At).Seconds()
-		if known && old.Missing == "" && u.Missing == "" && took > 0 {
+		measured := u.PIDs > 0 || u.MemoryBytes > 0 || u.CPUSeconds > 0 || old.CPUSeconds > 0
+		if known && measured && old.Missing == "" && u.Missing == "" && took > 0 {
 			cpus := max(0, (u.CPUSeconds-old.CPUSeconds)/took)
 			out[n].CPUs = &cpus
 		}
@@ -111,11 +112,17 @@ func stats(w io.Writer, all []usedNow, now time.Time) {
 		if u.Limits.CPUs > 0 {
 			cpu += "/" + strconv.FormatFloat(u.Limits.CPUs, 'g', 3, 64)
 		}
-		memory := size(u.MemoryBytes)
+		memory, pids := "-", "-" // a running instance has some of both: 0 is not measured
+		if u.MemoryBytes > 0 {
+			memory = size(u.MemoryBytes)
+		}
+		if u.PIDs > 0 {
+			pids = strconv.FormatInt(u.PIDs, 10)
+		}
 		if u.Limits.MemoryBytes > 0 {
 			memory += "/" + size(u.Limits.MemoryBytes)
 		}
-		rows = append(rows, row(u.Instance, u.Host, cpu, memory, u.PIDs, u.Connections, age, u.Failures))
+		rows = append(rows, row(u.Instance, u.Host, cpu, memory, pids, u.Connections, age, u.Failures))
 	}
 	cli.Columns(w, rows...)
 	unanswered(w, all)
@@ -126,11 +133,15 @@ func stats(w io.Writer, all []usedNow, now time.Time) {
 	}
 }
 
-// unanswered prints the newest answers of the instances that failed one of their last probes.
+// unanswered prints the newest answers of the instances that are not well now: one whose newest
+// probe succeeded has its troubles behind it.
 func unanswered(w io.Writer, all []usedNow) {
 	for _, u := range all {
 		bad := func(a pando.ProbeAnswer) bool { return a.Error != "" }
-		if u.Health == pando.HealthStarting || !slices.ContainsFunc(u.Answers, bad) {
+		newest := len(u.Answers) - 1
+		past := newest >= 0 && !bad(u.Answers[newest]) &&
+			(u.Health == "" || u.Health == pando.HealthReady)
+		if u.Health == pando.HealthStarting || past || !slices.ContainsFunc(u.Answers, bad) {
 			continue
 		}
 		fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s is %s", u.Instance, u.Health)))

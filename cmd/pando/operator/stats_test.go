@@ -21,6 +21,7 @@ func readings() (before, now []pando.InstanceUsage) {
 	now = []pando.InstanceUsage{one("web-a", later, 11), one("web-b", later, 4),
 		one("web-c", later, 9), one("web-d", later, 1),
 		{Instance: "web-e", Host: "host2", Born: noon, Missing: "host host2 does not answer"}}
+	now[2].MemoryBytes, now[2].PIDs = 0, 0 // a machine that counts neither
 	now[0].Limits = pando.Resources{CPUs: 1.5, MemoryBytes: 64 << 20}
 	return before, now
 }
@@ -31,7 +32,7 @@ func TestStatsShowRatesAndLimits(t *testing.T) {
 	want := "INSTANCE HOST CPU MEMORY PIDS CONNS AGE FAILS\n" +
 		"web-a host1 0.50/1.5 20M/64M 3 12 1m 2\n" +
 		"web-b host1 0.00 20M 3 12 1m 2\n" + // its group began anew
-		"web-c host1 - 20M 3 12 1m 2\n" +
+		"web-c host1 - - - 12 1m 2\n" +
 		"web-d host1 - 20M 3 12 1m 2\n" +
 		"web-e host2 - - - - 1m host host2 does not answer"
 	if got := squeeze(b.String()); got != want {
@@ -47,6 +48,22 @@ func TestStatsShowRatesAndLimits(t *testing.T) {
 	want = "web-a is overloaded\n" + clock + " answers its probe http\n" + clock + " no answer"
 	if got := squeeze(b.String()); !strings.Contains(got, want) || strings.Contains(got, "\x1b") {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	b.Reset()
+	well := rates(readings())[:1]
+	well[0].Health = pando.HealthReady
+	well[0].Answers = []pando.ProbeAnswer{{At: noon, Probe: pando.ProbeHTTP, Error: "refused"},
+		{At: noon, Probe: pando.ProbeHTTP}}
+	if stats(&b, well, noon); strings.Contains(b.String(), "refused") {
+		t.Errorf("the troubles of a start are shown as present:\n%s", b.String())
+	}
+	elsewhere := pando.InstanceUsage{Instance: "old-1", At: noon, Connections: 3}
+	later := elsewhere
+	later.At = noon.Add(time.Second)
+	b.Reset()
+	stats(&b, rates([]pando.InstanceUsage{elsewhere}, []pando.InstanceUsage{later}), noon)
+	if got := squeeze(b.String()); !strings.Contains(got, "old-1 - - - - 3") {
+		t.Errorf("a program that nobody measures: %s", got)
 	}
 	b.Reset()
 	if stats(&b, nil, noon); b.String() != "no instances\n" {

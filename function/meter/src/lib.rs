@@ -261,8 +261,10 @@ pub fn records(ledger: &Path) -> io::Result<Vec<Record>> {
         Ok(names)
     };
     let root = ledger.join("meter");
-    if !root.exists() {
-        return Ok(records);
+    // No unit ran here if the folder is missing. A folder that cannot be read is no empty bill.
+    match std::fs::metadata(&root) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(records),
+        known => known.map(drop)?,
     }
     for tenant in names(&root)? {
         for unit in names(&root.join(&tenant))? {
@@ -346,6 +348,15 @@ mod tests {
 
     fn work(packets: u64) -> Work {
         Work { packets, bytes: packets * 100, fuel: packets * 7, trapped: 1 }
+    }
+
+    #[test]
+    fn a_ledger_that_cannot_be_read_is_no_empty_bill() {
+        let ledger = scratch("unread");
+        assert_eq!(records(&ledger).unwrap().len(), 0, "no unit ran");
+        std::fs::write(&ledger, "a file").unwrap();
+        assert!(records(&ledger).is_err());
+        std::fs::remove_file(&ledger).unwrap();
     }
 
     #[test]

@@ -17,7 +17,14 @@ pub fn read(file: &Path) -> Result<Keys, Failure> {
         )),
         other => other,
     };
-    let mode = std::fs::metadata(file).map_err(failed)?.permissions().mode();
+    let known = std::fs::metadata(file).map_err(failed)?;
+    if known.is_dir() {
+        return Err(Failure::Invalid(format!(
+            "{} is a folder: name the file with the keys",
+            file.display()
+        )));
+    }
+    let mode = known.permissions().mode();
     if mode & 0o077 != 0 {
         return Err(Failure::Denied(format!(
             "{} has keys, and others than its owner may read it: `chmod 600 {0}`",
@@ -50,6 +57,15 @@ pub fn random<const N: usize>() -> Result<[u8; N], Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_is_no_file_of_keys() {
+        let told = match read(&std::env::temp_dir()) {
+            Err(Failure::Invalid(words)) => words,
+            other => panic!("{:?}", other.map(drop)),
+        };
+        assert!(told.contains("is a folder"), "{told}");
+    }
 
     #[test]
     fn a_file_of_keys_belongs_to_its_owner_alone() {

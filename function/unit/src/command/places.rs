@@ -37,7 +37,7 @@ impl Places {
     /// Returns the files of an existing unit. Invalid names, such as an empty one or `..`, belong
     /// to no unit.
     pub fn known(&self, name: &str) -> Result<UnitPlace, Failure> {
-        if self.names().iter().any(|n| n == name) {
+        if self.names()?.iter().any(|n| n == name) {
             return Ok(self.unit(name));
         }
         Err(Failure::NotFound(format!("no unit {name:?}: `pando fn ls` lists them")))
@@ -73,13 +73,18 @@ impl Places {
         let _ = Meter::discard(&self.data_dir, tenant, unit);
     }
 
-    /// Returns the names of all running and crashed units.
-    pub fn names(&self) -> Vec<String> {
-        let listed = std::fs::read_dir(&self.run_dir).into_iter().flatten();
+    /// Returns the names of all running and crashed units. Without the folder no unit ever ran.
+    pub fn names(&self) -> Result<Vec<String>, Failure> {
+        let listed = match std::fs::read_dir(&self.run_dir) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            listed => {
+                listed.map_err(|e| Failure::of_file("list the units in", &self.run_dir, &e))?
+            }
+        };
         let mut names: Vec<String> =
             listed.filter_map(|e| e.ok()?.file_name().into_string().ok()).collect();
         names.sort();
-        names
+        Ok(names)
     }
 }
 

@@ -98,22 +98,23 @@ impl Listed {
     }
 }
 
-fn listed(places: &Places) -> Vec<Listed> {
-    let units =
-        places.names().into_iter().map(|name| match ask(&places.unit(&name).control(), "status") {
+fn listed(places: &Places) -> Result<Vec<Listed>, Failure> {
+    let units = places.names()?.into_iter().map(|name| {
+        match ask(&places.unit(&name).control(), "status") {
             Ok(status) => Listed { name, state: "running", status: Some(status) },
             Err(e) if e.kind() == ErrorKind::PermissionDenied => {
                 Listed { name, state: "unknown", status: None }
             }
             Err(e) if unit::is_silence(&e) => Listed { name, state: "silent", status: None },
             Err(_) => Listed { name, state: "crashed", status: None },
-        });
-    units.collect()
+        }
+    });
+    Ok(units.collect())
 }
 
 impl List {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let units = listed(&self.places);
+        let units = listed(&self.places)?;
         if self.output == Format::Json {
             // Convert to a value first: the status has a second `name`, and a value keeps only one.
             print_json(&serde_json::to_value(&units).expect("it is JSON"));
@@ -182,7 +183,7 @@ impl Top {
     pub fn run(self) -> Result<ExitCode, Failure> {
         let mut before: BTreeMap<String, (Instant, u64, u64)> = BTreeMap::new();
         for picture in 0.. {
-            let units = listed(&self.places);
+            let units = listed(&self.places)?;
             if self.output == Format::Json {
                 tell!("{}", serde_json::to_string(&units).expect("it is JSON"));
             } else {

@@ -1,0 +1,21 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"pando.run/pando"
+)
+
+// unheard returns why a host is missing in an answer that all hosts give together. Only a host that
+// was not reached "does not answer"; any other error is its answer.
+func unheard(h pando.HostName, err error) string {
+	switch {
+	case errors.Is(err, pando.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
+		return fmt.Sprintf("host %s does not answer: %v", h, err)
+	case errors.Is(err, context.Canceled):
+		return fmt.Sprintf("host %s was not asked to the end: %v", h, err)
+	}
+	return fmt.Sprintf("host %s answers with an error: %v", h, err)
+}
