@@ -223,6 +223,7 @@ func (s Spec) Once(name ServiceName) (Spec, error) {
 	s.Ports, s.State, s.StateCopies, s.Hooks = nil, nil, 0, Hooks{}
 	s.Health, s.Restart, s.Scale, s.Replicate = Health{}, "", Scale{}, Replicate{}
 	s.Rollout, s.Balance, s.DrainSecondsMax = Rollout{}, Balance{}, 0
+	s.Place.Near = ""
 	labels := map[string]string{OnceLabel: "yes"}
 	maps.Copy(labels, s.Labels)
 	s.Labels = labels

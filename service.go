@@ -59,6 +59,8 @@ type Spec struct {
 	StoredSecrets []StoredSecret `json:"stored_secrets,omitempty"`
 	// Configs are files in /run/configs, by name.
 	Configs []Config `json:"configs,omitempty"`
+	// Aliases are further names by which programs of the tenant reach the service.
+	Aliases []string `json:"aliases,omitempty"`
 	// ExtraHosts maps names to addresses, in /etc/hosts of the instances.
 	ExtraHosts map[string]string `json:"extra_hosts,omitempty"`
 	// Reach is the part of the network that instances may open connections to: internet.
@@ -70,9 +72,15 @@ type Spec struct {
 	Runtime string `json:"runtime,omitempty"`
 	// UsernsMode is UsernsHost where root and the ids of an image are to be the host's. Default: they
 	// are those of a user namespace, in a range of ids that the service has for itself.
-	UsernsMode string  `json:"userns_mode,omitempty"`
-	Rollout    Rollout `json:"rollout,omitzero"`
-	Place      Place   `json:"place,omitzero"`
+	UsernsMode string `json:"userns_mode,omitempty"`
+	// Init puts an init of Pando before the program of an image, which is PID 1 otherwise. It reaps
+	// orphans. Programs of the host always have it.
+	Init bool `json:"init,omitempty"`
+	// Hostname is the name of the machine that every instance sees. "": instances with a volume of
+	// their own have that of their ordinal, and the others their ID.
+	Hostname string  `json:"hostname,omitempty"`
+	Rollout  Rollout `json:"rollout,omitzero"`
+	Place    Place   `json:"place,omitzero"`
 	// Grants name parts of the host that the instances need, beside a program's usual files.
 	Grants []Grant `json:"grants,omitempty"`
 	// Needs are services of the same tenant, with their conditions for the first start of a revision.
@@ -100,7 +108,7 @@ func (s Spec) Files() Image {
 
 // RunsAs reports whether an instance of s runs as one of another spec does. Such specs differ only
 // in their number of instances, the beginning of new ones, their rollout, their balance and the
-// services they need. Endpoints that come last in another change no instance of s, and neither do
+// services they need, or in their aliases. Endpoints that come last in another change no instance of s, and neither do
 // labels beside endpoints, which have no template that reads them.
 func (s Spec) RunsAs(other Spec) bool {
 	if n := len(s.Endpoints); n > 0 {
@@ -108,7 +116,7 @@ func (s Spec) RunsAs(other Spec) bool {
 		s.Labels = other.Labels
 	}
 	s.Scale, s.Rollout, s.Balance, s.Needs = other.Scale, other.Rollout, other.Balance, other.Needs
-	s.Replicate = other.Replicate
+	s.Replicate, s.Aliases = other.Replicate, other.Aliases
 	return reflect.DeepEqual(s, other)
 }
 
@@ -461,6 +469,8 @@ type Service struct {
 	Shift  *Shift    `json:"shift,omitempty"` // the move to a less loaded host in progress; nil: none
 	Book   *RunBook  `json:"book,omitempty"`  // its runs; nil: none so far
 	Roll   *Roll     `json:"roll,omitempty"`  // of a stateful service: its ordinals
+	// Sizes are those of its volumes, also of those that its revisions no longer have.
+	Sizes []VolumeSize `json:"sizes,omitempty"`
 }
 
 // RenewalMax bounds the instances that a restart names.

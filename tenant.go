@@ -20,13 +20,14 @@ type Quota struct {
 	Services    int     `json:"services,omitempty" minimum:"0"`
 	CPUs        float64 `json:"cpus,omitempty" minimum:"0"` // the sum of resources.cpus
 	MemoryBytes int64   `json:"memory_bytes,omitempty" minimum:"0"`
+	DiskBytes   int64   `json:"disk_bytes,omitempty" minimum:"0"` // the sum of the sizes of volumes
 	// PublishPerSecond limits the changes of steering tables, which every host follows.
 	PublishPerSecond float64 `json:"publish_per_second,omitempty" minimum:"0"`
 }
 
 // DefaultQuota is the quota of a tenant without a record. It bounds no processors and no memory:
 // such a quota makes every spec set its limits. `pando tenant set` writes a record.
-var DefaultQuota = Quota{Instances: 200, Services: 100}
+var DefaultQuota = Quota{Instances: 200, Services: 100, DiskBytes: 200 << 30}
 
 // Account is the record of a tenant. A tenant without a record has DefaultQuota, and the tenant
 // default has none.
@@ -55,9 +56,10 @@ func (a Account) Check() error {
 	case a.Tenant == DefaultTenant:
 		return fmt.Errorf("%w: the tenant %s has no quota: give the services another tenant",
 			ErrInvalid, a.Tenant)
-	case !finite || q.Instances < 0 || q.Services < 0 || q.CPUs < 0 || q.MemoryBytes < 0 || q.PublishPerSecond < 0:
+	case !finite || q.Instances < 0 || q.Services < 0 || q.CPUs < 0 || q.MemoryBytes < 0 ||
+		q.DiskBytes < 0 || q.PublishPerSecond < 0:
 		return fmt.Errorf("%w: a quota is below 0 or no number: want 0 for no limit", ErrInvalid)
-	case q.CPUs > 1e6 || q.MemoryBytes > 1<<50:
+	case q.CPUs > 1e6 || q.MemoryBytes > 1<<50 || q.DiskBytes > 1<<60:
 		return fmt.Errorf("%w: a quota is larger than any cluster: want 0 for no limit", ErrInvalid)
 	case q.PublishPerSecond > PublishPerSecondMax:
 		return fmt.Errorf("%w: %g changes per second: want at most %d, or 0 for no limit",
@@ -76,6 +78,7 @@ type AccountChange struct {
 	Services         *int     `json:"services,omitempty" minimum:"0"`
 	CPUs             *float64 `json:"cpus,omitempty" minimum:"0"`
 	MemoryBytes      *int64   `json:"memory_bytes,omitempty" minimum:"0"`
+	DiskBytes        *int64   `json:"disk_bytes,omitempty" minimum:"0"`
 	PublishPerSecond *float64 `json:"publish_per_second,omitempty" minimum:"0"`
 	// VIPs is a range within the cluster's, or "" for any free address.
 	VIPs *string `json:"vips,omitempty"`
@@ -87,6 +90,7 @@ func (c AccountChange) Of(a Account) (Account, error) {
 	set(&a.Quota.Services, c.Services)
 	set(&a.Quota.CPUs, c.CPUs)
 	set(&a.Quota.MemoryBytes, c.MemoryBytes)
+	set(&a.Quota.DiskBytes, c.DiskBytes)
 	set(&a.Quota.PublishPerSecond, c.PublishPerSecond)
 	if c.VIPs != nil {
 		a.VIPs = netip.Prefix{}
@@ -114,6 +118,8 @@ type TenantUse struct {
 	Instances   int     `json:"instances"`
 	CPUs        float64 `json:"cpus"` // the sum of resources.cpus
 	MemoryBytes int64   `json:"memory_bytes"`
+	// DiskBytes are the sizes of its volumes, also of those that removed services left.
+	DiskBytes int64 `json:"disk_bytes"`
 	// Published counts the changes of steering tables in the last second.
 	Published int `json:"published_last_second"`
 }

@@ -3,6 +3,7 @@ package pando
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -19,6 +20,74 @@ type Volume struct {
 	Path     string `json:"path"` // in the instance
 	Shared   bool   `json:"shared,omitempty"`
 	ReadOnly bool   `json:"read_only,omitempty"`
+	Bytes    int64  `json:"bytes,omitempty"` // at most, of each part; see BytesMax
+}
+
+// VolumeBytes bounds each part of a tenant's volume without a size in its spec.
+const VolumeBytes = 10 << 30
+
+// VolumeBytesMax is the largest size of a volume.
+const VolumeBytesMax = 1 << 50
+
+// volumeBytesPerFile is the size of a volume for which it may have one file. File systems are made
+// with an inode for that many bytes.
+const volumeBytesPerFile = 16 << 10
+
+// volumeFilesLeast is the number of files that the smallest volume may have.
+const volumeFilesLeast = 4096
+
+// BytesMax returns the bytes that a part of the volume may have, or 0 for no limit. The volumes of
+// operators, who have the tenant default, have a limit only by their spec.
+func (v Volume) BytesMax(t Tenant) int64 {
+	if v.Bytes == 0 && t != DefaultTenant {
+		return VolumeBytes
+	}
+	return v.Bytes
+}
+
+// FilesMax returns the files that a part of the volume may have, or 0 for no limit.
+func (v Volume) FilesMax(t Tenant) int64 {
+	if most := v.BytesMax(t); most > 0 {
+		return max(most/volumeBytesPerFile, volumeFilesLeast)
+	}
+	return 0
+}
+
+// VolumeSize is what a volume of a service may take of the disks of its hosts.
+type VolumeSize struct {
+	Name  string `json:"name"`
+	Parts int    `json:"parts"` // so many folders there were at most
+	Bytes int64  `json:"bytes"` // of each
+}
+
+// SizesMax bounds the volumes of one service, with those of former revisions.
+const SizesMax = 4 * VolumesMax
+
+// KeepSizes returns the sizes of the volumes of a service once an instance of a spec has an ordinal.
+// Volumes that the spec no longer has stay on their hosts, so they stay in the list.
+func KeepSizes(known []VolumeSize, s Spec, ordinal int) []VolumeSize {
+	out := slices.Clone(known)
+	for _, v := range s.Volumes {
+		at := slices.IndexFunc(out, func(o VolumeSize) bool { return o.Name == v.Name })
+		if at < 0 {
+			at, out = len(out), append(out, VolumeSize{Name: v.Name})
+		}
+		parts := max(1, ordinal)
+		if v.Shared {
+			parts = 1
+		}
+		out[at].Parts = max(out[at].Parts, parts)
+		out[at].Bytes = v.BytesMax(s.Key().Tenant)
+	}
+	return out
+}
+
+// SumSizes returns the bytes of all parts of volumes.
+func SumSizes(all []VolumeSize) (bytes int64) {
+	for _, v := range all {
+		bytes += int64(v.Parts) * v.Bytes
+	}
+	return bytes
 }
 
 // Part returns the name of the folder of an instance with an ordinal.
@@ -73,6 +142,8 @@ type VolumeHome struct {
 	Host    HostName   `json:"host"`
 	At      time.Time  `json:"at"`             // of the removal
 	Roll    *Roll      `json:"roll,omitempty"` // of a stateful service, which has no one Host
+	// Sizes count against the quota of its tenant until the volumes are removed.
+	Sizes []VolumeSize `json:"sizes,omitempty"`
 }
 
 // Key returns the key of the record.
@@ -120,6 +191,49 @@ type Volumes interface {
 	// RemoveVolume deletes a volume of a service with all its parts. ErrConflict: an instance has
 	// it. ErrNotFound: this host has no such volume.
 	RemoveVolume(ctx context.Context, s ServiceKey, name string) error
+}
+
+// VolumePart is one folder of a volume.
+type VolumePart struct {
+	Service ServiceKey
+	Name    string
+	Part    string // an ordinal, or "shared"
+}
+
+// String returns the part in words.
+func (p VolumePart) String() string {
+	return fmt.Sprintf("volume %s/%s of %s", p.Name, p.Part, p.Service)
+}
+
+// VolumeUse is what a part of a volume takes of the disk.
+type VolumeUse struct {
+	Bytes, Files int64
+	Partial      bool // it has more, and the time for measuring it was over
+}
+
+// DiskRoom is the room on the disk with the volumes of a host.
+type DiskRoom struct{ Bytes, Free int64 }
+
+// The reserve of a disk: DiskReserve, or a quarter of a small disk.
+const (
+	DiskReserve      = 2 << 30
+	diskReserveShare = 4
+)
+
+// Reserve returns the bytes of the disk that tenants leave free. The store of the cluster and the
+// daemons write there.
+func (r DiskRoom) Reserve() int64 { return min(DiskReserve, r.Bytes/diskReserveShare) }
+
+// Floor returns the free bytes below which tenants write nothing more: no state, images, snapshots,
+// and no start of an instance with volumes. Volumes that grow are stopped from Reserve on.
+func (r DiskRoom) Floor() int64 { return r.Reserve() / 2 }
+
+// Disk measures the disk with the volumes of a host. driver/process implements it.
+type Disk interface {
+	// Room returns the room of the disk. It is one system call.
+	Room() (DiskRoom, error)
+	// MeasureVolume reads all folders of a part. A part that is not there takes nothing.
+	MeasureVolume(ctx context.Context, p VolumePart) (VolumeUse, error)
 }
 
 // namedMax is the number of names that Few writes out.

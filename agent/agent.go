@@ -23,6 +23,7 @@ import (
 	"pando.run/pando/agent/anchor"
 	"pando.run/pando/agent/branch"
 	"pando.run/pando/agent/meter"
+	"pando.run/pando/agent/room"
 	"pando.run/pando/agent/steer"
 	"pando.run/pando/agent/turn"
 	"pando.run/pando/state"
@@ -46,6 +47,7 @@ type Config struct {
 	// Secrets returns the secrets of an instance of this host, from the server. Nil: there are none.
 	Secrets func(context.Context, pando.InstanceID) (map[string][]byte, error)
 	Kept    pando.Volumes // nil: no service of this host has a volume
+	Disk    pando.Disk    // nil: nothing bounds what volumes take
 	Images  pando.Images  // nil: no service of this host has an image
 	// SnapshotStore keeps the snapshots of instances. Nil: this host makes none.
 	SnapshotStore pando.Snapshots
@@ -68,6 +70,8 @@ type Config struct {
 	Control pando.Decider
 	// Liveness finds dead hosts before their leases end. Nil: only the leases count.
 	Liveness pando.Liveness
+	// Resolvers names the name servers of the host that do not answer. Nil: none is known.
+	Resolvers func() string
 	// Announcer answers for VIPs on the network that Host.Segment names, after Takes has asked the
 	// other hosts. Nil: clients need a route to a host. Flows fills the connection table before.
 	Announcer pando.Announcer
@@ -125,6 +129,7 @@ type Agent struct {
 	pulls    *pulls
 	meter    *meter.Meter
 	scope    *scope
+	room     *room.Guard // nil: without a Disk
 	presence *presence
 	*heralding
 	routing *routing
@@ -155,7 +160,7 @@ func New(c Config) *Agent {
 		found: map[pando.InstanceID]pando.Sandbox{}, renewals: secretsSeen{},
 		pulls: newPulls(),
 	}
-	a.scope, a.presence = newScope(a), newPresence(a)
+	a.scope, a.presence, a.room = newScope(a), newPresence(a), newRoom(a)
 	a.records = newRecords(&a.Config)
 	a.crews = newCrews(a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log))
 	a.adoption, a.heralding, a.routing = &adoption{Agent: a}, newHeralding(a), newRouting(a)
@@ -213,6 +218,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.spawn(knocks{a}.run)
 	a.spawn(a.branches.TrimOften)
 	a.spawn(a.branches.Tend)
+	if a.room != nil {
+		a.spawn(a.room.Run)
+	}
 	scope := a.scope.following()
 	scope.Odd = func(err error) {
 		a.Log.Error("the store cannot be followed; it is tried again", "error", err)

@@ -219,6 +219,8 @@ func (r *runner) receive(ctx context.Context, m message) {
 		if !r.birth.fetching.done && r.inst.Phase == pando.PhasePlaced {
 			r.birth.fetches(m.what)
 		}
+	case outgrown:
+		r.stopWrites(m.why)
 	case seedTaken:
 		r.birth.sowing = false
 	case hookEnded:

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -189,7 +190,7 @@ func (s *selfAPI) StatePut(
 	ctx context.Context, i pando.InstanceID, path string, value []byte,
 ) error {
 	b, err := s.branch(ctx, i)
-	if err != nil {
+	if err = errors.Join(err, s.a.mayWrite()); err != nil {
 		return err
 	}
 	return b.Put(path, value)
@@ -200,7 +201,7 @@ func (s *selfAPI) StatePatch(
 	ctx context.Context, i pando.InstanceID, path string, delta []byte,
 ) error {
 	b, err := s.branch(ctx, i)
-	if err != nil {
+	if err = errors.Join(err, s.a.mayWrite()); err != nil {
 		return err
 	}
 	return b.Patch(path, delta)

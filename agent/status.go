@@ -82,6 +82,8 @@ type (
 	imagePulled   struct{ err error }           // nil: the layers of its image are on this host
 	imageWaits    struct{ what string }         // its pull waits for a registry or a turn; "": no more
 
+	outgrown struct{ why string } // by a volume: it has its size, or fills the disk
+
 	seedTaken struct{} // or refused: its program runs on
 
 	secretsChanged struct{} // of its service
@@ -105,6 +107,7 @@ func (leads) isMessage()          {}
 func (stopEnded) isMessage()      {}
 func (imagePulled) isMessage()    {}
 func (imageWaits) isMessage()     {}
+func (outgrown) isMessage()       {}
 func (seedTaken) isMessage()      {}
 func (deathAsked) isMessage()     {}
 func (secretsChanged) isMessage() {}

@@ -44,7 +44,7 @@ func (a *Agent) supply(ctx context.Context, s start) (g supplied, lacks lack, er
 	if lacks.files, err = a.missingFiles(s); err != nil || lacks.files.Digest != "" {
 		return g, lacks, err
 	}
-	if err := a.given(s.spec); err != nil {
+	if err := errors.Join(a.given(s.spec), a.admitVolumes(ctx, s.inst, s.spec)); err != nil {
 		return g, lacks, err
 	}
 	g.spec.Secrets, err = a.secretsOf(ctx, s.inst.ID, s.spec)

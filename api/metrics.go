@@ -132,7 +132,7 @@ func (g gauges) hosts(s sample) {
 		s.put(metricAnswered, float64(h.Losses.Answered), name)
 		s.put(metricEvicted, float64(h.Losses.Evicted), name)
 		s.put(metricForged, float64(h.Losses.Forged), name)
-		s.put(metricCut, is(h.Losses.Unreached != ""), name)
+		s.put(metricCut, is(h.Losses.Unreached != "" || h.Losses.Cut != ""), name)
 	}
 }
 
@@ -182,6 +182,7 @@ func (g gauges) tenants(s sample) {
 			{"instances", float64(t.Use.Instances), float64(t.Quota.Instances)},
 			{"cpus", t.Use.CPUs, t.Quota.CPUs},
 			{"memory_bytes", float64(t.Use.MemoryBytes), float64(t.Quota.MemoryBytes)},
+			{"disk_bytes", float64(t.Use.DiskBytes), float64(t.Quota.DiskBytes)},
 		} {
 			s.put(metricTenantUse, r.use, name, r.resource)
 			if r.quota > 0 {

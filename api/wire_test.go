@@ -9,6 +9,7 @@ import (
 	"go/token"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -127,7 +128,7 @@ func TestTheClientReadsTheServersEvents(t *testing.T) {
 		}
 		for n, e := range got {
 			var s pando.Service
-			if err := json.Unmarshal(e.Value, &s); err != nil || e.Key != want[n].Key || s != want[n].Value {
+			if err := json.Unmarshal(e.Value, &s); err != nil || e.Key != want[n].Key || !reflect.DeepEqual(s, want[n].Value) {
 				t.Fatalf("event %d is %+v (%v), want %+v", n, e, err, want[n])
 			}
 		}

@@ -197,6 +197,7 @@ func (c *operators) deploy(
 func targeted(w *world.World, svc pando.Service, r pando.Revision) pando.Service {
 	svc.Target, svc.Asked, svc.Trial = svc.Latest, r.At, nil
 	svc.Book = deployed(svc, r)
+	svc.Sizes = pando.KeepSizes(sizesOf(w, r.Service), r.Spec, r.Spec.Scale.Min)
 	switch {
 	case svc.Current == 0 || svc.Current == svc.Target || r.Spec.IsJob():
 		svc.Rolling = 0

@@ -403,6 +403,7 @@ func (p *placer) placeNew(i pando.Intent, revision int, role pando.Role, warm bo
 		p.putIntent(i.Become(pando.IntentFailed, p.now, err.Error()))
 		return false
 	}
+	p.svc.Sizes = pando.KeepSizes(p.svc.Sizes, spec, o.Ordinal)
 	if o.Host = host.Name; p.newest().Stateful() {
 		berths{p}.moor(o)
 	}

@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -78,12 +79,74 @@ func (p *placer) beyond() string {
 		return ""
 	}
 	use := scale.Use(p.w.UseOf(p.svc.Tenant)).Plus(p.taken)
-	next := p.newest().Resources
+	spec := p.newest()
+	next := spec.Resources
 	if why := scale.Unbounded(a, next); why != "" {
+		return why
+	}
+	ordinal := 0 // those of a stateful service counted at its deploy
+	if spec.Ordinals() && !spec.Stateful() {
+		ordinal = lifecycle.Ordinal(heldOrdinals(p.ledger, spec, p.serving()))
+	}
+	if why := diskBeyond(p.w, a, spec, p.svc.Sizes, ordinal); why != "" {
 		return why
 	}
 	return scale.Beyond(a, use.Plus(scale.Of(1, next)))
 }
+
+// sizesOf returns the sizes of the volumes of a service, or those that a removed one left.
+func sizesOf(w *world.World, s pando.ServiceKey) []pando.VolumeSize {
+	if v, known := w.Services[s]; known {
+		return v.V.Sizes
+	}
+	return w.Volumes[s].V.Sizes
+}
+
+// disks returns the sizes of the volumes of every tenant that has some. Those that a removed service
+// left count until they are removed. It looks at every service.
+func disks(w *world.World) map[pando.Tenant]int64 {
+	out := map[pando.Tenant]int64{}
+	for key, s := range w.Services {
+		if len(s.V.Sizes) > 0 {
+			out[key.Tenant] += pando.SumSizes(s.V.Sizes)
+		}
+	}
+	for key, v := range w.Volumes {
+		if _, again := w.Services[key]; !again {
+			out[key.Tenant] += pando.SumSizes(v.V.Sizes)
+		}
+	}
+	return out
+}
+
+// diskBeyond returns the quota of disk that a service with an ordinal of a spec would exceed, or "".
+// known are the sizes of its volumes so far.
+func diskBeyond(
+	w *world.World, a pando.Account, s pando.Spec, known []pando.VolumeSize, ordinal int,
+) string {
+	if len(s.Volumes) == 0 {
+		return ""
+	}
+	key := s.Key()
+	next := pando.KeepSizes(known, s, ordinal)
+	if len(next) > pando.SizesMax {
+		return fmt.Sprintf("service %s has left %d volumes behind: remove some (`pando volume ls %[1]s`, "+
+			"`pando volume rm`)", key, len(known))
+	}
+	now, then := pando.SumSizes(known), pando.SumSizes(next)
+	if a.Quota.DiskBytes == 0 || then <= now {
+		return ""
+	}
+	use := disks(w)[key.Tenant] - pando.SumSizes(sizesOf(w, key)) + then
+	if use <= a.Quota.DiskBytes {
+		return ""
+	}
+	return fmt.Sprintf("tenant %s: quota disk: volumes of %g GiB of at most %g; give the volumes a smaller "+
+		"size, remove some (`pando volume ls`), or let an operator raise it (`pando tenant set %[1]s --disk`)",
+		a.Tenant, gib(use), gib(a.Quota.DiskBytes))
+}
+
+func gib(n int64) float64 { return math.Round(float64(n)/(1<<30)*100) / 100 }
 
 // overdrawn returns the quota on which the next start waits, or "". It looks again later, because
 // another service of the tenant may give room back.
@@ -138,6 +201,9 @@ func overQuota(w *world.World, s pando.Spec, now time.Time) string {
 		spec, _ := w.SpecOf(key, i.Revision)
 		use = use.Minus(scale.Of(1, spec.Resources))
 	}
+	if why := diskBeyond(w, a, s, sizesOf(w, key), s.Scale.Min); why != "" {
+		return why
+	}
 	return scale.Beyond(a, use.Plus(scale.Of(s.Scale.Min+s.Scale.Warm, s.Resources)))
 }
 
@@ -155,5 +221,8 @@ func pinBeyond(w *world.World, s pando.ServiceKey, n int, now time.Time) string 
 		return ""
 	}
 	spec, _ := w.SpecOf(s, w.Services[s].V.Target)
+	if why := diskBeyond(w, a, spec, sizesOf(w, s), n); why != "" {
+		return why
+	}
 	return scale.Beyond(a, scale.Use(w.UseOf(s.Tenant)).Plus(scale.Of(more, spec.Resources)))
 }

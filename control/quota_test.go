@@ -245,3 +245,62 @@ func TestWhoMayUseARegistryMakesNoOtherSpec(t *testing.T) {
 		t.Error("who may use a registry makes another spec")
 	}
 }
+
+// A quota of disk counts the sizes of volumes: of all parts that a service ever had, of revisions
+// before, and of services that are gone.
+func TestVolumesCountAgainstTheQuotaOfDisk(t *testing.T) {
+	tb := newTable(t)
+	const gib = 1 << 30
+	tb.put(pando.Account{Tenant: "acme", Quota: pando.Quota{DiskBytes: 100 * gib}})
+	key := pando.ServiceKey{Tenant: "acme", Name: "db"}
+	spec := func(name string, bytes int64, shared bool, most int) pando.Spec {
+		return pando.Spec{Name: "db", Tenant: "acme", Command: []string{"db"},
+			Volumes: []pando.Volume{{Name: name, Path: "/d", Shared: shared, Bytes: bytes}},
+			Scale:   pando.Scale{Min: most, Max: 200}}.WithDefaults()
+	}
+	for _, c := range []struct {
+		spec pando.Spec
+		why  string
+	}{
+		{spec("data", 100*gib, false, 1), ""},
+		{spec("data", 101*gib, false, 1), "quota disk: volumes of 101 GiB of at most 100"},
+		{spec("data", 40*gib, false, 3), "quota disk: volumes of 120 GiB of at most 100"},
+		{spec("data", 40*gib, true, 3), ""},
+		{spec("data", 0, false, 10), ""},
+		{spec("data", 0, false, 11), "quota disk: volumes of 110 GiB"}, // the default size
+	} {
+		if why := overQuota(tb.w, c.spec, tb.now); (why == "") != (c.why == "") || !strings.Contains(why, c.why) {
+			t.Errorf("%+v: %q, want %q", c.spec.Volumes, why, c.why)
+		}
+	}
+	tb.put(pando.Service{ServiceKey: key, Sizes: pando.KeepSizes(nil, spec("data", 20*gib, false, 1), 4)})
+	if st := tenantStatus(tb.w, "acme", tb.now); disks(tb.w)["acme"] != 80*gib || st.Quota.DiskBytes == 0 {
+		t.Errorf("four parts take %d GiB", disks(tb.w)["acme"]/gib)
+	}
+	if why := pinBeyond(tb.w, key, 4, tb.now); why != "" { // no spec is known: nothing grows
+		t.Errorf("a pin: %s", why)
+	}
+	if why := overQuota(tb.w, spec("other", 30*gib, false, 1), tb.now); !strings.Contains(why, "110 GiB") {
+		t.Errorf("another volume in a later revision: %q", why)
+	}
+	if why := overQuota(tb.w, spec("data", 25*gib, false, 1), tb.now); why != "" {
+		t.Errorf("a larger size within the quota: %q", why)
+	}
+	tb.put(pando.VolumeHome{Service: pando.ServiceKey{Tenant: "acme", Name: "gone"},
+		Sizes: []pando.VolumeSize{{Name: "data", Parts: 1, Bytes: 15 * gib}}})
+	if n := disks(tb.w)["acme"]; n != 95*gib {
+		t.Errorf("with those of a removed service: %d GiB, want 95", n/gib)
+	}
+	if why := overQuota(tb.w, spec("data", 22*gib, false, 1), tb.now); !strings.Contains(why, "103 GiB") {
+		t.Errorf("with those of a removed service: %q", why)
+	}
+	x := forgetSize(tb.w, pando.ServiceKey{Tenant: "acme", Name: "gone"}, "data")
+	tb.put(x.Put...)
+	if n := disks(tb.w)["acme"]; n != 80*gib {
+		t.Errorf("after their removal: %d GiB, want 80", n/gib)
+	}
+	tb.put(pando.Service{ServiceKey: key, Sizes: make([]pando.VolumeSize, pando.SizesMax)})
+	if why := overQuota(tb.w, spec("data", 1, false, 1), tb.now); !strings.Contains(why, "left 64 volumes behind") {
+		t.Errorf("many volumes left: %q", why)
+	}
+}

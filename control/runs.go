@@ -120,6 +120,7 @@ func (d shift) startPart(number int, reason string) {
 	if s.Ordinals() {
 		o.Ordinal = d.partOrdinal(o)
 	}
+	d.svc.Sizes = pando.KeepSizes(d.svc.Sizes, s, o.Ordinal)
 	i.Instance, i.Host, d.starts = o.ID, host.Name, true
 	i.Inputs = map[string]float64{lifecycle.Revision: float64(r.Revision),
 		lifecycle.Run: float64(number)}

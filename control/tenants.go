@@ -48,10 +48,12 @@ func (c *tenants) SetTenant(
 	}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return tenantStatus(c.world, t, c.Clock.Now()), nil
+	st := tenantStatus(c.world, t, c.Clock.Now())
+	st.Use.DiskBytes = disks(c.world)[t]
+	return st, nil
 }
 
-// tenantStatus returns the status of a tenant without its number of services.
+// tenantStatus returns the status of a tenant without the sizes of its volumes.
 func tenantStatus(w *world.World, t pando.Tenant, now time.Time) pando.TenantStatus {
 	a, _ := accountOf(w, t)
 	st := pando.TenantStatus{Account: a}
@@ -73,9 +75,11 @@ func (c *tenants) Tenants(_ context.Context) ([]pando.TenantStatus, error) {
 	for s := range c.world.Services {
 		names[s.Tenant] = true
 	}
-	out, now := []pando.TenantStatus{}, c.Clock.Now()
+	out, now, disks := []pando.TenantStatus{}, c.Clock.Now(), disks(c.world)
 	for t := range names {
-		out = append(out, tenantStatus(c.world, t, now))
+		st := tenantStatus(c.world, t, now)
+		st.Use.DiskBytes = disks[t]
+		out = append(out, st)
 	}
 	slices.SortFunc(out,
 		func(a, b pando.TenantStatus) int { return cmp.Compare(a.Tenant, b.Tenant) })

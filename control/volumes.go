@@ -29,9 +29,10 @@ func (l *ledger) keepVolumes() {
 	case l.svc.Purge && ok:
 		l.deletes = append(l.deletes, known.V.Key())
 		l.conds[known.V.Key()] = known.If()
-	case !l.svc.Purge && (l.svc.Home != "" || l.svc.Roll != nil) && len(l.newest().Volumes) > 0:
+	case !l.svc.Purge && (l.svc.Home != "" || l.svc.Roll != nil) && len(l.svc.Sizes) > 0:
 		v := pando.VolumeHome{
 			Service: l.svc.ServiceKey, Host: l.svc.Home, At: l.now, Roll: l.svc.Roll,
+			Sizes: l.svc.Sizes,
 		}
 		l.conds[v.Key()] = pando.Condition{Key: v.Key(), Modified: known.Modified}
 		l.puts[v.Key()] = v
@@ -136,16 +137,36 @@ func (c *volumes) RemoveVolume(
 		c.Log.Info("a volume was deleted", "service", s.String(), "volume", name, "host", h.Name,
 			"by", by.Name)
 	}
-	if others || silent != "" {
-		return nil
-	}
 	return c.change(ctx, func(w *world.World, _ time.Time) (pando.Txn, error) {
 		known, ok := w.Volumes[s]
-		if !ok || known.V.Roll == nil && !on[known.V.Host] {
-			return pando.Txn{}, nil
+		if ok && !others && silent == "" && (known.V.Roll != nil || on[known.V.Host]) {
+			return pando.Txn{If: []pando.Condition{known.If()}, Delete: []pando.Key{known.V.Key()}}, nil
 		}
-		return pando.Txn{If: []pando.Condition{known.If()}, Delete: []pando.Key{known.V.Key()}}, nil
+		if silent != "" {
+			return pando.Txn{}, nil // a silent host may still have a part
+		}
+		return forgetSize(w, s, name), nil
 	})
+}
+
+// forgetSize takes a removed volume from the sizes of its service, or of what that left.
+func forgetSize(w *world.World, s pando.ServiceKey, name string) pando.Txn {
+	without := func(all []pando.VolumeSize) []pando.VolumeSize {
+		return slices.DeleteFunc(slices.Clone(all), func(v pando.VolumeSize) bool { return v.Name == name })
+	}
+	if svc, there := w.Services[s]; there {
+		now := svc.V
+		if now.Sizes = without(now.Sizes); len(now.Sizes) == len(svc.V.Sizes) {
+			return pando.Txn{}
+		}
+		return pando.Txn{If: []pando.Condition{svc.If()}, Put: []pando.Stored{now}}
+	}
+	kept, there := w.Volumes[s]
+	now := kept.V
+	if now.Sizes = without(now.Sizes); !there || len(now.Sizes) == len(kept.V.Sizes) {
+		return pando.Txn{}
+	}
+	return pando.Txn{If: []pando.Condition{kept.If()}, Put: []pando.Stored{now}}
 }
 
 // unused returns an error if a service has a volume in a revision that is in use, or if the host

@@ -159,3 +159,23 @@ func TestARemovedServiceComesBackToItsVolumes(t *testing.T) {
 		t.Errorf("after a purge: %+v", tb.w.Volumes)
 	}
 }
+
+// The sizes of volumes follow the instances that get them, and stay when a service is removed.
+func TestTheSizesOfVolumesStayWithTheService(t *testing.T) {
+	tb := newTable(t)
+	tb.deploy(1, func(s *pando.Spec) { withVolume(s); s.Volumes[0].Bytes = 1 << 20 })
+	tb.settle()
+	tb.run()
+	tb.settle()
+	wantOrdinals(t, tb, "at first", 1, 2)
+	if n := pando.SumSizes(tb.w.Services[web].V.Sizes); n != 2<<20 {
+		t.Fatalf("two volumes of 1 MiB take %d bytes", n)
+	}
+	svc := tb.w.Services[web].V
+	svc.Removing = true
+	tb.put(svc)
+	tb.steps("the removal", func() bool { _, there := tb.w.Services[web]; return !there })
+	if n := pando.SumSizes(tb.w.Volumes[web].V.Sizes); n != 2<<20 {
+		t.Errorf("after the removal they take %d bytes", n)
+	}
+}

@@ -119,7 +119,7 @@ func (s *Stage) Drained() {
 
 // Next returns the step by which the target revision takes over from the current one (container
 // DevOps §rolling upgrade). Failures of the target, before or after it was ready, abort the rollout
-// when they reach the strikes (DESIGN: a failed gate rolls everything back by itself).
+// when they reach the strikes.
 //
 // start-first: start a new instance beside the old ones within the surge. Wait until it is healthy
 // for HealthySeconds, drain one old instance, and repeat.

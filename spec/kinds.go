@@ -88,9 +88,14 @@ var userKind = textKind(`^([a-z_][a-z0-9_-]{0,31}|[0-9]{1,10}(:[0-9]{1,10})?)$`,
 	"a user such as www-data, 1000 or 1000:1000", []any{"string", "integer"},
 	func(s string) (any, error) { return s, CheckUser(s) })
 
-var signalKind = textKind(`^(SIG)?(HUP|INT|QUIT|ABRT|KILL|USR1|USR2|ALRM|TERM|CONT|WINCH|PWR)$`,
-	"a signal such as SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1 or SIGWINCH", stringOnly,
-	func(s string) (any, error) { return "SIG" + strings.TrimPrefix(s, "SIG"), nil })
+// signalPattern has the names of pando.SignalNumber in capitals. signalKind gives each one name.
+const signalPattern = `^(SIG)?(HUP|INT|QUIT|ILL|TRAP|ABRT|IOT|BUS|FPE|KILL|USR1|SEGV|USR2|PIPE|ALRM|` +
+	`TERM|STKFLT|CHLD|CLD|CONT|STOP|TSTP|TTIN|TTOU|URG|XCPU|XFSZ|VTALRM|PROF|WINCH|IO|POLL|PWR|SYS|` +
+	`RTMIN(\+([0-9]|[12][0-9]|30))?|RTMAX(-([0-9]|[12][0-9]|30))?)$`
+
+var signalKind = textKind(signalPattern,
+	"a signal such as SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1 or SIGRTMIN+3", stringOnly,
+	func(s string) (any, error) { return pando.SignalName(s) })
 
 func enumKind(words ...string) kind {
 	return textKind("^("+strings.Join(words, "|")+")$", oneOf(words), stringOnly,

@@ -29,8 +29,8 @@ const volumePattern = `^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$`
 
 var volumeName = regexp.MustCompile(volumePattern)
 
-var volumesKind = listKind(`["data:/var/lib/valkey", "media:/srv/media:shared"]`,
-	map[string]any{"type": "string", "pattern": `^[^\x00:]+:/[^\x00:]*(:[a-z,]+)?$`}, parseVolume)
+var volumesKind = listKind(`["data:/var/lib/valkey:size=20g", "media:/srv/media:shared"]`,
+	map[string]any{"type": "string", "pattern": `^[^\x00:]+:/[^\x00:]*(:[a-z0-9=,]+)?$`}, parseVolume)
 
 func parseVolume(s string) (pando.Volume, error) {
 	name, rest, two := strings.Cut(s, ":")
@@ -51,7 +51,14 @@ func parseVolume(s string) (pando.Volume, error) {
 		case "shared":
 			v.Shared = true
 		default:
-			return v, fmt.Errorf("%q: option %q: want ro, rw or shared", s, option)
+			size, sized := strings.CutPrefix(option, "size=")
+			if !sized {
+				return v, fmt.Errorf("%q: option %q: want ro, rw, shared or size=10g", s, option)
+			}
+			var err error
+			if v.Bytes, err = parseBytes(size); err != nil {
+				return v, fmt.Errorf("%q: option %q: %w", s, option, err)
+			}
 		}
 	}
 	return v, nil
@@ -66,6 +73,9 @@ func volumeTexts(all []pando.Volume) []string {
 		}
 		if v.Shared {
 			options = append(options, "shared")
+		}
+		if v.Bytes > 0 {
+			options = append(options, fmt.Sprintf("size=%d", v.Bytes))
 		}
 		text := v.Name + ":" + v.Path
 		if options != nil {
@@ -138,13 +148,20 @@ func tmpfsTexts(all []pando.Tmpfs) []string {
 var instanceFolders = []string{"/proc", "/sys", "/dev", "/run/pando", "/run/secrets",
 	pando.ConfigsFolder}
 
+// memoryFolders are folders of the instance that a spec may replace by one in memory, of another
+// size or mode.
+var memoryFolders = []string{"/run", "/dev/shm"}
+
 // volumes checks the volumes of a spec and its folders in memory.
 func (c *checks) volumes(s pando.Spec) {
 	seen := map[string]string{}
-	mount := func(where, at string) {
+	mount := func(where, at string, memory bool) {
 		c.text(where, at)
 		c.that(path.IsAbs(at) && path.Clean(at) == at, "%s: %q is no absolute path", where, at)
 		for _, own := range instanceFolders {
+			if memory && slices.Contains(memoryFolders, at) {
+				continue
+			}
 			c.that(at != own && !strings.HasPrefix(at, own+"/") && !strings.HasPrefix(own, at+"/"),
 				"%s: %s is the instance's own", where, own)
 		}
@@ -155,24 +172,27 @@ func (c *checks) volumes(s pando.Spec) {
 	}
 	c.that(len(s.Volumes) <= pando.VolumesMax, "volumes: more than %d", pando.VolumesMax)
 	c.that(len(s.Tmpfs) <= pando.VolumesMax, "tmpfs: more than %d", pando.VolumesMax)
-	shared := map[string]bool{}
+	first := map[string]pando.Volume{}
 	for n, v := range s.Volumes {
 		where := fmt.Sprintf("volumes[%d]", n)
 		c.that(volumeName.MatchString(v.Name), "%s: %q: want a name of letters in lower case, digits, "+
 			"'_', '-' and '.'", where, v.Name)
-		was, twice := shared[v.Name]
-		c.that(!twice || was == v.Shared, "%s: volume %s is shared in one place alone", where, v.Name)
-		shared[v.Name] = v.Shared
-		mount(where, v.Path)
+		was, twice := first[v.Name]
+		c.that(!twice || was.Shared == v.Shared, "%s: volume %s is shared in one place alone", where,
+			v.Name)
+		c.that(!twice || was.Bytes == v.Bytes, "%s: volume %s has two sizes", where, v.Name)
+		c.that(v.Bytes >= 0 && v.Bytes <= pando.VolumeBytesMax, "%s: the size is impossible", where)
+		first[v.Name] = v
+		mount(where, v.Path, false)
 	}
 	for n, f := range s.Folders {
 		if f.At != "" {
-			mount(fmt.Sprintf("folders[%d]", n), f.At)
+			mount(fmt.Sprintf("folders[%d]", n), f.At, false)
 		}
 	}
 	for n, t := range s.Tmpfs {
 		where := fmt.Sprintf("tmpfs[%d]", n)
-		mount(where, t.Path)
+		mount(where, t.Path, true)
 		c.that(t.Bytes >= 0 && t.Mode <= 0o7777, "%s: the size or the mode is impossible", where)
 	}
 	for _, why := range volumeConflicts(s) {

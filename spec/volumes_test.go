@@ -23,7 +23,11 @@ func TestVolumesOfASpec(t *testing.T) {
 		"volumes: [\"data:/proc/x\"]":                         "the instance's own",
 		"volumes: [\"data:/run\"]":                            "the instance's own",
 		"volumes: [\"data:/etc\"]":                            "want the folder below",
-		"volumes: [\"data:/d:rx\"]":                           "want ro, rw or shared",
+		"volumes: [\"data:/d:rx\"]":                           "want ro, rw, shared or size=10g",
+		"volumes: [\"data:/d:size=0\"]":                       "want a size such as 512k",
+		"volumes: [\"data:/d:size=1t\"]":                      "want a size such as 512k",
+		"volumes: [\"data:/d:size=2000000g\"]":                "the size is impossible",
+		"volumes: [\"a:/d:size=1g\", \"a:/e\"]":               "volume a has two sizes",
 		"volumes: [\"a:/d\", \"b:/d\"]":                       "mounted already, by volumes[0]",
 		"volumes: [\"a:/d\", \"a:/e:shared\"]":                "shared in one place alone",
 		"volumes: [\"a:/d\"]\ntmpfs: [/d]":                    "mounted already, by volumes[0]",
@@ -47,13 +51,13 @@ func TestVolumesOfASpec(t *testing.T) {
 
 func TestVolumesAreReadAsWritten(t *testing.T) {
 	all, err := Parse("a.yaml", []byte(minimal+
-		"volumes: [\"data:/d\", \"media:/m:ro,shared\"]\ntmpfs: [\"/c:size=16m,mode=700\", /e]\n"+
+		"volumes: [\"data:/d:size=20g\", \"media:/m:ro,shared\"]\ntmpfs: [\"/c:size=16m,mode=700\", /e]\n"+
 		"read_only: true\n"), "/d")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := all[0].WithDefaults()
-	volumes := []pando.Volume{{Name: "data", Path: "/d"},
+	volumes := []pando.Volume{{Name: "data", Path: "/d", Bytes: 20 << 30},
 		{Name: "media", Path: "/m", Shared: true, ReadOnly: true}}
 	if !reflect.DeepEqual(s.Volumes, volumes) {
 		t.Errorf("volumes %+v, want %+v", s.Volumes, volumes)

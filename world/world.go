@@ -42,6 +42,7 @@ type World struct {
 	decisions map[pando.ServiceKey][]line[string]         // likewise
 	ofService rosters[pando.ServiceKey]
 	onHost    rosters[pando.HostName]
+	aliases   aliases
 	illegible
 	former map[pando.Key]noted // until the first Apply: see Next
 	clock  moments
@@ -94,6 +95,7 @@ func New() *World {
 		decisions: map[pando.ServiceKey][]line[string]{},
 		ofService: rosters[pando.ServiceKey]{},
 		onHost:    rosters[pando.HostName]{},
+		aliases:   aliases{},
 		illegible: newIllegible(),
 		ledgers:   newLedgers(),
 	}

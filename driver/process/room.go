@@ -29,7 +29,9 @@ func roomIn(dir string) (room, error) {
 		return room{}, fmt.Errorf("look for room for a program that moves: %w", err)
 	}
 	left := int64(fs.Bavail) * fs.Bsize
-	if fs.Type == unix.TMPFS_MAGIC {
+	if fs.Type != unix.TMPFS_MAGIC {
+		left = max(0, left-pando.DiskRoom{Bytes: int64(fs.Blocks) * fs.Bsize}.Floor())
+	} else {
 		if free := memoryAvailable(); free >= 0 {
 			left = min(left, free/2)
 		}

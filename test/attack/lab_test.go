@@ -18,13 +18,16 @@ type city struct {
 
 // TestAttacksInALab tries what needs two hosts, each attack as a part of its own.
 func TestAttacksInALab(t *testing.T) {
-	p := labtest.UpWith(t, labtest.Options{Hosts: 2, One: true})
+	p := labtest.UpWith(t, labtest.Options{Hosts: 2, Idle: true})
+	smallDisk(p, p.Hosts[1]) // before the first sandbox sees the files of the host
+	p.Up(p.Hosts[0])
+	p.Join(p.Hosts[1])
 	there := "place: {only: host=" + p.Hosts[1] + "}"
 	c := city{p, p.Deploy(labtest.Echo("evil", "tenant: acme", there)),
 		p.Deploy(labtest.Echo("vault", "tenant: bank", there))}
 	for row, try := range map[string]func(city){
 		"A8 A9 A10 H10": city.reachHosts, "B9": city.askWithoutACertificate, "C1 C8 C9": city.findSockets,
-		"P1": city.removeStates, "P2": city.lookAtTheServer,
+		"P1": city.removeStates, "P2": city.lookAtTheServer, "H8": city.fillDisk,
 	} {
 		t.Run(row, func(t *testing.T) {
 			try(city{p.In(t), c.evil.In(p.In(t)), c.vault.In(p.In(t))})

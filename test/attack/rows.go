@@ -280,7 +280,11 @@ var Table = []Row{
 			"TestATokenLearnsNothingOfTheInside",
 			"TestARegistryOutsideLeadsNowhereInside",
 			"TestAPasswordNeverGoesWithoutTLS")},
-	{"H8", Disk, "a full disk by one volume or one image", Open, nil},
+	{"H8", Disk, "a full disk by one volume or one image", Blocked, join(
+		by("agent/room", "TestTheVolumeThatFillsTheDiskIsStoppedAlone", "TestAVolumeThatOutgrowsItsSizeIsStopped"),
+		by("agent", "TestAFullDiskTakesNoMoreState"),
+		by("control", "TestVolumesCountAgainstTheQuotaOfDisk"),
+		lab)},
 	{"H9", Network, "all places of port 7401 by strangers", Blocked,
 		by("cmd/pando/daemon",
 			"TestAFloodOfStrangersShutsOutNobody",

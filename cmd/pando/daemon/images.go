@@ -30,7 +30,13 @@ var certificateFolders = []string{"/etc/docker/certs.d", "/etc/containers/certs.
 const registriesFile = "/etc/pando/registries"
 
 // imageFreeMin is the space that images leave free: the store of the cluster ends on a full disk.
-const imageFreeMin = 256 << 20
+func imageFreeMin(p place) int64 {
+	room, err := process.RoomOf(p.Data)
+	if err != nil {
+		return pando.DiskReserve / 2
+	}
+	return room.Floor()
+}
 
 // openImages opens this host's store of images. The server and the agent of a host share it. Only
 // the agent, which runs as root, unpacks layers.
@@ -38,7 +44,7 @@ func openImages(p place, peers *peer.Client, log *slog.Logger) (*image.Store, er
 	return image.Open(image.Config{
 		Dir: p.images(), Host: pando.HostName(p.Host), Peer: peers.Blob, Clock: wall.Clock{}, Log: log,
 		PeerSnapshot: peers.Described,
-		Certificates: certificateFolders, Registries: registriesFile, FreeMin: imageFreeMin,
+		Certificates: certificateFolders, Registries: registriesFile, FreeMin: imageFreeMin(p),
 		Packed: os.Geteuid() == serverUser,
 		Unpack: []string{"/proc/self/exe", image.UnpackRole}, // the same build, also during an upgrade
 	})

@@ -40,8 +40,10 @@ func Open(out *cli.Output) *Console {
 		socket = "/run/pando/api.sock"
 	}
 	client := api.NewClient(socket, wall.Clock{})
+	client.Daemon = func() string { return listenerOf(socket) }
 	if token := out.Getenv("PANDO_TOKEN"); token != "" {
 		client = remote(socket, token)
+		client.Daemon = func() string { return "the server at " + socket }
 	}
 	client.Operator = cli.Person(out.Getenv)
 	client.Waits = func(what string) { fmt.Fprintf(out.Stderr, "waits for %s\n", cli.Clean(what)) }

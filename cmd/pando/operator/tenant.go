@@ -27,9 +27,10 @@ func Tenant(o *Console) *cobra.Command {
 
 // quotaFlags are the words of `pando tenant set`. A flag that is not given changes nothing.
 type quotaFlags struct {
-	instances, services  int
-	cpus                 float64
-	memory, publish, vip string
+	instances, services int
+	cpus                float64
+	memory, disk        string
+	publish, vip        string
 }
 
 func (f quotaFlags) change(c *cobra.Command) (out pando.AccountChange, err error) {
@@ -52,6 +53,13 @@ func (f quotaFlags) change(c *cobra.Command) (out pando.AccountChange, err error
 			return out, err
 		}
 		out.MemoryBytes = &n
+	}
+	if given("disk") {
+		n, err := byteCount(f.disk)
+		if err != nil {
+			return out, err
+		}
+		out.DiskBytes = &n
 	}
 	if given("publish-rate") {
 		n, err := strconv.ParseFloat(strings.TrimSuffix(f.publish, "/s"), 64)
@@ -103,6 +111,7 @@ func tenantSet(o *Console) *cobra.Command {
 	c.Flags().IntVar(&f.services, "services", 0, "most services (0 = a quarter of the cluster's)")
 	c.Flags().Float64Var(&f.cpus, "cpus", 0, "most processors, by resources.cpus (0 = no limit)")
 	c.Flags().StringVar(&f.memory, "memory", "0", "most memory, by resources.memory (0 = no limit)")
+	c.Flags().StringVar(&f.disk, "disk", "0", "most disk, by the sizes of volumes (0 = no limit)")
 	c.Flags().StringVar(&f.publish, "publish-rate", "0", "most changes of tables a second, as 5/s")
 	c.Flags().StringVar(&f.vip, "vips", "", "range of the VIPs of its services (\"\" = any)")
 	return o.Flag(c)
@@ -110,7 +119,7 @@ func tenantSet(o *Console) *cobra.Command {
 
 // showTenants prints tenants with their use and their quotas.
 func showTenants(w io.Writer, all ...pando.TenantStatus) {
-	rows := []string{row("TENANT", "SERVICES", "INSTANCES", "CPUS", "MEMORY", "CHANGES/S", "VIPS")}
+	rows := []string{row("TENANT", "SERVICES", "INSTANCES", "CPUS", "MEMORY", "DISK", "CHANGES/S", "VIPS")}
 	for _, t := range all {
 		q, vips := t.Quota, "any"
 		if t.VIPs.IsValid() {
@@ -121,6 +130,7 @@ func showTenants(w io.Writer, all ...pando.TenantStatus) {
 			ofQuota(fmt.Sprint(t.Use.Instances), fmt.Sprint(q.Instances), q.Instances == 0),
 			ofQuota(fmt.Sprintf("%g", t.Use.CPUs), fmt.Sprintf("%g", q.CPUs), q.CPUs == 0),
 			ofQuota(size(t.Use.MemoryBytes), size(q.MemoryBytes), q.MemoryBytes == 0),
+			ofQuota(size(t.Use.DiskBytes), size(q.DiskBytes), q.DiskBytes == 0),
 			ofQuota(fmt.Sprint(t.Use.Published), fmt.Sprintf("%g", q.PublishPerSecond),
 				q.PublishPerSecond == 0), vips))
 	}
@@ -139,6 +149,7 @@ func quotaText(q pando.Quota) string {
 	add(q.Services > 0, "%d services", q.Services)
 	add(q.CPUs > 0, "%g processors", q.CPUs)
 	add(q.MemoryBytes > 0, "%s of memory", size(q.MemoryBytes))
+	add(q.DiskBytes > 0, "%s of disk", size(q.DiskBytes))
 	add(q.PublishPerSecond > 0, "%g changes a second", q.PublishPerSecond)
 	if len(out) == 0 {
 		return "no limit"

@@ -204,36 +204,6 @@ func revision(st pando.ServiceStatus) string {
 	return fmt.Sprintf("%d, on the way to %d", st.Current, st.Target)
 }
 
-// frozen prints the reasons of frozen hosts, and their instances without a record.
-func frozen(w io.Writer, all []pando.HostStatus) {
-	for _, h := range all {
-		if h.Frozen != "" {
-			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s is frozen: %s", h.Name, h.Frozen)))
-		}
-		if h.Adrift != "" {
-			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s runs %s without a record: the restored backup is "+
-				"older; `pando deploy` their service again", h.Name, h.Adrift)))
-		}
-	}
-}
-
-// presumedDead prints the hosts that the probes of other hosts find dead.
-func presumedDead(w io.Writer, all []pando.HostStatus) {
-	by := map[string][]string{}
-	for _, h := range all {
-		if h.Losses == nil {
-			continue
-		}
-		for _, dead := range strings.Fields(h.Losses.Dead) {
-			by[dead] = append(by[dead], string(h.Name))
-		}
-	}
-	for _, dead := range slices.Sorted(maps.Keys(by)) {
-		fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s answers no probe of %s: it gets no new connections "+
-			"from there", dead, strings.Join(by[dead], ", "))))
-	}
-}
-
 // frozenCode returns the exit code of a command that shows a cluster with a frozen host, or nil.
 func frozenCode(all []pando.HostStatus) error {
 	for _, h := range all {

@@ -1,0 +1,74 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/agent/room"
+)
+
+// newRoom returns the guard of the disk with the volumes, or nil.
+func newRoom(a *Agent) *room.Guard {
+	if a.Disk == nil {
+		return nil
+	}
+	return room.New(room.Config{Host: a.Host.Name, Disk: a.Disk, Held: a.heldVolumes,
+		End: a.outgrew, Clock: a.Clock, Log: a.Log})
+}
+
+// heldVolumes returns the volumes that programs of this host may write.
+func (a *Agent) heldVolumes() (out []room.Held) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, r := range a.everyRunner() {
+		if !r.shown.runs {
+			continue
+		}
+		spec, _ := a.world.SpecOf(r.service, r.shown.inst.Revision)
+		out = append(out, room.HeldBy(r.shown.inst, spec)...)
+	}
+	return out
+}
+
+// outgrew makes an instance fail because of its volumes.
+func (a *Agent) outgrew(i pando.InstanceID, reason string) {
+	if r, err := a.crews.runner(i); err == nil {
+		r.post(outgrown{reason})
+	}
+}
+
+// admitVolumes returns why the volumes of an instance keep it from a start, or nil.
+func (a *Agent) admitVolumes(ctx context.Context, i pando.Instance, spec pando.Spec) error {
+	if a.room == nil {
+		return nil
+	}
+	return a.room.Admit(ctx, room.HeldBy(i, spec))
+}
+
+// outgrownStopMax is how long a program may take to end that fills the disk, whatever its spec says.
+const outgrownStopMax = 2 * time.Second
+
+// stopWrites makes an instance fail and ends its program, also while it stops in its own time.
+func (r *runner) stopWrites(why string) {
+	r.fail(why, nil)
+	box := r.box
+	if box == nil || r.exited != nil {
+		return
+	}
+	r.a.spawn(func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, outgrownStopMax)
+		defer cancel()
+		if err := box.Stop(ctx); err != nil && ctx.Err() == nil {
+			r.a.Log.Error("end an instance that fills the disk", "instance", r.id, "error", err)
+		}
+	})
+}
+
+// mayWrite returns why this host takes no more data of an instance, or nil.
+func (a *Agent) mayWrite() error {
+	if a.room == nil {
+		return nil
+	}
+	return a.room.MayWrite()
+}
