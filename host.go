@@ -342,6 +342,8 @@ type HostStatus struct {
 	State  HostState `json:"state"`
 	Server bool      `json:"server"` // it runs the server
 	Leads  bool      `json:"leads"`  // its server decides for the cluster
+	// ServerSilent means that its server does not answer the server that was asked.
+	ServerSilent bool `json:"server_silent,omitempty"`
 	// Rights of its operators beyond those of every member.
 	Rights map[Right]Granting `json:"rights,omitempty"`
 	// Given are the grants of its owner, with the newest change of each.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/spec/span"
 )
 
 // These times govern how an instance leaves.
@@ -142,7 +143,7 @@ func (r *leave) drainEnds(i pando.Instance) (ends []drainEnd) {
 		end(leaveBy, "its host leaves")
 	}
 	if limit := r.spec().DrainSecondsMax; limit > 0 {
-		end(r.ordered.Add(pando.Seconds(limit)), "drain_max of %s was over", pando.Seconds(limit))
+		end(r.ordered.Add(pando.Seconds(limit)), "drain_max of %s was over", span.Seconds(limit))
 	}
 	if i.EndNow {
 		end(r.ordered, "an operator ended the drain")

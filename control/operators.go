@@ -15,6 +15,7 @@ import (
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
 	"pando.run/pando/spec"
+	"pando.run/pando/spec/span"
 	"pando.run/pando/world"
 )
 
@@ -395,7 +396,7 @@ func (c *operators) Pin(
 		reason := fmt.Sprintf("%d instances until further notice", n)
 		if keep > 0 {
 			svc.Pin.Until = now.Add(keep)
-			reason = fmt.Sprintf("%d instances for %s", n, keep)
+			reason = fmt.Sprintf("%d instances for %s", n, span.Text(keep))
 		}
 		return &pando.Decision{Kind: pando.DecidedPin, By: by, Reason: reason,
 			Inputs: map[string]float64{"instances": float64(n)}}, nil

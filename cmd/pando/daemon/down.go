@@ -78,7 +78,7 @@ func Down(out *cli.Output) *cobra.Command {
 	c.Flags().BoolVar(&purges, "purge", false,
 		"also delete services, secrets, states, logs, functions and bills")
 	c.Flags().BoolVar(&volumes, "volumes", false, "with --purge: also delete the volumes")
-	c.Flags().DurationVar(&drain, "drain", 10*time.Second, "time for open connections to end")
+	cli.DurationVar(c.Flags(), &drain, "drain", 10*time.Second, "time for open connections to end")
 	c.Flags().BoolVar(&now, "now", false, "kill instances at once")
 	c.Flags().BoolVar(&force, "force", false, "also end a server that the others need")
 	c.MarkFlagsMutuallyExclusive("drain", "now")

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -102,7 +103,7 @@ func (m machine) dialOwn(ctx context.Context, p *place) (*etcd.Registry, error) 
 	return etcd.Dial(ctx, "unix://"+live.store(), nil)
 }
 
-// answerWait is the time that a server has to accept a connection.
+// answerWait is the time that a server has to answer.
 const answerWait = time.Second
 
 // lookServers returns the servers and asks each whether it answers. It returns the servers that are
@@ -164,17 +165,30 @@ func asked(ctx context.Context, own string, known []etcd.Peer) []server {
 		if all[n].Answers {
 			continue
 		}
-		asking.Go(func() {
-			d := net.Dialer{Timeout: answerWait}
-			c, err := d.DialContext(ctx, "tcp", k.Address)
-			if err == nil {
-				c.Close()
-			}
-			all[n].Answers = err == nil
-		})
+		asking.Go(func() { all[n].Answers = serverAnswers(ctx, k.Address) })
 	}
 	asking.Wait()
 	return all
+}
+
+// serverAnswers reports whether the server at an address takes part in a handshake. The kernel of a
+// stopped server accepts connections too.
+func serverAnswers(ctx context.Context, at string) bool {
+	ctx, cancel := context.WithTimeout(ctx, answerWait)
+	defer cancel()
+	// Nothing is sent or believed, and the caller only counts servers.
+	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}
+	c, err := d.DialContext(ctx, "tcp", at)
+	if err == nil {
+		c.Close()
+	}
+	remote, ok := errors.AsType[*net.OpError](err)
+	return err == nil || ok && remote.Op == "remote error" // such as its demand for a certificate
+}
+
+// answersAt reports whether the server of a host answers.
+func answersAt(ctx context.Context, host netip.Addr) bool {
+	return serverAnswers(ctx, netip.AddrPortFrom(host, storePort).String())
 }
 
 // answers returns the names of the servers that answer.
@@ -210,7 +224,7 @@ func (m machine) addServer() *cobra.Command {
 		},
 	}
 	p.runFlag(c)
-	c.Flags().DurationVar(&keep, "for", time.Hour, "how long a host can become a server by it")
+	cli.DurationVar(c.Flags(), &keep, "for", time.Hour, "how long a host can become a server by it")
 	return m.Flag(c)
 }
 
