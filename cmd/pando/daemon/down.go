@@ -85,10 +85,6 @@ func Down(out *cli.Output) *cobra.Command {
 	return out.Flag(c)
 }
 
-// askAgain is how long a command asks the agent of its host again. An agent starts anew when the
-// server of its host was taken out, and joins the cluster through another one.
-const askAgain = 30 * time.Second
-
 // evacuate drains every instance through the agent, and asks it again while it starts anew. killed
 // means that instances are left, which `pando down` then kills. The cause is printed. An interrupt
 // ends the command.
@@ -128,9 +124,6 @@ func (m machine) evacuate(
 		}
 	}
 }
-
-// askStep is the time between two questions to an agent that starts anew.
-const askStep = 200 * time.Millisecond
 
 // down ends everything on this host. A purge also deletes its files; nil: they stay.
 func (m machine) down(ctx context.Context, p place, drain time.Duration, u *purge) error {

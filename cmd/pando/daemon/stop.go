@@ -20,6 +20,13 @@ var asking = []request{
 	{syscall.SIGKILL, 2 * time.Second},
 }
 
+// askAgain is how long a command asks the agent of its host again. An agent starts anew when the
+// server of its host was taken out, and joins the cluster through another one.
+const askAgain = 30 * time.Second
+
+// askStep is the time between two questions to an agent that starts anew.
+const askStep = 200 * time.Millisecond
+
 // request is a signal and the time that it has to work.
 type request struct {
 	signal syscall.Signal
