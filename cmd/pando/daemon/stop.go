@@ -37,14 +37,14 @@ type request struct {
 func (m machine) stopDaemon(
 	ctx context.Context, p place, role string, requests []request, logsGo bool,
 ) error {
-	_, err := m.endDaemon(ctx, p, role, requests, logsGo)
+	_, err := endDaemon(ctx, m, p, role, requests, logsGo)
 	return err
 }
 
 // endDaemon ends a daemon. If that took force, it prints a warning and returns true. logsGo means
 // that the folder of the daemon's log is about to be deleted.
-func (m machine) endDaemon(
-	ctx context.Context, p place, role string, requests []request, logsGo bool,
+func endDaemon(
+	ctx context.Context, m machine, p place, role string, requests []request, logsGo bool,
 ) (forced bool, err error) {
 	if has, err := p.unitEnds(ctx, role); has && err != nil {
 		return forced, fmt.Errorf("stop the %s: %w", role, err)
