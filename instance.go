@@ -278,6 +278,15 @@ type Link struct {
 	OfHost  bool    // its program has the network of the host instead
 }
 
+// Outbound shares among tenants what a host has for the connections that instances open to other
+// machines. driver/nftables implements it. Each method may take milliseconds.
+type Outbound interface {
+	// Charge makes a tenant pay for the connections of a link.
+	Charge(l Link, t Tenant) error
+	// Forget ends that. The addresses of the link may have another tenant next.
+	Forget(l Link) error
+}
+
 // SandboxEventKind is the kind of a sandbox event.
 type SandboxEventKind string
 
@@ -384,6 +393,9 @@ type Image struct {
 	Inside bool `json:"inside,omitempty"`
 	// Gave lists the words of the spec that come from the configuration of the image.
 	Gave []string `json:"gave,omitempty"`
+	// Prove: its registry has to send each blob to this host once, also one that is here for another
+	// image. An agent sets it for the images of tenants.
+	Prove bool `json:"-"`
 }
 
 // Bundle is a folder that a deploy sends to the hosts with the program. Instances see it read-only,
@@ -502,6 +514,9 @@ type Images interface {
 	// Pull brings the layers of a resolved image to this host: from one of the hosts if it has them,
 	// else from the registry. It returns at once if they are here.
 	Pull(ctx context.Context, i Image, from []Host) error
+	// Proven reports whether the repository of an image has sent every blob of it to this host. The
+	// blobs of other images are here as well, and a manifest that names one is no right to it.
+	Proven(i Image) bool
 	// Root returns the files of an image, and the user that a spec names: a name, a uid or uid:gid.
 	// An empty user is root. ErrNotReady: its layers are not on this host.
 	Root(digest, user string) (ImageRoot, error)

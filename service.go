@@ -238,11 +238,13 @@ const (
 )
 
 // Probe is one check: "tcp 7000", "http GET /ok", "grpc 7000", "udp 53", "ping" or "exec CMD".
-// "http GET :7000/ok" names a port.
+// "http GET :7000/ok" names a port. "https GET /ok -H 'Host: example.org'" is by TLS, with a header.
 type Probe struct {
 	Kind    ProbeKind `json:"kind,omitempty"`
 	Port    uint16    `json:"port,omitempty"`    // tcp, http, grpc, udp; 0: the first target port
-	Path    string    `json:"path,omitempty"`    // http
+	Path    string    `json:"path,omitempty"`    // http; with a query
+	TLS     bool      `json:"tls,omitempty"`     // http: by TLS, with any certificate
+	Headers []string  `json:"headers,omitempty"` // http: "Name: value"
 	Command []string  `json:"command,omitempty"` // exec
 }
 

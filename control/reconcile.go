@@ -307,13 +307,13 @@ func (d *draft) judge() {
 		After: d.after,
 	}
 	if c.Serving < c.Least && len(d.w.Hosts) > 0 {
-		c.Waits = cmp.Or(d.hostless(), d.overdrawn())
+		c.Waits = cmp.Or(d.unlent(), d.hostless(), d.overdrawn())
 		if why, blocked := (berths{d.placer}).berthed(); blocked {
 			c.Waits = cmp.Or(c.Waits, why)
 		}
 	}
 	c.Waits = cmp.Or(c.Waits, d.roomless)
-	if c.Needs = d.unmet(); c.Needs != "" {
+	if c.Needs = d.unmet(); c.Needs != "" || d.unlent() != "" {
 		d.lookAgain(d.now.Add(lifecycle.NeedsLook(d.now.Sub(d.localTime(d.svc.Asked)))))
 	}
 	c.Done = d.done(c.Least)

@@ -147,7 +147,8 @@ var fields = []field{
 		get: func(s pando.Spec) any { return folderTexts(s.Folders) }},
 	{name: "volumes", doc: "Folders that outlive the instances: NAME:PATH, with :ro, :shared or " +
 		":size=20g. Each instance has its own, by its ordinal. A shared volume is one folder of all " +
-		"instances. A tenant's volume without a size has at most 10 GiB.",
+		"instances. :of=SERVICE is the shared volume of another service, on whose host the instances " +
+		"run. A tenant's volume without a size has at most 10 GiB.",
 		example: `["data:/var/lib/valkey:size=20g"]`, kind: volumesKind,
 		set: func(s *pando.Spec, v any) { s.Volumes = v.([]pando.Volume) },
 		get: func(s pando.Spec) any { return volumeTexts(s.Volumes) }},

@@ -58,8 +58,15 @@ func (d *Driver) volumes(spec pando.SandboxSpec, p *program) error {
 			return fmt.Errorf("%w: the server named no ordinal for volume %s; upgrade the server",
 				pando.ErrUnsupported, v.Name)
 		}
-		from := filepath.Join(home, v.Name, v.Part(spec.Instance.Ordinal))
-		if err := makeVolume(from, *p); err != nil {
+		at := home
+		if of := v.Owner(p.Service); of != p.Service {
+			at = filepath.Join(d.Volumes, string(of.Tenant), string(of.Name))
+			if _, err := d.owner(at); err != nil {
+				return fmt.Errorf("keep the volumes of %s: %w", of, err)
+			}
+		}
+		from := filepath.Join(at, v.Name, v.Part(spec.Instance.Ordinal))
+		if err := makeVolume(from, *p, v.Shared); err != nil {
 			return fmt.Errorf("keep volume %s: %w", v.Name, err)
 		}
 		p.Volumes = append(p.Volumes, mounted{From: from, At: v.Path, Shared: v.Shared,
@@ -104,11 +111,11 @@ func ownerOf(info fs.FileInfo) uint32 {
 }
 
 // makeVolume makes the folder of a volume under its final name only once the program's user has it,
-// so that a death on the way leaves none of root.
-func makeVolume(dir string, p program) error {
+// so that a death on the way leaves none of root. Services with several users may share one.
+func makeVolume(dir string, p program, shared bool) error {
 	st, err := os.Lstat(dir)
 	if err == nil {
-		if has := ownerOf(st); has != p.UID {
+		if has := ownerOf(st); has != p.UID && !shared {
 			return fmt.Errorf("%w: its files are of uid %d, and the program runs as uid %d; name the "+
 				"former user in the spec, or `rm -r %s` without those files", pando.ErrRefused, has,
 				p.UID, dir)
