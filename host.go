@@ -257,6 +257,12 @@ type HostDrainStatus struct {
 // HostLeftMax bounds the instances that a HostDrainStatus names.
 const HostLeftMax = 100
 
+// HostWorker is an Operators that serves requests about what runs on hosts.
+type HostWorker interface {
+	// HostWork returns these requests.
+	HostWork() HostOperators
+}
+
 // HostOperators are the requests of operators about what runs on hosts.
 type HostOperators interface {
 	// DrainHost marks a host as drained for the time keep (0: until UndrainHost). A second request

@@ -353,7 +353,6 @@ type Operators interface {
 	RemoveHost(ctx context.Context, h HostName, force bool, by Asker) error
 	RightOperators
 	GrantOperators
-	HostOperators
 	// Watch sends every change to services, instances, intents and decisions after a store revision
 	// (0: from now). It ends with ctx. A last change with Err set reports that history is
 	// compacted.

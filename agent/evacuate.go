@@ -2,9 +2,11 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/world"
 )
 
 // settleMax is the time that an instance may take to merge and end, beyond its drain and its stop.
@@ -23,9 +25,13 @@ const leaveLook = 20 * time.Millisecond
 // and merges their states. The time begins once control has ordered all of them to leave. Leave
 // returns the number of instances that remain. Only a new agent accepts instances again.
 func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err error) {
+	from := func() (bound time.Time) { // connections have the time drain from now on
+		a.leaveBy = a.Clock.Now().Add(drain)
+		return a.leaveBy.Add(settleMax + a.longestStop())
+	}
 	a.mu.Lock()
-	orderBy, ordered := a.Clock.Now().Add(orderWaitMax), false
-	bound := a.leaveFrom(drain)
+	orderBy, begun := a.Clock.Now().Add(orderWaitMax), false
+	bound := from()
 	a.mu.Unlock()
 	writes, cancel := context.WithTimeout(ctx, settleMax)
 	defer cancel()
@@ -36,8 +42,9 @@ func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err e
 	for {
 		a.mu.Lock()
 		host, joined := a.world.Hosts[a.Host.Name]
-		if ordered = ordered || a.ordered(); !ordered && a.Clock.Now().Before(orderBy) {
-			bound = a.leaveFrom(drain)
+		begun = begun || ordered(a.world, a.everyRunner())
+		if !begun && a.Clock.Now().Before(orderBy) {
+			bound = from()
 		}
 		left, changed := len(a.runners), a.changed
 		a.mu.Unlock()
@@ -51,21 +58,12 @@ func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err e
 	}
 }
 
-// leaveFrom gives connections the time drain from now on. It returns when the instances have ended at
-// the latest. The caller holds the lock.
-func (a *Agent) leaveFrom(drain time.Duration) (bound time.Time) {
-	a.leaveBy = a.Clock.Now().Add(drain)
-	return a.leaveBy.Add(settleMax + a.longestStop())
-}
-
-// ordered reports whether every instance here has the order to leave. The caller holds the lock.
-func (a *Agent) ordered() bool {
-	for _, r := range a.everyRunner() {
-		if v, known := a.world.Instances[r.shown.inst.ID]; known && !v.V.Phase.Leaving() {
-			return false
-		}
-	}
-	return true
+// ordered reports whether every instance of some runners has the order to leave.
+func ordered(w *world.World, all []*runner) bool {
+	return !slices.ContainsFunc(all, func(r *runner) bool {
+		v, known := w.Instances[r.shown.inst.ID]
+		return known && !v.V.Phase.Leaving()
+	})
 }
 
 // leavesBy returns the deadline for connections when the host leaves, or zero if it stays.

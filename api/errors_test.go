@@ -106,6 +106,8 @@ func (f failing) Fits(context.Context, pando.ServiceKey) ([]pando.HostFit, error
 
 func (f failing) Hosts(context.Context) ([]pando.HostStatus, error) { return nil, f.err }
 
+func (f failing) HostWork() pando.HostOperators { return f }
+
 func (f failing) DrainHost(
 	context.Context, pando.HostName, time.Duration, pando.Asker,
 ) (pando.HostDrainStatus, error) {

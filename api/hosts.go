@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -12,7 +13,15 @@ import (
 )
 
 // hostsFace serves the operations about what runs on hosts.
-type hostsFace struct{ pando.HostOperators }
+type hostsFace struct{ operators pando.Operators }
+
+// work returns the requests about what runs on hosts.
+func (h hostsFace) work() (pando.HostOperators, error) {
+	if w, ok := behind(h.operators).(pando.HostWorker); ok {
+		return w.HostWork(), nil
+	}
+	return nil, fmt.Errorf("%w: this server moves nothing between hosts", pando.ErrUnsupported)
+}
 
 // routes adds its operations.
 func (h hostsFace) routes(a huma.API) {
@@ -38,7 +47,11 @@ type OneHost struct {
 type drains struct{ Body pando.HostDrainStatus }
 
 func (h hostsFace) show(ctx context.Context, in *struct{ OneHost }) (*drains, error) {
-	st, err := h.HostDrain(ctx, in.Host)
+	work, err := h.work()
+	if err != nil {
+		return nil, err
+	}
+	st, err := work.HostDrain(ctx, in.Host)
 	return &drains{st}, err
 }
 
@@ -56,7 +69,11 @@ func (h hostsFace) drain(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	st, err := h.DrainHost(ctx, in.Host, pando.Seconds(in.Body.ForSeconds), by)
+	work, err := h.work()
+	if err != nil {
+		return nil, err
+	}
+	st, err := work.DrainHost(ctx, in.Host, pando.Seconds(in.Body.ForSeconds), by)
 	return &drains{st}, err
 }
 
@@ -68,7 +85,11 @@ func (h hostsFace) undrain(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	st, err := h.UndrainHost(ctx, in.Host, by)
+	work, err := h.work()
+	if err != nil {
+		return nil, err
+	}
+	st, err := work.UndrainHost(ctx, in.Host, by)
 	return &drains{st}, err
 }
 
@@ -92,7 +113,11 @@ func (h hostsFace) rebalance(ctx context.Context, in *struct {
 		ask.Service = pando.ServiceKey{Tenant: cmp.Or(in.Body.Tenant, pando.DefaultTenant),
 			Name: in.Body.Service}
 	}
-	made, err := h.Rebalance(ctx, ask, by)
+	work, err := h.work()
+	if err != nil {
+		return nil, err
+	}
+	made, err := work.Rebalance(ctx, ask, by)
 	return &struct{ Body pando.Rebalance }{made}, err
 }
 

@@ -69,6 +69,7 @@ type Control struct {
 	*bills
 	*confirmations
 	counters *counters
+	work     *hostwork
 	// asks holds asks that agents brought themselves and that wait for a decision.
 	asks  map[pando.ServiceKey][]*ask
 	door  scale.Door // the lock of the view guards it
@@ -98,8 +99,9 @@ func New(c Config) *Control {
 	v := newView(c)
 	n := &counters{view: v}
 	o := &operators{view: v, creating: make(chan struct{}, 1), most: pando.ServicesMax}
+	m := &members{view: v}
 	return &Control{
-		view: v, counters: n, streams: newStreams(v, n), members: &members{view: v},
+		view: v, counters: n, work: &hostwork{v, m, o}, streams: newStreams(v, n), members: m,
 		operators: o, volumes: &volumes{o}, recoveries: &recoveries{o},
 		secrets: &secrets{o, &auditor{v}}, snapshots: &snapshots{o}, moves: &moves{o},
 		tenants: &tenants{o},
@@ -174,7 +176,7 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 	for {
 		c.switchLayout(ctx, fence, world.CurrentLayout())
 		c.decideAll(ctx, fence)
-		next := min(c.liftDrains(ctx, fence), c.markDue())
+		next := min(c.work.liftDrains(ctx, fence), c.markDue())
 		scaler.step(ctx, fence)
 		if c.isDirty() {
 			next = 0

@@ -72,7 +72,7 @@ func (tb *table) trickle() {
 
 // left returns what is left on a host.
 func (tb *table) left(h pando.HostName) pando.HostDrainStatus {
-	c := &members{view: &view{Config: Config{Clock: stalled{tb.now}, IDs: tb.ids}, world: tb.w}}
+	c := &hostwork{v: &view{Config: Config{Clock: stalled{tb.now}, IDs: tb.ids}, world: tb.w}}
 	st, err := c.HostDrain(tb.t.Context(), h)
 	if err != nil {
 		tb.t.Fatal(err)
@@ -333,7 +333,7 @@ func TestTheMarksOfOperatorsOutliveARenewalAndADrainEndsInTime(t *testing.T) {
 		if _, err := l.Admit(t.Context(), own, true, nil); err != nil {
 			t.Fatal(err)
 		}
-		_, err := l.DrainHost(t.Context(), "h1", time.Hour, by)
+		_, err := l.HostWork().DrainHost(t.Context(), "h1", time.Hour, by)
 		if err := errors.Join(err, l.SetGrant(t.Context(), "h1", "device=kvm", true, by),
 			l.SetRight(t.Context(), "h1", pando.RightExec, true, by)); err != nil {
 			t.Fatal(err)
@@ -347,18 +347,18 @@ func TestTheMarksOfOperatorsOutliveARenewalAndADrainEndsInTime(t *testing.T) {
 		}
 		time.Sleep(59 * time.Minute)
 		synctest.Wait()
-		st, err := l.HostDrain(t.Context(), "h1")
+		st, err := l.HostWork().HostDrain(t.Context(), "h1")
 		if err != nil || st.Drain == nil || st.Drain.By.Name != "ann" {
 			t.Errorf("it has ended early: %+v (%v)", st, err)
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if st, err = l.HostDrain(t.Context(), "h1"); err != nil || st.Drain != nil {
+		if st, err = l.HostWork().HostDrain(t.Context(), "h1"); err != nil || st.Drain != nil {
 			t.Errorf("it has not ended: %+v (%v)", st.Drain, err)
 		}
 		for _, do := range []func() error{
-			func() error { _, err := l.DrainHost(t.Context(), "other", 0, by); return err },
-			func() error { _, err := l.UndrainHost(t.Context(), "other", by); return err },
+			func() error { _, err := l.HostWork().DrainHost(t.Context(), "other", 0, by); return err },
+			func() error { _, err := l.HostWork().UndrainHost(t.Context(), "other", by); return err },
 		} {
 			if err := do(); !errors.Is(err, pando.ErrNotFound) {
 				t.Errorf("another host: %v", err)

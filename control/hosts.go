@@ -38,7 +38,7 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 	for name, h := range all {
 		h.Instances = c.world.CountOn(name)
 		if h.Drain != nil {
-			h.Staying = stayingText(c.hostDrain(c.world.Members[name].V))
+			h.Staying = stayingText(hostDrain(c.view, c.world.Members[name].V))
 		}
 		all[name] = h
 	}

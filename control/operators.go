@@ -146,7 +146,7 @@ func (c *operators) deploy(
 		return pando.Txn{}, err
 	}
 	if known, ok := w.SpecOf(key, svc.Target); ok && sameSpec(known, r.Spec) {
-		return c.nothing(w, key, by, now,
+		return nothing(c.IDs, w, key, by, now,
 			fmt.Sprintf("revision %d is this spec already", svc.Target)), nil
 	}
 	if cycle := needsCycle(w, r.Spec); cycle != "" {
@@ -335,14 +335,14 @@ func asSent(s pando.Spec) pando.Spec {
 const nothingsKept = 20
 
 // nothing records a request that needed no change, so that a later repetition changes nothing.
-func (c *operators) nothing(
-	w *world.World, key pando.ServiceKey, by pando.Asker, now time.Time, reason string,
+func nothing(
+	ids pando.IDs, w *world.World, key pando.ServiceKey, by pando.Asker, now time.Time, reason string,
 ) pando.Txn {
 	if by.Request == "" {
 		return pando.Txn{}
 	}
 	t := pando.Txn{Put: []pando.Stored{pando.Decision{
-		ID: c.IDs.Sequential(now), Service: key, Kind: pando.DecidedNothing, By: by, Reason: reason,
+		ID: ids.Sequential(now), Service: key, Kind: pando.DecidedNothing, By: by, Reason: reason,
 		At: now,
 	}}}
 	before := slices.DeleteFunc(w.DecisionsOf(key),
@@ -448,7 +448,7 @@ func (c *operators) edit(ctx context.Context, s pando.ServiceKey, by pando.Asker
 			return pando.Txn{}, err
 		}
 		if d == nil {
-			return c.nothing(w, s, by, now, "it was so already"), nil
+			return nothing(c.IDs, w, s, by, now, "it was so already"), nil
 		}
 		d.ID, d.Service, d.At = c.IDs.Sequential(now), s, now
 		return pando.Txn{If: []pando.Condition{old.If()}, Put: []pando.Stored{svc, *d}}, nil

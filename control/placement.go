@@ -50,7 +50,7 @@ func (p *placer) home() pando.HostName {
 	}
 	t.Copies = s.StateCopies > 1 && len(s.Volumes) == 0 // a volume has no copy
 	st := p.standing(t.Home)
-	t.Takes, t.Breaks = st.Here && !st.Leaving && p.target() == "", st.Unfit != ""
+	t.Takes, t.Breaks = st.Here && !st.Leaving && target(p) == "", st.Unfit != ""
 	t.Runs = p.crew.counts[t.Home].Present > 0
 	if head, ok := p.w.Heads[p.svc.ServiceKey]; ok {
 		t.Pushed, t.Head = true, head.V.Host
@@ -293,7 +293,7 @@ func (p *placer) wish(
 }
 
 // target returns the host to which a shift moves the next instance, or "".
-func (p *placer) target() pando.HostName {
+func target(p *placer) pando.HostName {
 	s := p.svc.Shift
 	if s == nil || !takesNew(p.w, s.To) {
 		return ""
@@ -312,7 +312,7 @@ func (p *placer) choose(
 	if why := p.waits(); why != "" {
 		return pando.Host{}, "", fmt.Errorf("%w: %s", pando.ErrNoRoom, why)
 	}
-	home := cmp.Or(volumes, p.target(), p.home())
+	home := cmp.Or(volumes, target(p), p.home())
 	h, why, err := lifecycle.Place(p.choices(home), p.wish(s, home, fellows))
 	if err != nil {
 		return h, why, err

@@ -120,8 +120,8 @@ func TestARebalancePlansWhatMayMove(t *testing.T) {
 			tb.put(pando.Instance{ID: "other-1", Service: pando.DefaultService("other"), Host: "h1",
 				Phase: pando.PhaseInRotation})
 		}
-		v := &view{Config: Config{Clock: stalled{tb.now}, IDs: tb.ids}, world: tb.w}
-		out, steps := v.rebalance(pando.RebalanceAsk{})
+		v := &hostwork{v: &view{Config: Config{Clock: stalled{tb.now}, IDs: tb.ids}, world: tb.w}}
+		out, steps := v.plan(pando.RebalanceAsk{})
 		if len(out.Next) != c.moves || len(out.Moving) != 0 {
 			t.Errorf("%s: the plan is %+v", name, out)
 			continue
@@ -130,7 +130,7 @@ func TestARebalancePlansWhatMayMove(t *testing.T) {
 			continue
 		}
 		tb.shift(steps[0].Shift)
-		if out, _ = v.rebalance(pando.RebalanceAsk{}); len(out.Next) != 0 || len(out.Moving) != 1 ||
+		if out, _ = v.plan(pando.RebalanceAsk{}); len(out.Next) != 0 || len(out.Moving) != 1 ||
 			out.Moving[0].To != steps[0].To {
 			t.Errorf("%s: in progress it is %+v", name, out)
 		}

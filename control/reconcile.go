@@ -87,7 +87,7 @@ func (d *draft) hold(spec pando.Spec) {
 	if (ordinals{d}).shed(r) {
 		return
 	}
-	r = d.withMovers(r)
+	r = depart(d).widened(r)
 	if d.spreads() || d.svc.Renew != nil {
 		r.Most += swapping(d.reachable())
 	}
@@ -104,9 +104,9 @@ func (d *draft) hold(spec pando.Spec) {
 			lifecycle.Strangers(d.reachable(), d.serving(), alike(d.ledger, d.serving()))))
 	}
 	d.renew()
-	d.leaveHosts()
+	depart(d).step()
 	d.even()
-	d.bringHome(r)
+	depart(d).bringHome(r)
 }
 
 // restored returns the range of a service whose last rollout did not finish: the number that it had
@@ -302,7 +302,7 @@ func (d *draft) judge() {
 	}
 	c := lifecycle.Case{
 		Removing: d.svc.Removing, Left: len(d.crew.all) + len(d.parts),
-		Serving: d.count().Serving + d.servingElsewhere(),
+		Serving: d.count().Serving + depart(d).servingElsewhere(),
 		Least:   d.bounds().Least, Current: d.svc.Current, Target: d.svc.Target, Reason: d.svc.Reason,
 		After: d.after,
 	}
@@ -332,7 +332,7 @@ func (d *draft) judge() {
 		d.putRevision(d.svc.Target, pando.RevisionCurrent, "the first to serve")
 	}
 	d.svc.Phase, d.svc.Reason = j.Phase, j.Reason
-	if why := d.failingReplacement(); why != "" && j.Phase == pando.ServiceServing {
+	if why := depart(d).failing(); why != "" && j.Phase == pando.ServiceServing {
 		d.svc.Reason += "; " + why
 	}
 }

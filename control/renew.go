@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -8,6 +9,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/lifecycle"
+	"pando.run/pando/scale"
 )
 
 // Restart implements pando.Operators. The mark in the service's record names the instances that
@@ -84,7 +86,7 @@ func (c *operators) beginRestart(
 // due returns the instances that a restart has still to replace.
 func (d *draft) due() (out []pando.Instance) {
 	for _, i := range d.crew.all {
-		if d.restarts(i) {
+		if restarts(d.w, d.svc, i) {
 			out = append(out, i)
 		}
 	}
@@ -175,12 +177,335 @@ func (d *draft) renewStartFirst(due []pando.Instance, why string) {
 	}
 }
 
-// replacementFails begins the part of a service's reason about a replacement that fails.
-const replacementFails = "its replacement fails"
+// relieve drains the instances that others have replaced.
+func (d *draft) relieve() {
+	for _, i := range slices.Clone(d.reachable()) {
+		if i.Replaces == "" || i.Phase != pando.PhaseInRotation {
+			continue
+		}
+		o, ok := d.crew.get(i.Replaces)
+		if !ok || !o.Capacity() || d.full() {
+			continue
+		}
+		why, asked := "the spread becomes even", true
+		switch {
+		case d.svc.Renew != nil:
+			why = "an operator restarts the service"
+		case depart(d).moves(o):
+			why = depart(d).reason(o)
+		default:
+			asked = false
+		}
+		if asked && !depart(d).healthy(i) {
+			continue
+		}
+		d.drain(o.ID, fmt.Sprintf("%s takes its place: %s", i.ID, why))
+	}
+}
 
-// failingReplacement returns how the instance fails that is to take the place of another one, again
+// swapping returns how many instances are on their way to replace another one, which still counts.
+func swapping(all []pando.Instance) (n int) {
+	counts := map[pando.InstanceID]bool{}
+	for k := range all {
+		counts[all[k].ID] = all[k].Capacity()
+	}
+	for k := range all {
+		if i := &all[k]; i.Replaces != "" && counts[i.ID] && counts[i.Replaces] {
+			n++
+		}
+	}
+	return n
+}
+
+// departure moves instances of a service away from hosts that they have to leave: drained ones, and
+// the loaded one of a shift.
+type departure struct{ d *draft }
+
+// depart returns the departure of a decision.
+func depart(d *draft) departure { return departure{d} }
+
+// step takes the next step away from drained hosts, and of a shift. Instances of a service that spreads are
+// replaced one by one, as a restart does it. A service with a home moves as a whole: its first
+// instance elsewhere moves the home, hold fills the new home up, and bringHome drains what is left.
+// A service that stops first loses an instance before another one starts. What cannot move stays.
+func (p departure) step() {
+	d := p.d
+	due := p.due()
+	p.endShift(due)
+	if len(due) == 0 || d.svc.Renew != nil { // a restart starts elsewhere too
+		return
+	}
+	if o := p.obstacle(due[0].Host); o.why != "" {
+		p.note(due[0].Host, o)
+		return
+	}
+	if d.newest().Place.Spread == "" && d.home() != "" {
+		return // it has moved: hold and bringHome do the rest
+	}
+	serving := due[:0]
+	for _, i := range due {
+		switch {
+		case i.Phase.TakesFlows() && !i.Warm:
+			serving = append(serving, i)
+		case !d.full():
+			d.takeForRestart(i, p.reason(i)+", and it serves nobody")
+		}
+	}
+	if len(serving) == 0 {
+		return
+	}
+	why := p.reason(serving[0])
+	switch {
+	case d.newest().Ordinals() || d.stopFirst():
+		d.renewStopFirst(serving, why+": it ends before another one starts in its place")
+	case d.spreads():
+		d.renewStartFirst(serving, why)
+	case d.mayStart(d.serving(), d.count().Capacity+1) && !d.full():
+		d.placeNew(d.grant(pando.VerbReplicate, fmt.Sprintf("in place of %s: %s", serving[0].ID, why)),
+			d.serving(), d.role(), false)
+	}
+}
+
+// reason returns why an instance leaves its host.
+func (p departure) reason(i pando.Instance) string {
+	d := p.d
+	if s := d.svc.Shift; s.Moves(i) && !drained(d.w, i.Host) {
+		return fmt.Sprintf("%s is less loaded than its host %s", s.To, i.Host)
+	}
+	return fmt.Sprintf("its host %s is drained", i.Host)
+}
+
+// moves reports whether an instance has to leave its host.
+func (p departure) moves(i pando.Instance) bool {
+	d := p.d
+	return drained(d.w, i.Host) || d.svc.Shift.Moves(i)
+}
+
+// due returns the instances of the service that have to leave their hosts and have not begun to.
+func (p departure) due() (out []pando.Instance) {
+	d := p.d
+	if len(d.w.Drained) == 0 && d.svc.Shift == nil || d.svc.Removing {
+		return nil
+	}
+	for _, i := range d.crew.all {
+		if p.moves(i) && d.here(i.Host) && i.Phase.May(pando.PhaseDraining) &&
+			(i.Warm || i.Capacity()) {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// obstacle is why an instance is still on a drained host.
+type obstacle struct {
+	why   string // "": it may leave now
+	stays bool   // nothing changes that but an operator
+}
+
+// obstacle returns what keeps the service on a drained host.
+func (p departure) obstacle(h pando.HostName) obstacle {
+	d := p.d
+	s := d.newest()
+	_, pushed := d.w.Heads[d.svc.ServiceKey]
+	pending := fmt.Sprintf("`pando why %s --pending` explains each host", d.svc.ServiceKey)
+	switch {
+	case s.Stateful():
+		return obstacle{fmt.Sprintf("the volumes of its ordinals are on %s", h), true}
+	case len(s.Volumes) > 0:
+		return obstacle{fmt.Sprintf("its volumes are on %s", h), true}
+	case d.keeper.Host != "" && d.home() != "" && drained(d.w, d.keeper.Host):
+		return obstacle{fmt.Sprintf("no other host has a whole copy of its state yet; %s", pending), false}
+	case d.keeper.Host == "" && (pushed || len(s.State) > 0):
+		return obstacle{fmt.Sprintf("its state is on %s; `state: {copies: 2}` in its spec lets it move",
+			h), true}
+	case d.rolling() && d.svc.Paused():
+		return obstacle{fmt.Sprintf("its rollout is paused; `pando rollout resume %s` continues it",
+			d.svc.ServiceKey), true}
+	case d.rolling():
+		return obstacle{"its rollout comes first", false}
+	case len(d.fitting()) == 0:
+		return obstacle{"no other host takes its instances; " + pending, true}
+	}
+	if why := d.waits(); why != "" {
+		return obstacle{why, false}
+	}
+	spec, known := d.spec(d.serving())
+	if !known {
+		return obstacle{"the spec of its revision has not arrived", false}
+	}
+	home := cmp.Or(target(d.placer), d.home())
+	_, _, err := lifecycle.Place(d.choices(home), d.wish(spec, home, d.fellows(d.serving(), false)))
+	if err != nil {
+		return obstacle{err.Error(), true}
+	}
+	return obstacle{}
+}
+
+// note records once per drain that the service stays on a drained host.
+func (p departure) note(h pando.HostName, o obstacle) {
+	d := p.d
+	if !o.stays || !drained(d.w, h) {
+		d.lookAgain(d.now.Add(roomLook)) // no event reports the end of some obstacles
+		return
+	}
+	reason := fmt.Sprintf("it stays on %s, which is drained since %s: %s", h,
+		d.w.Members[h].V.Drain.At.UTC().Format(time.RFC3339), o.why)
+	if !slices.ContainsFunc(d.decisions, func(v pando.Decision) bool { return v.Reason == reason }) {
+		d.record(pando.DecidedHostDrain, "", reason, nil)
+	}
+	d.lookAgain(d.now.Add(roomLook))
+}
+
+// movers returns the number of instances that have to be at a new home before those on a drained
+// host leave: as many as serve there.
+func (p departure) movers() (n int) {
+	d := p.d
+	home := d.home()
+	if home == "" || drained(d.w, home) {
+		return 0
+	}
+	for _, i := range p.due() {
+		if i.Host != home && i.Capacity() {
+			n++
+		}
+	}
+	return n
+}
+
+// servingElsewhere returns the number of instances that serve on a host that the service leaves, and
+// do not count at its new home.
+func (p departure) servingElsewhere() (n int) {
+	d := p.d
+	if p.movers() == 0 {
+		return 0
+	}
+	home := d.home()
+	for _, i := range p.due() {
+		if i.Host != home && i.Phase.TakesFlows() && !i.Warm {
+			n++
+		}
+	}
+	return n
+}
+
+// widened returns the range of a service that moves from a drained host.
+func (p departure) widened(r scale.Range) scale.Range {
+	if n := min(p.movers(), r.Most); n > r.Least {
+		r.Least, r.Why = n, fmt.Sprintf("%d on the host that it leaves", n)
+	}
+	return r
+}
+
+// bringHome drains the instances outside the home, once the home serves. Those on a drained host
+// serve meanwhile, so they wait until as many are healthy at home.
+func (p departure) bringHome(r scale.Range) {
+	d := p.d
+	home := d.home()
+	if home == "" || d.count().Serving < r.Least {
+		return
+	}
+	leavers := leased(d.w, d.crew.all)
+	if p.movers() > 0 && !p.healthyAtHome() {
+		leavers = slices.DeleteFunc(slices.Clone(leavers),
+			func(i pando.Instance) bool { return p.moves(i) })
+	}
+	d.drainAll(lifecycle.BringHome(leavers, home, func(i pando.Instance) string {
+		if !p.moves(i) {
+			return ""
+		}
+		return p.reason(i)
+	}))
+}
+
+// healthyAtHome reports whether every instance that counts has been in rotation for as long as a
+// rollout wants it.
+func (p departure) healthyAtHome() bool {
+	d := p.d
+	for _, i := range d.reachable() {
+		if !i.Capacity() || i.Warm {
+			continue
+		}
+		if i.Phase != pando.PhaseInRotation || !p.healthy(i) {
+			return false
+		}
+	}
+	return true
+}
+
+// healthy reports whether an instance has been in rotation for as long as a rollout wants it. If
+// not, it schedules another look.
+func (p departure) healthy(i pando.Instance) bool {
+	d := p.d
+	spec, _ := d.spec(i.Revision)
+	at := d.local(i).Since.Add(pando.Seconds(spec.Rollout.HealthySeconds))
+	if d.now.Before(at) {
+		d.lookAgain(at)
+		return false
+	}
+	return true
+}
+
+// endShift ends the shift of the service once none of its instances has to leave by it, or if it
+// cannot go on. What already runs on the other host stays there.
+func (p departure) endShift(due []pando.Instance) {
+	d := p.d
+	s := d.svc.Shift
+	if s == nil {
+		return
+	}
+	left := slices.IndexFunc(due, s.Moves)
+	why := ""
+	switch {
+	case left < 0:
+		why = fmt.Sprintf("the move from %s to %s is complete", s.From, s.To)
+	case !takesNew(d.w, s.To):
+		why = fmt.Sprintf("the move to %s is given up: that host takes no new instances", s.To)
+	default:
+		o := p.obstacle(s.From)
+		if o.why == "" || !o.stays {
+			o.why = d.failing(max(1, d.bounds().Least))
+		}
+		if o.why == "" {
+			return
+		}
+		why = fmt.Sprintf("the move to %s is given up: %s", s.To, o.why)
+	}
+	d.svc.Shift = nil
+	d.record(pando.DecidedMove, "", why, nil)
+}
+
+// left returns why an instance is still on a drained host, and whether it stays there. d is
+// nil for an instance without a service.
+func (p departure) left(i pando.Instance) (why string, stays bool) {
+	d := p.d
+	switch {
+	case d == nil:
+		return "its service has no record", false
+	case i.Phase.Leaving() || !i.Phase.May(pando.PhaseDraining):
+		return cmp.Or(i.Waits, "it is "+string(i.Phase)), false
+	case i.Run != nil:
+		return fmt.Sprintf("run %d ends by itself; `pando runs %s --end %[1]d` ends it now",
+			i.Run.Number, i.Service), false
+	case d.svc.Removing:
+		return "its service is being removed", false
+	case !d.here(i.Host):
+		return "its host is away: it leaves when the host is back", true
+	case !drained(d.w, i.Host):
+		return "its host is not drained", false
+	}
+	if o := p.obstacle(i.Host); o.why != "" {
+		return o.why, o.stays
+	}
+	if why := p.failing(); why != "" {
+		return why, false
+	}
+	return "another one starts in its place", false
+}
+
+// failing returns how the instance fails that is to take the place of another one, again
 // and again, with the way out, or "". The other one serves meanwhile, so the service does too.
-func (d *draft) failingReplacement() string {
+func (p departure) failing() string {
+	d := p.d
 	if d.svc.Renew == nil && len(d.w.Drained) == 0 || d.svc.Removing {
 		return ""
 	}
@@ -190,7 +515,7 @@ func (d *draft) failingReplacement() string {
 		}
 		what, end := "", ""
 		switch {
-		case d.restarts(i):
+		case restarts(d.w, d.svc, i):
 			what, end = "the restart of "+string(i.ID)+" waits", fmt.Sprintf(
 				"`pando restart %s --cancel` ends the restart", d.svc.ServiceKey)
 		case drained(d.w, i.Host):
@@ -212,14 +537,3 @@ func (d *draft) failingReplacement() string {
 
 // failuresNamed is the number of failures of a replacement from which they are shown.
 const failuresNamed = 2
-
-// restarts reports whether a restart has still to replace an instance.
-func (d *draft) restarts(i pando.Instance) bool {
-	r := d.svc.Renew
-	if r == nil {
-		return false
-	}
-	created := d.w.CreatedOf(i.Key())
-	return created != 0 && created <= r.Before && (i.Warm || i.Capacity()) &&
-		(len(r.Only) == 0 || slices.Contains(r.Only, i.ID))
-}

@@ -90,7 +90,7 @@ func (c *view) recorded(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 		if _, here := c.world.Hosts[i.Host]; !here && len(c.world.Members) > 0 {
 			is.Away = awayNote(c.left, i.Host)
 		}
-		is.Waits = cmp.Or(is.Waits, c.waitOf(v.V, i))
+		is.Waits = cmp.Or(is.Waits, waitOf(c.world, v.V, i))
 		if i.IP4.IsValid() && len(spec.Ports) > 0 && i.Run == nil {
 			is.Endpoint = netip.AddrPortFrom(i.IP4, spec.Ports[0].Target).String()
 		}
@@ -109,18 +109,16 @@ func (c *view) recorded(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 	return st, true
 }
 
-// waitOf returns what an instance waits for that is to be replaced, or "". The caller holds the lock.
-func (c *view) waitOf(svc pando.Service, i pando.Instance) string {
+// waitOf returns what an instance waits for that is to be replaced, or "".
+func waitOf(w *world.World, svc pando.Service, i pando.Instance) string {
 	if !i.Phase.TakesFlows() || i.Warm {
 		return ""
 	}
-	l := &ledger{w: c.world, svc: svc}
-	restarts := (&draft{placer: &placer{ledger: l}}).restarts(i)
 	what, end := "", ""
 	switch {
-	case restarts:
+	case restarts(w, svc, i):
 		what, end = "waits to be restarted", fmt.Sprintf("`pando restart %s --cancel`", svc.ServiceKey)
-	case drained(c.world, i.Host):
+	case drained(w, i.Host):
 		what = "waits to leave its host, which is drained"
 		end = fmt.Sprintf("`pando hosts undrain %s`", i.Host)
 	default:
@@ -181,4 +179,18 @@ func failuresOf(decisions []pando.Decision) (n int) {
 		}
 	}
 	return n
+}
+
+// replacementFails begins the part of a service's reason about a replacement that fails.
+const replacementFails = "its replacement fails"
+
+// restarts reports whether a restart has still to replace an instance.
+func restarts(w *world.World, svc pando.Service, i pando.Instance) bool {
+	r := svc.Renew
+	if r == nil {
+		return false
+	}
+	created := w.CreatedOf(i.Key())
+	return created != 0 && created <= r.Before && (i.Warm || i.Capacity()) &&
+		(len(r.Only) == 0 || slices.Contains(r.Only, i.ID))
 }

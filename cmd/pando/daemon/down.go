@@ -85,10 +85,6 @@ func Down(out *cli.Output) *cobra.Command {
 	return out.Flag(c)
 }
 
-// askAgain is how long a command asks the agent of its host again. An agent starts anew when the
-// server of its host was taken out, and joins the cluster through another one.
-const askAgain = 30 * time.Second
-
 // evacuate drains every instance through the agent, and asks it again while it starts anew. killed
 // means that instances are left, which `pando down` then kills. The cause is printed. An interrupt
 // ends the command.
@@ -129,9 +125,6 @@ func (m machine) evacuate(
 	}
 }
 
-// askStep is the time between two questions to an agent that starts anew.
-const askStep = 200 * time.Millisecond
-
 // down ends everything on this host. A purge also deletes its files; nil: they stay.
 func (m machine) down(ctx context.Context, p place, drain time.Duration, u *purge) error {
 	killed := false
@@ -148,13 +141,13 @@ func (m machine) down(ctx context.Context, p place, drain time.Duration, u *purg
 		return fmt.Errorf("stop pando: %w", err)
 	}
 	for _, role := range []string{"agent", "server"} {
-		forced, err := m.endDaemon(ctx, p, role, asking, u != nil)
+		forced, err := endDaemon(ctx, m, p, role, asking, u != nil)
 		if err != nil {
 			return fmt.Errorf("stop pando: %w; nothing was removed; repeat `pando down`", err)
 		}
 		killed = killed || forced
 	}
-	if err := m.clear(ctx, p, u); err != nil {
+	if err := clearHost(ctx, m, p, u); err != nil {
 		return fmt.Errorf("stop pando: %w", err)
 	}
 	if u != nil && p.Store.there() {
@@ -174,8 +167,8 @@ func (m machine) down(ctx context.Context, p place, drain time.Duration, u *purg
 	return err
 }
 
-// clear removes what the daemons leave on this host. A purge also deletes its files.
-func (m machine) clear(ctx context.Context, p place, u *purge) error {
+// clearHost removes what the daemons leave on this host. A purge also deletes its files.
+func clearHost(ctx context.Context, m machine, p place, u *purge) error {
 	var errs []error
 	sandboxes, err := openSandboxes(p, nil, nil, slog.New(slog.DiscardHandler))
 	if err == nil {

@@ -247,7 +247,7 @@ func (m machine) removeServer() *cobra.Command {
 			if err := m.dismissServer(c.Context(), &p, args[0]); err != nil {
 				return err
 			}
-			if err := m.awaitAgent(c.Context(), hosts, args[0], before, askAgain); err != nil {
+			if err := awaitAgent(c.Context(), m, hosts, args[0], before, askAgain); err != nil {
 				return err
 			}
 			is := struct {
@@ -276,8 +276,8 @@ func joinedAt(ctx context.Context, hosts listHosts, name string) (at time.Time) 
 
 // awaitAgent waits until the agent of a former server's host has joined again: it starts anew and
 // reaches the cluster by another server. Before is its former join, or zero if it is away.
-func (m machine) awaitAgent(
-	ctx context.Context, hosts listHosts, name string, before time.Time, limit time.Duration,
+func awaitAgent(
+	ctx context.Context, m machine, hosts listHosts, name string, before time.Time, limit time.Duration,
 ) error {
 	if before.IsZero() {
 		return nil

@@ -43,7 +43,7 @@ func TestTheEndOfAServerWaitsForTheAgentOfItsHost(t *testing.T) {
 			limit = time.Millisecond
 		}
 		m := machine{&cli.Output{Env: cli.Env{Stderr: &said}}}
-		err := m.awaitAgent(t.Context(), hosts, "h2", before, limit)
+		err := awaitAgent(t.Context(), m, hosts, "h2", before, limit)
 		if !errors.Is(err, c.err) || asked > 0 != strings.Contains(said.String(), "starts anew") ||
 			c.err == nil && asked != c.asked {
 			t.Errorf("%s: asked %d times: %v: %s", name, asked, err, said.String())

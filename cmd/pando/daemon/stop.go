@@ -20,6 +20,13 @@ var asking = []request{
 	{syscall.SIGKILL, 2 * time.Second},
 }
 
+// askAgain is how long a command asks the agent of its host again. An agent starts anew when the
+// server of its host was taken out, and joins the cluster through another one.
+const askAgain = 30 * time.Second
+
+// askStep is the time between two questions to an agent that starts anew.
+const askStep = 200 * time.Millisecond
+
 // request is a signal and the time that it has to work.
 type request struct {
 	signal syscall.Signal
@@ -30,14 +37,14 @@ type request struct {
 func (m machine) stopDaemon(
 	ctx context.Context, p place, role string, requests []request, logsGo bool,
 ) error {
-	_, err := m.endDaemon(ctx, p, role, requests, logsGo)
+	_, err := endDaemon(ctx, m, p, role, requests, logsGo)
 	return err
 }
 
 // endDaemon ends a daemon. If that took force, it prints a warning and returns true. logsGo means
 // that the folder of the daemon's log is about to be deleted.
-func (m machine) endDaemon(
-	ctx context.Context, p place, role string, requests []request, logsGo bool,
+func endDaemon(
+	ctx context.Context, m machine, p place, role string, requests []request, logsGo bool,
 ) (forced bool, err error) {
 	if has, err := p.unitEnds(ctx, role); has && err != nil {
 		return forced, fmt.Errorf("stop the %s: %w", role, err)

@@ -87,7 +87,7 @@ func TestADaemonThatDoesNotEndIsEndedByForce(t *testing.T) {
 			}
 			var said strings.Builder
 			m := machine{&cli.Output{Env: cli.Env{Stderr: &said}}}
-			forced, err := m.endDaemon(t.Context(), p, "server", requests, logsGo)
+			forced, err := endDaemon(t.Context(), m, p, "server", requests, logsGo)
 			if err != nil || !forced {
 				t.Fatalf("forced: %v: %v", forced, err)
 			}

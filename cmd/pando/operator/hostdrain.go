@@ -20,7 +20,7 @@ import (
 const drainWait = 30 * time.Minute
 
 // drainHost returns `pando hosts drain`.
-func (o *Console) drainHost() *cobra.Command {
+func drainHost(o *Console) *cobra.Command {
 	var keep, within time.Duration
 	wait := true
 	c := &cobra.Command{
@@ -45,7 +45,7 @@ func (o *Console) drainHost() *cobra.Command {
 			}
 			st, err := o.client.Members().DrainHost(c.Context(), h, keep)
 			if err == nil && wait {
-				st, err = o.awaitDrain(c.Context(), st, within)
+				st, err = awaitDrain(c.Context(), o, st, within)
 			}
 			if err != nil {
 				return err
@@ -66,7 +66,7 @@ func (o *Console) drainHost() *cobra.Command {
 }
 
 // undrainHost returns `pando hosts undrain`.
-func (o *Console) undrainHost() *cobra.Command {
+func undrainHost(o *Console) *cobra.Command {
 	return o.Flag(&cobra.Command{
 		Use: "undrain HOST", Short: "let a drained host take new instances again",
 		Long: "End the drain of a host: it takes new instances again. Services that spread become even by\n" +
@@ -90,8 +90,8 @@ func (o *Console) undrainHost() *cobra.Command {
 
 // awaitDrain polls the drain of a host until nothing is left there but what stays. It prints each
 // change of what is left.
-func (o *Console) awaitDrain(
-	ctx context.Context, st pando.HostDrainStatus, limit time.Duration,
+func awaitDrain(
+	ctx context.Context, o *Console, st pando.HostDrainStatus, limit time.Duration,
 ) (pando.HostDrainStatus, error) {
 	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -33,8 +33,8 @@ func Hosts(o *Console) *cobra.Command {
 			return frozenCode(all)
 		},
 	})
-	c.AddCommand(setRight(o, "allow", true), setRight(o, "deny", false), o.removeHost(), o.drainHost(),
-		o.undrainHost())
+	c.AddCommand(setRight(o, "allow", true), setRight(o, "deny", false), o.removeHost(), drainHost(o),
+		undrainHost(o))
 	return c
 }
 

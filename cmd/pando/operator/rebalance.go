@@ -35,7 +35,7 @@ func Rebalance(o *Console) *cobra.Command {
 					return err
 				}
 			}
-			if err := o.rebalance(c.Context(), ask, within); ask.Service.Name != "" {
+			if err := rebalance(c.Context(), o, ask, within); ask.Service.Name != "" {
 				return o.meant(c.Context(), ask.Service, err)
 			} else if err != nil {
 				return err
@@ -54,8 +54,8 @@ type rebalanced struct {
 	DryRun bool                  `json:"dry_run,omitempty"`
 }
 
-func (o *Console) rebalance(
-	ctx context.Context, ask pando.RebalanceAsk, limit time.Duration,
+func rebalance(
+	ctx context.Context, o *Console, ask pando.RebalanceAsk, limit time.Duration,
 ) error {
 	is := rebalanced{Moves: []pando.RebalanceMove{}, DryRun: ask.DryRun}
 	if ask.DryRun {
