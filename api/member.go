@@ -21,7 +21,7 @@ var everyMember = []string{"GET /", "POST /state/", "POST /v1/services/{name}/pi
 // byRight lists the requests that need a right of the member's operators.
 var byRight = map[pando.Right][]string{
 	pando.RightDeploy: {
-		"POST /v1/services", "POST /v1/services/{name}/rollback",
+		"POST /v1/services", "POST /v1/services/{name}/rollback", "POST /v1/services/{name}/restart",
 		"POST /v1/services/{name}/rollout/{step}", "DELETE /v1/services/{name}/rollout/{step}",
 		"POST /v1/images", "DELETE /v1/images/{digest}",
 		"PUT /v1/secrets/{secret}", "DELETE /v1/secrets/{secret}",
@@ -36,7 +36,8 @@ var byRight = map[pando.Right][]string{
 
 // ForMembers serves the operators' API to the other hosts of a cluster. It allows reads, changes of
 // the number of instances, the removal of a service, and the drain and the end of the caller's own
-// membership. Everything else needs a right of the host, so that a captured host starts no program on another.
+// membership. Everything else needs a right of the host, so that a captured host starts no program
+// on another.
 // Values of environments are hidden from hosts that may not deploy (veil.go).
 //
 // asker returns the member in the request's certificate; ok is false without one. Its name is
