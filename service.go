@@ -466,6 +466,7 @@ type Service struct {
 	Asked  time.Time `json:"asked"`           // when the newest spec arrived
 	Trial  *Trial    `json:"trial,omitempty"` // of the rollout in progress, if there is one
 	Renew  *Renewal  `json:"renew,omitempty"` // the restart in progress; nil: none
+	Shift  *Shift    `json:"shift,omitempty"` // the move to a less loaded host in progress; nil: none
 	Book   *RunBook  `json:"book,omitempty"`  // its runs; nil: none so far
 	Roll   *Roll     `json:"roll,omitempty"`  // of a stateful service: its ordinals
 	// Sizes are those of its volumes, also of those that its revisions no longer have.
@@ -481,6 +482,44 @@ type Renewal struct {
 	// Before is the store revision of the newest instance that leaves. Later ones stay.
 	Before StoreRevision `json:"before"`
 	Only   []InstanceID  `json:"only,omitempty"` // none: all instances up to Before
+}
+
+// Shift is a move of instances of a service from a loaded host to another one: others start there
+// before these leave.
+type Shift struct {
+	From HostName `json:"from"`
+	To   HostName `json:"to"`
+	// Instances are those that leave. None: all of them, with the home of the service.
+	Instances []InstanceID `json:"instances,omitempty"`
+}
+
+// Moves reports whether an instance leaves its host by a shift, which may be nil.
+func (s *Shift) Moves(i Instance) bool {
+	return s != nil && i.Host == s.From &&
+		(len(s.Instances) == 0 || slices.Contains(s.Instances, i.ID))
+}
+
+// ShiftsMax bounds the services that a rebalance moves at the same time.
+const ShiftsMax = 4
+
+// RebalanceAsk is the wish of an operator to make the loads of hosts even.
+type RebalanceAsk struct {
+	Service ServiceKey `json:"service,omitzero"` // zero: all services
+	DryRun  bool       `json:"dry_run,omitempty"`
+}
+
+// RebalanceMove is one step of a rebalance.
+type RebalanceMove struct {
+	Service   ServiceKey `json:"service"`
+	Instances int        `json:"instances"`
+	From      HostName   `json:"from"`
+	To        HostName   `json:"to"`
+}
+
+// Rebalance is the progress of a rebalance, or its plan.
+type Rebalance struct {
+	Moving []RebalanceMove `json:"moving"` // in progress
+	Next   []RebalanceMove `json:"next"`   // of a dry run: the steps that would follow, at most 100
 }
 
 // RestartAsk is the wish of an operator to replace the instances of a service.

@@ -9,6 +9,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/agent/branch"
+	"pando.run/pando/spec/span"
 	"pando.run/pando/test/failpoint"
 )
 
@@ -195,7 +196,7 @@ func (r *birth) awaitReady(
 		return atOnce
 	case !now.Before(r.deadline):
 		limit := spec.Health.ReadySecondsMax
-		r.fail(fmt.Sprintf("not ready within %gs: %s", limit, answer), nil)
+		r.fail(fmt.Sprintf("not ready within %s: %s", span.Seconds(limit), answer), nil)
 		return time.Millisecond
 	case !r.wire.connected:
 		return min(retryWait, r.deadline.Sub(now))

@@ -340,7 +340,8 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 		return nil, err
 	}
 	if cold == nil {
-		return d.open(ctx, s, request{Run: &p, Load: load})
+		b, err := d.open(ctx, s, request{Run: &p, Load: load})
+		return b, unseen(p, err)
 	}
 	b, err := thawer{d}.hold(ctx, s, request{Run: &p, Thaw: true})
 	if err != nil {

@@ -170,6 +170,8 @@ func (t forker) fork(f forking, attr *syscall.SysProcAttr) (int, error) {
 	case errors.Is(err, syscall.EACCES):
 		return 0, fmt.Errorf("start %s in %s as uid %d: permission denied; check the permissions of "+
 			"the folder and the file, or set %s in the spec", path, p.Dir, p.UID, p.remedy())
+	case errors.Is(err, syscall.ENOENT):
+		return 0, fmt.Errorf("start %s: %w", path, cmp.Or(absence(p, path), err))
 	case err != nil:
 		return 0, fmt.Errorf("start %s: %w", path, err)
 	}
@@ -280,7 +282,11 @@ func lookPath(p program) (string, error) {
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(p.Dir, path)
 		}
-		return path, runnable(path)
+		err := runnable(path)
+		if at, _ := target(path); errors.Is(err, pando.ErrNotFound) && at != path {
+			err = cmp.Or(absence(p, path), err)
+		}
+		return path, err
 	}
 	search := ""
 	for _, v := range p.Env {
@@ -302,7 +308,7 @@ func runnable(path string) error {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: there is no program %s; check `command` and `working_dir` in the spec "+
+		return fmt.Errorf("%w: "+noProgram+" %s; check `command` and `working_dir` in the spec "+
 			"(an instance sees the system's folders, and of others those in `folders`)",
 			pando.ErrNotFound, path)
 	case info.IsDir():
