@@ -235,6 +235,9 @@ func carry(root int, dir string, owner uint32) error {
 	return unix.MoveMount(from, "", to, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 }
 
+// resolvBytesMax bounds resolv.conf. Resolvers read no more of it.
+const resolvBytesMax = 16 << 10
+
 // supply puts the instance's sockets and its name server into an image, and a /tmp if it has none.
 func (s *shim) supply(root int, owner uint32) error {
 	to, err := folderIn(root, "run/pando", owner)

@@ -43,8 +43,11 @@ func read(path string) string {
 }
 
 // status returns a field of /proc/self/status.
-func status(name string) string {
-	for line := range strings.Lines(read("/proc/self/status")) {
+func status(name string) string { return statusOf("self", name) }
+
+// statusOf returns a field of /proc/PID/status.
+func statusOf(pid, name string) string {
+	for line := range strings.Lines(read("/proc/" + pid + "/status")) {
 		if rest, ok := strings.CutPrefix(line, name+":"); ok {
 			return strings.TrimSpace(rest)
 		}

@@ -57,7 +57,8 @@ func appendTo(path string) error {
 
 func signals() map[string]string {
 	return map[string]string{
-		"ignored": status("SigIgn"), "blocked": status("SigBlk"), "pending": status("ShdPnd"),
+		"ignored": status("SigIgn"), "blocked": status("SigBlk"),
+		"ignored of 1": statusOf("1", "SigIgn"), "blocked of 1": statusOf("1", "SigBlk"),
 		"queue of 1": fmt.Sprint(status("SigQ") != ""), "umask": status("Umask"),
 		"stop and continue": text(unix.Kill(os.Getpid(), unix.SIGCONT)),
 	}
