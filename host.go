@@ -266,6 +266,9 @@ type HostOperators interface {
 	UndrainHost(ctx context.Context, h HostName, by Asker) (HostDrainStatus, error)
 	// HostDrain returns what is left on a host, and why.
 	HostDrain(ctx context.Context, h HostName) (HostDrainStatus, error)
+	// Rebalance moves instances from loaded hosts to others, start-first. It begins at most ShiftsMax
+	// moves, and none while some are in progress. The caller asks again until nothing moves.
+	Rebalance(ctx context.Context, ask RebalanceAsk, by Asker) (Rebalance, error)
 }
 
 // Key returns the key of the member's record.
@@ -339,6 +342,8 @@ type HostStatus struct {
 	State  HostState `json:"state"`
 	Server bool      `json:"server"` // it runs the server
 	Leads  bool      `json:"leads"`  // its server decides for the cluster
+	// ServerSilent means that its server does not answer the server that was asked.
+	ServerSilent bool `json:"server_silent,omitempty"`
 	// Rights of its operators beyond those of every member.
 	Rights map[Right]Granting `json:"rights,omitempty"`
 	// Given are the grants of its owner, with the newest change of each.

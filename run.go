@@ -240,7 +240,7 @@ type RunAsk struct {
 func (a RunAsk) Check(s Spec) error {
 	if len(a.Command) == 0 && !s.IsJob() {
 		return fmt.Errorf("%w: %s is no job, so a run needs a command: pando run %s -- COMMAND",
-			ErrInvalid, s.Name, s.Name)
+			ErrRefused, s.Name, s.Name)
 	}
 	if len(a.Command) == 0 {
 		return nil

@@ -43,7 +43,11 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 		all[name] = h
 	}
 	c.mu.RUnlock()
+	var silent map[pando.HostName]bool
+	var asking sync.WaitGroup
+	asking.Go(func() { silent = c.silentServers(ctx, all) })
 	losses, leads := c.losses(ctx), c.leads(ctx)
+	asking.Wait()
 	out := []pando.HostStatus{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		h := all[name]
@@ -53,7 +57,7 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 			}
 		}
 		h.Losses, h.Leads = losses[name].of, name == leads
-		h.SkewSeconds = losses[name].skew
+		h.SkewSeconds, h.ServerSilent = losses[name].skew, silent[name]
 		out = append(out, h)
 	}
 	return out, nil
@@ -111,6 +115,35 @@ func (c *operators) losses(ctx context.Context) map[pando.HostName]report {
 			mu.Lock()
 			defer mu.Unlock()
 			out[h.Name] = r
+		})
+	}
+	asking.Wait()
+	return out
+}
+
+// silentServers asks the other servers of the cluster whether they answer, and returns those that do
+// not. A host that is away has no server either.
+func (c *operators) silentServers(
+	ctx context.Context, all map[pando.HostName]pando.HostStatus,
+) map[pando.HostName]bool {
+	if c.Answers == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lossesWait)
+	defer cancel()
+	out := map[pando.HostName]bool{}
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	for name, h := range all {
+		if !h.Server || string(name) == c.Name || !h.Address.IsValid() {
+			continue
+		}
+		asking.Go(func() {
+			if !c.Answers(ctx, h.Address) {
+				mu.Lock()
+				defer mu.Unlock()
+				out[name] = true
+			}
 		})
 	}
 	asking.Wait()

@@ -50,7 +50,7 @@ func (p *placer) home() pando.HostName {
 	}
 	t.Copies = s.StateCopies > 1 && len(s.Volumes) == 0 // a volume has no copy
 	st := p.standing(t.Home)
-	t.Takes, t.Breaks = st.Here && !st.Leaving, st.Unfit != ""
+	t.Takes, t.Breaks = st.Here && !st.Leaving && p.target() == "", st.Unfit != ""
 	t.Runs = p.crew.counts[t.Home].Present > 0
 	if head, ok := p.w.Heads[p.svc.ServiceKey]; ok {
 		t.Pushed, t.Head = true, head.V.Host
@@ -275,6 +275,14 @@ func (p *placer) wish(
 	return lifecycle.Wish{
 		Spec: s, Rule: p.newest().Place, Home: home, Apart: p.apart, Loads: p.loads(home),
 		Lacks: p.lacking(s), Fellows: fellows,
+		Seats: func(h pando.HostName) (own, operators int) {
+			fresh := p.load[h].Instances - p.w.LoadOn(h).Instances // of this decision
+			own, operators = p.w.SeatsOf(p.svc.Tenant, h), p.w.SeatsOf(pando.DefaultTenant, h)
+			if own += fresh; p.svc.Tenant == pando.DefaultTenant {
+				operators += fresh
+			}
+			return own, operators
+		},
 		Beside: func(h pando.HostName) int {
 			if !p.here(h) {
 				return 0
@@ -282,6 +290,18 @@ func (p *placer) wish(
 			return p.crew.staying[h]
 		},
 	}
+}
+
+// target returns the host to which a shift moves the next instance, or "".
+func (p *placer) target() pando.HostName {
+	s := p.svc.Shift
+	if s == nil || !takesNew(p.w, s.To) {
+		return ""
+	}
+	if len(s.Instances) == 0 && p.svc.Home == s.From || slices.Contains(s.Instances, p.replaces) {
+		return s.To
+	}
+	return ""
 }
 
 // choose finds the host of a new instance and makes it the service's home. An ordinal with volumes
@@ -292,7 +312,7 @@ func (p *placer) choose(
 	if why := p.waits(); why != "" {
 		return pando.Host{}, "", fmt.Errorf("%w: %s", pando.ErrNoRoom, why)
 	}
-	home := cmp.Or(volumes, p.home())
+	home := cmp.Or(volumes, p.target(), p.home())
 	h, why, err := lifecycle.Place(p.choices(home), p.wish(s, home, fellows))
 	if err != nil {
 		return h, why, err
@@ -302,7 +322,11 @@ func (p *placer) choose(
 		return h, why, nil
 	}
 	if was := p.svc.Home; was != "" && was != h.Name {
-		p.record(pando.DecidedHostLost, "", lifecycle.Moved(was, h.Name, p.standing(was)), nil)
+		why := lifecycle.Moved(was, h.Name, p.standing(was))
+		if s := p.svc.Shift; s != nil && s.From == was {
+			why = fmt.Sprintf("it moves to %s, which is less loaded than %s", h.Name, was)
+		}
+		p.record(pando.DecidedHostLost, "", why, nil)
 	}
 	p.svc.Home = h.Name
 	return h, why, nil

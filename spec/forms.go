@@ -95,6 +95,11 @@ var effects = []effect{
 	{"environment", ofVM | ofEndpoints, ""},
 	{"env_file", ofVM | ofEndpoints, ""},
 	{"working_dir", ofVM | ofEndpoints, ""},
+	{"init", ofVM, "the system of a virtual machine has its own: leave it out"},
+	{"init", ofEndpoints, ""},
+	{"hostname", ofVM, "the system of a virtual machine sets its own: leave it out"},
+	{"hostname", ofEndpoints, ""},
+	{"aliases", ofJob, "a job has no name: drop them"},
 	{"user", ofEndpoints, ""}, // of a machine: the user of its emulator
 	{"stop_signal", ofEndpoints, ""},
 	{"stop_grace_period", ofEndpoints, ""},
@@ -300,13 +305,8 @@ func aloneConflicts(s pando.Spec) (out []conflict) {
 			"has no effect without a probe: add health.ready or health.live, or drop it")
 	}
 	if in&(ofJob|ofEndpoints|ofStateful) == 0 {
-		fixed := d.Scale.Max <= d.Scale.Min && d.Scale.Max > 0
 		add(s.Scale.By == pando.ByNothing && d.Scale.QuietSeconds != 30, "scale.quiet",
 			"has no effect without by, such as by: connections/s")
-		add(fixed && s.Scale.By != pando.ByNothing, "scale.by",
-			"has nothing to choose, because max is min: raise max, or drop by")
-		add(fixed && s.Scale.RatePerSecond != 0, "scale.rate",
-			"has no effect, because max is min and no instance is asked for: raise max, or drop rate")
 	}
 	scores := s.Balance.Scored() || s.Scale.By == pando.ByScores
 	measures := scores || s.Scale.By.Custom() || s.Rollout.Gate.Metric != ""

@@ -14,6 +14,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"pando.run/pando"
+	"pando.run/pando/spec/span"
 )
 
 // kind is a type of value: its reader and its JSON Schema.
@@ -111,16 +112,14 @@ func oneOf(words []string) string {
 	return "one of " + strings.Join(words, ", ")
 }
 
-const durationPattern = `([0-9]+(\.[0-9]+)?(us|ms|s|m|h))+`
-
-var durationKind = textKind("^"+durationPattern+"$", "a duration such as 500ms, 10s or 1m30s",
+var durationKind = textKind("^"+span.Pattern+"$", span.Want,
 	stringOnly, parseDuration)
 
 // endless is the drain_max that waits for the last connection.
 const endless = "none"
 
-var drainKind = textKind("^(none|"+durationPattern+")$",
-	"a duration such as 30s or 10m, or none to wait for the last connection", stringOnly,
+var drainKind = textKind("^(none|"+span.Pattern+")$",
+	"a duration such as 30s, 10m or 1d, or none to wait for the last connection", stringOnly,
 	func(s string) (any, error) {
 		if s == endless {
 			return float64(pando.DrainForever), nil
@@ -130,7 +129,7 @@ var drainKind = textKind("^(none|"+durationPattern+")$",
 
 // parseDuration returns a duration in seconds.
 func parseDuration(s string) (any, error) {
-	d, err := time.ParseDuration(s)
+	d, err := span.Parse(s)
 	if err != nil {
 		return nil, fmt.Errorf("%q is too long a duration", s)
 	}
@@ -147,8 +146,7 @@ func duration(seconds float64) string {
 	if seconds == 0 {
 		return ""
 	}
-	d := time.Duration(math.Round(seconds * float64(time.Second))) // 1.025 s is not 1.024999999
-	return strings.ReplaceAll(d.String(), "µ", "u")
+	return span.Seconds(seconds)
 }
 
 func integerKind(least, most int) kind {

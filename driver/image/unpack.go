@@ -54,7 +54,7 @@ func (s *Store) unpack(
 	if _, err := digest(files.String()); err != nil {
 		return err
 	}
-	if s.unpacked(files) {
+	if s.unpacked(files) && s.unpacks(d, files) {
 		return nil
 	}
 	// A layer has a lock of its own: one that takes long holds up no other.
@@ -63,7 +63,7 @@ func (s *Store) unpack(
 		return err
 	}
 	defer lock.Close()
-	if s.unpacked(files) {
+	if s.unpacked(files) && s.unpacks(d, files) {
 		return nil
 	}
 	if err := s.refusals.of(d.Digest, files, s.Clock.Now()); err != nil {
@@ -86,10 +86,7 @@ func (s *Store) unpack(
 		err = left.take(done.Bytes)
 	}
 	if err == nil {
-		err = writeFile(s.layer(files)+sizeSuffix, fmt.Appendf(nil, "%d", done.Bytes))
-	}
-	if err == nil {
-		err = os.Rename(dir, s.layer(files))
+		err = s.settleLayer(d, files, dir, done.Bytes)
 	}
 	if err != nil {
 		refused := ofContent(err)
@@ -107,6 +104,21 @@ func (s *Store) unpack(
 			"layer", files.String(), "entries", pando.Few(done.Without))
 	}
 	return nil
+}
+
+// settleLayer gives an unpacked layer its name. A layer of another blob may be there already: then
+// this blob is only known to have the same files.
+func (s *Store) settleLayer(d v1.Descriptor, files v1.Hash, dir string, bytes int64) error {
+	if s.unpacked(files) {
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	} else if err := errors.Join(
+		writeFile(s.layer(files)+sizeSuffix, fmt.Appendf(nil, "%d", bytes)),
+		os.Rename(dir, s.layer(files))); err != nil {
+		return err
+	}
+	return s.prove(d.Digest, func(p *proof) { p.Files = files.String() })
 }
 
 func (s *Store) unpacked(files v1.Hash) bool {

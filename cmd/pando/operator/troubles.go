@@ -49,6 +49,10 @@ func absent(all []pando.HostStatus) (out []string) {
 		case h.Losses == nil:
 			out = append(out, fmt.Sprintf("the agent of %s does not answer the server", h.Name))
 		}
+		if h.ServerSilent {
+			out = append(out, fmt.Sprintf("the server of %s does not answer the one that was asked",
+				h.Name))
+		}
 	}
 	return out
 }
