@@ -271,3 +271,19 @@ volumes: {media: {}, own: {}, logs: {}, data: {}}
 		t.Error("a service comes before the one whose volume it has")
 	}
 }
+
+// The names of a machine and its init are the spec's.
+func TestTheMachineIsAsTheFileSays(t *testing.T) {
+	for words, want := range map[string]pando.Spec{
+		"hostname: rabbit1":                                {Hostname: "rabbit1"},
+		"hostname: mail, domainname: example.com":          {Hostname: "mail.example.com"},
+		"hostname: m.example.com, domainname: example.com": {Hostname: "m.example.com"},
+		"init: true": {Init: true}, "init: false": {}, "domainname: example.com": {},
+	} {
+		r, err := parseIn(t, "services: {mq: {image: a, "+words+"}}\n", nil)
+		s := find(t, r, err, "mq")
+		if s.Hostname != want.Hostname || s.Init != want.Init {
+			t.Errorf("%s: %q, %t", words, s.Hostname, s.Init)
+		}
+	}
+}
