@@ -100,6 +100,7 @@ func TestProblemsOfFurtherFilesHaveTheirPlace(t *testing.T) {
 		"include: [compose.yaml]\nservices: {a: {image: a}}\n":        {nil, "compose.yaml"},
 		"services: {a: {image: a, label_file: /etc/hostname}}\n":      {nil, "outside the folder"},
 		"services:\n  a:\n    image: a\n    ports: ['80:${P}']\n":     {nil, "compose.yaml:4:13: services.a.ports: 80:${P}: variable P has no value"},
+		"services:\n  a:\n    image: a\n    hostname: 'm.${D}'\n":     {nil, "compose.yaml:4:5: services.a.hostname: variable D has no value"},
 		"services:\n  a:\n    image: 'a:${TAG}'\n":                    {nil, "compose.yaml:3:5: services.a.image: variable TAG has no value"},
 		"services:\n  a:\n    image: a\n    volumes: ['${V}:/x:z']\n": {nil, "variable V has no value"},
 	} {

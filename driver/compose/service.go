@@ -77,6 +77,11 @@ func message(err error) string {
 
 // hostname returns the name of the machine that the program sees: with its domain, if it has one.
 func (c *converter) hostname(s types.ServiceConfig) string {
+	at := []string{"services", s.Name, "hostname"}
+	if name := c.unsetIn(c.text(at...)); name != "" && s.Hostname != "" {
+		c.deny(at, "variable %s has no value: set it, or write it into .env", name)
+		return ""
+	}
 	switch {
 	case s.DomainName == "":
 		return s.Hostname
