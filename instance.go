@@ -440,6 +440,7 @@ type ImageConfig struct {
 	User         string            `json:"user,omitempty"`
 	StopSignal   string            `json:"stop_signal,omitempty"`
 	Exposed      []string          `json:"exposed,omitempty"` // ports such as 80/tcp: a hint
+	Volumes      []string          `json:"volumes,omitempty"` // folders that outlive an instance
 	Health       Health            `json:"health,omitzero"`   // from its healthcheck: the live probe
 }
 

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"fmt"
 	"regexp"
 
 	"pando.run/pando"
@@ -19,9 +20,11 @@ var (
 		stringOnly, func(s string) (any, error) { return s, nil })
 )
 
-// hostname checks the name of the machine that instances see.
-func (c *checks) hostname(s pando.Spec) {
-	c.that(s.Hostname == "" || isHostname(s.Hostname) && len(s.Hostname) <= hostnameBytesMax,
-		"hostname: %q: want labels of letters, digits and hyphens, %d bytes at most, such as "+
-			"mail.example.com", s.Hostname, hostnameBytesMax)
+// checkHostname returns nil if s can be the name of the machine that instances see, or is "".
+func checkHostname(s string) error {
+	if s == "" || isHostname(s) && len(s) <= hostnameBytesMax {
+		return nil
+	}
+	return fmt.Errorf("%w: hostname: %q: want labels of letters, digits and hyphens, %d bytes at most, "+
+		"such as mail.example.com", pando.ErrInvalid, s, hostnameBytesMax)
 }

@@ -153,10 +153,6 @@ func tmpfsTexts(all []pando.Tmpfs) []string {
 	return out
 }
 
-// instanceFolders are folders of the instance over which a spec mounts nothing.
-var instanceFolders = []string{"/proc", "/sys", "/dev", "/run/pando", "/run/secrets",
-	pando.ConfigsFolder}
-
 // memoryFolders are folders of the instance that a spec may replace by one in memory, of another
 // size or mode.
 var memoryFolders = []string{"/run", "/dev/shm"}
@@ -174,7 +170,7 @@ func (c *checks) volumes(s pando.Spec) {
 			c.that(at != own && !strings.HasPrefix(at, own+"/") && !strings.HasPrefix(own, at+"/"),
 				"%s: %s is the instance's own", where, own)
 		}
-		c.that(!slices.Contains([]string{"/", "/etc", "/usr"}, at),
+		c.that(!slices.Contains(noMount, at),
 			"%s: want the folder below %s that the program needs", where, at)
 		c.that(seen[at] == "", "%s: %s is mounted already, by %s", where, at, seen[at])
 		seen[at] = where

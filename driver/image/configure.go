@@ -38,6 +38,7 @@ func configOf(f *v1.ConfigFile) pando.ImageConfig {
 		Architecture: f.Architecture, Entrypoint: f.Config.Entrypoint, Command: f.Config.Cmd,
 		WorkingDir: f.Config.WorkingDir, User: f.Config.User, StopSignal: f.Config.StopSignal,
 		Exposed: slices.Sorted(maps.Keys(f.Config.ExposedPorts)),
+		Volumes: slices.Sorted(maps.Keys(f.Config.Volumes)),
 	}
 	for _, pair := range f.Config.Env {
 		k, v, ok := strings.Cut(pair, "=")

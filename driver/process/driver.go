@@ -419,13 +419,13 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	if p.Secrets, err = readSecrets(spec); err != nil {
 		return p, err
 	}
-	if p.Volumes, err = binds(spec.Spec.Binds(), d.Hidden); err != nil {
-		return p, err
+	if p.Volumes, err = binds(spec.Spec.Binds(), d.Hidden); err == nil {
+		err = d.ranges.give(&p, spec.Spec)
 	}
-	if err := errors.Join(d.volumes(spec, &p), grant(&p, spec.Spec, d.Hidden)); err != nil {
-		return p, err
+	if err == nil {
+		err = errors.Join(d.volumes(spec, &p), grant(&p, spec.Spec, d.Hidden))
 	}
-	if err := d.ranges.give(&p, spec.Spec); err != nil || p.Layers != nil {
+	if err != nil || p.Layers != nil {
 		return p, err
 	}
 	if spec.Spec.Bundle.Digest != "" {
@@ -446,6 +446,7 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 func environment(spec pando.SandboxSpec) map[string]string {
 	env := map[string]string{
 		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp",
+		"HOSTNAME":     hostname(spec),
 		"PANDO_SOCKET": "/run/pando/self.sock", "PANDO_INSTANCE": string(spec.Instance.ID),
 		"PANDO_SERVICE": string(spec.Spec.Name),
 		"PANDO_ROLE":    string(spec.Instance.Role), "NOTIFY_SOCKET": "/run/pando/notify.sock",

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -32,23 +33,16 @@ type leader struct {
 	inside *os.File // the PID namespace
 }
 
-// led notes a new PID 1. It may have ended already. The caller holds the lock, so no reaper has seen
-// its end.
-func (s *shim) led(pid int) error {
-	if s.leader.inside != nil {
-		s.leader.inside.Close()
-	}
-	s.leader = leader{}
-	fd, err := unix.Openat(int(s.proc.Fd()), strconv.Itoa(pid)+"/ns/pid",
-		unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err == unix.ENOENT || err == unix.ESRCH {
-		return nil
+// newLeader returns the leader of a new PID 1 by the shim's /proc. It may have ended already.
+func newLeader(proc *os.File, pid int) (leader, error) {
+	inside, err := openBelow(proc, strconv.Itoa(pid)+"/ns/pid", unix.O_RDONLY)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
+		return leader{}, nil
 	}
 	if err != nil {
-		return fmt.Errorf("keep the processes of the program: %w", err)
+		return leader{}, fmt.Errorf("keep the processes of the program: %w", err)
 	}
-	s.leader = leader{pid, os.NewFile(uintptr(fd), "processes")}
-	return nil
+	return leader{pid, inside}, nil
 }
 
 // enterProcesses makes the processes that this thread forks members of a PID namespace. Nil: they

@@ -264,14 +264,18 @@ func furnishDev() error {
 			return err
 		}
 	}
-	for _, m := range []struct{ kind, at, options string }{
-		{"devpts", "/dev/pts", "newinstance,ptmxmode=0666,mode=0620"},
-		{"tmpfs", "/dev/shm", "mode=1777," + coverLarge}, {"mqueue", "/dev/mqueue", ""},
+	for _, m := range []struct {
+		kind, at, options string
+		flags             uintptr
+	}{
+		{"devpts", "/dev/pts", "newinstance,ptmxmode=0666,mode=0620", 0},
+		{"tmpfs", "/dev/shm", "mode=1777," + coverLarge, unix.MS_NODEV},
+		{"mqueue", "/dev/mqueue", "", unix.MS_NODEV},
 	} {
 		if err := os.Mkdir(m.at, 0o755); err != nil {
 			return err
 		}
-		err := unix.Mount(m.kind, m.at, m.kind, unix.MS_NOSUID|unix.MS_NOEXEC, m.options)
+		err := unix.Mount(m.kind, m.at, m.kind, unix.MS_NOSUID|unix.MS_NOEXEC|m.flags, m.options)
 		if err != nil && !errors.Is(err, unix.ENODEV) { // this kernel lacks it
 			return fmt.Errorf("mount %s: %w", m.at, err)
 		}

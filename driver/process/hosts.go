@@ -92,7 +92,7 @@ func nameMachine(p program, top string) error {
 		}
 		unix.Close(fd)
 	}
-	err = unix.Symlinkat("/proc/self/mounts", etc, "mtab")
+	err = unix.Symlinkat("/proc/mounts", etc, "mtab")
 	if err != nil && err != unix.EEXIST {
 		return fmt.Errorf("make /etc/mtab: %w", err)
 	}

@@ -13,6 +13,9 @@ import (
 // searchMax is the number of domains that resolvers search at most.
 const searchMax = 6
 
+// resolvBytesMax bounds resolv.conf. Resolvers read no more of it.
+const resolvBytesMax = 16 << 10
+
 // resolv returns the resolv.conf of a sandbox. The host's agent is its only name server, and forwards
 // the names of others: musl asks all name servers at once and takes the first answer, also if it is
 // that a name does not exist. The names of the tenant's services come first in the search, before the

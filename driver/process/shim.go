@@ -443,7 +443,11 @@ func (s *shim) launch(do forking) (pid int, ended <-chan unix.WaitStatus, err er
 	}
 	ended = awaitEnd(s, f.pid)
 	if do.lead {
-		if err := s.led(f.pid); err != nil {
+		if s.leader.inside != nil {
+			s.leader.inside.Close()
+		}
+		// The caller holds the lock, so no reaper has seen its end.
+		if s.leader, err = newLeader(s.proc, f.pid); err != nil {
 			return 0, nil, errors.Join(err, unix.Kill(f.pid, unix.SIGKILL))
 		}
 	}

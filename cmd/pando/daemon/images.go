@@ -268,6 +268,9 @@ func (o imageOperators) Deploy(
 	}
 	s = spec.FromImage(spec.Own(s), i, c)
 	st, err := o.Control.Deploy(ctx, s, by)
+	if lost := spec.LostVolumes(s, c); err == nil && lost != "" {
+		st.Warnings = append(st.Warnings, lost)
+	}
 	if err == nil && len(s.Ports) == 0 && len(c.Exposed) > 0 {
 		st.Warnings = append(st.Warnings, fmt.Sprintf("the image exposes %s, and the spec publishes no "+
 			"port; `ports` in the spec does", c.Exposed[0]))
