@@ -104,6 +104,7 @@
 //	health       health.go     the state of an instance that its probes show.
 //	hearing      hearing.go    the address families by which an instance accepts.
 //	usage        usage.go      the use of one instance at one moment.
+//	kept         spread.go     connections that stay when a service grows.
 //	decision     decision.go   a decision of Pando, with its inputs and its threshold.
 //	operators    request.go    every request that people may make.
 //	run          run.go        one run of a job, or of a command with a service's spec.

@@ -143,7 +143,6 @@ var effects = []effect{
 	{"read_only", ofVM | ofEndpoints, ""},
 	{"secrets", ofVM | ofEndpoints, ""},
 	{"configs", ofVM | ofEndpoints, ""},
-	{"aliases", ofJob, strings.Replace(noConnections, "%s", "aliases", 1)},
 	{"extra_hosts", ofVM | ofEndpoints, ""},
 	{"aliases", ofJob, "a job has no name: drop them"},
 	{"reach", ofEndpoints, ""},

@@ -100,6 +100,7 @@ func TestProblemsOfFurtherFilesHaveTheirPlace(t *testing.T) {
 		"include: [compose.yaml]\nservices: {a: {image: a}}\n":        {nil, "compose.yaml"},
 		"services: {a: {image: a, label_file: /etc/hostname}}\n":      {nil, "outside the folder"},
 		"services:\n  a:\n    image: a\n    ports: ['80:${P}']\n":     {nil, "compose.yaml:4:13: services.a.ports: 80:${P}: variable P has no value"},
+		"services:\n  a:\n    image: a\n    hostname: 'm.${D}'\n":     {nil, "compose.yaml:4:5: services.a.hostname: variable D has no value"},
 		"services:\n  a:\n    image: 'a:${TAG}'\n":                    {nil, "compose.yaml:3:5: services.a.image: variable TAG has no value"},
 		"services:\n  a:\n    image: a\n    volumes: ['${V}:/x:z']\n": {nil, "variable V has no value"},
 	} {
@@ -269,5 +270,21 @@ volumes: {media: {}, own: {}, logs: {}, data: {}}
 	}
 	if r.Specs[0].Name == "alone" {
 		t.Error("a service comes before the one whose volume it has")
+	}
+}
+
+// The names of a machine and its init are the spec's.
+func TestTheMachineIsAsTheFileSays(t *testing.T) {
+	for words, want := range map[string]pando.Spec{
+		"hostname: rabbit1":                                {Hostname: "rabbit1"},
+		"hostname: mail, domainname: example.com":          {Hostname: "mail.example.com"},
+		"hostname: m.example.com, domainname: example.com": {Hostname: "m.example.com"},
+		"init: true": {Init: true}, "init: false": {}, "domainname: example.com": {},
+	} {
+		r, err := parseIn(t, "services: {mq: {image: a, "+words+"}}\n", nil)
+		s := find(t, r, err, "mq")
+		if s.Hostname != want.Hostname || s.Init != want.Init {
+			t.Errorf("%s: %q, %t", words, s.Hostname, s.Init)
+		}
 	}
 }

@@ -23,6 +23,8 @@ func (c *converter) service(s types.ServiceConfig) pando.Spec {
 		Aliases: c.aliases(s), Labels: maps.Clone(map[string]string(s.Labels)),
 	}
 	c.stops(s, &out)
+	out.Init = s.Init != nil && *s.Init
+	out.Hostname = c.hostname(s)
 	if s.Runtime == pando.RuntimeCrun {
 		out.Runtime = s.Runtime
 	}
@@ -71,6 +73,23 @@ func message(err error) string {
 		return ""
 	}
 	return err.Error()
+}
+
+// hostname returns the name of the machine that the program sees: with its domain, if it has one.
+func (c *converter) hostname(s types.ServiceConfig) string {
+	at := []string{"services", s.Name, "hostname"}
+	if name := c.unsetIn(c.text(at...)); name != "" && s.Hostname != "" {
+		c.deny(at, "variable %s has no value: set it, or write it into .env", name)
+		return ""
+	}
+	switch {
+	case s.DomainName == "":
+		return s.Hostname
+	case s.Hostname == "":
+		c.warn([]string{"services", s.Name, "domainname"}, "is left out: `hostname` has the whole name")
+		return ""
+	}
+	return strings.TrimSuffix(s.Hostname, "."+s.DomainName) + "." + s.DomainName
 }
 
 // stops converts the words of a stop.

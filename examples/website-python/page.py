@@ -9,6 +9,8 @@ import socket
 import socketserver
 import threading
 
+import pando
+
 
 class Site:
     """The site of one instance."""
@@ -16,6 +18,7 @@ class Site:
     def __init__(self, instance: str) -> None:
         self.instance = instance
         self.leaving = False
+        self.spread = pando.Spread()  # clients that keep their connections reach new instances
         self.served = 0
         self._lock = threading.Lock()
         self._lines: list[str] = []  # answered, not yet written
@@ -107,7 +110,7 @@ class Page(http.server.BaseHTTPRequestHandler):
         self.send_response_only(200)
         self.send_header("Content-Type", "text/plain; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
-        if site.leaving:
+        if site.leaving or site.spread.leaves(self.connection):
             # The client's next connection goes to another instance.
             self.send_header("Connection", "close")
         self.end_headers()

@@ -97,6 +97,7 @@ def main() -> None:
         )
     me = pando.open()
     site = Site(me.instance)
+    site.spread.follow(me)
     site.start()
     news: queue.SimpleQueue[str] = queue.SimpleQueue()
     signal.signal(signal.SIGTERM, lambda *_: news.put("told to stop"))

@@ -62,6 +62,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	self.Spread(ctx, &s.server) // clients that keep their connections reach new instances
 	failed := make(chan error, 1)
 	go func() { failed <- s.serve(listener) }()
 	book := &book{site: s, state: self.State()} // with nothing to write if there is a remote one

@@ -227,11 +227,15 @@ func Why(o *Console) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		spread := o.kept(ctx, key)
 		return o.Show(all, func(w io.Writer) {
 			slices.SortStableFunc(all,
 				func(a, b pando.Because) int { return cmp.Compare(a.Created, b.Created) })
 			for _, b := range all {
 				because(w, b)
+			}
+			if spread != "" {
+				fmt.Fprintln(w, spread)
 			}
 			troubles(w, on)
 		})
@@ -241,6 +245,20 @@ func Why(o *Console) *cobra.Command {
 		"explain, host by host, where the next instance starts")
 	c.MarkFlagsMutuallyExclusive("number", "pending")
 	return o.Flag(c)
+}
+
+// kept returns that the newest instances of a service have few of its connections, or "". It is an
+// addition to a page, which is whole without it.
+func (o *Console) kept(ctx context.Context, key pando.ServiceKey) string {
+	st, err := o.client.Service(ctx, key)
+	if err != nil || len(st.Instances) < 2 {
+		return ""
+	}
+	all, err := o.client.Stats(ctx, key)
+	if err != nil {
+		return ""
+	}
+	return pando.Kept(all, st.Scale.By, time.Now())
 }
 
 // State returns `pando state`.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -125,10 +126,24 @@ func stats(w io.Writer, all []usedNow, now time.Time) {
 		rows = append(rows, row(u.Instance, u.Host, cpu, memory, pids, u.Connections, age, u.Failures))
 	}
 	cli.Columns(w, rows...)
+	kept(w, all, now)
 	unanswered(w, all)
 	for _, u := range all {
 		if len(u.Metrics) > 0 {
 			fmt.Fprintf(w, "%s reports%s\n", cli.Clean(string(u.Instance)), inputs(u.Metrics))
+		}
+	}
+}
+
+// kept prints the services whose newest instances have few of the connections.
+func kept(w io.Writer, all []usedNow, now time.Time) {
+	of := map[pando.ServiceKey][]pando.InstanceUsage{}
+	for _, u := range all {
+		of[u.Service] = append(of[u.Service], u.InstanceUsage)
+	}
+	for _, s := range slices.SortedFunc(maps.Keys(of), pando.ServiceKey.Compare) {
+		if why := pando.Kept(of[s], pando.ByNothing, now); why != "" {
+			fmt.Fprintf(w, "%s: %s\n", cli.Clean(s.String()), why)
 		}
 	}
 }

@@ -95,3 +95,25 @@ func TestSizesHaveAFewDigits(t *testing.T) {
 		}
 	}
 }
+
+// `stats` and `top` name the newest instances that got no connections, and `top` a metric that does
+// not see the others.
+func TestKeptConnectionsAreShown(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	one := pando.InstanceUsage{Instance: "web-1", Service: pando.DefaultService("web"), Connections: 72,
+		Phase: pando.PhaseInRotation, Born: now.Add(-time.Hour)}
+	two := one
+	two.Instance, two.Connections, two.Born = "web-2", 0, now.Add(-time.Minute)
+	usage := []pando.InstanceUsage{one, two}
+	const want = "the 1 newest of 2 instances have 0 of 72 connections"
+	var b strings.Builder
+	stats(&b, rates(nil, usage), now)
+	if !strings.Contains(b.String(), "web: "+want) {
+		t.Errorf("stats prints %s", b.String())
+	}
+	b.Reset()
+	top(&b, topView{Scale: pando.Scale{By: pando.ByConnections}, usage: usage, now: now})
+	if !strings.Contains(b.String(), want) || !strings.Contains(b.String(), "counts only new connections") {
+		t.Errorf("top prints %s", b.String())
+	}
+}

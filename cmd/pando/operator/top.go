@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -59,6 +60,7 @@ type topView struct {
 	Instances []topRow        `json:"instances"`
 	Decisions []pando.Because `json:"decisions"`
 	usage     []pando.InstanceUsage
+	now       time.Time
 }
 
 // topRow is one instance of `pando top`.
@@ -93,7 +95,7 @@ func (o *Console) look(
 			weights[i.ID] = i.Weight
 		}
 	}
-	v.Instances = topRows(before, v.usage, weights)
+	v.Instances, v.now = topRows(before, v.usage, weights), time.Now()
 	return v, nil
 }
 
@@ -154,6 +156,9 @@ func top(w io.Writer, v topView) {
 			held, loss, rtt, queued(r), r.Connections, rate))
 	}
 	cli.Columns(w, rows...)
+	if why := pando.Kept(v.usage, v.Scale.By, v.now); why != "" {
+		fmt.Fprintln(w, why)
+	}
 	if len(v.Decisions) > 0 {
 		fmt.Fprintln(w)
 	}

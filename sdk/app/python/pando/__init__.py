@@ -26,10 +26,12 @@ from .self import (
     View,
     open,
 )
+from .spread import Spread
 from .state import Entry, Merge, State
 
 __all__ = [
     "Away", "Invalid", "Lost", "NotFound", "PandoError", "Pending", "Refused",
     "BUDGET", "DRAINED", "HALTED", "PEERS", "PUSHED",
-    "Entry", "Event", "Instance", "Intent", "Merge", "Scale", "Self", "State", "View", "open",
+    "Entry", "Event", "Instance", "Intent", "Merge", "Scale", "Self", "Spread", "State", "View",
+    "open",
 ]

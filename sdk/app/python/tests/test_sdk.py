@@ -298,5 +298,36 @@ class TestState(Case):
         self.assertEqual(me.state.push(), pando.Merge("ab" * 20, 1, 2, ["x"]))
 
 
+class SpreadTest(unittest.TestCase):
+    def test_connections_leave_when_the_service_grows(self) -> None:
+        now = [0.0]
+        spread = pando.Spread(lambda: now[0])
+        connections = [threading.Event() for _ in range(200)]
+
+        def left() -> int:
+            return sum(spread.leaves(c) for c in connections)
+
+        spread.saw(2)
+        self.assertEqual(left(), 0)
+        spread.saw(16)
+        now[0] = 2.0
+        self.assertGreater(left(), 180)
+        spread.saw(4)
+        late = threading.Event()
+        self.assertFalse(spread.leaves(late))
+        del connections[:]
+        self.assertEqual(len(spread._due), 1)
+
+    def test_small_steps_add_up(self) -> None:
+        spread = pando.Spread(lambda: 9.0)
+        connections = [threading.Event() for _ in range(200)]
+        for c in connections:
+            spread.leaves(c)
+        for n in range(100, 300):
+            spread.saw(n)
+        staying = sum(spread._due[c] == float("inf") for c in connections)
+        self.assertLess(staying, 100)
+
+
 if __name__ == "__main__":
     unittest.main()
