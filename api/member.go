@@ -21,7 +21,7 @@ var everyMember = []string{"GET /", "POST /state/", "POST /v1/services/{name}/pi
 // byRight lists the requests that need a right of the member's operators.
 var byRight = map[pando.Right][]string{
 	pando.RightDeploy: {
-		"POST /v1/services", "POST /v1/services/{name}/rollback",
+		"POST /v1/services", "POST /v1/services/{name}/rollback", "POST /v1/services/{name}/restart",
 		"POST /v1/services/{name}/rollout/{step}", "DELETE /v1/services/{name}/rollout/{step}",
 		"POST /v1/images", "DELETE /v1/images/{digest}",
 		"PUT /v1/secrets/{secret}", "DELETE /v1/secrets/{secret}",

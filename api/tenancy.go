@@ -28,6 +28,7 @@ var byTokenRight = map[pando.TokenRight][]string{
 	pando.TokenScale: {"POST /v1/services/{name}/pin", "DELETE /v1/services/{name}/pin"},
 	pando.TokenDeploy: {
 		"DELETE /v1/services/{name}", "POST /v1/services/{name}/rollback",
+		"POST /v1/services/{name}/restart",
 		"POST /v1/services/{name}/rollout/{step}", "DELETE /v1/services/{name}/rollout/{step}",
 		"PUT /v1/secrets/{secret}", "DELETE /v1/secrets/{secret}",
 	},

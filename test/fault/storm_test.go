@@ -65,6 +65,8 @@ func newStorm(t *testing.T, hosts int, seed uint64) *storm {
 			joinAsServer(p, h)
 		default:
 			p.Join(h)
+			p.Pando("hosts", "allow", h, "deploy")
+			p.Pando("hosts", "allow", h, "exec")
 		}
 	}
 	c := &storm{chance{servers3: servers3{hosts3: p}, dice: dice, done: map[string]int{}}}
@@ -83,7 +85,7 @@ func (c *storm) disturbed() {
 	c.Helper()
 	host := c.Hosts[c.dice.IntN(len(c.Hosts))]
 	verb, args := c.operation()
-	name, hurt, heal := c.fault()
+	name, a, hurt, heal := c.fault()
 	c.done[verb]++
 	c.done[name]++
 	begun := c.Start(host, append([]string{c.Bin}, args...)...)
@@ -98,6 +100,8 @@ func (c *storm) disturbed() {
 	c.AwaitFor(commandMax, what, func() (string, bool) { return begun.Text(), begun.Ended() })
 	if out := begun.Wait(); out.Code != 0 {
 		c.failed++
+		c.Logf("`pando %s` on %s during %s of %s: exit code %d: %s", strings.Join(args, " "), host, name,
+			a, out.Code, strings.TrimSpace(out.Text))
 	}
 }
 
@@ -114,9 +118,9 @@ func (c *storm) operation() (verb string, args []string) {
 	return c.draw()
 }
 
-// fault returns a fault, how it begins and how it ends.
-func (c *storm) fault() (name string, hurt, heal func()) {
-	a := c.Hosts[c.dice.IntN(len(c.Hosts))]
+// fault returns a fault, the host that it concerns, how it begins and how it ends.
+func (c *storm) fault() (name, a string, hurt, heal func()) {
+	a = c.Hosts[c.dice.IntN(len(c.Hosts))]
 	b := c.others(a)[c.dice.IntN(len(c.Hosts)-1)]
 	role := []string{"agent", "server"}[c.dice.IntN(2)]
 	if c.Run(a, "test", "-e", "/run/pando/server.pid").Code != 0 {
@@ -137,25 +141,25 @@ func (c *storm) fault() (name string, hurt, heal func()) {
 	none := func() {}
 	switch c.dice.IntN(8) {
 	case 0:
-		return "kill of the " + role, signal("9"), none
+		return "kill of the " + role, a, signal("9"), none
 	case 1:
-		return "kill of a program", programs("echo"), none
+		return "kill of a program", a, programs("echo"), none
 	case 2:
-		return "kill of a shim", programs("pando-shim"), none
+		return "kill of a shim", a, programs("pando-shim"), none
 	case 3:
-		return "stop of the " + role, signal("STOP"), signal("CONT")
+		return "stop of the " + role, a, signal("STOP"), signal("CONT")
 	case 4:
-		return "pause", func() { must(c.Lab.Pause(a)) }, healAll
+		return "pause", a, func() { must(c.Lab.Pause(a)) }, healAll
 	case 5:
-		return "block", func() { must(c.Lab.Block(a, b)) }, healAll
+		return "block", a, func() { must(c.Lab.Block(a, b)) }, healAll
 	case 6:
-		return "cut off", func() {
+		return "cut off", a, func() {
 			for _, other := range c.others(a) {
 				must(c.Lab.Cut(a, other))
 			}
 		}, healAll
 	}
-	return "cut", func() { must(c.Lab.Cut(a, b)) }, healAll
+	return "cut", a, func() { must(c.Lab.Cut(a, b)) }, healAll
 }
 
 // agree waits until no host has a trouble, nothing waits without a reason, and each share of the VIPs
