@@ -102,6 +102,7 @@
 //	session      instance.go   a command that an operator runs inside an instance.
 //	probe        service.go    one check of an instance's health.
 //	health       health.go     the state of an instance that its probes show.
+//	hearing      hearing.go    the address families by which an instance accepts.
 //	usage        usage.go      the use of one instance at one moment.
 //	decision     decision.go   a decision of Pando, with its inputs and its threshold.
 //	operators    request.go    every request that people may make.

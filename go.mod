@@ -46,6 +46,8 @@ require (
 
 require github.com/gophercloud/gophercloud/v2 v2.15.0
 
+require github.com/ulikunitz/xz v0.5.17
+
 require (
 	filippo.io/hpke v0.4.0 // indirect
 	github.com/anishathalye/porcupine v1.3.1

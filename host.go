@@ -266,6 +266,9 @@ type HostOperators interface {
 	UndrainHost(ctx context.Context, h HostName, by Asker) (HostDrainStatus, error)
 	// HostDrain returns what is left on a host, and why.
 	HostDrain(ctx context.Context, h HostName) (HostDrainStatus, error)
+	// Rebalance moves instances from loaded hosts to others, start-first. It begins at most ShiftsMax
+	// moves, and none while some are in progress. The caller asks again until nothing moves.
+	Rebalance(ctx context.Context, ask RebalanceAsk, by Asker) (Rebalance, error)
 }
 
 // Key returns the key of the member's record.

@@ -115,10 +115,15 @@ type Instance struct {
 	Replaces InstanceID `json:"replaces,omitempty"`
 	// Unwell is why control should replace it, by its host: it does not answer. "": it answers.
 	Unwell string `json:"unwell,omitempty"`
-	Phase  Phase  `json:"phase"`
-	Reason string `json:"reason"` // of the last change
+	// Hears is what its host saw of its listeners.
+	Hears  Hearing `json:"hears,omitempty"`
+	Phase  Phase   `json:"phase"`
+	Reason string  `json:"reason"` // of the last change
 	// Waits is what a drain waits for: the connections and the clients. "": nothing, or not yet known.
 	Waits string `json:"waits,omitempty"`
+	// Ordered is when its host learned of the drain, by that host's clock. The host notes it with the
+	// first report, so that an agent that starts again continues drain_max. Zero: not yet.
+	Ordered time.Time `json:"ordered,omitzero"`
 	// EndNow is set if an operator ended the drain: its connections are not waited for.
 	EndNow bool     `json:"end_now,omitempty"`
 	Intent IntentID `json:"intent"`         // the intent that started it
@@ -243,6 +248,8 @@ type Sandbox interface {
 	Usage(ctx context.Context) (Usage, error)
 	// Strain returns the part of its use that a meter reads ten times a second. It is cheap.
 	Strain(ctx context.Context) (Strain, error)
+	// Hears returns the address families by which the program accepts at ports.
+	Hears(ports []Port) (Hearing, error)
 	// LastLines returns the end of the instance's log as evidence. It cuts long lines and replaces
 	// terminal control characters.
 	LastLines(n int) []string
@@ -269,6 +276,15 @@ type Link struct {
 	Service ServiceKey
 	Reach   []Reach // of the instance's spec
 	OfHost  bool    // its program has the network of the host instead
+}
+
+// Outbound shares among tenants what a host has for the connections that instances open to other
+// machines. driver/nftables implements it. Each method may take milliseconds.
+type Outbound interface {
+	// Charge makes a tenant pay for the connections of a link.
+	Charge(l Link, t Tenant) error
+	// Forget ends that. The addresses of the link may have another tenant next.
+	Forget(l Link) error
 }
 
 // SandboxEventKind is the kind of a sandbox event.
@@ -377,6 +393,9 @@ type Image struct {
 	Inside bool `json:"inside,omitempty"`
 	// Gave lists the words of the spec that come from the configuration of the image.
 	Gave []string `json:"gave,omitempty"`
+	// Prove: its registry has to send each blob to this host once, also one that is here for another
+	// image. An agent sets it for the images of tenants.
+	Prove bool `json:"-"`
 }
 
 // Bundle is a folder that a deploy sends to the hosts with the program. Instances see it read-only,
@@ -421,6 +440,7 @@ type ImageConfig struct {
 	User         string            `json:"user,omitempty"`
 	StopSignal   string            `json:"stop_signal,omitempty"`
 	Exposed      []string          `json:"exposed,omitempty"` // ports such as 80/tcp: a hint
+	Volumes      []string          `json:"volumes,omitempty"` // folders that outlive an instance
 	Health       Health            `json:"health,omitzero"`   // from its healthcheck: the live probe
 }
 
@@ -495,6 +515,9 @@ type Images interface {
 	// Pull brings the layers of a resolved image to this host: from one of the hosts if it has them,
 	// else from the registry. It returns at once if they are here.
 	Pull(ctx context.Context, i Image, from []Host) error
+	// Proven reports whether the repository of an image has sent every blob of it to this host. The
+	// blobs of other images are here as well, and a manifest that names one is no right to it.
+	Proven(i Image) bool
 	// Root returns the files of an image, and the user that a spec names: a name, a uid or uid:gid.
 	// An empty user is root. ErrNotReady: its layers are not on this host.
 	Root(digest, user string) (ImageRoot, error)

@@ -303,7 +303,7 @@ type MergeResult struct {
 }
 
 // Operators is every request that people and their programs may make of a cluster. The control room
-// implements it and package api serves it over HTTP. The CLI, the dashboard and the SDKs use
+// implements it and package api serves it over HTTP. The CLI and the SDKs use
 // nothing else.
 type Operators interface {
 	// Deploy makes the spec the newest revision of its service, and creates the service if it is

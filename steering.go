@@ -246,6 +246,8 @@ type Endpoints struct {
 	Seats   []Seat     `json:"seats,omitempty"`   // its instances, oldest first
 	// Names are the addresses of the ordinals of a stateful service, by ordinal.
 	Names []Named `json:"names,omitempty"`
+	// Hears is the address families by which all its instances accept.
+	Hears Hearing `json:"hears,omitempty"`
 	// Secrets is the newest change of the secrets that the spec of its target names. 0: none.
 	Secrets StoreRevision `json:"secrets,omitempty"`
 }
@@ -257,6 +259,7 @@ type Named struct {
 	IP4     netip.Addr `json:"ip4,omitzero"`
 	IP6     netip.Addr `json:"ip6,omitzero"`
 	Term    int64      `json:"term,omitempty"` // see Instance.Term
+	Hears   Hearing    `json:"hears,omitempty"`
 }
 
 // namesOf returns the addresses of the ordinals of a stateful service, by ordinal.
@@ -268,7 +271,7 @@ func namesOf(spec Spec, instances []Instance) (out []Named) {
 		i := &instances[n]
 		ends := i.Phase == PhaseFailed || i.Phase == PhaseMerged
 		if i.Ordinal > 0 && !ends && (i.IP4.IsValid() || i.IP6.IsValid()) {
-			out = append(out, Named{i.Ordinal, i.IP4, i.IP6, i.Term})
+			out = append(out, Named{i.Ordinal, i.IP4, i.IP6, i.Term, i.Hears})
 		}
 	}
 	slices.SortFunc(out, func(a, b Named) int { return a.Ordinal - b.Ordinal })
@@ -280,8 +283,7 @@ func namesOf(spec Spec, instances []Instance) (out []Named) {
 func EndpointsOf(svc Service, spec Spec, instances []Instance) Endpoints {
 	svc.Book = nil // only operators read it
 	e := Endpoints{Service: svc, Ports: spec.Ports, Scale: spec.Scale, Balance: spec.Balance,
-		Aliases: spec.Aliases,
-		Names:   namesOf(spec, instances)}
+		Aliases: spec.Aliases, Names: namesOf(spec, instances), Hears: hearingOf(instances)}
 	for n := range instances {
 		if n == 0 || instances[n].Host != instances[n-1].Host { // nearly all are on one host
 			e.Hosts = append(e.Hosts, instances[n].Host)

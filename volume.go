@@ -21,6 +21,17 @@ type Volume struct {
 	Shared   bool   `json:"shared,omitempty"`
 	ReadOnly bool   `json:"read_only,omitempty"`
 	Bytes    int64  `json:"bytes,omitempty"` // at most, of each part; see BytesMax
+	// Of is the service of the tenant whose volume it is. The instances then run on the home of that
+	// service. "": the service's own.
+	Of ServiceName `json:"of,omitempty"`
+}
+
+// Owner returns the service whose volume it is, for an instance of s.
+func (v Volume) Owner(s ServiceKey) ServiceKey {
+	if v.Of != "" {
+		s.Name = v.Of
+	}
+	return s
 }
 
 // VolumeBytes bounds each part of a tenant's volume without a size in its spec.

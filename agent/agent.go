@@ -47,8 +47,10 @@ type Config struct {
 	// Secrets returns the secrets of an instance of this host, from the server. Nil: there are none.
 	Secrets func(context.Context, pando.InstanceID) (map[string][]byte, error)
 	Kept    pando.Volumes // nil: no service of this host has a volume
-	Disk    pando.Disk    // nil: nothing bounds what volumes take
-	Images  pando.Images  // nil: no service of this host has an image
+	// Outbound shares connections to other machines among tenants. Nil: one tenant may take all.
+	Outbound pando.Outbound
+	Disk     pando.Disk   // nil: nothing bounds what volumes take
+	Images   pando.Images // nil: no service of this host has an image
 	// SnapshotStore keeps the snapshots of instances. Nil: this host makes none.
 	SnapshotStore pando.Snapshots
 	// SnapshotKeys returns the keys of the snapshots of an instance of this host, from the server. Nil:
@@ -129,6 +131,7 @@ type Agent struct {
 	pulls    *pulls
 	meter    *meter.Meter
 	scope    *scope
+	payments *payments
 	room     *room.Guard // nil: without a Disk
 	presence *presence
 	*heralding
@@ -161,6 +164,7 @@ func New(c Config) *Agent {
 		pulls: newPulls(),
 	}
 	a.scope, a.presence, a.room = newScope(a), newPresence(a), newRoom(a)
+	a.payments = newPayments(a)
 	a.records = newRecords(&a.Config)
 	a.crews = newCrews(a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log))
 	a.adoption, a.heralding, a.routing = &adoption{Agent: a}, newHeralding(a), newRouting(a)
@@ -210,6 +214,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.spawn(a.steering.Run)
 	a.spawn(a.sweepOften)
 	a.spawn(a.counts.run)
+	a.spawn(a.payments.run)
 	a.spawn(a.presence.run)
 	a.spawn(a.heralding.run)
 	a.spawn(a.routing.run)

@@ -38,6 +38,7 @@ type bench struct {
 	agent     *Agent
 	stop      func()
 	disk      pando.Disk
+	outbound  pando.Outbound
 }
 
 // onBench runs a test in a bubble, on a host with a service of one revision.
@@ -89,8 +90,8 @@ func (b *bench) start() {
 		Sightings: b.sightings, Sandboxes: b.sandboxes,
 		Steering: steering, Liveness: b.liveness, Worked: b.worked,
 		Objects: b.objects,
-		Disk:    b.disk,
-		Prober:  b.prober, Peers: sim.NewPeers(), Clock: sim.Clock{}, IDs: b.ids,
+		Disk:    b.disk, Outbound: b.outbound,
+		Prober: b.prober, Peers: sim.NewPeers(), Clock: sim.Clock{}, IDs: b.ids,
 		Log:   slog.New(slog.DiscardHandler),
 		Serve: func(pando.Self, pando.InstanceID) http.Handler { return http.NotFoundHandler() },
 	})

@@ -23,6 +23,8 @@ type slowImages struct {
 	pulls int
 }
 
+func (s *slowImages) Proven(pando.Image) bool { return true }
+
 func (s *slowImages) Root(string, string) (pando.ImageRoot, error) {
 	if !s.here {
 		return pando.ImageRoot{}, pando.ErrNotReady
@@ -227,11 +229,40 @@ func TestPullsOfOneTenantLeaveTurnsForAnother(t *testing.T) {
 		synctest.Wait()
 		go bring("beta", 0)
 		synctest.Wait()
-		if active["acme"] != pullTurns.Each || active["beta"] != 1 {
+		for _, of := range []pando.Tenant{"coop", "bank"} { // all turns without the reserve are taken
+			go bring(of, 0)
+			go bring(of, 1)
+		}
+		synctest.Wait()
+		go bring(pando.DefaultTenant, 0)
+		synctest.Wait()
+		if active["acme"] != pullTurns.Each || active["beta"] != 1 || active[pando.DefaultTenant] != 1 {
 			t.Errorf("pulls at once: %v", active)
 		}
 		if len(waits) == 0 || !strings.Contains(waits[0], "a turn") {
 			t.Errorf("the waits are %q", waits)
+		}
+	})
+}
+
+// unproven are images whose registries have not sent all their blobs to this host.
+type unproven struct{ pando.Images }
+
+func (unproven) Root(string, string) (pando.ImageRoot, error) { return pando.ImageRoot{}, nil }
+func (unproven) Proven(pando.Image) bool                      { return false }
+
+// The image of a tenant is here only once its registry has proved that. That of operators is here with
+// its layers.
+func TestAnImageOfATenantIsHereOnceItsRegistryProvedIt(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.agent.Images = unproven{}
+		spec := pando.Spec{Image: pando.Image{Reference: "shop/web", Digest: "sha256:1"}}
+		for tenant, lacks := range map[pando.Tenant]bool{"acme": true, pando.DefaultTenant: false} {
+			s := start{inst: pando.Instance{Service: pando.ServiceKey{Tenant: tenant, Name: "web"}}, spec: spec}
+			files, err := b.agent.missingFiles(s)
+			if err != nil || (files.Digest != "") != lacks || files.Prove != lacks {
+				t.Errorf("%s: it lacks %+v, %v", tenant, files, err)
+			}
 		}
 	})
 }

@@ -6,13 +6,16 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access/share"
 )
 
 const (
-	knocksMax     = 256             // services that are woken at a time; the others wait for a retry
 	knockWait     = time.Second     // after a refused ask, until the next
 	knockAnswered = 5 * time.Second // at most, until control has answered
 )
+
+// knockBound is the services that are woken at a time. The others wait for the retry of a client.
+var knockBound = share.Bound{Total: 256, Each: 64, Reserve: 32}
 
 // knocking is the reason of an ask by traffic.
 const knocking = "a packet came while no instance ran"
@@ -24,18 +27,24 @@ type knocks struct{ *Agent }
 // of a service is on its way at a time, so a flood of packets makes no flood of asks.
 func (a knocks) run(ctx context.Context) {
 	awake := make(chan pando.ServiceKey)
-	pending := map[pando.ServiceKey]bool{}
+	pending := map[pando.ServiceKey]*share.Hold[pando.Tenant]{}
+	places := share.New[pando.Tenant](knockBound)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case s := <-awake:
+			pending[s].Close()
 			delete(pending, s)
 		case s := <-a.Steering.Knocks():
-			if pending[s] || len(pending) >= knocksMax {
+			if pending[s] != nil {
 				continue
 			}
-			pending[s] = true
+			place, err := knockPlace(places, s.Tenant)
+			if err != nil {
+				continue
+			}
+			pending[s] = place
 			a.spawn(func(ctx context.Context) {
 				if err := a.wake(ctx, s); err != nil && ctx.Err() == nil {
 					a.Log.Warn("a packet starts no instance", "service", s, "error", err)
@@ -48,6 +57,16 @@ func (a knocks) run(ctx context.Context) {
 			})
 		}
 	}
+}
+
+// knockPlace takes a place for a service of a tenant. Operators have the tenant default.
+func knockPlace(
+	places *share.Pool[pando.Tenant], t pando.Tenant,
+) (*share.Hold[pando.Tenant], error) {
+	if t == pando.DefaultTenant {
+		return places.TakeAsOperator(1)
+	}
+	return places.Take(t, 1)
 }
 
 // wake asks control for the first instance of a service, as any asker does.

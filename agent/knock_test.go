@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,6 +62,48 @@ func TestRefusedKnocksAreFew(t *testing.T) {
 		}
 		if asks < 4 || asks > 6 {
 			t.Errorf("%d asks in five seconds of packets, want 5", asks)
+		}
+	})
+}
+
+// knocked is a steering whose first packets a test sends.
+type knocked struct {
+	pando.Steering
+	services chan pando.ServiceKey
+}
+
+func (k knocked) Knocks() <-chan pando.ServiceKey { return k.services }
+
+// A flood of first packets to the services of one tenant leaves asks to another tenant and to operators.
+func TestATenantLeavesKnocksForOthers(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.stop()
+		packets := make(chan pando.ServiceKey)
+		b.front = knocked{b.steering, packets}
+		b.start()
+		asked := map[pando.Tenant]int{}
+		b.agent.Control = deciding(func(ctx context.Context, i pando.Intent) ([]pando.Record, error) {
+			asked[i.Service.Tenant]++
+			<-ctx.Done() // control does not answer
+			return nil, ctx.Err()
+		})
+		send := func(tenant pando.Tenant, n int) {
+			for at := range n {
+				packets <- pando.ServiceKey{Tenant: tenant, Name: pando.ServiceName(fmt.Sprint("s", at))}
+				synctest.Wait()
+			}
+		}
+		send("acme", 2*int(knockBound.Each))
+		send("bank", 5)
+		send(pando.DefaultTenant, 5)
+		want := map[pando.Tenant]int{"acme": int(knockBound.Each), "bank": 5, pando.DefaultTenant: 5}
+		if !maps.Equal(asked, want) {
+			t.Errorf("asked for %v, want %v", asked, want)
+		}
+		b.pass(time.Minute)
+		send("acme", 1)
+		if asked["acme"] != int(knockBound.Each)+1 {
+			t.Errorf("after the answers, acme has %d asks", asked["acme"])
 		}
 	})
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // pullTurns is how many images a host brings at once.
-var pullTurns = turns.Bound{Total: 8, Each: 4}
+var pullTurns = turns.Bound{Total: 8, Each: 4, Reserve: 2}
 
 // pulls brings images for the instances of a host. The instances of one tenant that want one image
 // share a pull. It ends once none of them wants it any more.
@@ -88,7 +88,13 @@ func (p *pulls) run(
 ) {
 	defer l.cancel()
 	tell := func(what string) { p.tell(l, what) }
-	done, err := p.turns.Take(ctx, key.tenant, tell)
+	take := func(ctx context.Context, tell func(string)) (func(), error) {
+		return p.turns.Take(ctx, key.tenant, tell)
+	}
+	if key.tenant == pando.DefaultTenant {
+		take = p.turns.TakeAsOperator
+	}
+	done, err := take(ctx, tell)
 	if err == nil {
 		tell("")
 		err = do(pando.TellWaits(ctx, tell))

@@ -99,7 +99,8 @@ func (a *Agent) missingFiles(s start) (pando.Image, error) {
 	if a.Images == nil {
 		return pando.Image{}, fmt.Errorf("%w: this host keeps no images", pando.ErrUnsupported)
 	}
-	if _, err := a.Images.Root(files.Digest, ""); err == nil {
+	files.Prove = s.inst.Service.Tenant != pando.DefaultTenant && !files.OfFiles()
+	if _, err := a.Images.Root(files.Digest, ""); err == nil && (!files.Prove || a.Images.Proven(files)) {
 		return pando.Image{}, nil
 	}
 	return files, nil

@@ -122,6 +122,12 @@ func (f failing) HostDrain(context.Context, pando.HostName) (pando.HostDrainStat
 	return pando.HostDrainStatus{}, f.err
 }
 
+func (f failing) Rebalance(
+	context.Context, pando.RebalanceAsk, pando.Asker,
+) (pando.Rebalance, error) {
+	return pando.Rebalance{}, f.err
+}
+
 func (f failing) RemoveHost(context.Context, pando.HostName, bool, pando.Asker) error {
 	return f.err
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"time"
@@ -23,6 +24,9 @@ func (h hostsFace) routes(a huma.API) {
 			"leave. The mark outlives restarts of the host. A second request replaces the time.", h.drain)
 	route(a, "undrain-host", "DELETE"+path,
 		"Let a drained host take new instances again. Nothing moves back by itself.", h.undrain)
+	route(a, "rebalance", "POST /v1/rebalance",
+		"Move instances from loaded hosts to others, a few at a time; each starts there before it leaves. "+
+			"Ask again until nothing moves. With dry_run, return the plan.", h.rebalance)
 }
 
 // OneHost is the host that a request concerns.
@@ -66,6 +70,38 @@ func (h hostsFace) undrain(ctx context.Context, in *struct {
 	}
 	st, err := h.UndrainHost(ctx, in.Host, by)
 	return &drains{st}, err
+}
+
+// RebalanceAsk is the body of a request to make the loads of hosts even.
+type RebalanceAsk struct {
+	Service pando.ServiceName `json:"service,omitempty"` // none: all services
+	Tenant  pando.Tenant      `json:"tenant,omitempty"`  // of the service; none: default
+	DryRun  bool              `json:"dry_run,omitempty"`
+}
+
+func (h hostsFace) rebalance(ctx context.Context, in *struct {
+	Asking
+	Body RebalanceAsk
+}) (*struct{ Body pando.Rebalance }, error) {
+	by, err := in.by(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ask := pando.RebalanceAsk{DryRun: in.Body.DryRun}
+	if in.Body.Service != "" {
+		ask.Service = pando.ServiceKey{Tenant: cmp.Or(in.Body.Tenant, pando.DefaultTenant),
+			Name: in.Body.Service}
+	}
+	made, err := h.Rebalance(ctx, ask, by)
+	return &struct{ Body pando.Rebalance }{made}, err
+}
+
+// Rebalance begins the next moves of a rebalance, or returns its plan.
+func (m MembersClient) Rebalance(
+	ctx context.Context, ask pando.RebalanceAsk,
+) (pando.Rebalance, error) {
+	return call[pando.Rebalance](ctx, m.c, http.MethodPost, "/v1/rebalance", nil,
+		RebalanceAsk{ask.Service.Name, ask.Service.Tenant, ask.DryRun})
 }
 
 // HostDrain shows what is left on a host, and why.

@@ -25,7 +25,7 @@ var byRight = map[pando.Right][]string{
 		"POST /v1/services/{name}/rollout/{step}", "DELETE /v1/services/{name}/rollout/{step}",
 		"POST /v1/images", "DELETE /v1/images/{digest}",
 		"PUT /v1/secrets/{secret}", "DELETE /v1/secrets/{secret}",
-		"DELETE /v1/services/{name}/volumes/{volume}",
+		"DELETE /v1/services/{name}/volumes/{volume}", "POST /v1/rebalance",
 	},
 	pando.RightExec: {
 		"POST /v1/services/{name}/exec", "POST /v1/services/{name}/runs",

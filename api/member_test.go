@@ -84,6 +84,7 @@ func TestARightOpensItsRequestsAndNoOthers(t *testing.T) {
 		{"DELETE", "/v1/services/web/rollout/pause", pando.RightDeploy},
 		{"POST", "/v1/services/web/rollout/undo", pando.RightDeploy},
 		{"POST", "/v1/images", pando.RightDeploy},
+		{"POST", "/v1/rebalance", pando.RightDeploy},
 		{"DELETE", "/v1/images/sha256:00", pando.RightDeploy},
 		{"PUT", "/v1/secrets/key", pando.RightDeploy},
 		{"DELETE", "/v1/secrets/key", pando.RightDeploy},

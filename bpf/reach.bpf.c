@@ -48,6 +48,12 @@ struct {
 	GROWING(NAMED_MAX, __u32[4], struct named);
 } names SEC(".maps");
 
+/* Datagrams in fragments whose first one passed. Only that one has ports: the later ones are judged
+ * as it was. A flood of one instance harms the datagrams of others at most. */
+struct {
+	TABLE_OF(LRU_HASH, 4096, struct fragment_key, __u8);
+} pieces SEC(".maps");
+
 volatile const __u32 instances_net, instances_mask, instances6_net[2];
 /* The ports at which the hosts themselves listen, the tunnel's among them. */
 volatile const __u16 own_port_first, own_port_last, tunnel_port;
@@ -151,6 +157,34 @@ cold __u32 needs(struct __sk_buff *skb, struct packet *p, const struct walled *w
 	return p->protocol == IPPROTO_UDP && p->dport == bpf_htons(tunnel_port) ? NOBODY : HOST;
 }
 
+inlined void piece_of(struct fragment_key *k, const struct packet *p, int six)
+{
+	__builtin_memset(k, 0, sizeof(*k));
+	four(k->src, p->src, six);
+	four(k->dst, p->dst, six);
+	k->id = p->id;
+	k->protocol = p->protocol;
+}
+
+/* note_piece notes the first fragment of a datagram that passes. */
+inlined void note_piece(const struct packet *p, int six)
+{
+	struct fragment_key k;
+	__u8 passed = 1;
+
+	piece_of(&k, p, six);
+	bpf_map_update_elem(&pieces, &k, &passed, BPF_ANY);
+}
+
+/* is_piece returns whether the first fragment of a later one has passed. */
+inlined int is_piece(const struct packet *p, int six)
+{
+	struct fragment_key k;
+
+	piece_of(&k, p, six);
+	return bpf_map_lookup_elem(&pieces, &k) != 0;
+}
+
 inlined int begins(struct __sk_buff *skb, struct walled *w, int six)
 {
 	struct packet p = {};
@@ -165,10 +199,15 @@ inlined int begins(struct __sk_buff *skb, struct walled *w, int six)
 		return PASS;
 	if (IS_ICMP(&p, six))
 		return PASS;
+	if (p.part == LATER && is_piece(&p, six))
+		return PASS;
 	struct packet q = p;
 	__u32 need = needs(skb, &q, w, six);
-	if (!need || need & w->reach)
+	if (!need || need & w->reach) {
+		if (p.part == FIRST)
+			note_piece(&p, six);
 		return PASS;
+	}
 	struct packet r = p;
 	return refuse(skb, &r, 0, six, 0);
 }

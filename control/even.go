@@ -23,7 +23,8 @@ const evenLook = 30 * time.Second
 func (d *draft) even() {
 	d.relieve()
 	if !d.spreads() || d.newest().Stateful() || d.stopFirst() || d.full() ||
-		d.svc.Removing || d.svc.Rolling > 0 || d.svc.Renew != nil || d.svc.Current != d.svc.Target {
+		d.svc.Removing || d.svc.Rolling > 0 || d.svc.Renew != nil || d.svc.Shift != nil ||
+		d.svc.Current != d.svc.Target {
 		return
 	}
 	most := 0
@@ -88,8 +89,8 @@ func (d *draft) relieve() {
 		switch {
 		case d.svc.Renew != nil:
 			why = "an operator restarts the service"
-		case drained(d.w, o.Host):
-			why = fmt.Sprintf("its host %s is drained", o.Host)
+		case d.leaves(o):
+			why = d.reasonToLeave(o)
 		default:
 			asked = false
 		}

@@ -13,12 +13,13 @@ import (
 	"pando.run/pando/scale"
 )
 
-// leaveDrained takes the next step away from drained hosts. Instances of a service that spreads are
+// leaveHosts takes the next step away from drained hosts, and of a shift. Instances of a service that spreads are
 // replaced one by one, as a restart does it. A service with a home moves as a whole: its first
 // instance elsewhere moves the home, hold fills the new home up, and bringHome drains what is left.
 // A service that stops first loses an instance before another one starts. What cannot move stays.
-func (d *draft) leaveDrained() {
-	due := d.onDrained()
+func (d *draft) leaveHosts() {
+	due := d.leavers()
+	d.endShift(due)
 	if len(due) == 0 || d.svc.Renew != nil { // a restart starts elsewhere too
 		return
 	}
@@ -35,32 +36,44 @@ func (d *draft) leaveDrained() {
 		case i.Phase.TakesFlows() && !i.Warm:
 			serving = append(serving, i)
 		case !d.full():
-			d.takeForRestart(i, fmt.Sprintf("its host %s is drained, and it serves nobody", i.Host))
+			d.takeForRestart(i, d.reasonToLeave(i)+", and it serves nobody")
 		}
 	}
 	if len(serving) == 0 {
 		return
 	}
-	why := fmt.Sprintf("whose host %s is drained", serving[0].Host)
+	why := d.reasonToLeave(serving[0])
 	switch {
 	case d.newest().Ordinals() || d.stopFirst():
-		d.renewStopFirst(serving, fmt.Sprintf("its host %s is drained: it ends before another one "+
-			"starts in its place", serving[0].Host))
+		d.renewStopFirst(serving, why+": it ends before another one starts in its place")
 	case d.spreads():
 		d.renewStartFirst(serving, why)
 	case d.mayStart(d.serving(), d.count().Capacity+1) && !d.full():
-		d.placeNew(d.grant(pando.VerbReplicate, fmt.Sprintf("in place of %s, %s", serving[0].ID, why)),
+		d.placeNew(d.grant(pando.VerbReplicate, fmt.Sprintf("in place of %s: %s", serving[0].ID, why)),
 			d.serving(), d.role(), false)
 	}
 }
 
-// onDrained returns the instances of the service on drained hosts that have not begun to leave.
-func (d *draft) onDrained() (out []pando.Instance) {
-	if len(d.w.Drained) == 0 || d.svc.Removing {
+// reasonToLeave returns why an instance leaves its host.
+func (d *draft) reasonToLeave(i pando.Instance) string {
+	if s := d.svc.Shift; s.Moves(i) && !drained(d.w, i.Host) {
+		return fmt.Sprintf("%s is less loaded than its host %s", s.To, i.Host)
+	}
+	return fmt.Sprintf("its host %s is drained", i.Host)
+}
+
+// leaves reports whether an instance has to leave its host.
+func (d *draft) leaves(i pando.Instance) bool {
+	return drained(d.w, i.Host) || d.svc.Shift.Moves(i)
+}
+
+// leavers returns the instances of the service that have to leave their hosts and have not begun to.
+func (d *draft) leavers() (out []pando.Instance) {
+	if len(d.w.Drained) == 0 && d.svc.Shift == nil || d.svc.Removing {
 		return nil
 	}
 	for _, i := range d.crew.all {
-		if drained(d.w, i.Host) && d.here(i.Host) && i.Phase.May(pando.PhaseDraining) &&
+		if d.leaves(i) && d.here(i.Host) && i.Phase.May(pando.PhaseDraining) &&
 			(i.Warm || i.Capacity()) {
 			out = append(out, i)
 		}
@@ -104,7 +117,7 @@ func (d *draft) obstacle(h pando.HostName) obstacle {
 	if !known {
 		return obstacle{"the spec of its revision has not arrived", false}
 	}
-	home := d.home()
+	home := cmp.Or(d.target(), d.home())
 	_, _, err := lifecycle.Place(d.choices(home), d.wish(spec, home, d.fellows(d.serving(), false)))
 	if err != nil {
 		return obstacle{err.Error(), true}
@@ -114,7 +127,7 @@ func (d *draft) obstacle(h pando.HostName) obstacle {
 
 // noteStay records once per drain that the service stays on a drained host.
 func (d *draft) noteStay(h pando.HostName, o obstacle) {
-	if !o.stays {
+	if !o.stays || !drained(d.w, h) {
 		d.lookAgain(d.now.Add(roomLook)) // no event reports the end of some obstacles
 		return
 	}
@@ -133,8 +146,23 @@ func (d *draft) movers() (n int) {
 	if home == "" || drained(d.w, home) {
 		return 0
 	}
-	for _, i := range d.onDrained() {
+	for _, i := range d.leavers() {
 		if i.Host != home && i.Capacity() {
+			n++
+		}
+	}
+	return n
+}
+
+// servingElsewhere returns the number of instances that serve on a host that the service leaves, and
+// do not count at its new home.
+func (d *draft) servingElsewhere() (n int) {
+	if d.movers() == 0 {
+		return 0
+	}
+	home := d.home()
+	for _, i := range d.leavers() {
+		if i.Host != home && i.Phase.TakesFlows() && !i.Warm {
 			n++
 		}
 	}
@@ -144,7 +172,7 @@ func (d *draft) movers() (n int) {
 // withMovers returns the range of a service that moves from a drained host.
 func (d *draft) withMovers(r scale.Range) scale.Range {
 	if n := min(d.movers(), r.Most); n > r.Least {
-		r.Least, r.Why = n, fmt.Sprintf("%d on a drained host", n)
+		r.Least, r.Why = n, fmt.Sprintf("%d on the host that it leaves", n)
 	}
 	return r
 }
@@ -159,9 +187,14 @@ func (d *draft) bringHome(r scale.Range) {
 	leavers := leased(d.w, d.crew.all)
 	if d.movers() > 0 && !d.healthyAtHome() {
 		leavers = slices.DeleteFunc(slices.Clone(leavers),
-			func(i pando.Instance) bool { return drained(d.w, i.Host) })
+			func(i pando.Instance) bool { return d.leaves(i) })
 	}
-	d.drainAll(lifecycle.BringHome(leavers, home, func(h pando.HostName) bool { return drained(d.w, h) }))
+	d.drainAll(lifecycle.BringHome(leavers, home, func(i pando.Instance) string {
+		if !d.leaves(i) {
+			return ""
+		}
+		return d.reasonToLeave(i)
+	}))
 }
 
 // healthyAtHome reports whether every instance that counts has been in rotation for as long as a
@@ -314,8 +347,8 @@ func (d *draft) leftReason(i pando.Instance) (why string, stays bool) {
 	if o := d.obstacle(i.Host); o.why != "" {
 		return o.why, o.stays
 	}
-	if why := d.failing(max(1, d.bounds().Least)); why != "" {
-		return "its replacement fails: " + why, false
+	if why := d.failingReplacement(); why != "" {
+		return why, false
 	}
 	return "another one starts in its place", false
 }

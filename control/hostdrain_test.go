@@ -2,6 +2,7 @@ package control
 
 import (
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -104,6 +105,14 @@ func TestADrainedHostLosesNoInstanceBeforeOthersServe(t *testing.T) {
 			s.Rollout.Surge = 3
 		}, 0, 6},
 		"one writer": {func(s *pando.Spec) { s.Scale = pando.Scale{Min: 1, Max: 1} }, 0, 0},
+		"endpoints": {func(s *pando.Spec) {
+			s.Command, s.Scale = nil, pando.Scale{}
+			s.Ports = []pando.Port{{Published: 80, Target: 8080, Protocol: pando.TCP}}
+			for n := range byte(2) {
+				s.Endpoints = append(s.Endpoints,
+					pando.External{Address: netip.AddrFrom4([4]byte{192, 0, 2, n})})
+			}
+		}, 0, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tb := newTable(t)
@@ -243,6 +252,47 @@ func TestADrainedHostServesUntilOthersAreHealthy(t *testing.T) {
 		if n := tb.on("h1", pando.PhaseDraining); n == 0 {
 			t.Errorf("%s: none drains on h1: %+v", name, tb.w.Of(web))
 		}
+	}
+}
+
+// A state with copies moves to another copy before its instances do. Without a whole copy elsewhere
+// they wait, and the reason is named.
+func TestAStateWithCopiesLeavesADrainedHost(t *testing.T) {
+	tb := newTable(t)
+	tb.members("h1", "h2", "h3")
+	tb.put(pando.Host{Name: "h1", Copies: true, Tunnel: true})
+	tb.deploy(1, func(s *pando.Spec) {
+		s.State, s.StateCopies = map[string]pando.StateType{"total": "counter"}, 2
+	})
+	for range 3 {
+		tb.settle()
+		tb.run()
+		tb.now = tb.now.Add(2 * time.Second)
+	}
+	tb.put(pando.Host{Name: "h2", Copies: true, Tunnel: true})
+	tb.settle()
+	k := tb.w.Keepers[web].V
+	if k.Host != "h1" || len(k.Joining) != 1 {
+		t.Fatalf("the keeper is %+v", k)
+	}
+	tb.mark("h1", true)
+	for range 3 {
+		tb.settle()
+		tb.run()
+		tb.now = tb.now.Add(2 * time.Second)
+	}
+	st := tb.left("h1")
+	if st.Count != 2 || st.Stays != 0 || !strings.Contains(st.Left[0].Reason, "no other host has a whole copy") {
+		t.Errorf("without a copy, left is %+v", st)
+	}
+	k = tb.w.Keepers[web].V
+	k.Copies, k.Joining = append(k.Copies, k.Joining...), nil // the copy is whole
+	tb.put(k)
+	if least := tb.settleDrain("h1"); least != 2 {
+		t.Errorf("%d served meanwhile", least)
+	}
+	if k = tb.w.Keepers[web].V; k.Host != "h2" || tb.on("h2", pando.PhaseInRotation) != 2 {
+		t.Errorf("the keeper is %+v, and %d serve on h2", k, tb.on("h2", pando.PhaseInRotation))
 	}
 }
 

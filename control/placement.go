@@ -41,13 +41,16 @@ func (p *placer) home() pando.HostName {
 	if kept := p.w.Volumes[p.svc.ServiceKey].V.Host; t.Home == "" && len(s.Volumes) > 0 {
 		t.Home = kept
 	}
+	if at, _ := p.lender(s); at != "" {
+		t.Home = at
+	}
 	t.State = len(s.State)+len(s.Volumes) > 0
 	if t.Spread && s.Stateful() { // each ordinal has a host of its own
 		t.State = len(s.State) > 0
 	}
 	t.Copies = s.StateCopies > 1 && len(s.Volumes) == 0 // a volume has no copy
 	st := p.standing(t.Home)
-	t.Takes, t.Breaks = st.Here && !st.Leaving, st.Unfit != ""
+	t.Takes, t.Breaks = st.Here && !st.Leaving && p.target() == "", st.Unfit != ""
 	t.Runs = p.crew.counts[t.Home].Present > 0
 	if head, ok := p.w.Heads[p.svc.ServiceKey]; ok {
 		t.Pushed, t.Head = true, head.V.Host
@@ -143,7 +146,45 @@ func (p *placer) choices(home pando.HostName) []pando.Host {
 // waits returns why no instance of the service can start now, or "" if one can.
 func (p *placer) waits() string {
 	why, _ := berths{p}.berthed()
-	return cmp.Or(p.unaddressed(), p.unmet(), p.hostless(), p.overdrawn(), why)
+	return cmp.Or(p.unaddressed(), p.unmet(), p.unlent(), p.hostless(), p.overdrawn(), why)
+}
+
+// unlent returns why the service has no host with the volumes of others that its spec has, or "".
+func (p *placer) unlent() string {
+	_, why := p.lender(p.newest())
+	return why
+}
+
+// lender returns the host with the volumes of other services that a spec has, or why there is none.
+// A spec without such volumes has neither.
+func (p *placer) lender(s pando.Spec) (at pando.HostName, why string) {
+	for _, v := range s.Volumes {
+		if v.Of == "" {
+			continue
+		}
+		of := v.Owner(p.svc.ServiceKey)
+		host := cmp.Or(p.w.Services[of].V.Home, p.w.Volumes[of].V.Host)
+		switch {
+		case host == "" && p.w.Services[of].V.Name == "":
+			return "", fmt.Sprintf("its volume %s is of %s, which is not deployed: deploy %[2]s first",
+				v.Name, of)
+		case host == "":
+			return "", fmt.Sprintf("its volume %s is of %s, which has no host yet", v.Name, of)
+		case at != "" && at != host:
+			return "", fmt.Sprintf("its volumes are on %s and %s: give both services one host with `place`",
+				at, host)
+		}
+		at = host
+	}
+	if was := p.svc.Home; at != "" && was != "" && was != at && ownVolumes(s) {
+		return "", fmt.Sprintf("its own volumes are on %s, and the volumes that it shares are on %s: "+
+			"`pando rm` and a new deploy begin there with empty ones", was, at)
+	}
+	return at, ""
+}
+
+func ownVolumes(s pando.Spec) bool {
+	return slices.ContainsFunc(s.Volumes, func(v pando.Volume) bool { return v.Of == "" })
 }
 
 // unaddressed returns why no instance starts without an address of the service, or "". An agent
@@ -234,6 +275,14 @@ func (p *placer) wish(
 	return lifecycle.Wish{
 		Spec: s, Rule: p.newest().Place, Home: home, Apart: p.apart, Loads: p.loads(home),
 		Lacks: p.lacking(s), Fellows: fellows,
+		Seats: func(h pando.HostName) (own, operators int) {
+			fresh := p.load[h].Instances - p.w.LoadOn(h).Instances // of this decision
+			own, operators = p.w.SeatsOf(p.svc.Tenant, h), p.w.SeatsOf(pando.DefaultTenant, h)
+			if own += fresh; p.svc.Tenant == pando.DefaultTenant {
+				operators += fresh
+			}
+			return own, operators
+		},
 		Beside: func(h pando.HostName) int {
 			if !p.here(h) {
 				return 0
@@ -241,6 +290,18 @@ func (p *placer) wish(
 			return p.crew.staying[h]
 		},
 	}
+}
+
+// target returns the host to which a shift moves the next instance, or "".
+func (p *placer) target() pando.HostName {
+	s := p.svc.Shift
+	if s == nil || !takesNew(p.w, s.To) {
+		return ""
+	}
+	if len(s.Instances) == 0 && p.svc.Home == s.From || slices.Contains(s.Instances, p.replaces) {
+		return s.To
+	}
+	return ""
 }
 
 // choose finds the host of a new instance and makes it the service's home. An ordinal with volumes
@@ -251,7 +312,7 @@ func (p *placer) choose(
 	if why := p.waits(); why != "" {
 		return pando.Host{}, "", fmt.Errorf("%w: %s", pando.ErrNoRoom, why)
 	}
-	home := cmp.Or(volumes, p.home())
+	home := cmp.Or(volumes, p.target(), p.home())
 	h, why, err := lifecycle.Place(p.choices(home), p.wish(s, home, fellows))
 	if err != nil {
 		return h, why, err
@@ -261,7 +322,11 @@ func (p *placer) choose(
 		return h, why, nil
 	}
 	if was := p.svc.Home; was != "" && was != h.Name {
-		p.record(pando.DecidedHostLost, "", lifecycle.Moved(was, h.Name, p.standing(was)), nil)
+		why := lifecycle.Moved(was, h.Name, p.standing(was))
+		if s := p.svc.Shift; s != nil && s.From == was {
+			why = fmt.Sprintf("it moves to %s, which is less loaded than %s", h.Name, was)
+		}
+		p.record(pando.DecidedHostLost, "", why, nil)
 	}
 	p.svc.Home = h.Name
 	return h, why, nil

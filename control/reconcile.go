@@ -104,7 +104,7 @@ func (d *draft) hold(spec pando.Spec) {
 			lifecycle.Strangers(d.reachable(), d.serving(), alike(d.ledger, d.serving()))))
 	}
 	d.renew()
-	d.leaveDrained()
+	d.leaveHosts()
 	d.even()
 	d.bringHome(r)
 }
@@ -301,18 +301,19 @@ func (d *draft) judge() {
 		return
 	}
 	c := lifecycle.Case{
-		Removing: d.svc.Removing, Left: len(d.crew.all) + len(d.parts), Serving: d.count().Serving,
-		Least: d.bounds().Least, Current: d.svc.Current, Target: d.svc.Target, Reason: d.svc.Reason,
+		Removing: d.svc.Removing, Left: len(d.crew.all) + len(d.parts),
+		Serving: d.count().Serving + d.servingElsewhere(),
+		Least:   d.bounds().Least, Current: d.svc.Current, Target: d.svc.Target, Reason: d.svc.Reason,
 		After: d.after,
 	}
 	if c.Serving < c.Least && len(d.w.Hosts) > 0 {
-		c.Waits = cmp.Or(d.hostless(), d.overdrawn())
+		c.Waits = cmp.Or(d.unlent(), d.hostless(), d.overdrawn())
 		if why, blocked := (berths{d.placer}).berthed(); blocked {
 			c.Waits = cmp.Or(c.Waits, why)
 		}
 	}
 	c.Waits = cmp.Or(c.Waits, d.roomless)
-	if c.Needs = d.unmet(); c.Needs != "" {
+	if c.Needs = d.unmet(); c.Needs != "" || d.unlent() != "" {
 		d.lookAgain(d.now.Add(lifecycle.NeedsLook(d.now.Sub(d.localTime(d.svc.Asked)))))
 	}
 	c.Done = d.done(c.Least)
@@ -331,6 +332,9 @@ func (d *draft) judge() {
 		d.putRevision(d.svc.Target, pando.RevisionCurrent, "the first to serve")
 	}
 	d.svc.Phase, d.svc.Reason = j.Phase, j.Reason
+	if why := d.failingReplacement(); why != "" && j.Phase == pando.ServiceServing {
+		d.svc.Reason += "; " + why
+	}
 }
 
 // These constants bound the history of a service.

@@ -161,7 +161,7 @@ func (d shift) judge() {
 	}
 	needs := ""
 	if len(d.parts) == 0 {
-		needs = d.unmet()
+		needs = cmp.Or(d.unmet(), d.unlent())
 	}
 	if needs != "" {
 		d.lookAgain(d.now.Add(lifecycle.NeedsLook(d.now.Sub(d.localTime(d.svc.Asked)))))

@@ -157,8 +157,10 @@ func TestAListenerWithoutAPlaceIsTold(t *testing.T) {
 		c, _ := listened(t, 3)
 		ctx, end := context.WithCancel(t.Context())
 		c.newest.Begin(3)
-		for range catchUpsMax {
-			c.reading <- struct{}{}
+		for range catchUpTurns.Total {
+			if _, err := c.reading.TakeAsOperator(ctx, nil); err != nil {
+				t.Fatal(err)
+			}
 		}
 		began := time.Now()
 		all := rest(c.Watch(ctx, 1), 9)
@@ -168,5 +170,35 @@ func TestAListenerWithoutAPlaceIsTold(t *testing.T) {
 		}
 		end()
 		synctest.Wait()
+	})
+}
+
+// The listeners of one tenant that read older changes leave places to another tenant and to operators.
+func TestATenantLeavesPlacesForOtherListeners(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := listened(t, 3)
+		as := func(name pando.Tenant) context.Context {
+			return pando.WithToken(t.Context(), pando.Token{TokenKey: pando.TokenKey{Tenant: name, Name: "ci"}})
+		}
+		place := func(ctx context.Context) error {
+			l := listener{streams: c.streams}
+			_, err := l.place(ctx)
+			return err
+		}
+		for range catchUpTurns.Each {
+			if err := place(as("acme")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		began := time.Now()
+		if err := place(as("acme")); !errors.Is(err, pando.ErrUnavailable) || time.Since(began) != catchUpWait {
+			t.Errorf("one more of acme after %s: %v", time.Since(began), err)
+		}
+		began = time.Now()
+		for _, ctx := range []context.Context{as("bank"), t.Context()} {
+			if err := place(ctx); err != nil || time.Since(began) > 0 {
+				t.Errorf("another one after %s: %v", time.Since(began), err)
+			}
+		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	queue "pando.run/pando/access/turns"
 	"pando.run/pando/control/stream"
 	"pando.run/pando/world"
 )
@@ -19,13 +20,13 @@ type streams struct {
 	*view
 	counters *counters
 	newest   *stream.Log
-	reading  chan struct{} // a place for each listener that reads older changes
+	reading  *queue.Queue[pando.Tenant] // of listeners that read older changes
 }
 
 func newStreams(v *view, n *counters) *streams {
 	return &streams{
 		view: v, counters: n, newest: stream.NewLog(logBytesMax),
-		reading: make(chan struct{}, catchUpsMax),
+		reading: queue.New[pando.Tenant](catchUpTurns),
 	}
 }
 
@@ -33,10 +34,12 @@ func newStreams(v *view, n *counters) *streams {
 const (
 	logBytesMax  = 8 << 20          // of changes in memory, for all listeners together
 	pieceBytes   = 1 << 20          // of older changes that one listener reads at once
-	catchUpsMax  = 16               // listeners that read older changes at the same time
 	catchUpWait  = 10 * time.Second // for one of those places
 	catchUpLimit = 30 * time.Second // for the piece of older changes
 )
+
+// catchUpTurns are the listeners that read older changes at the same time.
+var catchUpTurns = queue.Bound{Total: 16, Each: 4, Reserve: 4}
 
 // Watch implements pando.Operators. Its first event is a bookmark. A caller that starts with "from
 // now on" thus gets a revision to resume from, even if the stream breaks before the first change.
@@ -124,10 +127,11 @@ func (l *listener) catchUp(ctx context.Context) error {
 // older reads changes after the listener's revision from the store, up to the beginning of the log,
 // or a piece of them.
 func (l *listener) older(ctx context.Context) (piece []stream.Commit, err error) {
-	if err := l.place(ctx); err != nil {
+	done, err := l.place(ctx)
+	if err != nil {
 		return nil, err
 	}
-	defer func() { <-l.reading }()
+	defer done()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	late, stop := l.Clock.After(catchUpLimit)
@@ -156,19 +160,32 @@ func (l *listener) older(ctx context.Context) (piece []stream.Commit, err error)
 	}
 }
 
-// place takes one of the places of listeners that read older changes.
-func (l *listener) place(ctx context.Context) error {
+// place waits for a place among the listeners that read older changes. The tenant of a token has a
+// share of them.
+func (l *listener) place(ctx context.Context) (done func(), err error) {
+	own, cancel := context.WithCancel(ctx)
+	defer cancel()
 	late, stop := l.Clock.After(catchUpWait)
 	defer stop()
-	select {
-	case l.reading <- struct{}{}:
-		return nil
-	case <-late:
-		return fmt.Errorf("%w: %d listeners read older changes already; resume after the last event",
-			pando.ErrUnavailable, catchUpsMax)
-	case <-ctx.Done():
-		return ctx.Err()
+	go func() {
+		select {
+		case <-late:
+			cancel()
+		case <-own.Done():
+		}
+	}()
+	take := l.reading.TakeAsOperator
+	if t, ok := pando.TokenOf(ctx); ok {
+		take = func(ctx context.Context, waits func(string)) (func(), error) {
+			return l.reading.Take(ctx, t.Tenant, waits)
+		}
 	}
+	done, err = take(own, nil)
+	if err != nil && ctx.Err() == nil {
+		err = fmt.Errorf("%w: %d listeners read older changes already, or %d of one tenant; resume after "+
+			"the last event", pando.ErrUnavailable, catchUpTurns.Total, catchUpTurns.Each)
+	}
+	return done, err
 }
 
 // feed keeps the log of the newest changes, by one watch of its own, until ctx ends. Control follows

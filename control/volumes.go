@@ -83,18 +83,40 @@ func (c *volumes) Volumes(
 
 // holders returns the instances that have a volume.
 func holders(w *world.World, v pando.KeptVolume) (out []pando.InstanceID) {
-	for _, i := range w.Of(v.Service) {
-		spec, _ := w.SpecOf(i.Service, i.Revision)
-		part := v.Part == "shared" || v.Part == strconv.Itoa(i.Ordinal)
-		if i.Host == v.Host && part && hasVolume(spec, v.Name) {
-			out = append(out, i.ID)
+	services := []pando.ServiceKey{v.Service}
+	if v.Part == "shared" {
+		services = append(services, borrowers(w, v.Service)...)
+	}
+	for _, s := range services {
+		for _, i := range w.Of(s) {
+			spec, _ := w.SpecOf(i.Service, i.Revision)
+			part := v.Part == "shared" || v.Part == strconv.Itoa(i.Ordinal)
+			if i.Host == v.Host && part && hasVolume(spec, v.Service, v.Name) {
+				out = append(out, i.ID)
+			}
 		}
 	}
 	return out
 }
 
-func hasVolume(s pando.Spec, name string) bool {
-	return slices.ContainsFunc(s.Volumes, func(v pando.Volume) bool { return v.Name == name })
+// borrowers returns the services that have a volume of another one, sorted.
+func borrowers(w *world.World, of pando.ServiceKey) (out []pando.ServiceKey) {
+	for s, svc := range w.Services {
+		spec, _ := w.SpecOf(s, svc.V.Target)
+		if s.Tenant == of.Tenant && slices.ContainsFunc(spec.Volumes,
+			func(v pando.Volume) bool { return v.Of == of.Name }) {
+			out = append(out, s)
+		}
+	}
+	slices.SortFunc(out, pando.ServiceKey.Compare)
+	return out
+}
+
+// hasVolume reports whether the instances of a spec have a volume of a service.
+func hasVolume(s pando.Spec, of pando.ServiceKey, name string) bool {
+	return slices.ContainsFunc(s.Volumes, func(v pando.Volume) bool {
+		return v.Name == name && v.Owner(s.Key()) == of
+	})
 }
 
 // RemoveVolume implements pando.Operators.
@@ -180,9 +202,18 @@ func (c *volumes) unused(s pando.ServiceKey, name string) error {
 		used[i.Revision] = true
 	}
 	for n := range used {
-		if spec, ok := c.world.SpecOf(s, n); ok && hasVolume(spec, name) {
+		if spec, ok := c.world.SpecOf(s, n); ok && hasVolume(spec, s, name) {
 			return fmt.Errorf("%w: %s has volume %s in revision %d; `pando rm %s` first, or deploy it "+
 				"without the volume", pando.ErrRefused, s, name, n, s)
+		}
+	}
+	for _, b := range borrowers(c.world, s) {
+		svc := c.world.Services[b].V
+		for _, n := range []int{svc.Current, svc.Target} {
+			if spec, ok := c.world.SpecOf(b, n); ok && hasVolume(spec, s, name) {
+				return fmt.Errorf("%w: %s shares volume %s of %s; `pando rm %s` first, or deploy it without "+
+					"the volume", pando.ErrRefused, b, name, s, b)
+			}
 		}
 	}
 	kept, ok := c.world.Volumes[s]

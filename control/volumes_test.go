@@ -160,6 +160,69 @@ func TestARemovedServiceComesBackToItsVolumes(t *testing.T) {
 	}
 }
 
+// The instances of a service with a volume of another one run on the host of that one, and wait
+// until it has a host. A volume of its own elsewhere keeps it waiting, with both hosts named.
+func TestAServiceRunsWhereTheVolumeOfAnotherIs(t *testing.T) {
+	shares := func(s *pando.Spec) {
+		s.Volumes = []pando.Volume{{Name: "media", Path: "/m", Shared: true, Of: "db"}}
+	}
+	tb := newTable(t)
+	tb.put(pando.Host{Name: "h2"})
+	tb.deploy(1, shares)
+	waits := func(want string) {
+		t.Helper()
+		tb.settle()
+		if got := tb.w.Services[web].V.Reason; !strings.Contains(got, want) || len(tb.w.Of(web)) > 0 {
+			t.Errorf("it has %d instances, and the reason is %q, want %q", len(tb.w.Of(web)), got, want)
+		}
+		if _, wake := Decide(tb.w, web, tb.now, tb.ids); !wake.After(tb.now) {
+			t.Error("nothing looks again")
+		}
+	}
+	waits("its volume media is of db, which is not deployed: deploy db first")
+	db := pando.Service{ServiceKey: database, Target: 1, Latest: 1}
+	tb.put(db)
+	waits("its volume media is of db, which has no host yet")
+	db.Home = "h2"
+	tb.put(db)
+	tb.settle()
+	if n := tb.on("h2", pando.PhasePlaced); n != 2 {
+		t.Errorf("%d instances are on the host of db: %v", n, tb.w.Of(web))
+	}
+	tb = newTable(t)
+	tb.put(pando.Host{Name: "h2"}, pando.Service{ServiceKey: database, Home: "h2"},
+		pando.Service{ServiceKey: web, Home: "h1"})
+	tb.deploy(1, func(s *pando.Spec) {
+		shares(s)
+		s.Volumes = append(s.Volumes, pando.Volume{
+			Name: "own", Path: "/o"})
+	})
+	waits("its own volumes are on h1, and the volumes that it shares are on h2")
+}
+
+// A shared volume names the instances of each service that has it.
+func TestAVolumeOfTwoServicesNamesBoth(t *testing.T) {
+	tb := newTable(t)
+	worker := pando.DefaultService("worker")
+	for n, s := range []pando.Spec{
+		{Name: "web", Volumes: []pando.Volume{{Name: "media", Path: "/m", Shared: true}}},
+		{Name: "worker", Volumes: []pando.Volume{{Name: "media", Path: "/m", Shared: true, Of: "web"}}},
+		{Name: "other", Volumes: []pando.Volume{{Name: "media", Path: "/m", Shared: true}}},
+	} {
+		tb.put(pando.Service{ServiceKey: s.Key(), Target: 1, Latest: 1},
+			pando.Revision{Service: s.Key(), Number: 1, Spec: s},
+			pando.Instance{ID: pando.InstanceID(string(s.Name) + "-1"), Service: s.Key(), Host: "h1",
+				Revision: 1, Phase: pando.PhaseInRotation, Ordinal: n + 1})
+	}
+	got := holders(tb.w, pando.KeptVolume{Service: web, Name: "media", Part: "shared", Host: "h1"})
+	if len(got) != 2 || got[0] != "web-1" || got[1] != "worker-1" {
+		t.Errorf("the volume is of %v", got)
+	}
+	if b := borrowers(tb.w, web); len(b) != 1 || b[0] != worker {
+		t.Errorf("the volumes of web are shared with %v", b)
+	}
+}
+
 // The sizes of volumes follow the instances that get them, and stay when a service is removed.
 func TestTheSizesOfVolumesStayWithTheService(t *testing.T) {
 	tb := newTable(t)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"pando.run/pando"
+	"pando.run/pando/access/share"
 )
 
 // Unfit returns why a host breaks the placement rule of a service, or does not give a grant, or "".
@@ -100,6 +101,20 @@ func (c Candidate) objection(w Wish) string {
 	return c.full(w)
 }
 
+// crowds returns why a host has no place for one more instance of the tenant, or nil.
+func (w Wish) crowds(h pando.HostName) error {
+	u := share.Use{All: int64(w.Loads[h].Instances)}
+	if w.Seats == nil {
+		return hostBound.AdmitsOperator(u, 1)
+	}
+	own, operators := w.Seats(h)
+	u.Own, u.Owners = int64(own), u.All-int64(operators)
+	if w.Spec.Key().Tenant == pando.DefaultTenant {
+		return hostBound.AdmitsOperator(u, 1)
+	}
+	return hostBound.Admits(u, 1)
+}
+
 // full returns the resource that a host lacks for the new instance, or "".
 func (c Candidate) full(w Wish) string {
 	is, need := w.Loads[c.Host.Name], w.Spec.Resources
@@ -108,8 +123,8 @@ func (c Candidate) full(w Wish) string {
 			used, most, what, each)
 	}
 	switch {
-	case is.Instances >= InstancesPerHostMax:
-		return fmt.Sprintf("it is full: it has %d instances", is.Instances)
+	case w.crowds(c.Host.Name) != nil:
+		return fmt.Sprintf("it is full: it has %d instances: %v", is.Instances, w.crowds(c.Host.Name))
 	case c.Memory > 0 && is.MemoryBytes+need.MemoryBytes > c.Memory:
 		return short("bytes of memory", is.MemoryBytes, need.MemoryBytes, c.Memory)
 	case c.PIDs > 0 && is.PIDs+need.PIDs > c.PIDs:

@@ -323,3 +323,41 @@ func BenchmarkAPlacementAmongAThousandHosts(b *testing.B) {
 		}
 	}
 }
+
+// The instances of one tenant on a host leave places to another tenant, and those of all tenants leave
+// some to operators.
+func TestATenantLeavesPlacesOnAHost(t *testing.T) {
+	held := map[pando.Tenant]int{}
+	on := func(tenant pando.Tenant) error {
+		all := 0
+		for _, n := range held {
+			all += n
+		}
+		w := Wish{Spec: pando.Spec{Name: "web", Tenant: tenant}, Home: "a",
+			Loads: map[pando.HostName]Load{"a": {Instances: all}},
+			Seats: func(pando.HostName) (int, int) { return held[tenant], held[pando.DefaultTenant] }}
+		_, _, err := Place([]pando.Host{{Name: "a"}}, w)
+		return err
+	}
+	fill := func(tenant pando.Tenant) {
+		for on(tenant) == nil {
+			held[tenant]++
+		}
+	}
+	fill("acme")
+	if held["acme"] != InstancesPerHostMax/2 {
+		t.Errorf("acme has %d instances", held["acme"])
+	}
+	if err := on("acme"); !errors.Is(err, pando.ErrNoRoom) || !strings.Contains(err.Error(), "1750 of the 1750 that one owner") {
+		t.Errorf("one more: %v", err)
+	}
+	fill("bank")
+	fill("coop")
+	if n := held["acme"] + held["bank"] + held["coop"]; n != InstancesPerHostMax-InstancesPerHostMax/16 {
+		t.Errorf("all tenants have %d instances", n)
+	}
+	fill(pando.DefaultTenant)
+	if held[pando.DefaultTenant] != InstancesPerHostMax/16 {
+		t.Errorf("operators have %d instances", held[pando.DefaultTenant])
+	}
+}

@@ -138,7 +138,7 @@ func TestInstancesLeaveForAReasonAndOnlyOnce(t *testing.T) {
 			func(i pando.Instance) bool { return i.Host == "b" },
 		},
 		"the service moved": {
-			BringHome(everyone(), "b", func(pando.HostName) bool { return false }),
+			BringHome(everyone(), "b", func(pando.Instance) string { return "" }),
 			func(i pando.Instance) bool { return i.Host == "a" },
 		},
 		"a host is away": {

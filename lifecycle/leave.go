@@ -31,17 +31,18 @@ func Evacuate(instances []pando.Instance, leaving func(pando.HostName) bool) []M
 	})
 }
 
-// BringHome returns the drains of the instances outside the home. They run on a drained host, or on
-// one that was away while the service moved, and that is now back. They leave once the home serves.
+// BringHome returns the drains of the instances outside the home. They have to leave their host, for
+// the reason that cause returns, or their host was away while the service moved, and is now back.
+// They leave once the home serves.
 func BringHome(
-	instances []pando.Instance, home pando.HostName, drained func(pando.HostName) bool,
+	instances []pando.Instance, home pando.HostName, cause func(pando.Instance) string,
 ) []Move {
 	return leave(instances, func(i *pando.Instance) string {
-		switch {
-		case i.Host == home:
+		if i.Host == home {
 			return ""
-		case drained(i.Host):
-			return fmt.Sprintf("the service moved to %s, because %s is drained", home, i.Host)
+		}
+		if why := cause(*i); why != "" {
+			return fmt.Sprintf("the service moved to %s: %s", home, why)
 		}
 		return fmt.Sprintf("the service moved to %s while %s was away", home, i.Host)
 	})

@@ -11,11 +11,16 @@ import (
 	"slices"
 
 	"pando.run/pando"
+	"pando.run/pando/access/share"
 )
 
 // InstancesPerHostMax is a host's range of addresses (pando.InstanceRange) less a reserve for
 // instances that leave.
 const InstancesPerHostMax = 3500
+
+// hostBound is how tenants share the instances of a host.
+var hostBound = share.Bound{Total: InstancesPerHostMax, Each: InstancesPerHostMax / 2,
+	Reserve: InstancesPerHostMax / 16}
 
 // Load is the sum of the limits of a host's instances.
 type Load struct {
@@ -84,6 +89,9 @@ type Wish struct {
 	// Lacks returns why a host does not give a grant of the spec, or "". Nil: it has none.
 	Lacks func(pando.HostName) string
 	Loads map[pando.HostName]Load
+	// Seats returns the instances on a host of the tenant of Spec, and those of operators. Nil: unknown,
+	// and the tenant has no share.
+	Seats func(pando.HostName) (own, operators int)
 }
 
 // with returns the load of a host with the new instance.
@@ -105,14 +113,17 @@ func Place(hosts []pando.Host, w Wish) (h pando.Host, why string, err error) {
 		h := &hosts[n]
 		load := w.with(h)
 		switch {
-		case h.Name == w.Home && load.fits(h):
+		case h.Name == w.Home && load.fits(h) && w.crowds(h.Name) == nil:
 			return *h, fmt.Sprintf("on %s, the home of %s", h.Name, w.Spec.Key()), nil
+		case h.Name == w.Home && load.fits(h):
+			return pando.Host{}, "", fmt.Errorf("%w for another instance of %s: its home %s has a share of its "+
+				"instances for each tenant: %w", pando.ErrNoRoom, w.Spec.Key(), w.Home, w.crowds(h.Name))
 		case h.Name == w.Home:
 			return pando.Host{}, "", fmt.Errorf("%w for another instance of %s, which may use "+
 				"%d bytes of memory and %d processes: its home %s is full; lower its resources, or end "+
 				"something there", pando.ErrNoRoom, w.Spec.Key(), w.Spec.Resources.MemoryBytes,
 				w.Spec.Resources.PIDs, w.Home)
-		case load.fits(h) && Unfit(*h, w.Rule, w.Apart, w.Lacks) == "":
+		case load.fits(h) && w.crowds(h.Name) == nil && Unfit(*h, w.Rule, w.Apart, w.Lacks) == "":
 			with = append(with, candidate{host: h, load: load})
 		}
 	}

@@ -285,7 +285,6 @@ func (c *checks) aliases(s pando.Spec) {
 	for _, a := range s.Aliases {
 		c.also(pando.CheckAlias(a))
 	}
-	c.that(len(s.Aliases) == 0 || len(s.Ports) > 0 || !s.IsJob(), "aliases: a job has no name: drop them")
 }
 
 func (c *checks) ports(ports []pando.Port) {

@@ -147,7 +147,8 @@ var fields = []field{
 		get: func(s pando.Spec) any { return folderTexts(s.Folders) }},
 	{name: "volumes", doc: "Folders that outlive the instances: NAME:PATH, with :ro, :shared or " +
 		":size=20g. Each instance has its own, by its ordinal. A shared volume is one folder of all " +
-		"instances. A tenant's volume without a size has at most 10 GiB.",
+		"instances. :of=SERVICE is the shared volume of another service, on whose host the instances " +
+		"run. A tenant's volume without a size has at most 10 GiB.",
 		example: `["data:/var/lib/valkey:size=20g"]`, kind: volumesKind,
 		set: func(s *pando.Spec, v any) { s.Volumes = v.([]pando.Volume) },
 		get: func(s pando.Spec) any { return volumeTexts(s.Volumes) }},
@@ -204,6 +205,17 @@ var fields = []field{
 		def: "users of its own", example: "host", kind: enumKind(pando.UsernsHost),
 		set: func(s *pando.Spec, v any) { s.UsernsMode = v.(string) },
 		get: func(s pando.Spec) any { return s.UsernsMode }},
+	{name: "init", doc: "Whether an init of Pando is PID 1, which reaps orphans. Without it the " +
+		"program of an image is PID 1 itself: a signal that it does not handle has no effect on it. " +
+		"Programs of the host always have the init.", def: "false", example: "true", kind: boolKind,
+		set: func(s *pando.Spec, v any) { s.Init = v.(bool) },
+		get: func(s pando.Spec) any { return s.Init }},
+	{name: "hostname", doc: "The name of the machine that the program of every instance sees, also " +
+		"in /etc/hosts. Programs that name their data by it find them again after a restart.",
+		def:     "NAME-0 and so on where instances have a volume of their own, else the ID of the instance",
+		example: "mail.example.com", kind: hostnameKind,
+		set: func(s *pando.Spec, v any) { s.Hostname = v.(string) },
+		get: func(s pando.Spec) any { return s.Hostname }},
 	{name: "grants", doc: "Parts of the host that the instances need, as a list: `device: NAME` " +
 		"of /dev, `path: PATH:ro` (or :rw) at the same path, and `netns: host` for the network of the " +
 		"host. A host gives them only if its owner allows that (`pando hosts allow`). Until one does, " +

@@ -143,12 +143,17 @@ var effects = []effect{
 	{"read_only", ofVM | ofEndpoints, ""},
 	{"secrets", ofVM | ofEndpoints, ""},
 	{"configs", ofVM | ofEndpoints, ""},
+	{"aliases", ofJob, strings.Replace(noConnections, "%s", "aliases", 1)},
 	{"extra_hosts", ofVM | ofEndpoints, ""},
+	{"aliases", ofJob, "a job has no name: drop them"},
 	{"reach", ofEndpoints, ""},
 	{"security_opt", ofEndpoints, ""},
 	{"runtime", ofVM | ofEndpoints, ""},
 	{"runtime", ofProgram, "crun runs images: name one with `image`, or leave runtime out"},
 	{"userns_mode", ofEndpoints, ""},
+	{"init", ofVM | ofEndpoints, ""},
+	{"init", ofProgram, "a program of the host always has an init: drop it"},
+	{"hostname", ofVM | ofEndpoints, ""},
 	{"grants", ofEndpoints, ""},
 	{"replicate", ofEndpoints, "endpoints are no program: drop replicate"},
 	{"replicate", ofJob, "the instances of a job run to their end: drop replicate"},
@@ -299,13 +304,8 @@ func aloneConflicts(s pando.Spec) (out []conflict) {
 			"has no effect without a probe: add health.ready or health.live, or drop it")
 	}
 	if in&(ofJob|ofEndpoints|ofStateful) == 0 {
-		fixed := d.Scale.Max <= d.Scale.Min && d.Scale.Max > 0
 		add(s.Scale.By == pando.ByNothing && d.Scale.QuietSeconds != 30, "scale.quiet",
 			"has no effect without by, such as by: connections/s")
-		add(fixed && s.Scale.By != pando.ByNothing, "scale.by",
-			"has nothing to choose, because max is min: raise max, or drop by")
-		add(fixed && s.Scale.RatePerSecond != 0, "scale.rate",
-			"has no effect, because max is min and no instance is asked for: raise max, or drop rate")
 	}
 	scores := s.Balance.Scored() || s.Scale.By == pando.ByScores
 	measures := scores || s.Scale.By.Custom() || s.Rollout.Gate.Metric != ""

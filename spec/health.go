@@ -15,6 +15,12 @@ func (c *checks) health(h pando.Health, published bool) {
 		c.that(p.Kind != pando.ProbeExec || len(p.Command) > 0, "%s: exec needs a command", where)
 		c.that(p.Kind != pando.ProbeHTTP || strings.HasPrefix(p.Path, "/"),
 			"%s: path %q: want one that begins with /", where, p.Path)
+		c.that(p.Kind == pando.ProbeHTTP || !p.TLS && len(p.Headers) == 0,
+			"%s: TLS and headers are for http", where)
+		c.that(len(p.Headers) <= headersMax, "%s: %d headers: at most %d", where, len(p.Headers), headersMax)
+		for _, h := range p.Headers {
+			c.also(checkHeader(h))
+		}
 		c.that(published || p.Port > 0 || p.Dials() == "",
 			"%s: names no port, and the service publishes none", where)
 	}

@@ -2,6 +2,7 @@ package spec
 
 import (
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -68,5 +69,40 @@ func TestAJobTakesNoProbeFromItsImage(t *testing.T) {
 	s := FromImage(pando.Spec{Name: "web", Kind: pando.KindJob}, pando.Image{}, webImage)
 	if s.Health.Ready.Kind != pando.ProbeExplicit || s.Health.Live.Kind != pando.ProbeExplicit {
 		t.Errorf("a job has the probes %+v", s.Health)
+	}
+}
+
+// A probe by HTTP has a query, headers and TLS, and is written as it was read.
+func TestProbesByHTTPAreReadAsWritten(t *testing.T) {
+	for text, want := range map[string]pando.Probe{
+		"http GET /ok?a=1&b=2": {Path: "/ok?a=1&b=2"},
+		"https GET :8443/ok -H 'Host: example.org'": {TLS: true, Port: 8443, Path: "/ok",
+			Headers: []string{"Host: example.org"}},
+		"http GET / -H Host:localhost -H 'X-Token:  a b'": {Path: "/",
+			Headers: []string{"Host: localhost", "X-Token: a b"}},
+	} {
+		want.Kind = pando.ProbeHTTP
+		got, err := parseProbe(text)
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s is %+v, %v", text, got, err)
+		}
+		if again, err := parseProbe(probeText(got)); err != nil || !reflect.DeepEqual(again, want) {
+			t.Errorf("%s is written as %s: %+v, %v", text, probeText(got), again, err)
+		}
+	}
+	for text, want := range map[string]string{
+		"http GET / -H a:b -H": "want -H 'NAME: VALUE'", "http GET / -X POST": "a probe:",
+		"http GET / -H 'A B: c'": "want NAME: VALUE", "http GET / -H 'Content-Length: 1'": "by itself",
+		"http GET / -H x": "want NAME: VALUE", `http GET / -H 'A: "b' -H 'C`: "quote",
+	} {
+		_, err := Parse("a.yaml", []byte(minimal+"ports: [80]\nhealth: {ready: "+strconv.Quote(text)+"}"), "/")
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+	s := pando.Spec{Name: "x", Command: []string{"x"}, Ports: []pando.Port{{Published: 1, Target: 1,
+		Protocol: pando.TCP}}, Health: pando.Health{Ready: pando.Probe{Kind: pando.ProbeTCP, TLS: true}}}
+	if err := Check(s); err == nil || !strings.Contains(err.Error(), "TLS and headers are for http") {
+		t.Errorf("TLS of a probe by TCP: %v", err)
 	}
 }

@@ -93,6 +93,7 @@ func FromImage(s pando.Spec, i pando.Image, c pando.ImageConfig) pando.Spec {
 		s.StopSignal = sig
 		gave("stop_signal")
 	}
+	volumesFromImage(&s, c.Volumes, gave)
 	if !s.IsJob() { // its exit code counts
 		healthFromImage(&s, c.Health, gave)
 	}
@@ -160,6 +161,10 @@ func Own(s pando.Spec) pando.Spec {
 		if k, ok := strings.CutPrefix(word, environmentWord); ok {
 			delete(s.Environment, k)
 		}
+		if name, ok := strings.CutPrefix(word, volumeWord); ok {
+			s.Volumes = slices.DeleteFunc(slices.Clone(s.Volumes),
+				func(v pando.Volume) bool { return v.Name == name })
+		}
 		switch word {
 		case "entrypoint":
 			s.Entrypoint = nil
@@ -184,6 +189,9 @@ func Own(s pando.Spec) pando.Spec {
 		case "health.fall":
 			s.Health.Fall = 0
 		}
+	}
+	if len(s.Volumes) == 0 {
+		s.Volumes = nil
 	}
 	s.Image.Gave = nil
 	return s

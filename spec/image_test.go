@@ -78,6 +78,67 @@ func TestTheSpecWinsOverTheImage(t *testing.T) {
 	}
 }
 
+// keeping returns the configuration of an image with volumes.
+func keeping(paths ...string) pando.ImageConfig { return pando.ImageConfig{Volumes: paths} }
+
+// One instance has the volumes of its image, and the operator's words come back.
+func TestOneInstanceHasTheVolumesOfItsImage(t *testing.T) {
+	for name, c := range map[string]struct {
+		spec   pando.Spec
+		config pando.ImageConfig
+		want   func(pando.Spec) bool
+		gave   string
+	}{
+		"a volume of the image": {pando.Spec{}, keeping("/var/lib/mysql", "/etc", "/proc/x"),
+			func(s pando.Spec) bool {
+				return slices.Equal(s.Volumes, []pando.Volume{{Name: "image-var-lib-mysql",
+					Path: "/var/lib/mysql"}})
+			}, "volumes.image-var-lib-mysql"},
+		"a volume of the spec in its place": {pando.Spec{Volumes: []pando.Volume{{Name: "d",
+			Path: "/var/lib"}}}, keeping("/var/lib/mysql"),
+			func(s pando.Spec) bool { return len(s.Volumes) == 1 }, ""},
+		"a folder in memory in its place": {pando.Spec{Tmpfs: []pando.Tmpfs{{Path: "/data"}}},
+			keeping("/data"), func(s pando.Spec) bool { return s.Volumes == nil }, ""},
+		"several copies keep no volume": {pando.Spec{Scale: pando.Scale{Max: 3}}, keeping("/data"),
+			func(s pando.Spec) bool { return s.Volumes == nil }, ""},
+		"a job keeps no volume": {pando.Spec{Kind: pando.KindJob}, keeping("/data"),
+			func(s pando.Spec) bool { return s.Volumes == nil }, ""},
+	} {
+		s := FromImage(c.spec, pando.Image{Reference: "web", Digest: "sha256:0"}, c.config)
+		if got := strings.Join(s.Image.Gave, " "); !c.want(s) || got != c.gave {
+			t.Errorf("%s: %+v by %q, want %q", name, s.Volumes, got, c.gave)
+		}
+		if own := Own(s); !reflect.DeepEqual(own.Volumes, c.spec.Volumes) {
+			t.Errorf("%s: the operator's volumes come back as %+v", name, own.Volumes)
+		}
+	}
+}
+
+// A deploy says what will be lost, and only that.
+func TestTheVolumesOfAnImageThatAreLostAreNamed(t *testing.T) {
+	c := keeping("/data/", "/var/www")
+	for name, lost := range map[string]struct {
+		spec pando.Spec
+		want string
+	}{
+		"one instance":   {pando.Spec{}, ""},
+		"a job":          {pando.Spec{Kind: pando.KindJob, Scale: pando.Scale{Max: 3}}, ""},
+		"several copies": {pando.Spec{Scale: pando.Scale{Max: 3}}, "keeps /data, /var/www as a volume"},
+		"one is mounted": {pando.Spec{Scale: pando.Scale{Max: 3},
+			Volumes: []pando.Volume{{Name: "d", Path: "/data", Shared: true}}},
+			"keeps /var/www as a volume"},
+	} {
+		got := LostVolumes(FromImage(lost.spec, pando.Image{}, c), c)
+		if !strings.Contains(got, lost.want) || (got == "") != (lost.want == "") {
+			t.Errorf("%s: %q, want %q", name, got, lost.want)
+		}
+	}
+	long := imageVolumeName("/opt/" + strings.Repeat("Very Long/", 20))
+	if !volumeName.MatchString(long) || !volumeName.MatchString(imageVolumeName("/a/_")) {
+		t.Errorf("the name %q is none", long)
+	}
+}
+
 func TestFormatPrintsTheOperatorsWords(t *testing.T) {
 	s := pando.Spec{Name: "web", Image: pando.Image{Reference: "shop/web:1"},
 		Environment: map[string]string{"A": "b"}}

@@ -61,11 +61,57 @@ func (s Schedule) After(t time.Time) time.Time {
 	if s.of == nil {
 		return time.Time{}
 	}
-	next := s.of.Next(t)
-	if next.IsZero() {
-		return next
+	if s.of.Hour&everyHour != 0 {
+		if next := s.of.Next(t); !next.IsZero() {
+			return next.UTC()
+		}
+		return time.Time{}
 	}
-	return next.UTC()
+	// A time of the day comes once on each day. cron counts on a clock that is never changed.
+	table := *s.of
+	table.Location = time.UTC
+	for face := faceOf(t.In(s.of.Location)); ; {
+		if face = table.Next(face); face.IsZero() {
+			return face
+		}
+		if next := momentOf(face, s.of.Location); next.After(t) {
+			return next.UTC()
+		}
+	}
+}
+
+// everyHour is cron's mark of an hour that begins with "*". Such a schedule follows the time that
+// passes, so it has no odd days.
+const everyHour = 1 << 63
+
+// faceOf returns what a clock of a zone shows, as a time of UTC.
+func faceOf(t time.Time) time.Time {
+	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond(),
+		time.UTC)
+}
+
+// momentOf returns the first moment at which a clock of a zone shows a face, or the moment at which
+// the clock is put forward over it.
+func momentOf(face time.Time, zone *time.Location) time.Time {
+	at := time.Date(face.Year(), face.Month(), face.Day(), face.Hour(), face.Minute(), face.Second(), 0,
+		zone)
+	start, end := at.ZoneBounds()
+	if !faceOf(at).Equal(face) { // no clock shows it: at is on one side of the change
+		if faceOf(at).After(face) {
+			return start
+		}
+		return end
+	}
+	if start.IsZero() {
+		return at
+	}
+	_, now := at.Zone()
+	_, was := start.Add(-time.Second).Zone()
+	if first := at.Add(time.Duration(now-was) * time.Second); first.Before(start) &&
+		faceOf(first).Equal(face) {
+		return first
+	}
+	return at
 }
 
 var scheduleKind = textKind(`^[^\x00=]+$`, scheduleWant, stringOnly, func(s string) (any, error) {

@@ -73,8 +73,8 @@ func TestAScheduleKnowsItsZone(t *testing.T) {
 		at = s.After(at)
 		got = append(got, at.Format("02 15:04"))
 	}
-	// On the 29th the clock goes from 2:00 to 3:00.
-	if want := []string{"30 00:30", "31 00:30", "01 00:30"}; !reflect.DeepEqual(got, want) {
+	// On the 29th the clock goes from 2:00 to 3:00, when it runs.
+	if want := []string{"29 01:00", "30 00:30", "31 00:30"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 	if _, err := ReadSchedule("TZ=UTC * * * *", ""); err == nil {
@@ -102,4 +102,52 @@ func FuzzReadSchedule(f *testing.F) {
 			t.Errorf("%q: %v", text, s.After(now))
 		}
 	})
+}
+
+// On the two odd days of a zone, a time of the day comes once, and what follows the time that passes
+// comes as on other days.
+func TestASchedulesDayHasNoOddHours(t *testing.T) {
+	for _, c := range []struct{ text, zone, from, want string }{
+		{"30 2 * * *", "Europe/Vienna", "2026-03-28T12:00:00Z", "2026-03-29T01:00:00Z"}, // 3:00
+		{"30 2 * * *", "Europe/Vienna", "2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"},
+		{"0,30 2,3 * * *", "Europe/Vienna", "2026-03-29T01:00:00Z", "2026-03-29T01:30:00Z"},
+		{"30 2 * * *", "Europe/Vienna", "2026-10-24T12:00:00Z", "2026-10-25T00:30:00Z"},
+		{"30 2 * * *", "Europe/Vienna", "2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"},
+		{"30 2 * * *", "Europe/Vienna", "2026-10-25T01:10:00Z", "2026-10-26T01:30:00Z"},
+		{"30 2 25 10 *", "Europe/Vienna", "2026-10-25T00:31:00Z", "2027-10-25T00:30:00Z"},
+		{"30 2 29 3 *", "Europe/Vienna", "2026-01-01T00:00:00Z", "2026-03-29T01:00:00Z"},
+		{"30 * * * *", "Europe/Vienna", "2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z"},
+		{"*/20 * * * *", "Europe/Vienna", "2026-03-29T00:45:00Z", "2026-03-29T01:00:00Z"},
+		{"0 0 * * *", "America/Santiago", "2026-09-05T12:00:00Z", "2026-09-06T04:00:00Z"}, // no midnight
+		{"15 0 * * *", "America/Havana", "2026-11-01T04:15:00Z", "2026-11-02T05:15:00Z"},  // twice
+		{"30 2 * * *", "", "2026-03-28T12:00:00Z", "2026-03-29T02:30:00Z"},
+		{"30 2 * * *", "Australia/Lord_Howe", "2026-10-03T12:00:00Z", "2026-10-03T15:30:00Z"},
+	} {
+		s, err := ReadSchedule(c.text, c.zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		from, _ := time.Parse(time.RFC3339, c.from)
+		if got := s.After(from).Format(time.RFC3339); got != c.want {
+			t.Errorf("%s in %s after %s is %s, want %s", c.text, c.zone, c.from, got, c.want)
+		}
+	}
+}
+
+// In a year, a time of the day comes on each day, in every zone and without a time that comes twice.
+func TestAScheduleComesOnEachDayOfAYear(t *testing.T) {
+	for _, zone := range []string{"Europe/Vienna", "America/Sao_Paulo", "Asia/Tehran", "Africa/Casablanca",
+		"America/Havana", "Australia/Lord_Howe", "Pacific/Chatham", "UTC"} {
+		s, err := ReadSchedule("15 0,2 * * *", zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, end, n := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), time.Date(2027, 1, 1, 12, 0, 0, 0, time.UTC), 0
+		for at = s.After(at); at.Before(end); at = s.After(at) {
+			n++
+		}
+		if n != 2*365 {
+			t.Errorf("in %s it comes %d times a year", zone, n)
+		}
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"math"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"pando.run/pando"
+	"pando.run/pando/spec/span"
 )
 
 // kind is a type of value: its reader and its JSON Schema.
@@ -110,16 +112,14 @@ func oneOf(words []string) string {
 	return "one of " + strings.Join(words, ", ")
 }
 
-const durationPattern = `([0-9]+(\.[0-9]+)?(us|ms|s|m|h))+`
-
-var durationKind = textKind("^"+durationPattern+"$", "a duration such as 500ms, 10s or 1m30s",
+var durationKind = textKind("^"+span.Pattern+"$", span.Want,
 	stringOnly, parseDuration)
 
 // endless is the drain_max that waits for the last connection.
 const endless = "none"
 
-var drainKind = textKind("^(none|"+durationPattern+")$",
-	"a duration such as 30s or 10m, or none to wait for the last connection", stringOnly,
+var drainKind = textKind("^(none|"+span.Pattern+")$",
+	"a duration such as 30s, 10m or 1d, or none to wait for the last connection", stringOnly,
 	func(s string) (any, error) {
 		if s == endless {
 			return float64(pando.DrainForever), nil
@@ -129,7 +129,7 @@ var drainKind = textKind("^(none|"+durationPattern+")$",
 
 // parseDuration returns a duration in seconds.
 func parseDuration(s string) (any, error) {
-	d, err := time.ParseDuration(s)
+	d, err := span.Parse(s)
 	if err != nil {
 		return nil, fmt.Errorf("%q is too long a duration", s)
 	}
@@ -146,8 +146,7 @@ func duration(seconds float64) string {
 	if seconds == 0 {
 		return ""
 	}
-	d := time.Duration(math.Round(seconds * float64(time.Second))) // 1.025 s is not 1.024999999
-	return strings.ReplaceAll(d.String(), "µ", "u")
+	return span.Seconds(seconds)
 }
 
 func integerKind(least, most int) kind {
@@ -229,9 +228,10 @@ var bytesKind = textKind(bytesPattern, "an amount of memory such as 64M, 512k or
 	})
 
 var probeKind = textKind(
-	`^(started|reported|ping|(tcp|grpc|udp)( [0-9]{1,5})?|http GET (:[0-9]{1,5})?/[^ ]*|`+
+	`^(started|reported|ping|(tcp|grpc|udp)( [0-9]{1,5})?|https? GET (:[0-9]{1,5})?/[^ ]*( -H .+)*|`+
 		`exec .*[^ ].*)$`,
-	`a probe: "tcp 7000", "http GET /ok", "http GET :7000/ok", "grpc 7000", "udp 53", "ping", `+
+	`a probe: "tcp 7000", "http GET /ok", "http GET :7000/ok", `+
+		`"https GET /ok -H 'Host: example.org'", "grpc 7000", "udp 53", "ping", `+
 		`"exec CMD", "started" or "reported"`, stringOnly,
 	func(s string) (any, error) { return parseProbe(s) })
 
@@ -245,19 +245,55 @@ func parseProbe(s string) (pando.Probe, error) {
 		if rest != "" {
 			p.Port, err = parsePort(rest)
 		}
-	case pando.ProbeHTTP:
-		where := strings.TrimPrefix(rest, "GET ")
-		i := strings.IndexByte(where, '/')
-		p.Path = where[i:]
-		if i > 0 {
-			p.Port, err = parsePort(where[1:i])
-		}
+	case pando.ProbeHTTP, pando.ProbeHTTP + "s":
+		err = parsePage(&p, strings.TrimPrefix(rest, "GET "))
 	default:
 		if p.Command, err = split(rest); err == nil && len(p.Command) == 0 {
 			err = fmt.Errorf("exec needs a command")
 		}
 	}
 	return p, err
+}
+
+// parsePage reads [:PORT]/PATH [-H 'NAME: VALUE']... of a probe by HTTP.
+func parsePage(p *pando.Probe, text string) error {
+	p.Kind, p.TLS = pando.ProbeHTTP, p.Kind != pando.ProbeHTTP
+	where, rest, _ := strings.Cut(text, " ")
+	i := strings.IndexByte(where, '/')
+	p.Path = where[i:]
+	if i > 0 {
+		var err error
+		if p.Port, err = parsePort(where[1:i]); err != nil {
+			return err
+		}
+	}
+	words, err := split(rest)
+	for n := 0; err == nil && n < len(words); n += 2 {
+		if words[n] != "-H" || n+1 == len(words) {
+			return fmt.Errorf("%q: want -H 'NAME: VALUE'", words[n])
+		}
+		name, value, _ := strings.Cut(words[n+1], ":")
+		header := name + ": " + strings.TrimSpace(value)
+		p.Headers, err = append(p.Headers, header), checkHeader(header)
+	}
+	return err
+}
+
+// headersMax bounds the headers of a probe.
+const headersMax = 16
+
+var headerForm = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}: [\\t -~]{1,512}$")
+
+func checkHeader(s string) error {
+	name, _, _ := strings.Cut(s, ":")
+	switch {
+	case !headerForm.MatchString(s):
+		return fmt.Errorf("header %q: want NAME: VALUE in ASCII", s)
+	case slices.Contains([]string{"connection", "content-length", "transfer-encoding"},
+		strings.ToLower(name)):
+		return fmt.Errorf("header %q: the probe sets it by itself", name)
+	}
+	return nil
 }
 
 func probeText(p pando.Probe) string {
@@ -272,7 +308,11 @@ func probeText(p pando.Probe) string {
 		if port != "" {
 			port = ":" + port
 		}
-		return "http GET " + port + p.Path
+		text := map[bool]string{false: "http", true: "https"}[p.TLS] + " GET " + port + p.Path
+		for _, h := range p.Headers {
+			text += " -H " + quote([]string{h})
+		}
+		return text
 	case pando.ProbeExec:
 		return "exec " + quote(p.Command)
 	case pando.ProbeStarted, pando.ProbeReported, pando.ProbePing:

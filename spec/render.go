@@ -61,7 +61,7 @@ func makeReference() []byte {
 		"One YAML document describes one service; a file may hold several, divided by `---`. The words " +
 		"are Compose's wherever\n" +
 		"Compose has the word. Every error names its place: `file:line:col: path: message`.\n\n" +
-		"Write durations like `500ms`, `10s` or `1m30s`.\n\n| key | meaning | default | example |\n" +
+		"Write durations like `500ms`, `10s`, `1m30s` or `1d12h`; a day has 24 hours.\n\n| key | meaning | default | example |\n" +
 		"|---|---|---|---|\n")
 	var rows func(prefix string, table []field)
 	rows = func(prefix string, table []field) {

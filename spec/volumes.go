@@ -30,7 +30,7 @@ const volumePattern = `^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$`
 var volumeName = regexp.MustCompile(volumePattern)
 
 var volumesKind = listKind(`["data:/var/lib/valkey:size=20g", "media:/srv/media:shared"]`,
-	map[string]any{"type": "string", "pattern": `^[^\x00:]+:/[^\x00:]*(:[a-z0-9=,]+)?$`}, parseVolume)
+	map[string]any{"type": "string", "pattern": `^[^\x00:]+:/[^\x00:]*(:[a-z0-9,=-]+)?$`}, parseVolume)
 
 func parseVolume(s string) (pando.Volume, error) {
 	name, rest, two := strings.Cut(s, ":")
@@ -52,11 +52,17 @@ func parseVolume(s string) (pando.Volume, error) {
 			v.Shared = true
 		default:
 			size, sized := strings.CutPrefix(option, "size=")
-			if !sized {
-				return v, fmt.Errorf("%q: option %q: want ro, rw, shared or size=10g", s, option)
-			}
+			of, lent := strings.CutPrefix(option, "of=")
 			var err error
-			if v.Bytes, err = parseBytes(size); err != nil {
+			switch {
+			case sized:
+				v.Bytes, err = parseBytes(size)
+			case lent:
+				v.Of, v.Shared = pando.ServiceName(of), true
+			default:
+				err = fmt.Errorf("want ro, rw, shared, size=10g or of=SERVICE")
+			}
+			if err != nil {
 				return v, fmt.Errorf("%q: option %q: %w", s, option, err)
 			}
 		}
@@ -71,7 +77,10 @@ func volumeTexts(all []pando.Volume) []string {
 		if v.ReadOnly {
 			options = append(options, "ro")
 		}
-		if v.Shared {
+		switch {
+		case v.Of != "":
+			options = append(options, "of="+string(v.Of))
+		case v.Shared:
 			options = append(options, "shared")
 		}
 		if v.Bytes > 0 {
@@ -144,10 +153,6 @@ func tmpfsTexts(all []pando.Tmpfs) []string {
 	return out
 }
 
-// instanceFolders are folders of the instance over which a spec mounts nothing.
-var instanceFolders = []string{"/proc", "/sys", "/dev", "/run/pando", "/run/secrets",
-	pando.ConfigsFolder}
-
 // memoryFolders are folders of the instance that a spec may replace by one in memory, of another
 // size or mode.
 var memoryFolders = []string{"/run", "/dev/shm"}
@@ -165,7 +170,7 @@ func (c *checks) volumes(s pando.Spec) {
 			c.that(at != own && !strings.HasPrefix(at, own+"/") && !strings.HasPrefix(own, at+"/"),
 				"%s: %s is the instance's own", where, own)
 		}
-		c.that(!slices.Contains([]string{"/", "/etc", "/usr"}, at),
+		c.that(!slices.Contains(noMount, at),
 			"%s: want the folder below %s that the program needs", where, at)
 		c.that(seen[at] == "", "%s: %s is mounted already, by %s", where, at, seen[at])
 		seen[at] = where
@@ -184,6 +189,11 @@ func (c *checks) volumes(s pando.Spec) {
 		c.that(v.Bytes >= 0 && v.Bytes <= pando.VolumeBytesMax, "%s: the size is impossible", where)
 		first[v.Name] = v
 		mount(where, v.Path, false)
+		if v.Of != "" {
+			c.also(pando.CheckLabel("service", string(v.Of)))
+			c.that(v.Shared && v.Of != s.Name, "%s: of=%s: want a volume of another service, which both share",
+				where, v.Of)
+		}
 	}
 	for n, f := range s.Folders {
 		if f.At != "" {

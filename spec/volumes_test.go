@@ -23,7 +23,7 @@ func TestVolumesOfASpec(t *testing.T) {
 		"volumes: [\"data:/proc/x\"]":                         "the instance's own",
 		"volumes: [\"data:/run\"]":                            "the instance's own",
 		"volumes: [\"data:/etc\"]":                            "want the folder below",
-		"volumes: [\"data:/d:rx\"]":                           "want ro, rw, shared or size=10g",
+		"volumes: [\"data:/d:rx\"]":                           "want ro, rw, shared, size=10g or of=SERVICE",
 		"volumes: [\"data:/d:size=0\"]":                       "want a size such as 512k",
 		"volumes: [\"data:/d:size=1t\"]":                      "want a size such as 512k",
 		"volumes: [\"data:/d:size=2000000g\"]":                "the size is impossible",

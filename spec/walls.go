@@ -208,6 +208,7 @@ func (c *checks) walls(s pando.Spec) {
 	for _, why := range runtimeConflicts(s) {
 		c.that(false, "%s: %s", why.path, why.text)
 	}
+	c.also(checkHostname(s.Hostname))
 	c.that(s.UsernsMode == "" || s.UsernsMode == pando.UsernsHost,
 		"userns_mode: %q: want %s, or leave it out", s.UsernsMode, pando.UsernsHost)
 }

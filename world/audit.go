@@ -3,6 +3,7 @@ package world
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"pando.run/pando"
 )
@@ -14,10 +15,19 @@ type Audit struct {
 	newest  pando.StoreRevision // of a deed
 	deeds   map[string]Versioned[pando.Deed]
 	bytes   int
-	sources map[string]*source
+	sources map[string]*source // by payer
 }
 
-// source is the deeds of one caller.
+// payer returns who pays for the room of a deed: the host of its source, or the tenant of its token. A
+// tenant with many tokens has no more room than one with a single token.
+func payer(d pando.Deed) string {
+	if of, _, ok := strings.Cut(d.Source, "/"); ok && strings.HasPrefix(of, "token ") {
+		return of
+	}
+	return d.Source
+}
+
+// source is the deeds of one payer.
 type source struct {
 	ids   []string // in order
 	bytes int
@@ -34,10 +44,10 @@ func (a *Audit) put(d pando.Deed, at pando.StoreRevision) {
 	a.deeds[d.ID] = Versioned[pando.Deed]{d, at}
 	a.newest = max(a.newest, at)
 	a.bytes += d.Bytes()
-	of := a.sources[d.Source]
+	of := a.sources[payer(d)]
 	if of == nil {
 		of = &source{}
-		a.sources[d.Source] = of
+		a.sources[payer(d)] = of
 	}
 	of.bytes += d.Bytes()
 	if n, there := slices.BinarySearch(of.ids, d.ID); !there {
@@ -52,13 +62,13 @@ func (a *Audit) drop(d pando.Deed) {
 	}
 	delete(a.deeds, d.ID)
 	a.bytes -= was.V.Bytes()
-	of := a.sources[was.V.Source]
+	of := a.sources[payer(was.V)]
 	of.bytes -= was.V.Bytes()
 	if n, there := slices.BinarySearch(of.ids, d.ID); there {
 		of.ids = slices.Delete(of.ids, n, n+1)
 	}
 	if len(of.ids) == 0 {
-		delete(a.sources, was.V.Source)
+		delete(a.sources, payer(was.V))
 	}
 }
 
@@ -95,7 +105,7 @@ const trimShare = 32
 const trimMost = 1000
 
 // Excess returns the deeds that must go: none while the audit is within its bounds. It takes the
-// oldest of the source with the most bytes, then of the next.
+// oldest of the payer with the most bytes, then of the next.
 func (a *Audit) Excess(deeds, bytes int) (gone []pando.Deed) {
 	if len(a.deeds) <= deeds && a.bytes <= bytes {
 		return nil

@@ -23,6 +23,7 @@ type Load struct {
 type ledgers struct {
 	loads     map[pando.HostName]weight
 	uses      map[pando.Tenant]weight      // as loads, by the owner of the instances
+	seats     map[seat]int                 // instances of a tenant on a host
 	published map[pando.Tenant][]time.Time // see Published
 	weights   map[pando.InstanceID]weight  // as counted in loads
 	services  map[pando.Tenant]int
@@ -37,12 +38,19 @@ type ledgers struct {
 func newLedgers() ledgers {
 	return ledgers{
 		loads: map[pando.HostName]weight{}, uses: map[pando.Tenant]weight{},
+		seats:    map[seat]int{},
 		services: map[pando.Tenant]int{}, published: map[pando.Tenant][]time.Time{},
 		weights: map[pando.InstanceID]weight{},
 		taken:   map[netip.Addr]pando.ServiceKey{}, unsettled: map[pando.ServiceKey]bool{},
 		homes:    map[pando.HostName]map[pando.ServiceKey]bool{},
 		onTheWay: map[pando.InstanceID]reserved{}, rests: newRests(),
 	}
+}
+
+// seat is a tenant on a host.
+type seat struct {
+	tenant pando.Tenant
+	host   pando.HostName
 }
 
 // weight is a load in whole numbers, so that sums and differences lose nothing.
@@ -87,6 +95,10 @@ func (l *ledgers) load(t pando.Tenant, h pando.HostName, more weight) {
 	if l.loads[h] = l.loads[h].plus(more); l.loads[h] == (weight{}) {
 		delete(l.loads, h)
 	}
+	at := seat{t, h}
+	if l.seats[at] += more.instances; l.seats[at] == 0 {
+		delete(l.seats, at)
+	}
 	if l.uses[t] = l.uses[t].plus(more); l.uses[t] == (weight{}) {
 		delete(l.uses, t)
 	}
@@ -107,6 +119,10 @@ func (w *World) reweigh(s pando.ServiceKey, revision int) {
 func (g *ledgers) LoadOn(h pando.HostName) Load {
 	return g.loads[h].load()
 }
+
+// SeatsOf returns the number of a tenant's instances on a host, also of those that a commit on its way
+// places. It costs no scan.
+func (g *ledgers) SeatsOf(t pando.Tenant, h pando.HostName) int { return g.seats[seat{t, h}] }
 
 // UseOf returns the sum of the limits of a tenant's instances, also of those that a commit on its
 // way places. It costs no scan.

@@ -82,3 +82,40 @@ func TestAWaitHasAReasonAndAWayOut(t *testing.T) {
 		done()
 	})
 }
+
+// Tenants together leave the turns of the reserve to operators, and an operator waits past nobody.
+func TestOperatorsHaveAReserveOfTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New[string](Bound{Total: 4, Each: 2, Reserve: 1})
+		var all []func()
+		for _, o := range []string{"a", "a", "b"} {
+			done, err := q.Take(t.Context(), o, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, done)
+		}
+		late := make(chan func(), 1)
+		go func() {
+			if done, err := q.Take(t.Context(), "c", nil); err == nil {
+				late <- done
+			}
+		}()
+		synctest.Wait()
+		done, err := q.TakeAsOperator(t.Context(), nil)
+		if err != nil || len(late) > 0 {
+			t.Fatalf("an operator: %v; %d more of owners than the total without the reserve", err, len(late))
+		}
+		all[0]()
+		synctest.Wait()
+		if len(late) != 1 {
+			t.Error("a turn that became free goes to nobody")
+		}
+		for _, end := range append(all[1:], done, <-late) {
+			end()
+		}
+		if q.active != 0 || q.owners != 0 || len(q.of) > 0 {
+			t.Errorf("left: %+v", q)
+		}
+	})
+}

@@ -58,8 +58,18 @@ type Result struct {
 
 var isCompose = regexp.MustCompile(`(?m)^["']?(services|include)["']?[ \t]*:`)
 
-// Is reports whether a file is a Compose file. A spec has no key `services`.
-func Is(data []byte) bool { return isCompose.Match(plain(data)) }
+// Is reports whether a file is a Compose file, in YAML or in JSON. A spec has no key `services`.
+func Is(data []byte) bool {
+	data = plain(data)
+	if !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
+		return isCompose.Match(data)
+	}
+	if spec.Plain("", data) != nil {
+		return false
+	}
+	p, err := placesOf("", data)
+	return err == nil && (p.has("services") || p.has("include"))
+}
 
 // plain returns a file without the byte order mark that some editors write.
 func plain(data []byte) []byte { return bytes.TrimPrefix(data, []byte("\ufeff")) }
@@ -78,7 +88,7 @@ func Parse(
 		return Result{}, c.foreign(err)
 	}
 	c.project = project
-	c.names = c.serviceNames()
+	c.names, c.lenders = c.serviceNames(), c.lent()
 	c.unset()
 	c.words(model)
 	specs := c.specs()
@@ -94,6 +104,7 @@ type converter struct {
 	environment types.Mapping
 	project     *types.Project
 	names       map[string]pando.ServiceName // of the services that are enabled
+	lenders     map[string]string            // the services of volumes that several services have
 	taken       map[pando.HostPort]string    // the ports of the hosts, with their services
 	problems    spec.Problems
 	warnings    spec.Problems
@@ -248,7 +259,8 @@ func (c *converter) specs() []pando.Spec {
 	return c.ordered(all)
 }
 
-// ordered sorts specs so that each comes after those that it needs. compose-go refuses cycles.
+// ordered sorts specs so that each comes after those that it needs, and after those whose volumes
+// it has. compose-go refuses cycles.
 func (c *converter) ordered(all map[pando.ServiceName]pando.Spec) []pando.Spec {
 	var out []pando.Spec
 	done := map[pando.ServiceName]bool{}
@@ -261,6 +273,9 @@ func (c *converter) ordered(all map[pando.ServiceName]pando.Spec) []pando.Spec {
 		done[n] = true
 		for _, needed := range sortedKeys(s.Needs) {
 			visit(needed)
+		}
+		for _, v := range s.Volumes {
+			visit(v.Of)
 		}
 		out = append(out, s)
 	}

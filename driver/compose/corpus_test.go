@@ -197,6 +197,8 @@ func TestASpecIsNoComposeFile(t *testing.T) {
 		"services: {}\n": true, "version: '3'\nservices:\n  a:\n": true, "include: [a]\n": true,
 		"\"services\": {}\n": true, "name: a\ncommand: x\nlabels:\n  services: b\n": false,
 		"name: services\ncommand: x\n": false, "": false,
+		"{\n  \"name\": \"x\",\n  \"services\": {}\n}": true, "{\"name\": \"services\"}": false,
+		"{services: {a: {image: b}}}": true, "{": false,
 	} {
 		if Is([]byte(text)) != want {
 			t.Errorf("%q: a Compose file is %t", text, !want)

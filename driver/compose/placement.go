@@ -51,7 +51,7 @@ func (c parts) placement(s types.ServiceConfig) {
 func makeJob(out *pando.Spec) {
 	out.Kind, out.Job.Parallel = pando.KindJob, out.Scale.Min
 	out.Scale, out.Rollout = pando.Scale{}, pando.Rollout{}
-	out.Restart, out.Health = "", pando.Health{}
+	out.Restart, out.Health, out.Aliases = "", pando.Health{}, nil
 }
 
 // awaited reports whether a service runs to its end: it is not started again, and another service

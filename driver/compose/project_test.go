@@ -244,3 +244,30 @@ volumes: {site: {driver_opts: {type: none, o: bind, device: /srv/site}}}
 		t.Errorf("its folders are %+v", s.Folders)
 	}
 }
+
+// A volume of several services belongs to the first of them to start, and the others share it. All
+// services that are joined by volumes share those of one, so that they have one host.
+func TestServicesShareTheirVolumes(t *testing.T) {
+	r, err := parseIn(t, `services:
+  web: {image: w, volumes: ["media:/m", "own:/o"], depends_on: [migrate]}
+  migrate: {image: w, volumes: ["media:/m"]}
+  cron: {image: c, volumes: ["media:/x:ro", "logs:/l"]}
+  alone: {image: a, volumes: ["logs:/l"], scale: 0}
+  other: {image: o, volumes: ["data:/d"]}
+volumes: {media: {}, own: {}, logs: {}, data: {}}
+`, nil)
+	for name, want := range map[pando.ServiceName]string{
+		"cron": "media:/x:ro,shared logs:/l:shared", "migrate": "media:/m:of=cron",
+		"web": "media:/m:of=cron own:/o", "alone": "logs:/l:of=cron", "other": "data:/d",
+	} {
+		text := string(spec.Format(find(t, r, err, name)))
+		_, line, _ := strings.Cut(text, "volumes: [")
+		line, _, _ = strings.Cut(line, "]")
+		if got := strings.ReplaceAll(line, `"`, ""); got != strings.ReplaceAll(want, " ", ", ") {
+			t.Errorf("%s has %s, want %s", name, got, want)
+		}
+	}
+	if r.Specs[0].Name == "alone" {
+		t.Error("a service comes before the one whose volume it has")
+	}
+}

@@ -77,10 +77,6 @@ func (c mounts) volume(v types.ServiceVolumeConfig) {
 	name := strings.ToLower(v.Source)
 	if name == "" {
 		name = strings.ToLower(strings.ReplaceAll(strings.Trim(v.Target, "/"), "/", "-"))
-	} else if others := c.usersOf(v.Source); len(others) > 0 {
-		c.deny(c.at("volumes"), "volume %s is also of %s: a volume belongs to one service: give both a "+
-			"folder of the host, such as /srv/%s:%s", v.Source, strings.Join(others, " and "), v.Source,
-			v.Target)
 	}
 	declared, path := c.project.Volumes[v.Source], []string{"volumes", v.Source}
 	switch {
@@ -89,13 +85,29 @@ func (c mounts) volume(v types.ServiceVolumeConfig) {
 			"traffic comes", declared.Name)
 	case c.bound(v, declared):
 		return
-	case declared.Driver != "" && declared.Driver != "local" || len(declared.DriverOpts) > 0:
+	case declared.Driver != "" && declared.Driver != "local" || hasOption(declared.DriverOpts):
 		c.deny(path, "volumes are folders of the host: mount the driver's storage on the host, and "+
 			"give its path instead, such as /mnt/%s", v.Source)
 	}
-	c.out.Volumes = append(c.out.Volumes, pando.Volume{
-		Name: name, Path: v.Target, ReadOnly: v.ReadOnly,
-		Shared: v.Source != "" && c.out.Scale.Max > 1})
+	out := pando.Volume{Name: name, Path: pathpkg.Clean(v.Target), ReadOnly: v.ReadOnly,
+		Shared: v.Source != "" && c.out.Scale.Max > 1}
+	if lender, ok := c.lenders[v.Source]; ok {
+		out.Shared = true
+		if of := c.names[lender]; of != c.out.Name {
+			out.Of = of
+		}
+	}
+	c.out.Volumes = append(c.out.Volumes, out)
+}
+
+// hasOption reports whether an option of a driver has a value. Some files have only variables there.
+func hasOption(all types.Options) bool {
+	for _, v := range all {
+		if strings.TrimSpace(v) != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // bound converts a volume that is a folder of the host by its driver's options: type none, o bind.
@@ -111,17 +123,70 @@ func (c mounts) bound(v types.ServiceVolumeConfig, declared types.VolumeConfig) 
 	return true
 }
 
-// usersOf returns the other services that mount a named volume.
-func (c mounts) usersOf(volume string) (out []string) {
-	for _, name := range c.project.ServiceNames() {
-		uses := func(v types.ServiceVolumeConfig) bool {
-			return v.Type == types.VolumeTypeVolume && v.Source == volume
+// lent returns the volumes that several services have, each with the service to which it belongs.
+// Services that share volumes run on one host, that of the first of them to start.
+func (c *converter) lent() map[string]string {
+	users, first := map[string][]string{}, map[string]string{}
+	for _, name := range c.startOrder() {
+		first[name] = name
+		for _, v := range c.project.Services[name].Volumes {
+			if v.Type == types.VolumeTypeVolume && v.Source != "" &&
+				!slices.Contains(users[v.Source], name) {
+				users[v.Source] = append(users[v.Source], name)
+			}
 		}
-		if name != c.service && slices.ContainsFunc(c.project.Services[name].Volumes, uses) {
-			out = append(out, name)
+	}
+	var of func(name string) string
+	of = func(name string) string {
+		if first[name] != name {
+			first[name] = of(first[name])
+		}
+		return first[name]
+	}
+	order := c.startOrder()
+	for _, source := range sortedKeys(users) {
+		for _, name := range users[source][1:] {
+			a, b := of(users[source][0]), of(name)
+			if slices.Index(order, b) < slices.Index(order, a) {
+				a, b = b, a
+			}
+			first[b] = a
+		}
+	}
+	out := map[string]string{}
+	for source, all := range users {
+		if len(all) > 1 {
+			out[source] = of(all[0])
 		}
 	}
 	return out
+}
+
+// startOrder returns the enabled services, each after those that it needs. Services without
+// instances come last: they have no host.
+func (c *converter) startOrder() []string {
+	var out, none []string
+	done := map[string]bool{}
+	var visit func(name string)
+	visit = func(name string) {
+		s, there := c.project.Services[name]
+		if done[name] || !there {
+			return
+		}
+		done[name] = true
+		for _, needed := range sortedKeys(s.DependsOn) {
+			visit(needed)
+		}
+		if s.GetScale() == 0 {
+			none = append(none, name)
+		} else {
+			out = append(out, name)
+		}
+	}
+	for _, name := range c.project.ServiceNames() {
+		visit(name)
+	}
+	return append(out, none...)
 }
 
 // folder converts a folder or a file of the host.

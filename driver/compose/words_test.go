@@ -1,6 +1,9 @@
 package compose
 
 import (
+	"bytes"
+	"fmt"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -181,4 +184,33 @@ func TestEachWordDoesWhatItsLineSays(t *testing.T) {
 			t.Errorf("%s is unseen, and changes something: %v", words, warnings)
 		}
 	}
+}
+
+// The reference has the table.
+func TestTheReferenceOfComposeIsFresh(t *testing.T) {
+	const path = "../../docs/reference/compose.md"
+	want := []byte(reference())
+	if *update {
+		if err := os.WriteFile(path, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%s is stale (%v): run go test ./driver/compose -update", path, err)
+	}
+}
+
+// reference returns the table of all words as a page.
+func reference() string {
+	titles := [...]string{honoured: "carried over", named: "left out, with a warning",
+		refused: "refused", unseen: "no effect on the program"}
+	var b strings.Builder
+	b.WriteString("# Words of Compose\n\nGenerated from the table of the converter " +
+		"(`go test ./driver/compose -update`). `*` is any name. A word\ncovers the words below it that " +
+		"have no line. See [From Compose](../guides/from-compose.md).\n\n| word | Pando | |\n|---|---|---|\n")
+	for _, w := range words {
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", w.path, titles[w.treatment],
+			strings.ReplaceAll(w.text, "|", "\\|"))
+	}
+	return b.String()
 }

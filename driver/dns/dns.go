@@ -30,9 +30,9 @@ const Zone = "pando."
 const (
 	ttlSeconds       = 5 // a service that is removed and made anew may get another VIP
 	upstreamWaitMax  = 2 * time.Second
+	upstreamsWaitMax = 4 * time.Second                        // of all in turn; resolvers ask again after 5 s
 	shutdownWaitMax  = upstreamWaitMax + 500*time.Millisecond // Close waits for forwarded questions
-	resolvConf       = "/etc/resolv.conf"
-	zoneSerial       = 1 // the zone has no transfers
+	zoneSerial       = 1                                      // the zone has no transfers
 	refreshSeconds   = 3600
 	udpPayloadBytes  = 1232
 	namesOfTheZone   = "ns." + Zone
@@ -55,11 +55,13 @@ type Config struct {
 	Aliased func(t pando.Tenant, name string) (pando.ServiceKey, bool)
 	// Endpoints returns the ports and the ordinals of a service. Nil: no service has any.
 	Endpoints func(s pando.ServiceKey) (pando.Endpoints, bool)
-	// Upstreams are host:port of resolvers for all other names. The default is those of
-	// /etc/resolv.conf.
+	// Upstreams are host:port of resolvers for all other names. The default is those of Resolv, as
+	// the file is when a question comes.
 	Upstreams []string
 	// Silent records the upstreams that do not answer. It may be nil.
 	Silent *Silent
+	// Resolv is a file in the form of resolv.conf. The default is /etc/resolv.conf.
+	Resolv string
 	// Recurses reports whether an address may ask for names outside the zone. By default, every
 	// address may.
 	Recurses func(netip.Addr) bool
@@ -77,6 +79,7 @@ type Server struct {
 	conns   *share.Pool[pando.Tenant]
 	closing atomic.Bool
 	addr    string
+	system  system
 }
 
 // New returns a server that does not listen yet.
@@ -90,9 +93,6 @@ func (s *Server) Addr() string { return s.addr }
 
 // Start listens on UDP and TCP. The server answers once Start has returned.
 func (s *Server) Start() error {
-	if s.config.Upstreams == nil {
-		s.config.Upstreams = systemUpstreams(s.config.Addr)
-	}
 	udp, tcp, err := bind(s.config.Addr, net.Listen)
 	if err != nil {
 		return fmt.Errorf("answer DNS on %s: %w", s.config.Addr, err)
@@ -151,21 +151,6 @@ func (s *Server) Close() error {
 	}
 	s.serving.Wait()
 	return errors.Join(errs...)
-}
-
-// systemUpstreams returns the host's resolvers, without this server.
-func systemUpstreams(self string) []string {
-	c, err := dns.ClientConfigFromFile(resolvConf)
-	if err != nil {
-		return nil
-	}
-	var out []string
-	for _, server := range c.Servers {
-		if at := net.JoinHostPort(server, c.Port); at != self {
-			out = append(out, at)
-		}
-	}
-	return out
 }
 
 // bounded is the listener of a server. It closes the connections beyond the bounds.
@@ -315,26 +300,34 @@ func (s *Server) take(
 	return p.TakeAsOperator(1)
 }
 
-// forward asks the upstreams in turn, over the network by which the question came.
+// forward asks the upstreams in turn, over the network by which the question came. An upstream that
+// refuses or fails does not know the answer, so the next one is asked. All together have less time
+// than a client waits before it asks again.
 func (s *Server) forward(q *dns.Msg, from net.Addr) *dns.Msg {
-	failed := new(dns.Msg)
-	failed.SetRcode(q, dns.RcodeServerFailure)
+	answer := new(dns.Msg)
+	answer.SetRcode(q, dns.RcodeServerFailure)
 	slot, err := s.take(s.slots, from)
 	if err != nil {
-		failed.Rcode = dns.RcodeRefused
-		return failed
+		answer.Rcode = dns.RcodeRefused
+		return answer
 	}
 	defer slot.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), upstreamsWaitMax)
+	defer cancel()
 	client := dns.Client{Net: from.Network(), Timeout: upstreamWaitMax}
-	for _, upstream := range s.config.Upstreams {
-		if s.closing.Load() {
+	for _, upstream := range s.upstreams() {
+		if s.closing.Load() || ctx.Err() != nil {
 			break
 		}
-		m, _, err := client.Exchange(q, upstream)
+		m, _, err := client.ExchangeContext(ctx, q, upstream)
 		s.config.Silent.note(upstream, err == nil)
-		if err == nil {
-			return m
+		if err != nil {
+			continue
+		}
+		answer = m
+		if m.Rcode != dns.RcodeRefused && m.Rcode != dns.RcodeServerFailure {
+			break
 		}
 	}
-	return failed
+	return answer
 }

@@ -22,8 +22,7 @@ func (s *Server) lookup(name string) (v4, v6 netip.Addr, ok bool) {
 		}
 	}
 	if n := len(labels); n == 1 || n == 2 {
-		key := serviceOf(labels)
-		if v4, v6, ok = s.config.Lookup(key.Name, key.Tenant); ok {
+		if v4, v6, ok = s.service(serviceOf(labels)); ok {
 			return v4, v6, true
 		}
 	}
@@ -44,7 +43,28 @@ func (s *Server) aliased(labels []string) (v4, v6 netip.Addr, ok bool) {
 	if !ok {
 		return v4, v6, false
 	}
-	return s.config.Lookup(key.Name, key.Tenant)
+	return s.service(key)
+}
+
+// service returns the VIPs of a service that its instances answer. A resolver sorts an IPv6 address
+// before the others, so a client would send there first, and by UDP all would be lost in silence.
+func (s *Server) service(key pando.ServiceKey) (v4, v6 netip.Addr, ok bool) {
+	v4, v6, ok = s.config.Lookup(key.Name, key.Tenant)
+	if e, known := s.endpoints(key); known {
+		v4, v6 = heard(v4, v6, e.Hears)
+	}
+	return v4, v6, ok
+}
+
+// heard returns the addresses that are answered.
+func heard(v4, v6 netip.Addr, h pando.Hearing) (netip.Addr, netip.Addr) {
+	if !h.By4() {
+		v4 = netip.Addr{}
+	}
+	if !h.By6() {
+		v6 = netip.Addr{}
+	}
+	return v4, v6
 }
 
 // further answers an instance's question for a further name that stands alone. Resolvers of musl
@@ -67,7 +87,7 @@ func (s *Server) further(m, q *dns.Msg, from net.Addr) bool {
 	if !ok {
 		return false
 	}
-	v4, v6, ok := s.config.Lookup(key.Name, key.Tenant)
+	v4, v6, ok := s.service(key)
 	if !ok {
 		return false
 	}
@@ -102,7 +122,8 @@ func (s *Server) ordinal(name string, of pando.ServiceKey) (v4, v6 netip.Addr, o
 	if name == pando.LeaderLabel {
 		e, _ := s.endpoints(of)
 		if n := pando.LeaderOf(e.Names); n != nil {
-			return n.IP4, n.IP6, true
+			v4, v6 = heard(n.IP4, n.IP6, n.Hears)
+			return v4, v6, true
 		}
 		return v4, v6, false
 	}
@@ -115,7 +136,8 @@ func (s *Server) ordinal(name string, of pando.ServiceKey) (v4, v6 netip.Addr, o
 	if at < 0 {
 		return v4, v6, false
 	}
-	return e.Names[at].IP4, e.Names[at].IP6, true
+	v4, v6 = heard(e.Names[at].IP4, e.Names[at].IP6, e.Names[at].Hears)
+	return v4, v6, true
 }
 
 // records answers a question for SRV records, such as _http._tcp.web.pando. It returns true for any
@@ -138,12 +160,13 @@ func (s *Server) records(m *dns.Msg, q dns.Question) (others bool) {
 	}
 	service := strings.Join(labels[2:], ".") + "." + Zone
 	if e.Names == nil {
-		v4, v6, _ := s.config.Lookup(key.Name, key.Tenant)
+		v4, v6, _ := s.service(key)
 		s.srv(m, q.Name, service, port.Published, v4, v6)
 	}
 	for _, n := range e.Names {
 		name := pando.OrdinalName(key.Name, n.Ordinal) + "." + service
-		s.srv(m, q.Name, name, port.Target, n.IP4, n.IP6)
+		v4, v6 := heard(n.IP4, n.IP6, n.Hears)
+		s.srv(m, q.Name, name, port.Target, v4, v6)
 	}
 	return false
 }

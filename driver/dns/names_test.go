@@ -155,3 +155,31 @@ func TestFurtherNamesAreAnswered(t *testing.T) {
 		}
 	}
 }
+
+// No name leads to an IPv6 address unless all instances accept by IPv6.
+func TestANameHasTheAddressesThatAreHeard(t *testing.T) {
+	v4, v6 := netip.MustParseAddr("10.127.0.9"), netip.MustParseAddr("fd70::9")
+	for hears, want := range map[pando.Hearing]string{"": "A", "4": "A", "46": "A AAAA", "6": "AAAA"} {
+		s := New(Config{Lookup: func(pando.ServiceName, pando.Tenant) (netip.Addr, netip.Addr, bool) {
+			return v4, v6, true
+		}, Endpoints: func(pando.ServiceKey) (pando.Endpoints, bool) {
+			return pando.Endpoints{Hears: hears,
+				Ports: []pando.Port{{Published: 80, Target: 8080, Protocol: pando.TCP}},
+				Names: []pando.Named{{Ordinal: 1, IP4: v4, IP6: v6, Hears: hears, Term: 1}}}, true
+		}})
+		for _, name := range []string{"web.pando.", "web-0.web.pando.", "leader.web.pando.",
+			"_http._tcp.web.pando."} {
+			m := new(dns.Msg)
+			s.own(m, new(dns.Msg).SetQuestion(name, dns.TypeANY))
+			var got []string
+			for _, r := range append(m.Answer, m.Extra...) {
+				if kind := dns.TypeToString[r.Header().Rrtype]; kind != "SRV" {
+					got = append(got, kind)
+				}
+			}
+			if all := strings.Join(got, " "); all != want {
+				t.Errorf("%s of a service that hears %q has %s, want %s", name, hears, all, want)
+			}
+		}
+	}
+}

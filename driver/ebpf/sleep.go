@@ -14,16 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	bounded "pando.run/pando/access/share"
 )
 
 // Bounds of the held first packets. A packet beyond them is dropped and counted, and its client
 // sends it again.
 const (
 	heldPerService = 64
-	heldInAll      = 1024
 	heldFor        = 30 * time.Second
 	knocksMax      = 1024 // services that wait for the agent
 )
+
+// heldBound is the first packets that are held for all services.
+var heldBound = bounded.Bound{Total: 1024, Each: 256, Reserve: 128}
 
 // sleepers holds the first packets of services that sleep, and sends them on once the service has
 // an endpoint. The programs pass them over a ring.
@@ -38,8 +41,8 @@ type sleepers struct {
 
 	mu      sync.Mutex // guards the fields below; taken after the driver's
 	of      map[uint32]*sleeper
-	routes  map[uint32]bool // services that woke on a host to which a route leads
-	count   int             // packets of all services
+	routes  map[uint32]bool             // services that woke on a host to which a route leads
+	count   *bounded.Pool[pando.Tenant] // packets of all services
 	dropped uint64
 }
 
@@ -53,6 +56,7 @@ type sleeper struct {
 type heldPacket struct {
 	frame []byte
 	at    uint64 // in nanoseconds since boot
+	place *bounded.Hold[pando.Tenant]
 }
 
 // isOld reports whether a packet was held too long.
@@ -60,7 +64,7 @@ func isOld(h heldPacket, now uint64) bool { return now > h.at+uint64(heldFor) }
 
 func newSleepers(o *steerObjects) *sleepers {
 	return &sleepers{objects: o, of: map[uint32]*sleeper{}, routes: map[uint32]bool{},
-		done:   make(chan struct{}),
+		done: make(chan struct{}), count: bounded.New[pando.Tenant](heldBound),
 		knocks: make(chan pando.ServiceKey, knocksMax)}
 }
 
@@ -160,23 +164,34 @@ func (s *sleepers) take(n uint32, frame []byte) {
 		old := isOld(h, now)
 		over := old || isAgain(h.frame, frame)
 		if over {
-			s.count--
+			h.place.Close()
 		}
 		if old {
 			s.dropped++
 		}
 		return over
 	})
-	if len(at.held) >= heldPerService || s.count >= heldInAll {
+	place, err := s.place(at)
+	if err != nil {
 		s.dropped++
 		return
 	}
-	at.held = append(at.held, heldPacket{frame, now})
-	s.count++
+	at.held = append(at.held, heldPacket{frame, now, place})
 	select {
 	case s.knocks <- at.key:
 	default: // the client's retry knocks again
 	}
+}
+
+// place takes a place for a packet of a service.
+func (s *sleepers) place(at *sleeper) (*bounded.Hold[pando.Tenant], error) {
+	if len(at.held) >= heldPerService {
+		return nil, pando.ErrRefused
+	}
+	if at.key.Tenant == pando.DefaultTenant {
+		return s.count.TakeAsOperator(1)
+	}
+	return s.count.Take(at.key.Tenant, 1)
 }
 
 // publish lets a service sleep, or wakes it: its table is in force, so its packets find the
@@ -236,7 +251,9 @@ func (s *sleepers) forget(n uint32) {
 
 // drop forgets a service. The caller holds the lock.
 func (s *sleepers) drop(n uint32) {
-	s.count -= len(s.of[n].held)
+	for _, h := range s.of[n].held {
+		h.place.Close()
+	}
 	delete(s.of, n)
 }
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -107,7 +108,7 @@ func TestCommitSnapshotAndConflict(t *testing.T) {
 				t.Fatalf("snapshot %+v, %v; want one record of revision %d", snap, err, first)
 			}
 			var back pando.Service
-			if err := world.Decode(snap.Records[0], &back); err != nil || back != web {
+			if err := world.Decode(snap.Records[0], &back); err != nil || !reflect.DeepEqual(back, web) {
 				t.Fatalf("read back %+v, %v", back, err)
 			}
 			for _, stale := range []pando.StoreRevision{0, first - 1, first + 1} {

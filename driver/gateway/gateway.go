@@ -7,6 +7,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -23,7 +24,7 @@ type Result struct {
 }
 
 var isGateway = regexp.MustCompile(
-	`(?m)^\s*(- )?["']?apiVersion["']?:\s*["']?gateway\.networking\.k8s\.io/`)
+	`(?m)(^\s*(- )?|^[^#\n]*[{,]\s*)["']?apiVersion["']?\s*:\s*["']?gateway\.networking\.k8s\.io/`)
 
 // Is reports whether a file has objects of the Gateway API.
 func Is(data []byte) bool { return isGateway.Match(data) }
@@ -182,14 +183,17 @@ func weigh(all []pando.External, shares []float64) {
 
 // addresses returns the ready endpoints of a backend, from its EndpointSlices.
 func (f *file) addresses(r *route, where string, b backend) (out []netip.AddrPort) {
-	name, number := f.target(r.Namespace, b)
+	want, ok := f.target(r, where, b)
+	if !ok {
+		return nil
+	}
 	slices := 0
 	for _, e := range f.slices {
 		if e.Namespace != r.Namespace || e.service != b.Name {
 			continue
 		}
 		slices++
-		port, ok := e.port(name, number)
+		port, ok := e.port(want)
 		if !ok {
 			continue
 		}
@@ -211,22 +215,34 @@ func (f *file) addresses(r *route, where string, b backend) (out []netip.AddrPor
 		f.wrong(r.object, where+".name", "no EndpointSlice of %s is in the file; add the output of "+
 			"`kubectl get endpointslices -l %s=%s -o yaml`", b.Name, serviceLabel, b.Name)
 	case len(out) == 0:
-		f.wrong(r.object, where+".port", "%s has no ready endpoint with the port %d", b.Name, b.Port)
+		f.wrong(r.object, where+".port", "%s has no ready endpoint with the port %d/%s", b.Name, b.Port,
+			want.protocol)
 	}
 	return out
 }
 
-// target returns the port of the endpoints behind a port of a Service, by name or by number.
-func (f *file) target(namespace string, b backend) (name string, number uint16) {
+// target returns the port of the endpoints behind a port of a Service, which has a number and a
+// protocol: DNS has port 53 twice.
+func (f *file) target(r *route, where string, b backend) (target, bool) {
+	other := ""
 	for _, s := range f.services {
-		if s.Namespace != namespace || s.Name != b.Name {
+		if s.Namespace != r.Namespace || s.Name != b.Name {
 			continue
 		}
 		for _, p := range s.Spec.Ports {
-			if p.Port == b.Port {
-				return p.target()
+			switch {
+			case p.Port != b.Port:
+			case cmp.Or(p.Protocol, tcp) == r.protocol:
+				return target{service: true, name: p.Name, protocol: r.protocol}, true
+			default:
+				other = cmp.Or(p.Protocol, tcp)
 			}
 		}
 	}
-	return "", b.Port
+	if other != "" {
+		f.wrong(r.object, where+".port", "%s has the port %d by %s, and not by %s", b.Name, b.Port, other,
+			r.protocol)
+		return target{}, false
+	}
+	return target{number: b.Port, protocol: r.protocol}, true
 }

@@ -33,13 +33,13 @@ endpoints:
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {name: b-1, labels: {kubernetes.io/service-name: b}}
-ports: [{name: main, port: 9090}]
+ports: [{name: main, port: 9090}, {name: u, port: 9091, protocol: UDP}]
 endpoints: [{addresses: ["2001:db8::7"]}]
 ---
 apiVersion: v1
 kind: Service
 metadata: {name: b}
-spec: {clusterIP: 10.0.0.9, ports: [{name: main, port: 80, targetPort: web}]}
+spec: {clusterIP: 10.0.0.9, ports: [{name: main, port: 80, targetPort: web}, {name: u, port: 80, protocol: UDP}]}
 ---
 `
 
@@ -60,8 +60,8 @@ func TestARouteBecomesAService(t *testing.T) {
 			"192.0.2.1:80, 192.0.2.2:80"},
 		{"by the number of the listener", leads("TCPRoute", ", port: 8080", "{name: a, port: 80}"),
 			"8080:80/tcp", "192.0.2.1:80, 192.0.2.2:80"},
-		{"the kind chooses the listener", leads("UDPRoute", "", "{name: b, port: 80}"), "53:9090/udp",
-			"[2001:db8::7]:9090"},
+		{"the kind chooses the listener", leads("UDPRoute", "", "{name: b, port: 80}"), "53:9091/udp",
+			"[2001:db8::7]:9091"},
 		{"weights are shared by the endpoints of a backend", leads("TCPRoute", "",
 			"{name: a, port: 80, weight: 1}, {name: b, port: 80, weight: 9}"), "8080:80/tcp",
 			"192.0.2.1:80 weight 6, 192.0.2.2:80 weight 6, [2001:db8::7]:9090 weight 100"},
@@ -88,6 +88,39 @@ func TestARouteBecomesAService(t *testing.T) {
 		}
 		if len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0].Error(), "nothing is published") {
 			t.Errorf("%s: warnings %v, want one about the other listener", c.name, r.Warnings)
+		}
+	}
+}
+
+// A port of a Service is a number and a protocol, and a port of a slice is a name and a protocol, also
+// in JSON.
+func TestAPortIsAlsoAProtocol(t *testing.T) {
+	const services = `{"kind":"Service","metadata":{"name":"dns"},"spec":{"ports":[
+{"name":"dt","port":53},{"name":"d","port":53,"protocol":"UDP"}]}}
+---
+{"kind":"EndpointSlice","metadata":{"name":"dns-1","labels":{"kubernetes.io/service-name":"dns"}},
+"ports":[{"name":"dt","port":1053,"protocol":"TCP"},{"name":"d","port":1054,"protocol":"UDP"}],
+"endpoints":[{"addresses":["192.0.2.5"]}]}
+---
+{"kind":"EndpointSlice","metadata":{"name":"e-1","labels":{"kubernetes.io/service-name":"e"}},
+"ports":[{"name":"","port":7,"protocol":"UDP"},{"name":"t","port":7}],
+"endpoints":[{"addresses":["192.0.2.6"]}]}
+---
+`
+	for _, c := range []struct{ kind, backend, want string }{
+		{"UDPRoute", "{name: dns, port: 53}", "192.0.2.5:1054"},
+		{"TCPRoute", "{name: dns, port: 53}", "192.0.2.5:1053"},
+		{"UDPRoute", "{name: e, port: 7}", "192.0.2.6:7"}, // without its Service, by the number
+		{"TCPRoute", "{name: e, port: 7}", "192.0.2.6:7"},
+		{"UDPRoute", "{name: a, port: 80}", "no ready endpoint with the port 80/UDP"},
+	} {
+		r, err := Parse("g.yaml", []byte(gate+services+leads(c.kind, "", c.backend)))
+		got := fmt.Sprint(err)
+		if err == nil {
+			got = r.Specs[0].Endpoints[0].String()
+		}
+		if got != c.want && !strings.Contains(got, c.want) {
+			t.Errorf("%s to %s: %s, want %s", c.kind, c.backend, got, c.want)
 		}
 	}
 }
@@ -171,8 +204,11 @@ func TestAManifestThatPandoCannotServe(t *testing.T) {
 func TestOnlyManifestsAreManifests(t *testing.T) {
 	for text, want := range map[string]bool{
 		gate: true, "name: web\ncommand: [x]\n": false, "services: {}": false, "": false,
-		"# apiVersion: gateway.networking.k8s.io/v1\nname: web": false,
-		`"apiVersion": "gateway.networking.k8s.io/v1"`:          true,
+		"# apiVersion: gateway.networking.k8s.io/v1\nname: web":                                    false,
+		`"apiVersion": "gateway.networking.k8s.io/v1"`:                                             true,
+		`{"kind":"List","items":[{"kind":"Gateway","apiVersion":"gateway.networking.k8s.io/v1"}]}`: true,
+		"{\n  \"apiVersion\" : \"gateway.networking.k8s.io/v1\"\n}":                                true,
+		"# {apiVersion: gateway.networking.k8s.io/v1}\nname: web":                                  false,
 	} {
 		if Is([]byte(text)) != want {
 			t.Errorf("%.40q: want %v", text, want)

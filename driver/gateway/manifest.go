@@ -1,9 +1,9 @@
 package gateway
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -98,22 +98,35 @@ type endpointSlice struct {
 		} `yaml:"conditions"`
 	} `yaml:"endpoints"`
 	Ports []struct {
-		Name string `yaml:"name"`
-		Port uint16 `yaml:"port"`
+		Name     string `yaml:"name"`
+		Port     uint16 `yaml:"port"`
+		Protocol string `yaml:"protocol"`
 	} `yaml:"ports"`
 }
 
-// port returns the port of a slice with a name, or with a number. A slice with one port has that.
-func (e endpointSlice) port(name string, number uint16) (uint16, bool) {
+// port returns the port of a slice. Its key is the name and the protocol of a Service's port. Without
+// the Service, it is the number.
+func (e endpointSlice) port(want target) (uint16, bool) {
 	for _, p := range e.Ports {
-		if name != "" && p.Name == name || name == "" && p.Port == number {
+		if cmp.Or(p.Protocol, tcp) != want.protocol {
+			continue
+		}
+		if want.service && p.Name == want.name || !want.service && p.Port == want.number {
 			return p.Port, true
 		}
 	}
-	if len(e.Ports) == 1 && name == "" && number == 0 {
-		return e.Ports[0].Port, true
-	}
 	return 0, false
+}
+
+// tcp is the protocol of a port that names none.
+const tcp = "TCP"
+
+// target is the port of endpoints to which a backend leads.
+type target struct {
+	service  bool // the Service is in the file, and names the port
+	name     string
+	number   uint16 // without the Service
+	protocol string
 }
 
 type service struct {
@@ -124,25 +137,9 @@ type service struct {
 }
 
 type servicePort struct {
-	Name       string `yaml:"name"`
-	Port       uint16 `yaml:"port"`
-	TargetPort any    `yaml:"targetPort"`
-}
-
-// target returns the name of the port of the endpoints, or its number. A slice names its ports by
-// those of the Service.
-func (p servicePort) target() (string, uint16) {
-	if p.Name != "" {
-		return p.Name, 0
-	}
-	text := fmt.Sprint(p.TargetPort)
-	if n, err := strconv.ParseUint(text, 10, 16); err == nil {
-		return "", uint16(n)
-	}
-	if p.TargetPort == nil {
-		return "", p.Port
-	}
-	return text, 0
+	Name     string `yaml:"name"`
+	Port     uint16 `yaml:"port"`
+	Protocol string `yaml:"protocol"`
 }
 
 // read parses the documents of a file. Aliases are refused: a small file could name a large one.

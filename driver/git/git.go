@@ -21,16 +21,19 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 
 	"pando.run/pando"
+	"pando.run/pando/access/turns"
 	"pando.run/pando/state"
 )
 
 const (
 	requestBytesMax = 4 << 20 // of a POST, unpacked: a client sends at most 32 KiB of haves per round
-	packsMax        = 4       // made at the same time; further requests wait
 	mainBranch      = "refs/heads/main"
 	instanceBranch  = "refs/heads/instance/"
 	uploadPack      = "git-upload-pack"
 )
+
+// packTurns are the packs that are made at the same time. The tenant of the state pays for them.
+var packTurns = turns.Bound{Total: 4, Each: 2, Reserve: 1, Waiting: 64}
 
 // Resolve returns the objects of a service and the head of its main, or ErrNotFound before the
 // first push.
@@ -38,12 +41,12 @@ type Resolve func(pando.ServiceKey) (pando.Objects, pando.ObjectID, error)
 
 // Handler serves /state/NAME.git and /state/TENANT/NAME.git.
 func Handler(resolve func(pando.ServiceKey) (pando.Objects, pando.ObjectID, error)) http.Handler {
-	return handler{resolve: resolve, packs: make(chan struct{}, packsMax)}
+	return handler{resolve: resolve, packs: turns.New[pando.Tenant](packTurns)}
 }
 
 type handler struct {
 	resolve Resolve
-	packs   chan struct{} // a token for each pack in progress
+	packs   *turns.Queue[pando.Tenant] // for each pack in progress
 }
 
 // repository is one service's state at the moment of a request.

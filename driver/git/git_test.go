@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -485,4 +486,26 @@ func FuzzReadAsk(f *testing.F) {
 			t.Errorf("%q asks for nothing", b)
 		}
 	})
+}
+
+// The packs of one tenant's states leave turns to another tenant and to operators.
+func TestATenantLeavesTurnsForOtherPacks(t *testing.T) {
+	h := Handler(nil).(handler)
+	ctx, cancel := context.WithCancel(t.Context())
+	for range packTurns.Each {
+		if _, err := h.turn(ctx, "acme"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waits := make(chan error)
+	go func() { _, err := h.turn(ctx, "acme"); waits <- err }()
+	for _, other := range []pando.Tenant{"bank", pando.DefaultTenant} {
+		if _, err := h.turn(ctx, other); err != nil {
+			t.Errorf("%s: %v", other, err)
+		}
+	}
+	cancel()
+	if err := <-waits; !errors.Is(err, context.Canceled) {
+		t.Errorf("one more of acme: %v", err)
+	}
 }

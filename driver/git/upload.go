@@ -112,15 +112,23 @@ func (h handler) upload(w http.ResponseWriter, r *http.Request, repo *repository
 		_ = out.Encodef("ERR %s\n", err) // git prints it; the client may be gone
 		return
 	}
-	select {
-	case h.packs <- struct{}{}:
-		defer func() { <-h.packs }()
-	case <-r.Context().Done():
+	done, err := h.turn(r.Context(), repo.service.Tenant)
+	if err != nil {
+		_ = out.Encodef("ERR %s\n", err) // the client may be gone
 		return
 	}
+	defer done()
 	if err := repo.answer(r.Context(), w, a); err != nil {
 		report(out, a, err)
 	}
+}
+
+// turn waits until a pack of a tenant's state may be made. Operators have the tenant default.
+func (h handler) turn(ctx context.Context, t pando.Tenant) (done func(), err error) {
+	if t == pando.DefaultTenant {
+		return h.packs.TakeAsOperator(ctx, nil)
+	}
+	return h.packs.Take(ctx, t, nil)
 }
 
 // report sends an error to the client in the middle of an answer.

@@ -44,16 +44,16 @@ const (
 
 // report is the last word of that process.
 type report struct {
-	Bytes int64  `json:"bytes,omitempty"` // of the files
-	Code  string `json:"code,omitempty"`  // of an error, as in package problem
-	Error string `json:"error,omitempty"`
+	Bytes   int64    `json:"bytes,omitempty"`   // of the files
+	Without []string `json:"without,omitempty"` // entries that it left out
+	Code    string   `json:"code,omitempty"`    // of an error, as in package problem
+	Error   string   `json:"error,omitempty"`
 }
 
-// unpackApart unpacks a layer into an empty folder by a process of its own, and returns the bytes of
-// its files.
+// unpackApart unpacks a layer into an empty folder by a process of its own.
 func (s *Store) unpackApart(
 	ctx context.Context, dir string, blob *os.File, t task,
-) (int64, error) {
+) (report, error) {
 	// A server without root's rights would lose at an exec those that it kept. It unpacks only what an
 	// operator pulls; the agents unpack all images of services.
 	if s.Unpack == nil || os.Geteuid() != 0 {
@@ -68,12 +68,12 @@ func (s *Store) unpackApart(
 	}()
 	folder, err := os.Open(dir)
 	if err != nil {
-		return 0, err
+		return report{}, err
 	}
 	defer folder.Close()
 	word, err := json.Marshal(t)
 	if err != nil {
-		return 0, err
+		return report{}, err
 	}
 	c := exec.CommandContext(ctx, s.Unpack[0], append(s.Unpack[1:len(s.Unpack):len(s.Unpack)],
 		string(word))...)
@@ -81,7 +81,7 @@ func (s *Store) unpackApart(
 	c.Env, c.Dir = []string{}, "/"
 	life, err := c.StdinPipe()
 	if err != nil {
-		return 0, err
+		return report{}, err
 	}
 	defer life.Close()
 	var out, complaint bytes.Buffer
@@ -90,11 +90,11 @@ func (s *Store) unpackApart(
 	var r report
 	if json.Unmarshal(out.Bytes(), &r) == nil && out.Len() > 0 {
 		if r.Error != "" {
-			return 0, problem.Error(r.Code, r.Error)
+			return report{}, problem.Error(r.Code, r.Error)
 		}
-		return r.Bytes, err
+		return r, err
 	}
-	return 0, unpackDied(ctx, c.ProcessState, complaint.String(), err)
+	return report{}, unpackDied(ctx, c.ProcessState, complaint.String(), err)
 }
 
 // unpackDied returns why the process ended without a report.
@@ -147,7 +147,7 @@ func UnpackMain(args []string) int {
 	var r report
 	err := confine(t)
 	if err == nil {
-		r.Bytes, err = t.unpackTo(context.Background(), "/", os.NewFile(blobFD, "blob"))
+		r, err = t.unpackTo(context.Background(), "/", os.NewFile(blobFD, "blob"))
 	}
 	if err = noSpace(err); err != nil {
 		r = report{Error: err.Error()[:min(len(err.Error()), reportMax/8)]}

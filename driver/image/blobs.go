@@ -102,8 +102,10 @@ func (s *vault) small(ctx context.Context, d v1.Descriptor, from []source) ([]by
 	if _, err := digest(d.Digest.String()); err != nil {
 		return nil, err
 	}
-	if b, err := readBounded(s.blob(d.Digest), smallMax); err == nil && hash(b) == d.Digest {
-		return b, nil
+	if s.mayUse(d.Digest, from) {
+		if b, err := readBounded(s.blob(d.Digest), smallMax); err == nil && hash(b) == d.Digest {
+			return b, nil
+		}
 	}
 	var b []byte
 	err := s.attempt(ctx, from, func(src source) (bool, error) {
@@ -129,7 +131,7 @@ func (s *vault) small(ctx context.Context, d v1.Descriptor, from []source) ([]by
 	if err != nil {
 		return nil, err
 	}
-	return b, writeFile(s.blob(d.Digest), b)
+	return b, errors.Join(writeFile(s.blob(d.Digest), b), s.came(d.Digest, from))
 }
 
 func hash(b []byte) v1.Hash {
@@ -156,7 +158,7 @@ func (s *vault) fetch(ctx context.Context, d v1.Descriptor, from []source) error
 		return fmt.Errorf("%w: blob %s of %d bytes: at most %d", pando.ErrTooLarge, d.Digest, d.Size,
 			int64(blobBytesMax))
 	}
-	if s.has(d) {
+	if s.has(d) && s.mayUse(d.Digest, from) {
 		return nil
 	}
 	part := s.part(d.Digest, from)
@@ -165,7 +167,7 @@ func (s *vault) fetch(ctx context.Context, d v1.Descriptor, from []source) error
 		return err
 	}
 	defer f.Close()
-	if s.has(d) {
+	if s.has(d) && s.mayUse(d.Digest, from) {
 		return nil
 	}
 	if err := s.room(d.Size); err != nil {
@@ -178,7 +180,7 @@ func (s *vault) fetch(ctx context.Context, d v1.Descriptor, from []source) error
 	if err := errors.Join(f.Sync(), os.Rename(part, s.blob(d.Digest))); err != nil {
 		return fmt.Errorf("store blob %s: %w", d.Digest, noSpace(err))
 	}
-	return nil
+	return s.came(d.Digest, from)
 }
 
 // part returns the file of a blob on its way. Each registry has one of its own: a slow registry of one

@@ -24,12 +24,21 @@ func triesSeconds(h *v1.HealthConfig) float64 {
 	return float64(cmp.Or(h.Retries, retriesDefault)) * one.Seconds()
 }
 
+// shellOf returns the words before a shell command, as the image's SHELL names them.
+func shellOf(f *v1.ConfigFile) []string {
+	if len(f.Config.Shell) > 0 {
+		return slices.Clone(f.Config.Shell)
+	}
+	return []string{"/bin/sh", "-c"}
+}
+
 // configOf returns the part of a configuration that a spec can have as well.
 func configOf(f *v1.ConfigFile) pando.ImageConfig {
 	c := pando.ImageConfig{
 		Architecture: f.Architecture, Entrypoint: f.Config.Entrypoint, Command: f.Config.Cmd,
 		WorkingDir: f.Config.WorkingDir, User: f.Config.User, StopSignal: f.Config.StopSignal,
 		Exposed: slices.Sorted(maps.Keys(f.Config.ExposedPorts)),
+		Volumes: slices.Sorted(maps.Keys(f.Config.Volumes)),
 	}
 	for _, pair := range f.Config.Env {
 		k, v, ok := strings.Cut(pair, "=")
@@ -49,7 +58,7 @@ func configOf(f *v1.ConfigFile) pando.ImageConfig {
 	case "CMD":
 		c.Health.Live.Command = h.Test[1:]
 	case "CMD-SHELL":
-		c.Health.Live.Command = []string{"/bin/sh", "-c", h.Test[1]}
+		c.Health.Live.Command = append(shellOf(f), h.Test[1])
 	default:
 		return c // NONE
 	}

@@ -39,6 +39,9 @@ func identify(word, passwd, group string) (r pando.ImageRoot, err error) {
 			break
 		}
 	}
+	if !known && first == "root" { // an image needs no /etc/passwd for it
+		r.Home, known = "/", true
+	}
 	if !known {
 		var ok bool
 		if r.UID, ok = id(first); !ok {
@@ -71,6 +74,9 @@ func groupID(name, group string) (uint32, bool) {
 		if len(f) >= 3 && f[0] == name {
 			return id(f[2])
 		}
+	}
+	if name == "root" {
+		return 0, true
 	}
 	return id(name)
 }

@@ -24,7 +24,7 @@ func (s *Store) Pull(ctx context.Context, i pando.Image, hosts []pando.Host) err
 		return err
 	}
 	isSnapshot := strings.HasPrefix(i.Reference, pando.SnapshotPrefix)
-	if k, err := s.look(top); err == nil && s.present(k) {
+	if k, err := s.look(top); err == nil && s.present(k) && (!i.Prove || s.Proven(i)) {
 		if _, described := s.snapshot(top); described || !isSnapshot {
 			return nil
 		}
@@ -36,7 +36,7 @@ func (s *Store) Pull(ctx context.Context, i pando.Image, hosts []pando.Host) err
 	defer done()
 	from, err := s.sources(ctx, i, top, hosts)
 	if err == nil {
-		err = s.bring(ctx, i.Reference, top, from)
+		err = s.bring(ctx, i, top, from)
 	}
 	if err == nil && isSnapshot {
 		err = s.describeCopy(ctx, top, hosts)
@@ -48,7 +48,7 @@ func (s *Store) Pull(ctx context.Context, i pando.Image, hosts []pando.Host) err
 }
 
 // bring fetches everything of an image and unpacks its layers.
-func (s *Store) bring(ctx context.Context, reference string, top v1.Hash, from []source) error {
+func (s *Store) bring(ctx context.Context, i pando.Image, top v1.Hash, from []source) error {
 	k, err := s.describe(ctx, top, from)
 	if err != nil {
 		return err
@@ -75,7 +75,12 @@ func (s *Store) bring(ctx context.Context, reference string, top v1.Hash, from [
 	if err := firstCause(errs); err != nil {
 		return s.unlisted(top, err)
 	}
-	return s.remember(top, reference)
+	if err := s.remember(top, i.Reference); err != nil || i.Prove {
+		return err
+	}
+	r := s.recalled(top)
+	r.Vouched = true
+	return s.write(top, r)
 }
 
 // unlisted returns the error of a pull, and forgets an image that was refused for its content: it
@@ -147,7 +152,8 @@ func (a *allowance) take(n int64) error {
 func (s *Store) layerOf(
 	ctx context.Context, d v1.Descriptor, files v1.Hash, from []source, left *allowance,
 ) error {
-	if s.ready(d, files) && s.has(d) {
+	known := s.has(d) && s.mayUse(d.Digest, from) && (s.Packed || s.unpacks(d, files))
+	if s.ready(d, files) && known {
 		return nil
 	}
 	if err := s.fetch(ctx, d, from); err != nil || s.Packed {

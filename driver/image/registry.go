@@ -41,6 +41,7 @@ type registry struct {
 	*vault
 	ref      name.Reference
 	admitted bool // its address may be inside the network
+	proves   bool // it has to send each blob once, also one that is here
 	once     sync.Once
 	client   *http.Client
 	guard    *guard
@@ -56,7 +57,7 @@ func (s *vault) registryOf(i pando.Image) (*registry, error) {
 	if i.Digest != "" {
 		ref = ref.Context().Digest(i.Digest)
 	}
-	return &registry{vault: s, ref: ref, admitted: i.Inside}, nil
+	return &registry{vault: s, ref: ref, admitted: i.Inside, proves: i.Prove}, nil
 }
 
 // admits reports whether the address of a reference's registry may be inside the network, by the

@@ -43,7 +43,7 @@ func (s *Store) Blob(image, text string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if k, err := s.look(top); h != top && (err != nil || !k.has(h)) {
+	if k, err := s.look(top); h != top && (err != nil || !k.has(h)) || !s.mayLend(top, h) {
 		return nil, fmt.Errorf("blob %s of image %s: %w", short(h), short(top), pando.ErrNotFound)
 	}
 	f, err := os.Open(s.blob(h))
@@ -95,7 +95,7 @@ func (s *Store) sources(
 		}
 	}
 	if !i.OfFiles() {
-		r, err := s.registryOf(pando.Image{Reference: i.Reference, Inside: i.Inside})
+		r, err := s.registryOf(pando.Image{Reference: i.Reference, Inside: i.Inside, Prove: i.Prove})
 		if err != nil {
 			return nil, err
 		}
@@ -246,6 +246,7 @@ func (s *Store) find(
 func (s *Store) fromRegistry(
 	ctx context.Context, by pando.Tenant, from pando.Image,
 ) (v1.Hash, error) {
+	from.Prove = by != ""
 	r, err := s.registryOf(from)
 	if err != nil {
 		return v1.Hash{}, err
@@ -259,7 +260,7 @@ func (s *Store) fromRegistry(
 	err = s.attempt(ctx, []source{r}, func(source) (bool, error) {
 		h, raw, err := r.resolve(ctx)
 		if err == nil {
-			top, err = h, writeFile(s.blob(h), raw)
+			top, err = h, errors.Join(writeFile(s.blob(h), raw), s.came(h, []source{r}))
 		}
 		return false, err
 	})
@@ -357,7 +358,12 @@ func (s *Store) fromArchive(ctx context.Context, path string) (v1.Hash, error) {
 		return v1.Hash{}, fmt.Errorf("%w: %w; `docker save` or `podman save` writes such a file",
 			pando.ErrNotFound, err)
 	}
-	img, err := tarball.ImageFromPath(path, nil)
+	plain, remove, err := s.plainArchive(ctx, path)
+	if err != nil {
+		return v1.Hash{}, fmt.Errorf("read %s: %w", path, err)
+	}
+	defer remove()
+	img, err := tarball.ImageFromPath(plain, nil)
 	if err != nil {
 		return v1.Hash{}, fmt.Errorf("%w: %s is no file of `docker save` with one image: %w",
 			pando.ErrInvalid, path, err)

@@ -107,7 +107,7 @@ func Open(c Config) (*Store, error) {
 	}
 	s := &Store{vault: &vault{c}, known: map[string]*known{}}
 	for _, dir := range []string{c.Dir, s.LayersDir(), s.blobs(), s.records(), s.locks(),
-		s.snapshots()} {
+		s.snapshots(), s.proofs()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("make a folder for images: %w", err)
 		}
@@ -190,6 +190,8 @@ type named struct {
 	References []string `json:"references"`
 	// Admitted are the tenants that may use the image without a question to its registry.
 	Admitted []admission `json:"admitted,omitempty"`
+	// Vouched: an operator has brought it, whose word counts for all its blobs.
+	Vouched bool `json:"vouched,omitempty"`
 }
 
 // remember writes the record of an image, with one more reference.

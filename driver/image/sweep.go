@@ -166,7 +166,7 @@ func (s *Store) prune() error {
 		}
 	}
 	return errors.Join(removeOthers(s.blobs(), blobs), removeOthers(s.LayersDir(), layers),
-		removeOthers(s.snapshots(), recorded))
+		removeOthers(s.snapshots(), recorded), removeOthers(s.proofs(), blobs))
 }
 
 // removeOthers deletes the files and folders of a folder that are not to keep.

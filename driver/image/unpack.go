@@ -2,8 +2,6 @@ package image
 
 import (
 	"archive/tar"
-	"bufio"
-	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -18,7 +16,6 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
@@ -37,14 +34,14 @@ const (
 
 // Words of layers and of overlayfs.
 const (
-	whiteout      = ".wh."
-	whiteoutMeta  = ".wh..wh."
-	whiteoutAll   = ".wh..wh..opq"
-	opaque        = "trusted.overlay.opaque"
-	userXattr     = "SCHILY.xattr.user."
-	xattrOfPAX    = "SCHILY.xattr."
-	folderMode    = 0o755
-	zstdWindowMax = 128 << 20
+	whiteout     = ".wh."
+	whiteoutMeta = ".wh..wh."
+	whiteoutAll  = ".wh..wh..opq"
+	opaque       = "trusted.overlay.opaque"
+	userXattr    = "SCHILY.xattr.user."
+	xattrOfPAX   = "SCHILY.xattr."
+	folderMode   = 0o755
+	windowMax    = 128 << 20 // of zstd, and the dictionary of xz
 )
 
 // unpack makes the folder of a layer from its blob. The files have the digest that the image's
@@ -57,7 +54,7 @@ func (s *Store) unpack(
 	if _, err := digest(files.String()); err != nil {
 		return err
 	}
-	if s.unpacked(files) {
+	if s.unpacked(files) && s.unpacks(d, files) {
 		return nil
 	}
 	// A layer has a lock of its own: one that takes long holds up no other.
@@ -66,7 +63,7 @@ func (s *Store) unpack(
 		return err
 	}
 	defer lock.Close()
-	if s.unpacked(files) {
+	if s.unpacked(files) && s.unpacks(d, files) {
 		return nil
 	}
 	if err := s.refusals.of(d.Digest, files, s.Clock.Now()); err != nil {
@@ -78,21 +75,18 @@ func (s *Store) unpack(
 	}
 	defer blob.Close()
 	dir, err := os.MkdirTemp(s.LayersDir(), ".new-*")
-	bytes, most := int64(0), left.now()
+	done, most := report{}, left.now()
 	if err == nil {
-		bytes, err = s.unpackApart(ctx, dir, blob,
+		done, err = s.unpackApart(ctx, dir, blob,
 			task{Files: files.String(), Bytes: most, FreeMin: s.FreeMin})
 	}
 	// What is too large for the rest of this image may fit into another one.
 	lasts := ofContent(err) && (most == s.UnpackedMax || !errors.Is(err, pando.ErrTooLarge))
 	if err == nil {
-		err = left.take(bytes)
+		err = left.take(done.Bytes)
 	}
 	if err == nil {
-		err = writeFile(s.layer(files)+sizeSuffix, fmt.Appendf(nil, "%d", bytes))
-	}
-	if err == nil {
-		err = os.Rename(dir, s.layer(files))
+		err = s.settleLayer(d, files, dir, done.Bytes)
 	}
 	if err != nil {
 		refused := ofContent(err)
@@ -105,7 +99,26 @@ func (s *Store) unpack(
 		}
 		return err
 	}
+	if len(done.Without) > 0 && s.Log != nil {
+		s.Log.Warn("a layer of an image has entries that no instance can have: they are left out",
+			"layer", files.String(), "entries", pando.Few(done.Without))
+	}
 	return nil
+}
+
+// settleLayer gives an unpacked layer its name. A layer of another blob may be there already: then
+// this blob is only known to have the same files.
+func (s *Store) settleLayer(d v1.Descriptor, files v1.Hash, dir string, bytes int64) error {
+	if s.unpacked(files) {
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	} else if err := errors.Join(
+		writeFile(s.layer(files)+sizeSuffix, fmt.Appendf(nil, "%d", bytes)),
+		os.Rename(dir, s.layer(files))); err != nil {
+		return err
+	}
+	return s.prove(d.Digest, func(p *proof) { p.Files = files.String() })
 }
 
 func (s *Store) unpacked(files v1.Hash) bool {
@@ -120,20 +133,21 @@ type task struct {
 	FreeMin int64  `json:"free_min"` // that stay free on the disk
 }
 
-// unpackTo unpacks an archive into an empty folder, durably, and returns the bytes of its files.
-func (t task) unpackTo(ctx context.Context, dir string, packed io.Reader) (int64, error) {
+// unpackTo unpacks an archive into an empty folder, durably. It reports the bytes of the files and
+// the entries that it left out.
+func (t task) unpackTo(ctx context.Context, dir string, packed io.Reader) (report, error) {
 	plain, err := decompress(packed)
 	if err != nil {
-		return 0, fmt.Errorf("%w: its compression: %w", pando.ErrInvalid, err)
+		return report{}, fmt.Errorf("%w: its compression: %w", pando.ErrInvalid, err)
 	}
 	defer plain.Close()
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return 0, err
+		return report{}, err
 	}
 	defer root.Close()
 	if err := root.Chmod(".", folderMode); err != nil {
-		return 0, err
+		return report{}, err
 	}
 	sum := sha256.New()
 	left := &bounded{r: io.TeeReader(plain, sum), left: 2 * t.Bytes, ctx: ctx}
@@ -141,25 +155,25 @@ func (t task) unpackTo(ctx context.Context, dir string, packed io.Reader) (int64
 		room: func() error { return room(dir, 0, t.FreeMin) }}
 	defer u.forget()
 	if err := u.all(tar.NewReader(left)); err != nil {
-		return 0, err
+		return report{}, err
 	}
 	if _, err := io.Copy(io.Discard, left); err != nil { // what follows the end of the archive
-		return 0, err
+		return report{}, err
 	}
 	got := v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum.Sum(nil))}
 	want, err := digest(t.Files)
 	if err != nil {
-		return 0, err
+		return report{}, err
 	}
 	if got != want {
-		return 0, wrongDigest(want, got)
+		return report{}, wrongDigest(want, got)
 	}
 	f, err := root.Open(".")
 	if err != nil {
-		return 0, err
+		return report{}, err
 	}
 	defer f.Close()
-	return t.Bytes - u.left, unix.Syncfs(int(f.Fd()))
+	return report{Bytes: t.Bytes - u.left, Without: u.without}, unix.Syncfs(int(f.Fd()))
 }
 
 // bounded reads at most a number of bytes, and ends with a context.
@@ -181,24 +195,6 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// decompress returns the archive in a blob. The first bytes tell the compression, not a media type.
-func decompress(r io.Reader) (io.ReadCloser, error) {
-	in := bufio.NewReaderSize(r, 64<<10)
-	head, _ := in.Peek(4) // a shorter blob is an archive, or none
-	switch {
-	case len(head) >= 2 && head[0] == 0x1f && head[1] == 0x8b:
-		return gzip.NewReader(in)
-	case string(head) == "\x28\xb5\x2f\xfd":
-		z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1),
-			zstd.WithDecoderMaxWindow(zstdWindowMax))
-		if err != nil {
-			return nil, err
-		}
-		return z.IOReadCloser(), nil
-	}
-	return io.NopCloser(in), nil
-}
-
 // Between two looks at the free space of the disk.
 const (
 	lookBytes   = 16 << 20
@@ -215,7 +211,8 @@ type unpacker struct {
 	written int64                // since the last look at the disk
 	// parents are open folders by path. An entry thus walks no path again.
 	parents map[string]*os.Root
-	stale   bool // something took the place of an open folder, perhaps
+	without []string // entries that were left out, as far as they are counted
+	stale   bool     // something took the place of an open folder, perhaps
 }
 
 func (u *unpacker) all(in *tar.Reader) error {
@@ -360,12 +357,24 @@ func (u *unpacker) entry(h *tar.Header, in io.Reader) error {
 		if strings.HasPrefix(name, "dev/") {
 			return nil // every instance has a /dev of its own
 		}
-		return fmt.Errorf("%w: it is a device, and an image has none outside of /dev",
-			pando.ErrForbidden)
+		u.leaveOut("device " + name)
+		// It takes the place of what the layers below have there.
+		return u.node(at, nil, unix.S_IFCHR)
 	case tar.TypeXGlobalHeader:
 		return nil
 	}
-	return fmt.Errorf("%w: an entry of type %q", pando.ErrInvalid, h.Typeflag)
+	u.leaveOut(fmt.Sprintf("%s of type %q", name, h.Typeflag))
+	return nil
+}
+
+// oddMax bounds the names of entries that are left out.
+const oddMax = 64
+
+// leaveOut notes an entry that is left out.
+func (u *unpacker) leaveOut(what string) {
+	if len(u.without) < oddMax {
+		u.without = append(u.without, what)
+	}
 }
 
 // makeParents makes the folders above an entry. A folder over a hidden name hides the lower one.

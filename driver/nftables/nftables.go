@@ -77,6 +77,7 @@ func Purge() error {
 	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
 		c.DelTable(c.AddTable(&nftables.Table{Name: Table, Family: family}))
 	}
+	c.DelTable(c.AddTable(&nftables.Table{Name: sharesTable, Family: nftables.TableFamilyINet}))
 	if err := c.Flush(); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("remove the rules of instances: %w", err)
 	}

@@ -5,12 +5,14 @@ package probe
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -34,7 +36,7 @@ type Prober struct{ client *http.Client }
 func New() *Prober {
 	return &Prober{client: &http.Client{
 		Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true, Proxy: nil,
-			MaxResponseHeaderBytes: headerBytesMax},
+			MaxResponseHeaderBytes: headerBytesMax, DialTLSContext: dialTLS},
 		// A redirect is an answer. Its target may be another machine and proves nothing about this
 		// instance.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -105,7 +107,7 @@ func addresses(l pando.Link) (out []netip.Addr) {
 func (p *Prober) dial(ctx context.Context, want pando.Probe, at string) error {
 	switch want.Kind {
 	case pando.ProbeHTTP:
-		return p.get(ctx, "http://"+at+want.Path)
+		return p.get(ctx, want, at)
 	case pando.ProbeUDP:
 		return takes(ctx, at)
 	}
@@ -122,7 +124,7 @@ func (p *Prober) dial(ctx context.Context, want pando.Probe, at string) error {
 // words returns a probe in the words of a spec.
 func words(p pando.Probe, port uint16) string {
 	if p.Kind == pando.ProbeHTTP {
-		return fmt.Sprintf("http GET :%d%s", port, p.Path)
+		return fmt.Sprintf("%s GET :%d%s", scheme(p), port, p.Path)
 	}
 	return fmt.Sprintf("%s %d", p.Kind, port)
 }
@@ -132,11 +134,41 @@ type busy struct{ error }
 
 func (b busy) Unwrap() []error { return []error{b.error, pando.ErrBusy} }
 
+func scheme(p pando.Probe) string {
+	if p.TLS {
+		return "https"
+	}
+	return "http"
+}
+
+// hostOf is the key of the host name that a probe sends, in its context.
+type hostOf struct{}
+
+// dialTLS connects by TLS, with any certificate: instances have addresses and no names. A server with
+// several certificates chooses by the host name of the probe.
+func dialTLS(ctx context.Context, network, at string) (net.Conn, error) {
+	name, _ := ctx.Value(hostOf{}).(string)
+	if host, _, err := net.SplitHostPort(name); err == nil {
+		name = host
+	}
+	return (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, ServerName: name}}).
+		DialContext(ctx, network, at)
+}
+
 // get requests one page. It reads at most the first line, and only for the error.
-func (p *Prober) get(ctx context.Context, url string) error {
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+func (p *Prober) get(ctx context.Context, want pando.Probe, at string) error {
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme(want)+"://"+at+want.Path, nil)
 	if err != nil {
 		return err
+	}
+	for _, h := range want.Headers {
+		name, value, _ := strings.Cut(h, ": ")
+		if strings.EqualFold(name, "Host") {
+			q.Host = value
+			q = q.WithContext(context.WithValue(q.Context(), hostOf{}, value))
+		} else {
+			q.Header.Add(name, value)
+		}
 	}
 	a, err := p.client.Do(q)
 	if err != nil {
@@ -148,11 +180,18 @@ func (p *Prober) get(ctx context.Context, url string) error {
 	}
 	line, _, _ := bufio.NewReaderSize(a.Body, lineBytesMax).ReadLine()
 	err = fmt.Errorf("it answered %s: %q", a.Status, line)
+	if slices.Contains(hostRefusals, a.StatusCode) && q.Host == at {
+		err = fmt.Errorf("%w (it got Host: %s; add -H 'Host: NAME' to the probe if the program checks "+
+			"the host)", err, at)
+	}
 	if a.StatusCode == http.StatusServiceUnavailable || a.StatusCode == http.StatusTooManyRequests {
 		err = busy{err}
 	}
 	return err
 }
+
+// hostRefusals are the answers of servers that check the host: Django, Rails, Vite, proxies.
+var hostRefusals = []int{http.StatusBadRequest, http.StatusForbidden, http.StatusMisdirectedRequest}
 
 // answer is an error with a text that is fit for a record: short, and without terminal control
 // characters.

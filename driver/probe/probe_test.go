@@ -220,3 +220,46 @@ func TestABusyAnswerIsNoDeath(t *testing.T) {
 		t.Errorf("a closed port: %v", err)
 	}
 }
+
+// A probe by HTTP sends the host and the headers of its spec, by TLS if it says so. A server that
+// refuses the instance's address as a host gets named with the cure.
+func TestHTTPWithHeadersAndTLS(t *testing.T) {
+	page := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Host != "example.org" && !strings.HasPrefix(r.Host, "localhost:"):
+			w.WriteHeader(http.StatusBadRequest)
+		case r.TLS != nil && r.TLS.ServerName != strings.Split(r.Host, ":")[0]:
+			w.WriteHeader(http.StatusMisdirectedRequest)
+		case r.URL.RawQuery == "token" && r.Header.Get("X-Token") != "a b":
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	})
+	plain, secure := httptest.NewServer(page), httptest.NewTLSServer(page)
+	defer plain.Close()
+	defer secure.Close()
+	for _, c := range []struct {
+		at   *httptest.Server
+		want pando.Probe
+		err  string
+	}{
+		{plain, pando.Probe{Headers: []string{"host: example.org"}}, ""},
+		{plain, pando.Probe{}, "add -H 'Host: NAME' to the probe"},
+		{plain, pando.Probe{Path: "/?token", Headers: []string{"Host: example.org"}}, "401"},
+		{plain, pando.Probe{Path: "/?token", Headers: []string{"Host: example.org", "X-Token: a b"}}, ""},
+		{secure, pando.Probe{TLS: true, Headers: []string{"Host: example.org"}}, ""},
+		{secure, pando.Probe{TLS: true, Headers: []string{"Host: localhost:1"}}, ""},
+		{secure, pando.Probe{Headers: []string{"Host: example.org"}}, "probe http GET"},
+		{plain, pando.Probe{TLS: true}, "probe https GET"},
+	} {
+		_, port, _ := net.SplitHostPort(c.at.Listener.Addr().String())
+		n, _ := strconv.ParseUint(port, 10, 16)
+		c.want.Kind = pando.ProbeHTTP
+		if c.want.Path == "" {
+			c.want.Path = "/"
+		}
+		err := ask(t, c.want, uint16(n))
+		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%+v: %v, want %q", c.want, err, c.err)
+		}
+	}
+}

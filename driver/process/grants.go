@@ -67,14 +67,8 @@ func makeDevices(all []pando.Device) (err error) {
 	if len(all) == 0 {
 		return nil
 	}
-	root, err := unix.Open("/dev", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
+	if err := openDev(); err != nil {
 		return err
-	}
-	defer unix.Close(root)
-	writable := &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
-	if err := unix.MountSetattr(root, "", unix.AT_EMPTY_PATH, writable); err != nil {
-		return fmt.Errorf("open /dev for granted devices: %w", err)
 	}
 	defer func() { err = errors.Join(err, readOnly("/dev", 0)) }()
 	for _, d := range all {
@@ -95,6 +89,37 @@ func makeDevices(all []pando.Device) (err error) {
 		}
 	}
 	return nil
+}
+
+// openDev makes the sandbox's own /dev writable.
+func openDev() error {
+	writable := &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
+	if err := unix.MountSetattr(unix.AT_FDCWD, "/dev", 0, writable); err != nil {
+		return fmt.Errorf("open /dev for devices: %w", err)
+	}
+	return nil
+}
+
+// giveDevices makes root of the program's users the owner of the sandbox's own /dev. It was made
+// ahead of need, by root of the host, which does not exist for them.
+func giveDevices(p program) (err error) {
+	if p.Users == nil {
+		return nil
+	}
+	if err := openDev(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, readOnly("/dev", 0)) }()
+	all, err := os.ReadDir("/dev")
+	if err != nil {
+		return err
+	}
+	root := int(p.outside(0))
+	errs := []error{os.Lchown("/dev", root, root)}
+	for _, e := range all {
+		errs = append(errs, os.Lchown(filepath.Join("/dev", e.Name()), root, root))
+	}
+	return errors.Join(errs...)
 }
 
 // sendHold sends a hold, with the network of the host if its program has that.

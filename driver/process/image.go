@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -34,7 +35,11 @@ func (s *shim) keepEntrance(f furniture) error {
 		f.Layers: &s.entrance.layers, f.Self: &s.entrance.self, f.Resolv: &s.entrance.resolv,
 	} {
 		var err error
-		if *fd, err = unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0); err != nil {
+		how := unix.O_PATH | unix.O_CLOEXEC
+		if path == f.Resolv {
+			how = unix.O_RDONLY | unix.O_CLOEXEC // it is read, and copied
+		}
+		if *fd, err = unix.Open(path, how, 0); err != nil {
 			return fmt.Errorf("open %s: %w", path, err)
 		}
 	}
@@ -81,8 +86,11 @@ func (s *shim) enter(p program) error {
 	if err := settleInImage(p); err != nil {
 		return err
 	}
-	err = errors.Join(makeDevices(p.Devices), s.keepSecrets(p), configuring{s}.keep(p),
-		addHosts(p, ""))
+	if err := giveDevices(p); err != nil {
+		return err
+	}
+	err = errors.Join(nameMachine(p, ""), makeDevices(p.Devices), s.keepSecrets(p),
+		configuring{s}.keep(p))
 	if err != nil || !p.ReadOnly {
 		return err
 	}
@@ -150,7 +158,8 @@ func stackable(p program, folder, users int) ([]string, error) {
 		at := path.Join(stage, "layers", name)
 		err = os.MkdirAll(at, 0o755)
 		if err == nil {
-			err = mapUsers(tree, users, "the layers of images")
+			err = mapUsers(tree, users, "the layers of images maps no users; move `--data-dir` to "+
+				"ext4, XFS or btrfs, or set `userns_mode: host` in the spec")
 		}
 		if err == nil {
 			err = unix.MoveMount(tree, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH)
@@ -241,17 +250,15 @@ func (s *shim) supply(root int, owner uint32) error {
 		return fmt.Errorf("bring a name server into the image: %w", err)
 	}
 	defer unix.Close(etc)
-	to, err = plainFile(etc, "resolv.conf", "", owner)
+	resolv := make([]byte, resolvBytesMax)
+	n, err := unix.Pread(s.entrance.resolv, resolv, 0)
 	if err == nil {
-		err = bindTo(s.entrance.resolv, to)
-		unix.Close(to)
+		to, err = ownFile(etc, "resolv.conf", string(resolv[:n]), owner)
 	}
 	if err != nil {
 		return fmt.Errorf("bring a name server into the image: %w", err)
 	}
-	if to, err = plainFile(etc, "hosts", "127.0.0.1 localhost\n::1 localhost\n", owner); err == nil {
-		unix.Close(to)
-	}
+	unix.Close(to)
 	var st unix.Stat_t
 	if unix.Fstatat(root, "tmp", &st, unix.AT_SYMLINK_NOFOLLOW) == unix.ENOENT {
 		err = errors.Join(unix.Mkdirat(root, "tmp", 0o777), unix.Fchmodat(root, "tmp", 0o1777, 0))
@@ -359,7 +366,11 @@ func (d *Driver) inImage(p *program, spec pando.Spec, env map[string]string) err
 	if err != nil {
 		return err
 	}
-	p.Layers, p.UID, p.GID, p.Groups = r.Layers, r.UID, r.GID, r.Groups
+	p.Layers, p.UID, p.GID = r.Layers, r.UID, r.GID
+	// Like other runtimes, its own group is one of its groups: programs look for it there.
+	if p.Groups = r.Groups; len(p.Groups) > 0 && !slices.Contains(p.Groups, p.GID) {
+		p.Groups = append([]uint32{p.GID}, p.Groups...)
+	}
 	if _, given := spec.Environment["HOME"]; !given && r.Home != "" {
 		env["HOME"] = r.Home
 	}

@@ -82,14 +82,14 @@ func waitingChild(in, out uintptr, b *[1]byte) (pid int, failed syscall.Errno) {
 }
 
 // mapUsers makes the files of a detached mount those of the program's users: id 0 on the disk is
-// root inside, and the host's ids stay as they are on the disk.
+// root inside, and the host's ids stay as they are on the disk. what ends the message for a file system
+// that cannot.
 func mapUsers(tree, users int, what string) error {
 	err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &unix.MountAttr{
 		Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(users),
 	})
 	if errors.Is(err, unix.EINVAL) {
-		err = fmt.Errorf("%w: the file system with %s maps no users; move `--data-dir` to ext4, XFS or "+
-			"btrfs, or set `userns_mode: host` in the spec", pando.ErrUnsupported, what)
+		err = fmt.Errorf("%w: the file system with %s", pando.ErrUnsupported, what)
 	}
 	return err
 }

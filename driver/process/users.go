@@ -18,9 +18,12 @@ type users struct {
 }
 
 const (
-	usersEach   = 1 << 16       // ids of a service
-	usersFirst  = 2_200_000_000 // the first id of the first range: beyond uidVolumes
-	usersRanges = 30_000        // ranges of a host, all below the largest id
+	usersEach = 1 << 16 // ids of a service
+	// usersFirst is the first id of the first range. The ids from there to uidFirst are nobody's
+	// (systemd's "Users, Groups, UIDs and GIDs"), and all below 2³¹: the kernel lets no group beyond
+	// that ping.
+	usersFirst  = 1_879_048_192
+	usersRanges = (uidFirst - usersFirst) / usersEach
 )
 
 // outside returns the host's id of an id inside.

@@ -58,8 +58,15 @@ func (d *Driver) volumes(spec pando.SandboxSpec, p *program) error {
 			return fmt.Errorf("%w: the server named no ordinal for volume %s; upgrade the server",
 				pando.ErrUnsupported, v.Name)
 		}
-		from := filepath.Join(home, v.Name, v.Part(spec.Instance.Ordinal))
-		if err := makeVolume(from, *p); err != nil {
+		at := home
+		if of := v.Owner(p.Service); of != p.Service {
+			at = filepath.Join(d.Volumes, string(of.Tenant), string(of.Name))
+			if _, err := d.owner(at); err != nil {
+				return fmt.Errorf("keep the volumes of %s: %w", of, err)
+			}
+		}
+		from := filepath.Join(at, v.Name, v.Part(spec.Instance.Ordinal))
+		if err := makeVolume(from, *p, v.Shared); err != nil {
 			return fmt.Errorf("keep volume %s: %w", v.Name, err)
 		}
 		p.Volumes = append(p.Volumes, mounted{From: from, At: v.Path, Shared: v.Shared,
@@ -104,16 +111,15 @@ func ownerOf(info fs.FileInfo) uint32 {
 }
 
 // makeVolume makes the folder of a volume under its final name only once the program's user has it,
-// so that a death on the way leaves none of root.
-func makeVolume(dir string, p program) error {
+// so that a death on the way leaves none of root. That of an image's program is fresh: its shim
+// gives it the owner of the image's folder (seed.go). Services with several users may share one.
+func makeVolume(dir string, p program, shared bool) error {
 	st, err := os.Lstat(dir)
 	if err == nil {
-		if has := ownerOf(st); has != p.UID {
-			return fmt.Errorf("%w: its files are of uid %d, and the program runs as uid %d; name the "+
-				"former user in the spec, or `rm -r %s` without those files", pando.ErrRefused, has,
-				p.UID, dir)
+		if shared {
+			return nil
 		}
-		return nil
+		return p.mayHave(dir, st)
 	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil {
 		return err
@@ -122,7 +128,17 @@ func makeVolume(dir string, p program) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(os.Chmod(temporary, 0o700), os.Chown(temporary, int(p.UID), int(p.GID)))
+	mode, uid, gid := os.FileMode(0o700), int(p.UID), int(p.GID)
+	if p.Layers != nil {
+		err = unix.Setxattr(temporary, freshMark, []byte("1"), 0)
+		switch {
+		case err == nil:
+			uid, gid = 0, 0 // root of the image fills it
+		case errors.Is(err, unix.EOPNOTSUPP): // it stays empty, and is the program's
+			mode, err = 0o755, nil
+		}
+	}
+	err = errors.Join(err, os.Chmod(temporary, mode), os.Chown(temporary, uid, gid))
 	if err == nil {
 		err = os.Rename(temporary, dir)
 	}
@@ -130,6 +146,23 @@ func makeVolume(dir string, p program) error {
 		return errors.Join(err, os.RemoveAll(temporary))
 	}
 	return nil
+}
+
+// mayHave returns nil if the program can use a volume that is there.
+func (p program) mayHave(dir string, st fs.FileInfo) error {
+	has := ownerOf(st)
+	if has == p.UID {
+		return nil
+	}
+	if p.Layers != nil {
+		_, err := unix.Lgetxattr(dir, freshMark, nil)
+		sys, ok := st.Sys().(*syscall.Stat_t) // ids on the disk are those inside
+		if err == nil || ok && p.writes(owned{int(sys.Uid), int(sys.Gid), sys.Mode & 0o7777}) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: its files are of uid %d, and the program runs as uid %d; name the former "+
+		"user in the spec, or `rm -r %s` without those files", pando.ErrRefused, has, p.UID, dir)
 }
 
 // free waits until no other instance has the volumes of a program. The kernel lets a volume go when
@@ -195,6 +228,9 @@ type copied struct {
 	at     string
 	tree   int
 	folder bool // not a file
+	write  bool
+	shared bool
+	fills  int // descriptor of a volume that is to be filled; 0: none
 }
 
 // takeVolumes locks the volumes of a program while the host's root is visible. The shim keeps their
@@ -222,12 +258,17 @@ func (s *shim) takeVolumes(p program) ([]copied, error) {
 		attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
 		if v.Write {
 			attr.Attr_clr = unix.MOUNT_ATTR_RDONLY
-		} else {
-			attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 		}
 		err = unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, attr)
-		if err == nil && p.Users != nil && !v.Host {
-			err = mapUsers(tree, s.users, "volumes")
+		if err == nil && p.mapped(v) {
+			err = mapUsers(tree, s.users, v.cure())
+		}
+		c := copied{at: v.At, tree: tree, write: v.Write, shared: v.Shared}
+		if err == nil && p.Layers != nil && !v.Host && !v.Peek {
+			var fills bool
+			if fills, err = awaitFresh(fd, v.Shared); fills {
+				c.fills = fd
+			}
 		}
 		if err != nil {
 			return nil, fmt.Errorf("show %s: %w", v.From, err)
@@ -239,9 +280,27 @@ func (s *shim) takeVolumes(p program) ([]copied, error) {
 		if v.Host { // a volume's descriptor stays open for its lock
 			unix.Close(fd)
 		}
-		out = append(out, copied{v.At, tree, st.Mode&unix.S_IFMT == unix.S_IFDIR})
+		c.folder = st.Mode&unix.S_IFMT == unix.S_IFDIR
+		out = append(out, c)
 	}
 	return out, nil
+}
+
+// mapped reports whether the ids of a volume are those inside of the program's users. So are those of
+// a folder of the host that the program of an image may write: its spec grants it, and no user of the
+// image is one of the host's.
+func (p program) mapped(v mounted) bool {
+	return p.Users != nil && (!v.Host || v.Write && p.Layers != nil)
+}
+
+// cure names what maps no users, and what helps.
+func (v mounted) cure() string {
+	if v.Host {
+		return fmt.Sprintf("%s maps no users: choose a folder on ext4, XFS or btrfs, use a named volume "+
+			"in its place, or set `userns_mode: host` in the spec", v.From)
+	}
+	return "volumes maps no users; move `--data-dir` to ext4, XFS or btrfs, or set `userns_mode: host` " +
+		"in the spec"
 }
 
 // mountVolumes mounts the volumes and the folders in memory of a program below its root, or below
@@ -260,6 +319,12 @@ func mountVolumes(all []copied, p program, top string) error {
 		}
 		steps = append(steps, step{c.at, place, func(to int) error {
 			defer unix.Close(c.tree)
+			if !c.write {
+				attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+				if err := unix.MountSetattr(c.tree, "", unix.AT_EMPTY_PATH, attr); err != nil {
+					return err
+				}
+			}
 			return unix.MoveMount(c.tree, "", to, "",
 				unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 		}})
@@ -278,6 +343,13 @@ func mountVolumes(all []copied, p program, top string) error {
 		return err
 	}
 	defer unix.Close(root)
+	for _, c := range all {
+		if c.fills > 0 {
+			if err := fillVolume(root, c.tree, c.fills, c.at, c.shared, p); err != nil {
+				return err
+			}
+		}
+	}
 	for _, s := range steps {
 		to, err := s.place(root, s.at[1:], p.outside(0))
 		if err == nil {

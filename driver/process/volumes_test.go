@@ -244,3 +244,25 @@ func TestAnInstancePings(t *testing.T) {
 		ping+" -c 1 -W 5 127.0.0.1 > /tmp/out 2>&1 && echo pong || cat /tmp/out")
 	wantOutput(t, b, "pong")
 }
+
+// Two services of a tenant share a volume at the same time, also with other users.
+func TestServicesShareAVolume(t *testing.T) {
+	d := newImageDriver(t, 1)
+	shares := func(name pando.ServiceName, of pando.ServiceName, user string) func(*pando.Spec) {
+		return func(s *pando.Spec) {
+			withImage(s)
+			s.Name, s.User = name, user
+			s.Volumes = []pando.Volume{{Name: "media", Path: "/srv/media", Shared: true, Of: of}}
+		}
+	}
+	a := start(t, d, "init-1", 1, shares("init", "web", "0"),
+		"echo one > /srv/media/x; ln -s x /srv/media/y; until [ -e /srv/media/z ]; do sleep 0.1; done")
+	b := start(t, d, "web-1", 1, shares("web", "", "0"),
+		"while ! [ -L /srv/media/y ]; do sleep 0.1; done; cat /srv/media/x; ls /srv/media; touch /srv/media/z")
+	wantOutput(t, b, "one x y")
+	wantOutput(t, a, "")
+	all, err := VolumesOf(d).KeptVolumes(t.Context(), pando.VolumeQuery{})
+	if err != nil || len(all) != 1 || all[0].Service.Name != "web" || all[0].Part != "shared" {
+		t.Errorf("the host keeps %+v: %v", all, err)
+	}
+}

@@ -17,8 +17,7 @@ type reachAsk struct {
 	_     structs.HostLayout
 	Asked uint32
 	None  uint32
-	Named uint32
-	Pad   uint32
+	Pad   [2]uint32
 }
 
 type reachChunk struct {
@@ -239,6 +238,7 @@ const (
 	reachMapOwners        = "owners"
 	reachMapPaces         = "paces"
 	reachMapPeers         = "peers"
+	reachMapPieces        = "pieces"
 	reachMapPolicies      = "policies"
 	reachMapPorts         = "ports"
 	reachMapRanks         = "ranks"
@@ -352,6 +352,7 @@ type reachMapSpecs struct {
 	Owners        *ebpf.MapSpec `ebpf:"owners"`
 	Paces         *ebpf.MapSpec `ebpf:"paces"`
 	Peers         *ebpf.MapSpec `ebpf:"peers"`
+	Pieces        *ebpf.MapSpec `ebpf:"pieces"`
 	Policies      *ebpf.MapSpec `ebpf:"policies"`
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
 	Ranks         *ebpf.MapSpec `ebpf:"ranks"`
@@ -441,6 +442,7 @@ type reachMaps struct {
 	Owners        *ebpf.Map `ebpf:"owners"`
 	Paces         *ebpf.Map `ebpf:"paces"`
 	Peers         *ebpf.Map `ebpf:"peers"`
+	Pieces        *ebpf.Map `ebpf:"pieces"`
 	Policies      *ebpf.Map `ebpf:"policies"`
 	Ports         *ebpf.Map `ebpf:"ports"`
 	Ranks         *ebpf.Map `ebpf:"ranks"`
@@ -485,6 +487,7 @@ func (m *reachMaps) Close() error {
 		m.Owners,
 		m.Paces,
 		m.Peers,
+		m.Pieces,
 		m.Policies,
 		m.Ports,
 		m.Ranks,

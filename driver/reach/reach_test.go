@@ -137,7 +137,10 @@ type packet struct {
 	sport, dport uint16
 }
 
-func (p packet) bytes(t *testing.T) []byte {
+func (p packet) bytes(t *testing.T) []byte { return p.fragment(t, 0, 0) }
+
+// fragment returns a fragment of a datagram with a number, at a place in units of 8 bytes.
+func (p packet) fragment(t *testing.T, id, at uint16) []byte {
 	t.Helper()
 	eth := &layers.Ethernet{SrcMAC: make(net.HardwareAddr, 6), DstMAC: make(net.HardwareAddr, 6)}
 	var ip gopacket.SerializableLayer
@@ -152,8 +155,11 @@ func (p packet) bytes(t *testing.T) []byte {
 		protocol = layers.IPProtocolGRE
 	}
 	if p.to.Is4() {
-		four := &layers.IPv4{Version: 4, IHL: 5, TTL: 64, Protocol: protocol,
-			SrcIP: p.from.AsSlice(), DstIP: p.to.AsSlice()}
+		four := &layers.IPv4{Version: 4, IHL: 5, TTL: 64, Protocol: protocol, Id: id,
+			SrcIP: p.from.AsSlice(), DstIP: p.to.AsSlice(), FragOffset: at}
+		if id != 0 && at == 0 {
+			four.Flags = layers.IPv4MoreFragments
+		}
 		eth.EthernetType, ip, inside = layers.EthernetTypeIPv4, four, four
 	} else {
 		six := &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: protocol,
@@ -186,11 +192,16 @@ func (p packet) bytes(t *testing.T) []byte {
 // passes reports whether the program lets a packet of a link through to steering.
 func passes(t *testing.T, w *Steering, ifindex int, p packet) bool {
 	t.Helper()
+	return passesRaw(t, w, ifindex, p.bytes(t))
+}
+
+func passesRaw(t *testing.T, w *Steering, ifindex int, data []byte) bool {
+	t.Helper()
 	const size, ifindexAt, next = 192, 40, 0xffffffff
 	skb := make([]byte, size)
 	binary.NativeEndian.PutUint32(skb[ifindexAt:], uint32(ifindex))
 	verdict, err := w.objects.FromWalled.Run(&ebpf.RunOptions{
-		Data: p.bytes(t), DataOut: make([]byte, 256), Context: skb,
+		Data: data, DataOut: make([]byte, 256), Context: skb,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -425,3 +436,45 @@ func TestOwnersAreTheSameInEveryLife(t *testing.T) {
 }
 
 func keyOf(a netip.Addr) [4]uint32 { return key(a) }
+
+// A later fragment is judged as the first one of its datagram: it has no ports of its own.
+func TestLaterFragmentsAreJudgedAsTheirFirst(t *testing.T) {
+	ifindex := inNetwork(t)
+	w, _, _ := open(t)
+	link := pando.Link{IP4: addr("10.128.0.2"), IfIndex: ifindex, Host: "pd1",
+		Service: pando.DefaultService("web"), Reach: []pando.Reach{pando.ReachTenant}}
+	ports := []pando.Port{{Published: 7, Target: 7007, Protocol: pando.UDP}}
+	if err := w.objects.Walls.Put(uint32(ifindex), walls(link, ports)); err != nil {
+		t.Fatal(err)
+	}
+	stranger := addr("10.129.3.4")
+	for n, c := range []struct {
+		name   string
+		to     netip.Addr
+		sport  uint16
+		dport  uint16
+		passes bool
+	}{
+		{"an answer", stranger, 7007, 9, true},
+		{"a new flow", stranger, 5, 9, false},
+		{"a question to the name server", pando.Gateway4, 5, 53, true},
+		{"another port of the gateway", pando.Gateway4, 5, 7400, false},
+	} {
+		p, id := packet{link.IP4, c.to, "udp", c.sport, c.dport}, uint16(n+1)
+		first, later, other := p.fragment(t, id, 0), p.fragment(t, id, 185), p.fragment(t, 1000, 185)
+		if passesRaw(t, w, ifindex, later) {
+			t.Errorf("%s: a later fragment passes before its first", c.name)
+		}
+		if got := passesRaw(t, w, ifindex, first); got != c.passes {
+			t.Errorf("%s: the first fragment passes: %t", c.name, got)
+		}
+		for range 2 {
+			if got := passesRaw(t, w, ifindex, later); got != c.passes {
+				t.Errorf("%s: a later fragment passes: %t", c.name, got)
+			}
+		}
+		if passesRaw(t, w, ifindex, other) {
+			t.Errorf("%s: a fragment of another datagram passes", c.name)
+		}
+	}
+}

@@ -27,7 +27,7 @@ func TestAttacksInALab(t *testing.T) {
 		p.Deploy(labtest.Echo("vault", "tenant: bank", there))}
 	for row, try := range map[string]func(city){
 		"A8 A9 A10 H10": city.reachHosts, "B9": city.askWithoutACertificate, "C1 C8 C9": city.findSockets,
-		"P1": city.removeStates, "P2": city.lookAtTheServer, "H8": city.fillDisk,
+		"P1": city.removeStates, "P2": city.lookAtTheServer, "H8": city.fillDisk, "H14": city.shareConnections,
 	} {
 		t.Run(row, func(t *testing.T) {
 			try(city{p.In(t), c.evil.In(p.In(t)), c.vault.In(p.In(t))})

@@ -271,7 +271,8 @@ var Table = []Row{
 			"TestATokenWithoutHostBringsNoSpecOfTheHostsIntoForce",
 			"TestATokenWithoutHostRestoresNoSnapshotOfASpecOfTheHosts")},
 	{"H5", Token, "another tenant's image, by its digest", Blocked,
-		by("driver/image", "TestADigestOfAnotherTenantOpensNothing")},
+		by("driver/image", "TestADigestOfAnotherTenantOpensNothing",
+			"TestAManifestOfABlobOfAnotherTenantOpensNothing")},
 	{"H6", Member, "the memory of every tenant's snapshots", Blocked, join(
 		by("cmd/pando/daemon", "TestAHostLendsImagesByTheWordOfControl"),
 		by("driver/image", "TestABlobIsOfItsImage"))},
@@ -297,7 +298,10 @@ var Table = []Row{
 		by("driver/dns",
 			"TestATenantCannotTakeTheLookupsOfOthers",
 			"TestATenantCannotTakeTheConnectionsOfOthers")},
-	{"H14", Instance, "all translated connections of a host", Open, nil},
+	{"H14", Instance, "all translated connections of a host", Blocked, join(
+		by("driver/nftables", "TestATenantCannotTakeTheTrackedConnectionsOfOthers"),
+		by("agent", "TestATenantPaysForTheConnectionsOfItsInstances"),
+		lab)},
 	{"H15", Token, "all services of the cluster", Blocked,
 		by("control",
 			"TestServicesHaveAShareForEachTenant",

@@ -26,6 +26,7 @@ services:
     depends_on: {api: {condition: service_healthy}}
   api:
     <<: *app
+    container_name: Shop_API
     environment: {TEXT: "${GREETING} of the API"}
     expose: [8080]
     depends_on: {migrate: {condition: service_completed_successfully}}
@@ -73,14 +74,14 @@ func TestAComposeFileIsServed(t *testing.T) {
 	if phases["migrate"] != pando.ServiceCompleted || phases["front"] != pando.ServiceServing {
 		t.Errorf("the services are %v", phases)
 	}
-	page := "http://" + vips["front"] + "/get?url=http://api:8080/"
+	page := "http://" + vips["front"] + ":8080/get?url=http://shop_api:8080/"
 	got := p.Must(labtest.Client, "curl", "-sS", "-m", "10", page)
 	got = strings.TrimSpace(got)
 	if !strings.Contains(got, "api-") || !strings.HasSuffix(got, "page of the API") {
 		t.Errorf("the page asks the API and gets %q", got)
 	}
-	page = "http://" + vips["front"] + "/get?url=http://api:8080/get?url=http://db:8080/"
-	got = p.Must(labtest.Client, "curl", "-sS", "-m", "10", page)
+	page = "http://localhost/get?url=http://api:8080/get?url=http://db:8080/"
+	got = p.Must(p.Host(), "curl", "-sS", "-m", "10", page)
 	if !strings.HasSuffix(strings.TrimSpace(got), "of the database") {
 		t.Errorf("the API asks the database and gets %q", got)
 	}

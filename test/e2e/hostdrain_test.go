@@ -116,6 +116,16 @@ func TestAHostIsDrainedWithoutAFailedRequest(t *testing.T) {
 	}
 	p.Pando("rm", "bound", "--wait")
 	has(p, p.Pando("hosts", "drain", home), "no instance is left")
+	has(p, p.Pando("hosts", "undrain", home), "takes new instances", "pando rebalance")
+	if st := web.Status(); st.Home != moved.Home {
+		t.Errorf("the end of the drain moved web back to %s", st.Home)
+	}
+	has(p, p.Pando("rebalance", "--dry-run"), "1 instance of", "to "+home)
+	has(p, p.Pando("rebalance"), "moved")
+	if on := seats(all.Status()); on[home] != 1 && string(web.Status().Home) != home {
+		t.Errorf("nothing is on %s after a rebalance: %v", home, on)
+	}
+	has(p, p.Pando("rebalance"), "nothing moves")
 	toWeb.after(p, 20)
 	toAll.after(p, 20)
 	for _, c := range []*callers{toWeb, toAll} {
@@ -123,9 +133,5 @@ func TestAHostIsDrainedWithoutAFailedRequest(t *testing.T) {
 			t.Errorf("%d of %d requests failed, the first %s", c.failed.Load(), c.made.Load(), *c.first.Load())
 		}
 		t.Logf("%d requests, %d failed", c.made.Load(), c.failed.Load())
-	}
-	has(p, p.Pando("hosts", "undrain", home), "takes new instances", "pando rebalance")
-	if st := web.Status(); st.Home != moved.Home {
-		t.Errorf("the end of the drain moved web back to %s", st.Home)
 	}
 }

@@ -102,7 +102,7 @@ func tend(ctx context.Context, p place) error {
 		Books: book.File(filepath.Join(p.Data, "work.json")), Traffic: uplink.Traffic,
 		Queues: uplink.Queues, Uplinks: p.Uplinks,
 		Objects: objects, Journals: p.journals(), Images: images, Kept: process.VolumesOf(sandboxes),
-		Disk:    process.DiskOf(sandboxes),
+		Disk: process.DiskOf(sandboxes), Outbound: outbound(h, log),
 		Secrets: c.secrets(p, peers), SnapshotKeys: c.snapshotKeys(p, peers),
 		Clock: wall.Clock{}, IDs: names{}, Log: log, Control: c.leader(p, peers),
 		Liveness: others.liveness, Announcer: announcer(p, log), Routers: speaker, Ends: endsFor(p, log),
@@ -146,6 +146,16 @@ func introduce(p place, log *slog.Logger) pando.Host {
 		log.Warn("instances of this host cannot open connections to other machines", "error", err)
 	}
 	return h
+}
+
+// outbound shares the tracked connections of this host among tenants, or returns nil.
+func outbound(h pando.Host, log *slog.Logger) pando.Outbound {
+	shares, err := nftables.ShareConnections(h.Instances4, h.Instances6, nftables.ConnectionBound())
+	if err != nil {
+		log.Warn("one tenant may take all connections of instances to other machines", "error", err)
+		return nil
+	}
+	return shares
 }
 
 // answerNames answers the names of services until the caller calls close.

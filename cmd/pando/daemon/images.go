@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando"
+	"pando.run/pando/access/turns"
 	"pando.run/pando/agent"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/control"
@@ -64,8 +65,13 @@ type imageOperators struct {
 	*control.Control
 	images    *image.Store
 	sandboxes string // the folder of this host's sandboxes
+	resolving *turns.Queue[pando.Tenant]
 	inviter
 }
+
+// resolveTurns is how many references this server resolves at once. A registry of a tenant may answer
+// as slowly as it likes.
+var resolveTurns = turns.Bound{Total: 32, Each: 4, Reserve: 8, Waiting: 16}
 
 var (
 	_ pando.ImageOperators = imageOperators{}
@@ -79,7 +85,8 @@ func withImages(
 	if err == nil {
 		images.Member = ctl.HasHostAt
 	}
-	return imageOperators{ctl, images, p.sandboxes(), inviter{p, a, log}}, err
+	return imageOperators{ctl, images, p.sandboxes(), turns.New[pando.Tenant](resolveTurns),
+		inviter{p, a, log}}, err
 }
 
 // travelled brings the files that another host has read to this one.
@@ -254,18 +261,40 @@ func (o imageOperators) Deploy(
 	var c pando.ImageConfig
 	err = o.travelled(ctx, s.Image)
 	if err == nil {
-		i, c, err = o.images.Resolve(ctx, s.Key().Tenant, s.Image)
+		i, c, err = o.resolve(ctx, s.Key().Tenant, s.Image)
 	}
 	if err != nil {
 		return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", s.Key(), err)
 	}
 	s = spec.FromImage(spec.Own(s), i, c)
 	st, err := o.Control.Deploy(ctx, s, by)
+	if lost := spec.LostVolumes(s, c); err == nil && lost != "" {
+		st.Warnings = append(st.Warnings, lost)
+	}
 	if err == nil && len(s.Ports) == 0 && len(c.Exposed) > 0 {
 		st.Warnings = append(st.Warnings, fmt.Sprintf("the image exposes %s, and the spec publishes no "+
 			"port; `ports` in the spec does", c.Exposed[0]))
 	}
 	return st, err
+}
+
+// resolve finds the image of a spec, once the tenant of the token has a turn. Operators wait for no
+// tenant.
+func (o imageOperators) resolve(
+	ctx context.Context, t pando.Tenant, i pando.Image,
+) (pando.Image, pando.ImageConfig, error) {
+	take := o.resolving.TakeAsOperator
+	if token, ok := pando.TokenOf(ctx); ok {
+		take = func(ctx context.Context, waits func(string)) (func(), error) {
+			return o.resolving.Take(ctx, token.Tenant, waits)
+		}
+	}
+	done, err := take(ctx, nil)
+	if err != nil {
+		return i, pando.ImageConfig{}, fmt.Errorf("ask the registry of image %s: %w", i.Reference, err)
+	}
+	defer done()
+	return o.images.Resolve(ctx, t, i)
 }
 
 // deployBundle packs the bundle of a spec. A spec without a bundle is deployed as it is.

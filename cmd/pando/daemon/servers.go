@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando"
+	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/etcd"
 	"pando.run/pando/driver/trust"
@@ -223,7 +224,7 @@ func (m machine) addServer() *cobra.Command {
 		},
 	}
 	p.runFlag(c)
-	c.Flags().DurationVar(&keep, "for", time.Hour, "how long a host can become a server by it")
+	cli.DurationVar(c.Flags(), &keep, "for", time.Hour, "how long a host can become a server by it")
 	return m.Flag(c)
 }
 
@@ -233,10 +234,20 @@ func (m machine) removeServer() *cobra.Command {
 		Use: "rm SERVER", Short: "remove a server; its host stays a member",
 		Long: "Remove a server, by its name or, if it never started, by its address. Its host stays a\n" +
 			"member with its instances. The command refuses to leave fewer servers alive than a\n" +
-			"majority, and names the next step. Run it on the host of a server.",
+			"majority, and names the next step. It waits until the agent of the host has joined the\n" +
+			"cluster by another server, and ends with 7 if it has not. Run it on the host of a server.",
 		Example: "  pando servers rm host3", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			live, err := running(p)
+			if err != nil {
+				return err
+			}
+			hosts := api.NewClient(live.api(), wall.Clock{}).Hosts
+			before := joinedAt(c.Context(), hosts, args[0])
 			if err := m.dismissServer(c.Context(), &p, args[0]); err != nil {
+				return err
+			}
+			if err := m.awaitAgent(c.Context(), hosts, args[0], before, askAgain); err != nil {
 				return err
 			}
 			is := struct {
@@ -247,6 +258,53 @@ func (m machine) removeServer() *cobra.Command {
 	}
 	p.runFlag(c)
 	return m.Flag(c)
+}
+
+// listHosts returns the hosts of the cluster.
+type listHosts func(context.Context) ([]pando.HostStatus, error)
+
+// joinedAt returns when the agent of a server's host joined, or zero if it is away or nobody knows.
+func joinedAt(ctx context.Context, hosts listHosts, name string) (at time.Time) {
+	all, _ := hosts(ctx) // the removal of a server must not depend on it
+	for _, h := range all {
+		if string(h.Name) == name && h.Server && h.State != pando.HostAway {
+			at = h.Joined
+		}
+	}
+	return at
+}
+
+// awaitAgent waits until the agent of a former server's host has joined again: it starts anew and
+// reaches the cluster by another server. Before is its former join, or zero if it is away.
+func (m machine) awaitAgent(
+	ctx context.Context, hosts listHosts, name string, before time.Time, limit time.Duration,
+) error {
+	if before.IsZero() {
+		return nil
+	}
+	within, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	fmt.Fprintf(m.Stderr, "waiting: the agent of %s starts anew and joins by another server\n", name)
+	for {
+		all, err := hosts(within)
+		for _, h := range all {
+			if string(h.Name) == name && h.State != pando.HostAway && !h.Joined.Equal(before) {
+				return nil
+			}
+		}
+		if pando.Sleep(within, wall.Clock{}, askStep) == nil {
+			continue
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("%w: %s is no longer a server, and its agent starts anew", ctx.Err(), name)
+		}
+		why := ""
+		if err != nil && within.Err() == nil {
+			why = fmt.Sprintf(" (%v)", err)
+		}
+		return fmt.Errorf("%w: %s is no longer a server, and its agent has not joined again within %s%s; "+
+			"`pando hosts` shows it", pando.ErrNotReady, name, limit, why)
+	}
 }
 
 // dismissServer removes a server from the store, then from the record of its host.

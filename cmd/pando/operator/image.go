@@ -116,6 +116,7 @@ func imageOf(w io.Writer, i pando.ImageStatus) {
 	add("stop_signal", i.Config.StopSignal)
 	add("health.live", strings.Join(i.Config.Health.Live.Command, " "))
 	add("exposed ports", strings.Join(i.Config.Exposed, ", "))
+	add("volumes", strings.Join(i.Config.Volumes, ", "))
 	for _, l := range i.Layers {
 		add("layer", fmt.Sprintf("%s %s", l.Digest, mebibytes(l.Bytes)))
 	}

@@ -16,6 +16,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/spec/span"
 )
 
 func row(cells ...any) string {
@@ -255,7 +256,7 @@ func lastSeen(h pando.HostStatus, now time.Time) string {
 	if h.Heard.IsZero() {
 		return "-"
 	}
-	return now.Sub(h.Heard).Round(time.Second).String() + " ago"
+	return span.Text(now.Sub(h.Heard).Round(time.Second)) + " ago"
 }
 
 func commits(w io.Writer, all []pando.StateCommit) {
@@ -397,9 +398,9 @@ func brief(d time.Duration) string {
 	case d < time.Minute:
 		return d.Round(100 * time.Millisecond).String()
 	case d < time.Hour:
-		return d.Round(time.Second).String()
+		return span.Text(d.Round(time.Second))
 	case d < 48*time.Hour:
-		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+		return span.Text(d.Round(time.Minute))
 	}
 	return fmt.Sprintf("%dd", d/(24*time.Hour))
 }

@@ -1,0 +1,94 @@
+package agent
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"sync"
+
+	"pando.run/pando"
+)
+
+// payments tells the driver of connections to other machines which tenant pays for which address. It
+// does so beside the starts of instances, which wait for no rule.
+type payments struct {
+	a       *Agent
+	mu      sync.Mutex
+	pending map[netip.Addr]payment // the newest wish for each address
+	filled  chan struct{}
+}
+
+// payment is the tenant of a link, or "" for a link without an instance.
+type payment struct {
+	link   pando.Link
+	tenant pando.Tenant
+}
+
+func newPayments(a *Agent) *payments {
+	return &payments{a: a, pending: map[netip.Addr]payment{}, filled: make(chan struct{}, 1)}
+}
+
+// charge makes a tenant pay for a link, or nobody for "".
+func (p *payments) charge(l pando.Link, t pando.Tenant) {
+	if p.a.Outbound == nil || !l.IP4.IsValid() {
+		return
+	}
+	p.mu.Lock()
+	p.pending[l.IP4] = payment{l, t}
+	p.mu.Unlock()
+	select {
+	case p.filled <- struct{}{}:
+	default:
+	}
+}
+
+// run carries out the wishes until ctx ends.
+func (p *payments) run(ctx context.Context) {
+	said := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.filled:
+		}
+		for {
+			err := p.settle()
+			if err == nil {
+				said = ""
+				break
+			}
+			if err.Error() != said {
+				said = err.Error()
+				p.a.Log.Error("charge a tenant for its connections: it is tried again", "error", err)
+			}
+			if pando.Sleep(ctx, p.a.Clock, retryWait) != nil {
+				return
+			}
+		}
+	}
+}
+
+// settle carries out all wishes. Those that fail stay, unless there is a newer one.
+func (p *payments) settle() (failed error) {
+	p.mu.Lock()
+	all := maps.Clone(p.pending)
+	clear(p.pending)
+	p.mu.Unlock()
+	for at, w := range all {
+		do := func() error { return p.a.Outbound.Charge(w.link, w.tenant) }
+		if w.tenant == "" {
+			do = func() error { return p.a.Outbound.Forget(w.link) }
+		}
+		err := do()
+		if err == nil {
+			continue
+		}
+		failed = err
+		p.mu.Lock()
+		if _, newer := p.pending[at]; !newer {
+			p.pending[at] = w
+		}
+		p.mu.Unlock()
+	}
+	return failed
+}
