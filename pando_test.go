@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -498,4 +499,16 @@ func FuzzSeat(f *testing.F) {
 			t.Errorf("%s becomes %+v, then %s and %+v (%v)", text, s, b, again, err)
 		}
 	})
+}
+
+// A time that no duration holds is the longest one, and never a negative one.
+func TestSecondsNeverChangeTheirSign(t *testing.T) {
+	for s, want := range map[float64]time.Duration{
+		0: 0, 1.5: 1500 * time.Millisecond, -2: -2 * time.Second, 4.2e307: math.MaxInt64,
+		math.Inf(1): math.MaxInt64, -1e300: math.MinInt64, math.NaN(): 0, 9223372037: math.MaxInt64,
+	} {
+		if got := Seconds(s); got != want {
+			t.Errorf("%g s are %v, want %v", s, got, want)
+		}
+	}
 }

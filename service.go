@@ -2,6 +2,7 @@ package pando
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"reflect"
 	"regexp"
@@ -426,7 +427,18 @@ type Place struct {
 func (s Spec) Single() bool { return s.Scale.Max == 1 && s.Rollout.Order == StopFirst }
 
 // Seconds turns a field of a spec into a duration.
-func Seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+func Seconds(s float64) time.Duration {
+	switch d := s * float64(time.Second); {
+	case math.IsNaN(d):
+		return 0
+	case d >= math.MaxInt64:
+		return math.MaxInt64 // a conversion would make a negative one
+	case d <= math.MinInt64:
+		return math.MinInt64
+	default:
+		return time.Duration(d)
+	}
+}
 
 // ServicePhase is the state of a service as a whole.
 type ServicePhase string

@@ -79,6 +79,7 @@ func TestARightOpensItsRequestsAndNoOthers(t *testing.T) {
 	}{
 		{"POST", "/v1/services", pando.RightDeploy},
 		{"POST", "/v1/services/web/rollback", pando.RightDeploy},
+		{"POST", "/v1/services/web/restart", pando.RightDeploy},
 		{"POST", "/v1/services/web/rollout/pause", pando.RightDeploy},
 		{"DELETE", "/v1/services/web/rollout/pause", pando.RightDeploy},
 		{"POST", "/v1/services/web/rollout/undo", pando.RightDeploy},

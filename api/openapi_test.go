@@ -59,6 +59,7 @@ var limits = map[string]string{
 	"query tenant":    `^([a-z]([a-z0-9-]{0,51}[a-z0-9])?)?$`,
 	"path name":       `^[a-z]([a-z0-9-]{0,51}[a-z0-9])?$`,
 	"path tenant":     `^[a-z]([a-z0-9-]{0,51}[a-z0-9])?$`,
+	"path token":      `^[a-z]([a-z0-9-]{0,51}[a-z0-9])?$`,
 	"header If-Match": `^(\*|"[1-9][0-9]{0,17}"|[1-9][0-9]{0,17})?$`,
 	"query grant": `^(device=[A-Za-z0-9][A-Za-z0-9._-]*|path=(/[A-Za-z0-9_-]+){3,}:(ro|rw)|` +
 		`netns=host)$`,
@@ -97,7 +98,10 @@ func limitBodies(all map[string]*huma.Schema) {
 			Properties: map[string]*huma.Schema{field: {MinLength: &one, MinItems: &one}}}
 	}
 	all["Pulling"].Properties["reference"].Pattern =
-		`^(oci:/.+|docker-archive:/.+|[a-z0-9]+([._/-][a-z0-9]+)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?)$`
+		`^((oci|docker-archive):(/[a-z0-9_-]{1,60}){1,8}|[a-z0-9]{1,60}([._/-][a-z0-9]{1,60}){0,4}(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?)$`
+	all["Pulling"].Properties["digest"].Pattern = `^(sha256:[0-9a-f]{64})?$`
+	all["AccountChange"].Properties["vips"].Pattern =
+		`^((1?[0-9]{1,2}|2[0-4][0-9])(\.(1?[0-9]{1,2}|2[0-4][0-9])){2}\.0/24|[0-9a-f:]+/[0-9]{1,3})?$`
 	all["SecretContent"].Properties["content"].Pattern =
 		`^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)$`
 	all["Recovery"].OneOf = []*huma.Schema{filled("force_from"), filled("move")}

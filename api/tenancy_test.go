@@ -46,6 +46,7 @@ func TestATokenOpensTheRequestsOfItsRights(t *testing.T) {
 		{"DELETE /v1/services/shop/pin", pando.TokenScale},
 		{"POST /v1/services", pando.TokenDeploy}, {"DELETE /v1/services/shop", pando.TokenDeploy},
 		{"POST /v1/services/shop/rollback", pando.TokenDeploy},
+		{"POST /v1/services/shop/restart", pando.TokenDeploy},
 		{"POST /v1/services/shop/rollout/pause", pando.TokenDeploy},
 		{"PUT /v1/secrets/key", pando.TokenDeploy},
 		{"POST /v1/services/shop/exec", pando.TokenExec},

@@ -18,9 +18,9 @@ import (
 
 // Fault is a disturbance of a lab that is in force.
 type Fault struct {
-	Kind  string  `json:"kind"` // cut, loss, slow or pause
+	Kind  string  `json:"kind"` // cut, block, loss, slow or pause
 	Host  string  `json:"host"`
-	Peer  string  `json:"peer,omitempty"`            // of a cut
+	Peer  string  `json:"peer,omitempty"`            // of a cut or a block
 	Share float64 `json:"share,omitempty"`           // of lost frames, 0 to 1
 	Rate  uint64  `json:"bits_per_second,omitempty"` // of a slow link
 }
@@ -28,8 +28,8 @@ type Fault struct {
 // String returns the fault in the words of a scenario.
 func (f Fault) String() string {
 	switch f.Kind {
-	case "cut":
-		return "cut " + f.Host + " " + f.Peer
+	case "cut", "block":
+		return f.Kind + " " + f.Host + " " + f.Peer
 	case "loss":
 		return fmt.Sprintf("loss %s %g%%", f.Host, f.Share*100)
 	case "slow":
@@ -48,6 +48,16 @@ func (l *Lab) Cut(a, b string) error {
 	f := Fault{Kind: "cut", Host: a, Peer: b}
 	return l.drop(f, append(port(expr.MetaKeyIIFNAME, from), port(expr.MetaKeyOIFNAME, to)...),
 		append(port(expr.MetaKeyIIFNAME, to), port(expr.MetaKeyOIFNAME, from)...))
+}
+
+// Block drops every frame from one member to another, until Heal. Frames the other way arrive.
+func (l *Lab) Block(a, b string) error {
+	from, to, err := l.pair(a, b)
+	if err != nil {
+		return err
+	}
+	return l.drop(Fault{Kind: "block", Host: a, Peer: b},
+		append(port(expr.MetaKeyIIFNAME, from), port(expr.MetaKeyOIFNAME, to)...))
 }
 
 func (l *Lab) pair(a, b string) (from, to Host, err error) {
@@ -246,7 +256,7 @@ func (l *Lab) drop(f Fault, matches ...[]expr.Any) error {
 
 // same reports whether one fault replaces the other.
 func (f Fault) same(g Fault) bool {
-	turned := f.Host == g.Peer && f.Peer == g.Host
+	turned := f.Kind == "cut" && f.Host == g.Peer && f.Peer == g.Host
 	return f.Kind == g.Kind && (f.Host == g.Host && f.Peer == g.Peer || turned)
 }
 

@@ -72,6 +72,36 @@ func TestACutSeparatesTwoMembersOnly(t *testing.T) {
 	}
 }
 
+func TestABlockDropsOneDirection(t *testing.T) {
+	l, _ := small(t, "block")
+	must(t, l.Block("block1", "block2"))
+	must(t, l.Block("block2", "block1")) // another one
+	must(t, l.Block("block2", "block1"))
+	inForce(t, l, "block block1 block2", "block block2 block1")
+	must(t, l.Heal("block1", "block2"))
+	if !reaches(t, l, "block2", "block1") { // and each knows the other's MAC
+		t.Fatal("nothing is blocked, and no ping arrives")
+	}
+	must(t, l.Block("block1", "block2"))
+	before := echoes(t, l, "block1")
+	if reaches(t, l, "block2", "block1") {
+		t.Error("the answer to a ping crosses the block")
+	}
+	if echoes(t, l, "block1") == before {
+		t.Error("the ping itself is blocked too")
+	}
+}
+
+// echoes returns the number of pings that arrived at a member.
+func echoes(t *testing.T, l *Lab, member string) string {
+	t.Helper()
+	cmd, err := l.Exec(t.Context(), member, "nstat", "-asz", "IcmpInEchos")
+	must(t, err)
+	out, err := cmd.Output()
+	must(t, err)
+	return strings.Join(strings.Fields(string(out)), " ")
+}
+
 func TestLossAndRateAreInForceUntilHealed(t *testing.T) {
 	l, _ := small(t, "bad")
 	must(t, l.Lose("bad1", 0.05))

@@ -19,6 +19,7 @@ import (
 // Step is one line of a scenario: at a time after its begin, one thing happens to the lab.
 //
 //	2s      cut host1 host2
+//	2s      block host1 host3   # frames from host1 to host3 only
 //	2.5s    slow host3 10mbit
 //	3s      loss host3 5%
 //	4s      pause host2
@@ -39,7 +40,7 @@ var verbs = map[string]struct {
 	least, most int
 	amount      bool
 }{
-	"cut": {2, 2, false}, "slow": {1, 1, true}, "loss": {1, 1, true}, "heal": {0, 100, false},
+	"cut": {2, 2, false}, "block": {2, 2, false}, "slow": {1, 1, true}, "loss": {1, 1, true}, "heal": {0, 100, false},
 	"pause": {1, 1, false}, "resume": {1, 1, false}, "kill": {1, 1, false}, "boot": {1, 1, false},
 }
 
@@ -191,6 +192,8 @@ func (l *Lab) Do(ctx context.Context, s Step) error {
 	switch s.Verb {
 	case "cut":
 		return l.Cut(s.Hosts[0], s.Hosts[1])
+	case "block":
+		return l.Block(s.Hosts[0], s.Hosts[1])
 	case "slow":
 		return l.Slow(s.Hosts[0], s.Rate)
 	case "loss":

@@ -36,6 +36,8 @@ type Options struct {
 	OnlyIPv6 bool
 	// Router puts a router that speaks BGP between the client and the VIPs (lab.Config).
 	Router *lab.BGP
+	// Skew is how far the clocks of the hosts are ahead, in their order.
+	Skew []time.Duration
 	// Warden means that a warden restarts ended daemons. Without it, a killed daemon stays dead.
 	Warden bool
 }
@@ -85,7 +87,12 @@ func UpWith(t testing.TB, o Options) *Pando {
 	// The process and a number: no two labs of this machine share a name, so they share no cgroup.
 	name := "t" + strconv.FormatInt(int64(os.Getpid()), 36) + "-" +
 		strconv.FormatInt(labs.Add(1), 36) + "-"
-	p.Lab, err = lab.Up(ctx, lab.Config{Hosts: max(1, o.Hosts), Name: name, Self: p.Bin,
+	skew := map[string]time.Duration{}
+	for n, ahead := range o.Skew {
+		skew[name+strconv.Itoa(n+1)] = ahead
+	}
+	p.Lab, err = lab.Up(ctx, lab.Config{Skew: skew,
+		Hosts: max(1, o.Hosts), Name: name, Self: p.Bin,
 		Dir: filepath.Join(dir, "lab"), Leashed: true, OnlyIPv6: o.OnlyIPv6,
 		Router: o.Router != nil})
 	if err != nil {

@@ -28,17 +28,23 @@ func threeServers(t *testing.T) servers3 {
 	p := labtest.UpWith(t, labtest.Options{Hosts: 3, Idle: true})
 	p.Up(p.Host())
 	for _, host := range p.Hosts[1:] {
-		var is struct{ Join, Token string }
-		if err := json.Unmarshal([]byte(p.Pando("servers", "add", "-o", "json")), &is); err != nil {
-			t.Fatal(err)
-		}
-		p.Up(host, "--server", "--join", is.Join, "--token", is.Token)
+		joinAsServer(p, host)
 	}
 	s := servers3{hosts3: p}
 	s.web = p.Deploy(labtest.Echo("web", "scale: {min: 3, max: 9}", "place: {spread: host}"))
 	s.web.AwaitInstances(3)
 	s.held = s.web.Hold(labtest.Client)
 	return s
+}
+
+// joinAsServer makes a host a server of the cluster of the first host.
+func joinAsServer(p *labtest.Pando, host string) {
+	p.Helper()
+	var is struct{ Join, Token string }
+	if err := json.Unmarshal([]byte(p.Pando("servers", "add", "-o", "json")), &is); err != nil {
+		p.Fatal(err)
+	}
+	p.Up(host, "--server", "--join", is.Join, "--token", is.Token)
 }
 
 // hosts3 is a lab of three hosts.

@@ -33,6 +33,8 @@ func (o *Console) labFaults(open openLab) []*cobra.Command {
 	}
 	return []*cobra.Command{
 		step("cut", 2, 2, " A B", "drop every frame between two members", "cut host1 host2"),
+		step("block", 2, 2, " FROM TO", "drop every frame from one member to another",
+			"block host1 host2"),
 		labLoss(open), labSlow(open),
 		step("pause", 1, 1, " HOST", "stop every process of a host", "pause host2"),
 		step("resume", 1, 1, " HOST", "end a pause", "resume host2"),
@@ -100,7 +102,7 @@ func labSlow(open openLab) *cobra.Command {
 func (o *Console) labPlay(open openLab) *cobra.Command {
 	return &cobra.Command{
 		Use: "play FILE", Short: "play a scenario of faults",
-		Long: "Play a scenario: a line per step, with its time after the begin. Verbs are cut, loss,\n" +
+		Long: "Play a scenario: a line per step, with its time after the begin. Verbs are cut, block, loss,\n" +
 			"slow, pause, resume, kill, boot and heal, with the arguments of these commands:\n\n" +
 			"  2s    cut host1 host2\n  3s    slow host3 10mbit\n  3s    loss host2 5%\n" +
 			"  5s    kill host3\n  8s    boot host3\n  10s   heal",
