@@ -149,25 +149,8 @@ func (c *operators) deploy(
 		return nothing(c.IDs, w, key, by, now,
 			fmt.Sprintf("revision %d is this spec already", svc.Target)), nil
 	}
-	if cycle := needsCycle(w, r.Spec); cycle != "" {
-		return pando.Txn{}, fmt.Errorf("%w: needs: %s: none of them could start; drop one of the needs",
-			pando.ErrInvalid, cycle)
-	}
-	if why := unable(w, r.Spec); why != "" {
-		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrUnsupported, why)
-	}
-	if err := c.portTaken(w, r.Spec); err != nil {
+	if err := c.admit(w, svc, r.Spec, now); err != nil {
 		return pando.Txn{}, err
-	}
-	if err := runnable(w, svc, key, r.Spec); err != nil {
-		return pando.Txn{}, err
-	}
-	if why := overQuota(w, r.Spec, now); why != "" {
-		return pando.Txn{}, fmt.Errorf("%w: %s; `pando tenant show %s` shows its use",
-			pando.ErrRefused, why, key.Tenant)
-	}
-	if why := stuck(w, svc, r.Spec); why != "" {
-		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrRefused, why)
 	}
 	replaced, unserved := w.Revisions[key][svc.Target].V, svc.Target != svc.Current
 	svc.Latest++
@@ -191,6 +174,32 @@ func (c *operators) deploy(
 		t.Put = append(t.Put, replaced)
 	}
 	return t, nil
+}
+
+// admit returns why a service may not have a spec: the hosts cannot run it, other services are in
+// its way, or its tenant has no quota left for it.
+func (c *operators) admit(w *world.World, svc pando.Service, spec pando.Spec, now time.Time) error {
+	if cycle := needsCycle(w, spec); cycle != "" {
+		return fmt.Errorf("%w: needs: %s: none of them could start; drop one of the needs",
+			pando.ErrInvalid, cycle)
+	}
+	if why := unable(w, spec); why != "" {
+		return fmt.Errorf("%w: %s", pando.ErrUnsupported, why)
+	}
+	if err := c.portTaken(w, spec); err != nil {
+		return err
+	}
+	if err := runnable(w, svc, svc.ServiceKey, spec); err != nil {
+		return err
+	}
+	if why := overQuota(w, spec, now); why != "" {
+		return fmt.Errorf("%w: %s; `pando tenant show %s` shows its use",
+			pando.ErrRefused, why, svc.Tenant)
+	}
+	if why := stuck(w, svc, spec); why != "" {
+		return fmt.Errorf("%w: %s", pando.ErrRefused, why)
+	}
+	return nil
 }
 
 // targeted returns the record of a service whose newest revision is r, with the number of instances
