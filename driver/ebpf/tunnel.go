@@ -100,6 +100,9 @@ func correctTags(m *ebpf.Map, want map[uint64]uint32) error {
 
 // add adds an endpoint of another host. The caller has called reach.
 func (t *tunnel) add(x *index, service uint32, e pando.Endpoint) (uint32, error) {
+	if err := x.away.admits(x.keys[service].Tenant); err != nil {
+		return 0, err
+	}
 	last := len(x.freeAway) - 1
 	if last < 0 {
 		return 0, fmt.Errorf("%w: this host steers to %d endpoints of other hosts already",

@@ -26,7 +26,7 @@ func (s *Store) Pull(ctx context.Context, i pando.Image, hosts []pando.Host) err
 	isSnapshot := strings.HasPrefix(i.Reference, pando.SnapshotPrefix)
 	if k, err := s.look(top); err == nil && s.present(k) && (!i.Prove || s.Proven(i)) {
 		if _, described := s.snapshot(top); described || !isSnapshot {
-			return nil
+			return s.chargedTo(i)
 		}
 	}
 	done, err := s.using(ctx)
@@ -53,7 +53,11 @@ func (s *Store) bring(ctx context.Context, i pando.Image, top v1.Hash, from []so
 	if err != nil {
 		return err
 	}
-	left := &allowance{bytes: s.UnpackedMax}
+	room, err := s.roomFor(i, k)
+	if err != nil {
+		return err
+	}
+	left := &allowance{bytes: room}
 	if err := s.affords(k, left); err != nil {
 		return s.unlisted(top, err)
 	}
@@ -75,7 +79,7 @@ func (s *Store) bring(ctx context.Context, i pando.Image, top v1.Hash, from []so
 	if err := firstCause(errs); err != nil {
 		return s.unlisted(top, err)
 	}
-	if err := s.remember(top, i.Reference); err != nil || i.Prove {
+	if err := errors.Join(s.remember(top, i.Reference), s.chargedTo(i)); err != nil || i.Prove {
 		return err
 	}
 	r := s.recalled(top)

@@ -64,6 +64,8 @@ type Config struct {
 	Log    *slog.Logger
 	// FreeMin is the space that a pull leaves free on the disk.
 	FreeMin int64
+	// TenantBytes bounds the images of one tenant. Zero: nothing does.
+	TenantBytes int64
 	// Packed: this process unpacks no layer. Another one of the host, with root's rights, does.
 	Packed bool
 	// UnpackedMax bounds the files of one image in bytes, and its blobs. Zero: 16 GiB.
@@ -192,6 +194,8 @@ type named struct {
 	Admitted []admission `json:"admitted,omitempty"`
 	// Vouched: an operator has brought it, whose word counts for all its blobs.
 	Vouched bool `json:"vouched,omitempty"`
+	// Tenants are those for whose instances it was brought to this host.
+	Tenants []pando.Tenant `json:"tenants,omitempty"`
 }
 
 // remember writes the record of an image, with one more reference.

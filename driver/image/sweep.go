@@ -104,7 +104,7 @@ func (s *Store) Sweep(
 		}
 		over := false
 		if unused <= b.Age {
-			if over = s.bytes() > b.Bytes; !over {
+			if over = s.bytes() > b.Bytes || s.crowded(i.Digest); !over {
 				continue
 			}
 		}
