@@ -235,7 +235,12 @@ func (s *Store) Touch(text string) error {
 		return err
 	}
 	now := s.Clock.Now()
-	if err := os.Chtimes(s.record(h), now, now); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	err = os.Chtimes(s.record(h), now, now)
+	if errors.Is(err, fs.ErrPermission) { // a record of another daemon takes the time of now alone
+		stamp := []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Nsec: unix.UTIME_NOW}}
+		err = unix.UtimesNanoAt(unix.AT_FDCWD, s.record(h), stamp, 0)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("note the use of an image: %w", err)
 	}
 	return nil
