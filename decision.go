@@ -24,6 +24,7 @@ const (
 	DecidedSalvage   DecisionKind = "salvage"     // a crashed instance's branch was merged
 	DecidedDrainEnd  DecisionKind = "drain-ended" // drain_seconds_max ended flows; Inputs counts them
 	DecidedDrainWait DecisionKind = "drain-waits" // a drain waits for connections; Inputs counts them
+	DecidedHostDrain DecisionKind = "host-drain"  // it stays on a drained host
 	DecidedKeeper    DecisionKind = "keeper"      // the hosts with copies of its state change
 	DecidedHostLost  DecisionKind = "host-lost"   // its lease ended with instances on it
 	DecidedRecover   DecisionKind = "recover"     // the first ordinal after a crash of all, or a move

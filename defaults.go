@@ -10,7 +10,8 @@ import (
 func (s Spec) WithDefaults() Spec {
 	fill(&s.Tenant, DefaultTenant)
 	if s.IsJob() {
-		s.Restart, s.Scale.Zero = RestartNo, true
+		fill(&s.Restart, RestartNo)
+		s.Scale.Zero = s.Scale.Min == 0
 		fill(&s.Job.Parallel, 1)
 		if s.Job.Schedule != "" {
 			fill(&s.Job.Zone, "UTC")
@@ -28,7 +29,8 @@ func (s Spec) WithDefaults() Spec {
 	fill(&s.DrainSecondsMax, drainSeconds)
 	fill(&s.Restart, RestartAlways)
 	if n := len(s.Endpoints); n > 0 {
-		s.Scale.Min, s.Scale.Max = n, n
+		fill(&s.Scale.Min, n)
+		fill(&s.Scale.Max, n)
 		s.Health = s.healthOfEndpoints()
 	}
 	if up := &s.Health.Startup; up.Probe.Kind != ProbeExplicit {

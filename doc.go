@@ -10,6 +10,7 @@
 // Words of all systems:
 //
 //	tenant       doc.go        the owner of services and functions.
+//	alias        doc.go        a further name of a service.
 //	account      tenant.go     the record of a tenant.
 //	quota        tenant.go     a limit of all services of a tenant together.
 //	bound        access/share  a limit with a share for each owner and a reserve for operators.
@@ -20,6 +21,7 @@
 //	admissions   admission.go  the count of admitted hosts and of uses of tokens.
 //	figures      figures.go    the counts of a server or an agent since its start.
 //	token        token.go      of a tenant: lets a caller from outside the hosts use the API.
+//	signal       signal.go     a signal of a program, in every form that files have.
 //	grant        grant.go      a device, a path or the network of a host, given by its owner.
 //	right        right.go      a permission of the operators of one host.
 //	deed         audit.go      a request that changed something, with its caller and its outcome.
@@ -100,6 +102,7 @@
 //	session      instance.go   a command that an operator runs inside an instance.
 //	probe        service.go    one check of an instance's health.
 //	health       health.go     the state of an instance that its probes show.
+//	hearing      hearing.go    the address families by which an instance accepts.
 //	usage        usage.go      the use of one instance at one moment.
 //	decision     decision.go   a decision of Pando, with its inputs and its threshold.
 //	operators    request.go    every request that people may make.
@@ -165,6 +168,24 @@ func CheckLabel(kind, s string) error {
 	}
 	return fmt.Errorf("%w: %s name %q: want 1 to 53 of a-z, 0-9 and '-', "+
 		"beginning with a letter and not ending in '-'", ErrInvalid, kind, s)
+}
+
+// AliasesMax bounds the further names of one service.
+const AliasesMax = 16
+
+var alias = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_.-]{0,250}[a-z0-9_])?$`)
+
+// CheckAlias returns nil if s can be a further name of a service: a name of a host, in lower case.
+func CheckAlias(s string) error {
+	for part := range strings.SplitSeq(s, ".") {
+		if part == "" || len(part) > 63 {
+			return fmt.Errorf("%w: alias %q: want names of 1 to 63 letters between dots", ErrInvalid, s)
+		}
+	}
+	if !alias.MatchString(s) {
+		return fmt.Errorf("%w: alias %q: want 1 to 252 of a-z, 0-9, '_', '-' and '.'", ErrInvalid, s)
+	}
+	return nil
 }
 
 // ServiceKey names a service across tenants.

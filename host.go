@@ -219,6 +219,56 @@ type Member struct {
 	// Grants that its owner gives to instances there, with the newest change of each. A server's
 	// host gives none by itself either.
 	Grants map[Grant]Granting `json:"grants,omitempty"`
+	// Drain is the mark of a drained host. Nil: it takes new instances.
+	Drain *HostDrain `json:"drain,omitempty"`
+}
+
+// HostDrain is an operator's mark on a host. The host takes no new instances, and those that it has
+// start elsewhere before they leave. The mark outlives restarts of the host and changes of leader.
+type HostDrain struct {
+	By Asker     `json:"by"`
+	At time.Time `json:"at"`
+	// Until is the time at which the mark ends by itself, by the clock of At. Zero: never.
+	Until time.Time `json:"until,omitzero"`
+}
+
+// HostDrainMax is the longest time that a drain of a host may be given.
+const HostDrainMax = 366 * 24 * time.Hour
+
+// HostLeft is an instance that is still on a drained host.
+type HostLeft struct {
+	Service  ServiceKey `json:"service"`
+	Instance InstanceID `json:"instance"`
+	Stays    bool       `json:"stays,omitempty"` // nothing moves it while its cause lasts
+	Reason   string     `json:"reason"`          // why it is there
+}
+
+// HostDrainStatus is the progress of the drain of a host.
+type HostDrainStatus struct {
+	Host  HostName   `json:"host"`
+	Drain *HostDrain `json:"drain,omitempty"` // nil: the host is not drained
+	Here  bool       `json:"here"`            // it has its lease
+	// Left has at most HostLeftMax of the instances there.
+	Left  []HostLeft `json:"left"`
+	Count int        `json:"count"` // all instances there
+	Stays int        `json:"stays"` // those of them that nothing moves
+}
+
+// HostLeftMax bounds the instances that a HostDrainStatus names.
+const HostLeftMax = 100
+
+// HostOperators are the requests of operators about what runs on hosts.
+type HostOperators interface {
+	// DrainHost marks a host as drained for the time keep (0: until UndrainHost). A second request
+	// replaces the time. ErrNotFound: no such member.
+	DrainHost(ctx context.Context, h HostName, keep time.Duration, by Asker) (HostDrainStatus, error)
+	// UndrainHost takes the mark away. Nothing moves back by itself.
+	UndrainHost(ctx context.Context, h HostName, by Asker) (HostDrainStatus, error)
+	// HostDrain returns what is left on a host, and why.
+	HostDrain(ctx context.Context, h HostName) (HostDrainStatus, error)
+	// Rebalance moves instances from loaded hosts to others, start-first. It begins at most ShiftsMax
+	// moves, and none while some are in progress. The caller asks again until nothing moves.
+	Rebalance(ctx context.Context, ask RebalanceAsk, by Asker) (Rebalance, error)
 }
 
 // Key returns the key of the member's record.
@@ -292,10 +342,16 @@ type HostStatus struct {
 	State  HostState `json:"state"`
 	Server bool      `json:"server"` // it runs the server
 	Leads  bool      `json:"leads"`  // its server decides for the cluster
+	// ServerSilent means that its server does not answer the server that was asked.
+	ServerSilent bool `json:"server_silent,omitempty"`
 	// Rights of its operators beyond those of every member.
 	Rights map[Right]Granting `json:"rights,omitempty"`
 	// Given are the grants of its owner, with the newest change of each.
 	Given map[Grant]Granting `json:"given,omitempty"`
+	// Drain is the mark of a drained host. Nil: it takes new instances.
+	Drain *HostDrain `json:"drain,omitempty"`
+	// Staying names the services with instances that stay on the drained host, with the reason of one.
+	Staying string `json:"staying,omitempty"`
 	// Heard is the newest sign of its agent. Zero: none since the server started.
 	Heard     time.Time `json:"heard,omitzero"`
 	Instances int       `json:"instances"`        // placed on it

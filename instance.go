@@ -115,10 +115,15 @@ type Instance struct {
 	Replaces InstanceID `json:"replaces,omitempty"`
 	// Unwell is why control should replace it, by its host: it does not answer. "": it answers.
 	Unwell string `json:"unwell,omitempty"`
-	Phase  Phase  `json:"phase"`
-	Reason string `json:"reason"` // of the last change
+	// Hears is what its host saw of its listeners.
+	Hears  Hearing `json:"hears,omitempty"`
+	Phase  Phase   `json:"phase"`
+	Reason string  `json:"reason"` // of the last change
 	// Waits is what a drain waits for: the connections and the clients. "": nothing, or not yet known.
 	Waits string `json:"waits,omitempty"`
+	// Ordered is when its host learned of the drain, by that host's clock. The host notes it with the
+	// first report, so that an agent that starts again continues drain_max. Zero: not yet.
+	Ordered time.Time `json:"ordered,omitzero"`
 	// EndNow is set if an operator ended the drain: its connections are not waited for.
 	EndNow bool     `json:"end_now,omitempty"`
 	Intent IntentID `json:"intent"`         // the intent that started it
@@ -243,6 +248,8 @@ type Sandbox interface {
 	Usage(ctx context.Context) (Usage, error)
 	// Strain returns the part of its use that a meter reads ten times a second. It is cheap.
 	Strain(ctx context.Context) (Strain, error)
+	// Hears returns the address families by which the program accepts at ports.
+	Hears(ports []Port) (Hearing, error)
 	// LastLines returns the end of the instance's log as evidence. It cuts long lines and replaces
 	// terminal control characters.
 	LastLines(n int) []string

@@ -9,7 +9,10 @@ type Liveness interface {
 	// Dead returns the hosts that the probes find dead, sorted. If only its agent has ended, a
 	// host is not among them: its kernel steers on.
 	Dead() []HostName
-	// Changed returns a channel that is closed at the next change of Dead.
+	// Cut returns the hosts that live, as other hosts say, and that answer this host by no way of
+	// its own, sorted.
+	Cut() []HostName
+	// Changed returns a channel that is closed at the next change of Dead or Cut.
 	Changed() <-chan struct{}
 	// Forged returns the number of packets and connections that no member sent. All are dropped.
 	Forged() uint64

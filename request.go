@@ -303,7 +303,7 @@ type MergeResult struct {
 }
 
 // Operators is every request that people and their programs may make of a cluster. The control room
-// implements it and package api serves it over HTTP. The CLI, the dashboard and the SDKs use
+// implements it and package api serves it over HTTP. The CLI and the SDKs use
 // nothing else.
 type Operators interface {
 	// Deploy makes the spec the newest revision of its service, and creates the service if it is
@@ -353,6 +353,7 @@ type Operators interface {
 	RemoveHost(ctx context.Context, h HostName, force bool, by Asker) error
 	RightOperators
 	GrantOperators
+	HostOperators
 	// Watch sends every change to services, instances, intents and decisions after a store revision
 	// (0: from now). It ends with ctx. A last change with Err set reports that history is
 	// compacted.

@@ -223,6 +223,7 @@ func (s Spec) Once(name ServiceName) (Spec, error) {
 	s.Ports, s.State, s.StateCopies, s.Hooks = nil, nil, 0, Hooks{}
 	s.Health, s.Restart, s.Scale, s.Replicate = Health{}, "", Scale{}, Replicate{}
 	s.Rollout, s.Balance, s.DrainSecondsMax = Rollout{}, Balance{}, 0
+	s.Place.Near = ""
 	labels := map[string]string{OnceLabel: "yes"}
 	maps.Copy(labels, s.Labels)
 	s.Labels = labels
@@ -239,7 +240,7 @@ type RunAsk struct {
 func (a RunAsk) Check(s Spec) error {
 	if len(a.Command) == 0 && !s.IsJob() {
 		return fmt.Errorf("%w: %s is no job, so a run needs a command: pando run %s -- COMMAND",
-			ErrInvalid, s.Name, s.Name)
+			ErrRefused, s.Name, s.Name)
 	}
 	if len(a.Command) == 0 {
 		return nil

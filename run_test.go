@@ -46,7 +46,7 @@ func TestTheSpecOfARunServesNothing(t *testing.T) {
 	if r = s.ForRun(RunPart{Number: 1}); r.Volumes[0].ReadOnly || len(r.Argv()) != 2 {
 		t.Errorf("%+v", r)
 	}
-	if err := (RunAsk{}).Check(s); !errors.Is(err, ErrInvalid) {
+	if err := (RunAsk{}).Check(s); !errors.Is(err, ErrRefused) {
 		t.Errorf("a run of a service without a command: %v", err)
 	}
 	s.Kind = KindJob

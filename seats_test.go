@@ -49,7 +49,7 @@ func TestOtherEndpointsTakeTheLongWay(t *testing.T) {
 		"no seats":         `{"service":{}}`,
 		"an escaped name":  strings.Replace(was, `["web-1"`, `["web-\u0031"`, 1),
 		"a space":          strings.Replace(was, `["web-1",`, `["web-1", `, 1),
-		"a later field":    strings.Replace(was, `]]}`, `,"later"]]}`, 1),
+		"a later field":    strings.Replace(was, `]]`, `,"later"]]`, 1),
 		"a cut":            was[:len(was)-1],
 		"a zero ahead":     strings.Replace(was, `,100,`, `,0100,`, 1),
 		"a large number":   strings.Replace(was, `,100,`, `,1000000000000000000000,`, 1),

@@ -59,6 +59,8 @@ type Spec struct {
 	StoredSecrets []StoredSecret `json:"stored_secrets,omitempty"`
 	// Configs are files in /run/configs, by name.
 	Configs []Config `json:"configs,omitempty"`
+	// Aliases are further names by which programs of the tenant reach the service.
+	Aliases []string `json:"aliases,omitempty"`
 	// ExtraHosts maps names to addresses, in /etc/hosts of the instances.
 	ExtraHosts map[string]string `json:"extra_hosts,omitempty"`
 	// Reach is the part of the network that instances may open connections to: internet.
@@ -70,9 +72,15 @@ type Spec struct {
 	Runtime string `json:"runtime,omitempty"`
 	// UsernsMode is UsernsHost where root and the ids of an image are to be the host's. Default: they
 	// are those of a user namespace, in a range of ids that the service has for itself.
-	UsernsMode string  `json:"userns_mode,omitempty"`
-	Rollout    Rollout `json:"rollout,omitzero"`
-	Place      Place   `json:"place,omitzero"`
+	UsernsMode string `json:"userns_mode,omitempty"`
+	// Init puts an init of Pando before the program of an image, which is PID 1 otherwise. It reaps
+	// orphans. Programs of the host always have it.
+	Init bool `json:"init,omitempty"`
+	// Hostname is the name of the machine that every instance sees. "": instances with a volume of
+	// their own have that of their ordinal, and the others their ID.
+	Hostname string  `json:"hostname,omitempty"`
+	Rollout  Rollout `json:"rollout,omitzero"`
+	Place    Place   `json:"place,omitzero"`
 	// Grants name parts of the host that the instances need, beside a program's usual files.
 	Grants []Grant `json:"grants,omitempty"`
 	// Needs are services of the same tenant, with their conditions for the first start of a revision.
@@ -100,7 +108,7 @@ func (s Spec) Files() Image {
 
 // RunsAs reports whether an instance of s runs as one of another spec does. Such specs differ only
 // in their number of instances, the beginning of new ones, their rollout, their balance and the
-// services they need. Endpoints that come last in another change no instance of s, and neither do
+// services they need, or in their aliases. Endpoints that come last in another change no instance of s, and neither do
 // labels beside endpoints, which have no template that reads them.
 func (s Spec) RunsAs(other Spec) bool {
 	if n := len(s.Endpoints); n > 0 {
@@ -108,7 +116,7 @@ func (s Spec) RunsAs(other Spec) bool {
 		s.Labels = other.Labels
 	}
 	s.Scale, s.Rollout, s.Balance, s.Needs = other.Scale, other.Rollout, other.Balance, other.Needs
-	s.Replicate = other.Replicate
+	s.Replicate, s.Aliases = other.Replicate, other.Aliases
 	return reflect.DeepEqual(s, other)
 }
 
@@ -458,6 +466,7 @@ type Service struct {
 	Asked  time.Time `json:"asked"`           // when the newest spec arrived
 	Trial  *Trial    `json:"trial,omitempty"` // of the rollout in progress, if there is one
 	Renew  *Renewal  `json:"renew,omitempty"` // the restart in progress; nil: none
+	Shift  *Shift    `json:"shift,omitempty"` // the move to a less loaded host in progress; nil: none
 	Book   *RunBook  `json:"book,omitempty"`  // its runs; nil: none so far
 	Roll   *Roll     `json:"roll,omitempty"`  // of a stateful service: its ordinals
 	// Sizes are those of its volumes, also of those that its revisions no longer have.
@@ -473,6 +482,44 @@ type Renewal struct {
 	// Before is the store revision of the newest instance that leaves. Later ones stay.
 	Before StoreRevision `json:"before"`
 	Only   []InstanceID  `json:"only,omitempty"` // none: all instances up to Before
+}
+
+// Shift is a move of instances of a service from a loaded host to another one: others start there
+// before these leave.
+type Shift struct {
+	From HostName `json:"from"`
+	To   HostName `json:"to"`
+	// Instances are those that leave. None: all of them, with the home of the service.
+	Instances []InstanceID `json:"instances,omitempty"`
+}
+
+// Moves reports whether an instance leaves its host by a shift, which may be nil.
+func (s *Shift) Moves(i Instance) bool {
+	return s != nil && i.Host == s.From &&
+		(len(s.Instances) == 0 || slices.Contains(s.Instances, i.ID))
+}
+
+// ShiftsMax bounds the services that a rebalance moves at the same time.
+const ShiftsMax = 4
+
+// RebalanceAsk is the wish of an operator to make the loads of hosts even.
+type RebalanceAsk struct {
+	Service ServiceKey `json:"service,omitzero"` // zero: all services
+	DryRun  bool       `json:"dry_run,omitempty"`
+}
+
+// RebalanceMove is one step of a rebalance.
+type RebalanceMove struct {
+	Service   ServiceKey `json:"service"`
+	Instances int        `json:"instances"`
+	From      HostName   `json:"from"`
+	To        HostName   `json:"to"`
+}
+
+// Rebalance is the progress of a rebalance, or its plan.
+type Rebalance struct {
+	Moving []RebalanceMove `json:"moving"` // in progress
+	Next   []RebalanceMove `json:"next"`   // of a dry run: the steps that would follow, at most 100
 }
 
 // RestartAsk is the wish of an operator to replace the instances of a service.

@@ -198,10 +198,14 @@ type Losses struct {
 	// dead, separated by spaces.
 	Forged uint64 `json:"forged,omitempty"`
 	Dead   string `json:"dead,omitempty"`
+	// Cut names the hosts that live, and between which and this host no packet comes through.
+	Cut string `json:"cut,omitempty"`
 	// Unreached names the hosts that get no new flows from this one, because it has no way to them.
 	Unreached string `json:"unreached,omitempty"`
 	// Silent names the instances whose shims do not answer, with the reason. Their programs run on.
 	Silent string `json:"silent,omitempty"`
+	// Resolvers names the name servers of the host that did not answer its newest question to them.
+	Resolvers string `json:"resolvers,omitempty"`
 	// Announces is how many VIPs the host answers for on its network, and why. "": for none.
 	Announces string `json:"announces,omitempty"`
 	// Holds are the shares of the VIPs that the host answers for, as Shares.String returns them.
@@ -233,14 +237,17 @@ type EndpointCounters struct {
 // steer it. Control writes it in the commit that changes it. A change of a service thus costs every
 // agent one small event. No agent follows intents, decisions or the instances of other hosts.
 type Endpoints struct {
-	Service Service    `json:"service"`          // its record of the same commit
-	Ports   []Port     `json:"ports,omitempty"`  // of its target revision
-	Scale   Scale      `json:"scale,omitzero"`   // likewise
-	Balance Balance    `json:"balance,omitzero"` // likewise
-	Hosts   []HostName `json:"hosts,omitempty"`  // those with an instance, sorted
-	Seats   []Seat     `json:"seats,omitempty"`  // its instances, oldest first
+	Service Service    `json:"service"`           // its record of the same commit
+	Ports   []Port     `json:"ports,omitempty"`   // of its target revision
+	Scale   Scale      `json:"scale,omitzero"`    // likewise
+	Balance Balance    `json:"balance,omitzero"`  // likewise
+	Aliases []string   `json:"aliases,omitempty"` // likewise
+	Hosts   []HostName `json:"hosts,omitempty"`   // those with an instance, sorted
+	Seats   []Seat     `json:"seats,omitempty"`   // its instances, oldest first
 	// Names are the addresses of the ordinals of a stateful service, by ordinal.
 	Names []Named `json:"names,omitempty"`
+	// Hears is the address families by which all its instances accept.
+	Hears Hearing `json:"hears,omitempty"`
 	// Secrets is the newest change of the secrets that the spec of its target names. 0: none.
 	Secrets StoreRevision `json:"secrets,omitempty"`
 }
@@ -252,6 +259,7 @@ type Named struct {
 	IP4     netip.Addr `json:"ip4,omitzero"`
 	IP6     netip.Addr `json:"ip6,omitzero"`
 	Term    int64      `json:"term,omitempty"` // see Instance.Term
+	Hears   Hearing    `json:"hears,omitempty"`
 }
 
 // namesOf returns the addresses of the ordinals of a stateful service, by ordinal.
@@ -263,7 +271,7 @@ func namesOf(spec Spec, instances []Instance) (out []Named) {
 		i := &instances[n]
 		ends := i.Phase == PhaseFailed || i.Phase == PhaseMerged
 		if i.Ordinal > 0 && !ends && (i.IP4.IsValid() || i.IP6.IsValid()) {
-			out = append(out, Named{i.Ordinal, i.IP4, i.IP6, i.Term})
+			out = append(out, Named{i.Ordinal, i.IP4, i.IP6, i.Term, i.Hears})
 		}
 	}
 	slices.SortFunc(out, func(a, b Named) int { return a.Ordinal - b.Ordinal })
@@ -275,7 +283,7 @@ func namesOf(spec Spec, instances []Instance) (out []Named) {
 func EndpointsOf(svc Service, spec Spec, instances []Instance) Endpoints {
 	svc.Book = nil // only operators read it
 	e := Endpoints{Service: svc, Ports: spec.Ports, Scale: spec.Scale, Balance: spec.Balance,
-		Names: namesOf(spec, instances)}
+		Aliases: spec.Aliases, Names: namesOf(spec, instances), Hears: hearingOf(instances)}
 	for n := range instances {
 		if n == 0 || instances[n].Host != instances[n-1].Host { // nearly all are on one host
 			e.Hosts = append(e.Hosts, instances[n].Host)

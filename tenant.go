@@ -18,9 +18,9 @@ const (
 type Quota struct {
 	Instances   int     `json:"instances,omitempty" minimum:"0"` // in any phase, with the reserve
 	Services    int     `json:"services,omitempty" minimum:"0"`
-	CPUs        float64 `json:"cpus,omitempty" minimum:"0"` // the sum of resources.cpus
-	MemoryBytes int64   `json:"memory_bytes,omitempty" minimum:"0"`
-	DiskBytes   int64   `json:"disk_bytes,omitempty" minimum:"0"` // the sum of the sizes of volumes
+	CPUs        float64 `json:"cpus,omitempty" minimum:"0" maximum:"1000000"` // the sum of resources.cpus
+	MemoryBytes int64   `json:"memory_bytes,omitempty" minimum:"0" maximum:"1125899906842624"`
+	DiskBytes   int64   `json:"disk_bytes,omitempty" minimum:"0" maximum:"1152921504606846976"` // the sum of the sizes of volumes
 	// PublishPerSecond limits the changes of steering tables, which every host follows.
 	PublishPerSecond float64 `json:"publish_per_second,omitempty" minimum:"0"`
 }
@@ -55,7 +55,7 @@ func (a Account) Check() error {
 	switch {
 	case a.Tenant == DefaultTenant:
 		return fmt.Errorf("%w: the tenant %s has no quota: give the services another tenant",
-			ErrInvalid, a.Tenant)
+			ErrRefused, a.Tenant)
 	case !finite || q.Instances < 0 || q.Services < 0 || q.CPUs < 0 || q.MemoryBytes < 0 ||
 		q.DiskBytes < 0 || q.PublishPerSecond < 0:
 		return fmt.Errorf("%w: a quota is below 0 or no number: want 0 for no limit", ErrInvalid)
@@ -76,9 +76,9 @@ func (a Account) Check() error {
 type AccountChange struct {
 	Instances        *int     `json:"instances,omitempty" minimum:"0"`
 	Services         *int     `json:"services,omitempty" minimum:"0"`
-	CPUs             *float64 `json:"cpus,omitempty" minimum:"0"`
-	MemoryBytes      *int64   `json:"memory_bytes,omitempty" minimum:"0"`
-	DiskBytes        *int64   `json:"disk_bytes,omitempty" minimum:"0"`
+	CPUs             *float64 `json:"cpus,omitempty" minimum:"0" maximum:"1000000"`
+	MemoryBytes      *int64   `json:"memory_bytes,omitempty" minimum:"0" maximum:"1125899906842624"`
+	DiskBytes        *int64   `json:"disk_bytes,omitempty" minimum:"0" maximum:"1152921504606846976"`
 	PublishPerSecond *float64 `json:"publish_per_second,omitempty" minimum:"0"`
 	// VIPs is a range within the cluster's, or "" for any free address.
 	VIPs *string `json:"vips,omitempty"`

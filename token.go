@@ -197,8 +197,8 @@ func MayUseHosts(ctx context.Context, s Spec) error {
 
 // TokenChange asks for a new token.
 type TokenChange struct {
-	May        []TokenRight `json:"may,omitempty" doc:"scale, deploy, exec, host; none: read"`
-	ForSeconds float64      `json:"for_seconds" exclusiveMinimum:"0" doc:"the time that it is valid"`
+	May        []TokenRight `json:"may,omitempty" enum:"scale,deploy,exec,host" doc:"none: read"`
+	ForSeconds float64      `json:"for_seconds" minimum:"1" doc:"the time that it is valid"`
 	Replace    bool         `json:"replace,omitempty" doc:"end a token of this name first"`
 }
 

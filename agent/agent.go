@@ -72,6 +72,8 @@ type Config struct {
 	Control pando.Decider
 	// Liveness finds dead hosts before their leases end. Nil: only the leases count.
 	Liveness pando.Liveness
+	// Resolvers names the name servers of the host that do not answer. Nil: none is known.
+	Resolvers func() string
 	// Announcer answers for VIPs on the network that Host.Segment names, after Takes has asked the
 	// other hosts. Nil: clients need a route to a host. Flows fills the connection table before.
 	Announcer pando.Announcer

@@ -10,18 +10,22 @@ import (
 // settleMax is the time that an instance may take to merge and end, beyond its drain and its stop.
 const settleMax = 5 * time.Second
 
+// orderWaitMax is how long a host that leaves waits for the orders of control to its instances. After
+// a change of leader nobody gives orders for a lease and an election.
+const orderWaitMax = 20 * time.Second
+
 // leaveLook is the time between two counts of the instances left. The last step of an instance
 // changes no record, so no watch reports it.
 const leaveLook = 20 * time.Millisecond
 
 // Leave empties this host. Control places no further instances on it and drains those that run.
 // Their connections may last for drain. Then the agent stops the instances as their specs define
-// and merges their states. Leave returns the number of instances that remain. Only a new agent
-// accepts instances again.
+// and merges their states. The time begins once control has ordered all of them to leave. Leave
+// returns the number of instances that remain. Only a new agent accepts instances again.
 func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err error) {
 	a.mu.Lock()
-	a.leaveBy = a.Clock.Now().Add(drain)
-	bound := a.leaveBy.Add(settleMax + a.longestStop())
+	orderBy, ordered := a.Clock.Now().Add(orderWaitMax), false
+	bound := a.leaveFrom(drain)
 	a.mu.Unlock()
 	writes, cancel := context.WithTimeout(ctx, settleMax)
 	defer cancel()
@@ -32,6 +36,9 @@ func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err e
 	for {
 		a.mu.Lock()
 		host, joined := a.world.Hosts[a.Host.Name]
+		if ordered = ordered || a.ordered(); !ordered && a.Clock.Now().Before(orderBy) {
+			bound = a.leaveFrom(drain)
+		}
 		left, changed := len(a.runners), a.changed
 		a.mu.Unlock()
 		if joined && host.V.Leaving && left == 0 && a.handedOver() && a.routing.quiet() ||
@@ -42,6 +49,23 @@ func (a *Agent) Leave(ctx context.Context, drain time.Duration) (left int, err e
 			return left, err
 		}
 	}
+}
+
+// leaveFrom gives connections the time drain from now on. It returns when the instances have ended at
+// the latest. The caller holds the lock.
+func (a *Agent) leaveFrom(drain time.Duration) (bound time.Time) {
+	a.leaveBy = a.Clock.Now().Add(drain)
+	return a.leaveBy.Add(settleMax + a.longestStop())
+}
+
+// ordered reports whether every instance here has the order to leave. The caller holds the lock.
+func (a *Agent) ordered() bool {
+	for _, r := range a.everyRunner() {
+		if v, known := a.world.Instances[r.shown.inst.ID]; known && !v.V.Phase.Leaving() {
+			return false
+		}
+	}
+	return true
 }
 
 // leavesBy returns the deadline for connections when the host leaves, or zero if it stays.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/spec/span"
 )
 
 // hooking is the run of the hook recover. Its sandbox has the volumes of the ordinal, and ends
@@ -105,7 +106,7 @@ func (r *birth) hooked(ctx context.Context, m hookEnded) {
 	limit := r.spec().Hooks.SecondsMax
 	switch {
 	case m.late:
-		r.failHook(fmt.Sprintf("hook recover did not end within %gs (hooks.timeout)", limit), lines)
+		r.failHook(fmt.Sprintf("hook recover did not end within %s (hooks.timeout)", span.Seconds(limit)), lines)
 		return
 	case m.exit.Code != 0 || m.exit.Signal != "":
 		r.failHook("hook recover failed: "+exitReason(m.exit), lines)
@@ -169,7 +170,7 @@ func (r *birth) joined(ctx context.Context, spec pando.Spec, box pando.Sandbox) 
 	}, box, pando.Port{})
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return fmt.Errorf("hook joined did not end within %gs (hooks.timeout)", limit.Seconds())
+		return fmt.Errorf("hook joined did not end within %s (hooks.timeout)", span.Text(limit))
 	case err != nil:
 		return fmt.Errorf("hook joined: %w", err)
 	}

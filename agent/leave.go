@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/spec/span"
 )
 
 // These times govern how an instance leaves.
@@ -43,6 +44,9 @@ func (r *leave) drain(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 	now := r.a.Clock.Now()
 	if r.ordered.IsZero() {
 		r.ordered = now
+		if was := r.inst.Ordered; !was.IsZero() && was.Before(now) { // the agent starts again
+			r.ordered = was
+		}
 	}
 	if box == nil || r.exited != nil {
 		r.drained("the program is not there any more")
@@ -139,7 +143,7 @@ func (r *leave) drainEnds(i pando.Instance) (ends []drainEnd) {
 		end(leaveBy, "its host leaves")
 	}
 	if limit := r.spec().DrainSecondsMax; limit > 0 {
-		end(r.ordered.Add(pando.Seconds(limit)), "drain_max of %s was over", pando.Seconds(limit))
+		end(r.ordered.Add(pando.Seconds(limit)), "drain_max of %s was over", span.Seconds(limit))
 	}
 	if i.EndNow {
 		end(r.ordered, "an operator ended the drain")

@@ -9,6 +9,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/agent/branch"
+	"pando.run/pando/spec/span"
 	"pando.run/pando/test/failpoint"
 )
 
@@ -67,6 +68,7 @@ func (r *birth) start(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 func (r *birth) enter(ctx context.Context) time.Duration {
 	steered, err := r.wire.inForce()
 	if steered {
+		r.inst.Hears = r.hears(r.inst)
 		r.become(pando.PhaseInRotation, "steered to on this host")
 		failpoint.Hit("replicate in rotation")
 		r.catchUp(ctx)
@@ -84,6 +86,23 @@ func (r *birth) enter(ctx context.Context) time.Duration {
 	}
 	r.catchUp(ctx)
 	return 0
+}
+
+// hears returns the address families by which an instance accepts. An error leaves those that were
+// known.
+func (r *runner) hears(i pando.Instance) pando.Hearing {
+	spec := r.spec()
+	if e, ok := spec.External(i.Ordinal); ok {
+		return pando.HearingBy(e.Address.Is4(), e.Address.Is6())
+	}
+	if r.box == nil {
+		return i.Hears
+	}
+	h, err := r.box.Hears(spec.Ports)
+	if err != nil {
+		return i.Hears
+	}
+	return h
 }
 
 func (r *birth) resume(ctx context.Context, box pando.Sandbox) time.Duration {
@@ -177,7 +196,7 @@ func (r *birth) awaitReady(
 		return atOnce
 	case !now.Before(r.deadline):
 		limit := spec.Health.ReadySecondsMax
-		r.fail(fmt.Sprintf("not ready within %gs: %s", limit, answer), nil)
+		r.fail(fmt.Sprintf("not ready within %s: %s", span.Seconds(limit), answer), nil)
 		return time.Millisecond
 	case !r.wire.connected:
 		return min(retryWait, r.deadline.Sub(now))

@@ -68,6 +68,7 @@ func (r *watch) live(ctx context.Context, i pando.Instance, box pando.Sandbox) t
 	if err == nil {
 		r.falls = 0
 		r.recovered()
+		r.listens()
 		r.share(wholeWeight, "it answers its live probes again")
 		return every
 	}
@@ -110,6 +111,15 @@ func (r *watch) report(reason string) {
 	r.inst.Unwell = d.Reason
 	r.recorder.add(r.inst, &d)
 	r.show()
+}
+
+// listens records a change of the address families by which the instance accepts.
+func (r *watch) listens() {
+	if h := r.hears(r.inst); h != r.inst.Hears {
+		r.inst.Hears = h
+		r.recorder.add(r.inst, nil)
+		r.show()
+	}
 }
 
 // recovered takes back the report about an instance that answers again.

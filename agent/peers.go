@@ -53,6 +53,9 @@ func (a *Agent) leftOut(of []pando.ServiceKey) (first string) {
 func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) {
 	l, err := a.sweeper.losses(ctx)
 	l.Unreached, l.Silent, l.Now = a.steering.Unreached(), a.silent(), a.Clock.Now()
+	if a.Resolvers != nil {
+		l.Resolvers = a.Resolvers()
+	}
 	return a.routing.losses(a.heralding.losses(a.presence.losses(l))), err
 }
 
@@ -75,6 +78,13 @@ func (a *Agent) State() http.Handler {
 		}
 		return a.Objects, head, nil
 	})
+}
+
+// Aliased returns the service of a tenant that has a further name.
+func (a *Agent) Aliased(t pando.Tenant, name string) (pando.ServiceKey, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.world.Aliased(t, name)
 }
 
 // VIPs returns the VIPs of a service by its name.

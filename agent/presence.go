@@ -10,14 +10,21 @@ import (
 	"pando.run/pando/balance"
 )
 
-// presence applies the verdicts of the probes: a dead host gets no new flows from here, long before
-// its lease ends. Its established flows stay in the tables. The lock of the records guards it.
+// presence applies the verdicts of the probes: a host that is dead, or cut off from this one, gets no
+// new flows from here, long before its lease ends. Its established flows stay in the tables. The lock
+// of the records guards it.
 type presence struct {
-	a    *Agent
-	dead map[string]bool // by host name
+	a   *Agent
+	out map[string]string // by host name: dead or cut
 }
 
-func newPresence(a *Agent) *presence { return &presence{a: a, dead: map[string]bool{}} }
+// The verdicts about a host.
+const (
+	isDead = "dead"
+	isCut  = "cut"
+)
+
+func newPresence(a *Agent) *presence { return &presence{a: a, out: map[string]string{}} }
 
 // watch names the other hosts to the prober. The caller holds the lock.
 func (p *presence) watch() {
@@ -40,7 +47,7 @@ func (p *presence) run(ctx context.Context) {
 	}
 	for {
 		news := p.a.Liveness.Changed()
-		p.take(p.a.Liveness.Dead())
+		p.take(p.a.Liveness.Dead(), p.a.Liveness.Cut())
 		select {
 		case <-ctx.Done():
 			return
@@ -50,27 +57,36 @@ func (p *presence) run(ctx context.Context) {
 }
 
 // take queues the services that a change of the verdicts concerns.
-func (p *presence) take(hosts []pando.HostName) {
+func (p *presence) take(dead, cut []pando.HostName) {
 	p.a.mu.Lock()
 	defer p.a.mu.Unlock()
-	next := make(map[string]bool, len(hosts))
-	for _, h := range hosts {
-		next[string(h)] = true
+	next := make(map[string]string, len(dead)+len(cut))
+	for _, h := range cut {
+		next[string(h)] = isCut
+	}
+	for _, h := range dead {
+		next[string(h)] = isDead
 	}
 	changed := map[string]bool{}
-	for h := range next {
-		if !p.dead[h] {
-			changed[h] = true
+	for h, why := range next {
+		if p.out[h] == why {
+			continue
+		}
+		changed[h] = true
+		if why == isDead {
 			p.a.Log.Warn("a host is dead by the probes: it gets no new flows from here", "host", h)
+		} else {
+			p.a.Log.Warn("a host lives, and no packet comes through between it and this host: it gets no "+
+				"new flows from here", "host", h)
 		}
 	}
-	for h := range p.dead {
-		if !next[h] {
+	for h, was := range p.out {
+		if next[h] == "" {
 			changed[h] = true
-			p.a.Log.Info("a host is no longer dead by the probes", "host", h)
+			p.a.Log.Info("a host is no longer "+was+" by the probes", "host", h)
 		}
 	}
-	p.dead = next
+	p.out = next
 	if len(changed) == 0 {
 		return
 	}
@@ -87,7 +103,7 @@ func (p *presence) take(hosts []pando.HostName) {
 func (p *presence) leavingOut(
 	e pando.Endpoints, local []pando.Endpoint, find func(pando.HostName) (pando.Host, bool),
 ) func(pando.HostName) (pando.Host, bool) {
-	if len(p.dead) == 0 {
+	if len(p.out) == 0 {
 		return find
 	}
 	var takers []string
@@ -105,7 +121,11 @@ func (p *presence) leavingOut(
 			takers = append(takers, string(name))
 		}
 	}
-	out := balance.LeaveOut(takers, p.dead)
+	lost := make(map[string]bool, len(p.out))
+	for name := range p.out {
+		lost[name] = true
+	}
+	out := balance.LeaveOut(takers, lost)
 	return func(name pando.HostName) (pando.Host, bool) {
 		h, here := find(name)
 		return h, here && !out[string(name)]
@@ -119,6 +139,17 @@ func (p *presence) losses(l pando.Losses) pando.Losses {
 	}
 	p.a.mu.Lock()
 	defer p.a.mu.Unlock()
-	l.Forged, l.Dead = p.a.Liveness.Forged(), strings.Join(slices.Sorted(maps.Keys(p.dead)), " ")
+	l.Forged, l.Dead, l.Cut = p.a.Liveness.Forged(), p.named(isDead), p.named(isCut)
 	return l
+}
+
+// named returns the hosts with a verdict, separated by spaces. The caller holds the lock.
+func (p *presence) named(verdict string) string {
+	var all []string
+	for _, h := range slices.Sorted(maps.Keys(p.out)) {
+		if p.out[h] == verdict {
+			all = append(all, h)
+		}
+	}
+	return strings.Join(all, " ")
 }

@@ -15,6 +15,7 @@ type verdicts struct {
 	mu      sync.Mutex
 	watched []pando.HostName
 	dead    []pando.HostName
+	cut     []pando.HostName
 	changed chan struct{}
 }
 
@@ -34,6 +35,12 @@ func (v *verdicts) Dead() []pando.HostName {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return slices.Clone(v.dead)
+}
+
+func (v *verdicts) Cut() []pando.HostName {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return slices.Clone(v.cut)
 }
 
 func (v *verdicts) Changed() <-chan struct{} {
@@ -116,5 +123,18 @@ func TestADeadHostGetsNoNewFlows(t *testing.T) {
 		want("h3 is back", 0, 100)
 		v.set()
 		want("both back", 100, 100)
+		v.cut = []pando.HostName{"h3"}
+		v.set()
+		want("h3 lives, and is cut off from here", 100, 0)
+		if l, err = b.agent.Losses(b.ctx); err != nil || l.Dead != "" || l.Cut != "h3" {
+			t.Errorf("the losses are %+v (%v)", l, err)
+		}
+		v.set("h3")
+		if l, err = b.agent.Losses(b.ctx); err != nil || l.Dead != "h3" || l.Cut != "" {
+			t.Errorf("once it is dead, the losses are %+v (%v)", l, err)
+		}
+		v.cut = nil
+		v.set()
+		want("the link is back", 100, 100)
 	})
 }

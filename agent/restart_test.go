@@ -153,3 +153,28 @@ func TestAFullStoreKeepsNoHost(t *testing.T) {
 		}
 	})
 }
+
+// After a change of leader nobody orders the instances of a leaving host to end. The host waits for
+// the next leader, and for a limited time.
+func TestAHostThatLeavesWaitsForTheOrders(t *testing.T) {
+	for _, ordered := range []bool{true, false} {
+		onBench(t, func(b *bench) {
+			b.serving("web-1", 1)
+			began, ended := time.Now(), make(chan int)
+			go func() {
+				left, err := b.agent.Leave(b.ctx, time.Second)
+				b.ok(err)
+				ended <- left
+			}()
+			if ordered {
+				time.Sleep(orderWaitMax - time.Second) // longer than the time that it gives to connections
+				b.drain("web-1", true)
+			}
+			left := <-ended
+			if took := time.Since(began); ordered != (left == 0) || took < orderWaitMax-time.Second ||
+				took > 2*orderWaitMax {
+				b.Errorf("ordered: %v: after %s, %d are left", ordered, took, left)
+			}
+		})
+	}
+}

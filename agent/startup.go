@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/spec/span"
 )
 
 // starting is the start that an instance is in.
@@ -52,7 +53,8 @@ func (r *birth) startup(
 		r.started(i, spec, now)
 		return 0, true
 	case !now.Before(r.deadline):
-		r.fail(fmt.Sprintf("not started within %gs (`health.startup.within`): %s", up.SecondsMax,
+		r.fail(fmt.Sprintf("not started within %s (`health.startup.within`): %s",
+			span.Seconds(up.SecondsMax),
 			answer), nil)
 		return time.Millisecond, false
 	case up.Probe.Kind == pando.ProbeReported:

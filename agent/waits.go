@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/spec/span"
 )
 
 // A drain reports what it waits for after reportAfter, and again after reportEvery or half of its
@@ -52,7 +53,7 @@ func (r *leave) report(ctx context.Context, box pando.Sandbox, now time.Time) ti
 	}
 	text := r.waitText(clients)
 	if r.inst.Waits != text {
-		r.inst.Waits = text
+		r.inst.Waits, r.inst.Ordered = text, r.ordered
 		r.recorder.add(r.inst, nil)
 		r.show()
 	}
@@ -68,7 +69,7 @@ func (r *leave) report(ctx context.Context, box pando.Sandbox, now time.Time) ti
 func (r *leave) waitText(clients []pando.Client) string {
 	n, most := r.counting.flows, "without end"
 	if limit := r.spec().DrainSecondsMax; limit > 0 {
-		most = fmt.Sprintf("at most %s in all", pando.Seconds(limit))
+		most = fmt.Sprintf("at most %s in all", span.Seconds(limit))
 	}
 	if len(clients) == 0 {
 		return fmt.Sprintf("waits for %s without a socket, %s", flowsText(n), most)
@@ -78,7 +79,7 @@ func (r *leave) waitText(clients []pando.Client) string {
 	if n > 1 {
 		text = fmt.Sprintf("waits for %d connections, the most silent idle", n)
 	}
-	text = fmt.Sprintf("%s %s, of %s", text, c.Idle.Round(time.Second), c.Address)
+	text = fmt.Sprintf("%s %s, of %s", text, span.Text(c.Idle.Round(time.Second)), c.Address)
 	if c.Protocol == pando.UDP {
 		text = fmt.Sprintf("waits for %s, one of %s", flowsText(n), c.Address)
 	}

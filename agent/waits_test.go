@@ -16,7 +16,7 @@ func TestADrainNamesTheClientThatItWaitsFor(t *testing.T) {
 		b.steering.Open(web)
 		b.order("web-1", time.Now())
 		b.pass(2 * reportAfter)
-		const want = "waits for 1 connection, idle 1m0s, of 192.0.2.1:1000, at most 10m0s in all"
+		const want = "waits for 1 connection, idle 1m, of 192.0.2.1:1000, at most 10m in all"
 		if i := b.world().Instances["web-1"].V; i.Waits != want || i.Reason != "test" {
 			t.Errorf("it %q because %q, want %q because test", i.Waits, i.Reason, want)
 		}
@@ -33,7 +33,7 @@ func TestADrainNamesTheClientThatItWaitsFor(t *testing.T) {
 		if i, left := b.world().Instances["web-1"]; left {
 			t.Errorf("it is still %s after drain_max", i.V.Phase)
 		}
-		b.decided("drain_max of 10m0s was over: 1 flow was ended, of 192.0.2.1:1000")
+		b.decided("drain_max of 10m was over: 1 flow was ended, of 192.0.2.1:1000")
 		for _, d := range b.world().DecisionsOf(web) {
 			if !d.Kind.OfAgents() {
 				t.Errorf("an agent may not write a decision of the kind %q", d.Kind)
@@ -100,13 +100,34 @@ func TestTheTextOfAWait(t *testing.T) {
 		r.leave.counting.flows = 7
 		all[0].Idle, all[0].Unanswered = 27*time.Minute, 6
 		for want, clients := range map[string][]pando.Client{
-			"waits for 7 connections, the most silent idle 27m0s, of 192.0.2.1:1000 " +
+			"waits for 7 connections, the most silent idle 27m, of 192.0.2.1:1000 " +
 				"(no answer to 6 probes)": all,
 			"waits for 7 flows without a socket": nil,
 		} {
 			if got := r.leave.waitText(clients); !strings.HasPrefix(got, want) {
 				t.Errorf("%q, want %q", got, want)
 			}
+		}
+	})
+}
+
+// drain_max continues when the agent starts again, as for an upgrade. It began anew before.
+func TestDrainMaxContinuesWhenTheAgentStartsAgain(t *testing.T) {
+	onBench(t, func(b *bench) {
+		const id = pando.InstanceID("web-1")
+		b.serving(id, 1)
+		b.steering.Open(web)
+		b.order(id, time.Now())
+		for range 3 {
+			b.pass(3 * time.Minute)
+			b.restart()
+		}
+		if now := b.world().Instances[id].V; now.Phase != pando.PhaseDraining {
+			t.Fatalf("it is %q (%s) before drain_max is over", now.Phase, now.Reason)
+		}
+		b.pass(70 * time.Second)
+		if now, there := b.world().Instances[id]; there && now.V.Phase == pando.PhaseDraining {
+			t.Errorf("it is %s after drain_max", now.V.Phase)
 		}
 	})
 }

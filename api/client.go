@@ -27,7 +27,10 @@ type Client struct {
 	Operator string
 	// Waits gets what a request waits for, after some seconds, such as "registry r.example". It may be
 	// nil.
-	Waits  func(what string)
+	Waits func(what string)
+	// Daemon names the daemon behind the socket with its state, for a request without an answer. It may
+	// be nil.
+	Daemon func() string
 	http   *http.Client
 	socket string
 	clock  pando.Clock
@@ -95,7 +98,7 @@ func (c *Client) send(
 			return nil, err
 		}
 		r.Header = header
-		resp, err := c.http.Do(c.traced(r))
+		resp, err := c.do(r)
 		var op *net.OpError
 		switch {
 		case err == nil:
@@ -103,6 +106,8 @@ func (c *Client) send(
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("%s %s: %w", method, path, ctx.Err())
 		case errors.Is(err, pando.ErrInvalid), errors.Is(err, pando.ErrForbidden):
+			return nil, err
+		case errors.As(err, new(silence)):
 			return nil, err
 		case errors.As(err, &op) && op.Op == "dial":
 			return nil, c.unreachable(op)

@@ -106,6 +106,28 @@ func (f failing) Fits(context.Context, pando.ServiceKey) ([]pando.HostFit, error
 
 func (f failing) Hosts(context.Context) ([]pando.HostStatus, error) { return nil, f.err }
 
+func (f failing) DrainHost(
+	context.Context, pando.HostName, time.Duration, pando.Asker,
+) (pando.HostDrainStatus, error) {
+	return pando.HostDrainStatus{}, f.err
+}
+
+func (f failing) UndrainHost(
+	context.Context, pando.HostName, pando.Asker,
+) (pando.HostDrainStatus, error) {
+	return pando.HostDrainStatus{}, f.err
+}
+
+func (f failing) HostDrain(context.Context, pando.HostName) (pando.HostDrainStatus, error) {
+	return pando.HostDrainStatus{}, f.err
+}
+
+func (f failing) Rebalance(
+	context.Context, pando.RebalanceAsk, pando.Asker,
+) (pando.Rebalance, error) {
+	return pando.Rebalance{}, f.err
+}
+
 func (f failing) RemoveHost(context.Context, pando.HostName, bool, pando.Asker) error {
 	return f.err
 }

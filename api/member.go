@@ -25,18 +25,18 @@ var byRight = map[pando.Right][]string{
 		"POST /v1/services/{name}/rollout/{step}", "DELETE /v1/services/{name}/rollout/{step}",
 		"POST /v1/images", "DELETE /v1/images/{digest}",
 		"PUT /v1/secrets/{secret}", "DELETE /v1/secrets/{secret}",
-		"DELETE /v1/services/{name}/volumes/{volume}",
+		"DELETE /v1/services/{name}/volumes/{volume}", "POST /v1/rebalance",
 	},
 	pando.RightExec: {
 		"POST /v1/services/{name}/exec", "POST /v1/services/{name}/runs",
 		"POST /v1/services/{name}/runs/attach", "DELETE /v1/services/{name}/runs/{number}",
 	},
-	pando.RightAdmit: {"POST /v1/tokens"},
+	pando.RightAdmit: {"POST /v1/tokens", "DELETE /v1/hosts/{host}/drain"},
 }
 
 // ForMembers serves the operators' API to the other hosts of a cluster. It allows reads, changes of
-// the number of instances, the removal of a service, and the end of the caller's own membership.
-// Everything else needs a right of the host, so that a captured host starts no program on another.
+// the number of instances, the removal of a service, and the drain and the end of the caller's own
+// membership. Everything else needs a right of the host, so that a captured host starts no program on another.
 // Values of environments are hidden from hosts that may not deploy (veil.go).
 //
 // asker returns the member in the request's certificate; ok is false without one. Its name is
@@ -62,13 +62,16 @@ func ForMembers(
 			mux.Handle(method+" "+prefix, withRight(pando.RightDeploy, operators))
 		}
 	}
-	mux.HandleFunc("DELETE /v1/hosts/{host}", func(w http.ResponseWriter, r *http.Request) {
-		if m, _ := callerOf(r.Context()); string(m.Name) != r.PathValue("host") {
-			withRight(pando.RightAdmit, operators).ServeHTTP(w, r)
-			return
-		}
-		operators.ServeHTTP(w, r)
-	})
+	// A host may leave, and may send its instances away. That it takes new ones again is not its word.
+	for _, own := range []string{"DELETE /v1/hosts/{host}", "PUT /v1/hosts/{host}/drain"} {
+		mux.HandleFunc(own, func(w http.ResponseWriter, r *http.Request) {
+			if m, _ := callerOf(r.Context()); string(m.Name) != r.PathValue("host") {
+				withRight(pando.RightAdmit, operators).ServeHTTP(w, r)
+				return
+			}
+			operators.ServeHTTP(w, r)
+		})
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		m, ok := asker(r)
 		if !ok {

@@ -58,6 +58,7 @@ func TestAMemberMayNotDeploy(t *testing.T) {
 		{"POST", "/v1/services", 403},
 		{"PUT", "/v1/services/web", 403},
 		{"POST", "/v1/services/web/pin/more", 403},
+		{"PUT", "/v1/hosts/h2/drain", 200},
 		{"POST", "/v1/tokens", 403},
 	} {
 		before := len(api.seen)
@@ -82,6 +83,7 @@ func TestARightOpensItsRequestsAndNoOthers(t *testing.T) {
 		{"DELETE", "/v1/services/web/rollout/pause", pando.RightDeploy},
 		{"POST", "/v1/services/web/rollout/undo", pando.RightDeploy},
 		{"POST", "/v1/images", pando.RightDeploy},
+		{"POST", "/v1/rebalance", pando.RightDeploy},
 		{"DELETE", "/v1/images/sha256:00", pando.RightDeploy},
 		{"PUT", "/v1/secrets/key", pando.RightDeploy},
 		{"DELETE", "/v1/secrets/key", pando.RightDeploy},
@@ -89,6 +91,9 @@ func TestARightOpensItsRequestsAndNoOthers(t *testing.T) {
 		{"POST", "/v1/services/web/exec", pando.RightExec},
 		{"POST", "/v1/tokens", pando.RightAdmit},
 		{"DELETE", "/v1/hosts/h3", pando.RightAdmit},
+		{"PUT", "/v1/hosts/h3/drain", pando.RightAdmit},
+		{"DELETE", "/v1/hosts/h3/drain", pando.RightAdmit},
+		{"DELETE", "/v1/hosts/h2/drain", pando.RightAdmit}, // its own too
 		{"PUT", "/v1/hosts/h2/rights/deploy", ""},
 		{"DELETE", "/v1/hosts/h2/rights/deploy", ""},
 	} {

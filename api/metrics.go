@@ -132,7 +132,7 @@ func (g gauges) hosts(s sample) {
 		s.put(metricAnswered, float64(h.Losses.Answered), name)
 		s.put(metricEvicted, float64(h.Losses.Evicted), name)
 		s.put(metricForged, float64(h.Losses.Forged), name)
-		s.put(metricCut, is(h.Losses.Unreached != ""), name)
+		s.put(metricCut, is(h.Losses.Unreached != "" || h.Losses.Cut != ""), name)
 	}
 }
 

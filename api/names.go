@@ -10,12 +10,16 @@ import (
 	"pando.run/pando"
 )
 
-// checkNames refuses a query with an invalid name of a service or a tenant. A host that gets such a
+// checkNames refuses a path or a query with an invalid name of a service or a tenant. A host that gets such a
 // name refuses it, and the answer would blame the host.
 func checkNames(in any) error {
 	v := reflect.ValueOf(in).Elem()
 	for _, f := range reflect.VisibleFields(v.Type()) {
 		param, _, _ := strings.Cut(f.Tag.Get("query"), ",")
+		where := "query"
+		if param == "" {
+			param, where = f.Tag.Get("path"), "path"
+		}
 		if param == "" || !f.IsExported() {
 			continue
 		}
@@ -29,7 +33,7 @@ func checkNames(in any) error {
 		case []pando.ServiceName:
 			for _, one := range is {
 				if one == "" {
-					return fmt.Errorf("%w: query.%s: is empty", pando.ErrInvalid, param)
+					return fmt.Errorf("%w: %s.%s: is empty", pando.ErrInvalid, where, param)
 				}
 				names = append(names, string(one))
 			}
@@ -39,7 +43,7 @@ func checkNames(in any) error {
 				continue
 			}
 			if err := pando.CheckLabel(kind, name); err != nil {
-				return fmt.Errorf("query.%s: %w", param, err)
+				return fmt.Errorf("%s.%s: %w", where, param, err)
 			}
 		}
 	}

@@ -13,7 +13,8 @@ import (
 )
 
 // checkNulls refuses null in place of a number, a text or a truth value: null is not zero. The
-// decoder would take it for the zero value. A list, a map and an optional object may be null.
+// decoder would take it for the zero value. A list, a map and an optional object may be null; an optional
+// number is left out.
 func checkNulls(data []byte, v any) error {
 	if !bytes.Contains(data, []byte("null")) {
 		return nil
@@ -37,7 +38,7 @@ var readers = []reflect.Type{
 // nullIn returns the path of a null that stands for a value of a type without one.
 func nullIn(t reflect.Type, raw any) (path []string, found bool) {
 	for t.Kind() == reflect.Pointer {
-		if raw == nil {
+		if raw == nil && t.Elem().Kind() == reflect.Struct {
 			return nil, false
 		}
 		t = t.Elem()

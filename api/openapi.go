@@ -59,6 +59,7 @@ var asJSON = huma.Format{
 		return nil
 	},
 	Unmarshal: func(data []byte, v any) error {
+		data = wholeNumbers(data)
 		if err := checkNulls(data, v); err != nil {
 			return err
 		}

@@ -47,6 +47,7 @@ func contract(t *testing.T) *huma.OpenAPI {
 	a := humago.New(http.NewServeMux(), document())
 	operators{}.routes(a)
 	limit(a.OpenAPI())
+	limitBodies(a.OpenAPI().Components.Schemas.Map())
 	explain(readSources(t), a.OpenAPI().Components.Schemas)
 	return a.OpenAPI()
 }
@@ -56,9 +57,12 @@ func contract(t *testing.T) *huma.OpenAPI {
 var limits = map[string]string{
 	"query service":   `^([a-z]([a-z0-9-]{0,51}[a-z0-9])?)?$`,
 	"query tenant":    `^([a-z]([a-z0-9-]{0,51}[a-z0-9])?)?$`,
+	"path name":       `^[a-z]([a-z0-9-]{0,51}[a-z0-9])?$`,
+	"path tenant":     `^[a-z]([a-z0-9-]{0,51}[a-z0-9])?$`,
 	"header If-Match": `^(\*|"[1-9][0-9]{0,17}"|[1-9][0-9]{0,17})?$`,
-	"query grant":     `^(device=.+|path=/.*:(ro|rw)|netns=host)$`,
-	"path snapshot":   `^(sha256:)?[0-9a-f]{6,64}$`,
+	"query grant": `^(device=[A-Za-z0-9][A-Za-z0-9._-]*|path=(/[A-Za-z0-9_-]+){3,}:(ro|rw)|` +
+		`netns=host)$`,
+	"path snapshot": `^(sha256:)?[0-9a-f]{6,64}$`,
 }
 
 // limit writes the limits into the document.
@@ -72,6 +76,7 @@ func limit(doc *huma.OpenAPI) {
 				s, one := p.Schema, 1
 				if s.Type == huma.TypeArray {
 					s = s.Items
+					s.MinLength = &one
 				}
 				if s.Type != huma.TypeString {
 					continue
@@ -82,6 +87,24 @@ func limit(doc *huma.OpenAPI) {
 			}
 		}
 	}
+}
+
+// limitBodies writes the limits of bodies into the document.
+func limitBodies(all map[string]*huma.Schema) {
+	one := 1
+	filled := func(field string) *huma.Schema {
+		return &huma.Schema{Required: []string{field},
+			Properties: map[string]*huma.Schema{field: {MinLength: &one, MinItems: &one}}}
+	}
+	all["Pulling"].Properties["reference"].Pattern =
+		`^(oci:/.+|docker-archive:/.+|[a-z0-9]+([._/-][a-z0-9]+)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?)$`
+	all["SecretContent"].Properties["content"].Pattern =
+		`^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)$`
+	all["Recovery"].OneOf = []*huma.Schema{filled("force_from"), filled("move")}
+	all["Spec"].AnyOf = []*huma.Schema{filled("command"), filled("entrypoint"), filled("image"),
+		{Required: []string{"vm", "health"},
+			Properties: map[string]*huma.Schema{"vm": filled("kernel")}}}
+	all["Spec"].Properties["name"].Pattern = limits["path name"]
 }
 
 func TestTheDocumentIsTheCode(t *testing.T) {

@@ -97,6 +97,7 @@ func (h operators) routes(a huma.API) {
 		"End the membership of a host. Its certificate becomes invalid, "+
 			"its name and slot become free, and its instances are forgotten.", h.removeHost)
 	rightsFace{h.Operators}.routes(a)
+	hostsFace{h.Operators}.routes(a)
 	stream(a, "watch", "GET /v1/watch", "text/event-stream",
 		"Send every change of services, instances, intents and decisions as a server-sent event. "+
 			"The id is the store revision of a whole commit. A client that returns it as Last-Event-ID "+

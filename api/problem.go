@@ -106,6 +106,7 @@ func read(r *http.Request, v any) error {
 	if err != nil || len(b) == 0 {
 		return err
 	}
+	b = wholeNumbers(b)
 	if err := checkNulls(b, v); err != nil {
 		return err
 	}

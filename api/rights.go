@@ -74,8 +74,8 @@ func (h rightsFace) setGrant(ctx context.Context, in *giving, may bool) error {
 
 // Inviting is the body of a request for a token.
 type Inviting struct {
-	Uses       int     `json:"uses" minimum:"1" doc:"hosts that the token admits"`
-	ForSeconds float64 `json:"for_seconds" exclusiveMinimum:"0" doc:"the time that it is valid"`
+	Uses       int     `json:"uses" minimum:"1" maximum:"1024" doc:"hosts that the token admits"`
+	ForSeconds float64 `json:"for_seconds" minimum:"0.000000001" doc:"the time that it is valid"`
 }
 
 func (h rightsFace) invite(ctx context.Context, in *struct {

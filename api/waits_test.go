@@ -51,7 +51,7 @@ func TestADeployTellsWhatItWaitsFor(t *testing.T) {
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(at) }})
 	defer relay.Close()
 	for _, s := range []*httptest.Server{server, relay} {
-		c := NewClient("", hasty{})
+		c := NewClient("", ticking{})
 		c.http = &http.Client{Transport: &http.Transport{
 			DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 				return (&net.Dialer{}).DialContext(ctx, network, s.Listener.Addr().String())

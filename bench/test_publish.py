@@ -1,4 +1,4 @@
-"""A section of bench/README.md is a table or a list, and the summary reads both."""
+"""A section of a page is a table or a list, and the tables of figures read both."""
 
 import importlib.machinery
 import importlib.util
@@ -31,7 +31,7 @@ class Publish(unittest.TestCase):
     def body(self, rows):
         text = publish.section("room/bench", "Time of a start", rows)
         self.assertTrue(text.startswith("<!-- room/bench -->\n## Time of a start\n"))
-        self.assertTrue(text.endswith("![room/bench](room/bench/plot.svg)\n<!-- /room/bench -->"))
+        self.assertTrue(text.endswith("![room/bench](bench/plot.svg)\n<!-- /room/bench -->"))
         for line in text.splitlines():
             self.assertLessEqual(len(line), publish.COLUMNS, line)
         return text
@@ -48,35 +48,56 @@ class Publish(unittest.TestCase):
     def test_goals_survive_both_forms(self):
         self.assertEqual(
             list(publish.goals(self.body(SHORT))),
-            [("start", "≤ 5 ms", "4.2 ms", "held"), ("stop", "≤ 1 ms", "3 ms", "missed")],
+            [
+                ("start", "≤ 5 ms", "–", "4.2 ms", "held"),
+                ("stop", "≤ 1 ms", "2 ms", "3 ms", "missed"),
+            ],
         )
         found = list(publish.goals(self.body(LONG)))
-        self.assertEqual([g[3] for g in found], ["missed", "held"])
-        self.assertEqual(found[1], ("seamless", "≥ 97 %", "99.2 %", "held"))
+        self.assertEqual([g[4] for g in found], ["missed", "held"])
+        self.assertEqual(found[1], ("seamless", "≥ 97 %", "90.4 %", "99.2 %", "held"))
         self.assertEqual(found[0][0], LONG[0].split(" | ")[0])
 
-    def test_the_summary_counts_goals_by_bench(self):
-        text = publish.summary({"a": self.body(SHORT), "b": self.body(LONG), "c": "## None"})
-        self.assertTrue(text.startswith("2 of 4 goals are held.\n"))
-        self.assertIn("**a**: 1 of 2\n\n- held · start · 4.2 ms · goal ≤ 5 ms\n", text)
-        self.assertIn("**b**: 1 of 2\n", text)
-        self.assertNotIn("**c**", text)
-        # Remarks stay in the section.
-        self.assertIn("0.93 × · goal ≤ 0.8 ×", " ".join(text.split()))
-        self.assertNotIn("counters", text)
+    def figures(self, headlines, bounds):
+        """Returns the figures of two benchmarks, with these rows of both lists."""
+        lists = {"headlines": headlines, "bounds": bounds}
+        listed, publish.listed = publish.listed, lambda file, cells: lists[file]
+        self.addCleanup(setattr, publish, "listed", listed)
+        return publish.Figures({"x/a": self.body(SHORT), "y/b": self.body(LONG), "y/c": "## None"})
+
+    def test_the_goals_are_counted_by_room(self):
+        f = self.figures([], [("x/a", "stop", "2 ms: nothing stops sooner")])
+        self.assertTrue(f.count().startswith("2 of 4 goals are held, 1 are missed, and 1 are out"))
+        self.assertEqual(f.by_room(), "- [x](x/README.md): 1 of 2\n- [y](y/README.md): 1 of 2")
+
+    def test_a_headline_shows_its_bound_and_no_remark(self):
+        rows = [("A", "x/a", "stop", "end"), ("SNF", "y/b", LONG[0].split(" | ")[0], "p75")]
+        f = self.figures(rows, [("x/a", "stop", "2 ms: nothing stops sooner")])
+        self.assertIn("| end | 3 ms | ≤ 1 ms; bound 2 ms | 2 ms | out of reach |", f.table())
+        self.assertIn("| p75 | 0.93 × | ≤ 0.8 × |  | **missed** |", f.table())
+        self.assertNotIn("end", f.papers())
+        self.assertIn("| SNF | p75 | – | 0.93 × | **missed** |", f.papers())
+
+    def test_rows_that_no_benchmark_has_are_refused(self):
+        with self.assertRaises(SystemExit):
+            self.figures([("A", "x/a", "halt", "end")], []).table()
+        with self.assertRaises(SystemExit):
+            self.figures([], [("x/a", "start", "of a goal that is held")])
 
     def test_rows_without_a_verdict_are_refused(self):
         for row in ("a | b | c | d", "a | b | c | d | good", ""):
             with self.assertRaises(SystemExit):
                 publish.section("room/bench", "T", [row])
 
-    def test_the_book_of_today_has_its_own_form(self):
-        """Every goal of bench/README.md is in its summary."""
-        whole = (HERE / "README.md").read_text()
-        found = dict(publish.re.findall(publish.SECTION, whole))
-        summary = found.pop("summary")
-        self.assertEqual(publish.summary(found), summary)
-        self.assertGreater(len(found), 20)
+    def test_the_pages_of_today_have_their_own_form(self):
+        """The tables of figures are those of the sections."""
+        figures = publish.Figures(publish.sections())
+        self.assertIn(figures.table() + "\n<!-- /summary -->", (HERE / "README.md").read_text())
+        self.assertIn(
+            "<!-- figures -->\n" + figures.papers() + "\n<!-- /figures -->",
+            (HERE.parent / "README.md").read_text(),
+        )
+        self.assertGreater(len(publish.sections()), 20)
 
 
 if __name__ == "__main__":

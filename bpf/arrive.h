@@ -388,9 +388,8 @@ apart int not_there(struct packet *p, struct arrival *a, __u32 six)
 	__sync_fetch_and_add(&k->none, 1);
 	if (*(volatile __u32 *)&k->none < k->asked)
 		return DROP;
-	__u32 named = k->named;
 	bpf_map_delete_elem(&asks, &id);
-	if (!named && !is_unfound(p, six))
+	if (!is_unfound(p, six))
 		return drop(DROP_NO_FLOW);
 	return REFUSE + DROP_NO_FLOW;
 }
@@ -422,7 +421,7 @@ apart int gone_there(struct __sk_buff *skb, struct packet *p, struct arrival *a,
 				count_live(n, -1);
 		}
 	}
-	int verdict = seek(skb, p, 1, six);
+	int verdict = seek(skb, p, six);
 	if (verdict == KNOWN)
 		verdict = approach(skb, p, six);
 	if (verdict == GONE)

@@ -13,6 +13,7 @@
  *	packet of an entry here ──► has it not: LOST ──► question
  *
  * No host passes a question on. Each answer leads to a later step only, so no packet goes round.
+ * test/model/src/door.rs has the same steps, and a checker explores every interleaving of them.
  */
 #ifndef DOOR_H
 #define DOOR_H
@@ -207,7 +208,7 @@ inlined int address_door(struct __sk_buff *skb, __u8 kind, __u32 id)
 /* question sends a packet to every host of its service. It returns ANEW if there is none. complete:
  * no endpoint of this host has the flow. The last host gets the packet itself. After a drop, a
  * socket of this host counts its packet as not sent, and refuses the answer. */
-apart int question(struct __sk_buff *skb, __u32 service, __u32 complete, __u32 named)
+apart int question(struct __sk_buff *skb, __u32 service, __u32 complete)
 {
 	struct search s = {.skb = skb, .service = service};
 	__u32 id = bpf_get_prandom_u32();
@@ -215,7 +216,7 @@ apart int question(struct __sk_buff *skb, __u32 service, __u32 complete, __u32 n
 	bpf_loop(HOSTS_ASKED_MAX, count_host, &s, 0);
 	if (!s.hosts || !tunnel_device)
 		return ANEW;
-	struct ask a = {.asked = s.hosts, .named = named};
+	struct ask a = {.asked = s.hosts};
 	if (!complete || s.hosts == HOSTS_ASKED_MAX)
 		a.asked = ~0u; /* never all of them */
 	if (!charge_asks(s.hosts) || bpf_map_update_elem(&asks, &id, &a, BPF_ANY))
@@ -229,16 +230,15 @@ apart int question(struct __sk_buff *skb, __u32 service, __u32 complete, __u32 n
 }
 
 /* seek finds the endpoint of a packet that opens nothing, if the table lacks its flow. It returns
- * KNOWN if an endpoint of this host has it, and ANEW without another host to ask. named: an
- * entry of the table has named another endpoint. */
-apart int seek(struct __sk_buff *skb, struct packet *p, __u32 named, __u32 six)
+ * KNOWN if an endpoint of this host has it, and ANEW without another host to ask. */
+apart int seek(struct __sk_buff *skb, struct packet *p, __u32 six)
 {
 	__u32 service = p ? service_of(p, six) : SERVICES_MAX;
 
 	if (!p || service == SERVICES_MAX || migrating)
 		return ANEW;
 	int slot = look_here(skb, p, service, six);
-	return slot >= 0 ? restore(p, slot, six) : question(skb, service, slot == NONE_HERE, named);
+	return slot >= 0 ? restore(p, slot, six) : question(skb, service, slot == NONE_HERE);
 }
 
 /* is_unfound returns whether all hosts lack a packet's flow for the second time. This host may

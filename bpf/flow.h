@@ -307,7 +307,7 @@ inlined void service_key_of(struct service_key *k, const struct packet *p, int s
 		k->addr[3] = six ? 0 : k->addr[3] & FRONT_MASK;
 }
 
-int seek(struct __sk_buff *skb, struct packet *p, __u32 named, __u32 six);
+int seek(struct __sk_buff *skb, struct packet *p, __u32 six);
 
 /* start adds a flow from a bucket of the service's table. A packet that opens nothing belongs
  * to a flow that is not in this host's table: seek finds it (door.h). If this host alone serves the
@@ -469,7 +469,7 @@ inlined int steer(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
 		verdict = approach(skb, &q, six);
 	int gone = verdict == GONE;
 	if (gone || (verdict == ANEW && q.protocol == IPPROTO_TCP && (q.flags & (SYN | ACK)) != SYN))
-		verdict = seek(skb, &q, gone, six);
+		verdict = seek(skb, &q, six);
 	if (verdict == KNOWN)
 		verdict = approach(skb, &q, six);
 	if (unlikely(verdict == GONE)) /* at this moment */

@@ -176,8 +176,7 @@ struct door {
 struct ask {
 	__u32 asked; /* hosts */
 	__u32 none;  /* of them, those that do not have the flow */
-	__u32 named; /* 1: an entry of the connection table has named another endpoint */
-	__u32 pad;
+	__u32 pad[2];
 };
 
 /* The place of a service's table: its first chunk, counted over all slabs, and its

@@ -17,7 +17,7 @@ func TestADeployOfOtherNumbersReplacesNothing(t *testing.T) {
 		}
 		spec := pando.Spec{Name: "web", Command: []string{"web", "two"},
 			Scale:   pando.Scale{Min: 4, Max: 6},
-			Rollout: pando.Rollout{HealthySeconds: 1}, Balance: pando.Balance{By: pando.ByRoundRobin}}
+			Rollout: pando.Rollout{HealthySeconds: 1}}
 		if _, err := l.Deploy(t.Context(), spec, anna); err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -36,6 +37,8 @@ type Config struct {
 	// Heard returns the time since the last message from the agent of a host with a lease. Nil
 	// means unknown.
 	Heard func(ctx context.Context, h pando.HostName) (time.Duration, error)
+	// Answers reports whether the server of another host answers. Nil: it is not asked.
+	Answers func(ctx context.Context, at netip.Addr) bool
 	// Writable reports whether the program of a spec may write to its folder. Nil means unknown. Only
 	// the server's host is checked: programs and their folders have the same path on every host.
 	Writable func(pando.Spec) bool
@@ -171,7 +174,7 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 	for {
 		c.switchLayout(ctx, fence, world.CurrentLayout())
 		c.decideAll(ctx, fence)
-		next := c.markDue()
+		next := min(c.liftDrains(ctx, fence), c.markDue())
 		scaler.step(ctx, fence)
 		if c.isDirty() {
 			next = 0

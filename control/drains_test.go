@@ -22,7 +22,7 @@ func TestAnOperatorSeesAndEndsDrains(t *testing.T) {
 			t.Errorf("an end of drains without one: %v", err)
 		}
 		i := l.instances()[0].Become(pando.PhaseDraining, time.Now(), "more than wanted")
-		i.Waits = "waits for 1 connection, idle 27m0s, of 192.0.2.1:1000, without end"
+		i.Waits = "waits for 1 connection, idle 27m, of 192.0.2.1:1000, without end"
 		if _, err := l.registry.Commit(t.Context(), pando.Txn{Put: []pando.Stored{i}}); err != nil {
 			t.Fatal(err)
 		}

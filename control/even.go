@@ -23,7 +23,8 @@ const evenLook = 30 * time.Second
 func (d *draft) even() {
 	d.relieve()
 	if !d.spreads() || d.newest().Stateful() || d.stopFirst() || d.full() ||
-		d.svc.Removing || d.svc.Rolling > 0 || d.svc.Renew != nil || d.svc.Current != d.svc.Target {
+		d.svc.Removing || d.svc.Rolling > 0 || d.svc.Renew != nil || d.svc.Shift != nil ||
+		d.svc.Current != d.svc.Target {
 		return
 	}
 	most := 0
@@ -84,15 +85,17 @@ func (d *draft) relieve() {
 		if !ok || !o.Capacity() || d.full() {
 			continue
 		}
-		why := "the spread becomes even"
-		if d.svc.Renew != nil {
+		why, asked := "the spread becomes even", true
+		switch {
+		case d.svc.Renew != nil:
 			why = "an operator restarts the service"
-			spec, _ := d.spec(i.Revision)
-			healthy := d.local(i).Since.Add(pando.Seconds(spec.Rollout.HealthySeconds))
-			if d.now.Before(healthy) {
-				d.lookAgain(healthy)
-				continue
-			}
+		case d.leaves(o):
+			why = d.reasonToLeave(o)
+		default:
+			asked = false
+		}
+		if asked && !d.healthy(i) {
+			continue
 		}
 		d.drain(o.ID, fmt.Sprintf("%s takes its place: %s", i.ID, why))
 	}

@@ -79,7 +79,7 @@ func TestAFailedGateGivesEverythingBack(t *testing.T) {
 			tb *table) {
 			tb.finds(pando.Compared{New: 0.05, Old: &old, Over: true, Worse: true})
 		},
-		"within its deadline of 1m0s": func(tb *table) {
+		"within its deadline of 1m": func(tb *table) {
 			tb.now = tb.now.Add(time.Minute)
 			tb.settle()
 		},

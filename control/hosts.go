@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -22,7 +23,7 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 		h.Instances4, h.Instances6 = pando.InstanceRange(h.Slot)
 		all[name] = pando.HostStatus{
 			Host: h, State: pando.HostAway, Server: m.V.Server, Heard: c.left[name],
-			Rights: m.V.Rights, Given: m.V.Grants,
+			Rights: m.V.Rights, Given: m.V.Grants, Drain: m.V.Drain,
 		}
 	}
 	for name, h := range c.world.Hosts {
@@ -32,14 +33,21 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 		}
 		m := all[name]
 		all[name] = pando.HostStatus{Host: h.V, State: state, Server: m.Server, Rights: m.Rights,
-			Given: m.Given}
+			Given: m.Given, Drain: m.Drain}
 	}
 	for name, h := range all {
 		h.Instances = c.world.CountOn(name)
+		if h.Drain != nil {
+			h.Staying = stayingText(c.hostDrain(c.world.Members[name].V))
+		}
 		all[name] = h
 	}
 	c.mu.RUnlock()
+	var silent map[pando.HostName]bool
+	var asking sync.WaitGroup
+	asking.Go(func() { silent = c.silentServers(ctx, all) })
 	losses, leads := c.losses(ctx), c.leads(ctx)
+	asking.Wait()
 	out := []pando.HostStatus{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		h := all[name]
@@ -49,7 +57,7 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 			}
 		}
 		h.Losses, h.Leads = losses[name].of, name == leads
-		h.SkewSeconds = losses[name].skew
+		h.SkewSeconds, h.ServerSilent = losses[name].skew, silent[name]
 		out = append(out, h)
 	}
 	return out, nil
@@ -113,6 +121,35 @@ func (c *operators) losses(ctx context.Context) map[pando.HostName]report {
 	return out
 }
 
+// silentServers asks the other servers of the cluster whether they answer, and returns those that do
+// not. A host that is away has no server either.
+func (c *operators) silentServers(
+	ctx context.Context, all map[pando.HostName]pando.HostStatus,
+) map[pando.HostName]bool {
+	if c.Answers == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lossesWait)
+	defer cancel()
+	out := map[pando.HostName]bool{}
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	for name, h := range all {
+		if !h.Server || string(name) == c.Name || !h.Address.IsValid() {
+			continue
+		}
+		asking.Go(func() {
+			if !c.Answers(ctx, h.Address) {
+				mu.Lock()
+				defer mu.Unlock()
+				out[name] = true
+			}
+		})
+	}
+	asking.Wait()
+	return out
+}
+
 // awayNote returns a note that the host of an instance is away. The instance's own record does not
 // show that.
 func awayNote(left map[pando.HostName]time.Time, h pando.HostName) string {
@@ -120,4 +157,19 @@ func awayNote(left map[pando.HostName]time.Time, h pando.HostName) string {
 		return fmt.Sprintf("host %s is away since %s", h, since.UTC().Format("15:04:05Z"))
 	}
 	return fmt.Sprintf("host %s is away", h)
+}
+
+// stayingText names the services that stay on a drained host, with the reason of the first, or "".
+func stayingText(st pando.HostDrainStatus) string {
+	var names []string
+	why := ""
+	for _, left := range st.Left {
+		if left.Stays {
+			names, why = append(names, left.Service.String()), cmp.Or(why, left.Reason)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s: %s", pando.Few(slices.Compact(names)), why)
 }

@@ -23,7 +23,7 @@ func (d *draft) keep() {
 	for _, name := range slices.Sorted(maps.Keys(d.w.Hosts)) {
 		h := d.w.Hosts[name].V
 		facts.Hosts = append(facts.Hosts, lifecycle.Holder{
-			Name: name, Here: true, Stays: !h.Leaving && h.Frozen == "", Able: h.Copies,
+			Name: name, Here: true, Stays: takesNew(d.w, name), Able: h.Copies,
 			Runs: d.crew.counts[name].Present,
 		})
 	}

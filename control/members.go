@@ -101,7 +101,8 @@ func (c *members) admission(
 		// A server's host stays one when its agent renews, and keeps its key when its server starts.
 		m.Server = m.Server || known.V.Server
 		m.PublicKey = cmp.Or(m.PublicKey, known.V.PublicKey)
-		m.Rights = known.V.Rights
+		// What operators set stays: the host itself knows none of it.
+		m.Rights, m.Grants, m.Drain = known.V.Rights, known.V.Grants, known.V.Drain
 	case !byToken && !m.Server:
 		return t, pando.NotMember(m.Name)
 	default:

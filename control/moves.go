@@ -234,7 +234,9 @@ func (p leaver) goal(
 		switch {
 		case name == i.Host:
 			why = "has it already; `pando hosts` lists the others"
-		case h.Leaving || h.Frozen != "":
+		case drained(p.w, name):
+			why = "is drained; `pando hosts undrain " + string(name) + "` ends that"
+		case !takesNew(p.w, name):
 			why = "takes no instances now; `pando hosts` shows why"
 		case !h.Freezes:
 			why = "takes no instance that moves; `pando doctor` there prints why"

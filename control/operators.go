@@ -15,6 +15,7 @@ import (
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
 	"pando.run/pando/spec"
+	"pando.run/pando/spec/span"
 	"pando.run/pando/world"
 )
 
@@ -58,12 +59,12 @@ func (c *operators) Deploy(
 			return pando.ServiceStatus{}, fmt.Errorf("deploy %s: %w", key, ctx.Err())
 		}
 	}
-	alone := ""
+	alone, uneven := "", ""
 	err := c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
 		if err := w.Frozen(key); err != nil {
 			return pando.Txn{}, err
 		}
-		alone = oneHost(w, s)
+		alone, uneven = oneHost(w, s), unspread(w, s, max(1, s.Scale.Min))
 		return c.deploy(ctx, w, pando.Revision{Service: key, Spec: s, At: now, By: by}, "")
 	})
 	if err != nil {
@@ -71,7 +72,7 @@ func (c *operators) Deploy(
 	}
 	st, err := c.await(ctx, key, func(st pando.ServiceStatus) bool { return st.VIP4.IsValid() })
 	st.Warnings = warnings(s)
-	for _, w := range []string{c.twoWriters(s), alone} {
+	for _, w := range []string{c.twoWriters(s), alone, uneven, unwoken(s)} {
 		if w != "" {
 			st.Warnings = append(st.Warnings, w)
 		}
@@ -176,6 +177,11 @@ func (c *operators) deploy(
 		ID: c.IDs.Sequential(now), Service: key, Kind: pando.DecidedDeploy, By: by, At: now,
 		Reason: fmt.Sprintf("revision %d%s", svc.Latest, reason) + r.Spec.Files().Origin(),
 		Inputs: map[string]float64{"revision": float64(svc.Latest)},
+	}
+	for _, why := range []string{unspread(w, r.Spec, max(1, r.Spec.Scale.Min)), unwoken(r.Spec)} {
+		if why != "" {
+			d.Reason += "; " + why
+		}
 	}
 	t := pando.Txn{If: []pando.Condition{{Key: key.Key(), Modified: old.Modified}},
 		Put: []pando.Stored{svc, r, d}}
@@ -390,7 +396,7 @@ func (c *operators) Pin(
 		reason := fmt.Sprintf("%d instances until further notice", n)
 		if keep > 0 {
 			svc.Pin.Until = now.Add(keep)
-			reason = fmt.Sprintf("%d instances for %s", n, keep)
+			reason = fmt.Sprintf("%d instances for %s", n, span.Text(keep))
 		}
 		return &pando.Decision{Kind: pando.DecidedPin, By: by, Reason: reason,
 			Inputs: map[string]float64{"instances": float64(n)}}, nil

@@ -47,7 +47,7 @@ func (p *placer) home() pando.HostName {
 	}
 	t.Copies = s.StateCopies > 1 && len(s.Volumes) == 0 // a volume has no copy
 	st := p.standing(t.Home)
-	t.Takes, t.Breaks = st.Here && !st.Leaving, st.Unfit != ""
+	t.Takes, t.Breaks = st.Here && !st.Leaving && p.target() == "", st.Unfit != ""
 	t.Runs = p.crew.counts[t.Home].Present > 0
 	if head, ok := p.w.Heads[p.svc.ServiceKey]; ok {
 		t.Pushed, t.Head = true, head.V.Host
@@ -70,13 +70,23 @@ func here(w *world.World, h pando.HostName) bool {
 	return alive || len(w.Hosts) == 0
 }
 
+// takesNew reports whether a host has its lease and takes new instances.
+func takesNew(w *world.World, h pando.HostName) bool {
+	host, here := w.Hosts[h]
+	return here && !host.V.Leaving && host.V.Frozen == "" && !drained(w, h)
+}
+
+// drained reports whether an operator drains a host.
+func drained(w *world.World, h pando.HostName) bool { return w.Drained[h] }
+
 // standing returns whether a host can be the home of the service. A service that is there already
 // may stay beside any other.
 func (p *placer) standing(h pando.HostName) lifecycle.Standing {
 	host, here := p.w.Hosts[h]
 	_, member := p.w.Members[h]
 	return lifecycle.Standing{
-		Here: here, Leaving: host.V.Leaving || host.V.Frozen != "",
+		Here: here, Leaving: host.V.Leaving || host.V.Frozen != "" || drained(p.w, h),
+		Drained: drained(p.w, h),
 		Removed: !member && len(p.w.Members) > 0,
 		Unfit:   p.unfit(h, host.V),
 	}
@@ -114,7 +124,7 @@ func (p *placer) hosts() []pando.Host {
 	}
 	p.takers = make([]pando.Host, 0, len(p.w.Hosts))
 	for _, name := range p.w.HostNames() {
-		if h := p.w.Hosts[name].V; !h.Leaving && h.Frozen == "" {
+		if h := p.w.Hosts[name].V; takesNew(p.w, name) {
 			p.takers = append(p.takers, h)
 		}
 	}
@@ -124,9 +134,8 @@ func (p *placer) hosts() []pando.Host {
 // choices returns the hosts among which the next instance is placed: the home alone, if it takes
 // new instances. The cost then does not grow with the cluster.
 func (p *placer) choices(home pando.HostName) []pando.Host {
-	h, here := p.w.Hosts[home]
-	if home != "" && here && !h.V.Leaving && h.V.Frozen == "" {
-		return []pando.Host{h.V}
+	if home != "" && takesNew(p.w, home) {
+		return []pando.Host{p.w.Hosts[home].V}
 	}
 	return p.hosts()
 }
@@ -167,8 +176,7 @@ func (p *placer) hostless() string {
 func fitsSome(p *placer) bool {
 	rule, lacks := p.newest().Place, p.lacking(p.nextSpec())
 	for _, name := range p.w.HostNames() {
-		h := p.w.Hosts[name].V
-		if !h.Leaving && h.Frozen == "" && lifecycle.Unfit(h, rule, p.apart, lacks) == "" {
+		if takesNew(p.w, name) && lifecycle.Unfit(p.w.Hosts[name].V, rule, p.apart, lacks) == "" {
 			return true
 		}
 	}
@@ -243,6 +251,18 @@ func (p *placer) wish(
 	}
 }
 
+// target returns the host to which a shift moves the next instance, or "".
+func (p *placer) target() pando.HostName {
+	s := p.svc.Shift
+	if s == nil || !takesNew(p.w, s.To) {
+		return ""
+	}
+	if len(s.Instances) == 0 && p.svc.Home == s.From || slices.Contains(s.Instances, p.replaces) {
+		return s.To
+	}
+	return ""
+}
+
 // choose finds the host of a new instance and makes it the service's home. An ordinal with volumes
 // starts on their host. fellows are those that stay with it (nil: all).
 func (p *placer) choose(
@@ -251,7 +271,7 @@ func (p *placer) choose(
 	if why := p.waits(); why != "" {
 		return pando.Host{}, "", fmt.Errorf("%w: %s", pando.ErrNoRoom, why)
 	}
-	home := cmp.Or(volumes, p.home())
+	home := cmp.Or(volumes, p.target(), p.home())
 	h, why, err := lifecycle.Place(p.choices(home), p.wish(s, home, fellows))
 	if err != nil {
 		return h, why, err
@@ -261,7 +281,11 @@ func (p *placer) choose(
 		return h, why, nil
 	}
 	if was := p.svc.Home; was != "" && was != h.Name {
-		p.record(pando.DecidedHostLost, "", lifecycle.Moved(was, h.Name, p.standing(was)), nil)
+		why := lifecycle.Moved(was, h.Name, p.standing(was))
+		if s := p.svc.Shift; s != nil && s.From == was {
+			why = fmt.Sprintf("it moves to %s, which is less loaded than %s", h.Name, was)
+		}
+		p.record(pando.DecidedHostLost, "", why, nil)
 	}
 	p.svc.Home = h.Name
 	return h, why, nil

@@ -167,7 +167,7 @@ func TestADeployBeyondTheQuotaIsRefused(t *testing.T) {
 		t.Errorf("deploy: %v", err)
 	}
 	if _, err := c.SetTenant(ctx, "default", pando.AccountChange{Instances: &n}, by); !errors.Is(err,
-		pando.ErrInvalid) {
+		pando.ErrRefused) {
 		t.Errorf("a quota of the default tenant: %v", err)
 	}
 	wide := "0.0.0.0/0"

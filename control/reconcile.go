@@ -87,6 +87,7 @@ func (d *draft) hold(spec pando.Spec) {
 	if (ordinals{d}).shed(r) {
 		return
 	}
+	r = d.withMovers(r)
 	if d.spreads() || d.svc.Renew != nil {
 		r.Most += swapping(d.reachable())
 	}
@@ -103,10 +104,9 @@ func (d *draft) hold(spec pando.Spec) {
 			lifecycle.Strangers(d.reachable(), d.serving(), alike(d.ledger, d.serving()))))
 	}
 	d.renew()
+	d.leaveHosts()
 	d.even()
-	if home := d.home(); home != "" && d.count().Serving >= r.Least {
-		d.drainAll(lifecycle.BringHome(leased(d.w, d.crew.all), home))
-	}
+	d.bringHome(r)
 }
 
 // restored returns the range of a service whose last rollout did not finish: the number that it had
@@ -301,8 +301,9 @@ func (d *draft) judge() {
 		return
 	}
 	c := lifecycle.Case{
-		Removing: d.svc.Removing, Left: len(d.crew.all) + len(d.parts), Serving: d.count().Serving,
-		Least: d.bounds().Least, Current: d.svc.Current, Target: d.svc.Target, Reason: d.svc.Reason,
+		Removing: d.svc.Removing, Left: len(d.crew.all) + len(d.parts),
+		Serving: d.count().Serving + d.servingElsewhere(),
+		Least:   d.bounds().Least, Current: d.svc.Current, Target: d.svc.Target, Reason: d.svc.Reason,
 		After: d.after,
 	}
 	if c.Serving < c.Least && len(d.w.Hosts) > 0 {
@@ -331,6 +332,9 @@ func (d *draft) judge() {
 		d.putRevision(d.svc.Target, pando.RevisionCurrent, "the first to serve")
 	}
 	d.svc.Phase, d.svc.Reason = j.Phase, j.Reason
+	if why := d.failingReplacement(); why != "" && j.Phase == pando.ServiceServing {
+		d.svc.Reason += "; " + why
+	}
 }
 
 // These constants bound the history of a service.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/lifecycle"
 )
 
 // Restart implements pando.Operators. The mark in the service's record names the instances that
@@ -82,11 +83,8 @@ func (c *operators) beginRestart(
 
 // due returns the instances that a restart has still to replace.
 func (d *draft) due() (out []pando.Instance) {
-	r := d.svc.Renew
 	for _, i := range d.crew.all {
-		created := d.w.CreatedOf(i.Key())
-		if created != 0 && created <= r.Before && (i.Warm || i.Capacity()) &&
-			(len(r.Only) == 0 || slices.Contains(r.Only, i.ID)) {
+		if d.restarts(i) {
 			out = append(out, i)
 		}
 	}
@@ -120,10 +118,10 @@ func (d *draft) renew() {
 		}
 	}
 	if spec := d.newest(); spec.Stateful() || spec.Ordinals() || d.stopFirst() {
-		d.renewStopFirst(serving)
+		d.renewStopFirst(serving, "an operator restarts it: it ends before another one starts in its place")
 		return
 	}
-	d.renewStartFirst(serving)
+	d.renewStartFirst(serving, "an operator restarts it")
 }
 
 // takeForRestart drains an instance, and notes the number to come back to. The ordinals of a
@@ -144,15 +142,17 @@ func (d *draft) steady() bool {
 		})
 }
 
-func (d *draft) renewStopFirst(due []pando.Instance) {
+// renewStopFirst ends one instance, and notes the number to come back to.
+func (d *draft) renewStopFirst(due []pando.Instance, why string) {
 	ends := slices.ContainsFunc(d.crew.all, func(i pando.Instance) bool { return !i.Warm && !i.Capacity() })
 	if ends || len(due) == 0 || !d.steady() || d.full() {
 		return // its change leads here again
 	}
-	d.takeForRestart(due[0], "an operator restarts it: it ends before another one starts in its place")
+	d.takeForRestart(due[0], why)
 }
 
-func (d *draft) renewStartFirst(due []pando.Instance) {
+// renewStartFirst starts instances in place of others, within the surge.
+func (d *draft) renewStartFirst(due []pando.Instance, why string) {
 	replaced := map[pando.InstanceID]bool{}
 	for _, i := range d.reachable() {
 		if i.Replaces != "" && i.Capacity() {
@@ -170,7 +170,56 @@ func (d *draft) renewStartFirst(due []pando.Instance) {
 		}
 		d.replaces = i.ID
 		d.placeNew(d.grant(pando.VerbReplicate,
-			fmt.Sprintf("in place of %s, which an operator restarts", i.ID)), d.serving(), d.role(), false)
+			fmt.Sprintf("in place of %s: %s", i.ID, why)), d.serving(), d.role(), false)
 		d.replaces = ""
 	}
+}
+
+// replacementFails begins the part of a service's reason about a replacement that fails.
+const replacementFails = "its replacement fails"
+
+// failingReplacement returns how the instance fails that is to take the place of another one, again
+// and again, with the way out, or "". The other one serves meanwhile, so the service does too.
+func (d *draft) failingReplacement() string {
+	if d.svc.Renew == nil && len(d.w.Drained) == 0 || d.svc.Removing {
+		return ""
+	}
+	for _, i := range d.crew.all {
+		if !i.Phase.TakesFlows() || i.Warm {
+			continue
+		}
+		what, end := "", ""
+		switch {
+		case d.restarts(i):
+			what, end = "the restart of "+string(i.ID)+" waits", fmt.Sprintf(
+				"`pando restart %s --cancel` ends the restart", d.svc.ServiceKey)
+		case drained(d.w, i.Host):
+			what = fmt.Sprintf("%s stays on %s, which is drained", i.ID, i.Host)
+			end = fmt.Sprintf("`pando hosts undrain %s` ends the drain", i.Host)
+		default:
+			continue
+		}
+		past := d.history()
+		w := lifecycle.BackOff(past.failures, d.serving(), 1, past.healed, past.started, d.now)
+		if w.Failures < failuresNamed {
+			return ""
+		}
+		return fmt.Sprintf("%s: %s, %d times so far, the last because %s; `pando logs %s` has its output, "+
+			"and %s", what, replacementFails, w.Failures, w.Last, d.svc.ServiceKey, end)
+	}
+	return ""
+}
+
+// failuresNamed is the number of failures of a replacement from which they are shown.
+const failuresNamed = 2
+
+// restarts reports whether a restart has still to replace an instance.
+func (d *draft) restarts(i pando.Instance) bool {
+	r := d.svc.Renew
+	if r == nil {
+		return false
+	}
+	created := d.w.CreatedOf(i.Key())
+	return created != 0 && created <= r.Before && (i.Warm || i.Capacity()) &&
+		(len(r.Only) == 0 || slices.Contains(r.Only, i.ID))
 }

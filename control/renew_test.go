@@ -1,6 +1,7 @@
 package control
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -100,5 +101,51 @@ func TestARestartOfOneInstanceLeavesTheOthers(t *testing.T) {
 	}
 	if left[all[0].ID] || !left[all[1].ID] || tb.count(pando.PhaseInRotation) != 2 {
 		t.Errorf("the instances are %v", left)
+	}
+}
+
+// A replacement that fails again and again is named with the way out, in the reason of the service
+// and of the instance that waits for it. The instance serves meanwhile.
+func TestAReplacementThatFailsIsNamed(t *testing.T) {
+	for want, begin := range map[string]func(*table){
+		"`pando restart web --cancel`": func(tb *table) { tb.restart("") },
+		"`pando hosts undrain h1`":     func(tb *table) { tb.mark("h1", true) },
+	} {
+		tb := serving(t)
+		tb.members("h1", "h2")
+		tb.put(pando.Host{Name: "h2"})
+		tb.now = tb.now.Add(time.Minute)
+		tb.settle()
+		former := tb.w.Of(web)
+		begin(tb)
+		c := &view{world: tb.w}
+		for n := range 4 {
+			tb.settle()
+			for _, i := range tb.w.Of(web) {
+				if i.ID != former[0].ID && i.ID != former[1].ID {
+					tb.fail(i, 1)
+				}
+			}
+			tb.settle()
+			svc := tb.w.Services[web].V
+			named := strings.Contains(svc.Reason, replacementFails) && strings.Contains(svc.Reason, want)
+			st, _ := c.status(web)
+			shown := strings.Contains(st.Instances[0].Waits, want)
+			failed := n > 0 || strings.Contains(want, "undrain") // which starts two at a time
+			if named != failed || shown != failed || svc.Phase != pando.ServiceServing {
+				t.Errorf("%s: after %d failures it is %s: %s; %s", want, n+1, svc.Phase, svc.Reason,
+					st.Instances[0].Waits)
+			}
+			tb.now = tb.now.Add(time.Minute)
+		}
+		if strings.HasPrefix(want, "`pando restart") {
+			svc := tb.w.Services[web].V
+			svc.Renew = nil
+			tb.put(svc)
+			tb.settle()
+			if r := tb.w.Services[web].V.Reason; strings.Contains(r, replacementFails) {
+				t.Errorf("after the end of the restart: %s", r)
+			}
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/spec/span"
 	"pando.run/pando/world"
 )
 
@@ -90,7 +91,7 @@ func (c *operators) ResumeRollout(
 		t.PausedSeconds += length.Seconds()
 		t.Paused = nil
 		return &pando.Decision{Kind: pando.DecidedResume, By: by, Reason: fmt.Sprintf(
-			"the rollout continues after a pause of %s", length.Round(time.Second))}
+			"the rollout continues after a pause of %s", span.Text(length.Round(time.Second)))}
 	})
 }
 

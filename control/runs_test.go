@@ -208,7 +208,7 @@ func TestTheBookOfRunsIsBounded(t *testing.T) {
 func TestARunIsRefusedWithItsReason(t *testing.T) {
 	lead(t, time.Millisecond, func(t *testing.T, l leadership) {
 		_, err := l.StartRun(t.Context(), web, pando.RunAsk{}, anna)
-		if !errors.Is(err, pando.ErrInvalid) || !strings.Contains(err.Error(), "run web -- COMMAND") {
+		if !errors.Is(err, pando.ErrRefused) || !strings.Contains(err.Error(), "run web -- COMMAND") {
 			t.Errorf("without a command: %v", err)
 		}
 		ask := pando.RunAsk{Command: []string{"true"}}

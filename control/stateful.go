@@ -41,8 +41,7 @@ func (p berths) muster() lifecycle.Muster {
 	for n := range m.Berths {
 		h := roll.Host(n + 1)
 		m.Berths[n] = lifecycle.Berth{Ordinal: n + 1, Host: h, Here: h != "" && p.here(h)}
-		at := p.w.Hosts[h].V
-		m.Berths[n].Leaves = at.Leaving || at.Frozen != ""
+		m.Berths[n].Leaves, m.Berths[n].Drained = !takesNew(p.w, h), drained(p.w, h)
 	}
 	for n := range p.crew.all {
 		i := &p.crew.all[n]

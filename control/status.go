@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -89,6 +90,7 @@ func (c *view) recorded(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 		if _, here := c.world.Hosts[i.Host]; !here && len(c.world.Members) > 0 {
 			is.Away = awayNote(c.left, i.Host)
 		}
+		is.Waits = cmp.Or(is.Waits, c.waitOf(v.V, i))
 		if i.IP4.IsValid() && len(spec.Ports) > 0 && i.Run == nil {
 			is.Endpoint = netip.AddrPortFrom(i.IP4, spec.Ports[0].Target).String()
 		}
@@ -97,10 +99,37 @@ func (c *view) recorded(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 	if waits := pando.DrainsOf(st.Instances); waits != "" {
 		st.Reason = strings.TrimPrefix(st.Reason+"; "+waits, "; ")
 	}
-	st.InRotation = scale.Serving(leased(c.world, c.world.Of(s)))
+	all := leased(c.world, c.world.Of(s))
+	if why := caveats(c.world, v.V, spec, scale.Capacity(all)); why != "" {
+		st.Reason = strings.TrimPrefix(st.Reason+"; "+why, "; ")
+	}
+	st.InRotation = scale.Serving(all)
 	decisions := c.world.DecisionsOf(s)
 	st.Problem, st.Failures = problem(v.V, decisions), failuresOf(decisions)
 	return st, true
+}
+
+// waitOf returns what an instance waits for that is to be replaced, or "". The caller holds the lock.
+func (c *view) waitOf(svc pando.Service, i pando.Instance) string {
+	if !i.Phase.TakesFlows() || i.Warm {
+		return ""
+	}
+	l := &ledger{w: c.world, svc: svc}
+	restarts := (&draft{placer: &placer{ledger: l}}).restarts(i)
+	what, end := "", ""
+	switch {
+	case restarts:
+		what, end = "waits to be restarted", fmt.Sprintf("`pando restart %s --cancel`", svc.ServiceKey)
+	case drained(c.world, i.Host):
+		what = "waits to leave its host, which is drained"
+		end = fmt.Sprintf("`pando hosts undrain %s`", i.Host)
+	default:
+		return ""
+	}
+	if strings.Contains(svc.Reason, replacementFails) {
+		return fmt.Sprintf("%s: %s; %s ends that", what, replacementFails, end)
+	}
+	return what
 }
 
 // frozenProblem returns the problem that a record of a service cannot be read, or nil. The caller

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/spec/span"
 	"pando.run/pando/world"
 )
 
@@ -26,7 +27,7 @@ func (c *tokens) SetToken(
 		}
 		if life := t.Until.Sub(now); life <= 0 || life > pando.TokenLifeMax {
 			return pando.Txn{}, fmt.Errorf("%w: a life of %s: want up to %s", pando.ErrInvalid,
-				life.Round(time.Second), pando.TokenLifeMax)
+				span.Text(life.Round(time.Second)), span.Text(pando.TokenLifeMax))
 		}
 		of := 0
 		for k := range w.Tokens {

@@ -85,6 +85,12 @@ func (c *view) touch(k pando.Key) {
 		c.touchTenant(pando.Tenant(k[len(pando.TenantKey("")):]))
 		return
 	}
+	if k.Kind() == pando.KindMember { // a drain begins or ends, or its grants change
+		for _, s := range c.world.Concerned(pando.HostName(k[len(pando.MemberKey("")):])) {
+			c.mark(s)
+		}
+		return
+	}
 	if h, ok := k.Host(); ok {
 		if len(c.world.Hosts) < 2 {
 			c.markAll()

@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pando.run/pando"
 )
 
 // Config describes a lab.
@@ -134,8 +136,12 @@ func Open(dir string) (*Lab, error) {
 				"`pando lab down`", dir, fs.ErrNotExist)
 		}
 	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: there is no lab in %s; `pando lab up` makes one, and --dir names "+
+			"another folder", pando.ErrNotFound, dir)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("open the lab: %w (make one with `pando lab up`)", err)
+		return nil, fmt.Errorf("open the lab: %w", err)
 	}
 	l := &Lab{dir: dir}
 	if err := json.Unmarshal(text, l); err != nil {

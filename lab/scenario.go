@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/spec/span"
 )
 
 // Step is one line of a scenario: at a time after its begin, one thing happens to the lab.
@@ -53,7 +54,7 @@ func ReadScenario(r io.Reader) ([]Step, error) {
 		if len(words) == 0 {
 			continue
 		}
-		at, err := time.ParseDuration(words[0])
+		at, err := span.Parse(words[0])
 		if err != nil || at < 0 {
 			return nil, fmt.Errorf("line %d: %q is no time after the begin; write it like 2s or 1.5s",
 				n, words[0])

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/spec/span"
 )
 
 // canaries returns the number of instances that soak before the rollout continues, or 0 if none do.
@@ -56,14 +57,14 @@ func (s *Stage) canary(n int) Move {
 		return Move{Reason: fmt.Sprintf("waiting for revision %d to report %s (PUT /v1/self/metrics)",
 			t.Target, t.Rule.Gate.Metric)}
 	}
-	return Move{Wait: s.next, Reason: fmt.Sprintf("%d of %d canaries have soaked for %gs",
-		s.healthy, n, max(t.Rule.SoakSeconds, t.Rule.HealthySeconds))}
+	return Move{Wait: s.next, Reason: fmt.Sprintf("%d of %d canaries have soaked for %s",
+		s.healthy, n, span.Seconds(max(t.Rule.SoakSeconds, t.Rule.HealthySeconds)))}
 }
 
 // passed returns the reason for the end of the soak.
 func (s *Stage) passed() string {
-	text := fmt.Sprintf("%d canaries of revision %d have soaked for %gs", s.healthy, s.facts.Target,
-		s.facts.Rule.SoakSeconds)
+	text := fmt.Sprintf("%d canaries of revision %d have soaked for %s", s.healthy, s.facts.Target,
+		span.Seconds(s.facts.Rule.SoakSeconds))
 	if c := s.facts.Compared; c != nil {
 		text += fmt.Sprintf(", %s is %s", s.facts.Rule.Gate.Metric, figures(*c, s.facts))
 	}
@@ -80,7 +81,8 @@ func (t Takeover) failedGate() string {
 		return fmt.Sprintf("%s is %s, and the gate allows %g times as much", g.Metric,
 			figures(*t.Compared, t), g.WorseThan)
 	case limit > 0 && !t.Paused && t.Age >= limit:
-		return fmt.Sprintf("revision %d has not taken over within its deadline of %s", t.Target, limit)
+		return fmt.Sprintf("revision %d has not taken over within its deadline of %s", t.Target,
+			span.Text(limit))
 	}
 	return ""
 }

@@ -117,7 +117,7 @@ func TestAFailedGateEndsARollout(t *testing.T) {
 		if m.Abort != (late || worse) {
 			t.Fatalf("late %v, worse %v: %+v", late, worse, m)
 		}
-		if late && !worse && !strings.Contains(m.Reason, "deadline of 1m0s") {
+		if late && !worse && !strings.Contains(m.Reason, "deadline of 1m") {
 			t.Fatalf("the reason is %q", m.Reason)
 		}
 	})

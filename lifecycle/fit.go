@@ -83,6 +83,8 @@ func (c Candidate) objection(w Wish) string {
 		return "it was removed from the cluster"
 	case !c.Here:
 		return "it is away"
+	case c.Standing.Drained:
+		return fmt.Sprintf("it is drained (`pando hosts undrain %s`)", c.Host.Name)
 	case c.Standing.Leaving:
 		return "it leaves"
 	case w.Home == c.Host.Name && c.Unfit != "":

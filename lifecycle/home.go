@@ -10,6 +10,7 @@ import (
 type Standing struct {
 	Here    bool // it has its lease
 	Leaving bool // it has its lease and takes no new instances
+	Drained bool // it is Leaving because an operator drains it
 	Removed bool // it is no longer a member of the cluster
 	// Unfit is why it breaks the placement rule of the service (see the function), or "".
 	Unfit string
@@ -21,6 +22,8 @@ func (s Standing) Takes() bool { return s.Here && !s.Leaving && s.Unfit == "" }
 // absence returns the reason that a host takes no instances.
 func (s Standing) absence() string {
 	switch {
+	case s.Here && s.Drained:
+		return "is drained"
 	case s.Here && s.Leaving:
 		return "leaves"
 	case s.Here && s.Unfit != "":
@@ -97,6 +100,10 @@ func Waits(takers, fitting int, home pando.HostName, s Standing) string {
 	case s.Removed:
 		return fmt.Sprintf("its state was on %s, which was removed from the cluster: "+
 			"`pando rm --purge` and a new deploy begin without that state", home)
+	}
+	if s.Here && s.Drained {
+		return fmt.Sprintf("its state is on %s, which is drained: it starts there again after "+
+			"`pando hosts undrain %[1]s`", home)
 	}
 	return fmt.Sprintf("its state is on %s, which %s: it starts there again when the host is back; "+
 		"`pando rm --purge` and a new deploy begin without that state", home, s.absence())

@@ -138,7 +138,8 @@ func TestInstancesLeaveForAReasonAndOnlyOnce(t *testing.T) {
 			func(i pando.Instance) bool { return i.Host == "b" },
 		},
 		"the service moved": {
-			BringHome(everyone(), "b"), func(i pando.Instance) bool { return i.Host == "a" },
+			BringHome(everyone(), "b", func(pando.Instance) string { return "" }),
+			func(i pando.Instance) bool { return i.Host == "a" },
 		},
 		"a host is away": {
 			Abandon(everyone(), func(h pando.HostName) bool { return h == "a" }),

@@ -31,12 +31,18 @@ func Evacuate(instances []pando.Instance, leaving func(pando.HostName) bool) []M
 	})
 }
 
-// BringHome returns the drains of the instances outside the home. They ran on a host that was away
-// while the service moved, and the host is now back. They leave once the home serves.
-func BringHome(instances []pando.Instance, home pando.HostName) []Move {
+// BringHome returns the drains of the instances outside the home. They have to leave their host, for
+// the reason that cause returns, or their host was away while the service moved, and is now back.
+// They leave once the home serves.
+func BringHome(
+	instances []pando.Instance, home pando.HostName, cause func(pando.Instance) string,
+) []Move {
 	return leave(instances, func(i *pando.Instance) string {
 		if i.Host == home {
 			return ""
+		}
+		if why := cause(*i); why != "" {
+			return fmt.Sprintf("the service moved to %s: %s", home, why)
 		}
 		return fmt.Sprintf("the service moved to %s while %s was away", home, i.Host)
 	})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/spec/span"
 )
 
 // Strikes is the number of failures of a new revision after which the rollout goes back. In a large
@@ -119,7 +120,7 @@ func (s *Stage) Drained() {
 
 // Next returns the step by which the target revision takes over from the current one (container
 // DevOps §rolling upgrade). Failures of the target, before or after it was ready, abort the rollout
-// when they reach the strikes (DESIGN: a failed gate rolls everything back by itself).
+// when they reach the strikes.
 //
 // start-first: start a new instance beside the old ones within the surge. Wait until it is healthy
 // for HealthySeconds, drain one old instance, and repeat.
@@ -161,8 +162,8 @@ func (s *Stage) Next() Move {
 			s.fresh, s.wanted, t.Target, t.Rule.Surge)}
 	}
 	if len(s.old) > 0 && s.healthy+len(s.old) > s.wanted {
-		reason := fmt.Sprintf("%d of revision %d have been in rotation for %gs",
-			s.healthy, t.Target, t.Rule.HealthySeconds)
+		reason := fmt.Sprintf("%d of revision %d have been in rotation for %s",
+			s.healthy, t.Target, span.Seconds(t.Rule.HealthySeconds))
 		return Move{Drain: s.old[0], Reason: reason}
 	}
 	return s.waiting()

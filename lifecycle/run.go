@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/spec/span"
 )
 
 // Run is the input of a decision that carries the run of the instance that it concerns.
@@ -210,10 +211,10 @@ func (p *RunPlan) outcome(
 	case r.Lost > lostMax:
 		return pando.RunFailed, fmt.Sprintf("%d were lost with their hosts", r.Lost)
 	case r.DeadlineSeconds > 0 && !c.Now.Before(deadline):
-		return pando.RunFailed, fmt.Sprintf("its deadline of %gs is over, with %d of %d done",
-			r.DeadlineSeconds, r.Done, r.Want)
+		return pando.RunFailed, fmt.Sprintf("its deadline of %s is over, with %d of %d done",
+			span.Seconds(r.DeadlineSeconds), r.Done, r.Want)
 	case r.Attached && !c.Now.Before(silent):
-		return pando.RunEnded, fmt.Sprintf("its caller has been silent for %s", pando.RunAliveMax)
+		return pando.RunEnded, fmt.Sprintf("its caller has been silent for %s", span.Text(pando.RunAliveMax))
 	}
 	if r.DeadlineSeconds > 0 {
 		p.wake(deadline)
@@ -259,7 +260,7 @@ func (p *RunPlan) due(c RunCase, due time.Time, passed int) {
 	switch {
 	case late > pando.RunLateMax:
 		why = fmt.Sprintf("no server was there at its time, and it is %s late now",
-			late.Round(time.Second))
+			span.Text(late.Round(time.Second)))
 	case active > 0 && c.Spec.Job.Overlap == pando.OverlapForbid:
 		why = "an older run is in progress (overlap: forbid)"
 	case active >= pando.RunsMax && c.Spec.Job.Overlap == pando.OverlapAllow:

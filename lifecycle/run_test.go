@@ -76,7 +76,7 @@ func TestARunIsFilledAndEnds(t *testing.T) {
 		}, "drain b", pando.RunFailed, "2 failed, and 1 may be tried again: it exited with 3"},
 		"the deadline is over": {func(c *RunCase) {
 			c.Now, c.Instances = noon.Add(time.Minute), []pando.Instance{part("b", 1, pando.PhasePlaced)}
-		}, "drain b", pando.RunFailed, "its deadline of 60s is over"},
+		}, "drain b", pando.RunFailed, "its deadline of 1m is over"},
 		"a host is gone": {func(c *RunCase) {
 			c.Here = func(pando.HostName) bool { return false }
 			c.Instances = []pando.Instance{part("a", 1, pando.PhaseStarting)}

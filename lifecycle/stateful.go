@@ -15,6 +15,7 @@ type Berth struct {
 	Host     pando.HostName  // with its volumes, or "" before its first start
 	Here     bool            // Host has its lease
 	Leaves   bool            // Host takes no instances
+	Drained  bool            // Host is one that an operator drains
 	Instance *pando.Instance // nil: none
 }
 
@@ -124,6 +125,10 @@ func (m Muster) away(all []Berth) Step {
 	}
 	b := all[0]
 	why := "is away"
+	if b.Here && b.Drained {
+		return Step{Why: fmt.Sprintf("the volumes of %s are on %s, which is drained: it starts there "+
+			"after `pando hosts undrain %[2]s`", m.name(b.Ordinal), b.Host), Blocked: true}
+	}
 	if b.Here {
 		why = "leaves"
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/spec/span"
 )
 
 // idle finds the services that traffic has left (scale.idle).
@@ -44,8 +45,8 @@ func (d *idle) step(s pando.Scale, instances []pando.Instance, now Sample) Wish 
 	d.since = time.Time{}
 	leaves, _ := Youngest(instances)
 	return Wish{Verb: pando.VerbHalt, Instance: leaves.ID, Reason: fmt.Sprintf(
-		"no packet and no connection for %gs (scale.idle): the next packet starts an instance",
-		s.IdleSeconds), Inputs: map[string]float64{
+		"no packet and no connection for %s (scale.idle): the next packet starts an instance",
+		span.Seconds(s.IdleSeconds)), Inputs: map[string]float64{
 		"quiet_seconds": quiet.Seconds(), "idle_seconds": s.IdleSeconds,
 	}}
 }

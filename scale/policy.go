@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/spec/span"
 )
 
 // Sample holds the steering counters at one moment, as totals since each endpoint's birth. It lacks
@@ -183,6 +184,6 @@ func (p *Policy) shrink(
 		return Wish{}
 	}
 	return Wish{Verb: pando.VerbHalt, Instance: youngest.ID, Inputs: inputs,
-		Reason: fmt.Sprintf("%.0f %s for %gs: %d instances do at a target of %g each",
-			rate, s.By, s.QuietSeconds, serving-1, s.Target)}
+		Reason: fmt.Sprintf("%.0f %s for %s: %d instances do at a target of %g each",
+			rate, s.By, span.Seconds(s.QuietSeconds), serving-1, s.Target)}
 }

@@ -23,8 +23,7 @@ const (
 )
 
 var (
-	user   = regexp.MustCompile(`^([a-z_][a-z0-9_-]{0,31}|[0-9]+(:[0-9]+)?)$`)
-	signal = regexp.MustCompile(`^SIG[A-Z0-9]{2,6}$`)
+	user = regexp.MustCompile(`^([a-z_][a-z0-9_-]{0,31}|[0-9]+(:[0-9]+)?)$`)
 )
 
 // CheckUser returns nil if s can be the user of a program, else the reason.
@@ -69,9 +68,9 @@ func Check(s pando.Spec) error {
 	case s.User != "":
 		c.also(CheckUser(s.User))
 	}
-	c.that(s.StopSignal == "" || signal.MatchString(s.StopSignal),
-		"stop_signal: %q: want a signal such as SIGTERM", s.StopSignal)
+	c.signal("stop_signal", s.StopSignal)
 	c.seconds("stop_seconds", s.StopSeconds)
+	c.aliases(s)
 	c.drain(s.DrainSecondsMax)
 	word(c, "restart", s.Restart, "", pando.RestartAlways, pando.RestartOnFailure, pando.RestartNo)
 	c.job(s)
@@ -79,10 +78,7 @@ func Check(s pando.Spec) error {
 	for _, e := range s.Endpoints {
 		c.also(e.Check())
 	}
-	for _, why := range slices.Concat(externalConflicts(s), hostPortConflicts(s),
-		grantConflicts(s), vmConflicts(s)) {
-		c.that(false, "%s: %s", why.path, why.text)
-	}
+	c.forms(s)
 	c.health(s.Health, len(s.Ports) > 0)
 	c.scale(s.Scale, len(s.Ports) > 0)
 	for p, t := range s.State {
@@ -115,6 +111,16 @@ func Check(s pando.Spec) error {
 	word(c, "balance.at", s.Balance.At, append(slices.Clone(pando.BalancePlaces), "")...)
 	c.also(s.Balance.Check())
 	return errors.Join(c.errs...)
+}
+
+// forms checks the words that depend on the form of the service.
+func (c *checks) forms(s pando.Spec) {
+	placed := s
+	placed.WorkingDir = "" // a loader makes it absolute, also where it has no effect
+	for _, why := range slices.Concat(externalConflicts(s), hostPortConflicts(s),
+		grantConflicts(s), vmConflicts(s), formConflicts(placed), aloneConflicts(s)) {
+		c.that(false, "%s: %s", why.path, why.text)
+	}
 }
 
 // place checks the rule of placement.
@@ -263,6 +269,22 @@ func word[T ~string](c *checks, where string, got T, want ...T) {
 		}
 	}
 	c.that(false, "%s: %q: want %s", where, got, oneOf(words))
+}
+
+// signal checks a signal, which has the name that a spec writes.
+func (c *checks) signal(where, s string) {
+	name, err := pando.SignalName(s)
+	c.that(s == "" || err == nil && name == s, "%s: %q: want a signal such as SIGTERM or SIGRTMIN+3",
+		where, s)
+}
+
+// aliases checks the further names of a service.
+func (c *checks) aliases(s pando.Spec) {
+	c.that(len(s.Aliases) <= pando.AliasesMax, "aliases: %d: at most %d", len(s.Aliases),
+		pando.AliasesMax)
+	for _, a := range s.Aliases {
+		c.also(pando.CheckAlias(a))
+	}
 }
 
 func (c *checks) ports(ports []pando.Port) {

@@ -29,7 +29,7 @@ var foreigners = []foreign{
 	{"depends_on", "`needs`, such as needs: {db: healthy}"},
 	{"networks", "leave it out: every instance reaches every service by its name, such as db.pando"},
 	{"network_mode", "leave it out: each instance has a network of its own"},
-	{"hostname", "leave it out: a service is reached as NAME.pando"},
+	{"domainname", "its full name in `hostname`, such as hostname: mail.example.com"},
 	{"container_name", "`name`"},
 	{"expose", "`ports`: other services reach the published ones"},
 	{"deploy", "its parts are keys of their own: replicas is scale.min, resources.limits is " +

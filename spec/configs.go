@@ -176,8 +176,7 @@ func (c *checks) configs(s pando.Spec) {
 		c.that(!seen[one.Name], "%s is there twice", where)
 		c.also(wrapped(where, CheckConfigText(one.Text)))
 		c.that(one.Mode <= 0o777, "%s: mode: want permissions such as 0444", where)
-		c.that(one.OnChange == "" || signal.MatchString(one.OnChange),
-			"%s: on_change: %q: want a signal such as SIGHUP", where, one.OnChange)
+		c.signal(where+": on_change", one.OnChange)
 		hole := strings.Contains(strings.Join(one.Check, " "), "{}")
 		c.that(len(one.Check) == 0 || hole,
 			"%s: check: names no {}, which stands for the path of the new file", where)

@@ -40,24 +40,11 @@ func externalConflicts(s pando.Spec) (out []conflict) {
 			out = append(out, conflict{path, fmt.Sprintf(format, about...)})
 		}
 	}
-	const noProgram = "has no effect beside endpoints, which Pando does not start: drop one of them"
-	add(len(s.Command) > 0, "command", noProgram)
-	add(s.Image.Reference != "", "image", noProgram)
-	add(s.Bundle.Folder != "", "bundle", noProgram)
-	add(len(s.State) > 0, "state", noProgram)
-	add(s.Stateful(), "kind", noProgram)
-	add(len(s.Volumes) > 0, "volumes", noProgram)
-	add(len(s.Configs) > 0, "configs", noProgram)
-	add(s.Balance.At == pando.AtConnect, "balance.at",
-		"connect has no effect beside endpoints, which are reached through the VIP: drop one of them")
-	add(s.Scale.Warm > 0, "scale.warm", noProgram)
-	add(s.Scale.By != "", "scale.by", noProgram)
-	add(s.Scale.Zero, "scale.min", noProgram)
+	add(s.Scale.Zero, "scale.min", "0 beside %d endpoints: each is one instance: drop it", n)
 	add(s.Scale.Min > 0 && s.Scale.Min != n, "scale.min",
 		"%d beside %d endpoints: each is one instance: drop it", s.Scale.Min, n)
 	add(s.Scale.Max > 0 && s.Scale.Max != n, "scale.max",
 		"%d beside %d endpoints: each is one instance: drop it", s.Scale.Max, n)
-	add(len(s.Ports) == 0, "endpoints", "nothing is published: add ports, such as [80:8080]")
 	add(n > pando.ExternalsMax, "endpoints", "%d of at most %d", n, pando.ExternalsMax)
 	for _, p := range s.Health.Probes() {
 		add(p.Kind == pando.ProbeExec, p.Key, "runs inside an instance, and here is no program: "+
@@ -69,7 +56,6 @@ func externalConflicts(s pando.Spec) (out []conflict) {
 		add(by != "" && len(s.Ports) > 0 && !hasTarget(s, port, by), p.Key,
 			"%s port %d is no target of ports: only these reach the endpoint", by, port)
 	}
-	add(s.Health.Startup.Probe.Kind != pando.ProbeExplicit, "health.startup.probe", noProgram)
 	seen := map[pando.External]bool{}
 	for _, e := range s.Endpoints {
 		add(e.Port != 0 && len(s.Ports) > 1, "endpoints",

@@ -172,10 +172,14 @@ var fields = []field{
 		"is a file beside the spec, or a map: file or content, template (true: it sees services, " +
 		"secrets and the spec), target (a second path of it), mode, check (a command that accepts a " +
 		"new content, where {} is its path) and on_change (a signal after a change).",
-		example: "{haproxy.cfg: {file: ./haproxy.cfg, template: true, check: haproxy -c -f {}, " +
+		example: "{haproxy.cfg: {file: ./haproxy.cfg, template: true, check: \"haproxy -c -f {}\", " +
 			"on_change: SIGUSR2}}", kind: configsKind,
 		set: func(s *pando.Spec, v any) { s.Configs = v.([]pando.Config) },
 		get: func(s pando.Spec) any { return configList(s.Configs) }},
+	{name: "aliases", doc: "Further names by which programs of the tenant reach the service.",
+		example: "[db.internal, web_app]", kind: aliasesKind,
+		set: func(s *pando.Spec, v any) { s.Aliases = v.([]string) },
+		get: func(s pando.Spec) any { return s.Aliases }},
 	{name: "extra_hosts", doc: "Names with addresses in /etc/hosts of the instances, as a map or " +
 		"as a list of NAME=ADDRESS.", example: "{printer.lan: 192.0.2.9}", kind: pairsKind,
 		set: func(s *pando.Spec, v any) { s.ExtraHosts = v.(map[string]string) },
@@ -200,6 +204,17 @@ var fields = []field{
 		def: "users of its own", example: "host", kind: enumKind(pando.UsernsHost),
 		set: func(s *pando.Spec, v any) { s.UsernsMode = v.(string) },
 		get: func(s pando.Spec) any { return s.UsernsMode }},
+	{name: "init", doc: "Whether an init of Pando is PID 1, which reaps orphans. Without it the " +
+		"program of an image is PID 1 itself: a signal that it does not handle has no effect on it. " +
+		"Programs of the host always have the init.", def: "false", example: "true", kind: boolKind,
+		set: func(s *pando.Spec, v any) { s.Init = v.(bool) },
+		get: func(s pando.Spec) any { return s.Init }},
+	{name: "hostname", doc: "The name of the machine that the program of every instance sees, also " +
+		"in /etc/hosts. Programs that name their data by it find them again after a restart.",
+		def:     "NAME-0 and so on where instances have a volume of their own, else the ID of the instance",
+		example: "mail.example.com", kind: hostnameKind,
+		set: func(s *pando.Spec, v any) { s.Hostname = v.(string) },
+		get: func(s pando.Spec) any { return s.Hostname }},
 	{name: "grants", doc: "Parts of the host that the instances need, as a list: `device: NAME` " +
 		"of /dev, `path: PATH:ro` (or :rw) at the same path, and `netns: host` for the network of the " +
 		"host. A host gives them only if its owner allows that (`pando hosts allow`). Until one does, " +

@@ -85,8 +85,6 @@ func canaryConflicts(s pando.Spec) (out []conflict) {
 	}{
 		{r.Canary > 0 && stopFirst, conflict{"rollout.canary", "runs beside the old instances, and the " +
 			"order is stop-first: drop canary, or write order: start-first"}},
-		{r.Canary > 0 && len(s.Ports) == 0, conflict{"rollout.canary",
-			"is a share of connections, and the service publishes no port: add ports"}},
 		{r.Canary == 0 && r.SoakSeconds > 0, conflict{"rollout.soak",
 			"needs a canary: add canary: 10%"}},
 		{r.Canary == 0 && r.Gate.Metric != "", conflict{"rollout.gate.metric",

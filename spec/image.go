@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"pando.run/pando"
@@ -142,21 +141,11 @@ func healthFromImage(s *pando.Spec, h pando.Health, gave func(string)) {
 	}
 }
 
-// signalNumbers are the signals that an image may name by number.
-var signalNumbers = map[int]string{1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 6: "SIGABRT",
-	9:  "SIGKILL",
-	10: "SIGUSR1", 12: "SIGUSR2", 14: "SIGALRM", 15: "SIGTERM", 28: "SIGWINCH", 30: "SIGPWR"}
-
-// signalOf returns the stop signal of an image in the words of a spec, or "" for none.
+// signalOf returns the stop signal of an image in the words of a spec. A check refuses an unknown
+// one, as Docker does.
 func signalOf(s string) string {
-	if n, err := strconv.Atoi(s); err == nil {
-		return signalNumbers[n]
-	}
-	if s != "" && !strings.HasPrefix(s, "SIG") {
-		s = "SIG" + s
-	}
-	if !signal.MatchString(s) {
-		return ""
+	if name, err := pando.SignalName(s); err == nil {
+		return name
 	}
 	return s
 }

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -51,8 +52,15 @@ func TestTheSpecWinsOverTheImage(t *testing.T) {
 		}, ""},
 		"a signal by number": {pando.Spec{}, pando.ImageConfig{StopSignal: "3"},
 			func(s pando.Spec) bool { return s.StopSignal == "SIGQUIT" }, "stop_signal"},
+		"a real-time signal": {pando.Spec{}, pando.ImageConfig{StopSignal: "37"},
+			func(s pando.Spec) bool { return s.StopSignal == "SIGRTMIN+3" && Check(named(s)) == nil },
+			"stop_signal"},
+		"a signal in lower case": {pando.Spec{}, pando.ImageConfig{StopSignal: "term"},
+			func(s pando.Spec) bool { return s.StopSignal == "SIGTERM" }, "stop_signal"},
 		"a signal that is none": {pando.Spec{}, pando.ImageConfig{StopSignal: "99"},
-			func(s pando.Spec) bool { return s.StopSignal == "" }, ""},
+			func(s pando.Spec) bool {
+				return strings.Contains(fmt.Sprint(Check(named(s))), `stop_signal: "99"`)
+			}, "stop_signal"},
 	} {
 		s := FromImage(c.spec, pando.Image{Reference: "web", Digest: "sha256:0"}, c.config)
 		if !c.want(s) {
@@ -111,4 +119,10 @@ func TestImagesInASpec(t *testing.T) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
+}
+
+// named returns a spec that is complete but for its image's words.
+func named(s pando.Spec) pando.Spec {
+	s.Name, s.Command, s.Image.Reference = "web", []string{"x"}, "web"
+	return s.WithDefaults()
 }

@@ -3,7 +3,6 @@ package spec
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -107,37 +106,10 @@ var jobFields = []field{
 		get: func(s pando.Spec) any { return string(s.Job.Overlap) }},
 }
 
-// jobConflicts returns the keys of a spec that contradict its kind.
+// jobConflicts returns the keys of a job that contradict each other.
 func jobConflicts(s pando.Spec) (out []conflict) {
-	add := func(path, text string) { out = append(out, conflict{path, text}) }
-	if !s.IsJob() {
-		if s.Job.Schedule != "" {
-			add("schedule", "needs `kind: job`")
-		}
-		if s.Job != (pando.Job{Schedule: s.Job.Schedule}) {
-			add("job", "needs `kind: job`")
-		}
-		return out
-	}
-	if len(s.Ports) > 0 {
-		add("ports", "a job takes no connections: leave ports out")
-	}
-	if slices.ContainsFunc(s.Health.Probes(), func(p pando.KeyedProbe) bool {
-		return p.Kind != pando.ProbeExplicit
-	}) {
-		add("health", "a job has no probes: its exit code counts")
-	}
-	if s.Scale.Warm > 0 || s.Scale.By != pando.ByNothing {
-		add("scale", "a job has `job: {parallel: N}` instead")
-	}
-	if s.Restart == pando.RestartAlways || s.Restart == pando.RestartOnFailure {
-		add("restart", "a job has `job: {retries: N}` instead")
-	}
-	if len(s.State) > 0 {
-		add("state", "a job has no state of its own yet: leave state out")
-	}
-	if s.Job.Schedule == "" && (s.Job.Zone != "" || s.Job.Overlap != "") {
-		add("job", "zone and overlap belong to a schedule")
+	if s.IsJob() && s.Job.Schedule == "" && (s.Job.Zone != "" || s.Job.Overlap != "") {
+		out = append(out, conflict{"job", "zone and overlap belong to a schedule"})
 	}
 	return out
 }

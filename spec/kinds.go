@@ -13,6 +13,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"pando.run/pando"
+	"pando.run/pando/spec/span"
 )
 
 // kind is a type of value: its reader and its JSON Schema.
@@ -88,9 +89,14 @@ var userKind = textKind(`^([a-z_][a-z0-9_-]{0,31}|[0-9]{1,10}(:[0-9]{1,10})?)$`,
 	"a user such as www-data, 1000 or 1000:1000", []any{"string", "integer"},
 	func(s string) (any, error) { return s, CheckUser(s) })
 
-var signalKind = textKind(`^(SIG)?(HUP|INT|QUIT|ABRT|KILL|USR1|USR2|ALRM|TERM|CONT|WINCH|PWR)$`,
-	"a signal such as SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1 or SIGWINCH", stringOnly,
-	func(s string) (any, error) { return "SIG" + strings.TrimPrefix(s, "SIG"), nil })
+// signalPattern has the names of pando.SignalNumber in capitals. signalKind gives each one name.
+const signalPattern = `^(SIG)?(HUP|INT|QUIT|ILL|TRAP|ABRT|IOT|BUS|FPE|KILL|USR1|SEGV|USR2|PIPE|ALRM|` +
+	`TERM|STKFLT|CHLD|CLD|CONT|STOP|TSTP|TTIN|TTOU|URG|XCPU|XFSZ|VTALRM|PROF|WINCH|IO|POLL|PWR|SYS|` +
+	`RTMIN(\+([0-9]|[12][0-9]|30))?|RTMAX(-([0-9]|[12][0-9]|30))?)$`
+
+var signalKind = textKind(signalPattern,
+	"a signal such as SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1 or SIGRTMIN+3", stringOnly,
+	func(s string) (any, error) { return pando.SignalName(s) })
 
 func enumKind(words ...string) kind {
 	return textKind("^("+strings.Join(words, "|")+")$", oneOf(words), stringOnly,
@@ -105,16 +111,14 @@ func oneOf(words []string) string {
 	return "one of " + strings.Join(words, ", ")
 }
 
-const durationPattern = `([0-9]+(\.[0-9]+)?(us|ms|s|m|h))+`
-
-var durationKind = textKind("^"+durationPattern+"$", "a duration such as 500ms, 10s or 1m30s",
+var durationKind = textKind("^"+span.Pattern+"$", span.Want,
 	stringOnly, parseDuration)
 
 // endless is the drain_max that waits for the last connection.
 const endless = "none"
 
-var drainKind = textKind("^(none|"+durationPattern+")$",
-	"a duration such as 30s or 10m, or none to wait for the last connection", stringOnly,
+var drainKind = textKind("^(none|"+span.Pattern+")$",
+	"a duration such as 30s, 10m or 1d, or none to wait for the last connection", stringOnly,
 	func(s string) (any, error) {
 		if s == endless {
 			return float64(pando.DrainForever), nil
@@ -124,7 +128,7 @@ var drainKind = textKind("^(none|"+durationPattern+")$",
 
 // parseDuration returns a duration in seconds.
 func parseDuration(s string) (any, error) {
-	d, err := time.ParseDuration(s)
+	d, err := span.Parse(s)
 	if err != nil {
 		return nil, fmt.Errorf("%q is too long a duration", s)
 	}
@@ -141,8 +145,7 @@ func duration(seconds float64) string {
 	if seconds == 0 {
 		return ""
 	}
-	d := time.Duration(math.Round(seconds * float64(time.Second))) // 1.025 s is not 1.024999999
-	return strings.ReplaceAll(d.String(), "µ", "u")
+	return span.Seconds(seconds)
 }
 
 func integerKind(least, most int) kind {

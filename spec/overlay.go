@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -37,7 +36,7 @@ func ReadOverlay(ctx context.Context, path, env string) (name string, data []byt
 	}
 	name = OverlayOf(path, env)
 	data, err = Read(ctx, name)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, pando.ErrNotFound) {
 		err = fmt.Errorf("%w: there is no %s, which has the changes of %s for --env %s",
 			pando.ErrInvalid, name, path, env)
 	}

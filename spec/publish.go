@@ -83,11 +83,12 @@ func joinHostPorts(s *pando.Spec) (out []conflict) {
 	if len(extra) == 0 {
 		return nil
 	}
+	_, lost := useless("publish.host", formOf(pando.Spec{Kind: s.Kind, Ports: ports}))
 	for _, p := range extra {
 		at := publishedFor(ports, p)
 		switch {
-		case len(ports) == 0:
-			wrong("the service has no ports: add ports, such as [\"%d:8080\"]", p.Host)
+		case lost != "":
+			wrong("%s", lost)
 		case at < 0:
 			wrong("%s: write HOST:PUBLISHED with one of the published ports: %s",
 				hostPortText(p), strings.Join(portTexts(ports), ", "))

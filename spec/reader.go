@@ -194,10 +194,6 @@ func (r *reader) place(n ast.Node, s *pando.Spec, where map[string]ast.Node) {
 		if where["command"] == nil && len(s.Endpoints) == 0 && !s.IsVM() {
 			r.at(n, "command", "is missing: %s", commandDoc)
 		}
-		if where["entrypoint"] != nil && where["image"] == nil {
-			r.at(where["entrypoint"], "entrypoint",
-				"stands before the command of an image: put it in front of the words of `command`")
-		}
 		if f := s.Bundle.Folder; f != "" {
 			if !filepath.IsAbs(f) {
 				f = filepath.Join(r.dir, f)
@@ -209,9 +205,6 @@ func (r *reader) place(n ast.Node, s *pando.Spec, where map[string]ast.Node) {
 			s.WorkingDir = filepath.Join(r.dir, s.WorkingDir)
 		}
 		return
-	}
-	if s.Bundle.Folder != "" {
-		r.at(where["bundle"], "bundle", bundleInImage)
 	}
 	s.Image.Reference = Beside(r.dir, s.Image.Reference)
 	if s.WorkingDir != "" && !filepath.IsAbs(s.WorkingDir) {
@@ -255,10 +248,10 @@ func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 		connectConflicts(s),
 		replicateConflicts(s), healthConflicts(s.Health), runtimeConflicts(s),
 		canaryConflicts(s), externalConflicts(s), grantConflicts(s), vmConflicts(s), jobConflicts(s),
-		statefulConflicts(s)) {
-		r.at(where[c.path], c.path, "%s", c.text)
+		statefulConflicts(s), formConflicts(s), aloneConflicts(s)) {
+		r.at(placeOf(where, c.path), c.path, "%s", c.text)
 	}
-	if where["ports"] == nil {
+	if where["ports"] == nil && s.Kind != pando.KindJob {
 		for _, p := range s.Health.Probes() {
 			if p.Dials() != "" && p.Port == 0 {
 				r.at(where[p.Key], p.Key,
@@ -266,6 +259,14 @@ func (r *reader) check(s pando.Spec, where map[string]ast.Node) {
 			}
 		}
 	}
+}
+
+// placeOf returns the place of a key. The variables of env_file are those of environment.
+func placeOf(where map[string]ast.Node, path string) ast.Node {
+	if path == "environment" && where[path] == nil {
+		return where["env_file"]
+	}
+	return where[path]
 }
 
 // suggest finds the key that a mistyped key probably meant.

@@ -61,7 +61,7 @@ func makeReference() []byte {
 		"One YAML document describes one service; a file may hold several, divided by `---`. The words " +
 		"are Compose's wherever\n" +
 		"Compose has the word. Every error names its place: `file:line:col: path: message`.\n\n" +
-		"Write durations like `500ms`, `10s` or `1m30s`.\n\n| key | meaning | default | example |\n" +
+		"Write durations like `500ms`, `10s`, `1m30s` or `1d12h`; a day has 24 hours.\n\n| key | meaning | default | example |\n" +
 		"|---|---|---|---|\n")
 	var rows func(prefix string, table []field)
 	rows = func(prefix string, table []field) {
@@ -78,6 +78,7 @@ func makeReference() []byte {
 		}
 	}
 	rows("", fields)
+	b.WriteString(makeForms())
 	b.WriteString("\n## Words of Compose and Kubernetes\n\n<!-- Made from spec/compose.go. -->\n\n" +
 		"A key that a spec does not have is an error. For these keys, the error has the text of this " +
 		"table.\n\n| there | here |\n|---|---|\n")
@@ -108,29 +109,60 @@ func makeReference() []byte {
 	return []byte(b.String())
 }
 
+// makeForms returns the table of the words that have no effect in some form of a service.
+func makeForms() string {
+	var b strings.Builder
+	b.WriteString("\n## Where a word has an effect\n\n<!-- Made from spec/forms.go. -->\n\n" +
+		"A word without an effect is an error, with its place and a way out, unless it has its default " +
+		"value. Every word that\nis not in this table has an effect in each service. A service " +
+		"has a kind or none, and its\nprogram is of the host (*program*) or of an image.\n\n| word |")
+	for _, c := range columns {
+		b.WriteString(" " + c.name + " |")
+	}
+	b.WriteString("\n|---|" + strings.Repeat("---|", len(columns)) + "\n")
+	leaves("", fields, func(word string, _ field) {
+		row, refused := "| `"+word+"` |", false
+		for _, c := range columns {
+			cell := " yes |"
+			if c.form&(ofProgram|ofImage|ofPortless) != 0 { // as well as a kind
+				cell = " |"
+			}
+			if path, _ := useless(word, c.form); path != "" {
+				cell, refused = " no |", true
+			}
+			row += cell
+		}
+		if refused {
+			b.WriteString(row + "\n")
+		}
+	})
+	return b.String()
+}
+
 // Format prints a spec as YAML. Parse reads the same spec from it.
 func Format(s pando.Spec) []byte {
 	var b strings.Builder
 	if len(s.Image.Gave) > 0 {
 		s = Own(s).WithDefaults()
 	}
-	format(&b, "", fields, s)
+	format(&b, "", "", fields, s)
 	return []byte(b.String())
 }
 
-func format(b *strings.Builder, indent string, table []field, s pando.Spec) {
+// format prints the fields of a table below a path. It leaves out defaults of words that have no
+// effect in the form of the spec.
+func format(b *strings.Builder, path, indent string, table []field, s pando.Spec) {
 	for _, f := range table {
 		if f.fields != nil {
 			var inner strings.Builder
-			format(&inner, indent+"  ", f.fields, s)
+			format(&inner, join(path, f.name), indent+"  ", f.fields, s)
 			if inner.Len() > 0 {
 				fmt.Fprintf(b, "%s%s:\n%s", indent, f.name, inner.String())
 			}
 			continue
 		}
 		v := f.get(s)
-		rv := reflect.ValueOf(v)
-		if rv.IsZero() || (rv.Kind() == reflect.Slice || rv.Kind() == reflect.Map) && rv.Len() == 0 {
+		if word, _ := useless(join(path, f.name), formOf(s)); word != "" || isEmptyValue(v) {
 			continue
 		}
 		switch v := v.(type) {
@@ -171,6 +203,12 @@ func format(b *strings.Builder, indent string, table []field, s pando.Spec) {
 			fmt.Fprintf(b, "%s%s: %v\n", indent, f.name, v)
 		}
 	}
+}
+
+// isEmptyValue reports whether a field with this value is not written.
+func isEmptyValue(v any) bool {
+	rv := reflect.ValueOf(v)
+	return rv.IsZero() || (rv.Kind() == reflect.Slice || rv.Kind() == reflect.Map) && rv.Len() == 0
 }
 
 var plain = regexp.MustCompile(`^[A-Za-z/][A-Za-z0-9_./-]*$`)

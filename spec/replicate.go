@@ -33,12 +33,8 @@ func replicateConflicts(s pando.Spec) (out []conflict) {
 		}
 	}
 	uid, _, _ := strings.Cut(s.User, ":")
-	add(len(s.Endpoints) > 0, "endpoints are no program: drop replicate")
-	add(s.IsJob(), "the instances of a job run to their end: drop replicate")
 	add(s.Ordinals(), "each instance has volumes of its own, and a copy has the files of the first: "+
 		"drop replicate, or make the volumes shared")
-	add(s.Image.Reference != "", "the program of an image cannot be stored yet: use a program of the "+
-		"host or a bundle")
 	add(uid == "0" || uid == "root", "a program of root cannot be stored: name another user")
 	add(len(s.StoredSecrets)+len(s.Secrets) > 0, "a copy has the secrets that the first instance "+
 		"read, also after a change: drop replicate or the secrets")

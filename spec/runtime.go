@@ -12,8 +12,6 @@ func runtimeConflicts(s pando.Spec) (out []conflict) {
 			out = append(out, conflict{path, text})
 		}
 	}
-	add(s.Image.Reference == "", "runtime", s.Runtime+" runs images: name one with `image`, or leave "+
-		"runtime out")
 	add(len(s.Grants) > 0, "grants", "parts of the host are given by Pando's own runtime: leave "+
 		"`runtime` out")
 	add(s.Seeded(), "replicate.from", "the program of a runtime cannot be stored: leave `runtime` out")

@@ -118,8 +118,7 @@ func (c *checks) secrets(s pando.Spec) {
 		c.that(secretName.MatchString(one.Name), "secrets: %q: want a name of letters, digits, '_', "+
 			"'-' and '.'", one.Name)
 		c.that(!seen[one.Name] && s.Secrets[one.Name] == "", "secrets: %s is there twice", one.Name)
-		c.that(one.OnChange == "" || signal.MatchString(one.OnChange),
-			"secrets.%s: on_change: %q: want a signal such as SIGHUP", one.Name, one.OnChange)
+		c.signal("secrets."+one.Name+": on_change", one.OnChange)
 		seen[one.Name] = true
 	}
 }

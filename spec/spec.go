@@ -27,6 +27,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 
 	"pando.run/pando"
+	"pando.run/pando/spec/nearest"
 )
 
 // Bounds of a file. The depth keeps a hostile file from exhausting the stack of the YAML parser.
@@ -96,7 +97,36 @@ func isOther(path string) bool {
 // Read reads the file at a path of any kind. It waits for the writer of a pipe until ctx ends. It
 // returns at most a byte more than Plain allows, also of an endless file.
 func Read(ctx context.Context, path string) ([]byte, error) {
-	return await(ctx, func() ([]byte, error) { return readBounded(path) })
+	data, err := await(ctx, func() ([]byte, error) { return readBounded(path) })
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, absent(path)
+	}
+	return data, err
+}
+
+// absent returns the error of a spec that is not there, with the name of a file that is.
+func absent(path string) error {
+	next := "`pando spec schema` prints the keys of a spec, and examples/hello/pando.yaml is a small one"
+	dir := filepath.Dir(path)
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read the spec: %w: there is no folder %s for the file %s", pando.ErrNotFound,
+			dir, path)
+	}
+	var names []string
+	for _, e := range entries {
+		if ext := filepath.Ext(e.Name()); !e.IsDir() && (ext == ".yaml" || ext == ".yml") {
+			names = append(names, e.Name())
+		}
+	}
+	best := nearest.Word(filepath.Base(path), names)
+	if best == "" && len(names) == 1 {
+		best = names[0]
+	}
+	if best != "" {
+		next = "did you mean " + filepath.Join(dir, best) + "?"
+	}
+	return fmt.Errorf("read the spec: %w: there is no file %s; %s", pando.ErrNotFound, path, next)
 }
 
 // ReadFrom reads a spec from an open stream, within the limits of Read.

@@ -337,7 +337,7 @@ func TestFormatRoundTrip(t *testing.T) {
 		s.Command = append([]string{"./x"}, rapid.SliceOfN(word, 0, 3).Draw(t, "command")...)
 		s.Environment = map[string]string{"A": word.Draw(t, "value"), "n": "no", "true": "1.50"}
 		s.StopSeconds = float64(rapid.IntRange(0, 1e7).Draw(t, "ms")) / 1000
-		s.Scale.Max = rapid.IntRange(2, 1000).Draw(t, "max")
+		s.Scale.Max = rapid.IntRange(3, 1000).Draw(t, "max")
 		s.Resources.MemoryBytes = rapid.Int64Range(0, 1<<50).Draw(t, "memory")
 		s.Health.Live = pando.Probe{Kind: pando.ProbeExec,
 			Command: []string{"sh", "-c", rapid.StringMatching(`[a-z' "\\$]*`).Draw(t, "exec")}}

@@ -39,11 +39,7 @@ func statefulConflicts(s pando.Spec) (out []conflict) {
 		out = append(out, conflict{path, fmt.Sprintf(format, args...)})
 	}
 	h := s.Hooks
-	hooked := len(h.Bootstrap)+len(h.Recover)+len(h.Joined)+h.Quorum > 0 || h.SecondsMax > 0
 	if !s.Stateful() {
-		if hooked {
-			add("hooks", "have an effect with kind: stateful alone")
-		}
 		return out
 	}
 	if !s.Ordinals() {
@@ -59,9 +55,6 @@ func statefulConflicts(s pando.Spec) (out []conflict) {
 	}
 	if s.Scale.Zero {
 		add("scale.min", "a stateful service has at least one ordinal")
-	}
-	if s.Scale.By != pando.ByNothing {
-		add("scale.by", "ordinals do not come and go with traffic: drop by")
 	}
 	if len(h.Recover) > 0 && len(h.Bootstrap) == 0 {
 		add("hooks.recover", "chooses the ordinal that bootstraps: add hooks.bootstrap")

@@ -40,23 +40,13 @@ func vmConflicts(s pando.Spec) (out []conflict) {
 		}
 	}
 	if !s.IsVM() {
-		add(s.VM != (pando.VM{}), "vm", "has an effect with kind: vm alone")
 		return out
 	}
 	if err := s.WithDefaults().VM.Check(); err != nil {
 		add(true, "vm", plainly(err)[len("vm."):])
 	}
-	const inside = "has no effect in a virtual machine: put it into the machine, or drop it"
-	add(len(s.Command)+len(s.Entrypoint) > 0, "command", inside)
-	add(s.Image.Reference != "", "image", inside)
-	add(s.Bundle.Folder != "", "bundle", inside)
-	add(len(s.Endpoints) > 0, "endpoints", inside)
-	add(len(s.Environment) > 0, "environment", inside)
-	add(len(s.State) > 0, "state", inside)
-	add(len(s.Volumes) > 0, "volumes", inside)
-	add(len(s.Configs) > 0, "configs", inside)
-	add(len(s.Secrets)+len(s.StoredSecrets) > 0, "secrets", inside)
-	add(s.HostNet(), "grants", "netns: host "+inside)
+	add(s.HostNet(), "grants", "netns: host has no effect in a virtual machine: put it into the "+
+		"machine, or drop it")
 	add(s.Health.Startup.Probe.Kind == pando.ProbeReported, "health.startup.probe",
 		"a machine has no socket to report by: use tcp or http")
 	add(s.Health.Ready.Kind == pando.ProbeExplicit, "health",

@@ -148,13 +148,20 @@ func tmpfsTexts(all []pando.Tmpfs) []string {
 var instanceFolders = []string{"/proc", "/sys", "/dev", "/run/pando", "/run/secrets",
 	pando.ConfigsFolder}
 
+// memoryFolders are folders of the instance that a spec may replace by one in memory, of another
+// size or mode.
+var memoryFolders = []string{"/run", "/dev/shm"}
+
 // volumes checks the volumes of a spec and its folders in memory.
 func (c *checks) volumes(s pando.Spec) {
 	seen := map[string]string{}
-	mount := func(where, at string) {
+	mount := func(where, at string, memory bool) {
 		c.text(where, at)
 		c.that(path.IsAbs(at) && path.Clean(at) == at, "%s: %q is no absolute path", where, at)
 		for _, own := range instanceFolders {
+			if memory && slices.Contains(memoryFolders, at) {
+				continue
+			}
 			c.that(at != own && !strings.HasPrefix(at, own+"/") && !strings.HasPrefix(own, at+"/"),
 				"%s: %s is the instance's own", where, own)
 		}
@@ -176,16 +183,16 @@ func (c *checks) volumes(s pando.Spec) {
 		c.that(!twice || was.Bytes == v.Bytes, "%s: volume %s has two sizes", where, v.Name)
 		c.that(v.Bytes >= 0 && v.Bytes <= pando.VolumeBytesMax, "%s: the size is impossible", where)
 		first[v.Name] = v
-		mount(where, v.Path)
+		mount(where, v.Path, false)
 	}
 	for n, f := range s.Folders {
 		if f.At != "" {
-			mount(fmt.Sprintf("folders[%d]", n), f.At)
+			mount(fmt.Sprintf("folders[%d]", n), f.At, false)
 		}
 	}
 	for n, t := range s.Tmpfs {
 		where := fmt.Sprintf("tmpfs[%d]", n)
-		mount(where, t.Path)
+		mount(where, t.Path, true)
 		c.that(t.Bytes >= 0 && t.Mode <= 0o7777, "%s: the size or the mode is impossible", where)
 	}
 	for _, why := range volumeConflicts(s) {

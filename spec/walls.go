@@ -88,6 +88,10 @@ var reachKind = listKind("[internet, host]",
 	map[string]any{"type": "string", "enum": anyOf(pando.Reachables)},
 	func(s string) (pando.Reach, error) { return pando.Reach(s), checkReach(pando.Reach(s)) })
 
+var aliasesKind = listKind("[db.internal, web_app]",
+	map[string]any{"type": "string", "pattern": `^[a-z0-9_]([a-z0-9_.-]{0,250}[a-z0-9_])?$`},
+	func(s string) (string, error) { return s, pando.CheckAlias(s) })
+
 func reachTexts(all []pando.Reach) []string {
 	var out []string
 	for _, r := range all {
@@ -158,7 +162,6 @@ func (c *checks) bundle(s pando.Spec) {
 		c.that(s.Bundle.Digest == "", "bundle: has a digest and no folder")
 		return
 	}
-	c.that(s.Image.Reference == "", "bundle: %s", bundleInImage)
 	c.text("bundle", f)
 	c.that(path.IsAbs(f) && path.Clean(f) == f, "bundle: %q is no absolute path", f)
 	c.that(strings.Count(f, "/") > 1, "bundle: %s is a folder at the top: want the folder below it "+
@@ -205,6 +208,7 @@ func (c *checks) walls(s pando.Spec) {
 	for _, why := range runtimeConflicts(s) {
 		c.that(false, "%s: %s", why.path, why.text)
 	}
+	c.hostname(s)
 	c.that(s.UsernsMode == "" || s.UsernsMode == pando.UsernsHost,
 		"userns_mode: %q: want %s, or leave it out", s.UsernsMode, pando.UsernsHost)
 }

@@ -16,6 +16,14 @@ type moments struct {
 	// of holds, for each time in a service's record, when that time came, or zero if it is older than
 	// the view. Two clocks do not write the same nanosecond.
 	of map[pando.ServiceKey]map[int64]time.Time
+	// drains holds, for each drained host, when its mark came, as of does.
+	drains map[pando.HostName]drainMoment
+}
+
+// drainMoment is when a mark of a drained host came.
+type drainMoment struct {
+	written int64     // HostDrain.At
+	came    time.Time // on this process's clock; zero: before its view
 }
 
 // At sets the time of this process's clock for the changes that follow.
@@ -120,4 +128,43 @@ func (w *World) noteTimes(s pando.Service) {
 		w.clock.of = map[pando.ServiceKey]map[int64]time.Time{}
 	}
 	w.clock.of[s.ServiceKey] = now
+}
+
+// noteDrain notes whether an operator drains a host, and since when.
+func (w *World) noteDrain(m pando.Member) {
+	if m.Drain == nil {
+		w.dropDrain(m.Name)
+		return
+	}
+	w.Drained[m.Name] = true
+	if written := m.Drain.At.UnixNano(); w.clock.drains[m.Name].written != written {
+		if w.clock.drains == nil {
+			w.clock.drains = map[pando.HostName]drainMoment{}
+		}
+		w.clock.drains[m.Name] = drainMoment{written, w.moment()}
+	}
+}
+
+func (w *World) dropDrain(h pando.HostName) {
+	delete(w.Drained, h)
+	delete(w.clock.drains, h)
+}
+
+// DrainEnds returns when the drain of a host ends by itself, on this process's clock. Zero: it is
+// not drained, or the mark stays until an operator takes it away. The length of a drain that is older
+// than this process's view counts from the time that its writer has written, and no later than the
+// view.
+func (w *World) DrainEnds(h pando.HostName) time.Time {
+	d := w.Members[h].V.Drain
+	if d == nil || d.Until.IsZero() {
+		return time.Time{}
+	}
+	began := w.clock.drains[h].came
+	if began.IsZero() {
+		began = d.At
+		if at := w.clock.began; !at.IsZero() && began.After(at) {
+			began = at
+		}
+	}
+	return began.Add(d.Until.Sub(d.At))
 }

@@ -69,3 +69,64 @@ func TestMomentsAreOfOneClock(t *testing.T) {
 		t.Errorf("a time that is not stored became %s", got)
 	}
 }
+
+// The time of a drain counts on this process's clock from when its mark came, whatever the clock of
+// the server that wrote it, also over a new snapshot and other writes of the member.
+func TestADrainEndsByTheClockOfItsReader(t *testing.T) {
+	for _, skew := range []time.Duration{-time.Minute, 0, time.Minute} {
+		now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+		w := New()
+		put := func(m pando.Member, at pando.StoreRevision) {
+			w.At(now)
+			w.Committed(pando.Txn{Put: []pando.Stored{m}}, at)
+		}
+		put(pando.Member{Name: "h1"}, 1)
+		now = now.Add(time.Hour)
+		written := now.Add(skew)
+		m := pando.Member{Name: "h1", Drain: &pando.HostDrain{At: written, Until: written.Add(time.Hour)}}
+		put(m, 2)
+		want := now.Add(time.Hour)
+		now = now.Add(time.Minute)
+		m.Renewed = now
+		put(m, 3)
+		if got := w.DrainEnds("h1"); !got.Equal(want) || !w.Drained["h1"] {
+			t.Errorf("skew %s: it ends at %s, want %s", skew, got, want)
+		}
+		b, err := Encode(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w = w.Next()
+		w.At(now)
+		if err := w.Apply([]pando.Record{{Key: m.Key(), Value: b, Created: 1, Modified: 3}}, 3); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.DrainEnds("h1"); !got.Equal(want) {
+			t.Errorf("skew %s: after a snapshot it ends at %s, want %s", skew, got, want)
+		}
+		m.Drain = &pando.HostDrain{At: written}
+		put(m, 4)
+		if got := w.DrainEnds("h1"); !got.IsZero() || !w.Drained["h1"] {
+			t.Errorf("a drain without an end ends at %s", got)
+		}
+		m.Drain = nil
+		put(m, 5)
+		if w.Drained["h1"] {
+			t.Error("the host is drained after its drain")
+		}
+	}
+	// A process that begins later takes the length from the record.
+	w, now := New(), time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	at := now.Add(-10 * time.Minute)
+	b, err := Encode(pando.Member{Name: "h1", Drain: &pando.HostDrain{At: at, Until: at.Add(time.Hour)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.At(now)
+	if err := w.Apply([]pando.Record{{Key: pando.MemberKey("h1"), Value: b, Modified: 1}}, 1); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.DrainEnds("h1"); !got.Equal(now.Add(50 * time.Minute)) {
+		t.Errorf("the drain of a former leader ends at %s", got)
+	}
+}

@@ -16,6 +16,7 @@ func NewScoped() *World {
 
 func (w *World) putEndpoints(e pando.Endpoints, at pando.StoreRevision) {
 	s := e.Service.ServiceKey
+	w.aliases.replace(s, w.Endpoints[s].V.Aliases, e.Aliases)
 	w.Endpoints[s] = Versioned[pando.Endpoints]{e, at}
 	if w.scoped {
 		w.readable(s.Key(), at) // the endpoints are enough for this host
@@ -25,6 +26,7 @@ func (w *World) putEndpoints(e pando.Endpoints, at pando.StoreRevision) {
 }
 
 func (w *World) dropEndpoints(s pando.ServiceKey, at pando.StoreRevision) {
+	w.aliases.replace(s, w.Endpoints[s].V.Aliases, nil)
 	delete(w.Endpoints, s)
 	if !w.scoped {
 		return

@@ -28,6 +28,7 @@ type World struct {
 	Tokens    map[pando.TokenKey]Versioned[pando.Token]
 	Hosts     map[pando.HostName]Versioned[pando.Host]   // their agents hold their leases
 	Members   map[pando.HostName]Versioned[pando.Member] // admitted to the cluster
+	Drained   map[pando.HostName]bool                    // members that an operator drains
 	Cluster   Versioned[pando.Cluster]                   // the store's record of itself
 	Audit     Audit
 	Bills     map[pando.Key]Versioned[pando.Bill]
@@ -41,6 +42,7 @@ type World struct {
 	decisions map[pando.ServiceKey][]line[string]         // likewise
 	ofService rosters[pando.ServiceKey]
 	onHost    rosters[pando.HostName]
+	aliases   aliases
 	illegible
 	former map[pando.Key]noted // until the first Apply: see Next
 	clock  moments
@@ -83,6 +85,7 @@ func New() *World {
 		Tokens:    map[pando.TokenKey]Versioned[pando.Token]{},
 		Hosts:     map[pando.HostName]Versioned[pando.Host]{},
 		Members:   map[pando.HostName]Versioned[pando.Member]{},
+		Drained:   map[pando.HostName]bool{},
 		Audit:     newAudit(),
 		Bills:     map[pando.Key]Versioned[pando.Bill]{},
 		Marks:     map[pando.HostName]Versioned[pando.WorkMark]{},
@@ -92,6 +95,7 @@ func New() *World {
 		decisions: map[pando.ServiceKey][]line[string]{},
 		ofService: rosters[pando.ServiceKey]{},
 		onHost:    rosters[pando.HostName]{},
+		aliases:   aliases{},
 		illegible: newIllegible(),
 		ledgers:   newLedgers(),
 	}
@@ -309,6 +313,7 @@ func (w *World) put(v pando.Stored, created, at pando.StoreRevision) {
 		w.arrive(v.Name)
 	case pando.Member:
 		w.Members[v.Name] = Versioned[pando.Member]{v, at}
+		w.noteDrain(v)
 	case pando.Cluster:
 		w.Cluster = Versioned[pando.Cluster]{v, at}
 		Agree(v.Layout)
@@ -369,6 +374,7 @@ func (w *World) forget(k pando.Key, at pando.StoreRevision) {
 		w.depart(v.Name)
 	case pando.Member:
 		delete(w.Members, v.Name)
+		w.dropDrain(v.Name)
 	case pando.Cluster:
 		w.Cluster = Versioned[pando.Cluster]{}
 	}

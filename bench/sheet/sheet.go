@@ -1,5 +1,5 @@
 // Package sheet keeps the samples of a benchmark and the rows of its table. It ends by publishing
-// both: results.csv and plot.svg in the folder of the benchmark, and a section of bench/README.md.
+// both: results.csv and plot.svg in the folder of the benchmark, and a section of the room's page.
 // It never decides which measurement is good.
 package sheet
 
@@ -117,7 +117,7 @@ func (s *Sheet) Row(measure, goal, paper, measured string, held bool) {
 	s.t.Logf("%s: %s (goal %q, paper %q) %s", measure, measured, goal, paper, verdict)
 }
 
-// Publish keeps the samples, draws the plot and writes the rows into bench/README.md. A short run
+// Publish keeps the samples, draws the plot and writes the rows into the room's page. A short run
 // (PANDO_SMOKE), a dry run (BENCH_DRY) and a failed one only end the sheet. flags are more flags of
 // bench/publish.
 func (s *Sheet) Publish(title, unit string, flags ...string) {

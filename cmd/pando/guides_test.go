@@ -132,7 +132,7 @@ func follow(p *labtest.Pando, line string) {
 		line = strings.ReplaceAll(line, "TOKEN", p.Invitation()[3])
 	}
 	for n, h := range p.Hosts { // a guide calls the hosts of a lab host1, host2 and so on
-		line = strings.ReplaceAll(line, fmt.Sprintf(" host%d ", n+1), " "+h+" ")
+		line = strings.TrimSpace(strings.ReplaceAll(line+" ", fmt.Sprintf(" host%d ", n+1), " "+h+" "))
 	}
 	place := " --data-dir " + p.Data(host) + " --host " + host
 	script := "set -o pipefail; cd " + p.Dir + "; PATH=" + filepath.Dir(p.Bin) + ":$PATH\n" +

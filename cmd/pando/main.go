@@ -87,7 +87,7 @@ func rootCommand(env cli.Env) *cobra.Command {
 		daemon.Backup(out), operator.RestoreFrom(o, daemon.Restore(out)),
 		daemon.Install(out), daemon.Uninstall(out),
 		daemon.Server(), daemon.Agent(),
-		operator.Hosts(o), operator.Doctor(o), operator.Lab(o))
+		operator.Hosts(o), operator.Rebalance(o), operator.Doctor(o), operator.Lab(o))
 	section(c, "Functions and memory, without a cluster", function.Command(env), memory.Command())
 	c.AddCommand(operator.Version(o), daemon.Shim(), daemon.Unpack(), daemon.Warden(), operator.LabInit())
 	explain(c)

@@ -139,6 +139,29 @@ func TestOutputIsAFlagOfCommandsThatPrintAResult(t *testing.T) {
 	}
 }
 
+// Every flag for a length of time has days.
+func TestEveryDurationHasDays(t *testing.T) {
+	n := 0
+	walk(rootCommand(cli.Env{Getenv: func(string) string { return "" }}), func(c *cobra.Command) {
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Value.Type() != "duration" {
+				return
+			}
+			n++
+			before := f.Value.String()
+			if err := f.Value.Set("1d12h"); err != nil || f.Value.String() != "1d12h" {
+				t.Errorf("%s --%s 1d12h: %q, %v", c.CommandPath(), f.Name, f.Value, err)
+			}
+			if err := f.Value.Set(before); err != nil {
+				t.Errorf("%s --%s: its default %q: %v", c.CommandPath(), f.Name, before, err)
+			}
+		})
+	})
+	if n < 10 {
+		t.Errorf("%d flags have a duration", n)
+	}
+}
+
 func TestHelpNamesTheExitCodes(t *testing.T) {
 	for _, k := range cli.Codes {
 		if !strings.Contains(invoke("", "--help").out, fmt.Sprintf("%d %s", k.Code, k.Name)) {
@@ -149,32 +172,36 @@ func TestHelpNamesTheExitCodes(t *testing.T) {
 
 func TestWrongCommandLinesSayWhatWouldBeRight(t *testing.T) {
 	for line, want := range map[string]string{
-		"depoy x":              `did you mean "deploy"?`,
-		"lab dwon":             `did you mean "down"?`,
-		"state":                "",
-		"frobnicate":           "pando --help",
-		"deploy":               "no argument was given; want: pando deploy FILE.yaml",
-		"status a b":           "2 arguments were given; want: pando status [SERVICE]",
-		"scale web":            "want: pando scale SERVICE N|auto",
-		"scale web many":       `want a number or auto, got "many"`,
-		"scale web -- -3":      `want a number or auto, got "-3"`,
-		"ps --what":            "pando ps --help",
-		"ps -o xml":            "want text or json",
-		"deploy x --timeout 1": `--timeout: want a duration such as 500ms, 10s, 5m or 24h, got "1"`,
-		"scale web 2 --for 1d": `--for: want a duration such as 500ms, 10s, 5m or 24h, got "1d"`,
-		"logs web --lines abc": `--lines: want a number, got "abc"`,
-		"why web -n x":         `--number: want a number, got "x"`,
-		"scale web -1":         "-1 is below 0, or an unknown flag",
-		"ps -x":                "there is no flag -x",
-		"logs web --since 1d":  "want a duration such as 10m or 24h",
-		"logs web --grep (":    "--grep: error parsing regexp",
-		"logs web --lines -4":  "--lines: want 0 to 100000, got -4",
-		"exec web":             "want: pando exec SERVICE",
-		"exec web --":          "want: pando exec SERVICE",
-		"exec -t web -- ls":    "standard input is no terminal",
-		"diff a.yaml 2":        "a file has no revisions",
-		"rollback web --to -1": "--to: want the number of a revision, got -1",
-		"down --purge=maybe":   `--purge: want true or false, got "maybe"`,
+		"depoy x":                `did you mean "deploy"?`,
+		"lab dwon":               `did you mean "down"?`,
+		"state":                  "",
+		"frobnicate":             "pando --help",
+		"deploy":                 "no argument was given; want: pando deploy FILE.yaml",
+		"status a b":             "2 arguments were given; want: pando status [SERVICE]",
+		"scale web":              "want: pando scale SERVICE N|auto",
+		"scale web many":         `want a number or auto, got "many"`,
+		"scale web -- -3":        `want a number or auto, got "-3"`,
+		"ps --what":              "pando ps --help",
+		"ps -o xml":              "want text or json",
+		"deploy x --timeout 1":   `--timeout: want a duration such as 500ms, 10s, 5m, 24h or 1d12h, got "1"`,
+		"scale web 2 --for 1w":   `--for: want a duration such as 500ms, 10s, 5m, 24h or 1d12h, got "1w"`,
+		"logs web --lines abc":   `--lines: want a number, got "abc"`,
+		"why web -n x":           `--number: want a number, got "x"`,
+		"scale web -1":           "-1 is below 0, or an unknown flag",
+		"ps -x":                  "there is no flag -x",
+		"logs web --since 1w":    "want a duration such as 10m or 1d",
+		"logs web -n 1 --tail 2": "--lines and --tail are the same",
+		"logs web --grep (":      "--grep: error parsing regexp",
+		"logs web --lines -4":    "--lines: want 0 to 100000, got -4",
+		"exec web":               "want: pando exec SERVICE",
+		"exec web --":            "want: pando exec SERVICE",
+		"exec -t web -- ls":      "standard input is no terminal",
+		"diff a.yaml 2":          "a file has no revisions",
+		"rollback web --to -1":   "--to: want the number of a revision, got -1",
+		"down --drain 1d --now":  "--drain and --now do not go together: write one of them",
+		"recover web":            "write one of --force-from and --move",
+		"why web -n 2 --pending": "--number and --pending do not go together",
+		"down --purge=maybe":     `--purge: want true or false, got "maybe"`,
 	} {
 		want, code := want, 2
 		if want == "" {

@@ -42,7 +42,7 @@ func reference(root *cobra.Command) []byte {
 ` + "`/run/pando/api.sock`" + ` (` + "`PANDO_API`" + ` names another one) and nothing else, so a
 program can do the same by [the API](api.md). Every command takes ` + "`--help`" + `, and every
 command with a result takes ` + "`-o json`" + `. Write times like
-` + "`500ms`, `10s` or `1m30s`" + `.
+` + "`500ms`, `10s`, `1m30s` or `1d12h`" + `.
 
 | exit code | |
 |---|---|

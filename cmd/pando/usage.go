@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/spec/nearest"
 )
@@ -44,9 +45,31 @@ func strict(c *cobra.Command) {
 			if err := check(c, args); err != nil {
 				return cli.Usagef("%s given; want: %s", given(args), c.UseLine())
 			}
-			return nil
+			return groupError(c.ValidateFlagGroups())
 		}
 	}
+}
+
+var (
+	apart  = regexp.MustCompile(`^if any flags in the group \[.*\] .*; \[(.*)\] were all set$`)
+	needed = regexp.MustCompile(`^at least one of the flags in the group \[(.*)\] is required$`)
+)
+
+// groupError explains in plain words why flags do not go together.
+func groupError(err error) error {
+	if err == nil {
+		return nil
+	}
+	words := func(names string) string {
+		return "--" + strings.ReplaceAll(names, " ", " and --")
+	}
+	if m := apart.FindStringSubmatch(err.Error()); m != nil {
+		return cli.Usagef("%s do not go together: write one of them", words(m[1]))
+	}
+	if m := needed.FindStringSubmatch(err.Error()); m != nil {
+		return cli.Usagef("write one of %s", words(m[1]))
+	}
+	return cli.Usagef("%w", err)
 }
 
 // noCommand returns the error for words that are no command of c, with the command that is meant.
@@ -89,8 +112,8 @@ func flagError(err error) string {
 		return err.Error()
 	}
 	switch cause := m[3]; {
-	case strings.HasPrefix(cause, "time: "):
-		return fmt.Sprintf("%s: want a duration such as 500ms, 10s, 5m or 24h, got %q", m[2], m[1])
+	case strings.HasPrefix(cause, pando.ErrInvalid.Error()+": "):
+		return fmt.Sprintf("%s: %s", m[2], strings.TrimPrefix(cause, pando.ErrInvalid.Error()+": "))
 	case strings.HasPrefix(cause, "strconv.ParseBool"):
 		return fmt.Sprintf("%s: want true or false, got %q", m[2], m[1])
 	case strings.HasPrefix(cause, "strconv."):

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -8,8 +9,11 @@ import (
 	"unicode/utf8"
 )
 
-// Save writes a page to a file.
+// Save writes a page to a file. It replaces a report, and no other file.
 func Save(name string, page Page) error {
+	if err := Possible(name); err != nil {
+		return err
+	}
 	f, err := os.Create(name)
 	if err != nil {
 		return fmt.Errorf("make the report: %w", err)
@@ -17,9 +21,18 @@ func Save(name string, page Page) error {
 	return errors.Join(Write(f, page), f.Close())
 }
 
-// Possible returns an error if no page can be written to the file. The demo calls it before a run.
+// mark is in the head of each report.
+const mark = `<meta name="generator" content="pando-demo">`
+
+// Possible returns an error if no page can be written to the file, or if another file is there. The
+// demo calls it before a run.
 func Possible(name string) error {
-	_, missing := os.Stat(name)
+	text, missing := os.ReadFile(name)
+	if missing == nil && len(text) > 0 &&
+		!bytes.Contains(text[:min(len(text), 200)], []byte(mark)) {
+		return fmt.Errorf("make the report: %s is there and is no report; --report names another file",
+			name)
+	}
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return fmt.Errorf("make the report: %w; --report names another file", err)

@@ -43,8 +43,17 @@ func TestAReportThatCannotBeWrittenIsToldBeforeTheRun(t *testing.T) {
 	if err := os.WriteFile(name, []byte("before"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if now, err := os.ReadFile(name); Possible(name) != nil || string(now) != "before" {
-		t.Errorf("the last report is %q now, %v", now, err)
+	if err := Save(name, Page{}); err == nil || !strings.Contains(err.Error(), "is no report") {
+		t.Errorf("a file of another program is replaced: %v", err)
+	}
+	if now, err := os.ReadFile(name); err != nil || string(now) != "before" {
+		t.Errorf("the file of another program is %q now, %v", now, err)
+	}
+	last := filepath.Join(dir, "last.html")
+	for range 2 {
+		if err := Save(last, Page{Title: "run"}); err != nil {
+			t.Errorf("the last report is in the way: %v", err)
+		}
 	}
 }
 

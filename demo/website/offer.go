@@ -36,6 +36,11 @@ func Offer(ctx context.Context, args []string) error {
 		c.Timeout <= 0 {
 		return fmt.Errorf("want --address, --connections from 1 to 10000 and positive durations")
 	}
+	if *html != "" {
+		if err := report.Possible(*html); err != nil {
+			return err
+		}
+	}
 	out := json.NewEncoder(os.Stdout)
 	var t totals
 	var unprinted error

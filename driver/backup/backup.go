@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -59,7 +60,7 @@ func VolumesFile(h pando.HostName) string { return volumesDir + string(h) + ".ta
 // Writer writes one backup.
 type Writer struct {
 	path  string
-	file  *os.File
+	file  *os.File       // beside path
 	seal  io.WriteCloser // nil: not encrypted
 	tar   *tar.Writer
 	parts map[string]string
@@ -67,7 +68,7 @@ type Writer struct {
 
 // Create begins a backup at path. The file appears there only after Close.
 func Create(path, passphrase string) (*Writer, error) {
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	f, err := os.CreateTemp(filepath.Dir(path), ".pando-backup-")
 	if err != nil {
 		return nil, fmt.Errorf("create the backup: %w", err)
 	}
@@ -86,6 +87,24 @@ func Create(path, passphrase string) (*Writer, error) {
 	}
 	w.tar = tar.NewWriter(out)
 	return w, nil
+}
+
+// Wrote reports whether a file is a backup. An encrypted one opens with the passphrase.
+func Wrote(file, passphrase string) bool {
+	f, err := os.Open(file)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	in := bufio.NewReader(f)
+	var from io.Reader = in
+	if head, _ := in.Peek(len(sealed)); string(head) == sealed {
+		if from, err = unseal(in, passphrase); err != nil {
+			return false
+		}
+	}
+	h, err := tar.NewReader(from).Next()
+	return err == nil && h.Name == StoreFile
 }
 
 // Abort gives the backup up and removes its file.
@@ -169,7 +188,14 @@ func Extract(file, passphrase, dir string) (m Manifest, err error) {
 	defer f.Close()
 	in := bufio.NewReader(f)
 	var from io.Reader = in
-	if head, _ := in.Peek(len(sealed)); string(head) == sealed {
+	head, err := in.Peek(len(sealed))
+	switch {
+	case len(head) == 0 && errors.Is(err, io.EOF):
+		return m, fmt.Errorf("%w: %s is empty, and no backup; `pando backup FILE` writes one",
+			pando.ErrInvalid, file)
+	case err != nil && !errors.Is(err, io.EOF):
+		return m, fmt.Errorf("open the backup: %w", err)
+	case string(head) == sealed:
 		if from, err = unseal(in, passphrase); err != nil {
 			return m, err
 		}
@@ -179,6 +205,10 @@ func Extract(file, passphrase, dir string) (m Manifest, err error) {
 		return m, fmt.Errorf("%w: the backup %s is damaged: %w", pando.ErrInvalid, file, err)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, manifest))
+	if errors.Is(err, fs.ErrNotExist) {
+		return m, fmt.Errorf("%w: the backup %s is damaged or cut off: its end, the %s, is missing",
+			pando.ErrInvalid, file, manifest)
+	}
 	if err == nil {
 		err = json.Unmarshal(text, &m)
 	}

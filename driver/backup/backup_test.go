@@ -72,6 +72,40 @@ func TestAWrongPassphraseOpensNothing(t *testing.T) {
 	}
 }
 
+// A backup is known by its first entry, also if it is encrypted. Any other file is of another
+// program, also one beside it with the ending of a draft.
+func TestABackupKnowsItsOwnFiles(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := errors.Join(os.WriteFile(at("diary"), []byte("monday"), 0o600),
+		os.WriteFile(at("open.new"), []byte("monday"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for name, passphrase := range map[string]string{"open": "", "sealed": "right"} {
+		w, err := Create(at(name), passphrase)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(w.Add(StoreFile, text("the store")), w.Close(Manifest{})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		file, passphrase string
+		want             bool
+	}{
+		{"open", "", true}, {"open", "any", true}, {"sealed", "right", true}, {"sealed", "wrong", false},
+		{"sealed", "", false}, {"diary", "", false}, {"none", "", false}, {".", "", false},
+	} {
+		if got := Wrote(at(c.file), c.passphrase); got != c.want {
+			t.Errorf("%s with passphrase %q: %t", c.file, c.passphrase, got)
+		}
+	}
+	if left, err := os.ReadFile(at("open.new")); err != nil || string(left) != "monday" {
+		t.Errorf("the file beside the backup is %q, %v", left, err)
+	}
+}
+
 // A backup that was cut off or changed anywhere is refused.
 func TestADamagedBackupIsRefused(t *testing.T) {
 	path := write(t, "")

@@ -1,13 +1,15 @@
 // Package compose turns a Compose file into specs.
 //
-// compose-go reads the file, its .env and its env_files, merges anchors and extensions, and fills
-// in variables. This package converts the result word by word. A word that Pando does not have is
-// an error at its place in the file if the programs need it, else a warning. The package reads
-// files in the folder of the Compose file only, and it starts nothing.
+// compose-go reads the file and the files that it includes or extends, its .env and its env_files,
+// merges anchors and extensions, and fills in variables. This package converts the result word by
+// word. The table in words.go has every word of Compose. A word that Pando does not have is an
+// error at its place in the file if the programs need it, else a warning. The package reads files
+// in the folders of the Compose files only, and it starts nothing.
 package compose
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -17,8 +19,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/compose-spec/compose-go/v2/dotenv"
 	"github.com/compose-spec/compose-go/v2/loader"
+	"github.com/compose-spec/compose-go/v2/template"
 	"github.com/compose-spec/compose-go/v2/types"
 	"github.com/sirupsen/logrus"
 
@@ -29,6 +31,7 @@ import (
 // Bounds of a Compose file, beside those of spec.Plain.
 const (
 	servicesMax  = 500
+	filesMax     = 64 // merged, included and extended
 	envFilesMax  = 32 // of one service
 	envBytesMax  = 1 << 20
 	problemsMax  = 50
@@ -38,7 +41,7 @@ const (
 // Options choose a part of a Compose file.
 type Options struct {
 	Project  string   // instead of its own name; it becomes the tenant
-	Profiles []string // services of these profiles are converted as well
+	Profiles []string // services of these profiles are converted as well; "*": of all. Default: COMPOSE_PROFILES
 	Environ  []string // NAME=value, before the file .env
 	// Overlay is the name of a second file, and Changes are its words. They are merged into the first
 	// file as Compose merges files. "": none.
@@ -56,39 +59,27 @@ type Result struct {
 var isCompose = regexp.MustCompile(`(?m)^["']?(services|include)["']?[ \t]*:`)
 
 // Is reports whether a file is a Compose file. A spec has no key `services`.
-func Is(data []byte) bool { return isCompose.Match(data) }
+func Is(data []byte) bool { return isCompose.Match(plain(data)) }
 
-// Parse converts a Compose file. Errors carry name; other files are relative to dir. With any error
-// it returns spec.Problems.
+// plain returns a file without the byte order mark that some editors write.
+func plain(data []byte) []byte { return bytes.TrimPrefix(data, []byte("\ufeff")) }
+
+// Parse converts a Compose file, with the files that it names and the override file next to it.
+// Errors carry name; other files are relative to dir. With any error it returns spec.Problems.
 func Parse(
 	ctx context.Context, name string, data []byte, dir string, o Options,
 ) (Result, error) {
-	data = bytes.TrimPrefix(data, []byte("\ufeff"))
-	if err := spec.Plain(name, data); err != nil {
-		return Result{}, err
+	c := &converter{files: &files{dir: dir, main: name}}
+	if err := c.read(plain(data), o); err != nil {
+		return Result{}, c.foreign(err)
 	}
-	places, err := placesOf(name, data)
-	if err != nil {
-		return Result{}, err
-	}
-	if o.Overlay != "" {
-		if err := spec.Plain(o.Overlay, o.Changes); err != nil {
-			return Result{}, err
-		}
-		if places.over, err = placesOf(o.Overlay, o.Changes); err != nil {
-			return Result{}, err
-		}
-	}
-	c := &converter{places: places, dir: dir}
-	if c.outside(); len(c.problems) > 0 {
-		return Result{}, c.sorted(c.problems)
-	}
-	model, project, err := c.load(ctx, data, o)
+	model, project, err := c.load(ctx, o)
 	if err != nil {
 		return Result{}, c.foreign(err)
 	}
 	c.project = project
-	c.unset(data, c.environment)
+	c.names = c.serviceNames()
+	c.unset()
 	c.words(model)
 	specs := c.specs()
 	if len(c.problems) > 0 {
@@ -97,12 +88,13 @@ func Parse(
 	return Result{Specs: specs, Warnings: c.sorted(c.warnings)}, nil
 }
 
-// converter collects the specs of one file, with its errors and warnings.
+// converter collects the specs of one project, with its errors and warnings.
 type converter struct {
-	*places
-	dir         string
+	*files
 	environment types.Mapping
 	project     *types.Project
+	names       map[string]pando.ServiceName // of the services that are enabled
+	taken       map[pando.HostPort]string    // the ports of the hosts, with their services
 	problems    spec.Problems
 	warnings    spec.Problems
 }
@@ -133,29 +125,9 @@ func (c *converter) sorted(all spec.Problems) spec.Problems {
 	return all[:min(len(all), problemsMax)]
 }
 
-// outside denies the words that read further Compose files.
-func (c *converter) outside() {
-	const merged = "one file is converted at a time: " +
-		"`docker compose config > FILE` writes a file with all of them in it"
-	if c.has("include") {
-		c.deny([]string{"include"}, "%s", merged)
-	}
-	for _, name := range c.keys("services") {
-		if at := []string{"services", name, "extends", "file"}; c.has(at...) {
-			c.deny(at, "%s", merged)
-		}
-		if at := []string{"services", name, "label_file"}; c.has(at...) {
-			c.deny(at, "write the labels into `labels`")
-		}
-	}
-	if n := len(c.keys("services")); n > servicesMax {
-		c.deny([]string{"services"}, "has %d services: at most %d", n, servicesMax)
-	}
-}
-
-// load returns the file as compose-go reads it: as a tree of words, and as a project.
+// load returns the project as compose-go reads it: as a tree of words, and as a project.
 func (c *converter) load(
-	ctx context.Context, data []byte, o Options,
+	ctx context.Context, o Options,
 ) (model map[string]any, project *types.Project, err error) {
 	defer func() { // a panic of the library is an error in the file
 		if p := recover(); p != nil {
@@ -163,22 +135,17 @@ func (c *converter) load(
 		}
 	}()
 	logrus.SetOutput(io.Discard) // unset and words report the same, with its place
-	if c.environment, err = c.variables(o.Environ); err != nil {
-		return nil, nil, err
-	}
 	details := func() types.ConfigDetails {
-		files := []types.ConfigFile{{Filename: filepath.Join(c.dir, "compose.yaml"), Content: data}}
-		if o.Overlay != "" {
-			files = append(files, types.ConfigFile{
-				Filename: filepath.Join(c.dir, "compose.overlay.yaml"), Content: o.Changes,
-			})
+		var all []types.ConfigFile
+		for _, f := range c.merged {
+			all = append(all, types.ConfigFile{Filename: f.path, Content: append([]byte{}, f.data...)})
 		}
-		return types.ConfigDetails{WorkingDir: c.dir, Environment: c.environment, ConfigFiles: files}
+		return types.ConfigDetails{WorkingDir: c.dir, Environment: c.environment, ConfigFiles: all}
 	}
 	settings := func(l *loader.Options) {
 		l.SetProjectName(c.projectName(o.Project), true)
-		l.Profiles, l.MaxNodeVisits = o.Profiles, nodeVisitMax
-		l.SkipInclude, l.SkipResolveEnvironment, l.SkipResolveLabels = true, true, true
+		l.Profiles, l.MaxNodeVisits = c.profiles(o.Profiles), nodeVisitMax
+		l.SkipResolveEnvironment, l.SkipResolveLabels = true, true
 	}
 	model, err = loader.LoadModelWithContext(ctx, details(), settings, func(l *loader.Options) {
 		l.SkipNormalization, l.SkipDefaultValues = true, true
@@ -189,60 +156,19 @@ func (c *converter) load(
 	if project, err = loader.LoadWithContext(ctx, details(), settings); err != nil {
 		return nil, nil, err
 	}
-	if c.envFiles(project); len(c.problems) > 0 {
+	if n := len(project.AllServices()); n > servicesMax {
+		c.deny([]string{"services"}, "has %d services: at most %d", n, servicesMax)
 		return nil, nil, c.problems
+	}
+	c.envFiles(project)
+	if c.labelFiles(project); len(c.problems) > 0 {
+		return nil, nil, c.problems
+	}
+	if project, err = project.WithServicesLabelsResolved(true); err != nil {
+		return nil, nil, err
 	}
 	project, err = project.WithServicesEnvironmentResolved(true)
 	return model, project, err
-}
-
-// variables returns the variables of the caller and those of the file .env, which come second.
-func (c *converter) variables(environ []string) (types.Mapping, error) {
-	out := types.NewMapping(environ)
-	path := filepath.Join(c.dir, ".env")
-	text, err := c.inside(path)
-	if os.IsNotExist(err) {
-		return out, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	more, err := dotenv.ParseWithLookup(bytes.NewReader(text), out.Resolve)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	for k, v := range more {
-		if _, ok := out[k]; !ok {
-			out[k] = v
-		}
-	}
-	return out, nil
-}
-
-// inside reads a file in the folder of the Compose file. Links out of it are refused.
-func (c *converter) inside(path string) ([]byte, error) {
-	root, err := os.OpenRoot(c.dir)
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	rel, err := filepath.Rel(c.dir, path)
-	if err != nil || !filepath.IsLocal(rel) {
-		return nil, fmt.Errorf("%s is outside the folder of the Compose file: copy it there", path)
-	}
-	st, err := root.Stat(rel)
-	if err != nil {
-		return nil, err
-	}
-	if !st.Mode().IsRegular() || st.Size() > envBytesMax {
-		return nil, fmt.Errorf("%s: want a file of at most 1 MiB", path)
-	}
-	f, err := root.Open(rel)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, envBytesMax))
 }
 
 // envFiles checks the files of variables before compose-go reads them.
@@ -266,16 +192,39 @@ func (c *converter) envFiles(p *types.Project) {
 	}
 }
 
-// projectName returns the name of the project: as asked for, as in the file, or that of the folder.
-func (c *converter) projectName(asked string) string {
-	if asked == "" {
-		if name := c.text("name"); name != "" && !strings.Contains(name, "$") {
-			asked = name
-		} else {
-			asked = filepath.Base(c.dir)
+// labelFiles checks the files of labels before compose-go reads them.
+func (c *converter) labelFiles(p *types.Project) {
+	for name, s := range p.Services {
+		for _, path := range s.LabelFiles {
+			if _, err := c.inside(path); err != nil {
+				c.deny([]string{"services", name, "label_file"}, "%v", err)
+			}
 		}
 	}
-	return loader.NormalizeProjectName(asked)
+}
+
+// projectName returns the name of the project: as asked for, as COMPOSE_PROJECT_NAME or the file
+// says, or that of the folder.
+func (c *converter) projectName(asked string) string {
+	asked = cmp.Or(asked, c.environment["COMPOSE_PROJECT_NAME"])
+	if name, err := template.Substitute(c.text("name"), c.environment.Resolve); err == nil {
+		asked = cmp.Or(asked, name)
+	}
+	return loader.NormalizeProjectName(cmp.Or(asked, filepath.Base(c.dir)))
+}
+
+// profiles returns the profiles that are enabled.
+func (c *converter) profiles(asked []string) []string {
+	if len(asked) == 0 {
+		asked = strings.Split(c.environment["COMPOSE_PROFILES"], ",")
+	}
+	var out []string
+	for _, p := range asked {
+		if p = strings.TrimSpace(p); p != "" {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // tenant returns the tenant of the project.

@@ -204,7 +204,8 @@ func TestASpecIsNoComposeFile(t *testing.T) {
 	}
 }
 
-// A port of a program has one number at the VIP: the one that other services use.
+// A port of a program has its own number at the VIP, which other services use. The hosts' own
+// addresses have the published one.
 func TestAPortOfAProgramHasOneNumber(t *testing.T) {
 	r, err := parse(t, `services:
   web: {image: x, ports: ["80:8080", "81:8080", "90:9090"], expose: [8080, 7000]}
@@ -214,10 +215,11 @@ func TestAPortOfAProgramHasOneNumber(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := string(spec.Format(r.Specs[1]))
-	if !strings.Contains(got, `ports: ["8080:8080/tcp", "90:9090/tcp", "7000:7000/tcp"]`) {
+	if !strings.Contains(got, `ports: ["8080:8080/tcp", "9090:9090/tcp", "7000:7000/tcp"]`) ||
+		!strings.Contains(got, `host: ["80:8080", "90:9090"]`) {
 		t.Errorf("the ports are those of\n%s", got)
 	}
-	for _, want := range []string{"at 8080 and not at 80, because other uses web:8080"} {
+	for _, want := range []string{"81 is left out: 80 of the hosts leads to 8080 already"} {
 		if !strings.Contains(r.Warnings.Error(), want) {
 			t.Errorf("%q is no warning of\n%s", want, r.Warnings)
 		}

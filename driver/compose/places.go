@@ -12,7 +12,6 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 
-	"pando.run/pando"
 	"pando.run/pando/spec"
 )
 
@@ -21,7 +20,6 @@ type places struct {
 	file    string
 	body    ast.Node
 	anchors map[string]ast.Node
-	over    *places // of an overlay, or nil
 }
 
 // placesOf reads the places of a file. It expands no alias.
@@ -138,18 +136,14 @@ func (p *places) find(path []string) (at *ast.MappingValueNode, whole bool) {
 // has reports whether the file has a word at a path.
 func (p *places) has(path ...string) bool {
 	_, whole := p.find(path)
-	return whole || p.over != nil && p.over.has(path...)
+	return whole
 }
 
 // keys returns the keys of the map at a path, without merged ones.
-func (p *places) keys(path ...string) []string {
-	var out []string
-	if p.over != nil {
-		out = p.over.keys(path...)
-	}
+func (p *places) keys(path ...string) (out []string) {
 	at, whole := p.find(path)
 	if !whole {
-		return out
+		return nil
 	}
 	for _, v := range p.entries(at.Value) {
 		if v.Key.Type() != ast.MergeKeyType && !slices.Contains(out, keyText(v)) {
@@ -161,30 +155,100 @@ func (p *places) keys(path ...string) []string {
 
 // text returns the text at a path, or "".
 func (p *places) text(path ...string) string {
-	if p.over != nil && p.over.has(path...) {
-		return p.over.text(path...)
-	}
 	at, whole := p.find(path)
 	if !whole {
 		return ""
 	}
-	if s, ok := p.resolved(at.Value).(*ast.StringNode); ok {
-		return s.Value
-	}
-	return ""
+	text, _ := p.scalar(at.Value)
+	return text
 }
 
 // problem returns a problem at a path of the file, or at the deepest word on the way to it.
 func (p *places) problem(path []string, text string) spec.Problem {
-	if p.over != nil && p.over.has(path...) {
-		return p.over.problem(path, text)
-	}
 	out := spec.Problem{File: p.file, Line: 1, Column: 1, Path: strings.Join(path, "."), Message: text}
 	if at, _ := p.find(path); at != nil {
 		token := at.Key.GetToken()
 		out.Line, out.Column = token.Position.Line, token.Position.Column
 	}
 	return out
+}
+
+// layers returns the files of a project in the order in which a word counts: a later merged file
+// comes first, and included files come last.
+func (f *files) layers() []*file {
+	out := slices.Clone(f.merged)
+	slices.Reverse(out)
+	return append(out, f.others...)
+}
+
+// has reports whether a file of the project has a word at a path.
+func (f *files) has(path ...string) bool {
+	_, ok := f.whole(path, 0)
+	return ok
+}
+
+// text returns the text at a path of the merged files, or "".
+func (f *files) text(path ...string) string {
+	for _, one := range slices.Backward(f.merged) {
+		if one.has(path...) {
+			return one.text(path...)
+		}
+	}
+	return ""
+}
+
+// problem returns a problem at a path of the project: in the file that has the word, or else at the
+// deepest word on the way to it.
+func (f *files) problem(path []string, text string) spec.Problem {
+	if p, ok := f.whole(path, 0); ok {
+		p.Path, p.Message = strings.Join(path, "."), text
+		return p
+	}
+	var best *file
+	for _, one := range f.layers() {
+		if best == nil || one.depth(path) > best.depth(path) {
+			best = one
+		}
+	}
+	if best == nil { // the first file could not be read
+		return spec.Problem{File: f.main, Line: 1, Column: 1, Path: strings.Join(path, "."),
+			Message: text}
+	}
+	return best.problem(path, text)
+}
+
+// whole returns the place of a word: in a file that has it, or in the service that the word's
+// service extends.
+func (f *files) whole(path []string, depth int) (spec.Problem, bool) {
+	for _, one := range f.layers() {
+		if one.has(path...) {
+			return one.problem(path, ""), true
+		}
+	}
+	if depth > 10 || len(path) < 3 || path[0] != "services" {
+		return spec.Problem{}, false
+	}
+	for _, one := range f.layers() {
+		base := one.text("services", path[1], "extends", "service")
+		if base == "" {
+			base = one.text("services", path[1], "extends")
+		}
+		if base != "" && base != path[1] {
+			at := append([]string{"services", base}, path[2:]...)
+			return f.whole(at, depth+1)
+		}
+	}
+	return spec.Problem{}, false
+}
+
+// depth returns the number of words of a path that the file has.
+func (p *places) depth(path []string) int {
+	for n := len(path); n > 0; n-- {
+		if p.has(path[:n]...) {
+			return n
+		}
+	}
+	return 0
 }
 
 // wordsPath finds the path of a word in a message of compose-go.
@@ -194,21 +258,62 @@ var wordsPath = regexp.MustCompile(
 // namedService finds the service in a message of compose-go.
 var namedService = regexp.MustCompile(`service "([^"]+)"`)
 
-// foreign returns an error of compose-go with its place in the file.
-func (p *places) foreign(err error) error {
+// foreign returns an error of compose-go with its place in the project.
+func (c *converter) foreign(err error) error {
 	var known spec.Problems
 	if errors.As(err, &known) {
 		return known
 	}
-	text := strings.TrimPrefix(err.Error(), "validating "+p.file+": ")
+	text := err.Error()
+	for _, one := range c.layers() {
+		text = strings.TrimPrefix(text, "validating "+one.path+": ")
+	}
 	text = cmp.Or(strings.TrimSpace(text), "the file cannot be read")
+	if empty := c.emptied(); len(empty) > 0 && !strings.Contains(text, "cycle") {
+		return c.sorted(empty)
+	}
 	var path []string
 	if found := wordsPath.FindString(text); found != "" {
 		path = strings.Split(found, ".")
 	} else if m := namedService.FindStringSubmatch(text); m != nil {
 		path = []string{"services", m[1]}
 	}
-	return spec.Problems{p.problem(path, text)}
+	return spec.Problems{c.problem(path, text)}
+}
+
+// emptied returns the ports, volumes and images of the services that have a variable without a
+// value. compose-go refuses what is left of them, without the name of the variable.
+func (c *converter) emptied() (out spec.Problems) {
+	for _, one := range c.layers() {
+		for _, service := range one.keys("services") {
+			for _, word := range []string{"image", "ports", "volumes"} {
+				at := []string{"services", service, word}
+				v, whole := one.find(at)
+				if !whole {
+					continue
+				}
+				for _, n := range one.elements(v.Value) {
+					text, _ := one.scalar(n)
+					if name := c.unsetIn(text); name != "" {
+						p := one.problem(at, text+": variable "+name+" has no value: set it, or write it into .env")
+						p.Line, p.Column = n.GetToken().Position.Line, n.GetToken().Position.Column
+						out = append(out, p)
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// unsetIn returns the first variable of a text that is neither set nor has a default, or "".
+func (c *converter) unsetIn(text string) string {
+	for _, m := range variable.FindAllStringSubmatch(text, -1) {
+		if name := cmp.Or(m[2], m[3]); c.environment[name] == "" {
+			return name
+		}
+	}
+	return ""
 }
 
 func sortedKeys[M ~map[K]V, K cmp.Ordered, V any](m M) []K {
@@ -220,30 +325,26 @@ var variable = regexp.MustCompile(
 	`(^|[^$])\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))`)
 
 // unset warns of variables that become empty, because neither the environment nor .env has them.
-func (c *converter) unset(data []byte, known map[string]string) {
-	line := 0
-	for text := range strings.Lines(string(data)) {
-		line++
-		if strings.HasPrefix(strings.TrimSpace(text), "#") {
-			continue
-		}
-		for _, m := range variable.FindAllStringSubmatchIndex(text, -1) {
-			from, to := m[4], m[5]
-			if from < 0 {
-				from, to = m[6], m[7]
+func (c *converter) unset() {
+	for _, one := range c.layers() {
+		line := 0
+		for text := range strings.Lines(string(one.data)) {
+			line++
+			if strings.HasPrefix(strings.TrimSpace(text), "#") {
+				continue
 			}
-			if _, ok := known[text[from:to]]; !ok {
-				add(&c.warnings, spec.Problem{File: c.file, Line: line, Column: m[3] + 1, Message: "variable " +
-					text[from:to] + " is not set and becomes empty: set it, or write it into .env"})
+			for _, m := range variable.FindAllStringSubmatchIndex(text, -1) {
+				from, to := m[4], m[5]
+				if from < 0 {
+					from, to = m[6], m[7]
+				}
+				_, ok := c.environment[text[from:to]]
+				if _, own := c.included[text[from:to]]; !ok && !own {
+					add(&c.warnings, spec.Problem{File: one.file, Line: line, Column: m[3] + 1,
+						Message: "variable " + text[from:to] +
+							" is not set and becomes empty: set it, or write it into .env"})
+				}
 			}
 		}
 	}
-}
-
-// serviceName returns the name of a service as a name of Pando.
-func (c *converter) serviceName(name string) pando.ServiceName {
-	if err := pando.CheckLabel("service", name); err != nil {
-		c.deny([]string{"services", name}, "%v; rename it, and wherever a program has its name", err)
-	}
-	return pando.ServiceName(name)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,17 +18,20 @@ import (
 func (c *converter) service(s types.ServiceConfig) pando.Spec {
 	at := func(words ...string) []string { return append([]string{"services", s.Name}, words...) }
 	out := pando.Spec{
-		Name: c.serviceName(s.Name), Tenant: c.tenant(), Entrypoint: s.Entrypoint, Command: s.Command,
+		Name: c.names[s.Name], Tenant: c.tenant(), Entrypoint: s.Entrypoint, Command: s.Command,
 		Environment: map[string]string{}, User: s.User, WorkingDir: s.WorkingDir,
-		StopSignal: signal(s.StopSignal),
-		Labels:     maps.Clone(map[string]string(s.Labels)),
+		Aliases: c.aliases(s), Labels: maps.Clone(map[string]string(s.Labels)),
 	}
+	c.stops(s, &out)
 	if s.Runtime == pando.RuntimeCrun {
 		out.Runtime = s.Runtime
 	}
 	out.Image.Reference = spec.Beside(c.dir, s.Image)
 	if s.Image == "" && s.Build == nil {
 		c.deny(at(), "has no image")
+	} else if name := c.unsetIn(c.text("services", s.Name, "image")); name != "" &&
+		spec.CheckImage(s.Image) != nil {
+		c.deny(at("image"), "variable %s has no value: set it, or write it into .env", name)
 	} else if s.Build != nil && s.Image != "" {
 		c.warn(at("build"), "is left out: build %s first, and push it to a registry of the hosts",
 			s.Image)
@@ -43,9 +47,6 @@ func (c *converter) service(s types.ServiceConfig) pando.Spec {
 			out.Environment[k] = *v
 		}
 	}
-	if s.StopGracePeriod != nil {
-		out.StopSeconds = time.Duration(*s.StopGracePeriod).Seconds()
-	}
 	out.Restart = c.restart(s, at)
 	c.size(s, &out)
 	c.ports(s, &out)
@@ -54,8 +55,9 @@ func (c *converter) service(s types.ServiceConfig) pando.Spec {
 	mounts{c, s.Name, &out, at}.convert(s)
 	out.Needs = c.needs(s)
 	parts{c, &out, at}.convert(s)
+	c.namespace(s, &out)
 	c.walls(s, &out, at)
-	c.networks(s, at)
+	c.networks(s, &out)
 	for _, why := range strings.Split(message(spec.Check(out.WithDefaults())), "\n") {
 		if why != "" && len(c.problems) == 0 {
 			c.deny(at(), "%s", strings.TrimPrefix(why, pando.ErrInvalid.Error()+": "))
@@ -71,11 +73,18 @@ func message(err error) string {
 	return err.Error()
 }
 
-func signal(s string) string {
-	if s == "" || strings.HasPrefix(s, "SIG") || s[0] >= '0' && s[0] <= '9' {
-		return s
+// stops converts the words of a stop.
+func (c *converter) stops(s types.ServiceConfig, out *pando.Spec) {
+	if s.StopSignal != "" {
+		name, err := pando.SignalName(s.StopSignal)
+		if err != nil {
+			c.deny([]string{"services", s.Name, "stop_signal"}, "%v", err)
+		}
+		out.StopSignal = name
 	}
-	return "SIG" + s
+	if s.StopGracePeriod != nil {
+		out.StopSeconds = time.Duration(*s.StopGracePeriod).Seconds()
+	}
 }
 
 // restart returns the policy. Compose's default is `no`.
@@ -99,16 +108,31 @@ func (c *converter) restart(
 	return pando.RestartNo
 }
 
+// cpuPeriodDefault is the kernel's period of cpu_quota, in microseconds.
+const cpuPeriodDefault = 100_000
+
+// decimal returns the number that a file has: compose-go keeps 0.1 as 0.10000000149.
+func decimal(f float32) float64 {
+	out, err := strconv.ParseFloat(strconv.FormatFloat(float64(f), 'f', -1, 32), 64)
+	if err != nil {
+		return float64(f)
+	}
+	return out
+}
+
 // size converts the number of instances and their limits.
 func (c *converter) size(s types.ServiceConfig, out *pando.Spec) {
 	n := s.GetScale()
 	out.Scale.Min, out.Scale.Zero = n, n == 0
 	out.Scale.Max = max(n, 1)
 	limit := &out.Resources
-	limit.CPUs, limit.MemoryBytes, limit.PIDs = float64(s.CPUS), int64(s.MemLimit), s.PidsLimit
+	limit.CPUs, limit.MemoryBytes, limit.PIDs = decimal(s.CPUS), int64(s.MemLimit), s.PidsLimit
+	if s.CPUQuota > 0 && limit.CPUs == 0 {
+		limit.CPUs = float64(s.CPUQuota) / float64(cmp.Or(s.CPUPeriod, cpuPeriodDefault))
+	}
 	if s.Deploy != nil && s.Deploy.Resources.Limits != nil {
 		l := s.Deploy.Resources.Limits
-		limit.CPUs = cmp.Or(float64(l.NanoCPUs), limit.CPUs)
+		limit.CPUs = cmp.Or(decimal(float32(l.NanoCPUs)), limit.CPUs)
 		limit.MemoryBytes = cmp.Or(int64(l.MemoryBytes), limit.MemoryBytes)
 		limit.PIDs = cmp.Or(l.Pids, limit.PIDs)
 	}
@@ -148,14 +172,26 @@ func (c *converter) needs(s types.ServiceConfig) map[pando.ServiceName]pando.Nee
 		}
 		switch d.Condition {
 		case types.ServiceConditionHealthy:
-			out[pando.ServiceName(name)] = pando.NeedHealthy
+			out[c.names[name]] = pando.NeedHealthy
 		case types.ServiceConditionCompletedSuccessfully:
-			out[pando.ServiceName(name)] = pando.NeedCompleted
+			out[c.names[name]] = pando.NeedCompleted
 		default:
-			out[pando.ServiceName(name)] = pando.NeedStarted
+			out[c.names[name]] = pando.NeedStarted
 		}
 	}
 	return out
+}
+
+// namespace converts `userns_mode`.
+func (c *converter) namespace(s types.ServiceConfig, out *pando.Spec) {
+	switch s.UserNSMode {
+	case "":
+	case pando.UsernsHost:
+		out.UsernsMode = pando.UsernsHost
+	default:
+		c.warn([]string{"services", s.Name, "userns_mode"}, "%s is left out: a service has users of "+
+			"its own", s.UserNSMode)
+	}
 }
 
 // walls converts secrets and the options of security.
@@ -193,29 +229,21 @@ func (c *converter) walls(s types.ServiceConfig, out *pando.Spec, at func(...str
 	}
 }
 
-// networks reports names and addresses that a service has in its networks only.
-func (c *converter) networks(s types.ServiceConfig, at func(...string) []string) {
-	for _, link := range s.Links {
-		if name, alias, ok := strings.Cut(link, ":"); ok && name != alias {
-			c.deny(at("links"), "%s has the name %s alone: write that name in the program", name, name)
-		}
+// networks converts the networks of a service. The project is one network; if all of them are
+// internal, the service reaches only its project.
+func (c *converter) networks(s types.ServiceConfig, out *pando.Spec) {
+	if s.NetworkMode == "none" {
+		return
 	}
-	for _, name := range sortedKeys(s.Networks) {
-		n := s.Networks[name]
-		if n == nil {
-			continue
-		}
-		others := slices.DeleteFunc(slices.Clone(n.Aliases),
-			func(a string) bool { return a == s.Name })
-		if len(others) > 0 {
-			c.deny(at("networks", name, "aliases"), "it has the name %s alone, not %s: write that name "+
-				"in the programs", s.Name, strings.Join(others, " or "))
-		}
-		if n.Ipv4Address != "" || n.Ipv6Address != "" {
-			c.warn(at("networks", name), "its address is left out: it is reached by its name")
-		}
+	internal := len(s.Networks) > 0
+	for name := range s.Networks {
+		internal = internal && c.project.Networks[name].Internal
 	}
-	if len(s.Networks) > 0 && len(c.project.Networks) > 1 && c.has(at("networks")...) {
+	if internal {
+		out.Reach = []pando.Reach{pando.ReachTenant}
+	}
+	if len(s.Networks) > 0 && len(c.project.Networks) > 1 &&
+		c.has("services", s.Name, "networks") {
 		c.warn([]string{"networks"},
 			"all services of the project reach each other: networks do not separate them")
 	}

@@ -1,6 +1,7 @@
 package compose
 
 import (
+	pathpkg "path"
 	"slices"
 	"strings"
 
@@ -26,6 +27,9 @@ func (c mounts) convert(s types.ServiceConfig) {
 	for _, path := range s.Tmpfs {
 		c.memory(path)
 	}
+	if s.ShmSize > 0 && !slices.ContainsFunc(c.out.Tmpfs, inShm) {
+		c.out.Tmpfs = append(c.out.Tmpfs, pando.Tmpfs{Path: sharedMemory, Bytes: int64(s.ShmSize)})
+	}
 	for _, v := range s.Volumes {
 		switch v.Type {
 		case types.VolumeTypeVolume:
@@ -45,10 +49,14 @@ func (c mounts) convert(s types.ServiceConfig) {
 	}
 }
 
+const sharedMemory = "/dev/shm"
+
+func inShm(t pando.Tmpfs) bool { return t.Path == sharedMemory }
+
 // memory converts an element of `tmpfs`: PATH or PATH:OPTIONS.
 func (c mounts) memory(text string) {
 	path, options, _ := strings.Cut(text, ":")
-	t := pando.Tmpfs{Path: path}
+	t := pando.Tmpfs{Path: pathpkg.Clean(path)}
 	for option := range strings.SplitSeq(options, ",") {
 		switch word, _, _ := strings.Cut(option, "="); word {
 		case "size", "mode":
@@ -79,16 +87,28 @@ func (c mounts) volume(v types.ServiceVolumeConfig) {
 	case bool(declared.External):
 		c.warn(path, "is external: Pando makes an empty volume; copy the files of %s into it before "+
 			"traffic comes", declared.Name)
+	case c.bound(v, declared):
+		return
 	case declared.Driver != "" && declared.Driver != "local" || len(declared.DriverOpts) > 0:
 		c.deny(path, "volumes are folders of the host: mount the driver's storage on the host, and "+
 			"give its path instead, such as /mnt/%s", v.Source)
 	}
-	if v.Volume != nil && v.Volume.Subpath != "" {
-		c.deny(c.at("volumes"), "%s: a volume is mounted whole: drop subpath", v.Target)
-	}
 	c.out.Volumes = append(c.out.Volumes, pando.Volume{
 		Name: name, Path: v.Target, ReadOnly: v.ReadOnly,
 		Shared: v.Source != "" && c.out.Scale.Max > 1})
+}
+
+// bound converts a volume that is a folder of the host by its driver's options: type none, o bind.
+func (c mounts) bound(v types.ServiceVolumeConfig, declared types.VolumeConfig) bool {
+	from := declared.DriverOpts["device"]
+	options := strings.Split(declared.DriverOpts["o"], ",")
+	if declared.Driver != "" && declared.Driver != "local" || from == "" ||
+		!slices.Contains(options, "bind") && !slices.Contains(options, "rbind") {
+		return false
+	}
+	c.folder(types.ServiceVolumeConfig{Source: absolute(c.dir, from), Target: v.Target,
+		ReadOnly: v.ReadOnly || slices.Contains(options, "ro")})
+	return true
 }
 
 // usersOf returns the other services that mount a named volume.

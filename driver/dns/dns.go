@@ -30,9 +30,9 @@ const Zone = "pando."
 const (
 	ttlSeconds       = 5 // a service that is removed and made anew may get another VIP
 	upstreamWaitMax  = 2 * time.Second
+	upstreamsWaitMax = 4 * time.Second                        // of all in turn; resolvers ask again after 5 s
 	shutdownWaitMax  = upstreamWaitMax + 500*time.Millisecond // Close waits for forwarded questions
-	resolvConf       = "/etc/resolv.conf"
-	zoneSerial       = 1 // the zone has no transfers
+	zoneSerial       = 1                                      // the zone has no transfers
 	refreshSeconds   = 3600
 	udpPayloadBytes  = 1232
 	namesOfTheZone   = "ns." + Zone
@@ -51,11 +51,17 @@ type Config struct {
 	Addr string // host:port, for UDP and TCP
 	// Lookup returns a service's VIPs. An address that the service does not have is invalid.
 	Lookup func(name pando.ServiceName, tenant pando.Tenant) (v4, v6 netip.Addr, ok bool)
+	// Aliased returns the service of a tenant that has a further name. Nil: no service has one.
+	Aliased func(t pando.Tenant, name string) (pando.ServiceKey, bool)
 	// Endpoints returns the ports and the ordinals of a service. Nil: no service has any.
 	Endpoints func(s pando.ServiceKey) (pando.Endpoints, bool)
-	// Upstreams are host:port of resolvers for all other names. The default is those of
-	// /etc/resolv.conf.
+	// Upstreams are host:port of resolvers for all other names. The default is those of Resolv, as
+	// the file is when a question comes.
 	Upstreams []string
+	// Silent records the upstreams that do not answer. It may be nil.
+	Silent *Silent
+	// Resolv is a file in the form of resolv.conf. The default is /etc/resolv.conf.
+	Resolv string
 	// Recurses reports whether an address may ask for names outside the zone. By default, every
 	// address may.
 	Recurses func(netip.Addr) bool
@@ -73,6 +79,7 @@ type Server struct {
 	conns   *share.Pool[pando.Tenant]
 	closing atomic.Bool
 	addr    string
+	system  system
 }
 
 // New returns a server that does not listen yet.
@@ -86,9 +93,6 @@ func (s *Server) Addr() string { return s.addr }
 
 // Start listens on UDP and TCP. The server answers once Start has returned.
 func (s *Server) Start() error {
-	if s.config.Upstreams == nil {
-		s.config.Upstreams = systemUpstreams(s.config.Addr)
-	}
 	udp, tcp, err := bind(s.config.Addr, net.Listen)
 	if err != nil {
 		return fmt.Errorf("answer DNS on %s: %w", s.config.Addr, err)
@@ -149,21 +153,6 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
-// systemUpstreams returns the host's resolvers, without this server.
-func systemUpstreams(self string) []string {
-	c, err := dns.ClientConfigFromFile(resolvConf)
-	if err != nil {
-		return nil
-	}
-	var out []string
-	for _, server := range c.Servers {
-		if at := net.JoinHostPort(server, c.Port); at != self {
-			out = append(out, at)
-		}
-	}
-	return out
-}
-
 // bounded is the listener of a server. It closes the connections beyond the bounds.
 type bounded struct {
 	net.Listener
@@ -210,6 +199,7 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 		m.SetEdns0(udpPayloadBytes, false)
 	case dns.IsSubDomain(Zone, dns.CanonicalName(q.Question[0].Name)):
 		s.own(m, q)
+	case s.further(m, q, w.RemoteAddr()):
 	case nobodys(q.Question[0]):
 		m.SetRcode(q, dns.RcodeNameError)
 	case !s.recurses(w.RemoteAddr()): // an open resolver amplifies attacks on others
@@ -253,7 +243,6 @@ func (s *Server) own(m, q *dns.Msg) {
 	header := func(t uint16) dns.RR_Header {
 		return dns.RR_Header{Name: question.Name, Rrtype: t, Class: dns.ClassINET, Ttl: ttlSeconds}
 	}
-	any := question.Qtype == dns.TypeANY
 	if name == Zone {
 		switch question.Qtype {
 		case dns.TypeSOA, dns.TypeANY:
@@ -266,15 +255,24 @@ func (s *Server) own(m, q *dns.Msg) {
 		if !exists {
 			m.Rcode = dns.RcodeNameError
 		}
-		if v4.Is4() && (any || question.Qtype == dns.TypeA) {
-			m.Answer = append(m.Answer, &dns.A{Hdr: header(dns.TypeA), A: v4.AsSlice()})
-		}
-		if v6.Is6() && (any || question.Qtype == dns.TypeAAAA) {
-			m.Answer = append(m.Answer, &dns.AAAA{Hdr: header(dns.TypeAAAA), AAAA: v6.AsSlice()})
-		}
+		addresses(m, question, v4, v6)
 	}
 	if len(m.Answer) == 0 {
 		m.Ns = append(m.Ns, soa()) // how long clients may cache the negative answer
+	}
+}
+
+// addresses answers a question with the addresses of a service.
+func addresses(m *dns.Msg, q dns.Question, v4, v6 netip.Addr) {
+	header := func(t uint16) dns.RR_Header {
+		return dns.RR_Header{Name: q.Name, Rrtype: t, Class: dns.ClassINET, Ttl: ttlSeconds}
+	}
+	any := q.Qtype == dns.TypeANY
+	if v4.Is4() && (any || q.Qtype == dns.TypeA) {
+		m.Answer = append(m.Answer, &dns.A{Hdr: header(dns.TypeA), A: v4.AsSlice()})
+	}
+	if v6.Is6() && (any || q.Qtype == dns.TypeAAAA) {
+		m.Answer = append(m.Answer, &dns.AAAA{Hdr: header(dns.TypeAAAA), AAAA: v6.AsSlice()})
 	}
 }
 
@@ -302,24 +300,34 @@ func (s *Server) take(
 	return p.TakeAsOperator(1)
 }
 
-// forward asks the upstreams in turn, over the network by which the question came.
+// forward asks the upstreams in turn, over the network by which the question came. An upstream that
+// refuses or fails does not know the answer, so the next one is asked. All together have less time
+// than a client waits before it asks again.
 func (s *Server) forward(q *dns.Msg, from net.Addr) *dns.Msg {
-	failed := new(dns.Msg)
-	failed.SetRcode(q, dns.RcodeServerFailure)
+	answer := new(dns.Msg)
+	answer.SetRcode(q, dns.RcodeServerFailure)
 	slot, err := s.take(s.slots, from)
 	if err != nil {
-		failed.Rcode = dns.RcodeRefused
-		return failed
+		answer.Rcode = dns.RcodeRefused
+		return answer
 	}
 	defer slot.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), upstreamsWaitMax)
+	defer cancel()
 	client := dns.Client{Net: from.Network(), Timeout: upstreamWaitMax}
-	for _, upstream := range s.config.Upstreams {
-		if s.closing.Load() {
+	for _, upstream := range s.upstreams() {
+		if s.closing.Load() || ctx.Err() != nil {
 			break
 		}
-		if m, _, err := client.Exchange(q, upstream); err == nil {
-			return m
+		m, _, err := client.ExchangeContext(ctx, q, upstream)
+		s.config.Silent.note(upstream, err == nil)
+		if err != nil {
+			continue
+		}
+		answer = m
+		if m.Rcode != dns.RcodeRefused && m.Rcode != dns.RcodeServerFailure {
+			break
 		}
 	}
-	return failed
+	return answer
 }

@@ -21,11 +21,83 @@ func (s *Server) lookup(name string) (v4, v6 netip.Addr, ok bool) {
 			return v4, v6, true
 		}
 	}
-	if n := len(labels); n != 1 && n != 2 {
+	if n := len(labels); n == 1 || n == 2 {
+		if v4, v6, ok = s.service(serviceOf(labels)); ok {
+			return v4, v6, true
+		}
+	}
+	return s.aliased(labels)
+}
+
+// aliased returns the addresses of a further name: ALIAS.TENANT.pando., or a name without dots in
+// the default tenant.
+func (s *Server) aliased(labels []string) (v4, v6 netip.Addr, ok bool) {
+	tenant := pando.DefaultTenant
+	if n := len(labels); n > 1 {
+		tenant, labels = pando.Tenant(labels[n-1]), labels[:n-1]
+	}
+	if s.config.Aliased == nil || len(labels) == 0 {
 		return v4, v6, false
 	}
-	key := serviceOf(labels)
-	return s.config.Lookup(key.Name, key.Tenant)
+	key, ok := s.config.Aliased(tenant, strings.Join(labels, "."))
+	if !ok {
+		return v4, v6, false
+	}
+	return s.service(key)
+}
+
+// service returns the VIPs of a service that its instances answer. A resolver sorts an IPv6 address
+// before the others, so a client would send there first, and by UDP all would be lost in silence.
+func (s *Server) service(key pando.ServiceKey) (v4, v6 netip.Addr, ok bool) {
+	v4, v6, ok = s.config.Lookup(key.Name, key.Tenant)
+	if e, known := s.endpoints(key); known {
+		v4, v6 = heard(v4, v6, e.Hears)
+	}
+	return v4, v6, ok
+}
+
+// heard returns the addresses that are answered.
+func heard(v4, v6 netip.Addr, h pando.Hearing) (netip.Addr, netip.Addr) {
+	if !h.By4() {
+		v4 = netip.Addr{}
+	}
+	if !h.By6() {
+		v6 = netip.Addr{}
+	}
+	return v4, v6
+}
+
+// further answers an instance's question for a further name that stands alone. Resolvers of musl
+// search no domains for a name with a dot. It returns false for any other question.
+func (s *Server) further(m, q *dns.Msg, from net.Addr) bool {
+	question := q.Question[0]
+	if s.config.Aliased == nil || s.config.Owner == nil || question.Qclass != dns.ClassINET {
+		return false
+	}
+	a, err := netip.ParseAddrPort(from.String())
+	if err != nil {
+		return false
+	}
+	tenant, ok := s.config.Owner(a.Addr().Unmap().WithZone(""))
+	if !ok {
+		return false
+	}
+	name := strings.TrimSuffix(dns.CanonicalName(question.Name), ".")
+	key, ok := s.config.Aliased(tenant, name)
+	if !ok {
+		return false
+	}
+	v4, v6, ok := s.service(key)
+	if !ok {
+		return false
+	}
+	m.SetReply(q)
+	m.Authoritative, m.RecursionAvailable = true, true
+	if q.IsEdns0() != nil {
+		m.SetEdns0(udpPayloadBytes, false)
+	}
+	addresses(m, question, v4, v6)
+	return true
 }
 
 // serviceOf returns the service of the labels NAME or NAME.TENANT.
@@ -50,7 +122,8 @@ func (s *Server) ordinal(name string, of pando.ServiceKey) (v4, v6 netip.Addr, o
 	if name == pando.LeaderLabel {
 		e, _ := s.endpoints(of)
 		if n := pando.LeaderOf(e.Names); n != nil {
-			return n.IP4, n.IP6, true
+			v4, v6 = heard(n.IP4, n.IP6, n.Hears)
+			return v4, v6, true
 		}
 		return v4, v6, false
 	}
@@ -63,7 +136,8 @@ func (s *Server) ordinal(name string, of pando.ServiceKey) (v4, v6 netip.Addr, o
 	if at < 0 {
 		return v4, v6, false
 	}
-	return e.Names[at].IP4, e.Names[at].IP6, true
+	v4, v6 = heard(e.Names[at].IP4, e.Names[at].IP6, e.Names[at].Hears)
+	return v4, v6, true
 }
 
 // records answers a question for SRV records, such as _http._tcp.web.pando. It returns true for any
@@ -86,12 +160,13 @@ func (s *Server) records(m *dns.Msg, q dns.Question) (others bool) {
 	}
 	service := strings.Join(labels[2:], ".") + "." + Zone
 	if e.Names == nil {
-		v4, v6, _ := s.config.Lookup(key.Name, key.Tenant)
+		v4, v6, _ := s.service(key)
 		s.srv(m, q.Name, service, port.Published, v4, v6)
 	}
 	for _, n := range e.Names {
 		name := pando.OrdinalName(key.Name, n.Ordinal) + "." + service
-		s.srv(m, q.Name, name, port.Target, n.IP4, n.IP6)
+		v4, v6 := heard(n.IP4, n.IP6, n.Hears)
+		s.srv(m, q.Name, name, port.Target, v4, v6)
 	}
 	return false
 }

@@ -115,3 +115,71 @@ func TestPortsHaveRecords(t *testing.T) {
 		t.Errorf("an address of a record's name: %s", m)
 	}
 }
+
+// A further name leads to its service: below its tenant for every client, and alone for instances
+// of the tenant. Names of services come first.
+func TestFurtherNamesAreAnswered(t *testing.T) {
+	vip := netip.MustParseAddr("10.127.0.10")
+	known := map[string]pando.ServiceName{"wp_db": "db", "minio.local": "store", "db": "store"}
+	s := New(Config{Addr: "127.0.0.1:0", Upstreams: []string{},
+		Lookup: func(n pando.ServiceName, tenant pando.Tenant) (v4, v6 netip.Addr, ok bool) {
+			switch {
+			case tenant == "shop" && n == "db":
+				return vip, v6, true
+			case tenant == "shop" && n == "store":
+				return vip.Next(), v6, true
+			}
+			return v4, v6, false
+		},
+		Aliased: func(t pando.Tenant, name string) (pando.ServiceKey, bool) {
+			n, ok := known[name]
+			return pando.ServiceKey{Tenant: t, Name: n}, ok && t == "shop"
+		},
+		Owner: func(netip.Addr) (pando.Tenant, bool) { return "shop", true }})
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for name, want := range map[string]string{
+		"WP_DB.shop.pando.": "10.127.0.10", "minio.local.shop.pando.": "10.127.0.11",
+		"db.shop.pando.": "10.127.0.10", "wp_db.blog.pando.": "", "wp_db.pando.": "",
+		"wp_db.": "10.127.0.10", "Minio.Local.": "10.127.0.11", "other.local.": "",
+		"x.wp_db.shop.pando.": "",
+	} {
+		answer, got := ask(t, s, "udp", name, dns.TypeA), ""
+		if len(answer.Answer) > 0 {
+			got = answer.Answer[0].(*dns.A).A.String()
+		}
+		if got != want || (got == "") == (answer.Rcode == dns.RcodeSuccess) {
+			t.Errorf("%s is %q, code %d, want %q", name, got, answer.Rcode, want)
+		}
+	}
+}
+
+// No name leads to an IPv6 address unless all instances accept by IPv6.
+func TestANameHasTheAddressesThatAreHeard(t *testing.T) {
+	v4, v6 := netip.MustParseAddr("10.127.0.9"), netip.MustParseAddr("fd70::9")
+	for hears, want := range map[pando.Hearing]string{"": "A", "4": "A", "46": "A AAAA", "6": "AAAA"} {
+		s := New(Config{Lookup: func(pando.ServiceName, pando.Tenant) (netip.Addr, netip.Addr, bool) {
+			return v4, v6, true
+		}, Endpoints: func(pando.ServiceKey) (pando.Endpoints, bool) {
+			return pando.Endpoints{Hears: hears,
+				Ports: []pando.Port{{Published: 80, Target: 8080, Protocol: pando.TCP}},
+				Names: []pando.Named{{Ordinal: 1, IP4: v4, IP6: v6, Hears: hears, Term: 1}}}, true
+		}})
+		for _, name := range []string{"web.pando.", "web-0.web.pando.", "leader.web.pando.",
+			"_http._tcp.web.pando."} {
+			m := new(dns.Msg)
+			s.own(m, new(dns.Msg).SetQuestion(name, dns.TypeANY))
+			var got []string
+			for _, r := range append(m.Answer, m.Extra...) {
+				if kind := dns.TypeToString[r.Header().Rrtype]; kind != "SRV" {
+					got = append(got, kind)
+				}
+			}
+			if all := strings.Join(got, " "); all != want {
+				t.Errorf("%s of a service that hears %q has %s, want %s", name, hears, all, want)
+			}
+		}
+	}
+}

@@ -84,6 +84,7 @@ type Prober struct {
 	known   map[netip.Addr]bool                   // their addresses
 	lost    map[pando.HostName]context.CancelFunc // the probes get no answer; ends the questions
 	dead    map[pando.HostName]bool               // of them, those that answer no question
+	paths   map[pando.HostName]*path              // to living hosts
 	changed chan struct{}
 	hurry   chan struct{} // has an element when there are hosts to meet
 }
@@ -99,7 +100,7 @@ func Open(c Config) (*Prober, error) {
 	p := &Prober{
 		Config: c, hosts: map[pando.HostName]netip.Addr{},
 		lost: map[pando.HostName]context.CancelFunc{}, dead: map[pando.HostName]bool{},
-		changed: make(chan struct{}), hurry: make(chan struct{}, 1),
+		paths: map[pando.HostName]*path{}, changed: make(chan struct{}), hurry: make(chan struct{}, 1),
 	}
 	p.ctx, p.end = context.WithCancel(context.Background())
 	var err error
@@ -116,12 +117,13 @@ func Open(c Config) (*Prober, error) {
 	m.DisableTcpPings, m.EnableCompression = true, false
 	m.TCPTimeout, m.DeadNodeReclaimTime = time.Second, reclaimAfter
 	m.Logger = log.New(io.Discard, "", 0) // the verdicts are logged by the agent
-	m.Events, m.Alive = p, p
+	m.Events, m.Alive, m.Ping = p, p, p
 	if p.list, err = memberlist.Create(m); err != nil {
 		return nil, errors.Join(fmt.Errorf("probe the other hosts: %w", err), p.wire.Shutdown())
 	}
-	p.wg.Add(1)
+	p.wg.Add(2)
 	go p.meet()
+	go p.provePaths()
 	return p, nil
 }
 

@@ -123,7 +123,7 @@ func (b *sandbox) Reconfigure(ctx context.Context, c pando.ConfigChange) (bool, 
 	}
 	c.Content = nil
 	_, err = b.askSoon(ctx, request{Verb: "configure", Config: &c.ConfigFile, Install: true,
-		Signal: int(unix.SignalNum(c.OnChange))})
+		Signal: pando.SignalNumber(c.OnChange)})
 	return err == nil, err
 }
 

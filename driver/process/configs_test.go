@@ -112,7 +112,7 @@ func TestATargetOutsideTheInstanceIsRefused(t *testing.T) {
 	}
 }
 
-// Names of the spec come behind those of /etc/hosts, in the instance alone.
+// Names of the spec are in /etc/hosts of the instance alone, before those of the host.
 func TestExtraHostsAreInTheHostsFile(t *testing.T) {
 	for name, c := range map[string]struct {
 		driver func(*testing.T, int) *Driver
@@ -128,8 +128,8 @@ func TestExtraHostsAreInTheHostsFile(t *testing.T) {
 				c.change(s)
 			})
 			got := inside(t, b, "cat /etc/hosts")
-			if !strings.Contains(got, "localhost") ||
-				!strings.HasSuffix(got, "\n2001:db8::1 a.lan\n192.0.2.9 printer.lan") {
+			if !strings.HasPrefix(got, "127.0.0.1 localhost\n") ||
+				!strings.Contains(got, " web-1\n2001:db8::1 a.lan\n192.0.2.9 printer.lan") {
 				t.Errorf("its hosts are %q", got)
 			}
 			if after, err := os.ReadFile("/etc/hosts"); err != nil || string(after) != string(before) {

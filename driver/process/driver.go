@@ -340,7 +340,8 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 		return nil, err
 	}
 	if cold == nil {
-		return d.open(ctx, s, request{Run: &p, Load: load})
+		b, err := d.open(ctx, s, request{Run: &p, Load: load})
+		return b, unseen(p, err)
 	}
 	b, err := thawer{d}.hold(ctx, s, request{Run: &p, Thaw: true})
 	if err != nil {
@@ -382,14 +383,14 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	if err != nil {
 		return program{}, err
 	}
-	env, host := environment(spec)
+	env := environment(spec)
 	p := program{Runtime: by,
 		Instance: spec.Instance.ID, Service: spec.Instance.Service, Argv: spec.Spec.Argv(),
 		Dir: spec.Spec.WorkingDir, UID: uid, GID: gid,
 		LogDir: logName(spec.Instance.Service, spec.Instance.ID), Cgroup: s.cgroup.Entry(),
-		Hostname: host, Open: spec.Spec.Unconfined(),
+		Hostname: hostname(spec), Address: s.IP4, Hosts: spec.Spec.ExtraHosts,
+		Open: spec.Spec.Unconfined(), Init: spec.Spec.Init,
 		Tmpfs: spec.Spec.Tmpfs, ReadOnly: spec.Spec.ReadOnly, Configs: spec.Configs,
-		Hosts: spec.Spec.ExtraHosts,
 	}
 	p.Idle = spec.Instance.Run != nil && spec.Instance.Run.Attached
 	if p.Idle && by != "" {
@@ -441,11 +442,10 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 	return p, err
 }
 
-// environment returns the variables of a program and the name of its sandbox.
-func environment(spec pando.SandboxSpec) (env map[string]string, host string) {
-	env = map[string]string{
+// environment returns the variables of a program.
+func environment(spec pando.SandboxSpec) map[string]string {
+	env := map[string]string{
 		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp",
-		"TMPDIR":       "/tmp",
 		"PANDO_SOCKET": "/run/pando/self.sock", "PANDO_INSTANCE": string(spec.Instance.ID),
 		"PANDO_SERVICE": string(spec.Spec.Name),
 		"PANDO_ROLE":    string(spec.Instance.Role), "NOTIFY_SOCKET": "/run/pando/notify.sock",
@@ -456,16 +456,14 @@ func environment(spec pando.SandboxSpec) (env map[string]string, host string) {
 	if r := spec.Instance.Run; r != nil {
 		env["PANDO_RUN"] = strconv.Itoa(r.Number)
 	}
-	host = string(spec.Instance.ID)
 	if n := spec.Instance.Ordinal; n > 0 && spec.Spec.Stateful() {
-		host = pando.OrdinalName(spec.Spec.Name, n)
 		env["PANDO_ORDINAL"], env["PANDO_START"] = strconv.Itoa(n-1), string(spec.Instance.Start)
 		env["PANDO_NAME"] = pando.OrdinalDomain(spec.Instance.Service, n)
 	}
 	for k, v := range spec.Spec.Environment {
 		env[k] = v
 	}
-	return env, host
+	return env
 }
 
 // identity returns the user and group of "name", "uid" or "uid:gid".

@@ -8,10 +8,8 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -31,6 +29,7 @@ type forking struct {
 	stdin, stderr *os.File
 	terminal      bool
 	users         int          // descriptor of the user namespace of a program with one
+	lead          bool         // it becomes PID 1 of a namespace of its own
 	files         *unix.Rlimit // bound of its open files; Go raises that of the shim
 }
 
@@ -57,19 +56,39 @@ func onThreadOfItsOwn(f func()) {
 	runtime.UnlockOSThread()
 }
 
-// waitToFork drops the privileges of this thread, then waits for a program and forks it. open
-// leaves out the filter of system calls on this thread. network is that of the program, or nil.
-func waitToFork(
-	e pando.CgroupEntry, groups string, open bool, network *os.File, turn <-chan forking,
-) {
-	err := enterNetwork(network)
+// forker is a thread that forks one program.
+type forker struct {
+	entry   pando.CgroupEntry
+	groups  *os.File // the root of the hierarchies
+	open    bool     // this thread has no filter of system calls
+	network *os.File // that of the program, or nil
+	inside  *os.File // the PID namespace of the program, or nil
+	apart   bool     // it sees its own cgroup only
+}
+
+// raw reports whether the thread forks by spawn, which needs a thread without a filter. A program
+// enters its v2 cgroup itself.
+func (f forker) raw(p program) bool {
+	return p.Users != nil || p.leads() || f.entry.Folder != ""
+}
+
+// waitToFork drops the privileges of this thread, then waits for a program and forks it.
+func (t forker) waitToFork(turn <-chan forking) {
+	e := t.entry
+	err := enterNetwork(t.network)
+	if err == nil {
+		err = enterProcesses(t.inside)
+	}
 	if err == nil {
 		err = weaken()
 	}
 	if err == nil {
-		err = enter(e, groups)
+		err = enter(e, t.groups)
 	}
-	if err == nil && !open {
+	if err == nil {
+		err = t.enterApart()
+	}
+	if err == nil && !t.open {
 		err = filterCalls()
 	}
 	f, ok := <-turn
@@ -77,11 +96,9 @@ func waitToFork(
 		return // another thread forks the program
 	}
 	r := forked{err: err}
-	// A program is moved into its v2 cgroup before its first instruction. The kernel could clone it
-	// into the group, but only by clone3, which the filter refuses.
-	traced := f.gate != nil || e.Folder != ""
+	traced := f.gate != nil
 	if err == nil {
-		r.pid, r.err = fork(f, &syscall.SysProcAttr{
+		r.pid, r.err = t.fork(f, &syscall.SysProcAttr{
 			Setsid: true, Ptrace: traced, Setctty: f.terminal,
 			Credential: &syscall.Credential{
 				Uid: f.program.UID, Gid: f.program.GID, Groups: f.program.Groups,
@@ -92,30 +109,14 @@ func waitToFork(
 		f.done <- r
 		return
 	}
-	if f.gate != nil {
-		r.err = loaded(r.pid)
-	} else {
-		r.err = loadedBeside(r.pid)
-	}
-	if r.err == nil && e.Folder != "" {
-		r.err = move(r.pid, groups+e.Folder)
-	}
+	r.err = loaded(r.pid)
 	f.done <- r
 	// The thread traces the program until here. It must not end earlier: the kernel would then
 	// release the program.
-	goes := r.err == nil && (f.gate == nil || f.gate())
+	goes := r.err == nil && f.gate()
 	if !goes || syscall.PtraceDetach(r.pid) != nil {
 		_ = unix.Kill(r.pid, unix.SIGKILL)
 	}
-}
-
-// move moves a process that waits for its first instruction into a v2 cgroup.
-func move(pid int, group string) error {
-	file := filepath.Join(group, "cgroup.procs")
-	if err := os.WriteFile(file, []byte(strconv.Itoa(pid)), 0); err != nil {
-		return fmt.Errorf("move the program into its cgroup: %w", err)
-	}
-	return nil
 }
 
 // loaded waits until the kernel stops a traced program before its first instruction.
@@ -135,24 +136,8 @@ func loaded(pid int) error {
 	}
 }
 
-// loadedBeside is loaded for a command beside the program: another thread reaps the processes of
-// the sandbox, and may collect the stop in place of this one. So it looks at the process.
-func loadedBeside(pid int) error {
-	for {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		fields := splitStat(string(text))
-		switch {
-		case err != nil || len(fields) == 0 || fields[0] == "Z" || fields[0] == "X":
-			return fmt.Errorf("%w: the program ended while it was loaded", pando.ErrNotReady)
-		case fields[0] == "t":
-			return nil
-		}
-		unix.Nanosleep(&unix.Timespec{Nsec: int64(100 * time.Microsecond)}, nil)
-	}
-}
-
 // fork starts a program from this thread.
-func fork(f forking, attr *syscall.SysProcAttr) (int, error) {
+func (t forker) fork(f forking, attr *syscall.SysProcAttr) (int, error) {
 	p := f.program
 	path, err := lookPath(p)
 	if err != nil {
@@ -166,8 +151,8 @@ func fork(f forking, attr *syscall.SysProcAttr) (int, error) {
 	stdin, stderr := cmp.Or(f.stdin, null), cmp.Or(f.stderr, f.stdio)
 	files := []uintptr{stdin.Fd(), f.stdio.Fd(), stderr.Fd()}
 	var pid int
-	if p.Users != nil {
-		pid, err = forkInUsers(f, path, [3]uintptr(files), attr.Ptrace)
+	if t.raw(p) {
+		pid, err = t.forkRaw(f, path, [3]uintptr(files), attr.Ptrace)
 	} else {
 		pid, err = syscall.ForkExec(path, p.Argv, &syscall.ProcAttr{
 			Dir: p.Dir, Env: p.Env, Files: files, Sys: attr,
@@ -177,12 +162,16 @@ func fork(f forking, attr *syscall.SysProcAttr) (int, error) {
 	case errors.Is(err, syscall.ENOEXEC):
 		return 0, fmt.Errorf("start %s: it is no program that this kernel can run; a script needs a "+
 			"first line like #!/bin/sh", path)
+	case errors.Is(err, syscall.ENOMEM) && t.inside != nil:
+		return 0, fmt.Errorf("%w: start %s: the program of the instance has ended", pando.ErrNotFound, path)
 	case errors.Is(err, syscall.EAGAIN):
 		return 0, fmt.Errorf("start %s: the sandbox is full: it has as many processes and threads as "+
 			"`resources.pids` in the spec allows (%d unless given)", path, pando.PIDsDefault)
 	case errors.Is(err, syscall.EACCES):
 		return 0, fmt.Errorf("start %s in %s as uid %d: permission denied; check the permissions of "+
 			"the folder and the file, or set %s in the spec", path, p.Dir, p.UID, p.remedy())
+	case errors.Is(err, syscall.ENOENT):
+		return 0, fmt.Errorf("start %s: %w", path, cmp.Or(absence(p, path), err))
 	case err != nil:
 		return 0, fmt.Errorf("start %s: %w", path, err)
 	}
@@ -197,17 +186,30 @@ func (p program) remedy() string {
 	return "`user`"
 }
 
-// forkInUsers starts a program in the user namespace of its service.
-func forkInUsers(f forking, path string, files [3]uintptr, traced bool) (int, error) {
+// forkRaw starts a program in the namespaces of its service.
+func (t forker) forkRaw(f forking, path string, files [3]uintptr, traced bool) (int, error) {
 	p := f.program
 	s := &spawning{
-		files: files, users: uintptr(f.users), uid: uintptr(p.UID), gid: uintptr(p.GID),
+		files: files, users: -1, uid: uintptr(p.UID), gid: uintptr(p.GID),
 		groups: p.Groups, terminal: f.terminal, traced: traced, openFiles: f.files,
 	}
-	if p.Layers != nil && p.UID == 0 {
+	if p.Users != nil {
+		s.users = f.users
+	}
+	if p.Users != nil && p.Layers != nil && p.UID == 0 {
 		s.keep(imageRoot)
 	}
+	if f.lead {
+		s.clone, s.mounts = unix.CLONE_NEWPID, procMounts()
+	}
 	var err error
+	if t.entry.Folder != "" {
+		s.groups2, s.apart = t.groups.Fd(), t.apart
+		s.group, err = unix.BytePtrFromString(local(t.entry.Folder) + "/cgroup.procs")
+		if err != nil {
+			return 0, err
+		}
+	}
 	if s.path, err = unix.BytePtrFromString(path); err != nil {
 		return 0, err
 	}
@@ -230,16 +232,32 @@ func forkInUsers(f forking, path string, files [3]uintptr, traced bool) (int, er
 
 // enter makes a program that this thread forks a member of its v1 cgroups: the thread itself joins.
 // No thread id is ever written to cgroup.procs, which would move the whole shim.
-func enter(e pando.CgroupEntry, groups string) error {
+func enter(e pando.CgroupEntry, groups *os.File) error {
 	for _, file := range e.Tasks {
 		// 0 is the writing thread. For its own id the kernel need not stop all forks of the machine
 		// first. That stop waits for an RCU grace period: 9 ms for each group instead of 0.2.
-		if err := os.WriteFile(groups+file, []byte("0"), 0); err != nil {
+		if err := writeBelow(groups, local(file), "0"); err != nil {
 			return fmt.Errorf("join the cgroup %s: %w", filepath.Dir(file), err)
 		}
 	}
 	return nil
 }
+
+// enterApart makes the cgroup of this thread the root of all that it sees of cgroups: programs
+// compare the path there with their mounts. CRIU freezes no program with such a namespace, so
+// programs of the host have none. A program enters its v2 cgroup itself.
+func (t forker) enterApart() error {
+	if !t.apart || t.entry.Folder != "" {
+		return nil
+	}
+	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
+		return fmt.Errorf("see no cgroups but its own: %w", err)
+	}
+	return nil
+}
+
+// local returns a path below a root without its first slash.
+func local(path string) string { return strings.TrimPrefix(path, "/") }
 
 // weaken gives up every privilege that a thread can give up for itself and its children.
 func weaken() error {
@@ -264,7 +282,11 @@ func lookPath(p program) (string, error) {
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(p.Dir, path)
 		}
-		return path, runnable(path)
+		err := runnable(path)
+		if at, _ := target(path); errors.Is(err, pando.ErrNotFound) && at != path {
+			err = cmp.Or(absence(p, path), err)
+		}
+		return path, err
 	}
 	search := ""
 	for _, v := range p.Env {
@@ -286,7 +308,7 @@ func runnable(path string) error {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: there is no program %s; check `command` and `working_dir` in the spec "+
+		return fmt.Errorf("%w: "+noProgram+" %s; check `command` and `working_dir` in the spec "+
 			"(an instance sees the system's folders, and of others those in `folders`)",
 			pando.ErrNotFound, path)
 	case info.IsDir():

@@ -71,13 +71,7 @@ func ready(s *shim, p program) error {
 	if p.Layers != nil {
 		place = s.enter
 	}
-	if err := place(p); err != nil {
-		return err
-	}
-	if err := unix.Sethostname([]byte(p.Hostname)); err != nil {
-		return fmt.Errorf("name the sandbox: %w", err)
-	}
-	return nil
+	return place(p)
 }
 
 // awaitEnd returns the end of a child. The caller holds the lock.

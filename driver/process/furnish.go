@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -61,14 +62,18 @@ func (f furniture) argument() string {
 // clones are in no namespace. Only their descriptors reach them, and the program does not inherit
 // those.
 func (s *shim) keepWritable(f furniture) error {
-	path, err := cloneTree(f.Logs)
+	logs, err := cloneTree(f.Logs)
 	if err != nil {
 		return err
 	}
-	if s.logs, err = os.OpenRoot(path); err != nil {
+	if s.logs, err = os.OpenRoot(logs); err != nil {
 		return fmt.Errorf("open the folder of the logs: %w", err)
 	}
-	s.groups, err = cloneTree(f.Cgroups)
+	groups, err := cloneTree(f.Cgroups)
+	if err != nil {
+		return err
+	}
+	s.groups, err = os.Open(groups)
 	return err
 }
 
@@ -121,7 +126,7 @@ func (s *shim) furnish(f furniture) error {
 		return err
 	}
 	for _, step := range []func() error{
-		furnishProc, furnishDev, func() error { return furnishSys(f.Cgroups, fds[2]) }, furnishPrivate,
+		furnishProc, furnishDev, func() error { return furnishSys(f, fds[2]) }, furnishPrivate,
 		func() error { return bindAt(fds[0], "/run/pando") },
 		func() error { return bindResolv(fds[1]) },
 	} {
@@ -208,7 +213,7 @@ func furnishProc() error {
 	if err := unix.Mount("proc", "/proc", "proc", inert, ""); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
 	}
-	for _, name := range []string{"bus", "fs", "irq", "sys", "sysrq-trigger"} {
+	for _, name := range procReadOnly {
 		dir := "/proc/" + name
 		if err := unix.Mount(dir, dir, "", unix.MS_BIND|unix.MS_REC, ""); errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -219,7 +224,7 @@ func furnishProc() error {
 			return err
 		}
 	}
-	for _, name := range []string{"kcore", "keys", "latency_stats", "timer_list", "kmsg"} {
+	for _, name := range procHidden {
 		if err := unix.Mount("/dev/null", "/proc/"+name, "", unix.MS_BIND, ""); err != nil &&
 			!errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("hide /proc/%s: %w", name, err)
@@ -274,19 +279,52 @@ func furnishDev() error {
 	return readOnly("/dev", 0)
 }
 
-// furnishSys mounts a /sys that shows the sandbox's own network. It has the host's cgroups, because
-// programs read their limits there.
-func furnishSys(cgroups string, fd int) error {
+// furnishSys mounts a /sys that shows the sandbox's own network and cgroup. Programs read their
+// limits there. Of the host's cgroups it shows none, because their names are those of neighbours.
+func furnishSys(f furniture, cgroups int) error {
 	if err := os.Mkdir("/sys", 0o755); err != nil {
 		return err
 	}
 	if err := unix.Mount("sysfs", "/sys", "sysfs", inert|unix.MS_RDONLY, ""); err != nil {
 		return fmt.Errorf("mount /sys: %w", err)
 	}
-	if strings.HasPrefix(cgroups, "/sys/") {
-		if err := bind(descriptor(fd), cgroups, unix.MS_REC, false); err != nil {
-			return fmt.Errorf("mount %s: %w", cgroups, err)
-		}
+	if err := furnishCgroups(f.Entry, cgroups); err != nil {
+		return err
 	}
 	return cover("/sys/firmware", "size=4k", unix.MS_RDONLY|inert)
+}
+
+// furnishCgroups shows the cgroup of the instance where programs look for the hierarchies. The
+// kernel has the folder for them.
+func furnishCgroups(e pando.CgroupEntry, groups int) error {
+	const at = "/sys/fs/cgroup"
+	show := func(group, at string) error {
+		if err := bind(path.Join(descriptor(groups), group), at, 0, false); err != nil {
+			return fmt.Errorf("show its cgroup at %s: %w", at, err)
+		}
+		return nil
+	}
+	if e.Folder != "" {
+		return show(e.Folder, at)
+	}
+	if err := unix.Mount("tmpfs", at, "tmpfs", inert, "mode=755,size=64k"); err != nil {
+		return fmt.Errorf("mount %s: %w", at, err)
+	}
+	for _, tasks := range e.Tasks {
+		group := path.Dir(tasks)
+		hierarchy, _, _ := strings.Cut(local(group), "/")
+		err := os.MkdirAll(path.Join(at, hierarchy), 0o755)
+		if err == nil {
+			err = show(group, path.Join(at, hierarchy))
+		}
+		for _, one := range strings.Split(hierarchy, ",") { // cpu of cpu,cpuacct
+			if err == nil && one != hierarchy {
+				err = os.Symlink(hierarchy, path.Join(at, one))
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return readOnly(at, 0)
 }

@@ -81,8 +81,8 @@ func (s *shim) enter(p program) error {
 	if err := settleInImage(p); err != nil {
 		return err
 	}
-	err = errors.Join(makeDevices(p.Devices), s.keepSecrets(p), configuring{s}.keep(p),
-		addHosts(p, ""))
+	err = errors.Join(nameMachine(p, ""), makeDevices(p.Devices), s.keepSecrets(p),
+		configuring{s}.keep(p))
 	if err != nil || !p.ReadOnly {
 		return err
 	}
@@ -248,9 +248,6 @@ func (s *shim) supply(root int, owner uint32) error {
 	}
 	if err != nil {
 		return fmt.Errorf("bring a name server into the image: %w", err)
-	}
-	if to, err = plainFile(etc, "hosts", "127.0.0.1 localhost\n::1 localhost\n", owner); err == nil {
-		unix.Close(to)
 	}
 	var st unix.Stat_t
 	if unix.Fstatat(root, "tmp", &st, unix.AT_SYMLINK_NOFOLLOW) == unix.ENOENT {

@@ -67,6 +67,12 @@ func copyProgram(t *testing.T, layer string, names ...string) {
 // folder in which /data/low is hidden.
 func newImageDriver(t *testing.T, pool int) *Driver {
 	t.Helper()
+	return newImageDriverIn(t, pool, cgroup.Root)
+}
+
+// newImageDriverIn is newImageDriver with cgroups at a root.
+func newImageDriverIn(t *testing.T, pool int, root string) *Driver {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
@@ -86,12 +92,12 @@ func newImageDriver(t *testing.T, pool int) *Driver {
 		t.Fatal(err)
 	}
 	v4, v6 := pando.InstanceRange(1000)
-	groups, err := cgroup.Open(cgroup.Root)
+	groups, err := cgroup.Open(root)
 	if err != nil {
 		t.Fatal(err)
 	}
 	d, err := New(Config{
-		Cgroups: groups, Groups: cgroup.Root, Host: testHost, RunDir: filepath.Join(dir, "run"),
+		Cgroups: groups, Groups: root, Host: testHost, RunDir: filepath.Join(dir, "run"),
 		LogDir: filepath.Join(dir, "log"), Self: []string{"/proc/self/exe"}, Hidden: []string{dir},
 		Prefix4: v4, Prefix6: v6, Pool: pool, Clock: wall.Clock{}, Log: slog.New(slog.DiscardHandler),
 		Volumes: filepath.Join(dir, "volumes"), Users: filepath.Join(dir, "users"),

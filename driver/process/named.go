@@ -57,15 +57,45 @@ func programFolders(p program) []string {
 	if err != nil {
 		return nil // the shim reports it
 	}
+	out := linked(path)
+	line, by, err := interpreterOf(path)
+	if err != nil || !filepath.IsAbs(by) {
+		return out
+	}
+	out = append(out, linked(by)...)
+	if filepath.Base(by) != "env" {
+		return out
+	}
+	// `#!/usr/bin/env node` finds its interpreter in PATH.
+	for _, word := range strings.Fields(strings.TrimPrefix(line, "#!"))[1:] {
+		if strings.HasPrefix(word, "-") || strings.Contains(word, "=") {
+			continue
+		}
+		if at, err := lookPath(program{Argv: []string{word}, Env: p.Env, Dir: p.Dir}); err == nil {
+			out = append(out, linked(at)...)
+		}
+		break
+	}
+	return out
+}
+
+// linked returns the folders of a program and of each file on the way of its links: an instance
+// follows the links itself.
+func linked(path string) []string {
 	out := []string{prefix(path)}
+	for range hopsMax {
+		to, err := os.Readlink(path)
+		if err != nil {
+			break
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(path), to)
+		}
+		path = to
+		out = append(out, prefix(path))
+	}
 	if real, err := filepath.EvalSymlinks(path); err == nil && real != path {
 		out = append(out, prefix(real))
-	}
-	if by := interpreter(path); filepath.IsAbs(by) {
-		out = append(out, prefix(by))
-		if real, err := filepath.EvalSymlinks(by); err == nil {
-			out = append(out, prefix(real))
-		}
 	}
 	return out
 }
@@ -82,17 +112,7 @@ func prefix(path string) string {
 	return dir
 }
 
-// interpreter returns the program that the first line of a script names, or "".
-func interpreter(path string) string {
-	f, err := os.Open(path)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	return interpreterIn(f)
-}
-
-// interpreterIn is interpreter for an open file.
+// interpreterIn returns the program that the first line of a script names, or "".
 func interpreterIn(f io.Reader) string {
 	line, _ := bufio.NewReaderSize(f, 256).ReadSlice('\n')
 	rest, ok := strings.CutPrefix(string(line), "#!")

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -61,9 +62,17 @@ func (s oci) furnish(p program, root int, volumes []copied) error {
 	if err == nil {
 		err = workingFolder(root, p)
 	}
-	err = errors.Join(err, s.keepSecrets(p), configuring(s).keep(p), addHosts(p, s.top))
+	if err == nil {
+		err = nameMachine(p, s.top)
+	}
+	err = errors.Join(err, s.keepSecrets(p), configuring(s).keep(p))
 	// crun of Debian 12 refuses a machine with both versions of cgroups, which it does not use here.
 	_ = unix.Unmount("/sys/fs/cgroup/unified", unix.MNT_DETACH)
+	// The kernel mounts a /proc in a user namespace only beside one that hides nothing. This view is
+	// the shim's alone.
+	for _, at := range filesBelow("/proc", append(slices.Clone(procHidden), procReadOnly...)) {
+		_ = unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	}
 	return errors.Join(err, os.MkdirAll(ociState, 0o700))
 }
 
@@ -161,9 +170,12 @@ func (s oci) command(p program, files [3]*os.File, words ...string) error {
 	var pid int
 	go onThreadOfItsOwn(func() {
 		err := enter(p.Cgroup, s.groups)
+		if err == nil {
+			err = forker{entry: p.Cgroup, apart: true}.enterApart()
+		}
 		if err == nil && p.Cgroup.Folder != "" {
 			var group *os.File
-			if group, err = os.Open(s.groups + p.Cgroup.Folder); err == nil {
+			if group, err = openBelow(s.groups, local(p.Cgroup.Folder), unix.O_RDONLY); err == nil {
 				defer group.Close()
 				attr.UseCgroupFD, attr.CgroupFD = true, int(group.Fd())
 			}

@@ -56,6 +56,8 @@ type ociMount struct {
 type ociLinux struct {
 	Namespaces []ociNamespace `json:"namespaces"`
 	Seccomp    *ociSeccomp    `json:"seccomp,omitempty"`
+	Hidden     []string       `json:"maskedPaths,omitempty"`
+	ReadOnly   []string       `json:"readonlyPaths,omitempty"`
 }
 
 // ociNamespace is a new namespace, or the one at a path. The program keeps those of the sandbox
@@ -75,8 +77,16 @@ func (s oci) config(p program) ociConfig {
 	shared := func(at string, options ...string) {
 		c.Mounts = append(c.Mounts, ociMount{at, "none", at, append(options, "rbind")})
 	}
-	for _, at := range []string{"/proc", "/dev", "/sys"} {
-		shared(at)
+	shared("/dev")
+	shared("/sys")
+	c.Linux.Namespaces = []ociNamespace{{Type: "mount"}}
+	if p.Init {
+		shared("/proc")
+	} else { // the program is PID 1 (first.go)
+		c.Linux.Namespaces = append(c.Linux.Namespaces, ociNamespace{Type: "pid"})
+		c.Mounts = append(c.Mounts,
+			ociMount{"/proc", "proc", "proc", []string{"nosuid", "nodev", "noexec"}})
+		c.Linux.Hidden, c.Linux.ReadOnly = filesBelow("/proc", procHidden), filesBelow("/proc", procReadOnly)
 	}
 	if len(p.Secrets) > 0 {
 		shared(secretsFolder, "ro", "nosuid", "nodev", "noexec")
@@ -84,7 +94,6 @@ func (s oci) config(p program) ociConfig {
 	if len(p.Configs) > 0 {
 		shared(pando.ConfigsFolder, "ro", "nosuid", "nodev", "noexec")
 	}
-	c.Linux.Namespaces = []ociNamespace{{Type: "mount"}}
 	if p.Users != nil {
 		c.Linux.Namespaces = append(c.Linux.Namespaces,
 			ociNamespace{"user", fmt.Sprintf("/proc/1/fd/%d", s.users)})

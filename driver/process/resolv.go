@@ -13,19 +13,21 @@ import (
 // searchMax is the number of domains that resolvers search at most.
 const searchMax = 6
 
-// resolv returns the resolv.conf of a sandbox. The host's agent is the first name server. The names
-// of the tenant's services come first in the search, before the domains of the host, so that NAME
-// alone finds NAME.TENANT.pando. An ordinal finds the others by their names alone as well. No
-// tenant: the sandbox waits in the pool.
+// resolv returns the resolv.conf of a sandbox. The host's agent is its only name server, and forwards
+// the names of others: musl asks all name servers at once and takes the first answer, also if it is
+// that a name does not exist. The names of the tenant's services come first in the search, before the
+// domains of the host, so that NAME alone finds NAME.TENANT.pando. An ordinal finds the others by
+// their names alone as well. The options of the host stay. No tenant: the sandbox waits in the pool.
 func resolv(tenant pando.Tenant, ordinals pando.ServiceName, host []byte) []byte {
-	var rest, search []string
+	var options, search []string
 	for line := range strings.Lines(string(host)) {
-		words := strings.Fields(line)
-		if len(words) > 0 && (words[0] == "search" || words[0] == "domain") {
+		switch words := strings.Fields(line); {
+		case len(words) == 0:
+		case words[0] == "search" || words[0] == "domain":
 			search = words[1:] // the last line counts, as for the resolver
-			continue
+		case words[0] == "options":
+			options = append(options, words[1:]...)
 		}
-		rest = append(rest, strings.TrimRight(line, "\n")+"\n")
 	}
 	if tenant != "" {
 		search = slices.Insert(slices.Clone(search), 0, string(tenant)+".pando")
@@ -37,7 +39,10 @@ func resolv(tenant pando.Tenant, ordinals pando.ServiceName, host []byte) []byte
 	if search = search[:min(len(search), searchMax)]; len(search) > 0 {
 		text += "search " + strings.Join(search, " ") + "\n"
 	}
-	return []byte(text + strings.Join(rest, ""))
+	if len(options) > 0 {
+		text += "options " + strings.Join(options, " ") + "\n"
+	}
+	return []byte(text)
 }
 
 // search lets the instance in the sandbox find services of its tenant by their names alone. The

@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/netspace"
+	"pando.run/pando/driver/sockets"
 )
 
 var _ pando.Sandbox = (*sandbox)(nil)
@@ -294,7 +296,7 @@ func (b *sandbox) Stop(ctx context.Context) error {
 // stop is Stop for a shim that runs.
 func (b *sandbox) stop(ctx context.Context) error {
 	if !(emulator{b}).pressed(ctx) {
-		sig := unix.SignalNum(b.slot.Spec.StopSignal)
+		sig := unix.Signal(pando.SignalNumber(b.slot.Spec.StopSignal))
 		if sig == 0 {
 			sig = unix.SIGTERM
 		}
@@ -371,6 +373,19 @@ func (b *sandbox) Usage(context.Context) (pando.Usage, error) { return b.slot.cg
 // Strain implements pando.Sandbox.
 func (b *sandbox) Strain(context.Context) (pando.Strain, error) {
 	return b.slot.cgroup.Strain(), nil
+}
+
+// Hears implements pando.Sandbox. Nothing is known of a program with the network of its host: the
+// listeners there are those of any program.
+func (b *sandbox) Hears(ports []pando.Port) (h pando.Hearing, err error) {
+	if b.slot.Spec.HostNet() {
+		return "", nil
+	}
+	err = netspace.At(b.slot.netns(), func() (err error) {
+		h, err = sockets.Hearing(ports)
+		return err
+	})
+	return h, err
 }
 
 // LastLines implements pando.Sandbox.

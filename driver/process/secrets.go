@@ -92,7 +92,7 @@ func (s *shim) renew(secrets map[string][]byte, signals map[string]string) ([]st
 			continue
 		}
 		changed = append(changed, name)
-		if sig := unix.SignalNum(signals[name]); sig != 0 {
+		if sig := unix.Signal(pando.SignalNumber(signals[name])); sig != 0 {
 			due[sig] = true
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,14 +68,14 @@ func (s *shim) visit(c *net.UnixConn, spec pando.SessionSpec) {
 	}
 	defer v.close()
 	if send(c, reply{}, -1) != nil {
-		endSession(v.group)
+		s.endSession(v.group)
 		return
 	}
 	done := make(chan struct{})
 	defer close(done)
 	go func() {
 		if gone(c, done) {
-			endSession(v.group)
+			s.endSession(v.group)
 		}
 	}()
 	go v.listen(c)
@@ -100,7 +99,7 @@ func (s *shim) visit(c *net.UnixConn, spec pando.SessionSpec) {
 		end.Code = 128 + int(status.Signal())
 	}
 	_ = out.SendJSON(session.Exit, end) // the caller may be gone
-	endSession(v.group)
+	s.endSession(v.group)
 }
 
 // visitOutputMax is how long the end of a command waits for the rest of its output.
@@ -231,7 +230,7 @@ func (v *visit) listen(c net.Conn) {
 				v.resize(w)
 			}
 		case session.Signal:
-			if sig := unix.SignalNum(string(b)); sig != 0 {
+			if sig := syscall.Signal(pando.SignalNumber(string(b))); sig != 0 {
 				_ = unix.Kill(-v.group, sig) // it may have ended
 			}
 		}
@@ -278,11 +277,10 @@ const goneLook = time.Second
 
 // endSession kills the session that a command leads. A process that left it stays until the
 // instance ends.
-func endSession(pid int) {
+func (s *shim) endSession(pid int) {
 	_ = unix.Kill(-pid, unix.SIGKILL)
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, path := range stats {
-		text, err := os.ReadFile(path)
+	for _, one := range s.processes() {
+		text, err := readBelow(s.proc, strconv.Itoa(one)+"/stat")
 		if err != nil {
 			continue
 		}
@@ -291,8 +289,24 @@ func endSession(pid int) {
 		if len(fields) < 4 || fields[3] != strconv.Itoa(pid) {
 			continue
 		}
-		if one, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil && one > 1 {
+		if one > 1 {
 			_ = syscall.Kill(one, syscall.SIGKILL)
 		}
 	}
+}
+
+// processes lists the processes of the sandbox.
+func (s *shim) processes() (out []int) {
+	dir, err := openBelow(s.proc, ".", unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			out = append(out, pid)
+		}
+	}
+	return out
 }

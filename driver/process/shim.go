@@ -35,7 +35,9 @@ type shim struct {
 	configs heldFiles
 	log     *logFile
 	logs    *os.Root
-	groups  string       // writable cgroups, visible to the shim only
+	groups  *os.File // writable cgroups, visible to the shim only
+	proc    *os.File // the shim's own /proc: a program that is PID 1 has another
+	leader  leader
 	hidden  []string     // folders of the host that no instance sees
 	first   chan forking // to the thread that is ready to fork the program; nil: used
 	loaded  bool         // the program waits before its first instruction
@@ -95,6 +97,10 @@ func ShimMain(args []string) int {
 		fmt.Fprintln(os.Stderr, "pando shim:", err)
 		return 1
 	}
+	if s.proc, err = os.Open("/proc"); err != nil {
+		fmt.Fprintln(os.Stderr, "pando shim:", err)
+		return 1
+	}
 	s.news = sync.NewCond(&s.mu)
 	go func() {
 		if n, _ := os.NewFile(liveFD, "live").Read(make([]byte, 1)); n == 0 {
@@ -103,7 +109,8 @@ func ShimMain(args []string) int {
 	}()
 	first := make(chan forking)
 	s.first = first
-	go onThreadOfItsOwn(func() { waitToFork(f.Entry, s.groups, false, nil, first) })
+	thread := forker{entry: f.Entry, groups: s.groups, open: f.Entry.Folder != ""}
+	go onThreadOfItsOwn(func() { thread.waitToFork(first) })
 	go s.listenNotify()
 	control, err := net.FileListener(os.NewFile(controlFD, "control"))
 	if err != nil {
@@ -406,30 +413,41 @@ func (s *shim) launch(do forking) (pid int, ended <-chan unix.WaitStatus, err er
 		}
 		return oci{s}.launch(do)
 	}
-	// The filter of the first thread lets nothing enter a user namespace: the program gets its own.
-	open := p.Open || p.Users != nil
-	fresh := open || p.HostNet
+	thread := forker{entry: p.Cgroup, groups: s.groups, apart: p.Layers != nil}
+	// The filter of the first thread lets nothing enter a namespace: the program gets its own.
+	thread.open = p.Open || thread.raw(p)
+	fresh := p.Open || p.HostNet || p.Layers != nil || p.Users != nil
+	if p.leads() {
+		do.lead, thread.inside = s.leader.pid == 0, s.leader.inside
+	}
+	if do.lead {
+		thread.inside = nil
+	}
 	if s.first = nil; turn != nil && fresh {
 		close(turn) // the thread ends, and leaves the cgroups of the instance
 	}
 	if turn == nil || fresh {
 		turn = make(chan forking, 1)
-		var network *os.File
 		if p.HostNet {
-			if network = s.network; network == nil {
+			if thread.network = s.network; thread.network == nil {
 				return 0, nil, fmt.Errorf("%w: the network of the host did not arrive",
 					pando.ErrUnsupported)
 			}
 		}
-		go onThreadOfItsOwn(func() { waitToFork(p.Cgroup, s.groups, open, network, turn) })
+		go onThreadOfItsOwn(func() { thread.waitToFork(turn) })
 	}
 	turn <- do
 	f := <-do.done
 	if f.err != nil {
 		return 0, nil, f.err
 	}
-	pid = f.pid
-	return pid, awaitEnd(s, pid), nil
+	ended = awaitEnd(s, f.pid)
+	if do.lead {
+		if err := s.led(f.pid); err != nil {
+			return 0, nil, errors.Join(err, unix.Kill(f.pid, unix.SIGKILL))
+		}
+	}
+	return f.pid, ended, nil
 }
 
 // reap collects the exit of every process of the sandbox, as its init must.
@@ -453,6 +471,9 @@ func (s *shim) reap() {
 		}
 		if pid == s.pid {
 			s.pid = 0
+		}
+		if pid == s.leader.pid {
+			s.leader.pid = 0
 		}
 		if c, ok := s.waits[pid]; ok {
 			c <- status

@@ -13,14 +13,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spawning is a program that is to start in a user namespace. Go's own fork cannot: the child has
-// to enter the namespace, give up its privileges there and install its filter, before the program
-// begins. Everything is made before the fork, because the child may not allocate.
+// spawning is a program that is to start in namespaces of its own. Go's own fork cannot: the child
+// has to make mounts, enter its cgroup and its users, give up its privileges there and install its
+// filter, before the program begins. Everything is made before the fork, because the child may not
+// allocate.
 type spawning struct {
 	path, dir     *byte
 	argv, envv    []*byte
 	files         [3]uintptr // its standard input, output and errors
-	users         uintptr    // the user namespace
+	clone         uintptr    // namespaces that the child makes
+	mounts        []mountCall
+	group         *byte   // cgroup.procs of its v2 cgroup, below folder; nil: it has none
+	groups2       uintptr // the descriptor of the hierarchy of v2
+	apart         bool    // it sees its own cgroup only
+	zero          [1]byte
+	users         int // descriptor of the user namespace; -1: the shim's
 	uid, gid      uintptr
 	groups        []uint32
 	filter        *unix.SockFprog // nil: every system call
@@ -39,7 +46,8 @@ type spawning struct {
 var steps = []string{"begin", "enter the users of its service", "give up capabilities",
 	"take its groups", "take its group", "take its user", "set its capabilities",
 	"lead a session", "take its terminal", "enter its folder", "take its files",
-	"refuse system calls", "be traced", "exec"}
+	"refuse system calls", "be traced", "exec", "enter its cgroup", "see its own cgroup only",
+	"mount its /proc"}
 
 // imageRoot are the capabilities of root of an image, within the user namespace of its service.
 // With them a program changes its user and the owners of its own files, as official images do at
@@ -81,7 +89,7 @@ func spawn(s *spawning) (pid int, err error) {
 	}
 	step, number := binary.NativeEndian.Uint32(said[:4]), binary.NativeEndian.Uint32(said[4:])
 	failed = syscall.Errno(number)
-	if step+1 >= uint32(len(steps)) || failed == 0 {
+	if steps[step%uint32(len(steps))] == "exec" || failed == 0 {
 		return 0, failed
 	}
 	return 0, fmt.Errorf("%s: %w", steps[step], failed)
@@ -123,11 +131,16 @@ func address1(b *[1]byte) uintptr { return uintptr(unsafe.Pointer(b)) }
 //go:norace
 //go:nosplit
 func spawnChild(s *spawning) (pid int, failed syscall.Errno) {
-	n, _, failed := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	n, _, failed := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD)|s.clone, 0, 0, 0, 0, 0)
 	if n != 0 || failed != 0 {
 		return int(n), failed
 	}
-	s.said[0], failed = s.child()
+	if s.said[0], failed = s.enterGroup(); failed == 0 {
+		s.said[0], failed = s.mount()
+	}
+	if failed == 0 {
+		s.said[0], failed = s.child()
+	}
 	s.said[1] = uint32(failed)
 	syscall.RawSyscall(unix.SYS_WRITE, s.report, uintptr(unsafe.Pointer(&s.said)), 8)
 	for {
@@ -190,15 +203,52 @@ func (s *spawning) child() (step uint32, failed syscall.Errno) {
 	return 13, failed
 }
 
+// enterGroup enters the v2 cgroup of the program, which may then be the root of all that it sees of cgroups.
+//
+//go:norace
+//go:nosplit
+func (s *spawning) enterGroup() (step uint32, failed syscall.Errno) {
+	if s.group == nil {
+		return 0, 0
+	}
+	fd, _, failed := syscall.RawSyscall6(unix.SYS_OPENAT, s.groups2,
+		uintptr(unsafe.Pointer(s.group)), unix.O_WRONLY|unix.O_CLOEXEC, 0, 0, 0)
+	if failed != 0 {
+		return 14, failed
+	}
+	s.zero[0] = '0' // the writing process
+	_, _, failed = syscall.RawSyscall(unix.SYS_WRITE, fd, address1(&s.zero), 1)
+	if failed != 0 || !s.apart {
+		return 14, failed
+	}
+	_, _, failed = syscall.RawSyscall(unix.SYS_UNSHARE, unix.CLONE_NEWCGROUP, 0, 0)
+	return 15, failed
+}
+
+// mount makes the mounts of the program.
+//
+//go:norace
+//go:nosplit
+func (s *spawning) mount() (step uint32, failed syscall.Errno) {
+	for i := range s.mounts {
+		if failed = s.mounts[i].call(); failed != 0 {
+			return 16, failed
+		}
+	}
+	return 0, 0
+}
+
 // weaken enters the user namespace as its user, with the kept capabilities there. Root of the
 // namespace would lose them at exec if the bounding set lacked them.
 //
 //go:norace
 //go:nosplit
 func (s *spawning) weaken() (step uint32, failed syscall.Errno) {
-	_, _, failed = syscall.RawSyscall(unix.SYS_SETNS, s.users, unix.CLONE_NEWUSER, 0)
-	if failed != 0 {
-		return 1, failed
+	if s.users >= 0 {
+		_, _, failed = syscall.RawSyscall(unix.SYS_SETNS, uintptr(s.users), unix.CLONE_NEWUSER, 0)
+		if failed != 0 {
+			return 1, failed
+		}
 	}
 	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
 		if c < 32 && s.kept[0].Permitted>>c&1 == 1 {

@@ -182,7 +182,7 @@ func (s *shim) settle(p program) error {
 	if err := mountVolumes(volumes, p, ""); err != nil {
 		return err
 	}
-	err = errors.Join(makeDevices(p.Devices), configuring{s}.keep(p), addHosts(p, ""))
+	err = errors.Join(nameMachine(p, ""), makeDevices(p.Devices), configuring{s}.keep(p))
 	if err != nil {
 		return err
 	}

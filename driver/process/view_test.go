@@ -104,8 +104,7 @@ func TestSysShowsOwnNetworkAndOwnLimits(t *testing.T) {
 	if got := inside(t, b, "ls /sys/class/net"); got != "eth0\nlo" {
 		t.Errorf("/sys/class/net has %q", got)
 	}
-	const limit = "cat /sys/fs/cgroup/memory$(sed -n 's/.*:memory://p' /proc/self/cgroup)/" +
-		"memory.limit_in_bytes"
+	const limit = "cat /sys/fs/cgroup/memory/memory.limit_in_bytes"
 	if got := inside(t, b, limit); got != "67108864" {
 		t.Errorf("the limit that a program reads is %q", got)
 	}
@@ -173,18 +172,7 @@ func TestUserByNameAndNumber(t *testing.T) {
 // In a v2 hierarchy the program is cloned into its cgroup, and so is a command beside it. The shim
 // stays outside.
 func TestProgramIsInItsCgroupOfV2(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	root := t.TempDir()
-	if err := unix.Mount("cgroup2", root, "cgroup2", 0, ""); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(root, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	root := mountCgroup2(t)
 	d := newDriverIn(t, 1, root)
 	b := run(t, d, nil, "sleep", "60")
 	dir := filepath.Join(root, d.cgroupName(b.(*sandbox).slot.Number))
@@ -214,6 +202,24 @@ func TestProgramIsInItsCgroupOfV2(t *testing.T) {
 			t.Fatal("its cgroup is left")
 		}
 	}
+}
+
+// mountCgroup2 mounts the v2 hierarchy of this machine at a folder of the test.
+func mountCgroup2(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	root := t.TempDir()
+	if err := unix.Mount("cgroup2", root, "cgroup2", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(root, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return root
 }
 
 // Two instances of one user do not reach each other's API: each has its own socket, and a socket

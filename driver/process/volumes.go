@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -267,7 +269,7 @@ func mountVolumes(all []copied, p program, top string) error {
 			strconv.FormatUint(uint64(cmp.Or(t.Mode, 0o1777)), 8), p.outside(p.UID),
 			p.outside(p.GID))
 		steps = append(steps, step{t.Path, folderIn, func(to int) error {
-			return unix.Mount("tmpfs", descriptor(to), "tmpfs", plain, options)
+			return mountMemory(to, t.Path, options)
 		}})
 	}
 	slices.SortStableFunc(steps, func(a, b step) int { return cmp.Compare(len(a.at), len(b.at)) })
@@ -290,6 +292,54 @@ func mountVolumes(all []copied, p program, top string) error {
 		}
 	}
 	return nil
+}
+
+// socketsFolder is the folder of the instance's sockets.
+const socketsFolder = "/run/pando"
+
+// mountMemory mounts a folder in memory. The sockets of the instance stay visible in it.
+func mountMemory(to int, at, options string) error {
+	if at != path.Dir(socketsFolder) {
+		return unix.Mount("tmpfs", descriptor(to), "tmpfs", plain, options)
+	}
+	name := path.Base(socketsFolder)
+	own, err := unix.OpenTree(to, name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(own)
+	memory, err := detachedMemory(options)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(memory)
+	if err := unix.Mkdirat(memory, name, 0o755); err != nil {
+		return err
+	}
+	if err := unix.MoveMount(memory, "", to, "",
+		unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
+		return err
+	}
+	return unix.MoveMount(own, "", memory, name, unix.MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+// detachedMemory makes a folder in memory that is mounted nowhere.
+func detachedMemory(options string) (int, error) {
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(fs)
+	for option := range strings.SplitSeq(options, ",") {
+		name, value, _ := strings.Cut(option, "=")
+		if err := unix.FsconfigSetString(fs, name, value); err != nil {
+			return -1, fmt.Errorf("option %s: %w", option, err)
+		}
+	}
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return -1, err
+	}
+	return unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
 }
 
 // mounts reports whether a path of a program is in one of its volumes or folders in memory.

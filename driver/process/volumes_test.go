@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -204,4 +205,42 @@ func TestASlotOfAnOlderBuildMountsNoVolume(t *testing.T) {
 	if err := unix.Stat(filepath.Join(d.Volumes, "default/web/data"), &st); err != nil {
 		t.Error(err)
 	}
+}
+
+// A spec may have /run and /dev/shm in memory of another size or mode, as hardened Compose files
+// do. The sockets of the instance stay in /run, and its user may write there.
+func TestFoldersOfTheInstanceMayBeInMemory(t *testing.T) {
+	const script = `stat -f -c %b:%S /dev/shm; stat -c %a /run; echo x > /run/pid && cat /run/pid
+		ls -d /run/pando/self.sock; cd /; echo y > /dev/shm/y && cat /dev/shm/y`
+	change := func(s *pando.Spec) {
+		s.ReadOnly = true
+		s.Tmpfs = []pando.Tmpfs{{Path: "/run"}, {Path: "/dev/shm", Bytes: 4 << 20}, {Path: "/tmp"}}
+	}
+	for name, c := range map[string]struct {
+		driver func(*testing.T, int) *Driver
+		change func(*pando.Spec)
+	}{
+		"of the host": {newDriver, change},
+		"of an image": {newImageDriver, func(s *pando.Spec) { withImage(s); change(s); s.User = "1000" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := start(t, c.driver(t, 1), "web-1", 0, c.change, script)
+			wantOutput(t, b, "1024:4096 1777 x /run/pando/self.sock y")
+		})
+	}
+}
+
+// Every user of an instance may send echo requests.
+func TestAnInstancePings(t *testing.T) {
+	const script = "echo $(cat /proc/sys/net/ipv4/ping_group_range)"
+	d := newDriver(t, 1)
+	b := start(t, d, "web-1", 0, func(*pando.Spec) {}, script)
+	wantOutput(t, b, "0 2147483647")
+	ping, err := exec.LookPath("ping")
+	if err != nil {
+		t.Skip("needs ping")
+	}
+	b = start(t, d, "web-2", 0, func(*pando.Spec) {},
+		ping+" -c 1 -W 5 127.0.0.1 > /tmp/out 2>&1 && echo pong || cat /tmp/out")
+	wantOutput(t, b, "pong")
 }

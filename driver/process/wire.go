@@ -45,6 +45,7 @@ type program struct {
 	Instance pando.InstanceID   `json:"instance"`
 	Service  pando.ServiceKey   `json:"service"`
 	Hostname string             `json:"hostname"`
+	Address  netip.Addr         `json:"address,omitzero"` // of the instance, for its own name
 	Argv     []string           `json:"argv"`
 	Env      []string           `json:"env"`
 	Dir      string             `json:"dir"`
@@ -56,6 +57,7 @@ type program struct {
 	Cgroup   pando.CgroupEntry  `json:"cgroup"`
 	VIPs     []netip.Addr       `json:"vips"`
 	Idle     bool               `json:"idle,omitempty"` // it starts nothing: sessions alone do
+	Init     bool               `json:"init,omitempty"` // the shim stays PID 1
 	Show     []shown            `json:"show,omitempty"`
 	Volumes  []mounted          `json:"volumes,omitempty"`
 	Tmpfs    []pando.Tmpfs      `json:"tmpfs,omitempty"`

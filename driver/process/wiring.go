@@ -179,6 +179,10 @@ func bothUp(inside *netlink.Handle, outer, inner int) error {
 	return fmt.Errorf("%w: the link did not come up within %s", pando.ErrNotReady, linkWaitMax)
 }
 
+// everyGroup lets every user of an instance send echo requests, as other runtimes do: monitors and
+// health checks ping. They need no raw socket for it.
+const everyGroup = "0 2147483647"
+
 // sysctls sets the options of an instance's link and namespace, before either is up.
 func (s *slot) sysctls(ns netns.NsHandle) error {
 	for _, name := range []string{"net/ipv4/conf/" + s.Link + "/rp_filter", "net/ipv6/conf/" + s.Link +
@@ -190,6 +194,7 @@ func (s *slot) sysctls(ns netns.NsHandle) error {
 	return netspace.In(ns, func() error {
 		for name, value := range map[string]string{
 			"net/ipv4/ip_unprivileged_port_start": "0", "net/ipv4/conf/all/rp_filter": "0",
+			"net/ipv4/ping_group_range":       everyGroup,
 			"net/ipv4/conf/eth0/rp_filter":    "0",
 			"net/ipv4/conf/eth0/accept_local": "1", // its own packets come back from the host's steering
 			"net/ipv6/conf/eth0/accept_ra":    "0", "net/ipv6/conf/eth0/accept_dad": "0",

@@ -63,15 +63,33 @@ func Build(ctx context.Context, r Recipe, file, tag string) (b Built, err error)
 		return b, err
 	}
 	b.File, b.Digest = file, digest.String()
-	part := file + ".part"
-	err = tarball.WriteToFile(part, ref, img)
+	return b, writeTo(file, func(part io.Writer) error { return tarball.Write(ref, img, part) })
+}
+
+// writeTo writes a file as a whole, or not at all. No file beside it is touched.
+func writeTo(file string, write func(io.Writer) error) error {
+	part, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".part-")
+	if err != nil {
+		return err
+	}
+	err = errors.Join(write(part), part.Chmod(0o644), part.Close())
 	if err == nil {
-		err = os.Rename(part, file)
+		err = os.Rename(part.Name(), file)
 	}
 	if err != nil {
-		return b, errors.Join(err, os.RemoveAll(part))
+		return errors.Join(err, os.RemoveAll(part.Name()))
 	}
-	return b, nil
+	return nil
+}
+
+// Wrote reports whether Build wrote a file: an archive of an image without a time.
+func Wrote(file string) bool {
+	img, err := tarball.ImageFromPath(file, nil)
+	if err != nil {
+		return false
+	}
+	c, err := img.ConfigFile()
+	return err == nil && c.Created.IsZero()
 }
 
 // base opens the image under the recipe's.

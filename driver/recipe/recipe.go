@@ -7,10 +7,8 @@ package recipe
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -18,6 +16,8 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml"
+
+	"pando.run/pando"
 )
 
 // recipeMax bounds the size of a recipe.
@@ -60,10 +60,6 @@ var (
 func Read(file string) (Recipe, error) {
 	r := Recipe{dir: filepath.Dir(file)}
 	f, err := os.Open(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return r, fmt.Errorf("%w; write one, as the guide \"Bring your own image\" shows, or name it: "+
-			"`pando image build RECIPE`", err)
-	}
 	if err != nil {
 		return r, err
 	}
@@ -73,17 +69,17 @@ func Read(file string) (Recipe, error) {
 	case err != nil:
 		return r, err
 	case len(text) > recipeMax:
-		return r, fmt.Errorf("%s is larger than 1 MiB: name files in `files`", file)
+		return r, fmt.Errorf("%w: %s is larger than 1 MiB: name files in `files`", pando.ErrInvalid, file)
 	case containerfile.Match(text):
-		return r, fmt.Errorf("%s is a Containerfile: build it with `buildah build` or `docker build`, "+
-			"and name the file of `docker save` as docker-archive:FILE", file)
+		return r, fmt.Errorf("%w: %s is a Containerfile: build it with `buildah build` or `docker build`, "+
+			"and name the file of `docker save` as docker-archive:FILE", pando.ErrInvalid, file)
 	}
 	d := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict())
 	if err := d.Decode(&r); err != nil && err != io.EOF {
-		return r, fmt.Errorf("%s: %s", file, yaml.FormatError(err, false, true))
+		return r, fmt.Errorf("%w: %s: %s", pando.ErrInvalid, file, yaml.FormatError(err, false, true))
 	}
 	if err := r.check(); err != nil {
-		return r, fmt.Errorf("%s: %w", file, err)
+		return r, fmt.Errorf("%w: %s: %w", pando.ErrInvalid, file, err)
 	}
 	return r, nil
 }

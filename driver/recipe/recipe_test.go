@@ -11,7 +11,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
@@ -179,6 +183,36 @@ func TestAnImageIsReproducible(t *testing.T) {
 	}
 	if two, err := os.ReadFile(second.File); err != nil || string(one) != string(two) {
 		t.Errorf("the files differ: %d and %d bytes, %v", len(one), len(two), err)
+	}
+	if !Wrote(first.File) {
+		t.Error("Build does not know its own file")
+	}
+}
+
+// An archive of another tool is no file of Build, and a file beside the new one stays.
+func TestFilesOfOthersAreKnown(t *testing.T) {
+	dir := t.TempDir()
+	saved, beside := filepath.Join(dir, "saved.tar"), filepath.Join(dir, "saved.tar.part")
+	img, err := mutate.CreatedAt(empty.Image, v1.Time{Time: time.Unix(1, 0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tarball.WriteToFile(saved, name.MustParseReference("a/b:c"), img); err != nil {
+		t.Fatal(err)
+	}
+	if Wrote(saved) || Wrote(dir) || Wrote(beside) {
+		t.Error("Build takes the file of another tool for its own")
+	}
+	if err := os.WriteFile(beside, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	recipe := write(t, "files: {a: /a}\ncommand: [/a]\n", map[string]string{"a": "1"})
+	r, err := Read(recipe)
+	if err == nil {
+		_, err = Build(t.Context(), r, saved, "a/b:c")
+	}
+	if text, read := os.ReadFile(beside); err != nil || read != nil || string(text) != "mine" {
+		t.Errorf("%v; the file beside is %q, %v", err, text, read)
 	}
 }
 

@@ -47,14 +47,29 @@ func (m Manager) Runs() bool {
 
 // Installed reports whether there is a unit of this name that Install wrote.
 func (m Manager) Installed(name string) bool {
-	_, err := os.Stat(m.file(name))
-	return err == nil
+	text, err := os.ReadFile(m.file(name))
+	return err == nil && strings.HasPrefix(string(text), mark)
+}
+
+// foreign returns an error if a unit has the name of one of ours and Install did not write it.
+func (m Manager) foreign(u Unit) error {
+	path := m.file(u.Name)
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) || err == nil && m.Installed(u.Name) {
+		return nil
+	}
+	return fmt.Errorf("%w: %s is there, and `pando install` did not write it; move it away first",
+		pando.ErrExists, path)
 }
 
 // Install writes units, all or nothing each, and enables them: they start at every boot. It starts
 // none.
 func (m Manager) Install(ctx context.Context, units ...Unit) error {
 	names := []string{"enable"}
+	for _, u := range units {
+		if err := m.foreign(u); err != nil {
+			return err
+		}
+	}
 	for _, u := range units {
 		path := m.file(u.Name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

@@ -160,6 +160,31 @@ func TestInstallAndRemove(t *testing.T) {
 	}
 }
 
+// A unit of the operator under the same name is neither replaced nor removed.
+func TestAUnitOfAnotherHandStays(t *testing.T) {
+	m, _, _ := fakeSystemctl(t)
+	if err := os.Mkdir(m.Dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const text = "[Service]\nExecStart=/usr/local/bin/mine\n"
+	if err := os.WriteFile(m.file("pando-agent"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	err := m.Install(t.Context(), Unit{Name: "pando-server", Exec: []string{"/p"}}, agent("/p"))
+	if !errors.Is(err, pando.ErrExists) || !strings.Contains(err.Error(), "pando-agent.service") {
+		t.Errorf("install: %v", err)
+	}
+	if m.Installed("pando-server") || m.Installed("pando-agent") {
+		t.Error("some units are installed")
+	}
+	if err := m.Remove(t.Context(), "pando-agent"); err != nil {
+		t.Error(err)
+	}
+	if got, err := os.ReadFile(m.file("pando-agent")); err != nil || string(got) != text {
+		t.Errorf("the unit is %q, %v", got, err)
+	}
+}
+
 // notified receives what a daemon tells systemd.
 func notified(t *testing.T) *net.UnixConn {
 	t.Helper()

@@ -42,6 +42,9 @@ var fences = []string{
 // its stacks, and starts it again.
 const watchdogSeconds = 60
 
+// mark begins the files that Install writes.
+const mark = "# Written by `pando install`; `pando uninstall` removes it."
+
 // File returns the name of the unit's file.
 func (u Unit) File() string { return u.Name + ".service" }
 
@@ -50,7 +53,7 @@ func (u Unit) File() string { return u.Name + ".service" }
 func (u Unit) Text() string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	line("# Written by `pando install`; `pando uninstall` removes it.")
+	line(mark)
 	line("[Unit]")
 	line("Description=%s", u.Description)
 	line("Wants=network-online.target")

@@ -174,7 +174,7 @@ func (r *Process) Text() string {
 func (r *Process) AwaitText(want string) {
 	r.m.Helper()
 	r.m.Await(strconv.Quote(want)+" from "+r.name, func() (string, bool) {
-		ended := r.ended() // before the text is read: an ended process prints no more
+		ended := r.Ended() // before the text is read: an ended process prints no more
 		text := r.Text()
 		if ended && !strings.Contains(text, want) {
 			r.m.Fatalf("%s ended without %q; it printed:\n%s", r.name, want, text)
@@ -183,8 +183,8 @@ func (r *Process) AwaitText(want string) {
 	})
 }
 
-// ended reports whether the process has ended.
-func (r *Process) ended() bool {
+// Ended reports whether the process has ended.
+func (r *Process) Ended() bool {
 	select {
 	case <-r.done:
 		return true

@@ -218,6 +218,9 @@ func copyOfADay(p *labtest.Pando, s *labtest.Service) {
 	if text, err := os.ReadFile(one); err != nil || string(text) != "x" {
 		p.Errorf("one file: %q, %v", text, err)
 	}
+	has(p, p.PandoFails(6, "cp", s.Name+":/tmp/new/sub/b", one), "one is there", "--force")
+	has(p, p.PandoFails(6, "cp", one, s.Name+":/tmp/new/a"), "/tmp/new/a is there", "--force")
+	p.Pando("cp", "--force", s.Name+":/tmp/new/a", one)
 	p.Pando("exec", s.Name, "--", "ln", "-s", "/etc/passwd", "/tmp/new/far")
 	out := p.Run(p.Host(), append([]string{p.Bin}, "cp", s.Name+":/tmp/new", back+"2")...)
 	has(p, out.Text, "left out", "far", "out of the copy")

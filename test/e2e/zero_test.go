@@ -38,6 +38,15 @@ func TestAServiceStartsFromZero(t *testing.T) {
 			t.Errorf("why has no %q:\n%s", want, why)
 		}
 	}
+	// Without idle no packet starts an instance, and the operator learns that.
+	cure := "add idle: 60s to scale"
+	has(t, p.Pando("deploy", p.Write("deaf.yaml", labtest.Echo("deaf", "scale: {min: 0, max: 3}"))), cure)
+	has(t, p.Pando("status", "deaf"), cure)
+	has(t, p.Pando("why", "deaf"), cure)
+	var deaf pando.ServiceStatus
+	p.PandoJSON(&deaf, "status", "deaf")
+	out := p.Run(labtest.Client, "curl", "-sS", "-m", "5", "http://"+deaf.VIP+"/")
+	has(t, out.Text, "curl: (7)") // refused, and not in silence
 	got := p.Must(labtest.Client, p.WithEcho(), "udp", fmt.Sprint(web.VIP, ":7"), "hi")
 	if !strings.HasSuffix(got, " hi\n") {
 		t.Errorf("the first datagram got %q", got)

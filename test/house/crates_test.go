@@ -20,6 +20,7 @@ var crateRanks = map[string]int{
 	"function/twins": 3, "function/unit": 3,
 	"memory/core": 0, "memory/guide-redis": 0, "memory/host": 1, "memory/pager": 1,
 	"memory/launch": 2,
+	"test/model":    0,
 }
 
 // crate is one Cargo.toml of the workspace.

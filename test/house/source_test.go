@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -26,12 +27,24 @@ type source struct {
 
 func (s source) isTest() bool { return strings.HasSuffix(s.path, "_test.go") }
 
-// sources parses every Go file of the module. Folders with a go.mod of their own stand apart.
+// sources returns every Go file of the module. Folders with a go.mod of their own stand apart. All
+// tests share the files and change nothing in them.
 func sources(t *testing.T) []source {
 	t.Helper()
+	all, err := parsed()
+	if err != nil {
+		t.Fatalf("read the tree: %v", err)
+	}
+	if len(all) < 10 {
+		t.Fatalf("found %d Go files: the test looks in the wrong place", len(all))
+	}
+	return all
+}
+
+var parsed = sync.OnceValues(func() ([]source, error) {
 	fset := token.NewFileSet()
 	var all []source
-	walk(t, func(name, rel string, d fs.DirEntry) error {
+	err := walkTree(func(name, rel string, d fs.DirEntry) error {
 		if d.IsDir() {
 			return skipDir(name, rel)
 		}
@@ -49,18 +62,21 @@ func sources(t *testing.T) []source {
 		all = append(all, source{rel, path.Dir(rel), string(text), ast.IsGenerated(file), file, fset})
 		return nil
 	})
-	if len(all) < 10 {
-		t.Fatalf("found %d Go files: the test looks in the wrong place", len(all))
-	}
-	return all
-}
+	return all, err
+})
 
 // walk calls visit for every file and folder of the tree. rel is the path from the root, with
 // slashes. visit returns fs.SkipDir to leave out a folder.
 func walk(t *testing.T, visit func(name, rel string, d fs.DirEntry) error) {
 	t.Helper()
+	if err := walkTree(visit); err != nil {
+		t.Fatalf("read the tree: %v", err)
+	}
+}
+
+func walkTree(visit func(name, rel string, d fs.DirEntry) error) error {
 	root := filepath.Join("..", "..")
-	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+	return filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -70,9 +86,6 @@ func walk(t *testing.T, visit func(name, rel string, d fs.DirEntry) error) {
 		}
 		return visit(name, filepath.ToSlash(rel), d)
 	})
-	if err != nil {
-		t.Fatalf("read the tree: %v", err)
-	}
 }
 
 func skipDir(name, rel string) error {

@@ -18,7 +18,7 @@ import (
 )
 
 // sameSeeds are short runs with one host and with several.
-var sameSeeds = []uint64{1, 2, 4, 6, 9}
+var sameSeeds = []uint64{2, 1, 4, 6, 9}
 
 // sameTries bounds the runs of a seed until two are the same. Runs differ when the runtime preempts
 // a goroutine after its thread was away for more than 10 ms. They also differ when the runtime
@@ -32,6 +32,8 @@ func TestASeedIsOneRun(t *testing.T) {
 	seeds := sameSeeds[:max(1, len(sameSeeds)/slower)]
 	if os.Getenv("PANDO_SEED") != "" {
 		seeds = []uint64{number(t, "PANDO_SEED", 0)}
+	} else if testing.Short() {
+		seeds = seeds[:1]
 	}
 	for _, seed := range seeds {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {

@@ -133,7 +133,7 @@ func welcome(a promotion, keeper *doorkeeper, face http.Handler) http.Handler {
 		}
 		members.ServeHTTP(w, r)
 	})
-	return forStrangers(mux)
+	return forStrangers(mux, strangerWaitMax)
 }
 
 // A certificate is renewed once a week, although it is valid for a year. The job looks at the clock

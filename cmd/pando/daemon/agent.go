@@ -94,6 +94,7 @@ func tend(ctx context.Context, p place) error {
 	if err != nil {
 		return err
 	}
+	resolvers := &dns.Silent{Clock: wall.Clock{}}
 	a := agent.New(agent.Config{
 		Host: h, SnapshotStore: snapshotsIn(images, log), Registry: c.registry, Steering: steering,
 		Sandboxes: sandboxes, Prober: probe.New(), Peers: peers, Takes: peers, Flows: steering.Flows,
@@ -107,13 +108,13 @@ func tend(ctx context.Context, p place) error {
 		Liveness: others.liveness, Announcer: announcer(p, log), Routers: speaker, Ends: endsFor(p, log),
 		Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
 		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
-		Logged: logged.figures, Worked: wall.Worked,
+		Logged: logged.figures, Worked: wall.Worked, Resolvers: resolvers.String,
 	})
 	faces, err := agentFaces(p, c, images, facesOf(p, a, images, c.imageRight(p, peers), objects))
 	if err != nil {
 		return err
 	}
-	defer answerNames(h, a, log)()
+	defer answerNames(h, a, resolvers, log)()
 	systemd.Ready() // a missing server is no reason to start this agent again
 	jobs := append(append(faces, c.jobs...), a.Run, c.demotion(p), sweepImages(p, images, a, log),
 		steering.mending(log), reviving(p, log), signOfLife(func() {
@@ -158,10 +159,13 @@ func outbound(h pando.Host, log *slog.Logger) pando.Outbound {
 }
 
 // answerNames answers the names of services until the caller calls close.
-func answerNames(h pando.Host, a *agent.Agent, log *slog.Logger) (close func()) {
+func answerNames(
+	h pando.Host, a *agent.Agent, silent *dns.Silent, log *slog.Logger,
+) (close func()) {
 	answers := dns.New(dns.Config{
 		Addr: netip.AddrPortFrom(pando.Gateway4, 53).String(), Lookup: a.VIPs,
-		Endpoints: a.Endpoints, Recurses: recurses(h), Owner: ownerAt(h, a.TenantAt),
+		Endpoints: a.Endpoints, Aliased: a.Aliased, Recurses: recurses(h),
+		Owner: ownerAt(h, a.TenantAt), Silent: silent,
 	})
 	if err := answers.Start(); err != nil {
 		log.Warn("this host does not answer names of services", "error", err)

@@ -36,9 +36,10 @@ func (s secret) passphrase(env cli.Env) (string, error) {
 	if s.file == "" {
 		return env.Getenv("PANDO_PASSPHRASE"), nil
 	}
-	text, err := os.ReadFile(s.file)
+	text, err := cli.ReadFile("read the passphrase", s.file,
+		"write it there, or give it in PANDO_PASSPHRASE")
 	if err != nil {
-		return "", fmt.Errorf("read the passphrase: %w", err)
+		return "", err
 	}
 	return strings.TrimRight(string(text), "\r\n"), nil
 }
@@ -48,14 +49,15 @@ func Backup(out *cli.Output) *cobra.Command {
 	m := machine{out}
 	var p place
 	var s secret
-	var encrypt, volumes bool
+	var encrypt, volumes, force bool
 	c := &cobra.Command{
 		Use: "backup FILE", Short: "write the cluster to a file",
 		Long: "Write the store, the states of all hosts and the cluster's authority to a file. The\n" +
 			"cluster runs on meanwhile. Run it on the server's host. The file has the key of the\n" +
 			"authority: keep it as safe as the server, or encrypt it with a passphrase. A host that\n" +
 			"does not answer is named, and its states are missing. --volumes adds the files of all\n" +
-			"volumes as they are: stop a service that writes, or use its own backup.",
+			"volumes as they are: stop a service that writes, or use its own backup. An older backup\n" +
+			"of that name is replaced, and no other file.",
 		Example: "  pando backup /backup/pando\n" +
 			"  PANDO_PASSPHRASE=… pando backup --encrypt /backup/pando",
 		Args: cobra.ExactArgs(1),
@@ -66,11 +68,16 @@ func Backup(out *cli.Output) *cobra.Command {
 				return err
 			case encrypt && words == "":
 				return cli.Usagef("--encrypt needs a passphrase: --passphrase-file FILE or PANDO_PASSPHRASE")
-			case !encrypt:
-				words = ""
+			}
+			err = cli.MayReplace(args[0], force, func(file string) bool { return backup.Wrote(file, words) })
+			if err != nil {
+				return fmt.Errorf("write the backup: %w", err)
 			}
 			if p, err = running(p); err != nil {
 				return err
+			}
+			if !encrypt {
+				words = ""
 			}
 			return m.backup(c.Context(), p, args[0], words, volumes)
 		},
@@ -78,6 +85,7 @@ func Backup(out *cli.Output) *cobra.Command {
 	p.runFlag(c)
 	s.flag(c)
 	c.Flags().BoolVar(&encrypt, "encrypt", false, "encrypt the file with a passphrase (age)")
+	c.Flags().BoolVar(&force, "force", false, "write over a file that is no backup")
 	c.Flags().BoolVar(&volumes, "volumes", false, "also the files of all volumes")
 	return out.Flag(c)
 }

@@ -53,13 +53,13 @@ func (s socket) Accept() (net.Conn, error) {
 	return &impatient{c, writeWaitMax}, nil
 }
 
-// forStrangers limits the time of a request without a certificate. The connection closes with the
+// forStrangers ends a request without a certificate after a wait. The connection closes with the
 // answer; the rest of the request is not read.
-func forStrangers(next http.Handler) http.Handler {
+func forStrangers(next http.Handler, wait time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if peer.Shown(r) == nil {
 			c := http.NewResponseController(w)
-			_ = c.SetReadDeadline(time.Now().Add(strangerWaitMax)) // a TLS connection supports deadlines
+			_ = c.SetReadDeadline(time.Now().Add(wait)) // a TLS connection supports deadlines
 			defer func() { _ = c.SetReadDeadline(time.Now()) }()
 			w.Header().Set("Connection", "close")
 		}

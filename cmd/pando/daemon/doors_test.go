@@ -54,7 +54,7 @@ func TestStrangersAreNotWaitedFor(t *testing.T) {
 	at, _ := serves(t, forStrangers(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		begun <- struct{}{}
 		_, _ = io.Copy(io.Discard, r.Body)
-	})))
+	}), 100*time.Millisecond))
 	c, err := tls.Dial("tcp", at, &tls.Config{InsecureSkipVerify: true})
 	if err != nil {
 		t.Fatal(err)

@@ -23,6 +23,7 @@ import (
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/process"
 	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/wall"
 )
 
 // Down returns `pando down`.
@@ -42,6 +43,7 @@ func Down(out *cli.Output) *cobra.Command {
 			"functions of this machine with their bills, and names them. Volumes stay in the data\n" +
 			"folder, and --volumes deletes them too. The kernel's forwarding settings return to their\n" +
 			"values before Pando.\n\n" +
+			"The exit code is 7 if instances did not leave in time, or if something had to be killed.\n\n" +
 			"On one of several servers, it prints how many servers stay. It refuses to end the\n" +
 			"majority, or to purge a server that the others count on, without --force.",
 		Example: "  pando down\n  pando down --drain 1m\n  pando down --now --purge",
@@ -76,43 +78,66 @@ func Down(out *cli.Output) *cobra.Command {
 	c.Flags().BoolVar(&purges, "purge", false,
 		"also delete services, secrets, states, logs, functions and bills")
 	c.Flags().BoolVar(&volumes, "volumes", false, "with --purge: also delete the volumes")
-	c.Flags().DurationVar(&drain, "drain", 10*time.Second, "time for open connections to end")
+	cli.DurationVar(c.Flags(), &drain, "drain", 10*time.Second, "time for open connections to end")
 	c.Flags().BoolVar(&now, "now", false, "kill instances at once")
 	c.Flags().BoolVar(&force, "force", false, "also end a server that the others need")
 	c.MarkFlagsMutuallyExclusive("drain", "now")
 	return out.Flag(c)
 }
 
-// evacuate drains every instance through the agent. If the agent fails, it prints a warning, and
-// `pando down` continues. An interrupt ends the command.
-func (m machine) evacuate(ctx context.Context, p place, drain time.Duration) error {
-	if _, alive := daemon(p, "agent"); !alive {
-		return nil
-	}
+// askAgain is how long a command asks the agent of its host again. An agent starts anew when the
+// server of its host was taken out, and joins the cluster through another one.
+const askAgain = 30 * time.Second
+
+// evacuate drains every instance through the agent, and asks it again while it starts anew. killed
+// means that instances are left, which `pando down` then kills. The cause is printed. An interrupt
+// ends the command.
+func (m machine) evacuate(
+	ctx context.Context, p place, drain, again time.Duration,
+) (killed bool, err error) {
 	own := peer.New(peer.Reach{})
 	defer own.Close()
 	agent := pando.Host{Name: pando.HostName(p.Host), Endpoint: "unix://" + p.agent()}
-	left, err := own.Leave(ctx, agent, drain)
-	running, unknown := process.Instances(p.sandboxes())
-	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("stop pando: %w; instances are leaving and the daemons run; "+
-			"repeat `pando down`, or add --now", ctx.Err())
-	// It reports nothing if the host has no instances.
-	case err != nil && (running > 0 || unknown != nil):
-		fmt.Fprintf(m.Stderr,
-			"the instances did not drain (%v) and are killed: their committed state stays\n", err)
-	case left > 0:
-		fmt.Fprintf(m.Stderr,
-			"%d instances did not leave in time and are killed: their committed state stays\n", left)
+	asking, cancel := context.WithTimeout(ctx, again)
+	defer cancel()
+	for said := false; ; {
+		if _, alive := daemon(p, "agent"); !alive {
+			return false, nil
+		}
+		left, err := own.Leave(ctx, agent, drain)
+		running, unknown := process.Instances(p.sandboxes())
+		idle := running == 0 && unknown == nil
+		switch {
+		case ctx.Err() != nil:
+			return false, fmt.Errorf("stop pando: %w; instances are leaving and the daemons run; "+
+				"repeat `pando down`, or add --now", ctx.Err())
+		case err == nil && left > 0:
+			fmt.Fprintf(m.Stderr,
+				"%d instances did not leave in time and are killed: their committed state stays\n", left)
+			return true, nil
+		case err == nil, idle: // an agent without instances may be silent
+			return false, nil
+		case !errors.Is(err, pando.ErrUnavailable), pando.Sleep(asking, wall.Clock{}, askStep) != nil:
+			fmt.Fprintf(m.Stderr,
+				"the instances did not drain (%v) and are killed: their committed state stays\n", err)
+			return true, nil
+		case !said:
+			said = true
+			fmt.Fprintf(m.Stderr, "waiting: the agent does not answer (%v): it is asked again for %s\n", err,
+				again)
+		}
 	}
-	return nil
 }
+
+// askStep is the time between two questions to an agent that starts anew.
+const askStep = 200 * time.Millisecond
 
 // down ends everything on this host. A purge also deletes its files; nil: they stay.
 func (m machine) down(ctx context.Context, p place, drain time.Duration, u *purge) error {
+	killed := false
 	if drain >= 0 {
-		if err := m.evacuate(ctx, p, drain); err != nil {
+		var err error
+		if killed, err = m.evacuate(ctx, p, drain, askAgain); err != nil {
 			return err
 		}
 	}
@@ -123,10 +148,34 @@ func (m machine) down(ctx context.Context, p place, drain time.Duration, u *purg
 		return fmt.Errorf("stop pando: %w", err)
 	}
 	for _, role := range []string{"agent", "server"} {
-		if err := m.stopDaemon(ctx, p, role, asking, u != nil); err != nil {
+		forced, err := m.endDaemon(ctx, p, role, asking, u != nil)
+		if err != nil {
 			return fmt.Errorf("stop pando: %w; nothing was removed; repeat `pando down`", err)
 		}
+		killed = killed || forced
 	}
+	if err := m.clear(ctx, p, u); err != nil {
+		return fmt.Errorf("stop pando: %w", err)
+	}
+	if u != nil && p.Store.there() {
+		fmt.Fprintf(m.Stderr, "the records of the cluster stay in %s: `etcdctl del --prefix %s` deletes "+
+			"them\n", p.Store.text(), pando.Root)
+	}
+	is := struct {
+		Host   string `json:"host"`
+		Purged bool   `json:"purged"`
+		Killed bool   `json:"killed,omitempty"` // something did not end by itself
+		Purge  *purge `json:"purge,omitempty"`
+	}{p.Host, u != nil, killed, u}
+	err := m.Show(is, func(w io.Writer) { fmt.Fprintf(w, "pando is down on %s\n", p.Host) })
+	if err == nil && killed {
+		return cli.Code(cli.CodeOf(pando.ErrNotReady))
+	}
+	return err
+}
+
+// clear removes what the daemons leave on this host. A purge also deletes its files.
+func (m machine) clear(ctx context.Context, p place, u *purge) error {
 	var errs []error
 	sandboxes, err := openSandboxes(p, nil, nil, slog.New(slog.DiscardHandler))
 	if err == nil {
@@ -147,20 +196,7 @@ func (m machine) down(ctx context.Context, p place, drain time.Duration, u *purg
 		errs = append(errs, function.RemoveAll(ctx, p.functions()))
 		errs = append(errs, ebpf.Restore(p.settingsFile()), u.emptyData(p))
 	}
-	errs = append(errs, removeRun(p.Run))
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("stop pando: %w", err)
-	}
-	if u != nil && p.Store.there() {
-		fmt.Fprintf(m.Stderr, "the records of the cluster stay in %s: `etcdctl del --prefix %s` deletes "+
-			"them\n", p.Store.text(), pando.Root)
-	}
-	is := struct {
-		Host   string `json:"host"`
-		Purged bool   `json:"purged"`
-		Purge  *purge `json:"purge,omitempty"`
-	}{p.Host, u != nil, u}
-	return m.Show(is, func(w io.Writer) { fmt.Fprintf(w, "pando is down on %s\n", p.Host) })
+	return errors.Join(append(errs, removeRun(p.Run))...)
 }
 
 // resign leaves the cluster that this host joined. If the server does not answer, it prints a

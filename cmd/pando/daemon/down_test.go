@@ -1,8 +1,11 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,32 +19,19 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/bolt"
+	"pando.run/pando/driver/peer"
 )
 
 // A silent agent, for example after a failed start, does not cause a warning if there are no
 // instances.
 func TestDownSpeaksOfInstancesOnlyWhereThereAreAny(t *testing.T) {
-	dir := t.TempDir()
-	if err := unix.Mkfifo(filepath.Join(dir, "agent"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	// Its command line looks like the command line of an agent.
-	silent := exec.Command("cat", "agent")
-	silent.Dir = dir
-	if err := silent.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = silent.Process.Kill()
-		_ = silent.Wait()
-	})
-	p := place{folders: folders{Run: dir}, Host: "h1"}
-	writeFile(t, pidFile(p, "agent"), fmt.Sprint(silent.Process.Pid))
+	p := silentAgent(t)
 	down := func() string {
 		var said strings.Builder
 		m := machine{&cli.Output{Env: cli.Env{Stderr: &said}}}
-		if err := m.evacuate(t.Context(), p, time.Second); err != nil {
-			t.Fatal(err)
+		killed, err := m.evacuate(t.Context(), p, time.Second, time.Millisecond)
+		if err != nil || killed != strings.Contains(said.String(), "are killed") {
+			t.Fatalf("killed: %v (%v): %s", killed, err, said.String())
 		}
 		return said.String()
 	}
@@ -56,6 +46,63 @@ func TestDownSpeaksOfInstancesOnlyWhereThereAreAny(t *testing.T) {
 	writeFile(t, slot, `{"number": 3, "instance": "web-1"}`)
 	if said := down(); !strings.Contains(said, "did not drain") {
 		t.Errorf("with an instance it returns %q", said)
+	}
+}
+
+// silentAgent starts a process whose command line looks like that of an agent.
+func silentAgent(t *testing.T) place {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mkfifo(filepath.Join(dir, "agent"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	silent := exec.Command("cat", "agent")
+	silent.Dir = dir
+	if err := silent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = silent.Process.Kill()
+		_ = silent.Wait()
+	})
+	p := place{folders: folders{Run: dir}, Host: "h1"}
+	writeFile(t, pidFile(p, "agent"), fmt.Sprint(silent.Process.Pid))
+	return p
+}
+
+// leaver is an agent that leaves some instances behind.
+type leaver int
+
+func (l leaver) Leave(context.Context, time.Duration) (int, error) { return int(l), nil }
+
+// An agent that starts anew, because its host's server was taken out, is asked again. `pando down`
+// killed its instances before.
+func TestDownAsksAnAgentThatStartsAnewAgain(t *testing.T) {
+	for _, left := range []int{0, 2} {
+		p := silentAgent(t)
+		slot := filepath.Join(p.sandboxes(), "3", "slot.json")
+		if err := os.MkdirAll(filepath.Dir(slot), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		writeFile(t, slot, `{"number": 3, "instance": "web-1"}`)
+		l, err := net.Listen("unix", p.agent())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &http.Server{Handler: peer.OwnHandler(leaver(left), nil, http.NotFoundHandler())}
+		t.Cleanup(func() { _ = s.Close() })
+		go func() {
+			if conn, err := l.Accept(); err == nil { // it ends in the middle of the question
+				conn.Close()
+			}
+			_ = s.Serve(l)
+		}()
+		var said strings.Builder
+		m := machine{&cli.Output{Env: cli.Env{Stderr: &said}}}
+		killed, err := m.evacuate(t.Context(), p, time.Second, time.Minute)
+		if err != nil || killed != (left > 0) || !strings.Contains(said.String(), "is asked again") {
+			t.Errorf("%d left: killed %v (%v): %s", left, killed, err, said.String())
+		}
 	}
 }
 

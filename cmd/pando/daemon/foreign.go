@@ -115,11 +115,17 @@ func noteStore(p place) error {
 
 // config returns the etcd for the driver. Each new connection reads the files of the client again.
 func (f foreignStore) config() (etcd.Foreign, error) {
+	for _, file := range []string{f.CA, f.Cert, f.Key} {
+		if st, err := os.Stat(file); err == nil && st.Size() == 0 {
+			return etcd.Foreign{}, fmt.Errorf("%w: the file %s is empty; --store-ca, --store-cert and "+
+				"--store-key name files in PEM", pando.ErrInvalid, file)
+		}
+	}
 	files := transport.TLSInfo{TrustedCAFile: f.CA, CertFile: f.Cert, KeyFile: f.Key}
 	c, err := files.ClientConfig()
 	if err != nil {
 		return etcd.Foreign{}, fmt.Errorf("%w: read the files of --store-ca, --store-cert and "+
-			"--store-key: %w", pando.ErrInvalid, err)
+			"--store-key: %w; each names a file in PEM on this host", pando.ErrInvalid, err)
 	}
 	return etcd.Foreign{Endpoints: f.Endpoints, TLS: c, Clock: wall.Clock{}}, nil
 }

@@ -96,7 +96,7 @@ func (r *restoration) run(ctx context.Context, file, passphrase string, states b
 	}
 	defer os.RemoveAll(r.dir)
 	if r.is, err = backup.Extract(file, passphrase, r.dir); err != nil {
-		return err
+		return cli.OfFile("open the backup", file, "name a file that `pando backup FILE` wrote", err)
 	}
 	switch {
 	case states && r.volumes:

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/bgp"
 	"pando.run/pando/driver/wall"
 )
@@ -38,9 +39,9 @@ func (r *routing) flags(c *cobra.Command) {
 	f.StringVar(&r.AS, "bgp-as", "64512", "with --announce bgp: autonomous system of this host")
 	f.StringSliceVar(&r.Routers, "bgp-router", nil, "with --announce bgp: routers, as ADDRESS=AS")
 	f.StringVar(&r.Password, "bgp-password-file", "", "file with the password of the sessions")
-	f.DurationVar(&r.Hold, "bgp-hold", bgp.HoldMin,
+	cli.DurationVar(f, &r.Hold, "bgp-hold", bgp.HoldMin,
 		"a router drops the routes of a silent host after this")
-	f.DurationVar(&r.BFD, "bgp-bfd", 0, "interval of BFD, such as 100ms (0 = none)")
+	cli.DurationVar(f, &r.BFD, "bgp-bfd", 0, "interval of BFD, such as 100ms (0 = none)")
 }
 
 // args returns the flags that pass the settings to another role.
@@ -131,11 +132,15 @@ func passwordIn(file string) (string, error) {
 		return "", nil
 	}
 	st, err := os.Stat(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("%w: there is no file %s", pando.ErrInvalid, file)
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("%w: there is no file %s; write the password of the sessions there",
+			pando.ErrInvalid, file)
+	case err != nil:
 		return "", err
+	case st.IsDir():
+		return "", fmt.Errorf("%w: %s is a folder; name the file with the password", pando.ErrInvalid,
+			file)
 	}
 	if st.Mode().Perm()&0o077 != 0 {
 		return "", fmt.Errorf("%w: others may read %s; `chmod 600 %[2]s`", pando.ErrInvalid, file)
@@ -143,6 +148,10 @@ func passwordIn(file string) (string, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return "", err
+	}
+	if len(text) == 0 {
+		return "", fmt.Errorf("%w: the file %s is empty; write the password of the sessions there",
+			pando.ErrInvalid, file)
 	}
 	password := strings.TrimRight(string(text), "\r\n")
 	if password == "" || len(password) > passwordMax || strings.ContainsAny(password, "\r\n\x00") {

@@ -75,7 +75,7 @@ func serve(ctx context.Context, p place) error {
 	defer peers.Close()
 	ctl := control.New(control.Config{
 		Registry: store.Registry(), Peers: peers, Clock: wall.Clock{}, IDs: names{}, Log: log,
-		Name: p.Host, Heard: store.Registry().Heard, Writable: writable,
+		Name: p.Host, Heard: store.Registry().Heard, Answers: answersAt, Writable: writable,
 		Taken: takenPort(ctx, p, peers), Vault: authority.Vault(), Process: processFigures(store),
 		Authority: fingerprint(authority), Audited: deeds.Open(filepath.Join(p.logs(), "audit.log")).Add,
 	})

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando"
+	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/etcd"
 	"pando.run/pando/driver/trust"
@@ -101,7 +103,7 @@ func (m machine) dialOwn(ctx context.Context, p *place) (*etcd.Registry, error) 
 	return etcd.Dial(ctx, "unix://"+live.store(), nil)
 }
 
-// answerWait is the time that a server has to accept a connection.
+// answerWait is the time that a server has to answer.
 const answerWait = time.Second
 
 // lookServers returns the servers and asks each whether it answers. It returns the servers that are
@@ -163,17 +165,30 @@ func asked(ctx context.Context, own string, known []etcd.Peer) []server {
 		if all[n].Answers {
 			continue
 		}
-		asking.Go(func() {
-			d := net.Dialer{Timeout: answerWait}
-			c, err := d.DialContext(ctx, "tcp", k.Address)
-			if err == nil {
-				c.Close()
-			}
-			all[n].Answers = err == nil
-		})
+		asking.Go(func() { all[n].Answers = serverAnswers(ctx, k.Address) })
 	}
 	asking.Wait()
 	return all
+}
+
+// serverAnswers reports whether the server at an address takes part in a handshake. The kernel of a
+// stopped server accepts connections too.
+func serverAnswers(ctx context.Context, at string) bool {
+	ctx, cancel := context.WithTimeout(ctx, answerWait)
+	defer cancel()
+	// Nothing is sent or believed, and the caller only counts servers.
+	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}
+	c, err := d.DialContext(ctx, "tcp", at)
+	if err == nil {
+		c.Close()
+	}
+	remote, ok := errors.AsType[*net.OpError](err)
+	return err == nil || ok && remote.Op == "remote error" // such as its demand for a certificate
+}
+
+// answersAt reports whether the server of a host answers.
+func answersAt(ctx context.Context, host netip.Addr) bool {
+	return serverAnswers(ctx, netip.AddrPortFrom(host, storePort).String())
 }
 
 // answers returns the names of the servers that answer.
@@ -209,7 +224,7 @@ func (m machine) addServer() *cobra.Command {
 		},
 	}
 	p.runFlag(c)
-	c.Flags().DurationVar(&keep, "for", time.Hour, "how long a host can become a server by it")
+	cli.DurationVar(c.Flags(), &keep, "for", time.Hour, "how long a host can become a server by it")
 	return m.Flag(c)
 }
 
@@ -219,10 +234,20 @@ func (m machine) removeServer() *cobra.Command {
 		Use: "rm SERVER", Short: "remove a server; its host stays a member",
 		Long: "Remove a server, by its name or, if it never started, by its address. Its host stays a\n" +
 			"member with its instances. The command refuses to leave fewer servers alive than a\n" +
-			"majority, and names the next step. Run it on the host of a server.",
+			"majority, and names the next step. It waits until the agent of the host has joined the\n" +
+			"cluster by another server, and ends with 7 if it has not. Run it on the host of a server.",
 		Example: "  pando servers rm host3", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			live, err := running(p)
+			if err != nil {
+				return err
+			}
+			hosts := api.NewClient(live.api(), wall.Clock{}).Hosts
+			before := joinedAt(c.Context(), hosts, args[0])
 			if err := m.dismissServer(c.Context(), &p, args[0]); err != nil {
+				return err
+			}
+			if err := m.awaitAgent(c.Context(), hosts, args[0], before, askAgain); err != nil {
 				return err
 			}
 			is := struct {
@@ -233,6 +258,53 @@ func (m machine) removeServer() *cobra.Command {
 	}
 	p.runFlag(c)
 	return m.Flag(c)
+}
+
+// listHosts returns the hosts of the cluster.
+type listHosts func(context.Context) ([]pando.HostStatus, error)
+
+// joinedAt returns when the agent of a server's host joined, or zero if it is away or nobody knows.
+func joinedAt(ctx context.Context, hosts listHosts, name string) (at time.Time) {
+	all, _ := hosts(ctx) // the removal of a server must not depend on it
+	for _, h := range all {
+		if string(h.Name) == name && h.Server && h.State != pando.HostAway {
+			at = h.Joined
+		}
+	}
+	return at
+}
+
+// awaitAgent waits until the agent of a former server's host has joined again: it starts anew and
+// reaches the cluster by another server. Before is its former join, or zero if it is away.
+func (m machine) awaitAgent(
+	ctx context.Context, hosts listHosts, name string, before time.Time, limit time.Duration,
+) error {
+	if before.IsZero() {
+		return nil
+	}
+	within, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	fmt.Fprintf(m.Stderr, "waiting: the agent of %s starts anew and joins by another server\n", name)
+	for {
+		all, err := hosts(within)
+		for _, h := range all {
+			if string(h.Name) == name && h.State != pando.HostAway && !h.Joined.Equal(before) {
+				return nil
+			}
+		}
+		if pando.Sleep(within, wall.Clock{}, askStep) == nil {
+			continue
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("%w: %s is no longer a server, and its agent starts anew", ctx.Err(), name)
+		}
+		why := ""
+		if err != nil && within.Err() == nil {
+			why = fmt.Sprintf(" (%v)", err)
+		}
+		return fmt.Errorf("%w: %s is no longer a server, and its agent has not joined again within %s%s; "+
+			"`pando hosts` shows it", pando.ErrNotReady, name, limit, why)
+	}
 }
 
 // dismissServer removes a server from the store, then from the record of its host.

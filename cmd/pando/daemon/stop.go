@@ -26,36 +26,45 @@ type request struct {
 	within time.Duration
 }
 
-// stopDaemon ends a daemon and prints a warning if that took force. logsGo means that the folder of
-// the daemon's log is about to be deleted.
+// stopDaemon is endDaemon for a caller to whom force makes no difference.
 func (m machine) stopDaemon(
 	ctx context.Context, p place, role string, requests []request, logsGo bool,
 ) error {
+	_, err := m.endDaemon(ctx, p, role, requests, logsGo)
+	return err
+}
+
+// endDaemon ends a daemon. If that took force, it prints a warning and returns true. logsGo means
+// that the folder of the daemon's log is about to be deleted.
+func (m machine) endDaemon(
+	ctx context.Context, p place, role string, requests []request, logsGo bool,
+) (forced bool, err error) {
 	if has, err := p.unitEnds(ctx, role); has && err != nil {
-		return fmt.Errorf("stop the %s: %w", role, err)
+		return forced, fmt.Errorf("stop the %s: %w", role, err)
 	}
 	pid, alive := daemon(p, role)
 	for n, r := range requests {
 		if !alive {
-			return nil
+			return forced, nil
 		}
 		if err := syscall.Kill(pid, r.signal); err != nil && err != syscall.ESRCH {
-			return fmt.Errorf("stop the %s: %w", role, err)
+			return forced, fmt.Errorf("stop the %s: %w", role, err)
 		}
 		if alive = !ends(ctx, p, role, r.within); ctx.Err() != nil {
-			return fmt.Errorf("stop the %s (pid %d): %w", role, pid, ctx.Err())
+			return forced, fmt.Errorf("stop the %s (pid %d): %w", role, pid, ctx.Err())
 		}
 		if n > 0 && !alive {
+			forced = true
 			fmt.Fprintf(m.Stderr, "the %s (pid %d) did not end within %v and was killed, "+
 				"which loses no acknowledged write; its stacks are in %s\n",
 				role, pid, requests[0].within, keptLog(p, role, logsGo))
 		}
 	}
 	if alive {
-		return fmt.Errorf("the %s (pid %d) cannot be killed: it waits for the kernel; "+
+		return forced, fmt.Errorf("the %s (pid %d) cannot be killed: it waits for the kernel; "+
 			"/proc/%[2]d/stack shows where", role, pid)
 	}
-	return nil
+	return forced, nil
 }
 
 // ends waits until a daemon has ended, and reports whether it has.

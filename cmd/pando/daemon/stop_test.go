@@ -87,9 +87,9 @@ func TestADaemonThatDoesNotEndIsEndedByForce(t *testing.T) {
 			}
 			var said strings.Builder
 			m := machine{&cli.Output{Env: cli.Env{Stderr: &said}}}
-			err := m.stopDaemon(t.Context(), p, "server", requests, logsGo)
-			if err != nil {
-				t.Fatal(err)
+			forced, err := m.endDaemon(t.Context(), p, "server", requests, logsGo)
+			if err != nil || !forced {
+				t.Fatalf("forced: %v: %v", forced, err)
 			}
 			if _, alive := daemon(p, "server"); alive {
 				t.Error("it lives")

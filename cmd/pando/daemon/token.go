@@ -49,7 +49,7 @@ func Token(out *cli.Output) *cobra.Command {
 		},
 	}
 	p.runFlag(c)
-	c.Flags().DurationVar(&keep, "for", time.Hour, "how long hosts can join by it")
+	cli.DurationVar(c.Flags(), &keep, "for", time.Hour, "how long hosts can join by it")
 	c.Flags().IntVar(&uses, "uses", 1, "how many hosts can join by it")
 	return out.Flag(c)
 }

@@ -43,7 +43,7 @@ func (g *groupFlags) flags() *pflag.FlagSet {
 	f.StringVar(&g.capacity, "unit-capacity", "",
 		"bits per second that a unit serves at most, for example 20M")
 	f.Uint32Var(&g.replicas, "replicas", 2, "units that receive a silent flow's state (K), up to 3")
-	f.DurationVar(&g.gap, "gap", 500*time.Microsecond,
+	cli.DurationVar(f, &g.gap, "gap", 500*time.Microsecond,
 		"silence after which a flow begins a new flowlet (T)")
 	f.BoolVar(&g.perFlow, "per-flow", false, "leave a flow on its first unit, for comparison")
 	f.StringVar(&g.store, "state-store", "", "socket of a Redis that holds the states, for comparison")

@@ -1,18 +1,13 @@
 package operator
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/spf13/cobra"
 
-	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/recipe"
 )
@@ -40,13 +35,14 @@ func imageBuild(o *Console) *cobra.Command {
 			}
 			r, err := recipe.Read(from)
 			if err != nil {
-				return fmt.Errorf("read the recipe: %w", err)
+				return cli.OfFile("read the recipe", from, "write one, as the guide \"Bring your own image\" "+
+					"shows, or name it: `pando image build RECIPE`", fmt.Errorf("read the recipe: %w", err))
 			}
 			if file == "" {
 				file = strings.TrimSuffix(from, filepath.Ext(from)) + ".tar"
 			}
-			if err := mayReplace(file, force); err != nil {
-				return err
+			if err := cli.MayReplace(file, force, recipe.Wrote); err != nil {
+				return fmt.Errorf("write the image: %w", err)
 			}
 			if tag == "" {
 				tag = "pando/" + imageName(from) + ":latest"
@@ -63,28 +59,9 @@ func imageBuild(o *Console) *cobra.Command {
 	})
 	c.Flags().StringVarP(&recipeFile, "file", "f", "", "the recipe, in place of RECIPE")
 	c.Flags().StringVar(&file, "tar", "", "`FILE` to write; the recipe's name with .tar unless given")
-	c.Flags().BoolVar(&force, "force", false, "write over a file that is no image")
+	c.Flags().BoolVar(&force, "force", false, "write over a file that is no image of a recipe")
 	c.Flags().StringVarP(&tag, "tag", "t", "", "`NAME[:TAG]` in the file; pando/FOLDER unless given")
 	return c
-}
-
-// mayReplace returns an error if a file is there that `image build` did not write: it is no archive
-// of an image.
-func mayReplace(file string, force bool) error {
-	st, err := os.Lstat(file)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && force && !st.IsDir() {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("write the image: %w", err)
-	}
-	if st.Mode().IsRegular() {
-		if _, err := tarball.ImageFromPath(file, nil); err == nil {
-			return nil
-		}
-	}
-	return fmt.Errorf("%w: %s is there and is no image; name another file with --tar, or add --force",
-		pando.ErrExists, file)
 }
 
 // imageName returns the name of an image after the folder of its recipe.

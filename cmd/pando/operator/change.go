@@ -53,7 +53,7 @@ func Scale(o *Console) *cobra.Command {
 		err = o.Show(scaled[0], func(w io.Writer) { oneLine(w, st) })
 		return cmp.Or(err, unsteered(scaled[0]))
 	})
-	c.Flags().DurationVar(&keep, "for", 0, "fix it for this time (0 = until auto)")
+	cli.DurationVar(c.Flags(), &keep, "for", 0, "fix it for this time (0 = until auto)")
 	return o.Flag(c)
 }
 

@@ -18,6 +18,7 @@ import (
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/wall"
 	"pando.run/pando/spec/nearest"
+	"pando.run/pando/spec/span"
 )
 
 // Console is an operator's connection to the API, with the settings of the command that runs.
@@ -40,8 +41,10 @@ func Open(out *cli.Output) *Console {
 		socket = "/run/pando/api.sock"
 	}
 	client := api.NewClient(socket, wall.Clock{})
+	client.Daemon = func() string { return listenerOf(socket) }
 	if token := out.Getenv("PANDO_TOKEN"); token != "" {
 		client = remote(socket, token)
+		client.Daemon = func() string { return "the server at " + socket }
 	}
 	client.Operator = cli.Person(out.Getenv)
 	client.Waits = func(what string) { fmt.Fprintf(out.Stderr, "waits for %s\n", cli.Clean(what)) }
@@ -51,7 +54,7 @@ func Open(out *cli.Output) *Console {
 // waits adds the flags of a command that can wait for its effect.
 func (o *Console) waits(c *cobra.Command) *cobra.Command {
 	c.Flags().BoolVar(&o.wait, "wait", false, "return when the change has taken effect")
-	c.Flags().DurationVar(&o.within, "timeout", time.Minute, "time limit of --wait")
+	cli.DurationVar(c.Flags(), &o.within, "timeout", time.Minute, "time limit of --wait")
 	return c
 }
 
@@ -155,7 +158,7 @@ func (o *Console) until(
 			return last, fmt.Errorf("%w: the change of %s continues; `pando status %s` shows its progress",
 				ctx.Err(), s, s)
 		}
-		return last, fmt.Errorf("waited %s: %w", o.within, explain(last, last.Target))
+		return last, fmt.Errorf("waited %s: %w", span.Text(o.within), explain(last, last.Target))
 	}
 }
 

@@ -22,12 +22,14 @@ import (
 
 // Copy returns `pando cp`.
 func Copy(o *Console) *cobra.Command {
-	return &cobra.Command{
+	var force bool
+	c := &cobra.Command{
 		Use:   "cp SERVICE[/INSTANCE]:PATH LOCAL | LOCAL SERVICE[/INSTANCE]:PATH",
 		Short: "copy files from or to an instance",
 		Long: "Copy a file or a folder between this machine and an instance on any host, with the\n" +
 			"rights of its program, by the instance's own `tar`. As with cp, an existing folder\n" +
-			"takes the copy inside. A PATH without / at its start is in the program's folder.\n" +
+			"takes the copy inside. A file that is there stays, unless you add --force. A PATH\n" +
+			"without / at its start is in the program's folder.\n" +
 			"No copy leaves its folder: links that point out of it, devices and pipes are named\n" +
 			"and left out.",
 		Example: "  pando cp website:/var/log/site.log .\n  pando cp ./pages website:/srv",
@@ -49,7 +51,7 @@ func Copy(o *Console) *cobra.Command {
 			}
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			r := copying{o, key, instance}
+			r := copying{o, key, instance, force}
 			if toThere {
 				err = r.put(ctx, local, at.path)
 			} else {
@@ -61,6 +63,8 @@ func Copy(o *Console) *cobra.Command {
 			return nil
 		},
 	}
+	c.Flags().BoolVar(&force, "force", false, "write over files that are there")
+	return c
 }
 
 // place is SERVICE[/INSTANCE]:PATH.
@@ -83,6 +87,7 @@ type copying struct {
 	o        *Console
 	key      pando.ServiceKey
 	instance pando.InstanceID
+	force    bool
 }
 
 // run runs a command with the streams of a copy, and returns its exit code.
@@ -150,6 +155,11 @@ func (r copying) ended(code int, step string) error {
 // get copies a path of the instance to this machine.
 func (r copying) get(ctx context.Context, from, to string) error {
 	dir, base := split(from)
+	if at := tree.Place(base, to); base != "." && !r.force {
+		if _, err := os.Lstat(at); err == nil {
+			return tree.Exists(at)
+		}
+	}
 	in, out := io.Pipe()
 	type result struct {
 		left []string
@@ -157,7 +167,7 @@ func (r copying) get(ctx context.Context, from, to string) error {
 	}
 	done := make(chan result, 1)
 	go func() {
-		left, err := tree.Read(in, base, to)
+		left, err := tree.Read(in, base, to, r.force)
 		in.CloseWithError(err) // the rest of the stream has no reader
 		done <- result{left, err}
 	}()
@@ -168,7 +178,7 @@ func (r copying) get(ctx context.Context, from, to string) error {
 	out.CloseWithError(err)
 	got := <-done
 	r.leftOut(got.left)
-	if got.err != nil && !errors.Is(err, got.err) {
+	if got.err != nil && (err == nil || !errors.Is(got.err, err)) {
 		return errors.Join(err, got.err)
 	}
 	return err
@@ -177,7 +187,8 @@ func (r copying) get(ctx context.Context, from, to string) error {
 // put copies a path of this machine into the instance.
 func (r copying) put(ctx context.Context, from, to string) error {
 	if _, err := os.Lstat(from); err != nil {
-		return fmt.Errorf("read the copy's source: %w", err)
+		return cli.OfFile("read the copy's source", from, "name a file or a folder of this machine",
+			fmt.Errorf("read the copy's source: %w", err))
 	}
 	dir, base := split(to)
 	// A folder that is there takes the copy inside.
@@ -187,6 +198,16 @@ func (r copying) put(ctx context.Context, from, to string) error {
 	}
 	if code == 0 {
 		dir, base = dashless(to), tree.Base(from)
+	}
+	if !r.force {
+		at := path.Join(dir, base)
+		code, err = r.run(ctx, nil, io.Discard, "test", "-e", dashless(at))
+		if err == nil && code == 0 {
+			err = tree.Exists(string(r.key.Name) + ":" + at)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	in, out := io.Pipe()
 	var left []string

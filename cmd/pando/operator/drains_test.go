@@ -12,7 +12,7 @@ func TestAWaitNamesTheDrainAndItsEnd(t *testing.T) {
 	st := pando.ServiceStatus{Service: pando.Service{
 		ServiceKey: pando.ServiceKey{Tenant: pando.DefaultTenant, Name: "web"},
 		Phase:      pando.ServiceServing, Reason: "0 in rotation"}}
-	for _, waits := range []string{"waits for 1 connection, idle 27m0s, of 192.0.2.1:1000", ""} {
+	for _, waits := range []string{"waits for 1 connection, idle 27m, of 192.0.2.1:1000", ""} {
 		i := pando.InstanceStatus{Instance: pando.Instance{ID: "web-1", Phase: pando.PhaseDraining,
 			Waits: waits}}
 		st.Instances = []pando.InstanceStatus{{}, i, i}

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/wall"
 	"pando.run/pando/lab"
 )
@@ -103,14 +106,14 @@ func (o *Console) labPlay(open openLab) *cobra.Command {
 			"  5s    kill host3\n  8s    boot host3\n  10s   heal",
 		Example: "  pando lab play faults.txt", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			file, err := os.Open(args[0])
+			text, err := cli.ReadFile("play a scenario", args[0],
+				"write one: `pando lab chaos --print` prints an example")
 			if err != nil {
-				return fmt.Errorf("play a scenario: %w", err)
+				return err
 			}
-			defer file.Close()
-			steps, err := lab.ReadScenario(file)
+			steps, err := lab.ReadScenario(bytes.NewReader(text))
 			if err != nil {
-				return fmt.Errorf("play %s: %w", args[0], err)
+				return fmt.Errorf("play %s: %w: %w", args[0], pando.ErrInvalid, err)
 			}
 			return o.play(c.Context(), open, steps)
 		},
@@ -151,7 +154,7 @@ func (o *Console) labChaos(open openLab) *cobra.Command {
 	}
 	c.Flags().Uint64Var(&seed, "seed", 1, "of the dice")
 	c.Flags().IntVar(&faults, "faults", 10, "number of faults, one after another")
-	c.Flags().DurationVar(&gap, "gap", 2*time.Second, "length of a fault, and of the rest behind it")
+	cli.DurationVar(c.Flags(), &gap, "gap", 2*time.Second, "length of a fault, and of the rest behind it")
 	c.Flags().BoolVar(&show, "print", false, "print the scenario and play nothing")
 	return c
 }

@@ -33,7 +33,8 @@ func Hosts(o *Console) *cobra.Command {
 			return frozenCode(all)
 		},
 	})
-	c.AddCommand(setRight(o, "allow", true), setRight(o, "deny", false), o.removeHost())
+	c.AddCommand(setRight(o, "allow", true), setRight(o, "deny", false), o.removeHost(), o.drainHost(),
+		o.undrainHost())
 	return c
 }
 
@@ -171,26 +172,30 @@ func hosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 	servers := serversOf(all)
 	for _, h := range all {
 		memory := fmt.Sprintf("%.1f GiB", float64(h.Memory)/(1<<30))
-		rows = append(rows, row(h.Name, hostAddress(h.Address), roleOf(h, servers), h.State,
+		rows = append(rows, row(h.Name, hostAddress(h.Address), roleOf(h, servers), stateOf(h),
 			lastSeen(h, now), h.Instances, h.CPUs, memory, h.Version, h.RightsText(), cmp.Or(h.Labels, "-")))
 	}
 	cli.Columns(w, rows...)
-	frozen(w, all)
-	presumedDead(w, all)
+	drainedHosts(w, all, now)
+	troubles(w, all)
 	for _, text := range skewed(all) {
 		fmt.Fprintln(w, cli.Clean(text))
 	}
 	announcing(w, all)
-	for _, text := range twoHolders(all) {
-		fmt.Fprintln(w, cli.Clean(text))
-	}
 	routing(w, all)
 	for _, h := range all {
 		if text := lost(h.Losses); text != "" {
 			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s %s", h.Name, text)))
 		}
 	}
-	outOfReach(w, all)
+}
+
+// stateOf returns the state of a host, and whether an operator drains it.
+func stateOf(h pando.HostStatus) string {
+	if h.Drain == nil {
+		return string(h.State)
+	}
+	return string(h.State) + ", drained"
 }
 
 // skewed returns a line for each host whose clock differs from the server's.
@@ -234,20 +239,6 @@ func roleOf(h pando.HostStatus, servers int) string {
 	return "agent"
 }
 
-// outOfReach prints the hosts that get no new flows from others, which have no way to them.
-func outOfReach(w io.Writer, all []pando.HostStatus) {
-	for _, h := range all {
-		if h.Losses != nil && h.Losses.Unreached != "" {
-			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s steers around hosts: %s", h.Name,
-				h.Losses.Unreached)))
-		}
-		if h.Losses != nil && h.Losses.Silent != "" {
-			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s asks again, for these programs run without a shim "+
-				"that answers: %s", h.Name, h.Losses.Silent)))
-		}
-	}
-}
-
 // announcing prints the hosts that answer for VIPs on their networks.
 func announcing(w io.Writer, all []pando.HostStatus) {
 	for _, h := range all {
@@ -256,24 +247,4 @@ func announcing(w io.Writer, all []pando.HostStatus) {
 				h.Losses.Announces)))
 		}
 	}
-}
-
-// twoHolders names the pairs of hosts that answer for the same VIPs of one network.
-func twoHolders(all []pando.HostStatus) (out []string) {
-	held := func(h pando.HostStatus) (s pando.Shares) {
-		if h.Losses != nil {
-			s, _ = pando.ParseShares(h.Losses.Holds) // a host of another build says nothing
-		}
-		return s
-	}
-	for n, h := range all {
-		for _, o := range all[n+1:] {
-			if both := held(h).And(held(o)).Len(); h.Segment == o.Segment && both > 0 {
-				out = append(out, fmt.Sprintf("two holders: %s and %s both answer on %s for %d of %d "+
-					"shares of the VIPs; they settle that within seconds once they reach each other",
-					h.Name, o.Name, h.Segment, both, pando.VIPShares))
-			}
-		}
-	}
-	return out
 }

@@ -22,6 +22,7 @@ import (
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/wall"
 	"pando.run/pando/lab"
+	"pando.run/pando/spec/span"
 )
 
 // Lab returns `pando lab`.
@@ -128,7 +129,7 @@ func (o *Console) labUp(dir *string) *cobra.Command {
 func skewsOf(given map[string]string, hosts int) (map[string]time.Duration, error) {
 	out := map[string]time.Duration{}
 	for _, name := range slices.Sorted(maps.Keys(given)) {
-		d, err := time.ParseDuration(given[name])
+		d, err := span.Parse(given[name])
 		if err != nil {
 			return nil, cli.Usagef("--skew %s=%s: want a duration such as -60s", name, given[name])
 		}

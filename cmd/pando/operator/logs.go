@@ -12,6 +12,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/spec/span"
 )
 
 // logged holds the flags of `pando logs`.
@@ -43,13 +44,18 @@ func Logs(o *Console) *cobra.Command {
 		Example: "  pando logs -f website\n  pando logs website --since 10m --grep 'status=5..' -t\n" +
 			"  pando logs website --instance website-7k3fq",
 	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
-		q, err := f.query(time.Now(), c.Flags().Changed("lines"))
+		lines, tail := c.Flags().Changed("lines"), c.Flags().Changed("tail")
+		if lines && tail {
+			return cli.Usagef("--lines and --tail are the same: write one of them")
+		}
+		q, err := f.query(time.Now(), lines || tail)
 		if err != nil {
 			return err
 		}
 		return o.copyLogs(ctx, key, f, q)
 	})
 	c.Flags().IntVarP(&f.lines, "lines", "n", logLines, "start this many lines before the end")
+	c.Flags().IntVar(&f.lines, "tail", logLines, "the same as --lines")
 	c.Flags().BoolVarP(&f.follow, "follow", "f", false, "print new lines as they arrive")
 	c.Flags().StringVar(&f.instance, "instance", "", "print the log of this instance")
 	c.Flags().StringVar(&f.since, "since", "", "lines from this time on: 10m, or 2006-01-02T15:04")
@@ -80,7 +86,7 @@ func (f logged) query(now time.Time, given bool) (q pando.LogQuery, err error) {
 
 // moment returns the time that --since means: a duration before now, or a time.
 func moment(text string, now time.Time) (time.Time, error) {
-	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+	if d, err := span.Parse(text); err == nil && d >= 0 {
 		return now.Add(-d), nil
 	}
 	for _, layout := range []string{
@@ -91,7 +97,7 @@ func moment(text string, now time.Time) (time.Time, error) {
 			return t, nil
 		}
 	}
-	return now, cli.Usagef("--since: want a duration such as 10m or 24h, or a time such as "+
+	return now, cli.Usagef("--since: want a duration such as 10m or 1d, or a time such as "+
 		"2006-01-02T15:04, got %q", text)
 }
 

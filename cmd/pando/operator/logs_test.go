@@ -10,7 +10,7 @@ import (
 
 func TestSinceTakesADurationOrATime(t *testing.T) {
 	for text, want := range map[string]time.Time{
-		"10m": noon.Add(-10 * time.Minute), "0s": noon,
+		"10m": noon.Add(-10 * time.Minute), "0s": noon, "1d12h": noon.Add(-36 * time.Hour),
 		"2026-11-01T11:30": noon.Add(-30 * time.Minute), "2026-11-01": noon.Add(-12 * time.Hour),
 		"2026-11-01 11:59:59":       noon.Add(-time.Second),
 		"2026-11-01T13:00:00+02:00": noon.Add(-time.Hour),
@@ -20,7 +20,7 @@ func TestSinceTakesADurationOrATime(t *testing.T) {
 			t.Errorf("%s: %s, %v, want %s", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"1d", "-5m", "yesterday", "11:30", "2026-13-01"} {
+	for _, text := range []string{"1w", "-5m", "yesterday", "11:30", "2026-13-01"} {
 		if _, err := moment(text, noon); cli.CodeOf(err) != 2 {
 			t.Errorf("%s: %v", text, err)
 		}

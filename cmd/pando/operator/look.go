@@ -42,7 +42,7 @@ func Ps(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.Show(all, func(w io.Writer) { instances(w, all, time.Now()); outOfReach(w, on) })
+			return o.Show(all, func(w io.Writer) { instances(w, all, time.Now()); troubles(w, on) })
 		},
 	}
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "print the list again whenever it changes")
@@ -59,8 +59,12 @@ func (o *Console) instancesOf(ctx context.Context, name string) error {
 	if err != nil {
 		return o.meant(ctx, key, err)
 	}
+	on, err := hostsSeen(ctx, o)
+	if err != nil {
+		return err
+	}
 	all := []pando.ServiceStatus{st}
-	return o.Show(all, func(w io.Writer) { instances(w, all, time.Now()) })
+	return o.Show(all, func(w io.Writer) { instances(w, all, time.Now()); troubles(w, on) })
 }
 
 // hostsSeen returns the hosts, or none for a caller with a token of a tenant.
@@ -182,7 +186,7 @@ func Status(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			show := func(w io.Writer) { services(w, all); frozen(w, on); outOfReach(w, on) }
+			show := func(w io.Writer) { services(w, all); troubles(w, on) }
 			if err := o.Show(all, show); err != nil {
 				return err
 			}
@@ -192,7 +196,11 @@ func Status(o *Console) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return o.Show(st, func(w io.Writer) { whole(w, st, time.Now()) })
+		on, err := hostsSeen(ctx, o)
+		if err != nil {
+			return err
+		}
+		return o.Show(st, func(w io.Writer) { whole(w, st, time.Now()); troubles(w, on) })
 	}))
 }
 
@@ -215,12 +223,17 @@ func Why(o *Console) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		on, err := hostsSeen(ctx, o)
+		if err != nil {
+			return err
+		}
 		return o.Show(all, func(w io.Writer) {
 			slices.SortStableFunc(all,
 				func(a, b pando.Because) int { return cmp.Compare(a.Created, b.Created) })
 			for _, b := range all {
 				because(w, b)
 			}
+			troubles(w, on)
 		})
 	})
 	c.Flags().IntVarP(&most, "number", "n", 0, "show the newest N (0 = all)")

@@ -27,7 +27,7 @@ func TestARolloutIsShownWithItsNextStep(t *testing.T) {
 		{pando.RolloutStatus{Service: web, From: 1, To: 2, Rolling: true, Wanted: 3, Old: 3, New: 1,
 			Trial: trial, Next: "drain web-1: enough"},
 			"service web\nrollout from revision 1 to 2\n" +
-				"instances 3 old, 1 new, 0 of them healthy; 3 wanted\nfor 1m0s\nnext drain web-1: enough"},
+				"instances 3 old, 1 new, 0 of them healthy; 3 wanted\nfor 1m\nnext drain web-1: enough"},
 		{pando.RolloutStatus{Service: web, From: 1, To: 2, Rolling: true, Wanted: 3, Old: 3,
 			Trial: paused},
 			"service web\nrollout from revision 1 to 2, paused\n" +

@@ -71,7 +71,7 @@ func secretContent(o *Console, file string) ([]byte, error) {
 	if file != "-" {
 		f, err := os.Open(file)
 		if err != nil {
-			return nil, fmt.Errorf("read the secret: %w", err)
+			return nil, noSecretFile(file, err)
 		}
 		defer f.Close()
 		in = f
@@ -79,15 +79,24 @@ func secretContent(o *Console, file string) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(in, pando.SecretBytesMax+1))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("read the secret: %w", err)
+		return nil, noSecretFile(file, err)
 	case len(text) > pando.SecretBytesMax:
 		return nil, fmt.Errorf("%w: the secret has more than %d bytes", pando.ErrTooLarge,
 			pando.SecretBytesMax)
+	case len(text) == 0 && file != "-":
+		return nil, fmt.Errorf("%w: the secret is empty, because the file %s is; write the secret there",
+			pando.ErrInvalid, file)
 	case len(text) == 0:
-		return nil, fmt.Errorf("%w: the secret is empty; give its content with --file",
-			pando.ErrInvalid)
+		return nil, fmt.Errorf("%w: the secret is empty; write it to the standard input, or give its file "+
+			"with --file", pando.ErrInvalid)
 	}
 	return text, nil
+}
+
+// noSecretFile explains why the file of a secret cannot be read.
+func noSecretFile(file string, err error) error {
+	return cli.OfFile("read the secret", file, "write the secret there, or name its file with --file",
+		fmt.Errorf("read the secret: %w", err))
 }
 
 func secretList(o *Console) *cobra.Command {

@@ -20,9 +20,9 @@ func TestTheClocksOfHostsAreCompared(t *testing.T) {
 		{1400 * time.Millisecond, time.Second, ""}, {-time.Minute, 3 * time.Minute, ""},
 		{1500 * time.Millisecond, 0, "the clock of host2 is 1.5s ahead of the server's"},
 		{-2 * time.Second, 0, "the clock of host2 is 2s behind the server's"},
-		{-time.Minute, 0, "fault: the clock of host2 is 1m0s behind the server's"},
+		{-time.Minute, 0, "fault: the clock of host2 is 1m behind the server's"},
 		{time.Minute, 20 * time.Second, "fault: the clock of host2 is 50s ahead of the server's"},
-		{time.Hour, 0, "fault: the clock of host2 is 1h0m ahead of the server's"},
+		{time.Hour, 0, "fault: the clock of host2 is 1h ahead of the server's"},
 	} {
 		at := noon.Add(c.way / 2).Add(c.off)
 		off := pando.SkewOf(at, noon, noon.Add(c.way)).Seconds()

@@ -29,11 +29,11 @@ func TestStatsShowRatesAndLimits(t *testing.T) {
 	var b bytes.Buffer
 	stats(&b, rates(readings()), noon.Add(time.Minute))
 	want := "INSTANCE HOST CPU MEMORY PIDS CONNS AGE FAILS\n" +
-		"web-a host1 0.50/1.5 20M/64M 3 12 1m0s 2\n" +
-		"web-b host1 0.00 20M 3 12 1m0s 2\n" + // its group began anew
-		"web-c host1 - 20M 3 12 1m0s 2\n" +
-		"web-d host1 - 20M 3 12 1m0s 2\n" +
-		"web-e host2 - - - - 1m0s host host2 does not answer"
+		"web-a host1 0.50/1.5 20M/64M 3 12 1m 2\n" +
+		"web-b host1 0.00 20M 3 12 1m 2\n" + // its group began anew
+		"web-c host1 - 20M 3 12 1m 2\n" +
+		"web-d host1 - 20M 3 12 1m 2\n" +
+		"web-e host2 - - - - 1m host host2 does not answer"
 	if got := squeeze(b.String()); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

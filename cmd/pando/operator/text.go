@@ -16,6 +16,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/spec/span"
 )
 
 func row(cells ...any) string {
@@ -204,36 +205,6 @@ func revision(st pando.ServiceStatus) string {
 	return fmt.Sprintf("%d, on the way to %d", st.Current, st.Target)
 }
 
-// frozen prints the reasons of frozen hosts, and their instances without a record.
-func frozen(w io.Writer, all []pando.HostStatus) {
-	for _, h := range all {
-		if h.Frozen != "" {
-			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s is frozen: %s", h.Name, h.Frozen)))
-		}
-		if h.Adrift != "" {
-			fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s runs %s without a record: the restored backup is "+
-				"older; `pando deploy` their service again", h.Name, h.Adrift)))
-		}
-	}
-}
-
-// presumedDead prints the hosts that the probes of other hosts find dead.
-func presumedDead(w io.Writer, all []pando.HostStatus) {
-	by := map[string][]string{}
-	for _, h := range all {
-		if h.Losses == nil {
-			continue
-		}
-		for _, dead := range strings.Fields(h.Losses.Dead) {
-			by[dead] = append(by[dead], string(h.Name))
-		}
-	}
-	for _, dead := range slices.Sorted(maps.Keys(by)) {
-		fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s answers no probe of %s: it gets no new connections "+
-			"from there", dead, strings.Join(by[dead], ", "))))
-	}
-}
-
 // frozenCode returns the exit code of a command that shows a cluster with a frozen host, or nil.
 func frozenCode(all []pando.HostStatus) error {
 	for _, h := range all {
@@ -285,7 +256,7 @@ func lastSeen(h pando.HostStatus, now time.Time) string {
 	if h.Heard.IsZero() {
 		return "-"
 	}
-	return now.Sub(h.Heard).Round(time.Second).String() + " ago"
+	return span.Text(now.Sub(h.Heard).Round(time.Second)) + " ago"
 }
 
 func commits(w io.Writer, all []pando.StateCommit) {
@@ -427,9 +398,9 @@ func brief(d time.Duration) string {
 	case d < time.Minute:
 		return d.Round(100 * time.Millisecond).String()
 	case d < time.Hour:
-		return d.Round(time.Second).String()
+		return span.Text(d.Round(time.Second))
 	case d < 48*time.Hour:
-		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+		return span.Text(d.Round(time.Minute))
 	}
 	return fmt.Sprintf("%dd", d/(24*time.Hour))
 }

@@ -156,3 +156,28 @@ func TestHostsShowsLabels(t *testing.T) {
 		}
 	}
 }
+
+// Every command that shows services names what stands in the way on the hosts, each thing once.
+func TestTroublesAreNamed(t *testing.T) {
+	var b bytes.Buffer
+	here := func(name pando.HostName, l *pando.Losses) pando.HostStatus {
+		return pando.HostStatus{Host: pando.Host{Name: name}, State: pando.HostHere, Losses: l}
+	}
+	gone := here("h5", nil)
+	gone.State, gone.Heard, gone.ServerSilent = pando.HostAway, noon, true
+	troubles(&b, []pando.HostStatus{
+		here("h1", &pando.Losses{Dead: "h4", Cut: "h2"}), here("h2", &pando.Losses{Cut: "h1"}),
+		here("h3", &pando.Losses{Silent: "web-1 (it is stopped)", Resolvers: "192.0.2.1:53 (asked 2s ago)"}),
+		here("h4", nil), gone,
+	})
+	const want = "the agent of h4 does not answer the server\nh5 is away since 12:00:00Z\n" +
+		"the server of h5 does not answer the one that was asked\n" +
+		"h4 answers no probe of h1: it gets no new connections from there\n" +
+		"between h1 and h2 no packet comes through, and both live: they send each other no new " +
+		"connections\n" +
+		"h3 asks again, for these programs run without a shim that answers: web-1 (it is stopped)\n" +
+		"name servers do not answer h3: 192.0.2.1:53 (asked 2s ago)\n"
+	if got := b.String(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}

@@ -83,7 +83,7 @@ func tokenAdd(o *Console) *cobra.Command {
 		},
 	}
 	c.Flags().StringSliceVar(&may, "may", nil, "rights beyond reading: scale, deploy, exec, host")
-	c.Flags().DurationVar(&keep, "for", 90*24*time.Hour, "how long it is valid")
+	cli.DurationVar(c.Flags(), &keep, "for", 90*24*time.Hour, "how long it is valid")
 	c.Flags().BoolVar(&replace, "replace", false, "end the token of this name first")
 	return o.Flag(c)
 }

@@ -239,9 +239,30 @@ fn of_ip(packet: &[u8]) -> [u8; 2] {
     if packet.first().is_some_and(|b| b >> 4 == 6) { [0x86, 0xdd] } else { [8, 0] }
 }
 
+/// Creates a file for a capture. A file that a `Writer` wrote is replaced, and no other one.
+pub fn create(path: &Path) -> io::Result<File> {
+    // A device or a pipe is not opened for a look: that waits, or takes bytes away.
+    if std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() > 0) {
+        let mut start = Vec::new();
+        File::open(path)?.take(head().len() as u64).read_to_end(&mut start)?;
+        if start != head() {
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "the file is there and is no capture of pando fn; name another file",
+            ));
+        }
+    }
+    File::create(path)
+}
+
+/// The head of a file: pcap with times in nanoseconds, of Ethernet frames.
+fn head() -> Vec<u8> {
+    [0xa1b2_3c4du32, 4 << 16 | 2, 0, 0, 262_144, 1].iter().flat_map(|f| f.to_le_bytes()).collect()
+}
+
 /// Writes a whole capture.
 pub fn write(path: &Path, packets: &[Captured]) -> io::Result<()> {
-    let mut writer = Writer::new(io::BufWriter::new(std::fs::File::create(path)?))?;
+    let mut writer = Writer::new(io::BufWriter::new(create(path)?))?;
     packets.iter().try_for_each(|p| writer.write(p.time_ns, &p.frame))?;
     writer.finish().map(drop)
 }
@@ -254,11 +275,7 @@ pub struct Writer<W> {
 impl<W: Write> Writer<W> {
     /// Begins a file.
     pub fn new(mut to: W) -> io::Result<Writer<W>> {
-        let mut head = Vec::new();
-        for field in [0xa1b2_3c4du32, 4 << 16 | 2, 0, 0, 262_144, 1] {
-            head.extend(field.to_le_bytes());
-        }
-        to.write_all(&head)?;
+        to.write_all(&head())?;
         Ok(Writer { to })
     }
 
@@ -284,6 +301,28 @@ impl<W: Write> Writer<W> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_file_of_another_program_stays() {
+        let dir = std::env::temp_dir().join(format!("pando-pcap-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let at = dir.join("out.pcap");
+        let packets = [Captured { time_ns: 1, frame: vec![0; 60], wire_bytes: 60 }];
+        let others = [
+            (b"monday".to_vec(), false),
+            ([&[0xd4, 0xc3, 0xb2, 0xa1][..], &[0; 20]].concat(), false), // of tcpdump
+            (Vec::new(), true),
+            (head(), true),
+        ];
+        for (before, replaced) in others {
+            std::fs::write(&at, &before).unwrap();
+            let result = write(&at, &packets);
+            let now = std::fs::read(&at).unwrap();
+            assert_eq!(result.is_ok(), replaced, "{before:?}: {result:?}");
+            assert_eq!(now == before, !replaced, "{before:?}");
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 
     proptest! {
         #[test]

@@ -33,17 +33,25 @@ const EntriesMax = 1_000_000
 type reader struct {
 	base string   // the name that all entries have or begin with
 	to   string   // the path of the copy
+	over bool     // replace files that are there
 	root *os.Root // the folder of the copy, once it is there; nil: the copy is one file
 	left []string
 }
 
-// Read copies the stream of one file or folder with the name base to a local path. A folder that is
-// there takes the copy inside. left names the entries that were left out, with the reason.
-func Read(from io.Reader, base, to string) (left []string, err error) {
-	r := &reader{base: base, to: to}
+// Place returns where Read puts a file or folder with the name base: a folder that is there takes
+// the copy inside.
+func Place(base, to string) string {
 	if i, err := os.Stat(to); err == nil && i.IsDir() && base != "." {
-		r.to = filepath.Join(to, base)
+		return filepath.Join(to, base)
 	}
+	return to
+}
+
+// Read copies the stream of one file or folder with the name base to a local path. A folder that is
+// there takes the copy inside. Without over, a file that is there is an error. left names the
+// entries that were left out, with the reason.
+func Read(from io.Reader, base, to string, over bool) (left []string, err error) {
+	r := &reader{base: base, to: Place(base, to), over: over}
 	defer func() {
 		if r.root != nil {
 			err = errors.Join(err, r.root.Close())
@@ -87,7 +95,7 @@ func (r *reader) entry(h *tar.Header, content io.Reader) error {
 	}
 	local := filepath.FromSlash(name)
 	if h.Typeflag != tar.TypeDir {
-		if err := r.clear(local); err != nil {
+		if err := r.clear(r.root, local); err != nil {
 			return err
 		}
 	}
@@ -147,21 +155,31 @@ func (r *reader) first(h *tar.Header, content io.Reader) (err error) {
 		}
 		defer parent.Close()
 		name := filepath.Base(r.to)
-		if err := parent.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("replace %s: %w", r.to, err)
+		if err := r.clear(parent, name); err != nil {
+			return err
 		}
 		return write(parent, name, h, content)
 	}
 	return fmt.Errorf("%w: it is a link, a device or a pipe: name the file itself", pando.ErrInvalid)
 }
 
-// clear removes a file or a link that is in the way. A folder with files stays, and is an error.
-func (r *reader) clear(local string) error {
-	err := r.root.Remove(local)
+// clear removes a file or a link that is in the way, if files may be replaced. A folder with files
+// stays, and is an error.
+func (r *reader) clear(root *os.Root, local string) error {
+	if _, err := root.Lstat(local); err == nil && !r.over {
+		return Exists(filepath.Join(root.Name(), local))
+	}
+	err := root.Remove(local)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return fmt.Errorf("replace %q: %w", local, err)
+}
+
+// Exists returns the error of a copy to a path that is taken.
+func Exists(path string) error {
+	return fmt.Errorf("%w: %s is there; name another path, or add --force to write over it",
+		pando.ErrExists, path)
 }
 
 // folder makes a folder. A link or a file in its place is replaced.
@@ -171,7 +189,7 @@ func (r *reader) folder(local string, h *tar.Header) error {
 		return nil
 	}
 	if err == nil {
-		if err := r.clear(local); err != nil {
+		if err := r.clear(r.root, local); err != nil {
 			return err
 		}
 	}

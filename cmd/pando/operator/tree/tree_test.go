@@ -80,7 +80,7 @@ func TestACopyIsWhole(t *testing.T) {
 		if left, err := Write(&b, from, "-pages"); err != nil || left != nil {
 			t.Fatal(left, err)
 		}
-		if left, err := Read(&b, "-pages", target); err != nil || left != nil {
+		if left, err := Read(&b, "-pages", target, true); err != nil || left != nil {
 			t.Fatal(left, err)
 		}
 	}
@@ -127,7 +127,7 @@ func TestAHostileStreamStaysInside(t *testing.T) {
 		entryOf{name: "in/dir/self/through", text: "ok", kind: tar.TypeReg},
 		entryOf{name: "in/root", text: "suid", kind: tar.TypeReg},
 	)
-	left, err := Read(b, "in", filepath.Join(top, "here"))
+	left, err := Read(b, "in", filepath.Join(top, "here"), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,10 +165,10 @@ func TestALinkInTheWayIsReplaced(t *testing.T) {
 	_, err := Read(stream(t, entryOf{name: "in", kind: tar.TypeDir},
 		entryOf{name: "in/file", text: "1", kind: tar.TypeReg},
 		entryOf{name: "in/dir", kind: tar.TypeDir},
-		entryOf{name: "in/dir/file", text: "2", kind: tar.TypeReg}), "in", here)
+		entryOf{name: "in/dir/file", text: "2", kind: tar.TypeReg}), "in", here, true)
 	if err == nil {
 		_, err = Read(stream(t, entryOf{name: "one", text: "1", kind: tar.TypeReg}), "one",
-			filepath.Join(here, "one"))
+			filepath.Join(here, "one"), true)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -181,17 +181,50 @@ func TestALinkInTheWayIsReplaced(t *testing.T) {
 	}
 }
 
+// A copy leaves a file that is there as it is, unless it may replace files.
+func TestAFileThatIsThereStays(t *testing.T) {
+	top := t.TempDir()
+	mine := filepath.Join(top, "in", "file")
+	if err := os.Mkdir(filepath.Dir(mine), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		to, base string
+		over     bool
+		want     string
+	}{
+		{filepath.Dir(mine), ".", false, "mine"}, {top, "in", false, "mine"}, {mine, "file", false, "mine"},
+		{top, "in", true, "theirs"}, {mine, "file", true, "theirs"},
+	} {
+		if err := os.WriteFile(mine, []byte("mine"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := stream(t, entryOf{name: c.base, kind: tar.TypeDir},
+			entryOf{name: c.base + "/file", text: "theirs", kind: tar.TypeReg})
+		if c.base == "file" {
+			s = stream(t, entryOf{name: "file", text: "theirs", kind: tar.TypeReg})
+		}
+		_, err := Read(s, c.base, c.to, c.over)
+		if errors.Is(err, pando.ErrExists) == c.over {
+			t.Errorf("%s to %s, over %t: %v", c.base, c.to, c.over, err)
+		}
+		if text, err := os.ReadFile(mine); err != nil || string(text) != c.want {
+			t.Errorf("%s to %s, over %t: the file is %q, %v", c.base, c.to, c.over, text, err)
+		}
+	}
+}
+
 func TestAnEmptyOrTornStreamIsAnError(t *testing.T) {
-	if _, err := Read(&bytes.Buffer{}, "in", t.TempDir()); !errors.Is(err, pando.ErrNotFound) {
+	if _, err := Read(&bytes.Buffer{}, "in", t.TempDir(), true); !errors.Is(err, pando.ErrNotFound) {
 		t.Errorf("an empty stream: %v", err)
 	}
 	b := stream(t, entryOf{name: "in", text: strings.Repeat("x", 5000), kind: tar.TypeReg})
 	b.Truncate(2000)
-	if _, err := Read(b, "in", t.TempDir()); err == nil {
+	if _, err := Read(b, "in", t.TempDir(), true); err == nil {
 		t.Error("a torn stream: no error")
 	}
 	link := stream(t, entryOf{name: "in", link: "x", kind: tar.TypeSymlink})
-	if _, err := Read(link, "in", t.TempDir()); !errors.Is(err, pando.ErrInvalid) {
+	if _, err := Read(link, "in", t.TempDir(), true); !errors.Is(err, pando.ErrInvalid) {
 		t.Errorf("a link alone: %v", err)
 	}
 }

@@ -78,6 +78,13 @@ impl Build {
             };
             return if same { Ok(ExitCode::SUCCESS) } else { Err(stale()) };
         }
+        let other = |old: &[u8]| !old.is_empty() && !old.starts_with(b"\0asm");
+        if std::fs::read(&module).is_ok_and(|old| other(&old)) {
+            return Err(Failure::Conflict(format!(
+                "{} is there and is no module: move it away, then build again",
+                module.display()
+            )));
+        }
         std::fs::write(&module, &bytes).map_err(|e| Failure::of_file("write", &module, &e))?;
         let mut built = vec![(module.clone(), bytes.len())];
         if self.ahead {

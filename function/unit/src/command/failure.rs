@@ -61,6 +61,7 @@ impl Failure {
         }
         match e.kind() {
             ErrorKind::NotFound => Failure::NotFound(words),
+            ErrorKind::AlreadyExists => Failure::Conflict(words),
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Failure::Denied(words),
             ErrorKind::IsADirectory | ErrorKind::NotADirectory => Failure::Invalid(words),
             _ => Failure::Internal(words),

@@ -104,9 +104,8 @@ impl Receive {
         let port = Port::open(&self.iface, packet::RING_FRAMES)
             .map_err(|e| Failure::of_device(&self.iface, &e))?;
         let signals = unit::signals().map_err(|e| Failure::Internal(format!("signals: {e}")))?;
-        let create = |path: &PathBuf| {
-            pcap::Writer::new(std::io::BufWriter::new(std::fs::File::create(path)?))
-        };
+        let create =
+            |path: &PathBuf| pcap::Writer::new(std::io::BufWriter::new(pcap::create(path)?));
         let file = self.write.as_ref().map(create).transpose().map_err(|e| self.unwritten(&e))?;
         let mut sink = Sink {
             port,
