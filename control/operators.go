@@ -156,10 +156,7 @@ func (c *operators) deploy(
 	if why := unable(w, r.Spec); why != "" {
 		return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrUnsupported, why)
 	}
-	if err := c.portTaken(w, r.Spec); err != nil {
-		return pando.Txn{}, err
-	}
-	if err := runnable(w, svc, key, r.Spec); err != nil {
+	if err := cmp.Or(c.portTaken(w, r.Spec), runnable(w, svc, key, r.Spec)); err != nil {
 		return pando.Txn{}, err
 	}
 	if why := overQuota(w, r.Spec, now); why != "" {

@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/image/proof"
 )
 
 var _ pando.Images = (*Store)(nil)
@@ -78,7 +79,10 @@ type Config struct {
 }
 
 // vault is the files of a store: blobs, folders of layers, and their locks.
-type vault struct{ Config }
+type vault struct {
+	Config
+	sent proof.Book // which repositories have sent which blobs
+}
 
 // Store is the images of one host. Several processes may open one folder. Its methods may be called
 // from any goroutine.
@@ -107,9 +111,9 @@ func Open(c Config) (*Store, error) {
 	if c.UnpackedMax == 0 {
 		c.UnpackedMax = blobBytesMax
 	}
-	s := &Store{vault: &vault{c}, known: map[string]*known{}}
+	s := &Store{vault: &vault{c, proof.Book{Dir: filepath.Join(c.Dir, "proofs")}}, known: map[string]*known{}}
 	for _, dir := range []string{c.Dir, s.LayersDir(), s.blobs(), s.records(), s.locks(),
-		s.snapshots(), s.proofs()} {
+		s.snapshots(), s.sent.Dir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("make a folder for images: %w", err)
 		}

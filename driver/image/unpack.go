@@ -57,7 +57,7 @@ func (s *Store) unpack(
 	if _, err := digest(files.String()); err != nil {
 		return err
 	}
-	if s.unpacked(files) && s.unpacks(d, files) {
+	if s.unpacked(files) && s.sent.Unpacks(d.Digest, files) {
 		return nil
 	}
 	// A layer has a lock of its own: one that takes long holds up no other.
@@ -66,7 +66,7 @@ func (s *Store) unpack(
 		return err
 	}
 	defer lock.Close()
-	if s.unpacked(files) && s.unpacks(d, files) {
+	if s.unpacked(files) && s.sent.Unpacks(d.Digest, files) {
 		return nil
 	}
 	if err := s.refusals.of(d.Digest, files, s.Clock.Now()); err != nil {
@@ -88,8 +88,16 @@ func (s *Store) unpack(
 	if err == nil {
 		err = left.take(bytes)
 	}
+	switch {
+	case err != nil:
+	case s.unpacked(files): // of another blob: this one is only known to have the same files
+		err = os.RemoveAll(dir)
+	default:
+		err = errors.Join(writeFile(s.layer(files)+sizeSuffix, fmt.Appendf(nil, "%d", bytes)),
+			os.Rename(dir, s.layer(files)))
+	}
 	if err == nil {
-		err = s.settleLayer(d, files, dir, bytes)
+		err = s.sent.Unpacked(d.Digest, files)
 	}
 	if err != nil {
 		refused := ofContent(err)
@@ -103,21 +111,6 @@ func (s *Store) unpack(
 		return err
 	}
 	return nil
-}
-
-// settleLayer gives an unpacked layer its name. A layer of another blob may be there already: then
-// this blob is only known to have the same files.
-func (s *Store) settleLayer(d v1.Descriptor, files v1.Hash, dir string, bytes int64) error {
-	if s.unpacked(files) {
-		if err := os.RemoveAll(dir); err != nil {
-			return err
-		}
-	} else if err := errors.Join(
-		writeFile(s.layer(files)+sizeSuffix, fmt.Appendf(nil, "%d", bytes)),
-		os.Rename(dir, s.layer(files))); err != nil {
-		return err
-	}
-	return s.prove(d.Digest, func(p *proof) { p.Files = files.String() })
 }
 
 func (s *Store) unpacked(files v1.Hash) bool {

@@ -102,12 +102,11 @@ func tend(ctx context.Context, p place) error {
 		Books: book.File(filepath.Join(p.Data, "work.json")), Traffic: uplink.Traffic,
 		Queues: uplink.Queues, Uplinks: p.Uplinks,
 		Objects: objects, Journals: p.journals(), Images: images, Kept: process.VolumesOf(sandboxes),
-		Disk: process.DiskOf(sandboxes), Outbound: outbound(h, log),
-		Secrets: c.secrets(p, peers), SnapshotKeys: c.snapshotKeys(p, peers),
-		Clock: wall.Clock{}, IDs: names{}, Log: log, Control: c.leader(p, peers),
-		Liveness: others.liveness, Announcer: announcer(p, log), Routers: speaker, Ends: endsFor(p, log),
-		Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
-		Serve:     api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
+		Disk: process.DiskOf(sandboxes), Outbound: outbound(h, log), Secrets: c.secrets(p, peers),
+		SnapshotKeys: c.snapshotKeys(p, peers), Clock: wall.Clock{}, IDs: names{}, Log: log,
+		Control: c.leader(p, peers), Liveness: others.liveness, Announcer: announcer(p, log),
+		Routers: speaker, Ends: endsFor(p, log), Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
+		Serve: api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
 		Logged: logged.figures, Worked: wall.Worked, Resolvers: resolvers.String,
 	})
 	faces, err := agentFaces(p, c, images, facesOf(p, a, images, c.imageRight(p, peers), objects))
