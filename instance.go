@@ -396,6 +396,8 @@ type Image struct {
 	// Prove: its registry has to send each blob to this host once, also one that is here for another
 	// image. An agent sets it for the images of tenants.
 	Prove bool `json:"-"`
+	// For is the tenant whose share of the host's images it takes. Empty: none.
+	For Tenant `json:"-"`
 }
 
 // Bundle is a folder that a deploy sends to the hosts with the program. Instances see it read-only,

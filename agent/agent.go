@@ -164,7 +164,7 @@ func New(c Config) *Agent {
 		pulls: newPulls(),
 	}
 	a.scope, a.presence, a.room = newScope(a), newPresence(a), newRoom(a)
-	a.payments = newPayments(a)
+	a.payments = newPayments(c.Outbound, c.Clock, c.Log, retryWait)
 	a.records = newRecords(&a.Config)
 	a.crews = newCrews(a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log))
 	a.adoption, a.heralding, a.routing = &adoption{Agent: a}, newHeralding(a), newRouting(a)

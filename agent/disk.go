@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/agent/room"
@@ -44,25 +43,6 @@ func (a *Agent) admitVolumes(ctx context.Context, i pando.Instance, spec pando.S
 		return nil
 	}
 	return a.room.Admit(ctx, room.HeldBy(i, spec))
-}
-
-// outgrownStopMax is how long a program may take to end that fills the disk, whatever its spec says.
-const outgrownStopMax = 2 * time.Second
-
-// stopWrites makes an instance fail and ends its program, also while it stops in its own time.
-func (r *runner) stopWrites(why string) {
-	r.fail(why, nil)
-	box := r.box
-	if box == nil || r.exited != nil {
-		return
-	}
-	r.a.spawn(func(ctx context.Context) {
-		ctx, cancel := context.WithTimeout(ctx, outgrownStopMax)
-		defer cancel()
-		if err := box.Stop(ctx); err != nil && ctx.Err() == nil {
-			r.a.Log.Error("end an instance that fills the disk", "instance", r.id, "error", err)
-		}
-	})
 }
 
 // mayWrite returns why this host takes no more data of an instance, or nil.

@@ -2,9 +2,11 @@ package agent
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"sync"
+	"time"
 
 	"pando.run/pando"
 )
@@ -12,7 +14,10 @@ import (
 // payments tells the driver of connections to other machines which tenant pays for which address. It
 // does so beside the starts of instances, which wait for no rule.
 type payments struct {
-	a       *Agent
+	out     pando.Outbound // nil: nobody pays
+	clock   pando.Clock
+	log     *slog.Logger
+	retry   time.Duration // after a failure
 	mu      sync.Mutex
 	pending map[netip.Addr]payment // the newest wish for each address
 	filled  chan struct{}
@@ -24,13 +29,13 @@ type payment struct {
 	tenant pando.Tenant
 }
 
-func newPayments(a *Agent) *payments {
-	return &payments{a: a, pending: map[netip.Addr]payment{}, filled: make(chan struct{}, 1)}
+func newPayments(out pando.Outbound, clock pando.Clock, log *slog.Logger, retry time.Duration) *payments {
+	return &payments{out: out, clock: clock, log: log, retry: retry, pending: map[netip.Addr]payment{}, filled: make(chan struct{}, 1)}
 }
 
 // charge makes a tenant pay for a link, or nobody for "".
 func (p *payments) charge(l pando.Link, t pando.Tenant) {
-	if p.a.Outbound == nil || !l.IP4.IsValid() {
+	if p.out == nil || !l.IP4.IsValid() {
 		return
 	}
 	p.mu.Lock()
@@ -59,9 +64,9 @@ func (p *payments) run(ctx context.Context) {
 			}
 			if err.Error() != said {
 				said = err.Error()
-				p.a.Log.Error("charge a tenant for its connections: it is tried again", "error", err)
+				p.log.Error("charge a tenant for its connections: it is tried again", "error", err)
 			}
-			if pando.Sleep(ctx, p.a.Clock, retryWait) != nil {
+			if pando.Sleep(ctx, p.clock, p.retry) != nil {
 				return
 			}
 		}
@@ -75,9 +80,9 @@ func (p *payments) settle() (failed error) {
 	clear(p.pending)
 	p.mu.Unlock()
 	for at, w := range all {
-		do := func() error { return p.a.Outbound.Charge(w.link, w.tenant) }
+		do := func() error { return p.out.Charge(w.link, w.tenant) }
 		if w.tenant == "" {
-			do = func() error { return p.a.Outbound.Forget(w.link) }
+			do = func() error { return p.out.Forget(w.link) }
 		}
 		err := do()
 		if err == nil {

@@ -423,6 +423,25 @@ func (r *runner) fail(reason string, exit *pando.Exit) {
 	r.becomeFor(pando.PhaseFailed, d.Reason, &d)
 }
 
+// outgrownStopMax is how long a program may take to end that fills the disk, whatever its spec says.
+const outgrownStopMax = 2 * time.Second
+
+// stopWrites makes an instance fail and ends its program, also while it stops in its own time.
+func (r *runner) stopWrites(why string) {
+	r.fail(why, nil)
+	box := r.box
+	if box == nil || r.exited != nil {
+		return
+	}
+	r.a.spawn(func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, outgrownStopMax)
+		defer cancel()
+		if err := box.Stop(ctx); err != nil && ctx.Err() == nil {
+			r.a.Log.Error("end an instance that fills the disk", "instance", r.id, "error", err)
+		}
+	})
+}
+
 // again logs the error of a step and returns the wait before its next attempt.
 func (r *runner) again(ctx context.Context, what string, err error) time.Duration {
 	now := r.a.Clock.Now()

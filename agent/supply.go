@@ -99,6 +99,7 @@ func (a *Agent) missingFiles(s start) (pando.Image, error) {
 	if a.Images == nil {
 		return pando.Image{}, fmt.Errorf("%w: this host keeps no images", pando.ErrUnsupported)
 	}
+	files.For = s.inst.Service.Tenant
 	files.Prove = s.inst.Service.Tenant != pando.DefaultTenant && !files.OfFiles()
 	if _, err := a.Images.Root(files.Digest, ""); err == nil && (!files.Prove || a.Images.Proven(files)) {
 		return pando.Image{}, nil

@@ -277,7 +277,7 @@ func (p *placer) wish(
 		Lacks: p.lacking(s), Fellows: fellows,
 		Seats: func(h pando.HostName) (own, operators int) {
 			fresh := p.load[h].Instances - p.w.LoadOn(h).Instances // of this decision
-			own, operators = p.w.SeatsOf(p.svc.Tenant, h), p.w.SeatsOf(pando.DefaultTenant, h)
+			own, operators = p.w.Seats.Of(p.svc.Tenant, h), p.w.Seats.Of(pando.DefaultTenant, h)
 			if own += fresh; p.svc.Tenant == pando.DefaultTenant {
 				operators += fresh
 			}

@@ -248,7 +248,8 @@ var further = map[string][]string{
 
 // byDeploy are fields that a deploy fills in.
 var byDeploy = map[string]bool{"Image.Digest": true, "Image.Host": true, "Image.Inside": true,
-	"Image.Gave": true, "Image.Prove": true, "Bundle.Digest": true, "Bundle.Host": true}
+	"Image.Prove": true, "Image.For": true, // of an agent, for one pull
+	"Image.Gave": true, "Bundle.Digest": true, "Bundle.Host": true}
 
 // fieldsOf visits the fields of a value that have none of their own. An empty list has those of one
 // element.

@@ -22,8 +22,8 @@ type Load struct {
 // that no decision scans the services or the instances of the cluster.
 type ledgers struct {
 	loads     map[pando.HostName]weight
-	uses      map[pando.Tenant]weight      // as loads, by the owner of the instances
-	seats     map[seat]int                 // instances of a tenant on a host
+	uses      map[pando.Tenant]weight // as loads, by the owner of the instances
+	Seats     Seats
 	published map[pando.Tenant][]time.Time // see Published
 	weights   map[pando.InstanceID]weight  // as counted in loads
 	services  map[pando.Tenant]int
@@ -38,7 +38,7 @@ type ledgers struct {
 func newLedgers() ledgers {
 	return ledgers{
 		loads: map[pando.HostName]weight{}, uses: map[pando.Tenant]weight{},
-		seats:    map[seat]int{},
+		Seats:    Seats{},
 		services: map[pando.Tenant]int{}, published: map[pando.Tenant][]time.Time{},
 		weights: map[pando.InstanceID]weight{},
 		taken:   map[netip.Addr]pando.ServiceKey{}, unsettled: map[pando.ServiceKey]bool{},
@@ -46,6 +46,12 @@ func newLedgers() ledgers {
 		onTheWay: map[pando.InstanceID]reserved{}, rests: newRests(),
 	}
 }
+
+// Seats are the instances of each tenant on each host, also of those that a commit on its way places.
+type Seats map[seat]int
+
+// Of returns the number of a tenant's instances on a host. It costs no scan.
+func (s Seats) Of(t pando.Tenant, h pando.HostName) int { return s[seat{t, h}] }
 
 // seat is a tenant on a host.
 type seat struct {
@@ -96,8 +102,8 @@ func (l *ledgers) load(t pando.Tenant, h pando.HostName, more weight) {
 		delete(l.loads, h)
 	}
 	at := seat{t, h}
-	if l.seats[at] += more.instances; l.seats[at] == 0 {
-		delete(l.seats, at)
+	if l.Seats[at] += more.instances; l.Seats[at] == 0 {
+		delete(l.Seats, at)
 	}
 	if l.uses[t] = l.uses[t].plus(more); l.uses[t] == (weight{}) {
 		delete(l.uses, t)
@@ -119,10 +125,6 @@ func (w *World) reweigh(s pando.ServiceKey, revision int) {
 func (g *ledgers) LoadOn(h pando.HostName) Load {
 	return g.loads[h].load()
 }
-
-// SeatsOf returns the number of a tenant's instances on a host, also of those that a commit on its way
-// places. It costs no scan.
-func (g *ledgers) SeatsOf(t pando.Tenant, h pando.HostName) int { return g.seats[seat{t, h}] }
 
 // UseOf returns the sum of the limits of a tenant's instances, also of those that a commit on its
 // way places. It costs no scan.

@@ -18,7 +18,8 @@ import (
 
 // Rights are what a program keeps.
 type Rights struct {
-	User uint32 // its user and its only group
+	User  uint32
+	Group uint32 // its only group
 	// Capabilities are those that it keeps, such as unix.CAP_CHOWN, as far as it has them.
 	Capabilities []int
 	// Folders are where it may write, besides /dev/null.
@@ -72,9 +73,9 @@ func (r Rights) drop() error {
 		return err
 	}
 	// The calls of package syscall would change all threads.
-	id := uintptr(r.User)
+	id, group := uintptr(r.User), uintptr(r.Group)
 	for _, call := range [][4]uintptr{
-		{unix.SYS_SETGROUPS, 0, 0, 0}, {unix.SYS_SETRESGID, id, id, id}, {unix.SYS_SETRESUID, id, id, id},
+		{unix.SYS_SETGROUPS, 0, 0, 0}, {unix.SYS_SETRESGID, group, group, group}, {unix.SYS_SETRESUID, id, id, id},
 	} {
 		if _, _, errno := unix.RawSyscall(call[0], call[1], call[2], call[3]); errno != 0 {
 			return errno

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	case dir == "":
 		os.Exit(m.Run())
 	case os.Geteuid() == 0:
-		fmt.Println(Exec(Rights{User: user, Folders: []string{dir},
+		fmt.Println(Exec(Rights{User: user, Group: user, Folders: []string{dir},
 			Capabilities: []int{unix.CAP_DAC_OVERRIDE, unix.CAP_CHOWN}},
 			"/proc/self/exe", os.Args, os.Environ(), func(err error) { fmt.Println("warning:", err) }))
 		os.Exit(1)

@@ -24,6 +24,7 @@ type index struct {
 	slots        []steerEndpoint // by number
 	free         []uint32        // below endpointsMax, for endpoints of this host
 	freeAway     []uint32        // the others, for endpoints of other hosts
+	away         aways
 	ports        map[steerServiceKey]uint32
 	vips         map[[4]uint32]uint32
 	portsOf      map[uint32]map[steerServiceKey]bool // by service
@@ -35,6 +36,7 @@ type index struct {
 // counts once it has both its name and its link.
 func readIndex(o *steerObjects, t *tables) (*index, error) {
 	x := &index{
+		away:     newAways(),
 		services: map[pando.ServiceKey]uint32{}, endpoints: map[uint32]map[pando.InstanceID]uint32{},
 		names: map[uint32]pando.InstanceID{}, keys: map[uint32]pando.ServiceKey{},
 		ports: map[steerServiceKey]uint32{}, vips: map[[4]uint32]uint32{},
@@ -232,6 +234,9 @@ func (x *index) remember(slot uint32, name pando.InstanceID) {
 		x.left[service] = append(x.left[service], was)
 	}
 	x.endpoints[service][name], x.names[slot] = slot, name
+	if slot >= endpointsMax {
+		x.away.note(slot, x.keys[service].Tenant)
+	}
 }
 
 // forget removes an endpoint.
@@ -246,6 +251,7 @@ func (x *index) forget(slot uint32) {
 		delete(x.left, service)
 	}
 	delete(x.names, slot)
+	x.away.forget(slot)
 }
 
 // hasTag reports whether the tag of an endpoint leads to its slot. A newer slot of the same

@@ -171,7 +171,7 @@ func (s *sleepers) take(n uint32, frame []byte) {
 		}
 		return over
 	})
-	place, err := s.place(at)
+	place, err := at.place(s.count)
 	if err != nil {
 		s.dropped++
 		return
@@ -183,15 +183,15 @@ func (s *sleepers) take(n uint32, frame []byte) {
 	}
 }
 
-// place takes a place for a packet of a service.
-func (s *sleepers) place(at *sleeper) (*bounded.Hold[pando.Tenant], error) {
+// place takes a place for one more packet of the service.
+func (at *sleeper) place(all *bounded.Pool[pando.Tenant]) (*bounded.Hold[pando.Tenant], error) {
 	if len(at.held) >= heldPerService {
 		return nil, pando.ErrRefused
 	}
 	if at.key.Tenant == pando.DefaultTenant {
-		return s.count.TakeAsOperator(1)
+		return all.TakeAsOperator(1)
 	}
-	return s.count.Take(at.key.Tenant, 1)
+	return all.Take(at.key.Tenant, 1)
 }
 
 // publish lets a service sleep, or wakes it: its table is in force, so its packets find the

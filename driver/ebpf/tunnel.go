@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	bounded "pando.run/pando/access/share"
 	"pando.run/pando/driver/hook"
 )
 
@@ -100,6 +101,9 @@ func correctTags(m *ebpf.Map, want map[uint64]uint32) error {
 
 // add adds an endpoint of another host. The caller has called reach.
 func (t *tunnel) add(x *index, service uint32, e pando.Endpoint) (uint32, error) {
+	if err := x.away.admits(x.keys[service].Tenant); err != nil {
+		return 0, err
+	}
 	last := len(x.freeAway) - 1
 	if last < 0 {
 		return 0, fmt.Errorf("%w: this host steers to %d endpoints of other hosts already",
@@ -373,4 +377,53 @@ func makeTunnelDevice() (netlink.Link, error) {
 		}
 	}
 	return dev, netlink.LinkSetARPOff(dev)
+}
+
+// awayBound is the endpoints of other hosts to which a host steers: the slots of bpf/pando.h that are
+// not for endpoints of this host.
+var awayBound = bounded.Bound{Total: slotsAway, Each: slotsAway / 4, Reserve: slotsAway / 16}
+
+const slotsAway = 32768 - endpointsMax // SLOTS_MAX of bpf/pando.h
+
+// aways counts the endpoints of other hosts by the tenants of their services.
+type aways struct {
+	of  map[uint32]pando.Tenant // by slot
+	use map[pando.Tenant]int64
+}
+
+func newAways() aways {
+	return aways{of: map[uint32]pando.Tenant{}, use: map[pando.Tenant]int64{}}
+}
+
+// admits returns why a tenant may have no more endpoints on other hosts, or nil.
+func (a aways) admits(t pando.Tenant) error {
+	all := int64(len(a.of))
+	u := bounded.Use{All: all, Owners: all - a.use[pando.DefaultTenant], Own: a.use[t]}
+	err := awayBound.Admits(u, 1)
+	if t == pando.DefaultTenant {
+		err = awayBound.AdmitsOperator(u, 1)
+	}
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: this host steers to endpoints of other hosts, and tenant %s has its share: %w",
+		pando.ErrTooLarge, t, err)
+}
+
+// note counts a slot for a tenant.
+func (a aways) note(slot uint32, t pando.Tenant) {
+	a.forget(slot)
+	a.of[slot] = t
+	a.use[t]++
+}
+
+func (a aways) forget(slot uint32) {
+	t, known := a.of[slot]
+	if !known {
+		return
+	}
+	delete(a.of, slot)
+	if a.use[t]--; a.use[t] == 0 {
+		delete(a.use, t)
+	}
 }

@@ -102,7 +102,7 @@ func (s *vault) small(ctx context.Context, d v1.Descriptor, from []source) ([]by
 	if _, err := digest(d.Digest.String()); err != nil {
 		return nil, err
 	}
-	if s.mayUse(d.Digest, from) {
+	if originOf(s.sent, from).mayUse(d.Digest) {
 		if b, err := readBounded(s.blob(d.Digest), smallMax); err == nil && hash(b) == d.Digest {
 			return b, nil
 		}
@@ -131,7 +131,7 @@ func (s *vault) small(ctx context.Context, d v1.Descriptor, from []source) ([]by
 	if err != nil {
 		return nil, err
 	}
-	return b, errors.Join(writeFile(s.blob(d.Digest), b), s.came(d.Digest, from))
+	return b, errors.Join(writeFile(s.blob(d.Digest), b), originOf(s.sent, from).came(d.Digest))
 }
 
 func hash(b []byte) v1.Hash {
@@ -158,7 +158,7 @@ func (s *vault) fetch(ctx context.Context, d v1.Descriptor, from []source) error
 		return fmt.Errorf("%w: blob %s of %d bytes: at most %d", pando.ErrTooLarge, d.Digest, d.Size,
 			int64(blobBytesMax))
 	}
-	if s.has(d) && s.mayUse(d.Digest, from) {
+	if s.has(d) && originOf(s.sent, from).mayUse(d.Digest) {
 		return nil
 	}
 	part := s.part(d.Digest, from)
@@ -167,7 +167,7 @@ func (s *vault) fetch(ctx context.Context, d v1.Descriptor, from []source) error
 		return err
 	}
 	defer f.Close()
-	if s.has(d) && s.mayUse(d.Digest, from) {
+	if s.has(d) && originOf(s.sent, from).mayUse(d.Digest) {
 		return nil
 	}
 	if err := s.room(d.Size); err != nil {
@@ -180,7 +180,7 @@ func (s *vault) fetch(ctx context.Context, d v1.Descriptor, from []source) error
 	if err := errors.Join(f.Sync(), os.Rename(part, s.blob(d.Digest))); err != nil {
 		return fmt.Errorf("store blob %s: %w", d.Digest, noSpace(err))
 	}
-	return s.came(d.Digest, from)
+	return originOf(s.sent, from).came(d.Digest)
 }
 
 // part returns the file of a blob on its way. Each registry has one of its own: a slow registry of one

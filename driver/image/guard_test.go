@@ -39,7 +39,7 @@ func TestAddressesInsideAreKnown(t *testing.T) {
 }
 
 func TestAddressesOfTheClusterAreInside(t *testing.T) {
-	s := &vault{Config{Member: func(a netip.Addr) bool { return a == netip.MustParseAddr("9.9.9.9") }}}
+	s := &vault{Config: Config{Member: func(a netip.Addr) bool { return a == netip.MustParseAddr("9.9.9.9") }}}
 	if s.reachOf(netip.MustParseAddr("9.9.9.9")) != private {
 		t.Error("a host of the cluster is outside")
 	}

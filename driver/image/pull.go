@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"pando.run/pando"
+	"pando.run/pando/access/share"
 )
 
 // atOnce is how many layers of one image are brought at the same time.
@@ -26,7 +29,7 @@ func (s *Store) Pull(ctx context.Context, i pando.Image, hosts []pando.Host) err
 	isSnapshot := strings.HasPrefix(i.Reference, pando.SnapshotPrefix)
 	if k, err := s.look(top); err == nil && s.present(k) && (!i.Prove || s.Proven(i)) {
 		if _, described := s.snapshot(top); described || !isSnapshot {
-			return nil
+			return charges{s}.note(i)
 		}
 	}
 	done, err := s.using(ctx)
@@ -53,7 +56,11 @@ func (s *Store) bring(ctx context.Context, i pando.Image, top v1.Hash, from []so
 	if err != nil {
 		return err
 	}
-	left := &allowance{bytes: s.UnpackedMax}
+	room, err := charges{s}.room(i, k)
+	if err != nil {
+		return err
+	}
+	left := &allowance{bytes: room}
 	if err := s.affords(k, left); err != nil {
 		return s.unlisted(top, err)
 	}
@@ -75,7 +82,7 @@ func (s *Store) bring(ctx context.Context, i pando.Image, top v1.Hash, from []so
 	if err := firstCause(errs); err != nil {
 		return s.unlisted(top, err)
 	}
-	if err := s.remember(top, i.Reference); err != nil || i.Prove {
+	if err := errors.Join(s.remember(top, i.Reference), charges{s}.note(i)); err != nil || i.Prove {
 		return err
 	}
 	r := s.recalled(top)
@@ -152,7 +159,8 @@ func (a *allowance) take(n int64) error {
 func (s *Store) layerOf(
 	ctx context.Context, d v1.Descriptor, files v1.Hash, from []source, left *allowance,
 ) error {
-	known := s.has(d) && s.mayUse(d.Digest, from) && (s.Packed || s.unpacks(d, files))
+	known := s.has(d) && originOf(s.sent, from).mayUse(d.Digest) &&
+		(s.Packed || s.sent.Unpacks(d.Digest, files))
 	if s.ready(d, files) && known {
 		return nil
 	}
@@ -370,3 +378,81 @@ func distinct(layers []string) (out []string) {
 
 // short returns the beginning of a digest, for people.
 func short(h v1.Hash) string { return h.Algorithm + ":" + h.Hex[:min(12, len(h.Hex))] }
+
+// charges are the bytes of images by the tenants for whose instances they were brought here.
+type charges struct{ store *Store }
+
+// bytesOf returns the bytes of an image that is here: its blobs, and the files of its layers.
+func (c charges) bytesOf(k *known) (n int64) {
+	for at, d := range k.manifest.Layers {
+		if c.store.has(d) {
+			n += d.Size
+		}
+		n += c.store.unpackedBytes(k.config.RootFS.DiffIDs[at])
+	}
+	return n
+}
+
+// bytesFor returns the bytes of the images that this host has brought for a tenant, without one. A
+// layer of two images counts for both.
+func (c charges) bytesFor(t pando.Tenant, without string) (n int64) {
+	entries, _ := os.ReadDir(c.store.records())
+	for _, e := range entries {
+		top, err := digest("sha256:" + e.Name())
+		if err != nil || top.String() == without || !slices.Contains(c.store.recalled(top).Tenants, t) {
+			continue
+		}
+		if k, err := c.store.look(top); err == nil {
+			n += c.bytesOf(k)
+		}
+	}
+	return n
+}
+
+// room returns the bytes that an image of a tenant may unpack to on this host, or an error if the
+// tenant has its share already. Operators have the tenant default, and no share.
+func (c charges) room(i pando.Image, k *known) (int64, error) {
+	if c.store.TenantBytes == 0 || i.For == "" || i.For == pando.DefaultTenant {
+		return c.store.UnpackedMax, nil
+	}
+	packed := int64(0)
+	for _, d := range k.manifest.Layers {
+		packed += max(d.Size, 0)
+	}
+	used := c.bytesFor(i.For, i.Digest)
+	b := share.Bound{Total: c.store.TenantBytes, Each: c.store.TenantBytes}
+	// Unpacked files are at least as large as the blobs, but for archives that compression enlarges.
+	if err := b.Admits(share.Use{All: used, Owners: used, Own: used}, 2*packed); err != nil {
+		return 0, fmt.Errorf("%w: the images of tenant %s have %d MiB on this host, of at most %d, and this "+
+			"one needs %d; remove a service, and its image goes when nothing uses it",
+			pando.ErrStoreFull, i.For, used>>20, c.store.TenantBytes>>20, 2*packed>>20)
+	}
+	return min(c.store.UnpackedMax, c.store.TenantBytes-used-packed), nil
+}
+
+// note notes that an image is here for a tenant.
+func (c charges) note(i pando.Image) error {
+	top, err := digest(i.Digest)
+	if err != nil || i.For == "" {
+		return err
+	}
+	r := c.store.recalled(top)
+	if slices.Contains(r.Tenants, i.For) {
+		return nil
+	}
+	r.Tenants = append(r.Tenants, i.For)
+	return c.store.write(top, r)
+}
+
+// crowded reports whether an image that nothing uses should go before its time: all its tenants have
+// more than half of their shares here.
+func (c charges) crowded(digestText string) bool {
+	top, err := digest(digestText)
+	r := c.store.recalled(top)
+	if err != nil || c.store.TenantBytes == 0 || len(r.Tenants) == 0 {
+		return false
+	}
+	return !slices.ContainsFunc(r.Tenants, func(t pando.Tenant) bool {
+		return t == pando.DefaultTenant || c.bytesFor(t, "") <= c.store.TenantBytes/2
+	})
+}

@@ -23,6 +23,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/image/proof"
 )
 
 const (
@@ -46,6 +47,33 @@ type registry struct {
 	client   *http.Client
 	guard    *guard
 	err      error
+}
+
+// origin is where the blobs of an image come from, and whether that has to be proved.
+type origin struct {
+	sent       proof.Book
+	repository string // "": no registry
+	proves     bool
+}
+
+func originOf(sent proof.Book, from []source) origin {
+	for _, src := range from {
+		if r, ok := src.(*registry); ok {
+			return origin{sent, r.ref.Context().Name(), r.proves}
+		}
+	}
+	return origin{sent: sent}
+}
+
+// mayUse reports whether a blob that is here may be used for the image.
+func (o origin) mayUse(h v1.Hash) bool { return !o.proves || o.sent.HasSent(o.repository, h) }
+
+// came notes that a blob came. Another host sends only what the repository has sent there.
+func (o origin) came(h v1.Hash) error {
+	if o.repository == "" {
+		return nil
+	}
+	return o.sent.Sent(o.repository, h)
 }
 
 // registryOf returns the registry of an image.

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/image/proof"
 )
 
 // Prefixes of references that name files of the server's host.
@@ -43,7 +44,7 @@ func (s *Store) Blob(image, text string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if k, err := s.look(top); h != top && (err != nil || !k.has(h)) || !s.mayLend(top, h) {
+	if k, err := s.look(top); h != top && (err != nil || !k.has(h)) || !s.recalled(top).lends(s.sent.Of(h).Repositories) {
 		return nil, fmt.Errorf("blob %s of image %s: %w", short(h), short(top), pando.ErrNotFound)
 	}
 	f, err := os.Open(s.blob(h))
@@ -53,10 +54,50 @@ func (s *Store) Blob(image, text string) (*os.File, error) {
 	return f, err
 }
 
+// lends reports whether another host may have a blob as a part of the image: the image is of files of a
+// host, an operator has brought it, or a repository that named it has sent the blob here.
+func (r named) lends(sent []string) bool {
+	return r.Vouched || slices.ContainsFunc(r.References, func(reference string) bool {
+		ref, err := parse(reference)
+		return (pando.Image{Reference: reference}).OfFiles() ||
+			err == nil && slices.Contains(sent, ref.Context().Name())
+	})
+}
+
 // has reports whether a blob is part of an image.
 func (k *known) has(h v1.Hash) bool {
 	return h == k.top || h == k.child || h == k.manifest.Config.Digest ||
 		slices.ContainsFunc(k.manifest.Layers, func(d v1.Descriptor) bool { return d.Digest == h })
+}
+
+// sentBy reports whether a repository has sent every blob of an image, and whether each layer is known
+// to unpack to the files that the configuration names. A packed store knows only the blobs.
+func (k *known) sentBy(repository string, sent proof.Book, packed bool) bool {
+	for _, h := range []v1.Hash{k.top, k.child, k.manifest.Config.Digest} {
+		if !sent.HasSent(repository, h) {
+			return false
+		}
+	}
+	for n, d := range k.manifest.Layers {
+		if !sent.HasSent(repository, d.Digest) || !packed && !sent.Unpacks(d.Digest, k.config.RootFS.DiffIDs[n]) {
+			return false
+		}
+	}
+	return true
+}
+
+// Proven implements pando.Images.
+func (s *Store) Proven(i pando.Image) bool {
+	if i.OfFiles() {
+		return true
+	}
+	ref, err := parse(i.Reference)
+	top, bad := digest(i.Digest)
+	if errors.Join(err, bad) != nil {
+		return false
+	}
+	k, err := s.look(top)
+	return err == nil && k.sentBy(ref.Context().Name(), s.sent, s.Packed)
 }
 
 // another is the store of another host.
@@ -202,11 +243,11 @@ func (s *Store) admit(h v1.Hash, by pando.Tenant, repository string) error {
 	return s.write(h, r)
 }
 
-// admitted reports whether a tenant may use an image of this store without a question to its
-// registry: the repository has let the tenant read it before. A digest is no right: it is no secret.
-// An operator of the hosts has the right to all images.
-func (s *Store) admitted(h v1.Hash, by pando.Tenant, repository string) bool {
-	return by == "" || slices.Contains(s.recalled(h).Admitted, admission{by, repository})
+// admits reports whether a tenant may use the image without a question to its registry: the repository
+// has let the tenant read it before. A digest is no right: it is no secret. An operator of the hosts has
+// the right to all images.
+func (r named) admits(by pando.Tenant, repository string) bool {
+	return by == "" || slices.Contains(r.Admitted, admission{by, repository})
 }
 
 // find returns the digest of an image, once its manifest and its configuration are here. Only an
@@ -252,7 +293,7 @@ func (s *Store) fromRegistry(
 		return v1.Hash{}, err
 	}
 	if h, err := digest(r.ref.Identifier()); err == nil {
-		if _, err := s.look(h); err == nil && s.admitted(h, by, r.ref.Context().Name()) {
+		if _, err := s.look(h); err == nil && s.recalled(h).admits(by, r.ref.Context().Name()) {
 			return h, nil // the digest names one image for ever
 		}
 	}
@@ -260,7 +301,7 @@ func (s *Store) fromRegistry(
 	err = s.attempt(ctx, []source{r}, func(source) (bool, error) {
 		h, raw, err := r.resolve(ctx)
 		if err == nil {
-			top, err = h, errors.Join(writeFile(s.blob(h), raw), s.came(h, []source{r}))
+			top, err = h, errors.Join(writeFile(s.blob(h), raw), originOf(s.sent, []source{r}).came(h))
 		}
 		return false, err
 	})

@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/image/proof"
 )
 
 var _ pando.Images = (*Store)(nil)
@@ -64,6 +65,8 @@ type Config struct {
 	Log    *slog.Logger
 	// FreeMin is the space that a pull leaves free on the disk.
 	FreeMin int64
+	// TenantBytes bounds the images of one tenant. Zero: nothing does.
+	TenantBytes int64
 	// Packed: this process unpacks no layer. Another one of the host, with root's rights, does.
 	Packed bool
 	// UnpackedMax bounds the files of one image in bytes, and its blobs. Zero: 16 GiB.
@@ -76,7 +79,10 @@ type Config struct {
 }
 
 // vault is the files of a store: blobs, folders of layers, and their locks.
-type vault struct{ Config }
+type vault struct {
+	Config
+	sent proof.Book // which repositories have sent which blobs
+}
 
 // Store is the images of one host. Several processes may open one folder. Its methods may be called
 // from any goroutine.
@@ -105,9 +111,9 @@ func Open(c Config) (*Store, error) {
 	if c.UnpackedMax == 0 {
 		c.UnpackedMax = blobBytesMax
 	}
-	s := &Store{vault: &vault{c}, known: map[string]*known{}}
+	s := &Store{vault: &vault{c, proof.Book{Dir: filepath.Join(c.Dir, "proofs")}}, known: map[string]*known{}}
 	for _, dir := range []string{c.Dir, s.LayersDir(), s.blobs(), s.records(), s.locks(),
-		s.snapshots(), s.proofs()} {
+		s.snapshots(), s.sent.Dir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("make a folder for images: %w", err)
 		}
@@ -192,6 +198,8 @@ type named struct {
 	Admitted []admission `json:"admitted,omitempty"`
 	// Vouched: an operator has brought it, whose word counts for all its blobs.
 	Vouched bool `json:"vouched,omitempty"`
+	// Tenants are those for whose instances it was brought to this host.
+	Tenants []pando.Tenant `json:"tenants,omitempty"`
 }
 
 // remember writes the record of an image, with one more reference.
@@ -231,7 +239,12 @@ func (s *Store) Touch(text string) error {
 		return err
 	}
 	now := s.Clock.Now()
-	if err := os.Chtimes(s.record(h), now, now); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	err = os.Chtimes(s.record(h), now, now)
+	if errors.Is(err, fs.ErrPermission) { // a record of another daemon takes the time of now alone
+		stamp := []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Nsec: unix.UTIME_NOW}}
+		err = unix.UtimesNanoAt(unix.AT_FDCWD, s.record(h), stamp, 0)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("note the use of an image: %w", err)
 	}
 	return nil

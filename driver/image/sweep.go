@@ -104,7 +104,7 @@ func (s *Store) Sweep(
 		}
 		over := false
 		if unused <= b.Age {
-			if over = s.bytes() > b.Bytes; !over {
+			if over = s.bytes() > b.Bytes || (charges{s}).crowded(i.Digest); !over {
 				continue
 			}
 		}
@@ -166,7 +166,7 @@ func (s *Store) prune() error {
 		}
 	}
 	return errors.Join(removeOthers(s.blobs(), blobs), removeOthers(s.LayersDir(), layers),
-		removeOthers(s.snapshots(), recorded), removeOthers(s.proofs(), blobs))
+		removeOthers(s.snapshots(), recorded), removeOthers(s.sent.Dir, blobs))
 }
 
 // removeOthers deletes the files and folders of a folder that are not to keep.

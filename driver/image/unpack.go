@@ -54,7 +54,7 @@ func (s *Store) unpack(
 	if _, err := digest(files.String()); err != nil {
 		return err
 	}
-	if s.unpacked(files) && s.unpacks(d, files) {
+	if s.unpacked(files) && s.sent.Unpacks(d.Digest, files) {
 		return nil
 	}
 	// A layer has a lock of its own: one that takes long holds up no other.
@@ -63,7 +63,7 @@ func (s *Store) unpack(
 		return err
 	}
 	defer lock.Close()
-	if s.unpacked(files) && s.unpacks(d, files) {
+	if s.unpacked(files) && s.sent.Unpacks(d.Digest, files) {
 		return nil
 	}
 	if err := s.refusals.of(d.Digest, files, s.Clock.Now()); err != nil {
@@ -118,7 +118,7 @@ func (s *Store) settleLayer(d v1.Descriptor, files v1.Hash, dir string, bytes in
 		os.Rename(dir, s.layer(files))); err != nil {
 		return err
 	}
-	return s.prove(d.Digest, func(p *proof) { p.Files = files.String() })
+	return s.sent.Unpacked(d.Digest, files)
 }
 
 func (s *Store) unpacked(files v1.Hash) bool {

@@ -17,7 +17,7 @@ var (
 )
 
 // openMax is a ratchet: the bounds that tenants share without a share of each. It may only go down.
-const openMax = 3
+const openMax = 0
 
 // boundless are the rooms without bounds of a host or a cluster: they are not installed.
 var boundless = regexp.MustCompile(`^(bench|test|demo|lab|examples|sdk|deploy)(/|$)`)

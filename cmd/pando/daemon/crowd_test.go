@@ -171,3 +171,67 @@ func TestATenantHasAShareOfTheConnections(t *testing.T) {
 		t.Error("another tenant is shut out")
 	}
 }
+
+// The port of the store admits certificates only. A tenant that floods it from many addresses is a
+// stranger there, also with a token, and takes no place of a member.
+func TestAFloodOfATenantLeavesTheStoreToMembers(t *testing.T) {
+	ca, err := trust.OpenAuthority(t.TempDir(), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := ca.Identity("", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	member, err := ca.Identity("h1", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := bounded(l).(*crowd)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- serveHTTP(tls.NewListener(c, recognizing(server.Members())), http.HandlerFunc(
+			func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))(ctx)
+	}()
+	defer func() { stop(); <-ended }()
+	rounds := byte(0)
+	flood := func() {
+		rounds++
+		for n := range byte(20) {
+			c.flood(netip.AddrFrom4([4]byte{203, rounds, n, 1}), 100)
+		}
+	}
+	flood()
+	bare, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+	if err == nil { // the refusal comes with the first read of TLS 1.3
+		patiently(t, bare)
+		fmt.Fprintf(bare, "GET / HTTP/1.1\r\nHost: x\r\nAuthorization: %sx\r\n\r\n", bearer)
+		_, err = bufio.NewReader(bare).ReadByte()
+	}
+	if err == nil {
+		t.Error("a caller without a certificate is answered")
+	}
+	conn, err := tls.Dial("tcp", l.Addr().String(), member.ToServer())
+	if err != nil {
+		t.Fatal(err)
+	}
+	patiently(t, conn)
+	in := bufio.NewReader(conn)
+	for n := range 3 {
+		fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatalf("request %d of a member: %v", n+1, err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		flood()
+	}
+	if m := c.members.Use(netip.MustParseAddr("127.0.0.1")).Own; m != 1 {
+		t.Errorf("%d members are counted", m)
+	}
+}

@@ -23,10 +23,11 @@ import (
 const serverUser = 1_999_999_999
 
 // serverCapabilities are what the server keeps of root's rights, within the folders of the daemons.
-// It shares them with the agent, and it reads the files of a deploy in any folder.
-var serverCapabilities = []int{
-	unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_FOWNER,
-}
+// It shares them with the agent: both write the blobs, the records and the locks of images, and those
+// of the agent belong to root. The server also reads the files of a deploy in any folder.
+//
+// Its group is root's, so that the socket of the operators needs no change of its owner.
+var serverCapabilities = []int{unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH}
 
 // demoteServer starts the server again without root's rights. It parses what tenants, registries and
 // members send. It returns only an error.

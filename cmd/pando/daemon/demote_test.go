@@ -49,7 +49,7 @@ func TestTheUnitsBoundTheDaemons(t *testing.T) {
 	for n, want := range [][]string{
 		{"ProtectSystem=strict", "NoNewPrivileges=yes", "MemoryMax=75%", "OOMScoreAdjust=-500",
 			"ReadWritePaths=/var/lib/pando /run/pando",
-			"CapabilityBoundingSet=CAP_CHOWN CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH CAP_FOWNER CAP_SETUID " +
+			"CapabilityBoundingSet=CAP_CHOWN CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH CAP_SETUID " +
 				"CAP_SETGID CAP_SETPCAP"},
 		{"OOMScoreAdjust=-900", "CapabilityBoundingSet=~CAP_SYS_MODULE "},
 	} {

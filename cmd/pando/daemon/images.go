@@ -39,13 +39,22 @@ func imageFreeMin(p place) int64 {
 	return room.Floor()
 }
 
+// tenantImageBytes is what the images of one tenant may take on this host: a quarter of the disk.
+func tenantImageBytes(p place) int64 {
+	room, err := process.RoomOf(p.Data)
+	if err != nil {
+		return 0
+	}
+	return room.Bytes / 4
+}
+
 // openImages opens this host's store of images. The server and the agent of a host share it. Only
 // the agent, which runs as root, unpacks layers.
 func openImages(p place, peers *peer.Client, log *slog.Logger) (*image.Store, error) {
 	return image.Open(image.Config{
 		Dir: p.images(), Host: pando.HostName(p.Host), Peer: peers.Blob, Clock: wall.Clock{}, Log: log,
 		PeerSnapshot: peers.Described,
-		Certificates: certificateFolders, Registries: registriesFile, FreeMin: imageFreeMin(p),
+		Certificates: certificateFolders, Registries: registriesFile, FreeMin: imageFreeMin(p), TenantBytes: tenantImageBytes(p),
 		Packed: os.Geteuid() == serverUser,
 		Unpack: []string{"/proc/self/exe", image.UnpackRole}, // the same build, also during an upgrade
 	})

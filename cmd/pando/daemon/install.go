@@ -111,11 +111,11 @@ func (p place) given(flags *pflag.FlagSet) []string {
 }
 
 // The capabilities of the units. The server gives up all but serverCapabilities when it starts: it
-// needs the last three for that. No agent and no instance changes the kernel's code, the clock or
+// needs the first and the last three for that. No agent and no instance changes the kernel's code, the clock or
 // the policy of the machine.
 var (
 	serverUnitCapabilities = []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH",
-		"CAP_FOWNER", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"}
+		"CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"}
 	agentUnitCapabilities = []string{"~CAP_SYS_MODULE", "CAP_SYS_TIME", "CAP_SYS_BOOT",
 		"CAP_SYS_RAWIO", "CAP_SYS_TTY_CONFIG", "CAP_WAKE_ALARM", "CAP_BLOCK_SUSPEND", "CAP_MAC_ADMIN",
 		"CAP_MAC_OVERRIDE", "CAP_AUDIT_CONTROL", "CAP_AUDIT_READ", "CAP_SYSLOG", "CAP_LEASE"}

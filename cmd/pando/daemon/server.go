@@ -120,13 +120,10 @@ func serve(ctx context.Context, p place) error {
 }
 
 // listenHere opens the sockets for the operators and the agent of this host. The operators' is of
-// root's group, and an operator may give it to another one.
+// root's group, which is the server's, and an operator may give it to another one.
 func listenHere(p place) (operators, asks net.Listener, err error) {
 	if operators, err = listen(p.api(), 0o660); err != nil {
 		return nil, nil, err
-	}
-	if err := os.Chown(p.api(), -1, 0); err != nil {
-		return nil, nil, fmt.Errorf("give the API's socket to root's group: %w", err)
 	}
 	asks, err = listen(p.control(), 0o600)
 	return operators, asks, err
