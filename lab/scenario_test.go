@@ -12,7 +12,7 @@ func TestOddScenariosAreRefusedByLine(t *testing.T) {
 		"cut a b":  `line 1: "cut" is no time after the begin`,
 		"1s":       "line 1: a time without a verb",
 		"-1s heal": `"-1s" is no time`,
-		"\n1s explode a": `line 2: unknown verb "explode"; write one of boot, ` +
+		"\n1s explode a": `line 2: unknown verb "explode"; write one of block, boot, ` +
 			`cut, heal`,
 		"1s cut a":                              "cut wants 2 host(s), got 1",
 		"1s kill a b":                           "kill wants 1 host(s), got 2",
