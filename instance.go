@@ -130,9 +130,11 @@ type Instance struct {
 	Halt   IntentID `json:"halt,omitempty"` // the intent that ends it
 	From   string   `json:"from,omitempty"` // the snapshot that it continues
 	// Move is the move in progress to another host. Nil: it stays.
-	Move *MoveMark  `json:"move,omitempty"`
-	IP4  netip.Addr `json:"ip4,omitzero"`
-	IP6  netip.Addr `json:"ip6,omitzero"`
+	Move *MoveMark `json:"move,omitempty"`
+	// Bound is the host that control moves it to, from before that host prepares its files.
+	Bound HostName   `json:"bound,omitempty"`
+	IP4   netip.Addr `json:"ip4,omitzero"`
+	IP6   netip.Addr `json:"ip6,omitzero"`
 	// Walk is set if the instance did not ask for its own drain. Its agent stops it once it is
 	// drained.
 	Walk  bool      `json:"walk,omitempty"`

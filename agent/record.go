@@ -227,7 +227,8 @@ func written(
 	}
 	last.Halt, last.Walk = known.V.Halt, known.V.Walk || last.Walk
 	last.EndNow = known.V.EndNow || last.EndNow
-	last.Start, last.Move = known.V.Start, move // control's alone, and this agent's alone
+	// Control alone writes the first two, and this agent alone the third.
+	last.Start, last.Bound, last.Move = known.V.Start, known.V.Bound, move
 	t := pando.Txn{If: []pando.Condition{known.If()}, Put: []pando.Stored{last}}
 	for _, id := range []pando.IntentID{last.Intent, last.Halt} {
 		v, ok := asks[id]

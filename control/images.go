@@ -14,7 +14,8 @@ import (
 const imageRightWait = 2 * time.Second
 
 // MayHaveImage returns nil if a host may have an image out of the store of another host: control has
-// placed an instance with that image there, or one of the service whose memory it is. ErrForbidden:
+// placed an instance with that image there, or moves one there, or has placed one of the service
+// whose memory it is. ErrForbidden:
 // nothing there needs it.
 func (c *snapshots) MayHaveImage(ctx context.Context, q pando.ImageQuestion) error {
 	if s := q.Snapshot; s != nil && (s.Digest != q.Digest || !c.proven(*s, s.Service)) {
@@ -39,7 +40,7 @@ func (c *snapshots) MayHaveImage(ctx context.Context, q pando.ImageQuestion) err
 	}
 }
 
-// needsImage reports whether an instance on a host has an image.
+// needsImage reports whether an instance on a host, or on its way there, has an image.
 func needsImage(w *world.World, q pando.ImageQuestion) bool {
 	for _, i := range w.On(q.Host) {
 		if q.Snapshot != nil {
@@ -48,9 +49,19 @@ func needsImage(w *world.World, q pando.ImageQuestion) bool {
 			}
 			continue
 		}
-		if spec, ok := w.SpecOf(i.Service, i.Revision); ok && spec.Files().Digest == q.Digest {
+		if hasFiles(w, i, q.Digest) {
+			return true
+		}
+	}
+	for _, i := range w.Instances {
+		if q.Snapshot == nil && i.V.Bound == q.Host && hasFiles(w, i.V, q.Digest) {
 			return true
 		}
 	}
 	return false
+}
+
+func hasFiles(w *world.World, i pando.Instance, digest string) bool {
+	spec, ok := w.SpecOf(i.Service, i.Revision)
+	return ok && spec.Files().Digest == digest
 }

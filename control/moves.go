@@ -25,7 +25,8 @@ const (
 
 // Migrate implements pando.Operators.
 //
-//	plan ──► the new host expects it ──► the old one sends it ──► one commit ──► it runs there
+//	plan ──► the record says where it goes ──► the new host expects it ──► the old one sends it
+//	──► one commit ──► it runs there
 //
 // One commit deletes the record on the old host and puts it on the new one. It holds only while the
 // old record has the mark of this move, which the old host takes away before it continues.
@@ -38,7 +39,9 @@ func (c *moves) Migrate(
 	}
 	st = pando.MoveStatus{Service: s, Instance: m.Instance.ID, From: from.Name, To: m.To.Name,
 		Reason: why}
-	err = c.carry(ctx, m, from, &st)
+	if err = c.bind(ctx, m, m.To.Name); err == nil {
+		err = c.carry(ctx, m, from, &st)
+	}
 	d := pando.Decision{
 		ID: m.ID, Service: s, Instance: st.Instance, Kind: pando.DecidedMove, By: by,
 		At: c.Clock.Now(), Inputs: map[string]float64{"bytes": float64(st.Bytes),
@@ -47,6 +50,8 @@ func (c *moves) Migrate(
 			st.From, st.To, why, st.Bytes, st.StoppedSeconds*1000),
 	}
 	if err != nil {
+		// The record says where the instance goes until another move says so: it permits little.
+		_ = c.bind(context.WithoutCancel(ctx), m, "")
 		outcome := "it failed, and the instance stays"
 		switch {
 		case errors.Is(err, errUnknown):
@@ -58,6 +63,23 @@ func (c *moves) Migrate(
 	}
 	c.rememberEnd(ctx, d)
 	return st, err
+}
+
+// bind notes in the record of an instance the host that it moves to, which then may have its files
+// from other hosts. "" takes the note away.
+func (c *moves) bind(ctx context.Context, m pando.Move, to pando.HostName) error {
+	ctx, cancel := context.WithTimeout(ctx, switchWaitMax)
+	defer cancel()
+	return c.change(ctx, func(w *world.World, _ time.Time) (pando.Txn, error) {
+		was, ok := w.Instances[m.Instance.ID]
+		if !ok || was.V.Host != m.From {
+			return pando.Txn{}, fmt.Errorf("%w: instance %s left host %s meanwhile", pando.ErrConflict,
+				m.Instance.ID, m.From)
+		}
+		next := was.V
+		next.Bound = to
+		return pando.Txn{If: []pando.Condition{was.If()}, Put: []pando.Stored{next}}, nil
+	})
 }
 
 // errSilent is the end of a move whose new host has the instance and does not report it.
@@ -128,7 +150,7 @@ func (c *moves) give(ctx context.Context, m pando.Move, a pando.Arrival) error {
 				pando.ErrConflict, id, was.V.Phase, was.V.Reason)
 		}
 		next := was.V
-		next.Host, next.Move, next.IP4, next.IP6 = m.To.Name, nil, a.IP4, a.IP6
+		next.Host, next.Move, next.Bound, next.IP4, next.IP6 = m.To.Name, nil, "", a.IP4, a.IP6
 		next.Reason = "moved from " + string(was.V.Host)
 		l.rehouse(was, next)
 		return l.txn(), nil

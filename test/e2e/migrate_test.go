@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -197,6 +198,41 @@ func TestAnInstanceMovesWithItsConnections(t *testing.T) {
 	has(t, p.Pando("why", "game"), "move", "was stopped for")
 	has(t, p.PandoFails(5, "migrate", "game", "--to", at), "has it already")
 	has(t, p.PandoFails(4, "migrate", "game", "--to", "nowhere"), "pando hosts")
+}
+
+// An instance of a bundle moves to a host that never had the files, and back, five times of five.
+func TestAnInstanceOfABundleMoves(t *testing.T) {
+	t.Parallel()
+	needsCRIU(t)
+	p := labtest.UpWith(t, labtest.Options{Hosts: 2, One: true, Flags: []string{"--pool", "1"}})
+	if err := os.Mkdir(filepath.Join(p.Dir, "site"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(p.WithEcho())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Write(filepath.Join("site", "echo"), string(program))
+	web := p.Deploy("name: web\nbundle: site\ncommand: [./echo]\nports: [\"80:8080\"]\n" +
+		"health: {ready: \"tcp 8080\"}\nscale: {min: 1, max: 1}\n" +
+		"environment: {GODEBUG: multipathtcp=0}\n")
+	first := web.AwaitInstances(1).Instances[0]
+	at := string(first.Host)
+	for range 5 {
+		to := p.Hosts[0]
+		if to == at {
+			to = p.Hosts[1]
+		}
+		moveTo(p, string(first.ID), to)
+		now := web.AwaitInstances(1).Instances[0]
+		if now.ID != first.ID || string(now.Host) != to {
+			t.Errorf("%s is on %s, want %s on %s", now.ID, now.Host, first.ID, to)
+		}
+		if got := web.Get(labtest.Client, "/"); got != string(first.ID) {
+			t.Errorf("on %s it answers %q", to, got)
+		}
+		at = to
+	}
 }
 
 // A refused move names its cause and the next command, and the program serves on.
