@@ -49,7 +49,7 @@ func TestACommandRunsBesideAService(t *testing.T) {
 		after.InRotation != 1 || after.Book.Active() != 0 {
 		t.Errorf("the service changed: %+v", after)
 	}
-	o.has(o.says(3, "run web"), "no job", "pando run web -- COMMAND")
+	o.has(o.says(5, "run web"), "no job", "pando run web -- COMMAND")
 	o.has(o.says(5, "runs web --end 2"), "succeeded")
 	if got := invoke(o.socket, "run", "web", "--", "/no/such/program"); got.code == 0 ||
 		!strings.Contains(got.err, "/no/such/program") {
