@@ -95,7 +95,7 @@ func observations(by runner) map[string]string {
 // Each observation is the same in Podman, or a row of the table says why not.
 func TestAnInstanceIsWhatPodmanShows(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long: some twenty containers")
+		t.Skip("it starts some twenty containers: make test-all runs it")
 	}
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
