@@ -361,7 +361,9 @@ type HostStatus struct {
 	// Heard is the newest sign of its agent. Zero: none since the server started.
 	Heard     time.Time `json:"heard,omitzero"`
 	Instances int       `json:"instances"`        // placed on it
-	Losses    *Losses   `json:"losses,omitempty"` // packets its steering lost; nil: it does not answer
+	Losses    *Losses   `json:"losses,omitempty"` // packets its steering lost; nil: not known
+	// Unread is why the losses are not known although the host answers. "": they are, or it does not.
+	Unread string `json:"unread,omitempty"`
 	// SkewSeconds is how far its clock is ahead of the answering server's, less what the way of the
 	// answer may explain. Nil: it does not answer.
 	SkewSeconds *float64 `json:"skew_seconds,omitempty"`

@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -56,7 +57,7 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 				h.Heard = c.Clock.Now().Add(-ago)
 			}
 		}
-		h.Losses, h.Leads = losses[name].of, name == leads
+		h.Losses, h.Unread, h.Leads = losses[name].of, losses[name].unread, name == leads
 		h.SkewSeconds, h.ServerSilent = losses[name].skew, silent[name]
 		out = append(out, h)
 	}
@@ -89,11 +90,13 @@ const lossesWait = 300 * time.Millisecond
 
 // report is the answer of a host.
 type report struct {
-	of   *pando.Losses
-	skew *float64
+	of     *pando.Losses
+	skew   *float64
+	unread string // why its losses are not known
 }
 
-// losses asks every host for its lost packets and its time. A host that does not answer is left out.
+// losses asks every host for its lost packets and its time. A host that does not answer is left out;
+// one that answers with an error has a report of it.
 func (c *operators) losses(ctx context.Context) map[pando.HostName]report {
 	ctx, cancel := context.WithTimeout(ctx, lossesWait)
 	defer cancel()
@@ -104,10 +107,15 @@ func (c *operators) losses(ctx context.Context) map[pando.HostName]report {
 		asking.Go(func() {
 			before := c.Clock.Now()
 			l, err := c.Peers.Losses(ctx, h)
-			if err != nil {
+			var r report
+			switch {
+			case err == nil:
+				r.of = &l
+			case errors.Is(err, pando.ErrUnreachable) || ctx.Err() != nil:
 				return
+			default:
+				r.unread = cut(err.Error())
 			}
-			r := report{of: &l}
 			if !l.Now.IsZero() {
 				off := pando.SkewOf(l.Now, before, c.Clock.Now()).Seconds()
 				r.skew = &off

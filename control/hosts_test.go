@@ -2,10 +2,14 @@ package control
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/wall"
+	"pando.run/pando/world"
 )
 
 // Of several servers, one that does not answer is named. The asked one is not asked itself.
@@ -26,5 +30,31 @@ func TestASilentServerIsNamed(t *testing.T) {
 	silent := c.silentServers(t.Context(), all)
 	if len(silent) != 1 || !silent["h3"] {
 		t.Errorf("silent: %v, want h3", silent)
+	}
+}
+
+// askedFor answers the question for losses with an error.
+type askedFor struct {
+	pando.Peers
+	err error
+}
+
+func (a askedFor) Losses(context.Context, pando.Host) (pando.Losses, error) {
+	return pando.Losses{}, a.err
+}
+
+// A host that answers with an error is not called silent: the error is passed on.
+func TestAHostThatAnswersWithAnErrorIsNotSilent(t *testing.T) {
+	w := world.New()
+	w.Hosts["h1"] = world.Versioned[pando.Host]{V: pando.Host{Name: "h1"}}
+	for want, err := range map[string]error{
+		"":                   fmt.Errorf("ask h1: %w", pando.ErrUnreachable),
+		"read the map drops": errors.New("read the map drops"),
+	} {
+		c := &operators{view: &view{Config: Config{Clock: wall.Clock{}, Peers: askedFor{err: err}},
+			world: w}}
+		if got := c.losses(t.Context())["h1"]; got.unread != want || got.of != nil {
+			t.Errorf("%v: %+v, want %q", err, got, want)
+		}
 	}
 }

@@ -165,13 +165,16 @@ func TestTroublesAreNamed(t *testing.T) {
 	}
 	gone := here("h5", nil)
 	gone.State, gone.Heard, gone.ServerSilent = pando.HostAway, noon, true
+	odd := here("h6", nil)
+	odd.Unread = "read the map drops: permission denied"
 	troubles(&b, []pando.HostStatus{
 		here("h1", &pando.Losses{Dead: "h4", Cut: "h2"}), here("h2", &pando.Losses{Cut: "h1"}),
 		here("h3", &pando.Losses{Silent: "web-1 (it is stopped)", Resolvers: "192.0.2.1:53 (asked 2s ago)"}),
-		here("h4", nil), gone,
+		here("h4", nil), gone, odd,
 	})
 	const want = "the agent of h4 does not answer the server\nh5 is away since 12:00:00Z\n" +
 		"the server of h5 does not answer the one that was asked\n" +
+		"h6 cannot say what its steering lost: read the map drops: permission denied\n" +
 		"h4 answers no probe of h1: it gets no new connections from there\n" +
 		"between h1 and h2 no packet comes through, and both live: they send each other no new " +
 		"connections\n" +

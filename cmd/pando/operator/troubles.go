@@ -46,6 +46,8 @@ func absent(all []pando.HostStatus) (out []string) {
 		case h.State == pando.HostAway:
 			out = append(out, fmt.Sprintf("%s is away since %s", h.Name,
 				h.Heard.UTC().Format("15:04:05Z")))
+		case h.Unread != "":
+			out = append(out, fmt.Sprintf("%s cannot say what its steering lost: %s", h.Name, h.Unread))
 		case h.Losses == nil:
 			out = append(out, fmt.Sprintf("the agent of %s does not answer the server", h.Name))
 		}
