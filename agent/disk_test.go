@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,19 +14,19 @@ import (
 
 // fullVolumes is a disk on which every volume has the same size.
 type fullVolumes struct {
-	bytes int64
-	full  bool
+	bytes atomic.Int64
+	full  atomic.Bool
 }
 
 func (f *fullVolumes) Room() (pando.DiskRoom, error) {
-	if f.full {
+	if f.full.Load() {
 		return pando.DiskRoom{Bytes: 1 << 40, Free: 1 << 29}, nil
 	}
 	return pando.DiskRoom{Bytes: 1 << 40, Free: 1 << 39}, nil
 }
 
 func (f *fullVolumes) MeasureVolume(context.Context, pando.VolumePart) (pando.VolumeUse, error) {
-	return pando.VolumeUse{Bytes: f.bytes}, nil
+	return pando.VolumeUse{Bytes: f.bytes.Load()}, nil
 }
 
 // An instance whose volume outgrows its size fails by name, and the next one does not start.
@@ -41,7 +42,7 @@ func TestAnInstanceWhoseVolumeOutgrowsItsSizeFails(t *testing.T) {
 			State: pando.RevisionCurrent})
 		b.serving("web-1", 2)
 		b.pass(time.Minute)
-		volumes.bytes = 2 << 20
+		volumes.bytes.Store(2 << 20)
 		b.pass(20 * time.Second)
 		synctest.Wait()
 		for _, box := range b.sandboxes.All() {
@@ -59,7 +60,7 @@ func TestAnInstanceWhoseVolumeOutgrowsItsSizeFails(t *testing.T) {
 		if !named["web-1"] || !named["web-2"] {
 			t.Errorf("the decisions are %+v", b.world().DecisionsOf(web))
 		}
-		volumes.bytes = 1 << 19
+		volumes.bytes.Store(1 << 19)
 		b.place("web-3", 2)
 		b.pass(time.Second)
 		if i := b.world().Instances["web-3"].V; i.Phase == pando.PhaseFailed {
@@ -77,7 +78,7 @@ func TestAFullDiskTakesNoMoreState(t *testing.T) {
 		b.start()
 		b.serving("web-1", 1)
 		b.write("web-1", "before", true)
-		disk.full = true
+		disk.full.Store(true)
 		err := b.agent.StatePut(b.ctx, "web-1", "log", []byte("after"))
 		patch := b.agent.StatePatch(b.ctx, "web-1", "hits", []byte("1"))
 		for _, err := range []error{err, patch} {

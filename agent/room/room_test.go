@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,7 @@ const mib = 1 << 20
 
 // drive is a disk on which volumes grow when a test says so.
 type drive struct {
+	mu    sync.Mutex // the guard looks while the test writes
 	bytes int64
 	used  map[pando.VolumePart]pando.VolumeUse
 	other int64
@@ -25,7 +27,16 @@ type drive struct {
 	reads int
 }
 
+// set changes the disk.
+func (d *drive) set(change func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	change()
+}
+
 func (d *drive) Room() (pando.DiskRoom, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	free := d.bytes - d.other
 	for _, u := range d.used {
 		free -= u.Bytes
@@ -34,12 +45,24 @@ func (d *drive) Room() (pando.DiskRoom, error) {
 }
 
 func (d *drive) MeasureVolume(ctx context.Context, p pando.VolumePart) (pando.VolumeUse, error) {
+	d.mu.Lock()
 	d.reads++
-	time.Sleep(d.slow)
-	return d.used[p], nil
+	use, slow := d.used[p], d.slow
+	d.mu.Unlock()
+	time.Sleep(slow)
+	return use, nil
+}
+
+// measured returns how often a volume was measured.
+func (d *drive) measured() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.reads
 }
 
 func (d *drive) grow(p pando.VolumePart, mibs int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	u := d.used[p]
 	u.Bytes += mibs * mib
 	d.used[p] = u
@@ -64,6 +87,8 @@ func onHost(t *testing.T, test func(h *host)) {
 			own: part(pando.DefaultTenant)}
 		h.guard = New(Config{Host: "h1", Disk: h.drive, Clock: sim.Clock{},
 			Log: slog.New(slog.DiscardHandler), Held: func() (out []Held) {
+				h.mu.Lock()
+				defer h.mu.Unlock()
 				for _, p := range []pando.VolumePart{h.acme, h.bank, h.own} {
 					id := pando.InstanceID(p.Service.Tenant) + "-1"
 					if h.ended[id] == "" {
@@ -72,7 +97,7 @@ func onHost(t *testing.T, test func(h *host)) {
 					}
 				}
 				return out
-			}, End: func(i pando.InstanceID, why string) { h.ended[i] = why }})
+			}, End: func(i pando.InstanceID, why string) { h.set(func() { h.ended[i] = why }) }})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); h.guard.Run(ctx) }()
@@ -85,6 +110,8 @@ func onHost(t *testing.T, test func(h *host)) {
 // stopped fails unless exactly these instances were ended.
 func (h *host) stopped(want ...pando.InstanceID) {
 	h.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	got, wanted := fmt.Sprint(h.ended), map[pando.InstanceID]bool{}
 	for _, id := range want {
 		wanted[id] = h.ended[id] != ""
@@ -99,13 +126,20 @@ func (h *host) stopped(want ...pando.InstanceID) {
 	}
 }
 
+// why returns the reason of an end, or "".
+func (h *host) why(id pando.InstanceID) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.ended[id]
+}
+
 func (h *host) admit(p pando.VolumePart) error {
 	return h.guard.Admit(h.Context(), []Held{{"next", p, 10 << 30, 655360}})
 }
 
 func TestAVolumeThatOutgrowsItsSizeIsStopped(t *testing.T) {
 	onHost(t, func(h *host) {
-		h.drive.bytes = 1 << 40
+		h.set(func() { h.bytes = 1 << 40 })
 		h.grow(h.acme, 10<<10)
 		h.grow(h.bank, 5<<10)
 		h.grow(h.own, 500<<10) // of the operators, without a size
@@ -114,7 +148,7 @@ func TestAVolumeThatOutgrowsItsSizeIsStopped(t *testing.T) {
 		h.grow(h.acme, 1)
 		time.Sleep(2 * sizeLookMax)
 		h.stopped("acme-1")
-		if why := h.ended["acme-1"]; !strings.Contains(why, "volume data/1 of acme/db has 10241 MiB of at most 10240 MiB") {
+		if why := h.why("acme-1"); !strings.Contains(why, "volume data/1 of acme/db has 10241 MiB of at most 10240 MiB") {
 			t.Errorf("the reason is %q", why)
 		}
 		if err := h.admit(h.acme); err == nil || !strings.Contains(err.Error(), "10241 MiB") {
@@ -132,10 +166,10 @@ func TestAVolumeThatOutgrowsItsSizeIsStopped(t *testing.T) {
 
 func TestAVolumeOfManyFilesIsStopped(t *testing.T) {
 	onHost(t, func(h *host) {
-		h.used[h.acme] = pando.VolumeUse{Files: 700_000}
+		h.set(func() { h.used[h.acme] = pando.VolumeUse{Files: 700_000} })
 		time.Sleep(2 * sizeLookMax)
 		h.stopped("acme-1")
-		if why := h.ended["acme-1"]; !strings.Contains(why, "700000 files of at most 655360") {
+		if why := h.why("acme-1"); !strings.Contains(why, "700000 files of at most 655360") {
 			t.Errorf("the reason is %q", why)
 		}
 	})
@@ -152,7 +186,7 @@ func TestTheVolumeThatFillsTheDiskIsStoppedAlone(t *testing.T) {
 		h.grow(h.own, 20)
 		time.Sleep(2 * roomLook)
 		h.stopped("acme-1")
-		if why := h.ended["acme-1"]; !strings.Contains(why, "host h1 has 1552 MiB free of 8192 MiB, and keeps 2048 MiB: "+
+		if why := h.why("acme-1"); !strings.Contains(why, "host h1 has 1552 MiB free of 8192 MiB, and keeps 2048 MiB: "+
 			"volume data/1 of acme/db grew most, by 3500 MiB") {
 			t.Errorf("the reason is %q", why)
 		}
@@ -191,14 +225,16 @@ func TestAnInnocentVolumeIsNeverNamed(t *testing.T) {
 	onHost(t, func(h *host) {
 		h.grow(h.bank, 3000)
 		time.Sleep(2 * sizeLookMax)
-		h.slow, h.reads = 100*time.Millisecond, 0
-		h.other = 5 << 30 // something that is no volume
+		h.set(func() {
+			h.slow, h.reads = 100*time.Millisecond, 0
+			h.other = 5 << 30 // something that is no volume
+		})
 		time.Sleep(time.Minute)
 		h.stopped()
-		if h.reads > 60 {
-			t.Errorf("%d measurements in a minute in which nothing grew", h.reads)
+		if n := h.measured(); n > 60 {
+			t.Errorf("%d measurements in a minute in which nothing grew", n)
 		}
-		h.other = 7 << 30
+		h.set(func() { h.other = 7 << 30 })
 		time.Sleep(time.Minute)
 		if err := h.guard.MayWrite(); !errors.Is(err, pando.ErrStoreFull) {
 			t.Errorf("a write on a full disk: %v", err)
@@ -211,10 +247,10 @@ func TestAnInnocentVolumeIsNeverNamed(t *testing.T) {
 
 func TestAMeasurementTakesLittleOfTheTime(t *testing.T) {
 	onHost(t, func(h *host) {
-		h.slow, h.reads = 2*time.Second, 0
+		h.set(func() { h.slow, h.reads = 2*time.Second, 0 })
 		time.Sleep(10 * time.Minute)
-		if h.reads < 10 || h.reads > 60 { // of three volumes, each at most a twentieth
-			t.Errorf("%d measurements of 2s in 10 minutes", h.reads)
+		if n := h.measured(); n < 10 || n > 60 { // of three volumes, each at most a twentieth
+			t.Errorf("%d measurements of 2s in 10 minutes", n)
 		}
 	})
 }
