@@ -52,7 +52,7 @@ func endOfString(data []byte, from int) int {
 
 // wholeText returns a number with a fraction or an exponent as an integer, if it is one.
 func wholeText(number []byte) (string, bool) {
-	if bytes.IndexAny(number, ".eE") < 0 || !json.Valid(number) {
+	if !bytes.ContainsAny(number, ".eE") || !json.Valid(number) {
 		return "", false
 	}
 	f, err := strconv.ParseFloat(string(number), 64)

@@ -39,7 +39,7 @@ func (c *moves) Migrate(
 	}
 	st = pando.MoveStatus{Service: s, Instance: m.Instance.ID, From: from.Name, To: m.To.Name,
 		Reason: why}
-	if err = c.bind(ctx, m, m.To.Name); err == nil {
+	if err = c.change(ctx, bound(m, m.To.Name)); err == nil {
 		err = c.carry(ctx, m, from, &st)
 	}
 	d := pando.Decision{
@@ -51,7 +51,9 @@ func (c *moves) Migrate(
 	}
 	if err != nil {
 		// The record says where the instance goes until another move says so: it permits little.
-		_ = c.bind(context.WithoutCancel(ctx), m, "")
+		rest, cancel := context.WithTimeout(context.WithoutCancel(ctx), switchWaitMax)
+		_ = c.change(rest, bound(m, ""))
+		cancel()
 		outcome := "it failed, and the instance stays"
 		switch {
 		case errors.Is(err, errUnknown):
@@ -65,12 +67,10 @@ func (c *moves) Migrate(
 	return st, err
 }
 
-// bind notes in the record of an instance the host that it moves to, which then may have its files
-// from other hosts. "" takes the note away.
-func (c *moves) bind(ctx context.Context, m pando.Move, to pando.HostName) error {
-	ctx, cancel := context.WithTimeout(ctx, switchWaitMax)
-	defer cancel()
-	return c.change(ctx, func(w *world.World, _ time.Time) (pando.Txn, error) {
+// bound returns the edit that notes in the record of an instance the host that it moves to, which
+// then may have its files from other hosts. "" takes the note away.
+func bound(m pando.Move, to pando.HostName) func(*world.World, time.Time) (pando.Txn, error) {
+	return func(w *world.World, _ time.Time) (pando.Txn, error) {
 		was, ok := w.Instances[m.Instance.ID]
 		if !ok || was.V.Host != m.From {
 			return pando.Txn{}, fmt.Errorf("%w: instance %s left host %s meanwhile", pando.ErrConflict,
@@ -79,7 +79,7 @@ func (c *moves) bind(ctx context.Context, m pando.Move, to pando.HostName) error
 		next := was.V
 		next.Bound = to
 		return pando.Txn{If: []pando.Condition{was.If()}, Put: []pando.Stored{next}}, nil
-	})
+	}
 }
 
 // errSilent is the end of a move whose new host has the instance and does not report it.

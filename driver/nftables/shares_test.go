@@ -22,7 +22,6 @@ import (
 type wire struct {
 	*testing.T
 	tun *os.File
-	sum int
 }
 
 func newWire(t *testing.T, four, six netip.Prefix) *wire {

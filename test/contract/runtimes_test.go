@@ -24,12 +24,11 @@ import (
 
 // container is how both runtimes start the image.
 type container struct {
-	user    string
-	words   []string
-	init    bool
-	stop    bool   // once it says "waits"
-	volume  string // a name for /keep; "": that of the case
-	command []string
+	user   string
+	words  []string
+	init   bool
+	stop   bool   // once it says "waits"
+	volume string // a name for /keep; "": that of the case
 }
 
 // ended is the end of a container: its output and its code, 128 and the signal for one.

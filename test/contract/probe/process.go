@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -55,10 +56,20 @@ func appendTo(path string) error {
 	return f.Close()
 }
 
+// public returns a set of signals without the two that C libraries keep for themselves: whoever has
+// started the runtime may ignore them, and Podman passes that on.
+func public(set string) string {
+	n, err := strconv.ParseUint(set, 16, 64)
+	if err != nil {
+		return set
+	}
+	return fmt.Sprintf("%016x", n&^(1<<31|1<<32))
+}
+
 func signals() map[string]string {
 	return map[string]string{
-		"ignored": status("SigIgn"), "blocked": status("SigBlk"),
-		"ignored of 1": statusOf("1", "SigIgn"), "blocked of 1": statusOf("1", "SigBlk"),
+		"ignored": public(status("SigIgn")), "blocked": status("SigBlk"),
+		"ignored of 1": public(statusOf("1", "SigIgn")), "blocked of 1": statusOf("1", "SigBlk"),
 		"queue of 1": fmt.Sprint(status("SigQ") != ""), "umask": status("Umask"),
 		"stop and continue": text(unix.Kill(os.Getpid(), unix.SIGCONT)),
 	}
