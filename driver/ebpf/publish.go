@@ -86,6 +86,14 @@ func (d *Driver) publish(t pando.SteeringTable, out map[netip.Addr]error) error 
 	if err := d.takeOver(n, t); err != nil {
 		return err
 	}
+	// Without an endpoint here, packets pass to another host. The way there comes before the table
+	// loses its last endpoint, else a first packet in between would be refused.
+	passes := len(t.Endpoints) == 0
+	if passes {
+		if err := d.publishPorts(n, t, out); err != nil {
+			return err
+		}
+	}
 	if err := d.publishTable(n, now, slots); err != nil {
 		return err
 	}
@@ -93,8 +101,10 @@ func (d *Driver) publish(t pando.SteeringTable, out map[netip.Addr]error) error 
 	if err := d.policies.publish(n, t, slots); err != nil {
 		return err
 	}
-	if err := d.publishPorts(n, t, out); err != nil {
-		return err
+	if !passes {
+		if err := d.publishPorts(n, t, out); err != nil {
+			return err
+		}
 	}
 	if err := d.straights.publish(d.index, n, t, slots); err != nil {
 		return err

@@ -17,8 +17,7 @@ type frontAsk struct {
 	_     structs.HostLayout
 	Asked uint32
 	None  uint32
-	Named uint32
-	Pad   uint32
+	Pad   [2]uint32
 }
 
 type frontChunk struct {

@@ -229,7 +229,7 @@ func copyOfADay(p *labtest.Pando, s *labtest.Service) {
 	}
 	has(p, p.PandoFails(5, "cp", s.Name+":/tmp/none", back), "No such file")
 	has(p, p.PandoFails(5, "cp", one, s.Name+":/etc/mine"), "mine: Cannot open")
-	p.PandoFails(4, "cp", "none:/tmp/a", back)
+	p.PandoFails(4, "cp", "none:/tmp/a", back+"3")
 	p.PandoFails(2, "cp", one, back)
 	has(p, s.Why(), "tar -C /tmp -c -f - -- new")
 }

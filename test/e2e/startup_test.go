@@ -23,7 +23,7 @@ func TestASlowStartHasAProbeOfItsOwn(t *testing.T) {
 		t.Errorf("the slow starter answered %q", got)
 	}
 	said, why := p.DeployFails(7, within("late", "500ms")), p.Pando("why", "late")
-	for _, want := range []string{"not started within 0.5s (`health.startup.within`)",
+	for _, want := range []string{"not started within 500ms (`health.startup.within`)",
 		"probe exec test -f /tmp/migrated", "exited with 1"} {
 		if !strings.Contains(said, want) || !strings.Contains(why, want) {
 			t.Errorf("want %q in the answer and in why:\n%s\n%s", want, said, why)

@@ -30,7 +30,7 @@ func TestGuestbook(t *testing.T) {
 		t.Fatal(err)
 	}
 	visit := func() string {
-		out := p.Run(labtest.Client, "curl", "-sS", "-m", "10", "http://"+front.VIP)
+		out := p.Run(labtest.Client, "curl", "-sS", "-m", "10", "http://"+front.VIP+":8080")
 		return strings.TrimSpace(out.Text)
 	}
 	for n := 1; n <= 5; n++ {
