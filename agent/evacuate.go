@@ -12,8 +12,8 @@ import (
 // settleMax is the time that an instance may take to merge and end, beyond its drain and its stop.
 const settleMax = 5 * time.Second
 
-// orderWaitMax is how long a host that leaves waits for the orders of control to its instances. After
-// a change of leader nobody gives orders for a lease and an election.
+// orderWaitMax is how long a leaving host waits until control orders its instances to end. When the
+// leader dies, the next one gives orders only after a lease and an election.
 const orderWaitMax = 20 * time.Second
 
 // leaveLook is the time between two counts of the instances left. The last step of an instance

@@ -14,7 +14,7 @@ import (
 // payments tells the driver of connections to other machines which tenant pays for which address. It
 // does so beside the starts of instances, which wait for no rule.
 type payments struct {
-	out     pando.Outbound // nil: nobody pays
+	out     pando.Outbound // nil: connections are not shared
 	clock   pando.Clock
 	log     *slog.Logger
 	retry   time.Duration // after a failure
@@ -33,7 +33,7 @@ func newPayments(out pando.Outbound, clock pando.Clock, log *slog.Logger, retry 
 	return &payments{out: out, clock: clock, log: log, retry: retry, pending: map[netip.Addr]payment{}, filled: make(chan struct{}, 1)}
 }
 
-// charge makes a tenant pay for a link, or nobody for "".
+// charge counts the connections of a link for a tenant. "" ends that.
 func (p *payments) charge(l pando.Link, t pando.Tenant) {
 	if p.out == nil || !l.IP4.IsValid() {
 		return

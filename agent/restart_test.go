@@ -154,7 +154,7 @@ func TestAFullStoreKeepsNoHost(t *testing.T) {
 	})
 }
 
-// After a change of leader nobody orders the instances of a leaving host to end. The host waits for
+// When the leader dies, the instances of a leaving host get no orders to end. The host waits for
 // the next leader, and for a limited time.
 func TestAHostThatLeavesWaitsForTheOrders(t *testing.T) {
 	for _, ordered := range []bool{true, false} {

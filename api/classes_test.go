@@ -24,8 +24,8 @@ var onServers = []string{
 	"POST /v1/services/{name}/snapshots/{snapshot}/restore",
 }
 
-// Each change of the API is for members with a right, or for servers' hosts on purpose. A new one
-// would else work on a server's host only, with nobody having decided that.
+// Each change of the API is for members with a right, or for servers' hosts on purpose. A change
+// in neither list works on a server's host only, which may be an oversight.
 func TestEachChangeIsForMembersOrForServersOnPurpose(t *testing.T) {
 	text, err := os.ReadFile("openapi.json")
 	if err != nil {

@@ -83,7 +83,7 @@ func TestAWaitHasAReasonAndAWayOut(t *testing.T) {
 	})
 }
 
-// Tenants together leave the turns of the reserve to operators, and an operator waits past nobody.
+// Tenants together leave the turns of the reserve to operators. An operator waits for no tenant.
 func TestOperatorsHaveAReserveOfTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := New[string](Bound{Total: 4, Each: 2, Reserve: 1})
@@ -109,7 +109,7 @@ func TestOperatorsHaveAReserveOfTurns(t *testing.T) {
 		all[0]()
 		synctest.Wait()
 		if len(late) != 1 {
-			t.Error("a turn that became free goes to nobody")
+			t.Error("a turn became free, and the waiting tenant did not get it")
 		}
 		for _, end := range append(all[1:], done, <-late) {
 			end()

@@ -2,8 +2,8 @@
 // measures the volumes that run, and names the instances to end: those of a volume that has outgrown
 // its size, and those of the volume that grew most while the disk fell below its reserve.
 //
-// A program that writes faster than the measurements exceeds its size for a moment. The reserve is
-// looked at more often, and is larger than what a disk takes between two looks.
+// A program that writes faster than the measurements exceeds its size for a moment. The guard reads
+// the free space more often. The reserve holds more than a disk can write in between.
 //
 // The package never deletes a file, and never ends an instance whose volumes did not grow.
 package room
@@ -196,8 +196,8 @@ func (g *Guard) lookAtSizes(ctx context.Context) {
 	}
 }
 
-// due returns one holder of each volume whose time has come, and forgets the volumes that nobody
-// holds, unless their instances were stopped.
+// due returns one holder of each volume that is to be measured now. It forgets the volumes without a
+// holder, except those whose instances were stopped.
 func (g *Guard) due() (out []Held) {
 	held := g.Held()
 	g.mu.Lock()

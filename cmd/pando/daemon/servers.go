@@ -263,7 +263,7 @@ func (m machine) removeServer() *cobra.Command {
 // listHosts returns the hosts of the cluster.
 type listHosts func(context.Context) ([]pando.HostStatus, error)
 
-// joinedAt returns when the agent of a server's host joined, or zero if it is away or nobody knows.
+// joinedAt returns when the agent of a server's host joined, or zero if it is away or the hosts cannot be listed.
 func joinedAt(ctx context.Context, hosts listHosts, name string) (at time.Time) {
 	all, _ := hosts(ctx) // the removal of a server must not depend on it
 	for _, h := range all {

@@ -15,7 +15,7 @@ func TestAStoppedServerDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	runs := httptest.NewTLSServer(nil)
 	defer runs.Close()
-	stopped, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
+	stopped, err := net.Listen("tcp", "127.0.0.1:0") // its connections are never accepted
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,6 +52,6 @@ func TestAStoppedListenerIsNamed(t *testing.T) {
 		t.Errorf("it is stopped, and it is %q", who)
 	}
 	if who := listenerOf(socket + ".none"); who != "" {
-		t.Errorf("nobody listens, and it is %q", who)
+		t.Errorf("a socket without a listener has the listener %q", who)
 	}
 }

@@ -63,7 +63,7 @@ func TestStatsShowRatesAndLimits(t *testing.T) {
 	b.Reset()
 	stats(&b, rates([]pando.InstanceUsage{elsewhere}, []pando.InstanceUsage{later}), noon)
 	if got := squeeze(b.String()); !strings.Contains(got, "old-1 - - - - 3") {
-		t.Errorf("a program that nobody measures: %s", got)
+		t.Errorf("a program that is not measured: %s", got)
 	}
 	b.Reset()
 	if stats(&b, nil, noon); b.String() != "no instances\n" {
