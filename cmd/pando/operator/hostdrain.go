@@ -160,7 +160,7 @@ func leftText(st pando.HostDrainStatus) string {
 	if more := len(order) - leftMax; more > 0 {
 		parts = append(parts, fmt.Sprintf("and %d more", more))
 	}
-	return fmt.Sprintf("%s are left on %s: %s", cli.Count(st.Count, "instance"), st.Host,
+	return fmt.Sprintf("%s left on %s: %s", cli.Count(st.Count, "instance"), st.Host,
 		strings.Join(parts, ", "))
 }
 
@@ -203,7 +203,7 @@ func drainedHosts(w io.Writer, all []pando.HostStatus, now time.Time) {
 		case h.Instances == 0:
 			text += ": it is empty"
 		default:
-			text += fmt.Sprintf(": %s are left", cli.Count(h.Instances, "instance"))
+			text += fmt.Sprintf(": %s left", cli.Count(h.Instances, "instance"))
 		}
 		if h.Staying != "" {
 			text += "; these stay: " + h.Staying
