@@ -69,6 +69,24 @@ func TestTheOldestStrangerMakesRoom(t *testing.T) {
 	}
 }
 
+// openCrowd returns an authority, a server's identity, and a bounded listener with its crowd.
+func openCrowd(t *testing.T) (*trust.Authority, *trust.Identity, net.Listener, *crowd) {
+	t.Helper()
+	ca, err := trust.OpenAuthority(t.TempDir(), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := ca.Identity("", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ca, server, l, bounded(l).(*crowd)
+}
+
 // serveCrowd answers members and tokens of a tenant until the returned function is called.
 func serveCrowd(t *testing.T, c *crowd, server *trust.Identity) (end func()) {
 	gate := newGatekeeper(func(k pando.TokenKey, _ []byte) (pando.Token, error) {
@@ -92,19 +110,7 @@ func serveCrowd(t *testing.T, c *crowd, server *trust.Identity) (end func()) {
 
 // While strangers take all their places again and again, a member and a token come in and stay.
 func TestAFloodOfStrangersShutsOutNobody(t *testing.T) {
-	ca, err := trust.OpenAuthority(t.TempDir(), time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	server, err := ca.Identity("", time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := bounded(l).(*crowd)
+	ca, server, l, c := openCrowd(t)
 	defer serveCrowd(t, c, server)()
 	rounds := byte(0)
 	flood := func() {
@@ -175,23 +181,11 @@ func TestATenantHasAShareOfTheConnections(t *testing.T) {
 // The port of the store admits certificates only. A tenant that floods it from many addresses is a
 // stranger there, also with a token, and takes no place of a member.
 func TestAFloodOfATenantLeavesTheStoreToMembers(t *testing.T) {
-	ca, err := trust.OpenAuthority(t.TempDir(), time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	server, err := ca.Identity("", time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca, server, l, c := openCrowd(t)
 	member, err := ca.Identity("h1", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := bounded(l).(*crowd)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
