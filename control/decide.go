@@ -20,21 +20,21 @@ var self = pando.Asker{Kind: pando.AskerControl}
 func Decide(
 	w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs, asks ...pando.Intent,
 ) (pando.Txn, time.Time) {
-	l, ok := newLedger(w, s, now, ids)
+	d, ok := newDraft(w, s, now, ids)
 	if !ok {
 		return pando.Txn{}, time.Time{}
 	}
-	l.addAsks(asks)
-	d := &draft{placer: &placer{ledger: l}, earlier: scale.Grants(l.intents, now)}
+	d.addAsks(asks)
+	d.earlier = scale.Grants(d.intents, now)
 	d.address()
 	d.liftPin()
 	d.keep()
 	d.evacuate()
 	d.abandon()
 	d.answerAsks()
-	shift{d}.work()
-	shift{d}.endOnce()
-	ordinals{d}.assemble()
+	d.workRuns()
+	d.endOnce()
+	d.orderOrdinals()
 	d.replaceUnwell()
 	switch spec, known := d.spec(d.serving()); {
 	case d.svc.Removing:
@@ -42,7 +42,7 @@ func Decide(
 	case !known:
 		// The revision's record arrives with the service's record, in a later message.
 	case d.newest().IsJob():
-		shift{d}.judge()
+		d.judgeRuns()
 	case d.rolling():
 		d.roll()
 	default:
@@ -54,17 +54,47 @@ func Decide(
 	return d.txn(), d.wake
 }
 
-// draft is one decision in the making. It passes the facts of the ledger to the rules of scale and
-// lifecycle, in order. It writes their moves into the ledger.
+// draft is one decision about one service in the making. It holds what the store says, it passes that to
+// the rules of scale and lifecycle, in order, and it collects what they say as one transaction.
 type draft struct {
-	*placer
+	w         *world.World
+	now       time.Time
+	ids       pando.IDs
+	before    world.Versioned[pando.Service]
+	svc       pando.Service
+	keeper    pando.Keeper // of its state on several hosts; zero Host: none
+	crew      *crew
+	parts     map[pando.InstanceID]pando.Instance // instances of its runs
+	decisions []pando.Decision                    // about the service, as stored
+	intents   []pando.Intent                      // of the service, as stored, with the asks
+	past      *past
+
+	puts      map[pando.Key]pando.Stored
+	deletes   []pando.Key
+	conds     map[pando.Key]pando.Condition
+	wake      time.Time     // the next look; zero: after the next change
+	forgotten bool          // the service's records are deleted, all or the next part of them
+	starts    bool          // an instance is placed
+	earlier   []scale.Grant // of the last second
+	given     []scale.Grant // by this decision
+
 	list     []pando.Instance // the result of reachable
 	listed   int              // the changes of the crew that the list has
 	listHome pando.HostName
-	earlier  []scale.Grant // of the last second
-	given    []scale.Grant // by this decision
-	past     *past
-	after    []pando.ServiceName // leave before this service does
+	load     map[pando.HostName]lifecycle.Load
+	loadOf   pando.HostName // the host of load, or "" for all hosts
+	takers   []pando.Host   // the result of hosts
+	fits     []pando.Host   // the result of fitting
+	// shunned are the hosts with instances of the service from which this one stays apart.
+	shunned map[pando.HostName]bool
+	taken   scale.Use // by the new instances of this decision
+	// replaces is the instance that the next new one replaces (Instance.Replaces).
+	replaces pando.InstanceID
+	// roomless is the reason why no host has room for the next instance, or "".
+	roomless string
+	// quotaNoted is set once this decision has looked for the record of a wait for a quota.
+	quotaNoted bool
+	after      []pando.ServiceName // leave before this service does
 }
 
 // past holds the earlier failures and starts of the service. A decision does not change them.

@@ -113,13 +113,13 @@ func hostDrain(c *view, m pando.Member) pando.HostDrainStatus {
 	for _, i := range on {
 		d, made := drafts[i.Service]
 		if !made {
-			if l, known := newLedger(c.world, i.Service, c.Clock.Now(), c.IDs); known {
-				d = &draft{placer: &placer{ledger: l}}
+			if l, known := newDraft(c.world, i.Service, c.Clock.Now(), c.IDs); known {
+				d = l
 			}
 			drafts[i.Service] = d
 		}
 		left := pando.HostLeft{Service: i.Service, Instance: i.ID}
-		if left.Reason, left.Stays = depart(d).left(i); left.Stays {
+		if left.Reason, left.Stays = d.left(i); left.Stays {
 			st.Stays++
 		}
 		if st.Count++; len(st.Left) < pando.HostLeftMax {
@@ -253,11 +253,11 @@ func movingOf(w *world.World, svc pando.Service) pando.RebalanceMove {
 // each one of a service that spreads. A service that stops first would be down meanwhile, so it stays.
 // The caller holds the lock.
 func (h *hostwork) blocksOf(s pando.ServiceKey) (out []lifecycle.Block) {
-	l, ok := newLedger(h.v.world, s, h.v.Clock.Now(), h.v.IDs)
+	l, ok := newDraft(h.v.world, s, h.v.Clock.Now(), h.v.IDs)
 	if !ok || h.v.world.Frozen(s) != nil {
 		return nil
 	}
-	d := &draft{placer: &placer{ledger: l}}
+	d := l
 	spec, known := d.spec(d.serving())
 	_, pushed := h.v.world.Heads[s]
 	if !known || d.svc.Removing || d.rolling() || d.svc.Rolling > 0 || d.svc.Renew != nil ||

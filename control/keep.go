@@ -45,16 +45,16 @@ func (d *draft) keep() {
 }
 
 // stateHost returns the host that has the state, or will have it, before there is a keeper.
-func (p *placer) stateHost() pando.HostName {
-	if head, ok := p.w.Heads[p.svc.ServiceKey]; ok {
+func (d *draft) stateHost() pando.HostName {
+	if head, ok := d.w.Heads[d.svc.ServiceKey]; ok {
 		return head.V.Host
 	}
 	var first pando.HostName
-	for _, i := range p.crew.all {
-		if i.Capacity() && p.here(i.Host) {
+	for _, i := range d.crew.all {
+		if i.Capacity() && d.here(i.Host) {
 			first = i.Host
 			break
 		}
 	}
-	return cmp.Or(p.svc.Home, first)
+	return cmp.Or(d.svc.Home, first)
 }

@@ -10,34 +10,14 @@ import (
 	"pando.run/pando/world"
 )
 
-// ledger is the transaction of one decision in the making. It reads the world, and it records puts,
-// deletes, their conditions, decisions and the next look. It has no rule: it never chooses a
-// number, a host or an instance.
-type ledger struct {
-	w         *world.World
-	now       time.Time
-	ids       pando.IDs
-	before    world.Versioned[pando.Service]
-	svc       pando.Service
-	keeper    pando.Keeper // of its state on several hosts; zero Host: none
-	crew      *crew
-	parts     map[pando.InstanceID]pando.Instance // instances of its runs
-	decisions []pando.Decision                    // about the service, as stored
-	intents   []pando.Intent                      // of the service, as stored, with the asks
-	puts      map[pando.Key]pando.Stored
-	deletes   []pando.Key
-	conds     map[pando.Key]pando.Condition
-	wake      time.Time
-	forgotten bool // the service's records are deleted, all or the next part of them
-	starts    bool // an instance is placed
-}
-
-func newLedger(w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs) (*ledger, bool) {
+// newDraft returns the decision about a service before its first rule, and false if the service has no
+// record.
+func newDraft(w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs) (*draft, bool) {
 	svc, ok := w.Services[s]
 	if !ok {
 		return nil, false
 	}
-	return &ledger{
+	return &draft{
 		w: w, now: now, ids: ids, before: svc, svc: svc.V, keeper: w.Keepers[s].V,
 		crew: newCrew(w.Of(s)), parts: partsOf(world.RunsOf(w, s)),
 		decisions: w.DecisionsOf(s), intents: w.IntentsOf(s),
@@ -47,34 +27,34 @@ func newLedger(w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs)
 
 // addAsks adds the asks that the store does not have, in the order in which they came: their names
 // are the times of their hosts. The decision fails with a conflict if an ask is written before it.
-func (l *ledger) addAsks(asks []pando.Intent) {
+func (d *draft) addAsks(asks []pando.Intent) {
 	for _, i := range asks {
-		_, written := l.w.Intents[i.ID]
+		_, written := d.w.Intents[i.ID]
 		// An asker sends the same ask again after its connection broke.
-		if _, added := l.conds[i.Key()]; written || added {
+		if _, added := d.conds[i.Key()]; written || added {
 			continue
 		}
-		l.intents = append(l.intents, i)
-		l.conds[i.Key()] = pando.Condition{Key: i.Key()}
+		d.intents = append(d.intents, i)
+		d.conds[i.Key()] = pando.Condition{Key: i.Key()}
 	}
 }
 
 // txn returns the transaction. Every overwrite is conditioned on the version that the ledger read.
-func (l *ledger) txn() pando.Txn {
+func (d *draft) txn() pando.Txn {
 	// A decision that places an instance also writes the service's record. Otherwise two unaware
 	// decisions could fill the same gap. They could be those of a leader and its successor, or two of
 	// one leader after a commit without an answer. With the write, the second one conflicts.
-	if !l.forgotten && (l.starts || !equal(l.svc, l.before.V)) {
-		l.puts[l.svc.Key()] = l.svc
-		l.conds[l.svc.Key()] = l.before.If()
+	if !d.forgotten && (d.starts || !equal(d.svc, d.before.V)) {
+		d.puts[d.svc.Key()] = d.svc
+		d.conds[d.svc.Key()] = d.before.If()
 	}
-	l.putEndpoints()
-	t := pando.Txn{Delete: l.deletes}
-	for _, k := range slices.Sorted(maps.Keys(l.puts)) {
-		t.Put = append(t.Put, l.puts[k])
+	d.putEndpoints()
+	t := pando.Txn{Delete: d.deletes}
+	for _, k := range slices.Sorted(maps.Keys(d.puts)) {
+		t.Put = append(t.Put, d.puts[k])
 	}
-	for _, k := range slices.Sorted(maps.Keys(l.conds)) {
-		t.If = append(t.If, l.conds[k])
+	for _, k := range slices.Sorted(maps.Keys(d.conds)) {
+		t.If = append(t.If, d.conds[k])
 	}
 	return t
 }
@@ -87,21 +67,21 @@ func equal(a, b pando.Service) bool {
 
 // putEndpoints writes the compact record of the service, if this decision or an agent's step has
 // changed it.
-func (l *ledger) putEndpoints() {
-	if l.forgotten || !l.svc.VIP4.IsValid() {
+func (d *draft) putEndpoints() {
+	if d.forgotten || !d.svc.VIP4.IsValid() {
 		return
 	}
-	was := l.w.Endpoints[l.svc.ServiceKey]
-	now := pando.EndpointsOf(l.svc, l.newest(), l.seated())
-	now.Secrets = newestSecret(l.w, l.newest())
+	was := d.w.Endpoints[d.svc.ServiceKey]
+	now := pando.EndpointsOf(d.svc, d.newest(), d.seated())
+	now.Secrets = newestSecret(d.w, d.newest())
 	if was.Modified > 0 && equal(was.V.Service, now.Service) && was.V.Scale == now.Scale &&
 		was.V.Balance == now.Balance && was.V.Secrets == now.Secrets &&
 		slices.Equal(was.V.Ports, now.Ports) && slices.Equal(was.V.Hosts, now.Hosts) &&
 		slices.Equal(was.V.Seats, now.Seats) && slices.Equal(was.V.Names, now.Names) {
 		return
 	}
-	l.puts[now.Key()] = now
-	l.conds[now.Key()] = pando.Condition{Key: now.Key(), Modified: was.Modified}
+	d.puts[now.Key()] = now
+	d.conds[now.Key()] = pando.Condition{Key: now.Key(), Modified: was.Modified}
 }
 
 // operationsMax bounds a decision, which starts nothing new after this many writes. The store
@@ -111,154 +91,180 @@ const operationsMax = 200
 
 // full reports whether the decision is large enough. It then schedules the rest for an immediate
 // look.
-func (l *ledger) full() bool {
-	if len(l.puts)+len(l.deletes) < operationsMax {
+func (d *draft) full() bool {
+	if len(d.puts)+len(d.deletes) < operationsMax {
 		return false
 	}
-	l.lookAgain(l.now)
+	d.lookAgain(d.now)
 	return true
 }
 
-func (l *ledger) lookAgain(at time.Time) {
-	if !at.IsZero() && (l.wake.IsZero() || at.Before(l.wake)) {
-		l.wake = at
+func (d *draft) lookAgain(at time.Time) {
+	if !at.IsZero() && (d.wake.IsZero() || at.Before(d.wake)) {
+		d.wake = at
 	}
 }
 
 // record adds a decision of control.
-func (l *ledger) record(
+func (d *draft) record(
 	kind pando.DecisionKind, i pando.InstanceID, reason string, inputs map[string]float64,
 	lines ...string,
 ) {
 	v := pando.Decision{
-		ID: l.ids.Sequential(l.now), Service: l.svc.ServiceKey, Instance: i, Kind: kind,
-		By: self, Reason: reason, Inputs: inputs, Lines: lines, At: l.now,
+		ID: d.ids.Sequential(d.now), Service: d.svc.ServiceKey, Instance: i, Kind: kind,
+		By: self, Reason: reason, Inputs: inputs, Lines: lines, At: d.now,
 	}
-	l.puts[v.Key()] = v
+	d.puts[v.Key()] = v
 }
 
-func (l *ledger) putIntent(i pando.Intent) {
-	if known, ok := l.w.Intents[i.ID]; ok {
-		l.conds[i.Key()] = known.If()
+func (d *draft) putIntent(i pando.Intent) {
+	if known, ok := d.w.Intents[i.ID]; ok {
+		d.conds[i.Key()] = known.If()
 	}
-	l.puts[i.Key()] = i
+	d.puts[i.Key()] = i
 }
 
-func (l *ledger) putInstance(i pando.Instance) {
+func (d *draft) putInstance(i pando.Instance) {
 	// A new instance must have a free name.
-	l.conds[i.Key()] = pando.Condition{Key: i.Key(), Modified: l.w.Instances[i.ID].Modified}
-	l.puts[i.Key()] = i
-	l.crew.put(i)
+	d.conds[i.Key()] = pando.Condition{Key: i.Key(), Modified: d.w.Instances[i.ID].Modified}
+	d.puts[i.Key()] = i
+	d.crew.put(i)
 }
 
 // dropInstances deletes the records of instances, as many as fit.
-func (l *ledger) dropInstances(ids []pando.InstanceID) {
+func (d *draft) dropInstances(ids []pando.InstanceID) {
 	dropped := map[pando.InstanceID]bool{}
 	for _, id := range ids {
-		if l.full() {
+		if d.full() {
 			break
 		}
-		v := l.w.Instances[id]
-		l.deletes = append(l.deletes, v.V.Key())
-		l.conds[v.V.Key()] = v.If()
+		v := d.w.Instances[id]
+		d.deletes = append(d.deletes, v.V.Key())
+		d.conds[v.V.Key()] = v.If()
 		dropped[id] = true
 	}
 	if len(dropped) > 0 {
-		l.crew.drop(dropped)
+		d.crew.drop(dropped)
 	}
 }
 
 // putRevision changes the state of a revision.
-func (l *ledger) putRevision(n int, s pando.RevisionState, reason string) {
-	r, ok := l.w.Revisions[l.svc.ServiceKey][n]
+func (d *draft) putRevision(n int, s pando.RevisionState, reason string) {
+	r, ok := d.w.Revisions[d.svc.ServiceKey][n]
 	if !ok {
 		return
 	}
-	l.conds[r.V.Key()] = r.If()
+	d.conds[r.V.Key()] = r.If()
 	r.V.State, r.V.Reason = s, reason
-	l.puts[r.V.Key()] = r.V
+	d.puts[r.V.Key()] = r.V
 }
 
 // fresh reports whether this decision created the instance.
-func (l *ledger) fresh(id pando.InstanceID) bool {
-	_, known := l.w.Instances[id]
+func (d *draft) fresh(id pando.InstanceID) bool {
+	_, known := d.w.Instances[id]
 	return !known
 }
 
 // grant makes a granted intent of control's own.
-func (l *ledger) grant(v pando.Verb, reason string) pando.Intent {
+func (d *draft) grant(v pando.Verb, reason string) pando.Intent {
 	i := pando.Intent{
-		ID: pando.IntentID(l.ids.Sequential(l.now)), Service: l.svc.ServiceKey, Verb: v, By: self,
+		ID: pando.IntentID(d.ids.Sequential(d.now)), Service: d.svc.ServiceKey, Verb: v, By: self,
 	}
-	return i.Become(pando.IntentAsked, l.now, reason).Become(pando.IntentGranted, l.now, reason)
+	return i.Become(pando.IntentAsked, d.now, reason).Become(pando.IntentGranted, d.now, reason)
 }
 
 // takeOut makes an instance drain. The halt intent is granted already.
-func (l *ledger) takeOut(i pando.Instance, halt pando.Intent, walk bool, reason string) {
+func (d *draft) takeOut(i pando.Instance, halt pando.Intent, walk bool, reason string) {
 	halt.Instance, halt.Host = i.ID, i.Host
-	l.putIntent(halt.Become(pando.IntentDraining, l.now, reason))
-	i.Halt, i.Walk, i.EndNow = halt.ID, walk, l.svc.EndNow
-	l.putInstance(i.Become(pando.PhaseDraining, l.now, reason))
+	d.putIntent(halt.Become(pando.IntentDraining, d.now, reason))
+	i.Halt, i.Walk, i.EndNow = halt.ID, walk, d.svc.EndNow
+	d.putInstance(i.Become(pando.PhaseDraining, d.now, reason))
 }
 
 // drain takes an instance out on control's own behalf. It leaves instances that this decision has
 // placed to the next decision.
-func (l *ledger) drain(id pando.InstanceID, reason string) {
-	if i, ok := l.crew.get(id); ok && !l.fresh(id) {
-		l.takeOut(i, l.grant(pando.VerbHalt, reason), true, reason)
+func (d *draft) drain(id pando.InstanceID, reason string) {
+	if i, ok := d.crew.get(id); ok && !d.fresh(id) {
+		d.takeOut(i, d.grant(pando.VerbHalt, reason), true, reason)
 	}
 }
 
 // forget deletes the records of a service without instances, the oldest of its history first. The
 // service's own record is deleted last. Until then a deploy is refused, and a new leader continues
 // here.
-func (l *ledger) forget() {
-	k := l.svc.ServiceKey
-	clear(l.puts) // drops pending writes to records that are deleted now
-	l.forgotten = true
-	history := make([]pando.Key, 0, len(l.intents)+len(l.decisions))
-	for _, i := range l.intents {
+func (d *draft) forget() {
+	k := d.svc.ServiceKey
+	clear(d.puts) // drops pending writes to records that are deleted now
+	d.forgotten = true
+	history := make([]pando.Key, 0, len(d.intents)+len(d.decisions))
+	for _, i := range d.intents {
 		history = append(history, i.Key())
 	}
-	for _, v := range l.decisions {
+	for _, v := range d.decisions {
 		history = append(history, v.Key())
 	}
-	for _, n := range slices.Sorted(maps.Keys(l.w.Revisions[k])) {
-		history = append(history, l.w.Revisions[k][n].V.Key())
+	for _, n := range slices.Sorted(maps.Keys(d.w.Revisions[k])) {
+		history = append(history, d.w.Revisions[k][n].V.Key())
 	}
 	for _, one := range history {
-		if l.full() {
+		if d.full() {
 			return
 		}
-		l.deletes = append(l.deletes, one)
+		d.deletes = append(d.deletes, one)
 	}
-	l.deletes = append(l.deletes, l.svc.Key())
-	l.conds[l.svc.Key()] = l.before.If()
-	if e, ok := l.w.Endpoints[k]; ok {
-		l.deletes = append(l.deletes, e.V.Key())
+	d.deletes = append(d.deletes, d.svc.Key())
+	d.conds[d.svc.Key()] = d.before.If()
+	if e, ok := d.w.Endpoints[k]; ok {
+		d.deletes = append(d.deletes, e.V.Key())
 	}
-	l.keepVolumes()
-	l.retireVIP()
-	if head, ok := l.w.Heads[k]; ok && l.svc.Purge {
-		l.deletes = append(l.deletes, head.V.Key())
+	d.keepVolumes()
+	d.retireVIP()
+	if head, ok := d.w.Heads[k]; ok && d.svc.Purge {
+		d.deletes = append(d.deletes, head.V.Key())
 	}
-	if keeper, ok := l.w.Keepers[k]; ok && l.svc.Purge {
-		l.deletes = append(l.deletes, keeper.V.Key())
+	if keeper, ok := d.w.Keepers[k]; ok && d.svc.Purge {
+		d.deletes = append(d.deletes, keeper.V.Key())
 	}
 }
 
 // serving returns the revision of a new instance outside a rollout.
-func (l *ledger) serving() int { return cmp.Or(l.svc.Current, l.svc.Target) }
+func (d *draft) serving() int { return cmp.Or(d.svc.Current, d.svc.Target) }
 
 // rolling reports whether a revision takes over from another one.
-func (l *ledger) rolling() bool { return l.svc.Target != l.svc.Current && l.svc.Current != 0 }
+func (d *draft) rolling() bool { return d.svc.Target != d.svc.Current && d.svc.Current != 0 }
 
-func (l *ledger) spec(revision int) (pando.Spec, bool) {
-	return l.w.SpecOf(l.svc.ServiceKey, revision)
+func (d *draft) spec(revision int) (pando.Spec, bool) {
+	return d.w.SpecOf(d.svc.ServiceKey, revision)
 }
 
 // newest returns the spec that bounds the service: the target's, as the operator last deployed it.
-func (l *ledger) newest() pando.Spec {
-	s, _ := l.spec(l.svc.Target)
+func (d *draft) newest() pando.Spec {
+	s, _ := d.spec(d.svc.Target)
 	return s
+}
+
+// keepVolumes records the host with the volumes of a service that is removed. A removal that purges
+// forgets that host.
+func (d *draft) keepVolumes() {
+	known, ok := d.w.Volumes[d.svc.ServiceKey]
+	switch {
+	case d.svc.Purge && ok:
+		d.deletes = append(d.deletes, known.V.Key())
+		d.conds[known.V.Key()] = known.If()
+	case !d.svc.Purge && (d.svc.Home != "" || d.svc.Roll != nil) && len(d.svc.Sizes) > 0:
+		v := pando.VolumeHome{
+			Service: d.svc.ServiceKey, Host: d.svc.Home, At: d.now, Roll: d.svc.Roll,
+			Sizes: d.svc.Sizes,
+		}
+		d.conds[v.Key()] = pando.Condition{Key: v.Key(), Modified: known.Modified}
+		d.puts[v.Key()] = v
+	}
+}
+
+// newestSecret returns the store's revision of the last change among the secrets of a spec, or 0.
+func newestSecret(w *world.World, s pando.Spec) (at pando.StoreRevision) {
+	for _, one := range s.StoredSecrets {
+		at = max(at, w.Secrets[pando.SecretKey{Tenant: s.Key().Tenant, Name: one.Name}].Modified)
+	}
+	return at
 }

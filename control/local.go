@@ -13,30 +13,30 @@ import (
 // that a rule may measure from them. Their results are never written.
 
 // local returns an instance whose phase began on the clock of this process.
-func (l *ledger) local(i pando.Instance) pando.Instance {
-	if v, ok := l.w.Instances[i.ID]; !ok || v.V.Phase != i.Phase || v.V.Key() != i.Key() {
+func (d *draft) local(i pando.Instance) pando.Instance {
+	if v, ok := d.w.Instances[i.ID]; !ok || v.V.Phase != i.Phase || v.V.Key() != i.Key() {
 		return i // this decision has changed it
 	}
-	if at, _ := l.w.SinceOf(i.Key()); !at.IsZero() {
+	if at, _ := d.w.SinceOf(i.Key()); !at.IsZero() {
 		i.Since = at
 	}
 	return i
 }
 
 // locals returns instances whose phases began on the clock of this process.
-func (l *ledger) locals(all []pando.Instance) []pando.Instance {
+func (d *draft) locals(all []pando.Instance) []pando.Instance {
 	out := make([]pando.Instance, len(all), len(all)+1)
 	for n := range all {
-		out[n] = l.local(all[n])
+		out[n] = d.local(all[n])
 	}
 	return out
 }
 
 // localDecisions returns the decisions about the service with the times at which they came.
-func (l *ledger) localDecisions() []pando.Decision {
-	out := make([]pando.Decision, len(l.decisions))
-	for n, v := range l.decisions {
-		if at, _ := l.w.SinceOf(v.Key()); !at.IsZero() {
+func (d *draft) localDecisions() []pando.Decision {
+	out := make([]pando.Decision, len(d.decisions))
+	for n, v := range d.decisions {
+		if at, _ := d.w.SinceOf(v.Key()); !at.IsZero() {
 			v.At = at
 		}
 		out[n] = v
@@ -45,8 +45,8 @@ func (l *ledger) localDecisions() []pando.Decision {
 }
 
 // placedAt returns when an intent of control came. It was placed in the commit that created it.
-func (l *ledger) placedAt(i *pando.Intent) time.Time {
-	if at, _ := l.w.SinceOf(i.Key()); !at.IsZero() {
+func (d *draft) placedAt(i *pando.Intent) time.Time {
+	if at, _ := d.w.SinceOf(i.Key()); !at.IsZero() {
 		return at
 	}
 	for _, step := range i.History {
@@ -58,15 +58,15 @@ func (l *ledger) placedAt(i *pando.Intent) time.Time {
 }
 
 // localTime returns a time in the record of the service.
-func (l *ledger) localTime(t time.Time) time.Time { return l.w.Local(l.svc.ServiceKey, t) }
+func (d *draft) localTime(t time.Time) time.Time { return d.w.Local(d.svc.ServiceKey, t) }
 
 // localTrial returns the rollout in progress with its times on the clock of this process.
-func (l *ledger) localTrial() pando.Trial {
-	t := trialOf(l.svc)
-	t.Began = l.localTime(t.Began)
+func (d *draft) localTrial() pando.Trial {
+	t := trialOf(d.svc)
+	t.Began = d.localTime(t.Began)
 	if t.Paused != nil {
 		p := *t.Paused
-		p.At = l.localTime(p.At)
+		p.At = d.localTime(p.At)
 		t.Paused = &p
 	}
 	return t

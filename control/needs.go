@@ -14,16 +14,16 @@ import (
 // start of a revision waits. A crash, a larger number or a restart of the machine starts instances
 // of a revision that served before, and must not depend on another service. Each run of a job
 // waits.
-func (p *placer) unmet() string {
-	spec := p.newest()
-	served := p.svc.Target == p.svc.Current && !spec.IsJob()
-	if served || p.svc.Removing || len(spec.Needs) == 0 {
+func (d *draft) unmet() string {
+	spec := d.newest()
+	served := d.svc.Target == d.svc.Current && !spec.IsJob()
+	if served || d.svc.Removing || len(spec.Needs) == 0 {
 		return ""
 	}
 	needs := make([]lifecycle.Needed, 0, len(spec.Needs))
 	for _, name := range slices.Sorted(maps.Keys(spec.Needs)) {
-		key := pando.ServiceKey{Tenant: p.svc.Tenant, Name: name}
-		needs = append(needs, needed(p.w, key, spec.Needs[name]))
+		key := pando.ServiceKey{Tenant: d.svc.Tenant, Name: name}
+		needs = append(needs, needed(d.w, key, spec.Needs[name]))
 	}
 	return lifecycle.Unmet(needs)
 }

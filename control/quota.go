@@ -63,32 +63,32 @@ func crowded(w *world.World, t pando.Tenant, most int) string {
 }
 
 // account returns the record of the tenant, or the default one. ok is false without a quota.
-func (p *placer) account() (pando.Account, bool) {
-	return accountOf(p.w, p.svc.Tenant)
+func (d *draft) account() (pando.Account, bool) {
+	return accountOf(d.w, d.svc.Tenant)
 }
 
 // beyond returns the quota that one more instance of the newest spec would exceed, or "". An
 // instance in reserve is counted already, so its start exceeds none.
-func (p *placer) beyond() string {
-	a, ok := p.account()
+func (d *draft) beyond() string {
+	a, ok := d.account()
 	if !ok {
 		return ""
 	}
-	if _, warm := lifecycle.Claim(p.crew.reserve(), p.serving(), p.claims(),
-		p.fellows(p.serving(), false)); warm {
+	if _, warm := lifecycle.Claim(d.crew.reserve(), d.serving(), d.claims(),
+		d.fellows(d.serving(), false)); warm {
 		return ""
 	}
-	use := scale.Use(p.w.UseOf(p.svc.Tenant)).Plus(p.taken)
-	spec := p.newest()
+	use := scale.Use(d.w.UseOf(d.svc.Tenant)).Plus(d.taken)
+	spec := d.newest()
 	next := spec.Resources
 	if why := scale.Unbounded(a, next); why != "" {
 		return why
 	}
 	ordinal := 0 // those of a stateful service counted at its deploy
 	if spec.Ordinals() && !spec.Stateful() {
-		ordinal = lifecycle.Ordinal(heldOrdinals(p.ledger, spec, p.serving()))
+		ordinal = lifecycle.Ordinal(d.heldOrdinals(spec, d.serving()))
 	}
-	if why := diskBeyond(p.w, a, spec, p.svc.Sizes, ordinal); why != "" {
+	if why := diskBeyond(d.w, a, spec, d.svc.Sizes, ordinal); why != "" {
 		return why
 	}
 	return scale.Beyond(a, use.Plus(scale.Of(1, next)))
@@ -150,36 +150,36 @@ func gib(n int64) float64 { return math.Round(float64(n)/(1<<30)*100) / 100 }
 
 // overdrawn returns the quota on which the next start waits, or "". It looks again later, because
 // another service of the tenant may give room back.
-func (p *placer) overdrawn() string {
-	why := p.beyond()
+func (d *draft) overdrawn() string {
+	why := d.beyond()
 	if why == "" {
 		return ""
 	}
-	p.lookAgain(p.now.Add(quotaLook))
-	if !p.quotaNoted {
-		p.quotaNoted = true
+	d.lookAgain(d.now.Add(quotaLook))
+	if !d.quotaNoted {
+		d.quotaNoted = true
 		name, _, _ := strings.Cut(why, ": ")
-		lately := slices.ContainsFunc(p.decisions, func(d pando.Decision) bool {
-			return d.Kind == pando.DecidedQuota && lately(d.At, p.now, quotaNote) &&
-				strings.Contains(d.Reason, name)
+		lately := slices.ContainsFunc(d.decisions, func(o pando.Decision) bool {
+			return o.Kind == pando.DecidedQuota && lately(o.At, d.now, quotaNote) &&
+				strings.Contains(o.Reason, name)
 		})
 		if !lately {
-			p.record(pando.DecidedQuota, "", "a start waits: "+why, nil)
+			d.record(pando.DecidedQuota, "", "a start waits: "+why, nil)
 		}
 	}
 	return why
 }
 
 // forbidden returns the quota that a granted ask would exceed, or "".
-func (p *placer) forbidden() string {
-	a, ok := p.account()
+func (d *draft) forbidden() string {
+	a, ok := d.account()
 	if !ok {
 		return ""
 	}
-	if why := scale.Hasty(a, p.w.Published(p.svc.Tenant, p.now)); why != "" {
+	if why := scale.Hasty(a, d.w.Published(d.svc.Tenant, d.now)); why != "" {
 		return why
 	}
-	return p.beyond()
+	return d.beyond()
 }
 
 // overQuota returns the quota of its tenant that a new spec of a service would exceed, or "". It

@@ -84,10 +84,10 @@ func (d *draft) hold(spec pando.Spec) {
 	if d.svc.Pin == nil {
 		r = r.Ended(lifecycle.Ended(d.decisions, spec.Restart))
 	}
-	if (ordinals{d}).shed(r) {
+	if d.shedOrdinals(r) {
 		return
 	}
-	r = depart(d).widened(r)
+	r = d.widened(r)
 	if d.spreads() || d.svc.Renew != nil {
 		r.Most += swapping(d.reachable())
 	}
@@ -100,13 +100,13 @@ func (d *draft) hold(spec pando.Spec) {
 		d.carryOut(starts)
 	}
 	if d.svc.Current != 0 {
-		d.drainAll(ordinals{d}.orderly(
-			lifecycle.Strangers(d.reachable(), d.serving(), alike(d.ledger, d.serving()))))
+		d.drainAll(d.inOrder(
+			lifecycle.Strangers(d.reachable(), d.serving(), d.alike(d.serving()))))
 	}
 	d.renew()
-	depart(d).step()
+	d.leaveHosts()
 	d.even()
-	depart(d).bringHome(r)
+	d.bringHome(r)
 }
 
 // restored returns the range of a service whose last rollout did not finish: the number that it had
@@ -116,7 +116,7 @@ func (d *draft) restored(r scale.Range) scale.Range {
 		return r
 	}
 	wanted := min(d.svc.Rolling, r.Most)
-	same := alike(d.ledger, d.serving())
+	same := d.alike(d.serving())
 	stay := slices.DeleteFunc(slices.Clone(d.reachable()), func(i pando.Instance) bool {
 		return i.Revision != d.serving() && !same[i.Revision]
 	})
@@ -223,7 +223,7 @@ func (d *draft) roll() {
 				return // no host has room
 			}
 			stage.Started(m)
-		case m.Drain != "" && len(ordinals{d}.orderly([]lifecycle.Move{{Drain: m.Drain}})) == 0:
+		case m.Drain != "" && len(d.inOrder([]lifecycle.Move{{Drain: m.Drain}})) == 0:
 			return // the other ordinals serve first
 		case m.Drain != "" && !d.fresh(m.Drain):
 			d.record(pando.DecidedRollout, m.Drain, m.Reason, nil)
@@ -246,21 +246,21 @@ func (d *draft) survey() *lifecycle.Stage {
 	return lifecycle.Survey(lifecycle.Takeover{
 		Paused: trial.Paused != nil, Age: trial.Age(d.now), Soaked: trial.Soaked,
 		Compared: trial.Compared,
-		Alike:    alike(d.ledger, d.svc.Target), Ordered: d.newest().Stateful(),
+		Alike:    d.alike(d.svc.Target), Ordered: d.newest().Stateful(),
 		Current: d.svc.Current, Target: d.svc.Target, Wanted: d.svc.Rolling, Rule: spec.Rollout,
 		Restart: spec.Restart, Failures: d.history().failures, Instances: d.locals(d.reachable()),
 	}, d.now)
 }
 
 // alike returns the revisions of instances that run as those of another revision.
-func alike(l *ledger, revision int) map[int]bool {
+func (d *draft) alike(revision int) map[int]bool {
 	var out map[int]bool
-	for n := range l.crew.revisions {
+	for n := range d.crew.revisions {
 		if n == revision {
 			continue
 		}
-		was, known := l.spec(n)
-		if is, ok := l.spec(revision); known && ok && was.RunsAs(is) {
+		was, known := d.spec(n)
+		if is, ok := d.spec(revision); known && ok && was.RunsAs(is) {
 			if out == nil {
 				out = map[int]bool{}
 			}
@@ -302,13 +302,13 @@ func (d *draft) judge() {
 	}
 	c := lifecycle.Case{
 		Removing: d.svc.Removing, Left: len(d.crew.all) + len(d.parts),
-		Serving: d.count().InRotation + depart(d).servingElsewhere(),
+		Serving: d.count().InRotation + d.servingElsewhere(),
 		Least:   d.bounds().Least, Current: d.svc.Current, Target: d.svc.Target, Reason: d.svc.Reason,
 		After: d.after,
 	}
 	if c.Serving < c.Least && len(d.w.Hosts) > 0 {
 		c.Waits = cmp.Or(d.unlent(), d.hostless(), d.overdrawn())
-		if why, blocked := (berths{d.placer}).berthed(); blocked {
+		if why, blocked := d.ordinalsWait(); blocked {
 			c.Waits = cmp.Or(c.Waits, why)
 		}
 	}
@@ -332,7 +332,7 @@ func (d *draft) judge() {
 		d.putRevision(d.svc.Target, pando.RevisionCurrent, "the first to serve")
 	}
 	d.svc.Phase, d.svc.Reason = j.Phase, j.Reason
-	if why := depart(d).failing(); why != "" && j.Phase == pando.ServiceServing {
+	if why := d.failingReplacement(); why != "" && j.Phase == pando.ServiceServing {
 		d.svc.Reason += "; " + why
 	}
 }

@@ -40,11 +40,11 @@ func (c *operators) Rollout(
 // progress fills in the counts and the next step of a rollout. It reads the world as a decision
 // does, and writes nothing. The caller holds the lock.
 func (c *operators) progress(out *pando.RolloutStatus) {
-	l, ok := newLedger(c.world, out.Service, c.Clock.Now(), c.IDs)
+	l, ok := newDraft(c.world, out.Service, c.Clock.Now(), c.IDs)
 	if !ok {
 		return
 	}
-	d := &draft{placer: &placer{ledger: l}}
+	d := l
 	stage := d.survey()
 	out.Wanted = d.svc.Rolling
 	out.Old, out.New, out.Healthy = stage.Counts()

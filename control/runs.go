@@ -14,11 +14,8 @@ import (
 	"pando.run/pando/world"
 )
 
-// shift is the part of a draft for the runs of the service.
-type shift struct{ *draft }
-
 // work takes the runs of the service to their next step (lifecycle.Runs).
-func (d shift) work() {
+func (d *draft) workRuns() {
 	s := d.newest()
 	if d.svc.Book == nil && len(d.parts) == 0 && !s.IsJob() || d.forgotten {
 		return
@@ -50,7 +47,7 @@ func (d shift) work() {
 }
 
 // endOnce removes the service of one run that its caller has left behind.
-func (d shift) endOnce() {
+func (d *draft) endOnce() {
 	if d.svc.Removing || d.forgotten {
 		return
 	}
@@ -97,7 +94,7 @@ func timetable(j pando.Job) func(time.Time) time.Time {
 }
 
 // startPart places one more instance of a run.
-func (d shift) startPart(number int, reason string) {
+func (d *draft) startPart(number int, reason string) {
 	r := d.svc.Book.Runs[d.svc.Book.Find(number)]
 	s, known := d.spec(r.Revision)
 	if !known || d.waits() != "" {
@@ -135,7 +132,7 @@ const partLook = 2 * time.Second
 
 // partOrdinal returns the volumes of a new instance of a run: its own in a job, and those of the
 // first instance of a service.
-func (d shift) partOrdinal(i pando.Instance) int {
+func (d *draft) partOrdinal(i pando.Instance) int {
 	if i.Run.Beside {
 		return 1
 	}
@@ -149,7 +146,7 @@ func (d shift) partOrdinal(i pando.Instance) int {
 }
 
 // judge sets the phase of a job from its runs.
-func (d shift) judge() {
+func (d *draft) judgeRuns() {
 	if d.svc.Current != d.svc.Target {
 		d.putRevision(d.svc.Current, pando.RevisionRetired, "a newer one was deployed")
 		d.putRevision(d.svc.Target, pando.RevisionCurrent, "its runs begin")
@@ -172,42 +169,42 @@ func (d shift) judge() {
 }
 
 // putPart writes an instance of a run.
-func (l *ledger) putPart(i pando.Instance) {
-	l.conds[i.Key()] = pando.Condition{Key: i.Key(), Modified: l.w.Instances[i.ID].Modified}
-	l.puts[i.Key()] = i
-	l.parts[i.ID] = i
+func (d *draft) putPart(i pando.Instance) {
+	d.conds[i.Key()] = pando.Condition{Key: i.Key(), Modified: d.w.Instances[i.ID].Modified}
+	d.puts[i.Key()] = i
+	d.parts[i.ID] = i
 }
 
 // drainPart ends an instance of a run.
-func (l *ledger) drainPart(id pando.InstanceID, reason string) {
-	i, ok := l.parts[id]
-	if !ok || l.fresh(id) {
+func (d *draft) drainPart(id pando.InstanceID, reason string) {
+	i, ok := d.parts[id]
+	if !ok || d.fresh(id) {
 		return
 	}
-	halt := l.grant(pando.VerbHalt, reason)
+	halt := d.grant(pando.VerbHalt, reason)
 	halt.Instance, halt.Host = i.ID, i.Host
-	l.putIntent(halt.Become(pando.IntentDraining, l.now, reason))
+	d.putIntent(halt.Become(pando.IntentDraining, d.now, reason))
 	i.Halt, i.Walk = halt.ID, true
-	l.putPart(i.Become(pando.PhaseDraining, l.now, reason))
+	d.putPart(i.Become(pando.PhaseDraining, d.now, reason))
 }
 
 // dropPart deletes the record of an instance of a run.
-func (l *ledger) dropPart(id pando.InstanceID) {
-	v := l.w.Instances[id]
-	l.deletes = append(l.deletes, v.V.Key())
-	l.conds[v.V.Key()] = v.If()
-	delete(l.parts, id)
+func (d *draft) dropPart(id pando.InstanceID) {
+	v := d.w.Instances[id]
+	d.deletes = append(d.deletes, v.V.Key())
+	d.conds[v.V.Key()] = v.If()
+	delete(d.parts, id)
 }
 
 // seated returns every instance of the service, those of its runs last, oldest first.
-func (l *ledger) seated() []pando.Instance {
-	if len(l.parts) == 0 {
-		return l.crew.all
+func (d *draft) seated() []pando.Instance {
+	if len(d.parts) == 0 {
+		return d.crew.all
 	}
-	parts := slices.SortedFunc(maps.Values(l.parts), func(a, b pando.Instance) int {
+	parts := slices.SortedFunc(maps.Values(d.parts), func(a, b pando.Instance) int {
 		return cmp.Or(a.Born.Compare(b.Born), cmp.Compare(a.ID, b.ID))
 	})
-	return slices.Concat(l.crew.all, parts)
+	return slices.Concat(d.crew.all, parts)
 }
 
 // partsOf returns the instances of the runs of a service by name.

@@ -2,49 +2,41 @@ package control
 
 import (
 	"cmp"
-	"context"
 	"fmt"
-	"slices"
-	"strconv"
-	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
-	"pando.run/pando/world"
 )
 
 // roll returns the ordinals of the service. A service that was removed with its volumes continues
 // with its former ones.
-func (l *ledger) roll() *pando.Roll {
-	if l.svc.Roll != nil {
-		return l.svc.Roll
+func (d *draft) ordinalRoll() *pando.Roll {
+	if d.svc.Roll != nil {
+		return d.svc.Roll
 	}
-	return l.w.Volumes[l.svc.ServiceKey].V.Roll
+	return d.w.Volumes[d.svc.ServiceKey].V.Roll
 }
 
-// berths gives the ordinals of a stateful service their hosts and their orders.
-type berths struct{ *placer }
-
 // muster returns the facts of a stateful service.
-func (p berths) muster() lifecycle.Muster {
-	spec, roll := p.newest(), p.roll()
+func (d *draft) ordinalHosts() lifecycle.Muster {
+	spec, roll := d.newest(), d.ordinalRoll()
 	m := lifecycle.Muster{
-		Service: p.svc.Name, Bootstraps: len(spec.Hooks.Bootstrap) > 0,
+		Service: d.svc.Name, Bootstraps: len(spec.Hooks.Bootstrap) > 0,
 		Recovers: len(spec.Hooks.Recover) > 0, Quorum: spec.Hooks.Quorum,
 	}
 	if roll != nil {
 		m.Formed, m.Force = roll.Formed, roll.Force
 	}
-	wanted := scale.Bounds(spec, p.svc.Pin, p.now).Least
+	wanted := scale.Bounds(spec, d.svc.Pin, d.now).Least
 	m.Berths = make([]lifecycle.Berth, wanted)
 	for n := range m.Berths {
 		h := roll.Host(n + 1)
-		m.Berths[n] = lifecycle.Berth{Ordinal: n + 1, Host: h, Here: h != "" && p.here(h)}
-		m.Berths[n].Leaves, m.Berths[n].Drained = !takesNew(p.w, h), drained(p.w, h)
+		m.Berths[n] = lifecycle.Berth{Ordinal: n + 1, Host: h, Here: h != "" && d.here(h)}
+		m.Berths[n].Leaves, m.Berths[n].Drained = !takesNew(d.w, h), drained(d.w, h)
 	}
-	for n := range p.crew.all {
-		i := &p.crew.all[n]
+	for n := range d.crew.all {
+		i := &d.crew.all[n]
 		if i.Ordinal <= wanted && lifecycle.HasVolumes(*i) {
 			m.Berths[i.Ordinal-1].Instance = i
 		}
@@ -54,11 +46,11 @@ func (p berths) muster() lifecycle.Muster {
 
 // berthed returns why no ordinal of a stateful service can start now, or "". blocked reports that
 // the reason is not the start of another ordinal.
-func (p berths) berthed() (why string, blocked bool) {
-	if !p.newest().Stateful() || p.svc.Removing {
+func (d *draft) ordinalsWait() (why string, blocked bool) {
+	if !d.newest().Stateful() || d.svc.Removing {
 		return "", false
 	}
-	if s := p.muster().Next(); s.Ordinal == 0 {
+	if s := d.ordinalHosts().Next(); s.Ordinal == 0 {
 		return s.Why, s.Blocked
 	}
 	return "", false
@@ -66,30 +58,27 @@ func (p berths) berthed() (why string, blocked bool) {
 
 // berth gives a new instance of a stateful service its ordinal and its order. It returns the host
 // with the volumes of the ordinal, or "" before its first start.
-func (p berths) berth(o *pando.Instance) pando.HostName {
-	s := p.muster().Next()
+func (d *draft) assignOrdinal(o *pando.Instance) pando.HostName {
+	s := d.ordinalHosts().Next()
 	o.Ordinal, o.Start = s.Ordinal, s.Start
 	o.Reason = cmp.Or(s.Why, o.Reason)
-	return p.roll().Host(s.Ordinal)
+	return d.ordinalRoll().Host(s.Ordinal)
 }
 
 // moor records the host with the volumes of an ordinal.
-func (p berths) moor(o pando.Instance) {
-	if roll := p.roll(); p.svc.Roll == nil || roll.Host(o.Ordinal) != o.Host {
-		p.svc.Roll = roll.With(o.Ordinal, o.Host)
+func (d *draft) keepOrdinalHost(o pando.Instance) {
+	if roll := d.ordinalRoll(); d.svc.Roll == nil || roll.Host(o.Ordinal) != o.Host {
+		d.svc.Roll = roll.With(o.Ordinal, o.Host)
 	}
 }
 
-// ordinals takes the steps of a stateful service.
-type ordinals struct{ *draft }
-
 // assemble orders ordinals with a reported position to start, as far as the facts allow.
-func (d ordinals) assemble() {
+func (d *draft) orderOrdinals() {
 	if !d.newest().Stateful() || d.svc.Removing {
 		return
 	}
-	d.form()
-	m := berths{d.placer}.muster()
+	d.noteFormed()
+	m := d.ordinalHosts()
 	d.drainAll(m.Strays())
 	s := m.Elect()
 	if s.Ordinal == 0 {
@@ -105,7 +94,7 @@ func (d ordinals) assemble() {
 }
 
 // form notes that the service has served, and that a forced bootstrap has succeeded.
-func (d ordinals) form() {
+func (d *draft) noteFormed() {
 	serves := d.count().Serving > 0
 	if roll := d.svc.Roll; serves && roll != nil && (!roll.Formed || roll.Force > 0) {
 		next := *roll
@@ -115,7 +104,7 @@ func (d ordinals) form() {
 }
 
 // shed drains the ordinals beyond the most of a stateful service.
-func (d ordinals) shed(r scale.Range) bool {
+func (d *draft) shedOrdinals(r scale.Range) bool {
 	if !d.newest().Stateful() || d.count().Capacity <= r.Most {
 		return false
 	}
@@ -125,134 +114,9 @@ func (d ordinals) shed(r scale.Range) bool {
 
 // orderly returns the drains of a service that may begin now: all of them, or one of a stateful
 // service.
-func (d ordinals) orderly(moves []lifecycle.Move) []lifecycle.Move {
+func (d *draft) inOrder(moves []lifecycle.Move) []lifecycle.Move {
 	if !d.newest().Stateful() {
 		return moves
 	}
-	return lifecycle.OneByOne(moves, d.crew.all, berths{d.placer}.muster().Steady())
-}
-
-// recoveries carries out the requests about stateful services.
-type recoveries struct{ *operators }
-
-// Recover implements pando.Recoveries.
-func (c *recoveries) Recover(
-	ctx context.Context, s pando.ServiceKey, r pando.Recovery, by pando.Asker,
-) (pando.ServiceStatus, error) {
-	ask := c.force
-	if r.Move != "" {
-		ask = c.moveOrdinal
-	}
-	if (r.Move == "") == (r.ForceFrom == "") {
-		return pando.ServiceStatus{}, fmt.Errorf("%w: recover %s: give --force-from or --move",
-			pando.ErrInvalid, s)
-	}
-	if err := ask(ctx, s, cmp.Or(r.Move, r.ForceFrom), by); err != nil {
-		return pando.ServiceStatus{}, err
-	}
-	return c.Service(ctx, s)
-}
-
-// ordinal returns the ordinal that an operator names: db-2, or 2.
-func ordinal(w *world.World, svc pando.Service, name string) (int, error) {
-	spec, _ := w.SpecOf(svc.ServiceKey, svc.Target)
-	if !spec.Stateful() {
-		return 0, fmt.Errorf("%w: %s is not stateful: `kind: stateful` in its spec makes it so",
-			pando.ErrRefused, svc.ServiceKey)
-	}
-	if n, err := strconv.Atoi(name); err == nil {
-		name = pando.OrdinalName(svc.Name, n+1)
-	}
-	n, ok := pando.OrdinalOf(svc.Name, name)
-	if !ok || svc.Roll.Host(n) == "" {
-		return 0, fmt.Errorf("%w: %s has no ordinal %s with volumes; `pando status %[2]s` lists them",
-			pando.ErrNotFound, svc.ServiceKey, name)
-	}
-	return n, nil
-}
-
-// force makes an ordinal bootstrap although the positions of others are unknown or newer.
-func (c *recoveries) force(
-	ctx context.Context, s pando.ServiceKey, name string, by pando.Asker,
-) error {
-	return c.edit(ctx, s, by, func(svc *pando.Service, _ time.Time) (*pando.Decision, error) {
-		n, err := ordinal(c.world, *svc, name)
-		if err != nil {
-			return nil, err
-		}
-		spec, _ := c.world.SpecOf(s, svc.Target)
-		switch h := svc.Roll.Host(n); {
-		case len(spec.Hooks.Recover) == 0:
-			return nil, fmt.Errorf("%w: %s has no hook recover: its ordinals start without an election",
-				pando.ErrRefused, s)
-		case slices.ContainsFunc(leased(c.world, c.world.Of(s)), func(i pando.Instance) bool {
-			return i.Phase.TakesFlows()
-		}):
-			return nil, fmt.Errorf("%w: an ordinal of %s serves, and the others join it; `pando ps`",
-				pando.ErrRefused, s)
-		case !here(c.world, h):
-			return nil, fmt.Errorf("%w: the volumes of %s are on %s, which is away; choose an ordinal "+
-				"of a host that is here", pando.ErrRefused, pando.OrdinalName(s.Name, n), h)
-		case svc.Roll.Force == n:
-			return nil, nil
-		}
-		next := *svc.Roll
-		next.Force = n
-		svc.Roll = &next
-		return &pando.Decision{Kind: pando.DecidedRecover, By: by, Reason: fmt.Sprintf(
-			"%s bootstraps, and later writes of the others are lost",
-			pando.OrdinalName(s.Name, n))}, nil
-	})
-}
-
-// moveOrdinal gives up the volumes of an ordinal, so that it starts anew on another host. The
-// fence: its host has no lease, or is here without the volumes.
-func (c *recoveries) moveOrdinal(
-	ctx context.Context, s pando.ServiceKey, name string, by pando.Asker,
-) error {
-	c.mu.RLock()
-	svc := c.world.Services[s].V
-	svc.ServiceKey = s
-	n, err := ordinal(c.world, svc, name)
-	at, isHere := c.world.Hosts[svc.Roll.Host(n)]
-	c.mu.RUnlock()
-	if err != nil {
-		return err
-	}
-	name = pando.OrdinalName(s.Name, n)
-	if isHere {
-		kept, err := c.Peers.Volumes(ctx, at.V, pando.VolumeQuery{Service: s})
-		if err != nil {
-			return fmt.Errorf("%w: host %s is here and does not list its volumes: %w",
-				pando.ErrUnreachable, at.V.Name, err)
-		}
-		part := strconv.Itoa(n)
-		if slices.ContainsFunc(kept, func(v pando.KeptVolume) bool { return v.Part == part }) {
-			return fmt.Errorf("%w: host %s is here and has the volumes of %s; `pando hosts` shows it",
-				pando.ErrRefused, at.V.Name, name)
-		}
-	}
-	return c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
-		old := w.Services[s]
-		h := old.V.Roll.Host(n)
-		if h == "" {
-			return pando.Txn{}, nil
-		}
-		if _, back := w.Hosts[h]; back != isHere {
-			return pando.Txn{}, fmt.Errorf("%w: host %s came or went meanwhile: look again",
-				pando.ErrConflict, h)
-		}
-		svc := old.V
-		svc.Roll = svc.Roll.With(n, "")
-		t := pando.Txn{If: []pando.Condition{old.If()}, Put: []pando.Stored{svc, pando.Decision{
-			ID: c.IDs.Sequential(now), Service: s, Kind: pando.DecidedRecover, By: by, At: now,
-			Reason: fmt.Sprintf("%s starts anew on another host; its volumes on %s are given up", name, h),
-		}}}
-		for _, i := range w.Of(s) { // its agent ends an instance without a record
-			if v := w.Instances[i.ID]; i.Ordinal == n && i.Host == h {
-				t.If, t.Delete = append(t.If, v.If()), append(t.Delete, i.Key())
-			}
-		}
-		return t, nil
-	})
+	return lifecycle.OneByOne(moves, d.crew.all, d.ordinalHosts().Steady())
 }

@@ -180,17 +180,3 @@ func failuresOf(decisions []pando.Decision) (n int) {
 	}
 	return n
 }
-
-// replacementFails begins the part of a service's reason about a replacement that fails.
-const replacementFails = "its replacement fails"
-
-// restarts reports whether a restart has still to replace an instance.
-func restarts(w *world.World, svc pando.Service, i pando.Instance) bool {
-	r := svc.Renew
-	if r == nil {
-		return false
-	}
-	created := w.CreatedOf(i.Key())
-	return created != 0 && created <= r.Before && (i.Warm || i.Capacity()) &&
-		(len(r.Only) == 0 || slices.Contains(r.Only, i.ID))
-}

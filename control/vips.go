@@ -155,13 +155,13 @@ func (d *draft) waitForAddress(why string) {
 }
 
 // retireVIP lets the address of a removed service rest.
-func (l *ledger) retireVIP() {
-	if !l.svc.VIP4.IsValid() {
+func (d *draft) retireVIP() {
+	if !d.svc.VIP4.IsValid() {
 		return
 	}
-	if r, ok := l.w.BeyondRest(l.svc.Tenant); ok {
-		l.deletes = append(l.deletes, r.Key())
+	if r, ok := d.w.BeyondRest(d.svc.Tenant); ok {
+		d.deletes = append(d.deletes, r.Key())
 	}
-	r := pando.Rest{VIP: l.svc.VIP4, Service: l.svc.ServiceKey, At: l.now}
-	l.puts[r.Key()] = r
+	r := pando.Rest{VIP: d.svc.VIP4, Service: d.svc.ServiceKey, At: d.now}
+	d.puts[r.Key()] = r
 }

@@ -21,24 +21,6 @@ const (
 	measuredWaitMax = 30 * time.Second // for a list with sizes
 )
 
-// keepVolumes records the host with the volumes of a service that is removed. A removal that purges
-// forgets that host.
-func (l *ledger) keepVolumes() {
-	known, ok := l.w.Volumes[l.svc.ServiceKey]
-	switch {
-	case l.svc.Purge && ok:
-		l.deletes = append(l.deletes, known.V.Key())
-		l.conds[known.V.Key()] = known.If()
-	case !l.svc.Purge && (l.svc.Home != "" || l.svc.Roll != nil) && len(l.svc.Sizes) > 0:
-		v := pando.VolumeHome{
-			Service: l.svc.ServiceKey, Host: l.svc.Home, At: l.now, Roll: l.svc.Roll,
-			Sizes: l.svc.Sizes,
-		}
-		l.conds[v.Key()] = pando.Condition{Key: v.Key(), Modified: known.Modified}
-		l.puts[v.Key()] = v
-	}
-}
-
 // Volumes implements pando.Operators. It asks each host once, all at the same time.
 func (c *volumes) Volumes(
 	ctx context.Context, q pando.VolumeQuery,
