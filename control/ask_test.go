@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/driver/sim"
 	"pando.run/pando/scale"
 	"pando.run/pando/world"
@@ -24,7 +25,7 @@ func TestAnAskThatNobodyHasWrittenIsWrittenOnceWithItsAnswer(t *testing.T) {
 		Host: "h1",
 		By:   pando.Asker{Kind: pando.AskerInstance, Name: string(tb.w.Of(web)[0].ID)},
 	}.Become(pando.IntentAsked, tb.now, "load")
-	txn, _ := Decide(tb.w, web, tb.now, tb.ids, ask)
+	txn, _ := decide.Decide(tb.w, web, tb.now, tb.ids, ask)
 	if !slices.Contains(txn.If, pando.Condition{Key: ask.Key()}) {
 		t.Errorf("conditions %+v do not require that the ask is unchanged", txn.If)
 	}
@@ -36,7 +37,7 @@ func TestAnAskThatNobodyHasWrittenIsWrittenOnceWithItsAnswer(t *testing.T) {
 	if n := tb.count(pando.PhasePlaced); n != 1 {
 		t.Errorf("%d instances are placed, want 1", n)
 	}
-	if txn, _ := Decide(tb.w, web, tb.now, tb.ids, ask); len(txn.Put) > 0 {
+	if txn, _ := decide.Decide(tb.w, web, tb.now, tb.ids, ask); len(txn.Put) > 0 {
 		t.Errorf("an ask that is in the store is answered again: %+v", txn.Put)
 	}
 }
@@ -52,7 +53,7 @@ func TestANewInstanceIsCalledAsItsAskerProposes(t *testing.T) {
 			Host: "h1", Instance: proposed,
 			By: pando.Asker{Kind: pando.AskerInstance, Name: string(first)},
 		}.Become(pando.IntentAsked, tb.now, "load")
-		txn, _ := Decide(tb.w, web, tb.now, tb.ids, ask)
+		txn, _ := decide.Decide(tb.w, web, tb.now, tb.ids, ask)
 		for _, v := range txn.Put {
 			i, ok := v.(pando.Instance)
 			if !ok {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
 	"pando.run/pando/world"
@@ -46,7 +47,7 @@ func exits(code float64) func(pando.Instance) (float64, bool) {
 	return func(pando.Instance) (float64, bool) { return code, true }
 }
 
-func (tb *table) failures() int { return failuresOf(tb.w.DecisionsOf(web)) }
+func (tb *table) failures() int { return decide.Failures(tb.w.DecisionsOf(web)) }
 
 func TestAProgramThatRunsOnceRunsOnceUnderAnyClock(t *testing.T) {
 	eachSkew(t, func(t *testing.T, skew time.Duration) {
@@ -118,7 +119,7 @@ func TestHistoryIsTrimmedInTheOrderOfTheStore(t *testing.T) {
 	eachSkew(t, func(t *testing.T, skew time.Duration) {
 		tb := serving(t)
 		const more = 40
-		for n := range DecisionsKept + more {
+		for n := range decide.DecisionsKept + more {
 			tb.now = tb.now.Add(10 * time.Millisecond)
 			at := tb.now
 			if n%2 == 1 {
@@ -129,8 +130,8 @@ func TestHistoryIsTrimmedInTheOrderOfTheStore(t *testing.T) {
 		}
 		tb.settle()
 		all := tb.w.DecisionsOf(web)
-		for n, d := range all[len(all)-DecisionsKept/2:] {
-			if want := fmt.Sprint(DecisionsKept + more - DecisionsKept/2 + n); d.Reason != want {
+		for n, d := range all[len(all)-decide.DecisionsKept/2:] {
+			if want := fmt.Sprint(decide.DecisionsKept + more - decide.DecisionsKept/2 + n); d.Reason != want {
 				t.Fatalf("decision %d is %q, want %s: a newer one was trimmed", n, d.Reason, want)
 			}
 		}
@@ -218,7 +219,7 @@ func TestTheScalerTakesAnOldLoadForNewUnderNoClock(t *testing.T) {
 			p, verb := &scale.Policy{}, pando.Verb("")
 			for range 5 {
 				sample := scale.Sample{At: tb.now, Total: map[pando.InstanceID]float64{"web-1": 10_000}}
-				verb = max(verb, p.Step(rule, measured(tb.w, tb.w.Of(web)), sample).Verb)
+				verb = max(verb, p.Step(rule, decide.WithLocalTimes(tb.w, tb.w.Of(web)), sample).Verb)
 				tb.now = tb.now.Add(200 * time.Millisecond)
 			}
 			if verb != want {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/driver/sim"
 	"pando.run/pando/world"
 )
@@ -75,7 +76,7 @@ func TestNothingScansTheClusterForACommitAPlacementOrALook(t *testing.T) {
 			pando.Revision{Service: fresh, Number: 1, Spec: spec},
 		}}, 2)
 		c.placed = memoryOf(func() {
-			if txn, _ := Decide(w, fresh, t0, ids); len(txn.Put) < 2 {
+			if txn, _ := decide.Decide(w, fresh, t0, ids); len(txn.Put) < 2 {
 				t.Fatalf("a new service beside %d others is not placed: %v", services, txn.Put)
 			}
 		})
@@ -83,7 +84,7 @@ func TestNothingScansTheClusterForACommitAPlacementOrALook(t *testing.T) {
 			ID: "ask", Service: pando.DefaultService("s00007"), Verb: pando.VerbReplicate,
 			By: pando.Asker{Kind: pando.AskerInstance, Name: "s00007-0"},
 		}.Become(pando.IntentAsked, t0, "load")
-		c.asked = memoryOf(func() { Decide(w, ask.Service, t0, ids, ask) })
+		c.asked = memoryOf(func() { decide.Decide(w, ask.Service, t0, ids, ask) })
 
 		v := newView(Config{Clock: sim.Clock{}, Log: slog.New(slog.DiscardHandler)})
 		v.world = w
@@ -122,7 +123,7 @@ func TestAnAskBesideManyHostsCostsAsBesideFew(t *testing.T) {
 			By: pando.Asker{Kind: pando.AskerInstance, Name: "s00007-0"},
 		}.Become(pando.IntentAsked, t0, "load")
 		return memoryOf(func() {
-			if txn, _ := Decide(w, ask.Service, t0, ids, ask); len(txn.Put) < 3 {
+			if txn, _ := decide.Decide(w, ask.Service, t0, ids, ask); len(txn.Put) < 3 {
 				t.Errorf("the ask is not granted: %v", txn.Put)
 			}
 		})
@@ -150,11 +151,11 @@ func TestADecisionThatMovesNothingCostsTheSameBesideManyHosts(t *testing.T) {
 		}
 		w.Committed(pando.Txn{Put: put}, 2)
 		for range 3 { // the first decisions write the record of the endpoints
-			txn, _ := Decide(w, key, t0, ids)
+			txn, _ := decide.Decide(w, key, t0, ids)
 			w.Committed(txn, 3)
 		}
 		return memoryOf(func() {
-			if txn, _ := Decide(w, key, t0, ids); len(txn.Put) > 0 {
+			if txn, _ := decide.Decide(w, key, t0, ids); len(txn.Put) > 0 {
 				t.Errorf("it writes %v", txn.Put)
 			}
 		})

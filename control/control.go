@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/scale"
 	"pando.run/pando/test/failpoint"
 	"pando.run/pando/world"
@@ -381,7 +382,7 @@ func (c *Control) think(
 				"service", s, "cause", cause, "stack", string(debug.Stack()))
 		}
 	}()
-	t, wake = Decide(c.world, s, c.Clock.Now(), c.IDs, asks...)
+	t, wake = decide.Decide(c.world, s, c.Clock.Now(), c.IDs, asks...)
 	return t, wake, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/world"
 )
 
@@ -98,7 +99,7 @@ func (tb *table) endpoints() {
 // settle decides until nothing more is to be written.
 func (tb *table) settle() {
 	for range 50 {
-		txn, _ := Decide(tb.w, web, tb.now, tb.ids)
+		txn, _ := decide.Decide(tb.w, web, tb.now, tb.ids)
 		if len(txn.Put)+len(txn.Delete) == 0 {
 			tb.endpoints()
 			return
@@ -302,7 +303,7 @@ func TestAPinHoldsAndEnds(t *testing.T) {
 	if n := tb.count(pando.PhaseInRotation); n != 3 {
 		t.Errorf("%d in rotation, pinned 3", n)
 	}
-	_, wake := Decide(tb.w, web, tb.now, tb.ids)
+	_, wake := decide.Decide(tb.w, web, tb.now, tb.ids)
 	if !wake.Equal(svc.Pin.Until) {
 		t.Errorf("looks again at %s, the pin ends at %s", wake, svc.Pin.Until)
 	}
@@ -362,7 +363,7 @@ func TestARollbackTakesOutWhatTheSameDecisionPlacesOnlyAfterwards(t *testing.T) 
 	}
 	tb.now = tb.now.Add(time.Second)
 	ask := tb.ask(pando.VerbReplicate, tb.w.Of(web)[0].ID)
-	txn, _ := Decide(tb.w, web, tb.now, tb.ids)
+	txn, _ := decide.Decide(tb.w, web, tb.now, tb.ids)
 	placed := 0
 	for _, v := range txn.Put {
 		if i, ok := v.(pando.Instance); ok && i.Intent == ask {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/driver/sim"
 	"pando.run/pando/world"
 )
@@ -132,7 +133,7 @@ func TestDecidePanicsOnNoWorld(t *testing.T) {
 						t.Fatalf("seed %d, step %d: %v", seed, step, why)
 					}
 				}()
-				txn, _ := Decide(w, web, now, &sim.IDs{})
+				txn, _ := decide.Decide(w, web, now, &sim.IDs{})
 				w.Committed(txn, pando.StoreRevision(step+2))
 			}()
 			now = now.Add(time.Duration(d.IntN(20)) * time.Second)

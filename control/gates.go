@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/world"
 )
@@ -102,7 +103,7 @@ func (g *gates) write(
 	g.c.mu.RLock()
 	old, ok := g.c.world.Services[k.service]
 	g.c.mu.RUnlock()
-	t := trialOf(old.V)
+	t := decide.TrialOf(old.V)
 	if !ok || old.V.Target != k.target || old.V.Trial == nil || !news(t.Compared, found) {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/driver/wall"
 )
 
@@ -20,7 +21,7 @@ func given(h pando.HostName, grants ...pando.Grant) pando.Member {
 // startsOnH2 lets the service look for a host again. Its two instances must start on h2.
 func (tb *table) startsOnH2(t *testing.T) {
 	t.Helper()
-	tb.now = tb.now.Add(apartLook)
+	tb.now = tb.now.Add(decide.ApartLook)
 	tb.settle()
 	tb.run()
 	tb.settle()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 )
 
 // large returns a table with this many instances of web in rotation.
@@ -126,8 +127,8 @@ func TestAServiceDeployedFiveHundredTimesKeepsItsNewestRevisionsAndCanBeRemoved(
 			})
 	}
 	tb.settle()
-	if n := len(tb.w.Revisions[web]); n > RevisionsKept+1 {
-		t.Errorf("%d revisions are kept, want %d and the one in use", n, RevisionsKept)
+	if n := len(tb.w.Revisions[web]); n > decide.RevisionsKept+1 {
+		t.Errorf("%d revisions are kept, want %d and the one in use", n, decide.RevisionsKept)
 	}
 	if _, ok := tb.w.SpecOf(web, 1); !ok {
 		t.Error("the revision by which instances run is forgotten")
@@ -165,7 +166,7 @@ func TestAPlacementDoesNotLookAtEveryInstanceOfTheCluster(t *testing.T) {
 	for range 10 { // in turns, so that a busy machine slows both
 		for tb, b := range best {
 			begun := time.Now()
-			txn, _ := Decide(tb.w, web, tb.now, tb.ids)
+			txn, _ := decide.Decide(tb.w, web, tb.now, tb.ids)
 			best[tb] = min(b, time.Since(begun))
 			if len(txn.Put) < 2*58 {
 				t.Fatalf("%d records for 58 instances", len(txn.Put))
@@ -186,7 +187,7 @@ func TestAnAskThatIsHeardTwiceIsAnsweredOnce(t *testing.T) {
 		Host: "h1",
 		By:   pando.Asker{Kind: pando.AskerOperator},
 	}.Become(pando.IntentAsked, tb.now, "load")
-	txn, _ := Decide(tb.w, web, tb.now, tb.ids, ask, ask)
+	txn, _ := decide.Decide(tb.w, web, tb.now, tb.ids, ask, ask)
 	placed := 0
 	for _, v := range txn.Put {
 		if _, ok := v.(pando.Instance); ok {

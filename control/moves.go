@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/test/failpoint"
 	"pando.run/pando/world"
 )
@@ -139,18 +140,11 @@ func (c *moves) give(ctx context.Context, m pando.Move, a pando.Arrival) error {
 		}
 	}
 	return c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
-		was, ok := w.Instances[id]
-		l, known := newDraft(w, s, now, c.IDs)
-		if !ok || !known || was.V.Move == nil || *was.V.Move != m.MoveMark ||
-			!was.V.Phase.TakesFlows() {
-			return pando.Txn{}, fmt.Errorf("%w: instance %s no longer moves; it is %s: %s",
-				pando.ErrConflict, id, was.V.Phase, was.V.Reason)
+		d, known := decide.About(w, s, now, c.IDs)
+		if !known {
+			return pando.Txn{}, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 		}
-		next := was.V
-		next.Host, next.Move, next.Bound, next.IP4, next.IP6 = m.To.Name, nil, "", a.IP4, a.IP6
-		next.Reason = "moved from " + string(was.V.Host)
-		l.rehouse(was, next)
-		return l.txn(), nil
+		return d.Moved(m, a)
 	})
 }
 
@@ -162,27 +156,12 @@ func (c *moves) plan(
 	if err != nil {
 		return m, from, "", err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	inst, svc := c.world.Instances[on].V, c.world.Services[s].V
-	l, known := newDraft(c.world, s, c.Clock.Now(), c.IDs)
-	spec, ok := c.world.SpecOf(s, inst.Revision)
-	if !known || !ok {
-		return m, from, "", fmt.Errorf("the spec of revision %d: %w", inst.Revision, pando.ErrNotFound)
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	d, known := c.decision(s)
+	if !known {
+		return m, from, "", fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 	}
-	p := l
-	if err := errors.Join(c.world.Frozen(s), p.mayMove(inst, spec)); err != nil {
-		return m, from, "", err
-	}
-	if !from.Freezes {
-		return m, from, "", fmt.Errorf("%w: host %s sends no instances; `pando doctor` there prints why",
-			pando.ErrUnsupported, from.Name)
-	}
-	host, why, err := p.moveGoal(inst, spec, to)
-	if err != nil {
-		return m, from, "", err
-	}
-	m = pando.Move{MoveMark: pando.MoveMark{ID: c.IDs.Sequential(l.now), From: from.Name},
-		Instance: inst, Spec: spec, VIP4: svc.VIP4, VIP6: svc.VIP6, To: host}
-	return m, from, why, nil
+	m, why, err = d.PlanMove(on, from, to)
+	return m, from, why, err
 }

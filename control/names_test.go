@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/world"
 )
 
@@ -32,7 +33,7 @@ func TestInstancesOfTwoTenantsShareNoName(t *testing.T) {
 		tb.put(pando.Service{ServiceKey: s, Target: 1, Latest: 1},
 			pando.Revision{Service: s, Number: 1, Spec: spec})
 		ids.names = 0 // the same names again
-		txn, _ := Decide(tb.w, s, tb.now, ids)
+		txn, _ := decide.Decide(tb.w, s, tb.now, ids)
 		n := 0
 		for _, v := range txn.Put {
 			i, ok := v.(pando.Instance)
@@ -66,7 +67,7 @@ func TestAnAddressIsNotGivenToAnotherServiceAtOnce(t *testing.T) {
 	address := func(name pando.ServiceName) pando.Service {
 		s := pando.DefaultService(name)
 		tb.put(pando.Service{ServiceKey: s, Target: 1, Latest: 1})
-		txn, _ := Decide(tb.w, s, now, tb.ids)
+		txn, _ := decide.Decide(tb.w, s, now, tb.ids)
 		tb.rev++
 		tb.w.Committed(txn, tb.rev)
 		return tb.w.Services[s].V
@@ -76,7 +77,7 @@ func TestAnAddressIsNotGivenToAnotherServiceAtOnce(t *testing.T) {
 		svc.Removing = true
 		tb.put(svc)
 		now = now.Add(time.Second)
-		txn, _ := Decide(tb.w, svc.ServiceKey, now, tb.ids)
+		txn, _ := decide.Decide(tb.w, svc.ServiceKey, now, tb.ids)
 		tb.rev++
 		tb.commit(txn, tb.rev)
 	}

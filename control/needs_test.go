@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/world"
 )
@@ -59,7 +60,7 @@ func TestTheFirstStartWaitsForNeeds(t *testing.T) {
 		if got := len(tb.w.Of(web)) > 0; got != c.starts {
 			t.Errorf("%s of a service that is %s: starts %t", c.need, c.phase, got)
 		}
-		_, wake := Decide(tb.w, web, tb.now, tb.ids)
+		_, wake := decide.Decide(tb.w, web, tb.now, tb.ids)
 		if !c.starts && !wake.After(tb.now) {
 			t.Errorf("%s: nothing looks again", c.need)
 		}
@@ -152,7 +153,7 @@ func TestANeededServiceLeavesLast(t *testing.T) {
 	}
 	leave(database)
 	draining := func() bool {
-		txn, _ := Decide(tb.w, database, tb.now, tb.ids)
+		txn, _ := decide.Decide(tb.w, database, tb.now, tb.ids)
 		tb.rev++
 		tb.commit(txn, tb.rev)
 		return tb.w.Instances["db-1"].V.Phase == pando.PhaseDraining
@@ -177,11 +178,11 @@ func TestACycleOfNeedsIsRefused(t *testing.T) {
 		s.Needs = map[pando.ServiceName]pando.Need{"db": pando.NeedStarted}
 	})
 	spec := pando.Spec{Name: "db", Needs: map[pando.ServiceName]pando.Need{"web": pando.NeedStarted}}
-	if got := needsCycle(tb.w, spec); got != "db needs web needs db" {
+	if got := decide.NeedsCycle(tb.w, spec); got != "db needs web needs db" {
 		t.Errorf("the cycle is %q", got)
 	}
 	spec.Tenant = "other" // with another web
-	if got := needsCycle(tb.w, spec); got != "" {
+	if got := decide.NeedsCycle(tb.w, spec); got != "" {
 		t.Errorf("in another tenant: %q", got)
 	}
 }
@@ -198,7 +199,7 @@ func TestEachRunOfAJobWaitsForNeeds(t *testing.T) {
 		for range 5 {
 			tb.settle()
 			tb.work()
-			tb.now = tb.now.Add(partLook)
+			tb.now = tb.now.Add(decide.PartLook)
 		}
 		st := tb.w.Services[web].V
 		if n := len(world.RunsOf(tb.w, web)); n != 0 || !strings.Contains(st.Reason, "it waits for db") {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/driver/wall"
 )
 
@@ -198,13 +199,13 @@ func TestASpreadServiceBecomesEven(t *testing.T) {
 			tb.run()
 		}
 		tb.put(pando.Host{Name: "h2", Tunnel: true})
-		tb.now = tb.now.Add(evenAfter - time.Second)
+		tb.now = tb.now.Add(decide.EvenAfter - time.Second)
 		tb.settle()
 		if got := tb.hosts(); got != [3]int{3, 0, 3} || len(tb.w.Of(web)) != 6 {
 			t.Fatalf("%v in rotation of %d, before the host has settled", got, len(tb.w.Of(web)))
 		}
 		for range 20 {
-			tb.now = tb.now.Add(evenLook)
+			tb.now = tb.now.Add(decide.EvenLook)
 			tb.settle()
 			tb.run()
 			tb.settle()
@@ -354,7 +355,7 @@ func TestAServiceWaitsUntilTheOtherHasLeftAHost(t *testing.T) {
 	if n := len(tb.w.Of(web)); n != 0 {
 		t.Errorf("%d instances beside db", n)
 	}
-	_, wake := Decide(tb.w, web, tb.now, tb.ids)
+	_, wake := decide.Decide(tb.w, web, tb.now, tb.ids)
 	if wake.IsZero() {
 		t.Error("it never looks again")
 	}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 )
 
 // A failure of a replaced revision is no longer a problem of the service.
@@ -22,7 +23,7 @@ func TestAProblemIsOfTheRevisionThatIsWanted(t *testing.T) {
 		"web-c": {deploy, {Kind: pando.DecidedFailed, Instance: "web-c"}},
 	} {
 		var got pando.InstanceID
-		if p := problem(s, decisions); p != nil {
+		if p := decide.Problem(s, decisions); p != nil {
 			got = p.Instance
 		}
 		if got != want {
@@ -43,7 +44,7 @@ func TestAPastFailureIsNoProblem(t *testing.T) {
 		{pando.Service{Target: 1, Phase: pando.ServiceServing}, false},
 		{pando.Service{Target: 1, Phase: pando.ServiceRemoving, Removing: true}, false},
 	} {
-		if p := problem(c.s, decisions); (p != nil) != c.want {
+		if p := decide.Problem(c.s, decisions); (p != nil) != c.want {
 			t.Errorf("%s: %+v, want a problem: %t", c.s.Phase, p, c.want)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/world"
 )
 
@@ -36,7 +37,7 @@ func (tb *table) create(k pando.ServiceKey, s pando.Spec) {
 func (tb *table) settleOn(k pando.ServiceKey) {
 	tb.t.Helper()
 	for range 50 {
-		txn, _ := Decide(tb.w, k, tb.now, tb.ids)
+		txn, _ := decide.Decide(tb.w, k, tb.now, tb.ids)
 		if len(txn.Put)+len(txn.Delete) == 0 {
 			return
 		}
@@ -53,7 +54,7 @@ func (tb *table) asks(k pando.ServiceKey) pando.Intent {
 		ID: pando.IntentID(tb.ids.Sequential(tb.now)), Service: k, Verb: pando.VerbReplicate,
 		Host: "h1", By: pando.Asker{Kind: pando.AskerOperator},
 	}.Become(pando.IntentAsked, tb.now, "more")
-	txn, _ := Decide(tb.w, k, tb.now, tb.ids, ask)
+	txn, _ := decide.Decide(tb.w, k, tb.now, tb.ids, ask)
 	tb.rev++
 	tb.commit(txn, tb.rev)
 	world.Publish(tb.w, txn, tb.now)
@@ -106,7 +107,7 @@ func TestAServiceWaitsForItsTenantsQuota(t *testing.T) {
 	if noted != 1 {
 		t.Errorf("the wait is recorded %d times, want once", noted)
 	}
-	if _, look := Decide(tb.w, second, tb.now, tb.ids); !look.Equal(tb.now.Add(quotaLook)) {
+	if _, look := decide.Decide(tb.w, second, tb.now, tb.ids); !look.Equal(tb.now.Add(decide.QuotaLook)) {
 		t.Errorf("the next look is at %s", look)
 	}
 	tb.put(pando.Account{Tenant: acme, Quota: pando.Quota{CPUs: 2}})
@@ -195,7 +196,7 @@ func TestServicesHaveAShareForEachTenant(t *testing.T) {
 	tb := newTable(t)
 	fill := func(tenant pando.Tenant) (n int, why string) {
 		for ; ; n++ {
-			if why = crowded(tb.w, tenant, most); why != "" || n > most {
+			if why = decide.Crowded(tb.w, tenant, most); why != "" || n > most {
 				return n, why
 			}
 			tb.put(pando.Service{ServiceKey: pando.ServiceKey{Tenant: tenant,
@@ -224,16 +225,16 @@ func TestATenantWithoutARecordHasTheDefaultQuota(t *testing.T) {
 	tb := newTable(t)
 	spec := pando.Spec{Name: "shop", Tenant: "acme", Command: []string{"shop"},
 		Scale: pando.Scale{Min: pando.DefaultQuota.Instances + 1, Max: 1000}}.WithDefaults()
-	if why := overQuota(tb.w, spec, tb.now); !strings.Contains(why, "quota instances: 201 of at most 200") {
+	if why := decide.OverQuota(tb.w, spec, tb.now); !strings.Contains(why, "quota instances: 201 of at most 200") {
 		t.Errorf("beyond the default quota: %q", why)
 	}
 	spec.Tenant = pando.DefaultTenant
-	if why := overQuota(tb.w, spec, tb.now); why != "" {
+	if why := decide.OverQuota(tb.w, spec, tb.now); why != "" {
 		t.Errorf("the tenant of the operators: %q", why)
 	}
 	spec.Tenant = "acme"
 	tb.put(pando.Account{Tenant: "acme", Quota: pando.Quota{Instances: 300}})
-	if why := overQuota(tb.w, spec, tb.now); why != "" {
+	if why := decide.OverQuota(tb.w, spec, tb.now); why != "" {
 		t.Errorf("with a record: %q", why)
 	}
 }
@@ -269,38 +270,38 @@ func TestVolumesCountAgainstTheQuotaOfDisk(t *testing.T) {
 		{spec("data", 0, false, 10), ""},
 		{spec("data", 0, false, 11), "quota disk: volumes of 110 GiB"}, // the default size
 	} {
-		if why := overQuota(tb.w, c.spec, tb.now); (why == "") != (c.why == "") || !strings.Contains(why, c.why) {
+		if why := decide.OverQuota(tb.w, c.spec, tb.now); (why == "") != (c.why == "") || !strings.Contains(why, c.why) {
 			t.Errorf("%+v: %q, want %q", c.spec.Volumes, why, c.why)
 		}
 	}
 	tb.put(pando.Service{ServiceKey: key, Sizes: pando.KeepSizes(nil, spec("data", 20*gib, false, 1), 4)})
-	if st := tenantStatus(tb.w, "acme", tb.now); disks(tb.w)["acme"] != 80*gib || st.Quota.DiskBytes == 0 {
-		t.Errorf("four parts take %d GiB", disks(tb.w)["acme"]/gib)
+	if st := tenantStatus(tb.w, "acme", tb.now); decide.DiskOfTenants(tb.w)["acme"] != 80*gib || st.Quota.DiskBytes == 0 {
+		t.Errorf("four parts take %d GiB", decide.DiskOfTenants(tb.w)["acme"]/gib)
 	}
-	if why := pinBeyond(tb.w, key, 4, tb.now); why != "" { // no spec is known: nothing grows
+	if why := decide.PinBeyondQuota(tb.w, key, 4, tb.now); why != "" { // no spec is known: nothing grows
 		t.Errorf("a pin: %s", why)
 	}
-	if why := overQuota(tb.w, spec("other", 30*gib, false, 1), tb.now); !strings.Contains(why, "110 GiB") {
+	if why := decide.OverQuota(tb.w, spec("other", 30*gib, false, 1), tb.now); !strings.Contains(why, "110 GiB") {
 		t.Errorf("another volume in a later revision: %q", why)
 	}
-	if why := overQuota(tb.w, spec("data", 25*gib, false, 1), tb.now); why != "" {
+	if why := decide.OverQuota(tb.w, spec("data", 25*gib, false, 1), tb.now); why != "" {
 		t.Errorf("a larger size within the quota: %q", why)
 	}
 	tb.put(pando.VolumeHome{Service: pando.ServiceKey{Tenant: "acme", Name: "gone"},
 		Sizes: []pando.VolumeSize{{Name: "data", Parts: 1, Bytes: 15 * gib}}})
-	if n := disks(tb.w)["acme"]; n != 95*gib {
+	if n := decide.DiskOfTenants(tb.w)["acme"]; n != 95*gib {
 		t.Errorf("with those of a removed service: %d GiB, want 95", n/gib)
 	}
-	if why := overQuota(tb.w, spec("data", 22*gib, false, 1), tb.now); !strings.Contains(why, "103 GiB") {
+	if why := decide.OverQuota(tb.w, spec("data", 22*gib, false, 1), tb.now); !strings.Contains(why, "103 GiB") {
 		t.Errorf("with those of a removed service: %q", why)
 	}
 	x := forgetSize(tb.w, pando.ServiceKey{Tenant: "acme", Name: "gone"}, "data")
 	tb.put(x.Put...)
-	if n := disks(tb.w)["acme"]; n != 80*gib {
+	if n := decide.DiskOfTenants(tb.w)["acme"]; n != 80*gib {
 		t.Errorf("after their removal: %d GiB, want 80", n/gib)
 	}
 	tb.put(pando.Service{ServiceKey: key, Sizes: make([]pando.VolumeSize, pando.SizesMax)})
-	if why := overQuota(tb.w, spec("data", 1, false, 1), tb.now); !strings.Contains(why, "left 64 volumes behind") {
+	if why := decide.OverQuota(tb.w, spec("data", 1, false, 1), tb.now); !strings.Contains(why, "left 64 volumes behind") {
 		t.Errorf("many volumes left: %q", why)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/world"
 )
 
@@ -65,12 +66,12 @@ func (c *recoveries) force(
 		case len(spec.Hooks.Recover) == 0:
 			return nil, fmt.Errorf("%w: %s has no hook recover: its ordinals start without an election",
 				pando.ErrRefused, s)
-		case slices.ContainsFunc(leased(c.world, c.world.Of(s)), func(i pando.Instance) bool {
+		case slices.ContainsFunc(decide.OnLiveHosts(c.world, c.world.Of(s)), func(i pando.Instance) bool {
 			return i.Phase.TakesFlows()
 		}):
 			return nil, fmt.Errorf("%w: an ordinal of %s serves, and the others join it; `pando ps`",
 				pando.ErrRefused, s)
-		case !here(c.world, h):
+		case !decide.Here(c.world, h):
 			return nil, fmt.Errorf("%w: the volumes of %s are on %s, which is away; choose an ordinal "+
 				"of a host that is here", pando.ErrRefused, pando.OrdinalName(s.Name, n), h)
 		case svc.Roll.Force == n:

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 )
 
 // restart marks the instances of the table's service that leave, as Restart does.
@@ -128,7 +129,7 @@ func TestAReplacementThatFailsIsNamed(t *testing.T) {
 			}
 			tb.settle()
 			svc := tb.w.Services[web].V
-			named := strings.Contains(svc.Reason, replacementFails) && strings.Contains(svc.Reason, want)
+			named := strings.Contains(svc.Reason, decide.ReplacementFails) && strings.Contains(svc.Reason, want)
 			st, _ := c.status(web)
 			shown := strings.Contains(st.Instances[0].Waits, want)
 			failed := n > 0 || strings.Contains(want, "undrain") // which starts two at a time
@@ -143,7 +144,7 @@ func TestAReplacementThatFailsIsNamed(t *testing.T) {
 			svc.Renew = nil
 			tb.put(svc)
 			tb.settle()
-			if r := tb.w.Services[web].V.Reason; strings.Contains(r, replacementFails) {
+			if r := tb.w.Services[web].V.Reason; strings.Contains(r, decide.ReplacementFails) {
 				t.Errorf("after the end of the restart: %s", r)
 			}
 		}

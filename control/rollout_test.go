@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 )
 
 // A new revision that serves and then crashes is tried three times, at growing intervals. Then the
@@ -66,7 +67,7 @@ func TestAFinishedJobStaysFinishedWhenHistoryIsTrimmed(t *testing.T) {
 	for _, i := range tb.w.Of(web) {
 		tb.fail(i, 0)
 	}
-	for range 3 * DecisionsKept {
+	for range 3 * decide.DecisionsKept {
 		tb.now = tb.now.Add(time.Second)
 		tb.put(pando.Decision{
 			ID: tb.ids.Sequential(tb.now), Service: web, Kind: pando.DecidedPin, At: tb.now,
@@ -76,7 +77,7 @@ func TestAFinishedJobStaysFinishedWhenHistoryIsTrimmed(t *testing.T) {
 			t.Fatalf("%d instances of a finished job after %d decisions", n, len(tb.w.DecisionsOf(web)))
 		}
 	}
-	if n := len(tb.w.DecisionsOf(web)); n > DecisionsKept+5 {
+	if n := len(tb.w.DecisionsOf(web)); n > decide.DecisionsKept+5 {
 		t.Errorf("%d decisions are kept", n)
 	}
 }
@@ -254,7 +255,7 @@ func TestTheTriesOfARevisionThatFailsAtOnceAreApart(t *testing.T) {
 		tb.fail(fresh()[0], 1)
 	}
 	tb.settle()
-	_, wake := Decide(tb.w, web, tb.now, tb.ids)
+	_, wake := decide.Decide(tb.w, web, tb.now, tb.ids)
 	if n := len(fresh()); n != 0 || !wake.After(tb.now) {
 		t.Fatalf("after two failures %d are placed at once; looks again at %s", n, wake)
 	}
@@ -297,7 +298,7 @@ func TestARolloutWithoutRoomWaits(t *testing.T) {
 	if notes := tb.notes(); len(notes) != 1 || !strings.Contains(notes[0], "no host has room") {
 		t.Errorf("`why` would print %q, want one reason", notes)
 	}
-	if _, wake := Decide(tb.w, web, tb.now, tb.ids); !wake.Equal(tb.now.Add(roomLook)) {
+	if _, wake := decide.Decide(tb.w, web, tb.now, tb.ids); !wake.Equal(tb.now.Add(decide.RoomLook)) {
 		t.Errorf("the next look is at %s, now is %s", wake, tb.now)
 	}
 	tb.put(pando.Host{Name: "h1", Memory: 1 << 43})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/world"
 )
@@ -91,7 +92,7 @@ func TestARunIsBesideItsService(t *testing.T) {
 	tb.ends(parts[0], 0)
 	tb.settle()
 	decisions := tb.w.DecisionsOf(web)
-	if n, p := failuresOf(decisions), problem(svc, decisions); n != 0 || p != nil {
+	if n, p := decide.Failures(decisions), decide.Problem(svc, decisions); n != 0 || p != nil {
 		t.Errorf("a run that succeeded counts as %d failures, with the problem %+v", n, p)
 	}
 	if r := tb.newestRun(); r.State != pando.RunSucceeded || len(world.RunsOf(tb.w, web)) != 0 {
@@ -155,7 +156,7 @@ func TestAScheduledJobWakes(t *testing.T) {
 			Job: pando.Job{Schedule: "*/5 * * * *"}}
 	})
 	tb.settle()
-	_, wake := Decide(tb.w, web, tb.now, tb.ids)
+	_, wake := decide.Decide(tb.w, web, tb.now, tb.ids)
 	if want := time.Date(2026, 1, 2, 3, 5, 0, 0, time.UTC); !wake.Equal(want) {
 		t.Fatalf("it wakes at %s, want %s", wake, want)
 	}
@@ -181,13 +182,13 @@ func TestTheBookOfRunsIsBounded(t *testing.T) {
 	tb.begins(nil)
 	tb.settle()
 	tb.ends(world.RunsOf(tb.w, web)[0], 0)
-	for range 2 * DecisionsKept {
+	for range 2 * decide.DecisionsKept {
 		tb.put(pando.Decision{ID: tb.ids.Sequential(tb.now), Service: web, Kind: pando.DecidedExec})
 	}
 	for range 20 {
 		tb.settle()
 	}
-	if n := len(tb.w.DecisionsOf(web)); n > DecisionsKept+10 || tb.newestRun().Done != 1 ||
+	if n := len(tb.w.DecisionsOf(web)); n > decide.DecisionsKept+10 || tb.newestRun().Done != 1 ||
 		len(world.RunsOf(tb.w, web)) != 1 {
 		t.Errorf("%d decisions, %+v", n, tb.newestRun())
 	}
@@ -266,7 +267,7 @@ func TestControlRemovesTheServiceOfOneRun(t *testing.T) {
 	}
 	tb.ends(parts[0], 0)
 	tb.settle()
-	txn, next := Decide(tb.w, web, tb.now, tb.ids)
+	txn, next := decide.Decide(tb.w, web, tb.now, tb.ids)
 	if _, there := tb.w.Services[web]; !there || len(txn.Put) > 0 || next.Before(tb.now) {
 		t.Fatalf("the caller had no time to remove it; next look at %v", next)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/world"
 )
 
@@ -47,7 +48,7 @@ func many(instances, asks int, change func(*pando.Spec, *pando.Service)) (*world
 func bytesOf(w *world.World, ids *counting) (bytes uint64, puts int) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	txn, _ := Decide(w, web, t0, ids)
+	txn, _ := decide.Decide(w, web, t0, ids)
 	runtime.ReadMemStats(&after)
 	return after.TotalAlloc - before.TotalAlloc, len(txn.Put)
 }
@@ -72,7 +73,7 @@ func TestOneMoveOfADecisionDoesNotCopyTheWholeService(t *testing.T) {
 		few, puts := bytesOf(many(small, c.asks, c.change))
 		all, more := bytesOf(many(large, c.asks, c.change))
 		look, _ := bytesOf(many(large, 0, same))
-		if puts < operationsMax || more < operationsMax {
+		if puts < decide.OperationsMax || more < decide.OperationsMax {
 			t.Errorf("%s: %d and %d records are written, want full decisions", name, puts, more)
 		}
 		// Lists of the instances are made a few times: to read, to change and to order them.
@@ -87,7 +88,7 @@ func TestOneMoveOfADecisionDoesNotCopyTheWholeService(t *testing.T) {
 // An ask adds a few records to the lists of its service. The lists have room for them, so an ask
 // copies neither the 300 intents of the history nor the 500 instances once more.
 func TestAnAskCopiesNoListOfItsService(t *testing.T) {
-	const instances, history, most = 500, IntentsKept, 64 << 10
+	const instances, history, most = 500, decide.IntentsKept, 64 << 10
 	cost := func(asks int) uint64 {
 		w, ids := many(instances, 0, func(*pando.Spec, *pando.Service) {})
 		var put []pando.Stored
@@ -109,7 +110,7 @@ func TestAnAskCopiesNoListOfItsService(t *testing.T) {
 		for range 3 { // other goroutines may allocate meanwhile
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			txn, _ := Decide(w, web, t0, ids, waiting...)
+			txn, _ := decide.Decide(w, web, t0, ids, waiting...)
 			runtime.ReadMemStats(&after)
 			if want := 2 * asks; len(txn.Put) < want {
 				t.Fatalf("%d records for %d asks, want at least %d", len(txn.Put), asks, want)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 )
 
 // group returns a table with a stateful service of three ordinals on three hosts, and hooks.
@@ -263,7 +264,7 @@ func TestAGroupChangesAndEndsOneAtATime(t *testing.T) {
 // settleLoosely decides until nothing is to be written, also after the service is gone.
 func (tb *table) settleLoosely() {
 	for range 50 {
-		txn, _ := Decide(tb.w, web, tb.now, tb.ids)
+		txn, _ := decide.Decide(tb.w, web, tb.now, tb.ids)
 		if len(txn.Put)+len(txn.Delete) == 0 {
 			return
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 )
 
 // hang lets hosts report instances that do not answer.
@@ -103,7 +104,7 @@ func TestAHungInstanceBeyondTheLeastIsReplaced(t *testing.T) {
 	if in, placed := tb.count(pando.PhaseInRotation), tb.count(pando.PhasePlaced); in != 3 || placed != 1 {
 		t.Fatalf("%d in rotation, %d placed; want 3 and 1", in, placed)
 	}
-	tb.now = tb.now.Add(unwellMax - time.Second)
+	tb.now = tb.now.Add(decide.UnwellMax - time.Second)
 	tb.settle()
 	if in := tb.count(pando.PhaseInRotation); in != 3 {
 		t.Fatalf("%d in rotation before a minute has passed", in)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 )
 
 // preview deploys a service of a tenant that has no instance.
@@ -84,7 +85,7 @@ func TestRestsOutliveTheirLeader(t *testing.T) {
 		if _, rests := w.Rests(first.VIP4); !rests {
 			t.Errorf("%s does not rest", first.VIP4)
 		}
-		if vip, _ := vipsOf(w, "bank").next(pando.DefaultService("x")); vip == first.VIP4 {
+		if vip, _ := decide.VIPsOf(w, "bank").Next(pando.DefaultService("x")); vip == first.VIP4 {
 			t.Errorf("another tenant gets %s at once", vip)
 		}
 	})
@@ -102,7 +103,7 @@ func TestAServiceWithoutAnAddressWaitsWithAReason(t *testing.T) {
 	svc := tb.w.Services[web].V
 	svc.VIP4, svc.VIP6 = netip.Addr{}, netip.Addr{}
 	tb.put(svc)
-	txn, wake := Decide(tb.w, web, tb.now, tb.ids)
+	txn, wake := decide.Decide(tb.w, web, tb.now, tb.ids)
 	tb.fits(txn)
 	said := ""
 	for _, v := range txn.Put {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/world"
 )
 
@@ -207,7 +208,7 @@ func (c *volumes) unused(s pando.ServiceKey, name string) error {
 		on = kept.V.Roll.Hosts
 	}
 	for _, h := range on {
-		if h != "" && !here(c.world, h) {
+		if h != "" && !decide.Here(c.world, h) {
 			return fmt.Errorf("%w: host %s has the volumes of %s and is away; `pando hosts` shows it",
 				pando.ErrUnreachable, h, s)
 		}

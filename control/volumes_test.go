@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 )
 
 // withVolume is the change of a spec that gives each instance a volume of its own.
@@ -175,7 +176,7 @@ func TestAServiceRunsWhereTheVolumeOfAnotherIs(t *testing.T) {
 		if got := tb.w.Services[web].V.Reason; !strings.Contains(got, want) || len(tb.w.Of(web)) > 0 {
 			t.Errorf("it has %d instances, and the reason is %q, want %q", len(tb.w.Of(web)), got, want)
 		}
-		if _, wake := Decide(tb.w, web, tb.now, tb.ids); !wake.After(tb.now) {
+		if _, wake := decide.Decide(tb.w, web, tb.now, tb.ids); !wake.After(tb.now) {
 			t.Error("nothing looks again")
 		}
 	}

@@ -1,4 +1,4 @@
-package control
+package decide
 
 import (
 	"cmp"
@@ -15,7 +15,7 @@ import (
 // replaced one by one, as a restart does it. A service with a home moves as a whole: its first
 // instance elsewhere moves the home, hold fills the new home up, and bringHome drains what is left.
 // A service that stops first loses an instance before another one starts. What cannot move stays.
-func (d *draft) leaveHosts() {
+func (d *Draft) leaveHosts() {
 	due := d.dueToLeave()
 	d.endShift(due)
 	if len(due) == 0 || d.svc.Renew != nil { // a restart starts elsewhere too
@@ -53,20 +53,20 @@ func (d *draft) leaveHosts() {
 }
 
 // leaveReason returns why an instance leaves its host.
-func (d *draft) leaveReason(i pando.Instance) string {
-	if s := d.svc.Shift; s.Moves(i) && !drained(d.w, i.Host) {
+func (d *Draft) leaveReason(i pando.Instance) string {
+	if s := d.svc.Shift; s.Moves(i) && !Drained(d.w, i.Host) {
 		return fmt.Sprintf("%s is less loaded than its host %s", s.To, i.Host)
 	}
 	return fmt.Sprintf("its host %s is drained", i.Host)
 }
 
 // mustLeave reports whether an instance has to leave its host.
-func (d *draft) mustLeave(i pando.Instance) bool {
-	return drained(d.w, i.Host) || d.svc.Shift.Moves(i)
+func (d *Draft) mustLeave(i pando.Instance) bool {
+	return Drained(d.w, i.Host) || d.svc.Shift.Moves(i)
 }
 
 // dueToLeave returns the instances of the service that have to leave their hosts and have not begun to.
-func (d *draft) dueToLeave() (out []pando.Instance) {
+func (d *Draft) dueToLeave() (out []pando.Instance) {
 	if len(d.w.Drained) == 0 && d.svc.Shift == nil || d.svc.Removing {
 		return nil
 	}
@@ -86,7 +86,7 @@ type obstacle struct {
 }
 
 // obstacleOn returns what keeps the service on a drained host.
-func (d *draft) obstacleOn(h pando.HostName) obstacle {
+func (d *Draft) obstacleOn(h pando.HostName) obstacle {
 	s := d.newest()
 	_, pushed := d.w.Heads[d.svc.ServiceKey]
 	pending := fmt.Sprintf("`pando why %s --pending` explains each host", d.svc.ServiceKey)
@@ -95,7 +95,7 @@ func (d *draft) obstacleOn(h pando.HostName) obstacle {
 		return obstacle{fmt.Sprintf("the volumes of its ordinals are on %s", h), true}
 	case len(s.Volumes) > 0:
 		return obstacle{fmt.Sprintf("its volumes are on %s", h), true}
-	case d.keeper.Host != "" && d.home() != "" && drained(d.w, d.keeper.Host):
+	case d.keeper.Host != "" && d.home() != "" && Drained(d.w, d.keeper.Host):
 		return obstacle{fmt.Sprintf("no other host has a whole copy of its state yet; %s", pending), false}
 	case d.keeper.Host == "" && (pushed || len(s.State) > 0):
 		return obstacle{fmt.Sprintf("its state is on %s; `state: {copies: 2}` in its spec lets it move",
@@ -124,9 +124,9 @@ func (d *draft) obstacleOn(h pando.HostName) obstacle {
 }
 
 // noteObstacle records once per drain that the service stays on a drained host.
-func (d *draft) noteObstacle(h pando.HostName, o obstacle) {
-	if !o.stays || !drained(d.w, h) {
-		d.lookAgain(d.now.Add(roomLook)) // no event reports the end of some obstacles
+func (d *Draft) noteObstacle(h pando.HostName, o obstacle) {
+	if !o.stays || !Drained(d.w, h) {
+		d.lookAgain(d.now.Add(RoomLook)) // no event reports the end of some obstacles
 		return
 	}
 	reason := fmt.Sprintf("it stays on %s, which is drained since %s: %s", h,
@@ -134,14 +134,14 @@ func (d *draft) noteObstacle(h pando.HostName, o obstacle) {
 	if !slices.ContainsFunc(d.decisions, func(v pando.Decision) bool { return v.Reason == reason }) {
 		d.record(pando.DecidedHostDrain, "", reason, nil)
 	}
-	d.lookAgain(d.now.Add(roomLook))
+	d.lookAgain(d.now.Add(RoomLook))
 }
 
 // movers returns the number of instances that have to be at a new home before those on a drained
 // host leave: as many as serve there.
-func (d *draft) movers() (n int) {
+func (d *Draft) movers() (n int) {
 	home := d.home()
-	if home == "" || drained(d.w, home) {
+	if home == "" || Drained(d.w, home) {
 		return 0
 	}
 	for _, i := range d.dueToLeave() {
@@ -154,7 +154,7 @@ func (d *draft) movers() (n int) {
 
 // servingElsewhere returns the number of instances that serve on a host that the service leaves, and
 // do not count at its new home.
-func (d *draft) servingElsewhere() (n int) {
+func (d *Draft) servingElsewhere() (n int) {
 	if d.movers() == 0 {
 		return 0
 	}
@@ -168,7 +168,7 @@ func (d *draft) servingElsewhere() (n int) {
 }
 
 // widened returns the range of a service that moves from a drained host.
-func (d *draft) widened(r scale.Range) scale.Range {
+func (d *Draft) widened(r scale.Range) scale.Range {
 	if n := min(d.movers(), r.Most); n > r.Least {
 		r.Least, r.Why = n, fmt.Sprintf("%d on the host that it leaves", n)
 	}
@@ -177,12 +177,12 @@ func (d *draft) widened(r scale.Range) scale.Range {
 
 // bringHome drains the instances outside the home, once the home serves. Those on a drained host
 // serve meanwhile, so they wait until as many are healthy at home.
-func (d *draft) bringHome(r scale.Range) {
+func (d *Draft) bringHome(r scale.Range) {
 	home := d.home()
 	if home == "" || d.count().InRotation < r.Least {
 		return
 	}
-	leavers := leased(d.w, d.crew.all)
+	leavers := OnLiveHosts(d.w, d.crew.all)
 	if d.movers() > 0 && !d.healthyAtHome() {
 		leavers = slices.DeleteFunc(slices.Clone(leavers),
 			func(i pando.Instance) bool { return d.mustLeave(i) })
@@ -197,7 +197,7 @@ func (d *draft) bringHome(r scale.Range) {
 
 // healthyAtHome reports whether every instance that counts has been in rotation for as long as a
 // rollout wants it.
-func (d *draft) healthyAtHome() bool {
+func (d *Draft) healthyAtHome() bool {
 	for _, i := range d.reachable() {
 		if !i.Capacity() || i.Warm {
 			continue
@@ -211,7 +211,7 @@ func (d *draft) healthyAtHome() bool {
 
 // healthy reports whether an instance has been in rotation for as long as a rollout wants it. If
 // not, it schedules another look.
-func (d *draft) healthy(i pando.Instance) bool {
+func (d *Draft) healthy(i pando.Instance) bool {
 	spec, _ := d.spec(i.Revision)
 	at := d.local(i).Since.Add(pando.Seconds(spec.Rollout.HealthySeconds))
 	if d.now.Before(at) {
@@ -223,7 +223,7 @@ func (d *draft) healthy(i pando.Instance) bool {
 
 // endShift ends the shift of the service once none of its instances has to leave by it, or if it
 // cannot go on. What already runs on the other host stays there.
-func (d *draft) endShift(due []pando.Instance) {
+func (d *Draft) endShift(due []pando.Instance) {
 	s := d.svc.Shift
 	if s == nil {
 		return
@@ -233,7 +233,7 @@ func (d *draft) endShift(due []pando.Instance) {
 	switch {
 	case left < 0:
 		why = fmt.Sprintf("the move from %s to %s is complete", s.From, s.To)
-	case !takesNew(d.w, s.To):
+	case !TakesNew(d.w, s.To):
 		why = fmt.Sprintf("the move to %s is given up: that host takes no new instances", s.To)
 	default:
 		o := d.obstacleOn(s.From)
@@ -249,9 +249,9 @@ func (d *draft) endShift(due []pando.Instance) {
 	d.record(pando.DecidedMove, "", why, nil)
 }
 
-// left returns why an instance is still on a drained host, and whether it stays there. d is
+// Left returns why an instance is still on a drained host, and whether it stays there. d is
 // nil for an instance without a service.
-func (d *draft) left(i pando.Instance) (why string, stays bool) {
+func (d *Draft) Left(i pando.Instance) (why string, stays bool) {
 	switch {
 	case d == nil:
 		return "its service has no record", false
@@ -264,7 +264,7 @@ func (d *draft) left(i pando.Instance) (why string, stays bool) {
 		return "its service is being removed", false
 	case !d.here(i.Host):
 		return "its host is away: it leaves when the host is back", true
-	case !drained(d.w, i.Host):
+	case !Drained(d.w, i.Host):
 		return "its host is not drained", false
 	}
 	if o := d.obstacleOn(i.Host); o.why != "" {
@@ -278,7 +278,7 @@ func (d *draft) left(i pando.Instance) (why string, stays bool) {
 
 // failingReplacement returns how the instance fails that is to take the place of another one, again
 // and again, with the way out, or "". The other one serves meanwhile, so the service does too.
-func (d *draft) failingReplacement() string {
+func (d *Draft) failingReplacement() string {
 	if d.svc.Renew == nil && len(d.w.Drained) == 0 || d.svc.Removing {
 		return ""
 	}
@@ -288,10 +288,10 @@ func (d *draft) failingReplacement() string {
 		}
 		what, end := "", ""
 		switch {
-		case restarts(d.w, d.svc, i):
+		case IsRestarted(d.w, d.svc, i):
 			what, end = "the restart of "+string(i.ID)+" waits", fmt.Sprintf(
 				"`pando restart %s --cancel` ends the restart", d.svc.ServiceKey)
-		case drained(d.w, i.Host):
+		case Drained(d.w, i.Host):
 			what = fmt.Sprintf("%s stays on %s, which is drained", i.ID, i.Host)
 			end = fmt.Sprintf("`pando hosts undrain %s` ends the drain", i.Host)
 		default:
@@ -303,7 +303,7 @@ func (d *draft) failingReplacement() string {
 			return ""
 		}
 		return fmt.Sprintf("%s: %s, %d times so far, the last because %s; `pando logs %s` has its output, "+
-			"and %s", what, replacementFails, w.Failures, w.Last, d.svc.ServiceKey, end)
+			"and %s", what, ReplacementFails, w.Failures, w.Last, d.svc.ServiceKey, end)
 	}
 	return ""
 }

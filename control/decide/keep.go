@@ -1,4 +1,4 @@
-package control
+package decide
 
 import (
 	"cmp"
@@ -11,7 +11,7 @@ import (
 
 // keep chooses the keeper and the copies of the service's state (lifecycle.Keep). Main's head names
 // the keeper in the same commit.
-func (d *draft) keep() {
+func (d *Draft) keep() {
 	spec, known := d.spec(d.svc.Target)
 	if d.forgotten || d.svc.Removing || !known || len(d.w.Hosts) == 0 ||
 		spec.StateCopies < 2 && d.keeper.Host == "" {
@@ -23,7 +23,7 @@ func (d *draft) keep() {
 	for _, name := range slices.Sorted(maps.Keys(d.w.Hosts)) {
 		h := d.w.Hosts[name].V
 		facts.Hosts = append(facts.Hosts, lifecycle.Holder{
-			Name: name, Here: true, Stays: takesNew(d.w, name), Able: h.Copies,
+			Name: name, Here: true, Stays: TakesNew(d.w, name), Able: h.Copies,
 			Runs: d.crew.counts[name].Present,
 		})
 	}
@@ -45,7 +45,7 @@ func (d *draft) keep() {
 }
 
 // stateHost returns the host that has the state, or will have it, before there is a keeper.
-func (d *draft) stateHost() pando.HostName {
+func (d *Draft) stateHost() pando.HostName {
 	if head, ok := d.w.Heads[d.svc.ServiceKey]; ok {
 		return head.V.Host
 	}

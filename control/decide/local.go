@@ -1,4 +1,4 @@
-package control
+package decide
 
 import (
 	"slices"
@@ -13,7 +13,7 @@ import (
 // that a rule may measure from them. Their results are never written.
 
 // local returns an instance whose phase began on the clock of this process.
-func (d *draft) local(i pando.Instance) pando.Instance {
+func (d *Draft) local(i pando.Instance) pando.Instance {
 	if v, ok := d.w.Instances[i.ID]; !ok || v.V.Phase != i.Phase || v.V.Key() != i.Key() {
 		return i // this decision has changed it
 	}
@@ -24,7 +24,7 @@ func (d *draft) local(i pando.Instance) pando.Instance {
 }
 
 // locals returns instances whose phases began on the clock of this process.
-func (d *draft) locals(all []pando.Instance) []pando.Instance {
+func (d *Draft) locals(all []pando.Instance) []pando.Instance {
 	out := make([]pando.Instance, len(all), len(all)+1)
 	for n := range all {
 		out[n] = d.local(all[n])
@@ -33,7 +33,7 @@ func (d *draft) locals(all []pando.Instance) []pando.Instance {
 }
 
 // localDecisions returns the decisions about the service with the times at which they came.
-func (d *draft) localDecisions() []pando.Decision {
+func (d *Draft) localDecisions() []pando.Decision {
 	out := make([]pando.Decision, len(d.decisions))
 	for n, v := range d.decisions {
 		if at, _ := d.w.SinceOf(v.Key()); !at.IsZero() {
@@ -45,7 +45,7 @@ func (d *draft) localDecisions() []pando.Decision {
 }
 
 // placedAt returns when an intent of control came. It was placed in the commit that created it.
-func (d *draft) placedAt(i *pando.Intent) time.Time {
+func (d *Draft) placedAt(i *pando.Intent) time.Time {
 	if at, _ := d.w.SinceOf(i.Key()); !at.IsZero() {
 		return at
 	}
@@ -58,11 +58,11 @@ func (d *draft) placedAt(i *pando.Intent) time.Time {
 }
 
 // localTime returns a time in the record of the service.
-func (d *draft) localTime(t time.Time) time.Time { return d.w.Local(d.svc.ServiceKey, t) }
+func (d *Draft) localTime(t time.Time) time.Time { return d.w.Local(d.svc.ServiceKey, t) }
 
 // localTrial returns the rollout in progress with its times on the clock of this process.
-func (d *draft) localTrial() pando.Trial {
-	t := trialOf(d.svc)
+func (d *Draft) localTrial() pando.Trial {
+	t := TrialOf(d.svc)
 	t.Began = d.localTime(t.Began)
 	if t.Paused != nil {
 		p := *t.Paused
@@ -72,9 +72,9 @@ func (d *draft) localTrial() pando.Trial {
 	return t
 }
 
-// measured returns instances whose phases began on the clock of this process, for a rule that needs
+// WithLocalTimes returns instances whose phases began on the clock of this process, for a rule that needs
 // to know what is new. A phase that is older than this process's view began at an unknown time.
-func measured(w *world.World, all []pando.Instance) []pando.Instance {
+func WithLocalTimes(w *world.World, all []pando.Instance) []pando.Instance {
 	out := slices.Clone(all)
 	for n := range out {
 		at, seen := w.SinceOf(out[n].Key())

@@ -1,4 +1,4 @@
-package control
+package decide
 
 import (
 	"cmp"
@@ -13,7 +13,7 @@ import (
 )
 
 // liftPin ends an expired pin.
-func (d *draft) liftPin() {
+func (d *Draft) liftPin() {
 	p := d.svc.Pin
 	switch {
 	case p == nil:
@@ -29,7 +29,7 @@ func (d *draft) liftPin() {
 }
 
 // leavePin drains the instances that a pin added.
-func (d *draft) leavePin(p pando.Pin) {
+func (d *Draft) leavePin(p pando.Pin) {
 	stay, why, ok := scale.AfterPin(p, d.newest().Scale)
 	switch {
 	case !ok || d.svc.Removing || d.newest().Stateful(): // those shed ordinals in their order
@@ -41,14 +41,14 @@ func (d *draft) leavePin(p pando.Pin) {
 }
 
 // evacuate drains the instances on leaving hosts.
-func (d *draft) evacuate() {
+func (d *Draft) evacuate() {
 	leaving := func(h pando.HostName) bool { return d.w.Hosts[h].V.Leaving }
 	d.drainAll(lifecycle.Evacuate(d.crew.all, leaving))
 }
 
 // abandon drains the instances on hosts that are away, if their service spreads and another host
 // takes their place. A service on one host moves as a whole instead (lifecycle.BringHome).
-func (d *draft) abandon() {
+func (d *Draft) abandon() {
 	if d.svc.Removing || d.newest().Stateful() || !d.spreads() {
 		return
 	}
@@ -60,7 +60,7 @@ func (d *draft) abandon() {
 
 // remove drains all instances of the service. It deletes the service's records when no instance is
 // left.
-func (d *draft) remove() {
+func (d *Draft) remove() {
 	d.dropInstances(lifecycle.Lost(d.crew.all, d.here))
 	if len(d.crew.all)+len(d.parts) == 0 {
 		d.forget()
@@ -79,7 +79,7 @@ func (d *draft) remove() {
 
 // hold keeps a service outside a rollout within its bounds, its reserve filled, and its instances
 // at home.
-func (d *draft) hold(spec pando.Spec) {
+func (d *Draft) hold(spec pando.Spec) {
 	r := d.restored(scale.Bounds(spec, d.svc.Pin, d.now))
 	if d.svc.Pin == nil {
 		r = r.Ended(lifecycle.Ended(d.decisions, spec.Restart))
@@ -89,7 +89,7 @@ func (d *draft) hold(spec pando.Spec) {
 	}
 	r = d.widened(r)
 	if d.spreads() || d.svc.Renew != nil {
-		r.Most += swapping(d.reachable())
+		r.Most += Replacing(d.reachable())
 	}
 	if d.count().Capacity >= r.Least || d.mayStart(d.serving(), r.Least) {
 		d.carryOut(scale.Hold(r, d.reachable(), d.stopFirst()))
@@ -111,7 +111,7 @@ func (d *draft) hold(spec pando.Spec) {
 
 // restored returns the range of a service whose last rollout did not finish: the number that it had
 // before is the least, until that many instances of the serving revision are there again.
-func (d *draft) restored(r scale.Range) scale.Range {
+func (d *Draft) restored(r scale.Range) scale.Range {
 	if d.svc.Rolling == 0 {
 		return r
 	}
@@ -131,7 +131,7 @@ func (d *draft) restored(r scale.Range) scale.Range {
 }
 
 // carryOut writes moves into the ledger until it is full.
-func (d *draft) carryOut(moves []scale.Move) {
+func (d *Draft) carryOut(moves []scale.Move) {
 	for _, m := range moves {
 		switch {
 		case d.full():
@@ -149,7 +149,7 @@ func (d *draft) carryOut(moves []scale.Move) {
 }
 
 // drainAll writes drains into the ledger until it is full.
-func (d *draft) drainAll(moves []lifecycle.Move) {
+func (d *Draft) drainAll(moves []lifecycle.Move) {
 	for _, m := range moves {
 		if d.full() {
 			return
@@ -160,7 +160,7 @@ func (d *draft) drainAll(moves []lifecycle.Move) {
 
 // mayStart reports whether an instance of a revision may start now. It applies the back-off after
 // failures. wanted is the number of instances that there have to be.
-func (d *draft) mayStart(revision, wanted int) bool {
+func (d *Draft) mayStart(revision, wanted int) bool {
 	past := d.history()
 	w := lifecycle.BackOff(past.failures, revision, wanted, past.healed, past.started, d.now)
 	if w.Until.IsZero() {
@@ -174,7 +174,7 @@ func (d *draft) mayStart(revision, wanted int) bool {
 }
 
 // failing returns how the service fails without end, or "".
-func (d *draft) failing(wanted int) string {
+func (d *Draft) failing(wanted int) string {
 	past := d.history()
 	w := lifecycle.BackOff(past.failures, d.serving(), wanted, past.healed, past.started, d.now)
 	if !w.Failing {
@@ -186,12 +186,12 @@ func (d *draft) failing(wanted int) string {
 
 // start asks and grants in one step, because control needs no permission to hold a bound. It
 // reports whether an instance starts.
-func (d *draft) start(revision int, reason string) bool {
+func (d *Draft) start(revision int, reason string) bool {
 	return d.waits() == "" && d.place(d.grant(pando.VerbReplicate, reason), revision)
 }
 
 // roll takes the next steps of a rollout.
-func (d *draft) roll() {
+func (d *Draft) roll() {
 	r := d.bounds()
 	if d.svc.Rolling == 0 {
 		d.svc.Rolling = max(1, d.count().Capacity)
@@ -237,7 +237,7 @@ func (d *draft) roll() {
 }
 
 // survey returns the stage of the rollout.
-func (d *draft) survey() *lifecycle.Stage {
+func (d *Draft) survey() *lifecycle.Stage {
 	spec := d.newest()
 	if d.stopFirst() {
 		spec.Rollout.Order = pando.StopFirst
@@ -253,7 +253,7 @@ func (d *draft) survey() *lifecycle.Stage {
 }
 
 // alike returns the revisions of instances that run as those of another revision.
-func (d *draft) alike(revision int) map[int]bool {
+func (d *Draft) alike(revision int) map[int]bool {
 	var out map[int]bool
 	for n := range d.crew.revisions {
 		if n == revision {
@@ -270,7 +270,7 @@ func (d *draft) alike(revision int) map[int]bool {
 	return out
 }
 
-func (d *draft) finishRollout(reason string) {
+func (d *Draft) finishRollout(reason string) {
 	d.putRevision(d.svc.Current, pando.RevisionRetired, reason)
 	d.putRevision(d.svc.Target, pando.RevisionCurrent, reason)
 	d.svc.Current, d.svc.Rolling, d.svc.Trial = d.svc.Target, 0, nil
@@ -280,7 +280,7 @@ func (d *draft) finishRollout(reason string) {
 
 // rollBack makes the current revision the target again. Then hold drains the new instances and
 // fills up the old revision.
-func (d *draft) rollBack(reason string) {
+func (d *Draft) rollBack(reason string) {
 	failed := d.svc.Target
 	d.putRevision(failed, pando.RevisionFailed, reason)
 	d.record(pando.DecidedRollback, "", fmt.Sprintf("back to revision %d: %s", d.svc.Current, reason),
@@ -292,11 +292,11 @@ func (d *draft) rollBack(reason string) {
 	}
 }
 
-// apartLook is the time between two looks for a host that another service has left.
-const apartLook = 5 * time.Second
+// ApartLook is the time between two looks for a host that another service has left.
+const ApartLook = 5 * time.Second
 
 // judge sets the phase of the service from the phases of its instances.
-func (d *draft) judge() {
+func (d *Draft) judge() {
 	if d.forgotten || d.newest().IsJob() && !d.svc.Removing {
 		return
 	}
@@ -321,7 +321,7 @@ func (d *draft) judge() {
 		c.Failing = d.failing(c.Least)
 	}
 	if c.Waits != "" && (d.newest().Place.Apart != "" || d.lacking(d.nextSpec()) != nil) {
-		d.lookAgain(d.now.Add(apartLook)) // the other service may leave a host, or one may get it
+		d.lookAgain(d.now.Add(ApartLook)) // the other service may leave a host, or one may get it
 	}
 	j := lifecycle.Judge(c)
 	if j.Note != "" && !d.quotaNoted {
@@ -346,7 +346,7 @@ const (
 )
 
 // fold lets equal failures share a record.
-func (d *draft) fold(trimmed []pando.Key) {
+func (d *Draft) fold(trimmed []pando.Key) {
 	put, gone := lifecycle.Folded(d.decisions, d.newest().Restart, trimStep)
 	if slices.ContainsFunc(put, func(v pando.Decision) bool {
 		return slices.Contains(trimmed, v.Key())
@@ -361,7 +361,7 @@ func (d *draft) fold(trimmed []pando.Key) {
 }
 
 // trim deletes old records of the service's history.
-func (d *draft) trim() {
+func (d *Draft) trim() {
 	if d.forgotten {
 		return
 	}

@@ -1,4 +1,4 @@
-package control
+package decide
 
 import (
 	"encoding/binary"
@@ -10,16 +10,16 @@ import (
 	"pando.run/pando/world"
 )
 
-// vips are the addresses that services of one tenant may have.
-type vips struct {
+// VIPs are the addresses that services of one tenant may have.
+type VIPs struct {
 	w      *world.World
 	tenant pando.Tenant
 	mine   netip.Prefix   // of the tenant alone; invalid: any that no other tenant has
 	others []netip.Prefix // of other tenants alone
 }
 
-func vipsOf(w *world.World, t pando.Tenant) vips {
-	v := vips{w: w, tenant: t, mine: w.Tenants[t].V.VIPs}
+func VIPsOf(w *world.World, t pando.Tenant) VIPs {
+	v := VIPs{w: w, tenant: t, mine: w.Tenants[t].V.VIPs}
 	if v.mine.IsValid() {
 		return v // ranges do not overlap
 	}
@@ -32,7 +32,7 @@ func vipsOf(w *world.World, t pando.Tenant) vips {
 }
 
 // usable reports whether a service of the tenant may have an address.
-func (v vips) usable(v4 netip.Addr) bool {
+func (v VIPs) usable(v4 netip.Addr) bool {
 	if v4 == pando.Gateway4 || pando.IsFront(v4) || !pando.VIPs4.Contains(v4) {
 		return false
 	}
@@ -43,13 +43,13 @@ func (v vips) usable(v4 netip.Addr) bool {
 }
 
 // free reports whether no service has a usable address. It may rest.
-func (v vips) free(v4 netip.Addr) bool {
+func (v VIPs) free(v4 netip.Addr) bool {
 	_, taken := v.w.HasVIP(v4)
 	return !taken && v.usable(v4)
 }
 
 // each calls f with the usable addresses in order, until f returns false.
-func (v vips) each(f func(netip.Addr) bool) {
+func (v VIPs) each(f func(netip.Addr) bool) {
 	first := binary.BigEndian.Uint32(pando.VIPs4.Addr().AsSlice())
 	from, to := uint32(1), uint32(1<<16-1)
 	if v.mine.IsValid() {
@@ -65,9 +65,9 @@ func (v vips) each(f func(netip.Addr) bool) {
 	}
 }
 
-// next returns the address for a service: the one that it had before it was removed, else the lowest
+// Next returns the address for a service: the one that it had before it was removed, else the lowest
 // that no service has or had lately, else the one that rests longest.
-func (v vips) next(s pando.ServiceKey) (vip netip.Addr, ok bool) {
+func (v VIPs) Next(s pando.ServiceKey) (vip netip.Addr, ok bool) {
 	if last, ok := v.w.LastVIP(s); ok && v.free(last) {
 		return last, true
 	}
@@ -84,9 +84,9 @@ func (v vips) next(s pando.ServiceKey) (vip netip.Addr, ok bool) {
 	return v.w.OldestVIP(v.free)
 }
 
-// usedUp returns why one more service of the tenant would have no address, or "". Services that wait
+// UsedUp returns why one more service of the tenant would have no address, or "". Services that wait
 // for an address come first.
-func (v vips) usedUp() string {
+func (v VIPs) UsedUp() string {
 	waiting := 0
 	for s := range v.w.Services {
 		if s.Tenant == v.tenant && !v.w.Services[s].V.VIP4.IsValid() {
@@ -121,14 +121,14 @@ func (v vips) usedUp() string {
 
 // address gives a new service its VIPs. Only the leader assigns VIPs, so two services never get the
 // same.
-func (d *draft) address() {
+func (d *Draft) address() {
 	if d.svc.VIP4.IsValid() || d.svc.Removing {
 		return
 	}
-	all := vipsOf(d.w, d.svc.Tenant)
-	v4, ok := all.next(d.svc.ServiceKey)
+	all := VIPsOf(d.w, d.svc.Tenant)
+	v4, ok := all.Next(d.svc.ServiceKey)
 	if !ok { // the range became smaller after the deploy
-		d.waitForAddress(all.usedUp())
+		d.waitForAddress(all.UsedUp())
 		return
 	}
 	first := binary.BigEndian.Uint32(pando.VIPs4.Addr().AsSlice())
@@ -142,8 +142,8 @@ func (d *draft) address() {
 
 // waitForAddress records the reason for which a service has no address, once in quotaNote. A change
 // of the tenant, and the end of another service, make it look again.
-func (d *draft) waitForAddress(why string) {
-	d.lookAgain(d.now.Add(quotaLook))
+func (d *Draft) waitForAddress(why string) {
+	d.lookAgain(d.now.Add(QuotaLook))
 	const begin = "it waits for an address: "
 	lately := slices.ContainsFunc(d.decisions, func(o pando.Decision) bool {
 		return o.Kind == pando.DecidedQuota && d.now.Sub(o.At) < quotaNote &&
@@ -155,7 +155,7 @@ func (d *draft) waitForAddress(why string) {
 }
 
 // retireVIP lets the address of a removed service rest.
-func (d *draft) retireVIP() {
+func (d *Draft) retireVIP() {
 	if !d.svc.VIP4.IsValid() {
 		return
 	}

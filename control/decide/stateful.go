@@ -1,4 +1,4 @@
-package control
+package decide
 
 import (
 	"cmp"
@@ -11,7 +11,7 @@ import (
 
 // roll returns the ordinals of the service. A service that was removed with its volumes continues
 // with its former ones.
-func (d *draft) ordinalRoll() *pando.Roll {
+func (d *Draft) ordinalRoll() *pando.Roll {
 	if d.svc.Roll != nil {
 		return d.svc.Roll
 	}
@@ -19,7 +19,7 @@ func (d *draft) ordinalRoll() *pando.Roll {
 }
 
 // muster returns the facts of a stateful service.
-func (d *draft) ordinalHosts() lifecycle.Muster {
+func (d *Draft) ordinalHosts() lifecycle.Muster {
 	spec, roll := d.newest(), d.ordinalRoll()
 	m := lifecycle.Muster{
 		Service: d.svc.Name, Bootstraps: len(spec.Hooks.Bootstrap) > 0,
@@ -33,7 +33,7 @@ func (d *draft) ordinalHosts() lifecycle.Muster {
 	for n := range m.Berths {
 		h := roll.Host(n + 1)
 		m.Berths[n] = lifecycle.Berth{Ordinal: n + 1, Host: h, Here: h != "" && d.here(h)}
-		m.Berths[n].Leaves, m.Berths[n].Drained = !takesNew(d.w, h), drained(d.w, h)
+		m.Berths[n].Leaves, m.Berths[n].Drained = !TakesNew(d.w, h), Drained(d.w, h)
 	}
 	for n := range d.crew.all {
 		i := &d.crew.all[n]
@@ -46,7 +46,7 @@ func (d *draft) ordinalHosts() lifecycle.Muster {
 
 // berthed returns why no ordinal of a stateful service can start now, or "". blocked reports that
 // the reason is not the start of another ordinal.
-func (d *draft) ordinalsWait() (why string, blocked bool) {
+func (d *Draft) ordinalsWait() (why string, blocked bool) {
 	if !d.newest().Stateful() || d.svc.Removing {
 		return "", false
 	}
@@ -58,7 +58,7 @@ func (d *draft) ordinalsWait() (why string, blocked bool) {
 
 // berth gives a new instance of a stateful service its ordinal and its order. It returns the host
 // with the volumes of the ordinal, or "" before its first start.
-func (d *draft) assignOrdinal(o *pando.Instance) pando.HostName {
+func (d *Draft) assignOrdinal(o *pando.Instance) pando.HostName {
 	s := d.ordinalHosts().Next()
 	o.Ordinal, o.Start = s.Ordinal, s.Start
 	o.Reason = cmp.Or(s.Why, o.Reason)
@@ -66,14 +66,14 @@ func (d *draft) assignOrdinal(o *pando.Instance) pando.HostName {
 }
 
 // moor records the host with the volumes of an ordinal.
-func (d *draft) keepOrdinalHost(o pando.Instance) {
+func (d *Draft) keepOrdinalHost(o pando.Instance) {
 	if roll := d.ordinalRoll(); d.svc.Roll == nil || roll.Host(o.Ordinal) != o.Host {
 		d.svc.Roll = roll.With(o.Ordinal, o.Host)
 	}
 }
 
 // assemble orders ordinals with a reported position to start, as far as the facts allow.
-func (d *draft) orderOrdinals() {
+func (d *Draft) orderOrdinals() {
 	if !d.newest().Stateful() || d.svc.Removing {
 		return
 	}
@@ -94,7 +94,7 @@ func (d *draft) orderOrdinals() {
 }
 
 // form notes that the service has served, and that a forced bootstrap has succeeded.
-func (d *draft) noteFormed() {
+func (d *Draft) noteFormed() {
 	serves := d.count().Serving > 0
 	if roll := d.svc.Roll; serves && roll != nil && (!roll.Formed || roll.Force > 0) {
 		next := *roll
@@ -104,7 +104,7 @@ func (d *draft) noteFormed() {
 }
 
 // shed drains the ordinals beyond the most of a stateful service.
-func (d *draft) shedOrdinals(r scale.Range) bool {
+func (d *Draft) shedOrdinals(r scale.Range) bool {
 	if !d.newest().Stateful() || d.count().Capacity <= r.Most {
 		return false
 	}
@@ -114,7 +114,7 @@ func (d *draft) shedOrdinals(r scale.Range) bool {
 
 // orderly returns the drains of a service that may begin now: all of them, or one of a stateful
 // service.
-func (d *draft) inOrder(moves []lifecycle.Move) []lifecycle.Move {
+func (d *Draft) inOrder(moves []lifecycle.Move) []lifecycle.Move {
 	if !d.newest().Stateful() {
 		return moves
 	}

@@ -1,4 +1,4 @@
-package control
+package decide
 
 import (
 	"maps"
@@ -14,7 +14,7 @@ import (
 // start of a revision waits. A crash, a larger number or a restart of the machine starts instances
 // of a revision that served before, and must not depend on another service. Each run of a job
 // waits.
-func (d *draft) unmet() string {
+func (d *Draft) unmet() string {
 	spec := d.newest()
 	served := d.svc.Target == d.svc.Current && !spec.IsJob()
 	if served || d.svc.Removing || len(spec.Needs) == 0 {
@@ -55,7 +55,7 @@ func needed(w *world.World, key pando.ServiceKey, want pando.Need) lifecycle.Nee
 
 // done reports whether the instances of the service ran to their end with exit code 0, as many as
 // there have to be.
-func (d *draft) done(least int) bool {
+func (d *Draft) done(least int) bool {
 	spec := d.newest()
 	if spec.Restart == pando.RestartAlways || spec.Restart == "" || least == 0 {
 		return false
@@ -64,8 +64,8 @@ func (d *draft) done(least int) bool {
 	return last == "" && clean >= least
 }
 
-// needsCycle returns the cycle of needs that a spec would close, or "".
-func needsCycle(w *world.World, s pando.Spec) string {
+// NeedsCycle returns the cycle of needs that a spec would close, or "".
+func NeedsCycle(w *world.World, s pando.Spec) string {
 	cycle := lifecycle.Cycle(s.Name, func(name pando.ServiceName) []pando.ServiceName {
 		spec := s
 		if name != s.Name {

@@ -1,4 +1,4 @@
-package control
+package decide
 
 import (
 	"cmp"
@@ -15,7 +15,7 @@ import (
 )
 
 // work takes the runs of the service to their next step (lifecycle.Runs).
-func (d *draft) workRuns() {
+func (d *Draft) workRuns() {
 	s := d.newest()
 	if d.svc.Book == nil && len(d.parts) == 0 && !s.IsJob() || d.forgotten {
 		return
@@ -47,7 +47,7 @@ func (d *draft) workRuns() {
 }
 
 // endOnce removes the service of one run that its caller has left behind.
-func (d *draft) endOnce() {
+func (d *Draft) endOnce() {
 	if d.svc.Removing || d.forgotten {
 		return
 	}
@@ -94,16 +94,16 @@ func timetable(j pando.Job) func(time.Time) time.Time {
 }
 
 // startPart places one more instance of a run.
-func (d *draft) startPart(number int, reason string) {
+func (d *Draft) startPart(number int, reason string) {
 	r := d.svc.Book.Runs[d.svc.Book.Find(number)]
 	s, known := d.spec(r.Revision)
 	if !known || d.waits() != "" {
-		d.lookAgain(d.now.Add(partLook))
+		d.lookAgain(d.now.Add(PartLook))
 		return
 	}
 	host, why, err := d.choose(s, "", nil)
 	if err != nil {
-		d.lookAgain(d.now.Add(partLook))
+		d.lookAgain(d.now.Add(PartLook))
 		return
 	}
 	i := d.grant(pando.VerbReplicate, reason)
@@ -127,12 +127,12 @@ func (d *draft) startPart(number int, reason string) {
 	d.taken = d.taken.Plus(scale.Of(1, s.Resources))
 }
 
-// partLook is the time between two attempts to place an instance of a run that found no host.
-const partLook = 2 * time.Second
+// PartLook is the time between two attempts to place an instance of a run that found no host.
+const PartLook = 2 * time.Second
 
 // partOrdinal returns the volumes of a new instance of a run: its own in a job, and those of the
 // first instance of a service.
-func (d *draft) partOrdinal(i pando.Instance) int {
+func (d *Draft) partOrdinal(i pando.Instance) int {
 	if i.Run.Beside {
 		return 1
 	}
@@ -146,7 +146,7 @@ func (d *draft) partOrdinal(i pando.Instance) int {
 }
 
 // judge sets the phase of a job from its runs.
-func (d *draft) judgeRuns() {
+func (d *Draft) judgeRuns() {
 	if d.svc.Current != d.svc.Target {
 		d.putRevision(d.svc.Current, pando.RevisionRetired, "a newer one was deployed")
 		d.putRevision(d.svc.Target, pando.RevisionCurrent, "its runs begin")
@@ -169,14 +169,14 @@ func (d *draft) judgeRuns() {
 }
 
 // putPart writes an instance of a run.
-func (d *draft) putPart(i pando.Instance) {
+func (d *Draft) putPart(i pando.Instance) {
 	d.conds[i.Key()] = pando.Condition{Key: i.Key(), Modified: d.w.Instances[i.ID].Modified}
 	d.puts[i.Key()] = i
 	d.parts[i.ID] = i
 }
 
 // drainPart ends an instance of a run.
-func (d *draft) drainPart(id pando.InstanceID, reason string) {
+func (d *Draft) drainPart(id pando.InstanceID, reason string) {
 	i, ok := d.parts[id]
 	if !ok || d.fresh(id) {
 		return
@@ -189,7 +189,7 @@ func (d *draft) drainPart(id pando.InstanceID, reason string) {
 }
 
 // dropPart deletes the record of an instance of a run.
-func (d *draft) dropPart(id pando.InstanceID) {
+func (d *Draft) dropPart(id pando.InstanceID) {
 	v := d.w.Instances[id]
 	d.deletes = append(d.deletes, v.V.Key())
 	d.conds[v.V.Key()] = v.If()
@@ -197,7 +197,7 @@ func (d *draft) dropPart(id pando.InstanceID) {
 }
 
 // seated returns every instance of the service, those of its runs last, oldest first.
-func (d *draft) seated() []pando.Instance {
+func (d *Draft) seated() []pando.Instance {
 	if len(d.parts) == 0 {
 		return d.crew.all
 	}
@@ -216,8 +216,8 @@ func partsOf(all []pando.Instance) map[pando.InstanceID]pando.Instance {
 	return out
 }
 
-// runnable returns nil unless the runs of a service stand against a new spec.
-func runnable(w *world.World, svc pando.Service, key pando.ServiceKey, s pando.Spec) error {
+// CheckRuns returns nil unless the runs of a service stand against a new spec.
+func CheckRuns(w *world.World, svc pando.Service, key pando.ServiceKey, s pando.Spec) error {
 	known, ok := w.SpecOf(key, svc.Target)
 	switch {
 	case ok && known.Kind != s.Kind:
@@ -231,9 +231,9 @@ func runnable(w *world.World, svc pando.Service, key pando.ServiceKey, s pando.S
 	return nil
 }
 
-// deployed returns the book of a service after the deploy of a revision, which starts a run of a
+// BookAfter returns the book of a service after the deploy of a revision, which starts a run of a
 // job without a schedule.
-func deployed(svc pando.Service, r pando.Revision) *pando.RunBook {
+func BookAfter(svc pando.Service, r pando.Revision) *pando.RunBook {
 	if !r.Spec.IsJob() || r.Spec.Job.Schedule != "" {
 		return svc.Book
 	}

@@ -1,4 +1,4 @@
-package control
+package decide
 
 import (
 	"slices"
@@ -11,8 +11,8 @@ import (
 	"pando.run/pando/world"
 )
 
-// self is the asker of control's own intents and decisions.
-var self = pando.Asker{Kind: pando.AskerControl}
+// Self is the asker of control's own intents and decisions.
+var Self = pando.Asker{Kind: pando.AskerControl}
 
 // Decide returns one transaction for one service and the time of the next look (zero: after the
 // next change). It is a function of the world, the time and the asks that the store does not have
@@ -20,7 +20,7 @@ var self = pando.Asker{Kind: pando.AskerControl}
 func Decide(
 	w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs, asks ...pando.Intent,
 ) (pando.Txn, time.Time) {
-	d, ok := newDraft(w, s, now, ids)
+	d, ok := About(w, s, now, ids)
 	if !ok {
 		return pando.Txn{}, time.Time{}
 	}
@@ -54,9 +54,9 @@ func Decide(
 	return d.txn(), d.wake
 }
 
-// draft is one decision about one service in the making. It holds what the store says, it passes that to
+// Draft is one decision about one service in the making. It holds what the store says, it passes that to
 // the rules of scale and lifecycle, in order, and it collects what they say as one transaction.
-type draft struct {
+type Draft struct {
 	w         *world.World
 	now       time.Time
 	ids       pando.IDs
@@ -105,7 +105,7 @@ type past struct {
 }
 
 // history returns the past of the service. It is read once, and only if a rule needs it.
-func (d *draft) history() *past {
+func (d *Draft) history() *past {
 	if d.past == nil {
 		revisions := sync.OnceValue(func() map[pando.InstanceID]int {
 			return lifecycle.Revisions(d.intents, d.crew.all)
@@ -124,7 +124,7 @@ func (d *draft) history() *past {
 
 // heal notes in the record of the service that an instance has succeeded, if failures came before.
 // Otherwise the end of that instance would bring them back.
-func (d *draft) heal() {
+func (d *Draft) heal() {
 	all := d.past.failures
 	if len(all) == 0 || all[len(all)-1].Created <= d.svc.Healed {
 		return
@@ -143,7 +143,7 @@ func (d *draft) heal() {
 
 // reach returns a function that reports whether the instances of a host count (lifecycle.Counts).
 // It returns the home that the function rests on.
-func (d *draft) reach() (on func(pando.HostName) bool, home pando.HostName) {
+func (d *Draft) reach() (on func(pando.HostName) bool, home pando.HostName) {
 	if len(d.w.Hosts) == 0 {
 		return func(pando.HostName) bool { return true }, ""
 	}
@@ -152,13 +152,13 @@ func (d *draft) reach() (on func(pando.HostName) bool, home pando.HostName) {
 }
 
 // count returns the number of instances that count.
-func (d *draft) count() scale.Count {
+func (d *Draft) count() scale.Count {
 	on, _ := d.reach()
 	return d.crew.count(on)
 }
 
 // reachable returns the instances that count. The list is made again after a change.
-func (d *draft) reachable() []pando.Instance {
+func (d *Draft) reachable() []pando.Instance {
 	on, home := d.reach()
 	if d.listed != d.crew.changes || d.listHome != home {
 		d.list, d.listed, d.listHome = onHosts(d.crew.all, on), d.crew.changes, home
@@ -174,16 +174,16 @@ func onHosts(all []pando.Instance, on func(pando.HostName) bool) []pando.Instanc
 	return slices.DeleteFunc(slices.Clone(all), func(i pando.Instance) bool { return !on(i.Host) })
 }
 
-// leased returns the instances on hosts with a lease.
-func leased(w *world.World, all []pando.Instance) []pando.Instance {
-	return onHosts(all, func(h pando.HostName) bool { return here(w, h) })
+// OnLiveHosts returns the instances on hosts with a lease.
+func OnLiveHosts(w *world.World, all []pando.Instance) []pando.Instance {
+	return onHosts(all, func(h pando.HostName) bool { return Here(w, h) })
 }
 
 // bounds returns the range of the service by its newest spec.
-func (d *draft) bounds() scale.Range { return scale.Bounds(d.newest(), d.svc.Pin, d.now) }
+func (d *Draft) bounds() scale.Range { return scale.Bounds(d.newest(), d.svc.Pin, d.now) }
 
 // stopFirst reports whether the service replaces its instances stop-first (lifecycle.StopFirst).
-func (d *draft) stopFirst() bool {
+func (d *Draft) stopFirst() bool {
 	var running []pando.Spec
 	for revision, n := range d.crew.revisions {
 		if n > 0 {
@@ -195,7 +195,7 @@ func (d *draft) stopFirst() bool {
 }
 
 // budget returns the limits against which the next ask is checked.
-func (d *draft) budget() scale.Budget {
+func (d *Draft) budget() scale.Budget {
 	return scale.Budget{
 		Scale: d.newest().Scale, Pin: d.svc.Pin, Removing: d.svc.Removing,
 		StopFirst: d.stopFirst(), Count: d.count(), Beyond: d.forbidden(),
@@ -204,7 +204,7 @@ func (d *draft) budget() scale.Budget {
 }
 
 // answerAsks grants, refuses or coalesces every waiting ask, in the order in which they were asked.
-func (d *draft) answerAsks() {
+func (d *Draft) answerAsks() {
 	for _, i := range d.intents {
 		if i.State != pando.IntentAsked {
 			continue
@@ -221,7 +221,7 @@ func (d *draft) answerAsks() {
 	}
 }
 
-func (d *draft) answerReplicate(i pando.Intent) {
+func (d *Draft) answerReplicate(i pando.Intent) {
 	v := scale.Replicate(d.budget(), i.By, d.now)
 	i.Inputs = with(i.Inputs, v.Inputs)
 	switch v.State {
@@ -249,7 +249,7 @@ func (d *draft) answerReplicate(i pando.Intent) {
 	}
 }
 
-func (d *draft) answerHalt(i pando.Intent) {
+func (d *Draft) answerHalt(i pando.Intent) {
 	o, ok := d.crew.get(i.Instance)
 	if !ok {
 		d.putIntent(i.Become(pando.IntentRefused, d.now, "there is no such instance"))

@@ -1,4 +1,4 @@
-package control
+package decide
 
 import (
 	"fmt"
@@ -14,15 +14,15 @@ import (
 	"pando.run/pando/world"
 )
 
-// quotaLook is the time between two looks at a quota on which a start waits.
-const quotaLook = 2 * time.Second
+// QuotaLook is the time between two looks at a quota on which a start waits.
+const QuotaLook = 2 * time.Second
 
 // quotaNote is the time between two records of a service that still waits.
 const quotaNote = time.Hour
 
-// accountOf returns the record of a tenant, or the default one. ok is false for the tenant default,
+// AccountOf returns the record of a tenant, or the default one. ok is false for the tenant default,
 // which belongs to the operators.
-func accountOf(w *world.World, t pando.Tenant) (a pando.Account, ok bool) {
+func AccountOf(w *world.World, t pando.Tenant) (a pando.Account, ok bool) {
 	if t == pando.DefaultTenant {
 		return a, false
 	}
@@ -32,14 +32,14 @@ func accountOf(w *world.World, t pando.Tenant) (a pando.Account, ok bool) {
 	return pando.Account{Tenant: t, Quota: pando.DefaultQuota}, true
 }
 
-// crowded returns why a tenant may have no new service, or "". A tenant has at most a quarter of the
+// Crowded returns why a tenant may have no new service, or "". A tenant has at most a quarter of the
 // services of the cluster, unless its quota says otherwise. A part of all is kept for the services
 // of operators, which have the tenant default.
-func crowded(w *world.World, t pando.Tenant, most int) string {
+func Crowded(w *world.World, t pando.Tenant, most int) string {
 	all := int64(len(w.Services))
 	own, operators := int64(w.ServicesOf(t)), int64(w.ServicesOf(pando.DefaultTenant))
 	b := share.Bound{Total: int64(most), Each: max(1, int64(most)/4), Reserve: int64(most) / 16}
-	a, tenant := accountOf(w, t)
+	a, tenant := AccountOf(w, t)
 	u := share.Use{All: all, Owners: all - operators, Own: own}
 	if !tenant {
 		if b.AdmitsOperator(u, 1) == nil {
@@ -63,13 +63,13 @@ func crowded(w *world.World, t pando.Tenant, most int) string {
 }
 
 // account returns the record of the tenant, or the default one. ok is false without a quota.
-func (d *draft) account() (pando.Account, bool) {
-	return accountOf(d.w, d.svc.Tenant)
+func (d *Draft) account() (pando.Account, bool) {
+	return AccountOf(d.w, d.svc.Tenant)
 }
 
 // beyond returns the quota that one more instance of the newest spec would exceed, or "". An
 // instance in reserve is counted already, so its start exceeds none.
-func (d *draft) beyond() string {
+func (d *Draft) beyond() string {
 	a, ok := d.account()
 	if !ok {
 		return ""
@@ -94,17 +94,17 @@ func (d *draft) beyond() string {
 	return scale.Beyond(a, use.Plus(scale.Of(1, next)))
 }
 
-// sizesOf returns the sizes of the volumes of a service, or those that a removed one left.
-func sizesOf(w *world.World, s pando.ServiceKey) []pando.VolumeSize {
+// SizesOf returns the sizes of the volumes of a service, or those that a removed one left.
+func SizesOf(w *world.World, s pando.ServiceKey) []pando.VolumeSize {
 	if v, known := w.Services[s]; known {
 		return v.V.Sizes
 	}
 	return w.Volumes[s].V.Sizes
 }
 
-// disks returns the sizes of the volumes of every tenant that has some. Those that a removed service
+// DiskOfTenants returns the sizes of the volumes of every tenant that has some. Those that a removed service
 // left count until they are removed. It looks at every service.
-func disks(w *world.World) map[pando.Tenant]int64 {
+func DiskOfTenants(w *world.World) map[pando.Tenant]int64 {
 	out := map[pando.Tenant]int64{}
 	for key, s := range w.Services {
 		if len(s.V.Sizes) > 0 {
@@ -137,7 +137,7 @@ func diskBeyond(
 	if a.Quota.DiskBytes == 0 || then <= now {
 		return ""
 	}
-	use := disks(w)[key.Tenant] - pando.SumSizes(sizesOf(w, key)) + then
+	use := DiskOfTenants(w)[key.Tenant] - pando.SumSizes(SizesOf(w, key)) + then
 	if use <= a.Quota.DiskBytes {
 		return ""
 	}
@@ -150,12 +150,12 @@ func gib(n int64) float64 { return math.Round(float64(n)/(1<<30)*100) / 100 }
 
 // overdrawn returns the quota on which the next start waits, or "". It looks again later, because
 // another service of the tenant may give room back.
-func (d *draft) overdrawn() string {
+func (d *Draft) overdrawn() string {
 	why := d.beyond()
 	if why == "" {
 		return ""
 	}
-	d.lookAgain(d.now.Add(quotaLook))
+	d.lookAgain(d.now.Add(QuotaLook))
 	if !d.quotaNoted {
 		d.quotaNoted = true
 		name, _, _ := strings.Cut(why, ": ")
@@ -171,7 +171,7 @@ func (d *draft) overdrawn() string {
 }
 
 // forbidden returns the quota that a granted ask would exceed, or "".
-func (d *draft) forbidden() string {
+func (d *Draft) forbidden() string {
 	a, ok := d.account()
 	if !ok {
 		return ""
@@ -182,11 +182,11 @@ func (d *draft) forbidden() string {
 	return d.beyond()
 }
 
-// overQuota returns the quota of its tenant that a new spec of a service would exceed, or "". It
+// OverQuota returns the quota of its tenant that a new spec of a service would exceed, or "". It
 // counts the instances that the spec always has in place of the service's present ones.
-func overQuota(w *world.World, s pando.Spec, now time.Time) string {
+func OverQuota(w *world.World, s pando.Spec, now time.Time) string {
 	key := s.Key()
-	a, ok := accountOf(w, key.Tenant)
+	a, ok := AccountOf(w, key.Tenant)
 	if !ok {
 		return ""
 	}
@@ -201,15 +201,15 @@ func overQuota(w *world.World, s pando.Spec, now time.Time) string {
 		spec, _ := w.SpecOf(key, i.Revision)
 		use = use.Minus(scale.Of(1, spec.Resources))
 	}
-	if why := diskBeyond(w, a, s, sizesOf(w, key), s.Scale.Min); why != "" {
+	if why := diskBeyond(w, a, s, SizesOf(w, key), s.Scale.Min); why != "" {
 		return why
 	}
 	return scale.Beyond(a, use.Plus(scale.Of(s.Scale.Min+s.Scale.Warm, s.Resources)))
 }
 
-// pinBeyond returns the quota of its tenant that a service with n instances would exceed, or "".
-func pinBeyond(w *world.World, s pando.ServiceKey, n int, now time.Time) string {
-	a, ok := accountOf(w, s.Tenant)
+// PinBeyondQuota returns the quota of its tenant that a service with n instances would exceed, or "".
+func PinBeyondQuota(w *world.World, s pando.ServiceKey, n int, now time.Time) string {
+	a, ok := AccountOf(w, s.Tenant)
 	if !ok {
 		return ""
 	}
@@ -221,7 +221,7 @@ func pinBeyond(w *world.World, s pando.ServiceKey, n int, now time.Time) string 
 		return ""
 	}
 	spec, _ := w.SpecOf(s, w.Services[s].V.Target)
-	if why := diskBeyond(w, a, spec, sizesOf(w, s), n); why != "" {
+	if why := diskBeyond(w, a, spec, SizesOf(w, s), n); why != "" {
 		return why
 	}
 	return scale.Beyond(a, scale.Use(w.UseOf(s.Tenant)).Plus(scale.Of(more, spec.Resources)))

@@ -1,4 +1,4 @@
-package control
+package decide
 
 import (
 	"cmp"
@@ -10,14 +10,14 @@ import (
 	"pando.run/pando/world"
 )
 
-// newDraft returns the decision about a service before its first rule, and false if the service has no
+// About returns the decision about a service before its first rule, and false if the service has no
 // record.
-func newDraft(w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs) (*draft, bool) {
+func About(w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs) (*Draft, bool) {
 	svc, ok := w.Services[s]
 	if !ok {
 		return nil, false
 	}
-	return &draft{
+	return &Draft{
 		w: w, now: now, ids: ids, before: svc, svc: svc.V, keeper: w.Keepers[s].V,
 		crew: newCrew(w.Of(s)), parts: partsOf(world.RunsOf(w, s)),
 		decisions: w.DecisionsOf(s), intents: w.IntentsOf(s),
@@ -27,7 +27,7 @@ func newDraft(w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs) 
 
 // addAsks adds the asks that the store does not have, in the order in which they came: their names
 // are the times of their hosts. The decision fails with a conflict if an ask is written before it.
-func (d *draft) addAsks(asks []pando.Intent) {
+func (d *Draft) addAsks(asks []pando.Intent) {
 	for _, i := range asks {
 		_, written := d.w.Intents[i.ID]
 		// An asker sends the same ask again after its connection broke.
@@ -40,7 +40,7 @@ func (d *draft) addAsks(asks []pando.Intent) {
 }
 
 // txn returns the transaction. Every overwrite is conditioned on the version that the ledger read.
-func (d *draft) txn() pando.Txn {
+func (d *Draft) txn() pando.Txn {
 	// A decision that places an instance also writes the service's record. Otherwise two unaware
 	// decisions could fill the same gap. They could be those of a leader and its successor, or two of
 	// one leader after a commit without an answer. With the write, the second one conflicts.
@@ -67,13 +67,13 @@ func equal(a, b pando.Service) bool {
 
 // putEndpoints writes the compact record of the service, if this decision or an agent's step has
 // changed it.
-func (d *draft) putEndpoints() {
+func (d *Draft) putEndpoints() {
 	if d.forgotten || !d.svc.VIP4.IsValid() {
 		return
 	}
 	was := d.w.Endpoints[d.svc.ServiceKey]
 	now := pando.EndpointsOf(d.svc, d.newest(), d.seated())
-	now.Secrets = newestSecret(d.w, d.newest())
+	now.Secrets = NewestSecret(d.w, d.newest())
 	if was.Modified > 0 && equal(was.V.Service, now.Service) && was.V.Scale == now.Scale &&
 		was.V.Balance == now.Balance && was.V.Secrets == now.Secrets &&
 		slices.Equal(was.V.Ports, now.Ports) && slices.Equal(was.V.Hosts, now.Hosts) &&
@@ -84,47 +84,47 @@ func (d *draft) putEndpoints() {
 	d.conds[now.Key()] = pando.Condition{Key: now.Key(), Modified: was.Modified}
 }
 
-// operationsMax bounds a decision, which starts nothing new after this many writes. The store
+// OperationsMax bounds a decision, which starts nothing new after this many writes. The store
 // refuses more than 1,024 operations in one transaction, at every attempt. The next decision
 // follows as soon as this part is written.
-const operationsMax = 200
+const OperationsMax = 200
 
 // full reports whether the decision is large enough. It then schedules the rest for an immediate
 // look.
-func (d *draft) full() bool {
-	if len(d.puts)+len(d.deletes) < operationsMax {
+func (d *Draft) full() bool {
+	if len(d.puts)+len(d.deletes) < OperationsMax {
 		return false
 	}
 	d.lookAgain(d.now)
 	return true
 }
 
-func (d *draft) lookAgain(at time.Time) {
+func (d *Draft) lookAgain(at time.Time) {
 	if !at.IsZero() && (d.wake.IsZero() || at.Before(d.wake)) {
 		d.wake = at
 	}
 }
 
 // record adds a decision of control.
-func (d *draft) record(
+func (d *Draft) record(
 	kind pando.DecisionKind, i pando.InstanceID, reason string, inputs map[string]float64,
 	lines ...string,
 ) {
 	v := pando.Decision{
 		ID: d.ids.Sequential(d.now), Service: d.svc.ServiceKey, Instance: i, Kind: kind,
-		By: self, Reason: reason, Inputs: inputs, Lines: lines, At: d.now,
+		By: Self, Reason: reason, Inputs: inputs, Lines: lines, At: d.now,
 	}
 	d.puts[v.Key()] = v
 }
 
-func (d *draft) putIntent(i pando.Intent) {
+func (d *Draft) putIntent(i pando.Intent) {
 	if known, ok := d.w.Intents[i.ID]; ok {
 		d.conds[i.Key()] = known.If()
 	}
 	d.puts[i.Key()] = i
 }
 
-func (d *draft) putInstance(i pando.Instance) {
+func (d *Draft) putInstance(i pando.Instance) {
 	// A new instance must have a free name.
 	d.conds[i.Key()] = pando.Condition{Key: i.Key(), Modified: d.w.Instances[i.ID].Modified}
 	d.puts[i.Key()] = i
@@ -132,7 +132,7 @@ func (d *draft) putInstance(i pando.Instance) {
 }
 
 // dropInstances deletes the records of instances, as many as fit.
-func (d *draft) dropInstances(ids []pando.InstanceID) {
+func (d *Draft) dropInstances(ids []pando.InstanceID) {
 	dropped := map[pando.InstanceID]bool{}
 	for _, id := range ids {
 		if d.full() {
@@ -149,7 +149,7 @@ func (d *draft) dropInstances(ids []pando.InstanceID) {
 }
 
 // putRevision changes the state of a revision.
-func (d *draft) putRevision(n int, s pando.RevisionState, reason string) {
+func (d *Draft) putRevision(n int, s pando.RevisionState, reason string) {
 	r, ok := d.w.Revisions[d.svc.ServiceKey][n]
 	if !ok {
 		return
@@ -160,21 +160,21 @@ func (d *draft) putRevision(n int, s pando.RevisionState, reason string) {
 }
 
 // fresh reports whether this decision created the instance.
-func (d *draft) fresh(id pando.InstanceID) bool {
+func (d *Draft) fresh(id pando.InstanceID) bool {
 	_, known := d.w.Instances[id]
 	return !known
 }
 
 // grant makes a granted intent of control's own.
-func (d *draft) grant(v pando.Verb, reason string) pando.Intent {
+func (d *Draft) grant(v pando.Verb, reason string) pando.Intent {
 	i := pando.Intent{
-		ID: pando.IntentID(d.ids.Sequential(d.now)), Service: d.svc.ServiceKey, Verb: v, By: self,
+		ID: pando.IntentID(d.ids.Sequential(d.now)), Service: d.svc.ServiceKey, Verb: v, By: Self,
 	}
 	return i.Become(pando.IntentAsked, d.now, reason).Become(pando.IntentGranted, d.now, reason)
 }
 
 // takeOut makes an instance drain. The halt intent is granted already.
-func (d *draft) takeOut(i pando.Instance, halt pando.Intent, walk bool, reason string) {
+func (d *Draft) takeOut(i pando.Instance, halt pando.Intent, walk bool, reason string) {
 	halt.Instance, halt.Host = i.ID, i.Host
 	d.putIntent(halt.Become(pando.IntentDraining, d.now, reason))
 	i.Halt, i.Walk, i.EndNow = halt.ID, walk, d.svc.EndNow
@@ -183,7 +183,7 @@ func (d *draft) takeOut(i pando.Instance, halt pando.Intent, walk bool, reason s
 
 // drain takes an instance out on control's own behalf. It leaves instances that this decision has
 // placed to the next decision.
-func (d *draft) drain(id pando.InstanceID, reason string) {
+func (d *Draft) drain(id pando.InstanceID, reason string) {
 	if i, ok := d.crew.get(id); ok && !d.fresh(id) {
 		d.takeOut(i, d.grant(pando.VerbHalt, reason), true, reason)
 	}
@@ -192,7 +192,7 @@ func (d *draft) drain(id pando.InstanceID, reason string) {
 // forget deletes the records of a service without instances, the oldest of its history first. The
 // service's own record is deleted last. Until then a deploy is refused, and a new leader continues
 // here.
-func (d *draft) forget() {
+func (d *Draft) forget() {
 	k := d.svc.ServiceKey
 	clear(d.puts) // drops pending writes to records that are deleted now
 	d.forgotten = true
@@ -228,24 +228,24 @@ func (d *draft) forget() {
 }
 
 // serving returns the revision of a new instance outside a rollout.
-func (d *draft) serving() int { return cmp.Or(d.svc.Current, d.svc.Target) }
+func (d *Draft) serving() int { return cmp.Or(d.svc.Current, d.svc.Target) }
 
 // rolling reports whether a revision takes over from another one.
-func (d *draft) rolling() bool { return d.svc.Target != d.svc.Current && d.svc.Current != 0 }
+func (d *Draft) rolling() bool { return d.svc.Target != d.svc.Current && d.svc.Current != 0 }
 
-func (d *draft) spec(revision int) (pando.Spec, bool) {
+func (d *Draft) spec(revision int) (pando.Spec, bool) {
 	return d.w.SpecOf(d.svc.ServiceKey, revision)
 }
 
 // newest returns the spec that bounds the service: the target's, as the operator last deployed it.
-func (d *draft) newest() pando.Spec {
+func (d *Draft) newest() pando.Spec {
 	s, _ := d.spec(d.svc.Target)
 	return s
 }
 
 // keepVolumes records the host with the volumes of a service that is removed. A removal that purges
 // forgets that host.
-func (d *draft) keepVolumes() {
+func (d *Draft) keepVolumes() {
 	known, ok := d.w.Volumes[d.svc.ServiceKey]
 	switch {
 	case d.svc.Purge && ok:
@@ -261,8 +261,8 @@ func (d *draft) keepVolumes() {
 	}
 }
 
-// newestSecret returns the store's revision of the last change among the secrets of a spec, or 0.
-func newestSecret(w *world.World, s pando.Spec) (at pando.StoreRevision) {
+// NewestSecret returns the store's revision of the last change among the secrets of a spec, or 0.
+func NewestSecret(w *world.World, s pando.Spec) (at pando.StoreRevision) {
 	for _, one := range s.StoredSecrets {
 		at = max(at, w.Secrets[pando.SecretKey{Tenant: s.Key().Tenant, Name: one.Name}].Modified)
 	}

@@ -1,4 +1,4 @@
-package control
+package decide
 
 import (
 	"fmt"
@@ -9,13 +9,13 @@ import (
 	"pando.run/pando/lifecycle"
 )
 
-// unwellMax is how long a drained instance counts against the next one if no instance replaces it.
-const unwellMax = time.Minute
+// UnwellMax is how long a drained instance counts against the next one if no instance replaces it.
+const UnwellMax = time.Minute
 
 // replaceUnwell drains the instances that do not answer, by the reports of their hosts, and starts
 // others in their place. Control decides, and not each host: an instance that is alone on its host
 // is not the last of its service, and a quarter of the service is no quarter of each host's.
-func (d *draft) replaceUnwell() {
+func (d *Draft) replaceUnwell() {
 	if d.svc.Removing {
 		return
 	}
@@ -42,7 +42,7 @@ func (d *draft) replaceUnwell() {
 
 // replaceOne drains an instance, and starts another one outside of a rollout. An instance of a
 // stateful service starts by its own order.
-func (d *draft) replaceOne(i pando.Instance) {
+func (d *Draft) replaceOne(i pando.Instance) {
 	n := d.count().Capacity
 	d.record(pando.DecidedUnhealthy, i.ID, i.Unwell+"; it is drained and replaced",
 		map[string]float64{"revision": float64(i.Revision), replaced: 1})
@@ -59,9 +59,9 @@ func (d *draft) replaceOne(i pando.Instance) {
 // replaced is the input of a decision by which control has drained an instance that does not answer.
 const replaced = "replaced"
 
-// replacedLately returns how many instances were drained within unwellMax because they do not answer, and
+// replacedLately returns how many instances were drained within UnwellMax because they do not answer, and
 // when the first of them counts no more.
-func (d *draft) replacedLately() (n int, next time.Time) {
+func (d *Draft) replacedLately() (n int, next time.Time) {
 	count := func(v pando.Decision) {
 		if v.Kind != pando.DecidedUnhealthy || v.Inputs[replaced] == 0 {
 			return
@@ -70,7 +70,7 @@ func (d *draft) replacedLately() (n int, next time.Time) {
 		if at.IsZero() || d.w.CreatedOf(v.Key()) == 0 {
 			at = v.At // of this decision, or the world has no clock
 		}
-		if end := at.Add(unwellMax); d.now.Before(end) {
+		if end := at.Add(UnwellMax); d.now.Before(end) {
 			if n++; next.IsZero() || end.Before(next) {
 				next = end
 			}
@@ -88,10 +88,10 @@ func (d *draft) replacedLately() (n int, next time.Time) {
 }
 
 // spare records once why an instance stays that does not answer.
-func (d *draft) spare(i pando.Instance, why string) {
+func (d *Draft) spare(i pando.Instance, why string) {
 	reason := i.Unwell + "; it stays, for " + why
 	if !slices.ContainsFunc(d.decisions, func(v pando.Decision) bool {
-		return v.Kind == pando.DecidedUnhealthy && v.Instance == i.ID && v.By == self
+		return v.Kind == pando.DecidedUnhealthy && v.Instance == i.ID && v.By == Self
 	}) {
 		d.record(pando.DecidedUnhealthy, i.ID, reason,
 			map[string]float64{"revision": float64(i.Revision)})

@@ -1,4 +1,4 @@
-package control
+package decide
 
 import (
 	"fmt"
@@ -9,18 +9,18 @@ import (
 	"pando.run/pando/lifecycle"
 )
 
-// evenAfter is how long a host is there before instances of spread services move to it. A host that
+// EvenAfter is how long a host is there before instances of spread services move to it. A host that
 // comes and goes moves none.
-const evenAfter = 30 * time.Second
+const EvenAfter = 30 * time.Second
 
-// evenLook is the time between two looks at the spread of a service. No event of the service reports
+// EvenLook is the time between two looks at the spread of a service. No event of the service reports
 // a new host.
-const evenLook = 30 * time.Second
+const EvenLook = 30 * time.Second
 
 // even moves one instance of a service that spreads, while the counts differ by two or more: it
 // starts another one on the emptiest host, and drains the instance that this one replaces once it is
 // in rotation. It moves nothing while an instance of the service is on its way.
-func (d *draft) even() {
+func (d *Draft) even() {
 	d.relieve()
 	if !d.spreads() || d.newest().Stateful() || d.stopFirst() || d.full() ||
 		d.svc.Removing || d.svc.Rolling > 0 || d.svc.Renew != nil || d.svc.Shift != nil ||
@@ -34,7 +34,7 @@ func (d *draft) even() {
 	if most < 2 {
 		return // no two hosts differ by two; the usual end
 	}
-	d.lookAgain(d.now.Add(evenLook))
+	d.lookAgain(d.now.Add(EvenLook))
 	list := d.reachable()
 	if slices.ContainsFunc(list, func(i pando.Instance) bool {
 		return !i.Warm && i.Phase != pando.PhaseInRotation || i.Replaces != "" && d.crew.has(i.Replaces)
@@ -61,14 +61,14 @@ func (d *draft) even() {
 }
 
 // settled reports whether a host has been there for long enough.
-func (d *draft) settled(h pando.Host) bool {
+func (d *Draft) settled(h pando.Host) bool {
 	at, _ := d.w.SinceOf(h.Key())
-	return at.IsZero() || d.now.Sub(at) >= evenAfter
+	return at.IsZero() || d.now.Sub(at) >= EvenAfter
 }
 
 // groupOf returns the hosts that count as one in the spread of the service: the value of the label,
 // or the host.
-func (d *draft) groupOf(h pando.HostName) string {
+func (d *Draft) groupOf(h pando.HostName) string {
 	if label := d.newest().Place.Spread; label != pando.SpreadHost {
 		return d.w.Hosts[h].V.Label(label)
 	}

@@ -1,4 +1,4 @@
-package control
+package decide
 
 import (
 	"fmt"
@@ -9,9 +9,9 @@ import (
 )
 
 // due returns the instances that a restart has still to replace.
-func (d *draft) due() (out []pando.Instance) {
+func (d *Draft) due() (out []pando.Instance) {
 	for _, i := range d.crew.all {
-		if restarts(d.w, d.svc, i) {
+		if IsRestarted(d.w, d.svc, i) {
 			out = append(out, i)
 		}
 	}
@@ -22,7 +22,7 @@ func (d *draft) due() (out []pando.Instance) {
 // the old one, which drains once the new one is healthy (relieve). A service that stops first loses
 // one instance at a time, and restored brings the number back. An instance that serves nobody leaves
 // at once.
-func (d *draft) renew() {
+func (d *Draft) renew() {
 	if d.svc.Renew == nil {
 		return
 	}
@@ -53,7 +53,7 @@ func (d *draft) renew() {
 
 // takeForRestart drains an instance, and notes the number to come back to. The ordinals of a
 // stateful service come back by themselves.
-func (d *draft) takeForRestart(i pando.Instance, reason string) {
+func (d *Draft) takeForRestart(i pando.Instance, reason string) {
 	if !d.newest().Stateful() && !i.Warm {
 		d.svc.Rolling = max(d.svc.Rolling, d.count().Capacity)
 	}
@@ -62,7 +62,7 @@ func (d *draft) takeForRestart(i pando.Instance, reason string) {
 
 // steady reports whether as many instances as there have to be are in rotation, and no other one is
 // on its way or ends. A change of an instance or of the service leads to another look.
-func (d *draft) steady() bool {
+func (d *Draft) steady() bool {
 	return d.count().Capacity >= max(d.bounds().Least, d.svc.Rolling) &&
 		!slices.ContainsFunc(d.crew.all, func(i pando.Instance) bool {
 			return i.Capacity() && i.Phase != pando.PhaseInRotation
@@ -70,7 +70,7 @@ func (d *draft) steady() bool {
 }
 
 // renewStopFirst ends one instance, and notes the number to come back to.
-func (d *draft) renewStopFirst(due []pando.Instance, why string) {
+func (d *Draft) renewStopFirst(due []pando.Instance, why string) {
 	ends := slices.ContainsFunc(d.crew.all, func(i pando.Instance) bool { return !i.Warm && !i.Capacity() })
 	if ends || len(due) == 0 || !d.steady() || d.full() {
 		return // its change leads here again
@@ -79,7 +79,7 @@ func (d *draft) renewStopFirst(due []pando.Instance, why string) {
 }
 
 // renewStartFirst starts instances in place of others, within the surge.
-func (d *draft) renewStartFirst(due []pando.Instance, why string) {
+func (d *Draft) renewStartFirst(due []pando.Instance, why string) {
 	replaced := map[pando.InstanceID]bool{}
 	for _, i := range d.reachable() {
 		if i.Replaces != "" && i.Capacity() {
@@ -87,7 +87,7 @@ func (d *draft) renewStartFirst(due []pando.Instance, why string) {
 		}
 	}
 	spec, known := d.spec(d.serving())
-	room := max(1, spec.Rollout.Surge) - swapping(d.reachable())
+	room := max(1, spec.Rollout.Surge) - Replacing(d.reachable())
 	for _, i := range due {
 		if replaced[i.ID] {
 			continue
@@ -103,7 +103,7 @@ func (d *draft) renewStartFirst(due []pando.Instance, why string) {
 }
 
 // relieve drains the instances that others have replaced.
-func (d *draft) relieve() {
+func (d *Draft) relieve() {
 	for _, i := range slices.Clone(d.reachable()) {
 		if i.Replaces == "" || i.Phase != pando.PhaseInRotation {
 			continue
@@ -128,8 +128,8 @@ func (d *draft) relieve() {
 	}
 }
 
-// swapping returns how many instances are on their way to replace another one, which still counts.
-func swapping(all []pando.Instance) (n int) {
+// Replacing returns how many instances are on their way to replace another one, which still counts.
+func Replacing(all []pando.Instance) (n int) {
 	counts := map[pando.InstanceID]bool{}
 	for k := range all {
 		counts[all[k].ID] = all[k].Capacity()
@@ -142,8 +142,8 @@ func swapping(all []pando.Instance) (n int) {
 	return n
 }
 
-// restarts reports whether a restart has still to replace an instance.
-func restarts(w *world.World, svc pando.Service, i pando.Instance) bool {
+// IsRestarted reports whether a restart has still to replace an instance.
+func IsRestarted(w *world.World, svc pando.Service, i pando.Instance) bool {
 	r := svc.Renew
 	if r == nil {
 		return false
@@ -153,5 +153,5 @@ func restarts(w *world.World, svc pando.Service, i pando.Instance) bool {
 		(len(r.Only) == 0 || slices.Contains(r.Only, i.ID))
 }
 
-// replacementFails begins the part of a service's reason about a replacement that fails.
-const replacementFails = "its replacement fails"
+// ReplacementFails begins the part of a service's reason about a replacement that fails.
+const ReplacementFails = "its replacement fails"

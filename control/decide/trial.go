@@ -1,10 +1,10 @@
-package control
+package decide
 
 import "pando.run/pando"
 
-// trialOf returns the progress of the rollout of a service. An older build began a rollout without
+// TrialOf returns the progress of the rollout of a service. An older build began a rollout without
 // such a record.
-func trialOf(svc pando.Service) pando.Trial {
+func TrialOf(svc pando.Service) pando.Trial {
 	if svc.Trial == nil {
 		return pando.Trial{Began: svc.Asked}
 	}
@@ -13,7 +13,7 @@ func trialOf(svc pando.Service) pando.Trial {
 
 // shared returns a service with a share of new flows for its canaries. Agents steer by it.
 func shared(svc pando.Service, share float64) pando.Service {
-	if t := trialOf(svc); t.Share != share {
+	if t := TrialOf(svc); t.Share != share {
 		t.Share = share
 		svc.Trial = &t
 	}
@@ -22,7 +22,7 @@ func shared(svc pando.Service, share float64) pando.Service {
 
 // soaked returns a service after its canaries passed.
 func soaked(svc pando.Service) pando.Service {
-	t := trialOf(svc)
+	t := TrialOf(svc)
 	t.Soaked = true
 	svc.Trial = &t
 	return svc

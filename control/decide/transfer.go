@@ -1,6 +1,7 @@
-package control
+package decide
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,9 +11,48 @@ import (
 	"pando.run/pando/world"
 )
 
+// Moved returns the transaction by which an instance is on the host to which it moved.
+func (d *Draft) Moved(m pando.Move, a pando.Arrival) (pando.Txn, error) {
+	id := m.Instance.ID
+	was, ok := d.w.Instances[id]
+	if !ok || was.V.Move == nil || *was.V.Move != m.MoveMark || !was.V.Phase.TakesFlows() {
+		return pando.Txn{}, fmt.Errorf("%w: instance %s no longer moves; it is %s: %s",
+			pando.ErrConflict, id, was.V.Phase, was.V.Reason)
+	}
+	next := was.V
+	next.Host, next.Move, next.Bound, next.IP4, next.IP6 = m.To.Name, nil, "", a.IP4, a.IP6
+	next.Reason = "moved from " + string(was.V.Host)
+	d.rehouse(was, next)
+	return d.txn(), nil
+}
+
+// PlanMove checks a move from a host, and chooses the host to which it goes unless one is named.
+func (d *Draft) PlanMove(
+	id pando.InstanceID, from pando.Host, to pando.HostName,
+) (m pando.Move, why string, err error) {
+	i := d.w.Instances[id].V
+	spec, ok := d.spec(i.Revision)
+	if !ok {
+		return m, "", fmt.Errorf("the spec of revision %d: %w", i.Revision, pando.ErrNotFound)
+	}
+	if err := errors.Join(d.w.Frozen(d.svc.ServiceKey), d.mayMove(i, spec)); err != nil {
+		return m, "", err
+	}
+	if !from.Freezes {
+		return m, "", fmt.Errorf("%w: host %s sends no instances; `pando doctor` there prints why",
+			pando.ErrUnsupported, from.Name)
+	}
+	host, why, err := d.moveGoal(i, spec, to)
+	if err != nil {
+		return m, "", err
+	}
+	return pando.Move{MoveMark: pando.MoveMark{ID: d.ids.Sequential(d.now), From: from.Name},
+		Instance: i, Spec: spec, VIP4: d.svc.VIP4, VIP6: d.svc.VIP6, To: host}, why, nil
+}
+
 // rehouse gives an instance to another host. A service with a home has no other instance, so its
 // home moves too.
-func (d *draft) rehouse(was world.Versioned[pando.Instance], next pando.Instance) {
+func (d *Draft) rehouse(was world.Versioned[pando.Instance], next pando.Instance) {
 	d.deletes = append(d.deletes, was.V.Key())
 	d.conds[was.V.Key()] = was.If()
 	d.conds[next.Key()] = pando.Condition{Key: next.Key()}
@@ -24,7 +64,7 @@ func (d *draft) rehouse(was world.Versioned[pando.Instance], next pando.Instance
 }
 
 // mayMove returns nil if an instance can move, else the cause and the next command.
-func (d *draft) mayMove(i pando.Instance, s pando.Spec) error {
+func (d *Draft) mayMove(i pando.Instance, s pando.Spec) error {
 	_, pushed := d.w.Heads[i.Service]
 	others := len(d.crew.all) > 1
 	cause, next := "", "`pando scale` starts others beside it"
@@ -57,7 +97,7 @@ func (d *draft) mayMove(i pando.Instance, s pando.Spec) error {
 }
 
 // goal returns the host of a move with the reason for it.
-func (d *draft) moveGoal(
+func (d *Draft) moveGoal(
 	i pando.Instance, s pando.Spec, to pando.HostName,
 ) (pando.Host, string, error) {
 	var fit []pando.Host
@@ -73,9 +113,9 @@ func (d *draft) moveGoal(
 		switch {
 		case name == i.Host:
 			why = "has it already; `pando hosts` lists the others"
-		case drained(d.w, name):
+		case Drained(d.w, name):
 			why = "is drained; `pando hosts undrain " + string(name) + "` ends that"
-		case !takesNew(d.w, name):
+		case !TakesNew(d.w, name):
 			why = "takes no instances now; `pando hosts` shows why"
 		case !h.Freezes:
 			why = "takes no instance that moves; `pando doctor` there prints why"
@@ -107,7 +147,7 @@ func (d *draft) moveGoal(
 }
 
 // absent returns the reason why no instance moves to a host without an agent.
-func (d *draft) absentGoal(to pando.HostName) error {
+func (d *Draft) absentGoal(to pando.HostName) error {
 	if _, known := d.w.Members[to]; known {
 		return fmt.Errorf("%w: host %s is away; `pando hosts` shows since when", pando.ErrUnreachable, to)
 	}

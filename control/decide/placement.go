@@ -1,4 +1,4 @@
-package control
+package decide
 
 import (
 	"cmp"
@@ -16,7 +16,7 @@ import (
 )
 
 // home returns the host on which all instances of the service are placed, or "" (lifecycle.Home).
-func (d *draft) home() pando.HostName {
+func (d *Draft) home() pando.HostName {
 	s := d.newest()
 	t := lifecycle.Tie{Home: d.svc.Home, Spread: s.Place.Spread != "", Keeper: d.keeper.Host}
 	if kept := d.w.Volumes[d.svc.ServiceKey].V.Host; t.Home == "" && len(s.Volumes) > 0 {
@@ -47,46 +47,46 @@ func (d *draft) home() pando.HostName {
 }
 
 // here reports whether a host has its lease. It returns true for every host if no host is recorded.
-func (d *draft) here(h pando.HostName) bool { return here(d.w, h) }
+func (d *Draft) here(h pando.HostName) bool { return Here(d.w, h) }
 
-func here(w *world.World, h pando.HostName) bool {
+func Here(w *world.World, h pando.HostName) bool {
 	_, alive := w.Hosts[h]
 	return alive || len(w.Hosts) == 0
 }
 
-// takesNew reports whether a host has its lease and takes new instances.
-func takesNew(w *world.World, h pando.HostName) bool {
+// TakesNew reports whether a host has its lease and takes new instances.
+func TakesNew(w *world.World, h pando.HostName) bool {
 	host, here := w.Hosts[h]
-	return here && !host.V.Leaving && host.V.Frozen == "" && !drained(w, h)
+	return here && !host.V.Leaving && host.V.Frozen == "" && !Drained(w, h)
 }
 
-// drained reports whether an operator drains a host.
-func drained(w *world.World, h pando.HostName) bool { return w.Drained[h] }
+// Drained reports whether an operator drains a host.
+func Drained(w *world.World, h pando.HostName) bool { return w.Drained[h] }
 
 // standing returns whether a host can be the home of the service. A service that is there already
 // may stay beside any other.
-func (d *draft) standing(h pando.HostName) lifecycle.Standing {
+func (d *Draft) standing(h pando.HostName) lifecycle.Standing {
 	host, here := d.w.Hosts[h]
 	_, member := d.w.Members[h]
 	return lifecycle.Standing{
-		Here: here, Leaving: host.V.Leaving || host.V.Frozen != "" || drained(d.w, h),
-		Drained: drained(d.w, h),
+		Here: here, Leaving: host.V.Leaving || host.V.Frozen != "" || Drained(d.w, h),
+		Drained: Drained(d.w, h),
 		Removed: !member && len(d.w.Members) > 0,
 		Unfit:   d.unfit(h, host.V),
 	}
 }
 
 // unfit returns why a host cannot stay the home of the service, or "".
-func (d *draft) unfit(name pando.HostName, h pando.Host) string {
+func (d *Draft) unfit(name pando.HostName, h pando.Host) string {
 	h.Name = name
 	return lifecycle.Unfit(h, pando.Place{Only: d.newest().Place.Only}, nil, d.lacking(d.nextSpec()))
 }
 
 // lacking returns a function with the reason that a host lacks the runtime or a grant of a spec.
 // Nil: the spec has neither.
-func (d *draft) lacking(s pando.Spec) func(pando.HostName) string { return lacking(d.w, s) }
+func (d *Draft) lacking(s pando.Spec) func(pando.HostName) string { return Lacks(d.w, s) }
 
-func lacking(w *world.World, s pando.Spec) func(pando.HostName) string {
+func Lacks(w *world.World, s pando.Spec) func(pando.HostName) string {
 	if len(s.Grants) == 0 && s.Runtime == "" {
 		return nil
 	}
@@ -102,13 +102,13 @@ func lacking(w *world.World, s pando.Spec) func(pando.HostName) string {
 }
 
 // hosts returns the hosts that take new instances.
-func (d *draft) hosts() []pando.Host {
+func (d *Draft) hosts() []pando.Host {
 	if d.takers != nil {
 		return d.takers
 	}
 	d.takers = make([]pando.Host, 0, len(d.w.Hosts))
 	for _, name := range d.w.HostNames() {
-		if h := d.w.Hosts[name].V; takesNew(d.w, name) {
+		if h := d.w.Hosts[name].V; TakesNew(d.w, name) {
 			d.takers = append(d.takers, h)
 		}
 	}
@@ -117,28 +117,28 @@ func (d *draft) hosts() []pando.Host {
 
 // choices returns the hosts among which the next instance is placed: the home alone, if it takes
 // new instances. The cost then does not grow with the cluster.
-func (d *draft) choices(home pando.HostName) []pando.Host {
-	if home != "" && takesNew(d.w, home) {
+func (d *Draft) choices(home pando.HostName) []pando.Host {
+	if home != "" && TakesNew(d.w, home) {
 		return []pando.Host{d.w.Hosts[home].V}
 	}
 	return d.hosts()
 }
 
 // waits returns why no instance of the service can start now, or "" if one can.
-func (d *draft) waits() string {
+func (d *Draft) waits() string {
 	why, _ := d.ordinalsWait()
 	return cmp.Or(d.unaddressed(), d.unmet(), d.unlent(), d.hostless(), d.overdrawn(), why)
 }
 
 // unlent returns why the service has no host with the volumes of others that its spec has, or "".
-func (d *draft) unlent() string {
+func (d *Draft) unlent() string {
 	_, why := d.lender(d.newest())
 	return why
 }
 
 // lender returns the host with the volumes of other services that a spec has, or why there is none.
 // A spec without such volumes has neither.
-func (d *draft) lender(s pando.Spec) (at pando.HostName, why string) {
+func (d *Draft) lender(s pando.Spec) (at pando.HostName, why string) {
 	for _, v := range s.Volumes {
 		if v.Of == "" {
 			continue
@@ -170,7 +170,7 @@ func ownVolumes(s pando.Spec) bool {
 
 // unaddressed returns why no instance starts without an address of the service, or "". An agent
 // would not begin it, and nobody could reach it.
-func (d *draft) unaddressed() string {
+func (d *Draft) unaddressed() string {
 	if d.svc.VIP4.IsValid() {
 		return ""
 	}
@@ -178,7 +178,7 @@ func (d *draft) unaddressed() string {
 }
 
 // hostless returns why no host takes an instance of the service now, or "" if one does.
-func (d *draft) hostless() string {
+func (d *Draft) hostless() string {
 	home := d.home()
 	if why := lifecycle.Homeless(d.keeper, d.here); why != "" {
 		return why
@@ -195,10 +195,10 @@ func (d *draft) hostless() string {
 
 // fitsSome reports whether a host takes new instances of the service. It looks at no host after the
 // first one, because a service asks while its instances start.
-func (d *draft) fitsSome() bool {
+func (d *Draft) fitsSome() bool {
 	rule, lacks := d.newest().Place, d.lacking(d.nextSpec())
 	for _, name := range d.w.HostNames() {
-		if takesNew(d.w, name) && lifecycle.Unfit(d.w.Hosts[name].V, rule, d.apart, lacks) == "" {
+		if TakesNew(d.w, name) && lifecycle.Unfit(d.w.Hosts[name].V, rule, d.apart, lacks) == "" {
 			return true
 		}
 	}
@@ -206,7 +206,7 @@ func (d *draft) fitsSome() bool {
 }
 
 // fitting returns the hosts that take new instances of the service, by its rule.
-func (d *draft) fitting() []pando.Host {
+func (d *Draft) fitting() []pando.Host {
 	if d.fits == nil {
 		d.fits = lifecycle.Fitting(d.hosts(), d.newest().Place, d.apart,
 			d.lacking(d.nextSpec()))
@@ -215,7 +215,7 @@ func (d *draft) fitting() []pando.Host {
 }
 
 // apart reports whether a host has instances of the service from which this one stays apart.
-func (d *draft) apart(h pando.HostName) bool {
+func (d *Draft) apart(h pando.HostName) bool {
 	if d.shunned == nil {
 		other := pando.ServiceKey{Tenant: d.svc.Tenant, Name: d.newest().Place.Apart}
 		d.shunned = d.w.HostsOf(other)
@@ -224,11 +224,11 @@ func (d *draft) apart(h pando.HostName) bool {
 }
 
 // spreads reports whether the instances of the service need no common host.
-func (d *draft) spreads() bool { return d.newest().Place.Spread != "" && d.home() == "" }
+func (d *Draft) spreads() bool { return d.newest().Place.Spread != "" && d.home() == "" }
 
 // fellows returns the number of instances on a host that stay with a new one of a revision: those of
 // the same revision, or alike. A reserve counts only beside another reserve.
-func (d *draft) fellows(revision int, reserve bool) func(pando.HostName) int {
+func (d *Draft) fellows(revision int, reserve bool) func(pando.HostName) int {
 	same := sync.OnceValue(func() map[int]bool { return d.alike(revision) })
 	of := func(h pando.HostName, revision int) int {
 		n := d.crew.fellows[fellowship{h, revision, false}]
@@ -250,7 +250,7 @@ func (d *draft) fellows(revision int, reserve bool) func(pando.HostName) int {
 }
 
 // wish returns the facts that choose the host of an instance.
-func (d *draft) wish(
+func (d *Draft) wish(
 	s pando.Spec, home pando.HostName, fellows func(pando.HostName) int,
 ) lifecycle.Wish {
 	return lifecycle.Wish{
@@ -274,9 +274,9 @@ func (d *draft) wish(
 }
 
 // target returns the host to which a shift moves the next instance, or "".
-func (d *draft) target() pando.HostName {
+func (d *Draft) target() pando.HostName {
 	s := d.svc.Shift
-	if s == nil || !takesNew(d.w, s.To) {
+	if s == nil || !TakesNew(d.w, s.To) {
 		return ""
 	}
 	if len(s.Instances) == 0 && d.svc.Home == s.From || slices.Contains(s.Instances, d.replaces) {
@@ -287,7 +287,7 @@ func (d *draft) target() pando.HostName {
 
 // choose finds the host of a new instance and makes it the service's home. An ordinal with volumes
 // starts on their host. fellows are those that stay with it (nil: all).
-func (d *draft) choose(
+func (d *Draft) choose(
 	s pando.Spec, volumes pando.HostName, fellows func(pando.HostName) int,
 ) (pando.Host, string, error) {
 	if why := d.waits(); why != "" {
@@ -315,7 +315,7 @@ func (d *draft) choose(
 
 // loads returns the load of each host that may take the next instance: only the home's if there is
 // one. The placer computes it once per home and adds its own placements.
-func (d *draft) loads(home pando.HostName) map[pando.HostName]lifecycle.Load {
+func (d *Draft) loads(home pando.HostName) map[pando.HostName]lifecycle.Load {
 	if d.load != nil && d.loadOf == home {
 		return d.load
 	}
@@ -336,7 +336,7 @@ func (d *draft) loads(home pando.HostName) map[pando.HostName]lifecycle.Load {
 }
 
 // addLoad adds instances to the loads, if they are known.
-func (d *draft) addLoad(instances ...pando.Instance) {
+func (d *Draft) addLoad(instances ...pando.Instance) {
 	if d.load == nil {
 		return
 	}
@@ -351,7 +351,7 @@ func (d *draft) addLoad(instances ...pando.Instance) {
 
 // place gives a granted replicate an instance: a warm one of the same revision if there is one,
 // else a new one. It reports whether there is one.
-func (d *draft) place(i pando.Intent, revision int) bool {
+func (d *Draft) place(i pando.Intent, revision int) bool {
 	o, warm := lifecycle.Claim(d.crew.reserve(), revision, d.claims(), d.fellows(revision, false))
 	if !warm || i.From != "" {
 		return d.placeNew(i, revision, d.role(), false)
@@ -366,7 +366,7 @@ func (d *draft) place(i pando.Intent, revision int) bool {
 }
 
 // claims returns a function that reports whether an instance in reserve on a host may be taken.
-func (d *draft) claims() func(pando.HostName) bool {
+func (d *Draft) claims() func(pando.HostName) bool {
 	home := d.home()
 	if d.spreads() {
 		return func(h pando.HostName) bool {
@@ -376,19 +376,19 @@ func (d *draft) claims() func(pando.HostName) bool {
 	return func(h pando.HostName) bool { return h == home && d.here(home) }
 }
 
-// roomLook is the time between two looks for room. No event reports the room that other services
+// RoomLook is the time between two looks for room. No event reports the room that other services
 // leave.
-const roomLook = 5 * time.Second
+const RoomLook = 5 * time.Second
 
 // own reports whether this decision itself made an intent, so that no asker waits for its answer.
-func (d *draft) own(i pando.Intent) bool {
+func (d *Draft) own(i pando.Intent) bool {
 	return !slices.ContainsFunc(d.intents, func(o pando.Intent) bool { return o.ID == i.ID })
 }
 
 // heldOrdinals returns a function that reports whether a new instance of a revision cannot have an
 // ordinal. Two instances cannot have one volume. An endpoint has one instance of the revision that
 // stays, and instances of other revisions may serve it meanwhile.
-func (d *draft) heldOrdinals(spec pando.Spec, revision int) func(int) bool {
+func (d *Draft) heldOrdinals(spec pando.Spec, revision int) func(int) bool {
 	if len(spec.Endpoints) == 0 {
 		return func(n int) bool { return d.crew.held[n] > 0 }
 	}
@@ -404,7 +404,7 @@ func (d *draft) heldOrdinals(spec pando.Spec, revision int) func(int) bool {
 // placeNew gives an intent a new instance, and moves it to placed. If no host has room, an ask
 // moves to failed. An intent of this decision itself is not written then: it would fail at every
 // look.
-func (d *draft) placeNew(i pando.Intent, revision int, role pando.Role, warm bool) bool {
+func (d *Draft) placeNew(i pando.Intent, revision int, role pando.Role, warm bool) bool {
 	spec, _ := d.spec(revision)
 	o := pando.Instance{
 		ID: d.name(i), Service: d.svc.ServiceKey, Revision: revision,
@@ -426,7 +426,7 @@ func (d *draft) placeNew(i pando.Intent, revision int, role pando.Role, warm boo
 	case err == nil:
 	case d.own(i):
 		d.roomless = err.Error()
-		d.lookAgain(d.now.Add(roomLook))
+		d.lookAgain(d.now.Add(RoomLook))
 		return false
 	default:
 		i.Instance = ""
@@ -451,7 +451,7 @@ const namesTried = 100
 
 // name returns the proposed name if it is valid and free, else a new one. Names are unique in the
 // cluster, also those of two tenants with one name of a service.
-func (d *draft) name(i pando.Intent) pando.InstanceID {
+func (d *Draft) name(i pando.Intent) pando.InstanceID {
 	prefix := string(d.svc.Name) + "-"
 	name := i.Instance
 	if !strings.HasPrefix(string(name), prefix) ||
@@ -468,7 +468,7 @@ func (d *draft) name(i pando.Intent) pando.InstanceID {
 	return name
 }
 
-func (d *draft) role() pando.Role {
+func (d *Draft) role() pando.Role {
 	return d.crew.count(func(pando.HostName) bool { return true }).NextRole()
 }
 
@@ -482,7 +482,7 @@ func with(a, b map[string]float64) map[string]float64 {
 }
 
 // nextSpec returns the spec of the next instance.
-func (d *draft) nextSpec() pando.Spec {
+func (d *Draft) nextSpec() pando.Spec {
 	if d.rolling() {
 		return d.newest()
 	}
@@ -491,7 +491,7 @@ func (d *draft) nextSpec() pando.Spec {
 }
 
 // candidates returns every member and every other host with a lease, in order.
-func (d *draft) candidates() []lifecycle.Candidate {
+func (d *Draft) candidates() []lifecycle.Candidate {
 	names := map[pando.HostName]bool{}
 	for h := range d.w.Members {
 		names[h] = true
