@@ -11,6 +11,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/control/decide"
+	"pando.run/pando/control/decide/decidetest"
 	"pando.run/pando/driver/sim"
 	"pando.run/pando/world"
 )
@@ -68,7 +69,7 @@ func TestNothingScansTheClusterForACommitAPlacementOrALook(t *testing.T) {
 	type cost struct{ placed, asked, taken, listed uint64 }
 	measure := func(services int) (c cost) {
 		const hosts = 1000
-		w, ids := grown(hosts, services), &counting{}
+		w, ids := grown(hosts, services), &decidetest.Counting{}
 		fresh := pando.DefaultService("fresh")
 		spec := pando.Spec{Name: "fresh", Command: []string{"run"}}.WithDefaults()
 		w.Committed(pando.Txn{Put: []pando.Stored{
@@ -117,7 +118,7 @@ func TestNothingScansTheClusterForACommitAPlacementOrALook(t *testing.T) {
 // An ask of a service with a home looks at that host alone.
 func TestAnAskBesideManyHostsCostsAsBesideFew(t *testing.T) {
 	asked := func(hosts int) uint64 {
-		w, ids := grown(hosts, hosts), &counting{}
+		w, ids := grown(hosts, hosts), &decidetest.Counting{}
 		ask := pando.Intent{
 			ID: "ask", Service: pando.DefaultService("s00007"), Verb: pando.VerbReplicate,
 			By: pando.Asker{Kind: pando.AskerInstance, Name: "s00007-0"},
@@ -136,7 +137,7 @@ func TestAnAskBesideManyHostsCostsAsBesideFew(t *testing.T) {
 // A decision about a service that spreads, and that moves nothing, looks at few hosts.
 func TestADecisionThatMovesNothingCostsTheSameBesideManyHosts(t *testing.T) {
 	decided := func(hosts int, phase pando.Phase) uint64 {
-		w, ids := grown(hosts, 10), &counting{}
+		w, ids := grown(hosts, 10), &decidetest.Counting{}
 		key := pando.DefaultService("s00007")
 		spec, _ := w.SpecOf(key, 1)
 		spec.Place.Spread = pando.SpreadHost

@@ -1,10 +1,11 @@
-package control
+package decide_test
 
 import (
 	"net/netip"
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide/decidetest"
 )
 
 // A new revision of endpoints serves before the old one drains, with each ordinal once. So an open
@@ -20,18 +21,18 @@ func TestEndpointsAreReplacedBesideTheOldOnes(t *testing.T) {
 			}
 		}
 	}
-	tb := newTable(t)
-	tb.deploy(1, machines(8080))
-	tb.steps("the endpoints serve", func() bool { return tb.count(pando.PhaseInRotation) == 2 })
-	tb.deploy(2, machines(8081))
-	tb.steps("the new endpoints serve", func() bool {
-		if n := tb.count(pando.PhaseInRotation); n < 2 {
-			t.Fatalf("%d endpoints get new connections: %v", n, tb.w.Of(web))
+	tb := decidetest.New(t)
+	tb.Deploy(1, machines(8080))
+	tb.Steps("the endpoints serve", func() bool { return tb.Count(pando.PhaseInRotation) == 2 })
+	tb.Deploy(2, machines(8081))
+	tb.Steps("the new endpoints serve", func() bool {
+		if n := tb.Count(pando.PhaseInRotation); n < 2 {
+			t.Fatalf("%d endpoints get new connections: %v", n, tb.W.Of(web))
 		}
-		return tb.w.Services[web].V.Current == 2
+		return tb.W.Services[web].V.Current == 2
 	})
 	held := map[int]int{}
-	for _, i := range tb.w.Of(web) {
+	for _, i := range tb.W.Of(web) {
 		if i.Revision == 2 {
 			held[i.Ordinal]++
 		}

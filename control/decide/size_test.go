@@ -1,4 +1,4 @@
-package control
+package decide_test
 
 import (
 	"fmt"
@@ -8,13 +8,14 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/control/decide"
+	"pando.run/pando/control/decide/decidetest"
 	"pando.run/pando/world"
 )
 
 // many returns a world in which this many instances of web are in rotation, and this many asks
 // wait.
-func many(instances, asks int, change func(*pando.Spec, *pando.Service)) (*world.World, *counting) {
-	w, ids := world.New(), &counting{}
+func many(instances, asks int, change func(*pando.Spec, *pando.Service)) (*world.World, *decidetest.Counting) {
+	w, ids := world.New(), &decidetest.Counting{}
 	spec := pando.Spec{Name: "web", Command: []string{"web"}}
 	spec.Scale = pando.Scale{Min: instances, Max: 5000}
 	svc := pando.Service{
@@ -45,7 +46,7 @@ func many(instances, asks int, change func(*pando.Spec, *pando.Service)) (*world
 }
 
 // bytesOf returns the memory that one decision takes, and the records that it writes.
-func bytesOf(w *world.World, ids *counting) (bytes uint64, puts int) {
+func bytesOf(w *world.World, ids *decidetest.Counting) (bytes uint64, puts int) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	txn, _ := decide.Decide(w, web, t0, ids)

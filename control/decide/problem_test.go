@@ -1,4 +1,4 @@
-package control
+package decide_test
 
 import (
 	"testing"
@@ -46,17 +46,6 @@ func TestAPastFailureIsNoProblem(t *testing.T) {
 	} {
 		if p := decide.Problem(c.s, decisions); (p != nil) != c.want {
 			t.Errorf("%s: %+v, want a problem: %t", c.s.Phase, p, c.want)
-		}
-	}
-}
-
-func TestARootWithAFolderIsWarnedOf(t *testing.T) {
-	for user, want := range map[string]bool{
-		"": false, "0": true, "0:100": true, "root": true, "1000": false, "www-data": false,
-	} {
-		got := warnings(pando.Spec{User: user, WorkingDir: "/srv/web"})
-		if len(got) > 0 != want {
-			t.Errorf("user %q: %q", user, got)
 		}
 	}
 }

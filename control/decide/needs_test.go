@@ -1,4 +1,4 @@
-package control
+package decide_test
 
 import (
 	"strings"
@@ -7,33 +7,24 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/control/decide"
+	"pando.run/pando/control/decide/decidetest"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/world"
 )
 
-var database = pando.DefaultService("db")
-
 // needing returns a table with a service web that waits for db.
-func needing(t *testing.T, need pando.Need) *table {
-	tb := newTable(t)
-	tb.deploy(1, func(s *pando.Spec) { s.Needs = map[pando.ServiceName]pando.Need{"db": need} })
-	tb.settle()
-	if n := len(tb.w.Of(web)); n != 0 {
+func needing(t *testing.T, need pando.Need) *decidetest.Table {
+	tb := decidetest.New(t)
+	tb.Deploy(1, func(s *pando.Spec) { s.Needs = map[pando.ServiceName]pando.Need{"db": need} })
+	tb.Settle()
+	if n := len(tb.W.Of(web)); n != 0 {
 		t.Fatalf("%d instances start before db is there", n)
 	}
 	return tb
 }
 
-// other writes the records of db in a phase.
-func (tb *table) other(phase pando.ServicePhase, current int, with ...pando.Stored) {
-	spec := pando.Spec{Name: "db", Command: []string{"x"}, Restart: pando.RestartNo}
-	tb.put(append(with, pando.Service{ServiceKey: database, Current: current, Target: 1, Latest: 1,
-		Phase: phase, Reason: "a reason"},
-		pando.Revision{Service: database, Number: 1, Spec: spec.WithDefaults()})...)
-}
-
 func TestTheFirstStartWaitsForNeeds(t *testing.T) {
-	starting := pando.Instance{ID: "db-1", Service: database, Host: "h1", Revision: 1,
+	starting := pando.Instance{ID: "db-1", Service: decidetest.Database, Host: "h1", Revision: 1,
 		Phase: pando.PhaseStarting}
 	for _, c := range []struct {
 		need    pando.Need
@@ -51,17 +42,17 @@ func TestTheFirstStartWaitsForNeeds(t *testing.T) {
 		{pando.NeedCompleted, pando.ServiceCompleted, 1, nil, true},
 	} {
 		tb := needing(t, c.need)
-		st := tb.w.Services[web].V
+		st := tb.W.Services[web].V
 		if !strings.Contains(st.Reason, "it waits for db to be "+string(c.need)) {
 			t.Errorf("%s: the reason is %q", c.need, st.Reason)
 		}
-		tb.other(c.phase, c.current, c.with...)
-		tb.settle()
-		if got := len(tb.w.Of(web)) > 0; got != c.starts {
+		tb.Other(c.phase, c.current, c.with...)
+		tb.Settle()
+		if got := len(tb.W.Of(web)) > 0; got != c.starts {
 			t.Errorf("%s of a service that is %s: starts %t", c.need, c.phase, got)
 		}
-		_, wake := decide.Decide(tb.w, web, tb.now, tb.ids)
-		if !c.starts && !wake.After(tb.now) {
+		_, wake := decide.Decide(tb.W, web, tb.Now, tb.Ids)
+		if !c.starts && !wake.After(tb.Now) {
 			t.Errorf("%s: nothing looks again", c.need)
 		}
 	}
@@ -70,24 +61,24 @@ func TestTheFirstStartWaitsForNeeds(t *testing.T) {
 // A service that served needs nothing any more: it replaces its instances also without db.
 func TestACrashWaitsForNothing(t *testing.T) {
 	tb := needing(t, pando.NeedHealthy)
-	tb.other(pando.ServiceServing, 1)
+	tb.Other(pando.ServiceServing, 1)
 	for range 2 {
-		tb.settle()
-		tb.run()
+		tb.Settle()
+		tb.Run()
 	}
-	tb.settle()
-	tb.other(pando.ServiceDegraded, 1)
-	tb.fail(tb.w.Of(web)[0], 1)
-	tb.settle()
-	if n := len(tb.w.Of(web)); n != 2 {
+	tb.Settle()
+	tb.Other(pando.ServiceDegraded, 1)
+	tb.Fail(tb.W.Of(web)[0], 1)
+	tb.Settle()
+	if n := len(tb.W.Of(web)); n != 2 {
 		t.Errorf("%d instances after a crash, want 2", n)
 	}
-	tb.deploy(2, func(s *pando.Spec) {
+	tb.Deploy(2, func(s *pando.Spec) {
 		s.Needs = map[pando.ServiceName]pando.Need{"db": pando.NeedHealthy}
 	})
-	tb.settle()
-	st := tb.w.Services[web].V
-	for _, i := range tb.w.Of(web) {
+	tb.Settle()
+	st := tb.W.Services[web].V
+	for _, i := range tb.W.Of(web) {
 		if i.Revision == 2 {
 			t.Errorf("%s of revision 2 starts while db is degraded", i.ID)
 		}
@@ -99,120 +90,120 @@ func TestACrashWaitsForNothing(t *testing.T) {
 
 func TestAFailedNeedIsSaid(t *testing.T) {
 	tb := needing(t, pando.NeedCompleted)
-	tb.other(pando.ServiceDeploying, 0, pando.Decision{ID: tb.ids.Sequential(tb.now),
-		Service: database, Kind: pando.DecidedFailed, Reason: "it exited with 3", At: tb.now,
+	tb.Other(pando.ServiceDeploying, 0, pando.Decision{ID: tb.Ids.Sequential(tb.Now),
+		Service: decidetest.Database, Kind: pando.DecidedFailed, Reason: "it exited with 3", At: tb.Now,
 		Inputs: map[string]float64{lifecycle.ExitCode: 3}})
-	tb.settle()
-	if r := tb.w.Services[web].V.Reason; !strings.Contains(r, "it exited with 3: mend db") {
+	tb.Settle()
+	if r := tb.W.Services[web].V.Reason; !strings.Contains(r, "it exited with 3: mend db") {
 		t.Errorf("the reason is %q", r)
 	}
 }
 
 func TestAServiceThatDidItsWorkIsCompleted(t *testing.T) {
-	tb := newTable(t)
-	tb.deploy(1, func(s *pando.Spec) {
+	tb := decidetest.New(t)
+	tb.Deploy(1, func(s *pando.Spec) {
 		s.Scale, s.Restart = pando.Scale{Min: 1, Max: 1}, pando.RestartNo
 	})
-	tb.settle()
-	tb.fail(tb.w.Of(web)[0], 0)
-	tb.settle()
-	if s := tb.w.Services[web].V; s.Phase != pando.ServiceCompleted || s.Current != 1 {
+	tb.Settle()
+	tb.Fail(tb.W.Of(web)[0], 0)
+	tb.Settle()
+	if s := tb.W.Services[web].V; s.Phase != pando.ServiceCompleted || s.Current != 1 {
 		t.Errorf("after exit code 0 it is %s at revision %d: %s", s.Phase, s.Current, s.Reason)
 	}
-	if n := len(tb.w.Of(web)); n != 0 {
+	if n := len(tb.W.Of(web)); n != 0 {
 		t.Errorf("%d instances start again", n)
 	}
-	tb.now = tb.now.Add(time.Minute)
-	tb.deploy(2, func(s *pando.Spec) {
+	tb.Now = tb.Now.Add(time.Minute)
+	tb.Deploy(2, func(s *pando.Spec) {
 		s.Scale, s.Restart = pando.Scale{Min: 1, Max: 1}, pando.RestartNo
 		s.Environment = map[string]string{"A": "b"}
 	})
-	tb.settle()
-	if n := len(tb.w.Of(web)); n != 1 {
+	tb.Settle()
+	if n := len(tb.W.Of(web)); n != 1 {
 		t.Fatalf("%d instances of a new deploy, want 1", n)
 	}
-	tb.fail(tb.w.Of(web)[0], 1)
-	tb.settle()
-	if s := tb.w.Services[web].V; s.Phase == pando.ServiceServing {
+	tb.Fail(tb.W.Of(web)[0], 1)
+	tb.Settle()
+	if s := tb.W.Services[web].V; s.Phase == pando.ServiceServing {
 		t.Errorf("after exit code 1 it is %s at revision %d: %s", s.Phase, s.Current, s.Reason)
 	}
 }
 
 func TestANeededServiceLeavesLast(t *testing.T) {
-	tb := serving(t)
-	tb.other(pando.ServiceServing, 1)
-	tb.put(pando.Instance{ID: "db-1", Service: database, Host: "h1", Revision: 1, Weight: 100,
+	tb := decidetest.Serving(t)
+	tb.Other(pando.ServiceServing, 1)
+	tb.Put(pando.Instance{ID: "db-1", Service: decidetest.Database, Host: "h1", Revision: 1, Weight: 100,
 		Phase: pando.PhaseInRotation})
-	tb.deploy(2, func(s *pando.Spec) {
+	tb.Deploy(2, func(s *pando.Spec) {
 		s.Needs = map[pando.ServiceName]pando.Need{"db": pando.NeedStarted}
 	})
 	leave := func(k pando.ServiceKey) {
-		svc := tb.w.Services[k].V
+		svc := tb.W.Services[k].V
 		svc.Removing = true
-		tb.put(svc)
+		tb.Put(svc)
 	}
-	leave(database)
+	leave(decidetest.Database)
 	draining := func() bool {
-		txn, _ := decide.Decide(tb.w, database, tb.now, tb.ids)
-		tb.rev++
-		tb.commit(txn, tb.rev)
-		return tb.w.Instances["db-1"].V.Phase == pando.PhaseDraining
+		txn, _ := decide.Decide(tb.W, decidetest.Database, tb.Now, tb.Ids)
+		tb.Rev++
+		tb.Commit(txn, tb.Rev)
+		return tb.W.Instances["db-1"].V.Phase == pando.PhaseDraining
 	}
 	leave(web)
 	if draining() {
 		t.Error("db leaves before web, which needs it and leaves too")
 	}
-	if r := tb.w.Services[database].V.Reason; !strings.Contains(r, "until web is gone") {
+	if r := tb.W.Services[decidetest.Database].V.Reason; !strings.Contains(r, "until web is gone") {
 		t.Errorf("the reason is %q", r)
 	}
-	tb.rev++
-	tb.commit(pando.Txn{Delete: []pando.Key{web.Key()}}, tb.rev)
+	tb.Rev++
+	tb.Commit(pando.Txn{Delete: []pando.Key{web.Key()}}, tb.Rev)
 	if !draining() {
 		t.Error("db stays though web is gone")
 	}
 }
 
 func TestACycleOfNeedsIsRefused(t *testing.T) {
-	tb := newTable(t)
-	tb.deploy(1, func(s *pando.Spec) {
+	tb := decidetest.New(t)
+	tb.Deploy(1, func(s *pando.Spec) {
 		s.Needs = map[pando.ServiceName]pando.Need{"db": pando.NeedStarted}
 	})
 	spec := pando.Spec{Name: "db", Needs: map[pando.ServiceName]pando.Need{"web": pando.NeedStarted}}
-	if got := decide.NeedsCycle(tb.w, spec); got != "db needs web needs db" {
+	if got := decide.NeedsCycle(tb.W, spec); got != "db needs web needs db" {
 		t.Errorf("the cycle is %q", got)
 	}
 	spec.Tenant = "other" // with another web
-	if got := decide.NeedsCycle(tb.w, spec); got != "" {
+	if got := decide.NeedsCycle(tb.W, spec); got != "" {
 		t.Errorf("in another tenant: %q", got)
 	}
 }
 
 // Each run of a job waits at every look of the control plane. The reason names the need.
 func TestEachRunOfAJobWaitsForNeeds(t *testing.T) {
-	tb := newTable(t)
+	tb := decidetest.New(t)
 	job := pando.Spec{Name: "web", Kind: pando.KindJob, Command: []string{"true"},
 		Needs: map[pando.ServiceName]pando.Need{"db": pando.NeedHealthy}}
-	tb.deploy(1, func(s *pando.Spec) { *s = job })
+	tb.Deploy(1, func(s *pando.Spec) { *s = job })
 	for run := range 2 {
-		tb.other(pando.ServiceDeploying, 0)
-		tb.begins(nil)
+		tb.Other(pando.ServiceDeploying, 0)
+		tb.Begins(nil)
 		for range 5 {
-			tb.settle()
-			tb.work()
-			tb.now = tb.now.Add(decide.PartLook)
+			tb.Settle()
+			tb.Work()
+			tb.Now = tb.Now.Add(decide.PartLook)
 		}
-		st := tb.w.Services[web].V
-		if n := len(world.RunsOf(tb.w, web)); n != 0 || !strings.Contains(st.Reason, "it waits for db") {
+		st := tb.W.Services[web].V
+		if n := len(world.RunsOf(tb.W, web)); n != 0 || !strings.Contains(st.Reason, "it waits for db") {
 			t.Fatalf("run %d has %d instances before db is healthy: %s", run, n, st.Reason)
 		}
-		tb.other(pando.ServiceServing, 1)
-		tb.settle()
-		all := world.RunsOf(tb.w, web)
+		tb.Other(pando.ServiceServing, 1)
+		tb.Settle()
+		all := world.RunsOf(tb.W, web)
 		if len(all) != 1 {
 			t.Fatalf("run %d has %d instances, want 1", run, len(all))
 		}
-		tb.work()
-		tb.ends(world.RunsOf(tb.w, web)[0], 0)
-		tb.settle()
+		tb.Work()
+		tb.Ends(world.RunsOf(tb.W, web)[0], 0)
+		tb.Settle()
 	}
 }
