@@ -1,8 +1,8 @@
 // Package control is the cluster loop. It carries out the rules of the rooms scale and lifecycle
-// for every service, and it answers operators. A draft passes facts to the rules, and a ledger
-// takes their moves down as one transaction.
+// for every service, and it answers operators. Package decide passes facts to the rules, and takes
+// their moves down as one transaction.
 //
-// It never touches an instance, a packet or a file. It reads the registry, decides (Decide is pure)
+// It never touches an instance, a packet or a file. It reads the registry, decides (decide.Decide is pure)
 // and writes the registry. Agents do the rest. One control leads at a time, and its leadership
 // fences every write.
 package control

@@ -67,7 +67,7 @@ func TestFitsNamesTheHostThatIsChosen(t *testing.T) {
 	tb := decidetest.Spread(t, 2, nil)
 	tb.Put(pando.Member{Name: "h1"}, pando.Member{Name: "h2"}, pando.Member{Name: "h3"},
 		pando.Member{Name: "h4"}, pando.Host{Name: "h1", Leaving: true})
-	c := New(Config{Clock: wall.Clock{}, IDs: tb.Ids})
+	c := New(Config{Clock: wall.Clock{}, IDs: tb.IDs})
 	c.world = tb.W
 	all, err := c.Fits(t.Context(), web)
 	if err != nil || len(all) != 4 {

@@ -31,7 +31,7 @@ func TestAServiceWaitsForAHostThatGivesItsGrants(t *testing.T) {
 	if why := tb.W.Services[web].V.Reason; !strings.Contains(why, "pando hosts allow") {
 		t.Errorf("its reason is %q", why)
 	}
-	c := New(Config{Clock: wall.Clock{}, IDs: tb.Ids})
+	c := New(Config{Clock: wall.Clock{}, IDs: tb.IDs})
 	c.world = tb.W
 	fits, err := c.Fits(t.Context(), web)
 	if err != nil || len(fits) != 2 {
@@ -88,7 +88,7 @@ func TestAServiceStartsWhereItsRuntimeIs(t *testing.T) {
 	}
 	tb.Put(pando.Host{Name: "h2", Crun: true})
 	tb.StartsOnH2(t)
-	c := New(Config{Clock: wall.Clock{}, IDs: tb.Ids})
+	c := New(Config{Clock: wall.Clock{}, IDs: tb.IDs})
 	c.world = tb.W
 	fits, err := c.Fits(t.Context(), web)
 	if err != nil || len(fits) != 2 || !strings.Contains(fits[0].Reason, "has no crun") {

@@ -114,7 +114,7 @@ func hostDrain(c *view, m pando.Member) pando.HostDrainStatus {
 	for _, i := range on {
 		d, made := drafts[i.Service]
 		if !made {
-			d, _ = c.decision(i.Service)
+			d, _ = decide.About(c.world, i.Service, c.Clock.Now(), c.IDs)
 			drafts[i.Service] = d
 		}
 		left := pando.HostLeft{Service: i.Service, Instance: i.ID}
@@ -210,7 +210,7 @@ func (h *hostwork) plan(ask pando.RebalanceAsk) (out pando.Rebalance, _ []lifecy
 			continue
 		}
 		if ask.Service.Name == "" || ask.Service == s {
-			if d, ok := h.v.decision(s); ok {
+			if d, ok := decide.About(h.v.world, s, h.v.Clock.Now(), h.v.IDs); ok {
 				blocks = append(blocks, d.Blocks()...)
 			}
 		}

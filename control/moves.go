@@ -158,7 +158,7 @@ func (c *moves) plan(
 	}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	d, known := c.decision(s)
+	d, known := decide.About(c.world, s, c.Clock.Now(), c.IDs)
 	if !known {
 		return m, from, "", fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 	}

@@ -26,7 +26,7 @@ func (c *operators) Rollout(
 		Service: s, From: v.V.Current, To: v.V.Target, Rolling: v.V.Target != v.V.Current &&
 			v.V.Current != 0, Trial: v.V.Trial,
 	}
-	if d, ok := c.decision(s); ok && out.Rolling {
+	if d, ok := decide.About(c.world, s, c.Clock.Now(), c.IDs); ok && out.Rolling {
 		d.Progress(&out)
 	}
 	for _, r := range revisions(c.world, s) { // the newest one that is not on its way
@@ -205,4 +205,15 @@ func checkReason(reason string) error {
 			pando.ErrTooLarge, len(reason), reasonBytesMax)
 	}
 	return nil
+}
+
+// Fits implements pando.Operators.
+func (c *operators) Fits(_ context.Context, s pando.ServiceKey) ([]pando.HostFit, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	d, ok := decide.About(c.world, s, c.Clock.Now(), c.IDs)
+	if !ok {
+		return nil, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
+	}
+	return d.Fits(), nil
 }

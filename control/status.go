@@ -144,14 +144,3 @@ func (c *view) frozenProblem(s pando.ServiceKey) *pando.Decision {
 		Service: s, Kind: pando.DecidedFrozen, By: decide.Self, At: c.Clock.Now(), Reason: err.Error(),
 	}
 }
-
-// Fits implements pando.Operators.
-func (c *view) Fits(_ context.Context, s pando.ServiceKey) ([]pando.HostFit, error) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	d, ok := c.decision(s)
-	if !ok {
-		return nil, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
-	}
-	return d.Fits(), nil
-}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/control/decide"
 	"pando.run/pando/world"
 )
 
@@ -315,10 +314,4 @@ func (c *view) newestSpec(s pando.ServiceKey) (pando.Spec, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.world.SpecOf(s, c.world.Services[s].V.Target)
-}
-
-// decision returns the decision about a service before its first rule, and false if the service has no
-// record. The caller holds the lock.
-func (c *view) decision(s pando.ServiceKey) (*decide.Draft, bool) {
-	return decide.About(c.world, s, c.Clock.Now(), c.IDs)
 }

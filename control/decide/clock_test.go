@@ -104,7 +104,7 @@ func TestHistoryIsTrimmedInTheOrderOfTheStore(t *testing.T) {
 			if n%2 == 1 {
 				at = at.Add(skew)
 			}
-			tb.Put(pando.Decision{ID: tb.Ids.Sequential(at), Service: web, Kind: pando.DecidedConflict,
+			tb.Put(pando.Decision{ID: tb.IDs.Sequential(at), Service: web, Kind: pando.DecidedConflict,
 				Reason: fmt.Sprint(n), At: at})
 		}
 		tb.Settle()

@@ -1,18 +1,17 @@
+// Package decide decides about one service. It passes what the store says to the rules of the rooms
+// scale and lifecycle, in order, and collects what they say as one transaction.
+//
+// It reads no clock and takes no lock, and it does no I/O: the same world, time and asks give the same
+// transaction. What an operator asks about a decision (Fits, a move, a drain) is a method of Draft.
 package decide
 
 import (
-	"slices"
-	"sync"
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
 	"pando.run/pando/world"
 )
-
-// Self is the asker of control's own intents and decisions.
-var Self = pando.Asker{Kind: pando.AskerControl}
 
 // Decide returns one transaction for one service and the time of the next look (zero: after the
 // next change). It is a function of the world, the time and the asks that the store does not have
@@ -52,146 +51,6 @@ func Decide(
 	d.judge()
 	d.trim()
 	return d.txn(), d.wake
-}
-
-// Draft is one decision about one service in the making. It holds what the store says, it passes that to
-// the rules of scale and lifecycle, in order, and it collects what they say as one transaction.
-type Draft struct {
-	w         *world.World
-	now       time.Time
-	ids       pando.IDs
-	before    world.Versioned[pando.Service]
-	svc       pando.Service
-	keeper    pando.Keeper // of its state on several hosts; zero Host: none
-	crew      *crew
-	parts     map[pando.InstanceID]pando.Instance // instances of its runs
-	decisions []pando.Decision                    // about the service, as stored
-	intents   []pando.Intent                      // of the service, as stored, with the asks
-	past      *past
-
-	puts      map[pando.Key]pando.Stored
-	deletes   []pando.Key
-	conds     map[pando.Key]pando.Condition
-	wake      time.Time     // the next look; zero: after the next change
-	forgotten bool          // the service's records are deleted, all or the next part of them
-	starts    bool          // an instance is placed
-	earlier   []scale.Grant // of the last second
-	given     []scale.Grant // by this decision
-
-	list     []pando.Instance // the result of reachable
-	listed   int              // the changes of the crew that the list has
-	listHome pando.HostName
-	load     map[pando.HostName]lifecycle.Load
-	loadOf   pando.HostName // the host of load, or "" for all hosts
-	takers   []pando.Host   // the result of hosts
-	fits     []pando.Host   // the result of fitting
-	// shunned are the hosts with instances of the service from which this one stays apart.
-	shunned map[pando.HostName]bool
-	taken   scale.Use // by the new instances of this decision
-	// replaces is the instance that the next new one replaces (Instance.Replaces).
-	replaces pando.InstanceID
-	// roomless is the reason why no host has room for the next instance, or "".
-	roomless string
-	// quotaNoted is set once this decision has looked for the record of a wait for a quota.
-	quotaNoted bool
-	after      []pando.ServiceName // leave before this service does
-}
-
-// past holds the earlier failures and starts of the service. A decision does not change them.
-type past struct {
-	failures []lifecycle.Failure // their times are on the clock of this process
-	started  time.Time           // when control itself last placed an instance
-	healed   pando.StoreRevision // the last commit that created an instance which succeeded
-}
-
-// history returns the past of the service. It is read once, and only if a rule needs it.
-func (d *Draft) history() *past {
-	if d.past == nil {
-		revisions := sync.OnceValue(func() map[pando.InstanceID]int {
-			return lifecycle.Revisions(d.intents, d.crew.all)
-		})
-		of := func(i pando.InstanceID) int { return revisions()[i] }
-		created := func(v pando.Decision) pando.StoreRevision { return d.w.CreatedOf(v.Key()) }
-		d.past = &past{
-			failures: lifecycle.Failures(d.localDecisions(), of, created),
-			started:  lifecycle.LastStart(d.intents, d.placedAt),
-			healed:   d.svc.Healed,
-		}
-		d.heal()
-	}
-	return d.past
-}
-
-// heal notes in the record of the service that an instance has succeeded, if failures came before.
-// Otherwise the end of that instance would bring them back.
-func (d *Draft) heal() {
-	all := d.past.failures
-	if len(all) == 0 || all[len(all)-1].Created <= d.svc.Healed {
-		return
-	}
-	since := func(i *pando.Instance) time.Time { return d.local(*i).Since }
-	created := func(i *pando.Instance) pando.StoreRevision {
-		start := pando.Intent{ID: i.Intent, Service: i.Service}
-		return max(d.w.CreatedOf(i.Key()), d.w.CreatedOf(start.Key()))
-	}
-	healed, next := lifecycle.HealedBy(d.crew.all, since, created, d.now)
-	d.lookAgain(next)
-	if healed > d.svc.Healed && all[0].Created < healed {
-		d.svc.Healed, d.past.healed = healed, healed
-	}
-}
-
-// reach returns a function that reports whether the instances of a host count (lifecycle.Counts).
-// It returns the home that the function rests on.
-func (d *Draft) reach() (on func(pando.HostName) bool, home pando.HostName) {
-	if len(d.w.Hosts) == 0 {
-		return func(pando.HostName) bool { return true }, ""
-	}
-	home = d.home()
-	return func(h pando.HostName) bool { return lifecycle.Counts(h, home, d.here(h)) }, home
-}
-
-// count returns the number of instances that count.
-func (d *Draft) count() scale.Count {
-	on, _ := d.reach()
-	return d.crew.count(on)
-}
-
-// reachable returns the instances that count. The list is made again after a change.
-func (d *Draft) reachable() []pando.Instance {
-	on, home := d.reach()
-	if d.listed != d.crew.changes || d.listHome != home {
-		d.list, d.listed, d.listHome = onHosts(d.crew.all, on), d.crew.changes, home
-	}
-	return d.list
-}
-
-// onHosts returns the instances on some hosts. It returns the same slice if those are all.
-func onHosts(all []pando.Instance, on func(pando.HostName) bool) []pando.Instance {
-	if !slices.ContainsFunc(all, func(i pando.Instance) bool { return !on(i.Host) }) {
-		return all
-	}
-	return slices.DeleteFunc(slices.Clone(all), func(i pando.Instance) bool { return !on(i.Host) })
-}
-
-// OnLiveHosts returns the instances on hosts with a lease.
-func OnLiveHosts(w *world.World, all []pando.Instance) []pando.Instance {
-	return onHosts(all, func(h pando.HostName) bool { return Here(w, h) })
-}
-
-// bounds returns the range of the service by its newest spec.
-func (d *Draft) bounds() scale.Range { return scale.Bounds(d.newest(), d.svc.Pin, d.now) }
-
-// stopFirst reports whether the service replaces its instances stop-first (lifecycle.StopFirst).
-func (d *Draft) stopFirst() bool {
-	var running []pando.Spec
-	for revision, n := range d.crew.revisions {
-		if n > 0 {
-			s, _ := d.spec(revision)
-			running = append(running, s)
-		}
-	}
-	return lifecycle.StopFirst(d.newest(), running...)
 }
 
 // budget returns the limits against which the next ask is checked.

@@ -117,7 +117,7 @@ func TestAPinHoldsAndEnds(t *testing.T) {
 	if n := tb.Count(pando.PhaseInRotation); n != 3 {
 		t.Errorf("%d in rotation, pinned 3", n)
 	}
-	_, wake := decide.Decide(tb.W, web, tb.Now, tb.Ids)
+	_, wake := decide.Decide(tb.W, web, tb.Now, tb.IDs)
 	if !wake.Equal(svc.Pin.Until) {
 		t.Errorf("looks again at %s, the pin ends at %s", wake, svc.Pin.Until)
 	}
@@ -177,7 +177,7 @@ func TestARollbackTakesOutWhatTheSameDecisionPlacesOnlyAfterwards(t *testing.T) 
 	}
 	tb.Now = tb.Now.Add(time.Second)
 	ask := tb.Ask(pando.VerbReplicate, tb.W.Of(web)[0].ID)
-	txn, _ := decide.Decide(tb.W, web, tb.Now, tb.Ids)
+	txn, _ := decide.Decide(tb.W, web, tb.Now, tb.IDs)
 	placed := 0
 	for _, v := range txn.Put {
 		if i, ok := v.(pando.Instance); ok && i.Intent == ask {

@@ -52,19 +52,6 @@ func (d *Draft) leaveHosts() {
 	}
 }
 
-// leaveReason returns why an instance leaves its host.
-func (d *Draft) leaveReason(i pando.Instance) string {
-	if s := d.svc.Shift; s.Moves(i) && !Drained(d.w, i.Host) {
-		return fmt.Sprintf("%s is less loaded than its host %s", s.To, i.Host)
-	}
-	return fmt.Sprintf("its host %s is drained", i.Host)
-}
-
-// mustLeave reports whether an instance has to leave its host.
-func (d *Draft) mustLeave(i pando.Instance) bool {
-	return Drained(d.w, i.Host) || d.svc.Shift.Moves(i)
-}
-
 // dueToLeave returns the instances of the service that have to leave their hosts and have not begun to.
 func (d *Draft) dueToLeave() (out []pando.Instance) {
 	if len(d.w.Drained) == 0 && d.svc.Shift == nil || d.svc.Removing {
@@ -79,7 +66,7 @@ func (d *Draft) dueToLeave() (out []pando.Instance) {
 	return out
 }
 
-// obstacleOn is why an instance is still on a drained host.
+// obstacle is why an instance is still on a drained host.
 type obstacle struct {
 	why   string // "": it may leave now
 	stays bool   // nothing changes that but an operator
@@ -205,18 +192,6 @@ func (d *Draft) healthyAtHome() bool {
 		if i.Phase != pando.PhaseInRotation || !d.healthy(i) {
 			return false
 		}
-	}
-	return true
-}
-
-// healthy reports whether an instance has been in rotation for as long as a rollout wants it. If
-// not, it schedules another look.
-func (d *Draft) healthy(i pando.Instance) bool {
-	spec, _ := d.spec(i.Revision)
-	at := d.local(i).Since.Add(pando.Seconds(spec.Rollout.HealthySeconds))
-	if d.now.Before(at) {
-		d.lookAgain(at)
-		return false
 	}
 	return true
 }

@@ -118,7 +118,7 @@ func TestAServiceDeployedFiveHundredTimesKeepsItsNewestRevisionsAndCanBeRemoved(
 	for n := range 500 { // as an earlier build left them
 		tb.Put(pando.Revision{Service: web, Number: 2 + n, State: pando.RevisionRetired},
 			pando.Decision{
-				ID: tb.Ids.Sequential(tb.Now), Service: web, Kind: pando.DecidedNothing, At: tb.Now,
+				ID: tb.IDs.Sequential(tb.Now), Service: web, Kind: pando.DecidedNothing, At: tb.Now,
 			})
 	}
 	tb.Settle()
@@ -161,7 +161,7 @@ func TestAPlacementDoesNotLookAtEveryInstanceOfTheCluster(t *testing.T) {
 	for range 10 { // in turns, so that a busy machine slows both
 		for tb, b := range best {
 			begun := time.Now()
-			txn, _ := decide.Decide(tb.W, web, tb.Now, tb.Ids)
+			txn, _ := decide.Decide(tb.W, web, tb.Now, tb.IDs)
 			best[tb] = min(b, time.Since(begun))
 			if len(txn.Put) < 2*58 {
 				t.Fatalf("%d records for 58 instances", len(txn.Put))
@@ -178,11 +178,11 @@ func TestAPlacementDoesNotLookAtEveryInstanceOfTheCluster(t *testing.T) {
 func TestAnAskThatIsHeardTwiceIsAnsweredOnce(t *testing.T) {
 	tb := decidetest.Serving(t)
 	ask := pando.Intent{
-		ID: pando.IntentID(tb.Ids.Sequential(tb.Now)), Service: web, Verb: pando.VerbReplicate,
+		ID: pando.IntentID(tb.IDs.Sequential(tb.Now)), Service: web, Verb: pando.VerbReplicate,
 		Host: "h1",
 		By:   pando.Asker{Kind: pando.AskerOperator},
 	}.Become(pando.IntentAsked, tb.Now, "load")
-	txn, _ := decide.Decide(tb.W, web, tb.Now, tb.Ids, ask, ask)
+	txn, _ := decide.Decide(tb.W, web, tb.Now, tb.IDs, ask, ask)
 	placed := 0
 	for _, v := range txn.Put {
 		if _, ok := v.(pando.Instance); ok {

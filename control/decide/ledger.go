@@ -10,21 +10,6 @@ import (
 	"pando.run/pando/world"
 )
 
-// About returns the decision about a service before its first rule, and false if the service has no
-// record.
-func About(w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs) (*Draft, bool) {
-	svc, ok := w.Services[s]
-	if !ok {
-		return nil, false
-	}
-	return &Draft{
-		w: w, now: now, ids: ids, before: svc, svc: svc.V, keeper: w.Keepers[s].V,
-		crew: newCrew(w.Of(s)), parts: partsOf(world.RunsOf(w, s)),
-		decisions: w.DecisionsOf(s), intents: w.IntentsOf(s),
-		puts: map[pando.Key]pando.Stored{}, conds: map[pando.Key]pando.Condition{},
-	}, true
-}
-
 // addAsks adds the asks that the store does not have, in the order in which they came: their names
 // are the times of their hosts. The decision fails with a conflict if an ask is written before it.
 func (d *Draft) addAsks(asks []pando.Intent) {
@@ -39,7 +24,7 @@ func (d *Draft) addAsks(asks []pando.Intent) {
 	}
 }
 
-// txn returns the transaction. Every overwrite is conditioned on the version that the ledger read.
+// txn returns the transaction. Every overwrite is conditioned on the version that the decision read.
 func (d *Draft) txn() pando.Txn {
 	// A decision that places an instance also writes the service's record. Otherwise two unaware
 	// decisions could fill the same gap. They could be those of a leader and its successor, or two of
@@ -268,3 +253,38 @@ func NewestSecret(w *world.World, s pando.Spec) (at pando.StoreRevision) {
 	}
 	return at
 }
+
+// seated returns every instance of the service, those of its runs last, oldest first.
+func (d *Draft) seated() []pando.Instance {
+	if len(d.parts) == 0 {
+		return d.crew.all
+	}
+	parts := slices.SortedFunc(maps.Values(d.parts), func(a, b pando.Instance) int {
+		return cmp.Or(a.Born.Compare(b.Born), cmp.Compare(a.ID, b.ID))
+	})
+	return slices.Concat(d.crew.all, parts)
+}
+
+// alike returns the revisions of instances that run as those of another revision.
+func (d *Draft) alike(revision int) map[int]bool {
+	var out map[int]bool
+	for n := range d.crew.revisions {
+		if n == revision {
+			continue
+		}
+		was, known := d.spec(n)
+		if is, ok := d.spec(revision); known && ok && was.RunsAs(is) {
+			if out == nil {
+				out = map[int]bool{}
+			}
+			out[n] = true
+		}
+	}
+	return out
+}
+
+// QuotaLook is the time between two looks at a quota on which a start waits.
+const QuotaLook = 2 * time.Second
+
+// quotaNote is the time between two records of a service that still waits.
+const quotaNote = time.Hour

@@ -69,7 +69,7 @@ func TestAnAddressIsNotGivenToAnotherServiceAtOnce(t *testing.T) {
 	address := func(name pando.ServiceName) pando.Service {
 		s := pando.DefaultService(name)
 		tb.Put(pando.Service{ServiceKey: s, Target: 1, Latest: 1})
-		txn, _ := decide.Decide(tb.W, s, now, tb.Ids)
+		txn, _ := decide.Decide(tb.W, s, now, tb.IDs)
 		tb.Rev++
 		tb.W.Committed(txn, tb.Rev)
 		return tb.W.Services[s].V
@@ -79,7 +79,7 @@ func TestAnAddressIsNotGivenToAnotherServiceAtOnce(t *testing.T) {
 		svc.Removing = true
 		tb.Put(svc)
 		now = now.Add(time.Second)
-		txn, _ := decide.Decide(tb.W, svc.ServiceKey, now, tb.Ids)
+		txn, _ := decide.Decide(tb.W, svc.ServiceKey, now, tb.IDs)
 		tb.Rev++
 		tb.Commit(txn, tb.Rev)
 	}
@@ -120,11 +120,11 @@ func TestANewInstanceIsCalledAsItsAskerProposes(t *testing.T) {
 		"web-mine": true, first: false, "other-1": false, "web-../x": false, "": false,
 	} {
 		ask := pando.Intent{
-			ID: pando.IntentID(tb.Ids.Sequential(tb.Now)), Service: web, Verb: pando.VerbReplicate,
+			ID: pando.IntentID(tb.IDs.Sequential(tb.Now)), Service: web, Verb: pando.VerbReplicate,
 			Host: "h1", Instance: proposed,
 			By: pando.Asker{Kind: pando.AskerInstance, Name: string(first)},
 		}.Become(pando.IntentAsked, tb.Now, "load")
-		txn, _ := decide.Decide(tb.W, web, tb.Now, tb.Ids, ask)
+		txn, _ := decide.Decide(tb.W, web, tb.Now, tb.IDs, ask)
 		for _, v := range txn.Put {
 			i, ok := v.(pando.Instance)
 			if !ok {
@@ -143,11 +143,11 @@ func TestANewInstanceIsCalledAsItsAskerProposes(t *testing.T) {
 func TestAnAskThatNobodyHasWrittenIsWrittenOnceWithItsAnswer(t *testing.T) {
 	tb := decidetest.Serving(t)
 	ask := pando.Intent{
-		ID: pando.IntentID(tb.Ids.Sequential(tb.Now)), Service: web, Verb: pando.VerbReplicate,
+		ID: pando.IntentID(tb.IDs.Sequential(tb.Now)), Service: web, Verb: pando.VerbReplicate,
 		Host: "h1",
 		By:   pando.Asker{Kind: pando.AskerInstance, Name: string(tb.W.Of(web)[0].ID)},
 	}.Become(pando.IntentAsked, tb.Now, "load")
-	txn, _ := decide.Decide(tb.W, web, tb.Now, tb.Ids, ask)
+	txn, _ := decide.Decide(tb.W, web, tb.Now, tb.IDs, ask)
 	if !slices.Contains(txn.If, pando.Condition{Key: ask.Key()}) {
 		t.Errorf("conditions %+v do not require that the ask is unchanged", txn.If)
 	}
@@ -159,7 +159,7 @@ func TestAnAskThatNobodyHasWrittenIsWrittenOnceWithItsAnswer(t *testing.T) {
 	if n := tb.Count(pando.PhasePlaced); n != 1 {
 		t.Errorf("%d instances are placed, want 1", n)
 	}
-	if txn, _ := decide.Decide(tb.W, web, tb.Now, tb.Ids, ask); len(txn.Put) > 0 {
+	if txn, _ := decide.Decide(tb.W, web, tb.Now, tb.IDs, ask); len(txn.Put) > 0 {
 		t.Errorf("an ask that is in the store is answered again: %+v", txn.Put)
 	}
 }

@@ -51,7 +51,7 @@ func TestTheFirstStartWaitsForNeeds(t *testing.T) {
 		if got := len(tb.W.Of(web)) > 0; got != c.starts {
 			t.Errorf("%s of a service that is %s: starts %t", c.need, c.phase, got)
 		}
-		_, wake := decide.Decide(tb.W, web, tb.Now, tb.Ids)
+		_, wake := decide.Decide(tb.W, web, tb.Now, tb.IDs)
 		if !c.starts && !wake.After(tb.Now) {
 			t.Errorf("%s: nothing looks again", c.need)
 		}
@@ -90,7 +90,7 @@ func TestACrashWaitsForNothing(t *testing.T) {
 
 func TestAFailedNeedIsSaid(t *testing.T) {
 	tb := needing(t, pando.NeedCompleted)
-	tb.Other(pando.ServiceDeploying, 0, pando.Decision{ID: tb.Ids.Sequential(tb.Now),
+	tb.Other(pando.ServiceDeploying, 0, pando.Decision{ID: tb.IDs.Sequential(tb.Now),
 		Service: decidetest.Database, Kind: pando.DecidedFailed, Reason: "it exited with 3", At: tb.Now,
 		Inputs: map[string]float64{lifecycle.ExitCode: 3}})
 	tb.Settle()
@@ -144,7 +144,7 @@ func TestANeededServiceLeavesLast(t *testing.T) {
 	}
 	leave(decidetest.Database)
 	draining := func() bool {
-		txn, _ := decide.Decide(tb.W, decidetest.Database, tb.Now, tb.Ids)
+		txn, _ := decide.Decide(tb.W, decidetest.Database, tb.Now, tb.IDs)
 		tb.Rev++
 		tb.Commit(txn, tb.Rev)
 		return tb.W.Instances["db-1"].V.Phase == pando.PhaseDraining

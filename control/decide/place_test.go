@@ -288,7 +288,7 @@ func TestAServiceWaitsUntilTheOtherHasLeftAHost(t *testing.T) {
 	if n := len(tb.W.Of(web)); n != 0 {
 		t.Errorf("%d instances beside db", n)
 	}
-	_, wake := decide.Decide(tb.W, web, tb.Now, tb.Ids)
+	_, wake := decide.Decide(tb.W, web, tb.Now, tb.IDs)
 	if wake.IsZero() {
 		t.Error("it never looks again")
 	}

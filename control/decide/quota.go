@@ -14,12 +14,6 @@ import (
 	"pando.run/pando/world"
 )
 
-// QuotaLook is the time between two looks at a quota on which a start waits.
-const QuotaLook = 2 * time.Second
-
-// quotaNote is the time between two records of a service that still waits.
-const quotaNote = time.Hour
-
 // AccountOf returns the record of a tenant, or the default one. ok is false for the tenant default,
 // which belongs to the operators.
 func AccountOf(w *world.World, t pando.Tenant) (a pando.Account, ok bool) {

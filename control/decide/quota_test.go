@@ -66,7 +66,7 @@ func TestAServiceWaitsForItsTenantsQuota(t *testing.T) {
 	if noted != 1 {
 		t.Errorf("the wait is recorded %d times, want once", noted)
 	}
-	if _, look := decide.Decide(tb.W, second, tb.Now, tb.Ids); !look.Equal(tb.Now.Add(decide.QuotaLook)) {
+	if _, look := decide.Decide(tb.W, second, tb.Now, tb.IDs); !look.Equal(tb.Now.Add(decide.QuotaLook)) {
 		t.Errorf("the next look is at %s", look)
 	}
 	tb.Put(pando.Account{Tenant: decidetest.Acme, Quota: pando.Quota{CPUs: 2}})

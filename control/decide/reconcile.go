@@ -130,66 +130,6 @@ func (d *Draft) restored(r scale.Range) scale.Range {
 	return r
 }
 
-// carryOut writes moves into the ledger until it is full.
-func (d *Draft) carryOut(moves []scale.Move) {
-	for _, m := range moves {
-		switch {
-		case d.full():
-			return
-		case m.Drain != "":
-			d.drain(m.Drain, m.Reason)
-		case d.roomless != "":
-			return
-		case m.Warm:
-			d.placeNew(d.grant(pando.VerbReplicate, m.Reason), d.serving(), pando.RoleReplica, true)
-		default:
-			d.start(d.serving(), m.Reason)
-		}
-	}
-}
-
-// drainAll writes drains into the ledger until it is full.
-func (d *Draft) drainAll(moves []lifecycle.Move) {
-	for _, m := range moves {
-		if d.full() {
-			return
-		}
-		d.drain(m.Drain, m.Reason)
-	}
-}
-
-// mayStart reports whether an instance of a revision may start now. It applies the back-off after
-// failures. wanted is the number of instances that there have to be.
-func (d *Draft) mayStart(revision, wanted int) bool {
-	past := d.history()
-	w := lifecycle.BackOff(past.failures, revision, wanted, past.healed, past.started, d.now)
-	if w.Until.IsZero() {
-		return d.waits() == ""
-	}
-	d.lookAgain(w.Until)
-	if !w.Recorded(d.decisions) {
-		d.record(pando.DecidedBackOff, "", w.Reason(wanted), w.Inputs())
-	}
-	return false
-}
-
-// failing returns how the service fails without end, or "".
-func (d *Draft) failing(wanted int) string {
-	past := d.history()
-	w := lifecycle.BackOff(past.failures, d.serving(), wanted, past.healed, past.started, d.now)
-	if !w.Failing {
-		return ""
-	}
-	return fmt.Sprintf("%d failures without a success, the last because %s; starts are %s apart "+
-		"(`pando logs %s`; a new deploy starts at once)", w.Failures, w.Last, w.For, d.svc.ServiceKey)
-}
-
-// start asks and grants in one step, because control needs no permission to hold a bound. It
-// reports whether an instance starts.
-func (d *Draft) start(revision int, reason string) bool {
-	return d.waits() == "" && d.place(d.grant(pando.VerbReplicate, reason), revision)
-}
-
 // roll takes the next steps of a rollout.
 func (d *Draft) roll() {
 	r := d.bounds()
@@ -250,24 +190,6 @@ func (d *Draft) survey() *lifecycle.Stage {
 		Current: d.svc.Current, Target: d.svc.Target, Wanted: d.svc.Rolling, Rule: spec.Rollout,
 		Restart: spec.Restart, Failures: d.history().failures, Instances: d.locals(d.reachable()),
 	}, d.now)
-}
-
-// alike returns the revisions of instances that run as those of another revision.
-func (d *Draft) alike(revision int) map[int]bool {
-	var out map[int]bool
-	for n := range d.crew.revisions {
-		if n == revision {
-			continue
-		}
-		was, known := d.spec(n)
-		if is, ok := d.spec(revision); known && ok && was.RunsAs(is) {
-			if out == nil {
-				out = map[int]bool{}
-			}
-			out[n] = true
-		}
-	}
-	return out
 }
 
 func (d *Draft) finishRollout(reason string) {

@@ -70,7 +70,7 @@ func TestAFinishedJobStaysFinishedWhenHistoryIsTrimmed(t *testing.T) {
 	for range 3 * decide.DecisionsKept {
 		tb.Now = tb.Now.Add(time.Second)
 		tb.Put(pando.Decision{
-			ID: tb.Ids.Sequential(tb.Now), Service: web, Kind: pando.DecidedPin, At: tb.Now,
+			ID: tb.IDs.Sequential(tb.Now), Service: web, Kind: pando.DecidedPin, At: tb.Now,
 		})
 		tb.Settle()
 		if n := len(tb.W.Of(web)); n != 0 {
@@ -204,7 +204,7 @@ func TestTheTriesOfARevisionThatFailsAtOnceAreApart(t *testing.T) {
 		tb.Fail(fresh()[0], 1)
 	}
 	tb.Settle()
-	_, wake := decide.Decide(tb.W, web, tb.Now, tb.Ids)
+	_, wake := decide.Decide(tb.W, web, tb.Now, tb.IDs)
 	if n := len(fresh()); n != 0 || !wake.After(tb.Now) {
 		t.Fatalf("after two failures %d are placed at once; looks again at %s", n, wake)
 	}
@@ -237,7 +237,7 @@ func TestARolloutWithoutRoomWaits(t *testing.T) {
 	if notes := tb.Notes(); len(notes) != 1 || !strings.Contains(notes[0], "no host has room") {
 		t.Errorf("`why` would print %q, want one reason", notes)
 	}
-	if _, wake := decide.Decide(tb.W, web, tb.Now, tb.Ids); !wake.Equal(tb.Now.Add(decide.RoomLook)) {
+	if _, wake := decide.Decide(tb.W, web, tb.Now, tb.IDs); !wake.Equal(tb.Now.Add(decide.RoomLook)) {
 		t.Errorf("the next look is at %s, now is %s", wake, tb.Now)
 	}
 	tb.Put(pando.Host{Name: "h1", Memory: 1 << 43})

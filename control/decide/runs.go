@@ -14,7 +14,7 @@ import (
 	"pando.run/pando/world"
 )
 
-// work takes the runs of the service to their next step (lifecycle.Runs).
+// workRuns takes the runs of the service to their next step (lifecycle.Runs).
 func (d *Draft) workRuns() {
 	s := d.newest()
 	if d.svc.Book == nil && len(d.parts) == 0 && !s.IsJob() || d.forgotten {
@@ -145,7 +145,7 @@ func (d *Draft) partOrdinal(i pando.Instance) int {
 	return lifecycle.Ordinal(func(n int) bool { return held[n] })
 }
 
-// judge sets the phase of a job from its runs.
+// judgeRuns sets the phase of a job from its runs.
 func (d *Draft) judgeRuns() {
 	if d.svc.Current != d.svc.Target {
 		d.putRevision(d.svc.Current, pando.RevisionRetired, "a newer one was deployed")
@@ -194,26 +194,6 @@ func (d *Draft) dropPart(id pando.InstanceID) {
 	d.deletes = append(d.deletes, v.V.Key())
 	d.conds[v.V.Key()] = v.If()
 	delete(d.parts, id)
-}
-
-// seated returns every instance of the service, those of its runs last, oldest first.
-func (d *Draft) seated() []pando.Instance {
-	if len(d.parts) == 0 {
-		return d.crew.all
-	}
-	parts := slices.SortedFunc(maps.Values(d.parts), func(a, b pando.Instance) int {
-		return cmp.Or(a.Born.Compare(b.Born), cmp.Compare(a.ID, b.ID))
-	})
-	return slices.Concat(d.crew.all, parts)
-}
-
-// partsOf returns the instances of the runs of a service by name.
-func partsOf(all []pando.Instance) map[pando.InstanceID]pando.Instance {
-	out := make(map[pando.InstanceID]pando.Instance, len(all))
-	for _, i := range all {
-		out[i.ID] = i
-	}
-	return out
 }
 
 // CheckRuns returns nil unless the runs of a service stand against a new spec.

@@ -107,7 +107,7 @@ func TestAScheduledJobWakes(t *testing.T) {
 			Job: pando.Job{Schedule: "*/5 * * * *"}}
 	})
 	tb.Settle()
-	_, wake := decide.Decide(tb.W, web, tb.Now, tb.Ids)
+	_, wake := decide.Decide(tb.W, web, tb.Now, tb.IDs)
 	if want := time.Date(2026, 1, 2, 3, 5, 0, 0, time.UTC); !wake.Equal(want) {
 		t.Fatalf("it wakes at %s, want %s", wake, want)
 	}
@@ -134,7 +134,7 @@ func TestTheBookOfRunsIsBounded(t *testing.T) {
 	tb.Settle()
 	tb.Ends(world.RunsOf(tb.W, web)[0], 0)
 	for range 2 * decide.DecisionsKept {
-		tb.Put(pando.Decision{ID: tb.Ids.Sequential(tb.Now), Service: web, Kind: pando.DecidedExec})
+		tb.Put(pando.Decision{ID: tb.IDs.Sequential(tb.Now), Service: web, Kind: pando.DecidedExec})
 	}
 	for range 20 {
 		tb.Settle()
@@ -181,7 +181,7 @@ func TestControlRemovesTheServiceOfOneRun(t *testing.T) {
 	}
 	tb.Ends(parts[0], 0)
 	tb.Settle()
-	txn, next := decide.Decide(tb.W, web, tb.Now, tb.Ids)
+	txn, next := decide.Decide(tb.W, web, tb.Now, tb.IDs)
 	if _, there := tb.W.Services[web]; !there || len(txn.Put) > 0 || next.Before(tb.Now) {
 		t.Fatalf("the caller had no time to remove it; next look at %v", next)
 	}

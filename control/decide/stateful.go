@@ -9,7 +9,7 @@ import (
 	"pando.run/pando/scale"
 )
 
-// roll returns the ordinals of the service. A service that was removed with its volumes continues
+// ordinalRoll returns the ordinals of the service. A service that was removed with its volumes continues
 // with its former ones.
 func (d *Draft) ordinalRoll() *pando.Roll {
 	if d.svc.Roll != nil {
@@ -18,7 +18,7 @@ func (d *Draft) ordinalRoll() *pando.Roll {
 	return d.w.Volumes[d.svc.ServiceKey].V.Roll
 }
 
-// muster returns the facts of a stateful service.
+// ordinalHosts returns the facts of a stateful service.
 func (d *Draft) ordinalHosts() lifecycle.Muster {
 	spec, roll := d.newest(), d.ordinalRoll()
 	m := lifecycle.Muster{
@@ -44,7 +44,7 @@ func (d *Draft) ordinalHosts() lifecycle.Muster {
 	return m
 }
 
-// berthed returns why no ordinal of a stateful service can start now, or "". blocked reports that
+// ordinalsWait returns why no ordinal of a stateful service can start now, or "". blocked reports that
 // the reason is not the start of another ordinal.
 func (d *Draft) ordinalsWait() (why string, blocked bool) {
 	if !d.newest().Stateful() || d.svc.Removing {
@@ -56,7 +56,7 @@ func (d *Draft) ordinalsWait() (why string, blocked bool) {
 	return "", false
 }
 
-// berth gives a new instance of a stateful service its ordinal and its order. It returns the host
+// assignOrdinal gives a new instance of a stateful service its ordinal and its order. It returns the host
 // with the volumes of the ordinal, or "" before its first start.
 func (d *Draft) assignOrdinal(o *pando.Instance) pando.HostName {
 	s := d.ordinalHosts().Next()
@@ -65,14 +65,14 @@ func (d *Draft) assignOrdinal(o *pando.Instance) pando.HostName {
 	return d.ordinalRoll().Host(s.Ordinal)
 }
 
-// moor records the host with the volumes of an ordinal.
+// keepOrdinalHost records the host with the volumes of an ordinal.
 func (d *Draft) keepOrdinalHost(o pando.Instance) {
 	if roll := d.ordinalRoll(); d.svc.Roll == nil || roll.Host(o.Ordinal) != o.Host {
 		d.svc.Roll = roll.With(o.Ordinal, o.Host)
 	}
 }
 
-// assemble orders ordinals with a reported position to start, as far as the facts allow.
+// orderOrdinals orders ordinals with a reported position to start, as far as the facts allow.
 func (d *Draft) orderOrdinals() {
 	if !d.newest().Stateful() || d.svc.Removing {
 		return
@@ -93,7 +93,7 @@ func (d *Draft) orderOrdinals() {
 	}
 }
 
-// form notes that the service has served, and that a forced bootstrap has succeeded.
+// noteFormed notes that the service has served, and that a forced bootstrap has succeeded.
 func (d *Draft) noteFormed() {
 	serves := d.count().Serving > 0
 	if roll := d.svc.Roll; serves && roll != nil && (!roll.Formed || roll.Force > 0) {
@@ -103,7 +103,7 @@ func (d *Draft) noteFormed() {
 	}
 }
 
-// shed drains the ordinals beyond the most of a stateful service.
+// shedOrdinals drains the ordinals beyond the most of a stateful service.
 func (d *Draft) shedOrdinals(r scale.Range) bool {
 	if !d.newest().Stateful() || d.count().Capacity <= r.Most {
 		return false
@@ -112,7 +112,7 @@ func (d *Draft) shedOrdinals(r scale.Range) bool {
 	return true
 }
 
-// orderly returns the drains of a service that may begin now: all of them, or one of a stateful
+// inOrder returns the drains of a service that may begin now: all of them, or one of a stateful
 // service.
 func (d *Draft) inOrder(moves []lifecycle.Move) []lifecycle.Move {
 	if !d.newest().Stateful() {

@@ -96,7 +96,7 @@ func (d *Draft) mayMove(i pando.Instance, s pando.Spec) error {
 	return fmt.Errorf("%w: instance %s: %s; %s", pando.ErrRefused, i.ID, cause, next)
 }
 
-// goal returns the host of a move with the reason for it.
+// moveGoal returns the host of a move with the reason for it.
 func (d *Draft) moveGoal(
 	i pando.Instance, s pando.Spec, to pando.HostName,
 ) (pando.Host, string, error) {
@@ -146,7 +146,7 @@ func (d *Draft) moveGoal(
 	return h, why, err
 }
 
-// absent returns the reason why no instance moves to a host without an agent.
+// absentGoal returns the reason why no instance moves to a host without an agent.
 func (d *Draft) absentGoal(to pando.HostName) error {
 	if _, known := d.w.Members[to]; known {
 		return fmt.Errorf("%w: host %s is away; `pando hosts` shows since when", pando.ErrUnreachable, to)

@@ -18,6 +18,7 @@ type VIPs struct {
 	others []netip.Prefix // of other tenants alone
 }
 
+// VIPsOf returns the addresses that a tenant may use.
 func VIPsOf(w *world.World, t pando.Tenant) VIPs {
 	v := VIPs{w: w, tenant: t, mine: w.Tenants[t].V.VIPs}
 	if v.mine.IsValid() {

@@ -22,7 +22,7 @@ func TestAServiceWithoutAnAddressWaitsWithAReason(t *testing.T) {
 	svc := tb.W.Services[web].V
 	svc.VIP4, svc.VIP6 = netip.Addr{}, netip.Addr{}
 	tb.Put(svc)
-	txn, wake := decide.Decide(tb.W, web, tb.Now, tb.Ids)
+	txn, wake := decide.Decide(tb.W, web, tb.Now, tb.IDs)
 	tb.Fits(txn)
 	said := ""
 	for _, v := range txn.Put {

@@ -141,7 +141,7 @@ func TestAServiceRunsWhereTheVolumeOfAnotherIs(t *testing.T) {
 		if got := tb.W.Services[web].V.Reason; !strings.Contains(got, want) || len(tb.W.Of(web)) > 0 {
 			t.Errorf("it has %d instances, and the reason is %q, want %q", len(tb.W.Of(web)), got, want)
 		}
-		if _, wake := decide.Decide(tb.W, web, tb.Now, tb.Ids); !wake.After(tb.Now) {
+		if _, wake := decide.Decide(tb.W, web, tb.Now, tb.IDs); !wake.After(tb.Now) {
 			t.Error("nothing looks again")
 		}
 	}

@@ -136,6 +136,7 @@ func (tb *Table) Rolled(number int, change func(*pando.Spec)) {
 	tb.T.Fatalf("revision %d is current, want %d", tb.W.Services[Web].V.Current, number)
 }
 
+// Shift writes that the service web moves from one host to another.
 func (tb *Table) Shift(s pando.Shift) {
 	svc := tb.W.Services[Web].V
 	svc.Shift = &s
@@ -176,4 +177,5 @@ func (tb *Table) Hang(which func(pando.Instance) bool) {
 	}
 }
 
+// Database is the service that web needs in the tests of needs.
 var Database = pando.DefaultService("db")

@@ -26,7 +26,7 @@ func (tb *Table) Begins(change func(*pando.Run)) {
 // Ends ends an instance of a run by itself.
 func (tb *Table) Ends(i pando.Instance, code float64) {
 	tb.Put(pando.Decision{
-		ID: tb.Ids.Sequential(tb.HostNow()), Service: Web, Instance: i.ID,
+		ID: tb.IDs.Sequential(tb.HostNow()), Service: Web, Instance: i.ID,
 		Kind: lifecycle.OfEnd(&pando.Exit{Code: int(code)}, true, ""),
 		At:   tb.HostNow(), Reason: fmt.Sprintf("it exited with %g", code),
 		Inputs: map[string]float64{lifecycle.ExitCode: code, lifecycle.Run: float64(i.Run.Number)},
@@ -39,6 +39,7 @@ func (tb *Table) gone(i pando.Instance) {
 	tb.Commit(pando.Txn{Delete: []pando.Key{i.Key()}}, tb.Rev)
 }
 
+// NewestRun returns the last run of the job web.
 func (tb *Table) NewestRun() pando.Run {
 	r, _ := tb.W.Services[Web].V.Book.Newest()
 	return r
@@ -58,7 +59,7 @@ func (tb *Table) Work() {
 }
 
 // berths returns the ordinal, the host, the phase and the order of each instance.
-func (tb *Table) berths() string {
+func (tb *Table) ordinalsNow() string {
 	var out [4]string
 	for _, i := range tb.W.Of(Web) {
 		out[i.Ordinal] += fmt.Sprintf("%d %s %s %s", i.Ordinal, i.Host, i.Phase, i.Start)
@@ -73,9 +74,10 @@ func (tb *Table) CrashAll() {
 	}
 }
 
+// Expect fails the test unless the ordinals of web stand as wanted.
 func (tb *Table) Expect(want string) {
 	tb.T.Helper()
-	if got := tb.berths(); got != want {
+	if got := tb.ordinalsNow(); got != want {
 		tb.T.Fatalf("got  %s\nwant %s", got, want)
 	}
 }
@@ -103,7 +105,7 @@ func (tb *Table) Serve(ordinal int) {
 // SettleLoosely decides until nothing is to be written, also after the service is gone.
 func (tb *Table) SettleLoosely() {
 	for range 50 {
-		txn, _ := decide.Decide(tb.W, Web, tb.Now, tb.Ids)
+		txn, _ := decide.Decide(tb.W, Web, tb.Now, tb.IDs)
 		if len(txn.Put)+len(txn.Delete) == 0 {
 			return
 		}

@@ -1,3 +1,7 @@
+// Package decidetest lays the world of a decision on a table: hosts, services and what happens to them.
+// The tests of control and of control/decide share it.
+//
+// A table has no store, no agent and no time of its own: a test says when time passes.
 package decidetest
 
 import (
@@ -12,18 +16,22 @@ import (
 	"pando.run/pando/world"
 )
 
+// T0 is the time at which a table begins.
 var T0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
+// Web is the service of most tables.
 var Web = pando.DefaultService("web")
 
 // Counting names things in order.
 type Counting struct{ n int }
 
+// Instance implements pando.IDs.
 func (c *Counting) Instance(s pando.ServiceName) pando.InstanceID {
 	c.n++
 	return pando.InstanceID(fmt.Sprintf("%s-%d", s, c.n))
 }
 
+// Sequential implements pando.IDs.
 func (c *Counting) Sequential(now time.Time) string {
 	c.n++
 	return fmt.Sprintf("%020d%06d", now.UnixNano(), c.n) // sorts by the writer's clock, as a daemon's
@@ -33,21 +41,23 @@ func (c *Counting) Sequential(now time.Time) string {
 type Table struct {
 	T   *testing.T
 	W   *world.World
-	Ids *Counting
+	IDs *Counting
 	Rev pando.StoreRevision
 	Now time.Time // of control's clock
 	// skew is how far the clock of the hosts is ahead of control's.
 	Skew time.Duration
 }
 
+// New returns a table with the host h1 and no service.
 func New(t *testing.T) *Table {
-	tb := &Table{T: t, W: world.New(), Ids: &Counting{}, Now: T0}
+	tb := &Table{T: t, W: world.New(), IDs: &Counting{}, Now: T0}
 	tb.Put(pando.Host{Name: "h1"})
 	return tb
 }
 
+// Ask writes an ask of an instance of web on h1.
 func (tb *Table) Ask(v pando.Verb, by pando.InstanceID) pando.IntentID {
-	id := pando.IntentID(tb.Ids.Sequential(tb.Now))
+	id := pando.IntentID(tb.IDs.Sequential(tb.Now))
 	i := pando.Intent{ID: id, Service: Web, Verb: v,
 		By: pando.Asker{Kind: pando.AskerInstance, Name: string(by)}, Host: "h1"}
 	if v == pando.VerbHalt {
@@ -63,6 +73,7 @@ func (tb *Table) Commit(t pando.Txn, at pando.StoreRevision) {
 	tb.W.Committed(t, at)
 }
 
+// Count returns the number of instances of web in a phase.
 func (tb *Table) Count(p pando.Phase) int {
 	n := 0
 	for _, i := range tb.W.Of(Web) {
@@ -94,6 +105,7 @@ func (tb *Table) Crash(revision, times int) {
 	tb.Settle()
 }
 
+// Deploy writes a revision of web with 2 to 4 instances, or what change makes of it, as the target.
 func (tb *Table) Deploy(number int, change func(*pando.Spec)) {
 	spec := pando.Spec{Name: "web", Command: []string{"true", strconv.Itoa(number)},
 		Scale: pando.Scale{Min: 2, Max: 4}}
@@ -104,7 +116,7 @@ func (tb *Table) Deploy(number int, change func(*pando.Spec)) {
 	svc.ServiceKey, svc.Target, svc.Latest = Web, number, number
 	tb.Put(svc, pando.Revision{Service: Web, Number: number, Spec: spec.WithDefaults()},
 		pando.Decision{
-			ID: tb.Ids.Sequential(tb.Now), Service: Web, Kind: pando.DecidedDeploy, At: tb.Now,
+			ID: tb.IDs.Sequential(tb.Now), Service: Web, Kind: pando.DecidedDeploy, At: tb.Now,
 		})
 }
 
@@ -123,7 +135,7 @@ func (tb *Table) endpoints() {
 // the record.
 func (tb *Table) Fail(i pando.Instance, code float64) {
 	tb.Put(pando.Decision{
-		ID: tb.Ids.Sequential(tb.HostNow()), Service: Web, Instance: i.ID, Kind: pando.DecidedFailed,
+		ID: tb.IDs.Sequential(tb.HostNow()), Service: Web, Instance: i.ID, Kind: pando.DecidedFailed,
 		At:     tb.HostNow(),
 		Reason: "it exited", Inputs: map[string]float64{"exit_code": code},
 		Lines: []string{string(i.ID) + " says why"},
@@ -152,6 +164,7 @@ func (tb *Table) Fits(t pando.Txn) {
 // HostNow returns the time of the hosts' clock.
 func (tb *Table) HostNow() time.Time { return tb.Now.Add(tb.Skew) }
 
+// Put commits records as another writer would.
 func (tb *Table) Put(v ...pando.Stored) {
 	tb.Rev++
 	tb.Commit(pando.Txn{Put: v}, tb.Rev)
@@ -177,7 +190,7 @@ func (tb *Table) Run() {
 // Settle decides until nothing more is to be written.
 func (tb *Table) Settle() {
 	for range 50 {
-		txn, _ := decide.Decide(tb.W, Web, tb.Now, tb.Ids)
+		txn, _ := decide.Decide(tb.W, Web, tb.Now, tb.IDs)
 		if len(txn.Put)+len(txn.Delete) == 0 {
 			tb.endpoints()
 			return
@@ -189,6 +202,7 @@ func (tb *Table) Settle() {
 	tb.T.Fatalf("the decisions do not settle")
 }
 
+// Failures returns the failures of web in a row, as `pando status` shows them.
 func (tb *Table) Failures() int { return decide.Failures(tb.W.DecisionsOf(Web)) }
 
 // Pass lets time pass in steps of 100 ms, in which the hosts and control do what is due. fails
@@ -263,6 +277,7 @@ func (tb *Table) Finds(c pando.Compared) {
 	tb.Settle()
 }
 
+// Pin sets the fixed number of instances of web, or removes it.
 func (tb *Table) Pin(p *pando.Pin) {
 	svc := tb.W.Services[Web].V
 	svc.Pin = p
@@ -279,6 +294,7 @@ func (tb *Table) Notes() (out []string) {
 	return out
 }
 
+// Serves returns a function that reports whether one instance of a revision serves, and no other.
 func (tb *Table) Serves(revision int) func() bool {
 	return func() bool {
 		all := tb.W.Of(Web)
@@ -310,10 +326,10 @@ func (tb *Table) Until(what string, done func() bool) {
 // Asks answers one ask for an instance.
 func (tb *Table) Asks(k pando.ServiceKey) pando.Intent {
 	ask := pando.Intent{
-		ID: pando.IntentID(tb.Ids.Sequential(tb.Now)), Service: k, Verb: pando.VerbReplicate,
+		ID: pando.IntentID(tb.IDs.Sequential(tb.Now)), Service: k, Verb: pando.VerbReplicate,
 		Host: "h1", By: pando.Asker{Kind: pando.AskerOperator},
 	}.Become(pando.IntentAsked, tb.Now, "more")
-	txn, _ := decide.Decide(tb.W, k, tb.Now, tb.Ids, ask)
+	txn, _ := decide.Decide(tb.W, k, tb.Now, tb.IDs, ask)
 	tb.Rev++
 	tb.Commit(txn, tb.Rev)
 	world.Publish(tb.W, txn, tb.Now)
@@ -321,6 +337,7 @@ func (tb *Table) Asks(k pando.ServiceKey) pando.Intent {
 	return tb.W.Intents[ask.ID].V
 }
 
+// Create writes a service at its first revision.
 func (tb *Table) Create(k pando.ServiceKey, s pando.Spec) {
 	s.Name, s.Tenant, s.Command = k.Name, k.Tenant, []string{"true"}
 	tb.Put(pando.Service{ServiceKey: k, Target: 1, Latest: 1},
@@ -331,7 +348,7 @@ func (tb *Table) Create(k pando.ServiceKey, s pando.Spec) {
 func (tb *Table) SettleOn(k pando.ServiceKey) {
 	tb.T.Helper()
 	for range 50 {
-		txn, _ := decide.Decide(tb.W, k, tb.Now, tb.Ids)
+		txn, _ := decide.Decide(tb.W, k, tb.Now, tb.IDs)
 		if len(txn.Put)+len(txn.Delete) == 0 {
 			return
 		}

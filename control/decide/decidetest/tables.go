@@ -17,6 +17,7 @@ func Serving(t *testing.T) *Table {
 	return tb
 }
 
+// Served returns a table with web in rotation at its home h1, and an empty host h2.
 func Served(t *testing.T, change func(*pando.Spec)) *Table {
 	tb := New(t)
 	tb.Put(pando.Host{Name: "h2"})
@@ -66,6 +67,7 @@ func Spread(t *testing.T, least int, change func(*pando.Spec)) *Table {
 	return tb
 }
 
+// Stateful makes a spec stateful, with three ordinals on hosts of their own.
 func Stateful(s *pando.Spec) {
 	s.Kind, s.Scale = pando.Stateful, pando.Scale{Min: 3}
 	s.Place.Spread = pando.SpreadHost
@@ -95,6 +97,8 @@ func FormedGroup(t *testing.T) *Table {
 }
 
 var (
+	// Acme is a tenant.
 	Acme = pando.Tenant("acme")
+	// Shop is a service of Acme.
 	Shop = pando.ServiceKey{Tenant: Acme, Name: "shop"}
 )
