@@ -69,6 +69,9 @@ func inOwnNetwork() int {
 	return 0
 }
 
+// patience bounds the wait for a program on a busy machine.
+const patience = 30 * time.Second
+
 // testHost is unique among the tests that run on this machine.
 var testHost = pando.HostName("ptest" + strconv.Itoa(os.Getpid()))
 
@@ -138,7 +141,7 @@ func run(t *testing.T, d *Driver, change func(*pando.Spec), command ...string) p
 
 func exited(t *testing.T, b pando.Sandbox) pando.Exit {
 	t.Helper()
-	deadline := time.After(5 * time.Second)
+	deadline := time.After(patience)
 	for {
 		select {
 		case e, ok := <-b.Events():

@@ -21,7 +21,7 @@ func event(t *testing.T, b pando.Sandbox) pando.SandboxEvent {
 	select {
 	case e := <-b.Events():
 		return e
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 		t.Fatalf("nothing happens; log: %v", b.LastLines(5))
 		return pando.SandboxEvent{}
 	}
