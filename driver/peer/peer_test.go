@@ -21,7 +21,7 @@ import (
 	"pando.run/pando/api/problem"
 )
 
-const patience = 10 * time.Second
+const patience = time.Minute
 
 // host is an agent that answers with values from the test.
 type host struct {
