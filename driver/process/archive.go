@@ -120,14 +120,13 @@ func archiveFile(out *tar.Writer, at, to string) error {
 	if err != nil || !st.Mode().IsRegular() {
 		return err
 	}
+	if isSparse(f) {
+		return archiveSparse(out, f, to)
+	}
 	if err := header(out, st, "", to); err != nil {
 		return err
 	}
-	n, err := io.CopyN(out, f, st.Size())
-	if errors.Is(err, io.EOF) {
-		_, err = io.CopyN(out, zeros{}, st.Size()-n)
-	}
-	return err
+	return copyOrZeros(out, f, st.Size())
 }
 
 // zeros is an endless source of zeros.
@@ -265,7 +264,11 @@ func (v *restore) put(at string, h *tar.Header, in io.Reader) error {
 		if oerr != nil {
 			return oerr
 		}
-		_, err = io.Copy(f, in)
+		if size, sparse := h.PAXRecords[sparseRecord]; sparse {
+			err = restoreSparse(f, size, in)
+		} else {
+			_, err = io.Copy(f, in)
+		}
 		err = errors.Join(err, f.Chown(h.Uid, h.Gid), f.Chmod(mode), f.Sync(), f.Close(),
 			v.root.Chtimes(at, h.ModTime, h.ModTime))
 	default:

@@ -249,6 +249,61 @@ var Table = []Row{
 		by("driver/dns", "TestNoise", "FuzzMessage")},
 	{"P10", Instance, "packets for a tunnel, by UDP from a published port", Blocked,
 		by("driver/reach", "TestWallsRefuseNewFlowsOnly")},
+	{"P11", Token, "the log of another tenant's instance, by its name in a request", Blocked, join(
+		by("control", "TestALogIsOfTheServiceThatTheCallerNames"),
+		by("driver/process", "TestTheLogOfAnotherServiceIsNotFound"),
+		lab)},
+	{"P12", Disk, "a volume of another service, beyond every size", Blocked, join(
+		by("agent/room",
+			"TestAVolumeOfAnotherServiceHasALimit",
+			"TestAVolumeOfAnotherServiceThatFillsTheDiskIsStopped"),
+		lab)},
+	{"P13", Disk, "folders in each other, until no path names them", Blocked, join(
+		by("driver/process", "TestDeepFoldersOfAVolumeAreMeasuredAndRemoved"),
+		by("driver/process/untrusted",
+			"TestFoldersThatNoPathNamesAreReadAndRemoved",
+			"TestAWalkFollowsNoLinkAndHasABoundForItsLevels",
+			"TestARemovalLeavesTheTargetsOfLinks"),
+		by("agent/room", "TestAVolumeOfDeepFoldersIsStopped"))},
+	{"P14", User, "a program of root that an image left in a volume", Blocked,
+		by("driver/process", "TestNoUserOfTheHostEntersAVolume")},
+	{"P15", Token, "lines, paths and numbers in the words of a spec", Blocked, join(
+		by("spec", "TestHostileWordsOfASpecAreRefused"),
+		by("spec/span", "TestLengthsAreRead"),
+		lab)},
+	{"P16", Token, "the names of others, by further names of an own service", Blocked, join(
+		by("driver/dns", "TestFurtherNamesAreAnswered"),
+		by("world", "TestAliasesFollowTheirServices"),
+		lab)},
+	{"P17", Token, "a volume of another tenant, as one that services share", Blocked, join(
+		by("spec", "TestHostileWordsOfASpecAreRefused"),
+		by("control", "TestAServiceRunsWhereTheVolumeOfAnotherIs"),
+		lab)},
+	{"P18", Token, "ports of the hosts: those of daemons, of others and of Pando", Blocked, join(
+		by("", "TestWordsOfTheHosts"),
+		by("spec", "TestPortsOfHostsThatCannotBe"),
+		by("control", "TestAPortOfTheHostsHasOneOwner"),
+		lab)},
+	{"P19", Token, "requests of the host by a probe, to another address", Blocked, join(
+		by("spec", "TestHostileWordsOfASpecAreRefused"),
+		by("driver/probe", "TestHTTP", "TestHTTPWithHeadersAndTLS"),
+		lab)},
+	{"P20", Image, "archives that each compression enlarges", Blocked,
+		by("driver/image", "TestALargeDictionaryIsRefused", "TestBoundsOfALayerHold")},
+	{"P21", Instance, "its limits, by the group that it sees, and PID 1", Blocked,
+		by("driver/process",
+			"TestRootOfAnImageChangesNoLimitOfItsGroup",
+			"TestTheProgramOfAnImageIsPID1")},
+	{"P22", Token, "the key of another caller's request", Blocked, join(
+		by("api", "TestAKeyOfOneCallerIsNoKeyOfAnother"),
+		by("test/api", "TestAKeyOfAnotherRequestIsRefused"))},
+	{"P23", Member, "other hosts and services: drain, restart, rebalance", Blocked, join(
+		by("api", "TestAMemberMayNotDeploy", "TestARightOpensItsRequestsAndNoOthers"),
+		lab)},
+	{"P24", Disk, "images of many tenants, until operators have no room for theirs", Blocked,
+		by("driver/image", "TestImagesHaveAShareForEachTenant")},
+	{"P25", Disk, "a sparse file in a volume, in a backup with volumes", Blocked,
+		by("driver/process", "TestASparseFileOfAVolumeIsArchivedWithoutItsHoles")},
 	{"H10", Instance, "ports of other hosts", Blocked, join(
 		by("driver/reach", "TestWallsRefuseNewFlowsOnly"),
 		lab)},
