@@ -129,14 +129,6 @@ func archiveFile(out *tar.Writer, at, to string) error {
 	return copyOrZeros(out, f, st.Size())
 }
 
-// zeros is an endless source of zeros.
-type zeros struct{}
-
-func (zeros) Read(b []byte) (int, error) {
-	clear(b)
-	return len(b), nil
-}
-
 // restoring begins the name of a part that RestoreVolumes fills.
 const restoring = ".restore-"
 

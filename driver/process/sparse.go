@@ -108,6 +108,14 @@ func copyOrZeros(out io.Writer, in io.Reader, n int64) error {
 	return err
 }
 
+// zeros is an endless source of zeros.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
+}
+
 // restoreSparse brings the pieces of a file back. size is the record of its entry.
 func restoreSparse(f *os.File, size string, in io.Reader) error {
 	most, err := strconv.ParseInt(size, 10, 64)
