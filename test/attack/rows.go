@@ -1,7 +1,7 @@
 package attack
 
 // Table has every attack. The rows A to E are of the first round of the red team, P and H of the
-// second. F1 is of the trials of functions.
+// second. F and M are of the trials of functions and of far memory.
 var Table = []Row{
 	{"A1", Instance, "files, logs, sockets and states of others and of Pando", Blocked,
 		by("driver/process", "TestHostsSocketsAreNotThere", "TestHiddenFoldersAreEmpty")},
@@ -210,6 +210,13 @@ var Table = []Row{
 		by("memory/host/tests/server.rs", "a_connection_without_a_greeting_is_closed")},
 	{"E7", Network, "noise at a memory host", Blocked,
 		by("memory/host/tests/server.rs", "a_malformed_request_ends_its_connection_only")},
+	{"M1", Instance, "wrong bytes of far memory, by calls with their numbers", Blocked,
+		by("memory/launch/tests/probes.rs", "calls_on_far_memory_do_what_they_answer")},
+	{"M2", Instance, "text of the pager in a file of the program", Blocked,
+		by("memory/launch/tests/probes.rs",
+			"a_message_of_the_pager_never_goes_to_a_file_of_the_program")},
+	{"M3", Instance, "secrets of a parent in its child, by advice without effect", Blocked,
+		by("memory/launch/tests/probes.rs", "calls_on_far_memory_do_what_they_answer")},
 	{"P1", Member, "the removal of all states by a certificate alone", Blocked, join(
 		by("api", "TestAMemberWithoutARightRemovesNoState"),
 		lab)},
