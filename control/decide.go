@@ -54,6 +54,17 @@ func Decide(
 	return d.txn(), d.wake
 }
 
+// introduce returns what may be written about a service before its first decision: its address and
+// its endpoints. Hosts know a service by its endpoints only.
+func introduce(w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs) pando.Txn {
+	l, ok := newLedger(w, s, now, ids)
+	if !ok {
+		return pando.Txn{}
+	}
+	(&draft{placer: &placer{ledger: l}}).address()
+	return l.txn()
+}
+
 // draft is one decision in the making. It passes the facts of the ledger to the rules of scale and
 // lifecycle, in order. It writes their moves into the ledger.
 type draft struct {
