@@ -218,6 +218,28 @@ func TestANewServiceGetsAddressesAndItsMinimum(t *testing.T) {
 	}
 }
 
+// A ready instance whose table is not yet in force gets no flow. A deploy that waits must not say
+// that the service serves.
+func TestAReadyInstanceDoesNotServeBeforeItsTable(t *testing.T) {
+	tb := newTable(t)
+	tb.deploy(1, nil)
+	tb.settle()
+	for _, i := range tb.w.Of(web) {
+		tb.put(i.Become(pando.PhaseStarting, tb.now, "runs").Become(pando.PhaseReady, tb.now, "answers"))
+	}
+	tb.settle()
+	if svc := tb.w.Services[web].V; svc.Phase != pando.ServiceDeploying || svc.Current != 0 {
+		t.Errorf("%s at revision %d, want deploying: %s", svc.Phase, svc.Current, svc.Reason)
+	}
+	for _, i := range tb.w.Of(web) {
+		tb.put(i.Become(pando.PhaseInRotation, tb.now, "steered to"))
+	}
+	tb.settle()
+	if svc := tb.w.Services[web].V; svc.Phase != pando.ServiceServing || svc.Current != 1 {
+		t.Errorf("%s at revision %d, want serving at 1: %s", svc.Phase, svc.Current, svc.Reason)
+	}
+}
+
 func TestAsksAreAnsweredWithinTheBudget(t *testing.T) {
 	tb := serving(t)
 	first := tb.w.Of(web)[0].ID

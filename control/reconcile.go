@@ -302,7 +302,7 @@ func (d *draft) judge() {
 	}
 	c := lifecycle.Case{
 		Removing: d.svc.Removing, Left: len(d.crew.all) + len(d.parts),
-		Serving: d.count().Serving + depart(d).servingElsewhere(),
+		Serving: d.count().InRotation + depart(d).servingElsewhere(),
 		Least:   d.bounds().Least, Current: d.svc.Current, Target: d.svc.Target, Reason: d.svc.Reason,
 		After: d.after,
 	}

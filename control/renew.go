@@ -381,7 +381,7 @@ func (p departure) servingElsewhere() (n int) {
 	}
 	home := d.home()
 	for _, i := range p.due() {
-		if i.Host != home && i.Phase.TakesFlows() && !i.Warm {
+		if i.Host != home && i.Phase == pando.PhaseInRotation && !i.Warm {
 			n++
 		}
 	}
@@ -401,7 +401,7 @@ func (p departure) widened(r scale.Range) scale.Range {
 func (p departure) bringHome(r scale.Range) {
 	d := p.d
 	home := d.home()
-	if home == "" || d.count().Serving < r.Least {
+	if home == "" || d.count().InRotation < r.Least {
 		return
 	}
 	leavers := leased(d.w, d.crew.all)

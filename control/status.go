@@ -103,7 +103,7 @@ func (c *view) recorded(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 	if why := caveats(c.world, v.V, spec, scale.Capacity(all)); why != "" {
 		st.Reason = strings.TrimPrefix(st.Reason+"; "+why, "; ")
 	}
-	st.InRotation = scale.Serving(all)
+	st.InRotation = scale.CountOf(all).InRotation
 	decisions := c.world.DecisionsOf(s)
 	st.Problem, st.Failures = problem(v.V, decisions), failuresOf(decisions)
 	return st, true

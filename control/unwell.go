@@ -26,13 +26,13 @@ func (d *draft) replaceUnwell() {
 		n := d.count()
 		total := max(n.Capacity, d.bounds().Least, d.svc.Rolling)
 		out, next := d.replacedLately()
-		out = min(out, total-n.Serving)
-		if lifecycle.MayEnd(out, n.Serving, total) {
+		out = min(out, total-n.InRotation)
+		if lifecycle.MayEnd(out, n.InRotation, total) {
 			d.replaceOne(i)
 			continue
 		}
 		why := "it is the last in rotation"
-		if n.Serving > 1 {
+		if n.InRotation > 1 {
 			why = fmt.Sprintf("%d of %d are out of rotation", out, total)
 			d.lookAgain(next)
 		}
