@@ -62,6 +62,17 @@ func (d *Draft) budget() scale.Budget {
 	}
 }
 
+// Introduce returns what may be written about a service before its first decision: its address and
+// its endpoints. Hosts know a service by its endpoints only.
+func Introduce(w *world.World, s pando.ServiceKey, now time.Time, ids pando.IDs) pando.Txn {
+	d, ok := About(w, s, now, ids)
+	if !ok {
+		return pando.Txn{}
+	}
+	d.address()
+	return d.txn()
+}
+
 // answerAsks grants, refuses or coalesces every waiting ask, in the order in which they were asked.
 func (d *Draft) answerAsks() {
 	for _, i := range d.intents {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"runtime"
 	"testing"
 	"time"
@@ -240,5 +241,18 @@ func TestADeletedDeviceGivesUpItsPin(t *testing.T) {
 			}
 			b.check(Detach(pin))
 		})
+	}
+}
+
+// A pin that cannot be opened as a program's link is an error. A second program beside the first would
+// do its work twice.
+func TestAPinThatCannotBeOpenedIsAnError(t *testing.T) {
+	b := newBench(t)
+	c := b.counter(next)
+	at := Place{Pin: filepath.Join(b.pins, "odd"), IfIndex: b.left.Attrs().Index}
+	b.check(c.Program.Pin(at.Pin))
+	_, err := Attach(at, c.Program)
+	if err == nil || !strings.Contains(err.Error(), "open the pinned program "+at.Pin) {
+		t.Errorf("the error is %v", err)
 	}
 }

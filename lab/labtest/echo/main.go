@@ -1,6 +1,6 @@
 // Command echo is the program that tests run as a service, and the client of that service. As a
 // service it answers HTTP on 8080 and UDP on 7007. As a client it holds a connection, sends a
-// datagram or looks up a name. On request it calls Pando as its own instance.
+// datagram, looks up a name or serves images. On request it calls Pando as its own instance.
 //
 // It never ends by itself, except on request.
 package main
@@ -36,9 +36,11 @@ func main() {
 		err = datagram(os.Args[2], os.Args[3])
 	case "lookup":
 		err = lookup(os.Args[2], os.Args[3])
+	case "registry":
+		err = registry(os.Args[2])
 	default:
-		err = fmt.Errorf("echo: want no argument, hold ADDRESS, udp ADDRESS TEXT or lookup NAME "+
-			"SERVER, got %q", verb)
+		err = fmt.Errorf("echo: want no argument, hold ADDRESS, udp ADDRESS TEXT, lookup NAME SERVER "+
+			"or registry FOLDER, got %q", verb)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
