@@ -369,7 +369,7 @@ func (d *Driver) inImage(p *program, spec pando.Spec, env map[string]string) err
 	if err != nil {
 		return err
 	}
-	p.Layers, p.UID, p.GID = r.Layers, r.UID, r.GID
+	p.Layers, p.UID, p.GID, p.owners = r.Layers, r.UID, r.GID, r.Owners
 	// Like other runtimes, its own group is one of its groups: programs look for it there.
 	if p.Groups = r.Groups; len(p.Groups) > 0 && !slices.Contains(p.Groups, p.GID) {
 		p.Groups = append([]uint32{p.GID}, p.Groups...)

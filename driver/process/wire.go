@@ -73,6 +73,8 @@ type program struct {
 	HostNet bool   `json:"host_net,omitempty"` // of the descriptor that comes with it
 	// Users is the range of its user namespace, in which UID, GID and Groups are. Nil: none.
 	Users *users `json:"users,omitempty"`
+
+	owners []uint32 // large ids of the image's files
 }
 
 // emptyCode is the code of a reply to hold if no program ever started in the sandbox. From then on
