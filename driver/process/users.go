@@ -51,7 +51,7 @@ func (u users) outside(id uint32) uint32 {
 }
 
 // nobody is the id of files without an owner inside.
-const nobody = 65534
+const nobody = 65534 // the kernel's overflowuid
 
 // inside returns the id inside of one of the host.
 func (u users) inside(id uint32) uint32 {
