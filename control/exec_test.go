@@ -108,6 +108,32 @@ func TestASessionIsRecordedWithItsWordsAndItsEnd(t *testing.T) {
 	}
 }
 
+// A job has runs only, and a run beside a service is entered by its name.
+func TestARunIsEntered(t *testing.T) {
+	h := &hosts{}
+	c := visitable(t, h)
+	job := pando.DefaultService("job")
+	run := func(s pando.ServiceKey, i pando.InstanceID, phase pando.Phase) pando.Instance {
+		return pando.Instance{Service: s, Host: "h1", ID: i, Phase: phase, Run: &pando.RunPart{Number: 1}}
+	}
+	c.world.Committed(pando.Txn{Put: []pando.Stored{
+		pando.Service{ServiceKey: job, Target: 1}, run(job, "job-0", pando.PhaseDraining),
+		run(job, "job-1", pando.PhaseStarting), run(web, "web-run", pando.PhaseStarting)}}, 2)
+	for _, x := range []struct {
+		s       pando.ServiceKey
+		i, want pando.InstanceID
+	}{{job, "", "job-1"}, {job, "job-0", "job-0"}, {web, "web-run", "web-run"}, {web, "", "web-2"}} {
+		conn, err := c.Exec(t.Context(), x.s, x.i, pando.SessionSpec{Command: []string{"id"}}, pando.Asker{})
+		if err != nil {
+			t.Errorf("%s/%s: %v", x.s, x.i, err)
+			continue
+		}
+		if err := conn.Close(); err != nil || h.asked[len(h.asked)-1] != x.want {
+			t.Errorf("%s/%s: entered %v, %v, want %s", x.s, x.i, h.asked, err, x.want)
+		}
+	}
+}
+
 func TestTheNewestFortySessionsAreRemembered(t *testing.T) {
 	c := visitable(t, &hosts{})
 	for n := range 45 {
