@@ -203,8 +203,8 @@ func (f *folders) Usage(
 	if h.Name == "h1" {
 		return nil, pando.ErrUnavailable
 	}
-	return []pando.InstanceUsage{{Instance: "web-b", Host: h.Name, PIDs: 3},
-		{Instance: "web-a", Host: "h1", PIDs: 4}}, nil
+	return []pando.InstanceUsage{{Instance: "web-b", Host: h.Name, PIDs: new(int64(3))},
+		{Instance: "web-a", Host: "h1", PIDs: new(int64(4))}}, nil
 }
 
 // One host does not answer, and the other one claims its instance.
@@ -215,10 +215,10 @@ func TestStatsNameAHostThatDoesNotAnswer(t *testing.T) {
 		t.Fatalf("%+v, %v, asked %v", all, err, f.asked)
 	}
 	if a := all[0]; a.Instance != "web-a" || !strings.Contains(a.Missing, "host h1 does not answer") ||
-		a.PIDs != 0 {
+		a.PIDs != nil {
 		t.Errorf("got %+v", a)
 	}
-	if b := all[1]; b.Instance != "web-b" || b.Missing != "" || b.PIDs != 3 {
+	if b := all[1]; b.Instance != "web-b" || b.Missing != "" || b.PIDs == nil || *b.PIDs != 3 {
 		t.Errorf("got %+v", b)
 	}
 }

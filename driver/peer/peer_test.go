@@ -90,7 +90,7 @@ func (h *host) Work(_ context.Context, after pando.WorkMark) (pando.WorkBatch, e
 }
 
 func (h *host) Usage(_ context.Context, s pando.ServiceKey) ([]pando.InstanceUsage, error) {
-	return []pando.InstanceUsage{{Instance: "web-1", Service: s, PIDs: 3}}, h.err
+	return []pando.InstanceUsage{{Instance: "web-1", Service: s, PIDs: new(int64(3))}}, h.err
 }
 
 func (h *host) Volumes(
@@ -248,7 +248,7 @@ func TestEveryQuestionOverBothNetworks(t *testing.T) {
 			checkLogs(t, a, h, c)
 			for _, s := range []pando.ServiceKey{{}, pando.DefaultService("web")} {
 				all, err := c.Usage(ctx, h, s)
-				if err != nil || len(all) != 1 || all[0].Service != s || all[0].PIDs != 3 {
+				if err != nil || len(all) != 1 || all[0].Service != s || all[0].PIDs == nil || *all[0].PIDs != 3 {
 					t.Errorf("usage of %s: %+v, %v", s, all, err)
 				}
 			}

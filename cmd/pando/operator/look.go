@@ -69,7 +69,7 @@ func (o *Console) instancesOf(ctx context.Context, name string) error {
 
 // exists returns an error if a service does not exist. A list of its things is empty then too. The zero
 // key names no service.
-func (o *Console) exists(ctx context.Context, key pando.ServiceKey) error {
+func exists(ctx context.Context, o *Console, key pando.ServiceKey) error {
 	if key.Name == "" {
 		return nil
 	}

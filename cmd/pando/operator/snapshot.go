@@ -60,7 +60,7 @@ func snapshotList(o *Console) *cobra.Command {
 	}, cobra.MaximumNArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
 		all, err := api.SnapshotsOf(o.client).All(ctx, key)
 		if err == nil && len(all) == 0 {
-			err = o.exists(ctx, key)
+			err = exists(ctx, o, key)
 		}
 		if err != nil {
 			return err

@@ -107,7 +107,7 @@ func volumeRemove(o *Console) *cobra.Command {
 func showVolumes(ctx context.Context, o *Console, q pando.VolumeQuery) error {
 	all, err := o.client.Volumes(ctx, q)
 	if err == nil && len(all) == 0 {
-		err = o.exists(ctx, q.Service)
+		err = exists(ctx, o, q.Service)
 	}
 	if err != nil {
 		return err
