@@ -73,7 +73,7 @@ var (
 		"Bytes that wait in the queue of an uplink.", "device")
 	hostUplinkDrops = ofHost.counter("pando_agent_uplink_queue_drops_total", "uplinks",
 		"Packets that the queue of an uplink dropped.", "device")
-	hostDropped = ofHost.counter("pando_agent_dropped_packets_total", "10",
+	hostDropped = ofHost.counter("pando_agent_dropped_packets_total", "11",
 		"Packets that the steering of the host dropped, by reason.", "reason")
 	hostEvicted = ofHost.counter("pando_agent_evicted_flows_total", "1",
 		"Flows that a full connection table gave up.", "")

@@ -1,8 +1,8 @@
 // Package control is the cluster loop. It carries out the rules of the rooms scale and lifecycle
-// for every service, and it answers operators. A draft passes facts to the rules, and a ledger
-// takes their moves down as one transaction.
+// for every service, and it answers operators. Package decide passes facts to the rules, and takes
+// their moves down as one transaction.
 //
-// It never touches an instance, a packet or a file. It reads the registry, decides (Decide is pure)
+// It never touches an instance, a packet or a file. It reads the registry, decides (decide.Decide is pure)
 // and writes the registry. Agents do the rest. One control leads at a time, and its leadership
 // fences every write.
 package control
@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/scale"
 	"pando.run/pando/test/failpoint"
 	"pando.run/pando/world"
@@ -343,7 +344,7 @@ func (c *Control) draw(s pando.ServiceKey) (t pando.Txn, asks []*ask, err error)
 	if err != nil {
 		c.wakes[s] = until
 		if errors.Is(err, errAdrift) {
-			t = introduce(c.world, s, c.Clock.Now(), c.IDs)
+			t = decide.Introduce(c.world, s, c.Clock.Now(), c.IDs)
 		}
 		c.mu.Unlock()
 		return t, asks, err
@@ -385,7 +386,7 @@ func (c *Control) think(
 				"service", s, "cause", cause, "stack", string(debug.Stack()))
 		}
 	}()
-	t, wake = Decide(c.world, s, c.Clock.Now(), c.IDs, asks...)
+	t, wake = decide.Decide(c.world, s, c.Clock.Now(), c.IDs, asks...)
 	return t, wake, nil
 }
 

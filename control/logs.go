@@ -22,14 +22,14 @@ func (c *streams) Logs(
 		return nil, err
 	}
 	if i != "" {
-		h, err := c.hostOf(i)
+		h, err := c.hostOf(s, i)
 		if errors.Is(err, pando.ErrNotFound) {
 			return c.logOfDead(ctx, s, i, q)
 		}
 		if err != nil {
 			return nil, err
 		}
-		return c.Peers.Logs(ctx, h, []pando.InstanceID{i}, q)
+		return c.Peers.Logs(ctx, h, s, []pando.InstanceID{i}, q)
 	}
 	st, err := c.Service(ctx, s)
 	if err != nil {
@@ -69,7 +69,7 @@ func (c *streams) logOfDead(
 	}
 	q.Follow = false
 	for _, h := range hosts {
-		lines, err := c.Peers.Logs(ctx, h, []pando.InstanceID{i}, q)
+		lines, err := c.Peers.Logs(ctx, h, s, []pando.InstanceID{i}, q)
 		if err == nil {
 			return lines, nil
 		}
@@ -143,7 +143,7 @@ func (c *streams) everyLog(
 		if len(of[h.Name]) == 0 {
 			continue
 		}
-		lines, err := c.Peers.Logs(ctx, h, of[h.Name], q)
+		lines, err := c.Peers.Logs(ctx, h, st.ServiceKey, of[h.Name], q)
 		switch {
 		case err == nil:
 			read = append(read, lines)
@@ -304,7 +304,7 @@ func (f *follower) openGone(ctx context.Context, st pando.ServiceStatus) {
 		f.marks[i] = m
 		q := f.resumed([]pando.InstanceID{i})
 		q.Follow = false
-		lines, err := f.Peers.Logs(ctx, hosts[at], []pando.InstanceID{i}, q)
+		lines, err := f.Peers.Logs(ctx, hosts[at], f.service, []pando.InstanceID{i}, q)
 		if err == nil {
 			f.mixer.Add(&resumption{LogLines: lines, skip: map[pando.InstanceID]mark{i: m}}, nil)
 		}
@@ -347,7 +347,7 @@ func (f *follower) add(ctx context.Context, h pando.Host, ids []pando.InstanceID
 	if len(skip) > 0 {
 		q = f.resumed(ids)
 	}
-	lines, err := f.Peers.Logs(ctx, h, ids, q)
+	lines, err := f.Peers.Logs(ctx, h, f.service, ids, q)
 	if err != nil {
 		return
 	}

@@ -44,7 +44,7 @@ type printed struct {
 }
 
 func (p *printers) Logs(
-	_ context.Context, h pando.Host, ids []pando.InstanceID, q pando.LogQuery,
+	_ context.Context, h pando.Host, _ pando.ServiceKey, ids []pando.InstanceID, q pando.LogQuery,
 ) (pando.LogLines, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -77,7 +77,7 @@ func (b *bench) attach(at Place, c counter) {
 func (b *bench) detach(pin string, n int) {
 	b.Helper()
 	b.check(Detach(pin))
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for {
 		left, err := link.QueryPrograms(link.QueryOptions{
 			Target: b.left.Attrs().Index, Attach: ebpf.AttachTCXIngress,
@@ -138,7 +138,7 @@ func (b *bench) send(wants ...counter) {
 	frame[12], frame[13] = etherType>>8, etherType&0xff
 	_, err := unix.Write(b.right, frame)
 	b.check(err)
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for i, c := range wants {
 		for now := before[i]; now != before[i]+1; {
 			b.check(c.seen.Lookup(uint32(0), &now))

@@ -52,7 +52,12 @@ func main() {
 func serve() error {
 	name, text := os.Getenv("PANDO_INSTANCE"), os.Getenv("TEXT")
 	fmt.Println("hello from", name)
-	go echoUDP(name)
+	// It listens by UDP before it listens by TCP, which makes it ready.
+	datagrams, err := net.ListenPacket("udp", ":7007")
+	if err != nil {
+		return err
+	}
+	go echoUDP(datagrams, name)
 	var f faults
 	if share, err := strconv.ParseFloat(os.Getenv("ERRORS"), 64); err == nil {
 		f.share = share
@@ -157,12 +162,7 @@ func pass(w http.ResponseWriter, ctx context.Context, url string) {
 	_, _ = io.Copy(w, a.Body)
 }
 
-func echoUDP(name string) {
-	c, err := net.ListenPacket("udp", ":7007")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+func echoUDP(c net.PacketConn, name string) {
 	b := make([]byte, 2048)
 	for {
 		n, from, err := c.ReadFrom(b)

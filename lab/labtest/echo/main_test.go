@@ -8,7 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 func TestNumbersOfARequest(t *testing.T) {
@@ -133,6 +135,23 @@ func TestABrokenConnectionIsAnError(t *testing.T) {
 	l.Close()
 	if err := hold(l.Addr().String()); !errors.As(err, new(*net.OpError)) {
 		t.Errorf("no server: %v", err)
+	}
+}
+
+// A program is ready when it listens by TCP. A datagram may be waiting then.
+func TestItListensByUDPFirst(t *testing.T) {
+	if c, err := net.ListenPacket("udp", ":7007"); err == nil { // or another program has the port
+		defer c.Close()
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- serve() }()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("without its UDP port it ends with %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it listens by TCP and not by UDP")
 	}
 }
 
