@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"pando.run/pando"
@@ -223,7 +224,7 @@ func (f *follower) run(ctx context.Context) {
 		if err == nil || errors.Is(err, pando.ErrNotFound) {
 			f.openNew(ctx, st)
 			f.openGone(ctx, st)
-			f.nameSilent(ctx, st)
+			nameSilent(ctx, f, st)
 		}
 		if errors.Is(err, pando.ErrNotFound) && len(f.open) == 0 && len(f.marks) == 0 {
 			return // the service is gone, and its last log has ended
@@ -405,5 +406,64 @@ func (r *resumption) Next() (pando.LogLine, error) {
 			r.marks[l.Instance] = m
 		}
 		return l, nil
+	}
+}
+
+// Bounds of the check of hosts whose logs are followed.
+const (
+	answerWait  = time.Second // for the answer of a host
+	silentLooks = 2           // without an answer in turn: the host is named
+)
+
+// nameSilent adds a line for each followed instance whose host stops to answer, and another when the
+// host answers again. Their source alone shows neither: a program that prints nothing looks the same.
+func nameSilent(ctx context.Context, f *follower, st pando.ServiceStatus) {
+	of := map[pando.HostName][]pando.InstanceID{}
+	for _, i := range st.Instances {
+		if f.open[i.ID] {
+			of[i.Host] = append(of[i.Host], i.ID)
+		}
+	}
+	failed := map[pando.HostName]error{}
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	for _, h := range f.hosts() {
+		if len(of[h.Name]) == 0 {
+			continue
+		}
+		asking.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, answerWait)
+			defer cancel()
+			if _, err := f.Peers.Losses(ctx, h); errors.Is(err, pando.ErrUnreachable) {
+				mu.Lock()
+				defer mu.Unlock()
+				failed[h.Name] = err
+			}
+		})
+	}
+	asking.Wait()
+	for h, ids := range of {
+		var line func(pando.InstanceID) pando.LogLine
+		now, err := f.Clock.Now(), failed[h]
+		switch {
+		case err == nil && f.silent[h] >= silentLooks:
+			line = func(i pando.InstanceID) pando.LogLine {
+				return pando.LogLine{At: now, Instance: i, Text: "(its log can be read again)"}
+			}
+			fallthrough
+		case err == nil:
+			delete(f.silent, h)
+		default:
+			if f.silent[h]++; f.silent[h] == silentLooks {
+				line = func(i pando.InstanceID) pando.LogLine { return unread(i, err.Error(), now) }
+			}
+		}
+		if line != nil {
+			var said []pando.LogLine
+			for _, i := range ids {
+				said = append(said, line(i))
+			}
+			f.mixer.Add(logs.Slice(said), nil)
+		}
 	}
 }

@@ -345,6 +345,10 @@ func (s *Store) fromFolder(ctx context.Context, path string) (v1.Hash, error) {
 		}
 	}
 	raw, err := readBounded(filepath.Join(dir, "index.json"), smallMax)
+	if _, absent := os.Stat(dir); errors.Is(absent, fs.ErrNotExist) {
+		return v1.Hash{}, fmt.Errorf("%s: %w on this host; `skopeo copy` or `docker buildx build -o "+
+			"type=oci` writes an image layout", dir, pando.ErrNotFound)
+	}
 	if err != nil {
 		return v1.Hash{}, fmt.Errorf("%w: %s is no image layout: it needs index.json: %w; `skopeo copy` "+
 			"or `docker buildx build -o type=oci` writes one", pando.ErrInvalid, dir, err)

@@ -107,7 +107,16 @@ func (c *storm) disturbed() {
 
 // operation returns an operation and its command.
 func (c *storm) operation() (verb string, args []string) {
-	switch c.dice.IntN(5) {
+	any := c.Hosts[c.dice.IntN(len(c.Hosts))]
+	switch c.dice.IntN(9) {
+	case 3:
+		return "migrate", []string{"migrate", "web", "--to", any}
+	case 4:
+		return "snapshot", []string{"snapshot", "web"}
+	case 5:
+		return "rebalance", []string{"rebalance"}
+	case 6:
+		return "drain", []string{"hosts", "drain", any, "--for", "5s"}
 	case 0:
 		return "restart", []string{"restart", "web"}
 	case 1:

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -44,8 +45,13 @@ func PortForward(o *Console) *cobra.Command {
 			}
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			if _, err := o.client.Service(ctx, key); err != nil {
+			st, err := o.client.Service(ctx, key)
+			if err != nil {
 				return o.meant(c.Context(), key, err)
+			}
+			if !hasInstance(st, instance) {
+				return fmt.Errorf("instance %s of %s: %w; `pando ps %s` lists the instances", instance, key,
+					pando.ErrNotFound, key)
 			}
 			l, err := (&net.ListenConfig{}).Listen(ctx, "tcp",
 				net.JoinHostPort("127.0.0.1", strconv.Itoa(int(local))))
@@ -63,6 +69,14 @@ func PortForward(o *Console) *cobra.Command {
 		},
 	}
 	return c
+}
+
+// hasInstance reports whether a service has an instance of a name, which may be that of an ordinal. An
+// empty name means any.
+func hasInstance(st pando.ServiceStatus, name pando.InstanceID) bool {
+	return name == "" || slices.ContainsFunc(st.Instances, func(i pando.InstanceStatus) bool {
+		return i.ID == name || i.Ordinal > 0 && string(name) == pando.OrdinalName(st.Name, i.Ordinal)
+	})
 }
 
 // forwarded reads [LOCAL:]REMOTE.

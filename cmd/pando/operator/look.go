@@ -67,6 +67,19 @@ func (o *Console) instancesOf(ctx context.Context, name string) error {
 	return o.Show(all, func(w io.Writer) { instances(w, all, time.Now()); troubles(w, on) })
 }
 
+// exists returns an error if a service does not exist. A list of its things is empty then too. The zero
+// key names no service.
+func exists(ctx context.Context, o *Console, key pando.ServiceKey) error {
+	if key.Name == "" {
+		return nil
+	}
+	_, err := o.client.Service(ctx, key)
+	if err != nil {
+		return o.meant(ctx, key, err)
+	}
+	return nil
+}
+
 // hostsSeen returns the hosts, or none for a caller with a token of a tenant.
 func hostsSeen(ctx context.Context, o *Console) ([]pando.HostStatus, error) {
 	all, err := o.client.Hosts(ctx)

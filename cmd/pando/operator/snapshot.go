@@ -59,6 +59,9 @@ func snapshotList(o *Console) *cobra.Command {
 		Example: "  pando snapshot ls\n  pando snapshot ls game",
 	}, cobra.MaximumNArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
 		all, err := api.SnapshotsOf(o.client).All(ctx, key)
+		if err == nil && len(all) == 0 {
+			err = exists(ctx, o, key)
+		}
 		if err != nil {
 			return err
 		}

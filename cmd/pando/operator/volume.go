@@ -106,6 +106,9 @@ func volumeRemove(o *Console) *cobra.Command {
 // showVolumes prints the volumes that a query chooses.
 func showVolumes(ctx context.Context, o *Console, q pando.VolumeQuery) error {
 	all, err := o.client.Volumes(ctx, q)
+	if err == nil && len(all) == 0 {
+		err = exists(ctx, o, q.Service)
+	}
 	if err != nil {
 		return err
 	}
