@@ -311,6 +311,8 @@ var Table = []Row{
 		by("driver/image", "TestImagesHaveAShareForEachTenant")},
 	{"P25", Disk, "a sparse file in a volume, in a backup with volumes", Blocked,
 		by("driver/process", "TestASparseFileOfAVolumeIsArchivedWithoutItsHoles")},
+	{"P26", Token, "memory of an agent, by logs that nobody reads", Blocked,
+		by("agent", "TestUnreadLogsOfATenantLeaveRoomForOthers")},
 	{"H10", Instance, "ports of other hosts", Blocked, join(
 		by("driver/reach", "TestWallsRefuseNewFlowsOnly"),
 		lab)},
