@@ -540,6 +540,8 @@ type Sighting struct {
 	Adopted int `json:"adopted"`
 	// Adrift names instances that run here without a record since then, separated by spaces.
 	Adrift string `json:"adrift,omitempty"`
+	// Records is a JSON array of the last records of these instances, for the next agent.
+	Records string `json:"records,omitempty"`
 }
 
 // AdoptionTime is how long after a restore a host may bring records of its instances back.

@@ -316,6 +316,9 @@ type Usage struct {
 	PIDs        int64
 }
 
+// Uncounted is a number of Usage that nothing counts, or that could not be read.
+const Uncounted = -1
+
 // Strain is the use of a sandbox since its start, beside the limits in force.
 type Strain struct {
 	CPU       time.Duration
@@ -497,7 +500,13 @@ type ImageRoot struct {
 	GID    uint32
 	Groups []uint32
 	Home   string // of the user; may be empty
+	// Owners are the ids of the owners of its files that are larger than the usual ones, in order. At
+	// most LargeIDsMax.
+	Owners []uint32
 }
+
+// LargeIDsMax bounds the large ids of an image or a program. The kernel takes 340 ranges, in one page.
+const LargeIDsMax = 128
 
 // ImageOperators are the requests of operators about the images of the server's host.
 type ImageOperators interface {

@@ -79,9 +79,15 @@ type Spec struct {
 	Init bool `json:"init,omitempty"`
 	// Hostname is the name of the machine that every instance sees. "": instances with a volume of
 	// their own have that of their ordinal, and the others their ID.
-	Hostname string  `json:"hostname,omitempty"`
-	Rollout  Rollout `json:"rollout,omitzero"`
-	Place    Place   `json:"place,omitzero"`
+	Hostname string `json:"hostname,omitempty"`
+	// GroupAdd are further groups of the user of an image's program: names or numbers.
+	GroupAdd []string `json:"group_add,omitempty"`
+	// Ulimits are bounds of each process, such as nofile: 1024:4096. None exceeds the host's own.
+	Ulimits map[string]string `json:"ulimits,omitempty"`
+	// Sysctls are settings of the kernel that each instance has for itself.
+	Sysctls map[string]string `json:"sysctls,omitempty"`
+	Rollout Rollout           `json:"rollout,omitzero"`
+	Place   Place             `json:"place,omitzero"`
 	// Grants name parts of the host that the instances need, beside a program's usual files.
 	Grants []Grant `json:"grants,omitempty"`
 	// Needs are services of the same tenant, with their conditions for the first start of a revision.
@@ -91,6 +97,12 @@ type Spec struct {
 	DrainSecondsMax float64           `json:"drain_seconds_max,omitempty"`
 	Labels          map[string]string `json:"labels,omitempty"`
 }
+
+// Bounds of the words for the kernel.
+const (
+	GroupAddMax = 32
+	SysctlsMax  = 64
+)
 
 // DrainForever in DrainSecondsMax makes a drain wait for the last connection.
 const DrainForever = -1

@@ -181,6 +181,7 @@ const (
 	DroppedNoFlow     DropReason = "no_flow"     // of an unknown flow, and not its first packet
 	DroppedKernel     DropReason = "kernel"      // the kernel could not change the packet as needed
 	DroppedStranger   DropReason = "stranger"    // in the tunnel, from an address that is no host's
+	DroppedTooLarge   DropReason = "too_large"   // larger than the links of instances; answered by ICMP
 )
 
 // Drops counts dropped packets.

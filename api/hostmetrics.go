@@ -73,7 +73,7 @@ var (
 		"Bytes that wait in the queue of an uplink.", "device")
 	hostUplinkDrops = ofHost.counter("pando_agent_uplink_queue_drops_total", "uplinks",
 		"Packets that the queue of an uplink dropped.", "device")
-	hostDropped = ofHost.counter("pando_agent_dropped_packets_total", "10",
+	hostDropped = ofHost.counter("pando_agent_dropped_packets_total", "11",
 		"Packets that the steering of the host dropped, by reason.", "reason")
 	hostEvicted = ofHost.counter("pando_agent_evicted_flows_total", "1",
 		"Flows that a full connection table gave up.", "")
@@ -149,8 +149,12 @@ func (g hostGauges) instance(s sample, u pando.InstanceUsage) {
 	of := []string{string(u.Service.Tenant), string(u.Service.Name), string(u.Instance)}
 	if u.Missing == "" {
 		s.put(hostCPU, u.CPUSeconds, of...)
-		s.put(hostMemory, float64(u.MemoryBytes), of...)
-		s.put(hostPIDs, float64(u.PIDs), of...)
+		if u.MemoryBytes != nil {
+			s.put(hostMemory, float64(*u.MemoryBytes), of...)
+		}
+		if u.PIDs != nil {
+			s.put(hostPIDs, float64(*u.PIDs), of...)
+		}
 		s.put(hostConnections, float64(u.Connections), of...)
 	}
 	if q := u.Queue; q != nil {

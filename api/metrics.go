@@ -40,7 +40,7 @@ var (
 	metricOn  = ofCluster.gauge("pando_host_instances", "hosts", "Instances placed on a host.", "host")
 	metricCut = ofCluster.gauge("pando_host_unreached", "hosts",
 		"1 if a host has no way to another one, so that other one gets no new flows from it.", "host")
-	metricDropped = ofCluster.counter("pando_dropped_packets_total", "10 × hosts",
+	metricDropped = ofCluster.counter("pando_dropped_packets_total", "11 × hosts",
 		"Packets that the steering of a host dropped, by reason.", "host reason")
 	metricAnswered = ofCluster.counter("pando_answered_drops_total", "hosts",
 		"Dropped packets that were answered with an error.", "host")

@@ -136,6 +136,29 @@ cold int requote(struct __sk_buff *skb, struct packet *p, __u32 six)
 	    !bpf_skb_store_bytes(skb, source, front, 4, 0);
 }
 
+/* Datagrams in fragments of which the first one went to the front: the others have no port. */
+struct {
+	TABLE_OF(LRU_HASH, 4096, struct fragment_key, __u8);
+} front_pieces SEC(".maps");
+
+/* is_piece notes the first fragment of a datagram to a service, and returns whether the first one of a
+ * later fragment was noted. */
+cold int is_piece(const struct packet *p, __u32 six)
+{
+	struct fragment_key k = {};
+	__u8 noted = 1;
+
+	if (!p)
+		return 0;
+	four(k.src, p->src, six);
+	four(k.dst, p->dst, six);
+	k.id = p->id;
+	k.protocol = p->protocol;
+	if (p->part == FIRST)
+		bpf_map_update_elem(&front_pieces, &k, &noted, BPF_ANY);
+	return bpf_map_lookup_elem(&front_pieces, &k) != 0;
+}
+
 /* to_front handles a packet that arrives. Steering runs next and sees the front. */
 inlined int to_front(struct __sk_buff *skb, int six)
 {
@@ -144,14 +167,22 @@ inlined int to_front(struct __sk_buff *skb, int six)
 
 	struct own *own = bpf_map_lookup_elem(&owns, &n);
 	if (!own || addresses(skb, &p, six) || !same(p.dst, own->addr[six], six) ||
-	    transport(skb, &p, six) || p.part == LATER)
+	    transport(skb, &p, six))
 		return PASS;
-	if (IS_ICMP(&p, six)) {
+	if (p.part == LATER) {
+		struct packet q = p;
+		if (!is_piece(&q, six))
+			return PASS;
+	} else if (IS_ICMP(&p, six)) {
 		struct packet q = p;
 		if (!requote(skb, &q, six))
 			return PASS;
 	} else if (!published_at(p.dport, p.protocol)) {
 		return PASS;
+	}
+	if (unlikely(p.part == FIRST)) {
+		struct packet q = p;
+		is_piece(&q, six);
 	}
 	front_of(front, n, six);
 	if (readdress(skb, DESTINATION(six), check_of(&p, six), flags_of(&p), p.dst, front, six))
@@ -172,6 +203,27 @@ int to_host(struct __sk_buff *skb)
 	return PASS;
 }
 
+/* unquote puts the host's own address into the packet that an error of steering quotes: its client
+ * knows no front. */
+cold int unquote(struct __sk_buff *skb, struct packet *p, const __u32 *own, __u32 six)
+{
+	__u32 at = p->l4 + ICMP_BYTES, front[4] = {}, to[4] = {};
+	__u8 type;
+
+	if (!own || p->part != WHOLE || bpf_skb_load_bytes(skb, p->l4, &type, 1) || !is_error(type, six))
+		return 0;
+	copy(to, own, six);
+	at += six ? offsetof(struct ipv6hdr, daddr) : offsetof(struct iphdr, daddr);
+	if (bpf_skb_load_bytes(skb, at, front, six ? 16 : 4) ||
+	    !(six ? same(front, p->src, 1) : same(front, p->src, 0)))
+		return 0;
+	if (six)
+		return seal(skb, p->l4 + ICMP_CHECK, front, to, 0, 1) ||
+		    bpf_skb_store_bytes(skb, at, to, 16, 0);
+	return bpf_l4_csum_replace(skb, p->l4 + ICMP_CHECK, front[0], to[0], 4) ||
+	    bpf_skb_store_bytes(skb, at, to, 4, 0);
+}
+
 /* from_front handles a packet that leaves from the front of a host. */
 cold int from_front(struct __sk_buff *skb, struct packet *p, __u32 six)
 {
@@ -185,12 +237,16 @@ cold int from_front(struct __sk_buff *skb, struct packet *p, __u32 six)
 		copy(to, own->addr[1], 1);
 		if (!(to[0] | to[1] | to[2] | to[3]))
 			return drop(DROP_NO_ENDPOINT); /* not yet known */
+		if (IS_ICMP(p, 1) && unquote(skb, p, to, 1))
+			return drop(DROP_KERNEL);
 		return readdress(skb, SOURCE(1), check_of(p, 1), flags_of(p), p->src, to, 1)
 		    ? drop(DROP_KERNEL) : PASS;
 	}
 	copy(to, own->addr[0], 0);
 	if (!to[0])
 		return drop(DROP_NO_ENDPOINT);
+	if (IS_ICMP(p, 0) && unquote(skb, p, to, 0))
+		return drop(DROP_KERNEL);
 	return readdress(skb, SOURCE(0), check_of(p, 0), flags_of(p), p->src, to, 0)
 		    ? drop(DROP_KERNEL) : PASS;
 }

@@ -44,6 +44,7 @@ enum count {
 	COUNT_SWEPT,      /* flows removed by the sweep */
 	COUNT_CROWDED,    /* proven flows that stay among the opening ones: a share is full (held.h) */
 	DROP_STRANGER,    /* a packet of a tunnel from a foreign address */
+	DROP_TOO_LARGE,   /* larger than the links of instances */
 	COUNTS,
 };
 

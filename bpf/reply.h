@@ -176,6 +176,67 @@ inlined int unreachable(struct __sk_buff *skb, struct packet *p, int six)
 	return respond(skb, p, &r, six);
 }
 
+/* write_before writes the header of an error and its checksum. inner: the sum of what it quotes,
+ * bytes: its length. */
+inlined int write_before(struct __sk_buff *skb, const struct packet *p, __u32 inner, __u32 bytes,
+			 int six)
+{
+	struct reply r = {.bytes = ICMP_BYTES + bytes, .protocol = six ? IPPROTO_ICMPV6 : IPPROTO_ICMP};
+	__u32 icmp[2] = {};
+
+	icmp[0] = six ? bpf_htonl(ICMPV6_PKT_TOOBIG << 24)
+		      : bpf_htonl(ICMP_DEST_UNREACH << 24 | ICMP_FRAG_NEEDED << 16);
+	icmp[1] = bpf_htonl(LINK_BYTES);
+	__u64 sum = pseudo_header(p, &r, six) + inner + (__u32)bpf_csum_diff(0, 0, icmp, sizeof(icmp), 0);
+	icmp[0] |= (__u32)(__u16)~fold(sum) << 16; /* on a little-endian machine */
+	return turn(skb) || store_header(skb, p, &r, six) ||
+	    bpf_skb_store_bytes(skb, L4(six), icmp, sizeof(icmp), BPF_F_RECOMPUTE_CSUM);
+}
+
+/* quote puts the headers of an error before the packet, of which it keeps the beginning. The packet
+ * stays where it is, so that a checksum that the network card has yet to write is the quoted one: a
+ * receiver that gets it unwritten ignores it. */
+inlined int quote(struct __sk_buff *skb, struct packet *p, int six)
+{
+	__u32 kept = p->protocol == IPPROTO_TCP ? sizeof(struct tcphdr) : sizeof(struct udphdr);
+	__u32 words[17] = {}, head = p->l4 - ETH_HLEN, bytes = head + kept; /* 40 + 8 + 20 at most */
+	__u32 check = p->l4 + (p->protocol == IPPROTO_TCP ? offsetof(struct tcphdr, check)
+							  : offsetof(struct udphdr, check));
+	__u16 seed = 0, zero = 0;
+
+	if (head < 20 || head > 48 || bytes < 28 || bytes > sizeof(words) ||
+	    bpf_skb_change_tail(skb, p->l4 + kept, 0) || bpf_skb_load_bytes(skb, check, &seed, 2))
+		return -1;
+	bpf_skb_store_bytes(skb, check, &zero, 2, BPF_F_RECOMPUTE_CSUM);
+	int partial = is_partial(skb, check);
+	bpf_skb_store_bytes(skb, check, &seed, 2, BPF_F_RECOMPUTE_CSUM);
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, words, partial ? head : bytes))
+		return -1;
+	__u32 inner = bpf_csum_diff(0, 0, words, sizeof(words), 0);
+	if (partial) /* the card makes the rest the complement of its seed */
+		inner = fold((__u64)inner + (__u16)~seed);
+	if (bpf_skb_adjust_room(skb, L4(six) - ETH_HLEN + ICMP_BYTES, BPF_ADJ_ROOM_MAC,
+	    BPF_F_ADJ_ROOM_NO_CSUM_RESET))
+		return -1;
+	return write_before(skb, p, inner, bytes, six);
+}
+
+/* too_large drops a packet that no link of an instance takes, and tells its sender the largest size
+ * (RFC 1191, RFC 8201). The kernel would drop it in silence, and the sender would try for ever. A
+ * later fragment has no ports, so only the first one of its datagram is answered. */
+apart int too_large(struct __sk_buff *skb, struct packet *p, __u32 six, __u64 back)
+{
+	if (!p)
+		return DROP;
+	count(DROP_TOO_LARGE);
+	if (p->part == LATER || !may_answer())
+		return DROP;
+	if (six ? quote(skb, p, 1) : quote(skb, p, 0))
+		return drop(DROP_KERNEL);
+	count(COUNT_REFUSED);
+	return bpf_redirect(skb->ifindex, back);
+}
+
 /* refuse drops a packet to a VIP and answers its sender. back: bpf_redirect's way to the sender. */
 apart int refuse(struct __sk_buff *skb, struct packet *p, __u32 why, __u32 six, __u64 back)
 {

@@ -7,8 +7,14 @@ inlined int to_vip(struct __sk_buff *skb, struct packet *p, int six, __u64 back)
 {
 	if (transport(skb, p, six))
 		return drop(DROP_HEADER);
-	if (p->protocol == IPPROTO_TCP || p->protocol == IPPROTO_UDP)
+	if (p->protocol == IPPROTO_TCP || p->protocol == IPPROTO_UDP) {
+		/* The kernel itself splits what a card has joined. */
+		if (unlikely(skb->len > ETH_HLEN + LINK_BYTES && !skb->gso_size)) {
+			struct packet q = *p;
+			return too_large(skb, &q, six, back);
+		}
 		return steer(skb, p, six, back);
+	}
 	if (!IS_ICMP(p, six))
 		return drop(DROP_PROTOCOL);
 	struct packet q = *p;
@@ -105,6 +111,8 @@ inlined int become_vip(struct __sk_buff *skb, struct packet *p, const __u32 *vip
 	return bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, saddr), vip, 4, 0);
 }
 
+#define BY_FRONT 1 /* the epoch of an answer in fragments to a client of this host's own address */
+
 /* answer sets the VIP as the source of a UDP server's answer, if the client used the VIP. */
 inlined int answer(struct __sk_buff *skb, struct packet *p, const __u32 *own, int six)
 {
@@ -115,14 +123,18 @@ inlined int answer(struct __sk_buff *skb, struct packet *p, const __u32 *own, in
 	if (p->part == LATER) {
 		struct fragment_key fk;
 		fragment_key_of(&fk, p, six);
-		if (!bpf_map_lookup_elem(&fragments, &fk))
+		struct fragment *first = bpf_map_lookup_elem(&fragments, &fk);
+		if (!first)
 			return PASS;
+		if (first->epoch == BY_FRONT)
+			front_of(vip, own_slot, six);
 		return become_vip(skb, p, vip, six) ? drop(DROP_KERNEL) : PASS;
 	}
 	__u16 *published = translation(skb->ifindex, p->sport, IPPROTO_UDP, TO_PUBLISHED);
 	if (!published)
 		return PASS;
 	__u16 port = *published;
+	__u32 by = 0;
 	flow_key_of(&k, p->dst, vip, p->dport, port, IPPROTO_UDP, six);
 	struct flow *f = find_flow(&k, six);
 	if (!f) { /* the client may have used this host's own address */
@@ -130,6 +142,7 @@ inlined int answer(struct __sk_buff *skb, struct packet *p, const __u32 *own, in
 		if (!at_host)
 			return PASS;
 		port = *at_host;
+		by = BY_FRONT;
 		front_of(vip, own_slot, six);
 		flow_key_of(&k, p->dst, vip, p->dport, port, IPPROTO_UDP, six);
 		f = find_flow(&k, six);
@@ -139,7 +152,7 @@ inlined int answer(struct __sk_buff *skb, struct packet *p, const __u32 *own, in
 	if (!(f->flags & FLOW_ANSWERED))
 		f->flags |= FLOW_ANSWERED;
 	if (p->part == FIRST)
-		remember_fragments(p, 0, 0, six);
+		remember_fragments(p, 0, by, six);
 	if (port != p->sport && translate(skb, p, offsetof(struct udphdr, source), p->sport, port))
 		return drop(DROP_KERNEL);
 	return become_vip(skb, p, vip, six) ? drop(DROP_KERNEL) : PASS;

@@ -89,8 +89,12 @@ func (c *operators) visited(
 	if _, ok := c.world.Services[s]; !ok {
 		return "", pando.Host{}, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 	}
+	all := c.world.Of(s)
+	if runs := world.RunsOf(c.world, s); i != "" || len(all) == 0 { // a job has nothing but runs
+		all = append(all, runs...)
+	}
 	var chosen *pando.Instance
-	for _, one := range c.world.Of(s) {
+	for _, one := range all {
 		better := chosen == nil || rank(one.Phase) < rank(chosen.Phase)
 		named := one.Ordinal > 0 && string(i) == pando.OrdinalName(s.Name, one.Ordinal)
 		named = named && lifecycle.HasVolumes(one)

@@ -167,7 +167,7 @@ func (c *streams) following(
 	f := &follower{
 		streams: c, service: s, query: q, mixer: logs.NewMixer(), cancel: cancel,
 		open: map[pando.InstanceID]bool{}, ended: make(chan broken),
-		marks: map[pando.InstanceID]mark{},
+		marks: map[pando.InstanceID]mark{}, silent: map[pando.HostName]int{},
 	}
 	for _, l := range first {
 		f.mixer.Add(l, nil)
@@ -187,6 +187,7 @@ type follower struct {
 	marks   map[pando.InstanceID]mark // instances whose source broke off
 	first   map[pando.InstanceID]bool // instances at the first look
 	ended   chan broken
+	silent  map[pando.HostName]int // looks in turn without an answer
 }
 
 // mark is the end of what the caller has of an instance's log: the time of the last lines, their
@@ -222,6 +223,7 @@ func (f *follower) run(ctx context.Context) {
 		if err == nil || errors.Is(err, pando.ErrNotFound) {
 			f.openNew(ctx, st)
 			f.openGone(ctx, st)
+			f.nameSilent(ctx, st)
 		}
 		if errors.Is(err, pando.ErrNotFound) && len(f.open) == 0 && len(f.marks) == 0 {
 			return // the service is gone, and its last log has ended

@@ -25,6 +25,9 @@ type folders struct {
 	breaks bool // the next followed log ends
 }
 
+// Losses is the answer of a host that lives.
+func (*folders) Losses(context.Context, pando.Host) (l pando.Losses, err error) { return l, nil }
+
 func (f *folders) Logs(
 	ctx context.Context, h pando.Host, s pando.ServiceKey, ids []pando.InstanceID, q pando.LogQuery,
 ) (pando.LogLines, error) {
@@ -220,8 +223,8 @@ func (f *folders) Usage(
 	if h.Name == "h1" {
 		return nil, pando.ErrUnavailable
 	}
-	return []pando.InstanceUsage{{Instance: "web-b", Host: h.Name, PIDs: 3},
-		{Instance: "web-a", Host: "h1", PIDs: 4}}, nil
+	return []pando.InstanceUsage{{Instance: "web-b", Host: h.Name, PIDs: new(int64(3))},
+		{Instance: "web-a", Host: "h1", PIDs: new(int64(4))}}, nil
 }
 
 // One host does not answer, and the other one claims its instance.

@@ -216,6 +216,20 @@ var fields = []field{
 		example: "mail.example.com", kind: hostnameKind,
 		set: func(s *pando.Spec, v any) { s.Hostname = v.(string) },
 		get: func(s pando.Spec) any { return s.Hostname }},
+	{name: "group_add", doc: "Further groups of the user of the image: names or numbers of its " +
+		"/etc/group.", example: `["video", "2000"]`, kind: groupsKind,
+		set: func(s *pando.Spec, v any) { s.GroupAdd = v.([]string) },
+		get: func(s pando.Spec) any { return s.GroupAdd }},
+	{name: "ulimits", doc: "Bounds of each process, as a map of SOFT:HARD or of one number for both; " +
+		"-1 is the largest. None exceeds the bound that Pando itself has on the host.",
+		def: "the host's", example: `{nofile: "1024:65536", core: 0}`, kind: pairsKind,
+		set: func(s *pando.Spec, v any) { s.Ulimits = v.(map[string]string) },
+		get: func(s pando.Spec) any { return s.Ulimits }},
+	{name: "sysctls", doc: "Settings of the kernel that each instance has for itself: net.*, " +
+		"fs.mqueue.*, kernel.msg*, kernel.shm* and kernel.sem.", def: "the host's",
+		example: "{net.core.somaxconn: 1024}", kind: pairsKind,
+		set: func(s *pando.Spec, v any) { s.Sysctls = v.(map[string]string) },
+		get: func(s pando.Spec) any { return s.Sysctls }},
 	{name: "grants", doc: "Parts of the host that the instances need, as a list: `device: NAME` " +
 		"of /dev, `path: PATH:ro` (or :rw) at the same path, and `netns: host` for the network of the " +
 		"host. A host gives them only if its owner allows that (`pando hosts allow`). Until one does, " +

@@ -209,6 +209,7 @@ func (c *checks) walls(s pando.Spec) {
 		c.that(false, "%s: %s", why.path, why.text)
 	}
 	c.also(checkHostname(s.Hostname))
+	c.kernelWords(s)
 	c.that(s.UsernsMode == "" || s.UsernsMode == pando.UsernsHost,
 		"userns_mode: %q: want %s, or leave it out", s.UsernsMode, pando.UsernsHost)
 }

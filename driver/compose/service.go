@@ -2,6 +2,7 @@ package compose
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -25,6 +26,7 @@ func (c *converter) service(s types.ServiceConfig) pando.Spec {
 	c.stops(s, &out)
 	out.Init = s.Init != nil && *s.Init
 	out.Hostname = c.hostname(s)
+	kernelWords(s, &out)
 	if s.Runtime == pando.RuntimeCrun {
 		out.Runtime = s.Runtime
 	}
@@ -66,6 +68,23 @@ func (c *converter) service(s types.ServiceConfig) pando.Spec {
 		}
 	}
 	return out
+}
+
+// kernelWords carries over the groups, the bounds of processes and the settings of the kernel.
+func kernelWords(s types.ServiceConfig, out *pando.Spec) {
+	out.GroupAdd = slices.Clone(s.GroupAdd)
+	if len(s.Sysctls) > 0 {
+		out.Sysctls = maps.Clone(map[string]string(s.Sysctls))
+	}
+	for name, u := range s.Ulimits {
+		if out.Ulimits == nil {
+			out.Ulimits = map[string]string{}
+		}
+		out.Ulimits[name] = fmt.Sprintf("%d:%d", u.Soft, u.Hard)
+		if u.Single != 0 {
+			out.Ulimits[name] = fmt.Sprint(u.Single)
+		}
+	}
 }
 
 func message(err error) string {

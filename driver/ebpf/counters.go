@@ -25,7 +25,8 @@ const (
 	countRemoved
 	countSwept
 	countCrowded
-	countStranger // one more reason for a drop
+	countStranger // more reasons for a drop
+	countTooLarge
 	countKinds
 )
 
@@ -60,6 +61,7 @@ func (d *Driver) Drops(context.Context) (pando.Drops, error) {
 		out.Packets[why] = counts[n]
 	}
 	out.Packets[pando.DroppedStranger] = counts[countStranger]
+	out.Packets[pando.DroppedTooLarge] = counts[countTooLarge]
 	out.Packets[pando.DroppedNoEndpoint] += d.sleepers.lost()
 	out.Answered = counts[countRefused]
 	return out, nil

@@ -222,6 +222,7 @@ const (
 	frontMapFlows         = "flows"
 	frontMapFlows6        = "flows6"
 	frontMapFragments     = "fragments"
+	frontMapFrontPieces   = "front_pieces"
 	frontMapGuarded       = "guarded"
 	frontMapGuarded6      = "guarded6"
 	frontMapHashKeys      = "hash_keys"
@@ -335,6 +336,7 @@ type frontMapSpecs struct {
 	Flows         *ebpf.MapSpec `ebpf:"flows"`
 	Flows6        *ebpf.MapSpec `ebpf:"flows6"`
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
+	FrontPieces   *ebpf.MapSpec `ebpf:"front_pieces"`
 	Guarded       *ebpf.MapSpec `ebpf:"guarded"`
 	Guarded6      *ebpf.MapSpec `ebpf:"guarded6"`
 	HashKeys      *ebpf.MapSpec `ebpf:"hash_keys"`
@@ -418,6 +420,7 @@ type frontMaps struct {
 	Flows         *ebpf.Map `ebpf:"flows"`
 	Flows6        *ebpf.Map `ebpf:"flows6"`
 	Fragments     *ebpf.Map `ebpf:"fragments"`
+	FrontPieces   *ebpf.Map `ebpf:"front_pieces"`
 	Guarded       *ebpf.Map `ebpf:"guarded"`
 	Guarded6      *ebpf.Map `ebpf:"guarded6"`
 	HashKeys      *ebpf.Map `ebpf:"hash_keys"`
@@ -461,6 +464,7 @@ func (m *frontMaps) Close() error {
 		m.Flows,
 		m.Flows6,
 		m.Fragments,
+		m.FrontPieces,
 		m.Guarded,
 		m.Guarded6,
 		m.HashKeys,

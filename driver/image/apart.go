@@ -46,6 +46,7 @@ const (
 type report struct {
 	Bytes   int64    `json:"bytes,omitempty"`   // of the files
 	Without []string `json:"without,omitempty"` // entries that it left out
+	Owners  []uint32 `json:"owners,omitempty"`  // large ids of its files
 	Code    string   `json:"code,omitempty"`    // of an error, as in package problem
 	Error   string   `json:"error,omitempty"`
 }

@@ -355,6 +355,9 @@ func (s *Store) Root(text, user string) (pando.ImageRoot, error) {
 		return none, err
 	}
 	r.Layers = distinct(layers)
+	if r.Owners, err = s.ownersOf(k.config.RootFS.DiffIDs); err != nil {
+		return none, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(k.users) < knownMax {

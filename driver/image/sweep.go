@@ -177,7 +177,7 @@ func removeOthers(dir string, keep map[string]bool) error {
 	}
 	var errs []error
 	for _, e := range entries {
-		if !keep[strings.TrimSuffix(e.Name(), sizeSuffix)] {
+		if !keep[strings.TrimSuffix(strings.TrimSuffix(e.Name(), sizeSuffix), ownersSuffix)] {
 			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
 		}
 	}

@@ -86,7 +86,7 @@ func (s *Store) unpack(
 		err = left.take(done.Bytes)
 	}
 	if err == nil {
-		err = s.settleLayer(d, files, dir, done.Bytes)
+		err = s.settleLayer(d, files, dir, done)
 	}
 	if err != nil {
 		refused := ofContent(err)
@@ -108,13 +108,14 @@ func (s *Store) unpack(
 
 // settleLayer gives an unpacked layer its name. A layer of another blob may be there already: then
 // this blob is only known to have the same files.
-func (s *Store) settleLayer(d v1.Descriptor, files v1.Hash, dir string, bytes int64) error {
+func (s *Store) settleLayer(d v1.Descriptor, files v1.Hash, dir string, done report) error {
 	if s.unpacked(files) {
 		if err := os.RemoveAll(dir); err != nil {
 			return err
 		}
 	} else if err := errors.Join(
-		writeFile(s.layer(files)+sizeSuffix, fmt.Appendf(nil, "%d", bytes)),
+		s.noteOwners(files, done.Owners),
+		writeFile(s.layer(files)+sizeSuffix, fmt.Appendf(nil, "%d", done.Bytes)),
 		os.Rename(dir, s.layer(files))); err != nil {
 		return err
 	}
@@ -173,7 +174,7 @@ func (t task) unpackTo(ctx context.Context, dir string, packed io.Reader) (repor
 		return report{}, err
 	}
 	defer f.Close()
-	return report{Bytes: t.Bytes - u.left, Without: u.without}, unix.Syncfs(int(f.Fd()))
+	return report{Bytes: t.Bytes - u.left, Without: u.without, Owners: u.owners}, unix.Syncfs(int(f.Fd()))
 }
 
 // bounded reads at most a number of bytes, and ends with a context.
@@ -212,6 +213,7 @@ type unpacker struct {
 	// parents are open folders by path. An entry thus walks no path again.
 	parents map[string]*os.Root
 	without []string // entries that were left out, as far as they are counted
+	owners  []uint32 // the large ids of files
 	stale   bool     // something took the place of an open folder, perhaps
 }
 
@@ -339,6 +341,7 @@ func (u *unpacker) entry(h *tar.Header, in io.Reader) error {
 	if strings.HasPrefix(at.base, whiteout) {
 		return u.hide(at)
 	}
+	u.own(h)
 	switch h.Typeflag {
 	case tar.TypeDir:
 		return u.folder(at, h)

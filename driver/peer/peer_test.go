@@ -21,7 +21,7 @@ import (
 	"pando.run/pando/api/problem"
 )
 
-const patience = 10 * time.Second
+const patience = time.Minute
 
 // host is an agent that answers with values from the test.
 type host struct {
@@ -90,7 +90,7 @@ func (h *host) Work(_ context.Context, after pando.WorkMark) (pando.WorkBatch, e
 }
 
 func (h *host) Usage(_ context.Context, s pando.ServiceKey) ([]pando.InstanceUsage, error) {
-	return []pando.InstanceUsage{{Instance: "web-1", Service: s, PIDs: 3}}, h.err
+	return []pando.InstanceUsage{{Instance: "web-1", Service: s, PIDs: new(int64(3))}}, h.err
 }
 
 func (h *host) Volumes(

@@ -69,7 +69,7 @@ type forker struct {
 // raw reports whether the thread forks by spawn, which needs a thread without a filter. A program
 // enters its v2 cgroup itself.
 func (f forker) raw(p program) bool {
-	return p.Users != nil || p.leads() || f.entry.Folder != ""
+	return p.Users != nil || len(p.Limits) > 0 || p.leads() || f.entry.Folder != ""
 }
 
 // waitToFork drops the privileges of this thread, then waits for a program and forks it.
@@ -203,6 +203,9 @@ func (t forker) forkRaw(f forking, path string, files [3]uintptr, traced bool) (
 		s.clone, s.mounts = unix.CLONE_NEWPID, procMounts()
 	}
 	var err error
+	if s.limits, err = within(p.Limits); err != nil {
+		return 0, err
+	}
 	if t.entry.Folder != "" {
 		s.groups2, s.apart = t.groups.Fd(), t.apart
 		s.group, err = unix.BytePtrFromString(local(t.entry.Folder) + "/cgroup.procs")

@@ -67,6 +67,9 @@ func ready(s *shim, p program) error {
 			return err
 		}
 	}
+	if err := setKernel(p.Sysctls); err != nil {
+		return err
+	}
 	place := s.settle
 	if p.Layers != nil {
 		place = s.enter

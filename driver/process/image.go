@@ -369,9 +369,19 @@ func (d *Driver) inImage(p *program, spec pando.Spec, env map[string]string) err
 	if err != nil {
 		return err
 	}
-	p.Layers, p.UID, p.GID = r.Layers, r.UID, r.GID
+	p.Layers, p.UID, p.GID, p.owners = r.Layers, r.UID, r.GID, r.Owners
+	p.Groups = r.Groups
+	for _, name := range spec.GroupAdd {
+		g, err := d.Images.Root(spec.Image.Digest, "0:"+name)
+		if err != nil {
+			return fmt.Errorf("group_add: %w", err)
+		}
+		if !slices.Contains(p.Groups, g.GID) {
+			p.Groups = append(slices.Clip(p.Groups), g.GID)
+		}
+	}
 	// Like other runtimes, its own group is one of its groups: programs look for it there.
-	if p.Groups = r.Groups; len(p.Groups) > 0 && !slices.Contains(p.Groups, p.GID) {
+	if len(p.Groups) > 0 && !slices.Contains(p.Groups, p.GID) {
 		p.Groups = append([]uint32{p.GID}, p.Groups...)
 	}
 	if _, given := spec.Environment["HOME"]; !given && r.Home != "" {

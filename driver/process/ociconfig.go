@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -120,6 +122,14 @@ func (s oci) process(p program) ociProcess {
 	}
 	if s.files != nil {
 		out.ResourceLimit = []ociLimit{{"RLIMIT_NOFILE", s.files.Cur, s.files.Max}}
+	}
+	if all, err := within(p.Limits); err == nil {
+		for _, l := range all {
+			name := "RLIMIT_" + strings.ToUpper(l.Name)
+			out.ResourceLimit = slices.DeleteFunc(out.ResourceLimit,
+				func(o ociLimit) bool { return o.Type == name })
+			out.ResourceLimit = append(out.ResourceLimit, ociLimit{name, l.bound.Cur, l.bound.Max})
+		}
 	}
 	return out
 }

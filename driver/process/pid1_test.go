@@ -113,7 +113,7 @@ func TestAProgramWithoutAHandlerIsKilledAfterItsGrace(t *testing.T) {
 // A prepared program is PID 1 too. Pausing stops it, and the end of the shim ends it.
 func TestAPreparedPID1IsPausedAndEndsWithItsShim(t *testing.T) {
 	d := newImageDriver(t, 1)
-	for deadline := time.Now().Add(10 * time.Second); d.pool.empty(); {
+	for deadline := time.Now().Add(patience); d.pool.empty(); {
 		if time.Now().After(deadline) {
 			t.Fatal("no sandbox is ready")
 		}
@@ -145,7 +145,7 @@ func TestAPreparedPID1IsPausedAndEndsWithItsShim(t *testing.T) {
 	}
 	awaitStatus := func(want ...string) {
 		t.Helper()
-		for deadline := time.Now().Add(10 * time.Second); ; {
+		for deadline := time.Now().Add(patience); ; {
 			got := status()
 			for _, w := range want {
 				if got == w {

@@ -111,8 +111,8 @@ func (s *seeder) fill(root, to int, at string) (owned, error) {
 		return own, err
 	}
 	image := owned{int(st.Uid), int(st.Gid), st.Mode & 0o7777}
-	first := int(s.p.outside(0))
-	if s.p.writes(owned{image.uid - first, image.gid - first, image.mode}) {
+	within := owned{int(s.p.inside(st.Uid)), int(s.p.inside(st.Gid)), image.mode}
+	if s.p.writes(within) {
 		return image, nil
 	}
 	own.mode = image.mode | 0o700

@@ -40,6 +40,7 @@ type spawning struct {
 	defaultAction [4]uint64
 	noSignals     uint64
 	openFiles     *unix.Rlimit // nil: as this process
+	limits        []limit      // of the spec
 }
 
 // steps names the steps of a child, in order.
@@ -184,6 +185,10 @@ func (s *spawning) child() (step uint32, failed syscall.Errno) {
 	if s.openFiles != nil {
 		syscall.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE,
 			uintptr(unsafe.Pointer(s.openFiles)), 0, 0, 0)
+	}
+	for i := range s.limits {
+		syscall.RawSyscall6(unix.SYS_PRLIMIT64, 0, s.limits[i].which,
+			uintptr(unsafe.Pointer(&s.limits[i].bound)), 0, 0, 0)
 	}
 	if s.traced {
 		_, _, failed = syscall.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_TRACEME, 0, 0, 0, 0, 0)

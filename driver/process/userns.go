@@ -13,7 +13,7 @@ import (
 	"pando.run/pando"
 )
 
-// makeUsers makes a user namespace with a range of ids, and returns a descriptor that keeps it. A
+// makeUsers makes a user namespace with the ids of a service, and returns a descriptor that keeps it. A
 // child makes it, because the kernel lets no process with several threads enter another one.
 func makeUsers(u users) (int, error) {
 	in, out, err := os.Pipe()
@@ -38,9 +38,8 @@ func makeUsers(u users) (int, error) {
 		}
 	}()
 	of := "/proc/" + strconv.Itoa(pid)
-	ids := fmt.Appendf(nil, "0 %d %d", u.First, usersEach)
 	for _, file := range []string{"uid_map", "gid_map"} {
-		if err := os.WriteFile(of+"/"+file, ids, 0); err != nil {
+		if err := os.WriteFile(of+"/"+file, u.maps(), 0); err != nil {
 			return -1, fmt.Errorf("map the users of a service: %w", err)
 		}
 	}

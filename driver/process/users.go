@@ -4,17 +4,21 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"pando.run/pando"
 )
 
-// users is the range of user and group ids that a service has for itself on this host. The programs
-// of its instances are in a user namespace: their id 0 is the first of the range, and the host's
-// own ids do not exist for them.
+// users are the user and group ids that a service has for itself on this host. The programs of its
+// instances are in a user namespace: their id 0 is the first of a range, and the host's own ids do
+// not exist for them. Ids from usersEach on have a second range of the same service: those below
+// largeEach have a place in it by their number, and a few larger ones, which the image or the spec
+// names, have the places in front.
 type users struct {
-	First uint32 `json:"first"`
+	First uint32   `json:"first"`
+	Large []uint32 `json:"large,omitempty"` // from largeEach on, in order
 }
 
 const (
@@ -24,14 +28,70 @@ const (
 	// that ping.
 	usersFirst  = 1_879_048_192
 	usersRanges = (uidFirst - usersFirst) / usersEach
+	// largeFirst is the first id of the second ranges, which are nobody's either.
+	largeFirst = 1 << 31
+	largeEach  = 1 << 20
 )
+
+// largeFirst is the first id of the service's second range.
+func (u users) largeFirst() uint32 { return largeFirst + (u.First-usersFirst)/usersEach*largeEach }
+
+// outside returns the host's id of an id inside. An id that the service does not have is nobody's.
+func (u users) outside(id uint32) uint32 {
+	if id < usersEach {
+		return u.First + id
+	}
+	if id < largeEach {
+		return u.largeFirst() + id
+	}
+	if n, found := slices.BinarySearch(u.Large, id); found {
+		return u.largeFirst() + uint32(n)
+	}
+	return nobody
+}
+
+// nobody is the id of files without an owner inside.
+const nobody = 65534 // the kernel's overflowuid
+
+// inside returns the id inside of one of the host.
+func (u users) inside(id uint32) uint32 {
+	if near := id - u.First; near < usersEach {
+		return near
+	}
+	at := id - u.largeFirst()
+	switch {
+	case at < uint32(len(u.Large)):
+		return u.Large[at]
+	case at >= usersEach && at < largeEach:
+		return at
+	}
+	return nobody
+}
+
+// maps returns the service's ids as the kernel takes them.
+func (u users) maps() []byte {
+	out := fmt.Appendf(nil, "0 %d %d\n%d %d %d\n", u.First, usersEach, usersEach,
+		u.largeFirst()+usersEach, largeEach-usersEach)
+	for n, id := range u.Large {
+		out = fmt.Appendf(out, "%d %d 1\n", id, u.largeFirst()+uint32(n))
+	}
+	return out
+}
 
 // outside returns the host's id of an id inside.
 func (p program) outside(id uint32) uint32 {
 	if p.Users == nil {
 		return id
 	}
-	return p.Users.First + id
+	return p.Users.outside(id)
+}
+
+// inside returns the id inside of one of the host.
+func (p program) inside(id uint32) uint32 {
+	if p.Users == nil {
+		return id
+	}
+	return p.Users.inside(id)
 }
 
 // ownUsers reports whether the program of a spec runs in a user namespace. The ids of an image are
@@ -53,19 +113,24 @@ func (r *ranges) give(p *program, s pando.Spec) error {
 	if !ownUsers(s, p.UID) {
 		return nil
 	}
-	for _, id := range append([]uint32{p.UID, p.GID}, p.Groups...) {
-		if id >= usersEach {
-			return fmt.Errorf("%w: the ids of a service of root or of an image end at %d, and it has "+
-				"%d; choose another `user`, or set `userns_mode: host` in the spec", pando.ErrInvalid,
-				usersEach-1, id)
-		}
-	}
 	first, err := r.of(p.Service)
 	if err != nil {
 		return fmt.Errorf("give %s a range of users: %w", p.Service, err)
 	}
-	p.Users = &users{First: first}
+	p.Users = &users{First: first, Large: largeIDs(*p)}
 	return nil
+}
+
+// largeIDs returns the ids of a program that have no place by their number. Those that it runs as are
+// among them, whatever number of ids its image has.
+func largeIDs(p program) (out []uint32) {
+	for _, id := range slices.Concat([]uint32{p.UID, p.GID}, p.Groups, p.owners) {
+		if id >= largeEach && !slices.Contains(out, id) && len(out) < pando.LargeIDsMax {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // of returns the first id of a service's range, and records it: the owner of a file with the

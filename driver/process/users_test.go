@@ -1,6 +1,7 @@
 package process
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -17,7 +18,7 @@ import (
 )
 
 // ids prints the users of a program as the host sees them, from its own /proc.
-const ids = "id -u; id -g; cat /proc/self/uid_map; grep -E '^(CapEff|CapBnd|NoNewPrivs)' " +
+const ids = "id -u; id -g; grep -m 1 . /proc/self/uid_map; grep -E '^(CapEff|CapBnd|NoNewPrivs)' " +
 	"/proc/self/status"
 
 // uidOnHost returns the uid of the program of a sandbox, in the words of the host.
@@ -154,9 +155,51 @@ func TestRangesOfUsersAreBounded(t *testing.T) {
 	if got, err := d.ranges.free(1); err == nil {
 		t.Errorf("it gave %d, which is in use", got)
 	}
-	_, err = startAs(t.Context(), d, "x-1", 1, func(s *pando.Spec) { s.User = "0:70000" }, "true")
-	if err == nil || !strings.Contains(err.Error(), "userns_mode") {
-		t.Errorf("an id beyond the range: %v", err)
+}
+
+// A service has large ids as well: all up to some 1 million, and each that its image or user names.
+func TestLargeIDsAreOfTheService(t *testing.T) {
+	d := newImageDriver(t, 1)
+	copyProgram(t, filepath.Join(d.Layers, "low"), "/usr/bin/stat", "/bin/chown")
+	for name, id := range map[string]int{"project": 1_000_620_000, "directory": 70_000, "other": 2_000_000_000} {
+		file := filepath.Join(d.Layers, "low", name)
+		if err := errors.Join(os.WriteFile(file, []byte(name), 0o640), os.Chown(file, id, id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	images := d.Images.(oneImage)
+	images.root.Owners = []uint32{1_000_620_000}
+	images.root.GID, images.root.Groups = 3_000_000_000, []uint32{80_000}
+	d.Images = images
+	b := run(t, d, withImage, "/bin/sh", "-c", `stat -c %u:%g /project /directory /other; cat /project
+		echo; id -g; id -G; cd /data; echo x >new; chown 900000:1000620000 new && stat -c %u:%g new`)
+	exited(t, b)
+	want := "1000620000:1000620000\n70000:70000\n65534:65534\nproject\n3000000000\n" +
+		"3000000000 80000\n900000:1000620000"
+	if got := strings.Join(b.LastLines(9), "\n"); got != want {
+		t.Errorf("the output is\n%s\nwant\n%s", got, want)
+	}
+}
+
+// The ids of two services never meet, and an id goes out and in again.
+func TestLargeIDsOfServicesAreApart(t *testing.T) {
+	const last = usersFirst + (usersRanges-1)*usersEach
+	seen := map[uint32]string{}
+	for _, first := range []uint32{usersFirst, usersFirst + usersEach, last} {
+		u := users{First: first, Large: []uint32{largeEach, 1_000_620_000, 4_294_967_294}}
+		for _, id := range append([]uint32{0, usersEach - 1, usersEach, largeEach - 1}, u.Large...) {
+			on := u.outside(id)
+			if u.inside(on) != id || seen[on] != "" || on < usersFirst {
+				t.Errorf("%d of %d is %d outside, %d inside, and has %q", id, first, on, u.inside(on), seen[on])
+			}
+			seen[on] = fmt.Sprint(first, id)
+		}
+		if on := u.outside(largeEach + 1); on != nobody || u.inside(0) != nobody {
+			t.Errorf("an id that it does not have is %d", on)
+		}
+		if n := len(u.maps()); n > 4095 {
+			t.Errorf("the kernel takes no map of %d bytes", n)
+		}
 	}
 }
 

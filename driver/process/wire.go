@@ -73,6 +73,11 @@ type program struct {
 	HostNet bool   `json:"host_net,omitempty"` // of the descriptor that comes with it
 	// Users is the range of its user namespace, in which UID, GID and Groups are. Nil: none.
 	Users *users `json:"users,omitempty"`
+	// Limits are bounds of each process, Sysctls are settings of the sandbox's kernel.
+	Limits  []limit           `json:"limits,omitempty"`
+	Sysctls map[string]string `json:"sysctls,omitempty"`
+
+	owners []uint32 // large ids of the image's files
 }
 
 // emptyCode is the code of a reply to hold if no program ever started in the sandbox. From then on

@@ -16,7 +16,8 @@ func Writable(s pando.Spec) (bool, error) {
 		return false, err
 	}
 	if ownUsers(s, uid) {
-		uid, gid = usersFirst+uid, usersFirst+gid
+		of := users{First: usersFirst}
+		uid, gid = of.outside(uid), of.outside(gid)
 	}
 	info, err := os.Stat(s.WorkingDir)
 	if err != nil {

@@ -47,7 +47,8 @@ func TestMain(m *testing.M) {
 // observed are the cases whose program observes; the others only end.
 var observed = map[string]container{
 	"root": {words: []string{"observe"}}, "user": {user: "app", words: []string{"observe"}},
-	"init": {init: true, words: []string{"observe"}},
+	"init":   {init: true, words: []string{"observe"}},
+	"kernel": {user: "app", kernel: true, words: []string{"observe"}},
 }
 
 // ends are the cases of which the end and the output count.

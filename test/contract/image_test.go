@@ -123,6 +123,8 @@ func archive(t *testing.T, probe []byte) []byte {
 	add("data/link", tar.TypeSymlink, 0o777, 1000, "seed")
 	add("keep/seed", tar.TypeReg, 0o644, 0, "kept")
 	add("keep/sub/", tar.TypeDir, 0o755, 1000, "")
+	add("srv/directory", tar.TypeReg, 0o640, 70_000, "of a directory service")
+	add("srv/project", tar.TypeReg, 0o640, 1_000_620_000, "of an OpenShift project")
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -29,6 +29,7 @@ type container struct {
 	init   bool
 	stop   bool   // once it says "waits"
 	volume string // a name for /keep; "": that of the case
+	kernel bool   // with further groups, bounds of processes and settings of the kernel
 }
 
 // ended is the end of a container: its output and its code, 128 and the signal for one.
@@ -102,6 +103,11 @@ func (p podman) run(name string, c container) ended {
 	}
 	if c.init {
 		words = append(words, "--init")
+	}
+	if c.kernel {
+		words = append(words, "--group-add", "extra", "--group-add", "70001", "--ulimit", "core=0:0",
+			"--ulimit", "stack=4194304:8388608", "--sysctl", "net.core.somaxconn=77", "--sysctl",
+			"kernel.shmmax=65536", "--sysctl", "fs.mqueue.msg_max=7")
 	}
 	if out, err := p.command(append(append(words, p.image), c.words...)...).CombinedOutput(); err != nil {
 		p.t.Fatalf("podman create %s: %v\n%s", name, err, out)
@@ -200,6 +206,12 @@ func (p inPando) run(name string, c container) ended {
 	s := pando.Spec{Name: pando.ServiceName(volume), User: c.user, Init: c.init, StopSeconds: 1,
 		Volumes:   []pando.Volume{{Name: "keep", Path: "/keep"}},
 		Resources: pando.Resources{MemoryBytes: limitBytes, PIDs: 200}}
+	if c.kernel {
+		s.GroupAdd = []string{"extra", "70001"}
+		s.Ulimits = map[string]string{"core": "0:0", "stack": "4194304:8388608"}
+		s.Sysctls = map[string]string{"net.core.somaxconn": "77", "kernel.shmmax": "65536",
+			"fs.mqueue.msg_max": "7"}
+	}
 	if len(c.words) > 0 {
 		s.Entrypoint, s.Command = []string{"/probe"}, c.words
 	}

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"pando.run/pando"
 	"pando.run/pando/lab/labtest"
 )
 
@@ -47,6 +48,7 @@ func TestAServiceAtTheHostsOwnAddress(t *testing.T) {
 	if out.Code != 0 || !strings.Contains(out.Text, "hello") {
 		p.Errorf("UDP: %d %s", out.Code, out.Text)
 	}
+	largeDatagrams(p, web)
 	held := p.Start(labtest.Client, p.WithEcho(), "hold", net.JoinHostPort(h.IPv4, "8443"))
 	held.AwaitText("holding")
 	p.KillAgent(h.Name)
@@ -64,6 +66,37 @@ func TestAServiceAtTheHostsOwnAddress(t *testing.T) {
 	p.Pando("rm", "web", "--wait")
 	if got := page(p, labtest.Client, "http://"+h.IPv4+":8443/"); got.Code != 7 {
 		p.Errorf("after its end: code %d, want 7, a refused connection: %s", got.Code, got.Text)
+	}
+}
+
+// largeDatagrams sends datagrams that the client's network takes and the instance's link does not. The
+// client learns the size, its kernel splits the next ones, and the drops are counted. Pieces that are
+// too large are treated alike.
+func largeDatagrams(p *labtest.Pando, web *labtest.Service) {
+	h, d := p.Lab.Hosts[0], strings.Repeat("d", 1540)
+	too := func() (n uint64) {
+		all, err := p.API(h.Name).Hosts(p.Context())
+		if err != nil || len(all) != 1 || all[0].Losses == nil {
+			p.Fatal(all, err)
+		}
+		return all[0].Losses.Dropped[pando.DroppedTooLarge]
+	}
+	svc, err := p.API(h.Name).Service(p.Context(), pando.DefaultService("web"))
+	if err != nil {
+		p.Fatal(err)
+	}
+	for _, at := range []string{net.JoinHostPort(svc.VIP, "7"), net.JoinHostPort(svc.VIP6.String(), "7"),
+		net.JoinHostPort(h.IPv4, "9007"), net.JoinHostPort(h.IPv6, "9007")} {
+		for _, text := range []string{d, d + d} {
+			p.Must(labtest.Client, "ip", "route", "flush", "cache")
+			p.Must(labtest.Client, "ip", "-6", "route", "flush", "cache")
+			before := too()
+			out := p.Run(labtest.Client, p.WithEcho(), "udp", at, text)
+			if out.Code != 0 || !strings.Contains(out.Text, text[:1000]) || too() == before {
+				p.Errorf("%d bytes to %s: code %d, %d drops: %.200s", len(text), at, out.Code, too()-before,
+					out.Text)
+			}
+		}
 	}
 }
 

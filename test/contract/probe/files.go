@@ -119,6 +119,9 @@ func kernel() map[string]string {
 		}
 		out["writes "+name] = text(err)
 	}
+	for _, name := range []string{"net/core/somaxconn", "kernel/shmmax", "fs/mqueue/msg_max"} {
+		out["value of "+name] = read("/proc/sys/" + name)
+	}
 	out["ports of root"] = read("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 	out["groups that ping"] = strings.Join(strings.Fields(read("/proc/sys/net/ipv4/ping_group_range")), " ")
 	out["reads its maps"] = fmt.Sprint(len(read("/proc/self/maps")) > 100)

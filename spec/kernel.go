@@ -1,0 +1,63 @@
+package spec
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"pando.run/pando"
+)
+
+// limits are the names of the bounds of a process in `ulimits`, as in Compose.
+var limits = []string{"core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile",
+	"nproc", "rss", "rtprio", "rttime", "sigpending", "stack"}
+
+// The settings that an instance has for itself, as in Docker: those of its network and of its shared
+// memory. Pando's own are not among them: the way of its packets depends on these.
+var (
+	ownSysctl = regexp.MustCompile(`^(kernel\.(msgmax|msgmnb|msgmni|sem|shmall|shmmax|shmmni|` +
+		`shm_rmid_forced)|fs\.mqueue\.[a-z_]+|net(\.[A-Za-z0-9_-]+){2,6})$`)
+	pandoSysctl = regexp.MustCompile(`^net\..*\.(rp_filter|accept_local|accept_ra|accept_dad|` +
+		`proxy_arp|proxy_ndp)$`)
+)
+
+// kernelWords checks `ulimits`, `sysctls` and `group_add`.
+func (c *checks) kernelWords(s pando.Spec) {
+	for _, name := range slices.Sorted(maps.Keys(s.Ulimits)) {
+		c.that(slices.Contains(limits, name), "ulimits: %q: want one of %s", name,
+			strings.Join(limits, ", "))
+		_, _, err := pando.ReadUlimit(s.Ulimits[name])
+		c.also(wrapped("ulimits."+name, err))
+	}
+	c.that(len(s.Sysctls) <= pando.SysctlsMax, "sysctls: %d: at most %d", len(s.Sysctls),
+		pando.SysctlsMax)
+	for _, name := range slices.Sorted(maps.Keys(s.Sysctls)) {
+		value := s.Sysctls[name]
+		c.that(ownSysctl.MatchString(name), "sysctls: %s is a setting of the whole host: an instance has "+
+			"net.*, fs.mqueue.*, and kernel.msg*, kernel.shm* and kernel.sem", name)
+		c.that(!pandoSysctl.MatchString(name), "sysctls: %s is Pando's: leave it out", name)
+		c.that(value != "" && len(value) <= 256 && !strings.ContainsAny(value, "\n\x00"),
+			"sysctls.%s: want a value of one line", name)
+	}
+	c.that(len(s.GroupAdd) <= pando.GroupAddMax, "group_add: %d: at most %d", len(s.GroupAdd),
+		pando.GroupAddMax)
+	for _, g := range s.GroupAdd {
+		c.that(isGroup(g), "group_add: %q: want a name or a number of a group of the image", g)
+	}
+}
+
+const groupPattern = `^([a-z_][a-z0-9_-]{0,31}|[0-9]{1,10})$`
+
+var (
+	isGroup    = regexp.MustCompile(groupPattern).MatchString
+	groupsKind = listKind(`["video", "2000"]`,
+		map[string]any{"type": []any{"string", "integer"}, "pattern": groupPattern},
+		func(s string) (string, error) {
+			if !isGroup(s) {
+				return "", fmt.Errorf("%w: want a name or a number of a group", pando.ErrInvalid)
+			}
+			return s, nil
+		})
+)
