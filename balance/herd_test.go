@@ -129,11 +129,14 @@ func (p *plant) pressure(n int, over float64) float64 {
 	return Smooth(p.fresh[n].Pressure, min(p.held[n]/over, 1))
 }
 
-// byScore is the choice of bpf/choose.h: the better of two draws, with more draws while one of
-// them is excluded.
+// byScore is the choice of bpf/choose.h: the better of two draws, with up to 8 draws while one of
+// them is excluded, and up to 32 while all are.
 func (p *plant) byScore() int {
 	best, good := -1, 0
-	for range 8 {
+	for draw := range 32 {
+		if draw >= 8 && good > 0 {
+			break
+		}
 		n := p.random.IntN(len(p.scores))
 		if n == best {
 			continue

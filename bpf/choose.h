@@ -6,6 +6,7 @@
 #include "tunnel.h"
 
 #define DRAWS 8 /* from the table, at most: until two of them are not excluded */
+#define DRAWS_MAX 32 /* while all of them are excluded: at most half of the endpoints are */
 #define LIVE_RATIO 8
 #define SCORE_IDLE (1 << 16) /* a sixteenth, so that live flows count where all are idle */
 
@@ -86,6 +87,8 @@ static long again(__u32 n, struct draw *d)
 {
 	__u32 h = d->hashed ^ n * 0x9e3779b9;
 
+	if (n >= DRAWS && d->good)
+		return 1;
 	h = (h ^ h >> 16) * 0x85ebca6b; /* the table takes the low bits */
 	h = (h ^ h >> 13) * 0xc2b2ae35;
 	int at = pick(d->service, n ? h ^ h >> 16 : d->hashed, 0);
@@ -136,7 +139,7 @@ apart int choose(__u32 service, __u32 hashed)
 		return at < 0 ? pick(service, hashed, 0) : at;
 	}
 	d.by = p->by;
-	bpf_loop(DRAWS, again, &d, 0);
+	bpf_loop(DRAWS_MAX, again, &d, 0);
 	return d.best;
 }
 

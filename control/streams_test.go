@@ -235,10 +235,10 @@ func TestStatsNameAHostThatDoesNotAnswer(t *testing.T) {
 		t.Fatalf("%+v, %v, asked %v", all, err, f.asked)
 	}
 	if a := all[0]; a.Instance != "web-a" || !strings.Contains(a.Missing, "host h1 does not answer") ||
-		a.PIDs != 0 {
+		a.PIDs != nil {
 		t.Errorf("got %+v", a)
 	}
-	if b := all[1]; b.Instance != "web-b" || b.Missing != "" || b.PIDs != 3 {
+	if b := all[1]; b.Instance != "web-b" || b.Missing != "" || b.PIDs == nil || *b.PIDs != 3 {
 		t.Errorf("got %+v", b)
 	}
 }

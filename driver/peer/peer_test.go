@@ -248,7 +248,7 @@ func TestEveryQuestionOverBothNetworks(t *testing.T) {
 			checkLogs(t, a, h, c)
 			for _, s := range []pando.ServiceKey{{}, pando.DefaultService("web")} {
 				all, err := c.Usage(ctx, h, s)
-				if err != nil || len(all) != 1 || all[0].Service != s || all[0].PIDs != 3 {
+				if err != nil || len(all) != 1 || all[0].Service != s || all[0].PIDs == nil || *all[0].PIDs != 3 {
 					t.Errorf("usage of %s: %+v, %v", s, all, err)
 				}
 			}

@@ -403,11 +403,8 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 		return p, fmt.Errorf("%w: with `runtime: %s` a run has a command of its own: leave out -it, or "+
 			"enter a running instance with `pando exec -it`", pando.ErrUnsupported, spec.Spec.Runtime)
 	}
-	for _, a := range []netip.Addr{spec.VIP4, spec.VIP6} {
-		if a.IsValid() {
-			p.VIPs = append(p.VIPs, a)
-		}
-	}
+	p.VIPs = slices.DeleteFunc([]netip.Addr{spec.VIP4, spec.VIP6},
+		func(a netip.Addr) bool { return !a.IsValid() })
 	if spec.Spec.Image.Digest != "" {
 		if err := d.inImage(&p, spec.Spec, env); err != nil {
 			return p, err

@@ -40,10 +40,22 @@ func TestConnectionsGoToFreeInstances(t *testing.T) {
 		}
 		return text, out == 1 && top.Balance.By == pando.ByScore
 	})
+	avoids(t, p, web, excluded)
+}
+
+// avoids checks that connections avoid an instance. It is drawn again for a moment when it returns,
+// and then one connection of 256 finds no other one. Three of 30 are such connections at most once
+// in 4,000 runs, and a choice by chance sends 10 or 15 there.
+func avoids(t *testing.T, p *labtest.Pando, web *labtest.Service, poor pando.InstanceID) {
+	t.Helper()
+	n := 0
 	for range 30 {
-		if got := web.Get(p.Host(), "/"); strings.HasPrefix(got, string(excluded)) {
-			t.Fatalf("a connection went to %s, which is full", excluded)
+		if strings.HasPrefix(web.Get(p.Host(), "/"), string(poor)) {
+			n++
 		}
+	}
+	if n > 2 {
+		t.Errorf("%d of 30 connections went to %s, which has no room", n, poor)
 	}
 }
 
@@ -83,11 +95,7 @@ func TestConnectionsAvoidAFullQueue(t *testing.T) {
 	if text := p.Pando("top", "web", "--once"); !strings.Contains(text, " dropped") {
 		t.Errorf("top shows no dropped packets:\n%s", text)
 	}
-	for range 30 {
-		if got := web.Get(p.Host(), "/"); strings.HasPrefix(got, string(slow.ID)) {
-			t.Fatalf("a connection went to %s, which has a full queue", slow.ID)
-		}
-	}
+	avoids(t, p, web, slow.ID)
 	flood.Stop()
 }
 

@@ -13,6 +13,7 @@ import (
 // answer of the probe and the last lines of the log.
 func TestFailuresNameTheirCause(t *testing.T) {
 	t.Parallel()
+	const short = "8s" // enough for a program and a probe of it on a busy machine
 	p := labtest.Up(t)
 	for name, c := range map[string]struct {
 		spec string
@@ -24,17 +25,18 @@ func TestFailuresNameTheirCause(t *testing.T) {
 			[]string{"exited with 3", "no database"}},
 		"wrongport": {`command: [python3, -u, -c, "print('listening on 9999'); import socket; ` +
 			`s = socket.create_server(('', 9999)); s.accept()"]`,
-			[]string{"not ready within 3s", "probe tcp 8080", "refused", "listening on 9999"}},
+			[]string{"not ready within " + short, "probe tcp 8080", "refused", "listening on 9999"}},
 		"inuse": {`command: [python3, -c, "import socket; a = socket.socket(); ` +
 			`a.bind(('', 8080)); b = socket.create_server(('', 8080))"]`,
 			[]string{"exited with 1", "Address already in use"}},
 		"nouser": {"command: [./echo]\nuser: nobody-here",
 			[]string{`no user "nobody-here"`, "`user`"}},
-		"silent": {`command: [sleep, "60"]`, []string{"not ready within 3s", "refused"}},
+		"silent": {`command: [sleep, "60"]`, []string{"not ready within " + short, "refused"}},
 		"sick": {"command: [./echo]\nhealth: {ready: \"http GET /get?url=http://127.0.0.1:1/\", " +
-			"ready_within: 700ms}", []string{"502", "connection refused"}},
+			"ready_within: " + short + "}", []string{"502", "connection refused"}},
 		"execfails": {
-			"command: [./echo]\nhealth: {ready: \"exec sh -c 'echo not yet; exit 4'\", ready_within: 700ms}",
+			"command: [./echo]\nhealth: {ready: \"exec sh -c 'echo not yet; exit 4'\", ready_within: " +
+				short + "}",
 			[]string{"exited with 4", "not yet"},
 		},
 		"hog": {`command: [python3, -c, "b = bytearray(300 << 20)"]` + "\nresources: {memory: 24M}",
@@ -45,7 +47,7 @@ func TestFailuresNameTheirCause(t *testing.T) {
 			p := p.In(t)
 			within := "30s" // it ends by itself
 			if strings.HasPrefix(c.want[0], "not ready") {
-				within = "3s"
+				within = short
 			}
 			health := fmt.Sprintf("health: {ready: \"tcp 8080\", ready_within: %s}\n", within)
 			if strings.Contains(c.spec, "health:") {

@@ -249,10 +249,10 @@ func policyChoosesSockets(t *testing.T, s *straight) {
 		t.Fatal(err)
 	}
 	got = ""
-	for range missesOf {
+	for range 20 {
 		got += s.dialWeb(s.guest.Inside, 0).who(t)
 	}
-	if strings.Count(got, "a") > missesMax {
+	if strings.Contains(got, "a") {
 		t.Errorf("by score, with a excluded: %s", got)
 	}
 }

@@ -58,21 +58,6 @@ impl Drop for Noise {
     }
 }
 
-/// A longer pause of the machine spoils the test: hosts are given up for it, and waits add up.
-const DISTURBED: Duration = Duration::from_millis(100);
-
-/// Repeats a measurement that a pause of the machine has spoilt.
-fn undisturbed(attempt: impl Fn(&Noise) -> Result<(), String>) {
-    for left in (0..3).rev() {
-        let noise = Noise::listen();
-        match attempt(&noise) {
-            Ok(()) => return,
-            Err(why) if left > 0 && noise.longest() > DISTURBED => println!("{why}: once more"),
-            Err(why) => panic!("{why}"),
-        }
-    }
-}
-
 /// Returns how long the threads of these processes, and this one, were runnable without a
 /// processor.
 fn queued(pids: &[u32]) -> Duration {
@@ -160,7 +145,7 @@ impl Load {
         });
     }
 
-    fn check(mut self, what: &str, stall_max: Duration, noise: &Noise) -> Result<(), String> {
+    fn check(mut self, what: &str, stall_max: Duration, noise: &Noise) {
         for k in 0..KEYS {
             assert!(
                 self.client.call(&[b"GET", &key(k)])
@@ -174,10 +159,12 @@ impl Load {
             self.longest_raw,
             noise.longest()
         );
-        if self.longest > stall_max + noise.longest() {
-            return Err(format!("{what}: {:?} with {:?} of noise", self.longest, noise.longest()));
-        }
-        Ok(())
+        assert!(
+            self.longest <= stall_max + noise.longest(),
+            "{what}: {:?} with {:?} of noise",
+            self.longest,
+            noise.longest()
+        );
     }
 }
 
@@ -188,10 +175,7 @@ fn two() -> [Host; 2] {
 
 #[test]
 fn killed_hosts_cost_no_request_no_byte_and_no_long_stall() {
-    undisturbed(killed_hosts);
-}
-
-fn killed_hosts(noise: &Noise) -> Result<(), String> {
+    let noise = Noise::listen();
     let (mut hosts, kills) = (two(), times("PANDO_KILLS", 20));
     let mut load = Load::new("kill", &hosts);
     for kill in 0..kills {
@@ -211,15 +195,12 @@ fn killed_hosts(noise: &Noise) -> Result<(), String> {
         load.until_whole();
     }
     assert!(figure(load.redis.pid(), "hosts_lost") >= kills as u64);
-    load.check(&format!("{kills} kills"), STALL_MAX, noise)
+    load.check(&format!("{kills} kills"), STALL_MAX, &noise);
 }
 
 #[test]
 fn a_host_that_hangs_is_left_alone_and_filled_again() {
-    undisturbed(hanging_hosts);
-}
-
-fn hanging_hosts(noise: &Noise) -> Result<(), String> {
+    let noise = Noise::listen();
     let (hosts, pauses) = (two(), times("PANDO_PAUSES", 6));
     let mut load = Load::new("hang", &hosts);
     load.look_at(&hosts);
@@ -240,51 +221,49 @@ fn hanging_hosts(noise: &Noise) -> Result<(), String> {
         }
     }
     assert_eq!(figure(load.redis.pid(), "pages_bad"), 0);
-    load.check(&format!("{pauses} pauses"), HANG_MAX, noise)
+    load.check(&format!("{pauses} pauses"), HANG_MAX, &noise);
 }
 
 /// The borrower's own link is cut for a moment: no host answers, and no copy is worse than another.
 #[test]
 fn both_hosts_are_silent_for_a_moment_and_both_stay() {
     const MOMENT: Duration = Duration::from_millis(400);
-    undisturbed(|noise| {
-        let hosts = two();
-        let mut load = Load::new("blip", &hosts);
-        for blip in 0..times("PANDO_BLIPS", 5) {
-            for host in &hosts {
-                unsafe { libc::kill(host.process.0.id() as i32, libc::SIGSTOP) };
-            }
-            let (begun, over) = (Instant::now(), AtomicBool::new(false));
-            std::thread::scope(|s| {
-                s.spawn(|| {
-                    while begun.elapsed() < MOMENT {
-                        std::thread::park_timeout(MOMENT.saturating_sub(begun.elapsed()));
-                    }
-                    // The order varies: the second host to wake must not be given up because the
-                    // first one answers.
-                    for k in 0..2 {
-                        unsafe {
-                            libc::kill(hosts[(k + blip) % 2].process.0.id() as i32, libc::SIGCONT)
-                        };
-                    }
-                    over.store(true, Relaxed);
-                });
-                while !over.load(Relaxed) {
-                    load.request();
+    let noise = Noise::listen();
+    let hosts = two();
+    let mut load = Load::new("blip", &hosts);
+    for blip in 0..times("PANDO_BLIPS", 5) {
+        for host in &hosts {
+            unsafe { libc::kill(host.process.0.id() as i32, libc::SIGSTOP) };
+        }
+        let (begun, over) = (Instant::now(), AtomicBool::new(false));
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                while begun.elapsed() < MOMENT {
+                    std::thread::park_timeout(MOMENT.saturating_sub(begun.elapsed()));
                 }
+                // The order varies: the second host to wake must not be given up because the
+                // first one answers.
+                for k in 0..2 {
+                    unsafe {
+                        libc::kill(hosts[(k + blip) % 2].process.0.id() as i32, libc::SIGCONT)
+                    };
+                }
+                over.store(true, Relaxed);
             });
-            (0..200).for_each(|_| load.request());
-        }
-        let pid = load.redis.pid();
-        assert_eq!(figure(pid, "pages_bad"), 0);
-        match (figure(pid, "hosts_lost"), figure(pid, "copies_now")) {
-            (0, 2) => Ok(()),
-            (lost, copies) => Err(format!(
-                "{lost} given up, {copies} whole copies, {:?} of noise",
-                noise.longest()
-            )),
-        }
-    });
+            while !over.load(Relaxed) {
+                load.request();
+            }
+        });
+        (0..200).for_each(|_| load.request());
+    }
+    let pid = load.redis.pid();
+    assert_eq!(figure(pid, "pages_bad"), 0);
+    assert_eq!(
+        (figure(pid, "hosts_lost"), figure(pid, "copies_now")),
+        (0, 2),
+        "hosts given up and whole copies, {:?} of noise",
+        noise.longest()
+    );
 }
 
 struct AtEnd<F: Fn()>(F);
