@@ -468,6 +468,9 @@ type LogQuery struct {
 	Follow bool      // also lines that arrive later
 	Since  time.Time // lines from this time on; zero: of any age
 	Match  string    // lines that match this regular expression (RE2); "": all
+	// Bytes bounds the lines of each log to begin with, by their weight. The newest stay. The host of
+	// the log sets it. 0: its own bound.
+	Bytes int
 }
 
 // LogLinesMax is the largest LogQuery.Lines.
@@ -494,6 +497,12 @@ type LogLine struct {
 	Instance InstanceID
 	Text     string // any bytes, without the line break
 }
+
+// logLineBytes is the memory of a line beside its text.
+const logLineBytes = 64
+
+// Weight returns the memory of a line in bytes.
+func (l LogLine) Weight() int64 { return int64(len(l.Text)) + logLineBytes }
 
 // LogLines are lines that arrive one by one.
 type LogLines interface {

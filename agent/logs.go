@@ -14,6 +14,7 @@ import (
 type window struct {
 	agent    *Agent
 	sessions *sessions
+	held     *logsHeld
 }
 
 // logRest is how long a followed log stays open after its instance is gone, for its last lines.
@@ -28,6 +29,25 @@ func (w *window) Logs(
 	if err := q.Check(); err != nil {
 		return nil, err
 	}
+	need, each := needOf(q, len(ids))
+	q.Bytes = each
+	hold, err := w.holdLogs(ctx, need)
+	if err != nil {
+		return nil, err
+	}
+	lines, unread, err := w.openLogs(ctx, s, ids, q)
+	if err != nil {
+		hold.Close()
+		return nil, err
+	}
+	hold.Shrink(need - unread)
+	return &heldLines{LogLines: lines, hold: hold}, nil
+}
+
+// openLogs opens the logs of instances of a service. It also returns the memory of their first lines.
+func (w *window) openLogs(
+	ctx context.Context, s pando.ServiceKey, ids []pando.InstanceID, q pando.LogQuery,
+) (merged pando.LogLines, unread int64, err error) {
 	a := w.agent
 	var all []pando.LogLines
 	missing := fmt.Errorf("log of no instance: %w", pando.ErrNotFound)
@@ -35,7 +55,7 @@ func (w *window) Logs(
 		lines, err := a.OpenLog(ctx, s, i, q)
 		switch {
 		case err == nil:
-			all = append(all, lines)
+			all, unread = append(all, lines), unread+unreadOf(lines, q.Bytes)
 			if q.Follow {
 				w.endWith(ctx, i, lines)
 			}
@@ -45,21 +65,21 @@ func (w *window) Logs(
 			for _, l := range all {
 				l.Close()
 			}
-			return nil, err
+			return nil, 0, err
 		}
 	}
 	if len(all) == 0 {
-		return nil, missing
+		return nil, 0, missing
 	}
 	if !q.Follow {
-		return logs.Merge(all...), nil
+		return logs.Merge(all...), unread, nil
 	}
 	m := logs.NewMixer()
 	for _, l := range all {
 		m.Add(l, nil)
 	}
 	m.Finish()
-	return m, nil
+	return m, unread, nil
 }
 
 // endWith closes the followed log of an instance soon after its record is gone, or with ctx.

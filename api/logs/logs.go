@@ -36,6 +36,14 @@ func (s *slice) Next() (l pando.LogLine, err error) {
 	return l, nil
 }
 
+// Unread returns the memory of the lines that are left.
+func (s *slice) Unread() (bytes int64) {
+	for _, l := range s.all {
+		bytes += l.Weight()
+	}
+	return bytes
+}
+
 func (s *slice) Close() error { return nil }
 
 // Merge returns the lines of several sources in the order of their times. Each source is in that

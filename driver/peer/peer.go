@@ -229,8 +229,11 @@ func (c *Client) Logs(
 	for _, one := range i {
 		v.Add("instance", string(one))
 	}
+	if _, token := pando.TokenOf(ctx); !token {
+		v.Set("operator", "true")
+	}
 	ctx, cancel := context.WithCancel(ctx)
-	body, err := c.call(ctx, h, http.MethodGet, "/peer/logs", v, nil)
+	body, err := c.call(ctx, h, http.MethodGet, LogsPath, v, nil)
 	if err != nil {
 		cancel()
 		return nil, err

@@ -3,6 +3,7 @@ package process
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -63,7 +64,7 @@ type reading struct {
 	query    pando.LogQuery
 	wanted   *regexp.Regexp
 	kept     []pando.LogLine
-	bytes    int
+	bytes    int64
 }
 
 // add keeps a line that the query wants, and drops the oldest lines beyond its bounds.
@@ -71,10 +72,10 @@ func (r *reading) add(at time.Time, text []byte) {
 	if r.query.Lines <= 0 || at.Before(r.query.Since) || !r.wanted.Match(text) {
 		return
 	}
-	r.kept = append(r.kept, pando.LogLine{At: at, Instance: r.instance, Text: string(text)})
-	r.bytes += len(text)
-	for len(r.kept) > r.query.Lines || r.bytes > queryBytesMax {
-		r.bytes -= len(r.kept[0].Text)
+	l := pando.LogLine{At: at, Instance: r.instance, Text: string(text)}
+	r.kept, r.bytes = append(r.kept, l), r.bytes+l.Weight()
+	for len(r.kept) > r.query.Lines || r.bytes > int64(min(cmp.Or(r.query.Bytes, queryBytesMax), queryBytesMax)) {
+		r.bytes -= r.kept[0].Weight()
 		r.kept = r.kept[1:]
 	}
 }
@@ -165,6 +166,9 @@ func (f *followed) Next() (pando.LogLine, error) {
 		}
 	}
 }
+
+// Unread returns the memory of the lines before those that arrive.
+func (f *followed) Unread() int64 { return f.bytes }
 
 func (f *followed) Close() error { return f.tail.Close() }
 

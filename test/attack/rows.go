@@ -284,7 +284,7 @@ var Table = []Row{
 		lab)},
 	{"P17", Token, "a volume of another tenant, as one that services share", Blocked, join(
 		by("spec", "TestHostileWordsOfASpecAreRefused"),
-		by("control", "TestAServiceRunsWhereTheVolumeOfAnotherIs"),
+		by("control/decide", "TestAServiceRunsWhereTheVolumeOfAnotherIs"),
 		lab)},
 	{"P18", Token, "ports of the hosts: those of daemons, of others and of Pando", Blocked, join(
 		by("", "TestWordsOfTheHosts"),
@@ -311,6 +311,8 @@ var Table = []Row{
 		by("driver/image", "TestImagesHaveAShareForEachTenant")},
 	{"P25", Disk, "a sparse file in a volume, in a backup with volumes", Blocked,
 		by("driver/process", "TestASparseFileOfAVolumeIsArchivedWithoutItsHoles")},
+	{"P26", Token, "memory of an agent, by logs that nobody reads", Blocked,
+		by("agent", "TestUnreadLogsOfATenantLeaveRoomForOthers")},
 	{"H10", Instance, "ports of other hosts", Blocked, join(
 		by("driver/reach", "TestWallsRefuseNewFlowsOnly"),
 		lab)},
@@ -365,7 +367,7 @@ var Table = []Row{
 		by("agent", "TestATenantPaysForTheConnectionsOfItsInstances"),
 		lab)},
 	{"H15", Token, "all services of the cluster", Blocked,
-		by("control",
+		by("control/decide",
 			"TestServicesHaveAShareForEachTenant",
 			"TestATenantWithoutARecordHasTheDefaultQuota")},
 	{"H16", Image, "layers of deep paths", Blocked,

@@ -221,14 +221,14 @@ func (d *doorkeeper) whileMember(next http.Handler) http.Handler {
 	})
 }
 
-// fromServer lets only the server run commands inside instances and delete volumes. A member may
-// ask an agent for the rest, so a captured host starts no program on another.
+// fromServer lets only the server run commands inside instances, read their logs and delete volumes. A
+// member may ask an agent for the rest, so a captured host starts no program on another.
 func fromServer(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := peer.Shown(r)
 		kept := r.URL.Path == peer.ExecPath || r.URL.Path == peer.VolumesPath ||
 			r.URL.Path == peer.SnapshotsPath || r.URL.Path == peer.MovesPath ||
-			r.URL.Path == peer.VolumeFilesPath
+			r.URL.Path == peer.VolumeFilesPath || r.URL.Path == peer.LogsPath
 		if kept && (c == nil || c.Subject.CommonName != trust.ServerName) {
 			peer.Refuse(w, fmt.Errorf("%w: only the server may ask for %s",
 				pando.ErrForbidden, r.URL.Path))
