@@ -396,9 +396,9 @@ type Peers interface {
 	// Applied returns once the steering of a host reflects every record of services up to a store
 	// revision. missing says what the tables in force leave out, or is "".
 	Applied(ctx context.Context, h Host, of []ServiceKey, at StoreRevision) (missing string, err error)
-	// Logs returns the lines of instances of one host that a query wants. An instance without a log
-	// is left out; ErrNotFound: none has a log.
-	Logs(ctx context.Context, h Host, i []InstanceID, q LogQuery) (LogLines, error)
+	// Logs returns the lines of instances of a service on one host that a query wants. An instance
+	// without a log is left out, and so is that of another service. ErrNotFound: none has a log.
+	Logs(ctx context.Context, h Host, s ServiceKey, i []InstanceID, q LogQuery) (LogLines, error)
 	// Counters returns the counters of a host's steering.
 	Counters(ctx context.Context, h Host) ([]EndpointCounters, error)
 	// Losses returns the losses of a host's steering.
@@ -432,8 +432,8 @@ type Peers interface {
 type HostAgent interface {
 	// Applied returns once the steering of this host reflects services up to a store revision.
 	Applied(ctx context.Context, of []ServiceKey, at StoreRevision) (missing string, err error)
-	// Logs returns the lines of instances of this host that a query wants.
-	Logs(ctx context.Context, i []InstanceID, q LogQuery) (LogLines, error)
+	// Logs returns the lines of instances of a service on this host that a query wants.
+	Logs(ctx context.Context, s ServiceKey, i []InstanceID, q LogQuery) (LogLines, error)
 	// Counters returns the counters of this host's steering.
 	Counters(ctx context.Context) ([]EndpointCounters, error)
 	// Losses returns the losses of this host's steering.
@@ -531,6 +531,8 @@ type Sighting struct {
 	Adopted int `json:"adopted"`
 	// Adrift names instances that run here without a record since then, separated by spaces.
 	Adrift string `json:"adrift,omitempty"`
+	// Records is a JSON array of the last records of these instances, for the next agent.
+	Records string `json:"records,omitempty"`
 }
 
 // AdoptionTime is how long after a restore a host may bring records of its instances back.

@@ -316,6 +316,9 @@ type Usage struct {
 	PIDs        int64
 }
 
+// Uncounted is a number of Usage that nothing counts, or that could not be read.
+const Uncounted = -1
+
 // Strain is the use of a sandbox since its start, beside the limits in force.
 type Strain struct {
 	CPU       time.Duration

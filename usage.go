@@ -9,10 +9,11 @@ type InstanceUsage struct {
 	Host     HostName   `json:"host"`
 	At       time.Time  `json:"at"`
 	// CPUSeconds is the processor time since the start of the instance.
-	CPUSeconds  float64 `json:"cpu_seconds"`
-	MemoryBytes int64   `json:"memory_bytes"`
-	PIDs        int64   `json:"pids"`        // processes and threads
-	Connections int     `json:"connections"` // established at a VIP
+	CPUSeconds float64 `json:"cpu_seconds"`
+	// MemoryBytes and PIDs, its processes and threads, are nil where nothing counts them.
+	MemoryBytes *int64 `json:"memory_bytes,omitempty"`
+	PIDs        *int64 `json:"pids,omitempty"`
+	Connections int    `json:"connections"` // established at a VIP
 	// BytesIn and BytesOut count all packets of its link since it started, with their headers.
 	BytesIn  uint64 `json:"bytes_in,omitempty"`
 	BytesOut uint64 `json:"bytes_out,omitempty"`

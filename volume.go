@@ -220,7 +220,12 @@ func (p VolumePart) String() string {
 type VolumeUse struct {
 	Bytes, Files int64
 	Partial      bool // it has more, and the time for measuring it was over
+	Deep         bool // it has folders below VolumeDepthMax, which are not measured
 }
+
+// VolumeDepthMax bounds the folders in each other of a volume. A host reads and removes the folders
+// that a program made, and each level is a file that it has open.
+const VolumeDepthMax = 256
 
 // DiskRoom is the room on the disk with the volumes of a host.
 type DiskRoom struct{ Bytes, Free int64 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,8 +16,11 @@ import (
 // adoption brings this host's instances and merges into a restored store. The backup is older than
 // they are: it lacks some, and has older steps of others. Adoption ends no instance.
 type adoption struct {
-	*Agent
+	agent   *Agent
 	running bool
+	// again means that a service came back while the adoption ran. Its spec and its endpoints arrive
+	// one after the other.
+	again bool
 	// adrift holds the instances that run without a record, because the backup has not got their
 	// service. The lock of the records guards it.
 	adrift map[pando.InstanceID]bool
@@ -29,13 +33,14 @@ const adoptWait = 200 * time.Millisecond
 // back. former is the world before the restore. The caller holds the lock.
 func (a *adoption) begin(former *world.World) {
 	if a.running {
+		a.again = true
 		return
 	}
 	a.running = true
 	heads := former.Heads
-	a.spawn(func(ctx context.Context) {
+	a.agent.spawn(func(ctx context.Context) {
 		for !a.once(ctx, heads) {
-			if pando.Sleep(ctx, a.Clock, adoptWait) != nil {
+			if pando.Sleep(ctx, a.agent.Clock, adoptWait) != nil {
 				return
 			}
 		}
@@ -47,63 +52,120 @@ func (a *adoption) once(
 	ctx context.Context, heads map[pando.ServiceKey]world.Versioned[pando.StateHead],
 ) bool {
 	done := true
+	a.agent.mu.Lock()
+	a.again = false
+	a.agent.mu.Unlock()
 	for _, s := range slices.SortedFunc(maps.Keys(heads), pando.ServiceKey.Compare) {
 		done = a.head(ctx, heads[s].V) && done
 	}
-	a.mu.Lock()
-	all := a.everyRunner()
-	a.mu.Unlock()
+	a.agent.mu.Lock()
+	all, orphans := a.agent.everyRunner(), a.orphans()
+	a.agent.mu.Unlock()
 	for _, r := range all {
 		done = a.instance(ctx, r) && done
+	}
+	var left []pando.Instance
+	for _, i := range orphans {
+		back, ok := a.orphan(ctx, i)
+		if done = ok && done; !back {
+			left = append(left, i)
+		}
 	}
 	if !done || ctx.Err() != nil {
 		return false
 	}
-	a.mu.Lock()
-	adrift := slices.Sorted(maps.Keys(a.adrift))
-	for id := range a.found { // a former agent started it, and its record is lost
-		adrift = append(adrift, id)
-	}
-	a.mu.Unlock()
-	if err := a.anchor.Adopted(ctx, adrift); err != nil {
-		a.Log.Warn("the store does not show yet what this host brought back", "error", err)
+	adrift := a.withoutRecord(left)
+	if err := a.agent.anchor.Adopted(ctx, adrift); err != nil {
+		a.agent.Log.Warn("the store does not show yet what this host brought back", "error", err)
 		return false
 	}
-	a.mu.Lock()
-	a.running = false // not before: a second adoption would begin beside this one
-	a.steerAll()
-	a.mu.Unlock()
-	a.Log.Info("what runs here is in the restored store", "instances", len(all), "adrift", adrift)
+	a.agent.mu.Lock()
+	again := a.again
+	if !again {
+		a.running = false // not before: a second adoption would begin beside this one
+		a.agent.steerAll()
+	}
+	a.agent.mu.Unlock()
+	if again {
+		return false
+	}
+	a.agent.Log.Info("what runs here is in the restored store", "instances", len(all), "adrift", len(adrift))
 	return true
+}
+
+// withoutRecord returns the last records of the instances that run here without one: those of runners,
+// and orphans.
+func (a *adoption) withoutRecord(orphans []pando.Instance) (out []pando.Instance) {
+	a.agent.mu.Lock()
+	defer a.agent.mu.Unlock()
+	for id := range a.adrift {
+		i := pando.Instance{ID: id}
+		if r := a.agent.runners[id]; r != nil {
+			i = a.agent.current(r).inst
+		}
+		out = append(out, i)
+	}
+	out = append(out, orphans...)
+	slices.SortFunc(out, func(x, y pando.Instance) int { return cmp.Compare(x.ID, y.ID) })
+	return slices.CompactFunc(out, func(x, y pando.Instance) bool { return x.ID == y.ID })
+}
+
+// orphans returns the instances that a former agent started and whose records are lost, each with its
+// last record. The caller holds the lock.
+func (a *adoption) orphans() (out []pando.Instance) {
+	known := a.agent.anchor.Adrift()
+	for id, b := range a.agent.found {
+		i := pando.Instance{ID: id, Service: b.Service()}
+		if n := slices.IndexFunc(known, func(k pando.Instance) bool { return k.ID == id }); n >= 0 {
+			i = known[n]
+		}
+		out = append(out, i)
+	}
+	return out
+}
+
+// orphan writes the record of an instance that a former agent started, if its service is back. The
+// record brings its runner.
+func (a *adoption) orphan(ctx context.Context, i pando.Instance) (back, ok bool) {
+	a.agent.mu.Lock()
+	back = a.returned(i) && i.Host == a.agent.Host.Name // false: this agent knows only its name
+	a.agent.mu.Unlock()
+	return back, !back || a.write(ctx, i)
 }
 
 // head writes the head of a state that this host keeps, if the restored one is older.
 func (a *adoption) head(ctx context.Context, mine pando.StateHead) bool {
-	a.mu.Lock()
-	now, there := a.world.Heads[mine.Service]
-	_, known := a.world.Services[mine.Service]
-	a.mu.Unlock()
-	newer := mine.Host == a.Host.Name && known && mine.Merges > now.V.Merges &&
+	a.agent.mu.Lock()
+	now, there := a.agent.world.Heads[mine.Service]
+	_, known := a.agent.world.Services[mine.Service]
+	a.agent.mu.Unlock()
+	newer := mine.Host == a.agent.Host.Name && known && mine.Merges > now.V.Merges &&
 		(!there || now.V.Host == mine.Host)
 	if !newer {
 		return true
 	}
-	_, err := a.commit(ctx, pando.Txn{
+	_, err := a.agent.commit(ctx, pando.Txn{
 		If:  []pando.Condition{{Key: mine.Key(), Modified: now.Modified}},
 		Put: []pando.Stored{mine},
 	})
 	return a.adopted(err, "the newest state of "+mine.Service.String())
 }
 
+// returned reports whether the store has the service and the spec of an instance. The caller holds
+// the lock.
+func (a *adoption) returned(i pando.Instance) bool {
+	_, spec := a.agent.world.SpecOf(i.Service, i.Revision)
+	_, service := a.agent.world.Services[i.Service]
+	return spec && service && i.Phase != pando.PhaseMerged
+}
+
 // instance writes the record of an instance that runs here, as it is now.
 func (a *adoption) instance(ctx context.Context, r *runner) bool {
-	a.mu.Lock()
-	i := a.current(r).inst
-	v, there := a.world.Instances[r.id]
-	_, spec := a.world.SpecOf(i.Service, i.Revision)
-	_, service := a.world.Services[i.Service]
-	known, frozen := spec && service, a.world.Conceals(r.id)
-	a.mu.Unlock()
+	a.agent.mu.Lock()
+	i := a.agent.current(r).inst
+	v, there := a.agent.world.Instances[r.id]
+	back, frozen := a.returned(i), a.agent.world.Conceals(r.id)
+	a.agent.mu.Unlock()
 	switch {
 	case frozen:
 		return true
@@ -113,37 +175,42 @@ func (a *adoption) instance(ctx context.Context, r *runner) bool {
 		}
 		a.landed(r.id)
 		return true
-	case !known || i.Phase == pando.PhaseMerged:
+	case !back:
 		a.setAdrift(r.id)
 		return true
 	}
-	_, err := a.commit(ctx, pando.Txn{
+	return a.write(ctx, i)
+}
+
+// write brings the record of an instance back.
+func (a *adoption) write(ctx context.Context, i pando.Instance) bool {
+	_, err := a.agent.commit(ctx, pando.Txn{
 		If: []pando.Condition{{Key: i.Key()}}, Put: []pando.Stored{i},
 	})
 	if errors.Is(err, pando.ErrForbidden) || errors.Is(err, pando.ErrInvalid) {
-		a.Log.Error("an instance runs on without a record", "instance", r.id, "error", err)
-		a.setAdrift(r.id)
+		a.agent.Log.Error("an instance runs on without a record", "instance", i.ID, "error", err)
+		a.setAdrift(i.ID)
 		return true
 	}
 	if err == nil {
-		a.landed(r.id)
-		d := a.decision(r, pando.DecidedRestored,
+		a.landed(i.ID)
+		d := decisionOf(a.agent, i, pando.DecidedRestored,
 			"the restored backup had no record of it, and it runs: its record is back", nil)
-		_, _ = a.commit(ctx, pando.Txn{Put: []pando.Stored{d}}) // evidence only
+		_, _ = a.agent.commit(ctx, pando.Txn{Put: []pando.Stored{d}}) // evidence only
 	}
-	return a.adopted(err, fmt.Sprintf("instance %s", r.id))
+	return a.adopted(err, fmt.Sprintf("instance %s", i.ID))
 }
 
 func (a *adoption) adopted(err error, what string) bool {
 	if err != nil && !errors.Is(err, pando.ErrConflict) && !errors.Is(err, pando.ErrFenced) {
-		a.Log.Warn("a record is not back in the restored store yet", "record", what, "error", err)
+		a.agent.Log.Warn("a record is not back in the restored store yet", "record", what, "error", err)
 	}
 	return err == nil
 }
 
 func (a *adoption) setAdrift(i pando.InstanceID) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.agent.mu.Lock()
+	defer a.agent.mu.Unlock()
 	if a.adrift == nil {
 		a.adrift = map[pando.InstanceID]bool{}
 	}
@@ -151,25 +218,32 @@ func (a *adoption) setAdrift(i pando.InstanceID) {
 }
 
 func (a *adoption) landed(i pando.InstanceID) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.agent.mu.Lock()
+	defer a.agent.mu.Unlock()
 	delete(a.adrift, i)
 }
 
 // adrifts reports whether an instance without a record stays: the store was restored from a backup
 // that is older than the instance. The caller holds the lock.
 func (a *adoption) adrifts(i pando.InstanceID) bool {
-	return a.running || a.adrift[i] || a.anchor.Drifts(i)
+	return a.running || a.adrift[i] || a.agent.anchor.Drifts(i)
 }
 
 // comesBack reports whether a change brings the service of an instance back that runs adrift. The
 // caller holds the lock.
 func (a *adoption) comesBack(n news) bool {
+	back := func(s pando.ServiceKey) bool {
+		c := n.services[s]
+		return c != nil && (c.service || c.revision)
+	}
 	for id := range a.adrift {
-		if r := a.runners[id]; r != nil {
-			if c := n.services[r.service]; c != nil && (c.service || c.revision) {
-				return true
-			}
+		if r := a.agent.runners[id]; r != nil && back(r.service) {
+			return true
+		}
+	}
+	for id, b := range a.agent.found {
+		if back(b.Service()) && a.agent.anchor.Drifts(id) {
+			return true
 		}
 	}
 	return false
@@ -178,12 +252,12 @@ func (a *adoption) comesBack(n news) bool {
 // keeps reports whether an instance of a service runs here without a record. The caller holds the
 // lock.
 func (a *adoption) keeps(s pando.ServiceKey) bool {
-	if (tables{a.Agent}).unattached(s) {
+	if (tables{a.agent}).unattached(s) {
 		return true
 	}
-	if _, ok := a.world.Services[s]; ok {
+	if _, ok := a.agent.world.Services[s]; ok {
 		return false
 	}
-	return a.running && len(a.crews.of[s]) > 0 ||
-		slices.ContainsFunc(a.crews.of[s], func(r *runner) bool { return a.adrift[r.id] })
+	return a.running && len(a.agent.crews.of[s]) > 0 ||
+		slices.ContainsFunc(a.agent.crews.of[s], func(r *runner) bool { return a.adrift[r.id] })
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,4 +91,50 @@ func (b *bench) deployNew(name pando.ServiceName) {
 	b.ok(b.agent.Ready(b.ctx, id))
 	synctest.Wait()
 	b.phase(id, pando.PhaseInRotation)
+}
+
+// slowHost is a registry that writes the records of hosts slowly.
+type slowHost struct{ pando.Registry }
+
+func (s slowHost) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision, error) {
+	if len(t.Put) == 1 && t.Put[0].Key().Kind() == pando.KindHost {
+		time.Sleep(time.Second)
+	}
+	return s.Registry.Commit(ctx, t)
+}
+
+// The endpoints and the spec of a service that comes back arrive one after the other. Its instance is
+// adopted, whatever this host writes meanwhile, and also by a new agent.
+func TestAServiceThatComesBackInTwoStepsIsAdopted(t *testing.T) {
+	for name, fresh := range map[string]bool{"by the same agent": false, "by a new agent": true} {
+		t.Run(name, func(t *testing.T) {
+			onBench(t, func(b *bench) {
+				b.sightings = &notes{}
+				b.put(pando.Cluster{ID: "ours", Generation: 1})
+				b.through = slowHost{b.registry}
+				b.restart()
+				backup := b.registry.Copy()
+				late := pando.DefaultService("late")
+				b.deployNew(late.Name)
+				w := b.world()
+				service, spec := w.Services[late].V, w.Revisions[late][1].V
+				b.registry.Replace(backup.Restored(
+					func(c pando.Cluster) []byte { return mustEncode(t, c) },
+					pando.Cluster{ID: "ours", Generation: 2, Restored: time.Now()}))
+				b.pass(30 * time.Second)
+				if fresh {
+					b.restart()
+					b.pass(10 * time.Second)
+				}
+				b.put(service)
+				b.pass(500 * time.Millisecond)
+				b.put(spec)
+				b.pass(30 * time.Second)
+				b.phase("late-1", pando.PhaseInRotation)
+				if h := b.world().Hosts["h1"].V; h.Adrift != "" || len(b.sandboxes.All()) != 1 {
+					t.Errorf("%d sandboxes, adrift %q", len(b.sandboxes.All()), h.Adrift)
+				}
+			})
+		})
+	}
 }

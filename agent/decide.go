@@ -11,17 +11,23 @@ import (
 func (a *Agent) decision(
 	r *runner, kind pando.DecisionKind, reason string, inputs map[string]float64,
 ) pando.Decision {
+	return decisionOf(a, a.statusOf(r).inst, kind, reason, inputs)
+}
+
+// decisionOf is decision for an instance that may have no runner.
+func decisionOf(
+	a *Agent, i pando.Instance, kind pando.DecisionKind, reason string, inputs map[string]float64,
+) pando.Decision {
 	now := a.Clock.Now()
 	if inputs == nil {
 		inputs = map[string]float64{}
 	}
-	i := a.statusOf(r).inst
 	inputs["revision"] = float64(i.Revision)
 	if i.Run != nil {
 		inputs[lifecycle.Run] = float64(i.Run.Number)
 	}
 	return pando.Decision{
-		ID: a.IDs.Sequential(now), Service: r.service, Instance: r.id, Kind: kind,
+		ID: a.IDs.Sequential(now), Service: i.Service, Instance: i.ID, Kind: kind,
 		Reason: oneLine(reason, evidenceBytesMax), // probes and errors quote the program
 		By:     pando.Asker{Kind: pando.AskerControl, Name: "agent " + string(a.Host.Name)},
 		Inputs: inputs, At: now,

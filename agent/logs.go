@@ -20,9 +20,10 @@ type window struct {
 const logRest = time.Second
 
 // Logs implements pando.HostAgent. Lines of several instances come in the order of their times, or
-// as they arrive if they are followed.
+// as they arrive if they are followed. Each service has its own folder of logs, so the log of
+// another service's instance is not found.
 func (w *window) Logs(
-	ctx context.Context, ids []pando.InstanceID, q pando.LogQuery,
+	ctx context.Context, s pando.ServiceKey, ids []pando.InstanceID, q pando.LogQuery,
 ) (pando.LogLines, error) {
 	if err := q.Check(); err != nil {
 		return nil, err
@@ -31,7 +32,6 @@ func (w *window) Logs(
 	var all []pando.LogLines
 	missing := fmt.Errorf("log of no instance: %w", pando.ErrNotFound)
 	for _, i := range ids {
-		s := a.record(i).V.Service
 		lines, err := a.OpenLog(ctx, s, i, q)
 		switch {
 		case err == nil:

@@ -47,7 +47,7 @@ func (w *window) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.Instanc
 			u.Missing = oneLine(err.Error(), evidenceBytesMax)
 		}
 		if !elsewhere[u.Instance] { // nothing measures a program that Pando does not run
-			u.CPUSeconds, u.MemoryBytes, u.PIDs = use.CPU.Seconds(), use.MemoryBytes, use.PIDs
+			measure(&u, use, err)
 		}
 		if a.Traffic != nil {
 			u.BytesIn, u.BytesOut = a.Traffic(r.link.Host)
@@ -63,6 +63,23 @@ func (w *window) Usage(ctx context.Context, s pando.ServiceKey) ([]pando.Instanc
 		out = append(out, u)
 	}
 	return out, nil
+}
+
+// measure takes the use of an instance. A number that could not be read is left out.
+func measure(u *pando.InstanceUsage, use pando.Usage, err error) {
+	if err != nil {
+		return
+	}
+	u.CPUSeconds = max(0, use.CPU.Seconds())
+	if use.CPU < 0 {
+		u.Missing = "its processor time cannot be read"
+	}
+	if use.MemoryBytes >= 0 {
+		u.MemoryBytes = &use.MemoryBytes
+	}
+	if use.PIDs >= 0 {
+		u.PIDs = &use.PIDs
+	}
 }
 
 // queuesOf returns the queues of the devices of this host, as far as they are known.

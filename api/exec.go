@@ -101,7 +101,7 @@ func open(
 	if c.Operator != "" {
 		r.Header.Set(operatorHeader, c.Operator)
 	}
-	resp, err := c.http.Do(r)
+	resp, err := c.do(r)
 	if err != nil {
 		return nil, c.notBegun(ctx, err)
 	}
@@ -117,6 +117,8 @@ func (c *Client) notBegun(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("begin a session: %w", ctx.Err())
+	case errors.As(err, new(silence)):
+		return err
 	case errors.As(err, &op) && op.Op == "dial":
 		return c.unreachable(op)
 	}

@@ -149,8 +149,12 @@ func (g hostGauges) instance(s sample, u pando.InstanceUsage) {
 	of := []string{string(u.Service.Tenant), string(u.Service.Name), string(u.Instance)}
 	if u.Missing == "" {
 		s.put(hostCPU, u.CPUSeconds, of...)
-		s.put(hostMemory, float64(u.MemoryBytes), of...)
-		s.put(hostPIDs, float64(u.PIDs), of...)
+		if u.MemoryBytes != nil {
+			s.put(hostMemory, float64(*u.MemoryBytes), of...)
+		}
+		if u.PIDs != nil {
+			s.put(hostPIDs, float64(*u.PIDs), of...)
+		}
 		s.put(hostConnections, float64(u.Connections), of...)
 	}
 	if q := u.Queue; q != nil {

@@ -172,7 +172,7 @@ func (agent) HostFigures(context.Context) (pando.HostFigures, error) {
 		Host: "h1", Version: "v1", LeasesLost: 2, Merges: 5, MergesFailed: 1, Shares: 128,
 		Steering: pando.SteeringFigures{Published: 9, Failed: 1, Failing: 1},
 		Instances: []pando.InstanceUsage{
-			{Instance: "a", Service: shop, CPUSeconds: 1.5, MemoryBytes: 4096, PIDs: 3,
+			{Instance: "a", Service: shop, CPUSeconds: 1.5, MemoryBytes: new(int64(4096)), PIDs: new(int64(3)),
 				Metrics: map[string]float64{"queue \"x\"\n": 12}, Score: &pando.Score{Value: 0.25},
 				Queue: &pando.LinkQueue{BacklogBytes: 3000, Drops: 6},
 				Meter: &pando.Meter{Stall: 0.125, Loss: 0.5, RTTSeconds: 0.002}},

@@ -7,16 +7,18 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"sync"
 	"time"
 
 	"pando.run/pando"
 )
 
-// A request may wait for minutes. A daemon that is stopped or out of reach accepts it too, and never
-// answers. So the client asks for a sign of life while it waits.
+// A request may wait for minutes, and a stream for days. A daemon that is stopped or out of reach
+// accepts a request too, and never answers. So the client asks for a sign of life while nothing comes.
 const (
-	pulseAfter = 2 * time.Second  // of a request without an answer
-	pulseWait  = time.Second      // for a sign of life, and between two
+	pulseAfter = 2 * time.Second  // without a byte
+	pulseWait  = time.Second      // for a sign of life, and between two of a request without an answer
+	pulseIdle  = 3 * time.Second  // between two on an open stream
 	silentMax  = 10 * time.Second // without a sign of life: the request is given up
 )
 
@@ -29,25 +31,34 @@ func (s silence) Error() string {
 
 func (s silence) Unwrap() error { return pando.ErrUnavailable }
 
-// do sends a request. It reports a daemon without a sign of life to Waits, and then gives up.
+// do sends a request. It reports a daemon without a sign of life to Waits, and then gives up, before
+// the answer and while a stream is open. It gives up no open session, because its command runs on.
 func (c *Client) do(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
-	answered, watched := make(chan struct{}), make(chan struct{})
+	l := &lifeline{c: c, ctx: ctx, answered: make(chan struct{}), watched: make(chan struct{}),
+		last: c.clock.Now(), session: r.Header.Get("Upgrade") != ""}
+	l.end = func() {
+		cancel(nil)
+		<-l.watched
+	}
 	go func() {
-		defer close(watched)
-		if err := c.watch(ctx, answered); err != nil {
+		defer close(l.watched)
+		if err := l.watch(); err != nil {
 			cancel(err)
 		}
 	}()
 	resp, err := c.http.Do(c.traced(r.WithContext(ctx)))
-	close(answered)
-	<-watched
+	close(l.answered)
 	if err == nil {
-		resp.Body = body{resp.Body, func() { cancel(nil) }}
+		read := &body{resp.Body, l}
+		resp.Body = read
+		if w, ok := read.ReadCloser.(io.Writer); ok {
+			resp.Body = duplex{read, w}
+		}
 		return resp, nil
 	}
-	cancel(nil)
-	if lost, silent := errors.AsType[silence](context.Cause(ctx)); silent {
+	l.end()
+	if lost := l.silence(); lost != nil {
 		return nil, unknownOutcome(r, lost)
 	}
 	return nil, err
@@ -61,57 +72,122 @@ func unknownOutcome(r *http.Request, err error) error {
 	return fmt.Errorf("%w; the change may take effect once it runs on: read it back then", err)
 }
 
+// lifeline watches the signs of life of the daemon that answers a request.
+type lifeline struct {
+	c        *Client
+	ctx      context.Context
+	answered chan struct{} // the answer has begun
+	watched  chan struct{} // watch has ended
+	end      func()
+	session  bool
+	mu       sync.Mutex
+	last     time.Time // of a byte or a sign of life
+}
+
 // body is the body of an answer. Its end ends the context of the request.
 type body struct {
 	io.ReadCloser
-	end func()
+	l *lifeline
+}
+
+// Read implements io.Reader. The silence of the daemon is the error, and not its consequence.
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		b.l.heard()
+	}
+	if lost := b.l.silence(); err != nil && lost != nil {
+		err = lost
+	}
+	return n, err
 }
 
 // Close implements io.Closer.
-func (b body) Close() error {
-	defer b.end()
+func (b *body) Close() error {
+	defer b.l.end()
 	return b.ReadCloser.Close()
 }
 
-// watch asks for signs of life until the answer comes. It returns a silence if none came for too
-// long.
-func (c *Client) watch(ctx context.Context, answered <-chan struct{}) error {
-	rest, told := pulseAfter, false
-	last := c.clock.Now()
-	for {
-		due, stop := c.clock.After(rest)
+// duplex is the body of an answer that became a session.
+type duplex struct {
+	*body
+	io.Writer
+}
+
+// silence returns the silence for which the request was given up, or nil.
+func (l *lifeline) silence() error {
+	if lost, silent := errors.AsType[silence](context.Cause(l.ctx)); silent {
+		return lost
+	}
+	return nil
+}
+
+// heard notes a byte or a sign of life.
+func (l *lifeline) heard() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last = l.c.clock.Now()
+}
+
+// quiet returns how long the daemon has given no sign of life.
+func (l *lifeline) quiet() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.c.clock.Now().Sub(l.last)
+}
+
+// open reports whether the answer has begun.
+func (l *lifeline) open() bool {
+	select {
+	case <-l.answered:
+		return true
+	default:
+		return false
+	}
+}
+
+// watch asks for signs of life while nothing comes, until the request ends. It returns a silence if
+// none came for too long.
+func (l *lifeline) watch() error {
+	told := false
+	for rest := pulseAfter; ; {
+		due, stop := l.c.clock.After(rest)
 		select {
-		case <-answered:
-			stop()
-			return nil
-		case <-ctx.Done():
+		case <-l.ctx.Done():
 			stop()
 			return nil
 		case <-due:
 		}
 		rest = pulseWait
-		if c.pulse(ctx, answered) {
-			last, told = c.clock.Now(), false
+		if l.open() {
+			rest = pulseIdle
+		}
+		if left := pulseAfter - l.quiet(); left > 0 && !told {
+			rest = left
 			continue
 		}
-		select {
-		case <-answered:
-			return nil
-		default:
+		if l.c.pulse(l.ctx) {
+			l.heard()
+			told = false
+			continue
 		}
-		if !told && c.Waits != nil && ctx.Err() == nil {
-			c.Waits("a sign of life of " + c.daemon())
+		if l.ctx.Err() != nil {
+			return nil
+		}
+		rest = pulseWait
+		if !told && l.c.Waits != nil {
+			l.c.Waits("a sign of life of " + l.c.daemon())
 			told = true
 		}
-		if c.clock.Now().Sub(last) >= silentMax {
-			return silence{c.daemon()}
+		if l.quiet() >= silentMax && !(l.session && l.open()) {
+			return silence{l.c.daemon()}
 		}
 	}
 }
 
 // pulse reports whether the daemon gives a sign of life in time. Every HTTP server answers this
 // request by itself, so it waits for no lock and no other machine.
-func (c *Client) pulse(ctx context.Context, answered <-chan struct{}) bool {
+func (c *Client) pulse(ctx context.Context) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	late, stop := c.clock.After(pulseWait)
@@ -129,8 +205,6 @@ func (c *Client) pulse(ctx context.Context, answered <-chan struct{}) bool {
 	select {
 	case is := <-lives:
 		return is
-	case <-answered:
-		return true
 	case <-late:
 		return false
 	}

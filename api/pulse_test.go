@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,6 +107,100 @@ func TestADaemonThatGivesNoSignOfLifeIsNamed(t *testing.T) {
 				}
 				if len(told) != is.told || len(told) > 0 && told[0] > 5*time.Second {
 					t.Errorf("it was named after %v, want %d times", told, is.told)
+				}
+			})
+		})
+	}
+}
+
+// stoppable is a connection to a daemon that may be stopped: nothing arrives then.
+type stoppable struct {
+	net.Conn
+	from, to time.Time // of the stop
+	closed   chan struct{}
+	once     sync.Once
+}
+
+func (s *stoppable) Read(b []byte) (int, error) {
+	n, err := s.Conn.Read(b)
+	if now := time.Now(); !now.Before(s.from) && now.Before(s.to) {
+		select {
+		case <-time.After(s.to.Sub(now)):
+		case <-s.closed:
+			return 0, net.ErrClosed
+		}
+	}
+	return n, err
+}
+
+func (s *stoppable) Close() error {
+	s.once.Do(func() { close(s.closed) })
+	return s.Conn.Close()
+}
+
+// An open stream of a daemon that is stopped is named within 5 s and ends later. A session is named and
+// goes on. A silent stream of a daemon that runs is neither.
+func TestAnOpenStreamOfASilentDaemonIsNamedAndEnds(t *testing.T) {
+	const lasts = 2 * time.Minute // of the stream, then it ends
+	for name, is := range map[string]struct {
+		upgrade   string
+		stopped   time.Duration
+		told      int
+		ends      bool
+		endsUntil time.Duration // after the stop
+	}{
+		"a silent stream":             {"", 0, 0, false, lasts},
+		"a stopped daemon":            {"", time.Hour, 1, true, 15 * time.Second},
+		"a daemon that stops for 5 s": {"", 5 * time.Second, 1, false, lasts},
+		"a session":                   {"pando-session", time.Minute, 1, false, lasts},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := pipes{make(chan net.Conn), make(chan struct{})}
+				begin := time.Now()
+				stop := begin.Add(20 * time.Second)
+				s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					_, _ = io.WriteString(w, "first\n")
+					_ = http.NewResponseController(w).Flush()
+					select {
+					case <-time.After(lasts):
+					case <-r.Context().Done():
+					}
+				})}
+				go func() { _ = s.Serve(l) }()
+				c := NewRemoteClient("https://there", "", ticking{},
+					func(ctx context.Context, network, address string) (net.Conn, error) {
+						conn, err := l.dial(ctx, network, address)
+						return &stoppable{Conn: conn, from: stop, to: stop.Add(is.stopped),
+							closed: make(chan struct{})}, err
+					})
+				var told []time.Duration
+				c.Waits = func(string) { told = append(told, time.Since(stop)) }
+				defer func() {
+					close(l.done)
+					s.Close()
+					c.http.Transport.(bearing).next.(*http.Transport).CloseIdleConnections()
+				}()
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://pando/v1/watch", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if is.upgrade != "" {
+					r.Header.Set("Upgrade", is.upgrade)
+				}
+				resp, err := c.do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				text, err := io.ReadAll(resp.Body)
+				took := time.Since(stop)
+				resp.Body.Close()
+				if string(text) != "first\n" || errors.Is(err, pando.ErrUnavailable) != is.ends ||
+					is.ends == (err == nil) || took > is.endsUntil {
+					t.Errorf("%q after %s, then %v", text, took, err)
+				}
+				if len(told) != is.told || is.told > 0 && told[0] > 5*time.Second {
+					t.Errorf("it was named %v after the stop, want %d times", told, is.told)
 				}
 			})
 		})

@@ -13,7 +13,8 @@ import (
 )
 
 // A service that is deployed again after a restore waits for its instance that runs without a record.
-// No other one starts beside it. One that does not come back is replaced.
+// Its host sees the service at once, and no other instance starts beside it. One that does not come back
+// is replaced.
 func TestAServiceWaitsForItsInstanceThatRunsAdrift(t *testing.T) {
 	for name, back := range map[string]bool{"it comes back": true, "it does not": false} {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { deployAdrift(t, back) }) })
@@ -29,13 +30,13 @@ func deployAdrift(t *testing.T, back bool) {
 			t.Fatal(err)
 		}
 	}
-	instances := func() (out []pando.Instance) {
+	stored := func() *world.World {
 		now, err := registry.Snapshot(ctx, pando.Root)
 		w := world.New()
 		if err != nil || w.Apply(now.Records, now.Revision) != nil {
 			t.Fatal(err)
 		}
-		return w.Of(web)
+		return w
 	}
 	put(pando.Cluster{ID: "ours", Generation: 2, Restored: time.Now()},
 		pando.Host{Name: "h1", Adopted: 2, Adrift: "web-old web-shop-1"})
@@ -44,21 +45,22 @@ func deployAdrift(t *testing.T, back bool) {
 	ended := make(chan error)
 	go func() { ended <- c.Run(ctx) }()
 	time.Sleep(time.Second)
-	put(pando.Service{ServiceKey: web, VIP4: pando.VIPs4.Addr().Next().Next(),
-		VIP6:    pando.VIPs6.Addr().Next().Next(),
-		Current: 1, Target: 1, Latest: 1, Phase: pando.ServiceServing, Home: "h1"},
+	put(pando.Service{ServiceKey: web, Current: 1, Target: 1, Latest: 1, Phase: pando.ServiceServing},
 		pando.Revision{Service: web, Number: 1, State: pando.RevisionCurrent,
 			Spec: pando.Spec{Name: "web", Command: []string{"web"}}.WithDefaults()})
 	time.Sleep(2 * time.Second)
-	if all := instances(); len(all) > 0 {
+	if all := stored().Of(web); len(all) > 0 {
 		t.Fatalf("beside the instance adrift: %v", all)
+	}
+	if e, ok := stored().Endpoints[web]; !ok || !e.V.Service.VIP4.IsValid() {
+		t.Errorf("the host of the instance sees the service as %v", e.V)
 	}
 	if back {
 		put(pando.Instance{ID: "web-old", Service: web, Host: "h1", Revision: 1, Weight: 100,
 			Phase: pando.PhaseInRotation, Reason: "test", Born: time.Now(), Since: time.Now()})
 	}
 	time.Sleep(2 * adriftWait)
-	all := instances()
+	all := stored().Of(web)
 	if len(all) != 1 || (all[0].ID == "web-old") != back {
 		t.Errorf("it has %v", all)
 	}

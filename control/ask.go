@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/world"
 )
 
@@ -80,7 +81,7 @@ func (c *Control) Answer(
 
 // asksAtOnce bounds the asks of one decision. Each may write an intent and an instance, and the
 // decision starts nothing new after operationsMax writes.
-const asksAtOnce = operationsMax/2 - 10
+const asksAtOnce = decide.OperationsMax/2 - 10
 
 // takeAsks removes and returns the oldest waiting asks of a service, as many as one decision
 // answers. Each of the others makes its own decision when it has the turn. The caller holds the

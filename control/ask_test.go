@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,57 +15,6 @@ import (
 	"pando.run/pando/scale"
 	"pando.run/pando/world"
 )
-
-func TestAnAskThatNobodyHasWrittenIsWrittenOnceWithItsAnswer(t *testing.T) {
-	tb := serving(t)
-	ask := pando.Intent{
-		ID: pando.IntentID(tb.ids.Sequential(tb.now)), Service: web, Verb: pando.VerbReplicate,
-		Host: "h1",
-		By:   pando.Asker{Kind: pando.AskerInstance, Name: string(tb.w.Of(web)[0].ID)},
-	}.Become(pando.IntentAsked, tb.now, "load")
-	txn, _ := Decide(tb.w, web, tb.now, tb.ids, ask)
-	if !slices.Contains(txn.If, pando.Condition{Key: ask.Key()}) {
-		t.Errorf("conditions %+v do not require that the ask is unchanged", txn.If)
-	}
-	tb.rev++
-	tb.commit(txn, tb.rev)
-	if i := tb.w.Intents[ask.ID].V; i.State != pando.IntentPlaced || len(i.History) != 3 {
-		t.Errorf("the ask is %s by way of %v", i.State, i.History)
-	}
-	if n := tb.count(pando.PhasePlaced); n != 1 {
-		t.Errorf("%d instances are placed, want 1", n)
-	}
-	if txn, _ := Decide(tb.w, web, tb.now, tb.ids, ask); len(txn.Put) > 0 {
-		t.Errorf("an ask that is in the store is answered again: %+v", txn.Put)
-	}
-}
-
-func TestANewInstanceIsCalledAsItsAskerProposes(t *testing.T) {
-	tb := serving(t)
-	first := tb.w.Of(web)[0].ID
-	for proposed, held := range map[pando.InstanceID]bool{
-		"web-mine": true, first: false, "other-1": false, "web-../x": false, "": false,
-	} {
-		ask := pando.Intent{
-			ID: pando.IntentID(tb.ids.Sequential(tb.now)), Service: web, Verb: pando.VerbReplicate,
-			Host: "h1", Instance: proposed,
-			By: pando.Asker{Kind: pando.AskerInstance, Name: string(first)},
-		}.Become(pando.IntentAsked, tb.now, "load")
-		txn, _ := Decide(tb.w, web, tb.now, tb.ids, ask)
-		for _, v := range txn.Put {
-			i, ok := v.(pando.Instance)
-			if !ok {
-				continue
-			}
-			if i.ID == first || (i.ID == proposed) != held {
-				t.Errorf("%q was proposed, it is called %q", proposed, i.ID)
-			}
-			if !slices.Contains(txn.If, pando.Condition{Key: i.Key()}) {
-				t.Errorf("conditions %+v do not require that the name %s is free", txn.If, i.ID)
-			}
-		}
-	}
-}
 
 // leadership is a control that leads over a registry in memory, and a host that has joined.
 type leadership struct {

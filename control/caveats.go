@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/world"
 )
@@ -16,7 +17,7 @@ func unspread(w *world.World, s pando.Spec, wanted int) string {
 	if label == "" || wanted < 1 || s.IsJob() {
 		return ""
 	}
-	lacks := lacking(w, s)
+	lacks := decide.Lacks(w, s)
 	shunned := map[pando.HostName]bool{}
 	if s.Place.Apart != "" {
 		shunned = w.HostsOf(pando.ServiceKey{Tenant: s.Key().Tenant, Name: s.Place.Apart})
@@ -24,7 +25,7 @@ func unspread(w *world.World, s pando.Spec, wanted int) string {
 	apart := func(h pando.HostName) bool { return shunned[h] }
 	groups, enough := map[string]bool{}, max(wanted, 2)
 	for _, h := range w.HostNames() {
-		if !takesNew(w, h) || lifecycle.Unfit(w.Hosts[h].V, s.Place, apart, lacks) != "" {
+		if !decide.TakesNew(w, h) || lifecycle.Unfit(w.Hosts[h].V, s.Place, apart, lacks) != "" {
 			continue
 		}
 		if groups[w.Hosts[h].V.Label(label)] = true; len(groups) == enough {

@@ -5,16 +5,17 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide/decidetest"
 )
 
 // A spread that the hosts cannot hold is named, and one that they hold is not.
 func TestASpreadThatTheHostsCannotHoldIsNamed(t *testing.T) {
-	tb := newTable(t)
-	tb.members("h1", "h2", "h3")
+	tb := decidetest.New(t)
+	tb.Members("h1", "h2", "h3")
 	host := func(h pando.HostName, labels string) pando.Host {
 		return pando.Host{Name: h, Tunnel: true, Labels: labels}
 	}
-	tb.put(host("h1", "zone=a"), host("h2", "zone=a"), host("h3", "zone=b"))
+	tb.Put(host("h1", "zone=a"), host("h2", "zone=a"), host("h3", "zone=b"))
 	spec := func(spread string, least int, only string) pando.Spec {
 		return pando.Spec{Name: "web", Scale: pando.Scale{Min: least, Max: 9},
 			Place: pando.Place{Spread: spread, Only: only}}.WithDefaults()
@@ -33,13 +34,13 @@ func TestASpreadThatTheHostsCannotHoldIsNamed(t *testing.T) {
 		"no host fits it":  {spec("host", 2, "zone=c"), ""}, // it waits, with its own reason
 		"one, for a spare": {spec("host", 1, "host=h2"), "only one host"},
 	} {
-		if got := unspread(tb.w, c.spec, max(1, c.spec.Scale.Min)); !strings.Contains(got, c.want) ||
+		if got := unspread(tb.W, c.spec, max(1, c.spec.Scale.Min)); !strings.Contains(got, c.want) ||
 			(got == "") != (c.want == "") {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
-	tb.mark("h3", true)
-	if got := unspread(tb.w, spec("host", 3, ""), 3); !strings.Contains(got, "share 2 hosts") {
+	tb.Mark("h3", true)
+	if got := unspread(tb.W, spec("host", 3, ""), 3); !strings.Contains(got, "share 2 hosts") {
 		t.Errorf("with a drained host: %q", got)
 	}
 }
@@ -56,14 +57,14 @@ func TestAServiceThatNoPacketStartsSaysSo(t *testing.T) {
 		"no port": {func(*pando.Spec) {}, false},
 		"a job":   {func(s *pando.Spec) { s.Kind = pando.KindJob }, false},
 	} {
-		tb := newTable(t)
-		tb.deploy(1, func(s *pando.Spec) {
+		tb := decidetest.New(t)
+		tb.Deploy(1, func(s *pando.Spec) {
 			s.Scale = pando.Scale{Zero: true, Max: 2}
 			c.change(s)
 		})
-		tb.settle()
-		st, _ := (&view{world: tb.w}).status(web)
-		spec, _ := tb.w.SpecOf(web, 1)
+		tb.Settle()
+		st, _ := (&view{world: tb.W}).status(web)
+		spec, _ := tb.W.SpecOf(web, 1)
 		if got := unwoken(spec); (got != "") != c.warned || strings.Contains(st.Reason, "idle: 60s") != c.warned {
 			t.Errorf("%s: %q; its status is %s: %s", name, got, st.Phase, st.Reason)
 		}

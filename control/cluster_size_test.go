@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
+	"pando.run/pando/control/decide/decidetest"
 	"pando.run/pando/driver/sim"
 	"pando.run/pando/world"
 )
@@ -67,7 +69,7 @@ func TestNothingScansTheClusterForACommitAPlacementOrALook(t *testing.T) {
 	type cost struct{ placed, asked, taken, listed uint64 }
 	measure := func(services int) (c cost) {
 		const hosts = 1000
-		w, ids := grown(hosts, services), &counting{}
+		w, ids := grown(hosts, services), &decidetest.Counting{}
 		fresh := pando.DefaultService("fresh")
 		spec := pando.Spec{Name: "fresh", Command: []string{"run"}}.WithDefaults()
 		w.Committed(pando.Txn{Put: []pando.Stored{
@@ -75,7 +77,7 @@ func TestNothingScansTheClusterForACommitAPlacementOrALook(t *testing.T) {
 			pando.Revision{Service: fresh, Number: 1, Spec: spec},
 		}}, 2)
 		c.placed = memoryOf(func() {
-			if txn, _ := Decide(w, fresh, t0, ids); len(txn.Put) < 2 {
+			if txn, _ := decide.Decide(w, fresh, t0, ids); len(txn.Put) < 2 {
 				t.Fatalf("a new service beside %d others is not placed: %v", services, txn.Put)
 			}
 		})
@@ -83,7 +85,7 @@ func TestNothingScansTheClusterForACommitAPlacementOrALook(t *testing.T) {
 			ID: "ask", Service: pando.DefaultService("s00007"), Verb: pando.VerbReplicate,
 			By: pando.Asker{Kind: pando.AskerInstance, Name: "s00007-0"},
 		}.Become(pando.IntentAsked, t0, "load")
-		c.asked = memoryOf(func() { Decide(w, ask.Service, t0, ids, ask) })
+		c.asked = memoryOf(func() { decide.Decide(w, ask.Service, t0, ids, ask) })
 
 		v := newView(Config{Clock: sim.Clock{}, Log: slog.New(slog.DiscardHandler)})
 		v.world = w
@@ -116,13 +118,13 @@ func TestNothingScansTheClusterForACommitAPlacementOrALook(t *testing.T) {
 // An ask of a service with a home looks at that host alone.
 func TestAnAskBesideManyHostsCostsAsBesideFew(t *testing.T) {
 	asked := func(hosts int) uint64 {
-		w, ids := grown(hosts, hosts), &counting{}
+		w, ids := grown(hosts, hosts), &decidetest.Counting{}
 		ask := pando.Intent{
 			ID: "ask", Service: pando.DefaultService("s00007"), Verb: pando.VerbReplicate,
 			By: pando.Asker{Kind: pando.AskerInstance, Name: "s00007-0"},
 		}.Become(pando.IntentAsked, t0, "load")
 		return memoryOf(func() {
-			if txn, _ := Decide(w, ask.Service, t0, ids, ask); len(txn.Put) < 3 {
+			if txn, _ := decide.Decide(w, ask.Service, t0, ids, ask); len(txn.Put) < 3 {
 				t.Errorf("the ask is not granted: %v", txn.Put)
 			}
 		})
@@ -135,7 +137,7 @@ func TestAnAskBesideManyHostsCostsAsBesideFew(t *testing.T) {
 // A decision about a service that spreads, and that moves nothing, looks at few hosts.
 func TestADecisionThatMovesNothingCostsTheSameBesideManyHosts(t *testing.T) {
 	decided := func(hosts int, phase pando.Phase) uint64 {
-		w, ids := grown(hosts, 10), &counting{}
+		w, ids := grown(hosts, 10), &decidetest.Counting{}
 		key := pando.DefaultService("s00007")
 		spec, _ := w.SpecOf(key, 1)
 		spec.Place.Spread = pando.SpreadHost
@@ -150,11 +152,11 @@ func TestADecisionThatMovesNothingCostsTheSameBesideManyHosts(t *testing.T) {
 		}
 		w.Committed(pando.Txn{Put: put}, 2)
 		for range 3 { // the first decisions write the record of the endpoints
-			txn, _ := Decide(w, key, t0, ids)
+			txn, _ := decide.Decide(w, key, t0, ids)
 			w.Committed(txn, 3)
 		}
 		return memoryOf(func() {
-			if txn, _ := Decide(w, key, t0, ids); len(txn.Put) > 0 {
+			if txn, _ := decide.Decide(w, key, t0, ids); len(txn.Put) > 0 {
 				t.Errorf("it writes %v", txn.Put)
 			}
 		})

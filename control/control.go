@@ -1,8 +1,8 @@
 // Package control is the cluster loop. It carries out the rules of the rooms scale and lifecycle
-// for every service, and it answers operators. A draft passes facts to the rules, and a ledger
-// takes their moves down as one transaction.
+// for every service, and it answers operators. Package decide passes facts to the rules, and takes
+// their moves down as one transaction.
 //
-// It never touches an instance, a packet or a file. It reads the registry, decides (Decide is pure)
+// It never touches an instance, a packet or a file. It reads the registry, decides (decide.Decide is pure)
 // and writes the registry. Agents do the rest. One control leads at a time, and its leadership
 // fences every write.
 package control
@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/scale"
 	"pando.run/pando/test/failpoint"
 	"pando.run/pando/world"
@@ -311,13 +312,13 @@ func (c *Control) leading() pando.Fence {
 func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.ServiceKey) (err error) {
 	t, asks, err := c.draw(s)
 	defer func() { c.answer(asks, err) }()
-	if err != nil || len(t.Put)+len(t.Delete) == 0 {
+	if len(t.Put)+len(t.Delete) == 0 {
 		return err
 	}
 	failpoint.Hit("decided")
-	if err = c.commit(ctx, fence, t); err != nil {
-		c.again(s, err)
-		return err
+	if failed := c.commit(ctx, fence, t); failed != nil {
+		c.again(s, failed)
+		return errors.Join(failed, err)
 	}
 	c.mu.Lock()
 	c.written(s)
@@ -327,11 +328,12 @@ func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.Service
 		c.later(s)
 	}
 	failpoint.Hit("decision written")
-	return nil
+	return err
 }
 
 // draw computes the next decision about a service and reserves its room. It takes the asks that the
-// decision answers.
+// decision answers. An error with a transaction means that the decision waits for instances without
+// a record: the transaction shows the service to their hosts.
 func (c *Control) draw(s pando.ServiceKey) (t pando.Txn, asks []*ask, err error) {
 	c.thinking.Lock()
 	defer c.thinking.Unlock()
@@ -341,6 +343,9 @@ func (c *Control) draw(s pando.ServiceKey) (t pando.Txn, asks []*ask, err error)
 	until, err := c.holdsStill(s)
 	if err != nil {
 		c.wakes[s] = until
+		if errors.Is(err, errAdrift) {
+			t = decide.Introduce(c.world, s, c.Clock.Now(), c.IDs)
+		}
 		c.mu.Unlock()
 		return t, asks, err
 	}
@@ -381,7 +386,7 @@ func (c *Control) think(
 				"service", s, "cause", cause, "stack", string(debug.Stack()))
 		}
 	}()
-	t, wake = Decide(c.world, s, c.Clock.Now(), c.IDs, asks...)
+	t, wake = decide.Decide(c.world, s, c.Clock.Now(), c.IDs, asks...)
 	return t, wake, nil
 }
 

@@ -6,18 +6,19 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide/decidetest"
 )
 
 // A port of the hosts belongs to one service, also during a rollout, and never to a program.
 func TestAPortOfTheHostsHasOneOwner(t *testing.T) {
-	tb := newTable(t)
+	tb := decidetest.New(t)
 	at := func(name pando.ServiceName, host uint16, protocol pando.Protocol) pando.Spec {
 		return pando.Spec{Name: name, Command: []string{"x"}, Ports: []pando.Port{
 			{Published: 80, Target: 80, Protocol: protocol, Host: host}}}.WithDefaults()
 	}
-	tb.put(pando.Service{ServiceKey: database, Current: 1, Target: 2, Latest: 2},
-		pando.Revision{Service: database, Number: 1, Spec: at("db", 443, pando.TCP)},
-		pando.Revision{Service: database, Number: 2, Spec: at("db", 8443, pando.TCP)})
+	tb.Put(pando.Service{ServiceKey: decidetest.Database, Current: 1, Target: 2, Latest: 2},
+		pando.Revision{Service: decidetest.Database, Number: 1, Spec: at("db", 443, pando.TCP)},
+		pando.Revision{Service: decidetest.Database, Number: 2, Spec: at("db", 8443, pando.TCP)})
 	asked := map[pando.HostPort]bool{}
 	c := New(Config{Taken: func(p pando.HostPort) (string, bool) {
 		asked[p] = true
@@ -33,7 +34,7 @@ func TestAPortOfTheHostsHasOneOwner(t *testing.T) {
 		{at("web", 22, pando.TCP), "port 22/tcp of this host belongs to nginx (process 812)"},
 		{at("db", 443, pando.TCP), ""}, // its own, which its agent serves
 	} {
-		err := c.operators.portTaken(tb.w, one.spec)
+		err := c.operators.portTaken(tb.W, one.spec)
 		switch {
 		case one.want == "" && err != nil:
 			t.Errorf("%s at %v: %v", one.spec.Name, one.spec.Ports, err)
@@ -49,14 +50,14 @@ func TestAPortOfTheHostsHasOneOwner(t *testing.T) {
 
 // An older agent would leave the port out.
 func TestEveryHostServesAtItsOwnAddress(t *testing.T) {
-	tb := newTable(t)
-	tb.put(pando.Host{Name: "old"})
+	tb := decidetest.New(t)
+	tb.Put(pando.Host{Name: "old"})
 	s := pando.Spec{Name: "web", Ports: []pando.Port{{Published: 80, Target: 80, Host: 80}}}
-	if why := unable(tb.w, s); !strings.Contains(why, "publish.host: host ") {
+	if why := unable(tb.W, s); !strings.Contains(why, "publish.host: host ") {
 		t.Errorf("an older host: %q", why)
 	}
 	s.Ports[0].Host = 0
-	if why := unable(tb.w, s); why != "" {
+	if why := unable(tb.W, s); why != "" {
 		t.Errorf("without a port of the host: %q", why)
 	}
 }
@@ -74,20 +75,20 @@ func TestAConnectionIsRecordedByItsPort(t *testing.T) {
 
 // A name in DNS leads to one host, which has to be the one with the instances.
 func TestADeployWarnsThatOneHostAnswers(t *testing.T) {
-	tb := newTable(t)
+	tb := decidetest.New(t)
 	s := pando.Spec{Name: "web", Ports: []pando.Port{{Published: 80, Target: 80, Host: 80}}}
-	tb.put(pando.Host{Name: "second"}, pando.Host{Name: "third"})
-	if why := oneHost(tb.w, s); !strings.Contains(why, "place: {spread: host}") {
+	tb.Put(pando.Host{Name: "second"}, pando.Host{Name: "third"})
+	if why := oneHost(tb.W, s); !strings.Contains(why, "place: {spread: host}") {
 		t.Errorf("several hosts: %q", why)
 	}
 	for _, place := range []pando.Place{{Spread: pando.SpreadHost}, {Only: "host=second"}} {
 		s.Place = place
-		if why := oneHost(tb.w, s); why != "" {
+		if why := oneHost(tb.W, s); why != "" {
 			t.Errorf("%+v: %q", place, why)
 		}
 	}
 	s.Place, s.Ports[0].Host = pando.Place{}, 0
-	if why := oneHost(tb.w, s); why != "" {
+	if why := oneHost(tb.W, s); why != "" {
 		t.Errorf("without a port of the hosts: %q", why)
 	}
 }

@@ -10,9 +10,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/api/session"
+	"pando.run/pando/control/decide/decidetest"
 	"pando.run/pando/driver/sim"
 	"pando.run/pando/driver/wall"
 )
@@ -43,7 +45,7 @@ func (discard) Close() error                { return nil }
 // visitable is a control with instances of web in every phase.
 func visitable(t *testing.T, h *hosts) *Control {
 	t.Helper()
-	c := New(Config{Peers: h, Clock: wall.Clock{}, IDs: &counting{}, Registry: sim.NewRegistry(1, 0),
+	c := New(Config{Peers: h, Clock: wall.Clock{}, IDs: &decidetest.Counting{}, Registry: sim.NewRegistry(1, 0),
 		Log: slog.New(slog.DiscardHandler)})
 	all := []pando.Stored{pando.Host{Name: "h1"}, pando.Service{ServiceKey: web, Target: 1}}
 	for n, phase := range []pando.Phase{pando.PhaseWarm, pando.PhaseReady, pando.PhaseInRotation,
@@ -184,4 +186,41 @@ func TestASessionThatCannotBeginIsRefused(t *testing.T) {
 		!strings.Contains(got[0].Reason, "ls: it did not start: refused: 16 sessions") {
 		t.Errorf("recorded %+v", got)
 	}
+}
+
+// A refused request for a run has its reason.
+func TestARunIsRefusedWithItsReason(t *testing.T) {
+	lead(t, time.Millisecond, func(t *testing.T, l leadership) {
+		_, err := l.StartRun(t.Context(), web, pando.RunAsk{}, anna)
+		if !errors.Is(err, pando.ErrRefused) || !strings.Contains(err.Error(), "run web -- COMMAND") {
+			t.Errorf("without a command: %v", err)
+		}
+		ask := pando.RunAsk{Command: []string{"true"}}
+		if _, err = l.StartRun(t.Context(), web, ask, anna); !errors.Is(err, pando.ErrUnsupported) {
+			t.Errorf("an older host: %v", err)
+		}
+		if _, err = l.EndRun(t.Context(), web, 3, anna); !errors.Is(err, pando.ErrNotFound) {
+			t.Errorf("no such run: %v", err)
+		}
+		if _, err := l.registry.Commit(t.Context(), pando.Txn{Put: []pando.Stored{
+			pando.Host{Name: "h1", Runs: true}}}); err != nil {
+			t.Fatal(err)
+		}
+		l.pass(t, time.Second)
+		for n := 1; n <= pando.RunsMax; n++ {
+			if r, err := l.StartRun(t.Context(), web, ask, anna); err != nil || r.Number != n {
+				t.Fatalf("%+v: %v", r, err)
+			}
+		}
+		if _, err = l.StartRun(t.Context(), web, ask, anna); !errors.Is(err, pando.ErrRefused) {
+			t.Errorf("one too many: %v", err)
+		}
+		r, err := l.EndRun(t.Context(), web, 2, anna)
+		if err != nil || r.State != pando.RunEnded || !strings.Contains(r.Reason, "anna") {
+			t.Errorf("%+v: %v", r, err)
+		}
+		if _, err = l.EndRun(t.Context(), web, 2, anna); !errors.Is(err, pando.ErrRefused) {
+			t.Errorf("twice: %v", err)
+		}
+	})
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide/decidetest"
 	"pando.run/pando/driver/sim"
 	"pando.run/pando/driver/wall"
 )
@@ -64,7 +65,7 @@ func TestAControlThatFollowsNothingEnds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := &hushed{Registry: sim.NewRegistry(1, 0)}
 				c := New(Config{Clock: wall.Clock{}, Registry: m, Log: slog.New(slog.DiscardHandler),
-					IDs: &counting{}, Name: "one"})
+					IDs: &decidetest.Counting{}, Name: "one"})
 				write(t, m, 1, 10)
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)

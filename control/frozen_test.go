@@ -3,16 +3,12 @@ package control
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/sim"
-	"pando.run/pando/world"
 )
 
 var newerRecord = []byte(`{"layout":99,"value":{}}`)
@@ -82,62 +78,6 @@ func (l leadership) Commit(ctx context.Context, name string) (pando.StoreRevisio
 		pando.Service{ServiceKey: key, Target: 1, Latest: 1, Phase: pando.ServiceDeploying},
 		pando.Revision{Service: key, Number: 1, Spec: spec},
 	}})
-}
-
-// Decide panics on no world that the store can hold: phases, states and references are drawn at
-// random.
-func TestDecidePanicsOnNoWorld(t *testing.T) {
-	phases := []pando.Phase{pando.PhasePlaced, pando.PhaseStarting, pando.PhaseWarm, pando.PhaseReady,
-		pando.PhaseInRotation, pando.PhaseDraining, pando.PhaseDrained, pando.PhaseFailed,
-		pando.PhaseMerged}
-	states := []pando.IntentState{pando.IntentAsked, pando.IntentGranted, pando.IntentPlaced,
-		pando.IntentStarting, pando.IntentReady, pando.IntentInRotation, pando.IntentDraining,
-		pando.IntentMerged, pando.IntentDead, pando.IntentFailed, pando.IntentRefused,
-		pando.IntentCoalesced, ""}
-	verbs := []pando.Verb{pando.VerbReplicate, pando.VerbHalt, pando.VerbDie}
-	for seed := range uint64(3000) {
-		d := rand.New(rand.NewPCG(seed, 7))
-		w, now := world.New(), time.Unix(1e9, 0)
-		name := func(n int) pando.InstanceID { return pando.InstanceID(fmt.Sprint("web-", d.IntN(n))) }
-		host := func() pando.HostName { return pando.HostName(fmt.Sprint("h", d.IntN(4))) }
-		ago := func() time.Time { return now.Add(-time.Duration(d.IntN(90)) * time.Second) }
-		t1 := pando.Txn{Put: []pando.Stored{pando.Service{ServiceKey: web, Current: d.IntN(3),
-			Target: d.IntN(3), Latest: 2, Removing: d.IntN(5) == 0, Rolling: d.IntN(4), Home: host(),
-			Phase: pando.ServiceServing}}}
-		for n := 1; n < 3; n++ {
-			spec := pando.Spec{Name: "web", Command: []string{"web"},
-				Scale: pando.Scale{Min: d.IntN(3), Max: 1 + d.IntN(4), Warm: d.IntN(2)}}
-			t1.Put = append(t1.Put,
-				pando.Revision{Service: web, Number: n, Spec: spec.WithDefaults()})
-		}
-		for range d.IntN(3) {
-			t1.Put = append(t1.Put, pando.Host{Name: host(), CPUs: 2, Leaving: d.IntN(4) == 0})
-		}
-		for range d.IntN(7) {
-			t1.Put = append(t1.Put, pando.Instance{ID: name(9), Service: web, Host: host(),
-				Revision: d.IntN(4), Weight: 100, Warm: d.IntN(5) == 0, Phase: phases[d.IntN(len(phases))],
-				Born: ago(), Since: ago()})
-		}
-		for n := range d.IntN(6) {
-			t1.Put = append(t1.Put, pando.Intent{ID: pando.IntentID(fmt.Sprint(n)), Service: web,
-				Verb: verbs[d.IntN(3)], Host: host(), Instance: name(9), State: states[d.IntN(len(states))],
-				By:      pando.Asker{Kind: pando.AskerInstance, Name: string(name(9))},
-				History: []pando.Transition{{At: ago()}}})
-		}
-		w.Committed(t1, 1)
-		for step := range 4 {
-			func() {
-				defer func() {
-					if why := recover(); why != nil {
-						t.Fatalf("seed %d, step %d: %v", seed, step, why)
-					}
-				}()
-				txn, _ := Decide(w, web, now, &sim.IDs{})
-				w.Committed(txn, pando.StoreRevision(step+2))
-			}()
-			now = now.Add(time.Duration(d.IntN(20)) * time.Second)
-		}
-	}
 }
 
 // A frozen host takes no instance, and services on it are left alone.

@@ -6,35 +6,10 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/world"
 )
-
-// trialOf returns the progress of the rollout of a service. An older build began a rollout without
-// such a record.
-func trialOf(svc pando.Service) pando.Trial {
-	if svc.Trial == nil {
-		return pando.Trial{Began: svc.Asked}
-	}
-	return *svc.Trial
-}
-
-// shared returns a service with a share of new flows for its canaries. Agents steer by it.
-func shared(svc pando.Service, share float64) pando.Service {
-	if t := trialOf(svc); t.Share != share {
-		t.Share = share
-		svc.Trial = &t
-	}
-	return svc
-}
-
-// soaked returns a service after its canaries passed.
-func soaked(svc pando.Service) pando.Service {
-	t := trialOf(svc)
-	t.Soaked = true
-	svc.Trial = &t
-	return svc
-}
 
 // These are the least times between two findings of a gate in the store. A verdict is written at
 // once.
@@ -128,7 +103,7 @@ func (g *gates) write(
 	g.c.mu.RLock()
 	old, ok := g.c.world.Services[k.service]
 	g.c.mu.RUnlock()
-	t := trialOf(old.V)
+	t := decide.TrialOf(old.V)
 	if !ok || old.V.Target != k.target || old.V.Trial == nil || !news(t.Compared, found) {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/world"
 )
@@ -105,7 +106,7 @@ func (h *hostwork) HostDrain(
 func hostDrain(c *view, m pando.Member) pando.HostDrainStatus {
 	st := pando.HostDrainStatus{Host: m.Name, Drain: m.Drain, Left: []pando.HostLeft{}}
 	_, st.Here = c.world.Hosts[m.Name]
-	drafts := map[pando.ServiceKey]*draft{}
+	drafts := map[pando.ServiceKey]*decide.Draft{}
 	on := c.world.On(m.Name)
 	slices.SortStableFunc(on, func(a, b pando.Instance) int {
 		return cmp.Or(a.Service.Compare(b.Service), cmp.Compare(a.ID, b.ID))
@@ -113,13 +114,11 @@ func hostDrain(c *view, m pando.Member) pando.HostDrainStatus {
 	for _, i := range on {
 		d, made := drafts[i.Service]
 		if !made {
-			if l, known := newLedger(c.world, i.Service, c.Clock.Now(), c.IDs); known {
-				d = &draft{placer: &placer{ledger: l}}
-			}
+			d, _ = decide.About(c.world, i.Service, c.Clock.Now(), c.IDs)
 			drafts[i.Service] = d
 		}
 		left := pando.HostLeft{Service: i.Service, Instance: i.ID}
-		if left.Reason, left.Stays = depart(d).left(i); left.Stays {
+		if left.Reason, left.Stays = d.Left(i); left.Stays {
 			st.Stays++
 		}
 		if st.Count++; len(st.Left) < pando.HostLeftMax {
@@ -211,12 +210,14 @@ func (h *hostwork) plan(ask pando.RebalanceAsk) (out pando.Rebalance, _ []lifecy
 			continue
 		}
 		if ask.Service.Name == "" || ask.Service == s {
-			blocks = append(blocks, h.blocksOf(s)...)
+			if d, ok := decide.About(h.v.world, s, h.v.Clock.Now(), h.v.IDs); ok {
+				blocks = append(blocks, d.Blocks()...)
+			}
 		}
 	}
 	hosts, loads := []pando.Host{}, map[pando.HostName]lifecycle.Load{}
 	for _, name := range h.v.world.HostNames() {
-		if takesNew(h.v.world, name) {
+		if decide.TakesNew(h.v.world, name) {
 			hosts = append(hosts, h.v.world.Hosts[name].V)
 		}
 	}
@@ -247,58 +248,4 @@ func movingOf(w *world.World, svc pando.Service) pando.RebalanceMove {
 		}
 	}
 	return m
-}
-
-// blocksOf returns what a rebalance may move of a service: all instances together with their home, or
-// each one of a service that spreads. A service that stops first would be down meanwhile, so it stays.
-// The caller holds the lock.
-func (h *hostwork) blocksOf(s pando.ServiceKey) (out []lifecycle.Block) {
-	l, ok := newLedger(h.v.world, s, h.v.Clock.Now(), h.v.IDs)
-	if !ok || h.v.world.Frozen(s) != nil {
-		return nil
-	}
-	d := &draft{placer: &placer{ledger: l}}
-	spec, known := d.spec(d.serving())
-	_, pushed := h.v.world.Heads[s]
-	if !known || d.svc.Removing || d.rolling() || d.svc.Rolling > 0 || d.svc.Renew != nil ||
-		spec.IsJob() || spec.Stateful() || spec.Ordinals() || len(spec.Volumes)+len(spec.State) > 0 ||
-		pushed || d.keeper.Host != "" || d.stopFirst() {
-		return nil
-	}
-	spreads := d.newest().Place.Spread != ""
-	counts := map[string]int{}
-	block := lifecycle.Block{Service: s, Resources: spec.Resources}
-	lacks := d.lacking(spec)
-	block.Fits = func(h pando.Host) bool {
-		return lifecycle.Unfit(h, d.newest().Place, d.apart, lacks) == ""
-	}
-	for _, i := range d.crew.all {
-		if i.Phase.Leaving() {
-			continue
-		}
-		if !i.Phase.TakesFlows() || i.Move != nil || !d.here(i.Host) {
-			return nil // it is on its way, and so is what it replaces
-		}
-		counts[d.groupOf(i.Host)]++
-		block.Instances = append(block.Instances, i.ID)
-		block.Hosts = append(block.Hosts, i.Host)
-	}
-	if len(block.Instances) == 0 {
-		return nil
-	}
-	if !spreads {
-		for _, h := range block.Hosts {
-			if h != d.svc.Home {
-				return nil
-			}
-		}
-		return []lifecycle.Block{block}
-	}
-	for n := range block.Instances {
-		one := block
-		one.Instances, one.Hosts = block.Instances[n:n+1], block.Hosts[n:n+1]
-		one.Spread, one.GroupOf, one.Counts = true, d.groupOf, counts
-		out = append(out, one)
-	}
-	return out
 }

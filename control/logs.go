@@ -21,14 +21,14 @@ func (c *streams) Logs(
 		return nil, err
 	}
 	if i != "" {
-		h, err := c.hostOf(i)
+		h, err := c.hostOf(s, i)
 		if errors.Is(err, pando.ErrNotFound) {
 			return c.logOfDead(ctx, s, i, q)
 		}
 		if err != nil {
 			return nil, err
 		}
-		return c.Peers.Logs(ctx, h, []pando.InstanceID{i}, q)
+		return c.Peers.Logs(ctx, h, s, []pando.InstanceID{i}, q)
 	}
 	st, err := c.Service(ctx, s)
 	if err != nil {
@@ -68,7 +68,7 @@ func (c *streams) logOfDead(
 	}
 	q.Follow = false
 	for _, h := range hosts {
-		lines, err := c.Peers.Logs(ctx, h, []pando.InstanceID{i}, q)
+		lines, err := c.Peers.Logs(ctx, h, s, []pando.InstanceID{i}, q)
 		if err == nil {
 			return lines, nil
 		}
@@ -142,7 +142,7 @@ func (c *streams) everyLog(
 		if len(of[h.Name]) == 0 {
 			continue
 		}
-		lines, err := c.Peers.Logs(ctx, h, of[h.Name], q)
+		lines, err := c.Peers.Logs(ctx, h, st.ServiceKey, of[h.Name], q)
 		switch {
 		case err == nil:
 			read = append(read, lines)
@@ -167,7 +167,7 @@ func (c *streams) following(
 	f := &follower{
 		streams: c, service: s, query: q, mixer: logs.NewMixer(), cancel: cancel,
 		open: map[pando.InstanceID]bool{}, ended: make(chan broken),
-		marks: map[pando.InstanceID]mark{},
+		marks: map[pando.InstanceID]mark{}, silent: map[pando.HostName]int{},
 	}
 	for _, l := range first {
 		f.mixer.Add(l, nil)
@@ -187,6 +187,7 @@ type follower struct {
 	marks   map[pando.InstanceID]mark // instances whose source broke off
 	first   map[pando.InstanceID]bool // instances at the first look
 	ended   chan broken
+	silent  map[pando.HostName]int // looks in turn without an answer
 }
 
 // mark is the end of what the caller has of an instance's log: the time of the last lines, their
@@ -222,6 +223,7 @@ func (f *follower) run(ctx context.Context) {
 		if err == nil || errors.Is(err, pando.ErrNotFound) {
 			f.openNew(ctx, st)
 			f.openGone(ctx, st)
+			f.nameSilent(ctx, st)
 		}
 		if errors.Is(err, pando.ErrNotFound) && len(f.open) == 0 && len(f.marks) == 0 {
 			return // the service is gone, and its last log has ended
@@ -301,7 +303,7 @@ func (f *follower) openGone(ctx context.Context, st pando.ServiceStatus) {
 		f.marks[i] = m
 		q := f.resumed([]pando.InstanceID{i})
 		q.Follow = false
-		lines, err := f.Peers.Logs(ctx, hosts[at], []pando.InstanceID{i}, q)
+		lines, err := f.Peers.Logs(ctx, hosts[at], f.service, []pando.InstanceID{i}, q)
 		if err == nil {
 			f.mixer.Add(&resumption{LogLines: lines, skip: map[pando.InstanceID]mark{i: m}}, nil)
 		}
@@ -344,7 +346,7 @@ func (f *follower) add(ctx context.Context, h pando.Host, ids []pando.InstanceID
 	if len(skip) > 0 {
 		q = f.resumed(ids)
 	}
-	lines, err := f.Peers.Logs(ctx, h, ids, q)
+	lines, err := f.Peers.Logs(ctx, h, f.service, ids, q)
 	if err != nil {
 		return
 	}

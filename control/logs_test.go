@@ -20,6 +20,17 @@ type printers struct {
 	lines map[pando.InstanceID][]pando.LogLine
 	open  map[pando.HostName][]*printed
 	away  map[pando.HostName]bool
+	mute  bool // no host answers
+}
+
+// Losses is the question by which a follower finds a silent host.
+func (p *printers) Losses(context.Context, pando.Host) (l pando.Losses, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mute {
+		err = fmt.Errorf("%w: the host does not answer", pando.ErrUnreachable)
+	}
+	return l, err
 }
 
 // printed is a source of the lines of some instances.
@@ -33,7 +44,7 @@ type printed struct {
 }
 
 func (p *printers) Logs(
-	_ context.Context, h pando.Host, ids []pando.InstanceID, q pando.LogQuery,
+	_ context.Context, h pando.Host, _ pando.ServiceKey, ids []pando.InstanceID, q pando.LogQuery,
 ) (pando.LogLines, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -179,6 +190,48 @@ func TestAFollowerLosesNoLine(t *testing.T) {
 					got[i], want)
 			}
 		}
+		time.Sleep(time.Minute)
+	})
+}
+
+// A host that stops to answer is named in a followed log within 5 s, once, and so is its return.
+func TestAFollowedLogNamesASilentHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &printers{lines: map[pando.InstanceID][]pando.LogLine{},
+			open: map[pando.HostName][]*printed{}, away: map[pando.HostName]bool{}}
+		c := New(Config{Peers: p, Clock: wall.Clock{}})
+		c.world.Committed(pando.Txn{Put: []pando.Stored{
+			pando.Service{ServiceKey: web, Home: "h1", Target: 1}, pando.Host{Name: "h1"},
+			pando.Instance{Service: web, Host: "h1", ID: "web-a", Phase: pando.PhaseReady},
+		}}, 1)
+		lines, err := c.Logs(t.Context(), web, "", pando.LogQuery{Lines: 10, Follow: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, read := readAll(lines)
+		mute := func(is bool) {
+			p.mu.Lock()
+			p.mute = is
+			p.mu.Unlock()
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+		}
+		mute(false)
+		for _, is := range []struct {
+			mute bool
+			want string
+		}{
+			{true, "[(its log cannot be read now: out of reach: the host does not answer)]"},
+			{true, "[(its log cannot be read now: out of reach: the host does not answer)]"},
+			{false, "[(its log cannot be read now: out of reach: the host does not answer) " +
+				"(its log can be read again)]"},
+		} {
+			if mute(is.mute); fmt.Sprint(got["web-a"]) != is.want {
+				t.Errorf("silent %v: got %v, want %s", is.mute, got["web-a"], is.want)
+			}
+		}
+		lines.Close()
+		<-read
 		time.Sleep(time.Minute)
 	})
 }

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/lifecycle"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/test/failpoint"
 	"pando.run/pando/world"
 )
@@ -142,32 +140,12 @@ func (c *moves) give(ctx context.Context, m pando.Move, a pando.Arrival) error {
 		}
 	}
 	return c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
-		was, ok := w.Instances[id]
-		l, known := newLedger(w, s, now, c.IDs)
-		if !ok || !known || was.V.Move == nil || *was.V.Move != m.MoveMark ||
-			!was.V.Phase.TakesFlows() {
-			return pando.Txn{}, fmt.Errorf("%w: instance %s no longer moves; it is %s: %s",
-				pando.ErrConflict, id, was.V.Phase, was.V.Reason)
+		d, known := decide.About(w, s, now, c.IDs)
+		if !known {
+			return pando.Txn{}, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 		}
-		next := was.V
-		next.Host, next.Move, next.Bound, next.IP4, next.IP6 = m.To.Name, nil, "", a.IP4, a.IP6
-		next.Reason = "moved from " + string(was.V.Host)
-		l.rehouse(was, next)
-		return l.txn(), nil
+		return d.Moved(m, a)
 	})
-}
-
-// rehouse gives an instance to another host. A service with a home has no other instance, so its
-// home moves too.
-func (l *ledger) rehouse(was world.Versioned[pando.Instance], next pando.Instance) {
-	l.deletes = append(l.deletes, was.V.Key())
-	l.conds[was.V.Key()] = was.If()
-	l.conds[next.Key()] = pando.Condition{Key: next.Key()}
-	l.puts[next.Key()] = next
-	l.crew.put(next)
-	if l.svc.Home == was.V.Host {
-		l.svc.Home = next.Host
-	}
 }
 
 // plan checks a move, and chooses the host without one.
@@ -178,121 +156,12 @@ func (c *moves) plan(
 	if err != nil {
 		return m, from, "", err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	inst, svc := c.world.Instances[on].V, c.world.Services[s].V
-	l, known := newLedger(c.world, s, c.Clock.Now(), c.IDs)
-	spec, ok := c.world.SpecOf(s, inst.Revision)
-	if !known || !ok {
-		return m, from, "", fmt.Errorf("the spec of revision %d: %w", inst.Revision, pando.ErrNotFound)
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	d, known := decide.About(c.world, s, c.Clock.Now(), c.IDs)
+	if !known {
+		return m, from, "", fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 	}
-	p := leaver{&placer{ledger: l}}
-	if err := errors.Join(c.world.Frozen(s), p.mayMove(inst, spec)); err != nil {
-		return m, from, "", err
-	}
-	if !from.Freezes {
-		return m, from, "", fmt.Errorf("%w: host %s sends no instances; `pando doctor` there prints why",
-			pando.ErrUnsupported, from.Name)
-	}
-	host, why, err := p.goal(inst, spec, to)
-	if err != nil {
-		return m, from, "", err
-	}
-	m = pando.Move{MoveMark: pando.MoveMark{ID: c.IDs.Sequential(l.now), From: from.Name},
-		Instance: inst, Spec: spec, VIP4: svc.VIP4, VIP6: svc.VIP6, To: host}
-	return m, from, why, nil
-}
-
-// leaver chooses where an instance moves.
-type leaver struct{ *placer }
-
-// mayMove returns nil if an instance can move, else the cause and the next command.
-func (p leaver) mayMove(i pando.Instance, s pando.Spec) error {
-	_, pushed := p.w.Heads[i.Service]
-	others := len(p.crew.all) > 1
-	cause, next := "", "`pando scale` starts others beside it"
-	switch {
-	case !i.Phase.TakesFlows() || i.Run != nil:
-		return fmt.Errorf("%w: instance %s is %s; `pando ps %s` shows when it serves",
-			pando.ErrConflict, i.ID, i.Phase, i.Service.Name)
-	case i.Move != nil:
-		return fmt.Errorf("%w: instance %s moves already", pando.ErrConflict, i.ID)
-	case s.Image.Digest != "":
-		cause, next = "it has an image, which cannot be frozen", "run the program without an image"
-	case len(s.Endpoints) > 0:
-		cause, next = "its endpoint is a machine outside the cluster", "move that machine"
-	case s.IsVM():
-		cause = "it is a virtual machine, which cannot be frozen"
-	case s.Stateful() || s.Ordinals() || len(s.Volumes) > 0:
-		cause, next = "its volumes are on its host", "`pando why --pending` shows where it may run"
-	case len(s.State) > 0 || pushed || p.keeper.Host != "":
-		cause = "its state is on its host"
-	case len(s.Grants) > 0:
-		cause = "its grants are parts of its host"
-	case len(s.Secrets)+len(s.StoredSecrets)+len(s.Configs) > 0:
-		cause = "its secrets and configs are on its host"
-	case s.Place.Spread == "" && others:
-		cause, next = "all instances of the service are on one host", "write `place: {spread: host}`"
-	default:
-		return nil
-	}
-	return fmt.Errorf("%w: instance %s: %s; %s", pando.ErrRefused, i.ID, cause, next)
-}
-
-// goal returns the host of a move with the reason for it.
-func (p leaver) goal(
-	i pando.Instance, s pando.Spec, to pando.HostName,
-) (pando.Host, string, error) {
-	var fit []pando.Host
-	if _, live := p.w.Hosts[to]; to != "" && !live {
-		return pando.Host{}, "", p.absent(to)
-	}
-	for _, name := range slices.Sorted(maps.Keys(p.w.Hosts)) {
-		h := p.w.Hosts[name].V
-		if to != "" && name != to {
-			continue
-		}
-		why := ""
-		switch {
-		case name == i.Host:
-			why = "has it already; `pando hosts` lists the others"
-		case drained(p.w, name):
-			why = "is drained; `pando hosts undrain " + string(name) + "` ends that"
-		case !takesNew(p.w, name):
-			why = "takes no instances now; `pando hosts` shows why"
-		case !h.Freezes:
-			why = "takes no instance that moves; `pando doctor` there prints why"
-		default:
-			why = lifecycle.Unfit(h, p.newest().Place, p.apart, nil)
-			if why != "" {
-				why += "; `pando why " + string(s.Name) + " --pending` explains each host"
-			}
-		}
-		if why == "" {
-			fit = append(fit, h)
-		} else if to != "" {
-			return h, "", fmt.Errorf("%w: host %s %s", pando.ErrRefused, to, why)
-		}
-	}
-	if len(fit) == 0 {
-		return pando.Host{}, "", fmt.Errorf("%w: no other host takes it; `pando hosts` lists them",
-			pando.ErrNoRoom)
-	}
-	p.load, p.loadOf = map[pando.HostName]lifecycle.Load{}, ""
-	for _, h := range fit {
-		p.load[h.Name] = lifecycle.Load(p.w.LoadOn(h.Name))
-	}
-	h, why, err := lifecycle.Place(fit, p.wish(s, "", p.fellows(i.Revision, false)))
-	if err != nil && to != "" {
-		err = fmt.Errorf("host %s: %w", to, err)
-	}
-	return h, why, err
-}
-
-// absent returns the reason why no instance moves to a host without an agent.
-func (p leaver) absent(to pando.HostName) error {
-	if _, known := p.w.Members[to]; known {
-		return fmt.Errorf("%w: host %s is away; `pando hosts` shows since when", pando.ErrUnreachable, to)
-	}
-	return fmt.Errorf("host %s: %w; `pando hosts` lists them", to, pando.ErrNotFound)
+	m, why, err = d.PlanMove(on, from, to)
+	return m, from, why, err
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
 	"pando.run/pando/spec"
@@ -128,7 +129,7 @@ func (c *operators) deploy(
 	svc := old.V
 	switch {
 	case !exists:
-		if why := cmp.Or(crowded(w, key.Tenant, c.most), vipsOf(w, key.Tenant).usedUp()); why != "" {
+		if why := cmp.Or(decide.Crowded(w, key.Tenant, c.most), decide.VIPsOf(w, key.Tenant).UsedUp()); why != "" {
 			return pando.Txn{}, fmt.Errorf("%w: %s", pando.ErrRefused, why)
 		}
 		svc = pando.Service{ServiceKey: key, Phase: pando.ServiceDeploying}
@@ -179,7 +180,7 @@ func (c *operators) deploy(
 // admit returns why a service may not have a spec: the hosts cannot run it, other services are in
 // its way, or its tenant has no quota left for it.
 func (c *operators) admit(w *world.World, svc pando.Service, spec pando.Spec, now time.Time) error {
-	if cycle := needsCycle(w, spec); cycle != "" {
+	if cycle := decide.NeedsCycle(w, spec); cycle != "" {
 		return fmt.Errorf("%w: needs: %s: none of them could start; drop one of the needs",
 			pando.ErrInvalid, cycle)
 	}
@@ -189,10 +190,10 @@ func (c *operators) admit(w *world.World, svc pando.Service, spec pando.Spec, no
 	if err := c.portTaken(w, spec); err != nil {
 		return err
 	}
-	if err := runnable(w, svc, svc.ServiceKey, spec); err != nil {
+	if err := decide.CheckRuns(w, svc, svc.ServiceKey, spec); err != nil {
 		return err
 	}
-	if why := overQuota(w, spec, now); why != "" {
+	if why := decide.OverQuota(w, spec, now); why != "" {
 		return fmt.Errorf("%w: %s; `pando tenant show %s` shows its use",
 			pando.ErrRefused, why, svc.Tenant)
 	}
@@ -206,8 +207,8 @@ func (c *operators) admit(w *world.World, svc pando.Service, spec pando.Spec, no
 // that the rollout must end with.
 func targeted(w *world.World, svc pando.Service, r pando.Revision) pando.Service {
 	svc.Target, svc.Asked, svc.Trial = svc.Latest, r.At, nil
-	svc.Book = deployed(svc, r)
-	svc.Sizes = pando.KeepSizes(sizesOf(w, r.Service), r.Spec, r.Spec.Scale.Min)
+	svc.Book = decide.BookAfter(svc, r)
+	svc.Sizes = pando.KeepSizes(decide.SizesOf(w, r.Service), r.Spec, r.Spec.Scale.Min)
 	switch {
 	case svc.Current == 0 || svc.Current == svc.Target || r.Spec.IsJob():
 		svc.Rolling = 0
@@ -215,8 +216,8 @@ func targeted(w *world.World, svc pando.Service, r pando.Revision) pando.Service
 	case svc.Rolling > 0:
 		// The rollout that this one overtakes has the wanted number. Its surge is no part of it.
 	default:
-		here := leased(w, w.Of(r.Service))
-		svc.Rolling = max(1, scale.Capacity(here)-swapping(here))
+		here := decide.OnLiveHosts(w, w.Of(r.Service))
+		svc.Rolling = max(1, scale.Capacity(here)-decide.Replacing(here))
 	}
 	svc.Trial = &pando.Trial{Began: r.At}
 	return svc
@@ -274,7 +275,7 @@ func unable(w *world.World, s pando.Spec) string {
 func stuck(w *world.World, svc pando.Service, s pando.Spec) string {
 	host, here := w.Hosts[svc.Home]
 	host.V.Name = svc.Home
-	why := lifecycle.Unfit(host.V, pando.Place{Only: s.Place.Only}, nil, lacking(w, s))
+	why := lifecycle.Unfit(host.V, pando.Place{Only: s.Place.Only}, nil, decide.Lacks(w, s))
 	if !here || why == "" || s.Place.Spread != "" || !w.HostsOf(svc.ServiceKey)[svc.Home] {
 		return ""
 	}
@@ -394,7 +395,7 @@ func (c *operators) Pin(
 			"rollout.order stop-first in its spec); raise scale.max there for more", pando.ErrRefused, s)
 	}
 	err := c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) (*pando.Decision, error) {
-		if why := pinBeyond(c.world, s, n, now); why != "" {
+		if why := decide.PinBeyondQuota(c.world, s, n, now); why != "" {
 			return nil, fmt.Errorf("%w: %s", pando.ErrRefused, why)
 		}
 		before := scale.Capacity(c.world.Of(s))

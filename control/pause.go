@@ -110,7 +110,10 @@ func (c *Control) awaitsAdoption(now time.Time) error {
 // without a record. Its host writes them in less than a second.
 const adriftWait = 10 * time.Second
 
-// awaitsAdrift returns an error while a host may still bring back an instance of a service that was
+// errAdrift is the error of a decision that waits for instances without a record.
+var errAdrift = fmt.Errorf("%w", pando.ErrUnavailable)
+
+// awaitsAdrift returns errAdrift while a host may still bring back an instance of a service that was
 // deployed again after a restore. Without the wait, a new instance would run beside it. The caller
 // holds the lock.
 func (c *Control) awaitsAdrift(s pando.ServiceKey, now time.Time) error {
@@ -138,7 +141,7 @@ func (c *Control) awaitsAdrift(s pando.ServiceKey, now time.Time) error {
 			}
 			if now.Before(until) {
 				return fmt.Errorf("%w: instance %s runs on host %s without a record since the restore; "+
-					"it may come back until %s", pando.ErrUnavailable, id, name, until.Format(time.TimeOnly))
+					"it may come back until %s", errAdrift, id, name, until.Format(time.TimeOnly))
 			}
 		}
 	}

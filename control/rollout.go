@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/spec/span"
 	"pando.run/pando/world"
 )
@@ -25,8 +26,8 @@ func (c *operators) Rollout(
 		Service: s, From: v.V.Current, To: v.V.Target, Rolling: v.V.Target != v.V.Current &&
 			v.V.Current != 0, Trial: v.V.Trial,
 	}
-	if out.Rolling {
-		c.progress(&out)
+	if d, ok := decide.About(c.world, s, c.Clock.Now(), c.IDs); ok && out.Rolling {
+		d.Progress(&out)
 	}
 	for _, r := range revisions(c.world, s) { // the newest one that is not on its way
 		if r.State != pando.RevisionRolling && r.State != pando.RevisionRetired &&
@@ -35,32 +36,6 @@ func (c *operators) Rollout(
 		}
 	}
 	return out, nil
-}
-
-// progress fills in the counts and the next step of a rollout. It reads the world as a decision
-// does, and writes nothing. The caller holds the lock.
-func (c *operators) progress(out *pando.RolloutStatus) {
-	l, ok := newLedger(c.world, out.Service, c.Clock.Now(), c.IDs)
-	if !ok {
-		return
-	}
-	d := &draft{placer: &placer{ledger: l}}
-	stage := d.survey()
-	out.Wanted = d.svc.Rolling
-	out.Old, out.New, out.Healthy = stage.Counts()
-	switch m := stage.Next(); {
-	case m.Pass:
-		out.Next = "continue: " + m.Reason
-	case m.Start:
-		out.Next = fmt.Sprintf("start one of revision %d: %s", m.Revision(d.svc), m.Reason)
-		if why := d.waits(); why != "" {
-			out.Next = why
-		}
-	case m.Drain != "":
-		out.Next = fmt.Sprintf("drain %s: %s", m.Drain, m.Reason)
-	default:
-		out.Next = m.Reason
-	}
 }
 
 // PauseRollout implements pando.Rollouts.
@@ -114,7 +89,7 @@ func (c *operators) EndDrains(ctx context.Context, s pando.ServiceKey, by pando.
 				if v.V.EndNow {
 					continue
 				}
-				if more = len(t.Put) == operationsMax; more {
+				if more = len(t.Put) == decide.OperationsMax; more {
 					break
 				}
 				t.If = append(t.If, v.If())
@@ -154,7 +129,7 @@ func (c *operators) turnRollout(
 		if err := may(svc); err != nil {
 			return nil, err
 		}
-		trial := trialOf(*svc)
+		trial := decide.TrialOf(*svc)
 		d := change(&trial, now)
 		svc.Trial = &trial
 		return d, nil
@@ -230,4 +205,15 @@ func checkReason(reason string) error {
 			pando.ErrTooLarge, len(reason), reasonBytesMax)
 	}
 	return nil
+}
+
+// Fits implements pando.Operators.
+func (c *operators) Fits(_ context.Context, s pando.ServiceKey) ([]pando.HostFit, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	d, ok := decide.About(c.world, s, c.Clock.Now(), c.IDs)
+	if !ok {
+		return nil, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
+	}
+	return d.Fits(), nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
 )
@@ -114,7 +115,7 @@ func (s *scaler) judge(ctx context.Context, fence pando.Fence, v counted) {
 			s.policies[key] = p
 		}
 		s.c.mu.Lock()
-		instances := measured(s.c.world, leased(s.c.world, s.c.world.Of(key)))
+		instances := decide.WithLocalTimes(s.c.world, decide.OnLiveHosts(s.c.world, s.c.world.Of(key)))
 		s.c.mu.Unlock()
 		wish := p.Step(spec.Scale, instances, sample(of[key], spec.Scale.By, v.at))
 		if wish.Verb != "" {

@@ -151,14 +151,6 @@ func unset(w *world.World, s pando.Spec) error {
 	return nil
 }
 
-// newestSecret returns the store's revision of the last change among the secrets of a spec, or 0.
-func newestSecret(w *world.World, s pando.Spec) (at pando.StoreRevision) {
-	for _, one := range s.StoredSecrets {
-		at = max(at, w.Secrets[pando.SecretKey{Tenant: s.Key().Tenant, Name: one.Name}].Modified)
-	}
-	return at
-}
-
 // GiveSecrets returns the contents of the secrets of an instance to its host. ErrForbidden: the
 // instance is not on that host.
 func (c *secrets) GiveSecrets(

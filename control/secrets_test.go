@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/driver/trust"
 )
 
@@ -75,7 +76,7 @@ func TestSecretsGoToTheHostOfTheInstanceAlone(t *testing.T) {
 func TestEndpointsShowTheNewestSecret(t *testing.T) {
 	c := keeping(t)
 	spec, _ := c.world.SpecOf(web, 1)
-	if at := newestSecret(c.world, spec); at != 0 {
+	if at := decide.NewestSecret(c.world, spec); at != 0 {
 		t.Errorf("before it is set: %d", at)
 	}
 	last := pando.StoreRevision(0)
@@ -83,7 +84,7 @@ func TestEndpointsShowTheNewestSecret(t *testing.T) {
 		if _, err := c.SetSecret(t.Context(), ownKey, []byte(text), pando.Asker{}); err != nil {
 			t.Fatal(err)
 		}
-		at := newestSecret(c.world, spec)
+		at := decide.NewestSecret(c.world, spec)
 		if at <= last {
 			t.Errorf("after %q: %d, before %d", text, at, last)
 		}

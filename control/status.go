@@ -5,10 +5,10 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
 	"pando.run/pando/world"
@@ -99,13 +99,13 @@ func (c *view) recorded(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 	if waits := pando.DrainsOf(st.Instances); waits != "" {
 		st.Reason = strings.TrimPrefix(st.Reason+"; "+waits, "; ")
 	}
-	all := leased(c.world, c.world.Of(s))
+	all := decide.OnLiveHosts(c.world, c.world.Of(s))
 	if why := caveats(c.world, v.V, spec, scale.Capacity(all)); why != "" {
 		st.Reason = strings.TrimPrefix(st.Reason+"; "+why, "; ")
 	}
-	st.InRotation = scale.Serving(all)
+	st.InRotation = scale.CountOf(all).InRotation
 	decisions := c.world.DecisionsOf(s)
-	st.Problem, st.Failures = problem(v.V, decisions), failuresOf(decisions)
+	st.Problem, st.Failures = decide.Problem(v.V, decisions), decide.Failures(decisions)
 	return st, true
 }
 
@@ -116,16 +116,16 @@ func waitOf(w *world.World, svc pando.Service, i pando.Instance) string {
 	}
 	what, end := "", ""
 	switch {
-	case restarts(w, svc, i):
+	case decide.IsRestarted(w, svc, i):
 		what, end = "waits to be restarted", fmt.Sprintf("`pando restart %s --cancel`", svc.ServiceKey)
-	case drained(w, i.Host):
+	case decide.Drained(w, i.Host):
 		what = "waits to leave its host, which is drained"
 		end = fmt.Sprintf("`pando hosts undrain %s`", i.Host)
 	default:
 		return ""
 	}
-	if strings.Contains(svc.Reason, replacementFails) {
-		return fmt.Sprintf("%s: %s; %s ends that", what, replacementFails, end)
+	if strings.Contains(svc.Reason, decide.ReplacementFails) {
+		return fmt.Sprintf("%s: %s; %s ends that", what, decide.ReplacementFails, end)
 	}
 	return what
 }
@@ -141,56 +141,6 @@ func (c *view) frozenProblem(s pando.ServiceKey) *pando.Decision {
 		return nil
 	}
 	return &pando.Decision{
-		Service: s, Kind: pando.DecidedFrozen, By: self, At: c.Clock.Now(), Reason: err.Error(),
+		Service: s, Kind: pando.DecidedFrozen, By: decide.Self, At: c.Clock.Now(), Reason: err.Error(),
 	}
-}
-
-// problem returns the newest failure since the last deploy, unless the service has recovered from
-// it.
-func problem(s pando.Service, decisions []pando.Decision) *pando.Decision {
-	for _, d := range slices.Backward(decisions) {
-		switch d.Kind {
-		case pando.DecidedRollback:
-			return &d
-		case pando.DecidedFailed, pando.DecidedUnhealthy:
-			of, known := d.Inputs["revision"]
-			superseded := known && int(of) != s.Target && int(of) != s.Current
-			// A service that is being removed has other waits; `why` keeps its failures.
-			well := s.Phase == pando.ServiceServing || s.Phase == pando.ServiceCompleted ||
-				s.Removing
-			if !superseded && !well {
-				return &d
-			}
-		case pando.DecidedDeploy:
-			return nil
-		}
-	}
-	return nil
-}
-
-// failuresOf counts the instances that failed since the newest deploy.
-func failuresOf(decisions []pando.Decision) (n int) {
-	for _, d := range slices.Backward(decisions) {
-		switch d.Kind {
-		case pando.DecidedFailed:
-			n += d.Times()
-		case pando.DecidedDeploy:
-			return n
-		}
-	}
-	return n
-}
-
-// replacementFails begins the part of a service's reason about a replacement that fails.
-const replacementFails = "its replacement fails"
-
-// restarts reports whether a restart has still to replace an instance.
-func restarts(w *world.World, svc pando.Service, i pando.Instance) bool {
-	r := svc.Renew
-	if r == nil {
-		return false
-	}
-	created := w.CreatedOf(i.Key())
-	return created != 0 && created <= r.Before && (i.Warm || i.Capacity()) &&
-		(len(r.Only) == 0 || slices.Contains(r.Only, i.ID))
 }

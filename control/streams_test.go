@@ -25,8 +25,11 @@ type folders struct {
 	breaks bool // the next followed log ends
 }
 
+// Losses is the answer of a host that lives.
+func (*folders) Losses(context.Context, pando.Host) (l pando.Losses, err error) { return l, nil }
+
 func (f *folders) Logs(
-	ctx context.Context, h pando.Host, ids []pando.InstanceID, q pando.LogQuery,
+	ctx context.Context, h pando.Host, s pando.ServiceKey, ids []pando.InstanceID, q pando.LogQuery,
 ) (pando.LogLines, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -35,6 +38,7 @@ func (f *folders) Logs(
 	found := false
 	for _, i := range ids {
 		text, ok := f.logs[h.Name][i]
+		ok = ok && strings.HasPrefix(string(i), string(s.Name))
 		found = found || ok
 		for line := range strings.Lines(text) {
 			var at int64
@@ -73,6 +77,25 @@ func logsOf(t *testing.T, c *Control, i pando.InstanceID) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+// The name of an instance in a request leads to the service of that request, and to no other.
+func TestALogIsOfTheServiceThatTheCallerNames(t *testing.T) {
+	f := &folders{logs: map[pando.HostName]map[pando.InstanceID]string{"h1": {"vault-a": "1 a secret\n"}}}
+	c := New(Config{Peers: f, Clock: wall.Clock{}})
+	vault := pando.ServiceKey{Tenant: "bank", Name: "vault"}
+	c.world.Committed(pando.Txn{Put: []pando.Stored{pando.Host{Name: "h1"},
+		pando.Service{ServiceKey: web, Target: 1}, pando.Service{ServiceKey: vault, Target: 1},
+		pando.Instance{ID: "vault-a", Service: vault, Host: "h1", Revision: 1}}}, 1)
+	if _, err := c.Logs(t.Context(), vault, "vault-a", pando.LogQuery{Lines: 1}); err != nil {
+		t.Fatal(err)
+	}
+	for _, follow := range []bool{false, true} {
+		lines, err := c.Logs(t.Context(), web, "vault-a", pando.LogQuery{Lines: 1, Follow: follow})
+		if !errors.Is(err, pando.ErrNotFound) {
+			t.Errorf("%s reads the log of an instance of %s: %v, %v", web, vault, lines, err)
+		}
+	}
 }
 
 // The host of an instance that is gone is not recorded, so every host is asked, its home first.
@@ -200,8 +223,8 @@ func (f *folders) Usage(
 	if h.Name == "h1" {
 		return nil, pando.ErrUnavailable
 	}
-	return []pando.InstanceUsage{{Instance: "web-b", Host: h.Name, PIDs: 3},
-		{Instance: "web-a", Host: "h1", PIDs: 4}}, nil
+	return []pando.InstanceUsage{{Instance: "web-b", Host: h.Name, PIDs: new(int64(3))},
+		{Instance: "web-a", Host: "h1", PIDs: new(int64(4))}}, nil
 }
 
 // One host does not answer, and the other one claims its instance.

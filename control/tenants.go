@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/world"
 )
 
@@ -49,13 +50,13 @@ func (c *tenants) SetTenant(
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	st := tenantStatus(c.world, t, c.Clock.Now())
-	st.Use.DiskBytes = disks(c.world)[t]
+	st.Use.DiskBytes = decide.DiskOfTenants(c.world)[t]
 	return st, nil
 }
 
 // tenantStatus returns the status of a tenant without the sizes of its volumes.
 func tenantStatus(w *world.World, t pando.Tenant, now time.Time) pando.TenantStatus {
-	a, _ := accountOf(w, t)
+	a, _ := decide.AccountOf(w, t)
 	st := pando.TenantStatus{Account: a}
 	st.Tenant = t
 	u := w.UseOf(t)
@@ -75,7 +76,7 @@ func (c *tenants) Tenants(_ context.Context) ([]pando.TenantStatus, error) {
 	for s := range c.world.Services {
 		names[s.Tenant] = true
 	}
-	out, now, disks := []pando.TenantStatus{}, c.Clock.Now(), disks(c.world)
+	out, now, disks := []pando.TenantStatus{}, c.Clock.Now(), decide.DiskOfTenants(c.world)
 	for t := range names {
 		st := tenantStatus(c.world, t, now)
 		st.Use.DiskBytes = disks[t]

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 )
 
 // unwrittenPatience is how long writes of decisions about a service may fail before its status
@@ -53,7 +54,7 @@ func (c *view) unwrittenProblem(s pando.ServiceKey) *pando.Decision {
 	if !failing && c.full.IsZero() {
 		return nil
 	}
-	p := &pando.Decision{Service: s, Kind: pando.DecidedUnwritten, By: self}
+	p := &pando.Decision{Service: s, Kind: pando.DecidedUnwritten, By: decide.Self}
 	switch now := c.Clock.Now(); {
 	case failing && now.Sub(u.since) >= unwrittenPatience:
 		p.At = u.since

@@ -264,12 +264,13 @@ func (c *view) Present(h pando.HostName) (pando.Host, error) {
 		pando.ErrUnreachable, h)
 }
 
-// hostOf returns the host of an instance that has a record.
-func (c *view) hostOf(i pando.InstanceID) (pando.Host, error) {
+// hostOf returns the host of an instance of a service. A caller that may see the service may not see
+// those of others, so an instance of another one is not found.
+func (c *view) hostOf(s pando.ServiceKey, i pando.InstanceID) (pando.Host, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	v, ok := c.world.Instances[i]
-	if !ok {
+	if !ok || v.V.Service != s {
 		return pando.Host{}, fmt.Errorf("instance %s: %w", i, pando.ErrNotFound)
 	}
 	if h, ok := c.world.Hosts[v.V.Host]; ok {

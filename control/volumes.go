@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/world"
 )
 
@@ -20,24 +21,6 @@ const (
 	volumesWaitMax  = 5 * time.Second  // for the list of a host
 	measuredWaitMax = 30 * time.Second // for a list with sizes
 )
-
-// keepVolumes records the host with the volumes of a service that is removed. A removal that purges
-// forgets that host.
-func (l *ledger) keepVolumes() {
-	known, ok := l.w.Volumes[l.svc.ServiceKey]
-	switch {
-	case l.svc.Purge && ok:
-		l.deletes = append(l.deletes, known.V.Key())
-		l.conds[known.V.Key()] = known.If()
-	case !l.svc.Purge && (l.svc.Home != "" || l.svc.Roll != nil) && len(l.svc.Sizes) > 0:
-		v := pando.VolumeHome{
-			Service: l.svc.ServiceKey, Host: l.svc.Home, At: l.now, Roll: l.svc.Roll,
-			Sizes: l.svc.Sizes,
-		}
-		l.conds[v.Key()] = pando.Condition{Key: v.Key(), Modified: known.Modified}
-		l.puts[v.Key()] = v
-	}
-}
 
 // Volumes implements pando.Operators. It asks each host once, all at the same time.
 func (c *volumes) Volumes(
@@ -225,7 +208,7 @@ func (c *volumes) unused(s pando.ServiceKey, name string) error {
 		on = kept.V.Roll.Hosts
 	}
 	for _, h := range on {
-		if h != "" && !here(c.world, h) {
+		if h != "" && !decide.Here(c.world, h) {
 			return fmt.Errorf("%w: host %s has the volumes of %s and is away; `pando hosts` shows it",
 				pando.ErrUnreachable, h, s)
 		}

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -48,4 +49,38 @@ func TestADeployWarnsOfTwoWriters(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestAPinOfOneWriterIsRefused(t *testing.T) {
+	lead(t, time.Millisecond, func(t *testing.T, l leadership) {
+		by := pando.Asker{Kind: pando.AskerOperator}
+		spec := pando.Spec{Name: "db", Command: []string{"true"}, Scale: pando.Scale{Max: 1}}
+		if _, err := l.Deploy(t.Context(), spec, by); err != nil {
+			t.Fatal(err)
+		}
+		_, err := l.Pin(t.Context(), spec.Key(), 2, 0, by)
+		if !errors.Is(err, pando.ErrRefused) || !strings.Contains(err.Error(), "raise scale.max") {
+			t.Errorf("a pin of 2 where one may run: %v", err)
+		}
+		for n := range 2 {
+			if _, err := l.Pin(t.Context(), spec.Key(), n, 0, by); err != nil {
+				t.Errorf("a pin of %d: %v", n, err)
+			}
+		}
+		// The budget is 3, but a pin is stronger.
+		if _, err := l.Pin(t.Context(), web, 9, 0, by); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestARootWithAFolderIsWarnedOf(t *testing.T) {
+	for user, want := range map[string]bool{
+		"": false, "0": true, "0:100": true, "root": true, "1000": false, "www-data": false,
+	} {
+		got := warnings(pando.Spec{User: user, WorkingDir: "/srv/web"})
+		if len(got) > 0 != want {
+			t.Errorf("user %q: %q", user, got)
+		}
+	}
 }

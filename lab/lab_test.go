@@ -309,7 +309,7 @@ func TestLeashedLabEndsWithItsMaker(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = maker.Wait()
-	for deadline := time.Now().Add(10 * time.Second); len(inits(dir)) > 0; {
+	for deadline := time.Now().Add(time.Minute); len(inits(dir)) > 0; {
 		if time.Now().After(deadline) {
 			t.Fatalf("still there: %v", inits(dir))
 		}

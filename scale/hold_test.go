@@ -261,7 +261,7 @@ func TestTheReserveCountsForNothing(t *testing.T) {
 	}{
 		{pando.PhasePlaced, Count{Capacity: 1, Present: 1}},
 		{pando.PhaseReady, Count{Capacity: 1, Serving: 1, Present: 1}},
-		{pando.PhaseInRotation, Count{Capacity: 1, Serving: 1, Present: 1}},
+		{pando.PhaseInRotation, Count{Capacity: 1, Serving: 1, InRotation: 1, Present: 1}},
 		{pando.PhaseDraining, Count{Present: 1}},
 		{pando.PhaseFailed, Count{Present: 1}},
 	} {

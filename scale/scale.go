@@ -93,8 +93,8 @@ func Halt(b Budget, i pando.Instance, by pando.Asker, now time.Time) Verdict {
 	if b.Pin.Holds(now) {
 		floor, name = b.Pin.Instances, "the pin"
 	}
-	left := b.Count.Serving
-	if i.Phase.TakesFlows() {
+	left := b.Count.InRotation
+	if i.Phase == pando.PhaseInRotation {
 		left--
 	}
 	inputs := map[string]float64{"left": float64(left), "floor": float64(floor)}

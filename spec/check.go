@@ -224,7 +224,12 @@ func scaleConflicts(s pando.Scale) (out []conflict) {
 // checks collects errors.
 type checks struct{ errs []error }
 
+// also adds the error of another check. The caller of the API has sent it, whatever that check calls
+// it.
 func (c *checks) also(err error) {
+	if err != nil && !errors.Is(err, pando.ErrInvalid) {
+		err = fmt.Errorf("%w: %w", pando.ErrInvalid, err)
+	}
 	if err != nil {
 		c.errs = append(c.errs, err)
 	}

@@ -91,6 +91,53 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
+// A spec may come as JSON from anybody with a token. What it names reaches files of instances and
+// requests of probes, and every refusal is the caller's fault.
+func TestHostileWordsOfASpecAreRefused(t *testing.T) {
+	probe := func(p pando.Probe) func(*pando.Spec) {
+		p.Kind = pando.ProbeHTTP
+		return func(s *pando.Spec) { s.Health.Ready = p }
+	}
+	for name, spoil := range map[string]func(*pando.Spec){
+		"a line in a hostname": func(s *pando.Spec) { s.Hostname = "a\n192.0.2.1 b" },
+		"a line in an address": func(s *pando.Spec) {
+			s.ExtraHosts = map[string]string{"a": "fe80::1%eth0\n192.0.2.1 registry.example"}
+		},
+		"a line in a name": func(s *pando.Spec) {
+			s.ExtraHosts = map[string]string{"a\n192.0.2.1 b": "192.0.2.1"}
+		},
+		"a line in an alias":    func(s *pando.Spec) { s.Aliases = []string{"a\nb"} },
+		"a path with a host":    probe(pando.Probe{Path: "@169.254.169.254/"}),
+		"a path with a port":    probe(pando.Probe{Path: ":7401/"}),
+		"a path with a line":    probe(pando.Probe{Path: "/ HTTP/1.1\r\nX: y"}),
+		"a path with a space":   probe(pando.Probe{Path: "/a b"}),
+		"a path that is no URL": probe(pando.Probe{Path: "/%zz"}),
+		"a header with a line":  probe(pando.Probe{Path: "/", Headers: []string{"Host: a\r\nX: y"}}),
+		"a header of the probe": probe(pando.Probe{Path: "/", Headers: []string{"Content-Length: 9"}}),
+		"a volume by a path":    func(s *pando.Spec) { s.Volumes = []pando.Volume{{Name: "../v", Path: "/d"}} },
+		"a volume of a path": func(s *pando.Spec) {
+			s.Volumes = []pando.Volume{{Name: "v", Path: "/d", Shared: true, Of: "../../bank/vault"}}
+		},
+		"a volume of a tenant": func(s *pando.Spec) {
+			s.Volumes = []pando.Volume{{Name: "v", Path: "/d", Shared: true, Of: "bank/vault"}}
+		},
+		"a volume of one's own": func(s *pando.Spec) {
+			s.Volumes = []pando.Volume{{Name: "v", Path: "/d", Of: "vault"}}
+		},
+		"a metric with spaces": func(s *pando.Spec) { s.Scale.By = "a b" },
+	} {
+		s := pando.Spec{Name: "web", Command: []string{"x"},
+			Ports: []pando.Port{{Published: 80, Target: 80, Protocol: pando.TCP}}}
+		if err := Check(s); err != nil {
+			t.Fatal(err)
+		}
+		spoil(&s)
+		if err := Check(s); !errors.Is(err, pando.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestCheckNamesAWrongPolicy(t *testing.T) {
 	for want, b := range map[string]pando.Balance{
 		`balance.by: "best"`:   {By: "best"},

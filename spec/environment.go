@@ -24,8 +24,10 @@ func (c *checks) extraHosts(s pando.Spec) {
 	c.that(len(s.ExtraHosts) <= extraHostsMax, "extra_hosts: more than %d", extraHostsMax)
 	for name, address := range s.ExtraHosts {
 		c.that(hostLabels.MatchString(name), "extra_hosts: %q is no name of a host", name)
-		_, err := netip.ParseAddr(address)
-		c.that(err == nil, "extra_hosts.%s: %q: want an address such as 192.0.2.9", name, address)
+		a, err := netip.ParseAddr(address)
+		// A zone may be any text, such as a line break with another line of the file.
+		c.that(err == nil && a.Zone() == "", "extra_hosts.%s: %q: want an address such as 192.0.2.9", name,
+			address)
 	}
 	c.that(len(s.ExtraHosts) == 0 || len(s.Endpoints) == 0,
 		"extra_hosts: has no effect beside endpoints, which Pando does not start: drop one of them")

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"net/url"
 	"strings"
 
 	"pando.run/pando"
@@ -13,8 +14,8 @@ func (c *checks) health(h pando.Health, published bool) {
 			pando.ProbeGRPC, pando.ProbeExec, pando.ProbeUDP, pando.ProbePing, pando.ProbeStarted,
 			pando.ProbeReported)
 		c.that(p.Kind != pando.ProbeExec || len(p.Command) > 0, "%s: exec needs a command", where)
-		c.that(p.Kind != pando.ProbeHTTP || strings.HasPrefix(p.Path, "/"),
-			"%s: path %q: want one that begins with /", where, p.Path)
+		c.that(p.Kind != pando.ProbeHTTP || isProbePath(p.Path),
+			"%s: path %q: want one that begins with /, without spaces", where, p.Path)
 		c.that(p.Kind == pando.ProbeHTTP || !p.TLS && len(p.Headers) == 0,
 			"%s: TLS and headers are for http", where)
 		c.that(len(p.Headers) <= headersMax, "%s: %d headers: at most %d", where, len(p.Headers), headersMax)
@@ -34,6 +35,18 @@ func (c *checks) health(h pando.Health, published bool) {
 	c.seconds("health.interval_seconds", h.IntervalSeconds)
 	c.seconds("health.timeout_seconds", h.TimeoutSeconds)
 	c.that(h.Fall >= 0, "health.fall: %d: want a number from 0 on", h.Fall)
+}
+
+// isProbePath reports whether a probe can ask for a path. It stands behind the address of the
+// instance, so nothing before its slash may become another address.
+func isProbePath(s string) bool {
+	if !strings.HasPrefix(s, "/") || strings.ContainsFunc(s, func(r rune) bool {
+		return r <= ' ' || r == 0x7f
+	}) {
+		return false
+	}
+	_, err := url.Parse("http://instance" + s)
+	return err == nil
 }
 
 // healthConflicts returns the keys of a health that contradict each other.

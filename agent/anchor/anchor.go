@@ -8,6 +8,7 @@ package anchor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -104,15 +105,37 @@ func (a *Anchor) Drifts(i pando.InstanceID) bool {
 	return slices.Contains(strings.Fields(a.seen.Adrift), string(i))
 }
 
+// Adrift returns the last records of the instances that run here without one since a restore.
+func (a *Anchor) Adrift() (out []pando.Instance) {
+	a.mu.Lock()
+	text := a.seen.Records
+	a.mu.Unlock()
+	if text == "" {
+		return nil
+	}
+	if err := json.Unmarshal([]byte(text), &out); err != nil {
+		a.log.Error("the records of instances without one cannot be read", "error", err)
+	}
+	return out
+}
+
 // Adopted notes that the store has what runs here, but for some instances, and shows that in the
 // host's record.
-func (a *Anchor) Adopted(ctx context.Context, adrift []pando.InstanceID) error {
-	names := make([]string, len(adrift))
-	for n, i := range adrift {
-		names[n] = string(i)
+func (a *Anchor) Adopted(ctx context.Context, adrift []pando.Instance) error {
+	var names []string
+	for _, i := range adrift {
+		names = append(names, string(i.ID))
+	}
+	var records []byte
+	if len(adrift) > 0 {
+		var err error
+		if records, err = json.Marshal(adrift); err != nil {
+			return err
+		}
 	}
 	a.mu.Lock()
 	a.seen.Adopted, a.seen.Adrift = a.seen.Generation, strings.Join(names, " ")
+	a.seen.Records = string(records)
 	a.saved = time.Time{}
 	a.save()
 	a.mu.Unlock()
@@ -220,7 +243,7 @@ func (a *Anchor) judge(c *pando.Cluster, s pando.Snapshot, err error) (changed b
 // see takes over a cluster's store at a revision. The caller holds the lock.
 func (a *Anchor) see(c pando.Cluster, at pando.StoreRevision) {
 	next := pando.Sighting{Cluster: c.ID, Generation: c.Generation, Revision: at,
-		Adopted: a.seen.Adopted, Adrift: a.seen.Adrift}
+		Adopted: a.seen.Adopted, Adrift: a.seen.Adrift, Records: a.seen.Records}
 	if a.seen.Cluster == "" { // a host that has seen no store has nothing to bring
 		next.Adopted = c.Generation
 	}

@@ -47,12 +47,13 @@ type Held struct {
 	Files    int64
 }
 
-// HeldBy returns the volumes that an instance of a spec may write.
+// HeldBy returns the volumes that an instance of a spec may write. A volume of another service is one
+// folder with that of its owner, and each spec has a limit of its own for it.
 func HeldBy(i pando.Instance, s pando.Spec) (out []Held) {
 	for _, v := range s.Volumes {
 		if !v.ReadOnly {
 			out = append(out, Held{i.ID,
-				pando.VolumePart{Service: i.Service, Name: v.Name, Part: v.Part(i.Ordinal)},
+				pando.VolumePart{Service: v.Owner(i.Service), Name: v.Name, Part: v.Part(i.Ordinal)},
 				v.BytesMax(i.Service.Tenant), v.FilesMax(i.Service.Tenant)})
 		}
 	}
@@ -173,6 +174,9 @@ func outgrows(u pando.VolumeUse, h Held) string {
 	case h.Files > 0 && u.Files > h.Files:
 		return fmt.Sprintf("%s has %d files of at most %d, one for each 16 KiB of its size%s", h.Part,
 			u.Files, h.Files, next)
+	case u.Deep && h.Bytes > 0:
+		return fmt.Sprintf("%s has more than %d folders in each other; remove the volume", h.Part,
+			pando.VolumeDepthMax)
 	}
 	return ""
 }
@@ -190,8 +194,15 @@ func (g *Guard) lookAtSizes(ctx context.Context) {
 			g.Log.Warn("measure a volume", "volume", h.Part.String(), "error", err)
 		}
 		g.plan(h, use, began)
-		if why := outgrows(use, h); why != "" {
-			g.endAll(h.Part, why)
+		g.endOutgrown(h.Part, use)
+	}
+}
+
+// endOutgrown ends the instances with a part of a volume that has outgrown their limits.
+func (g *Guard) endOutgrown(at pando.VolumePart, use pando.VolumeUse) {
+	for _, h := range g.Held() {
+		if why := outgrows(use, h); h.Part == at && why != "" {
+			g.End(h.Instance, why)
 		}
 	}
 }
@@ -202,16 +213,20 @@ func (g *Guard) due() (out []Held) {
 	held := g.Held()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now, seen := g.Clock.Now(), map[pando.VolumePart]bool{}
+	now, seen := g.Clock.Now(), map[pando.VolumePart]int{} // places in out, or -1
 	for _, h := range held {
-		p := g.part(h.Part)
-		if !seen[h.Part] && !now.Before(p.next) {
-			out = append(out, h)
+		at, again := seen[h.Part]
+		switch {
+		case !again && now.Before(g.part(h.Part).next):
+			seen[h.Part] = -1
+		case !again:
+			seen[h.Part], out = len(out), append(out, h)
+		case at >= 0 && h.Bytes > 0 && (out[at].Bytes == 0 || h.Bytes < out[at].Bytes):
+			out[at] = h // services that share it may have limits of their own
 		}
-		seen[h.Part] = true
 	}
 	for at, p := range g.parts {
-		if !seen[at] && p.stopped == "" && now.Sub(p.at) > complainEvery {
+		if _, held := seen[at]; !held && p.stopped == "" && now.Sub(p.at) > complainEvery {
 			delete(g.parts, at)
 		}
 	}

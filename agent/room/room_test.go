@@ -75,6 +75,7 @@ type host struct {
 	guard           *Guard
 	ended           map[pando.InstanceID]string
 	acme, bank, own pando.VolumePart
+	sharing         map[pando.InstanceID]pando.Volume // of the service acme/web
 }
 
 func onHost(t *testing.T, test func(h *host)) {
@@ -94,6 +95,12 @@ func onHost(t *testing.T, test func(h *host)) {
 					if h.ended[id] == "" {
 						i := pando.Instance{ID: id, Service: p.Service, Ordinal: 1}
 						out = append(out, HeldBy(i, pando.Spec{Volumes: []pando.Volume{{Name: "data"}}})...)
+					}
+				}
+				for id, v := range h.sharing {
+					if h.ended[id] == "" {
+						i := pando.Instance{ID: id, Service: pando.ServiceKey{Tenant: "acme", Name: "web"}}
+						out = append(out, HeldBy(i, pando.Spec{Volumes: []pando.Volume{v}})...)
 					}
 				}
 				return out
@@ -160,6 +167,60 @@ func TestAVolumeThatOutgrowsItsSizeIsStopped(t *testing.T) {
 		h.grow(h.acme, -100)
 		if err := h.admit(h.acme); err != nil {
 			t.Errorf("a start after files were removed: %v", err)
+		}
+	})
+}
+
+// A service that shares a volume of another one writes within a limit, whether or not an instance of
+// the owner runs. The limit of one spec ends no instance of another.
+func TestAVolumeOfAnotherServiceHasALimit(t *testing.T) {
+	onHost(t, func(h *host) {
+		borrowed := pando.VolumePart{Service: pando.ServiceKey{Tenant: "acme", Name: "db"}, Name: "media",
+			Part: "shared"}
+		media := pando.Volume{Name: "media", Of: "db", Shared: true}
+		small := media
+		small.Bytes = 100 * mib
+		h.set(func() {
+			h.bytes = 1 << 40
+			h.sharing = map[pando.InstanceID]pando.Volume{"web-1": media, "web-2": small}
+		})
+		h.grow(borrowed, 90)
+		time.Sleep(2 * sizeLookMax)
+		h.stopped()
+		h.grow(borrowed, 20)
+		time.Sleep(2 * sizeLookMax)
+		h.stopped("web-2")
+		h.grow(borrowed, 10<<10)
+		time.Sleep(2 * sizeLookMax)
+		h.stopped("web-1", "web-2")
+		if why := h.why("web-1"); !strings.Contains(why, "volume media/shared of acme/db has 10350 MiB") {
+			t.Errorf("the reason is %q", why)
+		}
+	})
+}
+
+// A disk that fills is no less full because the volume is another service's.
+func TestAVolumeOfAnotherServiceThatFillsTheDiskIsStopped(t *testing.T) {
+	onHost(t, func(h *host) {
+		borrowed := pando.VolumePart{Service: pando.ServiceKey{Tenant: "acme", Name: "db"}, Name: "media",
+			Part: "shared"}
+		h.set(func() {
+			h.sharing = map[pando.InstanceID]pando.Volume{"web-1": {Name: "media", Of: "db", Shared: true}}
+		})
+		time.Sleep(sizeLookMax * 3 / 2) // between two measurements
+		h.grow(borrowed, 7000)
+		time.Sleep(2 * roomLook)
+		h.stopped("web-1")
+	})
+}
+
+func TestAVolumeOfDeepFoldersIsStopped(t *testing.T) {
+	onHost(t, func(h *host) {
+		h.set(func() { h.used[h.acme], h.used[h.own] = pando.VolumeUse{Deep: true}, pando.VolumeUse{Deep: true} })
+		time.Sleep(2 * sizeLookMax)
+		h.stopped("acme-1")
+		if err := h.admit(h.acme); err == nil || !strings.Contains(err.Error(), "256 folders") {
+			t.Errorf("its next start: %v", err)
 		}
 	})
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // patience is how long a test waits for a condition.
-const patience = 10 * time.Second
+const patience = time.Minute
 
 // bird is the router of a test: BIRD on a loopback address of its own.
 type bird struct {

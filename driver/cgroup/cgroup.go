@@ -305,29 +305,35 @@ func (g *Group) file(controller, v1, v2 string) string {
 	return filepath.Join(g.v1[controller], v1)
 }
 
-// number reads a file with one number; a missing counter is 0.
+// number reads a file with one number. It returns pando.Uncounted for a file that is missing or has
+// no number.
 func number(path string) int64 {
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return 0
+		return pando.Uncounted
 	}
-	n, _ := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	if err != nil {
+		return pando.Uncounted
+	}
 	return n
 }
 
-// field reads the value of name from a file of lines "name value".
+// field reads the value of name from a file of lines "name value". It returns pando.Uncounted if the
+// file has none.
 func field(path, name string) int64 {
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return 0
+		return pando.Uncounted
 	}
 	for line := range strings.Lines(string(b)) {
 		if rest, ok := strings.CutPrefix(line, name+" "); ok {
-			n, _ := strconv.ParseInt(strings.TrimSpace(rest), 10, 64)
-			return n
+			if n, err := strconv.ParseInt(strings.TrimSpace(rest), 10, 64); err == nil {
+				return n
+			}
 		}
 	}
-	return 0
+	return pando.Uncounted
 }
 
 // Usage implements pando.Cgroup.
@@ -337,7 +343,10 @@ func (g *Group) Usage() pando.Usage {
 		PIDs:        number(g.file("pids", "pids.current", "pids.current")),
 	}
 	if g.v2 != "" {
-		u.CPU = time.Duration(field(filepath.Join(g.v2, "cpu.stat"), "usage_usec")) * time.Microsecond
+		u.CPU = time.Duration(field(filepath.Join(g.v2, "cpu.stat"), "usage_usec"))
+		if u.CPU != pando.Uncounted {
+			u.CPU *= time.Microsecond
+		}
 	} else {
 		u.CPU = time.Duration(number(g.file("cpuacct", "cpuacct.usage", "")))
 	}

@@ -157,8 +157,13 @@ func TestUsageIsReadInTheWordsOfBothVersions(t *testing.T) {
 	if got := g.Usage(); got != want || !g.OOMKilled() {
 		t.Errorf("v1: %+v, killed %v", got, g.OOMKilled())
 	}
-	if _, g := v2Group(t); g.Usage() != (pando.Usage{}) || g.OOMKilled() {
+	none := pando.Usage{CPU: pando.Uncounted, MemoryBytes: pando.Uncounted, PIDs: pando.Uncounted}
+	if _, g := v2Group(t); g.Usage() != none || g.OOMKilled() {
 		t.Errorf("a group without counters: %+v", g.Usage())
+	}
+	files(t, dir, map[string]string{"memory.current": "?\n", "pids.current": "", "cpu.stat": "usage_usec x\n"})
+	if _, g = v2Group(t); g.Usage() != none {
+		t.Errorf("counters that cannot be read: %+v", g.Usage())
 	}
 }
 

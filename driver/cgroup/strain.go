@@ -35,7 +35,7 @@ func (g *Group) Strain() pando.Strain {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.reads%limitsEvery == 0 {
-		s.last.Memory = number(g.file("memory", "memory.usage_in_bytes", "memory.current"))
+		s.last.Memory = max(0, number(g.file("memory", "memory.usage_in_bytes", "memory.current")))
 		s.last.CPUs, s.last.MemoryMax = g.limits()
 	}
 	s.reads++
@@ -79,11 +79,11 @@ func (g *Group) limits() (cpus float64, memory int64) {
 			period, _ := strconv.ParseFloat(words[1], 64)
 			cpus = positive(quota, period)
 		}
-		return cpus, number(filepath.Join(g.v2, "memory.max"))
+		return cpus, max(0, number(filepath.Join(g.v2, "memory.max"))) // "max" is no number
 	}
 	cpus = positive(float64(number(g.file("cpu", "cpu.cfs_quota_us", ""))),
 		float64(number(g.file("cpu", "cpu.cfs_period_us", ""))))
-	if memory = number(g.file("memory", "memory.limit_in_bytes", "")); memory >= strainMemoryMax {
+	if memory = max(0, number(g.file("memory", "memory.limit_in_bytes", ""))); memory >= strainMemoryMax {
 		memory = 0
 	}
 	return cpus, memory

@@ -59,7 +59,7 @@ func TestAScoreWaitsForNoPublication(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the score waits for the lock of the driver")
 	}
 	holds(t, f.Driver, map[pando.InstanceID]uint32{"a": scoreOne / 4, "b": scoreOne + excluded})

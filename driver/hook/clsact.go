@@ -101,8 +101,11 @@ func (f filter) remove() error {
 		return fmt.Errorf("delete a filter of clsact: %w", err)
 	}
 	l, err := netlink.LinkByIndex(f.ifIndex)
-	if err != nil {
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("find the device of a filter of clsact: %w", err)
 	}
 	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
 		if others, err := netlink.FilterList(l, parent); err != nil || len(others) > 0 {

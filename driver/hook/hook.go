@@ -82,8 +82,11 @@ func again(at Place, p *ebpf.Program) (*Hook, error) {
 		return &Hook{filter: f, pinned: true}, f.set(p)
 	}
 	l, err := link.LoadPinnedLink(at.Pin, nil)
-	if err != nil {
+	switch {
+	case errors.Is(err, os.ErrNotExist):
 		return nil, nil
+	case err != nil: // the link may be there: a second program beside it would do its work twice
+		return nil, fmt.Errorf("open the pinned program %s: %w", at.Pin, err)
 	}
 	info, err := l.Info()
 	if err != nil || info.TCX() == nil || int(info.TCX().Ifindex) != at.IfIndex {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"runtime"
 	"testing"
 	"time"
@@ -76,7 +77,7 @@ func (b *bench) attach(at Place, c counter) {
 func (b *bench) detach(pin string, n int) {
 	b.Helper()
 	b.check(Detach(pin))
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for {
 		left, err := link.QueryPrograms(link.QueryOptions{
 			Target: b.left.Attrs().Index, Attach: ebpf.AttachTCXIngress,
@@ -137,7 +138,7 @@ func (b *bench) send(wants ...counter) {
 	frame[12], frame[13] = etherType>>8, etherType&0xff
 	_, err := unix.Write(b.right, frame)
 	b.check(err)
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for i, c := range wants {
 		for now := before[i]; now != before[i]+1; {
 			b.check(c.seen.Lookup(uint32(0), &now))
@@ -240,5 +241,18 @@ func TestADeletedDeviceGivesUpItsPin(t *testing.T) {
 			}
 			b.check(Detach(pin))
 		})
+	}
+}
+
+// A pin that cannot be opened as a program's link is an error. A second program beside the first would
+// do its work twice.
+func TestAPinThatCannotBeOpenedIsAnError(t *testing.T) {
+	b := newBench(t)
+	c := b.counter(next)
+	at := Place{Pin: filepath.Join(b.pins, "odd"), IfIndex: b.left.Attrs().Index}
+	b.check(c.Program.Pin(at.Pin))
+	_, err := Attach(at, c.Program)
+	if err == nil || !strings.Contains(err.Error(), "open the pinned program "+at.Pin) {
+		t.Errorf("the error is %v", err)
 	}
 }

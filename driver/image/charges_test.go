@@ -8,8 +8,20 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"pando.run/pando"
 )
+
+// keepFree lets operators alone take more of the disk.
+func keepFree(t *testing.T, s *Store) {
+	t.Helper()
+	var st unix.Statfs_t
+	if err := unix.Statfs(s.Dir, &st); err != nil {
+		t.Fatal(err)
+	}
+	s.FreeMin = int64(st.Bavail) * st.Bsize * 2 / 3
+}
 
 // The images of one tenant leave room on a host to another tenant and to operators. Those that nothing
 // uses go when their tenant has half of its share.
@@ -43,6 +55,14 @@ func TestImagesHaveAShareForEachTenant(t *testing.T) {
 			t.Errorf("an image of %s: %v", other, err)
 		}
 	}
+	keepFree(t, s)
+	if err := bring("coop"); !errors.Is(err, pando.ErrStoreFull) || !strings.Contains(err.Error(), "of tenant coop") {
+		t.Errorf("an image of a tenant takes the reserve of operators: %v", err)
+	}
+	if err := bring(pando.DefaultTenant); err != nil {
+		t.Errorf("an image of operators beside a full disk: %v", err)
+	}
+	s.FreeMin = 0
 	records, err := os.ReadDir(s.records())
 	if err != nil {
 		t.Fatal(err)

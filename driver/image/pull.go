@@ -412,6 +412,10 @@ func (c charges) bytesFor(t pando.Tenant, without string) (n int64) {
 	return n
 }
 
+// tenantsFree times the space that a pull leaves free is what the images of tenants leave free. The
+// difference is the reserve of operators.
+const tenantsFree = 2
+
 // room returns the bytes that an image of a tenant may unpack to on this host, or an error if the
 // tenant has its share already. Operators have the tenant default, and no share.
 func (c charges) room(i pando.Image, k *known) (int64, error) {
@@ -421,6 +425,9 @@ func (c charges) room(i pando.Image, k *known) (int64, error) {
 	packed := int64(0)
 	for _, d := range k.manifest.Layers {
 		packed += max(d.Size, 0)
+	}
+	if err := room(c.store.Dir, 2*packed, tenantsFree*c.store.FreeMin); err != nil {
+		return 0, fmt.Errorf("an image of tenant %s: %w", i.For, err)
 	}
 	used := c.bytesFor(i.For, i.Digest)
 	b := share.Bound{Total: c.store.TenantBytes, Each: c.store.TenantBytes}

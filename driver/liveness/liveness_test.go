@@ -17,7 +17,7 @@ import (
 	"pando.run/pando/driver/wall"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // cluster is a set of probers on addresses of the loopback network, by name.
 type cluster struct {

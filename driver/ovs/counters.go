@@ -27,44 +27,50 @@ func (d *Driver) flows(ctx context.Context, filter string) ([]flow, error) {
 	}
 	var out []flow
 	for line := range strings.Lines(text) {
-		if f, ok := parse(strings.TrimSpace(line)); ok {
+		f, ok, err := parse(strings.TrimSpace(line))
+		if err != nil {
+			return nil, err
+		}
+		if ok {
 			out = append(out, f)
 		}
 	}
 	return out, nil
 }
 
-// parse reads one line of `ovs-ofctl dump-flows`. ok is false for other lines.
-func parse(line string) (f flow, ok bool) {
+// parse reads one line of `ovs-ofctl dump-flows`. ok is false for other lines. A number that it cannot
+// read is an error: the flow would count as idle, or as none.
+func parse(line string) (f flow, ok bool, err error) {
 	line, _, ok = strings.Cut(line, "actions=")
 	if !ok || !strings.HasPrefix(line, "cookie=0x") {
-		return f, false
+		return f, false, nil
 	}
 	f.match = map[string]string{}
 	for _, field := range strings.FieldsFunc(line, func(r rune) bool { return r == ',' || r == ' ' }) {
 		name, value, _ := strings.Cut(field, "=")
 		switch name {
 		case "cookie":
-			n, err := strconv.ParseUint(strings.TrimPrefix(value, "0x"), 16, 64)
-			if err != nil {
-				return f, false
-			}
+			var n uint64
+			n, err = strconv.ParseUint(strings.TrimPrefix(value, "0x"), 16, 64)
 			f.kind, f.low = kind(n>>32), uint32(n)
 		case "table":
-			f.table, _ = strconv.Atoi(value)
+			f.table, err = strconv.Atoi(value)
 		case "n_packets":
-			f.packets, _ = strconv.ParseUint(value, 10, 64)
+			f.packets, err = strconv.ParseUint(value, 10, 64)
 		case "n_bytes":
-			f.bytes, _ = strconv.ParseUint(value, 10, 64)
+			f.bytes, err = strconv.ParseUint(value, 10, 64)
 		case "idle_age":
-			f.idle, _ = strconv.ParseFloat(value, 64)
+			f.idle, err = strconv.ParseFloat(value, 64)
 		case "duration":
-			f.age, _ = strconv.ParseFloat(strings.TrimSuffix(value, "s"), 64)
+			f.age, err = strconv.ParseFloat(strings.TrimSuffix(value, "s"), 64)
 		default:
 			f.match[name] = value
 		}
+		if err != nil {
+			return f, false, fmt.Errorf("read %s of a flow of the switch: %w", name, err)
+		}
 	}
-	return f, true
+	return f, true, nil
 }
 
 // ofKind reads the flows of a kind.

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -15,8 +16,8 @@ const learnedLine = " cookie=0x70616e0500000003, duration=12.5s, table=10, n_pac
 	"nw_dst=10.127.0.7,tp_src=4000,tp_dst=80 actions=set_field:0x3/0xffff->reg0"
 
 func TestALearnedFlowIsRead(t *testing.T) {
-	f, ok := parse(strings.TrimSpace(learnedLine))
-	if !ok || f.kind != kindKnown || f.low != 3 || f.table != tableKnown || f.packets != 7 ||
+	f, ok, err := parse(strings.TrimSpace(learnedLine))
+	if err != nil || !ok || f.kind != kindKnown || f.low != 3 || f.table != tableKnown || f.packets != 7 ||
 		f.bytes != 420 || f.idle != 4 || f.age != 12.5 {
 		t.Fatalf("parsed %+v, %v", f, ok)
 	}
@@ -40,10 +41,21 @@ func FuzzParse(f *testing.F) {
 	f.Add("cookie=0x, actions=")
 	f.Add("cookie=0xzz,table=1 actions=drop")
 	f.Fuzz(func(t *testing.T, line string) {
-		if one, ok := parse(line); ok {
+		if one, ok, err := parse(line); ok && err == nil {
 			plug{}.connection(one)
 		}
 	})
+}
+
+// A flow whose numbers cannot be read is an error. It is neither idle nor absent.
+func TestANumberOfAFlowThatCannotBeReadIsAnError(t *testing.T) {
+	for _, name := range []string{"n_packets=7", "n_bytes=420", "idle_age=4", "duration=12.5s", "table="} {
+		was, _, _ := strings.Cut(name, "=")
+		line := regexp.MustCompile(was+`=[^ ,]*`).ReplaceAllString(strings.TrimSpace(learnedLine), was+"=many")
+		if _, ok, err := parse(line); ok || err == nil || !strings.Contains(err.Error(), was) {
+			t.Errorf("%s: %v, %v", line, ok, err)
+		}
+	}
 }
 
 func TestCountTellsLiveFlowsFromOthers(t *testing.T) {

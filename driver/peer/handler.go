@@ -129,6 +129,10 @@ func openLogs(a pando.HostAgent, r *http.Request) (pando.LogLines, error) {
 	if err := r.ParseForm(); err != nil {
 		return nil, fmt.Errorf("%w: %w", pando.ErrInvalid, err)
 	}
+	s, err := service(r)
+	if err != nil {
+		return nil, err
+	}
 	lines, err := number(r, "lines")
 	if err != nil {
 		return nil, err
@@ -147,7 +151,7 @@ func openLogs(a pando.HostAgent, r *http.Request) (pando.LogLines, error) {
 	for _, i := range r.Form["instance"] {
 		all = append(all, pando.InstanceID(i))
 	}
-	return a.Logs(r.Context(), all, q)
+	return a.Logs(r.Context(), s, all, q)
 }
 
 func answer(w http.ResponseWriter, v any, err error) {

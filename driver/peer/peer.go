@@ -213,12 +213,13 @@ func (c *Client) Applied(
 	return is.Missing, err
 }
 
-// Logs streams lines of instances of a host. The stream ends with ctx, or when the caller closes
-// it.
+// Logs streams lines of instances of a service on a host. The stream ends with ctx, or when the
+// caller closes it.
 func (c *Client) Logs(
-	ctx context.Context, h pando.Host, i []pando.InstanceID, q pando.LogQuery,
+	ctx context.Context, h pando.Host, s pando.ServiceKey, i []pando.InstanceID, q pando.LogQuery,
 ) (pando.LogLines, error) {
 	v := url.Values{
+		"tenant": {string(s.Tenant)}, "service": {string(s.Name)},
 		"lines": {strconv.Itoa(q.Lines)}, "follow": {strconv.FormatBool(q.Follow)}, "match": {q.Match},
 		"since": {"0"},
 	}

@@ -21,7 +21,7 @@ import (
 	"pando.run/pando/api/problem"
 )
 
-const patience = 10 * time.Second
+const patience = time.Minute
 
 // host is an agent that answers with values from the test.
 type host struct {
@@ -43,12 +43,12 @@ func (h *host) Applied(
 }
 
 func (h *host) Logs(
-	_ context.Context, i []pando.InstanceID, q pando.LogQuery,
+	_ context.Context, s pando.ServiceKey, i []pando.InstanceID, q pando.LogQuery,
 ) (pando.LogLines, error) {
 	if h.err != nil {
 		return nil, h.err
 	}
-	h.asked = q
+	h.asked, h.of = q, []pando.ServiceKey{s}
 	all := []pando.LogLine{}
 	for n, one := range i {
 		all = append(all, pando.LogLine{At: time.Unix(7, int64(n)), Instance: one, Text: "a\tb\xff"})
@@ -90,7 +90,7 @@ func (h *host) Work(_ context.Context, after pando.WorkMark) (pando.WorkBatch, e
 }
 
 func (h *host) Usage(_ context.Context, s pando.ServiceKey) ([]pando.InstanceUsage, error) {
-	return []pando.InstanceUsage{{Instance: "web-1", Service: s, PIDs: 3}}, h.err
+	return []pando.InstanceUsage{{Instance: "web-1", Service: s, PIDs: new(int64(3))}}, h.err
 }
 
 func (h *host) Volumes(
@@ -262,11 +262,13 @@ func TestEveryQuestionOverBothNetworks(t *testing.T) {
 	}
 }
 
+var vault = pando.ServiceKey{Tenant: "bank", Name: "vault"}
+
 // checkLogs checks that a query and the lines of two instances cross the wire unchanged.
 func checkLogs(t *testing.T, a *host, h pando.Host, c *Client) {
 	t.Helper()
 	q := pando.LogQuery{Lines: 20, Since: time.Unix(5, 3), Match: "a b&c=+"}
-	log, err := c.Logs(t.Context(), h, []pando.InstanceID{"web-1", "web-2"}, q)
+	log, err := c.Logs(t.Context(), h, vault, []pando.InstanceID{"web-1", "web-2"}, q)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,8 +282,8 @@ func checkLogs(t *testing.T, a *host, h pando.Host, c *Client) {
 	if _, err := log.Next(); err != io.EOF {
 		t.Errorf("after the last line: %v", err)
 	}
-	if a.asked != q {
-		t.Errorf("the host was asked %+v, want %+v", a.asked, q)
+	if a.asked != q || len(a.of) != 1 || a.of[0] != vault {
+		t.Errorf("the host was asked %+v of %s, want %+v", a.asked, a.of, q)
 	}
 }
 
@@ -289,7 +291,7 @@ func TestAFollowedLogEndsOnTheHostWhenTheAskerGoes(t *testing.T) {
 	a := &host{closed: make(chan struct{})}
 	h, c := serve(t, a, "unix")
 	ctx, cancel := context.WithCancel(t.Context())
-	log, err := c.Logs(ctx, h, []pando.InstanceID{"web-1"}, pando.LogQuery{Follow: true})
+	log, err := c.Logs(ctx, h, vault, []pando.InstanceID{"web-1"}, pando.LogQuery{Follow: true})
 	if err != nil {
 		t.Fatal(err)
 	}

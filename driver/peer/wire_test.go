@@ -152,12 +152,13 @@ func TestTheServerSeesWhereARequestToJoinComesFrom(t *testing.T) {
 func TestAPeerRefusesBadArguments(t *testing.T) {
 	h := Handler(&host{})
 	for path, want := range map[string]int{
-		"/peer/applied?tenant=default&service=web&at=7":    200,
-		"/peer/applied?tenant=default&service=web&at=x":    400,
-		"/peer/applied?tenant=default&service=Web&at=7":    400,
-		"/peer/applied?service=web&at=7":                   400,
-		"/peer/statelog?tenant=default&service=web&max=":   400,
-		"/peer/logs?instance=web-1&lines=ten&follow=false": 400,
+		"/peer/applied?tenant=default&service=web&at=7":                                       200,
+		"/peer/applied?tenant=default&service=web&at=x":                                       400,
+		"/peer/applied?tenant=default&service=Web&at=7":                                       400,
+		"/peer/applied?service=web&at=7":                                                      400,
+		"/peer/statelog?tenant=default&service=web&max=":                                      400,
+		"/peer/logs?tenant=default&service=web&instance=web-1&lines=ten&follow=false&since=0": 400,
+		"/peer/logs?instance=web-1&lines=1&follow=false&since=0":                              400,
 		"/peer/none": 404,
 	} {
 		w := httptest.NewRecorder()

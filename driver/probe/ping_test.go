@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"pando.run/pando"
 )
@@ -37,7 +36,7 @@ func TestPing(t *testing.T) {
 		"without any address":  {pando.Link{}, "no address"},
 		"another on this host": {pando.Link{IP4: netip.MustParseAddr("127.9.9.9")}, ""},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		err := New().Probe(ctx, pando.Probe{Kind: pando.ProbePing}, elsewhere{link: c.link}, pando.Port{})
 		cancel()
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {

@@ -25,9 +25,18 @@ func (loopback) Link() pando.Link {
 	return pando.Link{IP4: netip.MustParseAddr("127.0.0.1")}
 }
 
-func ask(t *testing.T, p pando.Probe, port uint16) error {
+// silence is in the error of a program that does not answer.
+const silence = "no answer in time"
+
+// The limits of a probe: of a program that answers, on a busy machine, and of a silent one.
+const (
+	patience = 20 * time.Second
+	brief    = 500 * time.Millisecond
+)
+
+func ask(t *testing.T, p pando.Probe, port uint16, limit time.Duration) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	return New().Probe(ctx, p, loopback{}, pando.Port{Target: port})
 }
@@ -81,12 +90,16 @@ func TestHTTP(t *testing.T) {
 	port := netip.MustParseAddrPort(s.Listener.Addr().String()).Port()
 	for _, c := range []struct{ path, want string }{
 		{"/ok", ""}, {"/moved", ""}, {"/endless", ""},
-		{"/sick", `503 Service Unavailable: "no database"`}, {"/slow", "no answer in time"},
-		{"/trickle", "no answer in time"}, {"/nowhere", "404 Not Found"},
+		{"/sick", `503 Service Unavailable: "no database"`}, {"/slow", silence},
+		{"/trickle", silence}, {"/nowhere", "404 Not Found"},
 		{"/sick-endless", "500 Internal Server Error"}, {"/long-header", "header"},
 		{"/nonsense", "malformed HTTP"},
 	} {
-		err := ask(t, pando.Probe{Kind: pando.ProbeHTTP, Path: c.path}, port)
+		limit := patience
+		if c.want == silence {
+			limit = brief
+		}
+		err := ask(t, pando.Probe{Kind: pando.ProbeHTTP, Path: c.path}, port, limit)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("GET %s: %v, want %q", c.path, err, c.want)
 		}
@@ -103,11 +116,11 @@ func TestTCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	port := netip.MustParseAddrPort(l.Addr().String()).Port()
-	if err := ask(t, pando.Probe{Kind: pando.ProbeTCP}, port); err != nil {
+	if err := ask(t, pando.Probe{Kind: pando.ProbeTCP}, port, patience); err != nil {
 		t.Error(err)
 	}
 	l.Close()
-	if err := ask(t, pando.Probe{Kind: pando.ProbeTCP}, port); err == nil ||
+	if err := ask(t, pando.Probe{Kind: pando.ProbeTCP}, port, patience); err == nil ||
 		!strings.Contains(err.Error(), "refused") || !errors.Is(err, unix.ECONNREFUSED) ||
 		!strings.Contains(err.Error(), "127.0.0.1 alone") {
 		t.Errorf("no process listens, but the probe returns %v", err)
@@ -115,7 +128,7 @@ func TestTCP(t *testing.T) {
 }
 
 func TestExplicitCannotBeAsked(t *testing.T) {
-	if err := ask(t, pando.Probe{}, 1); !errors.Is(err, pando.ErrInvalid) {
+	if err := ask(t, pando.Probe{}, 1, patience); !errors.Is(err, pando.ErrInvalid) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -137,16 +150,16 @@ func TestTCPOfOneThatDoesNotAccept(t *testing.T) {
 	}
 	port := uint16(at.(*unix.SockaddrInet4).Port)
 	for range 5 { // fill the backlog
-		if err = ask(t, pando.Probe{Kind: pando.ProbeTCP}, port); err != nil {
+		if err = ask(t, pando.Probe{Kind: pando.ProbeTCP}, port, brief); err != nil {
 			break
 		}
 		c, derr := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))),
-			500*time.Millisecond)
+			brief)
 		if derr == nil {
 			defer c.Close()
 		}
 	}
-	if err == nil || !strings.Contains(err.Error(), "no answer in time") {
+	if err == nil || !strings.Contains(err.Error(), silence) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -180,7 +193,7 @@ func TestAProgramThatListensElsewhereIsReady(t *testing.T) {
 		s := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Second}
 		go func() { _ = s.Serve(l) }()
 		port := netip.MustParseAddrPort(l.Addr().String()).Port()
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		err = New().Probe(ctx, pando.Probe{Kind: pando.ProbeTCP, Port: port}, box, pando.Port{})
 		if err != nil {
 			t.Errorf("tcp, %s: %v", network, err)
@@ -209,13 +222,17 @@ func TestABusyAnswerIsNoDeath(t *testing.T) {
 	defer s.Close()
 	port := netip.MustParseAddrPort(s.Listener.Addr().String()).Port()
 	for path, want := range map[string]bool{"/later": true, "/never": true, "/broken": false} {
-		err := ask(t, pando.Probe{Kind: pando.ProbeHTTP, Path: path}, port)
+		limit := patience
+		if path == "/never" {
+			limit = brief
+		}
+		err := ask(t, pando.Probe{Kind: pando.ProbeHTTP, Path: path}, port, limit)
 		if err == nil || errors.Is(err, pando.ErrBusy) != want {
 			t.Errorf("%s: %v, busy %v", path, err, !want)
 		}
 	}
 	s.Close()
-	err := ask(t, pando.Probe{Kind: pando.ProbeTCP}, port)
+	err := ask(t, pando.Probe{Kind: pando.ProbeTCP}, port, patience)
 	if err == nil || errors.Is(err, pando.ErrBusy) {
 		t.Errorf("a closed port: %v", err)
 	}
@@ -257,7 +274,7 @@ func TestHTTPWithHeadersAndTLS(t *testing.T) {
 		if c.want.Path == "" {
 			c.want.Path = "/"
 		}
-		err := ask(t, c.want, uint16(n))
+		err := ask(t, c.want, uint16(n), patience)
 		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%+v: %v, want %q", c.want, err, c.err)
 		}

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -26,7 +25,7 @@ func TestUDP(t *testing.T) {
 		}
 		port := netip.MustParseAddrPort(c.LocalAddr().String()).Port()
 		probe := func() error {
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			return New().Probe(ctx, pando.Probe{Kind: pando.ProbeUDP}, both{}, pando.Port{Target: port})
 		}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/process/untrusted"
 )
 
 // ArchiveVolumes writes all volumes below a folder of a host as a tar archive. Programs may write
@@ -70,45 +71,44 @@ func header(out *tar.Writer, st fs.FileInfo, link, name string) error {
 	return out.WriteHeader(h)
 }
 
-// archivePart writes the files of one folder of a volume.
+// archivePart writes the files of one folder of a volume, without those in too many folders. A host
+// starts no instance of a tenant with such files.
 func archivePart(ctx context.Context, out *tar.Writer, dir, name string) error {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
+	st, err := os.Lstat(dir)
+	if err == nil {
+		err = header(out, st, "", name)
 	}
-	defer root.Close()
-	return fs.WalkDir(root.FS(), ".", func(at string, e fs.DirEntry, err error) error {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
+	if err != nil {
+		return ignoreGone(err)
+	}
+	_, err = untrusted.Walk(ctx, dir, pando.VolumeDepthMax, func(f *untrusted.File) error {
+		at := descriptor(f.Dir) + "/" + f.Name
+		st, err := os.Lstat(at)
 		if err != nil {
 			return ignoreGone(err)
 		}
-		st, err := root.Lstat(at)
-		if err != nil {
-			return ignoreGone(err)
-		}
-		to := path.Join(name, filepath.ToSlash(at))
+		to := path.Join(name, filepath.ToSlash(f.Path))
 		switch st.Mode().Type() {
 		case fs.ModeDir:
 			return header(out, st, "", to)
 		case fs.ModeSymlink:
-			link, err := root.Readlink(at)
+			link, err := os.Readlink(at)
 			if err != nil {
 				return ignoreGone(err)
 			}
 			return header(out, st, link, to)
 		case 0:
-			return archiveFile(out, root, at, to)
+			return archiveFile(out, at, to)
 		}
 		return nil
 	})
+	return err
 }
 
 // archiveFile writes a regular file with the size that it has at first. A file that shrinks
 // meanwhile ends with zeros.
-func archiveFile(out *tar.Writer, root *os.Root, at, to string) error {
-	f, err := root.OpenFile(at, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+func archiveFile(out *tar.Writer, at, to string) error {
+	f, err := os.OpenFile(at, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		if errors.Is(err, unix.ELOOP) {
 			return nil // a link has replaced it
@@ -120,22 +120,13 @@ func archiveFile(out *tar.Writer, root *os.Root, at, to string) error {
 	if err != nil || !st.Mode().IsRegular() {
 		return err
 	}
+	if isSparse(f) {
+		return archiveSparse(out, f, to)
+	}
 	if err := header(out, st, "", to); err != nil {
 		return err
 	}
-	n, err := io.CopyN(out, f, st.Size())
-	if errors.Is(err, io.EOF) {
-		_, err = io.CopyN(out, zeros{}, st.Size()-n)
-	}
-	return err
-}
-
-// zeros is an endless source of zeros.
-type zeros struct{}
-
-func (zeros) Read(b []byte) (int, error) {
-	clear(b)
-	return len(b), nil
+	return copyOrZeros(out, f, st.Size())
 }
 
 // restoring begins the name of a part that RestoreVolumes fills.
@@ -265,7 +256,11 @@ func (v *restore) put(at string, h *tar.Header, in io.Reader) error {
 		if oerr != nil {
 			return oerr
 		}
-		_, err = io.Copy(f, in)
+		if size, sparse := h.PAXRecords[sparseRecord]; sparse {
+			err = restoreSparse(f, size, in)
+		} else {
+			_, err = io.Copy(f, in)
+		}
 		err = errors.Join(err, f.Chown(h.Uid, h.Gid), f.Chmod(mode), f.Sync(), f.Close(),
 			v.root.Chtimes(at, h.ModTime, h.ModTime))
 	default:

@@ -57,6 +57,57 @@ func TestVolumesComeBackFromAnArchive(t *testing.T) {
 	}
 }
 
+// A file may seem to have any size. Its archive is as large as its data, and so is the file that comes
+// back.
+func TestASparseFileOfAVolumeIsArchivedWithoutItsHoles(t *testing.T) {
+	const size, middle = 1 << 42, 1 << 40
+	from, to := t.TempDir(), t.TempDir()
+	dir := filepath.Join(from, "acme/web/data/1")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, "sparse")
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for at, text := range map[int64]string{0: "first", middle + 12345: "middle", size - 4: "last"} {
+		if _, err := f.WriteAt([]byte(text), at); err != nil {
+			t.Skip("the disk has no files of this size: ", err)
+		}
+	}
+	var file bytes.Buffer
+	if err := ArchiveVolumes(t.Context(), from, &file); err != nil || file.Len() > 1<<20 {
+		t.Fatalf("an archive of %d bytes, %v", file.Len(), err)
+	}
+	packed := bytes.Clone(file.Bytes())
+	if back, err := RestoreVolumes(to, &file); err != nil || len(back) != 1 {
+		t.Fatalf("back: %v, %v", back, err)
+	}
+	got, err := os.Open(filepath.Join(to, "acme/web/data/1/sparse"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Close()
+	st, err := got.Stat()
+	if err != nil || st.Size() != size || !isSparse(got) {
+		t.Errorf("the file is %v, %v", st, err)
+	}
+	for at, text := range map[int64]string{0: "first", middle + 12345: "middle", size - 4: "last", middle / 2: "\x00"} {
+		b := make([]byte, len(text))
+		if _, err := got.ReadAt(b, at); err != nil || string(b) != text {
+			t.Errorf("at %d it has %q, %v", at, b, err)
+		}
+	}
+	// The offset of the first piece, beyond the file.
+	at := bytes.Index(packed, []byte("first")) - pieceHead
+	packed[at] = 0x7f
+	if _, err := RestoreVolumes(t.TempDir(), bytes.NewReader(packed)); !errors.Is(err, pando.ErrInvalid) {
+		t.Errorf("a piece beyond its file: %v", err)
+	}
+}
+
 // An archive never writes outside the folder of the volumes, and a damaged one leaves no part.
 func TestAHostileArchiveOfVolumes(t *testing.T) {
 	file := func(typ byte, name, link string) tar.Header {

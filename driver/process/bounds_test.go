@@ -21,7 +21,7 @@ func TestAHungShimIsKilled(t *testing.T) {
 	if err := unix.Kill(slot.PID, unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); !slot.stopped(); {
+	for deadline := time.Now().Add(patience); !slot.stopped(); {
 		if time.Now().After(deadline) {
 			t.Fatal("SIGSTOP does not stop it")
 		}
@@ -68,7 +68,7 @@ func TestSandboxesTakeNoThreads(t *testing.T) {
 		if err := s.destroy(); err != nil {
 			t.Error(err)
 		}
-		for deadline := time.Now().Add(10 * time.Second); s.alive(); {
+		for deadline := time.Now().Add(patience); s.alive(); {
 			if time.Now().After(deadline) {
 				t.Fatalf("the shim %d is a zombie", s.PID)
 			}

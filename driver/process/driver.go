@@ -98,6 +98,9 @@ func New(c Config) (*Driver, error) {
 			return nil, fmt.Errorf("make a folder for sandboxes: %w", err)
 		}
 	}
+	if err := closeVolumes(c.Volumes); err != nil {
+		return nil, err
+	}
 	d := &Driver{
 		Config:   c,
 		prepared: map[pando.InstanceID]*prepared{},

@@ -187,7 +187,7 @@ func TestManyLivesLeaveNothing(t *testing.T) {
 		}
 	}
 	settled := func(most things) things {
-		for deadline := time.Now().Add(10 * time.Second); ; {
+		for deadline := time.Now().Add(patience); ; {
 			d.pool.mu.Lock()
 			quiet := len(d.pool.ready) == 2 && len(d.pool.taken) == 2
 			d.pool.mu.Unlock()

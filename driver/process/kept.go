@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/process/untrusted"
 )
 
 // keeper looks after the volumes of a host.
@@ -54,7 +54,7 @@ func (d keeper) KeptVolumes(
 		}
 		v.UID = ownerOf(st)
 		if q.Measure {
-			if err := measure(ctx, &v); err != nil {
+			if _, err := measure(ctx, &v); err != nil {
 				return nil, fmt.Errorf("measure volume %s: %w", path, err)
 			}
 		}
@@ -83,33 +83,22 @@ func (d keeper) keptAt(path string) (v pando.KeptVolume, ok bool) {
 }
 
 // measure counts the files of a volume and their bytes on the disk. Files may come and go
-// meanwhile.
-func measure(ctx context.Context, v *pando.KeptVolume) error {
-	err := filepath.WalkDir(v.Path, func(path string, e fs.DirEntry, err error) error {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err != nil || path == v.Path {
-			return ignoreGone(err)
-		}
-		info, err := e.Info()
-		if err != nil {
-			return ignoreGone(err)
-		}
-		if st, ok := info.Sys().(*syscall.Stat_t); ok {
-			v.Bytes += st.Blocks * 512
-		}
+// meanwhile. deep reports folders beyond pando.VolumeDepthMax, whose files it does not count.
+func measure(ctx context.Context, v *pando.KeptVolume) (deep bool, err error) {
+	deep, err = untrusted.Walk(ctx, v.Path, pando.VolumeDepthMax, func(f *untrusted.File) error {
+		v.Bytes += f.Blocks * 512
 		if v.Files++; v.Files >= filesMeasuredMax {
 			v.Partial = true
-			return fs.SkipAll
+			return untrusted.ErrDone
 		}
 		return nil
 	})
+	v.Partial = v.Partial || deep
 	if errors.Is(err, context.DeadlineExceeded) {
 		v.Partial = true
-		return nil
+		return deep, nil
 	}
-	return err
+	return deep, ignoreGone(err)
 }
 
 func ignoreGone(err error) error {
@@ -139,13 +128,13 @@ func (d keeper) RemoveVolume(ctx context.Context, s pando.ServiceKey, name strin
 		return err
 	}
 	leaving := filepath.Join(home, leavingVolume+name)
-	if err := os.RemoveAll(leaving); err != nil {
+	if err := untrusted.Remove(leaving); err != nil {
 		return fmt.Errorf("delete volume %s of %s: %w", name, s, err)
 	}
 	if err := os.Rename(dir, leaving); err != nil {
 		return fmt.Errorf("delete volume %s of %s: %w", name, s, err)
 	}
-	if err := os.RemoveAll(leaving); err != nil {
+	if err := untrusted.Remove(leaving); err != nil {
 		return fmt.Errorf("delete volume %s of %s: %w; run the command again", name, s, err)
 	}
 	d.mu.Lock()
@@ -211,6 +200,6 @@ func (d disk) MeasureVolume(ctx context.Context, p pando.VolumePart) (pando.Volu
 	if _, err := os.Lstat(v.Path); err != nil {
 		return pando.VolumeUse{}, ignoreGone(err)
 	}
-	err := measure(ctx, &v)
-	return pando.VolumeUse{Bytes: v.Bytes, Files: v.Files, Partial: v.Partial}, err
+	deep, err := measure(ctx, &v)
+	return pando.VolumeUse{Bytes: v.Bytes, Files: v.Files, Partial: v.Partial, Deep: deep}, err
 }

@@ -12,6 +12,30 @@ import (
 	"pando.run/pando"
 )
 
+// A program that nests folders hides no byte of a volume from its host, and keeps nobody from removing
+// it. A path to the last folder is longer than the kernel takes.
+func TestDeepFoldersOfAVolumeAreMeasuredAndRemoved(t *testing.T) {
+	d := newDriver(t, 2)
+	const write = "cd /var/lib/web; n=0; while [ $n -lt 300 ]; do " +
+		"mkdir dddddddddddddddddddddddddddddd; cd -P dddddddddddddddddddddddddddddd; n=$((n+1)); done; " +
+		"echo made; head -c 100000 /dev/zero >/var/lib/web/zero"
+	a := start(t, d, "web-1", 1, keeps, write)
+	if e := exited(t, a); e.Code != 0 {
+		t.Fatal(a.LastLines(5))
+	}
+	web := pando.DefaultService("web")
+	use, err := DiskOf(d).MeasureVolume(t.Context(), pando.VolumePart{Service: web, Name: "data", Part: "1"})
+	if err != nil || !use.Deep || !use.Partial || use.Bytes < 100_000 {
+		t.Errorf("it measures %+v, %v", use, err)
+	}
+	if err := a.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := VolumesOf(d).RemoveVolume(t.Context(), web, "data"); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // volumesOf lists the volumes that a query chooses.
 func volumesOf(t *testing.T, d *Driver, q pando.VolumeQuery) (text string, all []pando.KeptVolume) {
 	t.Helper()

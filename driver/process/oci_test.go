@@ -172,7 +172,7 @@ func TestChecksAndHangingCommandsOfCrun(t *testing.T) {
 		context.DeadlineExceeded) {
 		t.Errorf("a command that hangs: %v", err)
 	}
-	for end := time.Now().Add(10 * time.Second); ; {
+	for end := time.Now().Add(patience); ; {
 		pids, err := b.(*sandbox).slot.cgroup.Processes()
 		if err == nil && !slices.ContainsFunc(pids, func(pid int) bool {
 			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))

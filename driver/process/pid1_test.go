@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -63,6 +64,21 @@ func TestTheProgramOfAnImageSeesItsOwnCgroupOfV2(t *testing.T) {
 }
 
 // With init the program keeps the default actions of signals, and orphans are reaped.
+// The group that a program sees is its own, and no program lifts its own limits.
+func TestRootOfAnImageChangesNoLimitOfItsGroup(t *testing.T) {
+	d := newImageDriver(t, 0)
+	b := run(t, d, func(s *pando.Spec) { withImage(s); s.User = "0" }, "/bin/sh", "-c",
+		`n=0; for f in /sys/fs/cgroup/* /sys/fs/cgroup/*/* /proc/sys/kernel/core_pattern /proc/sys/kernel/pid_max
+		do [ -f $f ] || continue; n=$((n+1)); (echo 1 >$f) 2>/dev/null && echo wrote $f; done
+		echo found $n; kill -9 1; echo alive`)
+	exited(t, b)
+	out := strings.Join(b.LastLines(40), "\n")
+	found := regexp.MustCompile(`found ([0-9]+)`).FindStringSubmatch(out)
+	if strings.Contains(out, "wrote") || !strings.Contains(out, "alive") || found == nil || len(found[1]) < 2 {
+		t.Errorf("it says:\n%s", out)
+	}
+}
+
 func TestWithInitTheProgramHasTheDefaultSignals(t *testing.T) {
 	d := newImageDriver(t, 1)
 	b := run(t, d, func(s *pando.Spec) {
@@ -97,7 +113,7 @@ func TestAProgramWithoutAHandlerIsKilledAfterItsGrace(t *testing.T) {
 // A prepared program is PID 1 too. Pausing stops it, and the end of the shim ends it.
 func TestAPreparedPID1IsPausedAndEndsWithItsShim(t *testing.T) {
 	d := newImageDriver(t, 1)
-	for deadline := time.Now().Add(10 * time.Second); d.pool.empty(); {
+	for deadline := time.Now().Add(patience); d.pool.empty(); {
 		if time.Now().After(deadline) {
 			t.Fatal("no sandbox is ready")
 		}
@@ -129,7 +145,7 @@ func TestAPreparedPID1IsPausedAndEndsWithItsShim(t *testing.T) {
 	}
 	awaitStatus := func(want ...string) {
 		t.Helper()
-		for deadline := time.Now().Add(10 * time.Second); ; {
+		for deadline := time.Now().Add(patience); ; {
 			got := status()
 			for _, w := range want {
 				if got == w {

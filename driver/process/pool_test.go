@@ -75,7 +75,7 @@ func TestStoppedPoolMakesNothingAheadOfNeed(t *testing.T) {
 	close(done)
 	select {
 	case <-ended:
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("the pool does not end")
 	}
 }

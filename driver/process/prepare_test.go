@@ -38,7 +38,7 @@ func breathe(t *testing.T) {
 
 func awaitPool(t *testing.T, d *Driver) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); d.pool.short(); breathe(t) {
+	for deadline := time.Now().Add(patience); d.pool.short(); breathe(t) {
 		if time.Now().After(deadline) {
 			t.Fatal("the pool stays empty")
 		}

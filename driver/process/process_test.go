@@ -69,6 +69,9 @@ func inOwnNetwork() int {
 	return 0
 }
 
+// patience bounds the wait for a program on a busy machine.
+const patience = time.Minute
+
 // testHost is unique among the tests that run on this machine.
 var testHost = pando.HostName("ptest" + strconv.Itoa(os.Getpid()))
 
@@ -138,7 +141,7 @@ func run(t *testing.T, d *Driver, change func(*pando.Spec), command ...string) p
 
 func exited(t *testing.T, b pando.Sandbox) pando.Exit {
 	t.Helper()
-	deadline := time.After(5 * time.Second)
+	deadline := time.After(patience)
 	for {
 		select {
 		case e, ok := <-b.Events():
@@ -157,7 +160,8 @@ func exited(t *testing.T, b pando.Sandbox) pando.Exit {
 // awaitUsage waits until a sandbox's usage is as wanted.
 func awaitUsage(t *testing.T, b pando.Sandbox, want func(pando.Usage) bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	// The wait leaves the processors to the program.
+	for deadline := time.Now().Add(patience); ; breathe(t) {
 		u, err := b.Usage(t.Context())
 		if err != nil {
 			t.Fatal(err)

@@ -22,8 +22,8 @@ import (
 // queryBytesMax bounds the lines of one log that a query returns. The newest lines stay.
 const queryBytesMax = 4 << 20
 
-// OpenLog reads the log of an instance, running or gone: its last lines, and with Follow the lines
-// after them.
+// OpenLog reads the log of an instance of a service, running or gone: its last lines, and with Follow
+// the lines after them.
 func (d *Driver) OpenLog(
 	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, q pando.LogQuery,
 ) (pando.LogLines, error) {
@@ -31,15 +31,14 @@ func (d *Driver) OpenLog(
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", pando.ErrInvalid, err)
 	}
+	missing := fmt.Errorf("log of %s: %w", i, pando.ErrNotFound)
 	dir := d.logDir(s, i)
-	if s.Name == "" { // the record is gone; the folder may still be there
-		if found, _ := filepath.Glob(filepath.Join(d.LogDir, "*", "*", string(i))); len(found) == 1 {
-			dir = found[0]
-		}
+	if filepath.Dir(dir) != d.logDir(s, "") { // the name is a path
+		return nil, missing
 	}
 	f, err := os.Open(filepath.Join(dir, "log"))
 	if err != nil {
-		return nil, fmt.Errorf("log of %s: %w", i, pando.ErrNotFound)
+		return nil, missing
 	}
 	r := &reading{instance: i, query: q, wanted: wanted}
 	end := r.all(f, dir)

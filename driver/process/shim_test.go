@@ -21,7 +21,7 @@ func event(t *testing.T, b pando.Sandbox) pando.SandboxEvent {
 	select {
 	case e := <-b.Events():
 		return e
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 		t.Fatalf("nothing happens; log: %v", b.LastLines(5))
 		return pando.SandboxEvent{}
 	}
@@ -153,7 +153,7 @@ func TestClaimWithoutAProgramIsGivenBack(t *testing.T) {
 func TestOrphansAreReaped(t *testing.T) {
 	b := run(t, newDriver(t, 0), nil, "sh", "-c",
 		"for n in $(seq 50); do (sh -c 'sleep 0.01 &') ; done; echo done; sleep 60")
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(patience); ; {
 		got := inside(t, b, "cat /proc/[0-9]*/stat | grep -c ') [Z] '; true")
 		if strings.Join(b.LastLines(1), "") == "done" && got == "0" {
 			return

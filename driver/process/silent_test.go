@@ -36,7 +36,7 @@ func TestAStoppedShimKeepsNoAgentOut(t *testing.T) {
 	if err := unix.Kill(slot.PID, unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); !slot.stopped(); {
+	for deadline := time.Now().Add(patience); !slot.stopped(); {
 		if time.Now().After(deadline) {
 			t.Fatal("SIGSTOP does not stop it")
 		}

@@ -110,7 +110,7 @@ func TestADriverSweepsOldLogs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(patience)
 	for len(names(t, d.LogDir)) > 1 && time.Now().Before(deadline) {
 	}
 	if err := again.Close(); err != nil {

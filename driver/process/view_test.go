@@ -246,7 +246,7 @@ func TestInstancesOfOneUserAreTold(t *testing.T) {
 	inside(t, a, dial+"$PANDO_SOCKET")
 	select {
 	case <-answered:
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 		t.Error("one does not reach its own API")
 	}
 }

@@ -37,6 +37,19 @@ const uidVolumes = 2_100_000_000
 // volumeWaitMax is how long a start waits until the former instance has let its volume go.
 const volumeWaitMax = 30 * time.Second
 
+// closeVolumes makes the folder of all volumes, which root alone enters. The ids of a volume's files
+// are those inside, so root of an image may leave a setuid program of root there. No user of the host
+// may start it. "": there is none.
+func closeVolumes(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700)); err != nil {
+		return fmt.Errorf("make the folder of the volumes: %w", err)
+	}
+	return nil
+}
+
 // volumes makes the volumes of an instance that are missing, for the user of its program.
 func (d *Driver) volumes(spec pando.SandboxSpec, p *program) error {
 	if len(spec.Spec.Volumes) == 0 {

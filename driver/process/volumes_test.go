@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/cgroup"
 )
 
 // keeps is the change of a spec that gives it a volume of each kind and a folder in memory.
@@ -166,6 +167,24 @@ func TestVolumesBelongToTheirService(t *testing.T) {
 }
 
 // A program cannot put a link in a volume that leads the next mount out of its sandbox.
+// Root of an image leaves programs of root in its volumes. A user of the host reaches none of them,
+// also below a data folder that everybody enters.
+func TestNoUserOfTheHostEntersAVolume(t *testing.T) {
+	d := newDriverIn(t, 0, cgroup.Root, func(c *Config) {
+		if err := errors.Join(os.Mkdir(c.Volumes, 0o755), os.Chmod(c.Volumes, 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	st, err := os.Lstat(d.Volumes)
+	if err != nil || st.Mode().Perm() != 0o700 || ownerOf(st) != 0 {
+		t.Errorf("the folder of the volumes is %v, %v", st, err)
+	}
+	exited(t, start(t, d, "web-1", 1, keeps, "echo kept >/var/lib/web/file"))
+	if st, err = os.Lstat(d.Volumes); err != nil || st.Mode().Perm() != 0o700 {
+		t.Errorf("after a start it is %v, %v", st, err)
+	}
+}
+
 func TestALinkInAVolumeLeadsNowhere(t *testing.T) {
 	d, secret := newDriver(t, 0), t.TempDir()
 	a := start(t, d, "web-1", 1, func(s *pando.Spec) { keeps(s); s.Tmpfs = nil },

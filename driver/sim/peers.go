@@ -61,15 +61,15 @@ func (p *Peers) Applied(
 	return a.Applied(ctx, of, at)
 }
 
-// Logs returns lines of instances of a host.
+// Logs returns lines of instances of a service on a host.
 func (p *Peers) Logs(
-	ctx context.Context, h pando.Host, i []pando.InstanceID, q pando.LogQuery,
+	ctx context.Context, h pando.Host, s pando.ServiceKey, i []pando.InstanceID, q pando.LogQuery,
 ) (pando.LogLines, error) {
 	a, err := p.agent(h)
 	if err != nil {
 		return nil, err
 	}
-	return a.Logs(ctx, i, q)
+	return a.Logs(ctx, s, i, q)
 }
 
 // Counters returns the counters of a host's steering.

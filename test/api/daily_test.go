@@ -79,7 +79,7 @@ func TestStatsShowEveryInstance(t *testing.T) {
 	for _, path := range []string{"/v1/stats", "/v1/stats?service=web"} {
 		all := read[[]pando.InstanceUsage](h.ask("GET", path, ""))
 		if len(all) != 1 || all[0].Instance != st.Instances[0].ID || all[0].Missing != "" ||
-			all[0].PIDs != 1 || all[0].Host != "h1" || all[0].Phase != pando.PhaseInRotation {
+			all[0].PIDs == nil || *all[0].PIDs != 1 || all[0].Host != "h1" || all[0].Phase != pando.PhaseInRotation {
 			t.Errorf("%s: %+v", path, all)
 		}
 	}

@@ -15,6 +15,16 @@ func smallDisk(p *labtest.Pando, host string) {
 	p.Must(host, "mount", "-t", "tmpfs", "-o", "size=40m,mode=711", "tmpfs", volumes)
 }
 
+// instances returns the names of the instances of a service.
+func (c city) instances(of string) (ids []pando.InstanceID) {
+	var st pando.ServiceStatus
+	c.PandoJSON(&st, "status", of)
+	for _, i := range st.Instances {
+		ids = append(ids, i.ID)
+	}
+	return ids
+}
+
 // fillDisk fills the disk with the volumes of a host by the volume of one tenant, and makes another
 // volume outgrow its size. The instance of another tenant on that disk writes on.
 func (c city) fillDisk() {
@@ -24,14 +34,6 @@ func (c city) fillDisk() {
 		c.Deploy("name: " + name + "\ntenant: " + tenant + "\nhealth: {ready: started}\n" +
 			"command: [sh, -c, 'while sleep 0.05; do " + write + "; done']\n" +
 			"volumes: ['d:/d" + size + "']\nplace: {only: host=" + host + "}\n")
-	}
-	instances := func(what string) (ids []pando.InstanceID) {
-		var st pando.ServiceStatus
-		c.PandoJSON(&st, "status", what)
-		for _, i := range st.Instances {
-			ids = append(ids, i.ID)
-		}
-		return ids
 	}
 	remove := func(what string) {
 		c.Pando.Pando("rm", what, "--wait")
@@ -49,7 +51,7 @@ func (c city) fillDisk() {
 		})
 	}
 	writer("ledger", "bank", "", "echo line >>/d/lines")
-	before := instances("bank/ledger")
+	before := c.instances("bank/ledger")
 	writer("hog", "acme", "", "head -c 500000 /dev/zero >>/d/file")
 	ended("acme/hog", "MiB free of 40 MiB, and keeps 10 MiB", "volume d/1 of acme/hog grew most")
 	lines := volumes + "/bank/ledger/d/1/lines"
@@ -58,13 +60,18 @@ func (c city) fillDisk() {
 		now := c.Must(host, "stat", "-c", "%s", lines)
 		return now, len(now) > len(was) || now > was
 	})
-	if now := instances("bank/ledger"); len(now) != 1 || !slices.Equal(now, before) {
+	if now := c.instances("bank/ledger"); len(now) != 1 || !slices.Equal(now, before) {
 		c.Errorf("the instance %s of the other tenant was replaced: %s", before, now)
 	}
 	remove("acme/hog")
 	writer("small", "acme", ":size=1m", "head -c 100000 /dev/zero >>/d/file")
 	ended("acme/small", "volume d/1 of acme/small has", "of at most 1 MiB")
 	remove("acme/small")
+	writer("owner", "acme", "", "true")
+	writer("sharer", "acme", ":of=owner,size=1m", "head -c 100000 /dev/zero >>/d/file")
+	ended("acme/sharer", "volume d/shared of acme/owner has", "of at most 1 MiB")
+	c.Pando.Pando("rm", "acme/sharer", "--wait")
+	remove("acme/owner")
 	remove("bank/ledger")
 	c.Must(host, "umount", "-l", volumes)
 }

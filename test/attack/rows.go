@@ -1,13 +1,13 @@
 package attack
 
 // Table has every attack. The rows A to E are of the first round of the red team, P and H of the
-// second. F1 is of the trials of functions.
+// second. F and M are of the trials of functions and of far memory.
 var Table = []Row{
 	{"A1", Instance, "files, logs, sockets and states of others and of Pando", Blocked,
 		by("driver/process", "TestHostsSocketsAreNotThere", "TestHiddenFoldersAreEmpty")},
 	{"A2", Instance, "processes of others, by /proc", Blocked,
 		by("driver/process", "TestRootInsideCannotChangeTheMachine")},
-	{"A3", Instance, "the shim's arguments and the counters of all cgroups", Choice, nil},
+	{"A3", Instance, "the arguments of its shim", Choice, nil},
 	{"A4", Instance, "readable files of the host", Blocked,
 		by("driver/process", "TestAnInstanceSeesTheSystemAndNoMoreOfTheHost")},
 	{"A5", Instance, "writes outside of its own folders", Blocked,
@@ -210,6 +210,13 @@ var Table = []Row{
 		by("memory/host/tests/server.rs", "a_connection_without_a_greeting_is_closed")},
 	{"E7", Network, "noise at a memory host", Blocked,
 		by("memory/host/tests/server.rs", "a_malformed_request_ends_its_connection_only")},
+	{"M1", Instance, "wrong bytes of far memory, by calls with their numbers", Blocked,
+		by("memory/launch/tests/probes.rs", "calls_on_far_memory_do_what_they_answer")},
+	{"M2", Instance, "text of the pager in a file of the program", Blocked,
+		by("memory/launch/tests/probes.rs",
+			"a_message_of_the_pager_never_goes_to_a_file_of_the_program")},
+	{"M3", Instance, "secrets of a parent in its child, by advice without effect", Blocked,
+		by("memory/launch/tests/probes.rs", "calls_on_far_memory_do_what_they_answer")},
 	{"P1", Member, "the removal of all states by a certificate alone", Blocked, join(
 		by("api", "TestAMemberWithoutARightRemovesNoState"),
 		lab)},
@@ -249,6 +256,61 @@ var Table = []Row{
 		by("driver/dns", "TestNoise", "FuzzMessage")},
 	{"P10", Instance, "packets for a tunnel, by UDP from a published port", Blocked,
 		by("driver/reach", "TestWallsRefuseNewFlowsOnly")},
+	{"P11", Token, "the log of another tenant's instance, by its name in a request", Blocked, join(
+		by("control", "TestALogIsOfTheServiceThatTheCallerNames"),
+		by("driver/process", "TestTheLogOfAnotherServiceIsNotFound"),
+		lab)},
+	{"P12", Disk, "a volume of another service, beyond every size", Blocked, join(
+		by("agent/room",
+			"TestAVolumeOfAnotherServiceHasALimit",
+			"TestAVolumeOfAnotherServiceThatFillsTheDiskIsStopped"),
+		lab)},
+	{"P13", Disk, "folders in each other, until no path names them", Blocked, join(
+		by("driver/process", "TestDeepFoldersOfAVolumeAreMeasuredAndRemoved"),
+		by("driver/process/untrusted",
+			"TestFoldersThatNoPathNamesAreReadAndRemoved",
+			"TestAWalkFollowsNoLinkAndHasABoundForItsLevels",
+			"TestARemovalLeavesTheTargetsOfLinks"),
+		by("agent/room", "TestAVolumeOfDeepFoldersIsStopped"))},
+	{"P14", User, "a program of root that an image left in a volume", Blocked,
+		by("driver/process", "TestNoUserOfTheHostEntersAVolume")},
+	{"P15", Token, "lines, paths and numbers in the words of a spec", Blocked, join(
+		by("spec", "TestHostileWordsOfASpecAreRefused"),
+		by("spec/span", "TestLengthsAreRead"),
+		lab)},
+	{"P16", Token, "the names of others, by further names of an own service", Blocked, join(
+		by("driver/dns", "TestFurtherNamesAreAnswered"),
+		by("world", "TestAliasesFollowTheirServices"),
+		lab)},
+	{"P17", Token, "a volume of another tenant, as one that services share", Blocked, join(
+		by("spec", "TestHostileWordsOfASpecAreRefused"),
+		by("control", "TestAServiceRunsWhereTheVolumeOfAnotherIs"),
+		lab)},
+	{"P18", Token, "ports of the hosts: those of daemons, of others and of Pando", Blocked, join(
+		by("", "TestWordsOfTheHosts"),
+		by("spec", "TestPortsOfHostsThatCannotBe"),
+		by("control", "TestAPortOfTheHostsHasOneOwner"),
+		lab)},
+	{"P19", Token, "requests of the host by a probe, to another address", Blocked, join(
+		by("spec", "TestHostileWordsOfASpecAreRefused"),
+		by("driver/probe", "TestHTTP", "TestHTTPWithHeadersAndTLS"),
+		lab)},
+	{"P20", Image, "archives that each compression enlarges", Blocked,
+		by("driver/image", "TestALargeDictionaryIsRefused", "TestBoundsOfALayerHold")},
+	{"P21", Instance, "its limits, by the group that it sees, and PID 1", Blocked,
+		by("driver/process",
+			"TestRootOfAnImageChangesNoLimitOfItsGroup",
+			"TestTheProgramOfAnImageIsPID1")},
+	{"P22", Token, "the key of another caller's request", Blocked, join(
+		by("api", "TestAKeyOfOneCallerIsNoKeyOfAnother"),
+		by("test/api", "TestAKeyOfAnotherRequestIsRefused"))},
+	{"P23", Member, "other hosts and services: drain, restart, rebalance", Blocked, join(
+		by("api", "TestAMemberMayNotDeploy", "TestARightOpensItsRequestsAndNoOthers"),
+		lab)},
+	{"P24", Disk, "images of many tenants, until operators have no room for theirs", Blocked,
+		by("driver/image", "TestImagesHaveAShareForEachTenant")},
+	{"P25", Disk, "a sparse file in a volume, in a backup with volumes", Blocked,
+		by("driver/process", "TestASparseFileOfAVolumeIsArchivedWithoutItsHoles")},
 	{"H10", Instance, "ports of other hosts", Blocked, join(
 		by("driver/reach", "TestWallsRefuseNewFlowsOnly"),
 		lab)},

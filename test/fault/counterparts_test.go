@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -27,6 +28,7 @@ type counterpart struct {
 	want string // in the output of each
 	stop func()
 	heal func()
+	of   pando.ServiceName // "": the service of the test
 }
 
 // Each counterpart in turn is stopped or out of reach. `why`, `ps` and `status` name it, and again
@@ -40,7 +42,7 @@ func TestEachSilentCounterpartIsNamed(t *testing.T) {
 	one, two := others[0], others[1]
 	stopped := func(name, from, want, host, pid string) counterpart {
 		return counterpart{name, from, want, func() { p.Must(host, "kill", "-STOP", pid) },
-			func() { p.Must(host, "kill", "-CONT", pid) }}
+			func() { p.Must(host, "kill", "-CONT", pid) }, ""}
 	}
 	daemon := func(host, role string) string {
 		return strings.TrimSpace(p.Must(host, "cat", "/run/pando/"+role+".pid"))
@@ -66,6 +68,8 @@ func TestEachSilentCounterpartIsNamed(t *testing.T) {
 			return p.Lab.Cut(lead, two)
 		}),
 		p.nameServer(two),
+		p.hook(),
+		p.registry(),
 	}
 	for _, c := range all {
 		p.isNamed(t, c)
@@ -80,7 +84,7 @@ func (p servers3) faulty(name, from, want string, fault func() error) counterpar
 			p.Fatal(err)
 		}
 	}
-	return counterpart{name, from, want, func() { must(fault()) }, func() { must(p.Lab.Heal()) }}
+	return counterpart{name, from, want, func() { must(fault()) }, func() { must(p.Lab.Heal()) }, ""}
 }
 
 // shimOn returns an instance on a host, and the process of its shim.
@@ -114,7 +118,7 @@ func (p servers3) nameServer(host string) counterpart {
 			p.KillAgent(host)
 			p.Up(host)
 			p.Start(host, p.WithEcho(), "lookup", "example.org", pando.Gateway4.String())
-		}, func() { p.Must(host, "umount", "/etc/resolv.conf") }}
+		}, func() { p.Must(host, "umount", "/etc/resolv.conf") }, ""}
 }
 
 // says runs a command again and again until it names a counterpart, also while it still waits for it.
@@ -141,7 +145,7 @@ func (p servers3) isNamed(t *testing.T, c counterpart) {
 	c.stop()
 	began := time.Now()
 	var asking sync.WaitGroup
-	for _, command := range [][]string{{"why", p.web.Name}, {"ps"}, {"status"}} {
+	for _, command := range [][]string{{"why", string(cmp.Or(c.of, pando.ServiceName(p.web.Name)))}, {"ps"}, {"status"}} {
 		asking.Go(func() {
 			if said := p.says(c, began, command); said != "" {
 				t.Errorf("%s is silent, and `pando %s` on %s prints\n%s", c.name,

@@ -90,3 +90,49 @@ func (s *site) loseData(host string) {
 		}
 	}
 }
+
+// What two hosts run is in no backup when their cluster is restored from an older one. Each service is
+// deployed again at once, and its program stays the only one: the second of a `max: 1` never starts.
+func TestARestoredClusterAdoptsAndStartsNothingTwice(t *testing.T) {
+	t.Parallel()
+	p := labtest.UpWith(t, labtest.Options{Hosts: 2, One: true})
+	file := filepath.Join(p.Dir, "backup")
+	grown := p.Deploy(starting("grown", "scale: {min: 1, max: 3}", "place: {spread: host}"))
+	p.Pando("backup", file)
+	p.Pando("scale", "grown", "2", "--wait")
+	specs := []string{
+		starting("mate", "scale: {min: 1, max: 1}"),
+		starting("lone", "scale: {min: 1, max: 1}", "place: {apart: mate}"),
+		starting("pair", "scale: {min: 2, max: 2}", "place: {spread: host}"),
+	}
+	var all []*labtest.Service
+	for _, spec := range specs {
+		all = append(all, p.Deploy(spec))
+	}
+	before := map[string][]pando.InstanceID{"grown": ids(grown.AwaitInstances(2))}
+	for _, s := range all {
+		before[s.Name] = ids(s.Status())
+	}
+	p.Pando("restore", file, "--replace")
+	for n, spec := range specs { // at once: the hosts may still bring back what they run
+		file := p.Write(all[n].Name+".yaml", spec)
+		p.Pando("deploy", file, "--wait")
+	}
+	for _, s := range append(all, grown) {
+		st := s.Await("what ran before", func(st pando.ServiceStatus) bool {
+			return st.InRotation >= len(before[s.Name])
+		})
+		if after := ids(st); !slices.Equal(after, before[s.Name]) {
+			t.Errorf("%s ran as %v and now runs as %v:\n%s", s.Name, before[s.Name], after, s.Why())
+		}
+		if n := strings.Count(p.Pando("logs", s.Name), "a program starts"); n != len(before[s.Name]) {
+			t.Errorf("%s: %d programs started, want %d:\n%s", s.Name, n, len(before[s.Name]), s.Why())
+		}
+	}
+}
+
+// starting is the spec of a service whose program logs that it starts.
+func starting(name string, lines ...string) string {
+	return strings.Replace(labtest.Echo(name, lines...), "[./echo]",
+		`[sh, -c, "echo a program starts; exec ./echo"]`, 1)
+}

@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -89,6 +90,26 @@ func readOwners(t *testing.T) map[string]string {
 	return out
 }
 
+// filled is the test at the end of a row.
+var filled = regexp.MustCompile(` \((\S+) (Test\w+)\)$`)
+
+// hasTest reports whether the test that a row names is there.
+func hasTest(t *testing.T, owner string) bool {
+	m := filled.FindStringSubmatch(owner)
+	if m == nil {
+		return false
+	}
+	for _, s := range sources(t) {
+		if s.isTest() && s.dir == m[1] && slices.ContainsFunc(s.file.Decls, func(d ast.Decl) bool {
+			f, ok := d.(*ast.FuncDecl)
+			return ok && f.Name.Name == m[2]
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
 // TestEveryBoundHasAnOwner holds bounds.txt against the sources. A bound that all tenants share
 // without a share of each is one tenant's way to stop all others.
 func TestEveryBoundHasAnOwner(t *testing.T) {
@@ -111,6 +132,9 @@ func TestEveryBoundHasAnOwner(t *testing.T) {
 	}
 	open := 0
 	for name, owner := range owners {
+		if strings.HasPrefix(owner, "share:") && !hasTest(t, owner) {
+			t.Errorf("bounds.txt: %s has a share, and no test fills it: end its row with (FOLDER TestNAME)", name)
+		}
 		if strings.HasPrefix(owner, "open:") {
 			open++
 		}

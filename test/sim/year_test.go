@@ -11,7 +11,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/agent"
-	"pando.run/pando/control"
+	"pando.run/pando/control/decide"
 )
 
 // A year of running has 10⁵ scale events and 10³ deaths of hosts. PANDO_YEAR sets the number of
@@ -157,13 +157,13 @@ func (y *year) look() {
 	y.records, y.bytes = max(y.records, records), max(y.bytes, bytes)
 	w := y.audit.world
 	// A trim removes 40 records at a time, so a history may be a little longer than its bound.
-	if n := len(w.IntentsOf(service)); n > control.IntentsKept+100 {
+	if n := len(w.IntentsOf(service)); n > decide.IntentsKept+100 {
 		y.t.Errorf("%d intents are kept", n)
 	}
-	if n := len(w.DecisionsOf(service)); n > control.DecisionsKept+100 {
+	if n := len(w.DecisionsOf(service)); n > decide.DecisionsKept+100 {
 		y.t.Errorf("%d decisions are kept", n)
 	}
-	if n := len(w.Revisions[service]); n > control.RevisionsKept+10 {
+	if n := len(w.Revisions[service]); n > decide.RevisionsKept+10 {
 		y.t.Errorf("%d revisions are kept", n)
 	}
 	if bytes > 2<<20 {

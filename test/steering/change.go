@@ -213,7 +213,7 @@ func (g *grove) ask(c *client, was string) {
 // closeAll ends every connection at the end of the test.
 func (g *grove) closeAll() {
 	for c := range g.open {
-		c.Close()
+		c.drop()
 	}
 }
 

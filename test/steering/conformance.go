@@ -111,6 +111,14 @@ func newStand(
 			t.Error(err)
 		}
 	})
+	t.Cleanup(func() {
+		for _, b := range s.boxes {
+			if err := b.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	t.Cleanup(func() { awaitClientsEnd(t) })
 	for _, name := range instances {
 		s.join(t, name, webPorts)
 	}
@@ -145,7 +153,10 @@ func (s *stand) joinAt(
 	n := byte(len(s.boxes) + 2)
 	ip := [2]netip.Addr{netip.AddrFrom4([4]byte{10, 128, 0, n}),
 		netip.AddrFrom16([16]byte{0xfd, 0x70, 0x61, 0x6e, 0x64, 0x6f, 0, 1, 15: n})}
-	b := box(t, "pd"+name, ip[0], ip[1], vip[0], vip[1])
+	b, err := lab.NewBox("pd"+name, ip[0], ip[1], vip[0], vip[1])
+	if err != nil {
+		t.Fatal(err)
+	}
 	s.boxes[name], s.addr[name] = b, ip
 	if err := s.Connect(t.Context(), b.Link, ports, vip[0], vip[1]); err != nil {
 		t.Fatal(err)

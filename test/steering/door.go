@@ -256,7 +256,7 @@ func portsAreUsedAgain(t *testing.T, e *estate) {
 			c, err := d.Dial("tcp", netip.AddrPortFrom(vip[six], 80).String())
 			if err == nil {
 				again = clientOf(c)
-				t.Cleanup(func() { c.Close() })
+				t.Cleanup(again.drop)
 			}
 			return err
 		}))

@@ -243,7 +243,7 @@ func (e *estate) dial(place string, six int) *client {
 	if err != nil {
 		e.t.Fatalf("from %s to %s: %v", place, vip[six], err)
 	}
-	e.t.Cleanup(func() { c.Close() })
+	e.t.Cleanup(c.drop)
 	return c
 }
 

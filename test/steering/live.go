@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/sockets"
 	"pando.run/pando/lab"
 )
 
@@ -141,7 +143,7 @@ func dial(t *testing.T, to netip.AddrPort) *client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.Close() })
+	t.Cleanup(c.drop)
 	return c
 }
 
@@ -152,8 +154,34 @@ func dialFrom(t *testing.T, b *lab.Box, to netip.AddrPort) *client {
 	if err := b.Inside(func() (err error) { c, err = dialTo(to); return err }); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.Close() })
+	t.Cleanup(c.drop)
 	return c
+}
+
+// drop ends a connection without the answer of its instance, which may be gone. The socket of a
+// usual end would send its FIN again and again, into the next test.
+func (c *client) drop() {
+	_ = c.Conn.(*net.TCPConn).SetLinger(0)
+	c.Close()
+}
+
+// awaitClientsEnd waits until no connection of this namespace can send a packet. A stand keeps its
+// instances until then, because a client whose instance is gone repeats its last packet for
+// minutes. The next test would count that packet.
+func awaitClientsEnd(t *testing.T) {
+	t.Helper()
+	var left []sockets.Socket
+	defer func() {
+		if len(left) > 0 {
+			t.Logf("the clients %v have not ended", left)
+		}
+	}()
+	eventually(t, "the clients of the test have ended", func() bool {
+		all, err := sockets.TCP()
+		check(t, err)
+		left = slices.DeleteFunc(all, func(s sockets.Socket) bool { return s.State == sockets.FinWait2 })
+		return len(left) == 0
+	})
 }
 
 // ask returns the name of the instance at the other end.

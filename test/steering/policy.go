@@ -2,6 +2,7 @@ package steering
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"strings"
@@ -38,6 +39,39 @@ func Policies(t *testing.T, open func(t *testing.T, uplinks ...string) Subject) 
 			f(t, c)
 		})
 	}
+}
+
+// Two policies draw up to eight times from the table, until they have two endpoints to compare
+// (bpf/choose.h). Of two equal endpoints, eight draws find only the wrong one for 1 connection of
+// 256. So more than missesMax wrong ones of missesOf come once in two million runs, and a choice by
+// chance stays below as rarely. Of three endpoints, the draws find only a given one for 1 of 6561.
+const missesOf, missesMax = 38, 4
+
+// fullest returns the endpoint that has more live flows than each other, "" if there is none.
+func fullest(live map[string]int) (name string) {
+	most := -1
+	for n, flows := range live {
+		switch {
+		case flows > most:
+			name, most = n, flows
+		case flows == most:
+			name = ""
+		}
+	}
+	return name
+}
+
+// misses counts the connections to the endpoint that had the most live flows at the time. live has
+// the flows at the beginning.
+func misses(live map[string]int, who string) (n int) {
+	live = maps.Clone(live)
+	for _, one := range who {
+		if string(one) == fullest(live) {
+			n++
+		}
+		live[string(one)]++
+	}
+	return n
 }
 
 // chooser opens connections one by one and notes which instance answers each.
@@ -146,8 +180,9 @@ func equalScoresShareTheFlows(t *testing.T, c *chooser) {
 	c.by(pando.ByScore, "a", "b", "c")
 	c.score(pando.Score{Instance: "a", Value: 1}, pando.Score{Instance: "b", Value: 1},
 		pando.Score{Instance: "c", Value: 1})
-	if got := c.shares(c.connect(60)); got["a"] > 4 || got["b"]-got["c"] > 3 || got["c"]-got["b"] > 3 {
-		t.Errorf("a has 30 flows; shares of 60 more: %v", got)
+	live := map[string]int{"a": 30, "b": 0, "c": 0}
+	if who := c.connect(60); misses(live, who) > missesMax {
+		t.Errorf("a has 30 flows; 60 more go to %s", who)
 	}
 	// Idle connections do not keep flows away from an endpoint whose resources are free.
 	c.score(pando.Score{Instance: "a"}, pando.Score{Instance: "b", Value: 4},
@@ -161,7 +196,7 @@ func theExcludedGetNothing(t *testing.T, c *chooser) {
 	c.by(pando.ByScore, "a", "b", "c")
 	c.score(pando.Score{Instance: "a", Value: 0.1}, pando.Score{Instance: "b", Value: 0.1},
 		pando.Score{Instance: "c", Excluded: true})
-	if got := c.shares(c.connect(60)); got["c"] > 0 || got["a"] < 10 || got["b"] < 10 {
+	if got := c.shares(c.connect(60)); got["c"] > missesMax || got["a"] < 10 || got["b"] < 10 {
 		t.Errorf("shares of 60: %v", got)
 	}
 	c.score(pando.Score{Instance: "a", Excluded: true}, pando.Score{Instance: "b", Excluded: true},
@@ -175,8 +210,9 @@ func fewerLiveFlowsWin(t *testing.T, c *chooser) {
 	c.by(pando.ByLeastFlows, "a")
 	c.connect(30)
 	c.by(pando.ByLeastFlows, "a", "b", "c")
-	if got := c.shares(c.connect(60)); got["a"] > 4 || got["b"]-got["c"] > 3 || got["c"]-got["b"] > 3 {
-		t.Errorf("a has 30 flows; shares of 60 more: %v", got)
+	live := map[string]int{"a": 30, "b": 0, "c": 0}
+	if who := c.connect(60); misses(live, who) > missesMax {
+		t.Errorf("a has 30 flows; 60 more go to %s", who)
 	}
 	var ends []*client
 	for range 20 {
@@ -217,7 +253,7 @@ func aClientStays(t *testing.T, c *chooser) {
 	c.by(pando.ByClient, "a", "b", "c")
 	for family := range vip {
 		all := map[string]int{}
-		for n := range byte(24) {
+		for n := byte(0); n < 60 && (n < 24 || len(all) < 3); n++ {
 			from, who := clientAt(t, family, n), ""
 			for range 3 {
 				who += dialAs(t, from, netip.AddrPortFrom(vip[family], 80)).who(t)
@@ -228,7 +264,7 @@ func aClientStays(t *testing.T, c *chooser) {
 			all[who[:1]]++
 		}
 		if all["a"] == 0 || all["b"] == 0 || all["c"] == 0 {
-			t.Errorf("24 clients share the endpoints as %v", all)
+			t.Errorf("60 clients share the endpoints as %v", all)
 		}
 	}
 }
@@ -252,8 +288,9 @@ func dialAs(t *testing.T, from netip.Addr, to netip.AddrPort) *client {
 	local := net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
 	c, err := (&net.Dialer{Timeout: wait, LocalAddr: local}).Dial("tcp", to.String())
 	check(t, err)
-	t.Cleanup(func() { c.Close() })
-	return clientOf(c)
+	own := clientOf(c)
+	t.Cleanup(own.drop)
+	return own
 }
 
 func aPolicyMayChange(t *testing.T, c *chooser) {

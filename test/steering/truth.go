@@ -84,8 +84,9 @@ func directIsNoFlow(t *testing.T, s *stand) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { c.Close() })
-			return clientOf(c)
+			own := clientOf(c)
+			t.Cleanup(own.drop)
+			return own
 		}
 		steered, direct := from(netip.AddrPortFrom(vip[six], 443),
 			7001), from(netip.AddrPortFrom(s.addr["a"][six], 443), 7001)

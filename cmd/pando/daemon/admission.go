@@ -95,7 +95,8 @@ func (a admission) asked(j peer.Joining, known *x509.Certificate) (m pando.Membe
 		return m, fmt.Errorf("%w: host %s asks for a certificate for a key that is not its own",
 			pando.ErrForbidden, j.Host)
 	}
-	if m.Address, err = netip.ParseAddr(j.Address); err != nil || !m.Address.IsGlobalUnicast() {
+	if m.Address, err = netip.ParseAddr(j.Address); err != nil || !m.Address.IsGlobalUnicast() ||
+		m.Address.Zone() != "" {
 		return m, fmt.Errorf("%w: host %s gives %q as its address; set it there with --address",
 			pando.ErrInvalid, j.Host, j.Address)
 	}
@@ -106,7 +107,7 @@ func (a admission) asked(j peer.Joining, known *x509.Certificate) (m pando.Membe
 	}
 	if j.Address6 != "" {
 		m.Address6, err = netip.ParseAddr(j.Address6)
-		if err != nil || !m.Address6.Is6() || !m.Address6.IsGlobalUnicast() {
+		if err != nil || !m.Address6.Is6() || !m.Address6.IsGlobalUnicast() || m.Address6.Zone() != "" {
 			return m, fmt.Errorf("%w: host %s gives %q as its IPv6 address, which is not a global one",
 				pando.ErrInvalid, j.Host, j.Address6)
 		}

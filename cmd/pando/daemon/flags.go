@@ -45,7 +45,7 @@ func (f folders) writeFlags(kept keptFlags) error {
 	}
 	text, err := json.Marshal(kept)
 	if err == nil {
-		err = os.MkdirAll(f.Data, 0o755)
+		err = os.MkdirAll(f.Data, 0o750)
 	}
 	if err == nil {
 		err = writeDurably(f.flagsFile(), strings.NewReader(string(text)))

@@ -39,11 +39,12 @@ func imageFreeMin(p place) int64 {
 	return room.Floor()
 }
 
-// tenantImageBytes is what the images of one tenant may take on this host: a quarter of the disk.
+// tenantImageBytes is what the images of one tenant may take on this host: a quarter of the disk. A
+// disk whose size cannot be read gives little, because 0 would bound nothing.
 func tenantImageBytes(p place) int64 {
 	room, err := process.RoomOf(p.Data)
 	if err != nil {
-		return 0
+		return pando.DiskReserve / 2
 	}
 	return room.Bytes / 4
 }

@@ -27,10 +27,12 @@ func daemon(p place, role string) (pid int, alive bool) {
 	}
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	// During exec a process has a program and no arguments yet. If another thread than the first one
-	// calls exec, the first one ends before. An ended process has no program and one thread.
+	// calls exec, the first one ends before, and the other one then takes its place. So an ended
+	// process has one thread, and afterwards still no program. The order matters: exec goes on
+	// between the two looks.
 	if err == nil && len(line) == 0 {
-		_, err = os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 		threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+		_, err = os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 		return pid, err == nil || len(threads) > 1
 	}
 	words := strings.Split(string(line), "\x00")

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,6 +22,9 @@ import (
 const deaf = "PANDO_TEST_DEAF"
 
 func TestMain(m *testing.M) {
+	if left, err := strconv.Atoi(os.Getenv(restless)); err == nil {
+		execAgain(left)
+	}
 	if signals, ok := os.LookupEnv(deaf); ok {
 		signal.Ignore(syscall.SIGTERM)
 		if signals == "TERM QUIT" {

@@ -33,7 +33,7 @@ func (r *restoration) bringVolumes() ([]string, error) {
 		return nil, err
 	}
 	defer f.Close()
-	if err := os.MkdirAll(r.place.volumes(), 0o711); err != nil {
+	if err := os.MkdirAll(r.place.volumes(), 0o700); err != nil {
 		return nil, fmt.Errorf("bring back the volumes: %w", err)
 	}
 	return process.RestoreVolumes(r.place.volumes(), f)

@@ -190,7 +190,7 @@ func TestRatesAreKnownForTwoReadingsOfOneInstanceOnly(t *testing.T) {
 			u := pando.InstanceUsage{
 				Instance:   pando.InstanceID(rapid.SampledFrom([]string{"a", "b"}).Draw(t, label)),
 				At:         noon.Add(time.Duration(rapid.IntRange(0, 3).Draw(t, "at")) * time.Second),
-				CPUSeconds: rapid.Float64Range(0, 100).Draw(t, "cpu"), PIDs: 1,
+				CPUSeconds: rapid.Float64Range(0, 100).Draw(t, "cpu"), PIDs: new(int64(1)),
 			}
 			if rapid.IntRange(0, 3).Draw(t, "missing") == 0 {
 				u.Missing = "it is gone"

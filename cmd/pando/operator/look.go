@@ -186,7 +186,7 @@ func Status(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			show := func(w io.Writer) { services(w, all); troubles(w, on) }
+			show := func(w io.Writer) { services(w, all); waiting(w, all); troubles(w, on) }
 			if err := o.Show(all, show); err != nil {
 				return err
 			}
@@ -227,7 +227,11 @@ func Why(o *Console) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		spread := o.kept(ctx, key)
+		var now []pando.ServiceStatus // an addition: the history is whole without it
+		if st, err := o.client.Service(ctx, key); err == nil {
+			now = append(now, st)
+		}
+		spread := o.kept(ctx, key, now)
 		return o.Show(all, func(w io.Writer) {
 			slices.SortStableFunc(all,
 				func(a, b pando.Because) int { return cmp.Compare(a.Created, b.Created) })
@@ -237,6 +241,7 @@ func Why(o *Console) *cobra.Command {
 			if spread != "" {
 				fmt.Fprintln(w, spread)
 			}
+			waiting(w, now)
 			troubles(w, on)
 		})
 	})
@@ -249,16 +254,15 @@ func Why(o *Console) *cobra.Command {
 
 // kept returns that the newest instances of a service have few of its connections, or "". It is an
 // addition to a page, which is whole without it.
-func (o *Console) kept(ctx context.Context, key pando.ServiceKey) string {
-	st, err := o.client.Service(ctx, key)
-	if err != nil || len(st.Instances) < 2 {
+func (o *Console) kept(ctx context.Context, key pando.ServiceKey, now []pando.ServiceStatus) string {
+	if len(now) == 0 || len(now[0].Instances) < 2 {
 		return ""
 	}
 	all, err := o.client.Stats(ctx, key)
 	if err != nil {
 		return ""
 	}
-	return pando.Kept(all, st.Scale.By, time.Now())
+	return pando.Kept(all, now[0].Scale.By, time.Now())
 }
 
 // State returns `pando state`.

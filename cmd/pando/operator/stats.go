@@ -85,7 +85,7 @@ func rates(before, now []pando.InstanceUsage) []usedNow {
 		out[n].InstanceUsage = u
 		old, known := was[u.Instance]
 		took := u.At.Sub(old.At).Seconds()
-		measured := u.PIDs > 0 || u.MemoryBytes > 0 || u.CPUSeconds > 0 || old.CPUSeconds > 0
+		measured := u.PIDs != nil || u.MemoryBytes != nil || u.CPUSeconds > 0 || old.CPUSeconds > 0
 		if known && measured && old.Missing == "" && u.Missing == "" && took > 0 {
 			cpus := max(0, (u.CPUSeconds-old.CPUSeconds)/took)
 			out[n].CPUs = &cpus
@@ -113,12 +113,12 @@ func stats(w io.Writer, all []usedNow, now time.Time) {
 		if u.Limits.CPUs > 0 {
 			cpu += "/" + strconv.FormatFloat(u.Limits.CPUs, 'g', 3, 64)
 		}
-		memory, pids := "-", "-" // a running instance has some of both: 0 is not measured
-		if u.MemoryBytes > 0 {
-			memory = size(u.MemoryBytes)
+		memory, pids := "-", "-" // not measured
+		if u.MemoryBytes != nil {
+			memory = size(*u.MemoryBytes)
 		}
-		if u.PIDs > 0 {
-			pids = strconv.FormatInt(u.PIDs, 10)
+		if u.PIDs != nil {
+			pids = strconv.FormatInt(*u.PIDs, 10)
 		}
 		if u.Limits.MemoryBytes > 0 {
 			memory += "/" + size(u.Limits.MemoryBytes)

@@ -12,8 +12,8 @@ import (
 
 func readings() (before, now []pando.InstanceUsage) {
 	one := func(i pando.InstanceID, at time.Time, cpu float64) pando.InstanceUsage {
-		return pando.InstanceUsage{Instance: i, Host: "host1", At: at, CPUSeconds: cpu, PIDs: 3,
-			MemoryBytes: 20 << 20, Connections: 12, Born: noon, Failures: 2}
+		return pando.InstanceUsage{Instance: i, Host: "host1", At: at, CPUSeconds: cpu, PIDs: new(int64(3)),
+			MemoryBytes: new(int64(20 << 20)), Connections: 12, Born: noon, Failures: 2}
 	}
 	before = []pando.InstanceUsage{one("web-a", noon, 10), one("web-b", noon, 5),
 		{Instance: "web-d", Missing: "away"}}
@@ -21,7 +21,7 @@ func readings() (before, now []pando.InstanceUsage) {
 	now = []pando.InstanceUsage{one("web-a", later, 11), one("web-b", later, 4),
 		one("web-c", later, 9), one("web-d", later, 1),
 		{Instance: "web-e", Host: "host2", Born: noon, Missing: "host host2 does not answer"}}
-	now[2].MemoryBytes, now[2].PIDs = 0, 0 // a machine that counts neither
+	now[2].MemoryBytes, now[2].PIDs = nil, nil // a machine that counts neither
 	now[0].Limits = pando.Resources{CPUs: 1.5, MemoryBytes: 64 << 20}
 	return before, now
 }

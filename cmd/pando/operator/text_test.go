@@ -157,6 +157,27 @@ func TestHostsShowsLabels(t *testing.T) {
 	}
 }
 
+// The list of services and a history name what instances wait for.
+func TestWhatInstancesWaitForIsNamed(t *testing.T) {
+	of := func(id pando.InstanceID, p pando.Phase, reason, waits string) pando.InstanceStatus {
+		return pando.InstanceStatus{Instance: pando.Instance{ID: id, Host: "h1", Phase: p,
+			Reason: reason, Waits: waits}}
+	}
+	run := of("job-1", pando.PhaseStarting, "the program runs", "")
+	run.Run = &pando.RunPart{Number: 1}
+	var b bytes.Buffer
+	waiting(&b, []pando.ServiceStatus{{Instances: []pando.InstanceStatus{
+		of("web-1", pando.PhasePlaced, "its image is on the way: r/a; it waits for registry r", ""),
+		of("web-2", pando.PhaseInRotation, "steered to on this host", ""),
+		of("web-3", pando.PhaseDraining, "more than wanted", "waits for 1 connection"), run,
+	}}})
+	const want = "web-1 on h1 is placed: its image is on the way: r/a; it waits for registry r\n" +
+		"web-3 on h1 is draining: waits for 1 connection\n"
+	if got := b.String(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
 // Every command that shows services names what stands in the way on the hosts, each thing once.
 func TestTroublesAreNamed(t *testing.T) {
 	var b bytes.Buffer

@@ -12,7 +12,7 @@ import (
 func TestTopShowsScoresAndRates(t *testing.T) {
 	one := func(i pando.InstanceID, at time.Time, flows uint64) pando.InstanceUsage {
 		return pando.InstanceUsage{Instance: i, Host: "host1", Phase: pando.PhaseInRotation, At: at,
-			Flows: flows, Connections: 7, PIDs: 1}
+			Flows: flows, Connections: 7, PIDs: new(int64(1))}
 	}
 	later := noon.Add(2 * time.Second)
 	before := []pando.InstanceUsage{one("web-a", noon, 100), one("web-b", noon, 900)}

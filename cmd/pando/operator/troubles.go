@@ -23,6 +23,23 @@ func troubles(w io.Writer, all []pando.HostStatus) {
 	}
 }
 
+// waiting prints what the instances that start or drain wait for: a registry, a hook, a connection. A
+// list of services and a history have no row for them.
+func waiting(w io.Writer, all []pando.ServiceStatus) {
+	for _, st := range all {
+		for _, i := range st.Instances {
+			starts := i.Phase == pando.PhasePlaced || i.Phase == pando.PhaseStarting && i.Run == nil
+			why := i.Waits
+			if why == "" && starts {
+				why = i.Reason
+			}
+			if why != "" && i.Away == "" {
+				fmt.Fprintln(w, cli.Clean(fmt.Sprintf("%s on %s is %s: %s", i.ID, i.Host, i.Phase, why)))
+			}
+		}
+	}
+}
+
 // frozen returns the reasons of frozen hosts, and their instances without a record.
 func frozen(all []pando.HostStatus) (out []string) {
 	for _, h := range all {

@@ -1,6 +1,6 @@
 // Command echo is the program that tests run as a service, and the client of that service. As a
 // service it answers HTTP on 8080 and UDP on 7007. As a client it holds a connection, sends a
-// datagram or looks up a name. On request it calls Pando as its own instance.
+// datagram, looks up a name or serves images. On request it calls Pando as its own instance.
 //
 // It never ends by itself, except on request.
 package main
@@ -36,9 +36,11 @@ func main() {
 		err = datagram(os.Args[2], os.Args[3])
 	case "lookup":
 		err = lookup(os.Args[2], os.Args[3])
+	case "registry":
+		err = registry(os.Args[2])
 	default:
-		err = fmt.Errorf("echo: want no argument, hold ADDRESS, udp ADDRESS TEXT or lookup NAME "+
-			"SERVER, got %q", verb)
+		err = fmt.Errorf("echo: want no argument, hold ADDRESS, udp ADDRESS TEXT, lookup NAME SERVER "+
+			"or registry FOLDER, got %q", verb)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -50,7 +52,12 @@ func main() {
 func serve() error {
 	name, text := os.Getenv("PANDO_INSTANCE"), os.Getenv("TEXT")
 	fmt.Println("hello from", name)
-	go echoUDP(name)
+	// It listens by UDP before it listens by TCP, which makes it ready.
+	datagrams, err := net.ListenPacket("udp", ":7007")
+	if err != nil {
+		return err
+	}
+	go echoUDP(datagrams, name)
 	var f faults
 	if share, err := strconv.ParseFloat(os.Getenv("ERRORS"), 64); err == nil {
 		f.share = share
@@ -155,12 +162,7 @@ func pass(w http.ResponseWriter, ctx context.Context, url string) {
 	_, _ = io.Copy(w, a.Body)
 }
 
-func echoUDP(name string) {
-	c, err := net.ListenPacket("udp", ":7007")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+func echoUDP(c net.PacketConn, name string) {
 	b := make([]byte, 2048)
 	for {
 		n, from, err := c.ReadFrom(b)

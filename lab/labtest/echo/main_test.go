@@ -5,9 +5,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 func TestNumbersOfARequest(t *testing.T) {
@@ -132,5 +135,43 @@ func TestABrokenConnectionIsAnError(t *testing.T) {
 	l.Close()
 	if err := hold(l.Addr().String()); !errors.As(err, new(*net.OpError)) {
 		t.Errorf("no server: %v", err)
+	}
+}
+
+// A program is ready when it listens by TCP. A datagram may be waiting then.
+func TestItListensByUDPFirst(t *testing.T) {
+	if c, err := net.ListenPacket("udp", ":7007"); err == nil { // or another program has the port
+		defer c.Close()
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- serve() }()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("without its UDP port it ends with %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it listens by TCP and not by UDP")
+	}
+}
+
+func TestARegistryServesWhatItsFolderHas(t *testing.T) {
+	dir := t.TempDir()
+	at := filepath.Join(dir, "v2", "a", "manifests")
+	if err := os.MkdirAll(at, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const manifest = `{"mediaType": "application/x"}`
+	if err := os.WriteFile(filepath.Join(at, "latest"), []byte(manifest), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]int{"/v2/": 200, "/v2/a/manifests/latest": 200,
+		"/v2/a/manifests/other": 404, "/v2/a/blobs/sha256:0": 404} {
+		w := httptest.NewRecorder()
+		images(dir).ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		if w.Code != want || path == "/v2/a/manifests/latest" && (w.Body.String() != manifest ||
+			w.Header().Get("Content-Type") != "application/x") {
+			t.Errorf("%s: %d %v %q", path, w.Code, w.Header(), w.Body)
+		}
 	}
 }

@@ -1,0 +1,72 @@
+package decide_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/control/decide/decidetest"
+)
+
+// An instance on a drained host serves until another one has been healthy for as long as a rollout
+// wants it.
+func TestADrainedHostServesUntilOthersAreHealthy(t *testing.T) {
+	for name, change := range map[string]func(*pando.Spec){
+		"one home": nil,
+		"spread":   func(s *pando.Spec) { s.Place.Spread, s.Scale.Min = pando.SpreadHost, 2 },
+	} {
+		tb := decidetest.New(t)
+		tb.Members("h1", "h2", "h3")
+		tb.Put(pando.Host{Name: "h1", Tunnel: true})
+		tb.Deploy(1, change)
+		for range 3 {
+			tb.Settle()
+			tb.Run()
+			tb.Now = tb.Now.Add(2 * time.Second)
+		}
+		tb.Put(pando.Host{Name: "h2", Tunnel: true}, pando.Host{Name: "h3", Tunnel: true})
+		tb.Mark("h1", true)
+		for range 3 {
+			tb.Settle()
+			tb.Run()
+		}
+		tb.Settle()
+		if n := tb.On("h1", pando.PhaseInRotation); n != 2 {
+			t.Errorf("%s: %d of 2 serve on h1 while no other is healthy", name, n)
+		}
+		tb.Now = tb.Now.Add(2 * time.Second)
+		tb.Settle()
+		if n := tb.On("h1", pando.PhaseDraining); n == 0 {
+			t.Errorf("%s: none drains on h1: %+v", name, tb.W.Of(web))
+		}
+	}
+}
+
+// A crash on a drained host is replaced elsewhere, and what is bound to the host says how it comes
+// back.
+func TestNothingStartsOnADrainedHost(t *testing.T) {
+	tb := decidetest.Served(t, nil)
+	tb.Members("h1", "h2")
+	tb.Lose("h2")
+	tb.Mark("h1", true)
+	tb.Fail(tb.W.Of(web)[0], 1)
+	tb.Settle()
+	svc := tb.W.Services[web].V
+	if tb.On("h1", pando.PhasePlaced) != 0 || !strings.Contains(svc.Reason, "no host takes instances") {
+		t.Errorf("%d placed on h1: %s", tb.On("h1", pando.PhasePlaced), svc.Reason)
+	}
+	tb.Mark("h1", false)
+	tb.Settle()
+	if n := tb.On("h1", pando.PhasePlaced); n != 1 {
+		t.Errorf("%d placed on h1 after the drain", n)
+	}
+	tb = decidetest.Served(t, func(s *pando.Spec) { s.Volumes = []pando.Volume{{Name: "data", Path: "/data"}} })
+	tb.Members("h1", "h2")
+	tb.Mark("h1", true)
+	tb.Fail(tb.W.Of(web)[0], 1)
+	tb.Settle()
+	if svc := tb.W.Services[web].V; !strings.Contains(svc.Reason, "pando hosts undrain h1") {
+		t.Errorf("it is %s: %s", svc.Phase, svc.Reason)
+	}
+}
