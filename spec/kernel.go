@@ -29,7 +29,7 @@ func (c *checks) kernelWords(s pando.Spec) {
 		c.that(slices.Contains(limits, name), "ulimits: %q: want one of %s", name,
 			strings.Join(limits, ", "))
 		_, _, err := pando.ReadUlimit(s.Ulimits[name])
-		c.also(wrapped("ulimits."+name, err))
+		c.that(err == nil, "ulimits.%s: %v", name, err)
 	}
 	c.that(len(s.Sysctls) <= pando.SysctlsMax, "sysctls: %d: at most %d", len(s.Sysctls),
 		pando.SysctlsMax)
