@@ -582,9 +582,6 @@ func xattrs(f *os.File, h *tar.Header) error {
 // place of its own, so they must know which ones the files of an image have.
 const largeID = 1 << 20
 
-// ownersSuffix ends the name of the file with the large ids of a layer. Most layers have none.
-const ownersSuffix = ".owners"
-
 // own notes the large ids of an entry. What is beyond the bound belongs to nobody inside, and the log
 // says so.
 func (u *unpacker) own(h *tar.Header) {
