@@ -215,3 +215,17 @@ func portTexts(ports []pando.Port) []string {
 	}
 	return out
 }
+
+const groupPattern = `^([a-z_][a-z0-9_-]{0,31}|[0-9]{1,10})$`
+
+var (
+	isGroup    = regexp.MustCompile(groupPattern).MatchString
+	groupsKind = listKind(`["video", "2000"]`,
+		map[string]any{"type": []any{"string", "integer"}, "pattern": groupPattern},
+		func(s string) (string, error) {
+			if !isGroup(s) {
+				return "", fmt.Errorf("%w: want a name or a number of a group", pando.ErrInvalid)
+			}
+			return s, nil
+		})
+)

@@ -355,7 +355,7 @@ func (s *Store) Root(text, user string) (pando.ImageRoot, error) {
 		return none, err
 	}
 	r.Layers = distinct(layers)
-	if r.Owners, err = s.ownersOf(k.config.RootFS.DiffIDs); err != nil {
+	if r.Owners, err = ownersOf(s.vault, k.config.RootFS.DiffIDs); err != nil {
 		return none, err
 	}
 	s.mu.Lock()

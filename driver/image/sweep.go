@@ -184,10 +184,12 @@ func removeOthers(dir string, keep map[string]bool) error {
 	return errors.Join(errs...)
 }
 
-// Suffixes of files beside the folder of a layer: the bytes of its files, and the lock of its making.
+// Suffixes of files beside the folder of a layer: the bytes of its files, the lock of its making, and
+// the large ids of its files, which most layers lack.
 const (
-	sizeSuffix = ".bytes"
-	lockSuffix = ".lock"
+	sizeSuffix   = ".bytes"
+	lockSuffix   = ".lock"
+	ownersSuffix = ".owners"
 )
 
 // bytes returns the size of the store: blobs, and the files of layers.

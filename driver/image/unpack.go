@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -114,7 +116,7 @@ func (s *Store) settleLayer(d v1.Descriptor, files v1.Hash, dir string, done rep
 			return err
 		}
 	} else if err := errors.Join(
-		s.noteOwners(files, done.Owners),
+		noteOwners(s.vault, files, done.Owners),
 		writeFile(s.layer(files)+sizeSuffix, fmt.Appendf(nil, "%d", done.Bytes)),
 		os.Rename(dir, s.layer(files))); err != nil {
 		return err
@@ -574,4 +576,56 @@ func xattrs(f *os.File, h *tar.Header) error {
 		}
 	}
 	return nil
+}
+
+// largeID is the first id that a service does not have by its number. The sandboxes give such an id a
+// place of its own, so they must know which ones the files of an image have.
+const largeID = 1 << 20
+
+// own notes the large ids of an entry. What is beyond the bound belongs to nobody inside, and the log
+// says so.
+func (u *unpacker) own(h *tar.Header) {
+	for _, id := range []int{h.Uid, h.Gid} {
+		if id < largeID || int(uint32(id)) != id || slices.Contains(u.owners, uint32(id)) {
+			continue
+		}
+		if len(u.owners) >= pando.LargeIDsMax {
+			u.leaveOut(fmt.Sprintf("owner %d of %s", id, h.Name))
+			continue
+		}
+		u.owners = append(u.owners, uint32(id))
+	}
+}
+
+// noteOwners keeps the large ids of a layer beside its folder.
+func noteOwners(s *vault, files v1.Hash, owners []uint32) error {
+	if len(owners) == 0 {
+		return nil
+	}
+	text, err := json.Marshal(owners)
+	if err != nil {
+		return err
+	}
+	return writeFile(s.layer(files)+ownersSuffix, text)
+}
+
+// ownersOf returns the large ids of layers, in order.
+func ownersOf(s *vault, layers []v1.Hash) (out []uint32, err error) {
+	for _, files := range layers {
+		text, err := os.ReadFile(s.layer(files) + ownersSuffix)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		var owners []uint32
+		if err == nil {
+			err = json.Unmarshal(text, &owners)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the owners of layer %s: %w", files, err)
+		}
+		out = append(out, owners...)
+	}
+	slices.Sort(out)
+	out = slices.Compact(out)
+	return out[:min(len(out), pando.LargeIDsMax)], nil
 }

@@ -393,10 +393,7 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 		LogDir: logName(spec.Instance.Service, spec.Instance.ID), Cgroup: s.cgroup.Entry(),
 		Hostname: hostname(spec), Address: s.IP4, Hosts: spec.Spec.ExtraHosts,
 		Open: spec.Spec.Unconfined(), Init: spec.Spec.Init,
-		Sysctls: spec.Spec.Sysctls, Tmpfs: spec.Spec.Tmpfs, ReadOnly: spec.Spec.ReadOnly, Configs: spec.Configs,
-	}
-	if p.Limits, err = readLimits(spec.Spec.Ulimits); err != nil {
-		return p, err
+		Limits: spec.Spec.Ulimits, Sysctls: spec.Spec.Sysctls, Tmpfs: spec.Spec.Tmpfs, ReadOnly: spec.Spec.ReadOnly, Configs: spec.Configs,
 	}
 	p.Idle = spec.Instance.Run != nil && spec.Instance.Run.Attached
 	if p.Idle && by != "" {

@@ -24,39 +24,26 @@ const rlimitRTTime = 15 // the package of system calls does not name it
 
 // limit is one bound of a program.
 type limit struct {
-	Name  string `json:"name"`
-	Soft  uint64 `json:"soft"`
-	Hard  uint64 `json:"hard"`
+	name  string
 	which uintptr
 	bound unix.Rlimit
 }
 
-// readLimits returns the bounds of a spec, in order.
-func readLimits(words map[string]string) (out []limit, err error) {
+// within returns the bounds of a spec as the kernel takes them, in order: none exceeds the bound that
+// this process itself has.
+func within(words map[string]string) (out []limit, err error) {
 	for _, name := range slices.Sorted(maps.Keys(words)) {
 		soft, hard, err := pando.ReadUlimit(words[name])
-		if err != nil {
-			return nil, fmt.Errorf("ulimits.%s: %w", name, err)
-		}
-		out = append(out, limit{Name: name, Soft: soft, Hard: hard})
-	}
-	return out, nil
-}
-
-// within returns bounds as the kernel takes them: none exceeds the bound that this process itself has.
-func within(all []limit) (out []limit, err error) {
-	for _, l := range all {
-		which, known := limitsOf[l.Name]
-		if !known {
-			return nil, fmt.Errorf("%w: ulimits: %q", pando.ErrInvalid, l.Name)
+		which, known := limitsOf[name]
+		if err != nil || !known {
+			return nil, fmt.Errorf("%w: ulimits.%s: %q", pando.ErrInvalid, name, words[name])
 		}
 		var own unix.Rlimit
 		if err := unix.Getrlimit(which, &own); err != nil {
-			return nil, fmt.Errorf("read the bound %s of this host: %w", l.Name, err)
+			return nil, fmt.Errorf("read the bound %s of this host: %w", name, err)
 		}
-		l.which = uintptr(which)
-		l.bound = unix.Rlimit{Cur: min(l.Soft, own.Max), Max: min(l.Hard, own.Max)}
-		out = append(out, l)
+		out = append(out, limit{name, uintptr(which), unix.Rlimit{Cur: min(soft, own.Max),
+			Max: min(hard, own.Max)}})
 	}
 	return out, nil
 }

@@ -125,7 +125,7 @@ func (s oci) process(p program) ociProcess {
 	}
 	if all, err := within(p.Limits); err == nil {
 		for _, l := range all {
-			name := "RLIMIT_" + strings.ToUpper(l.Name)
+			name := "RLIMIT_" + strings.ToUpper(l.name)
 			out.ResourceLimit = slices.DeleteFunc(out.ResourceLimit,
 				func(o ociLimit) bool { return o.Type == name })
 			out.ResourceLimit = append(out.ResourceLimit, ociLimit{name, l.bound.Cur, l.bound.Max})

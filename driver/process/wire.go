@@ -74,7 +74,7 @@ type program struct {
 	// Users is the range of its user namespace, in which UID, GID and Groups are. Nil: none.
 	Users *users `json:"users,omitempty"`
 	// Limits are bounds of each process, Sysctls are settings of the sandbox's kernel.
-	Limits  []limit           `json:"limits,omitempty"`
+	Limits  map[string]string `json:"limits,omitempty"`
 	Sysctls map[string]string `json:"sysctls,omitempty"`
 
 	owners []uint32 // large ids of the image's files
