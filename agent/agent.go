@@ -168,7 +168,7 @@ func New(c Config) *Agent {
 	a.records = newRecords(&a.Config)
 	a.crews = newCrews(a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log))
 	a.adoption, a.heralding, a.routing = &adoption{agent: a}, newHeralding(a), newRouting(a)
-	a.selfAPI, a.window, a.preparer = &selfAPI{a}, &window{a, newSessions(), newLogsHeld()}, newPreparer(a)
+	a.selfAPI, a.window, a.preparer = &selfAPI{a}, &window{a, newSessions(), newLogRoom()}, newPreparer(a)
 	a.snapshots, a.seeds = &snapshots{agent: a, turn: turn.New()}, newSeeds(a)
 	a.works, a.counts, a.askReads = newWorks(a), newCounts(a), newAskReads(a)
 	a.departures, a.arrivals = newDepartures(a), newArrivals(a)

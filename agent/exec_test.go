@@ -11,7 +11,7 @@ import (
 )
 
 func TestTheSessionsOfATenantLeaveRoomForOthers(t *testing.T) {
-	w := &window{&Agent{Config: Config{Host: pando.Host{Name: "h1"}}}, newSessions(), newLogsHeld()}
+	w := &window{&Agent{Config: Config{Host: pando.Host{Name: "h1"}}}, newSessions(), newLogRoom()}
 	of := func(tenant pando.Tenant) context.Context {
 		return pando.WithToken(t.Context(), pando.Token{TokenKey: pando.TokenKey{Tenant: tenant}})
 	}

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 
 	"pando.run/pando"
 	"pando.run/pando/access/share"
@@ -19,10 +18,10 @@ const (
 	logBytesLeast = 16 << 10
 )
 
-// logsHeld counts the memory for lines by the tenants that asked.
-type logsHeld = share.Pool[pando.Tenant]
+// logRoom counts the memory for lines by the tenants that asked.
+type logRoom struct{ pool *share.Pool[pando.Tenant] }
 
-func newLogsHeld() *logsHeld { return share.New[pando.Tenant](logBound) }
+func newLogRoom() logRoom { return logRoom{share.New[pando.Tenant](logBound)} }
 
 // needOf returns what a request about so many logs may take, with the bound of each log.
 func needOf(q pando.LogQuery, n int) (need int64, each int) {
@@ -33,18 +32,12 @@ func needOf(q pando.LogQuery, n int) (need int64, each int) {
 	return int64(each) * int64(n), each
 }
 
-// holdLogs takes the memory for the lines of a request.
-func (w *window) holdLogs(ctx context.Context, need int64) (*share.Hold[pando.Tenant], error) {
-	take := w.held.TakeAsOperator
+// take takes the memory for the lines of a request.
+func (r logRoom) take(ctx context.Context, need int64) (*share.Hold[pando.Tenant], error) {
 	if t, token := pando.TokenOf(ctx); token {
-		take = func(n int64) (*share.Hold[pando.Tenant], error) { return w.held.Take(t.Tenant, n) }
+		return r.pool.Take(t.Tenant, need)
 	}
-	hold, err := take(need)
-	if err != nil {
-		return nil, fmt.Errorf("lines of logs on host %s: %w; read or end other logs first, or ask for "+
-			"fewer lines", w.agent.Host.Name, err)
-	}
-	return hold, nil
+	return r.pool.TakeAsOperator(need)
 }
 
 // unreadOf returns the memory of the lines that a log has at its beginning, or most if it does not say.

@@ -25,7 +25,7 @@ func TestUnreadLogsOfATenantLeaveRoomForOthers(t *testing.T) {
 		}
 		return logs.Slice([]pando.LogLine{{Instance: i, Text: long[:q.Bytes-64]}}), nil
 	}}}
-	w := &window{a, newSessions(), newLogsHeld()}
+	w := &window{a, newSessions(), newLogRoom()}
 	ids := make([]pando.InstanceID, 64)
 	ask := func(ctx context.Context, tenant pando.Tenant) (pando.LogLines, error) {
 		return w.Logs(ctx, pando.ServiceKey{Tenant: tenant, Name: "web"}, ids, pando.LogQuery{Lines: 100_000})
@@ -69,7 +69,7 @@ func TestUnreadLogsOfATenantLeaveRoomForOthers(t *testing.T) {
 	for _, one := range append(open, lines) {
 		one.Close()
 	}
-	if u := w.held.Use("acme"); u.All != 0 || u.Own != 0 {
+	if u := w.room.pool.Use("acme"); u.All != 0 || u.Own != 0 {
 		t.Errorf("after all are closed: %+v", u)
 	}
 	long = ""

@@ -14,7 +14,7 @@ import (
 type window struct {
 	agent    *Agent
 	sessions *sessions
-	held     *logsHeld
+	room     logRoom
 }
 
 // logRest is how long a followed log stays open after its instance is gone, for its last lines.
@@ -25,34 +25,30 @@ const logRest = time.Second
 // another service's instance is not found.
 func (w *window) Logs(
 	ctx context.Context, s pando.ServiceKey, ids []pando.InstanceID, q pando.LogQuery,
-) (pando.LogLines, error) {
+) (_ pando.LogLines, err error) {
 	if err := q.Check(); err != nil {
 		return nil, err
 	}
 	need, each := needOf(q, len(ids))
 	q.Bytes = each
-	hold, err := w.holdLogs(ctx, need)
+	hold, err := w.room.take(ctx, need)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("lines of logs on host %s: %w; read or end other logs first, or ask for "+
+			"fewer lines", w.agent.Host.Name, err)
 	}
-	lines, unread, err := w.openLogs(ctx, s, ids, q)
-	if err != nil {
-		hold.Close()
-		return nil, err
-	}
-	hold.Shrink(need - unread)
-	return &heldLines{LogLines: lines, hold: hold}, nil
-}
-
-// openLogs opens the logs of instances of a service. It also returns the memory of their first lines.
-func (w *window) openLogs(
-	ctx context.Context, s pando.ServiceKey, ids []pando.InstanceID, q pando.LogQuery,
-) (merged pando.LogLines, unread int64, err error) {
-	a := w.agent
 	var all []pando.LogLines
-	missing := fmt.Errorf("log of no instance: %w", pando.ErrNotFound)
+	defer func() {
+		if err == nil {
+			return
+		}
+		for _, l := range all {
+			l.Close()
+		}
+		hold.Close()
+	}()
+	unread, missing := int64(0), fmt.Errorf("log of no instance: %w", pando.ErrNotFound)
 	for _, i := range ids {
-		lines, err := a.OpenLog(ctx, s, i, q)
+		lines, err := w.agent.OpenLog(ctx, s, i, q)
 		switch {
 		case err == nil:
 			all, unread = append(all, lines), unread+unreadOf(lines, q.Bytes)
@@ -62,24 +58,28 @@ func (w *window) openLogs(
 		case errors.Is(err, pando.ErrNotFound):
 			missing = err
 		default:
-			for _, l := range all {
-				l.Close()
-			}
-			return nil, 0, err
+			return nil, err
 		}
 	}
 	if len(all) == 0 {
-		return nil, 0, missing
+		return nil, missing
 	}
-	if !q.Follow {
-		return logs.Merge(all...), unread, nil
+	hold.Shrink(need - unread)
+	return &heldLines{LogLines: joined(all, q.Follow), hold: hold}, nil
+}
+
+// joined returns the lines of logs in the order of their times, or as they arrive if they are
+// followed.
+func joined(all []pando.LogLines, follow bool) pando.LogLines {
+	if !follow {
+		return logs.Merge(all...)
 	}
 	m := logs.NewMixer()
 	for _, l := range all {
 		m.Add(l, nil)
 	}
 	m.Finish()
-	return m, unread, nil
+	return m
 }
 
 // endWith closes the followed log of an instance soon after its record is gone, or with ctx.

@@ -335,3 +335,5 @@ func (c *checks) scale(s pando.Scale, published bool) {
 	c.that(s.IdleSeconds == 0 || published,
 		"scale.idle: counts traffic of a published port, and there is none")
 }
+
+const bundleInImage = "an image has its own files: put the folder into the image, or drop image"

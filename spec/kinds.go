@@ -500,3 +500,35 @@ func stateWords(s pando.Spec) map[string]string {
 	}
 	return out
 }
+
+// listKind is a list of texts. read turns one into a value.
+func listKind[T any](
+	want string, item map[string]any, read func(string) (T, error),
+) kind {
+	return kind{
+		schema: map[string]any{"type": "array", "minItems": 1, "items": item},
+		read: func(r *reader, n ast.Node, where string, take func(any)) {
+			list, ok := n.(*ast.SequenceNode)
+			if !ok || len(list.Values) == 0 {
+				r.wrong(n, where, "a list such as "+want)
+				return
+			}
+			var out []T
+			for i, item := range list.Values {
+				at := fmt.Sprintf("%s[%d]", where, i)
+				s, ok := text(item)
+				if !ok {
+					r.wrong(item, at, "a text")
+					continue
+				}
+				v, err := read(s)
+				if err != nil {
+					r.at(item, at, "%v", err)
+					continue
+				}
+				out = append(out, v)
+			}
+			take(out)
+		},
+	}
+}

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/goccy/go-yaml/ast"
-
 	"pando.run/pando"
 )
 
@@ -17,38 +15,6 @@ const foldersMax = 64
 
 // tooWide are paths with folders that each instance has for itself.
 var tooWide = []string{"/", "/etc", "/run", "/tmp", "/usr", "/var", "/var/tmp"}
-
-// listKind is a list of texts. read turns one into a value.
-func listKind[T any](
-	want string, item map[string]any, read func(string) (T, error),
-) kind {
-	return kind{
-		schema: map[string]any{"type": "array", "minItems": 1, "items": item},
-		read: func(r *reader, n ast.Node, where string, take func(any)) {
-			list, ok := n.(*ast.SequenceNode)
-			if !ok || len(list.Values) == 0 {
-				r.wrong(n, where, "a list such as "+want)
-				return
-			}
-			var out []T
-			for i, item := range list.Values {
-				at := fmt.Sprintf("%s[%d]", where, i)
-				s, ok := text(item)
-				if !ok {
-					r.wrong(item, at, "a text")
-					continue
-				}
-				v, err := read(s)
-				if err != nil {
-					r.at(item, at, "%v", err)
-					continue
-				}
-				out = append(out, v)
-			}
-			take(out)
-		},
-	}
-}
 
 var foldersKind = listKind(`["/srv/fonts", "./data:/data:rw"]`,
 	map[string]any{"type": "string", "pattern": `^[^\x00:]+(:/[^\x00:]*)?(:r[ow])?$`}, parseFolder)
@@ -148,8 +114,6 @@ func (r *reader) absolute(s *pando.Spec) {
 		}
 	}
 }
-
-const bundleInImage = "an image has its own files: put the folder into the image, or drop image"
 
 // systems are the folders that every instance sees as its host has them.
 var systems = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix",
