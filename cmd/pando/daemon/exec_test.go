@@ -12,7 +12,7 @@ import (
 	"pando.run/pando/driver/trust"
 )
 
-// A captured host runs no command on another host, though it is a member.
+// A captured host runs no command on another host and reads no log there, though it is a member.
 func TestOnlyTheServerRunsCommandsOnAnotherHost(t *testing.T) {
 	h := fromServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusTeapot)
@@ -24,7 +24,9 @@ func TestOnlyTheServerRunsCommandsOnAnotherHost(t *testing.T) {
 		{peer.ExecPath, trust.ServerName, http.StatusTeapot},
 		{peer.ExecPath, "host2", http.StatusForbidden},
 		{peer.ExecPath, "", http.StatusForbidden},
-		{"/peer/logs", "host2", http.StatusTeapot},
+		{peer.LogsPath, trust.ServerName, http.StatusTeapot},
+		{peer.LogsPath, "host2", http.StatusForbidden},
+		{"/peer/counters", "host2", http.StatusTeapot},
 	} {
 		r := httptest.NewRequest(http.MethodPost, c.path, http.NoBody)
 		if c.name != "" {
