@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"runtime"
 	"syscall"
 	"time"
 
@@ -15,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/netspace"
+	"pando.run/pando/driver/thread"
 )
 
 // Box is a network namespace behind a link of this one. It is wired like a sandbox: a default route
@@ -76,13 +77,7 @@ func NewBox(name string, ip4, ip6 netip.Addr, vips ...netip.Addr) (_ *Box, err e
 }
 
 func newNamespace() (ns netns.NsHandle, err error) {
-	done := make(chan struct{})
-	go func() { // its thread stays in the new namespace and ends with it
-		defer close(done)
-		runtime.LockOSThread()
-		ns, err = netns.New()
-	}()
-	<-done
+	thread.Run(func() { ns, err = netns.New() })
 	return ns, err
 }
 
@@ -162,19 +157,7 @@ func awaitUp(in *netlink.Handle, outer, inner int) error {
 
 // Inside runs f on a thread in the box's namespace. Sockets that f makes stay in it; other
 // goroutines that f starts do not.
-func (b *Box) Inside(f func() error) error {
-	done := make(chan error)
-	go func() {
-		// The thread ends with the goroutine: it never runs outside the namespace again.
-		runtime.LockOSThread()
-		if err := netns.Set(b.ns); err != nil {
-			done <- err
-			return
-		}
-		done <- f()
-	}()
-	return <-done
-}
+func (b *Box) Inside(f func() error) error { return netspace.In(b.ns, f) }
 
 // SetMTU sets the largest packet from the host to the box. The other direction keeps its size.
 func (b *Box) SetMTU(bytes int) error {

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/thread"
 )
 
 // entrance is the way of a CRIU into a sandbox.
@@ -33,15 +33,7 @@ var namespaces = []struct {
 // start starts a program by its descriptor on a thread that has entered the sandbox. The thread
 // ends afterwards: no other goroutine may run on it.
 func (e entrance) start(argv []string, files []*os.File) (child int, err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() { // the first thread never ends
-			child, err = e.start(argv, files)
-			runtime.UnlockOSThread()
-			return
-		}
+	thread.Run(func() {
 		var attr *syscall.SysProcAttr
 		if attr, err = e.enter(); err == nil {
 			fds := make([]uintptr, len(files))
@@ -55,8 +47,7 @@ func (e entrance) start(argv []string, files []*os.File) (child int, err error) 
 				unix.Close(attr.CgroupFD)
 			}
 		}
-	}()
-	<-done
+	})
 	if err != nil {
 		return 0, fmt.Errorf("start CRIU in the sandbox: %w", err)
 	}

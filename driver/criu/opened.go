@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/thread"
 )
 
 // Kinds of open files, as CRIU numbers them. The other kinds are devices, terminals, namespaces,
@@ -246,36 +246,30 @@ func (f *file) access(root int, writes bool) error {
 
 // asUser calls f on a thread of a user without groups and capabilities. The thread ends with it.
 func asUser(uid, gid uint32, f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() { // the first thread never ends
-			done <- asUser(uid, gid, f)
-			runtime.UnlockOSThread()
-			return
-		}
+	var err error
+	thread.Run(func() {
 		u, g := uintptr(uid), uintptr(gid)
 		// The calls of package syscall would change every thread.
 		if _, _, failed := syscall.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); failed != 0 {
-			done <- fmt.Errorf("leave the groups of root: %w", failed)
+			err = fmt.Errorf("leave the groups of root: %w", failed)
 			return
 		}
 		if _, _, failed := syscall.RawSyscall(unix.SYS_SETRESGID, g, g, g); failed != 0 {
-			done <- fmt.Errorf("take the group of the program: %w", failed)
+			err = fmt.Errorf("take the group of the program: %w", failed)
 			return
 		}
 		if _, _, failed := syscall.RawSyscall(unix.SYS_SETRESUID, u, u, u); failed != 0 {
-			done <- fmt.Errorf("take the user of the program: %w", failed)
+			err = fmt.Errorf("take the user of the program: %w", failed)
 			return
 		}
 		// Root keeps its capabilities otherwise.
 		h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		var none [2]unix.CapUserData
-		if err := unix.Capset(&h, &none[0]); err != nil {
-			done <- fmt.Errorf("give up capabilities: %w", err)
+		if failed := unix.Capset(&h, &none[0]); failed != nil {
+			err = fmt.Errorf("give up capabilities: %w", failed)
 			return
 		}
-		done <- f()
-	}()
-	return <-done
+		err = f()
+	})
+	return err
 }

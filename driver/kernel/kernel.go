@@ -7,13 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/thread"
 )
 
 // Config is the machine of the trials.
@@ -140,17 +140,13 @@ func Fit(all []Finding) bool {
 // namespace with everything in it.
 func inside(try func() (string, error)) func(Config) (string, error) {
 	return func(Config) (found string, err error) {
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			runtime.LockOSThread() // never unlocked: the runtime ends the thread
+		thread.Run(func() {
 			if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
 				err = fmt.Errorf("make a network namespace: %w", err)
 				return
 			}
 			found, err = try()
-		}()
-		<-done
+		})
 		return found, err
 	}
 }
@@ -192,13 +188,12 @@ func recent(release string) error {
 }
 
 func tryNamespaces(Config) (string, error) {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		done <- unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS |
+	var err error
+	thread.Run(func() {
+		err = unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS |
 			unix.CLONE_NEWIPC | unix.CLONE_NEWPID)
-	}()
-	if err := <-done; err != nil {
+	})
+	if err != nil {
 		return "", fmt.Errorf("unshare: %w", err)
 	}
 	return "mount, network, uts, ipc, pid", nil

@@ -2,24 +2,20 @@
 package netspace
 
 import (
-	"runtime"
-
 	"github.com/vishvananda/netns"
+
+	"pando.run/pando/driver/thread"
 )
 
-// In runs f on a thread in a network namespace.
+// In runs f on a thread in a network namespace. The thread ends with f.
 func In(ns netns.NsHandle, f func() error) error {
-	done := make(chan error)
-	go func() {
-		// The thread ends with the goroutine: it never runs outside the namespace again.
-		runtime.LockOSThread()
-		if err := netns.Set(ns); err != nil {
-			done <- err
-			return
+	var err error
+	thread.Run(func() {
+		if err = netns.Set(ns); err == nil {
+			err = f()
 		}
-		done <- f()
-	}()
-	return <-done
+	})
+	return err
 }
 
 // At runs f on a thread in the network namespace of a file, such as /proc/PID/ns/net.

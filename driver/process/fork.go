@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 
@@ -36,24 +35,6 @@ type forking struct {
 type forked struct {
 	pid int
 	err error
-}
-
-// onThreadOfItsOwn runs f on a thread that ends with f: f drops its privileges, so no other
-// goroutine may run on it. The process's first thread never ends. It would stay in the instance's
-// cgroups, and the kernel's OOM killer would count the shim as a process of the instance.
-func onThreadOfItsOwn(f func()) {
-	runtime.LockOSThread()
-	if unix.Gettid() != unix.Getpid() {
-		f()
-		return
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		onThreadOfItsOwn(f)
-	}()
-	<-done
-	runtime.UnlockOSThread()
 }
 
 // forker is a thread that forks one program.

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/thread"
 )
 
 // oci is the part of a shim that starts the program of an image by a runtime of the Open Container
@@ -168,7 +169,7 @@ func (s oci) command(p program, files [3]*os.File, words ...string) error {
 	attr := &syscall.SysProcAttr{PidFD: &pidfd}
 	failed := make(chan error, 1)
 	var pid int
-	go onThreadOfItsOwn(func() {
+	thread.Go(func() {
 		err := enter(p.Cgroup, s.groups)
 		if err == nil {
 			err = forker{entry: p.Cgroup, apart: true}.enterApart()

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/thread"
 )
 
 // Descriptors that a shim inherits, by number.
@@ -109,8 +110,8 @@ func ShimMain(args []string) int {
 	}()
 	first := make(chan forking)
 	s.first = first
-	thread := forker{entry: f.Entry, groups: s.groups, open: f.Entry.Folder != ""}
-	go onThreadOfItsOwn(func() { thread.waitToFork(first) })
+	forks := forker{entry: f.Entry, groups: s.groups, open: f.Entry.Folder != ""}
+	thread.Go(func() { forks.waitToFork(first) })
 	go s.listenNotify()
 	control, err := net.FileListener(os.NewFile(controlFD, "control"))
 	if err != nil {
@@ -413,15 +414,15 @@ func (s *shim) launch(do forking) (pid int, ended <-chan unix.WaitStatus, err er
 		}
 		return oci{s}.launch(do)
 	}
-	thread := forker{entry: p.Cgroup, groups: s.groups, apart: p.Layers != nil}
+	forks := forker{entry: p.Cgroup, groups: s.groups, apart: p.Layers != nil}
 	// The filter of the first thread lets nothing enter a namespace: the program gets its own.
-	thread.open = p.Open || thread.raw(p)
+	forks.open = p.Open || forks.raw(p)
 	fresh := p.Open || p.HostNet || p.Layers != nil || p.Users != nil
 	if p.leads() {
-		do.lead, thread.inside = s.leader.pid == 0, s.leader.inside
+		do.lead, forks.inside = s.leader.pid == 0, s.leader.inside
 	}
 	if do.lead {
-		thread.inside = nil
+		forks.inside = nil
 	}
 	if s.first = nil; turn != nil && fresh {
 		close(turn) // the thread ends, and leaves the cgroups of the instance
@@ -429,12 +430,12 @@ func (s *shim) launch(do forking) (pid int, ended <-chan unix.WaitStatus, err er
 	if turn == nil || fresh {
 		turn = make(chan forking, 1)
 		if p.HostNet {
-			if thread.network = s.network; thread.network == nil {
+			if forks.network = s.network; forks.network == nil {
 				return 0, nil, fmt.Errorf("%w: the network of the host did not arrive",
 					pando.ErrUnsupported)
 			}
 		}
-		go onThreadOfItsOwn(func() { thread.waitToFork(turn) })
+		thread.Go(func() { forks.waitToFork(turn) })
 	}
 	turn <- do
 	f := <-do.done

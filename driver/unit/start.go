@@ -6,13 +6,13 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/thread"
 )
 
 // starter starts units from one thread, which lives as long as the group. The kernel ends a unit
@@ -25,8 +25,7 @@ type starter struct {
 func newStarter() (*starter, error) {
 	s := &starter{ask: make(chan func())}
 	ready := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked, so the thread ends with this function
+	thread.Go(func() {
 		var err error
 		s.here, err = netns.Get()
 		ready <- err
@@ -34,7 +33,7 @@ func newStarter() (*starter, error) {
 			do()
 		}
 		s.here.Close()
-	}()
+	})
 	if err := <-ready; err != nil {
 		return nil, fmt.Errorf("find the network namespace: %w", err)
 	}

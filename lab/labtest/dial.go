@@ -2,10 +2,11 @@ package labtest
 
 import (
 	"net"
-	"runtime"
 	"time"
 
 	"github.com/vishvananda/netns"
+
+	"pando.run/pando/driver/thread"
 )
 
 // Dialer opens TCP connections from a member of the lab in the test's own process, without the cost
@@ -30,9 +31,7 @@ func (m *Members) DialerWithin(
 	}
 	calls, ready := make(chan call), make(chan error)
 	pid := m.pid(host)
-	go func() {
-		// Never unlocked: the thread is in another namespace and ends with this goroutine.
-		runtime.LockOSThread()
+	thread.Go(func() {
 		ns, err := netns.GetFromPid(pid)
 		if err == nil {
 			err = netns.Set(ns)
@@ -48,7 +47,7 @@ func (m *Members) DialerWithin(
 				return
 			}
 		}
-	}()
+	})
 	if err := <-ready; err != nil {
 		m.Fatalf("enter the network of %s: %v", host, err)
 	}

@@ -19,7 +19,7 @@ var rooms = []room{
 	{"test/failpoint", 0}, {"spec/nearest", 0},
 	{"access", 1}, {"spec/span", 1},
 	{"bpf", 2}, {"sdk", 2}, {"world", 2}, {"spec", 2}, {"state", 2}, {"api", 2}, {"driver/hook", 2},
-	{"driver/sockets", 2}, {"driver/netspace", 2},
+	{"driver/sockets", 2}, {"driver/netspace", 2}, {"driver/thread", 1},
 	{"scale", 3}, {"balance", 3}, {"lifecycle", 3}, {"function", 3}, {"memory", 3}, {"driver", 3},
 	{"control", 4}, {"agent", 4}, {"function/group", 4}, {"lab", 4},
 	{"cmd", 5},
