@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -210,6 +211,7 @@ func again(mark string) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL,
 	}
+	runtime.LockOSThread() // Pdeathsig refers to the death of this thread
 	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
 		return fmt.Errorf("start in namespaces of its own: %w", err)
 	}

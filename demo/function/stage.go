@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"pando.run/pando/demo/scratch"
+	"pando.run/pando/driver/thread"
 )
 
 // stage is three network namespaces in a row. `in` sends, `unit` runs the functions on its devices
@@ -159,6 +160,7 @@ type process struct {
 	cmd  *exec.Cmd
 	said *bytes.Buffer
 	out  io.ReadCloser
+	over context.CancelFunc // lets the thread of the process end
 }
 
 // start starts a `pando fn` command in a namespace. The caller waits for its end.
@@ -173,7 +175,15 @@ func (s *stage) start(end string, args ...string) (*process, error) {
 	if p.out, err = p.cmd.StdoutPipe(); err != nil {
 		return nil, err
 	}
-	if err := p.cmd.Start(); err != nil {
+	ended, over := context.WithCancel(context.Background())
+	p.over = over
+	started := make(chan error)
+	thread.Go(func() { // the kernel ends the process with this thread
+		started <- p.cmd.Start()
+		<-ended.Done()
+	})
+	if err := <-started; err != nil {
+		over()
 		return nil, fmt.Errorf("start pando fn %s: %w", args[0], err)
 	}
 	return p, nil
@@ -181,6 +191,7 @@ func (s *stage) start(end string, args ...string) (*process, error) {
 
 // wait waits for the end of the process. The error contains the standard error.
 func (p *process) wait() error {
+	defer p.over()
 	if err := p.cmd.Wait(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", strings.Join(p.cmd.Args[2:5], " "), err,
 			strings.TrimSpace(p.said.String()))

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -121,6 +122,7 @@ func TestCrunStartsAProgramOnCgroupsV2(t *testing.T) {
 		cmd.Env = append(os.Environ(), inV2+"=own")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET,
 			Unshareflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
+		runtime.LockOSThread() // Pdeathsig refers to the death of this thread
 		out, err := cmd.CombinedOutput()
 		t.Logf("%s", out)
 		if err != nil {
