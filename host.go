@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strings"
 	"time"
@@ -485,11 +486,20 @@ func (q LogQuery) Check() error {
 		return fmt.Errorf("%w: the regular expression has %d bytes, at most 1000",
 			ErrTooLarge, len(q.Match))
 	}
-	if _, err := regexp.Compile(q.Match); err != nil {
+	re, err := syntax.Parse(q.Match, syntax.Perl)
+	if err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if prog, err := syntax.Compile(re.Simplify()); err != nil || len(prog.Inst) > matchStepsMax {
+		return fmt.Errorf("%w: the regular expression repeats too much: the host that reads the log takes "+
+			"at most %d steps", ErrTooLarge, matchStepsMax)
 	}
 	return nil
 }
+
+// matchStepsMax bounds the program of a regular expression. A few bytes of repetitions are megabytes
+// of it, for each log.
+const matchStepsMax = 2000
 
 // LogLine is one line of an instance's log.
 type LogLine struct {

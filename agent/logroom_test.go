@@ -81,3 +81,15 @@ func TestUnreadLogsOfATenantLeaveRoomForOthers(t *testing.T) {
 		defer lines.Close()
 	}
 }
+
+// A few bytes of repetitions make megabytes of program, for each log that a host reads.
+func TestAnExpensiveExpressionForLogsIsRefused(t *testing.T) {
+	for match, ok := range map[string]bool{
+		"": true, "(?i)error|warn": true, `^\d{4}-\d{2}-\d{2} .{0,100}timeout`: true,
+		strings.Repeat(".{1000}", 142): false, "(a{1,40}){1,60}": false, "[": false,
+	} {
+		if err := (pando.LogQuery{Lines: 1, Match: match}).Check(); (err == nil) != ok {
+			t.Errorf("%.30q: %v", match, err)
+		}
+	}
+}
