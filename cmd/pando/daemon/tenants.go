@@ -102,18 +102,18 @@ func (g *gatekeeper) callsOf(k pando.TokenKey) *rate.Limiter {
 
 // asker returns the token of a request, or why it has none.
 func (g *gatekeeper) asker(r *http.Request) (pando.Token, error) {
-	fails := g.failsOf(r)
-	if fails.Tokens() < 1 {
-		return pando.Token{}, fmt.Errorf("%w: too many wrong tokens from your address; try again in a "+
-			"minute", pando.ErrBusy)
-	}
 	k, secret, err := shown(r)
 	t := pando.Token{TokenKey: k}
 	if err == nil {
 		t, err = g.token(k, secret)
 	}
 	if err != nil {
-		fails.Allow()
+		// A right token is never refused: its address may be that of a NAT, or of a bucket that others
+		// share.
+		if !g.failsOf(r).Allow() {
+			return pando.Token{}, fmt.Errorf("%w: too many wrong tokens from your address; try again in a "+
+				"minute", pando.ErrBusy)
+		}
 		return pando.Token{TokenKey: k}, err
 	}
 	if err := counted(r, k.Tenant); err != nil {
