@@ -183,8 +183,7 @@ func (c *converter) include(f *file, one included, dir string) error {
 		if n == 0 {
 			inner = filepath.Dir(absolute(dir, path))
 			if one.project != "" {
-				inner = absolute(dir, one.project)
-				c.roots = append(c.roots, inner)
+				inner = absolute(dir, one.project) // names begin there; it gives no right to read
 			}
 		}
 		if err := c.another(f, at, path, dir, inner); err != nil {

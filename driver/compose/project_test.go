@@ -92,10 +92,12 @@ func TestProblemsOfFurtherFilesHaveTheirPlace(t *testing.T) {
 			"db.yaml:4:5: services.db.pid"},
 		"services:\n  web: {extends: {file: b.yaml, service: b}}\n": {map[string]string{
 			"b.yaml": "services:\n  b:\n    image: b\n    ipc: host\n"}, "b.yaml:4:5: services.web.ipc"},
-		"include: [gone.yaml]\nservices: {}\n":                        {nil, "compose.yaml:1:1: include: "},
-		"include: [https://example.com/a.git]\nservices: {}\n":        {nil, "on another machine"},
-		"include: [/dev/zero]\nservices: {}\n":                        {nil, "want a file of at most 1 MiB"},
-		"include: [{path: a.yaml, env_file: e}]\nservices: {}\n":      {map[string]string{"a.yaml": "services: {}\n"}, "env_file"},
+		"include: [gone.yaml]\nservices: {}\n":                   {nil, "compose.yaml:1:1: include: "},
+		"include: [https://example.com/a.git]\nservices: {}\n":   {nil, "on another machine"},
+		"include: [/dev/zero]\nservices: {}\n":                   {nil, "want a file of at most 1 MiB"},
+		"include: [{path: a.yaml, env_file: e}]\nservices: {}\n": {map[string]string{"a.yaml": "services: {}\n"}, "env_file"},
+		"include: [{path: p.yaml, project_directory: /}]\n": {map[string]string{
+			"p.yaml": "services: {p: {image: p, configs: [k]}}\nconfigs: {k: {file: /etc/hostname}}\n"}, "outside the folder"},
 		"include: [bad.yaml]\nservices: {}\n":                         {map[string]string{"bad.yaml": "services:\n\tx: y\n"}, "bad.yaml:2:"},
 		"include: [compose.yaml]\nservices: {a: {image: a}}\n":        {nil, "compose.yaml"},
 		"services: {a: {image: a, label_file: /etc/hostname}}\n":      {nil, "outside the folder"},
