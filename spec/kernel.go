@@ -20,6 +20,8 @@ var (
 		`shm_rmid_forced)|fs\.mqueue\.[a-z_]+|net(\.[A-Za-z0-9_-]+){2,6})$`)
 	pandoSysctl = regexp.MustCompile(`^net\..*\.(rp_filter|accept_local|accept_ra|accept_dad|` +
 		`proxy_arp|proxy_ndp)$`)
+	// The kernel loads the module that a value of these names, whoever writes it.
+	moduleSysctl = regexp.MustCompile(`(_congestion_control|\.default_qdisc|\.tcp_available_ulp|\.scheduler)$`)
 )
 
 // kernelWords checks `ulimits`, `sysctls` and `group_add`.
@@ -37,6 +39,8 @@ func (c *checks) kernelWords(s pando.Spec) {
 		c.that(ownSysctl.MatchString(name), "sysctls: %s is a setting of the whole host: an instance has "+
 			"net.*, fs.mqueue.*, and kernel.msg*, kernel.shm* and kernel.sem", name)
 		c.that(!pandoSysctl.MatchString(name), "sysctls: %s is Pando's: leave it out", name)
+		c.that(!moduleSysctl.MatchString(name), "sysctls: %s loads a module into the kernel of the host: "+
+			"its owner sets it there", name)
 		c.that(value != "" && len(value) <= 256 && !strings.ContainsAny(value, "\n\x00"),
 			"sysctls.%s: want a value of one line", name)
 	}

@@ -17,6 +17,8 @@ func TestWordsForTheKernelAreChecked(t *testing.T) {
 		"sysctls: {kernel.hostname: x}":                                                             "setting of the whole host",
 		"sysctls: {net.ipv4.conf.eth0.rp_filter: 1}":                                                "is Pando's",
 		"sysctls: {net.ipv4.conf.all.proxy_arp: 1}":                                                 "is Pando's",
+		"sysctls: {net.ipv4.tcp_congestion_control: bbr}":                                           "loads a module",
+		"sysctls: {net.mptcp.scheduler: x}":                                                         "loads a module",
 		`sysctls: {"net.core/../../kernel/x": "1"}`:                                                 "setting of the whole host",
 		`sysctls: {net.core.somaxconn: ""}`:                                                         "one line",
 		`ulimits: {nofile: "1024:4096", core: -1}`:                                                  "",
