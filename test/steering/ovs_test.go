@@ -286,7 +286,7 @@ func (w *wire) until(source *wire, id byte, l pando.Link) (out [][]byte, err err
 }
 
 func (b *bridge) Try(Place, pando.Link, []byte, bool) (Outcome, error) {
-	return Outcome{}, errors.New("only a muted bridge tries single packets")
+	return Outcome{}, fmt.Errorf("only a muted bridge tries single packets: %w", errors.ErrUnsupported)
 }
 
 func openGroup(t *testing.T, uplinks ...string) Subject {

@@ -2,6 +2,7 @@ package steering
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -212,6 +213,9 @@ func theExcludedGetNothing(t *testing.T, c *chooser) {
 	for n := range uint16(flows) {
 		syn := tcp(at(c.outside.Link.IP4, 1024+n), at(vip[0], 80), "S")
 		got, err := c.Try(Outside, l, syn.Bytes(l.MAC, l.HostMAC), false)
+		if errors.Is(err, errors.ErrUnsupported) {
+			break // whole connections only: see above
+		}
 		check(t, err)
 		if got.Fate != Sent || bytes.Equal(got.Frame[:6], excluded) {
 			t.Fatalf("b is excluded; flow %d of %d: %s, %s", n, flows, got.Fate, describe(got.Frame))
