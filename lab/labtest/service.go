@@ -78,7 +78,8 @@ func (p *Pando) DeployFile(path string) *Service {
 }
 
 // DeployOrdinals deploys a file of stateful and other services, and waits until each of them has n
-// instances in rotation. It waits for each instance on its own: databases take their time.
+// instances in rotation. It waits for each instance on its own, longer than the specs give one to be
+// ready.
 func (p *Pando) DeployOrdinals(path string, n int, names ...string) []*Service {
 	p.Helper()
 	p.Pando("deploy", path)
@@ -86,7 +87,7 @@ func (p *Pando) DeployOrdinals(path string, n int, names ...string) []*Service {
 	for _, name := range names {
 		s := &Service{p: p, Name: name, file: path}
 		for k := range n {
-			s.VIP = s.AwaitFor(3*Patience, fmt.Sprintf("%d of %d instances of %s", k+1, n, name),
+			s.VIP = s.AwaitFor(5*Patience, fmt.Sprintf("%d of %d instances of %s", k+1, n, name),
 				func(st pando.ServiceStatus) bool { return st.InRotation > k }).VIP
 		}
 		all = append(all, s)
