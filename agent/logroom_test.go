@@ -11,7 +11,7 @@ import (
 )
 
 // Callers that open logs and read nothing take the share of their tenant, and no more. A request of an
-// operator has the reserve. What is read or closed is free again.
+// operator has the reserve. Reading or closing a log gives its memory back.
 func TestUnreadLogsOfATenantLeaveRoomForOthers(t *testing.T) {
 	long := strings.Repeat("x", logsBytesMax)
 	a := &Agent{Config: Config{Host: pando.Host{Name: "h1"}, OpenLog: func(

@@ -2,5 +2,5 @@ package control
 
 import "pando.run/pando/control/decide/decidetest"
 
-// What the tables of decidetest have, by its short name.
+// The service and the beginning of the tables of decidetest.
 var web, t0 = decidetest.Web, decidetest.T0

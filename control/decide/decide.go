@@ -2,7 +2,7 @@
 // scale and lifecycle, in order, and collects what they say as one transaction.
 //
 // It reads no clock and takes no lock, and it does no I/O: the same world, time and asks give the same
-// transaction. What an operator asks about a decision (Fits, a move, a drain) is a method of Draft.
+// transaction. An operator's question about a decision (Fits, a move, a drain) is a method of Draft.
 package decide
 
 import (

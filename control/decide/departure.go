@@ -34,7 +34,7 @@ func (d *Draft) leaveHosts() {
 		case i.Phase.TakesFlows() && !i.Warm:
 			serving = append(serving, i)
 		case !d.full():
-			d.takeForRestart(i, d.leaveReason(i)+", and it serves nobody")
+			d.takeForRestart(i, d.leaveReason(i)+"; it is "+string(i.Phase))
 		}
 	}
 	if len(serving) == 0 {

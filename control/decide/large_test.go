@@ -53,12 +53,7 @@ func TestALargeServiceGrowsShrinksAndGoesInParts(t *testing.T) {
 	tb.Pin(&pando.Pin{Instances: many})
 	tb.Settle()
 	tb.Run()
-	svc := tb.W.Services[web].V
-	svc.Removing = true
-	tb.Put(svc)
-	tb.Settle()
-	tb.Run()
-	tb.Settle()
+	tb.Remove()
 	if n := len(tb.W.Services) + len(tb.W.Instances) + len(tb.W.Intents) + len(tb.W.Decisions) +
 		len(tb.W.Revisions); n != 0 {
 		t.Errorf("%d records are left of the removed service", n)
@@ -87,12 +82,7 @@ func TestALargeServiceLeavesAHostAndComesHomeInParts(t *testing.T) {
 		t.Fatalf("%d leave h2, which was away, %d serve on h1; want %d", n, m, many)
 	}
 	tb.Lose("h2")
-	svc := tb.W.Services[web].V
-	svc.Removing = true
-	tb.Put(svc)
-	tb.Settle()
-	tb.Run()
-	tb.Settle()
+	tb.Remove()
 	if n := len(tb.W.Services) + len(tb.W.Instances); n != 0 {
 		t.Errorf("%d records are left", n)
 	}
@@ -131,12 +121,7 @@ func TestAServiceDeployedFiveHundredTimesKeepsItsNewestRevisionsAndCanBeRemoved(
 	for n := range 700 { // more than one commit takes
 		tb.Put(pando.Revision{Service: web, Number: 1000 + n})
 	}
-	svc := tb.W.Services[web].V
-	svc.Removing = true
-	tb.Put(svc)
-	tb.Settle()
-	tb.Run()
-	tb.Settle()
+	tb.Remove()
 	n := len(tb.W.Services) + len(tb.W.Revisions) + len(tb.W.Intents) + len(tb.W.Decisions)
 	if n != 0 {
 		t.Errorf("%d records are left of the removed service", n)

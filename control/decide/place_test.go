@@ -90,12 +90,7 @@ func TestASpreadServiceIsRemovedWithoutALostHost(t *testing.T) {
 	tb := decidetest.Spread(t, 3, nil)
 	tb.Lose("h2")
 	tb.Settle()
-	svc := tb.W.Services[web].V
-	svc.Removing = true
-	tb.Put(svc)
-	tb.Settle()
-	tb.Run()
-	tb.Settle()
+	tb.Remove()
 	if _, there := tb.W.Services[web]; there || len(tb.W.Of(web)) != 0 {
 		t.Errorf("there: %t, with %d instances", there, len(tb.W.Of(web)))
 	}

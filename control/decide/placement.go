@@ -20,7 +20,7 @@ func (d *Draft) waits() string {
 }
 
 // unaddressed returns why no instance starts without an address of the service, or "". An agent
-// would not begin it, and nobody could reach it.
+// begins an instance only with an address.
 func (d *Draft) unaddressed() string {
 	if d.svc.VIP4.IsValid() {
 		return ""

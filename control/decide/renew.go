@@ -20,8 +20,8 @@ func (d *Draft) due() (out []pando.Instance) {
 
 // renew takes the next steps of a restart. A service that starts first gets a new instance beside
 // the old one, which drains once the new one is healthy (relieve). A service that stops first loses
-// one instance at a time, and restored brings the number back. An instance that serves nobody leaves
-// at once.
+// one instance at a time, and restored brings the number back. An instance outside of the rotation
+// leaves at once.
 func (d *Draft) renew() {
 	if d.svc.Renew == nil {
 		return
@@ -41,7 +41,7 @@ func (d *Draft) renew() {
 		case i.Phase.TakesFlows() && !i.Warm:
 			serving = append(serving, i)
 		case i.Phase.May(pando.PhaseDraining) && !d.full():
-			d.takeForRestart(i, "an operator restarts it, and it serves nobody")
+			d.takeForRestart(i, "an operator restarts it; it is "+string(i.Phase))
 		}
 	}
 	if spec := d.newest(); spec.Stateful() || spec.Ordinals() || d.stopFirst() {

@@ -1,4 +1,4 @@
-// Package decidetest lays the world of a decision on a table: hosts, services and what happens to them.
+// Package decidetest lays the world of a decision on a table: hosts, services and their instances.
 // The tests of control and of control/decide share it.
 //
 // A table has no store, no agent and no time of its own: a test says when time passes.
@@ -335,6 +335,16 @@ func (tb *Table) Asks(k pando.ServiceKey) pando.Intent {
 	world.Publish(tb.W, txn, tb.Now)
 	tb.Now = tb.Now.Add(100 * time.Millisecond)
 	return tb.W.Intents[ask.ID].V
+}
+
+// Remove removes web as `pando rm` does, until its instances are gone.
+func (tb *Table) Remove() {
+	svc := tb.W.Services[Web].V
+	svc.Removing = true
+	tb.Put(svc)
+	tb.Settle()
+	tb.Run()
+	tb.Settle()
 }
 
 // Create writes a service at its first revision.
