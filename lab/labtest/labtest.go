@@ -202,6 +202,7 @@ func (p *Pando) API(host string) *api.Client {
 func (p *Pando) end() {
 	if p.Failed() {
 		p.tellLogs()
+		p.tellState()
 	}
 	for _, h := range p.Hosts {
 		out := p.run(context.Background(), h,
@@ -228,6 +229,18 @@ func (p *Pando) cgroups(host string) []string {
 	}
 	v2, _ := filepath.Glob("/sys/fs/cgroup/pando-lab/*/" + host)
 	return append(found, v2...)
+}
+
+// tellState prints what an operator sees at each host that is up.
+func (p *Pando) tellState() {
+	for _, h := range p.Hosts {
+		for _, words := range [][]string{{"ps"}, {"status"}, {"why", "web"}} {
+			ctx, cancel := context.WithTimeout(context.Background(), Patience)
+			out := p.run(ctx, h, append([]string{p.Bin}, words...)...)
+			cancel()
+			p.Logf("pando %s on %s:\n%s", strings.Join(words, " "), h, out.Text)
+		}
+	}
 }
 
 // tellLogs prints the ends of the daemons' logs.

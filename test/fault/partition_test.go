@@ -77,6 +77,17 @@ func (p servers3) others(h string) []string {
 	return slices.DeleteFunc(slices.Clone(p.Hosts), func(o string) bool { return o == h })
 }
 
+// serves waits until n instances of the service serve. Others may drain: on a busy machine a host
+// can be away for so long that others take the place of its instances, which then wait for their
+// connections.
+func (p servers3) serves(n int) {
+	p.Helper()
+	p.web.Await(fmt.Sprintf("%d instances in rotation", n), func(st pando.ServiceStatus) bool {
+		return st.InRotation == n && !slices.ContainsFunc(st.Instances,
+			func(i pando.InstanceStatus) bool { return i.Capacity() && i.Phase != pando.PhaseInRotation })
+	})
+}
+
 // settled waits until the service has n instances that all serve, and checks that each program
 // began once and that no other one runs.
 func (p servers3) settled(n int) pando.ServiceStatus {

@@ -55,9 +55,10 @@ func TestDaemonsKilledInTurnUnderLoadLoseNothing(t *testing.T) {
 			p.Await("the daemons of "+one.host, func() (string, bool) { return p.TryUp(one.host) })
 			want = 7 - want // 3 and 4 in turn
 			p.Await("a decision", func() (string, bool) {
-				out := p.Run(one.host, p.Bin, "scale", "web", fmt.Sprint(want), "--wait")
+				out := p.Run(one.host, p.Bin, "scale", "web", fmt.Sprint(want))
 				return out.Text, out.Code == 0
 			})
+			p.serves(want)
 		}
 	}
 	p.unbroken()

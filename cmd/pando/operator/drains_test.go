@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
 )
 
 // The error of a wait that was too short names the connections, and the command that ends it.
@@ -25,6 +26,27 @@ func TestAWaitNamesTheDrainAndItsEnd(t *testing.T) {
 				!strings.Contains(text, waits) || strings.Contains(text, "serving") {
 				t.Errorf("%q, want it to name %q and %q", text, waits, end)
 			}
+		}
+	}
+}
+
+// A command that waits for a drain says so once per instance, while the service serves or leaves.
+func TestAWaitSaysThatItWaitsForADrain(t *testing.T) {
+	for _, phase := range []pando.ServicePhase{pando.ServiceServing, pando.ServiceRemoving} {
+		var said strings.Builder
+		r := reasons{o: &Console{Output: &cli.Output{Env: cli.Env{Stderr: &said}}}}
+		for _, one := range []struct{ id, waits string }{
+			{"web-1", ""}, {"web-1", "waits for 1 connection, idle 1s"},
+			{"web-1", "waits for 1 connection, idle 2s"}, {"web-2", "waits for 1 connection, idle 3s"},
+		} {
+			r.print(pando.ServiceStatus{Service: pando.Service{Phase: phase, Reason: "3 of 3: as wanted"},
+				Instances: []pando.InstanceStatus{{Instance: pando.Instance{
+					ID: pando.InstanceID(one.id), Phase: pando.PhaseDraining, Waits: one.waits}}}})
+		}
+		if got := said.String(); strings.Count(got, "\n") != 2 ||
+			!strings.Contains(got, "web-1 waits for 1 connection, idle 1s\n") ||
+			!strings.Contains(got, "web-2 waits for 1 connection, idle 3s\n") {
+			t.Errorf("%s: said %q", phase, got)
 		}
 	}
 }

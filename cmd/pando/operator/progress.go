@@ -18,7 +18,7 @@ type progress struct {
 	mu    sync.Mutex
 	known map[pando.InstanceID]pando.Phase
 	shown map[string]bool             // IDs of printed decisions
-	waits map[pando.ServiceKey]string // why no instance starts, as printed
+	waits map[pando.ServiceKey]string // what each service waits for, as printed
 }
 
 // watching returns a progress that prints the changes after the given statuses. It returns nil if
@@ -69,8 +69,8 @@ func (p *progress) print(st pando.ServiceStatus) {
 			p.shown[st.Problem.ID] = true
 		}
 	}
-	if why := waitsFor(st); why != p.waits[st.ServiceKey] {
-		if p.waits[st.ServiceKey] = why; why != "" {
+	if about, why := waitsFor(st); about != p.waits[st.ServiceKey] {
+		if p.waits[st.ServiceKey] = about; why != "" {
 			line(fmt.Sprintf("%s  %s", st.ServiceKey, why))
 		}
 	}
@@ -82,16 +82,20 @@ func (p *progress) print(st pando.ServiceStatus) {
 	_, _ = p.env.Stdout.Write(page.Bytes())
 }
 
-// waitsFor returns why no instance of a service starts, or "". The reason of a phase has it behind
-// the number of instances.
-func waitsFor(st pando.ServiceStatus) string {
-	_, why, _ := strings.Cut(st.Reason, ": ")
-	switch {
-	case st.Phase == pando.ServiceServing, st.Phase == pando.ServiceCompleted,
-		st.Phase == pando.ServiceRemoving:
-		return ""
+// waitsFor returns what a service waits for, or "": why none of its instances starts, or what its
+// draining ones wait for. about is the same while only times differ.
+func waitsFor(st pando.ServiceStatus) (about, why string) {
+	switch st.Phase {
+	case pando.ServiceServing, pando.ServiceCompleted, pando.ServiceRemoving:
+		for _, i := range st.Instances {
+			if i.Phase == pando.PhaseDraining && i.Waits != "" {
+				return string(i.ID), pando.DrainsOf(st.Instances)
+			}
+		}
+		return "", ""
 	}
-	return why
+	_, why, _ = strings.Cut(st.Reason, ": ") // behind the number of instances
+	return why, why
 }
 
 // reasonAfter is how long a service waits before its reason is printed. Most waits are shorter.
@@ -107,11 +111,11 @@ type reasons struct {
 }
 
 func (r *reasons) print(st pando.ServiceStatus) {
-	why := waitsFor(st)
-	if r.shown || why == "" || why == r.last || time.Since(r.began) < reasonAfter {
+	about, why := waitsFor(st)
+	if r.shown || why == "" || about == r.last || time.Since(r.began) < reasonAfter {
 		return
 	}
-	r.last = why
+	r.last = about
 	// A lost line is harmless: the result of the command follows.
 	fmt.Fprintf(r.o.Stderr, "waiting: %s: %s\n", st.ServiceKey, cli.Clean(why))
 }
