@@ -133,7 +133,8 @@ func TestATokenEntersTheStoredSpecOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Peers = lists{all: map[pando.HostName][]pando.SealedSnapshot{"h1": {one}}}
-	if _, err := c.RestoreSnapshot(t.Context(), web, "bbbbbbbb", anna); !errors.Is(err, pando.ErrConflict) {
+	if _, err := c.RestoreSnapshot(t.Context(), web, "bbbbbbbb", anna); !errors.Is(err, pando.ErrConflict) ||
+		!strings.Contains(err.Error(), "is of another spec") {
 		t.Errorf("a snapshot of another spec: %v", err)
 	}
 }
