@@ -1,6 +1,7 @@
 package process
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -186,5 +187,22 @@ func TestAMissingLogOrABadSearchIsSaid(t *testing.T) {
 	_, err = d.OpenLog(t.Context(), web, "web-1", pando.LogQuery{Match: "("})
 	if !errors.Is(err, pando.ErrInvalid) {
 		t.Errorf("a bad expression: %v", err)
+	}
+}
+
+// A search ends with its caller: it does not go through the rest of the files.
+func TestASearchEndsWithItsCaller(t *testing.T) {
+	l, dir := logOf(t)
+	l.write([]byte("a line\n"))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	d := &Driver{Config: Config{LogDir: dir, Clock: wall.Clock{}}}
+	for _, follow := range []bool{false, true} {
+		lines, err := d.OpenLog(ctx, pando.DefaultService("web"), "web-1",
+			pando.LogQuery{Lines: 9, Match: "x", Follow: follow})
+		if !errors.Is(err, context.Canceled) {
+			lines.Close()
+			t.Errorf("follow %t: %v", follow, err)
+		}
 	}
 }
