@@ -108,7 +108,7 @@ func (following) Close() error  { return nil }
 func TestFollowedLogsOfATenantLeaveRoomForOthers(t *testing.T) { onBench(t, followMany) }
 
 func followMany(b *bench) {
-	t, arrive := b.T, make(chan pando.LogLine)
+	t, arrive := b.T, make(chan pando.LogLine) // of the newest request
 	ctx, cancel := context.WithCancel(b.ctx)
 	defer cancel()
 	b.agent.OpenLog = func(
@@ -118,6 +118,7 @@ func followMany(b *bench) {
 	}
 	w := &window{b.agent, newSessions(), newLogRoom()}
 	follow := func(tenant pando.Tenant) (pando.LogLines, error) {
+		arrive = make(chan pando.LogLine)
 		return w.Logs(pando.WithToken(ctx, pando.Token{TokenKey: pando.TokenKey{Tenant: tenant}}),
 			pando.ServiceKey{Tenant: tenant, Name: "web"}, make([]pando.InstanceID, 64),
 			pando.LogQuery{Follow: true})
