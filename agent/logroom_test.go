@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"pando.run/pando"
 	"pando.run/pando/api/logs"
@@ -116,7 +117,7 @@ func followMany(b *bench) {
 	) (pando.LogLines, error) {
 		return following{ctx, arrive}, nil
 	}
-	w := &window{b.agent, newSessions(), newLogRoom()}
+	w, long := &window{b.agent, newSessions(), newLogRoom()}, strings.Repeat("x", logs.LineBytesMax)
 	follow := func(tenant pando.Tenant) (pando.LogLines, error) {
 		arrive = make(chan pando.LogLine)
 		return w.Logs(pando.WithToken(ctx, pando.Token{TokenKey: pando.TokenKey{Tenant: tenant}}),
@@ -131,9 +132,11 @@ func followMany(b *bench) {
 		}
 		defer lines.Close()
 		n += 64
-		arrive <- pando.LogLine{Text: strings.Repeat("x", logs.LineBytesMax)}
-		if _, err := lines.Next(); err != nil {
-			t.Fatal(err)
+		for range 2 * 64 {
+			arrive <- pando.LogLine{Text: long}
+			if _, err := lines.Next(); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	if n != logBound.Each/followBytes {
@@ -150,7 +153,9 @@ func followMany(b *bench) {
 }
 
 // Searches of one tenant leave turns to others, and a caller that leaves waits no more.
-func TestSearchesOfATenantLeaveTurnsForOthers(t *testing.T) {
+func TestSearchesOfATenantLeaveTurnsForOthers(t *testing.T) { synctest.Test(t, searchMany) }
+
+func searchMany(t *testing.T) {
 	var reads atomic.Int32 // of acme
 	begun, end := make(chan pando.Tenant), make(chan struct{})
 	a := &Agent{Config: Config{Host: pando.Host{Name: "h1"}, OpenLog: func(
@@ -183,6 +188,7 @@ func TestSearchesOfATenantLeaveTurnsForOthers(t *testing.T) {
 	left, leave := context.WithCancel(t.Context())
 	waits := make(chan error)
 	go func() { waits <- search(left, "acme") }()
+	synctest.Wait() // it has asked for its turn
 	all.Go(func() { _ = search(t.Context(), "bank") })
 	<-begun
 	leave()
