@@ -11,9 +11,11 @@ import (
 )
 
 var (
-	boundName = regexp.MustCompile(`(Max|AtMost)$`)
+	// boundName is the end of the name of a bound. A room is bounded by more words than Max.
+	boundName = regexp.MustCompile(
+		`(Max|Most|(^k|K)ept|(^k|K)eep|(^b|B)urst|Buckets|Per(Second|Minute)|(^a|A)tOnce|Cap|Limit)$`)
 	// A wait, an age or a number of tries is no room that one tenant takes from another.
-	notRoom = regexp.MustCompile(`(Wait|Seconds|Silence|Age|Life|Pause|Late|Alive|Tries|Answer|Last)(Max|AtMost)$`)
+	notRoom = regexp.MustCompile(`(Wait|Seconds|Silence|Age|Life|Pause|Late|Alive|Tries|Answer|Last)(Max|AtMost|Most)$`)
 	owned   = regexp.MustCompile(`^(each|share|cluster|not shared|open): \S`)
 )
 
@@ -23,8 +25,8 @@ const openMax = 0
 // boundless are the rooms without bounds of a host or a cluster: they are not installed.
 var boundless = regexp.MustCompile(`^(bench|test|demo|lab|examples|sdk|deploy)(/|$)`)
 
-// bounds returns the bounds of the sources as dir.name: constants whose names end in Max or AtMost,
-// other than times, and every share.Bound.
+// bounds returns the bounds of the sources as dir.name: constants and variables with the name of a
+// bound, other than times and words, and every Bound of a share or of turns.
 func bounds(s source) (names []string) {
 	for _, d := range s.file.Decls {
 		g, ok := d.(*ast.GenDecl)
