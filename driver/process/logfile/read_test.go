@@ -190,12 +190,11 @@ func TestLogIsFollowedAcrossRotations(t *testing.T) {
 // A search ends with its caller: it does not go through the rest of the files.
 func TestASearchEndsWithItsCaller(t *testing.T) {
 	l, dir := logOf(t)
-	l.write([]byte("a line\n"))
+	l.Write([]byte("a line\n"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	d := &Driver{Config: Config{LogDir: dir, Clock: wall.Clock{}}}
 	for _, follow := range []bool{false, true} {
-		lines, err := d.OpenLog(ctx, pando.DefaultService("web"), "web-1",
+		lines, err := Read(ctx, wall.Clock{}, filepath.Join(dir, "web-1"), "web-1",
 			pando.LogQuery{Lines: 9, Match: "x", Follow: follow})
 		if !errors.Is(err, context.Canceled) {
 			lines.Close()
