@@ -54,8 +54,8 @@ type Host struct {
 	Frozen string `json:"frozen,omitempty"`
 	// Adopted is the generation of the store to which the host has brought what runs on it.
 	Adopted int `json:"adopted,omitempty"`
-	// Adrift names instances that run there without a record, separated by spaces, at most AdriftMax:
-	// a restored backup lacks their service.
+	// Adrift names instances that run there without a record, separated by spaces: a restored backup
+	// lacks their service or its spec. Each is an AdriftName, and there are at most AdriftMax.
 	Adrift string `json:"adrift,omitempty"`
 	// Labels are words of its operator, as LabelsOf returns them.
 	Labels string `json:"labels,omitempty"`
@@ -120,8 +120,23 @@ func (h Host) Label(name string) string {
 	return ""
 }
 
-// AdriftMax bounds the instances that a host's record names as adrift.
+// AdriftMax bounds the instances that a host's record names as adrift. Tenants share it.
 const AdriftMax = 100
+
+// AdriftName returns the name of an instance in Host.Adrift: TENANT/SERVICE/INSTANCE.
+func AdriftName(i Instance) string {
+	return fmt.Sprintf("%s/%s/%s", i.Service.Tenant, i.Service.Name, i.ID)
+}
+
+// ParseAdrift returns the service and the instance of a word of Host.Adrift. A former build names the
+// instance alone.
+func ParseAdrift(word string) (s ServiceKey, i InstanceID) {
+	parts := strings.Split(word, "/")
+	if len(parts) != 3 {
+		return s, InstanceID(word)
+	}
+	return ServiceKey{Tenant: Tenant(parts[0]), Name: ServiceName(parts[1])}, InstanceID(parts[2])
+}
 
 // Check returns nil if the record can be a host's, else the reason. The slot chooses the addresses
 // of the host's instances, and other hosts route packets to them.

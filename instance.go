@@ -99,9 +99,12 @@ type Instance struct {
 	Service  ServiceKey `json:"service"`
 	Host     HostName   `json:"host"`
 	Revision int        `json:"revision"`
-	Weight   int        `json:"weight"` // share of new flows; 100 is one whole share
-	Role     Role       `json:"role"`
-	Warm     bool       `json:"warm,omitempty"` // a reserve until it is claimed
+	// SpecHash is that of the revision's spec (Spec.Hash). After a restore from a backup the number
+	// may mean another spec. "": placed by a former build.
+	SpecHash string `json:"spec_hash,omitempty"`
+	Weight   int    `json:"weight"` // share of new flows; 100 is one whole share
+	Role     Role   `json:"role"`
+	Warm     bool   `json:"warm,omitempty"` // a reserve until it is claimed
 	// Ordinal names the instance's own volumes, from 1 on. 0: its service has none.
 	Ordinal int `json:"ordinal,omitempty"`
 	// Start is control's order to an instance of a stateful service, and Position the answer of its
@@ -152,6 +155,9 @@ func (i Instance) Check() error {
 	}
 	return nil
 }
+
+// RunsSpec reports whether an instance was placed with a spec, as far as its record says.
+func (i Instance) RunsSpec(s Spec) bool { return i.SpecHash == "" || i.SpecHash == s.Hash() }
 
 // Exit is the end of an instance's program.
 type Exit struct {

@@ -1,6 +1,9 @@
 package pando
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"math"
 	"net/netip"
@@ -117,6 +120,17 @@ func (s Spec) Files() Image {
 		return s.Bundle.Image()
 	}
 	return s.Image
+}
+
+// Hash returns the identity of a spec with defaults. The number of a revision is none after a restore
+// from a backup: the next deploy gets a number that another spec had.
+func (s Spec) Hash() string {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return "" // specs come from JSON: it cannot be
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
 }
 
 // RunsAs reports whether an instance of s runs as one of another spec does. Such specs differ only

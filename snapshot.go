@@ -63,7 +63,8 @@ type SnapshotStatus struct {
 	Service  ServiceKey `json:"service"`
 	Instance InstanceID `json:"instance"`
 	Revision int        `json:"revision"`
-	Host     HostName   `json:"host"` // that has the files
+	SpecHash string     `json:"spec_hash,omitempty"` // as in Instance
+	Host     HostName   `json:"host"`                // that has the files
 	At       time.Time  `json:"at"`
 	Bytes    int64      `json:"bytes"`
 	// Machine is that of the instance. No other kind can restore it.

@@ -18,6 +18,8 @@ import (
 type adoption struct {
 	agent   *Agent
 	running bool
+	// specs are the hashes of the specs before the restore, of the instances whose records have none.
+	specs map[pando.InstanceID]string
 	// again means that a service came back while the adoption ran. Its spec and its endpoints arrive
 	// one after the other.
 	again bool
@@ -37,6 +39,13 @@ func (a *adoption) begin(former *world.World) {
 		return
 	}
 	a.running = true
+	a.specs = map[pando.InstanceID]string{}
+	for id, r := range a.agent.runners {
+		i := a.agent.current(r).inst
+		if spec, known := former.SpecOf(i.Service, i.Revision); i.SpecHash == "" && known {
+			a.specs[id] = spec.Hash()
+		}
+	}
 	heads := former.Heads
 	a.agent.spawn(func(ctx context.Context) {
 		for !a.once(ctx, heads) {
@@ -130,7 +139,10 @@ func (a *adoption) orphan(ctx context.Context, i pando.Instance) (back, ok bool)
 	a.agent.mu.Lock()
 	back = a.returned(i) && i.Host == a.agent.Host.Name // false: this agent knows only its name
 	a.agent.mu.Unlock()
-	return back, !back || a.write(ctx, i)
+	if !back {
+		return false, true
+	}
+	return a.write(ctx, i)
 }
 
 // head writes the head of a state that this host keeps, if the restored one is older.
@@ -151,18 +163,22 @@ func (a *adoption) head(ctx context.Context, mine pando.StateHead) bool {
 	return a.adopted(err, "the newest state of "+mine.Service.String())
 }
 
-// returned reports whether the store has the service and the spec of an instance. The caller holds
-// the lock.
+// returned reports whether the store may have the service and the spec of an instance. A spec that was
+// deployed after the restore under the same number is another one. This host may read no spec of a
+// service of which the store shows no part here: the store then compares the hashes itself. The caller
+// holds the lock.
 func (a *adoption) returned(i pando.Instance) bool {
-	_, spec := a.agent.world.SpecOf(i.Service, i.Revision)
+	spec, known := a.agent.world.SpecOf(i.Service, i.Revision)
 	_, service := a.agent.world.Services[i.Service]
-	return spec && service && i.Phase != pando.PhaseMerged
+	return service && (known && i.RunsSpec(spec) || !known && i.SpecHash != "") &&
+		i.Phase != pando.PhaseMerged
 }
 
 // instance writes the record of an instance that runs here, as it is now.
 func (a *adoption) instance(ctx context.Context, r *runner) bool {
 	a.agent.mu.Lock()
 	i := a.agent.current(r).inst
+	i.SpecHash = cmp.Or(i.SpecHash, a.specs[i.ID])
 	v, there := a.agent.world.Instances[r.id]
 	back, frozen := a.returned(i), a.agent.world.Conceals(r.id)
 	a.agent.mu.Unlock()
@@ -179,18 +195,20 @@ func (a *adoption) instance(ctx context.Context, r *runner) bool {
 		a.setAdrift(r.id)
 		return true
 	}
-	return a.write(ctx, i)
+	_, ok := a.write(ctx, i)
+	return ok
 }
 
-// write brings the record of an instance back.
-func (a *adoption) write(ctx context.Context, i pando.Instance) bool {
+// write brings the record of an instance back. It reports whether the record is back, and whether
+// another attempt would end alike.
+func (a *adoption) write(ctx context.Context, i pando.Instance) (back, ok bool) {
 	_, err := a.agent.commit(ctx, pando.Txn{
 		If: []pando.Condition{{Key: i.Key()}}, Put: []pando.Stored{i},
 	})
 	if errors.Is(err, pando.ErrForbidden) || errors.Is(err, pando.ErrInvalid) {
 		a.agent.Log.Error("an instance runs on without a record", "instance", i.ID, "error", err)
 		a.setAdrift(i.ID)
-		return true
+		return false, true
 	}
 	if err == nil {
 		a.landed(i.ID)
@@ -198,7 +216,7 @@ func (a *adoption) write(ctx context.Context, i pando.Instance) bool {
 			"the restored backup had no record of it, and it runs: its record is back", nil)
 		_, _ = a.agent.commit(ctx, pando.Txn{Put: []pando.Stored{d}}) // evidence only
 	}
-	return a.adopted(err, fmt.Sprintf("instance %s", i.ID))
+	return err == nil, a.adopted(err, fmt.Sprintf("instance %s", i.ID))
 }
 
 func (a *adoption) adopted(err error, what string) bool {

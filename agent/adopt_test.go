@@ -67,13 +67,40 @@ func TestARestoredBackupAdoptsWhatRuns(t *testing.T) {
 			t.Errorf("main has the log %q", log)
 		}
 		h := b.world().Hosts["h1"].V
-		if h.Adopted != 2 || h.Adrift != "late-1" {
+		if h.Adopted != 2 || h.Adrift != "default/late/late-1" {
 			t.Errorf("the host shows generation %d and adrift %q", h.Adopted, h.Adrift)
 		}
 		b.restart()
 		b.pass(10 * time.Minute)
 		unharmed()
 		b.serving("web-4", 1) // and the cluster goes on
+	})
+}
+
+// After a restore the next deploy gets a number that another spec had. An instance of the former spec
+// runs on without a record: with one, it would pass for an instance of the new spec.
+func TestAnInstanceOfAnotherSpecWithTheSameNumberStaysAdrift(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.sightings = &notes{}
+		b.put(pando.Cluster{ID: "ours", Generation: 1})
+		b.restart()
+		backup := b.registry.Copy()
+		b.deployNew("late")
+		late := pando.DefaultService("late")
+		service, spec := b.world().Services[late].V, b.world().Revisions[late][1].V
+		b.registry.Replace(backup.Restored(
+			func(c pando.Cluster) []byte { return mustEncode(t, c) },
+			pando.Cluster{ID: "ours", Generation: 2, Restored: time.Now()}))
+		b.pass(30 * time.Second)
+		spec.Spec.Command = []string{"another"}
+		b.put(service, spec)
+		b.pass(30 * time.Second)
+		if i, there := b.world().Instances["late-1"]; there {
+			t.Errorf("it is back as %+v", i.V)
+		}
+		if h := b.world().Hosts["h1"].V; h.Adrift != "default/late/late-1" || len(b.sandboxes.All()) != 1 {
+			t.Errorf("%d sandboxes, adrift %q", len(b.sandboxes.All()), h.Adrift)
+		}
 	})
 }
 
@@ -87,7 +114,7 @@ func (b *bench) deployNew(name pando.ServiceName) {
 		pando.Revision{Service: s, Number: 1, Spec: spec.WithDefaults()})
 	id := pando.InstanceID(name + "-1")
 	b.put(pando.Instance{ID: id, Service: s, Host: "h1", Revision: 1, Weight: 100,
-		Phase: pando.PhasePlaced, Born: time.Now(), Since: time.Now()})
+		SpecHash: spec.WithDefaults().Hash(), Phase: pando.PhasePlaced, Born: time.Now(), Since: time.Now()})
 	b.ok(b.agent.Ready(b.ctx, id))
 	synctest.Wait()
 	b.phase(id, pando.PhaseInRotation)

@@ -5,6 +5,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/access/share"
+	"pando.run/pando/access/turns"
 	"pando.run/pando/api/logs"
 )
 
@@ -18,10 +19,21 @@ const (
 	logBytesLeast = 16 << 10
 )
 
-// logRoom counts the memory for lines by the tenants that asked.
-type logRoom struct{ pool *share.Pool[pando.Tenant] }
+// followBytes is the memory of a followed log until it is closed: its buffer, and a line on its way.
+const followBytes = 2 * logs.LineBytesMax
 
-func newLogRoom() logRoom { return logRoom{share.New[pando.Tenant](logBound)} }
+// readTurns is how many requests read logs of a host at once. A search goes through whole files.
+var readTurns = turns.Bound{Total: 6, Each: 2, Reserve: 2, Waiting: 100}
+
+// logRoom counts the memory for lines by the tenants that asked, and gives them turns to read.
+type logRoom struct {
+	pool  *share.Pool[pando.Tenant]
+	turns *turns.Queue[pando.Tenant]
+}
+
+func newLogRoom() logRoom {
+	return logRoom{share.New[pando.Tenant](logBound), turns.New[pando.Tenant](readTurns)}
+}
 
 // needOf returns what a request about so many logs may take, with the bound of each log.
 func needOf(q pando.LogQuery, n int) (need int64, each int) {
@@ -40,6 +52,22 @@ func (r logRoom) take(ctx context.Context, need int64) (*share.Hold[pando.Tenant
 	return r.pool.TakeAsOperator(need)
 }
 
+// turn waits for a turn to read logs.
+func (r logRoom) turn(ctx context.Context) (done func(), err error) {
+	if t, token := pando.TokenOf(ctx); token {
+		return r.turns.Take(ctx, t.Tenant, nil)
+	}
+	return r.turns.TakeAsOperator(ctx, nil)
+}
+
+// followOf returns the memory that so many logs keep while they are followed.
+func followOf(q pando.LogQuery, n int) int64 {
+	if !q.Follow {
+		return 0
+	}
+	return followBytes * int64(n)
+}
+
 // unreadOf returns the memory of the lines that a log has at its beginning, or most if it does not say.
 func unreadOf(lines pando.LogLines, most int) int64 {
 	if l, ok := lines.(interface{ Unread() int64 }); ok {
@@ -48,17 +76,20 @@ func unreadOf(lines pando.LogLines, most int) int64 {
 	return int64(most)
 }
 
-// heldLines gives memory back as the caller reads the lines.
+// heldLines gives memory back as the caller reads the lines that a log had at its beginning.
 type heldLines struct {
 	pando.LogLines
-	hold *share.Hold[pando.Tenant]
+	hold   *share.Hold[pando.Tenant]
+	unread int64
 }
 
 // Next implements pando.LogLines.
 func (h *heldLines) Next() (pando.LogLine, error) {
 	l, err := h.LogLines.Next()
 	if err == nil {
-		h.hold.Shrink(l.Weight())
+		n := min(l.Weight(), h.unread)
+		h.unread -= n
+		h.hold.Shrink(n)
 	}
 	return l, err
 }

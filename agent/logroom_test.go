@@ -3,8 +3,12 @@ package agent
 import (
 	"context"
 	"errors"
+	"io"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"pando.run/pando"
 	"pando.run/pando/api/logs"
@@ -80,6 +84,119 @@ func TestUnreadLogsOfATenantLeaveRoomForOthers(t *testing.T) {
 		}
 		defer lines.Close()
 	}
+}
+
+// following is a followed log whose lines a test sends.
+type following struct {
+	ctx   context.Context
+	lines chan pando.LogLine
+}
+
+func (f following) Next() (pando.LogLine, error) {
+	select {
+	case l := <-f.lines:
+		return l, nil
+	case <-f.ctx.Done():
+		return pando.LogLine{}, io.EOF
+	}
+}
+
+func (following) Unread() int64 { return 0 }
+func (following) Close() error  { return nil }
+
+// A followed log keeps its memory until it is closed, however many lines have arrived. Those of one
+// tenant leave room for others.
+func TestFollowedLogsOfATenantLeaveRoomForOthers(t *testing.T) { onBench(t, followMany) }
+
+func followMany(b *bench) {
+	t, arrive := b.T, make(chan pando.LogLine) // of the newest request
+	ctx, cancel := context.WithCancel(b.ctx)
+	defer cancel()
+	b.agent.OpenLog = func(
+		context.Context, pando.ServiceKey, pando.InstanceID, pando.LogQuery,
+	) (pando.LogLines, error) {
+		return following{ctx, arrive}, nil
+	}
+	w, long := &window{b.agent, newSessions(), newLogRoom()}, strings.Repeat("x", logs.LineBytesMax)
+	follow := func(tenant pando.Tenant) (pando.LogLines, error) {
+		arrive = make(chan pando.LogLine)
+		return w.Logs(pando.WithToken(ctx, pando.Token{TokenKey: pando.TokenKey{Tenant: tenant}}),
+			pando.ServiceKey{Tenant: tenant, Name: "web"}, make([]pando.InstanceID, 64),
+			pando.LogQuery{Follow: true})
+	}
+	n := int64(0)
+	for n <= logBound.Each/followBytes {
+		lines, err := follow("acme")
+		if err != nil {
+			break
+		}
+		defer lines.Close()
+		n += 64
+		for range 2 * 64 {
+			arrive <- pando.LogLine{Text: long}
+			if _, err := lines.Next(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n != logBound.Each/followBytes {
+		t.Errorf("acme follows %d logs, want %d", n, logBound.Each/followBytes)
+	}
+	other, err := follow("bank")
+	if err != nil {
+		t.Fatalf("another tenant: %v", err)
+	}
+	other.Close()
+	if u := w.room.pool.Use("bank"); u.Own != 0 {
+		t.Errorf("after the end bank holds %d", u.Own)
+	}
+}
+
+// Searches of one tenant leave turns to others, and a caller that leaves waits no more.
+func TestSearchesOfATenantLeaveTurnsForOthers(t *testing.T) { synctest.Test(t, searchMany) }
+
+func searchMany(t *testing.T) {
+	var reads atomic.Int32 // of acme
+	begun, end := make(chan pando.Tenant), make(chan struct{})
+	a := &Agent{Config: Config{Host: pando.Host{Name: "h1"}, OpenLog: func(
+		ctx context.Context, s pando.ServiceKey, _ pando.InstanceID, _ pando.LogQuery,
+	) (pando.LogLines, error) {
+		if s.Tenant == "acme" {
+			reads.Add(1)
+		}
+		select {
+		case begun <- s.Tenant:
+			<-end
+		case <-ctx.Done():
+		}
+		return logs.Slice(nil), nil
+	}}}
+	w := &window{a, newSessions(), newLogRoom()}
+	search := func(ctx context.Context, tenant pando.Tenant) error {
+		lines, err := w.Logs(pando.WithToken(ctx, pando.Token{TokenKey: pando.TokenKey{Tenant: tenant}}),
+			pando.ServiceKey{Tenant: tenant, Name: "web"}, make([]pando.InstanceID, 1), pando.LogQuery{Lines: 1})
+		if err == nil {
+			lines.Close()
+		}
+		return err
+	}
+	var all sync.WaitGroup
+	for range readTurns.Each {
+		all.Go(func() { _ = search(t.Context(), "acme") })
+		<-begun
+	}
+	left, leave := context.WithCancel(t.Context())
+	waits := make(chan error)
+	go func() { waits <- search(left, "acme") }()
+	synctest.Wait() // it has asked for its turn
+	all.Go(func() { _ = search(t.Context(), "bank") })
+	<-begun
+	leave()
+	if err := <-waits; !errors.Is(err, context.Canceled) || int(reads.Load()) != readTurns.Each {
+		t.Errorf("acme reads %d logs at once; a caller that left: %v", reads.Load(), err)
+	}
+	close(end)
+	all.Wait()
 }
 
 // A few bytes of repetitions make megabytes of program, for each log that a host reads.

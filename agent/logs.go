@@ -31,7 +31,7 @@ func (w *window) Logs(
 	}
 	need, each := needOf(q, len(ids))
 	q.Bytes = each
-	hold, err := w.room.take(ctx, need)
+	hold, err := w.room.take(ctx, need+followOf(q, len(ids)))
 	if err != nil {
 		return nil, fmt.Errorf("lines of logs on host %s: %w; read or end other logs first, or ask for "+
 			"fewer lines", w.agent.Host.Name, err)
@@ -46,6 +46,11 @@ func (w *window) Logs(
 		}
 		hold.Close()
 	}()
+	done, err := w.room.turn(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("lines of logs on host %s: %w", w.agent.Host.Name, err)
+	}
+	defer done()
 	unread, missing := int64(0), fmt.Errorf("log of no instance: %w", pando.ErrNotFound)
 	for _, i := range ids {
 		lines, err := w.agent.OpenLog(ctx, s, i, q)
@@ -64,8 +69,8 @@ func (w *window) Logs(
 	if len(all) == 0 {
 		return nil, missing
 	}
-	hold.Shrink(need - unread)
-	return &heldLines{LogLines: joined(all, q.Follow), hold: hold}, nil
+	hold.Shrink(need - unread + followOf(q, len(ids)-len(all)))
+	return &heldLines{LogLines: joined(all, q.Follow), hold: hold, unread: unread}, nil
 }
 
 // joined returns the lines of logs in the order of their times, or as they arrive if they are

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +33,20 @@ type seeds struct {
 	a    *Agent
 	mu   sync.Mutex
 	read bool // the store was read
-	of   map[pando.ServiceKey]map[int]*seed
+	of   map[pando.ServiceKey]map[version]*seed
+}
+
+// version is a revision with the hash of its spec. A number alone means another spec after a restore
+// of the store, or in a new service of the same name.
+type version struct {
+	number int
+	spec   string
+}
+
+func versionOf(i pando.Instance) version { return version{i.Revision, i.SpecHash} }
+
+func (v version) compare(w version) int {
+	return cmp.Or(cmp.Compare(v.number, w.number), cmp.Compare(v.spec, w.spec))
 }
 
 // seed is the state of the seed of one revision.
@@ -44,24 +58,24 @@ type seed struct {
 }
 
 func newSeeds(a *Agent) *seeds {
-	return &seeds{a: a, of: map[pando.ServiceKey]map[int]*seed{}}
+	return &seeds{a: a, of: map[pando.ServiceKey]map[version]*seed{}}
 }
 
 // get returns the seed of a revision. It keeps those of the newest revisions alone. The caller
 // holds the lock.
-func (s *seeds) get(k pando.ServiceKey, revision int) *seed {
+func (s *seeds) get(k pando.ServiceKey, revision version) *seed {
 	if !s.read {
 		s.read = true
 		s.load()
 	}
 	all := s.of[k]
 	if all == nil {
-		all = map[int]*seed{}
+		all = map[version]*seed{}
 		s.of[k] = all
 	}
 	if all[revision] == nil {
 		all[revision] = &seed{why: "it is the first instance of its revision on this host"}
-		revisions := slices.Sorted(maps.Keys(all))
+		revisions := slices.SortedFunc(maps.Keys(all), version.compare)
 		for _, old := range revisions[:max(0, len(revisions)-pando.SeedsMax)] {
 			if old != revision {
 				delete(all, old)
@@ -83,14 +97,14 @@ func (s *seeds) load() {
 	}
 	for _, st := range slices.Backward(kept) { // the newest last
 		if st.Seed && !st.Copy { // a copy was brought for one instance
-			s.get(st.Service, st.Revision).digest = st.Digest
+			s.get(st.Service, version{st.Revision, st.SpecHash}).digest = st.Digest
 		}
 	}
 }
 
 // begin reports whether an instance of a revision is to be stored as its seed. The caller then ends
 // the taking with end.
-func (s *seeds) begin(k pando.ServiceKey, revision int) bool {
+func (s *seeds) begin(k pando.ServiceKey, revision version) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	one := s.get(k, revision)
@@ -102,7 +116,7 @@ func (s *seeds) begin(k pando.ServiceKey, revision int) bool {
 }
 
 // end ends the taking of a seed.
-func (s *seeds) end(k pando.ServiceKey, revision int, digest string, err error) {
+func (s *seeds) end(k pando.ServiceKey, revision version, digest string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	one := s.get(k, revision)
@@ -116,7 +130,7 @@ func (s *seeds) end(k pando.ServiceKey, revision int, digest string, err error) 
 }
 
 // find returns the seed of a revision, or the reason why there is none.
-func (s *seeds) find(k pando.ServiceKey, revision int) (digest, why string) {
+func (s *seeds) find(k pando.ServiceKey, revision version) (digest, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.a.SnapshotStore == nil {
@@ -127,7 +141,7 @@ func (s *seeds) find(k pando.ServiceKey, revision int) (digest, why string) {
 }
 
 // reject drops a seed that no instance could continue, with the reason.
-func (s *seeds) reject(k pando.ServiceKey, revision int, digest, why string) {
+func (s *seeds) reject(k pando.ServiceKey, revision version, digest, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if one := s.get(k, revision); one.digest == digest {
@@ -176,7 +190,7 @@ func (r *birth) grow(ctx context.Context, g supplied) (pando.Sandbox, error) {
 	if !s.Spec.Seeded() || s.From != "" || s.Instance.Run != nil {
 		return g.start(ctx)
 	}
-	digest, why := r.a.seeds.find(r.service, s.Instance.Revision)
+	digest, why := r.a.seeds.find(r.service, versionOf(s.Instance))
 	if digest != "" {
 		box, err := r.growFrom(ctx, g, digest)
 		if err == nil || ctx.Err() != nil {
@@ -186,7 +200,7 @@ func (r *birth) grow(ctx context.Context, g supplied) (pando.Sandbox, error) {
 		r.a.Log.Warn("an instance starts cold: its seed cannot be continued", "instance", r.id,
 			"snapshot", digest, "error", err)
 		if !errors.Is(err, pando.ErrUnavailable) { // else the server has its key
-			r.a.seeds.reject(r.service, s.Instance.Revision, digest, why)
+			r.a.seeds.reject(r.service, versionOf(s.Instance), digest, why)
 		}
 	}
 	r.began = "the program runs, from its start: " + oneLine(why, evidenceBytesMax)
@@ -225,7 +239,7 @@ func (r *birth) sow(i pando.Instance, spec pando.Spec) bool {
 		return false
 	}
 	r.sown = true
-	if !r.a.seeds.begin(r.service, i.Revision) {
+	if !r.a.seeds.begin(r.service, versionOf(i)) {
 		return false
 	}
 	r.sowing = true
@@ -234,7 +248,7 @@ func (r *birth) sow(i pando.Instance, spec pando.Spec) bool {
 		defer cancel()
 		st, err := r.a.snapshots.take(ctx, r.runner, taking{seed: true, plain: spec.Replicate.Plain,
 			resumed: func() { r.post(seedTaken{}) }})
-		r.a.seeds.end(r.service, i.Revision, st.Digest, err)
+		r.a.seeds.end(r.service, versionOf(i), st.Digest, err)
 		r.post(seedTaken{})
 		reason := fmt.Sprintf("the seed of revision %d on this host is %s: %d bytes, and it stood still "+
 			"for %.0f ms; new instances continue it", i.Revision, shortDigest(st.Digest), st.Bytes,
@@ -254,7 +268,7 @@ func (r *birth) wither(reason string) {
 	if r.seeded == "" || r.inst.Phase != pando.PhaseStarting {
 		return
 	}
-	r.a.seeds.reject(r.service, r.inst.Revision, r.seeded, fmt.Sprintf("an instance that continued "+
+	r.a.seeds.reject(r.service, versionOf(r.inst), r.seeded, fmt.Sprintf("an instance that continued "+
 		"the seed %s failed: %s", shortDigest(r.seeded), reason))
 }
 

@@ -236,16 +236,39 @@ func TestACopyThatDiesRejectsItsSeed(t *testing.T) {
 		b.serving("web-1", 2)
 		b.decided("new instances continue it")
 		digest := n.kept[0].Digest
-		b.agent.seeds.reject(web, 2, "sha256:another", "it is no seed of this revision")
-		if now, _ := b.agent.seeds.find(web, 2); now != digest {
+		b.agent.seeds.reject(web, version{number: 2}, "sha256:another", "it is no seed of this revision")
+		if now, _ := b.agent.seeds.find(web, version{number: 2}); now != digest {
 			t.Fatalf("the seed is %q, want %q", now, digest)
 		}
 		r := &runner{a: b.agent, service: web, life: life{inst: pando.Instance{Revision: 2,
 			Phase: pando.PhaseStarting}}}
 		r.birth.runner, r.birth.seeded = r, digest
 		r.birth.wither("it exited with 1")
-		if now, why := b.agent.seeds.find(web, 2); now != "" || !strings.Contains(why, "exited with 1") {
+		if now, why := b.agent.seeds.find(web, version{number: 2}); now != "" || !strings.Contains(why, "exited with 1") {
 			t.Errorf("the seed is %q (%s)", now, why)
+		}
+	})
+}
+
+// A seed is of a spec. One with the same number, after a restore or in a new service of the same name,
+// has no seed yet.
+func TestASeedIsOfItsSpecAlone(t *testing.T) {
+	onBench(t, func(b *bench) {
+		n := b.nursery()
+		b.serving("web-1", 2)
+		b.decided("new instances continue it")
+		if now, _ := b.agent.seeds.find(web, version{2, "another"}); now != "" {
+			t.Errorf("another spec continues the seed %q", now)
+		}
+		digest := n.kept[0].Digest
+		for _, hash := range []string{"one", ""} {
+			n.kept[0].SpecHash = hash
+			b.agent.seeds = newSeeds(b.agent) // those of a former agent
+			b.agent.seeds.a = b.agent
+			other, _ := b.agent.seeds.find(web, version{2, "two"})
+			if now, _ := b.agent.seeds.find(web, version{2, hash}); now != digest || other != "" {
+				t.Errorf("of the spec %q it finds %q, and of another %q", hash, now, other)
+			}
 		}
 	})
 }

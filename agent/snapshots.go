@@ -57,7 +57,7 @@ func (s *snapshots) take(
 	}
 	defer s.turn.Give()
 	st := pando.SnapshotStatus{Service: r.service, Instance: r.id, Revision: now.inst.Revision,
-		Seed: t.seed, Encrypted: !t.plain}
+		SpecHash: now.inst.SpecHash, Seed: t.seed, Encrypted: !t.plain}
 	keys, err := s.keys(ctx, r.id)
 	if err != nil {
 		return out, fmt.Errorf("snapshot of %s: %w", r.id, err)

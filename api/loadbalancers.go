@@ -253,13 +253,11 @@ func (h loadBalancers) view(ctx context.Context, key octavia.Key) (v octavia.Vie
 		s.Tenant = t.Tenant
 	} else {
 		all, err := h.Services(ctx)
+		if err == nil {
+			s.Tenant, err = tenantOf(all, s.Name)
+		}
 		if err != nil {
 			return v, err
-		}
-		for _, st := range all {
-			if st.Name == s.Name {
-				s.Tenant = st.Tenant
-			}
 		}
 	}
 	st, err := h.Service(ctx, s)
@@ -275,6 +273,26 @@ func (h loadBalancers) view(ctx context.Context, key octavia.Key) (v octavia.Vie
 	}
 	concerns(ctx, s)
 	return v, nil
+}
+
+// tenantOf returns the tenant of a service that an operator names without one. The operators' own goes
+// first: a tenant may give its service any name.
+func tenantOf(all []pando.ServiceStatus, name pando.ServiceName) (t pando.Tenant, err error) {
+	var of []string
+	for _, st := range all {
+		if st.Name != name {
+			continue
+		}
+		if st.Tenant == pando.DefaultTenant {
+			return st.Tenant, nil
+		}
+		t, of = st.Tenant, append(of, string(st.Tenant))
+	}
+	if len(of) > 1 {
+		return "", fmt.Errorf("%w: the tenants %s have it, and this request names none; send it with the token "+
+			"of one of them", pando.ErrConflict, strings.Join(of, ", "))
+	}
+	return t, nil
 }
 
 // concerns names the service of a request in the audit.

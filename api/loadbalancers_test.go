@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -347,6 +348,33 @@ func TestAHostThatDoesNotSteerYetHoldsBackActive(t *testing.T) {
 			"/v2.0/lbaas/loadbalancers/"+made.LoadBalancer.ID, nil))
 		if !strings.Contains(w.Body.String(), want) {
 			t.Errorf("with %+v: %s, want %s", hosts, w.Body, want)
+		}
+	}
+}
+
+// A tenant may give its service the name of another tenant's load balancer. A request of an operator
+// then reaches neither by chance.
+func TestAnOperatorReachesNoLoadBalancerByTheNameAlone(t *testing.T) {
+	of := func(tenants ...pando.Tenant) (all []pando.ServiceStatus) {
+		for _, t := range tenants {
+			st := pando.ServiceStatus{}
+			st.ServiceKey = pando.ServiceKey{Tenant: t, Name: "lb-1"}
+			all = append(all, st)
+		}
+		return all
+	}
+	for _, c := range []struct {
+		all  []pando.ServiceStatus
+		want pando.Tenant
+		err  error
+	}{
+		{of("acme"), "acme", nil},
+		{of("acme", pando.DefaultTenant, "bank"), pando.DefaultTenant, nil},
+		{of("acme", "bank"), "", pando.ErrConflict},
+		{nil, "", nil},
+	} {
+		if got, err := tenantOf(c.all, "lb-1"); got != c.want || !errors.Is(err, c.err) {
+			t.Errorf("of %v: %q, %v", c.all, got, err)
 		}
 	}
 }

@@ -17,11 +17,20 @@ import (
 // is replaced.
 func TestAServiceWaitsForItsInstanceThatRunsAdrift(t *testing.T) {
 	for name, back := range map[string]bool{"it comes back": true, "it does not": false} {
-		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { deployAdrift(t, back) }) })
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { deployAdrift(t, " default/web/web-old", back) })
+		})
 	}
 }
 
-func deployAdrift(t *testing.T, back bool) {
+// A service waits for no instance of another one: not of the same name in another tenant, and not of
+// one whose name begins alike.
+func TestAServiceWaitsForNoInstanceOfAnotherOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { deployAdrift(t, "", false) })
+}
+
+// deployAdrift deploys the service web after a restore. own is the word of its instance adrift, or "".
+func deployAdrift(t *testing.T, own string, back bool) {
 	ctx, cancel := context.WithCancel(context.Background())
 	registry := sim.NewRegistry(1, 0)
 	put := func(v ...pando.Stored) {
@@ -39,7 +48,7 @@ func deployAdrift(t *testing.T, back bool) {
 		return w
 	}
 	put(pando.Cluster{ID: "ours", Generation: 2, Restored: time.Now()},
-		pando.Host{Name: "h1", Adopted: 2, Adrift: "web-old web-shop-1"})
+		pando.Host{Name: "h1", Adopted: 2, Adrift: "shop/web/web-shop-1 default/web-shop/web-shop-1" + own})
 	c := New(Config{Registry: registry, Peers: sim.NewPeers(), Clock: sim.Clock{}, IDs: &sim.IDs{},
 		Log: slog.New(slog.DiscardHandler), Name: "c"})
 	ended := make(chan error)
@@ -49,8 +58,8 @@ func deployAdrift(t *testing.T, back bool) {
 		pando.Revision{Service: web, Number: 1, State: pando.RevisionCurrent,
 			Spec: pando.Spec{Name: "web", Command: []string{"web"}}.WithDefaults()})
 	time.Sleep(2 * time.Second)
-	if all := stored().Of(web); len(all) > 0 {
-		t.Fatalf("beside the instance adrift: %v", all)
+	if all := stored().Of(web); len(all) > 0 != (own == "") {
+		t.Fatalf("with %q adrift there are %v", own, all)
 	}
 	if e, ok := stored().Endpoints[web]; !ok || !e.V.Service.VIP4.IsValid() {
 		t.Errorf("the host of the instance sees the service as %v", e.V)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access/share"
 	"pando.run/pando/world"
 )
 
@@ -17,7 +18,7 @@ const (
 	billOpsMax    = 500                    // records in one commit
 	billRecords   = 20 * pando.ServicesMax // beyond it, a new tenant is not billed
 	billAheadMax  = 2 * time.Hour          // of the clock of a host
-	decisionsMost = 1 << 17                // that wait for a bill; beyond it, the oldest are lost
+	decisionsMost = 1 << 17                // that wait for a bill; beyond it, those of the tenant with the most are lost
 	markKept      = 31 * 24 * time.Hour    // of a host that is gone
 )
 
@@ -190,7 +191,8 @@ type decided struct {
 // next leader bills those that a leader has left.
 func (t *tally) note(d pando.Decision, at pando.StoreRevision) {
 	if len(t.unbilled) >= decisionsMost {
-		t.unbilled = slices.Delete(t.unbilled, 0, decisionsMost/2)
+		t.unbilled = share.Newest(t.unbilled, decisionsMost/2,
+			func(d decided) pando.Tenant { return d.tenant })
 	}
 	t.unbilled = append(t.unbilled,
 		decided{at, d.Service.Tenant, d.At.UTC().Truncate(time.Hour)})

@@ -1,8 +1,10 @@
 package control
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -139,6 +141,28 @@ func TestBillsAreBounded(t *testing.T) {
 		if got := len(oldBills(w, billNow.Add(c.after))); got != c.gone {
 			t.Errorf("after %s %d records go, want %d", c.after, got, c.gone)
 		}
+	}
+}
+
+// Decisions of one tenant beyond the bound push out its own, and none of another tenant.
+func TestDecisionsToBillHaveAShareForEachTenant(t *testing.T) {
+	n := &tally{}
+	note := func(of pando.Tenant, at int) {
+		n.note(pando.Decision{At: billNow, Service: pando.ServiceKey{Tenant: of, Name: "web"}},
+			pando.StoreRevision(at))
+	}
+	note("bank", 1)
+	for at := range decisionsMost {
+		note("acme", at+2)
+	}
+	if n.unbilled[0].tenant != "bank" {
+		t.Error("a flood of acme pushed out a decision of bank")
+	}
+	if got := len(n.unbilled); got != decisionsMost/2+1 {
+		t.Errorf("%d decisions wait", got)
+	}
+	if !slices.IsSortedFunc(n.unbilled, func(a, b decided) int { return cmp.Compare(a.at, b.at) }) {
+		t.Error("the decisions are out of order")
 	}
 }
 

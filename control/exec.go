@@ -69,7 +69,15 @@ func (c *operators) Exec(
 func (c *operators) mayEnter(ctx context.Context, s pando.ServiceKey, i pando.InstanceID) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return mayUse(ctx, c.world, s, c.world.Instances[i].V.Revision)
+	on := c.world.Instances[i].V
+	if _, token := pando.TokenOf(ctx); token {
+		if stored, ok := c.world.SpecOf(s, on.Revision); ok && !on.RunsSpec(stored) {
+			return fmt.Errorf("%w: instance %s runs another spec than the stored revision %d, and a token "+
+				"enters by what is stored; an operator of the hosts may, or ends it: pando stop %[2]s",
+				pando.ErrForbidden, i, on.Revision)
+		}
+	}
+	return mayUse(ctx, c.world, s, on.Revision)
 }
 
 // kindOf returns the kind of a session's record. Many connections never push out the commands.

@@ -126,9 +126,9 @@ func (c *Control) awaitsAdrift(s pando.ServiceKey, now time.Time) error {
 		return nil
 	}
 	for name, h := range c.world.Hosts {
-		for id := range strings.FieldsSeq(h.V.Adrift) {
-			_, back := c.world.Instances[pando.InstanceID(id)]
-			if at := strings.LastIndexByte(id, '-'); back || at < 0 || id[:at] != string(s.Name) {
+		for word := range strings.FieldsSeq(h.V.Adrift) {
+			of, id := pando.ParseAdrift(word)
+			if _, back := c.world.Instances[id]; back || of != s {
 				continue
 			}
 			if c.adoption.adrift == nil {

@@ -206,6 +206,11 @@ func (c *snapshots) RestoreSnapshot(
 				"`pando rollback %s --to %[2]d` first", pando.ErrConflict, found[0].Revision, s,
 				svc.V.Current, s.Name)
 		}
+		if spec, ok := w.SpecOf(s, svc.V.Current); ok && found[0].SpecHash != "" &&
+			found[0].SpecHash != spec.Hash() {
+			return pando.Txn{}, fmt.Errorf("%w: the snapshot is of another spec, which was revision %d before "+
+				"a restore or a removal", pando.ErrConflict, svc.V.Current)
+		}
 		if err := mayUse(ctx, w, s, svc.V.Current); err != nil {
 			return pando.Txn{}, err
 		}

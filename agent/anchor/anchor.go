@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access/share"
 	"pando.run/pando/agent/turn"
 	"pando.run/pando/world"
 )
@@ -108,12 +109,16 @@ func (a *Anchor) Drifts(i pando.InstanceID) bool {
 // Adrift returns the last records of the instances that run here without one since a restore.
 func (a *Anchor) Adrift() (out []pando.Instance) {
 	a.mu.Lock()
-	text := a.seen.Records
-	a.mu.Unlock()
-	if text == "" {
+	defer a.mu.Unlock()
+	return a.lastRecords()
+}
+
+// lastRecords decodes the records. The caller holds the lock.
+func (a *Anchor) lastRecords() (out []pando.Instance) {
+	if a.seen.Records == "" {
 		return nil
 	}
-	if err := json.Unmarshal([]byte(text), &out); err != nil {
+	if err := json.Unmarshal([]byte(a.seen.Records), &out); err != nil {
 		a.log.Error("the records of instances without one cannot be read", "error", err)
 	}
 	return out
@@ -301,10 +306,24 @@ func (a *Anchor) show(ctx context.Context) error {
 
 // decorated returns a host's record with its freeze and its adoption. The caller holds the lock.
 func (a *Anchor) decorated(h pando.Host, why error) pando.Host {
-	adrift := strings.Fields(a.seen.Adrift)
 	h.Frozen, h.Adopted = text(why), a.seen.Adopted
-	h.Adrift = strings.Join(adrift[:min(len(adrift), pando.AdriftMax)], " ")
+	h.Adrift = strings.Join(share.Newest(a.adrift(), pando.AdriftMax, func(word string) pando.Tenant {
+		s, _ := pando.ParseAdrift(word)
+		return s.Tenant
+	}), " ")
 	return h
+}
+
+// adrift returns the names of the instances without a record. The caller holds the lock.
+func (a *Anchor) adrift() (names []string) {
+	words := strings.Fields(a.seen.Adrift)
+	for _, i := range a.lastRecords() {
+		if n := slices.Index(words, string(i.ID)); n >= 0 && i.Service.Name != "" {
+			words = slices.Delete(words, n, n+1)
+			names = append(names, pando.AdriftName(i))
+		}
+	}
+	return append(names, words...) // of a former agent
 }
 
 func text(err error) string {

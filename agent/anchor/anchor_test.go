@@ -3,8 +3,11 @@ package anchor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +25,38 @@ type memory struct {
 
 func (m *memory) Load(bool) (pando.Sighting, error) { return m.Sighting, nil }
 func (m *memory) Save(s pando.Sighting) error       { m.Sighting = s; m.saves++; return nil }
+
+// The names of instances without a record are a list that tenants share: those of one tenant leave a
+// place for another.
+func TestNamesAdriftHaveAShareForEachTenant(t *testing.T) {
+	onRig(t, func(r *rig) {
+		var all []pando.Instance
+		for n := range 2 * pando.AdriftMax {
+			all = append(all, pando.Instance{ID: pando.InstanceID(fmt.Sprint("a-", n)),
+				Service: pando.ServiceKey{Tenant: "acme", Name: "a"}})
+		}
+		all = append(all, pando.Instance{ID: "z-1", Service: pando.ServiceKey{Tenant: "bank", Name: "z"}})
+		slices.Reverse(all)
+		if err := r.Adopted(r.ctx, all); err != nil {
+			t.Fatal(err)
+		}
+		s, err := r.store.Snapshot(r.ctx, pando.KindHost.Under())
+		if err != nil || len(s.Records) != 1 {
+			t.Fatal(s, err)
+		}
+		var h pando.Host
+		if err := world.Decode(s.Records[0], &h); err != nil {
+			t.Fatal(err)
+		}
+		words := strings.Fields(h.Adrift)
+		if len(words) != pando.AdriftMax || !slices.Contains(words, "bank/z/z-1") {
+			t.Errorf("%d names, want %d with that of bank", len(words), pando.AdriftMax)
+		}
+		if !r.Drifts("a-0") || !r.Drifts("z-1") {
+			t.Error("an instance beyond the names is forgotten")
+		}
+	})
+}
 
 type rig struct {
 	*testing.T

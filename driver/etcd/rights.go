@@ -209,6 +209,8 @@ func (w *rights) instance(next, now pando.Instance, there bool) error {
 	case there && next.Revision != now.Revision, !next.Phase.Known():
 		return fmt.Errorf("revision %d, phase %q: want revision %d and a phase that there is",
 			next.Revision, next.Phase, now.Revision)
+	case there && next.SpecHash != now.SpecHash && next.SpecHash != "": // a former build drops it
+		return fmt.Errorf("it runs another spec than control wrote")
 	case next.IP4.IsValid() && !v4.Contains(next.IP4), next.IP6.IsValid() && !v6.Contains(next.IP6):
 		return fmt.Errorf("the addresses %s and %s: want one of %s and of %s", next.IP4, next.IP6, v4, v6)
 	}
@@ -217,14 +219,17 @@ func (w *rights) instance(next, now pando.Instance, there bool) error {
 
 // lost reports whether a restored backup may lack the record of an instance: the restore is recent,
 // the instance is older than the restore, and its service has its revision.
+// The member proves by the hash that it knows the spec, because the record gives it the right to read.
 func (w *rights) lost(i pando.Instance) bool {
 	c, recent := restored(w.store, w.clock)
 	if !recent || !i.Born.Before(c.Restored) {
 		return false
 	}
+	var r pando.Revision
 	service, err := w.store.read(i.Service.Key(), &pando.Service{})
-	revision, err2 := w.store.read(pando.RevisionKey(i.Service, i.Revision), &pando.Revision{})
-	return service != 0 && revision != 0 && err == nil && err2 == nil
+	revision, err2 := w.store.read(pando.RevisionKey(i.Service, i.Revision), &r)
+	return service != 0 && revision != 0 && err == nil && err2 == nil &&
+		i.SpecHash == r.Spec.Hash()
 }
 
 // has reports whether an instance of a service is on this host.

@@ -71,8 +71,8 @@ func scopeAt(h pando.HostName, k pando.Key) (scope, bool) {
 }
 
 // concerns reports whether a service has a part on a host at a store revision (0: now): an
-// instance, its home or its state. For a while after a restore, every service has: a host then
-// brings back records that the backup lacks. The cost does not depend on the number of services.
+// instance, its home or its state. After a restore, a host first brings back the records that the
+// backup lacks, and reads then. The cost does not depend on the number of services.
 func (g gate) concerns(h pando.HostName, s pando.ServiceKey, at int64) (bool, error) {
 	there, err := g.store.at(at).any(pando.InstancesOn(s, h))
 	if there || err != nil {
@@ -83,11 +83,8 @@ func (g gate) concerns(h pando.HostName, s pando.ServiceKey, at int64) (bool, er
 		return err == nil, err
 	}
 	var head pando.StateHead
-	if _, err := g.store.at(at).read(pando.HeadKey(s), &head); err != nil || head.Host == h {
-		return err == nil, err
-	}
-	_, recent := restored(g.store, g.members.Clock)
-	return recent, nil
+	_, err = g.store.at(at).read(pando.HeadKey(s), &head)
+	return err == nil && head.Host == h, err
 }
 
 // restored returns the store's record of itself, and whether its restore is recent.

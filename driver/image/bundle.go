@@ -47,7 +47,7 @@ func (s *Store) Bundle(ctx context.Context, folder string) (b pando.Bundle, left
 	top, _, err := s.pack(p, folder)
 	left = p.without
 	if err == nil {
-		err = s.remember(top, bundlePrefix+folder)
+		err = s.remember(top, "", bundlePrefix+folder)
 	}
 	if err != nil {
 		return b, nil, fmt.Errorf("bundle %s: %w", folder, err)

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
@@ -79,5 +81,67 @@ func TestImagesHaveAShareForEachTenant(t *testing.T) {
 	}
 	if err := bring("acme"); err != nil {
 		t.Errorf("after the sweep: %v", err)
+	}
+}
+
+// One tenant that names an image by many references, or asks many repositories for it, pushes out no
+// name and no admission of another tenant.
+func TestTheRecordOfAnImageHasAShareForEachTenant(t *testing.T) {
+	s, h := open(t), v1.Hash{Algorithm: "sha256", Hex: strings.Repeat("a", 64)}
+	add := func(of pando.Tenant, n int) {
+		t.Helper()
+		repository := fmt.Sprintf("r.example/%s/%d", of, n)
+		if err := errors.Join(s.remember(h, of, repository+":v1"), s.admit(h, of, repository)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("bank", 0)
+	full := s.recalled(h)
+	for n := range admissionsMax {
+		one := fmt.Sprintf("r.example/acme/%d", n)
+		full.Admitted = append(full.Admitted, admission{"acme", one})
+		if n < namesMax {
+			full.Names = append(full.Names, naming{"acme", one})
+		}
+	}
+	if err := s.write(h, full); err != nil {
+		t.Fatal(err)
+	}
+	add("acme", admissionsMax)
+	r := s.recalled(h)
+	if len(r.Admitted) != admissionsMax || len(r.Names) != namesMax {
+		t.Fatalf("%d admissions and %d names: the bounds are not full", len(r.Admitted), len(r.Names))
+	}
+	if !r.admits("bank", "r.example/bank/0") || !slices.Contains(r.references(), "r.example/bank/0:v1") {
+		t.Error("a flood of acme pushed out bank")
+	}
+}
+
+// Over its bytes, the store gives up the unused images of the tenant with the most, although another
+// tenant's image rests longer.
+func TestTheSweepTakesFromTheTenantWithTheMost(t *testing.T) {
+	clean(t)
+	r, s := served(t, nil), open(t)
+	var brought []string // the longest unused first
+	for n, of := range []pando.Tenant{"bank", "acme", "acme"} {
+		reference, _ := push(t, r, fmt.Sprint("v", n))
+		i, _, err := s.Resolve(t.Context(), "", inside(reference))
+		if err != nil {
+			t.Fatal(err)
+		}
+		i.For, i.Prove = of, true
+		if err := s.Pull(t.Context(), i, nil); err != nil {
+			t.Fatal(err)
+		}
+		top, _ := digest(i.Digest)
+		at := time.Now().Add(time.Duration(n-10) * time.Hour)
+		if err := os.Chtimes(s.record(top), at, at); err != nil {
+			t.Fatal(err)
+		}
+		brought = append(brought, i.Digest)
+	}
+	gone, err := s.Sweep(t.Context(), nil, Bounds{Age: 24 * time.Hour, Bytes: s.bytes() - 1})
+	if err != nil || !slices.Equal(gone, brought[1:2]) {
+		t.Errorf("the sweep removes %q (%v), want the older image of acme, %q", gone, err, brought[1])
 	}
 }

@@ -82,7 +82,7 @@ func (s *Store) bring(ctx context.Context, i pando.Image, top v1.Hash, from []so
 	if err := firstCause(errs); err != nil {
 		return s.unlisted(top, err)
 	}
-	if err := errors.Join(s.remember(top, i.Reference), charges{s}.note(i)); err != nil || i.Prove {
+	if err := errors.Join(s.remember(top, i.For, i.Reference), charges{s}.note(i)); err != nil || i.Prove {
 		return err
 	}
 	r := s.recalled(top)
@@ -284,7 +284,7 @@ func (s *Store) choose(all []v1.Descriptor) (v1.Descriptor, error) {
 		if p.OS == "linux" && p.Architecture == s.Architecture {
 			return d, nil
 		}
-		if len(offers) < namesMax {
+		if len(offers) < offersMax {
 			offers = append(offers, p.OS+"/"+p.Architecture)
 		}
 	}
@@ -465,4 +465,28 @@ func (c charges) crowded(digestText string) bool {
 	return !slices.ContainsFunc(r.Tenants, func(t pando.Tenant) bool {
 		return t == pando.DefaultTenant || c.bytesFor(t, "") <= c.store.TenantBytes/2
 	})
+}
+
+// inTurn returns images in the order in which they make room: again and again the longest unused one
+// of the tenant with the most bytes. Images of several tenants are of none of them.
+func (c charges) inTurn(lastUsedFirst []pando.ImageStatus) (out []pando.ImageStatus) {
+	all := slices.Clone(lastUsedFirst)
+	slices.Reverse(all)
+	pieces := make([]share.Piece[pando.Tenant], len(all))
+	for n, i := range all {
+		top, err := digest(i.Digest)
+		if err != nil {
+			continue // List names none such
+		}
+		if k, err := c.store.look(top); err == nil {
+			pieces[n].Size = c.bytesOf(k)
+		}
+		if of := c.store.recalled(top).Tenants; len(of) == 1 {
+			pieces[n].Owner = of[0]
+		}
+	}
+	for n := range share.Trim(pieces, -1) {
+		out = append(out, all[n])
+	}
+	return out
 }

@@ -41,8 +41,9 @@ var accepted = []string{
 type registry struct {
 	*vault
 	ref      name.Reference
-	admitted bool // its address may be inside the network
-	proves   bool // it has to send each blob once, also one that is here
+	admitted bool         // its address may be inside the network
+	proves   bool         // it has to send each blob once, also one that is here
+	tenant   pando.Tenant // for which it is asked
 	once     sync.Once
 	client   *http.Client
 	guard    *guard
@@ -54,12 +55,13 @@ type origin struct {
 	sent       proof.Book
 	repository string // "": no registry
 	proves     bool
+	tenant     pando.Tenant
 }
 
 func originOf(sent proof.Book, from []source) origin {
 	for _, src := range from {
 		if r, ok := src.(*registry); ok {
-			return origin{sent, r.ref.Context().Name(), r.proves}
+			return origin{sent, r.ref.Context().Name(), r.proves, r.tenant}
 		}
 	}
 	return origin{sent: sent}
@@ -73,7 +75,7 @@ func (o origin) came(h v1.Hash) error {
 	if o.repository == "" {
 		return nil
 	}
-	return o.sent.Sent(o.repository, h)
+	return o.sent.Sent(o.tenant, o.repository, h)
 }
 
 // registryOf returns the registry of an image.
@@ -85,7 +87,7 @@ func (s *vault) registryOf(i pando.Image) (*registry, error) {
 	if i.Digest != "" {
 		ref = ref.Context().Digest(i.Digest)
 	}
-	return &registry{vault: s, ref: ref, admitted: i.Inside, proves: i.Prove}, nil
+	return &registry{vault: s, ref: ref, admitted: i.Inside, proves: i.Prove, tenant: i.For}, nil
 }
 
 // admits reports whether the address of a reference's registry may be inside the network, by the

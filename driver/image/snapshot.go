@@ -76,7 +76,7 @@ func (s Snapshots) Keep(
 		err = s.describeSnapshot(top, out)
 	}
 	if err == nil {
-		err = s.remember(top, pando.SnapshotPrefix+string(st.Instance))
+		err = s.remember(top, "", pando.SnapshotPrefix+string(st.Instance))
 	}
 	if err != nil {
 		return out, fmt.Errorf("store a snapshot: %w", noSpace(err))

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"pando.run/pando"
+	"pando.run/pando/access/share"
 	"pando.run/pando/driver/image/proof"
 )
 
@@ -44,7 +45,7 @@ func (s *Store) Blob(image, text string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if k, err := s.look(top); h != top && (err != nil || !k.has(h)) || !s.recalled(top).lends(s.sent.Of(h).Repositories) {
+	if k, err := s.look(top); h != top && (err != nil || !k.has(h)) || !s.recalled(top).lends(s.sent.Of(h)) {
 		return nil, fmt.Errorf("blob %s of image %s: %w", short(h), short(top), pando.ErrNotFound)
 	}
 	f, err := os.Open(s.blob(h))
@@ -56,11 +57,11 @@ func (s *Store) Blob(image, text string) (*os.File, error) {
 
 // lends reports whether another host may have a blob as a part of the image: the image is of files of a
 // host, an operator has brought it, or a repository that named it has sent the blob here.
-func (r named) lends(sent []string) bool {
-	return r.Vouched || slices.ContainsFunc(r.References, func(reference string) bool {
-		ref, err := parse(reference)
-		return (pando.Image{Reference: reference}).OfFiles() ||
-			err == nil && slices.Contains(sent, ref.Context().Name())
+func (r named) lends(sent proof.Record) bool {
+	return r.Vouched || slices.ContainsFunc(r.Names, func(n naming) bool {
+		ref, err := parse(n.Reference)
+		return (pando.Image{Reference: n.Reference}).OfFiles() ||
+			err == nil && sent.HasSent(ref.Context().Name())
 	})
 }
 
@@ -136,7 +137,8 @@ func (s *Store) sources(
 		}
 	}
 	if !i.OfFiles() {
-		r, err := s.registryOf(pando.Image{Reference: i.Reference, Inside: i.Inside, Prove: i.Prove})
+		r, err := s.registryOf(pando.Image{Reference: i.Reference, Inside: i.Inside, Prove: i.Prove,
+			For: i.For})
 		if err != nil {
 			return nil, err
 		}
@@ -213,7 +215,7 @@ func (s *Store) Resolve(
 		return i, c, err
 	}
 	i.Digest = top.String()
-	if err := s.remember(top, reference); err != nil || i.OfFiles() {
+	if err := s.remember(top, by, reference); err != nil || i.OfFiles() {
 		return i, configOf(k.config), err
 	}
 	ref, err := parse(reference)
@@ -229,8 +231,9 @@ type admission struct {
 	Repository string       `json:"repository"`
 }
 
-// admissionsMax bounds the admissions of one image. A forgotten one costs a question.
-const admissionsMax = 500
+// admissionsMax bounds the admissions of one image. The oldest of the tenant with the most is
+// forgotten, and costs that tenant a question. Each tenant has a place for two.
+const admissionsMax = 2 * pando.TenantsMax
 
 // admit notes that a repository has let a tenant read an image.
 func (s *Store) admit(h v1.Hash, by pando.Tenant, repository string) error {
@@ -238,8 +241,8 @@ func (s *Store) admit(h v1.Hash, by pando.Tenant, repository string) error {
 	if slices.Contains(r.Admitted, one) {
 		return nil
 	}
-	r.Admitted = append(r.Admitted, one)
-	r.Admitted = r.Admitted[max(0, len(r.Admitted)-admissionsMax):]
+	r.Admitted = share.Newest(append(r.Admitted, one), admissionsMax,
+		func(a admission) pando.Tenant { return a.Tenant })
 	return s.write(h, r)
 }
 
@@ -287,7 +290,7 @@ func (s *Store) find(
 func (s *Store) fromRegistry(
 	ctx context.Context, by pando.Tenant, from pando.Image,
 ) (v1.Hash, error) {
-	from.Prove = by != ""
+	from.Prove, from.For = by != "", by
 	r, err := s.registryOf(from)
 	if err != nil {
 		return v1.Hash{}, err
@@ -383,7 +386,7 @@ func tagged(all []v1.Descriptor, tag string) (v1.Descriptor, error) {
 		if tag != "" && d.Annotations[refName] == tag {
 			return d, nil
 		}
-		if len(tags) < namesMax {
+		if len(tags) < offersMax {
 			tags = append(tags, d.Annotations[refName])
 		}
 	}

@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/access/share"
 	"pando.run/pando/driver/image/proof"
 )
 
@@ -39,7 +40,12 @@ const (
 	smallMax     = 4 << 20 // bytes of a manifest or a configuration
 	blobBytesMax = 16 << 30
 	recordMax    = 1 << 20
-	namesMax     = 20 // references that a record remembers
+	offersMax    = 20 // of a registry, in an error
+	// namesMax bounds the references that a record remembers. The oldest of the tenant with the most
+	// is forgotten. Each tenant has a place: other hosts bring an image by its name.
+	namesMax = pando.TenantsMax
+	// namedBytesMax bounds the record of an image: the longest names of all tenants fit.
+	namedBytesMax = 4 << 20
 )
 
 // Config holds the place of a store and its ways to other stores.
@@ -192,8 +198,10 @@ func (s *vault) using(ctx context.Context) (done func(), err error) {
 // named is the record of an image: the references that named it here. Its file's time is the last
 // use.
 type named struct {
-	Digest     string   `json:"digest"`
-	References []string `json:"references"`
+	Digest string   `json:"digest"`
+	Names  []naming `json:"names,omitempty"`
+	// References are the names in a file of a former build, which knew no tenants.
+	References []string `json:"references,omitempty"`
 	// Admitted are the tenants that may use the image without a question to its registry.
 	Admitted []admission `json:"admitted,omitempty"`
 	// Vouched: an operator has brought it, whose word counts for all its blobs.
@@ -202,13 +210,28 @@ type named struct {
 	Tenants []pando.Tenant `json:"tenants,omitempty"`
 }
 
-// remember writes the record of an image, with one more reference.
-func (s *Store) remember(h v1.Hash, reference string) error {
+// naming is a reference that named an image, and the tenant that first did. Empty: of the hosts.
+type naming struct {
+	Tenant    pando.Tenant `json:"tenant,omitempty"`
+	Reference string       `json:"reference"`
+}
+
+// references returns the references that named an image here, the oldest first.
+func (r named) references() []string {
+	out := make([]string, len(r.Names))
+	for n, one := range r.Names {
+		out[n] = one.Reference
+	}
+	return out
+}
+
+// remember writes the record of an image, with one more reference of a tenant.
+func (s *Store) remember(h v1.Hash, by pando.Tenant, reference string) error {
 	r := s.recalled(h)
 	r.Digest = h.String()
-	if reference != "" && !slices.Contains(r.References, reference) {
-		r.References = append(r.References, reference)
-		r.References = r.References[max(0, len(r.References)-namesMax):]
+	if reference != "" && !slices.Contains(r.references(), reference) {
+		r.Names = share.Newest(append(r.Names, naming{by, reference}), namesMax,
+			func(n naming) pando.Tenant { return n.Tenant })
 	}
 	return s.write(h, r)
 }
@@ -223,9 +246,13 @@ func (s *Store) write(h v1.Hash, r named) error {
 
 // recalled reads the record of an image. A broken one counts as empty: its blobs have the truth.
 func (s *Store) recalled(h v1.Hash) (r named) {
-	if b, err := readBounded(s.record(h), recordMax); err == nil {
+	if b, err := readBounded(s.record(h), namedBytesMax); err == nil {
 		_ = json.Unmarshal(b, &r)
 	}
+	for _, reference := range r.References {
+		r.Names = append(r.Names, naming{Reference: reference})
+	}
+	r.References = nil
 	return r
 }
 

@@ -48,7 +48,7 @@ func (s *Store) List() ([]pando.ImageStatus, error) {
 		if err != nil {
 			continue
 		}
-		i := pando.ImageStatus{Host: s.Host, Digest: top.String(), References: s.recalled(top).References,
+		i := pando.ImageStatus{Host: s.Host, Digest: top.String(), References: s.recalled(top).references(),
 			Config: configOf(k.config), Unpacked: s.complete(k), Used: st.ModTime()}
 		for n, d := range k.manifest.Layers {
 			i.Layers = append(i.Layers, pando.ImageLayer{Digest: d.Digest.String(), Bytes: d.Size,
@@ -80,8 +80,8 @@ func (s *Store) Remove(ctx context.Context, text string) error {
 	return s.prune()
 }
 
-// Sweep removes images that nothing uses: those of a higher age, and the longest unused ones while
-// the store is over its bytes. It does nothing while a pull runs, and never removes a digest to
+// Sweep removes images that nothing uses: those of a higher age, and while the store is over its
+// bytes, the longest unused ones of the tenant with the most. It does nothing while a pull runs, and never removes a digest to
 // keep.
 func (s *Store) Sweep(
 	ctx context.Context, keep map[string]bool, b Bounds,
@@ -95,9 +95,8 @@ func (s *Store) Sweep(
 	if err != nil {
 		return nil, err
 	}
-	slices.Reverse(all) // the longest unused first
 	now := s.Clock.Now()
-	for _, i := range all {
+	for _, i := range (charges{s}).inTurn(all) {
 		unused := now.Sub(i.Used)
 		if keep[i.Digest] || unused < min(lately, b.Age) || ctx.Err() != nil {
 			continue

@@ -7,21 +7,27 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"pando.run/pando"
+	"pando.run/pando/access/share"
 )
 
-// keeping bounds the logs of ended instances. A sweep removes logs beyond a bound, the oldest
-// first.
+// keeping bounds the logs of ended instances. A sweep removes logs beyond a bound, the oldest of the
+// tenant with the most first. So a tenant whose instances crash in a loop loses its own evidence.
 type keeping struct {
 	age        time.Duration // since the last line
 	perService int           // folders
 	bytes      int64         // of all of them
 	// older bounds the bytes of the rotated files of living instances. Their newest files stay.
 	older int64
+	// block is the room that the smallest file or folder takes. Without it, the empty logs of
+	// services that come and go would count for nothing.
+	block int64
 }
 
 // kept bounds the logs of dead instances: long enough to ask why, short of a full disk.
 var kept = keeping{age: 7 * 24 * time.Hour, perService: 20, bytes: 1 << 30,
-	older: 4 << 30}
+	older: 4 << 30, block: 4 << 10}
 
 const (
 	sweepEvery = time.Hour        // because logs age
@@ -78,13 +84,19 @@ type oldLog struct {
 	at    time.Time // of its newest line
 }
 
+// logTenant returns the tenant of a log by its name.
+func logTenant(name string) pando.Tenant {
+	t, _, _ := strings.Cut(name, string(filepath.Separator))
+	return pando.Tenant(t)
+}
+
 // sweep removes the logs beyond the bounds. An instance has its record before its log, so sweep
 // calls living after it has listed the folders. It removes nothing while living is not known.
 func sweep(dir string, living func() (map[string]bool, error), now time.Time, k keeping) error {
 	services, _ := filepath.Glob(filepath.Join(dir, "*", "*"))
 	all := map[string][]oldLog{}
 	for _, service := range services {
-		all[service] = logsBelow(dir, service)
+		all[service] = logsBelow(dir, service, k.block)
 	}
 	live, err := living()
 	if err != nil {
@@ -92,7 +104,6 @@ func sweep(dir string, living func() (map[string]bool, error), now time.Time, k 
 	}
 	trimLiving(dir, live, k.older)
 	var rest []oldLog
-	var bytes int64
 	for _, logs := range all {
 		logs = slices.DeleteFunc(logs, func(l oldLog) bool { return live[l.name] })
 		slices.SortFunc(logs, newestFirst)
@@ -102,68 +113,67 @@ func sweep(dir string, living func() (map[string]bool, error), now time.Time, k 
 				continue
 			}
 			rest = append(rest, l)
-			bytes += l.bytes
 		}
 	}
-	slices.SortFunc(rest, newestFirst)
-	for _, l := range slices.Backward(rest) {
-		if bytes <= k.bytes {
-			break
-		}
-		_ = os.RemoveAll(filepath.Join(dir, l.name))
-		bytes -= l.bytes
+	slices.SortFunc(rest, func(a, b oldLog) int { return newestFirst(b, a) })
+	pieces := make([]share.Piece[pando.Tenant], len(rest))
+	for n, l := range rest {
+		pieces[n] = share.Piece[pando.Tenant]{Owner: logTenant(l.name), Size: l.bytes}
+	}
+	for n := range share.Trim(pieces, k.bytes) {
+		_ = os.RemoveAll(filepath.Join(dir, rest[n].name))
 	}
 	return nil
 }
 
-// trimLiving removes rotated files of living instances, the oldest first, until all of them are
-// within one bound. A shim never writes to a rotated file again.
+// trimLiving removes rotated files of living instances, the oldest of the tenant with the most first,
+// until all of them are within one bound. A shim never writes to a rotated file again.
 func trimLiving(dir string, living map[string]bool, most int64) {
 	type rotated struct {
-		path  string
-		bytes int64
-		at    time.Time
+		share.Piece[pando.Tenant]
+		path string
+		at   time.Time
 	}
 	var all []rotated
-	var bytes int64
 	for name := range living {
 		files, _ := filepath.Glob(filepath.Join(dir, name, "log.*"))
 		for _, path := range files {
 			if info, err := os.Stat(path); err == nil {
-				all = append(all, rotated{path, info.Size(), info.ModTime()})
-				bytes += info.Size()
+				all = append(all, rotated{share.Piece[pando.Tenant]{Owner: logTenant(name), Size: info.Size()},
+					path, info.ModTime()})
 			}
 		}
 	}
 	slices.SortFunc(all, func(a, b rotated) int {
 		return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.path, b.path))
 	})
-	for _, f := range all {
-		if bytes <= most {
-			return
-		}
-		_ = os.Remove(f.path) // the next sweep tries again
-		_ = os.Remove(filepath.Join(filepath.Dir(f.path),
-			"times"+strings.TrimPrefix(filepath.Base(f.path), "log")))
-		bytes -= f.bytes
+	pieces := make([]share.Piece[pando.Tenant], len(all))
+	for n, f := range all {
+		pieces[n] = f.Piece
+	}
+	for n := range share.Trim(pieces, most) {
+		path := all[n].path
+		_ = os.Remove(path) // the next sweep tries again
+		_ = os.Remove(filepath.Join(filepath.Dir(path),
+			"times"+strings.TrimPrefix(filepath.Base(path), "log")))
 	}
 }
 
 func newestFirst(a, b oldLog) int { return cmp.Or(b.at.Compare(a.at), cmp.Compare(a.name, b.name)) }
 
-// logsBelow lists the logs of a service.
-func logsBelow(dir, service string) (out []oldLog) {
+// logsBelow lists the logs of a service. A file or a folder counts as a block at least.
+func logsBelow(dir, service string, block int64) (out []oldLog) {
 	folders, _ := os.ReadDir(service)
 	for _, folder := range folders {
 		name, err := filepath.Rel(dir, filepath.Join(service, folder.Name()))
 		if err != nil || !folder.IsDir() {
 			continue
 		}
-		l := oldLog{name: name}
+		l := oldLog{name: name, bytes: block}
 		files, _ := os.ReadDir(filepath.Join(dir, name))
 		for _, f := range files {
 			if info, err := f.Info(); err == nil {
-				l.bytes += info.Size()
+				l.bytes += max(info.Size(), block)
 				if info.ModTime().After(l.at) {
 					l.at = info.ModTime()
 				}

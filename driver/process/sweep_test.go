@@ -100,6 +100,45 @@ func TestSweepKeepsWhatIsWithinTheBounds(t *testing.T) {
 	}
 }
 
+// A tenant whose instances end in a loop loses its own logs: not the older ones of another tenant, of
+// ended or living instances.
+func TestLogsHaveAShareForEachTenant(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	put(t, dir, "bank/db/db-ended", 100, 5*time.Hour, now)
+	put(t, dir, "bank/db/db-alive", 100, 5*time.Hour, now)
+	alive := map[string]bool{"bank/db/db-alive": true}
+	for n := range 9 {
+		put(t, dir, fmt.Sprintf("acme/s%d/s-ended", n), 100, time.Duration(n)*time.Minute, now)
+		name := fmt.Sprintf("acme/s%d/s-alive", n)
+		put(t, dir, name, 100, time.Duration(n)*time.Minute, now)
+		alive[name] = true
+	}
+	sweepAll(t, dir, func() map[string]bool { return alive }, now,
+		keeping{age: 7 * 24 * time.Hour, perService: 3, bytes: 300, older: 150})
+	for _, file := range []string{"db-ended/log", "db-ended/log.1", "db-alive/log.1"} {
+		if _, err := os.Stat(filepath.Join(dir, "bank/db", file)); err != nil {
+			t.Errorf("a flood of acme removed a log of bank: %v", err)
+		}
+	}
+	if ended, _ := filepath.Glob(filepath.Join(dir, "acme/*/s-ended")); len(ended) != 2 {
+		t.Errorf("acme has the logs %q, want two", ended)
+	}
+}
+
+// Logs without a line count as well: services that come and go leave a folder each.
+func TestEmptyLogsTakeRoom(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	for n := range 9 {
+		put(t, dir, fmt.Sprintf("acme/s%d/s-1", n), 0, time.Duration(n)*time.Minute, now)
+	}
+	sweepAll(t, dir, func() map[string]bool { return nil }, now,
+		keeping{age: time.Hour, perService: 3, bytes: 36, block: 4}) // two files and their folder: 12
+	want := []string{"acme/s0/s-1", "acme/s1/s-1", "acme/s2/s-1"}
+	if got := names(t, dir); !slices.Equal(got, want) {
+		t.Errorf("left are %v, want %v", got, want)
+	}
+}
+
 // The sweep runs by itself when a driver starts.
 func TestADriverSweepsOldLogs(t *testing.T) {
 	d := newDriver(t, 0)

@@ -1,7 +1,9 @@
 package process
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +11,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access/share"
 	"pando.run/pando/driver/process/wire"
 )
 
@@ -80,8 +83,9 @@ func (r *ranges) of(s pando.ServiceKey) (uint32, error) {
 }
 
 // free returns the first id of a range that no service has, out of a number of ranges. If all
-// are given, it forgets the record that was unused for the longest time, of a service without a
-// sandbox here.
+// are given, it forgets a record of a service without a sandbox here: that of the tenant with the
+// most, which was unused for the longest time. So services that come and go cost only their own
+// tenant a range.
 func (r *ranges) free(most int) (uint32, error) {
 	files, err := filepath.Glob(filepath.Join(r.dir, "*", "*"))
 	if err != nil {
@@ -106,15 +110,18 @@ func (r *ranges) free(most int) (uint32, error) {
 	for key := range services {
 		delete(used, filepath.Join(r.dir, string(key.Tenant), string(key.Name)))
 	}
-	oldest := ""
-	for file, at := range used {
-		if oldest == "" || at.Before(used[oldest]) {
-			oldest = file
-		}
+	idle := slices.SortedFunc(maps.Keys(used), func(a, b string) int {
+		return cmp.Or(used[a].Compare(used[b]), cmp.Compare(a, b))
+	})
+	pieces := make([]share.Piece[string], len(idle))
+	for n, file := range idle {
+		pieces[n] = share.Piece[string]{Owner: filepath.Dir(file), Size: 1}
 	}
-	for first, file := range taken {
-		if file == oldest {
-			return first, os.Remove(file)
+	for n := range share.Trim(pieces, int64(len(pieces)-1)) {
+		for first, file := range taken {
+			if file == idle[n] {
+				return first, os.Remove(file)
+			}
 		}
 	}
 	return 0, fmt.Errorf("%w: all %d ranges are in use; start it on another host",

@@ -158,6 +158,29 @@ func TestRangesOfUsersAreBounded(t *testing.T) {
 	}
 }
 
+// A tenant whose services come and go takes no range of another tenant, which rested longer.
+func TestRangesOfUsersHaveAShareForEachTenant(t *testing.T) {
+	d := newDriver(t, 0)
+	for n, s := range []pando.ServiceKey{{Tenant: "bank", Name: "db"}, {Tenant: "acme", Name: "a"},
+		{Tenant: "acme", Name: "b"}} {
+		if _, err := d.ranges.of(s); err != nil {
+			t.Fatal(err)
+		}
+		at := time.Now().Add(time.Duration(n-9) * time.Hour)
+		if err := os.Chtimes(filepath.Join(d.Users, string(s.Tenant), string(s.Name)), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := d.ranges.free(3); err != nil {
+		t.Fatal(err)
+	}
+	left, err := filepath.Glob(filepath.Join(d.Users, "*", "*"))
+	want := []string{filepath.Join(d.Users, "acme", "b"), filepath.Join(d.Users, "bank", "db")}
+	if err != nil || !slices.Equal(left, want) {
+		t.Errorf("left are %q (%v), want %q", left, err, want)
+	}
+}
+
 // A service has large ids as well: all up to some 1 million, and each that its image or user names.
 func TestLargeIDsAreOfTheService(t *testing.T) {
 	d := newImageDriver(t, 1)

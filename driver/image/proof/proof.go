@@ -17,13 +17,17 @@ import (
 	"slices"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"pando.run/pando"
+	"pando.run/pando/access/share"
 )
 
-// repositoriesMax bounds the repositories of one blob. A forgotten one sends it again.
-const repositoriesMax = 500
+// repositoriesMax bounds the repositories of one blob. The oldest of the tenant with the most is
+// forgotten, and sends the blob again. Each tenant has a place for two: a base layer is of many.
+const repositoriesMax = 2 * pando.TenantsMax
 
-// recordBytesMax bounds the file of one blob.
-const recordBytesMax = 1 << 20
+// recordBytesMax bounds the file of one blob: the longest names of all repositories fit.
+const recordBytesMax = 2 << 20
 
 // Book is a folder with a file for each blob. Several processes may write it: of two that write at
 // once, one is forgotten, and its repository sends the blob again.
@@ -31,10 +35,23 @@ type Book struct{ Dir string }
 
 // Record is what is known of a blob.
 type Record struct {
-	// Repositories have sent it whole.
+	// Senders have sent it whole.
+	Senders []Sender `json:"senders,omitempty"`
+	// Repositories are the senders in a file of a former build, which named no tenants.
 	Repositories []string `json:"repositories,omitempty"`
 	// Files is the digest of the archive to which it was unpacked.
 	Files string `json:"files,omitempty"`
+}
+
+// Sender is a repository that has sent a blob, and the tenant for which it was first asked.
+type Sender struct {
+	Tenant     pando.Tenant `json:"tenant,omitempty"`
+	Repository string       `json:"repository"`
+}
+
+// HasSent reports whether a repository has sent the blob.
+func (r Record) HasSent(repository string) bool {
+	return slices.ContainsFunc(r.Senders, func(s Sender) bool { return s.Repository == repository })
 }
 
 // Of reads what is known of a blob. A missing or broken file counts as empty.
@@ -46,22 +63,26 @@ func (b Book) Of(h v1.Hash) (r Record) {
 	if text, err := os.ReadFile(path); err == nil {
 		_ = json.Unmarshal(text, &r)
 	}
+	for _, name := range r.Repositories {
+		r.Senders = append(r.Senders, Sender{Repository: name})
+	}
+	r.Repositories = nil
 	return r
 }
 
 // HasSent reports whether a repository has sent a blob.
 func (b Book) HasSent(repository string, h v1.Hash) bool {
-	return slices.Contains(b.Of(h).Repositories, repository)
+	return b.Of(h).HasSent(repository)
 }
 
-// Sent notes that a repository has sent a blob whole.
-func (b Book) Sent(repository string, h v1.Hash) error {
+// Sent notes that a repository has sent a blob whole, for a tenant.
+func (b Book) Sent(t pando.Tenant, repository string, h v1.Hash) error {
 	r := b.Of(h)
-	if slices.Contains(r.Repositories, repository) {
+	if r.HasSent(repository) {
 		return nil
 	}
-	r.Repositories = append(r.Repositories, repository)
-	r.Repositories = r.Repositories[max(0, len(r.Repositories)-repositoriesMax):]
+	r.Senders = share.Newest(append(r.Senders, Sender{t, repository}), repositoriesMax,
+		func(s Sender) pando.Tenant { return s.Tenant })
 	return b.write(h, r)
 }
 

@@ -36,8 +36,12 @@ func Read(
 	if err != nil {
 		return nil, fmt.Errorf("log of %s: %w", i, pando.ErrNotFound)
 	}
-	r := &reading{instance: i, query: q, wanted: wanted}
+	r := &reading{ctx: ctx, instance: i, query: q, wanted: wanted}
 	end := r.all(f, dir)
+	if err := ctx.Err(); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("log of %s: %w", i, err)
+	}
 	if !q.Follow {
 		f.Close()
 		return logs.Slice(r.kept), nil
@@ -53,8 +57,10 @@ func Read(
 	}, nil
 }
 
-// reading collects the lines of one log that a query wants.
+// reading collects the lines of one log that a query wants. It stops with its caller: a search goes
+// through whole files.
 type reading struct {
+	ctx      context.Context
 	instance pando.InstanceID
 	query    pando.LogQuery
 	wanted   *regexp.Regexp
@@ -117,7 +123,7 @@ func (r *reading) file(f *os.File, info fs.FileInfo, m marks, partial bool) (end
 	for at := from; ; {
 		b, err := in.ReadSlice('\n')
 		whole := err == nil || errors.Is(err, bufio.ErrBufferFull)
-		if !whole && (!partial || len(b) == 0) {
+		if r.ctx.Err() != nil || !whole && (!partial || len(b) == 0) {
 			return at
 		}
 		if !skip {

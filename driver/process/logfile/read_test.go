@@ -1,6 +1,7 @@
 package logfile
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -183,5 +184,21 @@ func TestLogIsFollowedAcrossRotations(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(dir, "web-1", "log*"))
 	if err != nil || len(files) != logsKept {
 		t.Errorf("kept %v, want %d files", files, logsKept)
+	}
+}
+
+// A search ends with its caller: it does not go through the rest of the files.
+func TestASearchEndsWithItsCaller(t *testing.T) {
+	l, dir := logOf(t)
+	l.Write([]byte("a line\n"))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, follow := range []bool{false, true} {
+		lines, err := Read(ctx, wall.Clock{}, filepath.Join(dir, "web-1"), "web-1",
+			pando.LogQuery{Lines: 9, Match: "x", Follow: follow})
+		if !errors.Is(err, context.Canceled) {
+			lines.Close()
+			t.Errorf("follow %t: %v", follow, err)
+		}
 	}
 }
