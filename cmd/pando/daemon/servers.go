@@ -114,6 +114,7 @@ func (m machine) lookServers(ctx context.Context, p *place) ([]server, error) {
 		return nil, err
 	}
 	defer store.Close()
+	defer pando.Waiting(cli.Telling(ctx, m.Stderr), wall.Clock{}, "the store of the server on this host")()
 	known, err := knownServers(ctx, *p, store)
 	if err != nil && len(known) > 0 {
 		err = fmt.Errorf("%w: the servers have lost their quorum, and nothing is decided: start the "+
@@ -314,6 +315,7 @@ func (m machine) dismissServer(ctx context.Context, p *place, name string) error
 		return err
 	}
 	defer store.Close()
+	defer pando.Waiting(cli.Telling(ctx, m.Stderr), wall.Clock{}, "the store of the server on this host")()
 	if p.Store.there() {
 		return dismissForeign(ctx, *p, store, name)
 	}
