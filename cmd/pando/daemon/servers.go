@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando"
-	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/etcd"
 	"pando.run/pando/driver/trust"
@@ -243,7 +242,7 @@ func (m machine) removeServer() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			hosts := api.NewClient(live.api(), wall.Clock{}).Hosts
+			hosts := ownAPI(live, cli.Told(m.Stderr)).Hosts
 			before := joinedAt(c.Context(), hosts, args[0])
 			if err := m.dismissServer(c.Context(), &p, args[0]); err != nil {
 				return err

@@ -258,15 +258,21 @@ func (p place) settings() map[string]string {
 	return is
 }
 
+// ownAPI returns a client of the daemons of this host. told gets what a request waits for.
+func ownAPI(p place, told func(what string)) *api.Client {
+	c := api.NewClient(p.api(), wall.Clock{})
+	c.Daemon = func() string { return cli.ListenerOf(p.api()) }
+	c.Waits = told
+	return c
+}
+
 // answering waits until the server answers and this host's agent has joined after the time since. told
 // gets what it waits for.
 func answering(
 	ctx context.Context, p place, roles []string, since time.Time, began map[string]int64,
 	told func(what string),
 ) ([]pando.HostStatus, error) {
-	client := api.NewClient(p.api(), wall.Clock{})
-	client.Daemon = func() string { return cli.ListenerOf(p.api()) }
-	client.Waits = told
+	client := ownAPI(p, told)
 	for begin := time.Now(); ; {
 		hosts, err := client.Hosts(ctx)
 		if err == nil && hosted(hosts, p.Host, since) {
