@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/api/logs"
 	"pando.run/pando/api/lifeline"
+	"pando.run/pando/api/logs"
 )
 
 const (
