@@ -1,6 +1,7 @@
 package pando
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -434,8 +435,8 @@ func DrainsOf(all []InstanceStatus) (text string) {
 			continue
 		}
 		n++
-		if text == "" && i.Waits != "" {
-			text = string(i.ID) + " " + i.Waits
+		if why := cmp.Or(i.Waits, i.Away); text == "" && why != "" {
+			text = string(i.ID) + " " + why
 		}
 	}
 	switch {

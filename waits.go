@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// WaitToldAfter is how long work waits for another machine before it reports that.
-const WaitToldAfter = 3 * time.Second
+// WaitToldAfter is how long work waits for another machine before it reports that. A caller knows the
+// reason of a wait within a second.
+const WaitToldAfter = 700 * time.Millisecond
 
 type tellKey struct{}
 

@@ -30,7 +30,7 @@ const (
 // serve starts the HTTP server of the instance's API.
 func (r *runner) serve(box pando.Sandbox) {
 	server := &http.Server{
-		Handler:           bounded(r.a.Clock, r.a.Serve(r.a, r.id)),
+		Handler:           bounded(r.a.Serve(r.a, r.id)),
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: idleWaitMax, MaxHeaderBytes: headerBytesMax,
 		ConnState: r.caller.connected,
 	}
@@ -48,7 +48,7 @@ func (r *runner) serve(box pando.Sandbox) {
 
 // bounded lets workMax requests work at a time and gives each body bodyWaitMax. The agent holds
 // only the head of a waiting request, because it has not read the body.
-func bounded(clock pando.Clock, next http.Handler) http.Handler {
+func bounded(next http.Handler) http.Handler {
 	work := make(chan struct{}, workMax)
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		if q.URL.Path == "/v1/self/events" { // connectionsMax bounds these
@@ -64,8 +64,14 @@ func bounded(clock pando.Clock, next http.Handler) http.Handler {
 		if q.ContentLength != 0 {
 			c := http.NewResponseController(w)
 			// This fails on a connection without deadlines, which needs none.
-			_ = c.SetReadDeadline(clock.Now().Add(bodyWaitMax))
-			q.Body = &timedBody{ReadCloser: q.Body, over: func() { _ = c.SetReadDeadline(time.Time{}) }}
+			// The runtime compares a deadline with its own clock, which may differ from a pando.Clock.
+			late, done := context.WithTimeout(context.Background(), bodyWaitMax)
+			stop := context.AfterFunc(late, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
+			defer func() {
+				stop()
+				done()
+			}()
+			q.Body = &timedBody{ReadCloser: q.Body, over: func() { stop() }}
 		}
 		next.ServeHTTP(w, q)
 	})

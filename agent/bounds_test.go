@@ -80,7 +80,7 @@ func TestAnInstanceHasFewConnections(t *testing.T) {
 func TestFewRequestsOfAnInstanceWorkAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var now, most atomic.Int64
-		h := bounded(wall.Clock{}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		h := bounded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 			most.Store(max(most.Load(), now.Add(1)))
 			time.Sleep(time.Second)
 			now.Add(-1)
@@ -102,7 +102,7 @@ func TestFewRequestsOfAnInstanceWorkAtATime(t *testing.T) {
 func TestABodyHasADeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan error, 1)
-		h := bounded(wall.Clock{}, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		h := bounded(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 			_, err := io.ReadAll(q.Body)
 			if err == nil {
 				time.Sleep(2 * bodyWaitMax)

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/api/lifeline"
 	"pando.run/pando/api/problem"
 )
 
@@ -107,7 +108,7 @@ func (c *Client) send(
 			return nil, fmt.Errorf("%s %s: %w", method, path, ctx.Err())
 		case errors.Is(err, pando.ErrInvalid), errors.Is(err, pando.ErrForbidden):
 			return nil, err
-		case errors.As(err, new(silence)):
+		case errors.As(err, new(lifeline.Silence)):
 			return nil, err
 		case errors.As(err, &op) && op.Op == "dial":
 			return nil, c.unreachable(op)

@@ -14,6 +14,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pando.run/pando"
+	"pando.run/pando/api/lifeline"
 	"pando.run/pando/api/session"
 )
 
@@ -117,7 +118,7 @@ func (c *Client) notBegun(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("begin a session: %w", ctx.Err())
-	case errors.As(err, new(silence)):
+	case errors.As(err, new(lifeline.Silence)):
 		return err
 	case errors.As(err, &op) && op.Op == "dial":
 		return c.unreachable(op)

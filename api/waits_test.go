@@ -68,3 +68,43 @@ func TestADeployTellsWhatItWaitsFor(t *testing.T) {
 		c.http.CloseIdleConnections()
 	}
 }
+
+// codes records the status codes of a response.
+type codes struct {
+	http.ResponseWriter
+	all []int
+}
+
+func (c *codes) WriteHeader(code int) { c.all = append(c.all, code) }
+
+// Interim answers end with the begin of the answer, and each reason comes once. Reads have them too.
+func TestInterimAnswersEndWithTheAnswer(t *testing.T) {
+	to := &codes{ResponseWriter: httptest.NewRecorder()}
+	i := &interim{ResponseWriter: to, said: map[string]bool{}}
+	for _, what := range []string{"host2", "host3", "", "host2"} {
+		i.tell(what)
+	}
+	i.WriteHeader(http.StatusOK)
+	i.tell("host4")
+	if _, err := i.Write([]byte("[]")); err != nil || !slices.Equal(to.all, []int{102, 102, 200}) ||
+		to.Header().Get(waitsHeader) != "" {
+		t.Errorf("codes %v and header %v, %v", to.all, to.Header(), err)
+	}
+	told := make(chan struct{})
+	h := reportingWaits(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer pando.Waiting(r.Context(), hasty{}, "host2")()
+		<-told
+	}))
+	server := httptest.NewServer(h)
+	defer server.Close()
+	c := NewClient("", ticking{})
+	c.http = &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, server.Listener.Addr().String())
+		}}}
+	defer c.http.CloseIdleConnections()
+	c.Waits = func(string) { close(told) }
+	if _, err := c.Services(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

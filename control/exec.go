@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/api/lifeline"
 	"pando.run/pando/api/session"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/world"
@@ -204,13 +206,26 @@ type visit struct {
 	skip  int    // bytes of its content that are still to come
 	exit  []byte // the content of the exit frame
 	exits bool
+	why   []byte // a frame with the reason of the end, for the caller
 }
 
+// Read implements io.Reader. A session that ends with the silence of its agent says so to its caller.
 func (v *visit) Read(b []byte) (int, error) {
 	n, err := v.ReadWriteCloser.Read(b)
 	v.mu.Lock()
+	defer v.mu.Unlock()
 	v.follow(b[:n])
-	v.mu.Unlock()
+	if silent, is := errors.AsType[lifeline.Silence](err); is && v.why == nil && v.skip+len(v.head) == 0 {
+		var frame bytes.Buffer
+		// A buffer takes everything.
+		_ = session.NewWriter(&frame).Send(session.Errors, []byte("pando: "+silent.Error()+"\n"))
+		v.why = frame.Bytes()
+	}
+	if n == 0 && len(v.why) > 0 {
+		n = copy(b, v.why)
+		v.why = v.why[n:]
+		return n, nil
+	}
 	return n, err
 }
 

@@ -10,9 +10,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/api/lifeline"
 	"pando.run/pando/api/session"
 	"pando.run/pando/control/decide/decidetest"
 	"pando.run/pando/driver/sim"
@@ -223,4 +225,39 @@ func TestARunIsRefusedWithItsReason(t *testing.T) {
 			t.Errorf("twice: %v", err)
 		}
 	})
+}
+
+// silenced is a session whose agent becomes silent.
+type silenced struct {
+	io.Reader
+	io.WriteCloser
+}
+
+// A session that ends with the silence of its agent tells its caller so, between two frames.
+func TestASessionOfASilentAgentSaysWhy(t *testing.T) {
+	var frames bytes.Buffer
+	if err := session.NewWriter(&frames).Send(session.Output, []byte("begun")); err != nil {
+		t.Fatal(err)
+	}
+	whole := frames.Bytes()
+	for name, sent := range map[string][]byte{"between frames": whole, "in a frame": whole[:7]} {
+		v := &visit{ended: func() {}, ReadWriteCloser: silenced{io.MultiReader(bytes.NewReader(sent),
+			iotest.ErrReader(lifeline.Silence{})), discard{}}}
+		text, err := io.ReadAll(v)
+		in := bytes.NewReader(text)
+		var kinds []session.Kind
+		last := ""
+		for in.Len() > 0 {
+			kind, b, err := session.Read(in)
+			if err != nil {
+				break
+			}
+			kinds, last = append(kinds, kind), string(b)
+		}
+		said := slices.Equal(kinds, []session.Kind{session.Output, session.Errors}) &&
+			strings.Contains(last, "no sign of life")
+		if !errors.As(err, new(lifeline.Silence)) || said != (name == "between frames") {
+			t.Errorf("%s: the caller got %v %q, then %v", name, kinds, last, err)
+		}
+	}
 }

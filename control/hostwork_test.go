@@ -208,7 +208,7 @@ func TestWhatCannotLeaveADrainedHostIsNamedAndServes(t *testing.T) {
 		change func(*pando.Spec)
 		more   []pando.Stored
 	}{
-		"its volumes are on h1": {change: func(s *pando.Spec) {
+		"its volumes are on h1 and do not move; `pando cp` copies": {change: func(s *pando.Spec) {
 			s.Volumes = []pando.Volume{{Name: "data", Path: "/data"}}
 		}},
 		"its state is on h1": {more: []pando.Stored{pando.StateHead{Service: web, Host: "h1"}}},
@@ -265,6 +265,24 @@ func TestWhatCannotLeaveADrainedHostIsNamedAndServes(t *testing.T) {
 				t.Errorf("%d notes are on record", noted)
 			}
 		})
+	}
+}
+
+// A drained host that is away keeps its instances, also those that were draining before. The drain
+// names them at once and does not wait for them.
+func TestWhatIsOnADrainedHostThatIsAwayStays(t *testing.T) {
+	tb := decidetest.New(t)
+	tb.Members("h1", "h2")
+	tb.Deploy(1, nil)
+	for _, phase := range []pando.Phase{pando.PhaseInRotation, pando.PhaseDraining} {
+		tb.Put(pando.Instance{Service: web, Host: "h3", ID: pando.InstanceID("web-" + phase), Phase: phase})
+	}
+	tb.Members("h3")
+	tb.Mark("h3", true)
+	tb.Lose("h3")
+	st := leftOn(tb, "h3")
+	if st.Count != 2 || st.Stays != 2 || !strings.Contains(st.Left[0].Reason, "its host is away") {
+		t.Errorf("left is %+v", st)
 	}
 }
 

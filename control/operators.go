@@ -480,7 +480,9 @@ func (c *operators) change(
 		if err != nil || len(t.Put)+len(t.Delete) == 0 {
 			return err
 		}
+		written := pando.Waiting(ctx, c.Clock, "the store")
 		at, err := c.commitSurely(ctx, t)
+		written()
 		c.outcome(err)
 		if err == nil {
 			c.mu.Lock()

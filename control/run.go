@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -166,6 +167,8 @@ func (c *callers) AttachRun(
 func (c *callers) part(
 	ctx context.Context, s pando.ServiceKey, number int,
 ) (pando.InstanceID, pando.Host, error) {
+	told, done := "", func() {}
+	defer func() { done() }()
 	for {
 		c.mu.Lock()
 		news := c.changed
@@ -174,14 +177,26 @@ func (c *callers) part(
 		if at := svc.V.Book.Find(number); at >= 0 {
 			run = svc.V.Book.Runs[at]
 		}
+		why := cmp.Or(svc.V.Reason, "its instance")
 		for _, i := range world.RunsOf(c.world, s) {
 			h, here := c.world.Hosts[i.Host]
-			if i.Run.Number == number && i.Phase == pando.PhaseStarting && here && run.Active() {
+			if i.Run.Number != number {
+				continue
+			}
+			if i.Phase == pando.PhaseStarting && here && run.Active() {
 				c.mu.Unlock()
 				return i.ID, h.V, nil
 			}
+			why = fmt.Sprintf("%s is %s: %s", i.ID, i.Phase, i.Reason)
+			if !here {
+				why = fmt.Sprintf("%s is %s: host %s is away", i.ID, i.Phase, i.Host)
+			}
 		}
 		c.mu.Unlock()
+		if why != told {
+			done()
+			told, done = why, pando.Waiting(ctx, c.Clock, fmt.Sprintf("run %d of %s: %s", number, s, why))
+		}
 		if !there || !run.Active() {
 			return "", pando.Host{}, fmt.Errorf("%w: run %d of %s %s: %s", pando.ErrConflict, number, s,
 				run.State, run.Reason)

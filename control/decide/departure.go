@@ -79,9 +79,13 @@ func (d *Draft) obstacleOn(h pando.HostName) obstacle {
 	pending := fmt.Sprintf("`pando why %s --pending` explains each host", d.svc.ServiceKey)
 	switch {
 	case s.Stateful():
-		return obstacle{fmt.Sprintf("the volumes of its ordinals are on %s", h), true}
+		return obstacle{fmt.Sprintf("the volumes of its ordinals are on %s and do not move; once that host "+
+			"is down, `pando recover %s --move ORDINAL` starts an ordinal anew elsewhere", h,
+			d.svc.ServiceKey), true}
 	case len(s.Volumes) > 0:
-		return obstacle{fmt.Sprintf("its volumes are on %s", h), true}
+		return obstacle{fmt.Sprintf("its volumes are on %s and do not move; `pando cp` copies their files "+
+			"out, and after `pando rm %s` and `pando volume rm` a deploy begins elsewhere", h,
+			d.svc.ServiceKey), true}
 	case d.keeper.Host != "" && d.home() != "" && Drained(d.w, d.keeper.Host):
 		return obstacle{fmt.Sprintf("no other host has a whole copy of its state yet; %s", pending), false}
 	case d.keeper.Host == "" && (pushed || len(s.State) > 0):
@@ -230,6 +234,8 @@ func (d *Draft) Left(i pando.Instance) (why string, stays bool) {
 	switch {
 	case d == nil:
 		return "its service has no record", false
+	case !d.here(i.Host):
+		return "its host is away: it leaves when the host is back", true
 	case i.Phase.Leaving() || !i.Phase.May(pando.PhaseDraining):
 		return cmp.Or(i.Waits, "it is "+string(i.Phase)), false
 	case i.Run != nil:
@@ -237,8 +243,6 @@ func (d *Draft) Left(i pando.Instance) (why string, stays bool) {
 			i.Run.Number, i.Service), false
 	case d.svc.Removing:
 		return "its service is being removed", false
-	case !d.here(i.Host):
-		return "its host is away: it leaves when the host is back", true
 	case !Drained(d.w, i.Host):
 		return "its host is not drained", false
 	}

@@ -2,6 +2,8 @@ package ebpf
 
 import (
 	"bytes"
+	"errors"
+	"io/fs"
 	"net/netip"
 	"os"
 
@@ -13,7 +15,10 @@ import (
 // has no sockets of them, and its connection tracking is the truth. Only such a namespace forwards.
 func listTranslated(out map[connection]bool) error {
 	on, err := os.ReadFile("/proc/sys/net/ipv4/ip_forward")
-	if err != nil || !bytes.HasPrefix(on, []byte("1")) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err // flows that are not known are not absent
+	}
+	if !bytes.HasPrefix(on, []byte("1")) {
 		return nil
 	}
 	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {

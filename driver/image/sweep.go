@@ -201,20 +201,34 @@ func (s *vault) bytes() (n int64) {
 	}
 	sizes, _ := filepath.Glob(filepath.Join(s.LayersDir(), "*"+sizeSuffix))
 	for _, file := range sizes {
-		n += bytesIn(file)
+		n += layerBytes(strings.TrimSuffix(file, sizeSuffix))
 	}
 	return n
 }
 
 // unpackedBytes returns the bytes of the files of a layer that is here.
-func (s *vault) unpackedBytes(files v1.Hash) int64 { return bytesIn(s.layer(files) + sizeSuffix) }
+func (s *vault) unpackedBytes(files v1.Hash) int64 { return layerBytes(s.layer(files)) }
 
-func bytesIn(file string) int64 {
-	b, err := readBounded(file, 64)
-	if err != nil {
-		return 0
+// layerBytes returns the bytes of the files of a layer. It counts them if their record cannot be read.
+func layerBytes(layer string) (n int64) {
+	b, err := readBounded(layer+sizeSuffix, 64)
+	if err == nil {
+		n, err = strconv.ParseInt(string(b), 10, 64)
 	}
-	n, _ := strconv.ParseInt(string(b), 10, 64)
+	if err == nil {
+		return n
+	}
+	n = 0
+	// Files that go meanwhile do not count.
+	_ = filepath.WalkDir(layer, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return nil
+		}
+		if st, err := e.Info(); err == nil {
+			n += st.Size()
+		}
+		return nil
+	})
 	return n
 }
 

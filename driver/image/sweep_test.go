@@ -142,3 +142,23 @@ func TestNoSpaceIsNamed(t *testing.T) {
 		t.Errorf("without space: %v", err)
 	}
 }
+
+// A layer whose record of its size cannot be read has the size of its files. With 0, no share would
+// bound it.
+func TestALayerWithoutARecordIsCounted(t *testing.T) {
+	layer := filepath.Join(t.TempDir(), "layer")
+	if err := os.MkdirAll(filepath.Join(layer, "etc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(layer, "etc", "passwd"), make([]byte, 3000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for record, want := range map[string]int64{"77": 77, "": 3000, "7x": 3000} {
+		if err := os.WriteFile(layer+sizeSuffix, []byte(record), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if n := layerBytes(layer); n != want {
+			t.Errorf("with the record %q it has %d bytes, want %d", record, n, want)
+		}
+	}
+}

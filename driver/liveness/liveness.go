@@ -17,7 +17,6 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -276,13 +275,15 @@ func (p *Prober) answers(
 		return errors.Is(err, unix.ECONNREFUSED), nil
 	}
 	defer c.Close()
-	_ = c.SetDeadline(p.Clock.Now().Add(handshakeMax)) // a TCP connection supports deadlines
+	// A deadline of the connection would be on the clock of the runtime, and p.Clock may differ.
+	ctx, cancel := context.WithTimeout(ctx, handshakeMax)
+	defer cancel()
 	config := &tls.Config{ServerName: string(name)}
 	if p.ToHost != nil {
 		config = p.ToHost(name)
 	}
 	err = tls.Client(c, config).HandshakeContext(ctx)
-	return !errors.Is(err, os.ErrDeadlineExceeded), nil
+	return !errors.Is(err, context.DeadlineExceeded), nil
 }
 
 // forgive ends the verdict about a host. The caller holds the lock.

@@ -41,7 +41,7 @@ func (c *Client) Exec(
 		return nil, fmt.Errorf("ask host %s for %s: %w", h.Name, ExecPath, err)
 	}
 	session.Offer(req.Header)
-	resp, err := c.http.Do(req)
+	resp, err := send(ctx, c, c.http, h, req)
 	if err != nil {
 		return nil, fmt.Errorf("ask host %s for %s: %w", h.Name, ExecPath, outOfReach(ctx, h, err))
 	}

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/api/lifeline"
 	"pando.run/pando/api/logs"
 )
 
@@ -45,7 +46,8 @@ type Reach struct {
 	Own    pando.HostName                   // the name of this host
 	Socket string                           // of this host's agent, used instead of its https endpoint
 	TLS    func(pando.HostName) *tls.Config // for https endpoints; nil: they are unreachable
-	Clock  pando.Clock                      // times the retries of State; nil: State asks once
+	// Clock times the retries of State and the questions for a sign of life. Nil: there are none.
+	Clock pando.Clock
 }
 
 // New returns a client. Close ends its idle connections.
@@ -146,7 +148,7 @@ func (c *Client) callBy(ctx context.Context, by *http.Client, h pando.Host, meth
 	if err != nil {
 		return nil, fmt.Errorf("ask host %s for %s: %w", h.Name, path, err)
 	}
-	resp, err := by.Do(req)
+	resp, err := send(ctx, c, by, h, req)
 	if err != nil {
 		return nil, fmt.Errorf("ask host %s for %s: %w", h.Name, path, outOfReach(ctx, h, err))
 	}
@@ -157,10 +159,27 @@ func (c *Client) callBy(ctx context.Context, by *http.Client, h pando.Host, meth
 	return nil, fmt.Errorf("ask host %s for %s: %w", h.Name, path, readProblem(resp))
 }
 
+// send sends a request to a host, and reports the wait for its answer. It gives up an agent that gives no
+// sign of life. The asks of instances have deadlines of their own.
+func send(
+	ctx context.Context, c *Client, by *http.Client, h pando.Host, r *http.Request,
+) (*http.Response, error) {
+	if c.Clock == nil || by == c.direct {
+		return by.Do(r)
+	}
+	who := fmt.Sprintf("the agent of %s", h.Name)
+	defer pando.Waiting(ctx, c.Clock, who)()
+	return lifeline.Request{Client: by, Clock: c.Clock, Who: func() string { return who },
+		Sentinel: pando.ErrUnreachable}.Do(r)
+}
+
 // outOfReach distinguishes a host that does not answer from a cancelled request.
 func outOfReach(ctx context.Context, h pando.Host, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return ctx.Err()
+	}
+	if silent, is := errors.AsType[lifeline.Silence](err); is {
+		return silent
 	}
 	if u := (*url.Error)(nil); errors.As(err, &u) { // its URL has the name of the host in hex
 		err = u.Err
@@ -281,7 +300,7 @@ func (c *Client) whole(ctx context.Context, h pando.Host, path, what string, w i
 	if err != nil {
 		return fmt.Errorf("ask host %s for its %s: %w", h.Name, what, err)
 	}
-	resp, err := c.http.Do(req)
+	resp, err := send(ctx, c, c.http, h, req)
 	if err != nil {
 		return fmt.Errorf("ask host %s for its %s: %w", h.Name, what, outOfReach(ctx, h, err))
 	}

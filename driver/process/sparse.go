@@ -32,17 +32,23 @@ func isSparse(f *os.File) bool {
 	return unix.Fstat(int(f.Fd()), &st) == nil && st.Size-st.Blocks*512 >= holesLeast
 }
 
-// nextPiece returns the first data from an offset on. ok is false after the last.
-func nextPiece(f *os.File, from, size int64) (start, end int64, ok bool) {
-	start, err := unix.Seek(int(f.Fd()), from, unix.SEEK_DATA)
-	if err != nil || start >= size { // ENXIO: the rest is a hole
-		return 0, 0, false
+// nextPiece returns the first data from an offset on. ok is false after the last. A file whose data
+// cannot be found has an error, or it would be archived as a hole.
+func nextPiece(f *os.File, from, size int64) (start, end int64, ok bool, err error) {
+	start, err = unix.Seek(int(f.Fd()), from, unix.SEEK_DATA)
+	if errors.Is(err, unix.ENXIO) || err == nil && start >= size { // the rest is a hole
+		return 0, 0, false, nil
 	}
-	end, err = unix.Seek(int(f.Fd()), start, unix.SEEK_HOLE)
-	if err != nil || end <= start {
-		return 0, 0, false
+	if err == nil {
+		end, err = unix.Seek(int(f.Fd()), start, unix.SEEK_HOLE)
 	}
-	return start, min(end, size), true
+	if errors.Is(err, unix.ENXIO) || err == nil && end <= start { // cut meanwhile
+		return 0, 0, false, nil
+	}
+	if err != nil {
+		return 0, 0, false, fmt.Errorf("find the data of %s: %w", f.Name(), err)
+	}
+	return start, min(end, size), true, nil
 }
 
 // archiveSparse writes a file without its holes. Its entry has the length that the pieces have at
@@ -60,7 +66,10 @@ func archiveSparse(out *tar.Writer, f *os.File, name string) error {
 	h.Name, h.Uname, h.Gname, h.Format, h.Size = name, "", "", tar.FormatPAX, 0
 	h.PAXRecords = map[string]string{sparseRecord: strconv.FormatInt(size, 10)}
 	for at := int64(0); ; {
-		start, end, ok := nextPiece(f, at, size)
+		start, end, ok, err := nextPiece(f, at, size)
+		if err != nil {
+			return err
+		}
 		if !ok {
 			break
 		}
@@ -76,7 +85,10 @@ func archiveSparse(out *tar.Writer, f *os.File, name string) error {
 // written are cut, and zeros stand for those that are gone: a piece without a length ends the list.
 func writePieces(out io.Writer, f *os.File, size, left int64) error {
 	for at := int64(0); left >= pieceHead; {
-		start, end, ok := nextPiece(f, at, size)
+		start, end, ok, err := nextPiece(f, at, size)
+		if err != nil {
+			return err
+		}
 		if !ok {
 			break
 		}

@@ -30,15 +30,13 @@ func ControlSocket(runDir, name string) string {
 }
 
 // Ask sends a request to a unit or a group and returns its answer.
-func Ask(clock pando.Clock, path, words string) (*pando.UnitStatus, error) {
+func Ask(path, words string) (*pando.UnitStatus, error) {
 	c, err := net.DialTimeout("unix", path, askWait)
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
-	if err := c.SetDeadline(clock.Now().Add(askWait)); err != nil {
-		return nil, err
-	}
+	defer until(c, askWait)()
 	if _, err := c.Write([]byte(words)); err != nil {
 		return nil, err
 	}
@@ -50,10 +48,21 @@ func Ask(clock pando.Clock, path, words string) (*pando.UnitStatus, error) {
 	return s, json.Unmarshal(text, s)
 }
 
+// until bounds the use of a connection. The runtime compares a deadline with its own clock, which may
+// differ from a pando.Clock.
+func until(c net.Conn, most time.Duration) (done func()) {
+	ctx, cancel := context.WithTimeout(context.Background(), most)
+	// Connections of a unix socket support deadlines.
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	return func() {
+		stop()
+		cancel()
+	}
+}
+
 // Server serves the control socket of a group.
 type Server struct {
 	listener net.Listener
-	clock    pando.Clock
 	answer   func(ctx context.Context, words string) []byte
 	work     sync.WaitGroup
 
@@ -64,7 +73,7 @@ type Server struct {
 
 // Listen serves a control socket until Close. It replaces the socket of a dead group. answer
 // returns the answer to a request, or nil for no answer. Its ctx ends with the conversation.
-func Listen(clock pando.Clock, path string,
+func Listen(path string,
 	answer func(ctx context.Context, words string) []byte) (*Server, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
@@ -76,7 +85,7 @@ func Listen(clock pando.Clock, path string,
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{listener: l, clock: clock, answer: answer, silent: map[net.Conn]bool{}}
+	s := &Server{listener: l, answer: answer, silent: map[net.Conn]bool{}}
 	s.work.Go(s.accept)
 	return s, nil
 }
@@ -111,8 +120,7 @@ func (s *Server) accept() {
 func (s *Server) serve(c net.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), answerWait)
 	defer cancel()
-	// Connections of a unix socket support deadlines.
-	_ = c.SetDeadline(s.clock.Now().Add(answerWait))
+	defer until(c, answerWait)()
 	words, ok := s.request(c)
 	if !ok {
 		return

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"pando.run/pando/driver/wall"
 )
 
 // echo answers with a status that has the request as its name.
@@ -19,7 +18,7 @@ func echo(_ context.Context, words string) []byte { return fmt.Appendf(nil, `{"n
 func listen(t *testing.T, answer func(context.Context, string) []byte) (path string, s *Server) {
 	t.Helper()
 	path = ControlSocket(t.TempDir(), "g")
-	s, err := Listen(wall.Clock{}, path, answer)
+	s, err := Listen(path, answer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +29,7 @@ func listen(t *testing.T, answer func(context.Context, string) []byte) (path str
 func TestARequestIsAnswered(t *testing.T) {
 	path, s := listen(t, echo)
 	for _, words := range []string{"status", "stop\n"} {
-		got, err := Ask(wall.Clock{}, path, words)
+		got, err := Ask(path, words)
 		if err != nil || got.Name != words[:len(got.Name)] || got.Name == "" {
 			t.Errorf("%q is answered with %+v (%v)", words, got, err)
 		}
@@ -39,7 +38,7 @@ func TestARequestIsAnswered(t *testing.T) {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the socket is left: %v", err)
 	}
-	if _, err := Ask(wall.Clock{}, path, "status"); err == nil {
+	if _, err := Ask(path, "status"); err == nil {
 		t.Error("a closed server answers")
 	}
 }
@@ -52,12 +51,12 @@ func TestTheSocketOfADeadGroupIsReplaced(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, err := Listen(wall.Clock{}, path, echo)
+	s, err := Listen(path, echo)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if _, err := Ask(wall.Clock{}, path, "status"); err != nil {
+	if _, err := Ask(path, "status"); err != nil {
 		t.Error(err)
 	}
 }
@@ -77,7 +76,7 @@ func TestCloseWaitsForAnswersAndNotForSilentCallers(t *testing.T) {
 	defer silent.Close()
 	answered, closed := make(chan error, 1), make(chan bool)
 	go func() {
-		_, err := Ask(wall.Clock{}, path, "stop")
+		_, err := Ask(path, "stop")
 		answered <- err
 	}()
 	<-asked
@@ -103,7 +102,7 @@ func TestCloseWaitsForAnswersAndNotForSilentCallers(t *testing.T) {
 
 func TestARequestWithoutAnAnswerIsClosed(t *testing.T) {
 	path, _ := listen(t, func(context.Context, string) []byte { return nil })
-	if s, err := Ask(wall.Clock{}, path, "status"); err == nil {
+	if s, err := Ask(path, "status"); err == nil {
 		t.Errorf("the answer is %+v", s)
 	}
 }

@@ -35,12 +35,12 @@ func (p *process) control() string { return ControlSocket(p.driver.RunDir, p.Nam
 
 // Status implements pando.Unit.
 func (p *process) Status() (*pando.UnitStatus, error) {
-	return Ask(p.driver.Clock, p.control(), "status")
+	return Ask(p.control(), "status")
 }
 
 // Stop implements pando.Unit.
 func (p *process) Stop() {
-	_, _ = Ask(p.driver.Clock, p.control(), "stop") // the unit may have ended
+	_, _ = Ask(p.control(), "stop") // the unit may have ended
 }
 
 // Leave implements pando.Unit.

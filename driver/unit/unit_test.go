@@ -58,7 +58,7 @@ func member(args []string) int {
 	if err != nil {
 		return 3
 	}
-	server, err := Listen(wall.Clock{}, ControlSocket(value("--run-dir"), value("--name")),
+	server, err := Listen(ControlSocket(value("--run-dir"), value("--name")),
 		func(context.Context, string) []byte { return text })
 	if err != nil {
 		return 3

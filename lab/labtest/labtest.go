@@ -88,7 +88,7 @@ func UpWith(t testing.TB, o Options) *Pando {
 	name := "t" + strconv.FormatInt(int64(os.Getpid()), 36) + "-" +
 		strconv.FormatInt(labs.Add(1), 36) + "-"
 	skew := map[string]time.Duration{}
-	for n, ahead := range o.Skew {
+	for n, ahead := range skewOf(o) {
 		skew[name+strconv.Itoa(n+1)] = ahead
 	}
 	p.Lab, err = lab.Up(ctx, lab.Config{Skew: skew,
@@ -120,6 +120,20 @@ func UpWith(t testing.TB, o Options) *Pando {
 		}
 	}
 	return p
+}
+
+// skewOf returns how far the clocks of a lab's hosts are ahead. With PANDO_SKEW, such as 1m, the clocks of
+// every lab differ: the second host is ahead, the third one is behind.
+func skewOf(o Options) []time.Duration {
+	by, err := time.ParseDuration(os.Getenv("PANDO_SKEW"))
+	if o.Skew != nil || err != nil {
+		return o.Skew
+	}
+	out := make([]time.Duration, o.Hosts)
+	for n := range out {
+		out[n] = []time.Duration{0, by, -by}[n%3]
+	}
+	return out
 }
 
 // In returns the same lab for a subtest, which fails on its own.

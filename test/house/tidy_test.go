@@ -98,6 +98,23 @@ func TestTimeIsGivenNotRead(t *testing.T) {
 	}
 }
 
+// The runtime compares a deadline with its own clock. A virtual host's clock differs from it, so each
+// deadline of a pando.Clock is over at once there, or far too late.
+var clockDeadline = regexp.MustCompile(`Deadline\([^)]*[cC]lock\.Now\(\)`)
+
+func TestDeadlinesAreOnTheClockOfTheRuntime(t *testing.T) {
+	for _, s := range sources(t) {
+		for n, line := range strings.Split(s.text, "\n") {
+			if !s.isTest() && clockDeadline.MatchString(line) {
+				t.Errorf("%s:%d: end the wait by context.WithTimeout: %s", s.path, n+1, strings.TrimSpace(line))
+			}
+		}
+	}
+	if !clockDeadline.MatchString("_ = c.SetReadDeadline(r.Clock.Now().Add(wait))") {
+		t.Error("a deadline of a pando.Clock is not found")
+	}
+}
+
 func readsClock(file string) bool {
 	for _, prefix := range clockReaders {
 		if strings.HasPrefix(file, prefix) {

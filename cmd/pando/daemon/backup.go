@@ -105,7 +105,7 @@ func (m machine) backup(
 	if err != nil {
 		return err
 	}
-	is, err := p.writeBackup(ctx, w, volumes)
+	is, err := p.writeBackup(cli.Telling(ctx, m.Stderr), w, volumes)
 	if err != nil {
 		w.Abort()
 		return err
@@ -132,7 +132,9 @@ func (p place) writeBackup(
 		return is, err
 	}
 	defer store.Close()
+	done := pando.Waiting(ctx, wall.Clock{}, "the store of the server on this host")
 	now, err := store.Snapshot(ctx, pando.Root)
+	done()
 	if err != nil {
 		return is, err
 	}

@@ -91,8 +91,9 @@ func Down(out *cli.Output) *cobra.Command {
 func (m machine) evacuate(
 	ctx context.Context, p place, drain, again time.Duration,
 ) (killed bool, err error) {
-	own := peer.New(peer.Reach{})
+	own := peer.New(peer.Reach{Clock: wall.Clock{}})
 	defer own.Close()
+	ctx = cli.Telling(ctx, m.Stderr)
 	agent := pando.Host{Name: pando.HostName(p.Host), Endpoint: "unix://" + p.agent()}
 	asking, cancel := context.WithTimeout(ctx, again)
 	defer cancel()

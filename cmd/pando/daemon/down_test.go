@@ -169,7 +169,8 @@ func TestPurgeNamesWhatItDeletesAndKeepsVolumes(t *testing.T) {
 	}{{false, "the volumes of db, shop/queue stay in " + p.volumes()},
 		{true, "--purge deletes the volumes on this host of: db, shop/queue"}} {
 		if _, said := plan(c.volumes); !strings.Contains(said, c.want) ||
-			!strings.Contains(said, "the states on this host of: counter") {
+			!strings.Contains(said, "the states on this host of: counter") ||
+			!strings.Contains(said, "not all names are known: ") {
 			t.Errorf("with --volumes=%v it says:\n%s", c.volumes, said)
 		}
 	}

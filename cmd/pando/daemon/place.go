@@ -151,14 +151,18 @@ func (p *place) complete() error {
 	if _, err := pando.LabelsOf(p.Labels); err != nil {
 		return fmt.Errorf("%w (`--label`)", err)
 	}
+	links, err := uplinks()
+	if err != nil {
+		return err
+	}
 	for _, name := range p.Uplinks {
 		if _, err := netlink.LinkByName(name); err != nil {
 			return fmt.Errorf("%w: there is no interface %s for --uplink; this host has %s",
-				pando.ErrInvalid, name, strings.Join(uplinks(), ", "))
+				pando.ErrInvalid, name, strings.Join(links, ", "))
 		}
 	}
 	if len(p.Uplinks) == 0 {
-		p.Uplinks = uplinks()
+		p.Uplinks = links
 	}
 	if err := checkSteer(*p); err != nil {
 		return err
@@ -221,12 +225,11 @@ func (p *place) locate() error {
 }
 
 // uplinks returns the interfaces that lead out of this host.
-func uplinks() []string {
+func uplinks() (out []string, err error) {
 	links, err := netlink.LinkList()
 	if err != nil {
-		return nil
+		return nil, fmt.Errorf("list the interfaces of this host: %w", err)
 	}
-	var out []string
 	for _, l := range links {
 		a := l.Attrs()
 		ours := strings.HasPrefix(a.Name, "pando0") || sandboxLink.MatchString(a.Name)
@@ -234,7 +237,7 @@ func uplinks() []string {
 			out = append(out, a.Name)
 		}
 	}
-	return out
+	return out, nil
 }
 
 // addressOf returns an address at which others reach this host. It skips link-local addresses

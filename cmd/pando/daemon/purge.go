@@ -14,6 +14,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/api"
+	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/bolt"
 	"pando.run/pando/driver/process"
 	"pando.run/pando/driver/wall"
@@ -28,6 +29,8 @@ type purge struct {
 	Secrets  []string `json:"secrets,omitempty"`  // of such a cluster
 	States   []string `json:"states,omitempty"`   // services whose states this host stores
 	Volumes  []string `json:"volumes,omitempty"`  // services whose volumes this host has
+	// Unknown is why the services and secrets of a cluster that ends are not known, or "".
+	Unknown string `json:"unknown,omitempty"`
 	// Keeps is set while the volumes stay in the data folder.
 	Keeps bool `json:"keeps_volumes,omitempty"`
 }
@@ -54,15 +57,16 @@ func planPurge(ctx context.Context, p place, volumes bool) (out purge, err error
 	ctx, cancel := context.WithTimeout(ctx, purgeWaitMax)
 	defer cancel()
 	client := api.NewClient(p.api(), wall.Clock{})
-	if all, err := client.Services(ctx); err == nil {
-		for _, s := range all {
-			out.Services = append(out.Services, s.ServiceKey.String())
-		}
+	services, err := client.Services(ctx)
+	for _, s := range services {
+		out.Services = append(out.Services, s.ServiceKey.String())
 	}
-	if all, err := (api.SecretClient{Client: client}).Secrets(ctx); err == nil {
-		for _, s := range all {
-			out.Secrets = append(out.Secrets, s.SecretKey.String())
-		}
+	secrets, more := (api.SecretClient{Client: client}).Secrets(ctx)
+	for _, s := range secrets {
+		out.Secrets = append(out.Secrets, s.SecretKey.String())
+	}
+	if err = errors.Join(err, more); err != nil {
+		out.Unknown = err.Error()
 	}
 	return out, nil
 }
@@ -94,6 +98,10 @@ func (u purge) print(w io.Writer, volumes string) {
 		if len(names) > 0 {
 			fmt.Fprintf(w, "--purge deletes %s: %s\n", kind, pando.Few(names))
 		}
+	}
+	if u.Unknown != "" {
+		fmt.Fprintf(w, "--purge deletes the services and secrets of the cluster, and not all names are known: "+
+			"%s\n", cli.Clean(u.Unknown))
 	}
 	line("the services of the cluster", u.Services)
 	line("its secrets", u.Secrets)

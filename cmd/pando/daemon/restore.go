@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando"
-	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/backup"
 	"pando.run/pando/driver/etcd"
@@ -144,7 +143,7 @@ func (r *restoration) permitted(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	all, err := api.NewClient(r.api(), wall.Clock{}).Services(ctx)
+	all, err := ownAPI(r.place, cli.Told(r.Stderr)).Services(ctx)
 	if err == nil && len(all) > 0 {
 		return fmt.Errorf("%w: the store has %d services, and the backup is of %s; --replace replaces it",
 			pando.ErrRefused, len(all), r.is.Made.Format(time.RFC3339))
@@ -234,7 +233,7 @@ func (r *restoration) agent(ctx context.Context) error {
 func (r *restoration) awaitAdoption(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, adoptMax)
 	defer cancel()
-	client := api.NewClient(r.api(), wall.Clock{})
+	client := ownAPI(r.place, cli.Told(r.Stderr))
 	for {
 		all, err := client.Hosts(ctx)
 		if slices.ContainsFunc(all, func(h pando.HostStatus) bool {
@@ -309,7 +308,7 @@ func (r *restoration) statesOnly() error {
 
 // report prints the instances and services that are back, and the missing ones.
 func (r *restoration) report(ctx context.Context) error {
-	all, err := api.NewClient(r.api(), wall.Clock{}).Hosts(ctx)
+	all, err := ownAPI(r.place, cli.Told(r.Stderr)).Hosts(ctx)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando"
-	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/etcd"
 	"pando.run/pando/driver/trust"
@@ -114,6 +113,7 @@ func (m machine) lookServers(ctx context.Context, p *place) ([]server, error) {
 		return nil, err
 	}
 	defer store.Close()
+	defer pando.Waiting(cli.Telling(ctx, m.Stderr), wall.Clock{}, "the store of the server on this host")()
 	known, err := knownServers(ctx, *p, store)
 	if err != nil && len(known) > 0 {
 		err = fmt.Errorf("%w: the servers have lost their quorum, and nothing is decided: start the "+
@@ -242,7 +242,7 @@ func (m machine) removeServer() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			hosts := api.NewClient(live.api(), wall.Clock{}).Hosts
+			hosts := ownAPI(live, cli.Told(m.Stderr)).Hosts
 			before := joinedAt(c.Context(), hosts, args[0])
 			if err := m.dismissServer(c.Context(), &p, args[0]); err != nil {
 				return err
@@ -314,6 +314,7 @@ func (m machine) dismissServer(ctx context.Context, p *place, name string) error
 		return err
 	}
 	defer store.Close()
+	defer pando.Waiting(cli.Telling(ctx, m.Stderr), wall.Clock{}, "the store of the server on this host")()
 	if p.Store.there() {
 		return dismissForeign(ctx, *p, store, name)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/wall"
 )
 
@@ -50,6 +51,8 @@ func endDaemon(
 		return forced, fmt.Errorf("stop the %s: %w", role, err)
 	}
 	pid, alive := daemon(p, role)
+	defer pando.Waiting(cli.Telling(ctx, m.Stderr), wall.Clock{},
+		fmt.Sprintf("the end of the %s (process %d)", role, pid))()
 	for n, r := range requests {
 		if !alive {
 			return forced, nil

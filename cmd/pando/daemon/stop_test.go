@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
 )
 
@@ -86,7 +87,7 @@ func TestADaemonThatDoesNotEndIsEndedByForce(t *testing.T) {
 			requests := slices.Clone(asking)
 			for n := range requests {
 				if requests[n].within = time.Minute; n <= strings.Count(signals, " ") {
-					requests[n].within = 50 * time.Millisecond
+					requests[n].within = pando.WaitToldAfter + 300*time.Millisecond
 				}
 			}
 			var said strings.Builder
@@ -98,7 +99,8 @@ func TestADaemonThatDoesNotEndIsEndedByForce(t *testing.T) {
 			if _, alive := daemon(p, "server"); alive {
 				t.Error("it lives")
 			}
-			if !strings.Contains(said.String(), "was killed") {
+			if !strings.Contains(said.String(), "was killed") ||
+				!strings.HasPrefix(said.String(), "waits for the end of the server (process ") {
 				t.Errorf("said: %q", said.String())
 			}
 			_, path, _ := strings.Cut(strings.TrimSpace(said.String()), "its stacks are in ")

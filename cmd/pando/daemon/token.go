@@ -111,7 +111,7 @@ func (m machine) invite(
 func (m machine) inviteFrom(
 	ctx context.Context, live place, keep time.Duration, uses int,
 ) error {
-	client := api.NewClient(live.api(), wall.Clock{})
+	client := ownAPI(live, cli.Told(m.Stderr))
 	client.Operator = cli.Person(m.Getenv)
 	is, err := client.Members().Invite(ctx, api.Inviting{Uses: uses, ForSeconds: keep.Seconds()})
 	if err != nil {

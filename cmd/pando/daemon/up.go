@@ -83,14 +83,9 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 	if err := prepareStore(ctx, p); err != nil {
 		return err
 	}
-	member, err := joinFresh(ctx, p)
-	if err != nil {
+	ctx = cli.Telling(ctx, m.Stderr)
+	if err := enroll(ctx, m, p); err != nil {
 		return err
-	}
-	if p.Serves {
-		if err := m.becomeServer(ctx, p, member); err != nil {
-			return err
-		}
 	}
 	roles, err := p.roles()
 	if err != nil {
@@ -112,7 +107,7 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 			return err
 		}
 	}
-	hosts, err := answering(ctx, p, roles, since, began)
+	hosts, err := answering(ctx, p, roles, since, began, cli.Told(m.Stderr))
 	if err == nil { // the flags of a start that failed may be its cause
 		err = p.writeFlags(p.keep)
 	}
@@ -120,7 +115,9 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 		err = startDaemon(p, wardenRole)
 	}
 	if err == nil && p.Serves && !p.Store.there() {
+		voted := pando.Waiting(ctx, wall.Clock{}, "the vote of this server: it catches up")
 		err = m.awaitVote(ctx, p)
+		voted()
 	}
 	if err != nil {
 		return err
@@ -133,6 +130,16 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 	return m.Show(is, func(w io.Writer) {
 		fmt.Fprintf(w, "pando is up on %s (api %s). Next: pando deploy SPEC.yaml\n", p.Host, p.api())
 	})
+}
+
+// enroll makes this host a member of the cluster to join, and a server there if asked.
+func enroll(ctx context.Context, m machine, p place) error {
+	defer pando.Waiting(ctx, wall.Clock{}, "the servers of the cluster")()
+	member, err := joinFresh(ctx, p)
+	if err == nil && p.Serves {
+		err = m.becomeServer(ctx, p, member)
+	}
+	return err
 }
 
 // prepareStore returns why this host cannot have its store, or nil. A host that was taken out of
@@ -251,15 +258,31 @@ func (p place) settings() map[string]string {
 	return is
 }
 
-// answering waits until the server answers and this host's agent has joined after the time since.
+// ownAPI returns a client of the daemons of this host. told gets what a request waits for.
+func ownAPI(p place, told func(what string)) *api.Client {
+	c := api.NewClient(p.api(), wall.Clock{})
+	c.Daemon = func() string { return cli.ListenerOf(p.api()) }
+	c.Waits = told
+	return c
+}
+
+// answering waits until the server answers and this host's agent has joined after the time since. told
+// gets what it waits for.
 func answering(
 	ctx context.Context, p place, roles []string, since time.Time, began map[string]int64,
+	told func(what string),
 ) ([]pando.HostStatus, error) {
-	client := api.NewClient(p.api(), wall.Clock{})
-	for {
+	client := ownAPI(p, told)
+	for begin := time.Now(); ; {
 		hosts, err := client.Hosts(ctx)
 		if err == nil && hosted(hosts, p.Host, since) {
 			return hosts, frozen(hosts, p.Host)
+		}
+		switch slow := time.Since(begin) > pando.WaitToldAfter; {
+		case slow && err != nil:
+			told("an answer of the daemons on this host")
+		case slow:
+			told("the agent of this host to join")
 		}
 		for _, role := range roles {
 			if _, alive := daemon(p, role); !alive {

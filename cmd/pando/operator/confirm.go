@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -32,9 +33,9 @@ func (o confirming) all(ctx context.Context, all []deployed) {
 		for _, n := range places {
 			names = append(names, all[n].Name)
 		}
-		missing, partly := o.unconfirmed(ctx, tenant, names)
+		missing, partly, err := o.unconfirmed(ctx, tenant, names)
 		for _, n := range places {
-			all[n].Unconfirmed, all[n].Partly = missing, partly
+			all[n].Unconfirmed, all[n].Partly, all[n].err = missing, partly, err
 		}
 		if ctx.Err() != nil {
 			for _, n := range places {
@@ -45,16 +46,21 @@ func (o confirming) all(ctx context.Context, all []deployed) {
 }
 
 // unconfirmed waits for the hosts, at most as long as a silent host keeps its lease. It returns the
-// hosts without a confirmation, and those that leave out a part. A token sees their number alone.
+// hosts without a confirmation, and those that leave out a part. A token sees their number alone. An
+// error means that neither is known.
 func (o confirming) unconfirmed(
 	ctx context.Context, tenant pando.Tenant, of []pando.ServiceName,
-) (missing []pando.HostName, partly []pando.HostSteering) {
+) (missing []pando.HostName, partly []pando.HostSteering, err error) {
 	left := min(pando.SteeringWaitMax, max(0, o.within-time.Since(o.began)))
 	wait := min(reasonAfter, left)
 	for {
 		hosts, err := api.SteeringClient{Client: o.client}.Steering(ctx, tenant, of, wait)
+		if errors.Is(err, pando.ErrNotFound) {
+			return nil, nil, nil // a service that is being removed has no steering
+		}
 		if err != nil {
-			return nil, nil // a service that is being removed: nothing is known
+			return nil, nil, fmt.Errorf("the change is made, and whether each host steers by it is not "+
+				"known: %w", err)
 		}
 		missing, partly = nil, nil
 		for _, h := range hosts {
@@ -65,7 +71,7 @@ func (o confirming) unconfirmed(
 			}
 		}
 		if left -= wait; len(missing)+len(partly) == 0 {
-			return nil, nil
+			return nil, nil, nil
 		}
 		word, after := "waiting", ""
 		if left <= 0 {
@@ -78,7 +84,7 @@ func (o confirming) unconfirmed(
 			fmt.Fprintf(o.Stderr, "%s: %s%s\n", word, partlyText(partly), after)
 		}
 		if left <= 0 {
-			return missing, partly
+			return missing, partly, nil
 		}
 		wait = left
 	}

@@ -1,10 +1,16 @@
 package operator
 
 import (
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/api/problem"
 	"pando.run/pando/cmd/pando/cli"
 )
 
@@ -34,6 +40,35 @@ func TestAWaitCarriesTheNoOfEachHost(t *testing.T) {
 		}
 		if !strings.Contains(out.String(), c.says) || (c.says == "") != (out.String() == "") {
 			t.Errorf("%s: printed %q, want %q", name, out.String(), c.says)
+		}
+	}
+}
+
+// Without an answer about the steering, a wait does not end with 0. A service that is gone has none.
+func TestAWaitWithoutAnAnswerAboutTheSteeringSaysSo(t *testing.T) {
+	for _, c := range []struct {
+		sentinel error
+		want     string
+	}{{pando.ErrUnavailable, "is not known: "}, {pando.ErrNotFound, ""}} {
+		socket := filepath.Join(t.TempDir(), "api.sock")
+		l, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		go http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			p, _ := problem.Of(c.sentinel)
+			w.WriteHeader(p.Status)
+			_ = json.NewEncoder(w).Encode(map[string]any{"status": p.Status, "code": p.Code, "detail": "late"})
+		})) // until the socket is closed
+		getenv := func(name string) string { return map[string]string{"PANDO_API": socket}[name] }
+		o := Open(&cli.Output{Env: cli.Env{Stdout: io.Discard, Stderr: io.Discard, Getenv: getenv}})
+		all := []deployed{{}}
+		all[0].ServiceKey = pando.DefaultService("web")
+		confirming{Console: o}.all(t.Context(), all)
+		if err := all[0].err; (err == nil) != (c.want == "") || err != nil &&
+			!strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v", c.sentinel, err)
 		}
 	}
 }

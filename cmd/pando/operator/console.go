@@ -41,13 +41,13 @@ func Open(out *cli.Output) *Console {
 		socket = "/run/pando/api.sock"
 	}
 	client := api.NewClient(socket, wall.Clock{})
-	client.Daemon = func() string { return listenerOf(socket) }
+	client.Daemon = func() string { return cli.ListenerOf(socket) }
 	if token := out.Getenv("PANDO_TOKEN"); token != "" {
 		client = remote(socket, token)
 		client.Daemon = func() string { return "the server at " + socket }
 	}
 	client.Operator = cli.Person(out.Getenv)
-	client.Waits = func(what string) { fmt.Fprintf(out.Stderr, "waits for %s\n", cli.Clean(what)) }
+	client.Waits = cli.Told(out.Stderr)
 	return &Console{Output: out, client: client, rest: waitLook}
 }
 
@@ -162,6 +162,20 @@ func (o *Console) until(
 	}
 }
 
+// awayDrain returns the host that is away with the only draining instances of a service, or "".
+func awayDrain(st pando.ServiceStatus) (away pando.HostName) {
+	for _, i := range st.Instances {
+		if i.Phase != pando.PhaseDraining {
+			continue
+		}
+		if i.Away == "" {
+			return ""
+		}
+		away = i.Host
+	}
+	return away
+}
+
 // explain returns the error of a revision that does not serve. The error has the newest failure,
 // its log lines and the command that prints more.
 func explain(st pando.ServiceStatus, revision int) error {
@@ -169,6 +183,10 @@ func explain(st pando.ServiceStatus, revision int) error {
 		end := fmt.Sprintf("pando rollout finish %s --now", st.ServiceKey)
 		if st.Removing {
 			end = fmt.Sprintf("pando rm %s --now", st.ServiceKey)
+		}
+		if away := awayDrain(st); away != "" {
+			return fmt.Errorf("%s: %w: %s; it leaves once %s is back, and `pando hosts rm %[4]s --force` "+
+				"gives it up", st.ServiceKey, pando.ErrNotReady, cli.Clean(waits), away)
 		}
 		return fmt.Errorf("%s: %w: %s; `%s` ends that at once", st.ServiceKey, pando.ErrNotReady,
 			cli.Clean(waits), end)

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando"
+	"pando.run/pando/api/lifeline"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/cgroup"
 	"pando.run/pando/driver/kernel"
@@ -38,8 +40,7 @@ func Doctor(o *Console) *cobra.Command {
 				all = append(all, openVSwitch(run))
 			}
 			all = append(all, snapshotFinding())
-			all = append(all, sessions(c.Context(), o)...)
-			all = append(all, clocks(c.Context(), o)...)
+			all = append(all, ofCluster(c.Context(), o)...)
 			report := struct {
 				Fit    bool             `json:"fit"`
 				Checks []kernel.Finding `json:"checks"`
@@ -62,15 +63,26 @@ func Doctor(o *Console) *cobra.Command {
 	return o.Flag(c)
 }
 
-// clocks returns a finding for each host of the cluster whose clock differs from the server's, if
-// Pando runs here.
-func clocks(ctx context.Context, o *Console) (out []kernel.Finding) {
-	ctx, cancel := context.WithTimeout(ctx, clocksWait)
+// ofCluster returns the findings about BGP sessions and clocks, if Pando runs here. Without an answer
+// of the daemons, they are not known.
+func ofCluster(ctx context.Context, o *Console) []kernel.Finding {
+	within, cancel := context.WithTimeout(ctx, clusterWait)
 	defer cancel()
-	all, err := o.client.Hosts(ctx)
-	if err != nil {
-		return nil // Pando does not run here
+	all, err := o.client.Hosts(within)
+	switch {
+	case err == nil:
+		return append(sessionFindings(all), clocks(all)...)
+	case within.Err() != nil && ctx.Err() == nil, errors.As(err, new(lifeline.Silence)):
+		return []kernel.Finding{{Name: "the cluster", State: kernel.Missing,
+			Found: fmt.Sprintf("no answer of the daemons here within %s", clusterWait),
+			Costs: "the BGP sessions and the clocks of the hosts are not known",
+			Mend:  "`pando status` names the daemon that does not answer"}}
 	}
+	return nil // Pando does not run here
+}
+
+// clocks returns a finding for each host whose clock differs from the server's.
+func clocks(all []pando.HostStatus) (out []kernel.Finding) {
 	for _, text := range skewed(all) {
 		out = append(out, kernel.Finding{Name: "clocks of the cluster", State: kernel.Missing, Found: text,
 			Costs: "its certificates, tokens, schedules and the times in its logs are off by that",
@@ -79,8 +91,8 @@ func clocks(ctx context.Context, o *Console) (out []kernel.Finding) {
 	return out
 }
 
-// clocksWait is how long `pando doctor` waits for the hosts.
-const clocksWait = 2 * time.Second
+// clusterWait is how long `pando doctor` waits for the hosts. No daemon needs to run.
+const clusterWait = 3 * time.Second
 
 // openVSwitch is the finding about the switch of `pando up --steer ovs`.
 func openVSwitch(run string) kernel.Finding {

@@ -94,7 +94,7 @@ func attend(
 	if err != nil {
 		return err
 	}
-	conn, err := begin(context.WithoutCancel(ctx))
+	conn, err := begun(ctx, signals, begin)
 	if err != nil {
 		return err
 	}
@@ -123,6 +123,49 @@ func attend(
 		return err
 	}
 	return cli.Exit(code)
+}
+
+// begun begins a session. There is no command yet, so a signal ends the wait.
+func begun(
+	ctx context.Context, signals <-chan os.Signal,
+	begin func(context.Context) (io.ReadWriteCloser, error),
+) (io.ReadWriteCloser, error) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case s := <-signals:
+				if s == syscall.SIGWINCH {
+					continue
+				}
+				cancel()
+			case <-done:
+			}
+			return
+		}
+	}()
+	conn, err := begin(ctx)
+	close(done)
+	<-ended
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return sessionOf{conn, cancel}, nil
+}
+
+// sessionOf is a session whose context ends with it.
+type sessionOf struct {
+	io.ReadWriteCloser
+	cancel context.CancelFunc
+}
+
+// Close implements io.Closer.
+func (s sessionOf) Close() error {
+	defer s.cancel()
+	return s.ReadWriteCloser.Close()
 }
 
 // passed are the signals that go to the command. SIGWINCH becomes the size of its terminal.

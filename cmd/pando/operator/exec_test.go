@@ -2,7 +2,10 @@ package operator
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"io"
+	"net"
 	"os"
 	"strings"
 	"syscall"
@@ -119,5 +122,31 @@ func TestATerminalIsRawForASession(t *testing.T) {
 	}
 	if f, err := o.screen(&pando.SessionSpec{}); f != nil || err != nil {
 		t.Errorf("without a terminal: %v, %v", f, err)
+	}
+}
+
+// A signal ends the wait for a session: there is no command yet that could get it.
+func TestASignalEndsTheWaitForASession(t *testing.T) {
+	signals := make(chan os.Signal, 8)
+	signals <- syscall.SIGWINCH
+	signals <- syscall.SIGINT
+	_, err := begun(t.Context(), signals, func(ctx context.Context) (io.ReadWriteCloser, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("the wait ended with %v", err)
+	}
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	conn, err := begun(t.Context(), signals, func(context.Context) (io.ReadWriteCloser, error) {
+		return ours, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	signals <- syscall.SIGINT
+	if conn.Close(); len(signals) != 1 {
+		t.Error("the begin of a session takes the signals of its command")
 	}
 }

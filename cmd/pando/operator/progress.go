@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"sync"
@@ -87,15 +88,35 @@ func (p *progress) print(st pando.ServiceStatus) {
 func waitsFor(st pando.ServiceStatus) (about, why string) {
 	switch st.Phase {
 	case pando.ServiceServing, pando.ServiceCompleted, pando.ServiceRemoving:
-		for _, i := range st.Instances {
-			if i.Phase == pando.PhaseDraining && i.Waits != "" {
-				return string(i.ID), pando.DrainsOf(st.Instances)
+		if drains := pando.DrainsOf(st.Instances); drains != "" {
+			for _, i := range st.Instances {
+				if i.Phase == pando.PhaseDraining && cmp.Or(i.Waits, i.Away) != "" {
+					return string(i.ID), drains
+				}
 			}
+			return drains, drains
 		}
 		return "", ""
 	}
 	_, why, _ = strings.Cut(st.Reason, ": ") // behind the number of instances
 	return why, why
+}
+
+// delayed returns the first instance that does not serve yet or leaves, with its reason, or "". On a
+// terminal, progress prints each.
+func delayed(st pando.ServiceStatus) (about, why string) {
+	for _, i := range st.Instances {
+		about = fmt.Sprintf("%s is %s", i.ID, phaseOf(i))
+		switch {
+		case i.Phase == pando.PhaseInRotation && i.Waits != "":
+			return about, fmt.Sprintf("%s %s", i.ID, i.Waits)
+		case i.Away != "":
+			return about, about + ": " + i.Away
+		case i.Phase.Leaving(), !i.Phase.TakesFlows() && !i.Warm:
+			return about, strings.TrimSuffix(about+": "+i.Reason, ": ")
+		}
+	}
+	return "", ""
 }
 
 // reasonAfter is how long a service waits before its reason is printed. Most waits are shorter.
@@ -112,6 +133,9 @@ type reasons struct {
 
 func (r *reasons) print(st pando.ServiceStatus) {
 	about, why := waitsFor(st)
+	if why == "" {
+		about, why = delayed(st)
+	}
 	if r.shown || why == "" || about == r.last || time.Since(r.began) < reasonAfter {
 		return
 	}

@@ -1,11 +1,9 @@
 package operator
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"strings"
-	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
@@ -48,20 +46,7 @@ func routes(r pando.Routes) (lines []string) {
 	return lines
 }
 
-// sessionsWait bounds the question of `pando doctor` about BGP. No daemon needs to run.
-const sessionsWait = 3 * time.Second
-
-// sessions returns the findings about the hosts' BGP sessions, or none if no Pando answers.
-func sessions(ctx context.Context, o *Console) []kernel.Finding {
-	ctx, cancel := context.WithTimeout(ctx, sessionsWait)
-	defer cancel()
-	all, err := o.client.Hosts(ctx)
-	if err != nil {
-		return nil
-	}
-	return sessionFindings(all)
-}
-
+// sessionFindings returns the findings about the BGP sessions of hosts.
 func sessionFindings(all []pando.HostStatus) (out []kernel.Finding) {
 	for _, h := range all {
 		if h.Losses == nil || h.Losses.Routes == nil {

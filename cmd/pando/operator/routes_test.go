@@ -1,11 +1,15 @@
 package operator
 
 import (
+	"io"
+	"net"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/driver/kernel"
 )
 
@@ -57,5 +61,26 @@ func TestTheDoctorNamesASessionThatIsDown(t *testing.T) {
 		all[1].Found != down.Why || all[1].Name != "BGP, h1 to 192.0.2.2 (AS 64500)" ||
 		all[1].Mend == "" || !kernel.Fit(all) {
 		t.Errorf("the findings are %+v", all)
+	}
+}
+
+// Daemons that do not answer leave the clocks and the sessions unknown, and not well. Without daemons
+// there is nothing to know.
+func TestDoctorDoesNotKnowASilentCluster(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "api.sock")
+	l, err := net.Listen("unix", socket) // its kernel accepts, and nobody answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	getenv := func(name string) string { return map[string]string{"PANDO_API": socket}[name] }
+	o := Open(&cli.Output{Env: cli.Env{Stdout: io.Discard, Stderr: io.Discard, Getenv: getenv}})
+	all := ofCluster(t.Context(), o)
+	if len(all) != 1 || all[0].State != kernel.Missing || !strings.Contains(all[0].Costs, "not known") ||
+		all[0].Needed {
+		t.Errorf("silent daemons: %+v", all)
+	}
+	l.Close()
+	if all := ofCluster(t.Context(), o); len(all) > 0 {
+		t.Errorf("no daemons: %+v", all)
 	}
 }

@@ -104,11 +104,13 @@ func runAway(
 func ranTo(
 	ctx context.Context, o *Console, key pando.ServiceKey, number int,
 ) (pando.Run, error) {
+	waits := reasons{o: o, began: time.Now()}
 	for {
 		st, err := o.client.Service(ctx, key)
 		if err != nil {
 			return pando.Run{}, err
 		}
+		waits.print(st)
 		at := st.Book.Find(number)
 		if at < 0 {
 			return pando.Run{}, fmt.Errorf("run %d of %s: %w: newer runs have its place in the book",

@@ -45,7 +45,7 @@ type Config struct {
 // Free returns an error if a running unit or group has the name.
 func (c Config) Free() error {
 	socket := unit.ControlSocket(c.RunDir, c.Name)
-	if _, err := unit.Ask(wall.Clock{}, socket, "status"); err == nil {
+	if _, err := unit.Ask(socket, "status"); err == nil {
 		return fmt.Errorf("%w: a unit or group %s runs: "+
 			"`pando fn rm %[2]s` ends it, --name gives this one another", pando.ErrExists, c.Name)
 	}
@@ -71,7 +71,7 @@ func Run(ctx context.Context, c Config, ready func()) error {
 		units.Close()
 		return errors.Join(err, steering.Remove())
 	}
-	control, err := unit.Listen(wall.Clock{}, unit.ControlSocket(c.RunDir, c.Name), g.Answer)
+	control, err := unit.Listen(unit.ControlSocket(c.RunDir, c.Name), g.Answer)
 	if err != nil {
 		units.Close()
 		return errors.Join(err, steering.Remove())

@@ -9,14 +9,13 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/unit"
-	"pando.run/pando/driver/wall"
 )
 
 // A second group of the same name must not touch the units of the first one.
 func TestAGroupWhoseNameIsTakenTouchesNothing(t *testing.T) {
 	c := Config{Name: "g", In: "none", UnitBits: 1, Least: 1, Most: 1, RunDir: t.TempDir()}
 	answer := func(context.Context, string) []byte { return []byte("{}") }
-	s, err := unit.Listen(wall.Clock{}, unit.ControlSocket(c.RunDir, c.Name), answer)
+	s, err := unit.Listen(unit.ControlSocket(c.RunDir, c.Name), answer)
 	if err != nil {
 		t.Fatal(err)
 	}

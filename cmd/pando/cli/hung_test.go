@@ -1,4 +1,4 @@
-package operator
+package cli
 
 import (
 	"net"
@@ -40,7 +40,7 @@ func TestAStoppedListenerIsNamed(t *testing.T) {
 		}
 	}
 	var who string
-	until("the listener", func() bool { who = listenerOf(socket); return who != "" })
+	until("the listener", func() bool { who = ListenerOf(socket); return who != "" })
 	if !strings.Contains(who, "process "+pid) || strings.Contains(who, "stopped") {
 		t.Errorf("it runs, and it is %q", who)
 	}
@@ -48,10 +48,10 @@ func TestAStoppedListenerIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	until("its stop", func() bool { return isStopped(int32(c.Process.Pid)) })
-	if who = listenerOf(socket); !strings.Contains(who, "`kill -CONT "+pid+"`") {
+	if who = ListenerOf(socket); !strings.Contains(who, "`kill -CONT "+pid+"`") {
 		t.Errorf("it is stopped, and it is %q", who)
 	}
-	if who := listenerOf(socket + ".none"); who != "" {
+	if who := ListenerOf(socket + ".none"); who != "" {
 		t.Errorf("a socket without a listener has the listener %q", who)
 	}
 }

@@ -1,4 +1,4 @@
-package operator
+package cli
 
 import (
 	"bytes"
@@ -14,9 +14,9 @@ import (
 // dialMax bounds the connection to a socket whose listener does not answer.
 const dialMax = time.Second
 
-// listenerOf names the process that listens at a socket, and its state if it is stopped. It returns
+// ListenerOf names the process that listens at a socket, and its state if it is stopped. It returns
 // "" if that is not known.
-func listenerOf(socket string) string {
+func ListenerOf(socket string) string {
 	c, err := net.DialTimeout("unix", socket, dialMax)
 	if err != nil {
 		return ""
