@@ -5,15 +5,16 @@ package main
 import (
 	"os"
 
-	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/process/shim"
+	"pando.run/pando/driver/process/wire"
 )
 
 func main() { os.Exit(run(os.Args[1:])) }
 
 // run holds a sandbox until its end. The first argument is the role, as for the pando binary.
 func run(args []string) int {
-	if len(args) > 0 && args[0] == process.ShimRole {
+	if len(args) > 0 && args[0] == wire.ShimRole {
 		args = args[1:]
 	}
-	return process.ShimMain(args)
+	return shim.Main(args)
 }

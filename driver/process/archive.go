@@ -16,6 +16,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/process/untrusted"
+	"pando.run/pando/driver/process/wire"
 )
 
 // ArchiveVolumes writes all volumes below a folder of a host as a tar archive. Programs may write
@@ -82,7 +83,7 @@ func archivePart(ctx context.Context, out *tar.Writer, dir, name string) error {
 		return ignoreGone(err)
 	}
 	_, err = untrusted.Walk(ctx, dir, pando.VolumeDepthMax, func(f *untrusted.File) error {
-		at := descriptor(f.Dir) + "/" + f.Name
+		at := wire.DescriptorPath(f.Dir) + "/" + f.Name
 		st, err := os.Lstat(at)
 		if err != nil {
 			return ignoreGone(err)

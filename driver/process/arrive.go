@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/process/wire"
 )
 
 // copyBytes is the size of the pieces in which files of a program travel.
@@ -60,7 +61,7 @@ type arriving struct {
 }
 
 // newArriving reads the description of the program.
-func newArriving(r io.Reader, m *pando.MoveMark) (*arriving, *frozen, error) {
+func newArriving(r io.Reader, m *pando.MoveMark) (*arriving, *wire.Frozen, error) {
 	if m == nil {
 		return nil, nil, fmt.Errorf("%w: the program belongs to no move", pando.ErrInvalid)
 	}
@@ -127,7 +128,7 @@ func (a *arriving) receiveFile(dir, name string, b []byte) error {
 }
 
 // land starts the program in a sandbox that is ready for it. It stays stopped and sealed.
-func (a *arriving) land(ctx context.Context, b *sandbox, f frozen) error {
+func (a *arriving) land(ctx context.Context, b *sandbox, f wire.Frozen) error {
 	dir, err := movingDir()
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/process/wire"
 )
 
 // withBundle gives a driver the layer of a bundle, and returns the change of a spec that gives it
@@ -150,13 +151,13 @@ func TestTheInterpreterOfABundledScriptIsShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	b := &bundled{Layer: "x", Path: "/srv/a"}
+	b := &wire.Bundle{Layer: "x", Path: "/srv/a"}
 	for command, want := range map[string]string{
 		"./python": "/opt/python", "/srv/a/python": "/opt/python",
 		"./shell": "", "./own": "", "./binary": "", "./env": "", "./none": "", "/usr/bin/true": "",
 	} {
 		got := ""
-		for _, s := range b.interpreter(root, &program{Argv: []string{command}, Dir: "/srv/a"}) {
+		for _, s := range interpretersOf(b, root, &wire.Program{Argv: []string{command}, Dir: "/srv/a"}) {
 			got += s.Path
 		}
 		if got != want {

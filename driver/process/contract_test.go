@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/process/wire"
 )
 
 // A program that held the control socket could command its own shim, which is root.
@@ -75,7 +76,7 @@ func TestCommandMayPrintMoreThanIsKept(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	code, out, err := b.Exec(ctx, []string{"sh", "-c", "head -c 300000 /dev/zero; exit 7"})
-	if err != nil || code != 7 || len(out) != outputBytesMax {
+	if err != nil || code != 7 || len(out) != wire.OutputBytesMax {
 		t.Fatalf("code %d, %d bytes, %v", code, len(out), err)
 	}
 }
@@ -87,7 +88,7 @@ func TestRemoveReturnsWithNoProcessLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if state := splitStat(string(stat)); len(state) > 0 && state[0] != "Z" {
+	if state := wire.SplitStat(string(stat)); len(state) > 0 && state[0] != "Z" {
 		t.Fatalf("the shim is in state %s", state[0])
 	}
 }

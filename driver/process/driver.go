@@ -26,6 +26,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/process/logfile"
+	"pando.run/pando/driver/process/view"
+	"pando.run/pando/driver/process/wire"
 )
 
 var _ pando.Sandboxes = (*Driver)(nil)
@@ -249,6 +252,18 @@ func (d *Driver) cgroupName(number int) string {
 	return filepath.Join("pando", string(d.Host), string(pando.DefaultTenant), strconv.Itoa(number))
 }
 
+// OpenLog reads the log of an instance of a service, running or gone: its last lines, and with Follow
+// the lines after them.
+func (d *Driver) OpenLog(
+	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, q pando.LogQuery,
+) (pando.LogLines, error) {
+	dir := d.logDir(s, i)
+	if filepath.Dir(dir) != d.logDir(s, "") { // the name is a path
+		return nil, fmt.Errorf("log of %s: %w", i, pando.ErrNotFound)
+	}
+	return logfile.Read(ctx, d.Clock, dir, i, q)
+}
+
 func (d *Driver) logDir(s pando.ServiceKey, i pando.InstanceID) string {
 	return filepath.Join(d.LogDir, logName(s, i))
 }
@@ -298,7 +313,7 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 	if err == nil {
 		err = d.free(ctx, p.Volumes)
 	}
-	var cold *frozen
+	var cold *wire.Frozen
 	var moved *arriving
 	if err == nil && (spec.From != "" || spec.Arrives != nil) {
 		cold, moved, err = thawer{d}.thawable(spec, &p)
@@ -320,7 +335,7 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 	}
 	for _, name := range []string{"self.sock", "notify.sock"} {
 		path := filepath.Join(s.self(), name)
-		err := errors.Join(os.Chown(path, int(p.outside(p.UID)), int(p.outside(p.GID))),
+		err := errors.Join(os.Chown(path, int(p.IDOutside(p.UID)), int(p.IDOutside(p.GID))),
 			os.Chmod(path, 0o600))
 		if err != nil {
 			return nil, err
@@ -343,10 +358,10 @@ func (d *Driver) start(ctx context.Context, s *slot, spec pando.SandboxSpec, loa
 		return nil, err
 	}
 	if cold == nil {
-		b, err := d.open(ctx, s, request{Run: &p, Load: load})
+		b, err := d.open(ctx, s, wire.Request{Run: &p, Load: load})
 		return b, unseen(p, err)
 	}
-	b, err := thawer{d}.hold(ctx, s, request{Run: &p, Thaw: true})
+	b, err := thawer{d}.hold(ctx, s, wire.Request{Run: &p, Thaw: true})
 	if err != nil {
 		return nil, err
 	}
@@ -374,20 +389,20 @@ func bounded(r pando.Resources) pando.Resources {
 }
 
 // program returns the program that the shim starts.
-func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
+func (d *Driver) program(s *slot, spec pando.SandboxSpec) (wire.Program, error) {
 	var uid, gid uint32
 	if spec.Spec.Image.Digest == "" {
 		var err error
 		if uid, gid, err = identity(spec.Spec.User, uint32(uidFirst+s.Number)); err != nil {
-			return program{}, err
+			return wire.Program{}, err
 		}
 	}
 	by, err := runtimeOf(spec.Spec)
 	if err != nil {
-		return program{}, err
+		return wire.Program{}, err
 	}
 	env := environment(spec)
-	p := program{Runtime: by,
+	p := wire.Program{Runtime: by,
 		Instance: spec.Instance.ID, Service: spec.Instance.Service, Argv: spec.Spec.Argv(),
 		Dir: spec.Spec.WorkingDir, UID: uid, GID: gid,
 		LogDir: logName(spec.Instance.Service, spec.Instance.ID), Cgroup: s.cgroup.Entry(),
@@ -432,7 +447,7 @@ func (d *Driver) program(s *slot, spec pando.SandboxSpec) (program, error) {
 		return p, d.inBundle(&p, spec.Spec)
 	}
 	p.Show = append(p.Show, named(spec.Spec, p.Env)...)
-	if p.mounts(p.Dir) {
+	if view.InVolume(p, p.Dir) {
 		return p, nil
 	}
 	err = hasFolder(os.Stat, p.Dir)
@@ -532,7 +547,7 @@ func (d *Driver) attach(ctx context.Context, s *slot) *sandbox {
 	var b *sandbox
 	err := s.answerable()
 	if err == nil {
-		b, err = d.open(ctx, s, request{})
+		b, err = d.open(ctx, s, wire.Request{})
 	}
 	switch {
 	case err == nil && b.empty:

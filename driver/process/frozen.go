@@ -7,154 +7,25 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/process/calls"
+	"pando.run/pando/driver/process/wire"
 )
-
-// pidFirst is the number of the first program of a sandbox. It is far from those of the threads of
-// the shim, so a frozen program finds its own number free in every new sandbox.
-const pidFirst = 1000
-
-// frozen is the report of a shim about a program for a snapshot.
-type frozen struct {
-	PID    int    `json:"pid"`
-	UID    uint32 `json:"uid"`
-	GID    uint32 `json:"gid"`
-	Pipe   uint64 `json:"pipe"`
-	Users  bool   `json:"users,omitempty"`
-	Layers bool   `json:"layers,omitempty"`
-	// Output is the number of the shim's descriptor that takes the output of a thawed program.
-	Output int `json:"output,omitempty"`
-}
 
 // frozenFile is the file of a snapshot with the frozen program and its machine.
 const frozenFile = "pando.json"
 
 // stored is the content of frozenFile.
 type stored struct {
-	Program frozen        `json:"program"`
+	Program wire.Frozen   `json:"program"`
 	Machine pando.Machine `json:"machine"`
-}
-
-// highPID lets the next process be pidFirst. Without the file the kernel cannot thaw it.
-func highPID(last *os.File) {
-	if last != nil {
-		_, _ = last.WriteAt([]byte(strconv.Itoa(pidFirst-1)), 0)
-	}
-}
-
-// ready brings the sandbox to the state in which a program of an instance begins. The caller holds
-// the lock.
-func ready(s *shim, p program) error {
-	if s.program != nil {
-		return fmt.Errorf("%w: the sandbox runs %s", pando.ErrExists, s.program.Instance)
-	}
-	if err := serveVIPs(p.VIPs); err != nil {
-		return err
-	}
-	if p.Users != nil {
-		var err error
-		if s.users, err = makeUsers(*p.Users); err != nil {
-			return err
-		}
-	}
-	if err := setKernel(p.Sysctls); err != nil {
-		return err
-	}
-	place := s.settle
-	if p.Layers != nil {
-		place = s.enter
-	}
-	return place(p)
-}
-
-// awaitEnd returns the end of a child. The caller holds the lock.
-func awaitEnd(s *shim, pid int) <-chan unix.WaitStatus {
-	c := make(chan unix.WaitStatus, 1)
-	s.waits[pid] = c
-	if !s.reaping {
-		s.reaping = true
-		go s.reap()
-	}
-	return c
-}
-
-// freezing is the part of a shim that serves snapshots.
-type freezing struct{ *shim }
-
-func inodeOf(f *os.File) uint64 {
-	st, err := f.Stat()
-	if err != nil {
-		return 0
-	}
-	return st.Sys().(*syscall.Stat_t).Ino
-}
-
-// describe returns the program for a snapshot.
-func (s freezing) describe() (*frozen, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.program == nil || s.loaded || s.pid == 0 {
-		return nil, fmt.Errorf("%w: nothing runs in the sandbox", pando.ErrNotFound)
-	}
-	p := s.program
-	return &frozen{PID: s.pid, UID: p.outside(p.UID), GID: p.outside(p.GID), Pipe: s.pipe,
-		Users: p.Users != nil, Layers: p.Layers != nil}, nil
-}
-
-// thaw makes the sandbox ready for a frozen program, and follows the program once it runs.
-func (s freezing) thaw(c *net.UnixConn, p program) {
-	var r reply
-	out, err := s.thawing(p)
-	if err != nil {
-		r.Error = err.Error()
-	} else {
-		r.Frozen = &frozen{Output: int(s.output.Fd())}
-	}
-	if send(c, r, selfFD) != nil || err != nil {
-		return
-	}
-	var q request
-	if _, err := receive(c, &q); err != nil || q.Verb != "go" || q.PID == 0 {
-		os.Exit(1) // the sandbox ends with everything in it
-	}
-	s.mu.Lock()
-	s.output.Close()
-	s.loaded, s.pid = false, q.PID
-	err = s.follow(out, awaitEnd(s.shim, q.PID))
-	s.mu.Unlock()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "pando shim:", err)
-	}
-	s.tell(c)
-}
-
-// thawing prepares the sandbox and returns the output of the program that comes.
-func (s freezing) thawing(p program) (out *os.File, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := ready(s.shim, p); err != nil {
-		return nil, err
-	}
-	out, in, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := in.Chown(int(p.outside(p.UID)), int(p.outside(p.GID))); err != nil {
-		return nil, errors.Join(err, out.Close(), in.Close())
-	}
-	p.Secrets, p.Configs = nil, nil
-	s.program, s.loaded, s.output, s.pipe = &p, true, in, inodeOf(in)
-	return out, nil
 }
 
 // Freeze implements pando.Sandbox. It refuses before anything stops.
@@ -166,7 +37,7 @@ func (b *sandbox) Freeze(ctx context.Context, dir string) (pando.Machine, error)
 	if err := b.d.Freezer.Missing(); err != nil {
 		return own, err
 	}
-	r, err := b.askSoon(ctx, request{Verb: "describe"})
+	r, err := b.askSoon(ctx, wire.Request{Verb: "describe"})
 	if err == nil {
 		err = freezable(r.Frozen, b.slot.Spec)
 	}
@@ -194,12 +65,12 @@ func (b *sandbox) Freeze(ctx context.Context, dir string) (pando.Machine, error)
 }
 
 // frozen describes a program of this sandbox for the Freezer, with the rights that its spec gives.
-func (s *slot) frozen(p frozen, dir string) (pando.Frozen, error) {
+func (s *slot) frozen(p wire.Frozen, dir string) (pando.Frozen, error) {
 	f := pando.Frozen{Inside: s.PID, PID: p.PID, UID: p.UID, GID: p.GID, Dir: dir, Pipe: p.Pipe}
 	if s.Spec.Unconfined() {
 		return f, nil
 	}
-	rules, err := filter()
+	rules, err := calls.Filter()
 	for _, r := range rules {
 		f.Filter = binary.NativeEndian.AppendUint16(f.Filter, r.Op)
 		f.Filter = append(f.Filter, r.Jt, r.Jf)
@@ -209,7 +80,7 @@ func (s *slot) frozen(p frozen, dir string) (pando.Frozen, error) {
 }
 
 // freezable returns nil if a program can be frozen, else the reason.
-func freezable(p *frozen, s pando.Spec) error {
+func freezable(p *wire.Frozen, s pando.Spec) error {
 	switch {
 	case s.IsVM():
 		return fmt.Errorf("%w: it is a virtual machine, which cannot be frozen; `pando scale` starts "+
@@ -224,7 +95,7 @@ func freezable(p *frozen, s pando.Spec) error {
 	case p.Layers:
 		return fmt.Errorf("%w: the files that an image's program writes are not part of a snapshot; "+
 			"run it without an image", pando.ErrUnsupported)
-	case p.PID < pidFirst:
+	case p.PID < wire.PidFirst:
 		return fmt.Errorf("%w: its process has the number %d, which may be taken elsewhere; `pando "+
 			"deploy` replaces it", pando.ErrUnsupported, p.PID)
 	}
@@ -257,7 +128,7 @@ func machine() (m pando.Machine) {
 }
 
 // readFrozen reads a snapshot and checks that this machine can run it.
-func readFrozen(dir string) (frozen, error) {
+func readFrozen(dir string) (wire.Frozen, error) {
 	var s stored
 	b, err := os.ReadFile(filepath.Join(dir, frozenFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -293,14 +164,14 @@ type thawer struct{ *Driver }
 
 // thawable reads a snapshot and gives a program the user of the frozen one, if the spec gives it
 // that user.
-func (d thawer) thawable(spec pando.SandboxSpec, p *program) (*frozen, *arriving, error) {
+func (d thawer) thawable(spec pando.SandboxSpec, p *wire.Program) (*wire.Frozen, *arriving, error) {
 	if d.Freezer == nil {
 		return nil, nil, fmt.Errorf("%w: this host has no CRIU", pando.ErrUnsupported)
 	}
 	if err := d.Freezer.Missing(); err != nil {
 		return nil, nil, err
 	}
-	var f *frozen
+	var f *wire.Frozen
 	var a *arriving
 	var err error
 	if spec.Arrives != nil {
@@ -315,18 +186,18 @@ func (d thawer) thawable(spec pando.SandboxSpec, p *program) (*frozen, *arriving
 		return nil, nil, fmt.Errorf("%w: the spec has changed: its program has an image or root, and "+
 			"the snapshot has neither", pando.ErrConflict)
 	}
-	if err := f.hasUser(spec.Spec, *p); err != nil {
+	if err := checkUser(f, spec.Spec, *p); err != nil {
 		return nil, nil, err
 	}
 	p.UID, p.GID = f.UID, f.GID
 	return f, a, nil
 }
 
-// hasUser returns nil if a frozen program has the user of the spec. Without a user in it, each
+// checkUser returns nil if a frozen program has the user of the spec. Without a user in it, each
 // sandbox has one of its own, and a program keeps that of the sandbox where it began.
-func (f *frozen) hasUser(s pando.Spec, p program) error {
+func checkUser(f *wire.Frozen, s pando.Spec, p wire.Program) error {
 	switch {
-	case f.PID < pidFirst:
+	case f.PID < wire.PidFirst:
 		return fmt.Errorf("%w: its process has the number %d, which no program of a sandbox has",
 			pando.ErrForbidden, f.PID)
 	case s.User != "" && (f.UID != p.UID || f.GID != p.GID):
@@ -341,7 +212,7 @@ func (f *frozen) hasUser(s pando.Spec, p program) error {
 }
 
 // kept reads a snapshot of this host's store.
-func (d thawer) kept(dir string) (*frozen, error) {
+func (d thawer) kept(dir string) (*wire.Frozen, error) {
 	if !filepath.IsAbs(dir) && (d.Layers == "" || !filepath.IsLocal(dir)) {
 		return nil, fmt.Errorf("%w: this host keeps no snapshot %s", pando.ErrNotFound, dir)
 	}
@@ -360,7 +231,7 @@ func (d thawer) folder(from string) string {
 // thawIn starts the frozen program of a snapshot in a sandbox that is ready for it. A program with
 // its connections stays stopped.
 func (d thawer) thawIn(
-	ctx context.Context, b *sandbox, f frozen, dir string, connections bool,
+	ctx context.Context, b *sandbox, f wire.Frozen, dir string, connections bool,
 ) error {
 	s := b.slot
 	if b.thaws == nil {
@@ -386,7 +257,7 @@ func (d thawer) thawIn(
 		_ = root.Remove(criuCache)
 		root.Close()
 	}
-	err = send(b.watch, request{Verb: "go", PID: f.PID}, -1)
+	err = wire.Send(b.watch, wire.Request{Verb: "go", PID: f.PID}, -1)
 	if err != nil || connections {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/driver/cgroup"
 	"pando.run/pando/driver/criu"
+	"pando.run/pando/driver/process/wire"
 )
 
 // frozenDriver returns a driver that freezes, with a folder of layers.
@@ -143,7 +144,7 @@ func TestAProgramOfAnotherMachineIsRefused(t *testing.T) {
 		"kernel 2.6.1":    {Kernel: "2.6.1", CPU: own.CPU},
 		`processor "Z80"`: {Kernel: own.Kernel, CPU: "Z80"},
 	} {
-		s := stored{Program: frozen{PID: pidFirst}, Machine: m}
+		s := stored{Program: wire.Frozen{PID: wire.PidFirst}, Machine: m}
 		dir := t.TempDir()
 		if err := storeFrozen(dir, s); err != nil {
 			t.Fatal(err)
@@ -169,7 +170,7 @@ func TestAProgramOfAnotherMachineIsRefused(t *testing.T) {
 }
 
 func TestAVirtualMachineIsNotFrozen(t *testing.T) {
-	err := freezable(&frozen{PID: pidFirst}, pando.Spec{Kind: pando.KindVM})
+	err := freezable(&wire.Frozen{PID: wire.PidFirst}, pando.Spec{Kind: pando.KindVM})
 	if !errors.Is(err, pando.ErrUnsupported) || !strings.Contains(err.Error(), "pando scale") {
 		t.Errorf("%v", err)
 	}

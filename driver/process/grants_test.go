@@ -2,6 +2,7 @@ package process
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -150,12 +151,13 @@ func TestAProgramHasTheNetworkOfItsHostWithTheGrantAlone(t *testing.T) {
 	}
 	for _, given := range []bool{false, true} {
 		for _, user := range []string{"", "0"} {
+			begun := fmt.Sprintf("begun %v %q", given, user) // the log has the lines of earlier ones
 			b := run(t, d, func(s *pando.Spec) {
 				s.User = user
 				if given {
 					s.Grants = []pando.Grant{pando.GrantHostNet}
 				}
-			}, "/bin/sh", "-c", "readlink /proc/self/ns/net; echo begun; sleep 100")
+			}, "/bin/sh", "-c", `readlink /proc/self/ns/net; echo "$0"; sleep 100`, begun)
 			t.Cleanup(func() { _ = b.Remove(t.Context()) })
 			code, out, err := b.Exec(t.Context(), []string{"/bin/readlink", "/proc/self/ns/net"})
 			if err != nil || code != 0 {
@@ -164,7 +166,7 @@ func TestAProgramHasTheNetworkOfItsHostWithTheGrantAlone(t *testing.T) {
 			if got := strings.TrimSpace(string(out)) == host; got != given {
 				t.Errorf("granted %v: a command of user %q has %s, and the host %s", given, user, out, host)
 			}
-			awaitLine(t, b, "begun")
+			awaitLine(t, b, begun)
 			if got := b.LastLines(2)[0] == host; got != given {
 				t.Errorf("granted %v: the program of user %q has the host's network: %v", given, user, got)
 			}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/process/logfile"
 )
 
 func TestMemoryHogIsKilledAndSaysWhy(t *testing.T) {
@@ -110,7 +111,7 @@ func TestOutputOfAnyKindIsKeptAndNeverTooLong(t *testing.T) {
 			b := run(t, newDriver(t, 0), nil, "sh", "-c", script)
 			e := exited(t, b)
 			text := strings.Join(e.LastLines, "\n")
-			if len(e.LastLines) > 20 || len(text) > 20*2*lineBytesMax || !utf8.ValidString(text) ||
+			if len(e.LastLines) > 20 || len(text) > 20*2*logfile.LineBytesMax || !utf8.ValidString(text) ||
 				strings.ContainsRune(text, '\033') {
 				t.Errorf("%d lines, %d bytes: %.200q", len(e.LastLines), len(text), text)
 			}

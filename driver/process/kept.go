@@ -15,6 +15,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/process/untrusted"
+	"pando.run/pando/driver/process/wire"
 )
 
 // keeper looks after the volumes of a host.
@@ -153,7 +154,7 @@ func (d keeper) lockParts(dir string) (held []int, err error) {
 		return nil, fmt.Errorf("read volume %s: %w", dir, err)
 	}
 	for _, p := range parts {
-		fd, err := hold(unix.AT_FDCWD, mounted{From: filepath.Join(dir, p.Name())},
+		fd, err := wire.HoldVolume(unix.AT_FDCWD, wire.Volume{From: filepath.Join(dir, p.Name())},
 			unix.RESOLVE_NO_SYMLINKS)
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return held, fmt.Errorf("%w: an instance has volume %s on %s; `pando ps` lists the instances",

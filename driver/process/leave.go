@@ -16,6 +16,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/netspace"
+	"pando.run/pando/driver/process/wire"
 	"pando.run/pando/driver/sockets"
 )
 
@@ -62,14 +63,14 @@ func (b *sandbox) Leave(ctx context.Context, w io.Writer, stopping func() error)
 }
 
 // movable returns the program if it can move.
-func (b travel) movable(ctx context.Context) (*frozen, error) {
+func (b travel) movable(ctx context.Context) (*wire.Frozen, error) {
 	if b.d.Freezer == nil || b.d.Seal == nil {
 		return nil, fmt.Errorf("%w: this host has no CRIU", pando.ErrUnsupported)
 	}
 	if err := b.d.Freezer.Missing(); err != nil {
 		return nil, err
 	}
-	r, err := b.askSoon(ctx, request{Verb: "describe"})
+	r, err := b.askSoon(ctx, wire.Request{Verb: "describe"})
 	if err == nil {
 		err = freezable(r.Frozen, b.slot.Spec)
 	}
@@ -96,7 +97,7 @@ func (b travel) sendMemory(out *tar.Writer) (*base, error) {
 
 // writeProgram writes the stopped program.
 func (b travel) writeProgram(
-	ctx context.Context, out *tar.Writer, p frozen, dir string, was *base,
+	ctx context.Context, out *tar.Writer, p wire.Frozen, dir string, was *base,
 ) error {
 	of, err := b.slot.frozen(p, dir)
 	if err == nil {

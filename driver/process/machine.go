@@ -10,10 +10,11 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/netspace"
+	"pando.run/pando/driver/process/wire"
 )
 
 // inMachine makes the program of a spec of kind vm its emulator. It sees the files of the machine.
-func inMachine(p *program, s pando.Spec, command func(pando.Spec) []string) error {
+func inMachine(p *wire.Program, s pando.Spec, command func(pando.Spec) []string) error {
 	if !s.IsVM() {
 		return nil
 	}
@@ -26,7 +27,7 @@ func inMachine(p *program, s pando.Spec, command func(pando.Spec) []string) erro
 			return fmt.Errorf("%w: vm: %s is missing on this host: copy it to each host, or choose hosts "+
 				"that have it with `place: {only: …}`", pando.ErrNotFound, f)
 		}
-		p.Show = append(p.Show, shown{Path: f})
+		p.Show = append(p.Show, wire.HostPath{Path: f})
 	}
 	return nil
 }

@@ -1,10 +1,7 @@
 package process
 
 import (
-	"bufio"
-	"debug/elf"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,27 +9,29 @@ import (
 	"strings"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/process/view"
+	"pando.run/pando/driver/process/wire"
 )
 
 // named returns the paths of the host that the program of a spec sees beside the system's: the
 // folders of the spec, the program with its folder and its interpreter, paths that the command
 // names, and configuration in /etc of the programs that the command names.
-func named(s pando.Spec, env []string) []shown {
-	var out []shown
+func named(s pando.Spec, env []string) []wire.HostPath {
+	var out []wire.HostPath
 	for _, f := range s.Folders {
 		if f.At == "" {
-			out = append(out, shown{f.Path, f.Write})
+			out = append(out, wire.HostPath{Path: f.Path, Write: f.Write})
 		}
 	}
-	paths := programFolders(program{Argv: s.Argv(), Dir: s.WorkingDir, Env: env})
+	paths := programFolders(wire.Program{Argv: s.Argv(), Dir: s.WorkingDir, Env: env})
 	for _, word := range s.Argv()[1:] {
 		paths = append(paths, pathsIn(word)...)
 	}
 	paths = append(paths, configuration(s.Argv())...)
 	for _, path := range slices.Compact(slices.Sorted(slices.Values(paths))) {
-		listed := slices.ContainsFunc(out, func(f shown) bool { return below(f.Path, path) })
-		if !listed && !visible(path) && !ownFolder(path) {
-			out = append(out, shown{Path: path})
+		listed := slices.ContainsFunc(out, func(f wire.HostPath) bool { return view.IsBelow(f.Path, path) })
+		if !listed && !view.IsVisible(path) && !ownFolder(path) {
+			out = append(out, wire.HostPath{Path: path})
 		}
 	}
 	return out
@@ -43,8 +42,8 @@ func ownFolder(path string) bool {
 	if strings.Count(path, "/") < 2 { // a folder at the top, such as /srv
 		return true
 	}
-	for _, dir := range append([]string{"/proc", "/sys", "/dev"}, private...) {
-		if below(dir, path) {
+	for _, dir := range append([]string{"/proc", "/sys", "/dev"}, view.PrivateFolders...) {
+		if view.IsBelow(dir, path) {
 			return true
 		}
 	}
@@ -53,13 +52,13 @@ func ownFolder(path string) bool {
 
 // programFolders returns the folders of a program, of the file that a link leads to, and of the
 // interpreter that a script names.
-func programFolders(p program) []string {
-	path, err := lookPath(p)
+func programFolders(p wire.Program) []string {
+	path, err := view.LookPath(p)
 	if err != nil {
 		return nil // the shim reports it
 	}
 	out := linked(path)
-	line, by, err := interpreterOf(path)
+	line, by, err := view.InterpreterOf(path)
 	if err != nil || !filepath.IsAbs(by) {
 		return out
 	}
@@ -72,7 +71,7 @@ func programFolders(p program) []string {
 		if strings.HasPrefix(word, "-") || strings.Contains(word, "=") {
 			continue
 		}
-		if at, err := lookPath(program{Argv: []string{word}, Env: p.Env, Dir: p.Dir}); err == nil {
+		if at, err := view.LookPath(wire.Program{Argv: []string{word}, Env: p.Env, Dir: p.Dir}); err == nil {
 			out = append(out, linked(at)...)
 		}
 		break
@@ -83,8 +82,8 @@ func programFolders(p program) []string {
 // linked returns the folders of a program and of each file on the way of its links: an instance
 // follows the links itself.
 func linked(path string) []string {
-	out := []string{prefix(path)}
-	for range hopsMax {
+	out := []string{view.PrefixOf(path)}
+	for range view.HopsMax {
 		to, err := os.Readlink(path)
 		if err != nil {
 			break
@@ -93,79 +92,28 @@ func linked(path string) []string {
 			to = filepath.Join(filepath.Dir(path), to)
 		}
 		path = to
-		out = append(out, prefix(path))
+		out = append(out, view.PrefixOf(path))
 	}
 	if real, err := filepath.EvalSymlinks(path); err == nil && real != path {
-		out = append(out, prefix(real))
+		out = append(out, view.PrefixOf(real))
 	}
 	return out
 }
 
 // unseen adds to the error of a start that this host has the program which an instance does not see.
 // It runs in the agent, which sees the host's files.
-func unseen(p program, err error) error {
-	if err == nil || !strings.Contains(err.Error(), noProgram) || p.Layers != nil || p.Bundle != nil {
+func unseen(p wire.Program, err error) error {
+	if err == nil || !strings.Contains(err.Error(), view.NoProgram) || p.Layers != nil || p.Bundle != nil {
 		return err // the shim's errors come as text
 	}
-	at, there := lookPath(p)
-	if there != nil || p.mounts(at) || slices.ContainsFunc(p.Show, func(s shown) bool {
-		return below(s.Path, at)
+	at, there := view.LookPath(p)
+	if there != nil || view.InVolume(p, at) || slices.ContainsFunc(p.Show, func(s wire.HostPath) bool {
+		return view.IsBelow(s.Path, at)
 	}) {
 		return err
 	}
 	return fmt.Errorf("%w; this host has %s: add `folders: [%s]` to the spec",
-		err, at, prefix(at))
-}
-
-// prefix returns the folder of a program. Its libraries lie beside its bin.
-func prefix(path string) string {
-	dir := filepath.Dir(path)
-	switch filepath.Base(dir) {
-	case "bin", "sbin", "libexec":
-		if above := filepath.Dir(dir); strings.Count(above, "/") >= 2 {
-			return above
-		}
-	}
-	return dir
-}
-
-// hopsMax bounds the links and interpreters that are followed, as the kernel does.
-const hopsMax = 40
-
-// interpreterOf returns the interpreter of a program: the one in the first line of a script, with that
-// line, or the one in the head of a binary.
-func interpreterOf(path string) (line, interpreter string, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", "", err
-	}
-	defer f.Close()
-	text, _ := bufio.NewReaderSize(f, 256).ReadSlice('\n')
-	if by := interpreterIn(strings.NewReader(string(text))); by != "" {
-		return strings.TrimSuffix(string(text), "\n"), by, nil
-	}
-	e, err := elf.NewFile(f)
-	if err != nil {
-		return "", "", err
-	}
-	for _, part := range e.Progs {
-		if part.Type != elf.PT_INTERP {
-			continue
-		}
-		name, err := io.ReadAll(io.LimitReader(part.Open(), 4096))
-		return "", strings.TrimRight(string(name), "\x00"), err
-	}
-	return "", "", nil
-}
-
-// interpreterIn returns the program that the first line of a script names, or "".
-func interpreterIn(f io.Reader) string {
-	line, _ := bufio.NewReaderSize(f, 256).ReadSlice('\n')
-	rest, ok := strings.CutPrefix(string(line), "#!")
-	if words := strings.Fields(rest); ok && len(words) > 0 {
-		return words[0]
-	}
-	return ""
+		err, at, view.PrefixOf(at))
 }
 
 // absolute finds paths of files in a word of a command or in a line of a log.

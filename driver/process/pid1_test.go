@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/process/wire"
 )
 
 // The program of an image is PID 1, as images with an init of their own need it. It sees its own
@@ -138,7 +139,7 @@ func TestAPreparedPID1IsPausedAndEndsWithItsShim(t *testing.T) {
 	}
 	status := func() string {
 		text, _ := os.ReadFile("/proc/" + strconv.Itoa(pids[0]) + "/stat")
-		if f := splitStat(string(text)); len(f) > 0 {
+		if f := wire.SplitStat(string(text)); len(f) > 0 {
 			return f[0]
 		}
 		return "gone"

@@ -6,6 +6,7 @@ import (
 	"reflect"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/process/wire"
 )
 
 // prepared is a sandbox with a loaded program that waits before its first instruction.
@@ -64,7 +65,7 @@ func (d *Driver) letGo(ctx context.Context, spec pando.SandboxSpec) *sandbox {
 		return nil
 	}
 	if ctx.Err() == nil && sameProgram(p.spec, spec) &&
-		send(p.box.watch, request{Verb: "go"}, -1) == nil {
+		wire.Send(p.box.watch, wire.Request{Verb: "go"}, -1) == nil {
 		go p.box.listen()
 		return p.box
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/process/wire"
 	"pando.run/pando/driver/wall"
 )
 
@@ -69,7 +70,7 @@ func programs(t *testing.T, p *prepared) (out []string) {
 		if err != nil || pid == shim {
 			continue
 		}
-		fields := splitStat(string(text))
+		fields := wire.SplitStat(string(text))
 		out = append(out, fields[0]+" "+fields[11]+" "+fields[12]) // state, and its run time
 	}
 	return out
@@ -166,12 +167,12 @@ func TestAGoIsTooLateOnceTheSandboxWasCalledEmpty(t *testing.T) {
 	d := withPool(t)
 	p := prepare(t, d, speaks("never"))
 	other, err := d.open(t.Context(), &slot{PID: p.box.slot.PID, Started: p.box.slot.Started,
-		dir: p.box.slot.dir, cgroup: p.box.slot.cgroup}, request{})
+		dir: p.box.slot.dir, cgroup: p.box.slot.cgroup}, wire.Request{})
 	if err != nil || !other.empty {
 		t.Fatalf("the sandbox is called empty: %v, %v", other != nil && other.empty, err)
 	}
 	defer other.close()
-	if err := send(p.box.watch, request{Verb: "go"}, -1); err != nil {
+	if err := wire.Send(p.box.watch, wire.Request{Verb: "go"}, -1); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(time.Minute); len(programs(t, p)) > 0; breathe(t) {

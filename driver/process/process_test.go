@@ -23,13 +23,14 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/cgroup"
+	"pando.run/pando/driver/process/shim"
 	"pando.run/pando/driver/wall"
 )
 
 // The test binary is also the pando binary of its tests: it can be a shim.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "shim" {
-		os.Exit(ShimMain(os.Args[2:]))
+		os.Exit(shim.Main(os.Args[2:]))
 	}
 	if os.Geteuid() == 0 && os.Getenv("PROCESS_TEST_NETNS") == "" {
 		os.Exit(inOwnNetwork())

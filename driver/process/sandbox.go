@@ -14,6 +14,8 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/netspace"
+	"pando.run/pando/driver/process/logfile"
+	"pando.run/pando/driver/process/wire"
 	"pando.run/pando/driver/sockets"
 )
 
@@ -29,7 +31,7 @@ type sandbox struct {
 	ended    chan struct{} // closed once the program has exited
 	left     chan struct{} // closed once the agent lets go of it
 	empty    bool          // no program ever started in it
-	thaws    *frozen       // of a sandbox that waits for a frozen program
+	thaws    *wire.Frozen  // of a sandbox that waits for a frozen program
 	taps     sync.Mutex
 	tap      *tap // of a program that moves, guarded by taps; nil: none
 	once     sync.Once
@@ -43,7 +45,7 @@ func (d *Driver) newSandbox(s *slot) *sandbox {
 
 // open connects to the shim of a slot, and starts or loads a program if the request has one. It
 // uses one message and one answer, because each costs a turn of the scheduler on both sides.
-func (d *Driver) open(ctx context.Context, s *slot, q request) (*sandbox, error) {
+func (d *Driver) open(ctx context.Context, s *slot, q wire.Request) (*sandbox, error) {
 	b, err := thawer{d}.hold(ctx, s, q)
 	if err == nil && !q.Load {
 		go b.listen()
@@ -56,7 +58,7 @@ func (d *Driver) open(ctx context.Context, s *slot, q request) (*sandbox, error)
 const holdWaitMax = 30*time.Second + pando.ConfigCheckMax
 
 // hold is open without a listener to the events.
-func (d thawer) hold(ctx context.Context, s *slot, q request) (*sandbox, error) {
+func (d thawer) hold(ctx context.Context, s *slot, q wire.Request) (*sandbox, error) {
 	b := d.newSandbox(s)
 	var err error
 	if b.watch, s.ready = s.ready, nil; b.watch == nil {
@@ -73,23 +75,23 @@ func (d thawer) hold(ctx context.Context, s *slot, q request) (*sandbox, error) 
 		return nil, fmt.Errorf("the sandbox of %s: %w", s.Instance, s.unanswered(ctx, err))
 	}
 	if b.listener, err = newOwnListener(f, s.cgroup); err == nil && r.Error != "" {
-		err = r.err()
+		err = r.Err()
 	}
 	if err != nil {
 		b.close()
 		return nil, err
 	}
-	b.empty, b.thaws = r.Code == emptyCode, r.Frozen
+	b.empty, b.thaws = r.Code == wire.EmptyCode, r.Frozen
 	d.watchShim(b)
 	return b, nil
 }
 
 // converse sends a request and returns its reply. The end of ctx ends both, also against a shim that
 // reads nothing.
-func converse(ctx context.Context, c *net.UnixConn, q request) (r reply, f *os.File, err error) {
+func converse(ctx context.Context, c *net.UnixConn, q wire.Request) (r wire.Reply, f *os.File, err error) {
 	hurry := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	if err = sendHold(c, q); err == nil {
-		f, err = receive(c, &r)
+		f, err = wire.Receive(c, &r)
 	}
 	if !hurry() {
 		if f != nil {
@@ -168,8 +170,8 @@ func (b *sandbox) close() {
 func (b *sandbox) listen() {
 	said := map[pando.SandboxEventKind]bool{} // a new talk repeats the past
 	for {
-		var r reply
-		_, err := receive(b.watch, &r)
+		var r wire.Reply
+		_, err := wire.Receive(b.watch, &r)
 		switch {
 		case err != nil && b.resume(err):
 		case err != nil:
@@ -209,8 +211,8 @@ func (b *sandbox) tellEnd(e pando.Exit) {
 
 // ask sends one request on its own connection, so requests do not wait for each other. It hangs up
 // when ctx ends.
-func (b *sandbox) ask(ctx context.Context, q request) (reply, error) {
-	var r reply
+func (b *sandbox) ask(ctx context.Context, q wire.Request) (wire.Reply, error) {
+	var r wire.Reply
 	c, err := dialShim(b.slot)
 	if err != nil {
 		return r, fmt.Errorf("%s: %w", q.Verb, err)
@@ -249,7 +251,7 @@ func (s *slot) link() pando.Link {
 func (b *sandbox) Notify(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, shimWaitMax)
 	defer cancel()
-	_, err := b.ask(ctx, request{Verb: "notify"})
+	_, err := b.ask(ctx, wire.Request{Verb: "notify"})
 	return err
 }
 
@@ -257,7 +259,7 @@ func (b *sandbox) Notify(ctx context.Context) error {
 func (b *sandbox) Pause(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, shimWaitMax)
 	defer cancel()
-	_, err := b.ask(ctx, request{Verb: "pause"})
+	_, err := b.ask(ctx, wire.Request{Verb: "pause"})
 	return err
 }
 
@@ -300,7 +302,7 @@ func (b *sandbox) stop(ctx context.Context) error {
 		if sig == 0 {
 			sig = unix.SIGTERM
 		}
-		if err := b.insist(ctx, request{Verb: "signal", Signal: int(sig)}); err != nil {
+		if err := b.insist(ctx, wire.Request{Verb: "signal", Signal: int(sig)}); err != nil {
 			return b.stopShim(fmt.Errorf("stop %s: %w", b.slot.Instance, err))
 		}
 	}
@@ -311,7 +313,7 @@ func (b *sandbox) stop(ctx context.Context) error {
 	case <-timer:
 	case <-ctx.Done():
 	}
-	if err := b.insist(ctx, request{Verb: "kill"}); err != nil && b.slot.alive() {
+	if err := b.insist(ctx, wire.Request{Verb: "kill"}); err != nil && b.slot.alive() {
 		return b.stopShim(fmt.Errorf("kill %s: %w", b.slot.Instance, err))
 	}
 	late, stopLate := b.d.Clock.After(shimWaitMax)
@@ -326,7 +328,7 @@ func (b *sandbox) stop(ctx context.Context) error {
 }
 
 // insist sends the shim a request that must succeed even after the end of ctx.
-func (b *sandbox) insist(ctx context.Context, q request) error {
+func (b *sandbox) insist(ctx context.Context, q wire.Request) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shimWaitMax)
 	defer cancel()
 	_, err := b.ask(ctx, q)
@@ -363,7 +365,7 @@ func (b *sandbox) Remove(context.Context) error {
 
 // Exec implements pando.Sandbox.
 func (b *sandbox) Exec(ctx context.Context, command []string) (int, []byte, error) {
-	r, err := b.ask(ctx, request{Verb: "exec", Command: command})
+	r, err := b.ask(ctx, wire.Request{Verb: "exec", Command: command})
 	return r.Code, r.Output, err
 }
 
@@ -390,9 +392,9 @@ func (b *sandbox) Hears(ports []pando.Port) (h pando.Hearing, err error) {
 
 // LastLines implements pando.Sandbox.
 func (b *sandbox) LastLines(n int) []string {
-	lines := lastLines(b.d.logDir(b.slot.Service, b.slot.Instance), n)
+	lines := logfile.LastLines(b.d.logDir(b.slot.Service, b.slot.Instance), n)
 	for n, line := range lines {
-		lines[n] = evidence(line)
+		lines[n] = logfile.Evidence(line)
 	}
 	return lines
 }

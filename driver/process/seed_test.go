@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/process/wire"
 )
 
 // withFolder puts the folder /srv/app of user 1000 into the image of a driver.
@@ -78,7 +79,7 @@ func TestAVolumeThatWasFilledInPartIsFilledAgain(t *testing.T) {
 	at := filepath.Join(d.Volumes, "default/web/app/1")
 	err := os.MkdirAll(filepath.Join(at, "sub/deep"), 0o700)
 	if err == nil {
-		err = unix.Setxattr(at, freshMark, []byte("1"), 0)
+		err = unix.Setxattr(at, wire.FreshMark, []byte("1"), 0)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +89,7 @@ func TestAVolumeThatWasFilledInPartIsFilledAgain(t *testing.T) {
 		s.Volumes = []pando.Volume{{Name: "app", Path: "/srv/app"}}
 	}, "ls /srv/app /srv/app/sub")
 	wantOutput(t, b, "/srv/app: link sub  /srv/app/sub: seed")
-	if _, err := unix.Getxattr(at, freshMark, nil); !errors.Is(err, unix.ENODATA) {
+	if _, err := unix.Getxattr(at, wire.FreshMark, nil); !errors.Is(err, unix.ENODATA) {
 		t.Errorf("the mark is left: %v", err)
 	}
 }

@@ -2,9 +2,7 @@ package process
 
 import (
 	"context"
-	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -194,50 +192,5 @@ func TestStopDoesNotWaitForTheGraceOfAnEndedContext(t *testing.T) {
 	}
 	if took := time.Since(begin); took > 10*time.Second {
 		t.Errorf("it took %s", took)
-	}
-}
-
-// Every line is read once and in order, even if the log rotates under the reader.
-func TestLogIsFollowedAcrossRotations(t *testing.T) {
-	d := newDriver(t, 0)
-	s := pando.DefaultService("web")
-	root, err := os.OpenRoot(d.LogDir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer root.Close()
-	log, err := openLogFile(root, logName(s, "web-1"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	line := func(n int) string { return fmt.Sprintf("%d %s", n, strings.Repeat("x", 60_000)) }
-	log.write([]byte("begin\n"))
-	lines, err := d.OpenLog(t.Context(), s, "web-1", pando.LogQuery{Lines: 1, Follow: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lines.Close()
-	if got, err := lines.Next(); err != nil || got.Text != "begin" {
-		t.Fatal(got, err)
-	}
-	log.write([]byte(line(0) + "\n"))
-	const step = 45 // at a time, so that some are written while the reader is behind
-	for n := range 20 * step {
-		got, err := lines.Next()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got.Text != line(n) || got.Instance != "web-1" {
-			t.Fatalf("line %d is %.20q with %d bytes", n, got.Text, len(got.Text))
-		}
-		if n%step == 0 {
-			for i := n + 1; i <= n+step; i++ {
-				log.write([]byte(line(i) + "\n"))
-			}
-		}
-	}
-	files, err := filepath.Glob(filepath.Join(d.logDir(s, "web-1"), "log*"))
-	if err != nil || len(files) != logsKept {
-		t.Errorf("kept %v, want %d files", files, logsKept)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/process/wire"
 )
 
 // A shim that does not answer is set aside by name: the sandbox says so with an event, and its
@@ -149,7 +150,7 @@ func (b *sandbox) askAgain() bool {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), shimWaitMax)
-		fresh, err := thawer{b.d}.hold(ctx, b.slot, request{})
+		fresh, err := thawer{b.d}.hold(ctx, b.slot, wire.Request{})
 		cancel()
 		if err != nil {
 			b.d.Log.Debug("a shim still does not answer", "instance", b.slot.Instance, "error", err)
@@ -256,7 +257,7 @@ func (b *sandbox) look() {
 	b.d.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), shimWaitMax)
 		defer cancel()
-		_, err := b.ask(ctx, request{Verb: "ping"})
+		_, err := b.ask(ctx, wire.Request{Verb: "ping"})
 		b.silence.mu.Lock()
 		b.asked = false
 		b.silence.mu.Unlock()

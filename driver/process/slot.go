@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/process/wire"
 )
 
 // slot is a sandbox without a program: namespaces, a veth pair with both ends up, cgroups and a
@@ -100,7 +103,7 @@ func (d *Driver) newSlot(number int) (made *slot, err error) {
 	if err := s.cgroup.Devices(nil); err != nil {
 		return nil, err
 	}
-	live, err := s.startShim(d.Self, furniture{
+	live, err := s.startShim(d.Self, wire.Furniture{
 		Self: s.self(), Resolv: filepath.Join(s.dir, "resolv.conf"), Logs: d.LogDir, Cgroups: d.Groups,
 		Entry: s.cgroup.Entry(), Hidden: d.Hidden, Layers: d.Layers, Files: filesOfPrograms(),
 	})
@@ -133,7 +136,7 @@ func (s *slot) save() error {
 // startShim starts the sandbox's first process in its own namespaces, with the sockets that outlive
 // any agent. The process ends by itself unless live reports that the sandbox has a record: without
 // one, no agent would find it.
-func (s *slot) startShim(self []string, furnish furniture) (live *os.File, err error) {
+func (s *slot) startShim(self []string, furnish wire.Furniture) (live *os.File, err error) {
 	host, _ := os.ReadFile("/etc/resolv.conf")
 	text := resolv("", "", host)
 	if err := os.WriteFile(furnish.Resolv, text, 0o644); err != nil {
@@ -180,7 +183,7 @@ func (s *slot) startShim(self []string, furnish furniture) (live *os.File, err e
 		return nil, err
 	}
 	files = append(files, wait)
-	cmd := exec.Command(self[0], append(self[1:], ShimRole, furnish.argument())...)
+	cmd := exec.Command(self[0], append(self[1:], wire.ShimRole, furnish.Argument())...)
 	cmd.ExtraFiles, cmd.Stdout, cmd.Stderr, cmd.Dir = files, log, log, "/"
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -252,7 +255,7 @@ func processAt(pid int) (state byte, started uint64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	fields := splitStat(string(b))
+	fields := wire.SplitStat(string(b))
 	if len(fields) < 20 {
 		return 0, 0, fmt.Errorf("%w: /proc/%d/stat has %d fields", pando.ErrInvalid, pid, len(fields))
 	}
@@ -317,8 +320,8 @@ func (s *slot) wire() error {
 	steps := []func() error{
 		func() error { return inside.LinkSetUp(lo) },
 		func() error { return localLater(inside) },
-		func() error { return inside.AddrAdd(inner, host(s.IP4)) },
-		func() error { return inside.AddrAdd(inner, host(s.IP6)) },
+		func() error { return inside.AddrAdd(inner, wire.HostAddress(s.IP4)) },
+		func() error { return inside.AddrAdd(inner, wire.HostAddress(s.IP6)) },
 		func() error { return inside.LinkSetUp(inner) },
 		func() error { return netlink.LinkSetUp(outer) },
 		func() error { return inside.NeighAdd(neighbour(inner, gateway4, s.HostMAC)) },
@@ -398,3 +401,14 @@ func (s *slot) destroy() error {
 	}
 	return errors.Join(append(errs, os.RemoveAll(s.dir))...)
 }
+
+// filesOfPrograms is the bound of open files that programs of this process have. Go raises the
+// bound of the process itself, and keeps the former one for its children.
+var filesOfPrograms = sync.OnceValue(func() uint64 {
+	out, err := exec.Command("/bin/sh", "-c", "ulimit -Sn").Output()
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.ParseUint(strings.TrimSpace(string(out)), 10, 64) // "unlimited" is 0
+	return n
+})

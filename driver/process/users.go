@@ -9,90 +9,11 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/process/wire"
 )
 
-// users are the user and group ids that a service has for itself on this host. The programs of its
-// instances are in a user namespace: their id 0 is the first of a range, and the host's own ids do
-// not exist for them. Ids from usersEach on have a second range of the same service: those below
-// largeEach have a place in it by their number, and a few larger ones, which the image or the spec
-// names, have the places in front.
-type users struct {
-	First uint32   `json:"first"`
-	Large []uint32 `json:"large,omitempty"` // from largeEach on, in order
-}
-
-const (
-	usersEach = 1 << 16 // ids of a service
-	// usersFirst is the first id of the first range. The ids from there to uidFirst are nobody's
-	// (systemd's "Users, Groups, UIDs and GIDs"), and all below 2³¹: the kernel lets no group beyond
-	// that ping.
-	usersFirst  = 1_879_048_192
-	usersRanges = (uidFirst - usersFirst) / usersEach
-	// largeFirst is the first id of the second ranges, which are nobody's either.
-	largeFirst = 1 << 31
-	largeEach  = 1 << 20
-)
-
-// largeFirst is the first id of the service's second range.
-func (u users) largeFirst() uint32 { return largeFirst + (u.First-usersFirst)/usersEach*largeEach }
-
-// outside returns the host's id of an id inside. An id that the service does not have is nobody's.
-func (u users) outside(id uint32) uint32 {
-	if id < usersEach {
-		return u.First + id
-	}
-	if id < largeEach {
-		return u.largeFirst() + id
-	}
-	if n, found := slices.BinarySearch(u.Large, id); found {
-		return u.largeFirst() + uint32(n)
-	}
-	return nobody
-}
-
-// nobody is the id of files without an owner inside.
-const nobody = 65534 // the kernel's overflowuid
-
-// inside returns the id inside of one of the host.
-func (u users) inside(id uint32) uint32 {
-	if near := id - u.First; near < usersEach {
-		return near
-	}
-	at := id - u.largeFirst()
-	switch {
-	case at < uint32(len(u.Large)):
-		return u.Large[at]
-	case at >= usersEach && at < largeEach:
-		return at
-	}
-	return nobody
-}
-
-// maps returns the service's ids as the kernel takes them.
-func (u users) maps() []byte {
-	out := fmt.Appendf(nil, "0 %d %d\n%d %d %d\n", u.First, usersEach, usersEach,
-		u.largeFirst()+usersEach, largeEach-usersEach)
-	for n, id := range u.Large {
-		out = fmt.Appendf(out, "%d %d 1\n", id, u.largeFirst()+uint32(n))
-	}
-	return out
-}
-
-// outside returns the host's id of an id inside.
-func (p program) outside(id uint32) uint32 {
-	if p.Users == nil {
-		return id
-	}
-	return p.Users.outside(id)
-}
-
-// inside returns the id inside of one of the host.
-func (p program) inside(id uint32) uint32 {
-	if p.Users == nil {
-		return id
-	}
-	return p.Users.inside(id)
-}
+// usersRanges is the number of first ranges.
+const usersRanges = (uidFirst - wire.UsersFirst) / wire.UsersEach
 
 // ownUsers reports whether the program of a spec runs in a user namespace. The ids of an image are
 // never the host's, and root is only where the spec asks for the host's.
@@ -109,7 +30,7 @@ type ranges struct {
 }
 
 // give gives a program the range of its service, if it is to have one.
-func (r *ranges) give(p *program, s pando.Spec) error {
+func (r *ranges) give(p *wire.Program, s pando.Spec) error {
 	if !ownUsers(s, p.UID) {
 		return nil
 	}
@@ -117,15 +38,15 @@ func (r *ranges) give(p *program, s pando.Spec) error {
 	if err != nil {
 		return fmt.Errorf("give %s a range of users: %w", p.Service, err)
 	}
-	p.Users = &users{First: first, Large: largeIDs(*p)}
+	p.Users = &wire.Users{First: first, Large: largeIDs(*p)}
 	return nil
 }
 
 // largeIDs returns the ids of a program that have no place by their number. Those that it runs as are
 // among them, whatever number of ids its image has.
-func largeIDs(p program) (out []uint32) {
-	for _, id := range slices.Concat([]uint32{p.UID, p.GID}, p.Groups, p.owners) {
-		if id >= largeEach && !slices.Contains(out, id) && len(out) < pando.LargeIDsMax {
+func largeIDs(p wire.Program) (out []uint32) {
+	for _, id := range slices.Concat([]uint32{p.UID, p.GID}, p.Groups, p.Owners) {
+		if id >= wire.LargeEach && !slices.Contains(out, id) && len(out) < pando.LargeIDsMax {
 			out = append(out, id)
 		}
 	}
@@ -140,7 +61,7 @@ func (r *ranges) of(s pando.ServiceKey) (uint32, error) {
 	defer r.mu.Unlock()
 	file := filepath.Join(r.dir, string(s.Tenant), string(s.Name))
 	now := r.clock.Now()
-	if st, err := os.Stat(file); err == nil && ownerOf(st) >= usersFirst {
+	if st, err := os.Stat(file); err == nil && ownerOf(st) >= wire.UsersFirst {
 		return ownerOf(st), os.Chtimes(file, now, now)
 	}
 	first, err := r.free(usersRanges)
@@ -174,7 +95,7 @@ func (r *ranges) free(most int) (uint32, error) {
 		}
 	}
 	for n := range most {
-		if first := uint32(usersFirst + n*usersEach); taken[first] == "" {
+		if first := uint32(wire.UsersFirst + n*wire.UsersEach); taken[first] == "" {
 			return first, nil
 		}
 	}

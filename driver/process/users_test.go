@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/process/wire"
 )
 
 // ids prints the users of a program as the host sees them, from its own /proc.
@@ -59,13 +60,13 @@ func TestRootIsNotTheRootOfTheHost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := run(t, c.driver(t, 1), c.change, "/bin/sleep", "60")
 			on := uidOnHost(t, b)
-			if (on == 0) != c.host || !c.host && (on < usersFirst || (on-usersFirst)%usersEach != 0) {
+			if (on == 0) != c.host || !c.host && (on < wire.UsersFirst || (on-wire.UsersFirst)%wire.UsersEach != 0) {
 				t.Errorf("on the host it runs as uid %d", on)
 			}
 			// Twice: a command beside the program enters the same users.
 			for range 2 {
 				got := strings.Fields(inside(t, b, ids))
-				want := fmt.Sprintf("0 0 0 %d %d", on, usersEach)
+				want := fmt.Sprintf("0 0 0 %d %d", on, wire.UsersEach)
 				if c.host {
 					want = "0 0 0 0 4294967295"
 				}
@@ -149,7 +150,7 @@ func TestRangesOfUsersAreBounded(t *testing.T) {
 	if got, err := d.ranges.free(3); err != nil || got != ownerOf(older) {
 		t.Errorf("it gave %d, %v, want that of the older, %d", got, err, ownerOf(older))
 	}
-	if got, err := d.ranges.free(2); err != nil || got == uint32(usersFirst) {
+	if got, err := d.ranges.free(2); err != nil || got == uint32(wire.UsersFirst) {
 		t.Errorf("it gave %d, %v, want that of the newer", got, err)
 	}
 	if got, err := d.ranges.free(1); err == nil {
@@ -183,21 +184,21 @@ func TestLargeIDsAreOfTheService(t *testing.T) {
 
 // The ids of two services never meet, and an id goes out and in again.
 func TestLargeIDsOfServicesAreApart(t *testing.T) {
-	const last = usersFirst + (usersRanges-1)*usersEach
+	const last = wire.UsersFirst + (usersRanges-1)*wire.UsersEach
 	seen := map[uint32]string{}
-	for _, first := range []uint32{usersFirst, usersFirst + usersEach, last} {
-		u := users{First: first, Large: []uint32{largeEach, 1_000_620_000, 4_294_967_294}}
-		for _, id := range append([]uint32{0, usersEach - 1, usersEach, largeEach - 1}, u.Large...) {
-			on := u.outside(id)
-			if u.inside(on) != id || seen[on] != "" || on < usersFirst {
-				t.Errorf("%d of %d is %d outside, %d inside, and has %q", id, first, on, u.inside(on), seen[on])
+	for _, first := range []uint32{wire.UsersFirst, wire.UsersFirst + wire.UsersEach, last} {
+		u := wire.Users{First: first, Large: []uint32{wire.LargeEach, 1_000_620_000, 4_294_967_294}}
+		for _, id := range append([]uint32{0, wire.UsersEach - 1, wire.UsersEach, wire.LargeEach - 1}, u.Large...) {
+			on := u.Outside(id)
+			if u.Inside(on) != id || seen[on] != "" || on < wire.UsersFirst {
+				t.Errorf("%d of %d is %d outside, %d inside, and has %q", id, first, on, u.Inside(on), seen[on])
 			}
 			seen[on] = fmt.Sprint(first, id)
 		}
-		if on := u.outside(largeEach + 1); on != nobody || u.inside(0) != nobody {
+		if on := u.Outside(wire.LargeEach + 1); on != wire.Nobody || u.Inside(0) != wire.Nobody {
 			t.Errorf("an id that it does not have is %d", on)
 		}
-		if n := len(u.maps()); n > 4095 {
+		if n := len(u.Maps()); n > 4095 {
 			t.Errorf("the kernel takes no map of %d bytes", n)
 		}
 	}

@@ -4,72 +4,12 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
-	"net"
-	"os"
 	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
 )
-
-// pair returns two connected stream sockets with a small buffer.
-func pair(t *testing.T) (a, b *net.UnixConn) {
-	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ends [2]*net.UnixConn
-	for n, fd := range fds {
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
-			t.Fatal(err)
-		}
-		f := os.NewFile(uintptr(fd), "end")
-		c, err := net.FileConn(f)
-		f.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.Close() })
-		ends[n] = c.(*net.UnixConn)
-		_ = ends[n].SetDeadline(time.Now().Add(5 * time.Second))
-	}
-	return ends[0], ends[1]
-}
-
-// A message is longer than the buffer of the socket. It arrives whole, with its descriptor.
-func TestALongMessageArrivesWhole(t *testing.T) {
-	for _, fd := range []int{-1, int(os.Stderr.Fd())} {
-		a, b := pair(t)
-		want := reply{Output: bytes.Repeat([]byte{7}, 1<<20)}
-		sent := make(chan error, 1)
-		go func() { sent <- send(a, want, fd) }()
-		var got reply
-		f, err := receive(b, &got)
-		if err := <-sent; err != nil {
-			t.Fatal("send:", err)
-		}
-		if err != nil || !bytes.Equal(got.Output, want.Output) || (f != nil) != (fd >= 0) {
-			t.Errorf("descriptor %d: got %d bytes, descriptor %v, %v", fd, len(got.Output), f, err)
-		}
-		if f != nil {
-			f.Close()
-		}
-	}
-}
-
-// A message that no shim takes is refused by its sender, with both numbers.
-func TestNoMessageIsSentThatNoShimTakes(t *testing.T) {
-	a, _ := pair(t)
-	err := send(a, reply{Output: make([]byte, messageBytesMax)}, -1)
-	if err == nil || !strings.Contains(err.Error(), fmt.Sprint(messageBytesMax)) {
-		t.Error(err)
-	}
-}
 
 // An instance starts with as much environment, configs and secrets as a spec may have.
 func TestAnInstanceStartsWithAllThatASpecAllows(t *testing.T) {

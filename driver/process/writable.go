@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/process/wire"
 )
 
 // Writable reports whether the program of a spec may make files in its working directory on this
@@ -16,8 +17,8 @@ func Writable(s pando.Spec) (bool, error) {
 		return false, err
 	}
 	if ownUsers(s, uid) {
-		of := users{First: usersFirst}
-		uid, gid = of.outside(uid), of.outside(gid)
+		of := wire.Users{First: wire.UsersFirst}
+		uid, gid = of.Outside(uid), of.Outside(gid)
 	}
 	info, err := os.Stat(s.WorkingDir)
 	if err != nil {

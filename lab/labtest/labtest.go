@@ -201,7 +201,6 @@ func (p *Pando) API(host string) *api.Client {
 // end takes the lab down in any state, and fails the test if a part of it stays.
 func (p *Pando) end() {
 	if p.Failed() {
-		p.tellLogs()
 		p.tellState()
 	}
 	for _, h := range p.Hosts {
@@ -231,7 +230,7 @@ func (p *Pando) cgroups(host string) []string {
 	return append(found, v2...)
 }
 
-// tellState prints what an operator sees at each host that is up.
+// tellState prints the ends of the daemons' logs, and what an operator sees at each host that is up.
 func (p *Pando) tellState() {
 	for _, h := range p.Hosts {
 		for _, words := range [][]string{{"ps"}, {"status"}, {"why", "web"}} {
@@ -240,12 +239,6 @@ func (p *Pando) tellState() {
 			cancel()
 			p.Logf("pando %s on %s:\n%s", strings.Join(words, " "), h, out.Text)
 		}
-	}
-}
-
-// tellLogs prints the ends of the daemons' logs.
-func (p *Pando) tellLogs() {
-	for _, h := range p.Hosts {
 		for _, role := range []string{"server", "agent"} {
 			text, err := os.ReadFile(filepath.Join(p.Data(h), "log", role+".log"))
 			if err != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/process/shim"
+	"pando.run/pando/driver/process/wire"
 )
 
 // update writes the table of the guide anew.
@@ -23,8 +24,8 @@ var update = flag.Bool("update", false, "write the table of docs/guides/bring-yo
 
 // The test binary is also the shim of its instances, and runs in a network of its own.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == process.ShimRole {
-		os.Exit(process.ShimMain(os.Args[2:]))
+	if len(os.Args) > 1 && os.Args[1] == wire.ShimRole {
+		os.Exit(shim.Main(os.Args[2:]))
 	}
 	const own = "CONTRACT_TEST_NETNS"
 	if os.Geteuid() == 0 && os.Getenv(own) == "" {

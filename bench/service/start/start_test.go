@@ -26,6 +26,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/process/shim"
 	"pando.run/pando/driver/wall"
 	"pando.run/pando/lab/labtest"
 )
@@ -41,7 +42,7 @@ const (
 // their own namespaces.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "shim" {
-		os.Exit(process.ShimMain(os.Args[2:]))
+		os.Exit(shim.Main(os.Args[2:]))
 	}
 	if os.Getenv("BENCH_START") == "" {
 		os.Exit(inOwnNamespaces())

@@ -29,6 +29,8 @@ import (
 	"pando.run/pando/driver/peer"
 	"pando.run/pando/driver/probe"
 	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/process/shim"
+	"pando.run/pando/driver/process/wire"
 	"pando.run/pando/driver/sighting"
 	"pando.run/pando/driver/systemd"
 	"pando.run/pando/driver/uplink"
@@ -245,9 +247,9 @@ func openSandboxes(
 // Shim returns the hidden command that holds one sandbox.
 func Shim() *cobra.Command {
 	return &cobra.Command{
-		Use: process.ShimRole, Short: "hold one sandbox (started by the agent)",
+		Use: wire.ShimRole, Short: "hold one sandbox (started by the agent)",
 		Hidden: true, DisableFlagParsing: true,
-		RunE: func(_ *cobra.Command, args []string) error { return cli.Exit(process.ShimMain(args)) },
+		RunE: func(_ *cobra.Command, args []string) error { return cli.Exit(shim.Main(args)) },
 	}
 }
 
