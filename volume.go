@@ -114,10 +114,13 @@ type Tmpfs struct {
 	Path  string `json:"path"`
 	Bytes int64  `json:"bytes,omitempty"` // TmpfsBytes
 	Mode  uint32 `json:"mode,omitempty"`  // 1777 octal
+	// NoExec forbids to start programs from it.
+	NoExec bool `json:"no_exec,omitempty"`
 }
 
-// TmpfsBytes bounds a folder in memory without a size in its spec.
-const TmpfsBytes = 64 << 20
+// TmpfsBytes bounds a folder in memory without a size in its spec, like the other files of an
+// instance that are in memory. The limit of memory counts both.
+const TmpfsBytes = 512 << 20
 
 // Binds returns the folders of the host that the instances see at a path of their own, or in an
 // image. At is set in each.

@@ -153,7 +153,7 @@ var fields = []field{
 		set: func(s *pando.Spec, v any) { s.Volumes = v.([]pando.Volume) },
 		get: func(s pando.Spec) any { return volumeTexts(s.Volumes) }},
 	{name: "tmpfs", doc: "Empty folders in memory for each instance: PATH, with " +
-		":size=64m,mode=1777.", example: `["/var/cache/web:size=16m"]`, kind: tmpfsKind,
+		":size=64m,mode=1777,noexec.", example: `["/var/cache/web:size=16m"]`, kind: tmpfsKind,
 		set: func(s *pando.Spec, v any) { s.Tmpfs = v.([]pando.Tmpfs) },
 		get: func(s pando.Spec) any { return tmpfsTexts(s.Tmpfs) }},
 	{name: "read_only", doc: "Whether the files of the image, or working_dir, are read-only. " +

@@ -241,7 +241,7 @@ var further = map[string][]string{
 	"health.startup.probe": {"http GET :7000/ok", "https GET / -H A:b"},
 	"state":                {"{hits: counter, copies: 2}"},
 	"volumes":              {`["data:/data:ro", "all:/all:shared", "media:/m:of=db"]`},
-	"tmpfs":                {`["/x:size=1m,mode=1777"]`},
+	"tmpfs":                {`["/x:size=1m,mode=1777,noexec"]`},
 	"configs":              {`{a: {content: x, target: /a, mode: "0600", check: x, on_change: HUP, template: true}}`},
 	"balance.weights":      {"{cpu: 1, memory: 1, bandwidth: 1, pressure: 1, stall: 1, loss: 1, rtt: 1, queue: 1}"},
 }

@@ -109,7 +109,7 @@ func parseTmpfs(s string) (pando.Tmpfs, error) {
 	return t, nil
 }
 
-// TmpfsOption reads an option of a folder in memory, such as size=64m or mode=1777.
+// TmpfsOption reads an option of a folder in memory, such as size=64m, mode=1777 or noexec.
 func TmpfsOption(t *pando.Tmpfs, option string) (err error) {
 	switch word, value, _ := strings.Cut(option, "="); word {
 	case "size":
@@ -118,8 +118,10 @@ func TmpfsOption(t *pando.Tmpfs, option string) (err error) {
 		var n uint64
 		n, err = strconv.ParseUint(value, 8, 12)
 		t.Mode = uint32(n)
+	case "noexec":
+		t.NoExec = true
 	default:
-		err = fmt.Errorf("want size and mode, such as size=64m,mode=1777")
+		err = fmt.Errorf("want size, mode and noexec, such as size=64m,mode=1777,noexec")
 	}
 	return err
 }
@@ -143,6 +145,9 @@ func tmpfsTexts(all []pando.Tmpfs) []string {
 		}
 		if t.Mode > 0 {
 			options = append(options, fmt.Sprintf("mode=%o", t.Mode))
+		}
+		if t.NoExec {
+			options = append(options, "noexec")
 		}
 		text := t.Path
 		if options != nil {

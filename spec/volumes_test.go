@@ -39,7 +39,7 @@ func TestVolumesOfASpec(t *testing.T) {
 		"tmpfs: [\"/d:size=0\"]":                              "want a size",
 		"tmpfs: [\"/d:size=99999999999999g\"]":                "want a size",
 		"tmpfs: [\"/d:mode=9\"]":                              "option \"mode=9\"",
-		"tmpfs: [\"/d:uid=0\"]":                               "want size and mode",
+		"tmpfs: [\"/d:uid=0\"]":                               "want size, mode and noexec",
 		"read_only: \"yes\"":                                  "want true or false",
 	} {
 		_, err := Parse("a.yaml", []byte(minimal+text), "/d")
@@ -51,7 +51,7 @@ func TestVolumesOfASpec(t *testing.T) {
 
 func TestVolumesAreReadAsWritten(t *testing.T) {
 	all, err := Parse("a.yaml", []byte(minimal+
-		"volumes: [\"data:/d:size=20g\", \"media:/m:ro,shared\"]\ntmpfs: [\"/c:size=16m,mode=700\", /e]\n"+
+		"volumes: [\"data:/d:size=20g\", \"media:/m:ro,shared\"]\ntmpfs: [\"/c:size=16m,mode=700,noexec\", /e]\n"+
 		"read_only: true\n"), "/d")
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestVolumesAreReadAsWritten(t *testing.T) {
 	if !reflect.DeepEqual(s.Volumes, volumes) {
 		t.Errorf("volumes %+v, want %+v", s.Volumes, volumes)
 	}
-	want := []pando.Tmpfs{{Path: "/c", Bytes: 16 << 20, Mode: 0o700}, {Path: "/e"}}
+	want := []pando.Tmpfs{{Path: "/c", Bytes: 16 << 20, Mode: 0o700, NoExec: true}, {Path: "/e"}}
 	if !reflect.DeepEqual(s.Tmpfs, want) || !s.ReadOnly {
 		t.Errorf("tmpfs %+v, read_only %v, want %+v", s.Tmpfs, s.ReadOnly, want)
 	}
@@ -98,6 +98,8 @@ func TestVolumeTextsAreReadBack(t *testing.T) {
 			Path:  v.Path,
 			Bytes: rapid.Int64Range(0, 1<<38).Draw(t, "bytes"),
 			Mode:  rapid.Uint32Range(0, 0o7777).Draw(t, "mode"),
+
+			NoExec: rapid.Bool().Draw(t, "noexec"),
 		}
 		if got, err := parseTmpfs(tmpfsTexts([]pando.Tmpfs{m})[0]); err != nil || got != m {
 			t.Fatalf("%+v is read as %+v: %v", m, got, err)

@@ -59,11 +59,11 @@ func (c mounts) memory(text string) {
 	t := pando.Tmpfs{Path: pathpkg.Clean(path)}
 	for option := range strings.SplitSeq(options, ",") {
 		switch word, _, _ := strings.Cut(option, "="); word {
-		case "size", "mode":
+		case "size", "mode", "noexec":
 			if err := spec.TmpfsOption(&t, option); err != nil {
 				c.deny(c.at("tmpfs"), "%s: option %s: %v", path, option, err)
 			}
-		case "", "rw", "noexec", "exec", "nosuid", "suid", "nodev", "dev":
+		case "", "rw", "exec", "nosuid", "nodev":
 		default:
 			c.warn(c.at("tmpfs"), "%s: option %s is left out", path, option)
 		}

@@ -35,6 +35,8 @@ const (
 	noPrivileges = "instances have no privileges: leave it out, or run this program without Pando"
 	ownNetwork   = "each instance has a network of its own: publish its ports with `ports`"
 	onWindows    = leftOut + ": it is a word for Windows"
+	noSwap       = leftOut + ": an instance with `mem_limit` has no swap"
+	outOfMemory  = leftOut + ": a program that needs more than `mem_limit` ends"
 	shares       = leftOut + ": `cpus` and `mem_limit` are the limits of an instance"
 )
 
@@ -127,8 +129,8 @@ var words = []word{
 	{"services.*.mac_address", named, leftOut + ": an instance has an address of its own"},
 	{"services.*.mem_limit", honoured, ""},
 	{"services.*.mem_reservation", named, shares},
-	{"services.*.mem_swappiness", named, shares},
-	{"services.*.memswap_limit", named, shares},
+	{"services.*.mem_swappiness", named, noSwap},
+	{"services.*.memswap_limit", named, noSwap},
 	{"services.*.models", refused, "leave it out, and start the model yourself"},
 	{"services.*.net", refused, ownNetwork},
 	{"services.*.network_mode", refused, ownNetwork},
@@ -143,8 +145,8 @@ var words = []word{
 	{"services.*.networks.*.mac_address", named, leftOut + ": an instance has an address of its own"},
 	{"services.*.networks.*.priority", unseen, "an instance has one network"},
 	{"services.*.networks.*.use_service_name_alias", unseen, "a service always has its name"},
-	{"services.*.oom_kill_disable", named, shares},
-	{"services.*.oom_score_adj", named, shares},
+	{"services.*.oom_kill_disable", named, outOfMemory},
+	{"services.*.oom_score_adj", named, outOfMemory},
 	{"services.*.pid", refused, "each instance has processes of its own: leave it out"},
 	{"services.*.pids_limit", honoured, ""},
 	{"services.*.platform", named, leftOut + ": the image must have the architecture of the host"},
@@ -349,6 +351,14 @@ func idle(key string, service map[string]any) bool {
 		return v == "private" || v == "shareable"
 	case "cgroup":
 		return v == "private"
+	case "oom_score_adj":
+		return fmt.Sprint(v) == "0"
+	case "umask":
+		return slices.Contains([]string{"0022", "022", "18"}, fmt.Sprint(v))
+	case "memswap_limit": // memory and swap together
+		return fmt.Sprint(v) == fmt.Sprint(service["mem_limit"])
+	case "mem_swappiness":
+		return fmt.Sprint(v) == "0" && service["mem_limit"] != nil
 	case "runtime":
 		return v == "runc" || v == pando.RuntimeCrun
 	}

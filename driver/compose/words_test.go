@@ -120,7 +120,7 @@ var samples = map[string]string{
 	"security_opt": "[seccomp=unconfined]", "shm_size": "128m", "stdin_open": "true",
 	"stop_grace_period": "20s", "stop_signal": "SIGINT", "storage_opt": "{size: 1G}",
 	"sysctls": "{net.core.somaxconn: 1024}", "tmpfs": "/x", "tty": "true",
-	"ulimits": "{nofile: 1024}", "umask": "18", "use_api_socket": "true", "user": "'1000'",
+	"ulimits": "{nofile: 1024}", "umask": "63", "use_api_socket": "true", "user": "'1000'",
 	"userns_mode": "host", "uts": "host", "volumes": "[data:/x]", "volumes_from": "[b]",
 	"working_dir": "/x", "cpu_period": "50000, cpu_quota: 25000", "pull_refresh_after": "1h",
 	"build": ".", "extends": "b",
@@ -213,4 +213,34 @@ func reference() string {
 			strings.ReplaceAll(w.text, "|", "\\|"))
 	}
 	return b.String()
+}
+
+// A value that Pando keeps anyway is no warning, and no option of a folder in memory is dropped in
+// silence.
+func TestAValueThatPandoKeepsIsNoWarning(t *testing.T) {
+	for text, want := range map[string]string{
+		"oom_score_adj: 0": "", "oom_score_adj: 500": "oom_score_adj", `umask: "0022"`: "",
+		`umask: "0077"`: "umask", "mem_limit: 64m, memswap_limit: 64m": "",
+		"mem_limit: 64m, memswap_limit: 128m": "memswap_limit", "memswap_limit: 64m": "memswap_limit",
+		"mem_limit: 64m, mem_swappiness: 0": "", "mem_swappiness: 0": "mem_swappiness",
+		`tmpfs: "/a:rw,nosuid,nodev,exec"`: "", `tmpfs: "/a:suid"`: "option suid",
+		`tmpfs: "/a:dev"`: "option dev", `tmpfs: "/a:uid=7"`: "option uid=7",
+		`tmpfs: "/a:noexec,size=1m"`: "",
+	} {
+		r, err := parse(t, "services:\n  a: {image: x, "+text+"}\n", Options{Project: "p"})
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		got := ""
+		if r.Warnings != nil {
+			got = r.Warnings.Error()
+		}
+		if want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("%s: the warnings are %q, want %q", text, got, want)
+		}
+		if m := r.Specs[0].Tmpfs; strings.Contains(text, "noexec") && (len(m) != 1 || !m[0].NoExec) {
+			t.Errorf("%s: the folders in memory are %+v", text, m)
+		}
+	}
 }

@@ -230,10 +230,15 @@ func TestASlotOfAnOlderBuildMountsNoVolume(t *testing.T) {
 // do. The sockets of the instance stay in /run, and its user may write there.
 func TestFoldersOfTheInstanceMayBeInMemory(t *testing.T) {
 	const script = `stat -f -c %b:%S /dev/shm; stat -c %a /run; echo x > /run/pid && cat /run/pid
-		ls -d /run/pando/self.sock; cd /; echo y > /dev/shm/y && cat /dev/shm/y`
+		ls -d /run/pando/self.sock; cd /; echo y > /dev/shm/y && cat /dev/shm/y
+		while read -r _ at _ o _; do
+			case $at in /run) a=$o ;; /tmp) b=$o ;; /dev/shm) c=$o ;; esac
+		done </proc/mounts
+		for o in $a $b $c; do case $o in *noexec*) echo inert ;; *) echo runs ;; esac; done`
 	change := func(s *pando.Spec) {
 		s.ReadOnly = true
-		s.Tmpfs = []pando.Tmpfs{{Path: "/run"}, {Path: "/dev/shm", Bytes: 4 << 20}, {Path: "/tmp"}}
+		s.Tmpfs = []pando.Tmpfs{{Path: "/run", NoExec: true}, {Path: "/dev/shm", Bytes: 4 << 20},
+			{Path: "/tmp", NoExec: true}}
 	}
 	for name, c := range map[string]struct {
 		driver func(*testing.T, int) *Driver
@@ -244,7 +249,7 @@ func TestFoldersOfTheInstanceMayBeInMemory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := start(t, c.driver(t, 1), "web-1", 0, c.change, script)
-			wantOutput(t, b, "1024:4096 1777 x /run/pando/self.sock y")
+			wantOutput(t, b, "1024:4096 1777 x /run/pando/self.sock y inert inert runs")
 		})
 	}
 }

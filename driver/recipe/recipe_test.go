@@ -278,3 +278,52 @@ func TestARecipeThatIsWrongNamesItsCause(t *testing.T) {
 		}
 	}
 }
+
+// A program comes with the package that has its interpreter, and with the names that it shares.
+func TestAPackageComesWithItsPartsAndItsNames(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("chroot needs root")
+	}
+	for _, name := range []string{"/usr/bin/perl", "/usr/bin/mawk", "/usr/bin/passwd"} {
+		if _, err := os.Stat(name); err != nil {
+			t.Skipf("needs %s", name)
+		}
+	}
+	t.Setenv("LC_ALL", "C")
+	b := build(t, write(t, "packages: [perl, mawk, passwd]\nfiles: {x: /x}\ncommand: [perl, /x]\n",
+		map[string]string{"x": `use POSIX; print POSIX::floor(7.5), "\n"`}))
+	root := unpack(t, b)
+	for want, argv := range map[string][]string{
+		"7\n": {"/usr/bin/perl", "/x"},
+		"5\n": {"/usr/bin/awk", "BEGIN { print 2 + 3 }"},
+	} {
+		if out := runIn(t, root, argv...); out != want {
+			t.Errorf("%v prints %q, want %q", argv, out, want)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(root, "usr/bin/passwd")); err != nil {
+		t.Errorf("a package that the recipe names: %v", err)
+	}
+}
+
+// The names of an alternative belong to the choice of the highest priority that the image has.
+func TestAnAlternativeIsReadByItsChoices(t *testing.T) {
+	text := "auto\n/usr/bin/awk\nnawk\n/usr/bin/nawk\n\n" +
+		"/usr/bin/gawk\n10\n\n/usr/bin/mawk\n5\n/usr/bin/mawk\n/usr/bin/bwk\n1\n\n\n"
+	a, ok := readAlternative(text)
+	if !ok || !slices.Equal(a.links, []string{"/usr/bin/awk", "/usr/bin/nawk"}) || len(a.choices) != 3 {
+		t.Fatalf("%+v, %t", a, ok)
+	}
+	got := a.best(func(name string) bool { return name != "/usr/bin/gawk" })
+	if !slices.Equal(got.targets, []string{"/usr/bin/mawk", "/usr/bin/mawk"}) {
+		t.Errorf("the best of those that the image has is %v", got)
+	}
+	if none := a.best(func(string) bool { return false }); none.targets != nil {
+		t.Errorf("an image without the programs has %v", none)
+	}
+	for _, text := range []string{"", "auto\n/x\n", "auto\n/x\n\n/y\nmany\n\n"} {
+		if a, ok := readAlternative(text); ok && len(a.choices) > 0 {
+			t.Errorf("%q has the choices %+v", text, a.choices)
+		}
+	}
+}

@@ -102,9 +102,9 @@ func TestAnInstanceIsWhatPodmanShows(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	layout := makeImage(t)
-	theirs := observations(newPodman(t, layout))
-	ours := observations(newPando(t, layout))
+	image := "oci:" + makeImage(t) + ":latest"
+	theirs := observations(newPodman(t, image))
+	ours := observations(newPando(t, image))
 	if len(theirs) < 150 || len(ours) < 150 {
 		t.Fatalf("%d observations of Podman and %d of Pando, want at least 150", len(theirs), len(ours))
 	}

@@ -30,6 +30,15 @@ type container struct {
 	stop   bool   // once it says "waits"
 	volume string // a name for /keep; "": that of the case
 	kernel bool   // with further groups, bounds of processes and settings of the kernel
+	large  bool   // with the memory and the processes that suites need
+}
+
+// limits returns the bounds of memory and of processes.
+func (c container) limits() (memoryBytes int64, pids int64) {
+	if c.large {
+		return 1 << 30, 1000
+	}
+	return 256 << 20, 200
 }
 
 // ended is the end of a container: its output and its code, 128 and the signal for one.
@@ -45,9 +54,7 @@ type podman struct {
 	image  string
 }
 
-const limitBytes = 256 << 20
-
-func newPodman(t *testing.T, layout string) podman {
+func newPodman(t *testing.T, image string) podman {
 	t.Helper()
 	for _, name := range []string{"podman", "runc", "catatonit"} {
 		if _, err := exec.LookPath(name); err != nil {
@@ -61,7 +68,7 @@ func newPodman(t *testing.T, layout string) podman {
 	p := podman{t: t, global: []string{"--root", filepath.Join(dir, "root"), "--runroot",
 		filepath.Join(dir, "run"), "--tmpdir", filepath.Join(dir, "tmp"), "--runtime", "runc",
 		"--cgroup-manager", "cgroupfs", "--events-backend", "none", "--network-config-dir",
-		filepath.Join(dir, "networks")}, image: "oci:" + layout + ":latest"}
+		filepath.Join(dir, "networks")}, image: image}
 	t.Cleanup(func() {
 		for _, words := range [][]string{{"rm", "-afv"}, {"volume", "rm", "-af"}} {
 			if out, err := p.command(words...).CombinedOutput(); err != nil {
@@ -95,8 +102,9 @@ func (p podman) run(name string, c container) ended {
 	if volume == "" {
 		volume = name
 	}
-	words := []string{"create", "--name", name, "--memory", strconv.Itoa(limitBytes), "--pids-limit",
-		"200", "--ulimit", "nofile=1024:" + strconv.FormatUint(most.Max, 10), "--ulimit",
+	memory, pids := c.limits()
+	words := []string{"create", "--name", name, "--memory", strconv.FormatInt(memory, 10),
+		"--pids-limit", strconv.FormatInt(pids, 10), "--ulimit", "nofile=1024:" + strconv.FormatUint(most.Max, 10), "--ulimit",
 		"nproc=1024:1024", "-v", volume + ":/keep", "--stop-timeout", "1"}
 	if c.user != "" {
 		words = append(words, "--user", c.user)
@@ -157,7 +165,7 @@ type inPando struct {
 	config pando.ImageConfig
 }
 
-func newPando(t *testing.T, layout string) inPando {
+func newPando(t *testing.T, reference string) inPando {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o755); err != nil {
@@ -168,7 +176,7 @@ func newPando(t *testing.T, layout string) inPando {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i, c, err := store.Resolve(t.Context(), "", pando.Image{Reference: "oci:" + layout + ":latest"})
+	i, c, err := store.Resolve(t.Context(), "", pando.Image{Reference: reference})
 	if err == nil {
 		err = store.Pull(t.Context(), i, nil)
 	}
@@ -203,9 +211,10 @@ func (p inPando) run(name string, c container) ended {
 	if volume == "" {
 		volume = name
 	}
+	memory, pids := c.limits()
 	s := pando.Spec{Name: pando.ServiceName(volume), User: c.user, Init: c.init, StopSeconds: 1,
 		Volumes:   []pando.Volume{{Name: "keep", Path: "/keep"}},
-		Resources: pando.Resources{MemoryBytes: limitBytes, PIDs: 200}}
+		Resources: pando.Resources{MemoryBytes: memory, PIDs: pids}}
 	if c.kernel {
 		s.GroupAdd = []string{"extra", "70001"}
 		s.Ulimits = map[string]string{"core": "0:0", "stack": "4194304:8388608"}
@@ -213,7 +222,7 @@ func (p inPando) run(name string, c container) ended {
 			"fs.mqueue.msg_max": "7"}
 	}
 	if len(c.words) > 0 {
-		s.Entrypoint, s.Command = []string{"/probe"}, c.words
+		s.Entrypoint, s.Command = p.config.Entrypoint, c.words
 	}
 	s = spec.FromImage(s, p.image, p.config).WithDefaults()
 	b, err := p.driver.Start(p.t.Context(), pando.SandboxSpec{Spec: s, Instance: pando.Instance{
@@ -242,7 +251,7 @@ func (p inPando) run(name string, c container) ended {
 		if sig := unix.SignalNum(e.Exit.Signal); sig != 0 {
 			code = 128 + int(sig)
 		}
-		out := ended{b.LastLines(1000), code}
+		out := ended{b.LastLines(5000), code}
 		if err := b.Remove(p.t.Context()); err != nil {
 			p.t.Error(err)
 		}

@@ -37,6 +37,23 @@ func TestATargetIsAServiceOrAnInstance(t *testing.T) {
 	}
 }
 
+// A service that begins with the name of its tenant is no instance of a service with that name.
+func TestAServiceMayBeginWithItsTenant(t *testing.T) {
+	var st pando.ServiceStatus
+	st.ServiceKey = pando.ServiceKey{Tenant: "shop", Name: "shop-web"}
+	o, _ := answering(t, map[string]any{"GET /v1/services/shop-web": st})
+	for text, want := range map[string]struct{ service, instance string }{
+		"shop/shop-web":            {"shop/shop-web", ""},
+		"shop/shop-7k3fq":          {"shop", "shop-7k3fq"},
+		"shop/shop-web/shop-web-0": {"shop/shop-web", "shop-web-0"},
+	} {
+		key, i, err := o.target(t.Context(), text)
+		if err != nil || key.String() != want.service || string(i) != want.instance {
+			t.Errorf("%s: %s, %s, %v", text, key, i, err)
+		}
+	}
+}
+
 func TestTheOutputOfASessionGoesToItsStreams(t *testing.T) {
 	var wire, out, errs bytes.Buffer
 	o := Open(&cli.Output{Env: cli.Env{Stdout: &out, Stderr: &errs,

@@ -25,7 +25,11 @@ type copied struct {
 }
 
 // detachedMemory makes a folder in memory that is mounted nowhere.
-func detachedMemory(options string) (int, error) {
+func detachedMemory(options string, noExec bool) (int, error) {
+	attributes := unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
+	if noExec {
+		attributes |= unix.MOUNT_ATTR_NOEXEC
+	}
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return -1, err
@@ -40,13 +44,17 @@ func detachedMemory(options string) (int, error) {
 	if err := unix.FsconfigCreate(fs); err != nil {
 		return -1, err
 	}
-	return unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
+	return unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, attributes)
 }
 
 // mountMemory mounts a folder in memory. The sockets of the instance stay visible in it.
-func mountMemory(to int, at, options string) error {
+func mountMemory(to int, at, options string, noExec bool) error {
 	if at != path.Dir(socketsFolder) {
-		return unix.Mount("tmpfs", wire.DescriptorPath(to), "tmpfs", plain, options)
+		flags := uintptr(plain)
+		if noExec {
+			flags = inert
+		}
+		return unix.Mount("tmpfs", wire.DescriptorPath(to), "tmpfs", flags, options)
 	}
 	name := path.Base(socketsFolder)
 	own, err := unix.OpenTree(to, name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
@@ -54,7 +62,7 @@ func mountMemory(to int, at, options string) error {
 		return err
 	}
 	defer unix.Close(own)
-	memory, err := detachedMemory(options)
+	memory, err := detachedMemory(options, noExec)
 	if err != nil {
 		return err
 	}
@@ -100,7 +108,7 @@ func mountVolumes(all []copied, p wire.Program, top string) error {
 			strconv.FormatUint(uint64(cmp.Or(t.Mode, 0o1777)), 8), p.IDOutside(p.UID),
 			p.IDOutside(p.GID))
 		steps = append(steps, step{t.Path, folderIn, func(to int) error {
-			return mountMemory(to, t.Path, options)
+			return mountMemory(to, t.Path, options, t.NoExec)
 		}})
 	}
 	slices.SortStableFunc(steps, func(a, b step) int { return cmp.Compare(len(a.at), len(b.at)) })
