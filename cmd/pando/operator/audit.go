@@ -49,7 +49,7 @@ func Audit(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.Show(a, func(w io.Writer) { deeds(w, a) })
+			return o.out.Show(a, func(w io.Writer) { deeds(w, a) })
 		},
 	}
 	c.Flags().StringVar(&since, "since", "", "from this time or for this long, as 2h or 2026-01-31")
@@ -58,7 +58,7 @@ func Audit(o *Console) *cobra.Command {
 	c.Flags().IntVarP(&q.Max, "number", "n", 0, "show the newest N (0 = all)")
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "print further ones as they happen")
 	c.Flags().BoolVar(&given, "grants", false, "list the grants of hosts in place of changes")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 // hostGrant is one grant of a host, with its newest change.
@@ -80,7 +80,7 @@ func grants(ctx context.Context, o *Console) error {
 			all = append(all, hostGrant{h.Name, g, h.Given[g]})
 		}
 	}
-	return o.Show(all, func(w io.Writer) {
+	return o.out.Show(all, func(w io.Writer) {
 		if len(all) == 0 {
 			fmt.Fprintln(w, "no host gives anything (`pando hosts allow HOST device=NAME`)")
 			return
@@ -114,12 +114,12 @@ func followAudit(ctx context.Context, o *Console, q pando.DeedQuery) error {
 		}
 		for _, d := range fresh {
 			line := []byte(deedLine(d))
-			if o.JSON {
+			if o.out.JSON {
 				if line, err = json.Marshal(d); err != nil {
 					return err
 				}
 			}
-			if err := o.Print(append(line, '\n')); err != nil {
+			if err := o.out.Print(append(line, '\n')); err != nil {
 				return err
 			}
 		}

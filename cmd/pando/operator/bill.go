@@ -38,7 +38,7 @@ func Bill(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.Show(lines, func(w io.Writer) {
+			return o.out.Show(lines, func(w io.Writer) {
 				if table {
 					billTable(w, lines)
 					return
@@ -52,7 +52,7 @@ func Bill(o *Console) *cobra.Command {
 		"from this time or for this long, as 2h or 2026-01-31 (this month)")
 	c.Flags().StringVar((*string)(&q.By), "by", "", "one line for each: hour, day or month")
 	c.Flags().BoolVar(&table, "csv", false, "print comma-separated values, in seconds and bytes")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 // billColumns prints lines for people.

@@ -16,7 +16,7 @@ import (
 func imageBuild(o *Console) *cobra.Command {
 	var recipeFile, file, tag string
 	var force bool
-	c := o.Flag(&cobra.Command{
+	c := o.out.Flag(&cobra.Command{
 		Use: "build [RECIPE]", Short: "build an image from a recipe, without a registry",
 		Long: "Build an image from programs, Debian packages and files of this machine. RECIPE is\n" +
 			"image.yaml unless given. The same files give the same image, byte by byte. A\n" +
@@ -51,7 +51,7 @@ func imageBuild(o *Console) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("build %s: %w", from, err)
 			}
-			return o.Show(b, func(w io.Writer) {
+			return o.out.Show(b, func(w io.Writer) {
 				fmt.Fprintf(w, "%s: %d files, %s\nname it in a spec: `image: docker-archive:%s`\n",
 					b.File, b.Files, mebibytes(b.Bytes), b.File)
 			})

@@ -29,7 +29,7 @@ func Scale(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.Show(st, func(w io.Writer) { oneLine(w, st) })
+			return o.out.Show(st, func(w io.Writer) { oneLine(w, st) })
 		}
 		n, err := strconv.Atoi(args[0])
 		if err != nil || n < 0 {
@@ -37,7 +37,7 @@ func Scale(o *Console) *cobra.Command {
 		}
 		st, err := o.client.Pin(ctx, key, n, keep)
 		if err == nil && st.Scale.Max > 0 && (n < st.Scale.Min || n > st.Scale.Max) {
-			fmt.Fprintf(o.Stderr,
+			fmt.Fprintf(o.out.Stderr,
 				"%d is beyond the budget of %s and holds until `pando scale %s auto`\n",
 				n, bounds(st.Scale), key.Name)
 		}
@@ -50,11 +50,11 @@ func Scale(o *Console) *cobra.Command {
 		if st, err = scaled[0].ServiceStatus, scaled[0].err; err != nil {
 			return err
 		}
-		err = o.Show(scaled[0], func(w io.Writer) { oneLine(w, st) })
+		err = o.out.Show(scaled[0], func(w io.Writer) { oneLine(w, st) })
 		return cmp.Or(err, unsteered(scaled[0]))
 	})
 	cli.DurationVar(c.Flags(), &keep, "for", 0, "fix it for this time (0 = until auto)")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 // pinned returns a test whether a service has the n instances that a pin asked for. The test fails
@@ -122,9 +122,9 @@ func Rm(o *Console) *cobra.Command {
 			Service pando.ServiceKey `json:"service"`
 			Gone    bool             `json:"gone"`
 		}{key, o.wait}
-		return o.Show(done, func(w io.Writer) { fmt.Fprintf(w, "%s %s\n", key, gone) })
+		return o.out.Show(done, func(w io.Writer) { fmt.Fprintf(w, "%s %s\n", key, gone) })
 	})
 	c.Flags().BoolVar(&purge, "purge", false, "also delete its state")
 	c.Flags().BoolVar(&now, "now", false, "break the open connections")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }

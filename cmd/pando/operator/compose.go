@@ -82,7 +82,7 @@ func (o *Console) load(ctx context.Context, path string, f composed) ([]pando.Sp
 		return nil, r.Warnings
 	}
 	for _, w := range r.Warnings {
-		fmt.Fprintf(o.Stderr, "warning: %s\n", cli.Clean(w.Error()))
+		fmt.Fprintf(o.out.Stderr, "warning: %s\n", cli.Clean(w.Error()))
 	}
 	return r.Specs, nil
 }
@@ -96,7 +96,7 @@ func (o *Console) read(ctx context.Context, path string, f composed) ([]byte, er
 	if f.env != "" {
 		return nil, cli.Usagef("--env names a file beside the spec, and the standard input has none")
 	}
-	return spec.ReadFrom(ctx, o.Stdin)
+	return spec.ReadFrom(ctx, o.out.Stdin)
 }
 
 // routed reads the specs of manifests of the Gateway API.
@@ -110,7 +110,7 @@ func routed(o *Console, path string, data []byte, f composed) ([]pando.Spec, err
 		return nil, err
 	}
 	for _, w := range r.Warnings {
-		fmt.Fprintf(o.Stderr, "warning: %s\n", cli.Clean(w.Error()))
+		fmt.Fprintf(o.out.Stderr, "warning: %s\n", cli.Clean(w.Error()))
 	}
 	return r.Specs, nil
 }
@@ -134,7 +134,7 @@ func Convert(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.Show(specs, func(w io.Writer) {
+			return o.out.Show(specs, func(w io.Writer) {
 				for n, s := range specs {
 					if n > 0 {
 						fmt.Fprintln(w, "---")
@@ -145,5 +145,5 @@ func Convert(o *Console) *cobra.Command {
 		},
 	}
 	f.flags(c)
-	return o.Flag(c)
+	return o.out.Flag(c)
 }

@@ -14,8 +14,8 @@ import (
 
 // confirming waits for the hosts after a change. began is the start of the command's wait.
 type confirming struct {
-	*Console
-	began time.Time
+	console *Console
+	began   time.Time
 }
 
 // all waits until every host steers the services that a command waited for. Then the first
@@ -51,10 +51,10 @@ func (o confirming) all(ctx context.Context, all []deployed) {
 func (o confirming) unconfirmed(
 	ctx context.Context, tenant pando.Tenant, of []pando.ServiceName,
 ) (missing []pando.HostName, partly []pando.HostSteering, err error) {
-	left := min(pando.SteeringWaitMax, max(0, o.within-time.Since(o.began)))
+	left := min(pando.SteeringWaitMax, max(0, o.console.within-time.Since(o.began)))
 	wait := min(reasonAfter, left)
 	for {
-		hosts, err := api.SteeringClient{Client: o.client}.Steering(ctx, tenant, of, wait)
+		hosts, err := api.SteeringClient{Client: o.console.client}.Steering(ctx, tenant, of, wait)
 		if errors.Is(err, pando.ErrNotFound) {
 			return nil, nil, nil // a service that is being removed has no steering
 		}
@@ -78,10 +78,10 @@ func (o confirming) unconfirmed(
 			word, after = "warning", "; a new connection by way of such a host may be refused"
 		}
 		if len(missing) > 0 {
-			fmt.Fprintf(o.Stderr, "%s: %s confirmed the steering yet%s\n", word, lacking(missing), after)
+			fmt.Fprintf(o.console.out.Stderr, "%s: %s confirmed the steering yet%s\n", word, lacking(missing), after)
 		}
 		if len(partly) > 0 {
-			fmt.Fprintf(o.Stderr, "%s: %s%s\n", word, partlyText(partly), after)
+			fmt.Fprintf(o.console.out.Stderr, "%s: %s%s\n", word, partlyText(partly), after)
 		}
 		if left <= 0 {
 			return missing, partly, nil

@@ -34,7 +34,7 @@ func TestAWaitCarriesTheNoOfEachHost(t *testing.T) {
 			{Host: "one", Confirmed: true}, c.host}})
 		all := []deployed{{}}
 		all[0].ServiceKey = pando.DefaultService("web")
-		confirming{Console: o}.all(t.Context(), all)
+		confirming{console: o}.all(t.Context(), all)
 		if got := cli.CodeOf(unsteered(all...)); got != c.code {
 			t.Errorf("%s: exit code %d, want %d", name, got, c.code)
 		}
@@ -65,7 +65,7 @@ func TestAWaitWithoutAnAnswerAboutTheSteeringSaysSo(t *testing.T) {
 		o := Open(&cli.Output{Env: cli.Env{Stdout: io.Discard, Stderr: io.Discard, Getenv: getenv}})
 		all := []deployed{{}}
 		all[0].ServiceKey = pando.DefaultService("web")
-		confirming{Console: o}.all(t.Context(), all)
+		confirming{console: o}.all(t.Context(), all)
 		if err := all[0].err; (err == nil) != (c.want == "") || err != nil &&
 			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: %v", c.sentinel, err)

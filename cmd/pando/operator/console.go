@@ -23,7 +23,7 @@ import (
 
 // Console is an operator's connection to the API, with the settings of the command that runs.
 type Console struct {
-	*cli.Output
+	out    *cli.Output
 	client *api.Client
 	wait   bool
 	within time.Duration
@@ -48,7 +48,7 @@ func Open(out *cli.Output) *Console {
 	}
 	client.Operator = cli.Person(out.Getenv)
 	client.Waits = cli.Told(out.Stderr)
-	return &Console{Output: out, client: client, rest: waitLook}
+	return &Console{out: out, client: client, rest: waitLook}
 }
 
 // waits adds the flags of a command that can wait for its effect.

@@ -122,7 +122,7 @@ func (r copying) run(
 		case session.Output:
 			_, err = out.Write(b)
 		case session.Errors:
-			_, err = r.o.Stderr.Write(b)
+			_, err = r.o.out.Stderr.Write(b)
 		case session.Exit:
 			var end session.End
 			if err := json.Unmarshal(b, &end); err != nil {
@@ -218,7 +218,7 @@ func (r copying) put(ctx context.Context, from, to string) error {
 		left, err = tree.Write(out, from, base)
 		out.CloseWithError(err)
 	}()
-	code, err = r.run(ctx, in, r.o.Stderr, "tar", "-C", dir, "-x", "-o", "-f", "-")
+	code, err = r.run(ctx, in, r.o.out.Stderr, "tar", "-C", dir, "-x", "-o", "-f", "-")
 	in.Close()
 	<-done
 	r.leftOut(left)
@@ -230,7 +230,7 @@ func (r copying) put(ctx context.Context, from, to string) error {
 
 func (r copying) leftOut(names []string) {
 	for _, n := range names {
-		fmt.Fprintln(r.o.Stderr, "pando cp: left out:", n)
+		fmt.Fprintln(r.o.out.Stderr, "pando cp: left out:", n)
 	}
 }
 

@@ -52,7 +52,7 @@ func Deploy(o *Console) *cobra.Command {
 	})
 	f.flags(c)
 	c.Flags().BoolVar(&dry, "dry-run", false, "print the changes without making them")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 // deployed is the result of deploying one service of a file.
@@ -82,14 +82,14 @@ func (o *Console) deployAll(ctx context.Context, specs []pando.Spec) error {
 	}
 	for _, d := range all {
 		for _, w := range d.Warnings {
-			fmt.Fprintf(o.Stderr, "warning: %s: %s\n", d.ServiceKey, cli.Clean(w))
+			fmt.Fprintf(o.out.Stderr, "warning: %s: %s\n", d.ServiceKey, cli.Clean(w))
 		}
 	}
 	if len(all) == 1 {
 		if all[0].err != nil {
 			return all[0].err
 		}
-		err := o.Show(all[0], func(w io.Writer) { oneLine(w, all[0].ServiceStatus) })
+		err := o.out.Show(all[0], func(w io.Writer) { oneLine(w, all[0].ServiceStatus) })
 		return cmp.Or(err, unsteered(all[0]))
 	}
 	return cmp.Or(errors.Join(o.showAll(all), failures(all)), unsteered(all...))
@@ -147,7 +147,7 @@ func (o *Console) showAll(all []deployed) error {
 			all[n].Failed = all[n].err.Error()
 		}
 	}
-	return o.Show(all, func(w io.Writer) {
+	return o.out.Show(all, func(w io.Writer) {
 		for _, d := range all {
 			if d.err == nil {
 				oneLine(w, d.ServiceStatus)
@@ -243,7 +243,7 @@ func (o *Console) compareAll(ctx context.Context, specs []pando.Spec) error {
 	if len(all) == 1 {
 		v = all[0]
 	}
-	return o.Show(v, func(w io.Writer) {
+	return o.out.Show(v, func(w io.Writer) {
 		for _, p := range all {
 			p.print(w)
 		}

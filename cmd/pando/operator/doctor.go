@@ -45,7 +45,7 @@ func Doctor(o *Console) *cobra.Command {
 				Fit    bool             `json:"fit"`
 				Checks []kernel.Finding `json:"checks"`
 			}{kernel.Fit(all), all}
-			if err := o.Show(report, func(w io.Writer) { findings(w, all) }); err != nil {
+			if err := o.out.Show(report, func(w io.Writer) { findings(w, all) }); err != nil {
 				return err
 			}
 			if err := c.Context().Err(); err != nil {
@@ -60,7 +60,7 @@ func Doctor(o *Console) *cobra.Command {
 	c.Flags().StringVar(&data, "data-dir", "/var/lib/pando", "folder of the store")
 	c.Flags().StringVar(&steer, "steer", "ebpf", "also check the needs of `pando up --steer`")
 	c.Flags().StringVar(&run, "ovs-run", ovs.RunDir, "folder with the sockets of Open vSwitch")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 // ofCluster returns the findings about BGP sessions and clocks, if Pando runs here. Without an answer

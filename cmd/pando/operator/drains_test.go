@@ -34,7 +34,7 @@ func TestAWaitNamesTheDrainAndItsEnd(t *testing.T) {
 func TestAWaitSaysThatItWaitsForADrain(t *testing.T) {
 	for _, phase := range []pando.ServicePhase{pando.ServiceServing, pando.ServiceRemoving} {
 		var said strings.Builder
-		r := reasons{o: &Console{Output: &cli.Output{Env: cli.Env{Stderr: &said}}}}
+		r := reasons{o: &Console{out: &cli.Output{Env: cli.Env{Stderr: &said}}}}
 		for _, one := range []struct{ id, waits string }{
 			{"web-1", ""}, {"web-1", "waits for 1 connection, idle 1s"},
 			{"web-1", "waits for 1 connection, idle 2s"}, {"web-2", "waits for 1 connection, idle 3s"},
@@ -72,7 +72,7 @@ func TestAWaitNamesALateInstanceAndItsHost(t *testing.T) {
 		"": status(pando.PhaseInRotation, ""),
 	} {
 		var said strings.Builder
-		r := reasons{o: &Console{Output: &cli.Output{Env: cli.Env{Stderr: &said}}}}
+		r := reasons{o: &Console{out: &cli.Output{Env: cli.Env{Stderr: &said}}}}
 		r.print(st)
 		if r.print(st); said.String() != want {
 			t.Errorf("said %q, want %q", said.String(), want)

@@ -129,7 +129,7 @@ func attend(
 	to := session.NewWriter(conn)
 	if input {
 		go func() {
-			_, _ = io.Copy(to.Stream(session.Input), o.Stdin)
+			_, _ = io.Copy(to.Stream(session.Input), o.out.Stdin)
 			_ = to.Send(session.EOF, nil) // the command may have ended
 		}()
 	} else if err := to.Send(session.EOF, nil); err != nil {
@@ -238,9 +238,9 @@ func (o *Console) show(conn io.Reader) (int, error) {
 		}
 		switch kind {
 		case session.Output:
-			_, err = entire{o.Stdout}.Write(b)
+			_, err = entire{o.out.Stdout}.Write(b)
 		case session.Errors:
-			_, err = o.Stderr.Write(b)
+			_, err = o.out.Stderr.Write(b)
 		case session.Exit:
 			var end session.End
 			if err := json.Unmarshal(b, &end); err != nil {
@@ -260,12 +260,12 @@ func (o *Console) screen(spec *pando.SessionSpec) (*os.File, error) {
 	if !spec.Terminal {
 		return nil, nil
 	}
-	f, ok := o.Stdin.(*os.File)
+	f, ok := o.out.Stdin.(*os.File)
 	if !ok || !cli.IsTerminal(f) {
 		return nil, cli.Usagef("-t: standard input is no terminal; leave -t out")
 	}
 	w := windowOf(f)
-	spec.Rows, spec.Columns, spec.Term = w.Rows, w.Columns, o.Getenv("TERM")
+	spec.Rows, spec.Columns, spec.Term = w.Rows, w.Columns, o.out.Getenv("TERM")
 	return f, nil
 }
 

@@ -133,7 +133,7 @@ func TestATerminalIsRawForASession(t *testing.T) {
 		t.Fatal(err)
 	}
 	restore()
-	o.Stdin = strings.NewReader("")
+	o.out.Stdin = strings.NewReader("")
 	if _, err := o.screen(&spec); cli.CodeOf(err) != 2 {
 		t.Errorf("a pipe is a terminal: %v", err)
 	}

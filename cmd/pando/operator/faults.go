@@ -150,7 +150,7 @@ func (o *Console) labChaos(open openLab) *cobra.Command {
 				for _, s := range steps {
 					fmt.Fprintln(&text, s)
 				}
-				return o.Print([]byte(text.String()))
+				return o.out.Print([]byte(text.String()))
 			}
 			return o.play(c.Context(), open, steps)
 		},
@@ -172,7 +172,7 @@ func (o *Console) play(ctx context.Context, open openLab, steps []lab.Step) erro
 		return err
 	}
 	return lab.Play(ctx, wall.Clock{}, steps, func(ctx context.Context, s lab.Step) error {
-		if err := o.Print([]byte(s.String() + "\n")); err != nil {
+		if err := o.out.Print([]byte(s.String() + "\n")); err != nil {
 			return err
 		}
 		return perform(ctx, l, s)

@@ -62,10 +62,10 @@ func PortForward(o *Console) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("listen at 127.0.0.1:%d: %w", local, err)
 			}
-			fmt.Fprintf(o.Stdout, "%s leads to port %d of %s; Ctrl-C ends it\n", l.Addr(), remote, args[0])
+			fmt.Fprintf(o.out.Stdout, "%s leads to port %d of %s; Ctrl-C ends it\n", l.Addr(), remote, args[0])
 			return forward(ctx, l, func(ctx context.Context) (io.ReadWriteCloser, error) {
 				return o.client.Exec(ctx, key, instance, pando.SessionSpec{Port: remote})
-			}, func(err error) { fmt.Fprintln(o.Stderr, "pando port-forward:", err) })
+			}, func(err error) { fmt.Fprintln(o.out.Stderr, "pando port-forward:", err) })
 		},
 	}
 	return c

@@ -54,10 +54,10 @@ func History(o *Console) *cobra.Command {
 		if most > 0 && len(shown) > most {
 			shown = shown[len(shown)-most:]
 		}
-		return o.Show(shown, func(w io.Writer) { history(w, shown) })
+		return o.out.Show(shown, func(w io.Writer) { history(w, shown) })
 	})
 	c.Flags().IntVarP(&most, "number", "n", 0, "show the newest N (0 = all)")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 func history(w io.Writer, all []version) {
@@ -110,11 +110,11 @@ func Rollback(o *Console) *cobra.Command {
 		if all[0].err != nil {
 			return all[0].err
 		}
-		return o.Show(all[0], func(w io.Writer) { oneLine(w, all[0].ServiceStatus) })
+		return o.out.Show(all[0], func(w io.Writer) { oneLine(w, all[0].ServiceStatus) })
 	})
 	c.Flags().IntVar(&to, "to", 0, "number of the revision (0 = the one that served before)")
 	c.Flags().StringVar(&reason, "reason", "", "reason, for the record")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 // Diff returns `pando diff`.
@@ -151,7 +151,7 @@ func Diff(o *Console) *cobra.Command {
 		},
 	}
 	f.envFlag(c)
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 // isFile reports whether an argument names a spec file and no service.
@@ -179,7 +179,7 @@ func (o *Console) diffRevisions(ctx context.Context, key pando.ServiceKey, revs 
 		return err
 	}
 	d := comparison{key, a.Number, b.Number, spec.Changed(a.Spec, b.Spec), spec.Diff(a.Spec, b.Spec)}
-	return o.Show(d, d.print)
+	return o.out.Show(d, d.print)
 }
 
 // pair returns the two revisions that the arguments choose.

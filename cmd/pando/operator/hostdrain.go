@@ -50,7 +50,7 @@ func drainHost(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := o.Show(st, func(w io.Writer) { drainText(w, st) }); err != nil || !wait {
+			if err := o.out.Show(st, func(w io.Writer) { drainText(w, st) }); err != nil || !wait {
 				return err
 			}
 			if st.Count > 0 {
@@ -62,12 +62,12 @@ func drainHost(o *Console) *cobra.Command {
 	cli.DurationVar(c.Flags(), &keep, "for", 0, "end the drain by itself after this time (0 = until undrain)")
 	c.Flags().BoolVar(&wait, "wait", true, "wait until the host is empty")
 	cli.DurationVar(c.Flags(), &within, "timeout", drainWait, "time limit of --wait")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 // undrainHost returns `pando hosts undrain`.
 func undrainHost(o *Console) *cobra.Command {
-	return o.Flag(&cobra.Command{
+	return o.out.Flag(&cobra.Command{
 		Use: "undrain HOST", Short: "let a drained host take new instances again",
 		Long: "End the drain of a host: it takes new instances again. Services that spread become even by\n" +
 			"themselves. Others stay where they are; `pando rebalance` moves them.\n" +
@@ -81,7 +81,7 @@ func undrainHost(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.Show(st, func(w io.Writer) {
+			return o.out.Show(st, func(w io.Writer) {
 				fmt.Fprintf(w, "host %s takes new instances; `pando rebalance` moves instances to it\n", st.Host)
 			})
 		},
@@ -107,7 +107,7 @@ func awaitDrain(
 		if text := leftText(st); text != last {
 			last = text
 			// A lost line is harmless: the result of the command follows.
-			fmt.Fprintf(o.Stderr, "waiting: %s\n", cli.Clean(text))
+			fmt.Fprintf(o.out.Stderr, "waiting: %s\n", cli.Clean(text))
 		}
 		if pando.Sleep(within, wall.Clock{}, o.rest) != nil {
 			break

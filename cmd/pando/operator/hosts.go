@@ -17,7 +17,7 @@ import (
 
 // Hosts returns `pando hosts`.
 func Hosts(o *Console) *cobra.Command {
-	c := o.Flag(&cobra.Command{
+	c := o.out.Flag(&cobra.Command{
 		Use: "hosts", Short: "list hosts", Example: "  pando hosts", Args: cobra.NoArgs,
 		Long: "List the hosts of the cluster. The leader is the server that decides. Rights are those\n" +
 			"of the host's operators (`pando hosts allow`). The exit code is 12 if one of the hosts is\n" +
@@ -27,7 +27,7 @@ func Hosts(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := o.Show(all, func(w io.Writer) { hosts(w, all, time.Now()) }); err != nil {
+			if err := o.out.Show(all, func(w io.Writer) { hosts(w, all, time.Now()) }); err != nil {
 				return err
 			}
 			return frozenCode(all)
@@ -44,7 +44,7 @@ func setRight(o *Console, verb string, may bool) *cobra.Command {
 	if !may {
 		short = "take rights or grants from a host"
 	}
-	return o.Flag(&cobra.Command{
+	return o.out.Flag(&cobra.Command{
 		Use: verb + " HOST WORD…", Short: short,
 		Long: strings.ToUpper(short[:1]) + short[1:] + ". Every member may read, scale and remove\n" +
 			"services. WORD is a right of the operators:\n" +
@@ -110,7 +110,7 @@ func setWords(
 			return err
 		}
 	}
-	return o.Show(is, is.print)
+	return o.out.Show(is, is.print)
 }
 
 func (is changedWords) print(w io.Writer) {
@@ -157,12 +157,12 @@ func (o *Console) removeHost() *cobra.Command {
 			is := struct {
 				Host pando.HostName `json:"host"`
 			}{h}
-			return o.Show(is, func(w io.Writer) { fmt.Fprintf(w, "host %s is no longer a member\n", h) })
+			return o.out.Show(is, func(w io.Writer) { fmt.Fprintf(w, "host %s is no longer a member\n", h) })
 		},
 	}
 	c.Flags().BoolVar(&force, "force", false,
 		"also end a present host with instances, or one with states or volumes")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 // hosts prints the table of hosts, and the troubles of each.

@@ -30,7 +30,7 @@ func Image(o *Console) *cobra.Command {
 }
 
 func imagePull(o *Console) *cobra.Command {
-	return o.Flag(&cobra.Command{
+	return o.out.Flag(&cobra.Command{
 		Use: "pull IMAGE", Short: "bring an image to the server's host",
 		Long: "Bring an image to the server's host before a deploy needs it. IMAGE is a word as in a\n" +
 			"spec: NAME[:TAG][@DIGEST], oci:FOLDER[:TAG] or docker-archive:FILE.",
@@ -45,7 +45,7 @@ func imagePull(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.Show(i, func(w io.Writer) {
+			return o.out.Show(i, func(w io.Writer) {
 				fmt.Fprintf(w, "%s is here: %s, %s\n", args[0], i.Digest, mebibytes(i.Bytes()))
 			})
 		},
@@ -53,7 +53,7 @@ func imagePull(o *Console) *cobra.Command {
 }
 
 func imageList(o *Console) *cobra.Command {
-	return o.Flag(&cobra.Command{
+	return o.out.Flag(&cobra.Command{
 		Use: "ls", Short: "list the images of the server's host", Example: "  pando image ls",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -61,7 +61,7 @@ func imageList(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.Show(all, func(w io.Writer) { images(w, all) })
+			return o.out.Show(all, func(w io.Writer) { images(w, all) })
 		},
 	})
 }
@@ -81,7 +81,7 @@ func images(w io.Writer, all []pando.ImageStatus) {
 }
 
 func imageShow(o *Console) *cobra.Command {
-	return o.Flag(&cobra.Command{
+	return o.out.Flag(&cobra.Command{
 		Use: "show IMAGE", Short: "show the words that an image gives to a spec",
 		Long: "Show the layers and the configuration of an image. IMAGE is a name, a digest or the\n" +
 			"first six digits of one. A spec wins over each of these words; `pando why SERVICE`\n" +
@@ -93,7 +93,7 @@ func imageShow(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.Show(i, func(w io.Writer) { imageOf(w, i) })
+			return o.out.Show(i, func(w io.Writer) { imageOf(w, i) })
 		},
 	})
 }
@@ -124,7 +124,7 @@ func imageOf(w io.Writer, i pando.ImageStatus) {
 }
 
 func imageRemove(o *Console) *cobra.Command {
-	return o.Flag(&cobra.Command{
+	return o.out.Flag(&cobra.Command{
 		Use: "rm IMAGE", Short: "delete an image from the server's host",
 		Long: "Delete an image that no service and no instance uses, with the layers that no other\n" +
 			"image has. IMAGE is a name, a digest or the first six digits of one.",
@@ -137,7 +137,7 @@ func imageRemove(o *Console) *cobra.Command {
 			if err := o.client.RemoveImage(c.Context(), i.Digest); err != nil {
 				return err
 			}
-			return o.Show(i, func(w io.Writer) { fmt.Fprintf(w, "removed %s\n", i.Digest) })
+			return o.out.Show(i, func(w io.Writer) { fmt.Fprintf(w, "removed %s\n", i.Digest) })
 		},
 	})
 }

@@ -49,7 +49,7 @@ func Lab(o *Console) *cobra.Command {
 	}
 	c.AddCommand(o.labFaults(func() (*lab.Lab, error) { return lab.Open(dir) })...)
 	c.AddCommand(o.labUp(&dir),
-		o.Flag(&cobra.Command{
+		o.out.Flag(&cobra.Command{
 			Use: "ls", Short: "list the hosts", Example: "  pando lab ls",
 			Args: cobra.NoArgs, RunE: opened(list),
 		}),
@@ -122,7 +122,7 @@ func (o *Console) labUp(dir *string) *cobra.Command {
 	c.Flags().BoolVar(&bare, "bare", false, "start nothing on the hosts")
 	c.Flags().BoolVar(&router, "router", false, "add a router, to which the hosts speak BGP")
 	c.Flags().StringToStringVar(&skews, "skew", nil, "how far the clock of a host is ahead, as HOST=60s")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 // skewsOf reads the skews of hosts of a lab.
@@ -202,7 +202,7 @@ func (o *Console) labExec(ctx context.Context, l *lab.Lab, args []string) error 
 	if self, err := os.Executable(); err == nil {
 		cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(self)+":"+os.Getenv("PATH"))
 	}
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = o.Stdin, o.Stdout, o.Stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = o.out.Stdin, o.out.Stdout, o.out.Stderr
 	err = cmd.Run()
 	var child *exec.ExitError
 	if errors.As(err, &child) && child.Exited() {
@@ -265,9 +265,9 @@ func labHosts(ctx context.Context, l *lab.Lab) ([]labHost, error) {
 func (o *Console) listLab(ctx context.Context, l *lab.Lab) error {
 	all, unknown := labHosts(ctx, l)
 	if unknown != nil {
-		fmt.Fprintf(o.Stderr, "the roles are unknown: %v\n", unknown)
+		fmt.Fprintf(o.out.Stderr, "the roles are unknown: %v\n", unknown)
 	}
-	return o.Show(all, func(w io.Writer) {
+	return o.out.Show(all, func(w io.Writer) {
 		rows := []string{row("HOST", "IPV4", "IPV6", "ROLE", "STATE", "PID")}
 		for _, h := range all {
 			rows = append(rows, row(h.Name, h.IPv4, h.IPv6, h.Role, h.State, h.Pid))

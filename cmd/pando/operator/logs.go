@@ -111,10 +111,10 @@ func (o *Console) copyLogs(
 	if f.instance == "" && q.Follow && q.Lines > 0 && !searches {
 		first := pando.LogQuery{Lines: 1}
 		if n, err := o.copyOnce(ctx, io.Discard, key, f, first); err == nil && n == 0 {
-			fmt.Fprintf(o.Stderr, "%s has printed nothing yet\n", key)
+			fmt.Fprintf(o.out.Stderr, "%s has printed nothing yet\n", key)
 		}
 	}
-	var out io.Writer = o.Stdout
+	var out io.Writer = o.out.Stdout
 	if cli.IsTerminal(out) {
 		out = &cli.Harmless{To: out}
 	}
@@ -125,9 +125,9 @@ func (o *Console) copyLogs(
 			about = f.instance
 		}
 		if searches {
-			fmt.Fprintf(o.Stderr, "no line of %s is as asked for\n", about)
+			fmt.Fprintf(o.out.Stderr, "no line of %s is as asked for\n", about)
 		} else {
-			fmt.Fprintf(o.Stderr, "%s has printed nothing yet\n", about)
+			fmt.Fprintf(o.out.Stderr, "%s has printed nothing yet\n", about)
 		}
 	}
 	return err

@@ -42,11 +42,11 @@ func Ps(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.Show(all, func(w io.Writer) { instances(w, all, time.Now()); troubles(w, on) })
+			return o.out.Show(all, func(w io.Writer) { instances(w, all, time.Now()); troubles(w, on) })
 		},
 	}
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "print the list again whenever it changes")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 // instancesOf lists the instances of one service.
@@ -64,7 +64,7 @@ func (o *Console) instancesOf(ctx context.Context, name string) error {
 		return err
 	}
 	all := []pando.ServiceStatus{st}
-	return o.Show(all, func(w io.Writer) { instances(w, all, time.Now()); troubles(w, on) })
+	return o.out.Show(all, func(w io.Writer) { instances(w, all, time.Now()); troubles(w, on) })
 }
 
 // exists returns an error if a service does not exist. A list of its things is empty then too. The zero
@@ -106,14 +106,14 @@ func (o *Console) live(ctx context.Context) error {
 		})
 	}()
 	for {
-		if cli.IsTerminal(o.Stdout) {
-			fmt.Fprint(o.Stdout, "\x1b[H\x1b[2J")
+		if cli.IsTerminal(o.out.Stdout) {
+			fmt.Fprint(o.out.Stdout, "\x1b[H\x1b[2J")
 		}
-		if err := o.Show(all, func(w io.Writer) { instances(w, all, time.Now()) }); err != nil {
+		if err := o.out.Show(all, func(w io.Writer) { instances(w, all, time.Now()) }); err != nil {
 			return err
 		}
 		var tick <-chan time.Time // a pipe gets changes only
-		if cli.IsTerminal(o.Stdout) {
+		if cli.IsTerminal(o.out.Stdout) {
 			tick = time.After(time.Second)
 		}
 		select {
@@ -147,7 +147,7 @@ func ended(ctx context.Context, err error) error {
 
 // Watch returns `pando watch`.
 func Watch(o *Console) *cobra.Command {
-	return o.Flag(o.of(&cobra.Command{
+	return o.out.Flag(o.of(&cobra.Command{
 		Use: "watch [SERVICE]", Short: "print every change as it happens",
 		Long: "Print a line for every change of services, instances, intents and decisions, until\n" +
 			"interrupted. With -o json each line is one JSON object. The first line is a bookmark:\n" +
@@ -184,7 +184,7 @@ func Watch(o *Console) *cobra.Command {
 
 // Status returns `pando status`.
 func Status(o *Console) *cobra.Command {
-	return o.Flag(o.of(&cobra.Command{
+	return o.out.Flag(o.of(&cobra.Command{
 		Use: "status [SERVICE]", Short: "show all services, or one in detail",
 		Long: "Show all services, or one in detail. The exit code is 12 if a host is frozen: its\n" +
 			"agent does not recognise the store and keeps what it has.",
@@ -200,7 +200,7 @@ func Status(o *Console) *cobra.Command {
 				return err
 			}
 			show := func(w io.Writer) { services(w, all); waiting(w, all); troubles(w, on) }
-			if err := o.Show(all, show); err != nil {
+			if err := o.out.Show(all, show); err != nil {
 				return err
 			}
 			return frozenCode(on)
@@ -213,7 +213,7 @@ func Status(o *Console) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return o.Show(st, func(w io.Writer) { whole(w, st, time.Now()); troubles(w, on) })
+		return o.out.Show(st, func(w io.Writer) { whole(w, st, time.Now()); troubles(w, on) })
 	}))
 }
 
@@ -230,7 +230,7 @@ func Why(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.Show(all, func(w io.Writer) { fits(w, all) })
+			return o.out.Show(all, func(w io.Writer) { fits(w, all) })
 		}
 		all, err := o.client.Why(ctx, key, most)
 		if err != nil {
@@ -245,7 +245,7 @@ func Why(o *Console) *cobra.Command {
 			now = append(now, st)
 		}
 		spread := o.kept(ctx, key, now)
-		return o.Show(all, func(w io.Writer) {
+		return o.out.Show(all, func(w io.Writer) {
 			slices.SortStableFunc(all,
 				func(a, b pando.Because) int { return cmp.Compare(a.Created, b.Created) })
 			for _, b := range all {
@@ -262,7 +262,7 @@ func Why(o *Console) *cobra.Command {
 	c.Flags().BoolVar(&pending, "pending", false,
 		"explain, host by host, where the next instance starts")
 	c.MarkFlagsMutuallyExclusive("number", "pending")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 // kept returns that the newest instances of a service have few of its connections, or "". It is an
@@ -289,12 +289,12 @@ func State(o *Console) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return o.Show(all, func(w io.Writer) { commits(w, all) })
+		return o.out.Show(all, func(w io.Writer) { commits(w, all) })
 	})
 	log.Flags().IntVarP(&most, "number", "n", 20, "show the newest N commits")
 	c := &cobra.Command{
 		Use: "state", Short: "show the merged state of a service", Example: "  pando state log website",
 	}
-	c.AddCommand(o.Flag(log))
+	c.AddCommand(o.out.Flag(log))
 	return c
 }

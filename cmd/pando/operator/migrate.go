@@ -28,14 +28,14 @@ func Migrate(o *Console) *cobra.Command {
 			if err != nil {
 				return o.meant(c.Context(), key, err)
 			}
-			return o.Show(st, func(w io.Writer) {
+			return o.out.Show(st, func(w io.Writer) {
 				fmt.Fprintf(w, "%s moved from %s to %s: %s; it was stopped for %.0f ms\n", st.Instance,
 					st.From, st.To, size(st.Bytes), st.StoppedSeconds*1000)
 			})
 		},
 	}
 	c.Flags().StringVar(&to, "to", "", "the host, else the best one")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 // migrate asks for the move of an instance, or of the first one of a service.

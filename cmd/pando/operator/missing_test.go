@@ -42,7 +42,7 @@ func TestALogOnAFullDiskNamesTheDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer full.Close()
-	o.Stdout = full
+	o.out.Stdout = full
 	err = o.copyLogs(t.Context(), pando.DefaultService("web"), logged{}, pando.LogQuery{Lines: 1})
 	if cli.CodeOf(err) != 1 || !strings.Contains(err.Error(), "the output is incomplete: ") ||
 		!strings.Contains(err.Error(), "no space left") {

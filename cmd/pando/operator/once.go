@@ -58,7 +58,7 @@ func once(
 		defer cancel()
 		gone := o.client.Remove(ctx, key, true)
 		if gone != nil && !errors.Is(gone, pando.ErrNotFound) {
-			fmt.Fprintf(o.Stderr, "warning: %s is left (%s); remove it: pando rm --purge %s\n", key,
+			fmt.Fprintf(o.out.Stderr, "warning: %s is left (%s); remove it: pando rm --purge %s\n", key,
 				cli.Clean(gone.Error()), key)
 		}
 	}()
@@ -67,7 +67,7 @@ func once(
 		return err
 	}
 	for _, w := range st.Warnings {
-		fmt.Fprintf(o.Stderr, "warning: %s: %s\n", key, cli.Clean(w))
+		fmt.Fprintf(o.out.Stderr, "warning: %s: %s\n", key, cli.Clean(w))
 	}
 	if len(command.Command) == 0 {
 		if st, err = o.client.Service(ctx, key); err != nil {

@@ -87,7 +87,7 @@ func TestATerminalGetsNarrowTablesInColour(t *testing.T) {
 		page := cli.NewPage(env)
 		instances(page, some(), noon.Add(time.Second))
 		services(page, some())
-		if err := o.Print(page.Bytes()); err != nil {
+		if err := o.out.Print(page.Bytes()); err != nil {
 			t.Fatal(err)
 		}
 		text := shown()
@@ -110,7 +110,7 @@ func TestATerminalGetsNarrowTablesInColour(t *testing.T) {
 func TestAPipeGetsWholeTables(t *testing.T) {
 	var b bytes.Buffer
 	o := Open(&cli.Output{Env: cli.Env{Stdout: &b, Getenv: func(string) string { return "" }}})
-	if err := o.Show(nil, func(w io.Writer) { instances(w, some(), noon) }); err != nil {
+	if err := o.out.Show(nil, func(w io.Writer) { instances(w, some(), noon) }); err != nil {
 		t.Fatal(err)
 	}
 	if text := b.String(); strings.Contains(text, "\x1b") || strings.Contains(text, "…") ||
@@ -133,7 +133,7 @@ func TestATerminalShowsEachChangeOfAWait(t *testing.T) {
 		!strings.Contains(text, "website-7k3fq  revision 1  ready: after\uFFFD[1m 3ms") {
 		t.Errorf("got\n%q", text)
 	}
-	o.Stdout = &bytes.Buffer{}
+	o.out.Stdout = &bytes.Buffer{}
 	if o.watching(all...) != nil {
 		t.Error("a pipe gets progress")
 	}

@@ -25,11 +25,11 @@ type progress struct {
 // watching returns a progress that prints the changes after the given statuses. It returns nil if
 // the output is for a program.
 func (o *Console) watching(known ...pando.ServiceStatus) *progress {
-	if o.JSON || !cli.IsTerminal(o.Stdout) {
+	if o.out.JSON || !cli.IsTerminal(o.out.Stdout) {
 		return nil
 	}
 	p := &progress{
-		env: o.Env, began: time.Now(),
+		env: o.out.Env, began: time.Now(),
 		known: map[pando.InstanceID]pando.Phase{}, shown: map[string]bool{},
 		waits: map[pando.ServiceKey]string{},
 	}
@@ -141,5 +141,5 @@ func (r *reasons) print(st pando.ServiceStatus) {
 	}
 	r.last = about
 	// A lost line is harmless: the result of the command follows.
-	fmt.Fprintf(r.o.Stderr, "waiting: %s: %s\n", st.ServiceKey, cli.Clean(why))
+	fmt.Fprintf(r.o.out.Stderr, "waiting: %s: %s\n", st.ServiceKey, cli.Clean(why))
 }

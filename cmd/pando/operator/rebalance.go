@@ -45,7 +45,7 @@ func Rebalance(o *Console) *cobra.Command {
 	}
 	c.Flags().BoolVar(&ask.DryRun, "dry-run", false, "print the plan")
 	cli.DurationVar(c.Flags(), &within, "timeout", within, "time limit")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 // rebalanced is the answer of `pando rebalance`.
@@ -64,7 +64,7 @@ func rebalance(
 			return err
 		}
 		is.Moves = append(is.Moves, append(plan.Moving, plan.Next...)...)
-		return o.Show(is, is.print)
+		return o.out.Show(is, is.print)
 	}
 	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -81,7 +81,7 @@ func rebalance(
 		case err != nil:
 			return err
 		case len(now.Moving) == 0:
-			return o.Show(is, is.print)
+			return o.out.Show(is, is.print)
 		default:
 			still := map[string]bool{}
 			for _, m := range now.Moving {
@@ -92,7 +92,7 @@ func rebalance(
 				}
 				if begun[key] = true; !seen[key] {
 					is.Moves = append(is.Moves, m)
-					fmt.Fprintf(o.Stderr, "moving: %s\n", moveText(m))
+					fmt.Fprintf(o.out.Stderr, "moving: %s\n", moveText(m))
 				}
 			}
 			seen = still

@@ -27,11 +27,11 @@ func Recover(o *Console) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return o.Show(st, func(w io.Writer) { whole(w, st, time.Now()) })
+		return o.out.Show(st, func(w io.Writer) { whole(w, st, time.Now()) })
 	})
 	c.Flags().StringVar(&r.ForceFrom, "force-from", "", "ordinal that starts first, such as db-2")
 	c.Flags().StringVar(&r.Move, "move", "", "ordinal that starts anew on another host")
 	c.MarkFlagsMutuallyExclusive("force-from", "move")
 	c.MarkFlagsOneRequired("force-from", "move")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }

@@ -40,7 +40,7 @@ func Restart(o *Console) *cobra.Command {
 		},
 	})
 	c.Flags().BoolVar(&ask.Cancel, "cancel", false, "end the restart in progress")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 func (o *Console) restart(ctx context.Context, key pando.ServiceKey, ask pando.RestartAsk) error {
@@ -51,7 +51,7 @@ func (o *Console) restart(ctx context.Context, key pando.ServiceKey, ask pando.R
 	if err != nil {
 		return err
 	}
-	return o.Show(st, func(w io.Writer) {
+	return o.out.Show(st, func(w io.Writer) {
 		switch {
 		case ask.Cancel:
 			fmt.Fprintf(w, "%s: no restart is in progress now\n", key)

@@ -26,7 +26,7 @@ func Rollout(o *Console) *cobra.Command {
 }
 
 func rolloutStatus(o *Console) *cobra.Command {
-	return o.Flag(o.of(&cobra.Command{
+	return o.out.Flag(o.of(&cobra.Command{
 		Use: "status SERVICE", Short: "show the rollout in progress, or the end of the newest",
 		Example: "  pando rollout status website",
 	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
@@ -46,11 +46,11 @@ func rolloutPause(o *Console) *cobra.Command {
 		return showRollout(o)(o.client.PauseRollout(ctx, key, reason))
 	})
 	c.Flags().StringVar(&reason, "reason", "", "reason, for the record")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 func rolloutResume(o *Console) *cobra.Command {
-	return o.Flag(o.of(&cobra.Command{
+	return o.out.Flag(o.of(&cobra.Command{
 		Use: "resume SERVICE", Short: "continue a paused rollout",
 		Example: "  pando rollout resume website",
 	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
@@ -77,10 +77,10 @@ func rolloutFinish(o *Console) *cobra.Command {
 		done := struct {
 			Service pando.ServiceKey `json:"service"`
 		}{key}
-		return o.Show(done, func(w io.Writer) { fmt.Fprintf(w, "the drains of %s end now\n", key) })
+		return o.out.Show(done, func(w io.Writer) { fmt.Fprintf(w, "the drains of %s end now\n", key) })
 	})
 	c.Flags().BoolVar(&now, "now", false, "break the open connections")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 func rolloutUndo(o *Console) *cobra.Command {
@@ -102,10 +102,10 @@ func rolloutUndo(o *Console) *cobra.Command {
 		if all[0].err != nil {
 			return all[0].err
 		}
-		return o.Show(all[0], func(w io.Writer) { oneLine(w, all[0].ServiceStatus) })
+		return o.out.Show(all[0], func(w io.Writer) { oneLine(w, all[0].ServiceStatus) })
 	})
 	c.Flags().StringVar(&reason, "reason", "", "reason, for the record")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 // showRollout returns a function that prints an answer about a rollout.
@@ -114,7 +114,7 @@ func showRollout(o *Console) func(pando.RolloutStatus, error) error {
 		if err != nil {
 			return err
 		}
-		return o.Show(st, func(w io.Writer) { rollout(w, st, time.Now()) })
+		return o.out.Show(st, func(w io.Writer) { rollout(w, st, time.Now()) })
 	}
 }
 

@@ -74,7 +74,7 @@ func Run(o *Console) *cobra.Command {
 	c.Flags().BoolVarP(&terminal, "tty", "t", false, "give the command a terminal")
 	c.Flags().BoolVarP(&detach, "detach", "d", false, "return once the run has begun")
 	f.envFlag(c)
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 // runAway starts a run without a session. With wait it waits for the end and returns its exit code.
@@ -90,7 +90,7 @@ func runAway(
 			return err
 		}
 	}
-	err = o.Show(r, func(w io.Writer) {
+	err = o.out.Show(r, func(w io.Writer) {
 		fmt.Fprintf(w, "run %d of %s  %s%s\n", r.Number, key, r.State,
 			strings.TrimSuffix(": "+cli.Clean(r.Reason), ": "))
 	})
@@ -141,17 +141,17 @@ func Runs(o *Console) *cobra.Command {
 				return err
 			}
 			book := &pando.RunBook{Runs: []pando.Run{r}}
-			return o.Show(r, func(w io.Writer) { runTable(w, book, time.Now()) })
+			return o.out.Show(r, func(w io.Writer) { runTable(w, book, time.Now()) })
 		}
 		st, err := o.client.Service(ctx, key)
 		if err != nil {
 			return err
 		}
 		book := st.Book.Clone()
-		return o.Show(book, func(w io.Writer) { runTable(w, book, time.Now()) })
+		return o.out.Show(book, func(w io.Writer) { runTable(w, book, time.Now()) })
 	})
 	c.Flags().IntVar(&end, "end", 0, "end the run of this number")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 // runTable prints a line per run, then the schedule.

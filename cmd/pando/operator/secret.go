@@ -56,18 +56,18 @@ func secretSet(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.Show(st, func(w io.Writer) {
+			return o.out.Show(st, func(w io.Writer) {
 				fmt.Fprintf(w, "secret %s is set, for %d services\n", k, len(st.Services))
 			})
 		},
 	}
 	c.Flags().StringVar(&file, "file", "-", "file with the content (- = standard input)")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 // secretContent reads the content of a secret, byte by byte as it is.
 func secretContent(o *Console, file string) ([]byte, error) {
-	in := o.Stdin
+	in := o.out.Stdin
 	if file != "-" {
 		f, err := os.Open(file)
 		if err != nil {
@@ -100,14 +100,14 @@ func noSecretFile(file string, err error) error {
 }
 
 func secretList(o *Console) *cobra.Command {
-	return o.Flag(&cobra.Command{
+	return o.out.Flag(&cobra.Command{
 		Use: "ls", Short: "list the secrets", Example: "  pando secret ls", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			all, err := api.SecretClient{Client: o.client}.Secrets(c.Context())
 			if err != nil {
 				return err
 			}
-			return o.Show(all, func(w io.Writer) {
+			return o.out.Show(all, func(w io.Writer) {
 				if len(all) == 0 {
 					fmt.Fprintln(w, "no secrets")
 					return
@@ -124,7 +124,7 @@ func secretList(o *Console) *cobra.Command {
 }
 
 func secretRemove(o *Console) *cobra.Command {
-	return o.Flag(&cobra.Command{
+	return o.out.Flag(&cobra.Command{
 		Use: "rm SECRET", Short: "remove a secret that no service names",
 		Example: "  pando secret rm db-password", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -135,7 +135,7 @@ func secretRemove(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.Show(k, func(w io.Writer) { fmt.Fprintf(w, "secret %s is removed\n", k) })
+			return o.out.Show(k, func(w io.Writer) { fmt.Fprintf(w, "secret %s is removed\n", k) })
 		},
 	})
 }

@@ -34,7 +34,7 @@ func Snapshot(o *Console) *cobra.Command {
 			if err != nil {
 				return o.meant(c.Context(), key, err)
 			}
-			return o.Show(st, func(w io.Writer) {
+			return o.out.Show(st, func(w io.Writer) {
 				how := ""
 				if st.Encrypted {
 					how = " encrypted"
@@ -48,11 +48,11 @@ func Snapshot(o *Console) *cobra.Command {
 	}
 	c.Flags().BoolVar(&plain, "plain", false, "do not encrypt its files")
 	c.AddCommand(snapshotList(o), snapshotRemove(o))
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 func snapshotList(o *Console) *cobra.Command {
-	return o.Flag(ofVolumes(&cobra.Command{
+	return o.out.Flag(ofVolumes(&cobra.Command{
 		Use: "ls [SERVICE]", Short: "list the snapshots on all hosts",
 		Long: "List the snapshots on all hosts, the newest first. A host keeps the newest five of a\n" +
 			"service, and those that new instances continue (`replicate: {from: snapshot}`).",
@@ -65,7 +65,7 @@ func snapshotList(o *Console) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return o.Show(all, func(w io.Writer) {
+		return o.out.Show(all, func(w io.Writer) {
 			rows := []string{row("SNAPSHOT", "SERVICE", "INSTANCE", "REVISION", "HOST", "SIZE", "AT",
 				"USE")}
 			for _, s := range all {
@@ -93,7 +93,7 @@ func snapshotList(o *Console) *cobra.Command {
 }
 
 func snapshotRemove(o *Console) *cobra.Command {
-	return o.Flag(ofVolumes(&cobra.Command{
+	return o.out.Flag(ofVolumes(&cobra.Command{
 		Use: "rm SERVICE SNAPSHOT", Short: "delete a snapshot on every host",
 		Example: "  pando snapshot rm game 3f9a02c1be77",
 	}, cobra.ExactArgs(2), func(ctx context.Context, key pando.ServiceKey, args []string) error {
@@ -104,7 +104,7 @@ func snapshotRemove(o *Console) *cobra.Command {
 			Service  pando.ServiceKey `json:"service"`
 			Snapshot string           `json:"snapshot"`
 		}{key, args[0]}
-		return o.Show(done, func(w io.Writer) {
+		return o.out.Show(done, func(w io.Writer) {
 			fmt.Fprintf(w, "snapshot %s of %s is deleted\n", cli.Clean(args[0]), key)
 		})
 	}))
@@ -132,7 +132,7 @@ func RestoreFrom(o *Console, c *cobra.Command) *cobra.Command {
 		if err != nil {
 			return o.meant(c.Context(), key, err)
 		}
-		return o.Show(i, func(w io.Writer) {
+		return o.out.Show(i, func(w io.Writer) {
 			fmt.Fprintf(w, "%s continues snapshot %s on %s; `pando ps %s` shows it\n", i.Instance,
 				shortDigest(i.From), i.Host, key.Name)
 		})

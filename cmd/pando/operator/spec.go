@@ -22,7 +22,7 @@ func Spec(o *Console) *cobra.Command {
 
 func specCheck(o *Console) *cobra.Command {
 	var f composed
-	c := o.Flag(&cobra.Command{
+	c := o.out.Flag(&cobra.Command{
 		Use: "check FILE…", Short: "print every mistake in spec files and Compose files",
 		Example: "  pando spec check pando.yaml\n  pando spec check compose.yaml",
 		Args:    cobra.MinimumNArgs(1),
@@ -37,7 +37,7 @@ func specCheck(o *Console) *cobra.Command {
 					all = append(all, s.WithDefaults())
 				}
 			}
-			return o.Show(all, func(w io.Writer) {
+			return o.out.Show(all, func(w io.Writer) {
 				for _, s := range all {
 					fmt.Fprintf(w, "%s is good: %s instances, ports %s\n",
 						s.Key(), bounds(s.Scale), none(ports(s.Ports)))
@@ -50,21 +50,21 @@ func specCheck(o *Console) *cobra.Command {
 }
 
 func specSchema(o *Console) *cobra.Command {
-	return o.Flag(&cobra.Command{
+	return o.out.Flag(&cobra.Command{
 		Use: "schema", Short: "print the JSON Schema of spec files",
 		Long: "Print the JSON Schema of spec files. An editor with a YAML language server checks and\n" +
 			"completes a file with this first line:\n\n" +
 			"  # yaml-language-server: $schema=pando.schema.json",
 		Example: "  pando spec schema > pando.schema.json", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return o.Show(json.RawMessage(spec.Schema()),
+			return o.out.Show(json.RawMessage(spec.Schema()),
 				func(w io.Writer) { _, _ = w.Write(spec.Schema()) })
 		},
 	})
 }
 
 func specShow(o *Console) *cobra.Command {
-	return o.Flag(o.of(&cobra.Command{
+	return o.out.Flag(o.of(&cobra.Command{
 		Use: "show SERVICE", Short: "print a service's spec, with defaults and absolute paths",
 		Example: "  pando spec show website > pando.yaml",
 	}, cobra.ExactArgs(1), func(ctx context.Context, key pando.ServiceKey, _ []string) error {
@@ -72,7 +72,7 @@ func specShow(o *Console) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return o.Show(st.Spec, func(w io.Writer) { _, _ = w.Write(spec.Format(*st.Spec)) })
+		return o.out.Show(st.Spec, func(w io.Writer) { _, _ = w.Write(spec.Format(*st.Spec)) })
 	}))
 }
 

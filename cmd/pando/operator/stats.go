@@ -59,11 +59,11 @@ func Stats(o *Console) *cobra.Command {
 			if err != nil {
 				return ended(ctx, err)
 			}
-			if watch && cli.IsTerminal(o.Stdout) {
-				fmt.Fprint(o.Stdout, "\x1b[H\x1b[2J")
+			if watch && cli.IsTerminal(o.out.Stdout) {
+				fmt.Fprint(o.out.Stdout, "\x1b[H\x1b[2J")
 			}
 			all := rates(before, now)
-			err = o.Show(all, func(w io.Writer) { stats(w, all, time.Now()) })
+			err = o.out.Show(all, func(w io.Writer) { stats(w, all, time.Now()) })
 			if err != nil || !watch {
 				return err
 			}
@@ -71,7 +71,7 @@ func Stats(o *Console) *cobra.Command {
 		}
 	})
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "print the list again every second")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 // rates computes the processors in use between two readings.

@@ -78,7 +78,7 @@ func TestStatsFitATerminal(t *testing.T) {
 	all[0].Instance, all[0].Host = "website-shop-7k3fq", "host-with-name"
 	page := cli.NewPage(env)
 	stats(page, all[:4], noon.Add(3*time.Hour))
-	if err := Open(&cli.Output{Env: env}).Print(page.Bytes()); err != nil {
+	if err := Open(&cli.Output{Env: env}).out.Print(page.Bytes()); err != nil {
 		t.Fatal(err)
 	}
 	if text := shown(); strings.Contains(text, "…") || !strings.Contains(text, "FAILS") {

@@ -104,7 +104,7 @@ func tenantSet(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.Show(st, func(w io.Writer) { showTenants(w, st) })
+			return o.out.Show(st, func(w io.Writer) { showTenants(w, st) })
 		},
 	}
 	c.Flags().IntVar(&f.instances, "instances", 0, "most instances (0 = no limit)")
@@ -114,7 +114,7 @@ func tenantSet(o *Console) *cobra.Command {
 	c.Flags().StringVar(&f.disk, "disk", "0", "most disk, by the sizes of volumes (0 = no limit)")
 	c.Flags().StringVar(&f.publish, "publish-rate", "0", "most changes of tables a second, as 5/s")
 	c.Flags().StringVar(&f.vip, "vips", "", "range of the VIPs of its services (\"\" = any)")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 // showTenants prints tenants with their use and their quotas.
@@ -166,20 +166,20 @@ func ofQuota(is, most string, none bool) string {
 }
 
 func tenantList(o *Console) *cobra.Command {
-	return o.Flag(&cobra.Command{
+	return o.out.Flag(&cobra.Command{
 		Use: "ls", Short: "list the tenants", Example: "  pando tenant ls", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			all, err := api.TenantClient{Client: o.client}.Tenants(c.Context())
 			if err != nil {
 				return err
 			}
-			return o.Show(all, func(w io.Writer) { showTenants(w, all...) })
+			return o.out.Show(all, func(w io.Writer) { showTenants(w, all...) })
 		},
 	})
 }
 
 func tenantShow(o *Console) *cobra.Command {
-	return o.Flag(&cobra.Command{
+	return o.out.Flag(&cobra.Command{
 		Use: "show TENANT", Short: "show one tenant with its use and its quotas",
 		Example: "  pando tenant show acme", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -189,7 +189,7 @@ func tenantShow(o *Console) *cobra.Command {
 			}
 			for _, t := range all {
 				if string(t.Tenant) == args[0] {
-					return o.Show(t, func(w io.Writer) { showTenants(w, t) })
+					return o.out.Show(t, func(w io.Writer) { showTenants(w, t) })
 				}
 			}
 			return fmt.Errorf("tenant %s: %w; `pando tenant ls` lists the tenants", args[0],
@@ -199,7 +199,7 @@ func tenantShow(o *Console) *cobra.Command {
 }
 
 func tenantRemove(o *Console) *cobra.Command {
-	return o.Flag(&cobra.Command{
+	return o.out.Flag(&cobra.Command{
 		Use: "rm TENANT", Short: "remove a tenant without services",
 		Example: "  pando tenant rm acme", Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -207,7 +207,7 @@ func tenantRemove(o *Console) *cobra.Command {
 			if err := to.RemoveTenant(c.Context(), pando.Tenant(args[0])); err != nil {
 				return err
 			}
-			return o.Show(args[0], func(w io.Writer) {
+			return o.out.Show(args[0], func(w io.Writer) {
 				fmt.Fprintf(w, "tenant %s is removed\n", args[0])
 			})
 		},

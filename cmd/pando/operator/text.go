@@ -407,18 +407,18 @@ func brief(d time.Duration) string {
 
 // printEvent prints one change as a line.
 func (o *Console) printEvent(e api.Event) error {
-	if o.JSON {
+	if o.out.JSON {
 		line, err := json.Marshal(e)
 		if err != nil {
 			return err
 		}
-		return o.Print(append(line, '\n'))
+		return o.out.Print(append(line, '\n'))
 	}
 	about, text := changed(e)
 	if e.Deleted {
 		about, text = gone(e.Key), "gone"
 	}
-	return o.Print(fmt.Appendf(nil, "%s  %-9s %-20s %s\n",
+	return o.out.Print(fmt.Appendf(nil, "%s  %-9s %-20s %s\n",
 		clock(time.Now()), cli.Clean(string(e.Kind)), cli.Clean(about), cli.Clean(text)))
 }
 

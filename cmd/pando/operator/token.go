@@ -76,7 +76,7 @@ func tokenAdd(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.Show(is, func(w io.Writer) {
+			return o.out.Show(is, func(w io.Writer) {
 				fmt.Fprintf(w, "%s\nuntil %s:\n  export PANDO_API=%s\n  export PANDO_TOKEN=%s\n",
 					quota, is.Until.Local().Format("2006-01-02 15:04"), is.API, is.Token)
 			})
@@ -85,7 +85,7 @@ func tokenAdd(o *Console) *cobra.Command {
 	c.Flags().StringSliceVar(&may, "may", nil, "rights beyond reading: scale, deploy, exec, host")
 	cli.DurationVar(c.Flags(), &keep, "for", 90*24*time.Hour, "how long it is valid")
 	c.Flags().BoolVar(&replace, "replace", false, "end the token of this name first")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 // quotaOf returns the quota of a tenant in words, and where it comes from.
@@ -107,7 +107,7 @@ func (o *Console) quotaOf(ctx context.Context, t pando.Tenant) (string, error) {
 }
 
 func tokenList(o *Console) *cobra.Command {
-	return o.Flag(&cobra.Command{
+	return o.out.Flag(&cobra.Command{
 		Use: "ls [TENANT]", Short: "list the tokens of tenants", Example: "  pando tenant token ls",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -124,7 +124,7 @@ func tokenList(o *Console) *cobra.Command {
 				}
 				all = of
 			}
-			return o.Show(all, func(w io.Writer) {
+			return o.out.Show(all, func(w io.Writer) {
 				rows := []string{row("TENANT", "TOKEN", "MAY", "UNTIL", "MADE BY")}
 				for _, t := range all {
 					until := t.Until.Local().Format("2006-01-02 15:04")
@@ -141,7 +141,7 @@ func tokenList(o *Console) *cobra.Command {
 }
 
 func tokenRemove(o *Console) *cobra.Command {
-	return o.Flag(&cobra.Command{
+	return o.out.Flag(&cobra.Command{
 		Use: "rm TENANT NAME", Short: "end a token", Example: "  pando tenant token rm acme ci",
 		Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -149,7 +149,7 @@ func tokenRemove(o *Console) *cobra.Command {
 			if err := (api.TenantClient{Client: o.client}).RemoveToken(c.Context(), k); err != nil {
 				return err
 			}
-			return o.Show(k, func(w io.Writer) { fmt.Fprintf(w, "token %s is removed\n", k) })
+			return o.out.Show(k, func(w io.Writer) { fmt.Fprintf(w, "token %s is removed\n", k) })
 		},
 	})
 }

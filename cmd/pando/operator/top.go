@@ -40,17 +40,17 @@ func Top(o *Console) *cobra.Command {
 			if err != nil {
 				return ended(ctx, err)
 			}
-			if !once && cli.IsTerminal(o.Stdout) {
-				fmt.Fprint(o.Stdout, "\x1b[H\x1b[2J")
+			if !once && cli.IsTerminal(o.out.Stdout) {
+				fmt.Fprint(o.out.Stdout, "\x1b[H\x1b[2J")
 			}
-			if err := o.Show(v, func(w io.Writer) { top(w, v) }); err != nil || once {
+			if err := o.out.Show(v, func(w io.Writer) { top(w, v) }); err != nil || once {
 				return err
 			}
 			before = v.usage
 		}
 	})
 	c.Flags().BoolVar(&once, "once", false, "print one table and end")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 // topView is one page of `pando top`.

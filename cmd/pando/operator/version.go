@@ -13,7 +13,7 @@ import (
 
 // Version returns `pando version`.
 func Version(o *Console) *cobra.Command {
-	return o.Flag(&cobra.Command{
+	return o.out.Flag(&cobra.Command{
 		Use: "version", Short: "print the version", Example: "  pando version -o json",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -23,7 +23,7 @@ func Version(o *Console) *cobra.Command {
 				System  string `json:"system"`
 				Kernel  string `json:"kernel"`
 			}{cli.Version, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH, kernelRelease()}
-			return o.Show(v, func(w io.Writer) {
+			return o.out.Show(v, func(w io.Writer) {
 				fmt.Fprintf(w, "pando %s (%s, %s, Linux %s)\n", v.Version, v.Go, v.System, v.Kernel)
 			})
 		},

@@ -52,11 +52,11 @@ func volumeList(o *Console) *cobra.Command {
 		return showVolumes(ctx, o, pando.VolumeQuery{Service: key, Measure: sizes})
 	})
 	c.Flags().BoolVar(&sizes, "sizes", false, "also sizes: every file is counted")
-	return o.Flag(c)
+	return o.out.Flag(c)
 }
 
 func volumeInspect(o *Console) *cobra.Command {
-	return o.Flag(ofVolumes(&cobra.Command{
+	return o.out.Flag(ofVolumes(&cobra.Command{
 		Use: "inspect SERVICE [VOLUME]", Short: "show the folders and sizes of volumes",
 		Long:    "Show where the volumes of a service are, with their size and their owner.",
 		Example: "  pando volume inspect db\n  pando volume inspect db data -o json",
@@ -75,7 +75,7 @@ func volumeInspect(o *Console) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return o.Show(all, func(w io.Writer) {
+		return o.out.Show(all, func(w io.Writer) {
 			for _, v := range all {
 				inspected(w, v)
 			}
@@ -84,7 +84,7 @@ func volumeInspect(o *Console) *cobra.Command {
 }
 
 func volumeRemove(o *Console) *cobra.Command {
-	return o.Flag(ofVolumes(&cobra.Command{
+	return o.out.Flag(ofVolumes(&cobra.Command{
 		Use: "rm SERVICE VOLUME", Short: "delete a volume with its files",
 		Long: "Delete a volume of a removed service, or one that its spec lacks, with all its files.\n" +
 			"Nothing brings them back.",
@@ -97,7 +97,7 @@ func volumeRemove(o *Console) *cobra.Command {
 			Service pando.ServiceKey `json:"service"`
 			Volume  string           `json:"volume"`
 		}{key, args[0]}
-		return o.Show(done, func(w io.Writer) {
+		return o.out.Show(done, func(w io.Writer) {
 			fmt.Fprintf(w, "volume %s of %s is deleted\n", cli.Clean(args[0]), key)
 		})
 	}))
@@ -112,7 +112,7 @@ func showVolumes(ctx context.Context, o *Console, q pando.VolumeQuery) error {
 	if err != nil {
 		return err
 	}
-	return o.Show(all, func(w io.Writer) {
+	return o.out.Show(all, func(w io.Writer) {
 		rows := []string{row("SERVICE", "VOLUME", "PART", "HOST", "SIZE", "INSTANCES")}
 		var missing []string
 		for _, v := range all {
