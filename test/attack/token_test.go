@@ -81,6 +81,8 @@ func (c city) deployHostileSpecs() {
 		"calls without a filter":   {`"security_opt": ["seccomp=unconfined"]`, "security_opt"},
 		"a label of the hosts":     {`"place": {"only": "host=a\nhost=b"}`, "want NAME=VALUE"},
 		"an archive of the server": {`"image": {"reference": "docker-archive:/etc/shadow"}`, "uses something of the hosts"},
+		"memory of the kernel": {`"sysctls": {"net.ipv4.ipfrag_high_thresh": "99999999999"}`,
+			"sysctls.net.ipv4.ipfrag_high_thresh uses something of the hosts"},
 		"a port of the hosts": {`"ports": [{"published": 80, "target": 80, "protocol": "tcp", "host": 22}]`,
 			"publish.host uses something of the hosts"},
 		"the network of the hosts": {`"grants": ["netns=host"]`, "grants uses something of the hosts"},
