@@ -325,6 +325,7 @@ var Table = []Row{
 			by("driver/image", "TestTheRecordOfAnImageHasAShareForEachTenant", "TestTheSweepTakesFromTheTenantWithTheMost"),
 			by("driver/image/proof", "TestABookRemembersWhoSentABlob"),
 			by("control", "TestDecisionsToBillHaveAShareForEachTenant"),
+			by("driver/deeds", "TestAFloodPushesOutItsOwnLines"),
 			by("agent/anchor", "TestNamesAdriftHaveAShareForEachTenant"),
 			by("cmd/pando/daemon", "TestRefusedCallsOfATenantAreLoggedInAFlood"))},
 	{"P30", Token, "an instance of a former spec with the number of a new one, after a restore", Blocked, join(
