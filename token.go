@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"fmt"
+	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -133,6 +135,11 @@ func (t Token) Text() string {
 	return "read," + tokenRights(t.May)
 }
 
+// kernelMemory matches the settings that bound memory of the kernel that no limit of an instance
+// counts: buffers of sockets, fragments, neighbours and routes.
+var kernelMemory = regexp.MustCompile(`(_[rw]?mem|mem_(max|default|min)|_high_thresh|gc_thresh\d|unres_qlen(_bytes)?|` +
+	`route\.max_size|max_tw_buckets|max_dgram_qlen)$`)
+
 // OfHosts returns the first word of a spec that uses something of the hosts, or "". Such a spec may
 // read files of others, or take a user that others have.
 func (s Spec) OfHosts() string {
@@ -159,6 +166,11 @@ func (s Spec) OfHosts() string {
 		return "grants"
 	case len(HostPorts(s.Ports)) > 0:
 		return "publish.host"
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Sysctls)) {
+		if kernelMemory.MatchString(name) {
+			return "sysctls." + name
+		}
 	}
 	for _, r := range s.Reach {
 		if r != ReachTenant && r != ReachInternet {

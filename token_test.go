@@ -64,10 +64,16 @@ func TestATokenIsChecked(t *testing.T) {
 	}
 }
 
+// settings returns a setting beside a harmless one.
+func settings(name string) map[string]string {
+	return map[string]string{"net.core.somaxconn": "1024", name: "1"}
+}
+
 // A spec of a caller from outside the hosts uses nothing of the hosts.
 func TestWordsOfTheHosts(t *testing.T) {
 	own := Spec{Name: "shop", Image: Image{Reference: "registry.example/shop:1"},
-		Reach: []Reach{ReachInternet}}
+		Reach: []Reach{ReachInternet}, Sysctls: map[string]string{"net.core.somaxconn": "1024",
+			"net.ipv4.ip_unprivileged_port_start": "0", "net.ipv4.tcp_keepalive_time": "60"}}
 	if word := own.OfHosts(); word != "" {
 		t.Fatalf("an image of a registry uses %q", word)
 	}
@@ -84,6 +90,14 @@ func TestWordsOfTheHosts(t *testing.T) {
 		"reach: host":           func(s *Spec) { s.Reach = []Reach{ReachInternet, ReachHost} },
 		"reach: tenants":        func(s *Spec) { s.Reach = []Reach{ReachTenants} },
 		"reach: metadata":       func(s *Spec) { s.Reach = []Reach{ReachMetadata} },
+
+		"sysctls.net.ipv4.ipfrag_high_thresh": func(s *Spec) { s.Sysctls = settings("net.ipv4.ipfrag_high_thresh") },
+		"sysctls.net.ipv4.tcp_rmem":           func(s *Spec) { s.Sysctls = settings("net.ipv4.tcp_rmem") },
+		"sysctls.net.core.wmem_max":           func(s *Spec) { s.Sysctls = settings("net.core.wmem_max") },
+		"sysctls.net.ipv6.route.max_size":     func(s *Spec) { s.Sysctls = settings("net.ipv6.route.max_size") },
+		"sysctls.net.ipv4.neigh.eth0.unres_qlen_bytes": func(s *Spec) {
+			s.Sysctls = settings("net.ipv4.neigh.eth0.unres_qlen_bytes")
+		},
 	} {
 		s := own
 		spoil(&s)

@@ -18,9 +18,9 @@ type Audit struct {
 	sources map[string]*source // by payer
 }
 
-// payer returns who pays for the room of a deed: the host of its source, or the tenant of its token. A
+// Payer returns who pays for the room of a deed: the host of its source, or the tenant of its token. A
 // tenant with many tokens has no more room than one with a single token.
-func payer(d pando.Deed) string {
+func Payer(d pando.Deed) string {
 	if of, _, ok := strings.Cut(d.Source, "/"); ok && strings.HasPrefix(of, "token ") {
 		return of
 	}
@@ -44,10 +44,10 @@ func (a *Audit) put(d pando.Deed, at pando.StoreRevision) {
 	a.deeds[d.ID] = Versioned[pando.Deed]{d, at}
 	a.newest = max(a.newest, at)
 	a.bytes += d.Bytes()
-	of := a.sources[payer(d)]
+	of := a.sources[Payer(d)]
 	if of == nil {
 		of = &source{}
-		a.sources[payer(d)] = of
+		a.sources[Payer(d)] = of
 	}
 	of.bytes += d.Bytes()
 	if n, there := slices.BinarySearch(of.ids, d.ID); !there {
@@ -62,13 +62,13 @@ func (a *Audit) drop(d pando.Deed) {
 	}
 	delete(a.deeds, d.ID)
 	a.bytes -= was.V.Bytes()
-	of := a.sources[payer(was.V)]
+	of := a.sources[Payer(was.V)]
 	of.bytes -= was.V.Bytes()
 	if n, there := slices.BinarySearch(of.ids, d.ID); there {
 		of.ids = slices.Delete(of.ids, n, n+1)
 	}
 	if len(of.ids) == 0 {
-		delete(a.sources, payer(was.V))
+		delete(a.sources, Payer(was.V))
 	}
 }
 

@@ -73,7 +73,7 @@ func TestAFloodPushesOutItsOwnDeeds(t *testing.T) {
 	}
 	left := map[string]int{}
 	for _, d := range w.Audit.Deeds(pando.DeedQuery{}) {
-		left[payer(d)]++
+		left[Payer(d)]++
 	}
 	if left["host host1"] != 50 || left["token beta"] != 50 || left["token acme"] < most-120 {
 		t.Errorf("left are %v", left)

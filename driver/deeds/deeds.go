@@ -1,10 +1,12 @@
 // Package deeds keeps the audit of one host in a file: a JSON object a line, one for each deed.
 //
-// It only appends. A full file becomes FILE.1, and the oldest file beyond Kept goes. It never reads
-// a deed, so a damaged file costs no later line.
+// It only appends. A full file becomes FILE.1, and so on. The last of Kept files takes what leaves the one
+// before it, and loses the oldest lines of the payer with the most. So a tenant that floods the audit
+// pushes out its own lines. A damaged line is nobody's, and costs no other line.
 package deeds
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +15,8 @@ import (
 	"sync"
 
 	"pando.run/pando"
+	"pando.run/pando/access/share"
+	"pando.run/pando/world"
 )
 
 // The bounds of the files of a host.
@@ -63,7 +67,10 @@ func (f *File) rotate(more int64) error {
 	if err != nil {
 		return fmt.Errorf("the audit: %w", err)
 	}
-	for n := Kept - 1; n > 1; n-- {
+	if err := f.fold(); err != nil {
+		return fmt.Errorf("rotate the audit: %w", err)
+	}
+	for n := Kept - 2; n > 1; n-- {
 		err := os.Rename(f.name(n-1), f.name(n))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("rotate the audit: %w", err)
@@ -73,6 +80,47 @@ func (f *File) rotate(more int64) error {
 		return fmt.Errorf("rotate the audit: %w", err)
 	}
 	return nil
+}
+
+// fold adds the file before the last one to the last one, and bounds that: the oldest lines of the payer
+// with the most go.
+func (f *File) fold() error {
+	var lines [][]byte
+	var pieces []share.Piece[string]
+	for _, n := range []int{Kept - 1, Kept - 2} {
+		text, err := os.ReadFile(f.name(n))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		for line := range bytes.Lines(text) {
+			var d pando.Deed
+			_ = json.Unmarshal(line, &d)
+			lines = append(lines, line)
+			pieces = append(pieces, share.Piece[string]{Owner: world.Payer(d), Size: int64(len(line))})
+		}
+	}
+	for n := range share.Trim(pieces, f.most) {
+		lines[n] = nil
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+	next := f.path + ".next"
+	err := os.WriteFile(next, bytes.Join(lines, nil), 0o640)
+	if err == nil {
+		err = os.Rename(next, f.name(Kept-1))
+	}
+	if err == nil {
+		err = os.Remove(f.name(Kept - 2))
+	}
+	return ignoreGone(err)
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 func (f *File) name(n int) string { return fmt.Sprintf("%s.%d", f.path, n) }

@@ -63,6 +63,48 @@ func TestAFullFileMakesRoom(t *testing.T) {
 	}
 }
 
+// The tokens of one tenant that flood the audit push out the deeds of that tenant. A damaged line costs
+// no other one.
+func TestAFloodPushesOutItsOwnLines(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	f := Open(path)
+	f.most = 2000
+	if err := os.WriteFile(path, []byte("{damaged\n"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	add := func(id, source string) {
+		t.Helper()
+		if err := f.Add(pando.Deed{ID: id, Source: source, Verb: "deploy"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("of-bank", "token bank/ci")
+	add("of-host", "h1")
+	for i := range 400 {
+		add(fmt.Sprintf("flood-%03d", i), fmt.Sprintf("token acme/%d", i%3))
+	}
+	files, err := filepath.Glob(path + "*")
+	if err != nil || len(files) != Kept {
+		t.Fatalf("the files are %q: %v", files, err)
+	}
+	var all []byte
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil || int64(len(text)) > f.most {
+			t.Errorf("%s has %d bytes: %v", name, len(text), err)
+		}
+		all = append(all, text...)
+	}
+	for _, id := range []string{"of-bank", "of-host", "flood-399"} {
+		if !strings.Contains(string(all), id) {
+			t.Errorf("the deed %s is gone", id)
+		}
+	}
+	if strings.Contains(string(all), "flood-000") {
+		t.Error("the flood keeps all its deeds: the test does not fill the files")
+	}
+}
+
 // A text with a line break stays one line, and lines of two callers never mix.
 func TestEachDeedIsOneLine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")

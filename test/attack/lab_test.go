@@ -29,7 +29,8 @@ func TestAttacksInALab(t *testing.T) {
 		"A8 A9 A10 H10": city.reachHosts, "B9": city.askWithoutACertificate, "C1 C8 C9": city.findSockets,
 		"P1": city.removeStates, "P2": city.lookAtTheServer, "H8 P12": city.fillDisk, "H14": city.shareConnections,
 		"P11": city.readForeignLogs, "P15 P17 P18 P19": city.deployHostileSpecs, "P16": city.takeNames,
-		"P23": city.ruleOtherHosts,
+		"P23": city.ruleOtherHosts, "P27 requests": city.aboutAnother, "P27 changes": city.watchAnother,
+		"P27 load balancers": city.balanceToAnother,
 	} {
 		t.Run(row, func(t *testing.T) {
 			try(city{p.In(t), c.evil.In(p.In(t)), c.vault.In(p.In(t))})

@@ -312,7 +312,27 @@ var Table = []Row{
 	{"P25", Disk, "a sparse file in a volume, in a backup with volumes", Blocked,
 		by("driver/process", "TestASparseFileOfAVolumeIsArchivedWithoutItsHoles")},
 	{"P26", Token, "memory of an agent, by logs that nobody reads", Blocked,
-		by("agent", "TestUnreadLogsOfATenantLeaveRoomForOthers")},
+		by("agent", "TestUnreadLogsOfATenantLeaveRoomForOthers", "TestFollowedLogsOfATenantLeaveRoomForOthers",
+			"TestSearchesOfATenantLeaveTurnsForOthers")},
+	{"P27", Token, "every request of the API about another tenant, and its changes", Blocked, join(
+		by("api", "TestATokenStaysInItsTenant", "TestATokenSeesItsTenantAlone",
+			"TestAnOperatorReachesNoLoadBalancerByTheNameAlone"),
+		lab)},
+	{"P28", Token, "hosts that run services of other tenants, by a label", Choice, nil},
+	{"P29", Token, "the evidence of others: logs, ranges of users, images, names, pushed out by own ones", Blocked,
+		join(
+			by("driver/process", "TestLogsHaveAShareForEachTenant", "TestRangesOfUsersHaveAShareForEachTenant"),
+			by("driver/image", "TestTheRecordOfAnImageHasAShareForEachTenant", "TestTheSweepTakesFromTheTenantWithTheMost"),
+			by("driver/image/proof", "TestABookRemembersWhoSentABlob"),
+			by("control", "TestDecisionsToBillHaveAShareForEachTenant"),
+			by("driver/deeds", "TestAFloodPushesOutItsOwnLines"),
+			by("agent/anchor", "TestNamesAdriftHaveAShareForEachTenant"),
+			by("cmd/pando/daemon", "TestRefusedCallsOfATenantAreLoggedInAFlood"))},
+	{"P30", Token, "an instance of a former spec with the number of a new one, after a restore", Blocked, join(
+		by("agent", "TestAnInstanceOfAnotherSpecWithTheSameNumberStaysAdrift", "TestASeedIsOfItsSpecAlone"),
+		by("control", "TestATokenEntersTheStoredSpecOnly", "TestAServiceWaitsForNoInstanceOfAnotherOne"))},
+	{"P31", Member, "specs of services that it never ran, after a restore", Blocked,
+		by("driver/etcd", "TestAMemberBringsBackWhatItRanAndReadsNothingElse")},
 	{"H10", Instance, "ports of other hosts", Blocked, join(
 		by("driver/reach", "TestWallsRefuseNewFlowsOnly"),
 		lab)},

@@ -2,6 +2,7 @@ package attack
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 
 	"pando.run/pando"
@@ -72,6 +73,16 @@ func (c city) readForeignLogs() {
 func (c city) deployHostileSpecs() {
 	b := c.bearing()
 	for what, one := range map[string][2]string{
+		"an address behind a name":     {`"endpoints": [{"address": "` + c.vault.VIP + `", "port": 80}]`, "endpoints"},
+		"a program of the hosts":       {`"image": {"reference": ""}`, "command without image uses something"},
+		"a path of the hosts to write": {`"grants": ["path=/etc:rw"]`, "grants uses something of the hosts"},
+		"a folder with its own ids": {`"folders": [{"path": "/var/lib/pando", "at": "/d", "write": true, "idmap": true}]`,
+			"folder"},
+		"calls without a filter":   {`"security_opt": ["seccomp=unconfined"]`, "security_opt"},
+		"a label of the hosts":     {`"place": {"only": "host=a\nhost=b"}`, "want NAME=VALUE"},
+		"an archive of the server": {`"image": {"reference": "docker-archive:/etc/shadow"}`, "uses something of the hosts"},
+		"memory of the kernel": {`"sysctls": {"net.ipv4.ipfrag_high_thresh": "99999999999"}`,
+			"sysctls.net.ipv4.ipfrag_high_thresh uses something of the hosts"},
 		"a port of the hosts": {`"ports": [{"published": 80, "target": 80, "protocol": "tcp", "host": 22}]`,
 			"publish.host uses something of the hosts"},
 		"the network of the hosts": {`"grants": ["netns=host"]`, "grants uses something of the hosts"},
@@ -115,6 +126,98 @@ func (c city) deployHostileSpecs() {
 	}
 	if got := c.Pando.Pando("ps"); strings.Contains(got, "thief") {
 		c.Errorf("a hostile spec is a service: %s", got)
+	}
+}
+
+// aboutAnother asks everything that the API has, with the names of another tenant.
+func (c city) aboutAnother() {
+	b := c.bearing()
+	_, text := b.ask("GET", "/openapi.json", "")
+	var api struct {
+		Paths map[string]map[string]any `json:"paths"`
+	}
+	if err := json.Unmarshal([]byte(text), &api); err != nil || len(api.Paths) < 40 {
+		c.Fatalf("the API has %d paths: %v", len(api.Paths), err)
+	}
+	before := c.Pando.Pando("status", "bank/vault", "-o", "json")
+	id := string(c.instances("bank/vault")[0])
+	fill := strings.NewReplacer("{name}", "vault", "{tenant}", "bank", "{secret}", "key", "{host}", c.Hosts[1],
+		"{token}", "x", "{number}", "1", "{volume}", "d", "{snapshot}", "aaaaaaaa", "{right}", "deploy",
+		"{digest}", "sha256:"+strings.Repeat("a", 64))
+	for path, methods := range api.Paths {
+		for method := range methods {
+			lists := method == "get" && !strings.Contains(path, "{")
+			at := fill.Replace(path) + "?tenant=bank&instance=" + id
+			if path == "/v1/watch" {
+				continue // it has no end: see watchAnother
+			}
+			status, text := b.ask(strings.ToUpper(method), at, "{}")
+			if status[0] != '4' && !(lists && status == "200") || strings.Contains(text, id) ||
+				strings.Contains(text, c.vault.VIP) {
+				c.Errorf("%s %s: %s %s", method, at, status, text)
+			}
+		}
+	}
+	if after := c.Pando.Pando("status", "bank/vault", "-o", "json"); stable(after) != stable(before) {
+		c.Errorf("the service of the other tenant was %s and is %s", before, after)
+	}
+}
+
+// stable returns what a request of another tenant could change in a status.
+func stable(status string) string {
+	var st pando.ServiceStatus
+	if err := json.Unmarshal([]byte(status), &st); err != nil {
+		return err.Error()
+	}
+	var out []string
+	for _, i := range st.Instances {
+		out = append(out, string(i.ID)+" "+string(i.Phase))
+	}
+	return fmt.Sprint(st.Current, st.Target, st.Pin, out)
+}
+
+// balanceToAnother makes load balancers of Octavia with something of others behind them: the service of
+// another tenant, its instance, and a port of a host.
+func (c city) balanceToAnother() {
+	b := c.bearing()
+	var vault pando.ServiceStatus
+	if err := json.Unmarshal([]byte(c.Pando.Pando("status", "bank/vault", "-o", "json")), &vault); err != nil {
+		c.Fatal(err)
+	}
+	for address, want := range map[string]string{
+		c.vault.VIP:                     "is the VIP of a service",
+		vault.Instances[0].IP4.String(): "endpoint",
+		c.Lab.Hosts[0].IPv4:             "endpoints uses something of the hosts",
+		"127.0.0.1":                     "endpoint",
+	} {
+		status, text := b.ask("POST", "/v2.0/lbaas/loadbalancers", `{"loadbalancer": {"name": "thief",
+			"vip_subnet_id": "pando", "listeners": [{"protocol": "TCP", "protocol_port": 80, "default_pool":
+			{"protocol": "TCP", "lb_algorithm": "ROUND_ROBIN", "members": [{"address": "`+address+`",
+			"protocol_port": 22}]}}]}}`)
+		if !strings.HasPrefix(status, "4") || !strings.Contains(text, want) {
+			c.Errorf("a load balancer in front of %s: %s %s", address, status, text)
+		}
+	}
+	if got := c.Pando.Pando("ps"); strings.Contains(got, "lb-") {
+		c.Errorf("a load balancer of the token is a service: %s", got)
+	}
+}
+
+// watchAnother follows all changes while another tenant's service changes.
+func (c city) watchAnother() {
+	b := c.bearing()
+	follow := c.Start(labtest.Client, "curl", "-skN", "-H", "Authorization: Bearer "+b.token,
+		b.api+"/v1/watch?tenant=acme")
+	follow.AwaitText("bookmark")
+	c.Pando.Pando("scale", "bank/vault", "auto")
+	c.Pando.Pando("scale", "bank/vault", "1")
+	c.Pando.Pando("scale", "acme/evil", "1") // the watch has passed what came before
+	follow.AwaitText("evil")
+	if said := follow.Stop().Text; strings.Contains(said, "vault") || strings.Contains(said, "bank") {
+		c.Errorf("a token of acme sees %s", said)
+	}
+	if status, text := b.ask("GET", "/v1/watch?tenant=bank", ""); status[0] != '4' {
+		c.Errorf("the changes of another tenant: %s %s", status, text)
 	}
 }
 

@@ -30,10 +30,15 @@ func TestABookRemembersWhoSentABlob(t *testing.T) {
 	if !again.Unpacks(one, two) || again.Unpacks(one, one) || again.Unpacks(two, two) {
 		t.Errorf("of %s it knows %+v", one, again.Of(one))
 	}
-	for n := range repositoriesMax + 5 {
-		if err := b.Sent("evil", fmt.Sprint(n), one); err != nil {
-			t.Fatal(err)
-		}
+	full := b.Of(one)
+	for n := range repositoriesMax - 1 {
+		full.Senders = append(full.Senders, Sender{"evil", fmt.Sprint(n)})
+	}
+	if err := b.write(one, full); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Sent("evil", "one more", one); err != nil || !b.HasSent("one more", one) {
+		t.Errorf("the newest is not kept: %v", err)
 	}
 	if n := len(b.Of(one).Senders); n != repositoriesMax || b.HasSent("0", one) || !b.Unpacks(one, two) {
 		t.Errorf("%d repositories are known", n)
