@@ -105,3 +105,22 @@ func TestNothingStartsOnADrainedHost(t *testing.T) {
 		t.Errorf("it is %s: %s", svc.Phase, svc.Reason)
 	}
 }
+
+// The clock of a new leader may be behind the clock of the former one. The order of births stays the
+// order of placements.
+func TestBirthsKeepTheirOrderUnderASlowerClock(t *testing.T) {
+	tb := decidetest.Served(t, nil)
+	before := tb.W.Of(web)
+	tb.Now = tb.Now.Add(-time.Minute)
+	tb.Deploy(1, func(s *pando.Spec) { s.Scale.Min, s.Scale.Max = len(before)+2, len(before)+4 })
+	tb.Settle()
+	now := tb.W.Of(web)
+	if len(now) != len(before)+2 {
+		t.Fatalf("%d instances, want 2 more than %d", len(now), len(before))
+	}
+	for n, i := range before {
+		if now[n].ID != i.ID {
+			t.Errorf("place %d of the oldest is of %s, want %s", n, now[n].ID, i.ID)
+		}
+	}
+}
