@@ -331,7 +331,11 @@ func (r end) openFlows(ctx context.Context) (int, error) {
 	if n > 0 || err != nil || !(tables{r.a}).choosesAtConnect(r.service) {
 		return n, err
 	}
-	return r.a.sweeper.flows(ctx, r.id, r.inst.Since)
+	since := r.leave.closed // by the clock of this host, as the sweeps
+	if since.IsZero() {
+		since = r.a.Clock.Now()
+	}
+	return r.a.sweeper.flows(ctx, r.id, since)
 }
 
 // dyingMayBegin refuses death before halt.

@@ -136,7 +136,9 @@ func (c *recorder) wait() time.Duration {
 	if last.Run != nil {
 		return 0 // its caller waits
 	}
-	return collectWait[last.Phase] - c.r.a.Clock.Now().Sub(last.Since)
+	// Control may have written Since, by another clock.
+	most := collectWait[last.Phase]
+	return min(most, most-c.r.a.Clock.Now().Sub(last.Since))
 }
 
 // flush writes all waiting steps. It drops steps that can never be written and logs them. The

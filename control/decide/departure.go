@@ -166,6 +166,18 @@ func (d *Draft) widened(r scale.Range) scale.Range {
 	return r
 }
 
+// moveStartsMax bounds the instances that start at the same time at a new home, while the former one
+// still serves.
+const moveStartsMax = 8
+
+// inParts returns the range of a service for now: a new home fills up in parts.
+func (d *Draft) inParts(r scale.Range) scale.Range {
+	if most := d.count().InRotation + moveStartsMax; r.Least > most && d.servingElsewhere() > 0 {
+		r.Least = most
+	}
+	return r
+}
+
 // bringHome drains the instances outside the home, once the home serves. Those on a drained host
 // serve meanwhile, so they wait until as many are healthy at home.
 func (d *Draft) bringHome(r scale.Range) {

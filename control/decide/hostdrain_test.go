@@ -43,6 +43,41 @@ func TestADrainedHostServesUntilOthersAreHealthy(t *testing.T) {
 	}
 }
 
+// A home with many instances moves in parts, and as many as before serve until all are there.
+func TestAHomeMovesInParts(t *testing.T) {
+	const n = 20
+	tb := decidetest.New(t)
+	tb.Members("h1", "h2")
+	tb.Put(pando.Host{Name: "h1", Tunnel: true})
+	tb.Deploy(1, func(s *pando.Spec) { s.Scale = pando.Scale{Min: n, Max: 2 * n} })
+	for range 3 {
+		tb.Settle()
+		tb.Run()
+		tb.Now = tb.Now.Add(2 * time.Second)
+	}
+	tb.Put(pando.Host{Name: "h2", Tunnel: true})
+	tb.Mark("h1", true)
+	parts := 0
+	for range 20 {
+		tb.Settle()
+		if placed := tb.On("h2", pando.PhasePlaced); placed > 8 {
+			t.Fatalf("%d start on h2 at the same time", placed)
+		} else if placed > 0 {
+			parts++
+		}
+		serving := tb.On("h1", pando.PhaseInRotation) + tb.On("h2", pando.PhaseInRotation)
+		if drains := tb.On("h1", pando.PhaseDraining); serving < n ||
+			drains > 0 && tb.On("h2", pando.PhaseInRotation) < n {
+			t.Fatalf("%d serve, and %d drain on h1", serving, drains)
+		}
+		tb.Run()
+		tb.Now = tb.Now.Add(2 * time.Second)
+	}
+	if on := tb.On("h2", pando.PhaseInRotation); on != n || tb.On("h1", pando.PhaseInRotation) > 0 || parts < 3 {
+		t.Errorf("%d of %d are at the new home after %d parts", on, n, parts)
+	}
+}
+
 // A crash on a drained host is replaced elsewhere, and what is bound to the host says how it comes
 // back.
 func TestNothingStartsOnADrainedHost(t *testing.T) {
@@ -68,5 +103,24 @@ func TestNothingStartsOnADrainedHost(t *testing.T) {
 	tb.Settle()
 	if svc := tb.W.Services[web].V; !strings.Contains(svc.Reason, "pando hosts undrain h1") {
 		t.Errorf("it is %s: %s", svc.Phase, svc.Reason)
+	}
+}
+
+// The clock of a new leader may be behind the clock of the former one. The order of births stays the
+// order of placements.
+func TestBirthsKeepTheirOrderUnderASlowerClock(t *testing.T) {
+	tb := decidetest.Served(t, nil)
+	before := tb.W.Of(web)
+	tb.Now = tb.Now.Add(-time.Minute)
+	tb.Deploy(1, func(s *pando.Spec) { s.Scale.Min, s.Scale.Max = len(before)+2, len(before)+4 })
+	tb.Settle()
+	now := tb.W.Of(web)
+	if len(now) != len(before)+2 {
+		t.Fatalf("%d instances, want 2 more than %d", len(now), len(before))
+	}
+	for n, i := range before {
+		if now[n].ID != i.ID {
+			t.Errorf("place %d of the oldest is of %s, want %s", n, now[n].ID, i.ID)
+		}
 	}
 }

@@ -127,7 +127,7 @@ func (d *Draft) place(i pando.Intent, revision int) bool {
 	i.Inputs = with(i.Inputs, map[string]float64{lifecycle.Revision: float64(revision)})
 	reason := fmt.Sprintf("warm on %s", o.Host)
 	d.putIntent(i.Become(pando.IntentPlaced, d.now, reason))
-	o.Warm, o.Intent, o.Born, o.Role, o.Replaces = false, i.ID, d.now, d.role(), d.replaces
+	o.Warm, o.Intent, o.Born, o.Role, o.Replaces = false, i.ID, d.birth(), d.role(), d.replaces
 	d.putInstance(o.Become(pando.PhasePlaced, d.now, reason))
 	return true
 }
@@ -135,6 +135,23 @@ func (d *Draft) place(i pando.Intent, revision int) bool {
 // RoomLook is the time between two looks for room. No event reports the room that other services
 // leave.
 const RoomLook = 5 * time.Second
+
+// birth returns when an instance that is placed now is born. The clock of a former leader may have been
+// ahead: an instance is never older than those before it.
+func (d *Draft) birth() time.Time {
+	at := d.now
+	for _, i := range d.crew.all {
+		if i.Born.After(at) {
+			at = i.Born.Add(time.Nanosecond)
+		}
+	}
+	for _, i := range d.parts {
+		if i.Born.After(at) {
+			at = i.Born.Add(time.Nanosecond)
+		}
+	}
+	return at
+}
 
 // own reports whether this decision itself made an intent, so that no asker waits for its answer.
 func (d *Draft) own(i pando.Intent) bool {
@@ -149,7 +166,7 @@ func (d *Draft) placeNew(i pando.Intent, revision int, role pando.Role, warm boo
 	o := pando.Instance{
 		ID: d.name(i), Service: d.svc.ServiceKey, Revision: revision,
 		SpecHash: spec.Hash(), Weight: 100, Role: role, Warm: warm, Phase: pando.PhasePlaced, Reason: i.Reason,
-		From: i.From, Intent: i.ID, Born: d.now, Since: d.now, Replaces: d.replaces,
+		From: i.From, Intent: i.ID, Born: d.birth(), Since: d.now, Replaces: d.replaces,
 	}
 	var volumes pando.HostName
 	switch {

@@ -91,8 +91,9 @@ func (d *Draft) hold(spec pando.Spec) {
 	if d.spreads() || d.svc.Renew != nil {
 		r.Most += Replacing(d.reachable())
 	}
-	if d.count().Capacity >= r.Least || d.mayStart(d.serving(), r.Least) {
-		d.carryOut(scale.Hold(r, d.reachable(), d.stopFirst()))
+	now := d.inParts(r)
+	if d.count().Capacity >= now.Least || d.mayStart(d.serving(), now.Least) {
+		d.carryOut(scale.Hold(now, d.reachable(), d.stopFirst()))
 	}
 	drains, starts := scale.KeepWarm(d.reachable(), spec.Scale.Warm, d.serving())
 	d.carryOut(drains)

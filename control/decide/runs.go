@@ -110,7 +110,7 @@ func (d *Draft) startPart(number int, reason string) {
 	o := pando.Instance{
 		ID: d.name(i), Service: d.svc.ServiceKey, Host: host.Name, Revision: r.Revision,
 		SpecHash: s.Hash(), Weight: 100,
-		Role: pando.RoleReplica, Phase: pando.PhasePlaced, Reason: reason, Intent: i.ID, Born: d.now,
+		Role: pando.RoleReplica, Phase: pando.PhasePlaced, Reason: reason, Intent: i.ID, Born: d.birth(),
 		Since: d.now, Run: &pando.RunPart{
 			Number: number, Command: r.Command, Attached: r.Attached, Beside: !s.IsJob(),
 		},

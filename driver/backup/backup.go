@@ -123,7 +123,10 @@ func (w *Writer) Add(name string, write func(io.Writer) error) (err error) {
 	defer func() { err = errors.Join(err, spool.Close(), os.Remove(spool.Name())) }()
 	hash := sha256.New()
 	buffered := bufio.NewWriter(io.MultiWriter(spool, hash))
-	if err := errors.Join(write(buffered), buffered.Flush()); err != nil {
+	if err = write(buffered); err == nil { // else Flush repeats the error
+		err = buffered.Flush()
+	}
+	if err != nil {
 		return fmt.Errorf("back up %s: %w", name, err)
 	}
 	size, err := spool.Seek(0, io.SeekCurrent)

@@ -3,11 +3,15 @@ package backup
 import (
 	"archive/tar"
 	"bytes"
+	"crypto/rand"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
 )
@@ -168,4 +172,32 @@ func FuzzExtract(f *testing.F) {
 			t.Errorf("%q wrote %v", name, all)
 		}
 	})
+}
+
+// A full disk is named once.
+func TestAFullDiskIsNamedOnce(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a tmpfs needs root")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skipf("a tmpfs: %v", err)
+	}
+	defer func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	w, err := Create(filepath.Join(dir, "backup"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = w.Add(StoreFile, func(to io.Writer) error {
+		_, err := io.CopyN(to, rand.Reader, 1<<20)
+		return err
+	})
+	w.Abort()
+	if !errors.Is(err, unix.ENOSPC) || strings.Count(err.Error(), "no space left") != 1 {
+		t.Errorf("a full disk is %v", err)
+	}
 }

@@ -30,7 +30,7 @@ type taken struct {
 // takenRanges returns the addresses and the routes of this host that are not Pando's. A default
 // route takes nothing.
 func takenRanges() (out []taken, err error) {
-	links, err := netlink.LinkList()
+	links, err := Dump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list the links: %w", err)
 	}
@@ -38,7 +38,9 @@ func takenRanges() (out []taken, err error) {
 	for _, l := range links {
 		names[l.Attrs().Index] = l.Attrs().Name
 	}
-	addrs, err := netlink.AddrList(nil, netlink.FAMILY_V4)
+	addrs, err := Dump(func() ([]netlink.Addr, error) {
+		return netlink.AddrList(nil, netlink.FAMILY_V4)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list the addresses: %w", err)
 	}
@@ -49,7 +51,9 @@ func takenRanges() (out []taken, err error) {
 			out = append(out, taken{netip.PrefixFrom(ip, 32), what})
 		}
 	}
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	routes, err := Dump(func() ([]netlink.Route, error) {
+		return netlink.RouteList(nil, netlink.FAMILY_V4)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list the routes: %w", err)
 	}

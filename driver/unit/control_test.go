@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-
 )
 
 // echo answers with a status that has the request as its name.

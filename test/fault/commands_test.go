@@ -94,6 +94,12 @@ func TestCommandsNameWhomTheyWaitFor(t *testing.T) {
 				t.Errorf("%s (%v):\n%s", row, w.ended, w.text)
 			}
 		}
+		if at.role == "agent" {
+			out := p.Run(one, p.Bin, "backup", file("partial"))
+			if out.Code != 13 || !strings.Contains(out.Text, "host "+two+" did not answer") {
+				t.Errorf("a backup without a host: exit code %d: %s", out.Code, out.Text)
+			}
+		}
 		p.Must(at.host, "kill", "-CONT", pid)
 	}
 }

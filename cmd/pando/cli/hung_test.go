@@ -15,14 +15,14 @@ import (
 
 // A listener that is stopped is named with its process and the command that continues it.
 func TestAStoppedListenerIsNamed(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "api.sock")
-	if os.Getenv("PANDO_TEST_LISTEN") != "" {
+	if os.Getenv("PANDO_TEST_LISTEN") != "" { // it is killed, and leaves no folder
 		l, err := net.Listen("unix", os.Getenv("PANDO_TEST_LISTEN"))
 		for err == nil { // until the test kills it
 			_, err = l.Accept()
 		}
 		t.Fatal(err)
 	}
+	socket := filepath.Join(t.TempDir(), "api.sock")
 	c := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$")
 	c.Env = append(os.Environ(), "PANDO_TEST_LISTEN="+socket)
 	if err := c.Start(); err != nil {

@@ -55,9 +55,9 @@ func Backup(out *cli.Output) *cobra.Command {
 		Long: "Write the store, the states of all hosts and the cluster's authority to a file. The\n" +
 			"cluster runs on meanwhile. Run it on the server's host. The file has the key of the\n" +
 			"authority: keep it as safe as the server, or encrypt it with a passphrase. A host that\n" +
-			"does not answer is named, and its states are missing. --volumes adds the files of all\n" +
-			"volumes as they are: stop a service that writes, or use its own backup. An older backup\n" +
-			"of that name is replaced, and no other file.",
+			"does not answer is named, its states are missing, and the exit code is 13. --volumes adds\n" +
+			"the files of all volumes as they are: stop a service that writes, or use its own backup.\n" +
+			"An older backup of that name is replaced, and no other file.",
 		Example: "  pando backup /backup/pando\n" +
 			"  PANDO_PASSPHRASE=… pando backup --encrypt /backup/pando",
 		Args: cobra.ExactArgs(1),
@@ -116,10 +116,14 @@ func (m machine) backup(
 	for _, h := range is.Missing {
 		fmt.Fprintf(m.Stderr, "host %s did not answer: it is not in the backup\n", h)
 	}
-	return m.Show(is, func(w io.Writer) {
+	err = m.Show(is, func(w io.Writer) {
 		fmt.Fprintf(w, "backed up cluster %s, generation %d, at revision %d to %s\n",
 			is.Cluster, is.Generation, is.Revision, path)
 	})
+	if err == nil && len(is.Missing) > 0 {
+		return cli.Code(cli.CodeOf(pando.ErrUnreachable))
+	}
+	return err
 }
 
 // writeBackup writes the parts. The store comes first: states are durable before the store names

@@ -20,6 +20,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/kernel"
 	"pando.run/pando/driver/ovs"
 	"pando.run/pando/driver/systemd"
 	"pando.run/pando/driver/wall"
@@ -226,7 +227,7 @@ func (p *place) locate() error {
 
 // uplinks returns the interfaces that lead out of this host.
 func uplinks() (out []string, err error) {
-	links, err := netlink.LinkList()
+	links, err := kernel.Dump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list the interfaces of this host: %w", err)
 	}

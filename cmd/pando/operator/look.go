@@ -42,7 +42,7 @@ func Ps(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.out.Show(all, func(w io.Writer) { instances(w, all, time.Now()); troubles(w, on) })
+			return o.out.Show(all, func(w io.Writer) { instances(w, all, time.Now(), on...); troubles(w, on) })
 		},
 	}
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "print the list again whenever it changes")
@@ -64,7 +64,7 @@ func (o *Console) instancesOf(ctx context.Context, name string) error {
 		return err
 	}
 	all := []pando.ServiceStatus{st}
-	return o.out.Show(all, func(w io.Writer) { instances(w, all, time.Now()); troubles(w, on) })
+	return o.out.Show(all, func(w io.Writer) { instances(w, all, time.Now(), on...); troubles(w, on) })
 }
 
 // exists returns an error if a service does not exist. A list of its things is empty then too. The zero

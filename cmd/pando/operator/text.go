@@ -76,8 +76,8 @@ func ports(all []pando.Port) string {
 	return strings.Join(out, ",")
 }
 
-// instances prints a line per instance.
-func instances(w io.Writer, all []pando.ServiceStatus, now time.Time) {
+// instances prints a line per instance. on are the hosts, if they are known.
+func instances(w io.Writer, all []pando.ServiceStatus, now time.Time, on ...pando.HostStatus) {
 	rows := []string{row("SERVICE", "INSTANCE", "HOST", "ENDPOINT", "REV", "PHASE", "FOR", "REASON")}
 	for _, st := range all {
 		if len(st.Instances) == 0 && st.Problem != nil {
@@ -94,7 +94,7 @@ func instances(w io.Writer, all []pando.ServiceStatus, now time.Time) {
 				name.Name = pando.ServiceName(pando.OrdinalName(name.Name, i.Ordinal))
 			}
 			rows = append(rows, row(name, i.ID, i.Host, cmp.Or(i.Endpoint, runOf(i)),
-				i.Revision, phaseOf(i), brief(now.Sub(i.Since)), cmp.Or(i.Away, i.Waits, reason)))
+				i.Revision, phaseOf(i), inPhase(i, now, on), cmp.Or(i.Away, i.Waits, reason)))
 		}
 	}
 	if len(rows) == 1 {
@@ -102,6 +102,21 @@ func instances(w io.Writer, all []pando.ServiceStatus, now time.Time) {
 		return
 	}
 	cli.Columns(w, rows...)
+}
+
+// inPhase returns how long an instance has been in its phase. Its host wrote the begin by its own clock,
+// but for the phases that control orders. A time that is not known is "-".
+func inPhase(i pando.InstanceStatus, now time.Time, on []pando.HostStatus) string {
+	ordered := i.Phase == pando.PhasePlaced || i.Phase == pando.PhaseDraining
+	for _, h := range on {
+		if h.Name == i.Host && h.SkewSeconds != nil && !ordered {
+			now = now.Add(time.Duration(*h.SkewSeconds * float64(time.Second)))
+		}
+	}
+	if spent := now.Sub(i.Since); spent > -pando.SkewShown {
+		return brief(max(0, spent))
+	}
+	return "-"
 }
 
 // fits prints a line per host: whether the next instance of a service may start there.

@@ -30,9 +30,13 @@ type Event struct {
 // reconnect is the pause before Events tries again while the agent is away.
 const reconnect = 100 * time.Millisecond
 
+// silenceMax is the time after which a stream without any line, not even a keep-alive, is dead: its
+// agent is stopped. Tests shorten it.
+var silenceMax = 45 * time.Second
+
 // Events yields the present state, as the newest event of each kind that tells one, and then each
-// new event, until ctx ends or the caller stops. While the agent restarts, Events waits and then
-// continues after the last event. Drained comes again until the instance dies.
+// new event, until ctx ends or the caller stops. While the agent restarts, or is silent, Events waits
+// and then continues after the last event. Drained comes again until the instance dies.
 func (s *Self) Events(ctx context.Context) iter.Seq[Event] {
 	return func(yield func(Event) bool) {
 		last := ""
@@ -54,6 +58,10 @@ func (s *Self) stream(ctx context.Context, last *string, yield func(Event) bool)
 	if *last != "" {
 		header.Set("Last-Event-ID", *last)
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	dead := time.AfterFunc(silenceMax, cancel)
+	defer dead.Stop()
 	body, err := s.send(ctx, "GET", "events", nil, header)
 	if err != nil {
 		return true
@@ -62,6 +70,7 @@ func (s *Self) stream(ctx context.Context, last *string, yield func(Event) bool)
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
+		dead.Reset(silenceMax)
 		if id, ok := strings.CutPrefix(lines.Text(), "id: "); ok {
 			*last = id
 		}

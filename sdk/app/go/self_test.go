@@ -164,3 +164,28 @@ func TestWhatIsLostIsSaid(t *testing.T) {
 		t.Errorf("got %v, want ErrLost and the next step", err)
 	}
 }
+
+// A stopped agent sends no line, not even a keep-alive. Events asks it again, and continues after the
+// last event once it answers.
+func TestEventsOutliveASilentAgent(t *testing.T) {
+	defer func(d time.Duration) { silenceMax = d }(silenceMax)
+	silenceMax = 50 * time.Millisecond
+	asked := 0
+	self := host(t, map[string]http.HandlerFunc{
+		"GET /v1/self/events": func(w http.ResponseWriter, r *http.Request) {
+			if asked++; asked < 3 {
+				<-r.Context().Done()
+				return
+			}
+			fmt.Fprint(w, "id: 7\ndata: {\"id\": 7, \"kind\": \"peers\"}\n\n")
+		}})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for e := range self.Events(ctx) {
+		if e.ID != 7 || asked != 3 {
+			t.Errorf("%+v after %d requests", e, asked)
+		}
+		return
+	}
+	t.Errorf("no event after %d requests", asked)
+}
