@@ -227,8 +227,8 @@ func (p inPando) run(name string, c container) ended {
 		s.Sysctls = map[string]string{"net.core.somaxconn": "77", "kernel.shmmax": "65536",
 			"fs.mqueue.msg_max": "7"}
 	}
-	if c.large { // without it, a program has the bound of the host's init
-		s.Ulimits = map[string]string{"nofile": "1024:" + mostFiles(p.t)}
+	if c.large { // as Podman gets; without them, a program has those of the host's init
+		s.Ulimits = map[string]string{"nofile": "1024:" + mostFiles(p.t), "nproc": "1024:1024"}
 	}
 	if len(c.words) > 0 {
 		s.Entrypoint, s.Command = p.config.Entrypoint, c.words
