@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help build programs demo demo-fn demo-mem check test test-all soak lint generate clean
+.PHONY: help build programs demo demo-fn demo-mem check test test-all apps soak lint generate clean
 GO_BUILD := CGO_ENABLED=0 go build -trimpath -ldflags "-s -w"
 
 help: ## list the targets
@@ -42,6 +42,10 @@ test: ## test every promise of the README; the last line counts the tests
 test-all: ## what takes longer than `make test`: static checks, races, the long tests
 	@deploy/deps
 	@deploy/test-all $(STATICCHECK)
+
+apps: programs ## twelve applications by their own Compose files: deployed, used, restarted, rolled out
+	@deploy/deps test
+	@PANDO_APPS=all go test -count 1 -v ./test/apps
 
 N ?= 10
 soak: ## what is drawn at random, N times as often as `make test` does (N=10 unless given)

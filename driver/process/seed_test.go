@@ -72,6 +72,23 @@ func TestANewVolumeBelongsToAProgramThatCouldNotWriteIt(t *testing.T) {
 	}
 }
 
+// What the user of such a folder has in it belongs to the program as well: a database finds its
+// subfolders writable. Files of other users stay theirs.
+func TestTheFilesOfSuchAVolumeBelongToTheProgram(t *testing.T) {
+	d := newImageDriver(t, 1)
+	withFolder(t, d)
+	own := filepath.Join(d.Layers, "low/srv/app/own")
+	if err := errors.Join(os.Mkdir(own, 0o750), os.Chown(own, 1000, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, d, "web-1", 1, func(s *pando.Spec) {
+		withImage(s)
+		s.User = "web"
+		s.Volumes = []pando.Volume{{Name: "app", Path: "/srv/app"}}
+	}, "cd /srv/app; stat -c '%a %u:%g' own sub; touch own/x && echo wrote")
+	wantOutput(t, b, "2750 101:102 500 0:0 wrote")
+}
+
 // A volume that was filled in part is filled again: the mark goes last.
 func TestAVolumeThatWasFilledInPartIsFilledAgain(t *testing.T) {
 	d := newImageDriver(t, 1)

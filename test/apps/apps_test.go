@@ -77,6 +77,9 @@ func TestApplicationsWorkByTheirOwnComposeFiles(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
+	if testing.Short() {
+		t.Skip("it builds images and deploys them")
+	}
 	wanted := os.Getenv("PANDO_APPS")
 	p := labtest.Up(t)
 	for name, a := range apps {

@@ -94,17 +94,13 @@ func (p podman) command(words ...string) *exec.Cmd {
 
 func (p podman) run(name string, c container) ended {
 	p.t.Helper()
-	var most unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &most); err != nil {
-		p.t.Fatal(err)
-	}
 	volume := c.volume
 	if volume == "" {
 		volume = name
 	}
 	memory, pids := c.limits()
 	words := []string{"create", "--name", name, "--memory", strconv.FormatInt(memory, 10),
-		"--pids-limit", strconv.FormatInt(pids, 10), "--ulimit", "nofile=1024:" + strconv.FormatUint(most.Max, 10), "--ulimit",
+		"--pids-limit", strconv.FormatInt(pids, 10), "--ulimit", "nofile=1024:" + mostFiles(p.t), "--ulimit",
 		"nproc=1024:1024", "-v", volume + ":/keep", "--stop-timeout", "1"}
 	if c.user != "" {
 		words = append(words, "--user", c.user)
@@ -135,6 +131,16 @@ func (p podman) run(name string, c container) ended {
 	}
 	code, _ := strconv.Atoi(strings.TrimSpace(string(out)))
 	return ended{p.lines(name), code}
+}
+
+// mostFiles returns how many files a process may open at most.
+func mostFiles(t *testing.T) string {
+	t.Helper()
+	var of unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &of); err != nil {
+		t.Fatal(err)
+	}
+	return strconv.FormatUint(of.Max, 10)
 }
 
 func (p podman) lines(name string) []string {
@@ -220,6 +226,9 @@ func (p inPando) run(name string, c container) ended {
 		s.Ulimits = map[string]string{"core": "0:0", "stack": "4194304:8388608"}
 		s.Sysctls = map[string]string{"net.core.somaxconn": "77", "kernel.shmmax": "65536",
 			"fs.mqueue.msg_max": "7"}
+	}
+	if c.large { // as Podman gets; without them, a program has those of the host's init
+		s.Ulimits = map[string]string{"nofile": "1024:" + mostFiles(p.t), "nproc": "1024:1024"}
 	}
 	if len(c.words) > 0 {
 		s.Entrypoint, s.Command = p.config.Entrypoint, c.words

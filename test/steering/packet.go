@@ -25,6 +25,8 @@ type Packet struct {
 	Requoted   *Packet // the quoted packet with its new ports; its checksum is the old one
 	// Extensions are kinds of IPv6 extension headers, in order. IPv4 has one options word for each.
 	Extensions []byte
+	// Longer is how many bytes the options of IPv6 are longer than 8, a multiple of 8.
+	Longer int
 	// From and To bound this fragment's part of the payload behind the network header. To 0 means
 	// whole.
 	From, To   int
@@ -165,6 +167,13 @@ const (
 func (p Packet) extension(kind, next byte) []byte {
 	h := []byte{next, 0, 1, 4, 0, 0, 0, 0} // padding of six bytes
 	switch kind {
+	case hopByHop, options:
+		h[1] = byte(p.Longer / 8)
+		for left := p.Longer; left > 0; {
+			pad := make([]byte, min(left, 256)) // a padding has its kind, its length, and zeros
+			pad[0], pad[1] = 1, byte(len(pad)-2)
+			h, left = append(h, pad...), left-len(pad)
+		}
 	case routing:
 		h[2], h[3] = 0, 1 // a segment is left
 	case fragment:

@@ -161,6 +161,9 @@ func unusual(c caseOf) map[string][]row {
 	unread := func(with ...byte) Packet {
 		return tcp(other, at(c.vip, 80), "S").with(func(p *Packet) { p.Extensions = with })
 	}
+	long := func(bytes int) Packet {
+		return syn(hopByHop, options).with(func(p *Packet) { p.Longer = bytes / 2 })
+	}
 	gre := Packet{Protocol: layers.IPProtocolGRE, Src: at(c.client, 0), Dst: at(c.vip, 0),
 		Payload: make([]byte, 20)}
 	short := tcp(c.port(), at(c.vip, 80), "S")
@@ -184,6 +187,7 @@ func unusual(c caseOf) map[string][]row {
 	if c.six == 1 {
 		rows["options are read over"] = append(known,
 			row{at: Outside, in: syn(hopByHop, options), to: "a", out: target(syn(hopByHop, options), 8080)},
+			row{at: Outside, in: long(1024), to: "a", out: target(long(1024), 8080)},
 			// This is an atomic fragment (RFC 6946).
 			row{at: Outside, in: syn(fragment), to: "a", out: target(syn(fragment), 8080)})
 		rows["extensions that cannot be read"] = []row{

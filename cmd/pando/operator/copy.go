@@ -45,7 +45,7 @@ func Copy(o *Console) *cobra.Command {
 			if toThere {
 				at, local = to, args[0]
 			}
-			key, instance, err := o.target(c.Context(), at.service)
+			key, instance, err := targetOf(c.Context(), o, at.service)
 			if err != nil {
 				return err
 			}

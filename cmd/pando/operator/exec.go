@@ -31,7 +31,7 @@ func Exec(o *Console) *cobra.Command {
 			"  pando exec website/website-7k3fq -- cat /proc/net/tcp",
 		Args: cobra.MinimumNArgs(2), ValidArgsFunction: o.complete,
 		RunE: func(c *cobra.Command, args []string) error {
-			key, instance, err := o.target(c.Context(), args[0])
+			key, instance, err := targetOf(c.Context(), o, args[0])
 			if err != nil {
 				return err
 			}
@@ -71,11 +71,11 @@ func target(text string) (pando.ServiceKey, pando.InstanceID, error) {
 	return key, "", err
 }
 
-// target reads SERVICE, TENANT/SERVICE, SERVICE/INSTANCE or TENANT/SERVICE/INSTANCE. A service may
+// targetOf reads SERVICE, TENANT/SERVICE, SERVICE/INSTANCE or TENANT/SERVICE/INSTANCE. A service may
 // begin with the name of its tenant, as an instance does with that of its service: shop/shop-web is
 // the service, if there is one.
-func (o *Console) target(
-	ctx context.Context, text string,
+func targetOf(
+	ctx context.Context, o *Console, text string,
 ) (pando.ServiceKey, pando.InstanceID, error) {
 	key, instance, err := target(text)
 	if err != nil || instance == "" || strings.Count(text, "/") != 1 {

@@ -47,7 +47,7 @@ func TestAServiceMayBeginWithItsTenant(t *testing.T) {
 		"shop/shop-7k3fq":          {"shop", "shop-7k3fq"},
 		"shop/shop-web/shop-web-0": {"shop/shop-web", "shop-web-0"},
 	} {
-		key, i, err := o.target(t.Context(), text)
+		key, i, err := targetOf(t.Context(), o, text)
 		if err != nil || key.String() != want.service || string(i) != want.instance {
 			t.Errorf("%s: %s, %s, %v", text, key, i, err)
 		}

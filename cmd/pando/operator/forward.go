@@ -35,7 +35,7 @@ func PortForward(o *Console) *cobra.Command {
 		Example: "  pando port-forward website 8080\n  pando port-forward db/db-0 15432:5432",
 		Args:    cobra.ExactArgs(2), ValidArgsFunction: o.complete,
 		RunE: func(c *cobra.Command, args []string) error {
-			key, instance, err := o.target(c.Context(), args[0])
+			key, instance, err := targetOf(c.Context(), o, args[0])
 			if err != nil {
 				return err
 			}

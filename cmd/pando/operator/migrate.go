@@ -42,7 +42,7 @@ func Migrate(o *Console) *cobra.Command {
 func migrate(
 	ctx context.Context, o *Console, name string, to pando.HostName,
 ) (pando.ServiceKey, pando.MoveStatus, error) {
-	key, instance, err := o.target(ctx, name)
+	key, instance, err := targetOf(ctx, o, name)
 	if err != nil {
 		return key, pando.MoveStatus{}, err
 	}

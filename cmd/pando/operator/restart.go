@@ -29,7 +29,7 @@ func Restart(o *Console) *cobra.Command {
 				return cli.Usagef("restart: name a service: `pando restart SERVICE [INSTANCE]` replaces its " +
 					"instances; `pando daemons restart` restarts Pando's own daemons on this machine")
 			}
-			key, instance, err := o.target(c.Context(), args[0])
+			key, instance, err := targetOf(c.Context(), o, args[0])
 			if err != nil {
 				return err
 			}

@@ -25,7 +25,7 @@ func Snapshot(o *Console) *cobra.Command {
 			"  pando restore game --from 3f9a02c1be77",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: o.complete,
 		RunE: func(c *cobra.Command, args []string) error {
-			key, instance, err := o.target(c.Context(), args[0])
+			key, instance, err := targetOf(c.Context(), o, args[0])
 			if err != nil {
 				return err
 			}

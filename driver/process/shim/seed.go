@@ -87,6 +87,9 @@ type seeder struct {
 	p     wire.Program
 	files int // that it may still copy
 	bytes int64
+	// handed is the user of a folder of the image that its program could not write. What that user has
+	// in it belongs to the program then.
+	handed *uint32
 }
 
 // clear empties a folder that a shim which died has filled in part.
@@ -176,7 +179,8 @@ func (s *seeder) copyFolder(from, to int) error {
 			continue
 		}
 		if err == nil {
-			err = unix.Fchownat(to, name, int(st.Uid), int(st.Gid), unix.AT_SYMLINK_NOFOLLOW)
+			uid, gid := s.ownerOf(st)
+			err = unix.Fchownat(to, name, uid, gid, unix.AT_SYMLINK_NOFOLLOW)
 		}
 		if err == nil && st.Mode&unix.S_IFMT != unix.S_IFLNK {
 			err = unix.Fchmodat(to, name, st.Mode&0o7777, 0)
@@ -220,16 +224,21 @@ func (s *seeder) fill(root, to int, at string) (wire.Owner, error) {
 	if err := unix.Fstat(from, &st); err != nil {
 		return own, err
 	}
-	if err := s.copyFolder(from, to); err != nil {
-		return own, err
-	}
 	image := wire.Owner{UID: int(st.Uid), GID: int(st.Gid), Mode: st.Mode & 0o7777}
 	within := wire.Owner{UID: int(s.p.IDInside(st.Uid)), GID: int(s.p.IDInside(st.Gid)), Mode: image.Mode}
 	if s.p.MayWrite(within) {
-		return image, nil
+		return image, s.copyFolder(from, to)
 	}
-	own.Mode = image.Mode | 0o700
-	return own, nil
+	own.Mode, s.handed = image.Mode|0o700, &st.Uid
+	return own, s.copyFolder(from, to)
+}
+
+// ownerOf returns the owner of a copied file, outside.
+func (s *seeder) ownerOf(st unix.Stat_t) (uid, gid int) {
+	if s.handed != nil && st.Uid == *s.handed {
+		return int(s.p.IDOutside(s.p.UID)), int(s.p.IDOutside(s.p.GID))
+	}
+	return int(st.Uid), int(st.Gid)
 }
 
 // make makes a file as root of the program's users: the host's root does not exist in a volume with
