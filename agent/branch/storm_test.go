@@ -17,7 +17,11 @@ import (
 // is in main in the end, each once.
 func TestNoAcknowledgedCommitIsLostOrDoubled(t *testing.T) {
 	lines, merges, moves := 0, 0, 0
-	for seed := range uint64(2) {
+	seeds := uint64(2)
+	if testing.Short() {
+		seeds = 1
+	}
+	for seed := range seeds {
 		inTown(t, 4, 2, func(c *town) {
 			c.await("whole", c.whole)
 			n := c.storm(rand.New(rand.NewPCG(seed, 7)))
