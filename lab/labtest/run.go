@@ -108,7 +108,11 @@ func (m *Members) run(ctx context.Context, host string, argv ...string) Output {
 	if err != nil && !errors.As(err, new(*exec.ExitError)) {
 		return Output{Code: -1, Text: text + err.Error()}
 	}
-	return Output{Code: cmd.ProcessState.ExitCode(), Text: text, Result: said.out.String()}
+	out := Output{Code: cmd.ProcessState.ExitCode(), Text: text, Result: said.out.String()}
+	if out.Code == 0 && slices.Contains(argv, "json") {
+		out.Text = out.Result // as a program reads it: a word about a wait is on standard error
+	}
+	return out
 }
 
 // command returns a command that ends with ctx, together with its whole process group: nsenter
