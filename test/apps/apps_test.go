@@ -78,7 +78,7 @@ func TestApplicationsWorkByTheirOwnComposeFiles(t *testing.T) {
 		t.Skip("needs root")
 	}
 	if testing.Short() {
-		t.Skip("it builds images and deploys them")
+		t.Skip("it builds images and deploys them: make test-all runs it")
 	}
 	wanted := os.Getenv("PANDO_APPS")
 	p := labtest.Up(t)

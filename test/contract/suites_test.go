@@ -56,7 +56,7 @@ command: [none]
 func TestTheLanguagesOwnTestsHaveTheSameResults(t *testing.T) {
 	folder := os.Getenv("PANDO_SUITES")
 	if folder == "" {
-		t.Skip("it runs for half an hour: deploy/soak runs it, with PANDO_SUITES=FOLDER of suites/prepare")
+		t.Skip("it runs for half an hour: make soak runs it, with PANDO_SUITES=FOLDER of suites/prepare")
 	}
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
