@@ -25,9 +25,9 @@ func (c *snapshots) MayHaveImage(ctx context.Context, q pando.ImageQuestion) err
 	ctx, cancel := context.WithTimeout(ctx, imageRightWait)
 	defer cancel()
 	for {
-		c.mu.Lock()
-		news, may := c.changed, needsImage(c.world, q)
-		c.mu.Unlock()
+		c.desk.mu.Lock()
+		news, may := c.desk.changed, needsImage(c.desk.world, q)
+		c.desk.mu.Unlock()
 		if may {
 			return nil
 		}

@@ -179,7 +179,7 @@ func (c *streams) following(
 
 // follower follows the logs of one service for one caller. run owns its maps.
 type follower struct {
-	*streams
+	streams *streams
 	service pando.ServiceKey
 	query   pando.LogQuery
 	mixer   *logs.Mixer
@@ -220,7 +220,7 @@ func (f *follower) Close() error {
 func (f *follower) run(ctx context.Context) {
 	defer f.mixer.Close()
 	for ctx.Err() == nil {
-		st, err := f.Service(ctx, f.service)
+		st, err := f.streams.Service(ctx, f.service)
 		if err == nil || errors.Is(err, pando.ErrNotFound) {
 			f.openNew(ctx, st)
 			f.openGone(ctx, st)
@@ -229,7 +229,7 @@ func (f *follower) run(ctx context.Context) {
 		if errors.Is(err, pando.ErrNotFound) && len(f.open) == 0 && len(f.marks) == 0 {
 			return // the service is gone, and its last log has ended
 		}
-		timer, stop := f.Clock.After(followWait)
+		timer, stop := f.streams.Clock.After(followWait)
 		select {
 		case <-ctx.Done():
 		case <-timer:
@@ -238,7 +238,7 @@ func (f *follower) run(ctx context.Context) {
 				delete(f.open, i)
 			}
 			maps.Copy(f.marks, b.marks)
-			_ = pando.Sleep(ctx, f.Clock, followWait) // its host may be restarting its agent
+			_ = pando.Sleep(ctx, f.streams.Clock, followWait) // its host may be restarting its agent
 		}
 		stop()
 	}
@@ -272,7 +272,7 @@ func (f *follower) openNew(ctx context.Context, st pando.ServiceStatus) {
 		}
 		groups[g] = append(groups[g], i.ID)
 	}
-	for _, h := range f.hosts() {
+	for _, h := range f.streams.hosts() {
 		for g, ids := range groups {
 			if g.host == h.Name {
 				f.add(ctx, h, ids, g.fresh)
@@ -291,7 +291,7 @@ func (f *follower) openGone(ctx context.Context, st pando.ServiceStatus) {
 	for _, i := range st.Instances {
 		here[i.ID] = true
 	}
-	hosts := f.hosts()
+	hosts := f.streams.hosts()
 	for i, m := range f.marks {
 		if here[i] || f.open[i] {
 			continue
@@ -304,7 +304,7 @@ func (f *follower) openGone(ctx context.Context, st pando.ServiceStatus) {
 		f.marks[i] = m
 		q := f.resumed([]pando.InstanceID{i})
 		q.Follow = false
-		lines, err := f.Peers.Logs(ctx, hosts[at], f.service, []pando.InstanceID{i}, q)
+		lines, err := f.streams.Peers.Logs(ctx, hosts[at], f.service, []pando.InstanceID{i}, q)
 		if err == nil {
 			f.mixer.Add(&resumption{LogLines: lines, skip: map[pando.InstanceID]mark{i: m}}, nil)
 		}
@@ -347,7 +347,7 @@ func (f *follower) add(ctx context.Context, h pando.Host, ids []pando.InstanceID
 	if len(skip) > 0 {
 		q = f.resumed(ids)
 	}
-	lines, err := f.Peers.Logs(ctx, h, f.service, ids, q)
+	lines, err := f.streams.Peers.Logs(ctx, h, f.service, ids, q)
 	if err != nil {
 		return
 	}
@@ -427,14 +427,14 @@ func nameSilent(ctx context.Context, f *follower, st pando.ServiceStatus) {
 	failed := map[pando.HostName]error{}
 	var mu sync.Mutex
 	var asking sync.WaitGroup
-	for _, h := range f.hosts() {
+	for _, h := range f.streams.hosts() {
 		if len(of[h.Name]) == 0 {
 			continue
 		}
 		asking.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, answerWait)
 			defer cancel()
-			if _, err := f.Peers.Losses(ctx, h); errors.Is(err, pando.ErrUnreachable) {
+			if _, err := f.streams.Peers.Losses(ctx, h); errors.Is(err, pando.ErrUnreachable) {
 				mu.Lock()
 				defer mu.Unlock()
 				failed[h.Name] = err
@@ -444,7 +444,7 @@ func nameSilent(ctx context.Context, f *follower, st pando.ServiceStatus) {
 	asking.Wait()
 	for h, ids := range of {
 		var line func(pando.InstanceID) pando.LogLine
-		now, err := f.Clock.Now(), failed[h]
+		now, err := f.streams.Clock.Now(), failed[h]
 		switch {
 		case err == nil && f.silent[h] >= silentLooks:
 			line = func(i pando.InstanceID) pando.LogLine {

@@ -13,7 +13,7 @@ import (
 )
 
 // moves carries out the requests to move an instance to another host.
-type moves struct{ *operators }
+type moves struct{ desk *operators }
 
 const (
 	moveWaitMax   = 10 * time.Minute // for a large program over a slow network
@@ -37,12 +37,12 @@ func (c *moves) Migrate(
 	}
 	st = pando.MoveStatus{Service: s, Instance: m.Instance.ID, From: from.Name, To: m.To.Name,
 		Reason: why}
-	if err = c.change(ctx, bound(m, m.To.Name)); err == nil {
+	if err = c.desk.change(ctx, bound(m, m.To.Name)); err == nil {
 		err = c.carry(ctx, m, from, &st)
 	}
 	d := pando.Decision{
 		ID: m.ID, Service: s, Instance: st.Instance, Kind: pando.DecidedMove, By: by,
-		At: c.Clock.Now(), Inputs: map[string]float64{"bytes": float64(st.Bytes),
+		At: c.desk.Clock.Now(), Inputs: map[string]float64{"bytes": float64(st.Bytes),
 			"stopped_bytes": float64(st.StoppedBytes), "stopped_seconds": st.StoppedSeconds},
 		Reason: fmt.Sprintf("from %s to %s, which is %s: %d bytes, and it was stopped for %.0f ms",
 			st.From, st.To, why, st.Bytes, st.StoppedSeconds*1000),
@@ -50,7 +50,7 @@ func (c *moves) Migrate(
 	if err != nil {
 		// The record says where the instance goes until another move says so: it permits little.
 		rest, cancel := context.WithTimeout(context.WithoutCancel(ctx), switchWaitMax)
-		_ = c.change(rest, bound(m, ""))
+		_ = c.desk.change(rest, bound(m, ""))
 		cancel()
 		outcome := "it failed, and the instance stays"
 		switch {
@@ -61,7 +61,7 @@ func (c *moves) Migrate(
 		}
 		d.Reason = fmt.Sprintf("from %s to %s: %s: %s", st.From, st.To, outcome, cut(err.Error()))
 	}
-	c.rememberEnd(ctx, d)
+	c.desk.rememberEnd(ctx, d)
 	return st, err
 }
 
@@ -89,21 +89,21 @@ func (c *moves) carry(
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, moveWaitMax)
 	defer cancel()
-	if err := c.Peers.Expect(ctx, m.To, m); err != nil {
+	if err := c.desk.Peers.Expect(ctx, m.To, m); err != nil {
 		if errors.Is(err, pando.ErrUnavailable) {
 			err = fmt.Errorf("%w; `pando hosts` shows the hosts that answer", err)
 		}
 		return err
 	}
-	a, err := c.Peers.Depart(ctx, from, m)
+	a, err := c.desk.Peers.Depart(ctx, from, m)
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), switchWaitMax)
 		defer cancel()
-		_ = c.Peers.GiveUp(ctx, m.To, m.ID) // that host asks as well
+		_ = c.desk.Peers.GiveUp(ctx, m.To, m.ID) // that host asks as well
 		return err
 	}
 	st.Bytes, st.StoppedBytes, st.StoppedSeconds = a.Bytes, a.StoppedBytes, a.StoppedSeconds
-	began := c.Clock.Now()
+	began := c.desk.Clock.Now()
 	// A caller that leaves now leaves the program stopped until the old host has the mark away.
 	ctx, cancelRest := context.WithTimeout(context.WithoutCancel(ctx), landWaitMax)
 	defer cancelRest()
@@ -112,11 +112,11 @@ func (c *moves) carry(
 		return err
 	}
 	failpoint.Hit("move given")
-	if _, err := c.Peers.Landed(ctx, m.To, m.ID); err != nil {
+	if _, err := c.desk.Peers.Landed(ctx, m.To, m.ID); err != nil {
 		return fmt.Errorf("the instance belongs to %s, %w; `pando ps %s` shows it: %w", m.To.Name,
 			errSilent, m.Instance.Service.Name, err)
 	}
-	st.StoppedSeconds += c.Clock.Now().Sub(began).Seconds()
+	st.StoppedSeconds += c.desk.Clock.Now().Sub(began).Seconds()
 	return nil
 }
 
@@ -126,10 +126,10 @@ func (c *moves) give(ctx context.Context, m pando.Move, a pando.Arrival) error {
 	defer cancel()
 	id, s := m.Instance.ID, m.Instance.Service
 	for {
-		c.mu.Lock()
-		news := c.changed
-		now := c.world.Instances[id].V.Move
-		c.mu.Unlock()
+		c.desk.mu.Lock()
+		news := c.desk.changed
+		now := c.desk.world.Instances[id].V.Move
+		c.desk.mu.Unlock()
 		if now != nil && *now == m.MoveMark {
 			break // the old host wrote it before it answered, and the watch may be later
 		}
@@ -139,8 +139,8 @@ func (c *moves) give(ctx context.Context, m pando.Move, a pando.Arrival) error {
 		case <-news:
 		}
 	}
-	return c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
-		d, known := decide.About(w, s, now, c.IDs)
+	return c.desk.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
+		d, known := decide.About(w, s, now, c.desk.IDs)
 		if !known {
 			return pando.Txn{}, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 		}
@@ -152,13 +152,13 @@ func (c *moves) give(ctx context.Context, m pando.Move, a pando.Arrival) error {
 func (c *moves) plan(
 	s pando.ServiceKey, i pando.InstanceID, to pando.HostName,
 ) (m pando.Move, from pando.Host, why string, err error) {
-	on, from, err := c.visited(s, i)
+	on, from, err := c.desk.visited(s, i)
 	if err != nil {
 		return m, from, "", err
 	}
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	d, known := decide.About(c.world, s, c.Clock.Now(), c.IDs)
+	c.desk.mu.RLock()
+	defer c.desk.mu.RUnlock()
+	d, known := decide.About(c.desk.world, s, c.desk.Clock.Now(), c.desk.IDs)
 	if !known {
 		return m, from, "", fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 	}

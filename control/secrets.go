@@ -15,7 +15,7 @@ import (
 
 // secrets carries out the requests about secrets.
 type secrets struct {
-	*operators
+	desk  *operators
 	audit *auditor
 }
 
@@ -34,15 +34,15 @@ func (c *secrets) SetSecret(
 		return pando.SecretStatus{}, fmt.Errorf("%w: the secret %s has %d bytes: want 1 to %d",
 			pando.ErrTooLarge, k, len(content), pando.SecretBytesMax)
 	}
-	if c.Vault == nil {
+	if c.desk.Vault == nil {
 		return pando.SecretStatus{}, fmt.Errorf("%w: this server keeps no secrets",
 			pando.ErrUnsupported)
 	}
-	sealed, err := c.Vault.Seal(k, content)
+	sealed, err := c.desk.Vault.Seal(k, content)
 	if err != nil {
 		return pando.SecretStatus{}, err
 	}
-	err = c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
+	err = c.desk.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
 		if _, known := w.Secrets[k]; !known && secretsOf(w, k.Tenant) >= pando.TenantSecretsMax {
 			return pando.Txn{}, fmt.Errorf("%w: tenant %s has %d secrets; `pando secret rm` removes one",
 				pando.ErrRefused, k.Tenant, pando.TenantSecretsMax)
@@ -58,17 +58,18 @@ func (c *secrets) SetSecret(
 				pando.ErrTooLarge, len(users), k, secretUsersMax)
 		}
 		for _, s := range users {
-			t.Put = append(t.Put, pando.Decision{ID: c.IDs.Sequential(now), Service: s, By: by, At: now,
-				Kind: pando.DecidedSecret, Reason: fmt.Sprintf("the secret %s has a new content", k)})
+			t.Put = append(t.Put, pando.Decision{ID: c.desk.IDs.Sequential(now), Service: s, By: by,
+				At: now, Kind: pando.DecidedSecret,
+				Reason: fmt.Sprintf("the secret %s has a new content", k)})
 		}
 		return t, nil
 	})
 	if err != nil {
 		return pando.SecretStatus{}, fmt.Errorf("set the secret %s: %w", k, err)
 	}
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return secretStatus(c.world, c.world.Secrets[k].V), nil
+	c.desk.mu.RLock()
+	defer c.desk.mu.RUnlock()
+	return secretStatus(c.desk.world, c.desk.world.Secrets[k].V), nil
 }
 
 func secretStatus(w *world.World, s pando.Secret) pando.SecretStatus {
@@ -109,11 +110,11 @@ func usersOf(w *world.World, k pando.SecretKey) []pando.ServiceKey {
 
 // Secrets implements pando.Operators.
 func (c *secrets) Secrets(_ context.Context) ([]pando.SecretStatus, error) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
+	c.desk.mu.RLock()
+	defer c.desk.mu.RUnlock()
 	out := []pando.SecretStatus{}
-	for _, s := range c.world.Secrets {
-		out = append(out, secretStatus(c.world, s.V))
+	for _, s := range c.desk.world.Secrets {
+		out = append(out, secretStatus(c.desk.world, s.V))
 	}
 	slices.SortFunc(out, func(a, b pando.SecretStatus) int {
 		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Name, b.Name))
@@ -123,7 +124,7 @@ func (c *secrets) Secrets(_ context.Context) ([]pando.SecretStatus, error) {
 
 // RemoveSecret implements pando.Operators.
 func (c *secrets) RemoveSecret(ctx context.Context, k pando.SecretKey, by pando.Asker) error {
-	return c.change(ctx, func(w *world.World, _ time.Time) (pando.Txn, error) {
+	return c.desk.change(ctx, func(w *world.World, _ time.Time) (pando.Txn, error) {
 		known, ok := w.Secrets[k]
 		if !ok {
 			return pando.Txn{}, fmt.Errorf("secret %s: %w; `pando secret ls` lists the secrets", k,
@@ -133,7 +134,7 @@ func (c *secrets) RemoveSecret(ctx context.Context, k pando.SecretKey, by pando.
 			return pando.Txn{}, fmt.Errorf("%w: %s has the secret %s in its spec; deploy it without the "+
 				"secret first", pando.ErrRefused, users[0], k)
 		}
-		c.Log.Info("a secret was removed", "secret", k.String(), "by", by.Name)
+		c.desk.Log.Info("a secret was removed", "secret", k.String(), "by", by.Name)
 		return pando.Txn{If: []pando.Condition{{Key: k.Key(), Modified: known.Modified}},
 			Delete: []pando.Key{k.Key()}}, nil
 	})
@@ -156,17 +157,17 @@ func unset(w *world.World, s pando.Spec) error {
 func (c *secrets) GiveSecrets(
 	ctx context.Context, h pando.HostName, i pando.InstanceID,
 ) (map[string][]byte, error) {
-	c.mu.RLock()
-	o, known := c.world.Instances[i]
-	spec, specced := c.world.SpecOf(o.V.Service, o.V.Revision)
+	c.desk.mu.RLock()
+	o, known := c.desk.world.Instances[i]
+	spec, specced := c.desk.world.SpecOf(o.V.Service, o.V.Revision)
 	sealed := map[string][]byte{}
 	for _, one := range spec.StoredSecrets {
-		s, ok := c.world.Secrets[pando.SecretKey{Tenant: o.V.Service.Tenant, Name: one.Name}]
+		s, ok := c.desk.world.Secrets[pando.SecretKey{Tenant: o.V.Service.Tenant, Name: one.Name}]
 		if ok {
 			sealed[one.Name] = s.V.Sealed
 		}
 	}
-	c.mu.RUnlock()
+	c.desk.mu.RUnlock()
 	switch {
 	case !known || !specced:
 		return nil, fmt.Errorf("%w: this server has not read the record of instance %s",
@@ -176,12 +177,12 @@ func (c *secrets) GiveSecrets(
 	case len(sealed) < len(spec.StoredSecrets):
 		return nil, fmt.Errorf("a secret of instance %s: %w; `pando secret ls` lists the secrets", i,
 			pando.ErrNotFound)
-	case len(sealed) > 0 && c.Vault == nil:
+	case len(sealed) > 0 && c.desk.Vault == nil:
 		return nil, fmt.Errorf("%w: this server opens no secrets", pando.ErrUnsupported)
 	}
 	out, all := map[string][]byte{}, 0
 	for name, text := range sealed {
-		content, err := c.Vault.Open(pando.SecretKey{Tenant: o.V.Service.Tenant, Name: name}, text)
+		content, err := c.desk.Vault.Open(pando.SecretKey{Tenant: o.V.Service.Tenant, Name: name}, text)
 		if err != nil {
 			return nil, err
 		}
@@ -203,20 +204,20 @@ func (c *secrets) GiveSecrets(
 func (c *secrets) GiveSnapshotKeys(
 	ctx context.Context, h pando.HostName, i pando.InstanceID,
 ) (keys pando.SnapshotKeys, err error) {
-	c.mu.RLock()
-	o, known := c.world.Instances[i]
-	c.mu.RUnlock()
+	c.desk.mu.RLock()
+	o, known := c.desk.world.Instances[i]
+	c.desk.mu.RUnlock()
 	switch {
 	case !known:
 		return keys, fmt.Errorf("%w: this server has not read the record of instance %s",
 			pando.ErrUnavailable, i)
 	case o.V.Host != h:
 		return keys, fmt.Errorf("%w: instance %s is not on host %s", pando.ErrForbidden, i, h)
-	case c.Vault == nil:
+	case c.desk.Vault == nil:
 		return keys, fmt.Errorf("%w: this server has no key for snapshots", pando.ErrUnsupported)
 	}
-	if keys.Files, err = c.Vault.SnapshotKey(o.V.Service.Tenant); err == nil {
-		keys.Seal, err = c.Vault.SnapshotSealKey(o.V.Service, o.V.ID, o.V.Revision)
+	if keys.Files, err = c.desk.Vault.SnapshotKey(o.V.Service.Tenant); err == nil {
+		keys.Seal, err = c.desk.Vault.SnapshotSealKey(o.V.Service, o.V.ID, o.V.Revision)
 	}
 	if err != nil {
 		return pando.SnapshotKeys{}, err
@@ -232,6 +233,6 @@ func (c *secrets) given(ctx context.Context, h pando.HostName, i pando.Instance,
 	p.About("instance", i.Service.Tenant, string(i.ID))
 	p.Lock()
 	defer p.Unlock()
-	complete(c.view, p)
+	complete(c.desk.view, p)
 	_ = c.audit.record(ctx, p, refusedWaitMax) // it logs a failure
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // snapshots carries out the requests about snapshots.
-type snapshots struct{ *operators }
+type snapshots struct{ desk *operators }
 
 // snapshotWaitMax bounds the wait for a snapshot: a large program is copied to a slow disk.
 const snapshotWaitMax = 5 * time.Minute
@@ -22,7 +22,7 @@ const snapshotWaitMax = 5 * time.Minute
 func (c *snapshots) Snapshot(
 	ctx context.Context, s pando.ServiceKey, ask pando.SnapshotAsk, by pando.Asker,
 ) (pando.SnapshotStatus, error) {
-	on, h, err := c.visited(s, ask.Instance)
+	on, h, err := c.desk.visited(s, ask.Instance)
 	if err != nil {
 		return pando.SnapshotStatus{}, err
 	}
@@ -32,7 +32,7 @@ func (c *snapshots) Snapshot(
 	}
 	ctx, cancel := context.WithTimeout(ctx, snapshotWaitMax)
 	defer cancel()
-	sealed, err := c.Peers.Snapshot(ctx, h, pando.SnapshotAsk{Instance: on, Plain: ask.Plain})
+	sealed, err := c.desk.Peers.Snapshot(ctx, h, pando.SnapshotAsk{Instance: on, Plain: ask.Plain})
 	st := sealed.SnapshotStatus
 	if err == nil && !c.proven(sealed, s) {
 		err = fmt.Errorf("%w: host %s stored a snapshot without Pando's proof; look at that host, or put "+
@@ -41,14 +41,15 @@ func (c *snapshots) Snapshot(
 	if err != nil {
 		return st, err
 	}
-	now := c.Clock.Now()
+	now := c.desk.Clock.Now()
 	d := pando.Decision{
-		ID: c.IDs.Sequential(now), Service: s, Instance: on, Kind: pando.DecidedSnapshot, By: by, At: now,
+		ID: c.desk.IDs.Sequential(now), Service: s, Instance: on, Kind: pando.DecidedSnapshot, By: by,
+		At: now,
 		Reason: fmt.Sprintf("%s on %s: %d bytes, and it stood still for %.0f ms", shortDigest(st.Digest),
 			h.Name, st.Bytes, st.StoppedSeconds*1000),
 		Inputs: map[string]float64{"bytes": float64(st.Bytes), "stopped_seconds": st.StoppedSeconds},
 	}
-	return st, c.remember(ctx, d)
+	return st, c.desk.remember(ctx, d)
 }
 
 // digestShown is the length of a digest in words, and digestMin the shortest that names one.
@@ -72,12 +73,12 @@ func (c *snapshots) Snapshots(
 	out := []pando.SnapshotStatus{}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	for _, h := range c.hosts() {
+	for _, h := range c.desk.hosts() {
 		if !h.Freezes {
 			continue
 		}
 		wg.Go(func() {
-			all, err := c.Peers.Snapshots(ctx, h, s)
+			all, err := c.desk.Peers.Snapshots(ctx, h, s)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -111,7 +112,7 @@ func (c *snapshots) believed(
 		}
 	}
 	if forged > 0 {
-		c.Log.Warn("a host lists snapshots that Pando did not take; they are left out", "host", h,
+		c.desk.Log.Warn("a host lists snapshots that Pando did not take; they are left out", "host", h,
 			"snapshots", forged, "next", "look at that host, or put it out: pando hosts rm "+string(h))
 	}
 	return out
@@ -119,10 +120,10 @@ func (c *snapshots) believed(
 
 // proven reports whether the host of an instance of a service has written a description.
 func (c *snapshots) proven(one pando.SealedSnapshot, s pando.ServiceKey) bool {
-	if c.Vault == nil || one.Service != s {
+	if c.desk.Vault == nil || one.Service != s {
 		return false
 	}
-	key, err := c.Vault.SnapshotSealKey(s, one.Instance, one.Revision)
+	key, err := c.desk.Vault.SnapshotSealKey(s, one.Instance, one.Revision)
 	return err == nil && key.Proves(one)
 }
 
@@ -170,13 +171,13 @@ func (c *snapshots) RemoveSnapshot(
 		return err
 	}
 	for _, one := range found {
-		c.mu.Lock()
-		h := c.world.Hosts[one.Host].V
-		c.mu.Unlock()
-		if err := c.Peers.DropSnapshot(ctx, h, s, one.Digest); err != nil {
+		c.desk.mu.Lock()
+		h := c.desk.world.Hosts[one.Host].V
+		c.desk.mu.Unlock()
+		if err := c.desk.Peers.DropSnapshot(ctx, h, s, one.Digest); err != nil {
 			return err
 		}
-		c.Log.Info("a snapshot was deleted", "service", s.String(), "snapshot", one.Digest, "host",
+		c.desk.Log.Info("a snapshot was deleted", "service", s.String(), "snapshot", one.Digest, "host",
 			one.Host, "by", by.Name)
 	}
 	return nil
@@ -191,12 +192,12 @@ func (c *snapshots) RestoreSnapshot(
 	if err != nil {
 		return pando.Intent{}, err
 	}
-	now := c.Clock.Now()
-	i := pando.Intent{ID: pando.IntentID(c.IDs.Sequential(now)), Service: s, Verb: pando.VerbReplicate,
-		By: by, From: found[0].Digest}
+	now := c.desk.Clock.Now()
+	i := pando.Intent{ID: pando.IntentID(c.desk.IDs.Sequential(now)), Service: s,
+		Verb: pando.VerbReplicate, By: by, From: found[0].Digest}
 	i = i.Become(pando.IntentAsked, now, "restore snapshot "+shortDigest(found[0].Digest)+" of "+
 		string(found[0].Instance))
-	err = c.change(ctx, func(w *world.World, _ time.Time) (pando.Txn, error) {
+	err = c.desk.change(ctx, func(w *world.World, _ time.Time) (pando.Txn, error) {
 		svc, ok := w.Services[s]
 		if !ok {
 			return pando.Txn{}, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
@@ -232,10 +233,10 @@ func (c *snapshots) RestoreSnapshot(
 // answered returns an intent once it is no longer only asked.
 func (c *snapshots) answered(ctx context.Context, i pando.Intent) (pando.Intent, error) {
 	for {
-		c.mu.Lock()
-		news := c.changed
-		now, ok := c.world.Intents[i.ID]
-		c.mu.Unlock()
+		c.desk.mu.Lock()
+		news := c.desk.changed
+		now, ok := c.desk.world.Intents[i.ID]
+		c.desk.mu.Unlock()
 		if ok && now.V.State != pando.IntentAsked {
 			i = now.V
 			break

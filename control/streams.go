@@ -66,9 +66,9 @@ func (c *streams) Watch(ctx context.Context, after pando.StoreRevision) <-chan p
 
 // listener is one caller of Watch: its place in the log of the newest changes.
 type listener struct {
-	*streams
-	out   chan<- pando.Change
-	after pando.StoreRevision // the newest commit that was sent whole
+	streams *streams
+	out     chan<- pando.Change
+	after   pando.StoreRevision // the newest commit that was sent whole
 }
 
 func (l *listener) send(ctx context.Context, all ...pando.Change) error {
@@ -86,7 +86,7 @@ func (l *listener) send(ctx context.Context, all ...pando.Change) error {
 // the log. It reads older changes from the store first.
 func (l *listener) listen(ctx context.Context) error {
 	for caughtUp := false; ; {
-		next, news, place := l.newest.Next(l.after)
+		next, news, place := l.streams.newest.Next(l.after)
 		switch {
 		case next != nil:
 			if err := l.send(ctx, next.Changes...); err != nil {
@@ -134,9 +134,9 @@ func (l *listener) older(ctx context.Context) (piece []stream.Commit, err error)
 	defer done()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	late, stop := l.Clock.After(catchUpLimit)
+	late, stop := l.streams.Clock.After(catchUpLimit)
 	defer stop()
-	bytes, in := 0, l.Registry.Watch(ctx, pando.Root, l.after)
+	bytes, in := 0, l.streams.Registry.Watch(ctx, pando.Root, l.after)
 	for {
 		select {
 		case b, ok := <-in:
@@ -148,7 +148,7 @@ func (l *listener) older(ctx context.Context) (piece []stream.Commit, err error)
 			}
 			one := stream.NewCommit(b, changes(b))
 			piece, bytes = append(piece, one), bytes+one.Bytes
-			if bytes >= pieceBytes || l.newest.Covers(b.Revision) {
+			if bytes >= pieceBytes || l.streams.newest.Covers(b.Revision) {
 				return piece, nil
 			}
 		case <-late:
@@ -165,7 +165,7 @@ func (l *listener) older(ctx context.Context) (piece []stream.Commit, err error)
 func (l *listener) place(ctx context.Context) (done func(), err error) {
 	own, cancel := context.WithCancel(ctx)
 	defer cancel()
-	late, stop := l.Clock.After(catchUpWait)
+	late, stop := l.streams.Clock.After(catchUpWait)
 	defer stop()
 	go func() {
 		select {
@@ -174,10 +174,10 @@ func (l *listener) place(ctx context.Context) (done func(), err error) {
 		case <-own.Done():
 		}
 	}()
-	take := l.reading.TakeAsOperator
+	take := l.streams.reading.TakeAsOperator
 	if t, ok := pando.TokenOf(ctx); ok {
 		take = func(ctx context.Context, waits func(string)) (func(), error) {
-			return l.reading.Take(ctx, t.Tenant, waits)
+			return l.streams.reading.Take(ctx, t.Tenant, waits)
 		}
 	}
 	done, err = take(own, nil)

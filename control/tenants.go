@@ -13,13 +13,13 @@ import (
 )
 
 // tenants carries out the requests about tenants.
-type tenants struct{ *operators }
+type tenants struct{ desk *operators }
 
 // SetTenant implements pando.Operators.
 func (c *tenants) SetTenant(
 	ctx context.Context, t pando.Tenant, change pando.AccountChange, by pando.Asker,
 ) (pando.TenantStatus, error) {
-	err := c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
+	err := c.desk.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
 		old, known := w.Tenants[t]
 		if !known && len(w.Tenants) >= pando.TenantsMax {
 			return pando.Txn{}, fmt.Errorf("%w: the cluster has %d tenants with a record; "+
@@ -47,10 +47,10 @@ func (c *tenants) SetTenant(
 	if err != nil {
 		return pando.TenantStatus{}, fmt.Errorf("set the tenant %s: %w", t, err)
 	}
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	st := tenantStatus(c.world, t, c.Clock.Now())
-	st.Use.DiskBytes = decide.DiskOfTenants(c.world)[t]
+	c.desk.mu.RLock()
+	defer c.desk.mu.RUnlock()
+	st := tenantStatus(c.desk.world, t, c.desk.Clock.Now())
+	st.Use.DiskBytes = decide.DiskOfTenants(c.desk.world)[t]
 	return st, nil
 }
 
@@ -67,18 +67,18 @@ func tenantStatus(w *world.World, t pando.Tenant, now time.Time) pando.TenantSta
 
 // Tenants implements pando.Operators.
 func (c *tenants) Tenants(_ context.Context) ([]pando.TenantStatus, error) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
+	c.desk.mu.RLock()
+	defer c.desk.mu.RUnlock()
 	names := map[pando.Tenant]bool{}
-	for t := range c.world.Tenants {
+	for t := range c.desk.world.Tenants {
 		names[t] = true
 	}
-	for s := range c.world.Services {
+	for s := range c.desk.world.Services {
 		names[s.Tenant] = true
 	}
-	out, now, disks := []pando.TenantStatus{}, c.Clock.Now(), decide.DiskOfTenants(c.world)
+	out, now, disks := []pando.TenantStatus{}, c.desk.Clock.Now(), decide.DiskOfTenants(c.desk.world)
 	for t := range names {
-		st := tenantStatus(c.world, t, now)
+		st := tenantStatus(c.desk.world, t, now)
 		st.Use.DiskBytes = disks[t]
 		out = append(out, st)
 	}
@@ -89,7 +89,7 @@ func (c *tenants) Tenants(_ context.Context) ([]pando.TenantStatus, error) {
 
 // RemoveTenant implements pando.Operators.
 func (c *tenants) RemoveTenant(ctx context.Context, t pando.Tenant, by pando.Asker) error {
-	return c.change(ctx, func(w *world.World, _ time.Time) (pando.Txn, error) {
+	return c.desk.change(ctx, func(w *world.World, _ time.Time) (pando.Txn, error) {
 		old, known := w.Tenants[t]
 		if !known {
 			return pando.Txn{}, fmt.Errorf("tenant %s: %w; `pando tenant ls` lists the tenants", t,
@@ -99,7 +99,7 @@ func (c *tenants) RemoveTenant(ctx context.Context, t pando.Tenant, by pando.Ask
 			return pando.Txn{}, fmt.Errorf("%w: tenant %s has %d services, which would have no quota; "+
 				"`pando rm` removes them", pando.ErrRefused, t, n)
 		}
-		c.Log.Info("a tenant was removed", "tenant", string(t), "by", by.Name)
+		c.desk.Log.Info("a tenant was removed", "tenant", string(t), "by", by.Name)
 		gone := pando.Txn{If: []pando.Condition{old.If()}, Delete: []pando.Key{old.V.Key()}}
 		for k := range w.Tokens {
 			if k.Tenant == t {

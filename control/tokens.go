@@ -13,13 +13,13 @@ import (
 )
 
 // tokens carries out the requests about the tokens of tenants.
-type tokens struct{ *operators }
+type tokens struct{ desk *operators }
 
 // SetToken implements pando.Operators.
 func (c *tokens) SetToken(
 	ctx context.Context, t pando.Token, replace bool, by pando.Asker,
 ) error {
-	err := c.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
+	err := c.desk.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
 		t.At, t.By = now, by.Name
 		old, known := w.Tokens[t.TokenKey]
 		if err := t.Check(); err != nil {
@@ -48,17 +48,17 @@ func (c *tokens) SetToken(
 	if err != nil {
 		return fmt.Errorf("token %s: %w", t.TokenKey, err)
 	}
-	c.Log.Info("made a token of a tenant", "token", t.TokenKey, "may", t.Text(), "until", t.Until,
-		"by", by.Name)
+	c.desk.Log.Info("made a token of a tenant", "token", t.TokenKey, "may", t.Text(),
+		"until", t.Until, "by", by.Name)
 	return nil
 }
 
 // Tokens implements pando.Operators.
 func (c *tokens) Tokens(context.Context) ([]pando.TokenStatus, error) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
+	c.desk.mu.RLock()
+	defer c.desk.mu.RUnlock()
 	out := []pando.TokenStatus{}
-	for k, t := range c.world.Tokens {
+	for k, t := range c.desk.world.Tokens {
 		out = append(out, pando.TokenStatus{TokenKey: k, May: t.V.May, At: t.V.At, By: t.V.By,
 			Until: t.V.Until})
 	}
@@ -70,13 +70,13 @@ func (c *tokens) Tokens(context.Context) ([]pando.TokenStatus, error) {
 
 // RemoveToken implements pando.Operators.
 func (c *tokens) RemoveToken(ctx context.Context, k pando.TokenKey, by pando.Asker) error {
-	return c.change(ctx, func(w *world.World, _ time.Time) (pando.Txn, error) {
+	return c.desk.change(ctx, func(w *world.World, _ time.Time) (pando.Txn, error) {
 		old, known := w.Tokens[k]
 		if !known {
 			return pando.Txn{}, fmt.Errorf("token %s: %w; `pando tenant token ls` lists the tokens", k,
 				pando.ErrNotFound)
 		}
-		c.Log.Info("removed a token of a tenant", "token", k, "by", by.Name)
+		c.desk.Log.Info("removed a token of a tenant", "token", k, "by", by.Name)
 		return pando.Txn{If: []pando.Condition{old.If()}, Delete: []pando.Key{k.Key()}}, nil
 	})
 }
@@ -84,8 +84,8 @@ func (c *tokens) RemoveToken(ctx context.Context, k pando.TokenKey, by pando.Ask
 // Token returns the record of a token with this secret. An unknown token costs the same time as a
 // wrong secret.
 func (c *tokens) Token(k pando.TokenKey, secret []byte) (pando.Token, error) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	t := c.world.Tokens[k].V
-	return t, t.Admits(secret, c.Clock.Now())
+	c.desk.mu.RLock()
+	defer c.desk.mu.RUnlock()
+	t := c.desk.world.Tokens[k].V
+	return t, t.Admits(secret, c.desk.Clock.Now())
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // volumes carries out the requests about volumes.
-type volumes struct{ *operators }
+type volumes struct{ desk *operators }
 
 const (
 	volumesWaitMax  = 5 * time.Second  // for the list of a host
@@ -35,9 +35,9 @@ func (c *volumes) Volumes(
 	out := []pando.KeptVolume{}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	for _, h := range c.hosts() {
+	for _, h := range c.desk.hosts() {
 		wg.Go(func() {
-			all, err := c.Peers.Volumes(ctx, h, q)
+			all, err := c.desk.Peers.Volumes(ctx, h, q)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -52,10 +52,10 @@ func (c *volumes) Volumes(
 		})
 	}
 	wg.Wait()
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.desk.mu.Lock()
+	defer c.desk.mu.Unlock()
 	for n, v := range out {
-		out[n].Instances = holders(c.world, v)
+		out[n].Instances = holders(c.desk.world, v)
 	}
 	slices.SortStableFunc(out, func(a, b pando.KeptVolume) int {
 		return cmp.Or(a.Service.Compare(b.Service), cmp.Compare(a.Name, b.Name),
@@ -132,17 +132,17 @@ func (c *volumes) RemoveVolume(
 		return fmt.Errorf("volume %s of %s: %w; `pando volume ls` lists the volumes", name, s,
 			pando.ErrNotFound)
 	}
-	for _, h := range c.hosts() {
+	for _, h := range c.desk.hosts() {
 		if !on[h.Name] {
 			continue
 		}
-		if err := c.Peers.RemoveVolume(ctx, h, s, name); err != nil {
+		if err := c.desk.Peers.RemoveVolume(ctx, h, s, name); err != nil {
 			return err
 		}
-		c.Log.Info("a volume was deleted", "service", s.String(), "volume", name, "host", h.Name,
+		c.desk.Log.Info("a volume was deleted", "service", s.String(), "volume", name, "host", h.Name,
 			"by", by.Name)
 	}
-	return c.change(ctx, func(w *world.World, _ time.Time) (pando.Txn, error) {
+	return c.desk.change(ctx, func(w *world.World, _ time.Time) (pando.Txn, error) {
 		known, ok := w.Volumes[s]
 		if ok && !others && silent == "" && (known.V.Roll != nil || on[known.V.Host]) {
 			return pando.Txn{If: []pando.Condition{known.If()}, Delete: []pando.Key{known.V.Key()}}, nil
@@ -177,29 +177,29 @@ func forgetSize(w *world.World, s pando.ServiceKey, name string) pando.Txn {
 // unused returns an error if a service has a volume in a revision that is in use, or if the host
 // with the volumes of a removed service is away.
 func (c *volumes) unused(s pando.ServiceKey, name string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	svc, there := c.world.Services[s]
+	c.desk.mu.Lock()
+	defer c.desk.mu.Unlock()
+	svc, there := c.desk.world.Services[s]
 	used := map[int]bool{svc.V.Current: there, svc.V.Target: there}
-	for _, i := range c.world.Of(s) {
+	for _, i := range c.desk.world.Of(s) {
 		used[i.Revision] = true
 	}
 	for n := range used {
-		if spec, ok := c.world.SpecOf(s, n); ok && hasVolume(spec, s, name) {
+		if spec, ok := c.desk.world.SpecOf(s, n); ok && hasVolume(spec, s, name) {
 			return fmt.Errorf("%w: %s has volume %s in revision %d; `pando rm %s` first, or deploy it "+
 				"without the volume", pando.ErrRefused, s, name, n, s)
 		}
 	}
-	for _, b := range borrowers(c.world, s) {
-		svc := c.world.Services[b].V
+	for _, b := range borrowers(c.desk.world, s) {
+		svc := c.desk.world.Services[b].V
 		for _, n := range []int{svc.Current, svc.Target} {
-			if spec, ok := c.world.SpecOf(b, n); ok && hasVolume(spec, s, name) {
+			if spec, ok := c.desk.world.SpecOf(b, n); ok && hasVolume(spec, s, name) {
 				return fmt.Errorf("%w: %s shares volume %s of %s; `pando rm %s` first, or deploy it without "+
 					"the volume", pando.ErrRefused, b, name, s, b)
 			}
 		}
 	}
-	kept, ok := c.world.Volumes[s]
+	kept, ok := c.desk.world.Volumes[s]
 	if !ok {
 		return nil
 	}
@@ -208,7 +208,7 @@ func (c *volumes) unused(s pando.ServiceKey, name string) error {
 		on = kept.V.Roll.Hosts
 	}
 	for _, h := range on {
-		if h != "" && !decide.Here(c.world, h) {
+		if h != "" && !decide.Here(c.desk.world, h) {
 			return fmt.Errorf("%w: host %s has the volumes of %s and is away; `pando hosts` shows it",
 				pando.ErrUnreachable, h, s)
 		}
