@@ -21,7 +21,7 @@ var knockBound = share.Bound{Total: 256, Each: 64, Reserve: 32}
 const knocking = "a packet came while no instance ran"
 
 // knocks starts the first instances of services that sleep.
-type knocks struct{ *Agent }
+type knocks struct{ agent *Agent }
 
 // run asks for the first instance of each service that sleeps and gets a packet. One ask
 // of a service is on its way at a time, so a flood of packets makes no flood of asks.
@@ -36,7 +36,7 @@ func (a knocks) run(ctx context.Context) {
 		case s := <-awake:
 			pending[s].Close()
 			delete(pending, s)
-		case s := <-a.Steering.Knocks():
+		case s := <-a.agent.Steering.Knocks():
 			if pending[s] != nil {
 				continue
 			}
@@ -45,10 +45,10 @@ func (a knocks) run(ctx context.Context) {
 				continue
 			}
 			pending[s] = place
-			a.spawn(func(ctx context.Context) {
+			a.agent.spawn(func(ctx context.Context) {
 				if err := a.wake(ctx, s); err != nil && ctx.Err() == nil {
-					a.Log.Warn("a packet starts no instance", "service", s, "error", err)
-					_ = pando.Sleep(ctx, a.Clock, knockWait)
+					a.agent.Log.Warn("a packet starts no instance", "service", s, "error", err)
+					_ = pando.Sleep(ctx, a.agent.Clock, knockWait)
 				}
 				select {
 				case awake <- s:
@@ -73,18 +73,19 @@ func knockPlace(
 func (a knocks) wake(ctx context.Context, s pando.ServiceKey) error {
 	ctx, cancel := context.WithTimeout(ctx, knockAnswered)
 	defer cancel()
-	now := a.Clock.Now()
+	now := a.agent.Clock.Now()
 	intent := pando.Intent{
-		ID: pando.IntentID(a.IDs.Sequential(now)), Service: s, Verb: pando.VerbReplicate,
-		Host: a.Host.Name, By: pando.Asker{Kind: pando.AskerTraffic, Name: string(a.Host.Name)},
+		ID: pando.IntentID(a.agent.IDs.Sequential(now)), Service: s, Verb: pando.VerbReplicate,
+		Host: a.agent.Host.Name,
+		By:   pando.Asker{Kind: pando.AskerTraffic, Name: string(a.agent.Host.Name)},
 	}.Become(pando.IntentAsked, now, knocking)
-	ahead := a.preparer.prepare(&intent)
+	ahead := a.agent.preparer.prepare(&intent)
 	defer ahead.settle()
-	if err := a.submit(ctx, intent, ahead.begin); err != nil {
+	if err := a.agent.submit(ctx, intent, ahead.begin); err != nil {
 		return err
 	}
-	defer a.dismiss(&intent)
-	intent, err := a.awaitIntent(ctx, intent, answered)
+	defer a.agent.dismiss(&intent)
+	intent, err := a.agent.awaitIntent(ctx, intent, answered)
 	if err == nil && intent.State == pando.IntentRefused {
 		err = errors.New(intent.Reason)
 	}

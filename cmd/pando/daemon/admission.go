@@ -23,8 +23,8 @@ import (
 // certificate.
 type admission struct {
 	place
-	*control.Control
-	*trust.Authority
+	control   *control.Control
+	authority *trust.Authority
 }
 
 // join answers the request of one host. It checks the request before it spends a slot or a use of
@@ -39,30 +39,30 @@ func (a admission) join(
 	}
 	var use *pando.TokenUse
 	if known == nil && !a.isMember(ctx, m) {
-		one, err := a.Use(j.Token, now)
+		one, err := a.authority.Use(j.Token, now)
 		if err != nil {
 			return peer.Joined{}, err
 		}
 		use = &one
 	}
-	if m, err = a.Admit(ctx, m, known == nil, use); err != nil {
+	if m, err = a.control.Admit(ctx, m, known == nil, use); err != nil {
 		return peer.Joined{}, err
 	}
-	probes, err := a.ProbeKey()
+	probes, err := a.authority.ProbeKey()
 	if err != nil {
 		return peer.Joined{}, err
 	}
-	der, err := a.Sign(j.Request, j.Host, now)
+	der, err := a.authority.Sign(j.Request, j.Host, now)
 	return peer.Joined{
 		Slot: m.Slot, Store: "https://" + a.open(storePort),
-		Certificate: der, Authority: a.Certificate().Raw, Probes: probes,
+		Certificate: der, Authority: a.authority.Certificate().Raw, Probes: probes,
 	}, err
 }
 
 // isMember reports whether the host was admitted earlier with the same key. The host asks again
 // when it did not receive the first answer.
 func (a admission) isMember(ctx context.Context, m pando.Member) bool {
-	known, err := readMember(ctx, a.Registry, m.Name)
+	known, err := readMember(ctx, a.control.Registry, m.Name)
 	return err == nil && known.PublicKey == m.PublicKey
 }
 
@@ -117,16 +117,17 @@ func (a admission) asked(j peer.Joining, known *x509.Certificate) (m pando.Membe
 
 // welcome returns the handler that the server offers to other hosts.
 func welcome(a promotion, keeper *doorkeeper, face http.Handler) http.Handler {
-	check := func(token string) error { return a.Check(token, wall.Clock{}.Now()) }
+	check := func(token string) error { return a.admission.authority.Check(token, wall.Clock{}.Now()) }
 	mux := http.NewServeMux()
-	mux.Handle("POST "+peer.JoinPath, peer.JoinHandler(check, a.join))
+	mux.Handle("POST "+peer.JoinPath, peer.JoinHandler(check, a.admission.join))
 	mux.Handle("POST "+peer.ServerPath, peer.ServerHandler(a.hand))
-	mux.Handle("GET "+peer.SecretsPath, secretsForMembers(a.Control.GiveSecrets, keeper))
-	mux.Handle("GET "+peer.SnapshotKeyPath, secretsForMembers(a.Control.GiveSnapshotKeys, keeper))
+	mux.Handle("GET "+peer.SecretsPath, secretsForMembers(a.admission.control.GiveSecrets, keeper))
+	mux.Handle("GET "+peer.SnapshotKeyPath,
+		secretsForMembers(a.admission.control.GiveSnapshotKeys, keeper))
 	mux.Handle("GET "+peer.ImageRightPath,
-		keeper.guard(peer.ImageRightHandler(a.Control.MayHaveImage)))
+		keeper.guard(peer.ImageRightHandler(a.admission.control.MayHaveImage)))
 	members := keeper.whileMember(api.ForMembers(face, keeper.asker))
-	tenants := newGatekeeper(a.Control.Token, a.Log).admit(face)
+	tenants := newGatekeeper(a.admission.control.Token, a.admission.control.Log).admit(face)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if peer.Shown(r) == nil && carries(r) {
 			tenants.ServeHTTP(w, r)

@@ -85,7 +85,7 @@ func (c candidate) certificate(got peer.Joined) *x509.Certificate {
 
 func (a admission) slots(t *testing.T) map[pando.HostName]int {
 	t.Helper()
-	all, err := a.Registry.Snapshot(t.Context(), membersPrefix)
+	all, err := a.control.Registry.Snapshot(t.Context(), membersPrefix)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func (a admission) slots(t *testing.T) map[pando.HostName]int {
 
 func TestABadRequestToJoinCostsNothing(t *testing.T) {
 	a := cluster1(t)
-	token, err := a.Authority.Token(time.Now().Add(time.Hour), 1)
+	token, err := a.authority.Token(time.Now().Add(time.Hour), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestABadRequestToJoinCostsNothing(t *testing.T) {
 
 func TestANameIsOfOneKeyUntilTheHostIsRemoved(t *testing.T) {
 	a := cluster1(t)
-	token, err := a.Authority.Token(time.Now().Add(time.Hour), 3)
+	token, err := a.authority.Token(time.Now().Add(time.Hour), 3)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,23 +180,23 @@ func TestANameIsOfOneKeyUntilTheHostIsRemoved(t *testing.T) {
 		pando.Instance{ID: "web-1", Service: web, Host: "host2", Phase: pando.PhaseReady},
 		pando.StateHead{Service: web, Host: "host2"}, pando.Service{ServiceKey: web},
 	}
-	if _, err := a.Registry.Commit(t.Context(), pando.Txn{Put: left}); err != nil {
+	if _, err := a.control.Registry.Commit(t.Context(), pando.Txn{Put: left}); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.RemoveHost(t.Context(), "host2", false, by); !errors.Is(err, pando.ErrRefused) ||
+	if err := a.control.RemoveHost(t.Context(), "host2", false, by); !errors.Is(err, pando.ErrRefused) ||
 		!strings.Contains(err.Error(), "states of 1 services") {
 		t.Errorf("a host that keeps a state: %v", err)
 	}
-	if err := a.RemoveHost(t.Context(), "host1", true, by); !errors.Is(err, pando.ErrRefused) {
+	if err := a.control.RemoveHost(t.Context(), "host1", true, by); !errors.Is(err, pando.ErrRefused) {
 		t.Errorf("the server's own host: %v", err)
 	}
-	if err := a.RemoveHost(t.Context(), "host2", true, by); err != nil {
+	if err := a.control.RemoveHost(t.Context(), "host2", true, by); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.RemoveHost(t.Context(), "host2", true, by); !errors.Is(err, pando.ErrNotFound) {
+	if err := a.control.RemoveHost(t.Context(), "host2", true, by); !errors.Is(err, pando.ErrNotFound) {
 		t.Errorf("an unknown host: %v", err)
 	}
-	if s, err := a.Registry.Snapshot(t.Context(), left[0].Key()); err != nil || len(s.Records) != 0 {
+	if s, err := a.control.Registry.Snapshot(t.Context(), left[0].Key()); err != nil || len(s.Records) != 0 {
 		t.Errorf("its instance is still there (%v)", err)
 	}
 	if _, err := a.join(t.Context(), first.Joining, shown); !errors.Is(err, pando.ErrForbidden) {
@@ -215,7 +215,7 @@ func (a admission) refusesACopy(t *testing.T, first candidate, shown *x509.Certi
 	copied.Address, copied.From = "10.126.0.77", netip.MustParseAddr("10.126.0.77")
 	ctx, leave := context.WithCancel(t.Context())
 	h := pando.Host{Name: "host2", Slot: 1, Address: netip.MustParseAddr("10.126.0.2")}
-	_, lost, err := a.Registry.Join(ctx, h, pando.HostLease)
+	_, lost, err := a.control.Registry.Join(ctx, h, pando.HostLease)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func (a admission) refusesACopy(t *testing.T, first candidate, shown *x509.Certi
 	}
 	leave()
 	<-lost
-	if _, err := a.Registry.Commit(t.Context(), pando.Txn{Delete: []pando.Key{h.Key(),
+	if _, err := a.control.Registry.Commit(t.Context(), pando.Txn{Delete: []pando.Key{h.Key(),
 		pando.LeaderKey("host-host2")}}); err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func (a admission) refusesACopy(t *testing.T, first candidate, shown *x509.Certi
 // A right lasts through renewals, and a new host of the same name does not inherit it.
 func TestARightIsAPartOfTheMembership(t *testing.T) {
 	a := cluster1(t)
-	token, err := a.Authority.Token(time.Now().Add(time.Hour), 2)
+	token, err := a.authority.Token(time.Now().Add(time.Hour), 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,13 +257,13 @@ func TestARightIsAPartOfTheMembership(t *testing.T) {
 	}
 	set := func(h pando.HostName, r pando.Right, may bool, want error) {
 		t.Helper()
-		if err := a.SetRight(t.Context(), h, r, may, by); !errors.Is(err, want) {
+		if err := a.control.SetRight(t.Context(), h, r, may, by); !errors.Is(err, want) {
 			t.Errorf("%s, %s: %v, want %v", h, r, err, want)
 		}
 	}
 	has := func(want ...pando.Right) {
 		t.Helper()
-		m, err := readMember(t.Context(), a.Registry, "host2")
+		m, err := readMember(t.Context(), a.control.Registry, "host2")
 		for _, r := range pando.Rights {
 			if err != nil || m.Has(r) != slices.Contains(want, r) {
 				t.Errorf("it has %+v (%v), want %v", m.Rights, err, want)
@@ -284,7 +284,7 @@ func TestARightIsAPartOfTheMembership(t *testing.T) {
 	has(pando.RightDeploy, pando.RightAdmit)
 	set("host2", pando.RightAdmit, false, nil)
 	has(pando.RightDeploy)
-	if err := a.RemoveHost(t.Context(), "host2", true, by); err != nil {
+	if err := a.control.RemoveHost(t.Context(), "host2", true, by); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := a.join(t.Context(), a.candidate(t, "host2", token).Joining, nil); err != nil {
@@ -297,11 +297,11 @@ func TestTwoServersGiveNoSlotAndNoUseTwice(t *testing.T) {
 	a := cluster1(t)
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	b := a
-	b.Control = control.New(control.Config{
-		Registry: a.Registry, Clock: wall.Clock{}, IDs: names{}, Log: log, Name: "host9",
+	b.control = control.New(control.Config{
+		Registry: a.control.Registry, Clock: wall.Clock{}, IDs: names{}, Log: log, Name: "host9",
 	})
 	const allowed, asking = 6, 12
-	token, err := a.Authority.Token(time.Now().Add(time.Hour), allowed)
+	token, err := a.authority.Token(time.Now().Add(time.Hour), allowed)
 	if err != nil {
 		t.Fatal(err)
 	}

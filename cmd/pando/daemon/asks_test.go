@@ -49,7 +49,7 @@ func toLeader(r pando.Registry) (l *leader, c *standing, all map[pando.HostName]
 
 func TestAnAskGoesToTheLeader(t *testing.T) {
 	a := cluster1(t)
-	l, _, all := toLeader(a.Registry)
+	l, _, all := toLeader(a.control.Registry)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- l.run(ctx) }()
@@ -81,7 +81,7 @@ func makeLead(t *testing.T, a admission, l *leader, name string) (resign func())
 	resign = func() {}
 	if name != "" {
 		ctx, cancel := context.WithCancel(t.Context())
-		_, lost, err := a.Registry.Lead(ctx, "control", name)
+		_, lost, err := a.control.Registry.Lead(ctx, "control", name)
 		if err != nil {
 			t.Fatal(err)
 		}

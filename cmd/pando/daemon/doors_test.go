@@ -117,7 +117,7 @@ func TestAJoinWithoutATokenIsAnsweredAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := admission{Control: control.New(control.Config{}), Authority: ca}
+	a := admission{control: control.New(control.Config{}), authority: ca}
 	at, _ := serves(t, welcome(promotion{admission: a}, newDoorkeeper(nil), http.NotFoundHandler()))
 	other, err := trust.OpenAuthority(t.TempDir(), time.Now())
 	if err != nil {

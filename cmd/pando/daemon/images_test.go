@@ -46,7 +46,8 @@ func imagesOf(t *testing.T, a admission) imageOperators {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return imageOperators{Control: a.Control, images: store, resolving: turns.New[pando.Tenant](resolveTurns)}
+	return imageOperators{Control: a.control, images: store,
+		resolving: turns.New[pando.Tenant](resolveTurns)}
 }
 
 // A spec that is refused in any case, for its words or for a quota, makes no request to a registry.

@@ -67,8 +67,8 @@ func Restore(out *cli.Output) *cobra.Command {
 
 // restoration is one run of `pando restore`.
 type restoration struct {
-	machine
-	place
+	machine machine
+	place   place
 	replace bool
 	volumes bool   // only those
 	dir     string // of the unpacked backup
@@ -87,10 +87,10 @@ const (
 func (r *restoration) run(ctx context.Context, file, passphrase string, states bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, restoreMax)
 	defer cancel()
-	if err := os.MkdirAll(r.Data, 0o750); err != nil {
+	if err := os.MkdirAll(r.place.Data, 0o750); err != nil {
 		return fmt.Errorf("make the data folder: %w", err)
 	}
-	if r.dir, err = os.MkdirTemp(r.Data, "restore-"); err != nil {
+	if r.dir, err = os.MkdirTemp(r.place.Data, "restore-"); err != nil {
 		return fmt.Errorf("unpack the backup: %w", err)
 	}
 	defer os.RemoveAll(r.dir)
@@ -108,7 +108,7 @@ func (r *restoration) run(ctx context.Context, file, passphrase string, states b
 	if err := r.permitted(ctx); err != nil {
 		return err
 	}
-	if err := r.writeFlags(r.keep); err != nil {
+	if err := r.place.writeFlags(r.place.keep); err != nil {
 		return err
 	}
 	if err := r.store(ctx); err != nil {
@@ -125,15 +125,16 @@ func (r *restoration) run(ctx context.Context, file, passphrase string, states b
 
 // permitted returns an error if the restore would replace a healthy cluster by mistake.
 func (r *restoration) permitted(ctx context.Context) error {
-	if r.is.Host != pando.HostName(r.Host) {
+	if r.is.Host != pando.HostName(r.place.Host) {
 		return fmt.Errorf("%w: the backup is of the server on host %s, and this is host %s; "+
-			"restore it with --host %[2]s, at the address of that host", pando.ErrInvalid, r.is.Host, r.Host)
+			"restore it with --host %[2]s, at the address of that host", pando.ErrInvalid,
+			r.is.Host, r.place.Host)
 	}
-	if r.Store.there() {
+	if r.place.Store.there() {
 		return fmt.Errorf("%w: the store is %s: `etcdctl snapshot restore` brings it back, by its owner",
-			pando.ErrUnsupported, r.Store.text())
+			pando.ErrUnsupported, r.place.Store.text())
 	}
-	if s, err := r.readSeveral(); err != nil || s != nil {
+	if s, err := r.place.readSeveral(); err != nil || s != nil {
 		return errors.Join(err, fmt.Errorf("%w: this host has one of several servers, and the others "+
 			"would serve beside the restored one; end all of them, then restore on a host without "+
 			"servers.json", pando.ErrRefused))
@@ -143,7 +144,7 @@ func (r *restoration) permitted(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	all, err := ownAPI(r.place, cli.Told(r.Stderr)).Services(ctx)
+	all, err := ownAPI(r.place, cli.Told(r.machine.Stderr)).Services(ctx)
 	if err == nil && len(all) > 0 {
 		return fmt.Errorf("%w: the store has %d services, and the backup is of %s; --replace replaces it",
 			pando.ErrRefused, len(all), r.is.Made.Format(time.RFC3339))
@@ -155,14 +156,14 @@ func (r *restoration) permitted(ctx context.Context) error {
 func (r *restoration) store(ctx context.Context) error {
 	r.open = r.deletedStates()
 	_, r.guarded = daemon(r.place, wardenRole)
-	if err := r.endWarden(ctx, r.place); err != nil {
+	if err := r.machine.endWarden(ctx, r.place); err != nil {
 		return err
 	}
-	if err := r.stopDaemon(ctx, r.place, "server", asking, false); err != nil {
+	if err := r.machine.stopDaemon(ctx, r.place, "server", asking, false); err != nil {
 		return err
 	}
 	aside := ".before-" + time.Now().UTC().Format("20060102T150405")
-	for _, dir := range []string{filepath.Join(r.Data, "store"), r.trust()} {
+	for _, dir := range []string{filepath.Join(r.place.Data, "store"), r.place.trust()} {
 		if err := os.Rename(dir, dir+aside); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("put %s aside: %w", dir, err)
 		}
@@ -175,16 +176,16 @@ func (r *restoration) store(ctx context.Context) error {
 	}
 	var err error
 	r.own, err = etcd.Restore(ctx, filepath.Join(r.dir, backup.StoreFile),
-		filepath.Join(r.Data, "store"), own, slog.New(slog.DiscardHandler))
+		filepath.Join(r.place.Data, "store"), own, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
-	return r.begin(ctx, "server")
+	return r.place.begin(ctx, "server")
 }
 
 // restoreTrust writes the files of the authority.
 func (r *restoration) restoreTrust() error {
-	if err := os.MkdirAll(r.trust(), 0o700); err != nil {
+	if err := os.MkdirAll(r.place.trust(), 0o700); err != nil {
 		return fmt.Errorf("restore the authority: %w", err)
 	}
 	from := filepath.Join(r.dir, "trust")
@@ -193,7 +194,7 @@ func (r *restoration) restoreTrust() error {
 		return fmt.Errorf("restore the authority: %w", err)
 	}
 	for _, e := range entries {
-		err := copyFile(filepath.Join(r.trust(), e.Name()), filepath.Join(from, e.Name()))
+		err := copyFile(filepath.Join(r.place.trust(), e.Name()), filepath.Join(from, e.Name()))
 		if err != nil {
 			return fmt.Errorf("restore the authority: %w", err)
 		}
@@ -210,21 +211,21 @@ func (r *restoration) agent(ctx context.Context) error {
 			return err
 		}
 		if r.open != nil {
-			if err := r.stopDaemon(ctx, r.place, "agent", asking, false); err != nil {
+			if err := r.machine.stopDaemon(ctx, r.place, "agent", asking, false); err != nil {
 				return err
 			}
 			defer r.open.Close()
 			if _, err := r.open.Seek(0, io.SeekStart); err != nil {
 				return fmt.Errorf("bring back the states: %w", err)
 			}
-			if err := writeDurably(r.states(), r.open); err != nil {
+			if err := writeDurably(r.place.states(), r.open); err != nil {
 				return fmt.Errorf("bring back the states: %w", err)
 			}
 		}
 	} else if err := r.restoreStates(); err != nil {
 		return err
 	}
-	quiet := machine{&cli.Output{Env: r.Env}}
+	quiet := machine{&cli.Output{Env: r.machine.Env}}
 	quiet.Stdout = io.Discard
 	return quiet.up(ctx, r.place, r.guarded)
 }
@@ -233,11 +234,12 @@ func (r *restoration) agent(ctx context.Context) error {
 func (r *restoration) awaitAdoption(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, adoptMax)
 	defer cancel()
-	client := ownAPI(r.place, cli.Told(r.Stderr))
+	client := ownAPI(r.place, cli.Told(r.machine.Stderr))
 	for {
 		all, err := client.Hosts(ctx)
 		if slices.ContainsFunc(all, func(h pando.HostStatus) bool {
-			return string(h.Name) == r.Host && h.State == pando.HostHere && h.Adopted >= r.own.Generation
+			return string(h.Name) == r.place.Host && h.State == pando.HostHere &&
+				h.Adopted >= r.own.Generation
 		}) {
 			return nil
 		}
@@ -254,10 +256,11 @@ func (r *restoration) deletedStates() *os.File {
 	if !tends {
 		return nil
 	}
-	now, _ := os.Stat(r.states())
+	now, _ := os.Stat(r.place.states())
 	links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 	for _, l := range links {
-		if to, err := os.Readlink(l); err != nil || strings.TrimSuffix(to, " (deleted)") != r.states() {
+		if to, err := os.Readlink(l); err != nil ||
+			strings.TrimSuffix(to, " (deleted)") != r.place.states() {
 			continue
 		}
 		f, err := os.Open(l)
@@ -274,13 +277,13 @@ func (r *restoration) deletedStates() *os.File {
 
 // restoreStates writes the states of this host from the backup, unless it has states.
 func (r *restoration) restoreStates() error {
-	from := filepath.Join(r.dir, filepath.FromSlash(backup.StatesFile(pando.HostName(r.Host))))
-	_, err := os.Stat(r.states())
+	from := filepath.Join(r.dir, filepath.FromSlash(backup.StatesFile(pando.HostName(r.place.Host))))
+	_, err := os.Stat(r.place.states())
 	_, lacks := os.Stat(from)
 	if err == nil || errors.Is(lacks, os.ErrNotExist) {
 		return nil
 	}
-	if err := copyFile(r.states(), from); err != nil {
+	if err := copyFile(r.place.states(), from); err != nil {
 		return fmt.Errorf("restore the states: %w", err)
 	}
 	return nil
@@ -291,24 +294,24 @@ func (r *restoration) statesOnly() error {
 		return fmt.Errorf("%w: the agent runs and has states open; `pando down` stops it",
 			pando.ErrRefused)
 	}
-	if _, err := os.Stat(r.states()); err == nil {
-		return fmt.Errorf("%w: this host has states in %s", pando.ErrExists, r.states())
+	if _, err := os.Stat(r.place.states()); err == nil {
+		return fmt.Errorf("%w: this host has states in %s", pando.ErrExists, r.place.states())
 	}
-	if r.is.Parts[backup.StatesFile(pando.HostName(r.Host))] == "" {
-		return fmt.Errorf("the states of host %s in the backup: %w", r.Host, pando.ErrNotFound)
+	if r.is.Parts[backup.StatesFile(pando.HostName(r.place.Host))] == "" {
+		return fmt.Errorf("the states of host %s in the backup: %w", r.place.Host, pando.ErrNotFound)
 	}
 	if err := r.restoreStates(); err != nil {
 		return err
 	}
-	return r.Show(r.is, func(w io.Writer) {
-		fmt.Fprintf(w, "the states of host %s of %s are back. Next: pando up\n", r.Host,
+	return r.machine.Show(r.is, func(w io.Writer) {
+		fmt.Fprintf(w, "the states of host %s of %s are back. Next: pando up\n", r.place.Host,
 			r.is.Made.Format(time.RFC3339))
 	})
 }
 
 // report prints the instances and services that are back, and the missing ones.
 func (r *restoration) report(ctx context.Context) error {
-	all, err := ownAPI(r.place, cli.Told(r.Stderr)).Hosts(ctx)
+	all, err := ownAPI(r.place, cli.Told(r.machine.Stderr)).Hosts(ctx)
 	if err != nil {
 		return err
 	}
@@ -316,7 +319,7 @@ func (r *restoration) report(ctx context.Context) error {
 		Cluster pando.Cluster      `json:"cluster"`
 		Hosts   []pando.HostStatus `json:"hosts"`
 	}{r.own, all}
-	return r.Show(is, func(w io.Writer) {
+	return r.machine.Show(is, func(w io.Writer) {
 		fmt.Fprintf(w, "cluster %s is back as of %s, generation %d\n", r.own.ID,
 			r.is.Made.Format(time.RFC3339), r.own.Generation)
 		for _, h := range all {

@@ -123,9 +123,9 @@ func anew(err error) error {
 
 // promotion is the server's side of a request to be a server too.
 type promotion struct {
-	admission
-	store *etcd.Registry
-	again chan struct{} // buffered; asks this server to start as one of several
+	admission admission
+	store     *etcd.Registry
+	again     chan struct{} // buffered; asks this server to start as one of several
 }
 
 // run ends the server when it has to start as one of several.
@@ -153,7 +153,7 @@ func (o promotion) hand(
 	if err != nil {
 		return out, err
 	}
-	m, err := readMember(ctx, o.Registry, h)
+	m, err := readMember(ctx, o.admission.control.Registry, h)
 	if err == nil {
 		err = m.Admits(known.RawSubjectPublicKeyInfo)
 	}
@@ -161,7 +161,7 @@ func (o promotion) hand(
 		return out, err
 	}
 	if !m.Server {
-		if err := o.CheckServer(s.Token, wall.Clock{}.Now()); err != nil {
+		if err := o.admission.authority.CheckServer(s.Token, wall.Clock{}.Now()); err != nil {
 			return out, err
 		}
 	}
@@ -171,17 +171,17 @@ func (o promotion) hand(
 	if err := o.sameStore(s); err != nil {
 		return out, err
 	}
-	if is, err := o.readSeveral(); err != nil || is == nil && !s.Foreign {
+	if is, err := o.admission.readSeveral(); err != nil || is == nil && !s.Foreign {
 		return out, errors.Join(err, o.begin())
 	}
 	if !m.Server {
 		server := m
 		server.Server = true
-		use, err := o.UseServer(s.Token, wall.Clock{}.Now())
+		use, err := o.admission.authority.UseServer(s.Token, wall.Clock{}.Now())
 		if err != nil {
 			return out, err
 		}
-		if _, err := o.Admit(ctx, server, false, &use); err != nil {
+		if _, err := o.admission.control.Admit(ctx, server, false, &use); err != nil {
 			return out, err
 		}
 	}
@@ -190,19 +190,19 @@ func (o promotion) hand(
 			return out, err
 		}
 	}
-	key, err := trust.OpenSealingKey(o.trust())
+	key, err := trust.OpenSealingKey(o.admission.trust())
 	if err != nil {
 		return out, err
 	}
 	out.Sealing = key
-	out.Authority, err = o.Seal(key)
+	out.Authority, err = o.admission.authority.Seal(key)
 	return out, err
 }
 
 // sameStore refuses a new server that would use another store than this one.
 func (o promotion) sameStore(s peer.Serving) error {
 	switch {
-	case s.Foreign == o.Store.there():
+	case s.Foreign == o.admission.Store.there():
 		return nil
 	case s.Foreign:
 		return fmt.Errorf("%w: the servers of this cluster have the store in themselves; leave out "+
@@ -210,12 +210,12 @@ func (o promotion) sameStore(s peer.Serving) error {
 	}
 	return fmt.Errorf("%w: the store of this cluster is %s; give --store with its endpoints, and "+
 		"--store-ca, --store-cert and --store-key with files on that host", pando.ErrInvalid,
-		o.Store.text())
+		o.admission.Store.text())
 }
 
 // begin makes a single server one of several, by a start anew.
 func (o promotion) begin() error {
-	if err := o.writeSeveral(several{}); err != nil {
+	if err := o.admission.writeSeveral(several{}); err != nil {
 		return err
 	}
 	select {

@@ -24,7 +24,7 @@ func archiveOf(p place) func(context.Context, io.Writer) error {
 // bringVolumes brings back the volumes of this host that it lacks, and returns their names. A
 // backup without volumes brings none.
 func (r *restoration) bringVolumes() ([]string, error) {
-	name := backup.VolumesFile(pando.HostName(r.Host))
+	name := backup.VolumesFile(pando.HostName(r.place.Host))
 	f, err := os.Open(filepath.Join(r.dir, filepath.FromSlash(name)))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -41,9 +41,9 @@ func (r *restoration) bringVolumes() ([]string, error) {
 
 // volumesOnly brings back the volumes of this host alone.
 func (r *restoration) volumesOnly() error {
-	if r.is.Parts[backup.VolumesFile(pando.HostName(r.Host))] == "" {
+	if r.is.Parts[backup.VolumesFile(pando.HostName(r.place.Host))] == "" {
 		return fmt.Errorf("the volumes of host %s in the backup: %w; make one with `pando backup "+
-			"--volumes`", r.Host, pando.ErrNotFound)
+			"--volumes`", r.place.Host, pando.ErrNotFound)
 	}
 	back, err := r.bringVolumes()
 	if err != nil {
@@ -52,7 +52,7 @@ func (r *restoration) volumesOnly() error {
 	done := struct {
 		Volumes []string `json:"volumes"`
 	}{append([]string{}, back...)}
-	return r.Show(done, func(w io.Writer) {
+	return r.machine.Show(done, func(w io.Writer) {
 		for _, one := range back {
 			fmt.Fprintf(w, "%s is back\n", cli.Clean(one))
 		}
