@@ -136,7 +136,7 @@ func FromUser(ctx context.Context, uid uint32) context.Context {
 }
 
 // auditFace serves the requests about the audit.
-type auditFace struct{ pando.Operators }
+type auditFace struct{ operators pando.Operators }
 
 // routes adds its operation.
 func (h auditFace) routes(a huma.API) {
@@ -154,7 +154,7 @@ func (h auditFace) deeds(ctx context.Context, in *struct {
 	Max    int                 `query:"max" minimum:"0" doc:"the newest N (0 = all)"`
 	Wait   float64             `query:"wait_seconds" minimum:"0" maximum:"8" doc:"wait for a deed"`
 }) (*struct{ Body pando.Audit }, error) {
-	to, ok := behind(h.Operators).(pando.Auditor)
+	to, ok := behind(h.operators).(pando.Auditor)
 	if !ok {
 		return nil, fmt.Errorf("%w: this server keeps no audit", pando.ErrUnsupported)
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // billsFace serves the bills of tenants.
-type billsFace struct{ pando.Operators }
+type billsFace struct{ operators pando.Operators }
 
 // routes adds its operation.
 func (h billsFace) routes(a huma.API) {
@@ -28,7 +28,7 @@ func (h billsFace) bills(ctx context.Context, in *struct {
 	Since  time.Time        `query:"since" doc:"from the part with this time on; none: this month"`
 	By     pando.BillPeriod `query:"by" enum:"hour,day,month" doc:"a line each; none: one a tenant"`
 }) (*listOf[pando.BillLine], error) {
-	from, ok := behind(h.Operators).(pando.Biller)
+	from, ok := behind(h.operators).(pando.Biller)
 	if !ok {
 		return nil, fmt.Errorf("%w: this server keeps no bills", pando.ErrUnsupported)
 	}
@@ -58,7 +58,7 @@ func Bills(ctx context.Context, c *Client, q pando.BillQuery) ([]pando.BillLine,
 
 // bills adds the work of tenants since their first bill.
 func (g gauges) bills(s sample) {
-	from, ok := behind(g.Operators).(pando.Biller)
+	from, ok := behind(g.operators).(pando.Biller)
 	if !ok {
 		return
 	}

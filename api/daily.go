@@ -22,17 +22,17 @@ func (h operators) dayToDay(a huma.API) {
 		"Show the processor time, memory and connections of instances, with one request per host.",
 		h.stats)
 	h.exec(a)
-	runs{h.Operators}.routes(a)
+	runs{h.operators}.routes(a)
 	route(a, "rollback", "POST /v1/services/{name}/rollback",
 		"Deploy the spec of an older revision again.", h.rollback)
-	rollouts{h.Operators}.routes(a)
-	recoveries{h.Operators}.routes(a)
+	rollouts{h.operators}.routes(a)
+	recoveries{h.operators}.routes(a)
 }
 
 func (h operators) revisions(
 	ctx context.Context, in *struct{ Named },
 ) (*listOf[pando.Revision], error) {
-	return all(h.Revisions(ctx, in.key()))
+	return all(h.operators.Revisions(ctx, in.key()))
 }
 
 // GoingBack is the body that chooses an older revision.
@@ -52,7 +52,7 @@ func (h operators) rollback(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return about(h.Rollback(ctx, in.key(), in.Body.To, in.Body.Reason, by))
+	return about(h.operators.Rollback(ctx, in.key(), in.Body.To, in.Body.Reason, by))
 }
 
 func (h operators) logs(ctx context.Context, in *struct {
@@ -64,7 +64,7 @@ func (h operators) logs(ctx context.Context, in *struct {
 	Match    string           `query:"match" maxLength:"1000" doc:"a regular expression (RE2)"`
 	Times    bool             `query:"times" doc:"each line with its time, after the instance"`
 }) (func(*sender), error) {
-	lines, err := h.Logs(ctx, in.key(), in.Instance, pando.LogQuery{
+	lines, err := h.operators.Logs(ctx, in.key(), in.Instance, pando.LogQuery{
 		Lines: in.Lines, Follow: in.Follow, Since: in.Since, Match: in.Match,
 	})
 	if err != nil {
@@ -96,7 +96,7 @@ func (h operators) steering(ctx context.Context, in *struct {
 		}
 		of = append(of, pando.ServiceKey{Tenant: in.Tenant, Name: name})
 	}
-	return all(h.Steering(ctx, of, pando.Seconds(in.Wait)))
+	return all(h.operators.Steering(ctx, of, pando.Seconds(in.Wait)))
 }
 
 // SteeringClient asks which hosts steer services.
@@ -123,5 +123,5 @@ func (h operators) stats(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return all(h.Stats(ctx, key))
+	return all(h.operators.Stats(ctx, key))
 }

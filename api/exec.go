@@ -41,7 +41,7 @@ func (h operators) exec(a huma.API) {
 		if err != nil {
 			return nil, problemOf(err, nil)
 		}
-		command, err := h.Exec(ctx, in.key(), in.Instance, in.Body, by)
+		command, err := h.operators.Exec(ctx, in.key(), in.Instance, in.Body, by)
 		if command, err = entered(ctx, command, err); err != nil {
 			return nil, problemOf(err, nil)
 		}

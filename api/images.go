@@ -33,7 +33,7 @@ func behind(ops pando.Operators) pando.Operators {
 
 // keeper returns the keeper of images of this server.
 func (h operators) keeper() (pando.ImageOperators, error) {
-	if k, ok := behind(h.Operators).(pando.ImageOperators); ok {
+	if k, ok := behind(h.operators).(pando.ImageOperators); ok {
 		return k, nil
 	}
 	return nil, fmt.Errorf("%w: this server keeps no images", pando.ErrUnsupported)

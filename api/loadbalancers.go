@@ -54,8 +54,8 @@ func fault(w http.ResponseWriter, err error) {
 // loadBalancers serves OpenStack's API of load balancers (Octavia v2) over services. It keeps
 // nothing: a spec has the whole load balancer.
 type loadBalancers struct {
-	pando.Operators     // within the rights of the caller
-	behind          any // for the audit
+	operators pando.Operators // within the rights of the caller
+	behind    any             // for the audit
 }
 
 // collections are the lists of objects below a prefix.
@@ -175,7 +175,7 @@ func (h loadBalancers) isBehind(ctx context.Context, st pando.ServiceStatus) boo
 	if st.Target != st.Current || st.Removing {
 		return false
 	}
-	hosts, err := h.Steering(ctx, []pando.ServiceKey{st.ServiceKey}, 0)
+	hosts, err := h.operators.Steering(ctx, []pando.ServiceKey{st.ServiceKey}, 0)
 	return err == nil && slices.ContainsFunc(hosts, func(s pando.HostSteering) bool {
 		return !s.Confirmed && s.WaitedSeconds < lateSecondsMax
 	})
@@ -183,11 +183,11 @@ func (h loadBalancers) isBehind(ctx context.Context, st pando.ServiceStatus) boo
 
 // stats returns the traffic of a load balancer.
 func (h loadBalancers) stats(ctx context.Context, v octavia.View) (octavia.Object, error) {
-	counters, err := h.Counters(ctx, v.Status.ServiceKey)
+	counters, err := h.operators.Counters(ctx, v.Status.ServiceKey)
 	if err != nil {
 		return nil, err
 	}
-	usage, err := h.Stats(ctx, v.Status.ServiceKey)
+	usage, err := h.operators.Stats(ctx, v.Status.ServiceKey)
 	return octavia.Stats(counters, usage), err
 }
 
@@ -205,7 +205,7 @@ func (h loadBalancers) list(r *http.Request, t lbTarget) (any, error) {
 		}
 		all = v.Members(*p)
 	} else {
-		services, err := h.Services(r.Context())
+		services, err := h.operators.Services(r.Context())
 		if err != nil {
 			return nil, err
 		}
@@ -213,7 +213,7 @@ func (h loadBalancers) list(r *http.Request, t lbTarget) (any, error) {
 			if _, may := octavia.KeyOf(s.Name); !may {
 				continue
 			}
-			st, err := h.Service(r.Context(), s.ServiceKey)
+			st, err := h.operators.Service(r.Context(), s.ServiceKey)
 			if errors.Is(err, pando.ErrNotFound) {
 				continue // it went meanwhile
 			}
@@ -252,7 +252,7 @@ func (h loadBalancers) view(ctx context.Context, key octavia.Key) (v octavia.Vie
 	if t, ok := pando.TokenOf(ctx); ok {
 		s.Tenant = t.Tenant
 	} else {
-		all, err := h.Services(ctx)
+		all, err := h.operators.Services(ctx)
 		if err == nil {
 			s.Tenant, err = tenantOf(all, s.Name)
 		}
@@ -260,7 +260,7 @@ func (h loadBalancers) view(ctx context.Context, key octavia.Key) (v octavia.Vie
 			return v, err
 		}
 	}
-	st, err := h.Service(ctx, s)
+	st, err := h.operators.Service(ctx, s)
 	if errors.Is(err, pando.ErrNotFound) {
 		return v, none
 	}
@@ -423,7 +423,7 @@ func (h loadBalancers) deploy(
 		return err
 	}
 	concerns(ctx, s.Key())
-	_, err = h.Deploy(ctx, s, by)
+	_, err = h.operators.Deploy(ctx, s, by)
 	return err
 }
 
@@ -470,5 +470,5 @@ func (h loadBalancers) remove(
 			"add ?cascade=true", pando.ErrInvalid, len(v.Listeners), len(v.Pools))
 	}
 	s := pando.ServiceKey{Tenant: v.Status.Tenant, Name: key.Service()}
-	return h.Remove(ctx, s, false, by)
+	return h.operators.Remove(ctx, s, false, by)
 }

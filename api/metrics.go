@@ -16,16 +16,16 @@ import (
 func (h operators) metrics() http.Handler {
 	sums := &tally{}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		scrape(w, r, gauges{r.Context(), h.Operators, sums, h.answers})
+		scrape(w, r, gauges{r.Context(), h.operators, sums, h.answers})
 	})
 }
 
 // gauges reads the cluster for one scrape.
 type gauges struct {
-	ctx context.Context
-	pando.Operators
-	sums    *tally
-	answers *answers
+	ctx       context.Context
+	operators pando.Operators
+	sums      *tally
+	answers   *answers
 }
 
 var (
@@ -107,7 +107,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 }
 
 func (g gauges) hosts(s sample) {
-	hosts, err := g.Hosts(g.ctx)
+	hosts, err := g.operators.Hosts(g.ctx)
 	if err != nil {
 		s.failed(metricHosts, err)
 	}
@@ -137,7 +137,7 @@ func (g gauges) hosts(s sample) {
 }
 
 func (g gauges) services(s sample) {
-	services, err := g.Services(g.ctx)
+	services, err := g.operators.Services(g.ctx)
 	if err != nil {
 		s.failed(metricServices, err)
 	}
@@ -155,7 +155,7 @@ func (g gauges) services(s sample) {
 			s.put(metricInstances, float64(n), append(of, string(p))...)
 		}
 		keys = append(keys, st.ServiceKey)
-		if some, err := g.Counters(g.ctx, st.ServiceKey); err == nil {
+		if some, err := g.operators.Counters(g.ctx, st.ServiceKey); err == nil {
 			counters = append(counters, some...)
 		} // else the service is gone: the others count
 	}
@@ -168,7 +168,7 @@ func (g gauges) services(s sample) {
 }
 
 func (g gauges) tenants(s sample) {
-	all, err := g.Tenants(g.ctx)
+	all, err := g.operators.Tenants(g.ctx)
 	if err != nil {
 		s.failed(metricTenantUse, err)
 	}
@@ -193,7 +193,7 @@ func (g gauges) tenants(s sample) {
 }
 
 func (g gauges) server(s sample) {
-	f, err := g.Figures(g.ctx)
+	f, err := g.operators.Figures(g.ctx)
 	if err != nil {
 		s.failed(metricLeads, err)
 		return

@@ -17,7 +17,7 @@ import (
 
 // operators serves pando.Operators.
 type operators struct {
-	pando.Operators
+	operators pando.Operators
 	ready     func(context.Context) error
 	answers   *answers
 	listeners *share.Pool[string]
@@ -36,7 +36,7 @@ func OperatorsHandler(ops pando.Operators, ready func(context.Context) error) ht
 	}
 	h.routes(a)
 	for _, prefix := range octaviaPrefixes {
-		mux.Handle(prefix, http.StripPrefix(prefix, loadBalancers{h.Operators, ops}))
+		mux.Handle(prefix, http.StripPrefix(prefix, loadBalancers{h.operators, ops}))
 	}
 	mux.Handle("GET /state/", ops.State())
 	mux.Handle("POST /state/", ops.State())
@@ -66,13 +66,13 @@ func (h operators) routes(a huma.API) {
 			"equal to the newest one changes nothing.", h.deploy)
 	h.dayToDay(a)
 	h.imageRoutes(a)
-	volumesFace{h.Operators}.routes(a)
-	snapshotsFace{h.Operators}.routes(a)
-	secretsFace{h.Operators}.routes(a)
-	tenantsFace{h.Operators}.routes(a)
-	tokensFace{h.Operators}.routes(a)
-	auditFace{h.Operators}.routes(a)
-	billsFace{h.Operators}.routes(a)
+	volumesFace{h.operators}.routes(a)
+	snapshotsFace{h.operators}.routes(a)
+	secretsFace{h.operators}.routes(a)
+	tenantsFace{h.operators}.routes(a)
+	tokensFace{h.operators}.routes(a)
+	auditFace{h.operators}.routes(a)
+	billsFace{h.operators}.routes(a)
 	route(a, "show-service", "GET /v1/services/{name}", "Show one service with its instances.", h.show)
 	route(a, "remove-service", "DELETE /v1/services/{name}",
 		"Drain every instance, merge its state, then remove the service.", h.remove)
@@ -96,8 +96,8 @@ func (h operators) routes(a huma.API) {
 	route(a, "remove-host", "DELETE /v1/hosts/{host}",
 		"End the membership of a host. Its certificate becomes invalid, "+
 			"its name and slot become free, and its instances are forgotten.", h.removeHost)
-	rightsFace{h.Operators}.routes(a)
-	hostsFace{h.Operators}.routes(a)
+	rightsFace{h.operators}.routes(a)
+	hostsFace{h.operators}.routes(a)
 	stream(a, "watch", "GET /v1/watch", "text/event-stream",
 		"Send every change of services, instances, intents and decisions as a server-sent event. "+
 			"The id is the store revision of a whole commit. A client that returns it as Last-Event-ID "+
@@ -188,7 +188,7 @@ func all[T any](v []T, err error) (*listOf[T], error) {
 type nothing struct{}
 
 func (h operators) list(ctx context.Context, _ *nothing) (*listOf[pando.ServiceStatus], error) {
-	return all(h.Services(ctx))
+	return all(h.operators.Services(ctx))
 }
 
 func (h operators) deploy(ctx context.Context, in *struct {
@@ -207,7 +207,7 @@ func (h operators) deploy(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	st, err := h.Deploy(ctx, s, by)
+	st, err := h.operators.Deploy(ctx, s, by)
 	if err == nil {
 		st.Warnings = append(st.Warnings, leftOut(in.Left)...)
 	}
@@ -215,7 +215,7 @@ func (h operators) deploy(ctx context.Context, in *struct {
 }
 
 func (h operators) show(ctx context.Context, in *struct{ Named }) (*one, error) {
-	return about(h.Service(ctx, in.key()))
+	return about(h.operators.Service(ctx, in.key()))
 }
 
 func (h operators) remove(ctx context.Context, in *struct {
@@ -231,7 +231,7 @@ func (h operators) remove(ctx context.Context, in *struct {
 	if m, ok := callerOf(ctx); ok && in.Purge && !m.Has(pando.RightDeploy) {
 		return nil, m.Lacks(pando.RightDeploy)
 	}
-	return nil, h.Remove(ctx, in.key(), in.Purge, by)
+	return nil, h.operators.Remove(ctx, in.key(), in.Purge, by)
 }
 
 // Pinned is the body that fixes a number of instances.
@@ -249,7 +249,7 @@ func (h operators) pin(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return about(h.Pin(ctx, in.key(), in.Body.Instances, pando.Seconds(in.Body.ForSeconds), by))
+	return about(h.operators.Pin(ctx, in.key(), in.Body.Instances, pando.Seconds(in.Body.ForSeconds), by))
 }
 
 func (h operators) unpin(ctx context.Context, in *struct {
@@ -260,34 +260,34 @@ func (h operators) unpin(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return about(h.Unpin(ctx, in.key(), by))
+	return about(h.operators.Unpin(ctx, in.key(), by))
 }
 
 func (h operators) why(ctx context.Context, in *struct {
 	Named
 	Max int `query:"max" minimum:"0" doc:"the newest so many; 0 is all that is kept"`
 }) (*listOf[pando.Because], error) {
-	return all(h.Why(ctx, in.key(), in.Max))
+	return all(h.operators.Why(ctx, in.key(), in.Max))
 }
 
 func (h operators) fits(ctx context.Context, in *struct{ Named }) (*listOf[pando.HostFit], error) {
-	return all(h.Fits(ctx, in.key()))
+	return all(h.operators.Fits(ctx, in.key()))
 }
 
 func (h operators) counters(ctx context.Context,
 	in *struct{ Named }) (*listOf[pando.EndpointCounters], error) {
-	return all(h.Counters(ctx, in.key()))
+	return all(h.operators.Counters(ctx, in.key()))
 }
 
 func (h operators) stateLog(ctx context.Context, in *struct {
 	Named
 	Max int `query:"max" minimum:"1" default:"20" doc:"the newest so many"`
 }) (*listOf[pando.StateCommit], error) {
-	return all(h.StateLog(ctx, in.key(), in.Max))
+	return all(h.operators.StateLog(ctx, in.key(), in.Max))
 }
 
 func (h operators) hosts(ctx context.Context, _ *nothing) (*listOf[pando.HostStatus], error) {
-	return all(h.Hosts(ctx))
+	return all(h.operators.Hosts(ctx))
 }
 
 func (h operators) removeHost(ctx context.Context, in *struct {
@@ -299,7 +299,7 @@ func (h operators) removeHost(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return nil, h.RemoveHost(ctx, in.Host, in.Force, by)
+	return nil, h.operators.RemoveHost(ctx, in.Host, in.Force, by)
 }
 
 // wellbeing is the answer of a probe.

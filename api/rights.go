@@ -12,7 +12,7 @@ import (
 )
 
 // rightsFace serves the operations about the rights of hosts.
-type rightsFace struct{ pando.Operators }
+type rightsFace struct{ operators pando.Operators }
 
 // routes adds its operations.
 func (h rightsFace) routes(a huma.API) {
@@ -50,7 +50,7 @@ func (h rightsFace) setRight(ctx context.Context, in *righting, may bool) error 
 	if err != nil {
 		return err
 	}
-	return h.SetRight(ctx, in.Host, in.Right, may, by)
+	return h.operators.SetRight(ctx, in.Host, in.Right, may, by)
 }
 
 // giving is a request about one grant of a host.
@@ -69,7 +69,7 @@ func (h rightsFace) setGrant(ctx context.Context, in *giving, may bool) error {
 	if err != nil {
 		return err
 	}
-	return h.SetGrant(ctx, in.Host, g, may, by)
+	return h.operators.SetGrant(ctx, in.Host, g, may, by)
 }
 
 // Inviting is the body of a request for a token.
@@ -86,7 +86,7 @@ func (h rightsFace) invite(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	i, ok := behind(h.Operators).(pando.Inviter)
+	i, ok := behind(h.operators).(pando.Inviter)
 	if !ok {
 		return nil, fmt.Errorf("%w: this server admits no hosts", pando.ErrUnsupported)
 	}

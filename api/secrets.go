@@ -11,7 +11,7 @@ import (
 )
 
 // secretsFace serves the requests about secrets.
-type secretsFace struct{ pando.Operators }
+type secretsFace struct{ operators pando.Operators }
 
 // routes adds the operations on secrets. None returns a content.
 func (h secretsFace) routes(a huma.API) {
@@ -42,7 +42,7 @@ type SecretContent struct {
 func (h secretsFace) listSecrets(
 	ctx context.Context, _ *nothing,
 ) (*listOf[pando.SecretStatus], error) {
-	return all(h.Secrets(ctx))
+	return all(h.operators.Secrets(ctx))
 }
 
 // oneSecret is an answer about one secret.
@@ -57,7 +57,7 @@ func (h secretsFace) setSecret(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	st, err := h.SetSecret(ctx, in.key(), in.Body.Content, by)
+	st, err := h.operators.SetSecret(ctx, in.key(), in.Body.Content, by)
 	return &oneSecret{st}, err
 }
 
@@ -69,7 +69,7 @@ func (h secretsFace) removeSecret(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return nil, h.RemoveSecret(ctx, in.key(), by)
+	return nil, h.operators.RemoveSecret(ctx, in.key(), by)
 }
 
 func ofSecret(k pando.SecretKey) (string, url.Values) {

@@ -11,7 +11,7 @@ import (
 )
 
 // snapshotsFace serves the requests about snapshots.
-type snapshotsFace struct{ pando.Operators }
+type snapshotsFace struct{ operators pando.Operators }
 
 // routes adds the operations on snapshots.
 func (h snapshotsFace) routes(a huma.API) {
@@ -35,7 +35,7 @@ func (h snapshotsFace) list(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return all(h.Snapshots(ctx, s))
+	return all(h.operators.Snapshots(ctx, s))
 }
 
 // stored is an answer about one snapshot.
@@ -51,7 +51,7 @@ func (h snapshotsFace) take(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	st, err := h.Snapshot(ctx, in.key(),
+	st, err := h.operators.Snapshot(ctx, in.key(),
 		pando.SnapshotAsk{Instance: in.Instance, Plain: in.Plain}, by)
 	return &stored{st}, err
 }
@@ -70,7 +70,7 @@ func (h snapshotsFace) removeSnapshot(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return nil, h.RemoveSnapshot(ctx, in.key(), in.Snapshot, by)
+	return nil, h.operators.RemoveSnapshot(ctx, in.key(), in.Snapshot, by)
 }
 
 // intended is an answer with one intent.
@@ -85,7 +85,7 @@ func (h snapshotsFace) restore(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	i, err := h.RestoreSnapshot(ctx, in.key(), in.Snapshot, by)
+	i, err := h.operators.RestoreSnapshot(ctx, in.key(), in.Snapshot, by)
 	return &intended{i}, err
 }
 
@@ -102,7 +102,7 @@ func (h snapshotsFace) migrate(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	st, err := h.Migrate(ctx, in.key(), in.Instance, in.To, by)
+	st, err := h.operators.Migrate(ctx, in.key(), in.Instance, in.To, by)
 	return &moved{st}, err
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // tenantsFace serves the requests about tenants.
-type tenantsFace struct{ pando.Operators }
+type tenantsFace struct{ operators pando.Operators }
 
 // routes adds the operations on tenants.
 func (h tenantsFace) routes(a huma.API) {
@@ -31,7 +31,7 @@ type NamedTenant struct {
 func (h tenantsFace) listTenants(
 	ctx context.Context, _ *nothing,
 ) (*listOf[pando.TenantStatus], error) {
-	return all(h.Tenants(ctx))
+	return all(h.operators.Tenants(ctx))
 }
 
 // oneTenant is an answer about one tenant.
@@ -46,7 +46,7 @@ func (h tenantsFace) setTenant(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	st, err := h.SetTenant(ctx, in.Tenant, in.Body, by)
+	st, err := h.operators.SetTenant(ctx, in.Tenant, in.Body, by)
 	return &oneTenant{st}, err
 }
 
@@ -58,7 +58,7 @@ func (h tenantsFace) removeTenant(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return nil, h.RemoveTenant(ctx, in.Tenant, by)
+	return nil, h.operators.RemoveTenant(ctx, in.Tenant, by)
 }
 
 // TenantClient calls the requests about tenants.

@@ -11,7 +11,7 @@ import (
 )
 
 // tokensFace serves the requests about the tokens of tenants.
-type tokensFace struct{ pando.Operators }
+type tokensFace struct{ operators pando.Operators }
 
 // routes adds its operations.
 func (h tokensFace) routes(a huma.API) {
@@ -34,7 +34,7 @@ type NamedToken struct {
 func (n NamedToken) key() pando.TokenKey { return pando.TokenKey{Tenant: n.Tenant, Name: n.Token} }
 
 func (h tokensFace) list(ctx context.Context, _ *nothing) (*listOf[pando.TokenStatus], error) {
-	return all(h.Tokens(ctx))
+	return all(h.operators.Tokens(ctx))
 }
 
 func (h tokensFace) issue(ctx context.Context, in *struct {
@@ -46,7 +46,7 @@ func (h tokensFace) issue(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	i, ok := behind(h.Operators).(pando.Issuer)
+	i, ok := behind(h.operators).(pando.Issuer)
 	if !ok {
 		return nil, fmt.Errorf("%w: this server makes no tokens", pando.ErrUnsupported)
 	}
@@ -65,7 +65,7 @@ func (h tokensFace) remove(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return nil, h.RemoveToken(ctx, in.key(), by)
+	return nil, h.operators.RemoveToken(ctx, in.key(), by)
 }
 
 func ofToken(k pando.TokenKey) string { return ofTenant(k.Tenant) + "/tokens/" + k.Name }

@@ -153,7 +153,7 @@ func TestTheVeilLeavesTheImagesVisible(t *testing.T) {
 		want bool
 	}{"with images": {veiled{withImages{}}, true}, "without": {veiled{telling{}}, false},
 		"without a veil": {withImages{}, true}} {
-		if _, err := (operators{Operators: c.ops}).keeper(); (err == nil) != c.want {
+		if _, err := (operators{operators: c.ops}).keeper(); (err == nil) != c.want {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

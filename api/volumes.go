@@ -12,7 +12,7 @@ import (
 )
 
 // volumesFace serves the requests about volumes.
-type volumesFace struct{ pando.Operators }
+type volumesFace struct{ operators pando.Operators }
 
 // routes adds the operations on volumes.
 func (h volumesFace) routes(a huma.API) {
@@ -35,7 +35,7 @@ func (h volumesFace) listVolumes(ctx context.Context, in *struct {
 		return nil, err
 	}
 	q := pando.VolumeQuery{Name: in.Volume, Measure: in.Measure, Service: of}
-	return all(h.Volumes(ctx, q))
+	return all(h.operators.Volumes(ctx, q))
 }
 
 func (h volumesFace) removeVolume(ctx context.Context, in *struct {
@@ -47,7 +47,7 @@ func (h volumesFace) removeVolume(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return nil, h.RemoveVolume(ctx, in.key(), in.Volume, by)
+	return nil, h.operators.RemoveVolume(ctx, in.key(), in.Volume, by)
 }
 
 // Volumes lists volumes on all hosts.

@@ -35,7 +35,7 @@ func (h operators) watch(ctx context.Context, in *struct {
 	return func(to *sender) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		events := h.Watch(ctx, pando.StoreRevision(after))
+		events := h.operators.Watch(ctx, pando.StoreRevision(after))
 		pass(to, events, func(c pando.Change) []byte { return change(c, of) })
 	}, nil
 }

@@ -135,7 +135,7 @@ func (a *arriving) land(ctx context.Context, b *sandbox, f wire.Frozen) error {
 	}
 	defer os.RemoveAll(dir)
 	b.slot.Move = &a.move
-	if err := (travel{b}).seal(); err != nil {
+	if err := b.seal(); err != nil {
 		return err
 	}
 	if err := a.receive(dir); err != nil {

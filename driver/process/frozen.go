@@ -160,15 +160,15 @@ func (s stored) runsHere() error {
 func (s *slot) root() string { return fmt.Sprintf("/proc/%d/root", s.PID) }
 
 // thawer starts the frozen programs of snapshots.
-type thawer struct{ *Driver }
+type thawer struct{ driver *Driver }
 
 // thawable reads a snapshot and gives a program the user of the frozen one, if the spec gives it
 // that user.
 func (d thawer) thawable(spec pando.SandboxSpec, p *wire.Program) (*wire.Frozen, *arriving, error) {
-	if d.Freezer == nil {
+	if d.driver.Freezer == nil {
 		return nil, nil, fmt.Errorf("%w: this host has no CRIU", pando.ErrUnsupported)
 	}
-	if err := d.Freezer.Missing(); err != nil {
+	if err := d.driver.Freezer.Missing(); err != nil {
 		return nil, nil, err
 	}
 	var f *wire.Frozen
@@ -213,7 +213,7 @@ func checkUser(f *wire.Frozen, s pando.Spec, p wire.Program) error {
 
 // kept reads a snapshot of this host's store.
 func (d thawer) kept(dir string) (*wire.Frozen, error) {
-	if !filepath.IsAbs(dir) && (d.Layers == "" || !filepath.IsLocal(dir)) {
+	if !filepath.IsAbs(dir) && (d.driver.Layers == "" || !filepath.IsLocal(dir)) {
 		return nil, fmt.Errorf("%w: this host keeps no snapshot %s", pando.ErrNotFound, dir)
 	}
 	f, err := readFrozen(d.folder(dir))
@@ -225,7 +225,7 @@ func (d thawer) folder(from string) string {
 	if filepath.IsAbs(from) {
 		return from
 	}
-	return filepath.Join(d.Layers, from)
+	return filepath.Join(d.driver.Layers, from)
 }
 
 // thawIn starts the frozen program of a snapshot in a sandbox that is ready for it. A program with
@@ -247,8 +247,8 @@ func (d thawer) thawIn(
 	defer out.Close()
 	of, err := s.frozen(f, dir)
 	if err == nil {
-		of.Output, of.Groups, of.Entry, of.Connections = out.Fd(), d.Groups, s.cgroup.Entry(), connections
-		err = d.Freezer.Thaw(ctx, of)
+		of.Output, of.Groups, of.Entry, of.Connections = out.Fd(), d.driver.Groups, s.cgroup.Entry(), connections
+		err = d.driver.Freezer.Thaw(ctx, of)
 	}
 	if err != nil {
 		return err

@@ -19,7 +19,7 @@ import (
 )
 
 // keeper looks after the volumes of a host.
-type keeper struct{ *Driver }
+type keeper struct{ driver *Driver }
 
 // VolumesOf returns the volumes of the host of a driver.
 func VolumesOf(d *Driver) pando.Volumes { return keeper{d} }
@@ -39,10 +39,10 @@ const leavingVolume = ".gone-"
 func (d keeper) KeptVolumes(
 	ctx context.Context, q pando.VolumeQuery,
 ) ([]pando.KeptVolume, error) {
-	if d.Volumes == "" {
+	if d.driver.Volumes == "" {
 		return nil, nil
 	}
-	all, err := filepath.Glob(filepath.Join(d.Volumes, "*", "*", "*", "*"))
+	all, err := filepath.Glob(filepath.Join(d.driver.Volumes, "*", "*", "*", "*"))
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (d keeper) KeptVolumes(
 
 // keptAt returns the volume of a folder. ok is false for a folder that is no part of a volume.
 func (d keeper) keptAt(path string) (v pando.KeptVolume, ok bool) {
-	below, err := filepath.Rel(d.Volumes, path)
+	below, err := filepath.Rel(d.driver.Volumes, path)
 	names := strings.Split(below, string(filepath.Separator))
 	if err != nil || len(names) != 4 || slices.ContainsFunc(names, func(n string) bool {
 		return strings.HasPrefix(n, ".")
@@ -79,7 +79,7 @@ func (d keeper) keptAt(path string) (v pando.KeptVolume, ok bool) {
 	}
 	return pando.KeptVolume{
 		Service: pando.ServiceKey{Tenant: pando.Tenant(names[0]), Name: pando.ServiceName(names[1])},
-		Name:    names[2], Part: names[3], Host: d.Host, Path: path,
+		Name:    names[2], Part: names[3], Host: d.driver.Host, Path: path,
 	}, true
 }
 
@@ -112,12 +112,12 @@ func ignoreGone(err error) error {
 // RemoveVolume implements pando.Volumes. A death on the way leaves a folder that the next removal
 // of the service's volumes deletes.
 func (d keeper) RemoveVolume(ctx context.Context, s pando.ServiceKey, name string) error {
-	home := filepath.Join(d.Volumes, string(s.Tenant), string(s.Name))
+	home := filepath.Join(d.driver.Volumes, string(s.Tenant), string(s.Name))
 	dir := filepath.Join(home, name)
 	st, err := os.Lstat(dir)
-	if d.Volumes == "" || filepath.Dir(dir) != home || strings.HasPrefix(name, ".") ||
+	if d.driver.Volumes == "" || filepath.Dir(dir) != home || strings.HasPrefix(name, ".") ||
 		err != nil || !st.IsDir() {
-		return fmt.Errorf("volume %s of %s on %s: %w", name, s, d.Host, pando.ErrNotFound)
+		return fmt.Errorf("volume %s of %s on %s: %w", name, s, d.driver.Host, pando.ErrNotFound)
 	}
 	held, err := d.lockParts(dir)
 	defer func() {
@@ -138,8 +138,8 @@ func (d keeper) RemoveVolume(ctx context.Context, s pando.ServiceKey, name strin
 	if err := untrusted.Remove(leaving); err != nil {
 		return fmt.Errorf("delete volume %s of %s: %w; run the command again", name, s, err)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.driver.mu.Lock()
+	defer d.driver.mu.Unlock()
 	if err := os.Remove(home); err == nil { // its last volume: the uid is free
 		_ = os.Remove(filepath.Dir(home)) // fails while the tenant has other volumes
 	}
@@ -158,7 +158,7 @@ func (d keeper) lockParts(dir string) (held []int, err error) {
 			unix.RESOLVE_NO_SYMLINKS)
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return held, fmt.Errorf("%w: an instance has volume %s on %s; `pando ps` lists the instances",
-				pando.ErrConflict, dir, d.Host)
+				pando.ErrConflict, dir, d.driver.Host)
 		}
 		if err != nil {
 			continue // a file of the operator
@@ -169,7 +169,7 @@ func (d keeper) lockParts(dir string) (held []int, err error) {
 }
 
 // disk measures the disk with the volumes of a host.
-type disk struct{ *Driver }
+type disk struct{ driver *Driver }
 
 // DiskOf returns the disk with the volumes of a driver.
 func DiskOf(d *Driver) pando.Disk { return disk{d} }
@@ -177,7 +177,7 @@ func DiskOf(d *Driver) pando.Disk { return disk{d} }
 // Room implements pando.Disk. A folder that is not there yet will be on the disk of the nearest one
 // above it.
 func (d disk) Room() (pando.DiskRoom, error) {
-	for dir := d.Volumes; ; dir = filepath.Dir(dir) {
+	for dir := d.driver.Volumes; ; dir = filepath.Dir(dir) {
 		room, err := RoomOf(dir)
 		if !errors.Is(err, unix.ENOENT) || dir == filepath.Dir(dir) {
 			return room, err
@@ -196,7 +196,7 @@ func RoomOf(dir string) (pando.DiskRoom, error) {
 
 // MeasureVolume implements pando.Disk.
 func (d disk) MeasureVolume(ctx context.Context, p pando.VolumePart) (pando.VolumeUse, error) {
-	v := pando.KeptVolume{Path: filepath.Join(d.Volumes, string(p.Service.Tenant),
+	v := pando.KeptVolume{Path: filepath.Join(d.driver.Volumes, string(p.Service.Tenant),
 		string(p.Service.Name), p.Name, p.Part)}
 	if _, err := os.Lstat(v.Path); err != nil {
 		return pando.VolumeUse{}, ignoreGone(err)

@@ -27,12 +27,9 @@ const (
 	quietWait  = 2 * time.Millisecond
 )
 
-// travel is the part of a sandbox that moves.
-type travel struct{ *sandbox }
-
 // Leave implements pando.Sandbox.
 func (b *sandbox) Leave(ctx context.Context, w io.Writer, stopping func() error) error {
-	p, err := travel{b}.movable(ctx)
+	p, err := b.movable(ctx)
 	if err != nil {
 		return err
 	}
@@ -45,7 +42,7 @@ func (b *sandbox) Leave(ctx context.Context, w io.Writer, stopping func() error)
 		return err
 	}
 	defer os.RemoveAll(dir)
-	was, err := travel{b}.sendMemory(out)
+	was, err := b.sendMemory(out)
 	if err != nil {
 		return fmt.Errorf("send the program: %w", err)
 	}
@@ -53,8 +50,8 @@ func (b *sandbox) Leave(ctx context.Context, w io.Writer, stopping func() error)
 	if err := stopping(); err != nil {
 		return err
 	}
-	if err = (travel{b}).stopQuietly(ctx); err == nil {
-		err = travel{b}.writeProgram(ctx, out, *p, dir, was)
+	if err = b.stopQuietly(ctx); err == nil {
+		err = b.writeProgram(ctx, out, *p, dir, was)
 	}
 	if err != nil {
 		err = errors.Join(err, b.Resume(context.WithoutCancel(ctx)))
@@ -63,7 +60,7 @@ func (b *sandbox) Leave(ctx context.Context, w io.Writer, stopping func() error)
 }
 
 // movable returns the program if it can move.
-func (b travel) movable(ctx context.Context) (*wire.Frozen, error) {
+func (b *sandbox) movable(ctx context.Context) (*wire.Frozen, error) {
 	if b.d.Freezer == nil || b.d.Seal == nil {
 		return nil, fmt.Errorf("%w: this host has no CRIU", pando.ErrUnsupported)
 	}
@@ -75,13 +72,13 @@ func (b travel) movable(ctx context.Context) (*wire.Frozen, error) {
 		err = freezable(r.Frozen, b.slot.Spec)
 	}
 	if err == nil {
-		_, err = b.quiet()
+		_, err = b.isQuiet()
 	}
 	return r.Frozen, err
 }
 
 // sendMemory sends the memory of the program while it runs.
-func (b travel) sendMemory(out *tar.Writer) (*base, error) {
+func (b *sandbox) sendMemory(out *tar.Writer) (*base, error) {
 	pids, err := b.slot.cgroup.Processes()
 	if err != nil {
 		return nil, err
@@ -96,7 +93,7 @@ func (b travel) sendMemory(out *tar.Writer) (*base, error) {
 }
 
 // writeProgram writes the stopped program.
-func (b travel) writeProgram(
+func (b *sandbox) writeProgram(
 	ctx context.Context, out *tar.Writer, p wire.Frozen, dir string, was *base,
 ) error {
 	of, err := b.slot.frozen(p, dir)
@@ -131,7 +128,7 @@ func (b travel) writeProgram(
 }
 
 // stopQuietly stops the program at a moment without a handshake, and seals its network.
-func (b travel) stopQuietly(ctx context.Context) error {
+func (b *sandbox) stopQuietly(ctx context.Context) error {
 	for n := 0; ; n++ {
 		err := b.Pause(ctx)
 		if err == nil {
@@ -140,7 +137,7 @@ func (b travel) stopQuietly(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		calm, err := b.quiet()
+		calm, err := b.isQuiet()
 		if calm || err != nil {
 			return err
 		}
@@ -157,9 +154,9 @@ func (b travel) stopQuietly(ctx context.Context) error {
 	}
 }
 
-// quiet reports whether no connection waits for its handshake or for the program's accept. It
+// isQuiet reports whether no connection waits for its handshake or for the program's accept. It
 // refuses connections that cannot move: they are bound to an address of this host.
-func (b travel) quiet() (calm bool, err error) {
+func (b *sandbox) isQuiet() (calm bool, err error) {
 	calm = true
 	err = netspace.At(b.slot.netns(), func() error {
 		tcp, err := sockets.TCP()
@@ -206,7 +203,7 @@ func waiting(table string) bool {
 }
 
 // seal lets no packet in or out, and keeps those that come. Its record outlives the agent.
-func (b travel) seal() error {
+func (b *sandbox) seal() error {
 	if err := b.watchPackets(); err != nil {
 		return err
 	}
@@ -219,7 +216,7 @@ func (b travel) seal() error {
 }
 
 // unseal opens the network again, and delivers the packets that came.
-func (b travel) unseal() error {
+func (b *sandbox) unseal() error {
 	if !b.slot.Held {
 		return nil
 	}
@@ -231,7 +228,7 @@ func (b travel) unseal() error {
 	return errors.Join(b.Deliver(packets), b.slot.save())
 }
 
-func (b travel) inNetwork(f func(ns int) error) error {
+func (b *sandbox) inNetwork(f func(ns int) error) error {
 	ns, err := os.Open(b.slot.netns())
 	if err != nil {
 		return err

@@ -35,12 +35,9 @@ func inMachine(p *wire.Program, s pando.Spec, command func(pando.Spec) []string)
 // buttonWait is how long an emulator may take to press the power button of its machine.
 const buttonWait = 2 * time.Second
 
-// emulator is a sandbox with the emulator of a machine.
-type emulator struct{ *sandbox }
-
-// pressed presses the power button of a virtual machine, and reports whether its system may shut
+// pressPowerButton presses the power button of a virtual machine, and reports whether its system may shut
 // down now.
-func (b emulator) pressed(ctx context.Context) bool {
+func (b *sandbox) pressPowerButton(ctx context.Context) bool {
 	if !b.slot.Spec.IsVM() || b.slot.Spec.StopSignal != pando.PowerButton || b.d.PowerOff == nil {
 		return false
 	}

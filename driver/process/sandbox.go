@@ -59,7 +59,7 @@ const holdWaitMax = 30*time.Second + pando.ConfigCheckMax
 
 // hold is open without a listener to the events.
 func (d thawer) hold(ctx context.Context, s *slot, q wire.Request) (*sandbox, error) {
-	b := d.newSandbox(s)
+	b := d.driver.newSandbox(s)
 	var err error
 	if b.watch, s.ready = s.ready, nil; b.watch == nil {
 		if b.watch, err = dialShim(s); err != nil {
@@ -82,7 +82,7 @@ func (d thawer) hold(ctx context.Context, s *slot, q wire.Request) (*sandbox, er
 		return nil, err
 	}
 	b.empty, b.thaws = r.Code == wire.EmptyCode, r.Frozen
-	d.watchShim(b)
+	d.driver.watchShim(b)
 	return b, nil
 }
 
@@ -266,7 +266,7 @@ func (b *sandbox) Pause(ctx context.Context) error {
 // Resume implements pando.Sandbox. It wakes the processes itself instead of waiting for the shim to
 // be scheduled. A stopped process cannot start another one.
 func (b *sandbox) Resume(context.Context) error {
-	if err := (travel{b}).unseal(); err != nil {
+	if err := b.unseal(); err != nil {
 		return fmt.Errorf("resume %s: %w", b.slot.Instance, err)
 	}
 	pids, err := b.slot.cgroup.Processes()
@@ -297,7 +297,7 @@ func (b *sandbox) Stop(ctx context.Context) error {
 
 // stop is Stop for a shim that runs.
 func (b *sandbox) stop(ctx context.Context) error {
-	if !(emulator{b}).pressed(ctx) {
+	if !b.pressPowerButton(ctx) {
 		sig := unix.Signal(pando.SignalNumber(b.slot.Spec.StopSignal))
 		if sig == 0 {
 			sig = unix.SIGTERM
@@ -350,7 +350,7 @@ func (b *sandbox) Remove(context.Context) error {
 	if err := b.slot.end(); err != nil {
 		return fmt.Errorf("remove %s: %w", b.slot.Instance, err)
 	}
-	if late := (travel{b}).untap(); len(late) > 0 {
+	if late := b.untap(); len(late) > 0 {
 		b.d.Log.Warn("late packets for an instance that left are lost; their senders repeat them",
 			"instance", b.slot.Instance, "packets", len(late))
 	}

@@ -90,7 +90,7 @@ func (t *tap) close() error {
 }
 
 // watchPackets keeps the packets that come to the sandbox from now on.
-func (b travel) watchPackets() error {
+func (b *sandbox) watchPackets() error {
 	b.taps.Lock()
 	defer b.taps.Unlock()
 	_ = b.tap.close() // of an earlier attempt
@@ -101,7 +101,7 @@ func (b travel) watchPackets() error {
 }
 
 // untap ends the tap and returns the packets in it.
-func (b travel) untap() [][]byte {
+func (b *sandbox) untap() [][]byte {
 	b.taps.Lock()
 	defer b.taps.Unlock()
 	all := b.takePackets()
@@ -112,7 +112,7 @@ func (b travel) untap() [][]byte {
 
 // takePackets takes the packets of the tap, and reports those that had no room. The caller holds
 // the lock of the tap.
-func (b travel) takePackets() [][]byte {
+func (b *sandbox) takePackets() [][]byte {
 	all := b.tap.take()
 	if n := b.tap.dropped(); n > 0 {
 		b.d.Log.Warn("packets for a stopped program exceed their room; their senders repeat them",
@@ -125,7 +125,7 @@ func (b travel) takePackets() [][]byte {
 func (b *sandbox) Packets() [][]byte {
 	b.taps.Lock()
 	defer b.taps.Unlock()
-	return travel{b}.takePackets()
+	return b.takePackets()
 }
 
 // Deliver implements pando.Sandbox. The packets of another sandbox get the address of this one.

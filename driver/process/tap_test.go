@@ -20,7 +20,7 @@ func TestLostPacketsOfAStoppedProgramAreCounted(t *testing.T) {
 	var log bytes.Buffer
 	d.Log = slog.New(slog.NewTextHandler(&log, nil))
 	b := run(t, d, nil, "sleep", "inf").(*sandbox)
-	if err := (travel{b}).watchPackets(); err != nil {
+	if err := b.watchPackets(); err != nil {
 		t.Fatal(err)
 	}
 	knock(t, b.Link(), 1)
