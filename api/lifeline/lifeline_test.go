@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,10 +29,13 @@ func TestASilentDaemonEndsARequest(t *testing.T) {
 	for name, answers := range map[string]bool{"without an answer": false, "in an open session": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
+				var mu sync.Mutex // the client dials and reports from goroutines of its own
 				var ends []net.Conn
 				c := &http.Client{Transport: &http.Transport{
 					DialContext: func(context.Context, string, string) (net.Conn, error) {
 						ours, theirs := net.Pipe()
+						mu.Lock()
+						defer mu.Unlock()
 						first := len(ends) == 0
 						ends = append(ends, theirs)
 						go func() {
@@ -47,8 +51,12 @@ func TestASilentDaemonEndsARequest(t *testing.T) {
 				begin := time.Now()
 				var told []time.Duration
 				q := Request{Client: c, Clock: bubble{}, Sentinel: pando.ErrUnreachable,
-					Who:   func() string { return "the agent of h" },
-					Waits: func(string) { told = append(told, time.Since(begin)) }}
+					Who: func() string { return "the agent of h" },
+					Waits: func(string) {
+						mu.Lock()
+						defer mu.Unlock()
+						told = append(told, time.Since(begin))
+					}}
 				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://h/x", nil)
 				if err != nil {
 					t.Fatal(err)
@@ -66,6 +74,8 @@ func TestASilentDaemonEndsARequest(t *testing.T) {
 				if took := time.Since(begin); took < SilentMax || took > 2*SilentMax {
 					t.Errorf("it ended after %s", took)
 				}
+				mu.Lock()
+				defer mu.Unlock()
 				if len(told) != 1 || !answers && told[0] > time.Second {
 					t.Errorf("it was reported after %v", told)
 				}

@@ -41,6 +41,7 @@ type Draft struct {
 	listHome pando.HostName
 	load     map[pando.HostName]lifecycle.Load
 	loadOf   pando.HostName // the host of load, or "" for all hosts
+	hashes   map[int]string // of the specs of its revisions, as far as asked
 	takers   []pando.Host   // the result of hosts
 	fits     []pando.Host   // the result of fitting
 	// shunned are the hosts with instances of the service from which this one stays apart.

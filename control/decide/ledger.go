@@ -222,6 +222,20 @@ func (d *Draft) spec(revision int) (pando.Spec, bool) {
 	return d.w.SpecOf(d.svc.ServiceKey, revision)
 }
 
+// hashOf returns the hash of the spec of a revision.
+func (d *Draft) hashOf(revision int) string {
+	hash, known := d.hashes[revision]
+	if !known {
+		if d.hashes == nil {
+			d.hashes = map[int]string{}
+		}
+		s, _ := d.spec(revision)
+		hash = s.Hash()
+		d.hashes[revision] = hash
+	}
+	return hash
+}
+
 // newest returns the spec that bounds the service: the target's, as the operator last deployed it.
 func (d *Draft) newest() pando.Spec {
 	s, _ := d.spec(d.svc.Target)

@@ -165,8 +165,9 @@ func (d *Draft) placeNew(i pando.Intent, revision int, role pando.Role, warm boo
 	spec, _ := d.spec(revision)
 	o := pando.Instance{
 		ID: d.name(i), Service: d.svc.ServiceKey, Revision: revision,
-		SpecHash: spec.Hash(), Weight: 100, Role: role, Warm: warm, Phase: pando.PhasePlaced, Reason: i.Reason,
-		From: i.From, Intent: i.ID, Born: d.birth(), Since: d.now, Replaces: d.replaces,
+		SpecHash: d.hashOf(revision), Weight: 100, Role: role, Warm: warm, Phase: pando.PhasePlaced,
+		Reason: i.Reason, From: i.From, Intent: i.ID, Born: d.birth(), Since: d.now,
+		Replaces: d.replaces,
 	}
 	var volumes pando.HostName
 	switch {

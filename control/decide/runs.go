@@ -109,7 +109,7 @@ func (d *Draft) startPart(number int, reason string) {
 	i := d.grant(pando.VerbReplicate, reason)
 	o := pando.Instance{
 		ID: d.name(i), Service: d.svc.ServiceKey, Host: host.Name, Revision: r.Revision,
-		SpecHash: s.Hash(), Weight: 100,
+		SpecHash: d.hashOf(r.Revision), Weight: 100,
 		Role: pando.RoleReplica, Phase: pando.PhasePlaced, Reason: reason, Intent: i.ID, Born: d.birth(),
 		Since: d.now, Run: &pando.RunPart{
 			Number: number, Command: r.Command, Attached: r.Attached, Beside: !s.IsJob(),
