@@ -140,6 +140,7 @@ type Agent struct {
 	steps   atomic.Int64 // of all runners
 	tally   tally
 	works   *works
+	joins   joins
 	wg      sync.WaitGroup
 	ctx     context.Context // the context of Run
 
@@ -159,7 +160,7 @@ func New(c Config) *Agent {
 	own := anchor.New(c.Registry, c.Sightings, c.Clock, c.Log)
 	c.Registry = own
 	a := &Agent{
-		Config: c, anchor: own, sweeper: newSweeper(&c),
+		Config: c, joins: make(joins, 1), anchor: own, sweeper: newSweeper(&c),
 		found: map[pando.InstanceID]pando.Sandbox{}, renewals: secretsSeen{},
 		pulls: newPulls(),
 	}
@@ -272,15 +273,8 @@ func (a *Agent) join(ctx context.Context) error {
 func (a *Agent) joinOnce(ctx context.Context) (<-chan struct{}, error) {
 	wait, said := 100*time.Millisecond, ""
 	for {
-		h := a.Host
-		a.mu.Lock()
-		h.Leaving = !a.leaveBy.IsZero()
-		a.mu.Unlock()
-		fence, lost, err := a.Registry.Join(ctx, h, Lease)
+		lost, err := a.joins.join(ctx, a)
 		if err == nil {
-			a.mu.Lock()
-			a.fence = fence
-			a.mu.Unlock()
 			return lost, nil
 		}
 		odd := !errors.Is(err, pando.ErrUnavailable) && !errors.Is(err, pando.ErrStoreFull)
@@ -295,6 +289,32 @@ func (a *Agent) joinOnce(ctx context.Context) (<-chan struct{}, error) {
 			wait = min(2*wait, joinWaitMax)
 		}
 	}
+}
+
+// joins lets one join of a host go on at a time. It is full during a join. A join takes over from the
+// one before it, so the last fence is the valid one: two joins at a time would leave that to chance.
+type joins chan struct{}
+
+// join writes the record of an agent's host and keeps its fence.
+func (j joins) join(ctx context.Context, a *Agent) (lost <-chan struct{}, err error) {
+	select {
+	case j <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-j }()
+	h := a.Host
+	a.mu.Lock()
+	h.Leaving = !a.leaveBy.IsZero()
+	a.mu.Unlock()
+	var fence pando.Fence
+	if fence, lost, err = a.Registry.Join(ctx, h, Lease); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.fence = fence
+	return lost, nil
 }
 
 // joinWaitMax bounds the wait between two attempts to join after an odd error of the store.

@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -177,4 +179,38 @@ func TestAHostThatLeavesWaitsForTheOrders(t *testing.T) {
 			}
 		})
 	}
+}
+
+// lateJoins is a registry whose answer to the second join comes late.
+type lateJoins struct {
+	pando.Registry
+	joins atomic.Int64
+}
+
+func (r *lateJoins) Join(
+	ctx context.Context, h pando.Host, lease time.Duration,
+) (pando.Fence, <-chan struct{}, error) {
+	n := r.joins.Add(1)
+	fence, lost, err := r.Registry.Join(ctx, h, lease)
+	if n == 2 {
+		time.Sleep(time.Second)
+	}
+	return fence, lost, err
+}
+
+// A host that leaves joins once more, so the lease of its first join is lost. Whichever of the two
+// joins that follow ends first, the host writes with the fence of the last one.
+func TestAHostThatLeavesWritesWithItsLastFence(t *testing.T) {
+	onBench(t, func(b *bench) {
+		b.through = &lateJoins{Registry: b.registry}
+		b.restart()
+		b.serving("web-1", 1)
+		go func() {
+			time.Sleep(2 * time.Second)
+			b.drain("web-1", true)
+		}()
+		if left, err := b.agent.Leave(b.ctx, time.Second); left != 0 || err != nil {
+			b.Errorf("%d instances are left: %v", left, err)
+		}
+	})
 }

@@ -35,7 +35,7 @@ type sandbox struct {
 	taps     sync.Mutex
 	tap      *tap // of a program that moves, guarded by taps; nil: none
 	once     sync.Once
-	silence
+	silence  silence
 }
 
 func (d *Driver) newSandbox(s *slot) *sandbox {

@@ -37,8 +37,8 @@ type silence struct {
 func (b *sandbox) say(why string) {
 	b.silence.mu.Lock()
 	defer b.silence.mu.Unlock()
-	b.doubt = b.doubt && why != ""
-	if b.closed || (b.said == "") == (why == "") {
+	b.silence.doubt = b.silence.doubt && why != ""
+	if b.silence.closed || (b.silence.said == "") == (why == "") {
 		return
 	}
 	e := pando.SandboxEvent{Kind: pando.SandboxAnswers}
@@ -50,7 +50,7 @@ func (b *sandbox) say(why string) {
 	default:
 		return // the next look says it
 	}
-	b.said = why
+	b.silence.said = why
 	if why == "" {
 		b.d.Log.Info("a shim answers again", "instance", b.slot.Instance)
 		return
@@ -63,7 +63,7 @@ func (b *sandbox) say(why string) {
 func (b *sandbox) over() {
 	b.silence.mu.Lock()
 	defer b.silence.mu.Unlock()
-	b.closed = true
+	b.silence.closed = true
 	close(b.events)
 }
 
@@ -71,7 +71,7 @@ func (b *sandbox) over() {
 func (b *sandbox) doubts() {
 	b.silence.mu.Lock()
 	defer b.silence.mu.Unlock()
-	b.doubt = true
+	b.silence.doubt = true
 }
 
 // answerable returns nil if the shim can answer, else the reason. It asks nothing of the shim.
@@ -105,7 +105,7 @@ func (d *Driver) silent(s *slot, why error) *sandbox {
 	b.listener = &ownListener{cgroup: s.cgroup,
 		Listener: &lateListener{come: make(chan struct{}), closed: make(chan struct{})}}
 	d.watchShim(b)
-	b.asked = true
+	b.silence.asked = true
 	b.say(why.Error())
 	go func() {
 		if b.askAgain() {
@@ -124,7 +124,7 @@ func (b *sandbox) resume(why error) bool {
 		return false
 	}
 	b.silence.mu.Lock()
-	b.asked = true
+	b.silence.asked = true
 	_ = b.watch.Close()
 	b.silence.mu.Unlock()
 	b.say(b.slot.unanswered(context.Background(), why).Error())
@@ -177,7 +177,7 @@ func (b *sandbox) join(fresh *sandbox) bool {
 		fresh.close()
 		return false
 	}
-	b.watch, b.asked = fresh.watch, false
+	b.watch, b.silence.asked = fresh.watch, false
 	if late, ok := b.listener.Listener.(*lateListener); !ok || !late.fill(fresh.listener.Listener) {
 		fresh.listener.Close()
 	}
@@ -244,9 +244,9 @@ func (d *Driver) watchShims() {
 func (b *sandbox) look() {
 	stopped := b.slot.stopped()
 	b.silence.mu.Lock()
-	asks := !stopped && !b.asked && (b.said != "" || b.doubt)
-	mine := !b.asked
-	b.asked = b.asked || asks
+	asks := !stopped && !b.silence.asked && (b.silence.said != "" || b.silence.doubt)
+	mine := !b.silence.asked
+	b.silence.asked = b.silence.asked || asks
 	b.silence.mu.Unlock()
 	if stopped && mine {
 		b.say(b.slot.stoppedText())
@@ -259,7 +259,7 @@ func (b *sandbox) look() {
 		defer cancel()
 		_, err := b.ask(ctx, wire.Request{Verb: "ping"})
 		b.silence.mu.Lock()
-		b.asked = false
+		b.silence.asked = false
 		b.silence.mu.Unlock()
 		if err == nil {
 			b.say("")
