@@ -39,18 +39,13 @@ func (a *adoption) begin(former *world.World) {
 		return
 	}
 	a.running = true
-	specs := map[pando.InstanceID]string{}
+	a.specs = map[pando.InstanceID]string{}
 	for id, r := range a.agent.runners {
 		i := a.agent.current(r).inst
-		// A hash that is known stays: after a second restore, or with a service that came back, the
-		// number may mean another spec.
-		if hash, known := a.specs[id]; known {
-			specs[id] = hash
-		} else if spec, known := former.SpecOf(i.Service, i.Revision); i.SpecHash == "" && known {
-			specs[id] = spec.Hash()
+		if spec, known := former.SpecOf(i.Service, i.Revision); i.SpecHash == "" && known {
+			a.specs[id] = spec.Hash()
 		}
 	}
-	a.specs = specs
 	heads := former.Heads
 	a.agent.spawn(func(ctx context.Context) {
 		for !a.once(ctx, heads) {

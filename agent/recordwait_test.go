@@ -45,8 +45,8 @@ func (s *countedSweeps) Sweep(ctx context.Context) (pando.SweepReport, error) {
 	return s.Steering.Sweep(ctx)
 }
 
-// The flows of an instance that dies are of a sweep that began after its host closed it, whatever the
-// clock of control says about the begin of its drain.
+// The agent counts the flows of a dying instance in a sweep after its host closed it. The time of the
+// drain is on the clock of control, which may be a minute ahead.
 func TestADyingInstanceIsSweptOnTheClockOfItsHost(t *testing.T) {
 	onBench(t, func(b *bench) {
 		b.serving("web-1", 1)

@@ -236,7 +236,7 @@ func TestACopyThatDiesRejectsItsSeed(t *testing.T) {
 		b.serving("web-1", 2)
 		b.decided("new instances continue it")
 		digest := n.kept[0].Digest
-		b.agent.seeds.reject(web, version{number: 2}, "sha256:another", "it is no seed of this revision")
+		b.agent.seeds.reject(web, version{number: 2}, "sha256:another", "the seed is of another revision")
 		if now, _ := b.agent.seeds.find(web, version{number: 2}); now != digest {
 			t.Fatalf("the seed is %q, want %q", now, digest)
 		}
@@ -263,7 +263,7 @@ func TestASeedIsOfItsSpecAlone(t *testing.T) {
 		digest := n.kept[0].Digest
 		for _, hash := range []string{"one", ""} {
 			n.kept[0].SpecHash = hash
-			b.agent.seeds = newSeeds(b.agent) // those of a former agent
+			b.agent.seeds = newSeeds(b.agent) // as after a restart of the agent
 			b.agent.seeds.a = b.agent
 			other, _ := b.agent.seeds.find(web, version{2, "two"})
 			if now, _ := b.agent.seeds.find(web, version{2, hash}); now != digest || other != "" {

@@ -74,9 +74,9 @@ func (c *operators) mayEnter(ctx context.Context, s pando.ServiceKey, i pando.In
 	on := c.world.Instances[i].V
 	if _, token := pando.TokenOf(ctx); token {
 		if stored, ok := c.world.SpecOf(s, on.Revision); ok && !on.RunsSpec(stored) {
-			return fmt.Errorf("%w: instance %s runs another spec than the stored revision %d, and a token "+
-				"enters by what is stored; an operator of the hosts may, or ends it: pando stop %[2]s",
-				pando.ErrForbidden, i, on.Revision)
+			return fmt.Errorf("%w: instance %s runs another spec than the stored revision %d, so a token "+
+				"may not enter it; `pando restart %s %[2]s` replaces it, and an operator may enter it",
+				pando.ErrForbidden, i, on.Revision, s)
 		}
 	}
 	return mayUse(ctx, c.world, s, on.Revision)
@@ -209,7 +209,7 @@ type visit struct {
 	why   []byte // a frame with the reason of the end, for the caller
 }
 
-// Read implements io.Reader. A session that ends with the silence of its agent says so to its caller.
+// Read implements io.Reader. If the agent falls silent, the caller gets the reason at the end.
 func (v *visit) Read(b []byte) (int, error) {
 	n, err := v.ReadWriteCloser.Read(b)
 	v.mu.Lock()

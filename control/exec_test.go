@@ -233,7 +233,7 @@ type silenced struct {
 	io.WriteCloser
 }
 
-// A session that ends with the silence of its agent tells its caller so, between two frames.
+// If the agent of a session falls silent, its caller gets the reason between two frames.
 func TestASessionOfASilentAgentSaysWhy(t *testing.T) {
 	var frames bytes.Buffer
 	if err := session.NewWriter(&frames).Send(session.Output, []byte("begun")); err != nil {

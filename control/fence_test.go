@@ -95,8 +95,8 @@ func TestATokenWithoutHostBringsNoSpecOfTheHostsIntoForce(t *testing.T) {
 	}
 }
 
-// The number of a revision may mean another spec after a restore. A token enters no instance of a spec
-// that nobody can check, and continues no snapshot of it.
+// The number of a revision may mean another spec after a restore. If the store lacks the spec of an
+// instance, a token may neither enter it nor continue its snapshot.
 func TestATokenEntersTheStoredSpecOnly(t *testing.T) {
 	c := keeping(t)
 	spec := pando.Spec{Name: "web", Image: pando.Image{Reference: "web", Digest: "sha256:1"}}

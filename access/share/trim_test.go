@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// An owner within its part of a bound loses nothing to another one, whatever came first.
+// An owner within its part of a bound keeps all its pieces, although another owner floods the list.
 func TestTrimTakesFromTheOwnerWithTheMost(t *testing.T) {
 	small := Piece[string]{"bank", 10}
 	flood := slices.Repeat([]Piece[string]{{"acme", 10}}, 20)

@@ -26,8 +26,7 @@ type memory struct {
 func (m *memory) Load(bool) (pando.Sighting, error) { return m.Sighting, nil }
 func (m *memory) Save(s pando.Sighting) error       { m.Sighting = s; m.saves++; return nil }
 
-// The names of instances without a record are a list that tenants share: those of one tenant leave a
-// place for another.
+// Tenants share the list of instances without a record. Each tenant has a place in it.
 func TestNamesAdriftHaveAShareForEachTenant(t *testing.T) {
 	onRig(t, func(r *rig) {
 		var all []pando.Instance
@@ -50,7 +49,7 @@ func TestNamesAdriftHaveAShareForEachTenant(t *testing.T) {
 		}
 		words := strings.Fields(h.Adrift)
 		if len(words) != pando.AdriftMax || !slices.Contains(words, "bank/z/z-1") {
-			t.Errorf("%d names, want %d with that of bank", len(words), pando.AdriftMax)
+			t.Errorf("%d names, want %d and among them bank/z/z-1", len(words), pando.AdriftMax)
 		}
 		if !r.Drifts("a-0") || !r.Drifts("z-1") {
 			t.Error("an instance beyond the names is forgotten")

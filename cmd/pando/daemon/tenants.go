@@ -100,7 +100,8 @@ func (g *gatekeeper) failsOf(r *http.Request) *rate.Limiter {
 	return g.fails[n]
 }
 
-// mayLog reports whether a refused call gets a line in the log. A name without its secret is nobody's.
+// mayLog reports whether a refused call gets a line in the log. Calls whose secret is
+// wrong count as those of strangers.
 func (g *gatekeeper) mayLog(r *http.Request, k pando.TokenKey, known bool) bool {
 	n := g.bucketOf(r)
 	g.mu.Lock()

@@ -83,8 +83,8 @@ func (p *progress) print(st pando.ServiceStatus) {
 	_, _ = p.env.Stdout.Write(page.Bytes())
 }
 
-// waitsFor returns what a service waits for, or "": why none of its instances starts, or what its
-// draining ones wait for. about is the same while only times differ.
+// waitsFor returns what a service waits for, or "". It waits for a start, or for the drain of an
+// instance. about stays the same while only the times in why change.
 func waitsFor(st pando.ServiceStatus) (about, why string) {
 	switch st.Phase {
 	case pando.ServiceServing, pando.ServiceCompleted, pando.ServiceRemoving:

@@ -68,7 +68,7 @@ func TestTheDoctorNamesASessionThatIsDown(t *testing.T) {
 // there is nothing to know.
 func TestDoctorDoesNotKnowASilentCluster(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "api.sock")
-	l, err := net.Listen("unix", socket) // its kernel accepts, and nobody answers
+	l, err := net.Listen("unix", socket) // it accepts connections and sends no answer
 	if err != nil {
 		t.Fatal(err)
 	}

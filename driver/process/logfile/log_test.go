@@ -40,25 +40,9 @@ func FuzzEvidence(f *testing.F) {
 	})
 }
 
-// newLog returns a log below a folder.
-func newLog(t *testing.T) (*Writer, string) {
-	t.Helper()
-	dir := t.TempDir()
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { root.Close() })
-	l, err := Open(root, "web/web-1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l, filepath.Join(dir, "web/web-1")
-}
-
 // The last lines of a log are the last lines that were written, also right after a rotation.
 func TestTheLastLinesAreTheLastWritten(t *testing.T) {
-	l, dir := newLog(t)
+	l, dir := logOf(t)
 	line := func(n int) string { return fmt.Sprintf("%d %s", n, strings.Repeat("x", 1000)) }
 	for n := range 60 {
 		if n == 30 {
@@ -85,7 +69,7 @@ func TestTheLastLinesAreTheLastWritten(t *testing.T) {
 
 // A log keeps a bounded number of files, each of a bounded size.
 func TestALogIsBounded(t *testing.T) {
-	l, dir := newLog(t)
+	l, dir := logOf(t)
 	chunk := bytes.Repeat([]byte("y"), 1<<20)
 	for range 45 {
 		l.Write(chunk)
@@ -104,9 +88,9 @@ func TestALogIsBounded(t *testing.T) {
 
 // An agent that restarts continues the log of a program where it is.
 func TestALogIsContinued(t *testing.T) {
-	l, dir := newLog(t)
+	l, dir := logOf(t)
 	l.Write([]byte("one\n"))
-	again, err := Open(l.root, "web/web-1")
+	again, err := Open(l.root, "web-1")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,10 +17,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// reads returns the lines of the log below a folder that a query wants.
+// reads returns the lines of the log in a folder that a query wants.
 func reads(t *testing.T, q pando.LogQuery, dir string) []string {
 	t.Helper()
-	lines, err := Read(t.Context(), wall.Clock{}, filepath.Join(dir, "web-1"), "web-1", q)
+	lines, err := Read(t.Context(), wall.Clock{}, dir, "web-1", q)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func reads(t *testing.T, q pando.LogQuery, dir string) []string {
 	}
 }
 
-// logOf returns a log for reads, and its folder.
+// logOf returns an empty log, and its folder.
 func logOf(t *testing.T) (*Writer, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -51,7 +51,7 @@ func logOf(t *testing.T) (*Writer, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l, dir
+	return l, filepath.Join(dir, "web-1")
 }
 
 func TestASearchFindsLinesInEveryFileOfALog(t *testing.T) {
@@ -117,7 +117,7 @@ func TestSinceTakesTheLinesFromATimeOn(t *testing.T) {
 func TestALogWithoutTimesIsRead(t *testing.T) {
 	l, dir := logOf(t)
 	l.Write([]byte("one\ntwo\n"))
-	path := filepath.Join(dir, "web-1")
+	path := dir
 	if err := os.Remove(filepath.Join(path, "times")); err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestLogIsFollowedAcrossRotations(t *testing.T) {
 	log, dir := logOf(t)
 	line := func(n int) string { return fmt.Sprintf("%d %s", n, strings.Repeat("x", 60_000)) }
 	log.Write([]byte("begin\n"))
-	lines, err := Read(t.Context(), wall.Clock{}, filepath.Join(dir, "web-1"), "web-1",
+	lines, err := Read(t.Context(), wall.Clock{}, dir, "web-1",
 		pando.LogQuery{Lines: 1, Follow: true})
 	if err != nil {
 		t.Fatal(err)
@@ -181,7 +181,7 @@ func TestLogIsFollowedAcrossRotations(t *testing.T) {
 			}
 		}
 	}
-	files, err := filepath.Glob(filepath.Join(dir, "web-1", "log*"))
+	files, err := filepath.Glob(filepath.Join(dir, "log*"))
 	if err != nil || len(files) != logsKept {
 		t.Errorf("kept %v, want %d files", files, logsKept)
 	}
@@ -194,7 +194,7 @@ func TestASearchEndsWithItsCaller(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, follow := range []bool{false, true} {
-		lines, err := Read(ctx, wall.Clock{}, filepath.Join(dir, "web-1"), "web-1",
+		lines, err := Read(ctx, wall.Clock{}, dir, "web-1",
 			pando.LogQuery{Lines: 9, Match: "x", Follow: follow})
 		if !errors.Is(err, context.Canceled) {
 			lines.Close()
