@@ -187,44 +187,59 @@ type decided struct {
 	hour   time.Time
 }
 
-// note adds a new decision. Every server has all decisions that its mark does not cover, so the
-// next leader bills those that a leader has left.
-func (t *tally) note(d pando.Decision, at pando.StoreRevision) {
-	if len(t.unbilled) >= decisionsMost {
-		t.unbilled = share.Newest(t.unbilled, decisionsMost/2,
+// unbilled holds the decisions without a bill, by store revision. Every server has all decisions
+// that its mark does not cover, so the next leader bills those that a leader has left. The lock of
+// the view guards it.
+type unbilled struct{ all []decided }
+
+// take follows a change of the store.
+func (u *unbilled) take(w *world.World, b pando.Batch, reset bool) {
+	if reset {
+		u.recount(w)
+	}
+	for _, d := range newDecisions(w, b, reset) {
+		u.note(d.V, d.Modified)
+	}
+	u.settle(w)
+}
+
+// note adds a new decision.
+func (u *unbilled) note(d pando.Decision, at pando.StoreRevision) {
+	if len(u.all) >= decisionsMost {
+		u.all = share.Newest(u.all, decisionsMost/2,
 			func(d decided) pando.Tenant { return d.tenant })
 	}
-	t.unbilled = append(t.unbilled,
+	u.all = append(u.all,
 		decided{at, d.Service.Tenant, d.At.UTC().Truncate(time.Hour)})
 }
 
 // recount takes the decisions of a store that was read as a whole.
-func (t *tally) recount(w *world.World) {
-	t.unbilled = nil
+func (u *unbilled) recount(w *world.World) {
+	u.all = nil
 	for _, d := range w.Decisions {
 		if uint64(d.Modified) > w.Marks[""].V.Number {
-			t.note(d.V, d.Modified)
+			u.note(d.V, d.Modified)
 		}
 	}
-	slices.SortFunc(t.unbilled, func(a, b decided) int { return cmp.Compare(a.at, b.at) })
+	slices.SortFunc(u.all, func(a, b decided) int { return cmp.Compare(a.at, b.at) })
 }
 
 // settle drops the decisions that the bills have. The caller holds the lock of the view.
-func (t *tally) settle(w *world.World) {
+func (u *unbilled) settle(w *world.World) {
 	upTo := pando.StoreRevision(w.Marks[""].V.Number)
 	n := 0
-	for n < len(t.unbilled) && t.unbilled[n].at <= upTo {
+	for n < len(u.all) && u.all[n].at <= upTo {
 		n++
 	}
-	t.unbilled = slices.Delete(t.unbilled, 0, n)
+	u.all = slices.Delete(u.all, 0, n)
 }
 
 // delivery returns the oldest decisions without a bill, of whole commits. They are at most as many
 // as one commit can bill.
-func (t *tally) delivery(now time.Time) []delivery {
+func (u *unbilled) delivery(now time.Time) []delivery {
 	sums := map[decided]uint64{}
 	mark := pando.WorkMark{At: now}
-	for _, d := range t.unbilled {
+	for _, d := range u.all {
 		if uint64(d.at) > mark.Number && len(sums) >= billOpsMax/8 {
 			break
 		}

@@ -146,7 +146,7 @@ func TestBillsAreBounded(t *testing.T) {
 
 // Decisions of one tenant beyond the bound push out its own, and none of another tenant.
 func TestDecisionsToBillHaveAShareForEachTenant(t *testing.T) {
-	n := &tally{}
+	n := &unbilled{}
 	note := func(of pando.Tenant, at int) {
 		n.note(pando.Decision{At: billNow, Service: pando.ServiceKey{Tenant: of, Name: "web"}},
 			pando.StoreRevision(at))
@@ -155,20 +155,20 @@ func TestDecisionsToBillHaveAShareForEachTenant(t *testing.T) {
 	for at := range decisionsMost {
 		note("acme", at+2)
 	}
-	if n.unbilled[0].tenant != "bank" {
+	if n.all[0].tenant != "bank" {
 		t.Error("a flood of acme pushed out a decision of bank")
 	}
-	if got := len(n.unbilled); got != decisionsMost/2+1 {
+	if got := len(n.all); got != decisionsMost/2+1 {
 		t.Errorf("%d decisions wait", got)
 	}
-	if !slices.IsSortedFunc(n.unbilled, func(a, b decided) int { return cmp.Compare(a.at, b.at) }) {
+	if !slices.IsSortedFunc(n.all, func(a, b decided) int { return cmp.Compare(a.at, b.at) }) {
 		t.Error("the decisions are out of order")
 	}
 }
 
 // The next leader bills the decisions that the mark does not have, in commits of bounded size.
 func TestDecisionsAreBilledOnce(t *testing.T) {
-	w, n := world.New(), &tally{}
+	w, n := world.New(), &unbilled{}
 	for i := range 1000 {
 		d := pando.Decision{ID: fmt.Sprint(i), At: billNow,
 			Service: pando.ServiceKey{Tenant: pando.Tenant(fmt.Sprint("t", i%300)), Name: "web"}}
@@ -178,7 +178,7 @@ func TestDecisionsAreBilledOnce(t *testing.T) {
 	}
 	for at := pando.StoreRevision(2000); ; at++ {
 		if at%2 == 0 { // another server leads: it has read the store as a whole
-			n = &tally{}
+			n = &unbilled{}
 			n.recount(w)
 		}
 		all := n.delivery(billNow)
@@ -194,7 +194,7 @@ func TestDecisionsAreBilledOnce(t *testing.T) {
 	for _, l := range billLines(w, pando.BillQuery{}, billNow) {
 		sum += l.Decisions
 	}
-	if sum != 1000 || len(n.unbilled) > 0 {
-		t.Errorf("%d of 1000 decisions are billed, and %d wait", sum, len(n.unbilled))
+	if sum != 1000 || len(n.all) > 0 {
+		t.Errorf("%d of 1000 decisions are billed, and %d wait", sum, len(n.all))
 	}
 }

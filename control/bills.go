@@ -25,6 +25,7 @@ const (
 type bills struct {
 	*view
 	counters *counters
+	unbilled unbilled
 }
 
 // collect adds work to the bills until ctx ends. The fence keeps a former leader from adding any.
@@ -54,7 +55,7 @@ func (c *bills) round(ctx context.Context, fence pando.Fence) error {
 	}
 	for n := 0; n < billBatches; n++ {
 		c.mu.RLock()
-		decided := c.tally.delivery(c.Clock.Now())
+		decided := c.unbilled.delivery(c.Clock.Now())
 		c.mu.RUnlock()
 		if decided == nil {
 			break
@@ -63,7 +64,7 @@ func (c *bills) round(ctx context.Context, fence pando.Fence) error {
 			return err
 		}
 		c.mu.Lock()
-		c.tally.settle(c.world)
+		c.unbilled.settle(c.world)
 		c.mu.Unlock()
 	}
 	c.mu.RLock()

@@ -101,13 +101,15 @@ func New(c Config) *Control {
 	n := &counters{view: v}
 	o := &operators{view: v, creating: make(chan struct{}, 1), most: pando.ServicesMax}
 	m := &members{view: v}
+	b := &bills{view: v, counters: n}
+	v.listeners = append(v.listeners, b.unbilled.take)
 	return &Control{
 		view: v, counters: n, work: &hostwork{v, m, o}, streams: newStreams(v, n), members: m,
 		operators: o, volumes: &volumes{o}, recoveries: &recoveries{o},
 		secrets: &secrets{o, &auditor{v}}, snapshots: &snapshots{o}, moves: &moves{o},
 		tenants: &tenants{o},
 		tokens:  &tokens{o},
-		auditor: &auditor{v}, bills: &bills{v, n},
+		auditor: &auditor{v}, bills: b,
 		callers:       &callers{o},
 		confirmations: &confirmations{view: v, known: map[pando.ServiceKey]*confirmation{}},
 		asks:          map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),

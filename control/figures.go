@@ -16,7 +16,6 @@ type tally struct {
 	terms, lost                atomic.Uint64
 	written, conflicts, failed atomic.Uint64
 	decisions                  map[pando.ServiceKey]map[pando.DecisionKind]uint64
-	unbilled                   []decided // by store revision
 }
 
 // wrote counts the outcome of a write.
@@ -33,26 +32,35 @@ func (t *tally) wrote(err error) {
 
 // count counts the new decisions of a commit. Each server sees every commit once, so the
 // count of a server does not depend on which one leads. The caller holds the lock of the view.
-func (t *tally) count(w *world.World, changes []pando.Record) {
-	for _, r := range changes {
-		s, ok := r.Key.Service()
-		switch {
-		case !ok:
-		case r.Value == nil && r.Key == s.Key():
+func (t *tally) count(w *world.World, b pando.Batch, reset bool) {
+	for _, r := range b.Changes {
+		if s, ok := r.Key.Service(); ok && !reset && r.Value == nil && r.Key == s.Key() {
 			delete(t.decisions, s) // the service is gone
-		case r.Key.Kind() == pando.KindDecision && r.Value != nil && r.Created == r.Modified:
-			id := string(r.Key[strings.LastIndexByte(string(r.Key), '/')+1:])
-			d, known := w.Decisions[id]
-			if !known || d.V.Key() != r.Key {
-				continue // it cannot be read
-			}
-			if t.decisions[s] == nil {
-				t.decisions[s] = map[pando.DecisionKind]uint64{}
-			}
-			t.decisions[s][d.V.Kind]++
-			t.note(d.V, r.Modified)
 		}
 	}
+	for _, d := range newDecisions(w, b, reset) {
+		if t.decisions[d.V.Service] == nil {
+			t.decisions[d.V.Service] = map[pando.DecisionKind]uint64{}
+		}
+		t.decisions[d.V.Service][d.V.Kind]++
+	}
+}
+
+// newDecisions returns the decisions that a commit adds. A store that was read as a whole adds none.
+func newDecisions(
+	w *world.World, b pando.Batch, reset bool,
+) (out []world.Versioned[pando.Decision]) {
+	for _, r := range b.Changes {
+		if reset || r.Key.Kind() != pando.KindDecision || r.Value == nil || r.Created != r.Modified {
+			continue
+		}
+		id := string(r.Key[strings.LastIndexByte(string(r.Key), '/')+1:])
+		if d, known := w.Decisions[id]; known && d.V.Key() == r.Key { // otherwise it cannot be read
+			d.Modified = r.Modified
+			out = append(out, d)
+		}
+	}
+	return out
 }
 
 // Figures implements pando.Operators.

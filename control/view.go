@@ -30,6 +30,8 @@ type view struct {
 	reserved map[pando.ServiceKey]pando.Txn
 	full     time.Time // since when the store is full, or zero
 	tally    tally
+	// listeners follow each change of the world, with the lock held.
+	listeners []func(w *world.World, b pando.Batch, reset bool)
 }
 
 func newView(c Config) *view {
@@ -62,17 +64,16 @@ func (c *view) take(b pando.Batch, reset bool) {
 		}
 		c.comeAndGo(r)
 	}
-	if !reset {
-		c.tally.count(c.world, b.Changes)
+	c.tally.count(c.world, b, reset)
+	for _, heard := range c.listeners {
+		heard(c.world, b, reset)
 	}
 	if reset {
-		c.tally.recount(c.world)
 		c.markAll()
 		for _, t := range c.reserved {
 			c.world.Reserve(t)
 		}
 	}
-	c.tally.settle(c.world)
 	close(c.changed)
 	c.changed = make(chan struct{})
 	c.wake()
