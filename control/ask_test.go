@@ -105,10 +105,10 @@ func TestAnAskOfAHostThatLostItsEpochIsNotAnswered(t *testing.T) {
 		if records, err := l.Answer(t.Context(), l.host, ask, func() {}); err == nil {
 			t.Errorf("it was answered: %+v", records)
 		}
-		if i, ok := l.world.Intents[ask.ID]; ok {
+		if i, ok := l.mirror.world.Intents[ask.ID]; ok {
 			t.Errorf("it was written: %+v", i)
 		}
-		for _, o := range l.world.Instances {
+		for _, o := range l.mirror.world.Instances {
 			if o.V.Intent == ask.ID {
 				t.Errorf("it was given %s", o.V.ID)
 			}
@@ -144,8 +144,8 @@ func TestAsksThatComeWhileOneIsWrittenAreAnsweredTogether(t *testing.T) {
 		if len(written) > 3 {
 			t.Errorf("%d asks were answered in %d commits, want at most 3", many, len(written))
 		}
-		l.mu.Lock()
-		defer l.mu.Unlock()
+		l.mirror.mu.Lock()
+		defer l.mirror.mu.Unlock()
 		if len(l.asks) > 0 {
 			t.Errorf("asks are left: %v", l.asks)
 		}
@@ -156,10 +156,10 @@ func TestWhatFollowsFromAnAnswerIsLookedAtBehindIt(t *testing.T) {
 	lead(t, time.Millisecond, func(t *testing.T, l leadership) {
 		due := func() (time.Duration, bool) {
 			synctest.Wait()
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			at, ok := l.wakes[web]
-			return time.Until(at), ok && len(l.queue) == 0
+			l.mirror.mu.Lock()
+			defer l.mirror.mu.Unlock()
+			at, ok := l.mirror.wakes[web]
+			return time.Until(at), ok && len(l.mirror.queue) == 0
 		}
 		if _, err := l.Answer(t.Context(), l.host, l.ask(), func() {}); err != nil {
 			t.Fatal(err)
@@ -203,8 +203,8 @@ func TestAsksOfAServiceAreBounded(t *testing.T) {
 		if n := refused.Load(); n == 0 || n > 200 {
 			t.Errorf("%d of %d asks were refused, want those beyond %d", n, many, scale.AsksWaitingMax)
 		}
-		l.mu.Lock()
-		defer l.mu.Unlock()
+		l.mirror.mu.Lock()
+		defer l.mirror.mu.Unlock()
 		if n := answered.Load(); n+refused.Load() != many || len(l.asks) > 0 {
 			t.Errorf("%d answered, %d refused, %d services wait", n, refused.Load(), len(l.asks))
 		}

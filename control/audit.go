@@ -81,7 +81,11 @@ func tookDeed(c *view, d pando.Deed, at pando.StoreRevision) {
 }
 
 // auditor keeps the audit.
-type auditor struct{ *view }
+type auditor struct {
+	mirror *view
+	// audited gets each deed with its outcome, for a file of this host. Nil: there is none.
+	audited func(pando.Deed) error
+}
 
 // The waits for the record of a deed. A refused request has probably met a store without answers,
 // and the secrets of an instance do not wait for long.
@@ -95,7 +99,7 @@ const (
 func (c *auditor) Record(ctx context.Context, p *pando.Pending) error {
 	p.Lock()
 	defer p.Unlock()
-	complete(c.view, p)
+	complete(c.mirror, p)
 	p.Closed = true
 	if p.Result != pando.DeedDone {
 		return c.record(ctx, p, refusedWaitMax)
@@ -112,21 +116,21 @@ func (c *auditor) record(ctx context.Context, p *pando.Pending, wait time.Durati
 	var err error
 	if !p.Stored || d.Result != pando.DeedDone {
 		var at pando.StoreRevision
-		if at, err = c.Registry.Commit(ctx, pando.Txn{Put: []pando.Stored{d}}); err == nil {
+		if at, err = c.mirror.Registry.Commit(ctx, pando.Txn{Put: []pando.Stored{d}}); err == nil {
 			p.Stored = true
-			tookDeed(c.view, d, at)
+			tookDeed(c.mirror, d, at)
 		}
 	}
 	var missing error
-	if c.Audited != nil {
-		missing = c.Audited(d)
+	if c.audited != nil {
+		missing = c.audited(d)
 	}
 	if all := errors.Join(err, missing); all != nil {
-		c.Log.Error("a deed is missing in a part of the audit", "source", d.Source, "verb", d.Verb,
+		c.mirror.Log.Error("a deed is missing in a part of the audit", "source", d.Source, "verb", d.Verb,
 			"object", d.Object, "result", d.Result, "error", all)
 	}
 	c.trimAudit(ctx, pando.DeedsMax, pando.DeedsBytesMax)
-	if err != nil && (missing != nil || c.Audited == nil) {
+	if err != nil && (missing != nil || c.audited == nil) {
 		return fmt.Errorf("record %s in the audit: %w", d.Verb, errors.Join(err, missing))
 	}
 	return nil // the store or the file has it
@@ -135,15 +139,15 @@ func (c *auditor) record(ctx context.Context, p *pando.Pending, wait time.Durati
 // trimAudit removes the oldest deeds beyond the bounds, and records their number. Of two servers
 // that trim at once, one succeeds.
 func (c *auditor) trimAudit(ctx context.Context, deeds, bytes int) {
-	c.mu.RLock()
-	gone, was := c.world.Audit.Excess(deeds, bytes), c.world.Audit.Trim
-	c.mu.RUnlock()
+	c.mirror.mu.RLock()
+	gone, was := c.mirror.world.Audit.Excess(deeds, bytes), c.mirror.world.Audit.Trim
+	c.mirror.mu.RUnlock()
 	if len(gone) == 0 {
 		return
 	}
 	next := was.V
 	next.Deeds += len(gone)
-	next.At = c.Clock.Now()
+	next.At = c.mirror.Clock.Now()
 	t := pando.Txn{If: []pando.Condition{{Key: next.Key(), Modified: was.Modified}}}
 	for _, d := range gone {
 		if d.At.After(next.Until) {
@@ -152,16 +156,16 @@ func (c *auditor) trimAudit(ctx context.Context, deeds, bytes int) {
 		t.Delete = append(t.Delete, d.Key())
 	}
 	t.Put = []pando.Stored{next}
-	at, err := c.Registry.Commit(ctx, t)
+	at, err := c.mirror.Registry.Commit(ctx, t)
 	if err != nil {
 		if !errors.Is(err, pando.ErrConflict) {
-			c.Log.Warn("the audit is not trimmed", "deeds", len(gone), "error", err)
+			c.mirror.Log.Warn("the audit is not trimmed", "deeds", len(gone), "error", err)
 		}
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.world.Committed(t, at)
+	c.mirror.mu.Lock()
+	defer c.mirror.mu.Unlock()
+	c.mirror.world.Committed(t, at)
 }
 
 // Deeds implements pando.Auditor.
@@ -169,13 +173,13 @@ func (c *auditor) Deeds(ctx context.Context, q pando.DeedQuery) (pando.Audit, er
 	if err := q.Check(); err != nil {
 		return pando.Audit{}, err
 	}
-	end, stop := c.Clock.After(q.Wait)
+	end, stop := c.mirror.Clock.After(q.Wait)
 	defer stop()
 	for waits := q.Wait > 0; ; {
-		c.mu.RLock()
-		news := c.changed
-		a := pando.Audit{Deeds: c.world.Audit.Deeds(q), Trim: c.world.Audit.Trim.V, Seen: c.world.Seen}
-		c.mu.RUnlock()
+		c.mirror.mu.RLock()
+		news := c.mirror.changed
+		a := pando.Audit{Deeds: c.mirror.world.Audit.Deeds(q), Trim: c.mirror.world.Audit.Trim.V, Seen: c.mirror.world.Seen}
+		c.mirror.mu.RUnlock()
 		if !waits || len(a.Deeds) > 0 {
 			return a, nil
 		}

@@ -45,14 +45,14 @@ func (r *watchedRegistry) Commit(
 
 // noted returns a control, the registry that notes its commits, and the deeds of its file.
 func noted(t *testing.T) (c *Control, r *watchedRegistry, file *[]pando.Deed) {
-	c = visitable(t, &hosts{})
-	own := c.Registry.(auditing)
+	c = visitable(t, &answering{})
+	own := c.mirror.Registry.(auditing)
 	r = &watchedRegistry{Registry: own.Registry}
 	own.Registry = r
-	c.view.Registry = own
-	c.view.Name = "h1"
+	c.mirror.Registry = own
+	c.mirror.Name = "h1"
 	file = new([]pando.Deed)
-	c.view.Audited = func(d pando.Deed) error { *file = append(*file, d); return nil }
+	c.audited = func(d pando.Deed) error { *file = append(*file, d); return nil }
 	return c, r, file
 }
 
@@ -153,7 +153,7 @@ func TestAFullStoreTakesADeletionWithoutItsDeed(t *testing.T) {
 	if err := remove(); err != nil || len(*file) != 1 {
 		t.Fatalf("%v, in the file %+v", err, *file)
 	}
-	c.view.Audited = func(pando.Deed) error { return errors.New("no space left") }
+	c.audited = func(pando.Deed) error { return errors.New("no space left") }
 	if err := audited(c, &pando.Pending{Deed: pando.Deed{Verb: "pull-image"}},
 		func(context.Context) error { return nil }); !errors.Is(err, pando.ErrStoreFull) {
 		t.Errorf("neither the store nor the file has it: %v", err)
@@ -186,7 +186,7 @@ func TestOnlyRequestsHaveDeeds(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := pando.WithDeed(t.Context(), &pando.Pending{})
-	_ = c.commit(ctx, pando.Fence{Key: "/pando/leader/control", Created: 9},
+	_ = c.mirror.commit(ctx, pando.Fence{Key: "/pando/leader/control", Created: 9},
 		pando.Txn{Put: []pando.Stored{pando.Account{Tenant: "beta"}}})
 	for _, one := range r.done {
 		for _, v := range one.Put {
@@ -216,7 +216,7 @@ func TestTheAuditIsTrimmedAndSaysSo(t *testing.T) {
 	if a.Deeds[len(a.Deeds)-1].Verb != "v99" {
 		t.Errorf("the newest is %+v", a.Deeds[len(a.Deeds)-1])
 	}
-	s, err := c.Registry.Snapshot(t.Context(), pando.KindAudit.Under())
+	s, err := c.mirror.Registry.Snapshot(t.Context(), pando.KindAudit.Under())
 	if err != nil || len(s.Records) != len(a.Deeds) {
 		t.Errorf("the store has %d, %v", len(s.Records), err)
 	}
@@ -238,11 +238,11 @@ func TestAQueryWaitsForADeed(t *testing.T) {
 		func(context.Context) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	s, err := c.Registry.Snapshot(t.Context(), pando.KindAudit.Under())
+	s, err := c.mirror.Registry.Snapshot(t.Context(), pando.KindAudit.Under())
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.take(pando.Batch{Changes: s.Records, Revision: s.Revision}, false) // the watch wakes the query
+	c.mirror.take(pando.Batch{Changes: s.Records, Revision: s.Revision}, false) // the watch wakes the query
 	if a := <-got; len(a.Deeds) != 1 || a.Deeds[0].Verb != "pin" {
 		t.Errorf("%+v", a)
 	}

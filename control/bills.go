@@ -23,8 +23,9 @@ const (
 
 // bills collects the work of all hosts and adds it to the bills of tenants.
 type bills struct {
-	*view
+	mirror   *view
 	counters *counters
+	peers    pando.Peers
 	unbilled unbilled
 }
 
@@ -32,16 +33,16 @@ type bills struct {
 func (c *bills) collect(ctx context.Context, fence pando.Fence) {
 	for ctx.Err() == nil {
 		if err := c.round(ctx, fence); err != nil && ctx.Err() == nil {
-			c.Log.Warn("work waits for its bill: it is collected again", "error", err)
+			c.mirror.Log.Warn("work waits for its bill: it is collected again", "error", err)
 		}
-		wait := max(billInterval, time.Duration(len(c.hosts()))*billPerHost)
-		_ = pando.Sleep(ctx, c.Clock, wait)
+		wait := max(billInterval, time.Duration(len(c.mirror.hosts()))*billPerHost)
+		_ = pando.Sleep(ctx, c.mirror.Clock, wait)
 	}
 }
 
 // round collects from each host, then bills decisions, then removes old records.
 func (c *bills) round(ctx context.Context, fence pando.Fence) error {
-	hosts := c.hosts()
+	hosts := c.mirror.hosts()
 	for n := 0; n < billBatches && len(hosts) > 0; n++ {
 		all := c.ask(ctx, hosts)
 		if err := c.bill(ctx, fence, all); err != nil {
@@ -54,38 +55,38 @@ func (c *bills) round(ctx context.Context, fence pando.Fence) error {
 		hosts = slices.DeleteFunc(hosts, func(h pando.Host) bool { return !more[h.Name] })
 	}
 	for n := 0; n < billBatches; n++ {
-		c.mu.RLock()
-		decided := c.unbilled.delivery(c.Clock.Now())
-		c.mu.RUnlock()
+		c.mirror.mu.RLock()
+		decided := c.unbilled.delivery(c.mirror.Clock.Now())
+		c.mirror.mu.RUnlock()
 		if decided == nil {
 			break
 		}
 		if err := c.bill(ctx, fence, decided); err != nil {
 			return err
 		}
-		c.mu.Lock()
-		c.unbilled.settle(c.world)
-		c.mu.Unlock()
+		c.mirror.mu.Lock()
+		c.unbilled.settle(c.mirror.world)
+		c.mirror.mu.Unlock()
 	}
-	c.mu.RLock()
-	gone := oldBills(c.world, c.Clock.Now())
-	c.mu.RUnlock()
+	c.mirror.mu.RLock()
+	gone := oldBills(c.mirror.world, c.mirror.Clock.Now())
+	c.mirror.mu.RUnlock()
 	if len(gone) == 0 {
 		return nil
 	}
-	return c.commit(ctx, fence, pando.Txn{Delete: gone})
+	return c.mirror.commit(ctx, fence, pando.Txn{Delete: gone})
 }
 
 // bill adds deliveries to the bills, in as many commits as they need.
 func (c *bills) bill(ctx context.Context, fence pando.Fence, all []delivery) error {
 	for len(all) > 0 {
-		c.mu.RLock()
-		t, rest, odd := billing(c.world, all, c.Clock.Now())
-		c.mu.RUnlock()
+		c.mirror.mu.RLock()
+		t, rest, odd := billing(c.mirror.world, all, c.mirror.Clock.Now())
+		c.mirror.mu.RUnlock()
 		if odd != nil {
-			c.Log.Warn("a host reports work that cannot be billed", "error", odd)
+			c.mirror.Log.Warn("a host reports work that cannot be billed", "error", odd)
 		}
-		if err := c.commit(ctx, fence, t); err != nil {
+		if err := c.mirror.commit(ctx, fence, t); err != nil {
 			return fmt.Errorf("write bills: %w", err)
 		}
 		all = rest
@@ -103,18 +104,18 @@ func (c *bills) ask(ctx context.Context, hosts []pando.Host) (out []delivery) {
 		if c.counters.errSilent(h.Name) != nil {
 			continue
 		}
-		c.mu.RLock()
-		after := c.world.Marks[h.Name].V
-		c.mu.RUnlock()
+		c.mirror.mu.RLock()
+		after := c.mirror.world.Marks[h.Name].V
+		c.mirror.mu.RUnlock()
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			b, err := c.Peers.Work(ctx, h, after)
+			b, err := c.peers.Work(ctx, h, after)
 			if err != nil || len(b.Lines) == 0 {
 				return
 			}
 			each[n] = delivery{b, pando.WorkMark{Host: h.Name, Journal: b.Journal, Number: b.Number,
-				At: c.Clock.Now()}}
+				At: c.mirror.Clock.Now()}}
 		})
 	}
 	wg.Wait()
@@ -128,7 +129,7 @@ func (c *bills) Bills(_ context.Context, q pando.BillQuery) ([]pando.BillLine, e
 	default:
 		return nil, fmt.Errorf("%w: a bill by %q: want hour, day or month", pando.ErrInvalid, q.By)
 	}
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return billLines(c.world, q, c.Clock.Now()), nil
+	c.mirror.mu.RLock()
+	defer c.mirror.mu.RUnlock()
+	return billLines(c.mirror.world, q, c.mirror.Clock.Now()), nil
 }

@@ -63,7 +63,7 @@ func TestAServiceThatNoPacketStartsSaysSo(t *testing.T) {
 			c.change(s)
 		})
 		tb.Settle()
-		st, _ := (&view{world: tb.W}).status(web)
+		st, _ := (&statuses{&view{world: tb.W}}).status(web)
 		spec, _ := tb.W.SpecOf(web, 1)
 		if got := unwoken(spec); (got != "") != c.warned || strings.Contains(st.Reason, "idle: 60s") != c.warned {
 			t.Errorf("%s: %q; its status is %s: %s", name, got, st.Phase, st.Reason)

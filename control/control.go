@@ -54,10 +54,17 @@ type Config struct {
 
 // Control decides for the whole cluster while it leads. It answers operators at any time.
 type Control struct {
-	*view
+	Registry  pando.Registry // its writes carry the deeds of their requests
+	Log       *slog.Logger
+	mirror    *view
+	authority string                     // of the cluster
+	process   func(*pando.ServerFigures) // or nil
+	*statuses
+	*hosts
 	*operators
 	*streams
 	*members
+	*rebalancer
 	*volumes
 	*recoveries
 	*secrets
@@ -70,7 +77,6 @@ type Control struct {
 	*bills
 	*confirmations
 	counters *counters
-	work     *hostwork
 	// asks holds asks that agents brought themselves and that wait for a decision.
 	asks  map[pando.ServiceKey][]*ask
 	door  scale.Door // the lock of the view guards it
@@ -98,24 +104,34 @@ const workersMax = 32
 // New returns a control. Run starts it.
 func New(c Config) *Control {
 	v := newView(c)
-	n := &counters{view: v}
-	o := &operators{view: v, creating: make(chan struct{}, 1), most: pando.ServicesMax}
-	m := &members{view: v}
-	b := &bills{view: v, counters: n}
+	st := &statuses{v}
+	n := &counters{mirror: v, peers: c.Peers}
+	o := &operators{
+		mirror: v, statuses: st, peers: c.Peers, vault: c.Vault, writable: c.Writable, taken: c.Taken,
+		creating: make(chan struct{}, 1), most: pando.ServicesMax,
+	}
+	audit := &auditor{mirror: v, audited: c.Audited}
+	b := &bills{mirror: v, counters: n, peers: c.Peers}
 	v.listeners = append(v.listeners, b.unbilled.take)
 	return &Control{
-		view: v, counters: n, work: &hostwork{v, m, o}, streams: newStreams(v, n), members: m,
+		Registry: v.Registry, Log: v.Log, mirror: v, authority: c.Authority, process: c.Process, counters: n, statuses: st,
+		hosts:   &hosts{mirror: v, peers: c.Peers, heard: c.Heard, answers: c.Answers},
+		streams: newStreams(v, st, n, c.Peers), members: &members{mirror: v}, rebalancer: &rebalancer{o},
 		operators: o, volumes: &volumes{o}, recoveries: &recoveries{o},
-		secrets: &secrets{o, &auditor{v}}, snapshots: &snapshots{o}, moves: &moves{o},
+		secrets: &secrets{o, audit}, snapshots: &snapshots{o}, moves: &moves{o},
 		tenants: &tenants{o},
 		tokens:  &tokens{o},
-		auditor: &auditor{v}, bills: b,
-		callers:       &callers{o},
-		confirmations: &confirmations{view: v, known: map[pando.ServiceKey]*confirmation{}},
-		asks:          map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),
+		auditor: audit, bills: b,
+		callers: &callers{o},
+		confirmations: &confirmations{mirror: v, peers: c.Peers,
+			known: map[pando.ServiceKey]*confirmation{}},
+		asks: map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),
 		waiting: map[pando.ServiceKey]bool{},
 	}
 }
+
+// HostWork returns the requests about what runs on hosts.
+func (c *Control) HostWork() pando.HostOperators { return c }
 
 // Run follows the registry until ctx ends. It decides while it is elected. It returns an error of
 // its own if changes of the store do not arrive any more.
@@ -132,12 +148,12 @@ func (c *Control) Run(ctx context.Context) error {
 	wg.Go(func() { c.watchPauses(ctx) })
 	wg.Go(func() { c.feed(ctx) })
 	wg.Go(func() {
-		if err := c.checkFollower(ctx); ctx.Err() == nil {
+		if err := c.mirror.checkFollower(ctx); ctx.Err() == nil {
 			cancel(err)
 		}
 	})
-	_ = world.Follow(ctx, c.Clock, c.Registry, pando.Root, c.take, func(err error) {
-		c.Log.Error("the store cannot be followed; it is tried again", "error", err)
+	_ = world.Follow(ctx, c.mirror.Clock, c.mirror.Registry, pando.Root, c.mirror.take, func(err error) {
+		c.mirror.Log.Error("the store cannot be followed; it is tried again", "error", err)
 	})
 	return context.Cause(ctx)
 }
@@ -145,14 +161,14 @@ func (c *Control) Run(ctx context.Context) error {
 func (c *Control) campaign(ctx context.Context) {
 	for ctx.Err() == nil {
 		term, end := context.WithCancel(ctx)
-		fence, lost, err := c.Registry.Lead(term, "control", c.Name)
+		fence, lost, err := c.mirror.Registry.Lead(term, "control", c.mirror.Name)
 		if err == nil {
-			c.Log.Info("leading", "candidate", c.Name)
-			c.tally.terms.Add(1)
+			c.mirror.Log.Info("leading", "candidate", c.mirror.Name)
+			c.mirror.tally.terms.Add(1)
 			c.lead(term, fence, lost)
 		}
 		end()
-		if err := pando.Sleep(ctx, c.Clock, 100*time.Millisecond); err != nil {
+		if err := pando.Sleep(ctx, c.mirror.Clock, 100*time.Millisecond); err != nil {
 			return
 		}
 	}
@@ -164,8 +180,8 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 		return
 	}
 	if err := c.baptise(ctx, fence); err != nil {
-		c.Log.Error("the store has no readable record of itself: nothing is decided", "error", err)
-		_ = pando.Sleep(ctx, c.Clock, baptiseWait)
+		c.mirror.Log.Error("the store has no readable record of itself: nothing is decided", "error", err)
+		_ = pando.Sleep(ctx, c.mirror.Clock, baptiseWait)
 		return
 	}
 	c.serve(fence)
@@ -179,16 +195,16 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 	for {
 		c.switchLayout(ctx, fence, world.CurrentLayout())
 		c.decideAll(ctx, fence)
-		next := min(c.work.liftDrains(ctx, fence), c.markDue())
+		next := min(c.members.liftDrains(ctx, fence), c.mirror.markDue())
 		scaler.step(ctx, fence)
-		if c.isDirty() {
+		if c.mirror.isDirty() {
 			next = 0
 		}
-		timer, stop := c.Clock.After(min(next, scaler.next()))
+		timer, stop := c.mirror.Clock.After(min(next, scaler.next()))
 		select {
 		case <-ctx.Done():
 		case <-lost:
-		case <-c.nudge:
+		case <-c.mirror.nudge:
 		case <-timer:
 		}
 		stop()
@@ -196,8 +212,8 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 		case <-ctx.Done():
 			return
 		case <-lost:
-			c.Log.Warn("leadership lost")
-			c.tally.lost.Add(1)
+			c.mirror.Log.Warn("leadership lost")
+			c.mirror.tally.lost.Add(1)
 			return
 		default:
 		}
@@ -209,18 +225,18 @@ const baptiseWait = time.Second
 
 // baptise gives a store without a record of itself an identity. Hosts recognise the store by it.
 func (c *Control) baptise(ctx context.Context, fence pando.Fence) error {
-	c.mu.Lock()
-	known, unread := c.world.Cluster.V.ID != "", c.world.Blind(pando.KindCluster)
-	now := c.Clock.Now()
-	c.mu.Unlock()
+	c.mirror.mu.Lock()
+	known, unread := c.mirror.world.Cluster.V.ID != "", c.mirror.world.Blind(pando.KindCluster)
+	now := c.mirror.Clock.Now()
+	c.mirror.mu.Unlock()
 	if known || unread != nil {
 		return unread
 	}
-	return c.commit(ctx, fence, pando.Txn{
+	return c.mirror.commit(ctx, fence, pando.Txn{
 		If: []pando.Condition{{Key: pando.ClusterKey}},
 		Put: []pando.Stored{pando.Cluster{
-			ID: c.IDs.Sequential(now), Generation: 1, Born: now, Layout: world.WrittenLayout(),
-			Authority: c.Authority,
+			ID: c.mirror.IDs.Sequential(now), Generation: 1, Born: now, Layout: world.WrittenLayout(),
+			Authority: c.authority,
 		}},
 	})
 }
@@ -228,10 +244,10 @@ func (c *Control) baptise(ctx context.Context, fence pando.Fence) error {
 // catchUp waits until this control has seen all writes of former leaders, and marks every service.
 func (c *Control) catchUp(ctx context.Context, fence pando.Fence, lost <-chan struct{}) bool {
 	for {
-		c.mu.Lock()
-		seen, news := c.world.Seen, c.changed
-		c.markAll()
-		c.mu.Unlock()
+		c.mirror.mu.Lock()
+		seen, news := c.mirror.world.Seen, c.mirror.changed
+		c.mirror.markAll()
+		c.mirror.mu.Unlock()
 		if seen >= fence.Created {
 			return true
 		}
@@ -249,14 +265,14 @@ func (c *Control) catchUp(ctx context.Context, fence pando.Fence, lost <-chan st
 // write delays its own service only.
 func (c *Control) decideAll(ctx context.Context, fence pando.Fence) {
 	for {
-		s, ok := c.nextDirty()
+		s, ok := c.mirror.nextDirty()
 		if !ok {
 			return
 		}
-		c.mu.Lock()
+		c.mirror.mu.Lock()
 		waits := c.waiting[s]
 		c.waiting[s] = true
-		c.mu.Unlock()
+		c.mirror.mu.Unlock()
 		if waits {
 			continue
 		}
@@ -269,7 +285,7 @@ func (c *Control) decideAll(ctx context.Context, fence pando.Fence) {
 		c.workers.Go(func() {
 			defer func() { <-c.slots }()
 			c.decideNext(ctx, fence, s)
-			c.wake() // there may be a new time to look
+			c.mirror.wake() // there may be a new time to look
 		})
 	}
 }
@@ -290,22 +306,22 @@ func (c *Control) decideNext(ctx context.Context, fence pando.Fence, s pando.Ser
 
 // begin lets later changes of a service ask for another decision.
 func (c *Control) begin(s pando.ServiceKey) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mirror.mu.Lock()
+	defer c.mirror.mu.Unlock()
 	delete(c.waiting, s)
 }
 
 // serve sets the leadership under which asks are answered. The zero fence means none.
 func (c *Control) serve(term pando.Fence) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mirror.mu.Lock()
+	defer c.mirror.mu.Unlock()
 	c.term = term
 }
 
 // leading returns the leadership under which asks are answered, or the zero fence.
 func (c *Control) leading() pando.Fence {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
+	c.mirror.mu.RLock()
+	defer c.mirror.mu.RUnlock()
 	return c.term
 }
 
@@ -318,16 +334,16 @@ func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.Service
 		return err
 	}
 	failpoint.Hit("decided")
-	if failed := c.commit(ctx, fence, t); failed != nil {
+	if failed := c.mirror.commit(ctx, fence, t); failed != nil {
 		c.again(s, failed)
 		return errors.Join(failed, err)
 	}
-	c.mu.Lock()
-	c.written(s)
-	c.free(s)
-	c.mu.Unlock()
+	c.mirror.mu.Lock()
+	c.mirror.written(s)
+	c.mirror.free(s)
+	c.mirror.mu.Unlock()
 	if len(asks) > 0 {
-		c.later(s)
+		c.mirror.later(s)
 	}
 	failpoint.Hit("decision written")
 	return err
@@ -339,40 +355,40 @@ func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.Service
 func (c *Control) draw(s pando.ServiceKey) (t pando.Txn, asks []*ask, err error) {
 	c.thinking.Lock()
 	defer c.thinking.Unlock()
-	c.mu.Lock()
-	c.free(s)
+	c.mirror.mu.Lock()
+	c.mirror.free(s)
 	asks = c.takeAsks(s)
 	until, err := c.holdsStill(s)
 	if err != nil {
-		c.wakes[s] = until
+		c.mirror.wakes[s] = until
 		if errors.Is(err, errAdrift) {
-			t = decide.Introduce(c.world, s, c.Clock.Now(), c.IDs)
+			t = decide.Introduce(c.mirror.world, s, c.mirror.Clock.Now(), c.mirror.IDs)
 		}
-		c.mu.Unlock()
+		c.mirror.mu.Unlock()
 		return t, asks, err
 	}
-	c.mu.Unlock()
-	c.mu.RLock() // the view of the operators stays open
+	c.mirror.mu.Unlock()
+	c.mirror.mu.RLock() // the view of the operators stays open
 	t, wake, err := c.think(s, intentsOf(asks))
-	c.mu.RUnlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mirror.mu.RUnlock()
+	c.mirror.mu.Lock()
+	defer c.mirror.mu.Unlock()
 	if err != nil {
-		c.failed(s, err)
-		c.wakes[s] = c.Clock.Now().Add(frozenWait)
+		c.mirror.failed(s, err)
+		c.mirror.wakes[s] = c.mirror.Clock.Now().Add(frozenWait)
 		return t, asks, err
 	}
 	t.If = append(t.If, fencesOf(asks)...)
 	if wake.IsZero() {
-		delete(c.wakes, s)
+		delete(c.mirror.wakes, s)
 	} else {
-		c.wakes[s] = wake
+		c.mirror.wakes[s] = wake
 	}
 	if len(t.Put)+len(t.Delete) == 0 {
-		c.written(s)
+		c.mirror.written(s)
 		return t, asks, nil
 	}
-	c.reserve(s, t)
+	c.mirror.reserve(s, t)
 	return t, asks, nil
 }
 
@@ -384,11 +400,11 @@ func (c *Control) think(
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = fmt.Errorf("%w: a rule failed: %v", pando.ErrFrozen, cause)
-			c.Log.Error("no decision about a service is made: this is a fault of pando",
+			c.mirror.Log.Error("no decision about a service is made: this is a fault of pando",
 				"service", s, "cause", cause, "stack", string(debug.Stack()))
 		}
 	}()
-	t, wake = decide.Decide(c.world, s, c.Clock.Now(), c.IDs, asks...)
+	t, wake = decide.Decide(c.mirror.world, s, c.mirror.Clock.Now(), c.mirror.IDs, asks...)
 	return t, wake, nil
 }
 
@@ -398,13 +414,13 @@ func (c *Control) again(s pando.ServiceKey, err error) {
 	wait := 5 * time.Millisecond
 	if !errors.Is(err, pando.ErrConflict) {
 		wait = 500 * time.Millisecond
-		c.Log.Warn("a decision could not be written", "service", s, "error", err)
+		c.mirror.Log.Warn("a decision could not be written", "service", s, "error", err)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mirror.mu.Lock()
+	defer c.mirror.mu.Unlock()
 	if !errors.Is(err, pando.ErrUnavailable) {
-		c.free(s) // otherwise it may be in the store: its room stays taken until the next decision
+		c.mirror.free(s) // otherwise it may be in the store: its room stays taken until the next decision
 	}
-	c.failed(s, err)
-	c.wakes[s] = c.Clock.Now().Add(wait)
+	c.mirror.failed(s, err)
+	c.mirror.wakes[s] = c.mirror.Clock.Now().Add(wait)
 }

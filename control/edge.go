@@ -31,10 +31,10 @@ func (c *operators) portTaken(w *world.World, s pando.Spec) error {
 		}
 	}
 	for _, p := range wanted {
-		if mine[p] || c.Taken == nil {
+		if mine[p] || c.taken == nil {
 			continue
 		}
-		if owner, taken := c.Taken(p); taken {
+		if owner, taken := c.taken(p); taken {
 			return fmt.Errorf("%w: publish.host: %w", pando.ErrConflict,
 				&pando.TakenError{Port: p, Owner: owner})
 		}

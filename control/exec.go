@@ -43,15 +43,15 @@ func (c *operators) Exec(
 		return nil, err
 	}
 	by.Request, by.Seen = "", 0
-	now := c.Clock.Now()
+	now := c.mirror.Clock.Now()
 	d := pando.Decision{
-		ID: c.IDs.Sequential(now), Service: s, Instance: on, Kind: kindOf(spec), By: by, At: now,
+		ID: c.mirror.IDs.Sequential(now), Service: s, Instance: on, Kind: kindOf(spec), By: by, At: now,
 		Reason: about(spec) + ": it runs",
 	}
 	if err := c.remember(ctx, d); err != nil {
 		return nil, fmt.Errorf("record the session: %w", err)
 	}
-	conn, err := c.Peers.Exec(ctx, h, on, spec)
+	conn, err := c.peers.Exec(ctx, h, on, spec)
 	if err != nil {
 		d.Reason = about(spec) + ": it did not start: " + cut(err.Error())
 		c.rememberEnd(ctx, d)
@@ -60,7 +60,7 @@ func (c *operators) Exec(
 	v := &visit{ReadWriteCloser: conn}
 	v.ended = sync.OnceFunc(func() {
 		d.Reason = fmt.Sprintf("%s: %s after %s", about(spec), v.outcome(),
-			c.Clock.Now().Sub(now).Round(100*time.Millisecond))
+			c.mirror.Clock.Now().Sub(now).Round(100*time.Millisecond))
 		c.rememberEnd(ctx, d)
 	})
 	return v, nil
@@ -69,17 +69,17 @@ func (c *operators) Exec(
 // mayEnter returns nil if the author of a request may run commands in an instance. A command has
 // everything of the hosts that the instance has.
 func (c *operators) mayEnter(ctx context.Context, s pando.ServiceKey, i pando.InstanceID) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	on := c.world.Instances[i].V
+	c.mirror.mu.Lock()
+	defer c.mirror.mu.Unlock()
+	on := c.mirror.world.Instances[i].V
 	if _, token := pando.TokenOf(ctx); token {
-		if stored, ok := c.world.SpecOf(s, on.Revision); ok && !on.RunsSpec(stored) {
+		if stored, ok := c.mirror.world.SpecOf(s, on.Revision); ok && !on.RunsSpec(stored) {
 			return fmt.Errorf("%w: instance %s runs another spec than the stored revision %d, so a token "+
 				"may not enter it; `pando restart %s %[2]s` replaces it, and an operator may enter it",
 				pando.ErrForbidden, i, on.Revision, s)
 		}
 	}
-	return mayUse(ctx, c.world, s, on.Revision)
+	return mayUse(ctx, c.mirror.world, s, on.Revision)
 }
 
 // kindOf returns the kind of a session's record. Many connections never push out the commands.
@@ -94,13 +94,13 @@ func kindOf(s pando.SessionSpec) pando.DecisionKind {
 func (c *operators) visited(
 	s pando.ServiceKey, i pando.InstanceID,
 ) (pando.InstanceID, pando.Host, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, ok := c.world.Services[s]; !ok {
+	c.mirror.mu.Lock()
+	defer c.mirror.mu.Unlock()
+	if _, ok := c.mirror.world.Services[s]; !ok {
 		return "", pando.Host{}, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 	}
-	all := c.world.Of(s)
-	if runs := world.RunsOf(c.world, s); i != "" || len(all) == 0 { // a job has nothing but runs
+	all := c.mirror.world.Of(s)
+	if runs := world.RunsOf(c.mirror.world, s); i != "" || len(all) == 0 { // a job has nothing but runs
 		all = append(all, runs...)
 	}
 	var chosen *pando.Instance
@@ -120,7 +120,7 @@ func (c *operators) visited(
 		return "", pando.Host{}, fmt.Errorf("instance %s of %s: %w; `pando ps` lists the instances",
 			i, s, pando.ErrNotFound)
 	}
-	h, ok := c.world.Hosts[chosen.Host]
+	h, ok := c.mirror.world.Hosts[chosen.Host]
 	if !ok {
 		return "", h.V, fmt.Errorf("%w: host %s of instance %s is away; `pando hosts` shows it",
 			pando.ErrUnreachable, chosen.Host, chosen.ID)
@@ -160,14 +160,14 @@ const recordWaitMax = 10 * time.Second
 func (c *operators) rememberEnd(ctx context.Context, d pando.Decision) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordWaitMax)
 	defer cancel()
-	c.mu.Lock()
-	_, there := c.world.Services[d.Service]
-	c.mu.Unlock()
+	c.mirror.mu.Lock()
+	_, there := c.mirror.world.Services[d.Service]
+	c.mirror.mu.Unlock()
 	if !there {
 		return // its records are deleted
 	}
 	if err := c.remember(ctx, d); err != nil {
-		c.Log.Warn("the end of a session is not recorded", "instance", d.Instance, "error", err)
+		c.mirror.Log.Warn("the end of a session is not recorded", "instance", d.Instance, "error", err)
 	}
 }
 

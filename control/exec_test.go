@@ -21,15 +21,15 @@ import (
 	"pando.run/pando/driver/wall"
 )
 
-// hosts run every command as this output of frames.
-type hosts struct {
+// answering hosts run every command as this output of frames.
+type answering struct {
 	pando.Peers
 	output []byte
 	err    error
 	asked  []pando.InstanceID
 }
 
-func (h *hosts) Exec(
+func (h *answering) Exec(
 	_ context.Context, on pando.Host, i pando.InstanceID, _ pando.SessionSpec,
 ) (io.ReadWriteCloser, error) {
 	h.asked = append(h.asked, i)
@@ -45,7 +45,7 @@ func (discard) Write(b []byte) (int, error) { return len(b), nil }
 func (discard) Close() error                { return nil }
 
 // visitable is a control with instances of web in every phase.
-func visitable(t *testing.T, h *hosts) *Control {
+func visitable(t *testing.T, h *answering) *Control {
 	t.Helper()
 	c := New(Config{Peers: h, Clock: wall.Clock{}, IDs: &decidetest.Counting{}, Registry: sim.NewRegistry(1, 0),
 		Log: slog.New(slog.DiscardHandler)})
@@ -57,13 +57,13 @@ func visitable(t *testing.T, h *hosts) *Control {
 	}
 	all = append(all, pando.Instance{Service: web, Host: "gone", ID: "web-away",
 		Phase: pando.PhaseReady})
-	c.world.Committed(pando.Txn{Put: all}, 1)
+	c.mirror.world.Committed(pando.Txn{Put: all}, 1)
 	return c
 }
 
 // sessions returns the records of sessions, oldest first.
 func sessionsOf(c *Control) []pando.Decision {
-	return slices.DeleteFunc(c.world.DecisionsOf(web),
+	return slices.DeleteFunc(c.mirror.world.DecisionsOf(web),
 		func(d pando.Decision) bool { return d.Kind != pando.DecidedExec })
 }
 
@@ -94,7 +94,7 @@ func TestASessionIsRecordedWithItsWordsAndItsEnd(t *testing.T) {
 		w.SendJSON(session.Exit, session.End{Code: 3})); err != nil {
 		t.Fatal(err)
 	}
-	h := &hosts{output: frames.Bytes()}
+	h := &answering{output: frames.Bytes()}
 	c := visitable(t, h)
 	run(t, c, "web-1", "sh", "-c", "echo 'a b'")
 	h.output = frames.Bytes()[:frames.Len()-2]
@@ -112,13 +112,13 @@ func TestASessionIsRecordedWithItsWordsAndItsEnd(t *testing.T) {
 
 // A job has runs only, and a run beside a service is entered by its name.
 func TestARunIsEntered(t *testing.T) {
-	h := &hosts{}
+	h := &answering{}
 	c := visitable(t, h)
 	job := pando.DefaultService("job")
 	run := func(s pando.ServiceKey, i pando.InstanceID, phase pando.Phase) pando.Instance {
 		return pando.Instance{Service: s, Host: "h1", ID: i, Phase: phase, Run: &pando.RunPart{Number: 1}}
 	}
-	c.world.Committed(pando.Txn{Put: []pando.Stored{
+	c.mirror.world.Committed(pando.Txn{Put: []pando.Stored{
 		pando.Service{ServiceKey: job, Target: 1}, run(job, "job-0", pando.PhaseDraining),
 		run(job, "job-1", pando.PhaseStarting), run(web, "web-run", pando.PhaseStarting)}}, 2)
 	for _, x := range []struct {
@@ -137,7 +137,7 @@ func TestARunIsEntered(t *testing.T) {
 }
 
 func TestTheNewestFortySessionsAreRemembered(t *testing.T) {
-	c := visitable(t, &hosts{})
+	c := visitable(t, &answering{})
 	for n := range 45 {
 		run(t, c, "", fmt.Sprint("command-", n))
 	}
@@ -153,7 +153,7 @@ func TestTheNewestFortySessionsAreRemembered(t *testing.T) {
 }
 
 func TestASessionThatCannotBeginIsRefused(t *testing.T) {
-	h := &hosts{}
+	h := &answering{}
 	c := visitable(t, h)
 	ls := pando.SessionSpec{Command: []string{"ls"}}
 	for _, x := range []struct {

@@ -101,7 +101,7 @@ func TestATokenEntersTheStoredSpecOnly(t *testing.T) {
 	c := keeping(t)
 	spec := pando.Spec{Name: "web", Image: pando.Image{Reference: "web", Digest: "sha256:1"}}
 	put := func(hash string) {
-		c.world.Committed(pando.Txn{Put: []pando.Stored{
+		c.mirror.world.Committed(pando.Txn{Put: []pando.Stored{
 			pando.Host{Name: "h1", Freezes: true},
 			pando.Service{ServiceKey: web, Current: 1, Target: 1, Latest: 1},
 			pando.Revision{Service: web, Number: 1, Spec: spec},
@@ -124,7 +124,7 @@ func TestATokenEntersTheStoredSpecOnly(t *testing.T) {
 	}
 	st := pando.SnapshotStatus{Digest: "sha256:" + strings.Repeat("b", 64), Service: web, Instance: "web-9",
 		Revision: 1, SpecHash: "another", Host: "h1"}
-	key, err := c.Vault.SnapshotSealKey(web, "web-9", 1)
+	key, err := c.vault.SnapshotSealKey(web, "web-9", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestATokenEntersTheStoredSpecOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Peers = lists{all: map[pando.HostName][]pando.SealedSnapshot{"h1": {one}}}
+	c.operators.peers = lists{all: map[pando.HostName][]pando.SealedSnapshot{"h1": {one}}}
 	if _, err := c.RestoreSnapshot(t.Context(), web, "bbbbbbbb", anna); !errors.Is(err, pando.ErrConflict) ||
 		!strings.Contains(err.Error(), "is of another spec") {
 		t.Errorf("a snapshot of another spec: %v", err)
@@ -141,9 +141,9 @@ func TestATokenEntersTheStoredSpecOnly(t *testing.T) {
 
 func TestATokenWithoutHostRestoresNoSnapshotOfASpecOfTheHosts(t *testing.T) {
 	c := keeping(t)
-	c.Peers = lists{all: map[pando.HostName][]pando.SealedSnapshot{
+	c.operators.peers = lists{all: map[pando.HostName][]pando.SealedSnapshot{
 		"h1": {proved(t, c, web, "web-9", "sha256:"+strings.Repeat("b", 64))}}}
-	c.world.Committed(pando.Txn{Put: []pando.Stored{
+	c.mirror.world.Committed(pando.Txn{Put: []pando.Stored{
 		pando.Host{Name: "h1", Freezes: true},
 		pando.Service{ServiceKey: web, Current: 1, Target: 1, Latest: 1},
 		pando.Revision{Service: web, Number: 1, Spec: pando.Spec{Name: "web", Command: []string{"web"}}},

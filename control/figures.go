@@ -65,20 +65,20 @@ func newDecisions(
 
 // Figures implements pando.Operators.
 func (c *Control) Figures(context.Context) (pando.ServerFigures, error) {
-	t := &c.tally
+	t := &c.mirror.tally
 	f := pando.ServerFigures{
 		Terms: t.terms.Load(), Lost: t.lost.Load(), Written: t.written.Load(),
 		Conflicts: t.conflicts.Load(), Failed: t.failed.Load(),
 		Decisions: map[pando.ServiceKey]map[pando.DecisionKind]uint64{},
 	}
 	f.Leads = c.leading() != pando.Fence{}
-	c.mu.RLock()
+	c.mirror.mu.RLock()
 	for s, kinds := range t.decisions {
 		f.Decisions[s] = maps.Clone(kinds)
 	}
-	c.mu.RUnlock()
-	if c.Process != nil {
-		c.Process(&f)
+	c.mirror.mu.RUnlock()
+	if c.process != nil {
+		c.process(&f)
 	}
 	return f, nil
 }

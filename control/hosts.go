@@ -15,19 +15,29 @@ import (
 	"pando.run/pando/world"
 )
 
+// hosts answers what operators ask about hosts.
+type hosts struct {
+	mirror *view
+	peers  pando.Peers
+	// heard returns the time since the last message from the agent of a host with a lease, or is nil.
+	heard func(ctx context.Context, h pando.HostName) (time.Duration, error)
+	// answers reports whether the server of another host answers, or is nil.
+	answers func(ctx context.Context, at netip.Addr) bool
+}
+
 // Hosts implements pando.Operators.
-func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
-	c.mu.RLock()
+func (c *hosts) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
+	c.mirror.mu.RLock()
 	all := map[pando.HostName]pando.HostStatus{}
-	for name, m := range c.world.Members {
+	for name, m := range c.mirror.world.Members {
 		h := pando.Host{Name: name, Slot: m.V.Slot, Address: m.V.Address}
 		h.Instances4, h.Instances6 = pando.InstanceRange(h.Slot)
 		all[name] = pando.HostStatus{
-			Host: h, State: pando.HostAway, Server: m.V.Server, Heard: c.left[name],
+			Host: h, State: pando.HostAway, Server: m.V.Server, Heard: c.mirror.left[name],
 			Rights: m.V.Rights, Given: m.V.Grants, Drain: m.V.Drain,
 		}
 	}
-	for name, h := range c.world.Hosts {
+	for name, h := range c.mirror.world.Hosts {
 		state := pando.HostHere
 		if h.V.Frozen != "" {
 			state = pando.HostFrozen
@@ -37,13 +47,13 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 			Given: m.Given, Drain: m.Drain}
 	}
 	for name, h := range all {
-		h.Instances = c.world.CountOn(name)
+		h.Instances = c.mirror.world.CountOn(name)
 		if h.Drain != nil {
-			h.Staying = stayingText(hostDrain(c.view, c.world.Members[name].V))
+			h.Staying = stayingText(hostDrain(c.mirror, c.mirror.world.Members[name].V))
 		}
 		all[name] = h
 	}
-	c.mu.RUnlock()
+	c.mirror.mu.RUnlock()
 	var silent map[pando.HostName]bool
 	var asking sync.WaitGroup
 	asking.Go(func() { silent = c.silentServers(ctx, all) })
@@ -52,9 +62,9 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 	out := []pando.HostStatus{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		h := all[name]
-		if h.State != pando.HostAway && c.Heard != nil {
-			if ago, err := c.Heard(ctx, name); err == nil {
-				h.Heard = c.Clock.Now().Add(-ago)
+		if h.State != pando.HostAway && c.heard != nil {
+			if ago, err := c.heard(ctx, name); err == nil {
+				h.Heard = c.mirror.Clock.Now().Add(-ago)
 			}
 		}
 		h.Losses, h.Unread, h.Leads = losses[name].of, losses[name].unread, name == leads
@@ -64,16 +74,19 @@ func (c *operators) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 	return out, nil
 }
 
+// Present returns a host with a lease.
+func (c *hosts) Present(h pando.HostName) (pando.Host, error) { return c.mirror.Present(h) }
+
 // HasHostAt reports whether a host of the cluster has an address.
-func (c *operators) HasHostAt(at netip.Addr) bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.world.HasHostAt(at)
+func (c *hosts) HasHostAt(at netip.Addr) bool {
+	c.mirror.mu.RLock()
+	defer c.mirror.mu.RUnlock()
+	return c.mirror.world.HasHostAt(at)
 }
 
 // leads returns the host of the leading control, or "".
-func (c *operators) leads(ctx context.Context) (h pando.HostName) {
-	at, err := c.Registry.Snapshot(ctx, pando.LeaderKey("control"))
+func (c *hosts) leads(ctx context.Context) (h pando.HostName) {
+	at, err := c.mirror.Registry.Snapshot(ctx, pando.LeaderKey("control"))
 	if err != nil {
 		return ""
 	}
@@ -97,16 +110,16 @@ type report struct {
 
 // losses asks every host for its lost packets and its time. A host that does not answer is left out;
 // one that answers with an error has a report of it.
-func (c *operators) losses(ctx context.Context) map[pando.HostName]report {
+func (c *hosts) losses(ctx context.Context) map[pando.HostName]report {
 	ctx, cancel := context.WithTimeout(ctx, lossesWait)
 	defer cancel()
 	out := map[pando.HostName]report{}
 	var mu sync.Mutex
 	var asking sync.WaitGroup
-	for _, h := range c.hosts() {
+	for _, h := range c.mirror.hosts() {
 		asking.Go(func() {
-			before := c.Clock.Now()
-			l, err := c.Peers.Losses(ctx, h)
+			before := c.mirror.Clock.Now()
+			l, err := c.peers.Losses(ctx, h)
 			var r report
 			switch {
 			case err == nil:
@@ -117,7 +130,7 @@ func (c *operators) losses(ctx context.Context) map[pando.HostName]report {
 				r.unread = cut(err.Error())
 			}
 			if !l.Now.IsZero() {
-				off := pando.SkewOf(l.Now, before, c.Clock.Now()).Seconds()
+				off := pando.SkewOf(l.Now, before, c.mirror.Clock.Now()).Seconds()
 				r.skew = &off
 			}
 			mu.Lock()
@@ -131,10 +144,10 @@ func (c *operators) losses(ctx context.Context) map[pando.HostName]report {
 
 // silentServers asks the other servers of the cluster whether they answer, and returns those that do
 // not. A host that is away has no server either.
-func (c *operators) silentServers(
+func (c *hosts) silentServers(
 	ctx context.Context, all map[pando.HostName]pando.HostStatus,
 ) map[pando.HostName]bool {
-	if c.Answers == nil {
+	if c.answers == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, lossesWait)
@@ -143,11 +156,11 @@ func (c *operators) silentServers(
 	var mu sync.Mutex
 	var asking sync.WaitGroup
 	for name, h := range all {
-		if !h.Server || string(name) == c.Name || !h.Address.IsValid() {
+		if !h.Server || string(name) == c.mirror.Name || !h.Address.IsValid() {
 			continue
 		}
 		asking.Go(func() {
-			if !c.Answers(ctx, h.Address) {
+			if !c.answers(ctx, h.Address) {
 				mu.Lock()
 				defer mu.Unlock()
 				out[name] = true

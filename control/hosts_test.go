@@ -15,13 +15,12 @@ import (
 // Of several servers, one that does not answer is named. The asked one is not asked itself.
 func TestASilentServerIsNamed(t *testing.T) {
 	at := func(n byte) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, n}) }
-	c := &operators{view: &view{Config: Config{Name: "h1",
-		Answers: func(ctx context.Context, a netip.Addr) bool {
-			if a == at(1) {
-				t.Error("the server asks itself")
-			}
-			return a == at(2)
-		}}}}
+	c := &hosts{mirror: &view{Name: "h1"}, answers: func(ctx context.Context, a netip.Addr) bool {
+		if a == at(1) {
+			t.Error("the server asks itself")
+		}
+		return a == at(2)
+	}}
 	all := map[pando.HostName]pando.HostStatus{}
 	for n, name := range []pando.HostName{"h1", "h2", "h3", "h4"} {
 		all[name] = pando.HostStatus{Host: pando.Host{Name: name, Address: at(byte(n + 1))},
@@ -51,8 +50,7 @@ func TestAHostThatAnswersWithAnErrorIsNotSilent(t *testing.T) {
 		"":                   fmt.Errorf("ask h1: %w", pando.ErrUnreachable),
 		"read the map drops": errors.New("read the map drops"),
 	} {
-		c := &operators{view: &view{Config: Config{Clock: wall.Clock{}, Peers: askedFor{err: err}},
-			world: w}}
+		c := &hosts{mirror: &view{Clock: wall.Clock{}, world: w}, peers: askedFor{err: err}}
 		if got := c.losses(t.Context())["h1"]; got.unread != want || got.of != nil {
 			t.Errorf("%v: %+v, want %q", err, got, want)
 		}

@@ -5,57 +5,44 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
 	"pando.run/pando"
 	"pando.run/pando/control/decide"
-	"pando.run/pando/lifecycle"
-	"pando.run/pando/world"
 )
 
-// hostwork carries out the requests of operators about what runs on hosts.
-type hostwork struct {
-	v *view
-	m *members
-	o *operators
-}
-
-// HostWork returns the requests about what runs on hosts.
-func (c *Control) HostWork() pando.HostOperators { return c.work }
-
 // DrainHost implements pando.HostOperators. The mark is a part of the membership and ends with it.
-func (h *hostwork) DrainHost(
+func (c *members) DrainHost(
 	ctx context.Context, name pando.HostName, keep time.Duration, by pando.Asker,
 ) (pando.HostDrainStatus, error) {
 	if keep < 0 || keep > pando.HostDrainMax {
 		return pando.HostDrainStatus{}, fmt.Errorf("%w: a drain for %s: want at most %s", pando.ErrInvalid,
 			keep, pando.HostDrainMax)
 	}
-	now := h.v.Clock.Now()
+	now := c.mirror.Clock.Now()
 	mark := pando.HostDrain{By: by, At: now}
 	if keep > 0 {
 		mark.Until = now.Add(keep)
 	}
-	return h.markDrain(ctx, name, &mark)
+	return c.markDrain(ctx, name, &mark)
 }
 
 // UndrainHost implements pando.HostOperators.
-func (h *hostwork) UndrainHost(
+func (c *members) UndrainHost(
 	ctx context.Context, name pando.HostName, _ pando.Asker,
 ) (pando.HostDrainStatus, error) {
-	return h.markDrain(ctx, name, nil)
+	return c.markDrain(ctx, name, nil)
 }
 
 // markDrain writes the mark of a drain, or takes it away.
-func (h *hostwork) markDrain(
+func (c *members) markDrain(
 	ctx context.Context, name pando.HostName, mark *pando.HostDrain,
 ) (pando.HostDrainStatus, error) {
 	for n := 0; ; n++ {
-		err := h.putDrain(ctx, name, mark)
+		err := c.putDrain(ctx, name, mark)
 		if err == nil {
-			return h.HostDrain(ctx, name)
+			return c.HostDrain(ctx, name)
 		}
 		if !errors.Is(err, pando.ErrConflict) || n == attempts {
 			return pando.HostDrainStatus{}, fmt.Errorf("the drain of host %s: %w", name, err)
@@ -63,8 +50,8 @@ func (h *hostwork) markDrain(
 	}
 }
 
-func (h *hostwork) putDrain(ctx context.Context, name pando.HostName, mark *pando.HostDrain) error {
-	w, err := h.m.stored(ctx, pando.MemberKey(name))
+func (c *members) putDrain(ctx context.Context, name pando.HostName, mark *pando.HostDrain) error {
+	w, err := c.stored(ctx, pando.MemberKey(name))
 	if err != nil {
 		return err
 	}
@@ -78,28 +65,28 @@ func (h *hostwork) putDrain(ctx context.Context, name pando.HostName, mark *pand
 	t := pando.Txn{If: []pando.Condition{m.If()}}
 	m.V.Drain = mark
 	t.Put = []pando.Stored{m.V}
-	at, err := h.m.commitSurely(ctx, t)
+	at, err := c.mirror.commitSurely(ctx, t)
 	if err != nil {
 		return err
 	}
-	h.v.mu.Lock()
-	defer h.v.mu.Unlock()
-	h.v.took(t, at)
-	h.v.wake()
+	c.mirror.mu.Lock()
+	defer c.mirror.mu.Unlock()
+	c.mirror.took(t, at)
+	c.mirror.wake()
 	return nil
 }
 
 // HostDrain implements pando.HostOperators.
-func (h *hostwork) HostDrain(
+func (c *members) HostDrain(
 	_ context.Context, name pando.HostName,
 ) (st pando.HostDrainStatus, err error) {
-	h.v.mu.RLock()
-	defer h.v.mu.RUnlock()
-	m, member := h.v.world.Members[name]
+	c.mirror.mu.RLock()
+	defer c.mirror.mu.RUnlock()
+	m, member := c.mirror.world.Members[name]
 	if !member {
 		return st, fmt.Errorf("host %s: %w; `pando hosts` lists those there are", name, pando.ErrNotFound)
 	}
-	return hostDrain(h.v, m.V), nil
+	return hostDrain(c.mirror, m.V), nil
 }
 
 // hostDrain returns what is left on a host. The caller holds the lock.
@@ -129,13 +116,13 @@ func hostDrain(c *view, m pando.Member) pando.HostDrainStatus {
 }
 
 // liftDrains ends the drains whose time is over. It returns the time until the next one ends.
-func (h *hostwork) liftDrains(ctx context.Context, fence pando.Fence) time.Duration {
+func (c *members) liftDrains(ctx context.Context, fence pando.Fence) time.Duration {
 	next := time.Minute
-	h.v.mu.RLock()
+	c.mirror.mu.RLock()
 	var over []pando.Txn
-	now := h.v.Clock.Now()
-	for name := range h.v.world.Drained {
-		at := h.v.world.DrainEnds(name)
+	now := c.mirror.Clock.Now()
+	for name := range c.mirror.world.Drained {
+		at := c.mirror.world.DrainEnds(name)
 		if at.IsZero() {
 			continue
 		}
@@ -143,109 +130,19 @@ func (h *hostwork) liftDrains(ctx context.Context, fence pando.Fence) time.Durat
 			next = min(next, wait)
 			continue
 		}
-		m := h.v.world.Members[name]
+		m := c.mirror.world.Members[name]
 		m.V.Drain = nil
 		over = append(over, pando.Txn{If: []pando.Condition{m.If()}, Put: []pando.Stored{m.V}})
 	}
-	h.v.mu.RUnlock()
+	c.mirror.mu.RUnlock()
 	for _, t := range over {
 		m := t.Put[0].(pando.Member)
-		if err := h.v.commit(ctx, fence, t); err != nil {
-			h.v.Log.Warn("the end of a drain could not be written", "host", m.Name, "error", err)
+		if err := c.mirror.commit(ctx, fence, t); err != nil {
+			c.mirror.Log.Warn("the end of a drain could not be written", "host", m.Name, "error", err)
 			next = min(next, time.Second)
 			continue
 		}
-		h.v.Log.Info("the time of a drain is over: the host takes instances again", "host", m.Name)
+		c.mirror.Log.Info("the time of a drain is over: the host takes instances again", "host", m.Name)
 	}
 	return next
-}
-
-// Rebalance implements pando.HostOperators.
-func (h *hostwork) Rebalance(
-	ctx context.Context, ask pando.RebalanceAsk, by pando.Asker,
-) (pando.Rebalance, error) {
-	h.v.mu.Lock()
-	_, known := h.v.world.Services[ask.Service]
-	out, shifts := h.plan(ask)
-	h.v.mu.Unlock()
-	if ask.Service.Name != "" && !known {
-		return out, fmt.Errorf("service %s: %w; `pando status` lists the services", ask.Service,
-			pando.ErrNotFound)
-	}
-	if ask.DryRun || len(out.Moving) > 0 {
-		return out, nil
-	}
-	by.Request = "" // each request of a rebalance takes further steps
-	for _, m := range shifts[:min(len(shifts), pando.ShiftsMax)] {
-		shift := m.Shift
-		err := h.o.edit(ctx, m.Service, by, func(svc *pando.Service, _ time.Time) (*pando.Decision, error) {
-			if svc.Shift != nil || svc.Removing || len(shift.Instances) == 0 && svc.Home != shift.From {
-				return nil, nil // it has changed meanwhile: the next request looks again
-			}
-			svc.Shift = &shift
-			return &pando.Decision{Kind: pando.DecidedMove, By: by, Reason: fmt.Sprintf(
-				"a rebalance moves %d of its instances from %s to %s", m.Count, shift.From, shift.To)}, nil
-		})
-		if err != nil {
-			return out, err
-		}
-		out.Moving = append(out.Moving, moveOf(m))
-	}
-	out.Next = []pando.RebalanceMove{}
-	return out, nil
-}
-
-// planMax bounds the steps of a plan.
-const planMax = 100
-
-// plan returns the moves in progress and the plan of those that follow. The caller holds the
-// lock.
-func (h *hostwork) plan(ask pando.RebalanceAsk) (out pando.Rebalance, _ []lifecycle.Relocation) {
-	out = pando.Rebalance{Moving: []pando.RebalanceMove{}, Next: []pando.RebalanceMove{}}
-	var blocks []lifecycle.Block
-	for _, s := range h.v.world.Names() {
-		svc := h.v.world.Services[s].V
-		if svc.Shift != nil {
-			out.Moving = append(out.Moving, movingOf(h.v.world, svc))
-			continue
-		}
-		if ask.Service.Name == "" || ask.Service == s {
-			if d, ok := decide.About(h.v.world, s, h.v.Clock.Now(), h.v.IDs); ok {
-				blocks = append(blocks, d.Blocks()...)
-			}
-		}
-	}
-	hosts, loads := []pando.Host{}, map[pando.HostName]lifecycle.Load{}
-	for _, name := range h.v.world.HostNames() {
-		if decide.TakesNew(h.v.world, name) {
-			hosts = append(hosts, h.v.world.Hosts[name].V)
-		}
-	}
-	for name := range h.v.world.Hosts {
-		stay := slices.DeleteFunc(h.v.world.On(name), func(i pando.Instance) bool { return i.Phase.Leaving() })
-		maps.Copy(loads, lifecycle.Loads(stay, func(i pando.Instance) pando.Resources {
-			spec, _ := h.v.world.SpecOf(i.Service, i.Revision)
-			return spec.Resources
-		}))
-	}
-	steps := lifecycle.Rebalance(hosts, loads, blocks, planMax)
-	for _, s := range steps {
-		out.Next = append(out.Next, moveOf(s))
-	}
-	return out, steps
-}
-
-func moveOf(s lifecycle.Relocation) pando.RebalanceMove {
-	return pando.RebalanceMove{Service: s.Service, Instances: s.Count, From: s.From, To: s.To}
-}
-
-// movingOf describes the shift of a service, with the instances that have not begun to leave.
-func movingOf(w *world.World, svc pando.Service) pando.RebalanceMove {
-	m := pando.RebalanceMove{Service: svc.ServiceKey, From: svc.Shift.From, To: svc.Shift.To}
-	for _, i := range w.Of(svc.ServiceKey) {
-		if svc.Shift.Moves(i) && i.Phase.May(pando.PhaseDraining) {
-			m.Instances++
-		}
-	}
-	return m
 }

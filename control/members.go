@@ -16,7 +16,7 @@ import (
 
 // members admits hosts to the cluster and removes them.
 type members struct {
-	*view
+	mirror    *view
 	admitting sync.Mutex
 }
 
@@ -37,7 +37,7 @@ func (c *members) Admit(
 		if err != nil {
 			return m, fmt.Errorf("admit host %s: %w", m.Name, err)
 		}
-		if _, err = c.commitSurely(ctx, t); err == nil {
+		if _, err = c.mirror.commitSurely(ctx, t); err == nil {
 			return m, nil
 		}
 		if !errors.Is(err, pando.ErrConflict) || n == attempts {
@@ -48,13 +48,13 @@ func (c *members) Admit(
 
 // stored reads records from the store instead of this control's copy, which may be older.
 func (c *members) stored(ctx context.Context, prefix pando.Key) (*world.World, error) {
-	at, err := c.Registry.Snapshot(ctx, prefix)
+	at, err := c.mirror.Registry.Snapshot(ctx, prefix)
 	if err != nil {
 		return nil, err
 	}
 	w := world.New()
 	if err := w.Apply(at.Records, at.Revision); err != nil {
-		c.Log.Error("a record cannot be read and is left out", "error", err)
+		c.mirror.Log.Error("a record cannot be read and is left out", "error", err)
 	}
 	return w, nil
 }
@@ -68,11 +68,11 @@ func (c *members) admission(
 	if err != nil {
 		return pando.Txn{}, err
 	}
-	at, err := c.Registry.Snapshot(ctx, pando.Root+pando.Key(pando.KindMember)+"/")
+	at, err := c.mirror.Registry.Snapshot(ctx, pando.Root+pando.Key(pando.KindMember)+"/")
 	if err != nil {
 		return pando.Txn{}, err
 	}
-	released, err := c.Registry.Snapshot(ctx, pando.RestingSlots)
+	released, err := c.mirror.Registry.Snapshot(ctx, pando.RestingSlots)
 	if err != nil {
 		return pando.Txn{}, err
 	}
@@ -87,7 +87,7 @@ func (c *members) admission(
 		taken[one.V.Slot] = true
 	}
 	known, member := w.Members[m.Name]
-	now := c.Clock.Now()
+	now := c.mirror.Clock.Now()
 	switch {
 	case member:
 		if err := again(known.V, *m, byToken); err != nil {
@@ -150,7 +150,7 @@ func freeSlot(w *world.World, taken map[int]bool) int {
 // admissions returns the record of admissions, and the condition that it has not changed.
 func (c *members) admissions(ctx context.Context) (a pando.Admissions, _ pando.Condition, _ error) {
 	seen := pando.Condition{Key: pando.AdmissionsKey}
-	now, err := c.Registry.Snapshot(ctx, seen.Key)
+	now, err := c.mirror.Registry.Snapshot(ctx, seen.Key)
 	if err != nil {
 		return a, seen, err
 	}
@@ -226,9 +226,9 @@ func (c *members) RemoveHost(
 	t := pando.Txn{Delete: []pando.Key{pando.HostKey(h), pando.LeaderKey("host-" + string(h))}}
 	if member {
 		t.If, t.Delete = []pando.Condition{m.If()}, append(t.Delete, m.V.Key())
-		t.Put = []pando.Stored{pando.Rest{Slot: m.V.Slot, Host: h, At: c.Clock.Now()}}
+		t.Put = []pando.Stored{pando.Rest{Slot: m.V.Slot, Host: h, At: c.mirror.Clock.Now()}}
 	}
-	if _, err := c.commitSurely(ctx, t); err != nil {
+	if _, err := c.mirror.commitSurely(ctx, t); err != nil {
 		return fmt.Errorf("remove host %s: %w", h, err)
 	}
 	for n := 1; ; n++ { // control may have placed one meanwhile
@@ -326,13 +326,13 @@ func (c *members) forget(
 		t.Delete = append(t.Delete, i.Key())
 		lost[i.Service]++
 	}
-	now := c.Clock.Now()
+	now := c.mirror.Clock.Now()
 	for _, s := range slices.SortedFunc(maps.Keys(lost), pando.ServiceKey.Compare) {
 		t.Put = append(t.Put, pando.Decision{
-			ID: c.IDs.Sequential(now), Service: s, Kind: pando.DecidedHostLost, By: by, At: now,
+			ID: c.mirror.IDs.Sequential(now), Service: s, Kind: pando.DecidedHostLost, By: by, At: now,
 			Reason: fmt.Sprintf("host %s was removed from the cluster, with %d instances", h, lost[s]),
 		})
 	}
-	_, err := c.commitSurely(ctx, t)
+	_, err := c.mirror.commitSurely(ctx, t)
 	return err
 }

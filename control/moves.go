@@ -42,7 +42,7 @@ func (c *moves) Migrate(
 	}
 	d := pando.Decision{
 		ID: m.ID, Service: s, Instance: st.Instance, Kind: pando.DecidedMove, By: by,
-		At: c.desk.Clock.Now(), Inputs: map[string]float64{"bytes": float64(st.Bytes),
+		At: c.desk.mirror.Clock.Now(), Inputs: map[string]float64{"bytes": float64(st.Bytes),
 			"stopped_bytes": float64(st.StoppedBytes), "stopped_seconds": st.StoppedSeconds},
 		Reason: fmt.Sprintf("from %s to %s, which is %s: %d bytes, and it was stopped for %.0f ms",
 			st.From, st.To, why, st.Bytes, st.StoppedSeconds*1000),
@@ -89,21 +89,21 @@ func (c *moves) carry(
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, moveWaitMax)
 	defer cancel()
-	if err := c.desk.Peers.Expect(ctx, m.To, m); err != nil {
+	if err := c.desk.peers.Expect(ctx, m.To, m); err != nil {
 		if errors.Is(err, pando.ErrUnavailable) {
 			err = fmt.Errorf("%w; `pando hosts` shows the hosts that answer", err)
 		}
 		return err
 	}
-	a, err := c.desk.Peers.Depart(ctx, from, m)
+	a, err := c.desk.peers.Depart(ctx, from, m)
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), switchWaitMax)
 		defer cancel()
-		_ = c.desk.Peers.GiveUp(ctx, m.To, m.ID) // that host asks as well
+		_ = c.desk.peers.GiveUp(ctx, m.To, m.ID) // that host asks as well
 		return err
 	}
 	st.Bytes, st.StoppedBytes, st.StoppedSeconds = a.Bytes, a.StoppedBytes, a.StoppedSeconds
-	began := c.desk.Clock.Now()
+	began := c.desk.mirror.Clock.Now()
 	// A caller that leaves now leaves the program stopped until the old host has the mark away.
 	ctx, cancelRest := context.WithTimeout(context.WithoutCancel(ctx), landWaitMax)
 	defer cancelRest()
@@ -112,11 +112,11 @@ func (c *moves) carry(
 		return err
 	}
 	failpoint.Hit("move given")
-	if _, err := c.desk.Peers.Landed(ctx, m.To, m.ID); err != nil {
+	if _, err := c.desk.peers.Landed(ctx, m.To, m.ID); err != nil {
 		return fmt.Errorf("the instance belongs to %s, %w; `pando ps %s` shows it: %w", m.To.Name,
 			errSilent, m.Instance.Service.Name, err)
 	}
-	st.StoppedSeconds += c.desk.Clock.Now().Sub(began).Seconds()
+	st.StoppedSeconds += c.desk.mirror.Clock.Now().Sub(began).Seconds()
 	return nil
 }
 
@@ -126,10 +126,10 @@ func (c *moves) give(ctx context.Context, m pando.Move, a pando.Arrival) error {
 	defer cancel()
 	id, s := m.Instance.ID, m.Instance.Service
 	for {
-		c.desk.mu.Lock()
-		news := c.desk.changed
-		now := c.desk.world.Instances[id].V.Move
-		c.desk.mu.Unlock()
+		c.desk.mirror.mu.Lock()
+		news := c.desk.mirror.changed
+		now := c.desk.mirror.world.Instances[id].V.Move
+		c.desk.mirror.mu.Unlock()
 		if now != nil && *now == m.MoveMark {
 			break // the old host wrote it before it answered, and the watch may be later
 		}
@@ -140,7 +140,7 @@ func (c *moves) give(ctx context.Context, m pando.Move, a pando.Arrival) error {
 		}
 	}
 	return c.desk.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
-		d, known := decide.About(w, s, now, c.desk.IDs)
+		d, known := decide.About(w, s, now, c.desk.mirror.IDs)
 		if !known {
 			return pando.Txn{}, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 		}
@@ -156,9 +156,9 @@ func (c *moves) plan(
 	if err != nil {
 		return m, from, "", err
 	}
-	c.desk.mu.RLock()
-	defer c.desk.mu.RUnlock()
-	d, known := decide.About(c.desk.world, s, c.desk.Clock.Now(), c.desk.IDs)
+	c.desk.mirror.mu.RLock()
+	defer c.desk.mirror.mu.RUnlock()
+	d, known := decide.About(c.desk.mirror.world, s, c.desk.mirror.Clock.Now(), c.desk.mirror.IDs)
 	if !known {
 		return m, from, "", fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 	}

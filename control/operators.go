@@ -24,7 +24,14 @@ var _ pando.Operators = (*Control)(nil)
 
 // operators carries out the requests of operators. Each request is one transaction.
 type operators struct {
-	*view
+	mirror   *view
+	statuses *statuses
+	peers    pando.Peers
+	vault    pando.Vault // nil: the cluster has no secrets
+	// writable reports whether the program of a spec may write to its folder, or is nil.
+	writable func(pando.Spec) bool
+	// taken returns the program of this host that takes packets at a port, or is nil.
+	taken    func(pando.HostPort) (owner string, taken bool)
 	creating chan struct{} // full while a new service is written, so that the limit of services holds
 	most     int           // services
 }
@@ -49,9 +56,9 @@ func (c *operators) Deploy(
 		return pando.ServiceStatus{}, fmt.Errorf("%w: deploy %s: this server keeps no bundles",
 			pando.ErrUnsupported, key)
 	}
-	c.mu.Lock()
-	_, exists := c.world.Services[key]
-	c.mu.Unlock()
+	c.mirror.mu.Lock()
+	_, exists := c.mirror.world.Services[key]
+	c.mirror.mu.Unlock()
 	if !exists { // one new service at a time, because the limit counts stored services
 		select {
 		case c.creating <- struct{}{}:
@@ -89,11 +96,11 @@ func (c *operators) Admits(ctx context.Context, s pando.Spec, by pando.Asker) er
 	if err != nil {
 		return err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err = c.world.Frozen(s.Key()); err == nil {
-		_, err = c.deploy(ctx, c.world,
-			pando.Revision{Service: s.Key(), Spec: s, At: c.Clock.Now(), By: by}, "")
+	c.mirror.mu.Lock()
+	defer c.mirror.mu.Unlock()
+	if err = c.mirror.world.Frozen(s.Key()); err == nil {
+		_, err = c.deploy(ctx, c.mirror.world,
+			pando.Revision{Service: s.Key(), Spec: s, At: c.mirror.Clock.Now(), By: by}, "")
 	}
 	if err != nil {
 		return fmt.Errorf("deploy %s: %w", s.Key(), err)
@@ -147,7 +154,7 @@ func (c *operators) deploy(
 		return pando.Txn{}, err
 	}
 	if known, ok := w.SpecOf(key, svc.Target); ok && sameSpec(known, r.Spec) {
-		return nothing(c.IDs, w, key, by, now,
+		return nothing(c.mirror.IDs, w, key, by, now,
 			fmt.Sprintf("revision %d is this spec already", svc.Target)), nil
 	}
 	if err := c.admit(w, svc, r.Spec, now); err != nil {
@@ -158,7 +165,7 @@ func (c *operators) deploy(
 	svc = targeted(w, svc, r)
 	r.Number, r.State = svc.Latest, pando.RevisionRolling
 	d := pando.Decision{
-		ID: c.IDs.Sequential(now), Service: key, Kind: pando.DecidedDeploy, By: by, At: now,
+		ID: c.mirror.IDs.Sequential(now), Service: key, Kind: pando.DecidedDeploy, By: by, At: now,
 		Reason: fmt.Sprintf("revision %d%s", svc.Latest, reason) + r.Spec.Files().Origin(),
 		Inputs: map[string]float64{"revision": float64(svc.Latest)},
 	}
@@ -390,15 +397,15 @@ func (c *operators) Pin(
 		return pando.ServiceStatus{}, fmt.Errorf("%w: %d instances: want 0 to %d",
 			pando.ErrInvalid, n, pando.EndpointsMax)
 	}
-	if spec, ok := c.newestSpec(s); ok && spec.Single() && n > 1 {
+	if spec, ok := c.mirror.newestSpec(s); ok && spec.Single() && n > 1 {
 		return pando.ServiceStatus{}, fmt.Errorf("%w: %s is one instance at most (scale.max 1, "+
 			"rollout.order stop-first in its spec); raise scale.max there for more", pando.ErrRefused, s)
 	}
 	err := c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) (*pando.Decision, error) {
-		if why := decide.PinBeyondQuota(c.world, s, n, now); why != "" {
+		if why := decide.PinBeyondQuota(c.mirror.world, s, n, now); why != "" {
 			return nil, fmt.Errorf("%w: %s", pando.ErrRefused, why)
 		}
-		before := scale.Capacity(c.world.Of(s))
+		before := scale.Capacity(c.mirror.world.Of(s))
 		if svc.Pin.Holds(now) {
 			before = svc.Pin.Before
 		}
@@ -414,7 +421,7 @@ func (c *operators) Pin(
 	if err != nil {
 		return pando.ServiceStatus{}, err
 	}
-	return c.Service(ctx, s)
+	return c.statuses.Service(ctx, s)
 }
 
 // Unpin implements pando.Operators.
@@ -435,7 +442,7 @@ func (c *operators) Unpin(
 	if err != nil {
 		return pando.ServiceStatus{}, err
 	}
-	return c.Service(ctx, s)
+	return c.statuses.Service(ctx, s)
 }
 
 // edit changes the record of one service, with a decision that explains the change.
@@ -458,9 +465,9 @@ func (c *operators) edit(ctx context.Context, s pando.ServiceKey, by pando.Asker
 			return pando.Txn{}, err
 		}
 		if d == nil {
-			return nothing(c.IDs, w, s, by, now, "it was so already"), nil
+			return nothing(c.mirror.IDs, w, s, by, now, "it was so already"), nil
 		}
-		d.ID, d.Service, d.At = c.IDs.Sequential(now), s, now
+		d.ID, d.Service, d.At = c.mirror.IDs.Sequential(now), s, now
 		return pando.Txn{If: []pando.Condition{old.If()}, Put: []pando.Stored{svc, *d}}, nil
 	})
 }
@@ -470,31 +477,31 @@ func (c *operators) change(
 	ctx context.Context, f func(*world.World, time.Time) (pando.Txn, error),
 ) error {
 	for n := 0; ; n++ {
-		c.mu.Lock()
-		news := c.changed
-		t, err := f(c.world, c.Clock.Now())
+		c.mirror.mu.Lock()
+		news := c.mirror.changed
+		t, err := f(c.mirror.world, c.mirror.Clock.Now())
 		if err == nil {
-			err = c.world.Spares(t)
+			err = c.mirror.world.Spares(t)
 		}
-		c.mu.Unlock()
+		c.mirror.mu.Unlock()
 		if err != nil || len(t.Put)+len(t.Delete) == 0 {
 			return err
 		}
-		written := pando.Waiting(ctx, c.Clock, "the store")
-		at, err := c.commitSurely(ctx, t)
+		written := pando.Waiting(ctx, c.mirror.Clock, "the store")
+		at, err := c.mirror.commitSurely(ctx, t)
 		written()
-		c.outcome(err)
+		c.mirror.outcome(err)
 		if err == nil {
-			c.mu.Lock()
-			c.took(t, at)
-			c.wake()
-			c.mu.Unlock()
+			c.mirror.mu.Lock()
+			c.mirror.took(t, at)
+			c.mirror.wake()
+			c.mirror.mu.Unlock()
 			return nil
 		}
 		if !errors.Is(err, pando.ErrConflict) || n == attempts {
 			return err
 		}
-		timer, stop := c.Clock.After(50 * time.Millisecond)
+		timer, stop := c.mirror.Clock.After(50 * time.Millisecond)
 		select {
 		case <-ctx.Done():
 		case <-news:
@@ -512,10 +519,10 @@ func (c *operators) await(
 	ctx context.Context, s pando.ServiceKey, want func(pando.ServiceStatus) bool,
 ) (pando.ServiceStatus, error) {
 	for {
-		c.mu.Lock()
-		news := c.changed
-		st, ok := c.status(s)
-		c.mu.Unlock()
+		c.mirror.mu.Lock()
+		news := c.mirror.changed
+		st, ok := c.statuses.status(s)
+		c.mirror.mu.Unlock()
 		if ok && want(st) {
 			return st, nil
 		}
@@ -529,19 +536,19 @@ func (c *operators) await(
 
 // Why implements pando.Operators.
 func (c *operators) Why(_ context.Context, s pando.ServiceKey, most int) ([]pando.Because, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, ok := c.world.Services[s]; !ok {
+	c.mirror.mu.Lock()
+	defer c.mirror.mu.Unlock()
+	if _, ok := c.mirror.world.Services[s]; !ok {
 		return nil, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 	}
 	out, changed := []pando.Because{}, map[pando.Key]pando.StoreRevision{}
-	for _, i := range c.world.IntentsOf(s) {
-		v := c.world.Intents[i.ID]
+	for _, i := range c.mirror.world.IntentsOf(s) {
+		v := c.mirror.world.Intents[i.ID]
 		changed[v.V.Key()] = v.Modified
-		out = append(out, pando.Because{At: i.Changed(), Intent: &i, Created: c.world.CreatedOf(i.Key())})
+		out = append(out, pando.Because{At: i.Changed(), Intent: &i, Created: c.mirror.world.CreatedOf(i.Key())})
 	}
-	for _, d := range c.world.DecisionsOf(s) {
-		at := c.world.CreatedOf(d.Key())
+	for _, d := range c.mirror.world.DecisionsOf(s) {
+		at := c.mirror.world.CreatedOf(d.Key())
 		changed[d.Key()] = at
 		out = append(out, pando.Because{At: d.At, Decision: &d, Created: at})
 	}

@@ -31,7 +31,7 @@ func (c *recoveries) Recover(
 	if err := ask(ctx, s, cmp.Or(r.Move, r.ForceFrom), by); err != nil {
 		return pando.ServiceStatus{}, err
 	}
-	return c.desk.Service(ctx, s)
+	return c.desk.statuses.Service(ctx, s)
 }
 
 // ordinal returns the ordinal that an operator names: db-2, or 2.
@@ -57,20 +57,20 @@ func (c *recoveries) force(
 	ctx context.Context, s pando.ServiceKey, name string, by pando.Asker,
 ) error {
 	return c.desk.edit(ctx, s, by, func(svc *pando.Service, _ time.Time) (*pando.Decision, error) {
-		n, err := ordinal(c.desk.world, *svc, name)
+		n, err := ordinal(c.desk.mirror.world, *svc, name)
 		if err != nil {
 			return nil, err
 		}
-		spec, _ := c.desk.world.SpecOf(s, svc.Target)
+		spec, _ := c.desk.mirror.world.SpecOf(s, svc.Target)
 		switch h := svc.Roll.Host(n); {
 		case len(spec.Hooks.Recover) == 0:
 			return nil, fmt.Errorf("%w: %s has no hook recover: its ordinals start without an election",
 				pando.ErrRefused, s)
-		case slices.ContainsFunc(decide.OnLiveHosts(c.desk.world, c.desk.world.Of(s)),
+		case slices.ContainsFunc(decide.OnLiveHosts(c.desk.mirror.world, c.desk.mirror.world.Of(s)),
 			func(i pando.Instance) bool { return i.Phase.TakesFlows() }):
 			return nil, fmt.Errorf("%w: an ordinal of %s serves, and the others join it; `pando ps`",
 				pando.ErrRefused, s)
-		case !decide.Here(c.desk.world, h):
+		case !decide.Here(c.desk.mirror.world, h):
 			return nil, fmt.Errorf("%w: the volumes of %s are on %s, which is away; choose an ordinal "+
 				"of a host that is here", pando.ErrRefused, pando.OrdinalName(s.Name, n), h)
 		case svc.Roll.Force == n:
@@ -90,18 +90,18 @@ func (c *recoveries) force(
 func (c *recoveries) moveOrdinal(
 	ctx context.Context, s pando.ServiceKey, name string, by pando.Asker,
 ) error {
-	c.desk.mu.RLock()
-	svc := c.desk.world.Services[s].V
+	c.desk.mirror.mu.RLock()
+	svc := c.desk.mirror.world.Services[s].V
 	svc.ServiceKey = s
-	n, err := ordinal(c.desk.world, svc, name)
-	at, isHere := c.desk.world.Hosts[svc.Roll.Host(n)]
-	c.desk.mu.RUnlock()
+	n, err := ordinal(c.desk.mirror.world, svc, name)
+	at, isHere := c.desk.mirror.world.Hosts[svc.Roll.Host(n)]
+	c.desk.mirror.mu.RUnlock()
 	if err != nil {
 		return err
 	}
 	name = pando.OrdinalName(s.Name, n)
 	if isHere {
-		kept, err := c.desk.Peers.Volumes(ctx, at.V, pando.VolumeQuery{Service: s})
+		kept, err := c.desk.peers.Volumes(ctx, at.V, pando.VolumeQuery{Service: s})
 		if err != nil {
 			return fmt.Errorf("%w: host %s is here and does not list its volumes: %w",
 				pando.ErrUnreachable, at.V.Name, err)
@@ -125,7 +125,7 @@ func (c *recoveries) moveOrdinal(
 		svc := old.V
 		svc.Roll = svc.Roll.With(n, "")
 		t := pando.Txn{If: []pando.Condition{old.If()}, Put: []pando.Stored{svc, pando.Decision{
-			ID: c.desk.IDs.Sequential(now), Service: s, Kind: pando.DecidedRecover, By: by, At: now,
+			ID: c.desk.mirror.IDs.Sequential(now), Service: s, Kind: pando.DecidedRecover, By: by, At: now,
 			Reason: fmt.Sprintf("%s starts anew on another host; its volumes on %s are given up", name, h),
 		}}}
 		for _, i := range w.Of(s) { // its agent ends an instance without a record

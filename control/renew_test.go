@@ -13,7 +13,7 @@ import (
 // restart marks the instances of the table's service that leave, as Restart does.
 func restart(tb *decidetest.Table, only pando.InstanceID) {
 	tb.T.Helper()
-	c := &operators{view: &view{world: tb.W}}
+	c := &operators{mirror: &view{world: tb.W}}
 	svc := tb.W.Services[web].V
 	if _, err := c.beginRestart(&svc, only, pando.Asker{}); err != nil {
 		tb.T.Fatal(err)
@@ -96,7 +96,7 @@ func TestAReplacementThatFailsIsNamed(t *testing.T) {
 		tb.Settle()
 		former := tb.W.Of(web)
 		begin(tb)
-		c := &view{world: tb.W}
+		c := &statuses{&view{world: tb.W}}
 		for n := range 4 {
 			tb.Settle()
 			for _, i := range tb.W.Of(web) {

@@ -28,7 +28,7 @@ func (c *operators) Restart(
 	if err != nil {
 		return pando.ServiceStatus{}, err
 	}
-	return c.Service(ctx, s)
+	return c.statuses.Service(ctx, s)
 }
 
 // beginRestart marks the instances of a service that leave. The caller holds the lock.
@@ -36,11 +36,11 @@ func (c *operators) beginRestart(
 	svc *pando.Service, only pando.InstanceID, by pando.Asker,
 ) (*pando.Decision, error) {
 	s := svc.ServiceKey
-	spec, _ := c.world.SpecOf(s, svc.Target)
+	spec, _ := c.mirror.world.SpecOf(s, svc.Target)
 	next := pando.Renewal{}
 	var due []pando.InstanceID
-	for _, i := range c.world.Of(s) {
-		next.Before = max(next.Before, c.world.CreatedOf(i.Key()))
+	for _, i := range c.mirror.world.Of(s) {
+		next.Before = max(next.Before, c.mirror.world.CreatedOf(i.Key()))
 		if (i.Warm || i.Capacity()) && (only == "" || i.ID == only) {
 			due = append(due, i.ID)
 		}

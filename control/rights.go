@@ -31,7 +31,7 @@ func (c *members) SetRight(
 		return err
 	}
 	for n := 0; ; n++ {
-		err := c.setRight(ctx, h, r, pando.Granting{May: may, By: by.Name, At: c.Clock.Now()})
+		err := c.setRight(ctx, h, r, pando.Granting{May: may, By: by.Name, At: c.mirror.Clock.Now()})
 		if err == nil {
 			return nil
 		}
@@ -60,11 +60,11 @@ func (c *members) setRight(
 	if !changed {
 		return nil
 	}
-	_, err = c.commitSurely(ctx, pando.Txn{
+	_, err = c.mirror.commitSurely(ctx, pando.Txn{
 		If: []pando.Condition{m.If()}, Put: []pando.Stored{next},
 	})
 	if err == nil {
-		c.Log.Info("changed a right of a host", "host", h, "right", r, "may", g.May, "by", g.By)
+		c.mirror.Log.Info("changed a right of a host", "host", h, "right", r, "may", g.May, "by", g.By)
 	}
 	return err
 }
@@ -77,7 +77,7 @@ func (c *members) SetGrant(
 		return errors.Join(err, fmt.Errorf("%w: the grant %q: write %s", pando.ErrInvalid, of, is))
 	}
 	for n := 0; ; n++ {
-		err := c.setGrant(ctx, h, of, pando.Granting{May: may, By: by.Name, At: c.Clock.Now()})
+		err := c.setGrant(ctx, h, of, pando.Granting{May: may, By: by.Name, At: c.mirror.Clock.Now()})
 		if err == nil {
 			return nil
 		}
@@ -102,11 +102,11 @@ func (c *members) setGrant(
 	if err != nil || !changed {
 		return err
 	}
-	_, err = c.commitSurely(ctx, pando.Txn{
+	_, err = c.mirror.commitSurely(ctx, pando.Txn{
 		If: []pando.Condition{m.If()}, Put: []pando.Stored{next},
 	})
 	if err == nil {
-		c.Log.Info("changed a grant of a host", "host", h, "grant", of, "may", g.May, "by", g.By)
+		c.mirror.Log.Info("changed a grant of a host", "host", h, "grant", of, "may", g.May, "by", g.By)
 	}
 	return err
 }

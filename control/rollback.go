@@ -29,7 +29,7 @@ func (c *operators) Rollback(
 	if err != nil {
 		return pando.ServiceStatus{}, fmt.Errorf("roll %s back: %w", s, err)
 	}
-	return c.Service(ctx, s)
+	return c.statuses.Service(ctx, s)
 }
 
 func (c *operators) rollback(
@@ -59,13 +59,13 @@ func (c *operators) rollback(
 }
 
 // Revisions implements pando.Operators.
-func (c *view) Revisions(_ context.Context, s pando.ServiceKey) ([]pando.Revision, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, ok := c.world.Services[s]; !ok {
+func (c *statuses) Revisions(_ context.Context, s pando.ServiceKey) ([]pando.Revision, error) {
+	c.mirror.mu.Lock()
+	defer c.mirror.mu.Unlock()
+	if _, ok := c.mirror.world.Services[s]; !ok {
 		return nil, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 	}
-	return revisions(c.world, s), nil
+	return revisions(c.mirror.world, s), nil
 }
 
 // revisions returns the stored revisions of a service, oldest first.

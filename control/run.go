@@ -29,7 +29,7 @@ func (c *callers) begin(
 	ctx context.Context, s pando.ServiceKey, ask pando.RunAsk, attached bool, by pando.Asker,
 ) (out pando.Run, err error) {
 	err = c.desk.edit(ctx, s, by, func(svc *pando.Service, now time.Time) (*pando.Decision, error) {
-		spec, ok := c.desk.world.SpecOf(s, svc.Target)
+		spec, ok := c.desk.mirror.world.SpecOf(s, svc.Target)
 		switch {
 		case !ok:
 			return nil, fmt.Errorf("%w: the spec of %s has not arrived", pando.ErrNotReady, s)
@@ -42,7 +42,7 @@ func (c *callers) begin(
 		if err := errors.Join(pando.MayUseHosts(ctx, spec), ask.Check(spec)); err != nil {
 			return nil, err
 		}
-		for name, h := range c.desk.world.Hosts {
+		for name, h := range c.desk.mirror.world.Hosts {
 			if !h.V.Runs {
 				return nil, fmt.Errorf("%w: host %s has an older pando without runs: upgrade pando there",
 					pando.ErrUnsupported, name)
@@ -75,11 +75,11 @@ func (c *callers) ranBefore(
 	if err != nil || run.Number > 0 {
 		return run, err
 	}
-	c.desk.mu.Lock()
-	defer c.desk.mu.Unlock()
-	d, _ := asked(c.desk.world, s, by)
+	c.desk.mirror.mu.Lock()
+	defer c.desk.mirror.mu.Unlock()
+	d, _ := asked(c.desk.mirror.world, s, by)
 	number := int(d.Inputs["number"])
-	book := c.desk.world.Services[s].V.Book
+	book := c.desk.mirror.world.Services[s].V.Book
 	if at := book.Find(number); at >= 0 {
 		return book.Runs[at], nil
 	}
@@ -144,7 +144,7 @@ func (c *callers) AttachRun(
 	i, h, err := c.part(ctx, s, r.Number)
 	var conn io.ReadWriteCloser
 	if err == nil {
-		conn, err = c.desk.Peers.Exec(ctx, h, i, command)
+		conn, err = c.desk.peers.Exec(ctx, h, i, command)
 	}
 	if err != nil {
 		stop()
@@ -170,21 +170,21 @@ func (c *callers) part(
 	told, done := "", func() {}
 	defer func() { done() }()
 	for {
-		c.desk.mu.Lock()
-		news := c.desk.changed
-		svc, there := c.desk.world.Services[s]
+		c.desk.mirror.mu.Lock()
+		news := c.desk.mirror.changed
+		svc, there := c.desk.mirror.world.Services[s]
 		var run pando.Run
 		if at := svc.V.Book.Find(number); at >= 0 {
 			run = svc.V.Book.Runs[at]
 		}
 		why := cmp.Or(svc.V.Reason, "its instance")
-		for _, i := range world.RunsOf(c.desk.world, s) {
-			h, here := c.desk.world.Hosts[i.Host]
+		for _, i := range world.RunsOf(c.desk.mirror.world, s) {
+			h, here := c.desk.mirror.world.Hosts[i.Host]
 			if i.Run.Number != number {
 				continue
 			}
 			if i.Phase == pando.PhaseStarting && here && run.Active() {
-				c.desk.mu.Unlock()
+				c.desk.mirror.mu.Unlock()
 				return i.ID, h.V, nil
 			}
 			why = fmt.Sprintf("%s is %s: %s", i.ID, i.Phase, i.Reason)
@@ -192,10 +192,10 @@ func (c *callers) part(
 				why = fmt.Sprintf("%s is %s: host %s is away", i.ID, i.Phase, i.Host)
 			}
 		}
-		c.desk.mu.Unlock()
+		c.desk.mirror.mu.Unlock()
 		if why != told {
 			done()
-			told, done = why, pando.Waiting(ctx, c.desk.Clock,
+			told, done = why, pando.Waiting(ctx, c.desk.mirror.Clock,
 				fmt.Sprintf("run %d of %s: %s", number, s, why))
 		}
 		if !there || !run.Active() {
@@ -214,10 +214,10 @@ func (c *callers) part(
 // keepAlive signs for an attached run until its session ends. A run without signs ends by itself,
 // also after the death of this server.
 func (c *callers) keepAlive(ctx context.Context, s pando.ServiceKey, number int) {
-	for pando.Sleep(ctx, c.desk.Clock, pando.RunAliveEvery) == nil {
+	for pando.Sleep(ctx, c.desk.mirror.Clock, pando.RunAliveEvery) == nil {
 		err := c.sign(ctx, s, number)
 		if err != nil && ctx.Err() == nil {
-			c.desk.Log.Warn("an attached run is not signed for", "service", s, "run", number,
+			c.desk.mirror.Log.Warn("an attached run is not signed for", "service", s, "run", number,
 				"error", err)
 		}
 	}
@@ -237,7 +237,7 @@ func (c *callers) endAttached(
 		return fmt.Sprintf("run %d %s: %s", number, r.State, r.Reason), nil
 	})
 	if err != nil && !errors.Is(err, pando.ErrNotFound) {
-		c.desk.Log.Warn("the end of a run is not recorded: it ends when its signs are missed",
+		c.desk.mirror.Log.Warn("the end of a run is not recorded: it ends when its signs are missed",
 			"service", s, "run", number, "error", err)
 	}
 }

@@ -34,11 +34,11 @@ func (c *secrets) SetSecret(
 		return pando.SecretStatus{}, fmt.Errorf("%w: the secret %s has %d bytes: want 1 to %d",
 			pando.ErrTooLarge, k, len(content), pando.SecretBytesMax)
 	}
-	if c.desk.Vault == nil {
+	if c.desk.vault == nil {
 		return pando.SecretStatus{}, fmt.Errorf("%w: this server keeps no secrets",
 			pando.ErrUnsupported)
 	}
-	sealed, err := c.desk.Vault.Seal(k, content)
+	sealed, err := c.desk.vault.Seal(k, content)
 	if err != nil {
 		return pando.SecretStatus{}, err
 	}
@@ -58,7 +58,7 @@ func (c *secrets) SetSecret(
 				pando.ErrTooLarge, len(users), k, secretUsersMax)
 		}
 		for _, s := range users {
-			t.Put = append(t.Put, pando.Decision{ID: c.desk.IDs.Sequential(now), Service: s, By: by,
+			t.Put = append(t.Put, pando.Decision{ID: c.desk.mirror.IDs.Sequential(now), Service: s, By: by,
 				At: now, Kind: pando.DecidedSecret,
 				Reason: fmt.Sprintf("the secret %s has a new content", k)})
 		}
@@ -67,9 +67,9 @@ func (c *secrets) SetSecret(
 	if err != nil {
 		return pando.SecretStatus{}, fmt.Errorf("set the secret %s: %w", k, err)
 	}
-	c.desk.mu.RLock()
-	defer c.desk.mu.RUnlock()
-	return secretStatus(c.desk.world, c.desk.world.Secrets[k].V), nil
+	c.desk.mirror.mu.RLock()
+	defer c.desk.mirror.mu.RUnlock()
+	return secretStatus(c.desk.mirror.world, c.desk.mirror.world.Secrets[k].V), nil
 }
 
 func secretStatus(w *world.World, s pando.Secret) pando.SecretStatus {
@@ -110,11 +110,11 @@ func usersOf(w *world.World, k pando.SecretKey) []pando.ServiceKey {
 
 // Secrets implements pando.Operators.
 func (c *secrets) Secrets(_ context.Context) ([]pando.SecretStatus, error) {
-	c.desk.mu.RLock()
-	defer c.desk.mu.RUnlock()
+	c.desk.mirror.mu.RLock()
+	defer c.desk.mirror.mu.RUnlock()
 	out := []pando.SecretStatus{}
-	for _, s := range c.desk.world.Secrets {
-		out = append(out, secretStatus(c.desk.world, s.V))
+	for _, s := range c.desk.mirror.world.Secrets {
+		out = append(out, secretStatus(c.desk.mirror.world, s.V))
 	}
 	slices.SortFunc(out, func(a, b pando.SecretStatus) int {
 		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Name, b.Name))
@@ -134,7 +134,7 @@ func (c *secrets) RemoveSecret(ctx context.Context, k pando.SecretKey, by pando.
 			return pando.Txn{}, fmt.Errorf("%w: %s has the secret %s in its spec; deploy it without the "+
 				"secret first", pando.ErrRefused, users[0], k)
 		}
-		c.desk.Log.Info("a secret was removed", "secret", k.String(), "by", by.Name)
+		c.desk.mirror.Log.Info("a secret was removed", "secret", k.String(), "by", by.Name)
 		return pando.Txn{If: []pando.Condition{{Key: k.Key(), Modified: known.Modified}},
 			Delete: []pando.Key{k.Key()}}, nil
 	})
@@ -157,17 +157,17 @@ func unset(w *world.World, s pando.Spec) error {
 func (c *secrets) GiveSecrets(
 	ctx context.Context, h pando.HostName, i pando.InstanceID,
 ) (map[string][]byte, error) {
-	c.desk.mu.RLock()
-	o, known := c.desk.world.Instances[i]
-	spec, specced := c.desk.world.SpecOf(o.V.Service, o.V.Revision)
+	c.desk.mirror.mu.RLock()
+	o, known := c.desk.mirror.world.Instances[i]
+	spec, specced := c.desk.mirror.world.SpecOf(o.V.Service, o.V.Revision)
 	sealed := map[string][]byte{}
 	for _, one := range spec.StoredSecrets {
-		s, ok := c.desk.world.Secrets[pando.SecretKey{Tenant: o.V.Service.Tenant, Name: one.Name}]
+		s, ok := c.desk.mirror.world.Secrets[pando.SecretKey{Tenant: o.V.Service.Tenant, Name: one.Name}]
 		if ok {
 			sealed[one.Name] = s.V.Sealed
 		}
 	}
-	c.desk.mu.RUnlock()
+	c.desk.mirror.mu.RUnlock()
 	switch {
 	case !known || !specced:
 		return nil, fmt.Errorf("%w: this server has not read the record of instance %s",
@@ -177,12 +177,12 @@ func (c *secrets) GiveSecrets(
 	case len(sealed) < len(spec.StoredSecrets):
 		return nil, fmt.Errorf("a secret of instance %s: %w; `pando secret ls` lists the secrets", i,
 			pando.ErrNotFound)
-	case len(sealed) > 0 && c.desk.Vault == nil:
+	case len(sealed) > 0 && c.desk.vault == nil:
 		return nil, fmt.Errorf("%w: this server opens no secrets", pando.ErrUnsupported)
 	}
 	out, all := map[string][]byte{}, 0
 	for name, text := range sealed {
-		content, err := c.desk.Vault.Open(pando.SecretKey{Tenant: o.V.Service.Tenant, Name: name}, text)
+		content, err := c.desk.vault.Open(pando.SecretKey{Tenant: o.V.Service.Tenant, Name: name}, text)
 		if err != nil {
 			return nil, err
 		}
@@ -204,20 +204,20 @@ func (c *secrets) GiveSecrets(
 func (c *secrets) GiveSnapshotKeys(
 	ctx context.Context, h pando.HostName, i pando.InstanceID,
 ) (keys pando.SnapshotKeys, err error) {
-	c.desk.mu.RLock()
-	o, known := c.desk.world.Instances[i]
-	c.desk.mu.RUnlock()
+	c.desk.mirror.mu.RLock()
+	o, known := c.desk.mirror.world.Instances[i]
+	c.desk.mirror.mu.RUnlock()
 	switch {
 	case !known:
 		return keys, fmt.Errorf("%w: this server has not read the record of instance %s",
 			pando.ErrUnavailable, i)
 	case o.V.Host != h:
 		return keys, fmt.Errorf("%w: instance %s is not on host %s", pando.ErrForbidden, i, h)
-	case c.desk.Vault == nil:
+	case c.desk.vault == nil:
 		return keys, fmt.Errorf("%w: this server has no key for snapshots", pando.ErrUnsupported)
 	}
-	if keys.Files, err = c.desk.Vault.SnapshotKey(o.V.Service.Tenant); err == nil {
-		keys.Seal, err = c.desk.Vault.SnapshotSealKey(o.V.Service, o.V.ID, o.V.Revision)
+	if keys.Files, err = c.desk.vault.SnapshotKey(o.V.Service.Tenant); err == nil {
+		keys.Seal, err = c.desk.vault.SnapshotSealKey(o.V.Service, o.V.ID, o.V.Revision)
 	}
 	if err != nil {
 		return pando.SnapshotKeys{}, err
@@ -233,6 +233,6 @@ func (c *secrets) given(ctx context.Context, h pando.HostName, i pando.Instance,
 	p.About("instance", i.Service.Tenant, string(i.ID))
 	p.Lock()
 	defer p.Unlock()
-	complete(c.desk.view, p)
+	complete(c.desk.mirror, p)
 	_ = c.audit.record(ctx, p, refusedWaitMax) // it logs a failure
 }

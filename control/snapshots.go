@@ -32,7 +32,7 @@ func (c *snapshots) Snapshot(
 	}
 	ctx, cancel := context.WithTimeout(ctx, snapshotWaitMax)
 	defer cancel()
-	sealed, err := c.desk.Peers.Snapshot(ctx, h, pando.SnapshotAsk{Instance: on, Plain: ask.Plain})
+	sealed, err := c.desk.peers.Snapshot(ctx, h, pando.SnapshotAsk{Instance: on, Plain: ask.Plain})
 	st := sealed.SnapshotStatus
 	if err == nil && !c.proven(sealed, s) {
 		err = fmt.Errorf("%w: host %s stored a snapshot without Pando's proof; look at that host, or put "+
@@ -41,9 +41,9 @@ func (c *snapshots) Snapshot(
 	if err != nil {
 		return st, err
 	}
-	now := c.desk.Clock.Now()
+	now := c.desk.mirror.Clock.Now()
 	d := pando.Decision{
-		ID: c.desk.IDs.Sequential(now), Service: s, Instance: on, Kind: pando.DecidedSnapshot, By: by,
+		ID: c.desk.mirror.IDs.Sequential(now), Service: s, Instance: on, Kind: pando.DecidedSnapshot, By: by,
 		At: now,
 		Reason: fmt.Sprintf("%s on %s: %d bytes, and it stood still for %.0f ms", shortDigest(st.Digest),
 			h.Name, st.Bytes, st.StoppedSeconds*1000),
@@ -73,12 +73,12 @@ func (c *snapshots) Snapshots(
 	out := []pando.SnapshotStatus{}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	for _, h := range c.desk.hosts() {
+	for _, h := range c.desk.mirror.hosts() {
 		if !h.Freezes {
 			continue
 		}
 		wg.Go(func() {
-			all, err := c.desk.Peers.Snapshots(ctx, h, s)
+			all, err := c.desk.peers.Snapshots(ctx, h, s)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -112,7 +112,7 @@ func (c *snapshots) believed(
 		}
 	}
 	if forged > 0 {
-		c.desk.Log.Warn("a host lists snapshots that Pando did not take; they are left out", "host", h,
+		c.desk.mirror.Log.Warn("a host lists snapshots that Pando did not take; they are left out", "host", h,
 			"snapshots", forged, "next", "look at that host, or put it out: pando hosts rm "+string(h))
 	}
 	return out
@@ -120,10 +120,10 @@ func (c *snapshots) believed(
 
 // proven reports whether the host of an instance of a service has written a description.
 func (c *snapshots) proven(one pando.SealedSnapshot, s pando.ServiceKey) bool {
-	if c.desk.Vault == nil || one.Service != s {
+	if c.desk.vault == nil || one.Service != s {
 		return false
 	}
-	key, err := c.desk.Vault.SnapshotSealKey(s, one.Instance, one.Revision)
+	key, err := c.desk.vault.SnapshotSealKey(s, one.Instance, one.Revision)
 	return err == nil && key.Proves(one)
 }
 
@@ -171,13 +171,13 @@ func (c *snapshots) RemoveSnapshot(
 		return err
 	}
 	for _, one := range found {
-		c.desk.mu.Lock()
-		h := c.desk.world.Hosts[one.Host].V
-		c.desk.mu.Unlock()
-		if err := c.desk.Peers.DropSnapshot(ctx, h, s, one.Digest); err != nil {
+		c.desk.mirror.mu.Lock()
+		h := c.desk.mirror.world.Hosts[one.Host].V
+		c.desk.mirror.mu.Unlock()
+		if err := c.desk.peers.DropSnapshot(ctx, h, s, one.Digest); err != nil {
 			return err
 		}
-		c.desk.Log.Info("a snapshot was deleted", "service", s.String(), "snapshot", one.Digest, "host",
+		c.desk.mirror.Log.Info("a snapshot was deleted", "service", s.String(), "snapshot", one.Digest, "host",
 			one.Host, "by", by.Name)
 	}
 	return nil
@@ -192,8 +192,8 @@ func (c *snapshots) RestoreSnapshot(
 	if err != nil {
 		return pando.Intent{}, err
 	}
-	now := c.desk.Clock.Now()
-	i := pando.Intent{ID: pando.IntentID(c.desk.IDs.Sequential(now)), Service: s,
+	now := c.desk.mirror.Clock.Now()
+	i := pando.Intent{ID: pando.IntentID(c.desk.mirror.IDs.Sequential(now)), Service: s,
 		Verb: pando.VerbReplicate, By: by, From: found[0].Digest}
 	i = i.Become(pando.IntentAsked, now, "restore snapshot "+shortDigest(found[0].Digest)+" of "+
 		string(found[0].Instance))
@@ -233,10 +233,10 @@ func (c *snapshots) RestoreSnapshot(
 // answered returns an intent once it is no longer only asked.
 func (c *snapshots) answered(ctx context.Context, i pando.Intent) (pando.Intent, error) {
 	for {
-		c.desk.mu.Lock()
-		news := c.desk.changed
-		now, ok := c.desk.world.Intents[i.ID]
-		c.desk.mu.Unlock()
+		c.desk.mirror.mu.Lock()
+		news := c.desk.mirror.changed
+		now, ok := c.desk.mirror.world.Intents[i.ID]
+		c.desk.mirror.mu.Unlock()
 		if ok && now.V.State != pando.IntentAsked {
 			i = now.V
 			break

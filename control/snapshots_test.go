@@ -33,7 +33,7 @@ func proved(t *testing.T, c *Control, s pando.ServiceKey, i pando.InstanceID,
 	digest string,
 ) pando.SealedSnapshot {
 	t.Helper()
-	key, err := c.Vault.SnapshotSealKey(s, i, 1)
+	key, err := c.vault.SnapshotSealKey(s, i, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func proved(t *testing.T, c *Control, s pando.ServiceKey, i pando.InstanceID,
 // A host lists what it likes. Control believes descriptions that a host of the instance has proved.
 func TestControlBelievesProvenSnapshotsOnly(t *testing.T) {
 	c := keeping(t)
-	c.world.Committed(pando.Txn{Put: []pando.Stored{pando.Host{Name: "h1", Freezes: true}}}, 3)
+	c.mirror.world.Committed(pando.Txn{Put: []pando.Stored{pando.Host{Name: "h1", Freezes: true}}}, 3)
 	vault := pando.ServiceKey{Tenant: "bank", Name: "vault"}
 	own := proved(t, c, web, "web-9", "sha256:0123456789")
 	forged := map[string]pando.SealedSnapshot{"no proof": own, "another service": own,
@@ -75,7 +75,7 @@ func TestControlBelievesProvenSnapshotsOnly(t *testing.T) {
 		case "another size":
 			one.Bytes = 7
 		}
-		c.Peers = lists{all: map[pando.HostName][]pando.SealedSnapshot{"h1": {one, own}}}
+		c.operators.peers = lists{all: map[pando.HostName][]pando.SealedSnapshot{"h1": {one, own}}}
 		all, err := c.Snapshots(t.Context(), pando.ServiceKey{})
 		if err != nil || len(all) != 1 || all[0].Digest != own.Digest || all[0].Service != web {
 			t.Errorf("%s: %+v, %v", what, all, err)
@@ -94,7 +94,7 @@ func TestControlBelievesProvenSnapshotsOnly(t *testing.T) {
 	// On another host it is a copy, with the same proof.
 	copied := own
 	copied.Copy = true
-	c.Peers = lists{all: map[pando.HostName][]pando.SealedSnapshot{"h1": {copied}}}
+	c.operators.peers = lists{all: map[pando.HostName][]pando.SealedSnapshot{"h1": {copied}}}
 	if all, err := c.Snapshots(t.Context(), web); err != nil || len(all) != 1 {
 		t.Errorf("a copy: %+v, %v", all, err)
 	}
@@ -106,7 +106,7 @@ func TestAHostMayHaveTheImagesOfItsInstances(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := keeping(t)
 		const image, memory = "sha256:1111111111", "sha256:2222222222"
-		c.world.Committed(pando.Txn{Put: []pando.Stored{
+		c.mirror.world.Committed(pando.Txn{Put: []pando.Stored{
 			pando.Revision{Service: web, Number: 7, Spec: pando.Spec{Name: "web",
 				Image: pando.Image{Reference: "shop/web", Digest: image}}},
 			pando.Instance{ID: "web-7", Service: web, Host: "h1", Revision: 7},

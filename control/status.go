@@ -14,18 +14,21 @@ import (
 	"pando.run/pando/world"
 )
 
+// statuses answers what operators ask about services.
+type statuses struct{ mirror *view }
+
 // Services implements pando.Operators.
-func (c *view) Services(context.Context) ([]pando.ServiceStatus, error) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
+func (c *statuses) Services(context.Context) ([]pando.ServiceStatus, error) {
+	c.mirror.mu.RLock()
+	defer c.mirror.mu.RUnlock()
 	out := []pando.ServiceStatus{}
-	for _, s := range c.world.Names() {
+	for _, s := range c.mirror.world.Names() {
 		if st, ok := c.status(s); ok {
 			out = append(out, st)
 		}
 	}
-	for _, s := range c.world.FrozenServices() {
-		if _, listed := c.world.Services[s]; !listed {
+	for _, s := range c.mirror.world.FrozenServices() {
+		if _, listed := c.mirror.world.Services[s]; !listed {
 			st, _ := c.status(s)
 			out = append(out, st)
 		}
@@ -34,14 +37,14 @@ func (c *view) Services(context.Context) ([]pando.ServiceStatus, error) {
 }
 
 // Service implements pando.Operators.
-func (c *view) Service(_ context.Context, s pando.ServiceKey) (pando.ServiceStatus, error) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
+func (c *statuses) Service(_ context.Context, s pando.ServiceKey) (pando.ServiceStatus, error) {
+	c.mirror.mu.RLock()
+	defer c.mirror.mu.RUnlock()
 	st, ok := c.status(s)
 	if !ok {
 		return st, fmt.Errorf("service %s: %w; `pando status` lists the services", s, pando.ErrNotFound)
 	}
-	if spec, ok := c.world.SpecOf(s, st.Target); ok {
+	if spec, ok := c.mirror.world.SpecOf(s, st.Target); ok {
 		st.Spec = &spec
 	}
 	return st, nil
@@ -49,17 +52,17 @@ func (c *view) Service(_ context.Context, s pando.ServiceKey) (pando.ServiceStat
 
 // status returns the stored status of a service, with the problem that one of its records cannot be
 // read or its decisions cannot be written. The caller holds the lock.
-func (c *view) status(s pando.ServiceKey) (pando.ServiceStatus, bool) {
+func (c *statuses) status(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 	st, ok := c.recorded(s)
-	if k, several := c.world.Keepers[s]; several {
+	if k, several := c.mirror.world.Keepers[s]; several {
 		st.Keeper = &k.V
 		st.Reason = strings.Trim(st.Reason+"; "+lifecycle.Uncopied(k.V), "; ")
 	}
 	p := c.frozenProblem(s)
 	if p == nil {
-		p = c.unwrittenProblem(s)
+		p = c.mirror.unwrittenProblem(s)
 	} else if !ok { // its own record cannot be read
-		st.ServiceKey, st.Instances, st.Seen, ok = s, []pando.InstanceStatus{}, c.world.Seen, true
+		st.ServiceKey, st.Instances, st.Seen, ok = s, []pando.InstanceStatus{}, c.mirror.world.Seen, true
 		st.Phase = pando.ServiceDegraded
 	}
 	if ok && p != nil {
@@ -69,15 +72,15 @@ func (c *view) status(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 }
 
 // recorded returns the status of a service as the store has it. The caller holds the lock.
-func (c *view) recorded(s pando.ServiceKey) (pando.ServiceStatus, bool) {
-	v, ok := c.world.Services[s]
+func (c *statuses) recorded(s pando.ServiceKey) (pando.ServiceStatus, bool) {
+	v, ok := c.mirror.world.Services[s]
 	if !ok {
 		return pando.ServiceStatus{}, false
 	}
-	spec, _ := c.world.SpecOf(s, v.V.Target)
+	spec, _ := c.mirror.world.SpecOf(s, v.V.Target)
 	st := pando.ServiceStatus{
 		Service: v.V, DNS: string(s.Name) + ".pando", Ports: spec.Ports, Scale: spec.Scale,
-		Instances: []pando.InstanceStatus{}, Version: v.Modified, Seen: c.world.Seen,
+		Instances: []pando.InstanceStatus{}, Version: v.Modified, Seen: c.mirror.world.Seen,
 	}
 	if v.V.VIP4.IsValid() {
 		st.VIP = v.V.VIP4.String()
@@ -85,12 +88,12 @@ func (c *view) recorded(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 	if s.Tenant != pando.DefaultTenant {
 		st.DNS = string(s.Name) + "." + string(s.Tenant) + ".pando"
 	}
-	for _, i := range append(c.world.Of(s), world.RunsOf(c.world, s)...) {
+	for _, i := range append(c.mirror.world.Of(s), world.RunsOf(c.mirror.world, s)...) {
 		is := pando.InstanceStatus{Instance: i}
-		if _, here := c.world.Hosts[i.Host]; !here && len(c.world.Members) > 0 {
-			is.Away = awayNote(c.left, i.Host)
+		if _, here := c.mirror.world.Hosts[i.Host]; !here && len(c.mirror.world.Members) > 0 {
+			is.Away = awayNote(c.mirror.left, i.Host)
 		}
-		is.Waits = cmp.Or(is.Waits, waitOf(c.world, v.V, i))
+		is.Waits = cmp.Or(is.Waits, waitOf(c.mirror.world, v.V, i))
 		if i.IP4.IsValid() && len(spec.Ports) > 0 && i.Run == nil {
 			is.Endpoint = netip.AddrPortFrom(i.IP4, spec.Ports[0].Target).String()
 		}
@@ -99,12 +102,12 @@ func (c *view) recorded(s pando.ServiceKey) (pando.ServiceStatus, bool) {
 	if waits := pando.DrainsOf(st.Instances); waits != "" {
 		st.Reason = strings.TrimPrefix(st.Reason+"; "+waits, "; ")
 	}
-	all := decide.OnLiveHosts(c.world, c.world.Of(s))
-	if why := caveats(c.world, v.V, spec, scale.Capacity(all)); why != "" {
+	all := decide.OnLiveHosts(c.mirror.world, c.mirror.world.Of(s))
+	if why := caveats(c.mirror.world, v.V, spec, scale.Capacity(all)); why != "" {
 		st.Reason = strings.TrimPrefix(st.Reason+"; "+why, "; ")
 	}
 	st.InRotation = scale.CountOf(all).InRotation
-	decisions := c.world.DecisionsOf(s)
+	decisions := c.mirror.world.DecisionsOf(s)
 	st.Problem, st.Failures = decide.Problem(v.V, decisions), decide.Failures(decisions)
 	return st, true
 }
@@ -132,15 +135,15 @@ func waitOf(w *world.World, svc pando.Service, i pando.Instance) string {
 
 // frozenProblem returns the problem that a record of a service cannot be read, or nil. The caller
 // holds the lock.
-func (c *view) frozenProblem(s pando.ServiceKey) *pando.Decision {
-	err := c.world.Frozen(s)
+func (c *statuses) frozenProblem(s pando.ServiceKey) *pando.Decision {
+	err := c.mirror.world.Frozen(s)
 	if err == nil {
-		err = c.onFrozenHost(s)
+		err = c.mirror.onFrozenHost(s)
 	}
 	if err == nil {
 		return nil
 	}
 	return &pando.Decision{
-		Service: s, Kind: pando.DecidedFrozen, By: decide.Self, At: c.Clock.Now(), Reason: err.Error(),
+		Service: s, Kind: pando.DecidedFrozen, By: decide.Self, At: c.mirror.Clock.Now(), Reason: err.Error(),
 	}
 }

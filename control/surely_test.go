@@ -67,7 +67,7 @@ func TestALostAnswerIsReadBack(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				ctl.take(pando.Batch{Revision: at, Changes: all.Records}, true)
+				ctl.mirror.take(pando.Batch{Revision: at, Changes: all.Records}, true)
 				l.lose, l.effect, l.away = true, c.effect, c.away
 				began := time.Now()
 				_, err = ctl.Pin(t.Context(), web, 1, 0, pando.Asker{Name: "ann"})

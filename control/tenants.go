@@ -47,10 +47,10 @@ func (c *tenants) SetTenant(
 	if err != nil {
 		return pando.TenantStatus{}, fmt.Errorf("set the tenant %s: %w", t, err)
 	}
-	c.desk.mu.RLock()
-	defer c.desk.mu.RUnlock()
-	st := tenantStatus(c.desk.world, t, c.desk.Clock.Now())
-	st.Use.DiskBytes = decide.DiskOfTenants(c.desk.world)[t]
+	c.desk.mirror.mu.RLock()
+	defer c.desk.mirror.mu.RUnlock()
+	st := tenantStatus(c.desk.mirror.world, t, c.desk.mirror.Clock.Now())
+	st.Use.DiskBytes = decide.DiskOfTenants(c.desk.mirror.world)[t]
 	return st, nil
 }
 
@@ -67,18 +67,18 @@ func tenantStatus(w *world.World, t pando.Tenant, now time.Time) pando.TenantSta
 
 // Tenants implements pando.Operators.
 func (c *tenants) Tenants(_ context.Context) ([]pando.TenantStatus, error) {
-	c.desk.mu.RLock()
-	defer c.desk.mu.RUnlock()
+	c.desk.mirror.mu.RLock()
+	defer c.desk.mirror.mu.RUnlock()
 	names := map[pando.Tenant]bool{}
-	for t := range c.desk.world.Tenants {
+	for t := range c.desk.mirror.world.Tenants {
 		names[t] = true
 	}
-	for s := range c.desk.world.Services {
+	for s := range c.desk.mirror.world.Services {
 		names[s.Tenant] = true
 	}
-	out, now, disks := []pando.TenantStatus{}, c.desk.Clock.Now(), decide.DiskOfTenants(c.desk.world)
+	out, now, disks := []pando.TenantStatus{}, c.desk.mirror.Clock.Now(), decide.DiskOfTenants(c.desk.mirror.world)
 	for t := range names {
-		st := tenantStatus(c.desk.world, t, now)
+		st := tenantStatus(c.desk.mirror.world, t, now)
 		st.Use.DiskBytes = disks[t]
 		out = append(out, st)
 	}
@@ -99,7 +99,7 @@ func (c *tenants) RemoveTenant(ctx context.Context, t pando.Tenant, by pando.Ask
 			return pando.Txn{}, fmt.Errorf("%w: tenant %s has %d services, which would have no quota; "+
 				"`pando rm` removes them", pando.ErrRefused, t, n)
 		}
-		c.desk.Log.Info("a tenant was removed", "tenant", string(t), "by", by.Name)
+		c.desk.mirror.Log.Info("a tenant was removed", "tenant", string(t), "by", by.Name)
 		gone := pando.Txn{If: []pando.Condition{old.If()}, Delete: []pando.Key{old.V.Key()}}
 		for k := range w.Tokens {
 			if k.Tenant == t {

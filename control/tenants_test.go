@@ -14,7 +14,7 @@ import (
 )
 
 func TestADeployBeyondTheQuotaIsRefused(t *testing.T) {
-	c := visitable(t, &hosts{})
+	c := visitable(t, &answering{})
 	ctx, by := t.Context(), pando.Asker{Kind: pando.AskerOperator, Name: "ann"}
 	n := 3
 	if _, err := c.SetTenant(ctx, decidetest.Acme, pando.AccountChange{Instances: &n}, by); err != nil {
@@ -40,11 +40,11 @@ func TestADeployBeyondTheQuotaIsRefused(t *testing.T) {
 	if err != nil || len(all) != 2 || all[0].Tenant != decidetest.Acme || all[0].Quota.Instances != 3 {
 		t.Errorf("the tenants: %+v, %v", all, err)
 	}
-	c.world.Committed(pando.Txn{Put: []pando.Stored{pando.Service{ServiceKey: decidetest.Shop}}}, 9)
+	c.mirror.world.Committed(pando.Txn{Put: []pando.Stored{pando.Service{ServiceKey: decidetest.Shop}}}, 9)
 	if err := c.RemoveTenant(ctx, decidetest.Acme, by); !errors.Is(err, pando.ErrRefused) {
 		t.Errorf("removal with a service: %v", err)
 	}
-	c.world.Committed(pando.Txn{Delete: []pando.Key{decidetest.Shop.Key()}}, 10)
+	c.mirror.world.Committed(pando.Txn{Delete: []pando.Key{decidetest.Shop.Key()}}, 10)
 	if err := c.RemoveTenant(ctx, decidetest.Acme, by); err != nil {
 		t.Error(err)
 	}
@@ -119,13 +119,13 @@ func TestWhoMayUseARegistryMakesNoOtherSpec(t *testing.T) {
 
 // A change of a tenant wakes its services: one of them may wait for its quota or for an address.
 func TestAChangeOfATenantWakesItsServices(t *testing.T) {
-	c := visitable(t, &hosts{})
+	c := visitable(t, &answering{})
 	mine, other := pando.ServiceKey{Tenant: "acme", Name: "a"}, pando.ServiceKey{Tenant: "acm", Name: "b"}
-	c.world.Committed(pando.Txn{Put: []pando.Stored{pando.Service{ServiceKey: mine},
+	c.mirror.world.Committed(pando.Txn{Put: []pando.Stored{pando.Service{ServiceKey: mine},
 		pando.Service{ServiceKey: other}}}, 2)
-	c.touch(pando.TenantKey("acme"))
-	if !c.dirty[mine] || c.dirty[other] {
-		t.Errorf("marked: %v", c.dirty)
+	c.mirror.touch(pando.TenantKey("acme"))
+	if !c.mirror.dirty[mine] || c.mirror.dirty[other] {
+		t.Errorf("marked: %v", c.mirror.dirty)
 	}
 }
 
@@ -183,7 +183,7 @@ func TestRestsOutliveTheirLeader(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.removed(t, pando.ServiceKey{Tenant: "acme", Name: "first"})
-		next := &members{view: l.operators.view}
+		next := &members{mirror: l.operators.mirror}
 		w, err := next.stored(t.Context(), pando.Root) // as a new leader reads the store
 		if err != nil {
 			t.Fatal(err)

@@ -48,17 +48,17 @@ func (c *tokens) SetToken(
 	if err != nil {
 		return fmt.Errorf("token %s: %w", t.TokenKey, err)
 	}
-	c.desk.Log.Info("made a token of a tenant", "token", t.TokenKey, "may", t.Text(),
+	c.desk.mirror.Log.Info("made a token of a tenant", "token", t.TokenKey, "may", t.Text(),
 		"until", t.Until, "by", by.Name)
 	return nil
 }
 
 // Tokens implements pando.Operators.
 func (c *tokens) Tokens(context.Context) ([]pando.TokenStatus, error) {
-	c.desk.mu.RLock()
-	defer c.desk.mu.RUnlock()
+	c.desk.mirror.mu.RLock()
+	defer c.desk.mirror.mu.RUnlock()
 	out := []pando.TokenStatus{}
-	for k, t := range c.desk.world.Tokens {
+	for k, t := range c.desk.mirror.world.Tokens {
 		out = append(out, pando.TokenStatus{TokenKey: k, May: t.V.May, At: t.V.At, By: t.V.By,
 			Until: t.V.Until})
 	}
@@ -76,7 +76,7 @@ func (c *tokens) RemoveToken(ctx context.Context, k pando.TokenKey, by pando.Ask
 			return pando.Txn{}, fmt.Errorf("token %s: %w; `pando tenant token ls` lists the tokens", k,
 				pando.ErrNotFound)
 		}
-		c.desk.Log.Info("removed a token of a tenant", "token", k, "by", by.Name)
+		c.desk.mirror.Log.Info("removed a token of a tenant", "token", k, "by", by.Name)
 		return pando.Txn{If: []pando.Condition{old.If()}, Delete: []pando.Key{k.Key()}}, nil
 	})
 }
@@ -84,8 +84,8 @@ func (c *tokens) RemoveToken(ctx context.Context, k pando.TokenKey, by pando.Ask
 // Token returns the record of a token with this secret. An unknown token costs the same time as a
 // wrong secret.
 func (c *tokens) Token(k pando.TokenKey, secret []byte) (pando.Token, error) {
-	c.desk.mu.RLock()
-	defer c.desk.mu.RUnlock()
-	t := c.desk.world.Tokens[k].V
-	return t, t.Admits(secret, c.desk.Clock.Now())
+	c.desk.mirror.mu.RLock()
+	defer c.desk.mirror.mu.RUnlock()
+	t := c.desk.mirror.world.Tokens[k].V
+	return t, t.Admits(secret, c.desk.mirror.Clock.Now())
 }

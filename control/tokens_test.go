@@ -12,10 +12,10 @@ import (
 
 // A token works from the answer of the request that made it until it is removed or replaced.
 func TestATokenLivesUntilItIsRemoved(t *testing.T) {
-	c := visitable(t, &hosts{})
+	c := visitable(t, &answering{})
 	secret, other := []byte(strings.Repeat("a", 32)), []byte(strings.Repeat("b", 32))
 	k, ann := pando.TokenKey{Tenant: "acme", Name: "ci"}, pando.Asker{Name: "ann"}
-	one := pando.Token{TokenKey: k, Hash: pando.TokenHash(secret), Until: c.Clock.Now().Add(time.Hour)}
+	one := pando.Token{TokenKey: k, Hash: pando.TokenHash(secret), Until: c.mirror.Clock.Now().Add(time.Hour)}
 	if _, err := c.Token(k, secret); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("before it is made: %v", err)
 	}
@@ -61,8 +61,8 @@ func TestATokenLivesUntilItIsRemoved(t *testing.T) {
 }
 
 func TestTokensAreBounded(t *testing.T) {
-	c := visitable(t, &hosts{})
-	now := c.Clock.Now()
+	c := visitable(t, &answering{})
+	now := c.mirror.Clock.Now()
 	token := func(n int) pando.Token {
 		return pando.Token{TokenKey: pando.TokenKey{Tenant: "acme", Name: fmt.Sprint("t", n)},
 			Hash: pando.TokenHash(nil), Until: now.Add(time.Hour)}
@@ -93,10 +93,10 @@ func TestTokensAreBounded(t *testing.T) {
 
 // The tokens of a tenant end with its record.
 func TestTokensEndWithTheirTenant(t *testing.T) {
-	c := visitable(t, &hosts{})
+	c := visitable(t, &answering{})
 	for _, of := range []pando.Tenant{"acme", "beta"} {
 		one := pando.Token{TokenKey: pando.TokenKey{Tenant: of, Name: "ci"}, Hash: pando.TokenHash(nil),
-			Until: c.Clock.Now().Add(time.Hour)}
+			Until: c.mirror.Clock.Now().Add(time.Hour)}
 		if _, err := c.SetTenant(t.Context(), of, pando.AccountChange{}, pando.Asker{}); err != nil {
 			t.Fatal(err)
 		}

@@ -80,16 +80,16 @@ func TestTheServiceThatSteeringHasNoPlaceForIsRefused(t *testing.T) {
 		if len(refused) != more {
 			t.Fatalf("%d were refused, want %d", len(refused), more)
 		}
-		l.mu.Lock()
-		n := len(l.world.Services)
+		l.mirror.mu.Lock()
+		n := len(l.mirror.world.Services)
 		var one pando.ServiceKey
-		for _, s := range l.world.Names() {
+		for _, s := range l.mirror.world.Names() {
 			if s != web {
 				one = s
 			}
 		}
-		known, _ := l.world.SpecOf(one, 1)
-		l.mu.Unlock()
+		known, _ := l.mirror.world.SpecOf(one, 1)
+		l.mirror.mu.Unlock()
 		if n != most {
 			t.Errorf("%d services, want %d", n, most)
 		}
@@ -113,12 +113,12 @@ func (l leadership) removed(t *testing.T, s pando.ServiceKey) {
 		if _, err := l.Service(t.Context(), s); errors.Is(err, pando.ErrNotFound) {
 			return
 		}
-		l.mu.Lock()
+		l.mirror.mu.Lock()
 		var gone []pando.Key
-		for _, i := range l.world.Of(s) {
+		for _, i := range l.mirror.world.Of(s) {
 			gone = append(gone, i.Key())
 		}
-		l.mu.Unlock()
+		l.mirror.mu.Unlock()
 		if len(gone) > 0 {
 			if _, err := l.registry.Commit(t.Context(), pando.Txn{Delete: gone}); err != nil {
 				t.Fatal(err)

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -15,15 +16,19 @@ import (
 // view is this process's copy of the store, with the services that need a decision. The loop, the
 // operators, the members and the streams share it. Its lock guards all but the settings.
 type view struct {
-	Config
-	mu      sync.RWMutex
-	world   *world.World
-	changed chan struct{} // closed and replaced at every change of the world
-	nudge   chan struct{}
-	queue   []pando.ServiceKey        // services that need a decision
-	dirty   map[pando.ServiceKey]bool // the members of queue
-	wakes   map[pando.ServiceKey]time.Time
-	left    map[pando.HostName]time.Time // since when a member is away
+	Registry pando.Registry
+	Clock    pando.Clock
+	IDs      pando.IDs
+	Log      *slog.Logger
+	Name     string // of this host, in the audit
+	mu       sync.RWMutex
+	world    *world.World
+	changed  chan struct{} // closed and replaced at every change of the world
+	nudge    chan struct{}
+	queue    []pando.ServiceKey        // services that need a decision
+	dirty    map[pando.ServiceKey]bool // the members of queue
+	wakes    map[pando.ServiceKey]time.Time
+	left     map[pando.HostName]time.Time // since when a member is away
 	// unwritten counts the decisions about a service that this control failed to write.
 	unwritten map[pando.ServiceKey]unwritten
 	// reserved are the decisions on their way to the store, and those without an answer of it.
@@ -36,7 +41,8 @@ type view struct {
 
 func newView(c Config) *view {
 	v := &view{
-		Config: c, world: world.New(), changed: make(chan struct{}), nudge: make(chan struct{}, 1),
+		Clock: c.Clock, IDs: c.IDs, Log: c.Log, Name: c.Name,
+		world: world.New(), changed: make(chan struct{}), nudge: make(chan struct{}, 1),
 		dirty: map[pando.ServiceKey]bool{}, wakes: map[pando.ServiceKey]time.Time{},
 		left: map[pando.HostName]time.Time{}, unwritten: map[pando.ServiceKey]unwritten{},
 		reserved: map[pando.ServiceKey]pando.Txn{},

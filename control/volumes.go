@@ -35,9 +35,9 @@ func (c *volumes) Volumes(
 	out := []pando.KeptVolume{}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	for _, h := range c.desk.hosts() {
+	for _, h := range c.desk.mirror.hosts() {
 		wg.Go(func() {
-			all, err := c.desk.Peers.Volumes(ctx, h, q)
+			all, err := c.desk.peers.Volumes(ctx, h, q)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -52,10 +52,10 @@ func (c *volumes) Volumes(
 		})
 	}
 	wg.Wait()
-	c.desk.mu.Lock()
-	defer c.desk.mu.Unlock()
+	c.desk.mirror.mu.Lock()
+	defer c.desk.mirror.mu.Unlock()
 	for n, v := range out {
-		out[n].Instances = holders(c.desk.world, v)
+		out[n].Instances = holders(c.desk.mirror.world, v)
 	}
 	slices.SortStableFunc(out, func(a, b pando.KeptVolume) int {
 		return cmp.Or(a.Service.Compare(b.Service), cmp.Compare(a.Name, b.Name),
@@ -132,14 +132,14 @@ func (c *volumes) RemoveVolume(
 		return fmt.Errorf("volume %s of %s: %w; `pando volume ls` lists the volumes", name, s,
 			pando.ErrNotFound)
 	}
-	for _, h := range c.desk.hosts() {
+	for _, h := range c.desk.mirror.hosts() {
 		if !on[h.Name] {
 			continue
 		}
-		if err := c.desk.Peers.RemoveVolume(ctx, h, s, name); err != nil {
+		if err := c.desk.peers.RemoveVolume(ctx, h, s, name); err != nil {
 			return err
 		}
-		c.desk.Log.Info("a volume was deleted", "service", s.String(), "volume", name, "host", h.Name,
+		c.desk.mirror.Log.Info("a volume was deleted", "service", s.String(), "volume", name, "host", h.Name,
 			"by", by.Name)
 	}
 	return c.desk.change(ctx, func(w *world.World, _ time.Time) (pando.Txn, error) {
@@ -177,29 +177,29 @@ func forgetSize(w *world.World, s pando.ServiceKey, name string) pando.Txn {
 // unused returns an error if a service has a volume in a revision that is in use, or if the host
 // with the volumes of a removed service is away.
 func (c *volumes) unused(s pando.ServiceKey, name string) error {
-	c.desk.mu.Lock()
-	defer c.desk.mu.Unlock()
-	svc, there := c.desk.world.Services[s]
+	c.desk.mirror.mu.Lock()
+	defer c.desk.mirror.mu.Unlock()
+	svc, there := c.desk.mirror.world.Services[s]
 	used := map[int]bool{svc.V.Current: there, svc.V.Target: there}
-	for _, i := range c.desk.world.Of(s) {
+	for _, i := range c.desk.mirror.world.Of(s) {
 		used[i.Revision] = true
 	}
 	for n := range used {
-		if spec, ok := c.desk.world.SpecOf(s, n); ok && hasVolume(spec, s, name) {
+		if spec, ok := c.desk.mirror.world.SpecOf(s, n); ok && hasVolume(spec, s, name) {
 			return fmt.Errorf("%w: %s has volume %s in revision %d; `pando rm %s` first, or deploy it "+
 				"without the volume", pando.ErrRefused, s, name, n, s)
 		}
 	}
-	for _, b := range borrowers(c.desk.world, s) {
-		svc := c.desk.world.Services[b].V
+	for _, b := range borrowers(c.desk.mirror.world, s) {
+		svc := c.desk.mirror.world.Services[b].V
 		for _, n := range []int{svc.Current, svc.Target} {
-			if spec, ok := c.desk.world.SpecOf(b, n); ok && hasVolume(spec, s, name) {
+			if spec, ok := c.desk.mirror.world.SpecOf(b, n); ok && hasVolume(spec, s, name) {
 				return fmt.Errorf("%w: %s shares volume %s of %s; `pando rm %s` first, or deploy it without "+
 					"the volume", pando.ErrRefused, b, name, s, b)
 			}
 		}
 	}
-	kept, ok := c.desk.world.Volumes[s]
+	kept, ok := c.desk.mirror.world.Volumes[s]
 	if !ok {
 		return nil
 	}
@@ -208,7 +208,7 @@ func (c *volumes) unused(s pando.ServiceKey, name string) error {
 		on = kept.V.Roll.Hosts
 	}
 	for _, h := range on {
-		if h != "" && !decide.Here(c.desk.world, h) {
+		if h != "" && !decide.Here(c.desk.mirror.world, h) {
 			return fmt.Errorf("%w: host %s has the volumes of %s and is away; `pando hosts` shows it",
 				pando.ErrUnreachable, h, s)
 		}

@@ -11,8 +11,8 @@ import (
 // itself, or keeps its state in Pando, was written to run beside others.
 func (c *operators) twoWriters(s pando.Spec) string {
 	knows := s.Health.Ready.Kind == pando.ProbeExplicit || len(s.State) > 0
-	if knows || s.Single() || s.Files().Digest != "" || c.Writable == nil ||
-		!c.Writable(s) {
+	if knows || s.Single() || s.Files().Digest != "" || c.writable == nil ||
+		!c.writable(s) {
 		return ""
 	}
 	when := fmt.Sprintf("scale.max is %d", s.Scale.Max)

@@ -12,7 +12,7 @@ import (
 
 func TestADeployWarnsOfTwoWriters(t *testing.T) {
 	lead(t, time.Millisecond, func(t *testing.T, l leadership) {
-		l.Writable = func(s pando.Spec) bool {
+		l.writable = func(s pando.Spec) bool {
 			return s.WorkingDir == "/data" && s.User == "postgres"
 		}
 		probed := pando.Health{Ready: pando.Probe{Kind: pando.ProbeExec, Command: []string{"pg_isready"}}}
