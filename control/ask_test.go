@@ -105,10 +105,10 @@ func TestAnAskOfAHostThatLostItsEpochIsNotAnswered(t *testing.T) {
 		if records, err := l.Answer(t.Context(), l.host, ask, func() {}); err == nil {
 			t.Errorf("it was answered: %+v", records)
 		}
-		if i, ok := l.mirror.world.Intents[ask.ID]; ok {
+		if i, ok := l.mirror.World.Intents[ask.ID]; ok {
 			t.Errorf("it was written: %+v", i)
 		}
-		for _, o := range l.mirror.world.Instances {
+		for _, o := range l.mirror.World.Instances {
 			if o.V.Intent == ask.ID {
 				t.Errorf("it was given %s", o.V.ID)
 			}
@@ -144,22 +144,25 @@ func TestAsksThatComeWhileOneIsWrittenAreAnsweredTogether(t *testing.T) {
 		if len(written) > 3 {
 			t.Errorf("%d asks were answered in %d commits, want at most 3", many, len(written))
 		}
-		l.mirror.mu.Lock()
-		defer l.mirror.mu.Unlock()
+		l.mirror.Mu.Lock()
+		defer l.mirror.Mu.Unlock()
 		if len(l.asks) > 0 {
 			t.Errorf("asks are left: %v", l.asks)
 		}
 	})
 }
 
+// laterWait is the delay of the work that follows from an answer.
+const laterWait = 5 * time.Millisecond
+
 func TestWhatFollowsFromAnAnswerIsLookedAtBehindIt(t *testing.T) {
 	lead(t, time.Millisecond, func(t *testing.T, l leadership) {
 		due := func() (time.Duration, bool) {
 			synctest.Wait()
-			l.mirror.mu.Lock()
-			defer l.mirror.mu.Unlock()
-			at, ok := l.mirror.wakes[web]
-			return time.Until(at), ok && len(l.mirror.queue) == 0
+			l.mirror.Mu.Lock()
+			at, ok := l.mirror.Wakes[web]
+			l.mirror.Mu.Unlock()
+			return time.Until(at), ok && !l.mirror.IsDirty()
 		}
 		if _, err := l.Answer(t.Context(), l.host, l.ask(), func() {}); err != nil {
 			t.Fatal(err)
@@ -203,8 +206,8 @@ func TestAsksOfAServiceAreBounded(t *testing.T) {
 		if n := refused.Load(); n == 0 || n > 200 {
 			t.Errorf("%d of %d asks were refused, want those beyond %d", n, many, scale.AsksWaitingMax)
 		}
-		l.mirror.mu.Lock()
-		defer l.mirror.mu.Unlock()
+		l.mirror.Mu.Lock()
+		defer l.mirror.Mu.Unlock()
 		if n := answered.Load(); n+refused.Load() != many || len(l.asks) > 0 {
 			t.Errorf("%d answered, %d refused, %d services wait", n, refused.Load(), len(l.asks))
 		}

@@ -7,82 +7,14 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/mirror"
 )
 
 var _ pando.Auditor = (*Control)(nil)
 
-// auditing is a registry that writes the deed of a request in the transaction of its first change.
-// The change and its deed are then durable together or not at all.
-type auditing struct {
-	pando.Registry
-	view *view
-}
-
-// Commit implements pando.Registry.
-func (r auditing) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision, error) {
-	p := pando.DeedOf(ctx)
-	if p == nil || t.Fence != (pando.Fence{}) {
-		return r.Registry.Commit(ctx, t)
-	}
-	p.Lock()
-	defer p.Unlock()
-	if p.Stored || p.Closed {
-		return r.Registry.Commit(ctx, t)
-	}
-	complete(r.view, p)
-	learn(&p.Deed, t)
-	with, d := t, p.Cut()
-	with.Put = append(t.Put[:len(t.Put):len(t.Put)], d)
-	at, err := r.Registry.Commit(ctx, with)
-	if len(t.Put) == 0 && errors.Is(err, pando.ErrStoreFull) {
-		return r.Registry.Commit(ctx, t) // a deletion makes room; the host's file has the deed
-	}
-	if err == nil {
-		p.Stored = true
-		tookDeed(r.view, d, at)
-	}
-	return at, err
-}
-
-// complete adds the time, the id and the own host to the deed of a request.
-func complete(c *view, p *pando.Pending) {
-	if p.ID == "" {
-		p.At = c.Clock.Now()
-		p.ID = c.IDs.Sequential(p.At)
-	}
-	if p.Source == "" {
-		p.Source = "host " + c.Name
-	}
-	if p.Result == "" {
-		p.Result = pando.DeedDone
-	}
-}
-
-// learn takes the revision and the words of a deed from the transaction of its change.
-func learn(d *pando.Deed, t pando.Txn) {
-	for _, v := range t.Put {
-		switch v := v.(type) {
-		case pando.Revision:
-			d.Revision = v.Number
-			d.About("service", v.Service.Tenant, string(v.Service.Name))
-		case pando.Decision:
-			if d.Detail == "" {
-				d.Detail = v.Reason
-			}
-		}
-	}
-}
-
-// tookDeed applies the deed of this control's own commit, so that its caller finds it at once.
-func tookDeed(c *view, d pando.Deed, at pando.StoreRevision) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.world.Committed(pando.Txn{Put: []pando.Stored{d}}, at)
-}
-
 // auditor keeps the audit.
 type auditor struct {
-	mirror *view
+	mirror *mirror.Mirror
 	// audited gets each deed with its outcome, for a file of this host. Nil: there is none.
 	audited func(pando.Deed) error
 }
@@ -99,7 +31,7 @@ const (
 func (c *auditor) Record(ctx context.Context, p *pando.Pending) error {
 	p.Lock()
 	defer p.Unlock()
-	complete(c.mirror, p)
+	mirror.Complete(c.mirror, p)
 	p.Closed = true
 	if p.Result != pando.DeedDone {
 		return c.record(ctx, p, refusedWaitMax)
@@ -118,7 +50,7 @@ func (c *auditor) record(ctx context.Context, p *pando.Pending, wait time.Durati
 		var at pando.StoreRevision
 		if at, err = c.mirror.Registry.Commit(ctx, pando.Txn{Put: []pando.Stored{d}}); err == nil {
 			p.Stored = true
-			tookDeed(c.mirror, d, at)
+			mirror.TookDeed(c.mirror, d, at)
 		}
 	}
 	var missing error
@@ -139,9 +71,9 @@ func (c *auditor) record(ctx context.Context, p *pando.Pending, wait time.Durati
 // trimAudit removes the oldest deeds beyond the bounds, and records their number. Of two servers
 // that trim at once, one succeeds.
 func (c *auditor) trimAudit(ctx context.Context, deeds, bytes int) {
-	c.mirror.mu.RLock()
-	gone, was := c.mirror.world.Audit.Excess(deeds, bytes), c.mirror.world.Audit.Trim
-	c.mirror.mu.RUnlock()
+	c.mirror.Mu.RLock()
+	gone, was := c.mirror.World.Audit.Excess(deeds, bytes), c.mirror.World.Audit.Trim
+	c.mirror.Mu.RUnlock()
 	if len(gone) == 0 {
 		return
 	}
@@ -163,9 +95,9 @@ func (c *auditor) trimAudit(ctx context.Context, deeds, bytes int) {
 		}
 		return
 	}
-	c.mirror.mu.Lock()
-	defer c.mirror.mu.Unlock()
-	c.mirror.world.Committed(t, at)
+	c.mirror.Mu.Lock()
+	defer c.mirror.Mu.Unlock()
+	c.mirror.World.Committed(t, at)
 }
 
 // Deeds implements pando.Auditor.
@@ -176,10 +108,10 @@ func (c *auditor) Deeds(ctx context.Context, q pando.DeedQuery) (pando.Audit, er
 	end, stop := c.mirror.Clock.After(q.Wait)
 	defer stop()
 	for waits := q.Wait > 0; ; {
-		c.mirror.mu.RLock()
-		news := c.mirror.changed
-		a := pando.Audit{Deeds: c.mirror.world.Audit.Deeds(q), Trim: c.mirror.world.Audit.Trim.V, Seen: c.mirror.world.Seen}
-		c.mirror.mu.RUnlock()
+		c.mirror.Mu.RLock()
+		news := c.mirror.Changed
+		a := pando.Audit{Deeds: c.mirror.World.Audit.Deeds(q), Trim: c.mirror.World.Audit.Trim.V, Seen: c.mirror.World.Seen}
+		c.mirror.Mu.RUnlock()
 		if !waits || len(a.Deeds) > 0 {
 			return a, nil
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/mirror"
 )
 
 // audited runs a request with a deed, as package api does.
@@ -46,7 +47,7 @@ func (r *watchedRegistry) Commit(
 // noted returns a control, the registry that notes its commits, and the deeds of its file.
 func noted(t *testing.T) (c *Control, r *watchedRegistry, file *[]pando.Deed) {
 	c = visitable(t, &answering{})
-	own := c.mirror.Registry.(auditing)
+	own := c.mirror.Registry.(mirror.Auditing)
 	r = &watchedRegistry{Registry: own.Registry}
 	own.Registry = r
 	c.mirror.Registry = own
@@ -186,7 +187,7 @@ func TestOnlyRequestsHaveDeeds(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := pando.WithDeed(t.Context(), &pando.Pending{})
-	_ = c.mirror.commit(ctx, pando.Fence{Key: "/pando/leader/control", Created: 9},
+	_ = c.mirror.Commit(ctx, pando.Fence{Key: "/pando/leader/control", Created: 9},
 		pando.Txn{Put: []pando.Stored{pando.Account{Tenant: "beta"}}})
 	for _, one := range r.done {
 		for _, v := range one.Put {
@@ -242,7 +243,7 @@ func TestAQueryWaitsForADeed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.mirror.take(pando.Batch{Changes: s.Records, Revision: s.Revision}, false) // the watch wakes the query
+	c.mirror.Take(pando.Batch{Changes: s.Records, Revision: s.Revision}, false) // the watch wakes the query
 	if a := <-got; len(a.Deeds) != 1 || a.Deeds[0].Verb != "pin" {
 		t.Errorf("%+v", a)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/access/share"
+	"pando.run/pando/control/mirror"
 	"pando.run/pando/world"
 )
 
@@ -197,7 +198,7 @@ func (u *unbilled) take(w *world.World, b pando.Batch, reset bool) {
 	if reset {
 		u.recount(w)
 	}
-	for _, d := range newDecisions(w, b, reset) {
+	for _, d := range mirror.NewDecisions(w, b, reset) {
 		u.note(d.V, d.Modified)
 	}
 	u.settle(w)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/mirror"
 )
 
 var _ pando.Biller = (*Control)(nil)
@@ -23,7 +24,7 @@ const (
 
 // bills collects the work of all hosts and adds it to the bills of tenants.
 type bills struct {
-	mirror   *view
+	mirror   *mirror.Mirror
 	counters *counters
 	peers    pando.Peers
 	unbilled unbilled
@@ -35,14 +36,14 @@ func (c *bills) collect(ctx context.Context, fence pando.Fence) {
 		if err := c.round(ctx, fence); err != nil && ctx.Err() == nil {
 			c.mirror.Log.Warn("work waits for its bill: it is collected again", "error", err)
 		}
-		wait := max(billInterval, time.Duration(len(c.mirror.hosts()))*billPerHost)
+		wait := max(billInterval, time.Duration(len(c.mirror.Hosts()))*billPerHost)
 		_ = pando.Sleep(ctx, c.mirror.Clock, wait)
 	}
 }
 
 // round collects from each host, then bills decisions, then removes old records.
 func (c *bills) round(ctx context.Context, fence pando.Fence) error {
-	hosts := c.mirror.hosts()
+	hosts := c.mirror.Hosts()
 	for n := 0; n < billBatches && len(hosts) > 0; n++ {
 		all := c.ask(ctx, hosts)
 		if err := c.bill(ctx, fence, all); err != nil {
@@ -55,38 +56,38 @@ func (c *bills) round(ctx context.Context, fence pando.Fence) error {
 		hosts = slices.DeleteFunc(hosts, func(h pando.Host) bool { return !more[h.Name] })
 	}
 	for n := 0; n < billBatches; n++ {
-		c.mirror.mu.RLock()
+		c.mirror.Mu.RLock()
 		decided := c.unbilled.delivery(c.mirror.Clock.Now())
-		c.mirror.mu.RUnlock()
+		c.mirror.Mu.RUnlock()
 		if decided == nil {
 			break
 		}
 		if err := c.bill(ctx, fence, decided); err != nil {
 			return err
 		}
-		c.mirror.mu.Lock()
-		c.unbilled.settle(c.mirror.world)
-		c.mirror.mu.Unlock()
+		c.mirror.Mu.Lock()
+		c.unbilled.settle(c.mirror.World)
+		c.mirror.Mu.Unlock()
 	}
-	c.mirror.mu.RLock()
-	gone := oldBills(c.mirror.world, c.mirror.Clock.Now())
-	c.mirror.mu.RUnlock()
+	c.mirror.Mu.RLock()
+	gone := oldBills(c.mirror.World, c.mirror.Clock.Now())
+	c.mirror.Mu.RUnlock()
 	if len(gone) == 0 {
 		return nil
 	}
-	return c.mirror.commit(ctx, fence, pando.Txn{Delete: gone})
+	return c.mirror.Commit(ctx, fence, pando.Txn{Delete: gone})
 }
 
 // bill adds deliveries to the bills, in as many commits as they need.
 func (c *bills) bill(ctx context.Context, fence pando.Fence, all []delivery) error {
 	for len(all) > 0 {
-		c.mirror.mu.RLock()
-		t, rest, odd := billing(c.mirror.world, all, c.mirror.Clock.Now())
-		c.mirror.mu.RUnlock()
+		c.mirror.Mu.RLock()
+		t, rest, odd := billing(c.mirror.World, all, c.mirror.Clock.Now())
+		c.mirror.Mu.RUnlock()
 		if odd != nil {
 			c.mirror.Log.Warn("a host reports work that cannot be billed", "error", odd)
 		}
-		if err := c.mirror.commit(ctx, fence, t); err != nil {
+		if err := c.mirror.Commit(ctx, fence, t); err != nil {
 			return fmt.Errorf("write bills: %w", err)
 		}
 		all = rest
@@ -104,9 +105,9 @@ func (c *bills) ask(ctx context.Context, hosts []pando.Host) (out []delivery) {
 		if c.counters.errSilent(h.Name) != nil {
 			continue
 		}
-		c.mirror.mu.RLock()
-		after := c.mirror.world.Marks[h.Name].V
-		c.mirror.mu.RUnlock()
+		c.mirror.Mu.RLock()
+		after := c.mirror.World.Marks[h.Name].V
+		c.mirror.Mu.RUnlock()
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
@@ -129,7 +130,7 @@ func (c *bills) Bills(_ context.Context, q pando.BillQuery) ([]pando.BillLine, e
 	default:
 		return nil, fmt.Errorf("%w: a bill by %q: want hour, day or month", pando.ErrInvalid, q.By)
 	}
-	c.mirror.mu.RLock()
-	defer c.mirror.mu.RUnlock()
-	return billLines(c.mirror.world, q, c.mirror.Clock.Now()), nil
+	c.mirror.Mu.RLock()
+	defer c.mirror.Mu.RUnlock()
+	return billLines(c.mirror.World, q, c.mirror.Clock.Now()), nil
 }

@@ -6,6 +6,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/control/decide/decidetest"
+	"pando.run/pando/control/mirror"
 )
 
 // A spread that the hosts cannot hold is named, and one that they hold is not.
@@ -63,7 +64,7 @@ func TestAServiceThatNoPacketStartsSaysSo(t *testing.T) {
 			c.change(s)
 		})
 		tb.Settle()
-		st, _ := (&statuses{&view{world: tb.W}}).status(web)
+		st, _ := (&statuses{&mirror.Mirror{World: tb.W}}).status(web)
 		spec, _ := tb.W.SpecOf(web, 1)
 		if got := unwoken(spec); (got != "") != c.warned || strings.Contains(st.Reason, "idle: 60s") != c.warned {
 			t.Errorf("%s: %q; its status is %s: %s", name, got, st.Phase, st.Reason)

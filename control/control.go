@@ -19,6 +19,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/control/decide"
+	"pando.run/pando/control/mirror"
 	"pando.run/pando/scale"
 	"pando.run/pando/test/failpoint"
 	"pando.run/pando/world"
@@ -56,7 +57,7 @@ type Config struct {
 type Control struct {
 	Registry  pando.Registry // its writes carry the deeds of their requests
 	Log       *slog.Logger
-	mirror    *view
+	mirror    *mirror.Mirror
 	authority string                     // of the cluster
 	process   func(*pando.ServerFigures) // or nil
 	*statuses
@@ -103,7 +104,7 @@ const workersMax = 32
 
 // New returns a control. Run starts it.
 func New(c Config) *Control {
-	v := newView(c)
+	v := mirror.New(c.Registry, c.Clock, c.IDs, c.Log, c.Name)
 	st := &statuses{v}
 	n := &counters{mirror: v, peers: c.Peers}
 	o := &operators{
@@ -112,7 +113,7 @@ func New(c Config) *Control {
 	}
 	audit := &auditor{mirror: v, audited: c.Audited}
 	b := &bills{mirror: v, counters: n, peers: c.Peers}
-	v.listeners = append(v.listeners, b.unbilled.take)
+	v.Listeners = append(v.Listeners, b.unbilled.take)
 	return &Control{
 		Registry: v.Registry, Log: v.Log, mirror: v, authority: c.Authority, process: c.Process, counters: n, statuses: st,
 		hosts:   &hosts{mirror: v, peers: c.Peers, heard: c.Heard, answers: c.Answers},
@@ -148,11 +149,11 @@ func (c *Control) Run(ctx context.Context) error {
 	wg.Go(func() { c.watchPauses(ctx) })
 	wg.Go(func() { c.feed(ctx) })
 	wg.Go(func() {
-		if err := c.mirror.checkFollower(ctx); ctx.Err() == nil {
+		if err := c.mirror.CheckFollower(ctx); ctx.Err() == nil {
 			cancel(err)
 		}
 	})
-	_ = world.Follow(ctx, c.mirror.Clock, c.mirror.Registry, pando.Root, c.mirror.take, func(err error) {
+	_ = world.Follow(ctx, c.mirror.Clock, c.mirror.Registry, pando.Root, c.mirror.Take, func(err error) {
 		c.mirror.Log.Error("the store cannot be followed; it is tried again", "error", err)
 	})
 	return context.Cause(ctx)
@@ -164,7 +165,7 @@ func (c *Control) campaign(ctx context.Context) {
 		fence, lost, err := c.mirror.Registry.Lead(term, "control", c.mirror.Name)
 		if err == nil {
 			c.mirror.Log.Info("leading", "candidate", c.mirror.Name)
-			c.mirror.tally.terms.Add(1)
+			c.mirror.Figures.Terms.Add(1)
 			c.lead(term, fence, lost)
 		}
 		end()
@@ -195,16 +196,16 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 	for {
 		c.switchLayout(ctx, fence, world.CurrentLayout())
 		c.decideAll(ctx, fence)
-		next := min(c.members.liftDrains(ctx, fence), c.mirror.markDue())
+		next := min(c.members.liftDrains(ctx, fence), c.mirror.MarkDue())
 		scaler.step(ctx, fence)
-		if c.mirror.isDirty() {
+		if c.mirror.IsDirty() {
 			next = 0
 		}
 		timer, stop := c.mirror.Clock.After(min(next, scaler.next()))
 		select {
 		case <-ctx.Done():
 		case <-lost:
-		case <-c.mirror.nudge:
+		case <-c.mirror.Nudge:
 		case <-timer:
 		}
 		stop()
@@ -213,7 +214,7 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 			return
 		case <-lost:
 			c.mirror.Log.Warn("leadership lost")
-			c.mirror.tally.lost.Add(1)
+			c.mirror.Figures.Lost.Add(1)
 			return
 		default:
 		}
@@ -225,14 +226,14 @@ const baptiseWait = time.Second
 
 // baptise gives a store without a record of itself an identity. Hosts recognise the store by it.
 func (c *Control) baptise(ctx context.Context, fence pando.Fence) error {
-	c.mirror.mu.Lock()
-	known, unread := c.mirror.world.Cluster.V.ID != "", c.mirror.world.Blind(pando.KindCluster)
+	c.mirror.Mu.Lock()
+	known, unread := c.mirror.World.Cluster.V.ID != "", c.mirror.World.Blind(pando.KindCluster)
 	now := c.mirror.Clock.Now()
-	c.mirror.mu.Unlock()
+	c.mirror.Mu.Unlock()
 	if known || unread != nil {
 		return unread
 	}
-	return c.mirror.commit(ctx, fence, pando.Txn{
+	return c.mirror.Commit(ctx, fence, pando.Txn{
 		If: []pando.Condition{{Key: pando.ClusterKey}},
 		Put: []pando.Stored{pando.Cluster{
 			ID: c.mirror.IDs.Sequential(now), Generation: 1, Born: now, Layout: world.WrittenLayout(),
@@ -244,10 +245,10 @@ func (c *Control) baptise(ctx context.Context, fence pando.Fence) error {
 // catchUp waits until this control has seen all writes of former leaders, and marks every service.
 func (c *Control) catchUp(ctx context.Context, fence pando.Fence, lost <-chan struct{}) bool {
 	for {
-		c.mirror.mu.Lock()
-		seen, news := c.mirror.world.Seen, c.mirror.changed
-		c.mirror.markAll()
-		c.mirror.mu.Unlock()
+		c.mirror.Mu.Lock()
+		seen, news := c.mirror.World.Seen, c.mirror.Changed
+		c.mirror.MarkAll()
+		c.mirror.Mu.Unlock()
 		if seen >= fence.Created {
 			return true
 		}
@@ -265,14 +266,14 @@ func (c *Control) catchUp(ctx context.Context, fence pando.Fence, lost <-chan st
 // write delays its own service only.
 func (c *Control) decideAll(ctx context.Context, fence pando.Fence) {
 	for {
-		s, ok := c.mirror.nextDirty()
+		s, ok := c.mirror.Next()
 		if !ok {
 			return
 		}
-		c.mirror.mu.Lock()
+		c.mirror.Mu.Lock()
 		waits := c.waiting[s]
 		c.waiting[s] = true
-		c.mirror.mu.Unlock()
+		c.mirror.Mu.Unlock()
 		if waits {
 			continue
 		}
@@ -285,7 +286,7 @@ func (c *Control) decideAll(ctx context.Context, fence pando.Fence) {
 		c.workers.Go(func() {
 			defer func() { <-c.slots }()
 			c.decideNext(ctx, fence, s)
-			c.mirror.wake() // there may be a new time to look
+			c.mirror.Wake() // there may be a new time to look
 		})
 	}
 }
@@ -306,22 +307,22 @@ func (c *Control) decideNext(ctx context.Context, fence pando.Fence, s pando.Ser
 
 // begin lets later changes of a service ask for another decision.
 func (c *Control) begin(s pando.ServiceKey) {
-	c.mirror.mu.Lock()
-	defer c.mirror.mu.Unlock()
+	c.mirror.Mu.Lock()
+	defer c.mirror.Mu.Unlock()
 	delete(c.waiting, s)
 }
 
 // serve sets the leadership under which asks are answered. The zero fence means none.
 func (c *Control) serve(term pando.Fence) {
-	c.mirror.mu.Lock()
-	defer c.mirror.mu.Unlock()
+	c.mirror.Mu.Lock()
+	defer c.mirror.Mu.Unlock()
 	c.term = term
 }
 
 // leading returns the leadership under which asks are answered, or the zero fence.
 func (c *Control) leading() pando.Fence {
-	c.mirror.mu.RLock()
-	defer c.mirror.mu.RUnlock()
+	c.mirror.Mu.RLock()
+	defer c.mirror.Mu.RUnlock()
 	return c.term
 }
 
@@ -334,16 +335,16 @@ func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.Service
 		return err
 	}
 	failpoint.Hit("decided")
-	if failed := c.mirror.commit(ctx, fence, t); failed != nil {
+	if failed := c.mirror.Commit(ctx, fence, t); failed != nil {
 		c.again(s, failed)
 		return errors.Join(failed, err)
 	}
-	c.mirror.mu.Lock()
-	c.mirror.written(s)
-	c.mirror.free(s)
-	c.mirror.mu.Unlock()
+	c.mirror.Mu.Lock()
+	c.mirror.Written(s)
+	c.mirror.Free(s)
+	c.mirror.Mu.Unlock()
 	if len(asks) > 0 {
-		c.mirror.later(s)
+		c.mirror.Later(s)
 	}
 	failpoint.Hit("decision written")
 	return err
@@ -355,40 +356,40 @@ func (c *Control) decide(ctx context.Context, fence pando.Fence, s pando.Service
 func (c *Control) draw(s pando.ServiceKey) (t pando.Txn, asks []*ask, err error) {
 	c.thinking.Lock()
 	defer c.thinking.Unlock()
-	c.mirror.mu.Lock()
-	c.mirror.free(s)
+	c.mirror.Mu.Lock()
+	c.mirror.Free(s)
 	asks = c.takeAsks(s)
 	until, err := c.holdsStill(s)
 	if err != nil {
-		c.mirror.wakes[s] = until
+		c.mirror.Wakes[s] = until
 		if errors.Is(err, errAdrift) {
-			t = decide.Introduce(c.mirror.world, s, c.mirror.Clock.Now(), c.mirror.IDs)
+			t = decide.Introduce(c.mirror.World, s, c.mirror.Clock.Now(), c.mirror.IDs)
 		}
-		c.mirror.mu.Unlock()
+		c.mirror.Mu.Unlock()
 		return t, asks, err
 	}
-	c.mirror.mu.Unlock()
-	c.mirror.mu.RLock() // the view of the operators stays open
+	c.mirror.Mu.Unlock()
+	c.mirror.Mu.RLock() // the view of the operators stays open
 	t, wake, err := c.think(s, intentsOf(asks))
-	c.mirror.mu.RUnlock()
-	c.mirror.mu.Lock()
-	defer c.mirror.mu.Unlock()
+	c.mirror.Mu.RUnlock()
+	c.mirror.Mu.Lock()
+	defer c.mirror.Mu.Unlock()
 	if err != nil {
-		c.mirror.failed(s, err)
-		c.mirror.wakes[s] = c.mirror.Clock.Now().Add(frozenWait)
+		c.mirror.Failed(s, err)
+		c.mirror.Wakes[s] = c.mirror.Clock.Now().Add(frozenWait)
 		return t, asks, err
 	}
 	t.If = append(t.If, fencesOf(asks)...)
 	if wake.IsZero() {
-		delete(c.mirror.wakes, s)
+		delete(c.mirror.Wakes, s)
 	} else {
-		c.mirror.wakes[s] = wake
+		c.mirror.Wakes[s] = wake
 	}
 	if len(t.Put)+len(t.Delete) == 0 {
-		c.mirror.written(s)
+		c.mirror.Written(s)
 		return t, asks, nil
 	}
-	c.mirror.reserve(s, t)
+	c.mirror.Reserve(s, t)
 	return t, asks, nil
 }
 
@@ -404,7 +405,7 @@ func (c *Control) think(
 				"service", s, "cause", cause, "stack", string(debug.Stack()))
 		}
 	}()
-	t, wake = decide.Decide(c.mirror.world, s, c.mirror.Clock.Now(), c.mirror.IDs, asks...)
+	t, wake = decide.Decide(c.mirror.World, s, c.mirror.Clock.Now(), c.mirror.IDs, asks...)
 	return t, wake, nil
 }
 
@@ -416,11 +417,11 @@ func (c *Control) again(s pando.ServiceKey, err error) {
 		wait = 500 * time.Millisecond
 		c.mirror.Log.Warn("a decision could not be written", "service", s, "error", err)
 	}
-	c.mirror.mu.Lock()
-	defer c.mirror.mu.Unlock()
+	c.mirror.Mu.Lock()
+	defer c.mirror.Mu.Unlock()
 	if !errors.Is(err, pando.ErrUnavailable) {
-		c.mirror.free(s) // otherwise it may be in the store: its room stays taken until the next decision
+		c.mirror.Free(s) // otherwise it may be in the store: its room stays taken until the next decision
 	}
-	c.mirror.failed(s, err)
-	c.mirror.wakes[s] = c.mirror.Clock.Now().Add(wait)
+	c.mirror.Failed(s, err)
+	c.mirror.Wakes[s] = c.mirror.Clock.Now().Add(wait)
 }

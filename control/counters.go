@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/mirror"
 )
 
 // counters reads the steering counters of all hosts.
 type counters struct {
-	mirror  *view
+	mirror  *mirror.Mirror
 	peers   pando.Peers
 	reading sync.Mutex // guards the two below, also while they are read from the hosts
 	last    map[pando.ServiceKey][]pando.EndpointCounters
@@ -76,7 +77,7 @@ func (c *counters) read(ctx context.Context) counted {
 	ctx, cancel := context.WithTimeout(ctx, scaleInterval)
 	defer cancel()
 	out := counted{at: c.mirror.Clock.Now(), failed: map[pando.HostName]error{}}
-	hosts := c.mirror.hosts()
+	hosts := c.mirror.Hosts()
 	each, errs := make([][]pando.EndpointCounters, len(hosts)), make([]error, len(hosts))
 	var wg sync.WaitGroup
 	for n, h := range hosts {

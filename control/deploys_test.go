@@ -68,7 +68,7 @@ func TestFitsNamesTheHostThatIsChosen(t *testing.T) {
 	tb.Put(pando.Member{Name: "h1"}, pando.Member{Name: "h2"}, pando.Member{Name: "h3"},
 		pando.Member{Name: "h4"}, pando.Host{Name: "h1", Leaving: true})
 	c := New(Config{Clock: wall.Clock{}, IDs: tb.IDs})
-	c.mirror.world = tb.W
+	c.mirror.World = tb.W
 	all, err := c.Fits(t.Context(), web)
 	if err != nil || len(all) != 4 {
 		t.Fatalf("%+v, %v", all, err)

@@ -69,17 +69,17 @@ func (c *operators) Exec(
 // mayEnter returns nil if the author of a request may run commands in an instance. A command has
 // everything of the hosts that the instance has.
 func (c *operators) mayEnter(ctx context.Context, s pando.ServiceKey, i pando.InstanceID) error {
-	c.mirror.mu.Lock()
-	defer c.mirror.mu.Unlock()
-	on := c.mirror.world.Instances[i].V
+	c.mirror.Mu.Lock()
+	defer c.mirror.Mu.Unlock()
+	on := c.mirror.World.Instances[i].V
 	if _, token := pando.TokenOf(ctx); token {
-		if stored, ok := c.mirror.world.SpecOf(s, on.Revision); ok && !on.RunsSpec(stored) {
+		if stored, ok := c.mirror.World.SpecOf(s, on.Revision); ok && !on.RunsSpec(stored) {
 			return fmt.Errorf("%w: instance %s runs another spec than the stored revision %d, so a token "+
 				"may not enter it; `pando restart %s %[2]s` replaces it, and an operator may enter it",
 				pando.ErrForbidden, i, on.Revision, s)
 		}
 	}
-	return mayUse(ctx, c.mirror.world, s, on.Revision)
+	return mayUse(ctx, c.mirror.World, s, on.Revision)
 }
 
 // kindOf returns the kind of a session's record. Many connections never push out the commands.
@@ -94,13 +94,13 @@ func kindOf(s pando.SessionSpec) pando.DecisionKind {
 func (c *operators) visited(
 	s pando.ServiceKey, i pando.InstanceID,
 ) (pando.InstanceID, pando.Host, error) {
-	c.mirror.mu.Lock()
-	defer c.mirror.mu.Unlock()
-	if _, ok := c.mirror.world.Services[s]; !ok {
+	c.mirror.Mu.Lock()
+	defer c.mirror.Mu.Unlock()
+	if _, ok := c.mirror.World.Services[s]; !ok {
 		return "", pando.Host{}, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 	}
-	all := c.mirror.world.Of(s)
-	if runs := world.RunsOf(c.mirror.world, s); i != "" || len(all) == 0 { // a job has nothing but runs
+	all := c.mirror.World.Of(s)
+	if runs := world.RunsOf(c.mirror.World, s); i != "" || len(all) == 0 { // a job has nothing but runs
 		all = append(all, runs...)
 	}
 	var chosen *pando.Instance
@@ -120,7 +120,7 @@ func (c *operators) visited(
 		return "", pando.Host{}, fmt.Errorf("instance %s of %s: %w; `pando ps` lists the instances",
 			i, s, pando.ErrNotFound)
 	}
-	h, ok := c.mirror.world.Hosts[chosen.Host]
+	h, ok := c.mirror.World.Hosts[chosen.Host]
 	if !ok {
 		return "", h.V, fmt.Errorf("%w: host %s of instance %s is away; `pando hosts` shows it",
 			pando.ErrUnreachable, chosen.Host, chosen.ID)
@@ -160,9 +160,9 @@ const recordWaitMax = 10 * time.Second
 func (c *operators) rememberEnd(ctx context.Context, d pando.Decision) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordWaitMax)
 	defer cancel()
-	c.mirror.mu.Lock()
-	_, there := c.mirror.world.Services[d.Service]
-	c.mirror.mu.Unlock()
+	c.mirror.Mu.Lock()
+	_, there := c.mirror.World.Services[d.Service]
+	c.mirror.Mu.Unlock()
 	if !there {
 		return // its records are deleted
 	}

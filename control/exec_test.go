@@ -57,13 +57,13 @@ func visitable(t *testing.T, h *answering) *Control {
 	}
 	all = append(all, pando.Instance{Service: web, Host: "gone", ID: "web-away",
 		Phase: pando.PhaseReady})
-	c.mirror.world.Committed(pando.Txn{Put: all}, 1)
+	c.mirror.World.Committed(pando.Txn{Put: all}, 1)
 	return c
 }
 
 // sessions returns the records of sessions, oldest first.
 func sessionsOf(c *Control) []pando.Decision {
-	return slices.DeleteFunc(c.mirror.world.DecisionsOf(web),
+	return slices.DeleteFunc(c.mirror.World.DecisionsOf(web),
 		func(d pando.Decision) bool { return d.Kind != pando.DecidedExec })
 }
 
@@ -118,7 +118,7 @@ func TestARunIsEntered(t *testing.T) {
 	run := func(s pando.ServiceKey, i pando.InstanceID, phase pando.Phase) pando.Instance {
 		return pando.Instance{Service: s, Host: "h1", ID: i, Phase: phase, Run: &pando.RunPart{Number: 1}}
 	}
-	c.mirror.world.Committed(pando.Txn{Put: []pando.Stored{
+	c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{
 		pando.Service{ServiceKey: job, Target: 1}, run(job, "job-0", pando.PhaseDraining),
 		run(job, "job-1", pando.PhaseStarting), run(web, "web-run", pando.PhaseStarting)}}, 2)
 	for _, x := range []struct {

@@ -101,7 +101,7 @@ func TestATokenEntersTheStoredSpecOnly(t *testing.T) {
 	c := keeping(t)
 	spec := pando.Spec{Name: "web", Image: pando.Image{Reference: "web", Digest: "sha256:1"}}
 	put := func(hash string) {
-		c.mirror.world.Committed(pando.Txn{Put: []pando.Stored{
+		c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{
 			pando.Host{Name: "h1", Freezes: true},
 			pando.Service{ServiceKey: web, Current: 1, Target: 1, Latest: 1},
 			pando.Revision{Service: web, Number: 1, Spec: spec},
@@ -143,7 +143,7 @@ func TestATokenWithoutHostRestoresNoSnapshotOfASpecOfTheHosts(t *testing.T) {
 	c := keeping(t)
 	c.operators.peers = lists{all: map[pando.HostName][]pando.SealedSnapshot{
 		"h1": {proved(t, c, web, "web-9", "sha256:"+strings.Repeat("b", 64))}}}
-	c.mirror.world.Committed(pando.Txn{Put: []pando.Stored{
+	c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{
 		pando.Host{Name: "h1", Freezes: true},
 		pando.Service{ServiceKey: web, Current: 1, Target: 1, Latest: 1},
 		pando.Revision{Service: web, Number: 1, Spec: pando.Spec{Name: "web", Command: []string{"web"}}},

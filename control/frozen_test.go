@@ -120,9 +120,9 @@ func TestAStoreIsBaptisedOnce(t *testing.T) {
 	lead(t, time.Millisecond, func(t *testing.T, l leadership) {
 		time.Sleep(time.Second)
 		read := func() pando.Cluster {
-			l.mirror.mu.Lock()
-			defer l.mirror.mu.Unlock()
-			return l.mirror.world.Cluster.V
+			l.mirror.Mu.Lock()
+			defer l.mirror.Mu.Unlock()
+			return l.mirror.World.Cluster.V
 		}
 		first := read()
 		if first.ID == "" || first.Generation != 1 {

@@ -32,7 +32,7 @@ func TestAServiceWaitsForAHostThatGivesItsGrants(t *testing.T) {
 		t.Errorf("its reason is %q", why)
 	}
 	c := New(Config{Clock: wall.Clock{}, IDs: tb.IDs})
-	c.mirror.world = tb.W
+	c.mirror.World = tb.W
 	fits, err := c.Fits(t.Context(), web)
 	if err != nil || len(fits) != 2 {
 		t.Fatal(fits, err)
@@ -89,7 +89,7 @@ func TestAServiceStartsWhereItsRuntimeIs(t *testing.T) {
 	tb.Put(pando.Host{Name: "h2", Crun: true})
 	tb.StartsOnH2(t)
 	c := New(Config{Clock: wall.Clock{}, IDs: tb.IDs})
-	c.mirror.world = tb.W
+	c.mirror.World = tb.W
 	fits, err := c.Fits(t.Context(), web)
 	if err != nil || len(fits) != 2 || !strings.Contains(fits[0].Reason, "has no crun") {
 		t.Errorf("%+v, %v", fits, err)

@@ -12,12 +12,13 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/mirror"
 	"pando.run/pando/world"
 )
 
 // hosts answers what operators ask about hosts.
 type hosts struct {
-	mirror *view
+	mirror *mirror.Mirror
 	peers  pando.Peers
 	// heard returns the time since the last message from the agent of a host with a lease, or is nil.
 	heard func(ctx context.Context, h pando.HostName) (time.Duration, error)
@@ -27,17 +28,17 @@ type hosts struct {
 
 // Hosts implements pando.Operators.
 func (c *hosts) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
-	c.mirror.mu.RLock()
+	c.mirror.Mu.RLock()
 	all := map[pando.HostName]pando.HostStatus{}
-	for name, m := range c.mirror.world.Members {
+	for name, m := range c.mirror.World.Members {
 		h := pando.Host{Name: name, Slot: m.V.Slot, Address: m.V.Address}
 		h.Instances4, h.Instances6 = pando.InstanceRange(h.Slot)
 		all[name] = pando.HostStatus{
-			Host: h, State: pando.HostAway, Server: m.V.Server, Heard: c.mirror.left[name],
+			Host: h, State: pando.HostAway, Server: m.V.Server, Heard: c.mirror.Left[name],
 			Rights: m.V.Rights, Given: m.V.Grants, Drain: m.V.Drain,
 		}
 	}
-	for name, h := range c.mirror.world.Hosts {
+	for name, h := range c.mirror.World.Hosts {
 		state := pando.HostHere
 		if h.V.Frozen != "" {
 			state = pando.HostFrozen
@@ -47,13 +48,13 @@ func (c *hosts) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 			Given: m.Given, Drain: m.Drain}
 	}
 	for name, h := range all {
-		h.Instances = c.mirror.world.CountOn(name)
+		h.Instances = c.mirror.World.CountOn(name)
 		if h.Drain != nil {
-			h.Staying = stayingText(hostDrain(c.mirror, c.mirror.world.Members[name].V))
+			h.Staying = stayingText(hostDrain(c.mirror, c.mirror.World.Members[name].V))
 		}
 		all[name] = h
 	}
-	c.mirror.mu.RUnlock()
+	c.mirror.Mu.RUnlock()
 	var silent map[pando.HostName]bool
 	var asking sync.WaitGroup
 	asking.Go(func() { silent = c.silentServers(ctx, all) })
@@ -79,9 +80,9 @@ func (c *hosts) Present(h pando.HostName) (pando.Host, error) { return c.mirror.
 
 // HasHostAt reports whether a host of the cluster has an address.
 func (c *hosts) HasHostAt(at netip.Addr) bool {
-	c.mirror.mu.RLock()
-	defer c.mirror.mu.RUnlock()
-	return c.mirror.world.HasHostAt(at)
+	c.mirror.Mu.RLock()
+	defer c.mirror.Mu.RUnlock()
+	return c.mirror.World.HasHostAt(at)
 }
 
 // leads returns the host of the leading control, or "".
@@ -116,7 +117,7 @@ func (c *hosts) losses(ctx context.Context) map[pando.HostName]report {
 	out := map[pando.HostName]report{}
 	var mu sync.Mutex
 	var asking sync.WaitGroup
-	for _, h := range c.mirror.hosts() {
+	for _, h := range c.mirror.Hosts() {
 		asking.Go(func() {
 			before := c.mirror.Clock.Now()
 			l, err := c.peers.Losses(ctx, h)

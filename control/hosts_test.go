@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/control/mirror"
 	"pando.run/pando/driver/wall"
 	"pando.run/pando/world"
 )
@@ -15,7 +16,7 @@ import (
 // Of several servers, one that does not answer is named. The asked one is not asked itself.
 func TestASilentServerIsNamed(t *testing.T) {
 	at := func(n byte) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, n}) }
-	c := &hosts{mirror: &view{Name: "h1"}, answers: func(ctx context.Context, a netip.Addr) bool {
+	c := &hosts{mirror: &mirror.Mirror{Name: "h1"}, answers: func(ctx context.Context, a netip.Addr) bool {
 		if a == at(1) {
 			t.Error("the server asks itself")
 		}
@@ -50,7 +51,7 @@ func TestAHostThatAnswersWithAnErrorIsNotSilent(t *testing.T) {
 		"":                   fmt.Errorf("ask h1: %w", pando.ErrUnreachable),
 		"read the map drops": errors.New("read the map drops"),
 	} {
-		c := &hosts{mirror: &view{Clock: wall.Clock{}, world: w}, peers: askedFor{err: err}}
+		c := &hosts{mirror: &mirror.Mirror{Clock: wall.Clock{}, World: w}, peers: askedFor{err: err}}
 		if got := c.losses(t.Context())["h1"]; got.unread != want || got.of != nil {
 			t.Errorf("%v: %+v, want %q", err, got, want)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/control/decide"
+	"pando.run/pando/control/mirror"
 )
 
 // DrainHost implements pando.HostOperators. The mark is a part of the membership and ends with it.
@@ -65,14 +66,14 @@ func (c *members) putDrain(ctx context.Context, name pando.HostName, mark *pando
 	t := pando.Txn{If: []pando.Condition{m.If()}}
 	m.V.Drain = mark
 	t.Put = []pando.Stored{m.V}
-	at, err := c.mirror.commitSurely(ctx, t)
+	at, err := c.mirror.CommitSurely(ctx, t)
 	if err != nil {
 		return err
 	}
-	c.mirror.mu.Lock()
-	defer c.mirror.mu.Unlock()
-	c.mirror.took(t, at)
-	c.mirror.wake()
+	c.mirror.Mu.Lock()
+	defer c.mirror.Mu.Unlock()
+	c.mirror.Took(t, at)
+	c.mirror.Wake()
 	return nil
 }
 
@@ -80,9 +81,9 @@ func (c *members) putDrain(ctx context.Context, name pando.HostName, mark *pando
 func (c *members) HostDrain(
 	_ context.Context, name pando.HostName,
 ) (st pando.HostDrainStatus, err error) {
-	c.mirror.mu.RLock()
-	defer c.mirror.mu.RUnlock()
-	m, member := c.mirror.world.Members[name]
+	c.mirror.Mu.RLock()
+	defer c.mirror.Mu.RUnlock()
+	m, member := c.mirror.World.Members[name]
 	if !member {
 		return st, fmt.Errorf("host %s: %w; `pando hosts` lists those there are", name, pando.ErrNotFound)
 	}
@@ -90,18 +91,18 @@ func (c *members) HostDrain(
 }
 
 // hostDrain returns what is left on a host. The caller holds the lock.
-func hostDrain(c *view, m pando.Member) pando.HostDrainStatus {
+func hostDrain(c *mirror.Mirror, m pando.Member) pando.HostDrainStatus {
 	st := pando.HostDrainStatus{Host: m.Name, Drain: m.Drain, Left: []pando.HostLeft{}}
-	_, st.Here = c.world.Hosts[m.Name]
+	_, st.Here = c.World.Hosts[m.Name]
 	drafts := map[pando.ServiceKey]*decide.Draft{}
-	on := c.world.On(m.Name)
+	on := c.World.On(m.Name)
 	slices.SortStableFunc(on, func(a, b pando.Instance) int {
 		return cmp.Or(a.Service.Compare(b.Service), cmp.Compare(a.ID, b.ID))
 	})
 	for _, i := range on {
 		d, made := drafts[i.Service]
 		if !made {
-			d, _ = decide.About(c.world, i.Service, c.Clock.Now(), c.IDs)
+			d, _ = decide.About(c.World, i.Service, c.Clock.Now(), c.IDs)
 			drafts[i.Service] = d
 		}
 		left := pando.HostLeft{Service: i.Service, Instance: i.ID}
@@ -118,11 +119,11 @@ func hostDrain(c *view, m pando.Member) pando.HostDrainStatus {
 // liftDrains ends the drains whose time is over. It returns the time until the next one ends.
 func (c *members) liftDrains(ctx context.Context, fence pando.Fence) time.Duration {
 	next := time.Minute
-	c.mirror.mu.RLock()
+	c.mirror.Mu.RLock()
 	var over []pando.Txn
 	now := c.mirror.Clock.Now()
-	for name := range c.mirror.world.Drained {
-		at := c.mirror.world.DrainEnds(name)
+	for name := range c.mirror.World.Drained {
+		at := c.mirror.World.DrainEnds(name)
 		if at.IsZero() {
 			continue
 		}
@@ -130,14 +131,14 @@ func (c *members) liftDrains(ctx context.Context, fence pando.Fence) time.Durati
 			next = min(next, wait)
 			continue
 		}
-		m := c.mirror.world.Members[name]
+		m := c.mirror.World.Members[name]
 		m.V.Drain = nil
 		over = append(over, pando.Txn{If: []pando.Condition{m.If()}, Put: []pando.Stored{m.V}})
 	}
-	c.mirror.mu.RUnlock()
+	c.mirror.Mu.RUnlock()
 	for _, t := range over {
 		m := t.Put[0].(pando.Member)
-		if err := c.mirror.commit(ctx, fence, t); err != nil {
+		if err := c.mirror.Commit(ctx, fence, t); err != nil {
 			c.mirror.Log.Warn("the end of a drain could not be written", "host", m.Name, "error", err)
 			next = min(next, time.Second)
 			continue

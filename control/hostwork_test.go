@@ -10,6 +10,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/control/decide/decidetest"
+	"pando.run/pando/control/mirror"
 )
 
 // A plan moves services that may move, and names those on their way.
@@ -32,7 +33,7 @@ func TestARebalancePlansWhatMayMove(t *testing.T) {
 			tb.Put(pando.Instance{ID: "other-1", Service: pando.DefaultService("other"), Host: "h1",
 				Phase: pando.PhaseInRotation})
 		}
-		v := &rebalancer{&operators{mirror: &view{Clock: stalled{tb.Now}, IDs: tb.IDs, world: tb.W}}}
+		v := &rebalancer{&operators{mirror: &mirror.Mirror{Clock: stalled{tb.Now}, IDs: tb.IDs, World: tb.W}}}
 		out, steps := v.plan(pando.RebalanceAsk{})
 		if len(out.Next) != c.moves || len(out.Moving) != 0 {
 			t.Errorf("%s: the plan is %+v", name, out)
@@ -288,7 +289,7 @@ func TestWhatIsOnADrainedHostThatIsAwayStays(t *testing.T) {
 
 // leftOn returns what is left on a host.
 func leftOn(tb *decidetest.Table, h pando.HostName) pando.HostDrainStatus {
-	c := &members{mirror: &view{Clock: stalled{tb.Now}, IDs: tb.IDs, world: tb.W}}
+	c := &members{mirror: &mirror.Mirror{Clock: stalled{tb.Now}, IDs: tb.IDs, World: tb.W}}
 	st, err := c.HostDrain(tb.T.Context(), h)
 	if err != nil {
 		tb.T.Fatal(err)

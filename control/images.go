@@ -25,9 +25,9 @@ func (c *snapshots) MayHaveImage(ctx context.Context, q pando.ImageQuestion) err
 	ctx, cancel := context.WithTimeout(ctx, imageRightWait)
 	defer cancel()
 	for {
-		c.desk.mirror.mu.Lock()
-		news, may := c.desk.mirror.changed, needsImage(c.desk.mirror.world, q)
-		c.desk.mirror.mu.Unlock()
+		c.desk.mirror.Mu.Lock()
+		news, may := c.desk.mirror.Changed, needsImage(c.desk.mirror.World, q)
+		c.desk.mirror.Mu.Unlock()
 		if may {
 			return nil
 		}

@@ -27,17 +27,17 @@ func nextLayout(w *world.World, newest int) int {
 // switchLayout makes the cluster write the newest layout that this build has, once all hosts read
 // it. The record that says so is the last one of the former layout.
 func (c *Control) switchLayout(ctx context.Context, fence pando.Fence, newest int) {
-	c.mirror.mu.Lock()
-	own := c.mirror.world.Cluster
-	next := nextLayout(c.mirror.world, newest)
-	c.mirror.mu.Unlock()
+	c.mirror.Mu.Lock()
+	own := c.mirror.World.Cluster
+	next := nextLayout(c.mirror.World, newest)
+	c.mirror.Mu.Unlock()
 	if own.V.ID == "" || next <= max(own.V.Layout, pando.Layout) {
 		return
 	}
 	t := pando.Txn{If: []pando.Condition{own.If()}}
 	own.V.Layout = next
 	t.Put = []pando.Stored{own.V}
-	if err := c.mirror.commit(ctx, fence, t); err != nil {
+	if err := c.mirror.Commit(ctx, fence, t); err != nil {
 		c.mirror.Log.Warn("the cluster keeps writing records of the former layout", "error", err)
 		return
 	}

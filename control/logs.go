@@ -22,7 +22,7 @@ func (c *streams) Logs(
 		return nil, err
 	}
 	if i != "" {
-		h, err := c.mirror.hostOf(s, i)
+		h, err := c.mirror.HostOf(s, i)
 		if errors.Is(err, pando.ErrNotFound) {
 			return c.logOfDead(ctx, s, i, q)
 		}
@@ -53,10 +53,10 @@ func (c *streams) Logs(
 func (c *streams) logOfDead(
 	ctx context.Context, s pando.ServiceKey, i pando.InstanceID, q pando.LogQuery,
 ) (pando.LogLines, error) {
-	hosts := c.mirror.hosts()
-	c.mirror.mu.Lock()
-	home := c.mirror.world.Services[s].V.Home
-	c.mirror.mu.Unlock()
+	hosts := c.mirror.Hosts()
+	c.mirror.Mu.Lock()
+	home := c.mirror.World.Services[s].V.Home
+	c.mirror.Mu.Unlock()
 	slices.SortStableFunc(hosts, func(a, b pando.Host) int {
 		if (a.Name == home) != (b.Name == home) {
 			return map[bool]int{true: -1, false: 1}[a.Name == home]
@@ -88,9 +88,9 @@ const deadLooksMax = 3
 func (c *streams) newestDead(
 	ctx context.Context, s pando.ServiceKey, q pando.LogQuery,
 ) pando.LogLines {
-	c.mirror.mu.Lock()
-	all := c.mirror.world.DecisionsOf(s)
-	c.mirror.mu.Unlock()
+	c.mirror.Mu.Lock()
+	all := c.mirror.World.DecisionsOf(s)
+	c.mirror.Mu.Unlock()
 	var dead []pando.InstanceID
 	for _, d := range slices.Backward(all) {
 		if d.Instance != "" && len(dead) < deadLooksMax && !slices.Contains(dead, d.Instance) {
@@ -139,7 +139,7 @@ func (c *streams) everyLog(
 	for _, i := range st.Instances {
 		of[i.Host] = append(of[i.Host], i.ID)
 	}
-	for _, h := range c.mirror.hosts() {
+	for _, h := range c.mirror.Hosts() {
 		if len(of[h.Name]) == 0 {
 			continue
 		}
@@ -272,7 +272,7 @@ func (f *follower) openNew(ctx context.Context, st pando.ServiceStatus) {
 		}
 		groups[g] = append(groups[g], i.ID)
 	}
-	for _, h := range f.streams.mirror.hosts() {
+	for _, h := range f.streams.mirror.Hosts() {
 		for g, ids := range groups {
 			if g.host == h.Name {
 				f.add(ctx, h, ids, g.fresh)
@@ -291,7 +291,7 @@ func (f *follower) openGone(ctx context.Context, st pando.ServiceStatus) {
 	for _, i := range st.Instances {
 		here[i.ID] = true
 	}
-	hosts := f.streams.mirror.hosts()
+	hosts := f.streams.mirror.Hosts()
 	for i, m := range f.marks {
 		if here[i] || f.open[i] {
 			continue
@@ -427,7 +427,7 @@ func nameSilent(ctx context.Context, f *follower, st pando.ServiceStatus) {
 	failed := map[pando.HostName]error{}
 	var mu sync.Mutex
 	var asking sync.WaitGroup
-	for _, h := range f.streams.mirror.hosts() {
+	for _, h := range f.streams.mirror.Hosts() {
 		if len(of[h.Name]) == 0 {
 			continue
 		}

@@ -11,12 +11,13 @@ import (
 	"sync"
 
 	"pando.run/pando"
+	"pando.run/pando/control/mirror"
 	"pando.run/pando/world"
 )
 
 // members admits hosts to the cluster and removes them.
 type members struct {
-	mirror    *view
+	mirror    *mirror.Mirror
 	admitting sync.Mutex
 }
 
@@ -37,7 +38,7 @@ func (c *members) Admit(
 		if err != nil {
 			return m, fmt.Errorf("admit host %s: %w", m.Name, err)
 		}
-		if _, err = c.mirror.commitSurely(ctx, t); err == nil {
+		if _, err = c.mirror.CommitSurely(ctx, t); err == nil {
 			return m, nil
 		}
 		if !errors.Is(err, pando.ErrConflict) || n == attempts {
@@ -228,7 +229,7 @@ func (c *members) RemoveHost(
 		t.If, t.Delete = []pando.Condition{m.If()}, append(t.Delete, m.V.Key())
 		t.Put = []pando.Stored{pando.Rest{Slot: m.V.Slot, Host: h, At: c.mirror.Clock.Now()}}
 	}
-	if _, err := c.mirror.commitSurely(ctx, t); err != nil {
+	if _, err := c.mirror.CommitSurely(ctx, t); err != nil {
 		return fmt.Errorf("remove host %s: %w", h, err)
 	}
 	for n := 1; ; n++ { // control may have placed one meanwhile
@@ -333,6 +334,6 @@ func (c *members) forget(
 			Reason: fmt.Sprintf("host %s was removed from the cluster, with %d instances", h, lost[s]),
 		})
 	}
-	_, err := c.mirror.commitSurely(ctx, t)
+	_, err := c.mirror.CommitSurely(ctx, t)
 	return err
 }

@@ -8,6 +8,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/control/decide"
+	"pando.run/pando/control/mirror"
 	"pando.run/pando/test/failpoint"
 	"pando.run/pando/world"
 )
@@ -54,7 +55,7 @@ func (c *moves) Migrate(
 		cancel()
 		outcome := "it failed, and the instance stays"
 		switch {
-		case errors.Is(err, errUnknown):
+		case errors.Is(err, mirror.ErrUnknown):
 			outcome = "whether it moved is unknown"
 		case errors.Is(err, errSilent):
 			outcome = "it moved, and the new host does not report that it runs"
@@ -126,10 +127,10 @@ func (c *moves) give(ctx context.Context, m pando.Move, a pando.Arrival) error {
 	defer cancel()
 	id, s := m.Instance.ID, m.Instance.Service
 	for {
-		c.desk.mirror.mu.Lock()
-		news := c.desk.mirror.changed
-		now := c.desk.mirror.world.Instances[id].V.Move
-		c.desk.mirror.mu.Unlock()
+		c.desk.mirror.Mu.Lock()
+		news := c.desk.mirror.Changed
+		now := c.desk.mirror.World.Instances[id].V.Move
+		c.desk.mirror.Mu.Unlock()
 		if now != nil && *now == m.MoveMark {
 			break // the old host wrote it before it answered, and the watch may be later
 		}
@@ -156,9 +157,9 @@ func (c *moves) plan(
 	if err != nil {
 		return m, from, "", err
 	}
-	c.desk.mirror.mu.RLock()
-	defer c.desk.mirror.mu.RUnlock()
-	d, known := decide.About(c.desk.mirror.world, s, c.desk.mirror.Clock.Now(), c.desk.mirror.IDs)
+	c.desk.mirror.Mu.RLock()
+	defer c.desk.mirror.Mu.RUnlock()
+	d, known := decide.About(c.desk.mirror.World, s, c.desk.mirror.Clock.Now(), c.desk.mirror.IDs)
 	if !known {
 		return m, from, "", fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 	}

@@ -28,11 +28,11 @@ func movable(t *testing.T, change func(*pando.Spec)) *Control {
 		all = append(all, h)
 	}
 	for _, n := range []string{"web-2", "web-4"} {
-		i := c.mirror.world.Instances[pando.InstanceID(n)].V
+		i := c.mirror.World.Instances[pando.InstanceID(n)].V
 		i.Revision = 1
 		all = append(all, i)
 	}
-	c.mirror.world.Committed(pando.Txn{Put: all}, 2)
+	c.mirror.World.Committed(pando.Txn{Put: all}, 2)
 	return c
 }
 
@@ -101,7 +101,7 @@ func TestARefusedMoveNamesItsCauseAndTheNextCommand(t *testing.T) {
 				t.Errorf("%s: %v\nwant %q", what, err, want)
 			}
 		}
-		if now := c.mirror.world.Instances[r.instance].V; now.Move != nil {
+		if now := c.mirror.World.Instances[r.instance].V; now.Move != nil {
 			t.Errorf("%s: the instance has the mark %+v", what, now.Move)
 		}
 	}

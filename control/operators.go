@@ -13,6 +13,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/control/decide"
+	"pando.run/pando/control/mirror"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
 	"pando.run/pando/spec"
@@ -24,7 +25,7 @@ var _ pando.Operators = (*Control)(nil)
 
 // operators carries out the requests of operators. Each request is one transaction.
 type operators struct {
-	mirror   *view
+	mirror   *mirror.Mirror
 	statuses *statuses
 	peers    pando.Peers
 	vault    pando.Vault // nil: the cluster has no secrets
@@ -56,9 +57,9 @@ func (c *operators) Deploy(
 		return pando.ServiceStatus{}, fmt.Errorf("%w: deploy %s: this server keeps no bundles",
 			pando.ErrUnsupported, key)
 	}
-	c.mirror.mu.Lock()
-	_, exists := c.mirror.world.Services[key]
-	c.mirror.mu.Unlock()
+	c.mirror.Mu.Lock()
+	_, exists := c.mirror.World.Services[key]
+	c.mirror.Mu.Unlock()
 	if !exists { // one new service at a time, because the limit counts stored services
 		select {
 		case c.creating <- struct{}{}:
@@ -96,10 +97,10 @@ func (c *operators) Admits(ctx context.Context, s pando.Spec, by pando.Asker) er
 	if err != nil {
 		return err
 	}
-	c.mirror.mu.Lock()
-	defer c.mirror.mu.Unlock()
-	if err = c.mirror.world.Frozen(s.Key()); err == nil {
-		_, err = c.deploy(ctx, c.mirror.world,
+	c.mirror.Mu.Lock()
+	defer c.mirror.Mu.Unlock()
+	if err = c.mirror.World.Frozen(s.Key()); err == nil {
+		_, err = c.deploy(ctx, c.mirror.World,
 			pando.Revision{Service: s.Key(), Spec: s, At: c.mirror.Clock.Now(), By: by}, "")
 	}
 	if err != nil {
@@ -397,15 +398,15 @@ func (c *operators) Pin(
 		return pando.ServiceStatus{}, fmt.Errorf("%w: %d instances: want 0 to %d",
 			pando.ErrInvalid, n, pando.EndpointsMax)
 	}
-	if spec, ok := c.mirror.newestSpec(s); ok && spec.Single() && n > 1 {
+	if spec, ok := c.mirror.NewestSpec(s); ok && spec.Single() && n > 1 {
 		return pando.ServiceStatus{}, fmt.Errorf("%w: %s is one instance at most (scale.max 1, "+
 			"rollout.order stop-first in its spec); raise scale.max there for more", pando.ErrRefused, s)
 	}
 	err := c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) (*pando.Decision, error) {
-		if why := decide.PinBeyondQuota(c.mirror.world, s, n, now); why != "" {
+		if why := decide.PinBeyondQuota(c.mirror.World, s, n, now); why != "" {
 			return nil, fmt.Errorf("%w: %s", pando.ErrRefused, why)
 		}
-		before := scale.Capacity(c.mirror.world.Of(s))
+		before := scale.Capacity(c.mirror.World.Of(s))
 		if svc.Pin.Holds(now) {
 			before = svc.Pin.Before
 		}
@@ -477,25 +478,25 @@ func (c *operators) change(
 	ctx context.Context, f func(*world.World, time.Time) (pando.Txn, error),
 ) error {
 	for n := 0; ; n++ {
-		c.mirror.mu.Lock()
-		news := c.mirror.changed
-		t, err := f(c.mirror.world, c.mirror.Clock.Now())
+		c.mirror.Mu.Lock()
+		news := c.mirror.Changed
+		t, err := f(c.mirror.World, c.mirror.Clock.Now())
 		if err == nil {
-			err = c.mirror.world.Spares(t)
+			err = c.mirror.World.Spares(t)
 		}
-		c.mirror.mu.Unlock()
+		c.mirror.Mu.Unlock()
 		if err != nil || len(t.Put)+len(t.Delete) == 0 {
 			return err
 		}
 		written := pando.Waiting(ctx, c.mirror.Clock, "the store")
-		at, err := c.mirror.commitSurely(ctx, t)
+		at, err := c.mirror.CommitSurely(ctx, t)
 		written()
-		c.mirror.outcome(err)
+		c.mirror.NoteOutcome(err)
 		if err == nil {
-			c.mirror.mu.Lock()
-			c.mirror.took(t, at)
-			c.mirror.wake()
-			c.mirror.mu.Unlock()
+			c.mirror.Mu.Lock()
+			c.mirror.Took(t, at)
+			c.mirror.Wake()
+			c.mirror.Mu.Unlock()
 			return nil
 		}
 		if !errors.Is(err, pando.ErrConflict) || n == attempts {
@@ -519,10 +520,10 @@ func (c *operators) await(
 	ctx context.Context, s pando.ServiceKey, want func(pando.ServiceStatus) bool,
 ) (pando.ServiceStatus, error) {
 	for {
-		c.mirror.mu.Lock()
-		news := c.mirror.changed
+		c.mirror.Mu.Lock()
+		news := c.mirror.Changed
 		st, ok := c.statuses.status(s)
-		c.mirror.mu.Unlock()
+		c.mirror.Mu.Unlock()
 		if ok && want(st) {
 			return st, nil
 		}
@@ -536,19 +537,19 @@ func (c *operators) await(
 
 // Why implements pando.Operators.
 func (c *operators) Why(_ context.Context, s pando.ServiceKey, most int) ([]pando.Because, error) {
-	c.mirror.mu.Lock()
-	defer c.mirror.mu.Unlock()
-	if _, ok := c.mirror.world.Services[s]; !ok {
+	c.mirror.Mu.Lock()
+	defer c.mirror.Mu.Unlock()
+	if _, ok := c.mirror.World.Services[s]; !ok {
 		return nil, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 	}
 	out, changed := []pando.Because{}, map[pando.Key]pando.StoreRevision{}
-	for _, i := range c.mirror.world.IntentsOf(s) {
-		v := c.mirror.world.Intents[i.ID]
+	for _, i := range c.mirror.World.IntentsOf(s) {
+		v := c.mirror.World.Intents[i.ID]
 		changed[v.V.Key()] = v.Modified
-		out = append(out, pando.Because{At: i.Changed(), Intent: &i, Created: c.mirror.world.CreatedOf(i.Key())})
+		out = append(out, pando.Because{At: i.Changed(), Intent: &i, Created: c.mirror.World.CreatedOf(i.Key())})
 	}
-	for _, d := range c.mirror.world.DecisionsOf(s) {
-		at := c.mirror.world.CreatedOf(d.Key())
+	for _, d := range c.mirror.World.DecisionsOf(s) {
+		at := c.mirror.World.CreatedOf(d.Key())
 		changed[d.Key()] = at
 		out = append(out, pando.Because{At: d.At, Decision: &d, Created: at})
 	}

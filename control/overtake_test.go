@@ -29,9 +29,9 @@ func (l leadership) slowly(t *testing.T, d, step time.Duration) {
 			default:
 				continue
 			}
-			l.mirror.mu.Lock()
-			txn.If = []pando.Condition{l.mirror.world.Instances[i.ID].If()}
-			l.mirror.mu.Unlock()
+			l.mirror.Mu.Lock()
+			txn.If = []pando.Condition{l.mirror.World.Instances[i.ID].If()}
+			l.mirror.Mu.Unlock()
 			if _, err := l.registry.Commit(t.Context(), txn); err != nil {
 				t.Logf("the host tries %s again: %v", i.ID, err)
 			}

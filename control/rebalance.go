@@ -20,10 +20,10 @@ type rebalancer struct{ desk *operators }
 func (c *rebalancer) Rebalance(
 	ctx context.Context, ask pando.RebalanceAsk, by pando.Asker,
 ) (pando.Rebalance, error) {
-	c.desk.mirror.mu.Lock()
-	_, known := c.desk.mirror.world.Services[ask.Service]
+	c.desk.mirror.Mu.Lock()
+	_, known := c.desk.mirror.World.Services[ask.Service]
 	out, shifts := c.plan(ask)
-	c.desk.mirror.mu.Unlock()
+	c.desk.mirror.Mu.Unlock()
 	if ask.Service.Name != "" && !known {
 		return out, fmt.Errorf("service %s: %w; `pando status` lists the services", ask.Service,
 			pando.ErrNotFound)
@@ -59,28 +59,28 @@ const planMax = 100
 func (c *rebalancer) plan(ask pando.RebalanceAsk) (out pando.Rebalance, _ []lifecycle.Relocation) {
 	out = pando.Rebalance{Moving: []pando.RebalanceMove{}, Next: []pando.RebalanceMove{}}
 	var blocks []lifecycle.Block
-	for _, s := range c.desk.mirror.world.Names() {
-		svc := c.desk.mirror.world.Services[s].V
+	for _, s := range c.desk.mirror.World.Names() {
+		svc := c.desk.mirror.World.Services[s].V
 		if svc.Shift != nil {
-			out.Moving = append(out.Moving, movingOf(c.desk.mirror.world, svc))
+			out.Moving = append(out.Moving, movingOf(c.desk.mirror.World, svc))
 			continue
 		}
 		if ask.Service.Name == "" || ask.Service == s {
-			if d, ok := decide.About(c.desk.mirror.world, s, c.desk.mirror.Clock.Now(), c.desk.mirror.IDs); ok {
+			if d, ok := decide.About(c.desk.mirror.World, s, c.desk.mirror.Clock.Now(), c.desk.mirror.IDs); ok {
 				blocks = append(blocks, d.Blocks()...)
 			}
 		}
 	}
 	hosts, loads := []pando.Host{}, map[pando.HostName]lifecycle.Load{}
-	for _, name := range c.desk.mirror.world.HostNames() {
-		if decide.TakesNew(c.desk.mirror.world, name) {
-			hosts = append(hosts, c.desk.mirror.world.Hosts[name].V)
+	for _, name := range c.desk.mirror.World.HostNames() {
+		if decide.TakesNew(c.desk.mirror.World, name) {
+			hosts = append(hosts, c.desk.mirror.World.Hosts[name].V)
 		}
 	}
-	for name := range c.desk.mirror.world.Hosts {
-		stay := slices.DeleteFunc(c.desk.mirror.world.On(name), func(i pando.Instance) bool { return i.Phase.Leaving() })
+	for name := range c.desk.mirror.World.Hosts {
+		stay := slices.DeleteFunc(c.desk.mirror.World.On(name), func(i pando.Instance) bool { return i.Phase.Leaving() })
 		maps.Copy(loads, lifecycle.Loads(stay, func(i pando.Instance) pando.Resources {
-			spec, _ := c.desk.mirror.world.SpecOf(i.Service, i.Revision)
+			spec, _ := c.desk.mirror.World.SpecOf(i.Service, i.Revision)
 			return spec.Resources
 		}))
 	}

@@ -57,20 +57,20 @@ func (c *recoveries) force(
 	ctx context.Context, s pando.ServiceKey, name string, by pando.Asker,
 ) error {
 	return c.desk.edit(ctx, s, by, func(svc *pando.Service, _ time.Time) (*pando.Decision, error) {
-		n, err := ordinal(c.desk.mirror.world, *svc, name)
+		n, err := ordinal(c.desk.mirror.World, *svc, name)
 		if err != nil {
 			return nil, err
 		}
-		spec, _ := c.desk.mirror.world.SpecOf(s, svc.Target)
+		spec, _ := c.desk.mirror.World.SpecOf(s, svc.Target)
 		switch h := svc.Roll.Host(n); {
 		case len(spec.Hooks.Recover) == 0:
 			return nil, fmt.Errorf("%w: %s has no hook recover: its ordinals start without an election",
 				pando.ErrRefused, s)
-		case slices.ContainsFunc(decide.OnLiveHosts(c.desk.mirror.world, c.desk.mirror.world.Of(s)),
+		case slices.ContainsFunc(decide.OnLiveHosts(c.desk.mirror.World, c.desk.mirror.World.Of(s)),
 			func(i pando.Instance) bool { return i.Phase.TakesFlows() }):
 			return nil, fmt.Errorf("%w: an ordinal of %s serves, and the others join it; `pando ps`",
 				pando.ErrRefused, s)
-		case !decide.Here(c.desk.mirror.world, h):
+		case !decide.Here(c.desk.mirror.World, h):
 			return nil, fmt.Errorf("%w: the volumes of %s are on %s, which is away; choose an ordinal "+
 				"of a host that is here", pando.ErrRefused, pando.OrdinalName(s.Name, n), h)
 		case svc.Roll.Force == n:
@@ -90,12 +90,12 @@ func (c *recoveries) force(
 func (c *recoveries) moveOrdinal(
 	ctx context.Context, s pando.ServiceKey, name string, by pando.Asker,
 ) error {
-	c.desk.mirror.mu.RLock()
-	svc := c.desk.mirror.world.Services[s].V
+	c.desk.mirror.Mu.RLock()
+	svc := c.desk.mirror.World.Services[s].V
 	svc.ServiceKey = s
-	n, err := ordinal(c.desk.mirror.world, svc, name)
-	at, isHere := c.desk.mirror.world.Hosts[svc.Roll.Host(n)]
-	c.desk.mirror.mu.RUnlock()
+	n, err := ordinal(c.desk.mirror.World, svc, name)
+	at, isHere := c.desk.mirror.World.Hosts[svc.Roll.Host(n)]
+	c.desk.mirror.Mu.RUnlock()
 	if err != nil {
 		return err
 	}

@@ -8,12 +8,13 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/control/decide"
 	"pando.run/pando/control/decide/decidetest"
+	"pando.run/pando/control/mirror"
 )
 
 // restart marks the instances of the table's service that leave, as Restart does.
 func restart(tb *decidetest.Table, only pando.InstanceID) {
 	tb.T.Helper()
-	c := &operators{mirror: &view{world: tb.W}}
+	c := &operators{mirror: &mirror.Mirror{World: tb.W}}
 	svc := tb.W.Services[web].V
 	if _, err := c.beginRestart(&svc, only, pando.Asker{}); err != nil {
 		tb.T.Fatal(err)
@@ -96,7 +97,7 @@ func TestAReplacementThatFailsIsNamed(t *testing.T) {
 		tb.Settle()
 		former := tb.W.Of(web)
 		begin(tb)
-		c := &statuses{&view{world: tb.W}}
+		c := &statuses{&mirror.Mirror{World: tb.W}}
 		for n := range 4 {
 			tb.Settle()
 			for _, i := range tb.W.Of(web) {

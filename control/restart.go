@@ -36,11 +36,11 @@ func (c *operators) beginRestart(
 	svc *pando.Service, only pando.InstanceID, by pando.Asker,
 ) (*pando.Decision, error) {
 	s := svc.ServiceKey
-	spec, _ := c.mirror.world.SpecOf(s, svc.Target)
+	spec, _ := c.mirror.World.SpecOf(s, svc.Target)
 	next := pando.Renewal{}
 	var due []pando.InstanceID
-	for _, i := range c.mirror.world.Of(s) {
-		next.Before = max(next.Before, c.mirror.world.CreatedOf(i.Key()))
+	for _, i := range c.mirror.World.Of(s) {
+		next.Before = max(next.Before, c.mirror.World.CreatedOf(i.Key()))
 		if (i.Warm || i.Capacity()) && (only == "" || i.ID == only) {
 			due = append(due, i.ID)
 		}

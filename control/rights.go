@@ -60,7 +60,7 @@ func (c *members) setRight(
 	if !changed {
 		return nil
 	}
-	_, err = c.mirror.commitSurely(ctx, pando.Txn{
+	_, err = c.mirror.CommitSurely(ctx, pando.Txn{
 		If: []pando.Condition{m.If()}, Put: []pando.Stored{next},
 	})
 	if err == nil {
@@ -102,7 +102,7 @@ func (c *members) setGrant(
 	if err != nil || !changed {
 		return err
 	}
-	_, err = c.mirror.commitSurely(ctx, pando.Txn{
+	_, err = c.mirror.CommitSurely(ctx, pando.Txn{
 		If: []pando.Condition{m.If()}, Put: []pando.Stored{next},
 	})
 	if err == nil {

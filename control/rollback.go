@@ -60,12 +60,12 @@ func (c *operators) rollback(
 
 // Revisions implements pando.Operators.
 func (c *statuses) Revisions(_ context.Context, s pando.ServiceKey) ([]pando.Revision, error) {
-	c.mirror.mu.Lock()
-	defer c.mirror.mu.Unlock()
-	if _, ok := c.mirror.world.Services[s]; !ok {
+	c.mirror.Mu.Lock()
+	defer c.mirror.Mu.Unlock()
+	if _, ok := c.mirror.World.Services[s]; !ok {
 		return nil, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 	}
-	return revisions(c.mirror.world, s), nil
+	return revisions(c.mirror.World, s), nil
 }
 
 // revisions returns the stored revisions of a service, oldest first.

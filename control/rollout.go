@@ -15,9 +15,9 @@ import (
 func (c *operators) Rollout(
 	_ context.Context, s pando.ServiceKey,
 ) (pando.RolloutStatus, error) {
-	c.mirror.mu.RLock()
-	defer c.mirror.mu.RUnlock()
-	v, ok := c.mirror.world.Services[s]
+	c.mirror.Mu.RLock()
+	defer c.mirror.Mu.RUnlock()
+	v, ok := c.mirror.World.Services[s]
 	if !ok {
 		return pando.RolloutStatus{}, fmt.Errorf("service %s: %w; `pando status` lists the services",
 			s, pando.ErrNotFound)
@@ -26,10 +26,10 @@ func (c *operators) Rollout(
 		Service: s, From: v.V.Current, To: v.V.Target, Rolling: v.V.Target != v.V.Current &&
 			v.V.Current != 0, Trial: v.V.Trial,
 	}
-	if d, ok := decide.About(c.mirror.world, s, c.mirror.Clock.Now(), c.mirror.IDs); ok && out.Rolling {
+	if d, ok := decide.About(c.mirror.World, s, c.mirror.Clock.Now(), c.mirror.IDs); ok && out.Rolling {
 		d.Progress(&out)
 	}
-	for _, r := range revisions(c.mirror.world, s) { // the newest one that is not on its way
+	for _, r := range revisions(c.mirror.World, s) { // the newest one that is not on its way
 		if r.State != pando.RevisionRolling && r.State != pando.RevisionRetired &&
 			(r.Number > 1 || r.Reason != "") {
 			out.Outcome = &pando.RolloutOutcome{Revision: r.Number, State: r.State, Reason: r.Reason}
@@ -57,12 +57,12 @@ func (c *operators) PauseRollout(
 func (c *operators) ResumeRollout(
 	ctx context.Context, s pando.ServiceKey, by pando.Asker,
 ) (pando.RolloutStatus, error) {
-	may := func(svc *pando.Service) error { return mayUse(ctx, c.mirror.world, s, svc.Target) }
+	may := func(svc *pando.Service) error { return mayUse(ctx, c.mirror.World, s, svc.Target) }
 	return c.turnRollout(ctx, s, "", by, may, func(t *pando.Trial, now time.Time) *pando.Decision {
 		if t.Paused == nil {
 			return nil
 		}
-		length := now.Sub(c.mirror.world.Local(s, t.Paused.At)) // another server may have paused it
+		length := now.Sub(c.mirror.World.Local(s, t.Paused.At)) // another server may have paused it
 		t.PausedSeconds += length.Seconds()
 		t.Paused = nil
 		return &pando.Decision{Kind: pando.DecidedResume, By: by, Reason: fmt.Sprintf(
@@ -73,7 +73,7 @@ func (c *operators) ResumeRollout(
 // EndDrains implements pando.Rollouts.
 func (c *operators) EndDrains(ctx context.Context, s pando.ServiceKey, by pando.Asker) error {
 	err := c.edit(ctx, s, by, func(svc *pando.Service, now time.Time) (*pando.Decision, error) {
-		drains := len(drainingOf(c.mirror.world, s))
+		drains := len(drainingOf(c.mirror.World, s))
 		if drains == 0 && !svc.Removing {
 			return nil, fmt.Errorf("%w: no instance of %s drains; `pando ps` shows its instances",
 				pando.ErrRefused, s)
@@ -209,9 +209,9 @@ func checkReason(reason string) error {
 
 // Fits implements pando.Operators.
 func (c *operators) Fits(_ context.Context, s pando.ServiceKey) ([]pando.HostFit, error) {
-	c.mirror.mu.RLock()
-	defer c.mirror.mu.RUnlock()
-	d, ok := decide.About(c.mirror.world, s, c.mirror.Clock.Now(), c.mirror.IDs)
+	c.mirror.Mu.RLock()
+	defer c.mirror.Mu.RUnlock()
+	d, ok := decide.About(c.mirror.World, s, c.mirror.Clock.Now(), c.mirror.IDs)
 	if !ok {
 		return nil, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
 	}

@@ -29,7 +29,7 @@ func (c *callers) begin(
 	ctx context.Context, s pando.ServiceKey, ask pando.RunAsk, attached bool, by pando.Asker,
 ) (out pando.Run, err error) {
 	err = c.desk.edit(ctx, s, by, func(svc *pando.Service, now time.Time) (*pando.Decision, error) {
-		spec, ok := c.desk.mirror.world.SpecOf(s, svc.Target)
+		spec, ok := c.desk.mirror.World.SpecOf(s, svc.Target)
 		switch {
 		case !ok:
 			return nil, fmt.Errorf("%w: the spec of %s has not arrived", pando.ErrNotReady, s)
@@ -42,7 +42,7 @@ func (c *callers) begin(
 		if err := errors.Join(pando.MayUseHosts(ctx, spec), ask.Check(spec)); err != nil {
 			return nil, err
 		}
-		for name, h := range c.desk.mirror.world.Hosts {
+		for name, h := range c.desk.mirror.World.Hosts {
 			if !h.V.Runs {
 				return nil, fmt.Errorf("%w: host %s has an older pando without runs: upgrade pando there",
 					pando.ErrUnsupported, name)
@@ -75,11 +75,11 @@ func (c *callers) ranBefore(
 	if err != nil || run.Number > 0 {
 		return run, err
 	}
-	c.desk.mirror.mu.Lock()
-	defer c.desk.mirror.mu.Unlock()
-	d, _ := asked(c.desk.mirror.world, s, by)
+	c.desk.mirror.Mu.Lock()
+	defer c.desk.mirror.Mu.Unlock()
+	d, _ := asked(c.desk.mirror.World, s, by)
 	number := int(d.Inputs["number"])
-	book := c.desk.mirror.world.Services[s].V.Book
+	book := c.desk.mirror.World.Services[s].V.Book
 	if at := book.Find(number); at >= 0 {
 		return book.Runs[at], nil
 	}
@@ -170,21 +170,21 @@ func (c *callers) part(
 	told, done := "", func() {}
 	defer func() { done() }()
 	for {
-		c.desk.mirror.mu.Lock()
-		news := c.desk.mirror.changed
-		svc, there := c.desk.mirror.world.Services[s]
+		c.desk.mirror.Mu.Lock()
+		news := c.desk.mirror.Changed
+		svc, there := c.desk.mirror.World.Services[s]
 		var run pando.Run
 		if at := svc.V.Book.Find(number); at >= 0 {
 			run = svc.V.Book.Runs[at]
 		}
 		why := cmp.Or(svc.V.Reason, "its instance")
-		for _, i := range world.RunsOf(c.desk.mirror.world, s) {
-			h, here := c.desk.mirror.world.Hosts[i.Host]
+		for _, i := range world.RunsOf(c.desk.mirror.World, s) {
+			h, here := c.desk.mirror.World.Hosts[i.Host]
 			if i.Run.Number != number {
 				continue
 			}
 			if i.Phase == pando.PhaseStarting && here && run.Active() {
-				c.desk.mirror.mu.Unlock()
+				c.desk.mirror.Mu.Unlock()
 				return i.ID, h.V, nil
 			}
 			why = fmt.Sprintf("%s is %s: %s", i.ID, i.Phase, i.Reason)
@@ -192,7 +192,7 @@ func (c *callers) part(
 				why = fmt.Sprintf("%s is %s: host %s is away", i.ID, i.Phase, i.Host)
 			}
 		}
-		c.desk.mirror.mu.Unlock()
+		c.desk.mirror.Mu.Unlock()
 		if why != told {
 			done()
 			told, done = why, pando.Waiting(ctx, c.desk.mirror.Clock,

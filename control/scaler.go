@@ -76,7 +76,7 @@ func (s *scaler) step(ctx context.Context, fence pando.Fence) {
 	s.reading = true
 	s.readers.Go(func() {
 		s.read <- s.c.counters.read(ctx)
-		s.c.mirror.wake()
+		s.c.mirror.Wake()
 	})
 }
 
@@ -114,9 +114,9 @@ func (s *scaler) judge(ctx context.Context, fence pando.Fence, v counted) {
 			p = &scale.Policy{}
 			s.policies[key] = p
 		}
-		s.c.mirror.mu.Lock()
-		instances := decide.WithLocalTimes(s.c.mirror.world, decide.OnLiveHosts(s.c.mirror.world, s.c.mirror.world.Of(key)))
-		s.c.mirror.mu.Unlock()
+		s.c.mirror.Mu.Lock()
+		instances := decide.WithLocalTimes(s.c.mirror.World, decide.OnLiveHosts(s.c.mirror.World, s.c.mirror.World.Of(key)))
+		s.c.mirror.Mu.Unlock()
 		wish := p.Step(spec.Scale, instances, sample(of[key], spec.Scale.By, v.at))
 		if wish.Verb != "" {
 			s.ask(ctx, fence, key, wish, s.c.mirror.Clock.Now())
@@ -126,11 +126,11 @@ func (s *scaler) judge(ctx context.Context, fence pando.Fence, v counted) {
 
 // wanted returns the services that use the built-in scaler and are not pinned.
 func (s *scaler) wanted() map[pando.ServiceKey]pando.Spec {
-	s.c.mirror.mu.RLock()
-	defer s.c.mirror.mu.RUnlock()
+	s.c.mirror.Mu.RLock()
+	defer s.c.mirror.Mu.RUnlock()
 	out := map[pando.ServiceKey]pando.Spec{}
-	for key, v := range s.c.mirror.world.Services {
-		spec, ok := s.c.mirror.world.SpecOf(key, v.V.Target)
+	for key, v := range s.c.mirror.World.Services {
+		spec, ok := s.c.mirror.World.SpecOf(key, v.V.Target)
 		scales := spec.Scale.By != pando.ByNothing || spec.Scale.FromZero()
 		if ok && scales && !v.V.Removing && !v.V.Pin.Holds(s.c.mirror.Clock.Now()) {
 			out[key] = spec
@@ -185,7 +185,7 @@ func (s *scaler) ask(
 		Inputs: w.Inputs,
 		By:     pando.Asker{Kind: pando.AskerScaler},
 	}.Become(pando.IntentAsked, now, w.Reason)
-	if err := s.c.mirror.commit(ctx, fence, pando.Txn{Put: []pando.Stored{i}}); err != nil {
+	if err := s.c.mirror.Commit(ctx, fence, pando.Txn{Put: []pando.Stored{i}}); err != nil {
 		s.c.mirror.Log.Warn("the scaler's ask could not be written", "service", key, "error", err)
 	}
 }

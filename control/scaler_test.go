@@ -108,9 +108,9 @@ func TestASilentHostKeepsNoDecisionWaiting(t *testing.T) {
 			}
 			for {
 				synctest.Wait()
-				l.mirror.mu.Lock()
-				state := l.mirror.world.Intents[ask.ID].V.State
-				l.mirror.mu.Unlock()
+				l.mirror.Mu.Lock()
+				state := l.mirror.World.Intents[ask.ID].V.State
+				l.mirror.Mu.Unlock()
 				if state != pando.IntentAsked {
 					break
 				}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/mirror"
 	"pando.run/pando/world"
 )
 
@@ -67,9 +68,9 @@ func (c *secrets) SetSecret(
 	if err != nil {
 		return pando.SecretStatus{}, fmt.Errorf("set the secret %s: %w", k, err)
 	}
-	c.desk.mirror.mu.RLock()
-	defer c.desk.mirror.mu.RUnlock()
-	return secretStatus(c.desk.mirror.world, c.desk.mirror.world.Secrets[k].V), nil
+	c.desk.mirror.Mu.RLock()
+	defer c.desk.mirror.Mu.RUnlock()
+	return secretStatus(c.desk.mirror.World, c.desk.mirror.World.Secrets[k].V), nil
 }
 
 func secretStatus(w *world.World, s pando.Secret) pando.SecretStatus {
@@ -110,11 +111,11 @@ func usersOf(w *world.World, k pando.SecretKey) []pando.ServiceKey {
 
 // Secrets implements pando.Operators.
 func (c *secrets) Secrets(_ context.Context) ([]pando.SecretStatus, error) {
-	c.desk.mirror.mu.RLock()
-	defer c.desk.mirror.mu.RUnlock()
+	c.desk.mirror.Mu.RLock()
+	defer c.desk.mirror.Mu.RUnlock()
 	out := []pando.SecretStatus{}
-	for _, s := range c.desk.mirror.world.Secrets {
-		out = append(out, secretStatus(c.desk.mirror.world, s.V))
+	for _, s := range c.desk.mirror.World.Secrets {
+		out = append(out, secretStatus(c.desk.mirror.World, s.V))
 	}
 	slices.SortFunc(out, func(a, b pando.SecretStatus) int {
 		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Name, b.Name))
@@ -157,17 +158,17 @@ func unset(w *world.World, s pando.Spec) error {
 func (c *secrets) GiveSecrets(
 	ctx context.Context, h pando.HostName, i pando.InstanceID,
 ) (map[string][]byte, error) {
-	c.desk.mirror.mu.RLock()
-	o, known := c.desk.mirror.world.Instances[i]
-	spec, specced := c.desk.mirror.world.SpecOf(o.V.Service, o.V.Revision)
+	c.desk.mirror.Mu.RLock()
+	o, known := c.desk.mirror.World.Instances[i]
+	spec, specced := c.desk.mirror.World.SpecOf(o.V.Service, o.V.Revision)
 	sealed := map[string][]byte{}
 	for _, one := range spec.StoredSecrets {
-		s, ok := c.desk.mirror.world.Secrets[pando.SecretKey{Tenant: o.V.Service.Tenant, Name: one.Name}]
+		s, ok := c.desk.mirror.World.Secrets[pando.SecretKey{Tenant: o.V.Service.Tenant, Name: one.Name}]
 		if ok {
 			sealed[one.Name] = s.V.Sealed
 		}
 	}
-	c.desk.mirror.mu.RUnlock()
+	c.desk.mirror.Mu.RUnlock()
 	switch {
 	case !known || !specced:
 		return nil, fmt.Errorf("%w: this server has not read the record of instance %s",
@@ -204,9 +205,9 @@ func (c *secrets) GiveSecrets(
 func (c *secrets) GiveSnapshotKeys(
 	ctx context.Context, h pando.HostName, i pando.InstanceID,
 ) (keys pando.SnapshotKeys, err error) {
-	c.desk.mirror.mu.RLock()
-	o, known := c.desk.mirror.world.Instances[i]
-	c.desk.mirror.mu.RUnlock()
+	c.desk.mirror.Mu.RLock()
+	o, known := c.desk.mirror.World.Instances[i]
+	c.desk.mirror.Mu.RUnlock()
 	switch {
 	case !known:
 		return keys, fmt.Errorf("%w: this server has not read the record of instance %s",
@@ -233,6 +234,6 @@ func (c *secrets) given(ctx context.Context, h pando.HostName, i pando.Instance,
 	p.About("instance", i.Service.Tenant, string(i.ID))
 	p.Lock()
 	defer p.Unlock()
-	complete(c.desk.mirror, p)
+	mirror.Complete(c.desk.mirror, p)
 	_ = c.audit.record(ctx, p, refusedWaitMax) // it logs a failure
 }

@@ -23,7 +23,7 @@ func keeping(t *testing.T) *Control {
 	}
 	c.vault = a.Vault()
 	spec := pando.Spec{Name: "web", StoredSecrets: []pando.StoredSecret{{Name: "key"}}}
-	c.mirror.world.Committed(pando.Txn{Put: []pando.Stored{
+	c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{
 		pando.Revision{Service: web, Number: 1, Spec: spec},
 		pando.Instance{ID: "web-9", Service: web, Host: "h1", Revision: 1, Phase: pando.PhasePlaced},
 	}}, 2)
@@ -55,7 +55,7 @@ func TestSecretsGoToTheHostOfTheInstanceAlone(t *testing.T) {
 	if _, err := c.GiveSecrets(t.Context(), "h1", "web-x"); !errors.Is(err, pando.ErrUnavailable) {
 		t.Errorf("an instance without a record: %v", err)
 	}
-	if got := c.mirror.world.Secrets[ownKey].V; bytes.Contains(got.Sealed, []byte("hush")) {
+	if got := c.mirror.World.Secrets[ownKey].V; bytes.Contains(got.Sealed, []byte("hush")) {
 		t.Error("the record has the content")
 	}
 	why, err := c.Why(t.Context(), web, 0)
@@ -75,8 +75,8 @@ func TestSecretsGoToTheHostOfTheInstanceAlone(t *testing.T) {
 // The endpoints of a service show each change of its secrets.
 func TestEndpointsShowTheNewestSecret(t *testing.T) {
 	c := keeping(t)
-	spec, _ := c.mirror.world.SpecOf(web, 1)
-	if at := decide.NewestSecret(c.mirror.world, spec); at != 0 {
+	spec, _ := c.mirror.World.SpecOf(web, 1)
+	if at := decide.NewestSecret(c.mirror.World, spec); at != 0 {
 		t.Errorf("before it is set: %d", at)
 	}
 	last := pando.StoreRevision(0)
@@ -84,7 +84,7 @@ func TestEndpointsShowTheNewestSecret(t *testing.T) {
 		if _, err := c.SetSecret(t.Context(), ownKey, []byte(text), pando.Asker{}); err != nil {
 			t.Fatal(err)
 		}
-		at := decide.NewestSecret(c.mirror.world, spec)
+		at := decide.NewestSecret(c.mirror.World, spec)
 		if at <= last {
 			t.Errorf("after %q: %d, before %d", text, at, last)
 		}
@@ -94,8 +94,8 @@ func TestEndpointsShowTheNewestSecret(t *testing.T) {
 
 func TestASecretThatCannotBeSetOrRemoved(t *testing.T) {
 	c := keeping(t)
-	spec, _ := c.mirror.world.SpecOf(web, 1)
-	if err := unset(c.mirror.world, spec); !errors.Is(err, pando.ErrNotFound) ||
+	spec, _ := c.mirror.World.SpecOf(web, 1)
+	if err := unset(c.mirror.World, spec); !errors.Is(err, pando.ErrNotFound) ||
 		!strings.Contains(err.Error(), "pando secret set key") {
 		t.Errorf("a deploy before it is set: %v", err)
 	}
@@ -120,7 +120,7 @@ func TestASecretThatCannotBeSetOrRemoved(t *testing.T) {
 	if _, err := c.SetSecret(t.Context(), ownKey, []byte("x"), pando.Asker{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := unset(c.mirror.world, spec); err != nil {
+	if err := unset(c.mirror.World, spec); err != nil {
 		t.Errorf("a deploy after it is set: %v", err)
 	}
 	if err := c.RemoveSecret(t.Context(), ownKey, pando.Asker{}); !errors.Is(err, pando.ErrRefused) {
@@ -144,7 +144,7 @@ func TestTheKeyOfSnapshotsGoesToAHostOfTheTenantAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seal, err := c.vault.SnapshotSealKey(web, "web-9", c.mirror.world.Instances["web-9"].V.Revision)
+	seal, err := c.vault.SnapshotSealKey(web, "web-9", c.mirror.World.Instances["web-9"].V.Revision)
 	if err != nil {
 		t.Fatal(err)
 	}

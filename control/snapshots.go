@@ -73,7 +73,7 @@ func (c *snapshots) Snapshots(
 	out := []pando.SnapshotStatus{}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	for _, h := range c.desk.mirror.hosts() {
+	for _, h := range c.desk.mirror.Hosts() {
 		if !h.Freezes {
 			continue
 		}
@@ -171,9 +171,9 @@ func (c *snapshots) RemoveSnapshot(
 		return err
 	}
 	for _, one := range found {
-		c.desk.mirror.mu.Lock()
-		h := c.desk.mirror.world.Hosts[one.Host].V
-		c.desk.mirror.mu.Unlock()
+		c.desk.mirror.Mu.Lock()
+		h := c.desk.mirror.World.Hosts[one.Host].V
+		c.desk.mirror.Mu.Unlock()
 		if err := c.desk.peers.DropSnapshot(ctx, h, s, one.Digest); err != nil {
 			return err
 		}
@@ -233,10 +233,10 @@ func (c *snapshots) RestoreSnapshot(
 // answered returns an intent once it is no longer only asked.
 func (c *snapshots) answered(ctx context.Context, i pando.Intent) (pando.Intent, error) {
 	for {
-		c.desk.mirror.mu.Lock()
-		news := c.desk.mirror.changed
-		now, ok := c.desk.mirror.world.Intents[i.ID]
-		c.desk.mirror.mu.Unlock()
+		c.desk.mirror.Mu.Lock()
+		news := c.desk.mirror.Changed
+		now, ok := c.desk.mirror.World.Intents[i.ID]
+		c.desk.mirror.Mu.Unlock()
 		if ok && now.V.State != pando.IntentAsked {
 			i = now.V
 			break

@@ -48,7 +48,7 @@ func proved(t *testing.T, c *Control, s pando.ServiceKey, i pando.InstanceID,
 // A host lists what it likes. Control believes descriptions that a host of the instance has proved.
 func TestControlBelievesProvenSnapshotsOnly(t *testing.T) {
 	c := keeping(t)
-	c.mirror.world.Committed(pando.Txn{Put: []pando.Stored{pando.Host{Name: "h1", Freezes: true}}}, 3)
+	c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{pando.Host{Name: "h1", Freezes: true}}}, 3)
 	vault := pando.ServiceKey{Tenant: "bank", Name: "vault"}
 	own := proved(t, c, web, "web-9", "sha256:0123456789")
 	forged := map[string]pando.SealedSnapshot{"no proof": own, "another service": own,
@@ -106,7 +106,7 @@ func TestAHostMayHaveTheImagesOfItsInstances(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := keeping(t)
 		const image, memory = "sha256:1111111111", "sha256:2222222222"
-		c.mirror.world.Committed(pando.Txn{Put: []pando.Stored{
+		c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{
 			pando.Revision{Service: web, Number: 7, Spec: pando.Spec{Name: "web",
 				Image: pando.Image{Reference: "shop/web", Digest: image}}},
 			pando.Instance{ID: "web-7", Service: web, Host: "h1", Revision: 7},

@@ -28,14 +28,14 @@ func (c *streams) Stats(ctx context.Context, s pando.ServiceKey) ([]pando.Instan
 	}
 	used := c.usage(ctx, s, hostsOf(all))
 	out := []pando.InstanceUsage{}
-	c.mirror.mu.Lock()
-	defer c.mirror.mu.Unlock()
+	c.mirror.Mu.Lock()
+	defer c.mirror.Mu.Unlock()
 	for _, st := range all {
 		for _, i := range st.Instances {
 			u, known := used.of[i.ID]
 			u.Instance, u.Service, u.Host = i.ID, i.Service, i.Host
 			u.Phase, u.Born, u.Failures = i.Phase, i.Born, st.Failures
-			spec, _ := c.mirror.world.SpecOf(i.Service, i.Revision)
+			spec, _ := c.mirror.World.SpecOf(i.Service, i.Revision)
 			u.Limits = spec.Resources
 			if !known {
 				u.Missing = cmp.Or(i.Away, used.failed[i.Host], "it does not run yet, or no more")
@@ -74,7 +74,7 @@ func (c *streams) usage(ctx context.Context, s pando.ServiceKey, of []pando.Host
 	out := used{map[pando.InstanceID]pando.InstanceUsage{}, map[pando.HostName]string{}}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	for _, h := range c.mirror.hosts() {
+	for _, h := range c.mirror.Hosts() {
 		if !slices.Contains(of, h.Name) {
 			continue
 		}

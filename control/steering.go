@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/mirror"
 	"pando.run/pando/world"
 )
 
@@ -26,7 +27,7 @@ const (
 // confirmations asks the hosts whether they steer services by their newest endpoints. It keeps the
 // answers, so a service costs one request per host and change.
 type confirmations struct {
-	mirror *view
+	mirror *mirror.Mirror
 	peers  pando.Peers
 	noting sync.Mutex
 	known  map[pando.ServiceKey]*confirmation // noting guards it
@@ -85,10 +86,10 @@ func (c *confirmations) published(
 	ctx context.Context, of []pando.ServiceKey,
 ) (map[pando.ServiceKey]pando.StoreRevision, error) {
 	for {
-		c.mirror.mu.RLock()
-		news := c.mirror.changed
+		c.mirror.Mu.RLock()
+		news := c.mirror.Changed
 		at, late, err := c.endpoints(of)
-		c.mirror.mu.RUnlock()
+		c.mirror.Mu.RUnlock()
 		if err != nil || late == nil {
 			return at, err
 		}
@@ -108,7 +109,7 @@ func (c *confirmations) endpoints(
 ) (at map[pando.ServiceKey]pando.StoreRevision, late *pando.ServiceKey, err error) {
 	at = make(map[pando.ServiceKey]pando.StoreRevision, len(of))
 	for _, s := range of {
-		svc, ok := c.mirror.world.Services[s]
+		svc, ok := c.mirror.World.Services[s]
 		if !ok {
 			return nil, nil, fmt.Errorf("service %s: %w; `pando status` lists the services", s,
 				pando.ErrNotFound)
@@ -116,9 +117,9 @@ func (c *confirmations) endpoints(
 		if !svc.V.VIP4.IsValid() {
 			continue
 		}
-		e := c.mirror.world.Endpoints[s]
+		e := c.mirror.World.Endpoints[s]
 		at[s] = e.Modified
-		if e.V.Service.Current != svc.V.Current || !shows(e.V, c.mirror.world.Of(s)) {
+		if e.V.Service.Current != svc.V.Current || !shows(e.V, c.mirror.World.Of(s)) {
 			late = &s
 		}
 	}
@@ -146,23 +147,23 @@ func shows(e pando.Endpoints, all []pando.Instance) bool {
 
 // leases returns the hosts with a lease, by name.
 func (c *confirmations) leases() (out []world.Versioned[pando.Host]) {
-	c.mirror.mu.RLock()
-	defer c.mirror.mu.RUnlock()
-	for _, name := range slices.Sorted(maps.Keys(c.mirror.world.Hosts)) {
-		out = append(out, c.mirror.world.Hosts[name])
+	c.mirror.Mu.RLock()
+	defer c.mirror.Mu.RUnlock()
+	for _, name := range slices.Sorted(maps.Keys(c.mirror.World.Hosts)) {
+		out = append(out, c.mirror.World.Hosts[name])
 	}
 	return out
 }
 
 // begin forgets the answers about older endpoints. It returns the first request for one of these.
 func (c *confirmations) begin(at map[pando.ServiceKey]pando.StoreRevision) (since time.Time) {
-	c.mirror.mu.RLock()
-	defer c.mirror.mu.RUnlock()
+	c.mirror.Mu.RLock()
+	defer c.mirror.Mu.RUnlock()
 	c.noting.Lock()
 	defer c.noting.Unlock()
-	if len(c.known) > 2*len(c.mirror.world.Services) {
+	if len(c.known) > 2*len(c.mirror.World.Services) {
 		maps.DeleteFunc(c.known, func(s pando.ServiceKey, _ *confirmation) bool {
-			_, known := c.mirror.world.Services[s]
+			_, known := c.mirror.World.Services[s]
 			return !known
 		})
 	}
@@ -248,9 +249,9 @@ func (c *confirmations) ask(
 // stays returns when a host has lost its lease, or ctx ends.
 func (c *confirmations) stays(ctx context.Context, h pando.HostName) {
 	for ctx.Err() == nil {
-		c.mirror.mu.RLock()
-		news := c.mirror.changed
-		c.mirror.mu.RUnlock()
+		c.mirror.Mu.RLock()
+		news := c.mirror.Changed
+		c.mirror.Mu.RUnlock()
 		if _, err := c.mirror.Present(h); err != nil {
 			return
 		}

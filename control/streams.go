@@ -11,13 +11,14 @@ import (
 
 	"pando.run/pando"
 	queue "pando.run/pando/access/turns"
+	"pando.run/pando/control/mirror"
 	"pando.run/pando/control/stream"
 	"pando.run/pando/world"
 )
 
 // streams passes changes of the store, and logs, counters and states of the hosts, to operators.
 type streams struct {
-	mirror   *view
+	mirror   *mirror.Mirror
 	statuses *statuses
 	peers    pando.Peers
 	counters *counters
@@ -25,7 +26,7 @@ type streams struct {
 	reading  *queue.Queue[pando.Tenant] // of listeners that read older changes
 }
 
-func newStreams(v *view, st *statuses, n *counters, p pando.Peers) *streams {
+func newStreams(v *mirror.Mirror, st *statuses, n *counters, p pando.Peers) *streams {
 	return &streams{
 		mirror: v, statuses: st, peers: p, counters: n, newest: stream.NewLog(logBytesMax),
 		reading: queue.New[pando.Tenant](catchUpTurns),
@@ -46,11 +47,11 @@ var catchUpTurns = queue.Bound{Total: 16, Each: 4, Reserve: 4}
 // Watch implements pando.Operators. Its first event is a bookmark. A caller that starts with "from
 // now on" thus gets a revision to resume from, even if the stream breaks before the first change.
 func (c *streams) Watch(ctx context.Context, after pando.StoreRevision) <-chan pando.Change {
-	c.mirror.mu.Lock()
+	c.mirror.Mu.Lock()
 	if after == 0 {
-		after = c.mirror.world.Seen
+		after = c.mirror.World.Seen
 	}
-	c.mirror.mu.Unlock()
+	c.mirror.Mu.Unlock()
 	out := make(chan pando.Change, 64)
 	go func() {
 		defer close(out)
@@ -194,9 +195,9 @@ func (l *listener) place(ctx context.Context) (done func(), err error) {
 // the store by another.
 func (c *streams) feed(ctx context.Context) {
 	for ctx.Err() == nil {
-		c.mirror.mu.Lock()
-		seen, news := c.mirror.world.Seen, c.mirror.changed
-		c.mirror.mu.Unlock()
+		c.mirror.Mu.Lock()
+		seen, news := c.mirror.World.Seen, c.mirror.Changed
+		c.mirror.Mu.Unlock()
 		if seen == 0 {
 			select {
 			case <-news:
@@ -269,7 +270,7 @@ func (c *streams) Counters(
 func (c *streams) StateLog(
 	ctx context.Context, s pando.ServiceKey, most int,
 ) ([]pando.StateCommit, error) {
-	h, err := c.mirror.stateHost(s)
+	h, err := c.mirror.StateHost(s)
 	if err != nil {
 		return nil, err
 	}
@@ -286,7 +287,7 @@ func (c *streams) State() http.Handler {
 			http.Error(w, "want /state/NAME.git or /state/TENANT/NAME.git", http.StatusNotFound)
 			return
 		}
-		h, err := c.mirror.stateHost(s)
+		h, err := c.mirror.StateHost(s)
 		switch {
 		case errors.Is(err, pando.ErrNotFound):
 			http.Error(w, err.Error(), http.StatusNotFound)

@@ -84,7 +84,7 @@ func TestALogIsOfTheServiceThatTheCallerNames(t *testing.T) {
 	f := &folders{logs: map[pando.HostName]map[pando.InstanceID]string{"h1": {"vault-a": "1 a secret\n"}}}
 	c := New(Config{Peers: f, Clock: wall.Clock{}})
 	vault := pando.ServiceKey{Tenant: "bank", Name: "vault"}
-	c.mirror.world.Committed(pando.Txn{Put: []pando.Stored{pando.Host{Name: "h1"},
+	c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{pando.Host{Name: "h1"},
 		pando.Service{ServiceKey: web, Target: 1}, pando.Service{ServiceKey: vault, Target: 1},
 		pando.Instance{ID: "vault-a", Service: vault, Host: "h1", Revision: 1}}}, 1)
 	if _, err := c.Logs(t.Context(), vault, "vault-a", pando.LogQuery{Lines: 1}); err != nil {
@@ -104,7 +104,7 @@ func TestTheLogOfADeadInstanceIsFoundOnItsHost(t *testing.T) {
 		"h3": {"web-a": "1 last words\n", "web-b": ""},
 	}}
 	c := New(Config{Peers: f, Clock: wall.Clock{}})
-	c.mirror.world.Committed(pando.Txn{Put: []pando.Stored{
+	c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{
 		pando.Host{Name: "h1"}, pando.Host{Name: "h2"}, pando.Host{Name: "h3"},
 		pando.Service{ServiceKey: web, Home: "h3", Target: 1},
 	}}, 1)
@@ -124,7 +124,7 @@ func TestTheLogOfADeadInstanceIsFoundOnItsHost(t *testing.T) {
 		t.Errorf("a service that never had an instance printed %q", got)
 	}
 	for n, i := range []pando.InstanceID{"web-a", "web-b"} { // web-b is newer and has printed nothing
-		c.mirror.world.Committed(pando.Txn{Put: []pando.Stored{pando.Decision{ID: fmt.Sprintf("%026d", n),
+		c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{pando.Decision{ID: fmt.Sprintf("%026d", n),
 			Service: web, Instance: i, Kind: pando.DecidedFailed}}}, 2)
 	}
 	got := logsOf(t, c, "")
@@ -136,7 +136,7 @@ func TestTheLogOfADeadInstanceIsFoundOnItsHost(t *testing.T) {
 // two is a control with a service on two hosts, in the middle of a move.
 func two(f *folders) *Control {
 	c := New(Config{Peers: f, Clock: wall.Clock{}})
-	c.mirror.world.Committed(pando.Txn{Put: []pando.Stored{
+	c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{
 		pando.Host{Name: "h1"}, pando.Host{Name: "h2"},
 		pando.Service{ServiceKey: web, Home: "h2", Target: 1},
 		pando.Instance{Service: web, Host: "h1", ID: "web-a", Phase: pando.PhaseReady},
@@ -199,12 +199,12 @@ func TestAFollowedServiceIncludesInstancesThatStartLater(t *testing.T) {
 	f.mu.Lock()
 	f.logs["h1"]["web-a"] += "6 after the break\n"
 	f.mu.Unlock()
-	c.mirror.mu.Lock()
-	c.mirror.world.Committed(pando.Txn{Put: []pando.Stored{
+	c.mirror.Mu.Lock()
+	c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{
 		pando.Instance{Service: web, Host: "h2", ID: "web-c", Phase: pando.PhaseStarting},
 		pando.Instance{Service: web, Host: "h2", ID: "web-d", Phase: pando.PhasePlaced}, // no log yet
 	}}, 2)
-	c.mirror.mu.Unlock()
+	c.mirror.Mu.Unlock()
 	next("later", "after the break")
 	if err := lines.Close(); err != nil {
 		t.Error(err)

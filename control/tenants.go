@@ -47,10 +47,10 @@ func (c *tenants) SetTenant(
 	if err != nil {
 		return pando.TenantStatus{}, fmt.Errorf("set the tenant %s: %w", t, err)
 	}
-	c.desk.mirror.mu.RLock()
-	defer c.desk.mirror.mu.RUnlock()
-	st := tenantStatus(c.desk.mirror.world, t, c.desk.mirror.Clock.Now())
-	st.Use.DiskBytes = decide.DiskOfTenants(c.desk.mirror.world)[t]
+	c.desk.mirror.Mu.RLock()
+	defer c.desk.mirror.Mu.RUnlock()
+	st := tenantStatus(c.desk.mirror.World, t, c.desk.mirror.Clock.Now())
+	st.Use.DiskBytes = decide.DiskOfTenants(c.desk.mirror.World)[t]
 	return st, nil
 }
 
@@ -67,18 +67,18 @@ func tenantStatus(w *world.World, t pando.Tenant, now time.Time) pando.TenantSta
 
 // Tenants implements pando.Operators.
 func (c *tenants) Tenants(_ context.Context) ([]pando.TenantStatus, error) {
-	c.desk.mirror.mu.RLock()
-	defer c.desk.mirror.mu.RUnlock()
+	c.desk.mirror.Mu.RLock()
+	defer c.desk.mirror.Mu.RUnlock()
 	names := map[pando.Tenant]bool{}
-	for t := range c.desk.mirror.world.Tenants {
+	for t := range c.desk.mirror.World.Tenants {
 		names[t] = true
 	}
-	for s := range c.desk.mirror.world.Services {
+	for s := range c.desk.mirror.World.Services {
 		names[s.Tenant] = true
 	}
-	out, now, disks := []pando.TenantStatus{}, c.desk.mirror.Clock.Now(), decide.DiskOfTenants(c.desk.mirror.world)
+	out, now, disks := []pando.TenantStatus{}, c.desk.mirror.Clock.Now(), decide.DiskOfTenants(c.desk.mirror.World)
 	for t := range names {
-		st := tenantStatus(c.desk.mirror.world, t, now)
+		st := tenantStatus(c.desk.mirror.World, t, now)
 		st.Use.DiskBytes = disks[t]
 		out = append(out, st)
 	}

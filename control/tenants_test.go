@@ -40,11 +40,11 @@ func TestADeployBeyondTheQuotaIsRefused(t *testing.T) {
 	if err != nil || len(all) != 2 || all[0].Tenant != decidetest.Acme || all[0].Quota.Instances != 3 {
 		t.Errorf("the tenants: %+v, %v", all, err)
 	}
-	c.mirror.world.Committed(pando.Txn{Put: []pando.Stored{pando.Service{ServiceKey: decidetest.Shop}}}, 9)
+	c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{pando.Service{ServiceKey: decidetest.Shop}}}, 9)
 	if err := c.RemoveTenant(ctx, decidetest.Acme, by); !errors.Is(err, pando.ErrRefused) {
 		t.Errorf("removal with a service: %v", err)
 	}
-	c.mirror.world.Committed(pando.Txn{Delete: []pando.Key{decidetest.Shop.Key()}}, 10)
+	c.mirror.World.Committed(pando.Txn{Delete: []pando.Key{decidetest.Shop.Key()}}, 10)
 	if err := c.RemoveTenant(ctx, decidetest.Acme, by); err != nil {
 		t.Error(err)
 	}
@@ -114,18 +114,6 @@ func TestWhoMayUseARegistryMakesNoOtherSpec(t *testing.T) {
 	other := pando.Spec{Image: pando.Image{Reference: "a"}}.WithDefaults()
 	if !sameSpec(same, other) {
 		t.Error("who may use a registry makes another spec")
-	}
-}
-
-// A change of a tenant wakes its services: one of them may wait for its quota or for an address.
-func TestAChangeOfATenantWakesItsServices(t *testing.T) {
-	c := visitable(t, &answering{})
-	mine, other := pando.ServiceKey{Tenant: "acme", Name: "a"}, pando.ServiceKey{Tenant: "acm", Name: "b"}
-	c.mirror.world.Committed(pando.Txn{Put: []pando.Stored{pando.Service{ServiceKey: mine},
-		pando.Service{ServiceKey: other}}}, 2)
-	c.mirror.touch(pando.TenantKey("acme"))
-	if !c.mirror.dirty[mine] || c.mirror.dirty[other] {
-		t.Errorf("marked: %v", c.mirror.dirty)
 	}
 }
 

@@ -55,10 +55,10 @@ func (c *tokens) SetToken(
 
 // Tokens implements pando.Operators.
 func (c *tokens) Tokens(context.Context) ([]pando.TokenStatus, error) {
-	c.desk.mirror.mu.RLock()
-	defer c.desk.mirror.mu.RUnlock()
+	c.desk.mirror.Mu.RLock()
+	defer c.desk.mirror.Mu.RUnlock()
 	out := []pando.TokenStatus{}
-	for k, t := range c.desk.mirror.world.Tokens {
+	for k, t := range c.desk.mirror.World.Tokens {
 		out = append(out, pando.TokenStatus{TokenKey: k, May: t.V.May, At: t.V.At, By: t.V.By,
 			Until: t.V.Until})
 	}
@@ -84,8 +84,8 @@ func (c *tokens) RemoveToken(ctx context.Context, k pando.TokenKey, by pando.Ask
 // Token returns the record of a token with this secret. An unknown token costs the same time as a
 // wrong secret.
 func (c *tokens) Token(k pando.TokenKey, secret []byte) (pando.Token, error) {
-	c.desk.mirror.mu.RLock()
-	defer c.desk.mirror.mu.RUnlock()
-	t := c.desk.mirror.world.Tokens[k].V
+	c.desk.mirror.Mu.RLock()
+	defer c.desk.mirror.Mu.RUnlock()
+	t := c.desk.mirror.World.Tokens[k].V
 	return t, t.Admits(secret, c.desk.mirror.Clock.Now())
 }

@@ -37,9 +37,9 @@ func (l leadership) pass(t *testing.T, d time.Duration) {
 }
 
 func (l leadership) instances() []pando.Instance {
-	l.mirror.mu.Lock()
-	defer l.mirror.mu.Unlock()
-	return l.mirror.world.Of(web)
+	l.mirror.Mu.Lock()
+	defer l.mirror.Mu.Unlock()
+	return l.mirror.World.Of(web)
 }
 
 // revisions counts the instances of each revision.

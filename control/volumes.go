@@ -35,7 +35,7 @@ func (c *volumes) Volumes(
 	out := []pando.KeptVolume{}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	for _, h := range c.desk.mirror.hosts() {
+	for _, h := range c.desk.mirror.Hosts() {
 		wg.Go(func() {
 			all, err := c.desk.peers.Volumes(ctx, h, q)
 			mu.Lock()
@@ -52,10 +52,10 @@ func (c *volumes) Volumes(
 		})
 	}
 	wg.Wait()
-	c.desk.mirror.mu.Lock()
-	defer c.desk.mirror.mu.Unlock()
+	c.desk.mirror.Mu.Lock()
+	defer c.desk.mirror.Mu.Unlock()
 	for n, v := range out {
-		out[n].Instances = holders(c.desk.mirror.world, v)
+		out[n].Instances = holders(c.desk.mirror.World, v)
 	}
 	slices.SortStableFunc(out, func(a, b pando.KeptVolume) int {
 		return cmp.Or(a.Service.Compare(b.Service), cmp.Compare(a.Name, b.Name),
@@ -132,7 +132,7 @@ func (c *volumes) RemoveVolume(
 		return fmt.Errorf("volume %s of %s: %w; `pando volume ls` lists the volumes", name, s,
 			pando.ErrNotFound)
 	}
-	for _, h := range c.desk.mirror.hosts() {
+	for _, h := range c.desk.mirror.Hosts() {
 		if !on[h.Name] {
 			continue
 		}
@@ -177,29 +177,29 @@ func forgetSize(w *world.World, s pando.ServiceKey, name string) pando.Txn {
 // unused returns an error if a service has a volume in a revision that is in use, or if the host
 // with the volumes of a removed service is away.
 func (c *volumes) unused(s pando.ServiceKey, name string) error {
-	c.desk.mirror.mu.Lock()
-	defer c.desk.mirror.mu.Unlock()
-	svc, there := c.desk.mirror.world.Services[s]
+	c.desk.mirror.Mu.Lock()
+	defer c.desk.mirror.Mu.Unlock()
+	svc, there := c.desk.mirror.World.Services[s]
 	used := map[int]bool{svc.V.Current: there, svc.V.Target: there}
-	for _, i := range c.desk.mirror.world.Of(s) {
+	for _, i := range c.desk.mirror.World.Of(s) {
 		used[i.Revision] = true
 	}
 	for n := range used {
-		if spec, ok := c.desk.mirror.world.SpecOf(s, n); ok && hasVolume(spec, s, name) {
+		if spec, ok := c.desk.mirror.World.SpecOf(s, n); ok && hasVolume(spec, s, name) {
 			return fmt.Errorf("%w: %s has volume %s in revision %d; `pando rm %s` first, or deploy it "+
 				"without the volume", pando.ErrRefused, s, name, n, s)
 		}
 	}
-	for _, b := range borrowers(c.desk.mirror.world, s) {
-		svc := c.desk.mirror.world.Services[b].V
+	for _, b := range borrowers(c.desk.mirror.World, s) {
+		svc := c.desk.mirror.World.Services[b].V
 		for _, n := range []int{svc.Current, svc.Target} {
-			if spec, ok := c.desk.mirror.world.SpecOf(b, n); ok && hasVolume(spec, s, name) {
+			if spec, ok := c.desk.mirror.World.SpecOf(b, n); ok && hasVolume(spec, s, name) {
 				return fmt.Errorf("%w: %s shares volume %s of %s; `pando rm %s` first, or deploy it without "+
 					"the volume", pando.ErrRefused, b, name, s, b)
 			}
 		}
 	}
-	kept, ok := c.desk.mirror.world.Volumes[s]
+	kept, ok := c.desk.mirror.World.Volumes[s]
 	if !ok {
 		return nil
 	}
@@ -208,7 +208,7 @@ func (c *volumes) unused(s pando.ServiceKey, name string) error {
 		on = kept.V.Roll.Hosts
 	}
 	for _, h := range on {
-		if h != "" && !decide.Here(c.desk.mirror.world, h) {
+		if h != "" && !decide.Here(c.desk.mirror.World, h) {
 			return fmt.Errorf("%w: host %s has the volumes of %s and is away; `pando hosts` shows it",
 				pando.ErrUnreachable, h, s)
 		}

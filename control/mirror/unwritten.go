@@ -1,4 +1,4 @@
-package control
+package mirror
 
 import (
 	"errors"
@@ -20,51 +20,51 @@ type unwritten struct {
 	last  error
 }
 
-// failed counts a decision about a service that could not be written. The caller holds the lock.
-func (c *view) failed(s pando.ServiceKey, err error) {
-	u, ok := c.unwritten[s]
+// Failed counts a decision about a service that could not be written. The caller holds the lock.
+func (m *Mirror) Failed(s pando.ServiceKey, err error) {
+	u, ok := m.unwritten[s]
 	if !ok {
-		u.since = c.Clock.Now()
+		u.since = m.Clock.Now()
 	}
 	u.times, u.last = u.times+1, err
-	c.unwritten[s] = u
+	m.unwritten[s] = u
 }
 
-// written clears the failures, because the decision is in the store or there is none to write. The
+// Written clears the failures, because the decision is in the store or there is none to write. The
 // caller holds the lock.
-func (c *view) written(s pando.ServiceKey) { delete(c.unwritten, s) }
+func (m *Mirror) Written(s pando.ServiceKey) { delete(m.unwritten, s) }
 
-// outcome records whether the store has room. While it is full, agents cannot record their steps.
-func (c *view) outcome(err error) {
-	c.tally.wrote(err)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// NoteOutcome records whether the store has room. While it is full, agents cannot record their steps.
+func (m *Mirror) NoteOutcome(err error) {
+	m.Figures.wrote(err)
+	m.Mu.Lock()
+	defer m.Mu.Unlock()
 	switch {
 	case err == nil:
-		c.full = time.Time{}
-	case errors.Is(err, pando.ErrStoreFull) && c.full.IsZero():
-		c.full = c.Clock.Now()
+		m.full = time.Time{}
+	case errors.Is(err, pando.ErrStoreFull) && m.full.IsZero():
+		m.full = m.Clock.Now()
 	}
 }
 
-// unwrittenProblem returns the problem that decisions or records cannot be written, or
+// UnwrittenProblem returns the problem that decisions or records cannot be written, or
 // nil. The caller holds the lock.
-func (c *view) unwrittenProblem(s pando.ServiceKey) *pando.Decision {
-	u, failing := c.unwritten[s]
-	if !failing && c.full.IsZero() {
+func (m *Mirror) UnwrittenProblem(s pando.ServiceKey) *pando.Decision {
+	u, failing := m.unwritten[s]
+	if !failing && m.full.IsZero() {
 		return nil
 	}
 	p := &pando.Decision{Service: s, Kind: pando.DecidedUnwritten, By: decide.Self}
-	switch now := c.Clock.Now(); {
+	switch now := m.Clock.Now(); {
 	case failing && now.Sub(u.since) >= unwrittenPatience:
 		p.At = u.since
 		p.Reason = fmt.Sprintf("the next decision cannot be written (%d tries since %s): %v",
 			u.times, clock(u.since), u.last)
 		p.Inputs = map[string]float64{"tries": float64(u.times)}
-	case !c.full.IsZero() && now.Sub(c.full) >= unwrittenPatience:
-		p.At = c.full
+	case !m.full.IsZero() && now.Sub(m.full) >= unwrittenPatience:
+		p.At = m.full
 		p.Reason = fmt.Sprintf("since %s %v: hosts cannot write records, and this status may be old",
-			clock(c.full), pando.ErrStoreFull)
+			clock(m.full), pando.ErrStoreFull)
 	default:
 		return nil
 	}

@@ -1,4 +1,4 @@
-package control
+package mirror
 
 import (
 	"fmt"
@@ -36,13 +36,13 @@ func snapshot(t *testing.T, hosts, services int) pando.Batch {
 func TestASnapshotOfManyHostsMarksEachServiceOnce(t *testing.T) {
 	allocated := func(hosts, services int) uint64 {
 		b := snapshot(t, hosts, services)
-		v := newView(Config{Clock: wall.Clock{}, Log: slog.New(slog.DiscardHandler)})
+		v := New(nil, wall.Clock{}, nil, slog.New(slog.DiscardHandler), "")
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		v.take(b, true)
+		v.Take(b, true)
 		runtime.ReadMemStats(&after)
-		if len(v.queue) != services || len(v.world.Hosts) != hosts {
-			t.Fatalf("%d services are marked, %d hosts known", len(v.queue), len(v.world.Hosts))
+		if len(v.queue) != services || len(v.World.Hosts) != hosts {
+			t.Fatalf("%d services are marked, %d hosts known", len(v.queue), len(v.World.Hosts))
 		}
 		return after.TotalAlloc - before.TotalAlloc
 	}
@@ -55,20 +55,32 @@ func TestASnapshotOfManyHostsMarksEachServiceOnce(t *testing.T) {
 }
 
 func TestAMemberIsAwayFromTheEndOfItsLease(t *testing.T) {
-	v := newView(Config{Clock: wall.Clock{}, Log: slog.New(slog.DiscardHandler)})
-	v.take(snapshot(t, 3, 0), true)
+	v := New(nil, wall.Clock{}, nil, slog.New(slog.DiscardHandler), "")
+	v.Take(snapshot(t, 3, 0), true)
 	for _, gone := range []pando.Key{pando.HostKey("h1"), pando.HostKey("stranger")} {
-		v.take(pando.Batch{Revision: 2, Changes: []pando.Record{{Key: gone, Modified: 2}}}, false)
+		v.Take(pando.Batch{Revision: 2, Changes: []pando.Record{{Key: gone, Modified: 2}}}, false)
 	}
-	if _, away := v.left["h1"]; !away || len(v.left) != 1 {
-		t.Errorf("away are %v, want h1", v.left)
+	if _, away := v.Left["h1"]; !away || len(v.Left) != 1 {
+		t.Errorf("away are %v, want h1", v.Left)
 	}
 	back := snapshot(t, 2, 0)
 	back.Revision = 3
 	for n := range back.Changes {
 		back.Changes[n].Modified = 3
 	}
-	if v.take(back, false); len(v.left) != 0 {
-		t.Errorf("after its return away are %v", v.left)
+	if v.Take(back, false); len(v.Left) != 0 {
+		t.Errorf("after its return away are %v", v.Left)
+	}
+}
+
+// A change of a tenant wakes its services: one of them may wait for its quota or for an address.
+func TestAChangeOfATenantWakesItsServices(t *testing.T) {
+	m := New(nil, wall.Clock{}, nil, slog.New(slog.DiscardHandler), "")
+	mine, other := pando.ServiceKey{Tenant: "acme", Name: "a"}, pando.ServiceKey{Tenant: "acm", Name: "b"}
+	m.World.Committed(pando.Txn{Put: []pando.Stored{pando.Service{ServiceKey: mine},
+		pando.Service{ServiceKey: other}}}, 2)
+	m.touch(pando.TenantKey("acme"))
+	if !m.dirty[mine] || m.dirty[other] {
+		t.Errorf("marked: %v", m.dirty)
 	}
 }
