@@ -20,6 +20,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/control/decide"
 	"pando.run/pando/control/mirror"
+	"pando.run/pando/control/status"
 	"pando.run/pando/scale"
 	"pando.run/pando/test/failpoint"
 	"pando.run/pando/world"
@@ -60,8 +61,8 @@ type Control struct {
 	mirror    *mirror.Mirror
 	authority string                     // of the cluster
 	process   func(*pando.ServerFigures) // or nil
-	*statuses
-	*hosts
+	*status.Reader
+	*status.HostReader
 	*operators
 	*streams
 	*members
@@ -105,7 +106,7 @@ const workersMax = 32
 // New returns a control. Run starts it.
 func New(c Config) *Control {
 	v := mirror.New(c.Registry, c.Clock, c.IDs, c.Log, c.Name)
-	st := &statuses{v}
+	st := &status.Reader{Mirror: v}
 	n := &counters{mirror: v, peers: c.Peers}
 	o := &operators{
 		mirror: v, statuses: st, peers: c.Peers, vault: c.Vault, writable: c.Writable, taken: c.Taken,
@@ -115,9 +116,9 @@ func New(c Config) *Control {
 	b := &bills{mirror: v, counters: n, peers: c.Peers}
 	v.Listeners = append(v.Listeners, b.unbilled.take)
 	return &Control{
-		Registry: v.Registry, Log: v.Log, mirror: v, authority: c.Authority, process: c.Process, counters: n, statuses: st,
-		hosts:   &hosts{mirror: v, peers: c.Peers, heard: c.Heard, answers: c.Answers},
-		streams: newStreams(v, st, n, c.Peers), members: &members{mirror: v}, rebalancer: &rebalancer{o},
+		Registry: v.Registry, Log: v.Log, mirror: v, authority: c.Authority, process: c.Process, counters: n, Reader: st,
+		HostReader: &status.HostReader{Mirror: v, Peers: c.Peers, Heard: c.Heard, Answers: c.Answers},
+		streams:    newStreams(v, st, n, c.Peers), members: &members{mirror: v}, rebalancer: &rebalancer{o},
 		operators: o, volumes: &volumes{o}, recoveries: &recoveries{o},
 		secrets: &secrets{o, audit}, snapshots: &snapshots{o}, moves: &moves{o},
 		tenants: &tenants{o},

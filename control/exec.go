@@ -16,15 +16,13 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/api/lifeline"
 	"pando.run/pando/api/session"
+	"pando.run/pando/control/status"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/world"
 )
 
 // visitsKept is how many sessions of a service are remembered.
 const visitsKept = 40
-
-// commandBytesMax is the kept length of the words of a session.
-const commandBytesMax = 400
 
 // Exec implements pando.Operators. The record of the session is durable before its command starts,
 // and gets the exit code at its end.
@@ -53,7 +51,7 @@ func (c *operators) Exec(
 	}
 	conn, err := c.peers.Exec(ctx, h, on, spec)
 	if err != nil {
-		d.Reason = about(spec) + ": it did not start: " + cut(err.Error())
+		d.Reason = about(spec) + ": it did not start: " + status.Cut(err.Error())
 		c.rememberEnd(ctx, d)
 		return nil, err
 	}
@@ -187,14 +185,7 @@ func words(command []string) string {
 			quoted[n] = fmt.Sprintf("%q", w)
 		}
 	}
-	return cut(strings.Join(quoted, " "))
-}
-
-func cut(text string) string {
-	if len(text) > commandBytesMax {
-		text = text[:commandBytesMax] + "…"
-	}
-	return strings.ToValidUTF8(text, "\uFFFD")
+	return status.Cut(strings.Join(quoted, " "))
 }
 
 // visit is a session that passes by, so that its outcome is known at its end.

@@ -1,16 +1,13 @@
 package control
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/control/decide"
-	"pando.run/pando/control/mirror"
+	"pando.run/pando/control/status"
 )
 
 // DrainHost implements pando.HostOperators. The mark is a part of the membership and ends with it.
@@ -87,33 +84,7 @@ func (c *members) HostDrain(
 	if !member {
 		return st, fmt.Errorf("host %s: %w; `pando hosts` lists those there are", name, pando.ErrNotFound)
 	}
-	return hostDrain(c.mirror, m.V), nil
-}
-
-// hostDrain returns what is left on a host. The caller holds the lock.
-func hostDrain(c *mirror.Mirror, m pando.Member) pando.HostDrainStatus {
-	st := pando.HostDrainStatus{Host: m.Name, Drain: m.Drain, Left: []pando.HostLeft{}}
-	_, st.Here = c.World.Hosts[m.Name]
-	drafts := map[pando.ServiceKey]*decide.Draft{}
-	on := c.World.On(m.Name)
-	slices.SortStableFunc(on, func(a, b pando.Instance) int {
-		return cmp.Or(a.Service.Compare(b.Service), cmp.Compare(a.ID, b.ID))
-	})
-	for _, i := range on {
-		d, made := drafts[i.Service]
-		if !made {
-			d, _ = decide.About(c.World, i.Service, c.Clock.Now(), c.IDs)
-			drafts[i.Service] = d
-		}
-		left := pando.HostLeft{Service: i.Service, Instance: i.ID}
-		if left.Reason, left.Stays = d.Left(i); left.Stays {
-			st.Stays++
-		}
-		if st.Count++; len(st.Left) < pando.HostLeftMax {
-			st.Left = append(st.Left, left)
-		}
-	}
-	return st
+	return status.Drain(c.mirror, m.V), nil
 }
 
 // liftDrains ends the drains whose time is over. It returns the time until the next one ends.

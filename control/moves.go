@@ -9,6 +9,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/control/decide"
 	"pando.run/pando/control/mirror"
+	"pando.run/pando/control/status"
 	"pando.run/pando/test/failpoint"
 	"pando.run/pando/world"
 )
@@ -60,7 +61,7 @@ func (c *moves) Migrate(
 		case errors.Is(err, errSilent):
 			outcome = "it moved, and the new host does not report that it runs"
 		}
-		d.Reason = fmt.Sprintf("from %s to %s: %s: %s", st.From, st.To, outcome, cut(err.Error()))
+		d.Reason = fmt.Sprintf("from %s to %s: %s: %s", st.From, st.To, outcome, status.Cut(err.Error()))
 	}
 	c.desk.rememberEnd(ctx, d)
 	return st, err

@@ -14,6 +14,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/control/decide"
 	"pando.run/pando/control/mirror"
+	"pando.run/pando/control/status"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
 	"pando.run/pando/spec"
@@ -26,7 +27,7 @@ var _ pando.Operators = (*Control)(nil)
 // operators carries out the requests of operators. Each request is one transaction.
 type operators struct {
 	mirror   *mirror.Mirror
-	statuses *statuses
+	statuses *status.Reader
 	peers    pando.Peers
 	vault    pando.Vault // nil: the cluster has no secrets
 	// writable reports whether the program of a spec may write to its folder, or is nil.
@@ -73,7 +74,7 @@ func (c *operators) Deploy(
 		if err := w.Frozen(key); err != nil {
 			return pando.Txn{}, err
 		}
-		alone, uneven = oneHost(w, s), unspread(w, s, max(1, s.Scale.Min))
+		alone, uneven = oneHost(w, s), status.Unspread(w, s, max(1, s.Scale.Min))
 		return c.deploy(ctx, w, pando.Revision{Service: key, Spec: s, At: now, By: by}, "")
 	})
 	if err != nil {
@@ -81,7 +82,7 @@ func (c *operators) Deploy(
 	}
 	st, err := c.await(ctx, key, func(st pando.ServiceStatus) bool { return st.VIP4.IsValid() })
 	st.Warnings = warnings(s)
-	for _, w := range []string{c.twoWriters(s), alone, uneven, unwoken(s)} {
+	for _, w := range []string{c.twoWriters(s), alone, uneven, status.Unwoken(s)} {
 		if w != "" {
 			st.Warnings = append(st.Warnings, w)
 		}
@@ -170,7 +171,7 @@ func (c *operators) deploy(
 		Reason: fmt.Sprintf("revision %d%s", svc.Latest, reason) + r.Spec.Files().Origin(),
 		Inputs: map[string]float64{"revision": float64(svc.Latest)},
 	}
-	for _, why := range []string{unspread(w, r.Spec, max(1, r.Spec.Scale.Min)), unwoken(r.Spec)} {
+	for _, why := range []string{status.Unspread(w, r.Spec, max(1, r.Spec.Scale.Min)), status.Unwoken(r.Spec)} {
 		if why != "" {
 			d.Reason += "; " + why
 		}
@@ -300,7 +301,7 @@ func settled(w *world.World, svc pando.Service, version pando.StoreRevision, key
 	if before, ok := asked(w, key, by); ok {
 		if before.By.Digest != by.Digest {
 			return true, fmt.Errorf("%s: %w %q, which is recorded as: %s; send it with a new one", key,
-				pando.ErrKeyReused, by.Request, cut(before.Reason))
+				pando.ErrKeyReused, by.Request, status.Cut(before.Reason))
 		}
 		return true, nil
 	}
@@ -522,7 +523,7 @@ func (c *operators) await(
 	for {
 		c.mirror.Mu.Lock()
 		news := c.mirror.Changed
-		st, ok := c.statuses.status(s)
+		st, ok := c.statuses.Of(s)
 		c.mirror.Mu.Unlock()
 		if ok && want(st) {
 			return st, nil

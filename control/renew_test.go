@@ -9,6 +9,7 @@ import (
 	"pando.run/pando/control/decide"
 	"pando.run/pando/control/decide/decidetest"
 	"pando.run/pando/control/mirror"
+	"pando.run/pando/control/status"
 )
 
 // restart marks the instances of the table's service that leave, as Restart does.
@@ -97,7 +98,7 @@ func TestAReplacementThatFailsIsNamed(t *testing.T) {
 		tb.Settle()
 		former := tb.W.Of(web)
 		begin(tb)
-		c := &statuses{&mirror.Mirror{World: tb.W}}
+		c := &status.Reader{Mirror: &mirror.Mirror{World: tb.W}}
 		for n := range 4 {
 			tb.Settle()
 			for _, i := range tb.W.Of(web) {
@@ -108,7 +109,7 @@ func TestAReplacementThatFailsIsNamed(t *testing.T) {
 			tb.Settle()
 			svc := tb.W.Services[web].V
 			named := strings.Contains(svc.Reason, decide.ReplacementFails) && strings.Contains(svc.Reason, want)
-			st, _ := c.status(web)
+			st, _ := c.Of(web)
 			shown := strings.Contains(st.Instances[0].Waits, want)
 			failed := n > 0 || strings.Contains(want, "undrain") // which starts two at a time
 			if named != failed || shown != failed || svc.Phase != pando.ServiceServing {

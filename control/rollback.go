@@ -3,11 +3,10 @@ package control
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/status"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/spec"
 	"pando.run/pando/world"
@@ -43,7 +42,7 @@ func (c *operators) rollback(
 	if done, err := settled(w, old.V, old.Modified, s, by); done || err != nil {
 		return pando.Txn{}, err
 	}
-	r, err := lifecycle.RollbackTo(old.V, revisions(w, s), to, sameSpec)
+	r, err := lifecycle.RollbackTo(old.V, status.RevisionsOf(w, s), to, sameSpec)
 	if err != nil {
 		return pando.Txn{}, err
 	}
@@ -56,24 +55,4 @@ func (c *operators) rollback(
 	}
 	again := pando.Revision{Service: s, Spec: r.Spec, At: now, By: by, Repeats: r.Number}
 	return c.deploy(ctx, w, again, text)
-}
-
-// Revisions implements pando.Operators.
-func (c *statuses) Revisions(_ context.Context, s pando.ServiceKey) ([]pando.Revision, error) {
-	c.mirror.Mu.Lock()
-	defer c.mirror.Mu.Unlock()
-	if _, ok := c.mirror.World.Services[s]; !ok {
-		return nil, fmt.Errorf("service %s: %w", s, pando.ErrNotFound)
-	}
-	return revisions(c.mirror.World, s), nil
-}
-
-// revisions returns the stored revisions of a service, oldest first.
-func revisions(w *world.World, s pando.ServiceKey) []pando.Revision {
-	all := w.Revisions[s]
-	out := make([]pando.Revision, 0, len(all))
-	for _, n := range slices.Sorted(maps.Keys(all)) {
-		out = append(out, all[n].V)
-	}
-	return out
 }

@@ -7,6 +7,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/control/decide"
+	"pando.run/pando/control/status"
 	"pando.run/pando/spec/span"
 	"pando.run/pando/world"
 )
@@ -29,7 +30,7 @@ func (c *operators) Rollout(
 	if d, ok := decide.About(c.mirror.World, s, c.mirror.Clock.Now(), c.mirror.IDs); ok && out.Rolling {
 		d.Progress(&out)
 	}
-	for _, r := range revisions(c.mirror.World, s) { // the newest one that is not on its way
+	for _, r := range status.RevisionsOf(c.mirror.World, s) { // the newest one that is not on its way
 		if r.State != pando.RevisionRolling && r.State != pando.RevisionRetired &&
 			(r.Number > 1 || r.Reason != "") {
 			out.Outcome = &pando.RolloutOutcome{Revision: r.Number, State: r.State, Reason: r.Reason}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/status"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/world"
 )
@@ -148,7 +149,7 @@ func (c *callers) AttachRun(
 	}
 	if err != nil {
 		stop()
-		c.endAttached(ctx, s, r.Number, by, pando.RunFailed, "it did not start: "+cut(err.Error()))
+		c.endAttached(ctx, s, r.Number, by, pando.RunFailed, "it did not start: "+status.Cut(err.Error()))
 		return nil, err
 	}
 	v := &visit{ReadWriteCloser: conn}

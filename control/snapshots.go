@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/status"
 	"pando.run/pando/world"
 )
 
@@ -83,7 +84,7 @@ func (c *snapshots) Snapshots(
 			defer mu.Unlock()
 			if err != nil {
 				out = append(out, pando.SnapshotStatus{Host: h.Name,
-					Missing: unheard(h.Name, err)})
+					Missing: status.Unheard(h.Name, err)})
 			}
 			out = append(out, c.believed(h.Name, s, all)...)
 		})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/status"
 )
 
 // statsWaitMax is how long Stats waits for a host.
@@ -83,7 +84,7 @@ func (c *streams) usage(ctx context.Context, s pando.ServiceKey, of []pando.Host
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				out.failed[h.Name] = unheard(h.Name, err)
+				out.failed[h.Name] = status.Unheard(h.Name, err)
 			}
 			for _, u := range all {
 				if u.Host == h.Name { // a host speaks for its own instances

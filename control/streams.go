@@ -12,6 +12,7 @@ import (
 	"pando.run/pando"
 	queue "pando.run/pando/access/turns"
 	"pando.run/pando/control/mirror"
+	"pando.run/pando/control/status"
 	"pando.run/pando/control/stream"
 	"pando.run/pando/world"
 )
@@ -19,14 +20,14 @@ import (
 // streams passes changes of the store, and logs, counters and states of the hosts, to operators.
 type streams struct {
 	mirror   *mirror.Mirror
-	statuses *statuses
+	statuses *status.Reader
 	peers    pando.Peers
 	counters *counters
 	newest   *stream.Log
 	reading  *queue.Queue[pando.Tenant] // of listeners that read older changes
 }
 
-func newStreams(v *mirror.Mirror, st *statuses, n *counters, p pando.Peers) *streams {
+func newStreams(v *mirror.Mirror, st *status.Reader, n *counters, p pando.Peers) *streams {
 	return &streams{
 		mirror: v, statuses: st, peers: p, counters: n, newest: stream.NewLog(logBytesMax),
 		reading: queue.New[pando.Tenant](catchUpTurns),

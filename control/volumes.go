@@ -11,6 +11,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/control/decide"
+	"pando.run/pando/control/status"
 	"pando.run/pando/world"
 )
 
@@ -42,7 +43,7 @@ func (c *volumes) Volumes(
 			defer mu.Unlock()
 			if err != nil {
 				out = append(out, pando.KeptVolume{Host: h.Name,
-					Missing: unheard(h.Name, err)})
+					Missing: status.Unheard(h.Name, err)})
 			}
 			for _, v := range all {
 				if v.Host == h.Name && q.Wants(v.Service, v.Name) { // a host speaks for its own volumes

@@ -1,4 +1,4 @@
-package control
+package status
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 // Of several servers, one that does not answer is named. The asked one is not asked itself.
 func TestASilentServerIsNamed(t *testing.T) {
 	at := func(n byte) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, n}) }
-	c := &hosts{mirror: &mirror.Mirror{Name: "h1"}, answers: func(ctx context.Context, a netip.Addr) bool {
+	c := &HostReader{Mirror: &mirror.Mirror{Name: "h1"}, Answers: func(ctx context.Context, a netip.Addr) bool {
 		if a == at(1) {
 			t.Error("the server asks itself")
 		}
@@ -51,7 +51,7 @@ func TestAHostThatAnswersWithAnErrorIsNotSilent(t *testing.T) {
 		"":                   fmt.Errorf("ask h1: %w", pando.ErrUnreachable),
 		"read the map drops": errors.New("read the map drops"),
 	} {
-		c := &hosts{mirror: &mirror.Mirror{Clock: wall.Clock{}, World: w}, peers: askedFor{err: err}}
+		c := &HostReader{Mirror: &mirror.Mirror{Clock: wall.Clock{}, World: w}, Peers: askedFor{err: err}}
 		if got := c.losses(t.Context())["h1"]; got.unread != want || got.of != nil {
 			t.Errorf("%v: %+v, want %q", err, got, want)
 		}

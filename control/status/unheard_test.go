@@ -1,4 +1,4 @@
-package control
+package status
 
 import (
 	"context"
@@ -18,7 +18,7 @@ func TestAHostThatRefusesIsNotSilent(t *testing.T) {
 		"answers with an error":    fmt.Errorf("%w: service name", pando.ErrInvalid),
 		"error: forbidden":         pando.ErrForbidden,
 	} {
-		if got := unheard("host2", err); !strings.Contains(got, "host host2 ") ||
+		if got := Unheard("host2", err); !strings.Contains(got, "host host2 ") ||
 			!strings.Contains(got, want) {
 			t.Errorf("%v: %q, want %q", err, got, want)
 		}

@@ -1,4 +1,4 @@
-package control
+package status
 
 import (
 	"fmt"
@@ -9,10 +9,10 @@ import (
 	"pando.run/pando/world"
 )
 
-// unspread returns why the instances of a service cannot each have a host, or a value of the label,
+// Unspread returns why the instances of a service cannot each have a host, or a value of the label,
 // of their own, or "". wanted is the least number of instances. It looks at no more hosts than it
 // needs.
-func unspread(w *world.World, s pando.Spec, wanted int) string {
+func Unspread(w *world.World, s pando.Spec, wanted int) string {
 	label := s.Place.Spread
 	if label == "" || wanted < 1 || s.IsJob() {
 		return ""
@@ -48,9 +48,9 @@ func unspread(w *world.World, s pando.Spec, wanted int) string {
 		"more than one instance; add hosts (`pando token`), or lower scale.min", wanted, n, of)
 }
 
-// unwoken returns why no packet starts an instance of a service whose least number is 0, with the
+// Unwoken returns why no packet starts an instance of a service whose least number is 0, with the
 // cure, or "".
-func unwoken(s pando.Spec) string {
+func Unwoken(s pando.Spec) string {
 	if !s.Scale.Zero || s.Scale.FromZero() || s.IsJob() || len(s.Ports) == 0 || len(s.Endpoints) > 0 {
 		return ""
 	}
@@ -67,9 +67,9 @@ func caveats(w *world.World, svc pando.Service, s pando.Spec, capacity int) stri
 	switch {
 	case svc.Removing:
 	case capacity == 0 && least == 0 && svc.Pin == nil:
-		return unwoken(s)
+		return Unwoken(s)
 	case s.Place.Spread != "":
-		return unspread(w, s, max(least, min(capacity, 2)))
+		return Unspread(w, s, max(least, min(capacity, 2)))
 	}
 	return ""
 }

@@ -1,4 +1,4 @@
-package control
+package status
 
 import (
 	"cmp"
@@ -12,33 +12,34 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/decide"
 	"pando.run/pando/control/mirror"
 	"pando.run/pando/world"
 )
 
-// hosts answers what operators ask about hosts.
-type hosts struct {
-	mirror *mirror.Mirror
-	peers  pando.Peers
-	// heard returns the time since the last message from the agent of a host with a lease, or is nil.
-	heard func(ctx context.Context, h pando.HostName) (time.Duration, error)
-	// answers reports whether the server of another host answers, or is nil.
-	answers func(ctx context.Context, at netip.Addr) bool
+// HostReader answers what operators ask about hosts.
+type HostReader struct {
+	Mirror *mirror.Mirror
+	Peers  pando.Peers
+	// Heard returns the time since the last message from the agent of a host with a lease, or is nil.
+	Heard func(ctx context.Context, h pando.HostName) (time.Duration, error)
+	// Answers reports whether the server of another host answers, or is nil.
+	Answers func(ctx context.Context, at netip.Addr) bool
 }
 
 // Hosts implements pando.Operators.
-func (c *hosts) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
-	c.mirror.Mu.RLock()
+func (r *HostReader) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
+	r.Mirror.Mu.RLock()
 	all := map[pando.HostName]pando.HostStatus{}
-	for name, m := range c.mirror.World.Members {
+	for name, m := range r.Mirror.World.Members {
 		h := pando.Host{Name: name, Slot: m.V.Slot, Address: m.V.Address}
 		h.Instances4, h.Instances6 = pando.InstanceRange(h.Slot)
 		all[name] = pando.HostStatus{
-			Host: h, State: pando.HostAway, Server: m.V.Server, Heard: c.mirror.Left[name],
+			Host: h, State: pando.HostAway, Server: m.V.Server, Heard: r.Mirror.Left[name],
 			Rights: m.V.Rights, Given: m.V.Grants, Drain: m.V.Drain,
 		}
 	}
-	for name, h := range c.mirror.World.Hosts {
+	for name, h := range r.Mirror.World.Hosts {
 		state := pando.HostHere
 		if h.V.Frozen != "" {
 			state = pando.HostFrozen
@@ -48,24 +49,24 @@ func (c *hosts) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 			Given: m.Given, Drain: m.Drain}
 	}
 	for name, h := range all {
-		h.Instances = c.mirror.World.CountOn(name)
+		h.Instances = r.Mirror.World.CountOn(name)
 		if h.Drain != nil {
-			h.Staying = stayingText(hostDrain(c.mirror, c.mirror.World.Members[name].V))
+			h.Staying = stayingText(Drain(r.Mirror, r.Mirror.World.Members[name].V))
 		}
 		all[name] = h
 	}
-	c.mirror.Mu.RUnlock()
+	r.Mirror.Mu.RUnlock()
 	var silent map[pando.HostName]bool
 	var asking sync.WaitGroup
-	asking.Go(func() { silent = c.silentServers(ctx, all) })
-	losses, leads := c.losses(ctx), c.leads(ctx)
+	asking.Go(func() { silent = r.silentServers(ctx, all) })
+	losses, leads := r.losses(ctx), r.leads(ctx)
 	asking.Wait()
 	out := []pando.HostStatus{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		h := all[name]
-		if h.State != pando.HostAway && c.heard != nil {
-			if ago, err := c.heard(ctx, name); err == nil {
-				h.Heard = c.mirror.Clock.Now().Add(-ago)
+		if h.State != pando.HostAway && r.Heard != nil {
+			if ago, err := r.Heard(ctx, name); err == nil {
+				h.Heard = r.Mirror.Clock.Now().Add(-ago)
 			}
 		}
 		h.Losses, h.Unread, h.Leads = losses[name].of, losses[name].unread, name == leads
@@ -76,18 +77,18 @@ func (c *hosts) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 }
 
 // Present returns a host with a lease.
-func (c *hosts) Present(h pando.HostName) (pando.Host, error) { return c.mirror.Present(h) }
+func (r *HostReader) Present(h pando.HostName) (pando.Host, error) { return r.Mirror.Present(h) }
 
 // HasHostAt reports whether a host of the cluster has an address.
-func (c *hosts) HasHostAt(at netip.Addr) bool {
-	c.mirror.Mu.RLock()
-	defer c.mirror.Mu.RUnlock()
-	return c.mirror.World.HasHostAt(at)
+func (r *HostReader) HasHostAt(at netip.Addr) bool {
+	r.Mirror.Mu.RLock()
+	defer r.Mirror.Mu.RUnlock()
+	return r.Mirror.World.HasHostAt(at)
 }
 
 // leads returns the host of the leading control, or "".
-func (c *hosts) leads(ctx context.Context) (h pando.HostName) {
-	at, err := c.mirror.Registry.Snapshot(ctx, pando.LeaderKey("control"))
+func (r *HostReader) leads(ctx context.Context) (h pando.HostName) {
+	at, err := r.Mirror.Registry.Snapshot(ctx, pando.LeaderKey("control"))
 	if err != nil {
 		return ""
 	}
@@ -111,32 +112,32 @@ type report struct {
 
 // losses asks every host for its lost packets and its time. A host that does not answer is left out;
 // one that answers with an error has a report of it.
-func (c *hosts) losses(ctx context.Context) map[pando.HostName]report {
+func (r *HostReader) losses(ctx context.Context) map[pando.HostName]report {
 	ctx, cancel := context.WithTimeout(ctx, lossesWait)
 	defer cancel()
 	out := map[pando.HostName]report{}
 	var mu sync.Mutex
 	var asking sync.WaitGroup
-	for _, h := range c.mirror.Hosts() {
+	for _, h := range r.Mirror.Hosts() {
 		asking.Go(func() {
-			before := c.mirror.Clock.Now()
-			l, err := c.peers.Losses(ctx, h)
-			var r report
+			before := r.Mirror.Clock.Now()
+			l, err := r.Peers.Losses(ctx, h)
+			var got report
 			switch {
 			case err == nil:
-				r.of = &l
+				got.of = &l
 			case errors.Is(err, pando.ErrUnreachable) || ctx.Err() != nil:
 				return
 			default:
-				r.unread = cut(err.Error())
+				got.unread = Cut(err.Error())
 			}
 			if !l.Now.IsZero() {
-				off := pando.SkewOf(l.Now, before, c.mirror.Clock.Now()).Seconds()
-				r.skew = &off
+				off := pando.SkewOf(l.Now, before, r.Mirror.Clock.Now()).Seconds()
+				got.skew = &off
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			out[h.Name] = r
+			out[h.Name] = got
 		})
 	}
 	asking.Wait()
@@ -145,10 +146,10 @@ func (c *hosts) losses(ctx context.Context) map[pando.HostName]report {
 
 // silentServers asks the other servers of the cluster whether they answer, and returns those that do
 // not. A host that is away has no server either.
-func (c *hosts) silentServers(
+func (r *HostReader) silentServers(
 	ctx context.Context, all map[pando.HostName]pando.HostStatus,
 ) map[pando.HostName]bool {
-	if c.answers == nil {
+	if r.Answers == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, lossesWait)
@@ -157,11 +158,11 @@ func (c *hosts) silentServers(
 	var mu sync.Mutex
 	var asking sync.WaitGroup
 	for name, h := range all {
-		if !h.Server || string(name) == c.mirror.Name || !h.Address.IsValid() {
+		if !h.Server || string(name) == r.Mirror.Name || !h.Address.IsValid() {
 			continue
 		}
 		asking.Go(func() {
-			if !c.answers(ctx, h.Address) {
+			if !r.Answers(ctx, h.Address) {
 				mu.Lock()
 				defer mu.Unlock()
 				out[name] = true
@@ -194,4 +195,30 @@ func stayingText(st pando.HostDrainStatus) string {
 		return ""
 	}
 	return fmt.Sprintf("%s: %s", pando.Few(slices.Compact(names)), why)
+}
+
+// Drain returns what is left on a host. The caller holds the lock.
+func Drain(in *mirror.Mirror, m pando.Member) pando.HostDrainStatus {
+	st := pando.HostDrainStatus{Host: m.Name, Drain: m.Drain, Left: []pando.HostLeft{}}
+	_, st.Here = in.World.Hosts[m.Name]
+	drafts := map[pando.ServiceKey]*decide.Draft{}
+	on := in.World.On(m.Name)
+	slices.SortStableFunc(on, func(a, b pando.Instance) int {
+		return cmp.Or(a.Service.Compare(b.Service), cmp.Compare(a.ID, b.ID))
+	})
+	for _, i := range on {
+		d, made := drafts[i.Service]
+		if !made {
+			d, _ = decide.About(in.World, i.Service, in.Clock.Now(), in.IDs)
+			drafts[i.Service] = d
+		}
+		left := pando.HostLeft{Service: i.Service, Instance: i.ID}
+		if left.Reason, left.Stays = d.Left(i); left.Stays {
+			st.Stays++
+		}
+		if st.Count++; len(st.Left) < pando.HostLeftMax {
+			st.Left = append(st.Left, left)
+		}
+	}
+	return st
 }

@@ -1,16 +1,17 @@
-package control
+package status
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"pando.run/pando"
 )
 
-// unheard returns why a host is missing in an answer that all hosts give together. Only a host that
+// Unheard returns why a host is missing in an answer that all hosts give together. Only a host that
 // was not reached "does not answer"; any other error is its answer.
-func unheard(h pando.HostName, err error) string {
+func Unheard(h pando.HostName, err error) string {
 	switch {
 	case errors.Is(err, pando.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
 		return fmt.Sprintf("host %s does not answer: %v", h, err)
@@ -19,3 +20,13 @@ func unheard(h pando.HostName, err error) string {
 	}
 	return fmt.Sprintf("host %s answers with an error: %v", h, err)
 }
+
+func Cut(text string) string {
+	if len(text) > textBytesMax {
+		text = text[:textBytesMax] + "…"
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
+}
+
+// textBytesMax is the kept length of the words of a session.
+const textBytesMax = 400
