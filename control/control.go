@@ -63,19 +63,9 @@ type Control struct {
 	process   func(*pando.ServerFigures) // or nil
 	*status.Reader
 	*status.HostReader
-	*operators
+	*Requests
 	*streams
 	*members
-	*rebalancer
-	*volumes
-	*recoveries
-	*secrets
-	*snapshots
-	*moves
-	*callers
-	*tenants
-	*tokens
-	*auditor
 	*bills
 	*confirmations
 	counters *counters
@@ -108,23 +98,14 @@ func New(c Config) *Control {
 	v := mirror.New(c.Registry, c.Clock, c.IDs, c.Log, c.Name)
 	st := &status.Reader{Mirror: v}
 	n := &counters{mirror: v, peers: c.Peers}
-	o := &operators{
-		mirror: v, statuses: st, peers: c.Peers, vault: c.Vault, writable: c.Writable, taken: c.Taken,
-		creating: make(chan struct{}, 1), most: pando.ServicesMax,
-	}
-	audit := &auditor{mirror: v, audited: c.Audited}
 	b := &bills{mirror: v, counters: n, peers: c.Peers}
 	v.Listeners = append(v.Listeners, b.unbilled.take)
 	return &Control{
 		Registry: v.Registry, Log: v.Log, mirror: v, authority: c.Authority, process: c.Process, counters: n, Reader: st,
 		HostReader: &status.HostReader{Mirror: v, Peers: c.Peers, Heard: c.Heard, Answers: c.Answers},
-		streams:    newStreams(v, st, n, c.Peers), members: &members{mirror: v}, rebalancer: &rebalancer{o},
-		operators: o, volumes: &volumes{o}, recoveries: &recoveries{o},
-		secrets: &secrets{o, audit}, snapshots: &snapshots{o}, moves: &moves{o},
-		tenants: &tenants{o},
-		tokens:  &tokens{o},
-		auditor: audit, bills: b,
-		callers: &callers{o},
+		streams:    newStreams(v, st, n, c.Peers), members: &members{mirror: v}, bills: b,
+		Requests: NewRequests(RequestsConfig{Mirror: v, Status: st, Peers: c.Peers, Vault: c.Vault,
+			Writable: c.Writable, Taken: c.Taken, Audited: c.Audited}),
 		confirmations: &confirmations{mirror: v, peers: c.Peers,
 			known: map[pando.ServiceKey]*confirmation{}},
 		asks: map[pando.ServiceKey][]*ask{}, slots: make(chan struct{}, workersMax),

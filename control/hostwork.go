@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/mirror"
 	"pando.run/pando/control/status"
 )
 
@@ -42,7 +43,7 @@ func (c *members) markDrain(
 		if err == nil {
 			return c.HostDrain(ctx, name)
 		}
-		if !errors.Is(err, pando.ErrConflict) || n == attempts {
+		if !errors.Is(err, pando.ErrConflict) || n == mirror.Attempts {
 			return pando.HostDrainStatus{}, fmt.Errorf("the drain of host %s: %w", name, err)
 		}
 	}

@@ -41,7 +41,7 @@ func (c *members) Admit(
 		if _, err = c.mirror.CommitSurely(ctx, t); err == nil {
 			return m, nil
 		}
-		if !errors.Is(err, pando.ErrConflict) || n == attempts {
+		if !errors.Is(err, pando.ErrConflict) || n == mirror.Attempts {
 			return m, fmt.Errorf("admit host %s: %w", m.Name, err)
 		}
 	}
@@ -240,7 +240,7 @@ func (c *members) RemoveHost(
 			return nil
 		}
 		err := c.forget(ctx, h, on[:min(len(on), removeBatch)], by)
-		if n > attempts+len(on)/removeBatch {
+		if n > mirror.Attempts+len(on)/removeBatch {
 			err = errors.Join(err, fmt.Errorf("%w: instances are still placed on it", pando.ErrConflict))
 		}
 		if err != nil {

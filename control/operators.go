@@ -38,9 +38,6 @@ type operators struct {
 	most     int           // services
 }
 
-// attempts is how often an operator's write is retried on top of newer records.
-const attempts = 20
-
 // Deploy implements pando.Operators.
 func (c *operators) Deploy(
 	ctx context.Context, s pando.Spec, by pando.Asker,
@@ -500,7 +497,7 @@ func (c *operators) change(
 			c.mirror.Mu.Unlock()
 			return nil
 		}
-		if !errors.Is(err, pando.ErrConflict) || n == attempts {
+		if !errors.Is(err, pando.ErrConflict) || n == mirror.Attempts {
 			return err
 		}
 		timer, stop := c.mirror.Clock.After(50 * time.Millisecond)

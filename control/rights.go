@@ -6,22 +6,8 @@ import (
 	"fmt"
 
 	"pando.run/pando"
-	"pando.run/pando/world"
+	"pando.run/pando/control/mirror"
 )
-
-// mayUse returns nil if the author of a request may bring a stored revision into force, or run
-// commands with it (pando.MayUseHosts). The caller holds the lock.
-func mayUse(ctx context.Context, w *world.World, s pando.ServiceKey, revision int) error {
-	stored, ok := w.SpecOf(s, revision)
-	if _, token := pando.TokenOf(ctx); !token || revision == 0 {
-		return nil
-	}
-	if !ok {
-		return fmt.Errorf("%w: the spec of revision %d of %s has not arrived", pando.ErrNotReady, revision,
-			s)
-	}
-	return pando.MayUseHosts(ctx, stored)
-}
 
 // SetRight implements pando.Operators. The right is a part of the membership and ends with it.
 func (c *members) SetRight(
@@ -35,7 +21,7 @@ func (c *members) SetRight(
 		if err == nil {
 			return nil
 		}
-		if !errors.Is(err, pando.ErrConflict) || n == attempts {
+		if !errors.Is(err, pando.ErrConflict) || n == mirror.Attempts {
 			return fmt.Errorf("the right %s of host %s: %w", r, h, err)
 		}
 	}
@@ -81,7 +67,7 @@ func (c *members) SetGrant(
 		if err == nil {
 			return nil
 		}
-		if !errors.Is(err, pando.ErrConflict) || n == attempts {
+		if !errors.Is(err, pando.ErrConflict) || n == mirror.Attempts {
 			return fmt.Errorf("the grant %s of host %s: %w", of, h, err)
 		}
 	}

@@ -237,3 +237,17 @@ func (c *secrets) given(ctx context.Context, h pando.HostName, i pando.Instance,
 	mirror.Complete(c.desk.mirror, p)
 	_ = c.audit.record(ctx, p, refusedWaitMax) // it logs a failure
 }
+
+// mayUse returns nil if the author of a request may bring a stored revision into force, or run
+// commands with it (pando.MayUseHosts). The caller holds the lock.
+func mayUse(ctx context.Context, w *world.World, s pando.ServiceKey, revision int) error {
+	stored, ok := w.SpecOf(s, revision)
+	if _, token := pando.TokenOf(ctx); !token || revision == 0 {
+		return nil
+	}
+	if !ok {
+		return fmt.Errorf("%w: the spec of revision %d of %s has not arrived", pando.ErrNotReady, revision,
+			s)
+	}
+	return pando.MayUseHosts(ctx, stored)
+}

@@ -93,6 +93,9 @@ func (m *Mirror) readBack(
 	}
 }
 
+// Attempts is how often a write of a request is retried on top of newer records.
+const Attempts = 20
+
 // ErrUnknown is the outcome of a write that the store has not confirmed. It may have happened.
 var ErrUnknown = errors.New("whether it was done is unknown")
 
