@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/requests"
 	"pando.run/pando/driver/sim"
 	"pando.run/pando/scale"
 	"pando.run/pando/world"
@@ -22,6 +23,13 @@ type leadership struct {
 	registry *sim.Registry
 	host     pando.Fence
 	ids      *sim.IDs
+	peers    *sim.Peers
+}
+
+// request makes the control carry out requests with other settings.
+func (l leadership) request(c requests.Config) {
+	c.Mirror, c.Status, c.Peers = l.mirror, l.Reader, l.peers
+	l.Requests = requests.New(c)
 }
 
 func lead(t *testing.T, delayMax time.Duration, test func(t *testing.T, l leadership)) {
@@ -43,7 +51,8 @@ func lead(t *testing.T, delayMax time.Duration, test func(t *testing.T, l leader
 		if l.host, _, err = l.registry.Join(ctx, pando.Host{Name: "h1"}, time.Second); err != nil {
 			t.Fatal(err)
 		}
-		l.Control = New(Config{Registry: l.registry, Peers: sim.NewPeers(), Clock: sim.Clock{},
+		l.peers = sim.NewPeers()
+		l.Control = New(Config{Registry: l.registry, Peers: l.peers, Clock: sim.Clock{},
 			IDs: l.ids, Log: slog.New(slog.DiscardHandler), Name: "c"})
 		run, stop := context.WithCancel(ctx)
 		ended := make(chan error)

@@ -20,6 +20,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/control/decide"
 	"pando.run/pando/control/mirror"
+	"pando.run/pando/control/requests"
 	"pando.run/pando/control/status"
 	"pando.run/pando/scale"
 	"pando.run/pando/test/failpoint"
@@ -54,6 +55,11 @@ type Config struct {
 	Audited func(pando.Deed) error
 }
 
+var (
+	_ pando.Operators = (*Control)(nil)
+	_ pando.Auditor   = (*Control)(nil)
+)
+
 // Control decides for the whole cluster while it leads. It answers operators at any time.
 type Control struct {
 	Registry  pando.Registry // its writes carry the deeds of their requests
@@ -63,7 +69,7 @@ type Control struct {
 	process   func(*pando.ServerFigures) // or nil
 	*status.Reader
 	*status.HostReader
-	*Requests
+	*requests.Requests
 	*streams
 	*members
 	*bills
@@ -104,7 +110,7 @@ func New(c Config) *Control {
 		Registry: v.Registry, Log: v.Log, mirror: v, authority: c.Authority, process: c.Process, counters: n, Reader: st,
 		HostReader: &status.HostReader{Mirror: v, Peers: c.Peers, Heard: c.Heard, Answers: c.Answers},
 		streams:    newStreams(v, st, n, c.Peers), members: &members{mirror: v}, bills: b,
-		Requests: NewRequests(RequestsConfig{Mirror: v, Status: st, Peers: c.Peers, Vault: c.Vault,
+		Requests: requests.New(requests.Config{Mirror: v, Status: st, Peers: c.Peers, Most: pando.ServicesMax, Vault: c.Vault,
 			Writable: c.Writable, Taken: c.Taken, Audited: c.Audited}),
 		confirmations: &confirmations{mirror: v, peers: c.Peers,
 			known: map[pando.ServiceKey]*confirmation{}},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +14,9 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/api/logs"
+	"pando.run/pando/control/decide/decidetest"
+	"pando.run/pando/driver/sim"
+	"pando.run/pando/driver/trust"
 	"pando.run/pando/driver/wall"
 )
 
@@ -240,5 +244,40 @@ func TestStatsNameAHostThatDoesNotAnswer(t *testing.T) {
 	}
 	if b := all[1]; b.Instance != "web-b" || b.Missing != "" || b.PIDs == nil || *b.PIDs != 3 {
 		t.Errorf("got %+v", b)
+	}
+}
+
+// The watch shows neither a secret nor a token, whoever makes one.
+func TestTheWatchShowsNeitherSecretsNorTokens(t *testing.T) {
+	a, err := trust.OpenAuthority(t.TempDir(), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := New(Config{Peers: sim.NewPeers(), Clock: wall.Clock{}, IDs: &decidetest.Counting{},
+		Registry: sim.NewRegistry(1, 0), Log: slog.New(slog.DiscardHandler), Vault: a.Vault()})
+	c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{
+		pando.Service{ServiceKey: web, Target: 1},
+		pando.Revision{Service: web, Number: 1, Spec: pando.Spec{Name: "web",
+			StoredSecrets: []pando.StoredSecret{{Name: "key"}}}},
+	}}, 1)
+	go func() { _ = c.feedFrom(t.Context(), 0) }()
+	watch := c.Watch(t.Context(), 0)
+	token := pando.Token{TokenKey: pando.TokenKey{Tenant: "acme", Name: "ci"},
+		Hash: pando.TokenHash([]byte(strings.Repeat("a", 32))), Until: time.Now().Add(time.Hour)}
+	if err := c.SetToken(t.Context(), token, false, anna); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.SetSecret(t.Context(), pando.SecretKey{Tenant: "default", Name: "key"},
+		[]byte("hush"), anna); err != nil {
+		t.Fatal(err)
+	}
+	for change := range watch {
+		if change.Kind == pando.KindSecret || change.Kind == pando.KindToken ||
+			strings.Contains(fmt.Sprint(change.Value), "hush") {
+			t.Errorf("the watch has %+v", change)
+		}
+		if change.Kind == pando.KindDecision { // of the secret, which came last
+			return
+		}
 	}
 }

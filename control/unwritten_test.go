@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/requests"
 )
 
 func TestAStatusReportsWhatCannotBeWritten(t *testing.T) {
@@ -58,7 +59,7 @@ func TestTheServiceThatSteeringHasNoPlaceForIsRefused(t *testing.T) {
 		}
 		answers := make(chan answer)
 		const most, more = 256, 9
-		l.most = most
+		l.request(requests.Config{Most: most})
 		for n := range most - 1 + more { // web is there already; all at the same time
 			go func() {
 				_, err := l.Deploy(t.Context(), spec(n), by)
