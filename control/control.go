@@ -18,7 +18,9 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/control/billing"
 	"pando.run/pando/control/decide"
+	"pando.run/pando/control/members"
 	"pando.run/pando/control/mirror"
 	"pando.run/pando/control/requests"
 	"pando.run/pando/control/status"
@@ -58,6 +60,7 @@ type Config struct {
 var (
 	_ pando.Operators = (*Control)(nil)
 	_ pando.Auditor   = (*Control)(nil)
+	_ pando.Biller    = (*Control)(nil)
 )
 
 // Control decides for the whole cluster while it leads. It answers operators at any time.
@@ -71,8 +74,8 @@ type Control struct {
 	*status.HostReader
 	*requests.Requests
 	*streams
-	*members
-	*bills
+	*members.Members
+	*billing.Biller
 	*confirmations
 	counters *counters
 	// asks holds asks that agents brought themselves and that wait for a decision.
@@ -104,12 +107,10 @@ func New(c Config) *Control {
 	v := mirror.New(c.Registry, c.Clock, c.IDs, c.Log, c.Name)
 	st := &status.Reader{Mirror: v}
 	n := &counters{mirror: v, peers: c.Peers}
-	b := &bills{mirror: v, counters: n, peers: c.Peers}
-	v.Listeners = append(v.Listeners, b.unbilled.take)
 	return &Control{
 		Registry: v.Registry, Log: v.Log, mirror: v, authority: c.Authority, process: c.Process, counters: n, Reader: st,
 		HostReader: &status.HostReader{Mirror: v, Peers: c.Peers, Heard: c.Heard, Answers: c.Answers},
-		streams:    newStreams(v, st, n, c.Peers), members: &members{mirror: v}, bills: b,
+		streams:    newStreams(v, st, n, c.Peers), Members: members.NewMembers(v), Biller: billing.NewBills(v, c.Peers, n.errSilent),
 		Requests: requests.New(requests.Config{Mirror: v, Status: st, Peers: c.Peers, Most: pando.ServicesMax, Vault: c.Vault,
 			Writable: c.Writable, Taken: c.Taken, Audited: c.Audited}),
 		confirmations: &confirmations{mirror: v, peers: c.Peers,
@@ -180,11 +181,11 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 	ctx, stopReading := context.WithCancel(ctx)
 	defer c.workers.Wait()
 	defer stopReading()
-	c.workers.Go(func() { c.collect(ctx, fence) })
+	c.workers.Go(func() { c.Collect(ctx, fence) })
 	for {
 		c.switchLayout(ctx, fence, world.CurrentLayout())
 		c.decideAll(ctx, fence)
-		next := min(c.members.liftDrains(ctx, fence), c.mirror.MarkDue())
+		next := min(c.Members.LiftDrains(ctx, fence), c.mirror.MarkDue())
 		scaler.step(ctx, fence)
 		if c.mirror.IsDirty() {
 			next = 0

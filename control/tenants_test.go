@@ -10,6 +10,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/control/decide"
+	"pando.run/pando/world"
 )
 
 // A tenant with a small range deploys short-lived names again and again. The last address that was
@@ -66,9 +67,9 @@ func TestRestsOutliveTheirLeader(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.removed(t, pando.ServiceKey{Tenant: "acme", Name: "first"})
-		next := &members{mirror: l.mirror}
-		w, err := next.stored(t.Context(), pando.Root) // as a new leader reads the store
-		if err != nil {
+		at, err := l.registry.Snapshot(t.Context(), pando.Root)
+		w := world.New() // as a new leader reads the store
+		if err := errors.Join(err, w.Apply(at.Records, at.Revision)); err != nil {
 			t.Fatal(err)
 		}
 		if _, rests := w.Rests(first.VIP4); !rests {

@@ -1,4 +1,6 @@
-package control
+// Package billing collects the work of all hosts and adds it to the bills of tenants. It follows the
+// mirror for the decisions, which are billed too.
+package billing
 
 import (
 	"context"
@@ -11,8 +13,6 @@ import (
 	"pando.run/pando/control/mirror"
 )
 
-var _ pando.Biller = (*Control)(nil)
-
 // Bounds of the collection of work.
 const (
 	billInterval = 30 * time.Second       // between two rounds, at least
@@ -22,16 +22,26 @@ const (
 	billBatches  = 100                    // of one host in one round
 )
 
-// bills collects the work of all hosts and adds it to the bills of tenants.
-type bills struct {
-	mirror   *mirror.Mirror
-	counters *counters
-	peers    pando.Peers
+// Biller collects the work of all hosts and adds it to the bills of tenants.
+type Biller struct {
+	mirror *mirror.Mirror
+	peers  pando.Peers
+	// silent returns why a host is not asked now, or nil.
+	silent   func(pando.HostName) error
 	unbilled unbilled
 }
 
-// collect adds work to the bills until ctx ends. The fence keeps a former leader from adding any.
-func (c *bills) collect(ctx context.Context, fence pando.Fence) {
+// NewBills returns the bills of a cluster. They follow the mirror from now on.
+func NewBills(
+	m *mirror.Mirror, p pando.Peers, silent func(pando.HostName) error,
+) *Biller {
+	b := &Biller{mirror: m, peers: p, silent: silent}
+	m.Listeners = append(m.Listeners, b.unbilled.take)
+	return b
+}
+
+// Collect adds work to the bills until ctx ends. The fence keeps a former leader from adding any.
+func (c *Biller) Collect(ctx context.Context, fence pando.Fence) {
 	for ctx.Err() == nil {
 		if err := c.round(ctx, fence); err != nil && ctx.Err() == nil {
 			c.mirror.Log.Warn("work waits for its bill: it is collected again", "error", err)
@@ -42,7 +52,7 @@ func (c *bills) collect(ctx context.Context, fence pando.Fence) {
 }
 
 // round collects from each host, then bills decisions, then removes old records.
-func (c *bills) round(ctx context.Context, fence pando.Fence) error {
+func (c *Biller) round(ctx context.Context, fence pando.Fence) error {
 	hosts := c.mirror.Hosts()
 	for n := 0; n < billBatches && len(hosts) > 0; n++ {
 		all := c.ask(ctx, hosts)
@@ -79,10 +89,10 @@ func (c *bills) round(ctx context.Context, fence pando.Fence) error {
 }
 
 // bill adds deliveries to the bills, in as many commits as they need.
-func (c *bills) bill(ctx context.Context, fence pando.Fence, all []delivery) error {
+func (c *Biller) bill(ctx context.Context, fence pando.Fence, all []delivery) error {
 	for len(all) > 0 {
 		c.mirror.Mu.RLock()
-		t, rest, odd := billing(c.mirror.World, all, c.mirror.Clock.Now())
+		t, rest, odd := bookAll(c.mirror.World, all, c.mirror.Clock.Now())
 		c.mirror.Mu.RUnlock()
 		if odd != nil {
 			c.mirror.Log.Warn("a host reports work that cannot be billed", "error", odd)
@@ -96,13 +106,13 @@ func (c *bills) bill(ctx context.Context, fence pando.Fence, all []delivery) err
 }
 
 // ask returns the next batch of each host that has one. A silent host is asked in a later round.
-func (c *bills) ask(ctx context.Context, hosts []pando.Host) (out []delivery) {
+func (c *Biller) ask(ctx context.Context, hosts []pando.Host) (out []delivery) {
 	ctx, cancel := context.WithTimeout(ctx, billWaitMax)
 	defer cancel()
 	each, slots := make([]delivery, len(hosts)), make(chan struct{}, billAskers)
 	var wg sync.WaitGroup
 	for n, h := range hosts {
-		if c.counters.errSilent(h.Name) != nil {
+		if c.silent(h.Name) != nil {
 			continue
 		}
 		c.mirror.Mu.RLock()
@@ -124,7 +134,7 @@ func (c *bills) ask(ctx context.Context, hosts []pando.Host) (out []delivery) {
 }
 
 // Bills implements pando.Biller.
-func (c *bills) Bills(_ context.Context, q pando.BillQuery) ([]pando.BillLine, error) {
+func (c *Biller) Bills(_ context.Context, q pando.BillQuery) ([]pando.BillLine, error) {
 	switch q.By {
 	case "", pando.BillByHour, pando.BillByDay, pando.BillByMonth:
 	default:

@@ -1,4 +1,6 @@
-package control
+// Package members admits hosts to the cluster, gives them rights and slots, drains them, and removes
+// them.
+package members
 
 import (
 	"cmp"
@@ -15,17 +17,20 @@ import (
 	"pando.run/pando/world"
 )
 
-// members admits hosts to the cluster and removes them.
-type members struct {
+// Members admits hosts to the cluster and removes them.
+type Members struct {
 	mirror    *mirror.Mirror
 	admitting sync.Mutex
 }
+
+// NewMembers returns the members of a cluster.
+func NewMembers(m *mirror.Mirror) *Members { return &Members{mirror: m} }
 
 // Admit makes a host a member, or returns the slot of an existing member. byToken means that the
 // host has shown a token and no certificate. Such a host must be new or have the key of its
 // admission. use is the use of a token that the admission costs, or nil. Errors: ErrExists,
 // ErrNoRoom, ErrForbidden.
-func (c *members) Admit(
+func (c *Members) Admit(
 	ctx context.Context, m pando.Member, byToken bool, use *pando.TokenUse,
 ) (pando.Member, error) {
 	if err := pando.CheckLabel("host", string(m.Name)); err != nil {
@@ -48,7 +53,7 @@ func (c *members) Admit(
 }
 
 // stored reads records from the store instead of this control's copy, which may be older.
-func (c *members) stored(ctx context.Context, prefix pando.Key) (*world.World, error) {
+func (c *Members) stored(ctx context.Context, prefix pando.Key) (*world.World, error) {
 	at, err := c.mirror.Registry.Snapshot(ctx, prefix)
 	if err != nil {
 		return nil, err
@@ -62,7 +67,7 @@ func (c *members) stored(ctx context.Context, prefix pando.Key) (*world.World, e
 
 // admission gives each slot once. Every server admits one host after another. The record of
 // admissions orders the admissions of several servers.
-func (c *members) admission(
+func (c *Members) admission(
 	ctx context.Context, m *pando.Member, byToken bool, use *pando.TokenUse,
 ) (pando.Txn, error) {
 	so, seen, err := c.admissions(ctx) // before the members: a later slot then conflicts
@@ -149,7 +154,7 @@ func freeSlot(w *world.World, taken map[int]bool) int {
 }
 
 // admissions returns the record of admissions, and the condition that it has not changed.
-func (c *members) admissions(ctx context.Context) (a pando.Admissions, _ pando.Condition, _ error) {
+func (c *Members) admissions(ctx context.Context) (a pando.Admissions, _ pando.Condition, _ error) {
 	seen := pando.Condition{Key: pando.AdmissionsKey}
 	now, err := c.mirror.Registry.Snapshot(ctx, seen.Key)
 	if err != nil {
@@ -166,7 +171,7 @@ func (c *members) admissions(ctx context.Context) (a pando.Admissions, _ pando.C
 
 // isAlone returns an error if a member seems to move while its agent is here at the old address:
 // the asker is then a copy. After a real move, the old lease ends within pando.HostLease.
-func (c *members) isAlone(ctx context.Context, known, m pando.Member) error {
+func (c *Members) isAlone(ctx context.Context, known, m pando.Member) error {
 	if known.Server || known.Address == m.Address {
 		return nil
 	}
@@ -206,7 +211,7 @@ const removeBatch = 400
 
 // RemoveHost implements pando.Operators. The membership ends first, so that the host can write
 // nothing more.
-func (c *members) RemoveHost(
+func (c *Members) RemoveHost(
 	ctx context.Context, h pando.HostName, force bool, by pando.Asker,
 ) error {
 	c.admitting.Lock()
@@ -318,7 +323,7 @@ func hasVolumesOn(w *world.World, s pando.Service, h pando.HostName) bool {
 }
 
 // forget deletes the records of instances on a removed host, with one decision per service.
-func (c *members) forget(
+func (c *Members) forget(
 	ctx context.Context, h pando.HostName, on []pando.Instance, by pando.Asker,
 ) error {
 	t := pando.Txn{}

@@ -1,4 +1,4 @@
-package control
+package members
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 )
 
 // DrainHost implements pando.HostOperators. The mark is a part of the membership and ends with it.
-func (c *members) DrainHost(
+func (c *Members) DrainHost(
 	ctx context.Context, name pando.HostName, keep time.Duration, by pando.Asker,
 ) (pando.HostDrainStatus, error) {
 	if keep < 0 || keep > pando.HostDrainMax {
@@ -28,14 +28,14 @@ func (c *members) DrainHost(
 }
 
 // UndrainHost implements pando.HostOperators.
-func (c *members) UndrainHost(
+func (c *Members) UndrainHost(
 	ctx context.Context, name pando.HostName, _ pando.Asker,
 ) (pando.HostDrainStatus, error) {
 	return c.markDrain(ctx, name, nil)
 }
 
 // markDrain writes the mark of a drain, or takes it away.
-func (c *members) markDrain(
+func (c *Members) markDrain(
 	ctx context.Context, name pando.HostName, mark *pando.HostDrain,
 ) (pando.HostDrainStatus, error) {
 	for n := 0; ; n++ {
@@ -49,7 +49,7 @@ func (c *members) markDrain(
 	}
 }
 
-func (c *members) putDrain(ctx context.Context, name pando.HostName, mark *pando.HostDrain) error {
+func (c *Members) putDrain(ctx context.Context, name pando.HostName, mark *pando.HostDrain) error {
 	w, err := c.stored(ctx, pando.MemberKey(name))
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func (c *members) putDrain(ctx context.Context, name pando.HostName, mark *pando
 }
 
 // HostDrain implements pando.HostOperators.
-func (c *members) HostDrain(
+func (c *Members) HostDrain(
 	_ context.Context, name pando.HostName,
 ) (st pando.HostDrainStatus, err error) {
 	c.mirror.Mu.RLock()
@@ -88,8 +88,8 @@ func (c *members) HostDrain(
 	return status.Drain(c.mirror, m.V), nil
 }
 
-// liftDrains ends the drains whose time is over. It returns the time until the next one ends.
-func (c *members) liftDrains(ctx context.Context, fence pando.Fence) time.Duration {
+// LiftDrains ends the drains whose time is over. It returns the time until the next one ends.
+func (c *Members) LiftDrains(ctx context.Context, fence pando.Fence) time.Duration {
 	next := time.Minute
 	c.mirror.Mu.RLock()
 	var over []pando.Txn

@@ -1,4 +1,4 @@
-package control
+package billing
 
 import (
 	"cmp"
@@ -26,7 +26,7 @@ func workOf(h pando.HostName, number uint64, t pando.Tenant, hour time.Time) del
 // enter commits deliveries to a world, as the store does, and returns the errors of their lines.
 func enter(t *testing.T, w *world.World, at pando.StoreRevision, all ...delivery) error {
 	t.Helper()
-	txn, rest, odd := billing(w, all, billNow)
+	txn, rest, odd := bookAll(w, all, billNow)
 	if len(rest) > 0 {
 		t.Fatalf("%d deliveries are left", len(rest))
 	}
@@ -78,8 +78,8 @@ func TestABillAddsUp(t *testing.T) {
 func TestABatchHasOneCommit(t *testing.T) {
 	w := world.New()
 	d := workOf("h1", 1, "acme", billNow.Truncate(time.Hour))
-	first, _, _ := billing(w, []delivery{d}, billNow)
-	second, _, _ := billing(w, []delivery{d}, billNow)
+	first, _, _ := bookAll(w, []delivery{d}, billNow)
+	second, _, _ := bookAll(w, []delivery{d}, billNow)
 	w.Committed(first, 7)
 	for _, c := range second.If {
 		if c.Key == d.mark.Key() && c.Modified == w.Marks["h1"].Modified {
@@ -123,7 +123,7 @@ func TestBillsAreBounded(t *testing.T) {
 	}
 	commits := 0
 	for at := pando.StoreRevision(1); len(all) > 0; at++ {
-		txn, rest, odd := billing(w, all, billNow)
+		txn, rest, odd := bookAll(w, all, billNow)
 		if odd != nil || len(txn.Put) > billOpsMax || len(rest) >= len(all) {
 			t.Fatalf("%d records leave %d of %d: %v", len(txn.Put), len(rest), len(all), odd)
 		}

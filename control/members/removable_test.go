@@ -1,4 +1,4 @@
-package control
+package members
 
 import (
 	"strings"
@@ -32,7 +32,7 @@ func TestAHostWithVolumesIsNotRemoved(t *testing.T) {
 	tb.Put(pando.Host{Name: "h2"})
 	tb.Deploy(1, volumes)
 	tb.Settle()
-	home := tb.W.Services[web].V.Home
+	home := tb.W.Services[decidetest.Web].V.Home
 	other := map[pando.HostName]pando.HostName{"h1": "h2", "h2": "h1"}[home]
 	refused := func(h pando.HostName, want string) {
 		t.Helper()
@@ -43,7 +43,7 @@ func TestAHostWithVolumesIsNotRemoved(t *testing.T) {
 	}
 	refused(home, "the volumes of 1 services (web)")
 	refused(other, "")
-	svc := tb.W.Services[web].V
+	svc := tb.W.Services[decidetest.Web].V
 	svc.Removing = true
 	tb.Put(svc)
 	for range 10 {

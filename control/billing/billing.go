@@ -1,4 +1,4 @@
-package control
+package billing
 
 import (
 	"cmp"
@@ -31,10 +31,10 @@ type delivery struct {
 	mark pando.WorkMark
 }
 
-// billing returns the commit that adds deliveries to the bills with their marks, and the deliveries
+// bookAll returns the commit that adds deliveries to the bills with their marks, and the deliveries
 // for the next commit. Each record is conditioned on its former one. So a batch counts once,
 // although two leaders may have it. odd names the lines that are left out.
-func billing(
+func bookAll(
 	w *world.World, all []delivery, now time.Time,
 ) (t pando.Txn, rest []delivery, odd error) {
 	records := map[pando.Key]pando.Bill{}

@@ -1,4 +1,4 @@
-package control
+package members
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 )
 
 // SetRight implements pando.Operators. The right is a part of the membership and ends with it.
-func (c *members) SetRight(
+func (c *Members) SetRight(
 	ctx context.Context, h pando.HostName, r pando.Right, may bool, by pando.Asker,
 ) error {
 	if _, err := pando.ParseRight(string(r)); err != nil {
@@ -27,7 +27,7 @@ func (c *members) SetRight(
 	}
 }
 
-func (c *members) setRight(
+func (c *Members) setRight(
 	ctx context.Context, h pando.HostName, r pando.Right, g pando.Granting,
 ) error {
 	w, err := c.stored(ctx, pando.MemberKey(h))
@@ -56,7 +56,7 @@ func (c *members) setRight(
 }
 
 // SetGrant implements pando.GrantOperators. The grant is a part of the membership and ends with it.
-func (c *members) SetGrant(
+func (c *Members) SetGrant(
 	ctx context.Context, h pando.HostName, of pando.Grant, may bool, by pando.Asker,
 ) error {
 	if is, err := pando.ParseGrant(string(of)); err != nil || is != of {
@@ -73,7 +73,7 @@ func (c *members) SetGrant(
 	}
 }
 
-func (c *members) setGrant(
+func (c *Members) setGrant(
 	ctx context.Context, h pando.HostName, of pando.Grant, g pando.Granting,
 ) error {
 	w, err := c.stored(ctx, pando.MemberKey(h))
