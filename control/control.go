@@ -169,9 +169,9 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 	if !c.catchUp(ctx, fence, lost) {
 		return
 	}
-	if err := c.baptise(ctx, fence); err != nil {
+	if err := c.identifyStore(ctx, fence); err != nil {
 		c.mirror.Log.Error("the store has no readable record of itself: nothing is decided", "error", err)
-		_ = pando.Sleep(ctx, c.mirror.Clock, baptiseWait)
+		_ = pando.Sleep(ctx, c.mirror.Clock, identifyWait)
 		return
 	}
 	c.serve(fence)
@@ -210,11 +210,11 @@ func (c *Control) lead(ctx context.Context, fence pando.Fence, lost <-chan struc
 	}
 }
 
-// baptiseWait is the wait after a failed attempt to give the store its identity.
-const baptiseWait = time.Second
+// identifyWait is the wait after a failed attempt to give the store its identity.
+const identifyWait = time.Second
 
-// baptise gives a store without a record of itself an identity. Hosts recognise the store by it.
-func (c *Control) baptise(ctx context.Context, fence pando.Fence) error {
+// identifyStore gives a store without a record of itself an identity. Hosts recognise the store by it.
+func (c *Control) identifyStore(ctx context.Context, fence pando.Fence) error {
 	c.mirror.Mu.Lock()
 	known, unread := c.mirror.World.Cluster.V.ID != "", c.mirror.World.Blind(pando.KindCluster)
 	now := c.mirror.Clock.Now()

@@ -13,13 +13,6 @@ import (
 // reports that. A conflict or a restart of the store is over sooner.
 const unwrittenPatience = 2 * time.Second
 
-// unwritten is a run of failed writes without a success.
-type unwritten struct {
-	since time.Time
-	times int
-	last  error
-}
-
 // Failed counts a decision about a service that could not be written. The caller holds the lock.
 func (m *Mirror) Failed(s pando.ServiceKey, err error) {
 	u, ok := m.unwritten[s]

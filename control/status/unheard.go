@@ -21,6 +21,7 @@ func Unheard(h pando.HostName, err error) string {
 	return fmt.Sprintf("host %s answers with an error: %v", h, err)
 }
 
+// Cut returns a text of a host or a program, short enough for a record.
 func Cut(text string) string {
 	if len(text) > textBytesMax {
 		text = text[:textBytesMax] + "…"
@@ -28,5 +29,5 @@ func Cut(text string) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// textBytesMax is the kept length of the words of a session.
+// textBytesMax is the kept length of such a text.
 const textBytesMax = 400
