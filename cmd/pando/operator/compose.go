@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -43,8 +44,8 @@ func (f *composed) envFlag(c *cobra.Command) {
 
 // load reads the specs of a spec file or a Compose file. It prints
 // the words that a conversion leaves out.
-func (o *Console) load(ctx context.Context, path string, f composed) ([]pando.Spec, error) {
-	data, err := o.read(ctx, path, f)
+func loadAll(ctx context.Context, o *Console, path string, f composed) ([]pando.Spec, error) {
+	data, err := readFile(ctx, o, path, f)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +90,7 @@ func (o *Console) load(ctx context.Context, path string, f composed) ([]pando.Sp
 
 // read returns the content of a file, or of the standard input for the name -. Paths in it are
 // relative to the working folder then.
-func (o *Console) read(ctx context.Context, path string, f composed) ([]byte, error) {
+func readFile(ctx context.Context, o *Console, path string, f composed) ([]byte, error) {
 	if path != "-" {
 		return spec.Read(ctx, path)
 	}
@@ -130,7 +131,7 @@ func Convert(o *Console) *cobra.Command {
 		ValidArgsFunction: cobra.FixedCompletions(
 			[]cobra.Completion{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt),
 		RunE: func(c *cobra.Command, args []string) error {
-			specs, err := o.load(c.Context(), args[0], f)
+			specs, err := loadAll(c.Context(), o, args[0], f)
 			if err != nil {
 				return err
 			}
@@ -146,4 +147,30 @@ func Convert(o *Console) *cobra.Command {
 	}
 	f.flags(c)
 	return o.out.Flag(c)
+}
+
+// loadOne reads a file with one spec.
+func loadOne(
+	ctx context.Context, o *Console, path string, f composed,
+) (pando.Spec, error) {
+	all, err := loadAll(ctx, o, path, f)
+	if err != nil {
+		return pando.Spec{}, err
+	}
+	if len(all) != 1 {
+		var names []string
+		for _, s := range all {
+			names = append(names, string(s.Name))
+		}
+		return pando.Spec{}, fmt.Errorf("%w: %s has %s (%s), and a run needs one; put it into a file "+
+			"of its own, or `pando deploy %s` and `pando run SERVICE`", pando.ErrInvalid, path,
+			cli.Count(len(all), "service"), strings.Join(names, ", "), path)
+	}
+	return all[0], nil
+}
+
+// isSpecFile reports whether an argument names a file. The name of a service has no dot.
+func isSpecFile(arg string) bool {
+	ext := filepath.Ext(arg)
+	return ext == ".yaml" || ext == ".yml"
 }

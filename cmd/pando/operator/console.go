@@ -6,8 +6,11 @@ package operator
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
 	"strings"
 	"time"
 
@@ -16,6 +19,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
+	"pando.run/pando/driver/trust"
 	"pando.run/pando/driver/wall"
 	"pando.run/pando/spec/nearest"
 	"pando.run/pando/spec/span"
@@ -206,4 +210,58 @@ func explain(st pando.ServiceStatus, revision int) error {
 	return fmt.Errorf("revision %d of %s: %w%s: %s%s\n`pando why %s` prints more",
 		revision, st.ServiceKey, pando.ErrNotReady, about, cli.Clean(st.Problem.Reason), text,
 		st.ServiceKey)
+}
+
+// targetOf reads SERVICE, TENANT/SERVICE, SERVICE/INSTANCE or TENANT/SERVICE/INSTANCE. A service may
+// begin with the name of its tenant, as an instance does with that of its service: shop/shop-web is
+// the service, if there is one.
+func targetOf(
+	ctx context.Context, o *Console, text string,
+) (pando.ServiceKey, pando.InstanceID, error) {
+	key, instance, err := target(text)
+	if err != nil || instance == "" || strings.Count(text, "/") != 1 {
+		return key, instance, err
+	}
+	whole, err := pando.ParseServiceKey(text)
+	if err != nil {
+		return key, instance, nil
+	}
+	if _, err := o.client.Service(ctx, whole); err != nil {
+		return key, instance, nil // the command itself says what is wrong
+	}
+	return whole, "", nil
+}
+
+// remote returns a client of a server elsewhere, by a token of a tenant. A wrong address or token
+// is the error of each request.
+func remote(at, token string) *api.Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		u, err := url.Parse(at)
+		if err != nil || u.Scheme != "https" || u.Port() == "" {
+			return nil, fmt.Errorf("%w: with PANDO_TOKEN, PANDO_API is %q: want https://ADDRESS:7401 of a "+
+				"server", pando.ErrInvalid, at)
+		}
+		c, err := trust.ByTenantToken(token)
+		if err != nil {
+			return nil, err
+		}
+		return (&tls.Dialer{Config: c}).DialContext(ctx, "tcp", u.Host)
+	}
+	return api.NewRemoteClient(at, token, wall.Clock{}, dial)
+}
+
+// target reads SERVICE, TENANT/SERVICE, SERVICE/INSTANCE or TENANT/SERVICE/INSTANCE. The name of an
+// instance begins with the name of its service.
+func target(text string) (pando.ServiceKey, pando.InstanceID, error) {
+	at := strings.LastIndexByte(text, '/')
+	if at >= 0 {
+		rest, instance := text[:at], text[at+1:]
+		service := rest[strings.LastIndexByte(rest, '/')+1:]
+		if strings.HasPrefix(instance, service+"-") {
+			key, err := pando.ParseServiceKey(rest)
+			return key, pando.InstanceID(instance), err
+		}
+	}
+	key, err := pando.ParseServiceKey(text)
+	return key, "", err
 }

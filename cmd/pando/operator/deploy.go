@@ -40,14 +40,14 @@ func Deploy(o *Console) *cobra.Command {
 		ValidArgsFunction: cobra.FixedCompletions(
 			[]cobra.Completion{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt),
 		RunE: func(c *cobra.Command, args []string) error {
-			specs, err := o.load(c.Context(), args[0], f)
+			specs, err := loadAll(c.Context(), o, args[0], f)
 			if err != nil {
 				return err
 			}
 			if dry {
-				return o.compareAll(c.Context(), specs)
+				return compareAll(c.Context(), o, specs)
 			}
-			return o.deployAll(c.Context(), specs)
+			return deployAll(c.Context(), o, specs)
 		},
 	})
 	f.flags(c)
@@ -69,16 +69,16 @@ type deployed struct {
 
 // deployAll deploys every service of a file and reports each result. With --wait it waits for all
 // of them.
-func (o *Console) deployAll(ctx context.Context, specs []pando.Spec) error {
+func deployAll(ctx context.Context, o *Console, specs []pando.Spec) error {
 	all := make([]deployed, len(specs))
 	for n, s := range specs {
-		all[n] = o.deployOne(ctx, s)
+		all[n] = deployOne(ctx, o, s)
 		if err := all[n].err; ctx.Err() != nil || errors.Is(err, pando.ErrUnavailable) {
 			return err // every other deploy would fail in the same way
 		}
 	}
 	if o.wait {
-		o.awaitAll(ctx, all)
+		awaitAll(ctx, o, all)
 	}
 	for _, d := range all {
 		for _, w := range d.Warnings {
@@ -92,10 +92,10 @@ func (o *Console) deployAll(ctx context.Context, specs []pando.Spec) error {
 		err := o.out.Show(all[0], func(w io.Writer) { oneLine(w, all[0].ServiceStatus) })
 		return cmp.Or(err, unsteered(all[0]))
 	}
-	return cmp.Or(errors.Join(o.showAll(all), failures(all)), unsteered(all...))
+	return cmp.Or(errors.Join(showAll(o, all), failures(all)), unsteered(all...))
 }
 
-func (o *Console) deployOne(ctx context.Context, s pando.Spec) (d deployed) {
+func deployOne(ctx context.Context, o *Console, s pando.Spec) (d deployed) {
 	d.ServiceKey = s.Key()
 	before, err := o.client.Service(ctx, s.Key())
 	if err != nil && !errors.Is(err, pando.ErrNotFound) {
@@ -118,7 +118,7 @@ func (o *Console) deployOne(ctx context.Context, s pando.Spec) (d deployed) {
 
 // awaitAll waits until every deployed service serves its revision or has failed, and every host
 // steers those that serve.
-func (o *Console) awaitAll(ctx context.Context, all []deployed) {
+func awaitAll(ctx context.Context, o *Console, all []deployed) {
 	var known []pando.ServiceStatus
 	for _, d := range all {
 		known = append(known, d.ServiceStatus)
@@ -141,7 +141,7 @@ func (o *Console) awaitAll(ctx context.Context, all []deployed) {
 }
 
 // showAll prints a line for each service of a file.
-func (o *Console) showAll(all []deployed) error {
+func showAll(o *Console, all []deployed) error {
 	for n := range all {
 		if all[n].err != nil {
 			all[n].Failed = all[n].err.Error()
@@ -230,10 +230,10 @@ type plan struct {
 }
 
 // compareAll prints the changes that a deploy would make to the services of a file.
-func (o *Console) compareAll(ctx context.Context, specs []pando.Spec) error {
+func compareAll(ctx context.Context, o *Console, specs []pando.Spec) error {
 	var all []plan
 	for _, s := range specs {
-		p, err := o.compare(ctx, s)
+		p, err := compareOne(ctx, o, s)
 		if err != nil {
 			return err
 		}
@@ -250,7 +250,7 @@ func (o *Console) compareAll(ctx context.Context, specs []pando.Spec) error {
 	})
 }
 
-func (o *Console) compare(ctx context.Context, s pando.Spec) (plan, error) {
+func compareOne(ctx context.Context, o *Console, s pando.Spec) (plan, error) {
 	st, err := o.client.Service(ctx, s.Key())
 	if err != nil && !errors.Is(err, pando.ErrNotFound) {
 		return plan{}, err

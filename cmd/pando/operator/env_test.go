@@ -38,7 +38,7 @@ func TestAnEnvironmentChangesAFile(t *testing.T) {
 		{"compose.yml", "stagin", 0, "there is no " + dir + "/compose.stagin.yml"},
 	} {
 		o := &Console{}
-		specs, err := o.load(t.Context(), filepath.Join(dir, c.file), composed{env: c.env})
+		specs, err := loadAll(t.Context(), o, filepath.Join(dir, c.file), composed{env: c.env})
 		if c.want != "" {
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s --env %s: %v, want %q", c.file, c.env, err, c.want)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -43,7 +42,7 @@ func Exec(o *Console) *cobra.Command {
 				return cli.Usagef("exec: the command is missing; want: pando %s", c.Use)
 			}
 			spec := pando.SessionSpec{Command: command, Terminal: terminal}
-			if err := o.exec(c.Context(), key, instance, spec, input); err != nil {
+			if err := execute(c.Context(), o, key, instance, spec, input); err != nil {
 				return o.meant(c.Context(), key, err)
 			}
 			return nil
@@ -55,45 +54,9 @@ func Exec(o *Console) *cobra.Command {
 	return c
 }
 
-// target reads SERVICE, TENANT/SERVICE, SERVICE/INSTANCE or TENANT/SERVICE/INSTANCE. The name of an
-// instance begins with the name of its service.
-func target(text string) (pando.ServiceKey, pando.InstanceID, error) {
-	at := strings.LastIndexByte(text, '/')
-	if at >= 0 {
-		rest, instance := text[:at], text[at+1:]
-		service := rest[strings.LastIndexByte(rest, '/')+1:]
-		if strings.HasPrefix(instance, service+"-") {
-			key, err := pando.ParseServiceKey(rest)
-			return key, pando.InstanceID(instance), err
-		}
-	}
-	key, err := pando.ParseServiceKey(text)
-	return key, "", err
-}
-
-// targetOf reads SERVICE, TENANT/SERVICE, SERVICE/INSTANCE or TENANT/SERVICE/INSTANCE. A service may
-// begin with the name of its tenant, as an instance does with that of its service: shop/shop-web is
-// the service, if there is one.
-func targetOf(
-	ctx context.Context, o *Console, text string,
-) (pando.ServiceKey, pando.InstanceID, error) {
-	key, instance, err := target(text)
-	if err != nil || instance == "" || strings.Count(text, "/") != 1 {
-		return key, instance, err
-	}
-	whole, err := pando.ParseServiceKey(text)
-	if err != nil {
-		return key, instance, nil
-	}
-	if _, err := o.client.Service(ctx, whole); err != nil {
-		return key, instance, nil // the command itself says what is wrong
-	}
-	return whole, "", nil
-}
-
 // exec runs a command inside an instance.
-func (o *Console) exec(
-	ctx context.Context, key pando.ServiceKey, i pando.InstanceID, spec pando.SessionSpec, input bool,
+func execute(
+	ctx context.Context, o *Console, key pando.ServiceKey, i pando.InstanceID, spec pando.SessionSpec, input bool,
 ) error {
 	return attend(ctx, o, &spec, input, func(ctx context.Context) (io.ReadWriteCloser, error) {
 		return o.client.Exec(ctx, key, i, spec)
@@ -110,7 +73,7 @@ func attend(
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, passed...)
 	defer signal.Stop(signals)
-	screen, err := o.screen(spec)
+	screen, err := openScreen(o, spec)
 	if err != nil {
 		return err
 	}
@@ -138,7 +101,7 @@ func attend(
 	done := make(chan struct{})
 	defer close(done)
 	go pass(signals, done, to, screen, conn)
-	code, err := o.show(conn)
+	code, err := showOutput(o, conn)
 	if err != nil {
 		return err
 	}
@@ -229,7 +192,7 @@ func pass(
 }
 
 // show prints the output of the command and returns its exit code.
-func (o *Console) show(conn io.Reader) (int, error) {
+func showOutput(o *Console, conn io.Reader) (int, error) {
 	for {
 		kind, b, err := session.Read(conn)
 		if err != nil {
@@ -256,7 +219,7 @@ func (o *Console) show(conn io.Reader) (int, error) {
 
 // screen returns the terminal of the operator for a session with a terminal, and puts its size and
 // kind into the spec.
-func (o *Console) screen(spec *pando.SessionSpec) (*os.File, error) {
+func openScreen(o *Console, spec *pando.SessionSpec) (*os.File, error) {
 	if !spec.Terminal {
 		return nil, nil
 	}

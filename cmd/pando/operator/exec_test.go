@@ -65,11 +65,11 @@ func TestTheOutputOfASessionGoesToItsStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	whole := wire.String()
-	if code, err := o.show(strings.NewReader(whole)); code != 137 || err != nil ||
+	if code, err := showOutput(o, strings.NewReader(whole)); code != 137 || err != nil ||
 		out.String() != "o\x1b[1m" || errs.String() != "e" {
 		t.Errorf("%d, %v, %q, %q", code, err, out.String(), errs.String())
 	}
-	_, err := o.show(strings.NewReader(whole[:len(whole)-3]))
+	_, err := showOutput(o, strings.NewReader(whole[:len(whole)-3]))
 	if cli.CodeOf(err) != 13 || !strings.Contains(err.Error(), "the session broke off") {
 		t.Errorf("a torn end: %v", err)
 	}
@@ -77,7 +77,7 @@ func TestTheOutputOfASessionGoesToItsStreams(t *testing.T) {
 	if err := w.Send(session.Exit, []byte("{")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := o.show(&wire); err == nil {
+	if _, err := showOutput(o, &wire); err == nil {
 		t.Error("an end that is no JSON is no error")
 	}
 }
@@ -124,7 +124,7 @@ func TestATerminalIsRawForASession(t *testing.T) {
 	env.Stdin = inner
 	o := Open(&cli.Output{Env: env})
 	spec := pando.SessionSpec{Terminal: true}
-	f, err := o.screen(&spec)
+	f, err := openScreen(o, &spec)
 	if err != nil || f != inner || spec.Columns != 91 || spec.Rows != 24 || spec.Term != "vt220" {
 		t.Fatalf("%+v, %v", spec, err)
 	}
@@ -134,10 +134,10 @@ func TestATerminalIsRawForASession(t *testing.T) {
 	}
 	restore()
 	o.out.Stdin = strings.NewReader("")
-	if _, err := o.screen(&spec); cli.CodeOf(err) != 2 {
+	if _, err := openScreen(o, &spec); cli.CodeOf(err) != 2 {
 		t.Errorf("a pipe is a terminal: %v", err)
 	}
-	if f, err := o.screen(&pando.SessionSpec{}); f != nil || err != nil {
+	if f, err := openScreen(o, &pando.SessionSpec{}); f != nil || err != nil {
 		t.Errorf("without a terminal: %v, %v", f, err)
 	}
 }

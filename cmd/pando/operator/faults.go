@@ -21,7 +21,7 @@ import (
 type openLab func() (*lab.Lab, error)
 
 // labFaults returns the commands that disturb a lab's network and hosts.
-func (o *Console) labFaults(open openLab) []*cobra.Command {
+func labFaults(o *Console, open openLab) []*cobra.Command {
 	step := func(verb string, least, most int, use, short, example string) *cobra.Command {
 		return &cobra.Command{
 			Use: verb + use, Short: short, Example: "  pando lab " + example,
@@ -41,7 +41,7 @@ func (o *Console) labFaults(open openLab) []*cobra.Command {
 		step("kill", 1, 1, " HOST", "end a host, as a power cut would", "kill host3"),
 		step("boot", 1, 1, " HOST", "start a dead host and its Pando again", "boot host3"),
 		step("heal", 0, 100, " [HOST…]", "end cuts, losses, rates and pauses", "heal"),
-		o.labPlay(open), o.labChaos(open),
+		labPlay(o, open), labChaos(o, open),
 	}
 }
 
@@ -99,7 +99,7 @@ func labSlow(open openLab) *cobra.Command {
 	return c
 }
 
-func (o *Console) labPlay(open openLab) *cobra.Command {
+func labPlay(o *Console, open openLab) *cobra.Command {
 	return &cobra.Command{
 		Use: "play FILE", Short: "play a scenario of faults",
 		Long: "Play a scenario: a line per step, with its time after the begin. Verbs are cut, block, loss,\n" +
@@ -117,12 +117,12 @@ func (o *Console) labPlay(open openLab) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("play %s: %w: %w", args[0], pando.ErrInvalid, err)
 			}
-			return o.play(c.Context(), open, steps)
+			return play(c.Context(), o, open, steps)
 		},
 	}
 }
 
-func (o *Console) labChaos(open openLab) *cobra.Command {
+func labChaos(o *Console, open openLab) *cobra.Command {
 	var seed uint64
 	var faults int
 	var gap time.Duration
@@ -152,7 +152,7 @@ func (o *Console) labChaos(open openLab) *cobra.Command {
 				}
 				return o.out.Print([]byte(text.String()))
 			}
-			return o.play(c.Context(), open, steps)
+			return play(c.Context(), o, open, steps)
 		},
 	}
 	c.Flags().Uint64Var(&seed, "seed", 1, "of the dice")
@@ -163,7 +163,7 @@ func (o *Console) labChaos(open openLab) *cobra.Command {
 }
 
 // play performs a scenario and prints each step before it is done.
-func (o *Console) play(ctx context.Context, open openLab, steps []lab.Step) error {
+func play(ctx context.Context, o *Console, open openLab, steps []lab.Step) error {
 	l, err := open()
 	if err != nil {
 		return err

@@ -105,7 +105,7 @@ func Rollback(o *Console) *cobra.Command {
 		}
 		all := []deployed{{ServiceStatus: st, Deployed: st.Latest}}
 		if o.wait {
-			o.awaitAll(ctx, all)
+			awaitAll(ctx, o, all)
 		}
 		if all[0].err != nil {
 			return all[0].err
@@ -137,17 +137,17 @@ func Diff(o *Console) *cobra.Command {
 				if len(args) > 1 {
 					return cli.Usagef("diff: a file has no revisions; want: pando diff FILE")
 				}
-				specs, err := o.load(ctx, args[0], f)
+				specs, err := loadAll(ctx, o, args[0], f)
 				if err != nil {
 					return err
 				}
-				return o.compareAll(ctx, specs)
+				return compareAll(ctx, o, specs)
 			}
 			key, err := pando.ParseServiceKey(args[0])
 			if err != nil {
 				return err
 			}
-			return o.meant(ctx, key, o.diffRevisions(ctx, key, args[1:]))
+			return o.meant(ctx, key, diffRevisions(ctx, o, key, args[1:]))
 		},
 	}
 	f.envFlag(c)
@@ -169,7 +169,7 @@ type comparison struct {
 	Lines   []string         `json:"lines"`
 }
 
-func (o *Console) diffRevisions(ctx context.Context, key pando.ServiceKey, revs []string) error {
+func diffRevisions(ctx context.Context, o *Console, key pando.ServiceKey, revs []string) error {
 	all, err := o.client.Revisions(ctx, key)
 	if err != nil {
 		return err

@@ -171,7 +171,7 @@ func TestNoEventCommandsTheTerminal(t *testing.T) {
 			o := Open(&cli.Output{Env: cli.Env{Stdout: &out, Getenv: os.Getenv}})
 			e := api.Event{Kind: kind, Key: pando.Key(evil[dice.IntN(len(evil))]), Value: text,
 				Deleted: dice.IntN(2) == 0}
-			if err := o.printEvent(e); err != nil {
+			if err := printEvent(o, e); err != nil {
 				t.Fatal(err)
 			}
 			checkHarmless(t, fmt.Sprint(kind, ", seed ", seed), out.String())

@@ -33,7 +33,7 @@ func Hosts(o *Console) *cobra.Command {
 			return frozenCode(all)
 		},
 	})
-	c.AddCommand(setRight(o, "allow", true), setRight(o, "deny", false), o.removeHost(), drainHost(o),
+	c.AddCommand(setRight(o, "allow", true), setRight(o, "deny", false), removeHost(o), drainHost(o),
 		undrainHost(o))
 	return c
 }
@@ -136,7 +136,7 @@ func texts[T ~string](all []T) []string {
 	return out
 }
 
-func (o *Console) removeHost() *cobra.Command {
+func removeHost(o *Console) *cobra.Command {
 	var force bool
 	c := &cobra.Command{
 		Use: "rm HOST", Short: "end the membership of a host",

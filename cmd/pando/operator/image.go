@@ -165,21 +165,4 @@ func imageNamed(ctx context.Context, o *Console, word string) (pando.ImageStatus
 		"(`pando image ls`)", pando.ErrInvalid, word, len(found))
 }
 
-// shortDigest returns the beginning of a digest, which names an image on one host.
-func shortDigest(digest string) string {
-	hex := strings.TrimPrefix(digest, "sha256:")
-	return hex[:min(12, len(hex))]
-}
-
 func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
-
-func serviceNames(all []pando.ServiceKey) string {
-	var names []string
-	for _, s := range all {
-		names = append(names, s.String())
-	}
-	if names == nil {
-		return "-"
-	}
-	return strings.Join(names, ", ")
-}

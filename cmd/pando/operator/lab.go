@@ -43,12 +43,12 @@ func Lab(o *Console) *cobra.Command {
 			return f(c, l, args)
 		}
 	}
-	list := func(c *cobra.Command, l *lab.Lab, _ []string) error { return o.listLab(c.Context(), l) }
+	list := func(c *cobra.Command, l *lab.Lab, _ []string) error { return listLab(c.Context(), o, l) }
 	exec := func(c *cobra.Command, l *lab.Lab, args []string) error {
-		return o.labExec(c.Context(), l, args)
+		return labExec(c.Context(), o, l, args)
 	}
-	c.AddCommand(o.labFaults(func() (*lab.Lab, error) { return lab.Open(dir) })...)
-	c.AddCommand(o.labUp(&dir),
+	c.AddCommand(labFaults(o, func() (*lab.Lab, error) { return lab.Open(dir) })...)
+	c.AddCommand(labUp(o, &dir),
 		o.out.Flag(&cobra.Command{
 			Use: "ls", Short: "list the hosts", Example: "  pando lab ls",
 			Args: cobra.NoArgs, RunE: opened(list),
@@ -78,7 +78,7 @@ func LabInit() *cobra.Command {
 	}
 }
 
-func (o *Console) labUp(dir *string) *cobra.Command {
+func labUp(o *Console, dir *string) *cobra.Command {
 	var hosts int
 	var bare, router bool
 	var skews map[string]string
@@ -115,7 +115,7 @@ func (o *Console) labUp(dir *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.listLab(c.Context(), l)
+			return listLab(c.Context(), o, l)
 		},
 	}
 	c.Flags().IntVar(&hosts, "hosts", 3, "number of hosts")
@@ -194,7 +194,7 @@ func labRun(ctx context.Context, l *lab.Lab, host string, argv ...string) ([]byt
 	return out, nil
 }
 
-func (o *Console) labExec(ctx context.Context, l *lab.Lab, args []string) error {
+func labExec(ctx context.Context, o *Console, l *lab.Lab, args []string) error {
 	cmd, err := l.Exec(ctx, args[0], args[1:]...)
 	if err != nil {
 		return err
@@ -262,7 +262,7 @@ func labHosts(ctx context.Context, l *lab.Lab) ([]labHost, error) {
 	return out, err
 }
 
-func (o *Console) listLab(ctx context.Context, l *lab.Lab) error {
+func listLab(ctx context.Context, o *Console, l *lab.Lab) error {
 	all, unknown := labHosts(ctx, l)
 	if unknown != nil {
 		fmt.Fprintf(o.out.Stderr, "the roles are unknown: %v\n", unknown)

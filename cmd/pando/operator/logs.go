@@ -12,7 +12,6 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/spec/span"
 )
 
 // logged holds the flags of `pando logs`.
@@ -52,7 +51,7 @@ func Logs(o *Console) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return o.copyLogs(ctx, key, f, q)
+		return copyLogs(ctx, o, key, f, q)
 	})
 	c.Flags().IntVarP(&f.lines, "lines", "n", logLines, "start this many lines before the end")
 	c.Flags().IntVar(&f.lines, "tail", logLines, "the same as --lines")
@@ -84,33 +83,16 @@ func (f logged) query(now time.Time, given bool) (q pando.LogQuery, err error) {
 	return q, nil
 }
 
-// moment returns the time that --since means: a duration before now, or a time.
-func moment(text string, now time.Time) (time.Time, error) {
-	if d, err := span.Parse(text); err == nil && d >= 0 {
-		return now.Add(-d), nil
-	}
-	for _, layout := range []string{
-		time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04",
-		"2006-01-02 15:04", "2006-01-02",
-	} {
-		if t, err := time.ParseInLocation(layout, text, now.Location()); err == nil {
-			return t, nil
-		}
-	}
-	return now, cli.Usagef("--since: want a duration such as 10m or 1d, or a time such as "+
-		"2006-01-02T15:04, got %q", text)
-}
-
 // copyLogs copies the logs of a service to standard output. It replaces control characters if the
 // output is a terminal.
-func (o *Console) copyLogs(
-	ctx context.Context, key pando.ServiceKey, f logged, q pando.LogQuery,
+func copyLogs(
+	ctx context.Context, o *Console, key pando.ServiceKey, f logged, q pando.LogQuery,
 ) error {
 	searches := f.since != "" || f.match != ""
 	// A stream that begins with nothing looks as if it hangs.
 	if f.instance == "" && q.Follow && q.Lines > 0 && !searches {
 		first := pando.LogQuery{Lines: 1}
-		if n, err := o.copyOnce(ctx, io.Discard, key, f, first); err == nil && n == 0 {
+		if n, err := copyOnce(ctx, o, io.Discard, key, f, first); err == nil && n == 0 {
 			fmt.Fprintf(o.out.Stderr, "%s has printed nothing yet\n", key)
 		}
 	}
@@ -118,7 +100,7 @@ func (o *Console) copyLogs(
 	if cli.IsTerminal(out) {
 		out = &cli.Harmless{To: out}
 	}
-	n, err := o.copyOnce(ctx, out, key, f, q)
+	n, err := copyOnce(ctx, o, out, key, f, q)
 	if n == 0 && err == nil && !q.Follow && q.Lines > 0 {
 		about := key.String()
 		if f.instance != "" {
@@ -133,8 +115,8 @@ func (o *Console) copyLogs(
 	return err
 }
 
-func (o *Console) copyOnce(
-	ctx context.Context, to io.Writer, key pando.ServiceKey, f logged, q pando.LogQuery,
+func copyOnce(
+	ctx context.Context, o *Console, to io.Writer, key pando.ServiceKey, f logged, q pando.LogQuery,
 ) (int64, error) {
 	log, err := o.client.Logs(ctx, key, pando.InstanceID(f.instance), q, f.times)
 	if f.instance != "" && errors.Is(err, pando.ErrNotFound) {

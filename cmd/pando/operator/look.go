@@ -29,10 +29,10 @@ func Ps(o *Console) *cobra.Command {
 					return cli.Usagef("ps: --watch lists all services; `pando watch %s` prints the changes of "+
 						"one", args[0])
 				}
-				return o.instancesOf(c.Context(), args[0])
+				return instancesOf(c.Context(), o, args[0])
 			}
 			if watch {
-				return o.live(c.Context())
+				return followAll(c.Context(), o)
 			}
 			all, err := o.client.Services(c.Context())
 			if err != nil {
@@ -50,7 +50,7 @@ func Ps(o *Console) *cobra.Command {
 }
 
 // instancesOf lists the instances of one service.
-func (o *Console) instancesOf(ctx context.Context, name string) error {
+func instancesOf(ctx context.Context, o *Console, name string) error {
 	key, err := pando.ParseServiceKey(name)
 	if err != nil {
 		return err
@@ -90,7 +90,7 @@ func hostsSeen(ctx context.Context, o *Console) ([]pando.HostStatus, error) {
 }
 
 // live lists the instances again after every change. On a terminal it overwrites the last list.
-func (o *Console) live(ctx context.Context) error {
+func followAll(ctx context.Context, o *Console) error {
 	all, err := o.client.Services(ctx)
 	if err != nil {
 		return err
@@ -136,15 +136,6 @@ func seen(all []pando.ServiceStatus) (at pando.StoreRevision) {
 	return at
 }
 
-// ended returns the error of a command that runs until it is interrupted. After an interrupt the
-// interrupt is the error, not its consequences.
-func ended(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return err
-}
-
 // Watch returns `pando watch`.
 func Watch(o *Console) *cobra.Command {
 	return o.out.Flag(o.of(&cobra.Command{
@@ -170,7 +161,7 @@ func Watch(o *Console) *cobra.Command {
 			s, ok := e.Key.Service()
 			wanted := key.Name == "" || e.Kind == pando.KindBookmark || ok && s == key
 			if failed == nil && wanted {
-				if failed = o.printEvent(e); failed != nil {
+				if failed = printEvent(o, e); failed != nil {
 					stop() // the output is closed
 				}
 			}
@@ -244,7 +235,7 @@ func Why(o *Console) *cobra.Command {
 		if st, err := o.client.Service(ctx, key); err == nil {
 			now = append(now, st)
 		}
-		spread := o.kept(ctx, key, now)
+		spread := keptVolumes(ctx, o, key, now)
 		return o.out.Show(all, func(w io.Writer) {
 			slices.SortStableFunc(all,
 				func(a, b pando.Because) int { return cmp.Compare(a.Created, b.Created) })
@@ -267,7 +258,7 @@ func Why(o *Console) *cobra.Command {
 
 // kept returns that the newest instances of a service have few of its connections, or "". It is an
 // addition to a page, which is whole without it.
-func (o *Console) kept(ctx context.Context, key pando.ServiceKey, now []pando.ServiceStatus) string {
+func keptVolumes(ctx context.Context, o *Console, key pando.ServiceKey, now []pando.ServiceStatus) string {
 	if len(now) == 0 || len(now[0].Instances) < 2 {
 		return ""
 	}

@@ -43,7 +43,7 @@ func TestALogOnAFullDiskNamesTheDisk(t *testing.T) {
 	}
 	defer full.Close()
 	o.out.Stdout = full
-	err = o.copyLogs(t.Context(), pando.DefaultService("web"), logged{}, pando.LogQuery{Lines: 1})
+	err = copyLogs(t.Context(), o, pando.DefaultService("web"), logged{}, pando.LogQuery{Lines: 1})
 	if cli.CodeOf(err) != 1 || !strings.Contains(err.Error(), "the output is incomplete: ") ||
 		!strings.Contains(err.Error(), "no space left") {
 		t.Errorf("code %d: %v", cli.CodeOf(err), err)

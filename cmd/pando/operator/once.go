@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -17,32 +16,6 @@ import (
 
 // onceRemoveMax bounds the removal of the service of one run.
 const onceRemoveMax = 10 * time.Second
-
-// isSpecFile reports whether an argument names a file. The name of a service has no dot.
-func isSpecFile(arg string) bool {
-	ext := filepath.Ext(arg)
-	return ext == ".yaml" || ext == ".yml"
-}
-
-// loadOne reads a file with one spec.
-func loadOne(
-	ctx context.Context, o *Console, path string, f composed,
-) (pando.Spec, error) {
-	all, err := o.load(ctx, path, f)
-	if err != nil {
-		return pando.Spec{}, err
-	}
-	if len(all) != 1 {
-		var names []string
-		for _, s := range all {
-			names = append(names, string(s.Name))
-		}
-		return pando.Spec{}, fmt.Errorf("%w: %s has %s (%s), and a run needs one; put it into a file "+
-			"of its own, or `pando deploy %s` and `pando run SERVICE`", pando.ErrInvalid, path,
-			cli.Count(len(all), "service"), strings.Join(names, ", "), path)
-	}
-	return all[0], nil
-}
 
 // once runs a command with a spec that is not deployed. Its service exists until the run ends.
 func once(

@@ -36,14 +36,14 @@ func Restart(o *Console) *cobra.Command {
 			if ask.Instance = instance; len(args) == 2 {
 				ask.Instance = pando.InstanceID(args[1])
 			}
-			return o.meant(c.Context(), key, o.restart(c.Context(), key, ask))
+			return o.meant(c.Context(), key, restartService(c.Context(), o, key, ask))
 		},
 	})
 	c.Flags().BoolVar(&ask.Cancel, "cancel", false, "end the restart in progress")
 	return o.out.Flag(c)
 }
 
-func (o *Console) restart(ctx context.Context, key pando.ServiceKey, ask pando.RestartAsk) error {
+func restartService(ctx context.Context, o *Console, key pando.ServiceKey, ask pando.RestartAsk) error {
 	st, err := o.client.Restart(ctx, key, ask)
 	if err == nil && o.wait {
 		st, err = o.until(ctx, key, o.watching(st), restarted(st))

@@ -97,7 +97,7 @@ func rolloutUndo(o *Console) *cobra.Command {
 		}
 		all := []deployed{{ServiceStatus: st, Deployed: st.Target}}
 		if o.wait {
-			o.awaitAll(ctx, all)
+			awaitAll(ctx, o, all)
 		}
 		if all[0].err != nil {
 			return all[0].err

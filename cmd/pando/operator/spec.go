@@ -29,7 +29,7 @@ func specCheck(o *Console) *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			all := []pando.Spec{}
 			for _, file := range args {
-				specs, err := o.load(c.Context(), file, f)
+				specs, err := loadAll(c.Context(), o, file, f)
 				if err != nil {
 					return err
 				}

@@ -166,16 +166,3 @@ func unanswered(w io.Writer, all []usedNow) {
 		}
 	}
 }
-
-// size formats a number of bytes with three digits.
-func size(n int64) string {
-	v, unit := float64(n), 0
-	for v >= 999.5 && unit < 4 {
-		v, unit = v/1024, unit+1
-	}
-	digits := 0
-	if unit > 0 && v < 9.95 {
-		digits = 1
-	}
-	return strconv.FormatFloat(v, 'f', digits, 64) + []string{"B", "K", "M", "G", "T"}[unit]
-}

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -421,7 +422,7 @@ func brief(d time.Duration) string {
 }
 
 // printEvent prints one change as a line.
-func (o *Console) printEvent(e api.Event) error {
+func printEvent(o *Console, e api.Event) error {
 	if o.out.JSON {
 		line, err := json.Marshal(e)
 		if err != nil {
@@ -489,4 +490,124 @@ func changed(e api.Event) (about, text string) {
 func as[T any](e api.Event) (v T) {
 	_ = json.Unmarshal(e.Value, &v)
 	return v
+}
+
+// ended returns the error of a command that runs until it is interrupted. After an interrupt the
+// interrupt is the error, not its consequences.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// moment returns the time that --since means: a duration before now, or a time.
+func moment(text string, now time.Time) (time.Time, error) {
+	if d, err := span.Parse(text); err == nil && d >= 0 {
+		return now.Add(-d), nil
+	}
+	for _, layout := range []string{
+		time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04",
+		"2006-01-02 15:04", "2006-01-02",
+	} {
+		if t, err := time.ParseInLocation(layout, text, now.Location()); err == nil {
+			return t, nil
+		}
+	}
+	return now, cli.Usagef("--since: want a duration such as 10m or 1d, or a time such as "+
+		"2006-01-02T15:04, got %q", text)
+}
+
+// size formats a number of bytes with three digits.
+func size(n int64) string {
+	v, unit := float64(n), 0
+	for v >= 999.5 && unit < 4 {
+		v, unit = v/1024, unit+1
+	}
+	digits := 0
+	if unit > 0 && v < 9.95 {
+		digits = 1
+	}
+	return strconv.FormatFloat(v, 'f', digits, 64) + []string{"B", "K", "M", "G", "T"}[unit]
+}
+
+func serviceNames(all []pando.ServiceKey) string {
+	var names []string
+	for _, s := range all {
+		names = append(names, s.String())
+	}
+	if names == nil {
+		return "-"
+	}
+	return strings.Join(names, ", ")
+}
+
+// shortDigest returns the beginning of a digest, which names an image on one host.
+func shortDigest(digest string) string {
+	hex := strings.TrimPrefix(digest, "sha256:")
+	return hex[:min(12, len(hex))]
+}
+
+// runOf returns the part of an instance in a run, for the lists of instances.
+func runOf(i pando.InstanceStatus) string {
+	if i.Run == nil {
+		return ""
+	}
+	return fmt.Sprintf("run %d", i.Run.Number)
+}
+
+// phaseOf returns the phase of an instance in a list. An instance of a run has no readiness.
+func phaseOf(i pando.InstanceStatus) string {
+	if i.Run != nil && i.Phase == pando.PhaseStarting {
+		return "running"
+	}
+	if i.Run != nil && slices.Contains([]pando.Phase{pando.PhaseFailed, pando.PhaseMerged}, i.Phase) {
+		return "ended"
+	}
+	return string(i.Phase)
+}
+
+// runTable prints a line per run, then the schedule.
+func runTable(w io.Writer, b *pando.RunBook, now time.Time) {
+	rows := []string{row("RUN", "REV", "STATE", "BEGAN", "TOOK", "DONE", "FAILED", "BY", "COMMAND",
+		"REASON")}
+	for _, r := range b.Runs {
+		end := now
+		if !r.Active() {
+			end = r.Ended
+		}
+		command := ""
+		for _, word := range r.Command {
+			if strings.ContainsAny(word, " \t\n'\"") || word == "" {
+				word = strconv.Quote(word)
+			}
+			command = strings.TrimSpace(command + " " + word)
+		}
+		rows = append(rows, row(r.Number, r.Revision, r.State, r.Began.Local().Format(time.DateTime),
+			brief(end.Sub(r.Began)), fmt.Sprintf("%d of %d", r.Done, r.Want), r.Failed, r.By,
+			command, r.Reason))
+	}
+	if len(b.Runs) == 0 {
+		fmt.Fprintln(w, "no runs")
+	} else {
+		cli.Columns(w, rows...)
+	}
+	schedule(w, b)
+}
+
+// schedule prints the next time of a job and the missed ones.
+func schedule(w io.Writer, b *pando.RunBook) {
+	if b == nil || b.Next.IsZero() {
+		return
+	}
+	at := b.Next
+	if zone, err := time.LoadLocation(b.Zone); err == nil {
+		at = at.In(zone)
+	}
+	fmt.Fprintf(w, "the next run is due at %s (%s)", at.Format("2006-01-02 15:04 MST"),
+		cli.Clean(b.Schedule))
+	if b.Missed > 0 {
+		fmt.Fprintf(w, "; %s", cli.Count(b.Missed, "missed run"))
+	}
+	fmt.Fprintln(w)
 }

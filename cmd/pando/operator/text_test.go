@@ -78,7 +78,7 @@ func TestWatchTellsWhatChangedInWords(t *testing.T) {
 			if deleted {
 				e.Value = nil
 			}
-			if err := o.printEvent(e); err != nil {
+			if err := printEvent(o, e); err != nil {
 				t.Fatal(err)
 			}
 			_, got, _ := strings.Cut(strings.TrimSpace(b.String()), "  ")

@@ -2,11 +2,8 @@ package operator
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"io"
-	"net"
-	"net/url"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,27 +11,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
 )
-
-// remote returns a client of a server elsewhere, by a token of a tenant. A wrong address or token
-// is the error of each request.
-func remote(at, token string) *api.Client {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		u, err := url.Parse(at)
-		if err != nil || u.Scheme != "https" || u.Port() == "" {
-			return nil, fmt.Errorf("%w: with PANDO_TOKEN, PANDO_API is %q: want https://ADDRESS:7401 of a "+
-				"server", pando.ErrInvalid, at)
-		}
-		c, err := trust.ByTenantToken(token)
-		if err != nil {
-			return nil, err
-		}
-		return (&tls.Dialer{Config: c}).DialContext(ctx, "tcp", u.Host)
-	}
-	return api.NewRemoteClient(at, token, wall.Clock{}, dial)
-}
 
 // tenantToken returns `pando tenant token`.
 func tenantToken(o *Console) *cobra.Command {
@@ -72,7 +49,7 @@ func tokenAdd(o *Console) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			quota, err := o.quotaOf(c.Context(), k.Tenant)
+			quota, err := quotaOf(c.Context(), o, k.Tenant)
 			if err != nil {
 				return err
 			}
@@ -89,7 +66,7 @@ func tokenAdd(o *Console) *cobra.Command {
 }
 
 // quotaOf returns the quota of a tenant in words, and where it comes from.
-func (o *Console) quotaOf(ctx context.Context, t pando.Tenant) (string, error) {
+func quotaOf(ctx context.Context, o *Console, t pando.Tenant) (string, error) {
 	all, err := api.TenantClient{Client: o.client}.Tenants(ctx)
 	if err != nil {
 		return "", err

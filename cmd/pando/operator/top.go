@@ -36,7 +36,7 @@ func Top(o *Console) *cobra.Command {
 			if err := pando.Sleep(ctx, wall.Clock{}, statsRest); err != nil {
 				return err
 			}
-			v, err := o.look(ctx, key, before)
+			v, err := sampleAll(ctx, o, key, before)
 			if err != nil {
 				return ended(ctx, err)
 			}
@@ -72,8 +72,8 @@ type topRow struct {
 }
 
 // look reads the newest numbers of a service.
-func (o *Console) look(
-	ctx context.Context, key pando.ServiceKey, before []pando.InstanceUsage,
+func sampleAll(
+	ctx context.Context, o *Console, key pando.ServiceKey, before []pando.InstanceUsage,
 ) (v topView, err error) {
 	if v.usage, err = o.client.Stats(ctx, key); err != nil {
 		return v, err
