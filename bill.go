@@ -193,7 +193,7 @@ type WorkAgent interface {
 	Work(ctx context.Context, after WorkMark) (WorkBatch, error)
 }
 
-// Books keeps the book of a host's work. driver/book implements it.
+// Books keeps the book of a host's work. driver/store/book implements it.
 type Books interface {
 	// Load returns the book, or nil if there is none.
 	Load() ([]byte, error)

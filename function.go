@@ -12,7 +12,7 @@ const UnitsMax = 64
 // nothing is steered.
 const LogUnit = UnitsMax - 1
 
-// Flowlets steers the flowlets of one device to units (driver/flowlet). Referred and Sweep may run
+// Flowlets steers the flowlets of one device to units (driver/network/flowlet). Referred and Sweep may run
 // at any time before Remove. The other methods must not be called at the same time.
 type Flowlets interface {
 	// SetUnit sets the device of a unit. It returns ErrNotFound if there is no such device.
@@ -52,7 +52,7 @@ type FlowletCounts struct {
 	Replaced uint64
 }
 
-// Units starts the units of one group (driver/unit). Its methods may be called from any goroutine.
+// Units starts the units of one group (driver/sandbox/unit). Its methods may be called from any goroutine.
 type Units interface {
 	// Name returns the name of a unit.
 	Name(id int) string
@@ -89,7 +89,7 @@ type UnitEnd struct {
 	Account *UnitStatus // its work, if it ended in good order
 }
 
-// UnitMemory is the memory that the units of one group share (driver/unit).
+// UnitMemory is the memory that the units of one group share (driver/sandbox/unit).
 type UnitMemory interface {
 	// SetAlive publishes the set of live units. If a unit has left the set, it wakes the others.
 	SetAlive(units uint64)

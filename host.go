@@ -406,7 +406,7 @@ func SkewOf(at, before, after time.Time) time.Duration {
 	return 0
 }
 
-// Peers connects servers and agents to the agents of all hosts. driver/peer implements it over
+// Peers connects servers and agents to the agents of all hosts. driver/cluster/peer implements it over
 // HTTP. Nothing durable goes this way. ErrUnavailable names the host.
 type Peers interface {
 	// Applied returns once the steering of a host reflects every record of services up to a store
@@ -572,7 +572,7 @@ type Sighting struct {
 // AdoptionTime is how long after a restore a host may bring records of its instances back.
 const AdoptionTime = 10 * time.Minute
 
-// Sightings keeps the sighting of a host, so that it outlives the agent. driver/sighting implements
+// Sightings keeps the sighting of a host, so that it outlives the agent. driver/store/sighting implements
 // it with files.
 type Sightings interface {
 	// Load returns the newest sighting. running means that instances of a former agent run here.

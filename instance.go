@@ -167,7 +167,7 @@ type Exit struct {
 	LastLines []string `json:"last_lines,omitempty"` // of its log, at most 20
 }
 
-// Sandboxes starts the sandbox of an instance. driver/process implements it with namespaces and a
+// Sandboxes starts the sandbox of an instance. driver/sandbox/process implements it with namespaces and a
 // shim per instance, driver/sim in virtual time.
 type Sandboxes interface {
 	// Start makes a sandbox and starts the program in it. It returns once the program is running,
@@ -287,7 +287,7 @@ type Link struct {
 }
 
 // Outbound shares among tenants what a host has for the connections that instances open to other
-// machines. driver/nftables implements it. Each method may take milliseconds.
+// machines. driver/network/nat implements it. Each method may take milliseconds.
 type Outbound interface {
 	// Charge makes a tenant pay for the connections of a link.
 	Charge(l Link, t Tenant) error
@@ -342,7 +342,7 @@ type PathUse struct {
 	Resent  uint64 // segments
 }
 
-// Cgroups makes the groups that limit and count sandboxes (driver/cgroup).
+// Cgroups makes the groups that limit and count sandboxes (driver/sandbox/cgroup).
 type Cgroups interface {
 	// Make makes the group of a name such as "pando/host1/default/7", or finds it. It sets no
 	// limit.
@@ -382,7 +382,7 @@ type CgroupEntry struct {
 	Folder string   `json:"folder,omitempty"` // v2: the process is cloned into it
 }
 
-// Prober probes the health of an instance (driver/probe).
+// Prober probes the health of an instance (driver/sandbox/probe).
 type Prober interface {
 	// Probe returns nil when the instance answered as the probe wants, else an error with its
 	// answer.
@@ -524,7 +524,7 @@ type ImageOperators interface {
 	RemoveImage(ctx context.Context, digest string) error
 }
 
-// Images keeps the images of one host. driver/image implements it with folders of layers.
+// Images keeps the images of one host. driver/sandbox/image implements it with folders of layers.
 type Images interface {
 	// Resolve finds the image that a reference names now, or the one of the digest if there is a
 	// digest. It returns the image's configuration. It copies the layers of a folder or a file into

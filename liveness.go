@@ -1,6 +1,6 @@
 package pando
 
-// Liveness finds dead hosts within a second by probes between agents. driver/liveness implements
+// Liveness finds dead hosts within a second by probes between agents. driver/cluster/liveness implements
 // it. Its verdict only stops new flows to a host. Only the end of a lease starts instances
 // elsewhere.
 type Liveness interface {

@@ -484,7 +484,7 @@ type Change struct {
 }
 
 // Decider sends an agent's ask straight to the leader of control. One durable write then holds the
-// ask, its answer and the consequences. driver/peer implements it over HTTP.
+// ask, its answer and the consequences. driver/cluster/peer implements it over HTTP.
 type Decider interface {
 	// Answer returns the records that the answer wrote: of the intent and of its instance. The
 	// fence entitles the asking host. Answer calls sent at most once, before it returns. The ask is

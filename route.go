@@ -60,7 +60,7 @@ type Routes struct {
 	Routers []RouterStatus `json:"routers,omitempty"` // in the order of the flags
 }
 
-// Routers announces VIPs to the routers of this host's network. driver/bgp implements it.
+// Routers announces VIPs to the routers of this host's network. driver/network/bgp implements it.
 type Routers interface {
 	// Serve keeps the sessions with the routers until ctx ends. The routes then stay for the time of a
 	// restart, unless withdraws returns true.

@@ -11,7 +11,7 @@ import (
 )
 
 // Freezer writes the processes of a sandbox to files, and starts them again from those files
-// (driver/criu). It believes no file about the rights of a process: a file whose process would have
+// (driver/sandbox/criu). It believes no file about the rights of a process: a file whose process would have
 // another user, group, capability or filter than Frozen is refused, by Freeze and by Thaw.
 type Freezer interface {
 	// Missing returns why this host can freeze nothing, or nil. The error has the next command.
@@ -158,7 +158,7 @@ type Replicate struct {
 // Seeded reports whether new instances of the service continue a seed.
 func (s Spec) Seeded() bool { return s.Replicate.From == FromSnapshot }
 
-// Snapshots keeps the snapshots of one host. driver/image implements it, so Images.Pull brings one
+// Snapshots keeps the snapshots of one host. driver/sandbox/image implements it, so Images.Pull brings one
 // from another host and Images.Root finds its files.
 type Snapshots interface {
 	// Keep makes a folder, calls freeze, and stores the files of the folder with the description that

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Steering sends packets for a VIP to instances, and their replies back. driver/ebpf implements it
+// Steering sends packets for a VIP to instances, and their replies back. driver/network/ebpf implements it
 // with tcx programs that need no process. The conformance table in test/steering holds any other
 // driver to the same behaviour.
 type Steering interface {

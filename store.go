@@ -170,7 +170,7 @@ type Txn struct {
 }
 
 // Registry keeps the records of the cluster: specs, intents, instances, heads and hosts.
-// driver/etcd implements it on etcd, driver/sim in virtual time. Errors: ErrConflict, ErrFenced,
+// driver/store/etcd implements it on etcd, driver/sim in virtual time. Errors: ErrConflict, ErrFenced,
 // ErrStoreFull, ErrUnavailable, ErrCompacted.
 type Registry interface {
 	// Snapshot reads every record under prefix, linearizably.
@@ -252,7 +252,7 @@ const (
 )
 
 // Objects keeps the hash tree of one host's services: immutable objects, and names (refs) that
-// point at commits. driver/bolt implements it in one file. A ref is
+// point at commits. driver/store/bolt implements it in one file. A ref is
 // "<tenant>/<service>/<kind>/<name>". Package state lists the kinds.
 type Objects interface {
 	Object(id ObjectID) (ObjectKind, []byte, error) // ErrNotFound
@@ -270,7 +270,7 @@ type Objects interface {
 }
 
 // Journals keeps the uncommitted state of one host's instances, so that it outlives the agent. It
-// need not outlive the host, because its instances do not. driver/journal implements it with a file
+// need not outlive the host, because its instances do not. driver/store/journal implements it with a file
 // each.
 type Journals interface {
 	// Journal opens the journal of an instance, or makes an empty one.

@@ -120,7 +120,7 @@ type InstanceFlows struct {
 // packets of the others look for their flow as they do after a change of the ingress.
 const OpenFlowsMax = 1 << 18
 
-// FlowBook reads and fills the connection table of a host. driver/ebpf implements it.
+// FlowBook reads and fills the connection table of a host. driver/network/ebpf implements it.
 type FlowBook interface {
 	// OpenFlows returns the flows of this host's instances to VIPs of some shares, at most
 	// OpenFlowsMax.
@@ -149,7 +149,7 @@ type VIPGrant struct {
 	Flows   []InstanceFlows `json:"flows,omitempty"`
 }
 
-// VIPPeers carries takes to other hosts. driver/peer implements it.
+// VIPPeers carries takes to other hosts. driver/cluster/peer implements it.
 type VIPPeers interface {
 	// TakeVIPs asks a host. ErrNotFound: its build answers for no VIPs.
 	TakeVIPs(ctx context.Context, h Host, t VIPTake) (VIPGrant, error)
@@ -161,7 +161,7 @@ type VIPHolder interface {
 	GrantVIPs(ctx context.Context, t VIPTake) (VIPGrant, error)
 }
 
-// Announcer answers for VIPs on the networks of this host. driver/segment implements it by ARP and
+// Announcer answers for VIPs on the networks of this host. driver/network/arp implements it by ARP and
 // neighbour discovery.
 type Announcer interface {
 	// Serve answers each request for an address that answers accepts, until ctx ends.

@@ -198,7 +198,7 @@ type KeptVolume struct {
 	Missing string `json:"missing,omitempty"`
 }
 
-// Volumes keeps the volumes of one host. driver/process implements it with folders.
+// Volumes keeps the volumes of one host. driver/sandbox/process implements it with folders.
 type Volumes interface {
 	// KeptVolumes returns the volumes of this host, sorted by service, name and part.
 	KeptVolumes(ctx context.Context, q VolumeQuery) ([]KeptVolume, error)
@@ -247,7 +247,7 @@ func (r DiskRoom) Reserve() int64 { return min(DiskReserve, r.Bytes/diskReserveS
 // and no start of an instance with volumes. Volumes that grow are stopped from Reserve on.
 func (r DiskRoom) Floor() int64 { return r.Reserve() / 2 }
 
-// Disk measures the disk with the volumes of a host. driver/process implements it.
+// Disk measures the disk with the volumes of a host. driver/sandbox/process implements it.
 type Disk interface {
 	// Room returns the room of the disk. It is one system call.
 	Room() (DiskRoom, error)

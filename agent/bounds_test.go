@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/scale"
 )
 
@@ -28,7 +28,7 @@ func TestAnInstanceHasFewConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	few := &fewListener{Listener: l, free: make(chan struct{}, connectionsMax), ctx: t.Context(),
-		clock: wall.Clock{}}
+		clock: clock.Clock{}}
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 	})}
@@ -153,7 +153,7 @@ func TestAsksArePaced(t *testing.T) {
 		b.ok(err)
 		start := time.Now()
 		for range asksBurst + 100 {
-			b.ok(r.caller.pace.wait(b.ctx, wall.Clock{}))
+			b.ok(r.caller.pace.wait(b.ctx, clock.Clock{}))
 		}
 		if took := time.Since(start); took != 100*askWait {
 			t.Errorf("%d asks in a row took %s", asksBurst+100, took)

@@ -12,7 +12,7 @@ import (
 	"pando.run/pando"
 )
 
-// Files brings files of this host into its store of images. driver/image implements it.
+// Files brings files of this host into its store of images. driver/sandbox/image implements it.
 type Files interface {
 	// Bundle returns a folder as a bundle of this host, and the files that it leaves out.
 	Bundle(ctx context.Context, folder string) (b pando.Bundle, left []string, err error)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* The host's own address as a way to services. A packet to a port of the host gets the host's front
  * as its destination, before steering. A reply that leaves gets the own address of the front's host
- * as its source. No flow is noted: a front stands for one host (driver/front). */
+ * as its source. No flow is noted: a front stands for one host (driver/network/front). */
 #include "packet.h"
 
 #define PORTS_MAX 4096

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The memory that the units of a group on one host share. The group makes it (driver/unit), and the
+ * The memory that the units of a group on one host share. The group makes it (driver/sandbox/unit), and the
  * units use it (function/unit/src/member/shared.rs). A test on either side compares the
  * constants there with these. Sizes and positions are in words of 8 bytes.
  *

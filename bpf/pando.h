@@ -26,7 +26,7 @@ enum flow_flag { FLOW_ESTABLISHED = 1, FLOW_FIN = 2, FLOW_RST = 4, FLOW_ANSWERED
 #define HALF 16
 #define LOW_HALF 0xffff
 
-/* Counters on every CPU: first the reasons for a drop (order of driver/ebpf), then the rest. */
+/* Counters on every CPU: first the reasons for a drop (order of driver/network/ebpf), then the rest. */
 enum count {
 	DROP_SPOOFED = 0, /* an instance sent from a source that it does not own */
 	DROP_CHATTER,     /* an instance's link-local traffic */

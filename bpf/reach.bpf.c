@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Refuses new flows of an instance to the parts of the network that its spec does not name. It runs
- * before steering (driver/reach). Replies and packets of established TCP flows pass. */
+ * before steering (driver/network/firewall). Replies and packets of established TCP flows pass. */
 #include "reply.h"
 
 #define WALLED_MAX 8192 /* instances of a host */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Steers flows to instances without a process on the path (DSR without NAT; see driver/ebpf). */
+/* Steers flows to instances without a process on the path (DSR without NAT; see driver/network/ebpf). */
 #include "travel.h"
 
 /* to_vip handles a packet to a VIP after its addresses were read. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* The tunnel to endpoints of other hosts: VXLAN on a device that takes its receiver from the packet
- * (driver/ebpf/tunnel.go). The tag of an endpoint has 64 bits, the same on all hosts. The VNI has
+ * (driver/network/ebpf/tunnel.go). The tag of an endpoint has 64 bits, the same on all hosts. The VNI has
  * its high 24 bits. The destination MAC has a mark in its first byte, then the low 40 bits. */
 #ifndef TUNNEL_H
 #define TUNNEL_H

@@ -12,8 +12,8 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/control/decide/decidetest"
 	"pando.run/pando/control/mirror"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/driver/sim"
-	"pando.run/pando/driver/wall"
 )
 
 // hushed is a store whose watches bring nothing while silent. Its reads fail while away.
@@ -65,7 +65,7 @@ func TestAControlThatFollowsNothingEnds(t *testing.T) {
 		t.Run(one.what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := &hushed{Registry: sim.NewRegistry(1, 0)}
-				c := New(Config{Clock: wall.Clock{}, Registry: m, Log: slog.New(slog.DiscardHandler),
+				c := New(Config{Clock: clock.Clock{}, Registry: m, Log: slog.New(slog.DiscardHandler),
 					IDs: &decidetest.Counting{}, Name: "one"})
 				write(t, m, 1, 10)
 				ctx, cancel := context.WithCancel(t.Context())

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 )
 
 // printers are hosts whose instances print, and whose sources of lines break off.
@@ -132,7 +132,7 @@ func TestAFollowerLosesNoLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &printers{lines: map[pando.InstanceID][]pando.LogLine{},
 			open: map[pando.HostName][]*printed{}, away: map[pando.HostName]bool{}}
-		c := New(Config{Peers: p, Clock: wall.Clock{}})
+		c := New(Config{Peers: p, Clock: clock.Clock{}})
 		skew := map[pando.HostName]time.Duration{"h1": 0, "h2": -time.Minute, "h3": time.Minute}
 		at := map[pando.InstanceID]pando.HostName{"web-a": "h1", "web-b": "h2", "web-c": "h3",
 			"web-d": "h3"}
@@ -199,7 +199,7 @@ func TestAFollowedLogNamesASilentHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &printers{lines: map[pando.InstanceID][]pando.LogLine{},
 			open: map[pando.HostName][]*printed{}, away: map[pando.HostName]bool{}}
-		c := New(Config{Peers: p, Clock: wall.Clock{}})
+		c := New(Config{Peers: p, Clock: clock.Clock{}})
 		c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{
 			pando.Service{ServiceKey: web, Home: "h1", Target: 1}, pando.Host{Name: "h1"},
 			pando.Instance{Service: web, Host: "h1", ID: "web-a", Phase: pando.PhaseReady},

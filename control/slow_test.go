@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/driver/sim"
-	"pando.run/pando/driver/wall"
 )
 
 // watched is a registry that counts its open watches.
@@ -47,7 +47,7 @@ func (c *watched) watches() int {
 func listened(t *testing.T, n int) (*Control, *watched) {
 	t.Helper()
 	r := &watched{Registry: sim.NewRegistry(1, 0)}
-	c := New(Config{Clock: wall.Clock{}, Registry: r, Log: slog.New(slog.DiscardHandler)})
+	c := New(Config{Clock: clock.Clock{}, Registry: r, Log: slog.New(slog.DiscardHandler)})
 	write(t, r, n, 10)
 	return c, r
 }

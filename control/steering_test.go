@@ -13,8 +13,8 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/control/decide/decidetest"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/driver/sim"
-	"pando.run/pando/driver/wall"
 	"pando.run/pando/world"
 )
 
@@ -54,7 +54,7 @@ func (p *publishing) times(h pando.HostName) int {
 // steered is a control with a service in rotation, and hosts.
 func steered(names ...pando.HostName) (*Control, *publishing) {
 	p := &publishing{asked: map[pando.HostName]int{}, silent: map[pando.HostName]chan struct{}{}}
-	c := New(Config{Peers: p, Clock: wall.Clock{}, IDs: &decidetest.Counting{}, Registry: sim.NewRegistry(1, 0),
+	c := New(Config{Peers: p, Clock: clock.Clock{}, IDs: &decidetest.Counting{}, Registry: sim.NewRegistry(1, 0),
 		Log: slog.New(slog.DiscardHandler)})
 	for n, h := range names {
 		c.put(pando.StoreRevision(n+1), pando.Host{Name: h})

@@ -15,9 +15,9 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/api/logs"
 	"pando.run/pando/control/decide/decidetest"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/trust"
 	"pando.run/pando/driver/sim"
-	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
 )
 
 // folders are hosts with their logs.
@@ -86,7 +86,7 @@ func logsOf(t *testing.T, c *Control, i pando.InstanceID) string {
 // The name of an instance in a request leads to the service of that request, and to no other.
 func TestALogIsOfTheServiceThatTheCallerNames(t *testing.T) {
 	f := &folders{logs: map[pando.HostName]map[pando.InstanceID]string{"h1": {"vault-a": "1 a secret\n"}}}
-	c := New(Config{Peers: f, Clock: wall.Clock{}})
+	c := New(Config{Peers: f, Clock: clock.Clock{}})
 	vault := pando.ServiceKey{Tenant: "bank", Name: "vault"}
 	c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{pando.Host{Name: "h1"},
 		pando.Service{ServiceKey: web, Target: 1}, pando.Service{ServiceKey: vault, Target: 1},
@@ -107,7 +107,7 @@ func TestTheLogOfADeadInstanceIsFoundOnItsHost(t *testing.T) {
 	f := &folders{logs: map[pando.HostName]map[pando.InstanceID]string{
 		"h3": {"web-a": "1 last words\n", "web-b": ""},
 	}}
-	c := New(Config{Peers: f, Clock: wall.Clock{}})
+	c := New(Config{Peers: f, Clock: clock.Clock{}})
 	c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{
 		pando.Host{Name: "h1"}, pando.Host{Name: "h2"}, pando.Host{Name: "h3"},
 		pando.Service{ServiceKey: web, Home: "h3", Target: 1},
@@ -139,7 +139,7 @@ func TestTheLogOfADeadInstanceIsFoundOnItsHost(t *testing.T) {
 
 // two is a control with a service on two hosts, in the middle of a move.
 func two(f *folders) *Control {
-	c := New(Config{Peers: f, Clock: wall.Clock{}})
+	c := New(Config{Peers: f, Clock: clock.Clock{}})
 	c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{
 		pando.Host{Name: "h1"}, pando.Host{Name: "h2"},
 		pando.Service{ServiceKey: web, Home: "h2", Target: 1},
@@ -253,7 +253,7 @@ func TestTheWatchShowsNeitherSecretsNorTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := New(Config{Peers: sim.NewPeers(), Clock: wall.Clock{}, IDs: &decidetest.Counting{},
+	c := New(Config{Peers: sim.NewPeers(), Clock: clock.Clock{}, IDs: &decidetest.Counting{},
 		Registry: sim.NewRegistry(1, 0), Log: slog.New(slog.DiscardHandler), Vault: a.Vault()})
 	c.mirror.World.Committed(pando.Txn{Put: []pando.Stored{
 		pando.Service{ServiceKey: web, Target: 1},

@@ -11,8 +11,8 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/control/decide/decidetest"
 	"pando.run/pando/control/mirror"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/driver/sim"
-	"pando.run/pando/driver/wall"
 )
 
 // lossy loses the answers of commits: with or without their effect. Reads fail while away.
@@ -55,7 +55,7 @@ func TestALostAnswerIsReadBack(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := &lossy{Registry: sim.NewRegistry(1, 0)}
-				ctl := New(Config{Registry: l, Clock: wall.Clock{}, IDs: &decidetest.Counting{},
+				ctl := New(Config{Registry: l, Clock: clock.Clock{}, IDs: &decidetest.Counting{},
 					Log: slog.New(slog.DiscardHandler)})
 				svc := pando.Service{ServiceKey: web, Target: 1, Current: 1, Latest: 1}
 				spec := pando.Spec{Name: "web", Command: []string{"web"}}.WithDefaults()

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/netspace"
-	"pando.run/pando/driver/thread"
+	"pando.run/pando/driver/network/netspace"
+	"pando.run/pando/driver/sandbox/thread"
 )
 
 // Box is a network namespace behind a link of this one. It is wired like a sandbox: a default route

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 )
 
 // reaches reports whether a ping from one member to another is answered.
@@ -194,7 +194,7 @@ func TestAScenarioIsPlayedInItsOrder(t *testing.T) {
 	`))
 	must(t, err)
 	var done []string
-	must(t, Play(t.Context(), wall.Clock{}, steps, func(ctx context.Context, s Step) error {
+	must(t, Play(t.Context(), clock.Clock{}, steps, func(ctx context.Context, s Step) error {
 		done = append(done, s.String())
 		return l.Do(ctx, s)
 	}))

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pando.run/pando/driver/cgroup"
+	"pando.run/pando/driver/sandbox/cgroup"
 )
 
 // freezer is the cgroup in which a host is frozen: of the freezer's hierarchy, or of v2.

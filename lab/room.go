@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pando.run/pando/driver/cgroup"
+	"pando.run/pando/driver/sandbox/cgroup"
 )
 
 // groups are the cgroups of a lab's hosts. Each host sees its own as the root of the hierarchies.

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/driver/sim"
-	"pando.run/pando/driver/wall"
 )
 
 var web = pando.DefaultService("web")
@@ -132,7 +132,7 @@ func run(t *testing.T, by pando.BalanceBy, f func(t *testing.T, b *bed)) {
 		}}
 		b.Meter = New(Config{
 			Host: pando.Host{Name: "h1", CPUs: 2, Memory: 1 << 30}, Steering: b.steering, Peers: b.peers,
-			Source: b.source, Clock: wall.Clock{}, Log: slog.New(slog.DiscardHandler),
+			Source: b.source, Clock: clock.Clock{}, Log: slog.New(slog.DiscardHandler),
 		})
 		ctx, end := context.WithCancel(t.Context())
 		done := make(chan struct{})

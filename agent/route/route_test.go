@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 )
 
 // town is a host with its routers and its view, which a test sets.
@@ -91,7 +91,7 @@ func (o *town) set(change func()) {
 func newTown(t *testing.T) *town {
 	o := &town{view: View{Ready: true, Hosts: 3}, has: map[netip.Addr]bool{}}
 	o.Announcer = New(Config{
-		Routers: o, Source: o, Clock: wall.Clock{}, Log: slog.New(slog.DiscardHandler),
+		Routers: o, Source: o, Clock: clock.Clock{}, Log: slog.New(slog.DiscardHandler),
 		Ends: func() bool {
 			o.mu.Lock()
 			defer o.mu.Unlock()

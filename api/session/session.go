@@ -1,7 +1,7 @@
 // Package session carries a command that an operator runs inside an instance: its input, output,
 // signals and exit code, as frames on one connection.
 //
-// It starts nothing. driver/process runs the command, and every host between only copies bytes.
+// It starts nothing. driver/sandbox/process runs the command, and every host between only copies bytes.
 package session
 
 import (

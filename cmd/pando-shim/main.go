@@ -5,8 +5,8 @@ package main
 import (
 	"os"
 
-	"pando.run/pando/driver/process/shim"
-	"pando.run/pando/driver/process/wire"
+	"pando.run/pando/driver/sandbox/process/shim"
+	"pando.run/pando/driver/sandbox/process/wire"
 )
 
 func main() { os.Exit(run(os.Args[1:])) }

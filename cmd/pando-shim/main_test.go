@@ -36,7 +36,7 @@ func TestAShimLinksFewPackages(t *testing.T) {
 			t.Errorf("a shim links %s", name)
 		}
 	}
-	for _, room := range []string{"control", "agent", "world", "driver/etcd", "driver/process", "cmd/pando"} {
+	for _, room := range []string{"control", "agent", "world", "driver/store/etcd", "driver/sandbox/process", "cmd/pando"} {
 		if slices.Contains(strings.Fields(string(out)), "pando.run/pando/"+room) {
 			t.Errorf("a shim links the room %s", room)
 		}

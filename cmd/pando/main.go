@@ -35,14 +35,14 @@ import (
 	"pando.run/pando/cmd/pando/service"
 	"pando.run/pando/cmd/pando/specfile"
 	"pando.run/pando/cmd/pando/tenant"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/lab"
 )
 
 func main() {
 	env := cli.Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv}
 	if skew, err := time.ParseDuration(os.Getenv(lab.SkewVariable)); err == nil {
-		wall.Shift(skew) // a virtual host whose clock is off
+		clock.Shift(skew) // a virtual host whose clock is off
 	}
 	os.Exit(run(os.Args[1:], env))
 }

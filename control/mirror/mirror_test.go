@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/world"
 )
 
@@ -36,7 +36,7 @@ func snapshot(t *testing.T, hosts, services int) pando.Batch {
 func TestASnapshotOfManyHostsMarksEachServiceOnce(t *testing.T) {
 	allocated := func(hosts, services int) uint64 {
 		b := snapshot(t, hosts, services)
-		v := New(nil, wall.Clock{}, nil, slog.New(slog.DiscardHandler), "")
+		v := New(nil, clock.Clock{}, nil, slog.New(slog.DiscardHandler), "")
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		v.Take(b, true)
@@ -55,7 +55,7 @@ func TestASnapshotOfManyHostsMarksEachServiceOnce(t *testing.T) {
 }
 
 func TestAMemberIsAwayFromTheEndOfItsLease(t *testing.T) {
-	v := New(nil, wall.Clock{}, nil, slog.New(slog.DiscardHandler), "")
+	v := New(nil, clock.Clock{}, nil, slog.New(slog.DiscardHandler), "")
 	v.Take(snapshot(t, 3, 0), true)
 	for _, gone := range []pando.Key{pando.HostKey("h1"), pando.HostKey("stranger")} {
 		v.Take(pando.Batch{Revision: 2, Changes: []pando.Record{{Key: gone, Modified: 2}}}, false)
@@ -75,7 +75,7 @@ func TestAMemberIsAwayFromTheEndOfItsLease(t *testing.T) {
 
 // A change of a tenant wakes its services: one of them may wait for its quota or for an address.
 func TestAChangeOfATenantWakesItsServices(t *testing.T) {
-	m := New(nil, wall.Clock{}, nil, slog.New(slog.DiscardHandler), "")
+	m := New(nil, clock.Clock{}, nil, slog.New(slog.DiscardHandler), "")
 	mine, other := pando.ServiceKey{Tenant: "acme", Name: "a"}, pando.ServiceKey{Tenant: "acm", Name: "b"}
 	m.World.Committed(pando.Txn{Put: []pando.Stored{pando.Service{ServiceKey: mine},
 		pando.Service{ServiceKey: other}}}, 2)

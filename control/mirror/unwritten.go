@@ -52,16 +52,16 @@ func (m *Mirror) UnwrittenProblem(s pando.ServiceKey) *pando.Decision {
 	case failing && now.Sub(u.since) >= unwrittenPatience:
 		p.At = u.since
 		p.Reason = fmt.Sprintf("the next decision cannot be written (%d tries since %s): %v",
-			u.times, clock(u.since), u.last)
+			u.times, timeOfDay(u.since), u.last)
 		p.Inputs = map[string]float64{"tries": float64(u.times)}
 	case !m.full.IsZero() && now.Sub(m.full) >= unwrittenPatience:
 		p.At = m.full
 		p.Reason = fmt.Sprintf("since %s %v: hosts cannot write records, and this status may be old",
-			clock(m.full), pando.ErrStoreFull)
+			timeOfDay(m.full), pando.ErrStoreFull)
 	default:
 		return nil
 	}
 	return p
 }
 
-func clock(t time.Time) string { return t.UTC().Format("15:04:05Z") }
+func timeOfDay(t time.Time) string { return t.UTC().Format("15:04:05Z") }

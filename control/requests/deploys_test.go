@@ -8,7 +8,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/control/decide/decidetest"
 	"pando.run/pando/control/mirror"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 )
 
 func TestABundleIsRefusedUntilEveryHostKnowsBundles(t *testing.T) {
@@ -68,7 +68,7 @@ func TestFitsNamesTheHostThatIsChosen(t *testing.T) {
 	tb := decidetest.Spread(t, 2, nil)
 	tb.Put(pando.Member{Name: "h1"}, pando.Member{Name: "h2"}, pando.Member{Name: "h3"},
 		pando.Member{Name: "h4"}, pando.Host{Name: "h1", Leaving: true})
-	c := asking(nil, &mirror.Mirror{Clock: wall.Clock{}, IDs: tb.IDs, World: tb.W})
+	c := asking(nil, &mirror.Mirror{Clock: clock.Clock{}, IDs: tb.IDs, World: tb.W})
 	all, err := c.Fits(t.Context(), web)
 	if err != nil || len(all) != 4 {
 		t.Fatalf("%+v, %v", all, err)

@@ -18,8 +18,8 @@ import (
 	"pando.run/pando/control/decide/decidetest"
 	"pando.run/pando/control/mirror"
 	"pando.run/pando/control/status"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/driver/sim"
-	"pando.run/pando/driver/wall"
 )
 
 var web, t0 = decidetest.Web, decidetest.T0
@@ -58,7 +58,7 @@ func asking(p pando.Peers, m *mirror.Mirror) *Requests {
 // visitable is requests about a cluster with instances of web in every phase.
 func visitable(t *testing.T, h *answering) *Requests {
 	t.Helper()
-	c := asking(h, mirror.New(sim.NewRegistry(1, 0), wall.Clock{}, &decidetest.Counting{},
+	c := asking(h, mirror.New(sim.NewRegistry(1, 0), clock.Clock{}, &decidetest.Counting{},
 		slog.New(slog.DiscardHandler), ""))
 	all := []pando.Stored{pando.Host{Name: "h1"}, pando.Service{ServiceKey: web, Target: 1}}
 	for n, phase := range []pando.Phase{pando.PhaseWarm, pando.PhaseReady, pando.PhaseInRotation,

@@ -7,7 +7,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/control/decide/decidetest"
 	"pando.run/pando/control/mirror"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 )
 
 // given returns the record of a member that gives grants.
@@ -32,7 +32,7 @@ func TestAServiceWaitsForAHostThatGivesItsGrants(t *testing.T) {
 	if why := tb.W.Services[web].V.Reason; !strings.Contains(why, "pando hosts allow") {
 		t.Errorf("its reason is %q", why)
 	}
-	c := asking(nil, &mirror.Mirror{Clock: wall.Clock{}, IDs: tb.IDs, World: tb.W})
+	c := asking(nil, &mirror.Mirror{Clock: clock.Clock{}, IDs: tb.IDs, World: tb.W})
 	fits, err := c.Fits(t.Context(), web)
 	if err != nil || len(fits) != 2 {
 		t.Fatal(fits, err)
@@ -88,7 +88,7 @@ func TestAServiceStartsWhereItsRuntimeIs(t *testing.T) {
 	}
 	tb.Put(pando.Host{Name: "h2", Crun: true})
 	tb.StartsOnH2(t)
-	c := asking(nil, &mirror.Mirror{Clock: wall.Clock{}, IDs: tb.IDs, World: tb.W})
+	c := asking(nil, &mirror.Mirror{Clock: clock.Clock{}, IDs: tb.IDs, World: tb.W})
 	fits, err := c.Fits(t.Context(), web)
 	if err != nil || len(fits) != 2 || !strings.Contains(fits[0].Reason, "has no crun") {
 		t.Errorf("%+v, %v", fits, err)

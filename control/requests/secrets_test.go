@@ -9,7 +9,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/control/decide"
-	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/cluster/trust"
 )
 
 // keeping is a control with a vault, and with the service web that names the secret key.

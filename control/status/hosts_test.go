@@ -9,7 +9,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/control/mirror"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/world"
 )
 
@@ -51,7 +51,7 @@ func TestAHostThatAnswersWithAnErrorIsNotSilent(t *testing.T) {
 		"":                   fmt.Errorf("ask h1: %w", pando.ErrUnreachable),
 		"read the map drops": errors.New("read the map drops"),
 	} {
-		c := &HostReader{Mirror: &mirror.Mirror{Clock: wall.Clock{}, World: w}, Peers: askedFor{err: err}}
+		c := &HostReader{Mirror: &mirror.Mirror{Clock: clock.Clock{}, World: w}, Peers: askedFor{err: err}}
 		if got := c.losses(t.Context())["h1"]; got.unread != want || got.of != nil {
 			t.Errorf("%v: %+v, want %q", err, got, want)
 		}

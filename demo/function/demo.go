@@ -20,7 +20,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/demo/report"
 	"pando.run/pando/demo/screen"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 )
 
 // play holds the arguments of the demo.
@@ -268,7 +268,7 @@ func (t *timeline) until(
 		if done {
 			return nil
 		}
-		if err := pando.Sleep(ctx, wall.Clock{}, 20*time.Millisecond); err != nil {
+		if err := pando.Sleep(ctx, clock.Clock{}, 20*time.Millisecond); err != nil {
 			return fmt.Errorf("%s: %w within %s", what, pando.ErrNotReady, within)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"pando.run/pando/demo/scratch"
-	"pando.run/pando/driver/thread"
+	"pando.run/pando/driver/sandbox/thread"
 )
 
 // stage is three network namespaces in a row. `in` sends, `unit` runs the functions on its devices

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 )
 
 // ErrInterrupted is the error of a run that a user ended.
@@ -70,7 +70,7 @@ func lines(ctx context.Context, v View, w io.Writer) {
 		for _, l := range v.Lines() {
 			fmt.Fprintln(w, l)
 		}
-		if pando.Sleep(ctx, wall.Clock{}, look) != nil {
+		if pando.Sleep(ctx, clock.Clock{}, look) != nil {
 			return
 		}
 	}

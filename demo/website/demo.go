@@ -18,7 +18,7 @@ import (
 	"pando.run/pando/demo/load"
 	"pando.run/pando/demo/report"
 	"pando.run/pando/demo/screen"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/spec"
 )
 
@@ -130,7 +130,7 @@ func (p play) run(ctx context.Context, t *timeline) (r result, err error) {
 
 // killOne kills the last host once its time has come.
 func (p play) killOne(ctx context.Context, t *timeline, s *stage) error {
-	if p.kill == 0 || pando.Sleep(ctx, wall.Clock{}, p.kill) != nil {
+	if p.kill == 0 || pando.Sleep(ctx, clock.Clock{}, p.kill) != nil {
 		return nil
 	}
 	host := s.lab.Hosts[len(s.lab.Hosts)-1].Name

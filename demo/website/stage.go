@@ -21,7 +21,7 @@ import (
 	"pando.run/pando/api"
 	"pando.run/pando/demo/load"
 	"pando.run/pando/demo/scratch"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/lab"
 )
 
@@ -75,7 +75,7 @@ func raise(ctx context.Context, binary string, hosts int) (_ *stage, err error) 
 		return nil, err
 	}
 	socket := fmt.Sprintf("/proc/%d/root/run/pando/api.sock", s.lab.Hosts[0].Pid)
-	s.api = api.NewClient(socket, wall.Clock{})
+	s.api = api.NewClient(socket, clock.Clock{})
 	return s, s.join(ctx)
 }
 
@@ -220,7 +220,7 @@ func (s *stage) await(
 		if ok {
 			return nil
 		}
-		if pando.Sleep(ctx, wall.Clock{}, look) != nil {
+		if pando.Sleep(ctx, clock.Clock{}, look) != nil {
 			return fmt.Errorf("%s: %w within %s: %s", what, pando.ErrNotReady, within, seen)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/demo/load"
 	"pando.run/pando/demo/report"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 )
 
 // look is the interval at which the demo reads the service, lookWhy the interval at which it reads
@@ -101,7 +101,7 @@ func (t *timeline) loaded(r load.Report) {
 // observe reads the service until ctx ends.
 func (t *timeline) observe(ctx context.Context, s *stage, name pando.ServiceKey) {
 	var asked time.Time
-	for pando.Sleep(ctx, wall.Clock{}, look) == nil {
+	for pando.Sleep(ctx, clock.Clock{}, look) == nil {
 		if st, err := s.api.Service(ctx, name); err == nil {
 			t.count(st)
 		}

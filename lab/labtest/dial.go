@@ -6,7 +6,7 @@ import (
 
 	"github.com/vishvananda/netns"
 
-	"pando.run/pando/driver/thread"
+	"pando.run/pando/driver/sandbox/thread"
 )
 
 // Dialer opens TCP connections from a member of the lab in the test's own process, without the cost

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"pando.run/pando/api"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/lab"
 )
 
@@ -209,7 +209,7 @@ func (p *Pando) Down(host string, flags ...string) {
 
 // API returns a client in the test's own process for the operators' API of a host.
 func (p *Pando) API(host string) *api.Client {
-	return api.NewClient(p.Path(host, "/run/pando/api.sock"), wall.Clock{})
+	return api.NewClient(p.Path(host, "/run/pando/api.sock"), clock.Clock{})
 }
 
 // end takes the lab down in any state, and fails the test if a part of it stays.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/lab"
 )
 
@@ -57,7 +57,7 @@ func (m *Members) AwaitFor(patience time.Duration, what string, holds func() (st
 		if ok {
 			return
 		}
-		if pando.Sleep(ctx, wall.Clock{}, look) != nil {
+		if pando.Sleep(ctx, clock.Clock{}, look) != nil {
 			m.Fatalf("waited %s for %s; last seen: %s", patience, what, seen)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/api"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 )
 
 // at serves a handler on a unix socket until stop is called.
@@ -54,7 +54,7 @@ func TestAClientWhoseAnswerIsLostAsksAgainAndItIsDoneOnce(t *testing.T) {
 	h := open(t)
 	socket := filepath.Join(t.TempDir(), "api.sock")
 	at(t, socket, lossy(h.http.Config.Handler, 2))
-	c := api.NewClient(socket, wall.Clock{})
+	c := api.NewClient(socket, clock.Clock{})
 	var s pando.Spec
 	if err := json.Unmarshal([]byte(web), &s); err != nil {
 		t.Fatal(err)
@@ -83,7 +83,7 @@ func TestAClientGivesUpOnAConnectionThatKeepsBreaking(t *testing.T) {
 	h := open(t)
 	socket := filepath.Join(t.TempDir(), "api.sock")
 	at(t, socket, lossy(h.http.Config.Handler, 1000))
-	_, err := api.NewClient(socket, wall.Clock{}).Pin(t.Context(), pando.DefaultService("web"), 2, 0)
+	_, err := api.NewClient(socket, clock.Clock{}).Pin(t.Context(), pando.DefaultService("web"), 2, 0)
 	if !errors.Is(err, pando.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
@@ -93,7 +93,7 @@ func TestErrorsKeepTheirSentinelOverTheWire(t *testing.T) {
 	h := open(t)
 	socket := filepath.Join(t.TempDir(), "api.sock")
 	at(t, socket, h.http.Config.Handler)
-	c, none := api.NewClient(socket, wall.Clock{}), pando.DefaultService("none")
+	c, none := api.NewClient(socket, clock.Clock{}), pando.DefaultService("none")
 	h.serving()
 	for _, err := range []error{
 		ignore(c.Service(t.Context(), none)), c.Remove(t.Context(), none, false),
@@ -118,7 +118,7 @@ func TestErrorsKeepTheirSentinelOverTheWire(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	h.registry.Fail(nil)
-	absent := api.NewClient(filepath.Join(t.TempDir(), "none"), wall.Clock{})
+	absent := api.NewClient(filepath.Join(t.TempDir(), "none"), clock.Clock{})
 	if err := ignore(absent.Hosts(t.Context())); !errors.Is(err, pando.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
@@ -137,7 +137,7 @@ func TestAWatchOutlivesItsServer(t *testing.T) {
 	listens := make(chan pando.StoreRevision, 10)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- api.NewClient(socket, wall.Clock{}).Watch(ctx, 0, func(e api.Event) {
+		ended <- api.NewClient(socket, clock.Clock{}).Watch(ctx, 0, func(e api.Event) {
 			var s pando.Service
 			if e.Kind == pando.KindBookmark {
 				listens <- e.Revision

@@ -88,7 +88,7 @@ func TestEveryAttackHasATestThatExists(t *testing.T) {
 	}
 	for _, bad := range []Row{
 		{"X1", Token, "no test", Blocked, nil}, {"H1", Token, "a hole", Choice, nil},
-		{"X2", Token, "an invented test", Choice, by("driver/reach", "TestInvented")},
+		{"X2", Token, "an invented test", Choice, by("driver/network/firewall", "TestInvented")},
 	} {
 		if fault(bad, known) == "" {
 			t.Errorf("%s: no fault is found", bad.Attack)

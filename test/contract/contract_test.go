@@ -15,8 +15,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"pando.run/pando/driver/process/shim"
-	"pando.run/pando/driver/process/wire"
+	"pando.run/pando/driver/sandbox/process/shim"
+	"pando.run/pando/driver/sandbox/process/wire"
 )
 
 // update writes the table of the guide anew.

@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/cgroup"
-	"pando.run/pando/driver/image"
-	"pando.run/pando/driver/process"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/sandbox/cgroup"
+	"pando.run/pando/driver/sandbox/image"
+	"pando.run/pando/driver/sandbox/process"
 	"pando.run/pando/spec"
 )
 
@@ -178,7 +178,7 @@ func newPando(t *testing.T, reference string) inPando {
 		t.Fatal(err)
 	}
 	store, err := image.Open(image.Config{Dir: filepath.Join(dir, "images"), Host: "contract",
-		Clock: wall.Clock{}, Log: slog.New(slog.DiscardHandler)})
+		Clock: clock.Clock{}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +197,7 @@ func newPando(t *testing.T, reference string) inPando {
 	d, err := process.New(process.Config{Cgroups: groups, Groups: cgroup.Root,
 		Host: pando.HostName("contract" + strconv.Itoa(os.Getpid())), RunDir: filepath.Join(dir, "run"),
 		LogDir: filepath.Join(dir, "log"), Self: []string{"/proc/self/exe"}, Hidden: []string{dir},
-		Prefix4: v4, Prefix6: v6, Clock: wall.Clock{}, Log: slog.New(slog.DiscardHandler),
+		Prefix4: v4, Prefix6: v6, Clock: clock.Clock{}, Log: slog.New(slog.DiscardHandler),
 		Volumes: filepath.Join(dir, "volumes"), Users: filepath.Join(dir, "users"), Images: store,
 		Layers: store.LayersDir()})
 	if err != nil {

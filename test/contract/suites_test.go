@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"pando.run/pando/driver/recipe"
+	"pando.run/pando/adapter/recipe"
 )
 
 // suites are the regression tests of others, with the file that each needs, how to get it, and the

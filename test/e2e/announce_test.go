@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/lab/labtest"
 )
 
@@ -107,7 +107,7 @@ func dark(p *labtest.Pando, web *labtest.Service) time.Duration {
 		if err == nil {
 			return time.Since(began)
 		}
-		_ = pando.Sleep(p.Context(), wall.Clock{}, time.Millisecond)
+		_ = pando.Sleep(p.Context(), clock.Clock{}, time.Millisecond)
 	}
 	p.Fatalf("%s is dark for %s", web.VIP, labtest.Patience)
 	return 0

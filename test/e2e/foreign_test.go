@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/etcd/etcdtest"
+	"pando.run/pando/driver/store/etcd/etcdtest"
 	"pando.run/pando/lab/labtest"
 )
 

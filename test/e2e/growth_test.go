@@ -10,12 +10,12 @@ import (
 	"testing"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/etcd"
+	"pando.run/pando/driver/store/etcd"
 	"pando.run/pando/lab/labtest"
 )
 
 // counts list the traces of a deploy that a removal must take away, one shell command each. The
-// logs of ended instances stay for a while: driver/process bounds them.
+// logs of ended instances stay for a while: driver/sandbox/process bounds them.
 var counts = map[string]string{
 	"descriptors of the agent":  "ls /proc/$(cat /run/pando/agent.pid)/fd | wc -l",
 	"descriptors of the server": "ls /proc/$(cat /run/pando/server.pid)/fd | wc -l",

@@ -11,9 +11,9 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/control"
-	"pando.run/pando/driver/etcd"
-	"pando.run/pando/driver/peer"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/peer"
+	"pando.run/pando/driver/store/etcd"
 	"pando.run/pando/world"
 )
 
@@ -29,9 +29,9 @@ func (c *counted) Instance(s pando.ServiceName) pando.InstanceID {
 // decides runs the real control over a store until the test ends.
 func decides(t *testing.T, s *etcd.Server) {
 	t.Helper()
-	peers := peer.New(peer.Reach{Own: "c", Clock: wall.Clock{}})
+	peers := peer.New(peer.Reach{Own: "c", Clock: clock.Clock{}})
 	ctl := control.New(control.Config{
-		Registry: s.Registry(), Peers: peers, Clock: wall.Clock{}, IDs: &counted{},
+		Registry: s.Registry(), Peers: peers, Clock: clock.Clock{}, IDs: &counted{},
 		Log: slog.New(slog.DiscardHandler), Name: "c",
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -119,7 +119,7 @@ func answered(
 		case !errors.Is(err, pando.ErrUnavailable), time.Now().After(end):
 			t.Fatalf("the ask, sent %d times: %v", sent, err)
 		}
-		if err := pando.Sleep(t.Context(), wall.Clock{}, 10*time.Millisecond); err != nil {
+		if err := pando.Sleep(t.Context(), clock.Clock{}, 10*time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/lab/labtest"
 )
 
@@ -38,7 +38,7 @@ func watched(
 				if w.text = r.Text(); w.named == 0 && strings.Contains(w.text, want) {
 					w.named = time.Since(began)
 				}
-				if pando.Sleep(p.Context(), wall.Clock{}, 10*time.Millisecond) != nil {
+				if pando.Sleep(p.Context(), clock.Clock{}, 10*time.Millisecond) != nil {
 					return
 				}
 			}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/lab/labtest"
 )
 
@@ -131,7 +131,7 @@ func (p servers3) says(c counterpart, began time.Time, command []string) (last s
 			if last = r.Text(); strings.Contains(last, c.want) {
 				return ""
 			}
-			if !done && pando.Sleep(p.Context(), wall.Clock{}, 5*time.Millisecond) != nil {
+			if !done && pando.Sleep(p.Context(), clock.Clock{}, 5*time.Millisecond) != nil {
 				return last
 			}
 		}

@@ -19,9 +19,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/etcd"
-	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/trust"
+	"pando.run/pando/driver/store/etcd"
 	"pando.run/pando/world"
 )
 
@@ -38,7 +38,7 @@ func storeForMembers(t *testing.T) (s *etcd.Server, at string, a *trust.Authorit
 		t.Fatal(err)
 	}
 	m := &etcd.Members{
-		Listen: "127.0.0.1:0", TLS: server.Members("h2"), HostOf: trust.HostOf, Clock: wall.Clock{},
+		Listen: "127.0.0.1:0", TLS: server.Members("h2"), HostOf: trust.HostOf, Clock: clock.Clock{},
 	}
 	s, err = etcd.Start(t.Context(), etcd.ServerConfig{Dir: filepath.Join(dir, "store"), Members: m})
 	if err != nil {

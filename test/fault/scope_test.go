@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/etcd"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/store/etcd"
 	"pando.run/pando/world"
 )
 
@@ -187,7 +187,7 @@ func TestAWatchFollowsTheRight(t *testing.T) {
 	// The follower of a store reads again by itself.
 	specs, ctx := make(chan int, 16), t.Context()
 	go func() {
-		_ = world.Follow(ctx, wall.Clock{}, r, pando.RevisionsOf(vault), func(b pando.Batch, reset bool) {
+		_ = world.Follow(ctx, clock.Clock{}, r, pando.RevisionsOf(vault), func(b pando.Batch, reset bool) {
 			select {
 			case specs <- len(b.Changes):
 			case <-ctx.Done():

@@ -10,7 +10,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/api"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/lab/labtest"
 )
 
@@ -90,7 +90,7 @@ func (c *storm) disturbed() {
 	c.done[name]++
 	begun := c.Start(host, append([]string{c.Bin}, args...)...)
 	hurt()
-	_ = pando.Sleep(c.Context(), wall.Clock{}, time.Duration(c.dice.IntN(4000))*time.Millisecond)
+	_ = pando.Sleep(c.Context(), clock.Clock{}, time.Duration(c.dice.IntN(4000))*time.Millisecond)
 	heal()
 	for _, h := range c.Hosts {
 		c.AwaitFor(2*labtest.Patience, "the daemons of "+h+" after "+name,

@@ -13,14 +13,16 @@ type room struct {
 	rank   int
 }
 
-// rooms is the table of ranks. A folder below a room belongs to it. Each folder directly below
-// driver/ is a room of its own, so drivers never import each other.
+// rooms is the table of ranks. A folder below a room belongs to it. Each driver and each adapter is a
+// room of its own, so drivers never import each other.
 var rooms = []room{
 	{"test/failpoint", 0}, {"spec/nearest", 0},
 	{"access", 1}, {"spec/span", 1},
-	{"bpf", 2}, {"sdk", 2}, {"world", 2}, {"spec", 2}, {"state", 2}, {"api", 2}, {"driver/hook", 2},
-	{"driver/sockets", 2}, {"driver/netspace", 2}, {"driver/thread", 1},
+	{"bpf", 2}, {"sdk", 2}, {"world", 2}, {"spec", 2}, {"state", 2}, {"api", 2},
+	{"driver/network/attach", 2},
+	{"driver/network/sockets", 2}, {"driver/network/netspace", 2}, {"driver/sandbox/thread", 1},
 	{"scale", 3}, {"balance", 3}, {"lifecycle", 3}, {"function", 3}, {"memory", 3}, {"driver", 3},
+	{"adapter", 3},
 	{"control", 4}, {"agent", 4}, {"function/group", 4}, {"lab", 4},
 	{"cmd", 5},
 	{"bench", 6}, {"examples", 6}, {"deploy", 6}, {"demo", 7},
@@ -39,7 +41,10 @@ func roomOf(dir string) (name string, rank int, ok bool) {
 			continue
 		}
 		longest, name, rank, ok = r.prefix, r.prefix, r.rank, true
-		if part, _, _ := strings.Cut(below, "/"); part != "" && holdsRooms(name) {
+		for part := range strings.SplitSeq(strings.TrimSuffix(below, "/"), "/") {
+			if part == "" || !holdsRooms(name) {
+				break
+			}
 			name += "/" + part
 		}
 	}
@@ -48,7 +53,12 @@ func roomOf(dir string) (name string, rank int, ok bool) {
 
 // holdsRooms reports whether each folder directly below a place is a room of its own.
 func holdsRooms(place string) bool {
-	return place == "driver" || place == "cmd" || place == "examples"
+	switch place {
+	case "driver", "driver/network", "driver/sandbox", "driver/store", "driver/cluster", "adapter",
+		"cmd", "examples":
+		return true
+	}
+	return false
 }
 
 // loops are the rooms that reach the outside through interfaces of the root alone.
@@ -121,9 +131,11 @@ func TestBreachIsFound(t *testing.T) {
 	}{
 		{"spec", ".", true},
 		{"control", "scale", true},
-		{"driver/etcd", "driver/etcd/wire", true},
+		{"driver/store/etcd", "driver/store/etcd/wire", true},
 		{"cmd/pando", "lab", true},
-		{"driver/etcd", "driver/bolt", false},
+		{"driver/store/etcd", "driver/store/bolt", false},
+		{"driver/cluster/peer", "driver/store/etcd", false},
+		{"adapter/compose", "adapter/gateway", false},
 		{"scale", "balance", false},
 		{"api", "spec/nearest", true},
 		{"spec/nearest", "spec", false},
@@ -133,10 +145,10 @@ func TestBreachIsFound(t *testing.T) {
 		{"function/group/deeper", "function/group", true},
 		{"function", "function/group", false},
 		{"function/groups", "function", true},
-		{"driver/unit", "function/group", false},
-		{"function/group", "driver/unit", false},
-		{"control", "driver/etcd", false},
-		{"lab", "driver/etcd", true},
+		{"driver/sandbox/unit", "function/group", false},
+		{"function/group", "driver/sandbox/unit", false},
+		{"control", "driver/store/etcd", false},
+		{"lab", "driver/store/etcd", true},
 		{".", "spec", false},
 		{"attic", ".", false},
 	} {

@@ -34,7 +34,7 @@ func ownPorts(s source) map[int]int {
 func TestEveryPortOfPandoIsWithinItsRange(t *testing.T) {
 	last := 0
 	for _, s := range sources(t) {
-		if s.isTest() || s.generated || s.dir == "driver/compose" { // it names ports of other programs
+		if s.isTest() || s.generated || s.dir == "adapter/compose" { // it names ports of other programs
 			continue
 		}
 		for line, port := range ownPorts(s) {

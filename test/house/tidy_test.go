@@ -14,7 +14,7 @@ const functionLinesMax = 70
 // other code receives the time or a pando.Clock. Add a driver by name if it must stamp outside
 // events.
 var clockReaders = []string{
-	"driver/wall/", "driver/sim/", "cmd/", "demo/", "bench/", "test/", "examples/",
+	"driver/clock/", "driver/sim/", "cmd/", "demo/", "bench/", "test/", "examples/",
 	"lab/labtest/echo/",
 }
 

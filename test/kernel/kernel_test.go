@@ -11,7 +11,7 @@ import (
 	"pando.run/pando/lab/labtest"
 )
 
-// oldest is the release of driver/kernel's minimum.
+// oldest is the release of driver/network/features's minimum.
 const oldest = "6.1"
 
 // script serves a website with three instances. An emulated processor is slow, and so are its
@@ -52,7 +52,7 @@ func TestTheOldestKernelSteersFlowlets(t *testing.T) {
 	needVM(t)
 	root := filepath.Join("..", "..")
 	program := filepath.Join(t.TempDir(), "flowlet.test")
-	build := exec.Command("go", "test", "-c", "-o", program, "./driver/flowlet")
+	build := exec.Command("go", "test", "-c", "-o", program, "./driver/network/flowlet")
 	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the tests: %v\n%s", err, out)

@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/bolt"
-	"pando.run/pando/driver/git"
+	"pando.run/pando/driver/cluster/git"
+	"pando.run/pando/driver/store/bolt"
 	"pando.run/pando/state"
 )
 

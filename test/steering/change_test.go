@@ -15,7 +15,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/balance"
-	"pando.run/pando/driver/ebpf"
+	"pando.run/pando/driver/network/ebpf"
 )
 
 // times returns the factor on the amount of tests at the gate (make soak).

@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/ebpf"
+	"pando.run/pando/driver/network/ebpf"
 )
 
 // hasTunnel reports whether this network namespace has the tunnel's device, and whether its port is

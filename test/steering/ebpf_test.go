@@ -9,7 +9,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/balance"
-	"pando.run/pando/driver/ebpf"
+	"pando.run/pando/driver/network/ebpf"
 	"pando.run/pando/lab"
 )
 
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// tcx is driver/ebpf as a subject.
+// tcx is driver/network/ebpf as a subject.
 type tcx struct{ *ebpf.Driver }
 
 func openTCX(t *testing.T, uplinks ...string) Subject {

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/sockets"
+	"pando.run/pando/driver/network/sockets"
 	"pando.run/pando/lab"
 )
 

@@ -21,11 +21,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/ebpf"
-	"pando.run/pando/driver/ovs"
+	"pando.run/pando/driver/network/ebpf"
+	"pando.run/pando/driver/network/ovs"
 )
 
-// bridge is driver/ovs as a subject, with an Open vSwitch of its own.
+// bridge is driver/network/ovs as a subject, with an Open vSwitch of its own.
 type bridge struct {
 	*ovs.Driver
 	dir  string
@@ -348,7 +348,7 @@ func lacksOfGroup() map[string]string {
 	return out
 }
 
-// suites are whole suites that driver/ovs does not hold, in either mode.
+// suites are whole suites that driver/network/ovs does not hold, in either mode.
 var suites = map[string]string{
 	"instances of other hosts serve the clients of each": "The driver has no tunnel.",
 	"the first packet wakes a service":                   noHold,

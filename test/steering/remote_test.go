@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"pando.run/pando/balance"
-	"pando.run/pando/driver/ebpf"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/network/ebpf"
 )
 
 func openOne(name string, own [2]netip.Addr, uplinks ...string) (Subject, error) {
@@ -27,7 +27,7 @@ func openOne(name string, own [2]netip.Addr, uplinks ...string) (Subject, error)
 
 // Mend mends the devices of the driver until ctx ends.
 func (s tcx) Mend(ctx context.Context) error {
-	return ebpf.Mend(ctx, s.Driver, wall.Clock{}, slog.New(slog.DiscardHandler))
+	return ebpf.Mend(ctx, s.Driver, clock.Clock{}, slog.New(slog.DiscardHandler))
 }
 
 func TestRemoteOfEBPF(t *testing.T) { Remote(t, openOne) }

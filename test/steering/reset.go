@@ -13,7 +13,7 @@ import (
 	"pando.run/pando"
 )
 
-// pins is the folder of the pinned tables of driver/ebpf. Of several hosts, each has its name after
+// pins is the folder of the pinned tables of driver/network/ebpf. Of several hosts, each has its name after
 // it.
 const pins = "/sys/fs/bpf/pando/t"
 

@@ -8,7 +8,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/balance"
-	"pando.run/pando/driver/ebpf"
+	"pando.run/pando/driver/network/ebpf"
 )
 
 // BenchmarkPublish measures one change of a service with n endpoints: with the shares computed

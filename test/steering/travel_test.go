@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/ebpf"
+	"pando.run/pando/driver/network/ebpf"
 )
 
 // The connections that an instance accepts show their round trip time, and the segments that it

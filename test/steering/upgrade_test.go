@@ -15,7 +15,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/balance"
-	"pando.run/pando/driver/ebpf"
+	"pando.run/pando/driver/network/ebpf"
 )
 
 // TestUpgradeToAnotherLayout moves the pinned tables to layout + 1 while connections are open,

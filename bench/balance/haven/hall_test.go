@@ -17,7 +17,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/balance"
 	"pando.run/pando/bench/balance/rig"
-	"pando.run/pando/driver/ebpf"
+	"pando.run/pando/driver/network/ebpf"
 	"pando.run/pando/lab"
 )
 

@@ -18,7 +18,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/bench/balance/rig"
 	"pando.run/pando/bench/sheet"
-	"pando.run/pando/driver/ebpf"
+	"pando.run/pando/driver/network/ebpf"
 )
 
 func TestMain(m *testing.M) { rig.Main(m) }

@@ -13,8 +13,8 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/balance"
-	"pando.run/pando/driver/ebpf"
-	"pando.run/pando/driver/ovs"
+	"pando.run/pando/driver/network/ebpf"
+	"pando.run/pando/driver/network/ovs"
 	"pando.run/pando/lab"
 )
 
@@ -123,7 +123,7 @@ func Open(t testing.TB, pins, uplink string) (d *ebpf.Driver, end func()) {
 	}
 }
 
-// EBPF is the way of driver/ebpf. The caller ends it.
+// EBPF is the way of driver/network/ebpf. The caller ends it.
 func (s *Stand) EBPF() (Way, func()) {
 	s.t.Helper()
 	d, end := Open(s.t, "bench", "rout")
@@ -131,7 +131,7 @@ func (s *Stand) EBPF() (Way, func()) {
 	return Way{Name: "eBPF", To: always(VIP, Port)}, end
 }
 
-// OVS is a way of driver/ovs, with a switch of its own. The caller ends it.
+// OVS is a way of driver/network/ovs, with a switch of its own. The caller ends it.
 func (s *Stand) OVS(m ovs.Mode) (Way, func()) {
 	s.t.Helper()
 	dir, err := os.MkdirTemp("", "rig-ovs")

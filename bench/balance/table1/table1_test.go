@@ -11,7 +11,7 @@ import (
 
 	"pando.run/pando/bench/balance/rig"
 	"pando.run/pando/bench/sheet"
-	"pando.run/pando/driver/ovs"
+	"pando.run/pando/driver/network/ovs"
 )
 
 func TestMain(m *testing.M) { rig.Main(m) }

@@ -23,7 +23,7 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/lab/labtest"
 )
 
@@ -95,7 +95,7 @@ func (b *bench) round(round int, s side) {
 	first := s.Await("one instance", func(st pando.ServiceStatus) bool {
 		return len(st.Instances) == 1 && st.InRotation == 1
 	}).Instances[0]
-	if err := pando.Sleep(b.Context(), wall.Clock{}, pause); err != nil {
+	if err := pando.Sleep(b.Context(), clock.Clock{}, pause); err != nil {
 		b.Fatal(err)
 	}
 	began, took := b.ask(s, first.Endpoint, "replicate")

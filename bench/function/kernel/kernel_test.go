@@ -23,7 +23,7 @@ const (
 	rounds  = 9
 	batches = 101
 	repeats = 1000 // repeats of a batch; the batch is so short that an interrupt is rare
-	object  = "../../../driver/flowlet/flowlet_bpfel.o"
+	object  = "../../../driver/network/flowlet/flowlet_bpfel.o"
 )
 
 // config is struct assign_config of bpf/assign.h.

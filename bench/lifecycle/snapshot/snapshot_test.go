@@ -20,7 +20,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/bench/sheet"
 
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/lab/labtest"
 )
 
@@ -82,7 +82,7 @@ func (c *client) run() {
 		}
 		c.lines++
 		longest = max(longest, time.Since(began))
-		timer, _ := wall.Clock{}.After(time.Millisecond)
+		timer, _ := clock.Clock{}.After(time.Millisecond)
 		<-timer
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"slices"
 	"strings"
 
-	"pando.run/pando/driver/compose"
+	"pando.run/pando/adapter/compose"
 	"pando.run/pando/spec"
 )
 

@@ -24,7 +24,7 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/lab/labtest"
 )
 
@@ -150,7 +150,7 @@ func (c *crowd) awaitAll(s *labtest.Service) {
 }
 
 func (c *crowd) rest(d time.Duration) {
-	if err := pando.Sleep(c.Context(), wall.Clock{}, d); err != nil {
+	if err := pando.Sleep(c.Context(), clock.Clock{}, d); err != nil {
 		c.Fatal(err)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/bolt"
+	"pando.run/pando/driver/store/bolt"
 	"pando.run/pando/state"
 )
 

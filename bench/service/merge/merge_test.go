@@ -18,7 +18,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/bolt"
+	"pando.run/pando/driver/store/bolt"
 	"pando.run/pando/state"
 )
 

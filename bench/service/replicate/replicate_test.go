@@ -27,7 +27,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/lab/labtest"
 )
 
@@ -126,7 +126,7 @@ func (b *bench) rest() {
 		}
 		return fmt.Sprint(free), free == pool
 	})
-	if err := pando.Sleep(b.Context(), wall.Clock{}, 100*time.Millisecond); err != nil {
+	if err := pando.Sleep(b.Context(), clock.Clock{}, 100*time.Millisecond); err != nil {
 		b.Fatal(err)
 	}
 }

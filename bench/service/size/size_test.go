@@ -23,8 +23,8 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/agent"
 	"pando.run/pando/control"
-	"pando.run/pando/driver/etcd"
 	"pando.run/pando/driver/sim"
+	"pando.run/pando/driver/store/etcd"
 )
 
 const (

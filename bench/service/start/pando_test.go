@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/cgroup"
-	"pando.run/pando/driver/process"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/sandbox/cgroup"
+	"pando.run/pando/driver/sandbox/process"
 )
 
 // oneLayer is a store with one image of one layer, the folder of the program.
@@ -44,7 +44,7 @@ func sandboxes(t *testing.T, s samples, round int, program string, pool int, inI
 		Host: pando.HostName(fmt.Sprintf("bench%d", os.Getpid())), RunDir: filepath.Join(dir, "run"),
 		LogDir: filepath.Join(dir, "log"),
 		Self:   []string{"/proc/self/exe"}, Prefix4: v4, Prefix6: v6, Pool: pool, Cgroups: groups,
-		Groups: cgroup.Root, Clock: wall.Clock{}, Log: slog.New(slog.DiscardHandler),
+		Groups: cgroup.Root, Clock: clock.Clock{}, Log: slog.New(slog.DiscardHandler),
 		Images: oneLayer{}, Layers: filepath.Dir(filepath.Dir(program)),
 	})
 	if err != nil {

@@ -25,9 +25,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/process"
-	"pando.run/pando/driver/process/shim"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/sandbox/process"
+	"pando.run/pando/driver/sandbox/process/shim"
 	"pando.run/pando/lab/labtest"
 )
 
@@ -142,7 +142,7 @@ func (s samples) write(t *testing.T, order []string) {
 
 func pause(t *testing.T, d time.Duration) {
 	t.Helper()
-	if err := pando.Sleep(t.Context(), wall.Clock{}, d); err != nil {
+	if err := pando.Sleep(t.Context(), clock.Clock{}, d); err != nil {
 		t.Fatal(err)
 	}
 }

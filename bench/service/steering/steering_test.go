@@ -18,7 +18,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/balance"
-	"pando.run/pando/driver/ebpf"
+	"pando.run/pando/driver/network/ebpf"
 	"pando.run/pando/lab"
 )
 

@@ -4,7 +4,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"pando.run/pando/driver/criu"
+	"pando.run/pando/driver/sandbox/criu"
 )
 
 // Freezer returns the CRIU of this host: that of the folder in PANDO_CRIU, of the folder criu

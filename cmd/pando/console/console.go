@@ -19,8 +19,8 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/trust"
 	"pando.run/pando/spec/nearest"
 	"pando.run/pando/spec/span"
 )
@@ -44,7 +44,7 @@ func Open(out *cli.Output) *Console {
 	if socket == "" {
 		socket = "/run/pando/api.sock"
 	}
-	client := api.NewClient(socket, wall.Clock{})
+	client := api.NewClient(socket, clock.Clock{})
 	client.Daemon = func() string { return cli.ListenerOf(socket) }
 	if token := out.Getenv("PANDO_TOKEN"); token != "" {
 		client = remote(socket, token)
@@ -155,7 +155,7 @@ func (o *Console) Until(
 		if err != nil && within.Err() == nil {
 			return last, err
 		}
-		if pando.Sleep(within, wall.Clock{}, o.Rest) == nil {
+		if pando.Sleep(within, clock.Clock{}, o.Rest) == nil {
 			continue
 		}
 		if ctx.Err() != nil {
@@ -247,7 +247,7 @@ func remote(at, token string) *api.Client {
 		}
 		return (&tls.Dialer{Config: c}).DialContext(ctx, "tcp", u.Host)
 	}
-	return api.NewRemoteClient(at, token, wall.Clock{}, dial)
+	return api.NewRemoteClient(at, token, clock.Clock{}, dial)
 }
 
 // target reads SERVICE, TENANT/SERVICE, SERVICE/INSTANCE or TENANT/SERVICE/INSTANCE. The name of an

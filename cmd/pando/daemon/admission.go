@@ -13,9 +13,9 @@ import (
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/control"
-	"pando.run/pando/driver/peer"
-	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/peer"
+	"pando.run/pando/driver/cluster/trust"
 	"pando.run/pando/world"
 )
 
@@ -32,7 +32,7 @@ type admission struct {
 func (a admission) join(
 	ctx context.Context, j peer.Joining, known *x509.Certificate,
 ) (peer.Joined, error) {
-	now := wall.Clock{}.Now()
+	now := clock.Clock{}.Now()
 	m, err := a.asked(j, known)
 	if err != nil {
 		return peer.Joined{}, err
@@ -81,7 +81,7 @@ func (a admission) asked(j peer.Joining, known *x509.Certificate) (m pando.Membe
 			pando.ErrInvalid, j.Host, j.Version, j.Layout, own, cli.Version)
 	}
 	// A member keeps its place when its clock drifts. A new host gets the cause before it has a slot.
-	if off := j.Now.Sub(wall.Clock{}.Now()).Round(time.Second); known == nil && !j.Now.IsZero() &&
+	if off := j.Now.Sub(clock.Clock{}.Now()).Round(time.Second); known == nil && !j.Now.IsZero() &&
 		off.Abs() > clockSkewMax {
 		return m, fmt.Errorf("%w: the clock of host %s differs from this server's by %s, and leases, "+
 			"tokens and certificates need the same time; set it there (`timedatectl set-ntp true`), then "+
@@ -117,7 +117,7 @@ func (a admission) asked(j peer.Joining, known *x509.Certificate) (m pando.Membe
 
 // welcome returns the handler that the server offers to other hosts.
 func welcome(a promotion, keeper *doorkeeper, face http.Handler) http.Handler {
-	check := func(token string) error { return a.admission.authority.Check(token, wall.Clock{}.Now()) }
+	check := func(token string) error { return a.admission.authority.Check(token, clock.Clock{}.Now()) }
 	mux := http.NewServeMux()
 	mux.Handle("POST "+peer.JoinPath, peer.JoinHandler(check, a.admission.join))
 	mux.Handle("POST "+peer.ServerPath, peer.ServerHandler(a.hand))

@@ -16,10 +16,10 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/control"
-	"pando.run/pando/driver/etcd"
-	"pando.run/pando/driver/peer"
-	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/peer"
+	"pando.run/pando/driver/cluster/trust"
+	"pando.run/pando/driver/store/etcd"
 	"pando.run/pando/world"
 )
 
@@ -42,7 +42,7 @@ func cluster1(t *testing.T) admission {
 		t.Fatal(err)
 	}
 	ctl := control.New(control.Config{
-		Registry: s.Registry(), Clock: wall.Clock{}, IDs: names{}, Log: log, Name: "host1",
+		Registry: s.Registry(), Clock: clock.Clock{}, IDs: names{}, Log: log, Name: "host1",
 	})
 	if _, err := ctl.Admit(t.Context(), pando.Member{Name: "host1",
 		Address: netip.MustParseAddr("10.126.0.1"), Server: true}, false, nil); err != nil {
@@ -298,7 +298,7 @@ func TestTwoServersGiveNoSlotAndNoUseTwice(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	b := a
 	b.control = control.New(control.Config{
-		Registry: a.control.Registry, Clock: wall.Clock{}, IDs: names{}, Log: log, Name: "host9",
+		Registry: a.control.Registry, Clock: clock.Clock{}, IDs: names{}, Log: log, Name: "host9",
 	})
 	const allowed, asking = 6, 12
 	token, err := a.authority.Token(time.Now().Add(time.Hour), allowed)

@@ -17,25 +17,25 @@ import (
 	"pando.run/pando/agent"
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/bolt"
-	"pando.run/pando/driver/book"
-	"pando.run/pando/driver/cgroup"
-	"pando.run/pando/driver/dns"
-	"pando.run/pando/driver/ebpf"
-	"pando.run/pando/driver/front"
-	"pando.run/pando/driver/git"
-	"pando.run/pando/driver/image"
-	"pando.run/pando/driver/nftables"
-	"pando.run/pando/driver/peer"
-	"pando.run/pando/driver/probe"
-	"pando.run/pando/driver/process"
-	"pando.run/pando/driver/process/shim"
-	"pando.run/pando/driver/process/wire"
-	"pando.run/pando/driver/sighting"
-	"pando.run/pando/driver/systemd"
-	"pando.run/pando/driver/uplink"
-	"pando.run/pando/driver/vm"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/dns"
+	"pando.run/pando/driver/cluster/git"
+	"pando.run/pando/driver/cluster/peer"
+	"pando.run/pando/driver/cluster/systemd"
+	"pando.run/pando/driver/network/ebpf"
+	"pando.run/pando/driver/network/front"
+	"pando.run/pando/driver/network/nat"
+	"pando.run/pando/driver/network/uplink"
+	"pando.run/pando/driver/sandbox/cgroup"
+	"pando.run/pando/driver/sandbox/image"
+	"pando.run/pando/driver/sandbox/probe"
+	"pando.run/pando/driver/sandbox/process"
+	"pando.run/pando/driver/sandbox/process/shim"
+	"pando.run/pando/driver/sandbox/process/wire"
+	"pando.run/pando/driver/sandbox/vm"
+	"pando.run/pando/driver/store/bolt"
+	"pando.run/pando/driver/store/book"
+	"pando.run/pando/driver/store/sighting"
 )
 
 // Agent returns `pando agent`.
@@ -79,7 +79,7 @@ func tend(ctx context.Context, p place) error {
 	defer steering.Close()
 	h := introduce(p, log)
 	peers := peer.New(peer.Reach{Own: h.Name, Socket: p.agent(), TLS: c.identity.ToHost,
-		Clock: wall.Clock{}})
+		Clock: clock.Clock{}})
 	defer peers.Close()
 	images, err := openImages(p, peers, log)
 	if err != nil {
@@ -96,20 +96,20 @@ func tend(ctx context.Context, p place) error {
 	if err != nil {
 		return err
 	}
-	resolvers := &dns.Silent{Clock: wall.Clock{}}
+	resolvers := &dns.Silent{Clock: clock.Clock{}}
 	a := agent.New(agent.Config{
 		Host: h, SnapshotStore: snapshotsIn(images, log), Registry: c.registry, Steering: steering,
 		Sandboxes: sandboxes, Prober: probe.New(), Peers: peers, Takes: peers, Flows: steering.Flows,
-		Link: uplink.New(p.Uplinks, wall.Clock{}).Busiest, Path: steering.Path,
+		Link: uplink.New(p.Uplinks, clock.Clock{}).Busiest, Path: steering.Path,
 		Books: book.File(filepath.Join(p.Data, "work.json")), Traffic: uplink.Traffic,
 		Queues: uplink.Queues, Uplinks: p.Uplinks, Outbound: outbound(h, log),
 		Objects: objects, Journals: p.journals(), Images: images,
 		Kept: process.VolumesOf(sandboxes), Disk: process.DiskOf(sandboxes), Secrets: c.secrets(p, peers),
-		SnapshotKeys: c.snapshotKeys(p, peers), Clock: wall.Clock{}, IDs: names{}, Log: log,
+		SnapshotKeys: c.snapshotKeys(p, peers), Clock: clock.Clock{}, IDs: names{}, Log: log,
 		Control: c.leader(p, peers), Liveness: others.liveness, Announcer: announcer(p, log),
 		Routers: speaker, Ends: endsFor(p, log), Sightings: sighting.Folders{Data: p.Data, Run: p.Run},
 		Serve: api.SelfHandler, Git: git.Handler, OpenLog: sandboxes.OpenLog,
-		Logged: logged.figures, Worked: wall.Worked, Resolvers: resolvers.String,
+		Logged: logged.figures, Worked: clock.Worked, Resolvers: resolvers.String,
 	})
 	faces, err := agentFaces(p, c, images, facesOf(p, a, images, c.imageRight(p, peers), objects))
 	if err != nil {
@@ -143,7 +143,7 @@ func facesOf(
 func introduce(p place, log *slog.Logger) pando.Host {
 	h := p.record()
 	h.Tunnel = receives(p, log)
-	if err := nftables.Translate(h.Instances4, h.Instances6); err != nil { // instances still serve
+	if err := nat.Translate(h.Instances4, h.Instances6); err != nil { // instances still serve
 		log.Warn("instances of this host cannot open connections to other machines", "error", err)
 	}
 	return h
@@ -151,7 +151,7 @@ func introduce(p place, log *slog.Logger) pando.Host {
 
 // outbound shares the tracked connections of this host among tenants, or returns nil.
 func outbound(h pando.Host, log *slog.Logger) pando.Outbound {
-	shares, err := nftables.ShareConnections(h.Instances4, h.Instances6, nftables.ConnectionBound())
+	shares, err := nat.ShareConnections(h.Instances4, h.Instances6, nat.ConnectionBound())
 	if err != nil {
 		log.Warn("one tenant may take all connections of instances to other machines", "error", err)
 		return nil
@@ -234,9 +234,9 @@ func openSandboxes(
 		Self:    process.ShimCommand(self),
 		Prefix4: h.Instances4, Prefix6: h.Instances6, Cgroups: groups, Groups: cgroup.Root,
 		Hidden: []string{p.Data}, Volumes: p.volumes(), Users: p.users(), Freezer: freezer,
-		Forward: nftables.Forward, Seal: nftables.Seal, Unseal: nftables.Unseal, Pool: p.Pool,
+		Forward: nat.Forward, Seal: nat.Seal, Unseal: nat.Unseal, Pool: p.Pool,
 		Machine: vm.Command, PowerOff: vm.PowerOff,
-		Made: made, Clock: wall.Clock{}, Log: log,
+		Made: made, Clock: clock.Clock{}, Log: log,
 	}
 	if images != nil {
 		config.Images, config.Layers = images, images.LayersDir()

@@ -8,8 +8,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/segment"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/network/arp"
 )
 
 // The values of --announce.
@@ -60,5 +60,5 @@ func segmentOf(p place) string {
 
 // announcer returns the answering side of --announce arp.
 func announcer(p place, log *slog.Logger) pando.Announcer {
-	return segment.New(p.Uplinks, wall.Clock{}, log)
+	return arp.New(p.Uplinks, clock.Clock{}, log)
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/peer"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/peer"
 	"pando.run/pando/world"
 )
 
@@ -39,7 +39,7 @@ var _ pando.Decider = (*leader)(nil)
 
 // leader returns the path of this host's asks. It adds the job that follows the leadership.
 func (c *cluster) leader(p place, peers *peer.Client) *leader {
-	l := &leader{own: pando.HostName(p.Host), clock: wall.Clock{}, registry: c.registry}
+	l := &leader{own: pando.HostName(p.Host), clock: clock.Clock{}, registry: c.registry}
 	if c.server == "" {
 		server := pando.Host{Name: "server", Endpoint: "unix://" + p.control()}
 		l.here = peer.Control{Client: peers, Server: server}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 )
 
 // counting is a control that counts its asks.
@@ -30,7 +30,7 @@ func (s *counting) Answer(
 
 // standing is a clock that a test sets.
 type standing struct {
-	wall.Clock
+	clock.Clock
 	now time.Time
 }
 
@@ -94,7 +94,7 @@ func makeLead(t *testing.T, a admission, l *leader, name string) (resign func())
 		if is == pando.HostName(name) {
 			return resign
 		}
-		if time.Now().After(end) || pando.Sleep(t.Context(), wall.Clock{}, time.Millisecond) != nil {
+		if time.Now().After(end) || pando.Sleep(t.Context(), clock.Clock{}, time.Millisecond) != nil {
 			t.Fatalf("the leader is %q, want %q", is, name)
 		}
 	}

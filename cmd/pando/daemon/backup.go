@@ -16,10 +16,10 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/backup"
-	"pando.run/pando/driver/etcd"
-	"pando.run/pando/driver/peer"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/peer"
+	"pando.run/pando/driver/store/backup"
+	"pando.run/pando/driver/store/etcd"
 	"pando.run/pando/world"
 )
 
@@ -136,7 +136,7 @@ func (p place) writeBackup(
 		return is, err
 	}
 	defer store.Close()
-	done := pando.Waiting(ctx, wall.Clock{}, "the store of the server on this host")
+	done := pando.Waiting(ctx, clock.Clock{}, "the store of the server on this host")
 	now, err := store.Snapshot(ctx, pando.Root)
 	done()
 	if err != nil {
@@ -194,7 +194,7 @@ func (p place) addStates(
 		return nil, err
 	}
 	peers := peer.New(peer.Reach{
-		Own: pando.HostName(p.Host), Socket: p.agent(), TLS: identity.ToHost, Clock: wall.Clock{},
+		Own: pando.HostName(p.Host), Socket: p.agent(), TLS: identity.ToHost, Clock: clock.Clock{},
 	})
 	defer peers.Close()
 	for _, name := range slices.Sorted(maps.Keys(all.Members)) {

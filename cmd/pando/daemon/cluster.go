@@ -12,9 +12,9 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/api"
-	"pando.run/pando/driver/etcd"
-	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/trust"
+	"pando.run/pando/driver/store/etcd"
 )
 
 // cluster holds the parts of the host's cluster that the agent needs.
@@ -42,18 +42,18 @@ func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error
 		return c, err
 	}
 	if m == nil {
-		a, err := trust.OpenAuthority(p.trust(), wall.Clock{}.Now())
+		a, err := trust.OpenAuthority(p.trust(), clock.Clock{}.Now())
 		if err != nil {
 			return c, err
 		}
-		if c.identity, err = a.Identity(pando.HostName(p.Host), wall.Clock{}.Now()); err != nil {
+		if c.identity, err = a.Identity(pando.HostName(p.Host), clock.Clock{}.Now()); err != nil {
 			return c, err
 		}
 		if c.probes, err = a.ProbeKey(); err != nil {
 			return c, err
 		}
-		c.jobs = append(c.jobs, renewing(wall.Clock{}, log, c.identity, func(context.Context) error {
-			return a.Renew(c.identity, wall.Clock{}.Now())
+		c.jobs = append(c.jobs, renewing(clock.Clock{}, log, c.identity, func(context.Context) error {
+			return a.Renew(c.identity, clock.Clock{}.Now())
 		}))
 		own, _ := netip.ParseAddr(p.Address)
 		c.servers = openKnown(p, nil, true, log)
@@ -72,7 +72,7 @@ func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error
 	c.servers = openKnown(p, m, serves, log)
 	err = renew(ctx, p, m, c.servers)
 	for range moveTries {
-		if !errors.Is(err, pando.ErrExists) || pando.Sleep(ctx, wall.Clock{}, time.Second) != nil {
+		if !errors.Is(err, pando.ErrExists) || pando.Sleep(ctx, clock.Clock{}, time.Second) != nil {
 			break
 		}
 		err = renew(ctx, p, m, c.servers) // this host has moved, and its former lease is about to end
@@ -86,7 +86,7 @@ func enter(ctx context.Context, p place, log *slog.Logger) (c cluster, err error
 	if serves {
 		c.server = "" // this host's own server answers its operators
 	}
-	c.jobs = []job{renewing(wall.Clock{}, log, m.Identity, func(ctx context.Context) error {
+	c.jobs = []job{renewing(clock.Clock{}, log, m.Identity, func(ctx context.Context) error {
 		return renew(ctx, p, m, c.servers)
 	})}
 	own, _ := netip.ParseAddr(p.Address)

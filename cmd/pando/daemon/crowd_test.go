@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/cluster/trust"
 )
 
 // silent is a connection that sends nothing.

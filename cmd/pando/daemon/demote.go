@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/demote"
-	"pando.run/pando/driver/peer"
+	"pando.run/pando/driver/cluster/peer"
+	"pando.run/pando/driver/sandbox/demote"
 )
 
 // serverUser is the user of the server. It has no name, and it is below the users of instances. A

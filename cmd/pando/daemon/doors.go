@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/peer"
-	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/peer"
+	"pando.run/pando/driver/cluster/trust"
 	"pando.run/pando/world"
 )
 
@@ -105,7 +105,7 @@ func (d *doorkeeper) run(ctx context.Context) error {
 			d.news(d.members)
 		}
 	}
-	return world.Follow(ctx, wall.Clock{}, d.registry, membersPrefix, follow)
+	return world.Follow(ctx, clock.Clock{}, d.registry, membersPrefix, follow)
 }
 
 // readMember reads the record of one member. It returns ErrForbidden if the host is not a member.

@@ -14,7 +14,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/control"
-	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/cluster/trust"
 )
 
 // serves runs a handler in the same way as the server does for other hosts.

@@ -16,14 +16,14 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/cmd/pando/function"
-	"pando.run/pando/driver/ebpf"
-	"pando.run/pando/driver/front"
-	"pando.run/pando/driver/nftables"
-	"pando.run/pando/driver/ovs"
-	"pando.run/pando/driver/peer"
-	"pando.run/pando/driver/process"
-	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/peer"
+	"pando.run/pando/driver/cluster/trust"
+	"pando.run/pando/driver/network/ebpf"
+	"pando.run/pando/driver/network/front"
+	"pando.run/pando/driver/network/nat"
+	"pando.run/pando/driver/network/ovs"
+	"pando.run/pando/driver/sandbox/process"
 )
 
 // Down returns `pando down`.
@@ -91,7 +91,7 @@ func Down(out *cli.Output) *cobra.Command {
 func (m machine) evacuate(
 	ctx context.Context, p place, drain, again time.Duration,
 ) (killed bool, err error) {
-	own := peer.New(peer.Reach{Clock: wall.Clock{}})
+	own := peer.New(peer.Reach{Clock: clock.Clock{}})
 	defer own.Close()
 	ctx = cli.Telling(ctx, m.Stderr)
 	agent := pando.Host{Name: pando.HostName(p.Host), Endpoint: "unix://" + p.agent()}
@@ -114,7 +114,7 @@ func (m machine) evacuate(
 			return true, nil
 		case err == nil, idle: // an agent without instances may be silent
 			return false, nil
-		case !errors.Is(err, pando.ErrUnavailable), pando.Sleep(asking, wall.Clock{}, askStep) != nil:
+		case !errors.Is(err, pando.ErrUnavailable), pando.Sleep(asking, clock.Clock{}, askStep) != nil:
 			fmt.Fprintf(m.Stderr,
 				"the instances did not drain (%v) and are killed: their committed state stays\n", err)
 			return true, nil
@@ -177,7 +177,7 @@ func clearHost(ctx context.Context, m machine, p place, u *purge) error {
 	}
 	errs = append(errs, err)
 	errs = append(errs, front.Purge(frontPins(p)), ebpf.Purge(p.pins()),
-		ovs.PurgeAll(switched(p), p.pins()+"-ovs"), nftables.Purge())
+		ovs.PurgeAll(switched(p), p.pins()+"-ovs"), nat.Purge())
 	if u != nil {
 		if err := u.addStates(p.states()); err != nil {
 			fmt.Fprintf(m.Stderr, "the names of the states in %s are unknown (%v)\n", p.states(), err)

@@ -18,8 +18,8 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/bolt"
-	"pando.run/pando/driver/peer"
+	"pando.run/pando/driver/cluster/peer"
+	"pando.run/pando/driver/store/bolt"
 )
 
 // A silent agent, for example after a failed start, does not cause a warning if there are no

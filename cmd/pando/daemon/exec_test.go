@@ -8,8 +8,8 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"pando.run/pando/driver/peer"
-	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/cluster/peer"
+	"pando.run/pando/driver/cluster/trust"
 )
 
 // A captured host runs no command on another host and reads no log there, though it is a member.

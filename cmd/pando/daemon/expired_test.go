@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/cluster/trust"
 )
 
 // A member whose certificate has ended is told so, with the way back. It waited for a minute before.

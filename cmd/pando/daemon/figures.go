@@ -12,8 +12,8 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/api"
-	"pando.run/pando/driver/etcd"
-	"pando.run/pando/driver/peer"
+	"pando.run/pando/driver/cluster/peer"
+	"pando.run/pando/driver/store/etcd"
 )
 
 // logged counts the lines of this process's log.

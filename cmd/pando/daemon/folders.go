@@ -11,7 +11,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/function"
-	"pando.run/pando/driver/journal"
+	"pando.run/pando/driver/store/journal"
 )
 
 // folders names the two folders of a host's daemons, and the files in them.

@@ -15,9 +15,9 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/etcd"
-	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/trust"
+	"pando.run/pando/driver/store/etcd"
 	"pando.run/pando/world"
 )
 
@@ -127,7 +127,7 @@ func (f foreignStore) config() (etcd.Foreign, error) {
 		return etcd.Foreign{}, fmt.Errorf("%w: read the files of --store-ca, --store-cert and "+
 			"--store-key: %w; each names a file in PEM on this host", pando.ErrInvalid, err)
 	}
-	return etcd.Foreign{Endpoints: f.Endpoints, TLS: c, Clock: wall.Clock{}}, nil
+	return etcd.Foreign{Endpoints: f.Endpoints, TLS: c, Clock: clock.Clock{}}, nil
 }
 
 // mayUseStore returns why this host cannot use the etcd of --store, or nil. The server itself would
@@ -214,7 +214,7 @@ func dismissal(p place, r *etcd.Registry) job {
 					}
 				}
 			}
-			if pando.Sleep(ctx, wall.Clock{}, time.Second) != nil {
+			if pando.Sleep(ctx, clock.Clock{}, time.Second) != nil {
 				return ctx.Err()
 			}
 			m, err := readMember(ctx, r, pando.HostName(p.Host))

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/etcd"
-	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/cluster/trust"
+	"pando.run/pando/driver/store/etcd"
 )
 
 // placeFrom parses flags as `pando up` does.

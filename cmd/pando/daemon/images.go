@@ -16,11 +16,11 @@ import (
 	"pando.run/pando/agent"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/control"
-	"pando.run/pando/driver/image"
-	"pando.run/pando/driver/peer"
-	"pando.run/pando/driver/process"
-	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/peer"
+	"pando.run/pando/driver/cluster/trust"
+	"pando.run/pando/driver/sandbox/image"
+	"pando.run/pando/driver/sandbox/process"
 	"pando.run/pando/spec"
 )
 
@@ -53,7 +53,7 @@ func tenantImageBytes(p place) int64 {
 // the agent, which runs as root, unpacks layers.
 func openImages(p place, peers *peer.Client, log *slog.Logger) (*image.Store, error) {
 	return image.Open(image.Config{
-		Dir: p.images(), Host: pando.HostName(p.Host), Peer: peers.Blob, Clock: wall.Clock{}, Log: log,
+		Dir: p.images(), Host: pando.HostName(p.Host), Peer: peers.Blob, Clock: clock.Clock{}, Log: log,
 		PeerSnapshot: peers.Described,
 		Certificates: certificateFolders, Registries: registriesFile, FreeMin: imageFreeMin(p), TenantBytes: tenantImageBytes(p),
 		Packed: os.Geteuid() == serverUser,
@@ -215,7 +215,7 @@ const (
 // sweepImages returns a job that removes images that no instance and no revision uses.
 func sweepImages(p place, images *image.Store, a *agent.Agent, log *slog.Logger) job {
 	return func(ctx context.Context) error {
-		for pando.Sleep(ctx, wall.Clock{}, imageSweepEvery) == nil {
+		for pando.Sleep(ctx, clock.Clock{}, imageSweepEvery) == nil {
 			keep := a.ImagesInUse()
 			running, err := process.Images(p.sandboxes())
 			if err != nil {
@@ -239,7 +239,7 @@ func sweepImages(p place, images *image.Store, a *agent.Agent, log *slog.Logger)
 // the only host that has read one from a file.
 func (o imageOperators) keepImages(log *slog.Logger) job {
 	return func(ctx context.Context) error {
-		for pando.Sleep(ctx, wall.Clock{}, imageSweepEvery) == nil {
+		for pando.Sleep(ctx, clock.Clock{}, imageSweepEvery) == nil {
 			users, err := o.users(ctx)
 			for digest := range users {
 				err = errors.Join(err, o.images.Touch(digest))

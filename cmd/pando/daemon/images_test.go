@@ -12,8 +12,8 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/access/turns"
-	"pando.run/pando/driver/image"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/sandbox/image"
 )
 
 // mute is a registry that counts its requests and answers none before the test ends.
@@ -41,7 +41,7 @@ func newMute(t *testing.T) *mute {
 
 func imagesOf(t *testing.T, a admission) imageOperators {
 	t.Helper()
-	store, err := image.Open(image.Config{Dir: t.TempDir(), Host: "host1", Clock: wall.Clock{},
+	store, err := image.Open(image.Config{Dir: t.TempDir(), Host: "host1", Clock: clock.Clock{},
 		Log: slog.New(slog.DiscardHandler), Packed: true})
 	if err != nil {
 		t.Fatal(err)

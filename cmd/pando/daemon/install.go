@@ -16,7 +16,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/systemd"
+	"pando.run/pando/driver/cluster/systemd"
 )
 
 // units are the names of the units of the daemons.

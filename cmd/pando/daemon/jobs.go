@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/etcd"
-	"pando.run/pando/driver/systemd"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/systemd"
+	"pando.run/pando/driver/store/etcd"
 )
 
 // job runs until ctx ends, or until it fails.
@@ -90,7 +90,7 @@ func listen(path string, mode os.FileMode) (net.Listener, error) {
 // signOfLife returns a job that tells systemd that this daemon lives, as long as alive returns.
 func signOfLife(alive func()) job {
 	return func(ctx context.Context) error {
-		systemd.Watch(ctx, wall.Clock{}, alive)
+		systemd.Watch(ctx, clock.Clock{}, alive)
 		<-ctx.Done() // Watch returns without systemd; the end of a job ends all jobs
 		return ctx.Err()
 	}

@@ -19,9 +19,9 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/etcd"
-	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/trust"
+	"pando.run/pando/driver/store/etcd"
 )
 
 // known lists the cluster's servers for the agent of one host, so that it outlives the loss of any
@@ -176,7 +176,7 @@ func (k *known) dial(
 	if err != nil {
 		return nil, err
 	}
-	k.use = func(endpoints []string) error { return r.Use(wall.Clock{}, endpoints) }
+	k.use = func(endpoints []string) error { return r.Use(clock.Clock{}, endpoints) }
 	return r, k.use(all)
 }
 

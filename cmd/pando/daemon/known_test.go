@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/cluster/trust"
 )
 
 func member(name, address string, server bool) pando.Member {

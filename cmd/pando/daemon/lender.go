@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/image"
-	"pando.run/pando/driver/peer"
+	"pando.run/pando/driver/cluster/peer"
+	"pando.run/pando/driver/sandbox/image"
 )
 
 // Bounds of the answers that a lender remembers. One pull asks for each blob of an image.

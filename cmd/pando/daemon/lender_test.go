@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/image"
-	"pando.run/pando/driver/peer"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/peer"
+	"pando.run/pando/driver/sandbox/image"
 )
 
 // A member gets the blobs of images that control has placed on it, and of no others. A captured host
@@ -24,7 +24,7 @@ func TestAHostLendsImagesByTheWordOfControl(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: layers have owners")
 	}
-	s, err := image.Open(image.Config{Dir: t.TempDir(), Host: "h1", Clock: wall.Clock{},
+	s, err := image.Open(image.Config{Dir: t.TempDir(), Host: "h1", Clock: clock.Clock{},
 		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/liveness"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/liveness"
 )
 
 // probes are the probes between hosts, if this host takes part in them.
@@ -40,7 +40,7 @@ func openLiveness(p place, c cluster, log *slog.Logger) probes {
 	}
 	prober, err := liveness.Open(liveness.Config{
 		Own: pando.HostName(p.Host), Address: address, Listen: at, Key: c.probes, Listener: streams,
-		ToHost: c.identity.ToHost, Clock: wall.Clock{},
+		ToHost: c.identity.ToHost, Clock: clock.Clock{},
 	})
 	if err != nil {
 		streams.Close()

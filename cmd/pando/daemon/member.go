@@ -14,11 +14,11 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/ebpf"
-	"pando.run/pando/driver/kernel"
-	"pando.run/pando/driver/peer"
-	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/peer"
+	"pando.run/pando/driver/cluster/trust"
+	"pando.run/pando/driver/network/ebpf"
+	"pando.run/pando/driver/network/features"
 	"pando.run/pando/world"
 )
 
@@ -100,7 +100,7 @@ func join(ctx context.Context, p place) (*trust.Membership, error) {
 func joinFresh(ctx context.Context, p place) (*trust.Membership, error) {
 	m, err := join(ctx, p)
 	if err == nil {
-		err = expired(p, m, wall.Clock{}.Now())
+		err = expired(p, m, clock.Clock{}.Now())
 	}
 	return m, err
 }
@@ -130,7 +130,7 @@ func tunnelFits(ctx context.Context, p place, server string) error {
 	}
 	to := at.AddrPort()
 	to = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
-	if err := kernel.Fits(ctx, to, ebpf.TunnelBytes(to.Addr())); errors.Is(err, pando.ErrInvalid) {
+	if err := features.Fits(ctx, to, ebpf.TunnelBytes(to.Addr())); errors.Is(err, pando.ErrInvalid) {
 		return fmt.Errorf("join the cluster of %s: %w", server, err)
 	}
 	return nil
@@ -141,7 +141,7 @@ func (p place) joining(i *trust.Identity) (peer.Joining, error) {
 	return peer.Joining{
 		Host: pando.HostName(p.Host), Address: p.Address, Address6: p.address6,
 		Layout: world.CurrentLayout(), Version: cli.Version, Request: request,
-		Now: wall.Clock{}.Now(),
+		Now: clock.Clock{}.Now(),
 	}, err
 }
 

@@ -20,10 +20,10 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/kernel"
-	"pando.run/pando/driver/ovs"
-	"pando.run/pando/driver/systemd"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/systemd"
+	"pando.run/pando/driver/network/features"
+	"pando.run/pando/driver/network/ovs"
 	"pando.run/pando/world"
 )
 
@@ -125,7 +125,7 @@ func (p place) args() []string {
 
 var (
 	notLabel    = regexp.MustCompile(`[^a-z0-9-]+`)
-	sandboxLink = regexp.MustCompile(`^p[deov][0-9]+$|^ovs-`) // also of driver/ovs
+	sandboxLink = regexp.MustCompile(`^p[deov][0-9]+$|^ovs-`) // also of driver/network/ovs
 )
 
 // completeAgain fills in missing flags from the earlier starts of the data folder, then from the
@@ -227,7 +227,7 @@ func (p *place) locate() error {
 
 // uplinks returns the interfaces that lead out of this host.
 func uplinks() (out []string, err error) {
-	links, err := kernel.Dump(netlink.LinkList)
+	links, err := features.Dump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list the interfaces of this host: %w", err)
 	}
@@ -264,7 +264,7 @@ func addressOf(names []string, family int) string {
 func (p place) record() pando.Host {
 	h := pando.Host{
 		Name: pando.HostName(p.Host), Slot: p.Slot, Endpoint: "unix://" + p.agent(),
-		CPUs: float64(runtime.NumCPU()), Version: cli.Version, Joined: wall.Clock{}.Now(),
+		CPUs: float64(runtime.NumCPU()), Version: cli.Version, Joined: clock.Clock{}.Now(),
 		Layout: world.CurrentLayout(), Bundles: true, Volumes: true, Secrets: true, Binds: true,
 		Configs: true, Externals: true, Ordinals: true, Runs: true, Grants: true, VMs: true,
 		Fronts:   p.Steer == "" || p.Steer == steerEBPF,

@@ -15,9 +15,9 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/bolt"
-	"pando.run/pando/driver/process"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/sandbox/process"
+	"pando.run/pando/driver/store/bolt"
 )
 
 // purgeWaitMax bounds the wait for the names of the cluster's services and secrets.
@@ -56,7 +56,7 @@ func planPurge(ctx context.Context, p place, volumes bool) (out purge, err error
 	}
 	ctx, cancel := context.WithTimeout(ctx, purgeWaitMax)
 	defer cancel()
-	client := api.NewClient(p.api(), wall.Clock{})
+	client := api.NewClient(p.api(), clock.Clock{})
 	services, err := client.Services(ctx)
 	for _, s := range services {
 		out.Services = append(out.Services, s.ServiceKey.String())

@@ -13,8 +13,8 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/trust"
 	"pando.run/pando/world"
 )
 
@@ -122,7 +122,7 @@ func becomeMember(p place) error {
 		return fmt.Errorf("%w: no other server is known in %s; keep %s, and join the cluster again",
 			pando.ErrUnavailable, p.knownFile(), p.trust())
 	}
-	now := wall.Clock{}.Now()
+	now := clock.Clock{}.Now()
 	a, err := trust.OpenAuthority(p.trust(), now)
 	if err != nil {
 		return err
@@ -160,7 +160,7 @@ func (c cluster) demotion(p place) job {
 			if err == nil && !serves {
 				return errAgain
 			}
-			if pando.Sleep(ctx, wall.Clock{}, answerTime) != nil {
+			if pando.Sleep(ctx, clock.Clock{}, answerTime) != nil {
 				return ctx.Err()
 			}
 		}

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/etcd"
-	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/cluster/trust"
+	"pando.run/pando/driver/store/etcd"
 )
 
 // serverList makes a list: a name in capitals is silent, one with a dot has no vote.

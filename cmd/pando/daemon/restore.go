@@ -16,9 +16,9 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/backup"
-	"pando.run/pando/driver/etcd"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/store/backup"
+	"pando.run/pando/driver/store/etcd"
 )
 
 // Restore returns `pando restore`.
@@ -243,7 +243,7 @@ func (r *restoration) awaitAdoption(ctx context.Context) error {
 		}) {
 			return nil
 		}
-		if pando.Sleep(ctx, wall.Clock{}, 20*time.Millisecond) != nil {
+		if pando.Sleep(ctx, clock.Clock{}, 20*time.Millisecond) != nil {
 			return fmt.Errorf("%w: the store is restored, and the agent has not followed it within %v "+
 				"(%v); its log is %s", pando.ErrNotReady, adoptMax, err, daemonLog(r.place, "agent"))
 		}

@@ -15,8 +15,8 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/bgp"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/network/bgp"
 )
 
 // announceBGP is the value of --announce for routers.
@@ -170,7 +170,7 @@ func routers(p place, log *slog.Logger) (pando.Routers, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Clock, c.Log = wall.Clock{}, log
+	c.Clock, c.Log = clock.Clock{}, log
 	s, err := bgp.New(c)
 	if err != nil {
 		return nil, err

@@ -7,7 +7,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/control"
-	"pando.run/pando/driver/peer"
+	"pando.run/pando/driver/cluster/peer"
 )
 
 // asksOf serves the agent of the server's own host: its asks, and the secrets of its instances.

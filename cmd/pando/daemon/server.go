@@ -20,13 +20,13 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/api"
 	"pando.run/pando/control"
-	"pando.run/pando/driver/deeds"
-	"pando.run/pando/driver/etcd"
-	"pando.run/pando/driver/peer"
-	"pando.run/pando/driver/process"
-	"pando.run/pando/driver/systemd"
-	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/peer"
+	"pando.run/pando/driver/cluster/systemd"
+	"pando.run/pando/driver/cluster/trust"
+	"pando.run/pando/driver/sandbox/process"
+	"pando.run/pando/driver/store/deeds"
+	"pando.run/pando/driver/store/etcd"
 )
 
 // Server returns `pando server`.
@@ -70,11 +70,11 @@ func serve(ctx context.Context, p place) error {
 	}
 	defer store.Close()
 	peers := peer.New(peer.Reach{
-		Own: pando.HostName(p.Host), Socket: p.agent(), TLS: identity.ToHost, Clock: wall.Clock{},
+		Own: pando.HostName(p.Host), Socket: p.agent(), TLS: identity.ToHost, Clock: clock.Clock{},
 	})
 	defer peers.Close()
 	ctl := control.New(control.Config{
-		Registry: store.Registry(), Peers: peers, Clock: wall.Clock{}, IDs: names{}, Log: log,
+		Registry: store.Registry(), Peers: peers, Clock: clock.Clock{}, IDs: names{}, Log: log,
 		Name: p.Host, Heard: store.Registry().Heard, Answers: answersAt, Writable: writable,
 		Taken: takenPort(ctx, p, peers), Vault: authority.Vault(), Process: processFigures(store),
 		Authority: fingerprint(authority), Audited: deeds.Open(filepath.Join(p.logs(), "audit.log")).Add,
@@ -100,7 +100,7 @@ func serve(ctx context.Context, p place) error {
 			return err
 		}
 		jobs = append(jobs, forHosts...)
-		jobs = append(jobs, renewing(wall.Clock{}, log, identity, func(context.Context) error {
+		jobs = append(jobs, renewing(clock.Clock{}, log, identity, func(context.Context) error {
 			return renewServer(p, authority, identity)
 		}))
 	}
@@ -167,7 +167,7 @@ func startStore(
 
 // renewServer renews the certificate of the server, also in the files for the other servers.
 func renewServer(p place, a *trust.Authority, i *trust.Identity) error {
-	if err := a.Renew(i, wall.Clock{}.Now()); err != nil {
+	if err := a.Renew(i, clock.Clock{}.Now()); err != nil {
 		return err
 	}
 	s, err := p.readSeveral()
@@ -230,11 +230,11 @@ func serverTrust(p place) (*trust.Authority, *trust.Identity, error) {
 	if err := p.mayServe(); err != nil {
 		return nil, nil, err
 	}
-	a, err := trust.OpenAuthority(p.trust(), wall.Clock{}.Now())
+	a, err := trust.OpenAuthority(p.trust(), clock.Clock{}.Now())
 	if err != nil {
 		return nil, nil, err
 	}
-	i, err := a.Identity("", wall.Clock{}.Now())
+	i, err := a.Identity("", clock.Clock{}.Now())
 	return a, i, err
 }
 
@@ -246,7 +246,7 @@ func storeForMembers(p place, i *trust.Identity) *etcd.Members {
 	}
 	return &etcd.Members{
 		Listen: p.open(storePort), TLS: recognizing(i.Members("h2")),
-		HostOf: trust.HostOf, Clock: wall.Clock{},
+		HostOf: trust.HostOf, Clock: clock.Clock{},
 		Bound: bounded,
 	}
 }

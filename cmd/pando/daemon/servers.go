@@ -17,9 +17,9 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/etcd"
-	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/trust"
+	"pando.run/pando/driver/store/etcd"
 	"pando.run/pando/world"
 )
 
@@ -113,7 +113,7 @@ func (m machine) lookServers(ctx context.Context, p *place) ([]server, error) {
 		return nil, err
 	}
 	defer store.Close()
-	defer pando.Waiting(cli.Telling(ctx, m.Stderr), wall.Clock{}, "the store of the server on this host")()
+	defer pando.Waiting(cli.Telling(ctx, m.Stderr), clock.Clock{}, "the store of the server on this host")()
 	known, err := knownServers(ctx, *p, store)
 	if err != nil && len(known) > 0 {
 		err = fmt.Errorf("%w: the servers have lost their quorum, and nothing is decided: start the "+
@@ -292,7 +292,7 @@ func awaitAgent(
 				return nil
 			}
 		}
-		if pando.Sleep(within, wall.Clock{}, askStep) == nil {
+		if pando.Sleep(within, clock.Clock{}, askStep) == nil {
 			continue
 		}
 		if ctx.Err() != nil {
@@ -314,7 +314,7 @@ func (m machine) dismissServer(ctx context.Context, p *place, name string) error
 		return err
 	}
 	defer store.Close()
-	defer pando.Waiting(cli.Telling(ctx, m.Stderr), wall.Clock{}, "the store of the server on this host")()
+	defer pando.Waiting(cli.Telling(ctx, m.Stderr), clock.Clock{}, "the store of the server on this host")()
 	if p.Store.there() {
 		return dismissForeign(ctx, *p, store, name)
 	}
@@ -405,7 +405,7 @@ func (m machine) awaitVote(ctx context.Context, p place) error {
 				return nil
 			}
 		}
-		if pando.Sleep(ctx, wall.Clock{}, 100*time.Millisecond) != nil {
+		if pando.Sleep(ctx, clock.Clock{}, 100*time.Millisecond) != nil {
 			return fmt.Errorf("%w: the server runs and has no vote yet: it catches up, and "+
 				"`pando servers ls` shows when it votes", pando.ErrNotReady)
 		}

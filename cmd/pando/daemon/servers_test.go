@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"pando.run/pando/driver/etcd"
+	"pando.run/pando/driver/store/etcd"
 )
 
 // A stopped server does not answer, although its kernel accepts connections. Else a server would be

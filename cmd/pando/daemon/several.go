@@ -14,10 +14,10 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/etcd"
-	"pando.run/pando/driver/peer"
-	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/peer"
+	"pando.run/pando/driver/cluster/trust"
+	"pando.run/pando/driver/store/etcd"
 	"pando.run/pando/world"
 )
 
@@ -100,7 +100,7 @@ func (p place) peers(i *trust.Identity) (*etcd.Peers, error) {
 	}
 	return &etcd.Peers{
 		Listen: p.open(peerPort), TLS: recognizing(i.Servers()), Certificate: files.Certificate,
-		Authority: files.Authority, ServerName: trust.ServerName, Join: s.Join, Clock: wall.Clock{},
+		Authority: files.Authority, ServerName: trust.ServerName, Join: s.Join, Clock: clock.Clock{},
 		Bound: bounded,
 	}, nil
 }
@@ -135,7 +135,7 @@ func (o promotion) run(ctx context.Context) error {
 		return ctx.Err()
 	case <-o.again:
 		// The answer leaves first. A lost answer does no harm: the asker tries again.
-		_ = pando.Sleep(ctx, wall.Clock{}, answerTime)
+		_ = pando.Sleep(ctx, clock.Clock{}, answerTime)
 		return errAgain
 	}
 }
@@ -161,11 +161,11 @@ func (o promotion) hand(
 		return out, err
 	}
 	if !m.Server {
-		if err := o.admission.authority.CheckServer(s.Token, wall.Clock{}.Now()); err != nil {
+		if err := o.admission.authority.CheckServer(s.Token, clock.Clock{}.Now()); err != nil {
 			return out, err
 		}
 	}
-	if err := fits(s, m, wall.Clock{}.Now()); err != nil {
+	if err := fits(s, m, clock.Clock{}.Now()); err != nil {
 		return out, err
 	}
 	if err := o.sameStore(s); err != nil {
@@ -177,7 +177,7 @@ func (o promotion) hand(
 	if !m.Server {
 		server := m
 		server.Server = true
-		use, err := o.admission.authority.UseServer(s.Token, wall.Clock{}.Now())
+		use, err := o.admission.authority.UseServer(s.Token, clock.Clock{}.Now())
 		if err != nil {
 			return out, err
 		}
@@ -280,7 +280,7 @@ func askServer(ctx context.Context, p place, m *trust.Membership) error {
 		Version: cli.Version, Foreign: p.Store.there(),
 	}
 	for {
-		ask.Now = wall.Clock{}.Now()
+		ask.Now = clock.Clock{}.Now()
 		got, err := peer.Serve(ctx, m.Server, m.Identity.ToServer(), ask)
 		if err == nil {
 			return acceptServer(p, m, got)
@@ -288,7 +288,7 @@ func askServer(ctx context.Context, p place, m *trust.Membership) error {
 		if !errors.Is(err, pando.ErrUnavailable) && !errors.Is(err, pando.ErrConflict) {
 			return err
 		}
-		if pando.Sleep(ctx, wall.Clock{}, serveAgain) != nil {
+		if pando.Sleep(ctx, clock.Clock{}, serveAgain) != nil {
 			return fmt.Errorf("%w; run `pando up --server` again", err)
 		}
 	}
@@ -326,7 +326,7 @@ func leaveServers(p place) error {
 		return err
 	}
 	store := filepath.Join(p.Data, "store")
-	aside := store + ".removed-" + wall.Clock{}.Now().UTC().Format("20060102T150405")
+	aside := store + ".removed-" + clock.Clock{}.Now().UTC().Format("20060102T150405")
 	err := os.Rename(store, aside)
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil

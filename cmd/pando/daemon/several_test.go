@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/cluster/trust"
 )
 
 // joined makes a place on a host that joined the cluster of another server.

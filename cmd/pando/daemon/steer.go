@@ -11,11 +11,11 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/balance"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/ebpf"
-	"pando.run/pando/driver/front"
-	"pando.run/pando/driver/ovs"
-	"pando.run/pando/driver/reach"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/network/ebpf"
+	"pando.run/pando/driver/network/firewall"
+	"pando.run/pando/driver/network/front"
+	"pando.run/pando/driver/network/ovs"
 )
 
 // The values of --steer.
@@ -53,7 +53,7 @@ type steering struct {
 	mending func(*slog.Logger) job          // keeps its devices and rules
 }
 
-// switched returns the folder with the records of driver/ovs.
+// switched returns the folder with the records of driver/network/ovs.
 func switched(p place) string { return filepath.Join(p.Run, "ovs") }
 
 // openSteering opens the steering. The secret is the same on all hosts, so that all choose the same
@@ -75,7 +75,7 @@ func openSteering(ctx context.Context, p place, secret []byte) (steering, error)
 			return steering{}, err
 		}
 		mend := func(log *slog.Logger) job {
-			return func(ctx context.Context) error { return d.Mend(ctx, wall.Clock{}, log) }
+			return func(ctx context.Context) error { return d.Mend(ctx, clock.Clock{}, log) }
 		}
 		return steering{d, nil, d.Prepare, func() error { return nil }, nil, mend}, nil
 	}
@@ -84,12 +84,12 @@ func openSteering(ctx context.Context, p place, secret []byte) (steering, error)
 		return steering{}, err
 	}
 	mend := func(log *slog.Logger) job {
-		return func(ctx context.Context) error { return ebpf.Mend(ctx, d, wall.Clock{}, log) }
+		return func(ctx context.Context) error { return ebpf.Mend(ctx, d, clock.Clock{}, log) }
 	}
 	return steering{d, d, d.Prepare, d.Close, d.Path, mend}, nil
 }
 
-// frontPins returns the folder of the pins of driver/front.
+// frontPins returns the folder of the pins of driver/network/front.
 func frontPins(p place) string { return filepath.Join(p.pins(), "front") }
 
 // openWays opens the steering behind the walls of instances and the host's own address.
@@ -98,7 +98,7 @@ func openWays(ctx context.Context, p place, secret []byte, log *slog.Logger) (st
 	if err != nil {
 		return steering{}, err
 	}
-	walls, err := reach.Open(inner, filepath.Join(p.pins(), "reach"))
+	walls, err := firewall.Open(inner, filepath.Join(p.pins(), "reach"))
 	if err != nil {
 		return steering{}, errors.Join(err, inner.Close())
 	}

@@ -10,7 +10,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 )
 
 // asking lists the steps that end a daemon: SIGTERM, SIGQUIT (which logs the stacks), SIGKILL. Each
@@ -51,7 +51,7 @@ func endDaemon(
 		return forced, fmt.Errorf("stop the %s: %w", role, err)
 	}
 	pid, alive := daemon(p, role)
-	defer pando.Waiting(cli.Telling(ctx, m.Stderr), wall.Clock{},
+	defer pando.Waiting(cli.Telling(ctx, m.Stderr), clock.Clock{},
 		fmt.Sprintf("the end of the %s (process %d)", role, pid))()
 	for n, r := range requests {
 		if !alive {
@@ -85,7 +85,7 @@ func ends(ctx context.Context, p place, role string, within time.Duration) bool 
 		if _, alive := daemon(p, role); !alive {
 			return true
 		}
-		if pando.Sleep(ctx, wall.Clock{}, 10*time.Millisecond) != nil {
+		if pando.Sleep(ctx, clock.Clock{}, 10*time.Millisecond) != nil {
 			return false
 		}
 	}

@@ -15,8 +15,8 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/api"
-	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/trust"
 )
 
 // The bounds of the calls with tokens of tenants.
@@ -202,7 +202,7 @@ const validLook = time.Second
 func (g *gatekeeper) whileValid(
 	ctx context.Context, cancel context.CancelCauseFunc, k pando.TokenKey, secret []byte,
 ) {
-	for pando.Sleep(ctx, wall.Clock{}, validLook) == nil {
+	for pando.Sleep(ctx, clock.Clock{}, validLook) == nil {
 		if _, err := g.token(k, secret); err != nil {
 			cancel(err)
 			return
@@ -223,7 +223,7 @@ func (o imageOperators) IssueToken(
 		return is, err
 	}
 	t := pando.Token{TokenKey: k, Hash: pando.TokenHash(secret), May: c.May,
-		Until: wall.Clock{}.Now().Add(pando.Seconds(c.ForSeconds)).Truncate(time.Second)}
+		Until: clock.Clock{}.Now().Add(pando.Seconds(c.ForSeconds)).Truncate(time.Second)}
 	if err := o.SetToken(ctx, t, c.Replace, by); err != nil {
 		return is, err
 	}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/trust"
+	"pando.run/pando/driver/cluster/trust"
 )
 
 // gated is a gatekeeper of a cluster with one token, and the text of that token.

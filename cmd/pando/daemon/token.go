@@ -14,8 +14,8 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/trust"
 )
 
 // Token returns `pando token`.
@@ -83,7 +83,7 @@ func invitation(
 		return pando.Invitation{}, fmt.Errorf("%w: the server does not listen for other hosts; "+
 			"`pando down`, then `pando up --listen ADDRESS`", pando.ErrRefused)
 	}
-	until := wall.Clock{}.Now().Add(keep).Truncate(time.Second)
+	until := clock.Clock{}.Now().Add(keep).Truncate(time.Second)
 	token, err := mint(until)
 	return pando.Invitation{Token: token, Join: p.open(joinPort), Until: until, Uses: uses}, err
 }
@@ -94,7 +94,7 @@ func (m machine) invite(
 	live place, keep time.Duration, uses int, more string,
 	mint func(a *trust.Authority, until time.Time) (string, error),
 ) error {
-	a, err := trust.OpenAuthority(live.trust(), wall.Clock{}.Now())
+	a, err := trust.OpenAuthority(live.trust(), clock.Clock{}.Now())
 	if err != nil {
 		return err
 	}

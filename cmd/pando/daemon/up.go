@@ -18,9 +18,9 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/kernel"
-	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/trust"
+	"pando.run/pando/driver/network/features"
 )
 
 // upWait is how long `pando up` waits for live daemons to answer. A busy machine may need most of
@@ -101,7 +101,7 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 			continue
 		}
 		if role == "agent" {
-			since = wall.Clock{}.Now() // an older record belongs to a former agent
+			since = clock.Clock{}.Now() // an older record belongs to a former agent
 		}
 		if err := p.begin(ctx, role); err != nil {
 			return err
@@ -115,7 +115,7 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 		err = startDaemon(p, wardenRole)
 	}
 	if err == nil && p.Serves && !p.Store.there() {
-		voted := pando.Waiting(ctx, wall.Clock{}, "the vote of this server: it catches up")
+		voted := pando.Waiting(ctx, clock.Clock{}, "the vote of this server: it catches up")
 		err = m.awaitVote(ctx, p)
 		voted()
 	}
@@ -134,7 +134,7 @@ func (m machine) up(ctx context.Context, p place, guarded bool) error {
 
 // enroll makes this host a member of the cluster to join, and a server there if asked.
 func enroll(ctx context.Context, m machine, p place) error {
-	defer pando.Waiting(ctx, wall.Clock{}, "the servers of the cluster")()
+	defer pando.Waiting(ctx, clock.Clock{}, "the servers of the cluster")()
 	member, err := joinFresh(ctx, p)
 	if err == nil && p.Serves {
 		err = m.becomeServer(ctx, p, member)
@@ -167,11 +167,11 @@ func collides(p place) error {
 	if err != nil || merr != nil || had || m != nil {
 		return errors.Join(err, merr)
 	}
-	what, err := kernel.Collision()
+	what, err := features.Collision()
 	if err != nil || what == "" {
 		return err
 	}
-	flags, err := kernel.Suggest()
+	flags, err := features.Suggest()
 	if err != nil {
 		return err
 	}
@@ -260,7 +260,7 @@ func (p place) settings() map[string]string {
 
 // ownAPI returns a client of the daemons of this host. told gets what a request waits for.
 func ownAPI(p place, told func(what string)) *api.Client {
-	c := api.NewClient(p.api(), wall.Clock{})
+	c := api.NewClient(p.api(), clock.Clock{})
 	c.Daemon = func() string { return cli.ListenerOf(p.api()) }
 	c.Waits = told
 	return c
@@ -295,7 +295,7 @@ func answering(
 					pando.ErrNotReady, role, log, end)
 			}
 		}
-		if serr := pando.Sleep(ctx, wall.Clock{}, 5*time.Millisecond); serr != nil {
+		if serr := pando.Sleep(ctx, clock.Clock{}, 5*time.Millisecond); serr != nil {
 			why := ""
 			if full := p.hasRoom(); full != nil && roles[0] == "server" && !p.Store.there() {
 				why = "; " + full.Error()

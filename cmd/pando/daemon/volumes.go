@@ -10,8 +10,8 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/backup"
-	"pando.run/pando/driver/process"
+	"pando.run/pando/driver/sandbox/process"
+	"pando.run/pando/driver/store/backup"
 )
 
 // archiveOf returns a function that writes the volumes of this host as a tar archive.

@@ -16,7 +16,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 )
 
 // wardenRole is the process that restarts the daemons of a host without systemd.
@@ -80,7 +80,7 @@ func keepAlive(ctx context.Context, p place, role string, log *slog.Logger) {
 		}
 		wait = cli.RestartWait(wait, time.Since(since))
 		log.Warn("a daemon ended and is started again", "wait", wait)
-		if pando.Sleep(ctx, wall.Clock{}, wait) != nil {
+		if pando.Sleep(ctx, clock.Clock{}, wait) != nil {
 			return
 		}
 		if err := startDaemon(p, role); err != nil {
@@ -142,7 +142,7 @@ func reviving(p place, log *slog.Logger) job {
 					log.Warn("the warden had ended and is started again")
 				}
 			}
-			if err := pando.Sleep(ctx, wall.Clock{}, wait); err != nil {
+			if err := pando.Sleep(ctx, clock.Clock{}, wait); err != nil {
 				return err
 			}
 		}

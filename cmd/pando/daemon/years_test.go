@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"pando.run/pando/driver/trust"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/cluster/trust"
 )
 
 // shake lets a client and a server shake hands over a pipe, in virtual time. It returns the error
@@ -81,13 +81,13 @@ func newCluster2(t *testing.T, ctx context.Context) cluster2 {
 	c.join, c.store = c.server.Anybody(), c.server.Members("h2")
 	c.atBeside, c.atMember = c.beside.Members(), c.member.Members()
 	jobs := []job{
-		renewing(wall.Clock{}, log, c.server, func(context.Context) error {
+		renewing(clock.Clock{}, log, c.server, func(context.Context) error {
 			return ofServer.Renew(c.server, time.Now())
 		}),
-		renewing(wall.Clock{}, log, c.beside, func(context.Context) error {
+		renewing(clock.Clock{}, log, c.beside, func(context.Context) error {
 			return ofAgent.Renew(c.beside, time.Now())
 		}),
-		renewing(wall.Clock{}, log, c.member, func(ctx context.Context) error {
+		renewing(clock.Clock{}, log, c.member, func(ctx context.Context) error {
 			if err := shake(c.member.ToServer(), c.join); err != nil {
 				return err // as a join does: the old certificate asks for the new one
 			}
@@ -160,7 +160,7 @@ func TestAClockThatJumpsYearsIsFollowed(t *testing.T) {
 			}
 			ctx, end := context.WithCancel(t.Context())
 			go func() {
-				_ = renewing(wall.Clock{}, log, i, func(context.Context) error {
+				_ = renewing(clock.Clock{}, log, i, func(context.Context) error {
 					return a.Renew(i, time.Now())
 				})(ctx)
 			}()

@@ -11,7 +11,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 )
 
 // watchFlag is the hidden flag of the process that watches a detached group.
@@ -46,7 +46,7 @@ func (u unit) watch(ctx context.Context, folder string, group func() *exec.Cmd) 
 		wait = cli.RestartWait(wait, time.Since(since))
 		fmt.Fprintf(u.Stderr, "the group ended (%v) and is started again in %v; "+
 			"the states of its flows are lost\n", err, wait)
-		if err := pando.Sleep(ctx, wall.Clock{}, wait); err != nil {
+		if err := pando.Sleep(ctx, clock.Clock{}, wait); err != nil {
 			return nil // a signal ends the watch
 		}
 	}

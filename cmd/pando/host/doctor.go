@@ -14,10 +14,10 @@ import (
 	"pando.run/pando/api/lifeline"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/cmd/pando/console"
-	"pando.run/pando/driver/cgroup"
-	"pando.run/pando/driver/kernel"
-	"pando.run/pando/driver/ovs"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/network/features"
+	"pando.run/pando/driver/network/ovs"
+	"pando.run/pando/driver/sandbox/cgroup"
 )
 
 // Doctor returns `pando doctor`. It reports whether Pando can run on this machine, and its
@@ -34,8 +34,8 @@ func Doctor(o *console.Console) *cobra.Command {
 			"  pando doctor -o json | jq '.checks[] | select(.state != \"ok\")'",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			all := kernel.Examine(c.Context(), kernel.Config{
-				DataDir: data, CgroupRoot: cgroup.Root, Clock: wall.Clock{},
+			all := features.Examine(c.Context(), features.Config{
+				DataDir: data, CgroupRoot: cgroup.Root, Clock: clock.Clock{},
 			})
 			if strings.HasPrefix(steer, "ovs") {
 				all = append(all, openVSwitch(run))
@@ -43,9 +43,9 @@ func Doctor(o *console.Console) *cobra.Command {
 			all = append(all, snapshotFinding())
 			all = append(all, ofCluster(c.Context(), o)...)
 			report := struct {
-				Fit    bool             `json:"fit"`
-				Checks []kernel.Finding `json:"checks"`
-			}{kernel.Fit(all), all}
+				Fit    bool               `json:"fit"`
+				Checks []features.Finding `json:"checks"`
+			}{features.Fit(all), all}
 			if err := o.Out.Show(report, func(w io.Writer) { findings(w, all) }); err != nil {
 				return err
 			}
@@ -66,7 +66,7 @@ func Doctor(o *console.Console) *cobra.Command {
 
 // ofCluster returns the findings about BGP sessions and clocks, if Pando runs here. Without an answer
 // of the daemons, they are not known.
-func ofCluster(ctx context.Context, o *console.Console) []kernel.Finding {
+func ofCluster(ctx context.Context, o *console.Console) []features.Finding {
 	within, cancel := context.WithTimeout(ctx, clusterWait)
 	defer cancel()
 	all, err := o.Client.Hosts(within)
@@ -74,7 +74,7 @@ func ofCluster(ctx context.Context, o *console.Console) []kernel.Finding {
 	case err == nil:
 		return append(sessionFindings(all), clocks(all)...)
 	case within.Err() != nil && ctx.Err() == nil, errors.As(err, new(lifeline.Silence)):
-		return []kernel.Finding{{Name: "the cluster", State: kernel.Missing,
+		return []features.Finding{{Name: "the cluster", State: features.Missing,
 			Found: fmt.Sprintf("no answer of the daemons here within %s", clusterWait),
 			Costs: "the BGP sessions and the clocks of the hosts are not known",
 			Mend:  "`pando status` names the daemon that does not answer"}}
@@ -83,9 +83,9 @@ func ofCluster(ctx context.Context, o *console.Console) []kernel.Finding {
 }
 
 // clocks returns a finding for each host whose clock differs from the server's.
-func clocks(all []pando.HostStatus) (out []kernel.Finding) {
+func clocks(all []pando.HostStatus) (out []features.Finding) {
 	for _, text := range skewed(all) {
-		out = append(out, kernel.Finding{Name: "clocks of the cluster", State: kernel.Missing, Found: text,
+		out = append(out, features.Finding{Name: "clocks of the cluster", State: features.Missing, Found: text,
 			Costs: "its certificates, tokens, schedules and the times in its logs are off by that",
 			Mend:  "set the clock there: `timedatectl set-ntp true`"})
 	}
@@ -96,10 +96,10 @@ func clocks(all []pando.HostStatus) (out []kernel.Finding) {
 const clusterWait = 3 * time.Second
 
 // openVSwitch is the finding about the switch of `pando up --steer ovs`.
-func openVSwitch(run string) kernel.Finding {
-	f := kernel.Finding{Name: "Open vSwitch 3.1", State: kernel.OK, Needed: true, Found: "it answers"}
+func openVSwitch(run string) features.Finding {
+	f := features.Finding{Name: "Open vSwitch 3.1", State: features.OK, Needed: true, Found: "it answers"}
 	if err := ovs.Missing(run); err != nil {
-		f.State, f.Found = kernel.Missing, err.Error()
+		f.State, f.Found = features.Missing, err.Error()
 		f.Costs = "`pando up --steer ovs` does not start"
 		f.Mend = "follow the hint above, or steer by ebpf"
 	}
@@ -107,11 +107,11 @@ func openVSwitch(run string) kernel.Finding {
 }
 
 // snapshotFinding reports whether this machine can make snapshots.
-func snapshotFinding() kernel.Finding {
+func snapshotFinding() features.Finding {
 	t := cli.Freezer()
-	f := kernel.Finding{Name: "CRIU 4.2 (snapshots)", State: kernel.OK, Found: t.Root}
+	f := features.Finding{Name: "CRIU 4.2 (snapshots)", State: features.OK, Found: t.Root}
 	if err := t.Missing(); err != nil {
-		f.State, f.Found = kernel.Missing, "not in "+t.Root
+		f.State, f.Found = features.Missing, "not in "+t.Root
 		f.Costs = "no `pando snapshot`, `restore --from` and `migrate` on this host"
 		f.Mend = "deploy/criu " + t.Root + " unpacks it from Debian, without installing it; or name a " +
 			"folder in PANDO_CRIU"
@@ -119,13 +119,13 @@ func snapshotFinding() kernel.Finding {
 	return f
 }
 
-func findings(w io.Writer, all []kernel.Finding) {
+func findings(w io.Writer, all []features.Finding) {
 	var rows []string
 	var needed []string
 	missing := 0
 	for _, f := range all {
 		state := string(f.State)
-		if f.State != kernel.OK {
+		if f.State != features.OK {
 			missing++
 			if f.Needed {
 				state, needed = "MISSING", append(needed, cli.Clean(f.Name))

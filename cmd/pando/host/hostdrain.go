@@ -13,7 +13,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/cmd/pando/console"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 )
 
 // drainWait is how long `pando hosts drain` waits by default: longer than the drain_max of a spec
@@ -110,7 +110,7 @@ func awaitDrain(
 			// A lost line is harmless: the result of the command follows.
 			fmt.Fprintf(o.Out.Stderr, "waiting: %s\n", cli.Clean(text))
 		}
-		if pando.Sleep(within, wall.Clock{}, o.Rest) != nil {
+		if pando.Sleep(within, clock.Clock{}, o.Rest) != nil {
 			break
 		}
 		next, err := o.Client.Members().HostDrain(within, st.Host)

@@ -9,13 +9,13 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/console/consoletest"
-	"pando.run/pando/driver/kernel"
+	"pando.run/pando/driver/network/features"
 )
 
 // pages are the pages that show an answer of the cluster.
 var pages = map[string]func(dice *rand.Rand, w io.Writer){
 	"hosts":    func(d *rand.Rand, w io.Writer) { hosts(w, consoletest.Random[[]pando.HostStatus](d), consoletest.Noon) },
-	"findings": func(d *rand.Rand, w io.Writer) { findings(w, consoletest.Random[[]kernel.Finding](d)) },
+	"findings": func(d *rand.Rand, w io.Writer) { findings(w, consoletest.Random[[]features.Finding](d)) },
 }
 
 // An instance, a member and a registry choose texts that operators read. No page lets such a text

@@ -12,7 +12,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/cmd/pando/console"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 )
 
 // Rebalance returns `pando rebalance`.
@@ -98,7 +98,7 @@ func rebalance(
 			}
 			seen = still
 		}
-		_ = pando.Sleep(within, wall.Clock{}, o.Rest)
+		_ = pando.Sleep(within, clock.Clock{}, o.Rest)
 	}
 }
 

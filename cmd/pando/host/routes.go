@@ -7,7 +7,7 @@ import (
 
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
-	"pando.run/pando/driver/kernel"
+	"pando.run/pando/driver/network/features"
 )
 
 // routing prints the hosts that announce VIPs to routers, and the sessions that are down.
@@ -47,18 +47,18 @@ func routes(r pando.Routes) (lines []string) {
 }
 
 // sessionFindings returns the findings about the BGP sessions of hosts.
-func sessionFindings(all []pando.HostStatus) (out []kernel.Finding) {
+func sessionFindings(all []pando.HostStatus) (out []features.Finding) {
 	for _, h := range all {
 		if h.Losses == nil || h.Losses.Routes == nil {
 			continue
 		}
 		for _, s := range h.Losses.Routes.Routers {
-			f := kernel.Finding{
+			f := features.Finding{
 				Name:  fmt.Sprintf("BGP, %s to %s (AS %d)", h.Name, s.Address, s.AS),
-				State: kernel.OK, Found: "the session is up",
+				State: features.OK, Found: "the session is up",
 			}
 			if !s.Up {
-				f.State, f.Found = kernel.Missing, s.Why
+				f.State, f.Found = features.Missing, s.Why
 				f.Costs = "that router sends no flows to " + string(h.Name)
 				f.Mend = "let the router answer at TCP port 179 and name the same systems and password, " +
 					"as --bgp-router, --bgp-as and --bgp-password-file do on " + string(h.Name)

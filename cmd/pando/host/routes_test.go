@@ -11,7 +11,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/cmd/pando/console"
-	"pando.run/pando/driver/kernel"
+	"pando.run/pando/driver/network/features"
 )
 
 func TestRoutesAndTheirTroubles(t *testing.T) {
@@ -58,9 +58,9 @@ func TestTheDoctorNamesASessionThatIsDown(t *testing.T) {
 		{Host: pando.Host{Name: "h1"}, Losses: &pando.Losses{
 			Routes: &pando.Routes{Routers: []pando.RouterStatus{up, down}}}},
 	})
-	if len(all) != 2 || all[0].State != kernel.OK || all[1].State != kernel.Missing ||
+	if len(all) != 2 || all[0].State != features.OK || all[1].State != features.Missing ||
 		all[1].Found != down.Why || all[1].Name != "BGP, h1 to 192.0.2.2 (AS 64500)" ||
-		all[1].Mend == "" || !kernel.Fit(all) {
+		all[1].Mend == "" || !features.Fit(all) {
 		t.Errorf("the findings are %+v", all)
 	}
 }
@@ -76,7 +76,7 @@ func TestDoctorDoesNotKnowASilentCluster(t *testing.T) {
 	getenv := func(name string) string { return map[string]string{"PANDO_API": socket}[name] }
 	o := console.Open(&cli.Output{Env: cli.Env{Stdout: io.Discard, Stderr: io.Discard, Getenv: getenv}})
 	all := ofCluster(t.Context(), o)
-	if len(all) != 1 || all[0].State != kernel.Missing || !strings.Contains(all[0].Costs, "not known") ||
+	if len(all) != 1 || all[0].State != features.Missing || !strings.Contains(all[0].Costs, "not known") ||
 		all[0].Needed {
 		t.Errorf("silent daemons: %+v", all)
 	}

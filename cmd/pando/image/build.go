@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pando.run/pando/adapter/recipe"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/cmd/pando/console"
-	"pando.run/pando/driver/recipe"
 )
 
 // imageBuild builds an image on this machine. It asks no server.

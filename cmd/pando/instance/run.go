@@ -14,7 +14,7 @@ import (
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/cmd/pando/console"
 	"pando.run/pando/cmd/pando/specfile"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 )
 
 // Run returns `pando run`.
@@ -119,7 +119,7 @@ func ranTo(
 		if r := st.Book.Runs[at]; !r.Active() {
 			return r, nil
 		}
-		if err := pando.Sleep(ctx, wall.Clock{}, 5*console.WaitLook); err != nil {
+		if err := pando.Sleep(ctx, clock.Clock{}, 5*console.WaitLook); err != nil {
 			return pando.Run{}, fmt.Errorf("%w: run %d of %s continues; `pando runs %s` shows it, and "+
 				"`pando runs %s --end %d` ends it", err, number, key, key, key, number)
 		}

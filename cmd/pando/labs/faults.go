@@ -14,7 +14,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/cmd/pando/console"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/lab"
 )
 
@@ -172,7 +172,7 @@ func play(ctx context.Context, o *console.Console, open openLab, steps []lab.Ste
 	if err := known(l, steps); err != nil {
 		return err
 	}
-	return lab.Play(ctx, wall.Clock{}, steps, func(ctx context.Context, s lab.Step) error {
+	return lab.Play(ctx, clock.Clock{}, steps, func(ctx context.Context, s lab.Step) error {
 		if err := o.Out.Print([]byte(s.String() + "\n")); err != nil {
 			return err
 		}

@@ -23,7 +23,7 @@ import (
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/cmd/pando/console"
 	"pando.run/pando/cmd/pando/host"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 	"pando.run/pando/lab"
 	"pando.run/pando/spec/span"
 )
@@ -235,7 +235,7 @@ func labHosts(ctx context.Context, l *lab.Lab) ([]labHost, error) {
 	ctx, cancel := context.WithTimeout(ctx, labLook)
 	defer cancel()
 	socket := fmt.Sprintf("/proc/%d/root/run/pando/api.sock", l.Hosts[0].Pid)
-	known, err := api.NewClient(socket, wall.Clock{}).Hosts(ctx)
+	known, err := api.NewClient(socket, clock.Clock{}).Hosts(ctx)
 	if _, none := os.Stat(socket); none != nil {
 		err = nil // no server was started there, or its host is dead
 	}

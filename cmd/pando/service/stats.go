@@ -15,7 +15,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/cmd/pando/console"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 )
 
 // statsRest is the time between the two readings from which `pando stats` computes the use of
@@ -53,7 +53,7 @@ func Stats(o *console.Console) *cobra.Command {
 			return err
 		}
 		for {
-			if err := pando.Sleep(ctx, wall.Clock{}, statsRest); err != nil {
+			if err := pando.Sleep(ctx, clock.Clock{}, statsRest); err != nil {
 				return err
 			}
 			now, err := o.Client.Stats(ctx, key)

@@ -225,7 +225,7 @@ const indent = "                         "
 func because(w io.Writer, b pando.Because) {
 	if d := b.Decision; d != nil {
 		fmt.Fprintf(w, "%s  %-11s%s: %s\n",
-			clock(d.At), cli.Clean(string(d.Kind)), cli.Clean(console.Subject(d.By, d.Instance)),
+			timeOfDay(d.At), cli.Clean(string(d.Kind)), cli.Clean(console.Subject(d.By, d.Instance)),
 			cli.Clean(d.Reason)+repeated(*d))
 		for _, l := range d.Lines {
 			fmt.Fprintf(w, "%s| %s\n", indent, cli.Clean(l))
@@ -234,7 +234,7 @@ func because(w io.Writer, b pando.Because) {
 	}
 	i := b.Intent
 	fmt.Fprintf(w, "%s  %-11s%s: %s%s\n",
-		clock(i.Asked()), cli.Clean(string(i.Verb)), cli.Clean(about(*i)), cli.Clean(i.Why()),
+		timeOfDay(i.Asked()), cli.Clean(string(i.Verb)), cli.Clean(about(*i)), cli.Clean(i.Why()),
 		inputs(i.Inputs))
 	if len(i.History) > 1 {
 		fmt.Fprintf(w, "%s%s\n", indent, cli.Clean(steps(i.History)))
@@ -263,7 +263,7 @@ func briefly(w io.Writer, b pando.Because) {
 	if n := len(i.History); n > 0 {
 		state = ", " + string(i.History[n-1].State)
 	}
-	fmt.Fprintf(w, "%s  %-11s%s: %s\n", clock(i.Asked()), cli.Clean(string(i.Verb)),
+	fmt.Fprintf(w, "%s  %-11s%s: %s\n", timeOfDay(i.Asked()), cli.Clean(string(i.Verb)),
 		cli.Clean(about(*i)+state), cli.Clean(i.Why()))
 }
 
@@ -318,7 +318,7 @@ func figure(v float64) string {
 	return strconv.FormatFloat(v, 'f', min(max(digits, 0), 6), 64)
 }
 
-func clock(t time.Time) string { return t.Local().Format("15:04:05.000") }
+func timeOfDay(t time.Time) string { return t.Local().Format("15:04:05.000") }
 
 // printEvent prints one change as a line.
 func printEvent(o *console.Console, e api.Event) error {
@@ -334,7 +334,7 @@ func printEvent(o *console.Console, e api.Event) error {
 		about, text = gone(e.Key), "gone"
 	}
 	return o.Out.Print(fmt.Appendf(nil, "%s  %-9s %-20s %s\n",
-		clock(time.Now()), cli.Clean(string(e.Kind)), cli.Clean(about), cli.Clean(text)))
+		timeOfDay(time.Now()), cli.Clean(string(e.Kind)), cli.Clean(about), cli.Clean(text)))
 }
 
 // gone returns the name of a deleted record, of which only the key exists.

@@ -12,7 +12,7 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/cmd/pando/console"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
 )
 
 // decisionsShown is the number of decisions below the table of `pando top`.
@@ -34,7 +34,7 @@ func Top(o *console.Console) *cobra.Command {
 			return err
 		}
 		for {
-			if err := pando.Sleep(ctx, wall.Clock{}, statsRest); err != nil {
+			if err := pando.Sleep(ctx, clock.Clock{}, statsRest); err != nil {
 				return err
 			}
 			v, err := sampleAll(ctx, o, key, before)

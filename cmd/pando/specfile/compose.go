@@ -12,10 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando"
+	"pando.run/pando/adapter/compose"
+	"pando.run/pando/adapter/gateway"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/cmd/pando/console"
-	"pando.run/pando/driver/compose"
-	"pando.run/pando/driver/gateway"
 	"pando.run/pando/spec"
 )
 

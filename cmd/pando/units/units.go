@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/cgroup"
-	"pando.run/pando/driver/flowlet"
-	"pando.run/pando/driver/unit"
-	"pando.run/pando/driver/wall"
+	"pando.run/pando/driver/clock"
+	"pando.run/pando/driver/network/flowlet"
+	"pando.run/pando/driver/sandbox/cgroup"
+	"pando.run/pando/driver/sandbox/unit"
 	"pando.run/pando/function/group"
 )
 
@@ -117,7 +117,7 @@ func (c Config) start() (*unit.Driver, error) {
 		HeaderBytes: flowlet.HeaderBytes, UnitBits: c.UnitBits, Limited: c.Limited, Ports: c.Ports,
 		Limits: c.Limits, Gap: c.Gap, OutputLog: c.Log, Store: c.Store, Exchange: c.Exchange,
 		Chaos: c.Chaos, RunDir: c.RunDir, DataDir: c.DataDir, Binary: c.Binary,
-		Cgroups: groups, CgroupRoot: cgroup.Root, Clock: wall.Clock{}, Log: os.Stderr,
+		Cgroups: groups, CgroupRoot: cgroup.Root, Clock: clock.Clock{}, Log: os.Stderr,
 	})
 }
 
@@ -127,6 +127,6 @@ func (c Config) group(steering *flowlet.Driver, units *unit.Driver) (*group.Grou
 		Name: c.Name, Tenant: c.Tenant, PID: os.Getpid(), Devices: c.devices(), Limits: c.Limits,
 		Least: c.Least, Most: c.Most, UnitBits: c.UnitBits, OutputLog: c.Log,
 		Flowlets: steering, Units: units, Memory: units.Memory(),
-		Clock: wall.Clock{}, Log: os.Stderr,
+		Clock: clock.Clock{}, Log: os.Stderr,
 	})
 }

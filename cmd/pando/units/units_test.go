@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"pando.run/pando"
-	"pando.run/pando/driver/unit"
+	"pando.run/pando/driver/sandbox/unit"
 )
 
 // A second group of the same name must not touch the units of the first one.

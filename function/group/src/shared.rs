@@ -23,7 +23,7 @@ const RINGS_AT: usize = PAGE_WORDS * (1 + UNITS_MAX);
 const NUMBERS_AT: usize = RINGS_AT + UNITS_MAX * UNITS_MAX * RING_WORDS;
 /// Numbers that may be leased to flows: ports.
 const NUMBERS: usize = 1 << 16;
-/// Words of the file; `driver/unit` makes it.
+/// Words of the file; `driver/sandbox/unit` makes it.
 const WORDS: usize = NUMBERS_AT + STAGES_MAX * NUMBERS / 2;
 /// Words of a ring before its records: head and tail, on cache lines of their own.
 const RING_HEAD: usize = 16;

@@ -2,7 +2,7 @@
 //! account.
 //!
 //! The process that starts a unit makes and removes the group. The unit enters its group before any
-//! other work. Hierarchies may be v1, hybrid or v2, as in driver/cgroup, which limits groups of
+//! other work. Hierarchies may be v1, hybrid or v2, as in driver/sandbox/cgroup, which limits groups of
 //! units.
 
 use std::fs;

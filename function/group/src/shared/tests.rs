@@ -35,7 +35,7 @@ fn woken(unit: &mut SharedMemory) -> bool {
     unsafe { libc::read(unit.fd(), (&raw mut count).cast(), 8) == 8 }
 }
 
-/// The group reads and writes the same words (driver/unit). Its test compares them, as this
+/// The group reads and writes the same words (driver/sandbox/unit). Its test compares them, as this
 /// one does.
 #[test]
 fn the_layout_is_that_of_the_header() {
