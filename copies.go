@@ -35,7 +35,7 @@ type Keeper struct {
 func (k Keeper) Key() Key { return KeeperKey(k.Service) }
 
 // KeeperKey returns the key of the keeper of a service's state.
-func KeeperKey(s ServiceKey) Key { return key(KindKeeper, string(s.Tenant), string(s.Name)) }
+func KeeperKey(s ServiceKey) Key { return MakeKey(KindKeeper, string(s.Tenant), string(s.Name)) }
 
 // Check returns nil if the record is consistent, else the reason to refuse it.
 func (k Keeper) Check() error {

@@ -11,24 +11,24 @@
 //
 //	tenant       doc.go        the owner of services and functions.
 //	alias        doc.go        a further name of a service.
-//	account      tenant.go     the record of a tenant.
-//	quota        tenant.go     a limit of all services of a tenant together.
+//	account      access/       the record of a tenant.
+//	quota        access/       a limit of all services of a tenant together.
 //	bound        access/share  a limit with a share for each owner and a reserve for operators.
 //	error        doc.go        a reason that a caller may test for.
 //	clock        doc.go        the only source of time below cmd/ and demo/.
 //	host         host.go       a machine that runs the agent.
 //	member       host.go       a host that was admitted to the cluster.
-//	admissions   admission.go  the count of admitted hosts and of uses of tokens.
+//	admissions   access/       the count of admitted hosts and of uses of tokens.
 //	figures      figures.go    the counts of a server or an agent since its start.
-//	token        token.go      of a tenant: lets a caller from outside the hosts use the API.
+//	token        access/       of a tenant: lets a caller from outside the hosts use the API.
 //	signal       signal.go     a signal of a program, in every form that files have.
 //	grant        grant.go      a device, a path or the network of a host, given by its owner.
 //	right        right.go      a permission of the operators of one host.
-//	deed         audit.go      a request that changed something, with its caller and its outcome.
-//	audit        audit.go      the deeds of the cluster, bounded.
-//	work         bill.go       the counted work of a tenant, by its meters.
-//	bill         bill.go       the work of a tenant by hours, days or months.
-//	mark         bill.go       the last batch of a host's work that the bills have.
+//	deed         access/       a request that changed something, with its caller and its outcome.
+//	audit        access/       the deeds of the cluster, bounded.
+//	work         work.go       the counted work of a tenant, by its meters.
+//	bill         access/       the work of a tenant by hours, days or months.
+//	mark         work.go       the last batch of a host's work that the bills have.
 //	invitation   right.go      a token with the address at which it admits hosts.
 //	sighting     host.go       the store that a host has seen last.
 //	peers        host.go       the way to the agents of other hosts.

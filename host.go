@@ -297,7 +297,7 @@ type HostOperators interface {
 func (m Member) Key() Key { return MemberKey(m.Name) }
 
 // MemberKey returns the key of a host's membership.
-func MemberKey(h HostName) Key { return key(KindMember, string(h)) }
+func MemberKey(h HostName) Key { return MakeKey(KindMember, string(h)) }
 
 // PublicKeyHash returns the hash of a public key in DER form (SubjectPublicKeyInfo).
 func PublicKeyHash(der []byte) string {

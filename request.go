@@ -380,8 +380,6 @@ type Operators interface {
 	SecretOperators
 	SnapshotOperators
 	MoveOperators
-	TenantOperators
-	TokenOperators
 	// Steering reports for each host with a lease whether it steers services by their newest
 	// endpoints. It waits for their confirmations, at most SteeringWaitMax, with one request per
 	// host. A host that loses its lease meanwhile is left out. ErrNotFound: no such service.

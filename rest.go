@@ -23,7 +23,7 @@ const RestingSlots = Root + Key(KindRest) + "/slot/"
 // Key returns the key of the record.
 func (r Rest) Key() Key {
 	if r.VIP.IsValid() {
-		return key(KindRest, "vip", r.VIP.String())
+		return MakeKey(KindRest, "vip", r.VIP.String())
 	}
 	return RestingSlots + Key(fmt.Sprintf("%05d", r.Slot))
 }

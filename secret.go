@@ -32,7 +32,7 @@ func (k SecretKey) String() string {
 }
 
 // Key returns the key of the secret's record.
-func (k SecretKey) Key() Key { return key(KindSecret, string(k.Tenant), k.Name) }
+func (k SecretKey) Key() Key { return MakeKey(KindSecret, string(k.Tenant), k.Name) }
 
 // Check returns nil if the name is valid, else the reason.
 func (k SecretKey) Check() error {

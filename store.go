@@ -49,7 +49,8 @@ const (
 	KindLeader    Kind = "leader"    // the leader of a role; its value names the candidate
 )
 
-func key(kind Kind, parts ...string) Key {
+// MakeKey returns the key of a record: of its kind, and of its parts below it.
+func MakeKey(kind Kind, parts ...string) Key {
 	return Root + Key(kind) + "/" + Key(strings.Join(parts, "/"))
 }
 
@@ -64,7 +65,7 @@ func (k Key) Kind() Kind {
 }
 
 // Key returns the key of the service's record.
-func (k ServiceKey) Key() Key { return key(KindService, string(k.Tenant), string(k.Name)) }
+func (k ServiceKey) Key() Key { return MakeKey(KindService, string(k.Tenant), string(k.Name)) }
 
 // Key returns the key of the revision's record.
 func (r Revision) Key() Key { return RevisionKey(r.Service, r.Number) }
@@ -73,17 +74,17 @@ func (r Revision) Key() Key { return RevisionKey(r.Service, r.Number) }
 // can watch the instances of its host.
 func (i Instance) Key() Key {
 	s := i.Service
-	return key(KindInstance, string(s.Tenant), string(s.Name), string(i.Host), string(i.ID))
+	return MakeKey(KindInstance, string(s.Tenant), string(s.Name), string(i.Host), string(i.ID))
 }
 
 // Key returns the key of the intent's record.
 func (i Intent) Key() Key {
-	return key(KindIntent, string(i.Service.Tenant), string(i.Service.Name), string(i.ID))
+	return MakeKey(KindIntent, string(i.Service.Tenant), string(i.Service.Name), string(i.ID))
 }
 
 // Key returns the key of the decision's record.
 func (d Decision) Key() Key {
-	return key(KindDecision, string(d.Service.Tenant), string(d.Service.Name), d.ID)
+	return MakeKey(KindDecision, string(d.Service.Tenant), string(d.Service.Name), d.ID)
 }
 
 // Key returns the key of the head's record.
@@ -97,20 +98,20 @@ func (h Host) Key() Key { return HostKey(h.Name) }
 
 // RevisionKey returns the key of a revision. Keys of a service's revisions sort by number.
 func RevisionKey(s ServiceKey, n int) Key {
-	return key(KindRevision, string(s.Tenant), string(s.Name), fmt.Sprintf("%08d", n))
+	return MakeKey(KindRevision, string(s.Tenant), string(s.Name), fmt.Sprintf("%08d", n))
 }
 
 // HeadKey returns the key of the main head of a service's state.
-func HeadKey(s ServiceKey) Key { return key(KindHead, string(s.Tenant), string(s.Name)) }
+func HeadKey(s ServiceKey) Key { return MakeKey(KindHead, string(s.Tenant), string(s.Name)) }
 
 // EndpointsKey returns the key of the endpoints of a service.
-func EndpointsKey(s ServiceKey) Key { return key(KindEndpoints, string(s.Tenant), string(s.Name)) }
+func EndpointsKey(s ServiceKey) Key { return MakeKey(KindEndpoints, string(s.Tenant), string(s.Name)) }
 
 // HostKey returns the key of a host's record.
-func HostKey(h HostName) Key { return key(KindHost, string(h)) }
+func HostKey(h HostName) Key { return MakeKey(KindHost, string(h)) }
 
 // LeaderKey returns the key under which the leader of a role stands.
-func LeaderKey(role string) Key { return key(KindLeader, role) }
+func LeaderKey(role string) Key { return MakeKey(KindLeader, role) }
 
 // Stored is a value with a key: Service, Revision, Instance, Intent, Decision, StateHead,
 // Keeper, Endpoints, VolumeHome, Rest, Secret, Account, Token, Deed, AuditTrim, Bill,
@@ -218,7 +219,7 @@ func InstancesOn(s ServiceKey, h HostName) Key { return Instance{Service: s, Hos
 
 // RevisionsOf returns the prefix of the revisions of a service.
 func RevisionsOf(s ServiceKey) Key {
-	return key(KindRevision, string(s.Tenant), string(s.Name), "")
+	return MakeKey(KindRevision, string(s.Tenant), string(s.Name), "")
 }
 
 // ObjectID is the SHA-1 name of an object in git's object model.

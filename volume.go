@@ -165,7 +165,7 @@ func (v VolumeHome) Key() Key { return VolumeHomeKey(v.Service) }
 
 // VolumeHomeKey returns the key of the host with the volumes of a removed service.
 func VolumeHomeKey(s ServiceKey) Key {
-	return key(KindVolumes, string(s.Tenant), string(s.Name))
+	return MakeKey(KindVolumes, string(s.Tenant), string(s.Name))
 }
 
 // VolumeQuery chooses volumes.

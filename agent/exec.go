@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/access/share"
 )
 
@@ -19,7 +20,7 @@ func newSessions() *sessions {
 
 // enter takes a place for a session. A session of a token counts for its tenant.
 func (w *window) enter(ctx context.Context) (*share.Hold[pando.Tenant], error) {
-	t, token := pando.TokenOf(ctx)
+	t, token := access.TokenOf(ctx)
 	take := w.sessions.TakeAsOperator
 	if token {
 		take = func(n int64) (*share.Hold[pando.Tenant], error) { return w.sessions.Take(t.Tenant, n) }

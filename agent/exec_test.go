@@ -8,12 +8,13 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 func TestTheSessionsOfATenantLeaveRoomForOthers(t *testing.T) {
 	w := &window{&Agent{Config: Config{Host: pando.Host{Name: "h1"}}}, newSessions(), newLogRoom()}
 	of := func(tenant pando.Tenant) context.Context {
-		return pando.WithToken(t.Context(), pando.Token{TokenKey: pando.TokenKey{Tenant: tenant}})
+		return access.WithToken(t.Context(), access.Token{TokenKey: access.TokenKey{Tenant: tenant}})
 	}
 	var err error
 	for n := 0; err == nil; n++ {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/access/share"
 	"pando.run/pando/access/turns"
 	"pando.run/pando/api/logs"
@@ -46,7 +47,7 @@ func needOf(q pando.LogQuery, n int) (need int64, each int) {
 
 // take takes the memory for the lines of a request.
 func (r logRoom) take(ctx context.Context, need int64) (*share.Hold[pando.Tenant], error) {
-	if t, token := pando.TokenOf(ctx); token {
+	if t, token := access.TokenOf(ctx); token {
 		return r.pool.Take(t.Tenant, need)
 	}
 	return r.pool.TakeAsOperator(need)
@@ -54,7 +55,7 @@ func (r logRoom) take(ctx context.Context, need int64) (*share.Hold[pando.Tenant
 
 // turn waits for a turn to read logs.
 func (r logRoom) turn(ctx context.Context) (done func(), err error) {
-	if t, token := pando.TokenOf(ctx); token {
+	if t, token := access.TokenOf(ctx); token {
 		return r.turns.Take(ctx, t.Tenant, nil)
 	}
 	return r.turns.TakeAsOperator(ctx, nil)

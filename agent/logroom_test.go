@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/api/logs"
 )
 
@@ -35,7 +36,7 @@ func TestUnreadLogsOfATenantLeaveRoomForOthers(t *testing.T) {
 		return w.Logs(ctx, pando.ServiceKey{Tenant: tenant, Name: "web"}, ids, pando.LogQuery{Lines: 100_000})
 	}
 	by := func(tenant pando.Tenant) context.Context {
-		return pando.WithToken(t.Context(), pando.Token{TokenKey: pando.TokenKey{Tenant: tenant}})
+		return access.WithToken(t.Context(), access.Token{TokenKey: access.TokenKey{Tenant: tenant}})
 	}
 	var open []pando.LogLines
 	fill := func(tenant pando.Tenant) (n int64) {
@@ -120,7 +121,7 @@ func followMany(b *bench) {
 	w, long := &window{b.agent, newSessions(), newLogRoom()}, strings.Repeat("x", logs.LineBytesMax)
 	follow := func(tenant pando.Tenant) (pando.LogLines, error) {
 		arrive = make(chan pando.LogLine)
-		return w.Logs(pando.WithToken(ctx, pando.Token{TokenKey: pando.TokenKey{Tenant: tenant}}),
+		return w.Logs(access.WithToken(ctx, access.Token{TokenKey: access.TokenKey{Tenant: tenant}}),
 			pando.ServiceKey{Tenant: tenant, Name: "web"}, make([]pando.InstanceID, 64),
 			pando.LogQuery{Follow: true})
 	}
@@ -173,7 +174,7 @@ func searchMany(t *testing.T) {
 	}}}
 	w := &window{a, newSessions(), newLogRoom()}
 	search := func(ctx context.Context, tenant pando.Tenant) error {
-		lines, err := w.Logs(pando.WithToken(ctx, pando.Token{TokenKey: pando.TokenKey{Tenant: tenant}}),
+		lines, err := w.Logs(access.WithToken(ctx, access.Token{TokenKey: access.TokenKey{Tenant: tenant}}),
 			pando.ServiceKey{Tenant: tenant, Name: "web"}, make([]pando.InstanceID, 1), pando.LogQuery{Lines: 1})
 		if err == nil {
 			lines.Close()

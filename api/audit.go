@@ -15,6 +15,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // deedKey is the key of a request's auditor in its context.
@@ -22,14 +23,14 @@ type deedKey struct{}
 
 // audited puts each request that changes something, or that reaches into an instance, into the
 // audit. It runs before the operation; settled runs after it and before the answer.
-func audited(to pando.Auditor) func(huma.Context, func(huma.Context)) {
+func audited(to access.Auditor) func(huma.Context, func(huma.Context)) {
 	return func(c huma.Context, next func(huma.Context)) {
 		if c.Operation().Method == http.MethodGet {
 			next(c)
 			return
 		}
-		p := &pando.Pending{Deed: deedOf(c)}
-		ctx := context.WithValue(pando.WithDeed(c.Context(), p), deedKey{}, to)
+		p := &access.Pending{Deed: deedOf(c)}
+		ctx := context.WithValue(access.WithDeed(c.Context(), p), deedKey{}, to)
 		next(huma.WithContext(c, ctx))
 		if p.Closed || c.Status() < http.StatusBadRequest {
 			return
@@ -42,13 +43,13 @@ func audited(to pando.Auditor) func(huma.Context, func(huma.Context)) {
 // settled records the outcome of an operation. The caller gets the error of the operation, or that
 // of a change which the audit lacks.
 func settled(ctx context.Context, failed error) error {
-	to, ok := ctx.Value(deedKey{}).(pando.Auditor)
-	p := pando.DeedOf(ctx)
+	to, ok := ctx.Value(deedKey{}).(access.Auditor)
+	p := access.DeedOf(ctx)
 	if !ok || p == nil {
 		return failed
 	}
 	p.Lock()
-	p.Result = pando.DeedDone
+	p.Result = access.DeedDone
 	if failed != nil {
 		p.Result = failed.Error()
 	}
@@ -60,7 +61,7 @@ func settled(ctx context.Context, failed error) error {
 }
 
 // deedOf returns the visible parts of a request: its caller, its address, the object in its path.
-func deedOf(c huma.Context) (d pando.Deed) {
+func deedOf(c huma.Context) (d access.Deed) {
 	d = caller(c.Context(), c.RemoteAddr(), c.Header)
 	d.Verb = c.Operation().OperationID
 	owner := pando.Tenant(c.Query("tenant"))
@@ -89,7 +90,7 @@ func deedOf(c huma.Context) (d pando.Deed) {
 }
 
 // caller returns the part of a deed about its caller. header returns a header of the request.
-func caller(ctx context.Context, address string, header func(string) string) (d pando.Deed) {
+func caller(ctx context.Context, address string, header func(string) string) (d access.Deed) {
 	d.By = header(operatorHeader)
 	if from, err := netip.ParseAddrPort(address); err == nil {
 		d.From = from.Addr().Unmap().String()
@@ -103,7 +104,7 @@ func caller(ctx context.Context, address string, header func(string) string) (d 
 			d.From += " " + uid
 		}
 	}
-	if t, token := pando.TokenOf(ctx); token {
+	if t, token := access.TokenOf(ctx); token {
 		d.Source, d.Tenant = "token "+t.String(), t.Tenant
 	}
 	d.By = ownWord(d.By, d.Source)
@@ -136,7 +137,7 @@ func FromUser(ctx context.Context, uid uint32) context.Context {
 }
 
 // auditFace serves the requests about the audit.
-type auditFace struct{ operators pando.Operators }
+type auditFace struct{ operators access.Operators }
 
 // routes adds its operation.
 func (h auditFace) routes(a huma.API) {
@@ -153,14 +154,14 @@ func (h auditFace) deeds(ctx context.Context, in *struct {
 	After  pando.StoreRevision `query:"after" minimum:"0" doc:"only those written after seen"`
 	Max    int                 `query:"max" minimum:"0" doc:"the newest N (0 = all)"`
 	Wait   float64             `query:"wait_seconds" minimum:"0" maximum:"8" doc:"wait for a deed"`
-}) (*struct{ Body pando.Audit }, error) {
-	to, ok := behind(h.operators).(pando.Auditor)
+}) (*struct{ Body access.Audit }, error) {
+	to, ok := behind(h.operators).(access.Auditor)
 	if !ok {
 		return nil, fmt.Errorf("%w: this server keeps no audit", pando.ErrUnsupported)
 	}
-	q := pando.DeedQuery{Since: in.Since, Source: in.Source, Tenant: in.Tenant, After: in.After,
+	q := access.DeedQuery{Since: in.Since, Source: in.Source, Tenant: in.Tenant, After: in.After,
 		Max: in.Max, Wait: pando.Seconds(in.Wait)}
-	t, token := pando.TokenOf(ctx)
+	t, token := access.TokenOf(ctx)
 	if token {
 		if err := foreign(ctx, q.Tenant); err != nil && q.Tenant != "" {
 			return nil, err
@@ -173,11 +174,11 @@ func (h auditFace) deeds(ctx context.Context, in *struct {
 			all.Deeds[n].From = "" // an address of the hosts
 		}
 	}
-	return &struct{ Body pando.Audit }{all}, err
+	return &struct{ Body access.Audit }{all}, err
 }
 
 // Audit returns the deeds that a query wants.
-func Audit(ctx context.Context, c *Client, q pando.DeedQuery) (pando.Audit, error) {
+func Audit(ctx context.Context, c *Client, q access.DeedQuery) (access.Audit, error) {
 	v := url.Values{"actor": {q.Source}, "tenant": {string(q.Tenant)}}
 	if !q.Since.IsZero() {
 		v.Set("since", q.Since.UTC().Format(time.RFC3339Nano))
@@ -185,5 +186,5 @@ func Audit(ctx context.Context, c *Client, q pando.DeedQuery) (pando.Audit, erro
 	v.Set("after", strconv.FormatInt(int64(q.After), 10))
 	v.Set("max", strconv.Itoa(q.Max))
 	v.Set("wait_seconds", strconv.FormatFloat(q.Wait.Seconds(), 'f', -1, 64))
-	return call[pando.Audit](ctx, c, http.MethodGet, "/v1/audit", v, nil)
+	return call[access.Audit](ctx, c, http.MethodGet, "/v1/audit", v, nil)
 }

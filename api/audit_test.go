@@ -13,19 +13,20 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // book is operators that keep an audit. Each change fails with err.
 type book struct {
-	pando.Operators
+	access.Operators
 	mu    sync.Mutex
-	deeds []pando.Deed
-	asked pando.DeedQuery
+	deeds []access.Deed
+	asked access.DeedQuery
 	err   error
 	lost  error // of the record
 }
 
-func (b *book) Record(_ context.Context, p *pando.Pending) error {
+func (b *book) Record(_ context.Context, p *access.Pending) error {
 	p.Lock()
 	defer p.Unlock()
 	p.Closed = true
@@ -35,9 +36,9 @@ func (b *book) Record(_ context.Context, p *pando.Pending) error {
 	return b.lost
 }
 
-func (b *book) Deeds(_ context.Context, q pando.DeedQuery) (pando.Audit, error) {
+func (b *book) Deeds(_ context.Context, q access.DeedQuery) (access.Audit, error) {
 	b.asked = q
-	return pando.Audit{Deeds: []pando.Deed{{ID: "1", From: "192.0.2.1", Owner: "acme"},
+	return access.Audit{Deeds: []access.Deed{{ID: "1", From: "192.0.2.1", Owner: "acme"},
 		{ID: "2", From: "192.0.2.2", Tenant: "acme"}}}, nil
 }
 
@@ -49,7 +50,7 @@ func (b *book) Pin(
 
 func (b *book) RemoveTenant(context.Context, pando.Tenant, pando.Asker) error { return b.err }
 
-func (b *book) RemoveToken(context.Context, pando.TokenKey, pando.Asker) error { return b.err }
+func (b *book) RemoveToken(context.Context, access.TokenKey, pando.Asker) error { return b.err }
 
 func (b *book) RemoveSecret(context.Context, pando.SecretKey, pando.Asker) error { return b.err }
 
@@ -93,8 +94,8 @@ func TestEachChangeIsRecorded(t *testing.T) {
 		resp := asks(face, method, path, c.body, func(r *http.Request) {
 			r.Header.Set(operatorHeader, "anna")
 		})
-		want := pando.Deed{By: "anna", From: "192.0.2.7", Verb: c.verb, Object: c.object,
-			Owner: pando.Tenant(c.owner), Detail: c.detail, Result: pando.DeedDone}
+		want := access.Deed{By: "anna", From: "192.0.2.7", Verb: c.verb, Object: c.object,
+			Owner: pando.Tenant(c.owner), Detail: c.detail, Result: access.DeedDone}
 		if resp.StatusCode >= 300 || len(b.deeds) != 1 || b.deeds[0] != want {
 			t.Errorf("%s: %d, %+v, want %+v", c.request, resp.StatusCode, b.deeds, want)
 		}
@@ -137,7 +138,7 @@ func TestTheSourceIsProven(t *testing.T) {
 		r.Header.Set(operatorHeader, "anna")
 		r.Header.Set(userHeader, "uid 0")
 	}
-	pin := func(h http.Handler, with func(*http.Request)) pando.Deed {
+	pin := func(h http.Handler, with func(*http.Request)) access.Deed {
 		b.deeds = nil
 		asks(h, "POST", "/v1/services/web/pin", `{"instances":2}`, with)
 		if len(b.deeds) != 1 {
@@ -146,7 +147,7 @@ func TestTheSourceIsProven(t *testing.T) {
 		return b.deeds[0]
 	}
 	no := func(*http.Request, error) {}
-	got := pin(ForTenants(face, holds(pando.TokenScale), no), forged)
+	got := pin(ForTenants(face, holds(access.TokenScale), no), forged)
 	if got.Source != "token acme/ci" || got.Tenant != "acme" || got.By != "anna" ||
 		got.From != "192.0.2.7" || got.Object != "service acme/web" {
 		t.Errorf("by a token: %+v", got)
@@ -175,11 +176,11 @@ func TestATokenSeesTheAuditOfItsTenant(t *testing.T) {
 	b := &book{}
 	face := ForTenants(OperatorsHandler(b, nil), holds(), func(*http.Request, error) {})
 	resp := asks(face, "GET", "/v1/audit?actor=x&max=3&after=4&wait_seconds=1.5", "", nil)
-	var a pando.Audit
+	var a access.Audit
 	if err := json.NewDecoder(resp.Body).Decode(&a); err != nil || len(a.Deeds) != 2 {
 		t.Fatalf("%+v, %v", a, err)
 	}
-	want := pando.DeedQuery{Source: "x", Tenant: "acme", Max: 3, After: 4,
+	want := access.DeedQuery{Source: "x", Tenant: "acme", Max: 3, After: 4,
 		Wait: 1500 * time.Millisecond}
 	if b.asked != want || a.Deeds[0].From != "" || a.Deeds[1].From != "192.0.2.2" {
 		t.Errorf("asked %+v, got %+v", b.asked, a.Deeds)

@@ -10,10 +10,11 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // billsFace serves the bills of tenants.
-type billsFace struct{ operators pando.Operators }
+type billsFace struct{ operators access.Operators }
 
 // routes adds its operation.
 func (h billsFace) routes(a huma.API) {
@@ -24,16 +25,16 @@ func (h billsFace) routes(a huma.API) {
 
 // bills returns lines for an operator, or those of its tenant for a token.
 func (h billsFace) bills(ctx context.Context, in *struct {
-	Tenant pando.Tenant     `query:"tenant" doc:"only of this tenant"`
-	Since  time.Time        `query:"since" doc:"from the part with this time on; none: this month"`
-	By     pando.BillPeriod `query:"by" enum:"hour,day,month" doc:"a line each; none: one a tenant"`
-}) (*listOf[pando.BillLine], error) {
-	from, ok := behind(h.operators).(pando.Biller)
+	Tenant pando.Tenant      `query:"tenant" doc:"only of this tenant"`
+	Since  time.Time         `query:"since" doc:"from the part with this time on; none: this month"`
+	By     access.BillPeriod `query:"by" enum:"hour,day,month" doc:"a line each; none: one a tenant"`
+}) (*listOf[access.BillLine], error) {
+	from, ok := behind(h.operators).(access.Biller)
 	if !ok {
 		return nil, fmt.Errorf("%w: this server keeps no bills", pando.ErrUnsupported)
 	}
-	q := pando.BillQuery{Tenant: in.Tenant, Since: in.Since, By: in.By}
-	if t, token := pando.TokenOf(ctx); token {
+	q := access.BillQuery{Tenant: in.Tenant, Since: in.Since, By: in.By}
+	if t, token := access.TokenOf(ctx); token {
 		if err := foreign(ctx, q.Tenant); err != nil && q.Tenant != "" {
 			return nil, err
 		}
@@ -43,7 +44,7 @@ func (h billsFace) bills(ctx context.Context, in *struct {
 }
 
 // Bills returns the lines of a query.
-func Bills(ctx context.Context, c *Client, q pando.BillQuery) ([]pando.BillLine, error) {
+func Bills(ctx context.Context, c *Client, q access.BillQuery) ([]access.BillLine, error) {
 	v := url.Values{}
 	for name, text := range map[string]string{"tenant": string(q.Tenant), "by": string(q.By)} {
 		if text != "" {
@@ -53,16 +54,16 @@ func Bills(ctx context.Context, c *Client, q pando.BillQuery) ([]pando.BillLine,
 	if !q.Since.IsZero() {
 		v.Set("since", q.Since.UTC().Format(time.RFC3339Nano))
 	}
-	return call[[]pando.BillLine](ctx, c, http.MethodGet, "/v1/bills", v, nil)
+	return call[[]access.BillLine](ctx, c, http.MethodGet, "/v1/bills", v, nil)
 }
 
 // bills adds the work of tenants since their first bill.
 func (g gauges) bills(s sample) {
-	from, ok := behind(g.operators).(pando.Biller)
+	from, ok := behind(g.operators).(access.Biller)
 	if !ok {
 		return
 	}
-	lines, err := from.Bills(g.ctx, pando.BillQuery{Since: time.Unix(0, 0)})
+	lines, err := from.Bills(g.ctx, access.BillQuery{Since: time.Unix(0, 0)})
 	if err != nil {
 		s.failed(metricBilled, err)
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // onServers lists the changes that only a server's host may ask for. A host or a token that made
@@ -68,7 +68,7 @@ func TestEachChangeIsForMembersOrForServersOnPurpose(t *testing.T) {
 	if found < 30 {
 		t.Errorf("found %d changes", found)
 	}
-	if !slices.Contains(byTokenRight[pando.TokenDeploy], "POST /v1/services/{name}/restart") {
+	if !slices.Contains(byTokenRight[access.TokenDeploy], "POST /v1/services/{name}/restart") {
 		t.Error("a token that deploys restarts nothing")
 	}
 }

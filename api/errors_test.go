@@ -12,12 +12,13 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // failing implements both interfaces; every method that a route of the tables calls returns its
 // error.
 type failing struct {
-	pando.Operators
+	access.Operators
 	pando.Self
 	err error
 }

@@ -7,20 +7,21 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // fenced keeps the callers with a tenant's token within their tenant. It changes requests that
 // passed ForTenants, and no others.
-type fenced struct{ pando.Operators }
+type fenced struct{ access.Operators }
 
 // fromTenant marks a request with a token of a tenant.
-func fromTenant(r *http.Request, t pando.Token) *http.Request {
-	return r.WithContext(pando.WithToken(r.Context(), t))
+func fromTenant(r *http.Request, t access.Token) *http.Request {
+	return r.WithContext(access.WithToken(r.Context(), t))
 }
 
 // within returns the values of the caller's tenant.
 func within[T any](ctx context.Context, all []T, err error, of func(T) pando.Tenant) ([]T, error) {
-	t, ok := pando.TokenOf(ctx)
+	t, ok := access.TokenOf(ctx)
 	if !ok || err != nil {
 		return all, err
 	}
@@ -35,7 +36,7 @@ func within[T any](ctx context.Context, all []T, err error, of func(T) pando.Ten
 
 // foreign returns the error of a request about another tenant, or nil.
 func foreign(ctx context.Context, of pando.Tenant) error {
-	if t, ok := pando.TokenOf(ctx); ok && t.Tenant != of {
+	if t, ok := access.TokenOf(ctx); ok && t.Tenant != of {
 		return fmt.Errorf("%w: the token %s is of tenant %s and not of %s", pando.ErrForbidden,
 			t.TokenKey, t.Tenant, of)
 	}
@@ -60,7 +61,7 @@ func (f fenced) Steering(
 	ctx context.Context, of []pando.ServiceKey, wait time.Duration,
 ) ([]pando.HostSteering, error) {
 	all, err := f.Operators.Steering(ctx, of, wait)
-	if _, ok := pando.TokenOf(ctx); ok {
+	if _, ok := access.TokenOf(ctx); ok {
 		for n := range all {
 			all[n].Host, all[n].Reason = "", ""
 		}
@@ -75,14 +76,14 @@ func (f fenced) Secrets(ctx context.Context) ([]pando.SecretStatus, error) {
 }
 
 // Tenants implements pando.Operators.
-func (f fenced) Tenants(ctx context.Context) ([]pando.TenantStatus, error) {
+func (f fenced) Tenants(ctx context.Context) ([]access.TenantStatus, error) {
 	all, err := f.Operators.Tenants(ctx)
-	return within(ctx, all, err, func(t pando.TenantStatus) pando.Tenant { return t.Tenant })
+	return within(ctx, all, err, func(t access.TenantStatus) pando.Tenant { return t.Tenant })
 }
 
 // Hosts implements pando.Operators.
 func (f fenced) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
-	if t, ok := pando.TokenOf(ctx); ok {
+	if t, ok := access.TokenOf(ctx); ok {
 		return nil, fmt.Errorf("%w: the token %s sees no hosts", pando.ErrForbidden, t.TokenKey)
 	}
 	return f.Operators.Hosts(ctx)
@@ -93,7 +94,7 @@ func (f fenced) Hosts(ctx context.Context) ([]pando.HostStatus, error) {
 func (f fenced) Deploy(
 	ctx context.Context, s pando.Spec, by pando.Asker,
 ) (pando.ServiceStatus, error) {
-	t, ok := pando.TokenOf(ctx)
+	t, ok := access.TokenOf(ctx)
 	if s.Image.Inside = !ok && s.Image.Reference != "" && !s.Image.OfFiles(); !ok {
 		return f.Operators.Deploy(ctx, s, by)
 	}
@@ -105,7 +106,7 @@ func (f fenced) Deploy(
 	}
 	// Control checks this again where the spec takes effect. Here it comes before the server reads
 	// images and bundles for the spec.
-	if err := pando.MayUseHosts(ctx, s); err != nil {
+	if err := access.MayUseHosts(ctx, s); err != nil {
 		return pando.ServiceStatus{}, err
 	}
 	// The registry alone chooses the bytes of an image: a digest could be that of another tenant.
@@ -118,7 +119,7 @@ func (f fenced) Deploy(
 // caller can resume.
 func (f fenced) Watch(ctx context.Context, after pando.StoreRevision) <-chan pando.Change {
 	in := f.Operators.Watch(ctx, after)
-	t, ok := pando.TokenOf(ctx)
+	t, ok := access.TokenOf(ctx)
 	if !ok {
 		return in
 	}

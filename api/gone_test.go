@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // left is the response of a caller that has disconnected.
@@ -22,7 +23,7 @@ func (w *left) Write([]byte) (int, error) { return 0, syscall.EPIPE }
 func (w *left) FlushError() error         { return syscall.EPIPE }
 
 // idle has no services and no changes.
-type idle struct{ pando.Operators }
+type idle struct{ access.Operators }
 
 func (idle) State() http.Handler { return http.NotFoundHandler() }
 

@@ -10,10 +10,11 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // hostsFace serves the operations about what runs on hosts.
-type hostsFace struct{ operators pando.Operators }
+type hostsFace struct{ operators access.Operators }
 
 // work returns the requests about what runs on hosts.
 func (h hostsFace) work() (pando.HostOperators, error) {

@@ -7,6 +7,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // imageRoutes adds the operations about the images of the server's host.
@@ -21,7 +22,7 @@ func (h operators) imageRoutes(a huma.API) {
 }
 
 // behind returns the operators behind the veil, which has no optional parts.
-func behind(ops pando.Operators) pando.Operators {
+func behind(ops access.Operators) access.Operators {
 	if v, ok := ops.(veiled); ok {
 		ops = v.Operators
 	}

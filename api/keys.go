@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // keyHeader names a request that changes something. A second one with the same key has no effect.
@@ -73,7 +74,7 @@ func (k *keys) naming(next http.Handler) http.Handler {
 
 // ownerOf returns whose keys a request uses.
 func ownerOf(ctx context.Context) string {
-	if t, ok := pando.TokenOf(ctx); ok {
+	if t, ok := access.TokenOf(ctx); ok {
 		return "tenant " + string(t.Tenant)
 	}
 	if m, ok := callerOf(ctx); ok {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // The key of a request is its caller's. Another tenant, a member or an operator uses the same key for
@@ -28,7 +29,7 @@ func TestAKeyOfOneCallerIsNoKeyOfAnother(t *testing.T) {
 	}
 	tenant := func(name pando.Tenant) func(*http.Request) *http.Request {
 		return func(r *http.Request) *http.Request {
-			return fromTenant(r, pando.Token{TokenKey: pando.TokenKey{Tenant: name, Name: "ci"}})
+			return fromTenant(r, access.Token{TokenKey: access.TokenKey{Tenant: name, Name: "ci"}})
 		}
 	}
 	callers := map[string]func(*http.Request) *http.Request{

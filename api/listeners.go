@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/access/share"
 )
 
@@ -36,7 +36,7 @@ func seated[I any](
 // seatOf takes a seat for the caller of a request.
 func seatOf(ctx context.Context, seats *share.Pool[string]) (*share.Hold[string], error) {
 	owner := ""
-	if t, ok := pando.TokenOf(ctx); ok {
+	if t, ok := access.TokenOf(ctx); ok {
 		owner = "tenant " + string(t.Tenant)
 	} else if m, ok := callerOf(ctx); ok {
 		owner = "host " + string(m.Name)

@@ -12,10 +12,11 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // quiet is a cluster whose watches never bring a change.
-type quiet struct{ pando.Operators }
+type quiet struct{ access.Operators }
 
 func (quiet) Watch(ctx context.Context, _ pando.StoreRevision) <-chan pando.Change {
 	out := make(chan pando.Change)
@@ -32,7 +33,7 @@ func TestATenantThatHoldsManyWatchesLocksOutNobody(t *testing.T) {
 		ops := OperatorsHandler(quiet{}, nil)
 		token := func(tenant pando.Tenant) func(*http.Request) *http.Request {
 			return func(r *http.Request) *http.Request {
-				return fromTenant(r, pando.Token{TokenKey: pando.TokenKey{Tenant: tenant, Name: "ci"}})
+				return fromTenant(r, access.Token{TokenKey: access.TokenKey{Tenant: tenant, Name: "ci"}})
 			}
 		}
 		host := func(r *http.Request) *http.Request {

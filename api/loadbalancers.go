@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/api/octavia"
 )
 
@@ -54,8 +55,8 @@ func fault(w http.ResponseWriter, err error) {
 // loadBalancers serves OpenStack's API of load balancers (Octavia v2) over services. It keeps
 // nothing: a spec has the whole load balancer.
 type loadBalancers struct {
-	operators pando.Operators // within the rights of the caller
-	behind    any             // for the audit
+	operators access.Operators // within the rights of the caller
+	behind    any              // for the audit
 }
 
 // collections are the lists of objects below a prefix.
@@ -122,11 +123,11 @@ func (h loadBalancers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	ctx := r.Context()
-	if to, ok := h.behind.(pando.Auditor); ok {
-		p := &pando.Pending{Deed: caller(ctx, r.RemoteAddr, r.Header.Get)}
+	if to, ok := h.behind.(access.Auditor); ok {
+		p := &access.Pending{Deed: caller(ctx, r.RemoteAddr, r.Header.Get)}
 		p.Verb = map[string]string{http.MethodPost: "create-", http.MethodPut: "update-",
 			http.MethodDelete: "delete-"}[r.Method] + t.Kind.String()
-		ctx = context.WithValue(pando.WithDeed(ctx, p), deedKey{}, to)
+		ctx = context.WithValue(access.WithDeed(ctx, p), deedKey{}, to)
 	}
 	status, body, err := h.change(ctx, r, t)
 	h.answer(w, status, body, settled(ctx, err))
@@ -249,7 +250,7 @@ func (h loadBalancers) view(ctx context.Context, key octavia.Key) (v octavia.Vie
 	none := fmt.Errorf("load balancer %s: %w; GET /v2.0/lbaas/loadbalancers lists them",
 		key.ID(octavia.LoadBalancerKind, 0), pando.ErrNotFound)
 	s := pando.ServiceKey{Name: key.Service()}
-	if t, ok := pando.TokenOf(ctx); ok {
+	if t, ok := access.TokenOf(ctx); ok {
 		s.Tenant = t.Tenant
 	} else {
 		all, err := h.operators.Services(ctx)
@@ -297,7 +298,7 @@ func tenantOf(all []pando.ServiceStatus, name pando.ServiceName) (t pando.Tenant
 
 // concerns names the service of a request in the audit.
 func concerns(ctx context.Context, s pando.ServiceKey) {
-	if p := pando.DeedOf(ctx); p != nil {
+	if p := access.DeedOf(ctx); p != nil {
 		p.About("service", s.Tenant, string(s.Name))
 	}
 }
@@ -387,7 +388,7 @@ func (h loadBalancers) create(ctx context.Context, body []byte, by pando.Asker) 
 		return nil, err
 	}
 	owner := pando.DefaultTenant
-	if t, ok := pando.TokenOf(ctx); ok {
+	if t, ok := access.TokenOf(ctx); ok {
 		owner = t.Tenant
 	}
 	for _, word := range []string{"project_id", "tenant_id"} {

@@ -20,15 +20,16 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/loadbalancer/v2/pools"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/api/octavia"
 )
 
 // storing keeps the newest spec of each service, as control does. Each deed is recorded.
 type storing struct {
-	pando.Operators
+	access.Operators
 	mu    sync.Mutex
 	kept  map[pando.ServiceKey]pando.ServiceStatus
-	deeds []pando.Deed
+	deeds []access.Deed
 	race  int // so many deploys find that the service has changed
 	hosts []pando.HostSteering
 }
@@ -99,17 +100,17 @@ func (s *storing) Remove(_ context.Context, k pando.ServiceKey, _ bool, _ pando.
 	return nil
 }
 
-func (s *storing) Record(_ context.Context, p *pando.Pending) error {
+func (s *storing) Record(_ context.Context, p *access.Pending) error {
 	s.deeds = append(s.deeds, p.Deed)
 	return nil
 }
 
-func (*storing) Deeds(context.Context, pando.DeedQuery) (a pando.Audit, _ error) { return a, nil }
+func (*storing) Deeds(context.Context, access.DeedQuery) (a access.Audit, _ error) { return a, nil }
 
 func (*storing) State() http.Handler { return http.NotFoundHandler() }
 
 // door serves the API of load balancers to a token of the tenant acme.
-func door(t *testing.T, rights ...pando.TokenRight) (*storing, *httptest.Server) {
+func door(t *testing.T, rights ...access.TokenRight) (*storing, *httptest.Server) {
 	ops := &storing{kept: map[pando.ServiceKey]pando.ServiceStatus{}}
 	h := ForTenants(OperatorsHandler(ops, nil), holds(rights...), func(*http.Request, error) {})
 	s := httptest.NewServer(h)
@@ -121,7 +122,7 @@ func ptr[T any](v T) *T { return &v }
 
 // The library of OpenStack's clients makes, reads, changes and deletes each object.
 func TestAClientOfOpenStack(t *testing.T) {
-	ops, s := door(t, pando.TokenDeploy, pando.TokenHost)
+	ops, s := door(t, access.TokenDeploy, access.TokenHost)
 	ctx := t.Context()
 	c := &gophercloud.ServiceClient{
 		ProviderClient: &gophercloud.ProviderClient{TokenID: "t"},
@@ -210,7 +211,7 @@ func deleted(t *testing.T, c *gophercloud.ServiceClient, id string) {
 }
 
 // hasDeeds looks for the changes of the client in the audit.
-func hasDeeds(t *testing.T, deeds []pando.Deed) {
+func hasDeeds(t *testing.T, deeds []access.Deed) {
 	verbs := map[string]int{}
 	for _, d := range deeds {
 		verbs[d.Verb]++
@@ -233,7 +234,7 @@ const create = `{"loadbalancer": {"description": "My favorite load balancer",
 
 // Each request answers with the status and the format of Octavia.
 func TestRequestsOfOctavia(t *testing.T) {
-	ops, s := door(t, pando.TokenDeploy, pando.TokenHost)
+	ops, s := door(t, access.TokenDeploy, access.TokenHost)
 	ask := func(method, path, body string) (int, string) {
 		t.Helper()
 		r, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, strings.NewReader(body))
@@ -300,13 +301,13 @@ func TestRequestsOfOctavia(t *testing.T) {
 // A token without rights reads, and changes nothing.
 func TestRightsOfLoadBalancers(t *testing.T) {
 	for _, c := range []struct {
-		may  []pando.TokenRight
+		may  []access.TokenRight
 		code int
 		text string
 	}{
 		{nil, http.StatusForbidden, "may not deploy"},
-		{[]pando.TokenRight{pando.TokenDeploy}, http.StatusForbidden, "may not host"},
-		{[]pando.TokenRight{pando.TokenDeploy, pando.TokenHost}, http.StatusCreated, "loadbalancer"},
+		{[]access.TokenRight{access.TokenDeploy}, http.StatusForbidden, "may not host"},
+		{[]access.TokenRight{access.TokenDeploy, access.TokenHost}, http.StatusCreated, "loadbalancer"},
 	} {
 		_, s := door(t, c.may...)
 		w := httptest.NewRecorder()
@@ -324,7 +325,7 @@ func TestRightsOfLoadBalancers(t *testing.T) {
 // A load balancer is ACTIVE once every host steers it. A host that the server cannot ask delays it
 // for a while.
 func TestAHostThatDoesNotSteerYetHoldsBackActive(t *testing.T) {
-	ops, s := door(t, pando.TokenDeploy, pando.TokenHost)
+	ops, s := door(t, access.TokenDeploy, access.TokenHost)
 	var made struct{ LoadBalancer struct{ ID string } }
 	w := httptest.NewRecorder()
 	s.Config.Handler.ServeHTTP(w, httptest.NewRequest("POST", "/v2.0/lbaas/loadbalancers",

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // metrics answers scrapes from the operators' API at that moment. It keeps sums of counters that
@@ -23,7 +24,7 @@ func (h operators) metrics() http.Handler {
 // gauges reads the cluster for one scrape.
 type gauges struct {
 	ctx       context.Context
-	operators pando.Operators
+	operators access.Operators
 	sums      *tally
 	answers   *answers
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 const metricsHead = `# The metrics
@@ -51,7 +52,7 @@ func TestTheMetricsReferenceIsTheCode(t *testing.T) {
 
 // busy answers every question of a scrape.
 type busy struct {
-	pando.Operators
+	access.Operators
 	flows uint64
 }
 
@@ -87,10 +88,10 @@ func (b *busy) Counters(
 	}, nil
 }
 
-func (busy) Tenants(context.Context) ([]pando.TenantStatus, error) {
-	return []pando.TenantStatus{{
-		Account: pando.Account{Tenant: "acme", Quota: pando.Quota{CPUs: 8}},
-		Use:     pando.TenantUse{CPUs: 2.5, Instances: 2},
+func (busy) Tenants(context.Context) ([]access.TenantStatus, error) {
+	return []access.TenantStatus{{
+		Account: access.Account{Tenant: "acme", Quota: access.Quota{CPUs: 8}},
+		Use:     access.TenantUse{CPUs: 2.5, Instances: 2},
 	}}, nil
 }
 

@@ -12,12 +12,13 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/access/share"
 )
 
-// operators serves pando.Operators.
+// operators serves access.Operators.
 type operators struct {
-	operators pando.Operators
+	operators access.Operators
 	ready     func(context.Context) error
 	answers   *answers
 	listeners *share.Pool[string]
@@ -25,13 +26,13 @@ type operators struct {
 
 // OperatorsHandler serves the operators' API. Any process that can open its socket may use it.
 // ready reports whether the store answers.
-func OperatorsHandler(ops pando.Operators, ready func(context.Context) error) http.Handler {
+func OperatorsHandler(ops access.Operators, ready func(context.Context) error) http.Handler {
 	h := operators{veiled{fenced{ops}}, ready, newAnswers(), share.New[string](listenersBound)}
 	names := newKeys()
 	mux := http.NewServeMux()
 	a := humago.New(mux, document())
 	a.UseMiddleware(givenEmpty)
-	if to, ok := ops.(pando.Auditor); ok {
+	if to, ok := ops.(access.Auditor); ok {
 		a.UseMiddleware(audited(to))
 	}
 	h.routes(a)
@@ -200,7 +201,7 @@ func (h operators) deploy(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	if d := pando.DeedOf(ctx); d != nil {
+	if d := access.DeedOf(ctx); d != nil {
 		d.About("service", in.Body.Key().Tenant, string(in.Body.Name))
 	}
 	s, err := carried(ctx, in.Body)

@@ -1,5 +1,5 @@
 // Package api contains the two HTTP contracts of Pando: operators' requests to the cluster (over
-// pando.Operators) and instances' requests to their host (over pando.Self). It also contains the
+// access.Operators) and instances' requests to their host (over pando.Self). It also contains the
 // client of the first.
 //
 // It never decides anything: a handler reads a request, calls the interface and writes the answer.

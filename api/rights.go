@@ -9,10 +9,11 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // rightsFace serves the operations about the rights of hosts.
-type rightsFace struct{ operators pando.Operators }
+type rightsFace struct{ operators access.Operators }
 
 // routes adds its operations.
 func (h rightsFace) routes(a huma.API) {

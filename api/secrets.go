@@ -8,10 +8,11 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // secretsFace serves the requests about secrets.
-type secretsFace struct{ operators pando.Operators }
+type secretsFace struct{ operators access.Operators }
 
 // routes adds the operations on secrets. None returns a content.
 func (h secretsFace) routes(a huma.API) {

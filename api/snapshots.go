@@ -8,10 +8,11 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // snapshotsFace serves the requests about snapshots.
-type snapshotsFace struct{ operators pando.Operators }
+type snapshotsFace struct{ operators access.Operators }
 
 // routes adds the operations on snapshots.
 func (h snapshotsFace) routes(a huma.API) {

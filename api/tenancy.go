@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // everyToken lists the requests that every token may make. The tenant of a request about one
@@ -24,15 +25,15 @@ var everyTokenLists = []string{
 }
 
 // byTokenRight lists the requests about one service or secret that need a right of the token.
-var byTokenRight = map[pando.TokenRight][]string{
-	pando.TokenScale: {"POST /v1/services/{name}/pin", "DELETE /v1/services/{name}/pin"},
-	pando.TokenDeploy: {
+var byTokenRight = map[access.TokenRight][]string{
+	access.TokenScale: {"POST /v1/services/{name}/pin", "DELETE /v1/services/{name}/pin"},
+	access.TokenDeploy: {
 		"DELETE /v1/services/{name}", "POST /v1/services/{name}/rollback",
 		"POST /v1/services/{name}/restart",
 		"POST /v1/services/{name}/rollout/{step}", "DELETE /v1/services/{name}/rollout/{step}",
 		"PUT /v1/secrets/{secret}", "DELETE /v1/secrets/{secret}",
 	},
-	pando.TokenExec: {
+	access.TokenExec: {
 		"POST /v1/services/{name}/exec", "POST /v1/services/{name}/runs",
 		"POST /v1/services/{name}/runs/attach", "DELETE /v1/services/{name}/runs/{number}",
 	},
@@ -43,7 +44,7 @@ var byTokenRight = map[pando.TokenRight][]string{
 //
 // asker returns the token of a request, or why it has none. refused gets each refused request.
 func ForTenants(
-	operators http.Handler, asker func(*http.Request) (pando.Token, error),
+	operators http.Handler, asker func(*http.Request) (access.Token, error),
 	refused func(*http.Request, error),
 ) http.Handler {
 	no := func(w http.ResponseWriter, r *http.Request, err error) {
@@ -52,7 +53,7 @@ func ForTenants(
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		t, _ := pando.TokenOf(r.Context())
+		t, _ := access.TokenOf(r.Context())
 		no(w, r, fmt.Errorf("%w: the token %s has no access to %s %s", pando.ErrForbidden, t.TokenKey,
 			r.Method, r.URL.Path))
 	})
@@ -63,21 +64,21 @@ func ForTenants(
 	for _, may := range everyToken {
 		mux.Handle(may, own)
 	}
-	needs := func(right pando.TokenRight, next http.Handler) http.Handler {
+	needs := func(right access.TokenRight, next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if t, _ := pando.TokenOf(r.Context()); !t.Has(right) {
+			if t, _ := access.TokenOf(r.Context()); !t.Has(right) {
 				no(w, r, t.Lacks(right))
 				return
 			}
 			next.ServeHTTP(w, r)
 		})
 	}
-	mux.Handle("POST /v1/services", needs(pando.TokenDeploy, operators)) // fenced reads the spec
+	mux.Handle("POST /v1/services", needs(access.TokenDeploy, operators)) // fenced reads the spec
 	// The handler below these takes the tenant of the token.
 	for _, prefix := range octaviaPrefixes {
 		mux.Handle("GET "+prefix, operators)
 		for _, method := range changing {
-			mux.Handle(method+" "+prefix, needs(pando.TokenDeploy, operators))
+			mux.Handle(method+" "+prefix, needs(access.TokenDeploy, operators))
 		}
 	}
 	for right, requests := range byTokenRight {
@@ -107,7 +108,7 @@ func inTenant(
 	next http.Handler, no func(http.ResponseWriter, *http.Request, error),
 ) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		t, _ := pando.TokenOf(r.Context())
+		t, _ := access.TokenOf(r.Context())
 		q := r.URL.Query()
 		for _, asked := range q["tenant"] {
 			of := pando.Tenant(asked)

@@ -11,12 +11,13 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // holds returns an asker with a token of tenant acme.
-func holds(rights ...pando.TokenRight) func(*http.Request) (pando.Token, error) {
-	t := pando.Token{TokenKey: pando.TokenKey{Tenant: "acme", Name: "ci"}, May: rights}
-	return func(*http.Request) (pando.Token, error) { return t, nil }
+func holds(rights ...access.TokenRight) func(*http.Request) (access.Token, error) {
+	t := access.Token{TokenKey: access.TokenKey{Tenant: "acme", Name: "ci"}, May: rights}
+	return func(*http.Request) (access.Token, error) { return t, nil }
 }
 
 // asked records the requests that pass, with their queries, and those that were refused.
@@ -36,23 +37,23 @@ func (a *asked) no(r *http.Request, err error) {
 func TestATokenOpensTheRequestsOfItsRights(t *testing.T) {
 	for _, c := range []struct {
 		request string
-		needs   pando.TokenRight // "-": no token may; "": each may
+		needs   access.TokenRight // "-": no token may; "": each may
 	}{
 		{"GET /v1/services", ""}, {"GET /v1/services/shop", ""}, {"GET /v1/services/shop/why", ""},
 		{"GET /v1/services/shop/logs", ""}, {"GET /v1/stats", ""}, {"GET /v1/watch", ""},
 		{"GET /v1/steering?service=shop", ""},
 		{"GET /v1/services/shop/counters", ""}, {"GET /v1/secrets", ""}, {"GET /v1/tenants", ""},
-		{"POST /v1/services/shop/pin", pando.TokenScale},
-		{"DELETE /v1/services/shop/pin", pando.TokenScale},
-		{"POST /v1/services", pando.TokenDeploy}, {"DELETE /v1/services/shop", pando.TokenDeploy},
-		{"POST /v1/services/shop/rollback", pando.TokenDeploy},
-		{"POST /v1/services/shop/restart", pando.TokenDeploy},
-		{"POST /v1/services/shop/rollout/pause", pando.TokenDeploy},
-		{"PUT /v1/secrets/key", pando.TokenDeploy},
-		{"POST /v1/services/shop/exec", pando.TokenExec},
-		{"POST /v1/services/shop/runs", pando.TokenExec},
-		{"GET /v2.0/lbaas/pools", ""}, {"POST /v2.0/lbaas/pools", pando.TokenDeploy},
-		{"PUT /v2/lbaas/pools/p", pando.TokenDeploy}, {"DELETE /v2/lbaas/pools/p", pando.TokenDeploy},
+		{"POST /v1/services/shop/pin", access.TokenScale},
+		{"DELETE /v1/services/shop/pin", access.TokenScale},
+		{"POST /v1/services", access.TokenDeploy}, {"DELETE /v1/services/shop", access.TokenDeploy},
+		{"POST /v1/services/shop/rollback", access.TokenDeploy},
+		{"POST /v1/services/shop/restart", access.TokenDeploy},
+		{"POST /v1/services/shop/rollout/pause", access.TokenDeploy},
+		{"PUT /v1/secrets/key", access.TokenDeploy},
+		{"POST /v1/services/shop/exec", access.TokenExec},
+		{"POST /v1/services/shop/runs", access.TokenExec},
+		{"GET /v2.0/lbaas/pools", ""}, {"POST /v2.0/lbaas/pools", access.TokenDeploy},
+		{"PUT /v2/lbaas/pools/p", access.TokenDeploy}, {"DELETE /v2/lbaas/pools/p", access.TokenDeploy},
 		{"GET /v1/hosts", "-"}, {"DELETE /v1/hosts/h1", "-"}, {"PUT /v1/hosts/h1/rights/deploy", "-"},
 		{"GET /v1/services/shop/fits", "-"}, {"GET /v1/images", "-"}, {"POST /v1/images", "-"},
 		{"GET /v1/volumes", "-"}, {"GET /metrics", "-"}, {"GET /metrics/host", "-"},
@@ -62,7 +63,7 @@ func TestATokenOpensTheRequestsOfItsRights(t *testing.T) {
 		{"GET /peer/logs", "-"},
 	} {
 		method, path, _ := strings.Cut(c.request, " ")
-		for _, right := range append(pando.TokenRights, "") {
+		for _, right := range append(access.TokenRights, "") {
 			var api asked
 			h := ForTenants(&api, holds(right), api.no)
 			want := http.StatusForbidden
@@ -115,8 +116,8 @@ func TestARequestByATokenIsRecordedUnderItsName(t *testing.T) {
 
 func TestACallerWithoutATokenIsRefused(t *testing.T) {
 	var api asked
-	h := ForTenants(&api, func(*http.Request) (pando.Token, error) {
-		return pando.Token{}, pando.ErrBadToken
+	h := ForTenants(&api, func(*http.Request) (access.Token, error) {
+		return access.Token{}, access.ErrBadToken
 	}, api.no)
 	if got := do(h, "GET", "/v1/services", nil); got != 403 || len(api.passed) > 0 ||
 		len(api.refused) != 1 {
@@ -126,7 +127,7 @@ func TestACallerWithoutATokenIsRefused(t *testing.T) {
 
 // shared is a cluster of two tenants.
 type shared struct {
-	pando.Operators
+	access.Operators
 	deployed []pando.Spec
 }
 
@@ -151,16 +152,16 @@ func (*shared) Secrets(context.Context) ([]pando.SecretStatus, error) {
 	})
 }
 
-func (*shared) Tenants(context.Context) ([]pando.TenantStatus, error) {
-	return both(func(t pando.Tenant) pando.TenantStatus {
-		return pando.TenantStatus{Account: pando.Account{Tenant: t}}
+func (*shared) Tenants(context.Context) ([]access.TenantStatus, error) {
+	return both(func(t pando.Tenant) access.TenantStatus {
+		return access.TenantStatus{Account: access.Account{Tenant: t}}
 	})
 }
 
 // Bills has a line for each tenant that a query wants.
-func (*shared) Bills(_ context.Context, q pando.BillQuery) (out []pando.BillLine, err error) {
-	all, err := both(func(t pando.Tenant) pando.BillLine {
-		return pando.BillLine{Tenant: t, Work: pando.Work{Decisions: 3, BytesOut: 7}}
+func (*shared) Bills(_ context.Context, q access.BillQuery) (out []access.BillLine, err error) {
+	all, err := both(func(t pando.Tenant) access.BillLine {
+		return access.BillLine{Tenant: t, Work: pando.Work{Decisions: 3, BytesOut: 7}}
 	})
 	for _, l := range all {
 		if q.Tenant == "" || l.Tenant == q.Tenant {
@@ -212,8 +213,8 @@ func TestATokenSeesItsTenantAlone(t *testing.T) {
 	if got := scraped(t, h, "/v1/watch", ""); !strings.Contains(got, "id: 4") {
 		t.Errorf("the end of a foreign commit is missing, and a client could not resume: %s", got)
 	}
-	if _, err := (fenced{&shared{}}).Hosts(pando.WithToken(t.Context(),
-		pando.Token{})); !errors.Is(err, pando.ErrForbidden) {
+	if _, err := (fenced{&shared{}}).Hosts(access.WithToken(t.Context(),
+		access.Token{})); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("a token sees hosts: %v", err)
 	}
 }
@@ -226,7 +227,7 @@ func TestWhatATokenDeploys(t *testing.T) {
 	foreign := pando.Spec{Name: "shop", Image: image, Tenant: "beta"}
 	for name, c := range map[string]struct {
 		spec   pando.Spec
-		right  pando.TokenRight
+		right  access.TokenRight
 		tenant pando.Tenant // of the deployed spec; "": refused
 		text   string
 	}{
@@ -234,11 +235,11 @@ func TestWhatATokenDeploys(t *testing.T) {
 		"of its tenant":      {pando.Spec{Name: "shop", Image: image, Tenant: "acme"}, "", "acme", ""},
 		"of another tenant":  {foreign, "", "", "not of beta"},
 		"a program":          {program, "", "", "may not host"},
-		"a program by right": {program, pando.TokenHost, "acme", ""},
+		"a program by right": {program, access.TokenHost, "acme", ""},
 	} {
 		var ops shared
 		var api asked
-		h := ForTenants(OperatorsHandler(&ops, nil), holds(pando.TokenDeploy, c.right), api.no)
+		h := ForTenants(OperatorsHandler(&ops, nil), holds(access.TokenDeploy, c.right), api.no)
 		body, err := json.Marshal(c.spec)
 		if err != nil {
 			t.Fatal(err)

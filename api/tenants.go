@@ -8,10 +8,11 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // tenantsFace serves the requests about tenants.
-type tenantsFace struct{ operators pando.Operators }
+type tenantsFace struct{ operators access.Operators }
 
 // routes adds the operations on tenants.
 func (h tenantsFace) routes(a huma.API) {
@@ -30,17 +31,17 @@ type NamedTenant struct {
 
 func (h tenantsFace) listTenants(
 	ctx context.Context, _ *nothing,
-) (*listOf[pando.TenantStatus], error) {
+) (*listOf[access.TenantStatus], error) {
 	return all(h.operators.Tenants(ctx))
 }
 
 // oneTenant is an answer about one tenant.
-type oneTenant struct{ Body pando.TenantStatus }
+type oneTenant struct{ Body access.TenantStatus }
 
 func (h tenantsFace) setTenant(ctx context.Context, in *struct {
 	NamedTenant
 	Asking
-	Body pando.AccountChange
+	Body access.AccountChange
 }) (*oneTenant, error) {
 	by, err := in.by(ctx)
 	if err != nil {
@@ -65,15 +66,15 @@ func (h tenantsFace) removeTenant(ctx context.Context, in *struct {
 type TenantClient struct{ *Client }
 
 // Tenants lists the tenants.
-func (c TenantClient) Tenants(ctx context.Context) ([]pando.TenantStatus, error) {
-	return call[[]pando.TenantStatus](ctx, c.Client, http.MethodGet, "/v1/tenants", nil, nil)
+func (c TenantClient) Tenants(ctx context.Context) ([]access.TenantStatus, error) {
+	return call[[]access.TenantStatus](ctx, c.Client, http.MethodGet, "/v1/tenants", nil, nil)
 }
 
 // SetTenant creates or changes the record of a tenant.
 func (c TenantClient) SetTenant(
-	ctx context.Context, t pando.Tenant, change pando.AccountChange,
-) (pando.TenantStatus, error) {
-	return call[pando.TenantStatus](ctx, c.Client, http.MethodPatch, ofTenant(t), nil, change)
+	ctx context.Context, t pando.Tenant, change access.AccountChange,
+) (access.TenantStatus, error) {
+	return call[access.TenantStatus](ctx, c.Client, http.MethodPatch, ofTenant(t), nil, change)
 }
 
 // RemoveTenant removes the record of a tenant without services.

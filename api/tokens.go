@@ -8,10 +8,11 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // tokensFace serves the requests about the tokens of tenants.
-type tokensFace struct{ operators pando.Operators }
+type tokensFace struct{ operators access.Operators }
 
 // routes adds its operations.
 func (h tokensFace) routes(a huma.API) {
@@ -31,22 +32,22 @@ type NamedToken struct {
 	Token  string       `path:"token" doc:"name of the token" example:"ci"`
 }
 
-func (n NamedToken) key() pando.TokenKey { return pando.TokenKey{Tenant: n.Tenant, Name: n.Token} }
+func (n NamedToken) key() access.TokenKey { return access.TokenKey{Tenant: n.Tenant, Name: n.Token} }
 
-func (h tokensFace) list(ctx context.Context, _ *nothing) (*listOf[pando.TokenStatus], error) {
+func (h tokensFace) list(ctx context.Context, _ *nothing) (*listOf[access.TokenStatus], error) {
 	return all(h.operators.Tokens(ctx))
 }
 
 func (h tokensFace) issue(ctx context.Context, in *struct {
 	NamedToken
 	Asking
-	Body pando.TokenChange
-}) (*struct{ Body pando.IssuedToken }, error) {
+	Body access.TokenChange
+}) (*struct{ Body access.IssuedToken }, error) {
 	by, err := in.by(ctx)
 	if err != nil {
 		return nil, err
 	}
-	i, ok := behind(h.operators).(pando.Issuer)
+	i, ok := behind(h.operators).(access.Issuer)
 	if !ok {
 		return nil, fmt.Errorf("%w: this server makes no tokens", pando.ErrUnsupported)
 	}
@@ -54,7 +55,7 @@ func (h tokensFace) issue(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return &struct{ Body pando.IssuedToken }{made}, nil
+	return &struct{ Body access.IssuedToken }{made}, nil
 }
 
 func (h tokensFace) remove(ctx context.Context, in *struct {
@@ -68,22 +69,22 @@ func (h tokensFace) remove(ctx context.Context, in *struct {
 	return nil, h.operators.RemoveToken(ctx, in.key(), by)
 }
 
-func ofToken(k pando.TokenKey) string { return ofTenant(k.Tenant) + "/tokens/" + k.Name }
+func ofToken(k access.TokenKey) string { return ofTenant(k.Tenant) + "/tokens/" + k.Name }
 
 // Tokens lists the tokens of tenants.
-func (c TenantClient) Tokens(ctx context.Context) ([]pando.TokenStatus, error) {
-	return call[[]pando.TokenStatus](ctx, c.Client, http.MethodGet, "/v1/tenant-tokens", nil, nil)
+func (c TenantClient) Tokens(ctx context.Context) ([]access.TokenStatus, error) {
+	return call[[]access.TokenStatus](ctx, c.Client, http.MethodGet, "/v1/tenant-tokens", nil, nil)
 }
 
 // IssueToken makes a token.
 func (c TenantClient) IssueToken(
-	ctx context.Context, k pando.TokenKey, change pando.TokenChange,
-) (pando.IssuedToken, error) {
-	return call[pando.IssuedToken](ctx, c.Client, http.MethodPost, ofToken(k), nil, change)
+	ctx context.Context, k access.TokenKey, change access.TokenChange,
+) (access.IssuedToken, error) {
+	return call[access.IssuedToken](ctx, c.Client, http.MethodPost, ofToken(k), nil, change)
 }
 
 // RemoveToken ends a token.
-func (c TenantClient) RemoveToken(ctx context.Context, k pando.TokenKey) error {
+func (c TenantClient) RemoveToken(ctx context.Context, k access.TokenKey) error {
 	_, err := call[struct{}](ctx, c.Client, http.MethodDelete, ofToken(k), nil, nil)
 	return err
 }

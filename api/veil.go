@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // veil is the value of an environment variable in answers to the other hosts of a cluster.
@@ -15,7 +16,7 @@ const veil = "(hidden: this host may not deploy)"
 // veiled hides the environments of services and the digests of snapshots from members that may not
 // deploy. It changes answers to
 // requests that passed ForMembers, and no others.
-type veiled struct{ pando.Operators }
+type veiled struct{ access.Operators }
 
 type memberKey struct{}
 

@@ -9,10 +9,11 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // telling answers every read with a spec that has a password.
-type telling struct{ pando.Operators }
+type telling struct{ access.Operators }
 
 var told = pando.Spec{Name: "web", Environment: map[string]string{"PASSWORD": "hunter2"}}
 
@@ -103,7 +104,7 @@ func TestMembersSeeTheBeginningOfADigest(t *testing.T) {
 
 // removing counts the services that are removed, by whether their states go too.
 type removing struct {
-	pando.Operators
+	access.Operators
 	purged *[]bool
 }
 
@@ -149,7 +150,7 @@ type withImages struct {
 
 func TestTheVeilLeavesTheImagesVisible(t *testing.T) {
 	for name, c := range map[string]struct {
-		ops  pando.Operators
+		ops  access.Operators
 		want bool
 	}{"with images": {veiled{withImages{}}, true}, "without": {veiled{telling{}}, false},
 		"without a veil": {withImages{}, true}} {

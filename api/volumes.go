@@ -9,10 +9,11 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // volumesFace serves the requests about volumes.
-type volumesFace struct{ operators pando.Operators }
+type volumesFace struct{ operators access.Operators }
 
 // routes adds the operations on volumes.
 func (h volumesFace) routes(a huma.API) {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/control/billing"
 	"pando.run/pando/control/decide"
 	"pando.run/pando/control/members"
@@ -54,13 +55,13 @@ type Config struct {
 	// Process adds the figures of this process: its store and its log. Nil: none.
 	Process func(*pando.ServerFigures)
 	// Audited gets each deed with its outcome, for a file of this host. Nil: there is none.
-	Audited func(pando.Deed) error
+	Audited func(access.Deed) error
 }
 
 var (
-	_ pando.Operators = (*Control)(nil)
-	_ pando.Auditor   = (*Control)(nil)
-	_ pando.Biller    = (*Control)(nil)
+	_ access.Operators = (*Control)(nil)
+	_ access.Auditor   = (*Control)(nil)
+	_ access.Biller    = (*Control)(nil)
 )
 
 // Control decides for the whole cluster while it leads. It answers operators at any time.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // fenced is a request that brings a stored spec into force, or runs commands with it.
@@ -76,9 +77,9 @@ func TestATokenWithoutHostBringsNoSpecOfTheHostsIntoForce(t *testing.T) {
 					c.arrange(t, l)
 				}
 				before := l.rollout(t)
-				token := pando.Token{TokenKey: pando.TokenKey{Tenant: "default", Name: "ci"},
-					May: []pando.TokenRight{pando.TokenScale, pando.TokenDeploy, pando.TokenExec}}
-				err := c.ask(pando.WithToken(t.Context(), token), l)
+				token := access.Token{TokenKey: access.TokenKey{Tenant: "default", Name: "ci"},
+					May: []access.TokenRight{access.TokenScale, access.TokenDeploy, access.TokenExec}}
+				err := c.ask(access.WithToken(t.Context(), token), l)
 				if !errors.Is(err, pando.ErrForbidden) || !strings.Contains(err.Error(), "may not host") {
 					t.Errorf("without the right: %v", err)
 				}
@@ -86,8 +87,8 @@ func TestATokenWithoutHostBringsNoSpecOfTheHostsIntoForce(t *testing.T) {
 					(now.Trial == nil || now.Trial.Paused == nil) != (before.Trial == nil || before.Trial.Paused == nil) {
 					t.Errorf("the refused request had an effect: %+v, before %+v", now, before)
 				}
-				token.May = append(token.May, pando.TokenHost)
-				if err := c.ask(pando.WithToken(t.Context(), token), l); errors.Is(err, pando.ErrForbidden) {
+				token.May = append(token.May, access.TokenHost)
+				if err := c.ask(access.WithToken(t.Context(), token), l); errors.Is(err, pando.ErrForbidden) {
 					t.Errorf("with the right: %v", err)
 				}
 			})

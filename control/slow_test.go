@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/driver/clock"
 	"pando.run/pando/driver/sim"
 )
@@ -178,7 +179,7 @@ func TestATenantLeavesPlacesForOtherListeners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := listened(t, 3)
 		as := func(name pando.Tenant) context.Context {
-			return pando.WithToken(t.Context(), pando.Token{TokenKey: pando.TokenKey{Tenant: name, Name: "ci"}})
+			return access.WithToken(t.Context(), access.Token{TokenKey: access.TokenKey{Tenant: name, Name: "ci"}})
 		}
 		place := func(ctx context.Context) error {
 			l := listener{streams: c.streams}

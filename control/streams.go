@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	queue "pando.run/pando/access/turns"
 	"pando.run/pando/control/mirror"
 	"pando.run/pando/control/status"
@@ -179,7 +180,7 @@ func (l *listener) place(ctx context.Context) (done func(), err error) {
 		}
 	}()
 	take := l.streams.reading.TakeAsOperator
-	if t, ok := pando.TokenOf(ctx); ok {
+	if t, ok := access.TokenOf(ctx); ok {
 		take = func(ctx context.Context, waits func(string)) (func(), error) {
 			return l.streams.reading.Take(ctx, t.Tenant, waits)
 		}

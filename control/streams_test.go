@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/api/logs"
 	"pando.run/pando/control/decide/decidetest"
 	"pando.run/pando/driver/clock"
@@ -262,8 +263,8 @@ func TestTheWatchShowsNeitherSecretsNorTokens(t *testing.T) {
 	}}, 1)
 	go func() { _ = c.feedFrom(t.Context(), 0) }()
 	watch := c.Watch(t.Context(), 0)
-	token := pando.Token{TokenKey: pando.TokenKey{Tenant: "acme", Name: "ci"},
-		Hash: pando.TokenHash([]byte(strings.Repeat("a", 32))), Until: time.Now().Add(time.Hour)}
+	token := access.Token{TokenKey: access.TokenKey{Tenant: "acme", Name: "ci"},
+		Hash: access.TokenHash([]byte(strings.Repeat("a", 32))), Until: time.Now().Add(time.Hour)}
 	if err := c.SetToken(t.Context(), token, false, anna); err != nil {
 		t.Fatal(err)
 	}

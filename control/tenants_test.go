@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/control/decide"
 	"pando.run/pando/world"
 )
@@ -18,7 +19,7 @@ import (
 func TestARangeOfVIPsIsNotUsedUpByNamesThatCameAndWent(t *testing.T) {
 	lead(t, time.Millisecond, func(t *testing.T, l leadership) {
 		small := "10.127.9.0/30"
-		if _, err := l.SetTenant(t.Context(), "acme", pando.AccountChange{VIPs: &small},
+		if _, err := l.SetTenant(t.Context(), "acme", access.AccountChange{VIPs: &small},
 			anna); err != nil {
 			t.Fatal(err)
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // Use is the sum of the limits of some instances.
@@ -35,7 +36,7 @@ func (u Use) Minus(o Use) Use {
 const cpuGrain = 1e-6
 
 // Beyond returns the quota that a use exceeds, with its numbers, or "".
-func Beyond(a pando.Account, u Use) string {
+func Beyond(a access.Account, u Use) string {
 	q := a.Quota
 	over := func(name, is, most string) string {
 		return fmt.Sprintf("tenant %s: quota %s: %s of at most %s", a.Tenant, name, is, most)
@@ -52,7 +53,7 @@ func Beyond(a pando.Account, u Use) string {
 }
 
 // Unbounded returns the limit that a spec must set because its tenant has a quota of it, or "".
-func Unbounded(a pando.Account, r pando.Resources) string {
+func Unbounded(a access.Account, r pando.Resources) string {
 	must := func(quota, field string) string {
 		return fmt.Sprintf("tenant %s: quota %s: an instance without %s counts against no quota; set it",
 			a.Tenant, quota, field)
@@ -68,7 +69,7 @@ func Unbounded(a pando.Account, r pando.Resources) string {
 
 // Hasty returns the quota that one more change of steering tables would exceed, or "". published
 // counts the changes of the last second.
-func Hasty(a pando.Account, published int) string {
+func Hasty(a access.Account, published int) string {
 	rate := a.Quota.PublishPerSecond
 	if rate == 0 || float64(published)+1 <= max(rate, 1) {
 		return ""

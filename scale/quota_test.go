@@ -7,11 +7,12 @@ import (
 	"pgregory.net/rapid"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 func TestAQuotaIsNamedWithItsNumbers(t *testing.T) {
-	a := pando.Account{Tenant: "acme",
-		Quota: pando.Quota{Instances: 2, CPUs: 1, MemoryBytes: 64 << 20}}
+	a := access.Account{Tenant: "acme",
+		Quota: access.Quota{Instances: 2, CPUs: 1, MemoryBytes: 64 << 20}}
 	for _, c := range []struct {
 		use  Use
 		want string
@@ -25,13 +26,13 @@ func TestAQuotaIsNamedWithItsNumbers(t *testing.T) {
 			t.Errorf("%+v: %q, want %q", c.use, got, c.want)
 		}
 	}
-	if got := Beyond(pando.Account{Tenant: "acme"}, Use{Instances: 1e6, CPUs: 1e6}); got != "" {
+	if got := Beyond(access.Account{Tenant: "acme"}, Use{Instances: 1e6, CPUs: 1e6}); got != "" {
 		t.Errorf("without a quota: %q", got)
 	}
 }
 
 func TestATenantWithAQuotaSetsLimits(t *testing.T) {
-	a := pando.Account{Tenant: "acme", Quota: pando.Quota{CPUs: 1, MemoryBytes: 1 << 20}}
+	a := access.Account{Tenant: "acme", Quota: access.Quota{CPUs: 1, MemoryBytes: 1 << 20}}
 	for _, c := range []struct {
 		r    pando.Resources
 		want string
@@ -47,7 +48,7 @@ func TestATenantWithAQuotaSetsLimits(t *testing.T) {
 }
 
 func TestChangesHaveARate(t *testing.T) {
-	a := pando.Account{Tenant: "acme", Quota: pando.Quota{PublishPerSecond: 2}}
+	a := access.Account{Tenant: "acme", Quota: access.Quota{PublishPerSecond: 2}}
 	for n, refused := range []bool{false, false, true, true} {
 		if got := Hasty(a, n); (got != "") != refused {
 			t.Errorf("after %d changes: %q", n, got)
@@ -62,7 +63,7 @@ func TestChangesHaveARate(t *testing.T) {
 // Instances that are admitted one by one never exceed a quota together.
 func TestAdmittedInstancesStayWithinTheQuota(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		a := pando.Account{Tenant: "acme", Quota: pando.Quota{
+		a := access.Account{Tenant: "acme", Quota: access.Quota{
 			Instances:   rapid.IntRange(0, 20).Draw(t, "instances"),
 			CPUs:        float64(rapid.IntRange(0, 80).Draw(t, "tenths")) / 10,
 			MemoryBytes: rapid.Int64Range(0, 1000).Draw(t, "memory"),

@@ -6,21 +6,22 @@ import (
 	"strings"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // Audit is the deeds of the store, with the sums that bound them. It follows every change, so that
 // no request scans all deeds to learn their size.
 type Audit struct {
-	Trim    Versioned[pando.AuditTrim]
+	Trim    Versioned[access.AuditTrim]
 	newest  pando.StoreRevision // of a deed
-	deeds   map[string]Versioned[pando.Deed]
+	deeds   map[string]Versioned[access.Deed]
 	bytes   int
 	sources map[string]*source // by payer
 }
 
 // Payer returns who pays for the room of a deed: the host of its source, or the tenant of its token. A
 // tenant with many tokens has no more room than one with a single token.
-func Payer(d pando.Deed) string {
+func Payer(d access.Deed) string {
 	if of, _, ok := strings.Cut(d.Source, "/"); ok && strings.HasPrefix(of, "token ") {
 		return of
 	}
@@ -34,14 +35,14 @@ type source struct {
 }
 
 func newAudit() Audit {
-	return Audit{deeds: map[string]Versioned[pando.Deed]{}, sources: map[string]*source{}}
+	return Audit{deeds: map[string]Versioned[access.Deed]{}, sources: map[string]*source{}}
 }
 
-func (a *Audit) put(d pando.Deed, at pando.StoreRevision) {
+func (a *Audit) put(d access.Deed, at pando.StoreRevision) {
 	if was, known := a.deeds[d.ID]; known {
 		a.drop(was.V)
 	}
-	a.deeds[d.ID] = Versioned[pando.Deed]{d, at}
+	a.deeds[d.ID] = Versioned[access.Deed]{d, at}
 	a.newest = max(a.newest, at)
 	a.bytes += d.Bytes()
 	of := a.sources[Payer(d)]
@@ -55,7 +56,7 @@ func (a *Audit) put(d pando.Deed, at pando.StoreRevision) {
 	}
 }
 
-func (a *Audit) drop(d pando.Deed) {
+func (a *Audit) drop(d access.Deed) {
 	was, known := a.deeds[d.ID]
 	if !known {
 		return
@@ -82,8 +83,8 @@ func (a *Audit) Bytes() int { return a.bytes }
 func (a *Audit) Newest() pando.StoreRevision { return a.newest }
 
 // Deeds returns the deeds that a query wants, oldest first, the newest q.Max of them.
-func (a *Audit) Deeds(q pando.DeedQuery) []pando.Deed {
-	out := []pando.Deed{}
+func (a *Audit) Deeds(q access.DeedQuery) []access.Deed {
+	out := []access.Deed{}
 	if q.After >= a.newest {
 		return out
 	}
@@ -106,7 +107,7 @@ const trimMost = 1000
 
 // Excess returns the deeds that must go: none while the audit is within its bounds. It takes the
 // oldest of the payer with the most bytes, then of the next.
-func (a *Audit) Excess(deeds, bytes int) (gone []pando.Deed) {
+func (a *Audit) Excess(deeds, bytes int) (gone []access.Deed) {
 	if len(a.deeds) <= deeds && a.bytes <= bytes {
 		return nil
 	}

@@ -7,10 +7,11 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
-func deed(n int, source string) pando.Deed {
-	return pando.Deed{ID: fmt.Sprintf("%06d", n), Source: source, Verb: "deploy", Result: "ok"}
+func deed(n int, source string) access.Deed {
+	return access.Deed{ID: fmt.Sprintf("%06d", n), Source: source, Verb: "deploy", Result: "ok"}
 }
 
 // The sums of the audit equal those of its deeds, through any history of writes, rewrites and
@@ -72,13 +73,13 @@ func TestAFloodPushesOutItsOwnDeeds(t *testing.T) {
 		add(fmt.Sprintf("token acme/ci%d", n%40))
 	}
 	left := map[string]int{}
-	for _, d := range w.Audit.Deeds(pando.DeedQuery{}) {
+	for _, d := range w.Audit.Deeds(access.DeedQuery{}) {
 		left[Payer(d)]++
 	}
 	if left["host host1"] != 50 || left["token beta"] != 50 || left["token acme"] < most-120 {
 		t.Errorf("left are %v", left)
 	}
-	all := w.Audit.Deeds(pando.DeedQuery{Source: "acme"})
+	all := w.Audit.Deeds(access.DeedQuery{Source: "acme"})
 	if all[len(all)-1].ID != fmt.Sprintf("%06d", n) {
 		t.Errorf("the newest is %s, want %d", all[len(all)-1].ID, n)
 	}
@@ -108,15 +109,15 @@ func TestAQueryContinuesAfterARevision(t *testing.T) {
 		w.put(deed(n, "host h"), pando.StoreRevision(n+1), pando.StoreRevision(n+1))
 	}
 	for after, want := range map[pando.StoreRevision]int{0: 10, 4: 6, 9: 1, 10: 0, 99: 0} {
-		if got := w.Audit.Deeds(pando.DeedQuery{After: after}); len(got) != want {
+		if got := w.Audit.Deeds(access.DeedQuery{After: after}); len(got) != want {
 			t.Errorf("after %d: %d deeds, want %d", after, len(got), want)
 		}
 	}
-	if got := w.Audit.Deeds(pando.DeedQuery{Max: 3}); len(got) != 3 || got[2].ID != "000009" {
+	if got := w.Audit.Deeds(access.DeedQuery{Max: 3}); len(got) != 3 || got[2].ID != "000009" {
 		t.Errorf("%+v", got)
 	}
 	w.put(deed(2, "host h"), 20, 20)
-	if got := w.Audit.Deeds(pando.DeedQuery{After: 10}); len(got) != 1 || got[0].ID != "000002" {
+	if got := w.Audit.Deeds(access.DeedQuery{After: 10}); len(got) != 1 || got[0].ID != "000002" {
 		t.Errorf("%+v", got)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // Load is the sum of the limits of some instances.
@@ -143,12 +144,12 @@ func Publish(w *World, t pando.Txn, now time.Time) {
 			continue
 		}
 		all := append(w.published[e.Service.Tenant], now)
-		w.published[e.Service.Tenant] = all[max(0, len(all)-pando.PublishPerSecondMax):]
+		w.published[e.Service.Tenant] = all[max(0, len(all)-access.PublishPerSecondMax):]
 	}
 }
 
 // Published returns the number of changes of a tenant's steering tables in the last second. It
-// counts up to pando.PublishPerSecondMax, of this process alone, if the tenant has such a quota.
+// counts up to access.PublishPerSecondMax, of this process alone, if the tenant has such a quota.
 func (g *ledgers) Published(t pando.Tenant, now time.Time) int {
 	all := g.published[t]
 	at, _ := slices.BinarySearchFunc(all, now.Add(-time.Second), time.Time.Compare)

@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // The use of a tenant is the sum over its instances after any order of changes and reservations.
@@ -65,16 +66,16 @@ func TestTheUseOfATenantIsTheSumOfItsInstances(t *testing.T) {
 func TestChangesOfTablesAreCountedForASecond(t *testing.T) {
 	w, at := New(), time.Unix(1000, 0)
 	w.Committed(pando.Txn{Put: []pando.Stored{
-		pando.Account{Tenant: "a", Quota: pando.Quota{PublishPerSecond: 5}}}}, 1)
+		access.Account{Tenant: "a", Quota: access.Quota{PublishPerSecond: 5}}}}, 1)
 	change := func(t pando.Tenant) pando.Txn {
 		return pando.Txn{Put: []pando.Stored{pando.Endpoints{Service: pando.Service{
 			ServiceKey: pando.ServiceKey{Tenant: t, Name: "x"}}}}}
 	}
-	for range 2 * pando.PublishPerSecondMax {
+	for range 2 * access.PublishPerSecondMax {
 		Publish(w, change("a"), at)
 		Publish(w, change("b"), at)
 	}
-	if n := w.Published("a", at); n != pando.PublishPerSecondMax {
+	if n := w.Published("a", at); n != access.PublishPerSecondMax {
 		t.Errorf("%d changes, want the bound", n)
 	}
 	if n := w.Published("b", at); n != 0 {

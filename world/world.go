@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // World is one process's view of the store: the input of every decision. Only Apply and Committed
@@ -24,14 +25,14 @@ type World struct {
 	Endpoints map[pando.ServiceKey]Versioned[pando.Endpoints]
 	Volumes   map[pando.ServiceKey]Versioned[pando.VolumeHome] // of removed services
 	Secrets   map[pando.SecretKey]Versioned[pando.Secret]
-	Tenants   map[pando.Tenant]Versioned[pando.Account]
-	Tokens    map[pando.TokenKey]Versioned[pando.Token]
+	Tenants   map[pando.Tenant]Versioned[access.Account]
+	Tokens    map[access.TokenKey]Versioned[access.Token]
 	Hosts     map[pando.HostName]Versioned[pando.Host]   // their agents hold their leases
 	Members   map[pando.HostName]Versioned[pando.Member] // admitted to the cluster
 	Drained   map[pando.HostName]bool                    // members that an operator drains
 	Cluster   Versioned[pando.Cluster]                   // the store's record of itself
 	Audit     Audit
-	Bills     map[pando.Key]Versioned[pando.Bill]
+	Bills     map[pando.Key]Versioned[access.Bill]
 	Marks     map[pando.HostName]Versioned[pando.WorkMark] // "": of decisions
 	Seen      pando.StoreRevision                          // the newest commit applied
 	byKey     map[pando.Key]noted
@@ -81,13 +82,13 @@ func New() *World {
 		Endpoints: map[pando.ServiceKey]Versioned[pando.Endpoints]{},
 		Volumes:   map[pando.ServiceKey]Versioned[pando.VolumeHome]{},
 		Secrets:   map[pando.SecretKey]Versioned[pando.Secret]{},
-		Tenants:   map[pando.Tenant]Versioned[pando.Account]{},
-		Tokens:    map[pando.TokenKey]Versioned[pando.Token]{},
+		Tenants:   map[pando.Tenant]Versioned[access.Account]{},
+		Tokens:    map[access.TokenKey]Versioned[access.Token]{},
 		Hosts:     map[pando.HostName]Versioned[pando.Host]{},
 		Members:   map[pando.HostName]Versioned[pando.Member]{},
 		Drained:   map[pando.HostName]bool{},
 		Audit:     newAudit(),
-		Bills:     map[pando.Key]Versioned[pando.Bill]{},
+		Bills:     map[pando.Key]Versioned[access.Bill]{},
 		Marks:     map[pando.HostName]Versioned[pando.WorkMark]{},
 		byKey:     map[pando.Key]noted{},
 		gone:      map[pando.Key]pando.StoreRevision{},
@@ -216,15 +217,15 @@ func DecodeAny(r pando.Record) (pando.Stored, error) {
 	case pando.KindSecret:
 		return decode[pando.Secret](r)
 	case pando.KindTenant:
-		return decode[pando.Account](r)
+		return decode[access.Account](r)
 	case pando.KindToken:
-		return decode[pando.Token](r)
+		return decode[access.Token](r)
 	case pando.KindAudit:
-		return decode[pando.Deed](r)
+		return decode[access.Deed](r)
 	case pando.KindTrim:
-		return decode[pando.AuditTrim](r)
+		return decode[access.AuditTrim](r)
 	case pando.KindBill:
-		return decode[pando.Bill](r)
+		return decode[access.Bill](r)
 	case pando.KindMark:
 		return decode[pando.WorkMark](r)
 	case pando.KindHost:
@@ -296,16 +297,16 @@ func (w *World) put(v pando.Stored, created, at pando.StoreRevision) {
 		w.rest(Versioned[pando.Rest]{v, at})
 	case pando.Secret:
 		w.Secrets[v.SecretKey] = Versioned[pando.Secret]{v, at}
-	case pando.Account:
-		w.Tenants[v.Tenant] = Versioned[pando.Account]{v, at}
-	case pando.Token:
-		w.Tokens[v.TokenKey] = Versioned[pando.Token]{v, at}
-	case pando.Deed:
+	case access.Account:
+		w.Tenants[v.Tenant] = Versioned[access.Account]{v, at}
+	case access.Token:
+		w.Tokens[v.TokenKey] = Versioned[access.Token]{v, at}
+	case access.Deed:
 		w.Audit.put(v, at)
-	case pando.AuditTrim:
-		w.Audit.Trim = Versioned[pando.AuditTrim]{v, at}
-	case pando.Bill:
-		w.Bills[v.Key()] = Versioned[pando.Bill]{v, at}
+	case access.AuditTrim:
+		w.Audit.Trim = Versioned[access.AuditTrim]{v, at}
+	case access.Bill:
+		w.Bills[v.Key()] = Versioned[access.Bill]{v, at}
 	case pando.WorkMark:
 		w.Marks[v.Host] = Versioned[pando.WorkMark]{v, at}
 	case pando.Host:
@@ -359,13 +360,13 @@ func (w *World) forget(k pando.Key, at pando.StoreRevision) {
 		delete(w.Volumes, v.Service)
 	case pando.Secret:
 		delete(w.Secrets, v.SecretKey)
-	case pando.Account:
+	case access.Account:
 		delete(w.Tenants, v.Tenant)
-	case pando.Token:
+	case access.Token:
 		delete(w.Tokens, v.TokenKey)
-	case pando.Deed:
+	case access.Deed:
 		w.Audit.drop(v)
-	case pando.Bill:
+	case access.Bill:
 		delete(w.Bills, k)
 	case pando.WorkMark:
 		delete(w.Marks, v.Host)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/access/share"
 	"pando.run/pando/control/mirror"
 	"pando.run/pando/world"
@@ -23,7 +24,7 @@ const (
 	markKept      = 31 * 24 * time.Hour    // of a host that is gone
 )
 
-var billPeriods = []pando.BillPeriod{pando.BillByHour, pando.BillByDay, pando.BillByMonth}
+var billPeriods = []access.BillPeriod{access.BillByHour, access.BillByDay, access.BillByMonth}
 
 // delivery is a batch with the mark that follows it.
 type delivery struct {
@@ -37,7 +38,7 @@ type delivery struct {
 func bookAll(
 	w *world.World, all []delivery, now time.Time,
 ) (t pando.Txn, rest []delivery, odd error) {
-	records := map[pando.Key]pando.Bill{}
+	records := map[pando.Key]access.Bill{}
 	for n, d := range all {
 		if n > 0 && len(records)+n+3*len(d.Lines) > billOpsMax {
 			rest = all[n:]
@@ -71,7 +72,7 @@ func billable(w *world.World, l pando.WorkLine, now time.Time) error {
 	if l.Hour.After(now.Add(billAheadMax)) {
 		return fmt.Errorf("%w: work of %s is in the future", pando.ErrInvalid, l.Hour)
 	}
-	if b, _ := pando.BillOf(l.Tenant, pando.BillByMonth, l.Hour); len(w.Bills) >= billRecords &&
+	if b, _ := access.BillOf(l.Tenant, access.BillByMonth, l.Hour); len(w.Bills) >= billRecords &&
 		w.Bills[b.Key()].Modified == 0 {
 		return fmt.Errorf("%w: the store has %d bills", pando.ErrTooLarge, len(w.Bills))
 	}
@@ -79,9 +80,9 @@ func billable(w *world.World, l pando.WorkLine, now time.Time) error {
 }
 
 // addTo adds a line to one of its records, unless that record is too old to be kept.
-func addTo(w *world.World, records map[pando.Key]pando.Bill, l pando.WorkLine,
-	by pando.BillPeriod, now time.Time) {
-	b, part := pando.BillOf(l.Tenant, by, l.Hour)
+func addTo(w *world.World, records map[pando.Key]access.Bill, l pando.WorkLine,
+	by access.BillPeriod, now time.Time) {
+	b, part := access.BillOf(l.Tenant, by, l.Hour)
 	if isOld(b, now) {
 		return
 	}
@@ -99,9 +100,9 @@ func addTo(w *world.World, records map[pando.Key]pando.Bill, l pando.WorkLine,
 }
 
 // isOld reports whether a record has been kept long enough.
-func isOld(b pando.Bill, now time.Time) bool {
-	last := map[pando.BillPeriod]int{pando.BillByHour: 23, pando.BillByDay: 31,
-		pando.BillByMonth: 12}[b.By]
+func isOld(b access.Bill, now time.Time) bool {
+	last := map[access.BillPeriod]int{access.BillByHour: 23, access.BillByDay: 31,
+		access.BillByMonth: 12}[b.By]
 	_, end := b.Span(last)
 	return now.Sub(end) > b.By.Kept()
 }
@@ -126,8 +127,8 @@ func oldBills(w *world.World, now time.Time) (out []pando.Key) {
 
 // billLines returns the lines of a query. One line for each tenant comes from the finest records
 // that reach back far enough.
-func billLines(w *world.World, q pando.BillQuery, now time.Time) []pando.BillLine {
-	by, since := cmp.Or(q.By, pando.BillByMonth), q.Since
+func billLines(w *world.World, q access.BillQuery, now time.Time) []access.BillLine {
+	by, since := cmp.Or(q.By, access.BillByMonth), q.Since
 	if since.IsZero() {
 		y, m, _ := now.UTC().Date()
 		since = time.Date(y, m, 1, 0, 0, 0, 0, time.UTC)
@@ -137,8 +138,8 @@ func billLines(w *world.World, q pando.BillQuery, now time.Time) []pando.BillLin
 			by = finer
 		}
 	}
-	sums := map[pando.Tenant]pando.BillLine{}
-	out := []pando.BillLine{}
+	sums := map[pando.Tenant]access.BillLine{}
+	out := []access.BillLine{}
 	for _, b := range w.Bills {
 		if b.V.By != by || q.Tenant != "" && b.V.Tenant != q.Tenant {
 			continue
@@ -151,7 +152,7 @@ func billLines(w *world.World, q pando.BillQuery, now time.Time) []pando.BillLin
 			if to.After(now) {
 				to = now
 			}
-			l := pando.BillLine{Tenant: b.V.Tenant, From: from, To: to, Work: work}
+			l := access.BillLine{Tenant: b.V.Tenant, From: from, To: to, Work: work}
 			if q.By != "" {
 				out = append(out, l)
 				continue
@@ -160,14 +161,14 @@ func billLines(w *world.World, q pando.BillQuery, now time.Time) []pando.BillLin
 		}
 	}
 	out = append(out, slices.Collect(maps.Values(sums))...)
-	slices.SortFunc(out, func(a, b pando.BillLine) int {
+	slices.SortFunc(out, func(a, b access.BillLine) int {
 		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), a.From.Compare(b.From))
 	})
 	return out
 }
 
 // join returns one line for two of a tenant.
-func join(a, b pando.BillLine) pando.BillLine {
+func join(a, b access.BillLine) access.BillLine {
 	if a.Tenant == "" {
 		return b
 	}

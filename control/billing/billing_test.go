@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/world"
 )
 
@@ -48,18 +49,18 @@ func TestABillAddsUp(t *testing.T) {
 		}
 	}
 	for _, c := range []struct {
-		q     pando.BillQuery
+		q     access.BillQuery
 		lines int
 		bytes uint64 // of the first line
 	}{
-		{pando.BillQuery{}, 2, 500},
-		{pando.BillQuery{Tenant: "beta"}, 1, 100},
-		{pando.BillQuery{Tenant: "gone"}, 0, 0},
-		{pando.BillQuery{Since: billNow.Add(-2 * time.Hour)}, 2, 300},
-		{pando.BillQuery{Since: time.Unix(0, 0)}, 2, 500},
-		{pando.BillQuery{Tenant: "acme", By: pando.BillByHour}, 3, 100},
-		{pando.BillQuery{Tenant: "acme", By: pando.BillByDay}, 3, 100},
-		{pando.BillQuery{Tenant: "acme", By: pando.BillByMonth}, 1, 500},
+		{access.BillQuery{}, 2, 500},
+		{access.BillQuery{Tenant: "beta"}, 1, 100},
+		{access.BillQuery{Tenant: "gone"}, 0, 0},
+		{access.BillQuery{Since: billNow.Add(-2 * time.Hour)}, 2, 300},
+		{access.BillQuery{Since: time.Unix(0, 0)}, 2, 500},
+		{access.BillQuery{Tenant: "acme", By: access.BillByHour}, 3, 100},
+		{access.BillQuery{Tenant: "acme", By: access.BillByDay}, 3, 100},
+		{access.BillQuery{Tenant: "acme", By: access.BillByMonth}, 1, 500},
 	} {
 		got := billLines(w, c.q, billNow)
 		if len(got) != c.lines || c.lines > 0 && got[0].BytesIn != c.bytes {
@@ -106,7 +107,7 @@ func TestOddLinesAreLeftOut(t *testing.T) {
 		if err := enter(t, w, 1, d); !errors.Is(err, pando.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if got := billLines(w, pando.BillQuery{}, billNow); len(got) != 1 || got[0].BytesIn != 100 {
+		if got := billLines(w, access.BillQuery{}, billNow); len(got) != 1 || got[0].BytesIn != 100 {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
@@ -131,7 +132,7 @@ func TestBillsAreBounded(t *testing.T) {
 		all = rest
 		commits++
 	}
-	if got := billLines(w, pando.BillQuery{}, billNow); len(got) != 1000 || commits > 10 {
+	if got := billLines(w, access.BillQuery{}, billNow); len(got) != 1000 || commits > 10 {
 		t.Errorf("%d lines after %d commits", len(got), commits)
 	}
 	for _, c := range []struct {
@@ -191,7 +192,7 @@ func TestDecisionsAreBilledOnce(t *testing.T) {
 		n.settle(w)
 	}
 	sum := uint64(0)
-	for _, l := range billLines(w, pando.BillQuery{}, billNow) {
+	for _, l := range billLines(w, access.BillQuery{}, billNow) {
 		sum += l.Decisions
 	}
 	if sum != 1000 || len(n.all) > 0 {

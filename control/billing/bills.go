@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/control/mirror"
 )
 
@@ -133,10 +134,10 @@ func (c *Biller) ask(ctx context.Context, hosts []pando.Host) (out []delivery) {
 	return slices.DeleteFunc(each, func(d delivery) bool { return len(d.Lines) == 0 })
 }
 
-// Bills implements pando.Biller.
-func (c *Biller) Bills(_ context.Context, q pando.BillQuery) ([]pando.BillLine, error) {
+// Bills implements access.Biller.
+func (c *Biller) Bills(_ context.Context, q access.BillQuery) ([]access.BillLine, error) {
 	switch q.By {
-	case "", pando.BillByHour, pando.BillByDay, pando.BillByMonth:
+	case "", access.BillByHour, access.BillByDay, access.BillByMonth:
 	default:
 		return nil, fmt.Errorf("%w: a bill by %q: want hour, day or month", pando.ErrInvalid, q.By)
 	}

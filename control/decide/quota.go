@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/access/share"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/scale"
@@ -16,14 +17,14 @@ import (
 
 // AccountOf returns the record of a tenant, or the default one. ok is false for the tenant default,
 // which belongs to the operators.
-func AccountOf(w *world.World, t pando.Tenant) (a pando.Account, ok bool) {
+func AccountOf(w *world.World, t pando.Tenant) (a access.Account, ok bool) {
 	if t == pando.DefaultTenant {
 		return a, false
 	}
 	if v, known := w.Tenants[t]; known {
 		return v.V, true
 	}
-	return pando.Account{Tenant: t, Quota: pando.DefaultQuota}, true
+	return access.Account{Tenant: t, Quota: access.DefaultQuota}, true
 }
 
 // Crowded returns why a tenant may have no new service, or "". A tenant has at most a quarter of the
@@ -57,7 +58,7 @@ func Crowded(w *world.World, t pando.Tenant, most int) string {
 }
 
 // account returns the record of the tenant, or the default one. ok is false without a quota.
-func (d *Draft) account() (pando.Account, bool) {
+func (d *Draft) account() (access.Account, bool) {
 	return AccountOf(d.w, d.svc.Tenant)
 }
 
@@ -116,7 +117,7 @@ func DiskOfTenants(w *world.World) map[pando.Tenant]int64 {
 // diskBeyond returns the quota of disk that a service with an ordinal of a spec would exceed, or "".
 // known are the sizes of its volumes so far.
 func diskBeyond(
-	w *world.World, a pando.Account, s pando.Spec, known []pando.VolumeSize, ordinal int,
+	w *world.World, a access.Account, s pando.Spec, known []pando.VolumeSize, ordinal int,
 ) string {
 	if len(s.Volumes) == 0 {
 		return ""

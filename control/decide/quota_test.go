@@ -8,21 +8,22 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/control/decide"
 	"pando.run/pando/control/decide/decidetest"
 )
 
 // sold returns a table with the service shop of tenant acme, which has a quota.
-func sold(t *testing.T, q pando.Quota, s pando.Spec) *decidetest.Table {
+func sold(t *testing.T, q access.Quota, s pando.Spec) *decidetest.Table {
 	tb := decidetest.New(t)
-	tb.Put(pando.Account{Tenant: decidetest.Acme, Quota: q})
+	tb.Put(access.Account{Tenant: decidetest.Acme, Quota: q})
 	tb.Create(decidetest.Shop, s)
 	tb.SettleOn(decidetest.Shop)
 	return tb
 }
 
 func TestAnAskBeyondTheTenantsQuotaIsRefused(t *testing.T) {
-	tb := sold(t, pando.Quota{Instances: 2}, pando.Spec{Scale: pando.Scale{Min: 1, Max: 9}})
+	tb := sold(t, access.Quota{Instances: 2}, pando.Spec{Scale: pando.Scale{Min: 1, Max: 9}})
 	if i := tb.Asks(decidetest.Shop); i.State != pando.IntentPlaced {
 		t.Fatalf("the second of 2 instances: %+v", i)
 	}
@@ -45,7 +46,7 @@ func TestAnAskBeyondTheTenantsQuotaIsRefused(t *testing.T) {
 // Two services of a tenant share its quota. The second one waits until there is room.
 func TestAServiceWaitsForItsTenantsQuota(t *testing.T) {
 	limits := pando.Resources{CPUs: 0.5}
-	tb := sold(t, pando.Quota{CPUs: 1},
+	tb := sold(t, access.Quota{CPUs: 1},
 		pando.Spec{Resources: limits, Scale: pando.Scale{Min: 2, Max: 2}})
 	second := pando.ServiceKey{Tenant: decidetest.Acme, Name: "desk"}
 	tb.Create(second, pando.Spec{Resources: limits})
@@ -69,7 +70,7 @@ func TestAServiceWaitsForItsTenantsQuota(t *testing.T) {
 	if _, look := decide.Decide(tb.W, second, tb.Now, tb.IDs); !look.Equal(tb.Now.Add(decide.QuotaLook)) {
 		t.Errorf("the next look is at %s", look)
 	}
-	tb.Put(pando.Account{Tenant: decidetest.Acme, Quota: pando.Quota{CPUs: 2}})
+	tb.Put(access.Account{Tenant: decidetest.Acme, Quota: access.Quota{CPUs: 2}})
 	tb.SettleOn(second)
 	if n := tb.W.CountOf(second); n != 1 {
 		t.Errorf("%d instances with room, want 1", n)
@@ -77,7 +78,7 @@ func TestAServiceWaitsForItsTenantsQuota(t *testing.T) {
 }
 
 func TestTheTablesOfATenantChangeAtARate(t *testing.T) {
-	tb := sold(t, pando.Quota{PublishPerSecond: 2}, pando.Spec{Scale: pando.Scale{Min: 1, Max: 50}})
+	tb := sold(t, access.Quota{PublishPerSecond: 2}, pando.Spec{Scale: pando.Scale{Min: 1, Max: 50}})
 	tb.Now = tb.Now.Add(2 * time.Second)
 	for n, want := range []pando.IntentState{
 		pando.IntentPlaced, pando.IntentPlaced, pando.IntentRefused,
@@ -98,8 +99,8 @@ func TestTheVIPsOfATenantAreItsOwn(t *testing.T) {
 	b[3] = 0
 	low, b5 := netip.PrefixFrom(netip.AddrFrom4(b), 24), b
 	b5[2] += 5
-	tb.Put(pando.Account{Tenant: decidetest.Acme, VIPs: netip.PrefixFrom(netip.AddrFrom4(b5), 24)},
-		pando.Account{Tenant: "first", VIPs: low})
+	tb.Put(access.Account{Tenant: decidetest.Acme, VIPs: netip.PrefixFrom(netip.AddrFrom4(b5), 24)},
+		access.Account{Tenant: "first", VIPs: low})
 	for _, k := range []pando.ServiceKey{decidetest.Shop, web} {
 		tb.Create(k, pando.Spec{})
 		tb.SettleOn(k)
@@ -125,7 +126,7 @@ func TestServicesHaveAShareForEachTenant(t *testing.T) {
 				Name: pando.ServiceName(fmt.Sprint("s", n))}})
 		}
 	}
-	tb.Put(pando.Account{Tenant: "acme"}, pando.Account{Tenant: "small", Quota: pando.Quota{Services: 2}})
+	tb.Put(access.Account{Tenant: "acme"}, access.Account{Tenant: "small", Quota: access.Quota{Services: 2}})
 	for _, c := range []struct {
 		tenant pando.Tenant
 		want   int
@@ -146,7 +147,7 @@ func TestServicesHaveAShareForEachTenant(t *testing.T) {
 func TestATenantWithoutARecordHasTheDefaultQuota(t *testing.T) {
 	tb := decidetest.New(t)
 	spec := pando.Spec{Name: "shop", Tenant: "acme", Command: []string{"shop"},
-		Scale: pando.Scale{Min: pando.DefaultQuota.Instances + 1, Max: 1000}}.WithDefaults()
+		Scale: pando.Scale{Min: access.DefaultQuota.Instances + 1, Max: 1000}}.WithDefaults()
 	if why := decide.OverQuota(tb.W, spec, tb.Now); !strings.Contains(why, "quota instances: 201 of at most 200") {
 		t.Errorf("beyond the default quota: %q", why)
 	}
@@ -155,7 +156,7 @@ func TestATenantWithoutARecordHasTheDefaultQuota(t *testing.T) {
 		t.Errorf("the tenant of the operators: %q", why)
 	}
 	spec.Tenant = "acme"
-	tb.Put(pando.Account{Tenant: "acme", Quota: pando.Quota{Instances: 300}})
+	tb.Put(access.Account{Tenant: "acme", Quota: access.Quota{Instances: 300}})
 	if why := decide.OverQuota(tb.W, spec, tb.Now); why != "" {
 		t.Errorf("with a record: %q", why)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/control/decide"
 	"pando.run/pando/control/decide/decidetest"
 )
@@ -15,7 +16,7 @@ import (
 func TestAServiceWithoutAnAddressWaitsWithAReason(t *testing.T) {
 	tb := decidetest.New(t)
 	only := netip.MustParsePrefix("10.127.9.0/32")
-	tb.Put(pando.Account{Tenant: "default", VIPs: only},
+	tb.Put(access.Account{Tenant: "default", VIPs: only},
 		pando.Service{ServiceKey: pando.DefaultService("holder"), VIP4: only.Addr(), Current: 1,
 			Target: 1, Latest: 1})
 	tb.Deploy(1, func(s *pando.Spec) { s.Scale = pando.Scale{Min: 1, Max: 1} })

@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/control/mirror"
 	"pando.run/pando/world"
 )
@@ -31,7 +32,7 @@ func NewMembers(m *mirror.Mirror) *Members { return &Members{mirror: m} }
 // admission. use is the use of a token that the admission costs, or nil. Errors: ErrExists,
 // ErrNoRoom, ErrForbidden.
 func (c *Members) Admit(
-	ctx context.Context, m pando.Member, byToken bool, use *pando.TokenUse,
+	ctx context.Context, m pando.Member, byToken bool, use *access.TokenUse,
 ) (pando.Member, error) {
 	if err := pando.CheckLabel("host", string(m.Name)); err != nil {
 		return m, err
@@ -68,7 +69,7 @@ func (c *Members) stored(ctx context.Context, prefix pando.Key) (*world.World, e
 // admission gives each slot once. Every server admits one host after another. The record of
 // admissions orders the admissions of several servers.
 func (c *Members) admission(
-	ctx context.Context, m *pando.Member, byToken bool, use *pando.TokenUse,
+	ctx context.Context, m *pando.Member, byToken bool, use *access.TokenUse,
 ) (pando.Txn, error) {
 	so, seen, err := c.admissions(ctx) // before the members: a later slot then conflicts
 	if err != nil {
@@ -154,8 +155,8 @@ func freeSlot(w *world.World, taken map[int]bool) int {
 }
 
 // admissions returns the record of admissions, and the condition that it has not changed.
-func (c *Members) admissions(ctx context.Context) (a pando.Admissions, _ pando.Condition, _ error) {
-	seen := pando.Condition{Key: pando.AdmissionsKey}
+func (c *Members) admissions(ctx context.Context) (a access.Admissions, _ pando.Condition, _ error) {
+	seen := pando.Condition{Key: access.AdmissionsKey}
 	now, err := c.mirror.Registry.Snapshot(ctx, seen.Key)
 	if err != nil {
 		return a, seen, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // Auditing is a registry that writes the deed of a request in the transaction of its first change.
@@ -16,7 +17,7 @@ type Auditing struct {
 
 // Commit implements pando.Registry.
 func (r Auditing) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision, error) {
-	p := pando.DeedOf(ctx)
+	p := access.DeedOf(ctx)
 	if p == nil || t.Fence != (pando.Fence{}) {
 		return r.Registry.Commit(ctx, t)
 	}
@@ -41,7 +42,7 @@ func (r Auditing) Commit(ctx context.Context, t pando.Txn) (pando.StoreRevision,
 }
 
 // Complete adds the time, the id and the own host to the deed of a request.
-func Complete(m *Mirror, p *pando.Pending) {
+func Complete(m *Mirror, p *access.Pending) {
 	if p.ID == "" {
 		p.At = m.Clock.Now()
 		p.ID = m.IDs.Sequential(p.At)
@@ -50,12 +51,12 @@ func Complete(m *Mirror, p *pando.Pending) {
 		p.Source = "host " + m.Name
 	}
 	if p.Result == "" {
-		p.Result = pando.DeedDone
+		p.Result = access.DeedDone
 	}
 }
 
 // learn takes the revision and the words of a deed from the transaction of its change.
-func learn(d *pando.Deed, t pando.Txn) {
+func learn(d *access.Deed, t pando.Txn) {
 	for _, v := range t.Put {
 		switch v := v.(type) {
 		case pando.Revision:
@@ -70,7 +71,7 @@ func learn(d *pando.Deed, t pando.Txn) {
 }
 
 // TookDeed applies the deed of this control's own commit, so that its caller finds it at once.
-func TookDeed(m *Mirror, d pando.Deed, at pando.StoreRevision) {
+func TookDeed(m *Mirror, d access.Deed, at pando.StoreRevision) {
 	m.Mu.Lock()
 	defer m.Mu.Unlock()
 	m.World.Committed(pando.Txn{Put: []pando.Stored{d}}, at)

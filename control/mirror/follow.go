@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/world"
 )
 
@@ -63,7 +64,7 @@ func (m *Mirror) Take(b pando.Batch, reset bool) {
 // record may concern. The first and the last host concern all.
 func (m *Mirror) touch(k pando.Key) {
 	if k.Kind() == pando.KindTenant {
-		m.touchTenant(pando.Tenant(k[len(pando.TenantKey("")):]))
+		m.touchTenant(pando.Tenant(k[len(access.TenantKey("")):]))
 		return
 	}
 	if k.Kind() == pando.KindMember { // a drain begins or ends, or its grants change

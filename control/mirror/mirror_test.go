@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/driver/clock"
 	"pando.run/pando/world"
 )
@@ -79,7 +80,7 @@ func TestAChangeOfATenantWakesItsServices(t *testing.T) {
 	mine, other := pando.ServiceKey{Tenant: "acme", Name: "a"}, pando.ServiceKey{Tenant: "acm", Name: "b"}
 	m.World.Committed(pando.Txn{Put: []pando.Stored{pando.Service{ServiceKey: mine},
 		pando.Service{ServiceKey: other}}}, 2)
-	m.touch(pando.TenantKey("acme"))
+	m.touch(access.TenantKey("acme"))
 	if !m.dirty[mine] || m.dirty[other] {
 		t.Errorf("marked: %v", m.dirty)
 	}

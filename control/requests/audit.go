@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/control/mirror"
 )
 
@@ -14,7 +15,7 @@ import (
 type auditor struct {
 	mirror *mirror.Mirror
 	// audited gets each deed with its outcome, for a file of this host. Nil: there is none.
-	audited func(pando.Deed) error
+	audited func(access.Deed) error
 }
 
 // The waits for the record of a deed. A refused request has probably met a store without answers,
@@ -24,27 +25,27 @@ const (
 	refusedWaitMax = time.Second
 )
 
-// Record implements pando.Auditor. The file of this host gets every deed, also one that the store
+// Record implements access.Auditor. The file of this host gets every deed, also one that the store
 // cannot take.
-func (c *auditor) Record(ctx context.Context, p *pando.Pending) error {
+func (c *auditor) Record(ctx context.Context, p *access.Pending) error {
 	p.Lock()
 	defer p.Unlock()
 	mirror.Complete(c.mirror, p)
 	p.Closed = true
-	if p.Result != pando.DeedDone {
+	if p.Result != access.DeedDone {
 		return c.record(ctx, p, refusedWaitMax)
 	}
 	return c.record(ctx, p, deedWaitMax)
 }
 
 // record stores a deed within a time. The caller holds its lock.
-func (c *auditor) record(ctx context.Context, p *pando.Pending, wait time.Duration) error {
+func (c *auditor) record(ctx context.Context, p *access.Pending, wait time.Duration) error {
 	d := p.Cut()
 	// The request itself may have ended.
-	ctx, cancel := context.WithTimeout(pando.WithDeed(context.WithoutCancel(ctx), nil), wait)
+	ctx, cancel := context.WithTimeout(access.WithDeed(context.WithoutCancel(ctx), nil), wait)
 	defer cancel()
 	var err error
-	if !p.Stored || d.Result != pando.DeedDone {
+	if !p.Stored || d.Result != access.DeedDone {
 		var at pando.StoreRevision
 		if at, err = c.mirror.Registry.Commit(ctx, pando.Txn{Put: []pando.Stored{d}}); err == nil {
 			p.Stored = true
@@ -59,7 +60,7 @@ func (c *auditor) record(ctx context.Context, p *pando.Pending, wait time.Durati
 		c.mirror.Log.Error("a deed is missing in a part of the audit", "source", d.Source, "verb", d.Verb,
 			"object", d.Object, "result", d.Result, "error", all)
 	}
-	c.trimAudit(ctx, pando.DeedsMax, pando.DeedsBytesMax)
+	c.trimAudit(ctx, access.DeedsMax, access.DeedsBytesMax)
 	if err != nil && (missing != nil || c.audited == nil) {
 		return fmt.Errorf("record %s in the audit: %w", d.Verb, errors.Join(err, missing))
 	}
@@ -98,17 +99,17 @@ func (c *auditor) trimAudit(ctx context.Context, deeds, bytes int) {
 	c.mirror.World.Committed(t, at)
 }
 
-// Deeds implements pando.Auditor.
-func (c *auditor) Deeds(ctx context.Context, q pando.DeedQuery) (pando.Audit, error) {
+// Deeds implements access.Auditor.
+func (c *auditor) Deeds(ctx context.Context, q access.DeedQuery) (access.Audit, error) {
 	if err := q.Check(); err != nil {
-		return pando.Audit{}, err
+		return access.Audit{}, err
 	}
 	end, stop := c.mirror.Clock.After(q.Wait)
 	defer stop()
 	for waits := q.Wait > 0; ; {
 		c.mirror.Mu.RLock()
 		news := c.mirror.Changed
-		a := pando.Audit{Deeds: c.mirror.World.Audit.Deeds(q), Trim: c.mirror.World.Audit.Trim.V, Seen: c.mirror.World.Seen}
+		a := access.Audit{Deeds: c.mirror.World.Audit.Deeds(q), Trim: c.mirror.World.Audit.Trim.V, Seen: c.mirror.World.Seen}
 		c.mirror.Mu.RUnlock()
 		if !waits || len(a.Deeds) > 0 {
 			return a, nil

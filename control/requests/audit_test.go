@@ -8,14 +8,15 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/control/mirror"
 )
 
 // audited runs a request with a deed, as package api does.
-func audited(c *Requests, p *pando.Pending, do func(context.Context) error) error {
-	ctx := pando.WithDeed(context.Background(), p)
+func audited(c *Requests, p *access.Pending, do func(context.Context) error) error {
+	ctx := access.WithDeed(context.Background(), p)
 	err := do(ctx)
-	p.Result = pando.DeedDone
+	p.Result = access.DeedDone
 	if err != nil {
 		p.Result = err.Error()
 	}
@@ -45,19 +46,19 @@ func (r *watchedRegistry) Commit(
 }
 
 // noted returns a control, the registry that notes its commits, and the deeds of its file.
-func noted(t *testing.T) (c *Requests, r *watchedRegistry, file *[]pando.Deed) {
+func noted(t *testing.T) (c *Requests, r *watchedRegistry, file *[]access.Deed) {
 	c = visitable(t, &answering{})
 	own := c.desk.mirror.Registry.(mirror.Auditing)
 	r = &watchedRegistry{Registry: own.Registry}
 	own.Registry = r
 	c.desk.mirror.Registry = own
 	c.desk.mirror.Name = "h1"
-	file = new([]pando.Deed)
-	c.audited = func(d pando.Deed) error { *file = append(*file, d); return nil }
+	file = new([]access.Deed)
+	c.audited = func(d access.Deed) error { *file = append(*file, d); return nil }
 	return c, r, file
 }
 
-func deedsOf(t *testing.T, c *Requests, q pando.DeedQuery) []pando.Deed {
+func deedsOf(t *testing.T, c *Requests, q access.DeedQuery) []access.Deed {
 	t.Helper()
 	a, err := c.Deeds(t.Context(), q)
 	if err != nil {
@@ -69,10 +70,10 @@ func deedsOf(t *testing.T, c *Requests, q pando.DeedQuery) []pando.Deed {
 // A change and its deed are one transaction, so no crash separates them.
 func TestADeedIsWrittenWithItsChange(t *testing.T) {
 	c, r, file := noted(t)
-	p := &pando.Pending{Deed: pando.Deed{Verb: "pin", By: "anna"}}
+	p := &access.Pending{Deed: access.Deed{Verb: "pin", By: "anna"}}
 	p.About("service", web.Tenant, string(web.Name))
 	if err := audited(c, p, func(ctx context.Context) error {
-		_, err := c.SetTenant(ctx, "acme", pando.AccountChange{}, pando.Asker{Name: "anna"})
+		_, err := c.SetTenant(ctx, "acme", access.AccountChange{}, pando.Asker{Name: "anna"})
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -80,9 +81,9 @@ func TestADeedIsWrittenWithItsChange(t *testing.T) {
 	if len(r.done) != 1 || len(r.done[0].Put) != 2 {
 		t.Fatalf("transactions %+v, want one with the record and the deed", r.done)
 	}
-	got := deedsOf(t, c, pando.DeedQuery{})
+	got := deedsOf(t, c, access.DeedQuery{})
 	if len(got) != 1 || got[0].Source != "host h1" || got[0].Verb != "pin" || got[0].By != "anna" ||
-		got[0].Result != pando.DeedDone || got[0].At.IsZero() || len(*file) != 1 {
+		got[0].Result != access.DeedDone || got[0].At.IsZero() || len(*file) != 1 {
 		t.Errorf("deeds %+v, in the file %+v", got, *file)
 	}
 }
@@ -90,17 +91,17 @@ func TestADeedIsWrittenWithItsChange(t *testing.T) {
 // A refused request, and one that changes no record, is in the audit before its answer.
 func TestADeedWithoutAChangeIsWrittenAlone(t *testing.T) {
 	c, _, file := noted(t)
-	err := audited(c, &pando.Pending{Deed: pando.Deed{Verb: "remove-tenant"}},
+	err := audited(c, &access.Pending{Deed: access.Deed{Verb: "remove-tenant"}},
 		func(ctx context.Context) error { return c.RemoveTenant(ctx, "none", pando.Asker{}) })
 	if !errors.Is(err, pando.ErrNotFound) {
 		t.Fatal(err)
 	}
-	if err := audited(c, &pando.Pending{Deed: pando.Deed{Verb: "pull-image"}},
+	if err := audited(c, &access.Pending{Deed: access.Deed{Verb: "pull-image"}},
 		func(context.Context) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	got := deedsOf(t, c, pando.DeedQuery{})
-	if len(got) != 2 || got[0].Result == pando.DeedDone || got[1].Result != pando.DeedDone ||
+	got := deedsOf(t, c, access.DeedQuery{})
+	if len(got) != 2 || got[0].Result == access.DeedDone || got[1].Result != access.DeedDone ||
 		len(*file) != 2 {
 		t.Errorf("deeds %+v, in the file %+v", got, *file)
 	}
@@ -109,7 +110,7 @@ func TestADeedWithoutAChangeIsWrittenAlone(t *testing.T) {
 // A session has its words in the deed. Later records of the session belong to no deed.
 func TestTheDeedOfASessionHasItsWords(t *testing.T) {
 	c, r, _ := noted(t)
-	p := &pando.Pending{Deed: pando.Deed{Verb: "exec"}}
+	p := &access.Pending{Deed: access.Deed{Verb: "exec"}}
 	var end func() error
 	if err := audited(c, p, func(ctx context.Context) error {
 		conn, err := c.Exec(ctx, web, "web-1", pando.SessionSpec{Command: []string{"id", "-u"}},
@@ -125,12 +126,12 @@ func TestTheDeedOfASessionHasItsWords(t *testing.T) {
 	}
 	for _, t1 := range r.done[before:] {
 		for _, v := range t1.Put {
-			if _, is := v.(pando.Deed); is {
+			if _, is := v.(access.Deed); is {
 				t.Errorf("the end of the session wrote %+v", v)
 			}
 		}
 	}
-	if got := deedsOf(t, c, pando.DeedQuery{}); len(got) != 1 || got[0].Detail != "id -u: it runs" {
+	if got := deedsOf(t, c, access.DeedQuery{}); len(got) != 1 || got[0].Detail != "id -u: it runs" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -138,7 +139,7 @@ func TestTheDeedOfASessionHasItsWords(t *testing.T) {
 // A full store still takes deletions, which make room. The file has their deeds.
 func TestAFullStoreTakesADeletionWithoutItsDeed(t *testing.T) {
 	c, r, file := noted(t)
-	if _, err := c.SetTenant(t.Context(), "acme", pando.AccountChange{}, pando.Asker{}); err != nil {
+	if _, err := c.SetTenant(t.Context(), "acme", access.AccountChange{}, pando.Asker{}); err != nil {
 		t.Fatal(err)
 	}
 	r.fail = func(t pando.Txn) error {
@@ -148,14 +149,14 @@ func TestAFullStoreTakesADeletionWithoutItsDeed(t *testing.T) {
 		return nil
 	}
 	remove := func() error {
-		return audited(c, &pando.Pending{Deed: pando.Deed{Verb: "remove-tenant"}},
+		return audited(c, &access.Pending{Deed: access.Deed{Verb: "remove-tenant"}},
 			func(ctx context.Context) error { return c.RemoveTenant(ctx, "acme", pando.Asker{}) })
 	}
 	if err := remove(); err != nil || len(*file) != 1 {
 		t.Fatalf("%v, in the file %+v", err, *file)
 	}
-	c.audited = func(pando.Deed) error { return errors.New("no space left") }
-	if err := audited(c, &pando.Pending{Deed: pando.Deed{Verb: "pull-image"}},
+	c.audited = func(access.Deed) error { return errors.New("no space left") }
+	if err := audited(c, &access.Pending{Deed: access.Deed{Verb: "pull-image"}},
 		func(context.Context) error { return nil }); !errors.Is(err, pando.ErrStoreFull) {
 		t.Errorf("neither the store nor the file has it: %v", err)
 	}
@@ -173,7 +174,7 @@ func TestSecretsOfAHostAreInTheAudit(t *testing.T) {
 	if _, err := c.GiveSecrets(t.Context(), "h2", "web-9"); err == nil {
 		t.Fatal("another host gets them")
 	}
-	got := deedsOf(t, c, pando.DeedQuery{})
+	got := deedsOf(t, c, access.DeedQuery{})
 	if len(got) != 1 || got[0].Source != "agent h1" || got[0].Verb != "read-secrets" ||
 		got[0].Object != "instance web-9" || got[0].Detail != "key" || got[0].Result != "ok" {
 		t.Errorf("%+v", got)
@@ -183,15 +184,15 @@ func TestSecretsOfAHostAreInTheAudit(t *testing.T) {
 // A change outside of a request has no deed, and neither has a decision of the leader.
 func TestOnlyRequestsHaveDeeds(t *testing.T) {
 	c, r, _ := noted(t)
-	if _, err := c.SetTenant(t.Context(), "acme", pando.AccountChange{}, pando.Asker{}); err != nil {
+	if _, err := c.SetTenant(t.Context(), "acme", access.AccountChange{}, pando.Asker{}); err != nil {
 		t.Fatal(err)
 	}
-	ctx := pando.WithDeed(t.Context(), &pando.Pending{})
+	ctx := access.WithDeed(t.Context(), &access.Pending{})
 	_ = c.desk.mirror.Commit(ctx, pando.Fence{Key: "/pando/leader/control", Created: 9},
-		pando.Txn{Put: []pando.Stored{pando.Account{Tenant: "beta"}}})
+		pando.Txn{Put: []pando.Stored{access.Account{Tenant: "beta"}}})
 	for _, one := range r.done {
 		for _, v := range one.Put {
-			if _, is := v.(pando.Deed); is {
+			if _, is := v.(access.Deed); is {
 				t.Errorf("a deed without a request: %+v", v)
 			}
 		}
@@ -203,13 +204,13 @@ func TestTheAuditIsTrimmedAndSaysSo(t *testing.T) {
 	c, _, _ := noted(t)
 	const deeds, most = 100, 64
 	for n := range deeds {
-		if err := audited(c, &pando.Pending{Deed: pando.Deed{Verb: fmt.Sprint("v", n)}},
+		if err := audited(c, &access.Pending{Deed: access.Deed{Verb: fmt.Sprint("v", n)}},
 			func(context.Context) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
-		c.trimAudit(t.Context(), most, pando.DeedsBytesMax)
+		c.trimAudit(t.Context(), most, access.DeedsBytesMax)
 	}
-	a, err := c.Deeds(t.Context(), pando.DeedQuery{})
+	a, err := c.Deeds(t.Context(), access.DeedQuery{})
 	if err != nil || len(a.Deeds) > most || len(a.Deeds)+a.Trim.Deeds != deeds ||
 		a.Trim.Until.After(a.Deeds[0].At) || a.Trim.Until.IsZero() {
 		t.Errorf("%d deeds, %+v, %v", len(a.Deeds), a.Trim, err)
@@ -226,16 +227,16 @@ func TestTheAuditIsTrimmedAndSaysSo(t *testing.T) {
 // A query waits for a deed, and ends after its time without one.
 func TestAQueryWaitsForADeed(t *testing.T) {
 	c, _, _ := noted(t)
-	a, err := c.Deeds(t.Context(), pando.DeedQuery{Wait: time.Millisecond})
+	a, err := c.Deeds(t.Context(), access.DeedQuery{Wait: time.Millisecond})
 	if err != nil || len(a.Deeds) != 0 {
 		t.Fatalf("%+v, %v", a, err)
 	}
-	got := make(chan pando.Audit)
+	got := make(chan access.Audit)
 	go func() {
-		a, _ := c.Deeds(t.Context(), pando.DeedQuery{Wait: pando.DeedWaitMax})
+		a, _ := c.Deeds(t.Context(), access.DeedQuery{Wait: access.DeedWaitMax})
 		got <- a
 	}()
-	if err := audited(c, &pando.Pending{Deed: pando.Deed{Verb: "pin"}},
+	if err := audited(c, &access.Pending{Deed: access.Deed{Verb: "pin"}},
 		func(context.Context) error { return nil }); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/api/lifeline"
 	"pando.run/pando/api/session"
 	"pando.run/pando/control/status"
@@ -70,7 +71,7 @@ func (c *desk) mayEnter(ctx context.Context, s pando.ServiceKey, i pando.Instanc
 	c.mirror.Mu.Lock()
 	defer c.mirror.Mu.Unlock()
 	on := c.mirror.World.Instances[i].V
-	if _, token := pando.TokenOf(ctx); token {
+	if _, token := access.TokenOf(ctx); token {
 		if stored, ok := c.mirror.World.SpecOf(s, on.Revision); ok && !on.RunsSpec(stored) {
 			return fmt.Errorf("%w: instance %s runs another spec than the stored revision %d, so a token "+
 				"may not enter it; `pando restart %s %[2]s` replaces it, and an operator may enter it",

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // The number of a revision may mean another spec after a restore. If the store lacks the spec of an
@@ -23,7 +24,7 @@ func TestATokenEntersTheStoredSpecOnly(t *testing.T) {
 				Phase: pando.PhaseInRotation},
 		}}, 2)
 	}
-	ctx := pando.WithToken(t.Context(), pando.Token{May: []pando.TokenRight{pando.TokenExec, pando.TokenDeploy}})
+	ctx := access.WithToken(t.Context(), access.Token{May: []access.TokenRight{access.TokenExec, access.TokenDeploy}})
 	may := func(ctx context.Context) error {
 		return c.desk.mayEnter(ctx, web, "web-9")
 	}
@@ -62,12 +63,12 @@ func TestATokenWithoutHostRestoresNoSnapshotOfASpecOfTheHosts(t *testing.T) {
 		pando.Service{ServiceKey: web, Current: 1, Target: 1, Latest: 1},
 		pando.Revision{Service: web, Number: 1, Spec: pando.Spec{Name: "web", Command: []string{"web"}}},
 	}}, 2)
-	ctx, stop := context.WithCancel(pando.WithToken(t.Context(), pando.Token{}))
+	ctx, stop := context.WithCancel(access.WithToken(t.Context(), access.Token{}))
 	if _, err := c.RestoreSnapshot(ctx, web, "bbbbbbbb", anna); !errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("without the right: %v", err)
 	}
 	stop() // nobody answers the intent
-	if _, err := c.RestoreSnapshot(pando.WithToken(ctx, pando.Token{May: pando.TokenRights}), web,
+	if _, err := c.RestoreSnapshot(access.WithToken(ctx, access.Token{May: access.TokenRights}), web,
 		"bbbbbbbb", anna); errors.Is(err, pando.ErrForbidden) {
 		t.Errorf("with the right: %v", err)
 	}

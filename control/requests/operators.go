@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/control/decide"
 	"pando.run/pando/control/mirror"
 	"pando.run/pando/control/status"
@@ -147,7 +148,7 @@ func (c *desk) deploy(
 		}
 		return pando.Txn{}, err
 	}
-	if err := errors.Join(pando.MayUseHosts(ctx, r.Spec), unset(w, r.Spec)); err != nil {
+	if err := errors.Join(access.MayUseHosts(ctx, r.Spec), unset(w, r.Spec)); err != nil {
 		return pando.Txn{}, err
 	}
 	if known, ok := w.SpecOf(key, svc.Target); ok && sameSpec(known, r.Spec) {

@@ -6,6 +6,7 @@ package requests
 
 import (
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/control/mirror"
 	"pando.run/pando/control/status"
 )
@@ -22,7 +23,7 @@ type Config struct {
 	// Taken returns the program of this host that takes packets at a port. Nil means unknown.
 	Taken func(pando.HostPort) (owner string, taken bool)
 	// Audited gets each deed with its outcome, for a file of this host. Nil: there is none.
-	Audited func(pando.Deed) error
+	Audited func(access.Deed) error
 }
 
 // Requests carries out the requests of operators. Each part has the requests about one noun.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/control/status"
 	"pando.run/pando/lifecycle"
 	"pando.run/pando/world"
@@ -40,7 +41,7 @@ func (c *callers) begin(
 			return nil, fmt.Errorf("%w: %d runs of %s are in progress, and more than that never are; "+
 				"`pando runs %s` lists them", pando.ErrRefused, svc.Book.Active(), s, s)
 		}
-		if err := errors.Join(pando.MayUseHosts(ctx, spec), ask.Check(spec)); err != nil {
+		if err := errors.Join(access.MayUseHosts(ctx, spec), ask.Check(spec)); err != nil {
 			return nil, err
 		}
 		for name, h := range c.desk.mirror.World.Hosts {

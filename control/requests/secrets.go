@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/control/mirror"
 	"pando.run/pando/world"
 )
@@ -229,7 +230,7 @@ func (c *secrets) GiveSnapshotKeys(
 
 // given records in the audit that a host has secrets of an instance.
 func (c *secrets) given(ctx context.Context, h pando.HostName, i pando.Instance, names []string) {
-	p := &pando.Pending{Deed: pando.Deed{Source: "agent " + string(h), Verb: "read-secrets",
+	p := &access.Pending{Deed: access.Deed{Source: "agent " + string(h), Verb: "read-secrets",
 		Detail: strings.Join(names, ", ")}}
 	p.About("instance", i.Service.Tenant, string(i.ID))
 	p.Lock()
@@ -239,15 +240,15 @@ func (c *secrets) given(ctx context.Context, h pando.HostName, i pando.Instance,
 }
 
 // mayUse returns nil if the author of a request may bring a stored revision into force, or run
-// commands with it (pando.MayUseHosts). The caller holds the lock.
+// commands with it (access.MayUseHosts). The caller holds the lock.
 func mayUse(ctx context.Context, w *world.World, s pando.ServiceKey, revision int) error {
 	stored, ok := w.SpecOf(s, revision)
-	if _, token := pando.TokenOf(ctx); !token || revision == 0 {
+	if _, token := access.TokenOf(ctx); !token || revision == 0 {
 		return nil
 	}
 	if !ok {
 		return fmt.Errorf("%w: the spec of revision %d of %s has not arrived", pando.ErrNotReady, revision,
 			s)
 	}
-	return pando.MayUseHosts(ctx, stored)
+	return access.MayUseHosts(ctx, stored)
 }

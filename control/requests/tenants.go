@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/control/decide"
 	"pando.run/pando/world"
 )
@@ -17,11 +18,11 @@ type tenants struct{ desk *desk }
 
 // SetTenant implements pando.Operators.
 func (c *tenants) SetTenant(
-	ctx context.Context, t pando.Tenant, change pando.AccountChange, by pando.Asker,
-) (pando.TenantStatus, error) {
+	ctx context.Context, t pando.Tenant, change access.AccountChange, by pando.Asker,
+) (access.TenantStatus, error) {
 	err := c.desk.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
 		old, known := w.Tenants[t]
-		if !known && len(w.Tenants) >= pando.TenantsMax {
+		if !known && len(w.Tenants) >= access.TenantsMax {
 			return pando.Txn{}, fmt.Errorf("%w: the cluster has %d tenants with a record; "+
 				"`pando tenant rm` removes one", pando.ErrRefused, len(w.Tenants))
 		}
@@ -45,7 +46,7 @@ func (c *tenants) SetTenant(
 			Put: []pando.Stored{next}}, nil
 	})
 	if err != nil {
-		return pando.TenantStatus{}, fmt.Errorf("set the tenant %s: %w", t, err)
+		return access.TenantStatus{}, fmt.Errorf("set the tenant %s: %w", t, err)
 	}
 	c.desk.mirror.Mu.RLock()
 	defer c.desk.mirror.Mu.RUnlock()
@@ -55,18 +56,18 @@ func (c *tenants) SetTenant(
 }
 
 // tenantStatus returns the status of a tenant without the sizes of its volumes.
-func tenantStatus(w *world.World, t pando.Tenant, now time.Time) pando.TenantStatus {
+func tenantStatus(w *world.World, t pando.Tenant, now time.Time) access.TenantStatus {
 	a, _ := decide.AccountOf(w, t)
-	st := pando.TenantStatus{Account: a}
+	st := access.TenantStatus{Account: a}
 	st.Tenant = t
 	u := w.UseOf(t)
-	st.Use = pando.TenantUse{Instances: u.Instances, CPUs: u.CPUs, MemoryBytes: u.MemoryBytes,
+	st.Use = access.TenantUse{Instances: u.Instances, CPUs: u.CPUs, MemoryBytes: u.MemoryBytes,
 		Published: w.Published(t, now), Services: w.ServicesOf(t)}
 	return st
 }
 
 // Tenants implements pando.Operators.
-func (c *tenants) Tenants(_ context.Context) ([]pando.TenantStatus, error) {
+func (c *tenants) Tenants(_ context.Context) ([]access.TenantStatus, error) {
 	c.desk.mirror.Mu.RLock()
 	defer c.desk.mirror.Mu.RUnlock()
 	names := map[pando.Tenant]bool{}
@@ -76,14 +77,14 @@ func (c *tenants) Tenants(_ context.Context) ([]pando.TenantStatus, error) {
 	for s := range c.desk.mirror.World.Services {
 		names[s.Tenant] = true
 	}
-	out, now, disks := []pando.TenantStatus{}, c.desk.mirror.Clock.Now(), decide.DiskOfTenants(c.desk.mirror.World)
+	out, now, disks := []access.TenantStatus{}, c.desk.mirror.Clock.Now(), decide.DiskOfTenants(c.desk.mirror.World)
 	for t := range names {
 		st := tenantStatus(c.desk.mirror.World, t, now)
 		st.Use.DiskBytes = disks[t]
 		out = append(out, st)
 	}
 	slices.SortFunc(out,
-		func(a, b pando.TenantStatus) int { return cmp.Compare(a.Tenant, b.Tenant) })
+		func(a, b access.TenantStatus) int { return cmp.Compare(a.Tenant, b.Tenant) })
 	return out, nil
 }
 

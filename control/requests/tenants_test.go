@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/control/decide"
 	"pando.run/pando/control/decide/decidetest"
 )
@@ -14,7 +15,7 @@ func TestADeployBeyondTheQuotaIsRefused(t *testing.T) {
 	c := visitable(t, &answering{})
 	ctx, by := t.Context(), pando.Asker{Kind: pando.AskerOperator, Name: "ann"}
 	n := 3
-	if _, err := c.SetTenant(ctx, decidetest.Acme, pando.AccountChange{Instances: &n}, by); err != nil {
+	if _, err := c.SetTenant(ctx, decidetest.Acme, access.AccountChange{Instances: &n}, by); err != nil {
 		t.Fatal(err)
 	}
 	spec := pando.Spec{Name: "shop", Tenant: decidetest.Acme, Command: []string{"true"},
@@ -24,12 +25,12 @@ func TestADeployBeyondTheQuotaIsRefused(t *testing.T) {
 		!strings.Contains(err.Error(), "quota instances: 4 of at most 3") {
 		t.Errorf("deploy: %v", err)
 	}
-	if _, err := c.SetTenant(ctx, "default", pando.AccountChange{Instances: &n}, by); !errors.Is(err,
+	if _, err := c.SetTenant(ctx, "default", access.AccountChange{Instances: &n}, by); !errors.Is(err,
 		pando.ErrRefused) {
 		t.Errorf("a quota of the default tenant: %v", err)
 	}
 	wide := "0.0.0.0/0"
-	if _, err := c.SetTenant(ctx, decidetest.Acme, pando.AccountChange{VIPs: &wide}, by); !errors.Is(err,
+	if _, err := c.SetTenant(ctx, decidetest.Acme, access.AccountChange{VIPs: &wide}, by); !errors.Is(err,
 		pando.ErrInvalid) {
 		t.Errorf("a foreign range: %v", err)
 	}
@@ -52,7 +53,7 @@ func TestADeployBeyondTheQuotaIsRefused(t *testing.T) {
 func TestVolumesCountAgainstTheQuotaOfDisk(t *testing.T) {
 	tb := decidetest.New(t)
 	const gib = 1 << 30
-	tb.Put(pando.Account{Tenant: "acme", Quota: pando.Quota{DiskBytes: 100 * gib}})
+	tb.Put(access.Account{Tenant: "acme", Quota: access.Quota{DiskBytes: 100 * gib}})
 	key := pando.ServiceKey{Tenant: "acme", Name: "db"}
 	spec := func(name string, bytes int64, shared bool, most int) pando.Spec {
 		return pando.Spec{Name: "db", Tenant: "acme", Command: []string{"db"},

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/spec/span"
 	"pando.run/pando/world"
 )
@@ -17,7 +18,7 @@ type tokens struct{ desk *desk }
 
 // SetToken implements pando.Operators.
 func (c *tokens) SetToken(
-	ctx context.Context, t pando.Token, replace bool, by pando.Asker,
+	ctx context.Context, t access.Token, replace bool, by pando.Asker,
 ) error {
 	err := c.desk.change(ctx, func(w *world.World, now time.Time) (pando.Txn, error) {
 		t.At, t.By = now, by.Name
@@ -25,9 +26,9 @@ func (c *tokens) SetToken(
 		if err := t.Check(); err != nil {
 			return pando.Txn{}, err
 		}
-		if life := t.Until.Sub(now); life <= 0 || life > pando.TokenLifeMax {
+		if life := t.Until.Sub(now); life <= 0 || life > access.TokenLifeMax {
 			return pando.Txn{}, fmt.Errorf("%w: a life of %s: want up to %s", pando.ErrInvalid,
-				span.Text(life.Round(time.Second)), span.Text(pando.TokenLifeMax))
+				span.Text(life.Round(time.Second)), span.Text(access.TokenLifeMax))
 		}
 		of := 0
 		for k := range w.Tokens {
@@ -38,7 +39,7 @@ func (c *tokens) SetToken(
 		switch {
 		case known && !replace:
 			return pando.Txn{}, fmt.Errorf("%w; choose another name, or --replace it", pando.ErrExists)
-		case !known && of >= pando.TokensMax:
+		case !known && of >= access.TokensMax:
 			return pando.Txn{}, fmt.Errorf("%w: tenant %s has %d tokens; `pando tenant token rm` removes "+
 				"one", pando.ErrRefused, t.Tenant, of)
 		}
@@ -54,22 +55,22 @@ func (c *tokens) SetToken(
 }
 
 // Tokens implements pando.Operators.
-func (c *tokens) Tokens(context.Context) ([]pando.TokenStatus, error) {
+func (c *tokens) Tokens(context.Context) ([]access.TokenStatus, error) {
 	c.desk.mirror.Mu.RLock()
 	defer c.desk.mirror.Mu.RUnlock()
-	out := []pando.TokenStatus{}
+	out := []access.TokenStatus{}
 	for k, t := range c.desk.mirror.World.Tokens {
-		out = append(out, pando.TokenStatus{TokenKey: k, May: t.V.May, At: t.V.At, By: t.V.By,
+		out = append(out, access.TokenStatus{TokenKey: k, May: t.V.May, At: t.V.At, By: t.V.By,
 			Until: t.V.Until})
 	}
-	slices.SortFunc(out, func(a, b pando.TokenStatus) int {
+	slices.SortFunc(out, func(a, b access.TokenStatus) int {
 		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Name, b.Name))
 	})
 	return out, nil
 }
 
 // RemoveToken implements pando.Operators.
-func (c *tokens) RemoveToken(ctx context.Context, k pando.TokenKey, by pando.Asker) error {
+func (c *tokens) RemoveToken(ctx context.Context, k access.TokenKey, by pando.Asker) error {
 	return c.desk.change(ctx, func(w *world.World, _ time.Time) (pando.Txn, error) {
 		old, known := w.Tokens[k]
 		if !known {
@@ -83,7 +84,7 @@ func (c *tokens) RemoveToken(ctx context.Context, k pando.TokenKey, by pando.Ask
 
 // Token returns the record of a token with this secret. An unknown token costs the same time as a
 // wrong secret.
-func (c *tokens) Token(k pando.TokenKey, secret []byte) (pando.Token, error) {
+func (c *tokens) Token(k access.TokenKey, secret []byte) (access.Token, error) {
 	c.desk.mirror.Mu.RLock()
 	defer c.desk.mirror.Mu.RUnlock()
 	t := c.desk.mirror.World.Tokens[k].V

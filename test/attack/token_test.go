@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/lab/labtest"
 )
 
@@ -17,7 +18,7 @@ type bearer struct {
 
 // bearing returns a caller with every right of a token but host.
 func (c city) bearing() bearer {
-	var is pando.IssuedToken
+	var is access.IssuedToken
 	out := c.Pando.Pando("tenant", "token", "add", "acme", "thief", "--may", "scale,deploy,exec",
 		"--replace", "-o", "json")
 	if err := json.Unmarshal([]byte(out), &is); err != nil {

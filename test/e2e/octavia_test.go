@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/api/octavia"
 	"pando.run/pando/lab/labtest"
 )
@@ -22,7 +22,7 @@ type curl struct {
 // openStack returns a client of a new cluster.
 func openStack(p *labtest.Pando) curl {
 	p.Helper()
-	var is pando.IssuedToken
+	var is access.IssuedToken
 	out := p.Pando("tenant", "token", "add", "acme", "lb", "--may", "deploy,host", "-o", "json")
 	if err := json.Unmarshal([]byte(out), &is); err != nil {
 		p.Fatal(err)

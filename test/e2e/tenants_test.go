@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/lab/labtest"
 )
 
@@ -39,7 +39,7 @@ func hasAudit(t *testing.T, p *labtest.Pando, own labtest.Output, secret string)
 // hasBill waits until both tenants have a bill with work, which takes 40 s. The token sees its own.
 func hasBill(t *testing.T, p *labtest.Pando, own func() labtest.Output) {
 	t.Helper()
-	var lines []pando.BillLine
+	var lines []access.BillLine
 	p.AwaitFor(2*time.Minute, "two tenants have a bill", func() (string, bool) {
 		out := p.Pando("bill", "-o", "json")
 		if err := json.Unmarshal([]byte(out), &lines); err != nil {
@@ -71,7 +71,7 @@ func TestATokenOfATenant(t *testing.T) {
 	}
 	p.Pando("deploy", spec("shop", "acme"), "--wait")
 	p.Pando("deploy", spec("vault", "beta"), "--wait")
-	issue := func(args ...string) (is pando.IssuedToken) {
+	issue := func(args ...string) (is access.IssuedToken) {
 		t.Helper()
 		out := p.Pando(append([]string{"tenant", "token", "add", "acme", "ci", "-o", "json"}, args...)...)
 		if err := json.Unmarshal([]byte(out), &is); err != nil {

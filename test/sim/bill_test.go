@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // books keeps the book of a host beside its agent.
@@ -76,7 +77,7 @@ func TestBillsCountOnce(t *testing.T) {
 		for _, i := range o.world().Of(o.key) {
 			truth += time.Since(i.Born).Seconds()
 		}
-		lines, err := c.front.Bills(ctx, pando.BillQuery{Since: time.Unix(0, 0)})
+		lines, err := c.front.Bills(ctx, access.BillQuery{Since: time.Unix(0, 0)})
 		if err != nil || len(lines) != 1 {
 			t.Fatalf("the bill is %+v, %v; want one line", lines, err)
 		}

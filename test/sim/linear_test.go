@@ -15,6 +15,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/world"
 )
 
@@ -127,7 +128,7 @@ func (c *cluster) contest(act func(string, time.Duration, func(*rand.Rand))) {
 			case 1:
 				o.spec.Environment["VERSION"] = fmt.Sprint(n, "-", turn) // no two deploys are equal
 				h.do(n, call{deploy: true}, func() (out result, err error) {
-					err = o.operators(func(ctx context.Context, p pando.Operators) error {
+					err = o.operators(func(ctx context.Context, p access.Operators) error {
 						is, err := p.Deploy(ctx, clone(o.spec), by)
 						out.latest = is.Latest
 						return err
@@ -147,7 +148,7 @@ func (o *operator) pin(n int) error {
 	if n == 0 {
 		return o.unpin()
 	}
-	return o.operators(func(ctx context.Context, p pando.Operators) error {
+	return o.operators(func(ctx context.Context, p access.Operators) error {
 		_, err := p.Pin(ctx, o.key, n, 0, by)
 		return err
 	})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/state"
 	"pando.run/pando/world"
 )
@@ -106,14 +107,14 @@ func (o *operator) bounds() {
 }
 
 // operators calls a control that runs.
-func (o *operator) operators(f func(context.Context, pando.Operators) error) error {
+func (o *operator) operators(f func(context.Context, access.Operators) error) error {
 	ctx, cancel := context.WithTimeout(o.c.ctx, 2*time.Second)
 	defer cancel()
 	return f(ctx, o.c.front)
 }
 
 func (o *operator) deploy() error {
-	return o.operators(func(ctx context.Context, p pando.Operators) error {
+	return o.operators(func(ctx context.Context, p access.Operators) error {
 		spec := clone(o.spec)
 		status, err := p.Deploy(ctx, spec, by)
 		if err == nil {
@@ -148,7 +149,7 @@ func (o *operator) change() error {
 		return o.deploy()
 	case 3, 4:
 		keep := time.Duration(o.dice.IntN(5000)) * time.Millisecond
-		return o.operators(func(ctx context.Context, p pando.Operators) error {
+		return o.operators(func(ctx context.Context, p access.Operators) error {
 			_, err := p.Pin(ctx, o.key, 1+o.dice.IntN(5), keep, by)
 			return err
 		})
@@ -158,14 +159,14 @@ func (o *operator) change() error {
 }
 
 func (o *operator) unpin() error {
-	return o.operators(func(ctx context.Context, p pando.Operators) error {
+	return o.operators(func(ctx context.Context, p access.Operators) error {
 		_, err := p.Unpin(ctx, o.key, by)
 		return err
 	})
 }
 
 func (o *operator) remove() error {
-	err := o.operators(func(ctx context.Context, p pando.Operators) error {
+	err := o.operators(func(ctx context.Context, p access.Operators) error {
 		return p.Remove(ctx, o.key, false, by)
 	})
 	if errors.Is(err, pando.ErrNotFound) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/control"
@@ -37,7 +38,7 @@ func (a admission) join(
 	if err != nil {
 		return peer.Joined{}, err
 	}
-	var use *pando.TokenUse
+	var use *access.TokenUse
 	if known == nil && !a.isMember(ctx, m) {
 		one, err := a.authority.Use(j.Token, now)
 		if err != nil {

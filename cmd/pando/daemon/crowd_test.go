@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/driver/cluster/trust"
 )
 
@@ -89,8 +90,8 @@ func openCrowd(t *testing.T) (*trust.Authority, *trust.Identity, net.Listener, *
 
 // serveCrowd answers members and tokens of a tenant until the returned function is called.
 func serveCrowd(t *testing.T, c *crowd, server *trust.Identity) (end func()) {
-	gate := newGatekeeper(func(k pando.TokenKey, _ []byte) (pando.Token, error) {
-		return pando.Token{TokenKey: k}, nil
+	gate := newGatekeeper(func(k access.TokenKey, _ []byte) (access.Token, error) {
+		return access.Token{TokenKey: k}, nil
 	}, slog.New(slog.DiscardHandler))
 	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "hello") })
 	ctx, stop := context.WithCancel(t.Context())
@@ -124,7 +125,7 @@ func TestAFloodOfStrangersShutsOutNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, _, err := ca.TenantToken(pando.TokenKey{Tenant: "acme", Name: "ci"})
+	text, _, err := ca.TenantToken(access.TokenKey{Tenant: "acme", Name: "ci"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/access/turns"
 	"pando.run/pando/agent"
 	"pando.run/pando/cmd/pando/cli"
@@ -294,7 +295,7 @@ func (o imageOperators) resolve(
 	ctx context.Context, t pando.Tenant, i pando.Image,
 ) (pando.Image, pando.ImageConfig, error) {
 	take := o.resolving.TakeAsOperator
-	if token, ok := pando.TokenOf(ctx); ok {
+	if token, ok := access.TokenOf(ctx); ok {
 		take = func(ctx context.Context, waits func(string)) (func(), error) {
 			return o.resolving.Take(ctx, token.Tenant, waits)
 		}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/access/turns"
 	"pando.run/pando/driver/clock"
 	"pando.run/pando/driver/sandbox/image"
@@ -92,7 +93,7 @@ func TestASlowRegistryOfATenantHoldsUpNobody(t *testing.T) {
 		ended <- err
 	}
 	as := func(t pando.Tenant) context.Context {
-		return pando.WithToken(ctx, pando.Token{TokenKey: pando.TokenKey{Tenant: t, Name: "ci"}})
+		return access.WithToken(ctx, access.Token{TokenKey: access.TokenKey{Tenant: t, Name: "ci"}})
 	}
 	begun := 0
 	for range resolveTurns.Each + resolveTurns.Waiting {

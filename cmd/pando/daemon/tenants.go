@@ -14,6 +14,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/api"
 	"pando.run/pando/driver/clock"
 	"pando.run/pando/driver/cluster/trust"
@@ -38,23 +39,23 @@ const (
 
 // gatekeeper admits callers with a token of a tenant, and bounds their calls.
 type gatekeeper struct {
-	token func(pando.TokenKey, []byte) (pando.Token, error) // with this secret
+	token func(access.TokenKey, []byte) (access.Token, error) // with this secret
 	log   *slog.Logger
 	seed  maphash.Seed
 
 	mu        sync.Mutex
 	fails     [failBuckets]*rate.Limiter
-	calls     map[pando.TokenKey]*rate.Limiter
-	lines     map[pando.Tenant]*rate.Limiter // of the log; at most pando.TenantsMax
+	calls     map[access.TokenKey]*rate.Limiter
+	lines     map[pando.Tenant]*rate.Limiter // of the log; at most access.TenantsMax
 	addresses [failBuckets]*rate.Limiter     // the lines of callers without a right token
 	strangers *rate.Limiter                  // those of all of them
 }
 
 func newGatekeeper(
-	token func(pando.TokenKey, []byte) (pando.Token, error), log *slog.Logger,
+	token func(access.TokenKey, []byte) (access.Token, error), log *slog.Logger,
 ) *gatekeeper {
 	return &gatekeeper{token: token, log: log, seed: maphash.MakeSeed(),
-		calls: map[pando.TokenKey]*rate.Limiter{}, lines: map[pando.Tenant]*rate.Limiter{},
+		calls: map[access.TokenKey]*rate.Limiter{}, lines: map[pando.Tenant]*rate.Limiter{},
 		strangers: rate.NewLimiter(strangerPerSecond, strangerBurst)}
 }
 
@@ -74,7 +75,7 @@ func tokenText(r *http.Request) string {
 func carries(r *http.Request) bool { return trust.IsTenantToken(tokenText(r)) }
 
 // shown returns the name and the secret of the token of a request.
-func shown(r *http.Request) (pando.TokenKey, []byte, error) {
+func shown(r *http.Request) (access.TokenKey, []byte, error) {
 	return trust.ReadTenantToken(tokenText(r))
 }
 
@@ -102,7 +103,7 @@ func (g *gatekeeper) failsOf(r *http.Request) *rate.Limiter {
 
 // mayLog reports whether a refused call gets a line in the log. Calls whose secret is
 // wrong count as those of strangers.
-func (g *gatekeeper) mayLog(r *http.Request, k pando.TokenKey, known bool) bool {
+func (g *gatekeeper) mayLog(r *http.Request, k access.TokenKey, known bool) bool {
 	n := g.bucketOf(r)
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -117,7 +118,7 @@ func (g *gatekeeper) mayLog(r *http.Request, k pando.TokenKey, known bool) bool 
 		g.addresses[n] = own
 		return own.Allow() && g.strangers.Allow()
 	}
-	if len(g.lines) >= pando.TenantsMax { // some are removed
+	if len(g.lines) >= access.TenantsMax { // some are removed
 		clear(g.lines)
 	}
 	g.lines[k.Tenant] = own
@@ -125,7 +126,7 @@ func (g *gatekeeper) mayLog(r *http.Request, k pando.TokenKey, known bool) bool 
 }
 
 // callsOf returns the limit of the calls with a token.
-func (g *gatekeeper) callsOf(k pando.TokenKey) *rate.Limiter {
+func (g *gatekeeper) callsOf(k access.TokenKey) *rate.Limiter {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.calls) >= callersMax {
@@ -138,9 +139,9 @@ func (g *gatekeeper) callsOf(k pando.TokenKey) *rate.Limiter {
 }
 
 // asker returns the token of a request, or why it has none.
-func (g *gatekeeper) asker(r *http.Request) (pando.Token, error) {
+func (g *gatekeeper) asker(r *http.Request) (access.Token, error) {
 	k, secret, err := shown(r)
-	t := pando.Token{TokenKey: k}
+	t := access.Token{TokenKey: k}
 	if err == nil {
 		t, err = g.token(k, secret)
 	}
@@ -148,10 +149,10 @@ func (g *gatekeeper) asker(r *http.Request) (pando.Token, error) {
 		// A right token is never refused: its address may be that of a NAT, or of a bucket that others
 		// share.
 		if !g.failsOf(r).Allow() {
-			return pando.Token{}, fmt.Errorf("%w: too many wrong tokens from your address; try again in a "+
+			return access.Token{}, fmt.Errorf("%w: too many wrong tokens from your address; try again in a "+
 				"minute", pando.ErrBusy)
 		}
-		return pando.Token{TokenKey: k}, err
+		return access.Token{TokenKey: k}, err
 	}
 	if err := counted(r, k.Tenant); err != nil {
 		return t, err
@@ -200,7 +201,7 @@ const validLook = time.Second
 
 // whileValid ends a request when its token ends.
 func (g *gatekeeper) whileValid(
-	ctx context.Context, cancel context.CancelCauseFunc, k pando.TokenKey, secret []byte,
+	ctx context.Context, cancel context.CancelCauseFunc, k access.TokenKey, secret []byte,
 ) {
 	for pando.Sleep(ctx, clock.Clock{}, validLook) == nil {
 		if _, err := g.token(k, secret); err != nil {
@@ -210,10 +211,10 @@ func (g *gatekeeper) whileValid(
 	}
 }
 
-// IssueToken implements pando.Issuer.
+// IssueToken implements access.Issuer.
 func (o imageOperators) IssueToken(
-	ctx context.Context, k pando.TokenKey, c pando.TokenChange, by pando.Asker,
-) (is pando.IssuedToken, err error) {
+	ctx context.Context, k access.TokenKey, c access.TokenChange, by pando.Asker,
+) (is access.IssuedToken, err error) {
 	if o.at.Listen == "" {
 		return is, fmt.Errorf("%w: the server does not listen for callers from outside; "+
 			"`pando down`, then `pando up --listen ADDRESS`", pando.ErrRefused)
@@ -222,11 +223,11 @@ func (o imageOperators) IssueToken(
 	if err != nil {
 		return is, err
 	}
-	t := pando.Token{TokenKey: k, Hash: pando.TokenHash(secret), May: c.May,
+	t := access.Token{TokenKey: k, Hash: access.TokenHash(secret), May: c.May,
 		Until: clock.Clock{}.Now().Add(pando.Seconds(c.ForSeconds)).Truncate(time.Second)}
 	if err := o.SetToken(ctx, t, c.Replace, by); err != nil {
 		return is, err
 	}
-	return pando.IssuedToken{TokenKey: k, Token: text, API: "https://" + o.at.open(joinPort),
+	return access.IssuedToken{TokenKey: k, Token: text, API: "https://" + o.at.open(joinPort),
 		May: t.May, Until: t.Until}, nil
 }

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/driver/cluster/trust"
 )
 
@@ -22,16 +22,16 @@ func gated(t *testing.T) (g *gatekeeper, text string, log *bytes.Buffer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := pando.TokenKey{Tenant: "acme", Name: "ci"}
+	k := access.TokenKey{Tenant: "acme", Name: "ci"}
 	text, secret, err := a.TenantToken(k)
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := pando.Token{TokenKey: k, Hash: pando.TokenHash(secret), Until: time.Now().Add(time.Hour)}
+	own := access.Token{TokenKey: k, Hash: access.TokenHash(secret), Until: time.Now().Add(time.Hour)}
 	log = &bytes.Buffer{}
-	return newGatekeeper(func(asked pando.TokenKey, secret []byte) (pando.Token, error) {
+	return newGatekeeper(func(asked access.TokenKey, secret []byte) (access.Token, error) {
 		if asked != k {
-			return pando.Token{}, pando.Token{}.Admits(secret, time.Now())
+			return access.Token{}, access.Token{}.Admits(secret, time.Now())
 		}
 		return own, own.Admits(secret, time.Now())
 	}, slog.New(slog.NewTextHandler(log, nil))), text, log
@@ -153,7 +153,7 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 func TestAGatekeeperForgets(t *testing.T) {
 	g, _, _ := gated(t)
 	for n := range 3 * callersMax {
-		g.callsOf(pando.TokenKey{Tenant: "acme", Name: fmt.Sprint(n)})
+		g.callsOf(access.TokenKey{Tenant: "acme", Name: fmt.Sprint(n)})
 	}
 	if len(g.calls) > callersMax {
 		t.Errorf("%d tokens", len(g.calls))

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/cmd/pando/console"
@@ -22,7 +23,7 @@ import (
 func Audit(o *console.Console) *cobra.Command {
 	var since string
 	var follow, given bool
-	var q pando.DeedQuery
+	var q access.DeedQuery
 	c := &cobra.Command{
 		Use: "audit", Short: "list changes with their callers",
 		Long: "List the requests that changed something or reached into an instance, oldest first.\n" +
@@ -99,14 +100,14 @@ func grants(ctx context.Context, o *console.Console) error {
 }
 
 // followAudit prints deeds until ctx ends. An answer may repeat a deed that the caller has.
-func followAudit(ctx context.Context, o *console.Console, q pando.DeedQuery) error {
+func followAudit(ctx context.Context, o *console.Console, q access.DeedQuery) error {
 	printed := map[string]string{} // results by id
 	for {
 		a, err := api.Audit(ctx, o.Client, q)
 		if err != nil {
 			return err
 		}
-		var fresh []pando.Deed
+		var fresh []access.Deed
 		for _, d := range a.Deeds {
 			if was, known := printed[d.ID]; !known || was != d.Result {
 				printed[d.ID] = d.Result
@@ -127,15 +128,15 @@ func followAudit(ctx context.Context, o *console.Console, q pando.DeedQuery) err
 		if len(a.Deeds) == 0 {
 			clear(printed) // the store revision has passed all of them
 		}
-		q.After, q.Max, q.Wait = a.Seen, 0, pando.DeedWaitMax
+		q.After, q.Max, q.Wait = a.Seen, 0, access.DeedWaitMax
 	}
 }
 
 // deeds prints the audit, and how much of it is gone.
-func deeds(w io.Writer, a pando.Audit) {
+func deeds(w io.Writer, a access.Audit) {
 	if t := a.Trim; t.Deeds > 0 {
 		fmt.Fprintf(w, "%s, the newest of %s, are gone: the audit keeps %d; the files audit.log of the "+
-			"servers have more\n", cli.Count(t.Deeds, "line"), stamp(t.Until), pando.DeedsMax)
+			"servers have more\n", cli.Count(t.Deeds, "line"), stamp(t.Until), access.DeedsMax)
 	}
 	if len(a.Deeds) == 0 {
 		fmt.Fprintln(w, "no lines")
@@ -149,7 +150,7 @@ func deeds(w io.Writer, a pando.Audit) {
 }
 
 // cells returns the columns of a deed.
-func cells(d pando.Deed) []any {
+func cells(d access.Deed) []any {
 	caller := d.Source
 	if d.By != "" && !strings.HasSuffix(d.Source, d.By) {
 		caller += " (" + d.By + ")"
@@ -158,14 +159,14 @@ func cells(d pando.Deed) []any {
 	if d.Revision > 0 {
 		rev = fmt.Sprint(d.Revision)
 	}
-	if d.Detail != "" && result == pando.DeedDone {
+	if d.Detail != "" && result == access.DeedDone {
 		result += ": " + d.Detail
 	}
 	return []any{stamp(d.At), caller, d.From, d.Verb, d.Object, rev, result}
 }
 
 // deedLine returns a deed as a line without a table.
-func deedLine(d pando.Deed) string {
+func deedLine(d access.Deed) string {
 	return strings.ReplaceAll(console.Row(cells(d)...), "\t", "  ")
 }
 

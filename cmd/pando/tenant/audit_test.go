@@ -6,15 +6,15 @@ import (
 	"testing"
 	"time"
 
-	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // The table shows the proven caller first, and the number of entries that are gone.
 func TestTheAuditAsATable(t *testing.T) {
 	at := time.Date(2026, 11, 28, 9, 0, 0, 0, time.UTC)
-	a := pando.Audit{
-		Trim: pando.AuditTrim{Deeds: 12, Until: at},
-		Deeds: []pando.Deed{
+	a := access.Audit{
+		Trim: access.AuditTrim{Deeds: 12, Until: at},
+		Deeds: []access.Deed{
 			{At: at, Source: "token acme/ci", By: "anna", From: "192.0.2.7", Verb: "deploy",
 				Object: "service acme/web", Revision: 3, Result: "ok", Detail: "revision 3: an edit"},
 			{At: at, Source: "host host1", By: "ev\x1b[2Jil", Verb: "exec", Result: "refused: no\nforged"},
@@ -41,7 +41,7 @@ func TestTheAuditAsATable(t *testing.T) {
 		t.Error("a caller's name controls the terminal")
 	}
 	out.Reset()
-	deeds(&out, pando.Audit{})
+	deeds(&out, access.Audit{})
 	if out.String() != "no lines\n" {
 		t.Errorf("empty: %q", out.String())
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/cmd/pando/console"
@@ -19,7 +19,7 @@ import (
 func Bill(o *console.Console) *cobra.Command {
 	var since string
 	var table bool
-	var q pando.BillQuery
+	var q access.BillQuery
 	c := &cobra.Command{
 		Use: "bill", Short: "list the counted work of tenants",
 		Long: "List the work of tenants: the time of their instances, their processor time, the bytes\n" +
@@ -57,7 +57,7 @@ func Bill(o *console.Console) *cobra.Command {
 }
 
 // billColumns prints lines for people.
-func billColumns(w io.Writer, lines []pando.BillLine) {
+func billColumns(w io.Writer, lines []access.BillLine) {
 	if len(lines) == 0 {
 		fmt.Fprintln(w, "no work")
 		return
@@ -73,7 +73,7 @@ func billColumns(w io.Writer, lines []pando.BillLine) {
 }
 
 // billTable prints lines as CSV with a header.
-func billTable(w io.Writer, lines []pando.BillLine) {
+func billTable(w io.Writer, lines []access.BillLine) {
 	to := csv.NewWriter(w)
 	defer to.Flush()
 	_ = to.Write([]string{"tenant", "from", "to", "instance_seconds", "cpu_seconds", "bytes_in",

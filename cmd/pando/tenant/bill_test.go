@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // The table is for people. The CSV has exact numbers and parses again.
 func TestABillAsATableAndAsCSV(t *testing.T) {
 	at := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
-	lines := []pando.BillLine{{Tenant: "acme", From: at, To: at.AddDate(0, 1, 0), Work: pando.Work{
+	lines := []access.BillLine{{Tenant: "acme", From: at, To: at.AddDate(0, 1, 0), Work: pando.Work{
 		InstanceSeconds: 5400.5, CPUSeconds: 36, BytesIn: 1 << 40, BytesOut: 3, Decisions: 12}}}
 	var out bytes.Buffer
 	billColumns(&out, lines)

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/cmd/pando/console"
@@ -20,7 +21,7 @@ func Tenant(o *console.Console) *cobra.Command {
 	c := &cobra.Command{
 		Use: "tenant", Short: "set, list and remove tenants",
 		Long: "Look after the tenants and their quotas. A spec names its tenant in `tenant`. A\n" +
-			"tenant without a record has a default quota: " + quotaText(pando.DefaultQuota) + ".",
+			"tenant without a record has a default quota: " + quotaText(access.DefaultQuota) + ".",
 		Example: "  pando tenant set acme --instances 50 --cpus 8 --memory 16G\n  pando tenant ls",
 	}
 	c.AddCommand(tenantSet(o), tenantList(o), tenantShow(o), tenantRemove(o), tenantToken(o))
@@ -35,7 +36,7 @@ type quotaFlags struct {
 	publish, vip        string
 }
 
-func (f quotaFlags) change(c *cobra.Command) (out pando.AccountChange, err error) {
+func (f quotaFlags) change(c *cobra.Command) (out access.AccountChange, err error) {
 	given := c.Flags().Changed
 	if given("instances") {
 		out.Instances = &f.instances
@@ -120,7 +121,7 @@ func tenantSet(o *console.Console) *cobra.Command {
 }
 
 // showTenants prints tenants with their use and their quotas.
-func showTenants(w io.Writer, all ...pando.TenantStatus) {
+func showTenants(w io.Writer, all ...access.TenantStatus) {
 	rows := []string{console.Row("TENANT", "SERVICES", "INSTANCES", "CPUS", "MEMORY", "DISK", "CHANGES/S", "VIPS")}
 	for _, t := range all {
 		q, vips := t.Quota, "any"
@@ -140,7 +141,7 @@ func showTenants(w io.Writer, all ...pando.TenantStatus) {
 }
 
 // quotaText returns the limits of a quota in words.
-func quotaText(q pando.Quota) string {
+func quotaText(q access.Quota) string {
 	var out []string
 	add := func(limits bool, format string, args ...any) {
 		if limits {

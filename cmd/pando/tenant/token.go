@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/api"
 	"pando.run/pando/cmd/pando/cli"
 	"pando.run/pando/cmd/pando/console"
@@ -41,11 +42,11 @@ func tokenAdd(o *console.Console) *cobra.Command {
 			"  pando tenant token add acme ci --may scale --for 24h --replace",
 		Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
-			change := pando.TokenChange{ForSeconds: keep.Seconds(), Replace: replace}
+			change := access.TokenChange{ForSeconds: keep.Seconds(), Replace: replace}
 			for _, word := range may {
-				change.May = append(change.May, pando.TokenRight(word))
+				change.May = append(change.May, access.TokenRight(word))
 			}
-			k := pando.TokenKey{Tenant: pando.Tenant(args[0]), Name: args[1]}
+			k := access.TokenKey{Tenant: pando.Tenant(args[0]), Name: args[1]}
 			is, err := api.TenantClient{Client: o.Client}.IssueToken(c.Context(), k, change)
 			if err != nil {
 				return err
@@ -81,7 +82,7 @@ func quotaOf(ctx context.Context, o *console.Console, t pando.Tenant) (string, e
 		return "tenant default has no quota", nil
 	}
 	return fmt.Sprintf("tenant %s has no record, so the default quota holds: %s (`pando tenant set %[1]s` "+
-		"changes it)", t, quotaText(pando.DefaultQuota)), nil
+		"changes it)", t, quotaText(access.DefaultQuota)), nil
 }
 
 func tokenList(o *console.Console) *cobra.Command {
@@ -94,7 +95,7 @@ func tokenList(o *console.Console) *cobra.Command {
 				return err
 			}
 			if len(args) > 0 {
-				var of []pando.TokenStatus
+				var of []access.TokenStatus
 				for _, t := range all {
 					if string(t.Tenant) == args[0] {
 						of = append(of, t)
@@ -109,7 +110,7 @@ func tokenList(o *console.Console) *cobra.Command {
 					if !time.Now().Before(t.Until) {
 						until = "ended"
 					}
-					rows = append(rows, console.Row(t.Tenant, t.Name, pando.Token{May: t.May}.Text(), until,
+					rows = append(rows, console.Row(t.Tenant, t.Name, access.Token{May: t.May}.Text(), until,
 						cli.Clean(t.By)))
 				}
 				cli.Columns(w, rows...)
@@ -123,7 +124,7 @@ func tokenRemove(o *console.Console) *cobra.Command {
 		Use: "rm TENANT NAME", Short: "end a token", Example: "  pando tenant token rm acme ci",
 		Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
-			k := pando.TokenKey{Tenant: pando.Tenant(args[0]), Name: args[1]}
+			k := access.TokenKey{Tenant: pando.Tenant(args[0]), Name: args[1]}
 			if err := (api.TenantClient{Client: o.Client}).RemoveToken(c.Context(), k); err != nil {
 				return err
 			}

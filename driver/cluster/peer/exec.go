@@ -10,6 +10,7 @@ import (
 	"net/url"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/api/session"
 )
 
@@ -30,7 +31,7 @@ func (c *Client) Exec(
 		return nil, err
 	}
 	q := url.Values{"instance": {string(i)}}
-	if t, ok := pando.TokenOf(ctx); ok {
+	if t, ok := access.TokenOf(ctx); ok {
 		q.Set("tenant", string(t.Tenant))
 	} else {
 		q.Set("operator", "true")
@@ -69,7 +70,7 @@ func exec(a pando.HostAgent, w http.ResponseWriter, r *http.Request) {
 	}
 	ctx := r.Context()
 	if r.FormValue("operator") != "true" { // the agent counts its sessions by tenant
-		ctx = pando.WithToken(ctx, pando.Token{TokenKey: pando.TokenKey{
+		ctx = access.WithToken(ctx, access.Token{TokenKey: access.TokenKey{
 			Tenant: pando.Tenant(r.FormValue("tenant")),
 		}})
 	}

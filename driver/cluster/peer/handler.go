@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/api/logs"
 )
 
@@ -156,7 +157,7 @@ func openLogs(a pando.HostAgent, r *http.Request) (pando.LogLines, error) {
 	}
 	ctx := r.Context()
 	if r.FormValue("operator") != "true" { // the agent counts unread lines by tenant
-		ctx = pando.WithToken(ctx, pando.Token{TokenKey: pando.TokenKey{Tenant: s.Tenant}})
+		ctx = access.WithToken(ctx, access.Token{TokenKey: access.TokenKey{Tenant: s.Tenant}})
 	}
 	return a.Logs(ctx, s, all, q)
 }

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/api/lifeline"
 	"pando.run/pando/api/logs"
 )
@@ -248,7 +249,7 @@ func (c *Client) Logs(
 	for _, one := range i {
 		v.Add("instance", string(one))
 	}
-	if _, token := pando.TokenOf(ctx); !token {
+	if _, token := access.TokenOf(ctx); !token {
 		v.Set("operator", "true")
 	}
 	ctx, cancel := context.WithCancel(ctx)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // A tenant's token is pandot1.TENANT.NAME.LETTERS. The letters have 16 bytes of the authority's
@@ -20,7 +21,7 @@ const (
 func IsTenantToken(text string) bool { return strings.HasPrefix(text, tenantPrefix+".") }
 
 // TenantToken returns the text of a new token of a tenant, and its secret.
-func (a *Authority) TenantToken(k pando.TokenKey) (text string, secret []byte, err error) {
+func (a *Authority) TenantToken(k access.TokenKey) (text string, secret []byte, err error) {
 	secret = make([]byte, secretBytes)
 	if _, err := rand.Read(secret); err != nil {
 		return "", nil, err
@@ -32,7 +33,7 @@ func (a *Authority) TenantToken(k pando.TokenKey) (text string, secret []byte, e
 
 // ReadTenantToken returns the name and the secret in the text of a token. It returns
 // pando.ErrBadToken for any other text, and never repeats the text.
-func ReadTenantToken(text string) (k pando.TokenKey, secret []byte, err error) {
+func ReadTenantToken(text string) (k access.TokenKey, secret []byte, err error) {
 	k, body, err := readTenantToken(text)
 	if err != nil {
 		return k, nil, err
@@ -40,16 +41,16 @@ func ReadTenantToken(text string) (k pando.TokenKey, secret []byte, err error) {
 	return k, body[hashBytes:], nil
 }
 
-func readTenantToken(text string) (k pando.TokenKey, body []byte, err error) {
+func readTenantToken(text string) (k access.TokenKey, body []byte, err error) {
 	parts := strings.Split(strings.TrimSpace(text), ".")
 	if len(parts) != 4 || parts[0] != tenantPrefix {
-		return k, nil, pando.ErrBadToken
+		return k, nil, access.ErrBadToken
 	}
-	k = pando.TokenKey{Tenant: pando.Tenant(parts[1]), Name: parts[2]}
+	k = access.TokenKey{Tenant: pando.Tenant(parts[1]), Name: parts[2]}
 	body, err = letters.DecodeString(parts[3])
 	if err != nil || len(body) != hashBytes+secretBytes || letters.EncodeToString(body) != parts[3] ||
 		pando.CheckLabel("tenant", parts[1]) != nil || pando.CheckLabel("token", parts[2]) != nil {
-		return pando.TokenKey{}, nil, pando.ErrBadToken
+		return access.TokenKey{}, nil, access.ErrBadToken
 	}
 	return k, body, nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 func TestTheTextOfATenantsToken(t *testing.T) {
@@ -16,7 +17,7 @@ func TestTheTextOfATenantsToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := pando.TokenKey{Tenant: "acme", Name: "ci-1"}
+	k := access.TokenKey{Tenant: "acme", Name: "ci-1"}
 	text, secret, err := a.TenantToken(k)
 	if err != nil || !IsTenantToken(text) {
 		t.Fatalf("%q: %v", text, err)
@@ -52,7 +53,7 @@ func TestACallerSendsItsTokenToItsOwnCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, _, err := own.TenantToken(pando.TokenKey{Tenant: "acme", Name: "ci"})
+	text, _, err := own.TenantToken(access.TokenKey{Tenant: "acme", Name: "ci"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // A token has 16 bytes of the authority's hash, 8 of its end time, 6 of a name and 2 of the number
@@ -137,32 +138,32 @@ func readToken(token string) ([]byte, error) {
 	return raw, nil
 }
 
-// Use returns one use of a token that is valid now. The store counts it (pando.Admissions).
-func (a *Authority) Use(token string, now time.Time) (pando.TokenUse, error) {
+// Use returns one use of a token that is valid now. The store counts it (access.Admissions).
+func (a *Authority) Use(token string, now time.Time) (access.TokenUse, error) {
 	body, err := a.read(token, now)
 	if err != nil {
-		return pando.TokenUse{}, err
+		return access.TokenUse{}, err
 	}
 	return a.use(body, "")
 }
 
 // UseServer returns the use of a token that makes a host a server. The host's admission is a use of
 // its own.
-func (a *Authority) UseServer(token string, now time.Time) (pando.TokenUse, error) {
+func (a *Authority) UseServer(token string, now time.Time) (access.TokenUse, error) {
 	if err := a.CheckServer(token, now); err != nil {
-		return pando.TokenUse{}, err
+		return access.TokenUse{}, err
 	}
 	body, err := a.read(token, now)
 	if err != nil {
-		return pando.TokenUse{}, err
+		return access.TokenUse{}, err
 	}
 	return a.use(body, "-server")
 }
 
-func (a *Authority) use(body []byte, suffix string) (pando.TokenUse, error) {
+func (a *Authority) use(body []byte, suffix string) (access.TokenUse, error) {
 	name := hex.EncodeToString(body[hashBytes+untilBytes:bodyBytes-usesBytes]) + suffix
 	before, err := a.former(name)
-	return pando.TokenUse{
+	return access.TokenUse{
 		Name: name, Until: endOf(body), Before: before,
 		Most: int(binary.BigEndian.Uint16(body[bodyBytes-usesBytes:]) &^ forServers),
 	}, err
@@ -175,7 +176,7 @@ func (a *Authority) former(name string) (int, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}
-	all := map[string]pando.TokenUses{}
+	all := map[string]access.TokenUses{}
 	if err == nil {
 		err = json.Unmarshal(text, &all)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/access/share"
 	"pando.run/pando/driver/sandbox/image/proof"
 )
@@ -233,7 +234,7 @@ type admission struct {
 
 // admissionsMax bounds the admissions of one image. The oldest of the tenant with the most is
 // forgotten, and costs that tenant a question. Each tenant has a place for two.
-const admissionsMax = 2 * pando.TenantsMax
+const admissionsMax = 2 * access.TenantsMax
 
 // admit notes that a repository has let a tenant read an image.
 func (s *Store) admit(h v1.Hash, by pando.Tenant, repository string) error {

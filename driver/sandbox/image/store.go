@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/access/share"
 	"pando.run/pando/driver/sandbox/image/proof"
 )
@@ -43,7 +44,7 @@ const (
 	offersMax    = 20 // of a registry, in an error
 	// namesMax bounds the references that a record remembers. The oldest of the tenant with the most
 	// is forgotten. Each tenant has a place: other hosts bring an image by its name.
-	namesMax = pando.TenantsMax
+	namesMax = access.TenantsMax
 	// namedBytesMax bounds the record of an image: the longest names of all tenants fit.
 	namedBytesMax = 4 << 20
 )

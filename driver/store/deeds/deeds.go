@@ -14,7 +14,7 @@ import (
 	"os"
 	"sync"
 
-	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/access/share"
 	"pando.run/pando/world"
 )
@@ -36,7 +36,7 @@ type File struct {
 func Open(path string) *File { return &File{path: path, most: BytesMax} }
 
 // Add appends a deed. Once it returns, the line survives a loss of power.
-func (f *File) Add(d pando.Deed) error {
+func (f *File) Add(d access.Deed) error {
 	line, err := json.Marshal(d)
 	if err != nil {
 		return fmt.Errorf("a deed for %s: %w", f.path, err)
@@ -93,7 +93,7 @@ func (f *File) fold() error {
 			return err
 		}
 		for line := range bytes.Lines(text) {
-			var d pando.Deed
+			var d access.Deed
 			_ = json.Unmarshal(line, &d)
 			lines = append(lines, line)
 			pieces = append(pieces, share.Piece[string]{Owner: world.Payer(d), Size: int64(len(line))})

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // lines returns the deeds of a file by their ids.
@@ -22,7 +22,7 @@ func lines(t *testing.T, path string) (ids []string) {
 	}
 	defer f.Close()
 	for in := bufio.NewScanner(f); in.Scan(); {
-		var d pando.Deed
+		var d access.Deed
 		if err := json.Unmarshal(in.Bytes(), &d); err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
@@ -38,7 +38,7 @@ func TestAFullFileMakesRoom(t *testing.T) {
 	f.most = 1000
 	const n = 100
 	for i := range n {
-		if err := f.Add(pando.Deed{ID: fmt.Sprintf("%03d", i), Verb: "deploy"}); err != nil {
+		if err := f.Add(access.Deed{ID: fmt.Sprintf("%03d", i), Verb: "deploy"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -74,7 +74,7 @@ func TestAFloodPushesOutItsOwnLines(t *testing.T) {
 	}
 	add := func(id, source string) {
 		t.Helper()
-		if err := f.Add(pando.Deed{ID: id, Source: source, Verb: "deploy"}); err != nil {
+		if err := f.Add(access.Deed{ID: id, Source: source, Verb: "deploy"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -112,7 +112,7 @@ func TestEachDeedIsOneLine(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 20 {
 		all.Go(func() {
-			if err := f.Add(pando.Deed{ID: fmt.Sprint(i), By: "a\nforged {}"}); err != nil {
+			if err := f.Add(access.Deed{ID: fmt.Sprint(i), By: "a\nforged {}"}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -124,14 +124,14 @@ func TestEachDeedIsOneLine(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Add(pando.Deed{ID: "next"}); err != nil || len(lines(t, path)) != 1 {
+	if err := f.Add(access.Deed{ID: "next"}); err != nil || len(lines(t, path)) != 1 {
 		t.Errorf("after somebody has removed it: %v", err)
 	}
 }
 
 func TestADeedWithoutAFileNamesTheFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "missing", "audit.log")
-	if err := Open(path).Add(pando.Deed{}); err == nil || !strings.Contains(err.Error(), path) {
+	if err := Open(path).Add(access.Deed{}); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("%v", err)
 	}
 }

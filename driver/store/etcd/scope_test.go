@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 )
 
 // A read within one scope passes, in every form of a range. A read across scopes is refused.
@@ -50,7 +51,7 @@ func TestAReadIsWithinOneScope(t *testing.T) {
 		{key: "/pando/instance/default/web/h2", end: "*"}, // also h22
 		{key: "/pando/instance/default/web", end: "*"},
 		{key: pando.KindDecision.Under() + "default/web/d1"},
-		{key: pando.AdmissionsKey},
+		{key: access.AdmissionsKey},
 		{key: "/pando/hostile/x"},
 		{key: "/other/x"},
 	} {

@@ -19,12 +19,13 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"pando.run/pando"
+	"pando.run/pando/access"
 	"pando.run/pando/access/share"
 )
 
 // repositoriesMax bounds the repositories of one blob. The oldest of the tenant with the most is
 // forgotten, and sends the blob again. Each tenant has a place for two: a base layer is of many.
-const repositoriesMax = 2 * pando.TenantsMax
+const repositoriesMax = 2 * access.TenantsMax
 
 // recordBytesMax bounds the file of one blob: the longest names of all repositories fit.
 const recordBytesMax = 2 << 20

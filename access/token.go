@@ -1,4 +1,4 @@
-package pando
+package access
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"fmt"
 	"maps"
+	"pando.run/pando"
 	"regexp"
 	"slices"
 	"strings"
@@ -39,15 +40,15 @@ var TokenRights = []TokenRight{TokenScale, TokenDeploy, TokenExec, TokenHost}
 
 // TokenKey names a token of a tenant.
 type TokenKey struct {
-	Tenant Tenant `json:"tenant"`
-	Name   string `json:"name"`
+	Tenant pando.Tenant `json:"tenant"`
+	Name   string       `json:"name"`
 }
 
 // String returns TENANT/NAME.
 func (k TokenKey) String() string { return string(k.Tenant) + "/" + k.Name }
 
 // Key returns the key of the token's record.
-func (k TokenKey) Key() Key { return key(KindToken, string(k.Tenant), k.Name) }
+func (k TokenKey) Key() pando.Key { return pando.MakeKey(pando.KindToken, string(k.Tenant), k.Name) }
 
 // Token is the record of a token. The store has the hash of its secret alone.
 type Token struct {
@@ -68,18 +69,18 @@ func TokenHash(secret []byte) []byte {
 
 // Check returns nil if the record is valid, else the reason.
 func (t Token) Check() error {
-	if err := CheckLabel("tenant", string(t.Tenant)); err != nil {
+	if err := pando.CheckLabel("tenant", string(t.Tenant)); err != nil {
 		return err
 	}
-	if err := CheckLabel("token", t.Name); err != nil {
+	if err := pando.CheckLabel("token", t.Name); err != nil {
 		return err
 	}
 	if len(t.Hash) != tokenHashSize {
-		return fmt.Errorf("%w: token %s has a hash of %d bytes", ErrInvalid, t.TokenKey, len(t.Hash))
+		return fmt.Errorf("%w: token %s has a hash of %d bytes", pando.ErrInvalid, t.TokenKey, len(t.Hash))
 	}
 	for _, r := range t.May {
 		if !slices.Contains(TokenRights, r) {
-			return fmt.Errorf("%w: the right %q: want %s", ErrInvalid, r, tokenRights(TokenRights))
+			return fmt.Errorf("%w: the right %q: want %s", pando.ErrInvalid, r, tokenRights(TokenRights))
 		}
 	}
 	return nil
@@ -91,7 +92,7 @@ func (t Token) Has(r TokenRight) bool { return slices.Contains(t.May, r) }
 // Lacks returns the error of a request that needs a right.
 func (t Token) Lacks(r TokenRight) error {
 	return fmt.Errorf("%w: the token %s may not %s; on a server's host, `pando tenant token add %s "+
-		"%s --may %s --replace` makes one that may", ErrForbidden, t.TokenKey, r, t.Tenant, t.Name,
+		"%s --may %s --replace` makes one that may", pando.ErrForbidden, t.TokenKey, r, t.Tenant, t.Name,
 		tokenRights(append(slices.Clone(t.May), r)))
 }
 
@@ -107,14 +108,14 @@ func (t Token) Admits(secret []byte, now time.Time) error {
 	}
 	if !now.Before(t.Until) {
 		return fmt.Errorf("%w: the token %s ended at %s; on a server's host, `pando tenant token add` "+
-			"makes a new one", ErrForbidden, t.TokenKey, t.Until.UTC().Format(time.RFC3339))
+			"makes a new one", pando.ErrForbidden, t.TokenKey, t.Until.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
 
 // ErrBadToken is the error of an unknown token and of a wrong secret alike.
 var ErrBadToken = fmt.Errorf("%w: the token is not one of this cluster, or it was removed; "+
-	"`pando tenant token ls` on a server's host lists the tokens", ErrForbidden)
+	"`pando tenant token ls` on a server's host lists the tokens", pando.ErrForbidden)
 
 // tokenRights returns rights as the words of a command line.
 func tokenRights(rights []TokenRight) string {
@@ -142,7 +143,7 @@ var kernelMemory = regexp.MustCompile(`(_[rw]?mem|mem_(max|default|min)|_high_th
 
 // OfHosts returns the first word of a spec that uses something of the hosts, or "". Such a spec may
 // read files of others, or take a user that others have.
-func (s Spec) OfHosts() string {
+func OfHosts(s pando.Spec) string {
 	switch {
 	case len(s.Endpoints) > 0:
 		return "endpoints"
@@ -164,7 +165,7 @@ func (s Spec) OfHosts() string {
 		return "userns_mode"
 	case len(s.Grants) > 0:
 		return "grants"
-	case len(HostPorts(s.Ports)) > 0:
+	case len(pando.HostPorts(s.Ports)) > 0:
 		return "publish.host"
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Sysctls)) {
@@ -173,7 +174,7 @@ func (s Spec) OfHosts() string {
 		}
 	}
 	for _, r := range s.Reach {
-		if r != ReachTenant && r != ReachInternet {
+		if r != pando.ReachTenant && r != pando.ReachInternet {
 			return "reach: " + string(r)
 		}
 	}
@@ -198,9 +199,9 @@ func TokenOf(ctx context.Context) (t Token, ok bool) {
 // MayUseHosts returns nil if the author of a request may bring a spec into force, or run commands
 // with it. Else it returns the reason: the spec uses something of the hosts, and the token has no
 // right to that.
-func MayUseHosts(ctx context.Context, s Spec) error {
+func MayUseHosts(ctx context.Context, s pando.Spec) error {
 	t, ok := TokenOf(ctx)
-	word := s.OfHosts()
+	word := OfHosts(s)
 	if !ok || word == "" || t.Has(TokenHost) {
 		return nil
 	}
@@ -235,15 +236,15 @@ type TokenStatus struct {
 // TokenOperators is every request about the tokens of tenants.
 type TokenOperators interface {
 	// SetToken stores a token. ErrExists: there is one of its name, and replace is not set.
-	SetToken(ctx context.Context, t Token, replace bool, by Asker) error
+	SetToken(ctx context.Context, t Token, replace bool, by pando.Asker) error
 	// Tokens returns every token, sorted by tenant and name.
 	Tokens(ctx context.Context) ([]TokenStatus, error)
 	// RemoveToken ends a token, within a second also for requests in progress.
-	RemoveToken(ctx context.Context, k TokenKey, by Asker) error
+	RemoveToken(ctx context.Context, k TokenKey, by pando.Asker) error
 }
 
 // Issuer makes tokens of tenants. A server that listens for other hosts implements it.
 type Issuer interface {
 	// IssueToken makes a token, stores its hash and returns its text.
-	IssueToken(ctx context.Context, k TokenKey, c TokenChange, by Asker) (IssuedToken, error)
+	IssueToken(ctx context.Context, k TokenKey, c TokenChange, by pando.Asker) (IssuedToken, error)
 }

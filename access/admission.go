@@ -1,8 +1,9 @@
-package pando
+package access
 
 import (
 	"fmt"
 	"maps"
+	"pando.run/pando"
 	"time"
 )
 
@@ -30,16 +31,16 @@ type TokenUse struct {
 }
 
 // KindAdmission is the kind of Admissions. Agents do not follow it.
-const KindAdmission Kind = "admission"
+const KindAdmission pando.Kind = "admission"
 
 // AdmissionsKey is the key of the one record of admissions.
-const AdmissionsKey = Root + Key(KindAdmission) + "/own"
+const AdmissionsKey = pando.Root + pando.Key(KindAdmission) + "/own"
 
 // tokensMax bounds the used tokens that have not ended. Only root makes tokens.
 const tokensMax = 2048
 
 // Key returns the key of the record.
-func (Admissions) Key() Key { return AdmissionsKey }
+func (Admissions) Key() pando.Key { return AdmissionsKey }
 
 // Use returns the record after one use of a token, without tokens that have ended.
 func (a Admissions) Use(t TokenUse, now time.Time) (Admissions, error) {
@@ -49,9 +50,9 @@ func (a Admissions) Use(t TokenUse, now time.Time) (Admissions, error) {
 	switch {
 	case uses >= t.Most:
 		return a, fmt.Errorf("%w: the token was used for %d of %d hosts; make a new one with `pando "+
-			"token` on a server's host", ErrForbidden, uses, t.Most)
+			"token` on a server's host", pando.ErrForbidden, uses, t.Most)
 	case uses == 0 && len(a.Tokens) >= tokensMax:
-		return a, fmt.Errorf("%w: %d tokens are in use; wait until one of them has ended", ErrNoRoom,
+		return a, fmt.Errorf("%w: %d tokens are in use; wait until one of them has ended", pando.ErrNoRoom,
 			len(a.Tokens))
 	}
 	if a.Tokens == nil {

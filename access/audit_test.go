@@ -1,6 +1,7 @@
-package pando
+package access
 
 import (
+	"pando.run/pando"
 	"strings"
 	"testing"
 	"time"
@@ -57,8 +58,8 @@ func TestADeedNamesItsObject(t *testing.T) {
 	if d.Object != "service acme/web" || d.Owner != "acme" {
 		t.Errorf("%+v", d)
 	}
-	d.About("service", DefaultTenant, "web")
-	if d.Object != "service web" || d.Owner != DefaultTenant {
+	d.About("service", pando.DefaultTenant, "web")
+	if d.Object != "service web" || d.Owner != pando.DefaultTenant {
 		t.Errorf("%+v", d)
 	}
 	d.About("host", "", "host2")

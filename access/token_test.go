@@ -1,7 +1,8 @@
-package pando
+package access
 
 import (
 	"errors"
+	"pando.run/pando"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +30,7 @@ func TestATokenAdmitsItsSecretForItsTime(t *testing.T) {
 	} {
 		err := c.Admits(c.secret, c.at)
 		if (err == nil) != (c.text == "") || err != nil &&
-			(!errors.Is(err, ErrForbidden) || !strings.Contains(err.Error(), c.text)) {
+			(!errors.Is(err, pando.ErrForbidden) || !strings.Contains(err.Error(), c.text)) {
 			t.Errorf("%s: %v, want %q", name, err, c.text)
 		}
 	}
@@ -49,7 +50,7 @@ func TestATokenIsChecked(t *testing.T) {
 	} {
 		bad := good
 		spoil(&bad)
-		if err := bad.Check(); !errors.Is(err, ErrInvalid) {
+		if err := bad.Check(); !errors.Is(err, pando.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -71,38 +72,45 @@ func settings(name string) map[string]string {
 
 // A spec of a caller from outside the hosts uses nothing of the hosts.
 func TestWordsOfTheHosts(t *testing.T) {
-	own := Spec{Name: "shop", Image: Image{Reference: "registry.example/shop:1"},
-		Reach: []Reach{ReachInternet}, Sysctls: map[string]string{"net.core.somaxconn": "1024",
+	own := pando.Spec{Name: "shop", Image: pando.Image{Reference: "registry.example/shop:1"},
+		Reach: []pando.Reach{pando.ReachInternet}, Sysctls: map[string]string{"net.core.somaxconn": "1024",
 			"net.ipv4.ip_unprivileged_port_start": "0", "net.ipv4.tcp_keepalive_time": "60"}}
-	if word := own.OfHosts(); word != "" {
+	if word := OfHosts(own); word != "" {
 		t.Fatalf("an image of a registry uses %q", word)
 	}
-	for want, spoil := range map[string]func(*Spec){
-		"command without image": func(s *Spec) { s.Image = Image{} },
-		"image: oci:/srv/image": func(s *Spec) { s.Image.Reference = "oci:/srv/image" },
-		"bundle":                func(s *Spec) { s.Bundle.Folder = "/srv" },
-		"folders":               func(s *Spec) { s.Folders = []Folder{{Path: "/etc", At: "/data"}} },
-		"secrets of files":      func(s *Spec) { s.Secrets = map[string]string{"a": "/etc/shadow"} },
-		"security_opt":          func(s *Spec) { s.SecurityOpt = []string{"seccomp=unconfined"} },
-		"userns_mode":           func(s *Spec) { s.UsernsMode = UsernsHost },
-		"publish.host":          func(s *Spec) { s.Ports = []Port{{Published: 80, Host: 80}} },
-		"endpoints":             func(s *Spec) { s.Endpoints = []External{{}} },
-		"reach: host":           func(s *Spec) { s.Reach = []Reach{ReachInternet, ReachHost} },
-		"reach: tenants":        func(s *Spec) { s.Reach = []Reach{ReachTenants} },
-		"reach: metadata":       func(s *Spec) { s.Reach = []Reach{ReachMetadata} },
+	for want, spoil := range map[string]func(*pando.Spec){
+		"command without image": func(s *pando.Spec) { s.Image = pando.Image{} },
+		"image: oci:/srv/image": func(s *pando.Spec) { s.Image.Reference = "oci:/srv/image" },
+		"bundle":                func(s *pando.Spec) { s.Bundle.Folder = "/srv" },
+		"folders":               func(s *pando.Spec) { s.Folders = []pando.Folder{{Path: "/etc", At: "/data"}} },
+		"secrets of files":      func(s *pando.Spec) { s.Secrets = map[string]string{"a": "/etc/shadow"} },
+		"security_opt":          func(s *pando.Spec) { s.SecurityOpt = []string{"seccomp=unconfined"} },
+		"userns_mode":           func(s *pando.Spec) { s.UsernsMode = pando.UsernsHost },
+		"publish.host":          func(s *pando.Spec) { s.Ports = []pando.Port{{Published: 80, Host: 80}} },
+		"endpoints":             func(s *pando.Spec) { s.Endpoints = []pando.External{{}} },
+		"reach: host":           func(s *pando.Spec) { s.Reach = []pando.Reach{pando.ReachInternet, pando.ReachHost} },
+		"reach: tenants":        func(s *pando.Spec) { s.Reach = []pando.Reach{pando.ReachTenants} },
+		"reach: metadata":       func(s *pando.Spec) { s.Reach = []pando.Reach{pando.ReachMetadata} },
 
-		"sysctls.net.ipv4.ipfrag_high_thresh": func(s *Spec) { s.Sysctls = settings("net.ipv4.ipfrag_high_thresh") },
-		"sysctls.net.ipv4.tcp_rmem":           func(s *Spec) { s.Sysctls = settings("net.ipv4.tcp_rmem") },
-		"sysctls.net.core.wmem_max":           func(s *Spec) { s.Sysctls = settings("net.core.wmem_max") },
-		"sysctls.net.ipv6.route.max_size":     func(s *Spec) { s.Sysctls = settings("net.ipv6.route.max_size") },
-		"sysctls.net.ipv4.neigh.eth0.unres_qlen_bytes": func(s *Spec) {
+		"sysctls.net.ipv4.ipfrag_high_thresh": func(s *pando.Spec) { s.Sysctls = settings("net.ipv4.ipfrag_high_thresh") },
+		"sysctls.net.ipv4.tcp_rmem":           func(s *pando.Spec) { s.Sysctls = settings("net.ipv4.tcp_rmem") },
+		"sysctls.net.core.wmem_max":           func(s *pando.Spec) { s.Sysctls = settings("net.core.wmem_max") },
+		"sysctls.net.ipv6.route.max_size":     func(s *pando.Spec) { s.Sysctls = settings("net.ipv6.route.max_size") },
+		"sysctls.net.ipv4.neigh.eth0.unres_qlen_bytes": func(s *pando.Spec) {
 			s.Sysctls = settings("net.ipv4.neigh.eth0.unres_qlen_bytes")
 		},
 	} {
 		s := own
 		spoil(&s)
-		if got := s.OfHosts(); got != want {
+		if got := OfHosts(s); got != want {
 			t.Errorf("OfHosts is %q, want %q", got, want)
 		}
+	}
+}
+
+// A virtual machine reaches a file of the host, so a tenant's token deploys none.
+func TestAVirtualMachineIsOfTheHosts(t *testing.T) {
+	if word := OfHosts(pando.Spec{Kind: pando.KindVM}); word != "kind: vm" {
+		t.Errorf("a tenant's token may deploy it: %q", word)
 	}
 }

@@ -1,10 +1,11 @@
-package pando
+package access
 
 import (
 	"context"
 	"fmt"
 	"math"
 	"net/netip"
+	"pando.run/pando"
 	"time"
 )
 
@@ -32,7 +33,7 @@ var DefaultQuota = Quota{Instances: 200, Services: 100, DiskBytes: 200 << 30}
 // Account is the record of a tenant. A tenant without a record has DefaultQuota, and the tenant
 // default has none.
 type Account struct {
-	Tenant Tenant       `json:"tenant"`
+	Tenant pando.Tenant `json:"tenant"`
 	Quota  Quota        `json:"quota"`
 	VIPs   netip.Prefix `json:"vips,omitzero"` // of its new services alone; none: any free address
 	At     time.Time    `json:"at"`
@@ -40,34 +41,34 @@ type Account struct {
 }
 
 // TenantKey returns the key of a tenant's record.
-func TenantKey(t Tenant) Key { return key(KindTenant, string(t)) }
+func TenantKey(t pando.Tenant) pando.Key { return pando.MakeKey(pando.KindTenant, string(t)) }
 
 // Key returns the key of the tenant's record.
-func (a Account) Key() Key { return TenantKey(a.Tenant) }
+func (a Account) Key() pando.Key { return TenantKey(a.Tenant) }
 
 // Check returns nil if the record is valid, else the reason.
 func (a Account) Check() error {
-	if err := CheckLabel("tenant", string(a.Tenant)); err != nil {
+	if err := pando.CheckLabel("tenant", string(a.Tenant)); err != nil {
 		return err
 	}
 	q := a.Quota
 	finite := !math.IsNaN(q.CPUs+q.PublishPerSecond) && !math.IsInf(q.CPUs+q.PublishPerSecond, 0)
 	switch {
-	case a.Tenant == DefaultTenant:
+	case a.Tenant == pando.DefaultTenant:
 		return fmt.Errorf("%w: the tenant %s has no quota: give the services another tenant",
-			ErrRefused, a.Tenant)
+			pando.ErrRefused, a.Tenant)
 	case !finite || q.Instances < 0 || q.Services < 0 || q.CPUs < 0 || q.MemoryBytes < 0 ||
 		q.DiskBytes < 0 || q.PublishPerSecond < 0:
-		return fmt.Errorf("%w: a quota is below 0 or no number: want 0 for no limit", ErrInvalid)
+		return fmt.Errorf("%w: a quota is below 0 or no number: want 0 for no limit", pando.ErrInvalid)
 	case q.CPUs > 1e6 || q.MemoryBytes > 1<<50 || q.DiskBytes > 1<<60:
-		return fmt.Errorf("%w: a quota is larger than any cluster: want 0 for no limit", ErrInvalid)
+		return fmt.Errorf("%w: a quota is larger than any cluster: want 0 for no limit", pando.ErrInvalid)
 	case q.PublishPerSecond > PublishPerSecondMax:
 		return fmt.Errorf("%w: %g changes per second: want at most %d, or 0 for no limit",
-			ErrInvalid, q.PublishPerSecond, PublishPerSecondMax)
-	case a.VIPs.IsValid() && (a.VIPs != a.VIPs.Masked() || a.VIPs.Bits() < VIPs4.Bits() ||
-		!VIPs4.Contains(a.VIPs.Addr())):
-		return fmt.Errorf("%w: the VIPs %s: want a range within %s, such as %s", ErrInvalid, a.VIPs,
-			VIPs4, netip.PrefixFrom(VIPs4.Addr(), 24))
+			pando.ErrInvalid, q.PublishPerSecond, PublishPerSecondMax)
+	case a.VIPs.IsValid() && (a.VIPs != a.VIPs.Masked() || a.VIPs.Bits() < pando.VIPs4.Bits() ||
+		!pando.VIPs4.Contains(a.VIPs.Addr())):
+		return fmt.Errorf("%w: the VIPs %s: want a range within %s, such as %s", pando.ErrInvalid, a.VIPs,
+			pando.VIPs4, netip.PrefixFrom(pando.VIPs4.Addr(), 24))
 	}
 	return nil
 }
@@ -97,8 +98,8 @@ func (c AccountChange) Of(a Account) (Account, error) {
 		if *c.VIPs != "" {
 			p, err := netip.ParsePrefix(*c.VIPs)
 			if err != nil {
-				return a, fmt.Errorf("%w: the VIPs %q: want a range such as %s", ErrInvalid, *c.VIPs,
-					netip.PrefixFrom(VIPs4.Addr(), 24))
+				return a, fmt.Errorf("%w: the VIPs %q: want a range such as %s", pando.ErrInvalid, *c.VIPs,
+					netip.PrefixFrom(pando.VIPs4.Addr(), 24))
 			}
 			a.VIPs = p
 		}
@@ -133,9 +134,9 @@ type TenantStatus struct {
 // TenantOperators is every request about tenants.
 type TenantOperators interface {
 	// SetTenant creates or changes the record of a tenant.
-	SetTenant(ctx context.Context, t Tenant, c AccountChange, by Asker) (TenantStatus, error)
+	SetTenant(ctx context.Context, t pando.Tenant, c AccountChange, by pando.Asker) (TenantStatus, error)
 	// Tenants returns every tenant with a record or a service, sorted by name.
 	Tenants(ctx context.Context) ([]TenantStatus, error)
 	// RemoveTenant removes the record of a tenant. ErrRefused: it has services.
-	RemoveTenant(ctx context.Context, t Tenant, by Asker) error
+	RemoveTenant(ctx context.Context, t pando.Tenant, by pando.Asker) error
 }

@@ -1,4 +1,4 @@
-package pando
+package access
 
 import (
 	"errors"
@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"pando.run/pando"
 	"pgregory.net/rapid"
 )
 
@@ -37,7 +38,7 @@ func TestATokenIsUsedAsOftenAsItAllows(t *testing.T) {
 			if err == nil {
 				a = next
 				used[name]++
-			} else if !errors.Is(err, ErrForbidden) {
+			} else if !errors.Is(err, pando.ErrForbidden) {
 				t.Fatal(err)
 			}
 		}
@@ -56,7 +57,7 @@ func TestUsedTokensAreBounded(t *testing.T) {
 		}
 	}
 	more := TokenUse{Name: "more", Most: 1, Until: now.Add(time.Hour)}
-	if _, err := a.Use(more, now); !errors.Is(err, ErrNoRoom) {
+	if _, err := a.Use(more, now); !errors.Is(err, pando.ErrNoRoom) {
 		t.Errorf("one token more: %v", err)
 	}
 	again := TokenUse{Name: "7", Most: 2, Until: now.Add(time.Minute)}

@@ -1,8 +1,9 @@
-package pando
+package access
 
 import (
 	"context"
 	"fmt"
+	"pando.run/pando"
 	"strings"
 	"sync"
 	"time"
@@ -23,13 +24,13 @@ type Deed struct {
 	ID string    `json:"id"` // sorts by time
 	At time.Time `json:"at"`
 	// Source is the proven caller: "host NAME", "token TENANT/NAME" or "agent NAME".
-	Source string `json:"source"`
-	By     string `json:"by,omitempty"`     // the caller's own name, which nothing proves
-	From   string `json:"from,omitempty"`   // an address, or the user of a socket
-	Tenant Tenant `json:"tenant,omitempty"` // of the token
-	Verb   string `json:"verb"`             // an operation of the API
-	Object string `json:"object,omitempty"` // its kind and its name
-	Owner  Tenant `json:"owner,omitempty"`  // of the object; none: it belongs to the cluster
+	Source string       `json:"source"`
+	By     string       `json:"by,omitempty"`     // the caller's own name, which nothing proves
+	From   string       `json:"from,omitempty"`   // an address, or the user of a socket
+	Tenant pando.Tenant `json:"tenant,omitempty"` // of the token
+	Verb   string       `json:"verb"`             // an operation of the API
+	Object string       `json:"object,omitempty"` // its kind and its name
+	Owner  pando.Tenant `json:"owner,omitempty"`  // of the object; none: it belongs to the cluster
 	// Revision of the spec that the request made, or 0.
 	Revision int    `json:"revision,omitempty"`
 	Detail   string `json:"detail,omitempty"` // the words of the decision
@@ -40,12 +41,12 @@ type Deed struct {
 const DeedDone = "ok"
 
 // Key returns the key of the deed's record.
-func (d Deed) Key() Key { return key(KindAudit, d.ID) }
+func (d Deed) Key() pando.Key { return pando.MakeKey(pando.KindAudit, d.ID) }
 
 // About names the object of a request.
-func (d *Deed) About(kind string, owner Tenant, name string) {
+func (d *Deed) About(kind string, owner pando.Tenant, name string) {
 	d.Owner, d.Object = owner, kind+" "+name
-	if owner != "" && owner != DefaultTenant {
+	if owner != "" && owner != pando.DefaultTenant {
 		d.Object = kind + " " + string(owner) + "/" + name
 	}
 }
@@ -82,7 +83,7 @@ func (d Deed) Bytes() int {
 
 // SeenBy reports whether a tenant may see the deed: it is about the tenant's objects, or one of its
 // tokens asked.
-func (d Deed) SeenBy(t Tenant) bool { return d.Owner == t || d.Tenant == t }
+func (d Deed) SeenBy(t pando.Tenant) bool { return d.Owner == t || d.Tenant == t }
 
 // Pending is the deed of a request in progress. The first commit of the request stores it. The lock
 // is held by each commit of the request that may store it.
@@ -114,18 +115,18 @@ type AuditTrim struct {
 }
 
 // AuditTrimKey is the key of the record of the deeds that are gone.
-const AuditTrimKey = Root + Key(KindTrim) + "/audit"
+const AuditTrimKey = pando.Root + pando.Key(pando.KindTrim) + "/audit"
 
 // Key returns the key of the record.
-func (AuditTrim) Key() Key { return AuditTrimKey }
+func (AuditTrim) Key() pando.Key { return AuditTrimKey }
 
 // DeedQuery chooses deeds.
 type DeedQuery struct {
-	Since  time.Time     // from this time on; zero: of any age
-	Source string        // a part of the source or of the caller's own name; "": all
-	Tenant Tenant        // see Deed.SeenBy; "": all
-	After  StoreRevision // written after this store revision
-	Max    int           // the newest so many; 0: all
+	Since  time.Time           // from this time on; zero: of any age
+	Source string              // a part of the source or of the caller's own name; "": all
+	Tenant pando.Tenant        // see Deed.SeenBy; "": all
+	After  pando.StoreRevision // written after this store revision
+	Max    int                 // the newest so many; 0: all
 	// Wait is how long an empty answer waits for a deed, at most DeedWaitMax.
 	Wait time.Duration
 }
@@ -136,7 +137,7 @@ const DeedWaitMax = 8 * time.Second
 // Check returns nil if the query can be answered, else the reason.
 func (q DeedQuery) Check() error {
 	if q.Max < 0 || q.Wait < 0 || q.Wait > DeedWaitMax {
-		return fmt.Errorf("%w: %d deeds within %s: want 0 or more, and at most %s", ErrInvalid, q.Max,
+		return fmt.Errorf("%w: %d deeds within %s: want 0 or more, and at most %s", pando.ErrInvalid, q.Max,
 			q.Wait, DeedWaitMax)
 	}
 	return nil
@@ -150,9 +151,9 @@ func (q DeedQuery) Wants(d Deed) bool {
 
 // Audit is an answer to a DeedQuery.
 type Audit struct {
-	Deeds []Deed        `json:"deeds"` // oldest first
-	Trim  AuditTrim     `json:"trim"`  // of the whole audit
-	Seen  StoreRevision `json:"seen"`  // the next query continues after it
+	Deeds []Deed              `json:"deeds"` // oldest first
+	Trim  AuditTrim           `json:"trim"`  // of the whole audit
+	Seen  pando.StoreRevision `json:"seen"`  // the next query continues after it
 }
 
 // Auditor keeps the audit of a cluster. The control room implements it.

@@ -1,0 +1,12 @@
+// Package access holds who may do what, and who pays: tenants with their quotas, tokens, admissions,
+// the audit and the bills.
+package access
+
+import "pando.run/pando"
+
+// Operators are all requests of operators: also those about tenants and their tokens.
+type Operators interface {
+	pando.Operators
+	TenantOperators
+	TokenOperators
+}
