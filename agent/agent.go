@@ -22,7 +22,9 @@ import (
 	"pando.run/pando"
 	"pando.run/pando/agent/anchor"
 	"pando.run/pando/agent/branch"
+	"pando.run/pando/agent/flows"
 	"pando.run/pando/agent/meter"
+	"pando.run/pando/agent/outbound"
 	"pando.run/pando/agent/room"
 	"pando.run/pando/agent/steer"
 	"pando.run/pando/agent/turn"
@@ -123,15 +125,15 @@ type Agent struct {
 	*exchange
 	anchor   *anchor.Anchor // its Registry
 	branches *branch.Branches
-	sweeper  *sweeper
-	counts   *counts
+	sweeper  *flows.Sweeper
+	counts   *flows.Counter
 	askReads *askReads
 	preparer *preparer
 	renewals secretsSeen
 	pulls    *pulls
 	meter    *meter.Meter
 	scope    *scope
-	payments *payments
+	payments *outbound.Payments
 	room     *room.Guard // nil: without a Disk
 	presence *presence
 	*heralding
@@ -160,18 +162,18 @@ func New(c Config) *Agent {
 	own := anchor.New(c.Registry, c.Sightings, c.Clock, c.Log)
 	c.Registry = own
 	a := &Agent{
-		Config: c, joins: make(joins, 1), anchor: own, sweeper: newSweeper(&c),
+		Config: c, joins: make(joins, 1), anchor: own, sweeper: flows.NewSweeper(c.Steering, c.Clock, c.Log),
 		found: map[pando.InstanceID]pando.Sandbox{}, renewals: secretsSeen{},
 		pulls: newPulls(),
 	}
 	a.scope, a.presence, a.room = newScope(a), newPresence(a), newRoom(a)
-	a.payments = newPayments(c.Outbound, c.Clock, c.Log, retryWait)
+	a.payments = outbound.New(c.Outbound, c.Clock, c.Log)
 	a.records = newRecords(&a.Config)
 	a.crews = newCrews(a.records, steer.New(c.Steering, tables{a}, c.Clock, c.Log))
 	a.adoption, a.heralding, a.routing = &adoption{agent: a}, newHeralding(a), newRouting(a)
 	a.selfAPI, a.window, a.preparer = &selfAPI{a}, &window{a, newSessions(), newLogRoom()}, newPreparer(a)
 	a.snapshots, a.seeds = &snapshots{agent: a, turn: turn.New()}, newSeeds(a)
-	a.works, a.counts, a.askReads = newWorks(a), newCounts(a), newAskReads(a)
+	a.works, a.counts, a.askReads = newWorks(a), flows.NewCounter(a.sweeper, c.Clock, c.Worked), newAskReads(a)
 	a.departures, a.arrivals = newDepartures(a), newArrivals(a)
 	a.meter = meter.New(meter.Config{
 		Host: c.Host, Steering: c.Steering, Peers: c.Peers, Source: measured{a}, Link: c.Link,
@@ -213,9 +215,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	a.spawn(a.steering.Run)
-	a.spawn(a.sweepOften)
-	a.spawn(a.counts.run)
-	a.spawn(a.payments.run)
+	a.spawn(a.sweeper.Run)
+	a.spawn(a.counts.Run)
+	a.spawn(a.payments.Run)
 	a.spawn(a.presence.run)
 	a.spawn(a.heralding.run)
 	a.spawn(a.routing.run)

@@ -189,7 +189,7 @@ func (v *arrivals) receive(
 		return nil, err
 	}
 	m := n.move
-	v.a.payments.charge(box.Link(), box.Service().Tenant)
+	v.a.payments.Charge(box.Link(), box.Service().Tenant)
 	err = v.a.Steering.Connect(ctx, box.Link(), m.Spec.Ports, m.VIP4, m.VIP6)
 	if err != nil {
 		v.remove(context.WithoutCancel(ctx), box)
@@ -371,7 +371,7 @@ func (v *arrivals) remove(ctx context.Context, box pando.Sandbox) {
 	case <-ctx.Done():
 	}
 	stop()
-	v.a.payments.charge(box.Link(), "")
+	v.a.payments.Charge(box.Link(), "")
 	if err := v.a.Steering.Disconnect(ctx, box.Link()); err != nil {
 		v.a.Log.Warn("disconnect an instance that does not come", "instance", box.Instance(),
 			"error", err)

@@ -335,7 +335,7 @@ func (r end) openFlows(ctx context.Context) (int, error) {
 	if since.IsZero() {
 		since = r.a.Clock.Now()
 	}
-	return r.a.sweeper.flows(ctx, r.id, since)
+	return r.a.sweeper.Flows(ctx, r.id, since)
 }
 
 // dyingMayBegin refuses death before halt.

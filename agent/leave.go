@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/flows"
 	"pando.run/pando/spec/span"
 )
 
@@ -29,7 +30,7 @@ const (
 type leave struct {
 	*runner
 	ordered   time.Time // when this agent learned that it leaves, or zero
-	counting  counting
+	counting  flows.Schedule
 	uncounted time.Time // since when its flows cannot be counted, or zero
 	unknown   error     // why they cannot be counted
 	closed    time.Time // since when no new flow reaches it, or zero
@@ -62,21 +63,21 @@ func (r *leave) drain(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 	}
 	if steered && r.closed.IsZero() {
 		r.closed = now
-		r.counting.again()
+		r.counting.CountAgain()
 	}
 	spent := now.Sub(r.ordered)
-	if r.counting.proven && r.counting.flows == 0 {
+	if r.counting.Proven && r.counting.Flows == 0 {
 		r.drained(fmt.Sprintf("its last flow ended after %s", spent.Round(time.Millisecond)))
 		return atOnce
 	}
 	r.recount(ctx, box, now)
-	look := min(r.counting.look(now, spent), r.report(ctx, box, now))
+	look := min(r.counting.UntilLook(now, spent), r.report(ctx, box, now))
 	for _, end := range r.drainEnds(i) {
 		left := end.at.Sub(now)
 		if left <= 0 {
 			ended := r.endedText(ctx, box)
 			r.a.decide(ctx, r.runner, pando.DecidedDrainEnd, end.why+": "+ended,
-				map[string]float64{"flows": float64(r.counting.flows)})
+				map[string]float64{"flows": float64(r.counting.Flows)})
 			r.drained(end.why + ", " + ended)
 			return atOnce
 		}
@@ -90,27 +91,28 @@ func (r *leave) drain(ctx context.Context, i pando.Instance, box pando.Sandbox) 
 func (r *leave) recount(ctx context.Context, box pando.Sandbox, now time.Time) {
 	ends, err := r.a.Steering.Ends(ctx, r.service, r.id)
 	if err != nil {
-		ends = r.counting.ends // the sockets know
+		ends = r.counting.Ends // the sockets know
 	}
-	wait, prompt := r.counting.due(now, ends)
-	if wait > 0 || r.counting.asked {
+	wait, prompt := r.counting.UntilCount(now, ends)
+	if wait > 0 || r.counting.Asked {
 		return
 	}
-	r.counting.asked = true
-	r.a.counts.ask(countAsk{r.runner, box}, prompt)
+	r.counting.Asked = true
+	r.a.counts.Queue(flows.Ask{Instance: r.id, Box: box,
+		Answer: func(n flows.Count) { r.post(flowsCounted{n}) }}, prompt)
 }
 
 // receive applies the result of a count. A count from before the table without the instance proves
 // nothing, because new flows came. Neither does a count of zero without that table.
 func (r *leave) receive(ctx context.Context, m flowsCounted) {
 	now := r.a.Clock.Now()
-	r.counting.note(now, m.flows, m.err, m.cost)
-	r.counting.proven = m.err == nil && !r.closed.IsZero() && !m.began.Before(r.closed)
-	if !r.closed.IsZero() && m.began.Before(r.closed) {
-		r.counting.again()
+	r.counting.Note(now, m.count)
+	r.counting.Proven = m.count.Err == nil && !r.closed.IsZero() && !m.count.Began.Before(r.closed)
+	if !r.closed.IsZero() && m.count.Began.Before(r.closed) {
+		r.counting.CountAgain()
 	}
-	err := m.err
-	if _, unsteered := r.wire.inForce(); err == nil && m.flows == 0 {
+	err := m.count.Err
+	if _, unsteered := r.wire.inForce(); err == nil && m.count.Flows == 0 {
 		err = unsteered
 	}
 	switch {

@@ -88,7 +88,7 @@ func (w *window) Counters(ctx context.Context) ([]pando.EndpointCounters, error)
 	if err != nil {
 		return nil, err
 	}
-	open := a.sweeper.last().Flows
+	open := a.sweeper.Last().Flows
 	scores := map[pando.InstanceID]pando.Score{}
 	for n := range all {
 		c := &all[n]

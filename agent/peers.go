@@ -51,7 +51,7 @@ func (a *Agent) leftOut(of []pando.ServiceKey) (first string) {
 
 // Losses implements pando.HostAgent.
 func (a *Agent) Losses(ctx context.Context) (pando.Losses, error) {
-	l, err := a.sweeper.losses(ctx)
+	l, err := a.sweeper.Losses(ctx)
 	l.Unreached, l.Silent, l.Now = a.steering.Unreached(), a.silent(), a.Clock.Now()
 	if a.Resolvers != nil {
 		l.Resolvers = a.Resolvers()

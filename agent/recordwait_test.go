@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/flows"
 )
 
 // bubbleClock is the time of a bubble.
@@ -55,13 +56,13 @@ func TestADyingInstanceIsSweptOnTheClockOfItsHost(t *testing.T) {
 		for _, skew := range []time.Duration{-time.Hour, 0, time.Hour} {
 			counted := &countedSweeps{Steering: b.steering}
 			a := b.agent
-			a.sweeper = newSweeper(&Config{Steering: counted, Clock: a.Clock})
+			a.sweeper = flows.NewSweeper(counted, a.Clock, a.Log)
 			a.mu.Lock()
 			e := a.world.Endpoints[web]
 			e.V.Balance.At = pando.AtConnect
 			a.world.Endpoints[web] = e
 			a.mu.Unlock()
-			b.ok(a.sweeper.sweep(b.ctx, time.Time{}))
+			b.ok(a.sweeper.Sweep(b.ctx, time.Time{}))
 			b.pass(10 * time.Millisecond)
 			dies := end{runner: &runner{a: a, service: web, id: "web-1"}}
 			dies.box, dies.inst = r.box, pando.Instance{Since: time.Now().Add(skew)}

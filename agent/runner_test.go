@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/flows"
 	"pando.run/pando/driver/sim"
 	"pando.run/pando/world"
 )
@@ -108,7 +109,7 @@ func TestABusyRunnerDelaysNothing(t *testing.T) {
 		}
 		close(let)
 		b.steering.End("web-00")
-		b.pass(2 * drainLookMax)
+		b.pass(2 * flows.LookMax)
 		b.phase("web-00", pando.PhaseDrained)
 	})
 }

@@ -84,7 +84,7 @@ func (s *selfAPI) Describe(_ context.Context, i pando.InstanceID) (pando.SelfVie
 	svc := s.a.world.Services[r.service].V
 	v := pando.SelfView{
 		Instance: s.a.current(r).inst, Scale: s.a.world.Endpoints[r.service].V.Scale,
-		Pin: svc.Pin, Flows: s.a.sweeper.last().Flows[i],
+		Pin: svc.Pin, Flows: s.a.sweeper.Last().Flows[i],
 	}
 	v.Peers, v.InRotation = s.a.fellows(r)
 	s.a.mu.Unlock()

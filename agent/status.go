@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/flows"
 )
 
 // status is the state of a runner as its host sees it: a copy that nothing changes.
@@ -84,6 +85,8 @@ type (
 
 	outgrown struct{ why string } // by a volume: it has its size, or fills the disk
 
+	flowsCounted struct{ count flows.Count } // while it drains
+
 	seedTaken struct{} // or refused: its program runs on
 
 	secretsChanged struct{} // of its service
@@ -108,6 +111,7 @@ func (stopEnded) isMessage()      {}
 func (imagePulled) isMessage()    {}
 func (imageWaits) isMessage()     {}
 func (outgrown) isMessage()       {}
+func (flowsCounted) isMessage()   {}
 func (seedTaken) isMessage()      {}
 func (deathAsked) isMessage()     {}
 func (secretsChanged) isMessage() {}

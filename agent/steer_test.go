@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pando.run/pando"
+	"pando.run/pando/agent/flows"
 	"pando.run/pando/agent/steer"
 )
 
@@ -140,7 +141,7 @@ func TestALongDrainIsLookedAtSeldom(t *testing.T) {
 			t.Errorf("%d looks in a minute, want one a second", n)
 		}
 		b.steering.End("web-1")
-		time.Sleep(2 * drainLookMax)
+		time.Sleep(2 * flows.LookMax)
 		b.phase("web-1", pando.PhaseDrained)
 	})
 }

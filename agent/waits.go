@@ -41,7 +41,7 @@ func (r *leave) report(ctx context.Context, box pando.Sandbox, now time.Time) ti
 	}
 	rest := max(reportEvery, spent/2)
 	r.waiting.next = now.Add(rest)
-	if !r.counting.proven || r.counting.flows == 0 {
+	if !r.counting.Proven || r.counting.Flows == 0 {
 		return rest
 	}
 	clients, err := box.Clients(ctx)
@@ -60,14 +60,14 @@ func (r *leave) report(ctx context.Context, box pando.Sandbox, now time.Time) ti
 	if spent >= noteAfter && !r.waiting.noted {
 		r.waiting.noted = true
 		r.a.decide(ctx, r.runner, pando.DecidedDrainWait, text,
-			map[string]float64{"flows": float64(r.counting.flows)})
+			map[string]float64{"flows": float64(r.counting.Flows)})
 	}
 	return rest
 }
 
 // waitText returns what the drain waits for. clients are those with a socket, the most silent first.
 func (r *leave) waitText(clients []pando.Client) string {
-	n, most := r.counting.flows, "without end"
+	n, most := r.counting.Flows, "without end"
 	if limit := r.spec().DrainSecondsMax; limit > 0 {
 		most = fmt.Sprintf("at most %s in all", span.Seconds(limit))
 	}
@@ -98,7 +98,7 @@ func flowsText(n int) string {
 
 // endedText names the connections that a bound of the drain ends.
 func (r *leave) endedText(ctx context.Context, box pando.Sandbox) string {
-	n := r.counting.flows
+	n := r.counting.Flows
 	if n == 0 {
 		return "no flow was ended"
 	}

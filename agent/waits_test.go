@@ -97,7 +97,7 @@ func TestTheTextOfAWait(t *testing.T) {
 		box := b.sandboxes.All()[0]
 		all, err := box.Clients(b.ctx)
 		b.ok(err)
-		r.leave.counting.flows = 7
+		r.leave.counting.Flows = 7
 		all[0].Idle, all[0].Unanswered = 27*time.Minute, 6
 		for want, clients := range map[string][]pando.Client{
 			"waits for 7 connections, the most silent idle 27m, of 192.0.2.1:1000 " +

@@ -28,7 +28,7 @@ type entry struct {
 // not become ready; step tries again.
 func (r *wire) connect(ctx context.Context, i pando.Instance, box pando.Sandbox) {
 	svc, spec := r.described(i)
-	r.a.payments.charge(box.Link(), r.service.Tenant)
+	r.a.payments.Charge(box.Link(), r.service.Tenant)
 	err := r.a.Steering.Connect(ctx, box.Link(), spec.Ports, svc.VIP4, svc.VIP6)
 	if err != nil && (r.unconnected == nil || err.Error() != r.unconnected.Error()) {
 		r.a.Log.Error("connect an instance to steering: it is tried again",
@@ -90,7 +90,7 @@ func (r *wire) awaitTable(ctx context.Context) {
 // disconnect takes the link from the steering, after the table without it.
 func (r *wire) disconnect(ctx context.Context, l pando.Link) {
 	r.awaitTable(ctx)
-	r.a.payments.charge(l, "")
+	r.a.payments.Charge(l, "")
 	if err := r.a.Steering.Disconnect(ctx, l); err != nil {
 		r.a.Log.Warn("disconnect an instance from steering", "instance", r.id, "error", err)
 	}

@@ -1,4 +1,4 @@
-package agent
+package flows
 
 import (
 	"context"
@@ -8,16 +8,17 @@ import (
 	"pando.run/pando"
 )
 
-// counts counts the flows of all instances of this host that drain. It works in rounds. A round
+// Counter counts the flows of all instances of this host that drain. It works in rounds. A round
 // lists the sockets of each instance that waits for a count. Then it sweeps the connection table
 // once for all those without a socket.
 //
 // An instance that may have no flows left waits for the round in progress and a rest of at most
 // promptRestMax, whatever the counts of other instances cost.
-type counts struct {
-	a      *Agent
-	worked func() time.Duration
-	filled chan struct{} // holds an element when there may be an ask
+type Counter struct {
+	sweeper *Sweeper
+	clock   pando.Clock
+	worked  func() time.Duration
+	filled  chan struct{} // holds an element when there may be an ask
 
 	mu      sync.Mutex
 	prompt  queue // of instances that may have no flows left
@@ -26,14 +27,15 @@ type counts struct {
 
 // queue holds the instances that wait for the next round of a kind.
 type queue struct {
-	asks []countAsk
+	asks []Ask
 	from time.Time // the next round may begin
 }
 
-// countAsk is the wait of one instance for its count.
-type countAsk struct {
-	r   *runner
-	box pando.Sandbox
+// Ask is the wait of one instance for its count.
+type Ask struct {
+	Instance pando.InstanceID
+	Box      pando.Sandbox
+	Answer   func(Count) // must not wait
 }
 
 // The bounds of the rest after a round. A prompt round rests for as long as it worked, so that a mass
@@ -43,16 +45,18 @@ const (
 	regularRestMax = 30 * time.Second
 )
 
-func newCounts(a *Agent) *counts {
-	c := &counts{a: a, worked: a.Worked, filled: make(chan struct{}, 1)}
+// NewCounter returns a counter without asks. Run answers them. worked returns the processor time of
+// this process; nil: it counts as busy all the time.
+func NewCounter(s *Sweeper, clock pando.Clock, worked func() time.Duration) *Counter {
+	c := &Counter{sweeper: s, clock: clock, worked: worked, filled: make(chan struct{}, 1)}
 	if c.worked == nil {
-		c.worked = func() time.Duration { return time.Duration(a.Clock.Now().UnixNano()) }
+		c.worked = func() time.Duration { return time.Duration(clock.Now().UnixNano()) }
 	}
 	return c
 }
 
-// ask queues an instance for a count. The message flowsCounted has the result.
-func (c *counts) ask(q countAsk, prompt bool) {
+// Queue queues an instance for a count.
+func (c *Counter) Queue(q Ask, prompt bool) {
 	c.mu.Lock()
 	to := &c.regular
 	if prompt {
@@ -66,10 +70,10 @@ func (c *counts) ask(q countAsk, prompt bool) {
 	}
 }
 
-// run counts until ctx ends.
-func (c *counts) run(ctx context.Context) {
+// Run counts until ctx ends.
+func (c *Counter) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		batch, prompt, wait := c.next(c.a.Clock.Now())
+		batch, prompt, wait := c.next(c.clock.Now())
 		if len(batch) > 0 {
 			c.round(ctx, batch, prompt)
 			continue
@@ -77,7 +81,7 @@ func (c *counts) run(ctx context.Context) {
 		var timer <-chan time.Time
 		stop := func() {}
 		if wait > 0 {
-			timer, stop = c.a.Clock.After(wait)
+			timer, stop = c.clock.After(wait)
 		}
 		select {
 		case <-ctx.Done():
@@ -89,7 +93,7 @@ func (c *counts) run(ctx context.Context) {
 }
 
 // next takes the instances of the next round. wait is the time until one may begin; 0: none waits.
-func (c *counts) next(now time.Time) (batch []countAsk, prompt bool, wait time.Duration) {
+func (c *Counter) next(now time.Time) (batch []Ask, prompt bool, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, q := range []*queue{&c.prompt, &c.regular} {
@@ -109,49 +113,47 @@ func (c *counts) next(now time.Time) (batch []countAsk, prompt bool, wait time.D
 }
 
 // round counts the flows of some instances.
-func (c *counts) round(ctx context.Context, batch []countAsk, prompt bool) {
-	began, worked := c.a.Clock.Now(), c.worked()
+func (c *Counter) round(ctx context.Context, batch []Ask, prompt bool) {
+	began, worked := c.clock.Now(), c.worked()
 	spent := func(since time.Time, before time.Duration) time.Duration {
 		// A busy machine makes a count long, and not dear.
-		return min(c.a.Clock.Now().Sub(since), c.worked()-before)
+		return min(c.clock.Now().Sub(since), c.worked()-before)
 	}
-	results, idle := make([]flowsCounted, len(batch)), false
+	results, idle := make([]Count, len(batch)), false
 	for n, q := range batch {
-		at, before := c.a.Clock.Now(), c.worked()
-		one := flowsCounted{began: began}
-		one.flows, one.err = q.box.Flows(ctx)
-		one.cost = spent(at, before)
+		at, before := c.clock.Now(), c.worked()
+		one := Count{Began: began}
+		one.Flows, one.Err = q.Box.Flows(ctx)
+		one.Cost = spent(at, before)
 		results[n] = one
-		idle = idle || one.err == nil && one.flows == 0
+		idle = idle || one.Err == nil && one.Flows == 0
 	}
 	if idle {
-		err := c.a.sweeper.sweep(ctx, began)
-		report := c.a.sweeper.last()
+		err := c.sweeper.Sweep(ctx, began)
+		report := c.sweeper.Last()
 		for n := range results {
-			if r := &results[n]; r.err == nil && r.flows == 0 {
-				r.flows, r.err = report.Flows[batch[n].r.id], err
+			if r := &results[n]; r.Err == nil && r.Flows == 0 {
+				r.Flows, r.Err = report.Flows[batch[n].Instance], err
 			}
 		}
 	}
 	took := spent(began, worked)
 	c.mu.Lock()
-	if end := c.a.Clock.Now(); prompt {
+	if end := c.clock.Now(); prompt {
 		c.prompt.from = end.Add(min(took, promptRestMax))
 	} else {
 		c.regular.from = end.Add(min(countShare*took, regularRestMax))
 	}
 	c.mu.Unlock()
 	for n, q := range batch {
-		q.r.post(results[n])
+		q.Answer(results[n])
 	}
 }
 
-// flowsCounted is the result of a count of an instance's flows.
-type flowsCounted struct {
-	began time.Time
-	flows int
-	err   error
-	cost  time.Duration // processor time
+// Count is the result of a count of an instance's flows.
+type Count struct {
+	Began time.Time
+	Flows int
+	Err   error
+	Cost  time.Duration // processor time
 }
-
-func (flowsCounted) isMessage() {}

@@ -1,4 +1,8 @@
-package agent
+// Package outbound tells the driver of connections to other machines which tenant pays for which
+// instance.
+//
+// It never delays a start: it repeats what fails in the background.
+package outbound
 
 import (
 	"context"
@@ -11,13 +15,15 @@ import (
 	"pando.run/pando"
 )
 
-// payments tells the driver of connections to other machines which tenant pays for which address. It
-// does so beside the starts of instances, which wait for no rule.
-type payments struct {
+// retryWait is the wait after a failure.
+const retryWait = 200 * time.Millisecond
+
+// Payments are the tenants that pay for the addresses of this host. The starts of instances do not
+// wait for them.
+type Payments struct {
 	out     pando.Outbound // nil: connections are not shared
 	clock   pando.Clock
 	log     *slog.Logger
-	retry   time.Duration // after a failure
 	mu      sync.Mutex
 	pending map[netip.Addr]payment // the newest wish for each address
 	filled  chan struct{}
@@ -29,12 +35,15 @@ type payment struct {
 	tenant pando.Tenant
 }
 
-func newPayments(out pando.Outbound, clock pando.Clock, log *slog.Logger, retry time.Duration) *payments {
-	return &payments{out: out, clock: clock, log: log, retry: retry, pending: map[netip.Addr]payment{}, filled: make(chan struct{}, 1)}
+// New returns payments for a driver. With a nil driver, connections are not shared. Run carries them
+// out.
+func New(out pando.Outbound, clock pando.Clock, log *slog.Logger) *Payments {
+	return &Payments{out: out, clock: clock, log: log, pending: map[netip.Addr]payment{},
+		filled: make(chan struct{}, 1)}
 }
 
-// charge counts the connections of a link for a tenant. "" ends that.
-func (p *payments) charge(l pando.Link, t pando.Tenant) {
+// Charge counts the connections of a link for a tenant. "" ends that.
+func (p *Payments) Charge(l pando.Link, t pando.Tenant) {
 	if p.out == nil || !l.IP4.IsValid() {
 		return
 	}
@@ -47,8 +56,8 @@ func (p *payments) charge(l pando.Link, t pando.Tenant) {
 	}
 }
 
-// run carries out the wishes until ctx ends.
-func (p *payments) run(ctx context.Context) {
+// Run carries out the wishes until ctx ends.
+func (p *Payments) Run(ctx context.Context) {
 	said := ""
 	for {
 		select {
@@ -66,7 +75,7 @@ func (p *payments) run(ctx context.Context) {
 				said = err.Error()
 				p.log.Error("charge a tenant for its connections: it is tried again", "error", err)
 			}
-			if pando.Sleep(ctx, p.clock, p.retry) != nil {
+			if pando.Sleep(ctx, p.clock, retryWait) != nil {
 				return
 			}
 		}
@@ -74,7 +83,7 @@ func (p *payments) run(ctx context.Context) {
 }
 
 // settle carries out all wishes. Those that fail stay, unless there is a newer one.
-func (p *payments) settle() (failed error) {
+func (p *Payments) settle() (failed error) {
 	p.mu.Lock()
 	all := maps.Clone(p.pending)
 	clear(p.pending)
